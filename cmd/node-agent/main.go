@@ -1,0 +1,57 @@
+// Command node-agent runs on each node and gives its VMs their grace period.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/vmgrace/vmgrace/internal/nodeagent"
+)
+
+var version = "dev"
+
+// Exit statuses: wrong usage, and everything else that went wrong.
+const (
+	exitUsage   = 2
+	exitFailure = 1
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	var usage *nodeagent.UsageError
+	err := command(ctx, args)
+	switch {
+	case err == nil || errors.Is(err, pflag.ErrHelp):
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintln(os.Stderr, "node-agent:", err)
+		return exitUsage
+	default:
+		fmt.Fprintln(os.Stderr, "node-agent:", err)
+		return exitFailure
+	}
+}
+
+func command(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == "status" {
+		return nodeagent.Status(args[1:], os.Stdout, os.Stderr)
+	}
+	o, err := nodeagent.Parse(args, os.Stdout)
+	if err != nil {
+		return err
+	}
+	if o.VersionAsked() {
+		fmt.Println("node-agent", version)
+		return nil
+	}
+	return o.Run(ctx, o.Logger(os.Stderr))
+}

@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"context"
+	"errors"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// act does what was decided, or starts a worker that does it.
+func (k *keeper) act(d grace.Decision, now grace.Mono) {
+	switch d.Do {
+	case grace.Adopt:
+		k.adopt()
+	case grace.Refresh:
+		k.change(k.rec.Refresh(&k.obs, now))
+	case grace.Begin:
+		k.begin(d, now)
+	case grace.Shorten:
+		k.change(k.rec.Shorten(d.When, now))
+		k.log.Info("the launcher died in mid-grace: the deadline is now", "rule", d.Rule)
+	case grace.Save:
+		k.save()
+	case grace.Look:
+		k.probe()
+	case grace.Ask:
+		k.ask(d.Mode)
+	case grace.Resume:
+		k.resume()
+	case grace.Terminate:
+		k.signal(&k.obs.Term, unix.SIGTERM, now)
+	case grace.Kill:
+		k.signal(&k.obs.Kill, unix.SIGKILL, now)
+	case grace.Destroy:
+		k.destroy(now)
+	case grace.Explain:
+		k.explain()
+	case grace.ReportFailed:
+		k.obs.Reported = true
+		k.cfg.Meter.Destroyed("failed")
+		k.log.Error("QEMU cannot be killed (a process in D state?); trying on, slowly", "rule", d.Rule, "pid", k.rec.Instance.PID)
+	case grace.Finish:
+		k.finish(d, now)
+	case grace.Forget:
+		k.log.Info("dropping the record", "rule", d.Rule)
+		k.letGo(nil)
+	case grace.ClearTrigger:
+		k.log.Info("removing a trigger whose shim is gone", "rule", d.Rule)
+		k.cfg.Meter.Rejected("trigger_orphan")
+		k.obs.Trigger = false
+		k.removeTrigger(k.trigger)
+	case grace.Wait:
+	}
+	k.publish()
+}
+
+// change notes that the record differs from what is on disk.
+func (k *keeper) change(err error) {
+	if err != nil {
+		k.log.Error("the record does not allow this; this is a bug", "err", err)
+		return
+	}
+	k.made++
+	k.obs.Unsaved = true
+}
+
+func (k *keeper) adopt() {
+	namespace, name, _ := grace.SplitDomainName(k.domain)
+	k.rec = grace.Record{
+		Namespace: namespace, Name: name, UID: k.obs.UID, BootID: k.cfg.Policy.BootID,
+		Period: k.obs.Period, Instance: k.obs.Instance,
+	}
+	if k.obs.Shim == grace.ShimAlive {
+		k.rec.Launcher = k.obs.Holder
+	}
+	k.obs.Recorded = true
+	if k.obs.Trigger {
+		k.obs.TriggerAt = k.now() // it waited for the domain; the grace period begins now
+	}
+	k.change(nil)
+	k.watchQEMU()
+	k.log.Info("guarding a VM", "uid", k.rec.UID, "gracePeriod", k.rec.Period.Length, "source", k.rec.Period.Source, "pid", k.rec.Instance.PID)
+	if k.rec.Instance.PID == 0 {
+		k.log.Warn("the domain's QEMU process cannot be identified; only libvirt can end it", "uuid", k.rec.Instance.UUID)
+	}
+}
+
+func (k *keeper) begin(d grace.Decision, now grace.Mono) {
+	wall := k.cfg.Clock.Wall().Add(-now.Sub(d.When))
+	k.change(k.rec.Begin(d.Cause, d.When, now, wall, k.cfg.Policy.DryRun))
+	s := k.rec.Shutdown
+	k.log.Info("shutdown begins", "rule", d.Rule, "cause", s.Cause, "gracePeriod", k.rec.Period.Length,
+		"source", k.rec.Period.Source, "deadline", s.DeadlineAt)
+	if k.cfg.Policy.DryRun {
+		k.log.Info("dry run: would ask the guest to shut down now, and destroy it at its deadline", "deadline", s.DeadlineAt)
+	}
+}
+
+func (k *keeper) save() {
+	rec, made := k.rec, k.made
+	wait, done := k.cacheTurn.take()
+	k.began(&k.obs.Save)
+	k.worker(func(ctx context.Context) func() {
+		defer done()
+		if !wait(ctx) {
+			return func() {}
+		}
+		err := k.cfg.Cache.Put(rec)
+		return func() {
+			wasFailing := k.obs.Save.Failed
+			k.ended(&k.obs.Save, err)
+			switch {
+			case err != nil && !wasFailing:
+				k.cfg.Meter.Rejected("record_write")
+				k.log.Error("cannot write the record: going on from memory; a restart of the agent would forget it", "err", err)
+			case err == nil && wasFailing:
+				k.log.Info("the record is on disk again")
+			}
+			if err == nil && made == k.made {
+				k.obs.Unsaved = false
+			}
+		}
+	})
+}
+
+func (k *keeper) ask(mode grace.Mode) {
+	account := &k.obs.AskACPI
+	if mode == grace.ModeAgent {
+		account = &k.obs.AskVM
+	}
+	k.began(account)
+	if account.Tries == 1 && !k.rec.Shutdown.Requested {
+		k.cfg.Meter.Reacted(k.rec.Shutdown.Cause, k.now().Sub(k.rec.Shutdown.Start))
+	}
+	if k.obs.Unsaved && account.Tries == 1 {
+		k.log.Warn("asking the guest although its record is not on disk yet")
+	}
+	instance, limit := k.rec.Instance, max(k.rec.Shutdown.Deadline.Sub(k.now()), 0)
+	k.worker(func(ctx context.Context) func() {
+		ctx, cancel := bounded(ctx, limit)
+		defer cancel()
+		err := k.cfg.Hypervisor.Ask(ctx, k.domain, instance, mode)
+		return func() {
+			if instance != k.rec.Instance {
+				return
+			}
+			k.ended(account, err)
+			k.asked(mode, account.Tries, err)
+		}
+	})
+}
+
+func (k *keeper) asked(mode grace.Mode, try int, err error) {
+	if err == nil {
+		k.cfg.Meter.Asked(mode, "ok")
+		k.log.Info("asked the guest to shut down", "mode", mode, "try", try)
+		if !k.rec.Shutdown.Requested {
+			k.rec.Shutdown.Requested = true
+			k.change(nil)
+		}
+		return
+	}
+	k.cfg.Meter.Asked(mode, "failed")
+	k.log.Warn("asking the guest to shut down failed", "mode", mode, "try", try, "err", err)
+	if errors.Is(err, hypervisor.ErrState) || errors.Is(err, hypervisor.ErrOtherInstance) || errors.Is(err, hypervisor.ErrNotFound) {
+		k.probe()
+	}
+}
+
+func (k *keeper) resume() {
+	k.began(&k.obs.Resume)
+	instance, power := k.rec.Instance, k.obs.Power
+	k.worker(func(ctx context.Context) func() {
+		ctx, cancel := bounded(ctx, lookTimeout)
+		defer cancel()
+		err := k.cfg.Hypervisor.Resume(ctx, k.domain, instance)
+		return func() {
+			if instance != k.rec.Instance {
+				return
+			}
+			k.ended(&k.obs.Resume, err)
+			if err != nil {
+				k.log.Warn("cannot resume the guest", "power", power, "err", err)
+				k.probe()
+				return
+			}
+			k.log.Info("resumed the guest so that it can hear the request", "power", power)
+			k.obs.Power = grace.PowerOn
+		}
+	})
+}
+
+// signal is the one place where a QEMU process is signalled.
+func (k *keeper) signal(account *grace.Call, s unix.Signal, now grace.Mono) {
+	k.began(account)
+	err := errNotWatched
+	if k.qemu != nil {
+		err = k.qemu.Signal(s)
+	}
+	k.ended(account, err)
+	switch {
+	case errors.Is(err, process.ErrGone):
+		k.instanceGone()
+		return
+	case err != nil:
+		k.log.Error("cannot signal QEMU", "signal", unix.SignalName(s), "pid", k.rec.Instance.PID, "err", err)
+		return
+	}
+	k.forced("signal", now)
+	k.log.Info("the guest is destroyed", "signal", unix.SignalName(s), "pid", k.rec.Instance.PID, "afterDeadline", now.Sub(k.rec.Shutdown.Deadline))
+}
+
+var errNotWatched = errors.New("the process is not watched")
+
+// forced notes that the agent, not the guest, ends this instance.
+func (k *keeper) forced(via string, now grace.Mono) {
+	k.cfg.Meter.Destroyed(via)
+	if !k.rec.Shutdown.Signalled {
+		k.cfg.Meter.Overshot(now.Sub(k.rec.Shutdown.Deadline))
+		k.rec.Shutdown.Signalled = true
+		k.change(nil)
+	}
+}
+
+func (k *keeper) destroy(now grace.Mono) {
+	k.began(&k.obs.Destroy)
+	instance := k.rec.Instance
+	if instance.PID == 0 {
+		k.forced("libvirt", now)
+	} else {
+		k.cfg.Meter.Destroyed("libvirt")
+	}
+	k.worker(func(ctx context.Context) func() {
+		ctx, cancel := bounded(ctx, destroyTimeout)
+		defer cancel()
+		err := k.cfg.Hypervisor.Destroy(ctx, k.domain, instance)
+		return func() {
+			if instance != k.rec.Instance {
+				return
+			}
+			k.ended(&k.obs.Destroy, err)
+			if err != nil {
+				k.log.Warn("libvirt's destroy failed; looking at what became of the domain", "err", err)
+			}
+			k.probe()
+		}
+	})
+}
+
+func (k *keeper) explain() {
+	k.began(&k.obs.Explain)
+	instance := k.rec.Instance
+	k.worker(func(ctx context.Context) func() {
+		ctx, cancel := bounded(ctx, lookTimeout)
+		defer cancel()
+		end, err := k.cfg.Hypervisor.Ended(ctx, k.domain, instance)
+		return func() {
+			if instance != k.rec.Instance {
+				return
+			}
+			k.ended(&k.obs.Explain, err)
+			if k.obs.End == grace.EndUnknown {
+				k.obs.End = end
+			}
+		}
+	})
+}

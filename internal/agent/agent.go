@@ -1,0 +1,198 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// stuck is how long a keeper may leave a hint untaken before the agent counts
+// as stuck. A keeper never waits for anything but the next hint.
+const stuck = 30 * time.Second
+
+// Agent keeps the VMs of one node to their grace periods.
+type Agent struct {
+	cfg    Config
+	log    *slog.Logger
+	relist chan struct{}
+
+	mu      sync.Mutex
+	keepers map[string]*keeper // by domain
+	ctx     context.Context    //nolint:containedctx // the keepers' life, set once by Run
+	wg      sync.WaitGroup
+	listed  bool
+}
+
+// New returns an agent that knows the records already, and does nothing yet.
+func New(cfg Config, log *slog.Logger) *Agent {
+	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, relist: make(chan struct{}, 1)}
+}
+
+// Run guards the records and whatever LauncherChanged brings, until ctx ends.
+// It leaves every VM alone when it ends.
+func (a *Agent) Run(ctx context.Context, records []grace.Record) error {
+	a.mu.Lock()
+	a.ctx = ctx
+	for _, r := range records {
+		a.keep(r.Domain(), r)
+	}
+	for _, k := range a.keepers {
+		a.start(k)
+	}
+	a.mu.Unlock()
+	a.list(ctx)
+	ticker := time.NewTicker(relist)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			a.wg.Wait()
+			return nil
+		case <-ticker.C:
+		case <-a.relist:
+		}
+		a.list(ctx)
+	}
+}
+
+// LauncherChanged is called with the name of a launcher directory that may
+// have changed. It does not block.
+func (a *Agent) LauncherChanged(name string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := a.keepers[name]
+	if k == nil {
+		if _, _, ok := grace.SplitDomainName(name); !ok {
+			a.cfg.Meter.Rejected("name")
+			a.log.Debug("not a launcher directory: its name is not <namespace>_<name>", "name", name)
+			return
+		}
+		k = a.keep(name, grace.Record{})
+		if a.ctx != nil {
+			a.start(k)
+		}
+	}
+	k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.launcher = true })
+}
+
+// DomainChanged takes a hypervisor's event. It does not block. Domains that
+// are not ours are ignored.
+func (a *Agent) DomainChanged(ev hypervisor.Event) {
+	if ev.Name == "" {
+		select {
+		case a.relist <- struct{}{}:
+		default:
+		}
+		return
+	}
+	a.mu.Lock()
+	k := a.keepers[ev.Name]
+	a.mu.Unlock()
+	if k == nil {
+		return
+	}
+	k.box.put(a.cfg.Clock.Now(), func(h *hints) {
+		h.domain = true
+		if ev.End != "" && h.end == "" {
+			h.end, h.endOf = ev.End, ev.UUID
+		}
+	})
+}
+
+// keep makes a keeper; the caller holds the lock.
+func (a *Agent) keep(domain string, r grace.Record) *keeper {
+	k := newKeeper(a, domain, r)
+	a.keepers[domain] = k
+	return k
+}
+
+// start lets a keeper run; the caller holds the lock.
+func (a *Agent) start(k *keeper) {
+	a.wg.Go(func() { k.run(a.ctx) })
+}
+
+// retire forgets an idle keeper, unless there is news for it.
+func (a *Agent) retire(k *keeper) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if _, news := k.box.waiting(); news {
+		return false
+	}
+	delete(a.keepers, k.domain)
+	return true
+}
+
+// list asks the hypervisor for everything, because events get lost.
+func (a *Agent) list(ctx context.Context) {
+	a.mu.Lock()
+	ours := make(map[string]*keeper, len(a.keepers))
+	for name, k := range a.keepers {
+		ours[name] = k
+	}
+	a.mu.Unlock()
+	if len(ours) == 0 {
+		a.setListed()
+		return
+	}
+	ctx, cancel := bounded(ctx, lookTimeout)
+	defer cancel()
+	domains, err := a.cfg.Hypervisor.List(ctx, func(name string) bool { return ours[name] != nil })
+	a.setListed()
+	if err != nil {
+		a.log.Debug("cannot list domains", "err", err)
+		return
+	}
+	now := a.cfg.Clock.Now()
+	for _, d := range domains {
+		if k := ours[d.Name]; k != nil {
+			k.box.put(now, func(h *hints) { h.seen = &d })
+			delete(ours, d.Name)
+		}
+	}
+	for _, k := range ours {
+		// A list that leaves a domain out is no proof: its keeper asks for it.
+		k.box.put(now, func(h *hints) { h.domain = true })
+	}
+}
+
+func (a *Agent) setListed() {
+	a.mu.Lock()
+	a.listed = true
+	a.mu.Unlock()
+}
+
+// Ready tells whether libvirt was tried once and the records are guarded.
+func (a *Agent) Ready() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.listed
+}
+
+// Alive tells whether every keeper still takes its hints.
+func (a *Agent) Alive() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, k := range a.keepers {
+		if since, news := k.box.waiting(); news && a.cfg.Clock.Now().Sub(since) > stuck {
+			return false
+		}
+	}
+	return true
+}
+
+// Phases counts the recorded VMs by phase.
+func (a *Agent) Phases() map[grace.Phase]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	count := map[grace.Phase]int{grace.Running: 0, grace.ShuttingDown: 0, grace.Destroying: 0}
+	for _, k := range a.keepers {
+		if phase, ok := k.phase.Load().(grace.Phase); ok && phase != "" {
+			count[phase]++
+		}
+	}
+	return count
+}

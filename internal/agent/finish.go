@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// finishTries is how often the traces of a stopped VM are cleared before the
+// keeper goes on. What stays is cleared by the next agent.
+const (
+	finishTries = 5
+	finishPause = 200 * time.Millisecond
+)
+
+// finish reports the end, and lets go of trigger and record in this order:
+// whatever is done twice after a crash does no harm.
+func (k *keeper) finish(d grace.Decision, now grace.Mono) {
+	uid := k.obs.UID
+	if k.obs.Recorded {
+		uid = k.rec.UID
+	}
+	status := signals.Status{
+		Version: signals.Version, UID: uid, Phase: grace.Stopped, Cause: d.Cause, Outcome: d.Outcome,
+		StartedAt: k.rec.Shutdown.StartedAt, Deadline: k.rec.Shutdown.DeadlineAt,
+		EndedAt: k.cfg.Clock.Wall().UTC(), Message: endMessage(d.Outcome, k.obs.End),
+	}
+	if d.Cause != "" {
+		var took time.Duration
+		if k.rec.ShuttingDown() {
+			took = now.Sub(k.rec.Shutdown.Start)
+		}
+		k.cfg.Meter.Stopped(d.Cause, d.Outcome, took)
+		k.log.Info("stopped", "rule", d.Rule, "cause", d.Cause, "outcome", d.Outcome, "took", took)
+	} else {
+		k.log.Info("the VM ended by itself", "rule", d.Rule, "outcome", d.Outcome)
+	}
+	k.letGo(&status)
+}
+
+func endMessage(o grace.Outcome, e grace.End) string {
+	switch {
+	case o == grace.Lost && e == grace.EndUnknown:
+		return "the VM is gone; libvirt does not say why"
+	case o == grace.Lost:
+		return fmt.Sprintf("the VM was %s", e)
+	default:
+		return ""
+	}
+}
+
+// letGo clears the traces of a VM and makes the keeper ready for the next
+// instance. Without a status nothing is reported and the trigger stays.
+func (k *keeper) letGo(status *signals.Status) {
+	k.finishing = true
+	wait, done := k.dirTurn.take()
+	k.worker(func(ctx context.Context) func() {
+		defer done()
+		var err error
+		if status != nil && wait(ctx) {
+			err = insist(ctx, func() error { return k.answer(*status) })
+		}
+		return func() {
+			if err != nil {
+				k.log.Error("cannot answer in the launcher directory", "err", err)
+			}
+			if status != nil {
+				k.told = *status
+				k.spent = k.trigger // where it could not be removed, the next instance must not suffer
+				k.obs.Trigger = false
+			}
+			if k.obs.Recorded {
+				k.forget()
+			}
+			k.reset()
+		}
+	})
+}
+
+// answer reports the end, and then takes the trigger away.
+func (k *keeper) answer(status signals.Status) error {
+	view, err := k.dir.Look()
+	if err != nil || !view.Present {
+		return err // a launcher directory that is gone needs no answer
+	}
+	return errors.Join(k.dir.WriteStatus(status), k.dir.RemoveTrigger(status.UID, watch.FileID{}))
+}
+
+// forget removes the record, behind every save that is still under way.
+func (k *keeper) forget() {
+	wait, done := k.cacheTurn.take()
+	k.worker(func(ctx context.Context) func() {
+		defer done()
+		if !wait(ctx) {
+			return func() {}
+		}
+		err := insist(ctx, func() error { return k.cfg.Cache.Delete(k.domain) })
+		return func() {
+			if err != nil {
+				k.log.Error("cannot remove the record of a stopped VM; the next agent will", "err", err)
+			}
+		}
+	})
+}
+
+// insist tries a few times.
+func insist(ctx context.Context, try func() error) error {
+	err := try()
+	for range finishTries {
+		if err == nil || !pause(ctx, finishPause) {
+			break
+		}
+		err = try()
+	}
+	return err
+}
+
+// reset makes the keeper ready for another instance.
+func (k *keeper) reset() {
+	k.close(&k.qemu)
+	old := k.obs
+	k.before = k.rec.Instance
+	k.rec, k.finishing, k.made = grace.Record{}, false, k.made+1
+	k.obs = grace.Observation{Looked: old.Looked, Ours: old.Ours, Shim: old.Shim, Holder: old.Holder, UID: old.UID, Trigger: old.Trigger,
+		TriggerByShim: old.TriggerByShim, TriggerAt: old.TriggerAt, Look: old.Look}
+	k.metadata, k.unidentified = grace.Statement{}, 0
+	k.resolve()
+	k.publish()
+	k.look()
+	k.probe()
+}
+
+// tell writes status.json when there is something new to say: after the
+// record is durable, or when it is clear that it cannot be.
+func (k *keeper) tell() {
+	if !k.obs.Recorded || k.telling || !k.view.Present || k.obs.Unsaved && !k.obs.Save.Failed {
+		return
+	}
+	status := signals.Status{
+		Version: signals.Version, UID: k.rec.UID, Phase: k.rec.Phase(k.now()), Cause: k.rec.Shutdown.Cause,
+		StartedAt: k.rec.Shutdown.StartedAt, Deadline: k.rec.Shutdown.DeadlineAt,
+	}
+	if k.rec.Shutdown.DryRun {
+		status.Message = "dry run: nothing is done"
+	}
+	k.publish()
+	if status == k.told {
+		return
+	}
+	k.telling = true
+	k.told = status
+	wait, done := k.dirTurn.take()
+	k.worker(func(ctx context.Context) func() {
+		defer done()
+		if !wait(ctx) {
+			return func() {}
+		}
+		err := k.dir.WriteStatus(status)
+		return func() {
+			k.telling = false
+			if err != nil {
+				k.log.Warn("cannot write status.json", "err", err)
+			}
+		}
+	})
+}
+
+// pause returns false if ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

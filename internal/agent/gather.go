@@ -1,0 +1,198 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// A domain that has just appeared has no process that can be identified yet.
+const (
+	identifyPatience = 2 * time.Second
+	identifyRetry    = 200 * time.Millisecond
+	// libvirt keeps a domain whose QEMU is gone for a while (9.0: 1.6 s).
+	leavePatience = time.Minute
+)
+
+// hear turns hints into looks.
+func (k *keeper) hear(h hints) {
+	if h.end != "" && k.obs.Recorded && h.endOf == k.rec.Instance.UUID && k.obs.End == "" {
+		k.obs.End = h.end
+	}
+	if h.seen != nil {
+		k.domainSeen(*h.seen)
+	}
+	if h.launcher {
+		k.look()
+	}
+	if h.domain {
+		k.probe()
+	}
+}
+
+// probe looks at the domain, once at a time.
+func (k *keeper) probe() {
+	if k.obs.Look.Running {
+		return
+	}
+	k.began(&k.obs.Look)
+	k.worker(func(ctx context.Context) func() {
+		ctx, cancel := bounded(ctx, lookTimeout)
+		defer cancel()
+		d, err := k.cfg.Hypervisor.Get(ctx, k.domain)
+		return func() {
+			k.ended(&k.obs.Look, err)
+			switch {
+			case err == nil:
+				k.domainSeen(d)
+			case errors.Is(err, hypervisor.ErrNotFound):
+				k.domainAbsent()
+			default:
+				k.log.Debug("cannot look at the domain", "err", err)
+				k.obs.Power = grace.PowerUnknown
+			}
+		}
+	})
+}
+
+func (k *keeper) domainAbsent() {
+	k.obs.Domain, k.obs.Power, k.obs.Agent = grace.DomainAbsent, grace.PowerUnknown, false
+	k.obs.Instance, k.unidentified = grace.Instance{}, 0
+	k.metadata = grace.Statement{}
+	if k.obs.Recorded && k.rec.Instance.PID == 0 {
+		k.instanceGone()
+	}
+}
+
+func (k *keeper) domainSeen(d hypervisor.Domain) {
+	now := k.now()
+	if d.Instance.PID == 0 {
+		if k.obs.Recorded && k.rec.Instance.PID != 0 {
+			// The process is unclear for the moment; the pidfd is not.
+			k.obs.Power = d.Power
+			return
+		}
+		if k.unidentified == 0 {
+			k.unidentified = now
+		}
+		patience := identifyPatience
+		if d.Instance.UUID == k.before.UUID {
+			patience = leavePatience
+		}
+		if now.Sub(k.unidentified) < patience && !k.obs.Recorded {
+			k.later(identifyRetry, k.probe)
+			return
+		}
+	} else {
+		k.unidentified = 0
+	}
+	k.obs.Domain, k.obs.Instance = grace.DomainPresent, d.Instance
+	if !k.obs.Recorded || d.Instance == k.rec.Instance {
+		k.obs.Power, k.obs.Agent = d.Power, d.Agent
+	}
+	k.metadata = k.statement(grace.SourceDomain, d.Grace)
+	k.resolve()
+	switch {
+	case !k.obs.Recorded:
+		if d.Persistent || d.Autostart {
+			k.log.Warn("this domain is persistent or autostarted: libvirt may start it again after its shutdown; define it transient",
+				"persistent", d.Persistent, "autostart", d.Autostart)
+		}
+	case k.rec.Instance.PID == 0 && d.Instance != k.rec.Instance:
+		k.instanceGone()
+	}
+}
+
+// later does something when the delay is over.
+func (k *keeper) later(delay time.Duration, f func()) {
+	k.worker(func(ctx context.Context) func() {
+		t := time.NewTimer(delay)
+		defer t.Stop()
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		return f
+	})
+}
+
+// statement reads a grace period that somebody stated. What is invalid is
+// logged once and counts as not stated: it is never 0.
+func (k *keeper) statement(source grace.Source, text string) grace.Statement {
+	s := grace.Statement{Source: source, Read: true}
+	if text == "" {
+		return s
+	}
+	length, err := grace.ParseSeconds(text)
+	s.Length, s.Stated = length, err == nil || errors.Is(err, grace.ErrTooLong)
+	if err != nil && k.invalid[source] != text {
+		k.invalid[source] = text
+		k.cfg.Meter.Rejected("grace_period")
+		if s.Stated {
+			k.log.Warn("the stated grace period is too long; using the longest there is", "source", source, "stated", text, "using", length)
+		} else {
+			k.log.Warn("the stated grace period is invalid; using the next source or --default-grace-period", "source", source, "stated", text, "err", err)
+		}
+	}
+	return s
+}
+
+// resolve picks the grace period from what the sources say now.
+func (k *keeper) resolve() {
+	domain := k.metadata
+	domain.Source = grace.SourceDomain
+	launcher := grace.Statement{Source: grace.SourceLauncher}
+	if k.view.Registered && k.view.VM.Version != 0 {
+		launcher = k.statement(grace.SourceLauncher, k.view.VM.Grace)
+	}
+	var cached grace.Period
+	if k.obs.Recorded {
+		cached = k.rec.Period
+	}
+	k.obs.Period = grace.Resolve(cached, k.cfg.DefaultPeriod, domain, launcher)
+}
+
+// watchQEMU opens the process of the record's instance.
+func (k *keeper) watchQEMU() {
+	k.close(&k.qemu)
+	i := k.rec.Instance
+	if i.PID == 0 {
+		return
+	}
+	p, err := k.cfg.Processes.Open(i.PID, i.Start)
+	switch {
+	case errors.Is(err, process.ErrGone):
+		k.instanceGone()
+	case err != nil:
+		k.log.Error("cannot watch the QEMU process; only libvirt can end it", "pid", i.PID, "err", err)
+	default:
+		k.qemu = p
+	}
+}
+
+func (k *keeper) qemuGone() {
+	k.close(&k.qemu)
+	k.instanceGone()
+	k.probe() // another instance may be there
+}
+
+func (k *keeper) instanceGone() {
+	if !k.obs.Gone {
+		k.obs.Gone, k.obs.GoneAt = true, k.now()
+		k.log.Debug("the instance is gone", "uuid", k.rec.Instance.UUID, "pid", k.rec.Instance.PID)
+	}
+}
+
+// began and ended keep the account of one kind of call.
+func (k *keeper) began(c *grace.Call) {
+	c.Running, c.Last = true, k.now()
+	c.Tries++
+}
+
+func (k *keeper) ended(c *grace.Call, err error) {
+	c.Running, c.Failed = false, err != nil
+}

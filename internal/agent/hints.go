@@ -1,0 +1,59 @@
+package agent
+
+import (
+	"sync"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// hints is what happened to a VM since its keeper last asked. Hints of one
+// kind merge: a storm of them costs one look.
+type hints struct {
+	launcher bool
+	domain   bool
+	seen     *hypervisor.Domain // what a list said, newer than any look before
+	end      grace.End
+	endOf    string     // UUID
+	since    grace.Mono // when the oldest of them arrived
+}
+
+func (h *hints) empty() bool { return !h.launcher && !h.domain && h.seen == nil && h.end == "" }
+
+// mailbox holds hints until the keeper takes them. Anybody may put, without
+// ever waiting for the keeper.
+type mailbox struct {
+	mu    sync.Mutex
+	hints hints
+	ready chan struct{}
+}
+
+func newMailbox() *mailbox { return &mailbox{ready: make(chan struct{}, 1)} }
+
+func (m *mailbox) put(now grace.Mono, change func(*hints)) {
+	m.mu.Lock()
+	if m.hints.empty() {
+		m.hints.since = now
+	}
+	change(&m.hints)
+	m.mu.Unlock()
+	select {
+	case m.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (m *mailbox) take() hints {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.hints
+	m.hints = hints{}
+	return h
+}
+
+// waiting tells since when a hint has not been taken, if there is one.
+func (m *mailbox) waiting() (grace.Mono, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.hints.since, !m.hints.empty()
+}

@@ -1,0 +1,204 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// maxSteps bounds what one wake-up may decide: a rule that applies again
+// after its action is a bug, and must not burn a core.
+const maxSteps = 50
+
+// keeper owns everything that is known of one VM. Only its own goroutine
+// touches its fields, but for box and phase.
+type keeper struct {
+	a      *Agent
+	cfg    *Config
+	log    *slog.Logger
+	domain string
+	dir    Launcher
+	box    *mailbox
+	phase  atomic.Value // grace.Phase, "" without a record
+
+	ctx     context.Context //nolint:containedctx // the keeper's life; workers get it
+	workers sync.WaitGroup
+	back    chan func() // what workers found, to be run by the keeper
+
+	rec  grace.Record
+	obs  grace.Observation
+	made int // counts the changes of rec
+
+	qemu Process // of rec.Instance, nil if it cannot be watched
+	shim Process // the holder of vm.json's lock, nil if there is none to watch
+
+	looking   bool // at the launcher directory
+	lookAgain bool
+	lookAt    grace.Mono // when to look at the launcher again on our own account
+	view      watch.View
+	trigger   watch.FileID // the trigger that is known
+	spent     watch.FileID // a trigger that did its work and could not be removed
+	metadata  grace.Statement
+	invalid   map[grace.Source]string // invalid statements that were logged
+	cacheTurn turns
+	dirTurn   turns
+
+	unidentified grace.Mono     // since when the domain's process is unknown
+	before       grace.Instance // the instance that ended last
+	finishing    bool
+	told         signals.Status // what status.json says
+	telling      bool
+	lastRule     string
+	timer        *time.Timer
+}
+
+func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
+	namespace, name, _ := grace.SplitDomainName(domain)
+	k := &keeper{
+		a: a, cfg: &a.cfg, domain: domain, rec: r,
+		log:  a.log.With("namespace", namespace, "name", name),
+		dir:  a.cfg.Launcher(namespace, name),
+		box:  newMailbox(),
+		back: make(chan func()),
+
+		invalid: map[grace.Source]string{},
+	}
+	k.obs.Recorded = r.Name != ""
+	k.obs.Period = grace.Period{Length: a.cfg.DefaultPeriod, Source: grace.SourceDefault}
+	if k.obs.Recorded {
+		k.obs.Period = r.Period
+	}
+	k.lookAt = grace.Never
+	k.publish()
+	return k
+}
+
+// run is the keeper's life. It leaves the VM alone when it ends.
+func (k *keeper) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	k.ctx = ctx
+	k.timer = time.NewTimer(0)
+	defer func() {
+		cancel()
+		k.timer.Stop()
+		k.close(&k.qemu)
+		k.close(&k.shim)
+		k.workers.Wait()
+	}()
+	if k.obs.Recorded && k.rec.BootID == k.cfg.Policy.BootID {
+		k.watchQEMU()
+	}
+	k.look()
+	k.probe()
+	for {
+		k.step()
+		if k.idle() && k.a.retire(k) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.box.ready:
+			k.hear(k.box.take())
+		case found := <-k.back:
+			found()
+		case <-k.timer.C:
+			if now := k.now(); now >= k.lookAt {
+				k.lookAt = grace.Never
+				k.look()
+			}
+		case <-done(k.qemu):
+			k.qemuGone()
+		case <-done(k.shim):
+			k.log.Debug("the launcher's shim has ended")
+			k.close(&k.shim)
+			k.look()
+		}
+	}
+}
+
+func (k *keeper) now() grace.Mono { return k.cfg.Clock.Now() }
+
+// idle: nothing to guard, nobody to wait for, nothing under way.
+func (k *keeper) idle() bool {
+	return !k.obs.Recorded && !k.finishing && !k.looking && !k.telling && k.obs.Looked &&
+		!k.view.Present && k.obs.Domain != grace.DomainUnknown && !k.obs.Look.Running
+}
+
+// step decides and acts until there is nothing to do but wait.
+func (k *keeper) step() {
+	if k.finishing {
+		return
+	}
+	for range maxSteps {
+		now := k.now()
+		d := grace.Decide(&k.rec, &k.obs, &k.cfg.Policy, now)
+		if d.Rule != k.lastRule {
+			k.lastRule = d.Rule
+			k.log.Debug("decided", "rule", d.Rule, "do", d.Do)
+		}
+		if d.Do == grace.Wait {
+			k.tell()
+			k.sleep(min(d.At, k.lookAt), now)
+			return
+		}
+		k.act(d, now)
+		if k.finishing {
+			return
+		}
+	}
+	k.log.Error("a rule does not come to rest; this is a bug", "rule", k.lastRule)
+	k.sleep(k.now().Add(time.Second), k.now())
+}
+
+func (k *keeper) sleep(until, now grace.Mono) {
+	if until == grace.Never {
+		k.timer.Stop()
+		return
+	}
+	k.timer.Reset(max(until.Sub(now), 0))
+}
+
+// worker runs work beside the keeper; the function it returns is then run by
+// the keeper, which owns the state.
+func (k *keeper) worker(work func(ctx context.Context) func()) {
+	ctx := k.ctx
+	k.workers.Go(func() {
+		found := work(ctx)
+		select {
+		case k.back <- found:
+		case <-ctx.Done():
+		}
+	})
+}
+
+func (k *keeper) publish() {
+	if !k.obs.Recorded {
+		k.phase.Store(grace.Phase(""))
+		return
+	}
+	k.phase.Store(k.rec.Phase(k.now()))
+}
+
+func done(p Process) <-chan struct{} {
+	if p == nil {
+		return nil
+	}
+	return p.Done()
+}
+
+func (k *keeper) close(p *Process) {
+	if *p == nil {
+		return
+	}
+	if err := (*p).Close(); err != nil {
+		k.log.Debug("close pidfd", "err", err)
+	}
+	*p = nil
+}

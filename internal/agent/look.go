@@ -1,0 +1,179 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/process"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// Looks that no event asks for: after an error, and while a shim lives that
+// cannot be watched.
+const (
+	lookAfterError = time.Second
+	lookUnwatched  = 500 * time.Millisecond
+)
+
+// look reads the launcher directory, once at a time.
+func (k *keeper) look() {
+	if k.looking {
+		k.lookAgain = true
+		return
+	}
+	k.looking = true
+	asked := k.now()
+	known := 0
+	if k.shim != nil {
+		known = k.obs.Holder.PID
+	}
+	k.worker(func(context.Context) func() {
+		view, err := k.dir.Look()
+		var shim Process
+		if err == nil && view.Lock == watch.LockHeld && view.Holder != 0 && view.Holder != known {
+			view, shim, err = k.openShim(view)
+		}
+		return func() {
+			k.looking = false
+			k.looked(view, shim, err, asked)
+			if k.lookAgain {
+				k.lookAgain = false
+				k.look()
+			}
+		}
+	})
+}
+
+// openShim opens the lock's holder, and looks again: a holder that is still
+// the same afterwards is the process that was opened.
+func (k *keeper) openShim(view watch.View) (watch.View, Process, error) {
+	p, err := k.cfg.Processes.Open(view.Holder, 0)
+	if err != nil && !errors.Is(err, process.ErrGone) {
+		// It lives, and cannot be watched: it is looked at instead.
+		view.Holder = 0
+		return view, nil, nil
+	}
+	again, lookErr := k.dir.Look()
+	if p != nil && (lookErr != nil || again.Lock != watch.LockHeld || again.Holder != view.Holder) {
+		_ = p.Close() // nothing was done with it
+		p = nil
+		if lookErr == nil && again.Lock == watch.LockHeld {
+			again.Holder = 0
+		}
+	}
+	return again, p, lookErr
+}
+
+// looked takes over what the launcher directory says.
+func (k *keeper) looked(view watch.View, shim Process, err error, asked grace.Mono) {
+	k.obs.Looked = true
+	if err != nil {
+		k.log.Warn("cannot look at the launcher directory; what it said before stands", "err", err)
+		k.lookAt = k.now().Add(lookAfterError)
+		return
+	}
+	k.reject(view)
+	k.view = view
+	k.obs.Ours = view.Present
+	k.shimSeen(view, shim)
+	k.obs.UID = view.VM.UID
+	k.triggerSeen(view, asked)
+	k.resolve()
+}
+
+// reject counts each bad file once.
+func (k *keeper) reject(view watch.View) {
+	for _, r := range view.Rejected {
+		known := false
+		for _, old := range k.view.Rejected {
+			known = known || old.Reason == r.Reason && old.Err.Error() == r.Err.Error()
+		}
+		if !known {
+			k.cfg.Meter.Rejected(r.Reason)
+			k.log.Warn("a file in the launcher directory cannot be used", "reason", r.Reason, "err", r.Err)
+		}
+	}
+}
+
+func (k *keeper) shimSeen(view watch.View, shim Process) {
+	if shim != nil {
+		k.close(&k.shim)
+		k.shim = shim
+	}
+	switch {
+	case !view.Registered:
+		k.obs.Shim, k.obs.Holder = grace.ShimNone, grace.Holder{}
+		k.close(&k.shim)
+	case view.Lock == watch.LockHeld:
+		k.obs.Shim = grace.ShimAlive
+		k.obs.Holder = grace.Holder{PID: view.Holder, File: view.File}
+		if k.shim != nil {
+			k.obs.Holder.Start = k.shim.StartTime()
+		} else {
+			k.lookAt = k.now().Add(lookUnwatched)
+		}
+	default:
+		// The same file was locked while this instance ran: its shim is dead.
+		bound := k.obs.Recorded && k.rec.Launcher.File == view.File
+		waiting := !k.obs.Recorded && k.obs.Holder.File == view.File
+		if bound || waiting {
+			if k.obs.Shim != grace.ShimDied {
+				k.obs.Shim, k.obs.DiedAt = grace.ShimDied, k.now()
+				k.log.Info("the launcher's shim was killed: vm.json is there, unlocked")
+			}
+		} else {
+			k.obs.Shim = grace.ShimOrphan
+		}
+		k.close(&k.shim)
+	}
+}
+
+func (k *keeper) triggerSeen(view watch.View, asked grace.Mono) {
+	uid := k.obs.UID
+	if uid == "" {
+		uid = k.rec.UID
+	}
+	switch {
+	case !view.Trigger || view.TriggerID == k.spent:
+		k.obs.Trigger = false
+		return
+	case view.TriggerUID != "" && uid != "" && view.TriggerUID != uid:
+		k.obs.Trigger = false
+		k.log.Warn("removing a trigger that names another VM: a leftover", "uid", uid, "trigger", view.TriggerUID)
+		k.cfg.Meter.Rejected("trigger_uid")
+		k.removeTrigger(view.TriggerID)
+		return
+	case k.obs.Trigger && k.trigger == view.TriggerID:
+		return
+	}
+	if !k.obs.Trigger {
+		k.obs.TriggerAt = asked
+	}
+	k.obs.Trigger, k.trigger = true, view.TriggerID
+	k.obs.TriggerByShim = view.TriggerUID != ""
+	if k.rec.ShuttingDown() {
+		k.log.Debug("another trigger; the grace period runs already", "cause", k.rec.Shutdown.Cause)
+	}
+}
+
+// removeTrigger removes the trigger that was seen. Where that cannot be done
+// it counts as spent, so that no later instance suffers from it.
+func (k *keeper) removeTrigger(seen watch.FileID) {
+	k.spent = seen
+	uid := k.obs.UID
+	wait, done := k.dirTurn.take()
+	k.worker(func(ctx context.Context) func() {
+		defer done()
+		if !wait(ctx) {
+			return func() {}
+		}
+		err := k.dir.RemoveTrigger(uid, seen)
+		return func() {
+			if err != nil {
+				k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)
+			}
+		}
+	})
+}

@@ -1,0 +1,85 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// Cache makes records durable. Its methods block until that is so and may be
+// called for different VMs at once.
+type Cache interface {
+	Put(grace.Record) error
+	Delete(domain string) error
+}
+
+// Launcher is one launcher directory.
+type Launcher interface {
+	Look() (watch.View, error)
+	WriteStatus(signals.Status) error
+	RemoveTrigger(uid string, seen watch.FileID) error
+}
+
+// Process is a process that cannot be mistaken for another.
+type Process interface {
+	// Signal fails with process.ErrGone if it has ended.
+	Signal(unix.Signal) error
+	Done() <-chan struct{}
+	StartTime() uint64
+	Close() error
+}
+
+// Processes opens a process by pid and start time (0: whichever has the pid
+// now). It fails with process.ErrGone if that one has ended.
+type Processes interface {
+	Open(pid int, start uint64) (Process, error)
+}
+
+// Clock tells the time. Now and the runtime's timers must tick alike.
+type Clock interface {
+	Now() grace.Mono
+	Wall() time.Time
+}
+
+// Meter counts what operators watch. Its methods do not block.
+type Meter interface {
+	Stopped(cause grace.Cause, outcome grace.Outcome, took time.Duration)
+	Reacted(cause grace.Cause, after time.Duration)
+	Overshot(by time.Duration)
+	Asked(mode grace.Mode, result string)
+	Destroyed(via string)
+	Rejected(reason string)
+}
+
+// Hypervisor is what the agent needs of libvirt.
+type Hypervisor = hypervisor.Driver
+
+// Config is what an Agent is made of.
+type Config struct {
+	Policy        grace.Policy
+	DefaultPeriod time.Duration
+	Hypervisor    Hypervisor
+	Cache         Cache
+	Processes     Processes
+	// Launcher gives the launcher directory of a VM.
+	Launcher func(namespace, name string) Launcher
+	Clock    Clock
+	Meter    Meter
+}
+
+// call bounds for calls that have no deadline of their own.
+const (
+	lookTimeout    = 20 * time.Second
+	destroyTimeout = 60 * time.Second
+	relist         = 10 * time.Second
+)
+
+func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, d)
+}

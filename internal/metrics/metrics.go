@@ -1,0 +1,120 @@
+// Package metrics is what operators see of the agent from outside: Prometheus
+// metrics and the health endpoints. Every label value is one of our own words.
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// State is what is asked for when metrics are scraped. It must not block.
+type State interface {
+	Phases() map[grace.Phase]int
+	LibvirtUp() bool
+}
+
+// Metrics counts. All methods may be called from any goroutine.
+type Metrics struct {
+	registry  *prometheus.Registry
+	stopped   *prometheus.CounterVec
+	duration  *prometheus.HistogramVec
+	reaction  *prometheus.HistogramVec
+	overshoot prometheus.Histogram
+	asked     *prometheus.CounterVec
+	destroyed *prometheus.CounterVec
+	rejected  *prometheus.CounterVec
+	recovered prometheus.Counter
+}
+
+// New returns metrics with the Go and process collectors registered.
+func New() *Metrics {
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		stopped:  counters("vmgrace_shutdowns_total", "Shutdowns that ended.", "cause", "outcome"),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "vmgrace_shutdown_duration_seconds", Help: "From the cause to the end of QEMU.",
+			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600},
+		}, []string{"outcome"}),
+		reaction: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "vmgrace_reaction_seconds", Help: "From the arrival of the file or event to the first request.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 5},
+		}, []string{"cause"}),
+		overshoot: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "vmgrace_deadline_overshoot_seconds", Help: "From the deadline to the signal.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .5, 1, 10},
+		}),
+		asked:     counters("vmgrace_shutdown_requests_total", "Requests to guests.", "mode", "result"),
+		destroyed: counters("vmgrace_destroys_total", "Signals to QEMU and destroys by libvirt; failed: QEMU survived both.", "via"),
+		rejected:  counters("vmgrace_rejected_total", "Things that could not be used or done, by reason.", "reason"),
+		recovered: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "vmgrace_recovered_records_total", Help: "Records found on disk when the agent started.",
+		}),
+	}
+	m.registry.MustRegister(m.stopped, m.duration, m.reaction, m.overshoot, m.asked, m.destroyed, m.rejected, m.recovered,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Observe registers what is read at each scrape.
+func (m *Metrics) Observe(s State) {
+	m.registry.MustRegister(&stateCollector{
+		state: s,
+		vms:   prometheus.NewDesc("vmgrace_vms", "Recorded VMs by phase.", []string{"phase"}, nil),
+		up:    prometheus.NewDesc("vmgrace_libvirt_up", "1 while there is a connection to libvirt.", nil, nil),
+	})
+}
+
+// Stopped counts a shutdown that ended.
+func (m *Metrics) Stopped(cause grace.Cause, outcome grace.Outcome, took time.Duration) {
+	m.stopped.WithLabelValues(string(cause), string(outcome)).Inc()
+	m.duration.WithLabelValues(string(outcome)).Observe(took.Seconds())
+}
+
+// Reacted measures the way from a cause to the first request.
+func (m *Metrics) Reacted(cause grace.Cause, after time.Duration) {
+	m.reaction.WithLabelValues(string(cause)).Observe(after.Seconds())
+}
+
+// Overshot measures the way from the deadline to the signal.
+func (m *Metrics) Overshot(by time.Duration) { m.overshoot.Observe(by.Seconds()) }
+
+// Asked counts a request; result is "ok" or "failed".
+func (m *Metrics) Asked(mode grace.Mode, result string) {
+	m.asked.WithLabelValues(string(mode), result).Inc()
+}
+
+// Destroyed counts a signal, a destroy by libvirt, or the failure of both.
+func (m *Metrics) Destroyed(via string) { m.destroyed.WithLabelValues(via).Inc() }
+
+// Rejected counts what could not be used or done.
+func (m *Metrics) Rejected(reason string) { m.rejected.WithLabelValues(reason).Inc() }
+
+// Recovered counts the records found at start.
+func (m *Metrics) Recovered(n int) { m.recovered.Add(float64(n)) }
+
+// stateCollector asks for the state at each scrape, so that nothing has to be
+// kept in step.
+type stateCollector struct {
+	state   State
+	vms, up *prometheus.Desc
+}
+
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.vms; ch <- c.up }
+
+func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
+	for phase, n := range c.state.Phases() {
+		ch <- prometheus.MustNewConstMetric(c.vms, prometheus.GaugeValue, float64(n), string(phase))
+	}
+	up := 0.0
+	if c.state.LibvirtUp() {
+		up = 1
+	}
+	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, up)
+}

@@ -1,0 +1,41 @@
+package nodeagent
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// clock is CLOCK_MONOTONIC, which Go's timers follow too (runtime nanotime).
+type clock struct{}
+
+// Now cannot fail on Linux: clock_gettime(2) knows CLOCK_MONOTONIC.
+func (clock) Now() grace.Mono {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err)
+	}
+	return grace.Mono(t.Nano())
+}
+
+func (clock) Wall() time.Time { return time.Now() }
+
+// bootID names this boot of the kernel (proc(5)): monotonic times mean
+// nothing in another.
+func bootID() (string, error) {
+	const path = "/proc/sys/kernel/random/boot_id"
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	id := strings.TrimSpace(string(text))
+	if id == "" {
+		return "", fmt.Errorf("read the boot id: %s is empty", path)
+	}
+	return id, nil
+}

@@ -1,0 +1,3 @@
+// Package nodeagent is the node-agent program: flags, wiring, and the status
+// command. It decides nothing.
+package nodeagent

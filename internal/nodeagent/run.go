@@ -1,0 +1,155 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/metrics"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/gracecache"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
+	"github.com/vmgrace/vmgrace/pkg/process"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// leave is how long calls that hang may hold up the end of the agent.
+const leave = 700 * time.Millisecond
+
+// Run is the agent's life, until ctx ends. It returns within a second of
+// that, whatever hangs, and leaves every VM alone.
+func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
+	if err := libvirt.CheckLibrary(); err != nil {
+		return err
+	}
+	if err := o.checkLaunchersDir(); err != nil {
+		return err
+	}
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	var listener net.Listener
+	if o.MetricsAddress != "" {
+		if listener, err = metrics.Listen(ctx, o.MetricsAddress); err != nil {
+			return err
+		}
+	}
+	store, loaded, err := o.openCache(log)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	meter := metrics.New()
+	for _, q := range loaded.Quarantined {
+		meter.Rejected("record")
+		log.Error("a record cannot be used; it is kept beside the others for you to look at", "file", q.Name, "movedTo", q.MovedTo, "reason", q.Reason)
+	}
+	meter.Recovered(len(loaded.Records))
+
+	driver := libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: log})
+	a := agent.New(agent.Config{
+		Policy: grace.Policy{
+			BootID: boot, RetryInterval: o.RetryInterval, AgentTimeout: o.AgentTimeout,
+			UseAgent: o.ShutdownMode == "auto", DestroyTimeout: o.DestroyTimeout, DryRun: o.DryRun,
+		},
+		DefaultPeriod: o.DefaultGracePeriod,
+		Hypervisor:    driver, Cache: store, Processes: processes{}, Clock: clock{}, Meter: meter,
+		Launcher: func(namespace, name string) agent.Launcher {
+			return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
+		},
+	}, log)
+	watcher := watch.New(o.LaunchersDir, log, a.LauncherChanged)
+	meter.Observe(state{a, driver})
+	log.Info("node-agent starts", "node", o.NodeName, "launchersDir", o.LaunchersDir, "stateDir", o.StateDir,
+		"records", len(loaded.Records), "dryRun", o.DryRun)
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return driver.Run(ctx, a.DomainChanged) })
+	group.Go(func() error { return watcher.Run(ctx) })
+	group.Go(func() error { return a.Run(ctx, loaded.Records) })
+	if listener != nil {
+		ready := func() bool { return a.Ready() && watcher.Armed() }
+		group.Go(func() error { return meter.Serve(ctx, listener, a.Alive, ready) })
+	}
+	err = wait(ctx, group)
+	log.Info("node-agent ends; every VM is left as it is")
+	return err
+}
+
+// openCache opens the state directory. One that cannot be written is an error,
+// unless a grace period runs already: then the shutdown goes on from memory.
+func (o *Options) openCache(log *slog.Logger) (*gracecache.Store, gracecache.Loaded, error) {
+	store, openErr := gracecache.Open(o.StateDir)
+	if store == nil {
+		return nil, gracecache.Loaded{}, openErr
+	}
+	loaded, err := store.Load()
+	if err == nil && openErr != nil {
+		err = openErr
+		for i := range loaded.Records {
+			if loaded.Records[i].ShuttingDown() {
+				log.Error("going on from memory, because a grace period runs already", "err", openErr)
+				return store, loaded, nil
+			}
+		}
+	}
+	if err != nil {
+		return nil, loaded, errors.Join(err, store.Close())
+	}
+	return store, loaded, nil
+}
+
+// wait waits for the group, but not for calls that hang past the end of ctx.
+func wait(ctx context.Context, group *errgroup.Group) error {
+	done := make(chan error, 1)
+	go func() { done <- group.Wait() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(leave):
+		return nil
+	}
+}
+
+func (o *Options) checkLaunchersDir() error {
+	info, err := os.Stat(o.LaunchersDir)
+	if err == nil && !info.IsDir() {
+		err = errors.New("not a directory")
+	}
+	if err != nil {
+		return fmt.Errorf("--launchers-dir %s: %w; create it (mkdir -p) or name another", o.LaunchersDir, err)
+	}
+	return nil
+}
+
+// state joins what is asked for at a scrape.
+type state struct {
+	*agent.Agent
+	driver *libvirt.Driver
+}
+
+func (s state) LibvirtUp() bool { return s.driver.Up() }
+
+// processes opens real ones.
+type processes struct{}
+
+func (processes) Open(pid int, start uint64) (agent.Process, error) {
+	p, err := process.Open(pid, start)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}

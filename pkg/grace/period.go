@@ -1,0 +1,70 @@
+package grace
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// MaxPeriod is the longest grace period; a longer one that was stated is cut
+// to it. 100 years keep every sum of times far from overflow.
+const MaxPeriod = 100 * 365 * 24 * time.Hour
+
+// Errors of ParseSeconds. An invalid statement is never a grace period of 0.
+var (
+	ErrNegative  = errors.New("a grace period cannot be negative")
+	ErrNotNumber = errors.New("a grace period is a whole number of seconds")
+	// ErrTooLong comes with the usable value MaxPeriod.
+	ErrTooLong = fmt.Errorf("a grace period is at most %d seconds", int64(MaxPeriod/time.Second))
+)
+
+// ParseSeconds reads a grace period stated as a whole number of seconds. With
+// ErrTooLong the returned length is MaxPeriod and may be used; with any other
+// error there is no length.
+func ParseSeconds(text string) (time.Duration, error) {
+	digits := strings.TrimPrefix(text, "-")
+	if digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return 0, ErrNotNumber
+	}
+	digits = strings.TrimLeft(digits, "0")
+	if digits != "" && text[0] == '-' {
+		return 0, ErrNegative
+	}
+	var seconds int64
+	for _, d := range digits {
+		seconds = seconds*10 + int64(d-'0')
+		if seconds > int64(MaxPeriod/time.Second) {
+			return MaxPeriod, ErrTooLong
+		}
+	}
+	return time.Duration(seconds) * time.Second, nil
+}
+
+// WholeSeconds rounds a grace period up to seconds: a record must never say
+// less than the guest gets.
+func WholeSeconds(d time.Duration) int64 {
+	return int64((d + time.Second - 1) / time.Second)
+}
+
+// Statement is what one source says about a grace period.
+type Statement struct {
+	Source Source
+	Read   bool // the source could be read; what it does not state, it does not state
+	Stated bool
+	Length time.Duration
+}
+
+// Resolve picks the grace period from statements, best first. The cached
+// value stands in only for a source that cannot be read now.
+func Resolve(cached Period, fallback time.Duration, statements ...Statement) Period {
+	for _, s := range statements {
+		switch {
+		case s.Read && s.Stated:
+			return Period{Length: s.Length, Source: s.Source}
+		case !s.Read && cached.Source == s.Source:
+			return cached
+		}
+	}
+	return Period{Length: fallback, Source: SourceDefault}
+}

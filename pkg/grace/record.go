@@ -1,0 +1,125 @@
+package grace
+
+import (
+	"math"
+	"strings"
+	"time"
+)
+
+// Mono is CLOCK_MONOTONIC in nanoseconds (clock_gettime(2)): it survives
+// agent restarts and clock steps, and means nothing in another boot.
+type Mono int64
+
+// Never is later than every other time.
+const Never = Mono(math.MaxInt64)
+
+// Add returns m+d, or Never where that would overflow.
+func (m Mono) Add(d time.Duration) Mono {
+	if d > 0 && m > Never-Mono(d) {
+		return Never
+	}
+	return m + Mono(d)
+}
+
+// Sub returns the time from o to m.
+func (m Mono) Sub(o Mono) time.Duration { return time.Duration(m - o) }
+
+// Instance is one run of a domain: the domain's UUID and its QEMU process.
+// A restarted domain is another instance. PID is 0 where the process could
+// not be identified; Start is field 22 of /proc/pid/stat (proc(5)).
+type Instance struct {
+	UUID  string
+	PID   int
+	Start uint64
+}
+
+// Period is a grace period with the place that stated it.
+type Period struct {
+	Length time.Duration
+	Source Source
+}
+
+// Shutdown is a grace period that has begun. The wall clock times are for
+// people; only the Mono ones count.
+type Shutdown struct {
+	Cause      Cause
+	Start      Mono
+	Deadline   Mono
+	StartedAt  time.Time
+	DeadlineAt time.Time
+	// DryRun marks a shutdown that only a --dry-run agent follows.
+	DryRun bool
+	// Requested: at least one request was accepted.
+	Requested bool
+	// Signalled: the agent has signalled QEMU, or had libvirt destroy it.
+	Signalled bool
+}
+
+// Record is what the node remembers of one VM. It is a value: a copy shares
+// nothing with the original.
+type Record struct {
+	Namespace string
+	Name      string
+	UID       string
+	BootID    string
+	Period    Period
+	Instance  Instance
+	// Launcher is the shim that held vm.json's lock while this instance ran.
+	Launcher Holder
+	// Shutdown is zero while the VM is Running.
+	Shutdown Shutdown
+}
+
+// Holder is the process that holds, or held, the lock of a vm.json; File
+// tells one vm.json from its successor.
+type Holder struct {
+	PID   int
+	Start uint64
+	File  uint64
+}
+
+// Domain is the libvirt name of the record's VM.
+func (r *Record) Domain() string { return DomainName(r.Namespace, r.Name) }
+
+// ShuttingDown tells whether a grace period has begun.
+func (r *Record) ShuttingDown() bool { return r.Shutdown.Cause != "" }
+
+// Phase follows from the record and the clock: nothing is written at the
+// deadline.
+func (r *Record) Phase(now Mono) Phase {
+	switch {
+	case !r.ShuttingDown():
+		return Running
+	case now < r.Shutdown.Deadline:
+		return ShuttingDown
+	default:
+		return Destroying
+	}
+}
+
+// DomainName is the libvirt name of a VMI's domain.
+func DomainName(namespace, name string) string { return namespace + "_" + name }
+
+// SplitDomainName is the inverse of DomainName; ok is false where the parts
+// are not Kubernetes names (RFC 1123: lower case, digits, '-', and '.' in the
+// name). A namespace has no '_', so the split is unambiguous.
+func SplitDomainName(domain string) (namespace, name string, ok bool) {
+	namespace, name, found := strings.Cut(domain, "_")
+	if !found || !isDNS(namespace, 63, false) || !isDNS(name, 253, true) {
+		return "", "", false
+	}
+	return namespace, name, true
+}
+
+func isDNS(s string, most int, dots bool) bool {
+	if s == "" || len(s) > most {
+		return false
+	}
+	alnum := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
+	for i := range len(s) {
+		if !alnum(s[i]) && s[i] != '-' && (s[i] != '.' || !dots) {
+			return false
+		}
+	}
+	return alnum(s[0]) && alnum(s[len(s)-1])
+}

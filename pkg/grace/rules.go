@@ -1,0 +1,179 @@
+package grace
+
+// The rules up to the point where a shutdown is under way and durable.
+
+func adopt(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if o.Recorded || o.Domain != DomainPresent || !o.Ours || !o.Looked {
+		return next()
+	}
+	return do(Adopt)
+}
+
+func orphanTrigger(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	orphan := o.Shim == ShimOrphan || o.Shim == ShimDied
+	if o.Recorded || o.Domain != DomainAbsent || !o.Trigger || !o.TriggerByShim || !orphan {
+		return next()
+	}
+	return do(ClearTrigger)
+}
+
+func nothingCame(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if o.Recorded || o.Domain != DomainAbsent || !o.Trigger {
+		return next()
+	}
+	if end := o.TriggerAt.Add(o.Period.Length); now < end {
+		return waitUntil(end)
+	}
+	return Decision{Do: Finish, Cause: LauncherSignal, Outcome: AlreadyStopped}, true
+}
+
+func noVM(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if o.Recorded {
+		return next()
+	}
+	return waitUntil(Never)
+}
+
+func rebooted(r *Record, _ *Observation, p *Policy, _ Mono) (Decision, bool) {
+	switch {
+	case r.BootID == p.BootID:
+		return next()
+	case r.ShuttingDown():
+		return Decision{Do: Finish, Cause: r.Shutdown.Cause, Outcome: Lost}, true
+	default:
+		return do(Forget)
+	}
+}
+
+func leaveDryRun(r *Record, _ *Observation, p *Policy, _ Mono) (Decision, bool) {
+	if !r.ShuttingDown() || !r.Shutdown.DryRun || p.DryRun {
+		return next()
+	}
+	return do(Forget)
+}
+
+func explain(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if !o.Gone || o.End != EndUnknown || r.Shutdown.Signalled {
+		return next()
+	}
+	over := o.GoneAt.Add(explainPatience)
+	if now >= over {
+		return next()
+	}
+	if o.Explain.Running {
+		return waitUntil(over)
+	}
+	if o.Explain.Tries > 0 {
+		if again := o.Explain.Last.Add(explainRetry); now < again {
+			return waitUntil(min(again, over))
+		}
+	}
+	return do(Explain)
+}
+
+func stopped(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if !o.Gone {
+		return next()
+	}
+	d := Decision{Do: Finish, Cause: r.Shutdown.Cause, Outcome: outcome(r, o)}
+	if !r.ShuttingDown() && o.Trigger {
+		d.Cause, d.Outcome = LauncherSignal, AlreadyStopped
+	}
+	return d, true
+}
+
+// outcome of an instance that is gone.
+func outcome(r *Record, o *Observation) Outcome {
+	switch {
+	case r.Shutdown.Signalled:
+		return Forced
+	case o.End != EndGuest:
+		return Lost
+	case r.Shutdown.Requested:
+		return Graceful
+	default:
+		return AlreadyStopped
+	}
+}
+
+func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if r.ShuttingDown() {
+		return next()
+	}
+	switch {
+	// A trigger was written by a shim that still lived, so it came first.
+	case o.Trigger:
+		return Decision{Do: Begin, Cause: LauncherSignal, When: min(o.TriggerAt, now)}, true
+	case o.Shim == ShimDied:
+		return Decision{Do: Begin, Cause: LauncherDied, When: min(o.DiedAt, now)}, true
+	default:
+		return next()
+	}
+}
+
+func launcherDied(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if !r.ShuttingDown() || o.Shim != ShimDied || r.Shutdown.Deadline <= now {
+		return next()
+	}
+	return Decision{Do: Shorten, When: now}, true
+}
+
+func refresh(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if r.ShuttingDown() || !o.Looked {
+		return next()
+	}
+	same := r.Period == o.Period && (o.UID == "" || o.UID == r.UID) &&
+		(o.Shim != ShimAlive || o.Holder == r.Launcher)
+	if same {
+		return next()
+	}
+	return do(Refresh)
+}
+
+func save(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if !o.Unsaved || o.Save.Running || o.Save.Failed && now < o.saveAgain() {
+		return next()
+	}
+	return do(Save)
+}
+
+func running(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if r.ShuttingDown() {
+		return next()
+	}
+	return waitUntil(o.saveAgain())
+}
+
+// saveAgain is when a save that failed is due again, Never if none is.
+func (o *Observation) saveAgain() Mono {
+	if !o.Unsaved || !o.Save.Failed || o.Save.Running {
+		return Never
+	}
+	return o.Save.Last.Add(saveRetry)
+}
+
+func saveFirst(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if !o.Unsaved || !o.Save.Running || o.Save.Failed || r.Shutdown.Requested || r.Shutdown.Signalled {
+		return next()
+	}
+	over := o.Save.Last.Add(savePatience)
+	if now >= r.Shutdown.Deadline {
+		over = max(o.Save.Last, r.Shutdown.Deadline).Add(saveDeadlinePatience)
+	} else {
+		over = min(over, r.Shutdown.Deadline)
+	}
+	if now >= over {
+		return next()
+	}
+	return waitUntil(over)
+}
+
+func dryRun(r *Record, _ *Observation, p *Policy, now Mono) (Decision, bool) {
+	if !p.DryRun {
+		return next()
+	}
+	if now < r.Shutdown.Deadline {
+		return waitUntil(r.Shutdown.Deadline)
+	}
+	return waitUntil(Never)
+}

@@ -1,0 +1,168 @@
+package grace
+
+import "time"
+
+// The rules of a shutdown that is under way: first from the deadline on, then
+// before it.
+
+func overdue(r *Record, now Mono) bool { return now >= r.Shutdown.Deadline }
+
+func deadline(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if !overdue(r, now) || r.Instance.PID == 0 || o.Term.Tries > 0 {
+		return next()
+	}
+	return do(Terminate)
+}
+
+func destroyTimeout(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	if !overdue(r, now) || r.Instance.PID == 0 || now < o.Term.Last.Add(p.DestroyTimeout) {
+		return next()
+	}
+	if o.Kill.Tries > 0 && now < o.Kill.Last.Add(slowing(o.Kill.Tries)) {
+		return next()
+	}
+	return do(Kill)
+}
+
+// slowing is the pause after n tries of something that should have worked.
+func slowing(n int) time.Duration {
+	return min(destroyRetry<<min(n, 10), destroySlowRetry)
+}
+
+func destroyByLibvirt(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if !overdue(r, now) || o.Destroy.Running {
+		return next()
+	}
+	if at := destroyDue(r, o, now); now < at {
+		return next()
+	}
+	return do(Destroy)
+}
+
+// destroyDue is when libvirt's destroy is due: at once where the process is
+// unknown or cannot be signalled, after the SIGKILL otherwise. Earlier, its
+// own SIGKILL could cut --destroy-timeout short.
+func destroyDue(r *Record, o *Observation, now Mono) Mono {
+	switch {
+	case o.Destroy.Tries > 0:
+		return o.Destroy.Last.Add(slowing(o.Destroy.Tries))
+	case r.Instance.PID == 0 || o.Term.Failed && !o.Term.Running:
+		return now
+	case o.Kill.Tries > 0:
+		return o.Kill.Last.Add(destroyRetry)
+	default:
+		return Never
+	}
+}
+
+func destroyFailed(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	if !overdue(r, now) || o.Reported || now < failedAt(r, p) {
+		return next()
+	}
+	return do(ReportFailed)
+}
+
+func failedAt(r *Record, p *Policy) Mono {
+	return r.Shutdown.Deadline.Add(p.DestroyTimeout).Add(destroyPatience)
+}
+
+func destroying(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	if !overdue(r, now) {
+		return next()
+	}
+	at := now.Add(destroySlowRetry)
+	if r.Instance.PID != 0 {
+		kill := o.Term.Last.Add(p.DestroyTimeout)
+		if o.Kill.Tries > 0 {
+			kill = o.Kill.Last.Add(slowing(o.Kill.Tries))
+		}
+		at = min(at, kill)
+	}
+	if !o.Destroy.Running {
+		at = min(at, destroyDue(r, o, now))
+	}
+	if !o.Reported {
+		at = min(at, failedAt(r, p))
+	}
+	return waitUntil(min(at, o.saveAgain(), lookAgain(o, p)))
+}
+
+// untilDeadline waits for at, the deadline, or what else is due before it.
+func untilDeadline(r *Record, o *Observation, p *Policy, at Mono) (Decision, bool) {
+	return waitUntil(min(at, r.Shutdown.Deadline, o.saveAgain(), lookAgain(o, p)))
+}
+
+// lookAgain is when the next look at the domain is due.
+func lookAgain(o *Observation, p *Policy) Mono {
+	if o.Look.Running {
+		return Never
+	}
+	return o.Look.Last.Add(p.RetryInterval)
+}
+
+func look(_ *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	if o.Look.Running || o.Look.Tries > 0 && now < lookAgain(o, p) {
+		return next()
+	}
+	return do(Look)
+}
+
+func guestOff(r *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
+	if o.Power != PowerEnding {
+		return next()
+	}
+	return untilDeadline(r, o, p, Never)
+}
+
+func resume(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	if o.Power != PowerPaused && o.Power != PowerSuspended {
+		return next()
+	}
+	if at := o.Resume.due(min(p.RetryInterval, destroyRetry), now); now < at {
+		return untilDeadline(r, o, p, at)
+	}
+	return do(Resume)
+}
+
+func held(r *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
+	if o.Power != PowerHeld {
+		return next()
+	}
+	return untilDeadline(r, o, p, Never)
+}
+
+func askAgent(_ *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
+	if !p.UseAgent || !o.Agent || o.AskVM.Tries > 0 || o.AskACPI.Tries > 0 {
+		return next()
+	}
+	return Decision{Do: Ask, Mode: ModeAgent}, true
+}
+
+// agentAnswers keeps ACPI back: while the agent's call runs for its time, and
+// after a call that worked for an interval.
+func agentAnswers(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	if o.AskVM.Tries == 0 || o.AskACPI.Tries > 0 || o.AskVM.Failed && !o.AskVM.Running {
+		return next()
+	}
+	over := o.AskVM.Last.Add(p.RetryInterval)
+	if o.AskVM.Running {
+		// Half of a short grace period stays for ACPI.
+		grace := r.Shutdown.Deadline.Sub(r.Shutdown.Start)
+		over = o.AskVM.Last.Add(min(p.AgentTimeout, grace/2))
+	}
+	if now >= over {
+		return next()
+	}
+	return untilDeadline(r, o, p, over)
+}
+
+func ask(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	if now < o.AskACPI.due(p.RetryInterval, now) {
+		return next()
+	}
+	return Decision{Do: Ask, Mode: ModeACPI}, true
+}
+
+func waiting(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	return untilDeadline(r, o, p, o.AskACPI.due(p.RetryInterval, now))
+}

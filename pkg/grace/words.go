@@ -1,0 +1,85 @@
+package grace
+
+// Phase is where a VM stands in its life under a grace period.
+type Phase string
+
+// The phases. Stopped is seen only in a launcher's status: a stopped VM has
+// no record any more.
+const (
+	Running      Phase = "Running"
+	ShuttingDown Phase = "ShuttingDown"
+	Destroying   Phase = "Destroying"
+	Stopped      Phase = "Stopped"
+)
+
+// Cause is why a shutdown began. The first one wins.
+type Cause string
+
+// The causes.
+const (
+	VMIDeleted     Cause = "VMIDeleted"
+	LauncherSignal Cause = "LauncherSignal"
+	LauncherDied   Cause = "LauncherDied"
+	NodeShutdown   Cause = "NodeShutdown"
+)
+
+// Outcome is how a shutdown ended.
+type Outcome string
+
+// The outcomes.
+const (
+	// Forced: the agent signalled QEMU first, whatever libvirt says afterwards.
+	Forced Outcome = "Forced"
+	// Graceful: the guest ended itself after a request.
+	Graceful Outcome = "Graceful"
+	// Lost: crashed, destroyed by somebody else, migrated or saved.
+	Lost Outcome = "Lost"
+	// AlreadyStopped: the VM was gone, or ended itself, before it was asked.
+	AlreadyStopped Outcome = "AlreadyStopped"
+)
+
+// Source is where a grace period was stated.
+type Source string
+
+// The sources, best first.
+const (
+	SourceVMI      Source = "vmi"
+	SourceDomain   Source = "domain"
+	SourceLauncher Source = "launcher"
+	SourceDefault  Source = "default"
+)
+
+// Power is what a domain is doing.
+type Power string
+
+// The powers. PowerUnknown is not "off": libvirt could not be asked.
+const (
+	PowerUnknown   Power = ""
+	PowerOn        Power = "on"
+	PowerPaused    Power = "paused"    // by a user or an API client: may be resumed
+	PowerHeld      Power = "held"      // paused for any other reason: I/O error, migration, ...
+	PowerSuspended Power = "suspended" // PMSUSPENDED: may be woken
+	PowerEnding    Power = "ending"    // libvirt's state SHUTDOWN: the guest is off, QEMU not yet gone
+)
+
+// End is why an instance ended.
+type End string
+
+// The ends.
+const (
+	EndUnknown   End = ""
+	EndGuest     End = "guest"     // the guest powered off
+	EndDestroyed End = "destroyed" // by a destroy or a signal
+	EndCrashed   End = "crashed"
+	EndMoved     End = "moved" // migrated or saved
+	EndFailed    End = "failed"
+)
+
+// Mode is a way to ask a guest to shut down.
+type Mode string
+
+// The modes.
+const (
+	ModeAgent Mode = "agent"
+	ModeACPI  Mode = "acpi"
+)

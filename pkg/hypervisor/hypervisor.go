@@ -1,0 +1,112 @@
+// Package hypervisor is what vmgrace needs of a hypervisor: which domains run,
+// a request to shut one down, a resume, a destroy, and word of changes. The
+// libvirt implementation is in libvirt/, a scripted one in fake/, and
+// drivertest/ holds the contract that both pass.
+package hypervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// The core's words, under the names that drivers use.
+type (
+	// Power is what a domain is doing.
+	Power = grace.Power
+	// End is why an instance ended.
+	End = grace.End
+	// Mode is a way to ask a guest.
+	Mode = grace.Mode
+)
+
+// The powers, ends and modes.
+const (
+	PowerUnknown   = grace.PowerUnknown
+	PowerOn        = grace.PowerOn
+	PowerPaused    = grace.PowerPaused
+	PowerHeld      = grace.PowerHeld
+	PowerSuspended = grace.PowerSuspended
+	PowerEnding    = grace.PowerEnding
+
+	EndUnknown   = grace.EndUnknown
+	EndGuest     = grace.EndGuest
+	EndDestroyed = grace.EndDestroyed
+	EndCrashed   = grace.EndCrashed
+	EndMoved     = grace.EndMoved
+	EndFailed    = grace.EndFailed
+
+	ModeAgent = grace.ModeAgent
+	ModeACPI  = grace.ModeACPI
+)
+
+// Domain is a running domain as it was last seen.
+type Domain struct {
+	Name     string
+	Instance grace.Instance
+	Power    Power
+	// Agent tells whether a guest agent has its channel open.
+	Agent bool
+	// Grace is the text of <deletionGracePeriodSeconds> in the domain's
+	// KubeVirt metadata, "" where there is none. It is not trusted.
+	Grace string
+	// Persistent and Autostart: such a domain may come back by itself.
+	Persistent, Autostart bool
+}
+
+// Event says that something about a domain changed. It is a hint: events get
+// lost, and the receiver looks for itself.
+type Event struct {
+	// Name is the domain; "" means that anything may have changed.
+	Name string
+	UUID string
+	// End is set when the instance ended or is ending (guest off).
+	End End
+}
+
+// Sentinel errors. Anything else, and ErrUnavailable too, says nothing about
+// the domain.
+var (
+	// ErrNotFound: the hypervisor was asked and has no such running domain.
+	ErrNotFound = errors.New("no such running domain")
+	// ErrOtherInstance: a domain of that name runs, but as another instance.
+	ErrOtherInstance = errors.New("another instance of the domain runs")
+	// ErrState: the domain's state does not allow the call (paused, or already ending).
+	ErrState = errors.New("the domain's state does not allow it")
+	// ErrNoAgent: no guest agent answers.
+	ErrNoAgent = errors.New("no guest agent answers")
+	// ErrUnavailable: the hypervisor could not be reached.
+	ErrUnavailable = errors.New("hypervisor unavailable")
+)
+
+// Error is a failed call, with what was tried. It unwraps to a sentinel.
+type Error struct {
+	Op, Domain string
+	Err        error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s %s: %v", e.Op, e.Domain, e.Err) }
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Driver talks to one hypervisor. All methods may be called at once from any
+// goroutine. A call that hangs holds up no call about another domain; when ctx
+// ends, the method returns, although the hypervisor may still be working.
+type Driver interface {
+	// List returns the running domains whose name passes the filter.
+	List(ctx context.Context, ours func(name string) bool) ([]Domain, error)
+	// Get returns one running domain. It works from libvirt's run directory
+	// with Power unknown while libvirt cannot be asked.
+	Get(ctx context.Context, name string) (Domain, error)
+	// Ask requests a shutdown of exactly this instance.
+	Ask(ctx context.Context, name string, i grace.Instance, m Mode) error
+	// Resume lets a paused or suspended instance run again.
+	Resume(ctx context.Context, name string, i grace.Instance) error
+	// Destroy ends exactly this instance, by force.
+	Destroy(ctx context.Context, name string, i grace.Instance) error
+	// Ended says why an instance that is gone ended, EndUnknown if nobody knows.
+	Ended(ctx context.Context, name string, i grace.Instance) (End, error)
+}

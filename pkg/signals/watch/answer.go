@@ -1,0 +1,69 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+// tempStatus is a fixed name: whatever a crash or a tenant left there is
+// removed, so that nothing can pile up.
+const tempStatus = ".status.json.agent"
+
+// WriteStatus replaces status.json, by rename. It is an answer to a tenant, in
+// the tenant's memory: nothing depends on it, so it is not made durable.
+func (d Directory) WriteStatus(s signals.Status) error {
+	root, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.Remove(tempStatus); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("clear %s: %w", tempStatus, err)
+	}
+	f, err := root.OpenFile(tempStatus, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return fmt.Errorf("create %s: %w", tempStatus, err)
+	}
+	_, err = f.Write(s.Encode())
+	err = errors.Join(err, f.Close())
+	if err == nil {
+		err = root.Rename(tempStatus, signals.FileStatus)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", signals.FileStatus, err), root.Remove(tempStatus))
+	}
+	return nil
+}
+
+// RemoveTrigger removes the trigger, unless it names another VM than uid or
+// is another file than the one that was seen (a zero id matches any). It is
+// no error if there is none.
+func (d Directory) RemoveTrigger(uid string, seen FileID) error {
+	root, err := d.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var now View
+	if err := d.lookTrigger(root, &now); err != nil {
+		return err
+	}
+	if !now.Trigger || seen == (FileID{}) && foreign(now.TriggerUID, uid) || seen != (FileID{}) && now.TriggerID != seen {
+		return nil
+	}
+	if err := root.Remove(signals.FileTrigger); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", signals.FileTrigger, err)
+	}
+	return nil
+}
+
+func foreign(triggerUID, uid string) bool {
+	return triggerUID != "" && uid != "" && triggerUID != uid
+}

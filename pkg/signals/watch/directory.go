@@ -1,0 +1,252 @@
+package watch
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+// Lock is what is known of the lock on vm.json.
+type Lock int
+
+// The locks. The zero value is "unknown": nothing follows from it.
+const (
+	LockUnknown Lock = iota
+	LockFree
+	LockHeld
+)
+
+// View is what a launcher directory said at one moment.
+type View struct {
+	// Present is false where there is no such directory.
+	Present bool
+	// Registered: vm.json is there. VM is what it says, zero if it is rejected.
+	Registered bool
+	VM         signals.VM
+	Lock       Lock
+	// Holder is the pid of the lock's holder in our pid namespace, 0 if it
+	// cannot be seen from here (fcntl(2), F_GETLK).
+	Holder int
+	File   uint64 // vm.json's inode: tells one registration from the next
+	// Trigger: the file is there; TriggerUID is the VM it names, "" for a touch.
+	Trigger    bool
+	TriggerUID string
+	TriggerID  FileID
+	// Rejected is what was there and cannot be used.
+	Rejected []Rejection
+}
+
+// FileID tells a file from its successor under the same name.
+type FileID struct {
+	Inode uint64
+	Mtime int64
+}
+
+// Rejection is a file that cannot be used. Reason is one of ours, fit for a
+// metric's label; Err may hold a tenant's words, for the log only.
+type Rejection struct {
+	Reason string
+	Err    error
+}
+
+// The reasons of rejections.
+const (
+	ReasonVMFile      = "vm_file"
+	ReasonVMClaim     = "vm_claim"
+	ReasonTriggerFile = "trigger_file"
+)
+
+var (
+	errNotRegular = errors.New("not a regular file")
+	errSwapped    = errors.New("replaced while it was opened")
+)
+
+// Directory is one launcher directory, named by a path below a base that the
+// tenant cannot change. It holds nothing open: a launcher's volume can be
+// unmounted at any time.
+type Directory struct {
+	Base, Name string
+	// Namespace and VM are whose directory it is; vm.json cannot change that.
+	Namespace, VM string
+}
+
+// Look reads the directory. An error means that nothing is known; a missing
+// directory is no error.
+func (d Directory) Look() (View, error) {
+	root, err := d.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return View{}, nil
+	}
+	if err != nil {
+		return View{}, err
+	}
+	defer root.Close()
+	view := View{Present: true}
+	if err := d.lookVM(root, &view); err != nil {
+		return View{}, err
+	}
+	return view, d.lookTrigger(root, &view)
+}
+
+// open never follows a link at the directory's own name: it could lead to
+// another tenant's.
+func (d Directory) open() (*os.Root, error) {
+	base, err := os.OpenRoot(d.Base)
+	if err != nil {
+		return nil, fmt.Errorf("open launchers directory: %w", err)
+	}
+	defer base.Close()
+	before, err := base.Lstat(d.Name)
+	if err != nil {
+		return nil, fmt.Errorf("look at launcher directory: %w", err)
+	}
+	if !before.IsDir() {
+		return nil, fmt.Errorf("launcher directory %s: %w", d.Name, syscall.ENOTDIR)
+	}
+	root, err := base.OpenRoot(d.Name)
+	if err != nil {
+		return nil, fmt.Errorf("open launcher directory: %w", err)
+	}
+	after, err := root.Stat(".")
+	if err == nil && !os.SameFile(before, after) {
+		err = errSwapped
+	}
+	if err != nil {
+		root.Close()
+		return nil, fmt.Errorf("launcher directory %s: %w", d.Name, err)
+	}
+	return root, nil
+}
+
+// openFile opens a regular file for reading. It looks first, because opening a
+// device has effects, and again afterwards, because os.Root follows links
+// that stay inside.
+func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
+	before, err := root.Lstat(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !before.Mode().IsRegular() {
+		return nil, before, fmt.Errorf("%s: %w (%s)", name, errNotRegular, before.Mode().Type())
+	}
+	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	after, err := f.Stat()
+	if err == nil && !os.SameFile(before, after) {
+		err = fmt.Errorf("%s: %w", name, errSwapped)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, after, nil
+}
+
+func readBounded(f *os.File) ([]byte, error) {
+	content, err := io.ReadAll(io.LimitReader(f, signals.MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", f.Name(), err)
+	}
+	return content, nil
+}
+
+func (d Directory) lookVM(root *os.Root, view *View) error {
+	f, info, err := openFile(root, signals.FileVM)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, errNotRegular):
+		view.reject(ReasonVMFile, err)
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at %s: %w", signals.FileVM, err)
+	}
+	defer f.Close()
+	content, err := readBounded(f)
+	if err != nil {
+		return err
+	}
+	view.Registered, view.File = true, inode(info)
+	if view.Lock, view.Holder, err = lockOf(f); err != nil {
+		return err
+	}
+	vm, err := signals.ParseVM(content)
+	switch {
+	case err != nil:
+		view.reject(ReasonVMFile, err)
+	case vm.Namespace != d.Namespace || vm.Name != d.VM:
+		view.reject(ReasonVMClaim, fmt.Errorf("%s claims to be %.64q/%.64q", signals.FileVM, vm.Namespace, vm.Name))
+	default:
+		view.VM = vm
+	}
+	return nil
+}
+
+// lockOf asks who keeps us from locking the file, and locks nothing.
+func lockOf(f *os.File) (Lock, int, error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return LockUnknown, 0, fmt.Errorf("lock of %s: %w", f.Name(), err)
+	}
+	query := unix.Flock_t{Type: unix.F_WRLCK}
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		failed = unix.FcntlFlock(fd, unix.F_GETLK, &query)
+	}); err != nil {
+		failed = err
+	}
+	switch {
+	case failed != nil:
+		return LockUnknown, 0, fmt.Errorf("fcntl F_GETLK %s: %w", f.Name(), failed)
+	case query.Type == unix.F_UNLCK:
+		return LockFree, 0, nil
+	default:
+		return LockHeld, max(int(query.Pid), 0), nil // -1: an OFD lock
+	}
+}
+
+func (d Directory) lookTrigger(root *os.Root, view *View) error {
+	f, info, err := openFile(root, signals.FileTrigger)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, errNotRegular):
+		view.reject(ReasonTriggerFile, err)
+		return nil
+	case err != nil:
+		return fmt.Errorf("look at %s: %w", signals.FileTrigger, err)
+	}
+	defer f.Close()
+	content, err := readBounded(f)
+	if err != nil {
+		return err
+	}
+	view.Trigger, view.TriggerID = true, FileID{inode(info), info.ModTime().UnixNano()}
+	if len(content) <= signals.MaxSize && bytes.ContainsRune(content, '{') {
+		if trigger, ok := signals.ParseTrigger(content); ok {
+			view.TriggerUID = trigger.UID
+		}
+	}
+	return nil
+}
+
+func (v *View) reject(reason string, err error) {
+	v.Rejected = append(v.Rejected, Rejection{reason, err})
+}
+
+func inode(info fs.FileInfo) uint64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Ino
+	}
+	return 0
+}

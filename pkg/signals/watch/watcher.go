@@ -1,0 +1,204 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+// Slow and fast are how often everything is looked at again: slow because
+// inotify can lose events, fast while there is no inotify at all.
+const (
+	slow = 10 * time.Second
+	fast = 500 * time.Millisecond
+)
+
+// Watcher watches the launchers directory and every launcher directory in it.
+type Watcher struct {
+	dir   string
+	look  func(name string)
+	log   *slog.Logger
+	armed atomic.Bool
+	// below is owned by Run.
+	below map[string]os.FileInfo
+	// parent is the launchers directory as it was when its watch was made.
+	parent  os.FileInfo
+	missing bool
+}
+
+// New returns a watcher of dir. look is called with the name of a launcher
+// directory that may have changed; it must not block.
+func New(dir string, log *slog.Logger, look func(name string)) *Watcher {
+	return &Watcher{dir: filepath.Clean(dir), look: look, log: log, below: map[string]os.FileInfo{}}
+}
+
+// Armed tells whether the first scan is done with all watches in place.
+func (w *Watcher) Armed() bool { return w.armed.Load() }
+
+// Run watches until ctx ends. Nothing that happens to a directory ends it.
+func (w *Watcher) Run(ctx context.Context) error {
+	for {
+		err := w.watch(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		w.log.Error("cannot watch launcher directories; looking at all of them instead", "every", fast, "err", err)
+		w.forget()
+		w.scan(nil)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(fast):
+		}
+	}
+}
+
+func (w *Watcher) forget() {
+	clear(w.below)
+	w.parent = nil
+}
+
+// watch runs with one inotify instance until it fails.
+func (w *Watcher) watch(ctx context.Context) error {
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("inotify (is fs.inotify.max_user_instances reached?): %w", err)
+	}
+	defer notify.Close()
+	w.forget()
+	w.scan(notify)
+	w.armed.Store(true)
+	ticker := time.NewTicker(slow)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case ev, open := <-notify.Events:
+			if !open {
+				return errors.New("inotify closed")
+			}
+			w.event(notify, ev)
+		case err, open := <-notify.Errors:
+			if !open {
+				return errors.New("inotify closed")
+			}
+			w.log.Warn("inotify lost events; looking at every launcher directory", "err", err)
+			w.forget()
+			w.scan(notify)
+		case <-ticker.C:
+			w.scan(notify)
+		}
+	}
+}
+
+func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
+	switch parent, name := filepath.Split(filepath.Clean(ev.Name)); filepath.Clean(parent) {
+	case w.dir:
+		if ev.Has(fsnotify.Create) || ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename) {
+			delete(w.below, name)
+			w.child(notify, name)
+		}
+	case filepath.Dir(w.dir):
+		// The launchers directory itself came or went.
+		if filepath.Clean(ev.Name) == w.dir && !ev.Has(fsnotify.Chmod) {
+			w.scan(notify)
+		}
+	default:
+		// Other names are of no interest, however often they change.
+		if (name == signals.FileTrigger || name == signals.FileVM) && !ev.Op.Has(fsnotify.Chmod) {
+			w.look(filepath.Base(parent))
+		}
+	}
+}
+
+// scan arms what is not armed and has every directory looked at: watches
+// first, so that nothing can happen in between.
+func (w *Watcher) scan(notify *fsnotify.Watcher) {
+	if !w.arm(notify) {
+		return
+	}
+	entries, err := os.ReadDir(w.dir)
+	if err != nil {
+		w.log.Error("cannot read the launchers directory", "dir", w.dir, "err", err)
+		return
+	}
+	there := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		there[e.Name()] = true
+		w.child(notify, e.Name())
+	}
+	for name := range w.below {
+		if !there[name] {
+			delete(w.below, name)
+			w.look(name)
+		}
+	}
+}
+
+// arm watches the launchers directory and its parent: a directory that is
+// removed, replaced or mounted over takes its watch along, sometimes without
+// an event.
+func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
+	now, err := os.Stat(w.dir)
+	if err != nil {
+		if !w.missing {
+			w.log.Error("the launchers directory is gone; waiting for it", "dir", w.dir, "err", err)
+		}
+		w.missing = true
+		for name := range w.below {
+			w.look(name)
+		}
+		w.forget()
+	}
+	if notify != nil {
+		// Twice is harmless. Without a parent to watch the slow scan remains.
+		if err := notify.Add(filepath.Dir(w.dir)); err != nil && !w.missing {
+			w.log.Warn("cannot watch the parent of the launchers directory", "err", err)
+		}
+	}
+	if err != nil {
+		return false
+	}
+	if w.missing {
+		w.log.Info("the launchers directory is back", "dir", w.dir)
+		w.missing = false
+	}
+	if notify == nil || w.parent != nil && os.SameFile(w.parent, now) {
+		return true
+	}
+	clear(w.below)
+	_ = notify.Remove(w.dir) // the watch of the directory that was there before, if any
+	if err := notify.Add(w.dir); err != nil {
+		w.log.Error("cannot watch the launchers directory", "dir", w.dir, "err", err)
+		return true
+	}
+	w.parent = now
+	return true
+}
+
+// child watches one launcher directory and has it looked at.
+func (w *Watcher) child(notify *fsnotify.Watcher, name string) {
+	path := filepath.Join(w.dir, name)
+	now, err := os.Lstat(path)
+	if err == nil && now.IsDir() && notify != nil {
+		if known := w.below[name]; known == nil || !os.SameFile(known, now) {
+			_ = notify.Remove(path)
+			if err := notify.Add(path); err != nil {
+				w.log.Warn("cannot watch a launcher directory; it is looked at now and then", "name", name, "every", slow, "err", err)
+			} else {
+				w.below[name] = now
+			}
+		}
+	}
+	w.look(name)
+}
