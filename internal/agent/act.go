@@ -198,6 +198,7 @@ func (k *keeper) resume() {
 func (k *keeper) signal(account *grace.Call, s unix.Signal, now grace.Mono) {
 	k.began(account)
 	err := errNotWatched
+	k.watchAgain()
 	if k.qemu != nil {
 		err = k.qemu.Signal(s)
 	}

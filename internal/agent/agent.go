@@ -22,6 +22,7 @@ type Agent struct {
 
 	mu      sync.Mutex
 	keepers map[string]*keeper // by domain
+	strange map[string]bool    // names that were rejected, to say it once
 	ctx     context.Context    //nolint:containedctx // the keepers' life, set once by Run
 	wg      sync.WaitGroup
 	listed  bool
@@ -29,7 +30,7 @@ type Agent struct {
 
 // New returns an agent that knows the records already, and does nothing yet.
 func New(cfg Config, log *slog.Logger) *Agent {
-	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, relist: make(chan struct{}, 1)}
+	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, strange: map[string]bool{}, relist: make(chan struct{}, 1)}
 }
 
 // Run guards the records and whatever LauncherChanged brings, until ctx ends.
@@ -67,8 +68,7 @@ func (a *Agent) LauncherChanged(name string) {
 	k := a.keepers[name]
 	if k == nil {
 		if _, _, ok := grace.SplitDomainName(name); !ok {
-			a.cfg.Meter.Rejected("name")
-			a.log.Debug("not a launcher directory: its name is not <namespace>_<name>", "name", name)
+			a.reject(name)
 			return
 		}
 		k = a.keep(name, grace.Record{})
@@ -77,6 +77,18 @@ func (a *Agent) LauncherChanged(name string) {
 		}
 	}
 	k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.launcher = true })
+}
+
+// maxStrange bounds what is remembered of names that are not ours.
+const maxStrange = 1000
+
+func (a *Agent) reject(name string) {
+	if a.strange[name] || len(a.strange) >= maxStrange {
+		return
+	}
+	a.strange[name] = true
+	a.cfg.Meter.Rejected("name")
+	a.log.Warn("not a launcher directory: its name is not <namespace>_<name>", "name", name)
 }
 
 // DomainChanged takes a hypervisor's event. It does not block. Domains that
@@ -134,10 +146,6 @@ func (a *Agent) list(ctx context.Context) {
 		ours[name] = k
 	}
 	a.mu.Unlock()
-	if len(ours) == 0 {
-		a.setListed()
-		return
-	}
 	ctx, cancel := bounded(ctx, lookTimeout)
 	defer cancel()
 	domains, err := a.cfg.Hypervisor.List(ctx, func(name string) bool { return ours[name] != nil })

@@ -66,10 +66,19 @@ func (k *keeper) domainAbsent() {
 	if k.obs.Recorded && k.rec.Instance.PID == 0 {
 		k.instanceGone()
 	}
+	k.watchAgain()
+}
+
+// watchAgain opens the process where that failed before.
+func (k *keeper) watchAgain() {
+	if k.obs.Recorded && !k.obs.Gone && k.qemu == nil && k.rec.BootID == k.cfg.Policy.BootID {
+		k.watchQEMU()
+	}
 }
 
 func (k *keeper) domainSeen(d hypervisor.Domain) {
 	now := k.now()
+	k.watchAgain()
 	if d.Instance.PID == 0 {
 		if k.obs.Recorded && k.rec.Instance.PID != 0 {
 			// The process is unclear for the moment; the pidfd is not.
@@ -83,7 +92,8 @@ func (k *keeper) domainSeen(d hypervisor.Domain) {
 		if d.Instance.UUID == k.before.UUID {
 			patience = leavePatience
 		}
-		if now.Sub(k.unidentified) < patience && !k.obs.Recorded {
+		ending := d.Power == grace.PowerEnding // its process is gone already
+		if !k.obs.Recorded && (ending || now.Sub(k.unidentified) < patience) {
 			k.later(identifyRetry, k.probe)
 			return
 		}
@@ -93,6 +103,9 @@ func (k *keeper) domainSeen(d hypervisor.Domain) {
 	k.obs.Domain, k.obs.Instance = grace.DomainPresent, d.Instance
 	if !k.obs.Recorded || d.Instance == k.rec.Instance {
 		k.obs.Power, k.obs.Agent = d.Power, d.Agent
+		if d.Power == grace.PowerOn && !k.obs.Gone {
+			k.obs.End = grace.EndUnknown // it goes on: on_poweroff=restart, or a hint that was wrong
+		}
 	}
 	k.metadata = k.statement(grace.SourceDomain, d.Grace)
 	k.resolve()

@@ -29,6 +29,7 @@ type keeper struct {
 
 	ctx     context.Context //nolint:containedctx // the keeper's life; workers get it
 	workers sync.WaitGroup
+	busy    int         // workers whose findings have not come back
 	back    chan func() // what workers found, to be run by the keeper
 
 	rec  grace.Record
@@ -107,6 +108,7 @@ func (k *keeper) run(ctx context.Context) {
 		case <-k.box.ready:
 			k.hear(k.box.take())
 		case found := <-k.back:
+			k.busy--
 			found()
 		case <-k.timer.C:
 			if now := k.now(); now >= k.lookAt {
@@ -127,8 +129,7 @@ func (k *keeper) now() grace.Mono { return k.cfg.Clock.Now() }
 
 // idle: nothing to guard, nobody to wait for, nothing under way.
 func (k *keeper) idle() bool {
-	return !k.obs.Recorded && !k.finishing && !k.looking && !k.telling && k.obs.Looked &&
-		!k.view.Present && k.obs.Domain != grace.DomainUnknown && !k.obs.Look.Running
+	return k.busy == 0 && !k.obs.Recorded && k.obs.Looked && !k.view.Present && k.obs.Domain != grace.DomainUnknown
 }
 
 // step decides and acts until there is nothing to do but wait.
@@ -169,6 +170,7 @@ func (k *keeper) sleep(until, now grace.Mono) {
 // the keeper, which owns the state.
 func (k *keeper) worker(work func(ctx context.Context) func()) {
 	ctx := k.ctx
+	k.busy++
 	k.workers.Go(func() {
 		found := work(ctx)
 		select {

@@ -46,7 +46,6 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	defer store.Close()
 	meter := metrics.New()
 	for _, q := range loaded.Quarantined {
 		meter.Rejected("record")

@@ -1,0 +1,63 @@
+# vmgrace: make help
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# libvirt's client library is loaded at run time: neither its headers nor
+# pkg-config are needed to build.
+TAGS    := libvirt_dlopen
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -X main.version=$(VERSION)
+
+# Real guests need root: libvirt's directories, mount and PID namespaces.
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
+TOOL := go tool -modfile=tools/go.mod
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: bin/node-agent bin/launcher-shim ## build both binaries into bin/
+
+# go build itself knows what is up to date.
+.PHONY: bin/node-agent
+bin/node-agent:
+	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $@ ./cmd/node-agent
+
+# Static, with nothing of libc: it is the entrypoint of any image.
+.PHONY: bin/launcher-shim
+bin/launcher-shim:
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/launcher-shim
+
+.PHONY: deps
+deps: ## install the packages that the tests and the demo need
+	hack/deps.sh
+
+# -p 1: the packages with real guests share two cores and promise times.
+.PHONY: test
+test: deps build ## all tests, real guests included
+	go vet -tags $(TAGS) ./...
+	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -race -tags $(TAGS) -count=1 -p 1 -timeout 20m $(if $(SUDO),-exec "$(SUDO)") ./...
+
+.PHONY: lint
+lint: ## golangci-lint
+	$(TOOL) golangci-lint config verify
+	$(TOOL) golangci-lint run ./...
+
+# VULNDB=file:///some/dir is for a machine without the internet: a copy of the
+# database. Without any database this fails: not checked is not clean.
+VULNDB ?= https://vuln.go.dev
+
+.PHONY: vuln
+vuln: ## govulncheck
+	$(TOOL) govulncheck -db $(VULNDB) -tags $(TAGS) ./...
+
+.PHONY: demo
+demo: deps build ## three real guests, live, in less than a minute
+	go build -o bin/demo ./test/demo
+	VMGRACE_BIN_DIR=$(CURDIR)/bin $(SUDO) bin/demo
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Installs what the tests and the demo need and is missing, on Debian 12 or
+# Ubuntu 24.04. Asks nothing; does nothing when all is there.
+set -euo pipefail
+
+die() {
+	echo "deps: $*" >&2
+	exit 1
+}
+
+# package | why
+needed='
+ca-certificates|downloads of Go modules
+gcc|cgo, for the libvirt driver
+libc6-dev|the C headers for cgo
+libvirt0|the client library that node-agent loads
+libvirt-daemon|the libvirtd that runs the test guests
+libvirt-daemon-driver-qemu|its QEMU driver
+libvirt-daemon-system|the user that libvirtd wants to know, libvirt-qemu
+libvirt-clients|virsh, with which the tests start and stop guests
+qemu-system-x86|the guests, emulated: KVM is not needed
+zstd|unpacks the kernel modules of Ubuntu for the test guest
+'
+
+[[ $(uname -m) == x86_64 ]] || die "the test guests are x86_64, this machine is $(uname -m)"
+command -v dpkg-query apt-get >/dev/null || die "this is no Debian or Ubuntu; see hack/deps.sh for what is needed"
+
+missing=()
+while IFS='|' read -r package why; do
+	[[ -n $package ]] || continue
+	status=$(dpkg-query -W -f '${Status}' "$package" 2>/dev/null || true)
+	[[ $status != 'install ok installed' ]] || continue
+	echo "deps: $package is missing: $why"
+	missing+=("$package")
+done <<<"$needed"
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+echo "deps: installing ${missing[*]}"
+root=()
+[[ $(id -u) == 0 ]] || root=(sudo)
+apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@"; }
+apt update
+apt install --no-install-recommends "${missing[@]}"

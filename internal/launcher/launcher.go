@@ -1,0 +1,231 @@
+package launcher
+
+import (
+	"errors"
+	"log"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+const (
+	// retryInterval is for the launcher directory and for status.json.
+	retryInterval = 100 * time.Millisecond
+	// pollInterval is for the pid file: twice this is well below 100 ms.
+	pollInterval = 30 * time.Millisecond
+)
+
+// Signals are the caught signals.
+type Signals struct {
+	// Requests are those that ask for the VM's end; the first one counts.
+	Requests <-chan os.Signal
+	// Children says that some child has ended.
+	Children <-chan os.Signal
+}
+
+// Catch is the first thing that main does: until then a signal is lost. It
+// stays in force until the process ends.
+func Catch() Signals {
+	requests := make(chan os.Signal, 1)
+	signal.Notify(requests, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
+	children := make(chan os.Signal, 1)
+	signal.Notify(children, unix.SIGCHLD)
+	// Caught and forgotten. To ignore it would be passed on to the command; to
+	// leave it would end the shim when nobody reads its log.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
+	return Signals{Requests: requests, Children: children}
+}
+
+type shim struct {
+	config Config
+	log    *log.Logger
+	logged map[string]bool
+	sender *signals.Sender
+
+	signal   string // the request; "" before
+	at       time.Time
+	told     bool // the trigger is written
+	complete bool // nothing is left to do in the launcher directory
+
+	waiting *pidFile // nil once the process is known
+	command int      // our child, where we started it
+	ended   <-chan error
+	pidfd   *os.File
+}
+
+// Run does the shim's work until the VM process has ended, and returns the
+// exit status. It waits for every child of this process.
+func Run(config Config, caught Signals, logger *log.Logger) int {
+	s := &shim{config: config, log: logger, logged: map[string]bool{}, sender: signals.NewSender(config.Dir, config.VM)}
+	status := s.run(caught)
+	if err := s.sender.Withdraw(); err != nil {
+		s.once(err)
+	}
+	if s.pidfd != nil {
+		_ = s.pidfd.Close() // ends the watch, where it has not ended
+	}
+	return status
+}
+
+func (s *shim) run(caught Signals) int {
+	if err := adoptOrphans(); err != nil {
+		s.once(err)
+	}
+	s.tell()
+	status, ended := s.find()
+	retry, poll := time.NewTicker(retryInterval), time.NewTicker(pollInterval)
+	defer retry.Stop()
+	defer poll.Stop()
+	for !ended {
+		// An idle shim sleeps: a ticker that nobody waits for wakes nobody.
+		var retryC, pollC <-chan time.Time
+		if s.waiting != nil {
+			pollC = poll.C
+		}
+		if !s.complete || s.leaving() {
+			retryC = retry.C
+		}
+		select {
+		case sig := <-caught.Requests:
+			s.request(sig)
+		case <-caught.Children:
+			status, ended = reap(s.command)
+		case err := <-s.ended:
+			status, ended = s.gone(err)
+		case <-pollC:
+			status, ended = s.lookForPID()
+		case <-retryC:
+			s.tell()
+			ended = s.leaving() && s.stopped()
+		}
+	}
+	return status
+}
+
+// request takes the first signal; the others change nothing.
+func (s *shim) request(sig os.Signal) {
+	if s.signal != "" {
+		return
+	}
+	s.signal, s.at = signalName(sig), time.Now()
+	s.tell()
+}
+
+// tell registers the VM and, once there was a signal, writes the trigger.
+func (s *shim) tell() {
+	var told bool
+	var err error
+	if s.signal == "" {
+		err = s.sender.Register()
+	} else {
+		told, err = s.sender.Send(s.signal, s.at)
+	}
+	if told && !s.told {
+		s.log.Printf("%s: asked the agent to shut down %s", s.signal, grace.DomainName(s.config.VM.Namespace, s.config.VM.Name))
+	}
+	if err == nil && !s.complete && s.signal == "" {
+		s.log.Printf("registered %s in %s", grace.DomainName(s.config.VM.Namespace, s.config.VM.Name), s.config.Dir)
+	}
+	s.told, s.complete = told, err == nil
+	if err != nil {
+		s.once(err)
+	}
+}
+
+// find starts the command, or begins to watch.
+func (s *shim) find() (status int, ended bool) {
+	switch {
+	case s.config.PIDFile != "":
+		s.waiting = &pidFile{path: s.config.PIDFile}
+		return s.lookForPID()
+	case s.config.PID != 0:
+		return s.watch(s.config.PID)
+	}
+	pid, err := start(s.config.Command)
+	if err != nil {
+		s.once(err)
+		return 1, true
+	}
+	s.command = pid
+	return 0, false
+}
+
+func (s *shim) lookForPID() (status int, ended bool) {
+	pid, written, err := s.waiting.read()
+	if err != nil {
+		s.once(err)
+	}
+	if pid == 0 {
+		return 0, false
+	}
+	status, ended = s.watch(pid)
+	if !ended && s.ended != nil && startedAfter(pid, written) {
+		s.log.Printf("process %d is younger than %s: the VM process has ended", pid, s.config.PIDFile)
+		return 0, true
+	}
+	return status, ended
+}
+
+// watch begins to watch the VM process. Where that fails, a pid file is read
+// again later; a pid that was given for good is an error.
+func (s *shim) watch(pid int) (status int, ended bool) {
+	ch, pidfd, err := watch(pid)
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		s.log.Printf("process %d has ended already", pid)
+		return 0, true
+	case err != nil:
+		s.once(err)
+		return 1, s.waiting == nil
+	}
+	s.log.Printf("watching process %d", pid)
+	s.ended, s.pidfd, s.waiting = ch, pidfd, nil
+	return 0, false
+}
+
+func (s *shim) gone(err error) (status int, ended bool) {
+	if err != nil {
+		s.log.Printf("the VM process cannot be watched: %v", err)
+		return 1, true
+	}
+	s.log.Print("the VM process has ended")
+	return 0, true
+}
+
+// leaving: it was signalled and there is no VM process to wait for, so the
+// agent's word is the end.
+func (s *shim) leaving() bool { return s.signal != "" && s.waiting != nil }
+
+func (s *shim) stopped() bool {
+	stopped, err := s.sender.Stopped()
+	if err != nil {
+		s.once(err)
+	}
+	if stopped {
+		s.log.Print("the agent says that the VM is stopped")
+	}
+	return stopped
+}
+
+// once logs an error the first time: it comes back with every retry.
+func (s *shim) once(err error) {
+	line := strings.ReplaceAll(err.Error(), "\n", "; ")
+	if !s.logged[line] {
+		s.logged[line] = true
+		s.log.Print(line)
+	}
+}
+
+func signalName(sig os.Signal) string {
+	number, ok := sig.(unix.Signal)
+	if !ok {
+		return sig.String()
+	}
+	return unix.SignalName(number)
+}

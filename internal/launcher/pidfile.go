@@ -1,0 +1,73 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// pidFile waits for a file with the pid of the VM process.
+type pidFile struct {
+	path string
+	// last is a text without a newline: its writer may be in the middle of it.
+	last string
+}
+
+// read returns 0 while there is no pid yet. The time is the file's last
+// change. An error is worth a line; the file may become valid later.
+func (p *pidFile) read() (pid int, written time.Time, err error) {
+	text, written, err := readSmall(p.path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && text == "" {
+		p.last = ""
+		return 0, time.Time{}, nil
+	}
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("pid file: %w", err)
+	}
+	if !strings.HasSuffix(text, "\n") && text != p.last {
+		p.last = text
+		return 0, time.Time{}, nil
+	}
+	if pid, err = parsePID(strings.TrimSpace(text)); err != nil {
+		return 0, time.Time{}, fmt.Errorf("pid file %s: %w", p.path, err)
+	}
+	return pid, written, nil
+}
+
+// parsePID refuses what could not be the VM process.
+func parsePID(text string) (int, error) {
+	pid, err := strconv.ParseUint(text, 10, 31)
+	if err != nil || pid == 0 || int(pid) == os.Getpid() {
+		return 0, fmt.Errorf("%.20q is not the pid of a VM process", text)
+	}
+	return int(pid), nil
+}
+
+// readSmall reads a short regular file. O_NONBLOCK: a FIFO would block the
+// open, and with it everything else.
+func readSmall(path string) (string, time.Time, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return "", time.Time{}, fmt.Errorf("%s is not a regular file", path)
+	}
+	var content [64]byte
+	n, err := io.ReadFull(f, content[:])
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return "", time.Time{}, err
+	}
+	return string(content[:n]), info.ModTime(), nil
+}

@@ -1,0 +1,164 @@
+// Package durable writes and removes files so that they survive a power loss.
+//
+// A rename is atomic but not durable: the new name lives in the directory, and
+// the directory is a file of its own that must be fsynced too. So a write is
+// always the same sequence: a new temporary file, write, fsync, close, rename
+// over the target, fsync of the directory. Whoever reads the target sees the
+// old or the new content, whole.
+//
+// Every step goes through an [FS], which a test may replace to record the
+// steps or to let one fail.
+package durable
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+)
+
+// tempPrefix begins the name of every temporary file. A process that is
+// killed leaves at most one per call; see IsTemp.
+const tempPrefix = ".tmp-"
+
+// ErrName is the error of a name that is not a plain name in its directory.
+var ErrName = errors.New("not a plain file name")
+
+// Disk is a file system with durable operations. It holds no state: all
+// methods may be used at the same time, and block for as long as the disk does.
+type Disk struct{ FS FS }
+
+// Real is the machine's own file system.
+func Real() Disk { return Disk{FS: osFS{}} }
+
+// WriteFile is Disk.WriteFile on the machine's own file system.
+func WriteFile(dir, name string, data []byte, mode fs.FileMode) error {
+	return Real().WriteFile(dir, name, data, mode)
+}
+
+// Remove is Disk.Remove on the machine's own file system.
+func Remove(dir, name string) error { return Real().Remove(dir, name) }
+
+// IsTemp tells whether name is a temporary file of WriteFile. One that is
+// found while nobody writes in its directory is a leftover of a killed process.
+func IsTemp(name string) bool { return strings.HasPrefix(name, tempPrefix) }
+
+// WriteFile gives dir/name the content data and exactly the permissions mode
+// (no umask). When it returns nil the content is on the disk. After an error
+// the old content stands, whole, unless only the last step failed: then the
+// new content is there but a power loss may take it back. A retry is always
+// safe: it writes a new file, because after a failed fsync the kernel counts
+// the lost pages of the old one as written (fsync(2)).
+func (d Disk) WriteFile(dir, name string, data []byte, mode fs.FileMode) error {
+	path := filepath.Join(dir, name)
+	if err := checkName(name); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	temp, err := d.writeTemp(dir, data, mode)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := d.FS.Rename(temp, path); err != nil {
+		err = fmt.Errorf("write %s: rename into place: %w", path, err)
+		return errors.Join(err, d.discard(temp))
+	}
+	if err := d.FS.SyncDir(dir); err != nil {
+		return fmt.Errorf("write %s: fsync its directory: %w", path, err)
+	}
+	return nil
+}
+
+// Remove deletes dir/name. When it returns nil the file is gone for good; one
+// that was not there is no error, but its absence is made durable all the
+// same: an earlier Remove may have failed half way.
+func (d Disk) Remove(dir, name string) error {
+	path := filepath.Join(dir, name)
+	if err := checkName(name); err != nil {
+		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	if err := d.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: unlink: %w", path, err)
+	}
+	if err := d.FS.SyncDir(dir); err != nil {
+		return fmt.Errorf("remove %s: fsync its directory: %w", path, err)
+	}
+	return nil
+}
+
+// Rename gives dir/from the name dir/to, durably. It replaces dir/to.
+func (d Disk) Rename(dir, from, to string) error {
+	path, target := filepath.Join(dir, from), filepath.Join(dir, to)
+	if err := errors.Join(checkName(from), checkName(to)); err != nil {
+		return fmt.Errorf("rename %s to %s: %w", path, target, err)
+	}
+	if err := d.FS.Rename(path, target); err != nil {
+		return fmt.Errorf("rename %s: %w", path, err)
+	}
+	if err := d.FS.SyncDir(dir); err != nil {
+		return fmt.Errorf("rename %s to %s: fsync its directory: %w", path, target, err)
+	}
+	return nil
+}
+
+// MkdirAll creates dir and what is missing above it, durably. A directory
+// that exists keeps its mode.
+func (d Disk) MkdirAll(dir string, mode fs.FileMode) error {
+	dir = filepath.Clean(dir)
+	parent := filepath.Dir(dir)
+	err := d.FS.Mkdir(dir, mode)
+	if errors.Is(err, fs.ErrNotExist) && parent != dir {
+		if err := d.MkdirAll(parent, mode); err != nil {
+			return err
+		}
+		err = d.FS.Mkdir(dir, mode)
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("create directory %s: %w", dir, err)
+	}
+	// Also where it existed: its creator may have been killed before this.
+	if err := d.FS.SyncDir(parent); err != nil {
+		return fmt.Errorf("create directory %s: fsync its parent: %w", dir, err)
+	}
+	return nil
+}
+
+// writeTemp leaves data in a new, synced and closed file, and returns its path.
+func (d Disk) writeTemp(dir string, data []byte, mode fs.FileMode) (string, error) {
+	f, err := d.FS.CreateTemp(dir, tempPrefix+"*")
+	if err != nil {
+		return "", fmt.Errorf("create temporary file: %w", err)
+	}
+	if err := errors.Join(fill(f, data, mode), step("close", f.Close())); err != nil {
+		return "", errors.Join(err, d.discard(f.Name()))
+	}
+	return f.Name(), nil
+}
+
+func fill(f File, data []byte, mode fs.FileMode) error {
+	if err := f.Chmod(mode); err != nil {
+		return step("set mode", err)
+	}
+	if _, err := f.Write(data); err != nil {
+		return step("write data", err)
+	}
+	return step("fsync", f.Sync())
+}
+
+func (d Disk) discard(temp string) error {
+	return step("remove temporary file", d.FS.Remove(temp))
+}
+
+func step(tried string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", tried, err)
+}
+
+func checkName(name string) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") {
+		return fmt.Errorf("%w: %q", ErrName, name)
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+package gracecache
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+const (
+	// version is the newest format this agent reads, and the one it writes.
+	version = 1
+	// maxSize is the longest file that is read or written, in bytes.
+	maxSize = 64 << 10
+	// wallTime is RFC 3339 with milliseconds; all times are UTC.
+	wallTime = "2006-01-02T15:04:05.000Z07:00"
+)
+
+// envelope is a whole file. Record stays raw: the checksum covers its bytes as
+// they stand in the file, so a field that this agent does not know is covered
+// too.
+type envelope struct {
+	Version  int             `json:"version"`
+	Checksum string          `json:"checksum"`
+	Record   json.RawMessage `json:"record"`
+}
+
+// diskRecord is a grace.Record as it is written. Pointers are fields whose
+// absence must not be read as 0.
+type diskRecord struct {
+	Namespace   string        `json:"namespace"`
+	Name        string        `json:"name"`
+	UID         string        `json:"uid"`
+	BootID      string        `json:"bootID"`
+	GracePeriod diskPeriod    `json:"gracePeriod"`
+	Instance    diskInstance  `json:"instance"`
+	Launcher    *diskHolder   `json:"launcher,omitempty"`
+	Shutdown    *diskShutdown `json:"shutdown,omitempty"`
+}
+
+type diskPeriod struct {
+	Length *string      `json:"length"`
+	Source grace.Source `json:"source"`
+}
+
+type diskInstance struct {
+	UUID  string `json:"uuid"`
+	PID   int    `json:"pid"`
+	Start uint64 `json:"startTicks"`
+}
+
+type diskHolder struct {
+	PID   int    `json:"pid"`
+	Start uint64 `json:"startTicks"`
+	File  uint64 `json:"file"`
+}
+
+type diskShutdown struct {
+	Cause      grace.Cause `json:"cause"`
+	Start      *grace.Mono `json:"startMonotonicNanoseconds"`
+	Deadline   *grace.Mono `json:"deadlineMonotonicNanoseconds"`
+	StartedAt  string      `json:"startedAt"`
+	DeadlineAt string      `json:"deadlineAt"`
+	DryRun     bool        `json:"dryRun"`
+	Requested  bool        `json:"requested"`
+	Signalled  bool        `json:"signalled"`
+}
+
+// encode returns the file of a record.
+func encode(rec grace.Record) ([]byte, error) {
+	if err := check(rec); err != nil {
+		return nil, err
+	}
+	raw, err := json.MarshalIndent(toDisk(rec), "  ", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode the record: %w", err)
+	}
+	data := seal(raw)
+	if len(data) > maxSize {
+		return nil, fmt.Errorf("the record has %d bytes, more than %d", len(data), maxSize)
+	}
+	return data, nil
+}
+
+// seal puts a raw record into its envelope. Not json.Marshal: it would change
+// the bytes that the checksum is about.
+func seal(raw []byte) []byte {
+	return fmt.Appendf(nil, "{\n  \"version\": %d,\n  \"checksum\": %q,\n  \"record\": %s\n}\n",
+		version, checksum(raw), raw)
+}
+
+func checksum(raw []byte) string {
+	sum := sha256.Sum256(raw)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// decode reads a file. Unknown fields are a newer agent's and are ignored.
+func decode(data []byte) (grace.Record, error) {
+	var none grace.Record
+	if len(data) > maxSize {
+		return none, fmt.Errorf("more than %d bytes", maxSize)
+	}
+	if len(bytes.Trim(data, "\x00")) == 0 {
+		return none, errors.New("empty, or nothing but zero bytes")
+	}
+	var env envelope
+	err := json.Unmarshal(data, &env)
+	// The version first: a newer format may be why the rest does not fit.
+	if env.Version > version {
+		return none, fmt.Errorf("written by a newer agent: version %d, this agent reads %d", env.Version, version)
+	}
+	if err != nil {
+		return none, fmt.Errorf("torn or not a record: %w", err)
+	}
+	if env.Version < 1 {
+		return none, fmt.Errorf("no such version: %d", env.Version)
+	}
+	if sum := checksum(env.Record); sum != env.Checksum {
+		return none, fmt.Errorf("wrong checksum: the record has %s, the file says %.80q", sum, env.Checksum)
+	}
+	var d diskRecord
+	if err := json.Unmarshal(env.Record, &d); err != nil {
+		return none, fmt.Errorf("the record does not decode: %w", err)
+	}
+	rec, err := d.toRecord()
+	if err != nil {
+		return none, err
+	}
+	if err := check(rec); err != nil {
+		return none, err
+	}
+	return rec, nil
+}
+
+// check refuses what no agent may write, and what would be dangerous to read.
+func check(rec grace.Record) error {
+	if _, _, ok := grace.SplitDomainName(rec.Domain()); !ok {
+		return fmt.Errorf("not a VM's name: %.80q, %.80q", rec.Namespace, rec.Name)
+	}
+	if p := rec.Period.Length; p < 0 || p > grace.MaxPeriod {
+		return fmt.Errorf("grace period %s is not between 0 and %s", p, grace.MaxPeriod)
+	}
+	if rec.Instance.PID < 0 || rec.Launcher.PID < 0 {
+		return errors.New("a process id is negative")
+	}
+	if !rec.ShuttingDown() && rec.Shutdown != (grace.Shutdown{}) {
+		return errors.New("a shutdown without a cause")
+	}
+	for _, t := range []time.Time{rec.Shutdown.StartedAt, rec.Shutdown.DeadlineAt} {
+		if y := t.UTC().Year(); y < 0 || y > 9999 {
+			return fmt.Errorf("year %d has no RFC 3339 form", y)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package gracecache
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const lockName = ".lock"
+
+// ErrLocked is the error of Open while another agent has the directory.
+var ErrLocked = errors.New("another node-agent is using it")
+
+// lock takes the directory for this process. The kernel gives it back when the
+// process ends, however it ends (flock(2)).
+func lock(dir string) (*os.File, error) {
+	path := filepath.Join(dir, lockName)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, unix.EROFS) {
+		f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0) // flock needs no more
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open its lock: %w", err)
+	}
+	if err := flock(f); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("%w%s", ErrLocked, holder(f))
+		}
+		return nil, errors.Join(fmt.Errorf("lock state directory %s: %w", dir, err), f.Close())
+	}
+	return f, nil
+}
+
+func flock(f *os.File) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// sign writes our pid for the message of an agent that comes second. In place,
+// so that it needs no space on a full disk.
+func sign(f *os.File) error {
+	text := fmt.Appendln(nil, os.Getpid())
+	if _, err := f.WriteAt(text, 0); err != nil {
+		return fmt.Errorf("write our pid: %w", err)
+	}
+	if err := f.Truncate(int64(len(text))); err != nil {
+		return fmt.Errorf("cut the lock file: %w", err)
+	}
+	return nil
+}
+
+// holder says who signed the lock, as far as it can be read.
+func holder(f *os.File) string {
+	text, err := io.ReadAll(io.LimitReader(f, 32))
+	if err != nil {
+		return ""
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" (pid %d)", pid)
+}

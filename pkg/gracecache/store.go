@@ -1,0 +1,163 @@
+package gracecache
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+
+	"github.com/vmgrace/vmgrace/pkg/durable"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// extension ends the name of every record; names without it are not ours.
+const extension = ".json"
+
+// ErrNotWritable is the error of Open where no record can be written now.
+var ErrNotWritable = errors.New("not writable")
+
+// Store is a state directory that this process has for itself. All methods may
+// be used at the same time; each blocks for as long as the disk does.
+type Store struct {
+	dir  string
+	disk durable.Disk
+	lock *os.File
+
+	// mu is held shared by every write, so that none waits for another, and
+	// alone by whoever must not see a write half done.
+	mu     sync.RWMutex
+	closed bool
+}
+
+// Open takes the state directory dir, creates it (mode 0700) where it is
+// missing, removes what killed writers left behind and tries a durable write.
+//
+// Errors: ErrLocked while another agent has the directory; ErrNotWritable for
+// all else. Where only the try failed (disk full, read-only), ErrNotWritable
+// comes with a Store that is not nil: shutdowns that are under way must go on,
+// its Load works, and its Put will when the disk does.
+func Open(dir string) (*Store, error) { return open(dir, durable.Real()) }
+
+func open(dir string, disk durable.Disk) (*Store, error) {
+	if err := disk.MkdirAll(dir, 0o700); err != nil {
+		return nil, notWritable(dir, err)
+	}
+	f, err := lock(dir)
+	if errors.Is(err, ErrLocked) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, notWritable(dir, err)
+	}
+	s := &Store{dir: dir, disk: disk, lock: f}
+	signed := sign(f)
+	if err := cmp.Or(s.tryWrite(), signed); err != nil {
+		return s, notWritable(dir, err)
+	}
+	return s, nil
+}
+
+func notWritable(dir string, err error) error {
+	return fmt.Errorf("state directory %s is %w: %w; choose another with --state-dir", dir, ErrNotWritable, err)
+}
+
+// tryWrite starts with the leftovers: they may be what fills the disk.
+func (s *Store) tryWrite() error {
+	const probe = ".probe"
+	if err := s.removeTemps(); err != nil {
+		return err
+	}
+	if err := s.disk.WriteFile(s.dir, probe, []byte("vmgrace\n"), 0o600); err != nil {
+		return err
+	}
+	return s.disk.Remove(s.dir, probe)
+}
+
+func (s *Store) removeTemps() error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return fmt.Errorf("read state directory %s: %w", s.dir, err)
+	}
+	for _, e := range entries {
+		if !durable.IsTemp(e.Name()) || e.IsDir() {
+			continue
+		}
+		if err := s.disk.Remove(s.dir, e.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Load reads all records. Each file that cannot be trusted is moved aside,
+// reported in the result, and stops no other. An error means that the
+// directory, or the node, is in no state to say what there is.
+func (s *Store) Load() (Loaded, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return Loaded{}, s.closedError("load")
+	}
+	loaded, err := Read(s.dir)
+	for i := range loaded.Quarantined {
+		s.quarantine(&loaded.Quarantined[i])
+	}
+	return loaded, err
+}
+
+// Put makes rec the record of its VM. It is on the disk when Put returns nil;
+// otherwise the older record stands, unless only the last step, the fsync of
+// the directory, failed. Wall clock times are cut to milliseconds. Whatever
+// happens, the file is whole; which of two Puts of one VM comes last is the
+// caller's business.
+func (s *Store) Put(rec grace.Record) error {
+	data, err := encode(rec)
+	if err != nil {
+		return fmt.Errorf("record of %.80q: %w", rec.Domain(), err)
+	}
+	return s.write("put", func() error {
+		return s.disk.WriteFile(s.dir, rec.Domain()+extension, data, 0o600)
+	})
+}
+
+// Delete removes the record of a domain. It is gone for good when Delete
+// returns nil; one that was not there is no error.
+func (s *Store) Delete(domain string) error {
+	if _, _, ok := grace.SplitDomainName(domain); !ok {
+		return fmt.Errorf("delete the record of %.80q: not a VM's domain name", domain)
+	}
+	return s.write("delete", func() error {
+		return s.disk.Remove(s.dir, domain+extension)
+	})
+}
+
+func (s *Store) write(tried string, do func() error) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.closed {
+		return s.closedError(tried)
+	}
+	return do()
+}
+
+// Close gives the directory to the next agent, after the writes under way:
+// none of them may land in another agent's hands. An agent in a hurry, on a
+// disk that hangs, ends without it; the kernel then keeps the same order.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	if err := s.lock.Close(); err != nil {
+		return fmt.Errorf("unlock state directory %s: %w", s.dir, err)
+	}
+	return nil
+}
+
+func (s *Store) closedError(tried string) error {
+	return fmt.Errorf("%s in state directory %s: %w", tried, s.dir, fs.ErrClosed)
+}

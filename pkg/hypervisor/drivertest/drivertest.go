@@ -1,0 +1,186 @@
+// Package drivertest is the contract of hypervisor.Driver as a test suite:
+// whatever passes it can stand below the agent. The scripted fake and the real
+// libvirt driver both do.
+package drivertest
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// Guest is a kind of guest.
+type Guest int
+
+// The guests.
+const (
+	Polite Guest = iota // heeds the power button
+	Deaf
+)
+
+// Harness is a hypervisor under test, and what can happen to its domains.
+type Harness struct {
+	Driver hypervisor.Driver
+	// Run keeps the event connection, see the driver.
+	Run func(ctx context.Context, sink func(hypervisor.Event)) error
+	// Start starts a domain with a new name that the suite's filter lets
+	// through, waits until the guest listens and returns the name. It ends
+	// with the test.
+	Start func(t *testing.T, g Guest) string
+	// Pause pauses a domain as a user would.
+	Pause func(t *testing.T, name string)
+	// Restart ends a domain and starts it again, as another instance.
+	Restart func(t *testing.T, name string)
+	// Freeze lets calls about a domain hang, until the test ends.
+	Freeze func(t *testing.T, name string)
+	// Cut makes the hypervisor unreachable until Mend.
+	Cut, Mend func(t *testing.T)
+}
+
+// Suite is how the contract is run.
+type Suite struct {
+	// New makes a fresh harness that ends with the test.
+	New func(t *testing.T) *Harness
+	// Around calls f; synctest.Test is one. nil: f is just called.
+	Around func(t *testing.T, f func(t *testing.T))
+	// Patience is how long anything without a promise may take.
+	Patience time.Duration
+}
+
+// missing is the name of a domain that never was.
+const missing = "vmgrace-test_never-was"
+
+// Run runs the contract.
+func Run(t *testing.T, s Suite) {
+	if s.Around == nil {
+		s.Around = func(t *testing.T, f func(t *testing.T)) { f(t) }
+	}
+	for _, c := range []struct {
+		name string
+		test func(*contract)
+	}{
+		{"ListShowsOursAlone", (*contract).listShowsOursAlone},
+		{"GetShowsWhatRuns", (*contract).getShowsWhatRuns},
+		{"UnreachableIsNotNotFound", (*contract).unreachableIsNotNotFound},
+		{"APoliteGuestEndsWhenAsked", (*contract).aPoliteGuestEndsWhenAsked},
+		{"APausedGuestIsResumedFirst", (*contract).aPausedGuestIsResumedFirst},
+		{"AnotherInstanceIsLeftAlone", (*contract).anotherInstanceIsLeftAlone},
+		{"DestroyEndsADeafGuest", (*contract).destroyEndsADeafGuest},
+		{"AReconnectSaysLookAgain", (*contract).aReconnectSaysLookAgain},
+		{"AHungDomainDelaysNoOther", (*contract).aHungDomainDelaysNoOther},
+		{"AnEndedContextEndsTheCall", (*contract).anEndedContextEndsTheCall},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s.Around(t, func(t *testing.T) {
+				c.test(&contract{T: t, Harness: s.New(t), patience: s.Patience})
+			})
+		})
+	}
+}
+
+// contract is one test of the suite.
+type contract struct {
+	*testing.T
+	*Harness
+	patience time.Duration
+	events   events
+}
+
+// ctx bounds one call.
+func (c *contract) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(c.Context(), c.patience)
+	c.Cleanup(cancel)
+	return ctx
+}
+
+// eventually polls until cond holds.
+func (c *contract) eventually(cond func() bool, what string) {
+	c.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(c.patience); !cond(); <-tick.C {
+		if time.Now().After(end) {
+			c.Fatalf("not within %v: %s", c.patience, what)
+		}
+	}
+}
+
+// get returns a domain that must be there.
+func (c *contract) get(name string) hypervisor.Domain {
+	c.Helper()
+	d, err := c.Driver.Get(c.ctx(), name)
+	if err != nil {
+		c.Fatalf("get %s: %v", name, err)
+	}
+	return d
+}
+
+// instance waits until a domain's process is known too, and returns it.
+func (c *contract) instance(name string) grace.Instance {
+	c.Helper()
+	var i grace.Instance
+	c.eventually(func() bool { i = c.get(name).Instance; return i.PID != 0 }, "the process is identified")
+	return i
+}
+
+// listen collects events until the test ends, and waits for the first.
+func (c *contract) listen() {
+	c.Helper()
+	ctx, cancel := context.WithCancel(c.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Harness.Run(ctx, c.events.add) }()
+	c.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				c.Errorf("Run: %v", err)
+			}
+		case <-time.After(c.patience):
+			c.Error("Run does not end with its context")
+		}
+	})
+	c.eventually(func() bool { return c.events.count(hypervisor.Event{}) == 1 }, "the first connect says: look at everything")
+}
+
+// events is what the sink got.
+type events struct {
+	mu  sync.Mutex
+	all []hypervisor.Event
+}
+
+func (e *events) add(ev hypervisor.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, ev)
+}
+
+func (e *events) count(ev hypervisor.Event) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for _, other := range e.all {
+		if other == ev {
+			n++
+		}
+	}
+	return n
+}
+
+// ends returns the ends that the events named for a domain, each once.
+func (e *events) ends(name string) []hypervisor.End {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var ends []hypervisor.End
+	for _, ev := range e.all {
+		if ev.Name == name && ev.End != hypervisor.EndUnknown {
+			ends = append(ends, ev.End)
+		}
+	}
+	return slices.Compact(ends)
+}

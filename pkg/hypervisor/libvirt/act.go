@@ -1,0 +1,132 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// Ask presses the power button, or has the guest agent shut down. A hung agent
+// holds the call, not the caller, for up to a minute.
+func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m hypervisor.Mode) error {
+	l, flag := d.requests, libvirt.DOMAIN_SHUTDOWN_ACPI_POWER_BTN
+	if m == hypervisor.ModeAgent {
+		l, flag = d.agents, libvirt.DOMAIN_SHUTDOWN_GUEST_AGENT
+	}
+	err := d.with(ctx, l, name, i, func(dom *libvirt.Domain, _ hypervisor.Power) error {
+		return dom.ShutdownFlags(flag)
+	})
+	return failed("ask by "+string(m), name, err)
+}
+
+// Resume resumes a paused domain and wakes a suspended one. One that runs is
+// left as it is; one that is paused for another reason is refused with
+// ErrState: an I/O error or a migration has to be over first.
+func (d *Driver) Resume(ctx context.Context, name string, i grace.Instance) error {
+	err := d.with(ctx, d.requests, name, i, func(dom *libvirt.Domain, p hypervisor.Power) error {
+		switch p {
+		case hypervisor.PowerOn:
+			return nil
+		case hypervisor.PowerPaused:
+			return dom.Resume()
+		case hypervisor.PowerSuspended:
+			return dom.PMWakeup(0)
+		default:
+			return fmt.Errorf("%w: it is %s", hypervisor.ErrState, p)
+		}
+	})
+	return failed("resume", name, err)
+}
+
+// Destroy is virDomainDestroyFlags: SIGTERM, and SIGKILL after 10 s. It can
+// take 40 s and can fail with the domain already dead.
+func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) error {
+	err := d.with(ctx, d.destroys, name, i, func(dom *libvirt.Domain, _ hypervisor.Power) error {
+		err := dom.DestroyFlags(libvirt.DOMAIN_DESTROY_DEFAULT)
+		if errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
+			return errOff // the only state that it refuses
+		}
+		return err
+	})
+	return failed("destroy", name, err)
+}
+
+// with does something to a domain if it still is this instance, checked
+// immediately before.
+func (d *Driver) with(ctx context.Context, l *lane, name string, i grace.Instance, do func(*libvirt.Domain, hypervisor.Power) error) error {
+	return l.do(ctx, name, func(c *libvirt.Connect) error {
+		if err := ctx.Err(); err != nil {
+			return err // nobody wants it any more: it waited for a connection
+		}
+		dom, err := c.LookupDomainByName(name)
+		if err != nil {
+			return d.absent(plain(err), i)
+		}
+		defer dom.Free() //nolint:errcheck // gives memory back, no more
+		state, reason, err := dom.GetState()
+		if err != nil {
+			return d.absent(plain(err), i)
+		}
+		power, running := powerOf(state, reason)
+		if !running {
+			return d.absent(errOff, i)
+		}
+		uuid, err := dom.GetUUIDString()
+		if err != nil {
+			return plain(err)
+		}
+		if uuid != i.UUID {
+			return fmt.Errorf("%w: its UUID is %s", hypervisor.ErrOtherInstance, uuid)
+		}
+		if err := d.same(name, i); err != nil {
+			return err
+		}
+		return plain(do(dom, power))
+	})
+}
+
+// same checks the process of an instance whose UUID is the domain's. In doubt
+// it is another instance.
+func (d *Driver) same(name string, i grace.Instance) error {
+	gone := false
+	if i.PID != 0 {
+		err := running(i)
+		if gone = errors.Is(err, process.ErrGone); !gone {
+			return err
+		}
+	}
+	run, err := d.run.look(name)
+	switch {
+	case err == nil && run.live() && run.instance != i:
+		return fmt.Errorf("%w: its process is %d", hypervisor.ErrOtherInstance, run.instance.PID)
+	case gone:
+		return fmt.Errorf("%w: its process %d has ended", hypervisor.ErrNotFound, i.PID)
+	default:
+		return nil
+	}
+}
+
+// absent: libvirt says that there is no such domain. That is not the truth
+// unless its process has ended.
+func (d *Driver) absent(err error, i grace.Instance) error {
+	if errors.Is(err, hypervisor.ErrNotFound) && i.PID != 0 && !errors.Is(running(i), process.ErrGone) {
+		return fmt.Errorf("%w: libvirt does not know the domain, but its process %d runs", hypervisor.ErrUnavailable, i.PID)
+	}
+	return err
+}
+
+// running returns nil if the instance's process runs, and process.ErrGone if
+// it has ended.
+func running(i grace.Instance) error {
+	p, err := process.Open(i.PID, i.Start)
+	if err != nil {
+		return err
+	}
+	return p.Close()
+}

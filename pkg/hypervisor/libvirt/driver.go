@@ -1,0 +1,203 @@
+// Package libvirt drives QEMU domains through libvirt.
+//
+// Two sources are joined. libvirtd says what a domain does; its run directory,
+// root-owned files below /run/libvirt/qemu, says which process a domain is,
+// also while libvirtd is hung or dead. Neither alone proves that a domain is
+// gone.
+//
+// A call into libvirt cannot be cancelled. So each runs in a goroutine of its
+// own, in a [lane]: a bounded set of connections for one kind of call. Slow
+// requests, destroys and queries do not wait for each other, and one domain
+// that hangs has at most one call in each lane. Connections are opened when
+// they are needed, watched by keepalives, and replaced when they break.
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+var _ hypervisor.Driver = (*Driver)(nil)
+
+// Where libvirt keeps its things for qemu:///system.
+const (
+	systemRunDir = "/run/libvirt/qemu"
+	systemLogDir = "/var/log/libvirt/qemu"
+)
+
+// Keepalive of every connection: a libvirtd that is silent for 20 s is given
+// up, and the calls that hang on it return.
+const (
+	keepaliveSeconds = 5
+	keepaliveCount   = 3
+)
+
+// How many connections a lane may open. libvirtd has 20 workers for slow
+// calls and 5 more that only take the quick ones (libvirtd.conf: max_workers,
+// prio_workers).
+const (
+	requestConns = 4
+	agentConns   = 2
+	destroyConns = 1
+	queryConns   = 2
+)
+
+// closePatience is how long Close waits for calls that hang.
+const closePatience = 500 * time.Millisecond
+
+// Config says where libvirt is.
+type Config struct {
+	// URI is libvirt's connection URI.
+	URI string
+	// RunDir and LogDir are libvirt's directories for QEMU. For
+	// qemu:///system they have defaults; "" elsewhere means that there are
+	// none: then no process is ever identified.
+	RunDir, LogDir string
+	Logger         *slog.Logger
+}
+
+// Driver talks to one libvirt. It implements hypervisor.Driver.
+type Driver struct {
+	uri    string
+	logDir string
+	log    *slog.Logger
+	run    *runDir
+
+	requests *lane // ACPI and resume: need libvirt's job lock, up to 30 s
+	agents   *lane // guest agent calls: up to 60 s
+	destroys *lane // up to 40 s
+	queries  *lane
+
+	up    atomic.Bool
+	calls calls
+}
+
+// New returns a driver; it connects when something is asked of it, or by Run.
+func New(c Config) *Driver {
+	if system(c.URI) {
+		c.RunDir, c.LogDir = orElse(c.RunDir, systemRunDir), orElse(c.LogDir, systemLogDir)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	d := &Driver{uri: c.URI, logDir: c.LogDir, log: c.Logger, run: newRunDir(c.RunDir)}
+	d.requests = d.newLane("requests", requestConns, 1)
+	d.agents = d.newLane("agents", agentConns, 0)
+	d.destroys = d.newLane("destroys", destroyConns, 0)
+	d.queries = d.newLane("queries", queryConns, 0)
+	return d
+}
+
+func system(uri string) bool {
+	uri, _, _ = strings.Cut(uri, "?")
+	return uri == "qemu:///system" || uri == "qemu+unix:///system"
+}
+
+func orElse(s, fallback string) string {
+	if s == "" {
+		return fallback
+	}
+	return s
+}
+
+// Up tells whether Run holds a connection to libvirt that works.
+func (d *Driver) Up() bool { return d.up.Load() }
+
+// Close closes all connections. Calls that are under way cannot be cancelled:
+// Close waits for them for half a second and fails if some still hang. Those
+// end by themselves, and their connections with them, when libvirt answers,
+// when the keepalive gives up after 20 s, or when its own timeouts strike.
+// Calls after Close fail with ErrUnavailable.
+func (d *Driver) Close() error {
+	for _, l := range []*lane{d.requests, d.agents, d.destroys, d.queries} {
+		l.close()
+	}
+	select {
+	case <-d.calls.close():
+		return nil
+	case <-time.After(closePatience):
+		return errors.New("close libvirt connections: calls still hang in libvirt")
+	}
+}
+
+// connect opens a connection. It may hang as long as libvirtd does.
+func (d *Driver) connect() (*libvirt.Connect, error) {
+	if err := loop.join(); err != nil {
+		return nil, fmt.Errorf("libvirt's event loop: %w", plain(err))
+	}
+	c, err := libvirt.NewConnect(d.uri)
+	if err != nil {
+		loop.leave()
+		return nil, fmt.Errorf("connect to %s: %w", d.uri, plain(err))
+	}
+	err = c.SetKeepAlive(keepaliveSeconds, keepaliveCount)
+	if err != nil && !errors.Is(err, libvirt.ERR_NO_SUPPORT) && !errors.Is(err, libvirt.ERR_OK) {
+		d.disconnect(c)
+		return nil, fmt.Errorf("keepalive of %s: %w", d.uri, plain(err))
+	}
+	return c, nil
+}
+
+// disconnect closes a connection that no call uses any more.
+func (d *Driver) disconnect(c *libvirt.Connect) {
+	if _, err := c.Close(); err != nil {
+		d.log.Debug("closing a libvirt connection failed", "err", plain(err))
+	}
+	loop.leave()
+}
+
+// alive is a local question (virConnectIsAlive): keepalive and end of file
+// have the answer.
+func alive(c *libvirt.Connect) bool {
+	ok, err := c.IsAlive()
+	return err == nil && ok
+}
+
+// calls counts the goroutines that may be inside libvirt.
+type calls struct {
+	mu     sync.Mutex
+	closed bool
+	wg     sync.WaitGroup
+}
+
+// start runs f in a goroutine, or returns false after close.
+func (c *calls) start(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.wg.Go(f)
+	return true
+}
+
+// close lets nothing new start; the channel is closed when all have ended.
+func (c *calls) close() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
+	idle := make(chan struct{})
+	go func() { c.wg.Wait(); close(idle) }()
+	return idle
+}
+
+// first waits for a result, at most until ctx ends.
+func first[T any](ctx context.Context, results <-chan T) (T, error) {
+	select {
+	case r := <-results:
+		return r, nil
+	case <-ctx.Done():
+		var none T
+		return none, fmt.Errorf("libvirt has not answered in time: %w", ctx.Err())
+	}
+}

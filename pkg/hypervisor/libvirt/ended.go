@@ -1,0 +1,110 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// maxTail is how much of a log's end is read: libvirt writes QEMU's whole
+// command line into it at each start, some 4 KiB and more with many devices.
+const maxTail = 64 << 10
+
+// Ended says why an instance ended: by its log, which tells a kill from a
+// shutdown, else by what libvirt remembers of a domain that is defined.
+// libvirt 9.0 writes its last line 1 to 2 s after QEMU's end.
+func (d *Driver) Ended(ctx context.Context, name string, i grace.Instance) (hypervisor.End, error) {
+	end, logErr := d.endByLog(name, i)
+	if logErr == nil && end != hypervisor.EndUnknown {
+		return end, nil
+	}
+	end, err := d.endByState(ctx, name, i)
+	if end != hypervisor.EndUnknown {
+		return end, nil
+	}
+	return hypervisor.EndUnknown, failed("ask for the end of", name, errors.Join(logErr, err))
+}
+
+func (d *Driver) endByLog(name string, i grace.Instance) (hypervisor.End, error) {
+	if d.logDir == "" || name == "" || strings.ContainsRune(name, '/') {
+		return hypervisor.EndUnknown, nil
+	}
+	tail, err := readTail(filepath.Join(d.logDir, name+".log"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return hypervisor.EndUnknown, nil
+	}
+	if err != nil {
+		return hypervisor.EndUnknown, fmt.Errorf("QEMU's log: %w", err)
+	}
+	started, err := startedAt(i)
+	if err != nil {
+		return hypervisor.EndUnknown, err
+	}
+	return logEnd(tail, i.UUID, started), nil
+}
+
+func readTail(path string) (string, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", fmt.Errorf("%s is not a regular file", path)
+	}
+	from := max(info.Size()-maxTail, 0)
+	tail, err := io.ReadAll(io.NewSectionReader(f, from, maxTail))
+	if err != nil {
+		return "", err
+	}
+	return string(tail), nil
+}
+
+// endByState asks libvirt about a domain that is defined. It must be off, and
+// it must be this one.
+func (d *Driver) endByState(ctx context.Context, name string, i grace.Instance) (hypervisor.End, error) {
+	end := hypervisor.EndUnknown
+	err := d.queries.do(ctx, name, func(c *libvirt.Connect) error {
+		dom, err := c.LookupDomainByName(name)
+		if err != nil {
+			return plain(err)
+		}
+		defer dom.Free() //nolint:errcheck // gives memory back, no more
+		uuid, err := dom.GetUUIDString()
+		if err != nil {
+			return plain(err)
+		}
+		state, reason, err := dom.GetState()
+		if err != nil {
+			return plain(err)
+		}
+		if uuid == i.UUID && state == libvirt.DOMAIN_SHUTOFF {
+			end = shutoffOf(reason)
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, hypervisor.ErrNotFound): // transient: libvirt has forgotten it
+		return hypervisor.EndUnknown, nil
+	case err != nil:
+		return hypervisor.EndUnknown, err
+	default:
+		return end, nil
+	}
+}

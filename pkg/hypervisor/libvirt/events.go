@@ -1,0 +1,217 @@
+package libvirt
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// A lost connection is opened again after a pause, which doubles while that
+// fails, with jitter.
+const (
+	pauseMin = 100 * time.Millisecond
+	pauseMax = 5 * time.Second
+)
+
+// maxEvents is how many events wait for a slow receiver; then one "anything
+// may have changed" stands for them all.
+const maxEvents = 4096
+
+// Run keeps a connection for libvirt's events until ctx ends; it returns nil
+// then, also while libvirt hangs. The sink gets the events one after the
+// other; one without a name follows each connect, because libvirt repeats
+// nothing that was missed. A libvirtd that is not there is normal life.
+func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
+	pause, told := pauseMin, false
+	for ctx.Err() == nil {
+		began := time.Now()
+		worked, err := d.session(ctx, sink)
+		if worked {
+			told = false
+		}
+		if worked && time.Since(began) > pauseMax {
+			pause = pauseMin
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		if !told {
+			d.log.Warn("no connection to libvirt; trying again until there is one", "uri", d.uri, "err", err)
+			told = true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause/2 + rand.N(pause/2)): //nolint:gosec // jitter
+		}
+		pause = min(2*pause, pauseMax)
+	}
+	return nil
+}
+
+// session is the life of one event connection. worked is true if there was one.
+func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (worked bool, err error) {
+	type result struct {
+		s   *session
+		err error
+	}
+	opened := make(chan result)
+	started := d.calls.start(func() {
+		s, err := d.openSession()
+		select {
+		case opened <- result{s, err}:
+		case <-ctx.Done(): // it hung for too long
+			if s != nil {
+				d.closeSession(s)
+			}
+		}
+	})
+	if !started {
+		return false, errClosed
+	}
+	r, err := first(ctx, opened)
+	if err != nil {
+		return false, err
+	}
+	if r.err != nil {
+		return false, r.err
+	}
+	d.log.Info("connected to libvirt", "uri", d.uri)
+	d.up.Store(true)
+	defer d.up.Store(false)
+	closing := func() { d.closeSession(r.s) }
+	defer func() {
+		if !d.calls.start(closing) {
+			closing()
+		}
+	}()
+	d.calls.start(func() {
+		if err := d.requests.warm(ctx); err != nil {
+			d.log.Debug("no connection for requests yet", "err", err)
+		}
+	})
+	sink(hypervisor.Event{})
+	return true, r.s.relay(ctx, sink)
+}
+
+// session is an event connection.
+type session struct {
+	conn *libvirt.Connect
+	ids  []int         // of the registered callbacks
+	lost chan struct{} // closed with the connection
+	wake chan struct{} // there are events
+
+	mu     sync.Mutex
+	events []hypervisor.Event
+	reason libvirt.ConnectCloseReason
+	life   lifecycle
+}
+
+func (d *Driver) openSession() (*session, error) {
+	conn, err := d.connect()
+	if err != nil {
+		return nil, err
+	}
+	s := &session{
+		conn: conn, lost: make(chan struct{}), wake: make(chan struct{}, 1),
+		life: lifecycle{asked: map[string]hypervisor.End{}},
+	}
+	if err := s.register(); err != nil {
+		d.closeSession(s)
+		return nil, fmt.Errorf("register for libvirt's events: %w", plain(err))
+	}
+	return s, nil
+}
+
+// register: the callbacks run in libvirt's event loop, which every
+// connection needs. They must not block, nor call libvirt.
+func (s *session) register() error {
+	err := s.conn.RegisterCloseCallback(func(_ *libvirt.Connect, reason libvirt.ConnectCloseReason) {
+		s.mu.Lock()
+		s.reason = reason
+		s.mu.Unlock()
+		close(s.lost)
+	})
+	if err != nil {
+		return err
+	}
+	id, err := s.conn.DomainEventLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
+		s.push(dom, func(uuid string) hypervisor.End { return s.life.end(uuid, e.Event, e.Detail) })
+	})
+	if err != nil {
+		return err
+	}
+	s.ids = append(s.ids, id)
+	id, err = s.conn.DomainEventAgentLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventAgentLifecycle) {
+		s.push(dom, func(string) hypervisor.End { return hypervisor.EndUnknown })
+	})
+	if err != nil {
+		return err
+	}
+	s.ids = append(s.ids, id)
+	return nil
+}
+
+func (s *session) push(dom *libvirt.Domain, end func(uuid string) hypervisor.End) {
+	name, err := dom.GetName() // both are local
+	uuid, err2 := dom.GetUUIDString()
+	s.mu.Lock()
+	if err != nil || err2 != nil || len(s.events) >= maxEvents {
+		s.events = []hypervisor.Event{{}}
+	} else {
+		s.events = append(s.events, hypervisor.Event{Name: name, UUID: uuid, End: end(uuid)})
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// relay hands the events on until the connection is lost or ctx ends.
+func (s *session) relay(ctx context.Context, sink func(hypervisor.Event)) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.lost:
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return fmt.Errorf("%w: the connection was lost: %s", hypervisor.ErrUnavailable, closeReason(s.reason))
+		case <-s.wake:
+			s.mu.Lock()
+			events := s.events
+			s.events = nil
+			s.mu.Unlock()
+			for _, e := range events {
+				sink(e)
+			}
+		}
+	}
+}
+
+func closeReason(r libvirt.ConnectCloseReason) string {
+	switch r {
+	case libvirt.CONNECT_CLOSE_REASON_EOF:
+		return "libvirtd ended"
+	case libvirt.CONNECT_CLOSE_REASON_KEEPALIVE:
+		return "libvirtd is silent"
+	default:
+		return "an error"
+	}
+}
+
+// closeSession may hang as long as libvirtd does. Over a broken connection
+// libvirt has nothing left to undo, so what fails here does not matter.
+func (d *Driver) closeSession(s *session) {
+	for _, id := range s.ids {
+		_ = s.conn.DomainEventDeregister(id)
+	}
+	_ = s.conn.UnregisterCloseCallback()
+	d.disconnect(s.conn)
+}

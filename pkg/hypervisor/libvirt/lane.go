@@ -1,0 +1,241 @@
+package libvirt
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+const (
+	// perConn is how many calls one connection carries at once. libvirtd
+	// reads no more than 5 (libvirtd.conf: max_client_requests); a sixth
+	// would wait there unread, and the keepalives behind it.
+	perConn = 4
+	// idleTime is how long a connection that nobody uses stays open.
+	idleTime = time.Minute
+)
+
+var errClosed = fmt.Errorf("%w: the driver is closed", hypervisor.ErrUnavailable)
+
+// lane is a set of connections for one kind of call.
+type lane struct {
+	name       string
+	most, keep int // connections: at most, and kept open when idle
+	idle       time.Duration
+	connect    func() (*libvirt.Connect, error)
+	disconnect func(*libvirt.Connect)
+	start      func(func()) bool
+
+	slots chan struct{} // one per call that libvirt may have at once
+
+	mu     sync.Mutex
+	closed bool
+	lines  []*line
+	turns  map[string]*turn
+}
+
+// line is a connection, or the attempt to open one.
+type line struct {
+	opened chan struct{}
+	conn   *libvirt.Connect // nil where it could not be opened
+	err    error
+	busy   int // calls that use it; guarded by the lane's mu
+	uses   int // tells an idle timer whether the line was used since
+}
+
+// turn makes calls about one domain follow each other.
+type turn struct {
+	token   chan struct{}
+	waiting int
+}
+
+func (d *Driver) newLane(name string, most, keep int) *lane {
+	return &lane{
+		name: name, most: most, keep: keep, idle: idleTime,
+		connect: d.connect, disconnect: d.disconnect, start: d.calls.start,
+		slots: make(chan struct{}, most*perConn), turns: map[string]*turn{},
+	}
+}
+
+// do makes a call about a domain. It returns when ctx ends, with an error that
+// wraps ctx's, although the call goes on until libvirt lets it return: then
+// nothing that the call writes may be read. Until it has returned, it keeps
+// its slot and further calls about that domain wait.
+func (l *lane) do(ctx context.Context, domain string, call func(*libvirt.Connect) error) error {
+	leave, err := l.enter(ctx, domain)
+	if err != nil {
+		return err
+	}
+	select {
+	case l.slots <- struct{}{}:
+	case <-ctx.Done():
+		leave()
+		return fmt.Errorf("all connections for %s are busy: %w", l.name, ctx.Err())
+	}
+	done := make(chan error, 1)
+	started := l.start(func() {
+		err := l.with(call)
+		<-l.slots
+		leave()
+		done <- err
+	})
+	if !started {
+		<-l.slots
+		leave()
+		return errClosed
+	}
+	err, late := first(ctx, done)
+	if late != nil {
+		return late
+	}
+	return err
+}
+
+// enter waits for the calls about the same domain that came before.
+func (l *lane) enter(ctx context.Context, domain string) (leave func(), err error) {
+	l.mu.Lock()
+	t := l.turns[domain]
+	if t == nil {
+		t = &turn{token: make(chan struct{}, 1)}
+		l.turns[domain] = t
+	}
+	t.waiting++
+	l.mu.Unlock()
+	gone := func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if t.waiting--; t.waiting == 0 {
+			delete(l.turns, domain)
+		}
+	}
+	select {
+	case t.token <- struct{}{}:
+		return func() { <-t.token; gone() }, nil
+	case <-ctx.Done():
+		gone()
+		return nil, fmt.Errorf("an earlier call for this domain still hangs in libvirt: %w", ctx.Err())
+	}
+}
+
+// with makes the call on a connection that works.
+func (l *lane) with(call func(*libvirt.Connect) error) error {
+	ln, err := l.take()
+	if err != nil {
+		return err
+	}
+	defer l.release(ln)
+	if err := call(ln.conn); err != nil {
+		if !alive(ln.conn) {
+			return fmt.Errorf("%w: the connection broke: %w", hypervisor.ErrUnavailable, plain(err))
+		}
+		return err
+	}
+	return nil
+}
+
+// take returns a line with a live connection.
+func (l *lane) take() (*line, error) {
+	for {
+		ln, mine, err := l.pick()
+		if err != nil {
+			return nil, err
+		}
+		if mine {
+			ln.conn, ln.err = l.connect()
+			close(ln.opened)
+		}
+		<-ln.opened
+		if ln.err != nil {
+			l.release(ln)
+			return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, ln.err)
+		}
+		if mine || alive(ln.conn) {
+			return ln, nil
+		}
+		l.release(ln) // libvirtd was restarted, or is hung: try another line
+	}
+}
+
+// pick takes the line with the least calls, or makes a new one: a call that
+// hangs then shares its connection with as few others as can be.
+func (l *lane) pick() (ln *line, mine bool, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, false, errClosed
+	}
+	for _, other := range l.lines {
+		if ln == nil || other.busy < ln.busy {
+			ln = other
+		}
+	}
+	if ln == nil || ln.busy > 0 && len(l.lines) < l.most {
+		ln, mine = &line{opened: make(chan struct{})}, true
+		l.lines = append(l.lines, ln)
+	}
+	ln.busy++
+	ln.uses++
+	return ln, mine, nil
+}
+
+// release gives a line back. A broken one takes no more calls; the last call
+// on it closes it.
+func (l *lane) release(ln *line) {
+	works := ln.conn != nil && alive(ln.conn)
+	l.mu.Lock()
+	ln.busy--
+	if !works || l.closed {
+		l.drop(ln)
+	}
+	last := ln.busy == 0
+	kept := slices.Contains(l.lines, ln)
+	if last && kept {
+		uses := ln.uses
+		time.AfterFunc(l.idle, func() { l.retire(ln, uses) })
+	}
+	l.mu.Unlock()
+	if last && !kept && ln.conn != nil {
+		l.disconnect(ln.conn)
+	}
+}
+
+func (l *lane) drop(ln *line) {
+	l.lines = slices.DeleteFunc(l.lines, func(other *line) bool { return other == ln })
+}
+
+// retire closes a line that was not used since uses.
+func (l *lane) retire(ln *line, uses int) {
+	l.mu.Lock()
+	unused := ln.busy == 0 && ln.uses == uses && slices.Contains(l.lines, ln) && len(l.lines) > l.keep
+	if unused {
+		l.drop(ln)
+	}
+	l.mu.Unlock()
+	if unused && !l.start(func() { l.disconnect(ln.conn) }) {
+		l.disconnect(ln.conn) // Close came in between
+	}
+}
+
+// warm opens a connection now, so that the first call need not.
+func (l *lane) warm(ctx context.Context) error {
+	return l.do(ctx, "", func(*libvirt.Connect) error { return nil })
+}
+
+// close closes what is idle; the rest follows as its calls return.
+func (l *lane) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for _, ln := range slices.Clone(l.lines) {
+		if ln.busy == 0 {
+			l.drop(ln)
+			l.start(func() { l.disconnect(ln.conn) })
+		}
+	}
+}

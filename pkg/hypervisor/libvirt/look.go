@@ -1,0 +1,211 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// askPatience is how long libvirt is waited for where the run directory
+// already knows the domain: libvirt locks a domain, and the list of all, for
+// as long as it takes to kill one.
+const askPatience = 5 * time.Second
+
+// errOff: libvirt knows the domain, and it does not run.
+var errOff = fmt.Errorf("%w: it is defined but off", hypervisor.ErrNotFound)
+
+// view is what libvirtd says of a running domain.
+type view struct {
+	name, uuid            string
+	power                 hypervisor.Power
+	persistent, autostart bool
+	status                status // only where there is no run directory
+}
+
+// Get joins the run directory with what libvirtd says, see
+// hypervisor.Driver. While a process cannot be identified the instance has
+// PID 0: at its start, and after its end until libvirt has cleaned up.
+func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error) {
+	run, runErr := d.run.look(name)
+	seen, err := d.query(ctx, name, run.live())
+	if err == nil && seen.uuid != run.instance.UUID || errors.Is(err, hypervisor.ErrNotFound) {
+		run, runErr = d.run.look(name) // it has changed between the two looks
+	}
+	known := runErr == nil
+	switch {
+	case err == nil:
+		return join(seen, run, known), nil
+	case known && !run.gone && (run.live() || !errors.Is(err, hypervisor.ErrNotFound)):
+		return run.domain(hypervisor.PowerUnknown), nil
+	case known || errors.Is(runErr, fs.ErrNotExist):
+		return hypervisor.Domain{}, failed("look at", name, unavailable(err))
+	default:
+		// libvirt may say that there is no such domain; the file says nothing.
+		return hypervisor.Domain{}, failed("look at", name, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, runErr))
+	}
+}
+
+// unavailable: libvirt has not said what it knows, for whatever reason.
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, hypervisor.ErrNotFound) || errors.Is(err, hypervisor.ErrUnavailable) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, plain(err))
+}
+
+// join: libvirtd says what the domain does, the run directory which process
+// it is.
+func join(seen view, run entry, known bool) hypervisor.Domain {
+	dom := hypervisor.Domain{
+		Name: seen.name, Instance: grace.Instance{UUID: seen.uuid}, Power: seen.power,
+		Agent: seen.status.agent, Grace: seen.status.grace,
+		Persistent: seen.persistent, Autostart: seen.autostart,
+	}
+	if known && run.uuid == seen.uuid {
+		dom.Instance, dom.Agent, dom.Grace = run.instance, run.agent, run.grace
+		if run.gone {
+			dom.Power = hypervisor.PowerEnding
+		}
+	}
+	return dom
+}
+
+// query asks libvirtd about one domain.
+func (d *Driver) query(ctx context.Context, name string, hurry bool) (view, error) {
+	if hurry {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, askPatience)
+		defer cancel()
+	}
+	var seen view
+	err := d.queries.do(ctx, name, func(c *libvirt.Connect) error {
+		dom, err := c.LookupDomainByName(name)
+		if err != nil {
+			return plain(err)
+		}
+		defer dom.Free() //nolint:errcheck // gives memory back, no more
+		seen, err = d.see(dom)
+		return err
+	})
+	if err != nil {
+		return view{}, err // seen may still be written to
+	}
+	return seen, nil
+}
+
+// see asks libvirtd what a domain does. None of these calls takes the
+// domain's job lock, except for the XML on new versions of libvirt.
+func (d *Driver) see(dom *libvirt.Domain) (v view, err error) {
+	if v.name, err = dom.GetName(); err != nil {
+		return v, plain(err)
+	}
+	if v.uuid, err = dom.GetUUIDString(); err != nil {
+		return v, plain(err)
+	}
+	state, reason, err := dom.GetState()
+	if err != nil {
+		return v, plain(err)
+	}
+	var running bool
+	if v.power, running = powerOf(state, reason); !running {
+		return v, errOff
+	}
+	if v.persistent, err = dom.IsPersistent(); err != nil {
+		return v, plain(err)
+	}
+	if v.persistent {
+		if v.autostart, err = dom.GetAutostart(); err != nil {
+			return v, plain(err)
+		}
+	}
+	if d.run.path == "" {
+		text, err := dom.GetXMLDesc(0)
+		if err != nil {
+			return v, plain(err)
+		}
+		v.status, err = parseStatus(strings.NewReader(text))
+		return v, err
+	}
+	return v, nil
+}
+
+// List joins the run directory with libvirtd's list. Where one of the two
+// cannot be read the other one is all there is; the error is ErrUnavailable
+// if neither can.
+func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hypervisor.Domain, error) {
+	names, runErr := d.run.names()
+	seen, err := d.queryAll(ctx, ours, runErr == nil)
+	if err != nil && runErr != nil {
+		return nil, failed("list", "domains", fmt.Errorf("%w: %w; %w", hypervisor.ErrUnavailable, err, runErr))
+	}
+	var all []hypervisor.Domain
+	for _, v := range seen {
+		run, runErr := d.run.look(v.name)
+		all = append(all, join(v, run, runErr == nil))
+	}
+	for _, name := range names {
+		if _, listed := seen[name]; listed || !ours(name) {
+			continue
+		}
+		run, lookErr := d.run.look(name)
+		switch {
+		case lookErr != nil && !errors.Is(lookErr, fs.ErrNotExist):
+			d.log.Debug("a domain of libvirt's run directory cannot be read", "err", lookErr)
+		case lookErr == nil && (run.live() || err != nil && !run.gone):
+			all = append(all, run.domain(hypervisor.PowerUnknown))
+		}
+	}
+	if err != nil {
+		d.log.Debug("libvirt cannot list its domains; its run directory does", "err", err)
+	}
+	return all, nil
+}
+
+// queryAll asks libvirtd about all running domains that are ours.
+func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool, hurry bool) (map[string]view, error) {
+	if hurry {
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, askPatience)
+		defer cancel()
+	}
+	seen := map[string]view{}
+	err := d.queries.do(ctx, "", func(c *libvirt.Connect) error {
+		doms, err := c.ListAllDomains(libvirt.CONNECT_LIST_DOMAINS_ACTIVE)
+		if err != nil {
+			return plain(err)
+		}
+		for i := range doms {
+			defer doms[i].Free() //nolint:errcheck // gives memory back, no more
+		}
+		for i := range doms {
+			name, err := doms[i].GetName()
+			if err != nil {
+				return plain(err)
+			}
+			if !ours(name) {
+				continue
+			}
+			v, err := d.see(&doms[i])
+			if errors.Is(err, hypervisor.ErrNotFound) {
+				continue // ended in the meantime
+			}
+			if err != nil {
+				return err
+			}
+			seen[name] = v
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err // seen may still be written to
+	}
+	return seen, nil
+}

@@ -1,0 +1,72 @@
+package libvirt
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"libvirt.org/go/libvirt"
+)
+
+// loop is the one package variable: libvirt has one event loop implementation
+// per process. It is registered once, before the first connection
+// (virEventRegisterDefaultImpl), and every connection of every driver needs
+// it to run, for keepalives and events.
+var loop eventLoop
+
+type eventLoop struct {
+	register func() error // once; set under mu
+
+	mu    sync.Mutex
+	users int
+	stop  *atomic.Bool
+	ended chan struct{}
+}
+
+// join makes the loop run until the matching leave.
+func (l *eventLoop) join() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.register == nil {
+		l.register = sync.OnceValue(libvirt.EventRegisterDefaultImpl)
+	}
+	if err := l.register(); err != nil {
+		return err
+	}
+	if l.users++; l.users == 1 {
+		l.stop, l.ended = new(atomic.Bool), make(chan struct{})
+		go run(l.stop, l.ended)
+	}
+	return nil
+}
+
+func run(stop *atomic.Bool, ended chan<- struct{}) {
+	defer close(ended)
+	for !stop.Load() {
+		// It fails only where no implementation is registered.
+		if libvirt.EventRunDefaultImpl() != nil {
+			return
+		}
+	}
+}
+
+// leave ends the loop when nobody needs it any more.
+func (l *eventLoop) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.users--; l.users > 0 {
+		return
+	}
+	l.stop.Store(true)
+	if kick() == nil {
+		<-l.ended
+	}
+}
+
+// kick lets an iteration of the loop return: the loop waits in poll(2) until
+// there is something to do, and adding a timer is something.
+func kick() error {
+	_, err := libvirt.EventAddTimeout(0, func(timer int) {
+		_ = libvirt.EventRemoveTimeout(timer) // it fired once, which is all it is for
+	})
+	return err
+}

@@ -1,0 +1,115 @@
+package libvirt
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// What libvirt (qemuDomainLogAppendMessage) and QEMU (qemu_kill_report) write:
+//
+//	2026-01-02 03:04:05.678+0000: starting up libvirt version: 9.0.0, ...
+//	-uuid f3c4e1e3-... \
+//	2026-01-02T03:04:05.678901Z qemu-system-x86_64: terminating on signal 15 from pid 42 (libvirtd)
+//	2026-01-02 03:04:07.200+0000: shutting down, reason=shutdown
+//
+// QEMU's own path may stand in the brackets instead of a name.
+var (
+	starting    = regexp.MustCompile(`(?m)^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000): starting up `)
+	ending      = regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000: shutting down, reason=([a-z-]+)$`)
+	terminating = regexp.MustCompile(`(?m)^\S+ \S+: terminating on signal \d+(?: from pid \d+ \((.*)\))?$`)
+)
+
+const logTime = "2006-01-02 15:04:05.000-0700"
+
+// ticksPerSecond is USER_HZ, the unit of start times in /proc (proc(5)); it is
+// 100 wherever Go runs.
+const ticksPerSecond = 100
+
+// startedAt is an instance's start by the wall clock, the zero time if its
+// process is not known. It is wrong where the clock was set since.
+func startedAt(i grace.Instance) (time.Time, error) {
+	if i.PID == 0 {
+		return time.Time{}, nil
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		return time.Time{}, fmt.Errorf("clock_gettime: %w", err)
+	}
+	age := time.Duration(now.Nano()) - time.Duration(i.Start)*(time.Second/ticksPerSecond)
+	return time.Now().Add(-age), nil
+}
+
+// logEnd reads why an instance ended from the tail of its domain's log.
+func logEnd(tail, uuid string, started time.Time) hypervisor.End {
+	run, ok := runOf(tail, uuid, started)
+	if !ok {
+		return hypervisor.EndUnknown
+	}
+	reason := ""
+	if m := ending.FindAllStringSubmatch(run, -1); m != nil {
+		reason = m[len(m)-1][1]
+	}
+	switch reason {
+	case "destroyed":
+		return hypervisor.EndDestroyed
+	case "crashed":
+		return hypervisor.EndCrashed
+	case "migrated", "saved":
+		return hypervisor.EndMoved
+	case "failed":
+		return hypervisor.EndFailed
+	}
+	// libvirt takes a SIGTERM that it did not send for a shutdown.
+	if killedByOthers(run) {
+		return hypervisor.EndDestroyed
+	}
+	if reason == "shutdown" {
+		return hypervisor.EndGuest
+	}
+	return hypervisor.EndUnknown
+}
+
+// runOf returns the part of the log that belongs to the instance: its UUID is
+// in the command line, and of several runs with that UUID it is the one that
+// began closest to the instance's process.
+func runOf(tail, uuid string, started time.Time) (run string, ok bool) {
+	begins := starting.FindAllStringSubmatchIndex(tail, -1)
+	var best time.Duration
+	for n, b := range begins {
+		part := tail[b[0]:]
+		if n+1 < len(begins) {
+			part = tail[b[0]:begins[n+1][0]]
+		}
+		at, err := time.Parse(logTime, tail[b[2]:b[3]])
+		if err != nil || uuid == "" || !strings.Contains(part, "\n-uuid "+uuid+" ") {
+			continue
+		}
+		off := at.Sub(started).Abs()
+		if started.IsZero() {
+			off = 0 // the last one
+		}
+		if !ok || off <= best {
+			run, ok, best = part, true, off
+		}
+	}
+	return run, ok
+}
+
+// killedByOthers: QEMU names who sent the signal. libvirtd sends one to every
+// QEMU whose guest has powered off.
+func killedByOthers(run string) bool {
+	for _, m := range terminating.FindAllStringSubmatch(run, -1) {
+		by := m[1][strings.LastIndexByte(m[1], '/')+1:]
+		if by != "" && by != "libvirtd" && by != "virtqemud" {
+			return true
+		}
+	}
+	return false
+}

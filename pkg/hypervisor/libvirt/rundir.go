@@ -1,0 +1,232 @@
+package libvirt
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// maxStatus bounds a status file; libvirt's have some 12 KiB.
+const maxStatus = 4 << 20
+
+// runDir reads the status files that libvirt keeps of its running domains:
+// NAME.xml, written by rename (virFileRewrite), removed after the end.
+type runDir struct {
+	path string // "" = there is none
+
+	mu    sync.Mutex
+	cache map[string]cached
+}
+
+// cached is a parsed file and, once its process was identified, when that
+// started. The file's identity tells whether it still counts.
+type cached struct {
+	id     fileID
+	status status
+	start  uint64
+}
+
+type fileID struct {
+	inode uint64
+	mtime unix.Timespec
+	size  int64
+}
+
+// entry is what the run directory says of a domain. Its instance has PID 0
+// where the process cannot be identified.
+type entry struct {
+	status
+	instance grace.Instance
+	// gone: the process has ended, although the file is still there.
+	gone bool
+}
+
+// live: the run directory alone proves that the domain runs.
+func (e *entry) live() bool { return e.instance.PID != 0 }
+
+func (e *entry) domain(p hypervisor.Power) hypervisor.Domain {
+	return hypervisor.Domain{Name: e.name, Instance: e.instance, Power: p, Agent: e.agent, Grace: e.grace}
+}
+
+func newRunDir(path string) *runDir { return &runDir{path: path, cache: map[string]cached{}} }
+
+// names returns the names of all domains that have a file.
+func (r *runDir) names() ([]string, error) {
+	if r.path == "" {
+		return nil, fmt.Errorf("libvirt's run directory: %w", fs.ErrNotExist)
+	}
+	files, err := os.ReadDir(r.path)
+	if err != nil {
+		return nil, fmt.Errorf("libvirt's run directory: %w", err)
+	}
+	var names []string
+	for _, f := range files {
+		if name, ok := strings.CutSuffix(f.Name(), ".xml"); ok && f.Type().IsRegular() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names) // with their suffix they sort otherwise
+	r.forget(names)
+	return names, nil
+}
+
+// forget drops from the cache what has no file any more.
+func (r *runDir) forget(but []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for name := range r.cache {
+		if _, found := slices.BinarySearch(but, name); !found {
+			delete(r.cache, name)
+		}
+	}
+}
+
+// look reads a domain's entry. The error is fs.ErrNotExist if there is none;
+// any other error says nothing about the domain.
+func (r *runDir) look(name string) (entry, error) {
+	if r.path == "" || name == "" || strings.ContainsRune(name, '/') {
+		return entry{}, fmt.Errorf("libvirt's status of %q: %w", name, fs.ErrNotExist)
+	}
+	c, err := r.read(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c, err = r.read(name) // it may have been just replaced
+	}
+	if err != nil {
+		return entry{}, err
+	}
+	e := entry{status: c.status, instance: grace.Instance{UUID: c.status.uuid}}
+	start, err := identify(c.status, c.start)
+	switch {
+	case errors.Is(err, process.ErrGone):
+		e.gone = true
+	case err != nil:
+		return entry{}, fmt.Errorf("identify QEMU of %s: %w", name, err)
+	case start != 0:
+		e.instance.PID, e.instance.Start = c.status.pid, start
+		c.start = start
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cache[name] = c
+	return e, nil
+}
+
+// read parses a file, or takes it from the cache.
+func (r *runDir) read(name string) (cached, error) {
+	path := filepath.Join(r.path, name+".xml")
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return cached{}, fmt.Errorf("libvirt's status of %s: %w", name, err)
+	}
+	defer f.Close()
+	id, err := identity(f)
+	if err != nil {
+		return cached{}, fmt.Errorf("%s: %w", path, err)
+	}
+	r.mu.Lock()
+	c, known := r.cache[name]
+	r.mu.Unlock()
+	if known && c.id == id {
+		return c, nil
+	}
+	s, err := parseStatus(io.LimitReader(f, maxStatus))
+	if err == nil && s.name != name {
+		err = fmt.Errorf("it is of %q", s.name)
+	}
+	if err != nil {
+		return cached{}, fmt.Errorf("%s: %w", path, err)
+	}
+	fresh := cached{id: id, status: s}
+	if known && c.status.pid == s.pid && c.status.uuid == s.uuid {
+		fresh.start = c.start
+	}
+	return fresh, nil
+}
+
+// identity also makes sure that the file is libvirt's.
+func identity(f *os.File) (fileID, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return fileID{}, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok || !info.Mode().IsRegular():
+		return fileID{}, errors.New("not a regular file")
+	case stat.Uid != 0:
+		return fileID{}, fmt.Errorf("it belongs to uid %d, not to root", stat.Uid)
+	case info.Size() > maxStatus:
+		return fileID{}, fmt.Errorf("%d bytes are too many", info.Size())
+	}
+	return fileID{inode: stat.Ino, mtime: unix.Timespec(stat.Mtim), size: stat.Size}, nil
+}
+
+// identify finds the process of a status file, and returns when it started: 0
+// if the process that has the pid is not QEMU for this domain. A process that
+// was identified before is known by its start time.
+func identify(s status, known uint64) (start uint64, err error) {
+	if s.pid == 0 {
+		return 0, nil
+	}
+	p, err := process.Open(s.pid, known)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if known != 0 {
+		return known, nil
+	}
+	path := "/proc/" + strconv.Itoa(s.pid) + "/cmdline"
+	cmdline, err := readAtMost(path, maxStatus)
+	if p.Gone() { // then the pid, and the file, may be another's
+		return 0, fmt.Errorf("pid %d: %w", s.pid, process.ErrGone)
+	}
+	if err != nil {
+		return 0, err
+	}
+	if !isQEMU(cmdline, s) {
+		return 0, nil
+	}
+	return p.StartTime(), nil
+}
+
+func readAtMost(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
+// isQEMU looks for "-uuid UUID" and "-name guest=NAME,..." among the arguments.
+func isQEMU(cmdline []byte, s status) bool {
+	args := strings.Split(string(bytes.TrimSuffix(cmdline, []byte{0})), "\x00")
+	var uuid, name bool
+	for i := 1; i < len(args); i++ {
+		switch args[i-1] {
+		case "-uuid":
+			uuid = uuid || args[i] == s.uuid
+		case "-name":
+			// QEMU doubles a comma within a value; no name of ours has one.
+			guest, _, _ := strings.Cut(args[i], ",")
+			name = name || guest == "guest="+s.name
+		}
+	}
+	return uuid && name
+}

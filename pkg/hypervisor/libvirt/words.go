@@ -1,0 +1,119 @@
+package libvirt
+
+import (
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// powerOf says what a state of virDomainGetState amounts to. running is false
+// for a domain that is defined but off.
+func powerOf(state libvirt.DomainState, reason int) (p hypervisor.Power, running bool) {
+	switch state {
+	case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED:
+		return hypervisor.PowerOn, true
+	case libvirt.DOMAIN_PAUSED:
+		return pausedOf(libvirt.DomainPausedReason(reason)), true
+	case libvirt.DOMAIN_PMSUSPENDED:
+		return hypervisor.PowerSuspended, true
+	case libvirt.DOMAIN_SHUTDOWN:
+		return hypervisor.PowerEnding, true
+	case libvirt.DOMAIN_SHUTOFF, libvirt.DOMAIN_CRASHED:
+		return hypervisor.PowerUnknown, false
+	case libvirt.DOMAIN_NOSTATE:
+		return hypervisor.PowerUnknown, true
+	default:
+		return hypervisor.PowerUnknown, true
+	}
+}
+
+// pausedOf: measured on libvirt 9.0, virDomainSuspend and a start with
+// --paused both give the reason USER.
+func pausedOf(reason libvirt.DomainPausedReason) hypervisor.Power {
+	switch reason {
+	case libvirt.DOMAIN_PAUSED_USER:
+		return hypervisor.PowerPaused
+	case libvirt.DOMAIN_PAUSED_SHUTTING_DOWN:
+		return hypervisor.PowerEnding
+	default:
+		return hypervisor.PowerHeld
+	}
+}
+
+// shutoffOf says how a domain that is defined but off ended.
+func shutoffOf(reason int) hypervisor.End {
+	switch libvirt.DomainShutoffReason(reason) {
+	case libvirt.DOMAIN_SHUTOFF_SHUTDOWN:
+		return hypervisor.EndGuest
+	case libvirt.DOMAIN_SHUTOFF_DESTROYED:
+		return hypervisor.EndDestroyed
+	case libvirt.DOMAIN_SHUTOFF_CRASHED:
+		return hypervisor.EndCrashed
+	case libvirt.DOMAIN_SHUTOFF_MIGRATED, libvirt.DOMAIN_SHUTOFF_SAVED:
+		return hypervisor.EndMoved
+	case libvirt.DOMAIN_SHUTOFF_FAILED:
+		return hypervisor.EndFailed
+	default:
+		return hypervisor.EndUnknown
+	}
+}
+
+// lifecycle reads libvirt's lifecycle events. It remembers who asked for a
+// shutdown, because libvirt reports a QEMU that somebody killed by SIGTERM as
+// shut down, or as failed where on_poweroff is restart.
+type lifecycle struct {
+	asked map[string]hypervisor.End // by UUID, from SHUTDOWN to STOPPED
+}
+
+// end returns why the domain ended or is ending, EndUnknown for all the
+// events that only say: look again.
+func (l *lifecycle) end(uuid string, event libvirt.DomainEventType, detail int) hypervisor.End {
+	switch event {
+	case libvirt.DOMAIN_EVENT_SHUTDOWN:
+		end := shutdownOf(libvirt.DomainEventShutdownDetailType(detail))
+		l.asked[uuid] = end
+		return end
+	case libvirt.DOMAIN_EVENT_STOPPED:
+		asked := l.asked[uuid]
+		delete(l.asked, uuid)
+		return stoppedOf(libvirt.DomainEventStoppedDetailType(detail), asked)
+	case libvirt.DOMAIN_EVENT_STARTED:
+		delete(l.asked, uuid)
+		return hypervisor.EndUnknown
+	default:
+		return hypervisor.EndUnknown
+	}
+}
+
+func shutdownOf(detail libvirt.DomainEventShutdownDetailType) hypervisor.End {
+	switch detail {
+	case libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST:
+		return hypervisor.EndGuest
+	case libvirt.DOMAIN_EVENT_SHUTDOWN_HOST:
+		return hypervisor.EndDestroyed
+	default:
+		return hypervisor.EndUnknown
+	}
+}
+
+// stoppedOf: asked is EndUnknown where the event before got lost. Then only
+// the log can tell a shutdown from a kill.
+func stoppedOf(detail libvirt.DomainEventStoppedDetailType, asked hypervisor.End) hypervisor.End {
+	switch detail {
+	case libvirt.DOMAIN_EVENT_STOPPED_SHUTDOWN:
+		return asked
+	case libvirt.DOMAIN_EVENT_STOPPED_DESTROYED:
+		return hypervisor.EndDestroyed
+	case libvirt.DOMAIN_EVENT_STOPPED_CRASHED:
+		return hypervisor.EndCrashed
+	case libvirt.DOMAIN_EVENT_STOPPED_MIGRATED, libvirt.DOMAIN_EVENT_STOPPED_SAVED:
+		return hypervisor.EndMoved
+	case libvirt.DOMAIN_EVENT_STOPPED_FAILED:
+		if asked != hypervisor.EndUnknown {
+			return asked
+		}
+		return hypervisor.EndFailed
+	default:
+		return hypervisor.EndUnknown
+	}
+}

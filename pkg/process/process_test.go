@@ -1,0 +1,140 @@
+package process
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sleeper starts a process that lives until the test ends.
+func sleeper(t *testing.T) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	return cmd
+}
+
+func open(t *testing.T, pid int, start uint64) *Process {
+	t.Helper()
+	p, err := Open(pid, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func ends(t *testing.T, p *Process) {
+	t.Helper()
+	select {
+	case <-p.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the end of the process is not noticed")
+	}
+}
+
+func TestTheEndIsNoticedBeforeAnybodyReaps(t *testing.T) {
+	cmd := sleeper(t)
+	p := open(t, cmd.Process.Pid, 0)
+	defer p.Close()
+	if p.Gone() {
+		t.Fatal("gone while it lives")
+	}
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, p) // a zombie: nobody has waited for it
+	if !p.Gone() {
+		t.Error("a zombie counts as gone")
+	}
+	if _, err := Open(cmd.Process.Pid, 0); !errors.Is(err, ErrGone) {
+		t.Errorf("opening a zombie: %v", err)
+	}
+	_ = cmd.Wait()
+	if err := p.Signal(unix.SIGTERM); !errors.Is(err, ErrGone) {
+		t.Errorf("signal after the end: %v", err)
+	}
+	if _, err := Open(cmd.Process.Pid, p.StartTime()); !errors.Is(err, ErrGone) {
+		t.Errorf("open after the end: %v", err)
+	}
+}
+
+func TestAPidThatStartedAtAnotherTimeIsAnotherProcess(t *testing.T) {
+	cmd := sleeper(t)
+	start, err := Start(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := open(t, cmd.Process.Pid, start)
+	defer p.Close()
+	if p.StartTime() != start || p.PID() != cmd.Process.Pid {
+		t.Errorf("opened %d/%d, want %d/%d", p.PID(), p.StartTime(), cmd.Process.Pid, start)
+	}
+	if _, err := Open(cmd.Process.Pid, start-1); !errors.Is(err, ErrGone) {
+		t.Errorf("another start time: %v", err)
+	}
+}
+
+func TestNonsensePids(t *testing.T) {
+	for _, pid := range []int{-1, 0, 1 << 30} {
+		if p, err := Open(pid, 0); err == nil {
+			_ = p.Close()
+			t.Errorf("pid %d could be opened", pid)
+		}
+	}
+}
+
+func TestStartSkipsTheCommandsName(t *testing.T) {
+	rest := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21"
+	for _, comm := range []string{"qemu", "a b", "a) S 9 (b", "))) 1 2 3"} {
+		if got, err := parseStart([]byte("42 (" + comm + ")" + rest)); err != nil || got != 4711 {
+			t.Errorf("(%s): %d, %v", comm, got, err)
+		}
+	}
+	for _, broken := range []string{"", "42 (x) S 1 2", "42 (x)" + strings.ReplaceAll(rest, "4711", "x")} {
+		if _, err := parseStart([]byte(broken)); err == nil {
+			t.Errorf("%q is accepted", broken)
+		}
+	}
+}
+
+func TestManyProcessesHoldNoThreads(t *testing.T) {
+	const n = 100
+	for range n {
+		p := open(t, sleeper(t).Process.Pid, 0)
+		t.Cleanup(func() { _ = p.Close() })
+	}
+	tasks, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(tasks) > n/2 {
+		t.Errorf("%d threads to watch %d processes", len(tasks), n)
+	}
+}
+
+func TestCloseLeavesTheProcessAlone(t *testing.T) {
+	cmd := sleeper(t)
+	p := open(t, cmd.Process.Pid, 0)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-p.Done():
+		t.Error("Close looks like the end of the process")
+	default:
+	}
+	if err := cmd.Process.Signal(unix.Signal(0)); err != nil {
+		t.Errorf("the process: %v", err)
+	}
+}

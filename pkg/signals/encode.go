@@ -1,0 +1,82 @@
+package signals
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// The shim's two files are written by hand: encoding/json would add 370 kB to
+// the shim's program and to its memory, which are counted.
+
+// timeLayout is RFC 3339 with milliseconds; times are written in UTC.
+const timeLayout = "2006-01-02T15:04:05.000Z07:00"
+
+// Encode is the inverse of ParseVM, always as Version. A Grace that is not a
+// whole number becomes a string.
+func (v VM) Encode() []byte {
+	text := `{"version":1,"namespace":` + quote(v.Namespace) + `,"name":` + quote(v.Name) + `,"uid":` + quote(v.UID)
+	switch {
+	case v.Grace == "":
+	case isInteger(v.Grace):
+		text += `,"gracePeriodSeconds":` + v.Grace
+	default:
+		text += `,"gracePeriodSeconds":` + quote(v.Grace)
+	}
+	return []byte(text + "}\n")
+}
+
+// Encode is the inverse of ParseTrigger, always as Version.
+func (t Trigger) Encode() []byte {
+	text := `{"version":1,"uid":` + quote(t.UID)
+	if t.Signal != "" {
+		text += `,"signal":` + quote(t.Signal)
+	}
+	if !t.Time.IsZero() {
+		text += `,"time":` + quote(stamp(t.Time))
+	}
+	return []byte(text + "}\n")
+}
+
+// Encode is the inverse of ParseStatus, always as Version.
+func (s Status) Encode() []byte {
+	content, err := json.Marshal(statusFile{
+		Version: Version, UID: s.UID, Phase: s.Phase, Cause: s.Cause,
+		StartedAt: stamp(s.StartedAt), Deadline: stamp(s.Deadline),
+		Outcome: s.Outcome, EndedAt: stamp(s.EndedAt), Message: s.Message,
+	})
+	if err != nil {
+		panic(err) // strings and an integer: cannot fail
+	}
+	return append(content, '\n')
+}
+
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(timeLayout)
+}
+
+// isInteger follows JSON: no leading zeros, no plus sign.
+func isInteger(text string) bool {
+	digits := strings.TrimPrefix(text, "-")
+	return strings.Trim(digits, "0123456789") == "" && digits != "" && (digits[0] != '0' || digits == "0")
+}
+
+// quote writes a JSON string (RFC 8259, section 7).
+func quote(text string) string {
+	const hex = "0123456789abcdef"
+	quoted := []byte{'"'}
+	for _, c := range []byte(strings.ToValidUTF8(text, "\ufffd")) {
+		switch {
+		case c < ' ':
+			quoted = append(quoted, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		case c == '"' || c == '\\':
+			quoted = append(quoted, '\\', c)
+		default:
+			quoted = append(quoted, c)
+		}
+	}
+	return string(append(quoted, '"'))
+}

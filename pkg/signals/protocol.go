@@ -1,0 +1,198 @@
+package signals
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// The files of a launcher directory.
+const (
+	FileVM      = "vm.json"
+	FileTrigger = "shutdown"
+	FileStatus  = "status.json"
+)
+
+const (
+	// MaxSize is how many bytes of a file are read; a longer one is invalid.
+	MaxSize = 64 << 10
+	// Version is what is written. Any version from 1 up is read, for the
+	// fields known here, so that old and new ends understand each other.
+	Version = 1
+)
+
+// maxGraceText bounds what an invalid grace period adds to a log line.
+const maxGraceText = 64
+
+// Errors of the parsers.
+var (
+	ErrTooLarge = fmt.Errorf("larger than %d bytes", MaxSize)
+	ErrFormat   = errors.New("not a JSON object of the launcher protocol")
+	ErrUID      = errors.New("a uid is 1 to 128 letters, digits and any of -_.:")
+)
+
+// VM is vm.json: the shim's statement of what it launches.
+type VM struct {
+	Version              int
+	Namespace, Name, UID string
+	// Grace is the JSON text of gracePeriodSeconds, "" where it is absent or
+	// null. It may be anything; grace.ParseSeconds judges it.
+	Grace string
+}
+
+type vmFile struct {
+	Version   int             `json:"version"`
+	Namespace string          `json:"namespace"`
+	Name      string          `json:"name"`
+	UID       string          `json:"uid"`
+	Grace     json.RawMessage `json:"gracePeriodSeconds,omitempty"`
+}
+
+// ParseVM reads vm.json. A bad grace period never spoils the rest; an absent
+// namespace, name or uid is "", for the caller to judge. Errors wrap
+// ErrTooLarge, ErrFormat or ErrUID.
+func ParseVM(content []byte) (VM, error) {
+	var f vmFile
+	if err := parse(content, &f, &f.Version); err != nil {
+		return VM{}, fmt.Errorf("%s: %w", FileVM, err)
+	}
+	if f.UID != "" && !ValidUID(f.UID) {
+		return VM{}, fmt.Errorf("%s: %w", FileVM, ErrUID)
+	}
+	return VM{f.Version, f.Namespace, f.Name, f.UID, graceText(f.Grace)}, nil
+}
+
+// graceText keeps every number whole, however long, and shortens the rest.
+func graceText(raw json.RawMessage) string {
+	text := string(raw)
+	if text == "null" {
+		return ""
+	}
+	_, err := grace.ParseSeconds(text)
+	if len(text) > maxGraceText && err != nil && !errors.Is(err, grace.ErrTooLong) {
+		return strings.ToValidUTF8(text[:maxGraceText], "") + "…"
+	}
+	return text
+}
+
+// Trigger is the shim's form of the shutdown file.
+type Trigger struct {
+	Version     int
+	UID, Signal string
+	// Time is for people. The grace period starts when the agent sees the file.
+	Time time.Time
+}
+
+type triggerFile struct {
+	Version int             `json:"version"`
+	UID     string          `json:"uid"`
+	Signal  json.RawMessage `json:"signal,omitempty"`
+	Time    json.RawMessage `json:"time,omitempty"`
+}
+
+// ParseTrigger reads the shutdown file. ok is false where it is not an object
+// with a version from 1 up and a uid: such a file names no VM, and is a
+// trigger for whichever is there. A bad signal or time is left empty, because
+// only the uid decides.
+func ParseTrigger(content []byte) (t Trigger, ok bool) {
+	var f triggerFile
+	if err := parse(content, &f, &f.Version); err != nil || f.UID == "" {
+		return Trigger{}, false
+	}
+	t = Trigger{Version: f.Version, UID: f.UID}
+	var text string
+	if json.Unmarshal(f.Signal, &text) == nil {
+		t.Signal = text
+	}
+	if json.Unmarshal(f.Time, &text) == nil {
+		t.Time, _ = readTime(text)
+	}
+	return t, true
+}
+
+// Status is status.json: the agent's answer. Times are to the millisecond;
+// what does not apply is zero and not written.
+type Status struct {
+	Version   int
+	UID       string
+	Phase     grace.Phase
+	Cause     grace.Cause
+	StartedAt time.Time
+	Deadline  time.Time
+	Outcome   grace.Outcome
+	EndedAt   time.Time
+	Message   string
+}
+
+type statusFile struct {
+	Version   int           `json:"version"`
+	UID       string        `json:"uid"`
+	Phase     grace.Phase   `json:"phase"`
+	Cause     grace.Cause   `json:"cause,omitempty"`
+	StartedAt string        `json:"startedAt,omitempty"`
+	Deadline  string        `json:"deadline,omitempty"`
+	Outcome   grace.Outcome `json:"outcome,omitempty"`
+	EndedAt   string        `json:"endedAt,omitempty"`
+	Message   string        `json:"message,omitempty"`
+}
+
+// ParseStatus reads status.json. Words of a newer agent are passed on as they
+// are. Errors wrap ErrTooLarge or ErrFormat.
+func ParseStatus(content []byte) (Status, error) {
+	var f statusFile
+	if err := parse(content, &f, &f.Version); err != nil {
+		return Status{}, fmt.Errorf("%s: %w", FileStatus, err)
+	}
+	s := Status{Version: f.Version, UID: f.UID, Phase: f.Phase, Cause: f.Cause, Outcome: f.Outcome, Message: f.Message}
+	for _, field := range []struct {
+		text string
+		into *time.Time
+	}{{f.StartedAt, &s.StartedAt}, {f.Deadline, &s.Deadline}, {f.EndedAt, &s.EndedAt}} {
+		if field.text == "" {
+			continue
+		}
+		at, ok := readTime(field.text)
+		if !ok {
+			return Status{}, fmt.Errorf("%s: %w: a time that is not RFC 3339", FileStatus, ErrFormat)
+		}
+		*field.into = at
+	}
+	return s, nil
+}
+
+// ValidUID tells whether uid can stand in the files. Kubernetes uses UUIDs,
+// but promises only a string.
+func ValidUID(uid string) bool {
+	for _, c := range []byte(uid) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > ':') && c != '-' && c != '_' && c != '.' {
+			return false
+		}
+	}
+	return uid != "" && len(uid) <= 128
+}
+
+func parse(content []byte, into any, version *int) error {
+	if len(content) > MaxSize {
+		return ErrTooLarge
+	}
+	if err := json.Unmarshal(content, into); err != nil {
+		return fmt.Errorf("%w: %w", ErrFormat, err)
+	}
+	if *version < 1 {
+		return fmt.Errorf("%w: version %d", ErrFormat, *version)
+	}
+	return nil
+}
+
+func readTime(text string) (at time.Time, ok bool) {
+	at, err := time.Parse(time.RFC3339, text)
+	// A zone can push the year to 10000, which RFC 3339 cannot write.
+	if at = at.UTC(); err != nil || at.Year() < 0 || at.Year() > 9999 {
+		return time.Time{}, false
+	}
+	return at, true
+}

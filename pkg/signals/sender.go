@@ -1,0 +1,251 @@
+package signals
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Files become visible by rename from these names, which the agent does not
+// look at. They are fixed, so that a killed shim's leftovers cannot pile up.
+const (
+	tempVM      = ".vm.json.new"
+	tempTrigger = ".shutdown.new"
+)
+
+// spareSize holds any Trigger with a valid uid; the rest is padding.
+const spareSize = 512
+
+// Sender is the shim's end of a launcher directory. The directory may be
+// missing, late, full, read-only or replaced at any time: a call that fails
+// did what it could and is repeated until it succeeds. One goroutine at a time
+// may use it.
+type Sender struct {
+	dir  string
+	vm   VM
+	sent bool
+
+	root *os.Root // dir, once it was found and cleared
+	// lock is our vm.json. Closing any descriptor of that file in this process
+	// drops the lock (fcntl(2)), so the file is never opened again.
+	lock *os.File
+	// spare is a trigger written in advance: on a full disk a rename still works.
+	spare *os.File
+}
+
+// NewSender does nothing yet. The vm's uid must be a ValidUID.
+func NewSender(dir string, vm VM) *Sender { return &Sender{dir: dir, vm: vm} }
+
+// Register clears a trigger that an earlier launcher left, makes vm.json
+// appear, locked, and prepares the trigger. A complete registration in the
+// directory that is there now costs a few stat calls.
+func (s *Sender) Register() error {
+	if err := s.open(); err != nil {
+		return err
+	}
+	return s.complete()
+}
+
+// Send registers where that is still to be done and writes the trigger, once
+// however often it is called. The error may be one of the registration alone.
+func (s *Sender) Send(signal string, at time.Time) (sent bool, err error) {
+	if err := s.open(); err != nil {
+		return s.sent, err
+	}
+	// The trigger does not wait for a registration that cannot be had.
+	registerErr := s.complete()
+	if s.sent {
+		return true, registerErr
+	}
+	if err := s.trigger(Trigger{UID: s.vm.UID, Signal: signal, Time: at}); err != nil {
+		return false, errors.Join(registerErr, err)
+	}
+	s.sent = true
+	return true, registerErr
+}
+
+// Stopped tells whether the agent has said that this VM is gone. Without a
+// directory or a status it has not.
+func (s *Sender) Stopped() (bool, error) {
+	if s.root == nil {
+		return false, nil
+	}
+	content, _, err := ReadFile(s.root, FileStatus)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && saysStopped(content, s.vm.UID), err
+}
+
+// Withdraw is the orderly end: vm.json goes while it is still locked, so that
+// the agent cannot take this for a killed launcher. The trigger stays.
+func (s *Sender) Withdraw() error {
+	if s.root == nil {
+		return nil
+	}
+	err := errors.Join(s.remove(s.lock, FileVM), s.remove(s.spare, tempTrigger))
+	for _, c := range []io.Closer{s.spare, s.lock, s.root} {
+		// Nothing is written through these; a failed close changes nothing.
+		_ = c.Close()
+	}
+	s.root, s.lock, s.spare = nil, nil, nil
+	return err
+}
+
+// open makes s.root the directory that is at s.dir now. On an error all stays
+// as it was: letting go of a lock that is still seen would look like a crash.
+func (s *Sender) open() error {
+	now, err := os.Stat(s.dir)
+	if err != nil {
+		return err
+	}
+	if s.root != nil {
+		if was, err := s.root.Stat("."); err == nil && os.SameFile(was, now) {
+			return nil
+		}
+	}
+	root, err := os.OpenRoot(s.dir)
+	if err != nil {
+		return err
+	}
+	if !s.sent { // what is there now cannot be ours
+		if err := removeIfThere(root, FileTrigger); err != nil {
+			return errors.Join(err, root.Close())
+		}
+	}
+	// The directory was replaced. What is left in the old one, if it can still
+	// be seen at all, must not look like a killed launcher; but nobody is
+	// helped by an error from there.
+	_ = s.Withdraw()
+	s.root = root
+	return nil
+}
+
+// complete does the part of the registration that is missing.
+func (s *Sender) complete() error {
+	if !s.registered() {
+		f, err := s.create(tempVM, s.vm.Encode(), lockWhole)
+		if err != nil {
+			return err
+		}
+		if err := s.root.Rename(tempVM, FileVM); err != nil {
+			return errors.Join(err, f.Close(), removeIfThere(s.root, tempVM))
+		}
+		_ = s.lock.Close() // of a file that is not vm.json any more
+		s.lock = f
+	}
+	if s.sent || s.ours(s.spare, tempTrigger) {
+		return nil
+	}
+	f, err := s.create(tempTrigger, pad(Trigger{UID: s.vm.UID}), noLock)
+	if err != nil {
+		return err
+	}
+	_ = s.spare.Close()
+	s.spare = f
+	return nil
+}
+
+// registered: a vm.json that took the place of ours is a successor's and stays.
+func (s *Sender) registered() bool {
+	if s.lock == nil {
+		return false
+	}
+	_, err := s.root.Lstat(FileVM)
+	return err == nil
+}
+
+func (s *Sender) trigger(t Trigger) error {
+	if s.ours(s.spare, tempTrigger) {
+		// Over its own bytes: needs no space. If it fails all the same, the file
+		// still names the VM, which is all that counts.
+		_, _ = s.spare.WriteAt(pad(t), 0)
+		if s.root.Rename(tempTrigger, FileTrigger) == nil {
+			return nil
+		}
+	}
+	f, err := s.create(tempTrigger, nil, noLock)
+	if err != nil {
+		return err
+	}
+	// On a full disk it may stay empty: any regular file is a trigger.
+	_, _ = f.Write(t.Encode())
+	if err := s.root.Rename(tempTrigger, FileTrigger); err != nil {
+		return errors.Join(err, f.Close(), removeIfThere(s.root, tempTrigger))
+	}
+	return f.Close()
+}
+
+// create makes a new file that everybody can read, whatever the umask; prepare
+// comes before anybody can know the file.
+func (s *Sender) create(name string, content []byte, prepare func(*os.File) error) (*os.File, error) {
+	if err := removeIfThere(s.root, name); err != nil {
+		return nil, err
+	}
+	f, err := s.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err == nil {
+		err = prepare(f)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close(), s.root.Remove(name))
+	}
+	return f, nil
+}
+
+// ours tells whether name is the file f. A name that cannot be looked at
+// counts as another's: the caller makes a new one and meets the error there.
+func (s *Sender) ours(f *os.File, name string) bool {
+	if f == nil {
+		return false
+	}
+	mine, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := s.root.Lstat(name)
+	return err == nil && os.SameFile(mine, there)
+}
+
+func (s *Sender) remove(f *os.File, name string) error {
+	if !s.ours(f, name) {
+		return nil
+	}
+	return s.root.Remove(name)
+}
+
+func removeIfThere(root *os.Root, name string) error {
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func noLock(*os.File) error { return nil }
+
+// lockWhole takes the lock whose holder the agent asks for with F_GETLK. Not
+// an OFD lock: that has no holder's pid, and would survive in a child.
+func lockWhole(f *os.File) error {
+	err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart})
+	if err != nil {
+		return fmt.Errorf("lock %s: %w", f.Name(), err)
+	}
+	return nil
+}
+
+func pad(t Trigger) []byte {
+	content := bytes.TrimSuffix(t.Encode(), []byte("\n"))
+	return append(append(content, bytes.Repeat([]byte(" "), max(0, spareSize-1-len(content)))...), '\n')
+}

@@ -1,0 +1,386 @@
+package signals
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+var testVM = VM{Version: 1, Namespace: "ns", Name: "vm", UID: "u-1", Grace: "30"}
+
+// tmpfs mounts a small file system, as a launcher directory is in a cluster.
+func tmpfs(t *testing.T, options string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+		t.Fatalf("mount tmpfs (the tests run as root): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("umount: %v", err)
+		}
+	})
+	return dir
+}
+
+// fill writes until the file system has no block left.
+func fill(t *testing.T, dir string) (filler string) {
+	t.Helper()
+	filler = filepath.Join(dir, "filler")
+	f, err := os.Create(filler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for err == nil {
+		_, err = f.Write(make([]byte, 4096))
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("fill: %v", err)
+	}
+	return filler
+}
+
+func remount(t *testing.T, dir string, flags uintptr) {
+	t.Helper()
+	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|flags, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newSender(t *testing.T, dir string) *Sender {
+	s := NewSender(dir, testVM)
+	t.Cleanup(func() {
+		if err := s.Withdraw(); err != nil {
+			t.Errorf("withdraw: %v", err)
+		}
+	})
+	return s
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func send(t *testing.T, s *Sender) {
+	t.Helper()
+	if sent, err := s.Send("SIGTERM", noon); !sent || err != nil {
+		t.Fatalf("Send: %v, %v", sent, err)
+	}
+}
+
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	var all []string
+	for _, e := range entries {
+		all = append(all, e.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+func wantTrigger(t *testing.T, dir string) {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, FileTrigger))
+	must(t, err)
+	got, ok := ParseTrigger(content)
+	if want := (Trigger{Version: 1, UID: "u-1", Signal: "SIGTERM", Time: noon}); !ok || got != want {
+		t.Errorf("the trigger says %q", content)
+	}
+}
+
+func TestRegistrationAndTriggerAreReadByTheOtherEnd(t *testing.T) {
+	dir := t.TempDir()
+	s := newSender(t, dir)
+	old := unix.Umask(0o077)
+	err := s.Register()
+	unix.Umask(old)
+	must(t, err)
+	content, err := os.ReadFile(filepath.Join(dir, FileVM))
+	must(t, err)
+	if vm, err := ParseVM(content); err != nil || vm != testVM {
+		t.Errorf("vm.json says %q: %v", content, err)
+	}
+	if info, err := os.Stat(filepath.Join(dir, FileVM)); err != nil || info.Mode() != 0o644 {
+		t.Errorf("vm.json has mode %v, %v", info.Mode(), err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, FileTrigger)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a trigger without a signal: %v", err)
+	}
+	send(t, s)
+	wantTrigger(t, dir)
+}
+
+func TestAnOrderlyEndLeavesOnlyTheTrigger(t *testing.T) {
+	dir := t.TempDir()
+	s := NewSender(dir, testVM)
+	must(t, s.Register())
+	send(t, s)
+	must(t, s.Withdraw())
+	if got := names(t, dir); got != FileTrigger {
+		t.Errorf("left: %s", got)
+	}
+	must(t, s.Withdraw())
+}
+
+func TestAnOrderlyEndWithoutASignalLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	s := NewSender(dir, testVM)
+	must(t, s.Register())
+	must(t, s.Withdraw())
+	if got := names(t, dir); got != "" {
+		t.Errorf("left: %s", got)
+	}
+}
+
+func TestAStaleTriggerIsClearedAndOurOwnIsNot(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))
+	s := newSender(t, dir)
+	must(t, s.Register())
+	if _, err := os.Stat(filepath.Join(dir, FileTrigger)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the stale trigger: %v", err)
+	}
+	// A trigger of a person, after the start, is none of the shim's business.
+	must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))
+	must(t, s.Register())
+	if _, err := os.Stat(filepath.Join(dir, FileTrigger)); err != nil {
+		t.Errorf("touch shutdown: %v", err)
+	}
+	send(t, s)
+	must(t, s.Register())
+	wantTrigger(t, dir)
+}
+
+func TestATriggerIsWrittenOnce(t *testing.T) {
+	dir := t.TempDir()
+	s := newSender(t, dir)
+	send(t, s)
+	must(t, os.Remove(filepath.Join(dir, FileTrigger))) // as the agent does after Stopped
+	send(t, s)
+	if _, err := os.Stat(filepath.Join(dir, FileTrigger)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the trigger came back: %v", err)
+	}
+}
+
+func TestAFullDiskDoesNotStopATrigger(t *testing.T) {
+	dir := tmpfs(t, "size=32k")
+	s := newSender(t, dir)
+	must(t, s.Register())
+	fill(t, dir)
+	send(t, s)
+	wantTrigger(t, dir) // whole, not just an empty file
+}
+
+func TestAFileSystemWithoutInodesDoesNotStopATrigger(t *testing.T) {
+	dir := tmpfs(t, "size=64k,nr_inodes=5")
+	s := newSender(t, dir)
+	must(t, s.Register())
+	var err error
+	for i := 0; err == nil; i++ {
+		err = os.Mkdir(filepath.Join(dir, strings.Repeat("d", i+1)), 0o700)
+	}
+	send(t, s)
+	wantTrigger(t, dir)
+}
+
+func TestADiskThatWasFullFromTheStartGetsATriggerWithoutContent(t *testing.T) {
+	dir := tmpfs(t, "size=32k")
+	filler := fill(t, dir)
+	s := newSender(t, dir)
+	if err := s.Register(); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("Register: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, FileVM)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("half a vm.json: %v", err)
+	}
+	if sent, err := s.Send("SIGTERM", noon); !sent || !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Send: %v, %v", sent, err)
+	}
+	if info, err := os.Lstat(filepath.Join(dir, FileTrigger)); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("the trigger: %v", err)
+	}
+	// When there is room again, the registration is made up for.
+	must(t, os.Remove(filler))
+	send(t, s)
+	if got := names(t, dir); got != "shutdown vm.json" {
+		t.Errorf("there is %s", got)
+	}
+}
+
+func TestALateDirectoryIsClearedRegisteredAndTriggeredInThisOrder(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "late")
+	s := newSender(t, dir)
+	if sent, err := s.Send("SIGTERM", noon); sent || !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("Send: %v, %v", sent, err)
+	}
+	must(t, os.Mkdir(dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, FileTrigger), []byte("old"), 0o600))
+	send(t, s)
+	wantTrigger(t, dir)
+	if got := names(t, dir); got != "shutdown vm.json" {
+		t.Errorf("there is %s", got)
+	}
+}
+
+func TestAReadOnlyDirectoryIsTriedAgain(t *testing.T) {
+	dir := tmpfs(t, "size=64k")
+	remount(t, dir, unix.MS_RDONLY)
+	s := newSender(t, dir)
+	if err := s.Register(); !errors.Is(err, unix.EROFS) {
+		t.Fatalf("Register: %v", err)
+	}
+	if sent, err := s.Send("SIGTERM", noon); sent || !errors.Is(err, unix.EROFS) {
+		t.Fatalf("Send: %v, %v", sent, err)
+	}
+	remount(t, dir, 0)
+	send(t, s)
+	wantTrigger(t, dir)
+}
+
+func TestARecreatedDirectoryIsRegisteredAnewWithTheTrigger(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	must(t, os.Mkdir(dir, 0o755))
+	s := newSender(t, dir)
+	must(t, s.Register())
+	must(t, os.Rename(dir, dir+".away"))
+	must(t, os.Mkdir(dir, 0o755))
+	send(t, s)
+	wantTrigger(t, dir)
+	if got := names(t, dir); got != "shutdown vm.json" {
+		t.Errorf("there is %s", got)
+	}
+	if got := names(t, dir+".away"); got != "" {
+		t.Errorf("the old directory looks like a killed launcher: %s", got)
+	}
+}
+
+func TestAMissingDirectoryDoesNotCostTheLock(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "d")
+	must(t, os.Mkdir(dir, 0o755))
+	s := newSender(t, dir)
+	must(t, s.Register())
+	lock := s.lock
+	must(t, os.Rename(dir, dir+".away"))
+	if err := s.Register(); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("Register: %v", err)
+	}
+	must(t, os.Rename(dir+".away", dir))
+	must(t, s.Register())
+	if s.lock != lock {
+		t.Error("vm.json was given up while it could still be seen")
+	}
+}
+
+func TestALostVMFileIsRenewedAndASuccessorsStays(t *testing.T) {
+	dir := t.TempDir()
+	vmFile := filepath.Join(dir, FileVM)
+	s := newSender(t, dir)
+	must(t, s.Register())
+	must(t, os.Remove(vmFile))
+	must(t, s.Register())
+	if _, err := os.Stat(vmFile); err != nil {
+		t.Fatalf("a lost vm.json: %v", err)
+	}
+	successor := VM{Namespace: "ns", Name: "vm", UID: "u-2"}.Encode()
+	must(t, os.WriteFile(vmFile+".x", successor, 0o644))
+	must(t, os.Rename(vmFile+".x", vmFile))
+	send(t, s)
+	must(t, s.Withdraw())
+	if got, err := os.ReadFile(vmFile); err != nil || string(got) != string(successor) {
+		t.Errorf("the successor's vm.json: %q, %v", got, err)
+	}
+}
+
+func TestWhatATenantPutsInTheWayIsReplacedNotFollowed(t *testing.T) {
+	dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
+	must(t, os.WriteFile(victim, []byte("precious"), 0o600))
+	for _, name := range []string{FileVM, tempVM, tempTrigger, FileTrigger} {
+		must(t, os.Symlink(victim, filepath.Join(dir, name)))
+	}
+	s := newSender(t, dir)
+	must(t, s.Register())
+	must(t, os.Remove(filepath.Join(dir, tempTrigger)))
+	must(t, os.Symlink(victim, filepath.Join(dir, tempTrigger)))
+	send(t, s)
+	wantTrigger(t, dir)
+	if info, err := os.Lstat(filepath.Join(dir, FileTrigger)); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("the trigger is %v, %v", info.Mode(), err)
+	}
+	if got, err := os.ReadFile(victim); err != nil || string(got) != "precious" {
+		t.Errorf("the link's target: %q, %v", got, err)
+	}
+}
+
+func TestOnlyStoppedForOurUIDCounts(t *testing.T) {
+	dir := t.TempDir()
+	s := newSender(t, dir)
+	status := func(content []byte) bool {
+		t.Helper()
+		must(t, os.WriteFile(filepath.Join(dir, FileStatus), content, 0o600))
+		stopped, err := s.Stopped()
+		must(t, err)
+		return stopped
+	}
+	if stopped, err := s.Stopped(); stopped || err != nil {
+		t.Errorf("without a directory: %v, %v", stopped, err)
+	}
+	must(t, s.Register())
+	if stopped, err := s.Stopped(); stopped || err != nil {
+		t.Errorf("without a status: %v, %v", stopped, err)
+	}
+	if !status(Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced, Message: "{"}.Encode()) {
+		t.Error("Stopped for our uid was not seen")
+	}
+	for _, c := range []string{
+		string(Status{UID: "u-2", Phase: grace.Stopped}.Encode()), string(Status{UID: "u-1", Phase: grace.Destroying}.Encode()),
+		`{"version":1,"x":{"uid":"u-1","phase":"Stopped"}}`, `["uid","u-1","phase","Stopped"]`, `{"uid":"u-1","phase":"Stopped"`, `"`, ``, `{"\`,
+		`{"message":"\"uid\":\"u-1\",\"phase\":\"Stopped\"","uid":"u-2","phase":"Stopped"}`,
+	} {
+		if status([]byte(c)) {
+			t.Errorf("%s was taken for the end of u-1", c)
+		}
+	}
+}
+
+func TestAStatusThatIsNoFileOfTheAgentDoesNotBlock(t *testing.T) {
+	dir := t.TempDir()
+	s := newSender(t, dir)
+	must(t, s.Register())
+	path := filepath.Join(dir, FileStatus)
+	for name, put := range map[string]func() error{
+		"FIFO":      func() error { return unix.Mkfifo(path, 0o600) },
+		"directory": func() error { return os.Mkdir(path, 0o700) },
+		"link inside": func() error {
+			return errors.Join(os.WriteFile(filepath.Join(dir, "s"), Status{UID: "u-1", Phase: grace.Stopped}.Encode(), 0o600), os.Symlink("s", path))
+		},
+		"too large": func() error {
+			return os.WriteFile(path, append(Status{UID: "u-1", Phase: grace.Stopped}.Encode(), make([]byte, MaxSize)...), 0o600)
+		},
+	} {
+		must(t, put())
+		done := make(chan error, 1)
+		go func() { stopped, err := s.Stopped(); done <- map[bool]error{false: err, true: nil}[stopped] }()
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrNotRegular) && !errors.Is(err, ErrTooLarge) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Fatalf("%s: blocked", name)
+		}
+		must(t, os.Remove(path))
+	}
+}

@@ -1,0 +1,248 @@
+package watch
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+// given makes a launcher directory of the VM ns/vm.
+func given(t *testing.T) (Directory, string) {
+	t.Helper()
+	d := Directory{Base: t.TempDir(), Name: "ns_vm", Namespace: "ns", VM: "vm"}
+	path := filepath.Join(d.Base, d.Name)
+	must(t, os.Mkdir(path, 0o755))
+	return d, path
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	must(t, os.WriteFile(path, []byte(content), 0o644))
+}
+
+// look must return at once, whatever is in the directory.
+func look(t *testing.T, d Directory) View {
+	t.Helper()
+	type result struct {
+		view View
+		err  error
+	}
+	got := make(chan result, 1)
+	go func() { v, err := d.Look(); got <- result{v, err} }()
+	select {
+	case r := <-got:
+		must(t, r.err)
+		return r.view
+	case <-time.After(10 * time.Second):
+		t.Fatal("the look blocks")
+		return View{}
+	}
+}
+
+func TestLookReadsRegistrationAndTrigger(t *testing.T) {
+	d, path := given(t)
+	write(t, filepath.Join(path, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"u1","gracePeriodSeconds":45}`)
+	write(t, filepath.Join(path, signals.FileTrigger), `{"version":1,"uid":"u1","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`)
+	v := look(t, d)
+	if !v.Present || !v.Registered || v.VM.UID != "u1" || v.VM.Grace != "45" || v.Lock != LockFree {
+		t.Errorf("registration: %+v", v)
+	}
+	if !v.Trigger || v.TriggerUID != "u1" {
+		t.Errorf("trigger: %+v", v)
+	}
+}
+
+func TestAnyRegularFileIsATrigger(t *testing.T) {
+	for name, content := range map[string]string{
+		"touch": "", "text": "please", "half a JSON": `{"version":1,"ui`, "no uid": `{"version":1}`,
+		"another version without uid": `{"version":0,"uid":"x"}`, "an array": `["uid"]`, "too long": string(make([]byte, signals.MaxSize+1)),
+	} {
+		d, path := given(t)
+		write(t, filepath.Join(path, signals.FileTrigger), content)
+		if v := look(t, d); !v.Trigger || v.TriggerUID != "" {
+			t.Errorf("%s: %+v", name, v)
+		}
+	}
+}
+
+func TestNoDirectoryIsNoErrorAndNotPresent(t *testing.T) {
+	d, path := given(t)
+	must(t, os.Remove(path))
+	if v := look(t, d); v.Present {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestTheLockTellsWhetherTheShimLives(t *testing.T) {
+	d, path := given(t)
+	vm := filepath.Join(path, signals.FileVM)
+	write(t, vm, `{"version":1,"namespace":"ns","name":"vm","uid":"u1"}`)
+	holder := holdLock(t, vm)
+	if v := look(t, d); v.Lock != LockHeld || v.Holder != holder.Process.Pid {
+		t.Errorf("held by %d: %+v", holder.Process.Pid, v)
+	}
+	must(t, holder.Process.Kill())
+	_ = holder.Wait()
+	if v := look(t, d); v.Lock != LockFree || !v.Registered {
+		t.Errorf("after the holder was killed: %+v", v)
+	}
+}
+
+func TestNothingOfATenantIsFollowedOrBlocks(t *testing.T) {
+	other := t.TempDir()
+	write(t, filepath.Join(other, "vm.json"), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
+	for name, plant := range map[string]func(path string) error{
+		"link outside":  func(p string) error { return os.Symlink(filepath.Join(other, "vm.json"), p) },
+		"link inside":   func(p string) error { return os.Symlink("real", p) },
+		"dangling link": func(p string) error { return os.Symlink("nowhere", p) },
+		"FIFO":          func(p string) error { return unix.Mkfifo(p, 0o666) },
+		"device":        func(p string) error { return unix.Mknod(p, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))) },
+		"directory":     func(p string) error { return os.Mkdir(p, 0o777) },
+		"socket":        func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o666, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, path := given(t)
+			write(t, filepath.Join(path, "real"), `{"version":1,"namespace":"ns","name":"vm","uid":"inside"}`)
+			must(t, plant(filepath.Join(path, signals.FileVM)))
+			must(t, plant(filepath.Join(path, signals.FileTrigger)))
+			v := look(t, d)
+			if v.Registered || v.VM.UID != "" || v.Trigger {
+				t.Errorf("used: %+v", v)
+			}
+			if len(v.Rejected) != 2 {
+				t.Errorf("rejected %v, want both files", v.Rejected)
+			}
+		})
+	}
+}
+
+func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
+	d, path := given(t)
+	must(t, os.Remove(path))
+	neighbour := filepath.Join(d.Base, "ns_other")
+	must(t, os.Mkdir(neighbour, 0o755))
+	write(t, filepath.Join(neighbour, signals.FileTrigger), "")
+	must(t, os.Symlink("ns_other", path))
+	if v, err := d.Look(); err == nil && (v.Present || v.Trigger) {
+		t.Errorf("followed: %+v", v)
+	}
+	if err := d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped}); err == nil {
+		t.Error("status.json was written through the link")
+	}
+	_ = d.RemoveTrigger("", FileID{})
+	if _, err := os.Stat(filepath.Join(neighbour, signals.FileTrigger)); err != nil {
+		t.Error("the neighbour's trigger was removed through the link")
+	}
+}
+
+func TestVMFileThatClaimsAnotherVMIsRejectedWhole(t *testing.T) {
+	d, path := given(t)
+	write(t, filepath.Join(path, signals.FileVM), `{"version":1,"namespace":"ns","name":"victim","uid":"u1","gracePeriodSeconds":0}`)
+	v := look(t, d)
+	if v.VM != (signals.VM{}) || len(v.Rejected) != 1 || v.Rejected[0].Reason != ReasonVMClaim {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestHugeFilesAreReadToALimit(t *testing.T) {
+	d, path := given(t)
+	for _, name := range []string{signals.FileVM, signals.FileTrigger} {
+		f, err := os.Create(filepath.Join(path, name))
+		must(t, err)
+		must(t, f.Truncate(1<<40))
+		must(t, f.Close())
+	}
+	v := look(t, d)
+	if v.VM != (signals.VM{}) || !v.Trigger || len(v.Rejected) != 1 {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestStatusIsReplacedAndNeverWrittenThroughALink(t *testing.T) {
+	d, path := given(t)
+	victim := filepath.Join(t.TempDir(), "victim")
+	write(t, victim, "precious")
+	must(t, os.Symlink(victim, filepath.Join(path, signals.FileStatus)))
+	must(t, os.Symlink(victim, filepath.Join(path, tempStatus)))
+	for _, phase := range []grace.Phase{grace.Running, grace.Stopped} {
+		must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: phase}))
+		content, err := os.ReadFile(filepath.Join(path, signals.FileStatus))
+		must(t, err)
+		if s, err := signals.ParseStatus(content); err != nil || s.UID != "u1" || s.Phase != phase {
+			t.Errorf("%s, %v", content, err)
+		}
+	}
+	if content, _ := os.ReadFile(victim); string(content) != "precious" {
+		t.Errorf("the link's target is now %q", content)
+	}
+	if entries, _ := os.ReadDir(path); len(entries) != 1 {
+		t.Errorf("left behind: %v", entries)
+	}
+}
+
+func TestRemoveTriggerSparesAnotherVMsTrigger(t *testing.T) {
+	for _, c := range []struct {
+		name, content, uid string
+		gone               bool
+	}{
+		{"a touch", "", "u1", true},
+		{"its own", `{"version":1,"uid":"u1"}`, "u1", true},
+		{"the next VM's", `{"version":1,"uid":"u2"}`, "u1", false},
+		{"of an unknown VM", `{"version":1,"uid":"u2"}`, "", true},
+	} {
+		d, path := given(t)
+		trigger := filepath.Join(path, signals.FileTrigger)
+		write(t, trigger, c.content)
+		must(t, d.RemoveTrigger(c.uid, FileID{}))
+		if _, err := os.Stat(trigger); errors.Is(err, os.ErrNotExist) != c.gone {
+			t.Errorf("%s: gone is not %v (%v)", c.name, c.gone, err)
+		}
+	}
+}
+
+func TestRemoveTriggerSparesAFileThatCameLater(t *testing.T) {
+	d, path := given(t)
+	trigger := filepath.Join(path, signals.FileTrigger)
+	write(t, trigger, `{"version":1,"uid":"old"}`)
+	seen := look(t, d).TriggerID
+	write(t, trigger+".new", `{"version":1,"uid":"new"}`)
+	must(t, os.Rename(trigger+".new", trigger))
+	must(t, d.RemoveTrigger("new", seen))
+	if v := look(t, d); !v.Trigger {
+		t.Error("the later trigger was removed")
+	}
+	must(t, d.RemoveTrigger("new", look(t, d).TriggerID))
+	if v := look(t, d); v.Trigger {
+		t.Error("the trigger that was seen is still there")
+	}
+}
+
+func TestAFullDiskIsAnErrorOfTheStatusAlone(t *testing.T) {
+	d, path := given(t)
+	must(t, syscall.Mount("tmpfs", path, "tmpfs", 0, "size=4k,nr_inodes=3"))
+	t.Cleanup(func() { _ = syscall.Unmount(path, syscall.MNT_DETACH) })
+	write(t, filepath.Join(path, signals.FileTrigger), "")
+	write(t, filepath.Join(path, "filler"), "x")
+	if err := d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("status on a full disk: %v", err)
+	}
+	if v := look(t, d); !v.Trigger {
+		t.Error("the trigger is not seen")
+	}
+	must(t, d.RemoveTrigger("u1", FileID{}))
+}

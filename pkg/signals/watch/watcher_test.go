@@ -1,0 +1,213 @@
+package watch
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+func TestMain(m *testing.M) {
+	// A copy of the test binary holds a lock: POSIX locks belong to a process.
+	if path := os.Getenv("HOLD_LOCK"); path != "" {
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err == nil {
+			err = syscall.FcntlFlock(f.Fd(), syscall.F_SETLK, &syscall.Flock_t{Type: syscall.F_WRLCK})
+		}
+		if err != nil {
+			os.Exit(1)
+		}
+		_, _ = os.Stdout.WriteString("held\n")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func holdLock(t *testing.T, path string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "HOLD_LOCK="+path)
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	in, err := cmd.StdinPipe()
+	must(t, err)
+	must(t, cmd.Start())
+	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
+	if _, err := io.ReadFull(out, make([]byte, len("held\n"))); err != nil {
+		t.Fatal("the lock is not held:", err)
+	}
+	return cmd
+}
+
+// watched is a running watcher, and which names it wanted to have looked at.
+type watched struct {
+	t     *testing.T
+	dir   string
+	looks chan string
+	log   *strings.Builder
+}
+
+func watching(t *testing.T, dir string) *watched {
+	t.Helper()
+	w := &watched{t: t, dir: dir, looks: make(chan string, 100_000)}
+	ctx, cancel := context.WithCancel(context.Background())
+	watcher := New(dir, slog.New(slog.DiscardHandler), func(name string) { w.looks <- name })
+	ended := make(chan error)
+	go func() { ended <- watcher.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(5 * time.Second):
+			t.Error("the watcher does not end")
+		}
+	})
+	for !watcher.Armed() {
+		time.Sleep(time.Millisecond)
+	}
+	return w
+}
+
+// looksAt waits until the watcher wants name to be looked at, less than the
+// slow scan away.
+func (w *watched) looksAt(name string) {
+	w.t.Helper()
+	over := time.After(slow * 8 / 10)
+	for {
+		select {
+		case got := <-w.looks:
+			if got == name {
+				return
+			}
+		case <-over:
+			w.t.Fatalf("%s is not looked at", name)
+		}
+	}
+}
+
+func (w *watched) drain() {
+	for len(w.looks) > 0 {
+		<-w.looks
+	}
+}
+
+func launcher(t *testing.T, dir, name string) string {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	must(t, os.Mkdir(path, 0o755))
+	return path
+}
+
+func TestWhatIsThereAtTheStartIsLookedAt(t *testing.T) {
+	dir := t.TempDir()
+	launcher(t, dir, "ns_old")
+	watching(t, dir).looksAt("ns_old")
+}
+
+func TestATriggerIsSeenAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	path := launcher(t, dir, "ns_vm")
+	w := watching(t, dir)
+	w.looksAt("ns_vm")
+	w.drain()
+	write(t, filepath.Join(path, ".temp"), "")
+	must(t, os.Rename(filepath.Join(path, ".temp"), filepath.Join(path, signals.FileTrigger)))
+	w.looksAt("ns_vm")
+}
+
+func TestANewLauncherDirectoryIsWatched(t *testing.T) {
+	dir := t.TempDir()
+	w := watching(t, dir)
+	path := launcher(t, dir, "ns_new")
+	w.looksAt("ns_new")
+	w.drain()
+	write(t, filepath.Join(path, signals.FileVM), "{}")
+	w.looksAt("ns_new")
+}
+
+func TestALauncherDirectoryThatWasReplacedIsWatched(t *testing.T) {
+	dir := t.TempDir()
+	path := launcher(t, dir, "ns_vm")
+	w := watching(t, dir)
+	must(t, os.RemoveAll(path))
+	launcher(t, dir, "ns_vm")
+	w.looksAt("ns_vm")
+	// The events of the change itself come first; then this one must come.
+	for i := 0; ; i++ {
+		w.drain()
+		write(t, filepath.Join(path, signals.FileTrigger), "")
+		select {
+		case <-w.looks:
+			return
+		case <-time.After(time.Second):
+			if i == 5 {
+				t.Fatal("the new directory is not watched")
+			}
+			must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
+		}
+	}
+}
+
+func TestTheLaunchersDirectoryMayGoAndComeBack(t *testing.T) {
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "launchers")
+	must(t, os.Mkdir(dir, 0o755))
+	launcher(t, dir, "ns_vm")
+	w := watching(t, dir)
+	w.looksAt("ns_vm")
+	must(t, os.RemoveAll(dir))
+	w.looksAt("ns_vm")
+	w.drain()
+	must(t, os.Mkdir(dir, 0o755))
+	path := launcher(t, dir, "ns_again")
+	w.looksAt("ns_again")
+	w.drain()
+	write(t, filepath.Join(path, signals.FileTrigger), "")
+	w.looksAt("ns_again")
+}
+
+func TestAMountOverTheLaunchersDirectoryIsFound(t *testing.T) {
+	dir := t.TempDir()
+	w := watching(t, dir)
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
+	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
+	launcher(t, dir, "ns_vm")
+	// No event can come: only the slow scan finds it.
+	select {
+	case <-w.looks:
+	case <-time.After(slow + 5*time.Second):
+		t.Fatal("what was mounted is not found")
+	}
+}
+
+func TestAStormOfOtherNamesIsIgnored(t *testing.T) {
+	dir := t.TempDir()
+	path := launcher(t, dir, "ns_vm")
+	w := watching(t, dir)
+	w.looksAt("ns_vm")
+	w.drain()
+	for i := range 20_000 {
+		name := filepath.Join(path, "x"+string(rune('a'+i%26)))
+		write(t, name, "")
+		must(t, os.Rename(name, filepath.Join(path, "y")))
+	}
+	write(t, filepath.Join(path, signals.FileTrigger), "")
+	w.looksAt("ns_vm")
+	if n := len(w.looks); n > 10 {
+		t.Errorf("%d more looks for a storm that is none of ours", n)
+	}
+}

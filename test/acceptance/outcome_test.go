@@ -1,0 +1,192 @@
+package acceptance
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestPoliteGuestIsOffWithinASecond(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	v := guarded(t, a, shared, node.Spec{}, "--grace-period=30")
+
+	from := v.signal(t)
+	if took := v.WaitGone(t, soon).Sub(from); took > time.Second {
+		t.Errorf("off after %v, want at most 1s", took)
+	}
+	v.exits(t, 0)
+	v.stopped(t, a, "LauncherSignal", "Graceful")
+	if n := v.Presses(); n != 1 {
+		t.Errorf("%d presses of the power button, want 1", n)
+	}
+	m := a.Metrics(t)
+	for metric, want := range map[string]float64{
+		`vmgrace_shutdowns_total{cause="LauncherSignal",outcome="Graceful"}`: 1,
+		`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`:           1,
+		`vmgrace_shutdown_duration_seconds_count{outcome="Graceful"}`:        1,
+		`vmgrace_reaction_seconds_count{cause="LauncherSignal"}`:             1,
+		`vmgrace_destroys_total{via="signal"}`:                               0,
+		`vmgrace_libvirt_up`:                                                 1,
+		`vmgrace_vms{phase="Running"}`:                                       0,
+	} {
+		if m[metric] != want {
+			t.Errorf("%s is %v, want %v", metric, m[metric], want)
+		}
+	}
+}
+
+func TestDeafGuestIsDestroyedAtItsDeadline(t *testing.T) {
+	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
+	v := guarded(t, a, shared, node.Spec{Behaviour: "deaf"}, "--grace-period=4")
+
+	from := v.signal(t)
+	deadline := wallTime(t, v.begun(t))
+	node.Eventually(t, soon, func() bool {
+		s, ok := a.StatusOf(t, v.Guest)
+		return ok && s.Phase == "ShuttingDown" && s.Cause == "LauncherSignal" && s.GracePeriodSeconds == 4 && s.RemainingSeconds != nil && *s.RemainingSeconds > 0
+	}, "status does not say ShuttingDown")
+	v.terminated(t, from, 4*time.Second, 50*ms)
+	if off := deadline.Sub(from.Add(4 * time.Second)); off < -ms || off > 50*ms {
+		t.Errorf("status.json's deadline is %v off", off)
+	}
+	v.exits(t, 0)
+	v.stopped(t, a, "LauncherSignal", "Forced")
+	m := a.Metrics(t)
+	if n := m[`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`]; n != 4 {
+		t.Errorf("%v requests in 4 s, want 4 (each second)", n)
+	}
+	if m[`vmgrace_destroys_total{via="signal"}`] != 1 || m[`vmgrace_deadline_overshoot_seconds_count`] != 1 {
+		t.Errorf("destroys by signal: %v, overshoots: %v; want 1 and 1", m[`vmgrace_destroys_total{via="signal"}`], m[`vmgrace_deadline_overshoot_seconds_count`])
+	}
+}
+
+func TestGracePeriodZeroIsDestroyedAtOnceWithoutARequest(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	v := guarded(t, a, shared, node.Spec{}, "--grace-period=0")
+	v.terminated(t, v.signal(t), 0, 200*ms)
+	v.stopped(t, a, "LauncherSignal", "Forced")
+	if n := v.Presses(); n != 0 {
+		t.Errorf("%d presses, want none", n)
+	}
+}
+
+func TestAnInvalidGracePeriodIsNeverZero(t *testing.T) {
+	const fallback = 3 * time.Second
+	a := shared.Agent(t, "--default-grace-period=3s").Start(t)
+	for name, stated := range map[string]string{
+		"negative": "-5", "text": `"soon"`, "a fraction": "1.5", "null": "null", "an object": `{"a":1}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := shared.Boot(t, node.Spec{Firmware: true})
+			l := a.Launcher(t, g)
+			l.Write(t, "vm.json", fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q,"gracePeriodSeconds":%s}`, l.Namespace, l.Name, l.UID, stated))
+			v := vm{g, l, nil}
+			v.waitGuarded(t, a)
+			from := time.Now()
+			l.Touch(t)
+			v.terminated(t, from, fallback, 50*ms)
+			v.stopped(t, a, "LauncherSignal", "Forced")
+		})
+	}
+	if n := a.Metrics(t)[`vmgrace_rejected_total{reason="grace_period"}`]; n != 4 {
+		t.Errorf("%v rejected grace periods, want 4 (null states none)\n%s", n, a.Log())
+	}
+}
+
+func TestAHugeGracePeriodIsLong(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	v := guarded(t, a, shared, node.Spec{}, "--grace-period=9223372036854775807")
+	s, _ := a.StatusOf(t, v.Guest)
+	if s.GracePeriodSeconds < 365*24*3600 {
+		t.Errorf("grace period %d s", s.GracePeriodSeconds)
+	}
+	v.signal(t)
+	v.stopped(t, a, "LauncherSignal", "Graceful")
+}
+
+func TestGraceOfTheDomainWinsAndALateOneCounts(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	g := shared.Boot(t, node.Spec{Firmware: true})
+	l := a.Launcher(t, g)
+	period := func(want int64) {
+		t.Helper()
+		node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, g); return ok && s.GracePeriodSeconds == want }, "the grace period is not %d s", want)
+	}
+	period(30) // nobody states one
+	shim := l.Shim(t, "--grace-period=45", fmt.Sprintf("--pid=%d", g.PID))
+	period(45) // the launcher came late
+	g.Virsh(t, "metadata", "--uri", "http://kubevirt.io", "--key", "kubevirt", "--live", "--set",
+		"<kubevirt><graceperiod><deletionGracePeriodSeconds>2</deletionGracePeriodSeconds></graceperiod></kubevirt>")
+	period(2) // the domain's metadata wins
+	v := vm{g, l, shim}
+	v.terminated(t, v.signal(t), 2*time.Second, 50*ms)
+}
+
+func TestAGuestThatIsStillBootingGetsALaterRequest(t *testing.T) {
+	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
+	g := shared.Start(t, node.Spec{Behaviour: "boot=2"})
+	l := a.Launcher(t, g)
+	v := vm{g, l, l.Shim(t, "--grace-period=60", fmt.Sprintf("--pid=%d", g.PID))}
+	v.waitGuarded(t, a)
+	v.signal(t)
+	v.stopped(t, a, "LauncherSignal", "Graceful")
+	if n := a.Metrics(t)[`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`]; n < 2 {
+		t.Errorf("%v requests: the first one was not lost", n)
+	}
+}
+
+func TestAGuestThatNeedsTwoPressesGetsThem(t *testing.T) {
+	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
+	v := guarded(t, a, shared, node.Spec{Behaviour: "presses=2"}, "--grace-period=60")
+	v.signal(t)
+	v.stopped(t, a, "LauncherSignal", "Graceful")
+	if n := v.Presses(); n != 2 {
+		t.Errorf("%d presses, want 2", n)
+	}
+}
+
+func TestAPausedGuestIsResumedAndShutsDown(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	v := guarded(t, a, shared, node.Spec{}, "--grace-period=30")
+	v.Virsh(t, "suspend")
+	from := v.signal(t)
+	v.stopped(t, a, "LauncherSignal", "Graceful")
+	if took := time.Since(from); took > 10*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestAGuestDestroyedBySomebodyElseIsLost(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	v := guarded(t, a, shared, node.Spec{Behaviour: "deaf"}, "--grace-period=60")
+	v.signal(t)
+	v.begun(t)
+	v.Virsh(t, "destroy")
+	v.stopped(t, a, "LauncherSignal", "Lost")
+}
+
+func TestAGuestAgentIsAskedFirstAndAHungOneLeavesTimeForACPI(t *testing.T) {
+	for _, c := range []struct {
+		behaviour, mode string
+		within          time.Duration
+	}{
+		{"deaf agent=ok", "agent", 5 * time.Second},
+		{"polite agent=hung", "acpi", 8 * time.Second},
+		{"polite agent=deaf", "acpi", 8 * time.Second},
+	} {
+		t.Run(c.behaviour, func(t *testing.T) {
+			a := shared.Agent(t).Start(t)
+			v := guarded(t, a, shared, node.Spec{Behaviour: c.behaviour, GuestAgent: true}, "--grace-period=10")
+			from := v.signal(t)
+			v.stopped(t, a, "LauncherSignal", "Graceful")
+			if took := time.Since(from); took > c.within {
+				t.Errorf("took %v, want less than %v\n%s", took, c.within, a.Log())
+			}
+			if n := a.Metrics(t)[fmt.Sprintf("vmgrace_shutdown_requests_total{mode=%q,result=\"ok\"}", c.mode)]; n < 1 {
+				t.Errorf("no request by %s worked\n%s", c.mode, a.Log())
+			}
+		})
+	}
+}

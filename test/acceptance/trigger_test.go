@@ -1,0 +1,129 @@
+package acceptance
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestATouchIsEnough(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	g := shared.Boot(t, node.Spec{})
+	v := vm{g, a.Launcher(t, g), nil}
+	node.Eventually(t, soon, func() bool { _, ok := a.StatusOf(t, g); return ok }, "not guarded")
+	v.launcher.Touch(t)
+	v.WaitGone(t, soon)
+	if s := v.launcher.WaitStopped(t, soon); s.Outcome != "Graceful" {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestATriggerOfAnotherVMIsRemovedAndCounted(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	v := guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=1")
+	v.launcher.Write(t, "shutdown", `{"version":1,"uid":"somebody-else","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`)
+	node.Eventually(t, soon, func() bool { return !v.launcher.Has("shutdown") }, "the foreign trigger is still there")
+	node.Never(t, 2*time.Second, v.Gone, "another VM's trigger ended this one")
+	if n := a.Metrics(t)[`vmgrace_rejected_total{reason="trigger_uid"}`]; n != 1 {
+		t.Errorf("%v rejected triggers, want 1", n)
+	}
+}
+
+func TestASecondSignalOrTouchMovesNothing(t *testing.T) {
+	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
+	v := guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=4")
+	from := v.signal(t)
+	deadline := v.begun(t)
+	node.Never(t, time.Second, v.Gone, "gone early")
+	v.signal(t)
+	v.launcher.Touch(t)
+	v.terminated(t, from, 4*time.Second, 50*ms)
+	if got := v.launcher.Status().Deadline; got != deadline {
+		t.Errorf("the deadline moved from %s to %s", deadline, got)
+	}
+}
+
+func TestAStaleTriggerIsClearedByTheNextShim(t *testing.T) {
+	a := shared.Agent(t)
+	g := shared.Boot(t, node.Spec{Firmware: true})
+	l := a.Launcher(t, g)
+	l.Touch(t) // left behind while no agent runs
+	v := vm{g, l, l.Shim(t, "--grace-period=0", fmt.Sprintf("--pid=%d", g.PID))}
+	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim does not register")
+	a.Start(t)
+	v.waitGuarded(t, a)
+	node.Never(t, time.Second, v.Gone, "a stale trigger ended the VM")
+}
+
+func TestATriggerWaitsForItsDomain(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	name := "late"
+	l := a.LauncherFor(t, "vmgrace-test", name, "uid-late")
+	shim := l.Shim(t, "--grace-period=20", "--pid-file="+l.Dir+"/../never.pid")
+	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim does not register")
+	if err := shim.Signal(15); err != nil {
+		t.Fatal(err)
+	}
+	node.Eventually(t, soon, func() bool { return l.Has("shutdown") }, "no trigger")
+	node.Never(t, time.Second, func() bool { return l.Status().Phase == "Stopped" || !l.Has("shutdown") }, "the trigger did not wait")
+	g := shared.Start(t, node.Spec{Namespace: "vmgrace-test", Name: name})
+	g.WaitGone(t, 2*time.Minute)
+	if s := l.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome == "AlreadyStopped" || s.UID != "uid-late" {
+		t.Errorf("%+v", s)
+	}
+	if code, ok := shim.Exited(soon); !ok || code != 0 {
+		t.Errorf("shim: %d, ended %v", code, ok)
+	}
+}
+
+func TestASignalledShimWithoutAVMEndsAfterItsGracePeriod(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	l := a.LauncherFor(t, "vmgrace-test", "novm", "uid-novm")
+	shim := l.Shim(t, "--grace-period=2", "--pid-file="+l.Dir+"/../never.pid")
+	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim does not register")
+	if err := shim.Signal(15); err != nil {
+		t.Fatal(err)
+	}
+	if code, ok := shim.Exited(soon); !ok || code != 0 {
+		t.Errorf("shim: %d, ended %v\n%s", code, ok, shim.Log())
+	}
+	if s := l.Status(); s.Outcome != "AlreadyStopped" || l.Has("shutdown") {
+		t.Errorf("%+v, trigger there: %v", s, l.Has("shutdown"))
+	}
+}
+
+func TestTheNextVMOfThatNameLives(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	first := guarded(t, a, shared, node.Spec{}, "--grace-period=30")
+	first.signal(t)
+	first.stopped(t, a, "LauncherSignal", "Graceful")
+	first.exits(t, 0)
+
+	next := shared.Start(t, first.Spec)
+	v := vm{next, first.launcher, first.launcher.Shim(t, "--grace-period=0", fmt.Sprintf("--pid=%d", next.PID))}
+	node.Eventually(t, soon, func() bool { _, ok := a.StatusOf(t, next); return ok }, "not guarded")
+	node.Never(t, 2*time.Second, v.Gone, "the next VM of that name did not live")
+	if s := v.launcher.Status(); s.Phase != "Running" {
+		t.Errorf("status.json: %+v, want Running", s)
+	}
+}
+
+func TestADomainStartedAgainInMidGraceIsLeftAlone(t *testing.T) {
+	a := shared.Agent(t).Start(t)
+	for _, persistent := range []bool{false, true} {
+		t.Run(fmt.Sprintf("persistent=%v", persistent), func(t *testing.T) {
+			old := guarded(t, a, shared, node.Spec{Behaviour: "deaf", Persistent: persistent}, "--grace-period=8")
+			old.signal(t)
+			old.begun(t)
+			old.Virsh(t, "destroy")
+			again := shared.Start(t, old.Spec)
+			node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, again); return ok && s.Phase == "Running" }, "the new instance is not guarded")
+			node.Never(t, 9*time.Second, again.Gone, "the new instance was destroyed for the old one")
+			if n := again.Presses(); n != 0 {
+				t.Errorf("%d presses for the new instance", n)
+			}
+		})
+	}
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// The demo itself is played by make demo; here is what it would say.
+
+func TestTableTellsWhatIsAmiss(t *testing.T) {
+	asked := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
+	good := result{
+		part: part{name: "deaf", guest: "g", grace: 6 * time.Second, want: "Forced"}, asked: asked,
+		after: 6012 * time.Millisecond, forced: true, error: 2500 * time.Microsecond, outcome: "Forced",
+	}
+	bad := result{part: part{name: "polite", want: "Graceful"}, asked: asked, outcome: "Lost"}
+	bad.expect(false, "outcome Lost")
+
+	if text, ok := table([]result{good}); !ok || !strings.Contains(text, "03:04:05.678   6.012 s       +2.5 ms") {
+		t.Errorf("ok %v in\n%s", ok, text)
+	}
+	if text, ok := table([]result{good, bad}); ok || !strings.Contains(text, "NO: outcome Lost") {
+		t.Errorf("ok %v in\n%s", ok, text)
+	}
+}
+
+func TestLiveTableIsDrawnOverItself(t *testing.T) {
+	var out bytes.Buffer
+	screen := &live{w: &out, width: 80}
+	rows := []row{{vm: "deaf", phase: "ShuttingDown", grace: 4 * time.Second, left: time.Second, counting: true}}
+	screen.say("deaf", strings.Repeat("long ", 40))
+
+	screen.show(rows)
+	first := out.String()
+	screen.show(rows) // too soon to be drawn
+	screen.end("")
+
+	if !strings.Contains(first, "[####............]   1.0 s") {
+		t.Errorf("no countdown in %q", first)
+	}
+	for line := range strings.Lines(first) {
+		if len(strings.TrimSuffix(line, "\n")) >= 80 {
+			t.Errorf("line of %d characters would wrap", len(line))
+		}
+	}
+	if got, want := out.String(), first+"\x1b[2A\x1b[J"+first+"\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestLogHasACountdownOnceASecond(t *testing.T) {
+	var out bytes.Buffer
+	screen := &lines{w: &out}
+	rows := []row{{vm: "deaf", phase: "ShuttingDown", left: time.Second, counting: true}, {vm: "polite", phase: "Stopped"}}
+
+	screen.show(rows)
+	screen.show(rows)
+
+	if got := strings.Count(out.String(), "1.0 s left"); got != 1 || strings.Contains(out.String(), "polite") {
+		t.Errorf("%d countdowns in %q", got, out.String())
+	}
+}
+
+func TestFailureRunsTheCleanupsInReverse(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	var order []string
+	s := &stage{ctx: t.Context(), out: &lines{w: &bytes.Buffer{}}}
+
+	err := s.play(func() {
+		s.Cleanup(func() { order = append(order, "first") })
+		s.Cleanup(func() { order = append(order, "second") })
+		s.Fatalf("no %s", "luck")
+		order = append(order, "went on")
+	})
+
+	if err == nil || err.Error() != "no luck" || strings.Join(order, " ") != "second first" {
+		t.Errorf("error %v, order %v", err, order)
+	}
+}

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// part is one of the three guests: what it is and what should become of it.
+type part struct {
+	name, guest string
+	behaviour   string
+	grace       time.Duration
+	want        string
+}
+
+// The third one's agent is killed after the second one's deadline has passed.
+const (
+	killAfter = 7500 * time.Millisecond
+	deadFor   = 1500 * time.Millisecond
+)
+
+func cast() []part {
+	return []part{
+		{name: "polite", guest: "powers off when asked", grace: 30 * time.Second, want: "Graceful"},
+		{name: "deaf", guest: "ignores every request", behaviour: "deaf", grace: 6 * time.Second, want: "Forced"},
+		{name: "orphan", guest: "deaf, and its agent is killed", behaviour: "deaf", grace: 12 * time.Second, want: "Forced"},
+	}
+}
+
+// actor is a part on the stage.
+type actor struct {
+	part
+	vm       *node.Guest
+	launcher *node.Launcher
+	shim     *node.Process
+	deadline string // as the agent first said it
+	phase    string // as last told
+	presses  int    // as last told
+	asked    time.Time
+	gone     time.Time
+}
+
+// run plays the demo and tells whether all three ended as they should.
+func run(ctx context.Context, out screen) bool {
+	s := &stage{ctx: ctx, out: out}
+	var results []result
+	err := s.play(func() {
+		agent, actors := prepare(s)
+		perform(s, agent, actors)
+		for _, a := range actors {
+			results = append(results, judge(a))
+		}
+		if _, ok := table(results); !ok {
+			s.Logf("node-agent said:\n%s", agent.Log())
+		}
+	})
+	if err != nil {
+		out.end("demo: " + err.Error() + "\n")
+		return false
+	}
+	text, ok := table(results)
+	out.end(text)
+	return ok
+}
+
+// prepare brings up the node, the guests, the agent and the shims.
+func prepare(s *stage) (*node.Agent, []*actor) {
+	s.out.say("", "starting a libvirtd of the demo's own; the machine's libvirt is not touched")
+	n := node.New(s)
+	agent := n.Agent(s, "--shutdown-retry-interval=2s").Start(s)
+	s.out.say("", "booting three Linux guests in QEMU, emulated")
+	var actors []*actor
+	for _, p := range cast() {
+		a := &actor{part: p, vm: n.Start(s, node.Spec{Namespace: "demo", Name: p.name, Behaviour: p.behaviour})}
+		actors = append(actors, a)
+	}
+	for _, a := range actors {
+		a.vm.WaitUp(s)
+		a.launcher = agent.Launcher(s, a.vm)
+		a.shim = a.launcher.Shim(s, fmt.Sprintf("--pid=%d", a.vm.PID), "--grace-period="+a.grace.String())
+	}
+	for _, a := range actors {
+		guarded := func() bool { return a.launcher.Status().Phase == "Running" }
+		node.Eventually(s, time.Minute, guarded, "%s is guarded by the agent", a.name)
+	}
+	return agent, actors
+}
+
+// perform sends SIGTERM to the three shims, kills and restarts the agent in
+// mid-grace, and shows everything until the last guest is gone.
+func perform(s *stage, agent *node.Agent, actors []*actor) {
+	s.out.say("", "the launchers of all three get SIGTERM, as kubelet sends it when a pod is deleted")
+	begin := time.Now()
+	for _, a := range actors {
+		a.asked = time.Now()
+		if err := a.shim.Signal(unix.SIGTERM); err != nil {
+			s.Fatalf("SIGTERM to the shim of %s: %v", a.name, err)
+		}
+	}
+	orphan := actors[len(actors)-1]
+	killed, back := false, false
+	node.Eventually(s, time.Minute, func() bool {
+		switch {
+		case !killed && time.Since(begin) > killAfter:
+			agent.Kill()
+			killed = true
+			s.out.say(orphan.name, "the agent was killed with SIGKILL")
+		case killed && !back && time.Since(begin) > killAfter+deadFor:
+			agent.Launch(s)
+			back = true
+			s.out.say(orphan.name, "the agent was started again")
+		}
+		return watch(s.out, actors)
+	}, "all three guests have ended")
+	for _, a := range actors {
+		a.launcher.WaitStopped(s, 10*time.Second)
+	}
+	watch(s.out, actors)
+}
+
+// watch looks at the three once, tells what is new and whether all are gone.
+func watch(out screen, actors []*actor) (allGone bool) {
+	allGone = true
+	rows := make([]row, 0, len(actors))
+	for _, a := range actors {
+		status := a.launcher.Status()
+		a.look(out, status)
+		r := row{vm: a.name, guest: a.guest, grace: a.grace, phase: status.Phase}
+		if deadline, err := time.Parse(time.RFC3339, status.Deadline); err == nil && a.gone.IsZero() {
+			r.left, r.counting = time.Until(deadline), true
+		}
+		rows = append(rows, r)
+		allGone = allGone && !a.gone.IsZero()
+	}
+	out.show(rows)
+	return allGone
+}
+
+// look notes what has changed for one guest.
+func (a *actor) look(out screen, status node.Status) {
+	if a.gone.IsZero() && a.vm.Gone() {
+		a.gone = time.Now()
+		out.say(a.name, fmt.Sprintf("its QEMU is gone, %.2f s after SIGTERM", a.gone.Sub(a.asked).Seconds()))
+	}
+	if a.deadline == "" && status.Deadline != "" {
+		a.deadline = status.Deadline
+		out.say(a.name, fmt.Sprintf("grace period %v, deadline %s", a.grace, a.deadline))
+	}
+	if n := a.vm.Presses(); n > a.presses {
+		a.presses = n
+		out.say(a.name, fmt.Sprintf("the guest notices request %d", n))
+	}
+	if status.Phase != a.phase {
+		a.phase = status.Phase
+		if status.Outcome != "" {
+			out.say(a.name, "outcome "+status.Outcome)
+		}
+	}
+}

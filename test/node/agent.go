@@ -1,0 +1,214 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Agent is a node-agent in standalone mode with directories of its own. It can
+// be killed and started again on the same directories.
+type Agent struct {
+	*Process // of the latest start, nil before the first
+	// LaunchersDir, StateDir and Address (host:port) are what its flags say.
+	LaunchersDir, StateDir, Address string
+
+	node *Node
+	path string
+	args []string
+	log  string
+}
+
+// Agent prepares a node-agent; args come after the flags for its directories
+// and may repeat them.
+func (n *Node) Agent(t T, args ...string) *Agent {
+	t.Helper()
+	dir, err := os.MkdirTemp(n.Dir, "agent-")
+	if err != nil {
+		t.Fatalf("agent's directory: %v", err)
+	}
+	a := &Agent{
+		LaunchersDir: filepath.Join(dir, "launchers"), StateDir: filepath.Join(dir, "state"),
+		Address: "127.0.0.1:" + strconv.Itoa(freePort(t)),
+		node:    n, path: Binary(t, "node-agent"), log: filepath.Join(dir, "log"),
+	}
+	for _, d := range []string{a.LaunchersDir, a.StateDir} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatalf("agent's directory: %v", err)
+		}
+	}
+	a.args = append([]string{
+		"--standalone", "--launchers-dir", a.LaunchersDir, "--state-dir", a.StateDir, "--metrics-address", a.Address,
+	}, args...)
+	t.Cleanup(func() {
+		if a.Process == nil {
+			return
+		}
+		a.Kill()
+		if t.Failed() {
+			t.Logf("node-agent said:\n%s", a.Log())
+		}
+	})
+	return a
+}
+
+// Launch starts the agent without waiting for anything.
+func (a *Agent) Launch(t T) *Agent {
+	t.Helper()
+	p, err := startProcess(a.node.Command(a.path, a.args...), a.log)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	a.Process = p
+	return a
+}
+
+// Start starts the agent and waits until it is ready.
+func (a *Agent) Start(t T) *Agent {
+	t.Helper()
+	a.Launch(t)
+	Eventually(t, patience, func() bool { return a.Ready() || !a.Running() }, "the agent is ready")
+	if !a.Running() {
+		t.Fatalf("the agent ended while it started:\n%s", a.Log())
+	}
+	return a
+}
+
+// Restart kills the agent with SIGKILL and starts it again.
+func (a *Agent) Restart(t T) {
+	t.Helper()
+	a.Kill()
+	a.Start(t)
+}
+
+// Term sends SIGTERM and returns the exit status and how long the end took.
+func (a *Agent) Term(t T) (code int, took time.Duration) {
+	t.Helper()
+	begin := time.Now()
+	if err := a.Signal(unix.SIGTERM); err != nil {
+		t.Fatalf("SIGTERM to the agent: %v", err)
+	}
+	code, ok := a.Exited(patience)
+	if !ok {
+		t.Fatalf("the agent does not end on SIGTERM:\n%s", a.Log())
+	}
+	return code, time.Since(begin)
+}
+
+// Ready tells whether /readyz says so.
+func (a *Agent) Ready() bool {
+	code, _, err := a.Get(context.Background(), "/readyz")
+	return err == nil && code == http.StatusOK
+}
+
+// Get fetches a path of the agent's HTTP server.
+func (a *Agent) Get(ctx context.Context, path string) (code int, body string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.Address+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	// A connection kept open would be a goroutine left over.
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+// Metrics returns every sample of /metrics by its text, labels included:
+// `vmgrace_destroys_total{via="signal"}`.
+func (a *Agent) Metrics(t T) map[string]float64 {
+	t.Helper()
+	code, body, err := a.Get(t.Context(), "/metrics")
+	if err != nil || code != http.StatusOK {
+		t.Fatalf("/metrics: status %d, %v", code, err)
+	}
+	return parseMetrics(body)
+}
+
+func parseMetrics(text string) map[string]float64 {
+	samples := map[string]float64{}
+	lines := bufio.NewScanner(strings.NewReader(text))
+	for lines.Scan() {
+		line := lines.Text()
+		cut := strings.LastIndexByte(line, ' ')
+		if strings.HasPrefix(line, "#") || cut < 0 {
+			continue
+		}
+		if v, err := strconv.ParseFloat(line[cut+1:], 64); err == nil {
+			samples[line[:cut]] = v
+		}
+	}
+	return samples
+}
+
+// VMStatus is one VM in the output of `node-agent status -o json`.
+type VMStatus struct {
+	Namespace          string   `json:"namespace"`
+	Name               string   `json:"name"`
+	UID                string   `json:"uid"`
+	Domain             string   `json:"domain"`
+	GracePeriodSeconds int64    `json:"gracePeriodSeconds"`
+	Phase              string   `json:"phase"`
+	Cause              string   `json:"cause"`
+	StartedAt          string   `json:"startedAt"`
+	Deadline           string   `json:"deadline"`
+	RemainingSeconds   *float64 `json:"remainingSeconds"`
+}
+
+// Status is what `node-agent status` says about this agent's state directory.
+func (a *Agent) Status(t T) []VMStatus {
+	t.Helper()
+	out, err := a.node.Command(a.path, "status", "--state-dir", a.StateDir, "-o", "json").Output()
+	if err != nil {
+		t.Fatalf("node-agent status: %v%s", err, stderr(err))
+	}
+	var vms []VMStatus
+	if err := json.Unmarshal(out, &vms); err != nil {
+		t.Fatalf("node-agent status: %v in %q", err, out)
+	}
+	return vms
+}
+
+// StatusOf is Status for one guest; ok is false where it has no record.
+func (a *Agent) StatusOf(t T, g *Guest) (vm VMStatus, ok bool) {
+	t.Helper()
+	for _, vm := range a.Status(t) {
+		if vm.Domain == g.Domain {
+			return vm, true
+		}
+	}
+	return vm, false
+}
+
+// freePort finds a TCP port that nobody listens on.
+func freePort(t T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("free port: %v", err)
+	}
+	defer l.Close()
+	addr, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("free port: %v", fmt.Errorf("address %v", l.Addr()))
+	}
+	return addr.Port
+}

@@ -1,0 +1,85 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cacheDir keeps what is slow to make. QEMU must be able to read it as any
+// user, so it is not below a home directory. build.sh has the same default.
+func cacheDir() string {
+	if dir := os.Getenv("VMGRACE_CACHE"); dir != "" {
+		return dir
+	}
+	return "/var/cache/vmgrace"
+}
+
+// guestImage returns the guest's kernel and initramfs, made at first need.
+func guestImage(t T) (kernel, initrd string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), filepath.Join(moduleRoot(t), "test/guest/build.sh")).Output()
+	if err != nil {
+		t.Fatalf("test guest: %v%s", err, stderr(err))
+	}
+	dir := strings.TrimSpace(string(out))
+	return filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")
+}
+
+// Binary returns the path of one of the project's two binaries. They are taken
+// from VMGRACE_BIN_DIR (make test has just built them) or built.
+func Binary(t T, name string) string {
+	t.Helper()
+	if dir := os.Getenv("VMGRACE_BIN_DIR"); dir != "" {
+		return filepath.Join(dir, name)
+	}
+	root := moduleRoot(t)
+	dir := filepath.Join(root, "bin")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatalf("build: %v", err)
+	}
+	// Tests of several packages run at once: one build at a time.
+	lock, err := os.Open(dir)
+	if err != nil {
+		t.Fatalf("build: %v", err)
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatalf("lock %s: %v", dir, err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "make", "-s", "-C", root, "bin/"+name).CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", name, err, out)
+	}
+	return filepath.Join(dir, name)
+}
+
+// moduleRoot finds go.mod above the working directory, which in a test is its package's.
+func moduleRoot(t T) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, statErr := os.Stat(filepath.Join(dir, "go.mod")); statErr == nil {
+			return dir
+		}
+		if parent := filepath.Dir(dir); parent != dir {
+			dir = parent
+			continue
+		}
+		err = fmt.Errorf("no go.mod at or above %s", dir)
+	}
+	t.Fatalf("module root: %v", err)
+	return ""
+}
+
+// stderr is what a command that failed has said, for a message.
+func stderr(err error) string {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return ": " + string(exit.Stderr)
+	}
+	return ""
+}

@@ -1,0 +1,53 @@
+// Package node gives a test, or the demo, a node of its own: a libvirtd in a
+// private mount namespace, real QEMU guests under emulation, and the two
+// binaries of the project running beside them. Whatever is done to this node,
+// killing its libvirtd included, no other test and no libvirt of the machine
+// notices. When the process that started a node ends, however it ends,
+// everything in the node is killed.
+//
+// The package does not import testing: T is what it needs of a *testing.T.
+package node
+
+import (
+	"context"
+	"time"
+)
+
+// T is the part of *testing.T that this package uses. Fatalf must not return.
+type T interface {
+	Helper()
+	Logf(format string, args ...any)
+	Fatalf(format string, args ...any)
+	Failed() bool
+	Cleanup(f func())
+	Context() context.Context
+}
+
+// Eventually polls cond until it is true and fails the test when it is not so
+// within the given time.
+func Eventually(t T, within time.Duration, cond func() bool, format string, args ...any) {
+	t.Helper()
+	if !poll(t.Context(), within, cond) {
+		t.Fatalf("not within %v: "+format, append([]any{within}, args...)...)
+	}
+}
+
+// Never checks that cond stays false for the given time. It is for what must
+// not happen and therefore gives no sign.
+func Never(t T, within time.Duration, cond func() bool, format string, args ...any) {
+	t.Helper()
+	if poll(t.Context(), within, cond) {
+		t.Fatalf("happened within %v: "+format, append([]any{within}, args...)...)
+	}
+}
+
+func poll(ctx context.Context, within time.Duration, cond func() bool) bool {
+	end := time.Now().Add(within)
+	for !cond() {
+		if time.Now().After(end) || ctx.Err() != nil {
+			return false
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	return true
+}

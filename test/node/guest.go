@@ -1,0 +1,208 @@
+package node
+
+import (
+	"crypto/rand"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Guest is one instance of a domain: a QEMU process.
+type Guest struct {
+	Spec
+	// Domain is the domain's name, <namespace>_<name>.
+	Domain string
+	// UID stands for the VMI's UID. It is not the domain's UUID.
+	UID string
+	// PID is QEMU's process id, StartTime its field 22 of /proc/<pid>/stat.
+	PID       int
+	StartTime uint64
+
+	node   *Node
+	pidfd  int
+	serial string
+	log    string
+	logPos int // where this instance's part of QEMU's log begins
+}
+
+// Boot starts a guest and waits until it listens (firmware: until it runs).
+func (n *Node) Boot(t T, s Spec) *Guest {
+	t.Helper()
+	g := n.Start(t, s)
+	g.WaitUp(t)
+	return g
+}
+
+// Start starts a guest and returns as soon as QEMU runs. Given the Spec of a
+// guest that ended, it starts that domain again as another instance.
+func (n *Node) Start(t T, s Spec) *Guest {
+	t.Helper()
+	if s.Namespace == "" {
+		s.Namespace = "vmgrace-test"
+	}
+	if s.Name == "" {
+		s.Name = "vm-" + strings.ToLower(rand.Text()[:8])
+	}
+	if s.UUID == "" {
+		s.UUID = randomUUID()
+	}
+	g := &Guest{Spec: s, Domain: s.Namespace + "_" + s.Name, UID: randomUUID(), node: n}
+	g.serial = filepath.Join(n.Dir, g.Domain+".serial")
+	g.log = filepath.Join(n.Dir, "log", "qemu", g.Domain+".log")
+	g.logPos = len(readText(g.log))
+	_ = os.Remove(g.serial) // of an earlier instance
+
+	d := domain{Spec: s, Domain: g.Domain, Serial: g.serial, Cmdline: kernelArgs + s.Behaviour}
+	if !s.Firmware {
+		d.Kernel, d.Initrd = guestImage(t)
+	}
+	text, err := d.xml()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	file := filepath.Join(n.Dir, g.Domain+".xml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatalf("domain XML: %v", err)
+	}
+	if s.Persistent {
+		n.Virsh(t, "define", file)
+		n.Virsh(t, "start", g.Domain)
+	} else {
+		n.Virsh(t, "create", file)
+	}
+	g.findProcess(t)
+	t.Cleanup(func() { g.cleanup(t) })
+	return g
+}
+
+// findProcess takes hold of the QEMU process while libvirt has just said that it runs.
+func (g *Guest) findProcess(t T) {
+	t.Helper()
+	text := readText(filepath.Join(g.node.RunDir(), g.Domain+".pid"))
+	pid, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		t.Fatalf("QEMU's pid file of %s: %v", g.Domain, err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatalf("pidfd of QEMU %d (%s): %v", pid, g.Domain, err)
+	}
+	stat := readText(fmt.Sprintf("/proc/%d/stat", pid))
+	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
+	if len(fields) < 20 {
+		t.Fatalf("/proc/%d/stat: %q", pid, stat)
+	}
+	start, err := strconv.ParseUint(fields[19], 10, 64)
+	if err != nil {
+		t.Fatalf("start time of QEMU %d: %v", pid, err)
+	}
+	g.PID, g.StartTime, g.pidfd = pid, start, fd
+}
+
+func (g *Guest) cleanup(t T) {
+	if t.Failed() {
+		t.Logf("guest %s said:\n%sits QEMU said:\n%s", g.Domain, g.Serial(), g.QEMULog())
+	}
+	// Not by libvirt, which may be dead or hung.
+	_ = unix.PidfdSendSignal(g.pidfd, unix.SIGCONT, nil, 0)
+	_ = unix.PidfdSendSignal(g.pidfd, unix.SIGKILL, nil, 0)
+	ended(g.pidfd, patience)
+	_ = unix.Close(g.pidfd)
+}
+
+// WaitUp waits until the guest listens for the power button.
+func (g *Guest) WaitUp(t T) {
+	t.Helper()
+	if g.Firmware {
+		return
+	}
+	up := func() bool { return strings.Contains(g.Serial(), "vmgrace-guest: up") || g.Gone() }
+	Eventually(t, patience, up, "guest %s is up", g.Domain)
+	if g.Gone() {
+		t.Fatalf("guest %s ended while it booted: %s%s", g.Domain, g.Serial(), g.QEMULog())
+	}
+}
+
+// Serial is what the guest has written to its serial console.
+func (g *Guest) Serial() string { return readText(g.serial) }
+
+// Presses counts the presses of the power button that the guest has noticed.
+func (g *Guest) Presses() int { return strings.Count(g.Serial(), "vmgrace-guest: press ") }
+
+// QEMULog is this instance's part of QEMU's log.
+func (g *Guest) QEMULog() string {
+	text := readText(g.log)
+	return text[min(g.logPos, len(text)):]
+}
+
+// Termination is a signal as QEMU has logged it.
+type Termination struct {
+	At     time.Time // to the microsecond
+	Signal int
+	// PID and Process sent it.
+	PID     int
+	Process string
+}
+
+// Terminated returns the first signal that ended QEMU, by its own log. ok is
+// false as long as there is none; SIGKILL leaves none.
+func (g *Guest) Terminated() (s Termination, ok bool) { return parseTermination(g.QEMULog()) }
+
+// 2026-01-02T03:04:05.678901Z qemu-system-x86_64: terminating on signal 15 from pid 42 (/usr/sbin/libvirtd)
+var terminating = regexp.MustCompile(`(?m)^(\S+Z) \S+ terminating on signal (\d+)(?: from pid (\d+) \((.*)\))?$`)
+
+func parseTermination(log string) (s Termination, ok bool) {
+	m := terminating.FindStringSubmatch(log)
+	if m == nil {
+		return s, false
+	}
+	at, err := time.Parse(time.RFC3339Nano, m[1])
+	if err != nil {
+		return s, false
+	}
+	s = Termination{At: at, Process: m[4]}
+	s.Signal, _ = strconv.Atoi(m[2]) // digits
+	s.PID, _ = strconv.Atoi(m[3])    // digits or nothing
+	return s, true
+}
+
+// Gone tells whether the QEMU process has ended.
+func (g *Guest) Gone() bool { return ended(g.pidfd, 0) }
+
+// WaitGone waits for the end of the QEMU process and returns when it was seen.
+func (g *Guest) WaitGone(t T, within time.Duration) time.Time {
+	t.Helper()
+	if !ended(g.pidfd, within) {
+		t.Fatalf("QEMU of %s is still there after %v", g.Domain, within)
+	}
+	return time.Now()
+}
+
+// Signal sends a signal to QEMU.
+func (g *Guest) Signal(t T, sig syscall.Signal) {
+	t.Helper()
+	if err := unix.PidfdSendSignal(g.pidfd, sig, nil, 0); err != nil {
+		t.Fatalf("%v to QEMU of %s: %v", sig, g.Domain, err)
+	}
+}
+
+// Virsh runs a virsh command on the domain: "suspend", "resume", "destroy",
+// "shutdown", "dompmsuspend", "mem", ...
+func (g *Guest) Virsh(t T, command string, args ...string) string {
+	t.Helper()
+	return g.node.Virsh(t, append([]string{command, g.Domain}, args...)...)
+}
+
+func randomUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

@@ -1,0 +1,239 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// patience is how long anything without a promise may take on a busy machine.
+const patience = 60 * time.Second
+
+// Node is a private mount namespace with a libvirtd in it. libvirt's own
+// directories are bind mounts of directories below Dir, so that they can be
+// read from outside.
+type Node struct {
+	// Dir is this node's directory, a short path: unix sockets are below it.
+	Dir string
+
+	keeper   *Process // holds the namespace
+	hold     *os.File // closed: the keeper kills everything in the namespace
+	libvirtd *Process
+}
+
+// The keeper's program. It ends when its standard input does, which is also
+// what happens when the process that started it dies. What cannot be found by
+// the mount namespace (a shim in one of its own) has VMGRACE_NODE.
+const keeper = `set -e
+mount --make-rprivate /
+while [ $# -gt 0 ]; do mkdir -p "$1" "$2"; mount --bind "$1" "$2"; shift 2; done
+touch /run/libvirt/vmgrace-node
+read -r _ || :
+me=$(readlink /proc/self/ns/mnt)
+for pass in 1 2; do
+	for p in /proc/[0-9]*; do
+		[ "$p" = "/proc/$$" ] && continue
+		if [ "$(readlink "$p/ns/mnt")" = "$me" ] || grep -qsz "^VMGRACE_NODE=$VMGRACE_NODE\$" "$p/environ"; then
+			kill -9 "${p#/proc/}" || :
+		fi
+	done 2>/dev/null
+done
+`
+
+const libvirtdConf = `auth_unix_rw = "none"
+auth_unix_ro = "none"
+`
+
+// QEMU as root without a mount namespace of its own: the keeper finds it by
+// the node's. stdio_handler: QEMU writes its log itself, no virtlogd.
+const qemuConf = `user = "root"
+group = "root"
+security_driver = "none"
+cgroup_controllers = []
+namespaces = []
+stdio_handler = "file"
+`
+
+// New starts a node that ends with the test.
+func New(t T) *Node {
+	t.Helper()
+	n, err := Start(t.Context())
+	if err != nil {
+		t.Fatalf("node: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("libvirtd said:\n%s", readText(filepath.Join(n.Dir, "libvirtd.log")))
+		}
+		n.Close()
+	})
+	return n
+}
+
+// Main is for TestMain: it runs the tests with a node that they share and
+// returns the exit status.
+func Main(run func(*Node) int) int {
+	n, err := Start(context.Background())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+		return 1
+	}
+	defer n.Close()
+	return run(n)
+}
+
+// Start makes a node and starts its libvirtd. The caller closes it.
+func Start(ctx context.Context) (*Node, error) {
+	for _, bin := range []string{"libvirtd", "virsh", "qemu-system-x86_64", "nsenter", "unshare"} {
+		if _, err := exec.LookPath(bin); err != nil {
+			return nil, fmt.Errorf("%s is not installed: run make deps", bin)
+		}
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("a node needs root: run make test or make demo, which use sudo")
+	}
+	dir, err := os.MkdirTemp("", "vmgrace-node-")
+	if err != nil {
+		return nil, fmt.Errorf("node directory: %w", err)
+	}
+	n := &Node{Dir: dir}
+	if err := n.start(ctx); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *Node) start(ctx context.Context) error {
+	cmd := exec.Command("unshare", "--mount", "sh", "-c", keeper, "sh",
+		filepath.Join(n.Dir, "run"), "/run/libvirt",
+		filepath.Join(n.Dir, "lib"), "/var/lib/libvirt",
+		filepath.Join(n.Dir, "log"), "/var/log/libvirt",
+		filepath.Join(n.Dir, "etc"), "/etc/libvirt",
+		// Shared by all nodes: what QEMU can do is found out in 4 s, once.
+		filepath.Join(cacheDir(), "libvirt"), "/var/cache/libvirt")
+	conf := filepath.Join(n.Dir, "etc")
+	err := errors.Join(os.Mkdir(conf, 0o755),
+		os.WriteFile(filepath.Join(conf, "libvirtd.conf"), []byte(libvirtdConf), 0o600),
+		os.WriteFile(filepath.Join(conf, "qemu.conf"), []byte(qemuConf), 0o600))
+	if err != nil {
+		return fmt.Errorf("libvirt configuration: %w", err)
+	}
+	in, hold, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("pipe: %w", err)
+	}
+	defer in.Close()
+	n.hold = hold
+	cmd.Env = append(os.Environ(), n.marker())
+	cmd.Stdin = in
+	if n.keeper, err = startProcess(cmd, filepath.Join(n.Dir, "keeper.log")); err != nil {
+		return err
+	}
+	ready := func() bool {
+		_, err := os.Stat(filepath.Join(n.Dir, "run", "vmgrace-node"))
+		return err == nil || !n.keeper.Running()
+	}
+	if !poll(ctx, patience, ready) || !n.keeper.Running() {
+		return fmt.Errorf("mount namespace: %s", n.keeper.Log())
+	}
+	return n.StartLibvirtd(ctx)
+}
+
+func (n *Node) marker() string { return "VMGRACE_NODE=" + n.Dir }
+
+// Close kills everything that runs in the node and removes its directory.
+func (n *Node) Close() {
+	if n.hold != nil {
+		_ = n.hold.Close()
+	}
+	if n.keeper != nil {
+		n.keeper.Exited(patience)
+	}
+	if n.libvirtd != nil {
+		n.libvirtd.Exited(patience) // killed by the keeper; reaped here
+	}
+	_ = os.RemoveAll(n.Dir)
+}
+
+// Command prepares a command that runs inside the node. The program is started
+// by an exec in place: the process id is the command's own.
+func (n *Node) Command(name string, args ...string) *exec.Cmd {
+	ns := "--mount=/proc/" + strconv.Itoa(n.keeper.PID()) + "/ns/mnt"
+	cmd := exec.Command("nsenter", append([]string{ns, "--", name}, args...)...)
+	cmd.Env = append(os.Environ(), n.marker())
+	return cmd
+}
+
+// URI reaches the node's libvirtd from outside of it.
+func (n *Node) URI() string {
+	return "qemu+unix:///system?socket=" + filepath.Join(n.Dir, "run", "libvirt-sock")
+}
+
+// RunDir is, from outside, what /run/libvirt/qemu is in the node.
+func (n *Node) RunDir() string { return filepath.Join(n.Dir, "run", "qemu") }
+
+// StartLibvirtd starts libvirtd, which must not be running, and waits until it answers.
+func (n *Node) StartLibvirtd(ctx context.Context) error {
+	// In a chroot nsenter ends up outside of it, at the machine's own libvirt:
+	// a second libvirtd there would take its sockets away.
+	const guarded = `[ -e /run/libvirt/vmgrace-node ] || { echo "not in the node's namespace: is this a chroot?"; exit 1; }
+exec libvirtd -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
+	cmd := n.Command("sh", "-c", guarded)
+	p, err := startProcess(cmd, filepath.Join(n.Dir, "libvirtd.log"))
+	if err != nil {
+		return err
+	}
+	n.libvirtd = p
+	answers := func() bool {
+		_, err := n.TryVirsh(ctx, "list")
+		return err == nil || !p.Running()
+	}
+	if !poll(ctx, patience, answers) || !p.Running() {
+		return fmt.Errorf("libvirtd does not answer: %s", p.Log())
+	}
+	return nil
+}
+
+// Libvirtd is the libvirtd process: kill, stop or freeze it by signals.
+func (n *Node) Libvirtd() *Process { return n.libvirtd }
+
+// RestartLibvirtd kills libvirtd with SIGKILL and starts it again.
+func (n *Node) RestartLibvirtd(t T) {
+	t.Helper()
+	n.libvirtd.Kill()
+	if err := n.StartLibvirtd(t.Context()); err != nil {
+		t.Fatalf("restart libvirtd: %v", err)
+	}
+}
+
+// Virsh runs virsh in the node and returns its output.
+func (n *Node) Virsh(t T, args ...string) string {
+	t.Helper()
+	out, err := n.TryVirsh(t.Context(), args...)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return out
+}
+
+// TryVirsh is Virsh for calls that may fail. Bound by ctx and by a minute.
+func (n *Node) TryVirsh(ctx context.Context, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	inside := n.Command("virsh", append([]string{"-q", "-c", "qemu:///system"}, args...)...)
+	cmd := exec.CommandContext(ctx, inside.Path, inside.Args[1:]...)
+	cmd.Env = inside.Env
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("virsh %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+	}
+	return strings.TrimSpace(out.String()), nil
+}

@@ -1,0 +1,134 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Process is a running command. It needs no goroutine: its end is seen through
+// a pidfd. All methods may be called at once.
+type Process struct {
+	cmd *exec.Cmd
+	log string
+
+	mu sync.Mutex
+	fd int // pidfd, -1 once the process is reaped
+}
+
+// startProcess runs cmd in a process group of its own, so that Ctrl-C reaches
+// only the one who has to clean up. Output is appended to the file log.
+func startProcess(cmd *exec.Cmd, log string) (*Process, error) {
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("log of %s: %w", cmd.Path, err)
+	}
+	defer out.Close() // the child has its own copy
+	cmd.Stdout, cmd.Stderr = out, out
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	fd := -1
+	cmd.SysProcAttr.PidFD = &fd
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	if fd < 0 {
+		_ = cmd.Process.Kill()
+		return nil, errors.Join(errors.New("the kernel has no pidfd"), cmd.Wait())
+	}
+	return &Process{cmd: cmd, log: log, fd: fd}, nil
+}
+
+// PID is the process's id in the caller's PID namespace.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Signal sends sig. A process that has ended is an error.
+func (p *Process) Signal(sig syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fd < 0 {
+		return os.ErrProcessDone
+	}
+	return unix.PidfdSendSignal(p.fd, sig, nil, 0)
+}
+
+// Exited waits for the end, at most so long, and returns the exit status: 128+n
+// after signal n. ok is false while the process runs.
+func (p *Process) Exited(within time.Duration) (code int, ok bool) {
+	end := time.Now().Add(within)
+	for {
+		// In slices, so that a Signal need not wait for a waiter.
+		left := time.Until(end)
+		if code, ok := p.reap(min(max(left, 0), 20*time.Millisecond)); ok || left <= 0 {
+			return code, ok
+		}
+	}
+}
+
+func (p *Process) reap(within time.Duration) (code int, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.fd >= 0 {
+		if !ended(p.fd, within) {
+			return 0, false
+		}
+		_ = p.cmd.Wait() // the exit status says it all
+		_ = unix.Close(p.fd)
+		p.fd = -1
+	}
+	state := p.cmd.ProcessState
+	if ws, isWS := state.Sys().(syscall.WaitStatus); isWS && ws.Signaled() {
+		return 128 + int(ws.Signal()), true
+	}
+	return state.ExitCode(), true
+}
+
+// Running tells whether the process has not ended.
+func (p *Process) Running() bool {
+	_, ok := p.Exited(0)
+	return !ok
+}
+
+// Kill sends SIGKILL and waits for the end.
+func (p *Process) Kill() {
+	if p.Signal(unix.SIGKILL) == nil {
+		p.Exited(10 * time.Second)
+	}
+}
+
+// Log returns what the process has written to stdout and stderr.
+func (p *Process) Log() string { return readText(p.log) }
+
+// readText returns a file's text, "" while there is none.
+func readText(path string) string {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
+
+// ended polls a pidfd: readable means that the process has ended.
+func ended(pidfd int, within time.Duration) bool {
+	end := time.Now().Add(within)
+	for {
+		left := max(0, time.Until(end))
+		// Rounded up: a poll of 0 ms in a loop would spin.
+		ms := int((left + time.Millisecond - 1) / time.Millisecond)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, ms)
+		if n > 0 {
+			return true
+		}
+		if left == 0 || (err != nil && !errors.Is(err, unix.EINTR)) {
+			return false
+		}
+	}
+}

@@ -1,0 +1,128 @@
+package rules
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/vmgrace/vmgrace"
+
+// pkg is what go list says of a package. Deps is the closure of Imports.
+type pkg struct {
+	ImportPath, Dir, Doc, Name               string
+	GoFiles, CgoFiles, TestGoFiles           []string
+	XTestGoFiles, Imports, Deps, TestImports []string
+	Standard                                 bool
+}
+
+// short is the path below the module: "pkg/grace".
+func (p pkg) short() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
+
+// list asks go list for packages, with their files, imports and doc comments.
+func list(t *testing.T, args ...string) []pkg {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-tags", "libvirt_dlopen", "-json"}, args...)...)
+	cmd.Dir = "../.."
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		errors.As(err, &exit)
+		t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+	}
+	var pkgs []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return pkgs
+		} else if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+// below tells whether path is the package or module root, or below it.
+func below(path, root string) bool {
+	return path == root || strings.HasPrefix(path, root+"/")
+}
+
+func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
+	homes := map[string]string{
+		"github.com/fsnotify/fsnotify":   "pkg/signals/watch",
+		"libvirt.org/go/libvirt":         "pkg/hypervisor/libvirt",
+		"github.com/prometheus":          "internal/metrics",
+		"k8s.io":                         "internal/kube",
+		"github.com/spf13/pflag":         "", // flags belong to the commands
+		module + "/test/node":            "test",
+		"github.com/vmgrace/vmgrace/cmd": "", // nobody
+	}
+	for _, p := range list(t, "./...") {
+		for _, path := range p.Imports {
+			for library, home := range homes {
+				if !below(path, library) || (home != "" && below(p.short(), home)) {
+					continue
+				}
+				if library == "github.com/spf13/pflag" && commandSide(p.short()) {
+					continue
+				}
+				t.Errorf("%s imports %s, which only %q may", p.short(), path, home)
+			}
+		}
+	}
+}
+
+// commandSide: the commands and the packages that hold their flags and wiring.
+func commandSide(short string) bool {
+	return below(short, "cmd") || below(short, "internal/nodeagent") || below(short, "internal/launcher")
+}
+
+func TestNothingInPkgKnowsInternal(t *testing.T) {
+	for _, p := range list(t, "./pkg/...") {
+		for _, path := range p.Imports {
+			if below(path, module+"/internal") || below(path, module+"/cmd") || below(path, module+"/test") {
+				t.Errorf("%s imports %s: internal stands above pkg", p.short(), path)
+			}
+		}
+	}
+}
+
+func TestTheCoreDoesNoIO(t *testing.T) {
+	allowed := []string{"cmp", "errors", "fmt", "maps", "math", "slices", "strconv", "strings", "time"}
+	for _, p := range list(t, "./pkg/grace") {
+		for _, path := range p.Imports {
+			if !slices.Contains(allowed, path) {
+				t.Errorf("the core imports %s; it may import %v", path, allowed)
+			}
+		}
+	}
+}
+
+func TestTheShimStaysSmall(t *testing.T) {
+	forbidden := []string{
+		"github.com/fsnotify/fsnotify", "libvirt.org/go/libvirt", "github.com/prometheus", "k8s.io",
+		"net/http", "runtime/cgo", module + "/pkg/hypervisor", module + "/pkg/gracecache", module + "/internal/agent",
+	}
+	for _, p := range list(t, "./cmd/launcher-shim") {
+		for _, path := range p.Deps {
+			if slices.ContainsFunc(forbidden, func(f string) bool { return below(path, f) }) {
+				t.Errorf("launcher-shim contains %s", path)
+			}
+		}
+	}
+}
+
+func TestOnlyTestsImportTesting(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		if below(p.short(), "pkg/hypervisor/drivertest") {
+			continue // a suite that the tests of the drivers call
+		}
+		if slices.Contains(p.Imports, "testing") {
+			t.Errorf("%s imports testing outside of a test", p.short())
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package rules
+
+import (
+	"bytes"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// source is a parsed file of the project.
+type source struct {
+	path string // below the module's root
+	pkg  pkg
+	fset *token.FileSet
+	file *ast.File
+	text []byte
+}
+
+func (s source) test() bool { return strings.HasSuffix(s.path, "_test.go") }
+
+func (s source) at(n ast.Node) token.Position { return s.fset.Position(n.Pos()) }
+
+func sources(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	for _, p := range list(t, "./...") {
+		for _, name := range slices.Concat(p.GoFiles, p.CgoFiles, p.TestGoFiles, p.XTestGoFiles) {
+			full := filepath.Join(p.Dir, name)
+			text, err := os.ReadFile(full)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := source{path: filepath.Join(p.short(), name), pkg: p, fset: token.NewFileSet(), text: text}
+			if s.file, err = parser.ParseFile(s.fset, s.path, text, parser.ParseComments); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, s)
+		}
+	}
+	if len(all) < 10 {
+		t.Fatalf("only %d files found", len(all))
+	}
+	return all
+}
+
+func TestFilesAreShort(t *testing.T) {
+	for _, s := range sources(t) {
+		limit := 300
+		switch {
+		case s.test():
+			limit = 500
+		case s.file.Name.Name == "main" && strings.HasPrefix(s.path, "cmd/"):
+			limit = 80
+		}
+		if lines := bytes.Count(s.text, []byte("\n")); lines > limit {
+			t.Errorf("%s has %d lines, more than %d", s.path, lines, limit)
+		}
+	}
+}
+
+func TestEveryPackageExplainsItself(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		if len(p.GoFiles) > 0 && p.Doc == "" {
+			t.Errorf("%s has no package comment", p.short())
+		}
+		if base := filepath.Base(p.ImportPath); slices.Contains([]string{"util", "utils", "common", "helpers", "misc"}, base) {
+			t.Errorf("%s: a name that says nothing", p.short())
+		}
+	}
+}
+
+func TestInterfacesAreSmall(t *testing.T) {
+	const limit = 6
+	for _, s := range sources(t) {
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			if i, ok := n.(*ast.InterfaceType); ok && i.Methods.NumFields() > limit {
+				t.Errorf("%v: an interface of %d methods, more than %d", s.at(n), i.Methods.NumFields(), limit)
+			}
+			return true
+		})
+	}
+}
+
+// No clock: the shell around the core reads it and hands it in.
+func TestTheCoreReadsNoClock(t *testing.T) {
+	clock := []string{"Now", "Since", "Until", "After", "AfterFunc", "Sleep", "NewTimer", "NewTicker", "Tick"}
+	for _, s := range sources(t) {
+		if s.pkg.short() != "pkg/grace" || s.test() {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			if x, ok := sel.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains(clock, sel.Sel.Name) {
+				t.Errorf("%v: the core reads the clock by time.%s", s.at(n), sel.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
+// A package-level variable is an error value or a table that nothing writes.
+func TestNoGlobalState(t *testing.T) {
+	tables := []string{
+		"cmd/node-agent.version", "cmd/launcher-shim.version", // set by the linker
+		"pkg/grace.rules", "pkg/grace.transitions",
+		"pkg/hypervisor/libvirt.loop", // libvirt itself has one event loop per process
+	}
+	for _, s := range sources(t) {
+		if s.test() {
+			continue
+		}
+		for _, name := range globals(s.file) {
+			if strings.HasPrefix(name, "Err") || strings.HasPrefix(name, "err") || name == "_" {
+				continue
+			}
+			if !slices.Contains(tables, s.pkg.short()+"."+name) {
+				t.Errorf("%s: package variable %s", s.path, name)
+			}
+		}
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+				t.Errorf("%v: func init", s.at(f))
+			}
+		}
+	}
+}
+
+func globals(f *ast.File) []string {
+	var names []string
+	for _, d := range f.Decls {
+		decl, ok := d.(*ast.GenDecl)
+		if !ok || decl.Tok != token.VAR {
+			continue
+		}
+		for _, spec := range decl.Specs {
+			if v, ok := spec.(*ast.ValueSpec); ok && !pattern(v) {
+				for _, n := range v.Names {
+					names = append(names, n.Name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// pattern: a compiled regular expression cannot be changed.
+func pattern(v *ast.ValueSpec) bool {
+	if len(v.Values) != 1 {
+		return false
+	}
+	call, ok := v.Values[0].(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	sel, ok := call.Fun.(*ast.SelectorExpr)
+	return ok && sel.Sel.Name == "MustCompile"
+}
