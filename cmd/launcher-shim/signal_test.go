@@ -214,11 +214,11 @@ func TestALogWhoseReaderIsGoneDoesNotEndTheShim(t *testing.T) {
 }
 
 func TestTheCommandGetsDefaultSignals(t *testing.T) {
-	s := prepare(t, t.TempDir(), "--", "sh", "-c", `grep -E '^Sig(Ign|Blk)' /proc/$$/status`)
+	s := prepare(t, t.TempDir(), "--", "sh", "-c", `exec grep -E "^Sig(Ign|Blk)" /proc/self/status`)
 	var out output
 	s.cmd.Stdout = &out
 	s.start().wantExit(0)
-	plain, err := exec.Command("sh", "-c", `grep -E '^Sig(Ign|Blk)' /proc/$$/status`).Output()
+	plain, err := exec.Command("sh", "-c", `exec grep -E "^Sig(Ign|Blk)" /proc/self/status`).Output()
 	must(t, err)
 	if out.String() != string(plain) {
 		t.Errorf("the command ignores or blocks other signals:\n%s without the shim:\n%s", out.String(), plain)

@@ -70,19 +70,28 @@ func (k *keeper) change(err error) {
 
 func (k *keeper) adopt() {
 	namespace, name, _ := grace.SplitDomainName(k.domain)
-	k.rec = grace.Record{
+	rec := grace.Record{
 		Namespace: namespace, Name: name, UID: k.obs.UID, BootID: k.cfg.Policy.BootID,
 		Period: k.obs.Period, Instance: k.obs.Instance,
 	}
-	if k.obs.Shim == grace.ShimAlive {
-		k.rec.Launcher = k.obs.Holder
+	switch k.obs.Shim {
+	case grace.ShimAlive:
+		rec.Launcher = k.obs.Holder
+	case grace.ShimDied:
+		k.obs.Shim = grace.ShimOrphan // it died before this instance was there
+	default:
 	}
-	k.obs.Recorded = true
+	k.rec, k.obs.Recorded = rec, true
+	k.watchQEMU()
+	if k.obs.Gone {
+		// It ended between the look and now: nothing to guard.
+		k.reset()
+		return
+	}
 	if k.obs.Trigger {
 		k.obs.TriggerAt = k.now() // it waited for the domain; the grace period begins now
 	}
 	k.change(nil)
-	k.watchQEMU()
 	k.log.Info("guarding a VM", "uid", k.rec.UID, "gracePeriod", k.rec.Period.Length, "source", k.rec.Period.Source, "pid", k.rec.Instance.PID)
 	if k.rec.Instance.PID == 0 {
 		k.log.Warn("the domain's QEMU process cannot be identified; only libvirt can end it", "uuid", k.rec.Instance.UUID)

@@ -99,6 +99,11 @@ func (k *keeper) domainSeen(d hypervisor.Domain) {
 		}
 	} else {
 		k.unidentified = 0
+		if !k.obs.Recorded && d.Instance == k.before {
+			// libvirt, or a look that was under way, has not noticed its end yet.
+			k.later(identifyRetry, k.probe)
+			return
+		}
 	}
 	k.obs.Domain, k.obs.Instance = grace.DomainPresent, d.Instance
 	if !k.obs.Recorded || d.Instance == k.rec.Instance {

@@ -101,6 +101,10 @@ func TestTheNextVMOfThatNameLives(t *testing.T) {
 	first.stopped(t, a, "LauncherSignal", "Graceful")
 	first.exits(t, 0)
 
+	node.Eventually(t, soon, func() bool { // libvirt takes its time to forget a domain
+		_, err := shared.TryVirsh(t.Context(), "domstate", first.Domain)
+		return err != nil
+	}, "libvirt still has the domain")
 	next := shared.Start(t, first.Spec)
 	v := vm{next, first.launcher, first.launcher.Shim(t, "--grace-period=0", fmt.Sprintf("--pid=%d", next.PID))}
 	node.Eventually(t, soon, func() bool { _, ok := a.StatusOf(t, next); return ok }, "not guarded")

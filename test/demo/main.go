@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -25,7 +24,6 @@ func main() {
 	ok := run(ctx, out)
 	stop()
 	if !ok {
-		fmt.Fprintln(os.Stderr, "demo: not everything ended as it should")
 		os.Exit(1)
 	}
 }

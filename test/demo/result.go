@@ -38,7 +38,7 @@ func judge(a *actor) result {
 	}
 	r.expect(status.Deadline == a.deadline, "the deadline moved to "+status.Deadline)
 	deadline, err := time.Parse(time.RFC3339, a.deadline)
-	granted := deadline.Sub(a.asked)
+	granted := deadline.Sub(a.asked.Truncate(time.Millisecond)) // as the deadline is told
 	r.expect(granted >= a.grace && granted < a.grace+reactWithin, "got a grace period of "+granted.String())
 	killed, ok := a.vm.Terminated() // by QEMU's own log
 	r.expect(err == nil && ok, "no signal in QEMU's log")

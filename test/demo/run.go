@@ -64,6 +64,9 @@ func run(ctx context.Context, out screen) bool {
 		return false
 	}
 	text, ok := table(results)
+	if !ok {
+		text += "demo: not all three ended as they should\n"
+	}
 	out.end(text)
 	return ok
 }
@@ -74,8 +77,9 @@ func prepare(s *stage) (*node.Agent, []*actor) {
 	n := node.New(s)
 	agent := n.Agent(s, "--shutdown-retry-interval=2s").Start(s)
 	s.out.say("", "booting three Linux guests in QEMU, emulated")
-	var actors []*actor
-	for _, p := range cast() {
+	parts := cast()
+	actors := make([]*actor, 0, len(parts))
+	for _, p := range parts {
 		a := &actor{part: p, vm: n.Start(s, node.Spec{Namespace: "demo", Name: p.name, Behaviour: p.behaviour})}
 		actors = append(actors, a)
 	}
@@ -85,7 +89,10 @@ func prepare(s *stage) (*node.Agent, []*actor) {
 		a.shim = a.launcher.Shim(s, fmt.Sprintf("--pid=%d", a.vm.PID), "--grace-period="+a.grace.String())
 	}
 	for _, a := range actors {
-		guarded := func() bool { return a.launcher.Status().Phase == "Running" }
+		guarded := func() bool { // the uid: the agent has read the shim's vm.json
+			status := a.launcher.Status()
+			return status.Phase == "Running" && status.UID == a.vm.UID
+		}
 		node.Eventually(s, time.Minute, guarded, "%s is guarded by the agent", a.name)
 	}
 	return agent, actors

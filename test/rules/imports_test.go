@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -125,4 +127,45 @@ func TestOnlyTestsImportTesting(t *testing.T) {
 			t.Errorf("%s imports testing outside of a test", p.short())
 		}
 	}
+}
+
+func TestEveryDependencyIsExplained(t *testing.T) {
+	text, err := os.ReadFile("../../docs/dependencies.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{"../../go.mod", "../../tools/go.mod"} {
+		for _, path := range direct(t, file) {
+			if !strings.Contains(string(text), "`"+path+"`") {
+				t.Errorf("docs/dependencies.md does not say why %s has %s", filepath.Clean(file), path)
+			}
+		}
+	}
+}
+
+// direct lists the modules that a go.mod asks for itself: direct requirements and tools.
+func direct(t *testing.T, file string) []string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json", file).Output()
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+		Tool []struct{ Path string }
+	}
+	if err := json.Unmarshal(out, &mod); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	var paths []string
+	for _, r := range mod.Require {
+		tool := slices.ContainsFunc(mod.Tool, func(p struct{ Path string }) bool { return below(p.Path, r.Path) })
+		if !r.Indirect || tool {
+			paths = append(paths, r.Path)
+		}
+	}
+	return paths
 }

@@ -68,10 +68,11 @@ type Config struct {
 
 // Driver talks to one libvirt. It implements hypervisor.Driver.
 type Driver struct {
-	uri    string
-	logDir string
-	log    *slog.Logger
-	run    *runDir
+	uri       string
+	logDir    string
+	log       *slog.Logger
+	run       *runDir
+	keepalive int // seconds between keepalives
 
 	requests *lane // ACPI and resume: need libvirt's job lock, up to 30 s
 	agents   *lane // guest agent calls: up to 60 s
@@ -90,7 +91,7 @@ func New(c Config) *Driver {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	d := &Driver{uri: c.URI, logDir: c.LogDir, log: c.Logger, run: newRunDir(c.RunDir)}
+	d := &Driver{uri: c.URI, logDir: c.LogDir, log: c.Logger, run: newRunDir(c.RunDir), keepalive: keepaliveSeconds}
 	d.requests = d.newLane("requests", requestConns, 1)
 	d.agents = d.newLane("agents", agentConns, 0)
 	d.destroys = d.newLane("destroys", destroyConns, 0)
@@ -140,7 +141,7 @@ func (d *Driver) connect() (*libvirt.Connect, error) {
 		loop.leave()
 		return nil, fmt.Errorf("connect to %s: %w", d.uri, plain(err))
 	}
-	err = c.SetKeepAlive(keepaliveSeconds, keepaliveCount)
+	err = c.SetKeepAlive(d.keepalive, keepaliveCount)
 	if err != nil && !errors.Is(err, libvirt.ERR_NO_SUPPORT) && !errors.Is(err, libvirt.ERR_OK) {
 		d.disconnect(c)
 		return nil, fmt.Errorf("keepalive of %s: %w", d.uri, plain(err))

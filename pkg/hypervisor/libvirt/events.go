@@ -157,16 +157,24 @@ func (s *session) register() error {
 	return nil
 }
 
+// push takes an event whose end is read by a function, under the lock.
 func (s *session) push(dom *libvirt.Domain, end func(uuid string) hypervisor.End) {
 	name, err := dom.GetName() // both are local
 	uuid, err2 := dom.GetUUIDString()
 	s.mu.Lock()
-	if err != nil || err2 != nil || len(s.events) >= maxEvents {
-		s.events = []hypervisor.Event{{}}
-	} else {
-		s.events = append(s.events, hypervisor.Event{Name: name, UUID: uuid, End: end(uuid)})
+	defer s.mu.Unlock()
+	if err != nil || err2 != nil {
+		s.append(hypervisor.Event{})
+		return
 	}
-	s.mu.Unlock()
+	s.append(hypervisor.Event{Name: name, UUID: uuid, End: end(uuid)})
+}
+
+func (s *session) append(e hypervisor.Event) {
+	if len(s.events) >= maxEvents {
+		s.events, e = nil, hypervisor.Event{}
+	}
+	s.events = append(s.events, e)
 	select {
 	case s.wake <- struct{}{}:
 	default:

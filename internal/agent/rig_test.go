@@ -1,0 +1,318 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+const domain = "ns_vm"
+
+// rig is an agent in a bubble of virtual time, with everything around it in
+// the test's hands.
+type rig struct {
+	t      *testing.T
+	policy grace.Policy
+	hv     *fake.Hypervisor
+	cache  *memoryCache
+	dirs   map[string]*memoryDir
+	meter  *memoryMeter
+	agent  *Agent
+	start  time.Time
+	stop   func()
+}
+
+// inBubble runs a test in virtual time with a fresh rig.
+func inBubble(t *testing.T, test func(*rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{
+			t: t, hv: fake.New(), start: time.Now(),
+			cache: &memoryCache{records: map[string]grace.Record{}},
+			dirs:  map[string]*memoryDir{}, meter: &memoryMeter{counts: map[string]int{}},
+			policy: grace.Policy{BootID: "boot", RetryInterval: 5 * time.Second, AgentTimeout: 5 * time.Second,
+				UseAgent: true, DestroyTimeout: 10 * time.Second},
+		}
+		r.dir(domain)
+		r.run()
+		defer func() { r.stop() }()
+		test(r)
+	})
+}
+
+// Now is a monotonic clock that is an hour old at the start of the bubble.
+func (r *rig) Now() grace.Mono { return grace.Mono(time.Hour + time.Since(r.start)) }
+
+func (r *rig) Wall() time.Time { return time.Now() }
+
+func (r *rig) Open(pid int, start uint64) (Process, error) {
+	p, err := r.hv.OpenProcess(pid, start)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// run starts an agent on what the cache holds; stop ends it as SIGKILL does,
+// with everything that it has in memory.
+func (r *rig) run() {
+	ctx, cancel := context.WithCancel(context.Background())
+	r.agent = New(Config{
+		Policy: r.policy, DefaultPeriod: 30 * time.Second, Hypervisor: r.hv, Cache: r.cache,
+		Processes: r, Clock: r, Meter: r.meter,
+		Launcher: func(namespace, name string) Launcher { return r.dir(grace.DomainName(namespace, name)) },
+	}, slog.New(slog.DiscardHandler))
+	agent := r.agent
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := agent.Run(ctx, r.cache.all()); err != nil {
+			r.t.Error(err)
+		}
+	})
+	running.Go(func() { _ = r.hv.Run(ctx, agent.DomainChanged) })
+	for name := range r.dirs {
+		agent.LauncherChanged(name)
+	}
+	r.stop = func() { cancel(); r.cache.release(); running.Wait() }
+	synctest.Wait()
+}
+
+func (r *rig) restart() { r.stop(); r.run() }
+
+func (r *rig) dir(name string) *memoryDir {
+	if r.dirs[name] == nil {
+		r.dirs[name] = &memoryDir{view: watch.View{Present: true}}
+	}
+	return r.dirs[name]
+}
+
+// guarded starts a guest with a shim that states a grace period.
+func (r *rig) guarded(g fake.Guest, seconds string) (grace.Instance, *fake.Process) {
+	r.t.Helper()
+	shim := r.hv.StartProcess("shim")
+	r.change(g.Name, func(v *watch.View) {
+		v.Registered, v.Lock, v.Holder, v.File = true, watch.LockHeld, shim.PID(), 77
+		v.VM = signals.VM{Version: 1, UID: "uid-" + g.Name, Grace: seconds}
+	})
+	i := r.hv.Start(g)
+	r.after(time.Second)
+	if rec, ok := r.cache.get(g.Name); !ok || rec.Instance != i {
+		r.t.Fatalf("%s is not guarded: %+v", g.Name, rec)
+	}
+	return i, shim
+}
+
+// set changes a launcher directory without a sign.
+func (r *rig) set(name string, f func(*watch.View)) {
+	d := r.dir(name)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f(&d.view)
+}
+
+// change changes a launcher directory and lets the agent know.
+func (r *rig) change(name string, f func(*watch.View)) {
+	r.set(name, f)
+	r.agent.LauncherChanged(name)
+	synctest.Wait()
+}
+
+func (r *rig) trigger(name string) {
+	r.t.Helper()
+	r.change(name, func(v *watch.View) {
+		v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, watch.FileID{Inode: uint64(time.Since(r.start)) + 1}
+	})
+}
+
+// after lets virtual time pass.
+func (r *rig) after(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// stoppedAs asserts the outcome and that no trace is left.
+func (r *rig) stoppedAs(name string, cause grace.Cause, outcome grace.Outcome) {
+	r.t.Helper()
+	s := r.dir(name).said()
+	if s.Phase != grace.Stopped || s.Cause != cause || s.Outcome != outcome {
+		r.t.Errorf("status.json: %s %s %s; want Stopped %s %s", s.Phase, s.Cause, s.Outcome, cause, outcome)
+	}
+	if _, ok := r.cache.get(name); ok {
+		r.t.Error("the record is still there")
+	}
+	if r.dir(name).look().Trigger {
+		r.t.Error("the trigger is still there")
+	}
+}
+
+// when returns how long after the rig's start each call of a kind came.
+func (r *rig) when(op fake.Op, name string) []time.Duration {
+	var at []time.Duration
+	for _, c := range r.hv.Calls() {
+		if c.Op == op && c.Domain == name {
+			at = append(at, c.At.Sub(r.start))
+		}
+	}
+	return at
+}
+
+// memoryCache is a cache whose disk can fail or hang.
+type memoryCache struct {
+	mu      sync.Mutex
+	records map[string]grace.Record
+	fails   error
+	hang    chan struct{}
+	puts    int
+}
+
+func (c *memoryCache) Put(r grace.Record) error {
+	c.mu.Lock()
+	hang := c.hang
+	c.mu.Unlock()
+	if hang != nil {
+		<-hang
+		return errors.New("the disk was hung")
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.puts++
+	if c.fails == nil {
+		c.records[r.Domain()] = r
+	}
+	return c.fails
+}
+
+func (c *memoryCache) Delete(domain string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fails == nil {
+		delete(c.records, domain)
+	}
+	return c.fails
+}
+
+func (c *memoryCache) get(domain string) (grace.Record, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, ok := c.records[domain]
+	return r, ok
+}
+
+func (c *memoryCache) all() []grace.Record {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []grace.Record
+	for r := range maps.Values(c.records) {
+		all = append(all, r)
+	}
+	return all
+}
+
+func (c *memoryCache) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.fails = err
+}
+
+func (c *memoryCache) hangs() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hang = make(chan struct{})
+}
+
+func (c *memoryCache) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.hang != nil {
+		close(c.hang)
+		c.hang = nil
+	}
+}
+
+// memoryDir is a launcher directory.
+type memoryDir struct {
+	mu     sync.Mutex
+	view   watch.View
+	err    error
+	status signals.Status
+	stuck  bool // the trigger cannot be removed
+}
+
+func (d *memoryDir) Look() (watch.View, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.view, d.err
+}
+
+// breaks makes looks fail, or the trigger stay.
+func (d *memoryDir) breaks(err error, stuck bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.err, d.stuck = err, stuck
+}
+
+func (d *memoryDir) look() watch.View { v, _ := d.Look(); return v }
+
+func (d *memoryDir) WriteStatus(s signals.Status) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.status = s
+	return nil
+}
+
+func (d *memoryDir) said() signals.Status {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.status
+}
+
+func (d *memoryDir) RemoveTrigger(uid string, seen watch.FileID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.stuck {
+		return errors.New("read-only file system")
+	}
+	foreign := d.view.TriggerUID != "" && uid != "" && d.view.TriggerUID != uid
+	if seen == (watch.FileID{}) && !foreign || seen == d.view.TriggerID {
+		d.view.Trigger, d.view.TriggerUID, d.view.TriggerID = false, "", watch.FileID{}
+	}
+	return nil
+}
+
+// memoryMeter counts by name.
+type memoryMeter struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+func (m *memoryMeter) count(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counts[name]++
+}
+
+func (m *memoryMeter) of(name string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.counts[name]
+}
+
+func (m *memoryMeter) Stopped(c grace.Cause, o grace.Outcome, _ time.Duration) {
+	m.count("stopped " + string(c) + " " + string(o))
+}
+func (m *memoryMeter) Reacted(c grace.Cause, _ time.Duration) { m.count("reacted " + string(c)) }
+func (m *memoryMeter) Overshot(time.Duration)                 { m.count("overshot") }
+func (m *memoryMeter) Asked(mode grace.Mode, result string) {
+	m.count("asked " + string(mode) + " " + result)
+}
+func (m *memoryMeter) Destroyed(via string)   { m.count("destroyed " + via) }
+func (m *memoryMeter) Rejected(reason string) { m.count("rejected " + reason) }

@@ -1,0 +1,175 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// heard is what the sink of Run got.
+type heard struct {
+	mu  sync.Mutex
+	all []hypervisor.Event
+}
+
+func (h *heard) add(e hypervisor.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.all = append(h.all, e)
+}
+
+func (h *heard) count(e hypervisor.Event) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := 0
+	for _, other := range h.all {
+		if other == e {
+			n++
+		}
+	}
+	return n
+}
+
+// ends returns the different ends that were heard of a domain, in order.
+func (h *heard) ends(name string) []hypervisor.End {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var ends []hypervisor.End
+	for _, e := range h.all {
+		if e.Name == name && e.End != hypervisor.EndUnknown {
+			ends = append(ends, e.End)
+		}
+	}
+	return slices.Compact(ends)
+}
+
+// listen runs the driver's event connection until the test ends.
+func listen(t *testing.T, d *Driver) *heard {
+	t.Helper()
+	h := &heard{}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx, h.add) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		if d.Up() {
+			t.Error("up without a connection")
+		}
+	})
+	return h
+}
+
+func instance(t *testing.T, d *Driver, name string) grace.Instance {
+	t.Helper()
+	var i grace.Instance
+	node.Eventually(t, patience, func() bool {
+		dom, err := d.Get(bounded(t), name)
+		i = dom.Instance
+		return err == nil && i.PID != 0
+	}, "%s is identified", name)
+	return i
+}
+
+func TestTheEndIsNamedAsItWas(t *testing.T) {
+	d, _ := open(t)
+	events := listen(t, d)
+	node.Eventually(t, patience, d.Up, "connected")
+	for _, c := range []struct {
+		name string
+		end  func(*node.Guest)
+		// event and log do not always agree: see the traps of libvirt.
+		event, log hypervisor.End
+	}{
+		{"destroy", func(g *node.Guest) { g.Virsh(t, "destroy") }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
+		{"gracefulDestroy", func(g *node.Guest) { g.Virsh(t, "destroy", "--graceful") }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
+		{"SIGTERM", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
+		{"SIGTERMRestart", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
+		{"SIGKILL", func(g *node.Guest) { g.Signal(t, syscall.SIGKILL) }, hypervisor.EndFailed, hypervisor.EndCrashed},
+		{"save", func(g *node.Guest) { g.Virsh(t, "save", t.TempDir()+"/state") }, hypervisor.EndMoved, hypervisor.EndMoved},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			spec := node.Spec{Firmware: true}
+			if c.name == "SIGTERMRestart" {
+				spec.OnPoweroff = "restart"
+			}
+			g := shared.Boot(t, spec)
+			i := instance(t, d, g.Domain)
+			c.end(g)
+			g.WaitGone(t, patience)
+			var end hypervisor.End
+			node.Eventually(t, patience, func() bool {
+				var err error
+				end, err = d.Ended(bounded(t), g.Domain, i)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return end != hypervisor.EndUnknown
+			}, "the end is known")
+			if end != c.log {
+				t.Errorf("the log says %q, want %q:\n%s", end, c.log, g.QEMULog())
+			}
+			node.Eventually(t, patience, func() bool { _, err := d.Get(bounded(t), g.Domain); return errors.Is(err, hypervisor.ErrNotFound) }, "libvirt forgets it")
+			if ends := events.ends(g.Domain); !slices.Equal(ends, []hypervisor.End{c.event}) {
+				t.Errorf("events say %q, want %q", ends, c.event)
+			}
+		})
+	}
+}
+
+func TestRunEndsWithItsContextAlsoWhenLibvirtHangs(t *testing.T) {
+	d, p := open(t)
+	p.silence()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- d.Run(ctx, func(hypervisor.Event) { t.Error("an event out of nowhere") }) }()
+	heldWithin(t, p, 1)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if d.Up() {
+		t.Error("up without a connection")
+	}
+	p.cut(t) // without this the connect hangs for as long as libvirtd does
+}
+
+func TestASilentLibvirtdIsGivenUp(t *testing.T) {
+	d, p := open(t)
+	d.keepalive = 1
+	g := shared.Boot(t, node.Spec{Firmware: true})
+	events := listen(t, d)
+	node.Eventually(t, patience, d.Up, "connected")
+	i := instance(t, d, g.Domain)
+	p.silence()
+	asked := make(chan error, 1)
+	go func() { asked <- d.Ask(t.Context(), g.Domain, i, hypervisor.ModeACPI) }()
+	node.Eventually(t, patience, func() bool { return !d.Up() }, "the silence is noticed")
+	if err := <-asked; !errors.Is(err, hypervisor.ErrUnavailable) {
+		t.Errorf("a call into the silence: %v", err)
+	}
+	p.cut(t)
+	p.mend(t)
+	node.Eventually(t, patience, func() bool { return d.Up() && events.count(hypervisor.Event{}) == 2 }, "connected again")
+	if err := d.Ask(bounded(t), g.Domain, i, hypervisor.ModeACPI); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestASlowReceiverLosesEventsButNotTheNews(t *testing.T) {
+	s := &session{wake: make(chan struct{}, 1), events: make([]hypervisor.Event, maxEvents)}
+	s.append(hypervisor.Event{Name: "a"})
+	s.append(hypervisor.Event{Name: "b"})
+	if want := []hypervisor.Event{{}, {Name: "b"}}; !slices.Equal(s.events, want) {
+		t.Errorf("got %+v, want %+v", s.events, want)
+	}
+}
