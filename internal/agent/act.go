@@ -11,7 +11,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// act does what was decided, or starts a worker that does it.
+// act does what was decided: here what changes the record, in work what
+// reaches something outside.
 func (k *keeper) act(d grace.Decision, now grace.Mono) {
 	switch d.Do {
 	case grace.Adopt:
@@ -23,6 +24,28 @@ func (k *keeper) act(d grace.Decision, now grace.Mono) {
 	case grace.Shorten:
 		k.change(k.rec.Shorten(d.When, now))
 		k.log.Info("the launcher died in mid-grace: the deadline is now", "rule", d.Rule)
+	case grace.ReportFailed:
+		k.obs.Reported = true
+		k.cfg.Meter.Destroyed("failed")
+		k.log.Error("QEMU cannot be killed (a process in D state?); trying on, slowly", "rule", d.Rule, "pid", k.rec.Instance.PID)
+	case grace.Finish:
+		k.finish(d, now)
+	case grace.Forget:
+		k.log.Info("dropping the record", "rule", d.Rule)
+		k.letGo(nil)
+	case grace.ClearTrigger:
+		k.log.Info("removing a trigger whose shim is gone", "rule", d.Rule)
+		k.cfg.Meter.Rejected("trigger_orphan")
+		k.obs.Trigger = false
+		k.removeTrigger(k.trigger)
+	default:
+		k.work(d, now)
+	}
+	k.publish()
+}
+
+func (k *keeper) work(d grace.Decision, now grace.Mono) {
+	switch d.Do {
 	case grace.Save:
 		k.save()
 	case grace.Look:
@@ -39,23 +62,9 @@ func (k *keeper) act(d grace.Decision, now grace.Mono) {
 		k.destroy(now)
 	case grace.Explain:
 		k.explain()
-	case grace.ReportFailed:
-		k.obs.Reported = true
-		k.cfg.Meter.Destroyed("failed")
-		k.log.Error("QEMU cannot be killed (a process in D state?); trying on, slowly", "rule", d.Rule, "pid", k.rec.Instance.PID)
-	case grace.Finish:
-		k.finish(d, now)
-	case grace.Forget:
-		k.log.Info("dropping the record", "rule", d.Rule)
-		k.letGo(nil)
-	case grace.ClearTrigger:
-		k.log.Info("removing a trigger whose shim is gone", "rule", d.Rule)
-		k.cfg.Meter.Rejected("trigger_orphan")
-		k.obs.Trigger = false
-		k.removeTrigger(k.trigger)
-	case grace.Wait:
+	default:
+		k.log.Error("nobody does this; this is a bug", "do", d.Do)
 	}
-	k.publish()
 }
 
 // change notes that the record differs from what is on disk.

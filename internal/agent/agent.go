@@ -67,8 +67,8 @@ func (a *Agent) LauncherChanged(name string) {
 	defer a.mu.Unlock()
 	k := a.keepers[name]
 	if k == nil {
-		if _, _, ok := grace.SplitDomainName(name); !ok {
-			a.reject(name)
+		if problem := badName(name); problem != "" {
+			a.reject(name, problem)
 			return
 		}
 		k = a.keep(name, grace.Record{})
@@ -82,13 +82,27 @@ func (a *Agent) LauncherChanged(name string) {
 // maxStrange bounds what is remembered of names that are not ours.
 const maxStrange = 1000
 
-func (a *Agent) reject(name string) {
+// maxName is the longest domain name that libvirt can run: it writes
+// NAME.xml.new, and a file name has 255 bytes (tried with libvirt 9.0).
+const maxName = 255 - len(".xml.new")
+
+func badName(name string) string {
+	if _, _, ok := grace.SplitDomainName(name); !ok {
+		return "its name is not <namespace>_<name>"
+	}
+	if len(name) > maxName {
+		return "its name is too long for a libvirt domain"
+	}
+	return ""
+}
+
+func (a *Agent) reject(name, problem string) {
 	if a.strange[name] || len(a.strange) >= maxStrange {
 		return
 	}
 	a.strange[name] = true
 	a.cfg.Meter.Rejected("name")
-	a.log.Warn("not a launcher directory: its name is not <namespace>_<name>", "name", name)
+	a.log.Warn("not a launcher directory", "name", name, "problem", problem)
 }
 
 // DomainChanged takes a hypervisor's event. It does not block. Domains that

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -329,6 +330,29 @@ func TestAnInstanceWhoseProcessIsUnknownIsDestroyedByLibvirt(t *testing.T) {
 	})
 }
 
+func TestADryRunDoesNothingAndBindsNobody(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.policy.DryRun = true
+		r.run()
+		r.guarded(fake.Guest{Name: domain}, "30")
+		r.trigger(domain)
+		r.after(time.Hour)
+		if r.hv.Count(fake.OpAsk, domain) != 0 || r.hv.Count(fake.OpSignal, domain) != 0 {
+			t.Error("a dry run does something")
+		}
+		r.stop()
+		r.policy.DryRun = false
+		back := time.Since(r.start)
+		r.run()
+		r.after(minute)
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+		if got := r.when(fake.OpSignal, domain); len(got) != 1 || got[0] < back+30*second || got[0] > back+31*second {
+			t.Errorf("signalled at %v; want a whole grace period after %v", got, back)
+		}
+	})
+}
+
 func TestAKilledShimTakesItsVMWithIt(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		_, shim := r.guarded(fake.Guest{Name: domain, Presses: 1}, "3600")
@@ -439,10 +463,11 @@ func TestAWrongNameIsCountedOnce(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		for range 10 {
 			r.agent.LauncherChanged("Not A Name")
+			r.agent.LauncherChanged("ns_" + strings.Repeat("a", 245))
 		}
 		synctest.Wait()
-		if n := r.meter.of("rejected name"); n != 1 {
-			t.Errorf("counted %d times", n)
+		if n := r.meter.of("rejected name"); n != 2 {
+			t.Errorf("counted %d times, want once each", n)
 		}
 	})
 }

@@ -124,7 +124,9 @@ func insist(ctx context.Context, try func() error) error {
 func (k *keeper) reset() {
 	k.close(&k.qemu)
 	old := k.obs
-	k.before = k.rec.Instance
+	if old.Gone {
+		k.before = k.rec.Instance
+	}
 	k.rec, k.finishing, k.made = grace.Record{}, false, k.made+1
 	k.obs = grace.Observation{Looked: old.Looked, Ours: old.Ours, Shim: old.Shim, Holder: old.Holder, UID: old.UID, Trigger: old.Trigger,
 		TriggerByShim: old.TriggerByShim, TriggerAt: old.TriggerAt, Look: old.Look}

@@ -77,65 +77,53 @@ func (k *keeper) watchAgain() {
 }
 
 func (k *keeper) domainSeen(d hypervisor.Domain) {
-	now := k.now()
 	k.watchAgain()
-	if d.Instance.PID == 0 {
-		if k.obs.Recorded && k.rec.Instance.PID != 0 {
-			// The process is unclear for the moment; the pidfd is not.
-			k.obs.Power = d.Power
-			return
-		}
-		if k.unidentified == 0 {
-			k.unidentified = now
-		}
-		patience := identifyPatience
-		if d.Instance.UUID == k.before.UUID {
-			patience = leavePatience
-		}
-		ending := d.Power == grace.PowerEnding // its process is gone already
-		if !k.obs.Recorded && (ending || now.Sub(k.unidentified) < patience) {
-			k.later(identifyRetry, k.probe)
-			return
-		}
-	} else {
-		k.unidentified = 0
-		if !k.obs.Recorded && d.Instance == k.before {
-			// libvirt, or a look that was under way, has not noticed its end yet.
-			k.later(identifyRetry, k.probe)
-			return
-		}
+	switch {
+	case k.obs.Recorded && k.rec.Instance.PID != 0 && d.Instance.PID == 0:
+		// Its process is unclear to libvirt for the moment; the pidfd is not.
+		k.obs.Power = d.Power
+		return
+	case !k.obs.Recorded && !k.adoptable(d):
+		k.probeAt = k.now().Add(identifyRetry)
+		return
 	}
 	k.obs.Domain, k.obs.Instance = grace.DomainPresent, d.Instance
 	if !k.obs.Recorded || d.Instance == k.rec.Instance {
-		k.obs.Power, k.obs.Agent = d.Power, d.Agent
-		if d.Power == grace.PowerOn && !k.obs.Gone {
-			k.obs.End = grace.EndUnknown // it goes on: on_poweroff=restart, or a hint that was wrong
-		}
+		k.powerSeen(d)
 	}
 	k.metadata = k.statement(grace.SourceDomain, d.Grace)
 	k.resolve()
 	switch {
-	case !k.obs.Recorded:
-		if d.Persistent || d.Autostart {
-			k.log.Warn("this domain is persistent or autostarted: libvirt may start it again after its shutdown; define it transient",
-				"persistent", d.Persistent, "autostart", d.Autostart)
-		}
-	case k.rec.Instance.PID == 0 && d.Instance != k.rec.Instance:
+	case !k.obs.Recorded && (d.Persistent || d.Autostart):
+		k.log.Warn("this domain is persistent or autostarted: libvirt may start it again after its shutdown; define it transient",
+			"persistent", d.Persistent, "autostart", d.Autostart)
+	case k.obs.Recorded && k.rec.Instance.PID == 0 && d.Instance != k.rec.Instance:
 		k.instanceGone()
 	}
 }
 
-// later does something when the delay is over.
-func (k *keeper) later(delay time.Duration, f func()) {
-	k.worker(func(ctx context.Context) func() {
-		t := time.NewTimer(delay)
-		defer t.Stop()
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		}
-		return f
-	})
+// adoptable tells whether what was seen is an instance to guard. A domain that
+// is just starting, or whose QEMU has just gone, has no process to identify.
+func (k *keeper) adoptable(d hypervisor.Domain) bool {
+	if d.Instance.PID != 0 {
+		k.unidentified = 0
+		return d.Instance != k.before // a look that was under way when it ended
+	}
+	if k.unidentified == 0 {
+		k.unidentified = k.now()
+	}
+	patience := identifyPatience
+	if d.Instance.UUID == k.before.UUID {
+		patience = leavePatience
+	}
+	return d.Power != grace.PowerEnding && k.now().Sub(k.unidentified) >= patience
+}
+
+func (k *keeper) powerSeen(d hypervisor.Domain) {
+	k.obs.Power, k.obs.Agent = d.Power, d.Agent
+	if d.Power == grace.PowerOn && !k.obs.Gone {
+		k.obs.End = grace.EndUnknown // it goes on: on_poweroff=restart, or a hint that was wrong
+	}
 }
 
 // statement reads a grace period that somebody stated. What is invalid is

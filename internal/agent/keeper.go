@@ -41,7 +41,8 @@ type keeper struct {
 
 	looking   bool // at the launcher directory
 	lookAgain bool
-	lookAt    grace.Mono // when to look at the launcher again on our own account
+	lookAt    grace.Mono // when to look at the launcher again, unasked
+	probeAt   grace.Mono // when to look at the domain again, unasked
 	view      watch.View
 	trigger   watch.FileID // the trigger that is known
 	spent     watch.FileID // a trigger that did its work and could not be removed
@@ -75,7 +76,7 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	if k.obs.Recorded {
 		k.obs.Period = r.Period
 	}
-	k.lookAt = grace.Never
+	k.lookAt, k.probeAt = grace.Never, grace.Never
 	k.publish()
 	return k
 }
@@ -111,10 +112,7 @@ func (k *keeper) run(ctx context.Context) {
 			k.busy--
 			found()
 		case <-k.timer.C:
-			if now := k.now(); now >= k.lookAt {
-				k.lookAt = grace.Never
-				k.look()
-			}
+			k.unasked(k.now())
 		case <-done(k.qemu):
 			k.qemuGone()
 		case <-done(k.shim):
@@ -122,6 +120,18 @@ func (k *keeper) run(ctx context.Context) {
 			k.close(&k.shim)
 			k.look()
 		}
+	}
+}
+
+// unasked does the looks that no hint has asked for.
+func (k *keeper) unasked(now grace.Mono) {
+	if now >= k.lookAt {
+		k.lookAt = grace.Never
+		k.look()
+	}
+	if now >= k.probeAt {
+		k.probeAt = grace.Never
+		k.probe()
 	}
 }
 
@@ -146,7 +156,7 @@ func (k *keeper) step() {
 		}
 		if d.Do == grace.Wait {
 			k.tell()
-			k.sleep(min(d.At, k.lookAt), now)
+			k.sleep(min(d.At, k.lookAt, k.probeAt), now)
 			return
 		}
 		k.act(d, now)

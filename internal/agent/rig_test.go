@@ -34,6 +34,7 @@ type rig struct {
 
 // inBubble runs a test in virtual time with a fresh rig.
 func inBubble(t *testing.T, test func(*rig)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{
 			t: t, hv: fake.New(), start: time.Now(),

@@ -97,9 +97,6 @@ func Decide(r *Record, o *Observation, p *Policy, now Mono) Decision {
 	return Decision{Do: Wait, At: now.Add(saveRetry)}
 }
 
-func do(a Action) (Decision, bool)         { return Decision{Do: a}, true }
-func waitUntil(at Mono) (Decision, bool)   { return Decision{Do: Wait, At: at}, true }
-func next() (Decision, bool)               { return Decision{}, false }
-func soonest(a, b Mono) Mono               { return min(a, b) }
-func (o *Observation) saveRetryAt() Mono   { return o.Save.Last.Add(saveRetry) }
-func (o *Observation) saveIsFailing() bool { return o.Unsaved && o.Save.Failed && !o.Save.Running }
+func do(a Action) (Decision, bool)       { return Decision{Do: a}, true }
+func waitUntil(at Mono) (Decision, bool) { return Decision{Do: Wait, At: at}, true }
+func next() (Decision, bool)             { return Decision{}, false }

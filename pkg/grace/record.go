@@ -105,19 +105,19 @@ func DomainName(namespace, name string) string { return namespace + "_" + name }
 // name). A namespace has no '_', so the split is unambiguous.
 func SplitDomainName(domain string) (namespace, name string, ok bool) {
 	namespace, name, found := strings.Cut(domain, "_")
-	if !found || !isDNS(namespace, 63, false) || !isDNS(name, 253, true) {
+	if !found || !isDNS(namespace, 63, "-") || !isDNS(name, 253, "-.") {
 		return "", "", false
 	}
 	return namespace, name, true
 }
 
-func isDNS(s string, most int, dots bool) bool {
+func isDNS(s string, most int, inside string) bool {
 	if s == "" || len(s) > most {
 		return false
 	}
 	alnum := func(c byte) bool { return c >= 'a' && c <= 'z' || c >= '0' && c <= '9' }
 	for i := range len(s) {
-		if !alnum(s[i]) && s[i] != '-' && (s[i] != '.' || !dots) {
+		if !alnum(s[i]) && strings.IndexByte(inside, s[i]) < 0 {
 			return false
 		}
 	}

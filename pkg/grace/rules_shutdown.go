@@ -156,7 +156,7 @@ func agentAnswers(r *Record, o *Observation, p *Policy, now Mono) (Decision, boo
 	return untilDeadline(r, o, p, over)
 }
 
-func ask(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func ask(_ *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
 	if now < o.AskACPI.due(p.RetryInterval, now) {
 		return next()
 	}

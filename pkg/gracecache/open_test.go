@@ -145,7 +145,8 @@ func TestDirectoryThatCannotBeOne(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "locked"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "locked", lockName)); err != nil {
+	write(t, dir, "precious", []byte("precious"))
+	if err := os.Symlink(filepath.Join(dir, "precious"), filepath.Join(dir, "locked", lockName)); err != nil {
 		t.Fatal(err)
 	}
 	for _, bad := range []string{"file", "file/below", "locked", "/proc/vmgrace"} {

@@ -15,7 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone: the process has ended, or the pid belongs to another one now.
+// ErrGone says that the process has ended, or that the pid belongs to another
+// one now.
 var ErrGone = errors.New("the process is gone")
 
 // Start returns when a process started, in clock ticks since boot: field 22 of

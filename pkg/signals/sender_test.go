@@ -324,6 +324,22 @@ func TestWhatATenantPutsInTheWayIsReplacedNotFollowed(t *testing.T) {
 	}
 }
 
+func TestAReplacedSpareIsNotMovedIntoPlace(t *testing.T) {
+	dir := tmpfs(t, "size=32k")
+	s := newSender(t, dir)
+	must(t, s.Register())
+	must(t, os.Remove(filepath.Join(dir, FileVM)))
+	fill(t, dir) // so that it cannot register again
+	must(t, os.Remove(filepath.Join(dir, tempTrigger)))
+	must(t, os.Symlink("elsewhere", filepath.Join(dir, tempTrigger)))
+	if sent, err := s.Send("SIGTERM", noon); !sent || !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Send: %v, %v", sent, err)
+	}
+	if info, err := os.Lstat(filepath.Join(dir, FileTrigger)); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("the trigger is %v, %v", info, err)
+	}
+}
+
 func TestOnlyStoppedForOurUIDCounts(t *testing.T) {
 	dir := t.TempDir()
 	s := newSender(t, dir)

@@ -88,11 +88,11 @@ func TestADryRunDoesNothingAndBindsNobody(t *testing.T) {
 		t.Errorf("%d presses in a dry run", n)
 	}
 	a.Kill()
-	real := shared.Agent(t, "--state-dir="+a.StateDir, "--launchers-dir="+a.LaunchersDir).Start(t)
+	earnest := shared.Agent(t, "--state-dir="+a.StateDir, "--launchers-dir="+a.LaunchersDir).Start(t)
 	v.WaitGone(t, soon)
 	s, _ := v.Terminated()
 	if !s.At.After(deadline.Add(2 * time.Second)) {
 		t.Errorf("the real agent took over the dry run's deadline")
 	}
-	v.stopped(t, real, "LauncherSignal", "Forced")
+	v.stopped(t, earnest, "LauncherSignal", "Forced")
 }

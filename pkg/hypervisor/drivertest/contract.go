@@ -112,7 +112,10 @@ func (c *contract) anotherInstanceIsLeftAlone() {
 	if fresh == old {
 		c.Fatal("the new instance looks like the old one")
 	}
-	for _, i := range []grace.Instance{old, {UUID: "11111111-2222-4333-8444-555555555555"}, {UUID: fresh.UUID}} {
+	const stranger = "11111111-2222-4333-8444-555555555555"
+	for _, i := range []grace.Instance{
+		old, {UUID: fresh.UUID}, {UUID: stranger}, {UUID: stranger, PID: fresh.PID, Start: fresh.Start},
+	} {
 		c.fails(c.Driver.Ask(c.ctx(), name, i, hypervisor.ModeACPI), hypervisor.ErrOtherInstance, "ask")
 		c.fails(c.Driver.Resume(c.ctx(), name, i), hypervisor.ErrOtherInstance, "resume")
 		c.fails(c.Driver.Destroy(c.ctx(), name, i), hypervisor.ErrOtherInstance, "destroy")
@@ -180,7 +183,9 @@ func (c *contract) aHungDomainDelaysNoOther() {
 	}
 	cancel()
 	for range calls {
-		<-results
+		if err := <-results; err == nil {
+			c.Error("a hung domain has heard a request")
+		}
 	}
 }
 

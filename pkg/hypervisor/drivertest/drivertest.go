@@ -57,8 +57,9 @@ const missing = "vmgrace-test_never-was"
 
 // Run runs the contract.
 func Run(t *testing.T, s Suite) {
+	t.Helper()
 	if s.Around == nil {
-		s.Around = func(t *testing.T, f func(t *testing.T)) { f(t) }
+		s.Around = func(t *testing.T, f func(t *testing.T)) { t.Helper(); f(t) }
 	}
 	for _, c := range []struct {
 		name string
@@ -77,6 +78,7 @@ func Run(t *testing.T, s Suite) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s.Around(t, func(t *testing.T) {
+				t.Helper()
 				c.test(&contract{T: t, Harness: s.New(t), patience: s.Patience})
 			})
 		})

@@ -35,7 +35,7 @@ func harness(*testing.T) *drivertest.Harness {
 		},
 		Pause:   func(_ *testing.T, name string) { h.SetPower(name, hypervisor.PowerPaused) },
 		Restart: func(_ *testing.T, name string) { h.Restart(name) },
-		Freeze:  func(t *testing.T, name string) { t.Cleanup(h.Hang(OpAsk, name)) },
+		Freeze:  func(t *testing.T, name string) { t.Helper(); t.Cleanup(h.Hang(OpAsk, name)) },
 		Cut:     func(*testing.T) { h.Down(true) },
 		Mend:    func(*testing.T) { h.Down(false) },
 	}

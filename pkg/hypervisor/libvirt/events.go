@@ -28,20 +28,14 @@ const maxEvents = 4096
 // other; one without a name follows each connect, because libvirt repeats
 // nothing that was missed. A libvirtd that is not there is normal life.
 func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
-	pause, told := pauseMin, false
-	for ctx.Err() == nil {
+	told := false
+	for pause := pauseMin; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
 		began := time.Now()
 		worked, err := d.session(ctx, sink)
-		if worked {
-			told = false
-		}
 		if worked && time.Since(began) > pauseMax {
 			pause = pauseMin
 		}
-		if ctx.Err() != nil {
-			break
-		}
-		if !told {
+		if ctx.Err() == nil && (worked || !told) {
 			d.log.Warn("no connection to libvirt; trying again until there is one", "uri", d.uri, "err", err)
 			told = true
 		}
@@ -49,7 +43,6 @@ func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
 		case <-ctx.Done():
 		case <-time.After(pause/2 + rand.N(pause/2)): //nolint:gosec // jitter
 		}
-		pause = min(2*pause, pauseMax)
 	}
 	return nil
 }

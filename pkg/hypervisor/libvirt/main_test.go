@@ -21,7 +21,16 @@ const patience = 60 * time.Second
 // shared is the node of all tests here: a libvirtd and real QEMU guests.
 var shared *node.Node
 
+// checkOnly is set where TestMain does nothing but CheckLibrary.
+const checkOnly = "VMGRACE_TEST_CHECK_LIBRARY"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(checkOnly) != "" {
+		if err := CheckLibrary(); err != nil {
+			_, _ = os.Stdout.WriteString(err.Error())
+		}
+		os.Exit(0)
+	}
 	os.Exit(node.Main(func(n *node.Node) int {
 		shared = n
 		return m.Run()
@@ -39,12 +48,15 @@ func open(t *testing.T) (*Driver, *proxy) {
 	p := newProxy(t, socket())
 	d := New(Config{URI: p.uri(), RunDir: shared.RunDir(), LogDir: filepath.Join(shared.Dir, "log", "qemu"), Logger: logger(t)})
 	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		node.Eventually(unending{t}, patience, func() bool { return d.Close() == nil }, "no call hangs in libvirt")
 	})
 	return d, p
 }
+
+// unending is a test whose context does not end before its cleanup.
+type unending struct{ *testing.T }
+
+func (u unending) Context() context.Context { return context.WithoutCancel(u.T.Context()) }
 
 func logger(t *testing.T) *slog.Logger {
 	t.Helper()

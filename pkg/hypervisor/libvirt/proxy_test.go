@@ -60,6 +60,7 @@ func (p *proxy) cut(t *testing.T) {
 	_ = p.listener.Close() // a second time, at the end of the test
 	for c := range p.conns {
 		c.close()
+		delete(p.conns, c)
 	}
 }
 
@@ -106,6 +107,9 @@ func (p *proxy) pump(c *proxied, from, to net.Conn, kind uint32, count int) {
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
+		if p.silent {
+			return // libvirtd has given up; the silence goes on until the cut
+		}
 		c.close()
 		delete(p.conns, c)
 	}()

@@ -59,21 +59,24 @@ func logEnd(tail, uuid string, started time.Time) hypervisor.End {
 	switch reason {
 	case "destroyed":
 		return hypervisor.EndDestroyed
-	case "crashed":
-		return hypervisor.EndCrashed
 	case "migrated", "saved":
 		return hypervisor.EndMoved
-	case "failed":
-		return hypervisor.EndFailed
 	}
-	// libvirt takes a SIGTERM that it did not send for a shutdown.
+	// libvirt takes a SIGTERM that it did not send for a shutdown, and with
+	// on_poweroff=restart for a crash.
 	if killedByOthers(run) {
 		return hypervisor.EndDestroyed
 	}
-	if reason == "shutdown" {
+	switch reason {
+	case "shutdown":
 		return hypervisor.EndGuest
+	case "crashed":
+		return hypervisor.EndCrashed
+	case "failed":
+		return hypervisor.EndFailed
+	default:
+		return hypervisor.EndUnknown
 	}
-	return hypervisor.EndUnknown
 }
 
 // runOf returns the part of the log that belongs to the instance: its UUID is

@@ -49,8 +49,6 @@ type statusParser struct {
 	status
 	dec  *xml.Decoder
 	path []xml.Name // from the root to the present element
-	// channel is the present <channel>'s answer to: a guest agent's, connected?
-	graceSeen bool
 }
 
 func (p *statusParser) take(token xml.Token) error {

@@ -90,10 +90,15 @@ func (d Directory) Look() (View, error) {
 	}
 	defer root.Close()
 	view := View{Present: true}
+	// The trigger first: a shim registers before it asks, so a trigger that is
+	// seen comes with the registration it belongs to.
+	if err := d.lookTrigger(root, &view); err != nil {
+		return View{}, err
+	}
 	if err := d.lookVM(root, &view); err != nil {
 		return View{}, err
 	}
-	return view, d.lookTrigger(root, &view)
+	return view, nil
 }
 
 // open never follows a link at the directory's own name: it could lead to

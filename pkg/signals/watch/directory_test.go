@@ -67,6 +67,31 @@ func TestLookReadsRegistrationAndTrigger(t *testing.T) {
 	}
 }
 
+func TestATriggerThatIsSeenComesWithItsRegistration(t *testing.T) {
+	// The shim registers, then asks, while somebody looks all the time.
+	for range 300 {
+		d, path := given(t)
+		go func() {
+			for _, name := range []string{signals.FileVM, signals.FileTrigger} {
+				temp := filepath.Join(path, "."+name)
+				content := `{"version":1,"namespace":"ns","name":"vm","uid":"u1","gracePeriodSeconds":45}`
+				if os.WriteFile(temp, []byte(content), 0o644) != nil || os.Rename(temp, filepath.Join(path, name)) != nil {
+					return
+				}
+			}
+		}()
+		for {
+			v := look(t, d)
+			if v.Trigger && v.VM.Grace != "45" {
+				t.Fatal("a trigger without the registration before it: the grace period would be another one")
+			}
+			if v.Trigger {
+				break
+			}
+		}
+	}
+}
+
 func TestAnyRegularFileIsATrigger(t *testing.T) {
 	for name, content := range map[string]string{
 		"touch": "", "text": "please", "half a JSON": `{"version":1,"ui`, "no uid": `{"version":1}`,

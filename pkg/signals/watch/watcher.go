@@ -48,7 +48,7 @@ func (w *Watcher) Armed() bool { return w.armed.Load() }
 func (w *Watcher) Run(ctx context.Context) error {
 	for {
 		err := w.watch(ctx)
-		if ctx.Err() != nil {
+		if err == nil {
 			return nil
 		}
 		w.log.Error("cannot watch launcher directories; looking at all of them instead", "every", fast, "err", err)
@@ -73,7 +73,7 @@ func (w *Watcher) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("inotify (is fs.inotify.max_user_instances reached?): %w", err)
 	}
-	defer notify.Close()
+	defer func() { _ = notify.Close() }() // nothing is lost with it
 	w.forget()
 	w.scan(notify)
 	w.armed.Store(true)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -55,7 +54,6 @@ type watched struct {
 	t     *testing.T
 	dir   string
 	looks chan string
-	log   *strings.Builder
 }
 
 func watching(t *testing.T, dir string) *watched {
@@ -76,8 +74,14 @@ func watching(t *testing.T, dir string) *watched {
 			t.Error("the watcher does not end")
 		}
 	})
+	poll, over := time.NewTicker(time.Millisecond), time.After(10*time.Second)
+	defer poll.Stop()
 	for !watcher.Armed() {
-		time.Sleep(time.Millisecond)
+		select {
+		case <-poll.C:
+		case <-over:
+			t.Fatal("the watcher is not armed")
+		}
 	}
 	return w
 }

@@ -1,0 +1,244 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func only(name string) func(string) bool { return func(other string) bool { return other == name } }
+
+func TestGetKnowsQEMUGraceAndAgent(t *testing.T) {
+	d, _ := open(t)
+	g := shared.Boot(t, node.Spec{GuestAgent: true, Behaviour: "agent=hung", Grace: "33"})
+	want := hypervisor.Domain{
+		Name: g.Domain, Power: hypervisor.PowerOn, Agent: true, Grace: "33",
+		Instance: grace.Instance{UUID: g.UUID, PID: g.PID, Start: g.StartTime},
+	}
+	node.Eventually(t, patience, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom == want }, "it is %+v", want)
+
+	// A hung agent holds its own call, and neither the caller nor the power button.
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := make(chan error, 1)
+	go func() { asked <- d.Ask(ctx, g.Domain, want.Instance, hypervisor.ModeAgent) }()
+	node.Eventually(t, patience, func() bool { return len(d.agents.slots) == 1 }, "the agent is asked")
+	if err := d.Ask(bounded(t), g.Domain, want.Instance, hypervisor.ModeACPI); err != nil {
+		t.Error(err)
+	}
+	g.WaitGone(t, patience)
+	if presses := g.Presses(); presses != 1 {
+		t.Errorf("%d presses", presses)
+	}
+	cancel()
+	t.Log("the call to the hung agent ended:", <-asked)
+}
+
+func TestAnAgentThatIsNotConnectedDoesNotAnswer(t *testing.T) {
+	d, _ := open(t)
+	g := shared.Boot(t, node.Spec{Firmware: true, GuestAgent: true})
+	err := d.Ask(bounded(t), g.Domain, instance(t, d, g.Domain), hypervisor.ModeAgent)
+	if !errors.Is(err, hypervisor.ErrNoAgent) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAnAgentShutsTheGuestDown(t *testing.T) {
+	d, _ := open(t)
+	g := shared.Boot(t, node.Spec{GuestAgent: true, Behaviour: "agent=ok"})
+	node.Eventually(t, patience, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom.Agent }, "the agent is there")
+	if err := d.Ask(bounded(t), g.Domain, instance(t, d, g.Domain), hypervisor.ModeAgent); err != nil {
+		t.Error(err)
+	}
+	g.WaitGone(t, patience)
+}
+
+func TestADomainCreatedPausedWaitsForAUser(t *testing.T) {
+	d, _ := open(t)
+	g := shared.Boot(t, node.Spec{Firmware: true})
+	g.Virsh(t, "destroy")
+	shared.Virsh(t, "create", "--paused", filepath.Join(shared.Dir, g.Domain+".xml"))
+	defer shared.Virsh(t, "destroy", g.Domain)
+	if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom.Power != hypervisor.PowerPaused {
+		t.Errorf("%+v, %v", dom, err)
+	}
+	if err := d.Resume(bounded(t), g.Domain, instance(t, d, g.Domain)); err != nil {
+		t.Error(err)
+	}
+	if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom.Power != hypervisor.PowerOn {
+		t.Errorf("%+v, %v", dom, err)
+	}
+}
+
+func TestAPersistentDomainIsNotFoundWhenItIsOff(t *testing.T) {
+	d, _ := open(t)
+	g := shared.Boot(t, node.Spec{Firmware: true, Persistent: true})
+	defer g.Virsh(t, "undefine")
+	g.Virsh(t, "autostart")
+	dom, err := d.Get(bounded(t), g.Domain)
+	if err != nil || !dom.Persistent || !dom.Autostart {
+		t.Errorf("%+v, %v", dom, err)
+	}
+	i := instance(t, d, g.Domain)
+	if err := d.Destroy(bounded(t), g.Domain, i); err != nil {
+		t.Error(err)
+	}
+	_, err = d.Get(bounded(t), g.Domain)
+	for what, err := range map[string]error{
+		"get": err, "destroy": d.Destroy(bounded(t), g.Domain, i),
+		"ask": d.Ask(bounded(t), g.Domain, i, hypervisor.ModeACPI), "resume": d.Resume(bounded(t), g.Domain, i),
+	} {
+		if !errors.Is(err, hypervisor.ErrNotFound) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if all, err := d.List(bounded(t), only(g.Domain)); err != nil || len(all) != 0 {
+		t.Errorf("listed: %+v, %v", all, err)
+	}
+	d.logDir = "" // without a log libvirt itself is asked
+	if end, err := d.Ended(bounded(t), g.Domain, i); err != nil || end != hypervisor.EndDestroyed {
+		t.Errorf("ended as %q, %v", end, err)
+	}
+}
+
+func TestWithLibvirtdDeadTheRunDirectoryKnows(t *testing.T) {
+	d, _ := open(t)
+	events := listen(t, d)
+	g := shared.Boot(t, node.Spec{Firmware: true, Grace: "7"})
+	i := instance(t, d, g.Domain)
+	shared.Libvirtd().Kill()
+	want := hypervisor.Domain{Name: g.Domain, Instance: i, Grace: "7"}
+	if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom != want {
+		t.Errorf("%+v, %v, want %+v", dom, err, want)
+	}
+	if all, err := d.List(bounded(t), only(g.Domain)); err != nil || len(all) != 1 || all[0] != want {
+		t.Errorf("%+v, %v, want %+v", all, err, want)
+	}
+
+	g.Signal(t, syscall.SIGKILL)
+	g.WaitGone(t, patience)
+	if _, err := d.Get(bounded(t), g.Domain); !errors.Is(err, hypervisor.ErrUnavailable) || errors.Is(err, hypervisor.ErrNotFound) {
+		t.Errorf("nobody who could know was asked: %v", err)
+	}
+	if all, err := d.List(bounded(t), only(g.Domain)); err != nil || len(all) != 0 {
+		t.Errorf("its process is dead: %+v, %v", all, err)
+	}
+	shared.RestartLibvirtd(t)
+	node.Eventually(t, patience, func() bool { return d.Up() && events.count(hypervisor.Event{}) >= 2 }, "connected again")
+	node.Eventually(t, patience, func() bool { _, err := d.Get(bounded(t), g.Domain); return errors.Is(err, hypervisor.ErrNotFound) }, "libvirt says so too")
+}
+
+func TestASilentLibvirtdDoesNotHoldWhatTheRunDirectoryKnows(t *testing.T) {
+	d, p := open(t)
+	g := shared.Boot(t, node.Spec{Firmware: true})
+	i := instance(t, d, g.Domain)
+	p.silence()
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if dom, err := d.Get(ctx, g.Domain); err != nil || dom.Instance != i || dom.Power != hypervisor.PowerUnknown {
+		t.Errorf("%+v, %v", dom, err)
+	}
+	if all, err := d.List(ctx, only(g.Domain)); err != nil || len(all) != 1 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if err := d.Destroy(ctx, g.Domain, i); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("destroy: %v", err)
+	}
+	p.cut(t)
+}
+
+func TestNeitherSourceIsNotAnEmptyList(t *testing.T) {
+	d, p := open(t)
+	d.run = newRunDir(filepath.Join(t.TempDir(), "missing"))
+	p.cut(t)
+	if all, err := d.List(bounded(t), only("x")); !errors.Is(err, hypervisor.ErrUnavailable) {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if _, err := d.Get(bounded(t), "x"); !errors.Is(err, hypervisor.ErrUnavailable) || errors.Is(err, hypervisor.ErrNotFound) {
+		t.Error(err)
+	}
+}
+
+func TestAProcessThatLibvirtForgotIsNotGone(t *testing.T) {
+	d, _ := open(t)
+	dir := t.TempDir()
+	d.run = newRunDir(dir)
+	pid := qemu(t, "vmgrace-test_forgotten", uuidA).Process.Pid
+	write(t, dir+"/vmgrace-test_forgotten.xml", statusXML("vmgrace-test_forgotten", uuidA, pid))
+	dom, err := d.Get(bounded(t), "vmgrace-test_forgotten")
+	if err != nil || dom.Instance.PID != pid || dom.Power != hypervisor.PowerUnknown {
+		t.Errorf("%+v, %v", dom, err)
+	}
+	for what, err := range map[string]error{
+		"ask":     d.Ask(bounded(t), dom.Name, dom.Instance, hypervisor.ModeACPI),
+		"destroy": d.Destroy(bounded(t), dom.Name, dom.Instance),
+	} {
+		if !errors.Is(err, hypervisor.ErrUnavailable) || errors.Is(err, hypervisor.ErrNotFound) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestADriverWithoutARunDirectoryIdentifiesNoProcess(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	d := New(Config{URI: "test:///default"})
+	defer func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	dom, err := d.Get(bounded(t), "test")
+	if err != nil || dom.Instance.UUID == "" || dom.Instance.PID != 0 || dom.Power != hypervisor.PowerOn || !dom.Persistent {
+		t.Errorf("%+v, %v", dom, err)
+	}
+	if all, err := d.List(bounded(t), only("test")); err != nil || len(all) != 1 || all[0] != dom {
+		t.Errorf("%+v, %v", all, err)
+	}
+	if err := d.Destroy(bounded(t), "test", dom.Instance); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestTheSystemHasItsUsualDirectories(t *testing.T) {
+	for _, uri := range []string{"qemu:///system", "qemu+unix:///system?socket=/x"} {
+		if d := New(Config{URI: uri}); d.run.path != systemRunDir || d.logDir != systemLogDir {
+			t.Errorf("%s: %s, %s", uri, d.run.path, d.logDir)
+		}
+	}
+	if d := New(Config{URI: "test:///default"}); d.run.path != "" || d.logDir != "" {
+		t.Errorf("%s, %s", d.run.path, d.logDir)
+	}
+}
+
+func TestAMissingLibraryIsNamedWithItsPackage(t *testing.T) {
+	if err := CheckLibrary(); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Hidden in a mount namespace of its own; TestMain does the rest.
+	hide := `for f in $(ldconfig -p | sed -n 's/.*libvirt\.so\.0 .* => //p'); do mount --bind /dev/null "$f"; done; exec "$0"`
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-ec", hide, self)
+	cmd.Env = append(os.Environ(), checkOnly+"=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if text := string(out); !strings.Contains(text, "libvirt0") || !strings.Contains(text, "libvirt-libs") || strings.Count(text, "\n") != 0 {
+		t.Errorf("it says: %s", text)
+	}
+}

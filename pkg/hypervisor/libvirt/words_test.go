@@ -1,0 +1,112 @@
+package libvirt
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+func TestOnlyAPauseByAUserIsOne(t *testing.T) {
+	for reason := range 20 {
+		want := hypervisor.PowerHeld
+		switch libvirt.DomainPausedReason(reason) {
+		case libvirt.DOMAIN_PAUSED_USER:
+			want = hypervisor.PowerPaused
+		case libvirt.DOMAIN_PAUSED_SHUTTING_DOWN:
+			want = hypervisor.PowerEnding
+		default:
+		}
+		if got, running := powerOf(libvirt.DOMAIN_PAUSED, reason); got != want || !running {
+			t.Errorf("reason %d: %q, %t, want %q", reason, got, running, want)
+		}
+	}
+}
+
+func TestStates(t *testing.T) {
+	for state, want := range map[libvirt.DomainState]struct {
+		power   hypervisor.Power
+		running bool
+	}{
+		libvirt.DOMAIN_RUNNING:     {hypervisor.PowerOn, true},
+		libvirt.DOMAIN_BLOCKED:     {hypervisor.PowerOn, true},
+		libvirt.DOMAIN_PMSUSPENDED: {hypervisor.PowerSuspended, true},
+		libvirt.DOMAIN_SHUTDOWN:    {hypervisor.PowerEnding, true},
+		libvirt.DOMAIN_NOSTATE:     {hypervisor.PowerUnknown, true},
+		libvirt.DomainState(99):    {hypervisor.PowerUnknown, true},
+		libvirt.DOMAIN_SHUTOFF:     {hypervisor.PowerUnknown, false},
+		libvirt.DOMAIN_CRASHED:     {hypervisor.PowerUnknown, false},
+	} {
+		if power, running := powerOf(state, 0); power != want.power || running != want.running {
+			t.Errorf("state %d: %q, %t", state, power, running)
+		}
+	}
+}
+
+func TestAStopIsTheGuestsOnlyIfAnEventSaidSo(t *testing.T) {
+	type event struct {
+		kind   libvirt.DomainEventType
+		detail int
+		want   hypervisor.End
+	}
+	shutdown := func(d libvirt.DomainEventShutdownDetailType, want hypervisor.End) event {
+		return event{libvirt.DOMAIN_EVENT_SHUTDOWN, int(d), want}
+	}
+	stopped := func(d libvirt.DomainEventStoppedDetailType, want hypervisor.End) event {
+		return event{libvirt.DOMAIN_EVENT_STOPPED, int(d), want}
+	}
+	off := libvirt.DOMAIN_EVENT_STOPPED_SHUTDOWN
+	for name, events := range map[string][]event{
+		"guest":           {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, hypervisor.EndGuest), stopped(off, hypervisor.EndGuest)},
+		"host":            {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_HOST, hypervisor.EndDestroyed), stopped(off, hypervisor.EndDestroyed)},
+		"old QEMU":        {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_FINISHED, hypervisor.EndUnknown), stopped(off, hypervisor.EndUnknown)},
+		"missed":          {stopped(off, hypervisor.EndUnknown)},
+		"once":            {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, hypervisor.EndGuest), stopped(off, hypervisor.EndGuest), stopped(off, hypervisor.EndUnknown)},
+		"forgotten":       {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, hypervisor.EndGuest), {libvirt.DOMAIN_EVENT_STARTED, 0, ""}, stopped(off, hypervisor.EndUnknown)},
+		"destroyed":       {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, hypervisor.EndGuest), stopped(libvirt.DOMAIN_EVENT_STOPPED_DESTROYED, hypervisor.EndDestroyed)},
+		"crashed":         {stopped(libvirt.DOMAIN_EVENT_STOPPED_CRASHED, hypervisor.EndCrashed)},
+		"migrated":        {stopped(libvirt.DOMAIN_EVENT_STOPPED_MIGRATED, hypervisor.EndMoved)},
+		"saved":           {stopped(libvirt.DOMAIN_EVENT_STOPPED_SAVED, hypervisor.EndMoved)},
+		"failed":          {stopped(libvirt.DOMAIN_EVENT_STOPPED_FAILED, hypervisor.EndFailed)},
+		"from a snapshot": {stopped(libvirt.DOMAIN_EVENT_STOPPED_FROM_SNAPSHOT, hypervisor.EndUnknown)},
+		"others": {
+			{libvirt.DOMAIN_EVENT_SUSPENDED, 0, ""}, {libvirt.DOMAIN_EVENT_RESUMED, 0, ""}, {libvirt.DOMAIN_EVENT_DEFINED, 0, ""},
+			{libvirt.DOMAIN_EVENT_UNDEFINED, 0, ""}, {libvirt.DOMAIN_EVENT_PMSUSPENDED, 0, ""}, {libvirt.DOMAIN_EVENT_CRASHED, 0, ""},
+		},
+	} {
+		l := lifecycle{asked: map[string]hypervisor.End{}}
+		for n, e := range events {
+			if got := l.end(uuidA, e.kind, e.detail); got != e.want {
+				t.Errorf("%s: event %d says %q, want %q", name, n, got, e.want)
+			}
+		}
+	}
+}
+
+func TestErrorsSayWhatTheyMean(t *testing.T) {
+	for code, want := range map[libvirt.ErrorNumber]error{
+		libvirt.ERR_NO_DOMAIN:             hypervisor.ErrNotFound,
+		libvirt.ERR_OPERATION_INVALID:     hypervisor.ErrState,
+		libvirt.ERR_AGENT_UNRESPONSIVE:    hypervisor.ErrNoAgent,
+		libvirt.ERR_AGENT_COMMAND_TIMEOUT: hypervisor.ErrNoAgent,
+		libvirt.ERR_ARGUMENT_UNSUPPORTED:  hypervisor.ErrNoAgent,
+		libvirt.ERR_OPERATION_TIMEOUT:     nil,
+	} {
+		err := failed("ask", "ns_vm", plain(libvirt.Error{Code: code, Message: "the words"}))
+		for _, sentinel := range []error{hypervisor.ErrNotFound, hypervisor.ErrState, hypervisor.ErrNoAgent, hypervisor.ErrUnavailable, hypervisor.ErrOtherInstance} {
+			if errors.Is(err, sentinel) != errors.Is(want, sentinel) {
+				t.Errorf("code %d: is %v: %t", code, sentinel, errors.Is(err, sentinel))
+			}
+		}
+		text := "ask ns_vm: the words"
+		if want != nil {
+			text = fmt.Sprintf("ask ns_vm: %v: the words", want)
+		}
+		if err.Error() != text || !errors.Is(err, code) {
+			t.Errorf("code %d reads %q", code, err)
+		}
+	}
+}
