@@ -24,19 +24,19 @@ func run(caught launcher.Signals) int {
 	config, err := launcher.ParseConfig(os.Args[1:], os.Getenv)
 	switch {
 	case errors.Is(err, launcher.ErrHelp):
-		return print(launcher.Usage)
+		return show(launcher.Usage)
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "launcher-shim: %v (see launcher-shim --help)\n", err)
 		return 2
 	case config.Version:
-		return print("launcher-shim " + version + "\n")
+		return show("launcher-shim " + version + "\n")
 	}
 	out := launcher.NewOutput(os.Stderr)
 	defer out.Close(200 * time.Millisecond)
 	return launcher.Run(config, caught, log.New(out, "launcher-shim: ", 0))
 }
 
-func print(text string) int {
+func show(text string) int {
 	if _, err := os.Stdout.WriteString(text); err != nil {
 		return 1
 	}

@@ -156,9 +156,9 @@ func TestOrphansAreReaped(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")
 			// Each orphan waits for its parent's end, says who its new parent is, and ends.
-			script := `for i in 1 2 3 4 5; do sh -c '(while [ ! -e "$0.go" ]; do sleep 0.01; done
+			script := `for i in 1 2 3 4 5; do sh -c '(while [ -d "${0%/*}" ] && [ ! -e "$0.go" ]; do sleep 0.01; done
 				exec sh -c "cut -d\  -f4 /proc/\$\$/stat >> \"\$0\"" "$0") & exit 0' "$0"; done
-				echo $$ > "$0.go"; while [ ! -e "$0.end" ]; do sleep 0.05; done; exit 9`
+				echo $$ > "$0.go"; while [ -e "$0.go" ] && [ ! -e "$0.end" ]; do sleep 0.05; done; exit 9`
 			s := prepare(t, t.TempDir(), "--", "sh", "-c", script, out)
 			want := ""
 			if inside {

@@ -51,7 +51,10 @@ func TestMain(m *testing.M) {
 	} else {
 		code = m.Run()
 	}
-	os.RemoveAll(dir)
+	if err := os.RemoveAll(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	os.Exit(code)
 }
 
@@ -133,7 +136,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}
-		time.Sleep(time.Millisecond) // polling, not synchronisation
+		<-time.After(time.Millisecond)
 	}
 }
 
@@ -215,7 +218,7 @@ func vm(t *testing.T) (pid string, end func()) {
 
 // inPIDNamespace makes the shim PID 1 of a PID namespace with its own /proc.
 func (s *shim) inPIDNamespace() *shim {
-	script := `mount -t proc proc /proc && exec "$@"`
+	script := `mount -t proc none /proc && exec "$@"`
 	s.cmd.Path = "/bin/sh"
 	s.cmd.Args = append([]string{"sh", "-c", script, "sh"}, s.cmd.Args...)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS}

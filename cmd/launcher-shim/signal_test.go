@@ -77,7 +77,7 @@ func TestSecondSignalMovesNothing(t *testing.T) {
 
 func TestSignalIsNotForwarded(t *testing.T) {
 	dir, heard := t.TempDir(), filepath.Join(t.TempDir(), "heard")
-	script := `trap 'echo TERM >> "$0"' TERM INT HUP QUIT; echo up > "$0.up"; while [ ! -e "$0.end" ]; do sleep 0.01; done; exit 7`
+	script := `trap 'echo TERM >> "$0"' TERM INT HUP QUIT; echo up > "$0.up"; while [ -e "$0.up" ] && [ ! -e "$0.end" ]; do sleep 0.01; done; exit 7`
 	s := prepare(t, dir, "--", "sh", "-c", script, heard)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	s.start()

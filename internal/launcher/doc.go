@@ -7,5 +7,5 @@
 //
 // Every launcher pod pays for it, so it does without log/slog, os/exec,
 // encoding/json and pflag: each of them costs 0.2 to 0.4 MB of program, and as
-// much memory. Tuning the runtime (GOMAXPROCS, GC) gained nothing.
+// much memory. Other values of GOMAXPROCS or GOGC gained nothing.
 package launcher

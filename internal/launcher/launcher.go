@@ -5,6 +5,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -19,6 +20,9 @@ const (
 	retryInterval = 100 * time.Millisecond
 	// pollInterval is for the pid file: twice this is well below 100 ms.
 	pollInterval = 30 * time.Millisecond
+	// tidyInterval is for giving memory back while there is something to repeat.
+	// On its own the runtime would let the heap grow to 4 MiB first.
+	tidyInterval = 10 * time.Second
 )
 
 // Signals are the caught signals.
@@ -79,17 +83,18 @@ func (s *shim) run(caught Signals) int {
 	}
 	s.tell()
 	status, ended := s.find()
-	retry, poll := time.NewTicker(retryInterval), time.NewTicker(pollInterval)
+	retry, poll, tidy := time.NewTicker(retryInterval), time.NewTicker(pollInterval), time.NewTicker(tidyInterval)
 	defer retry.Stop()
 	defer poll.Stop()
+	defer tidy.Stop()
 	for !ended {
 		// An idle shim sleeps: a ticker that nobody waits for wakes nobody.
-		var retryC, pollC <-chan time.Time
+		var retryC, pollC, tidyC <-chan time.Time
 		if s.waiting != nil {
-			pollC = poll.C
+			pollC, tidyC = poll.C, tidy.C
 		}
 		if !s.complete || s.leaving() {
-			retryC = retry.C
+			retryC, tidyC = retry.C, tidy.C
 		}
 		select {
 		case sig := <-caught.Requests:
@@ -97,12 +102,14 @@ func (s *shim) run(caught Signals) int {
 		case <-caught.Children:
 			status, ended = reap(s.command)
 		case err := <-s.ended:
-			status, ended = s.gone(err)
+			status, ended = s.gone(err), true
 		case <-pollC:
 			status, ended = s.lookForPID()
 		case <-retryC:
 			s.tell()
 			ended = s.leaving() && s.stopped()
+		case <-tidyC:
+			debug.FreeOSMemory()
 		}
 	}
 	return status
@@ -189,13 +196,13 @@ func (s *shim) watch(pid int) (status int, ended bool) {
 	return 0, false
 }
 
-func (s *shim) gone(err error) (status int, ended bool) {
+func (s *shim) gone(err error) (status int) {
 	if err != nil {
 		s.log.Printf("the VM process cannot be watched: %v", err)
-		return 1, true
+		return 1
 	}
 	s.log.Print("the VM process has ended")
-	return 0, true
+	return 0
 }
 
 // leaving: it was signalled and there is no VM process to wait for, so the

@@ -78,7 +78,13 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 		ready := func() bool { return a.Ready() && watcher.Armed() }
 		group.Go(func() error { return meter.Serve(ctx, listener, a.Alive, ready) })
 	}
-	err = wait(ctx, group)
+	err = wait(ctx, func() error {
+		err := group.Wait()
+		if closeErr := errors.Join(driver.Close(), store.Close()); closeErr != nil {
+			log.Warn("not everything could be closed", "err", closeErr)
+		}
+		return err
+	})
 	log.Info("node-agent ends; every VM is left as it is")
 	return err
 }
@@ -106,10 +112,11 @@ func (o *Options) openCache(log *slog.Logger) (*gracecache.Store, gracecache.Loa
 	return store, loaded, nil
 }
 
-// wait waits for the group, but not for calls that hang past the end of ctx.
-func wait(ctx context.Context, group *errgroup.Group) error {
+// wait waits for the end, but not for calls that hang past the end of ctx: the
+// process ends with them, and the kernel lets go of the state directory.
+func wait(ctx context.Context, end func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- group.Wait() }()
+	go func() { done <- end() }()
 	select {
 	case err := <-done:
 		return err

@@ -107,13 +107,16 @@ func table(out io.Writer, vms []vmStatus) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "NAMESPACE\tNAME\tGRACE\tPHASE\tCAUSE\tREMAINING\tDEADLINE\tUID")
 	for _, v := range vms {
-		cause, remaining, deadline := "-", "-", "-"
+		cause, remaining, deadline, uid := "-", "-", "-", "-"
+		if v.UID != "" {
+			uid = v.UID
+		}
 		if v.RemainingSeconds != nil {
 			cause, deadline = string(v.Cause), v.Deadline
 			remaining = (time.Duration(*v.RemainingSeconds*1000) * time.Millisecond).Round(100 * time.Millisecond).String()
 		}
 		grace := time.Duration(v.GracePeriodSeconds) * time.Second
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", v.Namespace, v.Name, grace, v.Phase, cause, remaining, deadline, v.UID)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", v.Namespace, v.Name, grace, v.Phase, cause, remaining, deadline, uid)
 	}
 	return w.Flush()
 }

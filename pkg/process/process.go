@@ -131,6 +131,9 @@ func (p *Process) Gone() bool {
 // Signal sends a signal to this process and no other (pidfd_send_signal(2)).
 // The error is ErrGone if it has ended.
 func (p *Process) Signal(s unix.Signal) error {
+	if p.Gone() { // a zombie would take the signal without an error
+		return fmt.Errorf("pid %d: %w", p.pid, ErrGone)
+	}
 	raw, err := p.file.SyscallConn()
 	if err == nil {
 		var sent error

@@ -60,6 +60,9 @@ func TestTheEndIsNoticedBeforeAnybodyReaps(t *testing.T) {
 	if _, err := Open(cmd.Process.Pid, 0); !errors.Is(err, ErrGone) {
 		t.Errorf("opening a zombie: %v", err)
 	}
+	if err := p.Signal(unix.SIGTERM); !errors.Is(err, ErrGone) {
+		t.Errorf("signal to a zombie: %v", err)
+	}
 	_ = cmd.Wait()
 	if err := p.Signal(unix.SIGTERM); !errors.Is(err, ErrGone) {
 		t.Errorf("signal after the end: %v", err)

@@ -32,7 +32,7 @@ const maxGraceText = 64
 var (
 	ErrTooLarge = fmt.Errorf("larger than %d bytes", MaxSize)
 	ErrFormat   = errors.New("not a JSON object of the launcher protocol")
-	ErrUID      = errors.New("a uid is 1 to 128 letters, digits and any of -_.:")
+	ErrUID      = errors.New("a uid is 1 to 128 of letters, digits, '-', '_', '.' and ':' only")
 )
 
 // VM is vm.json: the shim's statement of what it launches.

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// ErrNotRegular: a link, directory, FIFO or device stands where a file should.
+// ErrNotRegular says that a link, directory, FIFO or device stands where a file should.
 var ErrNotRegular = errors.New("not a regular file")
 
 // ReadFile reads the file name of a launcher directory without trusting it: no

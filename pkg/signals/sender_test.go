@@ -57,6 +57,7 @@ func remount(t *testing.T, dir string, flags uintptr) {
 }
 
 func newSender(t *testing.T, dir string) *Sender {
+	t.Helper()
 	s := NewSender(dir, testVM)
 	t.Cleanup(func() {
 		if err := s.Withdraw(); err != nil {

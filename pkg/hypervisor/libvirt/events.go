@@ -140,8 +140,17 @@ func (s *session) register() error {
 		return err
 	}
 	s.ids = append(s.ids, id)
+	look := func(string) hypervisor.End { return hypervisor.EndUnknown }
 	id, err = s.conn.DomainEventAgentLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventAgentLifecycle) {
-		s.push(dom, func(string) hypervisor.End { return hypervisor.EndUnknown })
+		s.push(dom, look)
+	})
+	if err != nil {
+		return err
+	}
+	s.ids = append(s.ids, id)
+	// A grace period that is edited in the metadata counts until the shutdown starts.
+	id, err = s.conn.DomainEventMetadataChangeRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventMetadataChange) {
+		s.push(dom, look)
 	})
 	if err != nil {
 		return err

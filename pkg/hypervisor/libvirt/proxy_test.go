@@ -21,6 +21,7 @@ type proxy struct {
 	conns    map[*proxied]bool
 	hold     func(frame []byte) bool // calls that are not handed on
 	silent   bool                    // nothing is handed on
+	down     bool                    // cut
 	opened   int
 	worst    int // calls at once on one connection
 	held     int
@@ -57,6 +58,7 @@ func (p *proxy) cut(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.down = true
 	_ = p.listener.Close() // a second time, at the end of the test
 	for c := range p.conns {
 		c.close()
@@ -73,7 +75,7 @@ func (p *proxy) mend(t *testing.T) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.listener, p.silent, p.hold = l, false, nil
+	p.listener, p.silent, p.down, p.hold = l, false, false, nil
 	p.wg.Go(func() {
 		for {
 			client, err := l.Accept()
@@ -94,6 +96,10 @@ func (p *proxy) take(client net.Conn) {
 	c := &proxied{client: client, server: server}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.down { // the cut came while it was accepted
+		c.close()
+		return
+	}
 	p.conns[c] = true
 	p.opened++
 	p.wg.Go(func() { p.pump(c, client, server, typeCall, +1) })
