@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/process"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
@@ -59,8 +60,8 @@ type shim struct {
 
 	waiting *pidFile // nil once the process is known
 	command int      // our child, where we started it
-	ended   <-chan error
-	pidfd   *os.File
+	ended   <-chan struct{}
+	vm      *process.Process
 }
 
 // Run does the shim's work until the VM process has ended, and returns the
@@ -71,8 +72,8 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 	if err := s.sender.Withdraw(); err != nil {
 		s.once(err)
 	}
-	if s.pidfd != nil {
-		_ = s.pidfd.Close() // ends the watch, where it has not ended
+	if s.vm != nil {
+		_ = s.vm.Close() // ends the watch, where it has not ended
 	}
 	return status
 }
@@ -101,8 +102,9 @@ func (s *shim) run(caught Signals) int {
 			s.request(sig)
 		case <-caught.Children:
 			status, ended = reap(s.command)
-		case err := <-s.ended:
-			status, ended = s.gone(err), true
+		case <-s.ended:
+			s.log.Print("the VM process has ended")
+			status, ended = 0, true
 		case <-pollC:
 			status, ended = s.lookForPID()
 		case <-retryC:
@@ -172,7 +174,7 @@ func (s *shim) lookForPID() (status int, ended bool) {
 		return 0, false
 	}
 	status, ended = s.watch(pid)
-	if !ended && s.ended != nil && startedAfter(pid, written) {
+	if !ended && s.vm != nil && startedAfter(s.vm.StartTime(), written) {
 		s.log.Printf("process %d is younger than %s: the VM process has ended", pid, s.config.PIDFile)
 		return 0, true
 	}
@@ -182,9 +184,9 @@ func (s *shim) lookForPID() (status int, ended bool) {
 // watch begins to watch the VM process. Where that fails, a pid file is read
 // again later; a pid that was given for good is an error.
 func (s *shim) watch(pid int) (status int, ended bool) {
-	ch, pidfd, err := watch(pid)
+	vm, err := process.Open(pid, 0)
 	switch {
-	case errors.Is(err, unix.ESRCH):
+	case errors.Is(err, process.ErrGone):
 		s.log.Printf("process %d has ended already", pid)
 		return 0, true
 	case err != nil:
@@ -192,17 +194,8 @@ func (s *shim) watch(pid int) (status int, ended bool) {
 		return 1, s.waiting == nil
 	}
 	s.log.Printf("watching process %d", pid)
-	s.ended, s.pidfd, s.waiting = ch, pidfd, nil
+	s.vm, s.ended, s.waiting = vm, vm.Done(), nil
 	return 0, false
-}
-
-func (s *shim) gone(err error) (status int) {
-	if err != nil {
-		s.log.Printf("the VM process cannot be watched: %v", err)
-		return 1
-	}
-	s.log.Print("the VM process has ended")
-	return 0
 }
 
 // leaving: it was signalled and there is no VM process to wait for, so the

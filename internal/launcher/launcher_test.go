@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/process"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
@@ -39,7 +40,7 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-func process(t *testing.T) *exec.Cmd {
+func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "300")
 	must(t, cmd.Start())
@@ -80,7 +81,7 @@ func TestEveryEndOfRunLeavesNoGoroutineAndNoFile(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	before := openFiles(t)
 	t.Run("the process ends", func(t *testing.T) {
-		vm, dir := process(t), t.TempDir()
+		vm, dir := sleeper(t), t.TempDir()
 		requests, ended := runInProcess(t, Config{Dir: dir, PID: vm.Process.Pid})
 		eventually(t, "vm.json", exists(dir, signals.FileVM))
 		requests <- unix.SIGTERM
@@ -96,7 +97,7 @@ func TestEveryEndOfRunLeavesNoGoroutineAndNoFile(t *testing.T) {
 		wantStatus(t, ended, 0)
 	})
 	t.Run("the process is another", func(t *testing.T) {
-		vm, dir := process(t), t.TempDir()
+		vm, dir := sleeper(t), t.TempDir()
 		pidFile, ago := filepath.Join(dir, "pid"), time.Now().Add(-time.Hour)
 		must(t, os.WriteFile(pidFile, []byte(strconv.Itoa(vm.Process.Pid)+"\n"), 0o600))
 		must(t, os.Chtimes(pidFile, ago, ago))
@@ -183,15 +184,16 @@ func FuzzPIDFile(f *testing.F) {
 }
 
 func TestAProcessIsYoungerOnlyWhereItIsClear(t *testing.T) {
-	pid := process(t).Process.Pid
+	start, err := process.Start(sleeper(t).Process.Pid)
+	must(t, err)
 	for written, want := range map[time.Time]bool{
 		time.Now(): false, time.Now().Add(-time.Second): false, time.Now().Add(time.Hour): false, time.Now().Add(-time.Minute): true,
 	} {
-		if got := startedAfter(pid, written); got != want {
+		if got := startedAfter(start, written); got != want {
 			t.Errorf("written %v ago: %v", time.Since(written), got)
 		}
 	}
-	if startedAfter(1<<30, time.Now().Add(-time.Hour)) {
+	if startedAfter(0, time.Now().Add(-time.Hour)) {
 		t.Error("a process that cannot be read is not known to be younger")
 	}
 }

@@ -1,12 +1,10 @@
 package launcher
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -14,60 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch returns a channel that gets one value when the process has ended: nil,
-// or why that cannot be known any more. The process must exist; ESRCH says
-// that it has ended. Closing the file ends the watch without a value.
-func watch(pid int) (<-chan error, *os.File, error) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("pidfd_open %d: %w", pid, err)
-	}
-	// Non-blocking, so that the runtime's poller waits, not a thread.
-	if err := unix.SetNonblock(fd, true); err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("pidfd of %d: %w", pid, err), unix.Close(fd))
-	}
-	f := os.NewFile(uintptr(fd), "pidfd")
-	conn, err := f.SyscallConn()
-	if err != nil {
-		return nil, nil, errors.Join(err, f.Close())
-	}
-	ended := make(chan error, 1)
-	go func() {
-		err := conn.Read(func(fd uintptr) bool {
-			fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, err := unix.Poll(fds, 0)
-			return err == nil && n == 1
-		})
-		if !errors.Is(err, os.ErrClosed) {
-			ended <- err
-		}
-	}()
-	return ended, f, nil
-}
-
 // reuseMargin is more than clocks and file systems round.
 const reuseMargin = 2 * time.Second
 
-// startedAfter tells whether the process started clearly later than a file
-// with its pid was written: then it is another process with a used pid. What
-// cannot be read proves nothing.
-func startedAfter(pid int, written time.Time) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
-		return false
-	}
-	// The command name may hold anything but ends at the last parenthesis; the
-	// start is field 22, in ticks of 10 ms since boot (proc(5)).
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 20 {
-		return false
-	}
-	ticks, err := strconv.ParseInt(string(fields[19]), 10, 64)
+// startedAfter tells whether a process with this start time (ticks of 10 ms
+// since boot, proc(5)) started clearly later than a file with its pid was
+// written: then it is another process with a used pid. What is not known
+// proves nothing.
+func startedAfter(start uint64, written time.Time) bool {
 	var boot unix.Timespec
-	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
+	if start == 0 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
 		return false
 	}
-	age := time.Duration(boot.Nano()) - time.Duration(ticks)*10*time.Millisecond
+	age := time.Duration(boot.Nano()) - time.Duration(start)*10*time.Millisecond
 	return time.Since(written)-age > reuseMargin
 }
 

@@ -57,27 +57,21 @@ type Process struct {
 	watch sync.WaitGroup
 }
 
-// Open opens a process. A start of 0 takes whichever has the pid now. The
-// error is ErrGone if the process has ended, as a zombie too, or if the pid
-// belongs to one that started at another time.
+// Open opens a process. The error is ErrGone if it has ended, as a zombie too,
+// or if the pid belongs to one that started at another time. A start of 0
+// takes whichever has the pid now, also where /proc hides it.
 func Open(pid int, start uint64) (*Process, error) {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
-	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
-		// EINVAL: the pid is a thread's by now, so not the process that was meant.
-		return nil, fmt.Errorf("pid %d: %w", pid, ErrGone)
-	}
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return nil, fmt.Errorf("pidfd_open %d: %w", pid, err)
+		return nil, notOpened(pid, start, err)
+	}
+	// Non-blocking, so that the runtime's poller waits, not a thread. (Linux
+	// before 5.10 has no PIDFD_NONBLOCK.)
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("pidfd of %d: %w", pid, err), unix.Close(fd))
 	}
 	p := &Process{pid: pid, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{})}
-	// Compared after opening: from here on the pidfd cannot change hands.
-	if p.start, err = Start(pid); err == nil && start != 0 && p.start != start {
-		err = fmt.Errorf("pid %d started at %d, not %d: %w", pid, p.start, start, ErrGone)
-	}
-	if err == nil && ready(fd) {
-		err = fmt.Errorf("pid %d: %w", pid, ErrGone)
-	}
-	if err != nil {
+	if err := p.check(fd, start); err != nil {
 		return nil, errors.Join(err, p.file.Close())
 	}
 	raw, err := p.file.SyscallConn()
@@ -85,12 +79,42 @@ func Open(pid int, start uint64) (*Process, error) {
 		return nil, errors.Join(fmt.Errorf("watch pid %d: %w", pid, err), p.file.Close())
 	}
 	p.watch.Go(func() {
-		// The runtime's poller waits: no thread is held for it. Close ends it.
+		// Close ends it too, with an error.
 		if raw.Read(func(fd uintptr) bool { return ready(int(fd)) }) == nil {
 			close(p.done)
 		}
 	})
 	return p, nil
+}
+
+// notOpened tells a process that has ended from one that cannot be opened.
+func notOpened(pid int, start uint64, err error) error {
+	gone := errors.Is(err, unix.ESRCH)
+	if !gone && start != 0 {
+		// The pid may be a thread's by now (EINVAL); the kernel may be too old.
+		now, startErr := Start(pid)
+		gone = errors.Is(startErr, ErrGone) || startErr == nil && now != start
+	}
+	if gone {
+		return fmt.Errorf("pid %d: %w", pid, ErrGone)
+	}
+	return fmt.Errorf("pidfd_open %d: %w", pid, err)
+}
+
+// check compares the start time after opening: from then on the pidfd cannot
+// change hands.
+func (p *Process) check(fd int, start uint64) error {
+	now, err := Start(p.pid)
+	switch {
+	case ready(fd):
+		return fmt.Errorf("pid %d: %w", p.pid, ErrGone)
+	case err != nil && start != 0:
+		return err
+	case start != 0 && now != start:
+		return fmt.Errorf("pid %d started at %d, not %d: %w", p.pid, now, start, ErrGone)
+	}
+	p.start = now
+	return nil
 }
 
 // ready tells whether the process has ended (pidfd_open(2): readable then).
@@ -107,7 +131,7 @@ func ready(fd int) bool {
 // PID is the process's pid, as long as it lives.
 func (p *Process) PID() int { return p.pid }
 
-// StartTime is what Start says of it.
+// StartTime is what Start says of it, 0 where /proc did not tell.
 func (p *Process) StartTime() uint64 { return p.start }
 
 // Done is closed when the process has ended. It stays open after Close.

@@ -1,10 +1,8 @@
 package watch
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"syscall"
@@ -64,10 +62,7 @@ const (
 	ReasonTriggerFile = "trigger_file"
 )
 
-var (
-	errNotRegular = errors.New("not a regular file")
-	errSwapped    = errors.New("replaced while it was opened")
-)
+var errSwapped = errors.New("replaced while it was opened")
 
 // Directory is one launcher directory, named by a path below a base that the
 // tenant cannot change. It holds nothing open: a launcher's volume can be
@@ -131,61 +126,27 @@ func (d Directory) open() (*os.Root, error) {
 	return root, nil
 }
 
-// openFile opens a regular file for reading. It looks first, because opening a
-// device has effects, and again afterwards, because os.Root follows links
-// that stay inside.
-func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
-	before, err := root.Lstat(name)
-	if err != nil {
-		return nil, nil, err
-	}
-	if !before.Mode().IsRegular() {
-		return nil, before, fmt.Errorf("%s: %w (%s)", name, errNotRegular, before.Mode().Type())
-	}
-	f, err := root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	after, err := f.Stat()
-	if err == nil && !os.SameFile(before, after) {
-		err = fmt.Errorf("%s: %w", name, errSwapped)
-	}
-	if err != nil {
-		f.Close()
-		return nil, nil, err
-	}
-	return f, after, nil
-}
-
-func readBounded(f *os.File) ([]byte, error) {
-	content, err := io.ReadAll(io.LimitReader(f, signals.MaxSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", f.Name(), err)
-	}
-	return content, nil
-}
-
 func (d Directory) lookVM(root *os.Root, view *View) error {
-	f, info, err := openFile(root, signals.FileVM)
+	f, info, err := signals.OpenFile(root, signals.FileVM)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case errors.Is(err, errNotRegular):
+	case errors.Is(err, signals.ErrNotRegular):
 		view.reject(ReasonVMFile, err)
 		return nil
 	case err != nil:
 		return fmt.Errorf("look at %s: %w", signals.FileVM, err)
 	}
 	defer f.Close()
-	content, err := readBounded(f)
-	if err != nil {
+	content, err := signals.Read(f)
+	if err != nil && !errors.Is(err, signals.ErrTooLarge) {
 		return err
 	}
 	view.Registered, view.File = true, inode(info)
 	if view.Lock, view.Holder, err = lockOf(f); err != nil {
 		return err
 	}
-	vm, err := signals.ParseVM(content)
+	vm, err := signals.ParseVM(content) // what is too large has no content
 	switch {
 	case err != nil:
 		view.reject(ReasonVMFile, err)
@@ -221,26 +182,24 @@ func lockOf(f *os.File) (Lock, int, error) {
 }
 
 func (d Directory) lookTrigger(root *os.Root, view *View) error {
-	f, info, err := openFile(root, signals.FileTrigger)
+	f, info, err := signals.OpenFile(root, signals.FileTrigger)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case errors.Is(err, errNotRegular):
+	case errors.Is(err, signals.ErrNotRegular):
 		view.reject(ReasonTriggerFile, err)
 		return nil
 	case err != nil:
 		return fmt.Errorf("look at %s: %w", signals.FileTrigger, err)
 	}
 	defer f.Close()
-	content, err := readBounded(f)
-	if err != nil {
+	content, err := signals.Read(f)
+	if err != nil && !errors.Is(err, signals.ErrTooLarge) {
 		return err
 	}
 	view.Trigger, view.TriggerID = true, FileID{inode(info), info.ModTime().UnixNano()}
-	if len(content) <= signals.MaxSize && bytes.ContainsRune(content, '{') {
-		if trigger, ok := signals.ParseTrigger(content); ok {
-			view.TriggerUID = trigger.UID
-		}
+	if trigger, ok := signals.ParseTrigger(content); ok {
+		view.TriggerUID = trigger.UID
 	}
 	return nil
 }
