@@ -16,7 +16,7 @@ import (
 )
 
 // Slow and fast are how often everything is looked at again: slow because
-// inotify can lose events, fast while there is no inotify at all.
+// inotify can lose events, fast while there is nothing to watch.
 const (
 	slow = 10 * time.Second
 	fast = 500 * time.Millisecond
@@ -77,8 +77,8 @@ func (w *Watcher) watch(ctx context.Context) error {
 	w.forget()
 	w.scan(notify)
 	w.armed.Store(true)
-	ticker := time.NewTicker(slow)
-	defer ticker.Stop()
+	timer := time.NewTimer(w.pause())
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -88,6 +88,9 @@ func (w *Watcher) watch(ctx context.Context) error {
 				return errors.New("inotify closed")
 			}
 			w.event(notify, ev)
+			if w.missing {
+				timer.Reset(fast)
+			}
 		case err, open := <-notify.Errors:
 			if !open {
 				return errors.New("inotify closed")
@@ -95,10 +98,18 @@ func (w *Watcher) watch(ctx context.Context) error {
 			w.log.Warn("inotify lost events; looking at every launcher directory", "err", err)
 			w.forget()
 			w.scan(notify)
-		case <-ticker.C:
+		case <-timer.C:
 			w.scan(notify)
+			timer.Reset(w.pause())
 		}
 	}
+}
+
+func (w *Watcher) pause() time.Duration {
+	if w.missing {
+		return fast
+	}
+	return slow
 }
 
 func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
@@ -145,9 +156,10 @@ func (w *Watcher) scan(notify *fsnotify.Watcher) {
 	}
 }
 
-// arm watches the launchers directory and its parent: a directory that is
-// removed, replaced or mounted over takes its watch along, sometimes without
-// an event.
+// arm watches the launchers directory: one that is removed, replaced or
+// mounted over takes its watch along, sometimes without an event. Not its
+// parent, where much may happen that is none of ours: while it is missing it
+// is looked for instead.
 func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
 	now, err := os.Stat(w.dir)
 	if err != nil {
@@ -159,14 +171,6 @@ func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
 			w.look(name)
 		}
 		w.forget()
-	}
-	if notify != nil {
-		// Twice is harmless. Without a parent to watch the slow scan remains.
-		if err := notify.Add(filepath.Dir(w.dir)); err != nil && !w.missing {
-			w.log.Warn("cannot watch the parent of the launchers directory", "err", err)
-		}
-	}
-	if err != nil {
 		return false
 	}
 	if w.missing {

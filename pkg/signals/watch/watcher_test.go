@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"go.uber.org/goleak"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
@@ -213,5 +214,27 @@ func TestAStormOfOtherNamesIsIgnored(t *testing.T) {
 	w.looksAt("ns_vm")
 	if n := len(w.looks); n > 10 {
 		t.Errorf("%d more looks for a storm that is none of ours", n)
+	}
+}
+
+func TestTheParentIsNotWatched(t *testing.T) {
+	// Much may happen there that is none of ours, and each event costs.
+	parent := t.TempDir()
+	dir := filepath.Join(parent, "launchers")
+	must(t, os.Mkdir(dir, 0o755))
+	notify, err := fsnotify.NewWatcher()
+	must(t, err)
+	defer notify.Close()
+	w := New(dir, slog.New(slog.DiscardHandler), func(string) {})
+	for range 3 { // there, gone, back
+		w.scan(notify)
+		for _, path := range notify.WatchList() {
+			if path == parent {
+				t.Error("the parent is watched")
+			}
+		}
+		if os.Remove(dir) != nil {
+			must(t, os.Mkdir(dir, 0o755))
+		}
 	}
 }
