@@ -15,7 +15,7 @@ TOOL := go tool -modfile=tools/go.mod
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: bin/node-agent bin/launcher-shim ## build both binaries into bin/
@@ -38,7 +38,12 @@ deps: ## install the packages that the tests and the demo need
 .PHONY: test
 test: deps build ## all tests, real guests included
 	go vet -tags $(TAGS) ./...
-	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -race -tags $(TAGS) -count=1 -p 1 -timeout 20m $(if $(SUDO),-exec "$(SUDO)") ./...
+	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -race -tags $(TAGS) -count=1 -p 1 -timeout 20m $(if $(SUDO),-exec "$(SUDO)") $$(go list ./... | grep -v /test/faults)
+
+# What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one.
+.PHONY: test-faults
+test-faults: deps build ## crashes, faults and a soak: 20 minutes
+	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -tags $(TAGS) -count=1 -p 1 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: lint
 lint: ## golangci-lint

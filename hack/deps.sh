@@ -19,6 +19,7 @@ libvirt-daemon-driver-qemu|its QEMU driver
 libvirt-daemon-system|the user that libvirtd wants to know, libvirt-qemu
 libvirt-clients|virsh, with which the tests start and stop guests
 qemu-system-x86|the guests, emulated: KVM is not needed
+strace|kills the shim at every step, in its tests
 zstd|unpacks the kernel modules of Ubuntu for the test guest
 '
 

@@ -108,7 +108,10 @@ func (k *keeper) adopt() {
 }
 
 func (k *keeper) begin(d grace.Decision, now grace.Mono) {
-	wall := k.cfg.Clock.Wall().Add(-now.Sub(d.When))
+	// In this order: a pause between the two readings must not make the deadline
+	// that is shown later than the one that counts.
+	wall := k.cfg.Clock.Wall()
+	wall = wall.Add(-k.now().Sub(d.When))
 	k.change(k.rec.Begin(d.Cause, d.When, now, wall, k.cfg.Policy.DryRun))
 	s := k.rec.Shutdown
 	k.log.Info("shutdown begins", "rule", d.Rule, "cause", s.Cause, "gracePeriod", k.rec.Period.Length,

@@ -187,11 +187,27 @@ func (a *Agent) setListed() {
 	a.mu.Unlock()
 }
 
-// Ready tells whether libvirt was tried once and the records are guarded.
+// Ready tells whether libvirt was tried once, the records are guarded and none
+// of them waits for a disk that refuses it or does not answer.
 func (a *Agent) Ready() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	for _, k := range a.keepers {
+		if k.unwritten.Load() {
+			return false
+		}
+	}
 	return a.listed
+}
+
+// SaveAgain is called when the cache has lost what was put there. It does not
+// block.
+func (a *Agent) SaveAgain() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, k := range a.keepers {
+		k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.save = true })
+	}
 }
 
 // Alive tells whether every keeper still takes its hints.

@@ -11,8 +11,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// finishTries is how often the traces of a stopped VM are cleared before the
-// keeper goes on. What stays is cleared by the next agent.
+// finishTries is how often a launcher directory is answered in before the
+// keeper goes on.
 const (
 	finishTries = 5
 	finishPause = 200 * time.Millisecond
@@ -58,12 +58,14 @@ func endMessage(o grace.Outcome, e grace.End) string {
 // instance. Without a status nothing is reported and the trigger stays.
 func (k *keeper) letGo(status *signals.Status) {
 	k.finishing = true
+	rec := k.rec
 	wait, done := k.dirTurn.take()
 	k.worker(func(ctx context.Context) func() {
 		defer done()
 		var err error
+		kept := false
 		if status != nil && wait(ctx) {
-			err = insist(ctx, func() error { return k.answer(*status) })
+			err = insist(ctx, func() (err error) { kept, err = k.answer(*status, &rec); return err })
 		}
 		return func() {
 			if err != nil {
@@ -71,6 +73,8 @@ func (k *keeper) letGo(status *signals.Status) {
 			}
 			if status != nil {
 				k.told = *status
+			}
+			if status != nil && !kept {
 				k.spent = k.trigger // where it could not be removed, the next instance must not suffer
 				k.obs.Trigger = false
 			}
@@ -82,13 +86,18 @@ func (k *keeper) letGo(status *signals.Status) {
 	})
 }
 
-// answer reports the end, and then takes the trigger away.
-func (k *keeper) answer(status signals.Status) error {
+// answer reports the end, and then takes the trigger away, unless it is kept
+// for the next instance.
+func (k *keeper) answer(status signals.Status, rec *grace.Record) (kept bool, err error) {
 	view, err := k.dir.Look()
 	if err != nil || !view.Present {
-		return err // a launcher directory that is gone needs no answer
+		return false, err // a launcher directory that is gone needs no answer
 	}
-	return errors.Join(k.dir.WriteStatus(status), k.dir.RemoveTrigger(status.UID, watch.FileID{}))
+	kept = k.forNext(view, rec)
+	if err = k.dir.WriteStatus(status); !kept {
+		err = errors.Join(err, k.dir.RemoveTrigger(status.UID, watch.FileID{}))
+	}
+	return kept, err
 }
 
 // forget removes the record, behind every save that is still under way.
@@ -99,11 +108,17 @@ func (k *keeper) forget() {
 		if !wait(ctx) {
 			return func() {}
 		}
-		err := insist(ctx, func() error { return k.cfg.Cache.Delete(k.domain) })
+		err := k.cfg.Cache.Delete(k.domain)
 		return func() {
-			if err != nil {
-				k.log.Error("cannot remove the record of a stopped VM; the next agent will", "err", err)
+			switch {
+			case err == nil:
+				k.left = false
+				return
+			case !k.left:
+				k.cfg.Meter.Rejected("record_write")
+				k.log.Error("cannot remove the record of a stopped VM; trying on", "err", err)
 			}
+			k.left, k.forgetAt = true, k.now().Add(lookAfterError)
 		}
 	})
 }

@@ -29,6 +29,9 @@ func (k *keeper) hear(h hints) {
 	if h.launcher {
 		k.look()
 	}
+	if h.save && k.obs.Recorded && !k.finishing {
+		k.change(nil)
+	}
 	if h.domain {
 		k.probe()
 	}

@@ -12,13 +12,16 @@ import (
 type hints struct {
 	launcher bool
 	domain   bool
+	save     bool
 	seen     *hypervisor.Domain // what a list said, newer than any look before
 	end      grace.End
 	endOf    string     // UUID
 	since    grace.Mono // when the oldest of them arrived
 }
 
-func (h *hints) empty() bool { return !h.launcher && !h.domain && h.seen == nil && h.end == "" }
+func (h *hints) empty() bool {
+	return !h.launcher && !h.domain && !h.save && h.seen == nil && h.end == ""
+}
 
 // mailbox holds hints until the keeper takes them. Anybody may put, without
 // ever waiting for the keeper.

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/vmgrace/vmgrace/internal/quiet"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
@@ -17,7 +18,7 @@ import (
 const maxSteps = 50
 
 // keeper owns everything that is known of one VM. Only its own goroutine
-// touches its fields, but for box and phase.
+// touches its fields, but for box, phase and unwritten.
 type keeper struct {
 	a      *Agent
 	cfg    *Config
@@ -26,6 +27,8 @@ type keeper struct {
 	dir    Launcher
 	box    *mailbox
 	phase  atomic.Value // grace.Phase, "" without a record
+	// unwritten: the record cannot be made durable.
+	unwritten atomic.Bool
 
 	ctx     context.Context //nolint:containedctx // the keeper's life; workers get it
 	workers sync.WaitGroup
@@ -42,7 +45,10 @@ type keeper struct {
 	looking   bool // at the launcher directory
 	lookAgain bool
 	lookAt    grace.Mono // when to look at the launcher again, unasked
+	lookPaid  grace.Mono // until when looks are used up; at most a burst ahead
 	probeAt   grace.Mono // when to look at the domain again, unasked
+	forgetAt  grace.Mono // when to try again to remove a record that is left
+	left      bool       // the record of an instance that ended is still there
 	view      watch.View
 	trigger   watch.FileID // the trigger that is known
 	spent     watch.FileID // a trigger that did its work and could not be removed
@@ -64,7 +70,7 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	namespace, name, _ := grace.SplitDomainName(domain)
 	k := &keeper{
 		a: a, cfg: &a.cfg, domain: domain, rec: r,
-		log:  a.log.With("namespace", namespace, "name", name),
+		log:  quiet.New(a.log.With("namespace", namespace, "name", name)),
 		dir:  a.cfg.Launcher(namespace, name),
 		box:  newMailbox(),
 		back: make(chan func()),
@@ -75,8 +81,9 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	k.obs.Period = grace.Period{Length: a.cfg.DefaultPeriod, Source: grace.SourceDefault}
 	if k.obs.Recorded {
 		k.obs.Period = r.Period
+		k.obs.Unsaved = a.cfg.Unsaved
 	}
-	k.lookAt, k.probeAt = grace.Never, grace.Never
+	k.lookAt, k.probeAt, k.forgetAt = grace.Never, grace.Never, grace.Never
 	k.publish()
 	return k
 }
@@ -133,13 +140,20 @@ func (k *keeper) unasked(now grace.Mono) {
 		k.probeAt = grace.Never
 		k.probe()
 	}
+	if now >= k.forgetAt {
+		k.forgetAt = grace.Never
+		k.left = k.left && !k.obs.Recorded // the next instance's record takes its place
+		if k.left {
+			k.forget()
+		}
+	}
 }
 
 func (k *keeper) now() grace.Mono { return k.cfg.Clock.Now() }
 
-// idle: nothing to guard, nobody to wait for, nothing under way.
+// idle: nothing to guard, nobody to wait for, nothing under way or due.
 func (k *keeper) idle() bool {
-	return k.busy == 0 && !k.obs.Recorded && k.obs.Looked && !k.view.Present && k.obs.Domain != grace.DomainUnknown
+	return k.busy == 0 && !k.left && !k.obs.Recorded && k.obs.Looked && !k.view.Present && k.obs.Domain != grace.DomainUnknown && k.lookAt == grace.Never
 }
 
 // step decides and acts until there is nothing to do but wait.
@@ -154,9 +168,10 @@ func (k *keeper) step() {
 			k.lastRule = d.Rule
 			k.log.Debug("decided", "rule", d.Rule, "do", d.Do)
 		}
+		k.unwritten.Store(k.unwritable(now))
 		if d.Do == grace.Wait {
 			k.tell()
-			k.sleep(min(d.At, k.lookAt, k.probeAt), now)
+			k.sleep(min(d.At, k.lookAt, k.probeAt, k.forgetAt), now)
 			return
 		}
 		k.act(d, now)
@@ -166,6 +181,12 @@ func (k *keeper) step() {
 	}
 	k.log.Error("a rule does not come to rest; this is a bug", "rule", k.lastRule)
 	k.sleep(k.now().Add(time.Second), k.now())
+}
+
+// unwritable: the disk refuses the record or its removal, or does not answer.
+func (k *keeper) unwritable(now grace.Mono) bool {
+	s := &k.obs.Save
+	return k.left || k.obs.Recorded && k.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= relist)
 }
 
 func (k *keeper) sleep(until, now grace.Mono) {

@@ -17,14 +17,26 @@ const (
 	lookUnwatched  = 500 * time.Millisecond
 )
 
+// A tenant can cause as many events as it likes. What is looked at more often
+// than any shim needs has to wait, and so costs no more than this.
+const (
+	lookBurst = 10
+	lookEvery = 100 * time.Millisecond
+)
+
 // look reads the launcher directory, once at a time.
 func (k *keeper) look() {
 	if k.looking {
 		k.lookAgain = true
 		return
 	}
-	k.looking = true
 	asked := k.now()
+	if due := k.lookPaid.Add(-(lookBurst - 1) * lookEvery); asked < due {
+		k.lookAt = min(k.lookAt, due)
+		return
+	}
+	k.lookPaid = max(k.lookPaid, asked).Add(lookEvery)
+	k.looking = true
 	known := 0
 	if k.shim != nil {
 		known = k.obs.Holder.PID
@@ -35,9 +47,12 @@ func (k *keeper) look() {
 		if err == nil && view.Lock == watch.LockHeld && view.Holder != 0 && view.Holder != known {
 			view, shim, err = k.openShim(view)
 		}
+		// After the look: a trigger may have come while it was under way, and its
+		// grace period must not begin before it was there.
+		seen := k.now()
 		return func() {
 			k.looking = false
-			k.looked(view, shim, err, asked)
+			k.looked(view, shim, err, seen)
 			if k.lookAgain {
 				k.lookAgain = false
 				k.look()
@@ -67,7 +82,7 @@ func (k *keeper) openShim(view watch.View) (watch.View, Process, error) {
 }
 
 // looked takes over what the launcher directory says.
-func (k *keeper) looked(view watch.View, shim Process, err error, asked grace.Mono) {
+func (k *keeper) looked(view watch.View, shim Process, err error, seen grace.Mono) {
 	k.obs.Looked = true
 	if err != nil {
 		k.log.Warn("cannot look at the launcher directory; what it said before stands", "err", err)
@@ -79,7 +94,7 @@ func (k *keeper) looked(view watch.View, shim Process, err error, asked grace.Mo
 	k.obs.Ours = view.Present
 	k.shimSeen(view, shim)
 	k.obs.UID = view.VM.UID
-	k.triggerSeen(view, asked)
+	k.triggerSeen(view, seen)
 	k.resolve()
 }
 
@@ -130,13 +145,17 @@ func (k *keeper) shimSeen(view watch.View, shim Process) {
 	}
 }
 
-func (k *keeper) triggerSeen(view watch.View, asked grace.Mono) {
+func (k *keeper) triggerSeen(view watch.View, seen grace.Mono) {
 	uid := k.obs.UID
 	if uid == "" {
 		uid = k.rec.UID
 	}
 	switch {
-	case !view.Trigger || view.TriggerID == k.spent:
+	case !view.Trigger:
+		k.spent = watch.FileID{} // it is gone; the next one may look the same
+		k.obs.Trigger = false
+		return
+	case view.TriggerID == k.spent:
 		k.obs.Trigger = false
 		return
 	case view.TriggerUID != "" && uid != "" && view.TriggerUID != uid:
@@ -149,13 +168,25 @@ func (k *keeper) triggerSeen(view watch.View, asked grace.Mono) {
 		return
 	}
 	if !k.obs.Trigger {
-		k.obs.TriggerAt = asked
+		k.obs.TriggerAt = seen
 	}
 	k.obs.Trigger, k.trigger = true, view.TriggerID
 	k.obs.TriggerByShim = view.TriggerUID != ""
 	if k.rec.ShuttingDown() {
 		k.log.Debug("another trigger; the grace period runs already", "cause", k.rec.Shutdown.Cause)
 	}
+}
+
+// forNext tells whether the trigger in a launcher directory is for an instance
+// after the record's: it names another VM, or another shim lives there, which
+// has cleared whatever trigger it found.
+func (k *keeper) forNext(view watch.View, rec *grace.Record) bool {
+	if !view.Trigger || rec.Name == "" {
+		return false
+	}
+	otherVM := view.TriggerUID != "" && rec.UID != "" && view.TriggerUID != rec.UID
+	otherShim := rec.BootID != k.cfg.Policy.BootID || rec.Launcher.PID != 0 && rec.Launcher.PID != view.Holder
+	return otherVM || otherShim && view.Lock == watch.LockHeld && view.Holder != 0
 }
 
 // removeTrigger removes the trigger that was seen. Where that cannot be done

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,8 +29,12 @@ type rig struct {
 	dirs   map[string]*memoryDir
 	meter  *memoryMeter
 	agent  *Agent
+	log    slog.Handler
 	start  time.Time
+	wall   atomic.Int64 // by how much the wall clock was set
 	stop   func()
+
+	unsaved bool // what run tells the agent of the disk
 }
 
 // inBubble runs a test in virtual time with a fresh rig.
@@ -37,7 +42,7 @@ func inBubble(t *testing.T, test func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{
-			t: t, hv: fake.New(), start: time.Now(),
+			t: t, hv: fake.New(), start: time.Now(), log: slog.DiscardHandler,
 			cache: &memoryCache{records: map[string]grace.Record{}},
 			dirs:  map[string]*memoryDir{}, meter: &memoryMeter{counts: map[string]int{}},
 			policy: grace.Policy{BootID: "boot", RetryInterval: 5 * time.Second, AgentTimeout: 5 * time.Second,
@@ -53,7 +58,9 @@ func inBubble(t *testing.T, test func(*rig)) {
 // Now is a monotonic clock that is an hour old at the start of the bubble.
 func (r *rig) Now() grace.Mono { return grace.Mono(time.Hour + time.Since(r.start)) }
 
-func (r *rig) Wall() time.Time { return time.Now() }
+func (r *rig) Wall() time.Time { return time.Now().Add(time.Duration(r.wall.Load())) }
+
+func (r *rig) setWall(by time.Duration) { r.wall.Store(int64(by)) }
 
 func (r *rig) Open(pid int, start uint64) (Process, error) {
 	p, err := r.hv.OpenProcess(pid, start)
@@ -69,9 +76,9 @@ func (r *rig) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.agent = New(Config{
 		Policy: r.policy, DefaultPeriod: 30 * time.Second, Hypervisor: r.hv, Cache: r.cache,
-		Processes: r, Clock: r, Meter: r.meter,
+		Processes: r, Clock: r, Meter: r.meter, Unsaved: r.unsaved,
 		Launcher: func(namespace, name string) Launcher { return r.dir(grace.DomainName(namespace, name)) },
-	}, slog.New(slog.DiscardHandler))
+	}, slog.New(r.log))
 	agent := r.agent
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -245,12 +252,14 @@ type memoryDir struct {
 	view   watch.View
 	err    error
 	status signals.Status
+	looks  int
 	stuck  bool // the trigger cannot be removed
 }
 
 func (d *memoryDir) Look() (watch.View, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.looks++
 	return d.view, d.err
 }
 

@@ -20,7 +20,7 @@ func (m *Metrics) Serve(ctx context.Context, l net.Listener, live, ready Check) 
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry, MaxRequestsInFlight: 4}))
 	mux.HandleFunc("GET /livez", health("stuck: a VM's keeper does not take its hints; restart the agent", live))
-	mux.HandleFunc("GET /readyz", health("not ready: the cache is not loaded, a watch is not armed, or libvirt was not tried yet", ready))
+	mux.HandleFunc("GET /readyz", health("not ready: the cache is not loaded, a record cannot be written, a watch is not armed, or libvirt was not tried yet", ready))
 	server := &http.Server{Handler: mux, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10}
 	stop := context.AfterFunc(ctx, func() { _ = server.Close() })
 	defer stop()

@@ -12,9 +12,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/metrics"
+	"github.com/vmgrace/vmgrace/internal/quiet"
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/gracecache"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
 	"github.com/vmgrace/vmgrace/pkg/process"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
@@ -42,7 +44,8 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 	}
-	store, loaded, err := o.openCache(log)
+	points := failpoint.New()
+	store, loaded, unsaved, err := o.openCache(points.Disk(durable.Real()), log)
 	if err != nil {
 		return err
 	}
@@ -54,26 +57,29 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	meter.Recovered(len(loaded.Records))
 
 	driver := libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: log})
-	a := agent.New(agent.Config{
+	a := agent.New(points.Ports(agent.Config{
 		Policy: grace.Policy{
 			BootID: boot, RetryInterval: o.RetryInterval, AgentTimeout: o.AgentTimeout,
 			UseAgent: o.ShutdownMode == "auto", DestroyTimeout: o.DestroyTimeout, DryRun: o.DryRun,
 		},
 		DefaultPeriod: o.DefaultGracePeriod,
-		Hypervisor:    driver, Cache: store, Processes: processes{}, Clock: clock{}, Meter: meter,
+		Hypervisor:    driver, Cache: store, Processes: processes{}, Clock: clock{}, Meter: meter, Unsaved: unsaved,
 		Launcher: func(namespace, name string) agent.Launcher {
 			return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
 		},
-	}, log)
-	watcher := watch.New(o.LaunchersDir, log, a.LauncherChanged)
+	}), log)
+	watcher := watch.New(o.LaunchersDir, quiet.New(log), points.Launchers(a.LauncherChanged))
 	meter.Observe(state{a, driver})
 	log.Info("node-agent starts", "node", o.NodeName, "launchersDir", o.LaunchersDir, "stateDir", o.StateDir,
 		"records", len(loaded.Records), "dryRun", o.DryRun)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return driver.Run(ctx, a.DomainChanged) })
+	group.Go(func() error { return driver.Run(ctx, points.Domains(a.DomainChanged)) })
 	group.Go(func() error { return watcher.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx, loaded.Records) })
+	group.Go(func() error {
+		return keepCache(ctx, store, a.SaveAgain, func() { meter.Rejected("record_write") }, log)
+	})
 	if listener != nil {
 		ready := func() bool { return a.Ready() && watcher.Armed() }
 		group.Go(func() error { return meter.Serve(ctx, listener, a.Alive, ready) })
@@ -87,29 +93,6 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	})
 	log.Info("node-agent ends; every VM is left as it is")
 	return err
-}
-
-// openCache opens the state directory. One that cannot be written is an error,
-// unless a grace period runs already: then the shutdown goes on from memory.
-func (o *Options) openCache(log *slog.Logger) (*gracecache.Store, gracecache.Loaded, error) {
-	store, openErr := gracecache.Open(o.StateDir)
-	if store == nil {
-		return nil, gracecache.Loaded{}, openErr
-	}
-	loaded, err := store.Load()
-	if err == nil && openErr != nil {
-		err = openErr
-		for i := range loaded.Records {
-			if loaded.Records[i].ShuttingDown() {
-				log.Error("going on from memory, because a grace period runs already", "err", openErr)
-				return store, loaded, nil
-			}
-		}
-	}
-	if err != nil {
-		return nil, loaded, errors.Join(err, store.Close())
-	}
-	return store, loaded, nil
 }
 
 // wait waits for the end, but not for calls that hang past the end of ctx: the

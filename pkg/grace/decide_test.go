@@ -192,6 +192,7 @@ func TestOutcome(t *testing.T) {
 		{"the guest powered off after a request", EndGuest, true, false, Graceful},
 		{"the guest powered off before any request", EndGuest, false, false, AlreadyStopped},
 		{"the agent signalled, whatever libvirt says", EndGuest, true, true, Forced},
+		{"killed by nobody we know, before the deadline", EndKilled, true, false, Lost},
 		{"somebody destroyed it", EndDestroyed, true, false, Lost},
 		{"crashed", EndCrashed, true, false, Lost},
 		{"migrated or saved", EndMoved, true, false, Lost},
@@ -203,6 +204,40 @@ func TestOutcome(t *testing.T) {
 		d := Decide(&r, &o, &policy, at(20))
 		if d.Do != Finish || d.Outcome != c.want || d.Cause != LauncherSignal {
 			t.Errorf("%s: %s %s %s, want %s", c.name, d.Do, d.Cause, d.Outcome, c.want)
+		}
+	}
+}
+
+func TestAnAgentThatDiedRightAfterItsSignalIsKnownByTheTime(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		gone Mono
+		dry  bool
+		want Outcome
+	}{
+		{"after the deadline", at(30), false, Forced},
+		{"before it", at(30) - 1, false, Lost},
+		{"a dry run signals nobody", at(31), true, Lost},
+	} {
+		r, o := begun(t, 30*time.Second)
+		o.Gone, o.GoneAt, o.End, r.Shutdown.DryRun = true, c.gone, EndKilled, c.dry
+		p := policy
+		p.DryRun = c.dry
+		if d := Decide(&r, &o, &p, at(40)); d.Do != Finish || d.Outcome != c.want {
+			t.Errorf("%s: %s %s, want %s", c.name, d.Do, d.Outcome, c.want)
+		}
+	}
+}
+
+func TestAnEndThatIsSeenBeforeTheRequestsAnswerIsGraceful(t *testing.T) {
+	for _, running := range []func(*Observation) *Call{
+		func(o *Observation) *Call { return &o.AskACPI }, func(o *Observation) *Call { return &o.AskVM },
+	} {
+		r, o := begun(t, 30*time.Second)
+		o.Gone, o.GoneAt, o.End = true, at(1), EndGuest
+		*running(&o) = Call{Running: true, Tries: 1, Last: t0}
+		if d := Decide(&r, &o, &policy, at(1)); d.Outcome != Graceful {
+			t.Errorf("%s %s, want Graceful", d.Do, d.Outcome)
 		}
 	}
 }

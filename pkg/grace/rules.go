@@ -76,7 +76,7 @@ func stopped(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 		return next()
 	}
 	d := Decision{Do: Finish, Cause: r.Shutdown.Cause, Outcome: outcome(r, o)}
-	if !r.ShuttingDown() && o.Trigger {
+	if !r.ShuttingDown() && o.Trigger && !o.TriggerForNext {
 		d.Cause, d.Outcome = LauncherSignal, AlreadyStopped
 	}
 	return d, true
@@ -85,15 +85,21 @@ func stopped(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 // outcome of an instance that is gone.
 func outcome(r *Record, o *Observation) Outcome {
 	switch {
-	case r.Shutdown.Signalled:
+	case r.Shutdown.Signalled || killedByAgent(r, o):
 		return Forced
 	case o.End != EndGuest:
 		return Lost
-	case r.Shutdown.Requested:
-		return Graceful
+	case r.Shutdown.Requested || o.AskACPI.Running || o.AskVM.Running:
+		return Graceful // the end may be seen before the request's answer
 	default:
 		return AlreadyStopped
 	}
+}
+
+// killedByAgent: an agent that is killed right after its signal leaves no note.
+func killedByAgent(r *Record, o *Observation) bool {
+	s := &r.Shutdown
+	return o.End == EndKilled && r.ShuttingDown() && !s.DryRun && o.GoneAt >= s.Deadline
 }
 
 func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {

@@ -146,11 +146,12 @@ func agentAnswers(r *Record, o *Observation, p *Policy, now Mono) (Decision, boo
 	}
 	over := o.AskVM.Last.Add(p.RetryInterval)
 	if o.AskVM.Running {
-		// Half of a short grace period stays for ACPI.
-		grace := r.Shutdown.Deadline.Sub(r.Shutdown.Start)
-		over = o.AskVM.Last.Add(min(p.AgentTimeout, grace/2))
+		over = o.AskVM.Last.Add(p.AgentTimeout)
 	}
-	if now >= over {
+	// Half of the grace period stays for ACPI, however often the agent of this
+	// node has been restarted and has begun to wait anew.
+	grace := r.Shutdown.Deadline.Sub(r.Shutdown.Start)
+	if over = min(over, r.Shutdown.Start.Add(grace/2)); now >= over {
 		return next()
 	}
 	return untilDeadline(r, o, p, over)

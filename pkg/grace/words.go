@@ -70,6 +70,7 @@ const (
 	EndUnknown   End = ""
 	EndGuest     End = "guest"     // the guest powered off
 	EndDestroyed End = "destroyed" // by a destroy or a signal
+	EndKilled    End = "killed"    // by a signal of an agent, or of somebody who has died since
 	EndCrashed   End = "crashed"
 	EndMoved     End = "moved" // migrated or saved
 	EndFailed    End = "failed"

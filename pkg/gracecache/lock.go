@@ -20,11 +20,9 @@ var ErrLocked = errors.New("another node-agent is using it")
 // lock takes the directory for this process. The kernel gives it back when the
 // process ends, however it ends (flock(2)).
 func lock(dir string) (*os.File, error) {
-	path := filepath.Join(dir, lockName)
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-	if errors.Is(err, unix.EROFS) {
-		f, err = os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0) // flock needs no more
-	}
+	// For reading: a file that stays open for writing keeps its disk from being
+	// remounted read-only, and cannot be opened on one that is.
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open its lock: %w", err)
 	}
@@ -47,7 +45,12 @@ func flock(f *os.File) error {
 
 // sign writes our pid for the message of an agent that comes second. In place,
 // so that it needs no space on a full disk.
-func sign(f *os.File) error {
+func sign(lock *os.File) (err error) {
+	f, err := os.OpenFile(lock.Name(), os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("write our pid: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
 	text := fmt.Appendln(nil, os.Getpid())
 	if _, err := f.WriteAt(text, 0); err != nil {
 		return fmt.Errorf("write our pid: %w", err)

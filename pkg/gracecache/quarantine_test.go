@@ -45,7 +45,9 @@ func badFiles(t *testing.T) map[string]badFile {
 		"b_no-period.json": {"no grace period", holds(seal([]byte(`{"namespace":"b","name":"no-period"}`)))},
 		"b_long.json":      {"more than 65536 bytes", holds(append(bytes.Clone(whole), make([]byte, maxSize)...))},
 		"b_sparse.json":    {"more than 65536 bytes", func(path string) error { return errors.Join(holds(nil)(path), os.Truncate(path, 1<<40)) }},
+		"b_foreign.json":   {"torn or not a record", holds([]byte(`{"data":"{}","checksum":1234567890}`))},
 		"b_other.json":     {"belongs in shop_x.json", holds(whole)},
+		"shop_copy.json":   {"belongs in shop_first.json", holds(encoded(t, named("first")))}, // which is there too
 		"Not a VM's.json":  {"belongs in shop_x.json", holds(whole)},
 		".json":            {"belongs in shop_x.json", holds(whole)},
 		"shop_link.json":   {"not a regular file (L", func(path string) error { return os.Symlink(target, path) }},

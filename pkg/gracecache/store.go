@@ -29,6 +29,7 @@ type Store struct {
 	// alone by whoever must not see a write half done.
 	mu     sync.RWMutex
 	closed bool
+	lost   bool // see ErrLost
 }
 
 // Open takes the state directory dir, creates it (mode 0700) where it is
@@ -38,22 +39,21 @@ type Store struct {
 // all else. Where only the try failed (disk full, read-only), ErrNotWritable
 // comes with a Store that is not nil: shutdowns that are under way must go on,
 // its Load works, and its Put will when the disk does.
-func Open(dir string) (*Store, error) { return open(dir, durable.Real()) }
+func Open(dir string) (*Store, error) { return OpenOn(durable.Real(), dir) }
 
-func open(dir string, disk durable.Disk) (*Store, error) {
-	if err := disk.MkdirAll(dir, 0o700); err != nil {
-		return nil, notWritable(dir, err)
-	}
+// OpenOn is Open on a disk whose steps somebody wants to watch.
+func OpenOn(disk durable.Disk, dir string) (*Store, error) {
+	made := disk.MkdirAll(dir, 0o700) // may fail where dir is there: EIO on fsync
 	f, err := lock(dir)
 	if errors.Is(err, ErrLocked) {
 		return nil, err
 	}
 	if err != nil {
-		return nil, notWritable(dir, err)
+		return nil, notWritable(dir, cmp.Or(made, err))
 	}
-	s := &Store{dir: dir, disk: disk, lock: f}
+	s := &Store{dir: dir, disk: disk, lock: f, lost: made != nil}
 	signed := sign(f)
-	if err := cmp.Or(s.tryWrite(), signed); err != nil {
+	if err := cmp.Or(made, s.tryWrite(), signed); err != nil {
 		return s, notWritable(dir, err)
 	}
 	return s, nil
@@ -138,6 +138,9 @@ func (s *Store) write(tried string, do func() error) error {
 	defer s.mu.RUnlock()
 	if s.closed {
 		return s.closedError(tried)
+	}
+	if s.lost {
+		return fmt.Errorf("%s in state directory %s: %w", tried, s.dir, ErrLost)
 	}
 	return do()
 }

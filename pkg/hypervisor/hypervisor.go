@@ -34,6 +34,7 @@ const (
 	EndUnknown   = grace.EndUnknown
 	EndGuest     = grace.EndGuest
 	EndDestroyed = grace.EndDestroyed
+	EndKilled    = grace.EndKilled
 	EndCrashed   = grace.EndCrashed
 	EndMoved     = grace.EndMoved
 	EndFailed    = grace.EndFailed

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"syscall"
+	"runtime"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrNotRegular says that a link, directory, FIFO or device stands where a file should.
@@ -16,28 +18,36 @@ var ErrNotRegular = errors.New("not a regular file")
 // It returns what was opened, so that a caller can tell it from a later file.
 // A file that is not there is fs.ErrNotExist.
 func OpenFile(dir *os.Root, name string) (*os.File, os.FileInfo, error) {
-	// os.Root follows links that stay inside, whatever the flags, and opening a
-	// device has effects: look first.
-	seen, err := dir.Lstat(name)
+	// Opening a device has effects, and a look beforehand can be outrun by a
+	// rename. An O_PATH descriptor opens nothing, and stays with what it found
+	// (open(2)); with O_NOFOLLOW that may be a link itself.
+	found, err := dir.OpenFile(name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, nil, err
 	}
-	if !seen.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("open %s: %w (%s)", name, ErrNotRegular, seen.Mode().Type())
-	}
-	// O_NONBLOCK: a FIFO put there since would block the open for ever.
-	f, err := dir.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	defer found.Close() // nothing was written through it
+	info, err := found.Stat()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("stat %s: %w", name, err)
 	}
-	info, err := f.Stat()
-	if err == nil && !os.SameFile(seen, info) {
-		err = fmt.Errorf("open %s: changed while it was opened: %w", name, ErrNotRegular)
+	if !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("open %s: %w (%s)", name, ErrNotRegular, info.Mode().Type())
 	}
+	f, err := reopen(found, name)
+	return f, info, err
+}
+
+// reopen opens for reading what an O_PATH descriptor stands for.
+func reopen(found *os.File, name string) (*os.File, error) {
+	// O_NONBLOCK: a lease that somebody holds would block the open (fcntl(2)).
+	path := fmt.Sprintf("/proc/self/fd/%d", found.Fd())
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	runtime.KeepAlive(found)
 	if err != nil {
-		return nil, nil, errors.Join(err, f.Close())
+		// Not wrapped: without /proc it would say that the file is not there.
+		return nil, fmt.Errorf("open %s by its descriptor: %s", name, err.Error())
 	}
-	return f, info, nil
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // Read reads what OpenFile opened; ErrTooLarge comes after MaxSize bytes.

@@ -24,9 +24,12 @@ type Agent struct {
 	*Process // of the latest start, nil before the first
 	// LaunchersDir, StateDir and Address (host:port) are what its flags say.
 	LaunchersDir, StateDir, Address string
+	// Path is the program, Env what is added to its environment: both count at
+	// the next start.
+	Path string
+	Env  []string
 
 	node *Node
-	path string
 	args []string
 	log  string
 }
@@ -42,7 +45,8 @@ func (n *Node) Agent(t T, args ...string) *Agent {
 	a := &Agent{
 		LaunchersDir: filepath.Join(dir, "launchers"), StateDir: filepath.Join(dir, "state"),
 		Address: "127.0.0.1:" + strconv.Itoa(freePort(t)),
-		node:    n, path: Binary(t, "node-agent"), log: filepath.Join(dir, "log"),
+		Path:    Binary(t, "node-agent"),
+		node:    n, log: filepath.Join(dir, "log"),
 	}
 	for _, d := range []string{a.LaunchersDir, a.StateDir} {
 		if err := os.Mkdir(d, 0o755); err != nil {
@@ -67,7 +71,9 @@ func (n *Node) Agent(t T, args ...string) *Agent {
 // Launch starts the agent without waiting for anything.
 func (a *Agent) Launch(t T) *Agent {
 	t.Helper()
-	p, err := startProcess(a.node.Command(a.path, a.args...), a.log)
+	cmd := a.node.Command(a.Path, a.args...)
+	cmd.Env = append(cmd.Env, a.Env...)
+	p, err := startProcess(cmd, a.log)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -176,7 +182,7 @@ type VMStatus struct {
 // Status is what `node-agent status` says about this agent's state directory.
 func (a *Agent) Status(t T) []VMStatus {
 	t.Helper()
-	out, err := a.node.Command(a.path, "status", "--state-dir", a.StateDir, "-o", "json").Output()
+	out, err := a.node.Command(a.Path, "status", "--state-dir", a.StateDir, "-o", "json").Output()
 	if err != nil {
 		t.Fatalf("node-agent status: %v%s", err, stderr(err))
 	}

@@ -106,6 +106,37 @@ func TestTheCoreReadsNoClock(t *testing.T) {
 	}
 }
 
+// The wall clock jumps. What decides about VMs reads CLOCK_MONOTONIC, by
+// agent.Clock; the only other readings of package time measure a duration,
+// which Go does by its monotonic clock, or say something to people.
+func TestTheWallClockDecidesNothing(t *testing.T) {
+	allowed := []string{
+		"internal/nodeagent/clock.go",       // agent.Clock itself
+		"internal/launcher/launcher.go",     // the trigger's time, which nobody uses
+		"internal/launcher/process.go",      // the age of a file
+		"pkg/hypervisor/libvirt/events.go",  // how long a connection lasted
+		"pkg/hypervisor/libvirt/qemulog.go", // which run in QEMU's log, for the outcome
+		"pkg/hypervisor/fake/fake.go",       // for tests
+		"pkg/hypervisor/drivertest/drivertest.go",
+	}
+	for _, s := range sources(t) {
+		if s.test() || strings.HasPrefix(s.path, "test/") || slices.Contains(allowed, s.path) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			sel, ok := n.(*ast.SelectorExpr)
+			if !ok {
+				return true
+			}
+			x, ok := sel.X.(*ast.Ident)
+			if ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Until"}, sel.Sel.Name) {
+				t.Errorf("%v: time.%s reads the wall clock", s.at(n), sel.Sel.Name)
+			}
+			return true
+		})
+	}
+}
+
 // A package-level variable is an error value or a table that nothing writes.
 func TestNoGlobalState(t *testing.T) {
 	tables := []string{

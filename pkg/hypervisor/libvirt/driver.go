@@ -9,7 +9,7 @@
 // own, in a [lane]: a bounded set of connections for one kind of call. Slow
 // requests, destroys and queries do not wait for each other, and one domain
 // that hangs has at most one call in each lane. Connections are opened when
-// they are needed, watched by keepalives, and replaced when they break.
+// they are needed and replaced when they break.
 package libvirt
 
 import (
@@ -35,8 +35,8 @@ const (
 	systemLogDir = "/var/log/libvirt/qemu"
 )
 
-// Keepalive of every connection: a libvirtd that is silent for 20 s is given
-// up, and the calls that hang on it return.
+// Keepalive of the connection for events: a libvirtd that is silent for 20 s is
+// given up. The calls that hang on it return when it answers or ends.
 const (
 	keepaliveSeconds = 5
 	keepaliveCount   = 3
@@ -46,10 +46,10 @@ const (
 // calls and 5 more that only take the quick ones (libvirtd.conf: max_workers,
 // prio_workers).
 const (
-	requestConns = 4
-	agentConns   = 2
-	destroyConns = 1
-	queryConns   = 2
+	requestConns = 12
+	agentConns   = 6
+	destroyConns = 4
+	queryConns   = 8
 )
 
 // closePatience is how long Close waits for calls that hang.
@@ -116,8 +116,8 @@ func (d *Driver) Up() bool { return d.up.Load() }
 
 // Close closes all connections. Calls that are under way cannot be cancelled:
 // Close waits for them for half a second and fails if some still hang. Those
-// end by themselves, and their connections with them, when libvirt answers,
-// when the keepalive gives up after 20 s, or when its own timeouts strike.
+// end by themselves, and their connections with them, when libvirt answers or
+// ends, or when its own timeouts strike.
 // Calls after Close fail with ErrUnavailable.
 func (d *Driver) Close() error {
 	for _, l := range []*lane{d.requests, d.agents, d.destroys, d.queries} {
@@ -141,11 +141,6 @@ func (d *Driver) connect() (*libvirt.Connect, error) {
 		loop.leave()
 		return nil, fmt.Errorf("connect to %s: %w", d.uri, plain(err))
 	}
-	err = c.SetKeepAlive(d.keepalive, keepaliveCount)
-	if err != nil && !errors.Is(err, libvirt.ERR_NO_SUPPORT) && !errors.Is(err, libvirt.ERR_OK) {
-		d.disconnect(c)
-		return nil, fmt.Errorf("keepalive of %s: %w", d.uri, plain(err))
-	}
 	return c, nil
 }
 
@@ -157,8 +152,8 @@ func (d *Driver) disconnect(c *libvirt.Connect) {
 	loop.leave()
 }
 
-// alive is a local question (virConnectIsAlive): keepalive and end of file
-// have the answer.
+// alive is a local question (virConnectIsAlive): the end of file, or the
+// keepalive, has the answer.
 func alive(c *libvirt.Connect) bool {
 	ok, err := c.IsAlive()
 	return err == nil && ok

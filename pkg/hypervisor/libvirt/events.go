@@ -2,6 +2,7 @@ package libvirt
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -117,6 +118,12 @@ func (d *Driver) openSession() (*session, error) {
 	if err := s.register(); err != nil {
 		d.closeSession(s)
 		return nil, fmt.Errorf("register for libvirt's events: %w", plain(err))
+	}
+	// The last call on this connection: see lane for why.
+	err = conn.SetKeepAlive(d.keepalive, keepaliveCount)
+	if err != nil && !errors.Is(err, libvirt.ERR_NO_SUPPORT) && !errors.Is(err, libvirt.ERR_OK) {
+		d.closeSession(s)
+		return nil, fmt.Errorf("keepalive of %s: %w", d.uri, plain(err))
 	}
 	return s, nil
 }

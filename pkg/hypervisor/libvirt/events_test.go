@@ -155,10 +155,10 @@ func TestASilentLibvirtdIsGivenUp(t *testing.T) {
 	asked := make(chan error, 1)
 	go func() { asked <- d.Ask(t.Context(), g.Domain, i, hypervisor.ModeACPI) }()
 	node.Eventually(t, patience, func() bool { return !d.Up() }, "the silence is noticed")
+	p.cut(t)
 	if err := <-asked; !errors.Is(err, hypervisor.ErrUnavailable) {
 		t.Errorf("a call into the silence: %v", err)
 	}
-	p.cut(t)
 	p.mend(t)
 	node.Eventually(t, patience, func() bool { return d.Up() && events.count(hypervisor.Event{}) == 2 }, "connected again")
 	if err := d.Ask(bounded(t), g.Domain, i, hypervisor.ModeACPI); err != nil {

@@ -13,26 +13,30 @@ import (
 )
 
 const (
-	// perConn is how many calls one connection carries at once. libvirtd
-	// reads no more than 5 (libvirtd.conf: max_client_requests); a sixth
-	// would wait there unread, and the keepalives behind it.
-	perConn = 4
 	// idleTime is how long a connection that nobody uses stays open.
 	idleTime = time.Minute
+	// openPause is how long a call waits for a connection before it opens one:
+	// most calls take a millisecond.
+	openPause = 50 * time.Millisecond
 )
 
 var errClosed = fmt.Errorf("%w: the driver is closed", hypervisor.ErrUnavailable)
 
-// lane is a set of connections for one kind of call.
+// lane is a set of connections for one kind of call. A connection carries one
+// call at a time and no keepalives of ours: libvirt's client library before
+// 10.4 crashes the process where a second thread sends something while a call
+// waits for its reply (CVE-2024-4418: it leaves a callback behind that points
+// into the first thread's stack).
 type lane struct {
 	name       string
-	most, keep int // connections: at most, and kept open when idle
+	keep       int // connections kept open when idle
 	idle       time.Duration
 	connect    func() (*libvirt.Connect, error)
 	disconnect func(*libvirt.Connect)
 	start      func(func()) bool
 
 	slots chan struct{} // one per call that libvirt may have at once
+	freed chan struct{} // a line was given back
 
 	mu     sync.Mutex
 	closed bool
@@ -42,11 +46,9 @@ type lane struct {
 
 // line is a connection, or the attempt to open one.
 type line struct {
-	opened chan struct{}
-	conn   *libvirt.Connect // nil where it could not be opened
-	err    error
-	busy   int // calls that use it; guarded by the lane's mu
-	uses   int // tells an idle timer whether the line was used since
+	conn *libvirt.Connect // nil until it is open
+	busy bool             // a call uses it; guarded by the lane's mu
+	uses int              // tells an idle timer whether the line was used since
 }
 
 // turn makes calls about one domain follow each other.
@@ -57,9 +59,9 @@ type turn struct {
 
 func (d *Driver) newLane(name string, most, keep int) *lane {
 	return &lane{
-		name: name, most: most, keep: keep, idle: idleTime,
+		name: name, keep: keep, idle: idleTime,
 		connect: d.connect, disconnect: d.disconnect, start: d.calls.start,
-		slots: make(chan struct{}, most*perConn), turns: map[string]*turn{},
+		slots: make(chan struct{}, most), freed: make(chan struct{}, 1), turns: map[string]*turn{},
 	}
 }
 
@@ -139,68 +141,81 @@ func (l *lane) with(call func(*libvirt.Connect) error) error {
 	return nil
 }
 
-// take returns a line with a live connection.
+// take returns a line with a live connection that no other call uses.
 func (l *lane) take() (*line, error) {
+	wait := time.NewTimer(openPause)
+	defer wait.Stop()
 	for {
-		ln, mine, err := l.pick()
-		if err != nil {
+		ln, none, err := l.unused()
+		switch {
+		case err != nil:
 			return nil, err
-		}
-		if mine {
-			ln.conn, ln.err = l.connect()
-			close(ln.opened)
-		}
-		<-ln.opened
-		if ln.err != nil {
-			l.release(ln)
-			return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, ln.err)
-		}
-		if mine || alive(ln.conn) {
+		case none:
+			return l.open()
+		case ln == nil:
+			select {
+			case <-l.freed:
+			case <-wait.C:
+				return l.open()
+			}
+		case alive(ln.conn):
 			return ln, nil
+		default:
+			l.release(ln) // libvirtd was restarted: try another line
 		}
-		l.release(ln) // libvirtd was restarted, or is hung: try another line
 	}
 }
 
-// pick takes the line with the least calls, or makes a new one: a call that
-// hangs then shares its connection with as few others as can be.
-func (l *lane) pick() (ln *line, mine bool, err error) {
+// unused takes a line that no call uses, nil if there is none; none: there are
+// no lines at all.
+func (l *lane) unused() (ln *line, none bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, false, errClosed
 	}
-	for _, other := range l.lines {
-		if ln == nil || other.busy < ln.busy {
-			ln = other
+	for _, ln := range l.lines {
+		if !ln.busy {
+			ln.busy = true
+			ln.uses++
+			return ln, false, nil
 		}
 	}
-	if ln == nil || ln.busy > 0 && len(l.lines) < l.most {
-		ln, mine = &line{opened: make(chan struct{})}, true
-		l.lines = append(l.lines, ln)
-	}
-	ln.busy++
-	ln.uses++
-	return ln, mine, nil
+	return nil, len(l.lines) == 0, nil
 }
 
-// release gives a line back. A broken one takes no more calls; the last call
-// on it closes it.
+// open makes a new line. There are as many slots as lines may be.
+func (l *lane) open() (*line, error) {
+	ln := &line{busy: true, uses: 1}
+	l.mu.Lock()
+	l.lines = append(l.lines, ln)
+	l.mu.Unlock()
+	var err error
+	if ln.conn, err = l.connect(); err != nil {
+		l.release(ln)
+		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, err)
+	}
+	return ln, nil
+}
+
+// release gives a line back, or closes it where it is broken.
 func (l *lane) release(ln *line) {
 	works := ln.conn != nil && alive(ln.conn)
 	l.mu.Lock()
-	ln.busy--
-	if !works || l.closed {
-		l.drop(ln)
-	}
-	last := ln.busy == 0
-	kept := slices.Contains(l.lines, ln)
-	if last && kept {
+	ln.busy = false
+	kept := works && !l.closed
+	if kept {
 		uses := ln.uses
 		time.AfterFunc(l.idle, func() { l.retire(ln, uses) })
+	} else {
+		l.drop(ln)
 	}
 	l.mu.Unlock()
-	if last && !kept && ln.conn != nil {
+	select {
+	case l.freed <- struct{}{}:
+	default:
+	}
+	if !kept && ln.conn != nil {
 		l.disconnect(ln.conn)
 	}
 }
@@ -212,7 +227,7 @@ func (l *lane) drop(ln *line) {
 // retire closes a line that was not used since uses.
 func (l *lane) retire(ln *line, uses int) {
 	l.mu.Lock()
-	unused := ln.busy == 0 && ln.uses == uses && slices.Contains(l.lines, ln) && len(l.lines) > l.keep
+	unused := !ln.busy && ln.uses == uses && slices.Contains(l.lines, ln) && len(l.lines) > l.keep
 	if unused {
 		l.drop(ln)
 	}
@@ -233,7 +248,7 @@ func (l *lane) close() {
 	defer l.mu.Unlock()
 	l.closed = true
 	for _, ln := range slices.Clone(l.lines) {
-		if ln.busy == 0 {
+		if !ln.busy {
 			l.drop(ln)
 			l.start(func() { l.disconnect(ln.conn) })
 		}

@@ -19,12 +19,16 @@ import (
 //	2026-01-02T03:04:05.678901Z qemu-system-x86_64: terminating on signal 15 from pid 42 (libvirtd)
 //	2026-01-02 03:04:07.200+0000: shutting down, reason=shutdown
 //
-// QEMU's own path may stand in the brackets instead of a name.
+// A path may stand in the brackets instead of a name; of a sender that has
+// died since there is nothing, or "<unknown process>".
 var (
 	starting    = regexp.MustCompile(`(?m)^(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000): starting up `)
 	ending      = regexp.MustCompile(`(?m)^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000: shutting down, reason=([a-z-]+)$`)
-	terminating = regexp.MustCompile(`(?m)^\S+ \S+: terminating on signal \d+(?: from pid \d+ \((.*)\))?$`)
+	terminating = regexp.MustCompile(`(?m)^\S+ \S+: terminating on signal \d+(?: from pid \d+ (\(.*\)))?$`)
 )
+
+// agentName is the name of our program.
+const agentName = "node-agent"
 
 const logTime = "2006-01-02 15:04:05.000-0700"
 
@@ -64,8 +68,8 @@ func logEnd(tail, uuid string, started time.Time) hypervisor.End {
 	}
 	// libvirt takes a SIGTERM that it did not send for a shutdown, and with
 	// on_poweroff=restart for a crash.
-	if killedByOthers(run) {
-		return hypervisor.EndDestroyed
+	if end := killedByOthers(run); end != hypervisor.EndUnknown {
+		return end
 	}
 	switch reason {
 	case "shutdown":
@@ -107,12 +111,20 @@ func runOf(tail, uuid string, started time.Time) (run string, ok bool) {
 
 // killedByOthers: QEMU names who sent the signal. libvirtd sends one to every
 // QEMU whose guest has powered off.
-func killedByOthers(run string) bool {
+func killedByOthers(run string) hypervisor.End {
 	for _, m := range terminating.FindAllStringSubmatch(run, -1) {
-		by := m[1][strings.LastIndexByte(m[1], '/')+1:]
-		if by != "" && by != "libvirtd" && by != "virtqemud" {
-			return true
+		by := strings.Trim(m[1], "()")
+		switch by[strings.LastIndexByte(by, '/')+1:] {
+		case "libvirtd", "virtqemud":
+		case agentName, "<unknown process>":
+			return hypervisor.EndKilled
+		case "":
+			if m[1] != "" {
+				return hypervisor.EndKilled
+			}
+		default:
+			return hypervisor.EndDestroyed
 		}
 	}
-	return false
+	return hypervisor.EndUnknown
 }

@@ -16,7 +16,9 @@ import (
 )
 
 // Slow and fast are how often everything is looked at again: slow because
-// inotify can lose events, fast while there is nothing to watch.
+// inotify can lose events, fast while there is no inotify. Fast is also how
+// often the launchers directory must prove to be the one that is watched: a
+// mount over it gives no event, and fsnotify passes none on for an unmount.
 const (
 	slow = 10 * time.Second
 	fast = 500 * time.Millisecond
@@ -33,6 +35,7 @@ type Watcher struct {
 	// parent is the launchers directory as it was when its watch was made.
 	parent  os.FileInfo
 	missing bool
+	blind   bool // there is no inotify
 }
 
 // New returns a watcher of dir. look is called with the name of a launcher
@@ -52,6 +55,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		}
 		w.log.Error("cannot watch launcher directories; looking at all of them instead", "every", fast, "err", err)
+		w.blind = true
 		w.forget()
 		w.scan(nil)
 		select {
@@ -62,7 +66,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
+// forget has everything looked at that was watched: it may be gone.
 func (w *Watcher) forget() {
+	for name := range w.below {
+		w.look(name)
+	}
 	clear(w.below)
 	w.parent = nil
 }
@@ -77,8 +85,13 @@ func (w *Watcher) watch(ctx context.Context) error {
 	w.forget()
 	w.scan(notify)
 	w.armed.Store(true)
-	timer := time.NewTimer(w.pause())
-	defer timer.Stop()
+	if w.blind {
+		w.blind = false
+		w.log.Info("watching launcher directories again")
+	}
+	again, check := time.NewTicker(slow), time.NewTicker(fast)
+	defer again.Stop()
+	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -88,9 +101,6 @@ func (w *Watcher) watch(ctx context.Context) error {
 				return errors.New("inotify closed")
 			}
 			w.event(notify, ev)
-			if w.missing {
-				timer.Reset(fast)
-			}
 		case err, open := <-notify.Errors:
 			if !open {
 				return errors.New("inotify closed")
@@ -98,18 +108,24 @@ func (w *Watcher) watch(ctx context.Context) error {
 			w.log.Warn("inotify lost events; looking at every launcher directory", "err", err)
 			w.forget()
 			w.scan(notify)
-		case <-timer.C:
+		case <-again.C:
 			w.scan(notify)
-			timer.Reset(w.pause())
+		case <-check.C:
+			if w.replaced() {
+				w.scan(notify)
+			}
 		}
 	}
 }
 
-func (w *Watcher) pause() time.Duration {
-	if w.missing {
-		return fast
+// replaced tells whether the launchers directory is not the one that is
+// watched, or is not watched.
+func (w *Watcher) replaced() bool {
+	now, err := os.Stat(w.dir)
+	if err != nil {
+		return !w.missing
 	}
-	return slow
+	return w.parent == nil || !os.SameFile(w.parent, now)
 }
 
 func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
@@ -167,9 +183,6 @@ func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
 			w.log.Error("the launchers directory is gone; waiting for it", "dir", w.dir, "err", err)
 		}
 		w.missing = true
-		for name := range w.below {
-			w.look(name)
-		}
 		w.forget()
 		return false
 	}
@@ -180,7 +193,10 @@ func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
 	if notify == nil || w.parent != nil && os.SameFile(w.parent, now) {
 		return true
 	}
-	clear(w.below)
+	if w.parent != nil {
+		w.log.Warn("the launchers directory is another one now (replaced, mounted over or unmounted); watching that", "dir", w.dir)
+	}
+	w.forget()
 	_ = notify.Remove(w.dir) // the watch of the directory that was there before, if any
 	if err := notify.Add(w.dir); err != nil {
 		w.log.Error("cannot watch the launchers directory", "dir", w.dir, "err", err)

@@ -1,0 +1,144 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+)
+
+var errDisk = errors.New("no space left on device")
+
+func (r *rig) ready(want bool, when string) {
+	r.t.Helper()
+	if r.agent.Ready() != want {
+		r.t.Errorf("%s: ready is %v, want %v", when, !want, want)
+	}
+}
+
+// forget is what becomes of a state directory that somebody deletes.
+func (c *memoryCache) forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.records)
+}
+
+func TestReadinessFollowsTheDisk(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		r.cache.fail(errDisk)
+		r.after(20 * second)
+		r.ready(true, "nothing to write")
+		r.trigger(domain)
+		r.ready(false, "the record cannot be written")
+		r.after(10 * second)
+		r.ready(false, "still not")
+		if !r.agent.Alive() {
+			t.Error("a bad disk is no reason to restart the agent")
+		}
+		r.cache.fail(nil)
+		r.after(2 * second)
+		r.ready(true, "written")
+		if n := r.meter.of("rejected record_write"); n != 1 {
+			t.Errorf("counted %d times, want once", n)
+		}
+	})
+}
+
+func TestADiskThatHangsIsNoReadyOne(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		r.cache.hangs()
+		r.trigger(domain)
+		r.after(20 * second)
+		r.ready(false, "the disk hangs")
+		if n := r.hv.Count(fake.OpAsk, domain); n == 0 {
+			t.Error("a disk that hangs stops the shutdown")
+		}
+	})
+}
+
+func TestARecordThatCannotBeRemovedGoesWhenItCan(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "3")
+		r.trigger(domain)
+		r.cache.fail(errDisk)
+		r.after(10 * second)
+		if s := r.dir(domain).said(); s.Phase != grace.Stopped {
+			t.Fatalf("status.json: %s, want Stopped", s.Phase)
+		}
+		r.ready(false, "a record is left")
+		r.cache.fail(nil)
+		r.after(2 * second)
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+		r.ready(true, "it is gone")
+	})
+}
+
+func TestARecordLeftBehindIsNotRemovedFromUnderTheNextInstance(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "3")
+		r.trigger(domain)
+		r.cache.fail(errDisk)
+		r.after(10 * second)
+		next := r.hv.Start(fake.Guest{Name: domain})
+		r.after(15 * second)
+		r.cache.fail(nil)
+		r.after(5 * second)
+		if rec, ok := r.cache.get(domain); !ok || rec.Instance != next || rec.ShuttingDown() {
+			t.Errorf("the next instance's record: %+v, %v", rec, ok)
+		}
+		r.ready(true, "all is written")
+	})
+}
+
+func TestWhatTheCacheHasLostIsPutAgain(t *testing.T) {
+	const resting = "ns_resting"
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		r.dir(resting)
+		r.guarded(fake.Guest{Name: resting}, "60")
+		r.trigger(domain)
+		r.after(second)
+		before := r.cache.all()
+		r.cache.forget()
+		r.agent.SaveAgain()
+		r.after(time.Millisecond)
+		after := r.cache.all()
+		if len(before) != 2 || len(after) != 2 {
+			t.Fatalf("%d records before, %d after", len(before), len(after))
+		}
+		for _, rec := range before {
+			if again, _ := r.cache.get(rec.Domain()); again != rec {
+				t.Errorf("%s: %+v became %+v", rec.Domain(), rec, again)
+			}
+		}
+	})
+}
+
+func TestAnAgentThatStartsOnABadDiskSaysSoAndKeepsTheDeadline(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "30")
+		r.trigger(domain)
+		r.after(second)
+		rec, _ := r.cache.get(domain)
+		r.cache.fail(errDisk)
+		r.stop()
+		r.unsaved = true
+		r.run()
+		r.after(second)
+		r.ready(false, "the record cannot be written")
+		if n := r.meter.of("rejected record_write"); n != 1 {
+			t.Errorf("counted %d times, want once", n)
+		}
+		r.cache.fail(nil)
+		r.after(2 * second)
+		r.ready(true, "the disk is well again")
+		r.after(30 * second)
+		if got := r.when(fake.OpSignal, domain); len(got) == 0 || grace.Mono(time.Hour+got[0]) != rec.Shutdown.Deadline {
+			t.Errorf("signalled at %v, want %v", got, rec.Shutdown.Deadline)
+		}
+	})
+}

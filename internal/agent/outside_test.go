@@ -1,0 +1,203 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// What happens outside while an agent follows a shutdown, or is away: the
+// clock is set, the machine reboots, libvirt loses a VM.
+
+func TestAWallClockThatIsSetMovesNoDeadline(t *testing.T) {
+	for name, set := range map[string]func(past time.Duration) time.Duration{
+		"a day forward": func(time.Duration) time.Duration { return 24 * time.Hour },
+		"a day back":    func(time.Duration) time.Duration { return -24 * time.Hour },
+		"a fast slew":   func(past time.Duration) time.Duration { return past / 10 },
+		"a slow slew":   func(past time.Duration) time.Duration { return -past / 10 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.guarded(fake.Guest{Name: domain, Frozen: true}, "30")
+				r.trigger(domain)
+				r.after(second)
+				begun := r.dir(domain).said()
+				if got := begun.Deadline.Sub(begun.StartedAt); got != 30*second {
+					t.Errorf("on the wall clock the deadline is %v after the start", got)
+				}
+				for past := second; past < 39*second; past += second {
+					r.setWall(set(past))
+					if past == 15*second {
+						r.restart()
+					}
+					r.after(second)
+					if s := r.dir(domain).said(); s.StartedAt != begun.StartedAt || s.Deadline != begun.Deadline {
+						t.Fatalf("status.json: from %v to %v; at first from %v to %v", s.StartedAt, s.Deadline, begun.StartedAt, begun.Deadline)
+					}
+				}
+				r.after(minute)
+				r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+				if got, want := r.when(fake.OpSignal, domain), []time.Duration{31 * second, 41 * second}; !slices.Equal(got, want) {
+					t.Errorf("signalled at %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}
+
+func TestATriggerOfTheNextInstanceOutlivesTheOldRecord(t *testing.T) {
+	for _, c := range []struct {
+		name, boot, uid string
+		begun           bool
+	}{
+		{name: "another VM of that name", boot: "boot", uid: "uid-2"},
+		{name: "another VM of that name, in mid-grace", boot: "boot", uid: "uid-2", begun: true},
+		{name: "the same VMI, another shim", boot: "boot", uid: "uid-" + domain},
+		{name: "the same VMI after a reboot", boot: "next boot", uid: "uid-" + domain, begun: true},
+		{name: "another VM after a reboot", boot: "next boot", uid: "uid-2", begun: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.guarded(fake.Guest{Name: domain}, "30")
+				if c.begun {
+					r.trigger(domain)
+				}
+				r.stop()
+				// While no agent is there: the VM ends, the next one comes and is asked to go.
+				r.hv.End(domain, hypervisor.EndGuest)
+				r.policy.BootID = c.boot
+				shim := r.hv.StartProcess("the next shim")
+				r.set(domain, func(v *watch.View) {
+					*v = watch.View{Present: true, Registered: true, Lock: watch.LockHeld, Holder: shim.PID(), File: 78,
+						VM:      signals.VM{Version: 1, UID: c.uid, Grace: "20"},
+						Trigger: true, TriggerUID: c.uid, TriggerID: watch.FileID{Inode: 4711}}
+				})
+				r.hv.Start(fake.Guest{Name: domain, Presses: 1, ShutsDown: 2 * second})
+				asked := r.hv.Count(fake.OpAsk, domain)
+				r.run()
+				r.after(time.Second)
+				if s := r.dir(domain).said(); s.Phase != grace.ShuttingDown || s.UID != c.uid || s.Deadline.Sub(s.StartedAt) != 20*second {
+					t.Errorf("status.json: %+v", s)
+				}
+				r.after(10 * second)
+				if n := r.hv.Count(fake.OpAsk, domain) - asked; n != 1 {
+					t.Errorf("the next VM was asked %d times, want once", n)
+				}
+				r.stoppedAs(domain, grace.LauncherSignal, grace.Graceful)
+			})
+		})
+	}
+}
+
+func TestATriggerFromBeforeARebootEndsNobody(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "30")
+		r.trigger(domain)
+		r.stop()
+		r.policy.BootID = "next boot"
+		r.set(domain, func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 })
+		r.hv.Restart(domain)
+		r.run()
+		r.after(time.Hour)
+		if n := r.hv.Count(fake.OpSignal, domain); n != 0 {
+			t.Error("a leftover ended a new VM")
+		}
+		if r.dir(domain).look().Trigger {
+			t.Error("the leftover is still there")
+		}
+	})
+}
+
+func TestAVMThatMigratesAwayInMidGraceIsLost(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "30")
+		r.trigger(domain)
+		r.after(10 * second)
+		r.hv.End(domain, hypervisor.EndMoved)
+		r.after(minute)
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Lost)
+		if r.hv.Count(fake.OpSignal, domain) != 0 || r.hv.Count(fake.OpDestroy, domain) != 0 {
+			t.Error("destroyed")
+		}
+	})
+}
+
+func TestADestroyThatHangsThoughTheVMIsDeadIsNoEnd(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.hv.Start(fake.Guest{Name: domain, Unidentified: true}) // libvirt's destroy is all there is
+		r.after(12 * second)
+		defer r.hv.Hang(fake.OpDestroy, domain)()
+		r.trigger(domain)
+		r.after(30 * second)
+		if n := r.hv.Count(fake.OpDestroy, domain); n != 1 {
+			t.Fatalf("%d destroys", n)
+		}
+		r.hv.Down(true) // and its event is lost
+		r.hv.End(domain, hypervisor.EndDestroyed)
+		r.hv.Down(false)
+		r.after(10 * second)
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+	})
+}
+
+func TestAHungGuestAgentLeavesTimeForACPIWhateverCameBefore(t *testing.T) {
+	for name, before := range map[string]func(*rig){
+		"a restart of the agent": func(r *rig) { r.after(4 * second); r.restart() },
+		"a resume that took long": func(r *rig) {
+			r.after(4 * second)
+			r.hv.SetPower(domain, hypervisor.PowerOn)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.guarded(fake.Guest{Name: domain, Agent: true, AskTakes: minute}, "10")
+				r.hv.SetPower(domain, hypervisor.PowerPaused)
+				defer r.hv.Hang(fake.OpResume, domain)()
+				if name == "a restart of the agent" {
+					r.hv.SetPower(domain, hypervisor.PowerOn)
+				}
+				r.after(second)
+				begun := time.Since(r.start)
+				r.trigger(domain)
+				before(r)
+				r.after(minute)
+				r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+				asked := false
+				for _, c := range r.hv.Calls() {
+					if c.Op == fake.OpAsk && c.Mode == hypervisor.ModeACPI && c.At.Sub(r.start) <= begun+5*second {
+						asked = true
+					}
+				}
+				if !asked {
+					t.Errorf("less than 5 s of 10 s were left to ACPI: %+v", r.hv.Calls())
+				}
+			})
+		})
+	}
+}
+
+func TestAChangeThatIsSeenWithTheTriggerStillCounts(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "300")
+		r.stop()
+		// While no agent is there another shim takes over, with another grace period.
+		shim := r.hv.StartProcess("another shim")
+		r.set(domain, func(v *watch.View) {
+			v.Holder, v.File, v.VM.Grace = shim.PID(), 78, "20"
+			v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, watch.FileID{Inode: 4711}
+		})
+		begun := time.Since(r.start)
+		r.run()
+		r.after(minute)
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+		if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + 20*second}; !slices.Equal(got, want) {
+			t.Errorf("signalled at %v, want %v", got, want)
+		}
+	})
+}

@@ -1,0 +1,27 @@
+//go:build !failpoint
+
+package failpoint
+
+import (
+	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/pkg/durable"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// Points are the points of one agent: none.
+type Points struct{}
+
+// New returns no points.
+func New() Points { return Points{} }
+
+// Disk returns d.
+func (Points) Disk(d durable.Disk) durable.Disk { return d }
+
+// Ports returns c.
+func (Points) Ports(c agent.Config) agent.Config { return c }
+
+// Launchers returns hear.
+func (Points) Launchers(hear func(name string)) func(name string) { return hear }
+
+// Domains returns hear.
+func (Points) Domains(hear func(hypervisor.Event)) func(hypervisor.Event) { return hear }

@@ -1,0 +1,100 @@
+//go:build failpoint
+
+package failpoint
+
+import (
+	"context"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// around is the point before a call; what it returns is the one after it.
+func (p *points) around(name string) func() {
+	p.At(name)
+	return func() { p.At(name + ".done") }
+}
+
+type hypervisors struct {
+	agent.Hypervisor
+	*points
+}
+
+func (h hypervisors) List(ctx context.Context, ours func(string) bool) ([]hypervisor.Domain, error) {
+	defer h.around("list")()
+	return h.Hypervisor.List(ctx, ours)
+}
+
+func (h hypervisors) Get(ctx context.Context, name string) (hypervisor.Domain, error) {
+	defer h.around("get")()
+	return h.Hypervisor.Get(ctx, name)
+}
+
+func (h hypervisors) Ask(ctx context.Context, name string, i grace.Instance, m hypervisor.Mode) error {
+	defer h.around("ask")()
+	return h.Hypervisor.Ask(ctx, name, i, m)
+}
+
+func (h hypervisors) Resume(ctx context.Context, name string, i grace.Instance) error {
+	defer h.around("resume")()
+	return h.Hypervisor.Resume(ctx, name, i)
+}
+
+func (h hypervisors) Destroy(ctx context.Context, name string, i grace.Instance) error {
+	defer h.around("destroy")()
+	return h.Hypervisor.Destroy(ctx, name, i)
+}
+
+func (h hypervisors) Ended(ctx context.Context, name string, i grace.Instance) (hypervisor.End, error) {
+	defer h.around("ended")()
+	return h.Hypervisor.Ended(ctx, name, i)
+}
+
+type processes struct {
+	agent.Processes
+	*points
+}
+
+func (p processes) Open(pid int, start uint64) (agent.Process, error) {
+	defer p.around("open-process")()
+	found, err := p.Processes.Open(pid, start)
+	if err != nil {
+		return nil, err
+	}
+	return process{found, p.points}, nil
+}
+
+type process struct {
+	agent.Process
+	*points
+}
+
+func (p process) Signal(s unix.Signal) error {
+	defer p.around(unix.SignalName(s))()
+	return p.Process.Signal(s)
+}
+
+type launchers struct {
+	agent.Launcher
+	*points
+}
+
+func (l launchers) Look() (watch.View, error) {
+	defer l.around("look")()
+	return l.Launcher.Look()
+}
+
+func (l launchers) WriteStatus(s signals.Status) error {
+	defer l.around("status-" + string(s.Phase))()
+	return l.Launcher.WriteStatus(s)
+}
+
+func (l launchers) RemoveTrigger(uid string, seen watch.FileID) error {
+	defer l.around("remove-trigger")()
+	return l.Launcher.RemoveTrigger(uid, seen)
+}

@@ -1,0 +1,101 @@
+// Package quiet bounds what strangers can add to a log: a tenant that causes
+// the same line again and again neither fills the disk nor hides other lines.
+package quiet
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Of each message a few pass at once, then one a minute with the number of
+// those left out; no text is longer than this.
+const (
+	burst    = 10
+	every    = time.Minute
+	maxBytes = 256
+)
+
+type handler struct {
+	slog.Handler
+	shared *budgets
+}
+
+// budgets has one budget per message; messages are constants of ours.
+type budgets struct {
+	mu   sync.Mutex
+	used map[string]*budget
+}
+
+type budget struct {
+	paid    time.Time // until when lines are used up; at most a burst ahead
+	leftOut int
+}
+
+// New returns a logger that writes to the same place, with a budget for each
+// message: noise does not drown what is said of a shutdown. Loggers made from
+// it share the budgets. Debug lines pass, because somebody asked for them all.
+func New(log *slog.Logger) *slog.Logger {
+	return slog.New(handler{log.Handler(), &budgets{used: map[string]*budget{}}})
+}
+
+// Handle passes the record on, unless there were too many like it.
+func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	leftOut, ok := 0, true
+	if r.Level > slog.LevelDebug {
+		leftOut, ok = h.shared.pass(r.Message, r.Time)
+	}
+	if !ok {
+		return nil
+	}
+	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	r.Attrs(func(a slog.Attr) bool {
+		out.AddAttrs(short(a))
+		return true
+	})
+	if leftOut > 0 {
+		out.AddAttrs(slog.Int("leftOut", leftOut))
+	}
+	return h.Handler.Handle(ctx, out)
+}
+
+// WithAttrs shares the budgets.
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.Handler.WithAttrs(attrs), h.shared}
+}
+
+// WithGroup shares the budgets.
+func (h handler) WithGroup(name string) slog.Handler {
+	return handler{h.Handler.WithGroup(name), h.shared}
+}
+
+func (b *budgets) pass(message string, now time.Time) (leftOut int, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	u := b.used[message]
+	if u == nil {
+		u = &budget{}
+		b.used[message] = u
+	}
+	if now.Before(u.paid.Add(-(burst - 1) * every)) {
+		u.leftOut++
+		return 0, false
+	}
+	if u.paid.Before(now) {
+		u.paid = now
+	}
+	u.paid = u.paid.Add(every)
+	leftOut, u.leftOut = u.leftOut, 0
+	return leftOut, true
+}
+
+// short cuts what a tenant may have written.
+func short(a slog.Attr) slog.Attr {
+	text := a.Value.String()
+	if len(text) <= maxBytes {
+		return a
+	}
+	return slog.String(a.Key, strings.ToValidUTF8(text[:maxBytes], "")+"…")
+}

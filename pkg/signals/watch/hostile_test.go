@@ -1,0 +1,159 @@
+package watch
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+// swapping exchanges two names as fast as it can until stop is called.
+func swapping(t *testing.T, a, b string) (stop func()) {
+	t.Helper()
+	end := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+				t.Errorf("exchange %s and %s: %v", a, b, err)
+				return
+			}
+		}
+	})
+	return sync.OnceFunc(func() { close(end); wg.Wait() })
+}
+
+// opens counts the times a file was opened since.
+func opens(t *testing.T, path string) (count func() int) {
+	t.Helper()
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	must(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	_, err = unix.InotifyAddWatch(fd, path, unix.IN_OPEN)
+	must(t, err)
+	return func() int {
+		n, err := unix.Read(fd, make([]byte, 64<<10))
+		if err != nil {
+			return 0 // nothing to read
+		}
+		return n / unix.SizeofInotifyEvent
+	}
+}
+
+func TestADeviceIsNeverOpenedHoweverFastItComes(t *testing.T) {
+	d, path := given(t)
+	device := filepath.Join(path, "device")
+	must(t, unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+	count := opens(t, device)
+	for _, name := range []string{signals.FileVM, signals.FileTrigger} {
+		write(t, filepath.Join(path, name), "{}")
+		stop := swapping(t, device, filepath.Join(path, name))
+		for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
+			_, _ = d.Look() // whatever it finds
+		}
+		stop()
+		if n := count(); n != 0 {
+			t.Errorf("%s: the device was opened (%d times); that alone can arm a watchdog or rewind a tape", name, n)
+		}
+		if info, err := os.Lstat(device); err == nil && info.Mode().IsRegular() {
+			must(t, os.Rename(filepath.Join(path, name), device))
+		}
+	}
+}
+
+func TestADirectorySwappedAllTheTimeLeadsToNobodyElse(t *testing.T) {
+	d, path := given(t)
+	victim := filepath.Join(d.Base, "ns_victim")
+	must(t, os.Mkdir(victim, 0o755))
+	write(t, filepath.Join(victim, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
+	write(t, filepath.Join(victim, signals.FileTrigger), "")
+	link := filepath.Join(d.Base, "link")
+	must(t, os.Symlink("ns_victim", link))
+	stop := swapping(t, path, link)
+	defer stop()
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
+		if v, err := d.Look(); err == nil && (v.Trigger || v.Registered) {
+			t.Fatalf("the look was led to another VM's directory: %+v", v)
+		}
+		_ = d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped})
+		_ = d.RemoveTrigger("", FileID{})
+	}
+	stop()
+	if entries, err := os.ReadDir(victim); err != nil || len(entries) != 2 {
+		t.Errorf("the victim's directory has %v now (%v)", entries, err)
+	}
+}
+
+func TestALeaseHoldsNobodyUp(t *testing.T) {
+	d, path := given(t)
+	name := filepath.Join(path, signals.FileVM)
+	write(t, name, "{}")
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	must(t, err)
+	defer f.Close()
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Fatal("lease:", err)
+	}
+	begin := time.Now()
+	_, err = d.Look()
+	if took := time.Since(begin); took > time.Second {
+		t.Errorf("the look took %v", took)
+	}
+	if err == nil {
+		t.Error("a file that cannot be read counts as read")
+	}
+}
+
+func TestNoContentMakesALookFail(t *testing.T) {
+	deep := func(n int) string {
+		return `{"version":1,"uid":` + strings.Repeat("[", n) + strings.Repeat("]", n) + "}"
+	}
+	for name, content := range map[string]string{
+		"64 levels": deep(64), "30,000 levels": deep(30_000), "never closed": strings.Repeat(`{"a":`, 13_000),
+		"a long number": `{"version":` + strings.Repeat("9", 60_000) + "}", "a long uid": `{"version":1,"uid":"` + strings.Repeat("u", 60_000) + `"}`,
+		"zeros": string(make([]byte, 4096)), "not UTF-8": "\xff\xfe{\"version\":1}", "line breaks": "\n\nlevel=ERROR msg=forged\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			d, path := given(t)
+			write(t, filepath.Join(path, signals.FileVM), content)
+			write(t, filepath.Join(path, signals.FileTrigger), content)
+			if v := look(t, d); v.VM != (signals.VM{}) || !v.Trigger || len(v.Rejected) != 1 {
+				t.Errorf("%.200v", v)
+			}
+		})
+	}
+}
+
+func TestAHardLinkToAnotherVMsFilesChangesNothingThere(t *testing.T) {
+	d, path := given(t)
+	victim := filepath.Join(d.Base, "ns_victim")
+	must(t, os.Mkdir(victim, 0o755))
+	for _, name := range []string{signals.FileVM, signals.FileTrigger, signals.FileStatus} {
+		write(t, filepath.Join(victim, name), `{"version":1,"namespace":"ns","name":"victim","uid":"v"}`)
+		must(t, os.Link(filepath.Join(victim, name), filepath.Join(path, name)))
+	}
+	must(t, os.Link(filepath.Join(victim, signals.FileStatus), filepath.Join(path, tempStatus)))
+	if v := look(t, d); v.VM != (signals.VM{}) {
+		t.Errorf("took over %+v", v.VM)
+	}
+	must(t, d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped}))
+	must(t, d.RemoveTrigger("v", FileID{}))
+	for _, name := range []string{signals.FileVM, signals.FileTrigger, signals.FileStatus} {
+		content, err := os.ReadFile(filepath.Join(victim, name))
+		if err != nil || !strings.Contains(string(content), `"victim"`) {
+			t.Errorf("the victim's %s is now %q, %v", name, content, err)
+		}
+	}
+}

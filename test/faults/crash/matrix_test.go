@@ -1,0 +1,247 @@
+package crash
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestAnAgentKilledAtAnyStepKeepsTheOneGracePeriod(t *testing.T) {
+	n := node.New(t)
+	binary := filepath.Join(t.TempDir(), "node-agent")
+	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "libvirt_dlopen,failpoint", "-o", binary, "../../../cmd/node-agent")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	passed, declared, worst := map[string]bool{}, map[string]bool{}, time.Duration(0)
+	for _, p := range paths() {
+		for _, name := range p.points {
+			declared[name] = true
+		}
+		for round := range slices.Chunk(p.points, p.round) {
+			t.Run(fmt.Sprintf("%s: %s to %s", p.name, round[0], round[len(round)-1]), func(t *testing.T) {
+				crashes := make([]*crash, len(round))
+				for i, point := range round {
+					crashes[i] = prepare(t, n, p, binary, point)
+				}
+				for _, c := range crashes {
+					c.begin()
+				}
+				node.Eventually(t, time.Minute, func() bool { return all(crashes, (*crash).over) }, "not all of %v end", round)
+				for _, c := range crashes {
+					c.check()
+					for _, name := range c.passed() {
+						passed[name] = true
+					}
+					worst = max(worst, c.late)
+				}
+			})
+		}
+	}
+	for name := range passed {
+		if !declared[name] {
+			t.Errorf("the agent passes %s, at which it was never killed", name)
+		}
+	}
+	t.Logf("%d points; latest SIGTERM after a deadline that was still to come: %v", len(declared), worst)
+}
+
+// all does not stop at the first that says no: each has to be taken further.
+func all(crashes []*crash, f func(*crash) bool) bool {
+	yes := true
+	for _, c := range crashes {
+		yes = f(c) && yes
+	}
+	return yes
+}
+
+// crash is one VM whose agent dies at one point.
+type crash struct {
+	vm
+	path
+	t     *testing.T
+	agent *node.Agent
+	point string
+	log   string
+
+	from      time.Time // of the trigger
+	killed    bool
+	returned  time.Time // when the last agent was started
+	remembers bool      // the grace period was on disk when the agent died
+	gone      time.Time // when QEMU was seen to be gone
+	deadlines map[grace.Mono]bool
+	told      map[string]bool // deadlines in status.json
+	late      time.Duration
+}
+
+func prepare(t *testing.T, n *node.Node, p path, binary, point string) *crash {
+	t.Helper()
+	c := &crash{t: t, path: p, point: point, agent: n.Agent(t, append([]string{"--shutdown-retry-interval=1s"}, p.args...)...),
+		deadlines: map[grace.Mono]bool{}, told: map[string]bool{}}
+	c.agent.Path = binary
+	c.log = filepath.Join(filepath.Dir(c.agent.StateDir), "points")
+	spec := p.spec
+	spec.Namespace, spec.Name = "vmgrace-crash", filepath.Base(filepath.Dir(c.agent.StateDir))
+	if !p.back {
+		c.arm(filepath.Join(c.agent.LaunchersDir, spec.Namespace+"_"+spec.Name, "shutdown"))
+	}
+	c.agent.Start(t)
+	g := n.Boot(t, spec)
+	if p.hidden {
+		for _, file := range []string{g.Domain + ".pid", g.Domain + ".xml"} {
+			if err := os.Remove(filepath.Join(n.RunDir(), file)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.vm = launch(t, c.agent, g, crashGrace)
+	c.waitGuarded(t, c.agent)
+	if p.before != nil {
+		p.before(c)
+	}
+	return c
+}
+
+// arm has the next agent die at the point, once the trigger has been there.
+func (c *crash) arm(trigger string) {
+	c.agent.Env = []string{"VMGRACE_FAILPOINT=" + c.point, "VMGRACE_FAILPOINT_LOG=" + c.log, "VMGRACE_FAILPOINT_ARMED=" + trigger}
+}
+
+func (c *crash) begin() {
+	c.from = time.Now()
+	c.send(c.t, syscall.SIGTERM)
+	if !c.back && c.after == nil {
+		return
+	}
+	node.Eventually(c.t, soon, func() bool { return c.launcher.Status().Deadline != "" }, "the shutdown of %s does not begin", c.Domain)
+	if c.after != nil {
+		c.after(c)
+		return
+	}
+	c.agent.Kill()
+	if c.point == "open.unlink" { // of what a killed writer left behind
+		if err := os.WriteFile(filepath.Join(c.agent.StateDir, ".tmp-1"), nil, 0o600); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	c.sample()
+	c.arm(c.launcher.Path("shutdown"))
+	c.agent.Launch(c.t)
+}
+
+// over takes the VM a step further: the agent that has died is started again,
+// without a point.
+func (c *crash) over() bool {
+	c.sample()
+	if code, dead := c.agent.Exited(0); dead && !c.killed {
+		if code != 128+int(syscall.SIGKILL) {
+			c.t.Fatalf("%s: the agent ended with status %d\n%s", c.point, code, c.agent.Log())
+		}
+		c.killed = true
+		c.sample()
+		c.remembers = len(c.deadlines) > 0
+		c.agent.Env = nil
+		c.returned = time.Now()
+		c.agent.Launch(c.t)
+	}
+	if c.gone.IsZero() && c.Gone() {
+		c.gone = time.Now()
+	}
+	_, there := recorded(c.t, c.agent)[c.Domain]
+	return c.killed && c.Gone() && c.launcher.Status().Phase == "Stopped" && !c.launcher.Has("shutdown") && !there
+}
+
+// sample notes every deadline that is on the disk.
+func (c *crash) sample() {
+	records := recorded(c.t, c.agent)
+	if len(records) > 1 {
+		c.t.Errorf("%s: %d records", c.point, len(records))
+	}
+	for _, r := range records {
+		if r.ShuttingDown() {
+			c.deadlines[r.Shutdown.Deadline] = true
+		}
+	}
+	if s := c.launcher.Status(); s.Deadline != "" {
+		c.told[s.Deadline] = true
+	}
+}
+
+// passed are the points that were passed, and counted, up to the death.
+func (c *crash) passed() []string {
+	text, err := os.ReadFile(c.log)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return strings.Fields(string(text))
+}
+
+func (c *crash) check() {
+	c.t.Helper()
+	s, passed := c.launcher.Status(), c.passed()
+	if last := passed[len(passed)-1]; last != c.point {
+		c.t.Errorf("%s: killed at %s", c.point, last)
+	}
+	if asked, durable := slices.Index(passed, "ask"), slices.Index(passed, "put-begun.done"); !c.back && asked >= 0 && (durable < 0 || asked < durable) {
+		c.t.Errorf("%s: the guest was asked before the record was durable: %v", c.point, passed)
+	}
+	if len(c.deadlines) > 1 || len(c.told) != 1 {
+		c.t.Errorf("%s: deadlines on disk %v, in status.json %v; want one", c.point, c.deadlines, c.told)
+	}
+	if !slices.Contains(c.outcomes, s.Outcome) || s.Cause != "LauncherSignal" || s.UID != c.UID {
+		c.t.Errorf("%s: status.json says %+v", c.point, s)
+	}
+	deadline, err := time.Parse(time.RFC3339Nano, s.Deadline)
+	if err != nil {
+		c.t.Fatalf("%s: %v", c.point, err)
+	}
+	// An agent that saw the trigger and could not make it durable is another
+	// one's start.
+	start := c.from
+	if !c.remembers {
+		start = c.returned
+	}
+	if off := deadline.Sub(c.from.Add(crashGrace)); off < -ms {
+		c.t.Errorf("%s: the deadline is %v early", c.point, -off)
+	}
+	if off := deadline.Sub(start.Add(crashGrace)); off > time.Second {
+		c.t.Errorf("%s: the deadline is %v late", c.point, off)
+	}
+	if !c.own {
+		c.checkDestroyed(deadline)
+	}
+}
+
+// checkDestroyed: never early; on time, or within a second of the return.
+func (c *crash) checkDestroyed(deadline time.Time) {
+	c.t.Helper()
+	end, back := c.gone, c.returned.Add(time.Second)
+	if c.frozen {
+		deadline, back = deadline.Add(destroyTimeout), back.Add(destroyTimeout)
+	} else {
+		sent, ok := c.Terminated()
+		if !ok {
+			c.t.Fatalf("%s: QEMU logged no signal", c.point)
+		}
+		end = sent.At
+	}
+	late := end.Sub(deadline)
+	if late < 0 {
+		c.t.Errorf("%s: ended %v before the deadline", c.point, -late)
+	}
+	if late > crowdLate && (end.Before(c.returned) || end.After(back)) {
+		c.t.Errorf("%s: ended %v after the deadline, %v after the agent's return", c.point, late, end.Sub(c.returned))
+	}
+	if late <= crowdLate {
+		c.late = late
+	}
+}

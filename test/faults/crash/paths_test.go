@@ -1,0 +1,91 @@
+package crash
+
+import (
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// crashGrace is the grace period of the guests in the matrix.
+const crashGrace = 3 * time.Second
+
+// destroyTimeout is what a frozen QEMU gets.
+const destroyTimeout = time.Second
+
+// crowdLate is how late a SIGTERM may be: no core is free while a whole round
+// of guests and agents runs.
+const crowdLate = time.Second
+
+// path is one way from cause to cleanup, with the points that the agent passes
+// on it.
+type path struct {
+	name   string
+	spec   node.Spec
+	args   []string     // of the agent
+	before func(*crash) // what happens to the VM before the trigger
+	after  func(*crash) // what happens to it once the shutdown has begun
+	frozen bool         // only SIGKILL ends QEMU
+	hidden bool         // nothing says which process QEMU is: libvirt has to destroy it
+	own    bool         // the guest ends itself
+	points []string
+	// An agent that is killed between the end of the guest, or what brought it
+	// about, and its note of that can only tell how it looks afterwards.
+	outcomes []string
+	// back: the point is for an agent that comes back in mid-grace.
+	back  bool
+	round int // how many VMs at once
+}
+
+// write is every step of a durable write, in order.
+func write(stage string) []string {
+	var names []string
+	for _, step := range []string{"create", "chmod", "write", "written-half", "fsync", "close", "rename", "fsyncdir", "done"} {
+		names = append(names, stage+"."+step)
+	}
+	return names
+}
+
+// call is the point before a call and the one after it.
+func call(names ...string) (both []string) {
+	for _, name := range names {
+		both = append(both, name, name+".done")
+	}
+	return both
+}
+
+func paths() []path {
+	remove := []string{"delete.unlink", "delete.fsyncdir", "delete.done"}
+	return []path{
+		{
+			name: "forced", spec: node.Spec{Firmware: true}, round: 8, outcomes: []string{"Forced"},
+			points: slices.Concat(
+				call("hint-launcher", "look"), write("put-begun"), call("status-ShuttingDown", "ask"), write("put-requested"),
+				call("get", "SIGTERM"), write("put-signalled"), call("status-Stopped", "remove-trigger"), remove),
+		}, {
+			name: "forced, the second agent", spec: node.Spec{Firmware: true}, round: 8, back: true, outcomes: []string{"Forced"},
+			points: slices.Concat([]string{"open.mkdir", "open.unlink"}, write("open")[:8],
+				call("hint-launcher", "look", "get", "list", "open-process", "ask", "SIGTERM", "status-Stopped", "remove-trigger"), remove),
+		}, {
+			name: "frozen", spec: node.Spec{Firmware: true}, args: []string{"--destroy-timeout=" + destroyTimeout.String()}, round: 8, frozen: true, outcomes: []string{"Forced"},
+			before: func(c *crash) { c.Signal(c.t, syscall.SIGSTOP) },
+			points: call("SIGTERM", "status-Destroying", "SIGKILL", "status-Stopped"),
+		}, {
+			name: "unidentified", spec: node.Spec{Firmware: true}, hidden: true, round: 8, outcomes: []string{"Forced"},
+			points: call("destroy"),
+		}, {
+			name: "paused", spec: node.Spec{Firmware: true}, round: 8, outcomes: []string{"Forced"},
+			before: func(c *crash) { c.Virsh(c.t, "suspend") },
+			points: call("resume"),
+		}, {
+			name: "lost", spec: node.Spec{Firmware: true}, round: 8, own: true, outcomes: []string{"Lost"},
+			after:  func(c *crash) { c.Signal(c.t, syscall.SIGSEGV) },
+			points: call("ended"),
+		}, {
+			name: "graceful", spec: node.Spec{Behaviour: "slow=1"}, round: 5, own: true, outcomes: []string{"Graceful"},
+			points: slices.Concat(call("ask"), []string{"put-requested.create", "put-requested.rename", "put-requested.done"},
+				call("hint-domain"), []string{"status-Stopped", "remove-trigger", "delete.unlink"}),
+		},
+	}
+}

@@ -1,0 +1,51 @@
+package crash
+
+import (
+	"testing"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/gracecache"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// scope is a test of which parts end before the whole does: what was started
+// in it ends with it.
+type scope struct {
+	*testing.T
+	undo []func()
+}
+
+func newScope(t *testing.T) *scope {
+	t.Helper()
+	s := &scope{T: t}
+	t.Cleanup(s.end)
+	return s
+}
+
+// Cleanup implements node.T.
+func (s *scope) Cleanup(f func()) { s.undo = append(s.undo, f) }
+
+func (s *scope) end() {
+	for len(s.undo) > 0 {
+		last := s.undo[len(s.undo)-1]
+		s.undo = s.undo[:len(s.undo)-1]
+		last()
+	}
+}
+
+// recorded reads the grace cache from the disk, with the agent dead or alive.
+func recorded(t *testing.T, a *node.Agent) map[string]grace.Record {
+	t.Helper()
+	loaded, err := gracecache.Read(a.StateDir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range loaded.Quarantined {
+		t.Errorf("a record cannot be used: %s: %v", q.Name, q.Reason)
+	}
+	records := make(map[string]grace.Record, len(loaded.Records))
+	for _, r := range loaded.Records {
+		records[r.Domain()] = r
+	}
+	return records
+}

@@ -1,0 +1,145 @@
+package crash
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// soakVMs is how many VMs there are at once.
+const soakVMs = 30
+
+// soakFor is how long the soak takes: a minute, or what VMGRACE_SOAK says.
+func soakFor(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("VMGRACE_SOAK")
+	if text == "" {
+		return time.Minute
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("VMGRACE_SOAK: %v", err)
+	}
+	return d
+}
+
+// soak has two agents: one that is never touched, so that what it holds can be
+// compared, and one that is killed again and again.
+type soak struct {
+	*testing.T
+	node        *node.Node
+	calm, shot  *node.Agent
+	ended       map[string]int // by cause
+	kills, held int
+	held30      []levels
+}
+
+// levels is what the calm agent holds.
+type levels struct{ rss, fds, goroutines float64 }
+
+func (s *soak) levels() levels {
+	m := s.calm.Metrics(s)
+	return levels{m["process_resident_memory_bytes"], m["process_open_fds"], m["go_goroutines"]}
+}
+
+func TestSoakWithRandomCausesAndFaultsStaysFlat(t *testing.T) {
+	took := soakFor(t)
+	n := node.New(t)
+	args := []string{"--shutdown-retry-interval=1s", "--destroy-timeout=1s"}
+	s := &soak{T: t, node: n, calm: n.Agent(t, args...).Start(t), shot: n.Agent(t, args...).Start(t), ended: map[string]int{}}
+	stranger := n.Boot(t, node.Spec{Namespace: "vmgrace-stranger", Firmware: true})
+	resting := launch(t, s.calm, n.Boot(t, node.Spec{Namespace: "vmgrace-soak", Firmware: true}), time.Second)
+	resting.waitGuarded(t, s.calm)
+
+	s.run(time.Now().Add(took))
+
+	if stranger.Gone() || resting.Gone() {
+		t.Error("a VM ended that nobody wanted to end")
+	}
+	s.flat()
+	t.Logf("%v: VMs ended by cause: %v; agent killed %d times, QEMUs held %d times", took, s.ended, s.kills, s.held)
+}
+
+// run keeps the places filled until the end, then lets all VMs end.
+func (s *soak) run(end time.Time) {
+	places := make([]*soakVM, soakVMs)
+	sample, fault := time.Now(), time.Now()
+	for left := soakVMs; left > 0; {
+		left = 0
+		started := false // one for each round, so that nobody waits long
+		for i, v := range places {
+			over := time.Now().After(end)
+			switch {
+			case v == nil && !over && !started:
+				places[i], started = s.start(), true
+			case v != nil && v.done():
+				s.ended[v.cause]++
+				v.scope.end()
+				places[i] = nil
+			case v != nil:
+				left++
+			}
+			if v == nil && !over {
+				left++
+			}
+		}
+		if now := time.Now(); now.After(fault) {
+			s.fault(places[rand.N(soakVMs)])
+			fault = now.Add(rand.N(2 * time.Second))
+		}
+		if now := time.Now(); now.After(sample) && now.Before(end) {
+			s.held30 = append(s.held30, s.levels())
+			sample = now.Add(time.Second)
+		}
+		passes(s.T, time.Now().Add(10*ms))
+	}
+}
+
+// fault kills an agent, or holds a QEMU for a while.
+func (s *soak) fault(v *soakVM) {
+	if rand.N(3) == 0 {
+		s.shot.Kill()
+		s.shot.Launch(s)
+		s.kills++
+		return
+	}
+	if v == nil || !v.resume.IsZero() || v.Gone() {
+		return
+	}
+	v.Signal(s, syscall.SIGSTOP)
+	v.resume = time.Now().Add(rand.N(2 * time.Second))
+	s.held++
+}
+
+// flat compares the second quarter of the time with the last. Go keeps memory
+// and threads for later use, so the first quarter is not compared.
+func (s *soak) flat() {
+	quarter := len(s.held30) / 4
+	if quarter < 3 {
+		s.Fatalf("only %d samples", len(s.held30))
+	}
+	early, late := mean(s.held30[quarter:2*quarter]), mean(s.held30[3*quarter:])
+	s.Logf("the calm agent holds on average: %v, later %v", early, late)
+	if late.rss > early.rss*1.15+4<<20 || late.fds > early.fds+15 || late.goroutines > early.goroutines*1.25+20 {
+		s.Errorf("the agent grows: from %v to %v", early, late)
+	}
+}
+
+func mean(of []levels) (m levels) {
+	n := float64(len(of))
+	for _, l := range of {
+		m.rss += l.rss / n
+		m.fds += l.fds / n
+		m.goroutines += l.goroutines / n
+	}
+	return m
+}
+
+func (l levels) String() string {
+	return fmt.Sprintf("%.1f MiB, %.0f fds, %.0f goroutines", l.rss/(1<<20), l.fds, l.goroutines)
+}

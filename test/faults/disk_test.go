@@ -1,0 +1,214 @@
+package faults
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// disk is a small disk of the agent's own, and a way to spoil it. Scripts run
+// inside the node with the state directory as $1.
+type disk struct {
+	options       string // of the tmpfs
+	spoil, repair string
+}
+
+var disks = map[string]disk{
+	"full": {
+		options: "size=64k",
+		spoil:   `! cat /dev/zero >"$1/filler" 2>/dev/null`,
+		repair:  `rm "$1/filler"`,
+	},
+	"without inodes": {
+		options: "nr_inodes=12",
+		spoil:   `i=0; while touch "$1/filler-$i" 2>/dev/null; do i=$((i+1)); [ $i -lt 12 ] || exit 1; done`,
+		repair:  `rm "$1"/filler-*`,
+	},
+	"read-only": {
+		options: "size=64k",
+		spoil:   `mount -o remount,ro "$1"`,
+		repair:  `mount -o remount,rw "$1"`,
+	},
+}
+
+func inside(t *testing.T, n *node.Node, script, dir string) {
+	t.Helper()
+	if out, err := n.Command("sh", "-c", script, "sh", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", script, err, out)
+	}
+}
+
+// agentOn prepares an agent whose state directory is this disk.
+func agentOn(t *testing.T, n *node.Node, d disk) *node.Agent {
+	t.Helper()
+	a := n.Agent(t)
+	inside(t, n, "mount -t tmpfs -o "+d.options+` vmgrace-test "$1"`, a.StateDir)
+	return a
+}
+
+const (
+	cannotWrite = "cannot write the record"
+	writesFail  = `vmgrace_rejected_total{reason="record_write"}`
+)
+
+// unready waits until /readyz says that a record cannot be written.
+func unready(t *testing.T, a *node.Agent) {
+	t.Helper()
+	node.Eventually(t, soon, func() bool {
+		code, body, err := a.Get(context.Background(), "/readyz")
+		return err == nil && code == http.StatusServiceUnavailable && strings.Contains(body, "a record cannot be written")
+	}, "/readyz does not say that a record cannot be written")
+}
+
+// persisted waits until the deadline that was told to the guest's launcher is
+// on disk, and the agent ready again.
+func persisted(t *testing.T, a *node.Agent, v vm, deadline string) {
+	t.Helper()
+	node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, v.Guest); return ok && s.Deadline == deadline },
+		"the deadline %s of %s is not on disk", deadline, v.Domain)
+	node.Eventually(t, soon, a.Ready, "the agent is not ready again")
+}
+
+// onTime waits for QEMU's SIGTERM: at the deadline that was told, to the
+// millisecond, and less than 50 ms later.
+func onTime(t *testing.T, v vm, deadline string) {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339Nano, deadline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.terminated(t, at, 0, late)
+}
+
+func TestADiskThatFailsBeforeTheShutdownCostsNothing(t *testing.T) {
+	n := node.New(t)
+	for name, d := range disks {
+		t.Run(name, func(t *testing.T) {
+			// given
+			a := agentOn(t, n, d).Start(t)
+			short := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=6")
+			long := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=15")
+			inside(t, n, d.spoil, a.StateDir)
+			// when
+			fromShort := short.signal(t)
+			long.signal(t)
+			// then: both go on from memory, loudly
+			first, deadline := short.begun(t), long.begun(t)
+			unready(t, a)
+			if got := a.Metrics(t)[writesFail]; got != 2 {
+				t.Errorf("%s is %v, want one for each VM", writesFail, got)
+			}
+			// Before the end of a VM makes room for another.
+			if s, ok := a.StatusOf(t, long.Guest); !ok || s.Phase != "Running" {
+				t.Errorf("on disk is %+v, %v: the disk was not spoilt", s, ok)
+			}
+			onTime(t, short, first)
+			if s, _ := short.Terminated(); s.At.Before(fromShort.Add(6 * time.Second)) {
+				t.Errorf("SIGTERM after %v, before the grace period was over", s.At.Sub(fromShort))
+			}
+			// and: what is still true is written when it can be
+			inside(t, n, d.repair, a.StateDir)
+			persisted(t, a, long, deadline)
+			onTime(t, long, deadline)
+			short.stopped(t, a, "LauncherSignal", "Forced")
+			long.stopped(t, a, "LauncherSignal", "Forced")
+			if said := strings.Count(a.Log(), cannotWrite); said != 2 {
+				t.Errorf("%d lines about it, want one for each VM", said)
+			}
+			node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
+		})
+	}
+}
+
+func TestAnAgentRestartedOnABadDiskGoesOnFromWhatIsThere(t *testing.T) {
+	n := node.New(t)
+	for name, d := range disks {
+		t.Run(name, func(t *testing.T) {
+			// given: one VM in mid-grace, one at rest
+			a := agentOn(t, n, d).Start(t)
+			ending := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=10")
+			resting := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=4")
+			ending.signal(t)
+			deadline := ending.begun(t)
+			inside(t, n, d.spoil, a.StateDir)
+			// when
+			a.Kill()
+			a.Launch(t)
+			// then
+			unready(t, a)
+			if !strings.Contains(a.Log(), "going on from memory") {
+				t.Error("the log does not say so")
+			}
+			resting.signal(t)
+			onTime(t, resting, resting.begun(t))
+			onTime(t, ending, deadline)
+			ending.stopped(t, a, "LauncherSignal", "Forced")
+			resting.stopped(t, a, "LauncherSignal", "Forced")
+			if got := ending.launcher.Status().Deadline; got != deadline {
+				t.Errorf("the deadline was %s and is %s", deadline, got)
+			}
+			inside(t, n, d.repair, a.StateDir)
+			node.Eventually(t, soon, a.Ready, "the agent is not ready again")
+			node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
+		})
+	}
+}
+
+func TestADeletedStateDirectoryComesBackWithEveryRecord(t *testing.T) {
+	n := node.New(t)
+	for name, script := range map[string]string{
+		"deleted":               `rm -r "$1"`,
+		"deleted and recreated": `rm -r "$1"; mkdir -p "$1"`,
+		"emptied":               `rm -r "$1"/* "$1"/.lock`,
+		"replaced":              `mv "$1" "$1-away"; mkdir -p "$1"`,
+		"mounted over":          `mount -t tmpfs vmgrace-test "$1"`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			// given
+			a := n.Agent(t).Start(t)
+			ending := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=10")
+			resting := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=30")
+			ending.signal(t)
+			deadline := ending.begun(t)
+			persisted(t, a, ending, deadline)
+			// when
+			inside(t, n, script, a.StateDir)
+			// then
+			node.Eventually(t, soon, func() bool { return strings.Contains(a.Log(), "removed or replaced") }, "nothing is said")
+			persisted(t, a, ending, deadline)
+			if s, ok := a.StatusOf(t, resting.Guest); !ok || s.Phase != "Running" {
+				t.Errorf("the VM at rest: %+v, %v", s, ok)
+			}
+			if a.Metrics(t)[writesFail] == 0 {
+				t.Errorf("%s is 0", writesFail)
+			}
+			// and: they are worth as much as the ones that were lost
+			a.Restart(t)
+			onTime(t, ending, deadline)
+			ending.stopped(t, a, "LauncherSignal", "Forced")
+			if resting.Gone() {
+				t.Error("the VM at rest is gone")
+			}
+		})
+	}
+}
+
+func TestAStateDirectoryThatCannotComeBackAtOnceComesBackLater(t *testing.T) {
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	v := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=10")
+	v.signal(t)
+	deadline := v.begun(t)
+	// The agent may be faster to make it again.
+	inside(t, n, `until rm -rf "$1" && touch "$1" && [ -f "$1" ]; do :; done`, a.StateDir)
+	unready(t, a)
+	inside(t, n, `rm "$1"`, a.StateDir)
+	node.Eventually(t, soon, func() bool { return strings.Contains(a.Log(), "removed or replaced") }, "it does not come back")
+	persisted(t, a, v, deadline)
+	onTime(t, v, deadline)
+	v.stopped(t, a, "LauncherSignal", "Forced")
+}

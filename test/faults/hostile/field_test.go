@@ -1,0 +1,155 @@
+package hostile
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// What a hostile tenant may cost the others: the contract's bounds.
+const (
+	reaction  = 100 * ms
+	maxMemory = 64 << 20
+	maxLog    = 64 << 10 // bytes of log per attack
+)
+
+// field is where a tenant attacks: its own VM, a bystander whom nothing may
+// happen to, a neighbour whose trigger must be acted upon meanwhile, and a
+// directory outside that must stay as it is.
+type field struct {
+	n         *node.Node
+	a         *node.Agent
+	attacker  vm
+	bystander vm
+	neighbour *node.Launcher
+	outside   string
+	before    node.VMStatus
+}
+
+const precious = "precious"
+
+func newField(t *testing.T) *field {
+	t.Helper()
+	n := node.New(t)
+	f := &field{n: n, a: n.Agent(t).Start(t), outside: t.TempDir()}
+	f.attacker = guarded(t, f.a, n, 3600)
+	f.bystander = guarded(t, f.a, n, 3600)
+	f.neighbour = neighbour(t, f.a)
+	for _, name := range []string{"vm.json", "shutdown", "status.json"} {
+		if err := os.WriteFile(filepath.Join(f.outside, name), []byte(precious), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.before, _ = f.a.StatusOf(t, f.bystander.Guest)
+	return f
+}
+
+// neighbour has no VM and no grace period: its trigger is answered and removed
+// at once, as often as the test likes.
+func neighbour(t *testing.T, a *node.Agent) *node.Launcher {
+	t.Helper()
+	l := a.LauncherFor(t, "vmgrace-test", "neighbour", "uid-neighbour")
+	l.Write(t, "vm.json", `{"version":1,"namespace":"vmgrace-test","name":"neighbour","uid":"uid-neighbour","gracePeriodSeconds":0}`)
+	answered(t, l, soon)
+	return l
+}
+
+// answered writes a trigger and returns how long it took the agent to act.
+func answered(t *testing.T, l *node.Launcher, within time.Duration) time.Duration {
+	t.Helper()
+	// Two files of one inode within one tick of the kernel's clock look alike.
+	passes(t, time.Now().Add(50*ms))
+	l.Write(t, "shutdown", "")
+	return gone(t, l.Path("shutdown"), within)
+}
+
+// gone waits for the end of a file and returns how long that took.
+func gone(t *testing.T, path string, within time.Duration) time.Duration {
+	t.Helper()
+	begin := time.Now()
+	tick := time.NewTicker(ms)
+	defer tick.Stop()
+	for {
+		took := time.Since(begin)
+		if _, err := os.Lstat(path); os.IsNotExist(err) {
+			return took
+		}
+		if took > within {
+			t.Fatalf("%s is not acted upon within %v", path, within)
+		}
+		<-tick.C
+	}
+}
+
+// endures checks, while an attack runs, that nobody else notices it.
+func (f *field) endures(t *testing.T) {
+	t.Helper()
+	const tries = 8
+	logged, cpu, begin := len(f.a.Log()), cpuTime(t, f.a), time.Now()
+	best, worst, memory := time.Hour, time.Duration(0), 0
+	for range tries {
+		took := answered(t, f.neighbour, soon)
+		best, worst = min(best, took), max(worst, took)
+		memory = max(memory, resident(t, f.a))
+		passes(t, time.Now().Add(300*ms)) // a neighbour that is no attacker itself
+	}
+	busy := float64(cpuTime(t, f.a)-cpu) / float64(time.Since(begin))
+	grown := len(f.a.Log()) - logged
+	t.Logf("reaction %v to %v, VmRSS up to %d MiB, CPU %.0f %%, %d bytes of log", best, worst, memory>>20, 100*busy, grown)
+	if best > reaction {
+		t.Errorf("a neighbour's trigger was acted upon after %v at best, want %v", best, reaction)
+	}
+	if memory > maxMemory {
+		t.Errorf("the agent has %d MiB", memory>>20)
+	}
+	if grown > maxLog {
+		t.Errorf("%d bytes of log", grown)
+	}
+	f.untouched(t)
+}
+
+// untouched checks that nothing happened to anybody else.
+func (f *field) untouched(t *testing.T) {
+	t.Helper()
+	if code, _, err := f.a.Get(t.Context(), "/livez"); code != http.StatusOK {
+		t.Fatalf("/livez: %d, %v", code, err)
+	}
+	if now, ok := f.a.StatusOf(t, f.bystander.Guest); !ok || now != f.before {
+		t.Errorf("the bystander's record is now %+v", now)
+	}
+	if f.bystander.Gone() || !f.bystander.shim.Running() || f.bystander.launcher.Has("shutdown") {
+		t.Error("the bystander was touched")
+	}
+	entries, err := os.ReadDir(f.outside)
+	if err != nil || len(entries) != 3 {
+		t.Errorf("outside there is %v now (%v)", entries, err)
+	}
+	for _, e := range entries {
+		if content, err := os.ReadFile(filepath.Join(f.outside, e.Name())); string(content) != precious {
+			t.Errorf("%s outside is now %q, %v", e.Name(), content, err)
+		}
+	}
+}
+
+// cpuTime is what a process has used: utime and stime of proc(5), in ticks of
+// 10 ms.
+func cpuTime(t *testing.T, p *node.Agent) time.Duration {
+	t.Helper()
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID()) + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	user, err1 := strconv.Atoi(fields[11])
+	system, err2 := strconv.Atoi(fields[12])
+	if err1 != nil || err2 != nil {
+		t.Fatalf("%q: %v, %v", stat, err1, err2)
+	}
+	return time.Duration(user+system) * 10 * ms
+}

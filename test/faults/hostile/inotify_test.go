@@ -1,0 +1,133 @@
+package hostile
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// found is how soon a trigger must be found where inotify does not help, and
+// a busy machine's half second.
+const found = time.Second + 500*ms
+
+// says waits until the agent's log has a text.
+func says(t *testing.T, a *node.Agent, text string) {
+	t.Helper()
+	node.Eventually(t, soon, func() bool { return strings.Contains(a.Log(), text) }, "the log does not say %q", text)
+}
+
+func TestEventsThatInotifyLostAreMadeUpFor(t *testing.T) {
+	a := node.New(t).Agent(t).Start(t)
+	l := neighbour(t, a)
+	noise := a.LauncherFor(t, "vmgrace-test", "noise", "uid-noise")
+	passes(t, time.Now().Add(50*ms))
+	if err := a.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20_000 { // one event each at least; the queue has 16,384
+		path := noise.Path(fmt.Sprintf("noise-%d", i))
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l.Touch(t) // its event is lost
+	if err := a.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("found after %v", gone(t, l.Path("shutdown"), found))
+	says(t, a, "inotify lost events")
+}
+
+func TestWithoutInotifyTriggersAreFoundAndReadinessSaysSo(t *testing.T) {
+	n := node.New(t)
+	a := n.Agent(t)
+	var taken []int
+	release := func() {
+		for _, fd := range taken {
+			_ = unix.Close(fd)
+		}
+		taken = nil
+	}
+	defer release()
+	for {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if errors.Is(err, unix.EMFILE) {
+			break // fs.inotify.max_user_instances
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = append(taken, fd)
+	}
+	a.Launch(t)
+	says(t, a, "cannot watch launcher directories")
+	l := neighbour(t, a)
+	t.Logf("found after %v", answered(t, l, found))
+	if code, _, err := a.Get(t.Context(), "/livez"); err != nil || code != http.StatusOK {
+		t.Errorf("/livez: %d, %v", code, err)
+	}
+	if a.Ready() {
+		t.Error("ready without any watch")
+	}
+	release()
+	says(t, a, "watching launcher directories again")
+	node.Eventually(t, soon, a.Ready, "not ready although there is inotify again")
+	t.Logf("and after %v with inotify", answered(t, l, found))
+}
+
+func TestTheLaunchersDirectoryMayBeRemovedRenamedAndMadeAgain(t *testing.T) {
+	a := node.New(t).Agent(t).Start(t)
+	neighbour(t, a)
+	for i, remove := range []func() error{
+		func() error { return os.RemoveAll(a.LaunchersDir) },
+		func() error { return os.Rename(a.LaunchersDir, a.LaunchersDir+".old") },
+	} {
+		if err := remove(); err != nil {
+			t.Fatal(err)
+		}
+		node.Eventually(t, soon, func() bool { return strings.Count(a.Log(), "the launchers directory is gone") == i+1 }, "it does not say so")
+		if err := os.Mkdir(a.LaunchersDir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		l := a.LauncherFor(t, "vmgrace-test", fmt.Sprintf("again-%d", i), "uid")
+		l.Write(t, "vm.json", fmt.Sprintf(`{"version":1,"namespace":"vmgrace-test","name":"again-%d","uid":"uid","gracePeriodSeconds":0}`, i))
+		t.Logf("found after %v", answered(t, l, found))
+		t.Logf("and after %v", answered(t, l, found))
+		node.Eventually(t, soon, func() bool { return strings.Count(a.Log(), "the launchers directory is back") == i+1 }, "it does not say so")
+	}
+}
+
+func TestTheLaunchersDirectoryMayBeMountedOverAndUnmounted(t *testing.T) {
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	below := neighbour(t, a)
+	run := func(args ...string) {
+		t.Helper()
+		if out, err := n.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v: %s", args, err, out)
+		}
+	}
+	run("mount", "-t", "tmpfs", "tmpfs", a.LaunchersDir)
+	// The mount is in the node's namespace: look at it as the agent does.
+	inside := *a
+	inside.LaunchersDir = filepath.Join(fmt.Sprintf("/proc/%d/root", a.PID()), a.LaunchersDir)
+	above := inside.LauncherFor(t, "vmgrace-test", "above", "uid")
+	above.Write(t, "vm.json", `{"version":1,"namespace":"vmgrace-test","name":"above","uid":"uid","gracePeriodSeconds":0}`)
+	t.Logf("found after %v", answered(t, above, found))
+	says(t, a, "the launchers directory is another one now")
+	t.Logf("and after %v", answered(t, above, found))
+
+	run("umount", a.LaunchersDir)
+	t.Logf("found after %v", answered(t, below, found))
+	node.Eventually(t, soon, func() bool { return strings.Count(a.Log(), "the launchers directory is another one now") == 2 }, "it does not say so")
+	t.Logf("and after %v", answered(t, below, found))
+}

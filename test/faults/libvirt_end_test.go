@@ -1,0 +1,151 @@
+package faults
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestAManagedSavedVMIsLostAndLeftAloneWhenItIsRestored(t *testing.T) {
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	v := guarded(t, a, n, node.Spec{Firmware: true, Persistent: true}, "--grace-period=20")
+	from := v.signal(t)
+	v.begun(t)
+	v.Virsh(t, "managedsave")
+	v.stopped(t, a, "LauncherSignal", "Lost")
+	v.exits(t, 0)
+	startAgain(t, n, v.Domain).leftAlone(t, a, from.Add(25*time.Second))
+}
+
+func TestACrashedQEMUIsLost(t *testing.T) {
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	asked := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=60")
+	unasked := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=60")
+	asked.signal(t)
+	asked.begun(t)
+	asked.Signal(t, syscall.SIGSEGV)
+	unasked.Signal(t, syscall.SIGSEGV)
+	asked.stopped(t, a, "LauncherSignal", "Lost")
+	unasked.stopped(t, a, "", "Lost")
+	asked.exits(t, 0)
+}
+
+func TestAGuestThatRebootsInsteadOfPoweringOffIsDestroyedAtItsDeadline(t *testing.T) {
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	v := guarded(t, a, n, node.Spec{OnPoweroff: "restart"}, "--grace-period=15")
+	from := v.signal(t)
+	node.Eventually(t, soon, func() bool { return strings.Count(v.Serial(), "vmgrace-guest: up") > 1 || v.Gone() }, "the guest does not reboot")
+	if v.Gone() {
+		t.Fatal("the guest went off: this tests nothing")
+	}
+	v.terminated(t, from, 15*time.Second, late)
+	v.stopped(t, a, "LauncherSignal", "Forced")
+}
+
+func TestADomainStartedAgainRightAfterItsEndIsLeftAlone(t *testing.T) {
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	polite := guarded(t, a, n, node.Spec{Persistent: true}, "--grace-period=10")
+	deaf := guarded(t, a, n, node.Spec{Firmware: true, Persistent: true}, "--grace-period=2")
+	if !strings.Contains(a.Log(), "persistent or autostarted") {
+		t.Error("no warning about a persistent domain")
+	}
+	from := polite.signal(t)
+	politeAgain := startAgain(t, n, polite.Domain)
+	deaf.signal(t)
+	deafAgain := startAgain(t, n, deaf.Domain)
+	// status.json may be about the next instance already.
+	for _, outcome := range []string{"Graceful", "Forced"} {
+		name := `vmgrace_shutdowns_total{cause="LauncherSignal",outcome="` + outcome + `"}`
+		node.Eventually(t, soon, func() bool { return a.Metrics(t)[name] == 1 }, "%s: %v", name, a.Metrics(t)[name])
+	}
+	politeAgain.leftAlone(t, a, from.Add(15*time.Second))
+	deafAgain.leftAlone(t, a, from.Add(15*time.Second))
+}
+
+// libvirt 9.0 renames only domains that are off.
+func TestARenamedDomainIsNotOurs(t *testing.T) {
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	v := guarded(t, a, n, node.Spec{Firmware: true, Persistent: true}, "--grace-period=3")
+	if _, err := n.TryVirsh(t.Context(), "domrename", v.Domain, v.Domain+"-2"); err == nil {
+		t.Fatal("libvirt renames a running domain: this test has to learn it")
+	}
+	from := v.signal(t)
+	v.begun(t)
+	v.Virsh(t, "destroy")
+	renamed := v.Domain + "-2"
+	v.Virsh(t, "domrename", renamed)
+	started := startAgain(t, n, renamed)
+	v.stopped(t, a, "LauncherSignal", "Lost")
+	passes(t, from.Add(6*time.Second))
+	if started.gone() {
+		t.Error("the renamed domain was destroyed for the old one")
+	}
+	if len(a.Status(t)) != 0 {
+		t.Errorf("a domain without a launcher directory was recorded: %+v", a.Status(t))
+	}
+}
+
+// instance is a QEMU process that was not started by node.Start.
+type instance struct {
+	domain string
+	pidfd  int
+}
+
+// startAgain starts a domain that is defined as soon as libvirt lets it.
+func startAgain(t *testing.T, n *node.Node, domain string) instance {
+	t.Helper()
+	node.Eventually(t, time.Minute, func() bool {
+		_, err := n.TryVirsh(t.Context(), "start", domain)
+		return err == nil
+	}, "%s does not start again", domain)
+	text, err := os.ReadFile(filepath.Join(n.RunDir(), domain+".pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return instance{domain, fd}
+}
+
+func (i instance) gone() bool {
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(i.pidfd), Events: unix.POLLIN}}, 0)
+	return err == nil && n > 0
+}
+
+// leftAlone: it is guarded as Running and runs, at least until a time.
+func (i instance) leftAlone(t *testing.T, a *node.Agent, until time.Time) {
+	t.Helper()
+	guarded := func() bool {
+		for _, s := range a.Status(t) {
+			if s.Domain == i.domain && s.Phase == "Running" {
+				return true
+			}
+		}
+		return false
+	}
+	node.Eventually(t, soon, guarded, "%s is not guarded again", i.domain)
+	passes(t, until)
+	if i.gone() || !guarded() {
+		t.Errorf("%s was ended for an earlier instance: %+v", i.domain, a.Status(t))
+	}
+}

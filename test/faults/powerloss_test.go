@@ -1,0 +1,108 @@
+package faults
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/gracecache"
+)
+
+// mountImage mounts an ext4 image that writes nothing of its own accord: the
+// journal is committed by fsync only.
+func mountImage(t *testing.T, image string) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	run(t, "mount", "-o", "loop,commit=300", image, dir)
+	t.Cleanup(func() {
+		// Detached, the loop device and all, even where a test leaves a file open.
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Errorf("unmount: %v", err)
+		}
+	})
+	return dir
+}
+
+func run(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %q: %v\n%s", name, args, err, out)
+	}
+}
+
+// powerLoss returns what is below dir if the power is lost now: a mount of a
+// copy of what has reached the image.
+func powerLoss(t *testing.T, image string) (dir string) {
+	t.Helper()
+	data, err := os.ReadFile(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	crashed := filepath.Join(t.TempDir(), "crashed")
+	if err := os.WriteFile(crashed, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return mountImage(t, crashed)
+}
+
+func TestWhatAnExt4DiskHoldsAfterAPowerLoss(t *testing.T) {
+	// given
+	image := filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(image, make([]byte, 16<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mkfs.ext4", "-q", image)
+	dir := filepath.Join(mountImage(t, image), "above", "state")
+	store, err := gracecache.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	running := grace.Record{Namespace: "ns", Name: "vm", UID: "uid", BootID: "boot", Period: grace.Period{Length: time.Minute, Source: grace.SourceVMI}}
+	ending := running
+	if err := ending.Begin(grace.LauncherSignal, 5, 5, time.Unix(1_770_000_000, 0).UTC(), false); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		what string
+		do   func() error
+		want []grace.Record
+	}{
+		{"the first record", func() error { return store.Put(running) }, []grace.Record{running}},
+		{"the shutdown", func() error { return store.Put(ending) }, []grace.Record{ending}},
+		{"the removal", func() error { return store.Delete(ending.Domain()) }, nil},
+	} {
+		// when
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "unsynced"), []byte(step.what), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		after := filepath.Join(powerLoss(t, image), "above", "state")
+		// then
+		loaded, err := gracecache.Read(after)
+		if err != nil || len(loaded.Quarantined) > 0 || len(loaded.Records) != len(step.want) {
+			t.Errorf("%s: %+v, %v, want %+v", step.what, loaded, err, step.want)
+			continue
+		}
+		for i, want := range step.want {
+			if loaded.Records[i] != want {
+				t.Errorf("%s: %+v, want %+v", step.what, loaded.Records[i], want)
+			}
+		}
+		// and: this disk really loses what nobody has synced
+		if data, err := os.ReadFile(filepath.Join(after, "unsynced")); err == nil && string(data) == step.what {
+			t.Errorf("%s: the power was not lost", step.what)
+		}
+	}
+}

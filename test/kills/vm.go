@@ -1,0 +1,76 @@
+package kills
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// vm is a deaf guest with its launcher.
+type vm struct {
+	*node.Guest
+	launcher  *node.Launcher
+	shim      *node.Process
+	grace     time.Duration
+	triggerAt time.Time // when it is to be signalled; zero: never
+	triggered time.Time // when it was
+
+	recorded  bool // it has a record now
+	deadlines map[grace.Mono]bool
+	told      map[string]bool // deadlines in status.json
+}
+
+func (s *storm) start(t node.T) *vm {
+	g := s.node.Start(t, node.Spec{Namespace: "vmgrace-kills", Firmware: true})
+	v := &vm{
+		Guest: g, launcher: s.agent.Launcher(t, g), grace: time.Duration(1+rand.N(5)) * time.Second,
+		deadlines: map[grace.Mono]bool{}, told: map[string]bool{},
+	}
+	v.shim = v.launcher.Shim(t, fmt.Sprintf("--pid=%d", g.PID), fmt.Sprintf("--grace-period=%d", v.grace/time.Second))
+	node.Eventually(t, patience, func() bool { return v.launcher.Has("vm.json") }, "%s is not registered", g.Domain)
+	return v
+}
+
+// over takes the VM a step further, and tells whether nothing is left of it.
+func (v *vm) over(t node.T) bool {
+	if v.triggered.IsZero() {
+		if time.Now().After(v.triggerAt) {
+			v.triggered = time.Now()
+			if err := v.shim.Signal(syscall.SIGTERM); err != nil {
+				t.Fatalf("SIGTERM to the shim of %s: %v", v.Domain, err)
+			}
+		}
+		return false
+	}
+	status := v.launcher.Status()
+	if status.Deadline != "" {
+		v.told[status.Deadline] = true
+	}
+	return !v.recorded && status.Phase == "Stopped" && v.Gone() && !v.launcher.Has("shutdown") && !v.shim.Running()
+}
+
+func (v *vm) check(s *storm) {
+	status := v.launcher.Status()
+	deadline, err := time.Parse(time.RFC3339Nano, status.Deadline)
+	sent, ok := v.Terminated()
+	switch {
+	case err != nil || !ok || sent.Signal != int(syscall.SIGTERM):
+		s.violation("%s was not ended by a SIGTERM: status.json %+v, QEMU %+v", v.Domain, status, sent)
+	case len(v.deadlines) > 1 || len(v.told) > 1:
+		s.violation("%s had several deadlines: on disk %v, in status.json %v", v.Domain, v.deadlines, v.told)
+	case sent.At.Before(deadline), sent.At.Before(v.triggered.Add(v.grace)):
+		s.violation("%s: SIGTERM at %v, deadline %v, signalled at %v with %v", v.Domain, sent.At, deadline, v.triggered, v.grace)
+	}
+	if status.Outcome != "Forced" {
+		s.Unattributed++
+		s.t.Logf("%s: %+v; QEMU says %+v", v.Domain, status, sent)
+	}
+	if err := os.RemoveAll(v.launcher.Dir); err != nil { // as kubelet does
+		s.t.Fatalf("%v", err)
+	}
+}
