@@ -23,10 +23,10 @@ const (
 var errClosed = fmt.Errorf("%w: the driver is closed", hypervisor.ErrUnavailable)
 
 // lane is a set of connections for one kind of call. A connection carries one
-// call at a time and no keepalives of ours: libvirt's client library before
-// 10.4 crashes the process where a second thread sends something while a call
-// waits for its reply (CVE-2024-4418: it leaves a callback behind that points
-// into the first thread's stack).
+// call at a time and no keepalives of ours: libvirt's client library (seen with
+// 9.0) crashes the process where a second thread sends something while a call
+// waits for its reply. It looks like CVE-2024-4418: a callback is left behind
+// that points into the first thread's stack.
 type lane struct {
 	name       string
 	keep       int // connections kept open when idle
