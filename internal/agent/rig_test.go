@@ -32,6 +32,7 @@ type rig struct {
 	log    slog.Handler
 	start  time.Time
 	wall   atomic.Int64 // by how much the wall clock was set
+	pause  atomic.Int64 // how long the process is held up before it reads that
 	stop   func()
 
 	unsaved bool // what run tells the agent of the disk
@@ -58,7 +59,10 @@ func inBubble(t *testing.T, test func(*rig)) {
 // Now is a monotonic clock that is an hour old at the start of the bubble.
 func (r *rig) Now() grace.Mono { return grace.Mono(time.Hour + time.Since(r.start)) }
 
-func (r *rig) Wall() time.Time { return time.Now().Add(time.Duration(r.wall.Load())) }
+func (r *rig) Wall() time.Time {
+	time.Sleep(time.Duration(r.pause.Load()))
+	return time.Now().Add(time.Duration(r.wall.Load()))
+}
 
 func (r *rig) setWall(by time.Duration) { r.wall.Store(int64(by)) }
 
@@ -253,10 +257,12 @@ type memoryDir struct {
 	err    error
 	status signals.Status
 	looks  int
-	stuck  bool // the trigger cannot be removed
+	takes  atomic.Int64 // how long a look takes
+	stuck  bool         // the trigger cannot be removed
 }
 
 func (d *memoryDir) Look() (watch.View, error) {
+	time.Sleep(time.Duration(d.takes.Load()))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.looks++
