@@ -141,6 +141,11 @@ func TestThirtyDeafGuestsWithOneDeadline(t *testing.T) {
 	if _, ok := a.StatusOf(t, stranger); ok {
 		t.Error("a domain that is not ours was recorded")
 	}
+	for _, phase := range []string{"Running", "ShuttingDown", "Destroying"} {
+		if n := a.Metrics(t)[fmt.Sprintf("vmgrace_vms{phase=%q}", phase)]; n != 0 {
+			t.Errorf("a domain that is not ours is counted: %v %s", n, phase)
+		}
+	}
 }
 
 func TestVMsThatComeAndGoLeaveNothingInTheAgent(t *testing.T) {

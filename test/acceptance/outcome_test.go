@@ -2,6 +2,7 @@ package acceptance
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +94,9 @@ func TestAnInvalidGracePeriodIsNeverZero(t *testing.T) {
 	if n := a.Metrics(t)[`vmgrace_rejected_total{reason="grace_period"}`]; n != 4 {
 		t.Errorf("%v rejected grace periods, want 4 (null states none)\n%s", n, a.Log())
 	}
+	if n := strings.Count(a.Log(), "the stated grace period is invalid"); n != 4 {
+		t.Errorf("the log says it %d times, want once for each VM\n%s", n, a.Log())
+	}
 }
 
 func TestAHugeGracePeriodIsLong(t *testing.T) {
@@ -101,6 +105,9 @@ func TestAHugeGracePeriodIsLong(t *testing.T) {
 	s, _ := a.StatusOf(t, v.Guest)
 	if s.GracePeriodSeconds < 365*24*3600 {
 		t.Errorf("grace period %d s", s.GracePeriodSeconds)
+	}
+	if !strings.Contains(a.Log(), "the stated grace period is too long") {
+		t.Errorf("the log does not say that it was cut\n%s", a.Log())
 	}
 	v.signal(t)
 	v.stopped(t, a, "LauncherSignal", "Graceful")
