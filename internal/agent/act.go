@@ -22,10 +22,10 @@ func (k *keeper) act(d grace.Decision, now grace.Mono) {
 	case grace.Begin:
 		k.begin(d, now)
 	case grace.Shorten:
-		k.change(k.rec.Shorten(d.When, now))
-		k.log.Info("the launcher died in mid-grace: the deadline is now", "rule", d.Rule)
+		k.shorten(d, now)
 	case grace.ReportFailed:
 		k.obs.Reported = true
+		k.report(reasonDestroyFailed, true, "QEMU survives SIGTERM, SIGKILL and libvirt's destroy; trying on")
 		k.cfg.Meter.Destroyed("failed")
 		k.log.Error("QEMU cannot be killed (a process in D state?); trying on, slowly", "rule", d.Rule, "pid", k.rec.Instance.PID)
 	case grace.Finish:
@@ -62,90 +62,11 @@ func (k *keeper) work(d grace.Decision, now grace.Mono) {
 		k.destroy(now)
 	case grace.Explain:
 		k.explain()
+	case grace.Confirm:
+		k.confirm()
 	default:
 		k.log.Error("nobody does this; this is a bug", "do", d.Do)
 	}
-}
-
-// change notes that the record differs from what is on disk.
-func (k *keeper) change(err error) {
-	if err != nil {
-		k.log.Error("the record does not allow this; this is a bug", "err", err)
-		return
-	}
-	k.made++
-	k.obs.Unsaved = true
-}
-
-func (k *keeper) adopt() {
-	namespace, name, _ := grace.SplitDomainName(k.domain)
-	rec := grace.Record{
-		Namespace: namespace, Name: name, UID: k.obs.UID, BootID: k.cfg.Policy.BootID,
-		Period: k.obs.Period, Instance: k.obs.Instance,
-	}
-	switch k.obs.Shim {
-	case grace.ShimAlive:
-		rec.Launcher = k.obs.Holder
-	case grace.ShimDied:
-		k.obs.Shim = grace.ShimOrphan // it died before this instance was there
-	default:
-	}
-	k.rec, k.obs.Recorded = rec, true
-	k.watchQEMU()
-	if k.obs.Gone {
-		// It ended between the look and now: nothing to guard.
-		k.reset()
-		return
-	}
-	if k.obs.Trigger {
-		k.obs.TriggerAt = k.now() // it waited for the domain; the grace period begins now
-	}
-	k.change(nil)
-	k.log.Info("guarding a VM", "uid", k.rec.UID, "gracePeriod", k.rec.Period.Length, "source", k.rec.Period.Source, "pid", k.rec.Instance.PID)
-	if k.rec.Instance.PID == 0 {
-		k.log.Warn("the domain's QEMU process cannot be identified; only libvirt can end it", "uuid", k.rec.Instance.UUID)
-	}
-}
-
-func (k *keeper) begin(d grace.Decision, now grace.Mono) {
-	// In this order: a pause between the two readings must not make the deadline
-	// that is shown later than the one that counts.
-	wall := k.cfg.Clock.Wall()
-	wall = wall.Add(-k.now().Sub(d.When))
-	k.change(k.rec.Begin(d.Cause, d.When, now, wall, k.cfg.Policy.DryRun))
-	s := k.rec.Shutdown
-	k.log.Info("shutdown begins", "rule", d.Rule, "cause", s.Cause, "gracePeriod", k.rec.Period.Length,
-		"source", k.rec.Period.Source, "deadline", s.DeadlineAt)
-	if k.cfg.Policy.DryRun {
-		k.log.Info("dry run: would ask the guest to shut down now, and destroy it at its deadline", "deadline", s.DeadlineAt)
-	}
-}
-
-func (k *keeper) save() {
-	rec, made := k.rec, k.made
-	wait, done := k.cacheTurn.take()
-	k.began(&k.obs.Save)
-	k.worker(func(ctx context.Context) func() {
-		defer done()
-		if !wait(ctx) {
-			return func() {}
-		}
-		err := k.cfg.Cache.Put(rec)
-		return func() {
-			wasFailing := k.obs.Save.Failed
-			k.ended(&k.obs.Save, err)
-			switch {
-			case err != nil && !wasFailing:
-				k.cfg.Meter.Rejected("record_write")
-				k.log.Error("cannot write the record: going on from memory; a restart of the agent would forget it", "err", err)
-			case err == nil && wasFailing:
-				k.log.Info("the record is on disk again")
-			}
-			if err == nil && made == k.made {
-				k.obs.Unsaved = false
-			}
-		}
-	})
 }
 
 func (k *keeper) ask(mode grace.Mode) {

@@ -26,6 +26,7 @@ type Agent struct {
 	ctx     context.Context    //nolint:containedctx // the keepers' life, set once by Run
 	wg      sync.WaitGroup
 	listed  bool
+	started grace.Mono
 }
 
 // New returns an agent that knows the records already, and does nothing yet.
@@ -37,7 +38,7 @@ func New(cfg Config, log *slog.Logger) *Agent {
 // It leaves every VM alone when it ends.
 func (a *Agent) Run(ctx context.Context, records []grace.Record) error {
 	a.mu.Lock()
-	a.ctx = ctx
+	a.ctx, a.started = ctx, a.cfg.Clock.Now()
 	for _, r := range records {
 		a.keep(r.Domain(), r)
 	}
@@ -79,6 +80,31 @@ func (a *Agent) LauncherChanged(name string) {
 	k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.launcher = true })
 }
 
+// ClusterChanged is called when what the API server says of a VMI or its
+// launcher pods may have changed. It does not block.
+func (a *Agent) ClusterChanged(namespace, name string) {
+	domain := grace.DomainName(namespace, name)
+	_, there := a.cfg.Cluster.VMI(namespace, name)
+	there = there || len(a.cfg.Cluster.Pods(namespace, name)) > 0
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := a.keepers[domain]
+	if k == nil {
+		if !there {
+			return
+		}
+		if problem := badName(domain); problem != "" {
+			a.reject(domain, problem)
+			return
+		}
+		k = a.keep(domain, grace.Record{})
+		if a.ctx != nil {
+			a.start(k)
+		}
+	}
+	k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.cluster = true })
+}
+
 // maxStrange bounds what is remembered of names that are not ours.
 const maxStrange = 1000
 
@@ -102,7 +128,7 @@ func (a *Agent) reject(name, problem string) {
 	}
 	a.strange[name] = true
 	a.cfg.Meter.Rejected("name")
-	a.log.Warn("not a launcher directory", "name", name, "problem", problem)
+	a.log.Warn("not a VM that can be guarded", "name", name, "problem", problem)
 }
 
 // DomainChanged takes a hypervisor's event. It does not block. Domains that

@@ -21,12 +21,8 @@ const (
 // finish reports the end, and lets go of trigger and record in this order:
 // whatever is done twice after a crash does no harm.
 func (k *keeper) finish(d grace.Decision, now grace.Mono) {
-	uid := k.obs.UID
-	if k.obs.Recorded {
-		uid = k.rec.UID
-	}
 	status := signals.Status{
-		Version: signals.Version, UID: uid, Phase: grace.Stopped, Cause: d.Cause, Outcome: d.Outcome,
+		Version: signals.Version, UID: k.vmUID(), Phase: grace.Stopped, Cause: d.Cause, Outcome: d.Outcome,
 		StartedAt: k.rec.Shutdown.StartedAt, Deadline: k.rec.Shutdown.DeadlineAt,
 		EndedAt: k.cfg.Clock.Wall().UTC(), Message: endMessage(d.Outcome, k.obs.End),
 	}
@@ -37,6 +33,7 @@ func (k *keeper) finish(d grace.Decision, now grace.Mono) {
 		}
 		k.cfg.Meter.Stopped(d.Cause, d.Outcome, took)
 		k.log.Info("stopped", "rule", d.Rule, "cause", d.Cause, "outcome", d.Outcome, "took", took)
+		k.reportEnd(d, took, status.Message)
 	} else {
 		k.log.Info("the VM ended by itself", "rule", d.Rule, "outcome", d.Outcome)
 	}
@@ -58,14 +55,14 @@ func endMessage(o grace.Outcome, e grace.End) string {
 // instance. Without a status nothing is reported and the trigger stays.
 func (k *keeper) letGo(status *signals.Status) {
 	k.finishing = true
-	rec := k.rec
+	rec, dir := k.rec, k.dir
 	wait, done := k.dirTurn.take()
 	k.worker(func(ctx context.Context) func() {
 		defer done()
 		var err error
 		kept := false
 		if status != nil && wait(ctx) {
-			err = insist(ctx, func() (err error) { kept, err = k.answer(*status, &rec); return err })
+			err = insist(ctx, func() (err error) { kept, err = k.answer(dir, *status, &rec); return err })
 		}
 		return func() {
 			if err != nil {
@@ -88,14 +85,14 @@ func (k *keeper) letGo(status *signals.Status) {
 
 // answer reports the end, and then takes the trigger away, unless it is kept
 // for the next instance.
-func (k *keeper) answer(status signals.Status, rec *grace.Record) (kept bool, err error) {
-	view, err := k.dir.Look()
+func (k *keeper) answer(dir Launcher, status signals.Status, rec *grace.Record) (kept bool, err error) {
+	view, err := dir.Look()
 	if err != nil || !view.Present {
 		return false, err // a launcher directory that is gone needs no answer
 	}
-	kept = k.forNext(view, rec)
-	if err = k.dir.WriteStatus(status); !kept {
-		err = errors.Join(err, k.dir.RemoveTrigger(status.UID, watch.FileID{}))
+	kept = k.forNext(view, rec, status.UID)
+	if err = dir.WriteStatus(status); !kept {
+		err = errors.Join(err, dir.RemoveTrigger(status.UID, watch.FileID{}))
 	}
 	return kept, err
 }
@@ -143,9 +140,10 @@ func (k *keeper) reset() {
 		k.before = k.rec.Instance
 	}
 	k.rec, k.finishing, k.made = grace.Record{}, false, k.made+1
-	k.obs = grace.Observation{Looked: old.Looked, Ours: old.Ours, Shim: old.Shim, Holder: old.Holder, UID: old.UID, Trigger: old.Trigger,
-		TriggerByShim: old.TriggerByShim, TriggerAt: old.TriggerAt, Look: old.Look}
+	k.obs = old.Next()
 	k.metadata, k.unidentified = grace.Statement{}, 0
+	clear(k.reported)
+	k.clusterSeen()
 	k.resolve()
 	k.publish()
 	k.look()
@@ -155,11 +153,15 @@ func (k *keeper) reset() {
 // tell writes status.json when there is something new to say: after the
 // record is durable, or when it is clear that it cannot be.
 func (k *keeper) tell() {
-	if !k.obs.Recorded || k.telling || !k.view.Present || k.obs.Unsaved && !k.obs.Save.Failed {
+	if !k.obs.Recorded || k.obs.Unsaved && !k.obs.Save.Failed {
+		return
+	}
+	k.reportStart()
+	if k.telling || !k.view.Present {
 		return
 	}
 	status := signals.Status{
-		Version: signals.Version, UID: k.rec.UID, Phase: k.rec.Phase(k.now()), Cause: k.rec.Shutdown.Cause,
+		Version: signals.Version, UID: k.vmUID(), Phase: k.rec.Phase(k.now()), Cause: k.rec.Shutdown.Cause,
 		StartedAt: k.rec.Shutdown.StartedAt, Deadline: k.rec.Shutdown.DeadlineAt,
 	}
 	if k.rec.Shutdown.DryRun {
@@ -171,13 +173,14 @@ func (k *keeper) tell() {
 	}
 	k.telling = true
 	k.told = status
+	dir := k.dir
 	wait, done := k.dirTurn.take()
 	k.worker(func(ctx context.Context) func() {
 		defer done()
 		if !wait(ctx) {
 			return func() {}
 		}
-		err := k.dir.WriteStatus(status)
+		err := dir.WriteStatus(status)
 		return func() {
 			k.telling = false
 			if err != nil {

@@ -26,6 +26,9 @@ func (k *keeper) hear(h hints) {
 	if h.seen != nil {
 		k.domainSeen(*h.seen)
 	}
+	if h.cluster {
+		k.clusterSeen()
+	}
 	if h.launcher {
 		k.look()
 	}
@@ -144,6 +147,7 @@ func (k *keeper) statement(source grace.Source, text string) grace.Statement {
 		if s.Stated {
 			k.log.Warn("the stated grace period is too long; using the longest there is", "source", source, "stated", text, "using", length)
 		} else {
+			k.invalidPeriod(source, text)
 			k.log.Warn("the stated grace period is invalid; using the next source or --default-grace-period", "source", source, "stated", text, "err", err)
 		}
 	}
@@ -162,7 +166,7 @@ func (k *keeper) resolve() {
 	if k.obs.Recorded {
 		cached = k.rec.Period
 	}
-	k.obs.Period = grace.Resolve(cached, k.cfg.DefaultPeriod, domain, launcher)
+	k.obs.Period = grace.Resolve(cached, k.cfg.DefaultPeriod, k.vmiStatement(), domain, launcher)
 }
 
 // watchQEMU opens the process of the record's instance.

@@ -12,6 +12,7 @@ import (
 type hints struct {
 	launcher bool
 	domain   bool
+	cluster  bool
 	save     bool
 	seen     *hypervisor.Domain // what a list said, newer than any look before
 	end      grace.End
@@ -20,7 +21,7 @@ type hints struct {
 }
 
 func (h *hints) empty() bool {
-	return !h.launcher && !h.domain && !h.save && h.seen == nil && h.end == ""
+	return !h.launcher && !h.domain && !h.cluster && !h.save && h.seen == nil && h.end == ""
 }
 
 // mailbox holds hints until the keeper takes them. Anybody may put, without

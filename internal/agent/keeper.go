@@ -20,13 +20,15 @@ const maxSteps = 50
 // keeper owns everything that is known of one VM. Only its own goroutine
 // touches its fields, but for box, phase and unwritten.
 type keeper struct {
-	a      *Agent
-	cfg    *Config
-	log    *slog.Logger
-	domain string
-	dir    Launcher
-	box    *mailbox
-	phase  atomic.Value // grace.Phase, "" without a record
+	a   *Agent
+	cfg *Config
+	log *slog.Logger
+
+	namespace, name, domain string
+
+	dir   Launcher
+	box   *mailbox
+	phase atomic.Value // grace.Phase, "" without a record
 	// unwritten: the record cannot be made durable.
 	unwritten atomic.Bool
 
@@ -52,7 +54,10 @@ type keeper struct {
 	view      watch.View
 	trigger   watch.FileID // the trigger that is known
 	spent     watch.FileID // a trigger that did its work and could not be removed
+	stated    string       // by the VMI
 	metadata  grace.Statement
+	pod       Pod                     // whose launcher directory is looked at
+	reported  map[string]bool         // Events by reason and key
 	invalid   map[grace.Source]string // invalid statements that were logged
 	cacheTurn turns
 	dirTurn   turns
@@ -69,13 +74,13 @@ type keeper struct {
 func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	namespace, name, _ := grace.SplitDomainName(domain)
 	k := &keeper{
-		a: a, cfg: &a.cfg, domain: domain, rec: r,
+		a: a, cfg: &a.cfg, namespace: namespace, name: name, domain: domain, rec: r,
 		log:  quiet.New(a.log.With("namespace", namespace, "name", name)),
-		dir:  a.cfg.Launcher(namespace, name),
+		dir:  a.cfg.Launcher(namespace, name, r.Pod),
 		box:  newMailbox(),
 		back: make(chan func()),
 
-		invalid: map[grace.Source]string{},
+		invalid: map[grace.Source]string{}, reported: map[string]bool{},
 	}
 	k.obs.Recorded = r.Name != ""
 	k.obs.Period = grace.Period{Length: a.cfg.DefaultPeriod, Source: grace.SourceDefault}
@@ -83,6 +88,7 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 		k.obs.Period = r.Period
 		k.obs.Unsaved = a.cfg.Unsaved
 	}
+	k.obs.Pod = r.Pod
 	k.lookAt, k.probeAt, k.forgetAt = grace.Never, grace.Never, grace.Never
 	k.publish()
 	return k
@@ -102,6 +108,11 @@ func (k *keeper) run(ctx context.Context) {
 	}()
 	if k.obs.Recorded && k.rec.BootID == k.cfg.Policy.BootID {
 		k.watchQEMU()
+	}
+	if k.cfg.Cluster != nil {
+		k.obs.VMIBy = k.a.started.Add(clusterPatience)
+		k.cfg.Watch(k.domain, k.obs.Pod)
+		k.clusterSeen()
 	}
 	k.look()
 	k.probe()
@@ -153,7 +164,7 @@ func (k *keeper) now() grace.Mono { return k.cfg.Clock.Now() }
 
 // idle: nothing to guard, nobody to wait for, nothing under way or due.
 func (k *keeper) idle() bool {
-	return k.busy == 0 && !k.left && !k.obs.Recorded && k.obs.Looked && !k.view.Present && k.obs.Domain != grace.DomainUnknown && k.lookAt == grace.Never
+	return k.busy == 0 && !k.left && !k.obs.Recorded && k.obs.Looked && !k.view.Present && !k.inCluster() && k.obs.Domain != grace.DomainUnknown && k.lookAt == grace.Never
 }
 
 // step decides and acts until there is nothing to do but wait.

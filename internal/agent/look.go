@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -41,18 +42,24 @@ func (k *keeper) look() {
 	if k.shim != nil {
 		known = k.obs.Holder.PID
 	}
+	dir := k.dir
 	k.worker(func(context.Context) func() {
-		view, err := k.dir.Look()
+		view, err := dir.Look()
 		var shim Process
 		if err == nil && view.Lock == watch.LockHeld && view.Holder != 0 && view.Holder != known {
-			view, shim, err = k.openShim(view)
+			view, shim, err = k.openShim(dir, view)
 		}
 		// After the look: a trigger may have come while it was under way, and its
 		// grace period must not begin before it was there.
 		seen := k.now()
 		return func() {
 			k.looking = false
-			k.looked(view, shim, err, seen)
+			if dir != k.dir { // it is another launcher's by now
+				k.close(&shim)
+				k.lookAgain = true
+			} else {
+				k.looked(view, shim, err, seen)
+			}
 			if k.lookAgain {
 				k.lookAgain = false
 				k.look()
@@ -63,14 +70,14 @@ func (k *keeper) look() {
 
 // openShim opens the lock's holder, and looks again: a holder that is still
 // the same afterwards is the process that was opened.
-func (k *keeper) openShim(view watch.View) (watch.View, Process, error) {
+func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Process, error) {
 	p, err := k.cfg.Processes.Open(view.Holder, 0)
 	if err != nil && !errors.Is(err, process.ErrGone) {
 		// It lives, and cannot be watched: it is looked at instead.
 		view.Holder = 0
 		return view, nil, nil
 	}
-	again, lookErr := k.dir.Look()
+	again, lookErr := dir.Look()
 	if p != nil && (lookErr != nil || again.Lock != watch.LockHeld || again.Holder != view.Holder) {
 		_ = p.Close() // nothing was done with it
 		p = nil
@@ -89,12 +96,14 @@ func (k *keeper) looked(view watch.View, shim Process, err error, seen grace.Mon
 		k.lookAt = k.now().Add(lookAfterError)
 		return
 	}
+	k.checkClaim(&view)
 	k.reject(view)
 	k.view = view
 	k.obs.Ours = view.Present
 	k.shimSeen(view, shim)
-	k.obs.UID = view.VM.UID
+	k.obs.UID = cmp.Or(k.pod.VMI, view.VM.UID)
 	k.triggerSeen(view, seen)
+	k.obs.PodKillAt = k.killedAt()
 	k.resolve()
 }
 
@@ -146,10 +155,7 @@ func (k *keeper) shimSeen(view watch.View, shim Process) {
 }
 
 func (k *keeper) triggerSeen(view watch.View, seen grace.Mono) {
-	uid := k.obs.UID
-	if uid == "" {
-		uid = k.rec.UID
-	}
+	uid := cmp.Or(k.obs.UID, k.vmUID())
 	switch {
 	case !view.Trigger:
 		k.spent = watch.FileID{} // it is gone; the next one may look the same
@@ -180,11 +186,11 @@ func (k *keeper) triggerSeen(view watch.View, seen grace.Mono) {
 // forNext tells whether the trigger in a launcher directory is for an instance
 // after the record's: it names another VM, or another shim lives there, which
 // has cleared whatever trigger it found.
-func (k *keeper) forNext(view watch.View, rec *grace.Record) bool {
+func (k *keeper) forNext(view watch.View, rec *grace.Record, uid string) bool {
 	if !view.Trigger || rec.Name == "" {
 		return false
 	}
-	otherVM := view.TriggerUID != "" && rec.UID != "" && view.TriggerUID != rec.UID
+	otherVM := view.TriggerUID != "" && uid != "" && view.TriggerUID != uid
 	otherShim := rec.BootID != k.cfg.Policy.BootID || rec.Launcher.PID != 0 && rec.Launcher.PID != view.Holder
 	return otherVM || otherShim && view.Lock == watch.LockHeld && view.Holder != 0
 }
@@ -193,14 +199,14 @@ func (k *keeper) forNext(view watch.View, rec *grace.Record) bool {
 // it counts as spent, so that no later instance suffers from it.
 func (k *keeper) removeTrigger(seen watch.FileID) {
 	k.spent = seen
-	uid := k.obs.UID
+	uid, dir := k.obs.UID, k.dir
 	wait, done := k.dirTurn.take()
 	k.worker(func(ctx context.Context) func() {
 		defer done()
 		if !wait(ctx) {
 			return func() {}
 		}
-		err := k.dir.RemoveTrigger(uid, seen)
+		err := dir.RemoveTrigger(uid, seen)
 		return func() {
 			if err != nil {
 				k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)

@@ -57,6 +57,52 @@ type Meter interface {
 	Rejected(reason string)
 }
 
+// Cluster is what the API server says. Its methods do not block, but for
+// Confirm.
+type Cluster interface {
+	// Synced tells whether VMI and Pods know: once everything was listed.
+	Synced() bool
+	VMI(namespace, name string) (VMI, bool)
+	Pods(namespace, name string) []Pod
+	// Confirm asks what became of the VMI with this UID and creation time. An
+	// error comes with grace.FateUnknown.
+	Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error)
+	// Report tells the VMI's users, sooner or later, and once per Event.Key.
+	Report(Event)
+}
+
+// VMI is a VirtualMachineInstance of this node.
+type VMI struct {
+	UID        string
+	Created    time.Time
+	Grace      string // as stated, "" if it is not
+	Deleting   bool
+	DeletingAt grace.Mono // when that was first seen
+}
+
+// Pod is a launcher pod of this node.
+type Pod struct {
+	UID, VMI      string // VMI: the UID of the one it was created for
+	Created       time.Time
+	Done          bool
+	Deleting      bool
+	DeletingAt    grace.Mono // when that was first seen
+	DeletionGrace time.Duration
+	KillAt        grace.Mono // as the updates of its deletion have it
+	GracePeriod   time.Duration
+}
+
+// Event is something to tell about a VMI.
+type Event struct {
+	Namespace, Name, UID string
+	Reason, Message      string
+	Warning              bool
+	// Key tells one Event of a reason from the next: what has the same is the
+	// same.
+	Key string
+	At  time.Time
+}
+
 // Hypervisor is what the agent needs of libvirt.
 type Hypervisor = hypervisor.Driver
 
@@ -67,10 +113,16 @@ type Config struct {
 	Hypervisor    Hypervisor
 	Cache         Cache
 	Processes     Processes
-	// Launcher gives the launcher directory of a VM.
-	Launcher func(namespace, name string) Launcher
-	Clock    Clock
-	Meter    Meter
+	// Launcher gives the launcher directory of a VM; pod is its launcher pod,
+	// "" if none is known or needed.
+	Launcher func(namespace, name, pod string) Launcher
+	// Watch has changes in the launcher directory of this pod told, instead of
+	// what was watched for the domain before. It does not block.
+	Watch func(domain, pod string)
+	// Cluster is nil without an API server.
+	Cluster Cluster
+	Clock   Clock
+	Meter   Meter
 	// Unsaved: the cache could not be written when it was opened. The records
 	// that were found there are put again until that works, loudly.
 	Unsaved bool
@@ -81,6 +133,10 @@ const (
 	lookTimeout    = 20 * time.Second
 	destroyTimeout = 60 * time.Second
 	relist         = 10 * time.Second
+	// clusterPatience is how long a shutdown waits for the first word of the API
+	// server after the agent's start.
+	clusterPatience = time.Second
+	confirmTimeout  = 10 * time.Second
 )
 
 func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {

@@ -35,7 +35,8 @@ type rig struct {
 	pause  atomic.Int64 // how long the process is held up before it reads that
 	stop   func()
 
-	unsaved bool // what run tells the agent of the disk
+	cluster *memoryCluster // nil: standalone
+	unsaved bool           // what run tells the agent of the disk
 }
 
 // inBubble runs a test in virtual time with a fresh rig.
@@ -78,11 +79,17 @@ func (r *rig) Open(pid int, start uint64) (Process, error) {
 // with everything that it has in memory.
 func (r *rig) run() {
 	ctx, cancel := context.WithCancel(context.Background())
-	r.agent = New(Config{
+	cfg := Config{
 		Policy: r.policy, DefaultPeriod: 30 * time.Second, Hypervisor: r.hv, Cache: r.cache,
 		Processes: r, Clock: r, Meter: r.meter, Unsaved: r.unsaved,
-		Launcher: func(namespace, name string) Launcher { return r.dir(grace.DomainName(namespace, name)) },
-	}, slog.New(r.log))
+		Launcher: func(namespace, name, _ string) Launcher { return r.dir(grace.DomainName(namespace, name)) },
+	}
+	if r.cluster != nil {
+		cfg.Cluster = r.cluster
+		cfg.Launcher = func(_, _, pod string) Launcher { return r.podDir(pod) }
+		cfg.Watch = r.cluster.watch
+	}
+	r.agent = New(cfg, slog.New(r.log))
 	agent := r.agent
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -91,8 +98,12 @@ func (r *rig) run() {
 		}
 	})
 	running.Go(func() { _ = r.hv.Run(ctx, agent.DomainChanged) })
-	for name := range r.dirs {
-		agent.LauncherChanged(name)
+	if r.cluster != nil {
+		agent.ClusterChanged("ns", "vm")
+	} else {
+		for name := range r.dirs {
+			agent.LauncherChanged(name)
+		}
 	}
 	r.stop = func() { cancel(); r.cache.release(); running.Wait() }
 	synctest.Wait()

@@ -100,8 +100,8 @@ func (p Points) Ports(c agent.Config) agent.Config {
 	c.Cache = cache{c.Cache, p.points}
 	c.Hypervisor = hypervisors{c.Hypervisor, p.points}
 	c.Processes = processes{c.Processes, p.points}
-	c.Launcher = func(namespace, name string) agent.Launcher {
-		return launchers{launcher(namespace, name), p.points}
+	c.Launcher = func(namespace, name, pod string) agent.Launcher {
+		return launchers{launcher(namespace, name, pod), p.points}
 	}
 	return c
 }

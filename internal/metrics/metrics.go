@@ -71,6 +71,18 @@ func (m *Metrics) Observe(s State) {
 	})
 }
 
+// WatchUp registers what tells whether the API server's VMIs are watched.
+func (m *Metrics) WatchUp(up func() bool) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "vmgrace_vmi_watch_up", Help: "1 while VMIs and launcher pods are watched.",
+	}, func() float64 {
+		if up() {
+			return 1
+		}
+		return 0
+	}))
+}
+
 // Stopped counts a shutdown that ended.
 func (m *Metrics) Stopped(cause grace.Cause, outcome grace.Outcome, took time.Duration) {
 	m.stopped.WithLabelValues(string(cause), string(outcome)).Inc()

@@ -120,8 +120,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("--log-format %q: must be text or json", o.LogFormat)
 	case o.StateDir == "":
 		return errors.New("--state-dir must not be empty")
-	case !o.Standalone:
-		return errors.New("only --standalone is there so far: add --standalone")
+	case !o.Standalone && o.NodeName == "":
+		return errors.New("--node-name must not be empty: VMIs are asked for by it")
 	default:
 		return nil
 	}

@@ -3,10 +3,8 @@ package nodeagent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"os"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,12 +12,10 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/metrics"
-	"github.com/vmgrace/vmgrace/internal/quiet"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
 	"github.com/vmgrace/vmgrace/pkg/process"
-	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
 // leave is how long calls that hang may hold up the end of the agent.
@@ -29,9 +25,6 @@ const leave = 700 * time.Millisecond
 // that, whatever hangs, and leaves every VM alone.
 func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	if err := libvirt.CheckLibrary(); err != nil {
-		return err
-	}
-	if err := o.checkLaunchersDir(); err != nil {
 		return err
 	}
 	boot, err := bootID()
@@ -44,7 +37,14 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 			return err
 		}
 	}
+	var a *agent.Agent
 	points := failpoint.New()
+	from, err := o.sources(
+		points.Launchers(func(name string) { a.LauncherChanged(name) }),
+		func(namespace, name string) { a.ClusterChanged(namespace, name) }, log)
+	if err != nil {
+		return err
+	}
 	store, loaded, unsaved, err := o.openCache(points.Disk(durable.Real()), log)
 	if err != nil {
 		return err
@@ -57,31 +57,32 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	meter.Recovered(len(loaded.Records))
 
 	driver := libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: log})
-	a := agent.New(points.Ports(agent.Config{
+	a = agent.New(points.Ports(agent.Config{
 		Policy: grace.Policy{
 			BootID: boot, RetryInterval: o.RetryInterval, AgentTimeout: o.AgentTimeout,
 			UseAgent: o.ShutdownMode == "auto", DestroyTimeout: o.DestroyTimeout, DryRun: o.DryRun,
 		},
 		DefaultPeriod: o.DefaultGracePeriod,
 		Hypervisor:    driver, Cache: store, Processes: processes{}, Clock: clock{}, Meter: meter, Unsaved: unsaved,
-		Launcher: func(namespace, name string) agent.Launcher {
-			return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
-		},
+		Launcher: from.launcher, Watch: from.watch, Cluster: from.cluster,
 	}), log)
-	watcher := watch.New(o.LaunchersDir, quiet.New(log), points.Launchers(a.LauncherChanged))
 	meter.Observe(state{a, driver})
-	log.Info("node-agent starts", "node", o.NodeName, "launchersDir", o.LaunchersDir, "stateDir", o.StateDir,
+	log.Info("node-agent starts", "node", o.NodeName, "standalone", o.Standalone, "stateDir", o.StateDir,
 		"records", len(loaded.Records), "dryRun", o.DryRun)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return driver.Run(ctx, points.Domains(a.DomainChanged)) })
-	group.Go(func() error { return watcher.Run(ctx) })
+	group.Go(func() error { return from.watcher.Run(ctx) })
+	if from.kube != nil {
+		meter.WatchUp(from.kube.Up)
+		group.Go(func() error { return from.kube.Run(ctx) })
+	}
 	group.Go(func() error { return a.Run(ctx, loaded.Records) })
 	group.Go(func() error {
 		return keepCache(ctx, store, a.SaveAgain, func() { meter.Rejected("record_write") }, log)
 	})
 	if listener != nil {
-		ready := func() bool { return a.Ready() && watcher.Armed() }
+		ready := func() bool { return a.Ready() && from.watcher.Armed() }
 		group.Go(func() error { return meter.Serve(ctx, listener, a.Alive, ready) })
 	}
 	err = wait(ctx, func() error {
@@ -111,17 +112,6 @@ func wait(ctx context.Context, end func() error) error {
 	case <-time.After(leave):
 		return nil
 	}
-}
-
-func (o *Options) checkLaunchersDir() error {
-	info, err := os.Stat(o.LaunchersDir)
-	if err == nil && !info.IsDir() {
-		err = errors.New("not a directory")
-	}
-	if err != nil {
-		return fmt.Errorf("--launchers-dir %s: %w; create it (mkdir -p) or name another", o.LaunchersDir, err)
-	}
-	return nil
 }
 
 // state joins what is asked for at a scrape.

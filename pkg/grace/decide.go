@@ -17,6 +17,7 @@ const (
 	Kill         Action = "kill"          // SIGKILL to QEMU
 	Destroy      Action = "destroy"       // have libvirt destroy the domain
 	Explain      Action = "explain"       // find out why the instance ended
+	Confirm      Action = "confirm"       // ask the API server what became of the VMI
 	Look         Action = "look"          // look at the domain again
 	ReportFailed Action = "report-failed" // say that QEMU cannot be killed
 	Finish       Action = "finish"        // report the end, remove trigger and record
@@ -31,7 +32,7 @@ type Decision struct {
 	// At is when to look again, for Wait. Never: only when something changes.
 	At      Mono
 	Mode    Mode    // for Ask
-	Cause   Cause   // for Begin and Finish
+	Cause   Cause   // for Begin and Finish; for Shorten LauncherDied, or none for a pod's kill
 	When    Mono    // for Begin its start; for Shorten the new deadline
 	Outcome Outcome // for Finish
 }
@@ -62,9 +63,12 @@ var rules = [...]rule{
 	{"leave-dry-run", "a dry run's deadline binds nobody: a real agent starts over", leaveDryRun},
 	{"explain", "the instance is gone: how it ended decides the outcome", explain},
 	{"stopped", "QEMU is gone: report it, then let go", stopped},
+	{"confirm", "a VMI that is missing is no proof, and one that is deleted may go with its CRD: ask", confirm},
+	{"moved", "the VMI is on another node now: its VM is not ours to shut down", moved},
 	{"refresh", "until the shutdown starts, changes of identity and grace period count", refresh},
 	{"begin", "the first cause starts the one grace period", begin},
 	{"launcher-died", "a shim that was killed takes its VM with it, also in mid-grace", launcherDied},
+	{"pod-killed", "kubelet kills the launcher before the deadline: the guest gets what is left, less a margin", podKilled},
 	{"save", "persist, then act", save},
 	{"running", "nobody wants this VM to end", running},
 	{"save-first", "the guest hears nothing before the record is durable, unless the disk takes too long", saveFirst},

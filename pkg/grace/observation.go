@@ -79,6 +79,21 @@ func (c *Call) due(interval time.Duration, now Mono) Mono {
 	}
 }
 
+// Next is the observation for the next instance: what is known of the place,
+// not of the instance that ended.
+func (o *Observation) Next() Observation {
+	n := Observation{
+		Looked: o.Looked, Ours: o.Ours, Shim: o.Shim, Holder: o.Holder, UID: o.UID, Look: o.Look,
+		Trigger: o.Trigger, TriggerByShim: o.TriggerByShim, TriggerAt: o.TriggerAt,
+		VMI: o.VMI, Spent: o.Spent, Moved: o.Moved, VMIBy: o.VMIBy,
+		Pod: o.Pod, PodDeleting: o.PodDeleting, PodKillAt: o.PodKillAt,
+	}
+	if o.Gone && o.VMI.State == VMIDeleting {
+		n.Spent = o.VMI.UID
+	}
+	return n
+}
+
 // Observation is what the agent sees of a VM now. Unlike a Record it does not
 // survive the agent.
 type Observation struct {
@@ -100,9 +115,30 @@ type Observation struct {
 	GoneAt Mono
 	End    End
 
+	// VMI is what the watch of the API server shows. Spent is the UID of one that
+	// says nothing any more: its shutdown is done, or it was lost with its CRD.
+	VMI   VMI
+	Spent string
+	// Fate is what became of the record's VMI, known since FateAt; Moved is the
+	// UID of one that went to another node.
+	Fate   Fate
+	FateAt Mono
+	Moved  string
+	// VMIBy is until when a shutdown waits for the API server's word on a VM that
+	// it never spoke of: the grace period may be stated there.
+	VMIBy Mono
+	// AdoptedAt is when the record was made, 0 if that was an earlier agent.
+	AdoptedAt Mono
+
+	// Pod is the launcher pod whose directory is looked at; PodKillAt is when
+	// kubelet kills it, if it is being deleted.
+	Pod         string
+	PodDeleting bool
+	PodKillAt   Mono
+
 	Shim    Shim
 	Holder  Holder // who holds the lock, while ShimAlive
-	UID     string // what the VM's identity is now, "" if nobody says
+	UID     string // who the launcher says it is, "" if it does not
 	Period  Period // what the sources say now
 	Trigger bool
 	// TriggerForNext: it is for the instance after the record's.
@@ -116,6 +152,7 @@ type Observation struct {
 	Unsaved bool
 	Save    Call
 	Explain Call
+	Confirm Call // what became of the VMI
 	Look    Call // at the domain
 	AskACPI Call
 	AskVM   Call // the guest agent

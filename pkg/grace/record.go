@@ -61,9 +61,14 @@ type Record struct {
 	Namespace string
 	Name      string
 	UID       string
-	BootID    string
-	Period    Period
-	Instance  Instance
+	// VMICreated is the creation time of the VMI with this UID, as the API
+	// server showed it; zero if it never did.
+	VMICreated time.Time
+	// Pod is the UID of the launcher pod, "" without Kubernetes.
+	Pod      string
+	BootID   string
+	Period   Period
+	Instance Instance
 	// Launcher is the shim that held vm.json's lock while this instance ran.
 	Launcher Holder
 	// Shutdown is zero while the VM is Running.
@@ -95,6 +100,18 @@ func (r *Record) Phase(now Mono) Phase {
 	default:
 		return Destroying
 	}
+}
+
+// IsPodUID tells whether uid is fit to be a pod's: it becomes a part of paths
+// and of file names.
+func IsPodUID(uid string) bool {
+	for i := range len(uid) {
+		c := uid[i] | 0x20 // lower case
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && uid[i] != '-' {
+			return false
+		}
+	}
+	return uid != "" && len(uid) <= 64
 }
 
 // DomainName is the libvirt name of a VMI's domain.

@@ -3,10 +3,18 @@ package grace
 // The rules up to the point where a shutdown is under way and durable.
 
 func adopt(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
-	if o.Recorded || o.Domain != DomainPresent || !o.Ours || !o.Looked {
+	if o.Recorded || o.Domain != DomainPresent || !o.ours() || !o.Looked {
 		return next()
 	}
 	return do(Adopt)
+}
+
+// ours: its VMI is on this node, or its launcher is, unless that was left
+// behind when the VMI moved.
+func (o *Observation) ours() bool {
+	v := o.vmi()
+	left := o.Moved != "" && o.UID == o.Moved && !o.Trigger
+	return v.visible() || o.Ours && !left
 }
 
 func orphanTrigger(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
@@ -103,10 +111,13 @@ func killedByAgent(r *Record, o *Observation) bool {
 }
 
 func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
-	if r.ShuttingDown() {
+	if r.ShuttingDown() || now < holdUntil(r, o) {
 		return next()
 	}
+	deletedAt, deleted := vmiDeleted(r, o, now)
 	switch {
+	case deleted && (!o.Trigger || deletedAt < o.TriggerAt):
+		return Decision{Do: Begin, Cause: VMIDeleted, When: min(deletedAt, now)}, true
 	// A trigger was written by a shim that still lived, so it came first.
 	case o.Trigger:
 		return Decision{Do: Begin, Cause: LauncherSignal, When: min(o.TriggerAt, now)}, true
@@ -117,18 +128,27 @@ func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	}
 }
 
+// holdUntil is until when the grace period may still be unknown.
+func holdUntil(r *Record, o *Observation) Mono {
+	if o.VMI.State != VMIUnknown || !r.VMICreated.IsZero() {
+		return 0
+	}
+	return o.VMIBy
+}
+
 func launcherDied(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if !r.ShuttingDown() || o.Shim != ShimDied || r.Shutdown.Deadline <= now {
 		return next()
 	}
-	return Decision{Do: Shorten, When: now}, true
+	return Decision{Do: Shorten, Cause: LauncherDied, When: now}, true
 }
 
 func refresh(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 	if r.ShuttingDown() || !o.Looked {
 		return next()
 	}
-	same := r.Period == o.Period && (o.UID == "" || o.UID == r.UID) &&
+	uid, created := o.Identity(r)
+	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod == "" || o.Pod == r.Pod) &&
 		(o.Shim != ShimAlive || o.Holder == r.Launcher)
 	if same {
 		return next()
@@ -143,11 +163,18 @@ func save(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	return do(Save)
 }
 
-func running(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func running(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() {
 		return next()
 	}
-	return waitUntil(o.saveAgain())
+	at := min(o.saveAgain(), confirmAt(r, o))
+	if deleting(r, o) {
+		at = min(at, max(o.VMI.DeletingAt, o.AdoptedAt).Add(confirmPatience))
+	}
+	if hold := holdUntil(r, o); now < hold {
+		at = min(at, hold)
+	}
+	return waitUntil(at)
 }
 
 // saveAgain is when a save that failed is due again, Never if none is.

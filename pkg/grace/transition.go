@@ -83,8 +83,9 @@ func (r *Record) Refresh(o *Observation, now Mono) error {
 		return err
 	}
 	r.Period = o.Period
-	if o.UID != "" {
-		r.UID = o.UID
+	r.UID, r.VMICreated = o.Identity(r)
+	if o.Pod != "" {
+		r.Pod = o.Pod
 	}
 	if o.Shim == ShimAlive {
 		r.Launcher = o.Holder

@@ -36,6 +36,8 @@ type diskRecord struct {
 	Namespace   string        `json:"namespace"`
 	Name        string        `json:"name"`
 	UID         string        `json:"uid"`
+	VMICreated  string        `json:"vmiCreated,omitempty"` // RFC 3339
+	Pod         string        `json:"pod,omitempty"`
 	BootID      string        `json:"bootID"`
 	GracePeriod diskPeriod    `json:"gracePeriod"`
 	Instance    diskInstance  `json:"instance"`
@@ -151,7 +153,10 @@ func check(rec grace.Record) error {
 	if !rec.ShuttingDown() && rec.Shutdown != (grace.Shutdown{}) {
 		return errors.New("a shutdown without a cause")
 	}
-	for _, t := range []time.Time{rec.Shutdown.StartedAt, rec.Shutdown.DeadlineAt} {
+	if rec.Pod != "" && !grace.IsPodUID(rec.Pod) {
+		return fmt.Errorf("not a pod's UID: %.80q", rec.Pod) // it becomes part of a path
+	}
+	for _, t := range []time.Time{rec.VMICreated, rec.Shutdown.StartedAt, rec.Shutdown.DeadlineAt} {
 		if y := t.UTC().Year(); y < 0 || y > 9999 {
 			return fmt.Errorf("year %d has no RFC 3339 form", y)
 		}

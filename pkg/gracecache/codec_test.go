@@ -26,11 +26,15 @@ func TestGoldenFilesAreReadForEverAndWrittenByteForByte(t *testing.T) {
 		StartedAt: never.Shutdown.StartedAt, DeadlineAt: never.Shutdown.StartedAt.Add(grace.MaxPeriod),
 	}
 	bare := grace.Record{Namespace: "a", Name: "b", Period: grace.Period{Source: grace.SourceLauncher}}
+	inCluster := runningRecord()
+	inCluster.VMICreated = time.Date(2026, 2, 28, 9, 0, 1, 0, time.UTC)
+	inCluster.Pod = "d3b07384-d9a0-4c9b-8f6e-1c2d3e4f5a6b"
 	for name, want := range map[string]grace.Record{
 		"v1-running.json":  runningRecord(),
 		"v1-shutdown.json": shutdownRecord(),
 		"v1-limits.json":   never,
 		"v1-bare.json":     bare,
+		"v1-cluster.json":  inCluster,
 	} {
 		t.Run(name, func(t *testing.T) {
 			golden, err := os.ReadFile(filepath.Join("testdata", name))
@@ -86,6 +90,10 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 				Source: grace.Source(text.Draw(t, "source")),
 			},
 			Instance: grace.Instance{UUID: text.Draw(t, "uuid"), PID: rapid.IntMin(0).Draw(t, "pid"), Start: rapid.Uint64().Draw(t, "start")},
+			VMICreated: rapid.Custom(func(t *rapid.T) time.Time {
+				return time.Unix(rapid.Int64Range(1, 200_000_000_000).Draw(t, "seconds"), 0).UTC()
+			}).Draw(t, "vmi created"),
+			Pod:      rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "pod"),
 			Launcher: grace.Holder{PID: rapid.IntMin(0).Draw(t, "shim"), Start: rapid.Uint64().Draw(t, "shim start"), File: rapid.Uint64().Draw(t, "file")},
 		}
 		if rapid.Bool().Draw(t, "shutting down") {
@@ -114,6 +122,7 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 func TestEveryFieldOfARecordIsStored(t *testing.T) {
 	want := shutdownRecord()
 	want.Shutdown.DryRun, want.Shutdown.Signalled = true, true
+	want.VMICreated, want.Pod = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), "a-pod"
 	var visit func(v reflect.Value, path string)
 	visit = func(v reflect.Value, path string) {
 		if v.IsZero() {

@@ -14,9 +14,13 @@ func toDisk(rec grace.Record) diskRecord {
 		Namespace:   rec.Namespace,
 		Name:        rec.Name,
 		UID:         rec.UID,
+		Pod:         rec.Pod,
 		BootID:      rec.BootID,
 		GracePeriod: diskPeriod{Length: &length, Source: rec.Period.Source},
 		Instance:    diskInstance(rec.Instance),
+	}
+	if !rec.VMICreated.IsZero() {
+		d.VMICreated = rec.VMICreated.UTC().Format(time.RFC3339)
 	}
 	if rec.Launcher != (grace.Holder{}) {
 		holder := diskHolder(rec.Launcher)
@@ -42,6 +46,7 @@ func (d *diskRecord) toRecord() (grace.Record, error) {
 		Namespace: d.Namespace,
 		Name:      d.Name,
 		UID:       d.UID,
+		Pod:       d.Pod,
 		BootID:    d.BootID,
 		Instance:  grace.Instance(d.Instance),
 	}
@@ -53,6 +58,13 @@ func (d *diskRecord) toRecord() (grace.Record, error) {
 		return grace.Record{}, fmt.Errorf("grace period: %w", err)
 	}
 	rec.Period = grace.Period{Length: length, Source: d.GracePeriod.Source}
+	if d.VMICreated != "" {
+		created, err := time.Parse(time.RFC3339, d.VMICreated)
+		if err != nil {
+			return grace.Record{}, fmt.Errorf("vmiCreated: %w", err)
+		}
+		rec.VMICreated = created.UTC()
+	}
 	if d.Launcher != nil {
 		rec.Launcher = grace.Holder(*d.Launcher)
 	}

@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// clusterSeen takes over what the API server says now.
+func (k *keeper) clusterSeen() {
+	c := k.cfg.Cluster
+	if c == nil {
+		return
+	}
+	// Before the look: what is not there although all was listed, is absent.
+	synced := c.Synced()
+	before := k.obs.VMI.UID
+	k.vmiSeen(synced)
+	k.podsSeen(c.Pods(k.namespace, k.name))
+	k.resolve()
+	k.warnOfPod()
+	if before != k.obs.VMI.UID {
+		k.look() // who the launcher may claim to be has changed
+	}
+}
+
+func (k *keeper) vmiSeen(synced bool) {
+	vmi, there := k.cfg.Cluster.VMI(k.namespace, k.name)
+	seen := grace.VMI{UID: vmi.UID, Created: vmi.Created, DeletingAt: vmi.DeletingAt}
+	switch {
+	case there && vmi.Deleting:
+		seen.State = grace.VMIDeleting
+	case there:
+		seen.State = grace.VMIPresent
+	case synced:
+		seen.State = grace.VMIAbsent
+	}
+	k.obs.SeeVMI(&k.rec, seen)
+	k.stated = vmi.Grace
+}
+
+// vmiStatement is what the VMI says of the grace period. Another VMI of that
+// name says nothing, and one that is missing cannot be read.
+func (k *keeper) vmiStatement() grace.Statement {
+	uid, created := k.obs.Identity(&k.rec)
+	if created.IsZero() || k.obs.VMI.UID != uid {
+		return grace.Statement{Source: grace.SourceVMI}
+	}
+	return k.statement(grace.SourceVMI, k.stated)
+}
+
+// podsSeen picks the launcher pod, and with it the launcher directory.
+func (k *keeper) podsSeen(pods []Pod) {
+	pod := k.choose(pods)
+	k.pod = pod
+	k.obs.PodDeleting, k.obs.PodKillAt = pod.Deleting, k.killedAt()
+	if pod.UID == k.obs.Pod {
+		return
+	}
+	k.obs.Pod = pod.UID
+	k.dir = k.cfg.Launcher(k.namespace, k.name, pod.UID)
+	k.cfg.Watch(k.domain, pod.UID)
+	// What was seen was another launcher's.
+	k.close(&k.shim)
+	k.view, k.trigger, k.spent, k.told = watch.View{}, watch.FileID{}, watch.FileID{}, signals.Status{}
+	k.obs.Ours, k.obs.Trigger, k.obs.Shim, k.obs.Holder = false, false, grace.ShimUnknown, grace.Holder{}
+	k.look()
+}
+
+// choose: during a shutdown the launcher is the one that the record names, and
+// so it is while no other pod was made for this VM; the newest one that lives
+// otherwise.
+func (k *keeper) choose(pods []Pod) Pod {
+	uid, _ := k.obs.Identity(&k.rec)
+	known := Pod{UID: k.rec.Pod}
+	var fit []Pod
+	for _, p := range pods {
+		if p.UID == k.rec.Pod && p.UID != "" {
+			known = p
+		}
+		if p.VMI == "" || uid == "" || p.VMI == uid {
+			fit = append(fit, p)
+		}
+	}
+	if k.rec.ShuttingDown() || len(fit) == 0 {
+		return known
+	}
+	return slices.MaxFunc(fit, func(a, b Pod) int {
+		return cmp.Or(rank(a)-rank(b), a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
+	})
+}
+
+func rank(p Pod) int {
+	switch {
+	case p.Done:
+		return 0
+	case p.Deleting:
+		return 1
+	default:
+		return 2
+	}
+}
+
+// killedAt is when kubelet kills the launcher: its grace period runs from its
+// own signal, which may have been seen before the pod's deletion.
+func (k *keeper) killedAt() grace.Mono {
+	at := k.pod.KillAt
+	if k.pod.Deleting && k.obs.Trigger && k.obs.TriggerByShim {
+		at = min(at, k.obs.TriggerAt.Add(k.pod.DeletionGrace))
+	}
+	return at
+}
+
+// vmUID is the UID by which the launcher knows this VM.
+func (k *keeper) vmUID() string {
+	switch {
+	case k.pod.VMI != "":
+		return k.pod.VMI
+	case k.obs.Recorded:
+		return k.rec.UID
+	default:
+		return k.obs.UID
+	}
+}
+
+// checkClaim rejects a vm.json that names another VM than Kubernetes does.
+func (k *keeper) checkClaim(view *watch.View) {
+	uid := k.pod.VMI
+	if known, created := k.obs.Identity(&k.rec); uid == "" && !created.IsZero() {
+		uid = known
+	}
+	if claim := view.VM.UID; uid != "" && claim != "" && claim != uid {
+		view.VM = signals.VM{}
+		view.Rejected = append(view.Rejected, watch.Rejection{
+			Reason: watch.ReasonVMClaim, Err: fmt.Errorf("vm.json claims the UID %.64q, the VMI has %s", claim, uid),
+		})
+	}
+}
+
+// inCluster: the API server speaks of this VM.
+func (k *keeper) inCluster() bool {
+	return k.obs.VMI.State == grace.VMIPresent || k.obs.VMI.State == grace.VMIDeleting || k.pod.UID != ""
+}
+
+func (k *keeper) confirm() {
+	k.began(&k.obs.Confirm)
+	uid, created := k.rec.UID, k.rec.VMICreated
+	k.worker(func(ctx context.Context) func() {
+		ctx, cancel := bounded(ctx, confirmTimeout)
+		defer cancel()
+		fate, err := k.cfg.Cluster.Confirm(ctx, k.namespace, k.name, uid, created)
+		return func() {
+			k.ended(&k.obs.Confirm, err)
+			if !k.obs.Recorded || k.rec.UID != uid {
+				return
+			}
+			if err != nil {
+				k.log.Warn("the VMI is missing or deleted, and the API server cannot say what became of it; the VM goes on", "uid", uid, "err", err)
+				return
+			}
+			k.log.Info("asked the API server about the VMI", "uid", uid, "fate", fate)
+			k.obs.Became(uid, fate, k.now())
+			k.clusterSeen()
+		}
+	})
+}
+
+// podMargin, with --destroy-timeout, is what a launcher pod needs beyond the VM's grace period: QEMU's
+// time to flush, and a margin.
+const podMargin = 5 * time.Second
+
+// warnOfPod says early that kubelet would kill the launcher too soon.
+func (k *keeper) warnOfPod() {
+	need := k.obs.Period.Length + k.cfg.Policy.DestroyTimeout + podMargin
+	_, created := k.obs.Identity(&k.rec)
+	if created.IsZero() || k.pod.UID == "" || k.pod.Deleting || k.pod.Done || k.pod.GracePeriod >= need {
+		return
+	}
+	if k.reportAs(reasonPodTooShort, k.pod.UID, true, fmt.Sprintf("the launcher pod has a terminationGracePeriodSeconds of %d; the VM's grace period needs at least %d",
+		grace.WholeSeconds(k.pod.GracePeriod), grace.WholeSeconds(need))) {
+		k.log.Warn("the launcher pod would be killed before the VM's grace period is over", "pod", k.pod.UID, "has", k.pod.GracePeriod, "needs", need)
+	}
+}

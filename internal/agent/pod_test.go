@@ -1,0 +1,191 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+func deleted(p *Pod, at grace.Mono, length time.Duration) {
+	p.Deleting, p.DeletingAt, p.DeletionGrace, p.KillAt = true, at, length, at.Add(length)
+}
+
+func TestAPodThatIsKilledEarlierMovesTheDeadline(t *testing.T) {
+	inCluster(t, "60", func(r *rig, c *memoryCluster) {
+		at := r.Now()
+		r.api(func(c *memoryCluster) { deleted(&c.pods[0], at, 5*time.Second) })
+		r.untouched() // a pod's deletion is no cause: its SIGTERM is
+		r.after(100 * time.Millisecond)
+		r.sigterm(pod1)
+		rec, _ := r.record()
+		if s := rec.Shutdown; s.Cause != grace.LauncherSignal || s.Deadline != at.Add(3*time.Second) {
+			t.Errorf("%+v; want a deadline 2 s before kubelet's kill", s)
+		}
+		r.after(time.Minute)
+		r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)
+		if got := c.told(); !slices.Equal(got, []string{"ShutdownStarted", "GraceShortened", "ShutdownForced"}) &&
+			!slices.Equal(got, []string{"GraceShortened", "ShutdownStarted", "ShutdownForced"}) {
+			t.Errorf("Events %v", got)
+		}
+	})
+}
+
+func TestAPodsKillCountsFromItsSignalWhereThatWasSeenFirst(t *testing.T) {
+	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
+		at := r.Now()
+		r.sigterm(pod1)
+		r.after(10 * time.Second)
+		r.api(func(c *memoryCluster) { deleted(&c.pods[0], r.Now(), 20*time.Second) })
+		if rec, _ := r.record(); rec.Shutdown.Deadline != at.Add(18*time.Second) {
+			t.Errorf("deadline %v after the signal, want 18 s", rec.Shutdown.Deadline.Sub(at))
+		}
+	})
+}
+
+func TestATouchLongBeforeAPodsDeletionDoesNotBringItsKillForward(t *testing.T) {
+	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
+		r.set(pod1, func(v *watch.View) { v.Trigger, v.TriggerID = true, watch.FileID{Inode: 5} })
+		r.agent.LauncherChanged(domain)
+		r.after(10 * time.Second)
+		at := r.Now()
+		r.api(func(c *memoryCluster) { deleted(&c.pods[0], at, 20*time.Second) })
+		if rec, _ := r.record(); rec.Shutdown.Deadline != at.Add(18*time.Second) {
+			t.Errorf("deadline %v after the deletion, want 18 s", rec.Shutdown.Deadline.Sub(at))
+		}
+	})
+}
+
+func TestAKillThatIsOverdueMovesTheDeadlineToNowAndNoFurther(t *testing.T) {
+	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
+		r.sigterm(pod1)
+		r.after(10 * time.Second)
+		at := r.Now()
+		r.api(func(c *memoryCluster) { deleted(&c.pods[0], at, time.Second) })
+		r.after(time.Second)
+		if s := r.dir(pod1).said(); s.Outcome != grace.Forced {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+func TestAPodWithAShorterGraceIsReportedEarlyAndOnce(t *testing.T) {
+	inCluster(t, "60", func(r *rig, c *memoryCluster) {
+		for range 3 {
+			r.api(func(c *memoryCluster) { c.pods[0].GracePeriod = 65 * time.Second })
+		}
+		r.restart()
+		r.after(time.Minute)
+		r.untouched()
+		if got := c.told(); !slices.Equal(got, []string{"PodGraceTooShort"}) {
+			t.Errorf("Events %v", got)
+		}
+	})
+}
+
+func TestARecordFindsItsLauncherWithTheAPIServerDown(t *testing.T) {
+	inCluster(t, "60", func(r *rig, c *memoryCluster) {
+		vmi, pods := c.vmi, c.pods
+		r.stop()
+		c.synced, c.vmi, c.pods, c.watched = false, nil, nil, ""
+		r.run()
+		r.after(time.Minute)
+		r.untouched()
+		if c.watched != pod1 {
+			t.Errorf("the directory of %q is watched", c.watched)
+		}
+		at := r.Now()
+		r.sigterm(pod1)
+		r.startedAs(grace.LauncherSignal, at, time.Minute)
+		// When the API server is back, nothing changes.
+		r.api(func(c *memoryCluster) { c.synced, c.vmi, c.pods = true, vmi, pods })
+		r.startedAs(grace.LauncherSignal, at, time.Minute)
+	})
+}
+
+func TestAVMIThatWasDeletedWhileTheAgentWasDownIsNoticed(t *testing.T) {
+	inCluster(t, "60", func(r *rig, c *memoryCluster) {
+		r.stop()
+		c.synced, c.vmi, c.pods, c.fate = false, nil, nil, grace.FateDeleted
+		r.run()
+		r.after(time.Hour)
+		r.untouched()
+		if c.asks() > 0 {
+			t.Error("asked about a VMI although nothing was listed yet")
+		}
+		at := r.Now()
+		r.api(func(c *memoryCluster) { c.synced = true })
+		r.startedAs(grace.VMIDeleted, at, time.Minute)
+	})
+}
+
+func TestTheFirstWordOfTheAPIServerIsWaitedForASecond(t *testing.T) {
+	for name, after := range map[string]time.Duration{"it comes": 500 * time.Millisecond, "it does not": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				// Given: a fresh agent, a launcher whose trigger is there, and no record.
+				r.stop()
+				r.hv.Start(fake.Guest{Name: domain})
+				r.cluster = &memoryCluster{}
+				r.cluster.pods = []Pod{{UID: pod1, VMI: uid, Created: born, KillAt: grace.Never, GracePeriod: time.Hour}}
+				r.pod(pod1, uid)
+				at := r.Now()
+				r.run()
+				r.sigterm(pod1)
+				r.after(after)
+				r.api(func(c *memoryCluster) {
+					c.synced, c.vmi = true, &VMI{UID: uid, Created: born, Grace: "77", DeletingAt: grace.Never}
+				})
+				if after < time.Second {
+					r.startedAs(grace.LauncherSignal, at, 77*time.Second)
+					return
+				}
+				if asked := r.when(fake.OpAsk, domain); len(asked) == 0 || asked[0] > 2*time.Second {
+					t.Errorf("asked at %v", asked)
+				}
+			})
+		})
+	}
+}
+
+func TestALauncherThatClaimsAnotherUIDIsNotBelieved(t *testing.T) {
+	inCluster(t, "", func(r *rig, _ *memoryCluster) {
+		r.set(pod1, func(v *watch.View) { v.VM = signals.VM{Version: 1, UID: "another", Grace: "7"} })
+		r.agent.LauncherChanged(domain)
+		r.after(time.Second)
+		rec, _ := r.record()
+		if rec.UID != uid || rec.Period.Source != grace.SourceDefault || r.meter.of("rejected vm_claim") != 1 {
+			t.Errorf("%+v, rejected %d", rec, r.meter.of("rejected vm_claim"))
+		}
+	})
+}
+
+func TestAVMWithoutLauncherPodIsGuardedForItsVMI(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.cluster = &memoryCluster{synced: true, fate: grace.FateDeleted}
+		r.cluster.vmi = &VMI{UID: uid, Created: born, Grace: "40", DeletingAt: grace.Never}
+		r.run()
+		r.hv.Start(fake.Guest{Name: domain, Presses: 1})
+		r.after(15 * time.Second)
+		r.untouched()
+		r.api(func(c *memoryCluster) { c.vmi = nil })
+		r.after(10 * time.Second)
+		if got := r.cluster.told(); !slices.Equal(got, []string{"ShutdownStarted", "ShutdownCompleted"}) {
+			t.Errorf("Events %v", got)
+		}
+		if len(r.agent.Phases()) == 0 || r.agent.Phases()[grace.Running] != 0 {
+			t.Errorf("%v", r.agent.Phases())
+		}
+		r.after(time.Minute)
+		r.agent.mu.Lock()
+		defer r.agent.mu.Unlock()
+		if len(r.agent.keepers) != 0 {
+			t.Error("a VM that is gone is still kept")
+		}
+	})
+}

@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// The reasons of Events.
+const (
+	reasonStarted       = "ShutdownStarted"
+	reasonCompleted     = "ShutdownCompleted"
+	reasonForced        = "ShutdownForced"
+	reasonInvalid       = "InvalidGracePeriod"
+	reasonShortened     = "GraceShortened"
+	reasonDestroyFailed = "DestroyFailed"
+	reasonPodTooShort   = "PodGraceTooShort"
+)
+
+// report tells once per shutdown.
+func (k *keeper) report(reason string, warning bool, message string) {
+	k.reportAs(reason, strconv.FormatInt(k.rec.Shutdown.StartedAt.UnixMilli(), 10), warning, message)
+}
+
+// reportAs tells once per key. It returns false where that was done before.
+func (k *keeper) reportAs(reason, key string, warning bool, message string) bool {
+	uid, _ := k.obs.Identity(&k.rec)
+	if k.cfg.Cluster == nil || uid == "" || k.reported[reason+key] {
+		return false
+	}
+	k.reported[reason+key] = true
+	k.cfg.Cluster.Report(Event{
+		Namespace: k.namespace, Name: k.name, UID: uid,
+		Reason: reason, Message: message, Warning: warning, Key: key, At: k.cfg.Clock.Wall().UTC(),
+	})
+	return true
+}
+
+// reportStart is called when the shutdown is durable, or cannot be.
+func (k *keeper) reportStart() {
+	if s := &k.rec.Shutdown; k.rec.ShuttingDown() {
+		k.report(reasonStarted, false, fmt.Sprintf("%s: the guest is asked to shut down and has until %s (grace period %s, stated by: %s)%s",
+			s.Cause, s.DeadlineAt.Format(time.RFC3339), k.rec.Period.Length, k.rec.Period.Source, dry(s.DryRun)))
+	}
+}
+
+func (k *keeper) reportEnd(d grace.Decision, took time.Duration, message string) {
+	reason := reasonCompleted
+	if d.Outcome == grace.Forced {
+		reason = reasonForced
+	}
+	text := fmt.Sprintf("%s: %s after %s", d.Cause, d.Outcome, took.Round(time.Millisecond))
+	if message != "" {
+		text += ", " + message
+	}
+	k.report(reason, d.Outcome == grace.Forced, text)
+}
+
+func (k *keeper) invalidPeriod(source grace.Source, text string) {
+	if source == grace.SourceVMI {
+		k.reportAs(reasonInvalid, text, true, fmt.Sprintf("terminationGracePeriodSeconds %.64q is invalid; the next source or the default is used", text))
+	}
+}
+
+func dry(yes bool) string {
+	if yes {
+		return "; dry run: nothing is done"
+	}
+	return ""
+}

@@ -1,0 +1,59 @@
+package nodeagent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/kube"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// cluster is what the agent needs of internal/kube, in the agent's words.
+type cluster struct{ *kube.Source }
+
+func (c cluster) VMI(namespace, name string) (agent.VMI, bool) {
+	vmi, ok := c.Source.VMI(namespace, name)
+	return agent.VMI(vmi), ok
+}
+
+func (c cluster) Pods(namespace, name string) []agent.Pod {
+	var pods []agent.Pod
+	for _, p := range c.Source.Pods(namespace, name) {
+		pods = append(pods, agent.Pod(p))
+	}
+	return pods
+}
+
+func (c cluster) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error) {
+	fate, err := c.Source.Confirm(ctx, namespace, name, uid, created)
+	return map[kube.Fate]grace.Fate{
+		kube.FateHere: grace.FateHere, kube.FateDeleted: grace.FateDeleted,
+		kube.FateMoved: grace.FateMoved, kube.FateLost: grace.FateLost,
+	}[fate], err
+}
+
+func (c cluster) Report(e agent.Event) { c.Source.Report(kube.Event(e)) }
+
+// openCluster asks nobody yet: the agent starts with the API server down, too.
+func (o *Options) openCluster(changed func(namespace, name string), log *slog.Logger) (*kube.Source, error) {
+	source, err := kube.New(kube.Config{
+		Kubeconfig: o.Kubeconfig, Node: o.NodeName, Log: log, Now: clock{}.Now, Changed: changed,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w; --kubeconfig names a file, --standalone goes without an API server", err)
+	}
+	if pods := filepath.Join(o.KubeletDir, "pods"); !isDir(pods) {
+		log.Warn("kubelet's pods are not where they should be: launcher directories will not be found; see --kubelet-dir", "dir", pods)
+	}
+	return source, nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}

@@ -1,0 +1,103 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/kube"
+	"github.com/vmgrace/vmgrace/internal/quiet"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// sources is where VMs are heard of.
+type sources struct {
+	launchers
+	kube    *kube.Source  // nil with --standalone
+	cluster agent.Cluster // likewise
+}
+
+// sources opens them. The functions that hear of changes are not called before
+// anything runs.
+func (o *Options) sources(launcher func(name string), vmi func(namespace, name string), log *slog.Logger) (sources, error) {
+	if o.Standalone {
+		return sources{launchers: o.standaloneLaunchers(launcher, log)}, o.checkLaunchersDir()
+	}
+	source, err := o.openCluster(vmi, log)
+	if err != nil {
+		return sources{}, err
+	}
+	return sources{launchers: o.podLaunchers(launcher, log), kube: source, cluster: cluster{source}}, nil
+}
+
+// watcher is either kind: of one launchers directory, or of places in kubelet's.
+type watcher interface {
+	Run(ctx context.Context) error
+	Armed() bool
+}
+
+// launchers is where the launcher directories are.
+type launchers struct {
+	watcher  watcher
+	launcher func(namespace, name, pod string) agent.Launcher
+	watch    func(domain, pod string)
+}
+
+// standaloneLaunchers are the directories below --launchers-dir.
+func (o *Options) standaloneLaunchers(hear func(name string), log *slog.Logger) launchers {
+	return launchers{
+		watcher: watch.New(o.LaunchersDir, quiet.New(log), hear),
+		launcher: func(namespace, name, _ string) agent.Launcher {
+			return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
+		},
+	}
+}
+
+// podLaunchers are volumes of launcher pods, found by pod UID.
+func (o *Options) podLaunchers(hear func(name string), log *slog.Logger) launchers {
+	places := watch.NewPlaces(quiet.New(log), hear)
+	dir := func(namespace, name, pod string) (watch.Directory, error) {
+		return watch.EmptyDir(o.KubeletDir, pod, namespace, name)
+	}
+	return launchers{
+		watcher: places,
+		launcher: func(namespace, name, pod string) agent.Launcher {
+			d, err := dir(namespace, name, pod)
+			if err != nil {
+				return nowhere{} // no pod is known
+			}
+			return d
+		},
+		watch: func(domain, pod string) {
+			namespace, name, _ := grace.SplitDomainName(domain)
+			if d, err := dir(namespace, name, pod); err == nil {
+				places.Set(domain, d)
+			} else {
+				places.Set(domain)
+			}
+		},
+	}
+}
+
+// nowhere is the launcher directory of a VM without a launcher pod.
+type nowhere struct{}
+
+func (nowhere) Look() (watch.View, error)                { return watch.View{}, nil }
+func (nowhere) WriteStatus(signals.Status) error         { return nil }
+func (nowhere) RemoveTrigger(string, watch.FileID) error { return nil }
+
+func (o *Options) checkLaunchersDir() error {
+	info, err := os.Stat(o.LaunchersDir)
+	if err == nil && !info.IsDir() {
+		err = errors.New("not a directory")
+	}
+	if err != nil {
+		return fmt.Errorf("--launchers-dir %s: %w; create it (mkdir -p) or name another", o.LaunchersDir, err)
+	}
+	return nil
+}

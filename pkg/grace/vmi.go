@@ -1,0 +1,163 @@
+package grace
+
+import "time"
+
+// VMIState is what the watch of the API server shows of a VM's VMI.
+type VMIState int
+
+// The states. The zero value is "unknown": there is no API server, or it has
+// not been heard of yet. VMIAbsent is no proof of anything.
+const (
+	VMIUnknown VMIState = iota
+	VMIAbsent
+	VMIPresent
+	VMIDeleting // it has a deletionTimestamp
+)
+
+// VMI is a VirtualMachineInstance of this node as the watch shows it.
+type VMI struct {
+	State   VMIState
+	UID     string
+	Created time.Time
+	// DeletingAt is when the agent first saw the deletionTimestamp.
+	DeletingAt Mono
+}
+
+func (v *VMI) visible() bool { return v.State == VMIPresent || v.State == VMIDeleting }
+
+// Fate is what the API server, when asked, says became of a VMI.
+type Fate string
+
+// The fates.
+const (
+	FateUnknown Fate = ""
+	FateHere    Fate = "here" // it is still there
+	FateDeleted Fate = "deleted"
+	FateMoved   Fate = "moved" // to another node
+	FateLost    Fate = "lost"  // with its CRD: nobody has deleted the VM
+)
+
+const (
+	// confirmRetry is how often the API server is asked about a VMI that is missing.
+	confirmRetry = 2 * time.Second
+	// confirmPatience is how long the answer to that may take where the VMI
+	// itself shows its deletion.
+	confirmPatience = time.Second
+	// killMargin is what lies between a deadline that was moved and kubelet's kill.
+	killMargin = 2 * time.Second
+)
+
+// SeeVMI takes over what the watch shows.
+func (o *Observation) SeeVMI(r *Record, v VMI) {
+	o.VMI = v
+	if v.State == VMIPresent && v.UID == r.UID {
+		o.Fate, o.Confirm = FateUnknown, Call{Running: o.Confirm.Running}
+	}
+}
+
+// Became takes over what the API server said of the VMI with this UID.
+func (o *Observation) Became(uid string, f Fate, now Mono) {
+	switch f {
+	case FateLost:
+		o.Spent = uid
+	case FateMoved:
+		o.Moved = uid
+	default:
+	}
+	if f != FateLost {
+		o.Fate, o.FateAt = f, now
+	}
+}
+
+// vmi is the VMI that counts: one that is spent says nothing any more.
+func (o *Observation) vmi() VMI {
+	if o.VMI.visible() && o.VMI.UID == o.Spent {
+		return VMI{State: VMIAbsent}
+	}
+	return o.VMI
+}
+
+// Identity is whose VM this is: the API server knows best, then the record of
+// what it said, then the launcher. created is zero where the API server never
+// said anything.
+func (o *Observation) Identity(r *Record) (uid string, created time.Time) {
+	v := o.vmi()
+	known := o.Recorded && !r.VMICreated.IsZero() && r.UID != o.Spent
+	switch {
+	case v.visible() && (!known || v.UID == r.UID):
+		return v.UID, v.Created
+	case known:
+		return r.UID, r.VMICreated
+	case o.UID != "":
+		return o.UID, time.Time{}
+	default:
+		return r.UID, time.Time{}
+	}
+}
+
+// missing: the API server has shown the record's VMI, and does so no more.
+func missing(r *Record, o *Observation) bool {
+	if r.VMICreated.IsZero() || r.UID == o.Spent {
+		return false
+	}
+	v := o.vmi()
+	return v.State == VMIAbsent || v.visible() && v.UID != r.UID
+}
+
+// deleting: the record's VMI has a deletionTimestamp.
+func deleting(r *Record, o *Observation) bool {
+	v := o.vmi()
+	return v.State == VMIDeleting && v.UID == r.UID && !r.VMICreated.IsZero()
+}
+
+// vmiDeleted tells whether the record's VMI was deleted, and since when the
+// agent knows.
+func vmiDeleted(r *Record, o *Observation, now Mono) (Mono, bool) {
+	switch {
+	case deleting(r, o):
+		at := max(o.VMI.DeletingAt, o.AdoptedAt)
+		return at, o.Fate == FateDeleted || now >= at.Add(confirmPatience)
+	case missing(r, o) && o.Fate == FateDeleted:
+		return o.FateAt, true
+	default:
+		return 0, false
+	}
+}
+
+// confirmAt is when the API server is to be asked about the VMI, Never if
+// there is nothing to ask.
+func confirmAt(r *Record, o *Observation) Mono {
+	settled := r.ShuttingDown() || o.Fate == FateDeleted || o.Fate == FateMoved
+	switch {
+	case settled || o.Confirm.Running || !missing(r, o) && !deleting(r, o):
+		return Never
+	case o.Confirm.Tries == 0:
+		return 0
+	default:
+		return o.Confirm.Last.Add(confirmRetry)
+	}
+}
+
+func confirm(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if now < confirmAt(r, o) {
+		return next()
+	}
+	return do(Confirm)
+}
+
+func moved(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if r.ShuttingDown() || o.Fate != FateMoved || !missing(r, o) || o.Trigger {
+		return next()
+	}
+	return do(Forget)
+}
+
+// podKilled: kubelet kills a launcher with its own grace period, which may be
+// shorter than the VM's.
+func podKilled(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	s := &r.Shutdown
+	if !r.ShuttingDown() || !o.PodDeleting || o.PodKillAt >= s.Deadline || s.Deadline <= now {
+		return next()
+	}
+	return Decision{Do: Shorten, When: max(now, o.PodKillAt.Add(-killMargin))}, true
+}

@@ -1,0 +1,127 @@
+package grace
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+var born = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// shown is a guarded VM whose VMI the API server shows.
+func shown() (Record, Observation) {
+	r, o := guarded(30 * time.Second)
+	r.VMICreated = born
+	o.VMI = VMI{State: VMIPresent, UID: "uid", Created: born}
+	return r, o
+}
+
+func TestDecideAboutAVMI(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		given func(r *Record, o *Observation)
+		now   Mono
+		do    Action
+		cause Cause
+	}{
+		{name: "it is there", do: Wait},
+		{name: "nobody can be asked", given: func(_ *Record, o *Observation) { o.VMI = VMI{} }, do: Wait},
+		{name: "it is missing", given: func(_ *Record, o *Observation) { o.VMI = VMI{State: VMIAbsent} }, do: Confirm},
+		{name: "one of that name has another UID", given: func(_ *Record, o *Observation) { o.VMI.UID = "other" }, do: Confirm},
+		{name: "the answer is on its way", given: func(_ *Record, o *Observation) {
+			o.VMI, o.Confirm = VMI{State: VMIAbsent}, Call{Running: true, Tries: 1, Last: t0}
+		}, do: Wait},
+		{name: "it is missing and there was no answer", given: func(_ *Record, o *Observation) {
+			o.VMI, o.Confirm = VMI{State: VMIAbsent}, Call{Failed: true, Tries: 1, Last: t0}
+		}, now: t0.Add(confirmRetry), do: Confirm},
+		{name: "the API server never showed one", given: func(r *Record, o *Observation) { r.VMICreated, o.VMI = time.Time{}, VMI{State: VMIAbsent} }, do: Wait},
+		{name: "it is missing, and deleted", given: func(_ *Record, o *Observation) { o.VMI, o.Fate, o.FateAt = VMI{State: VMIAbsent}, FateDeleted, t0 }, do: Begin, cause: VMIDeleted},
+		{name: "it is missing, and moved", given: func(_ *Record, o *Observation) { o.VMI, o.Fate, o.Moved = VMI{State: VMIAbsent}, FateMoved, "uid" }, do: Forget},
+		{name: "it moved, and its launcher here gets its signal", given: func(_ *Record, o *Observation) {
+			o.VMI, o.Fate, o.Moved = VMI{State: VMIAbsent}, FateMoved, "uid"
+			o.Trigger, o.TriggerAt = true, t0
+		}, do: Begin, cause: LauncherSignal},
+		{name: "it shows its deletion", given: func(_ *Record, o *Observation) { o.VMI.State, o.VMI.DeletingAt = VMIDeleting, t0 }, do: Confirm},
+		{name: "its deletion is confirmed", given: func(_ *Record, o *Observation) {
+			o.VMI.State, o.VMI.DeletingAt, o.Fate = VMIDeleting, t0, FateDeleted
+		}, do: Begin, cause: VMIDeleted},
+		{name: "its deletion is not confirmed in time", given: func(_ *Record, o *Observation) {
+			o.VMI.State, o.VMI.DeletingAt, o.Confirm = VMIDeleting, t0, Call{Running: true, Tries: 1, Last: t0}
+		}, now: t0.Add(confirmPatience), do: Begin, cause: VMIDeleted},
+		{name: "it was lost with its CRD", given: func(r *Record, o *Observation) {
+			o.VMI.State, o.Spent, r.VMICreated = VMIDeleting, "uid", time.Time{}
+		}, now: at(60), do: Wait},
+		{name: "a trigger that came first", given: func(_ *Record, o *Observation) {
+			o.VMI.State, o.VMI.DeletingAt, o.Fate = VMIDeleting, at(2), FateDeleted
+			o.Trigger, o.TriggerAt = true, at(1)
+		}, now: at(3), do: Begin, cause: LauncherSignal},
+		{name: "a deletion that came first", given: func(_ *Record, o *Observation) {
+			o.VMI.State, o.VMI.DeletingAt, o.Fate = VMIDeleting, at(1), FateDeleted
+			o.Trigger, o.TriggerAt = true, at(2)
+		}, now: at(3), do: Begin, cause: VMIDeleted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, o := shown()
+			if c.given != nil {
+				c.given(&r, &o)
+			}
+			if d := Decide(&r, &o, &policy, max(c.now, t0)); d.Do != c.do || d.Cause != c.cause {
+				t.Errorf("%s %s by %q; want %s %s", d.Do, d.Cause, d.Rule, c.do, c.cause)
+			}
+		})
+	}
+}
+
+// Whatever the watch shows and the API server answers, a VM is shut down for
+// its VMI's sake only if that very VMI showed its deletion, or was confirmed
+// to be deleted.
+func TestOnlyADeletionShutsAVMDown(t *testing.T) {
+	uids := []string{"uid", "other"}
+	rapid.Check(t, func(t *rapid.T) {
+		r, o := shown()
+		now := t0
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.Int64Range(0, int64(3*time.Second)).Draw(t, "later")))
+			state := rapid.SampledFrom([]VMIState{VMIUnknown, VMIAbsent, VMIPresent, VMIDeleting}).Draw(t, "state")
+			v := VMI{State: state}
+			if state == VMIPresent || state == VMIDeleting {
+				v.UID, v.Created = rapid.SampledFrom(uids).Draw(t, "uid"), born
+			}
+			if state == VMIDeleting {
+				v.DeletingAt = now
+			}
+			o.SeeVMI(&r, v)
+			for range 10 {
+				d := Decide(&r, &o, &policy, now)
+				switch d.Do {
+				case Wait:
+				case Refresh:
+					if err := r.Refresh(&o, now); err != nil {
+						t.Fatal(err)
+					}
+					continue
+				case Confirm:
+					if o.Spent == r.UID {
+						t.Fatal("asked about a VMI that says nothing any more")
+					}
+					fate := rapid.SampledFrom([]Fate{FateUnknown, FateHere, FateLost, FateDeleted}).Draw(t, "fate")
+					o.Confirm.Tries, o.Confirm.Last, o.Confirm.Failed = o.Confirm.Tries+1, now, fate == FateUnknown
+					if fate != FateUnknown {
+						o.Became(r.UID, fate, now)
+					}
+					continue
+				case Begin:
+					itself := o.VMI.State == VMIDeleting && o.VMI.UID == r.UID && o.Spent != r.UID
+					if d.Cause != VMIDeleted || !itself && o.Fate != FateDeleted {
+						t.Fatalf("began by %q with %+v, fate %q", d.Rule, o.VMI, o.Fate)
+					}
+					return
+				default:
+					t.Fatalf("%s by %q has no place here", d.Do, d.Rule)
+				}
+				break
+			}
+		}
+	})
+}
