@@ -19,6 +19,8 @@ libvirt-daemon-driver-qemu|its QEMU driver
 libvirt-daemon-system|the user that libvirtd wants to know, libvirt-qemu
 libvirt-clients|virsh, with which the tests start and stop guests
 qemu-system-x86|the guests, emulated: KVM is not needed
+iproute2|networks for the nodes of the test cluster
+socat|a way to the test cluster from outside of its network
 strace|kills the shim at every step, in its tests
 zstd|unpacks the kernel modules of Ubuntu for the test guest
 '

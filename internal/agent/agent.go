@@ -81,8 +81,12 @@ func (a *Agent) LauncherChanged(name string) {
 }
 
 // ClusterChanged is called when what the API server says of a VMI or its
-// launcher pods may have changed. It does not block.
+// launcher pods may have changed, with empty names for all. It does not block.
 func (a *Agent) ClusterChanged(namespace, name string) {
+	if name == "" {
+		a.hintAll(func(h *hints) { h.cluster = true })
+		return
+	}
 	domain := grace.DomainName(namespace, name)
 	_, there := a.cfg.Cluster.VMI(namespace, name)
 	there = there || len(a.cfg.Cluster.Pods(namespace, name)) > 0
@@ -228,11 +232,13 @@ func (a *Agent) Ready() bool {
 
 // SaveAgain is called when the cache has lost what was put there. It does not
 // block.
-func (a *Agent) SaveAgain() {
+func (a *Agent) SaveAgain() { a.hintAll(func(h *hints) { h.save = true }) }
+
+func (a *Agent) hintAll(change func(*hints)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, k := range a.keepers {
-		k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.save = true })
+		k.box.put(a.cfg.Clock.Now(), change)
 	}
 }
 

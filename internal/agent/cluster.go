@@ -179,7 +179,8 @@ const podMargin = 5 * time.Second
 func (k *keeper) warnOfPod() {
 	need := k.obs.Period.Length + k.cfg.Policy.DestroyTimeout + podMargin
 	_, created := k.obs.Identity(&k.rec)
-	if created.IsZero() || k.pod.UID == "" || k.pod.Deleting || k.pod.Done || k.pod.GracePeriod >= need {
+	known := !k.pod.Created.IsZero() // not only by the record
+	if created.IsZero() || !known || k.pod.Deleting || k.pod.Done || k.pod.GracePeriod >= need {
 		return
 	}
 	if k.reportAs(reasonPodTooShort, k.pod.UID, true, fmt.Sprintf("the launcher pod has a terminationGracePeriodSeconds of %d; the VM's grace period needs at least %d",

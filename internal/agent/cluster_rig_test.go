@@ -161,6 +161,15 @@ func (r *rig) api(change func(*memoryCluster)) {
 	synctest.Wait()
 }
 
+// listed is the first list of the API server: no VMI is named by it.
+func (r *rig) listed() {
+	r.cluster.mu.Lock()
+	r.cluster.synced = true
+	r.cluster.mu.Unlock()
+	r.agent.ClusterChanged("", "")
+	synctest.Wait()
+}
+
 func (r *rig) record() (grace.Record, bool) { return r.cache.get(domain) }
 
 // startedAs asserts that a shutdown runs for this cause, begun at this time.

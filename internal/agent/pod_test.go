@@ -95,6 +95,9 @@ func TestARecordFindsItsLauncherWithTheAPIServerDown(t *testing.T) {
 		r.run()
 		r.after(time.Minute)
 		r.untouched()
+		if got := c.told(); len(got) > 0 {
+			t.Errorf("Events %v about a pod of which nothing is known", got)
+		}
 		if c.watched != pod1 {
 			t.Errorf("the directory of %q is watched", c.watched)
 		}
@@ -118,7 +121,7 @@ func TestAVMIThatWasDeletedWhileTheAgentWasDownIsNoticed(t *testing.T) {
 			t.Error("asked about a VMI although nothing was listed yet")
 		}
 		at := r.Now()
-		r.api(func(c *memoryCluster) { c.synced = true })
+		r.listed()
 		r.startedAs(grace.VMIDeleted, at, time.Minute)
 	})
 }

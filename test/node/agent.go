@@ -18,12 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Agent is a node-agent in standalone mode with directories of its own. It can
-// be killed and started again on the same directories.
+// Agent is a node-agent with directories of its own. It can be killed and
+// started again on the same directories.
 type Agent struct {
 	*Process // of the latest start, nil before the first
-	// LaunchersDir, StateDir and Address (host:port) are what its flags say.
-	LaunchersDir, StateDir, Address string
+	// LaunchersDir, KubeletDir, StateDir and Address (host:port) are what its
+	// flags say.
+	LaunchersDir, KubeletDir, StateDir, Address string
 	// Path is the program, Env what is added to its environment: both count at
 	// the next start.
 	Path string
@@ -34,28 +35,48 @@ type Agent struct {
 	log  string
 }
 
-// Agent prepares a node-agent; args come after the flags for its directories
-// and may repeat them.
+// Agent prepares a node-agent in standalone mode; args come after the flags
+// for its directories and may repeat them.
 func (n *Node) Agent(t T, args ...string) *Agent {
+	t.Helper()
+	a := n.agent(t)
+	a.args = append(a.flags("--standalone", "--launchers-dir", a.LaunchersDir), args...)
+	return a
+}
+
+// ClusterAgent prepares a node-agent of a cluster's node with this name.
+func (n *Node) ClusterAgent(t T, kubeconfig, name string, args ...string) *Agent {
+	t.Helper()
+	a := n.agent(t)
+	a.args = append(a.flags("--kubeconfig", kubeconfig, "--node-name", name, "--kubelet-dir", a.KubeletDir), args...)
+	return a
+}
+
+func (a *Agent) flags(more ...string) []string {
+	return append([]string{"--state-dir", a.StateDir, "--metrics-address", a.Address}, more...)
+}
+
+func (n *Node) agent(t T) *Agent {
 	t.Helper()
 	dir, err := os.MkdirTemp(n.Dir, "agent-")
 	if err != nil {
 		t.Fatalf("agent's directory: %v", err)
 	}
+	port, err := FreePort()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
 	a := &Agent{
-		LaunchersDir: filepath.Join(dir, "launchers"), StateDir: filepath.Join(dir, "state"),
-		Address: "127.0.0.1:" + strconv.Itoa(freePort(t)),
+		LaunchersDir: filepath.Join(dir, "launchers"), KubeletDir: filepath.Join(dir, "kubelet"), StateDir: filepath.Join(dir, "state"),
+		Address: "127.0.0.1:" + strconv.Itoa(port),
 		Path:    Binary(t, "node-agent"),
 		node:    n, log: filepath.Join(dir, "log"),
 	}
-	for _, d := range []string{a.LaunchersDir, a.StateDir} {
-		if err := os.Mkdir(d, 0o755); err != nil {
+	for _, d := range []string{a.LaunchersDir, filepath.Join(a.KubeletDir, "pods"), a.StateDir} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
 			t.Fatalf("agent's directory: %v", err)
 		}
 	}
-	a.args = append([]string{
-		"--standalone", "--launchers-dir", a.LaunchersDir, "--state-dir", a.StateDir, "--metrics-address", a.Address,
-	}, args...)
 	t.Cleanup(func() {
 		if a.Process == nil {
 			return
@@ -73,7 +94,7 @@ func (a *Agent) Launch(t T) *Agent {
 	t.Helper()
 	cmd := a.node.Command(a.Path, a.args...)
 	cmd.Env = append(cmd.Env, a.Env...)
-	p, err := startProcess(cmd, a.log)
+	p, err := StartProcess(cmd, a.log)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -204,17 +225,16 @@ func (a *Agent) StatusOf(t T, g *Guest) (vm VMStatus, ok bool) {
 	return vm, false
 }
 
-// freePort finds a TCP port that nobody listens on.
-func freePort(t T) int {
-	t.Helper()
+// FreePort finds a TCP port of 127.0.0.1 that nobody listens on.
+func FreePort() (int, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatalf("free port: %v", err)
+		return 0, fmt.Errorf("free port: %w", err)
 	}
 	defer l.Close()
 	addr, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
-		t.Fatalf("free port: %v", fmt.Errorf("address %v", l.Addr()))
+		return 0, fmt.Errorf("free port: %v is no TCP address", l.Addr())
 	}
-	return addr.Port
+	return addr.Port, nil
 }

@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cacheDir keeps what is slow to make. QEMU must be able to read it as any
+// CacheDir keeps what is slow to make. QEMU must be able to read it as any
 // user, so it is not below a home directory. build.sh has the same default.
-func cacheDir() string {
+func CacheDir() string {
 	if dir := os.Getenv("VMGRACE_CACHE"); dir != "" {
 		return dir
 	}
 	return "/var/cache/vmgrace"
 }
 
-// guestImage returns the guest's kernel and initramfs, made at first need.
-func guestImage(t T) (kernel, initrd string) {
+// GuestImage returns the test guest's kernel and initramfs, made at first need.
+func GuestImage(t T) (kernel, initrd string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), filepath.Join(moduleRoot(t), "test/guest/build.sh")).Output()
 	if err != nil {

@@ -27,7 +27,7 @@ type T interface {
 // within the given time.
 func Eventually(t T, within time.Duration, cond func() bool, format string, args ...any) {
 	t.Helper()
-	if !poll(t.Context(), within, cond) {
+	if !Poll(t.Context(), within, cond) {
 		t.Fatalf("not within %v: "+format, append([]any{within}, args...)...)
 	}
 }
@@ -36,12 +36,13 @@ func Eventually(t T, within time.Duration, cond func() bool, format string, args
 // not happen and therefore gives no sign.
 func Never(t T, within time.Duration, cond func() bool, format string, args ...any) {
 	t.Helper()
-	if poll(t.Context(), within, cond) {
+	if Poll(t.Context(), within, cond) {
 		t.Fatalf("happened within %v: "+format, append([]any{within}, args...)...)
 	}
 }
 
-func poll(ctx context.Context, within time.Duration, cond func() bool) bool {
+// Poll asks cond until it is true, which it returns, or the time or ctx is over.
+func Poll(ctx context.Context, within time.Duration, cond func() bool) bool {
 	end := time.Now().Add(within)
 	for !cond() {
 		if time.Now().After(end) || ctx.Err() != nil {

@@ -2,8 +2,10 @@ package node
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/xml"
 	"fmt"
+	"strings"
 	"text/template"
 )
 
@@ -72,13 +74,27 @@ const domainXML = `<domain type='qemu'>
 </domain>
 `
 
-// domain is what the template needs.
-type domain struct {
-	Spec
-	Domain, Kernel, Initrd, Cmdline, Serial string
+// Complete returns the Spec with a name and a UUID.
+func (s Spec) Complete() Spec {
+	if s.Namespace == "" {
+		s.Namespace = "vmgrace-test"
+	}
+	if s.Name == "" {
+		s.Name = "vm-" + strings.ToLower(rand.Text()[:8])
+	}
+	if s.UUID == "" {
+		s.UUID = randomUUID()
+	}
+	return s
 }
 
-func (d domain) xml() ([]byte, error) {
+// DomainName is the name in libvirt, <namespace>_<name>.
+func (s Spec) DomainName() string { return s.Namespace + "_" + s.Name }
+
+// DomainXML is the domain of a Spec that is complete. The kernel and initramfs
+// (see [GuestImage]; of a firmware guest not used) and the file for the serial
+// console are paths on its node.
+func (s Spec) DomainXML(kernel, initrd, serial string) ([]byte, error) {
 	escape := func(s string) (string, error) {
 		var b bytes.Buffer
 		err := xml.EscapeText(&b, []byte(s))
@@ -89,8 +105,19 @@ func (d domain) xml() ([]byte, error) {
 		return nil, fmt.Errorf("domain template: %w", err)
 	}
 	var b bytes.Buffer
-	if err := tmpl.Execute(&b, d); err != nil {
-		return nil, fmt.Errorf("domain XML of %s: %w", d.Domain, err)
+	err = tmpl.Execute(&b, struct {
+		Spec
+		Domain, Kernel, Initrd, Cmdline, Serial string
+	}{s, s.DomainName(), kernel, initrd, kernelArgs + s.Behaviour, serial})
+	if err != nil {
+		return nil, fmt.Errorf("domain XML of %s: %w", s.DomainName(), err)
 	}
 	return b.Bytes(), nil
+}
+
+func randomUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

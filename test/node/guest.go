@@ -1,7 +1,6 @@
 package node
 
 import (
-	"crypto/rand"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,26 +43,18 @@ func (n *Node) Boot(t T, s Spec) *Guest {
 // guest that ended, it starts that domain again as another instance.
 func (n *Node) Start(t T, s Spec) *Guest {
 	t.Helper()
-	if s.Namespace == "" {
-		s.Namespace = "vmgrace-test"
-	}
-	if s.Name == "" {
-		s.Name = "vm-" + strings.ToLower(rand.Text()[:8])
-	}
-	if s.UUID == "" {
-		s.UUID = randomUUID()
-	}
-	g := &Guest{Spec: s, Domain: s.Namespace + "_" + s.Name, UID: randomUUID(), node: n}
+	s = s.Complete()
+	g := &Guest{Spec: s, Domain: s.DomainName(), UID: randomUUID(), node: n}
 	g.serial = filepath.Join(n.Dir, g.Domain+".serial")
 	g.log = filepath.Join(n.Dir, "log", "qemu", g.Domain+".log")
 	g.logPos = len(readText(g.log))
 	_ = os.Remove(g.serial) // of an earlier instance
 
-	d := domain{Spec: s, Domain: g.Domain, Serial: g.serial, Cmdline: kernelArgs + s.Behaviour}
+	var kernel, initrd string
 	if !s.Firmware {
-		d.Kernel, d.Initrd = guestImage(t)
+		kernel, initrd = GuestImage(t)
 	}
-	text, err := d.xml()
+	text, err := s.DomainXML(kernel, initrd, g.serial)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -198,11 +189,4 @@ func (g *Guest) Signal(t T, sig syscall.Signal) {
 func (g *Guest) Virsh(t T, command string, args ...string) string {
 	t.Helper()
 	return g.node.Virsh(t, append([]string{command, g.Domain}, args...)...)
-}
-
-func randomUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -45,6 +45,17 @@ func (a *Agent) LauncherFor(t T, namespace, name, uid string) *Launcher {
 	return &Launcher{Dir: dir, Namespace: namespace, Name: name, UID: uid, node: a.node}
 }
 
+// PodLauncher makes the launcher directory of a launcher pod, as kubelet does:
+// writable for all in it.
+func (a *Agent) PodLauncher(t T, namespace, name, uid, pod string) *Launcher {
+	t.Helper()
+	dir := filepath.Join(a.KubeletDir, "pods", pod, "volumes", "kubernetes.io~empty-dir", "vmgrace")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatalf("launcher directory: %v", err)
+	}
+	return &Launcher{Dir: dir, Namespace: namespace, Name: name, UID: uid, node: a.node}
+}
+
 // Path of a file in the directory: "vm.json", "shutdown", "status.json".
 func (l *Launcher) Path(name string) string { return filepath.Join(l.Dir, name) }
 
@@ -115,7 +126,7 @@ func (l *Launcher) shim(t T, wrapper, args []string) *Process {
 		t.Fatalf("shim's log: %v", err)
 	}
 	log.Close()
-	p, err := startProcess(cmd, log.Name())
+	p, err := StartProcess(cmd, log.Name())
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -117,7 +117,7 @@ func (n *Node) start(ctx context.Context) error {
 		filepath.Join(n.Dir, "log"), "/var/log/libvirt",
 		filepath.Join(n.Dir, "etc"), "/etc/libvirt",
 		// Shared by all nodes: what QEMU can do is found out in 4 s, once.
-		filepath.Join(cacheDir(), "libvirt"), "/var/cache/libvirt")
+		filepath.Join(CacheDir(), "libvirt"), "/var/cache/libvirt")
 	conf := filepath.Join(n.Dir, "etc")
 	err := errors.Join(os.Mkdir(conf, 0o755),
 		os.WriteFile(filepath.Join(conf, "libvirtd.conf"), []byte(libvirtdConf), 0o600),
@@ -133,14 +133,14 @@ func (n *Node) start(ctx context.Context) error {
 	n.hold = hold
 	cmd.Env = append(os.Environ(), n.marker())
 	cmd.Stdin = in
-	if n.keeper, err = startProcess(cmd, filepath.Join(n.Dir, "keeper.log")); err != nil {
+	if n.keeper, err = StartProcess(cmd, filepath.Join(n.Dir, "keeper.log")); err != nil {
 		return err
 	}
 	ready := func() bool {
 		_, err := os.Stat(filepath.Join(n.Dir, "run", "vmgrace-node"))
 		return err == nil || !n.keeper.Running()
 	}
-	if !poll(ctx, patience, ready) || !n.keeper.Running() {
+	if !Poll(ctx, patience, ready) || !n.keeper.Running() {
 		return fmt.Errorf("mount namespace: %s", n.keeper.Log())
 	}
 	return n.StartLibvirtd(ctx)
@@ -186,7 +186,7 @@ func (n *Node) StartLibvirtd(ctx context.Context) error {
 	const guarded = `[ -e /run/libvirt/vmgrace-node ] || { echo "not in the node's namespace: is this a chroot?"; exit 1; }
 exec libvirtd -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
 	cmd := n.Command("sh", "-c", guarded)
-	p, err := startProcess(cmd, filepath.Join(n.Dir, "libvirtd.log"))
+	p, err := StartProcess(cmd, filepath.Join(n.Dir, "libvirtd.log"))
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ exec libvirtd -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
 		_, err := n.TryVirsh(ctx, "list")
 		return err == nil || !p.Running()
 	}
-	if !poll(ctx, patience, answers) || !p.Running() {
+	if !Poll(ctx, patience, answers) || !p.Running() {
 		return fmt.Errorf("libvirtd does not answer: %s", p.Log())
 	}
 	return nil

@@ -22,9 +22,10 @@ type Process struct {
 	fd int // pidfd, -1 once the process is reaped
 }
 
-// startProcess runs cmd in a process group of its own, so that Ctrl-C reaches
-// only the one who has to clean up. Output is appended to the file log.
-func startProcess(cmd *exec.Cmd, log string) (*Process, error) {
+// StartProcess runs cmd in a process group of its own, or the one that cmd says,
+// so that Ctrl-C reaches only the one who has to clean up. Output is appended to
+// the file log.
+func StartProcess(cmd *exec.Cmd, log string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("log of %s: %w", cmd.Path, err)

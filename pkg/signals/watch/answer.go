@@ -29,7 +29,8 @@ func (d Directory) WriteStatus(s signals.Status) error {
 		return fmt.Errorf("create %s: %w", tempStatus, err)
 	}
 	_, err = f.Write(s.Encode())
-	err = errors.Join(err, f.Close())
+	// The launcher is another user, and the umask may be any.
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err == nil {
 		err = root.Rename(tempStatus, signals.FileStatus)
 	}

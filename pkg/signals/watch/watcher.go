@@ -2,68 +2,42 @@ package watch
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync/atomic"
-	"time"
+	"slices"
 
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// Slow and fast are how often everything is looked at again: slow because
-// inotify can lose events, fast while there is no inotify. Fast is also how
-// often the launchers directory must prove to be the one that is watched: a
-// mount over it gives no event, and fsnotify passes none on for an unmount.
-const (
-	slow = 10 * time.Second
-	fast = 500 * time.Millisecond
-)
-
 // Watcher watches the launchers directory and every launcher directory in it.
 type Watcher struct {
-	dir   string
-	look  func(name string)
-	log   *slog.Logger
-	armed atomic.Bool
+	dir  string
+	look func(name string)
+	log  *slog.Logger
+	loop loop
 	// below is owned by Run.
 	below map[string]os.FileInfo
 	// parent is the launchers directory as it was when its watch was made.
 	parent  os.FileInfo
 	missing bool
-	blind   bool // there is no inotify
 }
 
 // New returns a watcher of dir. look is called with the name of a launcher
 // directory that may have changed; it must not block.
 func New(dir string, log *slog.Logger, look func(name string)) *Watcher {
-	return &Watcher{dir: filepath.Clean(dir), look: look, log: log, below: map[string]os.FileInfo{}}
+	return &Watcher{dir: filepath.Clean(dir), look: look, log: log, loop: loop{log: log}, below: map[string]os.FileInfo{}}
 }
 
 // Armed tells whether the first scan is done with all watches in place.
-func (w *Watcher) Armed() bool { return w.armed.Load() }
+func (w *Watcher) Armed() bool { return w.loop.armed.Load() }
 
 // Run watches until ctx ends. Nothing that happens to a directory ends it.
 func (w *Watcher) Run(ctx context.Context) error {
-	for {
-		err := w.watch(ctx)
-		if err == nil {
-			return nil
-		}
-		w.log.Error("cannot watch launcher directories; looking at all of them instead", "every", fast, "err", err)
-		w.blind = true
-		w.forget()
-		w.scan(nil)
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(fast):
-		}
-	}
+	w.loop.run(ctx, w)
+	return nil
 }
 
 // forget has everything looked at that was watched: it may be gone.
@@ -75,57 +49,26 @@ func (w *Watcher) forget() {
 	w.parent = nil
 }
 
-// watch runs with one inotify instance until it fails.
-func (w *Watcher) watch(ctx context.Context) error {
-	notify, err := fsnotify.NewWatcher()
-	if err != nil {
-		return fmt.Errorf("inotify (is fs.inotify.max_user_instances reached?): %w", err)
-	}
-	defer func() { _ = notify.Close() }() // nothing is lost with it
-	w.forget()
-	w.scan(notify)
-	w.armed.Store(true)
-	if w.blind {
-		w.blind = false
-		w.log.Info("watching launcher directories again")
-	}
-	again, check := time.NewTicker(slow), time.NewTicker(fast)
-	defer again.Stop()
-	defer check.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case ev, open := <-notify.Events:
-			if !open {
-				return errors.New("inotify closed")
-			}
-			w.event(notify, ev)
-		case err, open := <-notify.Errors:
-			if !open {
-				return errors.New("inotify closed")
-			}
-			w.log.Warn("inotify lost events; looking at every launcher directory", "err", err)
-			w.forget()
-			w.scan(notify)
-		case <-again.C:
-			w.scan(notify)
-		case <-check.C:
-			if w.replaced() {
-				w.scan(notify)
-			}
-		}
+func (w *Watcher) check(notify *fsnotify.Watcher) {
+	if w.replaced(notify) {
+		w.scan(notify)
 	}
 }
 
 // replaced tells whether the launchers directory is not the one that is
 // watched, or is not watched.
-func (w *Watcher) replaced() bool {
+func (w *Watcher) replaced(notify *fsnotify.Watcher) bool {
 	now, err := os.Stat(w.dir)
 	if err != nil {
 		return !w.missing
 	}
-	return w.parent == nil || !os.SameFile(w.parent, now)
+	return !w.watched(notify, now)
+}
+
+// watched asks fsnotify too, which drops a watch that ended: a later mount can
+// look the same, as device and inode numbers are used again at once.
+func (w *Watcher) watched(notify *fsnotify.Watcher, now os.FileInfo) bool {
+	return w.parent != nil && os.SameFile(w.parent, now) && slices.Contains(notify.WatchList(), w.dir)
 }
 
 func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
@@ -190,14 +133,14 @@ func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
 		w.log.Info("the launchers directory is back", "dir", w.dir)
 		w.missing = false
 	}
-	if notify == nil || w.parent != nil && os.SameFile(w.parent, now) {
+	if notify == nil || w.watched(notify, now) {
 		return true
 	}
 	if w.parent != nil {
 		w.log.Warn("the launchers directory is another one now (replaced, mounted over or unmounted); watching that", "dir", w.dir)
 	}
 	w.forget()
-	_ = notify.Remove(w.dir) // the watch of the directory that was there before, if any
+	unwatch(notify, w.dir) // the directory that was there before, if any
 	if err := notify.Add(w.dir); err != nil {
 		w.log.Error("cannot watch the launchers directory", "dir", w.dir, "err", err)
 		return true
@@ -212,7 +155,7 @@ func (w *Watcher) child(notify *fsnotify.Watcher, name string) {
 	now, err := os.Lstat(path)
 	if err == nil && now.IsDir() && notify != nil {
 		if known := w.below[name]; known == nil || !os.SameFile(known, now) {
-			_ = notify.Remove(path)
+			unwatch(notify, path)
 			if err := notify.Add(path); err != nil {
 				w.log.Warn("cannot watch a launcher directory; it is looked at now and then", "name", name, "every", slow, "err", err)
 			} else {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,9 @@ import (
 
 func TestMain(m *testing.M) {
 	// A copy of the test binary holds a lock: POSIX locks belong to a process.
+	if kubeletDir := os.Getenv("WATCH_KUBELET_DIR"); kubeletDir != "" {
+		os.Exit(watchPlaces(kubeletDir))
+	}
 	if path := os.Getenv("HOLD_LOCK"); path != "" {
 		f, err := os.OpenFile(path, os.O_RDWR, 0)
 		if err == nil {
@@ -53,38 +57,53 @@ func holdLock(t *testing.T, path string) *exec.Cmd {
 // watched is a running watcher, and which names it wanted to have looked at.
 type watched struct {
 	t     *testing.T
-	dir   string
 	looks chan string
 }
 
 func watching(t *testing.T, dir string) *watched {
 	t.Helper()
-	w := &watched{t: t, dir: dir, looks: make(chan string, 100_000)}
+	w := &watched{t: t, looks: make(chan string, 100_000)}
+	w.runs(New(dir, slog.New(slog.DiscardHandler), func(name string) { w.looks <- name }))
+	return w
+}
+
+// runs a watcher until end is called or the test ends, once it is armed.
+func (w *watched) runs(watcher interface {
+	Run(context.Context) error
+	Armed() bool
+}) (end func()) {
+	w.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	watcher := New(dir, slog.New(slog.DiscardHandler), func(name string) { w.looks <- name })
 	ended := make(chan error)
 	go func() { ended <- watcher.Run(ctx) }()
-	t.Cleanup(func() {
+	end = sync.OnceFunc(func() {
 		cancel()
 		select {
 		case err := <-ended:
 			if err != nil {
-				t.Error(err)
+				w.t.Error(err)
 			}
 		case <-time.After(5 * time.Second):
-			t.Error("the watcher does not end")
+			w.t.Error("the watcher does not end")
 		}
 	})
+	w.t.Cleanup(end)
+	eventually(w.t, "the watcher is armed", watcher.Armed)
+	return end
+}
+
+// eventually polls; its limit is for a hang, not for slowness.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
 	poll, over := time.NewTicker(time.Millisecond), time.After(10*time.Second)
 	defer poll.Stop()
-	for !watcher.Armed() {
+	for !is() {
 		select {
 		case <-poll.C:
 		case <-over:
-			t.Fatal("the watcher is not armed")
+			t.Fatal("not so: ", what)
 		}
 	}
-	return w
 }
 
 // looksAt waits until the watcher wants name to be looked at, less than the

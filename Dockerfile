@@ -1,0 +1,64 @@
+# Two images: --target node-agent (the default) and --target launcher-shim.
+#
+#   docker build --target node-agent --build-arg VERSION="$(git describe --tags --always)" .
+#
+# hack/images.sh (make images) builds both without Docker. The same sources,
+# VERSION and base images give the same programs, bit for bit: no path and no
+# date gets into them.
+ARG GO_IMAGE=golang:1.26-bookworm
+ARG RUNTIME_IMAGE=debian:bookworm-slim
+
+# GO_IMAGE has Go, make, and gcc with libc's headers for cgo. Its libc must not
+# be newer than RUNTIME_IMAGE's.
+FROM ${GO_IMAGE} AS build
+ENV GOTOOLCHAIN=local
+WORKDIR /src
+# Modules first: they change less often than the sources.
+COPY go.mod go.sum ./
+RUN go mod download
+COPY Makefile ./
+COPY cmd cmd
+COPY internal internal
+COPY pkg pkg
+ARG VERSION=unknown
+RUN make bin/node-agent bin/launcher-shim VERSION="${VERSION}"
+
+# For the launcher container: one static file, which can also be taken from
+# here into any other image (COPY --from=...launcher-shim /launcher-shim /).
+FROM scratch AS launcher-shim
+ARG VERSION=unknown
+LABEL org.opencontainers.image.title="vmgrace launcher-shim" \
+      org.opencontainers.image.description="Entrypoint of a launcher container: turns SIGTERM into a graceful shutdown of its VM" \
+      org.opencontainers.image.source="https://github.com/vmgrace/vmgrace" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+COPY --from=build /src/bin/launcher-shim /launcher-shim
+COPY LICENSE /LICENSE
+# Any user will do. A number, because runAsNonRoot cannot check a name.
+USER 65532:65532
+ENTRYPOINT ["/launcher-shim"]
+
+# libvirt's client library with what it needs, and nothing else of the base.
+FROM ${RUNTIME_IMAGE} AS libraries
+# A base that has the library needs no network.
+RUN ldconfig -p | grep -q 'libvirt\.so\.0 ' \
+ || { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends libvirt0; }
+COPY hack/images-rootfs.sh /
+COPY --from=build /src/bin/node-agent /
+RUN sh /images-rootfs.sh /rootfs /node-agent "$(ldconfig -p | sed -n 's/.*libvirt\.so\.0 .* => //p')"
+
+# The label has our own licence; the libraries' are in /usr/share/doc.
+FROM scratch AS node-agent
+ARG VERSION=unknown
+LABEL org.opencontainers.image.title="vmgrace node-agent" \
+      org.opencontainers.image.description="Gives the VMs of a node their grace period" \
+      org.opencontainers.image.source="https://github.com/vmgrace/vmgrace" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+COPY --from=libraries /rootfs /
+COPY LICENSE /usr/share/doc/vmgrace/LICENSE
+COPY --from=build /src/bin/node-agent /usr/bin/node-agent
+# Root: libvirt's system socket, its run directory, QEMU's processes and the
+# grace cache are root's. deploy/daemonset has the reason for each privilege.
+USER 0:0
+ENTRYPOINT ["/usr/bin/node-agent"]

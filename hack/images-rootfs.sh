@@ -1,0 +1,45 @@
+#!/bin/sh
+# images-rootfs.sh DIR FILE...: makes DIR the root of an image in which these
+# programs and libraries find all their libraries. Runs in a Debian or Ubuntu;
+# what packages the libraries come from is kept in the form that scanners for
+# vulnerabilities read, with the licences.
+set -eu
+umask 022
+root=$1
+shift
+
+# The programs' own paths are not kept: only libraries are copied.
+mkdir -p "$root/usr/lib" "$root/usr/lib64" "$root/run" "$root/var/lib/dpkg/status.d" "$root/etc"
+ln -s usr/lib "$root/lib"
+ln -s usr/lib64 "$root/lib64"
+ln -s ../run "$root/var/run"
+cp -L /etc/os-release "$root/etc/os-release"
+
+owner() { # FILE: its package; dpkg knows files by the path before or after the merge of /lib into /usr
+	dpkg-query -S "$1" 2>/dev/null || dpkg-query -S "/usr$1" 2>/dev/null || dpkg-query -S "${1#/usr}"
+}
+
+for file in "$@"; do
+	ldd "$file" >/tmp/ldd
+	if grep 'not found' /tmp/ldd; then
+		echo "images-rootfs: a library that $file needs is missing" >&2
+		exit 1
+	fi
+	sed -n 's/^\t\(.* => \)\{0,1\}\(\/[^ ]*\) (0x.*/\2/p' /tmp/ldd >>/tmp/found
+	case $file in *.so*) echo "$file" >>/tmp/found ;; esac
+done
+sort -u /tmp/found >/tmp/libraries
+grep -q /ld- /tmp/libraries # the loader: without it nothing starts
+
+while read -r library; do
+	mkdir -p "$root$(dirname "$library")"
+	cp -L "$library" "$root$library"
+	owner "$library" >/tmp/owner
+	sed 's/[:,].*//' /tmp/owner >>/tmp/packages
+done </tmp/libraries
+
+for package in $(sort -u /tmp/packages); do
+	dpkg-query -s "$package" >"$root/var/lib/dpkg/status.d/$package"
+	mkdir -p "$root/usr/share/doc/$package"
+	cp -L "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/copyright"
+done

@@ -1,0 +1,176 @@
+package kube
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+)
+
+// A server that is frozen accepts connections and answers nothing. These find
+// it out within 20 s: silence, a ping without an answer, a new connection
+// without a handshake.
+const (
+	silence     = 10 * time.Second
+	pingTimeout = 5 * time.Second
+	dialTimeout = 5 * time.Second
+)
+
+// SilenceLibraries stops what the client libraries write to stderr on their
+// own; this package says in the agent's log what there is to say. It changes
+// the whole process and races with clients that run: call it once, first.
+func SilenceLibraries() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
+
+// clients has a REST client for each group, all on the same connection.
+type clients struct {
+	http *http.Client
+	core *rest.RESTClient
+	vmis *rest.RESTClient
+	crds *rest.RESTClient
+}
+
+func newClients(kubeconfig string) (*clients, error) {
+	cfg, err := load(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	// No limit on the client's side: it would only add waiting to what the
+	// server's own priorities and fairness do.
+	cfg.QPS = -1
+	cfg.UserAgent = "vmgrace-node-agent"
+	cfg.WarningHandlerWithContext = rest.NoWarnings{}
+	c := &clients{}
+	if c.http, err = newHTTPClient(cfg); err != nil {
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
+	for _, g := range []struct {
+		client **rest.RESTClient
+		path   string
+		group  schema.GroupVersion
+		add    func(*runtime.Scheme) error
+	}{
+		{&c.core, "/api", corev1.SchemeGroupVersion, corev1.AddToScheme},
+		{&c.vmis, "/apis", vmiGroup(), addVMIs},
+		{&c.crds, "/apis", schema.GroupVersion{Group: crdAPIGroup, Version: "v1"}, nil},
+	} {
+		if *g.client, err = newClient(cfg, c.http, g.path, g.group, g.add); err != nil {
+			return nil, fmt.Errorf("client for %s: %w", g.group, err)
+		}
+	}
+	return c, nil
+}
+
+func load(kubeconfig string) (*rest.Config, error) {
+	if kubeconfig == "" {
+		cfg, err := rest.InClusterConfig()
+		if err != nil {
+			return nil, fmt.Errorf("not in a pod with a service account: %w; name a --kubeconfig, or use --standalone", err)
+		}
+		return cfg, nil
+	}
+	cfg, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
+	}
+	return cfg, nil
+}
+
+func newClient(cfg *rest.Config, h *http.Client, path string, group schema.GroupVersion, add func(*runtime.Scheme) error) (*rest.RESTClient, error) {
+	scheme := runtime.NewScheme()
+	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
+	if add != nil {
+		if err := add(scheme); err != nil {
+			return nil, err
+		}
+	}
+	own := rest.CopyConfig(cfg)
+	own.APIPath, own.GroupVersion = path, &group
+	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	return rest.RESTClientForConfigAndClient(own, h)
+}
+
+// newHTTPClient makes the connections itself: the library's own transport
+// takes 45 s to notice a silent server, which only an environment variable
+// changes.
+func newHTTPClient(cfg *rest.Config) (*http.Client, error) {
+	first, err := rest.TLSConfigFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: silence}
+	transport := &http.Transport{
+		Proxy:               http.ProxyFromEnvironment,
+		DialContext:         dialer.DialContext,
+		TLSClientConfig:     first, // by a proxy only
+		TLSHandshakeTimeout: dialTimeout,
+		ForceAttemptHTTP2:   true,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: pingTimeout, WriteByteTimeout: silence},
+		IdleConnTimeout:     90 * time.Second,
+		MaxIdleConnsPerHost: 2,
+	}
+	transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		return dialTLS(ctx, cfg, dialer, network, address)
+	}
+	if cfg.Proxy != nil {
+		transport.Proxy = cfg.Proxy
+	}
+	wrapped, err := rest.HTTPWrappersForConfig(cfg, transport)
+	if err != nil {
+		return nil, err
+	}
+	return &http.Client{Transport: wrapped}, nil
+}
+
+// dialTLS reads the files with certificates for each connection, so that
+// rotated ones count.
+func dialTLS(ctx context.Context, cfg *rest.Config, dialer *net.Dialer, network, address string) (net.Conn, error) {
+	own, err := rest.TLSConfigFor(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if own == nil {
+		own = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if len(own.NextProtos) == 0 {
+		own.NextProtos = []string{"h2", "http/1.1"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return (&tls.Dialer{NetDialer: dialer, Config: own}).DialContext(ctx, network, address)
+}
+
+// answer is what the server said, word for word: the library turns a proxy's
+// error page into a Status that names the object.
+type answer struct {
+	code int
+	body []byte
+}
+
+// ask sends one request. An answer of any status is no error.
+func ask(ctx context.Context, r *rest.Request) (answer, error) {
+	result := r.MaxRetries(0).Do(ctx)
+	var a answer
+	result.StatusCode(&a.code)
+	var err error
+	if a.body, err = result.Raw(); a.code == 0 {
+		return answer{}, fmt.Errorf("no answer: %w", err)
+	}
+	return a, nil
+}
+
+// quietly keeps the library from logging what is returned as an error.
+func quietly(ctx context.Context) context.Context {
+	return klog.NewContext(ctx, klog.Logger{}) // the zero one says nothing
+}

@@ -1,0 +1,13 @@
+// Package kube says what the API server says of the VMIs and launcher pods of
+// this node, and tells it Events.
+//
+// It decides nothing about VMs. What the watches have seen is kept in memory,
+// so that nobody waits for an API server; what is missing there is only that:
+// missing. Whether a VMI is really gone is asked with Confirm, which believes
+// an answer only if it can come from nobody but the API server of the VMI's own
+// kind. Everything else is "unknown", and unknown shuts down nothing.
+//
+// It is the only package that knows Kubernetes' client libraries. Of those it
+// takes the REST client and the reflector; the rest of the usual stack would
+// cost memory on every node and hide the answers that matter here.
+package kube

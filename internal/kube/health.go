@@ -1,0 +1,145 @@
+package kube
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// trouble is a kind of failure, as an operator would tell them apart.
+type trouble string
+
+const (
+	unreachable  trouble = "the API server cannot be reached"
+	distrusted   trouble = "the API server's certificate is not trusted"
+	unauthorized trouble = "the API server does not accept the credentials"
+	forbidden    trouble = "the API server forbids it"
+	notServed    trouble = "the API server does not know the resource"
+	failing      trouble = "the API server fails"
+	strange      trouble = "what answers does not behave like an API server"
+)
+
+// remedy says what to do about it.
+func (t trouble) remedy() string {
+	switch t {
+	case unreachable:
+		return "see that it runs and that this node can connect to it"
+	case distrusted:
+		return "see that the CA in the kubeconfig, or of the service account, is the cluster's"
+	case unauthorized:
+		return "see that the service account, or the kubeconfig's user, still exists"
+	case forbidden:
+		return "restore the role and binding in deploy/daemonset"
+	case notServed:
+		return "install KubeVirt's CRDs, or those in deploy/crds"
+	default:
+		return "see its log, and what stands between it and this node"
+	}
+}
+
+// persistent is how long another kind of trouble in the same outage must last
+// to be worth another line: a server that starts forbids a lot for a moment.
+const persistent = 10 * time.Second
+
+// health knows which watches are established, and says so once.
+type health struct {
+	log *slog.Logger
+	now func() grace.Mono
+
+	mu      sync.Mutex
+	watches map[string]*watchHealth // by resource
+	said    map[trouble]bool        // in this outage
+	up      bool
+}
+
+type watchHealth struct {
+	established bool
+	trouble     trouble
+	since       grace.Mono
+}
+
+func newHealth(log *slog.Logger, now func() grace.Mono, resources ...string) *health {
+	h := &health{log: log, now: now, watches: map[string]*watchHealth{}, said: map[trouble]bool{}}
+	for _, r := range resources {
+		h.watches[r] = &watchHealth{}
+	}
+	return h
+}
+
+func (h *health) isUp() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.up
+}
+
+func (h *health) established(resource string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	*h.watches[resource] = watchHealth{established: true}
+	for _, w := range h.watches {
+		if !w.established {
+			return
+		}
+	}
+	if !h.up {
+		h.up = true
+		clear(h.said)
+		h.log.Info("VMIs and launcher pods are watched")
+	}
+}
+
+func (h *health) failed(resource, verb string, err error) {
+	t := classify(err)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now, w := h.now(), h.watches[resource]
+	if w.trouble != t {
+		w.trouble, w.since = t, now
+	}
+	w.established, h.up = false, false
+	if h.said[t] || len(h.said) > 0 && now.Sub(w.since) < persistent {
+		return
+	}
+	h.said[t] = true
+	h.log.Warn("VMIs and launcher pods are not watched; VMs stay as they are, launchers are still heard",
+		"reason", string(t), "verb", verb, "resource", resource, "do", t.remedy(), "err", err)
+}
+
+func classify(err error) trouble {
+	var certificate *tls.CertificateVerificationError
+	var negotiation runtime.NegotiateError
+	var status apierrors.APIStatus
+	switch {
+	case errors.As(err, &certificate):
+		return distrusted
+	case errors.Is(err, errStrange), errors.As(err, &negotiation):
+		return strange
+	case !errors.As(err, &status):
+		return unreachable
+	case apierrors.IsUnauthorized(err):
+		return unauthorized
+	case apierrors.IsForbidden(err):
+		return forbidden
+	case apierrors.IsNotFound(err):
+		return notServed
+	case status.Status().Code >= 500 || apierrors.IsTooManyRequests(err):
+		return failing
+	default:
+		return strange
+	}
+}
+
+// errStrange: the answer is none of an API server.
+var errStrange = errors.New("not the answer of an API server")
+
+// expired is the ordinary end of a watch that has fallen behind; a list follows.
+func expired(err error) bool {
+	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
+}

@@ -1,0 +1,207 @@
+package kube
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+)
+
+func TestAnUnusableConfigurationIsSaidInOneLine(t *testing.T) {
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	empty := filepath.Join(t.TempDir(), "empty")
+	broken := filepath.Join(t.TempDir(), "broken")
+	for file, text := range map[string]string{empty: "", broken: "{"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{"", "/no/such/file", empty, broken} {
+		_, err := New(Config{Kubeconfig: file, Node: "n"})
+		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "--kubeconfig") {
+			t.Errorf("%q: %v", file, err)
+		}
+		t.Log(err)
+	}
+}
+
+func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault http.HandlerFunc
+		says  trouble
+	}{
+		"404 text":        {textPage(404), notServed},
+		"404 JSON":        {bareStatus(404, "NotFound"), notServed},
+		"403":             {bareStatus(403, "Forbidden"), forbidden},
+		"401":             {bareStatus(401, "Unauthorized"), unauthorized},
+		"500":             {bareStatus(500, "InternalError"), failing},
+		"cut":             {hangUp, unreachable},
+		"a page":          {says(200, "text/html", "<html>please log in</html>"), strange},
+		"an empty object": {says(200, "application/json", "{}"), strange},
+		"a Status":        {says(200, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","code":404}`), strange},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			v := r.makeVMI("vm", "", `{}`)
+			r.watching()
+			r.sees("vm", v)
+			const lists = "GET /api/v1/pods?field"
+			before := r.proxy.asked(lists)
+			r.proxy.breaks(c.fault)
+			r.eventually(func() bool { return !r.Up() }, "not noticed")
+			r.eventually(func() bool { return r.proxy.asked(lists) > before+2 }, "nobody tries again")
+			if got, ok := r.VMI(r.name, "vm"); !ok || got != v {
+				t.Errorf("the VMI is now %+v, %v", got, ok)
+			}
+			r.wantFate("vm", v, FateUnknown)
+			begin := time.Now()
+			r.proxy.recover()
+			r.eventually(r.Up, "the return is not noticed")
+			t.Logf("the return was noticed after %v", time.Since(begin))
+			warn, info := strings.Count(r.logged(), "level=WARN"), strings.Count(r.logged(), "level=INFO")
+			if warn != 1 || info != 2 || !strings.Contains(r.logged(), string(c.says)) {
+				t.Errorf("want one line that says %q:\n%s", c.says, r.logged())
+			}
+			r.sees("vm", v)
+		})
+	}
+}
+
+func TestEmptyListsProveNothing(t *testing.T) {
+	r := newRig(t)
+	v := r.makeVMI("vm", "", `{}`)
+	uid := r.makePod("launcher", podSpec{vmi: "vm"})
+	r.watching()
+	r.sees("vm", v)
+	r.pod("vm", any1)
+	onlyLists := func(q *http.Request) bool { return !strings.HasSuffix(q.URL.Path, "/vm") && !isCRD(q) }
+	// A watch goes on from where it was; a new agent lists.
+	r.renew()
+	r.proxy.breaksFor(onlyLists, r.proxy.emptyLists)
+	r.start()
+	r.eventually(r.Synced, "no list")
+	r.misses("vm")
+	r.wantFate("vm", v, FateHere) // asked itself, the server knows it
+	r.proxy.recover()
+	r.proxy.cut()
+	r.renew()
+	r.start()
+	r.sees("vm", v)
+	if p := r.pod("vm", any1); p.UID != uid {
+		t.Errorf("%+v", p)
+	}
+}
+
+func TestRightsThatAreTakenAwayAndGivenBack(t *testing.T) {
+	r := newRig(t)
+	v := r.makeVMI("vm", "", `{}`)
+	gone := r.makeVMI("gone", "", `{}`)
+	r.watching()
+	r.sees("vm", v)
+	r.sees("gone", gone)
+	if strings.Contains(r.logged(), "forbid") {
+		t.Errorf("the rights in rbacYAML do not suffice:\n%s", r.logged())
+	}
+	const bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/"
+	r.must("DELETE", bindings+r.name, "")
+	r.must("DELETE", r.vmiPath("gone"), "")
+	r.eventually(func() bool { _, err := r.fate("vm", v); return err != nil }, "the rights are still there")
+	r.proxy.cut() // an open watch goes on without rights
+	r.eventually(func() bool { return !r.Up() }, "it is not noticed that the rights are gone")
+	r.wantFate("vm", v, FateUnknown)
+	r.wantFate("gone", gone, FateUnknown)
+	r.sees("vm", v)
+	line := r.logged()
+	r.Report(r.event("MeanwhileStopped"))
+	r.eventually(func() bool { return r.proxy.asked("POST") > 1 }, "nobody tries again")
+	if strings.Count(line, "level=WARN") != 1 || !strings.Contains(line, string(forbidden)) || !strings.Contains(line, "deploy/daemonset") {
+		t.Errorf("want one line that says what to do:\n%s", line)
+	}
+	r.api.KubectlApply(t, strings.ReplaceAll(rbacYAML, "NAME", r.name))
+	r.eventually(r.Up, "the rights are back, and it is not noticed")
+	r.misses("gone")
+	r.wantFate("gone", gone, FateDeleted)
+	r.wantFate("vm", v, FateHere)
+	r.eventually(func() bool { return r.reasons() == "MeanwhileStopped" }, "the Event of the meantime is lost")
+}
+
+// direct is a Source at the API server itself: its ends of connections are the
+// kernel's and the server's, not a proxy's.
+func direct(t *testing.T, api *cluster.API) *rig {
+	t.Helper()
+	r := newRigAt(t, api)
+	r.proxy.kubeconfig = api.As(t, r.name).Kubeconfig
+	r.renew()
+	return r
+}
+
+func TestTheAPIServerMayComeLater(t *testing.T) {
+	t.Parallel()
+	api := cluster.NewAPI(t)
+	api.KubectlApply(t, crdYAML)
+	r := direct(t, api)
+	v := r.makeVMI("vm", "", `{}`)
+	api.Kill()
+	r.start()
+	r.eventually(func() bool { return strings.Contains(r.logged(), string(unreachable)) }, "nothing is said")
+	if _, known := r.VMI(r.name, "vm"); r.Up() || r.Synced() || known {
+		t.Error("nothing can be known yet")
+	}
+	r.wantFate("vm", v, FateUnknown)
+	if err := api.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	r.eventually(func() bool { return r.Up() && r.Synced() }, "the server's start is not noticed")
+	t.Logf("the server's start was noticed %v after it was ready", time.Since(begin))
+	r.sees("vm", v)
+	if n := strings.Count(r.logged(), "\n"); n != 2 {
+		t.Errorf("%d lines, want one down and one up:\n%s", n, r.logged())
+	}
+
+	// A restart of the server, as in an upgrade.
+	begin = time.Now()
+	api.Stop()
+	t.Logf("the server took %v to stop", time.Since(begin))
+	r.eventually(func() bool { return !r.Up() }, "the server's end is not noticed")
+	r.sees("vm", v)
+	if err := api.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	begin = time.Now()
+	r.eventually(r.Up, "the server's return is not noticed")
+	t.Logf("its return was noticed %v after it was ready", time.Since(begin))
+	if n := strings.Count(r.logged(), "level=WARN"); n != 2 {
+		t.Errorf("%d lines, want one for each outage:\n%s", n, r.logged())
+	}
+}
+
+func TestAFrozenAPIServerIsNoticed(t *testing.T) {
+	t.Parallel()
+	api := cluster.NewAPI(t)
+	api.KubectlApply(t, crdYAML)
+	r := direct(t, api).watching()
+	v := r.makeVMI("vm", "", `{}`)
+	r.sees("vm", v)
+	if err := api.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	r.eventually(func() bool { return !r.Up() }, "a frozen server counts as up")
+	t.Logf("a frozen server was noticed after %v", time.Since(begin))
+	r.sees("vm", v)
+	r.wantFate("vm", v, FateUnknown)
+	if err := api.Thaw(); err != nil {
+		t.Fatal(err)
+	}
+	begin = time.Now()
+	r.eventually(r.Up, "the thaw is not noticed")
+	t.Logf("its thaw was noticed after %v", time.Since(begin))
+	late := r.makeVMI("late", "", `{}`)
+	r.sees("late", late)
+}

@@ -1,0 +1,293 @@
+package kube
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// shared is the API server of all tests that do not harm it.
+var shared *cluster.API
+
+// soon is how long things may take that have no promised time.
+const soon = 30 * time.Second
+
+func TestMain(m *testing.M) {
+	SilenceLibraries()
+	code := cluster.Main(func(a *cluster.API) int {
+		shared = a
+		if out, err := a.TryKubectl(context.Background(), crdYAML, "apply", "-f", "-"); err != nil {
+			fmt.Println(out, err)
+			return 1
+		}
+		return m.Run()
+	})
+	if err := goleak.Find(); err != nil {
+		fmt.Println(err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+// crdYAML takes everything, as KubeVirt's own CRD does below spec.
+const crdYAML = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: virtualmachineinstances.kubevirt.io}
+spec:
+  group: kubevirt.io
+  scope: Namespaced
+  names: {kind: VirtualMachineInstance, listKind: VirtualMachineInstanceList, plural: virtualmachineinstances, singular: virtualmachineinstance, shortNames: [vmi]}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+`
+
+const rbacYAML = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: NAME}
+rules:
+- {apiGroups: [kubevirt.io], resources: [virtualmachineinstances], verbs: [get, list, watch]}
+- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
+- {apiGroups: [""], resources: [events], verbs: [create]}
+- {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], resourceNames: [virtualmachineinstances.kubevirt.io], verbs: [get]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: NAME}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAME}
+subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: NAME}]
+`
+
+// rig is a Source of a node of its own, at a proxy to a real API server, with
+// a user of its own whose rights are those of the agent.
+type rig struct {
+	*testing.T
+	*Source
+	api   *cluster.API
+	admin *clients
+	proxy *proxy
+	name  string // of the node, the namespace and the user
+	stop  func() // ends the Source, and waits for that
+
+	mu      sync.Mutex
+	changed map[string]int
+	log     bytes.Buffer
+}
+
+func newRig(t *testing.T) *rig { t.Helper(); return newRigAt(t, shared) }
+
+// newRigAt does not start the Source.
+func newRigAt(t *testing.T, api *cluster.API) *rig {
+	t.Helper()
+	r := &rig{T: t, api: api, changed: map[string]int{}, stop: func() {}}
+	r.name = fmt.Sprintf("kube-%x", time.Now().UnixNano()&0xffffffff)
+	var err error
+	if r.admin, err = newClients(api.Kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.admin.http.CloseIdleConnections)
+	r.must("POST", "/api/v1/namespaces", fmt.Sprintf(`{"metadata":{"name":%q}}`, r.name))
+	r.must("POST", "/api/v1/namespaces/"+r.name+"/serviceaccounts", `{"metadata":{"name":"default"}}`)
+	api.KubectlApply(t, strings.ReplaceAll(rbacYAML, "NAME", r.name))
+	r.proxy = newProxy(t, api.As(t, r.name).Kubeconfig)
+	r.renew()
+	return r
+}
+
+// renew makes another Source, as a restart of the agent does.
+func (r *rig) renew() {
+	r.Helper()
+	r.stop()
+	var err error
+	r.Source, err = New(Config{
+		Kubeconfig: r.proxy.kubeconfig, Node: r.name,
+		Log: slog.New(slog.NewTextHandler(r, nil)), Now: mono,
+		Changed: func(_, name string) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.changed[name]++
+		},
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+// start runs the Source until the end of the test.
+func (r *rig) start() *rig {
+	r.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended, s := make(chan struct{}), r.Source
+	go func() {
+		defer close(ended)
+		if err := s.Run(ctx); err != nil {
+			r.Errorf("the Source ended with %v", err)
+		}
+	}()
+	r.stop = func() {
+		begin := time.Now()
+		cancel()
+		<-ended
+		if d := time.Since(begin); d > time.Second {
+			r.Errorf("the Source took %v to end", d)
+		}
+		r.stop = func() {}
+	}
+	r.Cleanup(func() { r.stop() })
+	return r
+}
+
+// watching starts the Source and waits until it is up.
+func (r *rig) watching() *rig {
+	r.Helper()
+	r.start()
+	r.eventually(func() bool { return r.Up() && r.Synced() }, "the Source is not up")
+	return r
+}
+
+func mono() grace.Mono {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return grace.Mono(ts.Nano())
+}
+
+func (r *rig) Write(line []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.Write(line)
+}
+
+func (r *rig) logged() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.log.String()
+}
+
+func (r *rig) changes(name string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.changed[name]
+}
+
+func (r *rig) eventually(cond func() bool, format string, args ...any) {
+	r.Helper()
+	if !node.Poll(r.Context(), soon, cond) {
+		r.Fatalf(format+"\n%s", append(args, r.logged())...)
+	}
+}
+
+// do is a request of the administrator, past the proxy.
+func (r *rig) do(verb, path, body string) answer {
+	r.Helper()
+	path, query, _ := strings.Cut(path, "?")
+	req := r.admin.core.Verb(verb).AbsPath(path)
+	for _, pair := range strings.FieldsFunc(query, func(c rune) bool { return c == '&' }) {
+		k, v, _ := strings.Cut(pair, "=")
+		req = req.Param(k, v)
+	}
+	if body != "" {
+		kind := "application/json"
+		if verb == "PATCH" {
+			kind = "application/merge-patch+json"
+		}
+		req = req.SetHeader("Content-Type", kind).Body([]byte(body))
+	}
+	a, err := ask(quietly(context.Background()), req)
+	if apierrors.IsNotFound(err) {
+		return answer{code: http.StatusNotFound} // a text: the resource is not served
+	}
+	if err != nil {
+		r.Fatalf("%s %s: %v", verb, path, err)
+	}
+	return a
+}
+
+func (r *rig) must(verb, path, body string) answer {
+	r.Helper()
+	a := r.do(verb, path, body)
+	if a.code/100 != 2 {
+		r.Fatalf("%s %s: %d %s", verb, path, a.code, a.body)
+	}
+	return a
+}
+
+const crdPath = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/virtualmachineinstances.kubevirt.io"
+
+func (r *rig) vmiPath(name string) string {
+	return "/apis/kubevirt.io/v1/namespaces/" + r.name + "/virtualmachineinstances/" + name
+}
+
+func (r *rig) podPath(name string) string { return "/api/v1/namespaces/" + r.name + "/pods/" + name }
+
+// makeVMI makes a VMI on this node, with more metadata and this spec, and
+// returns what the Source must say of it.
+func (r *rig) makeVMI(name, metadata, spec string) VMI {
+	r.Helper()
+	return r.makeVMIOn(r.name, name, metadata, spec)
+}
+
+func (r *rig) makeVMIOn(nodeName, name, metadata, spec string) VMI {
+	r.Helper()
+	body := fmt.Sprintf(`{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","metadata":{"name":%q,"labels":{"kubevirt.io/nodeName":%q}%s},"spec":%s}`,
+		name, nodeName, metadata, spec)
+	path := strings.TrimSuffix(r.vmiPath(""), "/")
+	var a answer
+	// After its CRD was restored the resource takes a moment.
+	r.eventually(func() bool { a = r.do("POST", path, body); return a.code != http.StatusNotFound }, "VMIs cannot be made")
+	if a.code != http.StatusCreated {
+		r.Fatalf("make VMI %s: %d %s", name, a.code, a.body)
+	}
+	var o vmi
+	if err := json.Unmarshal(a.body, &o); err != nil {
+		r.Fatal(err)
+	}
+	return VMI{UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: o.Spec.grace, DeletingAt: grace.Never}
+}
+
+// sees waits until the Source says exactly this of a VMI.
+func (r *rig) sees(name string, want VMI) {
+	r.Helper()
+	r.eventually(func() bool { v, ok := r.VMI(r.name, name); return ok && v == want }, "VMI %s is not seen as %+v", name, want)
+}
+
+// misses waits until the Source does not show a VMI.
+func (r *rig) misses(name string) {
+	r.Helper()
+	r.eventually(func() bool { _, ok := r.VMI(r.name, name); return !ok }, "VMI %s is still there", name)
+}
+
+// fate asks what became of a VMI.
+func (r *rig) fate(name string, v VMI) (Fate, error) {
+	r.Helper()
+	return r.Confirm(context.Background(), r.name, name, v.UID, v.Created)
+}
+
+func (r *rig) wantFate(name string, v VMI, want Fate) {
+	r.Helper()
+	f, err := r.fate(name, v)
+	if f != want || (err != nil) != (want == FateUnknown) {
+		r.Errorf("VMI %s: fate %d, %v; want %d", name, f, err, want)
+	}
+}

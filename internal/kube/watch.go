@@ -1,0 +1,130 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	listTimeout = 30 * time.Second
+	// openTimeout is how long a watch may take to begin.
+	openTimeout = 30 * time.Second
+	// over is how long a watch may outlast the time that the server was told.
+	over = time.Minute
+)
+
+// source lists and watches one resource for a reflector, and tells health how
+// that goes.
+type source struct {
+	client   *rest.RESTClient
+	resource string
+	labels   string
+	fields   string
+	empty    func() list
+	health   *health
+}
+
+type list interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
+// IsWatchListSemanticsUnSupported keeps the reflector from the newer way to
+// list, by a watch: what stands between us and the server may not know it.
+func (*source) IsWatchListSemanticsUnSupported() bool { return true }
+
+// List is for the library.
+func (s *source) List(o metav1.ListOptions) (runtime.Object, error) {
+	return s.ListWithContext(context.Background(), o)
+}
+
+// Watch is for the library.
+func (s *source) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return s.WatchWithContext(context.Background(), o)
+}
+
+// ListWithContext gets all objects that the selectors pick.
+func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
+	l, result := s.empty(), s.request(&o).Do(ctx)
+	err := result.Error()
+	if err == nil {
+		err = read(result, l)
+	}
+	if err != nil {
+		return nil, s.failed(ctx, "list", err)
+	}
+	return l, nil
+}
+
+// WatchWithContext begins to watch them.
+func (s *source) WatchWithContext(parent context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	ctx, cancel := context.WithCancel(parent)
+	timer := time.AfterFunc(openTimeout, cancel)
+	lasts := over
+	if o.TimeoutSeconds != nil {
+		lasts += time.Duration(*o.TimeoutSeconds) * time.Second
+	}
+	o.Watch = true
+	w, err := s.request(&o).Watch(ctx)
+	if err == nil {
+		// Where the request times out the library returns a watch that has
+		// ended, and no error.
+		if _, open := w.(*watch.StreamWatcher); !open || !timer.Reset(lasts) {
+			w.Stop()
+			err = errEndedEarly
+		}
+	}
+	if err != nil {
+		timer.Stop()
+		cancel()
+		return nil, s.failed(parent, "watch", err)
+	}
+	s.health.established(s.resource)
+	return &bounded{w, func() { timer.Stop(); cancel() }}, nil
+}
+
+func (s *source) request(o *metav1.ListOptions) *rest.Request {
+	o.LabelSelector, o.FieldSelector = s.labels, s.fields
+	return s.client.Get().Resource(s.resource).SpecificallyVersionedParams(o, metav1.ParameterCodec, metav1.SchemeGroupVersion).MaxRetries(0)
+}
+
+// read refuses a list that no API server has made.
+func read(r rest.Result, l list) error {
+	if err := r.Into(l); err != nil {
+		return fmt.Errorf("%w: %w", errStrange, err)
+	}
+	if l.GetResourceVersion() == "" {
+		return fmt.Errorf("%w: a list without a resource version", errStrange)
+	}
+	return nil
+}
+
+func (s *source) failed(ctx context.Context, verb string, err error) error {
+	if !expired(err) && !errors.Is(ctx.Err(), context.Canceled) {
+		s.health.failed(s.resource, verb, err)
+	}
+	return fmt.Errorf("%s %s: %w", verb, s.resource, err)
+}
+
+var errEndedEarly = errors.New("it ended before it began: no answer in time, or the connection was cut")
+
+// bounded is a watch that gives back its context.
+type bounded struct {
+	watch.Interface
+	release func()
+}
+
+// Stop ends the watch.
+func (b *bounded) Stop() {
+	b.Interface.Stop()
+	b.release()
+}

@@ -1,0 +1,255 @@
+package kube
+
+import (
+	"fmt"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+const finalizer = `,"finalizers":["example.com/kept"]`
+
+func TestAVMIIsSeenAsTheAPIServerHasIt(t *testing.T) {
+	r := newRig(t).watching()
+	want := r.makeVMI("vm", "", `{"terminationGracePeriodSeconds":42}`)
+	if want.Grace != "42" {
+		t.Fatal(want)
+	}
+	r.sees("vm", want)
+	n := r.changes("vm")
+	r.must("PATCH", r.vmiPath("vm"), `{"spec":{"terminationGracePeriodSeconds":90}}`)
+	want.Grace = "90"
+	r.sees("vm", want)
+	if r.changes("vm") != n+1 {
+		t.Errorf("an edit of the grace period made %d changes", r.changes("vm")-n)
+	}
+	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"annotations":{"a":"b"}}}`)
+	r.must("PATCH", r.vmiPath("vm"), `{"spec":{"terminationGracePeriodSeconds":null}}`)
+	want.Grace = ""
+	r.sees("vm", want)
+	if r.changes("vm") != n+2 {
+		t.Error("somebody was woken for an annotation")
+	}
+	r.wantFate("vm", want, FateHere)
+}
+
+func TestADeletionKeepsTheTimeOfItsFirstSight(t *testing.T) {
+	r := newRig(t).watching()
+	was := r.makeVMI("vm", finalizer, `{}`)
+	r.sees("vm", was)
+	before := mono()
+	r.must("DELETE", r.vmiPath("vm"), "")
+	r.eventually(func() bool { v, _ := r.VMI(r.name, "vm"); return v.Deleting }, "the deletionTimestamp is not seen")
+	v, _ := r.VMI(r.name, "vm")
+	if v.DeletingAt < before || v.DeletingAt > mono() {
+		t.Errorf("seen at %d, deleted after %d", v.DeletingAt, before)
+	}
+	r.wantFate("vm", was, FateDeleted)
+	r.must("PATCH", r.vmiPath("vm"), `{"spec":{"terminationGracePeriodSeconds":7}}`)
+	v.Grace = "7"
+	r.sees("vm", v)
+
+	r.proxy.cut() // a list or a watch from here must not start over
+	r.must("PATCH", r.vmiPath("vm"), `{"spec":{"terminationGracePeriodSeconds":8}}`)
+	v.Grace = "8"
+	r.sees("vm", v)
+
+	n := r.changes("vm")
+	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"finalizers":null}}`)
+	r.misses("vm")
+	if r.changes("vm") == n {
+		t.Error("nobody was told that it is gone")
+	}
+	r.wantFate("vm", was, FateDeleted)
+}
+
+func TestWhatHappensDuringAnOutageIsSeenAfterIt(t *testing.T) {
+	r := newRig(t).watching()
+	gone, again, moved := r.makeVMI("gone", "", `{}`), r.makeVMI("again", "", `{}`), r.makeVMI("moved", "", `{}`)
+	kept := r.makeVMI("kept", "", `{}`)
+	for name, v := range map[string]VMI{"gone": gone, "again": again, "moved": moved, "kept": kept} {
+		r.sees(name, v)
+	}
+	r.proxy.breaks(hangUp)
+	r.eventually(func() bool { return !r.Up() }, "an outage is not noticed")
+
+	r.must("DELETE", r.vmiPath("gone"), "")
+	r.must("DELETE", r.vmiPath("again"), "")
+	renewed := r.makeVMI("again", "", `{}`)
+	r.must("PATCH", r.vmiPath("moved"), `{"metadata":{"labels":{"kubevirt.io/nodeName":"another"}}}`)
+	r.sees("gone", gone) // nothing is known better
+	r.wantFate("gone", gone, FateUnknown)
+
+	r.proxy.recover()
+	begin := time.Now()
+	r.eventually(r.Up, "the return is not noticed")
+	t.Logf("the return was noticed after %v", time.Since(begin))
+	r.misses("gone")
+	r.misses("moved")
+	r.sees("again", renewed)
+	r.sees("kept", kept)
+	r.wantFate("gone", gone, FateDeleted)
+	r.wantFate("again", again, FateDeleted)
+	r.wantFate("again", renewed, FateHere)
+	r.wantFate("moved", moved, FateMoved)
+	r.wantFate("kept", kept, FateHere)
+	if n := strings.Count(r.logged(), "level=WARN"); n != 1 {
+		t.Errorf("%d lines about one outage:\n%s", n, r.logged())
+	}
+}
+
+func TestAMoveIsNotADeletion(t *testing.T) {
+	r := newRig(t).watching()
+	v := r.makeVMI("vm", finalizer, `{}`)
+	r.sees("vm", v)
+	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"labels":{"kubevirt.io/nodeName":"another"}}}`)
+	r.misses("vm")
+	r.wantFate("vm", v, FateMoved)
+	// Whoever deletes it then means the VM on the other node.
+	r.must("DELETE", r.vmiPath("vm"), "")
+	r.wantFate("vm", v, FateMoved)
+	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"finalizers":null,"labels":{"kubevirt.io/nodeName":null}}}`)
+	r.wantFate("vm", v, FateDeleted)
+
+	// A label that is missing says of no other node.
+	v = r.makeVMI("bare", "", `{}`)
+	r.sees("bare", v)
+	r.must("PATCH", r.vmiPath("bare"), `{"metadata":{"labels":{"kubevirt.io/nodeName":null}}}`)
+	r.misses("bare")
+	r.wantFate("bare", v, FateHere)
+}
+
+func TestAWatchThatFellTooFarBehindListsAgain(t *testing.T) {
+	r := newRig(t).watching()
+	gone, kept := r.makeVMI("gone", "", `{}`), r.makeVMI("kept", "", `{}`)
+	r.sees("gone", gone)
+	r.sees("kept", kept)
+	lists := r.proxy.asked("GET /apis/kubevirt.io/v1/virtualmachineinstances?labelSelector")
+	r.proxy.breaks(hangUp)
+	r.eventually(func() bool { return !r.Up() }, "an outage is not noticed")
+	r.must("DELETE", r.vmiPath("gone"), "")
+	renewed := r.makeVMI("gone", "", `{}`)
+	// A new server remembers nothing of what happened before it.
+	r.api.Kill()
+	if err := r.api.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.proxy.recover()
+	r.eventually(r.Up, "the return is not noticed")
+	r.sees("gone", renewed)
+	r.sees("kept", kept)
+	if n := r.proxy.asked("GET /apis/kubevirt.io/v1/virtualmachineinstances?labelSelector"); n == lists {
+		t.Error("nothing was listed; this test shows nothing")
+	}
+	r.wantFate("gone", gone, FateDeleted)
+	r.wantFate("gone", renewed, FateHere)
+
+	// The same by the word of the server.
+	r.proxy.breaksFor(func(q *http.Request) bool { return q.URL.Query().Get("watch") != "" }, bareStatus(http.StatusGone, "Expired"))
+	r.proxy.cut()
+	r.must("DELETE", r.vmiPath("kept"), "")
+	r.misses("kept")
+	r.proxy.recover()
+	late := r.makeVMI("late", "", `{}`)
+	r.sees("late", late)
+}
+
+func TestAnIllTypedVMIHarmsNoOther(t *testing.T) {
+	r := newRig(t)
+	cases := map[string]struct{ spec, grace string }{
+		"string":   {`{"terminationGracePeriodSeconds":"30"}`, `"30"`},
+		"float":    {`{"terminationGracePeriodSeconds":1.5}`, `1.5`},
+		"negative": {`{"terminationGracePeriodSeconds":-3}`, `-3`},
+		"zero":     {`{"terminationGracePeriodSeconds":0}`, `0`},
+		"huge":     {`{"terminationGracePeriodSeconds":9223372036854775807}`, `9223372036854775807`},
+		"bigger":   {`{"terminationGracePeriodSeconds":1e30}`, `1e+30`},
+		"null":     {`{"terminationGracePeriodSeconds":null}`, ``},
+		"object":   {`{"terminationGracePeriodSeconds":{"a":[1,2]}}`, `{"a":[1,2]}`},
+		"long":     {`{"terminationGracePeriodSeconds":"` + strings.Repeat("ä", 500) + `"}`, `"` + strings.Repeat("ä", 31)},
+		"spelling": {`{"TerminationGracePeriodSeconds":5}`, ``},
+		"nospec":   {`null`, ``},
+		"textspec": {`"text"`, ``},
+		"listspec": {`[1,"a",{}]`, ``},
+		"right":    {`{"terminationGracePeriodSeconds":11,"domain":{"devices":{"disks":[{"name":"d"}]}}}`, `11`},
+	}
+	seen := map[string]VMI{}
+	for name, c := range cases {
+		seen[name] = r.makeVMI(name, "", c.spec)
+	}
+	r.watching() // all by a list
+	late := r.makeVMI("late", "", `{"terminationGracePeriodSeconds":[]}`)
+	late.Grace = `[]`
+	r.sees("late", late) // and by a watch
+	for name, c := range cases {
+		want := seen[name]
+		want.Grace = c.grace
+		r.sees(name, want)
+	}
+	var usable []string
+	for name := range cases {
+		v, _ := r.VMI(r.name, name)
+		if _, err := grace.ParseSeconds(v.Grace); err == nil {
+			usable = append(usable, name)
+		}
+	}
+	if len(usable) != 2 {
+		t.Errorf("usable as grace periods: %v, want zero and right alone", usable)
+	}
+}
+
+func TestNothingAboutOtherNodesIsSent(t *testing.T) {
+	r := newRig(t)
+	for i := range 20 {
+		r.makeVMIOn("another", fmt.Sprintf("other-%d", i), `,"annotations":{"padding":"`+strings.Repeat("x", 1000)+`"}`, `{}`)
+		r.makePod(fmt.Sprintf("otherpod-%d", i), podSpec{node: "another", vmi: "x"})
+	}
+	r.makePod("nolauncher", podSpec{vmi: "x", label: "another"})
+	r.watching()
+	bytes := len(r.proxy.sent("/"))
+	t.Logf("lists of nothing on this node, 20 VMIs and pods on another: %d bytes", bytes)
+	r.sees("mine", r.makeVMI("mine", "", `{}`))
+	r.must("PATCH", r.vmiPath("other-1"), `{"spec":{"terminationGracePeriodSeconds":3}}`)
+	r.must("DELETE", r.vmiPath("other-2"), "")
+	r.makeVMIOn("another", "other-new", "", `{}`)
+	r.sees("mine2", r.makeVMI("mine2", "", `{}`)) // the watch is past all that
+	text := r.proxy.sent("/")
+	if strings.Contains(text, "other-") || strings.Contains(text, "otherpod-") || strings.Contains(text, "nolauncher") {
+		t.Errorf("the Source was sent what does not concern its node:\n%s", text)
+	}
+	if bytes > 2000 {
+		t.Errorf("%d bytes for nothing", bytes)
+	}
+}
+
+func TestAStoredVMICostsLessThanAKiB(t *testing.T) {
+	const n = 20_000
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	s := &store[*vmi, instance]{
+		strip: func(o *vmi, was instance) instance { return stripVMI("node", mono, o, was.vmi) },
+		tell:  func(_, _ instance) {},
+	}
+	before := heap()
+	for i := range n {
+		o := decodeVMI(t, fmt.Sprintf(`{"metadata":{"namespace":"tenant-%d","name":"a-virtual-machine-with-a-name-%d","uid":"11111111-2222-3333-4444-%012d",
+			"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"kubevirt.io/nodeName":"node"},"annotations":{"padding":%q}},
+			"spec":{"terminationGracePeriodSeconds":30,"domain":{"padding":%[4]q}}}`, i%100, i, i, strings.Repeat("x", 2000)))
+		if err := s.Update(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	each := (heap() - before) / n
+	t.Logf("%d bytes per VMI", each)
+	if _, ok := s.get(vmKey{"tenant-1", "a-virtual-machine-with-a-name-1"}); !ok || each >= 1024 {
+		t.Errorf("%d bytes per VMI", each)
+	}
+}

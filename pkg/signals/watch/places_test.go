@@ -1,0 +1,436 @@
+package watch
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+// pod is the launcher directory of a pod that kubelet knows nothing of yet.
+func pod(t *testing.T, kubeletDir, uid string) Directory {
+	t.Helper()
+	d, err := EmptyDir(kubeletDir, uid, "ns", "vm")
+	must(t, err)
+	return d
+}
+
+func (d Directory) path() string { return filepath.Join(d.Base, d.Name) }
+
+// make makes the directory, as kubelet does before it mounts the volume.
+func (d Directory) make(t *testing.T) {
+	t.Helper()
+	must(t, os.MkdirAll(d.path(), 0o755))
+}
+
+// mount is what kubelet does for an emptyDir of medium Memory.
+func (d Directory) mount(t *testing.T) {
+	t.Helper()
+	d.make(t)
+	must(t, unix.Mount("tmpfs", d.path(), "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { _ = unix.Unmount(d.path(), unix.MNT_DETACH) }) // it may be gone
+	must(t, os.Chmod(d.path(), 0o777))
+}
+
+// unmount fails where anything is held open.
+func (d Directory) unmount(t *testing.T) {
+	t.Helper()
+	if err := unix.Unmount(d.path(), 0); err != nil {
+		t.Fatal("kubelet could not unmount the volume:", err)
+	}
+}
+
+func (d Directory) trigger(t *testing.T) {
+	t.Helper()
+	write(t, filepath.Join(d.path(), ".temp"), "")
+	must(t, os.Rename(filepath.Join(d.path(), ".temp"), filepath.Join(d.path(), signals.FileTrigger)))
+}
+
+// told is a running Places to which tell has spoken before.
+func told(t *testing.T, tell func(p *Places)) (*Places, *watched) {
+	t.Helper()
+	w := &watched{t: t, looks: make(chan string, 100_000)}
+	p := NewPlaces(slog.New(slog.DiscardHandler), func(name string) { w.looks <- name })
+	tell(p)
+	w.runs(p)
+	return p, w
+}
+
+// hears: a trigger there is noticed. Only an event can do that in this time.
+func (w *watched) hears(name string, d Directory) {
+	w.t.Helper()
+	w.drain()
+	d.trigger(w.t)
+	w.looksAt(name)
+}
+
+func TestATriggerInAToldPlaceIsSeenAtOnce(t *testing.T) {
+	d := pod(t, t.TempDir(), "uid-1")
+	d.mount(t)
+	_, w := told(t, func(p *Places) { p.Set("ns_vm", d) })
+	w.looksAt("ns_vm")
+	w.hears("ns_vm", d)
+}
+
+func TestAPlaceToldWhileItRunsIsWatched(t *testing.T) {
+	kubelet := t.TempDir()
+	p, w := told(t, func(*Places) {})
+	begin := time.Now()
+	for i := range 40 { // one in each check would take 20 s
+		name := fmt.Sprint("ns_missing", i)
+		p.Set(name, pod(t, kubelet, fmt.Sprint("missing-", i)))
+		w.looksAt(name)
+	}
+	if took := time.Since(begin); took > 40*fast/2 {
+		t.Errorf("what is told waits for the next check: %v", took)
+	}
+	for i := range 3 {
+		d, name := pod(t, kubelet, fmt.Sprint("uid-", i)), fmt.Sprint("ns_vm", i)
+		d.mount(t)
+		p.Set(name, d)
+		w.looksAt(name)
+		w.hears(name, d)
+	}
+}
+
+func TestAPlaceThatIsMissingIsLookedAtAndFoundWhenItComes(t *testing.T) {
+	d := pod(t, t.TempDir(), "uid-1")
+	_, w := told(t, func(p *Places) { p.Set("ns_vm", d) })
+	w.looksAt("ns_vm")
+	w.drain()
+	d.make(t)
+	w.looksAt("ns_vm")
+	w.hears("ns_vm", d)
+	w.drain()
+	d.mount(t) // over what is watched
+	w.looksAt("ns_vm")
+	w.hears("ns_vm", d)
+}
+
+func TestTwoPodsOfAVMAreBothHeard(t *testing.T) {
+	kubelet := t.TempDir()
+	first, second := pod(t, kubelet, "uid-1"), pod(t, kubelet, "uid-2")
+	first.mount(t)
+	_, w := told(t, func(p *Places) { p.Set("ns_vm", second, first, first) })
+	w.looksAt("ns_vm")
+	w.hears("ns_vm", first)
+	w.drain()
+	second.mount(t)
+	w.looksAt("ns_vm")
+	w.hears("ns_vm", second)
+	w.hears("ns_vm", first)
+}
+
+func TestWatchingHoldsUpNoUnmountAndItsEndIsLookedAt(t *testing.T) {
+	d := pod(t, t.TempDir(), "uid-1")
+	d.mount(t)
+	_, w := told(t, func(p *Places) { p.Set("ns_vm", d) })
+	w.hears("ns_vm", d)
+	must(t, os.Remove(filepath.Join(d.path(), signals.FileTrigger)))
+	w.looksAt("ns_vm")
+	w.drain()
+	d.unmount(t)
+	w.looksAt("ns_vm")
+	w.drain()
+	must(t, os.RemoveAll(filepath.Dir(d.Base)))
+	w.looksAt("ns_vm")
+	w.drain()
+	d.mount(t)
+	w.looksAt("ns_vm")
+	w.hears("ns_vm", d)
+}
+
+func TestAnotherMountThatLooksTheSameIsWatched(t *testing.T) {
+	d := pod(t, t.TempDir(), "uid-1")
+	d.mount(t)
+	_, w := told(t, func(p *Places) { p.Set("ns_vm", d) })
+	w.looksAt("ns_vm")
+	same := false
+	for i := 0; i < 50 && !same; i++ { // somebody else may mount something, too
+		w.drain()
+		before := identify(d.path())
+		d.unmount(t)
+		d.mount(t)
+		same = identify(d.path()) == before
+		w.looksAt("ns_vm")
+	}
+	if !same {
+		t.Fatal("the kernel gives every mount other numbers: the test shows nothing")
+	}
+	w.hears("ns_vm", d)
+}
+
+func TestAnotherMountOfTheLaunchersDirectoryThatLooksTheSameIsWatched(t *testing.T) {
+	d := pod(t, t.TempDir(), "uid-1") // here it stands for the launchers directory
+	d.mount(t)
+	launcher(t, d.path(), "ns_first")
+	w := watching(t, d.path())
+	w.looksAt("ns_first")
+	d.unmount(t)
+	d.mount(t)
+	path := launcher(t, d.path(), "ns_second")
+	w.looksAt("ns_second")
+	w.drain()
+	write(t, filepath.Join(path, signals.FileTrigger), "")
+	w.looksAt("ns_second")
+}
+
+func TestALauncherDirectoryThatWasMovedAwayIsNotWatchedOn(t *testing.T) {
+	d := pod(t, t.TempDir(), "uid-1")
+	d.make(t)
+	_, w := told(t, func(p *Places) { p.Set("ns_vm", d) })
+	w.looksAt("ns_vm")
+	w.drain()
+	must(t, os.Rename(d.path(), d.path()+".old"))
+	w.looksAt("ns_vm")
+	w.drain()
+	d.make(t)
+	w.looksAt("ns_vm")
+	w.hears("ns_vm", d)
+}
+
+func TestOtherNamesInAPlaceAreOfNoInterest(t *testing.T) {
+	d := pod(t, t.TempDir(), "uid-1")
+	d.mount(t)
+	_, w := told(t, func(p *Places) { p.Set("ns_vm", d) })
+	w.looksAt("ns_vm")
+	w.drain()
+	for i := range 5_000 {
+		name := filepath.Join(d.path(), "x"+string(rune('a'+i%26)))
+		write(t, name, "")
+		must(t, os.Rename(name, filepath.Join(d.path(), "y")))
+	}
+	d.trigger(t)
+	w.looksAt("ns_vm")
+	if n := len(w.looks); n > 10 {
+		t.Errorf("%d more looks for a storm that is none of ours", n)
+	}
+}
+
+func TestOnlyWhatCanChangeAFileThatCountsIsLookedAt(t *testing.T) {
+	d, looks := pod(t, t.TempDir(), "uid-1"), 0
+	p := NewPlaces(slog.New(slog.DiscardHandler), func(string) { looks++ })
+	p.Set("ns_vm", d)
+	p.scan(nil)
+	for _, c := range []struct {
+		path  string
+		op    fsnotify.Op
+		looks int
+	}{
+		{d.path() + "/shutdown", fsnotify.Create, 1},
+		{d.path() + "/shutdown", fsnotify.Write | fsnotify.Chmod, 1},
+		{d.path() + "/vm.json", fsnotify.Remove, 1},
+		{d.path() + "/vm.json", fsnotify.Chmod, 0},
+		{d.path() + "/status.json", fsnotify.Create, 0},
+		{d.path() + "/x/shutdown", fsnotify.Create, 0},
+		{d.path(), fsnotify.Chmod, 0},
+		{d.Base + "/shutdown", fsnotify.Create, 0},
+		{"", 0, 0},
+	} {
+		looks = 0
+		if p.event(nil, fsnotify.Event{Name: c.path, Op: c.op}); looks != c.looks {
+			t.Errorf("%s %s: %d looks, want %d", c.op, c.path, looks, c.looks)
+		}
+	}
+}
+
+func TestEventsOfPlacesThatWereLostAreMadeUpFor(t *testing.T) {
+	kubelet := t.TempDir()
+	noise, quiet := pod(t, kubelet, "noise"), pod(t, kubelet, "quiet")
+	noise.mount(t)
+	quiet.mount(t)
+	w := &watched{t: t, looks: make(chan string, 100_000)}
+	var log bytes.Buffer
+	var gate sync.Mutex // whoever has it keeps the watcher from reading on
+	p := NewPlaces(slog.New(slog.NewTextHandler(&log, nil)), func(name string) {
+		gate.Lock()
+		defer gate.Unlock()
+		w.looks <- name
+	})
+	p.Set("ns_noise", noise)
+	p.Set("ns_quiet", quiet)
+	end := w.runs(p)
+	w.hears("ns_quiet", quiet)
+	must(t, os.Remove(filepath.Join(quiet.path(), signals.FileTrigger)))
+	w.looksAt("ns_quiet")
+	w.drain()
+	gate.Lock()
+	noise.trigger(t)
+	for i := range 25_000 { // the queue has 16,384
+		a := filepath.Join(noise.path(), fmt.Sprint("noise-", i%2))
+		must(t, unix.Mkfifo(a, 0o600))
+		must(t, os.Remove(a))
+	}
+	quiet.trigger(t) // its event is lost
+	gate.Unlock()
+	w.looksAt("ns_quiet")
+	w.hears("ns_quiet", quiet)
+	end()
+	if n := strings.Count(log.String(), "inotify lost events"); n == 0 {
+		t.Error("nothing was lost: the test shows nothing")
+	}
+}
+
+func TestWhatIsForgottenIsLetGoOf(t *testing.T) {
+	kubelet := t.TempDir()
+	first, second := pod(t, kubelet, "uid-1"), pod(t, kubelet, "uid-2")
+	first.mount(t)
+	second.mount(t)
+	notify, err := fsnotify.NewWatcher()
+	must(t, err)
+	defer notify.Close()
+	var looks []string
+	p := NewPlaces(slog.New(slog.DiscardHandler), func(name string) { looks = append(looks, name) })
+	for i, step := range []struct {
+		set            func()
+		watches, looks int // looks: since the step before
+	}{
+		{func() { p.Set("ns_vm", first, second) }, 2, 2},
+		{func() {}, 2, 0},
+		{func() { p.Set("ns_vm", second, first) }, 2, 0}, // nothing new
+		{func() { p.Set("ns_vm", second) }, 1, 0},
+		{func() { p.Set("ns_other", second) }, 1, 2}, // a pod changes hands: new first
+		{func() { p.Set("ns_vm") }, 1, 1},
+		{func() { p.Set("ns_other"); p.Set("ns_never") }, 0, 0},
+	} {
+		looks = nil
+		step.set()
+		p.check(notify)
+		if list := notify.WatchList(); len(list) != step.watches || len(looks) != step.looks {
+			t.Errorf("step %d: watches %v, looks %v; want %d and %d", i, list, looks, step.watches, step.looks)
+		}
+	}
+	if len(p.told) != 0 || len(p.there) != 0 {
+		t.Errorf("remembered: %v, %v", p.told, p.there)
+	}
+}
+
+func TestAMountIsFoundAndWhatItHidesLetGoOfWithAndWithoutProc(t *testing.T) {
+	for name, open := range map[string]func() (*mounts, error){
+		"with": openMounts, "without": func() (*mounts, error) { return nil, nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := pod(t, t.TempDir(), "uid-1")
+			d.make(t)
+			notify, err := fsnotify.NewWatcher()
+			must(t, err)
+			defer notify.Close()
+			looks := 0
+			p := NewPlaces(slog.New(slog.DiscardHandler), func(string) { looks++ })
+			p.mounts, err = open()
+			must(t, err)
+			defer p.mounts.close()
+			p.Set("ns_vm", d)
+			p.scan(notify)
+			for i := range 3 {
+				d.mount(t)
+				p.check(notify)
+				if want := i + 2; looks != want || kernelWatches(t) != 1 {
+					t.Errorf("%d looks, want %d; %d watches, want 1", looks, want, kernelWatches(t))
+				}
+			}
+		})
+	}
+}
+
+// kernelWatches is how many inotify watches this process has.
+func kernelWatches(t *testing.T) (n int) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/self/fdinfo/*")
+	must(t, err)
+	for _, file := range files {
+		content, _ := os.ReadFile(file) // one is the directory that was just read
+		n += bytes.Count(content, []byte("inotify wd:"))
+	}
+	return n
+}
+
+func TestALinkInAPlaceIsNotFollowed(t *testing.T) {
+	kubelet := t.TempDir()
+	d, other := pod(t, kubelet, "uid-1"), pod(t, kubelet, "uid-2")
+	other.make(t)
+	must(t, os.MkdirAll(d.Base, 0o755))
+	must(t, os.Symlink(other.path(), d.path()))
+	notify, err := fsnotify.NewWatcher()
+	must(t, err)
+	defer notify.Close()
+	p := NewPlaces(slog.New(slog.DiscardHandler), func(string) {})
+	p.Set("ns_vm", d)
+	p.scan(notify)
+	p.check(notify)
+	if list := notify.WatchList(); len(list) != 0 {
+		t.Errorf("watched: %v", list)
+	}
+}
+
+func TestPlacesMayBeToldByAnybodyAtAnyTime(t *testing.T) {
+	kubelet := t.TempDir()
+	const names, times = 8, 50
+	last := make([]Directory, names)
+	p, w := told(t, func(*Places) {})
+	var tellers sync.WaitGroup
+	for i := range names {
+		last[i] = pod(t, kubelet, fmt.Sprint("last-", i))
+		last[i].make(t)
+		tellers.Go(func() {
+			for n := range times {
+				p.Set(fmt.Sprint("ns_vm", i), pod(t, kubelet, fmt.Sprint("uid-", i, "-", n)))
+				p.Set(fmt.Sprint("ns_vm", i))
+			}
+			p.Set(fmt.Sprint("ns_vm", i), last[i])
+		})
+	}
+	tellers.Wait()
+	for i, d := range last {
+		name := fmt.Sprint("ns_vm", i)
+		eventually(t, name+" is heard", func() bool {
+			_ = os.Remove(filepath.Join(d.path(), signals.FileTrigger)) // may be the first time
+			d.trigger(t)
+			for len(w.looks) > 0 {
+				if <-w.looks == name {
+					return true
+				}
+			}
+			return false
+		})
+	}
+}
+
+// The whole agent may use 0.1 % of a core while nothing happens: one check,
+// twice a second.
+func BenchmarkCheckOf200QuietPlaces(b *testing.B) {
+	notify, err := fsnotify.NewWatcher()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer notify.Close()
+	p, kubelet := NewPlaces(slog.New(slog.DiscardHandler), func(string) {}), b.TempDir()
+	for i := range 200 {
+		d, err := EmptyDir(kubelet, fmt.Sprintf("3f2504e0-4f89-11d3-9a0c-0305e82c33%02d", i), "ns", "vm")
+		if err == nil {
+			err = os.MkdirAll(d.path(), 0o755)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		p.Set(fmt.Sprint("ns_vm", i), d)
+	}
+	if p.mounts, err = openMounts(); err != nil {
+		b.Fatal(err)
+	}
+	defer p.mounts.close()
+	p.scan(notify)
+	for b.Loop() {
+		p.check(notify)
+	}
+}

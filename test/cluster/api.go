@@ -1,0 +1,278 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// API is an etcd and a kube-apiserver. Its embedded Client is cluster-admin.
+// Methods are for one goroutine at a time.
+//
+// Alone, it has no controllers: nothing makes default ServiceAccounts (pods do
+// without one), collects garbage or ends a namespace's deletion.
+type API struct {
+	Client
+	// URL of the server, from this machine.
+	URL string
+	// Dir has its files, logs among them: apiserver.log, etcd.log.
+	Dir string
+
+	home      *home
+	pki       *pki
+	probe     *http.Client
+	keeper    *keeper
+	etcd      *node.Process
+	apiserver *node.Process
+	command   []string // of kube-apiserver
+}
+
+// NewAPI is StartAPI for one test, with which it ends.
+func NewAPI(t T) *API {
+	t.Helper()
+	a, err := StartAPI(t.Context())
+	if err != nil {
+		t.Fatalf("API server: %v", err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("kube-apiserver said:\n%s", tail(a.Log()))
+		}
+		if err := a.Close(); err != nil {
+			t.Logf("API server: %v", err)
+		}
+	})
+	return a
+}
+
+// StartAPI starts etcd and kube-apiserver on free ports of 127.0.0.1 and waits
+// until the server is ready. The caller closes it.
+func StartAPI(ctx context.Context) (*API, error) {
+	h, err := newHome()
+	if err != nil {
+		return nil, err
+	}
+	port, err := node.FreePort()
+	if err != nil {
+		return nil, errors.Join(err, h.remove())
+	}
+	a := &API{home: h, Dir: h.dir, URL: "https://127.0.0.1:" + strconv.Itoa(port)}
+	if a.keeper, err = startKeeper(ctx, h.path("keeper.log"), "sh", "-c", killGroup); err == nil {
+		err = a.start(ctx, endpoint{address: "127.0.0.1", port: port,
+			// Without a controller there are no ServiceAccounts to insist on.
+			args: []string{"--disable-admission-plugins=ServiceAccount"}})
+	}
+	if err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	return a, nil
+}
+
+// endpoint is where kube-apiserver listens.
+type endpoint struct {
+	enter   []string // the command that enters its network namespace, if any
+	address string
+	port    int
+	names   []string // other names and addresses that clients use
+	args    []string // more flags
+}
+
+func (a *API) start(ctx context.Context, at endpoint) error {
+	var err error
+	if a.pki, err = newPKI(a.home); err != nil {
+		return err
+	}
+	if a.kubectl, err = program("kubectl"); err != nil {
+		return err
+	}
+	a.dir = a.Dir
+	if a.Kubeconfig, err = a.pki.kubeconfig("admin", a.URL, admin); err != nil {
+		return err
+	}
+	if err := a.makeProbe(); err != nil {
+		return err
+	}
+	etcdURL, err := a.startEtcd(at.enter)
+	if err != nil {
+		return err
+	}
+	if a.command, err = a.apiserverCommand(at, etcdURL); err != nil {
+		return err
+	}
+	return a.Start(ctx)
+}
+
+var admin = pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}
+
+func (a *API) makeProbe() error {
+	id, err := a.pki.issue("probe", admin)
+	if err != nil {
+		return err
+	}
+	cert, err := tls.X509KeyPair(id.cert, id.key)
+	if err != nil {
+		return fmt.Errorf("probe's certificate: %w", err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(a.pki.cert)
+	// A connection kept open would be a goroutine left over.
+	a.probe = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
+	}}
+	return nil
+}
+
+func (a *API) startEtcd(enter []string) (url string, err error) {
+	etcd, err := program("etcd")
+	if err != nil {
+		return "", err
+	}
+	var urls [2]string
+	for i := range urls {
+		port, err := node.FreePort()
+		if err != nil {
+			return "", err
+		}
+		urls[i] = "http://127.0.0.1:" + strconv.Itoa(port)
+	}
+	client, peer := urls[0], urls[1]
+	command := append(slices.Clip(enter), etcd, "--name=test", "--data-dir="+a.home.path("etcd"), "--unsafe-no-fsync", "--log-level=warn",
+		"--listen-client-urls="+client, "--advertise-client-urls="+client,
+		"--listen-peer-urls="+peer, "--initial-advertise-peer-urls="+peer, "--initial-cluster=test="+peer)
+	a.etcd, err = a.keeper.start(a.home.path("etcd.log"), command...)
+	return client, err
+}
+
+func (a *API) apiserverCommand(at endpoint, etcdURL string) ([]string, error) {
+	server, err := program("kube-apiserver")
+	if err != nil {
+		return nil, err
+	}
+	names := append([]string{"127.0.0.1", "localhost", "10.96.0.1", "kubernetes.default.svc"}, at.names...)
+	serving, err := a.pki.issue("apiserver", pkix.Name{CommonName: "kube-apiserver"}, names...)
+	if err != nil {
+		return nil, err
+	}
+	kubelet, err := a.pki.issue("apiserver-kubelet-client", pkix.Name{CommonName: "kube-apiserver", Organization: []string{"system:masters"}})
+	if err != nil {
+		return nil, err
+	}
+	command := append(slices.Clip(at.enter), server,
+		"--etcd-servers="+etcdURL, "--bind-address="+at.address, "--secure-port="+strconv.Itoa(at.port),
+		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		"--client-ca-file="+a.pki.ca(), "--tls-cert-file="+serving.certFile, "--tls-private-key-file="+serving.keyFile,
+		"--kubelet-client-certificate="+kubelet.certFile, "--kubelet-client-key="+kubelet.keyFile,
+		"--kubelet-preferred-address-types=InternalIP", "--profiling=false",
+		// Without it SIGTERM waits a minute for watches, which do not end.
+		"--shutdown-watch-termination-grace-period=1s",
+		"--service-account-issuer=https://kubernetes.default.svc",
+		"--service-account-key-file="+a.pki.saKey(), "--service-account-signing-key-file="+a.pki.saKey())
+	return append(command, at.args...), nil
+}
+
+// Start starts a server that was stopped or killed, on the same data and port,
+// and waits until it is ready.
+func (a *API) Start(ctx context.Context) error {
+	var err error
+	if a.apiserver, err = a.keeper.start(a.home.path("apiserver.log"), a.command...); err != nil {
+		return err
+	}
+	up := func() bool { return a.Ready(ctx) || !a.apiserver.Running() || !a.etcd.Running() }
+	if !node.Poll(ctx, patience, up) || !a.Ready(ctx) {
+		return fmt.Errorf("kube-apiserver does not get ready: %s%s", tail(a.etcd.Log()), tail(a.apiserver.Log()))
+	}
+	return nil
+}
+
+// Ready tells whether the server says that it is.
+func (a *API) Ready(ctx context.Context) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+"/readyz", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := a.probe.Do(req)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err == nil && resp.StatusCode == http.StatusOK
+}
+
+// Stop stops the server with SIGTERM, as an upgrade does, and waits for its end;
+// etcd stays. It is killed where it takes longer than 30 s.
+func (a *API) Stop() { stop(a.apiserver, 30*time.Second) }
+
+// Kill kills the server: connections end without a word.
+func (a *API) Kill() { a.apiserver.Kill() }
+
+// Freeze stops the server as it is: connections stay and get no answer.
+func (a *API) Freeze() error { return freeze(a.apiserver) }
+
+// Thaw ends a Freeze.
+func (a *API) Thaw() error { return a.apiserver.Signal(unix.SIGCONT) }
+
+// As is a client with a certificate for that user and those groups.
+func (a *API) As(t T, user string, groups ...string) Client {
+	t.Helper()
+	other, name := a.Client, "user-"+strings.NewReplacer(":", "-", "/", "-").Replace(user)
+	var err error
+	if other.Kubeconfig, err = a.pki.kubeconfig(name, a.URL, pkix.Name{CommonName: user, Organization: groups}); err != nil {
+		t.Fatalf("%v", err)
+	}
+	return other
+}
+
+// Log is what kube-apiserver has said.
+func (a *API) Log() string { return readText(a.home.path("apiserver.log")) }
+
+// Close kills everything and removes Dir.
+func (a *API) Close() error {
+	a.keeper.close()
+	for _, p := range []*node.Process{a.etcd, a.apiserver} {
+		if p != nil {
+			p.Exited(patience) // killed by the keeper; reaped here
+		}
+	}
+	if err := a.home.remove(); err != nil {
+		return fmt.Errorf("API server's leftovers: %w", err)
+	}
+	return nil
+}
+
+// Main is for TestMain: it runs the tests with an API server that they share and
+// returns the exit status.
+func Main(run func(*API) int) int {
+	a, err := StartAPI(context.Background())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "API server:", err)
+		return 1
+	}
+	status := run(a)
+	if err := a.Close(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return status
+}
+
+// tail is the end of a log, for a message.
+func tail(log string) string {
+	return log[max(0, len(log)-4000):]
+}

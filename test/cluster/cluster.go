@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// ErrForeign is the error of what can only be done to a cluster of the test's own.
+var ErrForeign = errors.New("not possible in a cluster that KUBECONFIG names")
+
+// Cluster is a Kubernetes with nodes that have a libvirt. Its embedded Client is
+// cluster-admin. Methods are for one goroutine at a time.
+type Cluster struct {
+	Client
+	// Nodes are node-a and node-b, or those of a foreign cluster that take pods.
+	Nodes []*Node
+
+	own *own // nil: a foreign cluster
+}
+
+// Start starts a cluster of two nodes, or takes the one that KUBECONFIG names.
+// Commands on the nodes of the latter are run by E2E_NODE_EXEC, a command in
+// which {node} is the node's name and to which a shell script is added as one
+// argument: "ssh root@{node}" or "docker exec -i {node} sh -c". The caller
+// closes the cluster.
+func Start(ctx context.Context) (*Cluster, error) {
+	if config := os.Getenv("KUBECONFIG"); config != "" {
+		return foreign(ctx, config)
+	}
+	o, err := startOwn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{Client: o.api.Client, own: o}
+	for _, m := range o.machines {
+		c.Nodes = append(c.Nodes, &Node{Name: m.name, machine: m})
+	}
+	return c, nil
+}
+
+func foreign(ctx context.Context, config string) (*Cluster, error) {
+	enter := strings.Fields(os.Getenv("E2E_NODE_EXEC"))
+	if len(enter) == 0 {
+		return nil, errors.New(`KUBECONFIG is set, E2E_NODE_EXEC is not: how are commands run on the nodes? "ssh root@{node}"`)
+	}
+	kubectl, err := program("kubectl")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "vmgrace-e2e-")
+	if err != nil {
+		return nil, fmt.Errorf("directory for kubeconfigs: %w", err)
+	}
+	c := &Cluster{Client: Client{Kubeconfig: config, kubectl: kubectl, dir: dir}}
+	if err := c.findNodes(ctx, enter); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// findNodes fills in the nodes that take pods.
+func (c *Cluster) findNodes(ctx context.Context, enter []string) error {
+	out, err := c.TryKubectl(ctx, "", "get", "nodes", "-o", "json")
+	if err != nil {
+		return err
+	}
+	var list struct {
+		Items []struct {
+			Metadata struct{ Name string }
+			Spec     struct {
+				Unschedulable bool
+				Taints        []struct{ Effect string }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		return fmt.Errorf("list of nodes: %w", err)
+	}
+	for _, item := range list.Items {
+		free := !item.Spec.Unschedulable
+		for _, taint := range item.Spec.Taints {
+			free = free && taint.Effect == "PreferNoSchedule"
+		}
+		if free {
+			c.Nodes = append(c.Nodes, &Node{Name: item.Metadata.Name, enter: enter})
+		}
+	}
+	if len(c.Nodes) < 2 {
+		return fmt.Errorf("two nodes that take pods are needed, this cluster has %d", len(c.Nodes))
+	}
+	return nil
+}
+
+// Own tells whether the cluster was started by Start: only then can its control
+// plane be stopped.
+func (c *Cluster) Own() bool { return c.own != nil }
+
+// API is the cluster's etcd and kube-apiserver, to be stopped, killed and frozen;
+// ErrForeign where they are somebody else's.
+func (c *Cluster) API() (*API, error) {
+	if c.own == nil {
+		return nil, fmt.Errorf("the API server: %w", ErrForeign)
+	}
+	return c.own.api, nil
+}
+
+// Dir has the cluster's files, logs among them: apiserver.log, node-a/kubelet.log.
+// Of a foreign cluster it has nothing to read.
+func (c *Cluster) Dir() string { return c.dir }
+
+// Import gives the image in an OCI archive to all nodes, under the name that the
+// archive has for it.
+func (c *Cluster) Import(ctx context.Context, archive string) error {
+	for _, n := range c.Nodes {
+		if err := n.importImage(ctx, archive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close kills everything in the cluster and removes its files. A foreign cluster
+// is left as it is.
+func (c *Cluster) Close() error {
+	if c.own != nil {
+		return c.own.close()
+	}
+	if err := os.RemoveAll(c.dir); err != nil {
+		return fmt.Errorf("kubeconfigs: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,119 @@
+package kubernetes
+
+import (
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestADeletedVMIEndsItsGuestGracefully(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{}, "terminationGracePeriodSeconds: 60")
+	w.api.Kubectl(t, "delete", "vmi", v.Name)
+	v.WaitGone(t, soon)
+	v.stopped("VMIDeleted", "Graceful", "ShutdownStarted", "ShutdownCompleted")
+}
+
+func TestADeletedVMIOfADeafGuestIsDestroyedAtItsDeadline(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 3")
+	from := time.Now()
+	w.api.Kubectl(t, "delete", "vmi", v.Name)
+	v.terminated(from, 3*time.Second, 2*time.Second) // kubectl and the watch take their time
+	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+}
+
+func TestAVMIWithAFinalizerIsDeletedWhenItSaysSo(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 2")
+	w.api.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"metadata":{"finalizers":["kubevirt.io/test"]}}`)
+	w.api.Kubectl(t, "delete", "vmi", v.Name, "--wait=false")
+	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	w.api.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+}
+
+func TestVMIAndLauncherAtOnceAreOneShutdown(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 4")
+	from := v.signal()
+	w.api.Kubectl(t, "delete", "vmi", v.Name)
+	w.api.Kubectl(t, "delete", "pod", "launcher-"+v.Name, "--wait=false")
+	v.terminated(from, 4*time.Second, 50*ms)
+	v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
+}
+
+func TestAPodKilledEarlierMovesTheDeadline(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 60")
+	from := time.Now()
+	w.api.Kubectl(t, "delete", "pod", "launcher-"+v.Name, "--grace-period=5", "--wait=false")
+	v.signal()
+	v.terminated(from, 3*time.Second, time.Second)
+	v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "GraceShortened", "ShutdownForced")
+}
+
+func TestAnEditedGracePeriodCountsUntilTheShutdownStarts(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 30")
+	v.waitGrace(30)
+	edit := func(seconds string) {
+		w.api.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"spec":{"terminationGracePeriodSeconds":`+seconds+`}}`)
+	}
+	edit("3")
+	v.waitGrace(3)
+	from := v.signal()
+	node.Eventually(t, soon, func() bool { return v.launcher.Status().Deadline != "" }, "no shutdown")
+	edit("90")
+	v.terminated(from, 3*time.Second, 50*ms)
+	v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
+}
+
+func TestGraceZeroAndInvalidGrace(t *testing.T) {
+	w := given(t, api)
+	zero := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 0")
+	invalid := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: -7")
+	invalid.waitGrace(30)
+	invalid.told("InvalidGracePeriod")
+	w.api.Kubectl(t, "delete", "vmi", zero.Name)
+	zero.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	if n := w.agent.Metrics(t)[`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`]; n != 0 {
+		t.Errorf("a guest without grace was asked %v times", n)
+	}
+	invalid.untouched()
+}
+
+func TestAVMIThatMovesAwayIsForgottenAndItsVMLeftAlone(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 2")
+	w.api.Kubectl(t, "label", "--overwrite", "vmi", v.Name, "kubevirt.io/nodeName=node-b")
+	node.Eventually(t, soon, func() bool { _, ok := v.record(); return !ok }, "the record is still there")
+	w.api.Kubectl(t, "delete", "vmi", v.Name)
+	node.Never(t, 4*time.Second, v.Gone, "the VM of a VMI that moved away was shut down")
+	v.told()
+}
+
+func TestAVMIOfTheSameNameIsNotTheOldOne(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 2")
+	// Given: deleted and made again while no agent looks.
+	w.agent.Kill()
+	w.api.Kubectl(t, "delete", "vmi", v.Name)
+	w.vmi(v.Name, "terminationGracePeriodSeconds: 600")
+	w.agent.Start(t)
+	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+}
+
+func TestAnAgentKilledInMidGraceKeepsTheDeadlineOfADeletedVMI(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 5")
+	w.api.Kubectl(t, "delete", "vmi", v.Name)
+	node.Eventually(t, soon, func() bool { return v.launcher.Status().Deadline != "" }, "no shutdown")
+	deadline, err := time.Parse(time.RFC3339Nano, v.launcher.Status().Deadline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.agent.Restart(t)
+	v.terminated(deadline, 0, 50*ms)
+	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+}

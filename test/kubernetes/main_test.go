@@ -1,0 +1,206 @@
+// Package kubernetes runs the agent against a real API server and real guests.
+// There is no kubelet: what it does, a test does. test/e2e has the whole.
+package kubernetes
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+var (
+	machine *node.Node
+	// api is the server of all tests that do not harm it.
+	api *cluster.API
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(node.Main(func(n *node.Node) int {
+		machine = n
+		return cluster.Main(func(a *cluster.API) int { api = a; return m.Run() })
+	}))
+}
+
+const (
+	here = "node-a"
+	soon = 20 * time.Second
+	ms   = time.Millisecond
+)
+
+// world is an agent with its API server.
+type world struct {
+	*testing.T
+	api   *cluster.API
+	agent *node.Agent
+}
+
+// given starts an agent on a server that has the CRDs.
+func given(t *testing.T, a *cluster.API, args ...string) world {
+	t.Helper()
+	w := world{t, a, machine.ClusterAgent(t, a.Kubeconfig, here, args...)}
+	w.installCRDs()
+	w.agent.Start(t)
+	return w
+}
+
+func (w world) installCRDs() {
+	w.Helper()
+	w.api.Kubectl(w, "apply", "-k", "../../deploy/crds")
+	w.api.Kubectl(w, "wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "--timeout=20s")
+}
+
+// vm is a VMI with its guest, its launcher pod and that pod's shim.
+type vm struct {
+	*node.Guest
+	w        world
+	pod      string
+	launcher *node.Launcher
+	shim     *node.Process
+}
+
+// vmi makes a VMI of this node and returns its UID.
+func (w world) vmi(name, spec string) string {
+	w.Helper()
+	w.api.KubectlApply(w, fmt.Sprintf(`
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata:
+  name: %s
+  namespace: default
+  labels: {kubevirt.io/nodeName: %s}
+spec: {%s}
+`, name, here, spec))
+	return w.get("vmi", name, "{.metadata.uid}")
+}
+
+func (w world) get(kind, name, path string) string {
+	w.Helper()
+	return strings.TrimSpace(w.api.Kubectl(w, "get", kind, name, "-o", "jsonpath="+path))
+}
+
+// launcherPod makes a pod that is bound to this node; no kubelet touches it.
+func (w world) launcherPod(name, uid string, seconds int) string {
+	w.Helper()
+	w.api.KubectlApply(w, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: launcher-%[1]s
+  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %[2]q}
+  annotations: {kubevirt.io/domain: %[1]s}
+spec:
+  nodeName: %[3]s
+  terminationGracePeriodSeconds: %[4]d
+  containers: [{name: launcher, image: none}]
+`, name, uid, here, seconds))
+	return w.get("pod", "launcher-"+name, "{.metadata.uid}")
+}
+
+// guarded makes a VM with everything that belongs to it. spec is the VMI's.
+func (w world) guarded(s node.Spec, spec string) vm {
+	w.Helper()
+	s.Namespace = "default"
+	g := machine.Boot(w, s)
+	uid := w.vmi(g.Name, spec)
+	pod := w.launcherPod(g.Name, uid, 600)
+	v := vm{Guest: g, w: w, pod: pod, launcher: w.agent.PodLauncher(w, "default", g.Name, uid, pod)}
+	v.UID = uid
+	v.shim = v.launcher.Shim(w, "--pid-file="+v.launcher.Path("vm.pid"))
+	v.waitGuarded()
+	return v
+}
+
+func (v vm) waitGuarded() {
+	v.w.Helper()
+	node.Eventually(v.w, soon, func() bool {
+		s, ok := v.w.agent.StatusOf(v.w, v.Guest)
+		return ok && s.UID == v.UID && v.launcher.Status().Phase == "Running"
+	}, "%s is not guarded", v.Domain)
+}
+
+// record is what node-agent status says; ok is false without a record.
+func (v vm) record() (node.VMStatus, bool) { return v.w.agent.StatusOf(v.w, v.Guest) }
+
+func (v vm) waitGrace(seconds int) {
+	v.w.Helper()
+	node.Eventually(v.w, soon, func() bool {
+		s, ok := v.record()
+		return ok && s.GracePeriodSeconds == int64(seconds)
+	}, "the grace period of %s does not become %d s", v.Domain, seconds)
+}
+
+func (v vm) signal() time.Time {
+	v.w.Helper()
+	now := time.Now()
+	if err := v.shim.Signal(syscall.SIGTERM); err != nil {
+		v.w.Fatal(err)
+	}
+	return now
+}
+
+// untouched asserts that the VM goes on and no shutdown has begun.
+func (v vm) untouched() {
+	v.w.Helper()
+	if s, ok := v.record(); v.Gone() || !ok || s.Phase != "Running" {
+		v.w.Errorf("%s: gone %v, record %v %+v; want it untouched\n%s", v.Domain, v.Gone(), ok, s, v.w.agent.Log())
+	}
+}
+
+// stopped waits for the end of the VM and of its record, and for these Events
+// on its VMI, each once and no others.
+func (v vm) stopped(cause, outcome string, events ...string) {
+	v.w.Helper()
+	s := v.launcher.WaitStopped(v.w, time.Minute)
+	if s.Cause != cause || s.Outcome != outcome || s.UID != v.UID {
+		v.w.Errorf("status.json of %s: %+v; want %s, %s\n%s", v.Domain, s, cause, outcome, v.w.agent.Log())
+	}
+	node.Eventually(v.w, soon, func() bool { _, ok := v.record(); return !ok }, "the record of %s is still there", v.Domain)
+	v.told(events...)
+}
+
+func (v vm) told(events ...string) {
+	v.w.Helper()
+	slices.Sort(events)
+	node.Eventually(v.w, soon, func() bool { return slices.Equal(v.events(), events) }, "Events of %s: want %v", v.Domain, events)
+}
+
+// events lists the reasons of the VMI's Events, one for each time it was told.
+func (v vm) events() []string {
+	out := v.w.api.Kubectl(v.w, "get", "events", "--field-selector", "involvedObject.kind=VirtualMachineInstance,involvedObject.uid="+v.UID,
+		"-o", `jsonpath={range .items[*]}{.reason}/{.source.component}/{.count}{"\n"}{end}`)
+	var reasons []string
+	for _, line := range strings.Fields(out) {
+		reason, rest, _ := strings.Cut(line, "/")
+		if rest != "node-agent/1" {
+			reason = line // not as it should be
+		}
+		reasons = append(reasons, reason)
+	}
+	slices.Sort(reasons)
+	return reasons
+}
+
+// terminated asserts when QEMU got its SIGTERM: not before from+after.
+func (v vm) terminated(from time.Time, after, slack time.Duration) {
+	v.w.Helper()
+	v.WaitGone(v.w, after+soon)
+	s, ok := v.Terminated()
+	if late := s.At.Sub(from.Add(after)); !ok || late < 0 || late > slack {
+		v.w.Errorf("%s: SIGTERM %v after the deadline (logged: %v), want 0 to %v\n%s", v.Domain, late, ok, slack, v.w.agent.Log())
+	}
+}
+
+// watchUp is the metric.
+func (w world) watchUp() float64 { return w.agent.Metrics(w)["vmgrace_vmi_watch_up"] }
+
+func (w world) waitWatch(up float64) {
+	w.Helper()
+	node.Eventually(w, time.Minute, func() bool { return w.watchUp() == up }, "vmgrace_vmi_watch_up does not become %v", up)
+}

@@ -1,0 +1,123 @@
+package kubernetes
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestWithoutAPIServerALaunchersSignalStillCountsAndEventsComeLater(t *testing.T) {
+	own := cluster.NewAPI(t)
+	w := given(t, own)
+	v := w.guarded(node.Spec{}, "terminationGracePeriodSeconds: 60")
+	own.Stop()
+	w.waitWatch(0)
+	v.signal()
+	v.WaitGone(t, soon)
+	if s := v.launcher.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome != "Graceful" {
+		t.Errorf("%+v", s)
+	}
+	w.startAPI()
+	v.stopped("LauncherSignal", "Graceful", "ShutdownStarted", "ShutdownCompleted")
+	w.waitWatch(1)
+}
+
+func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
+	own := cluster.NewAPI(t)
+	w := given(t, own)
+	signalled := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 2")
+	deleted := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 3")
+	kept := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 4")
+	for v, seconds := range map[*vm]int{&signalled: 2, &deleted: 3, &kept: 4} {
+		v.waitGrace(seconds)
+	}
+	w.agent.Kill()
+	own.Kubectl(t, "delete", "vmi", deleted.Name)
+	own.Stop()
+
+	w.agent.Start(t)
+	from := signalled.signal()
+	signalled.terminated(from, 2*time.Second, 50*ms)
+	deleted.untouched()
+	kept.untouched()
+
+	w.startAPI()
+	deleted.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	signalled.stopped("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
+	kept.untouched()
+}
+
+func (w world) startAPI() {
+	w.Helper()
+	if err := w.api.Start(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestALostCRDTakesNoVMAlong(t *testing.T) {
+	own := cluster.NewAPI(t)
+	w := given(t, own)
+	var vms []vm
+	for range 5 {
+		vms = append(vms, w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1"))
+	}
+	for _, v := range vms {
+		v.waitGrace(1)
+	}
+	// One of them has a finalizer: it shows a deletionTimestamp that nobody set.
+	own.Kubectl(t, "patch", "vmi", vms[0].Name, "--type=merge", "-p", `{"metadata":{"finalizers":["kubevirt.io/test"]}}`)
+	own.Kubectl(t, "delete", "crd", "virtualmachineinstances.kubevirt.io", "--wait=false")
+	node.Never(t, 5*time.Second, func() bool { return vms[0].Gone() || vms[1].Gone() }, "a VM went with its CRD")
+	own.Kubectl(t, "patch", "vmi", vms[0].Name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	w.waitWatch(0)
+	w.agent.Restart(t)
+	for _, v := range vms {
+		v.untouched()
+	}
+
+	// When the CRD is back, the old VMIs' absence still is no deletion.
+	w.installCRDs()
+	w.waitWatch(1)
+	node.Never(t, 5*time.Second, func() bool { return vms[0].Gone() || vms[4].Gone() }, "a VM went when its CRD came back")
+	for _, v := range vms {
+		v.untouched()
+	}
+	// And work goes on: with a VMI that was made again, and by the launcher.
+	again := vms[1]
+	again.UID = w.vmi(again.Name, "terminationGracePeriodSeconds: 2")
+	again.waitGrace(2)
+	own.Kubectl(t, "delete", "vmi", again.Name)
+	node.Eventually(t, soon, again.Gone, "the deletion of a VMI that was made again is not noticed")
+	from := vms[2].signal()
+	vms[2].terminated(from, time.Second, 50*ms)
+	vms[3].untouched()
+}
+
+func TestWithoutRightsNoVMIsTouched(t *testing.T) {
+	own := cluster.NewAPI(t)
+	w := world{t, own, nil}
+	w.installCRDs()
+	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
+	account := own.ServiceAccount(t, "vmgrace-system", "node-agent")
+	w.agent = machine.ClusterAgent(t, account.Kubeconfig, here).Start(t)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1")
+	v.waitGrace(1)
+	if strings.Contains(w.agent.Log(), "orbidden") {
+		t.Errorf("the ServiceAccount as shipped lacks a right:\n%s", w.agent.Log())
+	}
+
+	own.Kubectl(t, "delete", "clusterrolebinding", "-l", "app.kubernetes.io/name=node-agent")
+	// A watch that runs is not cut by that; the next one is refused.
+	own.Stop()
+	w.startAPI()
+	w.waitWatch(0)
+	own.Kubectl(t, "delete", "vmi", v.Name)
+	node.Eventually(t, time.Minute, func() bool { return strings.Contains(w.agent.Log(), "orbid") }, "the log does not say what is missing")
+	v.untouched()
+
+	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
+	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+}
