@@ -101,6 +101,7 @@ func (s *store[O, T]) Replace(list []any, _ string) error {
 			after[k] = is
 		}
 	}
+	first := !s.listed
 	s.byName, s.listed = after, true
 	s.mu.Unlock()
 	for k, is := range after {
