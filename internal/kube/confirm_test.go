@@ -183,7 +183,7 @@ func TestVMIsWithFinalizersThatGoWithTheirCRDAreNotDeleted(t *testing.T) { crdFa
 func (r *rig) restoreCRD() {
 	r.Helper()
 	r.eventually(func() bool { return r.do("GET", crdPath, "").code == http.StatusNotFound || !r.crdEnds() }, "the CRD's end does not come")
-	if _, err := r.api.TryKubectl(context.Background(), crdYAML, "apply", "-f", "-"); err != nil {
+	if _, err := r.api.TryKubectl(context.Background(), "", "apply", "-f", crdFile); err != nil {
 		r.Fatal(err)
 	}
 	r.eventually(func() bool {

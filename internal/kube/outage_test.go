@@ -105,10 +105,9 @@ func TestRightsThatAreTakenAwayAndGivenBack(t *testing.T) {
 	r.sees("vm", v)
 	r.sees("gone", gone)
 	if strings.Contains(r.logged(), "forbid") {
-		t.Errorf("the rights in rbacYAML do not suffice:\n%s", r.logged())
+		t.Errorf("the rights in deploy/daemonset do not suffice:\n%s", r.logged())
 	}
-	const bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/"
-	r.must("DELETE", bindings+r.name, "")
+	r.must("DELETE", bindings+"/"+r.name, "")
 	r.must("DELETE", r.vmiPath("gone"), "")
 	r.eventually(func() bool { _, err := r.fate("vm", v); return err != nil }, "the rights are still there")
 	r.proxy.cut() // an open watch goes on without rights
@@ -122,7 +121,7 @@ func TestRightsThatAreTakenAwayAndGivenBack(t *testing.T) {
 	if strings.Count(line, "level=WARN") != 1 || !strings.Contains(line, string(forbidden)) || !strings.Contains(line, "deploy/daemonset") {
 		t.Errorf("want one line that says what to do:\n%s", line)
 	}
-	r.api.KubectlApply(t, strings.ReplaceAll(rbacYAML, "NAME", r.name))
+	r.permit()
 	r.eventually(r.Up, "the rights are back, and it is not noticed")
 	r.misses("gone")
 	r.wantFate("gone", gone, FateDeleted)
@@ -143,7 +142,9 @@ func direct(t *testing.T, api *cluster.API) *rig {
 func TestTheAPIServerMayComeLater(t *testing.T) {
 	t.Parallel()
 	api := cluster.NewAPI(t)
-	api.KubectlApply(t, crdYAML)
+	if err := prepare(api); err != nil {
+		t.Fatal(err)
+	}
 	r := direct(t, api)
 	v := r.makeVMI("vm", "", `{}`)
 	api.Kill()
@@ -184,7 +185,9 @@ func TestTheAPIServerMayComeLater(t *testing.T) {
 func TestAFrozenAPIServerIsNoticed(t *testing.T) {
 	t.Parallel()
 	api := cluster.NewAPI(t)
-	api.KubectlApply(t, crdYAML)
+	if err := prepare(api); err != nil {
+		t.Fatal(err)
+	}
 	r := direct(t, api).watching()
 	v := r.makeVMI("vm", "", `{}`)
 	r.sees("vm", v)

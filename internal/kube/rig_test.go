@@ -32,8 +32,8 @@ func TestMain(m *testing.M) {
 	SilenceLibraries()
 	code := cluster.Main(func(a *cluster.API) int {
 		shared = a
-		if out, err := a.TryKubectl(context.Background(), crdYAML, "apply", "-f", "-"); err != nil {
-			fmt.Println(out, err)
+		if err := prepare(a); err != nil {
+			fmt.Println(err)
 			return 1
 		}
 		return m.Run()
@@ -45,38 +45,27 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// crdYAML takes everything, as KubeVirt's own CRD does below spec.
-const crdYAML = `
-apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: virtualmachineinstances.kubevirt.io}
-spec:
-  group: kubevirt.io
-  scope: Namespaced
-  names: {kind: VirtualMachineInstance, listKind: VirtualMachineInstanceList, plural: virtualmachineinstances, singular: virtualmachineinstance, shortNames: [vmi]}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
-`
+// What is shipped is what is tested.
+const (
+	crdFile  = "../../deploy/crds/virtualmachineinstances.yaml"
+	rbacFile = "../../deploy/daemonset/rbac.yaml"
+	role     = "vmgrace-node-agent"
+)
 
-const rbacYAML = `
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRole
-metadata: {name: NAME}
-rules:
-- {apiGroups: [kubevirt.io], resources: [virtualmachineinstances], verbs: [get, list, watch]}
-- {apiGroups: [""], resources: [pods], verbs: [list, watch]}
-- {apiGroups: [""], resources: [events], verbs: [create]}
-- {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], resourceNames: [virtualmachineinstances.kubevirt.io], verbs: [get]}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: NAME}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: NAME}
-subjects: [{kind: User, apiGroup: rbac.authorization.k8s.io, name: NAME}]
-`
+// prepare makes the CRD and the agent's role known to an API server.
+func prepare(a *cluster.API) error {
+	for _, args := range [][]string{
+		{"create", "namespace", "vmgrace-system"},
+		{"apply", "-n", "vmgrace-system", "-f", rbacFile},
+		{"apply", "-f", crdFile},
+		{"wait", "--for=condition=Established", "--timeout=60s", "crd/" + crdName},
+	} {
+		if _, err := a.TryKubectl(context.Background(), "", args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // rig is a Source of a node of its own, at a proxy to a real API server, with
 // a user of its own whose rights are those of the agent.
@@ -108,10 +97,19 @@ func newRigAt(t *testing.T, api *cluster.API) *rig {
 	t.Cleanup(r.admin.http.CloseIdleConnections)
 	r.must("POST", "/api/v1/namespaces", fmt.Sprintf(`{"metadata":{"name":%q}}`, r.name))
 	r.must("POST", "/api/v1/namespaces/"+r.name+"/serviceaccounts", `{"metadata":{"name":"default"}}`)
-	api.KubectlApply(t, strings.ReplaceAll(rbacYAML, "NAME", r.name))
+	r.permit()
 	r.proxy = newProxy(t, api.As(t, r.name).Kubeconfig)
 	r.renew()
 	return r
+}
+
+const bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+
+// permit gives the rig's user the role of the agent.
+func (r *rig) permit() {
+	r.Helper()
+	r.must("POST", bindings, fmt.Sprintf(`{"metadata":{"name":%q},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":%q},
+		"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":%[1]q}]}`, r.name, role))
 }
 
 // renew makes another Source, as a restart of the agent does.

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"runtime"
@@ -35,6 +37,16 @@ func TestAVMIIsSeenAsTheAPIServerHasIt(t *testing.T) {
 		t.Error("somebody was woken for an annotation")
 	}
 	r.wantFate("vm", want, FateHere)
+}
+
+func TestTheFirstListConcernsAllVMsAlsoAnEmptyOne(t *testing.T) {
+	r := newRig(t).watching()
+	r.eventually(func() bool { return r.changes("") == 1 }, "nobody was told that all was listed")
+	r.proxy.cut()
+	r.sees("vm", r.makeVMI("vm", "", `{}`))
+	if n := r.changes(""); n != 1 {
+		t.Errorf("that was said %d times", n)
+	}
 }
 
 func TestADeletionKeepsTheTimeOfItsFirstSight(t *testing.T) {
@@ -160,6 +172,8 @@ func TestAWatchThatFellTooFarBehindListsAgain(t *testing.T) {
 
 func TestAnIllTypedVMIHarmsNoOther(t *testing.T) {
 	r := newRig(t)
+	// KubeVirt's own CRD has no schema either.
+	r.schema(`{"type":"object","x-kubernetes-preserve-unknown-fields":true}`)
 	cases := map[string]struct{ spec, grace string }{
 		"string":   {`{"terminationGracePeriodSeconds":"30"}`, `"30"`},
 		"float":    {`{"terminationGracePeriodSeconds":1.5}`, `1.5`},
@@ -199,6 +213,33 @@ func TestAnIllTypedVMIHarmsNoOther(t *testing.T) {
 	if len(usable) != 2 {
 		t.Errorf("usable as grace periods: %v, want zero and right alone", usable)
 	}
+}
+
+// schema replaces the schema of the CRD until the end of the test, and waits
+// until a VMI with a spec that is none can be made.
+func (r *rig) schema(text string) {
+	r.Helper()
+	var crd struct {
+		Spec struct{ Versions []map[string]any }
+	}
+	if err := json.Unmarshal(r.must("GET", crdPath, "").body, &crd); err != nil {
+		r.Fatal(err)
+	}
+	crd.Spec.Versions[0]["schema"] = map[string]any{"openAPIV3Schema": json.RawMessage(text)}
+	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"versions": crd.Spec.Versions}})
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.must("PATCH", crdPath, string(patch))
+	r.Cleanup(func() {
+		if _, err := r.api.TryKubectl(context.Background(), "", "replace", "-f", crdFile); err != nil {
+			r.Error(err)
+		}
+	})
+	r.eventually(func() bool {
+		return r.do("POST", strings.TrimSuffix(r.vmiPath(""), "/")+"?dryRun=All",
+			`{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","metadata":{"name":"probe"},"spec":1}`).code == http.StatusCreated
+	}, "the schema does not count")
 }
 
 func TestNothingAboutOtherNodesIsSent(t *testing.T) {

@@ -25,9 +25,7 @@ func get(t *testing.T, c cluster.Client) string {
 }
 
 func TestAPIServerKeepsItsDataAndPort(t *testing.T) {
-	begin := time.Now()
-	a := cluster.NewAPI(t)
-	t.Logf("ready after %v", time.Since(begin))
+	a := shared
 	a.KubectlApply(t, configMap)
 
 	for name, end := range map[string]func(){"stop": a.Stop, "kill": a.Kill} {
@@ -49,7 +47,7 @@ func TestAPIServerKeepsItsDataAndPort(t *testing.T) {
 }
 
 func TestFrozenAPIServerIsSilentUntilThawed(t *testing.T) {
-	a := cluster.NewAPI(t)
+	a := shared
 	a.KubectlApply(t, configMap)
 
 	if err := a.Freeze(); err != nil {
@@ -69,7 +67,7 @@ func TestFrozenAPIServerIsSilentUntilThawed(t *testing.T) {
 }
 
 func TestIdentitiesAreWhoTheySay(t *testing.T) {
-	a := cluster.NewAPI(t)
+	a := shared
 	a.Kubectl(t, "create", "serviceaccount", "agent")
 
 	for name, tc := range map[string]struct {

@@ -112,6 +112,14 @@ func (c *Cluster) API() (*API, error) {
 // Of a foreign cluster it has nothing to read.
 func (c *Cluster) Dir() string { return c.dir }
 
+// Log is the end of every log, for a message. Of a foreign cluster it is empty.
+func (c *Cluster) Log() string {
+	if c.own == nil {
+		return ""
+	}
+	return c.own.said()
+}
+
 // Import gives the image in an OCI archive to all nodes, under the name that the
 // archive has for it.
 func (c *Cluster) Import(ctx context.Context, archive string) error {

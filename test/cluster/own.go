@@ -190,7 +190,7 @@ func (o *own) join(ctx context.Context, m *machine) error {
 // ready waits until pods can run: nodes are Ready and without taints, and
 // ServiceAccounts are made.
 func (o *own) ready(ctx context.Context) error {
-	const states = `jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{.spec.taints} {end}`
+	const states = `jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{.spec.taints},{end}`
 	var nodes string
 	var err error
 	up := func() bool {
@@ -198,7 +198,7 @@ func (o *own) ready(ctx context.Context) error {
 		if err == nil {
 			_, err = o.api.TryKubectl(ctx, "", "get", "serviceaccount", "default")
 		}
-		return err == nil && nodes == "True True"
+		return err == nil && nodes == "True,True,"
 	}
 	if !node.Poll(ctx, patience, up) {
 		return fmt.Errorf("the nodes do not get ready: %s: %w%s", nodes, err, o.said())

@@ -144,12 +144,13 @@ type Termination struct {
 
 // Terminated returns the first signal that ended QEMU, by its own log. ok is
 // false as long as there is none; SIGKILL leaves none.
-func (g *Guest) Terminated() (s Termination, ok bool) { return parseTermination(g.QEMULog()) }
+func (g *Guest) Terminated() (s Termination, ok bool) { return ParseTermination(g.QEMULog()) }
 
 // 2026-01-02T03:04:05.678901Z qemu-system-x86_64: terminating on signal 15 from pid 42 (/usr/sbin/libvirtd)
 var terminating = regexp.MustCompile(`(?m)^(\S+Z) \S+ terminating on signal (\d+)(?: from pid (\d+) \((.*)\))?$`)
 
-func parseTermination(log string) (s Termination, ok bool) {
+// ParseTermination finds the first such line in QEMU's log.
+func ParseTermination(log string) (s Termination, ok bool) {
 	m := terminating.FindStringSubmatch(log)
 	if m == nil {
 		return s, false

@@ -33,7 +33,7 @@ func TestTerminationIsParsedFromQEMUsLog(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			got, ok := parseTermination(tc.log)
+			got, ok := ParseTermination(tc.log)
 			if diff := cmp.Diff(tc.want, got); diff != "" || ok != tc.ok {
 				t.Errorf("ok %v, want %v; -want +got:\n%s", ok, tc.ok, diff)
 			}

@@ -159,6 +159,7 @@ func TestWithoutInotifyPlacesAreLookedAtAllTheTime(t *testing.T) {
 		{"max_inotify_watches", "armed=true", "cannot watch a launcher directory"}, // one is refused
 	} {
 		t.Run(c.limit, func(t *testing.T) {
+			t.Parallel()
 			d := pod(t, t.TempDir(), "uid-1")
 			d.mount(t)
 			cmd := exec.Command(os.Args[0])
