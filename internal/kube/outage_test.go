@@ -29,7 +29,17 @@ func TestAnUnusableConfigurationIsSaidInOneLine(t *testing.T) {
 	}
 }
 
+const podLists = "GET /api/v1/pods?field"
+
+type outage struct {
+	*rig
+	v     VMI
+	says  trouble
+	lists int // before it
+}
+
 func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
+	all := map[string]*outage{}
 	for name, c := range map[string]struct {
 		fault http.HandlerFunc
 		says  trouble
@@ -44,32 +54,35 @@ func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
 		"an empty object": {says(200, "application/json", "{}"), strange},
 		"a Status":        {says(200, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","code":404}`), strange},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t)
-			v := r.makeVMI("vm", "", `{}`)
-			r.watching()
-			r.sees("vm", v)
-			const lists = "GET /api/v1/pods?field"
-			before := r.proxy.asked(lists)
-			r.proxy.breaks(c.fault)
-			r.eventually(func() bool { return !r.Up() }, "not noticed")
-			r.eventually(func() bool { return r.proxy.asked(lists) > before+2 }, "nobody tries again")
-			if got, ok := r.VMI(r.name, "vm"); !ok || got != v {
-				t.Errorf("the VMI is now %+v, %v", got, ok)
-			}
-			r.wantFate("vm", v, FateUnknown)
-			begin := time.Now()
-			r.proxy.recover()
-			r.eventually(r.Up, "the return is not noticed")
-			t.Logf("the return was noticed after %v", time.Since(begin))
-			warn, info := strings.Count(r.logged(), "level=WARN"), strings.Count(r.logged(), "level=INFO")
-			if warn != 1 || info != 2 || !strings.Contains(r.logged(), string(c.says)) {
-				t.Errorf("want one line that says %q:\n%s", c.says, r.logged())
-			}
-			r.sees("vm", v)
-		})
+		r := newRig(t)
+		v := r.makeVMI("vm", "", `{}`)
+		all[name] = &outage{rig: r.watching(), v: v, says: c.says}
+		r.sees("vm", v)
+		all[name].lists = r.proxy.asked(podLists)
+		r.proxy.breaks(c.fault)
 	}
+	// All at once: each takes as long as the retries take.
+	for name, o := range all {
+		o.eventually(func() bool { return !o.Up() }, "%s: not noticed", name)
+		o.eventually(func() bool { return o.proxy.asked(podLists) > o.lists+2 }, "%s: nobody tries again", name)
+		if got, ok := o.VMI(o.name, "vm"); !ok || got != o.v {
+			t.Errorf("%s: the VMI is now %+v, %v", name, got, ok)
+		}
+		o.wantFate("vm", o.v, FateUnknown)
+	}
+	begin := time.Now()
+	for _, o := range all {
+		o.proxy.recover()
+	}
+	for name, o := range all {
+		o.eventually(o.Up, "%s: the return is not noticed", name)
+		warn, info := strings.Count(o.logged(), "level=WARN"), strings.Count(o.logged(), "level=INFO")
+		if warn != 1 || info != 2 || !strings.Contains(o.logged(), string(o.says)) {
+			t.Errorf("%s: want one line that says %q:\n%s", name, o.says, o.logged())
+		}
+		o.sees("vm", o.v)
+	}
+	t.Logf("the last return was noticed after %v", time.Since(begin))
 }
 
 func TestEmptyListsProveNothing(t *testing.T) {

@@ -1,0 +1,173 @@
+// Package rules checks deploy/monitoring/rules.yaml with Prometheus's own
+// parser, and by its engine that each alert fires when it should and is silent
+// when it should be.
+package rules
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/util/annotations"
+)
+
+const file = "../../deploy/monitoring/rules.yaml"
+
+func alerts(t *testing.T) map[string]rulefmt.Rule {
+	t.Helper()
+	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	for _, err := range errs {
+		t.Error(err)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	found := map[string]rulefmt.Rule{}
+	for _, g := range groups.Groups {
+		for _, r := range g.Rules {
+			found[r.Alert] = r
+		}
+	}
+	return found
+}
+
+// Series are written as in promtool's unit tests, one sample a minute.
+var cases = []struct {
+	alert, name string
+	series      []string
+	fires       bool
+}{
+	{"VmgraceAgentDown", "one of two is down", []string{`up{job="vmgrace",instance="a"} 1x30`, `up{job="vmgrace",instance="b"} 0x30`}, true},
+	{"VmgraceAgentDown", "none is known", nil, true},
+	{"VmgraceAgentDown", "all answer", []string{`up{job="vmgrace",instance="a"} 1x30`}, false},
+	{"VmgraceAgentDown", "another job is down", []string{`up{job="vmgrace"} 1x30`, `up{job="other"} 0x30`}, false},
+	{"VmgraceDestroyFailed", "the first one", []string{`vmgrace_destroys_total{via="failed"} _x27 1x2`}, true},
+	{"VmgraceDestroyFailed", "one more", []string{`vmgrace_destroys_total{via="failed"} 1x27 2x2`}, true},
+	{"VmgraceDestroyFailed", "long ago", []string{`vmgrace_destroys_total{via="failed"} 3x30`}, false},
+	{"VmgraceDestroyFailed", "destroys that worked", []string{`vmgrace_destroys_total{via="signal"} 0+1x30`}, false},
+	{"VmgraceLibvirtDown", "down", []string{`vmgrace_libvirt_up 0x30`}, true},
+	{"VmgraceLibvirtDown", "up", []string{`vmgrace_libvirt_up 1x30`}, false},
+	{"VmgraceWatchDown", "down", []string{`vmgrace_vmi_watch_up 0x30`}, true},
+	{"VmgraceWatchDown", "up", []string{`vmgrace_vmi_watch_up 1x30`}, false},
+	{"VmgraceDeadlineOvershoot", "one of three was late", []string{
+		`vmgrace_deadline_overshoot_seconds_count 5x25 8x5`, `vmgrace_deadline_overshoot_seconds_bucket{le="0.5"} 5x25 7x5`}, true},
+	{"VmgraceDeadlineOvershoot", "all in time", []string{
+		`vmgrace_deadline_overshoot_seconds_count 5x25 8x5`, `vmgrace_deadline_overshoot_seconds_bucket{le="0.5"} 5x25 8x5`}, false},
+	{"VmgraceDeadlineOvershoot", "late long ago", []string{
+		`vmgrace_deadline_overshoot_seconds_count 8x30`, `vmgrace_deadline_overshoot_seconds_bucket{le="0.5"} 5x30`}, false},
+	{"VmgraceRejected", "the first one", []string{`vmgrace_rejected_total{reason="record"} _x27 1x2`}, true},
+	{"VmgraceRejected", "one more", []string{`vmgrace_rejected_total{reason="name"} 4x27 5x2`}, true},
+	{"VmgraceRejected", "long ago", []string{`vmgrace_rejected_total{reason="name"} 4x30`}, false},
+}
+
+func TestEachAlertFiresWhenItShould(t *testing.T) {
+	rules := alerts(t)
+	for _, c := range cases {
+		t.Run(c.alert+"/"+c.name, func(t *testing.T) {
+			rule, ok := rules[c.alert]
+			if !ok {
+				t.Fatalf("no alert %s in %s", c.alert, file)
+			}
+			if got := evaluate(t, rule.Expr, c.series); (len(got) > 0) != c.fires {
+				t.Errorf("fires = %v, want %v: %v", len(got) > 0, c.fires, got)
+			}
+		})
+	}
+}
+
+func TestEachAlertIsTestedBothWays(t *testing.T) {
+	for name := range alerts(t) {
+		for _, fires := range []bool{true, false} {
+			tested := false
+			for _, c := range cases {
+				tested = tested || c.alert == name && c.fires == fires
+			}
+			if !tested {
+				t.Errorf("no case in which %s fires = %v", name, fires)
+			}
+		}
+	}
+}
+
+// evaluate evaluates an expression half an hour after the first sample.
+func evaluate(t *testing.T, expr string, series []string) promql.Vector {
+	t.Helper()
+	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 100000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{})})
+	defer engine.Close()
+	query, err := engine.NewInstantQuery(t.Context(), memory(t, series), nil, expr, time.Unix(0, 0).Add(30*time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer query.Close()
+	got, err := query.Exec(t.Context()).Vector()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Clone(got)
+}
+
+// memory is a database of these series.
+func memory(t *testing.T, series []string) storage.Queryable {
+	t.Helper()
+	var all []storage.Series
+	for _, text := range series {
+		name, values, err := parser.NewParser(parser.Options{}).ParseSeriesDesc(text)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		var samples []chunks.Sample
+		for minute, v := range values {
+			if !v.Omitted {
+				samples = append(samples, sample{at: int64(minute) * 60000, value: v.Value})
+			}
+		}
+		all = append(all, storage.NewListSeries(name, samples))
+	}
+	find := func(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+		return &set{series: slices.DeleteFunc(slices.Clone(all), func(s storage.Series) bool {
+			return slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(s.Labels().Get(m.Name)) })
+		})}
+	}
+	return &storage.MockQueryable{MockQuerier: &storage.MockQuerier{SelectMockFunction: find}}
+}
+
+// set goes through series.
+type set struct {
+	series []storage.Series
+	at     storage.Series
+}
+
+func (s *set) Next() bool {
+	if len(s.series) == 0 {
+		return false
+	}
+	s.at, s.series = s.series[0], s.series[1:]
+	return true
+}
+func (s *set) At() storage.Series                { return s.at }
+func (s *set) Err() error                        { return nil }
+func (s *set) Warnings() annotations.Annotations { return nil }
+
+// sample is a number at a time in milliseconds.
+type sample struct {
+	at    int64
+	value float64
+}
+
+func (s sample) ST() int64                     { return 0 }
+func (s sample) T() int64                      { return s.at }
+func (s sample) F() float64                    { return s.value }
+func (s sample) H() *histogram.Histogram       { return nil }
+func (s sample) FH() *histogram.FloatHistogram { return nil }
+func (s sample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
+func (s sample) Copy() chunks.Sample           { return s }
