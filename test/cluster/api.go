@@ -53,7 +53,7 @@ func NewAPI(t T) *API {
 			t.Logf("kube-apiserver said:\n%s", tail(a.Log()))
 		}
 		if err := a.Close(); err != nil {
-			t.Logf("API server: %v", err)
+			t.Fatalf("%v", err)
 		}
 	})
 	return a

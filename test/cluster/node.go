@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Node is a machine of the cluster. Methods may be called at once.
+// Node is a machine of the cluster. Methods may be called at once, but for the
+// restarts of one node.
 type Node struct {
 	// Name is the node's name in Kubernetes.
 	Name string
