@@ -24,6 +24,7 @@ type memoryCluster struct {
 	err     error
 	takes   time.Duration
 	asked   int
+	settles time.Duration // until Events survive the agent
 	events  []Event
 	watched string // the pod whose launcher directory is watched
 }
@@ -77,6 +78,13 @@ func (c *memoryCluster) watch(_, pod string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.watched = pod
+}
+
+func (c *memoryCluster) Settle(ctx context.Context, _, _ string) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(c.settles):
+	}
 }
 
 func (c *memoryCluster) told() []string {

@@ -63,6 +63,7 @@ func (k *keeper) letGo(status *signals.Status) {
 		kept := false
 		if status != nil && wait(ctx) {
 			err = insist(ctx, func() (err error) { kept, err = k.answer(dir, *status, &rec); return err })
+			k.settle(ctx)
 		}
 		return func() {
 			if err != nil {

@@ -192,3 +192,24 @@ func TestAVMWithoutLauncherPodIsGuardedForItsVMI(t *testing.T) {
 		}
 	})
 }
+
+func TestARecordOutlivesItsShutdownUntilItsEventsAreSettled(t *testing.T) {
+	inCluster(t, "5", func(r *rig, c *memoryCluster) {
+		r.api(func(c *memoryCluster) { c.settles = time.Second })
+		r.sigterm(pod1)
+		r.after(5*time.Second + 500*time.Millisecond)
+		if _, ok := r.record(); !ok {
+			t.Error("an agent that dies now would take the Events along")
+		}
+		r.after(time.Second)
+		r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)
+
+		// An API server and a disk that hang hold up nobody for ever.
+		r.api(func(c *memoryCluster) { c.settles = time.Hour })
+		r.hv.Start(fake.Guest{Name: domain})
+		r.after(15 * time.Second)
+		r.sigterm(pod1)
+		r.after(10 * time.Second)
+		r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)
+	})
+}

@@ -58,7 +58,7 @@ type Meter interface {
 }
 
 // Cluster is what the API server says. Its methods do not block, but for
-// Confirm.
+// Confirm and Settle.
 type Cluster interface {
 	// Synced tells whether VMI and Pods know: once everything was listed.
 	Synced() bool
@@ -69,6 +69,9 @@ type Cluster interface {
 	Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error)
 	// Report tells the VMI's users, sooner or later, and once per Event.Key.
 	Report(Event)
+	// Settle waits until what was reported of a VM survives this agent, or ctx
+	// ends.
+	Settle(ctx context.Context, namespace, name string)
 }
 
 // VMI is a VirtualMachineInstance of this node.
@@ -137,6 +140,7 @@ const (
 	// server after the agent's start.
 	clusterPatience = time.Second
 	confirmTimeout  = 10 * time.Second
+	settleTimeout   = 2 * time.Second
 )
 
 func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {

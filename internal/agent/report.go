@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -36,6 +37,16 @@ func (k *keeper) reportAs(reason, key string, warning bool, message string) bool
 		Reason: reason, Message: message, Warning: warning, Key: key, At: k.cfg.Clock.Wall().UTC(),
 	})
 	return true
+}
+
+// settle is called before a record is let go of: until then an agent that dies
+// leaves its reports to the next one.
+func (k *keeper) settle(ctx context.Context) {
+	if k.cfg.Cluster != nil {
+		ctx, cancel := bounded(ctx, settleTimeout)
+		defer cancel()
+		k.cfg.Cluster.Settle(ctx, k.namespace, k.name)
+	}
 }
 
 // reportStart is called when the shutdown is durable, or cannot be.

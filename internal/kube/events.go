@@ -33,21 +33,28 @@ const (
 // outbox holds the Events that the API server has not taken yet, and sees to
 // it that each is told once: its name follows from what it says.
 //
-// It lives in memory. Whoever wants an Event to survive a restart keeps it
-// and reports it again: the API server refuses the second one by its name.
+// What is not told soon goes onto the shelf, where it survives a restart.
 type outbox struct {
-	log   *slog.Logger
-	added chan struct{}
+	log    *slog.Logger
+	shelf  Shelf // nil: Events live as long as the agent
+	added  chan struct{}
+	unkept chan struct{}
 
 	mu    sync.Mutex
 	queue []Event
 	known map[string]bool
-	order []string // of known, oldest first
-	full  bool     // and this was said
+	order []string        // of known, oldest first
+	full  bool            // and this was said
+	kept  map[string]bool // on the shelf
+	// changed is closed when the queue or the shelf has changed.
+	changed chan struct{}
 }
 
-func newOutbox(log *slog.Logger) *outbox {
-	return &outbox{log: log, added: make(chan struct{}, 1), known: map[string]bool{}}
+func newOutbox(log *slog.Logger, shelf Shelf) *outbox {
+	return &outbox{
+		log: log, shelf: shelf, added: make(chan struct{}, 1), unkept: make(chan struct{}, 1),
+		known: map[string]bool{}, kept: map[string]bool{}, changed: make(chan struct{}),
+	}
 }
 
 func (o *outbox) add(e Event) {
@@ -70,9 +77,11 @@ func (o *outbox) add(e Event) {
 			o.log.Warn("too many Events wait for the API server; the oldest are dropped", "kept", maxQueue)
 		}
 	}
-	select {
-	case o.added <- struct{}{}:
-	default:
+	for _, wake := range []chan struct{}{o.added, o.unkept} {
+		select {
+		case wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -90,9 +99,15 @@ func (o *outbox) first() (Event, bool) {
 // done takes an Event out, which may have been dropped meanwhile.
 func (o *outbox) done(e Event) {
 	o.mu.Lock()
-	defer o.mu.Unlock()
 	if len(o.queue) > 0 && o.queue[0] == e {
 		o.queue = o.queue[1:]
+	}
+	kept := o.kept[e.name()]
+	delete(o.kept, e.name())
+	o.news()
+	o.mu.Unlock()
+	if kept {
+		o.unshelve(e.name())
 	}
 }
 

@@ -156,7 +156,7 @@ func TestAnEventThatAlwaysFailsHoldsUpNoOther(t *testing.T) {
 
 func TestTheQueueOfEventsIsBounded(t *testing.T) {
 	var log strings.Builder
-	o := newOutbox(slog.New(slog.NewTextHandler(&log, nil)))
+	o := newOutbox(slog.New(slog.NewTextHandler(&log, nil)), nil)
 	for i := range 3 * maxNames {
 		o.add(Event{Name: "vm", UID: fmt.Sprint(i), Message: strings.Repeat("ä", 5000)})
 	}

@@ -57,6 +57,7 @@ type health struct {
 	watches map[string]*watchHealth // by resource
 	said    map[trouble]bool        // in this outage
 	up      bool
+	begun   bool // it was up once
 }
 
 type watchHealth struct {
@@ -79,6 +80,13 @@ func (h *health) isUp() bool {
 	return h.up
 }
 
+// pending: a list or a watch was asked for, so there is none.
+func (h *health) pending(resource string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.watches[resource].established, h.up = false, false
+}
+
 func (h *health) established(resource string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,8 +96,9 @@ func (h *health) established(resource string) {
 			return
 		}
 	}
-	if !h.up {
-		h.up = true
+	h.up = true
+	if len(h.said) > 0 || !h.begun {
+		h.begun = true
 		clear(h.said)
 		h.log.Info("VMIs and launcher pods are watched")
 	}

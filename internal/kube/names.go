@@ -9,6 +9,9 @@ var (
 	uidForm   = regexp.MustCompile(`^[a-zA-Z0-9-]{1,64}$`)
 )
 
+// maxLabel is how long a label's value may be, and so a node's name here.
+const maxLabel = 63
+
 // vmKey names a VMI.
 type vmKey struct{ namespace, name string }
 

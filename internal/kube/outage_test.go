@@ -25,7 +25,11 @@ func TestAnUnusableConfigurationIsSaidInOneLine(t *testing.T) {
 		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "--kubeconfig") {
 			t.Errorf("%q: %v", file, err)
 		}
-		t.Log(err)
+	}
+	for _, name := range []string{"", "Node", "a b", "../x", strings.Repeat("n", 64), "-n"} {
+		if _, err := New(Config{Kubeconfig: shared.Kubeconfig, Node: name}); err == nil || !strings.Contains(err.Error(), "--node-name") {
+			t.Errorf("node name %q: %v", name, err)
+		}
 	}
 }
 
@@ -195,6 +199,35 @@ func TestTheAPIServerMayComeLater(t *testing.T) {
 	}
 }
 
+func TestAServerThatTakesRequestsAndNeverAnswersIsNoticed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	v := r.makeVMI("vm", "", `{}`)
+	r.watching()
+	r.sees("vm", v)
+	r.proxy.breaks(hang)
+	begin := time.Now()
+	r.eventually(func() bool { return !r.Up() }, "such a server counts as up")
+	t.Logf("it was noticed after %v", time.Since(begin))
+	r.eventually(func() bool { return strings.Contains(r.logged(), string(unreachable)) }, "nothing is said")
+	t.Logf("and said after %v", time.Since(begin))
+	r.sees("vm", v)
+	r.proxy.recover()
+	r.eventually(r.Up, "the return is not noticed")
+	r.sees("late", r.makeVMI("late", "", `{}`))
+}
+
+func TestWatchesThatEndAtOnceCostNoChange(t *testing.T) {
+	r := newRig(t).watching()
+	r.proxy.breaksFor(func(q *http.Request) bool { return q.URL.Query().Get("watch") != "" }, says(200, "application/json", ""))
+	r.proxy.cut()
+	v := r.makeVMI("vm", "", `{}`)
+	r.sees("vm", v)
+	r.must("DELETE", r.vmiPath("vm"), "")
+	r.misses("vm")
+	r.wantFate("vm", v, FateDeleted)
+}
+
 func TestAFrozenAPIServerIsNoticed(t *testing.T) {
 	t.Parallel()
 	api := cluster.NewAPI(t)
@@ -217,6 +250,9 @@ func TestAFrozenAPIServerIsNoticed(t *testing.T) {
 	}
 	begin = time.Now()
 	r.eventually(r.Up, "the thaw is not noticed")
+	if n := strings.Count(r.logged(), "\n"); n != 3 {
+		t.Errorf("%d lines, want up, down, up:\n%s", n, r.logged())
+	}
 	t.Logf("its thaw was noticed after %v", time.Since(begin))
 	late := r.makeVMI("late", "", `{}`)
 	r.sees("late", late)

@@ -15,6 +15,8 @@ type Config struct {
 	Node string
 	Log  *slog.Logger
 	Now  func() grace.Mono
+	// Shelf may be nil.
+	Shelf Shelf
 	// Changed is called with the namespace and name of a VMI whenever what VMI
 	// or Pods says of it may have changed; with empty ones when that is so of
 	// all: VMIs were listed for the first time. It must not block.

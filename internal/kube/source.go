@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,10 @@ type Source struct {
 
 // New fails only for a configuration that cannot be used. It asks nobody.
 func New(cfg Config) (*Source, error) {
+	// An empty one would select what is on no node.
+	if !subdomain.MatchString(cfg.Node) || len(cfg.Node) > maxLabel {
+		return nil, fmt.Errorf("--node-name %q cannot be a node's name in Kubernetes: give the one that kubectl get nodes shows", cfg.Node)
+	}
 	c, err := newClients(cfg.Kubeconfig)
 	if err != nil {
 		return nil, err
@@ -36,7 +41,7 @@ func New(cfg Config) (*Source, error) {
 	return &Source{
 		clients: c, node: cfg.Node,
 		health: newHealth(cfg.Log, cfg.Now, vmiResource, podResource),
-		outbox: newOutbox(cfg.Log),
+		outbox: newOutbox(cfg.Log, cfg.Shelf),
 		vmis: &store[*vmi, instance]{
 			strip: func(o *vmi, was instance) instance { return stripVMI(cfg.Node, cfg.Now, o, was.vmi) },
 			tell:  func(was, is instance) { changed(cmp.Or(is.name, was.name)) },
@@ -75,6 +80,7 @@ func (s *Source) Run(ctx context.Context) error {
 		}, &corev1.Pod{}, s.pods)
 	})
 	running.Go(func() { s.outbox.deliver(ctx, s.post) })
+	running.Go(func() { s.outbox.keep(ctx) })
 	running.Wait()
 	s.clients.http.CloseIdleConnections()
 	return nil
@@ -121,3 +127,9 @@ func (s *Source) Pods(namespace, name string) []Pod {
 
 // Report queues an Event. It never blocks.
 func (s *Source) Report(e Event) { s.outbox.add(e) }
+
+// Settle waits until the Events of a VM are told, or kept for the next agent,
+// or ctx ends.
+func (s *Source) Settle(ctx context.Context, namespace, name string) {
+	s.outbox.settle(ctx, namespace, name)
+}

@@ -77,7 +77,7 @@ func (v *vmi) DeepCopyObject() runtime.Object {
 // DeepCopyObject is what the library wants of every object.
 func (l *vmiList) DeepCopyObject() runtime.Object {
 	out := &vmiList{TypeMeta: l.TypeMeta, Items: make([]vmi, len(l.Items))}
-	l.ListMeta.DeepCopyInto(&out.ListMeta)
+	l.DeepCopyInto(&out.ListMeta)
 	for i := range l.Items {
 		item := &l.Items[i]
 		out.Items[i] = vmi{TypeMeta: item.TypeMeta, Spec: item.Spec}

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	listTimeout = 30 * time.Second
+	listTimeout = 20 * time.Second
 	// openTimeout is how long a watch may take to begin.
-	openTimeout = 30 * time.Second
+	openTimeout = 20 * time.Second
 	// over is how long a watch may outlast the time that the server was told.
 	over = time.Minute
 )
@@ -54,6 +54,7 @@ func (s *source) Watch(o metav1.ListOptions) (watch.Interface, error) {
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
+	s.health.pending(s.resource)
 	l, result := s.empty(), s.request(&o).Do(ctx)
 	err := result.Error()
 	if err == nil {
@@ -74,6 +75,7 @@ func (s *source) WatchWithContext(parent context.Context, o metav1.ListOptions) 
 		lasts += time.Duration(*o.TimeoutSeconds) * time.Second
 	}
 	o.Watch = true
+	s.health.pending(s.resource)
 	w, err := s.request(&o).Watch(ctx)
 	if err == nil {
 		// Where the request times out the library returns a watch that has

@@ -267,7 +267,7 @@ func TestNothingAboutOtherNodesIsSent(t *testing.T) {
 }
 
 func TestAStoredVMICostsLessThanAKiB(t *testing.T) {
-	const n = 20_000
+	const n = 5_000
 	heap := func() uint64 {
 		var m runtime.MemStats
 		runtime.GC()

@@ -43,6 +43,7 @@ func (c cluster) Report(e agent.Event) { c.Source.Report(kube.Event(e)) }
 func (o *Options) openCluster(changed func(namespace, name string), log *slog.Logger) (*kube.Source, error) {
 	source, err := kube.New(kube.Config{
 		Kubeconfig: o.Kubeconfig, Node: o.NodeName, Log: log, Now: clock{}.Now, Changed: changed,
+		Shelf: shelf{filepath.Join(o.StateDir, "events")},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%w; --kubeconfig names a file, --standalone goes without an API server", err)

@@ -20,6 +20,8 @@ func TestWithoutAPIServerALaunchersSignalStillCountsAndEventsComeLater(t *testin
 	if s := v.launcher.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome != "Graceful" {
 		t.Errorf("%+v", s)
 	}
+	node.Eventually(t, soon, func() bool { _, ok := v.record(); return !ok }, "the record is still there")
+	w.agent.Restart(t) // what it has not told, the next one tells
 	w.startAPI()
 	v.stopped("LauncherSignal", "Graceful", "ShutdownStarted", "ShutdownCompleted")
 	w.waitWatch(1)
