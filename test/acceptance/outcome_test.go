@@ -76,21 +76,24 @@ func TestGracePeriodZeroIsDestroyedAtOnceWithoutARequest(t *testing.T) {
 func TestAnInvalidGracePeriodIsNeverZero(t *testing.T) {
 	const fallback = 3 * time.Second
 	a := shared.Agent(t, "--default-grace-period=3s").Start(t)
-	for name, stated := range map[string]string{
-		"negative": "-5", "text": `"soon"`, "a fraction": "1.5", "null": "null", "an object": `{"a":1}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := shared.Boot(t, node.Spec{Firmware: true})
-			l := a.Launcher(t, g)
-			l.Write(t, "vm.json", fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q,"gracePeriodSeconds":%s}`, l.Namespace, l.Name, l.UID, stated))
-			v := vm{g, l, nil}
-			v.waitGuarded(t, a)
-			from := time.Now()
-			l.Touch(t)
-			v.terminated(t, from, fallback, 50*ms)
-			v.stopped(t, a, "LauncherSignal", "Forced")
-		})
-	}
+	t.Run("stated as", func(t *testing.T) {
+		for name, stated := range map[string]string{
+			"negative": "-5", "text": `"soon"`, "a fraction": "1.5", "null": "null", "an object": `{"a":1}`,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				g := shared.Boot(t, node.Spec{Firmware: true})
+				l := a.Launcher(t, g)
+				l.Write(t, "vm.json", fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q,"gracePeriodSeconds":%s}`, l.Namespace, l.Name, l.UID, stated))
+				v := vm{g, l, nil}
+				v.waitGuarded(t, a)
+				from := time.Now()
+				l.Touch(t)
+				v.terminated(t, from, fallback, 50*ms)
+				v.stopped(t, a, "LauncherSignal", "Forced")
+			})
+		}
+	})
 	if n := a.Metrics(t)[`vmgrace_rejected_total{reason="grace_period"}`]; n != 4 {
 		t.Errorf("%v rejected grace periods, want 4 (null states none)\n%s", n, a.Log())
 	}
@@ -184,6 +187,7 @@ func TestAGuestAgentIsAskedFirstAndAHungOneLeavesTimeForACPI(t *testing.T) {
 		{"polite agent=deaf", "acpi", 8 * time.Second},
 	} {
 		t.Run(c.behaviour, func(t *testing.T) {
+			t.Parallel()
 			a := shared.Agent(t).Start(t)
 			v := guarded(t, a, shared, node.Spec{Behaviour: c.behaviour, GuestAgent: true}, "--grace-period=10")
 			from := v.signal(t)

@@ -118,6 +118,7 @@ func TestADomainStartedAgainInMidGraceIsLeftAlone(t *testing.T) {
 	a := shared.Agent(t).Start(t)
 	for _, persistent := range []bool{false, true} {
 		t.Run(fmt.Sprintf("persistent=%v", persistent), func(t *testing.T) {
+			t.Parallel()
 			old := guarded(t, a, shared, node.Spec{Behaviour: "deaf", Persistent: persistent}, "--grace-period=8")
 			old.signal(t)
 			old.begun(t)
