@@ -45,7 +45,8 @@ RUN ldconfig -p | grep -q 'libvirt\.so\.0 ' \
  || { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends libvirt0; }
 COPY hack/images-rootfs.sh /
 COPY --from=build /src/bin/node-agent /
-RUN sh /images-rootfs.sh /rootfs /node-agent "$(ldconfig -p | sed -n 's/.*libvirt\.so\.0 .* => //p')"
+# All of libvirt*.so.0: the agent's binding loads libvirt-admin, too.
+RUN sh /images-rootfs.sh /rootfs /node-agent $(ldconfig -p | sed -n 's/.*libvirt[a-z-]*\.so\.0 .* => //p')
 
 # The label has our own licence; the libraries' are in /usr/share/doc.
 FROM scratch AS node-agent

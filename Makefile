@@ -57,9 +57,10 @@ test-faults: deps build ## crashes, faults and a soak: 20 minutes
 	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -tags $(TAGS) -count=1 -p 1 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: lint
-lint: ## golangci-lint
+lint: ## golangci-lint, and the alerts by Prometheus's own library
 	$(TOOL) golangci-lint config verify
 	$(TOOL) golangci-lint run ./...
+	cd hack/rules && GOWORK=off go test ./...
 
 # VULNDB=file:///some/dir is for a machine without the internet: a copy of the
 # database. Without any database this fails: not checked is not clean.

@@ -25,3 +25,6 @@ func (Points) Launchers(hear func(name string)) func(name string) { return hear 
 
 // Domains returns hear.
 func (Points) Domains(hear func(hypervisor.Event)) func(hypervisor.Event) { return hear }
+
+// VMs returns hear.
+func (Points) VMs(hear func(namespace, name string)) func(namespace, name string) { return hear }

@@ -103,6 +103,9 @@ func (p Points) Ports(c agent.Config) agent.Config {
 	c.Launcher = func(namespace, name, pod string) agent.Launcher {
 		return launchers{launcher(namespace, name, pod), p.points}
 	}
+	if c.Cluster != nil {
+		c.Cluster = clusters{c.Cluster, p.points}
+	}
 	return c
 }
 
@@ -119,5 +122,13 @@ func (p Points) Domains(hear func(hypervisor.Event)) func(hypervisor.Event) {
 	return func(ev hypervisor.Event) {
 		defer p.around("hint-domain")()
 		hear(ev)
+	}
+}
+
+// VMs puts points around the hint that the API server says something new.
+func (p Points) VMs(hear func(namespace, name string)) func(namespace, name string) {
+	return func(namespace, name string) {
+		defer p.around("hint-cluster")()
+		hear(namespace, name)
 	}
 }

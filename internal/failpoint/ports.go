@@ -4,6 +4,7 @@ package failpoint
 
 import (
 	"context"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -97,4 +98,24 @@ func (l launchers) WriteStatus(s signals.Status) error {
 func (l launchers) RemoveTrigger(uid string, seen watch.FileID) error {
 	defer l.around("remove-trigger")()
 	return l.Launcher.RemoveTrigger(uid, seen)
+}
+
+type clusters struct {
+	agent.Cluster
+	*points
+}
+
+func (c clusters) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error) {
+	defer c.around("confirm")()
+	return c.Cluster.Confirm(ctx, namespace, name, uid, created)
+}
+
+func (c clusters) Report(e agent.Event) {
+	defer c.around("report-" + e.Reason)()
+	c.Cluster.Report(e)
+}
+
+func (c clusters) Settle(ctx context.Context, namespace, name string) {
+	defer c.around("settle")()
+	c.Cluster.Settle(ctx, namespace, name)
 }

@@ -41,7 +41,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	points := failpoint.New()
 	from, err := o.sources(
 		points.Launchers(func(name string) { a.LauncherChanged(name) }),
-		func(namespace, name string) { a.ClusterChanged(namespace, name) }, log)
+		points.VMs(func(namespace, name string) { a.ClusterChanged(namespace, name) }), log)
 	if err != nil {
 		return err
 	}

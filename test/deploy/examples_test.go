@@ -1,0 +1,123 @@
+package deploy
+
+import (
+	"encoding/xml"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/vmgrace/vmgrace/internal/launcher"
+)
+
+// example applies the example as a user does, in a namespace at the
+// pod-security level "restricted", and returns its VMI's UID and its pod.
+func example(t *testing.T) (uid string, pod corev1.Pod) {
+	t.Helper()
+	installCRDs(t)
+	api.Kubectl(t, "label", "--overwrite", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
+	kubectl := api.Command(t.Context()).Path
+	run := exec.CommandContext(t.Context(), root+"deploy/examples/run", "node-a")
+	run.Env = append(os.Environ(), "KUBECONFIG="+api.Kubeconfig, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
+	if out, err := run.CombinedOutput(); err != nil {
+		t.Fatalf("run: %v\n%s", err, out)
+	}
+	text := api.Kubectl(t, "get", "pod", "virt-launcher-example", "-o", "yaml")
+	if err := yaml.Unmarshal([]byte(text), &pod); err != nil {
+		t.Fatal(err)
+	}
+	return api.Kubectl(t, "get", "vmi", "example", "-o", "jsonpath={.metadata.uid}"), pod
+}
+
+func TestTheExampleIsAllowedWhereOnlyRestrictedPodsAre(t *testing.T) {
+	uid, pod := example(t)
+	if got := pod.Labels["kubevirt.io"] + " " + pod.Labels["kubevirt.io/created-by"] + " " + pod.Annotations["kubevirt.io/domain"]; got != "virt-launcher "+uid+" example" {
+		t.Errorf("labels and annotation: %q", got)
+	}
+	if o := pod.OwnerReferences; len(o) != 1 || string(o[0].UID) != uid || o[0].Kind != "VirtualMachineInstance" {
+		t.Errorf("owner %+v: deleting the VMI would leave the pod", o)
+	}
+	if got := api.Kubectl(t, "get", "vmi", "example", "-o", `jsonpath={.metadata.labels.kubevirt\.io/nodeName}`); got != "node-a" {
+		t.Errorf("the VMI is on %q", got)
+	}
+}
+
+func TestTheExamplesPodOutlastsItsVM(t *testing.T) {
+	_, pod := example(t)
+	grace, err := strconv.Atoi(api.Kubectl(t, "get", "vmi", "example", "-o", "jsonpath={.spec.terminationGracePeriodSeconds}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := *pod.Spec.TerminationGracePeriodSeconds; got < int64(grace)+15 {
+		t.Errorf("the pod has %d s, the VM %d s: not enough to tidy up", got, grace)
+	}
+}
+
+func TestTheExamplesShimAcceptsItsFlagsAndVolume(t *testing.T) {
+	uid, pod := example(t)
+	c := pod.Spec.Containers[0]
+	env := map[string]string{}
+	key := regexp.MustCompile(`^metadata\.(namespace|labels\['(.*)'\]|annotations\['(.*)'\])$`)
+	for _, e := range c.Env {
+		m := key.FindStringSubmatch(e.ValueFrom.FieldRef.FieldPath)
+		switch {
+		case m == nil:
+			t.Fatalf("%s comes from %s", e.Name, e.ValueFrom.FieldRef.FieldPath)
+		case m[2] != "":
+			env[e.Name] = pod.Labels[m[2]]
+		case m[3] != "":
+			env[e.Name] = pod.Annotations[m[3]]
+		default:
+			env[e.Name] = pod.Namespace
+		}
+	}
+	config, err := launcher.ParseConfig(c.Args, func(name string) string { return env[name] })
+	if err != nil {
+		t.Fatalf("the shim refuses its arguments: %v", err)
+	}
+	if vm := config.VM; vm.Namespace != "default" || vm.Name != "example" || vm.UID != uid {
+		t.Errorf("the shim takes its VM for %+v", vm)
+	}
+	if len(c.VolumeMounts) != 1 || c.VolumeMounts[0].MountPath != config.Dir || filepath.Dir(config.PIDFile) != config.Dir {
+		t.Errorf("mounts %+v, launcher directory %s, pid file %s", c.VolumeMounts, config.Dir, config.PIDFile)
+	}
+	at := slices.IndexFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == "vmgrace" && v.EmptyDir != nil })
+	if at < 0 || pod.Spec.Volumes[at].EmptyDir.Medium != corev1.StorageMediumMemory || pod.Spec.Volumes[at].EmptyDir.SizeLimit.String() != "1Mi" {
+		t.Errorf("volumes %+v", pod.Spec.Volumes)
+	}
+}
+
+func TestTheExamplesDomainStarts(t *testing.T) {
+	text := read(t, "deploy/examples/domain.xml")
+	var domain struct {
+		Name string `xml:"name"`
+	}
+	if err := xml.Unmarshal([]byte(text), &domain); err != nil || domain.Name != "default_example" {
+		t.Fatalf("domain %q: %v", domain.Name, err)
+	}
+	file := filepath.Join(machine.Dir, "example.xml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	machine.Virsh(t, "create", file)
+	if got := strings.TrimSpace(machine.Virsh(t, "domstate", "default_example")); got != "running" {
+		t.Errorf("the domain is %s", got)
+	}
+	machine.Virsh(t, "destroy", "default_example")
+}
+
+func TestTheExampleSaysHowItIsUsed(t *testing.T) {
+	err := exec.CommandContext(t.Context(), root+"deploy/examples/run").Run()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
+		t.Errorf("run without a node: %v, want exit status 2", err)
+	}
+}

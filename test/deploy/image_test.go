@@ -1,0 +1,193 @@
+package deploy
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// image is an OCI archive of make images, unpacked.
+type image struct {
+	root   string // the image's file system
+	config struct {
+		User       string
+		Entrypoint []string
+		Labels     map[string]string
+	}
+	created string
+}
+
+func openImage(t *testing.T, name string) image {
+	t.Helper()
+	home := os.Getenv("VMGRACE_CLUSTER")
+	if home == "" {
+		user, err := os.UserHomeDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		home = filepath.Join(user, ".cache", "vmgrace-cluster")
+	}
+	archive := filepath.Join(home, "product", name+".tar")
+	if _, err := os.Stat(archive); err != nil {
+		t.Fatalf("%v: run make images", err)
+	}
+	dir := t.TempDir()
+	i := image{root: filepath.Join(dir, "root")}
+	if err := os.Mkdir(i.root, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	tar(t, "-xf", archive, "-C", dir)
+	var index, manifest struct {
+		Manifests, Layers []blob
+		Config            blob
+	}
+	parse(t, filepath.Join(dir, "index.json"), &index)
+	if len(index.Manifests) != 1 || index.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "docker.io/vmgrace/"+name+":dev" {
+		t.Fatalf("%s holds %+v", archive, index.Manifests)
+	}
+	parse(t, index.Manifests[0].path(dir), &manifest)
+	for _, layer := range manifest.Layers {
+		tar(t, "-xzf", layer.path(dir), "-C", i.root)
+	}
+	var config struct {
+		Created string
+		Config  any
+	}
+	config.Config = &i.config
+	parse(t, manifest.Config.path(dir), &config)
+	i.created = config.Created
+	return i
+}
+
+type blob struct {
+	Digest      string
+	Annotations map[string]string
+}
+
+func (b blob) path(dir string) string {
+	return filepath.Join(dir, "blobs", "sha256", strings.TrimPrefix(b.Digest, "sha256:"))
+}
+
+func parse(t *testing.T, file string, into any) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err == nil {
+		err = json.Unmarshal(b, into)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func tar(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), "tar", args...).CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v\n%s", err, out)
+	}
+}
+
+func TestImagesSayWhatTheyAre(t *testing.T) {
+	for name, entrypoint := range map[string]string{"node-agent": "/usr/bin/node-agent", "launcher-shim": "/launcher-shim"} {
+		i := openImage(t, name)
+		for _, label := range []string{"title", "description", "source", "licenses", "version"} {
+			if i.config.Labels["org.opencontainers.image."+label] == "" {
+				t.Errorf("%s has no label for its %s", name, label)
+			}
+		}
+		if len(i.config.Entrypoint) != 1 || i.config.Entrypoint[0] != entrypoint {
+			t.Errorf("%s: entrypoint %v", name, i.config.Entrypoint)
+		}
+		if !strings.HasPrefix(i.created, "1970-01-01T00:00:00") {
+			t.Errorf("%s: the date %s is in it, so that no two builds are the same", name, i.created)
+		}
+		out, err := exec.CommandContext(t.Context(), "chroot", i.root, entrypoint, "--version").CombinedOutput()
+		if want := name + " " + i.config.Labels["org.opencontainers.image.version"]; err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s --version: %v, %q, want %q", name, err, out, want)
+		}
+	}
+}
+
+func TestTheShimsImageHasOneProgramAndNoRoot(t *testing.T) {
+	i := openImage(t, "launcher-shim")
+	if i.config.User != "65532:65532" {
+		t.Errorf("user %q", i.config.User)
+	}
+	if got := fmt.Sprint(files(t, i.root)); got != "[LICENSE launcher-shim]" {
+		t.Errorf("files %s", got)
+	}
+}
+
+func TestTheAgentsImageHasNothingButTheAgentAndLibraries(t *testing.T) {
+	i := openImage(t, "node-agent")
+	for _, file := range files(t, i.root) {
+		library := strings.HasPrefix(file, "usr/lib") && strings.Contains(file, ".so")
+		about := strings.HasPrefix(file, "usr/share/doc/") || strings.HasPrefix(file, "var/lib/dpkg/status.d/") || file == "etc/os-release"
+		if !library && !about && file != "usr/bin/node-agent" {
+			t.Errorf("%s is in the image", file)
+		}
+	}
+}
+
+func files(t *testing.T, root string) []string {
+	t.Helper()
+	var all []string
+	err := filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.Type().IsRegular() {
+			path, err = filepath.Rel(root, path)
+			all = append(all, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// The mounts are those of the DaemonSet, read-only where it says so.
+const inImage = `#!/bin/sh
+set -e
+root=%[1]s home=%[2]s
+exec unshare --mount --propagation private sh -c '
+	for dir in /run/libvirt /var/log/libvirt '$home'; do
+		mkdir -p "'$root'$dir"
+	done
+	mkdir -p '$root'/proc
+	mount --bind '$root' '$root'
+	mount --bind /run/libvirt '$root'/run/libvirt
+	mount -o remount,ro,bind '$root'/run/libvirt
+	mount --bind /var/log/libvirt '$root'/var/log/libvirt
+	mount -o remount,ro,bind '$root'/var/log/libvirt
+	mount --bind '$home' '$root$home'
+	mount --rbind /proc '$root'/proc
+	mount -o remount,ro,bind '$root'
+	exec chroot '$root' /usr/bin/node-agent "$@"' sh "$@"
+`
+
+func TestTheAgentInItsImageShutsAGuestDown(t *testing.T) {
+	i := openImage(t, "node-agent")
+	a := machine.Agent(t)
+	a.Path = filepath.Join(t.TempDir(), "node-agent")
+	if err := os.WriteFile(a.Path, fmt.Appendf(nil, inImage, i.root, machine.Dir), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	a.Start(t)
+	node.Eventually(t, 20*time.Second, func() bool { return a.Metrics(t)["vmgrace_libvirt_up"] == 1 }, "the agent talks to libvirt")
+
+	g := machine.Boot(t, node.Spec{Namespace: "vmgrace-image", Firmware: true, Grace: "2"})
+	l := a.Launcher(t, g)
+	l.Touch(t)
+	if got := l.WaitStopped(t, 20*time.Second); got.Outcome != "Forced" {
+		t.Errorf("outcome %s: %+v", got.Outcome, got)
+	}
+	if n := a.Metrics(t)[`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`]; n < 1 {
+		t.Errorf("the guest was asked %v times through libvirt", n)
+	}
+}
