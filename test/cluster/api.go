@@ -100,7 +100,7 @@ func (a *API) start(ctx context.Context, at endpoint) error {
 		return err
 	}
 	a.dir = a.Dir
-	if a.Kubeconfig, err = a.pki.kubeconfig("admin", a.URL, admin); err != nil {
+	if a.Kubeconfig, err = a.pki.kubeconfig("admin", a.URL, admin()); err != nil {
 		return err
 	}
 	if err := a.makeProbe(); err != nil {
@@ -116,10 +116,12 @@ func (a *API) start(ctx context.Context, at endpoint) error {
 	return a.Start(ctx)
 }
 
-var admin = pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}
+func admin() pkix.Name {
+	return pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}
+}
 
 func (a *API) makeProbe() error {
-	id, err := a.pki.issue("probe", admin)
+	id, err := a.pki.issue("probe", admin())
 	if err != nil {
 		return err
 	}

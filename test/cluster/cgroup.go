@@ -14,7 +14,7 @@ import (
 const cgroupRoot = "/sys/fs/cgroup"
 
 // Without these no container starts.
-var controllers = []string{"cpu", "cpuset", "memory", "pids"}
+func controllers() []string { return []string{"cpu", "cpuset", "memory", "pids"} }
 
 // makeCgroup makes the cgroup <cluster>/<node> for the pods of a node, under
 // cgroup v2 or in every hierarchy of v1.
@@ -33,7 +33,7 @@ func makeCgroupV2(cluster, node string) error {
 	have := strings.Fields(readText(filepath.Join(cgroupRoot, "cgroup.controllers")))
 	dir := cgroupRoot
 	for _, below := range []string{cluster, node, ""} {
-		for _, c := range controllers {
+		for _, c := range controllers() {
 			if !slices.Contains(have, c) {
 				return fmt.Errorf("this machine has no cgroup controller %s", c)
 			}
@@ -50,7 +50,7 @@ func makeCgroupV2(cluster, node string) error {
 }
 
 func makeCgroupsV1(cluster, node string) error {
-	for _, c := range append([]string{"devices", "freezer"}, controllers...) {
+	for _, c := range append([]string{"devices", "freezer"}, controllers()...) {
 		if _, err := os.Stat(filepath.Join(cgroupRoot, c, "cgroup.procs")); err != nil {
 			return fmt.Errorf("this machine has no cgroup controller %s: %w", c, err)
 		}

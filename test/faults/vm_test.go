@@ -29,13 +29,21 @@ type vm struct {
 // guarded boots a guest with a shim and waits until the agent guards it.
 func guarded(t *testing.T, a *node.Agent, n *node.Node, s node.Spec, shimArgs ...string) vm {
 	t.Helper()
+	v := launch(t, a, n, s, shimArgs...)
+	node.Eventually(t, soon, func() bool {
+		s, ok := a.StatusOf(t, v.Guest)
+		return ok && s.UID == v.UID && v.launcher.Status().Phase == "Running"
+	}, "%s is not guarded", v.Domain)
+	return v
+}
+
+// launch boots a guest with a shim that has registered it.
+func launch(t *testing.T, a *node.Agent, n *node.Node, s node.Spec, shimArgs ...string) vm {
+	t.Helper()
 	g := n.Boot(t, s)
 	l := a.Launcher(t, g)
 	v := vm{g, l, l.Shim(t, append([]string{fmt.Sprintf("--pid=%d", g.PID)}, shimArgs...)...)}
-	node.Eventually(t, soon, func() bool {
-		s, ok := a.StatusOf(t, g)
-		return ok && s.UID == g.UID && l.Status().Phase == "Running"
-	}, "%s is not guarded", g.Domain)
+	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim of %s does not register", g.Domain)
 	return v
 }
 

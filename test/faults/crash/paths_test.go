@@ -34,8 +34,10 @@ type path struct {
 	// about, and its note of that can only tell how it looks afterwards.
 	outcomes []string
 	// back: the point is for an agent that comes back in mid-grace.
-	back  bool
-	round int // how many VMs at once
+	back   bool
+	round  int           // how many VMs at once
+	cause  string        // as it is told
+	notice time.Duration // how soon an agent that runs notices it
 }
 
 // write is every step of a durable write, in order.
@@ -57,7 +59,7 @@ func call(names ...string) (both []string) {
 
 func paths() []path {
 	remove := []string{"delete.unlink", "delete.fsyncdir", "delete.done"}
-	return []path{
+	all := []path{
 		{
 			name: "forced", spec: node.Spec{Firmware: true}, round: 8, outcomes: []string{"Forced"},
 			points: slices.Concat(
@@ -88,4 +90,8 @@ func paths() []path {
 				call("hint-domain"), []string{"status-Stopped", "remove-trigger", "delete.unlink"}),
 		},
 	}
+	for i := range all {
+		all[i].cause, all[i].notice = "LauncherSignal", time.Second
+	}
+	return all
 }
