@@ -194,7 +194,7 @@ func TestAVMWithoutLauncherPodIsGuardedForItsVMI(t *testing.T) {
 }
 
 func TestARecordOutlivesItsShutdownUntilItsEventsAreSettled(t *testing.T) {
-	inCluster(t, "5", func(r *rig, c *memoryCluster) {
+	inCluster(t, "5", func(r *rig, _ *memoryCluster) {
 		r.api(func(c *memoryCluster) { c.settles = time.Second })
 		r.sigterm(pod1)
 		r.after(5*time.Second + 500*time.Millisecond)

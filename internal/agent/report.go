@@ -52,8 +52,12 @@ func (k *keeper) settle(ctx context.Context) {
 // reportStart is called when the shutdown is durable, or cannot be.
 func (k *keeper) reportStart() {
 	if s := &k.rec.Shutdown; k.rec.ShuttingDown() {
-		k.report(reasonStarted, false, fmt.Sprintf("%s: the guest is asked to shut down and has until %s (grace period %s, stated by: %s)%s",
-			s.Cause, s.DeadlineAt.Format(time.RFC3339), k.rec.Period.Length, k.rec.Period.Source, dry(s.DryRun)))
+		text := fmt.Sprintf("%s: the guest is asked to shut down and has until %s (grace period %s, stated by: %s)",
+			s.Cause, s.DeadlineAt.Format(time.RFC3339), k.rec.Period.Length, k.rec.Period.Source)
+		if s.DryRun {
+			text += "; dry run: nothing is done"
+		}
+		k.report(reasonStarted, false, text)
 	}
 }
 
@@ -73,11 +77,4 @@ func (k *keeper) invalidPeriod(source grace.Source, text string) {
 	if source == grace.SourceVMI {
 		k.reportAs(reasonInvalid, text, true, fmt.Sprintf("terminationGracePeriodSeconds %.64q is invalid; the next source or the default is used", text))
 	}
-}
-
-func dry(yes bool) string {
-	if yes {
-		return "; dry run: nothing is done"
-	}
-	return ""
 }

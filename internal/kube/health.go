@@ -23,6 +23,7 @@ const (
 	forbidden    trouble = "the API server forbids it"
 	notServed    trouble = "the API server does not know the resource"
 	failing      trouble = "the API server fails"
+	busy         trouble = "the API server is busy"
 	strange      trouble = "what answers does not behave like an API server"
 )
 
@@ -45,7 +46,8 @@ func (t trouble) remedy() string {
 }
 
 // persistent is how long another kind of trouble in the same outage must last
-// to be worth another line: a server that starts forbids a lot for a moment.
+// to be worth another line, and a busy server to be worth one: a server that
+// starts refuses a lot for a moment.
 const persistent = 10 * time.Second
 
 // health knows which watches are established, and says so once.
@@ -113,7 +115,7 @@ func (h *health) failed(resource, verb string, err error) {
 		w.trouble, w.since = t, now
 	}
 	w.established, h.up = false, false
-	if h.said[t] || len(h.said) > 0 && now.Sub(w.since) < persistent {
+	if h.said[t] || (t == busy || len(h.said) > 0) && now.Sub(w.since) < persistent {
 		return
 	}
 	h.said[t] = true
@@ -138,7 +140,9 @@ func classify(err error) trouble {
 		return forbidden
 	case apierrors.IsNotFound(err):
 		return notServed
-	case status.Status().Code >= 500 || apierrors.IsTooManyRequests(err):
+	case apierrors.IsTooManyRequests(err):
+		return busy
+	case status.Status().Code >= 500:
 		return failing
 	default:
 		return strange

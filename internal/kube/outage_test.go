@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -8,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/test/cluster"
 )
 
@@ -87,6 +91,32 @@ func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
 		o.sees("vm", o.v)
 	}
 	t.Logf("the last return was noticed after %v", time.Since(begin))
+}
+
+func TestABusyServerIsWorthALineOnlyIfItStaysSo(t *testing.T) {
+	var text strings.Builder
+	now := grace.Mono(0)
+	h := newHealth(slog.New(slog.NewTextHandler(&text, nil)), func() grace.Mono { return now }, "a")
+	h.established("a")
+	refuse := func(n int) {
+		for range n {
+			h.failed("a", "list", apierrors.NewTooManyRequests("storage is (re)initializing", 1))
+			now = now.Add(time.Second)
+		}
+	}
+	refuse(5)
+	if h.isUp() {
+		t.Error("a watch that is refused counts as up")
+	}
+	h.established("a")
+	refuse(9)
+	if strings.Contains(text.String(), "WARN") {
+		t.Errorf("9 s are worth no line:\n%s", text.String())
+	}
+	refuse(20)
+	if strings.Count(text.String(), "WARN") != 1 {
+		t.Errorf("30 s are worth one line:\n%s", text.String())
+	}
 }
 
 func TestEmptyListsProveNothing(t *testing.T) {

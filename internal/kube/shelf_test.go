@@ -99,7 +99,7 @@ func TestEventsThatWaitOutliveTheAgent(t *testing.T) {
 		// When it ends and another one finds the API server back.
 		first.stop()
 		second := newOffice(s, false)
-		time.Sleep(time.Minute)
+		sleep(t.Context(), time.Minute)
 		second.stop()
 		if want := []string{"ShutdownStarted", "ShutdownForced"}; !slices.Equal(second.told, want) {
 			t.Errorf("told %v, want %v", second.told, want)
@@ -118,7 +118,7 @@ func TestAnEventThatIsToldAtOnceNeverReachesTheDisk(t *testing.T) {
 		o.add(event("ShutdownStarted", 0))
 		synctest.Wait()
 		o.settle(t.Context(), "ns", "vm")
-		time.Sleep(time.Minute)
+		sleep(t.Context(), time.Minute)
 		if len(o.told) != 1 || s.count() != 0 {
 			t.Errorf("told %v, kept %d", o.told, s.count())
 		}
@@ -137,7 +137,7 @@ func TestADiskThatFailsHoldsUpNobodyForLong(t *testing.T) {
 		o.mu.Lock()
 		o.down = false
 		o.mu.Unlock()
-		time.Sleep(time.Minute)
+		sleep(t.Context(), time.Minute)
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		if len(o.told) != 1 {

@@ -22,9 +22,10 @@ func (c cluster) VMI(namespace, name string) (agent.VMI, bool) {
 }
 
 func (c cluster) Pods(namespace, name string) []agent.Pod {
-	var pods []agent.Pod
-	for _, p := range c.Source.Pods(namespace, name) {
-		pods = append(pods, agent.Pod(p))
+	known := c.Source.Pods(namespace, name)
+	pods := make([]agent.Pod, len(known))
+	for i, p := range known {
+		pods[i] = agent.Pod(p)
 	}
 	return pods
 }
