@@ -8,20 +8,23 @@
 ARG GO_IMAGE=golang:1.26-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 
-# GO_IMAGE has Go, make, and gcc with libc's headers for cgo. Its libc must not
-# be newer than RUNTIME_IMAGE's.
+# GO_IMAGE has Go, here or in /usr/local/go; a Debian without gcc, which cgo
+# needs, is given it. Its libc must not be newer than RUNTIME_IMAGE's.
 FROM ${GO_IMAGE} AS build
-ENV GOTOOLCHAIN=local
+ENV GOTOOLCHAIN=local PATH=${PATH}:/usr/local/go/bin
+RUN command -v gcc >/dev/null \
+ || { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends gcc libc6-dev ca-certificates; }
 WORKDIR /src
 # Modules first: they change less often than the sources.
 COPY go.mod go.sum ./
 RUN go mod download
-COPY Makefile ./
 COPY cmd cmd
 COPY internal internal
 COPY pkg pkg
 ARG VERSION=unknown
-RUN make bin/node-agent bin/launcher-shim VERSION="${VERSION}"
+# The flags are the Makefile's: test/deploy compares them.
+RUN CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags libvirt_dlopen -ldflags "-X main.version=${VERSION}" -o bin/node-agent ./cmd/node-agent \
+ && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o bin/launcher-shim ./cmd/launcher-shim
 
 # For the launcher container: one static file, which can also be taken from
 # here into any other image (COPY --from=...launcher-shim /launcher-shim /).

@@ -49,7 +49,12 @@ images: ## build both images, without Docker: 2 minutes, then 15 s
 .PHONY: test
 test: deps build k8s images ## all tests, real guests included
 	go vet -tags $(TAGS) ./...
-	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -race -tags $(TAGS) -count=1 -p 1 -timeout 20m $(if $(SUDO),-exec "$(SUDO)") $$(go list ./... | grep -v /test/faults)
+	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -race -tags $(TAGS) -count=1 -p 1 -timeout 20m $(if $(SUDO),-exec "$(SUDO)") $$(go list ./... | grep -v -e /test/faults -e /test/e2e)
+
+# KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
+.PHONY: e2e
+e2e: deps k8s images ## all of it in a cluster of two nodes: 8 minutes
+	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one.
 .PHONY: test-faults

@@ -31,7 +31,7 @@ key() {
 	(
 		cd "$here"
 		echo "$version $builder $(go env GOVERSION GOOS GOARCH)"
-		find Dockerfile .dockerignore LICENSE Makefile go.mod go.sum hack/images*.sh cmd internal pkg \
+		find Dockerfile .dockerignore LICENSE go.mod go.sum hack/images*.sh cmd internal pkg \
 			-type f ! -name '*_test.go' ! -path '*/testdata/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 	) | sha256sum | cut -c 1-12
 }
@@ -65,7 +65,7 @@ make_base() {
 	buildah inspect --type image "$base" >/dev/null 2>&1 && return
 	echo "images: making a base with debootstrap: half a minute, once" >&2
 	container=$(buildah from scratch)
-	"${root[@]}" debootstrap --variant=minbase --include=libvirt0,gcc,libc6-dev,make,ca-certificates \
+	"${root[@]}" debootstrap --variant=minbase --include=libvirt0,gcc,libc6-dev,ca-certificates \
 		bookworm "$(buildah mount "$container")" "$mirror" >"$work/debootstrap.log" ||
 		{ tail -20 "$work/debootstrap.log" >&2; return 1; }
 	buildah umount "$container" >/dev/null

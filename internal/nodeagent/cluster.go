@@ -42,6 +42,7 @@ func (c cluster) Report(e agent.Event) { c.Source.Report(kube.Event(e)) }
 
 // openCluster asks nobody yet: the agent starts with the API server down, too.
 func (o *Options) openCluster(changed func(namespace, name string), log *slog.Logger) (*kube.Source, error) {
+	kube.SilenceLibraries()
 	source, err := kube.New(kube.Config{
 		Kubeconfig: o.Kubeconfig, Node: o.NodeName, Log: log, Now: clock{}.Now, Changed: changed,
 		Shelf: shelf{filepath.Join(o.StateDir, "events")},

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -189,5 +191,30 @@ func TestTheAgentInItsImageShutsAGuestDown(t *testing.T) {
 	}
 	if n := a.Metrics(t)[`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`]; n < 1 {
 		t.Errorf("the guest was asked %v times through libvirt", n)
+	}
+}
+
+// The images have the programs that make build makes, but for the version.
+func TestTheDockerfileBuildsAsTheMakefileDoes(t *testing.T) {
+	flags := func(file string) map[string]bool {
+		found := map[string]bool{}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			_, command, ok := strings.Cut(line, "go build ")
+			if !ok || !strings.Contains(command, "./cmd/") {
+				continue
+			}
+			for _, flag := range []string{"-trimpath", "-tags", "-s -w"} {
+				found[filepath.Base(strings.Fields(command[strings.Index(command, "./cmd/"):])[0])+" "+flag] = strings.Contains(command, flag)
+			}
+		}
+		return found
+	}
+	inMake, inDocker := flags("../../Makefile"), flags("../../Dockerfile")
+	if diff := cmp.Diff(inMake, inDocker); diff != "" || len(inMake) != 6 {
+		t.Errorf("(-Makefile +Dockerfile):\n%s", diff)
 	}
 }
