@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func deaf() node.Spec { return node.Spec{Firmware: true} }
+
+// interrupted runs a change to the agents or their node while one VM is in the
+// middle of its grace period and others, on both nodes, are in peace.
+func interrupted(t *testing.T, cause string, grace int, change func(w *world, peaceful *vm)) {
+	t.Helper()
+	w := given(t)
+	all := w.vms(plan{Spec: deaf(), grace: grace, orphan: true}, plan{Spec: deaf(), grace: 5}, plan{Spec: deaf(), grace: 5, on: w.b})
+	dying := all[0]
+	w.delete(map[string]string{"VMIDeleted": "vmi/" + dying.Name, "LauncherSignal": dying.launcherPod()}[cause])
+	s := dying.begun(cause, time.Duration(grace)*time.Second)
+	w.step("one of them in its grace period")
+
+	change(w, all[1])
+	w.waitAgents()
+	dying.kept(s)
+	w.step("agents ready, the deadline is %.1f s away", time.Until(s.deadline).Seconds())
+	dying.destroyedAt(s.deadline)
+	dying.ended(cause, "Forced", "ShutdownStarted", "ShutdownForced")
+	w.untouched(all[1:]...)
+	for _, v := range all[1:] {
+		v.told()
+	}
+}
+
+func TestARollingUpdateOfTheAgentsKeepsTheDeadlineAndTouchesNoVM(t *testing.T) {
+	interrupted(t, "LauncherSignal", 20, func(w *world, _ *vm) {
+		was := w.agent(w.a)
+		w.Kubectl(w, "rollout", "restart", "-n", agents, "ds/node-agent")
+		w.waitAgents()
+		w.step("rolling update")
+		if is := w.agent(w.a); is == was {
+			w.Errorf("the agent's pod is still %s", is)
+		}
+	})
+}
+
+func TestAnAgentDeletedByForceKeepsTheDeadlineAndTouchesNoVM(t *testing.T) {
+	interrupted(t, "VMIDeleted", 12, func(w *world, _ *vm) {
+		was := w.agent(w.a)
+		w.Kubectl(w, "delete", "pod", "-n", agents, was, "--force", "--grace-period=0")
+		node.Eventually(w, soon, func() bool { is := w.agent(w.a); return is != "" && is != was }, "no new agent")
+		w.step("another agent's pod")
+	})
+}
+
+func TestARestartOfKubeletTouchesNoVMAndNoContainer(t *testing.T) {
+	interrupted(t, "LauncherSignal", 15, func(w *world, peaceful *vm) {
+		w.unchanged(peaceful, "kubelet", w.a.RestartKubelet)
+	})
+}
+
+// A launcher pod that is being deleted meanwhile is another matter: kubelet's
+// call to stop it fails, and kubelet then stops its sandbox, which kills it.
+func TestARestartOfContainerdTouchesNoVMAndNoContainer(t *testing.T) {
+	interrupted(t, "VMIDeleted", 15, func(w *world, peaceful *vm) {
+		w.unchanged(peaceful, "containerd", w.a.RestartContainerd)
+	})
+}
+
+// unchanged restarts something on the first node, where containers have to
+// stay what they are.
+func (w *world) unchanged(v *vm, name string, restart func(context.Context) error) {
+	w.Helper()
+	was, heard := w.containers(w.a, v), w.heartbeat(w.a)
+	if err := restart(w.Context()); err != nil {
+		w.Fatalf("restart of %s: %v", name, err)
+	}
+	node.Eventually(w, soon, func() bool { return w.heartbeat(w.a) != heard }, "kubelet does not come back")
+	w.step("restart of %s", name)
+	if is := w.containers(w.a, v); is != was {
+		w.Errorf("restart of %s: the containers are\n%s\nand were\n%s", name, is, was)
+	}
+}
+
+// containers says which containers the agent on a node and the launcher of a VM
+// there are.
+func (w *world) containers(n *cluster.Node, v *vm) string {
+	w.Helper()
+	const id = `jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}{"\n"}`
+	return w.Kubectl(w, "get", "pod", "-n", agents, w.agent(n), "-o", id) + "\n" + w.Kubectl(w, "get", "-n", namespace, v.launcherPod(), "-o", id)
+}
+
+func (w *world) heartbeat(n *cluster.Node) string {
+	w.Helper()
+	return w.Kubectl(w, "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].lastHeartbeatTime}`)
+}
+
+func TestWithoutTheDaemonSetVMsRunOnAndTheNextOneAdoptsThem(t *testing.T) {
+	w := given(t)
+	all := w.vms(plan{Spec: deaf(), grace: 5}, plan{Spec: deaf(), grace: 30, on: w.b}, plan{Spec: deaf(), grace: 3, orphan: true})
+	kept, dying, deleted := all[0], all[1], all[2]
+	w.delete(dying.launcherPod())
+	s := dying.begun("LauncherSignal", 30*time.Second)
+
+	w.Kubectl(t, "delete", "-k", "../../deploy/daemonset")
+	w.step("kubectl delete -k deploy/daemonset")
+	w.delete("vmi/" + deleted.Name)
+	started := w.make(plan{Spec: deaf(), grace: 4})
+	w.step("a VMI deleted and another VM started without an agent")
+	for _, v := range append(all, started) {
+		v.runs()
+	}
+
+	if err := w.applyAgents(w.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.step("kubectl apply -k deploy/daemonset")
+	started.waitGuarded()
+	w.untouched(kept)
+	dying.kept(s)
+	w.step("adopted")
+	deleted.WaitGone(t, soon)
+	deleted.ended("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	w.delete("vmi/" + started.Name)
+	started.destroyedAt(started.begun("VMIDeleted", 4*time.Second).deadline)
+	dying.destroyedAt(s.deadline)
+	w.untouched(kept)
+}

@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// slow is a guest that takes longer than most would wait.
+func slow() node.Spec { return node.Spec{Behaviour: "slow=7"} }
+
+// evicted asserts that the guest had the time it took.
+func (v *vm) evicted(from time.Time) {
+	v.w.Helper()
+	v.offByItself()
+	if took := time.Since(from); took < 7*time.Second {
+		v.w.Errorf("%s was off after %v; it takes 7 s", v.Domain, took)
+	}
+	v.podGone(from.Add(time.Duration(v.grace+30) * time.Second))
+	v.ended("LauncherSignal", "Graceful", "ShutdownStarted", "ShutdownCompleted")
+}
+
+func TestADrainedNodesGuestsShutDownGracefully(t *testing.T) {
+	w := given(t)
+	v := w.vm(plan{Spec: slow(), grace: 30, on: w.b})
+	stays := w.vm(plan{Spec: deaf(), grace: 5})
+	w.afterwards("uncordon", w.b.Name)
+	from := time.Now()
+	w.Kubectl(t, "drain", w.b.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=90s")
+	w.step("kubectl drain %s", w.b.Name)
+	if !v.Gone(t) {
+		t.Error("the node is drained, and the VM is still there")
+	}
+	v.evicted(from)
+	w.untouched(stays)
+}
+
+func TestANoExecuteTaintShutsGuestsDownGracefully(t *testing.T) {
+	w := given(t)
+	v := w.vm(plan{Spec: slow(), grace: 30})
+	const taint = "vmgrace.dev/e2e"
+	w.afterwards("taint", "node", w.a.Name, taint+"-")
+	from := time.Now()
+	w.Kubectl(t, "taint", "node", w.a.Name, taint+"=1:NoExecute")
+	v.evicted(from)
+	// The agent's own pod is not evicted.
+	w.waitAgents()
+}
+
+func TestAPreemptedLaunchersGuestShutsDownGracefully(t *testing.T) {
+	w := given(t)
+	cpu := w.moreThanHalf()
+	v := w.vm(plan{Spec: slow(), grace: 30, cpu: cpu})
+	w.KubectlApply(t, `
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: vmgrace-e2e}
+value: 1000
+`)
+	w.afterwards("delete", "priorityclass/vmgrace-e2e")
+	w.afterwards("delete", "-n", namespace, "pod/virt-launcher-important", "--grace-period=1")
+	important := w.launcher(plan{Spec: node.Spec{Name: "important"}, on: w.a, cpu: cpu, orphan: true}, "nobody")
+	// Not one of ours.
+	important = strings.Replace(important, "kubevirt.io: virt-launcher", "app: important", 1)
+	important = strings.Replace(important, "restartPolicy: Never", "restartPolicy: Never\n  priorityClassName: vmgrace-e2e", 1)
+	from := time.Now()
+	w.KubectlApply(t, important)
+	v.evicted(from)
+	w.Kubectl(t, "wait", "-n", namespace, "--for=condition=PodScheduled", "pod/virt-launcher-important", "--timeout=30s")
+	w.step("the more important pod is scheduled")
+	if got := w.Kubectl(t, "get", "events", "-n", namespace, "--field-selector", "reason=Preempted,involvedObject.uid="+v.pod, "-o", "name"); got == "" {
+		t.Error("the launcher pod was not preempted")
+	}
+}
+
+// moreThanHalf is so much of the first node's CPU that two do not fit.
+func (w *world) moreThanHalf() string {
+	w.Helper()
+	text := w.Kubectl(w, "get", "node", w.a.Name, "-o", "jsonpath={.status.allocatable.cpu}")
+	number, milli := strings.CutSuffix(text, "m")
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		w.Fatalf("allocatable CPU of %s: %v", w.a.Name, err)
+	}
+	if !milli {
+		n *= 1000
+	}
+	return fmt.Sprintf("%dm", n*6/10)
+}

@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+)
+
+const (
+	agents    = "vmgrace-system"
+	namespace = "vmgrace-e2e"
+	crd       = "crd/virtualmachineinstances.kubevirt.io"
+
+	soon = 30 * time.Second // for what has no promise, on a busy machine
+	ms   = time.Millisecond
+)
+
+// shared is the cluster of all tests. They restore what they break.
+var shared suite
+
+type suite struct {
+	*cluster.Cluster
+	a, b *cluster.Node
+	// rightless are the times in which a test had taken the agents' rights.
+	rightless []window
+	found     []string // what was there before, of what start applies
+}
+
+type window struct{ from, to time.Time }
+
+func TestMain(m *testing.M) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	err := shared.start(ctx)
+	status := 1
+	if err == nil {
+		status = m.Run()
+	}
+	if err = errors.Join(err, shared.end()); err != nil {
+		fmt.Fprintln(os.Stderr, "NOT RUN or not ended:", err)
+		status = 1
+	}
+	stop()
+	os.Exit(status)
+}
+
+func (s *suite) start(ctx context.Context) error {
+	for _, step := range []struct {
+		name string
+		do   func(context.Context) error
+	}{
+		{"a cluster of two nodes", s.startCluster},
+		{"the two images on both nodes", s.importImages},
+		{"kubectl apply -k deploy/crds", s.applyCRDs},
+		{"kubectl apply -k deploy/daemonset, and its pods ready", s.applyAgents},
+		{"a namespace for restricted pods", s.makeNamespace},
+	} {
+		begin := time.Now()
+		if err := step.do(ctx); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
+		}
+		fmt.Fprintf(os.Stderr, "%6.1f s  %s\n", time.Since(begin).Seconds(), step.name)
+	}
+	return nil
+}
+
+func (s *suite) startCluster(ctx context.Context) (err error) {
+	if s.Cluster, err = cluster.Start(ctx); err == nil {
+		s.a, s.b = s.Nodes[0], s.Nodes[1]
+	}
+	return err
+}
+
+// importImages takes what hack/images.sh has made.
+func (s *suite) importImages(ctx context.Context) error {
+	dir := os.Getenv("VMGRACE_CLUSTER")
+	if dir == "" {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return fmt.Errorf("where the images are: %w", err)
+		}
+		dir = filepath.Join(home, ".cache", "vmgrace-cluster")
+	}
+	for _, image := range []string{"node-agent", "launcher-shim"} {
+		if err := s.Import(ctx, filepath.Join(dir, "product", image+".tar")); err != nil {
+			return fmt.Errorf("%w; make images makes it", err)
+		}
+	}
+	return nil
+}
+
+// applyCRDs leaves KubeVirt's, where they are there.
+func (s *suite) applyCRDs(ctx context.Context) error {
+	if s.there(ctx, crd) {
+		return nil
+	}
+	if err := s.kubectl(ctx, "apply", "-k", "../../deploy/crds"); err != nil {
+		return err
+	}
+	return s.kubectl(ctx, "wait", "--for=condition=Established", crd, "--timeout=30s")
+}
+
+func (s *suite) applyAgents(ctx context.Context) error {
+	s.there(ctx, "namespace/"+agents)
+	if err := s.kubectl(ctx, "apply", "-k", "../../deploy/daemonset"); err != nil {
+		return err
+	}
+	return s.agentsReady(ctx)
+}
+
+// agentsReady waits until an agent is ready on each node, and holds on to their
+// logs, which kubelet removes with the pods.
+func (s *suite) agentsReady(ctx context.Context) error {
+	if err := s.kubectl(ctx, "rollout", "status", "-n", agents, "ds/node-agent", "--timeout=90s"); err != nil {
+		return err
+	}
+	for _, n := range s.Nodes {
+		const keep = `mkdir -p /var/log/vmgrace-e2e; for log in /var/log/pods/` + agents + `_node-agent-*/node-agent/*.log; do
+			ln -f "$log" "/var/log/vmgrace-e2e/$(echo "$log" | tr / _)"; done`
+		if _, err := n.TryRun(ctx, nil, keep); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *suite) makeNamespace(ctx context.Context) error {
+	const restricted = `
+apiVersion: v1
+kind: Namespace
+metadata:
+  name: ` + namespace + `
+  labels: {pod-security.kubernetes.io/enforce: restricted}
+`
+	_, err := s.TryKubectl(ctx, restricted, "apply", "-f", "-")
+	return err
+}
+
+// there notes what a foreign cluster has had before.
+func (s *suite) there(ctx context.Context, object string) bool {
+	err := s.kubectl(ctx, "get", object)
+	if err == nil {
+		s.found = append(s.found, object)
+	}
+	return err == nil
+}
+
+func (s *suite) kubectl(ctx context.Context, args ...string) error {
+	_, err := s.TryKubectl(ctx, "", args...)
+	return err
+}
+
+// end removes from a foreign cluster what was not there before.
+func (s *suite) end() error {
+	if s.Cluster == nil {
+		return nil
+	}
+	if s.Own() {
+		return s.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	defer cancel()
+	errs := []error{s.kubectl(ctx, "delete", "namespace", namespace, "--ignore-not-found")}
+	for object, dir := range map[string]string{"namespace/" + agents: "../../deploy/daemonset", crd: "../../deploy/crds"} {
+		if !slices.Contains(s.found, object) {
+			errs = append(errs, s.kubectl(ctx, "delete", "-k", dir, "--ignore-not-found"))
+		}
+	}
+	return errors.Join(append(errs, s.Close())...)
+}

@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestAVMIOfOneNodeNeverMakesAnotherAct(t *testing.T) {
+	w := given(t)
+	v := w.vm(plan{Spec: deaf(), grace: 4})
+	// A domain of the same name, as after a migration that went wrong.
+	twin := w.b.Boot(t, v.Spec)
+	w.delete("vmi/" + v.Name)
+	v.destroyedAt(v.begun("VMIDeleted", 4*time.Second).deadline)
+	v.ended("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	v.forgottenBy(w.b) // or never known
+	if twin.Gone(t) {
+		t.Errorf("the domain of %s on %s is gone as well", v.Domain, w.b.Name)
+	}
+}
+
+// The kernel counts what arrives at the agents' sockets.
+func TestNoByteAboutAVMIArrivesAtAnotherNode(t *testing.T) {
+	w := given(t)
+	const vmis, size = 50, 4096
+	padding := strings.Repeat("x", size)
+	var text strings.Builder
+	for i := range vmis {
+		vmi := w.example("vmi.yaml", "example", fmt.Sprintf("many-%d", i), "namespace: default", "namespace: "+namespace, "nodeName: NODE", "nodeName: "+w.a.Name)
+		text.WriteString(strings.Replace(vmi, "metadata:\n", "metadata:\n  annotations: {padding: "+padding+"}\n", 1) + "\n---\n")
+	}
+	a, b := w.received(w.a), w.received(w.b)
+	begin := time.Now()
+	if _, err := w.TryKubectl(t.Context(), text.String(), "create", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	w.Kubectl(t, "annotate", "vmi", "-n", namespace, "--all", "again=yes")
+	w.delete("vmi", "--all")
+	var atA, atB int
+	node.Eventually(t, soon, func() bool { atA = w.received(w.a) - a; return atA > 3*vmis*size }, "%s does not hear of its VMIs", w.a.Name)
+	atB = w.received(w.b) - b
+	w.step("%d VMIs of %s made, changed and deleted in %.1f s: %d bytes to its agent, %d to that of %s",
+		vmis, w.a.Name, time.Since(begin).Seconds(), atA, atB, w.b.Name)
+	// Bookmarks and answers to pings: not as much as a single VMI.
+	if atB < 0 || atB >= size {
+		t.Errorf("the agent of %s has received %d bytes", w.b.Name, atB)
+	}
+}
+
+var receivedBytes = regexp.MustCompile(`bytes_received:(\d+)`)
+
+// received sums what the agent's connections have received.
+func (w *world) received(n *cluster.Node) int {
+	w.Helper()
+	sum := 0
+	found := receivedBytes.FindAllStringSubmatch(n.Run(w, `ss -tinpH | grep -A1 '"node-agent"'`), -1)
+	for _, m := range found {
+		bytes, err := strconv.Atoi(m[1])
+		if err != nil {
+			w.Fatal(err)
+		}
+		sum += bytes
+	}
+	if len(found) == 0 {
+		w.Fatalf("the agent of %s has no connection", n.Name)
+	}
+	return sum
+}
+
+func TestAVMIThatMovedIsForgottenAndItsOldVMLeftAlone(t *testing.T) {
+	w := given(t)
+	v := w.vm(plan{Spec: deaf(), grace: 4, orphan: true})
+	there := w.b.Boot(t, v.Spec)
+	w.Kubectl(t, "label", "--overwrite", "vmi", "-n", namespace, v.Name, "kubevirt.io/nodeName="+w.b.Name)
+	v.forgottenBy(w.a)
+	node.Eventually(t, soon, func() bool { r, ok := v.recordOn(w.b); return ok && r.UID == v.uid }, "%s does not guard it", w.b.Name)
+	w.step("forgotten by %s, known to %s", w.a.Name, w.b.Name)
+
+	w.delete("vmi/" + v.Name)
+	there.WaitGone(t, soon)
+	v.forgottenBy(w.b)
+	v.told("ShutdownStarted", "ShutdownForced")
+	w.step("deleted: its VM on %s is gone", w.b.Name)
+	node.Never(t, 6*time.Second, func() bool { return v.Gone(t) }, "the VM that was left behind on %s was shut down", w.a.Name)
+}

@@ -1,0 +1,182 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// own is the API server of a cluster that is ours to break.
+func (w *world) own(needs string) *cluster.API {
+	w.Helper()
+	api, err := w.API()
+	if err != nil {
+		w.Fatalf("NOT RUN on this cluster: needs %s: %v", needs, err)
+	}
+	return api
+}
+
+// stop stops the API server until the test starts it again or ends.
+func (w *world) stop(api *cluster.API) {
+	w.Helper()
+	api.Stop()
+	w.restore(func(ctx context.Context) error {
+		if api.Ready(ctx) {
+			return nil
+		}
+		return api.Start(ctx)
+	})
+	w.waitWatch("0", w.a, w.b)
+	w.step("API server stopped, the agents know")
+}
+
+func (w *world) start(api *cluster.API) {
+	w.Helper()
+	if err := api.Start(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	w.step("API server started")
+}
+
+// container is what a container runtime calls the first container of a pod.
+func (w *world) container(in, pod string) string {
+	w.Helper()
+	var id string
+	_, err := fmt.Sscanf(w.Kubectl(w, "get", pod, "-n", in, "-o", "jsonpath={.status.containerStatuses[0].containerID}"), "containerd://%s", &id)
+	if err != nil {
+		w.Fatalf("container of %s: %v", pod, err)
+	}
+	return id
+}
+
+// kill signals a container's first process as containerd does, without kubelet.
+func (w *world) kill(n *cluster.Node, container, signal string) {
+	w.Helper()
+	n.Run(w, "ctr -n k8s.io tasks kill -s "+signal+" "+container)
+}
+
+func TestWithoutAPIServerALaunchersSignalCountsAndEventsComeLater(t *testing.T) {
+	w := given(t)
+	api := w.own("an API server that may be stopped")
+	v := w.vm(plan{grace: 60})
+	launcher := w.container(namespace, v.launcherPod())
+	w.stop(api)
+	w.kill(v.Node, launcher, "SIGTERM")
+	v.offByItself()
+	node.Eventually(t, soon, func() bool { s := v.launcherStatus(); return s.Phase == "Stopped" && s.Outcome == "Graceful" }, "status.json: %+v", v.launcherStatus())
+	w.start(api)
+	v.ended("LauncherSignal", "Graceful", "ShutdownStarted", "ShutdownCompleted")
+	w.waitWatch("1", w.a, w.b)
+}
+
+func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
+	w := given(t)
+	api := w.own("an API server that may be stopped")
+	all := w.vms(plan{Spec: deaf(), grace: 2}, plan{Spec: deaf(), grace: 3, orphan: true}, plan{Spec: deaf(), grace: 4})
+	signalled, deleted, kept := all[0], all[1], all[2]
+	launcher, agent := w.container(namespace, signalled.launcherPod()), w.container(agents, "pod/"+w.agent(w.a))
+	// A VMI is deleted while the agent does not look.
+	w.kill(w.a, agent, "SIGSTOP")
+	w.delete("vmi/" + deleted.Name)
+	api.Stop()
+	w.kill(w.a, agent, "SIGKILL")
+	node.Eventually(t, 2*soon, func() bool { return w.metric(w.a, "vmgrace_recovered_records_total") != "" }, "kubelet does not start the agent again")
+	w.stop(api)
+
+	w.kill(w.a, launcher, "SIGTERM")
+	var s node.Status
+	node.Eventually(t, soon, func() bool { s = signalled.launcherStatus(); return s.Deadline != "" }, "no shutdown of %s begins", signalled.Domain)
+	signalled.destroyedAt(signalled.parse(s.Deadline))
+	for _, v := range []*vm{deleted, kept} {
+		v.runs()
+	}
+
+	w.start(api)
+	deleted.WaitGone(t, soon)
+	deleted.ended("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	signalled.ended("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
+	w.waitAgents()
+	w.untouched(kept)
+}
+
+// five are VMs whose launcher pods the garbage collector leaves alone: it would
+// delete them with the VMIs that go with their CRD.
+func (w *world) five() []*vm {
+	w.Helper()
+	var plans []plan
+	for range 5 {
+		plans = append(plans, plan{Spec: deaf(), grace: 2, orphan: true})
+	}
+	return w.vms(plans...)
+}
+
+// goOn asserts for a while that no VM ends.
+func (w *world) goOn(vms []*vm) {
+	w.Helper()
+	gone := func(v *vm) bool { return v.Gone(w) }
+	node.Never(w, 3*time.Second, func() bool { return slices.ContainsFunc(vms, gone) }, "a VM has gone")
+	w.untouched(vms...)
+	w.step("all go on")
+}
+
+func TestALostCRDTakesNoVMAlong(t *testing.T) {
+	w := given(t)
+	w.own("a CRD that may be deleted")
+	vms := w.five()
+	w.restore(w.applyCRDs)
+	w.Kubectl(t, "delete", crd)
+	w.waitWatch("0", w.a, w.b)
+	w.step("CRD deleted, the agents know")
+	w.goOn(vms)
+	w.Kubectl(t, "delete", "pod", "-n", agents, w.agent(w.a))
+	w.waitAgents()
+	w.step("another agent without the CRD")
+	w.goOn(vms)
+
+	if err := w.applyCRDs(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.waitWatch("1", w.a, w.b)
+	w.step("CRD restored, the agents know")
+	w.goOn(vms)
+	// The work goes on: by a pod, and by a VMI that was made again.
+	w.delete(vms[0].launcherPod())
+	vms[0].WaitGone(t, soon)
+	again := vms[1]
+	again.uid = w.vmi(plan{Spec: again.Spec, on: again.Node, grace: 3})
+	node.Eventually(t, soon, func() bool { r, ok := again.record(); return ok && r.GracePeriodSeconds == 3 }, "the VMI that was made again is not seen")
+	w.delete("vmi/" + again.Name)
+	again.WaitGone(t, soon)
+	again.told("ShutdownStarted", "ShutdownForced")
+	w.goOn(vms[2:])
+}
+
+func TestWithoutRightsNoVMIsTouched(t *testing.T) {
+	w := given(t)
+	vms := w.five()
+	from := time.Now()
+	w.restore(w.applyAgents)
+	w.Kubectl(t, "delete", "clusterrolebinding", "-l", "app.kubernetes.io/name=node-agent")
+	// A watch that runs is not cut by that; that of the next agent is refused.
+	w.Kubectl(t, "rollout", "restart", "-n", agents, "ds/node-agent")
+	w.waitAgents()
+	w.waitWatch("0", w.a, w.b)
+	w.step("rights removed, the agents know")
+	w.delete("vmi/" + vms[0].Name)
+	w.goOn(vms)
+
+	if err := w.applyAgents(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.waitWatch("1", w.a, w.b)
+	w.rightless = append(w.rightless, window{from, time.Now()})
+	w.step("rights restored, the agents know")
+	vms[0].WaitGone(t, soon)
+	vms[0].ended("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	w.goOn(vms[1:])
+}

@@ -1,0 +1,93 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What is in this file comes last: it looks back at the whole run.
+
+var refusal = regexp.MustCompile(`(?i)forbidden|forbids|unauthorized|\b40[13]\b`)
+
+func TestNoAgentWasEverRefusedAnything(t *testing.T) {
+	w := given(t)
+	lines, expected := 0, 0
+	for _, n := range w.Nodes {
+		for line := range strings.Lines(n.Run(t, "cat /var/log/vmgrace-e2e/*")) {
+			lines++
+			switch {
+			case !refusal.MatchString(line):
+			case w.rightlessAt(line):
+				expected++
+			default:
+				t.Errorf("%s: %s", n.Name, line)
+			}
+		}
+	}
+	if lines == 0 || len(w.rightless) > 0 && expected == 0 {
+		t.Errorf("of %d lines, %d refuse something, in %d times without rights", lines, expected, len(w.rightless))
+	}
+	w.step("%d lines of all agents' logs read, %d of them about rights that a test had taken", lines, expected)
+}
+
+// rightlessAt: a test had taken the rights when this line was written.
+func (w *world) rightlessAt(line string) bool {
+	w.Helper()
+	_, text, _ := strings.Cut(line, "{") // after what the container runtime adds
+	var said struct{ Time time.Time }
+	if err := json.Unmarshal([]byte("{"+text), &said); err != nil {
+		w.Errorf("not a line of the agent: %q: %v", line, err)
+	}
+	return slices.ContainsFunc(w.rightless, func(r window) bool {
+		return said.Time.After(r.from) && said.Time.Before(r.to)
+	})
+}
+
+func TestTheAgentMayDoWhatTheDocumentsSayAndNothingElse(t *testing.T) {
+	w := given(t)
+	text, err := os.ReadFile("../../docs/kubernetes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(text), "## What the agent may do\n")
+	parts := strings.Split(section, "```")
+	if len(parts) < 3 {
+		t.Fatal("docs/kubernetes.md does not say what the agent may do")
+	}
+	_, documented, _ := strings.Cut(parts[1], "\n")
+	is, want := rights(w.Kubectl(t, "auth", "can-i", "--list", "--as=system:serviceaccount:"+agents+":node-agent")), rights(documented)
+	if !slices.Equal(is, want) {
+		t.Errorf("the agent may\n%s\n\nand docs/kubernetes.md says\n%s", strings.Join(is, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// rights are the lines of kubectl auth can-i --list, however wide and in which
+// order.
+func rights(table string) []string {
+	var lines []string
+	for line := range strings.Lines(table) {
+		if fields := strings.Fields(line); len(fields) > 0 && !strings.HasPrefix(line, "$") {
+			lines = append(lines, strings.Join(fields, " "))
+		}
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func TestNoEventWasToldTwice(t *testing.T) {
+	w := given(t)
+	seen := map[string]bool{}
+	for _, e := range w.events() {
+		key := e.uid + e.Reason
+		if seen[key] || e.source != "node-agent/1" {
+			t.Errorf("told again: %+v", e)
+		}
+		seen[key] = true
+	}
+	w.step("%d Events", len(seen))
+}

@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// shutdown is one that goes on, as node-agent status shows it.
+type shutdown struct{ startedAt, deadline time.Time }
+
+func (v *vm) parse(text string) time.Time {
+	v.w.Helper()
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		v.w.Fatalf("%s: %v", v.Domain, err)
+	}
+	return at
+}
+
+// begun waits for the start of the shutdown, of this cause and length.
+func (v *vm) begun(cause string, grace time.Duration) shutdown {
+	v.w.Helper()
+	var r node.VMStatus
+	node.Eventually(v.w, soon, func() bool { r, _ = v.record(); return r.Deadline != "" }, "no shutdown of %s begins", v.Domain)
+	s := shutdown{v.parse(r.StartedAt), v.parse(r.Deadline)}
+	if got := s.deadline.Sub(s.startedAt); got != grace || r.Cause != cause {
+		v.w.Errorf("%s has a shutdown for %s of %v, want %s of %v", v.Domain, r.Cause, got, cause, grace)
+	}
+	return s
+}
+
+// kept asserts that the record has the shutdown as it was.
+func (v *vm) kept(was shutdown) {
+	v.w.Helper()
+	var r node.VMStatus
+	node.Eventually(v.w, soon, func() (ok bool) { r, ok = v.record(); return ok }, "no record of %s", v.Domain)
+	if r.Deadline == "" || !v.parse(r.Deadline).Equal(was.deadline) || !v.parse(r.StartedAt).Equal(was.startedAt) {
+		v.w.Errorf("the shutdown of %s was %v, it has become %+v", v.Domain, was, r)
+	}
+}
+
+// destroyedAt asserts by QEMU's own log that the agent signalled it at the
+// deadline: not before, and less than 50 ms after it.
+func (v *vm) destroyedAt(deadline time.Time) {
+	v.w.Helper()
+	v.WaitGone(v.w, time.Until(deadline)+soon)
+	s, ok := node.ParseTermination(v.qemuLog())
+	late := s.At.Sub(deadline)
+	if !ok || s.Signal != 15 || !strings.HasSuffix(s.Process, "node-agent") || late < 0 || late >= 50*ms {
+		v.w.Errorf("%s: %+v (logged: %v), %v after the deadline; want signal 15 from the node-agent after 0 to 50 ms", v.Domain, s, ok, late)
+	}
+	v.w.step("destroyed %.1f ms after the deadline", late.Seconds()*1000)
+}
+
+// offByItself asserts that the guest has ended itself, after one request.
+func (v *vm) offByItself() {
+	v.w.Helper()
+	v.WaitGone(v.w, soon)
+	serial := v.Serial(v.w)
+	if !strings.Contains(serial, "vmgrace-guest: off") || !strings.Contains(serial, "vmgrace-guest: press 1") {
+		v.w.Errorf("%s did not shut down by itself: %s\n%s", v.Domain, serial, v.qemuLog())
+	}
+	v.w.step("the guest is off by itself")
+}
+
+func (v *vm) qemuLog() string { return v.Node.Run(v.w, "cat /var/log/libvirt/qemu/"+v.Domain+".log") }
+
+// ended asserts all that is left of a shutdown: nothing, and these Events.
+func (v *vm) ended(cause, outcome string, events ...string) {
+	v.w.Helper()
+	v.forgottenBy(v.Node)
+	v.told(events...)
+	for _, e := range v.events() {
+		switch want := cause + ": "; e.Reason {
+		case "ShutdownCompleted", "ShutdownForced":
+			want += outcome + " after "
+			fallthrough
+		case "ShutdownStarted":
+			if !strings.HasPrefix(e.Message, want) {
+				v.w.Errorf("%s: %s %q, want %q", v.Domain, e.Reason, e.Message, want)
+			}
+		}
+	}
+	v.w.step("no record left, Events %v", events)
+}
+
+// podGone waits until the launcher pod is gone, before kubelet would have killed
+// its containers.
+func (v *vm) podGone(before time.Time) {
+	v.w.Helper()
+	gone := func() bool {
+		return v.w.Kubectl(v.w, "get", "-n", namespace, v.launcherPod(), "--ignore-not-found") == ""
+	}
+	node.Eventually(v.w, time.Until(before), gone, "%s outlives the kill of its containers", v.launcherPod())
+	v.w.step("the launcher pod is gone")
+}
+
+// event is an Event on a VMI.
+type event struct{ uid, source, Reason, Message string }
+
+// events are those of all VMIs.
+func (w *world) events() []event {
+	w.Helper()
+	out := w.Kubectl(w, "get", "events", "-n", namespace, "--field-selector", "involvedObject.kind=VirtualMachineInstance",
+		"-o", `jsonpath={range .items[*]}{.involvedObject.uid}{"\t"}{.source.component}/{.count}{"\t"}{.reason}{"\t"}{.message}{"\n"}{end}`)
+	var all []event
+	for line := range strings.Lines(out) {
+		f := strings.SplitN(strings.TrimSpace(line), "\t", 4)
+		if len(f) != 4 {
+			w.Fatalf("Event %q", line)
+		}
+		all = append(all, event{f[0], f[1], f[2], f[3]})
+	}
+	return all
+}
+
+func (v *vm) events() []event {
+	v.w.Helper()
+	return slices.DeleteFunc(v.w.events(), func(e event) bool { return e.uid != v.uid })
+}
+
+// told waits for these Events on the VMI, each once, and no others.
+func (v *vm) told(events ...string) {
+	v.w.Helper()
+	slices.Sort(events)
+	var got []string
+	node.Eventually(v.w, soon, func() bool {
+		got = nil
+		for _, e := range v.events() {
+			if e.source != "node-agent/1" {
+				v.w.Errorf("%s: %+v is not one of the node-agent, told once", v.Domain, e)
+			}
+			got = append(got, e.Reason)
+		}
+		slices.Sort(got)
+		return slices.Equal(got, events)
+	}, "Events of %s: want %v", v.Domain, events)
+}
+
+// untouched asserts that VMs go on, and that no shutdown of them has begun.
+func (w *world) untouched(vms ...*vm) {
+	w.Helper()
+	for _, n := range w.Nodes {
+		var records []node.VMStatus
+		node.Eventually(w, soon, func() (ok bool) { records, ok = w.records(n); return ok }, "no agent on %s", n.Name)
+		for _, v := range vms {
+			if v.Node != n {
+				continue
+			}
+			i := slices.IndexFunc(records, func(r node.VMStatus) bool { return r.Domain == v.Domain })
+			if i < 0 || records[i].Phase != "Running" || records[i].Deadline != "" {
+				w.Errorf("%s is not left alone: %+v", v.Domain, records)
+			}
+			v.runs()
+		}
+	}
+}
+
+// runs asserts that the instance that was booted is there, and was asked nothing.
+func (v *vm) runs() {
+	v.w.Helper()
+	if v.Gone(v.w) {
+		v.w.Errorf("%s is gone: %s", v.Domain, v.qemuLog())
+	}
+	if n := v.Presses(v.w); n != 0 {
+		v.w.Errorf("%s was asked %d times to shut down", v.Domain, n)
+	}
+}

@@ -1,0 +1,270 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// world is the cluster in one test.
+type world struct {
+	*testing.T
+	*suite
+	since time.Time
+	last  error // of node-agent status, for a message
+}
+
+// given finds both agents at work.
+func given(t *testing.T) *world {
+	t.Helper()
+	w := &world{T: t, suite: &shared, since: time.Now()}
+	w.waitAgents()
+	begin := w.since
+	t.Cleanup(func() { w.said(begin) })
+	return w
+}
+
+// said logs what the agents have said in a test that failed.
+func (w *world) said(since time.Time) {
+	if !w.Failed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	out, err := w.TryKubectl(ctx, "", "logs", "-n", agents, "-l", "app.kubernetes.io/name=node-agent",
+		"--prefix", "--tail=-1", "--since-time="+since.Format(time.RFC3339))
+	w.Logf("the agents said (%v), and to the last node-agent status: %v\n%s", err, w.last, out)
+}
+
+// step logs what was just done, and how long it took.
+func (w *world) step(format string, args ...any) {
+	w.Helper()
+	w.Logf("%6.1f s  %s", time.Since(w.since).Seconds(), fmt.Sprintf(format, args...))
+	w.since = time.Now()
+}
+
+func (w *world) waitAgents() {
+	w.Helper()
+	if err := w.agentsReady(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// plan is a VM to be made of deploy/examples.
+type plan struct {
+	node.Spec
+	on       *cluster.Node // nil: the first
+	grace    int
+	podGrace int    // 0: grace + 30, as in the example
+	cpu      string // that the launcher asks for, if not the example's
+	// orphan: the launcher pod has no owner, and does not go with its VMI.
+	orphan bool
+}
+
+// vm is a guest, its VMI and its launcher pod.
+type vm struct {
+	*cluster.Guest
+	w        *world
+	uid, pod string // UIDs of the VMI and of the pod
+	grace    int
+}
+
+// vms makes VMs and waits until they are guarded.
+func (w *world) vms(plans ...plan) []*vm {
+	w.Helper()
+	var all []*vm
+	for _, p := range plans {
+		all = append(all, w.make(p))
+	}
+	for _, v := range all {
+		v.waitGuarded()
+	}
+	w.step("%d VMs", len(all))
+	return all
+}
+
+func (w *world) vm(p plan) *vm {
+	w.Helper()
+	return w.vms(p)[0]
+}
+
+func (w *world) make(p plan) *vm {
+	w.Helper()
+	if p.on == nil {
+		p.on = w.a
+	}
+	p.Namespace = namespace
+	p.Spec = p.Complete()
+	v := &vm{w: w, grace: p.grace}
+	// The guest is killed before.
+	w.afterwards("delete", "-n", namespace, "vmi/"+p.Name, "pod/virt-launcher-"+p.Name, "--ignore-not-found", "--grace-period=2", "--wait=false")
+	v.uid = w.vmi(p)
+	w.KubectlApply(w, w.launcher(p, v.uid))
+	v.pod = w.get("pod", "virt-launcher-"+p.Name, "{.metadata.uid}")
+	v.Guest = p.on.Boot(w, p.Spec)
+	return v
+}
+
+// afterwards runs kubectl when the test has ended.
+func (w *world) afterwards(args ...string) {
+	w.restore(func(ctx context.Context) error { return w.kubectl(ctx, args...) })
+}
+
+// restore does something when the test has ended, and its own context with it.
+func (w *world) restore(do func(context.Context) error) {
+	w.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if err := do(ctx); err != nil {
+			w.Errorf("afterwards: %v", err)
+		}
+	})
+}
+
+// vmi makes the VMI of a plan and returns its UID.
+func (w *world) vmi(p plan) string {
+	w.Helper()
+	w.KubectlApply(w, w.example("vmi.yaml",
+		"example", p.Name, "namespace: default", "namespace: "+namespace, "nodeName: NODE", "nodeName: "+p.on.Name,
+		"terminationGracePeriodSeconds: 20", fmt.Sprintf("terminationGracePeriodSeconds: %d", p.grace)))
+	return w.get("vmi", p.Name, "{.metadata.uid}")
+}
+
+func (w *world) launcher(p plan, uid string) string {
+	w.Helper()
+	if p.podGrace == 0 {
+		p.podGrace = p.grace + 30
+	}
+	if p.cpu == "" {
+		p.cpu = "5m"
+	}
+	text := w.example("launcher.yaml",
+		"example", p.Name, "namespace: default", "namespace: "+namespace, "hostname: NODE", "hostname: "+p.on.Name, "VMI_UID", uid,
+		"terminationGracePeriodSeconds: 50", fmt.Sprintf("terminationGracePeriodSeconds: %d", p.podGrace), "cpu: 5m", "cpu: "+p.cpu)
+	if p.orphan {
+		text = regexp.MustCompile(`(?s)  ownerReferences:.*?\nspec:`).ReplaceAllString(text, "spec:")
+	}
+	return text
+}
+
+// example is a file of deploy/examples, with pairs of old and new text.
+func (w *world) example(file string, edits ...string) string {
+	w.Helper()
+	text, err := os.ReadFile("../../deploy/examples/" + file)
+	if err != nil {
+		w.Fatal(err)
+	}
+	for i := 0; i < len(edits); i += 2 {
+		if !strings.Contains(string(text), edits[i]) {
+			w.Fatalf("%s has no %q any more", file, edits[i])
+		}
+	}
+	return strings.NewReplacer(edits...).Replace(string(text))
+}
+
+// get reads from an object in the tests' namespace.
+func (w *world) get(kind, name, path string) string {
+	w.Helper()
+	return w.Kubectl(w, "get", "-n", namespace, kind, name, "-o", "jsonpath="+path)
+}
+
+func (w *world) delete(args ...string) {
+	w.Helper()
+	w.Kubectl(w, append([]string{"delete", "-n", namespace, "--wait=false"}, args...)...)
+}
+
+func (v *vm) launcherPod() string { return "pod/virt-launcher-" + v.Name }
+
+func (v *vm) waitGuarded() {
+	v.w.Helper()
+	node.Eventually(v.w, 2*soon, func() bool {
+		r, ok := v.record()
+		return ok && r.UID == v.uid && r.GracePeriodSeconds == int64(v.grace) && v.launcherStatus().Phase == "Running"
+	}, "%s on %s is not guarded", v.Domain, v.Node.Name)
+}
+
+// launcherStatus is the status.json in the pod's volume; zero while there is none.
+func (v *vm) launcherStatus() (s node.Status) {
+	const path = "/var/lib/kubelet/pods/%s/volumes/kubernetes.io~empty-dir/vmgrace/status.json"
+	out, err := v.Node.TryRun(v.w.Context(), nil, fmt.Sprintf("cat "+path, v.pod))
+	if err == nil && json.Unmarshal([]byte(out), &s) != nil {
+		v.w.Errorf("status.json of %s: %q", v.Domain, out)
+	}
+	return s
+}
+
+// agent is the name of the agent's pod on a node, "" while there is none.
+func (w *world) agent(n *cluster.Node) string {
+	w.Helper()
+	return w.Kubectl(w, "get", "pods", "-n", agents, "-l", "app.kubernetes.io/name=node-agent",
+		"--field-selector", "status.phase=Running,spec.nodeName="+n.Name, "-o", "jsonpath={.items[*].metadata.name}")
+}
+
+// records is what node-agent status says on a node; ok is false while no agent
+// can be asked.
+func (w *world) records(n *cluster.Node) (records []node.VMStatus, ok bool) {
+	w.Helper()
+	pod := w.agent(n)
+	if pod == "" || strings.Contains(pod, " ") { // none, or one on its way out
+		return nil, false
+	}
+	out, err := w.TryKubectl(w.Context(), "", "exec", "-n", agents, pod, "--", "/usr/bin/node-agent", "status", "-o", "json")
+	if w.last = err; err != nil {
+		return nil, false
+	}
+	if err := json.Unmarshal([]byte(out), &records); err != nil {
+		w.Fatalf("node-agent status on %s: %v: %s", n.Name, err, out)
+	}
+	return records, true
+}
+
+// recordOn is a VM's record on a node; ok is false while there is none to be seen.
+func (v *vm) recordOn(n *cluster.Node) (r node.VMStatus, ok bool) {
+	v.w.Helper()
+	records, ok := v.w.records(n)
+	i := slices.IndexFunc(records, func(r node.VMStatus) bool { return r.Domain == v.Domain })
+	if !ok || i < 0 {
+		return r, false
+	}
+	return records[i], true
+}
+
+func (v *vm) record() (node.VMStatus, bool) { return v.recordOn(v.Node) }
+
+// forgottenBy waits until a node's agent says that it has no record of the VM.
+func (v *vm) forgottenBy(n *cluster.Node) {
+	v.w.Helper()
+	node.Eventually(v.w, soon, func() bool {
+		records, ok := v.w.records(n)
+		return ok && !slices.ContainsFunc(records, func(r node.VMStatus) bool { return r.Domain == v.Domain })
+	}, "the record of %s on %s is still there", v.Domain, n.Name)
+}
+
+// metric is a sample of the agent on a node, as text; "" while there is none.
+func (w *world) metric(n *cluster.Node, name string) string {
+	// Not through the API server, which a test may have stopped.
+	const scrape = `timeout 5 bash -c 'exec 3<>/dev/tcp/127.0.0.1/9469; printf "GET /metrics HTTP/1.0\r\n\r\n" >&3; cat <&3' 2>/dev/null | sed -n 's/^%s //p'`
+	out, err := n.TryRun(w.Context(), nil, fmt.Sprintf(scrape, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(out)
+}
+
+// waitWatch waits for the agents' own word on whether they hear the API server.
+func (w *world) waitWatch(up string, nodes ...*cluster.Node) {
+	w.Helper()
+	for _, n := range nodes {
+		node.Eventually(w, 2*soon, func() bool { return w.metric(n, "vmgrace_vmi_watch_up") == up },
+			"vmgrace_vmi_watch_up on %s does not become %s", n.Name, up)
+	}
+}

@@ -1,0 +1,93 @@
+package crash
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// deletion is the path from a VMI's deletion to its end.
+func deletion() path {
+	return path{
+		name: "deleted", spec: node.Spec{Firmware: true}, round: 7, outcomes: []string{"Forced"}, cause: "VMIDeleted",
+		notice: 5 * time.Second, // a new agent connects, lists and asks first
+		points: slices.Concat(
+			call("hint-cluster", "confirm"), []string{"put-begun.create", "put-begun.rename", "put-begun.done"},
+			call("report-ShutdownStarted", "ask", "SIGTERM", "status-Stopped", "report-ShutdownForced", "settle"),
+			[]string{"delete.unlink", "delete.done"}),
+	}
+}
+
+func TestAnAgentKilledAtAnyStepOfADeletionKeepsTheOneGracePeriodAndTellsOfItOnce(t *testing.T) {
+	n, m, api := node.New(t), newMatrix(t), cluster.NewAPI(t)
+	api.Kubectl(t, "apply", "-k", "../../../deploy/crds")
+	api.Kubectl(t, "wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "--timeout=20s")
+	d := deletion()
+	var all []*crash
+	m.walk(t, d, func(t *testing.T, point string) *crash {
+		all = append(all, prepareDeleted(t, n, api, d, m.binary, point))
+		return all[len(all)-1]
+	}, func(c *crash) { c.delete(api) })
+	m.complete(t)
+	for _, c := range all {
+		told := api.Kubectl(t, "get", "events", "--field-selector", "involvedObject.uid="+c.UID, "-o", `jsonpath={range .items[*]}{.reason} {.count};{end}`)
+		events := strings.Split(strings.TrimSuffix(told, ";"), ";")
+		if slices.Sort(events); !slices.Equal(events, []string{"ShutdownForced 1", "ShutdownStarted 1"}) {
+			t.Errorf("killed at %s: the VMI has Events %q", c.point, events)
+		}
+	}
+}
+
+// prepareDeleted makes a VMI with its guest and its launcher pod on a
+// Kubernetes node of its own.
+func prepareDeleted(t *testing.T, n *node.Node, api *cluster.API, p path, binary, point string) *crash {
+	t.Helper()
+	host := node.Spec{}.Complete().Name // unique
+	c := newCrash(t, p, n.ClusterAgent(t, api.Kubeconfig, host, "--shutdown-retry-interval=1s"), binary, point)
+	c.name = host
+	c.arm(c.armed())
+	api.KubectlApply(t, fmt.Sprintf(`
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: %[1]s, namespace: default, labels: {kubevirt.io/nodeName: %[1]s}}
+spec: {terminationGracePeriodSeconds: %[2]d}
+`, c.name, int(crashGrace/time.Second)))
+	uid := api.Kubectl(t, "get", "vmi", c.name, "-o", "jsonpath={.metadata.uid}")
+	api.KubectlApply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: launcher-%[1]s
+  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %[2]q}
+  annotations: {kubevirt.io/domain: %[1]s}
+spec: {nodeName: %[1]s, terminationGracePeriodSeconds: 600, containers: [{name: launcher, image: none}]}
+`, c.name, uid))
+	pod := api.Kubectl(t, "get", "pod", "launcher-"+c.name, "-o", "jsonpath={.metadata.uid}")
+	c.agent.Start(t)
+	spec := p.spec
+	spec.Namespace, spec.Name = "default", c.name
+	g := n.Boot(t, spec)
+	g.UID = uid
+	l := c.agent.PodLauncher(t, "default", c.name, uid, pod)
+	c.vm = vm{g, l, l.Shim(t, fmt.Sprintf("--pid=%d", g.PID))}
+	c.waitGuarded(t, c.agent)
+	return c
+}
+
+// armed is the file from which on points count.
+func (c *crash) armed() string { return c.log + ".armed" }
+
+func (c *crash) delete(api *cluster.API) {
+	if err := os.WriteFile(c.armed(), nil, 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	c.from = time.Now()
+	api.Kubectl(c.t, "delete", "vmi", c.name, "--wait=false")
+	c.to = time.Now()
+}
