@@ -50,16 +50,18 @@ images: ## build both images, without Docker: 2 minutes, then 15 s
 test: deps build k8s images ## all tests, real guests included
 	go vet -tags $(TAGS) ./...
 	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -race -tags $(TAGS) -count=1 -p 1 -timeout 20m $(if $(SUDO),-exec "$(SUDO)") $$(go list ./... | grep -v -e /test/faults -e /test/e2e)
+	hack/fuzz.sh 20000x
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
 e2e: deps k8s images ## all of it in a cluster of two nodes: 8 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
-# What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one.
+# What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
+# VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 .PHONY: test-faults
-test-faults: deps build ## crashes, faults and a soak: 20 minutes
-	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -tags $(TAGS) -count=1 -p 1 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
+test-faults: deps build k8s ## crashes, faults, a soak: 13 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: lint
 lint: ## golangci-lint, and the alerts by Prometheus's own library
@@ -79,6 +81,13 @@ vuln: ## govulncheck
 demo: deps build ## three real guests, live, in less than a minute
 	go build -o bin/demo ./test/demo
 	VMGRACE_BIN_DIR=$(CURDIR)/bin $(SUDO) bin/demo
+
+# On a quiet machine: the figures are only as good as it is idle.
+.PHONY: bench
+bench: deps build ## measure beside a floor and the peers into docs/performance.md: 15 minutes
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/floor ./test/bench/floor
+	CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench
+	$(SUDO) bin/bench --out docs/performance.md
 
 .PHONY: clean
 clean: ## remove what was built

@@ -77,7 +77,10 @@ func (k *keeper) podsSeen(pods []Pod) {
 // so it is while no other pod was made for this VM; the newest one that lives
 // otherwise.
 func (k *keeper) choose(pods []Pod) Pod {
-	uid, _ := k.obs.Identity(&k.rec)
+	uid, created := k.obs.Identity(&k.rec)
+	if !k.obs.Recorded && created.IsZero() {
+		uid = "" // only the launcher that was chosen before says so
+	}
 	known := Pod{UID: k.rec.Pod}
 	var fit []Pod
 	for _, p := range pods {
@@ -96,15 +99,20 @@ func (k *keeper) choose(pods []Pod) Pod {
 	})
 }
 
+// rank: a pod that does not say for which VMI it was made never displaces one
+// that does.
 func rank(p Pod) int {
+	rank := 2
 	switch {
 	case p.Done:
-		return 0
+		rank = 0
 	case p.Deleting:
-		return 1
-	default:
-		return 2
+		rank = 1
 	}
+	if p.VMI != "" {
+		rank += 3
+	}
+	return rank
 }
 
 // killedAt is when kubelet kills the launcher: its grace period runs from its
@@ -112,7 +120,11 @@ func rank(p Pod) int {
 func (k *keeper) killedAt() grace.Mono {
 	at := k.pod.KillAt
 	if k.pod.Deleting && k.obs.Trigger && k.obs.TriggerByShim {
-		at = min(at, k.obs.TriggerAt.Add(k.pod.DeletionGrace))
+		signalled := k.obs.TriggerAt.Add(k.pod.DeletionGrace)
+		if at <= k.obs.TriggerAt {
+			return signalled // kubelet was away: what was expected did not happen
+		}
+		at = min(at, signalled)
 	}
 	return at
 }
@@ -150,22 +162,30 @@ func (k *keeper) inCluster() bool {
 
 func (k *keeper) confirm() {
 	k.began(&k.obs.Confirm)
-	uid, created := k.rec.UID, k.rec.VMICreated
+	uid, created := k.obs.Identity(&k.rec)
+	proof := k.rec.VMICreated.IsZero()
 	k.worker(func(ctx context.Context) func() {
 		ctx, cancel := bounded(ctx, confirmTimeout)
 		defer cancel()
 		fate, err := k.cfg.Cluster.Confirm(ctx, k.namespace, k.name, uid, created)
 		return func() {
 			k.ended(&k.obs.Confirm, err)
-			if !k.obs.Recorded || k.rec.UID != uid {
+			if now, _ := k.obs.Identity(&k.rec); !k.obs.Recorded || now != uid {
 				return
 			}
-			if err != nil {
+			switch {
+			case err != nil && proof:
+				k.log.Debug("cannot ask the API server about the VMI", "uid", uid, "err", err)
+				return
+			case err != nil:
 				k.log.Warn("the VMI is missing or deleted, and the API server cannot say what became of it; the VM goes on", "uid", uid, "err", err)
 				return
+			case proof && fate == grace.FateHere:
+				k.log.Debug("the VMI is there", "uid", uid)
+			default:
+				k.log.Info("asked the API server about the VMI", "uid", uid, "fate", fate)
 			}
-			k.log.Info("asked the API server about the VMI", "uid", uid, "fate", fate)
-			k.obs.Became(uid, fate, k.now())
+			k.obs.Became(&k.rec, uid, fate, k.now())
 			k.clusterSeen()
 		}
 	})

@@ -118,7 +118,7 @@ func inCluster(t *testing.T, seconds string, test func(*rig, *memoryCluster)) {
 	t.Helper()
 	inBubble(t, func(r *rig) {
 		r.stop()
-		c := &memoryCluster{synced: true}
+		c := &memoryCluster{synced: true, fate: grace.FateHere}
 		c.vmi = &VMI{UID: uid, Created: born, Grace: seconds, DeletingAt: grace.Never}
 		c.pods = []Pod{{UID: pod1, VMI: uid, Created: born, DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour}}
 		r.cluster = c

@@ -79,7 +79,7 @@ func TestVMIsThatGoWithTheirCRDTakeNoVMAlong(t *testing.T) {
 		// When it is back, with a VMI of the same name.
 		r.api(func(c *memoryCluster) {
 			c.vmi = &VMI{UID: "uid-2", Created: born.Add(time.Hour), Grace: "50", DeletingAt: grace.Never}
-			c.fate = grace.FateDeleted
+			c.fate = grace.FateHere
 		})
 		r.after(time.Minute)
 		r.untouched()

@@ -201,3 +201,18 @@ func TestAChangeThatIsSeenWithTheTriggerStillCounts(t *testing.T) {
 		}
 	})
 }
+
+func TestAQEMUThatCannotBeKilledIsToldOnItsVMIOnce(t *testing.T) {
+	inCluster(t, "30", func(r *rig, c *memoryCluster) {
+		r.hv.End(domain, hypervisor.EndDestroyed)
+		r.after(time.Second)
+		r.hv.Start(fake.Guest{Name: domain, Unkillable: true})
+		r.after(time.Second)
+		before := len(c.told())
+		r.api(func(c *memoryCluster) { c.vmi.Deleting, c.vmi.DeletingAt = true, r.Now() })
+		r.after(time.Hour)
+		if got := c.told()[before:]; !slices.Equal(got, []string{"ShutdownStarted", "DestroyFailed"}) {
+			t.Errorf("Events %v", got)
+		}
+	})
+}

@@ -113,7 +113,7 @@ func TestARecordFindsItsLauncherWithTheAPIServerDown(t *testing.T) {
 func TestAVMIThatWasDeletedWhileTheAgentWasDownIsNoticed(t *testing.T) {
 	inCluster(t, "60", func(r *rig, c *memoryCluster) {
 		r.stop()
-		c.synced, c.vmi, c.pods, c.fate = false, nil, nil, grace.FateDeleted
+		c.synced, c.vmi, c.pods, c.fate, c.asked = false, nil, nil, grace.FateDeleted, 0
 		r.run()
 		r.after(time.Hour)
 		r.untouched()

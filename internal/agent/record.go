@@ -23,7 +23,7 @@ func (k *keeper) adopt() {
 		Namespace: k.namespace, Name: k.name, Pod: k.obs.Pod, BootID: k.cfg.Policy.BootID,
 		Period: k.obs.Period, Instance: k.obs.Instance,
 	}
-	rec.UID, rec.VMICreated = k.obs.Identity(&rec)
+	rec.UID, rec.VMICreated = k.obs.Owner(&rec)
 	switch k.obs.Shim {
 	case grace.ShimAlive:
 		rec.Launcher = k.obs.Holder

@@ -57,7 +57,11 @@ func (s *Source) confirm(ctx context.Context, k vmKey, uid string, created time.
 	case string(now.UID) == uid && now.DeletionTimestamp == nil:
 		return FateHere, nil
 	}
-	return s.withCRD(ctx, created)
+	fate, err := s.withCRD(ctx, created)
+	if fate == FateDeleted && now != nil && string(now.UID) != uid {
+		fate = FateReplaced
+	}
+	return fate, err
 }
 
 // withCRD: the object was deleted, or is being deleted, by somebody or with

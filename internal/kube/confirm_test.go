@@ -102,7 +102,7 @@ func TestAnotherUIDIsADeletion(t *testing.T) {
 	old := r.makeVMI("vm", "", `{}`)
 	r.must("DELETE", r.vmiPath("vm"), "")
 	r.makeVMIOn("another", "vm", "", `{}`)
-	r.wantFate("vm", old, FateDeleted)
+	r.wantFate("vm", old, FateReplaced)
 	r.proxy.breaksFor(isCRD, textPage(404))
 	r.wantFate("vm", old, FateUnknown)
 }

@@ -59,13 +59,15 @@ type Pod struct {
 // Fate is what became of a VMI.
 type Fate int
 
-// The fates. Only FateDeleted says that somebody wanted the VM to end.
+// The fates. Only FateDeleted and FateReplaced say that somebody wanted the VM
+// to end.
 const (
-	FateUnknown Fate = iota // it cannot be said; comes with an error
-	FateDeleted             // it is deleted, or being deleted
-	FateMoved               // it is on another node now
-	FateHere                // it is there and on this node
-	FateLost                // its whole kind was deleted
+	FateUnknown  Fate = iota // it cannot be said; comes with an error
+	FateDeleted              // it is deleted, or being deleted
+	FateMoved                // it is on another node now
+	FateHere                 // it is there and on this node
+	FateLost                 // its whole kind was deleted
+	FateReplaced             // deleted, and another one has its name
 )
 
 // Event is to be told about a VMI.

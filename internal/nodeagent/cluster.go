@@ -35,6 +35,7 @@ func (c cluster) Confirm(ctx context.Context, namespace, name, uid string, creat
 	return map[kube.Fate]grace.Fate{
 		kube.FateHere: grace.FateHere, kube.FateDeleted: grace.FateDeleted,
 		kube.FateMoved: grace.FateMoved, kube.FateLost: grace.FateLost,
+		kube.FateReplaced: grace.FateReplaced,
 	}[fate], err
 }
 

@@ -124,6 +124,8 @@ type Observation struct {
 	Fate   Fate
 	FateAt Mono
 	Moved  string
+	// Proved is the UID of the one that was there while this instance was.
+	Proved string
 	// VMIBy is until when a shutdown waits for the API server's word on a VM that
 	// it never spoke of: the grace period may be stated there.
 	VMIBy Mono

@@ -147,7 +147,7 @@ func refresh(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 	if r.ShuttingDown() || !o.Looked {
 		return next()
 	}
-	uid, created := o.Identity(r)
+	uid, created := o.Owner(r)
 	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod == "" || o.Pod == r.Pod) &&
 		(o.Shim != ShimAlive || o.Holder == r.Launcher)
 	if same {

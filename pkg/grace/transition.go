@@ -83,7 +83,7 @@ func (r *Record) Refresh(o *Observation, now Mono) error {
 		return err
 	}
 	r.Period = o.Period
-	r.UID, r.VMICreated = o.Identity(r)
+	r.UID, r.VMICreated = o.Owner(r)
 	if o.Pod != "" {
 		r.Pod = o.Pod
 	}

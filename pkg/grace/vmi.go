@@ -35,6 +35,8 @@ const (
 	FateDeleted Fate = "deleted"
 	FateMoved   Fate = "moved" // to another node
 	FateLost    Fate = "lost"  // with its CRD: nobody has deleted the VM
+	// FateReplaced: it was deleted, and another one has its name.
+	FateReplaced Fate = "replaced"
 )
 
 const (
@@ -49,20 +51,28 @@ const (
 
 // SeeVMI takes over what the watch shows.
 func (o *Observation) SeeVMI(r *Record, v VMI) {
+	news := v != o.VMI
 	o.VMI = v
-	if v.State == VMIPresent && v.UID == r.UID {
+	if news && v.State == VMIPresent && v.UID == r.UID {
 		o.Fate, o.Confirm = FateUnknown, Call{Running: o.Confirm.Running}
 	}
 }
 
 // Became takes over what the API server said of the VMI with this UID.
-func (o *Observation) Became(uid string, f Fate, now Mono) {
-	switch f {
-	case FateLost:
+func (o *Observation) Became(r *Record, uid string, f Fate, now Mono) {
+	unproved := o.unproved(r)
+	switch {
+	case f == FateLost:
 		o.Spent = uid
-	case FateMoved:
+	case f == FateReplaced && unproved:
+		return // the instance may be the other one's
+	case f == FateReplaced:
+		f = FateDeleted
+	case f == FateMoved:
 		o.Moved = uid
-	default:
+	}
+	if unproved {
+		o.Proved, o.Confirm = uid, Call{}
 	}
 	if f != FateLost {
 		o.Fate, o.FateAt = f, now
@@ -93,6 +103,23 @@ func (o *Observation) Identity(r *Record) (uid string, created time.Time) {
 	default:
 		return r.UID, time.Time{}
 	}
+}
+
+// Owner is the identity that the record may have. An instance that appears
+// while the watch stands still may be that of a VMI which it does not show yet;
+// the deletion of the one that it shows must not be held against that.
+func (o *Observation) Owner(r *Record) (uid string, created time.Time) {
+	if uid, created = o.Identity(r); o.unproved(r) {
+		created = time.Time{}
+	}
+	return uid, created
+}
+
+// unproved: the watch shows a VMI, and the API server was not asked since the
+// instance is there.
+func (o *Observation) unproved(r *Record) bool {
+	v := o.vmi()
+	return v.State == VMIPresent && v.UID != o.Proved && (r.VMICreated.IsZero() || r.UID == o.Spent)
 }
 
 // missing: the API server has shown the record's VMI, and does so no more.
@@ -129,7 +156,7 @@ func vmiDeleted(r *Record, o *Observation, now Mono) (Mono, bool) {
 func confirmAt(r *Record, o *Observation) Mono {
 	settled := r.ShuttingDown() || o.Fate == FateDeleted || o.Fate == FateMoved
 	switch {
-	case settled || o.Confirm.Running || !missing(r, o) && !deleting(r, o):
+	case settled || o.Confirm.Running || !missing(r, o) && !deleting(r, o) && !o.unproved(r):
 		return Never
 	case o.Confirm.Tries == 0:
 		return 0

@@ -37,6 +37,7 @@ func TestDecideAboutAVMI(t *testing.T) {
 		}, now: t0.Add(confirmRetry), do: Confirm},
 		{name: "the API server never showed one", given: func(r *Record, o *Observation) { r.VMICreated, o.VMI = time.Time{}, VMI{State: VMIAbsent} }, do: Wait},
 		{name: "it is missing, and deleted", given: func(_ *Record, o *Observation) { o.VMI, o.Fate, o.FateAt = VMI{State: VMIAbsent}, FateDeleted, t0 }, do: Begin, cause: VMIDeleted},
+		{name: "it was not asked for since the instance is there", given: func(r *Record, _ *Observation) { r.VMICreated = time.Time{} }, do: Confirm},
 		{name: "it is missing, and moved", given: func(_ *Record, o *Observation) { o.VMI, o.Fate, o.Moved = VMI{State: VMIAbsent}, FateMoved, "uid" }, do: Forget},
 		{name: "it moved, and its launcher here gets its signal", given: func(_ *Record, o *Observation) {
 			o.VMI, o.Fate, o.Moved = VMI{State: VMIAbsent}, FateMoved, "uid"
@@ -102,13 +103,14 @@ func TestOnlyADeletionShutsAVMDown(t *testing.T) {
 					}
 					continue
 				case Confirm:
-					if o.Spent == r.UID {
+					asked, _ := o.Identity(&r)
+					if o.Spent == asked {
 						t.Fatal("asked about a VMI that says nothing any more")
 					}
-					fate := rapid.SampledFrom([]Fate{FateUnknown, FateHere, FateLost, FateDeleted}).Draw(t, "fate")
+					fate := rapid.SampledFrom([]Fate{FateUnknown, FateHere, FateLost, FateDeleted, FateReplaced}).Draw(t, "fate")
 					o.Confirm.Tries, o.Confirm.Last, o.Confirm.Failed = o.Confirm.Tries+1, now, fate == FateUnknown
 					if fate != FateUnknown {
-						o.Became(r.UID, fate, now)
+						o.Became(&r, asked, fate, now)
 					}
 					continue
 				case Begin:

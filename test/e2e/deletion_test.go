@@ -15,7 +15,7 @@ func TestADeletedVMIShutsItsGuestDownAndLeavesNothing(t *testing.T) {
 	w.delete("vmi/" + v.Name)
 	v.offByItself()
 	v.podGone(from.Add(90 * time.Second))
-	v.ended("VMIDeleted", "Graceful", "ShutdownStarted", "ShutdownCompleted")
+	v.ended(either, "Graceful", "ShutdownStarted", "ShutdownCompleted")
 }
 
 func TestADeletedLauncherPodShutsItsGuestDownAndLeavesNothing(t *testing.T) {
@@ -33,21 +33,10 @@ func TestVMIAndPodDeletedAtOnceAreOneShutdownWithOneDeadline(t *testing.T) {
 	v := w.vm(plan{Spec: node.Spec{Firmware: true}, grace: 6})
 	from := time.Now()
 	w.delete("vmi/"+v.Name, v.launcherPod())
-	r := v.anyCause()
-	s := v.begun(r.Cause, 6*time.Second)
+	s := v.begun(either, 6*time.Second)
 	v.destroyedAt(s.deadline)
 	v.podGone(from.Add(36 * time.Second))
-	v.ended(r.Cause, "Forced", "ShutdownStarted", "ShutdownForced")
-}
-
-// anyCause: which of two is seen first is nobody's promise.
-func (v *vm) anyCause() (r node.VMStatus) {
-	v.w.Helper()
-	node.Eventually(v.w, soon, func() bool { r, _ = v.record(); return r.Cause != "" }, "no shutdown of %s begins", v.Domain)
-	if r.Cause != "VMIDeleted" && r.Cause != "LauncherSignal" {
-		v.w.Errorf("%s is shut down for %s", v.Domain, r.Cause)
-	}
-	return r
+	v.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
 }
 
 func TestADeafGuestIsDestroyedAtItsDeadlineAndNotByKubelet(t *testing.T) {
@@ -55,10 +44,10 @@ func TestADeafGuestIsDestroyedAtItsDeadlineAndNotByKubelet(t *testing.T) {
 	v := w.vm(plan{Spec: node.Spec{Firmware: true}, grace: 8, podGrace: 38})
 	from := time.Now()
 	w.delete("vmi/" + v.Name)
-	s := v.begun("VMIDeleted", 8*time.Second)
+	s := v.begun(either, 8*time.Second)
 	v.destroyedAt(s.deadline)
 	v.podGone(from.Add(38 * time.Second))
-	v.ended("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	v.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
 }
 
 func TestAPodDeletedWithAShorterGraceMovesTheDeadline(t *testing.T) {

@@ -32,7 +32,7 @@ type suite struct {
 	a, b *cluster.Node
 	// rightless are the times in which a test had taken the agents' rights.
 	rightless []window
-	found     []string // what was there before, of what start applies
+	found     []string // what was there before, of what is applied
 }
 
 type window struct{ from, to time.Time }
@@ -73,10 +73,16 @@ func (s *suite) start(ctx context.Context) error {
 }
 
 func (s *suite) startCluster(ctx context.Context) (err error) {
-	if s.Cluster, err = cluster.Start(ctx); err == nil {
-		s.a, s.b = s.Nodes[0], s.Nodes[1]
+	if s.Cluster, err = cluster.Start(ctx); err != nil {
+		return err
 	}
-	return err
+	s.a, s.b = s.Nodes[0], s.Nodes[1]
+	for _, object := range []string{crd, "namespace/" + agents} {
+		if s.there(ctx, object) {
+			s.found = append(s.found, object)
+		}
+	}
+	return nil
 }
 
 // importImages takes what hack/images.sh has made.
@@ -109,7 +115,6 @@ func (s *suite) applyCRDs(ctx context.Context) error {
 }
 
 func (s *suite) applyAgents(ctx context.Context) error {
-	s.there(ctx, "namespace/"+agents)
 	if err := s.kubectl(ctx, "apply", "-k", "../../deploy/daemonset"); err != nil {
 		return err
 	}
@@ -144,13 +149,8 @@ metadata:
 	return err
 }
 
-// there notes what a foreign cluster has had before.
 func (s *suite) there(ctx context.Context, object string) bool {
-	err := s.kubectl(ctx, "get", object)
-	if err == nil {
-		s.found = append(s.found, object)
-	}
-	return err == nil
+	return s.kubectl(ctx, "get", object) == nil
 }
 
 func (s *suite) kubectl(ctx context.Context, args ...string) error {

@@ -18,8 +18,8 @@ func TestAVMIOfOneNodeNeverMakesAnotherAct(t *testing.T) {
 	// A domain of the same name, as after a migration that went wrong.
 	twin := w.b.Boot(t, v.Spec)
 	w.delete("vmi/" + v.Name)
-	v.destroyedAt(v.begun("VMIDeleted", 4*time.Second).deadline)
-	v.ended("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	v.destroyedAt(v.begun(either, 4*time.Second).deadline)
+	v.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
 	v.forgottenBy(w.b) // or never known
 	if twin.Gone(t) {
 		t.Errorf("the domain of %s on %s is gone as well", v.Domain, w.b.Name)

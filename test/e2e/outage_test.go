@@ -11,12 +11,12 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// own is the API server of a cluster that is ours to break.
-func (w *world) own(needs string) *cluster.API {
+// server is the API server, if it is ours to stop.
+func (w *world) server() *cluster.API {
 	w.Helper()
 	api, err := w.API()
 	if err != nil {
-		w.Fatalf("NOT RUN on this cluster: needs %s: %v", needs, err)
+		w.Fatalf("NOT RUN on this cluster: needs an API server that may be stopped: %v", err)
 	}
 	return api
 }
@@ -62,7 +62,7 @@ func (w *world) kill(n *cluster.Node, container, signal string) {
 
 func TestWithoutAPIServerALaunchersSignalCountsAndEventsComeLater(t *testing.T) {
 	w := given(t)
-	api := w.own("an API server that may be stopped")
+	api := w.server()
 	v := w.vm(plan{grace: 60})
 	launcher := w.container(namespace, v.launcherPod())
 	w.stop(api)
@@ -76,7 +76,7 @@ func TestWithoutAPIServerALaunchersSignalCountsAndEventsComeLater(t *testing.T) 
 
 func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 	w := given(t)
-	api := w.own("an API server that may be stopped")
+	api := w.server()
 	all := w.vms(plan{Spec: deaf(), grace: 2}, plan{Spec: deaf(), grace: 3, orphan: true}, plan{Spec: deaf(), grace: 4})
 	signalled, deleted, kept := all[0], all[1], all[2]
 	launcher, agent := w.container(namespace, signalled.launcherPod()), w.container(agents, "pod/"+w.agent(w.a))
@@ -89,9 +89,7 @@ func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 	w.stop(api)
 
 	w.kill(w.a, launcher, "SIGTERM")
-	var s node.Status
-	node.Eventually(t, soon, func() bool { s = signalled.launcherStatus(); return s.Deadline != "" }, "no shutdown of %s begins", signalled.Domain)
-	signalled.destroyedAt(signalled.parse(s.Deadline))
+	signalled.destroyedAt(signalled.begun("LauncherSignal", 2*time.Second).deadline)
 	for _, v := range []*vm{deleted, kept} {
 		v.runs()
 	}
@@ -126,7 +124,9 @@ func (w *world) goOn(vms []*vm) {
 
 func TestALostCRDTakesNoVMAlong(t *testing.T) {
 	w := given(t)
-	w.own("a CRD that may be deleted")
+	if !w.Own() {
+		t.Fatal("NOT RUN on this cluster: needs a CRD that may be deleted with all its VMIs")
+	}
 	vms := w.five()
 	w.restore(w.applyCRDs)
 	w.Kubectl(t, "delete", crd)

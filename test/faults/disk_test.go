@@ -85,6 +85,7 @@ func onTime(t *testing.T, v vm, deadline string) {
 }
 
 func TestADiskThatFailsBeforeTheShutdownCostsNothing(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	for name, d := range disks {
 		t.Run(name, func(t *testing.T) {
@@ -125,6 +126,7 @@ func TestADiskThatFailsBeforeTheShutdownCostsNothing(t *testing.T) {
 }
 
 func TestAnAgentRestartedOnABadDiskGoesOnFromWhatIsThere(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	for name, d := range disks {
 		t.Run(name, func(t *testing.T) {
@@ -159,6 +161,7 @@ func TestAnAgentRestartedOnABadDiskGoesOnFromWhatIsThere(t *testing.T) {
 }
 
 func TestADeletedStateDirectoryComesBackWithEveryRecord(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	for name, script := range map[string]string{
 		"deleted":               `rm -r "$1"`,
@@ -198,6 +201,7 @@ func TestADeletedStateDirectoryComesBackWithEveryRecord(t *testing.T) {
 }
 
 func TestAStateDirectoryThatCannotComeBackAtOnceComesBackLater(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
 	v := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=10")

@@ -51,6 +51,7 @@ func powerLoss(t *testing.T, image string) (dir string) {
 }
 
 func TestWhatAnExt4DiskHoldsAfterAPowerLoss(t *testing.T) {
+	t.Parallel()
 	// given
 	image := filepath.Join(t.TempDir(), "image")
 	if err := os.WriteFile(image, make([]byte, 16<<20), 0o600); err != nil {

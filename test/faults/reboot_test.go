@@ -14,6 +14,7 @@ import (
 // A record is left from another boot, its deadline long past, and everything
 // about its QEMU is the new one's too: the pid, the start time, the UUID.
 func TestARecordOfAnotherBootHitsNoNewVM(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t)
 	g := n.Boot(t, node.Spec{Firmware: true})

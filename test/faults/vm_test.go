@@ -82,6 +82,16 @@ func (v vm) stopped(t *testing.T, a *node.Agent, cause, outcome string) {
 	node.Eventually(t, soon, func() bool { return !v.launcher.Has("shutdown") }, "the trigger of %s is still there", v.Domain)
 }
 
+// removed takes the launcher directory away, as kubelet does, once the record
+// is gone.
+func (v vm) removed(t *testing.T, a *node.Agent) {
+	t.Helper()
+	node.Eventually(t, soon, func() bool { _, ok := a.StatusOf(t, v.Guest); return !ok }, "the record of %s is still there", v.Domain)
+	if err := os.RemoveAll(v.launcher.Dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // terminated asserts when QEMU got its SIGTERM: not before from+after, and at
 // most slack later.
 func (v vm) terminated(t *testing.T, from time.Time, after, slack time.Duration) {

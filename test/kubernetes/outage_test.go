@@ -123,3 +123,38 @@ func TestWithoutRightsNoVMIsTouched(t *testing.T) {
 	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
 	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
 }
+
+func TestARestartedVMThatTheAgentCouldNotFollowIsNotShutDownAfterwards(t *testing.T) {
+	own := cluster.NewAPI(t)
+	w := world{t, own, nil}
+	w.installCRDs()
+	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
+	w.agent = machine.ClusterAgent(t, own.ServiceAccount(t, "vmgrace-system", "node-agent").Kubeconfig, here).Start(t)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1")
+	v.waitGrace(1)
+	own.Kubectl(t, "delete", "clusterrolebinding", "-l", "app.kubernetes.io/name=node-agent")
+	own.Stop()
+	w.startAPI()
+	w.waitWatch(0)
+
+	// Given: the agent is blind while the VM ends and is made again.
+	v.signal()
+	v.WaitGone(t, soon)
+	v.launcher.WaitStopped(t, soon)
+	own.Kubectl(t, "delete", "vmi", v.Name)
+	own.Kubectl(t, "delete", "pod", "launcher-"+v.Name, "--force", "--grace-period=0")
+	uid := w.vmi(v.Name, "terminationGracePeriodSeconds: 600")
+	node.Eventually(t, soon, func() bool {
+		return !strings.Contains(machine.Virsh(t, "list", "--all", "--name"), v.Domain)
+	}, "libvirt keeps the domain")
+	again := machine.Boot(t, v.Spec)
+	node.Eventually(t, soon, func() bool { s, ok := w.agent.StatusOf(t, again); return ok && s.Phase == "Running" }, "the new one is not guarded")
+
+	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
+	w.waitWatch(1)
+	node.Eventually(t, soon, func() bool {
+		s, ok := w.agent.StatusOf(t, again)
+		return again.Gone() || ok && s.UID == uid && s.GracePeriodSeconds == 600
+	}, "the new one is not guarded as such")
+	node.Never(t, 4*time.Second, again.Gone, "a healthy VM was shut down for the one before it")
+}

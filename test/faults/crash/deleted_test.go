@@ -31,6 +31,7 @@ func TestAnAgentKilledAtAnyStepOfADeletionKeepsTheOneGracePeriodAndTellsOfItOnce
 	d := deletion()
 	var all []*crash
 	m.walk(t, d, func(t *testing.T, point string) *crash {
+		t.Helper()
 		all = append(all, prepareDeleted(t, n, api, d, m.binary, point))
 		return all[len(all)-1]
 	}, func(c *crash) { c.delete(api) })

@@ -34,8 +34,10 @@ type soak struct {
 	*testing.T
 	node        *node.Node
 	calm, shot  *node.Agent
+	life        time.Duration  // at most, until something happens to a VM
 	ended       map[string]int // by cause
 	kills, held int
+	most        int // VMs at once
 	held30      []levels
 }
 
@@ -51,7 +53,8 @@ func TestSoakWithRandomCausesAndFaultsStaysFlat(t *testing.T) {
 	took := soakFor(t)
 	n := node.New(t)
 	args := []string{"--shutdown-retry-interval=1s", "--destroy-timeout=1s"}
-	s := &soak{T: t, node: n, calm: n.Agent(t, args...).Start(t), shot: n.Agent(t, args...).Start(t), ended: map[string]int{}}
+	s := &soak{T: t, node: n, calm: n.Agent(t, args...).Start(t), shot: n.Agent(t, args...).Start(t),
+		life: min(took/3, time.Minute), ended: map[string]int{}}
 	stranger := n.Boot(t, node.Spec{Namespace: "vmgrace-stranger", Firmware: true})
 	resting := launch(t, s.calm, n.Boot(t, node.Spec{Namespace: "vmgrace-soak", Firmware: true}), time.Second)
 	resting.waitGuarded(t, s.calm)
@@ -62,7 +65,7 @@ func TestSoakWithRandomCausesAndFaultsStaysFlat(t *testing.T) {
 		t.Error("a VM ended that nobody wanted to end")
 	}
 	s.flat()
-	t.Logf("%v: VMs ended by cause: %v; agent killed %d times, QEMUs held %d times", took, s.ended, s.kills, s.held)
+	t.Logf("%v: up to %d VMs at once, ended by cause: %v; agent killed %d times, QEMUs held %d times", took, s.most, s.ended, s.kills, s.held)
 }
 
 // run keeps the places filled until the end, then lets all VMs end.
@@ -72,6 +75,7 @@ func (s *soak) run(end time.Time) {
 	for left := soakVMs; left > 0; {
 		left = 0
 		started := false // one for each round, so that nobody waits long
+		s.most = max(s.most, running(places))
 		for i, v := range places {
 			over := time.Now().After(end)
 			switch {
@@ -83,6 +87,9 @@ func (s *soak) run(end time.Time) {
 				places[i] = nil
 			case v != nil:
 				left++
+				if over {
+					v.until = time.Time{}
+				}
 			}
 			if v == nil && !over {
 				left++
@@ -98,6 +105,15 @@ func (s *soak) run(end time.Time) {
 		}
 		passes(s.T, time.Now().Add(10*ms))
 	}
+}
+
+func running(places []*soakVM) (n int) {
+	for _, v := range places {
+		if v != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // fault kills an agent, or holds a QEMU for a while.

@@ -29,7 +29,7 @@ func (s *soak) start() *soakVM {
 	}
 	g := s.node.Start(v.scope, node.Spec{Namespace: "vmgrace-soak", Firmware: true})
 	v.vm = launch(v.scope, v.agent, g, v.grace)
-	v.until = time.Now().Add(rand.N(8 * time.Second))
+	v.until = time.Now().Add(rand.N(s.life))
 	return v
 }
 

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+const idleTime = 60 * time.Second
+
+type options struct {
+	bin, dir, out           string
+	rows                    []string
+	rounds, guests, records int
+	idle                    time.Duration
+}
+
+func (o options) check() error {
+	for _, r := range o.rows {
+		if !slices.Contains(letters(), r) {
+			return fmt.Errorf("no row %q; there are %s", r, strings.Join(letters(), ", "))
+		}
+	}
+	if o.rounds < 1 || o.guests < 1 || o.records < 1 || o.idle < time.Second {
+		return errors.New("--rounds, --guests and --records must be positive, --idle at least a second")
+	}
+	return nil
+}
+
+// bench is one run.
+type bench struct {
+	*stage
+	options
+	nodeOnce *node.Node
+}
+
+type row struct {
+	letter  string
+	measure func(*bench) []figure
+}
+
+func rows() []row {
+	return []row{
+		{"a", reaction}, {"c", deaf}, {"e", restart}, {"f", idle}, {"g", shims}, {"h", cache},
+	}
+}
+
+func letters() []string {
+	var all []string
+	for _, r := range rows() {
+		all = append(all, r.letter)
+	}
+	return all
+}
+
+// measure takes all figures and writes the page.
+func measure(ctx context.Context, o options) error {
+	bin, err := filepath.Abs(o.bin)
+	if err != nil {
+		return fmt.Errorf("--bin: %w", err)
+	}
+	o.bin = bin
+	// test/node takes the agent and the shim from there, and puts the node, state
+	// directory included, where TMPDIR says.
+	if err := errors.Join(os.Setenv("VMGRACE_BIN_DIR", bin), os.Setenv("TMPDIR", o.dir)); err != nil {
+		return fmt.Errorf("environment: %w", err)
+	}
+	var figures []figure
+	for _, r := range rows() {
+		if len(o.rows) > 0 && !slices.Contains(o.rows, r.letter) {
+			continue
+		}
+		fmt.Fprintf(os.Stderr, "bench: row %s\n", r.letter)
+		b := &bench{stage: &stage{ctx: ctx}, options: o}
+		if err := b.play(func() { figures = append(figures, r.measure(b)...) }); err != nil {
+			return fmt.Errorf("row %s: %w", r.letter, err)
+		}
+	}
+	return o.write(func(w io.Writer) error { return page(w, o, figures) })
+}
+
+func (o options) write(text func(io.Writer) error) error {
+	if o.out == "" {
+		return text(os.Stdout)
+	}
+	f, err := os.Create(o.out)
+	if err != nil {
+		return fmt.Errorf("page: %w", err)
+	}
+	return errors.Join(text(f), f.Close())
+}
+
+// node is the row's own node, made at first need.
+func (b *bench) node() *node.Node {
+	if b.nodeOnce == nil {
+		b.nodeOnce = node.New(b)
+	}
+	return b.nodeOnce
+}
+
+// floor is the command line of a job of the floor.
+func (b *bench) floor(job string, args ...string) []string {
+	return append([]string{filepath.Join(b.bin, "floor"), job}, args...)
+}
+
+// temp is a directory on the measured disk.
+func (b *bench) temp() string {
+	b.Helper()
+	dir, err := os.MkdirTemp(b.dir, "vmgrace-bench-")
+	b.must(err)
+	b.Cleanup(func() { b.must(os.RemoveAll(dir)) })
+	return dir
+}
+
+func (b *bench) must(err error) {
+	if err != nil {
+		b.Fatalf("%v", err)
+	}
+}
+
+// pause lets time pass, unless the run is interrupted.
+func (b *bench) pause(d time.Duration) {
+	b.Helper()
+	select {
+	case <-time.After(d):
+	case <-b.ctx.Done():
+		b.Fatalf("interrupted: %v", b.ctx.Err())
+	}
+}

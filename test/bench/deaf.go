@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/gracecache"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// ahead is how far the deadline of row c lies: the agent starts meanwhile.
+const ahead = 6 * time.Second
+
+// salvo is what a round of row c saw, in seconds from the deadline.
+type salvo struct{ first, last, gone []float64 }
+
+// deaf is row c: guests that hear nothing have one deadline. When a SIGTERM
+// came is what QEMU's log says, to the microsecond.
+func deaf(b *bench) []figure {
+	var ours, floor, virsh salvo
+	for range b.rounds {
+		b.volley(&ours, b.agentKills)
+		b.volley(&floor, b.floorKills)
+		b.volley(&virsh, b.virshKills)
+	}
+	line := func(what, target string, ours, floor, virsh []float64) figure {
+		return figure{
+			row: "c", what: fmt.Sprintf("%d deaf guests, one deadline: %s", b.guests, what), target: target, unit: seconds,
+			ours: ours, floor: floor, peer: virsh, peerName: "virsh destroy, all at once",
+		}
+	}
+	return []figure{
+		line("first SIGTERM after it", "≥ 0", ours.first, floor.first, virsh.first),
+		line("last SIGTERM after it", "≤ 50 ms, ≤ 0.1 × virsh", ours.last, floor.last, virsh.last),
+		line("last QEMU gone", "≤ 1.2 × floor", ours.gone, floor.gone, virsh.gone),
+	}
+}
+
+// volley starts guests, lets somebody end them at a deadline and adds what
+// their logs say.
+func (b *bench) volley(s *salvo, kill func([]*node.Guest, grace.Mono, time.Time)) {
+	row := &stage{ctx: b.ctx}
+	round := &bench{stage: row, options: b.options, nodeOnce: b.node()}
+	b.must(row.play(func() {
+		guests := round.firmware(b.guests)
+		// In this order: the wall clock's deadline must not be the later one.
+		wall, deadline := time.Now().Add(ahead), round.now().Add(ahead)
+		kill(guests, deadline, wall)
+		var first, last, gone time.Duration
+		for i, g := range guests {
+			gone = max(gone, g.WaitGone(round, time.Minute).Sub(wall))
+			sent, ok := g.Terminated()
+			if !ok {
+				round.Fatalf("%s was not ended by SIGTERM: %s", g.Domain, g.QEMULog())
+			}
+			after := sent.At.Sub(wall)
+			if i == 0 {
+				first = after
+			}
+			first, last = min(first, after), max(last, after)
+		}
+		s.first, s.last, s.gone = append(s.first, first.Seconds()), append(s.last, last.Seconds()), append(s.gone, gone.Seconds())
+	}))
+}
+
+// agentKills gives the agent a record of each guest, in mid-grace.
+func (b *bench) agentKills(guests []*node.Guest, deadline grace.Mono, wall time.Time) {
+	agent := b.node().Agent(b, "--shutdown-retry-interval=1h")
+	store, err := gracecache.Open(agent.StateDir)
+	b.must(err)
+	b.parallel(guests, func(g *node.Guest) error {
+		rec := b.record(0, grace.Instance{UUID: g.UUID, PID: g.PID, Start: g.StartTime})
+		rec.Namespace, rec.Name, rec.UID = g.Namespace, g.Name, g.UID
+		rec.Shutdown.Deadline, rec.Shutdown.DeadlineAt = deadline, wall
+		return store.Put(rec)
+	})
+	b.must(store.Close())
+	for _, g := range guests {
+		agent.Launcher(b, g).Touch(b)
+	}
+	agent.Start(b)
+	b.early(deadline)
+	for _, g := range guests {
+		g.WaitGone(b, time.Minute)
+	}
+}
+
+func (b *bench) floorKills(guests []*node.Guest, deadline grace.Mono, _ time.Time) {
+	args := []string{strconv.FormatInt(int64(deadline), 10)}
+	for _, g := range guests {
+		args = append(args, strconv.Itoa(g.PID))
+	}
+	floor := b.start(b.floor("kill", args...))
+	b.early(deadline)
+	if code, ok := floor.Exited(time.Minute); !ok || code != 0 {
+		b.Fatalf("floor: status %d: %s", code, floor.Log())
+	}
+}
+
+// virshKills starts one virsh for each guest at the deadline.
+func (b *bench) virshKills(guests []*node.Guest, deadline grace.Mono, _ time.Time) {
+	b.early(deadline)
+	b.pause(deadline.Sub(b.now()))
+	b.parallel(guests, func(g *node.Guest) error {
+		_, err := b.node().TryVirsh(b.Context(), "destroy", g.Domain)
+		return err
+	})
+}
+
+// early fails where the preparations took until the deadline.
+func (b *bench) early(deadline grace.Mono) {
+	b.Helper()
+	if b.now() >= deadline {
+		b.Fatalf("%d guests were not prepared %v ahead of their deadline", b.guests, ahead)
+	}
+}

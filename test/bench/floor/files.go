@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// shim registers by a file and turns SIGTERM into another.
+func shim(dir string) error {
+	terms := make(chan os.Signal, 1)
+	signal.Notify(terms, syscall.SIGTERM)
+	if err := os.WriteFile(filepath.Join(dir, "vm.json"), []byte("{}\n"), 0o600); err != nil {
+		return err
+	}
+	<-terms
+	temp := filepath.Join(dir, ".shutdown")
+	if err := os.WriteFile(temp, []byte("{}\n"), 0o600); err != nil {
+		return err
+	}
+	return os.Rename(temp, filepath.Join(dir, "shutdown"))
+}
+
+// put makes n files of so many bytes durable, one after the other, and says
+// how many nanoseconds each took.
+func put(dir string, n, size int) error {
+	data := make([]byte, size)
+	took := make([]time.Duration, 0, n)
+	for i := range n {
+		begin := time.Now()
+		if err := durable(dir, fmt.Sprintf("vm-%d.json", i), data); err != nil {
+			return err
+		}
+		took = append(took, time.Since(begin))
+	}
+	for _, d := range took {
+		fmt.Fprintln(os.Stdout, d.Nanoseconds())
+	}
+	return nil
+}
+
+// durable is write, fsync, rename, fsync of the directory.
+func durable(dir, name string, data []byte) error {
+	temp := filepath.Join(dir, "."+name)
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, filepath.Join(dir, name)); err != nil {
+		return err
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// read reads every file of a directory.
+func read(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() {
+			continue
+		}
+		if _, err := os.ReadFile(filepath.Join(dir, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+// Command floor is what vmgrace is measured against: for each job the fewest
+// system calls that do it, without state, safety or features. It is written in
+// Go too, so what it costs to start the Go runtime is on both sides.
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "floor:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	if len(args) < 2 {
+		return fmt.Errorf("which job: shim, put, read, react, kill")
+	}
+	switch job, args := args[0], args[1:]; {
+	case job == "shim" && len(args) == 1:
+		return shim(args[0])
+	case job == "put" && len(args) == 3:
+		n, err := numbers(args[1:])
+		if err != nil {
+			return err
+		}
+		return put(args[0], n[0], n[1])
+	case job == "read" && len(args) == 1:
+		return read(args[0])
+	case job == "react" && len(args) == 3:
+		return react(args[0], args[1], args[2])
+	case job == "kill" && len(args) > 1:
+		n, err := numbers(args)
+		if err != nil {
+			return err
+		}
+		return kill(n[0], n[1:])
+	default:
+		return fmt.Errorf("no such job: %q with %d arguments", job, len(args))
+	}
+}
+
+func numbers(args []string) ([]int, error) {
+	n := make([]int, 0, len(args))
+	for _, a := range args {
+		i, err := strconv.Atoi(a)
+		if err != nil {
+			return nil, fmt.Errorf("not a number: %w", err)
+		}
+		n = append(n, i)
+	}
+	return n, nil
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// recordSize is about what a record of vmgrace has.
+const recordSize = 900
+
+// react waits for a file called shutdown in one of the directories below
+// launchers, makes a record durable in state and asks libvirt for a shutdown of
+// the domain that the directory is named after. The domain's UUID is in the
+// file uuid beside it.
+func react(socket, launchers, state string) error {
+	conn, err := open(socket)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	entries, err := os.ReadDir(launchers)
+	if err != nil {
+		return err
+	}
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("inotify: %w", err)
+	}
+	names := map[int32]string{}
+	for _, e := range entries {
+		wd, err := unix.InotifyAddWatch(fd, filepath.Join(launchers, e.Name()), unix.IN_MOVED_TO)
+		if err != nil {
+			return fmt.Errorf("watch %s: %w", e.Name(), err)
+		}
+		names[int32(wd)] = e.Name()
+	}
+	fmt.Fprintln(os.Stdout, "ready")
+	record, events := make([]byte, recordSize), make([]byte, 4096)
+	for {
+		n, err := unix.Read(fd, events)
+		if err != nil {
+			return fmt.Errorf("inotify: %w", err)
+		}
+		for rest := events[:n]; len(rest) >= unix.SizeofInotifyEvent; {
+			wd, size := int32(binary.NativeEndian.Uint32(rest)), binary.NativeEndian.Uint32(rest[12:])
+			file := string(bytes.TrimRight(rest[unix.SizeofInotifyEvent:][:size], "\x00"))
+			rest = rest[unix.SizeofInotifyEvent+size:]
+			if file != "shutdown" {
+				continue
+			}
+			name := names[wd]
+			if err := durable(state, name+".json", record); err != nil {
+				return err
+			}
+			if err := ask(conn, filepath.Join(launchers, name), name); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// What is used of libvirt's RPC (remote_protocol.x): a message is its length,
+// program, version, procedure, type, serial and status, and the arguments in XDR.
+const (
+	program      = 0x20008086
+	procOpen     = 1
+	procShutdown = 258 // with flags; 1 is the power button
+	powerButton  = 1
+)
+
+func message(proc uint32, args ...[]byte) []byte {
+	body := bytes.Join(args, nil)
+	m := words(uint32(28+len(body)), program, 1, proc, 0, 1, 0)
+	return append(m, body...)
+}
+
+func words(w ...uint32) []byte {
+	var b []byte
+	for _, v := range w {
+		b = binary.BigEndian.AppendUint32(b, v)
+	}
+	return b
+}
+
+func text(s string) []byte {
+	padded := append([]byte(s), make([]byte, (4-len(s)%4)%4)...)
+	return append(words(uint32(len(s))), padded...)
+}
+
+// open connects and lets libvirt open the QEMU driver.
+func open(socket string) (net.Conn, error) {
+	conn, err := net.Dial("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Write(message(procOpen, words(1), text("qemu:///system"), words(0))); err != nil {
+		return nil, err
+	}
+	return conn, answer(conn)
+}
+
+// answer reads a reply, which says with its status whether it worked.
+func answer(conn net.Conn) error {
+	reply := make([]byte, 4096)
+	n, err := conn.Read(reply)
+	if err != nil {
+		return err
+	}
+	if n < 28 || binary.BigEndian.Uint32(reply[24:]) != 0 {
+		return fmt.Errorf("libvirt refuses: %q", reply[:n])
+	}
+	return nil
+}
+
+func ask(conn net.Conn, dir, name string) error {
+	uuid, err := os.ReadFile(filepath.Join(dir, "uuid"))
+	if err != nil {
+		return err
+	}
+	var raw []byte
+	if _, err := fmt.Sscanf(strings.ReplaceAll(string(uuid), "-", ""), "%x", &raw); err != nil {
+		return fmt.Errorf("uuid of %s: %w", name, err)
+	}
+	if _, err := conn.Write(message(procShutdown, text(name), raw, words(^uint32(0)), words(powerButton))); err != nil {
+		return err
+	}
+	return answer(conn)
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// settle is how long an agent has to come to rest after its start.
+const settle = 5 * time.Second
+
+// idle is row f: real guests with their shims, and nothing happens.
+func idle(b *bench) []figure {
+	guests := b.firmware(2 * b.guests)
+	agent := b.node().Agent(b)
+	shims := make([]*node.Process, 0, len(guests))
+	for _, g := range guests {
+		shims = append(shims, agent.Launcher(b, g).Shim(b, fmt.Sprintf("--pid=%d", g.PID)))
+	}
+	b.guards(agent, guests)
+	// The floor only waits for inotify.
+	floor := b.start(b.floor("react", b.node().Dir+"/run/libvirt-sock", agent.LaunchersDir, b.temp()))
+	b.pause(settle)
+
+	line := func(what, target string, u unit) figure {
+		return figure{row: "f", what: fmt.Sprintf("idle with %d guests: %s", len(guests), what), target: target, unit: u}
+	}
+	cpu, wake := line("CPU, of a core", "≤ 0.1 %", percent), line("wake-ups", "≤ 5/s", perSecond)
+	shim, rss := line("wake-ups of one shim", "", perSecond), line("RSS", "≤ 32 MiB", mebibytes)
+	begin := time.Now()
+	before, floorBefore, shimsBefore := b.used(agent.Process), b.used(floor), b.used(shims...)
+	b.pause(b.idle)
+	after, floorAfter, shimsAfter := b.used(agent.Process), b.used(floor), b.used(shims...)
+	took := time.Since(begin).Seconds()
+	cpu.ours, cpu.floor = []float64{(after.cpu - before.cpu) / took}, []float64{(floorAfter.cpu - floorBefore.cpu) / took}
+	wake.ours, wake.floor = []float64{(after.wakeups - before.wakeups) / took}, []float64{(floorAfter.wakeups - floorBefore.wakeups) / took}
+	shim.ours = []float64{(shimsAfter.wakeups - shimsBefore.wakeups) / took / float64(len(shims))}
+	rss.ours, rss.floor = []float64{b.memory(agent.Process)}, []float64{b.memory(floor)}
+	return []figure{cpu, wake, rss, shim}
+}
+
+// usage is processor time in seconds, and how often threads have waited.
+type usage struct{ cpu, wakeups float64 }
+
+func (b *bench) used(processes ...*node.Process) usage {
+	b.Helper()
+	var u usage
+	for _, p := range processes {
+		u.cpu += b.cpu(p.PID())
+		u.wakeups += float64(b.wakeups(p.PID()))
+	}
+	return u
+}
+
+func (b *bench) memory(p *node.Process) float64 {
+	b.Helper()
+	return float64(b.status(p.PID(), "VmRSS:")) * 1024
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/gracecache"
+	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// restart is row e: an agent starts on records in mid-grace. Their QEMUs are
+// processes that sleep, because the agent holds a pidfd of each.
+func restart(b *bench) []figure {
+	agent := b.node().Agent(b)
+	b.mourn(agent.StateDir, agent.LaunchersDir)
+	f := figure{
+		row: "e", unit: seconds, target: "≤ 200 ms, ≤ 2 × floor",
+		what: fmt.Sprintf("restart with %d records: exec → every deadline armed; floor: reads the files", b.records),
+	}
+	for range b.rounds {
+		f.ours = append(f.ours, b.armed(agent.Path, agent.StateDir, agent.LaunchersDir))
+		argv := b.floor("read", agent.StateDir)
+		begin := time.Now()
+		b.must(exec.CommandContext(b.Context(), argv[0], argv[1:]...).Run())
+		f.floor = append(f.floor, time.Since(begin).Seconds())
+	}
+	return []figure{f}
+}
+
+// mourn makes records of VMs that are in mid-grace, with their launcher
+// directories and processes.
+func (b *bench) mourn(state, launchers string) {
+	store, err := gracecache.Open(state)
+	b.must(err)
+	var group errgroup.Group
+	group.SetLimit(writers)
+	for n := range b.records {
+		cmd := exec.CommandContext(b.Context(), "sleep", "infinity")
+		b.must(cmd.Start())
+		b.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		start, err := process.Start(cmd.Process.Pid)
+		b.must(err)
+		rec := b.record(n, grace.Instance{UUID: fmt.Sprintf("b7c6a1d2-0000-4000-8000-%012d", n), PID: cmd.Process.Pid, Start: start})
+		group.Go(func() error { return store.Put(rec) })
+		dir := filepath.Join(launchers, rec.Domain())
+		b.must(os.Mkdir(dir, 0o755))
+		b.must(os.WriteFile(filepath.Join(dir, "shutdown"), nil, 0o600))
+	}
+	b.must(group.Wait())
+	b.must(store.Close())
+}
+
+// armed starts an agent and measures until it has said of each VM that it
+// waits: what it does at once is done then, and its timer is set to the
+// deadline or earlier.
+func (b *bench) armed(path, state, launchers string) float64 {
+	cmd := b.node().Command(path, "-v", "--standalone", "--metrics-address=", "--state-dir", state, "--launchers-dir", launchers,
+		"--shutdown-retry-interval=1h")
+	log, err := cmd.StderrPipe()
+	b.must(err)
+	begin := time.Now()
+	b.must(cmd.Start())
+	waiting := map[string]bool{}
+	lines := bufio.NewScanner(log)
+	for len(waiting) < b.records && lines.Scan() {
+		line := lines.Text()
+		if !strings.Contains(line, " do=wait") {
+			continue
+		}
+		if _, name, ok := strings.Cut(line, " name="); ok {
+			name, _, _ = strings.Cut(name, " ")
+			waiting[name] = true
+		}
+	}
+	took := time.Since(begin).Seconds()
+	_ = cmd.Process.Kill()
+	_, _ = io.Copy(io.Discard, log) // it ends with the process
+	_ = cmd.Wait()                  // by that signal
+	if len(waiting) < b.records {
+		b.Fatalf("the agent armed %d of %d deadlines", len(waiting), b.records)
+	}
+	return took
+}

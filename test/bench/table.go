@@ -1,0 +1,101 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// figure is one line of the table.
+type figure struct {
+	row, what, target string
+	unit              unit
+	// Of each round; what has none stays empty.
+	ours, floor, peer []float64
+	peerName          string
+}
+
+// unit writes a value for people.
+type unit func(float64) string
+
+func seconds(v float64) string {
+	switch d := time.Duration(v * float64(time.Second)); {
+	case d.Abs() < time.Millisecond:
+		return fmt.Sprintf("%.0f µs", v*1e6)
+	case d.Abs() < time.Second:
+		return fmt.Sprintf("%.2f ms", v*1e3)
+	default:
+		return fmt.Sprintf("%.2f s", v)
+	}
+}
+
+func mebibytes(v float64) string { return fmt.Sprintf("%.2f MiB", v/(1<<20)) }
+func megabytes(v float64) string { return fmt.Sprintf("%.2f MB", v/1e6) }
+func perSecond(v float64) string {
+	return fmt.Sprintf("%.*f/s", max(0, 2-int(math.Log10(max(v, 1)))), v)
+}
+func percent(v float64) string { return fmt.Sprintf("%.3f %%", v*100) }
+
+// quantile of values, by the nearest rank.
+func quantile(values []float64, q float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+func median(values []float64) float64 { return quantile(values, 0.5) }
+
+func (f figure) cell(values []float64) string {
+	switch len(values) {
+	case 0:
+		return "–"
+	case 1:
+		return f.unit(values[0])
+	}
+	return fmt.Sprintf("%s (%s … %s)", f.unit(median(values)), f.unit(slices.Min(values)), f.unit(slices.Max(values)))
+}
+
+func (f figure) ratio(other []float64) string {
+	if len(f.ours) == 0 || len(other) == 0 || median(other) == 0 || median(f.ours) == 0 {
+		return "–"
+	}
+	return fmt.Sprintf("%.2f ×", median(f.ours)/median(other))
+}
+
+func page(w io.Writer, o options, figures []figure) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# What vmgrace costs\n\nWritten by `make bench`; the floor is `test/bench/floor`. Medians of %d rounds (smallest … largest).\n"+
+		"Compare the ratios, not the times: all columns of a line were measured in turns, in one run.\n\n%s\n\n", o.rounds, machine())
+	b.WriteString("| | what | vmgrace | floor | vmgrace : floor | peer | vmgrace : peer | target |\n|---|---|---|---|---|---|---|---|\n")
+	for _, f := range figures {
+		peer := f.cell(f.peer)
+		if f.peerName != "" {
+			peer = f.peerName + ": " + peer
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n",
+			f.row, f.what, f.cell(f.ours), f.cell(f.floor), f.ratio(f.floor), peer, f.ratio(f.peer), f.target)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// machine says where and when the figures were taken.
+func machine() string {
+	var name unix.Utsname
+	kernel := "unknown"
+	if unix.Uname(&name) == nil {
+		kernel = unix.ByteSliceToString(name.Release[:])
+	}
+	load := "unknown"
+	if text, err := os.ReadFile("/proc/loadavg"); err == nil {
+		load = strings.Join(strings.Fields(string(text))[:3], " ")
+	}
+	return fmt.Sprintf("%d cores, Linux %s, %s, %s; load at the end %s.",
+		runtime.NumCPU(), kernel, runtime.Version(), time.Now().UTC().Format("2006-01-02 15:04 UTC"), load)
+}

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestQuantilesAreValuesThatWereMeasured(t *testing.T) {
+	values := make([]float64, 0, 200)
+	for n := range 200 {
+		values = append(values, float64(200-n))
+	}
+	for q, want := range map[float64]float64{0: 1, 0.5: 101, 0.99: 199, 1: 200} {
+		if got := quantile(values, q); got != want {
+			t.Errorf("quantile %v: %v, want %v", q, got, want)
+		}
+	}
+}
+
+func TestALineHasMediansSpreadAndRatiosOfTheSameRun(t *testing.T) {
+	var text strings.Builder
+	err := page(&text, options{rounds: 3}, []figure{{
+		row: "x", what: "a thing", target: "≤ 2 × floor", unit: seconds,
+		ours: []float64{0.003, 0.001, 0.002}, floor: []float64{0.001}, peerName: "other",
+	}})
+	want := "| x | a thing | 2.00 ms (1.00 ms … 3.00 ms) | 1.00 ms | 2.00 × | other: – | – | ≤ 2 × floor |"
+	if err != nil || !strings.Contains(text.String(), want) {
+		t.Errorf("%v\n%s\nis without\n%s", err, text.String(), want)
+	}
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/gracecache"
+)
+
+// What a request is in libvirt's RPC (remote_protocol.x): length, program,
+// version, procedure, type, serial and status, each 4 bytes; then the name.
+const (
+	header       = 28
+	program      = 0x20008086
+	procShutdown = 258 // REMOTE_PROC_DOMAIN_SHUTDOWN_FLAGS
+	longest      = 32 << 20
+)
+
+// arrival is a request for a shutdown that has reached libvirt's side.
+type arrival struct {
+	domain string
+	at     time.Time
+	// recorded: the state directory had a record of the shutdown by then.
+	recorded bool
+}
+
+// tap is a socket before libvirtd's. It lets everything through and says when
+// requests for a shutdown arrive.
+type tap struct {
+	socket, libvirtd string
+	// state is the directory that must have the record; "" asks for none. It is
+	// set before the first request.
+	state    string
+	arrivals chan arrival
+	listener net.Listener
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func (b *bench) tap() *tap {
+	t := &tap{
+		socket: filepath.Join(b.temp(), "sock"), libvirtd: filepath.Join(b.node().Dir, "run", "libvirt-sock"),
+		arrivals: make(chan arrival, 10_000),
+	}
+	var err error
+	t.listener, err = net.Listen("unix", t.socket)
+	b.must(err)
+	t.wg.Go(t.serve)
+	b.Cleanup(t.close)
+	return t
+}
+
+func (t *tap) serve() {
+	for {
+		client, err := t.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		server, err := net.Dial("unix", t.libvirtd)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		t.mu.Lock()
+		t.conns = append(t.conns, client, server)
+		t.mu.Unlock()
+		t.wg.Go(func() {
+			defer client.Close()
+			_, _ = io.Copy(client, server) // until either closes
+		})
+		t.wg.Go(func() {
+			defer server.Close()
+			_ = t.forward(server, client)
+		})
+	}
+}
+
+func (t *tap) forward(server io.Writer, client io.Reader) error {
+	length := make([]byte, 4)
+	for {
+		if _, err := io.ReadFull(client, length); err != nil {
+			return err
+		}
+		n := binary.BigEndian.Uint32(length)
+		if n < header || n > longest {
+			return errors.New("not libvirt's RPC")
+		}
+		message := make([]byte, n)
+		copy(message, length)
+		if _, err := io.ReadFull(client, message[4:]); err != nil {
+			return err
+		}
+		t.note(message)
+		if _, err := server.Write(message); err != nil {
+			return err
+		}
+	}
+}
+
+func (t *tap) note(message []byte) {
+	at := time.Now()
+	word := func(i int) uint32 { return binary.BigEndian.Uint32(message[4*i:]) }
+	if word(1) != program || word(3) != procShutdown || word(4) != 0 || len(message) < header+4 {
+		return
+	}
+	name := message[header+4:]
+	name = name[:min(int(word(7)), len(name))]
+	a := arrival{domain: string(name), at: at}
+	if t.state != "" {
+		// The request waits here until that is clear.
+		loaded, err := gracecache.Read(t.state)
+		for _, r := range loaded.Records {
+			a.recorded = a.recorded || err == nil && r.Domain() == a.domain && r.ShuttingDown()
+		}
+	}
+	t.arrivals <- a
+}
+
+func (t *tap) close() {
+	_ = t.listener.Close()
+	t.mu.Lock()
+	for _, c := range t.conns {
+		_ = c.Close()
+	}
+	t.mu.Unlock()
+	t.wg.Wait()
+}
+
+// next is the request for this domain's shutdown.
+func (t *tap) next(b *bench, domain string) arrival {
+	b.Helper()
+	late := time.After(time.Minute)
+	for {
+		select {
+		case a := <-t.arrivals:
+			if a.domain == domain {
+				return a
+			}
+		case <-late:
+			b.Fatalf("no request for %s reaches libvirt", domain)
+		}
+	}
+}
