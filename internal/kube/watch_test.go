@@ -105,7 +105,7 @@ func TestWhatHappensDuringAnOutageIsSeenAfterIt(t *testing.T) {
 	r.sees("again", renewed)
 	r.sees("kept", kept)
 	r.wantFate("gone", gone, FateDeleted)
-	r.wantFate("again", again, FateDeleted)
+	r.wantFate("again", again, FateReplaced)
 	r.wantFate("again", renewed, FateHere)
 	r.wantFate("moved", moved, FateMoved)
 	r.wantFate("kept", kept, FateHere)
