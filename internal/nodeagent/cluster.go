@@ -2,7 +2,6 @@ package nodeagent
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -49,7 +48,7 @@ func (o *Options) openCluster(changed func(namespace, name string), log *slog.Lo
 		Shelf: shelf{filepath.Join(o.StateDir, "events")},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w; --kubeconfig names a file, --standalone goes without an API server", err)
+		return nil, err
 	}
 	if pods := filepath.Join(o.KubeletDir, "pods"); !isDir(pods) {
 		log.Warn("kubelet's pods are not where they should be: launcher directories will not be found; see --kubelet-dir", "dir", pods)

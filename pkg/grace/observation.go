@@ -143,8 +143,6 @@ type Observation struct {
 	UID     string // who the launcher says it is, "" if it does not
 	Period  Period // what the sources say now
 	Trigger bool
-	// TriggerForNext: it is for the instance after the record's.
-	TriggerForNext bool
 	// TriggerByShim: it names its shim's VM, so it ends with that shim.
 	TriggerByShim bool
 	// TriggerAt and DiedAt are when the agent first saw it.

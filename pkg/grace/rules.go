@@ -84,7 +84,7 @@ func stopped(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 		return next()
 	}
 	d := Decision{Do: Finish, Cause: r.Shutdown.Cause, Outcome: outcome(r, o)}
-	if !r.ShuttingDown() && o.Trigger && !o.TriggerForNext {
+	if !r.ShuttingDown() && o.Trigger {
 		d.Cause, d.Outcome = LauncherSignal, AlreadyStopped
 	}
 	return d, true
