@@ -157,7 +157,7 @@ func TestAWatchThatFellTooFarBehindListsAgain(t *testing.T) {
 	if n := r.proxy.asked("GET /apis/kubevirt.io/v1/virtualmachineinstances?labelSelector"); n == lists {
 		t.Error("nothing was listed; this test shows nothing")
 	}
-	r.wantFate("gone", gone, FateDeleted)
+	r.wantFate("gone", gone, FateReplaced)
 	r.wantFate("gone", renewed, FateHere)
 
 	// The same by the word of the server.

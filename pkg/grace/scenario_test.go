@@ -174,13 +174,15 @@ func TestPromisesHoldInRandomWorlds(t *testing.T) {
 		w.o.Agent = rapid.Bool().Draw(t, "guest agent")
 		w.o.Power = rapid.SampledFrom([]Power{PowerOn, PowerUnknown, PowerPaused, PowerHeld, PowerSuspended, PowerEnding}).Draw(t, "power")
 		w.o.Trigger, w.o.TriggerAt = true, t0
-		if rapid.Bool().Draw(t, "shim dies") {
+		shimDies := rapid.Bool().Draw(t, "shim dies")
+		if shimDies {
 			w.after(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "shim dies after")), func() { w.o.Shim = ShimDied })
 		}
 		w.run(t0.Add(2 * time.Hour))
 
 		switch {
-		case w.finished == "" && (w.killable || !w.deaf && w.o.Power == PowerOn && length > 10*time.Second):
+		// A shim that dies may leave no time for a request.
+		case w.finished == "" && (w.killable || !w.deaf && !shimDies && w.o.Power == PowerOn && length > 10*time.Second):
 			t.Fatal("the VM did not end")
 		case w.finished == "" && !w.o.Reported:
 			t.Fatal("a VM that cannot be killed was not reported")
