@@ -60,7 +60,7 @@ e2e: deps k8s images ## all of it in a cluster of two nodes: 8 minutes
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 .PHONY: test-faults
-test-faults: deps build k8s ## crashes, faults, a soak: 13 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+test-faults: deps build k8s ## crashes, faults, a soak: 12 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
 	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: lint
