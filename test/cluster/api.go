@@ -62,6 +62,18 @@ func NewAPI(t T) *API {
 // StartAPI starts etcd and kube-apiserver on free ports of 127.0.0.1 and waits
 // until the server is ready. The caller closes it.
 func StartAPI(ctx context.Context) (*API, error) {
+	// A port that was free may be taken before it is used: then on others.
+	for tries := 1; ; tries++ {
+		a, err := startAPI(ctx)
+		if err == nil || tries == maxTries || ctx.Err() != nil {
+			return a, err
+		}
+	}
+}
+
+const maxTries = 3
+
+func startAPI(ctx context.Context) (*API, error) {
 	h, err := newHome()
 	if err != nil {
 		return nil, err
