@@ -102,17 +102,17 @@ func (k *keeper) choose(pods []Pod) Pod {
 // rank: a pod that does not say for which VMI it was made never displaces one
 // that does.
 func rank(p Pod) int {
-	rank := 2
+	score := 2
 	switch {
 	case p.Done:
-		rank = 0
+		score = 0
 	case p.Deleting:
-		rank = 1
+		score = 1
 	}
 	if p.VMI != "" {
-		rank += 3
+		score += 3
 	}
-	return rank
+	return score
 }
 
 // killedAt is when kubelet kills the launcher: its grace period runs from its
@@ -191,8 +191,8 @@ func (k *keeper) confirm() {
 	})
 }
 
-// podMargin, with --destroy-timeout, is what a launcher pod needs beyond the VM's grace period: QEMU's
-// time to flush, and a margin.
+// podMargin is what a launcher pod needs beyond the grace period and
+// --destroy-timeout.
 const podMargin = 5 * time.Second
 
 // warnOfPod says early that kubelet would kill the launcher too soon.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 const (
@@ -24,7 +26,7 @@ const (
 var ErrUnconfirmed = errors.New("what became of the VMI cannot be said")
 
 // Confirm asks the API server what became of the VMI that was seen with this
-// UID and creation time. It fails with ErrUnconfirmed and FateUnknown.
+// UID and creation time. It fails with ErrUnconfirmed and grace.FateUnknown.
 //
 // When a CRD is deleted, the API server first deletes all its objects, as if
 // somebody had done so one by one (apiextensions-apiserver,
@@ -33,50 +35,50 @@ var ErrUnconfirmed = errors.New("what became of the VMI cannot be said")
 //
 // A VMI that is on another node has moved, whatever else it says: its VM is
 // there, and so is the agent that shuts it down.
-func (s *Source) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (Fate, error) {
+func (s *Source) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error) {
 	ctx, cancel := context.WithTimeout(quietly(ctx), confirmTimeout)
 	defer cancel()
 	fate, err := s.confirm(ctx, vmKey{namespace, name}, uid, created)
 	if err != nil {
-		return FateUnknown, fmt.Errorf("%w: %s/%s: %w", ErrUnconfirmed, namespace, name, err)
+		return grace.FateUnknown, fmt.Errorf("%w: %s/%s: %w", ErrUnconfirmed, namespace, name, err)
 	}
 	return fate, nil
 }
 
-func (s *Source) confirm(ctx context.Context, k vmKey, uid string, created time.Time) (Fate, error) {
+func (s *Source) confirm(ctx context.Context, k vmKey, uid string, created time.Time) (grace.Fate, error) {
 	if !k.valid() || uid == "" || created.IsZero() {
-		return FateUnknown, errors.New("the API server has never shown it")
+		return grace.FateUnknown, errors.New("the API server has never shown it")
 	}
 	now, err := s.object(ctx, k)
 	switch {
 	case errors.Is(err, errGone):
 	case err != nil:
-		return FateUnknown, err
+		return grace.FateUnknown, err
 	case string(now.UID) == uid && now.Labels[nodeLabel] != "" && now.Labels[nodeLabel] != s.node:
-		return FateMoved, nil
+		return grace.FateMoved, nil
 	case string(now.UID) == uid && now.DeletionTimestamp == nil:
-		return FateHere, nil
+		return grace.FateHere, nil
 	}
 	fate, err := s.withCRD(ctx, created)
-	if fate == FateDeleted && now != nil && string(now.UID) != uid {
-		fate = FateReplaced
+	if fate == grace.FateDeleted && now != nil && string(now.UID) != uid {
+		fate = grace.FateReplaced
 	}
 	return fate, err
 }
 
 // withCRD: the object was deleted, or is being deleted, by somebody or with
 // its whole kind.
-func (s *Source) withCRD(ctx context.Context, created time.Time) (Fate, error) {
+func (s *Source) withCRD(ctx context.Context, created time.Time) (grace.Fate, error) {
 	crd, err := s.crd(ctx)
 	switch {
 	case errors.Is(err, errGone):
-		return FateLost, nil
+		return grace.FateLost, nil
 	case err != nil:
-		return FateUnknown, err
+		return grace.FateUnknown, err
 	case crd.DeletionTimestamp != nil, crd.CreationTimestamp.After(created):
-		return FateLost, nil
+		return grace.FateLost, nil
 	default:
-		return FateDeleted, nil
+		return grace.FateDeleted, nil
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 // lies are answers of which none says anything about a VMI.
@@ -52,28 +54,28 @@ func TestOnlyTheAPIServersOwnWordMakesAVMIDeleted(t *testing.T) {
 	r := newRig(t)
 	here, gone := r.makeVMI("vm", "", `{}`), r.makeVMI("gone", "", `{}`)
 	r.must("DELETE", r.vmiPath("gone"), "")
-	r.wantFate("gone", gone, FateDeleted)
-	r.wantFate("vm", here, FateHere)
+	r.wantFate("gone", gone, grace.FateDeleted)
+	r.wantFate("vm", here, grace.FateHere)
 
 	for name, lie := range r.lies() {
 		r.proxy.breaksFor(nil, lie)
 		for vmiName, v := range map[string]VMI{"vm": here, "gone": gone} {
-			if f, err := r.fate(vmiName, v); f != FateUnknown || !errors.Is(err, ErrUnconfirmed) {
-				t.Errorf("%s for everything: the fate of %s is %d, %v", name, vmiName, f, err)
+			if f, err := r.fate(vmiName, v); f != grace.FateUnknown || !errors.Is(err, ErrUnconfirmed) {
+				t.Errorf("%s for everything: the fate of %s is %q, %v", name, vmiName, f, err)
 			}
 		}
 		// The VMI is gone, but nobody can say whether its CRD is.
 		r.proxy.breaksFor(isCRD, lie)
-		if f, err := r.fate("gone", gone); f != FateUnknown || !errors.Is(err, ErrUnconfirmed) {
-			t.Errorf("%s for the CRD: %d, %v", name, f, err)
+		if f, err := r.fate("gone", gone); f != grace.FateUnknown || !errors.Is(err, ErrUnconfirmed) {
+			t.Errorf("%s for the CRD: %q, %v", name, f, err)
 		}
-		if f, err := r.fate("vm", here); f != FateHere {
-			t.Errorf("%s for the CRD: a VMI that is there needs no CRD: %d, %v", name, f, err)
+		if f, err := r.fate("vm", here); f != grace.FateHere {
+			t.Errorf("%s for the CRD: a VMI that is there needs no CRD: %q, %v", name, f, err)
 		}
 	}
 	r.proxy.recover()
-	r.wantFate("gone", gone, FateDeleted)
-	r.wantFate("vm", here, FateHere)
+	r.wantFate("gone", gone, grace.FateDeleted)
+	r.wantFate("vm", here, grace.FateHere)
 }
 
 func TestNoWordAboutAVMIThatWasNeverSeen(t *testing.T) {
@@ -83,13 +85,13 @@ func TestNoWordAboutAVMIThatWasNeverSeen(t *testing.T) {
 		"no creation time": {UID: here.UID},
 		"no UID":           {Created: here.Created},
 	} {
-		if f, err := r.fate("vm", v); f != FateUnknown || err == nil {
-			t.Errorf("%s: %d, %v", name, f, err)
+		if f, err := r.fate("vm", v); f != grace.FateUnknown || err == nil {
+			t.Errorf("%s: %q, %v", name, f, err)
 		}
 	}
 	for _, name := range []string{"../secrets/x", "", ".", "a/b", "A"} {
-		if f, err := r.Confirm(t.Context(), r.name, name, here.UID, here.Created); f != FateUnknown || err == nil {
-			t.Errorf("name %q: %d, %v", name, f, err)
+		if f, err := r.Confirm(t.Context(), r.name, name, here.UID, here.Created); f != grace.FateUnknown || err == nil {
+			t.Errorf("name %q: %q, %v", name, f, err)
 		}
 	}
 	if n := r.proxy.asked(""); n != 0 {
@@ -102,9 +104,9 @@ func TestAnotherUIDIsADeletion(t *testing.T) {
 	old := r.makeVMI("vm", "", `{}`)
 	r.must("DELETE", r.vmiPath("vm"), "")
 	r.makeVMIOn("another", "vm", "", `{}`)
-	r.wantFate("vm", old, FateReplaced)
+	r.wantFate("vm", old, grace.FateReplaced)
 	r.proxy.breaksFor(isCRD, textPage(404))
-	r.wantFate("vm", old, FateUnknown)
+	r.wantFate("vm", old, grace.FateUnknown)
 }
 
 func TestAConfirmationThatHangsEndsWithItsContextOrByItself(t *testing.T) {
@@ -113,7 +115,7 @@ func TestAConfirmationThatHangsEndsWithItsContextOrByItself(t *testing.T) {
 	v := r.makeVMI("vm", "", `{}`)
 	r.proxy.breaksFor(nil, hang)
 	begin := time.Now()
-	r.wantFate("vm", v, FateUnknown)
+	r.wantFate("vm", v, grace.FateUnknown)
 	if d := time.Since(begin); d > confirmTimeout+5*time.Second {
 		t.Errorf("it took %v", d)
 	}
@@ -131,11 +133,11 @@ func crdFate(t *testing.T, metadata string) {
 		r.sees(name, seen[name])
 	}
 	r.must("DELETE", crdPath, "")
-	fates := map[Fate]int{}
+	fates := map[grace.Fate]int{}
 	ask := func() {
 		for name, v := range seen {
 			f, err := r.fate(name, v)
-			if f == FateDeleted {
+			if f == grace.FateDeleted {
 				t.Fatalf("%s counts as deleted (%v)", name, err)
 			}
 			fates[f]++
@@ -144,7 +146,7 @@ func crdFate(t *testing.T, metadata string) {
 	// With finalizers the CRD stays, and so do its objects, all being deleted.
 	if metadata != "" {
 		r.eventually(func() bool { ask(); v, _ := r.VMI(r.name, "vm-4"); return v.Deleting }, "the VMIs are not deleted")
-		r.wantFate("vm-4", seen["vm-4"], FateLost)
+		r.wantFate("vm-4", seen["vm-4"], grace.FateLost)
 		for name := range seen {
 			r.must("PATCH", r.vmiPath(name), `{"metadata":{"finalizers":null}}`)
 			ask()
@@ -153,7 +155,7 @@ func crdFate(t *testing.T, metadata string) {
 	r.eventually(func() bool { ask(); return r.do("GET", crdPath, "").code == http.StatusNotFound }, "the CRD stays")
 	r.eventually(func() bool { ask(); return !r.Up() }, "a lost CRD is not noticed")
 	for name, v := range seen {
-		r.wantFate(name, v, FateUnknown) // the server does not know the resource any more
+		r.wantFate(name, v, grace.FateUnknown) // the server does not know the resource any more
 	}
 	r.restoreCRD()
 	begin := time.Now()
@@ -161,7 +163,7 @@ func crdFate(t *testing.T, metadata string) {
 	t.Logf("noticed after %v; fates meanwhile (0 unknown, 1 deleted, 4 lost): %v", time.Since(begin), fates)
 	for name, v := range seen {
 		r.misses(name)
-		r.wantFate(name, v, FateLost)
+		r.wantFate(name, v, grace.FateLost)
 	}
 	if n := strings.Count(r.logged(), "level=WARN"); n != 1 || !strings.Contains(r.logged(), "deploy/crds") {
 		t.Errorf("%d lines:\n%s", n, r.logged())
@@ -169,10 +171,10 @@ func crdFate(t *testing.T, metadata string) {
 	// Work goes on, also with a VMI of a known name.
 	node := r.makeVMI("vm-0", "", `{}`)
 	r.sees("vm-0", node)
-	r.wantFate("vm-0", seen["vm-0"], FateLost)
+	r.wantFate("vm-0", seen["vm-0"], grace.FateLost)
 	r.must("DELETE", r.vmiPath("vm-0"), "")
 	r.misses("vm-0")
-	r.wantFate("vm-0", node, FateDeleted)
+	r.wantFate("vm-0", node, grace.FateDeleted)
 }
 
 func TestVMIsThatGoWithTheirCRDAreNotDeleted(t *testing.T) { crdFate(t, "") }

@@ -46,6 +46,8 @@ type outbox struct {
 	order []string        // of known, oldest first
 	full  bool            // and this was said
 	kept  map[string]bool // on the shelf
+	// useless is on the shelf, too: what was dropped from the queue.
+	useless []string
 	// changed is closed when the queue or the shelf has changed.
 	changed chan struct{}
 }
@@ -71,6 +73,10 @@ func (o *outbox) add(e Event) {
 		o.order = o.order[1:]
 	}
 	if o.queue = append(o.queue, e); len(o.queue) > maxQueue {
+		if dropped := o.queue[0].name(); o.kept[dropped] {
+			delete(o.kept, dropped)
+			o.useless = append(o.useless, dropped)
+		}
 		o.queue = o.queue[1:]
 		if !o.full {
 			o.full = true

@@ -76,7 +76,7 @@ func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
 		if got, ok := o.VMI(o.name, "vm"); !ok || got != o.v {
 			t.Errorf("%s: the VMI is now %+v, %v", name, got, ok)
 		}
-		o.wantFate("vm", o.v, FateUnknown)
+		o.wantFate("vm", o.v, grace.FateUnknown)
 	}
 	begin := time.Now()
 	for _, o := range all {
@@ -133,7 +133,7 @@ func TestEmptyListsProveNothing(t *testing.T) {
 	r.start()
 	r.eventually(r.Synced, "no list")
 	r.misses("vm")
-	r.wantFate("vm", v, FateHere) // asked itself, the server knows it
+	r.wantFate("vm", v, grace.FateHere) // asked itself, the server knows it
 	r.proxy.recover()
 	r.proxy.cut()
 	r.renew()
@@ -159,8 +159,8 @@ func TestRightsThatAreTakenAwayAndGivenBack(t *testing.T) {
 	r.eventually(func() bool { _, err := r.fate("vm", v); return err != nil }, "the rights are still there")
 	r.proxy.cut() // an open watch goes on without rights
 	r.eventually(func() bool { return !r.Up() }, "it is not noticed that the rights are gone")
-	r.wantFate("vm", v, FateUnknown)
-	r.wantFate("gone", gone, FateUnknown)
+	r.wantFate("vm", v, grace.FateUnknown)
+	r.wantFate("gone", gone, grace.FateUnknown)
 	r.sees("vm", v)
 	line := r.logged()
 	r.Report(r.event("MeanwhileStopped"))
@@ -171,8 +171,8 @@ func TestRightsThatAreTakenAwayAndGivenBack(t *testing.T) {
 	r.permit()
 	r.eventually(r.Up, "the rights are back, and it is not noticed")
 	r.misses("gone")
-	r.wantFate("gone", gone, FateDeleted)
-	r.wantFate("vm", v, FateHere)
+	r.wantFate("gone", gone, grace.FateDeleted)
+	r.wantFate("vm", v, grace.FateHere)
 	r.eventually(func() bool { return r.reasons() == "MeanwhileStopped" }, "the Event of the meantime is lost")
 }
 
@@ -200,7 +200,7 @@ func TestTheAPIServerMayComeLater(t *testing.T) {
 	if _, known := r.VMI(r.name, "vm"); r.Up() || r.Synced() || known {
 		t.Error("nothing can be known yet")
 	}
-	r.wantFate("vm", v, FateUnknown)
+	r.wantFate("vm", v, grace.FateUnknown)
 	if err := api.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestWatchesThatEndAtOnceCostNoChange(t *testing.T) {
 	r.sees("vm", v)
 	r.must("DELETE", r.vmiPath("vm"), "")
 	r.misses("vm")
-	r.wantFate("vm", v, FateDeleted)
+	r.wantFate("vm", v, grace.FateDeleted)
 }
 
 func TestAFrozenAPIServerIsNoticed(t *testing.T) {
@@ -274,7 +274,7 @@ func TestAFrozenAPIServerIsNoticed(t *testing.T) {
 	r.eventually(func() bool { return !r.Up() }, "a frozen server counts as up")
 	t.Logf("a frozen server was noticed after %v", time.Since(begin))
 	r.sees("vm", v)
-	r.wantFate("vm", v, FateUnknown)
+	r.wantFate("vm", v, grace.FateUnknown)
 	if err := api.Thaw(); err != nil {
 		t.Fatal(err)
 	}

@@ -56,20 +56,6 @@ type Pod struct {
 	GracePeriod time.Duration
 }
 
-// Fate is what became of a VMI.
-type Fate int
-
-// The fates. Only FateDeleted and FateReplaced say that somebody wanted the VM
-// to end.
-const (
-	FateUnknown  Fate = iota // it cannot be said; comes with an error
-	FateDeleted              // it is deleted, or being deleted
-	FateMoved                // it is on another node now
-	FateHere                 // it is there and on this node
-	FateLost                 // its whole kind was deleted
-	FateReplaced             // deleted, and another one has its name
-)
-
 // Event is to be told about a VMI.
 type Event struct {
 	Namespace, Name, UID string // of the VMI

@@ -277,15 +277,15 @@ func (r *rig) misses(name string) {
 }
 
 // fate asks what became of a VMI.
-func (r *rig) fate(name string, v VMI) (Fate, error) {
+func (r *rig) fate(name string, v VMI) (grace.Fate, error) {
 	r.Helper()
 	return r.Confirm(context.Background(), r.name, name, v.UID, v.Created)
 }
 
-func (r *rig) wantFate(name string, v VMI, want Fate) {
+func (r *rig) wantFate(name string, v VMI, want grace.Fate) {
 	r.Helper()
 	f, err := r.fate(name, v)
-	if f != want || (err != nil) != (want == FateUnknown) {
-		r.Errorf("VMI %s: fate %d, %v; want %d", name, f, err, want)
+	if f != want || (err != nil) != (want == grace.FateUnknown) {
+		r.Errorf("VMI %s: fate %q, %v; want %q", name, f, err, want)
 	}
 }

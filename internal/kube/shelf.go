@@ -60,6 +60,13 @@ func (o *outbox) restore() {
 
 // keepAll puts the Events that wait on the shelf.
 func (o *outbox) keepAll() {
+	o.mu.Lock()
+	useless := o.useless
+	o.useless = nil
+	o.mu.Unlock()
+	for _, name := range useless {
+		o.unshelve(name)
+	}
 	for {
 		e, ok := o.firstUnkept()
 		if !ok {

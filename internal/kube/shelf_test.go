@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -142,6 +143,29 @@ func TestADiskThatFailsHoldsUpNobodyForLong(t *testing.T) {
 		defer o.mu.Unlock()
 		if len(o.told) != 1 {
 			t.Errorf("told %v", o.told)
+		}
+	})
+}
+
+func TestAnEventThatIsDroppedLeavesTheShelf(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Given: an API server that is down, and an Event on the shelf.
+		s := &memoryShelf{files: map[string][]byte{}}
+		o := newOffice(s, true)
+		first := event("ShutdownStarted", 0)
+		o.add(first)
+		sleep(t.Context(), time.Second)
+		// When so many others wait that it is dropped.
+		for i := range maxQueue {
+			e := event("ShutdownStarted", 0)
+			e.Key = strconv.Itoa(i)
+			o.add(e)
+		}
+		sleep(t.Context(), time.Second)
+		o.stop()
+		// Then: its place is another's.
+		if s.files[first.name()] != nil || s.count() != maxQueue {
+			t.Errorf("%d Events are kept, the dropped one too: %t", s.count(), s.files[first.name()] != nil)
 		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -30,7 +31,7 @@ type Source struct {
 // New fails only for a configuration that cannot be used. It asks nobody.
 func New(cfg Config) (*Source, error) {
 	// An empty one would select what is on no node.
-	if !subdomain.MatchString(cfg.Node) || len(cfg.Node) > maxLabel {
+	if len(validation.IsDNS1123Subdomain(cfg.Node)) > 0 || len(cfg.Node) > maxLabel {
 		return nil, fmt.Errorf("--node-name %q cannot be a node's name in Kubernetes: give the one that kubectl get nodes shows", cfg.Node)
 	}
 	c, err := newClients(cfg.Kubeconfig)

@@ -26,7 +26,7 @@ type launcher struct {
 
 func stripVMI(node string, now func() grace.Mono, o *vmi, was VMI) instance {
 	name := vmKey{o.Namespace, o.Name}
-	if !name.valid() || !validUID(string(o.UID)) || o.Labels[nodeLabel] != node {
+	if !name.valid() || !grace.IsUID(string(o.UID)) || o.Labels[nodeLabel] != node {
 		return instance{}
 	}
 	is := VMI{
@@ -45,7 +45,7 @@ func stripVMI(node string, now func() grace.Mono, o *vmi, was VMI) instance {
 // stripPod: the labels and annotations are a tenant's text.
 func stripPod(node string, now func() grace.Mono, o *corev1.Pod, was Pod) launcher {
 	of := vmKey{o.Namespace, o.Annotations[domainAnnotation]}
-	if !of.valid() || !validUID(string(o.UID)) || o.Spec.NodeName != node || o.Labels[launcherLabel] != launcherValue {
+	if !of.valid() || !grace.IsUID(string(o.UID)) || o.Spec.NodeName != node || o.Labels[launcherLabel] != launcherValue {
 		return launcher{}
 	}
 	of.name = strings.Clone(of.name)
@@ -57,7 +57,7 @@ func stripPod(node string, now func() grace.Mono, o *corev1.Pod, was Pod) launch
 		DeletionGrace: seconds(o.DeletionGracePeriodSeconds),
 		GracePeriod:   seconds(o.Spec.TerminationGracePeriodSeconds),
 	}
-	if uid := o.Labels[createdByLabel]; validUID(uid) {
+	if uid := o.Labels[createdByLabel]; grace.IsUID(uid) {
 		is.VMI = uid
 	}
 	if !is.Deleting {

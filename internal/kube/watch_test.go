@@ -36,7 +36,7 @@ func TestAVMIIsSeenAsTheAPIServerHasIt(t *testing.T) {
 	if r.changes("vm") != n+2 {
 		t.Error("somebody was woken for an annotation")
 	}
-	r.wantFate("vm", want, FateHere)
+	r.wantFate("vm", want, grace.FateHere)
 }
 
 func TestTheFirstListConcernsAllVMsAlsoAnEmptyOne(t *testing.T) {
@@ -60,7 +60,7 @@ func TestADeletionKeepsTheTimeOfItsFirstSight(t *testing.T) {
 	if v.DeletingAt < before || v.DeletingAt > mono() {
 		t.Errorf("seen at %d, deleted after %d", v.DeletingAt, before)
 	}
-	r.wantFate("vm", was, FateDeleted)
+	r.wantFate("vm", was, grace.FateDeleted)
 	r.must("PATCH", r.vmiPath("vm"), `{"spec":{"terminationGracePeriodSeconds":7}}`)
 	v.Grace = "7"
 	r.sees("vm", v)
@@ -76,7 +76,7 @@ func TestADeletionKeepsTheTimeOfItsFirstSight(t *testing.T) {
 	if r.changes("vm") == n {
 		t.Error("nobody was told that it is gone")
 	}
-	r.wantFate("vm", was, FateDeleted)
+	r.wantFate("vm", was, grace.FateDeleted)
 }
 
 func TestWhatHappensDuringAnOutageIsSeenAfterIt(t *testing.T) {
@@ -94,7 +94,7 @@ func TestWhatHappensDuringAnOutageIsSeenAfterIt(t *testing.T) {
 	renewed := r.makeVMI("again", "", `{}`)
 	r.must("PATCH", r.vmiPath("moved"), `{"metadata":{"labels":{"kubevirt.io/nodeName":"another"}}}`)
 	r.sees("gone", gone) // nothing is known better
-	r.wantFate("gone", gone, FateUnknown)
+	r.wantFate("gone", gone, grace.FateUnknown)
 
 	r.proxy.recover()
 	begin := time.Now()
@@ -104,11 +104,11 @@ func TestWhatHappensDuringAnOutageIsSeenAfterIt(t *testing.T) {
 	r.misses("moved")
 	r.sees("again", renewed)
 	r.sees("kept", kept)
-	r.wantFate("gone", gone, FateDeleted)
-	r.wantFate("again", again, FateReplaced)
-	r.wantFate("again", renewed, FateHere)
-	r.wantFate("moved", moved, FateMoved)
-	r.wantFate("kept", kept, FateHere)
+	r.wantFate("gone", gone, grace.FateDeleted)
+	r.wantFate("again", again, grace.FateReplaced)
+	r.wantFate("again", renewed, grace.FateHere)
+	r.wantFate("moved", moved, grace.FateMoved)
+	r.wantFate("kept", kept, grace.FateHere)
 	if n := strings.Count(r.logged(), "level=WARN"); n != 1 {
 		t.Errorf("%d lines about one outage:\n%s", n, r.logged())
 	}
@@ -120,19 +120,19 @@ func TestAMoveIsNotADeletion(t *testing.T) {
 	r.sees("vm", v)
 	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"labels":{"kubevirt.io/nodeName":"another"}}}`)
 	r.misses("vm")
-	r.wantFate("vm", v, FateMoved)
+	r.wantFate("vm", v, grace.FateMoved)
 	// Whoever deletes it then means the VM on the other node.
 	r.must("DELETE", r.vmiPath("vm"), "")
-	r.wantFate("vm", v, FateMoved)
+	r.wantFate("vm", v, grace.FateMoved)
 	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"finalizers":null,"labels":{"kubevirt.io/nodeName":null}}}`)
-	r.wantFate("vm", v, FateDeleted)
+	r.wantFate("vm", v, grace.FateDeleted)
 
 	// A label that is missing says of no other node.
 	v = r.makeVMI("bare", "", `{}`)
 	r.sees("bare", v)
 	r.must("PATCH", r.vmiPath("bare"), `{"metadata":{"labels":{"kubevirt.io/nodeName":null}}}`)
 	r.misses("bare")
-	r.wantFate("bare", v, FateHere)
+	r.wantFate("bare", v, grace.FateHere)
 }
 
 func TestAWatchThatFellTooFarBehindListsAgain(t *testing.T) {
@@ -157,8 +157,8 @@ func TestAWatchThatFellTooFarBehindListsAgain(t *testing.T) {
 	if n := r.proxy.asked("GET /apis/kubevirt.io/v1/virtualmachineinstances?labelSelector"); n == lists {
 		t.Error("nothing was listed; this test shows nothing")
 	}
-	r.wantFate("gone", gone, FateReplaced)
-	r.wantFate("gone", renewed, FateHere)
+	r.wantFate("gone", gone, grace.FateReplaced)
+	r.wantFate("gone", renewed, grace.FateHere)
 
 	// The same by the word of the server.
 	r.proxy.breaksFor(func(q *http.Request) bool { return q.URL.Query().Get("watch") != "" }, bareStatus(http.StatusGone, "Expired"))

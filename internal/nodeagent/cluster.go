@@ -1,15 +1,12 @@
 package nodeagent
 
 import (
-	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/kube"
-	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 // cluster is what the agent needs of internal/kube, in the agent's words.
@@ -27,15 +24,6 @@ func (c cluster) Pods(namespace, name string) []agent.Pod {
 		pods[i] = agent.Pod(p)
 	}
 	return pods
-}
-
-func (c cluster) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error) {
-	fate, err := c.Source.Confirm(ctx, namespace, name, uid, created)
-	return map[kube.Fate]grace.Fate{
-		kube.FateHere: grace.FateHere, kube.FateDeleted: grace.FateDeleted,
-		kube.FateMoved: grace.FateMoved, kube.FateLost: grace.FateLost,
-		kube.FateReplaced: grace.FateReplaced,
-	}[fate], err
 }
 
 func (c cluster) Report(e agent.Event) { c.Source.Report(kube.Event(e)) }

@@ -102,16 +102,13 @@ func (r *Record) Phase(now Mono) Phase {
 	}
 }
 
-// IsPodUID tells whether uid is fit to be a pod's: it becomes a part of paths
-// and of file names.
-func IsPodUID(uid string) bool {
-	for i := range len(uid) {
-		c := uid[i] | 0x20 // lower case
-		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && uid[i] != '-' {
-			return false
-		}
+// IsUID tells whether uid is fit to be a Kubernetes object's: it becomes a part
+// of paths and of file names. It has 1 to 64 letters, digits and '-'.
+func IsUID(uid string) bool {
+	strange := func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
 	}
-	return uid != "" && len(uid) <= 64
+	return uid != "" && len(uid) <= 64 && !strings.ContainsFunc(uid, strange)
 }
 
 // DomainName is the libvirt name of a VMI's domain.

@@ -2,6 +2,7 @@ package grace
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 )
@@ -164,5 +165,18 @@ func TestPhaseFollowsFromTheClock(t *testing.T) {
 	r, _ = begun(t, time.Second)
 	if r.Phase(at(1)-1) != ShuttingDown || r.Phase(at(1)) != Destroying {
 		t.Error("around the deadline:", r.Phase(at(1)-1), r.Phase(at(1)))
+	}
+}
+
+func TestAUIDIsFitForAPathOrIsNone(t *testing.T) {
+	for _, uid := range []string{"3f2504e0-4f89-11d3-9a0c-0305e82c3301", "1d4b8c0e9a6f5e3b", "A", strings.Repeat("a", 64)} {
+		if !IsUID(uid) {
+			t.Errorf("%q is none", uid)
+		}
+	}
+	for _, uid := range []string{"", ".", "..", "a/b", "a b", "a\x00", "a\x10", "a\n", "ä", "a_b", strings.Repeat("a", 65)} {
+		if IsUID(uid) {
+			t.Errorf("%q is one", uid)
+		}
 	}
 }

@@ -153,7 +153,7 @@ func check(rec grace.Record) error {
 	if !rec.ShuttingDown() && rec.Shutdown != (grace.Shutdown{}) {
 		return errors.New("a shutdown without a cause")
 	}
-	if rec.Pod != "" && !grace.IsPodUID(rec.Pod) {
+	if rec.Pod != "" && !grace.IsUID(rec.Pod) {
 		return fmt.Errorf("not a pod's UID: %.80q", rec.Pod) // it becomes part of a path
 	}
 	for _, t := range []time.Time{rec.VMICreated, rec.Shutdown.StartedAt, rec.Shutdown.DeadlineAt} {

@@ -64,6 +64,9 @@ const (
 
 var errSwapped = errors.New("replaced while it was opened")
 
+// lookTries bounds what a tenant can cause who replaces vm.json all the time.
+const lookTries = 3
+
 // Directory is one launcher directory, named by a path below a base that the
 // tenant cannot change. It holds nothing open: a launcher's volume can be
 // unmounted at any time.
@@ -90,7 +93,13 @@ func (d Directory) Look() (View, error) {
 	if err := d.lookTrigger(root, &view); err != nil {
 		return View{}, err
 	}
-	if err := d.lookVM(root, &view); err != nil {
+	for range lookTries {
+		err = d.lookVM(root, &view)
+		if !errors.Is(err, errSwapped) {
+			break
+		}
+	}
+	if err != nil {
 		return View{}, err
 	}
 	return view, nil
@@ -146,6 +155,11 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 	if view.Lock, view.Holder, err = lockOf(f); err != nil {
 		return err
 	}
+	if view.Lock == LockFree && !still(root, info) {
+		// Its shim has removed it and ended: that is not a shim that was killed.
+		view.Registered, view.File, view.Lock = false, 0, LockUnknown
+		return fmt.Errorf("%s: %w", signals.FileVM, errSwapped)
+	}
 	vm, err := signals.ParseVM(content) // what is too large has no content
 	switch {
 	case err != nil:
@@ -156,6 +170,12 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 		view.VM = vm
 	}
 	return nil
+}
+
+// still tells whether vm.json is the file that was opened.
+func still(root *os.Root, opened fs.FileInfo) bool {
+	now, err := root.Lstat(signals.FileVM)
+	return err == nil && os.SameFile(opened, now)
 }
 
 // lockOf asks who keeps us from locking the file, and locks nothing.

@@ -3,6 +3,7 @@ package watch
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -125,6 +126,49 @@ func TestTheLockTellsWhetherTheShimLives(t *testing.T) {
 	_ = holder.Wait()
 	if v := look(t, d); v.Lock != LockFree || !v.Registered {
 		t.Errorf("after the holder was killed: %+v", v)
+	}
+}
+
+// comeAndGo is the life of one shim after the other, all of which end in order.
+func comeAndGo(dir string) (code int) {
+	for range 3000 {
+		s := signals.NewSender(dir, signals.VM{Namespace: "ns", Name: "vm", UID: "u1"})
+		if errors.Join(s.Register(), s.Withdraw()) != nil {
+			return 1
+		}
+	}
+	return 0
+}
+
+func TestAShimThatEndsInOrderIsNeverTakenForKilled(t *testing.T) {
+	// Given: shims that register and end in order, all the time.
+	d, path := given(t)
+	shims := exec.Command(os.Args[0])
+	shims.Env = append(os.Environ(), "COME_AND_GO_IN="+path)
+	must(t, shims.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- shims.Wait() }()
+	for held := 0; ; {
+		select {
+		case err := <-ended:
+			must(t, err)
+			if held == 0 {
+				t.Error("no shim was ever seen")
+			}
+			return
+		default:
+		}
+		// When somebody looks at the directory meanwhile.
+		v, err := d.Look()
+		if err == nil && v.Lock == LockHeld {
+			held++
+		}
+		// Then: the mark of a killed shim is never seen.
+		if err == nil && v.Registered && v.Lock == LockFree {
+			_ = shims.Process.Kill()
+			<-ended
+			t.Fatalf("vm.json without its lock, after %d looks that saw it: %+v", held, v)
+		}
 	}
 }
 
