@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,9 +45,7 @@ func (a *Agent) Run(ctx context.Context, records []grace.Record) error {
 	for _, r := range records {
 		a.keep(r.Domain(), r)
 	}
-	for _, k := range a.keepers {
-		a.start(k)
-	}
+	a.startAll()
 	a.mu.Unlock()
 	a.list(ctx)
 	ticker := time.NewTicker(relist)
@@ -164,6 +165,22 @@ func (a *Agent) keep(domain string, r grace.Record) *keeper {
 	k := newKeeper(a, domain, r)
 	a.keepers[domain] = k
 	return k
+}
+
+// startAll arms every deadline before anything else is done: to look at many
+// VMs takes its time. The caller holds the lock.
+func (a *Agent) startAll() {
+	all := slices.SortedFunc(maps.Values(a.keepers), func(x, y *keeper) int { return cmp.Compare(x.due(), y.due()) })
+	under := 0
+	for _, k := range all {
+		if k.arm() {
+			under++
+		}
+	}
+	a.log.Info("every deadline of the records is armed", "shutdowns", under)
+	for _, k := range all {
+		a.start(k)
+	}
 }
 
 // start lets a keeper run; the caller holds the lock.

@@ -90,15 +90,34 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	}
 	k.obs.Pod = r.Pod
 	k.lookAt, k.probeAt, k.forgetAt = grace.Never, grace.Never, grace.Never
+	k.timer = time.NewTimer(0)
+	k.timer.Stop()
 	k.publish()
 	return k
+}
+
+// due is the deadline that the record has, Never if it has none.
+func (k *keeper) due() grace.Mono {
+	if !k.rec.ShuttingDown() || k.rec.BootID != k.cfg.Policy.BootID {
+		return grace.Never
+	}
+	return k.rec.Shutdown.Deadline
+}
+
+// arm has the keeper of a record wake at its deadline, with QEMU in its hands,
+// whatever its first looks take. It returns false where there is no deadline.
+func (k *keeper) arm() bool {
+	if k.obs.Recorded && k.rec.BootID == k.cfg.Policy.BootID {
+		k.watchQEMU()
+	}
+	k.sleep(k.due(), k.now())
+	return k.due() != grace.Never
 }
 
 // run is the keeper's life. It leaves the VM alone when it ends.
 func (k *keeper) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	k.ctx = ctx
-	k.timer = time.NewTimer(0)
 	defer func() {
 		cancel()
 		k.timer.Stop()
@@ -106,9 +125,6 @@ func (k *keeper) run(ctx context.Context) {
 		k.close(&k.shim)
 		k.workers.Wait()
 	}()
-	if k.obs.Recorded && k.rec.BootID == k.cfg.Policy.BootID {
-		k.watchQEMU()
-	}
 	if k.cfg.Cluster != nil {
 		k.obs.VMIBy = k.a.started.Add(clusterPatience)
 		k.cfg.Watch(k.domain, k.obs.Pod)
