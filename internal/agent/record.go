@@ -58,6 +58,9 @@ func (k *keeper) begin(d grace.Decision, now grace.Mono) {
 	s := k.rec.Shutdown
 	k.log.Info("shutdown begins", "rule", d.Rule, "cause", s.Cause, "gracePeriod", k.rec.Period.Length,
 		"source", k.rec.Period.Source, "deadline", s.DeadlineAt)
+	if k.cfg.Expect != nil && !k.cfg.Policy.DryRun {
+		k.cfg.Expect(k.domain)
+	}
 	if k.cfg.Policy.DryRun {
 		k.log.Info("dry run: would ask the guest to shut down now, and destroy it at its deadline", "deadline", s.DeadlineAt)
 	}

@@ -63,7 +63,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 			UseAgent: o.ShutdownMode == "auto", DestroyTimeout: o.DestroyTimeout, DryRun: o.DryRun,
 		},
 		DefaultPeriod: o.DefaultGracePeriod,
-		Hypervisor:    driver, Cache: store, Processes: processes{}, Clock: clock{}, Meter: meter, Unsaved: unsaved,
+		Hypervisor:    driver, Expect: driver.Expect, Cache: store, Processes: processes{}, Clock: clock{}, Meter: meter, Unsaved: unsaved,
 		Launcher: from.launcher, Watch: from.watch, Cluster: from.cluster,
 	}), log)
 	meter.Observe(state{a, driver})

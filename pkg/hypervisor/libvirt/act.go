@@ -19,8 +19,8 @@ func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m hyper
 	if m == hypervisor.ModeAgent {
 		l, flag = d.agents, libvirt.DOMAIN_SHUTDOWN_GUEST_AGENT
 	}
-	err := d.with(ctx, l, name, i, func(dom *libvirt.Domain, _ hypervisor.Power) error {
-		return dom.ShutdownFlags(flag)
+	err := d.with(ctx, l, name, i, func(dom *libvirt.Domain) error {
+		return orOff(dom, dom.ShutdownFlags(flag))
 	})
 	return failed("ask by "+string(m), name, err)
 }
@@ -29,16 +29,18 @@ func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m hyper
 // left as it is; one that is paused for another reason is refused with
 // ErrState: an I/O error or a migration has to be over first.
 func (d *Driver) Resume(ctx context.Context, name string, i grace.Instance) error {
-	err := d.with(ctx, d.requests, name, i, func(dom *libvirt.Domain, p hypervisor.Power) error {
-		switch p {
-		case hypervisor.PowerOn:
+	err := d.with(ctx, d.requests, name, i, func(dom *libvirt.Domain) error {
+		switch power, err := powerNow(dom); {
+		case err != nil:
+			return err
+		case power == hypervisor.PowerOn:
 			return nil
-		case hypervisor.PowerPaused:
+		case power == hypervisor.PowerPaused:
 			return dom.Resume()
-		case hypervisor.PowerSuspended:
+		case power == hypervisor.PowerSuspended:
 			return dom.PMWakeup(0)
 		default:
-			return fmt.Errorf("%w: it is %s", hypervisor.ErrState, p)
+			return fmt.Errorf("%w: it is %s", hypervisor.ErrState, power)
 		}
 	})
 	return failed("resume", name, err)
@@ -47,36 +49,24 @@ func (d *Driver) Resume(ctx context.Context, name string, i grace.Instance) erro
 // Destroy is virDomainDestroyFlags: SIGTERM, and SIGKILL after 10 s. It can
 // take 40 s and can fail with the domain already dead.
 func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) error {
-	err := d.with(ctx, d.destroys, name, i, func(dom *libvirt.Domain, _ hypervisor.Power) error {
-		err := dom.DestroyFlags(libvirt.DOMAIN_DESTROY_DEFAULT)
-		if errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
-			return errOff // the only state that it refuses
-		}
-		return err
+	err := d.with(ctx, d.destroys, name, i, func(dom *libvirt.Domain) error {
+		return orOff(dom, dom.DestroyFlags(libvirt.DOMAIN_DESTROY_DEFAULT))
 	})
 	return failed("destroy", name, err)
 }
 
 // with does something to a domain if it still is this instance, checked
 // immediately before.
-func (d *Driver) with(ctx context.Context, l *lane, name string, i grace.Instance, do func(*libvirt.Domain, hypervisor.Power) error) error {
-	return l.do(ctx, name, func(c *libvirt.Connect) error {
+func (d *Driver) with(ctx context.Context, l *lane, name string, i grace.Instance, do func(*libvirt.Domain) error) error {
+	return l.on(ctx, name, func(ln *line) error {
 		if err := ctx.Err(); err != nil {
 			return err // nobody wants it any more: it waited for a connection
 		}
-		dom, err := c.LookupDomainByName(name)
+		dom, err := ln.domain(name, i.UUID)
 		if err != nil {
 			return d.absent(plain(err), i)
 		}
 		defer dom.Free() //nolint:errcheck // gives memory back, no more
-		state, reason, err := dom.GetState()
-		if err != nil {
-			return d.absent(plain(err), i)
-		}
-		power, running := powerOf(state, reason)
-		if !running {
-			return d.absent(errOff, i)
-		}
 		uuid, err := dom.GetUUIDString()
 		if err != nil {
 			return plain(err)
@@ -87,8 +77,32 @@ func (d *Driver) with(ctx context.Context, l *lane, name string, i grace.Instanc
 		if err := d.same(name, i); err != nil {
 			return err
 		}
-		return plain(do(dom, power))
+		return d.absent(plain(do(dom)), i)
 	})
+}
+
+// orOff explains why a domain's state does not allow something. It asks for the
+// state afterwards, because mostly it does: a request must not wait for that.
+func orOff(dom *libvirt.Domain, err error) error {
+	if errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
+		if _, stateErr := powerNow(dom); errors.Is(stateErr, hypervisor.ErrNotFound) {
+			return stateErr
+		}
+	}
+	return err
+}
+
+// powerNow fails with ErrNotFound for a domain that does not run.
+func powerNow(dom *libvirt.Domain) (hypervisor.Power, error) {
+	state, reason, err := dom.GetState()
+	if err != nil {
+		return hypervisor.PowerUnknown, plain(err)
+	}
+	power, running := powerOf(state, reason)
+	if !running {
+		return hypervisor.PowerUnknown, errOff
+	}
+	return power, nil
 }
 
 // same checks the process of an instance whose UUID is the domain's. In doubt

@@ -49,6 +49,9 @@ type line struct {
 	conn *libvirt.Connect // nil until it is open
 	busy bool             // a call uses it; guarded by the lane's mu
 	uses int              // tells an idle timer whether the line was used since
+	// expected holds domains that were looked up ahead, by name. Only the call
+	// that uses the line touches it.
+	expected map[string]*libvirt.Domain
 }
 
 // turn makes calls about one domain follow each other.
@@ -65,11 +68,16 @@ func (d *Driver) newLane(name string, most, keep int) *lane {
 	}
 }
 
-// do makes a call about a domain. It returns when ctx ends, with an error that
+// do makes a call about a domain on a connection, see on.
+func (l *lane) do(ctx context.Context, domain string, call func(*libvirt.Connect) error) error {
+	return l.on(ctx, domain, func(ln *line) error { return call(ln.conn) })
+}
+
+// on makes a call about a domain. It returns when ctx ends, with an error that
 // wraps ctx's, although the call goes on until libvirt lets it return: then
 // nothing that the call writes may be read. Until it has returned, it keeps
 // its slot and further calls about that domain wait.
-func (l *lane) do(ctx context.Context, domain string, call func(*libvirt.Connect) error) error {
+func (l *lane) on(ctx context.Context, domain string, call func(*line) error) error {
 	leave, err := l.enter(ctx, domain)
 	if err != nil {
 		return err
@@ -82,7 +90,7 @@ func (l *lane) do(ctx context.Context, domain string, call func(*libvirt.Connect
 	}
 	done := make(chan error, 1)
 	started := l.start(func() {
-		err := l.with(call)
+		err := l.with(domain, call)
 		<-l.slots
 		leave()
 		done <- err
@@ -126,13 +134,13 @@ func (l *lane) enter(ctx context.Context, domain string) (leave func(), err erro
 }
 
 // with makes the call on a connection that works.
-func (l *lane) with(call func(*libvirt.Connect) error) error {
-	ln, err := l.take()
+func (l *lane) with(domain string, call func(*line) error) error {
+	ln, err := l.take(domain)
 	if err != nil {
 		return err
 	}
 	defer l.release(ln)
-	if err := call(ln.conn); err != nil {
+	if err := call(ln); err != nil {
 		if !alive(ln.conn) {
 			return fmt.Errorf("%w: the connection broke: %w", hypervisor.ErrUnavailable, plain(err))
 		}
@@ -141,12 +149,13 @@ func (l *lane) with(call func(*libvirt.Connect) error) error {
 	return nil
 }
 
-// take returns a line with a live connection that no other call uses.
-func (l *lane) take() (*line, error) {
+// take returns a line with a live connection that no other call uses, the one
+// that expects the domain if there is one.
+func (l *lane) take(domain string) (*line, error) {
 	wait := time.NewTimer(openPause)
 	defer wait.Stop()
 	for {
-		ln, none, err := l.unused()
+		ln, none, err := l.unused(domain)
 		switch {
 		case err != nil:
 			return nil, err
@@ -168,20 +177,22 @@ func (l *lane) take() (*line, error) {
 
 // unused takes a line that no call uses, nil if there is none; none: there are
 // no lines at all.
-func (l *lane) unused() (ln *line, none bool, err error) {
+func (l *lane) unused(domain string) (ln *line, none bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, false, errClosed
 	}
-	for _, ln := range l.lines {
-		if !ln.busy {
-			ln.busy = true
-			ln.uses++
-			return ln, false, nil
+	for _, idle := range l.lines {
+		if !idle.busy && (ln == nil || idle.expected[domain] != nil) {
+			ln = idle
 		}
 	}
-	return nil, len(l.lines) == 0, nil
+	if ln != nil {
+		ln.busy = true
+		ln.uses++
+	}
+	return ln, len(l.lines) == 0, nil
 }
 
 // open makes a new line. There are as many slots as lines may be.
@@ -216,8 +227,14 @@ func (l *lane) release(ln *line) {
 	default:
 	}
 	if !kept && ln.conn != nil {
-		l.disconnect(ln.conn)
+		l.hangUp(ln)
 	}
+}
+
+// hangUp closes the connection of a line that was dropped.
+func (l *lane) hangUp(ln *line) {
+	ln.forget() // each handle keeps the connection open
+	l.disconnect(ln.conn)
 }
 
 func (l *lane) drop(ln *line) {
@@ -232,8 +249,8 @@ func (l *lane) retire(ln *line, uses int) {
 		l.drop(ln)
 	}
 	l.mu.Unlock()
-	if unused && !l.start(func() { l.disconnect(ln.conn) }) {
-		l.disconnect(ln.conn) // Close came in between
+	if unused && !l.start(func() { l.hangUp(ln) }) {
+		l.hangUp(ln) // Close came in between
 	}
 }
 
@@ -250,7 +267,7 @@ func (l *lane) close() {
 	for _, ln := range slices.Clone(l.lines) {
 		if !ln.busy {
 			l.drop(ln)
-			l.start(func() { l.disconnect(ln.conn) })
+			l.start(func() { l.hangUp(ln) })
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -144,6 +145,45 @@ func TestTheWarmConnectionTakesTheFirstRequest(t *testing.T) {
 	}
 	if _, opened, _, _ := p.stats(); opened != 2 {
 		t.Errorf("the first request made connection number %d", opened)
+	}
+}
+
+// expects: the domain is known ahead, and nobody is about to ask for it.
+func expects(d *Driver, name string) bool {
+	d.requests.mu.Lock()
+	defer d.requests.mu.Unlock()
+	return len(d.requests.turns) == 0 && slices.ContainsFunc(d.requests.lines, func(ln *line) bool { return !ln.busy && ln.expected[name] != nil })
+}
+
+func TestADomainThatWasExpectedIsNotLookedUpForItsRequest(t *testing.T) {
+	d, p := open(t)
+	g := shared.Boot(t, node.Spec{Firmware: true})
+	was, err := d.Get(bounded(t), g.Domain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Given: a domain that was looked up ahead, more than once.
+	for range 3 {
+		d.Expect(g.Domain)
+	}
+	node.Eventually(t, patience, func() bool { return expects(d, g.Domain) }, "the domain is expected")
+	// When it is asked, nothing but the request goes to libvirt.
+	before := p.sent()
+	if err := d.Ask(bounded(t), g.Domain, was.Instance, hypervisor.ModeACPI); err != nil {
+		t.Fatal(err)
+	}
+	if n := p.sent() - before; n != 1 {
+		t.Errorf("%d calls for one request", n)
+	}
+	// Then: the next one is looked up, and another instance is refused as ever.
+	other := was.Instance
+	other.UUID = someone.UUID
+	d.Expect(g.Domain)
+	if err := d.Ask(bounded(t), g.Domain, other, hypervisor.ModeACPI); !errors.Is(err, hypervisor.ErrOtherInstance) {
+		t.Errorf("another instance: %v", err)
+	}
+	if err := d.Ask(bounded(t), g.Domain, was.Instance, hypervisor.ModeACPI); err != nil {
+		t.Error(err)
 	}
 }
 

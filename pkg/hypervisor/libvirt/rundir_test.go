@@ -15,6 +15,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
+	"github.com/vmgrace/vmgrace/test/node"
 )
 
 func write(t *testing.T, path, content string) {
@@ -45,6 +46,11 @@ func qemu(t *testing.T, name, uuid string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
+	// The kernel lets Start return before it has set up the arguments.
+	node.Eventually(t, patience, func() bool {
+		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
+		return err == nil && len(args) > 0
+	}, "process %d has its arguments", cmd.Process.Pid)
 	return cmd
 }
 
