@@ -23,6 +23,9 @@ func (k *keeper) act(d grace.Decision, now grace.Mono) {
 		k.begin(d, now)
 	case grace.Shorten:
 		k.shorten(d, now)
+	case grace.Leave:
+		k.log.Info("that shutdown was a dry run's; starting over", "rule", d.Rule)
+		k.change(k.rec.Leave(now))
 	case grace.ReportFailed:
 		k.obs.Reported = true
 		k.report(reasonDestroyFailed, true, "QEMU survives SIGTERM, SIGKILL and libvirt's destroy; trying on")

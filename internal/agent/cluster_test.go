@@ -7,6 +7,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
 func TestADeletedVMIShutsItsVMDownWithItsGracePeriod(t *testing.T) {
@@ -205,6 +206,32 @@ func TestAnInvalidGracePeriodOfAVMIIsToldAndNeverZero(t *testing.T) {
 		r.api(func(*memoryCluster) {})
 		if got := c.told(); !slices.Equal(got, []string{"InvalidGracePeriod"}) {
 			t.Errorf("Events %v", got)
+		}
+	})
+}
+
+func TestAVMIDeletedDuringADryRunIsShutDownByTheRealAgent(t *testing.T) {
+	inCluster(t, "45", func(r *rig, _ *memoryCluster) {
+		// Given: a dry run that sees the deletion, and nothing of the VM left but
+		// its domain.
+		r.stop()
+		r.policy.DryRun = true
+		r.run()
+		r.after(time.Second)
+		r.api(func(c *memoryCluster) { c.vmi, c.pods, c.fate = nil, nil, grace.FateDeleted })
+		r.set(pod1, func(v *watch.View) { *v = watch.View{} })
+		r.after(time.Hour)
+		if n := r.hv.Count(fake.OpSignal, domain); n != 0 {
+			t.Fatalf("a dry run signals %d times", n)
+		}
+		// When a real agent follows, then the guest gets its whole grace period.
+		r.stop()
+		r.policy.DryRun = false
+		back := time.Since(r.start)
+		r.run()
+		r.after(time.Minute)
+		if got := r.when(fake.OpSignal, domain); len(got) != 1 || got[0] < back+45*time.Second || got[0] > back+47*time.Second {
+			t.Errorf("signalled at %v; want 45 s after %v", got, back)
 		}
 	})
 }

@@ -22,6 +22,7 @@ const (
 	ReportFailed Action = "report-failed" // say that QEMU cannot be killed
 	Finish       Action = "finish"        // report the end, remove trigger and record
 	Forget       Action = "forget"        // drop the record; there was no shutdown
+	Leave        Action = "leave"         // drop the shutdown, which was a dry run's; the record stays
 	ClearTrigger Action = "clear-trigger" // remove a trigger that concerns nobody
 )
 

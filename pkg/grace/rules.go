@@ -57,7 +57,7 @@ func leaveDryRun(r *Record, _ *Observation, p *Policy, _ Mono) (Decision, bool) 
 	if !r.ShuttingDown() || !r.Shutdown.DryRun || p.DryRun {
 		return next()
 	}
-	return do(Forget)
+	return do(Leave)
 }
 
 func explain(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {

@@ -17,8 +17,10 @@ var transitions = [...]struct {
 	{Running, Finish, Stopped},
 	{Running, Forget, Stopped},
 	{ShuttingDown, Shorten, ShuttingDown},
+	{ShuttingDown, Leave, Running},
 	{ShuttingDown, Finish, Stopped},
 	{ShuttingDown, Forget, Stopped},
+	{Destroying, Leave, Running},
 	{Destroying, Finish, Stopped},
 	{Destroying, Forget, Stopped},
 }
@@ -73,6 +75,16 @@ func (r *Record) Shorten(when, now Mono) error {
 	}
 	s.Deadline = when
 	s.DeadlineAt = s.StartedAt.Add(when.Sub(s.Start)).Truncate(time.Millisecond)
+	return nil
+}
+
+// Leave drops a shutdown that was a dry run's. What else is known stays: the
+// API may not show it any more.
+func (r *Record) Leave(now Mono) error {
+	if err := r.allow(Leave, now); err != nil {
+		return err
+	}
+	r.Shutdown = Shutdown{}
 	return nil
 }
 
