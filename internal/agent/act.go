@@ -103,10 +103,7 @@ func (k *keeper) asked(mode grace.Mode, try int, err error) {
 	if err == nil {
 		k.cfg.Meter.Asked(mode, "ok")
 		k.log.Info("asked the guest to shut down", "mode", mode, "try", try)
-		if !k.rec.Shutdown.Requested {
-			k.rec.Shutdown.Requested = true
-			k.change(nil)
-		}
+		k.note(&k.rec.Shutdown.Requested)
 		return
 	}
 	k.cfg.Meter.Asked(mode, "failed")
@@ -167,8 +164,7 @@ func (k *keeper) forced(via string, now grace.Mono) {
 	k.cfg.Meter.Destroyed(via)
 	if !k.rec.Shutdown.Signalled {
 		k.cfg.Meter.Overshot(now.Sub(k.rec.Shutdown.Deadline))
-		k.rec.Shutdown.Signalled = true
-		k.change(nil)
+		k.note(&k.rec.Shutdown.Signalled)
 	}
 }
 

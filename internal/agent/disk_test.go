@@ -142,3 +142,35 @@ func TestAnAgentThatStartsOnABadDiskSaysSoAndKeepsTheDeadline(t *testing.T) {
 		}
 	})
 }
+
+func TestWhatOnlyNamesTheOutcomeIsWrittenLater(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// Given: a deaf guest that was asked; its shutdown is on disk.
+		r.guarded(fake.Guest{Name: domain}, "60")
+		r.trigger(domain)
+		if rec, _ := r.record(); !rec.ShuttingDown() || rec.Shutdown.Requested {
+			t.Errorf("at once: %+v", rec.Shutdown)
+		}
+		// Then: that it was asked follows, when others have had the disk.
+		r.after(2 * second)
+		if rec, _ := r.record(); !rec.Shutdown.Requested {
+			t.Errorf("after 2 s: %+v", rec.Shutdown)
+		}
+	})
+}
+
+func TestADiskThatRefusesANoteIsNotReady(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		r.trigger(domain)
+		r.cache.fail(errDisk)
+		r.after(2 * second)
+		r.ready(false, "the note cannot be written")
+		r.cache.fail(nil)
+		r.after(2 * second)
+		r.ready(true, "written")
+		if rec, _ := r.record(); !rec.Shutdown.Requested {
+			t.Errorf("%+v", rec.Shutdown)
+		}
+	})
+}

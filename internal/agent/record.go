@@ -18,6 +18,17 @@ func (k *keeper) change(err error) {
 	k.obs.Unsaved = true
 }
 
+// note notes in the record what was done. Nothing waits for it.
+func (k *keeper) note(done *bool) {
+	if *done {
+		return
+	}
+	*done = true
+	if k.obs.NotedAt == 0 {
+		k.obs.NotedAt = k.now()
+	}
+}
+
 func (k *keeper) adopt() {
 	rec := grace.Record{
 		Namespace: k.namespace, Name: k.name, Pod: k.obs.Pod, BootID: k.cfg.Policy.BootID,
@@ -80,6 +91,7 @@ func (k *keeper) shorten(d grace.Decision, now grace.Mono) {
 
 func (k *keeper) save() {
 	rec, made := k.rec, k.made
+	k.obs.NotedAt = 0
 	wait, done := k.cacheTurn.take()
 	k.began(&k.obs.Save)
 	k.worker(func(ctx context.Context) func() {
@@ -98,8 +110,8 @@ func (k *keeper) save() {
 			case err == nil && wasFailing:
 				k.log.Info("the record is on disk again")
 			}
-			if err == nil && made == k.made {
-				k.obs.Unsaved = false
+			if err != nil || made == k.made {
+				k.obs.Unsaved = err != nil // whatever it was, it is missing now
 			}
 		}
 	})

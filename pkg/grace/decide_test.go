@@ -97,6 +97,16 @@ func TestDecide(t *testing.T) {
 		{name: "the guest is off", begun: true, given: func(_ *Record, o *Observation, _ *Policy) { o.Power = PowerEnding }, do: Wait, rule: "guest-off", at: at(5)},
 		{name: "dry run", begun: true, given: func(r *Record, _ *Observation, p *Policy) { p.DryRun, r.Shutdown.DryRun = true, true }, do: Wait, rule: "dry-run", at: at(30)},
 		{name: "dry run past its deadline", begun: true, now: at(31), given: func(r *Record, _ *Observation, p *Policy) { p.DryRun, r.Shutdown.DryRun = true, true }, do: Wait, rule: "dry-run", at: Never},
+		{name: "a note waits", begun: true, now: at(1), given: func(_ *Record, o *Observation, _ *Policy) {
+			o.AskACPI, o.NotedAt = Call{Tries: 1, Last: t0}, at(1)
+		}, do: Wait, rule: "waiting", at: at(2)},
+		{name: "a note has waited", begun: true, now: at(2), given: func(_ *Record, o *Observation, _ *Policy) {
+			o.AskACPI, o.NotedAt = Call{Tries: 1, Last: t0}, at(1)
+		}, do: Save, rule: "save"},
+		{name: "the disk has refused a note", begun: true, now: at(2), given: func(_ *Record, o *Observation, _ *Policy) {
+			o.AskACPI = Call{Tries: 1, Last: t0}
+			o.Unsaved, o.Save = true, Call{Failed: true, Tries: 1, Last: at(1.5)}
+		}, do: Wait, rule: "waiting", at: at(2.5)},
 		{name: "a dry run's record, for real", begun: true, now: at(31), given: func(r *Record, _ *Observation, _ *Policy) { r.Shutdown.DryRun = true }, do: Leave, rule: "leave-dry-run"},
 		{name: "shim killed in mid-grace", begun: true, now: at(3), given: func(_ *Record, o *Observation, _ *Policy) { o.Shim = ShimDied }, do: Shorten, rule: "launcher-died"},
 		{name: "another boot, in mid-grace", begun: true, given: func(r *Record, _ *Observation, _ *Policy) { r.BootID = "other" }, do: Finish, rule: "rebooted"},

@@ -19,6 +19,9 @@ const (
 	// shutdown goes on from memory; at the deadline it is much shorter.
 	savePatience         = 2 * time.Second
 	saveDeadlinePatience = 20 * time.Millisecond
+	// noteDelay is how long a note waits. Most VMs are gone by then; on the disk
+	// it would be in the way of another VM's grace period.
+	noteDelay = time.Second
 	// saveRetry is how often a failed save is tried again.
 	saveRetry = time.Second
 	// failedRetry is how soon a request that failed is repeated, where the
@@ -150,6 +153,9 @@ type Observation struct {
 
 	// Unsaved: the record differs from what is on disk.
 	Unsaved bool
+	// NotedAt is since when it differs in a note: what only an agent that comes
+	// after this one may need, to name the outcome. 0: in none.
+	NotedAt Mono
 	Save    Call
 	Explain Call
 	Confirm Call // what became of the VMI

@@ -157,7 +157,7 @@ func refresh(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 }
 
 func save(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
-	if !o.Unsaved || o.Save.Running || o.Save.Failed && now < o.saveAgain() {
+	if now < o.saveAt() {
 		return next()
 	}
 	return do(Save)
@@ -167,7 +167,7 @@ func running(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() {
 		return next()
 	}
-	at := min(o.saveAgain(), confirmAt(r, o))
+	at := min(o.saveAt(), confirmAt(r, o))
 	if deleting(r, o) {
 		at = min(at, max(o.VMI.DeletingAt, o.AdoptedAt).Add(confirmPatience))
 	}
@@ -177,12 +177,18 @@ func running(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	return waitUntil(at)
 }
 
-// saveAgain is when a save that failed is due again, Never if none is.
-func (o *Observation) saveAgain() Mono {
-	if !o.Unsaved || !o.Save.Failed || o.Save.Running {
+// saveAt is when the record is to be saved, Never if it need not be now.
+func (o *Observation) saveAt() Mono {
+	switch {
+	case o.Save.Running || !o.Unsaved && o.NotedAt == 0:
 		return Never
+	case o.Save.Failed:
+		return o.Save.Last.Add(saveRetry)
+	case o.Unsaved:
+		return 0
+	default:
+		return o.NotedAt.Add(noteDelay)
 	}
-	return o.Save.Last.Add(saveRetry)
 }
 
 func saveFirst(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {

@@ -84,12 +84,12 @@ func destroying(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool)
 	if !o.Reported {
 		at = min(at, failedAt(r, p))
 	}
-	return waitUntil(min(at, o.saveAgain(), lookAgain(o, p)))
+	return waitUntil(min(at, o.saveAt(), lookAgain(o, p)))
 }
 
 // untilDeadline waits for at, the deadline, or what else is due before it.
 func untilDeadline(r *Record, o *Observation, p *Policy, at Mono) (Decision, bool) {
-	return waitUntil(min(at, r.Shutdown.Deadline, o.saveAgain(), lookAgain(o, p)))
+	return waitUntil(min(at, r.Shutdown.Deadline, o.saveAt(), lookAgain(o, p)))
 }
 
 // lookAgain is when the next look at the domain is due.

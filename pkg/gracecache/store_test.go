@@ -233,3 +233,30 @@ var errBroken = errors.New("broken")
 type noRename struct{ durable.FS }
 
 func (noRename) Rename(string, string) error { return errBroken }
+
+func TestASlowDiskHoldsNoMoreThanSomeThreads(t *testing.T) {
+	// Given: a disk that takes its time.
+	s := openStore(t, t.TempDir())
+	slow := &slowFS{FS: s.disk.FS, entered: make(chan struct{}, 3*maxWrites), proceed: make(chan struct{})}
+	s.disk.FS = slow
+	// When more VMs are written at once than have a place.
+	written := make(chan error)
+	for i := range 3 * maxWrites {
+		go func() { written <- s.Put(named(fmt.Sprintf("vm-%d", i))) }()
+	}
+	for range maxWrites {
+		<-slow.entered
+	}
+	// Then: the others wait without a thread, and all are written in the end.
+	select {
+	case <-slow.entered:
+		t.Errorf("more than %d threads wait for the disk", maxWrites)
+	case <-time.After(100 * time.Millisecond):
+	}
+	close(slow.proceed)
+	for range 3 * maxWrites {
+		if err := <-written; err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -16,8 +16,9 @@ const (
 	// idleTime is how long a connection that nobody uses stays open.
 	idleTime = time.Minute
 	// openPause is how long a call waits for a connection before it opens one:
-	// most calls take a millisecond.
-	openPause = 50 * time.Millisecond
+	// most calls take a millisecond. Behind one that hangs, everybody waits so
+	// long.
+	openPause = 5 * time.Millisecond
 )
 
 var errClosed = fmt.Errorf("%w: the driver is closed", hypervisor.ErrUnavailable)
