@@ -103,8 +103,8 @@ func TestARenamedDomainIsNotOurs(t *testing.T) {
 
 // instance is a QEMU process that was not started by node.Start.
 type instance struct {
-	domain string
-	pidfd  int
+	domain     string
+	pid, pidfd int
 }
 
 // startAgain starts a domain that is defined as soon as libvirt lets it.
@@ -114,6 +114,12 @@ func startAgain(t *testing.T, n *node.Node, domain string) instance {
 		_, err := n.TryVirsh(t.Context(), "start", domain)
 		return err == nil
 	}, "%s does not start again", domain)
+	return running(t, n, domain)
+}
+
+// running takes hold of the QEMU of a domain that libvirt says runs.
+func running(t *testing.T, n *node.Node, domain string) instance {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.RunDir(), domain+".pid"))
 	if err != nil {
 		t.Fatal(err)
@@ -127,7 +133,7 @@ func startAgain(t *testing.T, n *node.Node, domain string) instance {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = unix.Close(fd) })
-	return instance{domain, fd}
+	return instance{domain, pid, fd}
 }
 
 func (i instance) gone() bool {

@@ -13,6 +13,17 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
 
+// newImage makes an ext4 disk in a file.
+func newImage(t *testing.T) (image string) {
+	t.Helper()
+	image = filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(image, make([]byte, 16<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, "mkfs.ext4", "-q", image)
+	return image
+}
+
 // mountImage mounts an ext4 image that writes nothing of its own accord: the
 // journal is committed by fsync only.
 func mountImage(t *testing.T, image string) (dir string) {
@@ -53,11 +64,7 @@ func powerLoss(t *testing.T, image string) (dir string) {
 func TestWhatAnExt4DiskHoldsAfterAPowerLoss(t *testing.T) {
 	t.Parallel()
 	// given
-	image := filepath.Join(t.TempDir(), "image")
-	if err := os.WriteFile(image, make([]byte, 16<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	run(t, "mkfs.ext4", "-q", image)
+	image := newImage(t)
 	dir := filepath.Join(mountImage(t, image), "above", "state")
 	store, err := gracecache.Open(dir)
 	if err != nil {

@@ -120,7 +120,7 @@ func (n *Node) start(ctx context.Context) error {
 		filepath.Join(CacheDir(), "libvirt"), "/var/cache/libvirt")
 	conf := filepath.Join(n.Dir, "etc")
 	err := errors.Join(os.Mkdir(conf, 0o755),
-		os.WriteFile(filepath.Join(conf, "libvirtd.conf"), []byte(libvirtdConf), 0o600),
+		os.WriteFile(filepath.Join(conf, "libvirtd.conf"), []byte(libvirtdConf+"host_uuid = \""+randomUUID()+"\"\n"), 0o600),
 		os.WriteFile(filepath.Join(conf, "qemu.conf"), []byte(qemuConf), 0o600))
 	if err != nil {
 		return fmt.Errorf("libvirt configuration: %w", err)
@@ -184,8 +184,10 @@ func (n *Node) StartLibvirtd(ctx context.Context) error {
 	// In a chroot nsenter ends up outside of it, at the machine's own libvirt:
 	// a second libvirtd there would take its sockets away.
 	const guarded = `[ -e /run/libvirt/vmgrace-node ] || { echo "not in the node's namespace: is this a chroot?"; exit 1; }
+echo "$1" >/proc/sys/kernel/hostname
 exec libvirtd -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
-	cmd := n.Command("sh", "-c", guarded)
+	// A host of its own by name, too: libvirt migrates only to another one.
+	cmd := n.Command("unshare", "--uts", "sh", "-c", guarded, "sh", filepath.Base(n.Dir)+".test")
 	p, err := StartProcess(cmd, filepath.Join(n.Dir, "libvirtd.log"))
 	if err != nil {
 		return err

@@ -1,0 +1,118 @@
+package faults
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// failFsync lets fsync(2) fail in the agent, by strace with these arguments
+// more, until mend, which returns which files it has failed for.
+func failFsync(t *testing.T, a *node.Agent, more ...string) (mend func() []string) {
+	t.Helper()
+	log := filepath.Join(t.TempDir(), "strace")
+	args := append([]string{"-f", "-qq", "-y", "-o", log, "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "-p", fmt.Sprint(a.PID())}, more...)
+	cmd := exec.Command("strace", args...)
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v: run make deps", err)
+	}
+	end := func() { // it lets go of the agent
+		_ = cmd.Process.Signal(unix.SIGTERM)
+		_ = cmd.Wait()
+	}
+	t.Cleanup(end)
+	node.Eventually(t, soon, func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", a.PID()))
+		traced := err == nil && len(threads) > 0
+		for _, path := range threads {
+			status, err := os.ReadFile(path)
+			traced = traced && err == nil && strings.Contains(string(status), fmt.Sprintf("TracerPid:\t%d\n", cmd.Process.Pid))
+		}
+		return traced
+	}, "strace does not hold the agent")
+	return func() []string {
+		end()
+		text, err := os.ReadFile(log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var failed []string
+		for _, m := range regexp.MustCompile(`fsync\(\d+<(.*)>\) += -1 EIO .*INJECTED`).FindAllStringSubmatch(string(text), -1) {
+			failed = append(failed, m[1])
+		}
+		return failed
+	}
+}
+
+func TestARecordWhoseFsyncFailsIsNotTakenForWrittenUntilItIs(t *testing.T) {
+	t.Parallel()
+	n := node.New(t)
+	for name, onDisk := range map[string]string{"of the file": "Running", "of the directory": "ShuttingDown"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			// given
+			a := n.Agent(t).Start(t)
+			short := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=5")
+			long := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=25")
+			var only []string
+			if name == "of the directory" {
+				only = []string{"-P", a.StateDir}
+			}
+			mend := failFsync(t, a, only...)
+			// when
+			short.signal(t)
+			long.signal(t)
+			// then: both go on from memory, loudly
+			first, deadline := short.begun(t), long.begun(t)
+			unready(t, a)
+			node.Eventually(t, soon, func() bool { return a.Metrics(t)[writesFail] == 2 }, "%s is not one for each VM", writesFail)
+			for _, v := range []vm{short, long} {
+				if s, ok := a.StatusOf(t, v.Guest); !v.Gone() && (!ok || s.Phase != onDisk) {
+					t.Errorf("on disk is %+v, want %s", s, onDisk)
+				}
+			}
+			slowly(t, short, first)
+			short.stopped(t, a, "LauncherSignal", "Forced")
+			// and: what is still true is written when it can be, and worth a restart
+			failed := mend()
+			persisted(t, a, long, deadline)
+			a.Restart(t)
+			slowly(t, long, deadline)
+			long.stopped(t, a, "LauncherSignal", "Forced")
+			if said := strings.Count(a.Log(), cannotWrite); said != 2 {
+				t.Errorf("%d lines about it, want one for each VM", said)
+			}
+			node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
+			// and: what has failed once is not asked again
+			again := map[string]bool{}
+			for _, path := range failed {
+				if path != a.StateDir && again[path] {
+					t.Errorf("%s was fsynced again", path)
+				}
+				again[path] = true
+			}
+			if t.Logf("failed %d times for %d files", len(failed), len(again)); len(failed) < 2 {
+				t.Errorf("fsync failed for %q: this tests nothing", failed)
+			}
+		})
+	}
+}
+
+// slowly is onTime for an agent that strace holds up.
+func slowly(t *testing.T, v vm, deadline string) {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339Nano, deadline)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.terminated(t, at, 0, 10*time.Second)
+}

@@ -1,0 +1,139 @@
+package faults
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// freezeDisk lets every write to a disk hang, in a way that no signal ends
+// (state D), until thaw. A process thaws it that outlives this one.
+func freezeDisk(t *testing.T, dir string) (thaw func()) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", `fsfreeze -f "$1" && echo frozen; read -r _; exec fsfreeze -u "$1"`, "sh", dir)
+	in, err1 := cmd.StdinPipe()
+	out, err2 := cmd.StdoutPipe()
+	if err := errors.Join(err1, err2, cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	thawed := false
+	thaw = func() {
+		if thawed {
+			return
+		}
+		thawed = true
+		if err := errors.Join(in.Close(), cmd.Wait()); err != nil {
+			t.Errorf("thaw: %v", err)
+		}
+	}
+	t.Cleanup(thaw)
+	if said, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		t.Fatalf("freeze: %q, %v", said, err)
+	}
+	return thaw
+}
+
+// inD tells whether a thread of QEMU waits in a way that no signal ends, by
+// the state in proc(5)'s stat.
+func inD(t *testing.T, v vm, thread string) bool {
+	t.Helper()
+	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/%s/stat", v.PID, thread))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err == nil && strings.HasPrefix(string(stat[strings.LastIndexByte(string(stat), ')')+1:]), " D") {
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	cannotKill   = "QEMU cannot be killed"
+	destroysFail = `vmgrace_destroys_total{via="failed"}`
+)
+
+// A disk that does not answer holds QEMU in state D. Of one it is the main
+// thread: libvirt refuses to destroy it. Of the other, which has no request
+// pending, it is a CPU's: SIGKILL leaves a leader that is a zombie, and libvirt
+// 9.0 calls the domain off after 81 s.
+func TestAQEMUThatNothingCanKillIsReportedOnceAndTriedOnUntilItEnds(t *testing.T) {
+	t.Parallel()
+	// given
+	disk := mountImage(t, newImage(t))
+	n := node.New(t) // sees the disk
+	a := n.Agent(t, "--destroy-timeout=1s").Start(t)
+	main := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=3")
+	other := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=0")
+	neighbour := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=20")
+	other.Virsh(t, "qemu-monitor-command", "--hmp", "logfile "+filepath.Join(disk, "log"))
+	other.Virsh(t, "qemu-monitor-command", "--hmp", "log unimp")
+	thaw := freezeDisk(t, disk)
+	other.Virsh(t, "qemu-monitor-command", "--hmp", "log int") // the CPU writes
+	save := n.Command("virsh", "-c", "qemu:///system", "qemu-monitor-command", main.Domain,
+		fmt.Sprintf(`{"execute":"pmemsave","arguments":{"val":0,"size":4096,"filename":%q}}`, filepath.Join(disk, "memory")))
+	if err := save.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = save.Process.Kill(); _ = save.Wait() })
+	stuck := []vm{main, other}
+	node.Eventually(t, soon, func() bool { return inD(t, main, strconv.Itoa(main.PID)) && inD(t, other, "*") }, "they do not hang")
+	// when
+	main.signal(t)
+	other.signal(t)
+	from := neighbour.signal(t)
+	// then: nobody else notices, and it is said, once for each
+	neighbour.terminated(t, from, 20*time.Second, late)
+	neighbour.stopped(t, a, "LauncherSignal", "Forced")
+	node.Eventually(t, 2*soon, func() bool { return a.Metrics(t)[destroysFail] == 2 }, "it is not reported")
+	// and: libvirt is no help, and its word not taken for an end
+	running := filepath.Join(n.RunDir(), other.Domain+".xml") // there while libvirt says that it runs
+	node.Eventually(t, 2*time.Minute, func() bool { _, err := os.Stat(running); return os.IsNotExist(err) }, "libvirt does not call it off")
+	t.Logf("libvirt calls one off %v after the signal", time.Since(from).Round(time.Second))
+	if log, err := os.ReadFile(filepath.Join(n.Dir, "libvirtd.log")); !strings.Contains(string(log), "with SIGKILL: Device or resource busy") {
+		t.Errorf("libvirt was not refused anything (%v): this tests nothing", err)
+	}
+	for _, v := range stuck {
+		v.destroying(t, a)
+		if tries := strings.Count(a.Log(), fmt.Sprintf("signal=SIGKILL pid=%d ", v.PID)); tries < 5 || tries > 10 {
+			t.Errorf("SIGKILL was sent %d times to %s", tries, v.Domain)
+		}
+	}
+	if said := strings.Count(a.Log(), cannotKill); said != 2 || a.Metrics(t)[destroysFail] != 2 {
+		t.Errorf("%d lines about it, %s %v; want one for each VM", said, destroysFail, a.Metrics(t)[destroysFail])
+	}
+	// and: the next agent goes on, and says it again
+	a.Restart(t)
+	node.Eventually(t, soon, func() bool { return a.Metrics(t)[destroysFail] == 2 }, "it is not reported again")
+	for _, v := range stuck {
+		v.destroying(t, a)
+	}
+	thaw()
+	for _, v := range stuck {
+		v.stopped(t, a, "LauncherSignal", "Forced")
+	}
+	node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
+	if said := strings.Count(a.Log(), cannotKill); said != 4 {
+		t.Errorf("%d lines about it, want one for each VM and agent", said)
+	}
+}
+
+// destroying: its deadline is over, its QEMU is not, and the agent says so.
+func (v vm) destroying(t *testing.T, a *node.Agent) {
+	t.Helper()
+	record, ok := a.StatusOf(t, v.Guest)
+	if said := v.launcher.Status(); said.Phase != "Destroying" || !ok || record.Phase != "Destroying" || v.Gone() || !v.launcher.Has("shutdown") {
+		t.Errorf("%s: status.json %+v, record %+v, QEMU gone: %v", v.Domain, said, record, v.Gone())
+	}
+}
