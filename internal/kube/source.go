@@ -69,7 +69,11 @@ func (s *Source) Run(ctx context.Context) error {
 		reflect(ctx, &source{
 			client: s.clients.vmis, resource: vmiResource, health: s.health,
 			labels: labels.Set{nodeLabel: s.node}.String(),
-			empty:  func() list { return &vmiList{} },
+			kind:   vmiKind + "List",
+			empty: func() (list, func([]byte) error) {
+				l := &vmiList{}
+				return l, appendTo(&l.Items, leanVMI)
+			},
 		}, &vmi{}, s.vmis)
 	})
 	running.Go(func() {
@@ -77,7 +81,11 @@ func (s *Source) Run(ctx context.Context) error {
 			client: s.clients.core, resource: podResource, health: s.health,
 			labels: labels.Set{launcherLabel: launcherValue}.String(),
 			fields: fields.OneTermEqualSelector("spec.nodeName", s.node).String(),
-			empty:  func() list { return &corev1.PodList{} },
+			kind:   "PodList",
+			empty: func() (list, func([]byte) error) {
+				l := &corev1.PodList{}
+				return l, appendTo(&l.Items, leanPod)
+			},
 		}, &corev1.Pod{}, s.pods)
 	})
 	running.Go(func() { s.outbox.deliver(ctx, s.post) })

@@ -42,6 +42,16 @@ func stripVMI(node string, now func() grace.Mono, o *vmi, was VMI) instance {
 	return instance{name, is}
 }
 
+// leanVMI and leanPod drop what is large and that stripVMI and stripPod do not
+// look at.
+func leanVMI(o *vmi) { o.ManagedFields = nil }
+
+func leanPod(o *corev1.Pod) {
+	o.ManagedFields = nil
+	o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName, TerminationGracePeriodSeconds: o.Spec.TerminationGracePeriodSeconds}
+	o.Status = corev1.PodStatus{Phase: o.Status.Phase}
+}
+
 // stripPod: the labels and annotations are a tenant's text.
 func stripPod(node string, now func() grace.Mono, o *corev1.Pod, was Pod) launcher {
 	of := vmKey{o.Namespace, o.Annotations[domainAnnotation]}

@@ -27,7 +27,8 @@ type source struct {
 	resource string
 	labels   string
 	fields   string
-	empty    func() list
+	kind     string // of a list
+	empty    func() (l list, add func(item []byte) error)
 	health   *health
 }
 
@@ -55,10 +56,11 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	s.health.pending(s.resource)
-	l, result := s.empty(), s.request(&o).Do(ctx)
-	err := result.Error()
+	l, add := s.empty()
+	body, err := s.request(&o).Stream(ctx)
 	if err == nil {
-		err = read(result, l)
+		err = readList(body, s.kind, l, add)
+		_ = body.Close() // it was read, or is of no use
 	}
 	if err != nil {
 		return nil, s.failed(ctx, "list", err)
@@ -97,17 +99,6 @@ func (s *source) WatchWithContext(parent context.Context, o metav1.ListOptions) 
 func (s *source) request(o *metav1.ListOptions) *rest.Request {
 	o.LabelSelector, o.FieldSelector = s.labels, s.fields
 	return s.client.Get().Resource(s.resource).SpecificallyVersionedParams(o, metav1.ParameterCodec, metav1.SchemeGroupVersion).MaxRetries(0)
-}
-
-// read refuses a list that no API server has made.
-func read(r rest.Result, l list) error {
-	if err := r.Into(l); err != nil {
-		return fmt.Errorf("%w: %w", errStrange, err)
-	}
-	if l.GetResourceVersion() == "" {
-		return fmt.Errorf("%w: a list without a resource version", errStrange)
-	}
-	return nil
 }
 
 func (s *source) failed(ctx context.Context, verb string, err error) error {

@@ -34,6 +34,7 @@ type API struct {
 
 	home      *home
 	pki       *pki
+	identity  *tls.Config // cluster-admin's
 	probe     *http.Client
 	keeper    *keeper
 	etcd      *node.Process
@@ -143,12 +144,16 @@ func (a *API) makeProbe() error {
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(a.pki.cert)
+	a.identity = &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
 	// A connection kept open would be a goroutine left over.
-	a.probe = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
-		DisableKeepAlives: true,
-		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12},
-	}}
+	a.probe = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: a.identity.Clone()}}
 	return nil
+}
+
+// HTTP is a client as cluster-admin, for what is too much for kubectl. The
+// caller closes its idle connections.
+func (a *API) HTTP() *http.Client {
+	return &http.Client{Timeout: patience, Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: a.identity.Clone()}}
 }
 
 func (a *API) startEtcd(enter []string) (url string, err error) {
