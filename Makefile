@@ -82,12 +82,16 @@ demo: deps build ## three real guests, live, in less than a minute
 	go build -o bin/demo ./test/demo
 	VMGRACE_BIN_DIR=$(CURDIR)/bin $(SUDO) bin/demo
 
-# On a quiet machine: the figures are only as good as it is idle.
+# On a quiet machine: the figures are only as good as it is idle. Single steps,
+# with their allocations: go test -tags libvirt_dlopen -run '^$' -bench . ./internal/... ./pkg/...
 .PHONY: bench
-bench: deps build ## measure beside a floor and the peers into docs/performance.md: 15 minutes
+bench: deps build k8s ## measure beside a floor and the peers into docs/performance.md: 50 minutes
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/floor ./test/bench/floor
+	CGO_ENABLED=0 go build -trimpath -o bin/simulate ./test/bench/simulate
 	CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench
-	$(SUDO) bin/bench --out docs/performance.md
+	cd hack/plot && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/bin/plot .
+	$(SUDO) bin/bench --out docs/performance.md --growth docs/performance.json
+	bin/plot docs/performance.json docs/performance.svg
 
 .PHONY: clean
 clean: ## remove what was built

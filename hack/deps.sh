@@ -22,7 +22,7 @@ qemu-system-x86|the guests, emulated: KVM is not needed
 iproute2|networks for the nodes of the test cluster
 e2fsprogs|the ext4 disk that loses its power, in a test
 socat|a way to the test cluster from outside of its network
-strace|kills the shim at every step, in its tests
+strace|kills the shim at every step and fails the fsyncs of the agent, in tests
 tini|the smallest entrypoint, beside which make bench measures the shim
 zstd|unpacks the kernel modules of Ubuntu for the test guest
 '

@@ -20,7 +20,9 @@ type options struct {
 	bin, dir, out           string
 	rows                    []string
 	rounds, guests, records int
-	idle                    time.Duration
+	polite                  int
+	idle, window            time.Duration
+	growth                  string
 }
 
 func (o options) check() error {
@@ -29,8 +31,8 @@ func (o options) check() error {
 			return fmt.Errorf("no row %q; there are %s", r, strings.Join(letters(), ", "))
 		}
 	}
-	if o.rounds < 1 || o.guests < 1 || o.records < 1 || o.idle < time.Second {
-		return errors.New("--rounds, --guests and --records must be positive, --idle at least a second")
+	if o.rounds < 1 || o.guests < 1 || o.polite < 1 || o.records < 1 || min(o.idle, o.window) < time.Second {
+		return errors.New("--rounds, --guests, --polite and --records must be positive, --idle and --window at least a second")
 	}
 	return nil
 }
@@ -49,7 +51,8 @@ type row struct {
 
 func rows() []row {
 	return []row{
-		{"a", reaction}, {"c", deaf}, {"e", restart}, {"f", idle}, {"g", shims}, {"h", cache},
+		{"a", reaction}, {"b", polite}, {"c", deaf}, {"d", growth}, {"e", restart}, {"f", idle}, {"f", watching}, {"g", shims}, {"h", cache}, {"i", traffic},
+		{"j", neighbour},
 	}
 }
 
@@ -58,7 +61,7 @@ func letters() []string {
 	for _, r := range rows() {
 		all = append(all, r.letter)
 	}
-	return all
+	return slices.Compact(all)
 }
 
 // measure takes all figures and writes the page.

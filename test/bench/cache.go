@@ -98,12 +98,8 @@ func (b *bench) floorPuts(n, size int) []float64 {
 	argv := b.floor("put", b.temp(), strconv.Itoa(n), strconv.Itoa(size))
 	out, err := exec.CommandContext(b.Context(), argv[0], argv[1:]...).Output()
 	b.must(err)
-	took := make([]float64, 0, n)
-	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
-		ns, err := strconv.ParseFloat(lines.Text(), 64)
-		b.must(err)
-		took = append(took, ns/1e9)
-	}
+	took, err := nanoseconds(bufio.NewScanner(bytes.NewReader(out)))
+	b.must(err)
 	return took
 }
 

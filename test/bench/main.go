@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 )
 
 func main() {
@@ -32,8 +33,11 @@ func run(ctx context.Context, args []string) int {
 	f.StringVar(&rows, "rows", "", "which rows, "+strings.Join(letters(), ",")+"; empty = all")
 	f.IntVar(&o.rounds, "rounds", 5, "how often each figure is taken")
 	f.IntVar(&o.guests, "guests", 100, "real guests of row c; rows a and f have twice as many")
+	f.IntVar(&o.polite, "polite", 50, "real guests of row b")
 	f.IntVar(&o.records, "records", 1000, "records of row e")
 	f.DurationVar(&o.idle, "idle", idleTime, "how long row f looks at an idle agent")
+	f.DurationVar(&o.window, "window", time.Minute, "over how long row d's deadlines are spread")
+	f.StringVar(&o.growth, "growth", "", "the file for row d's figures, of which hack/plot makes a picture")
 	if err := f.Parse(args); err != nil {
 		return 2
 	}

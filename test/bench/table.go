@@ -37,6 +37,8 @@ func seconds(v float64) string {
 }
 
 func mebibytes(v float64) string { return fmt.Sprintf("%.2f MiB", v/(1<<20)) }
+func kibibytes(v float64) string { return fmt.Sprintf("%.2f KiB", v/(1<<10)) }
+func kilobytes(v float64) string { return fmt.Sprintf("%.2f kB", v/1e3) }
 func megabytes(v float64) string { return fmt.Sprintf("%.2f MB", v/1e6) }
 func perSecond(v float64) string {
 	return fmt.Sprintf("%.*f/s", max(0, 2-int(math.Log10(max(v, 1)))), v)
@@ -71,7 +73,11 @@ func (f figure) ratio(other []float64) string {
 func page(w io.Writer, o options, figures []figure) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# What vmgrace costs\n\nWritten by `make bench`; the floor is `test/bench/floor`. Medians of %d rounds (smallest … largest).\n"+
-		"Compare the ratios, not the times: all columns of a line were measured in turns, in one run.\n\n%s\n\n", o.rounds, machine())
+		"Compare the ratios, not the times: all columns of a line were measured in turns, in one run.\n"+
+		"Single steps, with their allocations: `go test -tags libvirt_dlopen -run '^$' -bench . ./internal/... ./pkg/...`.\n\n%s\n\n", o.rounds, machine())
+	if o.growth != "" {
+		b.WriteString("![How the cost of a VM grows with their number](performance.svg)\n\n")
+	}
 	b.WriteString("| | what | vmgrace | floor | vmgrace : floor | peer | vmgrace : peer | target |\n|---|---|---|---|---|---|---|---|\n")
 	for _, f := range figures {
 		peer := f.cell(f.peer)

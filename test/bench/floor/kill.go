@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"golang.org/x/sys/unix"
@@ -18,15 +17,8 @@ func kill(at int, pids []int) error {
 		}
 		fds = append(fds, fd)
 	}
-	until := unix.NsecToTimespec(int64(at))
-	for {
-		err := unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &until, nil)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EINTR) {
-			return fmt.Errorf("sleep: %w", err)
-		}
+	if err := sleep(int64(at)); err != nil {
+		return err
 	}
 	for _, fd := range fds {
 		if err := unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0); err != nil {

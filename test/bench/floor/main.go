@@ -18,7 +18,7 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return fmt.Errorf("which job: shim, put, read, react, kill")
+		return fmt.Errorf("which job: shim, put, read, react, ask, kill, timers")
 	}
 	switch job, args := args[0], args[1:]; {
 	case job == "shim" && len(args) == 1:
@@ -33,12 +33,20 @@ func run(args []string) error {
 		return read(args[0])
 	case job == "react" && len(args) == 3:
 		return react(args[0], args[1], args[2])
+	case job == "ask" && len(args) > 1 && len(args)%2 == 1:
+		return askAll(args[0], args[1:])
 	case job == "kill" && len(args) > 1:
 		n, err := numbers(args)
 		if err != nil {
 			return err
 		}
 		return kill(n[0], n[1:])
+	case job == "timers" && len(args) == 2:
+		n, err := numbers(args)
+		if err != nil {
+			return err
+		}
+		return timers(n[0], n[1])
 	default:
 		return fmt.Errorf("no such job: %q with %d arguments", job, len(args))
 	}

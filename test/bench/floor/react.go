@@ -59,7 +59,11 @@ func react(socket, launchers, state string) error {
 			if err := durable(state, name+".json", record); err != nil {
 				return err
 			}
-			if err := ask(conn, filepath.Join(launchers, name), name); err != nil {
+			uuid, err := os.ReadFile(filepath.Join(launchers, name, "uuid"))
+			if err != nil {
+				return err
+			}
+			if err := ask(conn, name, string(uuid)); err != nil {
 				return err
 			}
 		}
@@ -119,13 +123,10 @@ func answer(conn net.Conn) error {
 	return nil
 }
 
-func ask(conn net.Conn, dir, name string) error {
-	uuid, err := os.ReadFile(filepath.Join(dir, "uuid"))
-	if err != nil {
-		return err
-	}
+// ask presses a domain's power button.
+func ask(conn net.Conn, name, uuid string) error {
 	var raw []byte
-	if _, err := fmt.Sscanf(strings.ReplaceAll(string(uuid), "-", ""), "%x", &raw); err != nil {
+	if _, err := fmt.Sscanf(strings.ReplaceAll(uuid, "-", ""), "%x", &raw); err != nil {
 		return fmt.Errorf("uuid of %s: %w", name, err)
 	}
 	if _, err := conn.Write(message(procShutdown, text(name), raw, words(^uint32(0)), words(powerButton))); err != nil {

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// The bench runs in the repository's root, whose manifests are applied. vmiFile
+// is what KubeVirt's VMIs look like: 4.6 kB of spec and status.
+const vmiFile = "test/bench/vmi.json"
+
+const vmiPath = "/apis/kubevirt.io/v1/namespaces/vmgrace-bench/virtualmachineinstances"
+
+// fleet is an API server with VMIs and nothing else: no kubelet, no domains. A
+// node is a name.
+type fleet struct {
+	*bench
+	api        *cluster.API
+	http       *http.Client
+	kubeconfig string              // the agent's, as shipped
+	manifest   string              // of a VMI
+	vmis       map[string][]string // by node
+	turns      map[string]int      // by node: the changes made so far
+	made       int
+}
+
+func (b *bench) fleet() *fleet {
+	b.Helper()
+	f := &fleet{bench: b, api: cluster.NewAPI(b), vmis: map[string][]string{}, turns: map[string]int{}}
+	manifest, err := os.ReadFile(vmiFile)
+	b.must(err)
+	f.manifest, f.http = string(manifest), f.api.HTTP()
+	b.Cleanup(f.http.CloseIdleConnections)
+	f.api.Kubectl(b, "create", "namespace", "vmgrace-bench")
+	f.api.Kubectl(b, "apply", "-k", "deploy/crds")
+	f.api.Kubectl(b, "wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "--timeout=60s")
+	f.api.Kubectl(b, "apply", "-k", "deploy/daemonset")
+	f.kubeconfig = f.api.ServiceAccount(b, "vmgrace-system", "node-agent").Kubeconfig
+	return f
+}
+
+// fill makes VMIs on a node.
+func (f *fleet) fill(nodeName string, n int) {
+	f.Helper()
+	var group errgroup.Group
+	group.SetLimit(16)
+	for range n {
+		name := fmt.Sprintf("vm-%05d", f.made)
+		f.made++
+		f.vmis[nodeName] = append(f.vmis[nodeName], name)
+		group.Go(func() error { return f.create(nodeName, name) })
+	}
+	f.must(group.Wait())
+}
+
+func (f *fleet) create(nodeName, name string) error {
+	id := strings.TrimPrefix(name, "vm-")
+	text := strings.NewReplacer("$NAME", name, "$NODE", nodeName, "$ID", "0000000"+id, "$MAC", "3a:"+id[1:3]+":"+id[3:5], "$OCTET", id[3:5]).Replace(f.manifest)
+	if err := f.ask(http.MethodPost, vmiPath, text); err != nil {
+		return err
+	}
+	// What is made has no status yet.
+	var made struct {
+		Status json.RawMessage `json:"status"`
+	}
+	if err := json.Unmarshal([]byte(text), &made); err != nil {
+		return err
+	}
+	return f.ask(http.MethodPatch, vmiPath+"/"+name+"/status", fmt.Sprintf(`{"status":%s}`, made.Status))
+}
+
+// change makes the next change to a node's VMIs. Their kinds take turns.
+func (f *fleet) change(nodeName string) error {
+	const kinds = 4
+	n := f.turns[nodeName]
+	f.turns[nodeName]++
+	name := f.vmis[nodeName][n/kinds%len(f.vmis[nodeName])]
+	switch path := vmiPath + "/" + name; n % kinds {
+	case 0:
+		return f.ask(http.MethodPatch, path, fmt.Sprintf(`{"metadata":{"annotations":{"kubevirt.io/vm-generation":"%06d"}}}`, n))
+	case 1:
+		return f.ask(http.MethodPatch, path+"/status", fmt.Sprintf(`{"status":{"memory":{"guestCurrent":"%06dKi"}}}`, n))
+	case 2:
+		return f.ask(http.MethodDelete, path, "")
+	default:
+		return f.create(nodeName, name)
+	}
+}
+
+func (f *fleet) ask(method, path, body string) error {
+	r, err := http.NewRequestWithContext(f.Context(), method, f.api.URL+path, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		r.Header.Set("Content-Type", "application/merge-patch+json")
+	}
+	resp, err := f.http.Do(r)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode/100 != 2 {
+		err = fmt.Errorf("%s %s: %s %.200s", method, path, resp.Status, text)
+	}
+	return err
+}
+
+// watcher is an agent of one of the fleet's nodes, and the wire to its server.
+type watcher struct {
+	*node.Agent
+	fleet *fleet
+	wire  *wire
+}
+
+func (f *fleet) watcher(nodeName string) *watcher {
+	f.Helper()
+	w := f.wire(strings.TrimPrefix(f.api.URL, "https://"))
+	config, err := os.ReadFile(f.kubeconfig)
+	f.must(err)
+	path := filepath.Join(f.temp(), "kubeconfig")
+	f.must(os.WriteFile(path, []byte(strings.ReplaceAll(string(config), f.api.URL, "https://"+w.address)), 0o600))
+	return &watcher{f.node().ClusterAgent(f, path, nodeName), f, w}
+}
+
+// watch starts the agent, waits until it watches and has come to rest, and
+// returns the bytes that this took.
+func (w *watcher) watch() float64 {
+	f := w.fleet
+	before := w.wire.received.Load()
+	w.Start(f)
+	node.Eventually(f, time.Minute, func() bool { return w.Metrics(f)["vmgrace_vmi_watch_up"] == 1 }, "the agent watches")
+	f.pause(settle)
+	return float64(w.wire.received.Load() - before)
+}
