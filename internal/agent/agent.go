@@ -224,7 +224,7 @@ func (a *Agent) list(ctx context.Context) {
 	}
 	for _, k := range ours {
 		// A list that leaves a domain out is no proof: its keeper asks for it.
-		k.box.put(now, func(h *hints) { h.domain = true })
+		k.box.put(now, func(h *hints) { h.unlisted = true })
 	}
 }
 

@@ -35,7 +35,7 @@ func (k *keeper) hear(h hints) {
 	if h.save && k.obs.Recorded && !k.finishing {
 		k.change(nil)
 	}
-	if h.domain {
+	if h.domain || h.unlisted && (k.obs.Recorded || k.obs.Domain != grace.DomainAbsent) {
 		k.probe()
 	}
 }

@@ -13,6 +13,7 @@ type hints struct {
 	launcher bool
 	domain   bool
 	cluster  bool
+	unlisted bool // a list left the domain out
 	save     bool
 	seen     *hypervisor.Domain // what a list said, newer than any look before
 	end      grace.End
@@ -21,7 +22,7 @@ type hints struct {
 }
 
 func (h *hints) empty() bool {
-	return !h.launcher && !h.domain && !h.cluster && !h.save && h.seen == nil && h.end == ""
+	return !h.launcher && !h.domain && !h.cluster && !h.unlisted && !h.save && h.seen == nil && h.end == ""
 }
 
 // mailbox holds hints until the keeper takes them. Anybody may put, without

@@ -216,3 +216,23 @@ func TestAQEMUThatCannotBeKilledIsToldOnItsVMIOnce(t *testing.T) {
 		}
 	})
 }
+
+func TestAVMWithoutADomainIsNotAskedForAllTheTime(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// Given: a launcher directory whose domain is not there yet.
+		r.dir(domain)
+		r.agent.LauncherChanged(domain)
+		r.after(minute)
+		before := r.hv.Count(fake.OpGet, domain)
+		r.after(10 * minute)
+		if n := r.hv.Count(fake.OpGet, domain) - before; n > 0 {
+			t.Errorf("libvirt was asked %d times for what its lists do not have", n)
+		}
+		// When it appears, the next list shows it.
+		r.hv.Start(fake.Guest{Name: domain})
+		r.after(relist + second)
+		if _, ok := r.record(); !ok {
+			t.Error("it is not guarded")
+		}
+	})
+}
