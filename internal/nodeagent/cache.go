@@ -32,32 +32,42 @@ func (o *Options) openCache(disk durable.Disk, log *slog.Logger) (store *graceca
 	return nil, loaded, false, errors.Join(err, store.Close())
 }
 
-// cacheLook is how often the state directory is looked at.
-const cacheLook = time.Second
+// The state directory is looked at soon after its watch or a mount gives cause
+// to, and now and then; often while it cannot be watched or kept.
+const (
+	cacheLook   = 10 * time.Second
+	cacheSearch = time.Second
+	// cacheSettle lets whoever removes the directory come to the end of it.
+	cacheSettle = 200 * time.Millisecond
+)
 
 // keepCache looks whether the state directory is still the one that was
 // opened, until ctx ends. Where it is not, it is taken again, and saveAgain is
 // called so that the records come back, or that their keepers say that they
 // cannot.
-func keepCache(ctx context.Context, store *gracecache.Store, saveAgain, count func(), log *slog.Logger) error {
-	ticker := time.NewTicker(cacheLook)
-	defer ticker.Stop()
+func keepCache(ctx context.Context, dir string, store *gracecache.Store, saveAgain, count func(), log *slog.Logger) error {
+	watch := newChanges(ctx, dir, log)
+	defer watch.close()
 	for failing := false; ; {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+		armed := watch.arm()
 		taken, err := store.Retake()
 		switch {
 		case taken:
 			log.Error("the state directory was removed or replaced; it is taken again and every record written anew", "err", err)
 			count()
 			saveAgain()
+			continue // it is not watched yet
 		case err != nil && !failing:
 			log.Error("the state directory cannot be kept; going on from memory", "err", err)
 			saveAgain()
 		}
-		failing = err != nil && !taken
+		failing = err != nil
+		wait := cacheLook
+		if failing || !armed {
+			wait = cacheSearch
+		}
+		if !watch.wait(ctx, wait) {
+			return nil
+		}
 	}
 }

@@ -37,30 +37,68 @@ func TestAFullDiskIsAnErrorOnlyWhereNoVMIsRecorded(t *testing.T) {
 }
 
 func TestAStateDirectoryThatGoesIsTakenAgainAndTheRecordsCalledFor(t *testing.T) {
-	dir := given(t, clock{}.Now())
-	store, err := gracecache.Open(dir)
-	if err != nil {
-		t.Fatal(err)
+	for name, lose := range map[string]func(dir string) error{
+		"removed": func(dir string) error {
+			if os.RemoveAll(dir) == nil {
+				return nil
+			}
+			return os.RemoveAll(dir) // it was taken again meanwhile
+		},
+		"renamed":      func(dir string) error { return os.Rename(dir, dir+".old") },
+		"emptied":      empty,
+		"mounted over": func(dir string) error { return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := given(t, clock{}.Now())
+			t.Cleanup(func() {
+				for unix.Unmount(dir, unix.MNT_DETACH) == nil {
+				}
+			})
+			store, err := gracecache.Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() {
+				if err := store.Close(); err != nil {
+					t.Error(err)
+				}
+			}()
+			// Given: it is kept.
+			ctx, cancel := context.WithCancel(t.Context())
+			called, counted := make(chan struct{}, 10), make(chan struct{}, 10)
+			ended := make(chan error)
+			go func() {
+				ended <- keepCache(ctx, dir, store, func() { called <- struct{}{} }, func() { counted <- struct{}{} }, slog.New(slog.DiscardHandler))
+			}()
+			for range 3 { // from the second time on it is another directory
+				// When it goes.
+				if err := lose(dir); err != nil {
+					t.Fatal(err)
+				}
+				// Then it is taken again, before anybody looks unasked.
+				select {
+				case <-called:
+				case <-time.After(cacheLook * 7 / 10):
+					t.Fatal("nobody has called for the records")
+				}
+				<-counted
+				if _, err := os.Stat(dir + "/.lock"); err != nil {
+					t.Errorf("the directory is not taken: %v", err)
+				}
+				_ = os.RemoveAll(dir + ".old")
+			}
+			cancel()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	defer func() {
-		if err := store.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
+}
+
+func empty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.Remove(dir+"/"+e.Name()))
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	counted, called := 0, 0
-	log := slog.New(slog.DiscardHandler)
-	if err := keepCache(ctx, store, func() { called++; cancel() }, func() { counted++ }, log); err != nil {
-		t.Fatal(err)
-	}
-	if called != 1 || counted != 1 {
-		t.Errorf("called for the records %d times, counted %d times, want once each", called, counted)
-	}
-	if _, err := os.Stat(dir); err != nil {
-		t.Errorf("the directory is not there again: %v", err)
-	}
+	return err
 }

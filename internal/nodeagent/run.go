@@ -79,7 +79,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	}
 	group.Go(func() error { return a.Run(ctx, loaded.Records) })
 	group.Go(func() error {
-		return keepCache(ctx, store, a.SaveAgain, func() { meter.Rejected("record_write") }, log)
+		return keepCache(ctx, o.StateDir, store, a.SaveAgain, func() { meter.Rejected("record_write") }, log)
 	})
 	if listener != nil {
 		ready := func() bool { return a.Ready() && from.watcher.Armed() }

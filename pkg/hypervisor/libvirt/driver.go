@@ -36,10 +36,11 @@ const (
 )
 
 // Keepalive of the connection for events: a libvirtd that is silent for 20 s is
-// given up. The calls that hang on it return when it answers or ends.
+// given up. The calls that hang on it return when it answers or ends. We ask
+// only when libvirtd, which does every 5 s itself, does not.
 const (
-	keepaliveSeconds = 5
-	keepaliveCount   = 3
+	keepaliveSeconds = 10
+	keepaliveCount   = 1
 )
 
 // How many connections a lane may open. libvirtd has 20 workers for slow
@@ -123,6 +124,7 @@ func (d *Driver) Close() error {
 	for _, l := range []*lane{d.requests, d.agents, d.destroys, d.queries} {
 		l.close()
 	}
+	d.run.close()
 	select {
 	case <-d.calls.close():
 		return nil

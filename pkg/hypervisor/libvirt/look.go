@@ -181,36 +181,74 @@ func (d *Driver) tryRun(name string) entry {
 
 // queryAll asks libvirtd about all running domains that are ours.
 func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map[string]view, error) {
-	seen := map[string]view{}
-	err := d.queries.do(ctx, "", func(c *libvirt.Connect) error {
-		doms, err := c.ListAllDomains(libvirt.CONNECT_LIST_DOMAINS_ACTIVE)
-		if err != nil {
-			return plain(err)
-		}
-		for i := range doms {
-			defer doms[i].Free() //nolint:errcheck // gives memory back, no more
-		}
-		for i := range doms {
-			name, err := doms[i].GetName()
-			if err != nil {
-				return plain(err)
-			}
-			if !ours(name) {
-				continue
-			}
-			v, err := d.see(&doms[i])
-			if errors.Is(err, hypervisor.ErrNotFound) {
-				continue // ended in the meantime
-			}
-			if err != nil {
-				return err
-			}
-			seen[name] = v
-		}
-		return nil
+	var seen map[string]view
+	err := d.queries.do(ctx, "", func(c *libvirt.Connect) (err error) {
+		seen, err = d.seeAll(c, ours)
+		return err
 	})
 	if err != nil {
 		return nil, err // seen may still be written to
 	}
 	return seen, nil
+}
+
+// seeAll learns from a list which domains run and will not come back by
+// themselves, and asks only about the others.
+func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[string]view, error) {
+	if d.run.path == "" {
+		return active(c, 0, ours, d.see) // the XML of each is needed
+	}
+	usual, err := active(c, libvirt.CONNECT_LIST_DOMAINS_RUNNING|libvirt.CONNECT_LIST_DOMAINS_TRANSIENT, ours, listed)
+	if err != nil {
+		return nil, err
+	}
+	return active(c, 0, ours, func(dom *libvirt.Domain) (view, error) {
+		v, err := listed(dom)
+		if err == nil && usual[v.name] == v {
+			return v, nil
+		}
+		return d.see(dom)
+	})
+}
+
+// active sees the domains of ours that are active and on a list of libvirt's.
+func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours func(name string) bool, see func(*libvirt.Domain) (view, error)) (map[string]view, error) {
+	doms, err := c.ListAllDomains(libvirt.CONNECT_LIST_DOMAINS_ACTIVE | list)
+	if err != nil {
+		return nil, plain(err)
+	}
+	for i := range doms {
+		defer doms[i].Free() //nolint:errcheck // gives memory back, no more
+	}
+	seen := map[string]view{}
+	for i := range doms {
+		name, err := doms[i].GetName()
+		if err != nil {
+			return nil, plain(err)
+		}
+		if !ours(name) {
+			continue
+		}
+		v, err := see(&doms[i])
+		if errors.Is(err, hypervisor.ErrNotFound) {
+			continue // ended in the meantime
+		}
+		if err != nil {
+			return nil, err
+		}
+		seen[name] = v
+	}
+	return seen, nil
+}
+
+// listed is what a list says of a domain that runs. It asks nobody.
+func listed(dom *libvirt.Domain) (v view, err error) {
+	if v.name, err = dom.GetName(); err != nil {
+		return v, plain(err)
+	}
+	if v.uuid, err = dom.GetUUIDString(); err != nil {
+		return v, plain(err)
+	}
+	v.power = hypervisor.PowerOn
+	return v, nil
 }

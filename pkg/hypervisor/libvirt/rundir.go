@@ -29,16 +29,23 @@ const maxStatus = 4 << 20
 type runDir struct {
 	path string // "" = there is none
 
-	mu    sync.Mutex
-	cache map[string]cached
+	mu     sync.Mutex
+	cache  map[string]cached
+	closed bool
 }
 
-// cached is a parsed file and, once its process was identified, when that
-// started. The file's identity tells whether it still counts.
+// cached is a parsed file and its process, nil until that was identified. The
+// file's identity tells whether it still counts.
 type cached struct {
 	id     fileID
 	status status
-	start  uint64
+	qemu   *process.Process
+}
+
+func (c cached) close() {
+	if c.qemu != nil {
+		_ = c.qemu.Close() // it was only looked at
+	}
 }
 
 type fileID struct {
@@ -89,11 +96,20 @@ func (r *runDir) names() ([]string, error) {
 func (r *runDir) forget(but []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for name := range r.cache {
+	for name, c := range r.cache {
 		if _, found := slices.BinarySearch(but, name); !found {
+			c.close()
 			delete(r.cache, name)
 		}
 	}
+}
+
+// close lets go of all processes; what is looked at later is not kept.
+func (r *runDir) close() {
+	r.mu.Lock()
+	r.closed = true
+	r.mu.Unlock()
+	r.forget(nil)
 }
 
 // look reads a domain's entry. The error is fs.ErrNotExist if there is none;
@@ -102,33 +118,64 @@ func (r *runDir) look(name string) (entry, error) {
 	if r.path == "" || name == "" || strings.ContainsRune(name, '/') {
 		return entry{}, fmt.Errorf("libvirt's status of %q: %w", name, fs.ErrNotExist)
 	}
-	c, err := r.read(name)
+	r.mu.Lock()
+	old := r.cache[name]
+	r.mu.Unlock()
+	c, err := r.read(name, old)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c, err = r.read(name) // it may have been just replaced
+		c, err = r.read(name, old) // it may have been just replaced
 	}
 	if err != nil {
 		return entry{}, err
 	}
-	e := entry{status: c.status, instance: grace.Instance{UUID: c.status.uuid}}
-	start, err := identify(c.status, c.start)
-	switch {
-	case errors.Is(err, process.ErrGone):
-		e.gone = true
-	case err != nil:
-		return entry{}, fmt.Errorf("identify QEMU of %s: %w", name, err)
-	case start != 0:
-		e.instance.PID, e.instance.Start = c.status.pid, start
-		c.start = start
+	gone := false
+	if c.qemu == nil {
+		c.qemu, err = identify(c.status)
+		if gone = errors.Is(err, process.ErrGone); err != nil && !gone {
+			return entry{}, fmt.Errorf("identify QEMU of %s: %w", name, err)
+		}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cache[name] = c
+	e := entry{status: c.status, instance: grace.Instance{UUID: c.status.uuid}, gone: gone}
+	if !r.enter(name, old, c, &e) {
+		return r.look(name)
+	}
 	return e, nil
 }
 
+// enter makes c the cache's in place of old and says in e which process it is.
+// It does nothing where another look has come in between.
+func (r *runDir) enter(name string, old, c cached, e *entry) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.cache[name] != old {
+		if c.qemu != old.qemu {
+			c.close()
+		}
+		return false
+	}
+	if old.qemu != c.qemu {
+		old.close()
+	}
+	if c.qemu != nil {
+		if e.gone = c.qemu.Gone(); !e.gone {
+			e.instance.PID, e.instance.Start = c.status.pid, c.qemu.StartTime()
+		}
+	}
+	if r.closed {
+		c.close()
+		return true
+	}
+	r.cache[name] = c
+	return true
+}
+
 // read parses a file, or takes it from the cache.
-func (r *runDir) read(name string) (cached, error) {
+func (r *runDir) read(name string, old cached) (cached, error) {
 	path := filepath.Join(r.path, name+".xml")
+	var stat unix.Stat_t
+	if unix.Lstat(path, &stat) == nil && old.id == (fileID{stat.Ino, stat.Mtim, stat.Size}) {
+		return old, nil
+	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return cached{}, fmt.Errorf("libvirt's status of %s: %w", name, err)
@@ -138,12 +185,6 @@ func (r *runDir) read(name string) (cached, error) {
 	if err != nil {
 		return cached{}, fmt.Errorf("%s: %w", path, err)
 	}
-	r.mu.Lock()
-	c, known := r.cache[name]
-	r.mu.Unlock()
-	if known && c.id == id {
-		return c, nil
-	}
 	s, err := parseStatus(io.LimitReader(f, maxStatus))
 	if err == nil && s.name != name {
 		err = fmt.Errorf("it is of %q", s.name)
@@ -152,8 +193,8 @@ func (r *runDir) read(name string) (cached, error) {
 		return cached{}, fmt.Errorf("%s: %w", path, err)
 	}
 	fresh := cached{id: id, status: s}
-	if known && c.status.pid == s.pid && c.status.uuid == s.uuid {
-		fresh.start = c.start
+	if old.status.pid == s.pid && old.status.uuid == s.uuid {
+		fresh.qemu = old.qemu
 	}
 	return fresh, nil
 }
@@ -176,33 +217,25 @@ func identity(f *os.File) (fileID, error) {
 	return fileID{inode: stat.Ino, mtime: unix.Timespec(stat.Mtim), size: stat.Size}, nil
 }
 
-// identify finds the process of a status file, and returns when it started: 0
-// if the process that has the pid is not QEMU for this domain. A process that
-// was identified before is known by its start time.
-func identify(s status, known uint64) (start uint64, err error) {
+// identify opens the process of a status file. It is nil if the process that
+// has the pid is not QEMU for this domain.
+func identify(s status) (*process.Process, error) {
 	if s.pid == 0 {
-		return 0, nil
+		return nil, nil
 	}
-	p, err := process.Open(s.pid, known)
+	p, err := process.Open(s.pid, 0)
 	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, p.Close()) }()
-	if known != 0 {
-		return known, nil
+		return nil, err
 	}
 	path := "/proc/" + strconv.Itoa(s.pid) + "/cmdline"
 	cmdline, err := readAtMost(path, maxStatus)
-	if p.Gone() { // then the pid, and the file, may be another's
-		return 0, fmt.Errorf("pid %d: %w", s.pid, process.ErrGone)
+	switch {
+	case p.Gone(): // then the pid, and the file, may be another's
+		err = fmt.Errorf("pid %d: %w", s.pid, process.ErrGone)
+	case err == nil && isQEMU(cmdline, s):
+		return p, nil
 	}
-	if err != nil {
-		return 0, err
-	}
-	if !isQEMU(cmdline, s) {
-		return 0, nil
-	}
-	return p.StartTime(), nil
+	return nil, errors.Join(err, p.Close())
 }
 
 func readAtMost(path string, most int64) ([]byte, error) {

@@ -71,6 +71,7 @@ WARNING: THIS IS AN AUTO-GENERATED FILE.
 func TestAnEntryIsTheProcessThatLibvirtNames(t *testing.T) {
 	dir := t.TempDir()
 	r := newRunDir(dir)
+	t.Cleanup(r.close)
 	pid := qemu(t, "ns_vm", uuidA).Process.Pid
 	start, err := process.Start(pid)
 	if err != nil {
@@ -92,6 +93,7 @@ func TestAnEntryIsTheProcessThatLibvirtNames(t *testing.T) {
 func TestAProcessThatIsNotThisQEMUIsNotIdentified(t *testing.T) {
 	dir := t.TempDir()
 	r := newRunDir(dir)
+	t.Cleanup(r.close)
 	for name, pid := range map[string]int{
 		"of another name":          qemu(t, "ns_vm-2", uuidA).Process.Pid,
 		"of a longer name":         qemu(t, "ns_vm", uuidA).Process.Pid,
@@ -114,6 +116,7 @@ func TestAProcessThatIsNotThisQEMUIsNotIdentified(t *testing.T) {
 func TestADeadProcessIsGoneThoughItsFileStays(t *testing.T) {
 	dir := t.TempDir()
 	r := newRunDir(dir)
+	t.Cleanup(r.close)
 	seen := qemu(t, "ns_seen", uuidA)
 	unseen := qemu(t, "ns_unseen", uuidB)
 	write(t, dir+"/ns_seen.xml", statusXML("ns_seen", uuidA, seen.Process.Pid))
@@ -141,6 +144,7 @@ func TestADeadProcessIsGoneThoughItsFileStays(t *testing.T) {
 func TestAnotherStatusWithTheSameNameIsRead(t *testing.T) {
 	dir := t.TempDir()
 	r := newRunDir(dir)
+	t.Cleanup(r.close)
 	for _, uuid := range []string{uuidA, uuidB} {
 		pid := qemu(t, "ns_vm", uuid).Process.Pid
 		write(t, dir+"/ns_vm.xml.new", statusXML("ns_vm", uuid, pid))
@@ -176,6 +180,7 @@ func TestWhatCannotBeReadIsUnknownNotGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := newRunDir(dir)
+	t.Cleanup(r.close)
 	for _, name := range []string{"half", "empty", "other", "nopid", "stranger", "link", "fifo", "directory", "huge"} {
 		if e, err := r.look(name); err == nil || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %+v, %v", name, e, err)
@@ -191,6 +196,7 @@ func TestWhatCannotBeReadIsUnknownNotGone(t *testing.T) {
 func TestAListOfManyDomainsParsesNothingTwice(t *testing.T) {
 	dir := t.TempDir()
 	r := newRunDir(dir)
+	t.Cleanup(r.close)
 	pid := qemu(t, "ns_vm", uuidA).Process.Pid
 	write(t, dir+"/ns_vm.xml", statusXML("ns_vm", uuidA, pid))
 	if _, err := r.look("ns_vm"); err != nil {
@@ -219,6 +225,7 @@ func TestAListOfManyDomainsParsesNothingTwice(t *testing.T) {
 func TestNamesAreForgottenOneByOne(t *testing.T) {
 	dir := t.TempDir()
 	r := newRunDir(dir)
+	t.Cleanup(r.close)
 	for _, name := range []string{"a", "a-b", "a.b"} { // sorted otherwise with their suffix
 		pid := qemu(t, name, uuidA).Process.Pid
 		write(t, dir+"/"+name+".xml", statusXML(name, uuidA, pid))

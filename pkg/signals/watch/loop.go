@@ -5,28 +5,39 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 )
 
-// Slow and fast are how often everything is looked at again: slow because
-// inotify can lose events, fast while there is no inotify. Fast is also how
-// often what is watched must prove to be what is there: a mount over it gives
-// no event, and fsnotify passes none on for an unmount.
+// Slow is how often everything is scanned, because inotify can lose events.
+// Fast is how often what is missing is looked for, and everything while there
+// is no inotify.
 const (
 	slow = 10 * time.Second
 	fast = 500 * time.Millisecond
 )
 
+// A storm of events is taken together, a name once: one tenant's renames must
+// not be in the way of another's trigger. It is a storm where many wait, and
+// then the rest of it is waited for.
+const (
+	buffer = 1024
+	many   = 64
+	storm  = 2 * time.Millisecond
+)
+
 // scene is what a loop keeps under watch.
 type scene interface {
-	// scan arms what is not armed and then has everything looked at. Without
-	// inotify notify is nil.
+	// scan arms what is not armed as it is there now, and has everything looked
+	// at that may have changed. Without inotify notify is nil.
 	scan(notify *fsnotify.Watcher)
-	// check does the same, cheaply, for what is not there as it was armed.
+	// check does so for what inotify does not watch, or no more.
 	check(notify *fsnotify.Watcher)
+	// settled tells whether there was nothing left for check to arm.
+	settled() bool
 	event(notify *fsnotify.Watcher, ev fsnotify.Event)
 	// forget counts everything as not armed.
 	forget()
@@ -38,10 +49,24 @@ type loop struct {
 	armed atomic.Bool
 	// changed asks for a check at once; nil for a scene that needs none.
 	changed chan struct{}
-	blind   bool // there is no inotify
+	mounts  chan struct{} // something may have been mounted or unmounted
+	blind   bool          // there is no inotify
 }
 
 func (l *loop) run(ctx context.Context, s scene) {
+	var ear sync.WaitGroup
+	defer ear.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l.mounts = make(chan struct{}, 1)
+	ear.Go(func() {
+		Mounts(ctx, l.log, func() {
+			select {
+			case l.mounts <- struct{}{}:
+			default: // it is on its way
+			}
+		})
+	})
 	for {
 		err := l.watch(ctx, s)
 		if err == nil {
@@ -63,7 +88,7 @@ func (l *loop) run(ctx context.Context, s scene) {
 
 // watch runs with one inotify instance until it fails.
 func (l *loop) watch(ctx context.Context, s scene) error {
-	notify, err := fsnotify.NewWatcher()
+	notify, err := fsnotify.NewBufferedWatcher(buffer)
 	if err != nil {
 		return fmt.Errorf("inotify (is fs.inotify.max_user_instances reached?): %w", err)
 	}
@@ -75,10 +100,13 @@ func (l *loop) watch(ctx context.Context, s scene) error {
 		l.blind = false
 		l.log.Info("watching launcher directories again")
 	}
-	again, check := time.NewTicker(slow), time.NewTicker(fast)
+	again := time.NewTicker(slow)
 	defer again.Stop()
-	defer check.Stop()
-	for {
+	var soon <-chan time.Time
+	for mounts := l.mounts; ; {
+		if soon == nil && !s.settled() {
+			soon = time.After(fast)
+		}
 		select {
 		case <-ctx.Done():
 			return nil
@@ -86,7 +114,7 @@ func (l *loop) watch(ctx context.Context, s scene) error {
 			if !open {
 				return errors.New("inotify closed")
 			}
-			s.event(notify, ev)
+			hand(s, notify, ev)
 		case err, open := <-notify.Errors:
 			if !open {
 				return errors.New("inotify closed")
@@ -96,17 +124,44 @@ func (l *loop) watch(ctx context.Context, s scene) error {
 			s.scan(notify)
 		case <-again.C:
 			s.scan(notify)
-		case <-check.C:
+		case <-mounts:
+			s.scan(notify)
+			// fsnotify may hear later than we that a watch has ended with its mount:
+			// check again, and do no more than that for a storm of mounts.
+			soon, mounts = time.After(fast), nil
+		case <-soon:
 			s.check(notify)
+			soon, mounts = nil, l.mounts
 		case <-l.changed:
 			s.check(notify)
 		}
 	}
 }
 
-// unwatch lets go of the watch of path, if there is one.
-func unwatch(notify *fsnotify.Watcher, path string) {
-	if notify != nil {
-		_ = notify.Remove(path) // fails where there is none any more
+func hand(s scene, notify *fsnotify.Watcher, ev fsnotify.Event) {
+	for _, ev := range together(ev, notify.Events) {
+		s.event(notify, ev)
 	}
+}
+
+// together takes what else has come in, at most a buffer full: a storm may
+// never end.
+func together(ev fsnotify.Event, more <-chan fsnotify.Event) map[string]fsnotify.Event {
+	all := map[string]fsnotify.Event{ev.Name: ev}
+	if len(more) >= many {
+		<-time.After(storm)
+	}
+	for range cap(more) {
+		select {
+		case ev, open := <-more:
+			if !open {
+				return all // the next one to read hears of it, too
+			}
+			ev.Op |= all[ev.Name].Op
+			all[ev.Name] = ev
+		default:
+			return all
+		}
+	}
+	return all
 }

@@ -1,39 +1,49 @@
 package watch
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// mounts tells whether something was mounted or unmounted in this mount
-// namespace, for one system call instead of one per place.
-type mounts struct {
-	// fd is not an os.File: Go's own poller would take the news away.
-	fd int
+// Mounts calls changed when something may have been mounted or unmounted in
+// this mount namespace, until ctx ends. Where the kernel does not tell, that is
+// every half second.
+func Mounts(ctx context.Context, log *slog.Logger, changed func()) {
+	err := hearMounts(ctx, "/proc/self/mountinfo", changed)
+	if ctx.Err() != nil {
+		return
+	}
+	log.Warn("cannot hear of mounts; looking for them instead", "every", fast, "err", err)
+	tick := time.NewTicker(fast)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			changed()
+		}
+	}
 }
 
-func openMounts() (*mounts, error) {
-	const path = "/proc/self/mountinfo"
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+// hearMounts has Go's poller wait for the file: each change of the mount table
+// wakes it (proc(5)), and so no thread waits here.
+func hearMounts(ctx context.Context, path string, changed func()) error {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return fmt.Errorf("open %s: %w", path, err)
 	}
-	return &mounts{fd}, nil
-}
-
-// changed tells whether it has since the call before (proc(5), poll on
-// mountinfo). Where that cannot be said, it may have.
-func (m *mounts) changed() bool {
-	if m == nil {
-		return true
+	f := os.NewFile(uintptr(fd), path)
+	defer f.Close()
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })() // ends the wait
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("poll %s: %w", path, err)
 	}
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(m.fd), Events: unix.POLLPRI}}, 0)
-	return err != nil || n > 0
-}
-
-func (m *mounts) close() {
-	if m != nil {
-		_ = unix.Close(m.fd) // nothing was written through it
-	}
+	return raw.Read(func(uintptr) bool { changed(); return false })
 }

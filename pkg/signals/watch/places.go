@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/fsnotify/fsnotify"
-	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
@@ -26,19 +25,14 @@ type Places struct {
 	news bool                // told is not what there is
 
 	// there is owned by Run: what is watched, by path.
-	there map[string]*place
-	// mounts is nil where it cannot be had.
-	mounts *mounts
+	there   map[string]*named
+	missing bool // one of them is not watched
 }
 
-// place is one path at which there may be a launcher directory.
-type place struct {
-	names []string // whose it is
-	// seen is the directory that was there last; watched: inotify has it.
-	seen    identity
-	watched bool
-	refused bool // inotify would not have it, and that was said
-	looked  bool // everybody in names has been asked to look
+// named is a place and whose it is.
+type named struct {
+	place
+	names []string
 }
 
 // NewPlaces returns a watcher of no place yet. look is called with the name of
@@ -46,7 +40,7 @@ type place struct {
 func NewPlaces(log *slog.Logger, look func(name string)) *Places {
 	return &Places{
 		look: look, loop: loop{log: log, changed: make(chan struct{}, 1)},
-		told: map[string][]string{}, there: map[string]*place{},
+		told: map[string][]string{}, there: map[string]*named{},
 	}
 }
 
@@ -81,11 +75,6 @@ func (p *Places) Armed() bool { return p.loop.armed.Load() }
 
 // Run watches until ctx ends. Nothing that happens to a directory ends it.
 func (p *Places) Run(ctx context.Context) error {
-	var err error
-	if p.mounts, err = openMounts(); err != nil {
-		p.loop.log.Warn("cannot hear of mounts; looking for them instead", "err", err)
-	}
-	defer p.mounts.close()
 	p.loop.run(ctx, p)
 	return nil
 }
@@ -106,9 +95,9 @@ func (p *Places) hear(notify *fsnotify.Watcher) {
 		slices.Sort(names)
 		switch at := p.there[path]; {
 		case at == nil:
-			p.there[path] = &place{names: names}
+			p.there[path] = &named{names: names}
 		case !slices.Equal(at.names, names): // somebody new has not heard of it
-			at.names, at.looked = names, false
+			at.names, at.looked = names, 0
 		}
 	}
 }
@@ -132,88 +121,58 @@ func (p *Places) names() map[string][]string {
 
 func (p *Places) forget() {
 	for _, at := range p.there {
-		at.seen, at.watched = identity{}, false
+		at.place = place{refused: at.refused}
 	}
 }
 
 func (p *Places) scan(notify *fsnotify.Watcher) {
 	p.hear(notify)
-	for path, at := range p.there {
-		p.arm(notify, path, at)
-		p.lookAt(at)
-	}
+	p.arm(notify, func(*named) bool { return true })
 }
 
 func (p *Places) check(notify *fsnotify.Watcher) {
 	p.hear(notify)
-	// See Watcher.watched.
-	kept := make(map[string]bool, len(p.there))
-	for _, path := range notify.WatchList() {
-		kept[path] = true
-	}
-	mounted := p.mounts.changed()
-	for path, at := range p.there {
-		at.watched = at.watched && kept[path]
-		if at.watched && at.looked && !mounted {
-			continue // any other change ends the watch
-		}
-		if p.arm(notify, path, at) || !at.looked {
-			p.lookAt(at)
-		}
-	}
+	p.arm(notify, func(at *named) bool { return !at.watched || at.looked == 0 })
 }
 
+func (p *Places) settled() bool { return !p.missing }
+
 // event takes only the names that count: others are of no interest, however
-// often they change. The end of a directory is seen by check.
-func (p *Places) event(_ *fsnotify.Watcher, ev fsnotify.Event) {
-	parent, name := filepath.Split(filepath.Clean(ev.Name))
+// often they change.
+func (p *Places) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
+	path := filepath.Clean(ev.Name)
+	if p.there[path] != nil && (ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename)) {
+		p.check(notify)
+		return
+	}
+	parent, name := filepath.Split(path)
 	at := p.there[filepath.Clean(parent)]
 	if at != nil && (name == signals.FileTrigger || name == signals.FileVM) && ev.Op != fsnotify.Chmod {
 		p.lookAt(at)
 	}
 }
 
-// arm watches what is at path now, and tells whether that is to be looked at:
-// it is not what was there before, or cannot be watched.
-func (p *Places) arm(notify *fsnotify.Watcher, path string, at *place) bool {
-	now := identify(path)
-	is := now != identity{}
-	if now == at.seen && is == at.watched {
-		return false
-	}
-	at.seen, at.watched = now, false
-	unwatch(notify, path)
-	if !is || notify == nil {
-		return true
-	}
-	if err := notify.Add(path); err != nil {
-		if !at.refused {
-			p.loop.log.Warn("cannot watch a launcher directory; it is looked at now and then", "path", path, "every", fast, "err", err)
+// arm has the places that are due watched, and looked at where that is needed.
+func (p *Places) arm(notify *fsnotify.Watcher, due func(*named) bool) {
+	kept := watchList(notify)
+	p.missing = false
+	for path, at := range p.there {
+		at.watched = at.watched && kept[path]
+		if due(at) {
+			look, err := at.arm(notify, path)
+			if err != nil {
+				p.loop.log.Warn("cannot watch a launcher directory; it is looked at now and then", "path", path, "every", fast, "err", err)
+			}
+			if look {
+				p.lookAt(at)
+			}
 		}
-		at.refused = true
-		return true
+		p.missing = p.missing || !at.watched
 	}
-	at.watched, at.refused = true, false
-	return true
 }
 
-func (p *Places) lookAt(at *place) {
-	at.looked = true
+func (p *Places) lookAt(at *named) {
 	for _, name := range at.names {
 		p.look(name)
 	}
-}
-
-// identity tells a directory from others that are there at the same time. The
-// zero identity is that of no directory.
-type identity struct{ device, inode uint64 }
-
-// identify follows no link. What cannot be looked at is no directory as long
-// as that lasts; the look will say what is wrong.
-func identify(path string) identity {
-	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return identity{}
-	}
-	return identity{st.Dev, st.Ino}
 }

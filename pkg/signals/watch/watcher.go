@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 
 	"github.com/fsnotify/fsnotify"
 
@@ -19,7 +18,7 @@ type Watcher struct {
 	log  *slog.Logger
 	loop loop
 	// below is owned by Run.
-	below map[string]os.FileInfo
+	below map[string]*place
 	// parent is the launchers directory as it was when its watch was made.
 	parent  os.FileInfo
 	missing bool
@@ -28,7 +27,7 @@ type Watcher struct {
 // New returns a watcher of dir. look is called with the name of a launcher
 // directory that may have changed; it must not block.
 func New(dir string, log *slog.Logger, look func(name string)) *Watcher {
-	return &Watcher{dir: filepath.Clean(dir), look: look, log: log, loop: loop{log: log}, below: map[string]os.FileInfo{}}
+	return &Watcher{dir: filepath.Clean(dir), look: look, log: log, loop: loop{log: log}, below: map[string]*place{}}
 }
 
 // Armed tells whether the first scan is done with all watches in place.
@@ -49,27 +48,20 @@ func (w *Watcher) forget() {
 	w.parent = nil
 }
 
+// check scans everything again once the launchers directory is back, or where
+// a watch has ended.
 func (w *Watcher) check(notify *fsnotify.Watcher) {
-	if w.replaced(notify) {
+	kept := watchList(notify)
+	ended := w.parent == nil || !kept[w.dir]
+	for name, at := range w.below {
+		ended = ended || at.watched && !kept[filepath.Join(w.dir, name)]
+	}
+	if ended {
 		w.scan(notify)
 	}
 }
 
-// replaced tells whether the launchers directory is not the one that is
-// watched, or is not watched.
-func (w *Watcher) replaced(notify *fsnotify.Watcher) bool {
-	now, err := os.Stat(w.dir)
-	if err != nil {
-		return !w.missing
-	}
-	return !w.watched(notify, now)
-}
-
-// watched asks fsnotify too, which drops a watch that ended: a later mount can
-// look the same, as device and inode numbers are used again at once.
-func (w *Watcher) watched(notify *fsnotify.Watcher, now os.FileInfo) bool {
-	return w.parent != nil && os.SameFile(w.parent, now) && slices.Contains(notify.WatchList(), w.dir)
-}
+func (w *Watcher) settled() bool { return w.parent != nil }
 
 func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
 	switch parent, name := filepath.Split(filepath.Clean(ev.Name)); filepath.Clean(parent) {
@@ -91,7 +83,7 @@ func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
 	}
 }
 
-// scan arms what is not armed and has every directory looked at: watches
+// scan arms what is not armed and has looked at what may have changed: watches
 // first, so that nothing can happen in between.
 func (w *Watcher) scan(notify *fsnotify.Watcher) {
 	if !w.arm(notify) {
@@ -102,9 +94,13 @@ func (w *Watcher) scan(notify *fsnotify.Watcher) {
 		w.log.Error("cannot read the launchers directory", "dir", w.dir, "err", err)
 		return
 	}
+	kept := watchList(notify)
 	there := make(map[string]bool, len(entries))
 	for _, e := range entries {
 		there[e.Name()] = true
+		if at := w.below[e.Name()]; at != nil {
+			at.watched = at.watched && kept[filepath.Join(w.dir, e.Name())]
+		}
 		w.child(notify, e.Name())
 	}
 	for name := range w.below {
@@ -133,7 +129,7 @@ func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
 		w.log.Info("the launchers directory is back", "dir", w.dir)
 		w.missing = false
 	}
-	if notify == nil || w.watched(notify, now) {
+	if notify == nil || w.parent != nil && os.SameFile(w.parent, now) && watchList(notify)[w.dir] {
 		return true
 	}
 	if w.parent != nil {
@@ -149,19 +145,19 @@ func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
 	return true
 }
 
-// child watches one launcher directory and has it looked at.
+// child watches one launcher directory and has it looked at if it may have
+// changed.
 func (w *Watcher) child(notify *fsnotify.Watcher, name string) {
-	path := filepath.Join(w.dir, name)
-	now, err := os.Lstat(path)
-	if err == nil && now.IsDir() && notify != nil {
-		if known := w.below[name]; known == nil || !os.SameFile(known, now) {
-			unwatch(notify, path)
-			if err := notify.Add(path); err != nil {
-				w.log.Warn("cannot watch a launcher directory; it is looked at now and then", "name", name, "every", slow, "err", err)
-			} else {
-				w.below[name] = now
-			}
-		}
+	at := w.below[name]
+	if at == nil {
+		at = &place{}
+		w.below[name] = at
 	}
-	w.look(name)
+	look, err := at.arm(notify, filepath.Join(w.dir, name))
+	if err != nil {
+		w.log.Warn("cannot watch a launcher directory; it is looked at now and then", "name", name, "every", slow, "err", err)
+	}
+	if look {
+		w.look(name)
+	}
 }

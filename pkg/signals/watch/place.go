@@ -1,0 +1,104 @@
+package watch
+
+import (
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+)
+
+// rest is how long a directory in which nothing changes is not looked at: a
+// lock comes and goes without a trace there.
+const rest = time.Minute
+
+// young is the age from which a change's time tells it from the next one: the
+// clock of a file system may tick that rarely.
+const young = time.Second
+
+// place is one path at which there may be a directory to watch. The zero place
+// is one that nobody has looked at.
+type place struct {
+	// seen is the directory that was there last; watched: inotify has it.
+	seen    identity
+	watched bool
+	refused bool // inotify would not have it, and that was said
+	// changed is its ctime, since is when that was first seen, looked when it was
+	// last to be looked at.
+	changed       unix.Timespec
+	since, looked time.Duration
+}
+
+// identity tells a directory from others that are there at the same time. The
+// zero identity is that of no directory.
+type identity struct{ device, inode uint64 }
+
+// identify follows no link. What cannot be looked at is no directory as long
+// as that lasts; the look will say what is wrong.
+func identify(path string) (is identity, changed unix.Timespec) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return identity{}, unix.Timespec{}
+	}
+	return identity{st.Dev, st.Ino}, st.Ctim
+}
+
+// arm watches what is at path now, and tells whether that is to be looked at:
+// it is not what was there before, may have changed, or cannot be watched. The
+// error says why it cannot, once.
+func (at *place) arm(notify *fsnotify.Watcher, path string) (look bool, err error) {
+	now := monotonic()
+	seen, changed := identify(path)
+	is := seen != identity{}
+	if seen != at.seen || changed != at.changed {
+		at.since, look = now, true
+	}
+	if seen != at.seen || is != at.watched {
+		at.watched, look = false, true
+		unwatch(notify, path)
+		if is && notify != nil {
+			err = notify.Add(path)
+			at.watched = err == nil
+		}
+		refused := err != nil
+		if at.refused {
+			err = nil
+		}
+		at.refused = refused
+	}
+	at.seen, at.changed = seen, changed
+	look = look || at.looked < at.since+young || now-at.looked >= rest
+	if look {
+		at.looked = now
+	}
+	return look, err
+}
+
+// monotonic is the time since some start; 0, which lets nothing rest, where it
+// cannot be told.
+func monotonic() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		return 0
+	}
+	return time.Duration(t.Nano())
+}
+
+// watchList is what fsnotify watches: it drops a watch that has ended, and a
+// later mount can look the same, as device and inode numbers are used again at
+// once.
+func watchList(notify *fsnotify.Watcher) map[string]bool {
+	kept := map[string]bool{}
+	if notify != nil {
+		for _, path := range notify.WatchList() {
+			kept[path] = true
+		}
+	}
+	return kept
+}
+
+// unwatch lets go of the watch of path, if there is one.
+func unwatch(notify *fsnotify.Watcher, path string) {
+	if notify != nil {
+		_ = notify.Remove(path) // fails where there is none any more
+	}
+}

@@ -1,0 +1,176 @@
+package watch
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+// armed is a place that is watched and was looked at long ago.
+func armed(t *testing.T, path string) (*place, *fsnotify.Watcher) {
+	t.Helper()
+	notify, err := fsnotify.NewWatcher()
+	must(t, err)
+	t.Cleanup(func() { must(t, notify.Close()) })
+	at := &place{}
+	if !at.looks(t, notify, path) || !at.watched {
+		t.Fatalf("not looked at, or not watched: %+v", at)
+	}
+	at.since -= 2 * young
+	return at, notify
+}
+
+func (at *place) looks(t *testing.T, notify *fsnotify.Watcher, path string) bool {
+	t.Helper()
+	look, err := at.arm(notify, path)
+	must(t, err)
+	return look
+}
+
+func TestADirectoryInWhichNothingChangesIsLeftInPeace(t *testing.T) {
+	dir := t.TempDir()
+	at, notify := armed(t, dir)
+	if at.looks(t, notify, dir) {
+		t.Error("looked at again although nothing has changed")
+	}
+	at.looked -= rest
+	if !at.looks(t, notify, dir) {
+		t.Error("never looked at again: locks leave no trace")
+	}
+}
+
+func TestWhateverChangesADirectoryHasItLookedAt(t *testing.T) {
+	for name, change := range map[string]func(path string) error{
+		"a file":    func(p string) error { return os.WriteFile(filepath.Join(p, signals.FileTrigger), nil, 0o600) },
+		"a removal": func(p string) error { return os.Remove(filepath.Join(p, "old")) },
+		"a rename":  func(p string) error { return os.Rename(filepath.Join(p, "old"), filepath.Join(p, "new")) },
+		"a change that a tenant hides": func(p string) error {
+			info, err := os.Stat(p)
+			if err == nil {
+				err = os.Remove(filepath.Join(p, "old"))
+			}
+			if err == nil {
+				err = os.Chtimes(p, info.ModTime(), info.ModTime())
+			}
+			return err
+		},
+		"another directory": func(p string) error {
+			if err := os.Rename(p, p+".old"); err != nil {
+				return err
+			}
+			return os.Mkdir(p, 0o700)
+		},
+		"its end": os.RemoveAll,
+	} {
+		dir := filepath.Join(t.TempDir(), "ns_vm")
+		must(t, os.Mkdir(dir, 0o700))
+		write(t, filepath.Join(dir, "old"), "")
+		at, notify := armed(t, dir)
+		clock := t.TempDir()
+		eventually(t, "the file system's clock has ticked", func() bool {
+			must(t, os.RemoveAll(filepath.Join(clock, "hand")))
+			write(t, filepath.Join(clock, "hand"), "")
+			_, now := identify(clock)
+			return now.Nano() > at.changed.Nano()
+		})
+		must(t, change(dir))
+		if !at.looks(t, notify, dir) {
+			t.Errorf("%s: not looked at", name)
+		}
+	}
+}
+
+func TestAChangeThatIsYoungIsNotTrusted(t *testing.T) {
+	// Another change within the same tick would have the same time.
+	dir := t.TempDir()
+	at, notify := armed(t, dir)
+	write(t, filepath.Join(dir, "vm.json"), "")
+	for range 3 {
+		if !at.looks(t, notify, dir) {
+			t.Fatal("trusted too early")
+		}
+	}
+	at.since, at.looked = at.since-young, at.looked-young
+	if !at.looks(t, notify, dir) {
+		t.Error("not looked at once the change is old enough")
+	}
+	if at.looks(t, notify, dir) {
+		t.Error("looked at for ever")
+	}
+}
+
+func TestMountsAreHeardAndTheEarEnds(t *testing.T) {
+	dir := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	heard := make(chan struct{}, 1)
+	ended := make(chan error)
+	go func() {
+		ended <- hearMounts(ctx, "/proc/self/mountinfo", func() {
+			select {
+			case heard <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	for _, change := range []func() error{
+		func() error { return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4k") },
+		func() error { return unix.Unmount(dir, 0) },
+	} {
+		must(t, change())
+		select {
+		case <-heard:
+		case <-time.After(10 * time.Second):
+			t.Error("not heard")
+		}
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("it ends without a reason")
+	}
+}
+
+func TestWhereMountsCannotBeHeardOfTheyAreLookedFor(t *testing.T) {
+	if err := hearMounts(t.Context(), t.TempDir()+"/missing", func() {}); err == nil {
+		t.Error("a kernel that does not tell is no error")
+	}
+	if err := hearMounts(t.Context(), os.Args[0], func() {}); err == nil {
+		t.Error("a file that cannot be waited for is no error")
+	}
+}
+
+func TestAQuietNodeIsNotEvenChecked(t *testing.T) {
+	dir := t.TempDir()
+	launcher(t, dir, "ns_vm")
+	notify, err := fsnotify.NewWatcher()
+	must(t, err)
+	defer notify.Close()
+	w := New(dir, slog.New(slog.DiscardHandler), func(string) {})
+	w.scan(notify)
+	if !w.settled() {
+		t.Error("all is watched, and it is still looked for")
+	}
+	must(t, os.RemoveAll(dir))
+	w.scan(notify)
+	if w.settled() {
+		t.Error("the launchers directory is missing, and nobody looks for it")
+	}
+	p := NewPlaces(slog.New(slog.DiscardHandler), func(string) {})
+	d := pod(t, t.TempDir(), "uid-1")
+	p.Set("ns_vm", d)
+	p.scan(notify)
+	if p.settled() {
+		t.Error("a place is missing, and nobody looks for it")
+	}
+	d.make(t)
+	if p.check(notify); !p.settled() {
+		t.Error("all places are watched, and they are still looked for")
+	}
+}
