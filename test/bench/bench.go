@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -94,11 +96,25 @@ func (o options) write(text func(io.Writer) error) error {
 	if o.out == "" {
 		return text(os.Stdout)
 	}
+	old, err := os.ReadFile(o.out)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("page: %w", err)
+	}
 	f, err := os.Create(o.out)
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}
-	return errors.Join(text(f), f.Close())
+	_, words, _ := bytes.Cut(old, []byte("\n## "))
+	return errors.Join(text(f), remarks(f, words), f.Close())
+}
+
+// remarks keeps what people have written below the figures.
+func remarks(w io.Writer, words []byte) error {
+	if len(words) == 0 {
+		return nil
+	}
+	_, err := fmt.Fprintf(w, "\n## %s", words)
+	return err
 }
 
 // node is the row's own node, made at first need.

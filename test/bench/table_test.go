@@ -1,6 +1,9 @@
 package main
 
 import (
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -26,5 +29,18 @@ func TestALineHasMediansSpreadAndRatiosOfTheSameRun(t *testing.T) {
 	want := "| x | a thing | 2.00 ms (1.00 ms … 3.00 ms) | 1.00 ms | 2.00 × | other: – | – | ≤ 2 × floor |"
 	if err != nil || !strings.Contains(text.String(), want) {
 		t.Errorf("%v\n%s\nis without\n%s", err, text.String(), want)
+	}
+}
+
+func TestWhatPeopleWroteBelowTheFiguresStays(t *testing.T) {
+	o := options{out: filepath.Join(t.TempDir(), "page.md")}
+	for _, figures := range []string{"old\n\n## Remarks\n\nOf a person.\n\n## More\n", "new\n"} {
+		if err := o.write(func(w io.Writer) error { _, err := io.WriteString(w, figures); return err }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(o.out)
+	if want := "new\n\n## Remarks\n\nOf a person.\n\n## More\n"; err != nil || string(text) != want {
+		t.Errorf("%v\n%q, want\n%q", err, text, want)
 	}
 }
