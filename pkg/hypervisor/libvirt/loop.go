@@ -1,8 +1,29 @@
 package libvirt
 
+/*
+#cgo LDFLAGS: -ldl
+#include <dlfcn.h>
+
+// iterate runs the loop until *stop. It stays in C: each return to Go keeps the
+// scheduler's own thread awake for a while, for every ping of libvirtd's.
+static int iterate(const int *stop) {
+	void *library = dlopen("libvirt.so.0", RTLD_LAZY | RTLD_NOLOAD);
+	if (library == 0)
+		return -1;
+	int (*once)(void) = (int (*)(void))dlsym(library, "virEventRunDefaultImpl");
+	int failed = once ? 0 : -1;
+	while (failed == 0 && !__atomic_load_n(stop, __ATOMIC_ACQUIRE))
+		failed = once();
+	dlclose(library);
+	return failed;
+}
+*/
+import "C"
+
 import (
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"libvirt.org/go/libvirt"
 )
@@ -18,7 +39,7 @@ type eventLoop struct {
 
 	mu    sync.Mutex
 	users int
-	stop  *atomic.Bool
+	stop  *atomic.Int32 // not 0: it is to end
 	ended chan struct{}
 }
 
@@ -33,20 +54,16 @@ func (l *eventLoop) join() error {
 		return err
 	}
 	if l.users++; l.users == 1 {
-		l.stop, l.ended = new(atomic.Bool), make(chan struct{})
+		l.stop, l.ended = new(atomic.Int32), make(chan struct{})
 		go run(l.stop, l.ended)
 	}
 	return nil
 }
 
-func run(stop *atomic.Bool, ended chan<- struct{}) {
+func run(stop *atomic.Int32, ended chan<- struct{}) {
 	defer close(ended)
-	for !stop.Load() {
-		// It fails only where no implementation is registered.
-		if libvirt.EventRunDefaultImpl() != nil {
-			return
-		}
-	}
+	// It fails only where no implementation is registered.
+	C.iterate((*C.int)(unsafe.Pointer(stop)))
 }
 
 // leave ends the loop when nobody needs it any more.
@@ -56,7 +73,7 @@ func (l *eventLoop) leave() {
 	if l.users--; l.users > 0 {
 		return
 	}
-	l.stop.Store(true)
+	l.stop.Store(1)
 	if kick() == nil {
 		<-l.ended
 	}
