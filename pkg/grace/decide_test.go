@@ -99,7 +99,7 @@ func TestDecide(t *testing.T) {
 		{name: "dry run past its deadline", begun: true, now: at(31), given: func(r *Record, _ *Observation, p *Policy) { p.DryRun, r.Shutdown.DryRun = true, true }, do: Wait, rule: "dry-run", at: Never},
 		{name: "a note waits", begun: true, now: at(1), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.AskACPI, o.NotedAt = Call{Tries: 1, Last: t0}, at(1)
-		}, do: Wait, rule: "waiting", at: at(2)},
+		}, do: Wait, rule: "waiting", at: at(1.5)},
 		{name: "a note has waited", begun: true, now: at(2), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.AskACPI, o.NotedAt = Call{Tries: 1, Last: t0}, at(1)
 		}, do: Save, rule: "save"},

@@ -21,7 +21,7 @@ const (
 	saveDeadlinePatience = 20 * time.Millisecond
 	// noteDelay is how long a note waits. Most VMs are gone by then; on the disk
 	// it would be in the way of another VM's grace period.
-	noteDelay = time.Second
+	noteDelay = 500 * time.Millisecond
 	// saveRetry is how often a failed save is tried again.
 	saveRetry = time.Second
 	// failedRetry is how soon a request that failed is repeated, where the

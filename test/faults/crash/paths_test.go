@@ -64,7 +64,7 @@ func paths() []path {
 			name: "forced", spec: node.Spec{Firmware: true}, round: 8, outcomes: []string{"Forced"},
 			points: slices.Concat(
 				call("hint-launcher", "look"), write("put-begun"), call("status-ShuttingDown", "ask"), write("put-requested"),
-				call("get", "SIGTERM"), write("put-signalled"), call("status-Stopped", "remove-trigger"), remove),
+				call("get", "SIGTERM", "status-Stopped", "remove-trigger"), remove),
 		}, {
 			name: "forced, the second agent", spec: node.Spec{Firmware: true}, round: 8, back: true, outcomes: []string{"Forced"},
 			points: slices.Concat([]string{"open.mkdir", "open.unlink"}, write("open")[:8],
@@ -72,7 +72,7 @@ func paths() []path {
 		}, {
 			name: "frozen", spec: node.Spec{Firmware: true}, args: []string{"--destroy-timeout=" + destroyTimeout.String()}, round: 8, frozen: true, outcomes: []string{"Forced"},
 			before: func(c *crash) { c.Signal(c.t, syscall.SIGSTOP) },
-			points: call("SIGTERM", "status-Destroying", "SIGKILL", "status-Stopped"),
+			points: slices.Concat(call("SIGTERM", "status-Destroying"), write("put-signalled"), call("SIGKILL", "status-Stopped")),
 		}, {
 			name: "unidentified", spec: node.Spec{Firmware: true}, hidden: true, round: 8, outcomes: []string{"Forced"},
 			points: call("destroy"),
