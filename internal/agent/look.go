@@ -8,6 +8,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
+	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -98,6 +99,9 @@ func (k *keeper) looked(view watch.View, shim Process, err error, seen grace.Mon
 	}
 	k.checkClaim(&view)
 	k.reject(view)
+	if view.Dir != k.view.Dir {
+		k.told = signals.Status{} // that was said in another directory
+	}
 	k.view = view
 	k.obs.Ours = view.Present
 	k.shimSeen(view, shim)

@@ -236,3 +236,20 @@ func TestAVMWithoutADomainIsNotAskedForAllTheTime(t *testing.T) {
 		}
 	})
 }
+
+func TestALauncherDirectoryThatIsMountedOverGetsItsStatus(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// Given: a VM whose phase was told in the directory that kubelet made.
+		r.guarded(fake.Guest{Name: domain}, "60")
+		if s := r.dir(domain).said(); s.Phase != grace.Running {
+			t.Fatalf("%+v", s)
+		}
+		// When kubelet mounts the volume there, then the launcher finds it, too.
+		_ = r.dir(domain).WriteStatus(signals.Status{})
+		r.change(domain, func(v *watch.View) { v.Dir = watch.Identity{Device: 2, Inode: 1} })
+		r.after(second)
+		if s := r.dir(domain).said(); s.Phase != grace.Running {
+			t.Errorf("%+v", s)
+		}
+	})
+}

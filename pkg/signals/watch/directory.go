@@ -24,8 +24,10 @@ const (
 
 // View is what a launcher directory said at one moment.
 type View struct {
-	// Present is false where there is no such directory.
+	// Present is false where there is no such directory. Dir tells it from one
+	// that takes its place: a volume that is mounted over it.
 	Present bool
+	Dir     Identity
 	// Registered: vm.json is there. VM is what it says, zero if it is rejected.
 	Registered bool
 	VM         signals.VM
@@ -88,6 +90,11 @@ func (d Directory) Look() (View, error) {
 	}
 	defer root.Close()
 	view := View{Present: true}
+	if info, err := root.Stat("."); err != nil {
+		return View{}, fmt.Errorf("look at launcher directory: %w", err)
+	} else if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		view.Dir = Identity{st.Dev, st.Ino}
+	}
 	// The trigger first: a shim registers before it asks, so a trigger that is
 	// seen comes with the registration it belongs to.
 	if err := d.lookTrigger(root, &view); err != nil {

@@ -114,6 +114,16 @@ func TestNoDirectoryIsNoErrorAndNotPresent(t *testing.T) {
 	}
 }
 
+func TestADirectoryInThePlaceOfAnotherIsToldFromIt(t *testing.T) {
+	d, path := given(t)
+	before := look(t, d)
+	must(t, os.Rename(path, path+"-away"))
+	must(t, os.Mkdir(path, 0o755))
+	if after := look(t, d); before.Dir == (Identity{}) || after.Dir == before.Dir {
+		t.Errorf("%+v, then %+v", before.Dir, after.Dir)
+	}
+}
+
 func TestTheLockTellsWhetherTheShimLives(t *testing.T) {
 	d, path := given(t)
 	vm := filepath.Join(path, signals.FileVM)

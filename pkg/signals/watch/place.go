@@ -19,7 +19,7 @@ const young = time.Second
 // is one that nobody has looked at.
 type place struct {
 	// seen is the directory that was there last; watched: inotify has it.
-	seen    identity
+	seen    Identity
 	watched bool
 	refused bool // inotify would not have it, and that was said
 	// changed is its ctime, since is when that was first seen, looked when it was
@@ -28,18 +28,18 @@ type place struct {
 	since, looked time.Duration
 }
 
-// identity tells a directory from others that are there at the same time. The
+// Identity tells a directory from others that are there at the same time. The
 // zero identity is that of no directory.
-type identity struct{ device, inode uint64 }
+type Identity struct{ Device, Inode uint64 }
 
 // identify follows no link. What cannot be looked at is no directory as long
 // as that lasts; the look will say what is wrong.
-func identify(path string) (is identity, changed unix.Timespec) {
+func identify(path string) (is Identity, changed unix.Timespec) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return identity{}, unix.Timespec{}
+		return Identity{}, unix.Timespec{}
 	}
-	return identity{st.Dev, st.Ino}, st.Ctim
+	return Identity{st.Dev, st.Ino}, st.Ctim
 }
 
 // arm watches what is at path now, and tells whether that is to be looked at:
@@ -48,7 +48,7 @@ func identify(path string) (is identity, changed unix.Timespec) {
 func (at *place) arm(notify *fsnotify.Watcher, path string) (look bool, err error) {
 	now := monotonic()
 	seen, changed := identify(path)
-	is := seen != identity{}
+	is := seen != Identity{}
 	if seen != at.seen || changed != at.changed {
 		at.since, look = now, true
 	}
