@@ -128,8 +128,10 @@ func (s *suite) agentsReady(ctx context.Context) error {
 		return err
 	}
 	for _, n := range s.Nodes {
-		const keep = `mkdir -p /var/log/vmgrace-e2e; for log in /var/log/pods/` + agents + `_node-agent-*/node-agent/*.log; do
-			ln -f "$log" "/var/log/vmgrace-e2e/$(echo "$log" | tr / _)"; done`
+		// The rollout may not have noticed yet that an agent's pod was deleted.
+		const keep = `mkdir -p /var/log/vmgrace-e2e; logs='/var/log/pods/` + agents + `_node-agent-*/node-agent/*.log'
+			for try in $(seq 300); do ls $logs >/dev/null 2>&1 && break; sleep 0.1; done
+			for log in $logs; do ln -f "$log" "/var/log/vmgrace-e2e/$(echo "$log" | tr / _)"; done`
 		if _, err := n.TryRun(ctx, nil, keep); err != nil {
 			return err
 		}
