@@ -154,7 +154,12 @@ func (k *keeper) signal(account *grace.Call, s unix.Signal, now grace.Mono) {
 		return
 	}
 	k.forced("signal", now)
-	k.log.Info("the guest is destroyed", "signal", unix.SignalName(s), "pid", k.rec.Instance.PID, "afterDeadline", now.Sub(k.rec.Shutdown.Deadline))
+	log := k.log.With("signal", unix.SignalName(s), "pid", k.rec.Instance.PID, "afterDeadline", now.Sub(k.rec.Shutdown.Deadline))
+	if account.Tries == 1 {
+		log.Info("the guest is destroyed")
+	} else {
+		log.Info("the guest is still there; signalled again")
+	}
 }
 
 var errNotWatched = errors.New("the process is not watched")

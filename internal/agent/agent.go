@@ -47,18 +47,21 @@ func (a *Agent) Run(ctx context.Context, records []grace.Record) error {
 	}
 	a.startAll()
 	a.mu.Unlock()
-	a.list(ctx)
-	ticker := time.NewTicker(relist)
-	defer ticker.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			a.wg.Wait()
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
 		case <-a.relist:
 		}
-		a.list(ctx)
+		if a.list(ctx) {
+			timer.Reset(relist)
+		} else {
+			timer.Reset(relistCalm)
+		}
 	}
 }
 
@@ -199,8 +202,9 @@ func (a *Agent) retire(k *keeper) bool {
 	return true
 }
 
-// list asks the hypervisor for everything, because events get lost.
-func (a *Agent) list(ctx context.Context) {
+// list asks the hypervisor for everything, because events get lost. It returns
+// whether there was anything new, or nothing could be learned.
+func (a *Agent) list(ctx context.Context) (news bool) {
 	a.mu.Lock()
 	ours := make(map[string]*keeper, len(a.keepers))
 	for name, k := range a.keepers {
@@ -213,19 +217,20 @@ func (a *Agent) list(ctx context.Context) {
 	a.setListed()
 	if err != nil {
 		a.log.Debug("cannot list domains", "err", err)
-		return
+		return true
 	}
 	now := a.cfg.Clock.Now()
-	for _, d := range domains {
-		if k := ours[d.Name]; k != nil {
-			k.box.put(now, func(h *hints) { h.seen = &d })
-			delete(ours, d.Name)
+	for i := range domains {
+		if k := ours[domains[i].Name]; k != nil {
+			news = k.box.list(now, &domains[i]) || news
+			delete(ours, domains[i].Name)
 		}
 	}
 	for _, k := range ours {
 		// A list that leaves a domain out is no proof: its keeper asks for it.
-		k.box.put(now, func(h *hints) { h.unlisted = true })
+		news = k.box.list(now, &hypervisor.Domain{}) || news
 	}
+	return news
 }
 
 func (a *Agent) setListed() {

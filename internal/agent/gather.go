@@ -24,7 +24,7 @@ func (k *keeper) hear(h hints) {
 		k.obs.End = h.end
 	}
 	if h.seen != nil {
-		k.domainSeen(*h.seen)
+		h.domain = k.listed(h.seen) || h.domain
 	}
 	if h.cluster {
 		k.clusterSeen()
@@ -35,9 +35,19 @@ func (k *keeper) hear(h hints) {
 	if h.save && k.obs.Recorded && !k.finishing {
 		k.change(nil)
 	}
-	if h.domain || h.unlisted && (k.obs.Recorded || k.obs.Domain != grace.DomainAbsent) {
+	if h.domain {
 		k.probe()
 	}
+}
+
+// listed takes what a list says, and tells whether that has to be looked into:
+// that it leaves the domain out is no proof.
+func (k *keeper) listed(d *hypervisor.Domain) (look bool) {
+	if *d == (hypervisor.Domain{}) {
+		return k.obs.Recorded || k.obs.Domain != grace.DomainAbsent
+	}
+	k.domainSeen(*d)
+	return false
 }
 
 // probe looks at the domain, once at a time.

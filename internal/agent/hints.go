@@ -13,16 +13,15 @@ type hints struct {
 	launcher bool
 	domain   bool
 	cluster  bool
-	unlisted bool // a list left the domain out
 	save     bool
-	seen     *hypervisor.Domain // what a list said, newer than any look before
+	seen     *hypervisor.Domain // what a list said, newer than any look before; zero: it is not on it
 	end      grace.End
 	endOf    string     // UUID
 	since    grace.Mono // when the oldest of them arrived
 }
 
 func (h *hints) empty() bool {
-	return !h.launcher && !h.domain && !h.cluster && !h.unlisted && !h.save && h.seen == nil && h.end == ""
+	return !h.launcher && !h.domain && !h.cluster && !h.save && h.seen == nil && h.end == ""
 }
 
 // mailbox holds hints until the keeper takes them. Anybody may put, without
@@ -30,6 +29,7 @@ func (h *hints) empty() bool {
 type mailbox struct {
 	mu    sync.Mutex
 	hints hints
+	known *hypervisor.Domain // what a list need not tell; see knows
 	ready chan struct{}
 }
 
@@ -46,6 +46,28 @@ func (m *mailbox) put(now grace.Mono, change func(*hints)) {
 	case m.ready <- struct{}{}:
 	default:
 	}
+}
+
+// list puts what a list says of the domain, unless that is known. It returns
+// whether it did.
+func (m *mailbox) list(now grace.Mono, d *hypervisor.Domain) bool {
+	m.mu.Lock()
+	known := m.known != nil && *m.known == *d && m.hints.empty()
+	m.mu.Unlock()
+	if known {
+		return false
+	}
+	seen := *d // not the whole list for as long as it is known
+	m.put(now, func(h *hints) { h.seen = &seen })
+	return true
+}
+
+// knows is called by a keeper that would do nothing if a list said d again; nil
+// is what it has to be told whatever a list says.
+func (m *mailbox) knows(d *hypervisor.Domain) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known = d
 }
 
 func (m *mailbox) take() hints {

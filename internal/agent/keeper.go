@@ -9,6 +9,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/internal/quiet"
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
@@ -132,16 +133,21 @@ func (k *keeper) run(ctx context.Context) {
 	}
 	k.look()
 	k.probe()
+	var seen *hypervisor.Domain // by a list, just now
 	for {
 		k.step()
 		if k.idle() && k.a.retire(k) {
 			return
 		}
+		k.knows(seen)
+		seen = nil
 		select {
 		case <-ctx.Done():
 			return
 		case <-k.box.ready:
-			k.hear(k.box.take())
+			h := k.box.take()
+			k.hear(h)
+			seen = h.seen
 		case found := <-k.back:
 			k.busy--
 			found()
@@ -174,6 +180,17 @@ func (k *keeper) unasked(now grace.Mono) {
 			k.forget()
 		}
 	}
+}
+
+// knows has lists leave out what they said last, as long as nothing else
+// happens and nothing waits for the next one.
+func (k *keeper) knows(seen *hypervisor.Domain) {
+	guarded := k.obs.Recorded && k.obs.Instance == k.rec.Instance && !k.rec.ShuttingDown() && !k.obs.Unsaved && k.qemu != nil
+	absent := !k.obs.Recorded && k.obs.Domain == grace.DomainAbsent
+	if k.busy > 0 || !guarded && !absent {
+		seen = nil
+	}
+	k.box.knows(seen)
 }
 
 func (k *keeper) now() grace.Mono { return k.cfg.Clock.Now() }

@@ -138,7 +138,10 @@ type Config struct {
 const (
 	lookTimeout    = 20 * time.Second
 	destroyTimeout = 60 * time.Second
-	relist         = 10 * time.Second
+	// relist is how long after a list the next one follows; relistCalm after one
+	// in which there was nothing new.
+	relist     = 10 * time.Second
+	relistCalm = 30 * time.Second
 	// clusterPatience is how long a shutdown waits for the first word of the API
 	// server after the agent's start.
 	clusterPatience = time.Second

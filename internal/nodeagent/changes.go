@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -37,6 +38,9 @@ func newChanges(ctx context.Context, dir string, log *slog.Logger) *changes {
 		// What happened does not matter, only that something did.
 		for events := make([]byte, 4096); ; c.tell() {
 			if _, err := c.inotify.Read(events); err != nil {
+				if !errors.Is(err, os.ErrClosed) {
+					log.Error("hears nothing of the state directory any more; looking at it instead", "every", cacheLook, "err", err)
+				}
 				return
 			}
 		}

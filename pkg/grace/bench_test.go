@@ -40,7 +40,7 @@ func TestNothingOnTheWayThroughAShutdownAllocates(t *testing.T) {
 	}
 }
 
-func BenchmarkDecideInShutdown(b *testing.B) {
+func BenchmarkDecide(b *testing.B) {
 	for _, s := range situations(b) {
 		b.Run(s.name, func(b *testing.B) {
 			b.ReportAllocs()

@@ -251,18 +251,3 @@ func TestAnEndThatIsSeenBeforeTheRequestsAnswerIsGraceful(t *testing.T) {
 		}
 	}
 }
-
-func TestDecideAllocatesNothing(t *testing.T) {
-	r, o := begun(t, 30*time.Second)
-	if n := testing.AllocsPerRun(100, func() { Decide(&r, &o, &policy, at(1)) }); n != 0 {
-		t.Errorf("%v allocations, want none", n)
-	}
-}
-
-func BenchmarkDecide(b *testing.B) {
-	r, o := guarded(30 * time.Second)
-	b.ReportAllocs()
-	for b.Loop() {
-		Decide(&r, &o, &policy, t0)
-	}
-}

@@ -54,6 +54,7 @@ type Process struct {
 	start uint64
 	file  *os.File
 	done  chan struct{}
+	once  sync.Once // starts watch
 	watch sync.WaitGroup
 }
 
@@ -74,17 +75,18 @@ func Open(pid int, start uint64) (*Process, error) {
 	if err := p.check(fd, start); err != nil {
 		return nil, errors.Join(err, p.file.Close())
 	}
-	raw, err := p.file.SyscallConn()
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("watch pid %d: %w", pid, err), p.file.Close())
-	}
-	p.watch.Go(func() {
-		// Close ends it too, with an error.
-		if raw.Read(func(fd uintptr) bool { return ready(int(fd)) }) == nil {
-			close(p.done)
-		}
-	})
 	return p, nil
+}
+
+// wait closes done when the process has ended. Close ends it too, with an error.
+func (p *Process) wait() {
+	raw, err := p.file.SyscallConn()
+	if err == nil {
+		err = raw.Read(func(fd uintptr) bool { return ready(int(fd)) })
+	}
+	if err == nil {
+		close(p.done)
+	}
 }
 
 // notOpened tells a process that has ended from one that cannot be opened.
@@ -134,8 +136,12 @@ func (p *Process) PID() int { return p.pid }
 // StartTime is what Start says of it, 0 where /proc did not tell.
 func (p *Process) StartTime() uint64 { return p.start }
 
-// Done is closed when the process has ended. It stays open after Close.
-func (p *Process) Done() <-chan struct{} { return p.done }
+// Done is closed when the process has ended. It stays open after Close. Who
+// never asks for it pays for no goroutine that waits.
+func (p *Process) Done() <-chan struct{} {
+	p.once.Do(func() { p.watch.Go(p.wait) })
+	return p.done
+}
 
 // Gone tells whether the process has ended.
 func (p *Process) Gone() bool {

@@ -11,37 +11,37 @@ import (
 
 func TestAFrozenQEMUDiesAfterTheDestroyTimeoutAndDelaysNoOther(t *testing.T) {
 	a := shared.Agent(t, "--destroy-timeout=3s", "--shutdown-retry-interval=1s").Start(t)
-	frozen := guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=3")
-	deaf := guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=3")
-	polite := guarded(t, a, shared, node.Spec{}, "--grace-period=30")
+	frozen := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
+	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
+	polite := a.Guarded(t, node.Spec{}, "--grace-period=30")
 	frozen.Signal(t, syscall.SIGSTOP)
 
-	from := frozen.signal(t)
-	fromDeaf := deaf.signal(t)
-	fromPolite := polite.signal(t)
+	from := frozen.SignalShim(t)
+	fromDeaf := deaf.SignalShim(t)
+	fromPolite := polite.SignalShim(t)
 	if took := polite.WaitGone(t, soon).Sub(fromPolite); took > time.Second {
 		t.Errorf("the polite neighbour took %v", took)
 	}
-	deaf.terminated(t, fromDeaf, 3*time.Second, 50*ms)
+	deaf.WaitTerminated(t, fromDeaf.Add(3*time.Second), 50*ms)
 	gone := frozen.WaitGone(t, soon)
 	if late := gone.Sub(from.Add(6 * time.Second)); late < 0 || late > time.Second {
 		t.Errorf("the frozen QEMU died %v after deadline + destroy-timeout, want 0 to 1s", late)
 	}
-	for _, v := range []vm{frozen, deaf} {
-		v.stopped(t, a, "LauncherSignal", "Forced")
+	for _, v := range []*node.VM{frozen, deaf} {
+		v.WaitStopped(t, "LauncherSignal", "Forced")
 	}
 }
 
 func TestTheDeadlineHoldsWithLibvirtdDead(t *testing.T) {
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	v := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=4")
-	from := v.signal(t)
-	v.begun(t)
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
+	from := v.SignalShim(t)
+	v.WaitBegun(t)
 	n.Libvirtd().Kill()
-	v.terminated(t, from, 4*time.Second, 50*ms)
-	v.exits(t, 0)
-	v.stopped(t, a, "LauncherSignal", "Forced")
+	v.WaitTerminated(t, from.Add(4*time.Second), 50*ms)
+	v.WaitExit(t, 0)
+	v.WaitStopped(t, "LauncherSignal", "Forced")
 	if up := a.Metrics(t)["vmgrace_libvirt_up"]; up != 0 {
 		t.Errorf("vmgrace_libvirt_up is %v", up)
 	}
@@ -50,27 +50,27 @@ func TestTheDeadlineHoldsWithLibvirtdDead(t *testing.T) {
 func TestTheDeadlineHoldsWithLibvirtdDeadAndTheAgentRestarted(t *testing.T) {
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	v := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=5")
-	resting := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=2")
-	from := v.signal(t)
-	v.begun(t)
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
+	resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=2")
+	from := v.SignalShim(t)
+	v.WaitBegun(t)
 	n.Libvirtd().Kill()
 	a.Restart(t)
-	fromResting := resting.signal(t) // a shutdown that begins with no libvirtd at all
-	resting.terminated(t, fromResting, 2*time.Second, 50*ms)
-	v.terminated(t, from, 5*time.Second, 50*ms)
-	resting.stopped(t, a, "LauncherSignal", "Forced")
-	v.stopped(t, a, "LauncherSignal", "Forced")
+	fromResting := resting.SignalShim(t) // a shutdown that begins with no libvirtd at all
+	resting.WaitTerminated(t, fromResting.Add(2*time.Second), 50*ms)
+	v.WaitTerminated(t, from.Add(5*time.Second), 50*ms)
+	resting.WaitStopped(t, "LauncherSignal", "Forced")
+	v.WaitStopped(t, "LauncherSignal", "Forced")
 }
 
 func TestTheDeadlineHoldsWithLibvirtdFrozen(t *testing.T) {
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	v := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=3")
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
 	if err := n.Libvirtd().Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	v.terminated(t, v.signal(t), 3*time.Second, 50*ms)
+	v.WaitTerminated(t, v.SignalShim(t).Add(3*time.Second), 50*ms)
 	if code, took := a.Term(t); code != 0 || took > time.Second {
 		t.Errorf("SIGTERM with a frozen libvirtd: exit status %d after %v", code, took)
 	}
@@ -79,39 +79,39 @@ func TestTheDeadlineHoldsWithLibvirtdFrozen(t *testing.T) {
 func TestAGuestThatPowersOffWhileLibvirtdRestartsIsGraceful(t *testing.T) {
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	v := guarded(t, a, n, node.Spec{Behaviour: "slow=3"}, "--grace-period=60")
-	v.signal(t)
+	v := a.Guarded(t, node.Spec{Behaviour: "slow=3"}, "--grace-period=60")
+	v.SignalShim(t)
 	node.Eventually(t, soon, func() bool { return v.Presses() > 0 }, "no press")
 	n.RestartLibvirtd(t)
-	v.stopped(t, a, "LauncherSignal", "Graceful")
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
 func TestAShutdownThatBeginsWithoutLibvirtdIsAskedWhenItIsBack(t *testing.T) {
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	v := guarded(t, a, n, node.Spec{}, "--grace-period=60")
+	v := a.Guarded(t, node.Spec{}, "--grace-period=60")
 	n.Libvirtd().Kill()
-	v.signal(t)
-	v.begun(t)
+	v.SignalShim(t)
+	v.WaitBegun(t)
 	n.RestartLibvirtd(t)
-	v.stopped(t, a, "LauncherSignal", "Graceful")
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
 func TestThirtyDeafGuestsWithOneDeadline(t *testing.T) {
 	const guests = 30
 	a := shared.Agent(t).Start(t)
 	stranger := shared.Boot(t, node.Spec{Namespace: "vmgrace-stranger", Firmware: true}) // no launcher directory
-	vms := make([]vm, guests)
+	vms := make([]*node.VM, guests)
 	for i := range vms {
-		vms[i] = guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=4")
+		vms[i] = a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
 	}
 	first := time.Now()
 	for _, v := range vms {
-		v.signal(t)
+		v.SignalShim(t)
 	}
 	var earliest, latest time.Time
 	for _, v := range vms {
-		deadline := wallTime(t, v.begun(t))
+		deadline := node.WallTime(t, v.WaitBegun(t))
 		v.WaitGone(t, soon)
 		s, ok := v.Terminated()
 		if !ok {
@@ -133,7 +133,7 @@ func TestThirtyDeafGuestsWithOneDeadline(t *testing.T) {
 	}
 	t.Logf("SIGTERMs from %v to %v after the first trigger", earliest.Sub(first), latest.Sub(first))
 	for _, v := range vms {
-		v.stopped(t, a, "LauncherSignal", "Forced")
+		v.WaitStopped(t, "LauncherSignal", "Forced")
 	}
 	if stranger.Gone() {
 		t.Error("a domain that is not ours was touched")
@@ -151,16 +151,16 @@ func TestThirtyDeafGuestsWithOneDeadline(t *testing.T) {
 func TestVMsThatComeAndGoLeaveNothingInTheAgent(t *testing.T) {
 	a := shared.Agent(t).Start(t)
 	round := func(n int) {
-		vms := make([]vm, n)
+		vms := make([]*node.VM, n)
 		for i := range vms {
-			vms[i] = guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=0")
+			vms[i] = a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=0")
 		}
 		for _, v := range vms {
-			v.signal(t)
+			v.SignalShim(t)
 		}
 		for _, v := range vms {
-			v.stopped(t, a, "LauncherSignal", "Forced")
-			v.exits(t, 0)
+			v.WaitStopped(t, "LauncherSignal", "Forced")
+			v.WaitExit(t, 0)
 		}
 	}
 	round(5) // connections that are kept are open now
@@ -173,7 +173,7 @@ func TestVMsThatComeAndGoLeaveNothingInTheAgent(t *testing.T) {
 		t.Logf("goroutines %v, then %v; fds %v, then %v", first["go_goroutines"], now["go_goroutines"], first["process_open_fds"], now["process_open_fds"])
 	}()
 	// Launcher directories stay, and with them a keeper each (one goroutine).
-	// Connections to libvirt that nobody uses are closed after a minute, so
+	// Connections to libvirt that nobody uses are closed after a while, so
 	// there may be fewer descriptors than at first.
 	node.Eventually(t, 2*time.Minute, func() bool {
 		now = a.Metrics(t)

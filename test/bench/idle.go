@@ -7,8 +7,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// settle is how long an agent has to come to rest after its start.
-const settle = 5 * time.Second
+// settle is how long an agent has to come to rest after its start: connections
+// that nobody uses any more are closed after 15 s, lists get rarer after 20.
+const settle = 30 * time.Second
 
 // idle is row f: real guests with their shims, and nothing happens.
 func idle(b *bench) []figure {
@@ -16,7 +17,7 @@ func idle(b *bench) []figure {
 	agent := b.node().Agent(b)
 	shims := make([]*node.Process, 0, len(guests))
 	for _, g := range guests {
-		shims = append(shims, agent.Launcher(b, g).Shim(b, fmt.Sprintf("--pid=%d", g.PID)))
+		shims = append(shims, agent.VM(b, g).Shim)
 	}
 	b.guards(agent, guests)
 	// The floor only waits for inotify.

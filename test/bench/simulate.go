@@ -28,6 +28,9 @@ const (
 	ends       = 3 * time.Second
 )
 
+// adopted is how long an agent has to come to rest once it has all VMs.
+const adopted = 5 * time.Second
+
 // simulateMargin is how much longer than planned a trial may take in all.
 const simulateMargin = 5 * time.Minute
 
@@ -56,7 +59,7 @@ func (b *bench) try(vms int) (t trial) {
 	ctx, cancel := context.WithTimeout(b.Context(), b.span()+simulateMargin)
 	defer cancel()
 	agent, lines := b.simulated(ctx, b.temp(), dir, vms)
-	b.pause(settle)
+	b.pause(adopted)
 
 	var group errgroup.Group
 	begin, before := time.Now(), b.cpu(agent.Process.Pid)

@@ -161,6 +161,15 @@ func (h *Hypervisor) SetPower(name string, p hypervisor.Power) {
 	}
 }
 
+// Restate changes the grace period that a domain states, and its event is lost.
+func (h *Hypervisor) Restate(name, seconds string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d := h.domains[name]; d != nil {
+		d.Grace = seconds
+	}
+}
+
 // Identify lets the process of an Unidentified domain be seen.
 func (h *Hypervisor) Identify(name string) {
 	h.mu.Lock()

@@ -154,7 +154,7 @@ func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hyper
 	if err != nil {
 		d.log.Debug("libvirt cannot list its domains; its run directory does", "err", err)
 	}
-	var all []hypervisor.Domain
+	all := make([]hypervisor.Domain, 0, len(seen))
 	for _, v := range seen {
 		all = append(all, join(v, d.tryRun(v.name)))
 	}
@@ -172,7 +172,7 @@ func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hyper
 
 // tryRun is the run directory's entry, the zero entry if it cannot be had.
 func (d *Driver) tryRun(name string) entry {
-	run, err := d.run.look(name)
+	run, err := d.run.again(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.log.Debug("a domain of libvirt's run directory cannot be read", "err", err)
 	}
@@ -196,31 +196,34 @@ func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map
 // themselves, and asks only about the others.
 func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[string]view, error) {
 	if d.run.path == "" {
-		return active(c, 0, ours, d.see) // the XML of each is needed
+		return active(c, 0, ours, func(_ string, dom *libvirt.Domain) (view, error) { return d.see(dom) })
 	}
-	usual, err := active(c, libvirt.CONNECT_LIST_DOMAINS_RUNNING|libvirt.CONNECT_LIST_DOMAINS_TRANSIENT, ours, listed)
+	usual, err := active(c, libvirt.CONNECT_LIST_DOMAINS_RUNNING|libvirt.CONNECT_LIST_DOMAINS_TRANSIENT, ours,
+		func(_ string, dom *libvirt.Domain) (string, error) { return uuidOf(dom) })
 	if err != nil {
 		return nil, err
 	}
-	return active(c, 0, ours, func(dom *libvirt.Domain) (view, error) {
-		v, err := listed(dom)
-		if err == nil && usual[v.name] == v {
-			return v, nil
+	return active(c, 0, ours, func(name string, dom *libvirt.Domain) (view, error) {
+		uuid, err := uuidOf(dom)
+		if err == nil && usual[name] == uuid {
+			return view{name: name, uuid: uuid, power: hypervisor.PowerOn}, nil
 		}
 		return d.see(dom)
 	})
 }
 
 // active sees the domains of ours that are active and on a list of libvirt's.
-func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours func(name string) bool, see func(*libvirt.Domain) (view, error)) (map[string]view, error) {
+func active[T any](c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours func(name string) bool, see func(string, *libvirt.Domain) (T, error)) (map[string]T, error) {
 	doms, err := c.ListAllDomains(libvirt.CONNECT_LIST_DOMAINS_ACTIVE | list)
 	if err != nil {
 		return nil, plain(err)
 	}
-	for i := range doms {
-		defer doms[i].Free() //nolint:errcheck // gives memory back, no more
-	}
-	seen := map[string]view{}
+	defer func() {
+		for i := range doms {
+			_ = doms[i].Free() // gives memory back, no more
+		}
+	}()
+	seen := make(map[string]T, len(doms))
 	for i := range doms {
 		name, err := doms[i].GetName()
 		if err != nil {
@@ -229,7 +232,7 @@ func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours fu
 		if !ours(name) {
 			continue
 		}
-		v, err := see(&doms[i])
+		v, err := see(name, &doms[i])
 		if errors.Is(err, hypervisor.ErrNotFound) {
 			continue // ended in the meantime
 		}
@@ -241,14 +244,11 @@ func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours fu
 	return seen, nil
 }
 
-// listed is what a list says of a domain that runs. It asks nobody.
-func listed(dom *libvirt.Domain) (v view, err error) {
-	if v.name, err = dom.GetName(); err != nil {
-		return v, plain(err)
+// uuidOf asks nobody: a list says it.
+func uuidOf(dom *libvirt.Domain) (string, error) {
+	uuid, err := dom.GetUUIDString()
+	if err != nil {
+		return "", plain(err)
 	}
-	if v.uuid, err = dom.GetUUIDString(); err != nil {
-		return v, plain(err)
-	}
-	v.power = hypervisor.PowerOn
-	return v, nil
+	return uuid, nil
 }

@@ -4,23 +4,29 @@ package libvirt
 #cgo LDFLAGS: -ldl
 #include <dlfcn.h>
 
+static int (*once)(void);
+
+// find is called before the first iterate. The library is loaded by then, for good.
+static const char *find(void) {
+	void *library = dlopen("libvirt.so.0", RTLD_LAZY | RTLD_NOLOAD);
+	if (library != 0)
+		once = (int (*)(void))dlsym(library, "virEventRunDefaultImpl");
+	return once == 0 ? "libvirt.so.0 has no virEventRunDefaultImpl" : 0;
+}
+
 // iterate runs the loop until *stop. It stays in C: each return to Go keeps the
 // scheduler's own thread awake for a while, for every ping of libvirtd's.
 static int iterate(const int *stop) {
-	void *library = dlopen("libvirt.so.0", RTLD_LAZY | RTLD_NOLOAD);
-	if (library == 0)
-		return -1;
-	int (*once)(void) = (int (*)(void))dlsym(library, "virEventRunDefaultImpl");
-	int failed = once ? 0 : -1;
+	int failed = 0;
 	while (failed == 0 && !__atomic_load_n(stop, __ATOMIC_ACQUIRE))
 		failed = once();
-	dlclose(library);
 	return failed;
 }
 */
 import "C"
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -48,7 +54,7 @@ func (l *eventLoop) join() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.register == nil {
-		l.register = sync.OnceValue(libvirt.EventRegisterDefaultImpl)
+		l.register = sync.OnceValue(register)
 	}
 	if err := l.register(); err != nil {
 		return err
@@ -56,6 +62,16 @@ func (l *eventLoop) join() error {
 	if l.users++; l.users == 1 {
 		l.stop, l.ended = new(atomic.Int32), make(chan struct{})
 		go run(l.stop, l.ended)
+	}
+	return nil
+}
+
+func register() error {
+	if err := libvirt.EventRegisterDefaultImpl(); err != nil {
+		return err
+	}
+	if why := C.find(); why != nil {
+		return errors.New(C.GoString(why))
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 package libvirt
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,10 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -32,12 +31,28 @@ type runDir struct {
 	mu     sync.Mutex
 	cache  map[string]cached
 	closed bool
+	listed listing
 }
+
+// listing is what names has found. All files are written by rename, so nothing
+// has changed in a directory that has not.
+type listing struct {
+	names []string
+	id    fileID // of the directory
+	// since is when that was first seen, read when it was last read: a change in
+	// the same tick of the file system's clock leaves id as it is.
+	since, read time.Time
+	pass        int // counts the readings
+}
+
+// tick is more than one of the file system's clock.
+const tick = time.Second
 
 // cached is a parsed file and its process, nil until that was identified. The
 // file's identity tells whether it still counts.
 type cached struct {
 	id     fileID
+	pass   int // of names since which it stands for what the file says
 	status status
 	qemu   *process.Process
 }
@@ -77,6 +92,9 @@ func (r *runDir) names() ([]string, error) {
 	if r.path == "" {
 		return nil, fmt.Errorf("libvirt's run directory: %w", fs.ErrNotExist)
 	}
+	if names := r.unchanged(); names != nil {
+		return names, nil
+	}
 	files, err := os.ReadDir(r.path)
 	if err != nil {
 		return nil, fmt.Errorf("libvirt's run directory: %w", err)
@@ -89,7 +107,42 @@ func (r *runDir) names() ([]string, error) {
 	}
 	slices.Sort(names) // with their suffix they sort otherwise
 	r.forget(names)
+	r.mu.Lock()
+	r.listed.names = names
+	r.mu.Unlock()
 	return names, nil
+}
+
+// unchanged is what names found before, nil where that must be read again.
+func (r *runDir) unchanged() []string {
+	var stat unix.Stat_t
+	err := unix.Stat(r.path, &stat)
+	id, now := fileID{stat.Ino, stat.Mtim, stat.Size}, time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l := &r.listed
+	if err == nil && id == l.id && l.names != nil && l.read.Sub(l.since) > tick {
+		return l.names
+	}
+	if err != nil || id != l.id {
+		l.id, l.since = id, now
+	}
+	l.read, l.names = now, nil
+	l.pass++
+	return nil
+}
+
+// again is look for a name that names has just returned.
+func (r *runDir) again(name string) (entry, error) {
+	r.mu.Lock()
+	c := r.cache[name]
+	stands := r.listed.names != nil && c.pass == r.listed.pass && c.qemu != nil
+	r.mu.Unlock()
+	e := entry{status: c.status, instance: grace.Instance{UUID: c.status.uuid}}
+	if stands && r.enter(name, c, c, &e) {
+		return e, nil
+	}
+	return r.look(name)
 }
 
 // forget drops from the cache what has no file any more.
@@ -119,7 +172,7 @@ func (r *runDir) look(name string) (entry, error) {
 		return entry{}, fmt.Errorf("libvirt's status of %q: %w", name, fs.ErrNotExist)
 	}
 	r.mu.Lock()
-	old := r.cache[name]
+	old, pass := r.cache[name], r.listed.pass
 	r.mu.Unlock()
 	c, err := r.read(name, old)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -128,6 +181,7 @@ func (r *runDir) look(name string) (entry, error) {
 	if err != nil {
 		return entry{}, err
 	}
+	c.pass = pass
 	gone := false
 	if c.qemu == nil {
 		c.qemu, err = identify(c.status)
@@ -215,51 +269,4 @@ func identity(f *os.File) (fileID, error) {
 		return fileID{}, fmt.Errorf("%d bytes are too many", info.Size())
 	}
 	return fileID{inode: stat.Ino, mtime: unix.Timespec(stat.Mtim), size: stat.Size}, nil
-}
-
-// identify opens the process of a status file. It is nil if the process that
-// has the pid is not QEMU for this domain.
-func identify(s status) (*process.Process, error) {
-	if s.pid == 0 {
-		return nil, nil
-	}
-	p, err := process.Open(s.pid, 0)
-	if err != nil {
-		return nil, err
-	}
-	path := "/proc/" + strconv.Itoa(s.pid) + "/cmdline"
-	cmdline, err := readAtMost(path, maxStatus)
-	switch {
-	case p.Gone(): // then the pid, and the file, may be another's
-		err = fmt.Errorf("pid %d: %w", s.pid, process.ErrGone)
-	case err == nil && isQEMU(cmdline, s):
-		return p, nil
-	}
-	return nil, errors.Join(err, p.Close())
-}
-
-func readAtMost(path string, most int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, most))
-}
-
-// isQEMU looks for "-uuid UUID" and "-name guest=NAME,..." among the arguments.
-func isQEMU(cmdline []byte, s status) bool {
-	args := strings.Split(string(bytes.TrimSuffix(cmdline, []byte{0})), "\x00")
-	var uuid, name bool
-	for i := 1; i < len(args); i++ {
-		switch args[i-1] {
-		case "-uuid":
-			uuid = uuid || args[i] == s.uuid
-		case "-name":
-			// QEMU doubles a comma within a value; no name of ours has one.
-			guest, _, _ := strings.Cut(args[i], ",")
-			name = name || guest == "guest="+s.name
-		}
-	}
-	return uuid && name
 }

@@ -237,3 +237,79 @@ func TestNamesAreForgottenOneByOne(t *testing.T) {
 		t.Errorf("%q, %v, %d in the cache", names, err, len(r.cache))
 	}
 }
+
+// listedOne is what a list finds of the one domain there.
+func listedOne(t *testing.T, r *runDir) entry {
+	t.Helper()
+	if names, err := r.names(); err != nil || len(names) != 1 {
+		t.Fatalf("%q, %v", names, err)
+	}
+	e, err := r.again("ns_vm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestADirectoryThatHasNotChangedIsNotReadAgain(t *testing.T) {
+	dir := t.TempDir()
+	r := newRunDir(dir)
+	t.Cleanup(r.close)
+	process := qemu(t, "ns_vm", uuidA)
+	path := dir + "/ns_vm.xml"
+	write(t, path, statusXML("ns_vm", uuidA, process.Process.Pid))
+	listedOne(t, r)
+	r.listed.since = r.listed.since.Add(-2 * tick)
+	listedOne(t, r) // the first after the last change that counts
+
+	// Not as libvirt writes: the directory stays as it was.
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if e := listedOne(t, r); !e.live() {
+		t.Errorf("it was read again: %+v", e)
+	}
+	if err := process.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = process.Wait()
+	if e := listedOne(t, r); e.live() || !e.gone {
+		t.Errorf("a process that has ended is not seen: %+v", e)
+	}
+}
+
+func TestWhateverLibvirtWritesIsReadByTheNextList(t *testing.T) {
+	for _, settled := range []bool{true, false} { // false: within the same tick
+		dir := t.TempDir()
+		r := newRunDir(dir)
+		t.Cleanup(r.close)
+		pid := qemu(t, "ns_vm", uuidA).Process.Pid
+		path := dir + "/ns_vm.xml"
+		write(t, path, statusXML("ns_vm", uuidA, pid))
+		listedOne(t, r)
+		before, err := os.Stat(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if settled {
+			r.listed.since = r.listed.since.Add(-2 * tick)
+			listedOne(t, r)
+		}
+		write(t, path+".new", statusXML("ns_vm", uuidB, pid))
+		if err := os.Rename(path+".new", path); err != nil {
+			t.Fatal(err)
+		}
+		if !settled {
+			if err := os.Chtimes(dir, time.Time{}, before.ModTime()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if e := listedOne(t, r); e.uuid != uuidB {
+			t.Errorf("settled %v: %+v", settled, e)
+		}
+	}
+}

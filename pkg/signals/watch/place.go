@@ -9,15 +9,16 @@ import (
 
 // rest is how long a directory in which nothing changes is not looked at: a
 // lock comes and goes without a trace there.
-const rest = time.Minute
+const rest = 5 * time.Minute
 
 // young is the age from which a change's time tells it from the next one: the
 // clock of a file system may tick that rarely.
 const young = time.Second
 
-// place is one path at which there may be a directory to watch. The zero place
-// is one that nobody has looked at.
+// place is a path at which there may be a directory to watch. One with nothing
+// but a path is one that nobody has looked at.
 type place struct {
+	path string
 	// seen is the directory that was there last; watched: inotify has it.
 	seen    Identity
 	watched bool
@@ -45,18 +46,18 @@ func identify(path string) (is Identity, changed unix.Timespec) {
 // arm watches what is at path now, and tells whether that is to be looked at:
 // it is not what was there before, may have changed, or cannot be watched. The
 // error says why it cannot, once.
-func (at *place) arm(notify *fsnotify.Watcher, path string) (look bool, err error) {
+func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
 	now := monotonic()
-	seen, changed := identify(path)
+	seen, changed := identify(at.path)
 	is := seen != Identity{}
 	if seen != at.seen || changed != at.changed {
 		at.since, look = now, true
 	}
 	if seen != at.seen || is != at.watched {
 		at.watched, look = false, true
-		unwatch(notify, path)
+		unwatch(notify, at.path)
 		if is && notify != nil {
-			err = notify.Add(path)
+			err = notify.Add(at.path)
 			at.watched = err == nil
 		}
 		refused := err != nil

@@ -20,17 +20,17 @@ func armed(t *testing.T, path string) (*place, *fsnotify.Watcher) {
 	notify, err := fsnotify.NewWatcher()
 	must(t, err)
 	t.Cleanup(func() { must(t, notify.Close()) })
-	at := &place{}
-	if !at.looks(t, notify, path) || !at.watched {
+	at := &place{path: path}
+	if !at.looks(t, notify) || !at.watched {
 		t.Fatalf("not looked at, or not watched: %+v", at)
 	}
 	at.since -= 2 * young
 	return at, notify
 }
 
-func (at *place) looks(t *testing.T, notify *fsnotify.Watcher, path string) bool {
+func (at *place) looks(t *testing.T, notify *fsnotify.Watcher) bool {
 	t.Helper()
-	look, err := at.arm(notify, path)
+	look, err := at.arm(notify)
 	must(t, err)
 	return look
 }
@@ -38,11 +38,11 @@ func (at *place) looks(t *testing.T, notify *fsnotify.Watcher, path string) bool
 func TestADirectoryInWhichNothingChangesIsLeftInPeace(t *testing.T) {
 	dir := t.TempDir()
 	at, notify := armed(t, dir)
-	if at.looks(t, notify, dir) {
+	if at.looks(t, notify) {
 		t.Error("looked at again although nothing has changed")
 	}
 	at.looked -= rest
-	if !at.looks(t, notify, dir) {
+	if !at.looks(t, notify) {
 		t.Error("never looked at again: locks leave no trace")
 	}
 }
@@ -82,7 +82,7 @@ func TestWhateverChangesADirectoryHasItLookedAt(t *testing.T) {
 			return now.Nano() > at.changed.Nano()
 		})
 		must(t, change(dir))
-		if !at.looks(t, notify, dir) {
+		if !at.looks(t, notify) {
 			t.Errorf("%s: not looked at", name)
 		}
 	}
@@ -94,15 +94,15 @@ func TestAChangeThatIsYoungIsNotTrusted(t *testing.T) {
 	at, notify := armed(t, dir)
 	write(t, filepath.Join(dir, "vm.json"), "")
 	for range 3 {
-		if !at.looks(t, notify, dir) {
+		if !at.looks(t, notify) {
 			t.Fatal("trusted too early")
 		}
 	}
 	at.since, at.looked = at.since-young, at.looked-young
-	if !at.looks(t, notify, dir) {
+	if !at.looks(t, notify) {
 		t.Error("not looked at once the change is old enough")
 	}
-	if at.looks(t, notify, dir) {
+	if at.looks(t, notify) {
 		t.Error("looked at for ever")
 	}
 }

@@ -95,7 +95,7 @@ func (p *Places) hear(notify *fsnotify.Watcher) {
 		slices.Sort(names)
 		switch at := p.there[path]; {
 		case at == nil:
-			p.there[path] = &named{names: names}
+			p.there[path] = &named{place: place{path: path}, names: names}
 		case !slices.Equal(at.names, names): // somebody new has not heard of it
 			at.names, at.looked = names, 0
 		}
@@ -121,7 +121,7 @@ func (p *Places) names() map[string][]string {
 
 func (p *Places) forget() {
 	for _, at := range p.there {
-		at.place = place{refused: at.refused}
+		at.place = place{path: at.path, refused: at.refused}
 	}
 }
 
@@ -159,7 +159,7 @@ func (p *Places) arm(notify *fsnotify.Watcher, due func(*named) bool) {
 	for path, at := range p.there {
 		at.watched = at.watched && kept[path]
 		if due(at) {
-			look, err := at.arm(notify, path)
+			look, err := at.arm(notify)
 			if err != nil {
 				p.loop.log.Warn("cannot watch a launcher directory; it is looked at now and then", "path", path, "every", fast, "err", err)
 			}

@@ -53,8 +53,8 @@ func (w *Watcher) forget() {
 func (w *Watcher) check(notify *fsnotify.Watcher) {
 	kept := watchList(notify)
 	ended := w.parent == nil || !kept[w.dir]
-	for name, at := range w.below {
-		ended = ended || at.watched && !kept[filepath.Join(w.dir, name)]
+	for _, at := range w.below {
+		ended = ended || at.watched && !kept[at.path]
 	}
 	if ended {
 		w.scan(notify)
@@ -86,7 +86,8 @@ func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
 // scan arms what is not armed and has looked at what may have changed: watches
 // first, so that nothing can happen in between.
 func (w *Watcher) scan(notify *fsnotify.Watcher) {
-	if !w.arm(notify) {
+	kept := watchList(notify)
+	if !w.arm(notify, kept) {
 		return
 	}
 	entries, err := os.ReadDir(w.dir)
@@ -94,12 +95,11 @@ func (w *Watcher) scan(notify *fsnotify.Watcher) {
 		w.log.Error("cannot read the launchers directory", "dir", w.dir, "err", err)
 		return
 	}
-	kept := watchList(notify)
 	there := make(map[string]bool, len(entries))
 	for _, e := range entries {
 		there[e.Name()] = true
 		if at := w.below[e.Name()]; at != nil {
-			at.watched = at.watched && kept[filepath.Join(w.dir, e.Name())]
+			at.watched = at.watched && kept[at.path]
 		}
 		w.child(notify, e.Name())
 	}
@@ -115,7 +115,7 @@ func (w *Watcher) scan(notify *fsnotify.Watcher) {
 // mounted over takes its watch along, sometimes without an event. Not its
 // parent, where much may happen that is none of ours: while it is missing it
 // is looked for instead.
-func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
+func (w *Watcher) arm(notify *fsnotify.Watcher, kept map[string]bool) bool {
 	now, err := os.Stat(w.dir)
 	if err != nil {
 		if !w.missing {
@@ -129,7 +129,7 @@ func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
 		w.log.Info("the launchers directory is back", "dir", w.dir)
 		w.missing = false
 	}
-	if notify == nil || w.parent != nil && os.SameFile(w.parent, now) && watchList(notify)[w.dir] {
+	if notify == nil || w.parent != nil && os.SameFile(w.parent, now) && kept[w.dir] {
 		return true
 	}
 	if w.parent != nil {
@@ -150,10 +150,10 @@ func (w *Watcher) arm(notify *fsnotify.Watcher) bool {
 func (w *Watcher) child(notify *fsnotify.Watcher, name string) {
 	at := w.below[name]
 	if at == nil {
-		at = &place{}
+		at = &place{path: filepath.Join(w.dir, name)}
 		w.below[name] = at
 	}
-	look, err := at.arm(notify, filepath.Join(w.dir, name))
+	look, err := at.arm(notify)
 	if err != nil {
 		w.log.Warn("cannot watch a launcher directory; it is looked at now and then", "name", name, "every", slow, "err", err)
 	}
