@@ -11,7 +11,7 @@ LDFLAGS := -X main.version=$(VERSION)
 
 # Real guests need root: libvirt's directories, mount and PID namespaces.
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
-TOOL := go tool -modfile=tools/go.mod
+TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 
 # Said to the tests as well: under sudo the home may be another.
 export VMGRACE_CLUSTER ?= $(HOME)/.cache/vmgrace-cluster
@@ -64,9 +64,9 @@ test-faults: deps build k8s ## crashes, faults, a soak: 12 minutes (VMGRACE_KILL
 	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: lint
-lint: ## golangci-lint, and the alerts by Prometheus's own library
+lint: ## golangci-lint of every module, and the alerts by Prometheus's own library
 	$(TOOL) golangci-lint config verify
-	$(TOOL) golangci-lint run ./...
+	for module in . hack/k8s hack/plot hack/rules; do (cd $$module && GOWORK=off $(TOOL) golangci-lint run ./...); done
 	cd hack/rules && GOWORK=off go test ./...
 
 # VULNDB=file:///some/dir is for a machine without the internet: a copy of the

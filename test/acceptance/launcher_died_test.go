@@ -13,13 +13,13 @@ import (
 
 func TestAKilledShimTakesItsVMWithIt(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := guarded(t, a, shared, node.Spec{}, "--grace-period=60")
+	v := a.Guarded(t, node.Spec{}, "--grace-period=60")
 	from := time.Now()
-	v.shim.Kill()
+	v.Shim.Kill()
 	if took := v.WaitGone(t, soon).Sub(from); took > time.Second {
 		t.Errorf("destroyed after %v, want at most 1s", took)
 	}
-	v.stopped(t, a, "LauncherDied", "Forced")
+	v.WaitStopped(t, "LauncherDied", "Forced")
 	if n := v.Presses(); n != 0 {
 		t.Errorf("%d presses", n)
 	}
@@ -29,41 +29,41 @@ func TestAShimKilledAsPID1OfItsNamespaceTakesItsVMWithIt(t *testing.T) {
 	a := shared.Agent(t).Start(t)
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	l := a.Launcher(t, g)
-	v := vm{g, l, l.ShimAsPID1(t, "--grace-period=60", "--", "sleep", "1000")}
-	v.waitGuarded(t, a)
+	v := &node.VM{Guest: g, Agent: a, Launcher: l, Shim: l.ShimAsPID1(t, "--grace-period=60", "--", "sleep", "1000")}
+	v.WaitGuarded(t)
 	from := time.Now()
-	v.shim.Kill()
+	v.Shim.Kill()
 	if took := v.WaitGone(t, soon).Sub(from); took > time.Second {
 		t.Errorf("destroyed after %v, want at most 1s", took)
 	}
-	v.stopped(t, a, "LauncherDied", "Forced")
+	v.WaitStopped(t, "LauncherDied", "Forced")
 }
 
 func TestAShimKilledWhileTheAgentWasDownTakesItsVMWithIt(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=60")
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=60")
 	a.Kill()
-	v.shim.Kill()
+	v.Shim.Kill()
 	node.Never(t, time.Second, v.Gone, "destroyed without an agent")
 	returned := time.Now()
 	a.Launch(t)
 	if took := v.WaitGone(t, soon).Sub(returned); took > time.Second {
 		t.Errorf("destroyed %v after the agent's start, want at most 1s", took)
 	}
-	v.stopped(t, a, "LauncherDied", "Forced")
+	v.WaitStopped(t, "LauncherDied", "Forced")
 }
 
 func TestAShimKilledInMidGraceMovesTheDeadlineToNow(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=60")
-	v.signal(t)
-	v.begun(t)
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=60")
+	v.SignalShim(t)
+	v.WaitBegun(t)
 	from := time.Now()
-	v.shim.Kill()
+	v.Shim.Kill()
 	if took := v.WaitGone(t, soon).Sub(from); took > time.Second {
 		t.Errorf("destroyed after %v, want at most 1s", took)
 	}
-	v.stopped(t, a, "LauncherSignal", "Forced")
+	v.WaitStopped(t, "LauncherSignal", "Forced")
 }
 
 func TestAnOrderlyEndOfAShimIsNoDeath(t *testing.T) {
@@ -71,10 +71,10 @@ func TestAnOrderlyEndOfAShimIsNoDeath(t *testing.T) {
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	l := a.Launcher(t, g)
 	// The supervisor ends, and with it the shim, in order; QEMU is libvirt's and goes on.
-	v := vm{g, l, l.Shim(t, "--grace-period=0", "--", "sh", "-c", "while [ -e "+l.Dir+" ] && ! [ -e "+l.Dir+"/end ]; do sleep 0.1; done; exit 7")}
-	v.waitGuarded(t, a)
+	v := &node.VM{Guest: g, Agent: a, Launcher: l, Shim: l.Shim(t, "--grace-period=0", "--", "sh", "-c", "while [ -e "+l.Dir+" ] && ! [ -e "+l.Dir+"/end ]; do sleep 0.1; done; exit 7")}
+	v.WaitGuarded(t)
 	l.Write(t, "end", "")
-	v.exits(t, 7)
+	v.WaitExit(t, 7)
 	if l.Has("vm.json") {
 		t.Error("vm.json is still there after an orderly end")
 	}
@@ -89,8 +89,8 @@ func TestAnOldRegistrationDoesNotHarmALaterVM(t *testing.T) {
 	l := a.Launcher(t, g)
 	// Unlocked, and never seen locked beside this instance.
 	l.Write(t, "vm.json", fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q}`, l.Namespace, l.Name, l.UID))
-	v := vm{g, l, nil}
-	v.waitGuarded(t, a)
+	v := &node.VM{Guest: g, Agent: a, Launcher: l}
+	v.WaitGuarded(t)
 	node.Never(t, 2*time.Second, v.Gone, "the VM was destroyed")
 	a.Restart(t)
 	node.Never(t, 2*time.Second, v.Gone, "the VM was destroyed after the agent's restart")
@@ -101,12 +101,12 @@ func TestAPidFileOfTheRealQEMUIsWatched(t *testing.T) {
 	g := shared.Boot(t, node.Spec{})
 	l := a.Launcher(t, g)
 	file := filepath.Join(t.TempDir(), "qemu.pid")
-	v := vm{g, l, l.Shim(t, "--grace-period=30", "--pid-file="+file)}
-	v.waitGuarded(t, a)
+	v := &node.VM{Guest: g, Agent: a, Launcher: l, Shim: l.Shim(t, "--grace-period=30", "--pid-file="+file)}
+	v.WaitGuarded(t)
 	if err := os.WriteFile(file, []byte(strconv.Itoa(g.PID)+"\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	v.signal(t)
-	v.exits(t, 0)
-	v.stopped(t, a, "LauncherSignal", "Graceful")
+	v.SignalShim(t)
+	v.WaitExit(t, 0)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
 }

@@ -2,7 +2,6 @@ package acceptance
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,14 +10,14 @@ import (
 
 func TestPoliteGuestIsOffWithinASecond(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := guarded(t, a, shared, node.Spec{}, "--grace-period=30")
+	v := a.Guarded(t, node.Spec{}, "--grace-period=30")
 
-	from := v.signal(t)
+	from := v.SignalShim(t)
 	if took := v.WaitGone(t, soon).Sub(from); took > time.Second {
 		t.Errorf("off after %v, want at most 1s", took)
 	}
-	v.exits(t, 0)
-	v.stopped(t, a, "LauncherSignal", "Graceful")
+	v.WaitExit(t, 0)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
 	if n := v.Presses(); n != 1 {
 		t.Errorf("%d presses of the power button, want 1", n)
 	}
@@ -40,20 +39,20 @@ func TestPoliteGuestIsOffWithinASecond(t *testing.T) {
 
 func TestDeafGuestIsDestroyedAtItsDeadline(t *testing.T) {
 	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
-	v := guarded(t, a, shared, node.Spec{Behaviour: "deaf"}, "--grace-period=4")
+	v := a.Guarded(t, node.Spec{Behaviour: "deaf"}, "--grace-period=4")
 
-	from := v.signal(t)
-	deadline := wallTime(t, v.begun(t))
+	from := v.SignalShim(t)
+	deadline := node.WallTime(t, v.WaitBegun(t))
 	node.Eventually(t, soon, func() bool {
 		s, ok := a.StatusOf(t, v.Guest)
 		return ok && s.Phase == "ShuttingDown" && s.Cause == "LauncherSignal" && s.GracePeriodSeconds == 4 && s.RemainingSeconds != nil && *s.RemainingSeconds > 0
 	}, "status does not say ShuttingDown")
-	v.terminated(t, from, 4*time.Second, 50*ms)
+	v.WaitTerminated(t, from.Add(4*time.Second), 50*ms)
 	if off := deadline.Sub(from.Add(4 * time.Second)); off < -ms || off > 50*ms {
 		t.Errorf("status.json's deadline is %v off", off)
 	}
-	v.exits(t, 0)
-	v.stopped(t, a, "LauncherSignal", "Forced")
+	v.WaitExit(t, 0)
+	v.WaitStopped(t, "LauncherSignal", "Forced")
 	m := a.Metrics(t)
 	if n := m[`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`]; n != 4 {
 		t.Errorf("%v requests in 4 s, want 4 (each second)", n)
@@ -65,9 +64,9 @@ func TestDeafGuestIsDestroyedAtItsDeadline(t *testing.T) {
 
 func TestGracePeriodZeroIsDestroyedAtOnceWithoutARequest(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := guarded(t, a, shared, node.Spec{}, "--grace-period=0")
-	v.terminated(t, v.signal(t), 0, 200*ms)
-	v.stopped(t, a, "LauncherSignal", "Forced")
+	v := a.Guarded(t, node.Spec{}, "--grace-period=0")
+	v.WaitTerminated(t, v.SignalShim(t), 200*ms)
+	v.WaitStopped(t, "LauncherSignal", "Forced")
 	if n := v.Presses(); n != 0 {
 		t.Errorf("%d presses, want none", n)
 	}
@@ -85,35 +84,35 @@ func TestAnInvalidGracePeriodIsNeverZero(t *testing.T) {
 				g := shared.Boot(t, node.Spec{Firmware: true})
 				l := a.Launcher(t, g)
 				l.Write(t, "vm.json", fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q,"gracePeriodSeconds":%s}`, l.Namespace, l.Name, l.UID, stated))
-				v := vm{g, l, nil}
-				v.waitGuarded(t, a)
+				v := &node.VM{Guest: g, Agent: a, Launcher: l}
+				v.WaitGuarded(t)
 				from := time.Now()
 				l.Touch(t)
-				v.terminated(t, from, fallback, 50*ms)
-				v.stopped(t, a, "LauncherSignal", "Forced")
+				v.WaitTerminated(t, from.Add(fallback), 50*ms)
+				v.WaitStopped(t, "LauncherSignal", "Forced")
 			})
 		}
 	})
 	if n := a.Metrics(t)[`vmgrace_rejected_total{reason="grace_period"}`]; n != 4 {
 		t.Errorf("%v rejected grace periods, want 4 (null states none)\n%s", n, a.Log())
 	}
-	if n := strings.Count(a.Log(), "the stated grace period is invalid"); n != 4 {
+	if n := a.Said("the stated grace period is invalid"); n != 4 {
 		t.Errorf("the log says it %d times, want once for each VM\n%s", n, a.Log())
 	}
 }
 
 func TestAHugeGracePeriodIsLong(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := guarded(t, a, shared, node.Spec{}, "--grace-period=9223372036854775807")
+	v := a.Guarded(t, node.Spec{}, "--grace-period=9223372036854775807")
 	s, _ := a.StatusOf(t, v.Guest)
 	if s.GracePeriodSeconds < 365*24*3600 {
 		t.Errorf("grace period %d s", s.GracePeriodSeconds)
 	}
-	if !strings.Contains(a.Log(), "the stated grace period is too long") {
+	if a.Said("the stated grace period is too long") == 0 {
 		t.Errorf("the log does not say that it was cut\n%s", a.Log())
 	}
-	v.signal(t)
-	v.stopped(t, a, "LauncherSignal", "Graceful")
+	v.SignalShim(t)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
 func TestGraceOfTheDomainWinsAndALateOneCounts(t *testing.T) {
@@ -130,18 +129,17 @@ func TestGraceOfTheDomainWinsAndALateOneCounts(t *testing.T) {
 	g.Virsh(t, "metadata", "--uri", "http://kubevirt.io", "--key", "kubevirt", "--live", "--set",
 		"<kubevirt><graceperiod><deletionGracePeriodSeconds>2</deletionGracePeriodSeconds></graceperiod></kubevirt>")
 	period(2) // the domain's metadata wins
-	v := vm{g, l, shim}
-	v.terminated(t, v.signal(t), 2*time.Second, 50*ms)
+	v := &node.VM{Guest: g, Agent: a, Launcher: l, Shim: shim}
+	v.WaitTerminated(t, v.SignalShim(t).Add(2*time.Second), 50*ms)
 }
 
 func TestAGuestThatIsStillBootingGetsALaterRequest(t *testing.T) {
 	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
 	g := shared.Start(t, node.Spec{Behaviour: "boot=2"})
-	l := a.Launcher(t, g)
-	v := vm{g, l, l.Shim(t, "--grace-period=60", fmt.Sprintf("--pid=%d", g.PID))}
-	v.waitGuarded(t, a)
-	v.signal(t)
-	v.stopped(t, a, "LauncherSignal", "Graceful")
+	v := a.VM(t, g, "--grace-period=60")
+	v.WaitGuarded(t)
+	v.SignalShim(t)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
 	if n := a.Metrics(t)[`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`]; n < 2 {
 		t.Errorf("%v requests: the first one was not lost", n)
 	}
@@ -149,9 +147,9 @@ func TestAGuestThatIsStillBootingGetsALaterRequest(t *testing.T) {
 
 func TestAGuestThatNeedsTwoPressesGetsThem(t *testing.T) {
 	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
-	v := guarded(t, a, shared, node.Spec{Behaviour: "presses=2"}, "--grace-period=60")
-	v.signal(t)
-	v.stopped(t, a, "LauncherSignal", "Graceful")
+	v := a.Guarded(t, node.Spec{Behaviour: "presses=2"}, "--grace-period=60")
+	v.SignalShim(t)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
 	if n := v.Presses(); n != 2 {
 		t.Errorf("%d presses, want 2", n)
 	}
@@ -159,10 +157,10 @@ func TestAGuestThatNeedsTwoPressesGetsThem(t *testing.T) {
 
 func TestAPausedGuestIsResumedAndShutsDown(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := guarded(t, a, shared, node.Spec{}, "--grace-period=30")
+	v := a.Guarded(t, node.Spec{}, "--grace-period=30")
 	v.Virsh(t, "suspend")
-	from := v.signal(t)
-	v.stopped(t, a, "LauncherSignal", "Graceful")
+	from := v.SignalShim(t)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
 	if took := time.Since(from); took > 10*time.Second {
 		t.Errorf("took %v", took)
 	}
@@ -170,11 +168,11 @@ func TestAPausedGuestIsResumedAndShutsDown(t *testing.T) {
 
 func TestAGuestDestroyedBySomebodyElseIsLost(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := guarded(t, a, shared, node.Spec{Behaviour: "deaf"}, "--grace-period=60")
-	v.signal(t)
-	v.begun(t)
+	v := a.Guarded(t, node.Spec{Behaviour: "deaf"}, "--grace-period=60")
+	v.SignalShim(t)
+	v.WaitBegun(t)
 	v.Virsh(t, "destroy")
-	v.stopped(t, a, "LauncherSignal", "Lost")
+	v.WaitStopped(t, "LauncherSignal", "Lost")
 }
 
 func TestAGuestAgentIsAskedFirstAndAHungOneLeavesTimeForACPI(t *testing.T) {
@@ -189,9 +187,9 @@ func TestAGuestAgentIsAskedFirstAndAHungOneLeavesTimeForACPI(t *testing.T) {
 		t.Run(c.behaviour, func(t *testing.T) {
 			t.Parallel()
 			a := shared.Agent(t).Start(t)
-			v := guarded(t, a, shared, node.Spec{Behaviour: c.behaviour, GuestAgent: true}, "--grace-period=10")
-			from := v.signal(t)
-			v.stopped(t, a, "LauncherSignal", "Graceful")
+			v := a.Guarded(t, node.Spec{Behaviour: c.behaviour, GuestAgent: true}, "--grace-period=10")
+			from := v.SignalShim(t)
+			v.WaitStopped(t, "LauncherSignal", "Graceful")
 			if took := time.Since(from); took > c.within {
 				t.Errorf("took %v, want less than %v\n%s", took, c.within, a.Log())
 			}

@@ -11,20 +11,20 @@ import (
 func TestATouchIsEnough(t *testing.T) {
 	a := shared.Agent(t).Start(t)
 	g := shared.Boot(t, node.Spec{})
-	v := vm{g, a.Launcher(t, g), nil}
+	l := a.Launcher(t, g)
 	node.Eventually(t, soon, func() bool { _, ok := a.StatusOf(t, g); return ok }, "not guarded")
-	v.launcher.Touch(t)
-	v.WaitGone(t, soon)
-	if s := v.launcher.WaitStopped(t, soon); s.Outcome != "Graceful" {
+	l.Touch(t)
+	g.WaitGone(t, soon)
+	if s := l.WaitStopped(t, soon); s.Outcome != "Graceful" {
 		t.Errorf("%+v", s)
 	}
 }
 
 func TestATriggerOfAnotherVMIsRemovedAndCounted(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=1")
-	v.launcher.Write(t, "shutdown", `{"version":1,"uid":"somebody-else","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`)
-	node.Eventually(t, soon, func() bool { return !v.launcher.Has("shutdown") }, "the foreign trigger is still there")
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=1")
+	v.Launcher.Write(t, "shutdown", `{"version":1,"uid":"somebody-else","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`)
+	node.Eventually(t, soon, func() bool { return !v.Launcher.Has("shutdown") }, "the foreign trigger is still there")
 	node.Never(t, 2*time.Second, v.Gone, "another VM's trigger ended this one")
 	if n := a.Metrics(t)[`vmgrace_rejected_total{reason="trigger_uid"}`]; n != 1 {
 		t.Errorf("%v rejected triggers, want 1", n)
@@ -33,14 +33,14 @@ func TestATriggerOfAnotherVMIsRemovedAndCounted(t *testing.T) {
 
 func TestASecondSignalOrTouchMovesNothing(t *testing.T) {
 	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
-	v := guarded(t, a, shared, node.Spec{Firmware: true}, "--grace-period=4")
-	from := v.signal(t)
-	deadline := v.begun(t)
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
+	from := v.SignalShim(t)
+	deadline := v.WaitBegun(t)
 	node.Never(t, time.Second, v.Gone, "gone early")
-	v.signal(t)
-	v.launcher.Touch(t)
-	v.terminated(t, from, 4*time.Second, 50*ms)
-	if got := v.launcher.Status().Deadline; got != deadline {
+	v.SignalShim(t)
+	v.Launcher.Touch(t)
+	v.WaitTerminated(t, from.Add(4*time.Second), 50*ms)
+	if got := v.Launcher.Status().Deadline; got != deadline {
 		t.Errorf("the deadline moved from %s to %s", deadline, got)
 	}
 }
@@ -50,10 +50,10 @@ func TestAStaleTriggerIsClearedByTheNextShim(t *testing.T) {
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	l := a.Launcher(t, g)
 	l.Touch(t) // left behind while no agent runs
-	v := vm{g, l, l.Shim(t, "--grace-period=0", fmt.Sprintf("--pid=%d", g.PID))}
-	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim does not register")
+	v := a.VM(t, g, "--grace-period=0")
+	v.WaitRegistered(t)
 	a.Start(t)
-	v.waitGuarded(t, a)
+	v.WaitGuarded(t)
 	node.Never(t, time.Second, v.Gone, "a stale trigger ended the VM")
 }
 
@@ -96,20 +96,20 @@ func TestASignalledShimWithoutAVMEndsAfterItsGracePeriod(t *testing.T) {
 
 func TestTheNextVMOfThatNameLives(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	first := guarded(t, a, shared, node.Spec{}, "--grace-period=30")
-	first.signal(t)
-	first.stopped(t, a, "LauncherSignal", "Graceful")
-	first.exits(t, 0)
+	first := a.Guarded(t, node.Spec{}, "--grace-period=30")
+	first.SignalShim(t)
+	first.WaitStopped(t, "LauncherSignal", "Graceful")
+	first.WaitExit(t, 0)
 
 	node.Eventually(t, soon, func() bool { // libvirt takes its time to forget a domain
 		_, err := shared.TryVirsh(t.Context(), "domstate", first.Domain)
 		return err != nil
 	}, "libvirt still has the domain")
 	next := shared.Start(t, first.Spec)
-	v := vm{next, first.launcher, first.launcher.Shim(t, "--grace-period=0", fmt.Sprintf("--pid=%d", next.PID))}
+	first.Launcher.Shim(t, "--grace-period=0", fmt.Sprintf("--pid=%d", next.PID))
 	node.Eventually(t, soon, func() bool { _, ok := a.StatusOf(t, next); return ok }, "not guarded")
-	node.Never(t, 2*time.Second, v.Gone, "the next VM of that name did not live")
-	if s := v.launcher.Status(); s.Phase != "Running" {
+	node.Never(t, 2*time.Second, next.Gone, "the next VM of that name did not live")
+	if s := first.Launcher.Status(); s.Phase != "Running" {
 		t.Errorf("status.json: %+v, want Running", s)
 	}
 }
@@ -119,9 +119,9 @@ func TestADomainStartedAgainInMidGraceIsLeftAlone(t *testing.T) {
 	for _, persistent := range []bool{false, true} {
 		t.Run(fmt.Sprintf("persistent=%v", persistent), func(t *testing.T) {
 			t.Parallel()
-			old := guarded(t, a, shared, node.Spec{Behaviour: "deaf", Persistent: persistent}, "--grace-period=8")
-			old.signal(t)
-			old.begun(t)
+			old := a.Guarded(t, node.Spec{Behaviour: "deaf", Persistent: persistent}, "--grace-period=8")
+			old.SignalShim(t)
+			old.WaitBegun(t)
 			old.Virsh(t, "destroy")
 			again := shared.Start(t, old.Spec)
 			node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, again); return ok && s.Phase == "Running" }, "the new instance is not guarded")

@@ -21,9 +21,9 @@ type salvo struct{ first, last, gone []float64 }
 func deaf(b *bench) []figure {
 	var ours, floor, virsh salvo
 	for range b.rounds {
-		b.volley(&ours, b.agentKills)
-		b.volley(&floor, b.floorKills)
-		b.volley(&virsh, b.virshKills)
+		b.volley(&ours, (*bench).agentKills)
+		b.volley(&floor, (*bench).floorKills)
+		b.volley(&virsh, (*bench).virshKills)
 	}
 	line := func(what, target string, ours, floor, virsh []float64) figure {
 		return figure{
@@ -40,20 +40,19 @@ func deaf(b *bench) []figure {
 
 // volley starts guests, lets somebody end them at a deadline and adds what
 // their logs say.
-func (b *bench) volley(s *salvo, kill func([]*node.Guest, grace.Mono, time.Time)) {
-	row := &stage{ctx: b.ctx}
-	round := &bench{stage: row, options: b.options, nodeOnce: b.node()}
-	b.must(row.play(func() {
-		guests := round.firmware(b.guests)
+func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, time.Time)) {
+	b.Helper()
+	b.round(func(b *bench) {
+		guests := b.firmware(b.guests)
 		// In this order: the wall clock's deadline must not be the later one.
-		wall, deadline := time.Now().Add(ahead), round.now().Add(ahead)
-		kill(guests, deadline, wall)
+		wall, deadline := time.Now().Add(ahead), b.now().Add(ahead)
+		kill(b, guests, deadline, wall)
 		var first, last, gone time.Duration
 		for i, g := range guests {
-			gone = max(gone, g.WaitGone(round, time.Minute).Sub(wall))
+			gone = max(gone, g.WaitGone(b, time.Minute).Sub(wall))
 			sent, ok := g.Terminated()
 			if !ok {
-				round.Fatalf("%s was not ended by SIGTERM: %s", g.Domain, g.QEMULog())
+				b.Fatalf("%s was not ended by SIGTERM: %s", g.Domain, g.QEMULog())
 			}
 			after := sent.At.Sub(wall)
 			if i == 0 {
@@ -62,7 +61,7 @@ func (b *bench) volley(s *salvo, kill func([]*node.Guest, grace.Mono, time.Time)
 			first, last = min(first, after), max(last, after)
 		}
 		s.first, s.last, s.gone = append(s.first, first.Seconds()), append(s.last, last.Seconds()), append(s.gone, gone.Seconds())
-	}))
+	})
 }
 
 // agentKills gives the agent a record of each guest, in mid-grace.

@@ -165,7 +165,7 @@ func (b *bench) shimmed(guests []*node.Guest) []*node.Process {
 	agent := b.node().Agent(b, "--default-grace-period=1h")
 	shims := make([]*node.Process, 0, len(guests))
 	for _, g := range guests {
-		shims = append(shims, agent.Launcher(b, g).Shim(b, fmt.Sprintf("--pid=%d", g.PID)))
+		shims = append(shims, agent.VM(b, g).Shim)
 	}
 	b.guards(agent, guests)
 	return shims

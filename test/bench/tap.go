@@ -4,9 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"net"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
@@ -32,54 +30,18 @@ type arrival struct {
 // tap is a socket before libvirtd's. It lets everything through and says when
 // requests for a shutdown arrive.
 type tap struct {
-	socket, libvirtd string
+	socket string
 	// state is the directory that must have the record; "" asks for none. It is
 	// set before the first request.
 	state    string
 	arrivals chan arrival
-	listener net.Listener
-	wg       sync.WaitGroup
-
-	mu    sync.Mutex
-	conns []net.Conn
 }
 
 func (b *bench) tap() *tap {
-	t := &tap{
-		socket: filepath.Join(b.temp(), "sock"), libvirtd: filepath.Join(b.node().Dir, "run", "libvirt-sock"),
-		arrivals: make(chan arrival, 10_000),
-	}
-	var err error
-	t.listener, err = net.Listen("unix", t.socket)
-	b.must(err)
-	t.wg.Go(t.serve)
-	b.Cleanup(t.close)
+	b.Helper()
+	t := &tap{socket: filepath.Join(b.temp(), "sock"), arrivals: make(chan arrival, 10_000)}
+	b.relay("unix", t.socket, filepath.Join(b.node().Dir, "run", "libvirt-sock"), t.forward, through)
 	return t
-}
-
-func (t *tap) serve() {
-	for {
-		client, err := t.listener.Accept()
-		if err != nil {
-			return // closed
-		}
-		server, err := net.Dial("unix", t.libvirtd)
-		if err != nil {
-			_ = client.Close()
-			continue
-		}
-		t.mu.Lock()
-		t.conns = append(t.conns, client, server)
-		t.mu.Unlock()
-		t.wg.Go(func() {
-			defer client.Close()
-			_, _ = io.Copy(client, server) // until either closes
-		})
-		t.wg.Go(func() {
-			defer server.Close()
-			_ = t.forward(server, client)
-		})
-	}
 }
 
 func (t *tap) forward(server io.Writer, client io.Reader) error {
@@ -121,16 +83,6 @@ func (t *tap) note(message []byte) {
 		}
 	}
 	t.arrivals <- a
-}
-
-func (t *tap) close() {
-	_ = t.listener.Close()
-	t.mu.Lock()
-	for _, c := range t.conns {
-		_ = c.Close()
-	}
-	t.mu.Unlock()
-	t.wg.Wait()
 }
 
 // next is the request for this domain's shutdown.

@@ -27,10 +27,10 @@ type result struct {
 
 // judge compares what became of a guest with what should have.
 func judge(a *actor) result {
-	status := a.launcher.Status()
+	status := a.Launcher.Status()
 	r := result{part: a.part, asked: a.asked, after: a.gone.Sub(a.asked), outcome: status.Outcome}
 	r.expect(status.Outcome == a.want, "outcome "+status.Outcome)
-	code, ended := a.shim.Exited(5 * time.Second)
+	code, ended := a.Shim.Exited(5 * time.Second)
 	r.expect(ended && code == 0, fmt.Sprintf("shim's exit status %d", code))
 	if a.want == "Graceful" {
 		r.expect(r.after < politeWithin, "took longer than "+politeWithin.String())
@@ -40,7 +40,7 @@ func judge(a *actor) result {
 	deadline, err := time.Parse(time.RFC3339, a.deadline)
 	granted := deadline.Sub(a.asked.Truncate(time.Millisecond)) // as the deadline is told
 	r.expect(granted >= a.grace && granted < a.grace+reactWithin, "got a grace period of "+granted.String())
-	killed, ok := a.vm.Terminated() // by QEMU's own log
+	killed, ok := a.Terminated() // by QEMU's own log
 	r.expect(err == nil && ok, "no signal in QEMU's log")
 	if err == nil && ok {
 		r.forced, r.error = true, killed.At.Sub(deadline)

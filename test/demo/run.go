@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -35,9 +33,7 @@ func cast() []part {
 // actor is a part on the stage.
 type actor struct {
 	part
-	vm       *node.Guest
-	launcher *node.Launcher
-	shim     *node.Process
+	*node.VM
 	deadline string // as the agent first said it
 	phase    string // as last told
 	presses  int    // as last told
@@ -78,22 +74,17 @@ func prepare(s *stage) (*node.Agent, []*actor) {
 	agent := n.Agent(s, "--shutdown-retry-interval=2s").Start(s)
 	s.out.say("", "booting three Linux guests in QEMU, emulated")
 	parts := cast()
-	actors := make([]*actor, 0, len(parts))
+	guests := make([]*node.Guest, 0, len(parts))
 	for _, p := range parts {
-		a := &actor{part: p, vm: n.Start(s, node.Spec{Namespace: "demo", Name: p.name, Behaviour: p.behaviour})}
-		actors = append(actors, a)
+		guests = append(guests, n.Start(s, node.Spec{Namespace: "demo", Name: p.name, Behaviour: p.behaviour}))
+	}
+	actors := make([]*actor, 0, len(parts))
+	for i, g := range guests {
+		g.WaitUp(s)
+		actors = append(actors, &actor{part: parts[i], VM: agent.VM(s, g, "--grace-period="+parts[i].grace.String())})
 	}
 	for _, a := range actors {
-		a.vm.WaitUp(s)
-		a.launcher = agent.Launcher(s, a.vm)
-		a.shim = a.launcher.Shim(s, fmt.Sprintf("--pid=%d", a.vm.PID), "--grace-period="+a.grace.String())
-	}
-	for _, a := range actors {
-		guarded := func() bool { // the uid: the agent has read the shim's vm.json
-			status := a.launcher.Status()
-			return status.Phase == "Running" && status.UID == a.vm.UID
-		}
-		node.Eventually(s, time.Minute, guarded, "%s is guarded by the agent", a.name)
+		a.WaitGuarded(s)
 	}
 	return agent, actors
 }
@@ -104,10 +95,7 @@ func perform(s *stage, agent *node.Agent, actors []*actor) {
 	s.out.say("", "the launchers of all three get SIGTERM, as kubelet sends it when a pod is deleted")
 	begin := time.Now()
 	for _, a := range actors {
-		a.asked = time.Now()
-		if err := a.shim.Signal(unix.SIGTERM); err != nil {
-			s.Fatalf("SIGTERM to the shim of %s: %v", a.name, err)
-		}
+		a.asked = a.SignalShim(s)
 	}
 	orphan := actors[len(actors)-1]
 	killed, back := false, false
@@ -125,7 +113,7 @@ func perform(s *stage, agent *node.Agent, actors []*actor) {
 		return watch(s.out, actors)
 	}, "all three guests have ended")
 	for _, a := range actors {
-		a.launcher.WaitStopped(s, 10*time.Second)
+		a.Launcher.WaitStopped(s, 10*time.Second)
 	}
 	watch(s.out, actors)
 }
@@ -135,7 +123,7 @@ func watch(out screen, actors []*actor) (allGone bool) {
 	allGone = true
 	rows := make([]row, 0, len(actors))
 	for _, a := range actors {
-		status := a.launcher.Status()
+		status := a.Launcher.Status()
 		a.look(out, status)
 		r := row{vm: a.name, guest: a.guest, grace: a.grace, phase: status.Phase}
 		if deadline, err := time.Parse(time.RFC3339, status.Deadline); err == nil && a.gone.IsZero() {
@@ -150,7 +138,7 @@ func watch(out screen, actors []*actor) (allGone bool) {
 
 // look notes what has changed for one guest.
 func (a *actor) look(out screen, status node.Status) {
-	if a.gone.IsZero() && a.vm.Gone() {
+	if a.gone.IsZero() && a.Gone() {
 		a.gone = time.Now()
 		out.say(a.name, fmt.Sprintf("its QEMU is gone, %.2f s after SIGTERM", a.gone.Sub(a.asked).Seconds()))
 	}
@@ -158,7 +146,7 @@ func (a *actor) look(out screen, status node.Status) {
 		a.deadline = status.Deadline
 		out.say(a.name, fmt.Sprintf("grace period %v, deadline %s", a.grace, a.deadline))
 	}
-	if n := a.vm.Presses(); n > a.presses {
+	if n := a.Presses(); n > a.presses {
 		a.presses = n
 		out.say(a.name, fmt.Sprintf("the guest notices request %d", n))
 	}

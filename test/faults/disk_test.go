@@ -66,7 +66,7 @@ func unready(t *testing.T, a *node.Agent) {
 
 // persisted waits until the deadline that was told to the guest's launcher is
 // on disk, and the agent ready again.
-func persisted(t *testing.T, a *node.Agent, v vm, deadline string) {
+func persisted(t *testing.T, a *node.Agent, v *node.VM, deadline string) {
 	t.Helper()
 	node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, v.Guest); return ok && s.Deadline == deadline },
 		"the deadline %s of %s is not on disk", deadline, v.Domain)
@@ -75,13 +75,9 @@ func persisted(t *testing.T, a *node.Agent, v vm, deadline string) {
 
 // onTime waits for QEMU's SIGTERM: at the deadline that was told, to the
 // millisecond, and less than 50 ms later.
-func onTime(t *testing.T, v vm, deadline string) {
+func onTime(t *testing.T, v *node.VM, deadline string) {
 	t.Helper()
-	at, err := time.Parse(time.RFC3339Nano, deadline)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.terminated(t, at, 0, late)
+	v.WaitTerminated(t, node.WallTime(t, deadline), late)
 }
 
 func TestADiskThatFailsBeforeTheShutdownCostsNothing(t *testing.T) {
@@ -91,14 +87,14 @@ func TestADiskThatFailsBeforeTheShutdownCostsNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// given
 			a := agentOn(t, n, d).Start(t)
-			short := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=6")
-			long := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=15")
+			short := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=6")
+			long := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=15")
 			inside(t, n, d.spoil, a.StateDir)
 			// when
-			fromShort := short.signal(t)
-			long.signal(t)
+			fromShort := short.SignalShim(t)
+			long.SignalShim(t)
 			// then: both go on from memory, loudly
-			first, deadline := short.begun(t), long.begun(t)
+			first, deadline := short.WaitBegun(t), long.WaitBegun(t)
 			unready(t, a)
 			if got := a.Metrics(t)[writesFail]; got != 2 {
 				t.Errorf("%s is %v, want one for each VM", writesFail, got)
@@ -115,9 +111,9 @@ func TestADiskThatFailsBeforeTheShutdownCostsNothing(t *testing.T) {
 			inside(t, n, d.repair, a.StateDir)
 			persisted(t, a, long, deadline)
 			onTime(t, long, deadline)
-			short.stopped(t, a, "LauncherSignal", "Forced")
-			long.stopped(t, a, "LauncherSignal", "Forced")
-			if said := strings.Count(a.Log(), cannotWrite); said != 2 {
+			short.WaitStopped(t, "LauncherSignal", "Forced")
+			long.WaitStopped(t, "LauncherSignal", "Forced")
+			if said := a.Said(cannotWrite); said != 2 {
 				t.Errorf("%d lines about it, want one for each VM", said)
 			}
 			node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
@@ -132,25 +128,25 @@ func TestAnAgentRestartedOnABadDiskGoesOnFromWhatIsThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// given: one VM in mid-grace, one at rest
 			a := agentOn(t, n, d).Start(t)
-			ending := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=10")
-			resting := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=4")
-			ending.signal(t)
-			deadline := ending.begun(t)
+			ending := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=10")
+			resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
+			ending.SignalShim(t)
+			deadline := ending.WaitBegun(t)
 			inside(t, n, d.spoil, a.StateDir)
 			// when
 			a.Kill()
 			a.Launch(t)
 			// then
 			unready(t, a)
-			if !strings.Contains(a.Log(), "going on from memory") {
+			if a.Said("going on from memory") == 0 {
 				t.Error("the log does not say so")
 			}
-			resting.signal(t)
-			onTime(t, resting, resting.begun(t))
+			resting.SignalShim(t)
+			onTime(t, resting, resting.WaitBegun(t))
 			onTime(t, ending, deadline)
-			ending.stopped(t, a, "LauncherSignal", "Forced")
-			resting.stopped(t, a, "LauncherSignal", "Forced")
-			if got := ending.launcher.Status().Deadline; got != deadline {
+			ending.WaitOutcome(t, "LauncherSignal", "Forced")
+			resting.WaitOutcome(t, "LauncherSignal", "Forced")
+			if got := ending.Launcher.Status().Deadline; got != deadline {
 				t.Errorf("the deadline was %s and is %s", deadline, got)
 			}
 			inside(t, n, d.repair, a.StateDir)
@@ -173,15 +169,15 @@ func TestADeletedStateDirectoryComesBackWithEveryRecord(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// given
 			a := n.Agent(t).Start(t)
-			ending := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=10")
-			resting := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=30")
-			ending.signal(t)
-			deadline := ending.begun(t)
+			ending := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=10")
+			resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=30")
+			ending.SignalShim(t)
+			deadline := ending.WaitBegun(t)
 			persisted(t, a, ending, deadline)
 			// when
 			inside(t, n, script, a.StateDir)
 			// then
-			node.Eventually(t, soon, func() bool { return strings.Contains(a.Log(), "removed or replaced") }, "nothing is said")
+			a.WaitSaid(t, "removed or replaced", 1)
 			persisted(t, a, ending, deadline)
 			if s, ok := a.StatusOf(t, resting.Guest); !ok || s.Phase != "Running" {
 				t.Errorf("the VM at rest: %+v, %v", s, ok)
@@ -192,7 +188,7 @@ func TestADeletedStateDirectoryComesBackWithEveryRecord(t *testing.T) {
 			// and: they are worth as much as the ones that were lost
 			a.Restart(t)
 			onTime(t, ending, deadline)
-			ending.stopped(t, a, "LauncherSignal", "Forced")
+			ending.WaitStopped(t, "LauncherSignal", "Forced")
 			if resting.Gone() {
 				t.Error("the VM at rest is gone")
 			}
@@ -204,15 +200,15 @@ func TestAStateDirectoryThatCannotComeBackAtOnceComesBackLater(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	v := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=10")
-	v.signal(t)
-	deadline := v.begun(t)
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=10")
+	v.SignalShim(t)
+	deadline := v.WaitBegun(t)
 	// The agent may be faster to make it again.
 	inside(t, n, `until rm -rf "$1" && touch "$1" && [ -f "$1" ]; do :; done`, a.StateDir)
 	unready(t, a)
 	inside(t, n, `rm "$1"`, a.StateDir)
-	node.Eventually(t, soon, func() bool { return strings.Contains(a.Log(), "removed or replaced") }, "it does not come back")
+	a.WaitSaid(t, "removed or replaced", 1)
 	persisted(t, a, v, deadline)
 	onTime(t, v, deadline)
-	v.stopped(t, a, "LauncherSignal", "Forced")
+	v.WaitStopped(t, "LauncherSignal", "Forced")
 }

@@ -61,34 +61,34 @@ func TestARecordWhoseFsyncFailsIsNotTakenForWrittenUntilItIs(t *testing.T) {
 			t.Parallel()
 			// given
 			a := n.Agent(t).Start(t)
-			short := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=5")
-			long := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=25")
+			short := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
+			long := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=25")
 			var only []string
 			if name == "of the directory" {
 				only = []string{"-P", a.StateDir}
 			}
 			mend := failFsync(t, a, only...)
 			// when
-			short.signal(t)
-			long.signal(t)
+			short.SignalShim(t)
+			long.SignalShim(t)
 			// then: both go on from memory, loudly
-			first, deadline := short.begun(t), long.begun(t)
+			first, deadline := short.WaitBegun(t), long.WaitBegun(t)
 			unready(t, a)
 			node.Eventually(t, soon, func() bool { return a.Metrics(t)[writesFail] == 2 }, "%s is not one for each VM", writesFail)
-			for _, v := range []vm{short, long} {
+			for _, v := range []*node.VM{short, long} {
 				if s, ok := a.StatusOf(t, v.Guest); !v.Gone() && (!ok || s.Phase != onDisk) {
 					t.Errorf("on disk is %+v, want %s", s, onDisk)
 				}
 			}
 			slowly(t, short, first)
-			short.stopped(t, a, "LauncherSignal", "Forced")
+			short.WaitOutcome(t, "LauncherSignal", "Forced")
 			// and: what is still true is written when it can be, and worth a restart
 			failed := mend()
 			persisted(t, a, long, deadline)
 			a.Restart(t)
 			slowly(t, long, deadline)
-			long.stopped(t, a, "LauncherSignal", "Forced")
-			if said := strings.Count(a.Log(), cannotWrite); said != 2 {
+			long.WaitStopped(t, "LauncherSignal", "Forced")
+			if said := a.Said(cannotWrite); said != 2 {
 				t.Errorf("%d lines about it, want one for each VM", said)
 			}
 			node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
@@ -108,11 +108,7 @@ func TestARecordWhoseFsyncFailsIsNotTakenForWrittenUntilItIs(t *testing.T) {
 }
 
 // slowly is onTime for an agent that strace holds up.
-func slowly(t *testing.T, v vm, deadline string) {
+func slowly(t *testing.T, v *node.VM, deadline string) {
 	t.Helper()
-	at, err := time.Parse(time.RFC3339Nano, deadline)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.terminated(t, at, 0, 10*time.Second)
+	v.WaitTerminated(t, node.WallTime(t, deadline), 10*time.Second)
 }

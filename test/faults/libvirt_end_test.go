@@ -18,12 +18,12 @@ func TestAManagedSavedVMIsLostAndLeftAloneWhenItIsRestored(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	v := guarded(t, a, n, node.Spec{Firmware: true, Persistent: true}, "--grace-period=20")
-	from := v.signal(t)
-	v.begun(t)
+	v := a.Guarded(t, node.Spec{Firmware: true, Persistent: true}, "--grace-period=20")
+	from := v.SignalShim(t)
+	v.WaitBegun(t)
 	v.Virsh(t, "managedsave")
-	v.stopped(t, a, "LauncherSignal", "Lost")
-	v.exits(t, 0)
+	v.WaitStopped(t, "LauncherSignal", "Lost")
+	v.WaitExit(t, 0)
 	startAgain(t, n, v.Domain).leftAlone(t, a, from.Add(25*time.Second))
 }
 
@@ -31,41 +31,41 @@ func TestACrashedQEMUIsLost(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	asked := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=60")
-	unasked := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=60")
-	asked.signal(t)
-	asked.begun(t)
+	asked := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=60")
+	unasked := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=60")
+	asked.SignalShim(t)
+	asked.WaitBegun(t)
 	asked.Signal(t, syscall.SIGSEGV)
 	unasked.Signal(t, syscall.SIGSEGV)
-	asked.stopped(t, a, "LauncherSignal", "Lost")
-	unasked.stopped(t, a, "", "Lost")
-	asked.exits(t, 0)
+	asked.WaitStopped(t, "LauncherSignal", "Lost")
+	unasked.WaitStopped(t, "", "Lost")
+	asked.WaitExit(t, 0)
 }
 
 func TestAGuestThatRebootsInsteadOfPoweringOffIsDestroyedAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	v := guarded(t, a, n, node.Spec{OnPoweroff: "restart"}, "--grace-period=15")
-	from := v.signal(t)
+	v := a.Guarded(t, node.Spec{OnPoweroff: "restart"}, "--grace-period=15")
+	from := v.SignalShim(t)
 	node.Eventually(t, soon, func() bool { return strings.Contains(v.Serial(), "reboot: Power down") }, "the guest does not power off")
 	// Had it stayed off, libvirt would have ended QEMU long before.
-	v.terminated(t, from, 15*time.Second, late)
-	v.stopped(t, a, "LauncherSignal", "Forced")
+	v.WaitTerminated(t, from.Add(15*time.Second), late)
+	v.WaitStopped(t, "LauncherSignal", "Forced")
 }
 
 func TestADomainStartedAgainRightAfterItsEndIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	polite := guarded(t, a, n, node.Spec{Persistent: true}, "--grace-period=10")
-	deaf := guarded(t, a, n, node.Spec{Firmware: true, Persistent: true}, "--grace-period=2")
-	if !strings.Contains(a.Log(), "persistent or autostarted") {
+	polite := a.Guarded(t, node.Spec{Persistent: true}, "--grace-period=10")
+	deaf := a.Guarded(t, node.Spec{Firmware: true, Persistent: true}, "--grace-period=2")
+	if a.Said("persistent or autostarted") == 0 {
 		t.Error("no warning about a persistent domain")
 	}
-	from := polite.signal(t)
+	from := polite.SignalShim(t)
 	politeAgain := startAgain(t, n, polite.Domain)
-	deaf.signal(t)
+	deaf.SignalShim(t)
 	deafAgain := startAgain(t, n, deaf.Domain)
 	// status.json may be about the next instance already.
 	for _, outcome := range []string{"Graceful", "Forced"} {
@@ -81,18 +81,18 @@ func TestARenamedDomainIsNotOurs(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	v := guarded(t, a, n, node.Spec{Firmware: true, Persistent: true}, "--grace-period=3")
+	v := a.Guarded(t, node.Spec{Firmware: true, Persistent: true}, "--grace-period=3")
 	if _, err := n.TryVirsh(t.Context(), "domrename", v.Domain, v.Domain+"-2"); err == nil {
 		t.Fatal("libvirt renames a running domain: this test has to learn it")
 	}
-	from := v.signal(t)
-	v.begun(t)
+	from := v.SignalShim(t)
+	v.WaitBegun(t)
 	v.Virsh(t, "destroy")
 	renamed := v.Domain + "-2"
 	v.Virsh(t, "domrename", renamed)
 	started := startAgain(t, n, renamed)
-	v.stopped(t, a, "LauncherSignal", "Lost")
-	passes(t, from.Add(6*time.Second))
+	v.WaitStopped(t, "LauncherSignal", "Lost")
+	node.WaitUntil(t, from.Add(6*time.Second))
 	if started.gone() {
 		t.Error("the renamed domain was destroyed for the old one")
 	}
@@ -153,7 +153,7 @@ func (i instance) leftAlone(t *testing.T, a *node.Agent, until time.Time) {
 		return false
 	}
 	node.Eventually(t, soon, guarded, "%s is not guarded again", i.domain)
-	passes(t, until)
+	node.WaitUntil(t, until)
 	if i.gone() || !guarded() {
 		t.Errorf("%s was ended for an earlier instance: %+v", i.domain, a.Status(t))
 	}

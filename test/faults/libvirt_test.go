@@ -16,38 +16,40 @@ func TestALibvirtdFrozenForNinetySecondsCostsNoDeadlineAndNothingAfterwards(t *t
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	first := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=0") // what is kept open is open now
-	first.signal(t)
-	first.stopped(t, a, "LauncherSignal", "Forced")
+	first := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=0") // what is kept open is open now
+	first.SignalShim(t)
+	first.WaitStopped(t, "LauncherSignal", "Forced")
 	before := use(t, a)
-	short := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=5")
-	long := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=60")
-	polite := guarded(t, a, n, node.Spec{}, "--grace-period=600")
+	short := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
+	long := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=60")
+	polite := a.Guarded(t, node.Spec{}, "--grace-period=600")
 
 	frozen := time.Now()
 	freeze(t, n)
-	fromShort, fromLong := short.signal(t), long.signal(t)
-	polite.signal(t)
-	short.terminated(t, fromShort, 5*time.Second, late)
-	long.terminated(t, fromLong, 60*time.Second, late)
-	short.stopped(t, a, "LauncherSignal", "Forced")
-	long.stopped(t, a, "LauncherSignal", "Forced")
-	passes(t, frozen.Add(90*time.Second))
+	fromShort, fromLong := short.SignalShim(t), long.SignalShim(t)
+	polite.SignalShim(t)
+	short.WaitTerminated(t, fromShort.Add(5*time.Second), late)
+	long.WaitTerminated(t, fromLong.Add(60*time.Second), late)
+	short.WaitStopped(t, "LauncherSignal", "Forced")
+	long.WaitStopped(t, "LauncherSignal", "Forced")
+	node.WaitUntil(t, frozen.Add(90*time.Second))
 	during := use(t, a)
 	thaw(t, n)
 
-	polite.stopped(t, a, "LauncherSignal", "Graceful")
-	later := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=2")
-	later.terminated(t, later.signal(t), 2*time.Second, late)
-	later.stopped(t, a, "LauncherSignal", "Forced")
+	polite.WaitStopped(t, "LauncherSignal", "Graceful")
+	later := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=2")
+	later.WaitTerminated(t, later.SignalShim(t).Add(2*time.Second), late)
+	later.WaitStopped(t, "LauncherSignal", "Forced")
 	if up := a.Metrics(t)["vmgrace_libvirt_up"]; up != 1 {
 		t.Errorf("vmgrace_libvirt_up is %v", up)
 	}
 	// As long as there are launcher directories they are asked about, several at
 	// once. Connections that nobody uses are closed after a minute. A Go program
 	// keeps its threads for later use: bounded, and no more the next time.
-	for _, v := range []vm{first, short, long, polite, later} {
-		v.removed(t, a)
+	for _, v := range []*node.VM{first, short, long, polite, later} {
+		if err := os.RemoveAll(v.Launcher.Dir); err != nil { // as kubelet does
+			t.Fatal(err)
+		}
 	}
 	node.Eventually(t, 2*time.Minute, func() bool { return use(t, a).fds <= before.fds }, "more than the %d fds of the beginning", before.fds)
 	after := use(t, a)
@@ -55,11 +57,11 @@ func TestALibvirtdFrozenForNinetySecondsCostsNoDeadlineAndNothingAfterwards(t *t
 	if after.threads > before.threads+40 || after.rss > before.rss+16<<20 {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
-	again := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=25")
+	again := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=25")
 	freeze(t, n)
-	again.terminated(t, again.signal(t), 25*time.Second, late)
+	again.WaitTerminated(t, again.SignalShim(t).Add(25*time.Second), late)
 	thaw(t, n)
-	again.stopped(t, a, "LauncherSignal", "Forced")
+	again.WaitStopped(t, "LauncherSignal", "Forced")
 	if second := use(t, a); second.threads > after.threads+4 {
 		t.Errorf("%d threads after the first time, %d after the second", after.threads, second.threads)
 	}
@@ -69,47 +71,47 @@ func TestALibvirtdRestartedAgainAndAgainInMidGraceMovesNothing(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t, "--shutdown-retry-interval=1s").Start(t)
-	deaf := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=25")
-	stubborn := guarded(t, a, n, node.Spec{Behaviour: "presses=8"}, "--grace-period=600")
-	from := deaf.signal(t)
-	stubborn.signal(t)
-	deadline := deaf.begun(t)
+	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=25")
+	stubborn := a.Guarded(t, node.Spec{Behaviour: "presses=8"}, "--grace-period=600")
+	from := deaf.SignalShim(t)
+	stubborn.SignalShim(t)
+	deadline := deaf.WaitBegun(t)
 	for range 5 {
 		n.RestartLibvirtd(t)
 		presses := stubborn.Presses()
 		if presses < 7 {
 			node.Eventually(t, soon, func() bool { return stubborn.Presses() > presses || stubborn.Gone() }, "not asked after a restart")
 		}
-		if !deaf.Gone() && deaf.launcher.Status().Deadline != deadline {
-			t.Errorf("the deadline moved from %s to %s", deadline, deaf.launcher.Status().Deadline)
+		if !deaf.Gone() && deaf.Launcher.Status().Deadline != deadline {
+			t.Errorf("the deadline moved from %s to %s", deadline, deaf.Launcher.Status().Deadline)
 		}
 	}
-	deaf.terminated(t, from, 25*time.Second, late)
-	deaf.stopped(t, a, "LauncherSignal", "Forced")
-	stubborn.stopped(t, a, "LauncherSignal", "Graceful")
-	later := guarded(t, a, n, node.Spec{}, "--grace-period=60")
-	later.signal(t)
-	later.stopped(t, a, "LauncherSignal", "Graceful")
+	deaf.WaitTerminated(t, from.Add(25*time.Second), late)
+	deaf.WaitStopped(t, "LauncherSignal", "Forced")
+	stubborn.WaitStopped(t, "LauncherSignal", "Graceful")
+	later := a.Guarded(t, node.Spec{}, "--grace-period=60")
+	later.SignalShim(t)
+	later.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
 func TestALibvirtSocketThatIsAwayIsNoticedWhenItIsBack(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	deaf := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=5")
-	polite := guarded(t, a, n, node.Spec{}, "--grace-period=600")
+	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
+	polite := a.Guarded(t, node.Spec{}, "--grace-period=600")
 	socket := filepath.Join(n.Dir, "run", "libvirt-sock")
 	move(t, socket, socket+".away")
 	a.Restart(t) // without connections from before
 	if up := a.Metrics(t)["vmgrace_libvirt_up"]; up != 0 {
 		t.Errorf("vmgrace_libvirt_up is %v", up)
 	}
-	from := deaf.signal(t)
-	polite.signal(t)
-	deaf.terminated(t, from, 5*time.Second, late)
-	deaf.stopped(t, a, "LauncherSignal", "Forced")
+	from := deaf.SignalShim(t)
+	polite.SignalShim(t)
+	deaf.WaitTerminated(t, from.Add(5*time.Second), late)
+	deaf.WaitStopped(t, "LauncherSignal", "Forced")
 	move(t, socket+".away", socket)
-	polite.stopped(t, a, "LauncherSignal", "Graceful")
+	polite.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
 func TestALibvirtdWithoutAFreeConnectionCostsNoDeadline(t *testing.T) {
@@ -126,8 +128,8 @@ func TestALibvirtdWithoutAFreeConnectionCostsNoDeadline(t *testing.T) {
 	}
 	n.RestartLibvirtd(t)
 	a := n.Agent(t).Start(t)
-	deaf := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=8")
-	polite := guarded(t, a, n, node.Spec{}, "--grace-period=600")
+	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=8")
+	polite := a.Guarded(t, node.Spec{}, "--grace-period=600")
 	a.Kill()
 	var idle []net.Conn
 	for range most {
@@ -142,17 +144,17 @@ func TestALibvirtdWithoutAFreeConnectionCostsNoDeadline(t *testing.T) {
 	if up := a.Metrics(t)["vmgrace_libvirt_up"]; up != 0 {
 		t.Errorf("vmgrace_libvirt_up is %v: the limit is not reached, this tests nothing", up)
 	}
-	from := deaf.signal(t)
-	polite.signal(t)
-	deaf.terminated(t, from, 8*time.Second, late)
-	deaf.stopped(t, a, "LauncherSignal", "Forced")
+	from := deaf.SignalShim(t)
+	polite.SignalShim(t)
+	deaf.WaitTerminated(t, from.Add(8*time.Second), late)
+	deaf.WaitStopped(t, "LauncherSignal", "Forced")
 	if polite.Presses() != 0 {
 		t.Error("asked without a connection: this tests nothing")
 	}
 	for _, c := range idle {
 		_ = c.Close() // nothing was sent
 	}
-	polite.stopped(t, a, "LauncherSignal", "Graceful")
+	polite.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
 func TestCallsThatAreNeverAnsweredCostNoDeadlineAndHideNoNewVM(t *testing.T) {
@@ -160,19 +162,19 @@ func TestCallsThatAreNeverAnsweredCostNoDeadlineAndHideNoNewVM(t *testing.T) {
 	n := node.New(t)
 	wall := newWall(t, filepath.Join(n.Dir, "run", "libvirt-sock"), filepath.Join(n.Dir, "wall"))
 	a := n.Agent(t, "--libvirt-uri", "qemu:///system?socket="+wall.path).Start(t)
-	deaf := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=8")
-	polite := guarded(t, a, n, node.Spec{}, "--grace-period=600")
+	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=8")
+	polite := a.Guarded(t, node.Spec{}, "--grace-period=600")
 	wall.close()
-	from := deaf.signal(t)
-	polite.signal(t)
-	deaf.terminated(t, from, 8*time.Second, late)
-	deaf.stopped(t, a, "LauncherSignal", "Forced")
+	from := deaf.SignalShim(t)
+	polite.SignalShim(t)
+	deaf.WaitTerminated(t, from.Add(8*time.Second), late)
+	deaf.WaitStopped(t, "LauncherSignal", "Forced")
 	// Both agents, the one with connections from before and one without, see
 	// and guard a VM that starts now.
 	for range 2 {
-		young := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=3")
-		young.terminated(t, young.signal(t), 3*time.Second, late)
-		young.stopped(t, a, "LauncherSignal", "Forced")
+		young := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
+		young.WaitTerminated(t, young.SignalShim(t).Add(3*time.Second), late)
+		young.WaitStopped(t, "LauncherSignal", "Forced")
 		lateness := node.Lateness(t)
 		code, took := a.Term(t)
 		if machine := lateness(); code != 0 || took > time.Second+machine {
@@ -184,20 +186,20 @@ func TestCallsThatAreNeverAnsweredCostNoDeadlineAndHideNoNewVM(t *testing.T) {
 		t.Error("asked through the wall: this tests nothing")
 	}
 	wall.open() // as a restart of libvirtd does, it also ends what hangs
-	polite.stopped(t, a, "LauncherSignal", "Graceful")
+	polite.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
 func TestAStateChangeLockThatIsHeldDelaysNeitherADeadlineNorANeighbour(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t, "--destroy-timeout=2s").Start(t)
-	locked := guarded(t, a, n, node.Spec{}, "--grace-period=600")
-	doomed := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=5")
-	neighbour := guarded(t, a, n, node.Spec{}, "--grace-period=60")
-	control := guarded(t, a, n, node.Spec{}, "--grace-period=60")
-	fromControl := control.signal(t)
+	locked := a.Guarded(t, node.Spec{}, "--grace-period=600")
+	doomed := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
+	neighbour := a.Guarded(t, node.Spec{}, "--grace-period=60")
+	control := a.Guarded(t, node.Spec{}, "--grace-period=60")
+	fromControl := control.SignalShim(t)
 	usual := control.WaitGone(t, soon).Sub(fromControl)
-	for _, v := range []vm{locked, doomed} {
+	for _, v := range []*node.VM{locked, doomed} {
 		v.Signal(t, syscall.SIGSTOP)
 		holder := n.Command("virsh", "-c", "qemu:///system", "qemu-monitor-command", v.Domain, `{"execute":"query-status"}`)
 		if err := holder.Start(); err != nil {
@@ -210,12 +212,12 @@ func TestAStateChangeLockThatIsHeldDelaysNeitherADeadlineNorANeighbour(t *testin
 			strings.Contains(n.Virsh(t, "domcontrol", doomed.Domain), "occupied")
 	}, "the lock is not held")
 
-	locked.signal(t)
-	from := doomed.signal(t)
-	locked.begun(t)
-	doomed.begun(t)
-	passes(t, time.Now().Add(200*time.Millisecond)) // both requests hang in libvirt now
-	fromNeighbour := neighbour.signal(t)
+	locked.SignalShim(t)
+	from := doomed.SignalShim(t)
+	locked.WaitBegun(t)
+	doomed.WaitBegun(t)
+	node.WaitUntil(t, time.Now().Add(200*time.Millisecond)) // both requests hang in libvirt now
+	fromNeighbour := neighbour.SignalShim(t)
 	took := neighbour.WaitGone(t, soon).Sub(fromNeighbour)
 	t.Logf("the neighbour took %v, another one before the lock was held %v", took, usual)
 	if took > usual+late {
@@ -225,13 +227,13 @@ func TestAStateChangeLockThatIsHeldDelaysNeitherADeadlineNorANeighbour(t *testin
 	if late := doomed.WaitGone(t, soon).Sub(from.Add(7 * time.Second)); late < 0 || late > time.Second {
 		t.Errorf("died %v after deadline + destroy-timeout", late)
 	}
-	doomed.stopped(t, a, "LauncherSignal", "Forced")
-	node.Eventually(t, time.Minute, func() bool { return strings.Contains(a.Log(), "state change lock") }, "libvirt did not say that the lock is held")
+	doomed.WaitStopped(t, "LauncherSignal", "Forced")
+	a.WaitSaid(t, "state change lock", 1)
 	if locked.Gone() {
 		t.Fatal("ended before its deadline")
 	}
 	locked.Signal(t, syscall.SIGCONT)
-	locked.stopped(t, a, "LauncherSignal", "Graceful")
+	locked.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
 func freeze(t *testing.T, n *node.Node) { t.Helper(); signalLibvirtd(t, n, syscall.SIGSTOP) }
@@ -249,10 +251,4 @@ func move(t *testing.T, from, to string) {
 	if err := os.Rename(from, to); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// passes waits until a time is there.
-func passes(t *testing.T, at time.Time) {
-	t.Helper()
-	node.Eventually(t, time.Until(at)+soon, func() bool { return time.Now().After(at) }, "%v", at)
 }

@@ -16,15 +16,15 @@ func TestAVMThatMigratesAwayInMidGraceIsLostHereAndLivesOnThere(t *testing.T) {
 	t.Parallel()
 	here, there := node.New(t), node.New(t)
 	a, b := here.Agent(t).Start(t), there.Agent(t).Start(t)
-	v := guarded(t, a, here, node.Spec{Firmware: true}, "--grace-period=20")
-	v.signal(t)
-	deadline := v.begun(t)
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=20")
+	v.SignalShim(t)
+	deadline := v.WaitBegun(t)
 	// when
 	v.Virsh(t, "migrate", "--live", there.URI(), "--migrateuri", "unix://"+filepath.Join(here.Dir, "migration"))
 	arrived := running(t, there, v.Domain)
 	// then: one ended here, and not by the agent
-	v.stopped(t, a, "LauncherSignal", "Lost")
-	v.exits(t, 0)
+	v.WaitStopped(t, "LauncherSignal", "Lost")
+	v.WaitExit(t, 0)
 	if s, ok := v.Terminated(); ok && s.PID != here.Libvirtd().PID() {
 		t.Errorf("the one here was signalled by %+v, not by its libvirtd", s)
 	}
@@ -36,11 +36,7 @@ func TestAVMThatMigratesAwayInMidGraceIsLostHereAndLivesOnThere(t *testing.T) {
 	// and: the other one is another agent's, at rest, long after the deadline here
 	l := b.Launcher(t, v.Guest)
 	shim := l.Shim(t, "--pid="+strconv.Itoa(arrived.pid), "--grace-period=60")
-	at, err := time.Parse(time.RFC3339Nano, deadline)
-	if err != nil {
-		t.Fatal(err)
-	}
-	arrived.leftAlone(t, b, at.Add(5*time.Second))
+	arrived.leftAlone(t, b, node.WallTime(t, deadline).Add(5*time.Second))
 	if state := there.Virsh(t, "domstate", v.Domain); state != "running" || !shim.Running() {
 		t.Errorf("there it is %s, its shim runs: %v", state, shim.Running())
 	}

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
@@ -43,9 +42,8 @@ func TestARecordOfAnotherBootHitsNoNewVM(t *testing.T) {
 	if err := store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l := a.Launcher(t, g)
-	l.Shim(t, fmt.Sprintf("--pid=%d", g.PID), "--grace-period=60")
-	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim registers")
+	v := a.VM(t, g, "--grace-period=60")
+	v.WaitRegistered(t)
 	if live := a.Status(t); len(live) != 0 {
 		t.Errorf("node-agent status shows records of another boot as live: %+v", live)
 	}
@@ -59,7 +57,7 @@ func TestARecordOfAnotherBootHitsNoNewVM(t *testing.T) {
 		return ok && s.Phase == "Running" && s.UID == g.UID && s.GracePeriodSeconds == 60
 	}, "the new VM is not guarded as one of its own")
 	node.Never(t, 15*time.Second, g.Gone, "the new VM was destroyed at the old deadline")
-	if s := l.Status(); s.Phase != "Running" || s.UID != g.UID || s.Deadline != "" {
+	if s := v.Launcher.Status(); s.Phase != "Running" || s.UID != g.UID || s.Deadline != "" {
 		t.Errorf("status.json of the new VM: %+v", s)
 	}
 	left, err := filepath.Glob(filepath.Join(a.StateDir, "*gone*"))

@@ -44,7 +44,7 @@ func freezeDisk(t *testing.T, dir string) (thaw func()) {
 
 // inD tells whether a thread of QEMU waits in a way that no signal ends, by
 // the state in proc(5)'s stat.
-func inD(t *testing.T, v vm, thread string) bool {
+func inD(t *testing.T, v *node.VM, thread string) bool {
 	t.Helper()
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/%s/stat", v.PID, thread))
 	if err != nil {
@@ -74,9 +74,9 @@ func TestAQEMUThatNothingCanKillIsReportedOnceAndTriedOnUntilItEnds(t *testing.T
 	disk := mountImage(t, newImage(t))
 	n := node.New(t) // sees the disk
 	a := n.Agent(t, "--destroy-timeout=1s").Start(t)
-	main := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=3")
-	other := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=0")
-	neighbour := guarded(t, a, n, node.Spec{Firmware: true}, "--grace-period=20")
+	main := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
+	other := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=0")
+	neighbour := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=20")
 	other.Virsh(t, "qemu-monitor-command", "--hmp", "logfile "+filepath.Join(disk, "log"))
 	other.Virsh(t, "qemu-monitor-command", "--hmp", "log unimp")
 	thaw := freezeDisk(t, disk)
@@ -87,15 +87,15 @@ func TestAQEMUThatNothingCanKillIsReportedOnceAndTriedOnUntilItEnds(t *testing.T
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = save.Process.Kill(); _ = save.Wait() })
-	stuck := []vm{main, other}
+	stuck := []*node.VM{main, other}
 	node.Eventually(t, soon, func() bool { return inD(t, main, strconv.Itoa(main.PID)) && inD(t, other, "*") }, "they do not hang")
 	// when
-	main.signal(t)
-	other.signal(t)
-	from := neighbour.signal(t)
+	main.SignalShim(t)
+	other.SignalShim(t)
+	from := neighbour.SignalShim(t)
 	// then: nobody else notices, and it is said, once for each
-	neighbour.terminated(t, from, 20*time.Second, late)
-	neighbour.stopped(t, a, "LauncherSignal", "Forced")
+	neighbour.WaitTerminated(t, from.Add(20*time.Second), late)
+	neighbour.WaitStopped(t, "LauncherSignal", "Forced")
 	node.Eventually(t, 2*soon, func() bool { return a.Metrics(t)[destroysFail] == 2 }, "it is not reported")
 	// and: libvirt is no help, and its word not taken for an end
 	running := filepath.Join(n.RunDir(), other.Domain+".xml") // there while libvirt says that it runs
@@ -105,35 +105,35 @@ func TestAQEMUThatNothingCanKillIsReportedOnceAndTriedOnUntilItEnds(t *testing.T
 		t.Errorf("libvirt was not refused anything (%v): this tests nothing", err)
 	}
 	for _, v := range stuck {
-		v.destroying(t, a)
-		if tries := strings.Count(a.Log(), fmt.Sprintf("signal=SIGKILL pid=%d ", v.PID)); tries < 5 || tries > 10 {
+		destroying(t, v)
+		if tries := a.Said(fmt.Sprintf("signal=SIGKILL pid=%d ", v.PID)); tries < 5 || tries > 10 {
 			t.Errorf("SIGKILL was sent %d times to %s", tries, v.Domain)
 		}
 	}
-	if said := strings.Count(a.Log(), cannotKill); said != 2 || a.Metrics(t)[destroysFail] != 2 {
+	if said := a.Said(cannotKill); said != 2 || a.Metrics(t)[destroysFail] != 2 {
 		t.Errorf("%d lines about it, %s %v; want one for each VM", said, destroysFail, a.Metrics(t)[destroysFail])
 	}
 	// and: the next agent goes on, and says it again
 	a.Restart(t)
 	node.Eventually(t, soon, func() bool { return a.Metrics(t)[destroysFail] == 2 }, "it is not reported again")
 	for _, v := range stuck {
-		v.destroying(t, a)
+		destroying(t, v)
 	}
 	thaw()
 	for _, v := range stuck {
-		v.stopped(t, a, "LauncherSignal", "Forced")
+		v.WaitStopped(t, "LauncherSignal", "Forced")
 	}
 	node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
-	if said := strings.Count(a.Log(), cannotKill); said != 4 {
+	if said := a.Said(cannotKill); said != 4 {
 		t.Errorf("%d lines about it, want one for each VM and agent", said)
 	}
 }
 
 // destroying: its deadline is over, its QEMU is not, and the agent says so.
-func (v vm) destroying(t *testing.T, a *node.Agent) {
+func destroying(t *testing.T, v *node.VM) {
 	t.Helper()
-	record, ok := a.StatusOf(t, v.Guest)
-	if said := v.launcher.Status(); said.Phase != "Destroying" || !ok || record.Phase != "Destroying" || v.Gone() || !v.launcher.Has("shutdown") {
+	record, ok := v.Agent.StatusOf(t, v.Guest)
+	if said := v.Launcher.Status(); said.Phase != "Destroying" || !ok || record.Phase != "Destroying" || v.Gone() || !v.Launcher.Has("shutdown") {
 		t.Errorf("%s: status.json %+v, record %+v, QEMU gone: %v", v.Domain, said, record, v.Gone())
 	}
 }

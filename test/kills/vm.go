@@ -1,7 +1,6 @@
 package kills
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"syscall"
@@ -13,9 +12,7 @@ import (
 
 // vm is a deaf guest with its launcher.
 type vm struct {
-	*node.Guest
-	launcher  *node.Launcher
-	shim      *node.Process
+	*node.VM
 	grace     time.Duration
 	triggerAt time.Time // when it is to be signalled; zero: never
 	triggered time.Time // when it was
@@ -26,13 +23,9 @@ type vm struct {
 }
 
 func (s *storm) start(t node.T) *vm {
-	g := s.node.Start(t, node.Spec{Namespace: "vmgrace-kills", Firmware: true})
-	v := &vm{
-		Guest: g, launcher: s.agent.Launcher(t, g), grace: time.Duration(1+rand.N(5)) * time.Second,
-		deadlines: map[grace.Mono]bool{}, told: map[string]bool{},
-	}
-	v.shim = v.launcher.Shim(t, fmt.Sprintf("--pid=%d", g.PID), fmt.Sprintf("--grace-period=%d", v.grace/time.Second))
-	node.Eventually(t, patience, func() bool { return v.launcher.Has("vm.json") }, "%s is not registered", g.Domain)
+	v := &vm{grace: time.Duration(1+rand.N(5)) * time.Second, deadlines: map[grace.Mono]bool{}, told: map[string]bool{}}
+	v.VM = s.agent.VM(t, s.node.Start(t, node.Spec{Namespace: "vmgrace-kills", Firmware: true}), "--grace-period="+v.grace.String())
+	v.WaitRegistered(t)
 	return v
 }
 
@@ -40,22 +33,19 @@ func (s *storm) start(t node.T) *vm {
 func (v *vm) over(t node.T) bool {
 	if v.triggered.IsZero() {
 		if time.Now().After(v.triggerAt) {
-			v.triggered = time.Now()
-			if err := v.shim.Signal(syscall.SIGTERM); err != nil {
-				t.Fatalf("SIGTERM to the shim of %s: %v", v.Domain, err)
-			}
+			v.triggered = v.SignalShim(t)
 		}
 		return false
 	}
-	status := v.launcher.Status()
+	status := v.Launcher.Status()
 	if status.Deadline != "" {
 		v.told[status.Deadline] = true
 	}
-	return !v.recorded && status.Phase == "Stopped" && v.Gone() && !v.launcher.Has("shutdown") && !v.shim.Running()
+	return !v.recorded && status.Phase == "Stopped" && v.Gone() && !v.Launcher.Has("shutdown") && !v.Shim.Running()
 }
 
 func (v *vm) check(s *storm) {
-	status := v.launcher.Status()
+	status := v.Launcher.Status()
 	deadline, err := time.Parse(time.RFC3339Nano, status.Deadline)
 	sent, ok := v.Terminated()
 	switch {
@@ -70,7 +60,7 @@ func (v *vm) check(s *storm) {
 		s.Unattributed++
 		s.t.Logf("%s: %+v; QEMU says %+v", v.Domain, status, sent)
 	}
-	if err := os.RemoveAll(v.launcher.Dir); err != nil { // as kubelet does
+	if err := os.RemoveAll(v.Launcher.Dir); err != nil { // as kubelet does
 		s.t.Fatalf("%v", err)
 	}
 }

@@ -20,7 +20,7 @@ func TestADeletedVMIOfADeafGuestIsDestroyedAtItsDeadline(t *testing.T) {
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 3")
 	from := time.Now()
 	w.api.Kubectl(t, "delete", "vmi", v.Name)
-	v.terminated(from, 3*time.Second, 2*time.Second) // kubectl and the watch take their time
+	v.WaitTerminated(t, from.Add(3*time.Second), 2*time.Second) // kubectl and the watch take their time
 	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
 }
 
@@ -36,10 +36,10 @@ func TestAVMIWithAFinalizerIsDeletedWhenItSaysSo(t *testing.T) {
 func TestVMIAndLauncherAtOnceAreOneShutdown(t *testing.T) {
 	w := given(t, api)
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 4")
-	from := v.signal()
+	from := v.SignalShim(t)
 	w.api.Kubectl(t, "delete", "vmi", v.Name)
 	w.api.Kubectl(t, "delete", "pod", "launcher-"+v.Name, "--wait=false")
-	v.terminated(from, 4*time.Second, 50*ms)
+	v.WaitTerminated(t, from.Add(4*time.Second), 50*ms)
 	v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
 }
 
@@ -48,8 +48,8 @@ func TestAPodKilledEarlierMovesTheDeadline(t *testing.T) {
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 60")
 	from := time.Now()
 	w.api.Kubectl(t, "delete", "pod", "launcher-"+v.Name, "--grace-period=5", "--wait=false")
-	v.signal()
-	v.terminated(from, 3*time.Second, time.Second)
+	v.SignalShim(t)
+	v.WaitTerminated(t, from.Add(3*time.Second), time.Second)
 	v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "GraceShortened", "ShutdownForced")
 }
 
@@ -62,10 +62,10 @@ func TestAnEditedGracePeriodCountsUntilTheShutdownStarts(t *testing.T) {
 	}
 	edit("3")
 	v.waitGrace(3)
-	from := v.signal()
-	node.Eventually(t, soon, func() bool { return v.launcher.Status().Deadline != "" }, "no shutdown")
+	from := v.SignalShim(t)
+	v.WaitBegun(t)
 	edit("90")
-	v.terminated(from, 3*time.Second, 50*ms)
+	v.WaitTerminated(t, from.Add(3*time.Second), 50*ms)
 	v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
 }
 
@@ -108,12 +108,8 @@ func TestAnAgentKilledInMidGraceKeepsTheDeadlineOfADeletedVMI(t *testing.T) {
 	w := given(t, api)
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 5")
 	w.api.Kubectl(t, "delete", "vmi", v.Name)
-	node.Eventually(t, soon, func() bool { return v.launcher.Status().Deadline != "" }, "no shutdown")
-	deadline, err := time.Parse(time.RFC3339Nano, v.launcher.Status().Deadline)
-	if err != nil {
-		t.Fatal(err)
-	}
+	deadline := node.WallTime(t, v.WaitBegun(t))
 	w.agent.Restart(t)
-	v.terminated(deadline, 0, 50*ms)
+	v.WaitTerminated(t, deadline, 50*ms)
 	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
 }

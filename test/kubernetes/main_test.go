@@ -7,7 +7,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -58,11 +57,8 @@ func (w world) installCRDs() {
 
 // vm is a VMI with its guest, its launcher pod and that pod's shim.
 type vm struct {
-	*node.Guest
-	w        world
-	pod      string
-	launcher *node.Launcher
-	shim     *node.Process
+	*node.VM
+	w world
 }
 
 // vmi makes a VMI of this node and returns its UID.
@@ -110,19 +106,11 @@ func (w world) guarded(s node.Spec, spec string) vm {
 	g := machine.Boot(w, s)
 	uid := w.vmi(g.Name, spec)
 	pod := w.launcherPod(g.Name, uid, 600)
-	v := vm{Guest: g, w: w, pod: pod, launcher: w.agent.PodLauncher(w, "default", g.Name, uid, pod)}
+	l := w.agent.PodLauncher(w, "default", g.Name, uid, pod)
+	v := vm{&node.VM{Guest: g, Agent: w.agent, Launcher: l, Shim: l.Shim(w, "--pid-file="+l.Path("vm.pid"))}, w}
 	v.UID = uid
-	v.shim = v.launcher.Shim(w, "--pid-file="+v.launcher.Path("vm.pid"))
-	v.waitGuarded()
+	v.WaitGuarded(w)
 	return v
-}
-
-func (v vm) waitGuarded() {
-	v.w.Helper()
-	node.Eventually(v.w, soon, func() bool {
-		s, ok := v.w.agent.StatusOf(v.w, v.Guest)
-		return ok && s.UID == v.UID && v.launcher.Status().Phase == "Running"
-	}, "%s is not guarded", v.Domain)
 }
 
 // record is what node-agent status says; ok is false without a record.
@@ -134,15 +122,6 @@ func (v vm) waitGrace(seconds int) {
 		s, ok := v.record()
 		return ok && s.GracePeriodSeconds == int64(seconds)
 	}, "the grace period of %s does not become %d s", v.Domain, seconds)
-}
-
-func (v vm) signal() time.Time {
-	v.w.Helper()
-	now := time.Now()
-	if err := v.shim.Signal(syscall.SIGTERM); err != nil {
-		v.w.Fatal(err)
-	}
-	return now
 }
 
 // untouched asserts that the VM goes on and no shutdown has begun.
@@ -157,11 +136,7 @@ func (v vm) untouched() {
 // on its VMI, each once and no others.
 func (v vm) stopped(cause, outcome string, events ...string) {
 	v.w.Helper()
-	s := v.launcher.WaitStopped(v.w, time.Minute)
-	if s.Cause != cause || s.Outcome != outcome || s.UID != v.UID {
-		v.w.Errorf("status.json of %s: %+v; want %s, %s\n%s", v.Domain, s, cause, outcome, v.w.agent.Log())
-	}
-	node.Eventually(v.w, soon, func() bool { _, ok := v.record(); return !ok }, "the record of %s is still there", v.Domain)
+	v.WaitStopped(v.w, cause, outcome)
 	v.told(events...)
 }
 
@@ -185,16 +160,6 @@ func (v vm) events() []string {
 	}
 	slices.Sort(reasons)
 	return reasons
-}
-
-// terminated asserts when QEMU got its SIGTERM: not before from+after.
-func (v vm) terminated(from time.Time, after, slack time.Duration) {
-	v.w.Helper()
-	v.WaitGone(v.w, after+soon)
-	s, ok := v.Terminated()
-	if late := s.At.Sub(from.Add(after)); !ok || late < 0 || late > slack {
-		v.w.Errorf("%s: SIGTERM %v after the deadline (logged: %v), want 0 to %v\n%s", v.Domain, late, ok, slack, v.w.agent.Log())
-	}
 }
 
 // watchUp is the metric.

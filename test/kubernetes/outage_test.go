@@ -15,9 +15,9 @@ func TestWithoutAPIServerALaunchersSignalStillCountsAndEventsComeLater(t *testin
 	v := w.guarded(node.Spec{}, "terminationGracePeriodSeconds: 60")
 	own.Stop()
 	w.waitWatch(0)
-	v.signal()
+	v.SignalShim(t)
 	v.WaitGone(t, soon)
-	if s := v.launcher.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome != "Graceful" {
+	if s := v.Launcher.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome != "Graceful" {
 		t.Errorf("%+v", s)
 	}
 	node.Eventually(t, soon, func() bool { _, ok := v.record(); return !ok }, "the record is still there")
@@ -41,8 +41,8 @@ func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 	own.Stop()
 
 	w.agent.Start(t)
-	from := signalled.signal()
-	signalled.terminated(from, 2*time.Second, 50*ms)
+	from := signalled.SignalShim(t)
+	signalled.WaitTerminated(t, from.Add(2*time.Second), 50*ms)
 	deleted.untouched()
 	kept.untouched()
 
@@ -93,8 +93,8 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 	again.waitGrace(2)
 	own.Kubectl(t, "delete", "vmi", again.Name)
 	node.Eventually(t, soon, again.Gone, "the deletion of a VMI that was made again is not noticed")
-	from := vms[2].signal()
-	vms[2].terminated(from, time.Second, 50*ms)
+	from := vms[2].SignalShim(t)
+	vms[2].WaitTerminated(t, from.Add(time.Second), 50*ms)
 	vms[3].untouched()
 }
 
@@ -107,7 +107,7 @@ func TestWithoutRightsNoVMIsTouched(t *testing.T) {
 	w.agent = machine.ClusterAgent(t, account.Kubeconfig, here).Start(t)
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1")
 	v.waitGrace(1)
-	if strings.Contains(w.agent.Log(), "orbidden") {
+	if w.agent.Said("orbidden") > 0 {
 		t.Errorf("the ServiceAccount as shipped lacks a right:\n%s", w.agent.Log())
 	}
 
@@ -117,7 +117,7 @@ func TestWithoutRightsNoVMIsTouched(t *testing.T) {
 	w.startAPI()
 	w.waitWatch(0)
 	own.Kubectl(t, "delete", "vmi", v.Name)
-	node.Eventually(t, time.Minute, func() bool { return strings.Contains(w.agent.Log(), "orbid") }, "the log does not say what is missing")
+	w.agent.WaitSaid(t, "orbid", 1)
 	v.untouched()
 
 	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
@@ -138,9 +138,9 @@ func TestARestartedVMThatTheAgentCouldNotFollowIsNotShutDownAfterwards(t *testin
 	w.waitWatch(0)
 
 	// Given: the agent is blind while the VM ends and is made again.
-	v.signal()
+	v.SignalShim(t)
 	v.WaitGone(t, soon)
-	v.launcher.WaitStopped(t, soon)
+	v.Launcher.WaitStopped(t, soon)
 	own.Kubectl(t, "delete", "vmi", v.Name)
 	own.Kubectl(t, "delete", "pod", "launcher-"+v.Name, "--force", "--grace-period=0")
 	uid := w.vmi(v.Name, "terminationGracePeriodSeconds: 600")

@@ -159,6 +159,15 @@ func (a *Agent) Get(ctx context.Context, path string) (code int, body string, er
 	return resp.StatusCode, string(b), err
 }
 
+// Said counts how often the log has a text.
+func (a *Agent) Said(text string) int { return strings.Count(a.Log(), text) }
+
+// WaitSaid waits until the log has a text so many times.
+func (a *Agent) WaitSaid(t T, text string, times int) {
+	t.Helper()
+	Eventually(t, patience, func() bool { return a.Said(text) >= times }, "the log says %q, %d times", text, times)
+}
+
 // Metrics returns every sample of /metrics by its text, labels included:
 // `vmgrace_destroys_total{via="signal"}`.
 func (a *Agent) Metrics(t T) map[string]float64 {

@@ -41,6 +41,16 @@ func Never(t T, within time.Duration, cond func() bool, format string, args ...a
 	}
 }
 
+// WaitUntil lets time pass until at.
+func WaitUntil(t T, at time.Time) {
+	t.Helper()
+	select {
+	case <-time.After(time.Until(at)):
+	case <-t.Context().Done():
+		t.Fatalf("interrupted before %v: %v", at, t.Context().Err())
+	}
+}
+
 // Poll asks cond until it is true, which it returns, or the time or ctx is over.
 func Poll(ctx context.Context, within time.Duration, cond func() bool) bool {
 	end := time.Now().Add(within)

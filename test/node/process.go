@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -103,6 +105,20 @@ func (p *Process) Kill() {
 	if p.Signal(unix.SIGKILL) == nil {
 		p.Exited(10 * time.Second)
 	}
+}
+
+// Resident is the process's memory in bytes: field 2 of proc(5)'s statm.
+func (p *Process) Resident(t T) int {
+	t.Helper()
+	statm := strings.Fields(readText(fmt.Sprintf("/proc/%d/statm", p.PID())))
+	if len(statm) < 2 {
+		t.Fatalf("statm of %s: %q", p.cmd.Path, statm)
+	}
+	pages, err := strconv.Atoi(statm[1])
+	if err != nil {
+		t.Fatalf("statm of %s: %v", p.cmd.Path, err)
+	}
+	return pages * os.Getpagesize()
 }
 
 // Log returns what the process has written to stdout and stderr.

@@ -134,7 +134,11 @@ func TestEveryDependencyIsExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range []string{"../../go.mod", "../../tools/go.mod"} {
+	files, err := filepath.Glob("../../hack/*/go.mod")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("the modules in hack: %v, %v", files, err)
+	}
+	for _, file := range append(files, "../../go.mod", "../../tools/go.mod") {
 		for _, path := range direct(t, file) {
 			if !strings.Contains(string(text), "`"+path+"`") {
 				t.Errorf("docs/dependencies.md does not say why %s has %s", filepath.Clean(file), path)

@@ -76,8 +76,8 @@ spec: {nodeName: %[1]s, terminationGracePeriodSeconds: 600, containers: [{name: 
 	g := n.Boot(t, spec)
 	g.UID = uid
 	l := c.agent.PodLauncher(t, "default", c.name, uid, pod)
-	c.vm = vm{g, l, l.Shim(t, fmt.Sprintf("--pid=%d", g.PID))}
-	c.waitGuarded(t, c.agent)
+	c.VM = &node.VM{Guest: g, Agent: c.agent, Launcher: l, Shim: l.Shim(t, fmt.Sprintf("--pid=%d", g.PID))}
+	waitGuarded(t, c.VM)
 	return c
 }
 

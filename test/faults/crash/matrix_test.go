@@ -100,7 +100,7 @@ func all(crashes []*crash, f func(*crash) bool) bool {
 
 // crash is one VM whose agent dies at one point.
 type crash struct {
-	vm
+	*node.VM
 	path
 	t     *testing.T
 	agent *node.Agent
@@ -144,8 +144,8 @@ func prepare(t *testing.T, n *node.Node, p path, binary, point string) *crash {
 			}
 		}
 	}
-	c.vm = launch(t, c.agent, g, crashGrace)
-	c.waitGuarded(t, c.agent)
+	c.VM = c.agent.VM(t, g, "--grace-period="+crashGrace.String())
+	waitGuarded(t, c.VM)
 	if p.before != nil {
 		p.before(c)
 	}
@@ -158,13 +158,12 @@ func (c *crash) arm(trigger string) {
 }
 
 func (c *crash) begin() {
-	c.from = time.Now()
-	c.send(c.t, syscall.SIGTERM)
+	c.from = c.SignalShim(c.t)
 	c.to = time.Now()
 	if !c.back && c.after == nil {
 		return
 	}
-	node.Eventually(c.t, soon, func() bool { return c.launcher.Status().Deadline != "" }, "the shutdown of %s does not begin", c.Domain)
+	c.WaitBegun(c.t)
 	if c.after != nil {
 		c.after(c)
 		return
@@ -176,7 +175,7 @@ func (c *crash) begin() {
 		}
 	}
 	c.sample()
-	c.arm(c.launcher.Path("shutdown"))
+	c.arm(c.Launcher.Path("shutdown"))
 	c.agent.Launch(c.t)
 }
 
@@ -202,7 +201,7 @@ func (c *crash) over() bool {
 		c.gone = time.Now()
 	}
 	_, there := recorded(c.t, c.agent)[c.Domain]
-	return c.killed && !c.ready.IsZero() && c.Gone() && c.launcher.Status().Phase == "Stopped" && !c.launcher.Has("shutdown") && !there
+	return c.killed && !c.ready.IsZero() && c.Gone() && c.Launcher.Status().Phase == "Stopped" && !c.Launcher.Has("shutdown") && !there
 }
 
 // sample notes every deadline that is on the disk.
@@ -216,7 +215,7 @@ func (c *crash) sample() {
 			c.deadlines[r.Shutdown.Deadline] = true
 		}
 	}
-	if s := c.launcher.Status(); s.Deadline != "" {
+	if s := c.Launcher.Status(); s.Deadline != "" {
 		c.told[s.Deadline] = true
 	}
 }
@@ -232,7 +231,7 @@ func (c *crash) passed() []string {
 
 func (c *crash) check() {
 	c.t.Helper()
-	s, passed := c.launcher.Status(), c.passed()
+	s, passed := c.Launcher.Status(), c.passed()
 	if last := passed[len(passed)-1]; last != c.point {
 		c.t.Errorf("%s: killed at %s", c.point, last)
 	}

@@ -2,6 +2,7 @@ package crash
 
 import (
 	"testing"
+	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
@@ -31,6 +32,23 @@ func (s *scope) end() {
 		s.undo = s.undo[:len(s.undo)-1]
 		last()
 	}
+}
+
+const ms = time.Millisecond
+
+// soon is how long things may take that have no promised time.
+const soon = 30 * time.Second
+
+// guarded: the record knows the VM and its shim.
+func guarded(t *testing.T, v *node.VM) bool {
+	t.Helper()
+	r, there := recorded(t, v.Agent)[v.Domain]
+	return there && r.UID == v.UID && r.Launcher.PID != 0 && v.Launcher.Status().Phase == "Running"
+}
+
+func waitGuarded(t *testing.T, v *node.VM) {
+	t.Helper()
+	node.Eventually(t, soon, func() bool { return guarded(t, v) }, "%s is not guarded", v.Domain)
 }
 
 // recorded reads the grace cache from the disk, with the agent dead or alive.

@@ -56,8 +56,8 @@ func TestSoakWithRandomCausesAndFaultsStaysFlat(t *testing.T) {
 	s := &soak{T: t, node: n, calm: n.Agent(t, args...).Start(t), shot: n.Agent(t, args...).Start(t),
 		life: min(took/3, time.Minute), ended: map[string]int{}}
 	stranger := n.Boot(t, node.Spec{Namespace: "vmgrace-stranger", Firmware: true})
-	resting := launch(t, s.calm, n.Boot(t, node.Spec{Namespace: "vmgrace-soak", Firmware: true}), time.Second)
-	resting.waitGuarded(t, s.calm)
+	resting := s.calm.VM(t, n.Boot(t, node.Spec{Namespace: "vmgrace-soak", Firmware: true}), "--grace-period=1")
+	waitGuarded(t, resting)
 
 	s.run(time.Now().Add(took))
 
@@ -103,7 +103,7 @@ func (s *soak) run(end time.Time) {
 			s.held30 = append(s.held30, s.levels())
 			sample = now.Add(time.Second)
 		}
-		passes(s.T, time.Now().Add(10*ms))
+		node.WaitUntil(s, time.Now().Add(10*ms))
 	}
 }
 

@@ -11,10 +11,9 @@ import (
 
 // soakVM is one VM of the soak, from its start to the last of its traces.
 type soakVM struct {
-	vm
+	*node.VM
 	soak   *soak
 	scope  *scope
-	agent  *node.Agent
 	grace  time.Duration
 	until  time.Time // when something is to happen to it
 	cause  string    // what happened, "" before
@@ -23,12 +22,12 @@ type soakVM struct {
 }
 
 func (s *soak) start() *soakVM {
-	v := &soakVM{soak: s, scope: newScope(s.T), agent: s.calm, grace: time.Duration(rand.N(4)) * time.Second}
+	v := &soakVM{soak: s, scope: newScope(s.T), grace: time.Duration(rand.N(4)) * time.Second}
+	agent := s.calm
 	if rand.N(2) == 0 {
-		v.agent = s.shot
+		agent = s.shot
 	}
-	g := s.node.Start(v.scope, node.Spec{Namespace: "vmgrace-soak", Firmware: true})
-	v.vm = launch(v.scope, v.agent, g, v.grace)
+	v.VM = agent.VM(v.scope, s.node.Start(v.scope, node.Spec{Namespace: "vmgrace-soak", Firmware: true}), "--grace-period="+v.grace.String())
 	v.until = time.Now().Add(rand.N(s.life))
 	return v
 }
@@ -44,24 +43,24 @@ func (v *soakVM) done() bool {
 	if v.cause == "" {
 		switch {
 		case v.Gone():
-			v.soak.Fatalf("%s ended although nobody wanted it to\n%s", v.Domain, v.agent.Log())
-		case time.Now().After(v.until) && v.resume.IsZero() && v.isGuarded(v.soak.T, v.agent):
+			v.soak.Fatalf("%s ended although nobody wanted it to\n%s", v.Domain, v.Agent.Log())
+		case time.Now().After(v.until) && v.resume.IsZero() && guarded(v.soak.T, v.VM):
 			v.happen()
 		}
 		return false
 	}
 	took := time.Since(v.caused) // before the look: this test may be starved itself
-	if !v.Gone() || v.shim.Running() || v.launcher.Status().Phase != "Stopped" || v.launcher.Has("shutdown") {
+	if !v.Gone() || v.Shim.Running() || v.Launcher.Status().Phase != "Stopped" || v.Launcher.Has("shutdown") {
 		if took > v.grace+soon {
-			v.soak.Fatalf("%s does not end %v after %s: %+v\n%s", v.Domain, took, v.cause, v.launcher.Status(), v.agent.Log())
+			v.soak.Fatalf("%s does not end %v after %s: %+v\n%s", v.Domain, took, v.cause, v.Launcher.Status(), v.Agent.Log())
 		}
 		return false
 	}
-	if _, there := recorded(v.soak.T, v.agent)[v.Domain]; there {
+	if _, there := recorded(v.soak.T, v.Agent)[v.Domain]; there {
 		return false
 	}
 	v.check()
-	if err := os.RemoveAll(v.launcher.Dir); err != nil { // as kubelet does
+	if err := os.RemoveAll(v.Launcher.Dir); err != nil { // as kubelet does
 		v.soak.Fatal(err)
 	}
 	return true
@@ -72,9 +71,9 @@ func (v *soakVM) happen() {
 		name string
 		do   func()
 	}{
-		{"touch", func() { v.launcher.Touch(v.soak) }},
-		{"shim SIGTERM", func() { v.send(v.soak.T, syscall.SIGTERM) }},
-		{"shim SIGKILL", func() { v.send(v.soak.T, syscall.SIGKILL) }},
+		{"touch", func() { v.Launcher.Touch(v.soak) }},
+		{"shim SIGTERM", func() { v.SignalShim(v.soak) }},
+		{"shim SIGKILL", func() { v.Shim.Kill() }},
 		{"virsh destroy", func() { v.Virsh(v.soak, "destroy") }},
 		{"own end", func() { v.Signal(v.soak, syscall.SIGSEGV) }},
 	}
@@ -85,7 +84,7 @@ func (v *soakVM) happen() {
 
 // check: not before the deadline, and reported as what it was.
 func (v *soakVM) check() {
-	s := v.launcher.Status()
+	s := v.Launcher.Status()
 	want := map[string]string{"touch": "LauncherSignal", "shim SIGTERM": "LauncherSignal", "shim SIGKILL": "LauncherDied"}[v.cause]
 	if s.Cause != want || s.UID != v.UID {
 		v.soak.Errorf("%s by %s: status.json says %+v", v.Domain, v.cause, s)

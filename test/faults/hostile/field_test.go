@@ -12,6 +12,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
+const ms = time.Millisecond
+
+// soon is how long things may take that have no promised time.
+const soon = 30 * time.Second
+
 // What a hostile tenant may cost the others: the contract's bounds.
 const (
 	reaction  = 100 * ms
@@ -25,8 +30,8 @@ const (
 type field struct {
 	n         *node.Node
 	a         *node.Agent
-	attacker  vm
-	bystander vm
+	attacker  *node.VM
+	bystander *node.VM
 	neighbour *node.Launcher
 	outside   string
 	before    node.VMStatus
@@ -38,8 +43,8 @@ func newField(t *testing.T) *field {
 	t.Helper()
 	n := node.New(t)
 	f := &field{n: n, a: n.Agent(t).Start(t), outside: t.TempDir()}
-	f.attacker = guarded(t, f.a, n, 3600)
-	f.bystander = guarded(t, f.a, n, 3600)
+	f.attacker = f.a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3600")
+	f.bystander = f.a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3600")
 	f.neighbour = neighbour(t, f.a)
 	for _, name := range []string{"vm.json", "shutdown", "status.json"} {
 		if err := os.WriteFile(filepath.Join(f.outside, name), []byte(precious), 0o600); err != nil {
@@ -64,7 +69,7 @@ func neighbour(t *testing.T, a *node.Agent) *node.Launcher {
 func answered(t *testing.T, l *node.Launcher, within time.Duration) time.Duration {
 	t.Helper()
 	// Two files of one inode within one tick of the kernel's clock look alike.
-	passes(t, time.Now().Add(50*ms))
+	node.WaitUntil(t, time.Now().Add(50*ms))
 	l.Write(t, "shutdown", "")
 	return gone(t, l.Path("shutdown"), within)
 }
@@ -97,8 +102,8 @@ func (f *field) endures(t *testing.T) {
 	for range tries {
 		took := f.reacts(t)
 		best, worst = min(best, took), max(worst, took)
-		memory = max(memory, resident(t, f.a))
-		passes(t, time.Now().Add(300*ms)) // a neighbour that is no attacker itself
+		memory = max(memory, f.a.Resident(t))
+		node.WaitUntil(t, time.Now().Add(300*ms)) // a neighbour that is no attacker itself
 	}
 	busy := float64(cpuTime(t, f.a)-cpu) / float64(time.Since(begin))
 	grown := len(f.a.Log()) - logged
@@ -120,7 +125,7 @@ func (f *field) endures(t *testing.T) {
 // threads together, which on a busy machine is more than this one trigger did.
 func (f *field) reacts(t *testing.T) time.Duration {
 	t.Helper()
-	passes(t, time.Now().Add(50*ms)) // see answered
+	node.WaitUntil(t, time.Now().Add(50*ms)) // see answered
 	lateness, before := node.Lateness(t), runDelay(t, f.a)
 	f.neighbour.Write(t, "shutdown", "")
 	took := gone(t, f.neighbour.Path("shutdown"), soon)
@@ -167,7 +172,7 @@ func (f *field) untouched(t *testing.T) {
 	if now, ok := f.a.StatusOf(t, f.bystander.Guest); !ok || now != f.before {
 		t.Errorf("the bystander's record is now %+v", now)
 	}
-	if f.bystander.Gone() || !f.bystander.shim.Running() || f.bystander.launcher.Has("shutdown") {
+	if f.bystander.Gone() || !f.bystander.Shim.Running() || f.bystander.Launcher.Has("shutdown") {
 		t.Error("the bystander was touched")
 	}
 	entries, err := os.ReadDir(f.outside)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -19,17 +18,11 @@ import (
 // a busy machine's half second.
 const found = time.Second + 500*ms
 
-// says waits until the agent's log has a text.
-func says(t *testing.T, a *node.Agent, text string) {
-	t.Helper()
-	node.Eventually(t, soon, func() bool { return strings.Contains(a.Log(), text) }, "the log does not say %q", text)
-}
-
 func TestEventsThatInotifyLostAreMadeUpFor(t *testing.T) {
 	a := node.New(t).Agent(t).Start(t)
 	l := neighbour(t, a)
 	noise := a.LauncherFor(t, "vmgrace-test", "noise", "uid-noise")
-	passes(t, time.Now().Add(50*ms))
+	node.WaitUntil(t, time.Now().Add(50*ms))
 	if err := a.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +37,7 @@ func TestEventsThatInotifyLostAreMadeUpFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Logf("found after %v", gone(t, l.Path("shutdown"), found))
-	says(t, a, "inotify lost events")
+	a.WaitSaid(t, "inotify lost events", 1)
 }
 
 func TestWithoutInotifyTriggersAreFoundAndReadinessSaysSo(t *testing.T) {
@@ -69,7 +62,7 @@ func TestWithoutInotifyTriggersAreFoundAndReadinessSaysSo(t *testing.T) {
 		taken = append(taken, fd)
 	}
 	a.Launch(t)
-	says(t, a, "cannot watch launcher directories")
+	a.WaitSaid(t, "cannot watch launcher directories", 1)
 	l := neighbour(t, a)
 	t.Logf("found after %v", answered(t, l, found))
 	if code, _, err := a.Get(t.Context(), "/livez"); err != nil || code != http.StatusOK {
@@ -79,7 +72,7 @@ func TestWithoutInotifyTriggersAreFoundAndReadinessSaysSo(t *testing.T) {
 		t.Error("ready without any watch")
 	}
 	release()
-	says(t, a, "watching launcher directories again")
+	a.WaitSaid(t, "watching launcher directories again", 1)
 	node.Eventually(t, soon, a.Ready, "not ready although there is inotify again")
 	t.Logf("and after %v with inotify", answered(t, l, found))
 }
@@ -94,7 +87,7 @@ func TestTheLaunchersDirectoryMayBeRemovedRenamedAndMadeAgain(t *testing.T) {
 		if err := remove(); err != nil {
 			t.Fatal(err)
 		}
-		node.Eventually(t, soon, func() bool { return strings.Count(a.Log(), "the launchers directory is gone") == i+1 }, "it does not say so")
+		a.WaitSaid(t, "the launchers directory is gone", i+1)
 		if err := os.Mkdir(a.LaunchersDir, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +95,7 @@ func TestTheLaunchersDirectoryMayBeRemovedRenamedAndMadeAgain(t *testing.T) {
 		l.Write(t, "vm.json", fmt.Sprintf(`{"version":1,"namespace":"vmgrace-test","name":"again-%d","uid":"uid","gracePeriodSeconds":0}`, i))
 		t.Logf("found after %v", answered(t, l, found))
 		t.Logf("and after %v", answered(t, l, found))
-		node.Eventually(t, soon, func() bool { return strings.Count(a.Log(), "the launchers directory is back") == i+1 }, "it does not say so")
+		a.WaitSaid(t, "the launchers directory is back", i+1)
 	}
 }
 
@@ -123,11 +116,11 @@ func TestTheLaunchersDirectoryMayBeMountedOverAndUnmounted(t *testing.T) {
 	above := inside.LauncherFor(t, "vmgrace-test", "above", "uid")
 	above.Write(t, "vm.json", `{"version":1,"namespace":"vmgrace-test","name":"above","uid":"uid","gracePeriodSeconds":0}`)
 	t.Logf("found after %v", answered(t, above, found))
-	says(t, a, "the launchers directory is another one now")
+	a.WaitSaid(t, "the launchers directory is another one now", 1)
 	t.Logf("and after %v", answered(t, above, found))
 
 	run("umount", a.LaunchersDir)
 	t.Logf("found after %v", answered(t, below, found))
-	node.Eventually(t, soon, func() bool { return strings.Count(a.Log(), "the launchers directory is another one now") == 2 }, "it does not say so")
+	a.WaitSaid(t, "the launchers directory is another one now", 2)
 	t.Logf("and after %v", answered(t, below, found))
 }

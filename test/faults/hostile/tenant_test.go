@@ -26,7 +26,7 @@ var names = []string{"vm.json", "shutdown", "status.json", ".status.json.agent"}
 func (f *field) plant(t *testing.T, put func(path string) error) {
 	t.Helper()
 	for _, name := range names {
-		path := f.attacker.launcher.Path(name)
+		path := f.attacker.Launcher.Path(name)
 		if err := errors.Join(os.RemoveAll(path), put(path)); err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestAHostileLauncherDirectoryHurtsNobodyElse(t *testing.T) {
 		put  func(path string) error
 	}{
 		{"links outside", func(p string) error { return os.Symlink(filepath.Join(f.outside, "vm.json"), p) }},
-		{"links to the bystander", func(p string) error { return os.Symlink(as.launcher.Path("vm.json"), p) }},
+		{"links to the bystander", func(p string) error { return os.Symlink(as.Launcher.Path("vm.json"), p) }},
 		{"links to nothing outside", func(p string) error { return os.Symlink(filepath.Join(f.outside, "new"), p) }},
 		{"links to themselves", func(p string) error { return os.Symlink(filepath.Base(p), p) }},
 		{"FIFOs", func(p string) error { return unix.Mkfifo(p, 0o666) }},
@@ -60,7 +60,7 @@ func TestAHostileLauncherDirectoryHurtsNobodyElse(t *testing.T) {
 		{"1 TiB", func(p string) error { return errors.Join(content("")(p), os.Truncate(p, 1<<40)) }},
 		{"a claim to be the bystander", content(fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q,"gracePeriodSeconds":0}`,
 			as.Namespace, as.Name, as.UID))},
-		{"hard links to the bystander", func(p string) error { return os.Link(as.launcher.Path("vm.json"), p) }},
+		{"hard links to the bystander", func(p string) error { return os.Link(as.Launcher.Path("vm.json"), p) }},
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			f.plant(t, attack.put)
@@ -73,12 +73,12 @@ func TestManyFilesAndStrangeNamesHurtNobody(t *testing.T) {
 	f := newField(t)
 	t.Run("100,000 files", func(t *testing.T) {
 		stop := concurrently(func(i int) bool {
-			path := f.attacker.launcher.Path(fmt.Sprintf("file-%d", i))
+			path := f.attacker.Launcher.Path(fmt.Sprintf("file-%d", i))
 			return os.WriteFile(path, nil, 0o600) == nil && i < 100_000
 		})
 		f.endures(t)
 		for i := stop(); i < 100_000; i++ {
-			if err := os.WriteFile(f.attacker.launcher.Path(fmt.Sprintf("file-%d", i)), nil, 0o600); err != nil {
+			if err := os.WriteFile(f.attacker.Launcher.Path(fmt.Sprintf("file-%d", i)), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -143,7 +143,7 @@ func storm(t *testing.T, l *node.Launcher, name string, contents ...string) (sto
 
 func TestARenameStormHurtsNobodyElse(t *testing.T) {
 	f := newField(t)
-	l := f.attacker.launcher
+	l := f.attacker.Launcher
 	mine := fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":`, l.Namespace, l.Name)
 	for _, attack := range []struct {
 		name     string
@@ -161,11 +161,11 @@ func TestARenameStormHurtsNobodyElse(t *testing.T) {
 		})
 	}
 	t.Run("a neighbour with a VM", func(t *testing.T) {
-		v := guarded(t, f.a, f.n, 0)
+		v := f.a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=0")
 		stop := storm(t, l, "shutdown", "")
 		defer stop()
 		lateness := node.Lateness(t)
-		from := v.signal(t)
+		from := v.SignalShim(t)
 		v.WaitGone(t, soon)
 		machine := lateness()
 		s, ok := v.Terminated()
@@ -178,17 +178,17 @@ func TestARenameStormHurtsNobodyElse(t *testing.T) {
 func TestADirectorySwappedForALinkAllTheTimeLeadsToNobodyElse(t *testing.T) {
 	f := newField(t)
 	link := filepath.Join(f.a.LaunchersDir, "link")
-	if err := os.Symlink(filepath.Base(f.bystander.launcher.Dir), link); err != nil {
+	if err := os.Symlink(filepath.Base(f.bystander.Launcher.Dir), link); err != nil {
 		t.Fatal(err)
 	}
-	f.attacker.launcher.Touch(t)
+	f.attacker.Launcher.Touch(t)
 	stop := concurrently(func(int) bool {
-		return unix.Renameat2(unix.AT_FDCWD, f.attacker.launcher.Dir, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE) == nil
+		return unix.Renameat2(unix.AT_FDCWD, f.attacker.Launcher.Dir, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE) == nil
 	})
 	f.endures(t)
 	t.Logf("%d swaps", stop())
-	f.bystander.signal(t)
-	node.Eventually(t, soon, func() bool { return f.bystander.launcher.Status().Deadline != "" }, "the bystander's own shutdown does not begin")
+	f.bystander.SignalShim(t)
+	node.Eventually(t, soon, func() bool { return f.bystander.Launcher.Status().Deadline != "" }, "the bystander's own shutdown does not begin")
 }
 
 // TestHoldALock is the stranger of the test below: it keeps a POSIX lock on
@@ -252,12 +252,12 @@ func (s stranger) says(t *testing.T, want string) {
 
 func TestALockOfAStrangerConcernsThatVMOnlyAndTheStrangerIsLeftAlone(t *testing.T) {
 	f := newField(t)
-	second := guarded(t, f.a, f.n, 1)
+	second := f.a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=1")
 	var held []stranger
-	for _, v := range []vm{f.attacker, second} {
-		v.launcher.Write(t, "new", fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q,"gracePeriodSeconds":1}`, v.Namespace, v.Name, v.UID))
-		held = append(held, newStranger(t, v.launcher.Path("new")))
-		if err := os.Rename(v.launcher.Path("new"), v.launcher.Path("vm.json")); err != nil {
+	for _, v := range []*node.VM{f.attacker, second} {
+		v.Launcher.Write(t, "new", fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q,"gracePeriodSeconds":1}`, v.Namespace, v.Name, v.UID))
+		held = append(held, newStranger(t, v.Launcher.Path("new")))
+		if err := os.Rename(v.Launcher.Path("new"), v.Launcher.Path("vm.json")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -265,7 +265,7 @@ func TestALockOfAStrangerConcernsThatVMOnlyAndTheStrangerIsLeftAlone(t *testing.
 		s, ok := f.a.StatusOf(t, f.attacker.Guest)
 		return ok && s.GracePeriodSeconds == 1
 	}, "the new vm.json is not taken over")
-	f.attacker.shim.Kill()
+	f.attacker.Shim.Kill()
 	node.Never(t, 2*time.Second, f.attacker.Gone, "the VM ended although its vm.json is locked")
 
 	// One lets go: a dead shim, as far as anybody can see, of that VM alone.
@@ -274,12 +274,12 @@ func TestALockOfAStrangerConcernsThatVMOnlyAndTheStrangerIsLeftAlone(t *testing.
 	}
 	held[0].says(t, "released")
 	f.attacker.WaitGone(t, soon)
-	f.attacker.stopped(t, "LauncherDied", "Forced")
+	f.attacker.WaitStopped(t, "LauncherDied", "Forced")
 
 	// The other holds on through a whole shutdown.
-	second.launcher.Touch(t)
+	second.Launcher.Touch(t)
 	second.WaitGone(t, soon)
-	second.stopped(t, "LauncherSignal", "Forced")
+	second.WaitStopped(t, "LauncherSignal", "Forced")
 	f.untouched(t)
 	for _, s := range held {
 		if err := s.Process.Signal(unix.Signal(0)); err != nil {
@@ -298,14 +298,14 @@ func TestAPidOfAStrangersProcessIsTheShimsBusinessOnly(t *testing.T) {
 			if err := os.WriteFile(pidFile, []byte(fmt.Sprint(pid)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			v := vm{g, l, l.Shim(t, "--grace-period=1", "--pid-file="+pidFile)}
+			v := &node.VM{Guest: g, Agent: f.a, Launcher: l, Shim: l.Shim(t, "--grace-period=1", "--pid-file="+pidFile)}
 			node.Eventually(t, soon, func() bool { s, ok := f.a.StatusOf(t, g); return ok && s.UID == v.UID }, "not guarded")
-			v.signal(t)
+			v.SignalShim(t)
 			v.WaitGone(t, soon) // its own QEMU, by what libvirt says
-			v.stopped(t, "LauncherSignal", "Forced")
+			v.WaitStopped(t, "LauncherSignal", "Forced")
 			f.untouched(t)
-			if !v.shim.Running() || !f.n.Libvirtd().Running() {
-				t.Errorf("the shim watches on: %v; libvirtd runs: %v", v.shim.Running(), f.n.Libvirtd().Running())
+			if !v.Shim.Running() || !f.n.Libvirtd().Running() {
+				t.Errorf("the shim watches on: %v; libvirtd runs: %v", v.Shim.Running(), f.n.Libvirtd().Running())
 			}
 		})
 	}

@@ -1,0 +1,117 @@
+package node
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// VM is a guest with its launcher directory and its shim, and the agent that
+// is to guard it.
+type VM struct {
+	*Guest
+	Agent    *Agent
+	Launcher *Launcher
+	Shim     *Process // nil where the VM has none
+}
+
+// Guarded boots a guest with a shim and waits until the agent guards it.
+// shimArgs come after the guest's --pid and may repeat it.
+func (a *Agent) Guarded(t T, s Spec, shimArgs ...string) *VM {
+	t.Helper()
+	v := a.VM(t, a.node.Boot(t, s), shimArgs...)
+	v.WaitGuarded(t)
+	return v
+}
+
+// VM gives a guest a launcher directory and a shim, and waits for nothing.
+// shimArgs are as for Guarded.
+func (a *Agent) VM(t T, g *Guest, shimArgs ...string) *VM {
+	t.Helper()
+	l := a.Launcher(t, g)
+	return &VM{g, a, l, l.Shim(t, append([]string{fmt.Sprintf("--pid=%d", g.PID)}, shimArgs...)...)}
+}
+
+// WaitRegistered waits until the shim has written its vm.json.
+func (v *VM) WaitRegistered(t T) {
+	t.Helper()
+	Eventually(t, patience, func() bool { return v.Launcher.Has("vm.json") }, "the shim of %s does not register", v.Domain)
+}
+
+// WaitGuarded waits until the VM at rest is on record, with its UID.
+func (v *VM) WaitGuarded(t T) {
+	t.Helper()
+	Eventually(t, patience, func() bool {
+		s, ok := v.Agent.StatusOf(t, v.Guest)
+		return ok && s.UID == v.UID && v.Launcher.Status().Phase == "Running"
+	}, "%s is not guarded", v.Domain)
+}
+
+// SignalShim sends SIGTERM to the shim, as kubelet does, and returns when.
+func (v *VM) SignalShim(t T) time.Time {
+	t.Helper()
+	now := time.Now()
+	if err := v.Shim.Signal(unix.SIGTERM); err != nil {
+		t.Fatalf("SIGTERM to the shim of %s: %v", v.Domain, err)
+	}
+	return now
+}
+
+// WaitBegun waits until the shutdown has begun and returns its deadline as
+// status.json says it.
+func (v *VM) WaitBegun(t T) (deadline string) {
+	t.Helper()
+	Eventually(t, patience, func() bool { return v.Launcher.Status().Deadline != "" }, "the shutdown of %s does not begin", v.Domain)
+	return v.Launcher.Status().Deadline
+}
+
+// WaitTerminated waits for the end of QEMU and fails where its SIGTERM came
+// before a time, or more than slack after it.
+func (v *VM) WaitTerminated(t T, at time.Time, slack time.Duration) {
+	t.Helper()
+	v.WaitGone(t, time.Until(at)+patience)
+	s, ok := v.Terminated()
+	if !ok {
+		t.Fatalf("QEMU of %s did not log a signal:\n%s", v.Domain, v.QEMULog())
+	}
+	if late := s.At.Sub(at); late < 0 || late > slack {
+		t.Fatalf("%s: SIGTERM %v after the deadline (by %s), want 0 to %v", v.Domain, late, s.Process, slack)
+	}
+}
+
+// WaitOutcome waits until the launcher directory says Stopped and has no
+// trigger any more, and fails where the cause or the outcome is another.
+func (v *VM) WaitOutcome(t T, cause, outcome string) {
+	t.Helper()
+	s := v.Launcher.WaitStopped(t, 2*patience)
+	if s.Cause != cause || s.Outcome != outcome || s.UID != v.UID {
+		t.Fatalf("status.json of %s: %+v; want cause %s, outcome %s", v.Domain, s, cause, outcome)
+	}
+	Eventually(t, patience, func() bool { return !v.Launcher.Has("shutdown") }, "the trigger of %s is still there", v.Domain)
+}
+
+// WaitStopped is WaitOutcome, and waits for the end of the VM's record too.
+func (v *VM) WaitStopped(t T, cause, outcome string) {
+	t.Helper()
+	v.WaitOutcome(t, cause, outcome)
+	Eventually(t, patience, func() bool { _, ok := v.Agent.StatusOf(t, v.Guest); return !ok }, "the record of %s is still there", v.Domain)
+}
+
+// WaitExit waits for the end of the shim and fails where its status is another.
+func (v *VM) WaitExit(t T, want int) {
+	t.Helper()
+	if code, ok := v.Shim.Exited(patience); !ok || code != want {
+		t.Fatalf("shim of %s: exit status %d (ended: %v), want %d\n%s", v.Domain, code, ok, want, v.Shim.Log())
+	}
+}
+
+// WallTime parses a time of status.json.
+func WallTime(t T, text string) time.Time {
+	t.Helper()
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return at
+}
