@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -178,6 +179,7 @@ func (k *keeper) tell() {
 	wait, done := k.dirTurn.take()
 	k.worker(func(ctx context.Context) func() {
 		defer done()
+		runtime.Gosched() // what is asked of the hypervisor goes first
 		if !wait(ctx) {
 			return func() {}
 		}

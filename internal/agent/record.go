@@ -66,12 +66,12 @@ func (k *keeper) begin(d grace.Decision, now grace.Mono) {
 	wall := k.cfg.Clock.Wall()
 	wall = wall.Add(-k.now().Sub(d.When))
 	k.change(k.rec.Begin(d.Cause, d.When, now, wall, k.cfg.Policy.DryRun))
-	s := k.rec.Shutdown
-	k.log.Info("shutdown begins", "rule", d.Rule, "cause", s.Cause, "gracePeriod", k.rec.Period.Length,
-		"source", k.rec.Period.Source, "deadline", s.DeadlineAt)
 	if k.cfg.Expect != nil && !k.cfg.Policy.DryRun {
 		k.cfg.Expect(k.domain)
 	}
+	s := k.rec.Shutdown
+	k.log.Info("shutdown begins", "rule", d.Rule, "cause", s.Cause, "gracePeriod", k.rec.Period.Length,
+		"source", k.rec.Period.Source, "deadline", s.DeadlineAt)
 	if k.cfg.Policy.DryRun {
 		k.log.Info("dry run: would ask the guest to shut down now, and destroy it at its deadline", "deadline", s.DeadlineAt)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/vmgrace/vmgrace/pkg/durable"
@@ -37,6 +38,7 @@ type Store struct {
 	mu     sync.RWMutex
 	closed bool
 	lost   bool // see ErrLost
+	held   held
 }
 
 // Open takes the state directory dir, creates it (mode 0700) where it is
@@ -125,6 +127,7 @@ func (s *Store) Put(rec grace.Record) error {
 		return fmt.Errorf("record of %.80q: %w", rec.Domain(), err)
 	}
 	return s.write("put", func() error {
+		s.held.hold(filepath.Join(s.dir, rec.Domain()+extension))
 		return s.disk.WriteFile(s.dir, rec.Domain()+extension, data, 0o600)
 	})
 }
@@ -164,6 +167,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
+	s.held.free()
 	if err := s.lock.Close(); err != nil {
 		return fmt.Errorf("unlock state directory %s: %w", s.dir, err)
 	}
