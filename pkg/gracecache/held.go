@@ -10,7 +10,7 @@ import (
 // holdTime is longer than anybody waits for a write, and what comes of it.
 const holdTime = time.Second
 
-// maxHeld bounds the descriptors that this takes.
+// maxHeld bounds the descriptors that this takes, more or less.
 const maxHeld = 64
 
 // held keeps files that are replaced from being freed while somebody waits for
@@ -25,14 +25,17 @@ type held struct {
 // hold keeps the file at path, if there is one, for a while.
 func (h *held) hold(path string) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.files) >= maxHeld {
+	full := len(h.files) >= maxHeld
+	h.mu.Unlock()
+	if full {
 		return
 	}
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return // a first record, or the write will say what is wrong
 	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.files = append(h.files, fd); len(h.files) == 1 {
 		h.timer = time.AfterFunc(holdTime, h.free)
 	}
