@@ -14,8 +14,10 @@ import (
 const (
 	identifyPatience = 2 * time.Second
 	identifyRetry    = 200 * time.Millisecond
-	// libvirt keeps a domain whose QEMU is gone for a while (9.0: 1.6 s).
+	// libvirt keeps a domain whose QEMU is gone for a while (9.0: 1.6 s), and tells
+	// when it has let go of it.
 	leavePatience = time.Minute
+	leaveRetry    = time.Second
 )
 
 // hear turns hints into looks.
@@ -100,7 +102,11 @@ func (k *keeper) domainSeen(d hypervisor.Domain) {
 		k.obs.Power = d.Power
 		return
 	case !k.obs.Recorded && !k.adoptable(d):
-		k.probeAt = k.now().Add(identifyRetry)
+		retry := identifyRetry
+		if d.Instance.UUID == k.before.UUID {
+			retry = leaveRetry // asking for it keeps libvirt from its work
+		}
+		k.probeAt = k.now().Add(retry)
 		return
 	}
 	k.obs.Domain, k.obs.Instance = grace.DomainPresent, d.Instance

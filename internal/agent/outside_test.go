@@ -291,3 +291,16 @@ func TestWhatNoEventHasToldIsSeenByTheNextList(t *testing.T) {
 		}
 	})
 }
+
+func TestADomainThatLibvirtLetsGoOfIsNotAskedForAllTheTime(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain, Lingers: 5 * second}, "0")
+		r.trigger(domain)
+		before := r.hv.Count(fake.OpGet, domain)
+		r.after(5 * second)
+		if n := r.hv.Count(fake.OpGet, domain) - before; n > 10 {
+			t.Errorf("it was asked for %d times in 5 s", n)
+		}
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+	})
+}

@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 const ahead = 6 * time.Second
 
 // salvo is what a round of row c saw, in seconds from the deadline.
-type salvo struct{ first, last, gone []float64 }
+type salvo struct{ first, last, gone, vanished []float64 }
 
 // deaf is row c: guests that hear nothing have one deadline. When a SIGTERM
 // came is what QEMU's log says, to the microsecond.
@@ -35,6 +37,7 @@ func deaf(b *bench) []figure {
 		line("first SIGTERM after it", "≥ 0", ours.first, floor.first, virsh.first),
 		line("last SIGTERM after it", "≤ 50 ms, ≤ 0.1 × virsh", ours.last, floor.last, virsh.last),
 		line("last QEMU gone", "≤ 1.2 × floor", ours.gone, floor.gone, virsh.gone),
+		line("last domain gone from libvirt", "≤ 1.2 × floor", ours.vanished, floor.vanished, virsh.vanished),
 	}
 }
 
@@ -46,6 +49,7 @@ func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, ti
 		guests := b.firmware(b.guests)
 		// In this order: the wall clock's deadline must not be the later one.
 		wall, deadline := time.Now().Add(ahead), b.now().Add(ahead)
+		vanished := b.vanish(guests)
 		kill(b, guests, deadline, wall)
 		var first, last, gone time.Duration
 		for i, g := range guests {
@@ -61,7 +65,43 @@ func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, ti
 			first, last = min(first, after), max(last, after)
 		}
 		s.first, s.last, s.gone = append(s.first, first.Seconds()), append(s.last, last.Seconds()), append(s.gone, gone.Seconds())
+		s.vanished = append(s.vanished, b.receive(vanished).Sub(wall).Seconds())
 	})
+}
+
+// vanish tells when libvirt has let go of the last of the domains: their status
+// files go then.
+func (b *bench) vanish(guests []*node.Guest) <-chan time.Time {
+	gone := make(chan time.Time, 1)
+	go func() {
+		for _, g := range guests {
+			path := filepath.Join(b.node().RunDir(), g.Domain+".xml")
+			for {
+				if _, err := os.Lstat(path); err != nil {
+					break
+				}
+				select {
+				case <-b.Context().Done():
+					return
+				case <-time.After(2 * time.Millisecond):
+				}
+			}
+		}
+		gone <- time.Now()
+	}()
+	return gone
+}
+
+func (b *bench) receive(at <-chan time.Time) time.Time {
+	b.Helper()
+	select {
+	case when := <-at:
+		return when
+	case <-b.Context().Done():
+	case <-time.After(time.Minute):
+	}
+	b.Fatalf("domains that have no QEMU any more are still there")
+	return time.Time{}
 }
 
 // agentKills gives the agent a record of each guest, in mid-grace.
