@@ -2,7 +2,11 @@ package faults
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +66,22 @@ func unready(t *testing.T, a *node.Agent) {
 		code, body, err := a.Get(context.Background(), "/readyz")
 		return err == nil && code == http.StatusServiceUnavailable && strings.Contains(body, "a record cannot be written")
 	}, "/readyz does not say that a record cannot be written")
+}
+
+// freed waits until the agent has let go of records that were replaced: they
+// would make place on a full disk later, and keep it from becoming read-only.
+func freed(t *testing.T, a *node.Agent) {
+	t.Helper()
+	node.Eventually(t, soon, func() bool {
+		fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", a.PID()))
+		if err != nil || len(fds) == 0 {
+			t.Fatalf("cannot see what the agent has open: %v", err)
+		}
+		return !slices.ContainsFunc(fds, func(fd string) bool {
+			target, _ := os.Readlink(fd) // it may be closed by now
+			return strings.HasSuffix(target, ".json (deleted)")
+		})
+	}, "the agent keeps files that were replaced")
 }
 
 // persisted waits until the deadline that was told to the guest's launcher is
@@ -132,6 +152,7 @@ func TestAnAgentRestartedOnABadDiskGoesOnFromWhatIsThere(t *testing.T) {
 			resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
 			ending.SignalShim(t)
 			deadline := ending.WaitBegun(t)
+			freed(t, a)
 			inside(t, n, d.spoil, a.StateDir)
 			// when
 			a.Kill()
