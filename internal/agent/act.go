@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -153,6 +154,7 @@ func (k *keeper) signal(account *grace.Call, s unix.Signal, now grace.Mono) {
 		k.log.Error("cannot signal QEMU", "signal", unix.SignalName(s), "pid", k.rec.Instance.PID, "err", err)
 		return
 	}
+	runtime.Gosched() // others whose deadline this is are signalled before any of this is told
 	k.forced("signal", now)
 	log := k.log.With("signal", unix.SignalName(s), "pid", k.rec.Instance.PID, "afterDeadline", now.Sub(k.rec.Shutdown.Deadline))
 	if account.Tries == 1 {

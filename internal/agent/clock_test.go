@@ -37,3 +37,16 @@ func TestTheShownDeadlineIsNeverLaterThanTheOneThatCounts(t *testing.T) {
 		}
 	})
 }
+
+func TestASleepThatEndsLateIsStillInTime(t *testing.T) {
+	for _, wait := range []time.Duration{time.Microsecond, 40 * time.Millisecond, time.Second, 30 * time.Second, 10 * time.Minute, 24 * time.Hour} {
+		left, sleeps := wait, 0
+		for ; left > 0; sleeps++ {
+			nap := firstSleep(left)
+			left -= nap + min(nap/1000, 100*time.Millisecond) // as late as Linux may be
+		}
+		if -left > 50*time.Microsecond || sleeps > 3 {
+			t.Errorf("after %v: %v late, in %d sleeps", wait, -left, sleeps)
+		}
+	}
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -179,7 +178,6 @@ func (k *keeper) tell() {
 	wait, done := k.dirTurn.take()
 	k.worker(func(ctx context.Context) func() {
 		defer done()
-		runtime.Gosched() // what is asked of the hypervisor goes first
 		if !wait(ctx) {
 			return func() {}
 		}

@@ -158,7 +158,7 @@ func TestRightsThatAreTakenAwayAndGivenBack(t *testing.T) {
 	r.must("DELETE", r.vmiPath("gone"), "")
 	r.eventually(func() bool { _, err := r.fate("vm", v); return err != nil }, "the rights are still there")
 	r.proxy.cut() // an open watch goes on without rights
-	r.eventually(func() bool { return !r.Up() }, "it is not noticed that the rights are gone")
+	r.eventually(func() bool { return !r.Up() && strings.Contains(r.logged(), "level=WARN") }, "it is not noticed that the rights are gone")
 	r.wantFate("vm", v, grace.FateUnknown)
 	r.wantFate("gone", gone, grace.FateUnknown)
 	r.sees("vm", v)

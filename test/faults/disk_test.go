@@ -109,6 +109,7 @@ func TestADiskThatFailsBeforeTheShutdownCostsNothing(t *testing.T) {
 			a := agentOn(t, n, d).Start(t)
 			short := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=6")
 			long := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=15")
+			freed(t, a)
 			inside(t, n, d.spoil, a.StateDir)
 			// when
 			fromShort := short.SignalShim(t)

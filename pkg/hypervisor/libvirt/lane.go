@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// idleTime is how long a connection that nobody uses stays open: longer than
-	// the agent waits between two lists. libvirtd pings each every 5 s.
+	// idleTime is how long a connection that nobody uses stays open: libvirtd
+	// pings each every 5 s, which wakes the agent.
 	idleTime = 15 * time.Second
 	// openPause is how long a call waits for a connection before it opens one:
 	// most calls take a millisecond. Behind one that hangs, everybody waits so

@@ -196,24 +196,23 @@ func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map
 // themselves, and asks only about the others.
 func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[string]view, error) {
 	if d.run.path == "" {
-		return active(c, 0, ours, func(_ string, dom *libvirt.Domain) (view, error) { return d.see(dom) })
+		return active(c, 0, ours, d.see) // the XML of each is needed
 	}
-	usual, err := active(c, libvirt.CONNECT_LIST_DOMAINS_RUNNING|libvirt.CONNECT_LIST_DOMAINS_TRANSIENT, ours,
-		func(_ string, dom *libvirt.Domain) (string, error) { return uuidOf(dom) })
+	usual, err := active(c, libvirt.CONNECT_LIST_DOMAINS_RUNNING|libvirt.CONNECT_LIST_DOMAINS_TRANSIENT, ours, listed)
 	if err != nil {
 		return nil, err
 	}
-	return active(c, 0, ours, func(name string, dom *libvirt.Domain) (view, error) {
-		uuid, err := uuidOf(dom)
-		if err == nil && usual[name] == uuid {
-			return view{name: name, uuid: uuid, power: hypervisor.PowerOn}, nil
+	return active(c, 0, ours, func(dom *libvirt.Domain) (view, error) {
+		v, err := listed(dom)
+		if err == nil && usual[v.name] == v {
+			return v, nil
 		}
 		return d.see(dom)
 	})
 }
 
 // active sees the domains of ours that are active and on a list of libvirt's.
-func active[T any](c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours func(name string) bool, see func(string, *libvirt.Domain) (T, error)) (map[string]T, error) {
+func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours func(name string) bool, see func(*libvirt.Domain) (view, error)) (map[string]view, error) {
 	doms, err := c.ListAllDomains(libvirt.CONNECT_LIST_DOMAINS_ACTIVE | list)
 	if err != nil {
 		return nil, plain(err)
@@ -223,7 +222,7 @@ func active[T any](c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, 
 			_ = doms[i].Free() // gives memory back, no more
 		}
 	}()
-	seen := make(map[string]T, len(doms))
+	seen := make(map[string]view, len(doms))
 	for i := range doms {
 		name, err := doms[i].GetName()
 		if err != nil {
@@ -232,7 +231,7 @@ func active[T any](c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, 
 		if !ours(name) {
 			continue
 		}
-		v, err := see(name, &doms[i])
+		v, err := see(&doms[i])
 		if errors.Is(err, hypervisor.ErrNotFound) {
 			continue // ended in the meantime
 		}
@@ -244,11 +243,14 @@ func active[T any](c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, 
 	return seen, nil
 }
 
-// uuidOf asks nobody: a list says it.
-func uuidOf(dom *libvirt.Domain) (string, error) {
-	uuid, err := dom.GetUUIDString()
-	if err != nil {
-		return "", plain(err)
+// listed is what a list says of a domain that runs. It asks nobody.
+func listed(dom *libvirt.Domain) (v view, err error) {
+	if v.name, err = dom.GetName(); err != nil {
+		return v, plain(err)
 	}
-	return uuid, nil
+	if v.uuid, err = dom.GetUUIDString(); err != nil {
+		return v, plain(err)
+	}
+	v.power = hypervisor.PowerOn
+	return v, nil
 }

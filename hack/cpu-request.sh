@@ -1,0 +1,33 @@
+#!/bin/sh
+# How late a deadline's sleep ends on a busy node, by the CPU that the
+# DaemonSet requests: beside two containers for each core that request one CPU
+# and want all of it. Needs root and bin/floor (make bench builds it).
+set -eu
+cd "$(dirname "$0")/.."
+
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+	top=/sys/fs/cgroup
+	echo +cpu >$top/cgroup.subtree_control
+	request() { echo $((1 + ($2 * 1024 / 1000 - 2) * 9999 / 262142)) >"$1/cpu.weight"; }
+else
+	top=/sys/fs/cgroup/cpu
+	request() { echo $(($2 * 1024 / 1000)) >"$1/cpu.shares"; }
+fi
+top=$top/vmgrace-cpu-request
+join='echo $$ >"$0/cgroup.procs" && exec "$@"'
+
+mkdir "$top" "$top-agent"
+trap 'kill $busy; wait; sleep 0.2; rmdir "$top"-* "$top"' EXIT
+busy=
+for i in $(seq $((2 * $(nproc)))); do
+	mkdir "$top-$i"
+	request "$top-$i" 1000
+	sh -c "$join" "$top-$i" sh -c 'while :; do :; done' &
+	busy="$busy $!"
+done
+for milli in 20 50 100 250; do
+	request "$top-agent" $milli
+	sh -c "$join" "$top-agent" bin/floor timers 500 20000000000 | sort -n | awk -v request=$milli '
+		{ late[NR] = $1 / 1e6 }
+		END { printf "request %3d m: late p50 %6.2f ms, p99 %6.2f ms, max %6.2f ms\n", request, late[int(NR/2)], late[int(NR*0.99)], late[NR] }'
+done
