@@ -24,7 +24,7 @@ func (b *bench) sigterms() *sigterms {
 	b.Helper()
 	s := &sigterms{dir: fmt.Sprintf("/sys/kernel/tracing/instances/vmgrace-bench-%d", os.Getpid())}
 	if err := os.Mkdir(s.dir, 0o700); err != nil {
-		b.Fatalf("the kernel's trace is needed (mount -t tracefs tracefs /sys/kernel/tracing): %v", err)
+		b.Fatalf("the kernel's trace is needed (mount tracefs at /sys/kernel/tracing): %v", err)
 	}
 	b.Cleanup(func() { b.must(os.Remove(s.dir)) })
 	for _, set := range [][2]string{
