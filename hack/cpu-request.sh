@@ -16,9 +16,9 @@ fi
 top=$top/vmgrace-cpu-request
 join='echo $$ >"$0/cgroup.procs" && exec "$@"'
 
-mkdir "$top" "$top-agent"
-trap 'kill $busy; wait; sleep 0.2; rmdir "$top"-* "$top"' EXIT
 busy=
+mkdir "$top" "$top-agent"
+trap 'kill $busy || :; wait; sleep 0.2; rmdir "$top"-* "$top"' EXIT
 for i in $(seq $((2 * $(nproc)))); do
 	mkdir "$top-$i"
 	request "$top-$i" 1000
