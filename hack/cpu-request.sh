@@ -1,9 +1,10 @@
 #!/bin/sh
 # How late a deadline's sleep ends on a busy node, by the CPU that the
 # DaemonSet requests: beside two containers for each core that request one CPU
-# and want all of it. Needs root and bin/floor (make bench builds it).
+# and want all of it. Needs root.
 set -eu
 cd "$(dirname "$0")/.."
+[ -x bin/floor ] || { echo "bin/floor is missing: CGO_ENABLED=0 go build -o bin/floor ./test/bench/floor" >&2; exit 1; }
 
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
 	top=/sys/fs/cgroup
@@ -18,7 +19,8 @@ join='echo $$ >"$0/cgroup.procs" && exec "$@"'
 
 busy=
 mkdir "$top" "$top-agent"
-trap 'kill $busy || :; wait; sleep 0.2; rmdir "$top"-* "$top"' EXIT
+trap 'exit 1' INT TERM # sh does not come to EXIT by itself then
+trap 'kill $busy || :; wait; rmdir "$top"-* "$top"' EXIT
 for i in $(seq $((2 * $(nproc)))); do
 	mkdir "$top-$i"
 	request "$top-$i" 1000
@@ -29,5 +31,6 @@ for milli in 20 50 100 250; do
 	request "$top-agent" $milli
 	sh -c "$join" "$top-agent" bin/floor timers 500 20000000000 | sort -n | awk -v request=$milli '
 		{ late[NR] = $1 / 1e6 }
-		END { printf "request %3d m: late p50 %6.2f ms, p99 %6.2f ms, max %6.2f ms\n", request, late[int(NR/2)], late[int(NR*0.99)], late[NR] }'
+		END { if (NR != 500) exit 1
+			printf "request %3d m: late p50 %6.2f ms, p99 %6.2f ms, max %6.2f ms\n", request, late[int(NR/2)], late[int(NR*0.99)], late[NR] }'
 done

@@ -50,3 +50,16 @@ func TestASleepThatEndsLateIsStillInTime(t *testing.T) {
 		}
 	}
 }
+
+func TestTheLastSleepBeforeADeadlineIsAShortOne(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "600")
+		r.after(7 * second)
+		deadline := time.Since(r.start) + 600*second
+		r.trigger(domain)
+		r.after(deadline - time.Since(r.start) - 5*time.Millisecond)
+		if woke := time.Duration(r.woke.Load()); deadline-woke > 50*time.Millisecond {
+			t.Errorf("asleep since %v before the deadline", deadline-woke)
+		}
+	})
+}

@@ -239,7 +239,7 @@ func (k *keeper) sleep(until, now grace.Mono) {
 		return
 	}
 	wait := max(until.Sub(now), 0)
-	if k.rec.ShuttingDown() {
+	if k.rec.ShuttingDown() { // nobody at rest is woken for milliseconds
 		wait = firstSleep(wait)
 	}
 	k.timer.Reset(wait)

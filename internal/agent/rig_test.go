@@ -31,6 +31,7 @@ type rig struct {
 	agent  *Agent
 	log    slog.Handler
 	start  time.Time
+	woke   atomic.Int64 // when the clock was last read, since start
 	wall   atomic.Int64 // by how much the wall clock was set
 	pause  atomic.Int64 // how long the process is held up before it reads that
 	stop   func()
@@ -58,7 +59,11 @@ func inBubble(t *testing.T, test func(*rig)) {
 }
 
 // Now is a monotonic clock that is an hour old at the start of the bubble.
-func (r *rig) Now() grace.Mono { return grace.Mono(time.Hour + time.Since(r.start)) }
+func (r *rig) Now() grace.Mono {
+	since := time.Since(r.start)
+	r.woke.Store(int64(since))
+	return grace.Mono(time.Hour + since)
+}
 
 func (r *rig) Wall() time.Time {
 	time.Sleep(time.Duration(r.pause.Load()))

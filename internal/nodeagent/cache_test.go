@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -65,10 +66,11 @@ func TestAStateDirectoryThatGoesIsTakenAgainAndTheRecordsCalledFor(t *testing.T)
 			}()
 			// Given: it is kept.
 			ctx, cancel := context.WithCancel(t.Context())
-			called, counted := make(chan struct{}, 10), make(chan struct{}, 10)
+			called := make(chan struct{}, 10)
+			var counted atomic.Int32
 			ended := make(chan error)
 			go func() {
-				ended <- keepCache(ctx, dir, store, func() { called <- struct{}{} }, func() { counted <- struct{}{} }, slog.New(slog.DiscardHandler))
+				ended <- keepCache(ctx, dir, store, func() { called <- struct{}{} }, func() { counted.Add(1) }, slog.New(slog.DiscardHandler))
 			}()
 			for range 3 { // from the second time on it is another directory
 				// When it goes.
@@ -84,7 +86,6 @@ func TestAStateDirectoryThatGoesIsTakenAgainAndTheRecordsCalledFor(t *testing.T)
 					case <-late:
 						t.Fatal("the directory is not taken, or nobody has called for the records")
 					}
-					<-counted
 					_, err := os.Stat(dir + "/.lock")
 					taken = err == nil
 				}
@@ -93,6 +94,9 @@ func TestAStateDirectoryThatGoesIsTakenAgainAndTheRecordsCalledFor(t *testing.T)
 			cancel()
 			if err := <-ended; err != nil {
 				t.Error(err)
+			}
+			if n := counted.Load(); n < 3 {
+				t.Errorf("counted %d of 3 losses", n)
 			}
 		})
 	}

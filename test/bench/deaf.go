@@ -68,31 +68,29 @@ func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, ti
 		first, last := trace.sent(b, guests)
 		s.first, s.last = append(s.first, first.Sub(deadline).Seconds()), append(s.last, last.Sub(deadline).Seconds())
 		s.heard, s.gone = append(s.heard, heard.Seconds()), append(s.gone, gone.Seconds())
-		select {
-		case at := <-vanished:
-			s.vanished = append(s.vanished, at.Sub(wall).Seconds())
-		case <-time.After(time.Minute):
+		at, ok := <-vanished
+		if !ok {
 			b.Fatalf("domains that have no QEMU any more are still there")
 		}
+		s.vanished = append(s.vanished, at.Sub(wall).Seconds())
 	})
 }
 
 // vanish tells when libvirt has let go of the last of the domains: their status
-// files go then.
+// files go then. It is closed without an answer after two minutes.
 func (b *bench) vanish(guests []*node.Guest) <-chan time.Time {
-	gone := make(chan time.Time, 1)
-	left := func() bool {
-		return slices.ContainsFunc(guests, func(g *node.Guest) bool {
-			_, err := os.Lstat(filepath.Join(b.node().RunDir(), g.Domain+".xml"))
-			return !errors.Is(err, fs.ErrNotExist)
-		})
+	last := make(chan time.Time, 1)
+	there := func(g *node.Guest) bool {
+		_, err := os.Lstat(filepath.Join(b.node().RunDir(), g.Domain+".xml"))
+		return !errors.Is(err, fs.ErrNotExist)
 	}
 	go func() {
-		if node.Poll(b.Context(), 10*time.Minute, func() bool { return !left() }) {
-			gone <- time.Now()
+		defer close(last)
+		if node.Poll(b.Context(), 2*time.Minute, func() bool { return !slices.ContainsFunc(guests, there) }) {
+			last <- time.Now()
 		}
 	}()
-	return gone
+	return last
 }
 
 // agentKills gives the agent a record of each guest, in mid-grace.
