@@ -56,17 +56,21 @@ func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, ti
 		wall, deadline := time.Now().Add(ahead), b.now().Add(ahead)
 		vanished := b.vanish(guests)
 		kill(b, guests, deadline, wall)
-		var heard, gone time.Duration
+		var last time.Time
 		for _, g := range guests {
-			gone = max(gone, g.WaitGone(b, time.Minute).Sub(wall))
+			last = g.WaitGone(b, time.Minute) // nothing else meanwhile: it says when it came back
+		}
+		gone := last.Sub(wall)
+		var heard time.Duration
+		for _, g := range guests {
 			sent, ok := g.Terminated()
 			if !ok {
 				b.Fatalf("%s was not ended by SIGTERM: %s", g.Domain, g.QEMULog())
 			}
 			heard = max(heard, sent.At.Sub(wall))
 		}
-		first, last := trace.sent(b, guests)
-		s.first, s.last = append(s.first, first.Sub(deadline).Seconds()), append(s.last, last.Sub(deadline).Seconds())
+		begin, end := trace.sent(b, guests)
+		s.first, s.last = append(s.first, begin.Sub(deadline).Seconds()), append(s.last, end.Sub(deadline).Seconds())
 		s.heard, s.gone = append(s.heard, heard.Seconds()), append(s.gone, gone.Seconds())
 		at, ok := <-vanished
 		if !ok {
@@ -110,9 +114,6 @@ func (b *bench) agentKills(guests []*node.Guest, deadline grace.Mono, wall time.
 	}
 	agent.Start(b)
 	b.early(deadline)
-	for _, g := range guests {
-		g.WaitGone(b, time.Minute)
-	}
 }
 
 func (b *bench) floorKills(guests []*node.Guest, deadline grace.Mono, _ time.Time) {
