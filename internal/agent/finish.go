@@ -151,13 +151,28 @@ func (k *keeper) reset() {
 	k.probe()
 }
 
-// tell writes status.json when there is something new to say: after the
-// record is durable, or when it is clear that it cannot be.
-func (k *keeper) tell() {
+// afterAsk is how long status.json waits at most for the guest to be asked.
+const afterAsk = 100 * time.Millisecond
+
+// tell says in an Event and in status.json what is new: after the record is
+// durable, or when it is clear that it cannot be. status.json, which takes the
+// machine longer than a request, waits for the guest to be asked. It returns
+// when it has to be called again.
+func (k *keeper) tell(now grace.Mono) grace.Mono {
 	if !k.obs.Recorded || k.obs.Unsaved && !k.obs.Save.Failed {
-		return
+		return grace.Never
 	}
 	k.reportStart()
+	for _, c := range []*grace.Call{&k.obs.AskACPI, &k.obs.AskVM} {
+		if until := c.Last.Add(afterAsk); c.Running && now < until {
+			return until
+		}
+	}
+	k.writeStatus()
+	return grace.Never
+}
+
+func (k *keeper) writeStatus() {
 	if k.telling || !k.view.Present {
 		return
 	}

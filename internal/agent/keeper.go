@@ -69,6 +69,7 @@ type keeper struct {
 	told         signals.Status // what status.json says
 	telling      bool
 	lastRule     string
+	words        []func() // to be logged when the step is done; see later
 	timer        *time.Timer
 }
 
@@ -131,6 +132,7 @@ func (k *keeper) run(ctx context.Context) {
 		k.cfg.Watch(k.domain, k.obs.Pod)
 		k.clusterSeen()
 	}
+	k.expect()
 	k.look()
 	k.probe()
 	var seen *hypervisor.Domain // by a list, just now
@@ -205,6 +207,7 @@ func (k *keeper) step() {
 	if k.finishing {
 		return
 	}
+	defer k.speak()
 	for range maxSteps {
 		now := k.now()
 		d := grace.Decide(&k.rec, &k.obs, &k.cfg.Policy, now)
@@ -214,8 +217,8 @@ func (k *keeper) step() {
 		}
 		k.unwritten.Store(k.unwritable(now))
 		if d.Do == grace.Wait {
-			k.tell()
-			k.sleep(min(d.At, k.lookAt, k.probeAt, k.forgetAt), now)
+			k.speak()
+			k.sleep(min(d.At, k.lookAt, k.probeAt, k.forgetAt, k.tell(now)), now)
 			return
 		}
 		k.act(d, now)

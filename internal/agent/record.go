@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -54,9 +55,18 @@ func (k *keeper) adopt() {
 		k.obs.TriggerAt = k.obs.AdoptedAt // it waited for the domain; the grace period begins now
 	}
 	k.change(nil)
+	k.expect()
 	k.log.Info("guarding a VM", "uid", k.rec.UID, "gracePeriod", k.rec.Period.Length, "source", k.rec.Period.Source, "pid", k.rec.Instance.PID)
 	if k.rec.Instance.PID == 0 {
 		k.log.Warn("the domain's QEMU process cannot be identified; only libvirt can end it", "uuid", k.rec.Instance.UUID)
+	}
+}
+
+// expect has a request prepared: when the VM is adopted, and again when the
+// request is due, for what libvirt's restart has undone.
+func (k *keeper) expect() {
+	if k.cfg.Expect != nil && k.obs.Recorded && !k.cfg.Policy.DryRun {
+		k.cfg.Expect(k.domain, k.rec.Instance.UUID)
 	}
 }
 
@@ -66,15 +76,16 @@ func (k *keeper) begin(d grace.Decision, now grace.Mono) {
 	wall := k.cfg.Clock.Wall()
 	wall = wall.Add(-k.now().Sub(d.When))
 	k.change(k.rec.Begin(d.Cause, d.When, now, wall, k.cfg.Policy.DryRun))
-	if k.cfg.Expect != nil && !k.cfg.Policy.DryRun {
-		k.cfg.Expect(k.domain)
-	}
-	s := k.rec.Shutdown
-	k.log.Info("shutdown begins", "rule", d.Rule, "cause", s.Cause, "gracePeriod", k.rec.Period.Length,
-		"source", k.rec.Period.Source, "deadline", s.DeadlineAt)
-	if k.cfg.Policy.DryRun {
-		k.log.Info("dry run: would ask the guest to shut down now, and destroy it at its deadline", "deadline", s.DeadlineAt)
-	}
+	rec, dryRun := k.rec, k.cfg.Policy.DryRun
+	k.later(func() {
+		k.expect()
+		s := rec.Shutdown
+		k.log.Info("shutdown begins", "rule", d.Rule, "cause", s.Cause, "gracePeriod", rec.Period.Length,
+			"source", rec.Period.Source, "deadline", s.DeadlineAt)
+		if dryRun {
+			k.log.Info("dry run: would ask the guest to shut down now, and destroy it at its deadline", "deadline", s.DeadlineAt)
+		}
+	})
 }
 
 func (k *keeper) shorten(d grace.Decision, now grace.Mono) {
@@ -115,4 +126,5 @@ func (k *keeper) save() {
 			}
 		}
 	})
+	runtime.Gosched() // the write begins before anything is told
 }

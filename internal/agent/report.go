@@ -78,3 +78,14 @@ func (k *keeper) invalidPeriod(source grace.Source, text string) {
 		k.reportAs(reasonInvalid, text, true, fmt.Sprintf("terminationGracePeriodSeconds %.64q is invalid; the next source or the default is used", text))
 	}
 }
+
+// later has something logged when all that was decided is under way: a line
+// takes a tenth of a millisecond, which a guest need not wait for.
+func (k *keeper) later(words func()) { k.words = append(k.words, words) }
+
+func (k *keeper) speak() {
+	for _, say := range k.words {
+		say()
+	}
+	k.words = nil
+}

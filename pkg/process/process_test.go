@@ -100,12 +100,12 @@ func TestNonsensePids(t *testing.T) {
 func TestStartSkipsTheCommandsName(t *testing.T) {
 	rest := " S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 4711 20 21"
 	for _, comm := range []string{"qemu", "a b", "a) S 9 (b", "))) 1 2 3"} {
-		if got, err := parseStart([]byte("42 (" + comm + ")" + rest)); err != nil || got != 4711 {
+		if state, got, err := parse([]byte("42 (" + comm + ")" + rest)); err != nil || state != "S" || got != 4711 {
 			t.Errorf("(%s): %d, %v", comm, got, err)
 		}
 	}
 	for _, broken := range []string{"", "42 (x) S 1 2", "42 (x)" + strings.ReplaceAll(rest, "4711", "x")} {
-		if _, err := parseStart([]byte(broken)); err == nil {
+		if _, _, err := parse([]byte(broken)); err == nil {
 			t.Errorf("%q is accepted", broken)
 		}
 	}
@@ -139,5 +139,37 @@ func TestCloseLeavesTheProcessAlone(t *testing.T) {
 	}
 	if err := cmd.Process.Signal(unix.Signal(0)); err != nil {
 		t.Errorf("the process: %v", err)
+	}
+}
+
+func TestACheckSeesWhatOpenSees(t *testing.T) {
+	cmd := sleeper(t)
+	pid := cmd.Process.Pid
+	start, err := Start(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []uint64{start, 0} {
+		if err := Check(pid, at); err != nil {
+			t.Errorf("a process that lives, start %d: %v", at, err)
+		}
+	}
+	if err := Check(pid, start+1); !errors.Is(err, ErrGone) {
+		t.Errorf("a pid that is another's now: %v", err)
+	}
+	p := open(t, pid, start)
+	defer p.Close()
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, p)
+	for _, at := range []uint64{start, 0} {
+		if err := Check(pid, at); !errors.Is(err, ErrGone) {
+			t.Errorf("a zombie, start %d: %v", at, err)
+		}
+	}
+	_ = cmd.Wait()
+	if err := Check(pid, start); !errors.Is(err, ErrGone) {
+		t.Errorf("a process that was reaped: %v", err)
 	}
 }

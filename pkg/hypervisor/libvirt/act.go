@@ -137,10 +137,4 @@ func (d *Driver) absent(err error, i grace.Instance) error {
 
 // running returns nil if the instance's process runs, and process.ErrGone if
 // it has ended.
-func running(i grace.Instance) error {
-	p, err := process.Open(i.PID, i.Start)
-	if err != nil {
-		return err
-	}
-	return p.Close()
-}
+func running(i grace.Instance) error { return process.Check(i.PID, i.Start) }

@@ -80,6 +80,8 @@ type Driver struct {
 	destroys *lane // up to 40 s
 	queries  *lane
 
+	expecting chan struct{} // a token for looking up ahead
+
 	up    atomic.Bool
 	calls calls
 }
@@ -93,6 +95,7 @@ func New(c Config) *Driver {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	d := &Driver{uri: c.URI, logDir: c.LogDir, log: c.Logger, run: newRunDir(c.RunDir), keepalive: keepaliveSeconds}
+	d.expecting = make(chan struct{}, 1)
 	d.requests = d.newLane("requests", requestConns, 1)
 	d.agents = d.newLane("agents", agentConns, 0)
 	d.destroys = d.newLane("destroys", destroyConns, 0)

@@ -164,11 +164,14 @@ func TestADomainThatWasExpectedIsNotLookedUpForItsRequest(t *testing.T) {
 	}
 	// Given: a domain that was looked up ahead, more than once.
 	for range 3 {
-		d.Expect(g.Domain)
+		d.Expect(g.Domain, g.UUID)
 	}
 	node.Eventually(t, patience, func() bool { return expects(d, g.Domain) }, "the domain is expected")
-	// When it is asked, nothing but the request goes to libvirt.
 	before := p.sent()
+	if err := d.expect(g.Domain, g.UUID); err != nil || !d.requests.expects(g.Domain, g.UUID) { // it is known
+		t.Errorf("expected twice: %v", err)
+	}
+	// When it is asked, nothing but the request goes to libvirt.
 	if err := d.Ask(bounded(t), g.Domain, was.Instance, hypervisor.ModeACPI); err != nil {
 		t.Fatal(err)
 	}
@@ -178,13 +181,27 @@ func TestADomainThatWasExpectedIsNotLookedUpForItsRequest(t *testing.T) {
 	// Then: the next one is looked up, and another instance is refused as ever.
 	other := was.Instance
 	other.UUID = someone.UUID
-	d.Expect(g.Domain)
+	d.Expect(g.Domain, other.UUID)
 	if err := d.Ask(bounded(t), g.Domain, other, hypervisor.ModeACPI); !errors.Is(err, hypervisor.ErrOtherInstance) {
 		t.Errorf("another instance: %v", err)
 	}
 	if err := d.Ask(bounded(t), g.Domain, was.Instance, hypervisor.ModeACPI); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestLookUpsAheadThatHangTakeOneConnection(t *testing.T) {
+	d, p := open(t)
+	p.holdAbout("hung")
+	for _, name := range hungNames(2 * requestConns) {
+		d.Expect(name, someone.UUID)
+	}
+	heldWithin(t, p, 1)
+	node.Never(t, 300*time.Millisecond, func() bool { _, _, _, held := p.stats(); return held > 1 }, "more look-ups hang")
+	if err := d.Ask(bounded(t), "vmgrace-test_well", someone, hypervisor.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
+		t.Errorf("a request beside them: %v", err)
+	}
+	p.cut(t)
 }
 
 func TestCloseSaysWhatHangsAndHeldCallsEndLater(t *testing.T) {

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+)
+
+func TestTheGuestIsAskedBeforeStatusIsWritten(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// given: a request that takes its time
+		r.guarded(fake.Guest{Name: domain}, "60")
+		answer := r.hv.Hang(fake.OpAsk, domain)
+		phase := func() grace.Phase { return r.dir(domain).said().Phase }
+		// when
+		r.trigger(domain)
+		// then
+		r.after(afterAsk - time.Millisecond)
+		if n := r.hv.Count(fake.OpAsk, domain); n != 1 || phase() != grace.Running {
+			t.Errorf("asked %d times, status.json says %s while the request is on its way", n, phase())
+		}
+		r.after(2 * time.Millisecond)
+		if phase() != grace.ShuttingDown {
+			t.Errorf("status.json says %s: a request that hangs must not keep it back", phase())
+		}
+		answer()
+	})
+}
+
+func TestStatusIsWrittenAsSoonAsTheGuestWasAsked(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		r.trigger(domain)
+		if s := r.dir(domain).said(); s.Phase != grace.ShuttingDown {
+			t.Errorf("status.json says %s", s.Phase)
+		}
+	})
+}
+
+func TestARequestIsPreparedBeforeAnybodyWantsIt(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		i, _ := r.guarded(fake.Guest{Name: domain}, "60")
+		want := []string{domain + " " + i.UUID}
+		if got := r.prepared(); !slices.Equal(got, want) {
+			t.Errorf("once it is guarded: %v, want %v", got, want)
+		}
+		r.restart()
+		if got := r.prepared(); !slices.Equal(got, want) {
+			t.Errorf("by an agent that comes back: %v, want %v", got, want)
+		}
+		r.trigger(domain) // libvirt may have lost it since
+		if got := r.prepared(); !slices.Equal(got, want) {
+			t.Errorf("when it is due: %v, want %v", got, want)
+		}
+	})
+}
+
+func TestADryRunPreparesNothing(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.policy.DryRun = true
+		r.restart()
+		r.guarded(fake.Guest{Name: domain}, "60")
+		r.trigger(domain)
+		if got := r.prepared(); len(got) != 0 {
+			t.Errorf("prepared: %v", got)
+		}
+	})
+}
