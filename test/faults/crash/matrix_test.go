@@ -47,9 +47,9 @@ func newMatrix(t *testing.T) *matrix {
 			m.declared[name] = true
 		}
 	}
-	// The trigger comes when the record of the running VM can be seen, which
-	// is before its last step. That is no step of a shutdown.
-	m.declared["put-running.fsyncdir"], m.declared["put-running.done"] = true, true
+	// The trigger comes when status.json of the running VM can be seen, which is
+	// before its last step. That is no step of a shutdown.
+	m.declared["status-Running.done"] = true
 	return m
 }
 
@@ -146,6 +146,7 @@ func prepare(t *testing.T, n *node.Node, p path, binary, point string) *crash {
 	}
 	c.VM = c.agent.VM(t, g, "--grace-period="+crashGrace.String())
 	waitGuarded(t, c.VM)
+	node.Eventually(t, soon, func() bool { return c.Launcher.Status().Phase == "Running" }, "%s: status.json does not say Running", c.Domain)
 	if p.before != nil {
 		p.before(c)
 	}
