@@ -98,7 +98,7 @@ func (k *keeper) ask(mode grace.Mode) {
 			k.asked(mode, account.Tries, err)
 		}
 	})
-	runtime.Gosched() // the guest hears of it before anybody else
+	runtime.Gosched() // to the worker: the guest hears of it before anybody else
 }
 
 func (k *keeper) asked(mode grace.Mode, try int, err error) {

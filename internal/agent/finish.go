@@ -155,9 +155,8 @@ func (k *keeper) reset() {
 const afterAsk = 100 * time.Millisecond
 
 // tell says in an Event and in status.json what is new: after the record is
-// durable, or when it is clear that it cannot be. status.json, which takes the
-// machine longer than a request, waits for the guest to be asked. It returns
-// when it has to be called again.
+// durable, or when it is clear that it cannot be. status.json waits for the
+// guest to be asked. It returns when it has to be called again.
 func (k *keeper) tell(now grace.Mono) grace.Mono {
 	if !k.obs.Recorded || k.obs.Unsaved && !k.obs.Save.Failed {
 		return grace.Never

@@ -69,7 +69,7 @@ type keeper struct {
 	told         signals.Status // what status.json says
 	telling      bool
 	lastRule     string
-	words        []func() // to be logged when the step is done; see later
+	words        []func() // to be logged; see later
 	timer        *time.Timer
 }
 
@@ -207,7 +207,6 @@ func (k *keeper) step() {
 	if k.finishing {
 		return
 	}
-	defer k.speak()
 	for range maxSteps {
 		now := k.now()
 		d := grace.Decide(&k.rec, &k.obs, &k.cfg.Policy, now)
@@ -216,8 +215,10 @@ func (k *keeper) step() {
 			k.log.Debug("decided", "rule", d.Rule, "do", d.Do)
 		}
 		k.unwritten.Store(k.unwritable(now))
-		if d.Do == grace.Wait {
+		if d.Do != grace.Save { // the write is under way before anything is said
 			k.speak()
+		}
+		if d.Do == grace.Wait {
 			k.sleep(min(d.At, k.lookAt, k.probeAt, k.forgetAt, k.tell(now)), now)
 			return
 		}

@@ -126,5 +126,5 @@ func (k *keeper) save() {
 			}
 		}
 	})
-	runtime.Gosched() // the write begins before anything is told
+	runtime.Gosched() // to the worker, before anything is said
 }

@@ -79,8 +79,8 @@ func (k *keeper) invalidPeriod(source grace.Source, text string) {
 	}
 }
 
-// later has something logged when all that was decided is under way: a line
-// takes a tenth of a millisecond, which a guest need not wait for.
+// later has something logged once the write that it leads to is under way: a
+// line takes a tenth of a millisecond, which a guest need not wait for.
 func (k *keeper) later(words func()) { k.words = append(k.words, words) }
 
 func (k *keeper) speak() {

@@ -42,6 +42,7 @@ func (d *Driver) expect(name, uuid string) error {
 	case <-time.After(expectPatience):
 		return errors.New("an earlier look-up hangs in libvirt")
 	}
+	// No bound of our own: the token is free again when the call has returned.
 	return d.requests.on(context.Background(), name, func(ln *line) error { return ln.expect(name, uuid) })
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -148,13 +147,6 @@ func TestTheWarmConnectionTakesTheFirstRequest(t *testing.T) {
 	}
 }
 
-// expects: the domain is known ahead, and nobody is about to ask for it.
-func expects(d *Driver, name string) bool {
-	d.requests.mu.Lock()
-	defer d.requests.mu.Unlock()
-	return len(d.requests.turns) == 0 && slices.ContainsFunc(d.requests.lines, func(ln *line) bool { return !ln.busy && ln.expected[name] != nil })
-}
-
 func TestADomainThatWasExpectedIsNotLookedUpForItsRequest(t *testing.T) {
 	d, p := open(t)
 	g := shared.Boot(t, node.Spec{Firmware: true})
@@ -166,7 +158,7 @@ func TestADomainThatWasExpectedIsNotLookedUpForItsRequest(t *testing.T) {
 	for range 3 {
 		d.Expect(g.Domain, g.UUID)
 	}
-	node.Eventually(t, patience, func() bool { return expects(d, g.Domain) }, "the domain is expected")
+	node.Eventually(t, patience, func() bool { return d.requests.expects(g.Domain, g.UUID) }, "the domain is expected")
 	before := p.sent()
 	if err := d.expect(g.Domain, g.UUID); err != nil || !d.requests.expects(g.Domain, g.UUID) { // it is known
 		t.Errorf("expected twice: %v", err)

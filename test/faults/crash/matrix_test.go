@@ -146,7 +146,6 @@ func prepare(t *testing.T, n *node.Node, p path, binary, point string) *crash {
 	}
 	c.VM = c.agent.VM(t, g, "--grace-period="+crashGrace.String())
 	waitGuarded(t, c.VM)
-	node.Eventually(t, soon, func() bool { return c.Launcher.Status().Phase == "Running" }, "%s: status.json does not say Running", c.Domain)
 	if p.before != nil {
 		p.before(c)
 	}

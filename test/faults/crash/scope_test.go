@@ -48,7 +48,7 @@ func guarded(t *testing.T, v *node.VM) bool {
 
 func waitGuarded(t *testing.T, v *node.VM) {
 	t.Helper()
-	node.Eventually(t, soon, func() bool { return guarded(t, v) }, "%s is not guarded", v.Domain)
+	node.Eventually(t, soon, func() bool { return guarded(t, v) && v.Launcher.Status().Phase == "Running" }, "%s is not guarded", v.Domain)
 }
 
 // recorded reads the grace cache from the disk, with the agent dead or alive.
