@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/test/node"
 )
@@ -22,10 +24,13 @@ var sentTo = regexp.MustCompile(` (\d+)\.(\d{6}): signal_generate: .* pid=(\d+) 
 // sigterms begins to list them, until the end of the round.
 func (b *bench) sigterms() *sigterms {
 	b.Helper()
-	s := &sigterms{dir: fmt.Sprintf("/sys/kernel/tracing/instances/vmgrace-bench-%d", os.Getpid())}
-	if err := os.Mkdir(s.dir, 0o700); err != nil {
-		b.Fatalf("the kernel's trace is needed (mount tracefs at /sys/kernel/tracing): %v", err)
+	trace := b.temp()
+	if err := unix.Mount("tracefs", trace, "tracefs", 0, ""); err != nil {
+		b.Fatalf("row c needs the kernel's trace: mount tracefs: %v", err)
 	}
+	b.Cleanup(func() { b.must(unix.Unmount(trace, 0)) })
+	s := &sigterms{dir: filepath.Join(trace, "instances", fmt.Sprintf("vmgrace-bench-%d", os.Getpid()))}
+	b.must(os.Mkdir(s.dir, 0o700))
 	b.Cleanup(func() { b.must(os.Remove(s.dir)) })
 	for _, set := range [][2]string{
 		{"trace_clock", "mono"},
