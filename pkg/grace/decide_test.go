@@ -140,6 +140,12 @@ func TestDecide(t *testing.T) {
 		{name: "gone, explaining", begun: true, now: at(2), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.Gone, o.GoneAt, o.Explain = true, at(2), Call{Running: true, Tries: 1, Last: at(2)}
 		}, do: Wait, rule: "explain", at: at(2).Add(explainPatience)},
+		{name: "gone before the launcher directory was looked at", now: at(2), given: func(_ *Record, o *Observation, _ *Policy) {
+			o.Gone, o.GoneAt, o.End, o.Looked = true, at(1), EndDestroyed, false
+		}, do: Wait, rule: "stopped", at: at(1).Add(explainPatience)},
+		{name: "gone, and the launcher directory does not answer", now: at(1).Add(explainPatience), given: func(_ *Record, o *Observation, _ *Policy) {
+			o.Gone, o.GoneAt, o.End, o.Looked = true, at(1), EndDestroyed, false
+		}, do: Finish, rule: "stopped"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r, o := guarded(30 * time.Second)

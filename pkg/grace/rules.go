@@ -79,9 +79,13 @@ func explain(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	return do(Explain)
 }
 
-func stopped(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func stopped(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if !o.Gone {
 		return next()
+	}
+	// An agent that comes back may see the end before the trigger that was there.
+	if over := o.GoneAt.Add(explainPatience); !r.ShuttingDown() && !o.Looked && now < over {
+		return waitUntil(over)
 	}
 	d := Decision{Do: Finish, Cause: r.Shutdown.Cause, Outcome: outcome(r, o)}
 	if !r.ShuttingDown() && o.Trigger {

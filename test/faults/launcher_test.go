@@ -74,5 +74,5 @@ func TestAShimWhoseVMEndsWhileTheAgentIsAwayEndsWithIt(t *testing.T) {
 	v.Virsh(t, "destroy")
 	v.WaitExit(t, 0)
 	a.Start(t)
-	v.WaitStopped(t, "", "Lost") // before anybody knew of a cause
+	v.WaitStopped(t, "LauncherSignal", "AlreadyStopped") // it was off when the agent saw the signal
 }
