@@ -91,6 +91,11 @@ func (k *keeper) ask(mode grace.Mode) {
 		defer cancel()
 		err := k.cfg.Hypervisor.Ask(ctx, k.domain, instance, mode)
 		return func() {
+			result := "ok"
+			if err != nil {
+				result = "failed"
+			}
+			k.cfg.Meter.Asked(mode, result) // also where the guest was off before the answer
 			if instance != k.rec.Instance {
 				return
 			}
@@ -103,12 +108,10 @@ func (k *keeper) ask(mode grace.Mode) {
 
 func (k *keeper) asked(mode grace.Mode, try int, err error) {
 	if err == nil {
-		k.cfg.Meter.Asked(mode, "ok")
 		k.log.Info("asked the guest to shut down", "mode", mode, "try", try)
 		k.note(&k.rec.Shutdown.Requested)
 		return
 	}
-	k.cfg.Meter.Asked(mode, "failed")
 	k.log.Warn("asking the guest to shut down failed", "mode", mode, "try", try, "err", err)
 	if errors.Is(err, hypervisor.ErrState) || errors.Is(err, hypervisor.ErrOtherInstance) || errors.Is(err, hypervisor.ErrNotFound) {
 		k.probe()
@@ -147,6 +150,7 @@ func (k *keeper) signal(account *grace.Call, s unix.Signal, now grace.Mono) {
 		err = k.qemu.Signal(s)
 	}
 	k.ended(account, err)
+	k.calmDown()
 	switch {
 	case errors.Is(err, process.ErrGone):
 		k.instanceGone()

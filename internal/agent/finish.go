@@ -55,6 +55,7 @@ func endMessage(o grace.Outcome, e grace.End) string {
 // instance. Without a status nothing is reported and the trigger stays.
 func (k *keeper) letGo(status *signals.Status) {
 	k.finishing = true
+	k.calmDown()
 	rec, dir := k.rec, k.dir
 	wait, done := k.dirTurn.take()
 	k.worker(func(ctx context.Context) func() {

@@ -71,6 +71,7 @@ type keeper struct {
 	lastRule     string
 	words        []func() // to be logged; see later
 	timer        *time.Timer
+	calm         func() // nil: it is in no hurry
 }
 
 func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
@@ -122,6 +123,7 @@ func (k *keeper) run(ctx context.Context) {
 	k.ctx = ctx
 	defer func() {
 		cancel()
+		k.calmDown()
 		k.timer.Stop()
 		k.close(&k.qemu)
 		k.close(&k.shim)
@@ -235,28 +237,6 @@ func (k *keeper) step() {
 func (k *keeper) unwritable(now grace.Mono) bool {
 	s := &k.obs.Save
 	return k.left || k.obs.Recorded && k.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= relist)
-}
-
-func (k *keeper) sleep(until, now grace.Mono) {
-	if until == grace.Never {
-		k.timer.Stop()
-		return
-	}
-	wait := max(until.Sub(now), 0)
-	if k.rec.ShuttingDown() { // nobody at rest is woken for milliseconds
-		wait = firstSleep(wait)
-	}
-	k.timer.Reset(wait)
-}
-
-// firstSleep is how long to sleep at first to be on time after wait: an
-// epoll_wait, where Go's runtime sleeps, ends up to a thousandth of its time
-// late, 100 ms at most (Linux, select_estimate_accuracy).
-func firstSleep(wait time.Duration) time.Duration {
-	if wait < 50*time.Millisecond {
-		return wait
-	}
-	return wait - min(wait/500, 200*time.Millisecond)
 }
 
 // worker runs work beside the keeper; the function it returns is then run by

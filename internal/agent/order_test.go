@@ -64,8 +64,26 @@ func TestADryRunPreparesNothing(t *testing.T) {
 		r.restart()
 		r.guarded(fake.Guest{Name: domain}, "60")
 		r.trigger(domain)
-		if got := r.prepared(); len(got) != 0 {
-			t.Errorf("prepared: %v", got)
+		r.after(61 * time.Second)
+		begun, _, _ := r.hurry.now()
+		if got := r.prepared(); len(got) != 0 || begun != 0 {
+			t.Errorf("prepared: %v; %d times in a hurry", got, begun)
+		}
+	})
+}
+
+func TestARequestCountsAlsoWhereTheGuestIsOffBeforeTheAnswer(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		answer := r.hv.Hang(fake.OpAsk, domain)
+		r.trigger(domain)
+		r.hv.End(domain, grace.EndGuest)
+		r.after(time.Second)
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Graceful)
+		answer()
+		r.after(time.Second)
+		if n := r.meter.of("asked acpi ok") + r.meter.of("asked acpi failed"); n != 1 {
+			t.Errorf("%d requests are counted, want 1", n)
 		}
 	})
 }

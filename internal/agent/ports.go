@@ -125,6 +125,9 @@ type Config struct {
 	// Expect has the hypervisor prepare for a request to a domain, which may come
 	// soon or never. It does not block; nil where there is nothing to prepare.
 	Expect func(domain, uuid string)
+	// Hurry has the agent get a core before others do, until then or until calm
+	// is called. It does not block; nil where there is no such thing.
+	Hurry func(until grace.Mono) (calm func())
 	// Cluster is nil without an API server.
 	Cluster Cluster
 	Clock   Clock

@@ -36,6 +36,7 @@ type rig struct {
 	pause  atomic.Int64 // how long the process is held up before it reads that
 	stop   func()
 	expect chan string // what was prepared for, and nobody has asked about
+	hurry  hurries
 
 	cluster *memoryCluster // nil: standalone
 	unsaved bool           // what run tells the agent of the disk
@@ -94,6 +95,7 @@ func (r *rig) run() {
 			default:
 			}
 		},
+		Hurry:    r.hurry.begin,
 		Launcher: func(namespace, name, _ string) Launcher { return r.dir(grace.DomainName(namespace, name)) },
 	}
 	if r.cluster != nil {

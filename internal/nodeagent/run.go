@@ -12,6 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/metrics"
+	"github.com/vmgrace/vmgrace/internal/priority"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
@@ -57,13 +58,10 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	meter.Recovered(len(loaded.Records))
 
 	driver := libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: log})
+	threads := priority.New(clock{}.Now, log)
 	a = agent.New(points.Ports(agent.Config{
-		Policy: grace.Policy{
-			BootID: boot, RetryInterval: o.RetryInterval, AgentTimeout: o.AgentTimeout,
-			UseAgent: o.ShutdownMode == "auto", DestroyTimeout: o.DestroyTimeout, DryRun: o.DryRun,
-		},
-		DefaultPeriod: o.DefaultGracePeriod,
-		Hypervisor:    driver, Expect: driver.Expect, Cache: store, Processes: processes{}, Clock: clock{}, Meter: meter, Unsaved: unsaved,
+		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
+		Hypervisor: driver, Expect: driver.Expect, Hurry: threads.First, Cache: store, Processes: processes{}, Clock: clock{}, Meter: meter, Unsaved: unsaved,
 		Launcher: from.launcher, Watch: from.watch, Cluster: from.cluster,
 	}), log)
 	meter.Observe(state{a, driver})
@@ -73,6 +71,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return driver.Run(ctx, points.Domains(a.DomainChanged)) })
 	group.Go(func() error { return from.watcher.Run(ctx) })
+	group.Go(func() error { threads.Run(ctx); return nil })
 	if from.kube != nil {
 		meter.WatchUp(from.kube.Up)
 		group.Go(func() error { return from.kube.Run(ctx) })
@@ -94,6 +93,13 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	})
 	log.Info("node-agent ends; every VM is left as it is")
 	return err
+}
+
+func (o *Options) policy(boot string) grace.Policy {
+	return grace.Policy{
+		BootID: boot, RetryInterval: o.RetryInterval, AgentTimeout: o.AgentTimeout,
+		UseAgent: o.ShutdownMode == "auto", DestroyTimeout: o.DestroyTimeout, DryRun: o.DryRun,
+	}
 }
 
 // wait waits for the end, but not for calls that hang past the end of ctx: the
