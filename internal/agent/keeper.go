@@ -135,6 +135,7 @@ func (k *keeper) run(ctx context.Context) {
 		k.clusterSeen()
 	}
 	k.expect()
+	k.prepare()
 	k.look()
 	k.probe()
 	var seen *hypervisor.Domain // by a list, just now

@@ -16,6 +16,8 @@ import (
 // called for different VMs at once.
 type Cache interface {
 	Put(grace.Record) error
+	// Prepare makes the next Put for a domain quicker, where it can.
+	Prepare(domain string) error
 	Delete(domain string) error
 }
 

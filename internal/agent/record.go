@@ -124,7 +124,28 @@ func (k *keeper) save() {
 			if err != nil || made == k.made {
 				k.obs.Unsaved = err != nil // whatever it was, it is missing now
 			}
+			k.prepare()
 		}
 	})
 	runtime.Gosched() // to the worker, before anything is said
+}
+
+// prepare has the cache prepared for the record of a shutdown to come.
+func (k *keeper) prepare() {
+	if !k.obs.Recorded || k.obs.Unsaved || k.rec.ShuttingDown() {
+		return
+	}
+	wait, done := k.cacheTurn.take()
+	k.worker(func(ctx context.Context) func() {
+		defer done()
+		if !wait(ctx) {
+			return func() {}
+		}
+		err := k.cfg.Cache.Prepare(k.domain)
+		return func() {
+			if err != nil {
+				k.log.Debug("the next write of the record will take its whole time", "err", err)
+			}
+		}
+	})
 }

@@ -24,6 +24,15 @@ func (d disk) CreateTemp(dir, pattern string) (durable.File, error) {
 	return file{f, d.points}, nil
 }
 
+func (d disk) OpenTemp(path string) (durable.File, error) {
+	d.step("create")
+	f, err := d.FS.OpenTemp(path)
+	if err != nil {
+		return nil, err
+	}
+	return file{f, d.points}, nil
+}
+
 func (d disk) Rename(from, to string) error {
 	d.step("rename")
 	return d.FS.Rename(from, to)
@@ -95,6 +104,12 @@ func (c cache) Put(r grace.Record) error {
 	c.use(stage)
 	defer c.At(stage + ".done")
 	return c.Cache.Put(r)
+}
+
+func (c cache) Prepare(domain string) error {
+	c.use("prepare")
+	defer c.At("prepare.done")
+	return c.Cache.Prepare(domain)
 }
 
 func (c cache) Delete(domain string) error {

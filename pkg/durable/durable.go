@@ -11,6 +11,7 @@
 package durable
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,7 +20,7 @@ import (
 )
 
 // tempPrefix begins the name of every temporary file. A process that is
-// killed leaves at most one per call; see IsTemp.
+// killed leaves at most one per call, and its spares; see IsTemp.
 const tempPrefix = ".tmp-"
 
 // ErrName is the error of a name that is not a plain name in its directory.
@@ -40,7 +41,7 @@ func WriteFile(dir, name string, data []byte, mode fs.FileMode) error {
 // Remove is Disk.Remove on the machine's own file system.
 func Remove(dir, name string) error { return Real().Remove(dir, name) }
 
-// IsTemp tells whether name is a temporary file of WriteFile. One that is
+// IsTemp tells whether name is a temporary or a spare file. One that is
 // found while nobody writes in its directory is a leftover of a killed process.
 func IsTemp(name string) bool { return strings.HasPrefix(name, tempPrefix) }
 
@@ -51,11 +52,40 @@ func IsTemp(name string) bool { return strings.HasPrefix(name, tempPrefix) }
 // safe: it writes a new file, because after a failed fsync the kernel counts
 // the lost pages of the old one as written (fsync(2)).
 func (d Disk) WriteFile(dir, name string, data []byte, mode fs.FileMode) error {
+	return d.write(dir, name, data, mode, func() (File, error) { return d.FS.CreateTemp(dir, tempPrefix+"*") })
+}
+
+// Spare leaves an empty file in dir, under the name of a temporary one, for a
+// WriteSpare to come. To make a file can take a fifth of a WriteFile (measured
+// on ext4 without a journal: 0.2 of 1.2 ms).
+func (d Disk) Spare(dir string, mode fs.FileMode) (name string, err error) {
+	temp, err := d.writeTemp(func() (File, error) { return d.FS.CreateTemp(dir, tempPrefix+"*") }, nil, mode)
+	if err != nil {
+		return "", fmt.Errorf("make a spare file in %s: %w", dir, err)
+	}
+	return filepath.Base(temp), nil
+}
+
+// WriteSpare is WriteFile by way of a spare, which is used up. One spare is for
+// one call. Where it is gone, or cannot be opened, a new file is made.
+func (d Disk) WriteSpare(dir, spare, name string, data []byte, mode fs.FileMode) error {
+	if err := checkName(spare); err != nil || !IsTemp(spare) {
+		return fmt.Errorf("not a spare file: %w", cmp.Or(err, fmt.Errorf("%w: %q", ErrName, spare)))
+	}
+	return d.write(dir, name, data, mode, func() (File, error) {
+		if f, err := d.FS.OpenTemp(filepath.Join(dir, spare)); err == nil {
+			return f, nil
+		}
+		return d.FS.CreateTemp(dir, tempPrefix+"*")
+	})
+}
+
+func (d Disk) write(dir, name string, data []byte, mode fs.FileMode, open func() (File, error)) error {
 	path := filepath.Join(dir, name)
 	if err := checkName(name); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	temp, err := d.writeTemp(dir, data, mode)
+	temp, err := d.writeTemp(open, data, mode)
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -69,19 +99,21 @@ func (d Disk) WriteFile(dir, name string, data []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// Remove deletes dir/name. When it returns nil the file is gone for good; one
-// that was not there is no error, but its absence is made durable all the
-// same: an earlier Remove may have failed half way.
-func (d Disk) Remove(dir, name string) error {
-	path := filepath.Join(dir, name)
-	if err := checkName(name); err != nil {
-		return fmt.Errorf("remove %s: %w", path, err)
-	}
-	if err := d.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove %s: unlink: %w", path, err)
+// Remove deletes the files with these names in dir. When it returns nil they
+// are gone for good; one that was not there is no error, but its absence is
+// made durable all the same: an earlier Remove may have failed half way.
+func (d Disk) Remove(dir string, names ...string) error {
+	for _, name := range names {
+		path := filepath.Join(dir, name)
+		if err := checkName(name); err != nil {
+			return fmt.Errorf("remove %s: %w", path, err)
+		}
+		if err := d.FS.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove %s: unlink: %w", path, err)
+		}
 	}
 	if err := d.FS.SyncDir(dir); err != nil {
-		return fmt.Errorf("remove %s: fsync its directory: %w", path, err)
+		return fmt.Errorf("remove %s: fsync its directory: %w", filepath.Join(dir, strings.Join(names, ", ")), err)
 	}
 	return nil
 }
@@ -123,9 +155,10 @@ func (d Disk) MkdirAll(dir string, mode fs.FileMode) error {
 	return nil
 }
 
-// writeTemp leaves data in a new, synced and closed file, and returns its path.
-func (d Disk) writeTemp(dir string, data []byte, mode fs.FileMode) (string, error) {
-	f, err := d.FS.CreateTemp(dir, tempPrefix+"*")
+// writeTemp leaves data in the file that open opens, synced and closed, and
+// returns its path.
+func (d Disk) writeTemp(open func() (File, error), data []byte, mode fs.FileMode) (string, error) {
+	f, err := open()
 	if err != nil {
 		return "", fmt.Errorf("create temporary file: %w", err)
 	}

@@ -66,6 +66,80 @@ func TestWriteSyncsTheFileBeforeItsNameAndTheNameBeforeItReturns(t *testing.T) {
 	}
 }
 
+func TestASpareFileIsWrittenAsDurablyAsANewOne(t *testing.T) {
+	dir := newDir(t)
+	trace := newTrace("")
+	disk := Disk{FS: trace}
+	spare, err := disk.Spare(dir, 0o600)
+	if err != nil || !IsTemp(spare) {
+		t.Fatalf("spare %q: %v", spare, err)
+	}
+	made := len(trace.taken())
+	if err := disk.WriteSpare(dir, spare, "a", []byte("new"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"open temp", "chmod", "write", "fsync file", "close", "rename temp to a", "fsync directory dir"}
+	if diff := cmp.Diff(want, trace.taken()[made:]); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+	wantContent(t, filepath.Join(dir, "a"), "new")
+	wantNames(t, dir, "a")
+}
+
+func TestASpareFileThatCannotBeUsedIsDoneWithout(t *testing.T) {
+	const spare = tempPrefix + "spare"
+	for name, instead := range map[string]func(path string) error{
+		"nothing":   func(string) error { return nil },
+		"link":      func(path string) error { return os.Symlink("b", path) },
+		"FIFO":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"directory": func(path string) error { return os.Mkdir(path, 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := newDir(t)
+			for _, file := range []string{"a", "b"} {
+				if err := WriteFile(dir, file, []byte("old"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := instead(filepath.Join(dir, spare)); err != nil {
+				t.Fatal(err)
+			}
+			if err := Real().WriteSpare(dir, spare, "a", []byte("new"), 0o600); err != nil {
+				t.Error(err)
+			}
+			wantContent(t, filepath.Join(dir, "a"), "new")
+			wantContent(t, filepath.Join(dir, "b"), "old")
+		})
+	}
+	dir := newDir(t)
+	for _, bad := range []string{"", "a", "../" + spare, spare + "/x"} {
+		if err := Real().WriteSpare(dir, bad, "a", nil, 0o600); !errors.Is(err, ErrName) {
+			t.Errorf("spare %q: %v, want ErrName", bad, err)
+		}
+	}
+	wantNames(t, dir, []string{}...)
+}
+
+func TestFailureOfAnyStepOfASpareFileLeavesTheOldContentAndNoTemporaryFile(t *testing.T) {
+	for _, failing := range []string{"chmod", "write", "fsync file", "close", "rename temp to a"} {
+		t.Run(failing, func(t *testing.T) {
+			dir := newDir(t)
+			if err := WriteFile(dir, "a", []byte("old"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			spare, err := Real().Spare(dir, 0o600)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := (Disk{FS: newTrace(failing)}).WriteSpare(dir, spare, "a", []byte("new"), 0o600); !errors.Is(err, errInjected) {
+				t.Errorf("error %v: want the injected one", err)
+			}
+			wantContent(t, filepath.Join(dir, "a"), "old")
+			wantNames(t, dir, "a")
+		})
+	}
+}
+
 func TestOtherOperationsSyncTheDirectoryLast(t *testing.T) {
 	for name, c := range map[string]struct {
 		do   func(Disk, string) error
@@ -74,6 +148,10 @@ func TestOtherOperationsSyncTheDirectoryLast(t *testing.T) {
 		"remove": {
 			func(d Disk, dir string) error { return d.Remove(dir, "a") },
 			[]string{"remove a", "fsync directory dir"},
+		},
+		"remove two": {
+			func(d Disk, dir string) error { return d.Remove(dir, "a", "b") },
+			[]string{"remove a", "remove b", "fsync directory dir"},
 		},
 		"remove what is absent": {
 			func(d Disk, dir string) error { return d.Remove(dir, "b") },

@@ -33,6 +33,9 @@ type Store struct {
 	// writes has a place for each write under way.
 	writes chan struct{}
 
+	// spares are the files that lie ready, by the domain whose record they are for.
+	spares sync.Map
+
 	// mu is held shared by every write, so that none waits for another, and
 	// alone by whoever must not see a write half done.
 	mu     sync.RWMutex
@@ -89,15 +92,16 @@ func (s *Store) removeTemps() error {
 	if err != nil {
 		return fmt.Errorf("read state directory %s: %w", s.dir, err)
 	}
+	var temps []string
 	for _, e := range entries {
-		if !durable.IsTemp(e.Name()) || e.IsDir() {
-			continue
-		}
-		if err := s.disk.Remove(s.dir, e.Name()); err != nil {
-			return err
+		if durable.IsTemp(e.Name()) && !e.IsDir() {
+			temps = append(temps, e.Name())
 		}
 	}
-	return nil
+	if len(temps) == 0 {
+		return nil
+	}
+	return s.disk.Remove(s.dir, temps...)
 }
 
 // Load reads all records. Each file that cannot be trusted is moved aside,
@@ -128,8 +132,37 @@ func (s *Store) Put(rec grace.Record) error {
 	}
 	return s.write("put", func() error {
 		s.held.hold(filepath.Join(s.dir, rec.Domain()+extension))
+		if spare, there := s.spare(rec.Domain()); there {
+			return s.disk.WriteSpare(s.dir, spare, rec.Domain()+extension, data, 0o600)
+		}
 		return s.disk.WriteFile(s.dir, rec.Domain()+extension, data, 0o600)
 	})
+}
+
+// Prepare makes the next Put for a domain quicker: a file lies ready for it
+// until that Put, a Delete or Close. Nothing depends on it; an error only says
+// why there is none.
+func (s *Store) Prepare(domain string) error {
+	return s.write("prepare", func() error {
+		if _, there := s.spares.Load(domain); there {
+			return nil
+		}
+		spare, err := s.disk.Spare(s.dir, 0o600)
+		if err != nil {
+			return err
+		}
+		if _, there := s.spares.LoadOrStore(domain, spare); there {
+			return s.disk.Remove(s.dir, spare)
+		}
+		return nil
+	})
+}
+
+// spare hands out the file that lies ready for a domain, to one caller.
+func (s *Store) spare(domain string) (name string, there bool) {
+	v, _ := s.spares.LoadAndDelete(domain)
+	name, there = v.(string)
+	return name, there
 }
 
 // Delete removes the record of a domain. It is gone for good when Delete
@@ -139,7 +172,11 @@ func (s *Store) Delete(domain string) error {
 		return fmt.Errorf("delete the record of %.80q: not a VM's domain name", domain)
 	}
 	return s.write("delete", func() error {
-		return s.disk.Remove(s.dir, domain+extension)
+		names := []string{domain + extension}
+		if spare, there := s.spare(domain); there {
+			names = append(names, spare)
+		}
+		return s.disk.Remove(s.dir, names...)
 	})
 }
 
@@ -168,6 +205,11 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	s.held.free()
+	s.spares.Range(func(_, spare any) bool {
+		name, _ := spare.(string)
+		_ = s.disk.FS.Remove(filepath.Join(s.dir, name)) // or the next Open does it
+		return true
+	})
 	if err := s.lock.Close(); err != nil {
 		return fmt.Errorf("unlock state directory %s: %w", s.dir, err)
 	}
