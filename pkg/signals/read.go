@@ -18,6 +18,17 @@ var ErrNotRegular = errors.New("not a regular file")
 // It returns what was opened, so that a caller can tell it from a later file.
 // A file that is not there is fs.ErrNotExist.
 func OpenFile(dir *os.Root, name string) (*os.File, os.FileInfo, error) {
+	found, info, err := find(dir, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer found.Close() // nothing was written through it
+	f, err := reopen(found, name)
+	return f, info, err
+}
+
+// find finds a regular file, which is then to be closed.
+func find(dir *os.Root, name string) (*os.File, os.FileInfo, error) {
 	// Opening a device has effects, and a look beforehand can be outrun by a
 	// rename. An O_PATH descriptor opens nothing, and stays with what it found
 	// (open(2)); with O_NOFOLLOW that may be a link itself.
@@ -25,16 +36,16 @@ func OpenFile(dir *os.Root, name string) (*os.File, os.FileInfo, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	defer found.Close() // nothing was written through it
 	info, err := found.Stat()
 	if err != nil {
-		return nil, nil, fmt.Errorf("stat %s: %w", name, err)
+		err = fmt.Errorf("stat %s: %w", name, err)
+	} else if !info.Mode().IsRegular() {
+		err = fmt.Errorf("open %s: %w (%s)", name, ErrNotRegular, info.Mode().Type())
 	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("open %s: %w (%s)", name, ErrNotRegular, info.Mode().Type())
+	if err != nil {
+		return nil, nil, errors.Join(err, found.Close())
 	}
-	f, err := reopen(found, name)
-	return f, info, err
+	return found, info, nil
 }
 
 // reopen opens for reading what an O_PATH descriptor stands for.
@@ -62,11 +73,20 @@ func Read(f *os.File) ([]byte, error) {
 	return content, nil
 }
 
-// ReadFile is OpenFile and Read.
+// ReadFile is OpenFile and Read. An empty file is not opened: there is nothing
+// to read.
 func ReadFile(dir *os.Root, name string) ([]byte, os.FileInfo, error) {
-	f, info, err := OpenFile(dir, name)
+	found, info, err := find(dir, name)
 	if err != nil {
 		return nil, nil, err
+	}
+	defer found.Close() // nothing was written through it
+	if info.Size() == 0 {
+		return nil, info, nil
+	}
+	f, err := reopen(found, name)
+	if err != nil {
+		return nil, info, err
 	}
 	defer f.Close()
 	content, err := Read(f)

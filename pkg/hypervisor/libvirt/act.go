@@ -108,6 +108,9 @@ func powerNow(dom *libvirt.Domain) (hypervisor.Power, error) {
 // same checks the process of an instance whose UUID is the domain's. In doubt
 // it is another instance.
 func (d *Driver) same(name string, i grace.Instance) error {
+	if d.run.watches(name, i) {
+		return nil
+	}
 	gone := false
 	if i.PID != 0 {
 		err := running(i)

@@ -16,7 +16,7 @@ const tempStatus = ".status.json.agent"
 // WriteStatus replaces status.json, by rename. It is an answer to a tenant, in
 // the tenant's memory: nothing depends on it, so it is not made durable.
 func (d Directory) WriteStatus(s signals.Status) error {
-	root, err := d.open()
+	root, _, err := d.open()
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (d Directory) WriteStatus(s signals.Status) error {
 // is another file than the one that was seen (a zero id matches any). It is
 // no error if there is none.
 func (d Directory) RemoveTrigger(uid string, seen FileID) error {
-	root, err := d.open()
+	root, _, err := d.open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -81,7 +81,7 @@ type Directory struct {
 // Look reads the directory. An error means that nothing is known; a missing
 // directory is no error.
 func (d Directory) Look() (View, error) {
-	root, err := d.open()
+	root, info, err := d.open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return View{}, nil
 	}
@@ -90,9 +90,7 @@ func (d Directory) Look() (View, error) {
 	}
 	defer root.Close()
 	view := View{Present: true}
-	if info, err := root.Stat("."); err != nil {
-		return View{}, fmt.Errorf("look at launcher directory: %w", err)
-	} else if st, ok := info.Sys().(*syscall.Stat_t); ok {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
 		view.Dir = Identity{st.Dev, st.Ino}
 	}
 	// The trigger first: a shim registers before it asks, so a trigger that is
@@ -113,23 +111,23 @@ func (d Directory) Look() (View, error) {
 }
 
 // open never follows a link at the directory's own name: it could lead to
-// another tenant's.
-func (d Directory) open() (*os.Root, error) {
+// another tenant's. What is returned is what was opened.
+func (d Directory) open() (*os.Root, fs.FileInfo, error) {
 	base, err := os.OpenRoot(d.Base)
 	if err != nil {
-		return nil, fmt.Errorf("open launchers directory: %w", err)
+		return nil, nil, fmt.Errorf("open launchers directory: %w", err)
 	}
 	defer base.Close()
 	before, err := base.Lstat(d.Name)
 	if err != nil {
-		return nil, fmt.Errorf("look at launcher directory: %w", err)
+		return nil, nil, fmt.Errorf("look at launcher directory: %w", err)
 	}
 	if !before.IsDir() {
-		return nil, fmt.Errorf("launcher directory %s: %w", d.Name, syscall.ENOTDIR)
+		return nil, nil, fmt.Errorf("launcher directory %s: %w", d.Name, syscall.ENOTDIR)
 	}
 	root, err := base.OpenRoot(d.Name)
 	if err != nil {
-		return nil, fmt.Errorf("open launcher directory: %w", err)
+		return nil, nil, fmt.Errorf("open launcher directory: %w", err)
 	}
 	after, err := root.Stat(".")
 	if err == nil && !os.SameFile(before, after) {
@@ -137,9 +135,9 @@ func (d Directory) open() (*os.Root, error) {
 	}
 	if err != nil {
 		root.Close()
-		return nil, fmt.Errorf("launcher directory %s: %w", d.Name, err)
+		return nil, nil, fmt.Errorf("launcher directory %s: %w", d.Name, err)
 	}
-	return root, nil
+	return root, after, nil
 }
 
 func (d Directory) lookVM(root *os.Root, view *View) error {
@@ -209,20 +207,15 @@ func lockOf(f *os.File) (Lock, int, error) {
 }
 
 func (d Directory) lookTrigger(root *os.Root, view *View) error {
-	f, info, err := signals.OpenFile(root, signals.FileTrigger)
+	content, info, err := signals.ReadFile(root, signals.FileTrigger)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, signals.ErrNotRegular):
 		view.reject(ReasonTriggerFile, err)
 		return nil
-	case err != nil:
+	case err != nil && !errors.Is(err, signals.ErrTooLarge):
 		return fmt.Errorf("look at %s: %w", signals.FileTrigger, err)
-	}
-	defer f.Close()
-	content, err := signals.Read(f)
-	if err != nil && !errors.Is(err, signals.ErrTooLarge) {
-		return err
 	}
 	view.Trigger, view.TriggerID = true, FileID{inode(info), info.ModTime().UnixNano()}
 	if trigger, ok := signals.ParseTrigger(content); ok {

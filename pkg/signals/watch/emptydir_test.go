@@ -155,7 +155,7 @@ func TestADirectoryInTheAnswersPlaceCostsThatTenantItsAnswerOnly(t *testing.T) {
 
 func open(t *testing.T, d Directory) *os.Root {
 	t.Helper()
-	root, err := d.open()
+	root, _, err := d.open()
 	must(t, err)
 	t.Cleanup(func() { _ = root.Close() })
 	return root
