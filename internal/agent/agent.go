@@ -156,9 +156,13 @@ func (a *Agent) DomainChanged(ev hypervisor.Event) {
 		return
 	}
 	k.box.put(a.cfg.Clock.Now(), func(h *hints) {
-		h.domain = true
-		if ev.End != "" && h.end == "" {
+		switch {
+		case ev.End == grace.EndUnknown:
+			h.domain = true
+		case h.end == grace.EndUnknown:
 			h.end, h.endOf = ev.End, ev.UUID
+		case h.endOf != ev.UUID:
+			h.domain = true
 		}
 	})
 }

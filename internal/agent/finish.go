@@ -149,7 +149,11 @@ func (k *keeper) reset() {
 	k.resolve()
 	k.publish()
 	k.look()
-	k.probe()
+	if old.Gone {
+		k.probeAt = k.now().Add(leaveRetry) // unless an event comes first
+	} else {
+		k.probe()
+	}
 }
 
 // afterAsk is how long status.json waits at most for the guest to be asked.

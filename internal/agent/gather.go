@@ -22,8 +22,8 @@ const (
 
 // hear turns hints into looks.
 func (k *keeper) hear(h hints) {
-	if h.end != "" && k.obs.Recorded && h.endOf == k.rec.Instance.UUID && k.obs.End == "" {
-		k.obs.End = h.end
+	if h.end != "" {
+		k.endHeard(h.end, h.endOf)
 	}
 	if h.seen != nil {
 		h.domain = k.listed(h.seen) || h.domain
@@ -38,6 +38,19 @@ func (k *keeper) hear(h hints) {
 		k.change(nil)
 	}
 	if h.domain {
+		k.probe()
+	}
+}
+
+// endHeard takes what libvirt says of an end. Where its process is watched
+// the domain need not be looked at: whoever asks for one that ends keeps
+// libvirt from its work.
+func (k *keeper) endHeard(end grace.End, uuid string) {
+	ours := k.obs.Recorded && uuid == k.rec.Instance.UUID
+	if ours && k.obs.End == "" {
+		k.obs.End = end
+	}
+	if !ours || k.qemu == nil && !k.obs.Gone {
 		k.probe()
 	}
 }
@@ -206,7 +219,6 @@ func (k *keeper) watchQEMU() {
 func (k *keeper) qemuGone() {
 	k.close(&k.qemu)
 	k.instanceGone()
-	k.probe() // another instance may be there
 }
 
 func (k *keeper) instanceGone() {

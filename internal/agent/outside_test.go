@@ -293,14 +293,24 @@ func TestWhatNoEventHasToldIsSeenByTheNextList(t *testing.T) {
 }
 
 func TestADomainThatLibvirtLetsGoOfIsNotAskedForAllTheTime(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain, Lingers: 5 * second}, "0")
-		r.trigger(domain)
-		before := r.hv.Count(fake.OpGet, domain)
-		r.after(5 * second)
-		if n := r.hv.Count(fake.OpGet, domain) - before; n > 10 {
-			t.Errorf("it was asked for %d times in 5 s", n)
-		}
-		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
-	})
+	for outcome, guest := range map[grace.Outcome]fake.Guest{
+		grace.Graceful: {Name: domain, Lingers: 5 * second, Presses: 1, ShutsDown: 100 * time.Millisecond},
+		grace.Forced:   {Name: domain, Lingers: 5 * second},
+	} {
+		inBubble(t, func(r *rig) {
+			r.guarded(guest, "1")
+			before := r.hv.Count(fake.OpGet, domain)
+			r.trigger(domain)
+			// While others end an event says it, and the process is watched.
+			r.after(1050 * time.Millisecond)
+			r.stoppedAs(domain, grace.LauncherSignal, outcome)
+			if n := r.hv.Count(fake.OpGet, domain) - before; n > 0 {
+				t.Errorf("%s: it was asked for %d times", outcome, n)
+			}
+			r.after(5 * second)
+			if n := r.hv.Count(fake.OpGet, domain) - before; n > 6 {
+				t.Errorf("%s: it was asked for %d times in 5 s", outcome, n)
+			}
+		})
+	}
 }
