@@ -129,20 +129,6 @@ func TestAnAgentThatComesBackLateDestroysAtOnce(t *testing.T) {
 	})
 }
 
-func TestATriggerAndAnEndInTheAgentsAbsenceAreSeenTogether(t *testing.T) {
-	for range 20 { // whichever of the two is found first
-		inBubble(t, func(r *rig) {
-			r.guarded(fake.Guest{Name: domain}, "30")
-			r.stop()
-			r.trigger(domain)
-			r.hv.End(domain, hypervisor.EndDestroyed)
-			r.run()
-			r.after(second)
-			r.stoppedAs(domain, grace.LauncherSignal, grace.AlreadyStopped)
-		})
-	}
-}
-
 func TestAnotherBootMeansAnotherVM(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain}, "30")
