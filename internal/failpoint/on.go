@@ -87,7 +87,9 @@ func (p *points) step(name string) {
 	p.mu.Lock()
 	stage := p.stage
 	p.mu.Unlock()
-	p.At(stage + "." + name)
+	if stage != "" {
+		p.At(stage + "." + name)
+	}
 }
 
 // Disk puts a point before each step on the disk. The one after a step is the

@@ -55,10 +55,12 @@ func TestLeftoversOfAKilledWriterAreRemoved(t *testing.T) {
 	}
 }
 
-func mountTmpfs(t *testing.T) string {
+func mountTmpfs(t *testing.T) string { t.Helper(); return mountTmpfsWith(t, "size=64k") }
+
+func mountTmpfsWith(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := unix.Mount("vmgrace-test", dir, "tmpfs", 0, "size=64k"); err != nil {
+	if err := unix.Mount("vmgrace-test", dir, "tmpfs", 0, options); err != nil {
 		t.Fatalf("mount a tmpfs (this test needs root): %v", err)
 	}
 	t.Cleanup(func() {

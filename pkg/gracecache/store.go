@@ -75,33 +75,42 @@ func notWritable(dir string, err error) error {
 	return fmt.Errorf("state directory %s is %w: %w; choose another with --state-dir", dir, ErrNotWritable, err)
 }
 
-// tryWrite starts with the leftovers: they may be what fills the disk.
+// tryWrite starts with the leftovers: they may be what fills the disk. Empty
+// ones take no block; where they took the last inodes, that is to be heard of.
 func (s *Store) tryWrite() error {
 	const probe = ".probe"
-	if err := s.removeTemps(); err != nil {
+	written, empty, err := s.temps()
+	if err != nil {
 		return err
+	}
+	if len(written) > 0 {
+		if err := s.disk.Remove(s.dir, written...); err != nil {
+			return err
+		}
 	}
 	if err := s.disk.WriteFile(s.dir, probe, []byte("vmgrace\n"), 0o600); err != nil {
 		return err
 	}
-	return s.disk.Remove(s.dir, probe)
+	return s.disk.Remove(s.dir, append(empty, probe)...)
 }
 
-func (s *Store) removeTemps() error {
+// temps are the temporary files that an earlier agent has left.
+func (s *Store) temps() (written, empty []string, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
-		return fmt.Errorf("read state directory %s: %w", s.dir, err)
+		return nil, nil, fmt.Errorf("read state directory %s: %w", s.dir, err)
 	}
-	var temps []string
 	for _, e := range entries {
-		if durable.IsTemp(e.Name()) && !e.IsDir() {
-			temps = append(temps, e.Name())
+		if !durable.IsTemp(e.Name()) || e.IsDir() {
+			continue
+		}
+		if info, err := e.Info(); err == nil && info.Size() == 0 {
+			empty = append(empty, e.Name())
+		} else {
+			written = append(written, e.Name())
 		}
 	}
-	if len(temps) == 0 {
-		return nil
-	}
-	return s.disk.Remove(s.dir, temps...)
+	return written, empty, nil
 }
 
 // Load reads all records. Each file that cannot be trusted is moved aside,
@@ -132,37 +141,11 @@ func (s *Store) Put(rec grace.Record) error {
 	}
 	return s.write("put", func() error {
 		s.held.hold(filepath.Join(s.dir, rec.Domain()+extension))
-		if spare, there := s.spare(rec.Domain()); there {
+		if spare, there := s.spareFor(rec.Domain()); there {
 			return s.disk.WriteSpare(s.dir, spare, rec.Domain()+extension, data, 0o600)
 		}
 		return s.disk.WriteFile(s.dir, rec.Domain()+extension, data, 0o600)
 	})
-}
-
-// Prepare makes the next Put for a domain quicker: a file lies ready for it
-// until that Put, a Delete or Close. Nothing depends on it; an error only says
-// why there is none.
-func (s *Store) Prepare(domain string) error {
-	return s.write("prepare", func() error {
-		if _, there := s.spares.Load(domain); there {
-			return nil
-		}
-		spare, err := s.disk.Spare(s.dir, 0o600)
-		if err != nil {
-			return err
-		}
-		if _, there := s.spares.LoadOrStore(domain, spare); there {
-			return s.disk.Remove(s.dir, spare)
-		}
-		return nil
-	})
-}
-
-// spare hands out the file that lies ready for a domain, to one caller.
-func (s *Store) spare(domain string) (name string, there bool) {
-	v, _ := s.spares.LoadAndDelete(domain)
-	name, there = v.(string)
-	return name, there
 }
 
 // Delete removes the record of a domain. It is gone for good when Delete
