@@ -177,6 +177,7 @@ func TestAnotherMountOfTheLaunchersDirectoryThatLooksTheSameIsWatched(t *testing
 	launcher(t, d.path(), "ns_first")
 	w := watching(t, d.path())
 	w.looksAt("ns_first")
+	w.drain() // a scan has it open
 	d.unmount(t)
 	d.mount(t)
 	path := launcher(t, d.path(), "ns_second")
