@@ -31,6 +31,9 @@ const (
 	// libvirt 9.0 needs 1.6 s from QEMU's exit to its own last word).
 	explainPatience = 4 * time.Second
 	explainRetry    = 200 * time.Millisecond
+	// lookPatience is how long the end of a VM at rest waits for the first look at
+	// its launcher directory.
+	lookPatience = 4 * time.Second
 	// destroyPatience is when a QEMU that survived SIGKILL is reported.
 	destroyPatience  = 30 * time.Second
 	destroyRetry     = time.Second

@@ -84,7 +84,7 @@ func stopped(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 		return next()
 	}
 	// An agent that comes back may see the end before the trigger that was there.
-	if over := o.GoneAt.Add(explainPatience); !r.ShuttingDown() && !o.Looked && now < over {
+	if over := o.GoneAt.Add(lookPatience); !r.ShuttingDown() && !o.Looked && now < over {
 		return waitUntil(over)
 	}
 	d := Decision{Do: Finish, Cause: r.Shutdown.Cause, Outcome: outcome(r, o)}

@@ -12,8 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/durable"
 )
 
-// spares are the files in a directory that are no records.
-func spares(t *testing.T, dir string) (found []string) {
+// spareFiles are the files in a directory that are no records.
+func spareFiles(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -38,7 +38,7 @@ func TestAPreparedRecordIsWrittenIntoTheFileThatLiesReady(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ready := spares(t, dir)
+	ready := spareFiles(t, dir)
 	if len(ready) != 1 {
 		t.Fatalf("files that lie ready: %v, want one", ready)
 	}
@@ -54,7 +54,7 @@ func TestAPreparedRecordIsWrittenIntoTheFileThatLiesReady(t *testing.T) {
 	if err != nil || !os.SameFile(is, now) {
 		t.Errorf("the record is another file (%v)", err)
 	}
-	if left := spares(t, dir); len(left) > 0 {
+	if left := spareFiles(t, dir); len(left) > 0 {
 		t.Errorf("left over: %v", left)
 	}
 	wantRecords(t, load(t, s).Records, ending)
@@ -75,7 +75,7 @@ func TestWhatLiesReadyGoesWithItsRecordAndWithTheAgent(t *testing.T) {
 	if err := s.Delete(rec.Domain()); err != nil {
 		t.Fatal(err)
 	}
-	if left := spares(t, dir); len(left) > 0 {
+	if left := spareFiles(t, dir); len(left) > 0 {
 		t.Errorf("left over by a delete: %v", left)
 	}
 	prepare("shop_a")
@@ -83,7 +83,7 @@ func TestWhatLiesReadyGoesWithItsRecordAndWithTheAgent(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if left := spares(t, dir); len(left) > 0 {
+	if left := spareFiles(t, dir); len(left) > 0 {
 		t.Errorf("left over by an orderly end: %v", left)
 	}
 }
@@ -107,7 +107,7 @@ func TestOneOfManyWritesAtOnceGetsTheFileThatLiesReady(t *testing.T) {
 	if err := s.Delete(rec.Domain()); err != nil {
 		t.Fatal(err)
 	}
-	if left := spares(t, s.dir); len(left) > 0 {
+	if left := spareFiles(t, s.dir); len(left) > 0 {
 		t.Errorf("left over: %v", left)
 	}
 }
@@ -152,7 +152,7 @@ func TestAFileThatLiesReadyDoesNotHideAFullDisk(t *testing.T) {
 				t.Error(err)
 			}
 			openStore(t, dir)
-			if left := spares(t, dir); len(left) > 0 {
+			if left := spareFiles(t, dir); len(left) > 0 {
 				t.Errorf("left over: %v", left)
 			}
 		})

@@ -33,8 +33,7 @@ type Store struct {
 	// writes has a place for each write under way.
 	writes chan struct{}
 
-	// spares are the files that lie ready, by the domain whose record they are for.
-	spares sync.Map
+	spares spares
 
 	// mu is held shared by every write, so that none waits for another, and
 	// alone by whoever must not see a write half done.
@@ -156,7 +155,7 @@ func (s *Store) Delete(domain string) error {
 	}
 	return s.write("delete", func() error {
 		names := []string{domain + extension}
-		if spare, there := s.spare(domain); there {
+		if spare, there := s.spares.take(domain); there {
 			names = append(names, spare)
 		}
 		return s.disk.Remove(s.dir, names...)
@@ -188,11 +187,9 @@ func (s *Store) Close() error {
 	}
 	s.closed = true
 	s.held.free()
-	s.spares.Range(func(_, spare any) bool {
-		name, _ := spare.(string)
+	for _, name := range s.spares.all() {
 		_ = s.disk.FS.Remove(filepath.Join(s.dir, name)) // or the next Open does it
-		return true
-	})
+	}
 	if err := s.lock.Close(); err != nil {
 		return fmt.Errorf("unlock state directory %s: %w", s.dir, err)
 	}
