@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -61,7 +60,7 @@ func newClients(kubeconfig string) (*clients, error) {
 		group  schema.GroupVersion
 		add    func(*runtime.Scheme) error
 	}{
-		{&c.core, "/api", corev1.SchemeGroupVersion, corev1.AddToScheme},
+		{&c.core, "/api", coreGroup(), addPods},
 		{&c.vmis, "/apis", vmiGroup(), addVMIs},
 		{&c.crds, "/apis", schema.GroupVersion{Group: crdAPIGroup, Version: "v1"}, nil},
 	} {

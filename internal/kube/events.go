@@ -2,18 +2,16 @@ package kube
 
 import (
 	"context"
-	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 const (
@@ -187,7 +185,11 @@ func (s *Source) post(ctx context.Context, e Event) (verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
 	o := e.object(s.node)
-	a, err := ask(ctx, s.clients.core.Post().Namespace(e.Namespace).Resource("events").Body(o))
+	text, err := json.Marshal(o)
+	if err != nil {
+		return refused, fmt.Errorf("encode it: %w", err)
+	}
+	a, err := ask(ctx, s.clients.core.Post().Namespace(e.Namespace).Resource("events").SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
 	if err != nil {
 		return again, err
 	}
@@ -195,7 +197,7 @@ func (s *Source) post(ctx context.Context, e Event) (verdict, error) {
 }
 
 // verdict believes only an API server that it will never take this Event.
-func (a answer) verdict(o *corev1.Event) (verdict, error) {
+func (a answer) verdict(o *coreEvent) (verdict, error) {
 	if a.code == http.StatusCreated {
 		return told, nil
 	}
@@ -226,33 +228,6 @@ func (a answer) verdict(o *corev1.Event) (verdict, error) {
 	default:
 	}
 	return again, err
-}
-
-// name is the same for the same Event, also after a restart.
-func (e Event) name() string {
-	sum := sha256.Sum256([]byte(strings.Join([]string{e.UID, e.Reason, e.Key}, "\x00")))
-	const room = 200 // of the 253 that a name may have
-	return fmt.Sprintf("%s.%x", strings.TrimRight(cut(e.Name, room), "-."), sum[:8])
-}
-
-func (e Event) object(node string) *corev1.Event {
-	kind := corev1.EventTypeNormal
-	if e.Warning {
-		kind = corev1.EventTypeWarning
-	}
-	at := metav1.NewTime(e.At)
-	return &corev1.Event{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Event"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.name()},
-		InvolvedObject: corev1.ObjectReference{
-			APIVersion: vmiGroup().String(), Kind: vmiKind,
-			Namespace: e.Namespace, Name: e.Name, UID: types.UID(e.UID),
-		},
-		Reason: e.Reason, Message: e.Message, Type: kind,
-		Source:         corev1.EventSource{Component: component, Host: node},
-		FirstTimestamp: at, LastTimestamp: at, Count: 1,
-		ReportingController: component, ReportingInstance: cut(node, maxInstance),
-	}
 }
 
 // sleep returns false if ctx ends first.

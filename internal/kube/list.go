@@ -7,8 +7,33 @@ import (
 	"io"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 )
+
+// object is a pointer to one of our objects, of which O is the type.
+type object[O any] interface {
+	*O
+	metav1.Object
+	copied() O
+}
+
+// listOf is a list of objects O.
+type listOf[O any, P object[O]] struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata"`
+	Items           []O `json:"items"`
+}
+
+// DeepCopyObject is what the library wants of every object.
+func (l *listOf[O, P]) DeepCopyObject() runtime.Object {
+	out := &listOf[O, P]{TypeMeta: l.TypeMeta, Items: make([]O, len(l.Items))}
+	l.DeepCopyInto(&out.ListMeta)
+	for i := range l.Items {
+		out.Items[i] = P(&l.Items[i]).copied()
+	}
+	return out
+}
 
 // readList reads a list item by item. As one text, with all its objects in full,
 // it takes many times the memory of what is kept of them, and the process has
@@ -82,15 +107,15 @@ func broken(err error) error {
 	return err
 }
 
-// appendTo decodes items. What is lean of an object is kept until all are read.
-func appendTo[O any](items *[]O, lean func(*O)) func([]byte) error {
+// appendTo decodes items, and keeps of them what is needed until all are read.
+func appendTo[O any, P object[O]](items *[]O) func([]byte) error {
 	return func(text []byte) error {
 		var o O
 		// Unlike the standard library it takes no other spelling of a key.
 		if err := kjson.Unmarshal(text, &o); err != nil {
 			return fmt.Errorf("%w: %w", errStrange, err)
 		}
-		lean(&o)
+		P(&o).SetManagedFields(nil) // large, and nobody looks at it
 		*items = append(*items, o)
 		return nil
 	}

@@ -18,8 +18,8 @@ func TestAListIsReadItemByItem(t *testing.T) {
 		"of nothing":              {`{"kind":"VirtualMachineInstanceList","metadata":{"resourceVersion":"5","continue":"c"},"items":[]}`, 0},
 		"of null":                 {`{"kind":"VirtualMachineInstanceList","metadata":{"resourceVersion":"5","continue":"c"},"items":null}`, 0},
 	} {
-		l := &vmiList{}
-		err := readList(strings.NewReader(c.text), vmiKind+"List", l, appendTo(&l.Items, leanVMI))
+		l := &listOf[vmi, *vmi]{}
+		err := readList(strings.NewReader(c.text), vmiKind+"List", l, appendTo(&l.Items))
 		if err != nil || len(l.Items) != c.items || l.ResourceVersion != "5" || l.Continue != "c" {
 			t.Errorf("%s: %v, %d items, %+v", name, err, len(l.Items), l.ListMeta)
 		}
@@ -51,8 +51,8 @@ func TestWhatIsNoWholeListIsRefused(t *testing.T) {
 		"cut after an item":    {begin, true},
 		"cut before its end":   {begin + `]`, true},
 	} {
-		l := &vmiList{}
-		err := readList(strings.NewReader(c.text), vmiKind+"List", l, appendTo(&l.Items, leanVMI))
+		l := &listOf[vmi, *vmi]{}
+		err := readList(strings.NewReader(c.text), vmiKind+"List", l, appendTo(&l.Items))
 		if err == nil || errors.Is(err, errStrange) != c.strange {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -122,7 +122,7 @@ func TestABusyServerIsWorthALineOnlyIfItStaysSo(t *testing.T) {
 func TestEmptyListsProveNothing(t *testing.T) {
 	r := newRig(t)
 	v := r.makeVMI("vm", "", `{}`)
-	uid := r.makePod("launcher", podSpec{vmi: "vm"})
+	uid := r.makePod("launcher", podOnServer{vmi: "vm"})
 	r.watching()
 	r.sees("vm", v)
 	r.pod("vm", any1)

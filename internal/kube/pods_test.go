@@ -19,14 +19,14 @@ func decodeVMI(t *testing.T, text string) *vmi {
 	return &o
 }
 
-// podSpec is what differs between launcher pods.
-type podSpec struct {
+// podOnServer is what differs between launcher pods.
+type podOnServer struct {
 	node, vmi, label string
 	grace            int
 }
 
 // makePod makes a launcher pod, by default on this node, and returns its UID.
-func (r *rig) makePod(name string, s podSpec) string {
+func (r *rig) makePod(name string, s podOnServer) string {
 	r.Helper()
 	if s.node == "" {
 		s.node = r.name
@@ -60,7 +60,7 @@ func any1(Pod) bool { return true }
 
 func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 	r := newRig(t).watching()
-	uid := r.makePod("launcher", podSpec{vmi: "vm"})
+	uid := r.makePod("launcher", podOnServer{vmi: "vm"})
 	p := r.pod("vm", any1)
 	if p.UID != uid || p.VMI != "uid-of-launcher" || p.GracePeriod != time.Minute || p.Done || p.Deleting ||
 		p.KillAt != grace.Never || p.DeletingAt != grace.Never || p.Created.IsZero() {
@@ -73,7 +73,7 @@ func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 	r.pod("vm", func(p Pod) bool { return p.Done })
 
 	// Two at once, as in a migration that ends where it began; oldest first.
-	second := r.makePod("second", podSpec{vmi: "vm"})
+	second := r.makePod("second", podOnServer{vmi: "vm"})
 	r.eventually(func() bool { p := r.Pods(r.name, "vm"); return len(p) == 2 }, "the second is not seen")
 
 	// The annotation is a tenant's text.
@@ -99,7 +99,7 @@ func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 
 func TestKubeletsKillIsTheEarliestThatAnyDeletionMeant(t *testing.T) {
 	r := newRig(t).watching()
-	r.makePod("launcher", podSpec{vmi: "vm", grace: 600})
+	r.makePod("launcher", podOnServer{vmi: "vm", grace: 600})
 	r.pod("vm", any1)
 	before := mono()
 	r.must("DELETE", r.podPath("launcher"), `{"gracePeriodSeconds":500}`)
@@ -118,7 +118,7 @@ func TestKubeletsKillIsTheEarliestThatAnyDeletionMeant(t *testing.T) {
 	}
 	r.proxy.cut()
 	r.must("PATCH", r.podPath("launcher"), `{"metadata":{"annotations":{"a":"c"}}}`)
-	r.makePod("mark", podSpec{vmi: "mark"})
+	r.makePod("mark", podOnServer{vmi: "mark"})
 	r.pod("mark", any1)
 	if again := r.pod("vm", any1); again != q {
 		t.Errorf("a lost connection moved %+v to %+v", q, again)

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -24,7 +23,7 @@ type Source struct {
 	health  *health
 	outbox  *outbox
 	vmis    *store[*vmi, instance]
-	pods    *store[*corev1.Pod, launcher]
+	pods    *store[*pod, launcher]
 	node    string
 }
 
@@ -47,8 +46,8 @@ func New(cfg Config) (*Source, error) {
 			strip: func(o *vmi, was instance) instance { return stripVMI(cfg.Node, cfg.Now, o, was.vmi) },
 			tell:  func(was, is instance) { changed(cmp.Or(is.name, was.name)) },
 		},
-		pods: &store[*corev1.Pod, launcher]{
-			strip: func(o *corev1.Pod, was launcher) launcher { return stripPod(cfg.Node, cfg.Now, o, was.pod) },
+		pods: &store[*pod, launcher]{
+			strip: func(o *pod, was launcher) launcher { return stripPod(cfg.Node, cfg.Now, o, was.pod) },
 			tell: func(was, is launcher) {
 				for _, k := range slices.Compact([]vmKey{was.of, is.of}) {
 					if k != (vmKey{}) {
@@ -71,8 +70,8 @@ func (s *Source) Run(ctx context.Context) error {
 			labels: labels.Set{nodeLabel: s.node}.String(),
 			kind:   vmiKind + "List",
 			empty: func() (list, func([]byte) error) {
-				l := &vmiList{}
-				return l, appendTo(&l.Items, leanVMI)
+				l := &listOf[vmi, *vmi]{}
+				return l, appendTo(&l.Items)
 			},
 		}, &vmi{}, s.vmis)
 	})
@@ -81,12 +80,12 @@ func (s *Source) Run(ctx context.Context) error {
 			client: s.clients.core, resource: podResource, health: s.health,
 			labels: labels.Set{launcherLabel: launcherValue}.String(),
 			fields: fields.OneTermEqualSelector("spec.nodeName", s.node).String(),
-			kind:   "PodList",
+			kind:   podKind + "List",
 			empty: func() (list, func([]byte) error) {
-				l := &corev1.PodList{}
-				return l, appendTo(&l.Items, leanPod)
+				l := &listOf[pod, *pod]{}
+				return l, appendTo(&l.Items)
 			},
-		}, &corev1.Pod{}, s.pods)
+		}, &pod{}, s.pods)
 	})
 	running.Go(func() { s.outbox.deliver(ctx, s.post) })
 	running.Go(func() { s.outbox.keep(ctx) })

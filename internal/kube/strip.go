@@ -4,8 +4,6 @@ import (
 	"strings"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -42,18 +40,8 @@ func stripVMI(node string, now func() grace.Mono, o *vmi, was VMI) instance {
 	return instance{name, is}
 }
 
-// leanVMI and leanPod drop what is large and that stripVMI and stripPod do not
-// look at.
-func leanVMI(o *vmi) { o.ManagedFields = nil }
-
-func leanPod(o *corev1.Pod) {
-	o.ManagedFields = nil
-	o.Spec = corev1.PodSpec{NodeName: o.Spec.NodeName, TerminationGracePeriodSeconds: o.Spec.TerminationGracePeriodSeconds}
-	o.Status = corev1.PodStatus{Phase: o.Status.Phase}
-}
-
 // stripPod: the labels and annotations are a tenant's text.
-func stripPod(node string, now func() grace.Mono, o *corev1.Pod, was Pod) launcher {
+func stripPod(node string, now func() grace.Mono, o *pod, was Pod) launcher {
 	of := vmKey{o.Namespace, o.Annotations[domainAnnotation]}
 	if !of.valid() || !grace.IsUID(string(o.UID)) || o.Spec.NodeName != node || o.Labels[launcherLabel] != launcherValue {
 		return launcher{}
@@ -61,8 +49,7 @@ func stripPod(node string, now func() grace.Mono, o *corev1.Pod, was Pod) launch
 	of.name = strings.Clone(of.name)
 	is := Pod{
 		UID: string(o.UID), Created: o.CreationTimestamp.UTC(),
-		Done:       o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed,
-		Deleting:   o.DeletionTimestamp != nil,
+		Done: o.done(), Deleting: o.DeletionTimestamp != nil,
 		DeletingAt: grace.Never, KillAt: grace.Never,
 		DeletionGrace: seconds(o.DeletionGracePeriodSeconds),
 		GracePeriod:   seconds(o.Spec.TerminationGracePeriodSeconds),

@@ -14,7 +14,6 @@ const (
 	vmiAPIGroup = "kubevirt.io"
 	vmiResource = "virtualmachineinstances"
 	vmiKind     = "VirtualMachineInstance"
-	podResource = "pods"
 
 	nodeLabel        = "kubevirt.io/nodeName"
 	launcherLabel    = "kubevirt.io"
@@ -34,12 +33,6 @@ type vmi struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              vmiSpec `json:"spec"`
-}
-
-type vmiList struct {
-	metav1.TypeMeta `json:",inline"`
-	metav1.ListMeta `json:"metadata"`
-	Items           []vmi `json:"items"`
 }
 
 // vmiSpec keeps the text of terminationGracePeriodSeconds.
@@ -68,27 +61,17 @@ func cut(text string, n int) string {
 }
 
 // DeepCopyObject is what the library wants of every object.
-func (v *vmi) DeepCopyObject() runtime.Object {
-	out := &vmi{TypeMeta: v.TypeMeta, Spec: v.Spec}
-	v.DeepCopyInto(&out.ObjectMeta)
-	return out
-}
+func (v *vmi) DeepCopyObject() runtime.Object { c := v.copied(); return &c }
 
-// DeepCopyObject is what the library wants of every object.
-func (l *vmiList) DeepCopyObject() runtime.Object {
-	out := &vmiList{TypeMeta: l.TypeMeta, Items: make([]vmi, len(l.Items))}
-	l.DeepCopyInto(&out.ListMeta)
-	for i := range l.Items {
-		item := &l.Items[i]
-		out.Items[i] = vmi{TypeMeta: item.TypeMeta, Spec: item.Spec}
-		item.DeepCopyInto(&out.Items[i].ObjectMeta)
-	}
-	return out
+func (v *vmi) copied() vmi {
+	c := *v
+	v.DeepCopyInto(&c.ObjectMeta)
+	return c
 }
 
 func addVMIs(s *runtime.Scheme) error {
 	s.AddKnownTypeWithName(vmiGroup().WithKind(vmiKind), &vmi{})
-	s.AddKnownTypeWithName(vmiGroup().WithKind(vmiKind+"List"), &vmiList{})
+	s.AddKnownTypeWithName(vmiGroup().WithKind(vmiKind+"List"), &listOf[vmi, *vmi]{})
 	metav1.AddToGroupVersion(s, vmiGroup())
 	return nil
 }

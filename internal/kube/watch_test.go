@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -246,9 +247,9 @@ func TestNothingAboutOtherNodesIsSent(t *testing.T) {
 	r := newRig(t)
 	for i := range 20 {
 		r.makeVMIOn("another", fmt.Sprintf("other-%d", i), `,"annotations":{"padding":"`+strings.Repeat("x", 1000)+`"}`, `{}`)
-		r.makePod(fmt.Sprintf("otherpod-%d", i), podSpec{node: "another", vmi: "x"})
+		r.makePod(fmt.Sprintf("otherpod-%d", i), podOnServer{node: "another", vmi: "x"})
 	}
-	r.makePod("nolauncher", podSpec{vmi: "x", label: "another"})
+	r.makePod("nolauncher", podOnServer{vmi: "x", label: "another"})
 	r.watching()
 	bytes := len(r.proxy.sent("/"))
 	t.Logf("lists of nothing on this node, 20 VMIs and pods on another: %d bytes", bytes)
@@ -268,29 +269,36 @@ func TestNothingAboutOtherNodesIsSent(t *testing.T) {
 
 func TestAStoredVMICostsLessThanAKiB(t *testing.T) {
 	const n = 5_000
-	heap := func() uint64 {
+	heap := func() int64 {
 		var m runtime.MemStats
 		runtime.GC()
 		runtime.GC()
 		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
+		return int64(m.HeapAlloc)
 	}
-	s := &store[*vmi, instance]{
-		strip: func(o *vmi, was instance) instance { return stripVMI("node", mono, o, was.vmi) },
-		tell:  func(_, _ instance) {},
-	}
-	before := heap()
-	for i := range n {
-		o := decodeVMI(t, fmt.Sprintf(`{"metadata":{"namespace":"tenant-%d","name":"a-virtual-machine-with-a-name-%d","uid":"11111111-2222-3333-4444-%012d",
+	var took []int64
+	for range 3 { // what other tests have left may go meanwhile
+		s := &store[*vmi, instance]{
+			strip: func(o *vmi, was instance) instance { return stripVMI("node", mono, o, was.vmi) },
+			tell:  func(_, _ instance) {},
+		}
+		for i := range n {
+			o := decodeVMI(t, fmt.Sprintf(`{"metadata":{"namespace":"tenant-%d","name":"a-virtual-machine-with-a-name-%d","uid":"11111111-2222-3333-4444-%012d",
 			"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"kubevirt.io/nodeName":"node"},"annotations":{"padding":%q}},
 			"spec":{"terminationGracePeriodSeconds":30,"domain":{"padding":%[4]q}}}`, i%100, i, i, strings.Repeat("x", 2000)))
-		if err := s.Update(o); err != nil {
-			t.Fatal(err)
+			if err := s.Update(o); err != nil {
+				t.Fatal(err)
+			}
 		}
+		with := heap()
+		if _, ok := s.get(vmKey{"tenant-1", "a-virtual-machine-with-a-name-1"}); !ok {
+			t.Fatal("it is not there")
+		}
+		s.byName = nil
+		took = append(took, (with-heap())/n)
 	}
-	each := (heap() - before) / n
-	t.Logf("%d bytes per VMI", each)
-	if _, ok := s.get(vmKey{"tenant-1", "a-virtual-machine-with-a-name-1"}); !ok || each >= 1024 {
-		t.Errorf("%d bytes per VMI", each)
+	t.Logf("%d bytes per VMI", took)
+	if least := slices.Min(took); least <= 0 || least >= 1024 {
+		t.Errorf("%d bytes per VMI", took)
 	}
 }
