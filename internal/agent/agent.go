@@ -49,6 +49,7 @@ func (a *Agent) Run(ctx context.Context, records []grace.Record) error {
 	a.mu.Unlock()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var last grace.Mono // when the last list was begun
 	for {
 		select {
 		case <-ctx.Done():
@@ -56,7 +57,12 @@ func (a *Agent) Run(ctx context.Context, records []grace.Record) error {
 			return nil
 		case <-timer.C:
 		case <-a.relist:
+			if early := last.Add(listEvery).Sub(a.cfg.Clock.Now()); early > 0 {
+				timer.Reset(early)
+				continue
+			}
 		}
+		last = a.cfg.Clock.Now()
 		if a.list(ctx) {
 			timer.Reset(relist)
 		} else {
@@ -70,18 +76,9 @@ func (a *Agent) Run(ctx context.Context, records []grace.Record) error {
 func (a *Agent) LauncherChanged(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := a.keepers[name]
-	if k == nil {
-		if problem := badName(name); problem != "" {
-			a.reject(name, problem)
-			return
-		}
-		k = a.keep(name, grace.Record{})
-		if a.ctx != nil {
-			a.start(k)
-		}
+	if k := a.keeper(name); k != nil {
+		k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.launcher = true })
 	}
-	k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.launcher = true })
 }
 
 // ClusterChanged is called when what the API server says of a VMI or its
@@ -92,66 +89,45 @@ func (a *Agent) ClusterChanged(namespace, name string) {
 		return
 	}
 	domain := grace.DomainName(namespace, name)
-	_, there := a.cfg.Cluster.VMI(namespace, name)
-	there = there || len(a.cfg.Cluster.Pods(namespace, name)) > 0
+	pods := len(a.cfg.Cluster.Pods(namespace, name)) > 0
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	k := a.keepers[domain]
-	if k == nil {
-		if !there {
-			return
-		}
-		if problem := badName(domain); problem != "" {
-			a.reject(domain, problem)
-			return
-		}
-		k = a.keep(domain, grace.Record{})
-		if a.ctx != nil {
-			a.start(k)
-		}
+	switch {
+	case k == nil && pods:
+		k = a.keeper(domain)
+	case k == nil && a.expected(domain) && a.fit(domain):
+		a.listSoon() // its domain may be there already
 	}
-	k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.cluster = true })
+	if k != nil {
+		k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.cluster = true })
+	}
 }
 
-// maxStrange bounds what is remembered of names that are not ours.
-const maxStrange = 1000
-
-// maxName is the longest domain name that libvirt can run: it writes
-// NAME.xml.new, and a file name has 255 bytes (tried with libvirt 9.0).
-const maxName = 255 - len(".xml.new")
-
-func badName(name string) string {
-	if _, _, ok := grace.SplitDomainName(name); !ok {
-		return "its name is not <namespace>_<name>"
+// expected: there is a VMI for this domain. Until the domain or a launcher
+// appears it needs no keeper.
+func (a *Agent) expected(domain string) bool {
+	namespace, name, ok := grace.SplitDomainName(domain)
+	if !ok || a.cfg.Cluster == nil {
+		return false
 	}
-	if len(name) > maxName {
-		return "its name is too long for a libvirt domain"
-	}
-	return ""
-}
-
-func (a *Agent) reject(name, problem string) {
-	if a.strange[name] || len(a.strange) >= maxStrange {
-		return
-	}
-	a.strange[name] = true
-	a.cfg.Meter.Rejected("name")
-	a.log.Warn("not a VM that can be guarded", "name", name, "problem", problem)
+	_, there := a.cfg.Cluster.VMI(namespace, name)
+	return there
 }
 
 // DomainChanged takes a hypervisor's event. It does not block. Domains that
 // are not ours are ignored.
 func (a *Agent) DomainChanged(ev hypervisor.Event) {
 	if ev.Name == "" {
-		select {
-		case a.relist <- struct{}{}:
-		default:
-		}
+		a.listSoon()
 		return
 	}
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	k := a.keepers[ev.Name]
-	a.mu.Unlock()
+	if k == nil && a.expected(ev.Name) {
+		k = a.keeper(ev.Name)
+	}
 	if k == nil {
 		return
 	}
@@ -165,6 +141,22 @@ func (a *Agent) DomainChanged(ev hypervisor.Event) {
 			h.domain = true
 		}
 	})
+}
+
+// keeper is the one for this domain, which is made if there is none; nil if
+// that cannot be a VM's name. The caller holds the lock.
+func (a *Agent) keeper(domain string) *keeper {
+	if k := a.keepers[domain]; k != nil {
+		return k
+	}
+	if !a.fit(domain) {
+		return nil
+	}
+	k := a.keep(domain, grace.Record{})
+	if a.ctx != nil {
+		a.start(k)
+	}
+	return k
 }
 
 // keep makes a keeper; the caller holds the lock.
@@ -204,43 +196,6 @@ func (a *Agent) retire(k *keeper) bool {
 	}
 	delete(a.keepers, k.domain)
 	return true
-}
-
-// list asks the hypervisor for everything, because events get lost. It returns
-// whether there was anything new, or nothing could be learned.
-func (a *Agent) list(ctx context.Context) (news bool) {
-	a.mu.Lock()
-	ours := make(map[string]*keeper, len(a.keepers))
-	for name, k := range a.keepers {
-		ours[name] = k
-	}
-	a.mu.Unlock()
-	ctx, cancel := bounded(ctx, lookTimeout)
-	defer cancel()
-	domains, err := a.cfg.Hypervisor.List(ctx, func(name string) bool { return ours[name] != nil })
-	a.setListed()
-	if err != nil {
-		a.log.Debug("cannot list domains", "err", err)
-		return true
-	}
-	now := a.cfg.Clock.Now()
-	for i := range domains {
-		if k := ours[domains[i].Name]; k != nil {
-			news = k.box.list(now, &domains[i]) || news
-			delete(ours, domains[i].Name)
-		}
-	}
-	for _, k := range ours {
-		// A list that leaves a domain out is no proof: its keeper asks for it.
-		news = k.box.list(now, &hypervisor.Domain{}) || news
-	}
-	return news
-}
-
-func (a *Agent) setListed() {
-	a.mu.Lock()
-	a.listed = true
-	a.mu.Unlock()
 }
 
 // Ready tells whether libvirt was tried once, the records are guarded and none

@@ -155,9 +155,12 @@ func (k *keeper) checkClaim(view *watch.View) {
 	}
 }
 
-// inCluster: the API server speaks of this VM.
-func (k *keeper) inCluster() bool {
-	return k.obs.VMI.State == grace.VMIPresent || k.obs.VMI.State == grace.VMIDeleting || k.pod.UID != ""
+// needed: what the API server shows takes somebody who remembers more than
+// that. A VMI alone does not, unless its deletion is done and must not be held
+// against the next domain.
+func (k *keeper) needed() bool {
+	spent := k.obs.VMI.UID != "" && k.obs.VMI.UID == k.obs.Spent
+	return spent || k.pod.UID != ""
 }
 
 func (k *keeper) confirm() {

@@ -202,7 +202,7 @@ func (k *keeper) now() grace.Mono { return k.cfg.Clock.Now() }
 
 // idle: nothing to guard, nobody to wait for, nothing under way or due.
 func (k *keeper) idle() bool {
-	return k.busy == 0 && !k.left && !k.obs.Recorded && k.obs.Looked && !k.view.Present && !k.inCluster() && k.obs.Domain != grace.DomainUnknown && k.lookAt == grace.Never
+	return k.busy == 0 && !k.left && !k.obs.Recorded && k.obs.Looked && !k.view.Present && !k.needed() && k.obs.Domain != grace.DomainUnknown && k.lookAt == grace.Never
 }
 
 // step decides and acts until there is nothing to do but wait.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
@@ -37,6 +38,7 @@ type rig struct {
 	stop   func()
 	expect chan string // what was prepared for, and nobody has asked about
 	hurry  hurries
+	deaf   atomic.Bool // libvirt's events are lost
 
 	cluster *memoryCluster // nil: standalone
 	unsaved bool           // what run tells the agent of the disk
@@ -111,7 +113,13 @@ func (r *rig) run() {
 			r.t.Error(err)
 		}
 	})
-	running.Go(func() { _ = r.hv.Run(ctx, agent.DomainChanged) })
+	running.Go(func() {
+		_ = r.hv.Run(ctx, func(e hypervisor.Event) {
+			if !r.deaf.Load() {
+				agent.DomainChanged(e)
+			}
+		})
+	})
 	if r.cluster != nil {
 		agent.ClusterChanged("ns", "vm")
 	} else {
