@@ -58,10 +58,10 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	meter.Recovered(len(loaded.Records))
 
 	driver := libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: log})
-	threads := priority.New(clock{}.Now, log)
+	threads, waste := priority.New(clock{}.Now, log), newGarbage(meter)
 	a = agent.New(points.Ports(agent.Config{
 		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
-		Hypervisor: driver, Expect: driver.Expect, Hurry: threads.First, Cache: store, Processes: processes{}, Clock: clock{}, Meter: meter, Unsaved: unsaved,
+		Hypervisor: driver, Expect: driver.Expect, Hurry: threads.First, Cache: store, Processes: processes{}, Clock: clock{}, Meter: waste, Unsaved: unsaved,
 		Launcher: from.launcher, Watch: from.watch, Cluster: from.cluster,
 	}), log)
 	meter.Observe(state{a, driver})
@@ -72,6 +72,8 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	group.Go(func() error { return driver.Run(ctx, points.Domains(a.DomainChanged)) })
 	group.Go(func() error { return from.watcher.Run(ctx) })
 	group.Go(func() error { threads.Run(ctx); return nil })
+	group.Go(func() error { waste.run(ctx); return nil })
+	group.Go(func() error { shrink(ctx, log); return nil })
 	if from.kube != nil {
 		meter.WatchUp(from.kube.Up)
 		group.Go(func() error { return from.kube.Run(ctx) })
