@@ -69,7 +69,7 @@ func New(t T) *Node {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("libvirtd said:\n%s", readText(filepath.Join(n.Dir, "libvirtd.log")))
+			t.Logf("libvirtd said last:\n%s", worthReading(readText(filepath.Join(n.Dir, "libvirtd.log"))))
 		}
 		n.Close()
 	})

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -131,6 +133,15 @@ func readText(path string) string {
 		return ""
 	}
 	return string(b)
+}
+
+// worthReading are the last lines of a libvirtd's log, without those that every
+// guest and every connection leaves: they would bury what failed.
+func worthReading(log string) string {
+	const most = 50
+	usual := regexp.MustCompile(`virNetSocketReadWire.*End of file|qemuDomainObjTaintMsg|virCgroupDetectControllers`)
+	lines := slices.DeleteFunc(strings.Split(log, "\n"), usual.MatchString)
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
 // ended polls a pidfd: readable means that the process has ended.

@@ -1,6 +1,7 @@
 package crash
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -47,9 +48,6 @@ func newMatrix(t *testing.T) *matrix {
 			m.declared[name] = true
 		}
 	}
-	// The trigger comes when status.json of the running VM can be seen, which is
-	// before its last step. That is no step of a shutdown.
-	m.declared["status-Running.done"] = true
 	return m
 }
 
@@ -133,7 +131,7 @@ func prepare(t *testing.T, n *node.Node, p path, binary, point string) *crash {
 	spec := p.spec
 	spec.Namespace, spec.Name = "vmgrace-crash", c.name
 	if !p.back {
-		c.arm(filepath.Join(c.agent.LaunchersDir, spec.Namespace+"_"+spec.Name, "shutdown"))
+		c.arm(filepath.Join(c.agent.LaunchersDir, spec.Namespace+"_"+spec.Name, cmp.Or(p.armedBy, "shutdown")))
 	}
 	c.agent.Start(t)
 	g := n.Boot(t, spec)
@@ -145,6 +143,11 @@ func prepare(t *testing.T, n *node.Node, p path, binary, point string) *crash {
 		}
 	}
 	c.VM = c.agent.VM(t, g, "--grace-period="+crashGrace.String())
+	if p.armedBy != "" {
+		node.Eventually(t, soon, func() bool { _, dead := c.agent.Exited(0); return dead }, "%s: the agent does not die", point)
+		c.revive()
+		c.remembers = true // it will run when the trigger comes
+	}
 	waitGuarded(t, c.VM)
 	if p.before != nil {
 		p.before(c)
@@ -179,20 +182,12 @@ func (c *crash) begin() {
 	c.agent.Launch(c.t)
 }
 
-// over takes the VM a step further: the agent that has died is started again,
-// without a point.
+// over takes the VM a step further: the agent that has died is revived.
 func (c *crash) over() bool {
 	c.sample()
-	if code, dead := c.agent.Exited(0); dead && !c.killed {
-		if code != 128+int(syscall.SIGKILL) {
-			c.t.Fatalf("%s: the agent ended with status %d\n%s", c.point, code, c.agent.Log())
-		}
-		c.killed = true
-		c.sample()
+	if _, dead := c.agent.Exited(0); dead && !c.killed {
+		c.revive()
 		c.remembers = len(c.deadlines) > 0
-		c.agent.Env = nil
-		c.returned = time.Now()
-		c.agent.Launch(c.t)
 	}
 	if c.killed && c.ready.IsZero() && c.agent.Ready() {
 		c.ready = time.Now()
@@ -202,6 +197,19 @@ func (c *crash) over() bool {
 	}
 	_, there := recorded(c.t, c.agent)[c.Domain]
 	return c.killed && !c.ready.IsZero() && c.Gone() && c.Launcher.Status().Phase == "Stopped" && !c.Launcher.Has("shutdown") && !there
+}
+
+// revive starts the agent that has died, without a point.
+func (c *crash) revive() {
+	c.t.Helper()
+	if code, _ := c.agent.Exited(0); code != 128+int(syscall.SIGKILL) {
+		c.t.Fatalf("%s: the agent ended with status %d\n%s", c.point, code, c.agent.Log())
+	}
+	c.killed = true
+	c.sample()
+	c.agent.Env = nil
+	c.returned = time.Now()
+	c.agent.Launch(c.t)
 }
 
 // sample notes every deadline that is on the disk.

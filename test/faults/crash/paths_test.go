@@ -33,6 +33,9 @@ type path struct {
 	// An agent that is killed between the end of the guest, or what brought it
 	// about, and its note of that can only tell how it looks afterwards.
 	outcomes []string
+	// armedBy is the launcher's file from whose appearance on points count, by default
+	// the trigger. Another one is that of a VM at rest, whose agent dies before.
+	armedBy string
 	// back: the point is for an agent that comes back in mid-grace.
 	back   bool
 	round  int           // how many VMs at once
@@ -61,6 +64,9 @@ func paths() []path {
 	remove := []string{"delete.unlink", "delete.fsyncdir", "delete.done"}
 	all := []path{
 		{
+			name: "noted", spec: node.Spec{Firmware: true}, round: 6, armedBy: "vm.json", outcomes: []string{"Forced"},
+			points: slices.Concat(write("put-running"), call("status-Running")),
+		}, {
 			name: "forced", spec: node.Spec{Firmware: true}, round: 8, outcomes: []string{"Forced"},
 			points: slices.Concat(
 				call("hint-launcher", "look"), write("put-begun"), call("status-ShuttingDown", "ask"), write("put-requested"),
