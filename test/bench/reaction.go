@@ -19,25 +19,28 @@ const few = 20
 // reaction is row a: each guest's trigger appears by rename, once for the agent
 // and once for the floor, in turns. Requests are seen on their way to libvirtd.
 func reaction(b *bench) []figure {
-	rounds := 2 * b.guests
-	var took, least []float64
-	for len(took) < rounds {
-		a, bare := b.reactions(min(few, rounds-len(took)))
-		took, least = append(took, a...), append(least, bare...)
+	triggers := 2 * b.guests
+	line := func(what string) figure {
+		return figure{row: "a", unit: seconds, target: "≤ 1.5 × floor", what: fmt.Sprintf("trigger → request at libvirt, record before it: %s", what)}
 	}
-	crowd, crowdBare := b.reactions(rounds)
-	line := func(what string, took, least []float64, q float64) figure {
-		return figure{
-			row: "a", unit: seconds, target: "≤ 1.5 × floor", what: "trigger → request at libvirt, record before it: " + what,
-			ours: []float64{quantile(took, q)}, floor: []float64{quantile(least, q)},
+	some, crowd := fmt.Sprintf("of %d, %d guests at a time", triggers, few), fmt.Sprintf("of %d, all guests at once", triggers)
+	lines := []figure{line("p50 " + some), line("p99 " + some), line("p50 " + crowd), line("p99 " + crowd)}
+	add := func(lines []figure, took, least []float64) {
+		for i, q := range []float64{0.5, 0.99} {
+			lines[i].ours, lines[i].floor = append(lines[i].ours, quantile(took, q)), append(lines[i].floor, quantile(least, q))
 		}
 	}
-	return []figure{
-		line(fmt.Sprintf("p50 of %d, %d guests at a time", rounds, few), took, least, 0.5),
-		line(fmt.Sprintf("p99 of %d, %d guests at a time", rounds, few), took, least, 0.99),
-		line(fmt.Sprintf("p50 of %d, all guests at once", rounds), crowd, crowdBare, 0.5),
-		line(fmt.Sprintf("p99 of %d, all guests at once", rounds), crowd, crowdBare, 0.99),
+	for range b.rounds {
+		var took, least []float64
+		for len(took) < triggers {
+			a, bare := b.reactions(min(few, triggers-len(took)))
+			took, least = append(took, a...), append(least, bare...)
+		}
+		add(lines[:2], took, least)
+		took, least = b.reactions(triggers)
+		add(lines[2:], took, least)
 	}
+	return lines
 }
 
 // reactions are how long the agent and the floor took with each of n guests,

@@ -47,7 +47,7 @@ func (f *fleet) crowd() []figure {
 	line := func(what, target string) figure {
 		return figure{row: "i", what: fmt.Sprintf("memory for each of %d own VMIs: %s", crowded, what), target: target, unit: kibibytes}
 	}
-	watch, rss, heap := line("live heap of the watch alone", "≤ 4 KiB"), line("RSS of the agent, with a keeper for each", "≤ 4 KiB"), line("heap and stacks in it", "")
+	watch, rss, heap := line("live heap of the watch alone", "≤ 4 KiB"), line("RSS of the agent", "≤ 4 KiB"), line("heap and stacks in it", "")
 	for range f.rounds {
 		watch.ours = append(watch.ours, (f.kept(crowdedNode)-f.kept(fewNode))/(crowded-fewOwn))
 		var used [2]memory
