@@ -73,6 +73,7 @@ func TestARestartOfContainerdTouchesNoVMAndNoContainer(t *testing.T) {
 // stay what they are.
 func (w *world) unchanged(v *vm, name string, restart func(context.Context) error) {
 	w.Helper()
+	w.waitTold(namespace, v.launcherPod())
 	was, heard := w.containers(w.a, v), w.heartbeat(w.a)
 	if err := restart(w.Context()); err != nil && !w.Own() {
 		w.Fatalf("NOT RUN on this cluster: needs %s as a service of systemd on the nodes: %v", name, err)

@@ -46,12 +46,20 @@ func (w *world) start(api *cluster.API) {
 // container is what a container runtime calls the first container of a pod.
 func (w *world) container(in, pod string) string {
 	w.Helper()
+	w.waitTold(in, pod)
 	var id string
 	_, err := fmt.Sscanf(w.Kubectl(w, "get", pod, "-n", in, "-o", "jsonpath={.status.containerStatuses[0].containerID}"), "containerd://%s", &id)
 	if err != nil {
 		w.Fatalf("container of %s: %v", pod, err)
 	}
 	return id
+}
+
+// waitTold waits until kubelet has told the API server that a pod runs. Its VM
+// is guarded before: kubelet looks at its containers once a second.
+func (w *world) waitTold(in, pod string) {
+	w.Helper()
+	w.Kubectl(w, "wait", "-n", in, pod, "--for=condition=Ready", "--timeout="+soon.String())
 }
 
 // kill signals a container's first process as containerd does, without kubelet.
