@@ -50,7 +50,10 @@ func (k *keeper) endHeard(end grace.End, uuid string) {
 	if ours && k.obs.End == "" {
 		k.obs.End = end
 	}
-	if !ours || k.qemu == nil && !k.obs.Gone {
+	watched := ours && (k.qemu != nil || k.obs.Gone)
+	// The process told of its end before libvirt did; a look is due anyway.
+	done := !k.obs.Recorded && uuid == k.before.UUID && k.probeAt != grace.Never
+	if !watched && !done {
 		k.probe()
 	}
 }
