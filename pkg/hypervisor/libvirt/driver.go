@@ -79,6 +79,7 @@ type Driver struct {
 	agents   *lane // guest agent calls: up to 60 s
 	destroys *lane // up to 40 s
 	queries  *lane
+	said     said
 
 	expecting chan struct{} // a token for looking up ahead
 

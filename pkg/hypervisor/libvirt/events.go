@@ -76,6 +76,7 @@ func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (work
 		return false, r.err
 	}
 	d.log.Info("connected to libvirt", "uri", d.uri)
+	d.said.forget() // without its events
 	d.up.Store(true)
 	defer d.up.Store(false)
 	closing := func() { d.closeSession(r.s) }

@@ -87,19 +87,19 @@ func (e *entry) domain(p hypervisor.Power) hypervisor.Domain {
 
 func newRunDir(path string) *runDir { return &runDir{path: path, cache: map[string]cached{}} }
 
-// names returns the names of all domains that have a file.
-func (r *runDir) names() ([]string, error) {
+// names returns the names of all domains that have a file, and a number that is
+// the same while the directory is; it is not 0.
+func (r *runDir) names() (names []string, pass int, err error) {
 	if r.path == "" {
-		return nil, fmt.Errorf("libvirt's run directory: %w", fs.ErrNotExist)
+		return nil, 0, fmt.Errorf("libvirt's run directory: %w", fs.ErrNotExist)
 	}
-	if names := r.unchanged(); names != nil {
-		return names, nil
+	if names, pass := r.unchanged(); names != nil {
+		return names, pass, nil
 	}
 	files, err := os.ReadDir(r.path)
 	if err != nil {
-		return nil, fmt.Errorf("libvirt's run directory: %w", err)
+		return nil, 0, fmt.Errorf("libvirt's run directory: %w", err)
 	}
-	var names []string
 	for _, f := range files {
 		if name, ok := strings.CutSuffix(f.Name(), ".xml"); ok && f.Type().IsRegular() {
 			names = append(names, name)
@@ -108,13 +108,13 @@ func (r *runDir) names() ([]string, error) {
 	slices.Sort(names) // with their suffix they sort otherwise
 	r.forget(names)
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.listed.names = names
-	r.mu.Unlock()
-	return names, nil
+	return names, r.listed.pass, nil
 }
 
 // unchanged is what names found before, nil where that must be read again.
-func (r *runDir) unchanged() []string {
+func (r *runDir) unchanged() (names []string, pass int) {
 	var stat unix.Stat_t
 	err := unix.Stat(r.path, &stat)
 	id, now := fileID{stat.Ino, stat.Mtim, stat.Size}, time.Now()
@@ -122,14 +122,14 @@ func (r *runDir) unchanged() []string {
 	defer r.mu.Unlock()
 	l := &r.listed
 	if err == nil && id == l.id && l.names != nil && l.read.Sub(l.since) > tick {
-		return l.names
+		return l.names, l.pass
 	}
 	if err != nil || id != l.id {
 		l.id, l.since = id, now
 	}
 	l.read, l.names = now, nil
 	l.pass++
-	return nil
+	return nil, 0
 }
 
 // again is look for a name that names has just returned.

@@ -84,7 +84,7 @@ func TestAnEntryIsTheProcessThatLibvirtNames(t *testing.T) {
 			t.Errorf("got %+v, %v, want %+v", e, err, want)
 		}
 	}
-	names, err := r.names()
+	names, _, err := r.names()
 	if err != nil || len(names) != 1 || names[0] != "ns_vm" {
 		t.Errorf("names: %q, %v", names, err)
 	}
@@ -217,7 +217,7 @@ func TestAListOfManyDomainsParsesNothingTwice(t *testing.T) {
 	if err := os.Remove(dir + "/ns_vm.xml"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.names(); err != nil || len(r.cache) != 0 {
+	if _, _, err := r.names(); err != nil || len(r.cache) != 0 {
 		t.Errorf("%v; the cache keeps %d that have no file", err, len(r.cache))
 	}
 }
@@ -233,7 +233,7 @@ func TestNamesAreForgottenOneByOne(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if names, err := r.names(); err != nil || len(names) != 3 || len(r.cache) != 3 {
+	if names, _, err := r.names(); err != nil || len(names) != 3 || len(r.cache) != 3 {
 		t.Errorf("%q, %v, %d in the cache", names, err, len(r.cache))
 	}
 }
@@ -241,7 +241,7 @@ func TestNamesAreForgottenOneByOne(t *testing.T) {
 // listedOne is what a list finds of the one domain there.
 func listedOne(t *testing.T, r *runDir) entry {
 	t.Helper()
-	if names, err := r.names(); err != nil || len(names) != 1 {
+	if names, _, err := r.names(); err != nil || len(names) != 1 {
 		t.Fatalf("%q, %v", names, err)
 	}
 	e, err := r.again("ns_vm")
