@@ -64,6 +64,8 @@ type Meter interface {
 type Cluster interface {
 	// Synced tells whether VMI and Pods know: once everything was listed.
 	Synced() bool
+	// VMI and Pods read memory and do not wait. Whoever calls ClusterChanged
+	// holds no lock that they take: the agent calls them under its own.
 	VMI(namespace, name string) (VMI, bool)
 	Pods(namespace, name string) []Pod
 	// Confirm asks what became of the VMI with this UID and creation time. An
