@@ -67,7 +67,7 @@ func (k *keeper) podsSeen(pods []Pod) {
 	k.dir = k.cfg.Launcher(k.namespace, k.name, pod.UID)
 	k.cfg.Watch(k.domain, pod.UID)
 	// What was seen was another launcher's.
-	k.close(&k.shim)
+	release(k, &k.shim)
 	k.view, k.trigger, k.spent, k.told = watch.View{}, watch.FileID{}, watch.FileID{}, signals.Status{}
 	k.obs.Ours, k.obs.Trigger, k.obs.Shim, k.obs.Holder = false, false, grace.ShimUnknown, grace.Holder{}
 	k.look()

@@ -136,7 +136,7 @@ func insist(ctx context.Context, try func() error) error {
 
 // reset makes the keeper ready for another instance.
 func (k *keeper) reset() {
-	k.close(&k.qemu)
+	release(k, &k.qemu)
 	old := k.obs
 	if old.Gone {
 		k.before = k.rec.Instance

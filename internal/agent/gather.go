@@ -203,7 +203,7 @@ func (k *keeper) resolve() {
 
 // watchQEMU opens the process of the record's instance.
 func (k *keeper) watchQEMU() {
-	k.close(&k.qemu)
+	release(k, &k.qemu)
 	i := k.rec.Instance
 	if i.PID == 0 {
 		return
@@ -220,7 +220,7 @@ func (k *keeper) watchQEMU() {
 }
 
 func (k *keeper) qemuGone() {
-	k.close(&k.qemu)
+	release(k, &k.qemu)
 	k.instanceGone()
 }
 

@@ -43,7 +43,7 @@ type keeper struct {
 	made int // counts the changes of rec
 
 	qemu Process // of rec.Instance, nil if it cannot be watched
-	shim Process // the holder of vm.json's lock, nil if there is none to watch
+	shim Watched // the holder of vm.json's lock, nil if there is none to watch
 
 	looking   bool // at the launcher directory
 	lookAgain bool
@@ -125,8 +125,8 @@ func (k *keeper) run(ctx context.Context) {
 		cancel()
 		k.calmDown()
 		k.timer.Stop()
-		k.close(&k.qemu)
-		k.close(&k.shim)
+		release(k, &k.qemu)
+		release(k, &k.shim)
 		k.workers.Wait()
 	}()
 	if k.cfg.Cluster != nil {
@@ -162,7 +162,7 @@ func (k *keeper) run(ctx context.Context) {
 			k.qemuGone()
 		case <-done(k.shim):
 			k.log.Debug("the launcher's shim has ended")
-			k.close(&k.shim)
+			release(k, &k.shim)
 			k.look()
 		}
 	}
@@ -262,19 +262,21 @@ func (k *keeper) publish() {
 	k.phase.Store(k.rec.Phase(k.now()))
 }
 
-func done(p Process) <-chan struct{} {
+func done(p Watched) <-chan struct{} {
 	if p == nil {
 		return nil
 	}
 	return p.Done()
 }
 
-func (k *keeper) close(p *Process) {
-	if *p == nil {
+// release lets go of a process, if there is one.
+func release[P Watched](k *keeper, p *P) {
+	if any(*p) == nil {
 		return
 	}
 	if err := (*p).Close(); err != nil {
 		k.log.Debug("close pidfd", "err", err)
 	}
-	*p = nil
+	var none P
+	*p = none
 }

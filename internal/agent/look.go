@@ -46,7 +46,7 @@ func (k *keeper) look() {
 	dir := k.dir
 	k.worker(func(context.Context) func() {
 		view, err := dir.Look()
-		var shim Process
+		var shim Watched
 		if err == nil && view.Lock == watch.LockHeld && view.Holder != 0 && view.Holder != known {
 			view, shim, err = k.openShim(dir, view)
 		}
@@ -56,7 +56,7 @@ func (k *keeper) look() {
 		return func() {
 			k.looking = false
 			if dir != k.dir { // it is another launcher's by now
-				k.close(&shim)
+				release(k, &shim)
 				k.lookAgain = true
 			} else {
 				k.looked(view, shim, err, seen)
@@ -71,8 +71,8 @@ func (k *keeper) look() {
 
 // openShim opens the lock's holder, and looks again: a holder that is still
 // the same afterwards is the process that was opened.
-func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Process, error) {
-	p, err := k.cfg.Processes.Open(view.Holder, 0)
+func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Watched, error) {
+	p, err := k.cfg.Processes.Watch(view.Holder)
 	if err != nil && !errors.Is(err, process.ErrGone) {
 		// It lives, and cannot be watched: it is looked at instead.
 		view.Holder = 0
@@ -90,7 +90,7 @@ func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Process, e
 }
 
 // looked takes over what the launcher directory says.
-func (k *keeper) looked(view watch.View, shim Process, err error, seen grace.Mono) {
+func (k *keeper) looked(view watch.View, shim Watched, err error, seen grace.Mono) {
 	k.obs.Looked = true
 	if err != nil {
 		k.log.Warn("cannot look at the launcher directory; what it said before stands", "err", err)
@@ -125,15 +125,15 @@ func (k *keeper) reject(view watch.View) {
 	}
 }
 
-func (k *keeper) shimSeen(view watch.View, shim Process) {
+func (k *keeper) shimSeen(view watch.View, shim Watched) {
 	if shim != nil {
-		k.close(&k.shim)
+		release(k, &k.shim)
 		k.shim = shim
 	}
 	switch {
 	case !view.Registered:
 		k.obs.Shim, k.obs.Holder = grace.ShimNone, grace.Holder{}
-		k.close(&k.shim)
+		release(k, &k.shim)
 	case view.Lock == watch.LockHeld:
 		k.obs.Shim = grace.ShimAlive
 		k.obs.Holder = grace.Holder{PID: view.Holder, File: view.File}
@@ -154,7 +154,7 @@ func (k *keeper) shimSeen(view watch.View, shim Process) {
 		} else {
 			k.obs.Shim = grace.ShimOrphan
 		}
-		k.close(&k.shim)
+		release(k, &k.shim)
 	}
 }
 

@@ -28,19 +28,27 @@ type Launcher interface {
 	RemoveTrigger(uid string, seen watch.FileID) error
 }
 
-// Process is a process that cannot be mistaken for another.
-type Process interface {
-	// Signal fails with process.ErrGone if it has ended.
-	Signal(unix.Signal) error
+// Watched is a process whose end is seen, and that is never signalled.
+type Watched interface {
 	Done() <-chan struct{}
 	StartTime() uint64
 	Close() error
 }
 
-// Processes opens a process by pid and start time (0: whichever has the pid
-// now). It fails with process.ErrGone if that one has ended.
+// Process is a process that cannot be mistaken for another.
+type Process interface {
+	Watched
+	// Signal fails with process.ErrGone if it has ended.
+	Signal(unix.Signal) error
+}
+
+// Processes opens processes. Both methods fail with process.ErrGone if it has
+// ended.
 type Processes interface {
+	// Open fails with process.ErrNoStart without a start time.
 	Open(pid int, start uint64) (Process, error)
+	// Watch takes whichever has the pid now.
+	Watch(pid int) (Watched, error)
 }
 
 // Clock tells the time. Now and the runtime's timers must tick alike.

@@ -84,6 +84,14 @@ func (r *rig) Open(pid int, start uint64) (Process, error) {
 	return p, nil
 }
 
+func (r *rig) Watch(pid int) (Watched, error) {
+	p, err := r.hv.WatchProcess(pid)
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
 // run starts an agent on what the cache holds; stop ends it as SIGKILL does,
 // with everything that it has in memory.
 func (r *rig) run() {

@@ -70,6 +70,11 @@ func (p processes) Open(pid int, start uint64) (agent.Process, error) {
 	return process{found, p.points}, nil
 }
 
+func (p processes) Watch(pid int) (agent.Watched, error) {
+	defer p.around("open-process")()
+	return p.Processes.Watch(pid)
+}
+
 type process struct {
 	agent.Process
 	*points

@@ -61,7 +61,7 @@ type shim struct {
 	waiting *pidFile // nil once the process is known
 	command int      // our child, where we started it
 	ended   <-chan struct{}
-	vm      *process.Process
+	vm      *process.Watched
 }
 
 // Run does the shim's work until the VM process has ended, and returns the
@@ -184,7 +184,7 @@ func (s *shim) lookForPID() (status int, ended bool) {
 // watch begins to watch the VM process. Where that fails, a pid file is read
 // again later; a pid that was given for good is an error.
 func (s *shim) watch(pid int) (status int, ended bool) {
-	vm, err := process.Open(pid, 0)
+	vm, err := process.Watch(pid)
 	switch {
 	case errors.Is(err, process.ErrGone):
 		s.log.Printf("process %d has ended already", pid)

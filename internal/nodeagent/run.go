@@ -140,3 +140,11 @@ func (processes) Open(pid int, start uint64) (agent.Process, error) {
 	}
 	return p, nil
 }
+
+func (processes) Watch(pid int) (agent.Watched, error) {
+	w, err := process.Watch(pid)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}

@@ -16,9 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that the process has ended, or that the pid belongs to another
-// one now.
-var ErrGone = errors.New("the process is gone")
+// Sentinel errors. Any other error says nothing about the process.
+var (
+	// ErrGone: the process has ended, or the pid belongs to another one now.
+	ErrGone = errors.New("the process is gone")
+	// ErrNoStart: without its start time a process cannot be told from another
+	// one with the same pid.
+	ErrNoStart = errors.New("the start time of the process is not known")
+)
 
 // Start returns when a process started, in clock ticks since boot: field 22 of
 // /proc/pid/stat (proc(5)). The error is ErrGone if there is no such process.
@@ -30,14 +35,11 @@ func Start(pid int) (uint64, error) {
 // ended are the states of a process whose first thread has ended (proc(5)).
 const ended = "ZXx"
 
-// Check returns nil if the process that started at start runs, and ErrGone if
-// it has ended. It is what Open finds out, for less.
+// Check returns nil if the process that started at start runs, ErrGone if it
+// has ended and ErrNoStart if start is 0. It is what Open finds out, for less.
 func Check(pid int, start uint64) error {
 	state, now, err := look(pid)
-	switch {
-	case err == nil && start != 0 && now != start:
-		return fmt.Errorf("pid %d started at %d, not %d: %w", pid, now, start, ErrGone)
-	case err == nil && start != 0 && !strings.Contains(ended, state):
+	if err == nil && start != 0 && now == start && !strings.Contains(ended, state) {
 		return nil
 	}
 	p, err := Open(pid, start) // other threads may live on
@@ -72,9 +74,10 @@ func parse(stat []byte) (state string, start uint64, err error) {
 	return string(fields[0]), start, nil
 }
 
-// Process is one process, until Close. Its methods may be called from any
-// goroutine.
-type Process struct {
+// Watched is one process whose end can be seen, until Close. It cannot be
+// signalled: who has only a pid may mean another process. Its methods may be
+// called from any goroutine.
+type Watched struct {
 	pid   int
 	start uint64
 	file  *os.File
@@ -83,28 +86,74 @@ type Process struct {
 	watch sync.WaitGroup
 }
 
-// Open opens a process. The error is ErrGone if it has ended, as a zombie too,
-// or if the pid belongs to one that started at another time. A start of 0
-// takes whichever has the pid now, also where /proc hides it.
+// Process is one process that is known by pid and start time, and so may be
+// signalled.
+type Process struct{ *Watched }
+
+// Open opens the process with this pid and start time (see Start). The error
+// is ErrNoStart if start is 0, and ErrGone if the process has ended, as a
+// zombie too, or if the pid belongs to one that started at another time.
 func Open(pid int, start uint64) (*Process, error) {
-	fd, err := unix.PidfdOpen(pid, 0)
+	if start == 0 {
+		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoStart)
+	}
+	w, err := open(pid)
 	if err != nil {
-		return nil, notOpened(pid, start, err)
+		// The pid may be a thread's by now (EINVAL); the kernel may be too old.
+		if now, startErr := Start(pid); errors.Is(startErr, ErrGone) || startErr == nil && now != start {
+			return nil, fmt.Errorf("pid %d: %w", pid, ErrGone)
+		}
+		return nil, err
+	}
+	// From here on the pidfd cannot change hands, so what has the pid now is
+	// what was opened.
+	w.start, err = Start(pid)
+	switch {
+	case w.Gone():
+		err = fmt.Errorf("pid %d: %w", pid, ErrGone)
+	case err == nil && w.start != start:
+		err = fmt.Errorf("pid %d started at %d, not %d: %w", pid, w.start, start, ErrGone)
+	}
+	if err != nil {
+		return nil, errors.Join(err, w.Close())
+	}
+	return &Process{w}, nil
+}
+
+// Watch opens whichever process has the pid now. The error is ErrGone if there
+// is none, or only a zombie.
+func Watch(pid int) (*Watched, error) {
+	w, err := open(pid)
+	if err != nil {
+		return nil, err
+	}
+	if start, err := Start(pid); err == nil {
+		w.start = start
+	}
+	if w.Gone() {
+		return nil, errors.Join(fmt.Errorf("pid %d: %w", pid, ErrGone), w.Close())
+	}
+	return w, nil
+}
+
+func open(pid int) (*Watched, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, fmt.Errorf("pid %d: %w", pid, ErrGone)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("pidfd_open %d: %w", pid, err)
 	}
 	// Non-blocking, so that the runtime's poller waits, not a thread. (Linux
 	// before 5.10 has no PIDFD_NONBLOCK.)
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, errors.Join(fmt.Errorf("pidfd of %d: %w", pid, err), unix.Close(fd))
 	}
-	p := &Process{pid: pid, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{})}
-	if err := p.check(fd, start); err != nil {
-		return nil, errors.Join(err, p.file.Close())
-	}
-	return p, nil
+	return &Watched{pid: pid, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{})}, nil
 }
 
 // wait closes done when the process has ended. Close ends it too, with an error.
-func (p *Process) wait() {
+func (p *Watched) wait() {
 	raw, err := p.file.SyscallConn()
 	if err == nil {
 		err = raw.Read(func(fd uintptr) bool { return ready(int(fd)) })
@@ -112,36 +161,6 @@ func (p *Process) wait() {
 	if err == nil {
 		close(p.done)
 	}
-}
-
-// notOpened tells a process that has ended from one that cannot be opened.
-func notOpened(pid int, start uint64, err error) error {
-	gone := errors.Is(err, unix.ESRCH)
-	if !gone && start != 0 {
-		// The pid may be a thread's by now (EINVAL); the kernel may be too old.
-		now, startErr := Start(pid)
-		gone = errors.Is(startErr, ErrGone) || startErr == nil && now != start
-	}
-	if gone {
-		return fmt.Errorf("pid %d: %w", pid, ErrGone)
-	}
-	return fmt.Errorf("pidfd_open %d: %w", pid, err)
-}
-
-// check compares the start time after opening: from then on the pidfd cannot
-// change hands.
-func (p *Process) check(fd int, start uint64) error {
-	now, err := Start(p.pid)
-	switch {
-	case ready(fd):
-		return fmt.Errorf("pid %d: %w", p.pid, ErrGone)
-	case err != nil && start != 0:
-		return err
-	case start != 0 && now != start:
-		return fmt.Errorf("pid %d started at %d, not %d: %w", p.pid, now, start, ErrGone)
-	}
-	p.start = now
-	return nil
 }
 
 // ready tells whether the process has ended (pidfd_open(2): readable then).
@@ -156,20 +175,21 @@ func ready(fd int) bool {
 }
 
 // PID is the process's pid, as long as it lives.
-func (p *Process) PID() int { return p.pid }
+func (p *Watched) PID() int { return p.pid }
 
-// StartTime is what Start says of it, 0 where /proc did not tell.
-func (p *Process) StartTime() uint64 { return p.start }
+// StartTime is what Start says of it. Of a Process it is never 0, of what was
+// only watched it is where /proc hides it.
+func (p *Watched) StartTime() uint64 { return p.start }
 
 // Done is closed when the process has ended. It stays open after Close. Who
 // never asks for it pays for no goroutine that waits.
-func (p *Process) Done() <-chan struct{} {
+func (p *Watched) Done() <-chan struct{} {
 	p.once.Do(func() { p.watch.Go(p.wait) })
 	return p.done
 }
 
 // Gone tells whether the process has ended.
-func (p *Process) Gone() bool {
+func (p *Watched) Gone() bool {
 	select {
 	case <-p.done:
 		return true
@@ -207,7 +227,7 @@ func (p *Process) Signal(s unix.Signal) error {
 }
 
 // Close lets go of the process, which goes on.
-func (p *Process) Close() error {
+func (p *Watched) Close() error {
 	err := p.file.Close()
 	p.watch.Wait()
 	if err != nil {

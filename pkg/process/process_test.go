@@ -25,7 +25,16 @@ func sleeper(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-func open(t *testing.T, pid int, start uint64) *Process {
+func started(t *testing.T, pid int) uint64 {
+	t.Helper()
+	start, err := Start(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start
+}
+
+func opened(t *testing.T, pid int, start uint64) *Process {
 	t.Helper()
 	p, err := Open(pid, start)
 	if err != nil {
@@ -45,7 +54,7 @@ func ends(t *testing.T, p *Process) {
 
 func TestTheEndIsNoticedBeforeAnybodyReaps(t *testing.T) {
 	cmd := sleeper(t)
-	p := open(t, cmd.Process.Pid, 0)
+	p := opened(t, cmd.Process.Pid, started(t, cmd.Process.Pid))
 	defer p.Close()
 	if p.Gone() {
 		t.Fatal("gone while it lives")
@@ -57,8 +66,11 @@ func TestTheEndIsNoticedBeforeAnybodyReaps(t *testing.T) {
 	if !p.Gone() {
 		t.Error("a zombie counts as gone")
 	}
-	if _, err := Open(cmd.Process.Pid, 0); !errors.Is(err, ErrGone) {
+	if _, err := Open(cmd.Process.Pid, p.StartTime()); !errors.Is(err, ErrGone) {
 		t.Errorf("opening a zombie: %v", err)
+	}
+	if _, err := Watch(cmd.Process.Pid); !errors.Is(err, ErrGone) {
+		t.Errorf("watching a zombie: %v", err)
 	}
 	if err := p.Signal(unix.SIGTERM); !errors.Is(err, ErrGone) {
 		t.Errorf("signal to a zombie: %v", err)
@@ -78,7 +90,7 @@ func TestAPidThatStartedAtAnotherTimeIsAnotherProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := open(t, cmd.Process.Pid, start)
+	p := opened(t, cmd.Process.Pid, start)
 	defer p.Close()
 	if p.StartTime() != start || p.PID() != cmd.Process.Pid {
 		t.Errorf("opened %d/%d, want %d/%d", p.PID(), p.StartTime(), cmd.Process.Pid, start)
@@ -88,11 +100,37 @@ func TestAPidThatStartedAtAnotherTimeIsAnotherProcess(t *testing.T) {
 	}
 }
 
+func TestAProcessWithoutAStartTimeIsNotOpened(t *testing.T) {
+	pid := sleeper(t).Process.Pid
+	if p, err := Open(pid, 0); !errors.Is(err, ErrNoStart) || p != nil {
+		t.Errorf("opened %v, %v", p, err)
+	}
+	if err := Check(pid, 0); !errors.Is(err, ErrNoStart) {
+		t.Errorf("checked: %v", err)
+	}
+	// It may be watched, which harms nobody: there is no way to signal it.
+	w, err := Watch(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	if w.PID() != pid || w.StartTime() != started(t, pid) || w.Gone() {
+		t.Errorf("watching %d/%d, gone %t", w.PID(), w.StartTime(), w.Gone())
+	}
+	if _, can := any(w).(interface{ Signal(unix.Signal) error }); can {
+		t.Error("what is only watched can be signalled")
+	}
+}
+
 func TestNonsensePids(t *testing.T) {
 	for _, pid := range []int{-1, 0, 1 << 30} {
-		if p, err := Open(pid, 0); err == nil {
+		if p, err := Open(pid, 1); err == nil {
 			_ = p.Close()
 			t.Errorf("pid %d could be opened", pid)
+		}
+		if w, err := Watch(pid); err == nil {
+			_ = w.Close()
+			t.Errorf("pid %d could be watched", pid)
 		}
 	}
 }
@@ -114,8 +152,12 @@ func TestStartSkipsTheCommandsName(t *testing.T) {
 func TestManyProcessesHoldNoThreads(t *testing.T) {
 	const n = 100
 	for range n {
-		p := open(t, sleeper(t).Process.Pid, 0)
-		t.Cleanup(func() { _ = p.Close() })
+		w, err := Watch(sleeper(t).Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Done()
+		t.Cleanup(func() { _ = w.Close() })
 	}
 	tasks, err := os.ReadDir("/proc/self/task")
 	if err != nil {
@@ -128,7 +170,7 @@ func TestManyProcessesHoldNoThreads(t *testing.T) {
 
 func TestCloseLeavesTheProcessAlone(t *testing.T) {
 	cmd := sleeper(t)
-	p := open(t, cmd.Process.Pid, 0)
+	p := opened(t, cmd.Process.Pid, started(t, cmd.Process.Pid))
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -149,24 +191,20 @@ func TestACheckSeesWhatOpenSees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, at := range []uint64{start, 0} {
-		if err := Check(pid, at); err != nil {
-			t.Errorf("a process that lives, start %d: %v", at, err)
-		}
+	if err := Check(pid, start); err != nil {
+		t.Errorf("a process that lives: %v", err)
 	}
 	if err := Check(pid, start+1); !errors.Is(err, ErrGone) {
 		t.Errorf("a pid that is another's now: %v", err)
 	}
-	p := open(t, pid, start)
+	p := opened(t, pid, start)
 	defer p.Close()
 	if err := p.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	ends(t, p)
-	for _, at := range []uint64{start, 0} {
-		if err := Check(pid, at); !errors.Is(err, ErrGone) {
-			t.Errorf("a zombie, start %d: %v", at, err)
-		}
+	if err := Check(pid, start); !errors.Is(err, ErrGone) {
+		t.Errorf("a zombie: %v", err)
 	}
 	_ = cmd.Wait()
 	if err := Check(pid, start); !errors.Is(err, ErrGone) {

@@ -73,7 +73,7 @@ func TestAFrozenProcessHeedsOnlySIGKILL(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := New()
 		i := h.Start(Guest{Name: "ns_vm", Frozen: true})
-		p, err := h.OpenProcess(i.PID, 0)
+		p, err := h.OpenProcess(i.PID, i.Start)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -42,7 +42,21 @@ func (h *Hypervisor) OpenProcess(pid int, start uint64) (*Process, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	p := h.procs[pid]
-	if p == nil || p.gone() || start != 0 && p.start != start {
+	switch {
+	case start == 0:
+		return nil, fmt.Errorf("pid %d: %w", pid, process.ErrNoStart)
+	case p == nil || p.gone() || p.start != start:
+		return nil, fmt.Errorf("pid %d: %w", pid, process.ErrGone)
+	}
+	return &Process{h: h, p: p}, nil
+}
+
+// WatchProcess is process.Watch for the processes of this hypervisor.
+func (h *Hypervisor) WatchProcess(pid int) (*Process, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p := h.procs[pid]
+	if p == nil || p.gone() {
 		return nil, fmt.Errorf("pid %d: %w", pid, process.ErrGone)
 	}
 	return &Process{h: h, p: p}, nil

@@ -18,7 +18,11 @@ func identify(s status) (*process.Process, error) {
 	if s.pid == 0 {
 		return nil, nil
 	}
-	p, err := process.Open(s.pid, 0)
+	start, err := process.Start(s.pid)
+	if err != nil {
+		return nil, err
+	}
+	p, err := process.Open(s.pid, start)
 	if err != nil {
 		return nil, err
 	}

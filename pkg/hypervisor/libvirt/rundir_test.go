@@ -125,7 +125,7 @@ func TestADeadProcessIsGoneThoughItsFileStays(t *testing.T) {
 		t.Fatalf("%+v, %v", e, err)
 	}
 	for name, cmd := range map[string]*exec.Cmd{"ns_seen": seen, "ns_unseen": unseen} {
-		p, err := process.Open(cmd.Process.Pid, 0)
+		p, err := process.Watch(cmd.Process.Pid)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -149,19 +149,16 @@ func (s *store) Delete(domain string) error { return s.cache.Delete(domain) }
 // processes are the hypervisor's QEMUs and the node's real shims.
 type processes struct{ hypervisor *fake.Hypervisor }
 
-// noPID: the kernel's own pids are smaller (PID_MAX_LIMIT), the simulated ones
-// are not.
-const noPID = 1 << 22
-
 func (p processes) Open(pid int, start uint64) (agent.Process, error) {
-	if pid >= noPID {
-		qemu, err := p.hypervisor.OpenProcess(pid, start)
-		if err != nil {
-			return nil, err
-		}
-		return qemu, nil
+	qemu, err := p.hypervisor.OpenProcess(pid, start)
+	if err != nil {
+		return nil, err
 	}
-	shim, err := process.Open(pid, start)
+	return qemu, nil
+}
+
+func (processes) Watch(pid int) (agent.Watched, error) {
+	shim, err := process.Watch(pid)
 	if err != nil {
 		return nil, err
 	}
