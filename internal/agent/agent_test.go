@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
@@ -236,13 +235,13 @@ func TestAHungGuestAgentLeavesTimeForACPI(t *testing.T) {
 		r.guarded(fake.Guest{Name: domain, Agent: true, Presses: 2, AskTakes: 0}, "10")
 		r.trigger(domain)
 		r.after(6 * second)
-		var modes []hypervisor.Mode
+		var modes []grace.Mode
 		for _, c := range r.hv.Calls() {
 			if c.Op == fake.OpAsk {
 				modes = append(modes, c.Mode)
 			}
 		}
-		if want := []hypervisor.Mode{hypervisor.ModeAgent, hypervisor.ModeACPI}; !slices.Equal(modes, want) {
+		if want := []grace.Mode{grace.ModeAgent, grace.ModeACPI}; !slices.Equal(modes, want) {
 			t.Errorf("asked by %v, want %v", modes, want)
 		}
 		r.stoppedAs(domain, grace.LauncherSignal, grace.Graceful)
@@ -250,7 +249,7 @@ func TestAHungGuestAgentLeavesTimeForACPI(t *testing.T) {
 }
 
 func TestAPausedGuestIsResumedFirst(t *testing.T) {
-	for _, p := range []hypervisor.Power{hypervisor.PowerPaused, hypervisor.PowerSuspended} {
+	for _, p := range []grace.Power{grace.PowerPaused, grace.PowerSuspended} {
 		inBubble(t, func(r *rig) {
 			r.guarded(fake.Guest{Name: domain, Presses: 1}, "30")
 			r.hv.SetPower(domain, p)
@@ -268,7 +267,7 @@ func TestAPausedGuestIsResumedFirst(t *testing.T) {
 func TestAGuestHeldByAnIOErrorIsNotResumedAndDestroyedAtItsDeadline(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain, Presses: 1}, "30")
-		r.hv.SetPower(domain, hypervisor.PowerHeld)
+		r.hv.SetPower(domain, grace.PowerHeld)
 		r.after(second)
 		r.trigger(domain)
 		r.after(minute)
@@ -311,7 +310,7 @@ func TestAnUnkillableQEMUIsReportedOnceAndTriedOnSlowly(t *testing.T) {
 		if r.hv.Count(fake.OpDestroy, domain) == 0 {
 			t.Error("libvirt was never asked to destroy it")
 		}
-		r.hv.End(domain, hypervisor.EndDestroyed)
+		r.hv.End(domain, grace.EndDestroyed)
 		r.after(second)
 		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
 	})
@@ -395,7 +394,7 @@ func TestAnOrderlyEndIsNoDeathAlsoAcrossARestart(t *testing.T) {
 func TestAShimOfAnEarlierInstanceDoesNotCount(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		_, shim := r.guarded(fake.Guest{Name: domain}, "3600")
-		r.hv.End(domain, hypervisor.EndGuest)
+		r.hv.End(domain, grace.EndGuest)
 		r.after(minute)
 		r.set(domain, unlocked)
 		_ = shim.Signal(unix.SIGKILL)
@@ -424,7 +423,7 @@ func TestAnEndThatLibvirtDoesNotExplainIsLost(t *testing.T) {
 		r.guarded(fake.Guest{Name: domain}, "3600")
 		r.trigger(domain)
 		r.hv.Down(true)
-		r.hv.End(domain, hypervisor.EndUnknown)
+		r.hv.End(domain, grace.EndUnknown)
 		r.after(10 * second)
 		r.stoppedAs(domain, grace.LauncherSignal, grace.Lost)
 	})

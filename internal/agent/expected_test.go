@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
 )
 
@@ -133,7 +132,7 @@ func TestTheVMIOfADomainThatEndedByItselfCostsNoKeeperAgain(t *testing.T) {
 			if _, ok := r.record(); !ok {
 				t.Error("it is not guarded")
 			}
-			r.hv.End(domain, hypervisor.EndGuest)
+			r.hv.End(domain, grace.EndGuest)
 			r.after(minute)
 			if n := r.keepers(); n != 0 {
 				t.Errorf("%d keepers", n)

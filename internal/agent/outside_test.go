@@ -72,7 +72,7 @@ func TestATriggerOfTheNextInstanceOutlivesTheOldRecord(t *testing.T) {
 				}
 				r.stop()
 				// While no agent is there: the VM ends, the next one comes and is asked to go.
-				r.hv.End(domain, hypervisor.EndGuest)
+				r.hv.End(domain, grace.EndGuest)
 				r.policy.BootID = c.boot
 				shim := r.hv.StartProcess("the next shim")
 				r.set(domain, func(v *watch.View) {
@@ -121,7 +121,7 @@ func TestAVMThatMigratesAwayInMidGraceIsLost(t *testing.T) {
 		r.guarded(fake.Guest{Name: domain}, "30")
 		r.trigger(domain)
 		r.after(10 * second)
-		r.hv.End(domain, hypervisor.EndMoved)
+		r.hv.End(domain, grace.EndMoved)
 		r.after(minute)
 		r.stoppedAs(domain, grace.LauncherSignal, grace.Lost)
 		if r.hv.Count(fake.OpSignal, domain) != 0 || r.hv.Count(fake.OpDestroy, domain) != 0 {
@@ -141,7 +141,7 @@ func TestADestroyThatHangsThoughTheVMIsDeadIsNoEnd(t *testing.T) {
 			t.Fatalf("%d destroys", n)
 		}
 		r.hv.Down(true) // and its event is lost
-		r.hv.End(domain, hypervisor.EndDestroyed)
+		r.hv.End(domain, grace.EndDestroyed)
 		r.hv.Down(false)
 		r.after(10 * second)
 		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
@@ -153,16 +153,16 @@ func TestAHungGuestAgentLeavesTimeForACPIWhateverCameBefore(t *testing.T) {
 		"a restart of the agent": func(r *rig) { r.after(4 * second); r.restart() },
 		"a resume that took long": func(r *rig) {
 			r.after(4 * second)
-			r.hv.SetPower(domain, hypervisor.PowerOn)
+			r.hv.SetPower(domain, grace.PowerOn)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				r.guarded(fake.Guest{Name: domain, Agent: true, AskTakes: minute}, "10")
-				r.hv.SetPower(domain, hypervisor.PowerPaused)
+				r.hv.SetPower(domain, grace.PowerPaused)
 				defer r.hv.Hang(fake.OpResume, domain)()
 				if name == "a restart of the agent" {
-					r.hv.SetPower(domain, hypervisor.PowerOn)
+					r.hv.SetPower(domain, grace.PowerOn)
 				}
 				r.after(second)
 				begun := time.Since(r.start)
@@ -172,7 +172,7 @@ func TestAHungGuestAgentLeavesTimeForACPIWhateverCameBefore(t *testing.T) {
 				r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
 				asked := false
 				for _, c := range r.hv.Calls() {
-					if c.Op == fake.OpAsk && c.Mode == hypervisor.ModeACPI && c.At.Sub(r.start) <= begun+5*second {
+					if c.Op == fake.OpAsk && c.Mode == grace.ModeACPI && c.At.Sub(r.start) <= begun+5*second {
 						asked = true
 					}
 				}
@@ -206,7 +206,7 @@ func TestAChangeThatIsSeenWithTheTriggerStillCounts(t *testing.T) {
 
 func TestAQEMUThatCannotBeKilledIsToldOnItsVMIOnce(t *testing.T) {
 	inCluster(t, "30", func(r *rig, c *memoryCluster) {
-		r.hv.End(domain, hypervisor.EndDestroyed)
+		r.hv.End(domain, grace.EndDestroyed)
 		r.after(time.Second)
 		r.hv.Start(fake.Guest{Name: domain, Unkillable: true})
 		r.after(time.Second)
@@ -305,7 +305,7 @@ func TestADomainThatLibvirtLetsGoOfIsNotAskedForAllTheTime(t *testing.T) {
 			r.after(1050 * time.Millisecond)
 			r.stoppedAs(domain, grace.LauncherSignal, outcome)
 			// The process may tell of its end before libvirt does.
-			r.agent.DomainChanged(hypervisor.Event{Name: domain, UUID: i.UUID, End: hypervisor.EndGuest})
+			r.agent.DomainChanged(hypervisor.Event{Name: domain, UUID: i.UUID, End: grace.EndGuest})
 			r.after(time.Millisecond)
 			if n := r.hv.Count(fake.OpGet, domain) - before; n > 0 {
 				t.Errorf("%s: it was asked for %d times", outcome, n)
@@ -324,7 +324,7 @@ func TestATriggerAndAnEndInTheAgentsAbsenceAreSeenTogether(t *testing.T) {
 			r.guarded(fake.Guest{Name: domain}, "30")
 			r.stop()
 			r.trigger(domain)
-			r.hv.End(domain, hypervisor.EndDestroyed)
+			r.hv.End(domain, grace.EndDestroyed)
 			r.run()
 			r.after(second)
 			r.stoppedAs(domain, grace.LauncherSignal, grace.AlreadyStopped)

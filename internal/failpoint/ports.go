@@ -36,7 +36,7 @@ func (h hypervisors) Get(ctx context.Context, name string) (hypervisor.Domain, e
 	return h.Hypervisor.Get(ctx, name)
 }
 
-func (h hypervisors) Ask(ctx context.Context, name string, i grace.Instance, m hypervisor.Mode) error {
+func (h hypervisors) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
 	defer h.around("ask")()
 	return h.Hypervisor.Ask(ctx, name, i, m)
 }
@@ -51,7 +51,7 @@ func (h hypervisors) Destroy(ctx context.Context, name string, i grace.Instance)
 	return h.Hypervisor.Destroy(ctx, name, i)
 }
 
-func (h hypervisors) Ended(ctx context.Context, name string, i grace.Instance) (hypervisor.End, error) {
+func (h hypervisors) Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	defer h.around("ended")()
 	return h.Hypervisor.Ended(ctx, name, i)
 }

@@ -12,42 +12,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// The core's words, under the names that drivers use.
-type (
-	// Power is what a domain is doing.
-	Power = grace.Power
-	// End is why an instance ended.
-	End = grace.End
-	// Mode is a way to ask a guest.
-	Mode = grace.Mode
-)
-
-// The powers, ends and modes.
-const (
-	PowerUnknown   = grace.PowerUnknown
-	PowerOn        = grace.PowerOn
-	PowerPaused    = grace.PowerPaused
-	PowerHeld      = grace.PowerHeld
-	PowerSuspended = grace.PowerSuspended
-	PowerEnding    = grace.PowerEnding
-
-	EndUnknown   = grace.EndUnknown
-	EndGuest     = grace.EndGuest
-	EndDestroyed = grace.EndDestroyed
-	EndKilled    = grace.EndKilled
-	EndCrashed   = grace.EndCrashed
-	EndMoved     = grace.EndMoved
-	EndFailed    = grace.EndFailed
-
-	ModeAgent = grace.ModeAgent
-	ModeACPI  = grace.ModeACPI
-)
-
 // Domain is a running domain as it was last seen.
 type Domain struct {
 	Name     string
 	Instance grace.Instance
-	Power    Power
+	Power    grace.Power
 	// Agent tells whether a guest agent has its channel open.
 	Agent bool
 	// Grace is the text of <deletionGracePeriodSeconds> in the domain's
@@ -64,7 +33,7 @@ type Event struct {
 	Name string
 	UUID string
 	// End is set when the instance ended or is ending (guest off).
-	End End
+	End grace.End
 }
 
 // Sentinel errors. Anything else, and ErrUnavailable too, says nothing about
@@ -103,11 +72,11 @@ type Driver interface {
 	// with Power unknown while libvirt cannot be asked.
 	Get(ctx context.Context, name string) (Domain, error)
 	// Ask requests a shutdown of exactly this instance.
-	Ask(ctx context.Context, name string, i grace.Instance, m Mode) error
+	Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error
 	// Resume lets a paused or suspended instance run again.
 	Resume(ctx context.Context, name string, i grace.Instance) error
 	// Destroy ends exactly this instance, by force.
 	Destroy(ctx context.Context, name string, i grace.Instance) error
 	// Ended says why an instance that is gone ended, EndUnknown if nobody knows.
-	Ended(ctx context.Context, name string, i grace.Instance) (End, error)
+	Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error)
 }

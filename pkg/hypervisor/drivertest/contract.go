@@ -28,7 +28,7 @@ func (c *contract) listShowsOursAlone() {
 func (c *contract) getShowsWhatRuns() {
 	name := c.Start(c.T, Deaf)
 	d := c.get(name)
-	if d.Name != name || d.Power != hypervisor.PowerOn || d.Instance.UUID == "" || d.Instance.PID == 0 || d.Instance.Start == 0 {
+	if d.Name != name || d.Power != grace.PowerOn || d.Instance.UUID == "" || d.Instance.PID == 0 || d.Instance.Start == 0 {
 		c.Errorf("got %+v", d)
 	}
 	if d.Persistent || d.Autostart || d.Agent || d.Grace != "" {
@@ -48,7 +48,7 @@ func (c *contract) unreachableIsNotNotFound() {
 	c.Cut(c.T)
 	d, err := c.Driver.Get(c.ctx(), name)
 	switch {
-	case err == nil && (d.Power != hypervisor.PowerUnknown || d.Instance != i):
+	case err == nil && (d.Power != grace.PowerUnknown || d.Instance != i):
 		c.Errorf("got %+v from a hypervisor that cannot be reached", d)
 	case err != nil:
 		c.fails(err, hypervisor.ErrUnavailable, "get")
@@ -59,11 +59,11 @@ func (c *contract) unreachableIsNotNotFound() {
 	if err == nil && len(all) != 1 {
 		c.Error("what cannot be listed looks like nothing")
 	}
-	c.fails(c.Driver.Ask(c.ctx(), name, i, hypervisor.ModeACPI), hypervisor.ErrUnavailable, "ask")
+	c.fails(c.Driver.Ask(c.ctx(), name, i, grace.ModeACPI), hypervisor.ErrUnavailable, "ask")
 	c.fails(c.Driver.Resume(c.ctx(), name, i), hypervisor.ErrUnavailable, "resume")
 	c.fails(c.Driver.Destroy(c.ctx(), name, i), hypervisor.ErrUnavailable, "destroy")
 	c.Mend(c.T)
-	c.eventually(func() bool { return c.get(name).Power == hypervisor.PowerOn }, "it can be reached again")
+	c.eventually(func() bool { return c.get(name).Power == grace.PowerOn }, "it can be reached again")
 	if got := c.get(name).Instance; got != i {
 		c.Errorf("the instance is %+v now, was %+v", got, i)
 	}
@@ -73,32 +73,32 @@ func (c *contract) aPoliteGuestEndsWhenAsked() {
 	c.listen()
 	name := c.Start(c.T, Polite)
 	i := c.instance(name)
-	if end, err := c.Driver.Ended(c.ctx(), name, i); end != hypervisor.EndUnknown {
+	if end, err := c.Driver.Ended(c.ctx(), name, i); end != grace.EndUnknown {
 		c.Errorf("it runs, and ended as %q, %v", end, err)
 	}
-	c.fails(c.Driver.Ask(c.ctx(), name, i, hypervisor.ModeAgent), hypervisor.ErrNoAgent, "ask an agent that is not there")
-	if err := c.Driver.Ask(c.ctx(), name, i, hypervisor.ModeACPI); err != nil {
+	c.fails(c.Driver.Ask(c.ctx(), name, i, grace.ModeAgent), hypervisor.ErrNoAgent, "ask an agent that is not there")
+	if err := c.Driver.Ask(c.ctx(), name, i, grace.ModeACPI); err != nil {
 		c.Fatal(err)
 	}
 	c.gone(name, i)
-	c.endsAs(name, i, hypervisor.EndGuest)
-	c.fails(c.Driver.Ask(c.ctx(), name, i, hypervisor.ModeACPI), hypervisor.ErrNotFound, "ask what ended")
+	c.endsAs(name, i, grace.EndGuest)
+	c.fails(c.Driver.Ask(c.ctx(), name, i, grace.ModeACPI), hypervisor.ErrNotFound, "ask what ended")
 }
 
 func (c *contract) aPausedGuestIsResumedFirst() {
 	name := c.Start(c.T, Polite)
 	i := c.instance(name)
 	c.Pause(c.T, name)
-	if p := c.get(name).Power; p != hypervisor.PowerPaused {
+	if p := c.get(name).Power; p != grace.PowerPaused {
 		c.Errorf("a paused domain is %q", p)
 	}
-	c.fails(c.Driver.Ask(c.ctx(), name, i, hypervisor.ModeACPI), hypervisor.ErrState, "ask a paused guest")
+	c.fails(c.Driver.Ask(c.ctx(), name, i, grace.ModeACPI), hypervisor.ErrState, "ask a paused guest")
 	for range 2 { // what runs stays as it is
 		if err := c.Driver.Resume(c.ctx(), name, i); err != nil {
 			c.Fatal(err)
 		}
 	}
-	if err := c.Driver.Ask(c.ctx(), name, i, hypervisor.ModeACPI); err != nil {
+	if err := c.Driver.Ask(c.ctx(), name, i, grace.ModeACPI); err != nil {
 		c.Fatal(err)
 	}
 	c.gone(name, i)
@@ -116,11 +116,11 @@ func (c *contract) anotherInstanceIsLeftAlone() {
 	for _, i := range []grace.Instance{
 		old, {UUID: fresh.UUID}, {UUID: stranger}, {UUID: stranger, PID: fresh.PID, Start: fresh.Start},
 	} {
-		c.fails(c.Driver.Ask(c.ctx(), name, i, hypervisor.ModeACPI), hypervisor.ErrOtherInstance, "ask")
+		c.fails(c.Driver.Ask(c.ctx(), name, i, grace.ModeACPI), hypervisor.ErrOtherInstance, "ask")
 		c.fails(c.Driver.Resume(c.ctx(), name, i), hypervisor.ErrOtherInstance, "resume")
 		c.fails(c.Driver.Destroy(c.ctx(), name, i), hypervisor.ErrOtherInstance, "destroy")
 	}
-	if d := c.get(name); d.Instance != fresh || d.Power != hypervisor.PowerOn {
+	if d := c.get(name); d.Instance != fresh || d.Power != grace.PowerOn {
 		c.Errorf("the new instance %+v was touched: %+v", fresh, d)
 	}
 }
@@ -129,7 +129,7 @@ func (c *contract) destroyEndsADeafGuest() {
 	c.listen()
 	name := c.Start(c.T, Deaf)
 	i := c.instance(name)
-	if err := c.Driver.Ask(c.ctx(), name, i, hypervisor.ModeACPI); err != nil {
+	if err := c.Driver.Ask(c.ctx(), name, i, grace.ModeACPI); err != nil {
 		c.Fatal(err)
 	}
 	if d := c.get(name); d.Instance != i {
@@ -139,7 +139,7 @@ func (c *contract) destroyEndsADeafGuest() {
 		c.Fatal(err)
 	}
 	c.gone(name, i)
-	c.endsAs(name, i, hypervisor.EndDestroyed)
+	c.endsAs(name, i, grace.EndDestroyed)
 	c.fails(c.Driver.Destroy(c.ctx(), name, i), hypervisor.ErrNotFound, "destroy again")
 }
 
@@ -163,14 +163,14 @@ func (c *contract) aHungDomainDelaysNoOther() {
 	const calls = 30
 	results := make(chan error, calls)
 	for range calls {
-		go func() { results <- c.Driver.Ask(ctx, hung, hungInstance, hypervisor.ModeACPI) }()
+		go func() { results <- c.Driver.Ask(ctx, hung, hungInstance, grace.ModeACPI) }()
 	}
 	for range 10 {
-		if err := c.Driver.Ask(c.ctx(), well, wellInstance, hypervisor.ModeACPI); err != nil {
+		if err := c.Driver.Ask(c.ctx(), well, wellInstance, grace.ModeACPI); err != nil {
 			c.Fatalf("the neighbour of a hung domain: %v", err)
 		}
 	}
-	if d := c.get(well); d.Power != hypervisor.PowerOn {
+	if d := c.get(well); d.Power != grace.PowerOn {
 		c.Errorf("the neighbour of a hung domain: %+v", d)
 	}
 	select {
@@ -196,7 +196,7 @@ func (c *contract) anEndedContextEndsTheCall() {
 	ctx, cancel := context.WithTimeout(c.Context(), 300*time.Millisecond)
 	defer cancel()
 	ended := make(chan error, 1)
-	go func() { ended <- c.Driver.Ask(ctx, name, i, hypervisor.ModeACPI) }()
+	go func() { ended <- c.Driver.Ask(ctx, name, i, grace.ModeACPI) }()
 	select {
 	case err := <-ended:
 		c.fails(err, context.DeadlineExceeded, "ask a hung domain")
@@ -218,20 +218,20 @@ func (c *contract) gone(name string, i grace.Instance) {
 }
 
 // endsAs: event and later question give the same reason, and only this one.
-func (c *contract) endsAs(name string, i grace.Instance, want hypervisor.End) {
+func (c *contract) endsAs(name string, i grace.Instance, want grace.End) {
 	c.Helper()
 	c.eventually(func() bool {
 		end, err := c.Driver.Ended(c.ctx(), name, i)
 		if err != nil {
 			c.Fatal(err)
 		}
-		if end != hypervisor.EndUnknown && end != want {
+		if end != grace.EndUnknown && end != want {
 			c.Fatalf("it ended as %q, want %q", end, want)
 		}
 		return end == want
 	}, "the reason of the end is known")
 	c.eventually(func() bool { return len(c.events.ends(name)) > 0 }, "an event names the end")
-	if ends := c.events.ends(name); !slices.Equal(ends, []hypervisor.End{want}) {
+	if ends := c.events.ends(name); !slices.Equal(ends, []grace.End{want}) {
 		c.Errorf("events say %q, want %q", ends, want)
 	}
 }

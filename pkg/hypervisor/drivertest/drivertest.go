@@ -175,12 +175,12 @@ func (e *events) count(ev hypervisor.Event) int {
 }
 
 // ends returns the ends that the events named for a domain, each once.
-func (e *events) ends(name string) []hypervisor.End {
+func (e *events) ends(name string) []grace.End {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var ends []hypervisor.End
+	var ends []grace.End
 	for _, ev := range e.all {
-		if ev.Name == name && ev.End != hypervisor.EndUnknown {
+		if ev.Name == name && ev.End != grace.EndUnknown {
 			ends = append(ends, ev.End)
 		}
 	}

@@ -71,13 +71,13 @@ func (h *Hypervisor) show(d *domain) hypervisor.Domain {
 		dom.Instance = grace.Instance{UUID: d.UUID}
 	}
 	if h.down {
-		dom.Power, dom.Persistent, dom.Autostart = hypervisor.PowerUnknown, false, false
+		dom.Power, dom.Persistent, dom.Autostart = grace.PowerUnknown, false, false
 	}
 	return dom
 }
 
 // Ask implements hypervisor.Driver.
-func (h *Hypervisor) Ask(ctx context.Context, name string, i grace.Instance, m hypervisor.Mode) error {
+func (h *Hypervisor) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
 	err := h.enter(ctx, Call{Op: OpAsk, Domain: name, Mode: m})
 	if err == nil {
 		err = h.ask(ctx, name, i, m)
@@ -85,7 +85,7 @@ func (h *Hypervisor) Ask(ctx context.Context, name string, i grace.Instance, m h
 	return failed("ask by "+string(m), name, err)
 }
 
-func (h *Hypervisor) ask(ctx context.Context, name string, i grace.Instance, m hypervisor.Mode) error {
+func (h *Hypervisor) ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
 	h.mu.Lock()
 	d, err := h.find(name, i)
 	h.mu.Unlock()
@@ -100,9 +100,9 @@ func (h *Hypervisor) ask(ctx context.Context, name string, i grace.Instance, m h
 	switch {
 	case d.gone:
 		return hypervisor.ErrNotFound
-	case d.power != hypervisor.PowerOn:
+	case d.power != grace.PowerOn:
 		return fmt.Errorf("%w: it is %s", hypervisor.ErrState, d.power)
-	case m == hypervisor.ModeAgent && (!d.Agent || d.NoAgent):
+	case m == grace.ModeAgent && (!d.Agent || d.NoAgent):
 		return hypervisor.ErrNoAgent
 	}
 	if d.pressed++; d.pressed == d.Presses {
@@ -115,9 +115,9 @@ func (h *Hypervisor) ask(ctx context.Context, name string, i grace.Instance, m h
 func (h *Hypervisor) Resume(ctx context.Context, name string, i grace.Instance) error {
 	return h.change(ctx, Call{Op: OpResume, Domain: name}, i, func(d *domain) error {
 		switch d.power {
-		case hypervisor.PowerOn:
-		case hypervisor.PowerPaused, hypervisor.PowerSuspended:
-			d.power = hypervisor.PowerOn
+		case grace.PowerOn:
+		case grace.PowerPaused, grace.PowerSuspended:
+			d.power = grace.PowerOn
 			h.emit(hypervisor.Event{Name: name, UUID: d.UUID})
 		default:
 			return fmt.Errorf("%w: it is %s", hypervisor.ErrState, d.power)
@@ -153,7 +153,7 @@ func (h *Hypervisor) Destroy(ctx context.Context, name string, i grace.Instance)
 }
 
 // Ended implements hypervisor.Driver.
-func (h *Hypervisor) Ended(ctx context.Context, name string, i grace.Instance) (hypervisor.End, error) {
+func (h *Hypervisor) Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	err := h.enter(ctx, Call{Op: OpEnded, Domain: name})
 	h.mu.Lock()
 	defer h.mu.Unlock()

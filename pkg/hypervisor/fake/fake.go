@@ -36,8 +36,8 @@ type Call struct {
 	At     time.Time
 	Op     Op
 	Domain string
-	Mode   hypervisor.Mode // of an OpAsk
-	Signal unix.Signal     // of an OpSignal
+	Mode   grace.Mode  // of an OpAsk
+	Signal unix.Signal // of an OpSignal
 }
 
 // Guest is a domain to be started, and how it behaves. The zero value has no
@@ -77,7 +77,7 @@ type Hypervisor struct {
 	down    bool
 	serial  int
 	domains map[string]*domain
-	ends    map[grace.Instance]hypervisor.End
+	ends    map[grace.Instance]grace.End
 	procs   map[int]*proc
 	hung    map[hang]chan struct{}
 	journal []Call
@@ -88,7 +88,7 @@ type Hypervisor struct {
 type domain struct {
 	Guest
 	instance grace.Instance // as the driver shows it
-	power    hypervisor.Power
+	power    grace.Power
 	proc     *proc
 	pressed  int
 	// destroyed: libvirt was told to; gone: QEMU has exited, and libvirt has
@@ -104,7 +104,7 @@ type hang struct {
 // New returns a hypervisor without domains.
 func New() *Hypervisor {
 	return &Hypervisor{
-		domains: map[string]*domain{}, ends: map[grace.Instance]hypervisor.End{},
+		domains: map[string]*domain{}, ends: map[grace.Instance]grace.End{},
 		procs: map[int]*proc{}, hung: map[hang]chan struct{}{},
 	}
 }
@@ -114,14 +114,14 @@ func (h *Hypervisor) Start(g Guest) grace.Instance {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if old := h.domains[g.Name]; old != nil {
-		h.exit(old, hypervisor.EndDestroyed)
+		h.exit(old, grace.EndDestroyed)
 		delete(h.domains, g.Name)
 	}
 	p := h.spawn(g.Name)
 	if g.UUID == "" {
 		g.UUID = fmt.Sprintf("00000000-0000-4000-8000-%012d", h.serial)
 	}
-	d := &domain{Guest: g, power: hypervisor.PowerOn, proc: p, instance: grace.Instance{UUID: g.UUID}}
+	d := &domain{Guest: g, power: grace.PowerOn, proc: p, instance: grace.Instance{UUID: g.UUID}}
 	if !g.Unidentified {
 		d.instance.PID, d.instance.Start = p.pid, p.start
 	}
@@ -143,7 +143,7 @@ func (h *Hypervisor) Restart(name string) grace.Instance {
 }
 
 // End ends a domain for a reason of its own.
-func (h *Hypervisor) End(name string, why hypervisor.End) {
+func (h *Hypervisor) End(name string, why grace.End) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if d := h.domains[name]; d != nil {
@@ -152,7 +152,7 @@ func (h *Hypervisor) End(name string, why hypervisor.End) {
 }
 
 // SetPower pauses a domain, or whatever else.
-func (h *Hypervisor) SetPower(name string, p hypervisor.Power) {
+func (h *Hypervisor) SetPower(name string, p grace.Power) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if d := h.domains[name]; d != nil {
@@ -236,13 +236,13 @@ func (h *Hypervisor) note(c Call) {
 func (h *Hypervisor) powerOff(d *domain) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !d.gone && d.power == hypervisor.PowerOn {
-		h.exit(d, hypervisor.EndGuest)
+	if !d.gone && d.power == grace.PowerOn {
+		h.exit(d, grace.EndGuest)
 	}
 }
 
 // exit ends a domain's QEMU; libvirt forgets the domain then or a bit later.
-func (h *Hypervisor) exit(d *domain, why hypervisor.End) {
+func (h *Hypervisor) exit(d *domain, why grace.End) {
 	if d.gone {
 		return
 	}
@@ -259,7 +259,7 @@ func (h *Hypervisor) exit(d *domain, why hypervisor.End) {
 		forget()
 		return
 	}
-	d.power = hypervisor.PowerEnding
+	d.power = grace.PowerEnding
 	h.emit(hypervisor.Event{Name: d.Name, UUID: d.UUID, End: why})
 	time.AfterFunc(d.Lingers, func() {
 		h.mu.Lock()

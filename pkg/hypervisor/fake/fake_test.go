@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
 	"github.com/vmgrace/vmgrace/pkg/process"
@@ -33,7 +34,7 @@ func harness(*testing.T) *drivertest.Harness {
 			h.Start(g)
 			return g.Name
 		},
-		Pause:   func(_ *testing.T, name string) { h.SetPower(name, hypervisor.PowerPaused) },
+		Pause:   func(_ *testing.T, name string) { h.SetPower(name, grace.PowerPaused) },
 		Restart: func(_ *testing.T, name string) { h.Restart(name) },
 		Freeze:  func(t *testing.T, name string) { t.Helper(); t.Cleanup(h.Hang(OpAsk, name)) },
 		Cut:     func(*testing.T) { h.Down(true) },
@@ -51,7 +52,7 @@ func TestTheJournalKeepsTheTime(t *testing.T) {
 		}
 		for range 2 {
 			time.Sleep(5 * time.Second) //nolint:forbidigo // fake time
-			if err := h.Ask(t.Context(), "ns_vm", i, hypervisor.ModeACPI); err != nil {
+			if err := h.Ask(t.Context(), "ns_vm", i, grace.ModeACPI); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -60,7 +61,7 @@ func TestTheJournalKeepsTheTime(t *testing.T) {
 			t.Errorf("off after %v, want 11s", got)
 		}
 		calls := h.Calls()
-		if len(calls) != 2 || calls[1].At.Sub(begin) != 10*time.Second || calls[1].Op != OpAsk || calls[1].Mode != hypervisor.ModeACPI {
+		if len(calls) != 2 || calls[1].At.Sub(begin) != 10*time.Second || calls[1].Op != OpAsk || calls[1].Mode != grace.ModeACPI {
 			t.Errorf("journal: %+v", calls)
 		}
 		if err := p.Signal(unix.SIGTERM); !errors.Is(err, process.ErrGone) {

@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
@@ -119,21 +119,21 @@ func (p *proc) signal(h *Hypervisor, s unix.Signal) {
 	case d == nil:
 		p.exit()
 	case s == unix.SIGKILL && !d.Unkillable:
-		why := hypervisor.EndCrashed // what libvirt takes it for
+		why := grace.EndCrashed // what libvirt takes it for
 		if d.destroyed {
-			why = hypervisor.EndDestroyed
+			why = grace.EndDestroyed
 		}
 		h.exit(d, why)
 	case s == unix.SIGTERM && !d.Frozen && !d.Unkillable && !p.dying:
 		p.dying = true
 		if d.Exits == 0 {
-			h.exit(d, hypervisor.EndDestroyed)
+			h.exit(d, grace.EndDestroyed)
 			return
 		}
 		time.AfterFunc(d.Exits, func() {
 			h.mu.Lock()
 			defer h.mu.Unlock()
-			h.exit(d, hypervisor.EndDestroyed)
+			h.exit(d, grace.EndDestroyed)
 		})
 	}
 }

@@ -14,9 +14,9 @@ import (
 
 // Ask presses the power button, or has the guest agent shut down. A hung agent
 // holds the call, not the caller, for up to a minute.
-func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m hypervisor.Mode) error {
+func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
 	l, flag := d.requests, libvirt.DOMAIN_SHUTDOWN_ACPI_POWER_BTN
-	if m == hypervisor.ModeAgent {
+	if m == grace.ModeAgent {
 		l, flag = d.agents, libvirt.DOMAIN_SHUTDOWN_GUEST_AGENT
 	}
 	err := d.with(ctx, l, name, i, func(dom *libvirt.Domain) error {
@@ -33,11 +33,11 @@ func (d *Driver) Resume(ctx context.Context, name string, i grace.Instance) erro
 		switch power, err := powerNow(dom); {
 		case err != nil:
 			return err
-		case power == hypervisor.PowerOn:
+		case power == grace.PowerOn:
 			return nil
-		case power == hypervisor.PowerPaused:
+		case power == grace.PowerPaused:
 			return dom.Resume()
-		case power == hypervisor.PowerSuspended:
+		case power == grace.PowerSuspended:
 			return dom.PMWakeup(0)
 		default:
 			return fmt.Errorf("%w: it is %s", hypervisor.ErrState, power)
@@ -93,14 +93,14 @@ func orOff(dom *libvirt.Domain, err error) error {
 }
 
 // powerNow fails with ErrNotFound for a domain that does not run.
-func powerNow(dom *libvirt.Domain) (hypervisor.Power, error) {
+func powerNow(dom *libvirt.Domain) (grace.Power, error) {
 	state, reason, err := dom.GetState()
 	if err != nil {
-		return hypervisor.PowerUnknown, plain(err)
+		return grace.PowerUnknown, plain(err)
 	}
 	power, running := powerOf(state, reason)
 	if !running {
-		return hypervisor.PowerUnknown, errOff
+		return grace.PowerUnknown, errOff
 	}
 	return power, nil
 }

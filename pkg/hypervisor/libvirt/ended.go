@@ -25,32 +25,32 @@ const maxTail = 64 << 10
 // Ended says why an instance ended: by its log, which tells a kill from a
 // shutdown, else by what libvirt remembers of a domain that is defined.
 // libvirt 9.0 writes its last line 1 to 2 s after QEMU's end.
-func (d *Driver) Ended(ctx context.Context, name string, i grace.Instance) (hypervisor.End, error) {
+func (d *Driver) Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	end, logErr := d.endByLog(name, i)
-	if logErr == nil && end != hypervisor.EndUnknown {
+	if logErr == nil && end != grace.EndUnknown {
 		return end, nil
 	}
 	end, err := d.endByState(ctx, name, i)
-	if end != hypervisor.EndUnknown {
+	if end != grace.EndUnknown {
 		return end, nil
 	}
-	return hypervisor.EndUnknown, failed("ask for the end of", name, errors.Join(logErr, err))
+	return grace.EndUnknown, failed("ask for the end of", name, errors.Join(logErr, err))
 }
 
-func (d *Driver) endByLog(name string, i grace.Instance) (hypervisor.End, error) {
+func (d *Driver) endByLog(name string, i grace.Instance) (grace.End, error) {
 	if d.logDir == "" || name == "" || strings.ContainsRune(name, '/') {
-		return hypervisor.EndUnknown, nil
+		return grace.EndUnknown, nil
 	}
 	tail, err := readTail(filepath.Join(d.logDir, name+".log"))
 	if errors.Is(err, fs.ErrNotExist) {
-		return hypervisor.EndUnknown, nil
+		return grace.EndUnknown, nil
 	}
 	if err != nil {
-		return hypervisor.EndUnknown, fmt.Errorf("QEMU's log: %w", err)
+		return grace.EndUnknown, fmt.Errorf("QEMU's log: %w", err)
 	}
 	started, err := startedAt(i)
 	if err != nil {
-		return hypervisor.EndUnknown, err
+		return grace.EndUnknown, err
 	}
 	return logEnd(tail, i.UUID, started), nil
 }
@@ -78,8 +78,8 @@ func readTail(path string) (string, error) {
 
 // endByState asks libvirt about a domain that is defined. It must be off, and
 // it must be this one.
-func (d *Driver) endByState(ctx context.Context, name string, i grace.Instance) (hypervisor.End, error) {
-	end := hypervisor.EndUnknown
+func (d *Driver) endByState(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
+	end := grace.EndUnknown
 	err := d.queries.do(ctx, name, func(c *libvirt.Connect) error {
 		dom, err := c.LookupDomainByName(name)
 		if err != nil {
@@ -101,9 +101,9 @@ func (d *Driver) endByState(ctx context.Context, name string, i grace.Instance) 
 	})
 	switch {
 	case errors.Is(err, hypervisor.ErrNotFound): // transient: libvirt has forgotten it
-		return hypervisor.EndUnknown, nil
+		return grace.EndUnknown, nil
 	case err != nil:
-		return hypervisor.EndUnknown, err
+		return grace.EndUnknown, err
 	default:
 		return end, nil
 	}

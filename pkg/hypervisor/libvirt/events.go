@@ -10,6 +10,7 @@ import (
 
 	"libvirt.org/go/libvirt"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
@@ -114,7 +115,7 @@ func (d *Driver) openSession() (*session, error) {
 	}
 	s := &session{
 		conn: conn, lost: make(chan struct{}), wake: make(chan struct{}, 1),
-		life: lifecycle{asked: map[string]hypervisor.End{}},
+		life: lifecycle{asked: map[string]grace.End{}},
 	}
 	if err := s.register(); err != nil {
 		d.closeSession(s)
@@ -142,13 +143,13 @@ func (s *session) register() error {
 		return err
 	}
 	id, err := s.conn.DomainEventLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
-		s.push(dom, func(uuid string) hypervisor.End { return s.life.end(uuid, e.Event, e.Detail) })
+		s.push(dom, func(uuid string) grace.End { return s.life.end(uuid, e.Event, e.Detail) })
 	})
 	if err != nil {
 		return err
 	}
 	s.ids = append(s.ids, id)
-	look := func(string) hypervisor.End { return hypervisor.EndUnknown }
+	look := func(string) grace.End { return grace.EndUnknown }
 	id, err = s.conn.DomainEventAgentLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventAgentLifecycle) {
 		s.push(dom, look)
 	})
@@ -168,7 +169,7 @@ func (s *session) register() error {
 }
 
 // push takes an event whose end is read by a function, under the lock.
-func (s *session) push(dom *libvirt.Domain, end func(uuid string) hypervisor.End) {
+func (s *session) push(dom *libvirt.Domain, end func(uuid string) grace.End) {
 	name, err := dom.GetName() // both are local
 	uuid, err2 := dom.GetUUIDString()
 	s.mu.Lock()

@@ -38,12 +38,12 @@ func (h *heard) count(e hypervisor.Event) int {
 }
 
 // ends returns the different ends that were heard of a domain, in order.
-func (h *heard) ends(name string) []hypervisor.End {
+func (h *heard) ends(name string) []grace.End {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var ends []hypervisor.End
+	var ends []grace.End
 	for _, e := range h.all {
-		if e.Name == name && e.End != hypervisor.EndUnknown {
+		if e.Name == name && e.End != grace.EndUnknown {
 			ends = append(ends, e.End)
 		}
 	}
@@ -88,14 +88,14 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 		name string
 		end  func(*node.Guest)
 		// event and log do not always agree: see the traps of libvirt.
-		event, log hypervisor.End
+		event, log grace.End
 	}{
-		{"destroy", func(g *node.Guest) { g.Virsh(t, "destroy") }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
-		{"gracefulDestroy", func(g *node.Guest) { g.Virsh(t, "destroy", "--graceful") }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
-		{"SIGTERM", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, hypervisor.EndDestroyed, hypervisor.EndDestroyed},
-		{"SIGTERMRestart", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, hypervisor.EndFailed, hypervisor.EndDestroyed},
-		{"SIGKILL", func(g *node.Guest) { g.Signal(t, syscall.SIGKILL) }, hypervisor.EndFailed, hypervisor.EndCrashed},
-		{"save", func(g *node.Guest) { g.Virsh(t, "save", t.TempDir()+"/state") }, hypervisor.EndMoved, hypervisor.EndMoved},
+		{"destroy", func(g *node.Guest) { g.Virsh(t, "destroy") }, grace.EndDestroyed, grace.EndDestroyed},
+		{"gracefulDestroy", func(g *node.Guest) { g.Virsh(t, "destroy", "--graceful") }, grace.EndDestroyed, grace.EndDestroyed},
+		{"SIGTERM", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, grace.EndDestroyed, grace.EndDestroyed},
+		{"SIGTERMRestart", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, grace.EndFailed, grace.EndDestroyed},
+		{"SIGKILL", func(g *node.Guest) { g.Signal(t, syscall.SIGKILL) }, grace.EndFailed, grace.EndCrashed},
+		{"save", func(g *node.Guest) { g.Virsh(t, "save", t.TempDir()+"/state") }, grace.EndMoved, grace.EndMoved},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			spec := node.Spec{Firmware: true}
@@ -106,21 +106,21 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 			i := instance(t, d, g.Domain)
 			c.end(g)
 			g.WaitGone(t, patience)
-			var end hypervisor.End
+			var end grace.End
 			node.Eventually(t, patience, func() bool {
 				var err error
 				end, err = d.Ended(bounded(t), g.Domain, i)
 				if err != nil {
 					t.Fatal(err)
 				}
-				return end != hypervisor.EndUnknown
+				return end != grace.EndUnknown
 			}, "the end is known")
 			if end != c.log {
 				t.Errorf("the log says %q, want %q:\n%s", end, c.log, g.QEMULog())
 			}
 			node.Eventually(t, patience, func() bool { _, err := d.Get(bounded(t), g.Domain); return errors.Is(err, hypervisor.ErrNotFound) }, "libvirt forgets it")
 			node.Eventually(t, patience, func() bool { return len(events.ends(g.Domain)) > 0 }, "an event says so")
-			if ends := events.ends(g.Domain); !slices.Equal(ends, []hypervisor.End{c.event}) {
+			if ends := events.ends(g.Domain); !slices.Equal(ends, []grace.End{c.event}) {
 				t.Errorf("events say %q, want %q", ends, c.event)
 			}
 		})
@@ -153,7 +153,7 @@ func TestASilentLibvirtdIsGivenUp(t *testing.T) {
 	i := instance(t, d, g.Domain)
 	p.silence()
 	asked := make(chan error, 1)
-	go func() { asked <- d.Ask(t.Context(), g.Domain, i, hypervisor.ModeACPI) }()
+	go func() { asked <- d.Ask(t.Context(), g.Domain, i, grace.ModeACPI) }()
 	node.Eventually(t, patience, func() bool { return !d.Up() }, "the silence is noticed")
 	p.cut(t)
 	if err := <-asked; !errors.Is(err, hypervisor.ErrUnavailable) {
@@ -161,7 +161,7 @@ func TestASilentLibvirtdIsGivenUp(t *testing.T) {
 	}
 	p.mend(t)
 	node.Eventually(t, patience, func() bool { return d.Up() && events.count(hypervisor.Event{}) == 2 }, "connected again")
-	if err := d.Ask(bounded(t), g.Domain, i, hypervisor.ModeACPI); err != nil {
+	if err := d.Ask(bounded(t), g.Domain, i, grace.ModeACPI); err != nil {
 		t.Error(err)
 	}
 }

@@ -18,7 +18,7 @@ import (
 var someone = grace.Instance{UUID: "11111111-2222-4333-8444-555555555555"}
 
 // ask asks the domains in the background; stop ends that.
-func ask(t *testing.T, d *Driver, m hypervisor.Mode, names ...string) (stop func()) {
+func ask(t *testing.T, d *Driver, m grace.Mode, names ...string) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -44,9 +44,9 @@ func heldWithin(t *testing.T, p *proxy, want int) {
 func TestNoConnectionCarriesMoreThanOneCall(t *testing.T) {
 	d, p := open(t)
 	p.holdAbout("hung")
-	defer ask(t, d, hypervisor.ModeACPI, hungNames(60)...)()
+	defer ask(t, d, grace.ModeACPI, hungNames(60)...)()
 	heldWithin(t, p, requestConns)
-	defer ask(t, d, hypervisor.ModeAgent, hungNames(30)...)()
+	defer ask(t, d, grace.ModeAgent, hungNames(30)...)()
 	heldWithin(t, p, requestConns+agentConns)
 
 	// The lanes are full; queries and destroys do not notice.
@@ -76,10 +76,10 @@ func TestADomainThatHangsTakesOneSlot(t *testing.T) {
 	for range 40 {
 		same = append(same, "vmgrace-test_hung")
 	}
-	defer ask(t, d, hypervisor.ModeACPI, same...)()
+	defer ask(t, d, grace.ModeACPI, same...)()
 	heldWithin(t, p, 1)
 	for range 20 {
-		if err := d.Ask(bounded(t), "vmgrace-test_well", someone, hypervisor.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
+		if err := d.Ask(bounded(t), "vmgrace-test_well", someone, grace.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
 			t.Fatalf("beside a domain that hangs: %v", err)
 		}
 	}
@@ -93,7 +93,7 @@ func TestABrokenConnectionIsReplaced(t *testing.T) {
 	d, p := open(t)
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	for range 3 {
-		if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom.Power != hypervisor.PowerOn {
+		if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom.Power != grace.PowerOn {
 			t.Fatalf("%+v, %v", dom, err)
 		}
 		p.cut(t)
@@ -108,7 +108,7 @@ func TestIdleConnectionsAreClosedButOneForRequests(t *testing.T) {
 		l.idle = 50 * time.Millisecond
 	}
 	p.holdAbout("hung")
-	stop := ask(t, d, hypervisor.ModeACPI, hungNames(3)...)
+	stop := ask(t, d, grace.ModeACPI, hungNames(3)...)
 	heldWithin(t, p, 3)
 	if _, err := d.Get(bounded(t), "vmgrace-test_well"); !errors.Is(err, hypervisor.ErrNotFound) {
 		t.Fatal(err)
@@ -117,13 +117,13 @@ func TestIdleConnectionsAreClosedButOneForRequests(t *testing.T) {
 	p.cut(t) // lets the hung calls end
 	p.mend(t)
 	p.holdAbout("hung")
-	stop = ask(t, d, hypervisor.ModeACPI, hungNames(2)...) // two connections; these calls keep theirs
+	stop = ask(t, d, grace.ModeACPI, hungNames(2)...) // two connections; these calls keep theirs
 	defer stop()
 	heldWithin(t, p, 5)
 	p.mu.Lock()
 	p.hold = nil
 	p.mu.Unlock()
-	if err := d.Ask(bounded(t), "vmgrace-test_well", someone, hypervisor.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
+	if err := d.Ask(bounded(t), "vmgrace-test_well", someone, grace.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
 		t.Fatal(err)
 	}
 	if _, err := d.Get(bounded(t), "vmgrace-test_well"); !errors.Is(err, hypervisor.ErrNotFound) {
@@ -139,7 +139,7 @@ func TestTheWarmConnectionTakesTheFirstRequest(t *testing.T) {
 	listen(t, d)
 	node.Eventually(t, patience, func() bool { open, _, _, _ := p.stats(); return open == 2 }, "connections for events and for requests are open")
 	node.Never(t, 300*time.Millisecond, func() bool { open, _, _, _ := p.stats(); return open != 2 }, "the warm connection is closed")
-	if err := d.Ask(bounded(t), "vmgrace-test_well", someone, hypervisor.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
+	if err := d.Ask(bounded(t), "vmgrace-test_well", someone, grace.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
 		t.Fatal(err)
 	}
 	if _, opened, _, _ := p.stats(); opened != 2 {
@@ -164,7 +164,7 @@ func TestADomainThatWasExpectedIsNotLookedUpForItsRequest(t *testing.T) {
 		t.Errorf("expected twice: %v", err)
 	}
 	// When it is asked, nothing but the request goes to libvirt.
-	if err := d.Ask(bounded(t), g.Domain, was.Instance, hypervisor.ModeACPI); err != nil {
+	if err := d.Ask(bounded(t), g.Domain, was.Instance, grace.ModeACPI); err != nil {
 		t.Fatal(err)
 	}
 	if n := p.sent() - before; n != 1 {
@@ -174,10 +174,10 @@ func TestADomainThatWasExpectedIsNotLookedUpForItsRequest(t *testing.T) {
 	other := was.Instance
 	other.UUID = someone.UUID
 	d.Expect(g.Domain, other.UUID)
-	if err := d.Ask(bounded(t), g.Domain, other, hypervisor.ModeACPI); !errors.Is(err, hypervisor.ErrOtherInstance) {
+	if err := d.Ask(bounded(t), g.Domain, other, grace.ModeACPI); !errors.Is(err, hypervisor.ErrOtherInstance) {
 		t.Errorf("another instance: %v", err)
 	}
-	if err := d.Ask(bounded(t), g.Domain, was.Instance, hypervisor.ModeACPI); err != nil {
+	if err := d.Ask(bounded(t), g.Domain, was.Instance, grace.ModeACPI); err != nil {
 		t.Error(err)
 	}
 }
@@ -190,7 +190,7 @@ func TestLookUpsAheadThatHangTakeOneConnection(t *testing.T) {
 	}
 	heldWithin(t, p, 1)
 	node.Never(t, 300*time.Millisecond, func() bool { _, _, _, held := p.stats(); return held > 1 }, "more look-ups hang")
-	if err := d.Ask(bounded(t), "vmgrace-test_well", someone, hypervisor.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
+	if err := d.Ask(bounded(t), "vmgrace-test_well", someone, grace.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
 		t.Errorf("a request beside them: %v", err)
 	}
 	p.cut(t)
@@ -199,7 +199,7 @@ func TestLookUpsAheadThatHangTakeOneConnection(t *testing.T) {
 func TestCloseSaysWhatHangsAndHeldCallsEndLater(t *testing.T) {
 	d, p := open(t)
 	p.holdAbout("hung")
-	stop := ask(t, d, hypervisor.ModeACPI, hungNames(3)...)
+	stop := ask(t, d, grace.ModeACPI, hungNames(3)...)
 	heldWithin(t, p, 3)
 	begin := time.Now()
 	if err := d.Close(); err == nil {
@@ -253,7 +253,7 @@ func TestACallIsAloneOnItsConnection(t *testing.T) {
 				if _, err := d.Get(bounded(t), name); !errors.Is(err, hypervisor.ErrNotFound) {
 					t.Errorf("query %s: %v", name, err)
 				}
-				if err := d.Ask(bounded(t), name, someone, hypervisor.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
+				if err := d.Ask(bounded(t), name, someone, grace.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
 					t.Errorf("ask %s: %v", name, err)
 				}
 			}

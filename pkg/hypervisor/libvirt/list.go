@@ -10,6 +10,7 @@ import (
 
 	"libvirt.org/go/libvirt"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
@@ -93,7 +94,7 @@ func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hyper
 		}
 		// Not listed means off if libvirt was asked, unless the process runs.
 		if run := d.tryRun(name); run.live() || err != nil && run.uuid != "" && !run.gone {
-			all = append(all, run.domain(hypervisor.PowerUnknown))
+			all = append(all, run.domain(grace.PowerUnknown))
 		}
 	}
 	return all, nil
@@ -198,6 +199,6 @@ func listed(dom *libvirt.Domain) (v view, err error) {
 	if v.uuid, err = dom.GetUUIDString(); err != nil {
 		return v, plain(err)
 	}
-	v.power = hypervisor.PowerOn
+	v.power = grace.PowerOn
 	return v, nil
 }

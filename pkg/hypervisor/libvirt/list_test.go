@@ -3,6 +3,7 @@ package libvirt
 import (
 	"testing"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/test/node"
 )
@@ -37,14 +38,14 @@ func TestAListIsWhatLibvirtdSaysWhetherItIsAskedOrNot(t *testing.T) {
 	for _, change := range []struct {
 		name string
 		make func()
-		want hypervisor.Power
+		want grace.Power
 	}{
-		{"nothing", func() {}, hypervisor.PowerOn},
-		{"suspend", func() { g.Virsh(t, "suspend") }, hypervisor.PowerPaused},
-		{"resume", func() { g.Virsh(t, "resume") }, hypervisor.PowerOn},
+		{"nothing", func() {}, grace.PowerOn},
+		{"suspend", func() { g.Virsh(t, "suspend") }, grace.PowerPaused},
+		{"resume", func() { g.Virsh(t, "resume") }, grace.PowerOn},
 		{"another grace period", func() {
 			g.Virsh(t, "metadata", "http://kubevirt.io", "--key", "kubevirt", "--set", "<kubevirt><graceperiod><deletionGracePeriodSeconds>77</deletionGracePeriodSeconds></graceperiod></kubevirt>")
-		}, hypervisor.PowerOn},
+		}, grace.PowerOn},
 	} {
 		waitCalm(t, d, p, g.Domain)
 		change.make()
@@ -62,7 +63,7 @@ func TestAListIsWhatLibvirtdSaysWhetherItIsAskedOrNot(t *testing.T) {
 		t.Errorf("%+v, %v", all, err)
 	}
 	waitCalm(t, d, p, g.Domain)
-	if is := listedAs(t, d, other.Domain); is.Power != hypervisor.PowerOn || is.Instance.PID != other.PID {
+	if is := listedAs(t, d, other.Domain); is.Power != grace.PowerOn || is.Instance.PID != other.PID {
 		t.Errorf("listed as %+v", is)
 	}
 	g.Virsh(t, "destroy")
@@ -94,7 +95,7 @@ func TestLibvirtdIsAskedAgainAfterAWhileAndAfterEachConnect(t *testing.T) {
 			t.Errorf("after %s it was not asked", name)
 		}
 		if name == "a cut" {
-			if is.Power != hypervisor.PowerUnknown {
+			if is.Power != grace.PowerUnknown {
 				t.Errorf("nobody was there to say it: %+v", is)
 			}
 			p.mend(t)

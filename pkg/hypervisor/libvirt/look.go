@@ -25,7 +25,7 @@ var errOff = fmt.Errorf("%w: it is defined but off", hypervisor.ErrNotFound)
 // view is what libvirtd says of a running domain.
 type view struct {
 	name, uuid            string
-	power                 hypervisor.Power
+	power                 grace.Power
 	persistent, autostart bool
 	status                status // only where there is no run directory
 }
@@ -49,7 +49,7 @@ func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error
 	case err == nil:
 		return join(seen, run), nil
 	case known && !run.gone && (run.live() || !errors.Is(err, hypervisor.ErrNotFound)):
-		return run.domain(hypervisor.PowerUnknown), nil
+		return run.domain(grace.PowerUnknown), nil
 	case known || errors.Is(runErr, fs.ErrNotExist):
 		return hypervisor.Domain{}, failed("look at", name, unavailable(err))
 	default:
@@ -77,7 +77,7 @@ func join(seen view, run entry) hypervisor.Domain {
 	if run.uuid == seen.uuid {
 		dom.Instance, dom.Agent, dom.Grace = run.instance, run.agent, run.grace
 		if run.gone {
-			dom.Power = hypervisor.PowerEnding
+			dom.Power = grace.PowerEnding
 		}
 	}
 	return dom

@@ -24,7 +24,7 @@ func TestGetKnowsQEMUGraceAndAgent(t *testing.T) {
 	d, _ := open(t)
 	g := shared.Boot(t, node.Spec{GuestAgent: true, Behaviour: "agent=hung", Grace: "33"})
 	want := hypervisor.Domain{
-		Name: g.Domain, Power: hypervisor.PowerOn, Agent: true, Grace: "33",
+		Name: g.Domain, Power: grace.PowerOn, Agent: true, Grace: "33",
 		Instance: grace.Instance{UUID: g.UUID, PID: g.PID, Start: g.StartTime},
 	}
 	node.Eventually(t, patience, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom == want }, "it is %+v", want)
@@ -32,9 +32,9 @@ func TestGetKnowsQEMUGraceAndAgent(t *testing.T) {
 	// A hung agent holds its own call, and neither the caller nor the power button.
 	ctx, cancel := context.WithCancel(t.Context())
 	asked := make(chan error, 1)
-	go func() { asked <- d.Ask(ctx, g.Domain, want.Instance, hypervisor.ModeAgent) }()
+	go func() { asked <- d.Ask(ctx, g.Domain, want.Instance, grace.ModeAgent) }()
 	node.Eventually(t, patience, func() bool { return len(d.agents.slots) == 1 }, "the agent is asked")
-	if err := d.Ask(bounded(t), g.Domain, want.Instance, hypervisor.ModeACPI); err != nil {
+	if err := d.Ask(bounded(t), g.Domain, want.Instance, grace.ModeACPI); err != nil {
 		t.Error(err)
 	}
 	g.WaitGone(t, patience)
@@ -48,7 +48,7 @@ func TestGetKnowsQEMUGraceAndAgent(t *testing.T) {
 func TestAnAgentThatIsNotConnectedDoesNotAnswer(t *testing.T) {
 	d, _ := open(t)
 	g := shared.Boot(t, node.Spec{Firmware: true, GuestAgent: true})
-	err := d.Ask(bounded(t), g.Domain, instance(t, d, g.Domain), hypervisor.ModeAgent)
+	err := d.Ask(bounded(t), g.Domain, instance(t, d, g.Domain), grace.ModeAgent)
 	if !errors.Is(err, hypervisor.ErrNoAgent) {
 		t.Errorf("got %v", err)
 	}
@@ -58,7 +58,7 @@ func TestAnAgentShutsTheGuestDown(t *testing.T) {
 	d, _ := open(t)
 	g := shared.Boot(t, node.Spec{GuestAgent: true, Behaviour: "agent=ok"})
 	node.Eventually(t, patience, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom.Agent }, "the agent is there")
-	if err := d.Ask(bounded(t), g.Domain, instance(t, d, g.Domain), hypervisor.ModeAgent); err != nil {
+	if err := d.Ask(bounded(t), g.Domain, instance(t, d, g.Domain), grace.ModeAgent); err != nil {
 		t.Error(err)
 	}
 	g.WaitGone(t, patience)
@@ -70,13 +70,13 @@ func TestADomainCreatedPausedWaitsForAUser(t *testing.T) {
 	g.Virsh(t, "destroy")
 	shared.Virsh(t, "create", "--paused", filepath.Join(shared.Dir, g.Domain+".xml"))
 	defer shared.Virsh(t, "destroy", g.Domain)
-	if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom.Power != hypervisor.PowerPaused {
+	if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom.Power != grace.PowerPaused {
 		t.Errorf("%+v, %v", dom, err)
 	}
 	if err := d.Resume(bounded(t), g.Domain, instance(t, d, g.Domain)); err != nil {
 		t.Error(err)
 	}
-	if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom.Power != hypervisor.PowerOn {
+	if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom.Power != grace.PowerOn {
 		t.Errorf("%+v, %v", dom, err)
 	}
 }
@@ -97,7 +97,7 @@ func TestAPersistentDomainIsNotFoundWhenItIsOff(t *testing.T) {
 	_, err = d.Get(bounded(t), g.Domain)
 	for what, err := range map[string]error{
 		"get": err, "destroy": d.Destroy(bounded(t), g.Domain, i),
-		"ask": d.Ask(bounded(t), g.Domain, i, hypervisor.ModeACPI), "resume": d.Resume(bounded(t), g.Domain, i),
+		"ask": d.Ask(bounded(t), g.Domain, i, grace.ModeACPI), "resume": d.Resume(bounded(t), g.Domain, i),
 	} {
 		if !errors.Is(err, hypervisor.ErrNotFound) {
 			t.Errorf("%s: %v", what, err)
@@ -107,7 +107,7 @@ func TestAPersistentDomainIsNotFoundWhenItIsOff(t *testing.T) {
 		t.Errorf("listed: %+v, %v", all, err)
 	}
 	d.logDir = "" // without a log libvirt itself is asked
-	if end, err := d.Ended(bounded(t), g.Domain, i); err != nil || end != hypervisor.EndDestroyed {
+	if end, err := d.Ended(bounded(t), g.Domain, i); err != nil || end != grace.EndDestroyed {
 		t.Errorf("ended as %q, %v", end, err)
 	}
 }
@@ -146,7 +146,7 @@ func TestASilentLibvirtdDoesNotHoldWhatTheRunDirectoryKnows(t *testing.T) {
 	p.silence()
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	if dom, err := d.Get(ctx, g.Domain); err != nil || dom.Instance != i || dom.Power != hypervisor.PowerUnknown {
+	if dom, err := d.Get(ctx, g.Domain); err != nil || dom.Instance != i || dom.Power != grace.PowerUnknown {
 		t.Errorf("%+v, %v", dom, err)
 	}
 	if all, err := d.List(ctx, only(g.Domain)); err != nil || len(all) != 1 {
@@ -177,11 +177,11 @@ func TestAProcessThatLibvirtForgotIsNotGone(t *testing.T) {
 	pid := qemu(t, "vmgrace-test_forgotten", uuidA).Process.Pid
 	write(t, dir+"/vmgrace-test_forgotten.xml", statusXML("vmgrace-test_forgotten", uuidA, pid))
 	dom, err := d.Get(bounded(t), "vmgrace-test_forgotten")
-	if err != nil || dom.Instance.PID != pid || dom.Power != hypervisor.PowerUnknown {
+	if err != nil || dom.Instance.PID != pid || dom.Power != grace.PowerUnknown {
 		t.Errorf("%+v, %v", dom, err)
 	}
 	for what, err := range map[string]error{
-		"ask":     d.Ask(bounded(t), dom.Name, dom.Instance, hypervisor.ModeACPI),
+		"ask":     d.Ask(bounded(t), dom.Name, dom.Instance, grace.ModeACPI),
 		"destroy": d.Destroy(bounded(t), dom.Name, dom.Instance),
 	} {
 		if !errors.Is(err, hypervisor.ErrUnavailable) || errors.Is(err, hypervisor.ErrNotFound) {
@@ -200,7 +200,7 @@ func TestADriverWithoutARunDirectoryIdentifiesNoProcess(t *testing.T) {
 		}
 	}()
 	dom, err := d.Get(bounded(t), "test")
-	if err != nil || dom.Instance.UUID == "" || dom.Instance.PID != 0 || dom.Power != hypervisor.PowerOn || !dom.Persistent {
+	if err != nil || dom.Instance.UUID == "" || dom.Instance.PID != 0 || dom.Power != grace.PowerOn || !dom.Persistent {
 		t.Errorf("%+v, %v", dom, err)
 	}
 	if all, err := d.List(bounded(t), only("test")); err != nil || len(all) != 1 || all[0] != dom {

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
 // What libvirt (qemuDomainLogAppendMessage) and QEMU (qemu_kill_report) write:
@@ -51,10 +50,10 @@ func startedAt(i grace.Instance) (time.Time, error) {
 }
 
 // logEnd reads why an instance ended from the tail of its domain's log.
-func logEnd(tail, uuid string, started time.Time) hypervisor.End {
+func logEnd(tail, uuid string, started time.Time) grace.End {
 	run, ok := runOf(tail, uuid, started)
 	if !ok {
-		return hypervisor.EndUnknown
+		return grace.EndUnknown
 	}
 	reason := ""
 	if m := ending.FindAllStringSubmatch(run, -1); m != nil {
@@ -62,24 +61,24 @@ func logEnd(tail, uuid string, started time.Time) hypervisor.End {
 	}
 	switch reason {
 	case "destroyed":
-		return hypervisor.EndDestroyed
+		return grace.EndDestroyed
 	case "migrated", "saved":
-		return hypervisor.EndMoved
+		return grace.EndMoved
 	}
 	// libvirt takes a SIGTERM that it did not send for a shutdown, and with
 	// on_poweroff=restart for a crash.
-	if end := killedByOthers(run); end != hypervisor.EndUnknown {
+	if end := killedByOthers(run); end != grace.EndUnknown {
 		return end
 	}
 	switch reason {
 	case "shutdown":
-		return hypervisor.EndGuest
+		return grace.EndGuest
 	case "crashed":
-		return hypervisor.EndCrashed
+		return grace.EndCrashed
 	case "failed":
-		return hypervisor.EndFailed
+		return grace.EndFailed
 	default:
-		return hypervisor.EndUnknown
+		return grace.EndUnknown
 	}
 }
 
@@ -111,20 +110,20 @@ func runOf(tail, uuid string, started time.Time) (run string, ok bool) {
 
 // killedByOthers: QEMU names who sent the signal. libvirtd sends one to every
 // QEMU whose guest has powered off.
-func killedByOthers(run string) hypervisor.End {
+func killedByOthers(run string) grace.End {
 	for _, m := range terminating.FindAllStringSubmatch(run, -1) {
 		by := strings.Trim(m[1], "()")
 		switch by[strings.LastIndexByte(by, '/')+1:] {
 		case "libvirtd", "virtqemud":
 		case agentName, "<unknown process>":
-			return hypervisor.EndKilled
+			return grace.EndKilled
 		case "":
 			if m[1] != "" {
-				return hypervisor.EndKilled
+				return grace.EndKilled
 			}
 		default:
-			return hypervisor.EndDestroyed
+			return grace.EndDestroyed
 		}
 	}
-	return hypervisor.EndUnknown
+	return grace.EndUnknown
 }

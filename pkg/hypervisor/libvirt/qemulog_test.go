@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
 const (
@@ -41,34 +40,34 @@ func TestTheLogSaysWhyAnInstanceEnded(t *testing.T) {
 	for _, c := range []struct {
 		name, tail string
 		started    time.Time
-		want       hypervisor.End
+		want       grace.End
 	}{
-		{"empty", "", time.Time{}, hypervisor.EndUnknown},
-		{"it runs", a, time.Time{}, hypervisor.EndUnknown},
-		{"guest off", a + signalled("libvirtd") + down("shutdown"), time.Time{}, hypervisor.EndGuest},
-		{"guest off, modular daemon, by path", a + signalled("/usr/sbin/virtqemud") + down("shutdown"), time.Time{}, hypervisor.EndGuest},
-		{"libvirt has signalled, but not said why", a + signalled("libvirtd"), time.Time{}, hypervisor.EndUnknown},
-		{"a kill that libvirt takes for a shutdown", a + signalled("bash") + down("shutdown"), time.Time{}, hypervisor.EndDestroyed},
-		{"a kill that libvirt takes for a crash", a + signalled("/usr/bin/killall") + down("crashed"), time.Time{}, hypervisor.EndDestroyed},
-		{"an agent's signal, whatever libvirt takes it for", a + signalled("/usr/bin/node-agent") + down("crashed"), time.Time{}, hypervisor.EndKilled},
-		{"a sender that died before QEMU looked", a + signalled("") + down("shutdown"), time.Time{}, hypervisor.EndKilled},
-		{"a sender that died, in QEMU's words", a + signalled("<unknown process>") + down("shutdown"), time.Time{}, hypervisor.EndKilled},
-		{"a kill, and libvirtd is dead", a + signalled("bash"), time.Time{}, hypervisor.EndDestroyed},
-		{"a killer with brackets", a + signalled("a) (libvirtd") + down("shutdown"), time.Time{}, hypervisor.EndDestroyed},
-		{"destroyed", a + signalled("libvirtd") + down("destroyed"), time.Time{}, hypervisor.EndDestroyed},
-		{"crashed", a + down("crashed"), time.Time{}, hypervisor.EndCrashed},
-		{"failed", a + down("failed"), time.Time{}, hypervisor.EndFailed},
-		{"migrated", a + signalled("libvirtd") + down("migrated"), time.Time{}, hypervisor.EndMoved},
-		{"saved", a + down("saved"), time.Time{}, hypervisor.EndMoved},
-		{"a reason of later versions", a + down("daemon"), time.Time{}, hypervisor.EndUnknown},
-		{"no line break yet", a + "2026-11-20 10:51:08.992+0000: shutting down, reason=shut", time.Time{}, hypervisor.EndUnknown},
-		{"noise of QEMU", a + "x shutting down, reason=shutdown y\n", time.Time{}, hypervisor.EndUnknown},
-		{"the start was cut off", a[60:] + down("shutdown"), time.Time{}, hypervisor.EndUnknown},
-		{"another instance since", a + down("destroyed") + start("11:00:00", uuidB) + down("shutdown"), time.Time{}, hypervisor.EndDestroyed},
-		{"only another instance", start("11:00:00", uuidB) + down("shutdown"), time.Time{}, hypervisor.EndUnknown},
-		{"the same UUID, the first run", a + down("destroyed") + start("11:00:00", uuidA) + down("shutdown"), at("10:00:01"), hypervisor.EndDestroyed},
-		{"the same UUID, the second run", a + down("destroyed") + start("11:00:00", uuidA) + down("shutdown"), at("11:00:01"), hypervisor.EndGuest},
-		{"the same UUID, the second still runs", a + down("destroyed") + start("11:00:00", uuidA), at("11:00:01"), hypervisor.EndUnknown},
+		{"empty", "", time.Time{}, grace.EndUnknown},
+		{"it runs", a, time.Time{}, grace.EndUnknown},
+		{"guest off", a + signalled("libvirtd") + down("shutdown"), time.Time{}, grace.EndGuest},
+		{"guest off, modular daemon, by path", a + signalled("/usr/sbin/virtqemud") + down("shutdown"), time.Time{}, grace.EndGuest},
+		{"libvirt has signalled, but not said why", a + signalled("libvirtd"), time.Time{}, grace.EndUnknown},
+		{"a kill that libvirt takes for a shutdown", a + signalled("bash") + down("shutdown"), time.Time{}, grace.EndDestroyed},
+		{"a kill that libvirt takes for a crash", a + signalled("/usr/bin/killall") + down("crashed"), time.Time{}, grace.EndDestroyed},
+		{"an agent's signal, whatever libvirt takes it for", a + signalled("/usr/bin/node-agent") + down("crashed"), time.Time{}, grace.EndKilled},
+		{"a sender that died before QEMU looked", a + signalled("") + down("shutdown"), time.Time{}, grace.EndKilled},
+		{"a sender that died, in QEMU's words", a + signalled("<unknown process>") + down("shutdown"), time.Time{}, grace.EndKilled},
+		{"a kill, and libvirtd is dead", a + signalled("bash"), time.Time{}, grace.EndDestroyed},
+		{"a killer with brackets", a + signalled("a) (libvirtd") + down("shutdown"), time.Time{}, grace.EndDestroyed},
+		{"destroyed", a + signalled("libvirtd") + down("destroyed"), time.Time{}, grace.EndDestroyed},
+		{"crashed", a + down("crashed"), time.Time{}, grace.EndCrashed},
+		{"failed", a + down("failed"), time.Time{}, grace.EndFailed},
+		{"migrated", a + signalled("libvirtd") + down("migrated"), time.Time{}, grace.EndMoved},
+		{"saved", a + down("saved"), time.Time{}, grace.EndMoved},
+		{"a reason of later versions", a + down("daemon"), time.Time{}, grace.EndUnknown},
+		{"no line break yet", a + "2026-11-20 10:51:08.992+0000: shutting down, reason=shut", time.Time{}, grace.EndUnknown},
+		{"noise of QEMU", a + "x shutting down, reason=shutdown y\n", time.Time{}, grace.EndUnknown},
+		{"the start was cut off", a[60:] + down("shutdown"), time.Time{}, grace.EndUnknown},
+		{"another instance since", a + down("destroyed") + start("11:00:00", uuidB) + down("shutdown"), time.Time{}, grace.EndDestroyed},
+		{"only another instance", start("11:00:00", uuidB) + down("shutdown"), time.Time{}, grace.EndUnknown},
+		{"the same UUID, the first run", a + down("destroyed") + start("11:00:00", uuidA) + down("shutdown"), at("10:00:01"), grace.EndDestroyed},
+		{"the same UUID, the second run", a + down("destroyed") + start("11:00:00", uuidA) + down("shutdown"), at("11:00:01"), grace.EndGuest},
+		{"the same UUID, the second still runs", a + down("destroyed") + start("11:00:00", uuidA), at("11:00:01"), grace.EndUnknown},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if got := logEnd(c.tail, uuidA, c.started); got != c.want {
@@ -79,7 +78,7 @@ func TestTheLogSaysWhyAnInstanceEnded(t *testing.T) {
 }
 
 func TestAnUUIDThatIsNotKnownMatchesNothing(t *testing.T) {
-	if got := logEnd(start("10:00:00", "")+down("shutdown"), "", time.Time{}); got != hypervisor.EndUnknown {
+	if got := logEnd(start("10:00:00", "")+down("shutdown"), "", time.Time{}); got != grace.EndUnknown {
 		t.Errorf("got %q", got)
 	}
 }
@@ -101,7 +100,7 @@ func TestOnlyTheTailOfALogIsRead(t *testing.T) {
 	noise := strings.Repeat("noise of a guest's device\n", 1<<16)
 	write(t, dir+"/ns_vm.log", noise+start("10:00:00", uuidA)+down("destroyed"))
 	d := New(Config{URI: "test:///default", LogDir: dir})
-	if end, err := d.endByLog("ns_vm", grace.Instance{UUID: uuidA}); err != nil || end != hypervisor.EndDestroyed {
+	if end, err := d.endByLog("ns_vm", grace.Instance{UUID: uuidA}); err != nil || end != grace.EndDestroyed {
 		t.Errorf("got %q, %v", end, err)
 	}
 	if tail, err := readTail(dir + "/ns_vm.log"); err != nil || len(tail) != maxTail {
@@ -113,7 +112,7 @@ func FuzzLogEnd(f *testing.F) {
 	f.Add(start("10:00:00", uuidA)+signalled("libvirtd")+down("shutdown"), uuidA)
 	f.Fuzz(func(t *testing.T, tail, uuid string) {
 		end := logEnd(tail, uuid, time.Time{})
-		if end != hypervisor.EndUnknown && !strings.Contains(tail, "-uuid "+uuid+" ") {
+		if end != grace.EndUnknown && !strings.Contains(tail, "-uuid "+uuid+" ") {
 			t.Errorf("%q, but the log is not about that instance", end)
 		}
 	})

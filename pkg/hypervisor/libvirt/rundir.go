@@ -81,7 +81,7 @@ type entry struct {
 // live: the run directory alone proves that the domain runs.
 func (e *entry) live() bool { return e.instance.PID != 0 }
 
-func (e *entry) domain(p hypervisor.Power) hypervisor.Domain {
+func (e *entry) domain(p grace.Power) hypervisor.Domain {
 	return hypervisor.Domain{Name: e.name, Instance: e.instance, Power: p, Agent: e.agent, Grace: e.grace}
 }
 

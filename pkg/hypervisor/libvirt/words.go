@@ -3,56 +3,56 @@ package libvirt
 import (
 	"libvirt.org/go/libvirt"
 
-	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 // powerOf says what a state of virDomainGetState amounts to. running is false
 // for a domain that is defined but off.
-func powerOf(state libvirt.DomainState, reason int) (p hypervisor.Power, running bool) {
+func powerOf(state libvirt.DomainState, reason int) (p grace.Power, running bool) {
 	switch state {
 	case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED:
-		return hypervisor.PowerOn, true
+		return grace.PowerOn, true
 	case libvirt.DOMAIN_PAUSED:
 		return pausedOf(libvirt.DomainPausedReason(reason)), true
 	case libvirt.DOMAIN_PMSUSPENDED:
-		return hypervisor.PowerSuspended, true
+		return grace.PowerSuspended, true
 	case libvirt.DOMAIN_SHUTDOWN:
-		return hypervisor.PowerEnding, true
+		return grace.PowerEnding, true
 	case libvirt.DOMAIN_SHUTOFF, libvirt.DOMAIN_CRASHED:
-		return hypervisor.PowerUnknown, false
+		return grace.PowerUnknown, false
 	default: // NOSTATE, and what later versions may add
-		return hypervisor.PowerUnknown, true
+		return grace.PowerUnknown, true
 	}
 }
 
 // pausedOf: measured on libvirt 9.0, virDomainSuspend and a start with
 // --paused both give the reason USER.
-func pausedOf(reason libvirt.DomainPausedReason) hypervisor.Power {
+func pausedOf(reason libvirt.DomainPausedReason) grace.Power {
 	switch reason {
 	case libvirt.DOMAIN_PAUSED_USER:
-		return hypervisor.PowerPaused
+		return grace.PowerPaused
 	case libvirt.DOMAIN_PAUSED_SHUTTING_DOWN:
-		return hypervisor.PowerEnding
+		return grace.PowerEnding
 	default:
-		return hypervisor.PowerHeld
+		return grace.PowerHeld
 	}
 }
 
 // shutoffOf says how a domain that is defined but off ended.
-func shutoffOf(reason int) hypervisor.End {
+func shutoffOf(reason int) grace.End {
 	switch libvirt.DomainShutoffReason(reason) {
 	case libvirt.DOMAIN_SHUTOFF_SHUTDOWN:
-		return hypervisor.EndGuest
+		return grace.EndGuest
 	case libvirt.DOMAIN_SHUTOFF_DESTROYED:
-		return hypervisor.EndDestroyed
+		return grace.EndDestroyed
 	case libvirt.DOMAIN_SHUTOFF_CRASHED:
-		return hypervisor.EndCrashed
+		return grace.EndCrashed
 	case libvirt.DOMAIN_SHUTOFF_MIGRATED, libvirt.DOMAIN_SHUTOFF_SAVED:
-		return hypervisor.EndMoved
+		return grace.EndMoved
 	case libvirt.DOMAIN_SHUTOFF_FAILED:
-		return hypervisor.EndFailed
+		return grace.EndFailed
 	default:
-		return hypervisor.EndUnknown
+		return grace.EndUnknown
 	}
 }
 
@@ -62,12 +62,12 @@ func shutoffOf(reason int) hypervisor.End {
 // shutdown. (With on_poweroff=restart it says STOPPED by a failure alone; a
 // SIGKILL looks the same.)
 type lifecycle struct {
-	asked map[string]hypervisor.End // by UUID, from SHUTDOWN to STOPPED
+	asked map[string]grace.End // by UUID, from SHUTDOWN to STOPPED
 }
 
 // end returns why the domain ended or is ending, EndUnknown for all the
 // events that only say: look again.
-func (l *lifecycle) end(uuid string, event libvirt.DomainEventType, detail int) hypervisor.End {
+func (l *lifecycle) end(uuid string, event libvirt.DomainEventType, detail int) grace.End {
 	switch event {
 	case libvirt.DOMAIN_EVENT_SHUTDOWN:
 		end := shutdownOf(libvirt.DomainEventShutdownDetailType(detail))
@@ -79,38 +79,38 @@ func (l *lifecycle) end(uuid string, event libvirt.DomainEventType, detail int) 
 		return stoppedOf(libvirt.DomainEventStoppedDetailType(detail), asked)
 	case libvirt.DOMAIN_EVENT_STARTED:
 		delete(l.asked, uuid)
-		return hypervisor.EndUnknown
+		return grace.EndUnknown
 	default:
-		return hypervisor.EndUnknown
+		return grace.EndUnknown
 	}
 }
 
-func shutdownOf(detail libvirt.DomainEventShutdownDetailType) hypervisor.End {
+func shutdownOf(detail libvirt.DomainEventShutdownDetailType) grace.End {
 	switch detail {
 	case libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST:
-		return hypervisor.EndGuest
+		return grace.EndGuest
 	case libvirt.DOMAIN_EVENT_SHUTDOWN_HOST:
-		return hypervisor.EndDestroyed
+		return grace.EndDestroyed
 	default:
-		return hypervisor.EndUnknown
+		return grace.EndUnknown
 	}
 }
 
 // stoppedOf: asked is EndUnknown where the event before got lost. Then only
 // the log can tell a shutdown from a kill.
-func stoppedOf(detail libvirt.DomainEventStoppedDetailType, asked hypervisor.End) hypervisor.End {
+func stoppedOf(detail libvirt.DomainEventStoppedDetailType, asked grace.End) grace.End {
 	switch detail {
 	case libvirt.DOMAIN_EVENT_STOPPED_SHUTDOWN:
 		return asked
 	case libvirt.DOMAIN_EVENT_STOPPED_DESTROYED:
-		return hypervisor.EndDestroyed
+		return grace.EndDestroyed
 	case libvirt.DOMAIN_EVENT_STOPPED_CRASHED:
-		return hypervisor.EndCrashed
+		return grace.EndCrashed
 	case libvirt.DOMAIN_EVENT_STOPPED_MIGRATED, libvirt.DOMAIN_EVENT_STOPPED_SAVED:
-		return hypervisor.EndMoved
+		return grace.EndMoved
 	case libvirt.DOMAIN_EVENT_STOPPED_FAILED:
-		return hypervisor.EndFailed
+		return grace.EndFailed
 	default:
-		return hypervisor.EndUnknown
+		return grace.EndUnknown
 	}
 }

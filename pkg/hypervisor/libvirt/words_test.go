@@ -7,17 +7,18 @@ import (
 
 	"libvirt.org/go/libvirt"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
 func TestOnlyAPauseByAUserIsOne(t *testing.T) {
 	for reason := range 20 {
-		want := hypervisor.PowerHeld
+		want := grace.PowerHeld
 		switch libvirt.DomainPausedReason(reason) {
 		case libvirt.DOMAIN_PAUSED_USER:
-			want = hypervisor.PowerPaused
+			want = grace.PowerPaused
 		case libvirt.DOMAIN_PAUSED_SHUTTING_DOWN:
-			want = hypervisor.PowerEnding
+			want = grace.PowerEnding
 		default:
 		}
 		if got, running := powerOf(libvirt.DOMAIN_PAUSED, reason); got != want || !running {
@@ -28,17 +29,17 @@ func TestOnlyAPauseByAUserIsOne(t *testing.T) {
 
 func TestStates(t *testing.T) {
 	for state, want := range map[libvirt.DomainState]struct {
-		power   hypervisor.Power
+		power   grace.Power
 		running bool
 	}{
-		libvirt.DOMAIN_RUNNING:     {hypervisor.PowerOn, true},
-		libvirt.DOMAIN_BLOCKED:     {hypervisor.PowerOn, true},
-		libvirt.DOMAIN_PMSUSPENDED: {hypervisor.PowerSuspended, true},
-		libvirt.DOMAIN_SHUTDOWN:    {hypervisor.PowerEnding, true},
-		libvirt.DOMAIN_NOSTATE:     {hypervisor.PowerUnknown, true},
-		libvirt.DomainState(99):    {hypervisor.PowerUnknown, true},
-		libvirt.DOMAIN_SHUTOFF:     {hypervisor.PowerUnknown, false},
-		libvirt.DOMAIN_CRASHED:     {hypervisor.PowerUnknown, false},
+		libvirt.DOMAIN_RUNNING:     {grace.PowerOn, true},
+		libvirt.DOMAIN_BLOCKED:     {grace.PowerOn, true},
+		libvirt.DOMAIN_PMSUSPENDED: {grace.PowerSuspended, true},
+		libvirt.DOMAIN_SHUTDOWN:    {grace.PowerEnding, true},
+		libvirt.DOMAIN_NOSTATE:     {grace.PowerUnknown, true},
+		libvirt.DomainState(99):    {grace.PowerUnknown, true},
+		libvirt.DOMAIN_SHUTOFF:     {grace.PowerUnknown, false},
+		libvirt.DOMAIN_CRASHED:     {grace.PowerUnknown, false},
 	} {
 		if power, running := powerOf(state, 0); power != want.power || running != want.running {
 			t.Errorf("state %d: %q, %t", state, power, running)
@@ -50,34 +51,34 @@ func TestAStopIsTheGuestsOnlyIfAnEventSaidSo(t *testing.T) {
 	type event struct {
 		kind   libvirt.DomainEventType
 		detail int
-		want   hypervisor.End
+		want   grace.End
 	}
-	shutdown := func(d libvirt.DomainEventShutdownDetailType, want hypervisor.End) event {
+	shutdown := func(d libvirt.DomainEventShutdownDetailType, want grace.End) event {
 		return event{libvirt.DOMAIN_EVENT_SHUTDOWN, int(d), want}
 	}
-	stopped := func(d libvirt.DomainEventStoppedDetailType, want hypervisor.End) event {
+	stopped := func(d libvirt.DomainEventStoppedDetailType, want grace.End) event {
 		return event{libvirt.DOMAIN_EVENT_STOPPED, int(d), want}
 	}
 	off := libvirt.DOMAIN_EVENT_STOPPED_SHUTDOWN
 	for name, events := range map[string][]event{
-		"guest":           {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, hypervisor.EndGuest), stopped(off, hypervisor.EndGuest)},
-		"host":            {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_HOST, hypervisor.EndDestroyed), stopped(off, hypervisor.EndDestroyed)},
-		"old QEMU":        {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_FINISHED, hypervisor.EndUnknown), stopped(off, hypervisor.EndUnknown)},
-		"missed":          {stopped(off, hypervisor.EndUnknown)},
-		"once":            {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, hypervisor.EndGuest), stopped(off, hypervisor.EndGuest), stopped(off, hypervisor.EndUnknown)},
-		"forgotten":       {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, hypervisor.EndGuest), {libvirt.DOMAIN_EVENT_STARTED, 0, ""}, stopped(off, hypervisor.EndUnknown)},
-		"destroyed":       {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, hypervisor.EndGuest), stopped(libvirt.DOMAIN_EVENT_STOPPED_DESTROYED, hypervisor.EndDestroyed)},
-		"crashed":         {stopped(libvirt.DOMAIN_EVENT_STOPPED_CRASHED, hypervisor.EndCrashed)},
-		"migrated":        {stopped(libvirt.DOMAIN_EVENT_STOPPED_MIGRATED, hypervisor.EndMoved)},
-		"saved":           {stopped(libvirt.DOMAIN_EVENT_STOPPED_SAVED, hypervisor.EndMoved)},
-		"failed":          {stopped(libvirt.DOMAIN_EVENT_STOPPED_FAILED, hypervisor.EndFailed)},
-		"from a snapshot": {stopped(libvirt.DOMAIN_EVENT_STOPPED_FROM_SNAPSHOT, hypervisor.EndUnknown)},
+		"guest":           {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, grace.EndGuest), stopped(off, grace.EndGuest)},
+		"host":            {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_HOST, grace.EndDestroyed), stopped(off, grace.EndDestroyed)},
+		"old QEMU":        {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_FINISHED, grace.EndUnknown), stopped(off, grace.EndUnknown)},
+		"missed":          {stopped(off, grace.EndUnknown)},
+		"once":            {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, grace.EndGuest), stopped(off, grace.EndGuest), stopped(off, grace.EndUnknown)},
+		"forgotten":       {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, grace.EndGuest), {libvirt.DOMAIN_EVENT_STARTED, 0, ""}, stopped(off, grace.EndUnknown)},
+		"destroyed":       {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, grace.EndGuest), stopped(libvirt.DOMAIN_EVENT_STOPPED_DESTROYED, grace.EndDestroyed)},
+		"crashed":         {stopped(libvirt.DOMAIN_EVENT_STOPPED_CRASHED, grace.EndCrashed)},
+		"migrated":        {stopped(libvirt.DOMAIN_EVENT_STOPPED_MIGRATED, grace.EndMoved)},
+		"saved":           {stopped(libvirt.DOMAIN_EVENT_STOPPED_SAVED, grace.EndMoved)},
+		"failed":          {stopped(libvirt.DOMAIN_EVENT_STOPPED_FAILED, grace.EndFailed)},
+		"from a snapshot": {stopped(libvirt.DOMAIN_EVENT_STOPPED_FROM_SNAPSHOT, grace.EndUnknown)},
 		"others": {
 			{libvirt.DOMAIN_EVENT_SUSPENDED, 0, ""}, {libvirt.DOMAIN_EVENT_RESUMED, 0, ""}, {libvirt.DOMAIN_EVENT_DEFINED, 0, ""},
 			{libvirt.DOMAIN_EVENT_UNDEFINED, 0, ""}, {libvirt.DOMAIN_EVENT_PMSUSPENDED, 0, ""}, {libvirt.DOMAIN_EVENT_CRASHED, 0, ""},
 		},
 	} {
-		l := lifecycle{asked: map[string]hypervisor.End{}}
+		l := lifecycle{asked: map[string]grace.End{}}
 		for n, e := range events {
 			if got := l.end(uuidA, e.kind, e.detail); got != e.want {
 				t.Errorf("%s: event %d says %q, want %q", name, n, got, e.want)
