@@ -151,34 +151,6 @@ func TestASupervisorThatForksAndExitsEndsTheShim(t *testing.T) {
 	must(t, syscall.Kill(pid, syscall.SIGKILL)) // the shim did not
 }
 
-func TestOrphansAreReaped(t *testing.T) {
-	for name, inside := range map[string]bool{"as PID 1": true, "as a subreaper": false} {
-		t.Run(name, func(t *testing.T) {
-			out := filepath.Join(t.TempDir(), "out")
-			// Each orphan waits for its parent's end, says who its new parent is, and ends.
-			script := `for i in 1 2 3 4 5; do sh -c '(while [ -d "${0%/*}" ] && [ ! -e "$0.go" ]; do sleep 0.01; done
-				exec sh -c "cut -d\  -f4 /proc/\$\$/stat >> \"\$0\"" "$0") & exit 0' "$0"; done
-				echo $$ > "$0.go"; while [ -e "$0.go" ] && [ ! -e "$0.end" ]; do sleep 0.05; done; exit 9`
-			s := prepare(t, t.TempDir(), "--", "sh", "-c", script, out)
-			want := ""
-			if inside {
-				s.inPIDNamespace()
-				want = strings.Repeat("1 ", 5)
-			}
-			s.start()
-			if !inside {
-				want = strings.Repeat(strconv.Itoa(s.cmd.Process.Pid)+" ", 5)
-			}
-			s.eventually("five orphans with the shim for a parent", func() bool {
-				return strings.Join(strings.Fields(readFile(t, out)), " ") == strings.TrimSpace(want)
-			})
-			s.eventually("only the command is left", func() bool { return len(children(t, s.cmd.Process.Pid)) == 1 })
-			must(t, os.WriteFile(out+".end", nil, 0o600))
-			s.wantExit(9)
-		})
-	}
-}
-
 // children are the child processes, zombies too.
 func children(t *testing.T, parent int) (pids []int) {
 	t.Helper()

@@ -58,22 +58,6 @@ func TestTheLockOutlivesACommandThatStartsAndEnds(t *testing.T) {
 	}
 }
 
-func TestAsPIDOneTheLockIsSeenFromOutsideAndAKilledShimLeavesItsMark(t *testing.T) {
-	s := prepare(t, t.TempDir(), "--", "sleep", "300").inPIDNamespace().start()
-	s.eventually("vm.json", func() bool { return s.there(signals.FileVM) })
-	if got := s.holder(); got != s.cmd.Process.Pid {
-		t.Errorf("the lock is held by %d, want the translated pid %d", got, s.cmd.Process.Pid)
-	}
-	s.signal(syscall.SIGTERM)
-	s.trigger()
-	s.staysFor(50 * time.Millisecond)
-	s.signal(syscall.SIGKILL)
-	s.wait()
-	if !s.there(signals.FileVM) || s.holder() != 0 {
-		t.Error("after SIGKILL vm.json is there and unlocked")
-	}
-}
-
 func TestAKilledShimLeavesVMFileUnlocked(t *testing.T) {
 	pid, _ := vm(t)
 	s := started(t, t.TempDir(), "--pid", pid)
@@ -159,44 +143,4 @@ func fill(t *testing.T, dir string) {
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-}
-
-func TestADiskThatFillsUpAfterTheStartStillGetsTheWholeTrigger(t *testing.T) {
-	pid, _ := vm(t)
-	s := started(t, tmpfs(t, "size=64k"), "--pid", pid)
-	s.eventually("registered", func() bool { return strings.Contains(s.stderr.String(), "registered") })
-	fill(t, s.dir)
-	s.signal(syscall.SIGTERM)
-	if got := s.trigger(); got.UID != "u-1" || got.Signal != "SIGTERM" || got.Time.IsZero() {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestADiskThatIsFullFromTheStartGetsATrigger(t *testing.T) {
-	pid, _ := vm(t)
-	dir := tmpfs(t, "size=64k")
-	fill(t, dir)
-	s := prepare(t, dir, "--pid", pid).start()
-	s.eventually("a line", func() bool { return strings.Contains(s.stderr.String(), "no space left") })
-	s.signal(syscall.SIGTERM)
-	s.eventually("the trigger", func() bool { return s.there(signals.FileTrigger) })
-	must(t, os.Remove(filepath.Join(dir, "filler")))
-	s.eventually("the registration", func() bool { return s.there(signals.FileVM) })
-	if !s.there(signals.FileTrigger) {
-		t.Error("the late registration took the trigger away")
-	}
-}
-
-func TestAReadOnlyDirectoryIsTriedUntilItCanBeWritten(t *testing.T) {
-	pid, _ := vm(t)
-	dir := tmpfs(t, "size=64k,ro")
-	s := prepare(t, dir, "--pid", pid).start()
-	s.eventually("a line", func() bool { return strings.Contains(s.stderr.String(), "read-only") })
-	s.signal(syscall.SIGTERM)
-	s.staysFor(150 * time.Millisecond)
-	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
-	if got := s.trigger(); got.UID != "u-1" {
-		t.Errorf("%+v", got)
-	}
-	s.eventually("the registration", func() bool { return s.there(signals.FileVM) })
 }

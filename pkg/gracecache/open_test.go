@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -52,92 +50,6 @@ func TestLeftoversOfAKilledWriterAreRemoved(t *testing.T) {
 	wantNames(t, state, ".tmp-dir") // a directory is nothing that we made
 	if _, err := os.Stat(outside); err != nil {
 		t.Errorf("the link was followed: %v", err)
-	}
-}
-
-func mountTmpfs(t *testing.T) string { t.Helper(); return mountTmpfsWith(t, "size=64k") }
-
-func mountTmpfsWith(t *testing.T, options string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mount("vmgrace-test", dir, "tmpfs", 0, options); err != nil {
-		t.Fatalf("mount a tmpfs (this test needs root): %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
-	})
-	return dir
-}
-
-// An agent that was killed in the middle of a grace period must find it again,
-// whatever became of the disk.
-func TestDirectoryThatCannotBeWrittenStillGivesItsRecords(t *testing.T) {
-	for name, c := range map[string]struct {
-		spoil, repair func(dir string) error
-		want          error
-	}{
-		"full": {
-			spoil: func(dir string) error {
-				if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-					return fmt.Errorf("the disk did not fill: %w", err)
-				}
-				return nil
-			},
-			repair: func(dir string) error { return os.Remove(filepath.Join(dir, "filler")) },
-			want:   unix.ENOSPC,
-		},
-		"read-only": {
-			spoil:  func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, "") },
-			repair: func(dir string) error { return unix.Mount("", dir, "", unix.MS_REMOUNT, "") },
-			want:   unix.EROFS,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			// given
-			dir := mountTmpfs(t)
-			first := openStore(t, dir)
-			put(t, first, shutdownRecord())
-			write(t, dir, "a_bad.json", []byte("{"))
-			write(t, dir, lockName, []byte("99999999\n")) // an earlier agent's pid
-			if err := first.Close(); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.spoil(dir); err != nil {
-				t.Fatal(err)
-			}
-			// when
-			s, err := Open(dir)
-			// then
-			if s == nil || !errors.Is(err, ErrNotWritable) || !errors.Is(err, c.want) {
-				t.Fatalf("store %v, error %v", s, err)
-			}
-			defer func() {
-				if err := s.Close(); err != nil {
-					t.Error(err)
-				}
-			}()
-			if m := err.Error(); !strings.HasPrefix(m, "state directory "+dir+" is not writable: ") ||
-				!strings.HasSuffix(m, "; choose another with --state-dir") || strings.Contains(m, "\n") {
-				t.Errorf("message %q", m)
-			}
-			if _, err := Open(dir); name == "full" && !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", os.Getpid())) {
-				t.Errorf("a second agent is told %q", err)
-			}
-			loaded := load(t, s)
-			wantRecords(t, loaded.Records, shutdownRecord())
-			if len(loaded.Quarantined) != 1 {
-				t.Errorf("quarantined %+v, want a_bad.json", loaded.Quarantined)
-			}
-			if err := s.Put(runningRecord()); !errors.Is(err, c.want) {
-				t.Errorf("put: %v, want %v", err, c.want)
-			}
-			if err := c.repair(dir); err != nil {
-				t.Fatal(err)
-			}
-			put(t, s, runningRecord())
-		})
 	}
 }
 

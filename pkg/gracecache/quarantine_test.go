@@ -104,87 +104,6 @@ func wantReasons(t *testing.T, got []Quarantined, want map[string]badFile) {
 	}
 }
 
-func TestBadFilesAreMovedAsideAndStopNoOther(t *testing.T) {
-	// given
-	dir := t.TempDir()
-	s := openStore(t, dir)
-	put(t, s, named("first"), shutdownRecord())
-	bad := makeBadFiles(t, dir)
-	// when
-	loaded := within(t, s.Load)
-	// then
-	wantRecords(t, loaded.Records, shutdownRecord(), named("first"))
-	wantReasons(t, loaded.Quarantined, bad)
-	for _, q := range loaded.Quarantined {
-		if q.MovedTo != q.Name+".quarantined" {
-			t.Errorf("%s: moved to %q", q.Name, q.MovedTo)
-		}
-		if _, err := os.Lstat(filepath.Join(dir, q.Name)); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s: still there (%v)", q.Name, err)
-		}
-		if _, err := os.Lstat(filepath.Join(dir, q.MovedTo)); err != nil {
-			t.Errorf("%s was not kept: %v", q.Name, err)
-		}
-	}
-	// and: each is reported once
-	if again := within(t, s.Load); len(again.Quarantined) != 0 || len(again.Records) != 2 {
-		t.Errorf("the second time: %+v", again)
-	}
-}
-
-func TestStatusReadsBesideTheAgentAndTouchesNothing(t *testing.T) {
-	dir := t.TempDir()
-	s := openStore(t, dir)
-	put(t, s, named("first"), shutdownRecord())
-	bad := makeBadFiles(t, dir)
-	write(t, dir, ".tmp-1", nil) // a write of the agent, under way
-	before := names(t, dir)
-	loaded := within(t, func() (Loaded, error) { return Read(dir) })
-	wantRecords(t, loaded.Records, shutdownRecord(), named("first"))
-	wantReasons(t, loaded.Quarantined, bad)
-	for _, q := range loaded.Quarantined {
-		if q.MovedTo != "" {
-			t.Errorf("%s: moved to %s", q.Name, q.MovedTo)
-		}
-	}
-	if diff := cmp.Diff(before, names(t, dir)); diff != "" {
-		t.Errorf("reading changed the directory (-before +after):\n%s", diff)
-	}
-}
-
-// Between the listing and the reading of the directory anything may happen.
-func TestFileReplacedAfterItWasListed(t *testing.T) {
-	dir, fresh := t.TempDir(), t.TempDir()
-	bad := makeBadFiles(t, fresh)
-	for name := range bad {
-		write(t, dir, name, nil)
-	}
-	write(t, dir, "shop_gone.json", encoded(t, named("gone")))
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	loaded := within(t, func() (Loaded, error) { return readAll(fresh, entries) })
-	wantRecords(t, loaded.Records)
-	for _, q := range loaded.Quarantined {
-		switch q.Name {
-		case "shop_gone.json":
-			t.Errorf("a VM that stopped is reported: %v", q.Reason)
-		case "shop_link.json", "b_loop.json":
-			if !errors.Is(q.Reason, unix.ELOOP) {
-				t.Errorf("%s: %v, want ELOOP", q.Name, q.Reason)
-			}
-		case "b_fifo.json", "b_device.json", "b_dir.json":
-			if !strings.Contains(q.Reason.Error(), "not a regular file") {
-				t.Errorf("%s was read: %v", q.Name, q.Reason)
-			}
-		}
-	}
-	if len(loaded.Quarantined) != len(bad) {
-		t.Errorf("%d files quarantined, want %d", len(loaded.Quarantined), len(bad))
-	}
-}
-
 func TestEarlierQuarantinedFilesAreNeverOverwritten(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, dir)
@@ -235,24 +154,6 @@ func TestFilesThatAreNotRecordsAreLeftAlone(t *testing.T) {
 	}
 }
 
-func TestUnreadableDirectoryIsNotAnEmptyOne(t *testing.T) {
-	dir := t.TempDir()
-	s := openStore(t, dir)
-	put(t, s, runningRecord())
-	if err := os.Rename(dir, dir+"-away"); err != nil {
-		t.Fatal(err)
-	}
-	if loaded, err := s.Load(); err == nil {
-		t.Errorf("loaded %+v from a directory that is gone", loaded)
-	}
-	if err := os.Rename(dir+"-away", dir); err != nil {
-		t.Fatal(err)
-	}
-	if loaded, err := asNobody(func() (Loaded, error) { return Read(dir) }); !errors.Is(err, fs.ErrPermission) {
-		t.Errorf("without the right to read: %+v, %v", loaded, err)
-	}
-}
-
 // A node that is out of file descriptors says nothing about a record.
 func TestShortageOfTheNodeQuarantinesNothing(t *testing.T) {
 	for _, errno := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
@@ -262,20 +163,6 @@ func TestShortageOfTheNodeQuarantinesNothing(t *testing.T) {
 	}
 	if isShortage(&fs.PathError{Op: "open", Err: unix.EIO}) {
 		t.Error("EIO is taken for a shortage")
-	}
-}
-
-func TestFileThatCannotBeReadIsQuarantined(t *testing.T) {
-	dir := t.TempDir()
-	write(t, dir, "a_b.json", nil)
-	for d := dir; d != os.TempDir(); d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	loaded, err := asNobody(func() (Loaded, error) { return Read(dir) })
-	if err != nil || len(loaded.Quarantined) != 1 || !errors.Is(loaded.Quarantined[0].Reason, fs.ErrPermission) {
-		t.Errorf("%+v, %v: want one file with ErrPermission", loaded, err)
 	}
 }
 

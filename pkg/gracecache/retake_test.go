@@ -203,14 +203,3 @@ func TestAStateDirectoryThatIsNotDurableGivesItsRecords(t *testing.T) {
 	}
 	put(t, s, runningRecord())
 }
-
-func TestAnAgentDoesNotKeepItsDiskFromBeingRemountedReadOnly(t *testing.T) {
-	dir := mountTmpfs(t)
-	s := openStore(t, dir)
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Errorf("remount: %v", err)
-	}
-	if retake(t, s) {
-		t.Error("a read-only directory is taken for another")
-	}
-}

@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/vmgrace/vmgrace/pkg/durable"
@@ -109,53 +108,6 @@ func TestOneOfManyWritesAtOnceGetsTheFileThatLiesReady(t *testing.T) {
 	}
 	if left := spareFiles(t, s.dir); len(left) > 0 {
 		t.Errorf("left over: %v", left)
-	}
-}
-
-func TestAFileThatLiesReadyDoesNotHideAFullDisk(t *testing.T) {
-	for name, options := range map[string]string{"no blocks": "size=64k", "no inodes": "nr_inodes=6"} {
-		t.Run(name, func(t *testing.T) {
-			dir := mountTmpfsWith(t, options)
-			s, err := Open(dir) // it dies in the middle
-			if err != nil {
-				t.Fatal(err)
-			}
-			rec := runningRecord()
-			put(t, s, rec)
-			if err := s.Prepare(rec.Domain()); err != nil {
-				t.Fatal(err)
-			}
-			s.held.free() // it makes room
-			if err := fillUp(dir); !errors.Is(err, syscall.ENOSPC) {
-				t.Fatalf("the disk did not fill: %v", err)
-			}
-			// When the record is put, then that fails.
-			if err := s.Put(shutdownRecord()); !errors.Is(err, syscall.ENOSPC) {
-				t.Errorf("error %v, want ENOSPC", err)
-			}
-			wantRecords(t, load(t, s).Records, rec)
-			// So does the start of the next agent, which finds what this one has left.
-			if err := s.lock.Close(); err != nil {
-				t.Fatal(err)
-			}
-			next, err := Open(dir)
-			if !errors.Is(err, ErrNotWritable) || next == nil {
-				t.Fatalf("start on a full disk: %v", err)
-			}
-			// Until there is room again.
-			if err := os.RemoveAll(filepath.Join(dir, "filler")); err != nil {
-				t.Fatal(err)
-			}
-			put(t, next, shutdownRecord())
-			wantRecords(t, load(t, next).Records, shutdownRecord())
-			if err := next.Close(); err != nil {
-				t.Error(err)
-			}
-			openStore(t, dir)
-			if left := spareFiles(t, dir); len(left) > 0 {
-				t.Errorf("left over: %v", left)
-			}
-		})
 	}
 }
 

@@ -1,3 +1,5 @@
+//go:build !unit
+
 package libvirt
 
 import (
@@ -7,16 +9,12 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
 	"github.com/vmgrace/vmgrace/test/node"
 )
-
-// patience is how long anything without a promise may take.
-const patience = 60 * time.Second
 
 // shared is the node of all tests here: a libvirtd and real QEMU guests.
 var shared *node.Node

@@ -5,11 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
@@ -182,34 +179,6 @@ func TestAShimThatEndsInOrderIsNeverTakenForKilled(t *testing.T) {
 	}
 }
 
-func TestNothingOfATenantIsFollowedOrBlocks(t *testing.T) {
-	other := t.TempDir()
-	write(t, filepath.Join(other, "vm.json"), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
-	for name, plant := range map[string]func(path string) error{
-		"link outside":  func(p string) error { return os.Symlink(filepath.Join(other, "vm.json"), p) },
-		"link inside":   func(p string) error { return os.Symlink("real", p) },
-		"dangling link": func(p string) error { return os.Symlink("nowhere", p) },
-		"FIFO":          func(p string) error { return unix.Mkfifo(p, 0o666) },
-		"device":        func(p string) error { return unix.Mknod(p, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))) },
-		"directory":     func(p string) error { return os.Mkdir(p, 0o777) },
-		"socket":        func(p string) error { return unix.Mknod(p, unix.S_IFSOCK|0o666, 0) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			d, path := given(t)
-			write(t, filepath.Join(path, "real"), `{"version":1,"namespace":"ns","name":"vm","uid":"inside"}`)
-			must(t, plant(filepath.Join(path, signals.FileVM)))
-			must(t, plant(filepath.Join(path, signals.FileTrigger)))
-			v := look(t, d)
-			if v.Registered || v.VM.UID != "" || v.Trigger {
-				t.Errorf("used: %+v", v)
-			}
-			if len(v.Rejected) != 2 {
-				t.Errorf("rejected %v, want both files", v.Rejected)
-			}
-		})
-	}
-}
-
 func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
 	d, path := given(t)
 	must(t, os.Remove(path))
@@ -309,19 +278,4 @@ func TestRemoveTriggerSparesAFileThatCameLater(t *testing.T) {
 	if v := look(t, d); v.Trigger {
 		t.Error("the trigger that was seen is still there")
 	}
-}
-
-func TestAFullDiskIsAnErrorOfTheStatusAlone(t *testing.T) {
-	d, path := given(t)
-	must(t, syscall.Mount("tmpfs", path, "tmpfs", 0, "size=4k,nr_inodes=3"))
-	t.Cleanup(func() { _ = syscall.Unmount(path, syscall.MNT_DETACH) })
-	write(t, filepath.Join(path, signals.FileTrigger), "")
-	write(t, filepath.Join(path, "filler"), "x")
-	if err := d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("status on a full disk: %v", err)
-	}
-	if v := look(t, d); !v.Trigger {
-		t.Error("the trigger is not seen")
-	}
-	must(t, d.RemoveTrigger("u1", FileID{}))
 }

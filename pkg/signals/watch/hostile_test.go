@@ -52,27 +52,6 @@ func opens(t *testing.T, path string) (count func() int) {
 	}
 }
 
-func TestADeviceIsNeverOpenedHoweverFastItComes(t *testing.T) {
-	d, path := given(t)
-	device := filepath.Join(path, "device")
-	must(t, unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
-	count := opens(t, device)
-	for _, name := range []string{signals.FileVM, signals.FileTrigger} {
-		write(t, filepath.Join(path, name), "{}")
-		stop := swapping(t, device, filepath.Join(path, name))
-		for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
-			_, _ = d.Look() // whatever it finds
-		}
-		stop()
-		if n := count(); n != 0 {
-			t.Errorf("%s: the device was opened (%d times); that alone can arm a watchdog or rewind a tape", name, n)
-		}
-		if info, err := os.Lstat(device); err == nil && info.Mode().IsRegular() {
-			must(t, os.Rename(filepath.Join(path, name), device))
-		}
-	}
-}
-
 func TestADirectorySwappedAllTheTimeLeadsToNobodyElse(t *testing.T) {
 	d, path := given(t)
 	victim := filepath.Join(d.Base, "ns_victim")

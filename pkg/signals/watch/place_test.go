@@ -1,15 +1,12 @@
 package watch
 
 import (
-	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/fsnotify/fsnotify"
-	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
@@ -107,36 +104,6 @@ func TestAChangeThatIsYoungIsNotTrusted(t *testing.T) {
 	}
 }
 
-func TestMountsAreHeardAndTheEarEnds(t *testing.T) {
-	dir := t.TempDir()
-	ctx, cancel := context.WithCancel(t.Context())
-	heard := make(chan struct{}, 1)
-	ended := make(chan error)
-	go func() {
-		ended <- hearMounts(ctx, "/proc/self/mountinfo", func() {
-			select {
-			case heard <- struct{}{}:
-			default:
-			}
-		})
-	}()
-	for _, change := range []func() error{
-		func() error { return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4k") },
-		func() error { return unix.Unmount(dir, 0) },
-	} {
-		must(t, change())
-		select {
-		case <-heard:
-		case <-time.After(10 * time.Second):
-			t.Error("not heard")
-		}
-	}
-	cancel()
-	if err := <-ended; err == nil {
-		t.Error("it ends without a reason")
-	}
-}
-
 func TestWhereMountsCannotBeHeardOfTheyAreLookedFor(t *testing.T) {
 	if err := hearMounts(t.Context(), t.TempDir()+"/missing", func() {}); err == nil {
 		t.Error("a kernel that does not tell is no error")
@@ -173,4 +140,20 @@ func TestAQuietNodeIsNotEvenChecked(t *testing.T) {
 	if p.check(notify); !p.settled() {
 		t.Error("all places are watched, and they are still looked for")
 	}
+}
+
+// pod is the launcher directory of a pod that kubelet knows nothing of yet.
+func pod(t *testing.T, kubeletDir, uid string) Directory {
+	t.Helper()
+	d, err := EmptyDir(kubeletDir, uid, "ns", "vm")
+	must(t, err)
+	return d
+}
+
+func (d Directory) path() string { return filepath.Join(d.Base, d.Name) }
+
+// make makes the directory, as kubelet does before it mounts the volume.
+func (d Directory) make(t *testing.T) {
+	t.Helper()
+	must(t, os.MkdirAll(d.path(), 0o755))
 }

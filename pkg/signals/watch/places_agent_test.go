@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,11 +11,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // watchPlaces is what the copy of the test binary does in the agent's stead:
@@ -123,72 +119,5 @@ func (a *agent) says(words ...string) {
 		case <-over:
 			a.t.Fatalf("the agent does not say %v", words)
 		}
-	}
-}
-
-func TestAnAgentInItsPodSeesVolumesComeAndHoldsUpNoUnmount(t *testing.T) {
-	// Its mounts follow kubelet's, as with HostToContainer.
-	kubelet := t.TempDir()
-	must(t, unix.Mount("tmpfs", kubelet, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() { must(t, unix.Unmount(kubelet, unix.MNT_DETACH)) })
-	must(t, unix.Mount("", kubelet, "", unix.MS_SHARED, ""))
-	d := pod(t, kubelet, "uid-1")
-	a := startAgent(t, kubelet, exec.Command("unshare", "--mount", "--propagation", "slave", os.Args[0]))
-	a.says("ns_vm present=false", "err=<nil>")
-	for range 3 {
-		d.mount(t)
-		// The look may have met the directory before the mount.
-		a.says("present=true trigger=false")
-		d.trigger(t)
-		a.says("present=true trigger=true")
-		eventually(t, "kubelet can unmount the volume", func() bool {
-			err := unix.Unmount(d.path(), 0)
-			if err != nil && !errors.Is(err, unix.EBUSY) { // a look takes a moment
-				t.Fatal(err)
-			}
-			return err == nil
-		})
-		must(t, os.RemoveAll(filepath.Dir(d.Base)))
-		a.says("present=false", "err=<nil>")
-	}
-}
-
-func TestWithoutInotifyPlacesAreLookedAtAllTheTime(t *testing.T) {
-	for _, c := range []struct{ limit, armed, says string }{
-		{"max_inotify_instances", "armed=false", "cannot watch launcher directories"},
-		{"max_inotify_watches", "armed=true", "cannot watch a launcher directory"}, // one is refused
-	} {
-		t.Run(c.limit, func(t *testing.T) {
-			t.Parallel()
-			d := pod(t, t.TempDir(), "uid-1")
-			d.mount(t)
-			cmd := exec.Command(os.Args[0])
-			cmd.Env = []string{"WATCH_LIMIT=" + c.limit}
-			self := []syscall.SysProcIDMap{{Size: 1}}
-			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: self, GidMappings: self}
-			a := startAgent(t, filepath.Dir(filepath.Dir(filepath.Dir(filepath.Dir(d.Base)))), cmd)
-			for range 4 {
-				a.says("trigger=false", c.armed)
-			}
-			d.trigger(t)
-			a.says("trigger=true", c.armed)
-			_, err := a.in.Write([]byte("there is inotify again\n"))
-			must(t, err)
-			// Armed; and so quiet that only an event is heard of.
-			a.says("trigger=true", "armed=true")
-			for quiet := false; !quiet; {
-				select {
-				case <-a.said:
-				case <-time.After(4 * fast):
-					quiet = true
-				}
-			}
-			must(t, os.Remove(filepath.Join(d.path(), "shutdown")))
-			a.says("trigger=false", "armed=true")
-			a.end()
-			if n := strings.Count(a.log.String(), c.says); n != 1 {
-				t.Errorf("said %d times:\n%s", n, a.log.String())
-			}
-		})
 	}
 }

@@ -1,3 +1,5 @@
+//go:build !unit
+
 package watch
 
 import (
@@ -16,22 +18,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
-
-// pod is the launcher directory of a pod that kubelet knows nothing of yet.
-func pod(t *testing.T, kubeletDir, uid string) Directory {
-	t.Helper()
-	d, err := EmptyDir(kubeletDir, uid, "ns", "vm")
-	must(t, err)
-	return d
-}
-
-func (d Directory) path() string { return filepath.Join(d.Base, d.Name) }
-
-// make makes the directory, as kubelet does before it mounts the volume.
-func (d Directory) make(t *testing.T) {
-	t.Helper()
-	must(t, os.MkdirAll(d.path(), 0o755))
-}
 
 // mount is what kubelet does for an emptyDir of medium Memory.
 func (d Directory) mount(t *testing.T) {

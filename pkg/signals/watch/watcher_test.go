@@ -207,27 +207,6 @@ func TestTheLaunchersDirectoryMayGoAndComeBack(t *testing.T) {
 	w.looksAt("ns_again")
 }
 
-func TestAMountOverTheLaunchersDirectoryIsFoundAndItsEndToo(t *testing.T) {
-	dir := t.TempDir()
-	launcher(t, dir, "ns_below")
-	w := watching(t, dir)
-	w.looksAt("ns_below")
-	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
-	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
-	path := launcher(t, dir, "ns_vm")
-	w.looksAt("ns_below") // gone from sight
-	w.looksAt("ns_vm")
-	w.drain()
-	write(t, filepath.Join(path, signals.FileTrigger), "")
-	w.looksAt("ns_vm")
-
-	must(t, syscall.Unmount(dir, 0))
-	w.looksAt("ns_below")
-	w.drain()
-	write(t, filepath.Join(dir, "ns_below", signals.FileTrigger), "")
-	w.looksAt("ns_below")
-}
-
 func TestAStormOfOtherNamesIsIgnored(t *testing.T) {
 	dir := t.TempDir()
 	path := launcher(t, dir, "ns_vm")
