@@ -11,7 +11,7 @@ const (
 	VMIUnknown VMIState = iota
 	VMIAbsent
 	VMIPresent
-	VMIDeleting // it has a deletionTimestamp
+	VMIDeleting // it has a deletionTimestamp, which its CRD's own deletion has not put there
 )
 
 // VMI is a VirtualMachineInstance of this node as the watch shows it.
@@ -19,7 +19,7 @@ type VMI struct {
 	State   VMIState
 	UID     string
 	Created time.Time
-	// DeletingAt is when the agent first saw the deletionTimestamp.
+	// DeletingAt is when the agent first knew of its deletion.
 	DeletingAt Mono
 }
 
