@@ -1,0 +1,226 @@
+package grace
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write testdata/*.txt anew, from what is decided now")
+
+// TestStories plays testdata/*.txt. A story has a title, what is given, and
+// then lines "TIME what happens". The indented lines below each are what comes
+// of it: "-" a decision that is carried out, with its rule in brackets; "."
+// what the world does. They are compared, or written anew with -update.
+func TestStories(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no stories", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := play(t, string(want))
+			switch {
+			case got == string(want):
+			case *update:
+				if err := os.WriteFile(file, []byte(got), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			default:
+				t.Errorf("%s; go test ./pkg/grace -run TestStories -update writes it anew", firstDifference(string(want), got))
+			}
+		})
+	}
+}
+
+func firstDifference(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range max(len(w), len(g)) {
+		a, b := "(the end)", "(the end)"
+		if i < len(w) {
+			a = w[i]
+		}
+		if i < len(g) {
+			b = g[i]
+		}
+		if a != b {
+			return fmt.Sprintf("line %d:\n want %s\n got  %s", i+1, a, b)
+		}
+	}
+	return "no difference"
+}
+
+// play returns the story with what comes of each of its lines.
+func play(t *testing.T, text string) string {
+	t.Helper()
+	s := newStage(t)
+	for line := range strings.Lines(text) {
+		line = strings.TrimRight(line, "\n")
+		words := strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, " "):
+			continue // it is written anew
+		case strings.HasPrefix(line, "given "):
+			s.perform(strings.TrimPrefix(line, "given "))
+		case line != "" && line[0] >= '0' && line[0] <= '9':
+			when, what, _ := strings.Cut(words, " ")
+			after, err := time.ParseDuration(when)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.playUntil(t0.Add(after))
+			fmt.Fprintln(&s.out, line)
+			s.perform(what)
+			s.see()
+			s.decide()
+			continue
+		}
+		fmt.Fprintln(&s.out, line)
+	}
+	return s.out.String()
+}
+
+// stage is a world in which a story is played: what is true in it, and what
+// the agent of this node knows of that.
+type stage struct {
+	t   *testing.T
+	out strings.Builder
+	now Mono
+
+	policy Policy
+	agent  *core
+	disk   *Record
+	wake   Mono
+	last   string
+	events []event
+	truth
+}
+
+// truth is the world as it is, whatever anybody knows.
+type truth struct {
+	instance   Instance // of the domain; zero: there is none
+	instances  int
+	ended      bool
+	end        End
+	power      Power
+	guestAgent string // "", "answers", "hangs"
+	off        time.Duration
+	deaf       bool
+	unkillable bool
+	noProcess  bool
+	diskState  string // "", "full", "hangs"
+	launcher   launcher
+	shims      int
+	cluster    bool
+	vmi        VMI
+	answer     Fate
+	apiDown    bool
+	pod        string
+	podKill    Mono // Never: it is not being deleted
+	grace      Period
+	boots      int
+	down       bool // no agent runs
+	asked      bool // the guest has heard a request
+}
+
+type launcher struct {
+	dir        bool
+	uid        string
+	shim       int // counts shims; 0: none was ever there
+	alive      bool
+	trigger    bool
+	triggerUID string
+	triggers   int // counts them
+}
+
+func newStage(t *testing.T) *stage {
+	s := &stage{t: t, now: t0, policy: policy, wake: Never}
+	s.policy.BootID = "boot-0"
+	s.truth = truth{off: 8 * time.Second, power: PowerOn, podKill: Never, grace: Period{Length: 30 * time.Second, Source: SourceLauncher}}
+	s.start()
+	return s
+}
+
+// say writes a line of what comes of it.
+func (s *stage) say(mark, format string, args ...any) {
+	fmt.Fprintf(&s.out, "  %9.3fs %s %s\n", s.now.Sub(t0).Seconds(), mark, fmt.Sprintf(format, args...))
+}
+
+func (s *stage) clock(m Mono) string {
+	if m == Never {
+		return "something happens"
+	}
+	return fmt.Sprintf("%.3fs", m.Sub(t0).Seconds())
+}
+
+func (s *stage) after(d time.Duration, do func()) {
+	s.events = append(s.events, event{s.now.Add(d), do})
+}
+
+// playUntil lets the world and the agent go on until then.
+func (s *stage) playUntil(end Mono) {
+	for range 10_000 {
+		slices.SortStableFunc(s.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
+		next := s.wake
+		if len(s.events) > 0 {
+			next = min(next, s.events[0].at)
+		}
+		if next >= end {
+			s.now = end
+			return
+		}
+		s.now = max(s.now, next)
+		if len(s.events) > 0 && s.events[0].at <= s.now {
+			e := s.events[0]
+			s.events = s.events[1:]
+			e.do()
+			s.see()
+		}
+		s.decide()
+	}
+	s.t.Fatal("the story does not end")
+}
+
+// decide asks the core until it waits.
+func (s *stage) decide() {
+	if s.down {
+		s.wake = Never
+		return
+	}
+	for range 50 {
+		d := s.agent.next(s.now)
+		if d.Do == Wait {
+			s.wake = d.At
+			if line := fmt.Sprintf("wait until %s [%s]", s.clock(d.At), d.Rule); line != s.last {
+				s.last = line
+				s.say("-", "%s", line)
+			}
+			return
+		}
+		s.last = ""
+		s.do(d)
+	}
+	s.t.Fatal("the rules did not converge")
+}
+
+// perform makes what a line says true.
+func (s *stage) perform(what string) {
+	verb, rest, _ := strings.Cut(what, ": ")
+	if f, ok := happenings[what]; ok {
+		f(s)
+	} else if f, ok := parameters[verb]; ok {
+		f(s, rest)
+	} else {
+		s.t.Fatalf("nothing is known of %q", what)
+	}
+}
