@@ -64,8 +64,9 @@ func TestADeletionThatTheAPIServerShowsNeedsNoAnswer(t *testing.T) {
 
 func TestVMIsThatGoWithTheirCRDTakeNoVMAlong(t *testing.T) {
 	inCluster(t, "45", func(r *rig, _ *memoryCluster) {
-		// Given: the CRD is being deleted, and with it every VMI.
-		r.api(func(c *memoryCluster) { c.vmi.Deleting, c.vmi.DeletingAt, c.fate = true, r.Now(), grace.FateLost })
+		// Given: the CRD is being deleted, and with it every VMI; that is not shown
+		// as a deletion.
+		r.api(func(c *memoryCluster) { c.fate = grace.FateLost })
 		r.after(time.Minute)
 		r.untouched()
 		r.api(func(c *memoryCluster) { c.vmi = nil })

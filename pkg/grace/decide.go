@@ -64,7 +64,7 @@ var rules = [...]rule{
 	{"leave-dry-run", "a dry run's deadline binds nobody: a real agent starts over", leaveDryRun},
 	{"explain", "the instance is gone: how it ended decides the outcome", explain},
 	{"stopped", "QEMU is gone: report it, then let go", stopped},
-	{"confirm", "a VMI that is missing is no proof, and one that is deleted may go with its CRD: ask", confirm},
+	{"confirm", "a VMI that is missing is no proof, nor is one that was shown before the domain was there: ask", confirm},
 	{"moved", "the VMI is on another node now: its VM is not ours to shut down", moved},
 	{"refresh", "until the shutdown starts, changes of identity and grace period count", refresh},
 	{"begin", "the first cause starts the one grace period", begin},

@@ -130,8 +130,10 @@ type Observation struct {
 	Fate   Fate
 	FateAt Mono
 	Moved  string
-	// Proved is the UID of the one that was there while this instance was.
-	Proved string
+	// Proved is the UID of the one that was there while this instance was, known
+	// since ProvedAt.
+	Proved   string
+	ProvedAt Mono
 	// VMIBy is until when a shutdown waits for the API server's word on a VM that
 	// it never spoke of: the grace period may be stated there.
 	VMIBy Mono

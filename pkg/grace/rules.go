@@ -118,7 +118,7 @@ func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() || now < holdUntil(r, o) {
 		return next()
 	}
-	deletedAt, deleted := vmiDeleted(r, o, now)
+	deletedAt, deleted := vmiDeleted(r, o)
 	switch {
 	case deleted && (!o.Trigger || deletedAt < o.TriggerAt):
 		return Decision{Do: Begin, Cause: VMIDeleted, When: min(deletedAt, now)}, true
@@ -172,9 +172,6 @@ func running(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 		return next()
 	}
 	at := min(o.saveAt(), confirmAt(r, o))
-	if deleting(r, o) {
-		at = min(at, max(o.VMI.DeletingAt, o.AdoptedAt).Add(confirmPatience))
-	}
 	if hold := holdUntil(r, o); now < hold {
 		at = min(at, hold)
 	}

@@ -42,9 +42,6 @@ const (
 const (
 	// confirmRetry is how often the API server is asked about a VMI that is missing.
 	confirmRetry = 2 * time.Second
-	// confirmPatience is how long the answer to that may take where the VMI
-	// itself shows its deletion.
-	confirmPatience = time.Second
 	// killMargin is what lies between a deadline that was moved and kubelet's kill.
 	killMargin = 2 * time.Second
 )
@@ -72,7 +69,7 @@ func (o *Observation) Became(r *Record, uid string, f Fate, now Mono) {
 		o.Moved = uid
 	}
 	if unproved {
-		o.Proved, o.Confirm = uid, Call{}
+		o.Proved, o.ProvedAt, o.Confirm = uid, now, Call{}
 	}
 	if f != FateLost {
 		o.Fate, o.FateAt = f, now
@@ -119,7 +116,7 @@ func (o *Observation) Owner(r *Record) (uid string, created time.Time) {
 // instance is there.
 func (o *Observation) unproved(r *Record) bool {
 	v := o.vmi()
-	return v.State == VMIPresent && v.UID != o.Proved && (r.VMICreated.IsZero() || r.UID == o.Spent)
+	return v.visible() && v.UID != o.Proved && (r.VMICreated.IsZero() || r.UID == o.Spent)
 }
 
 // missing: the API server has shown the record's VMI, and does so no more.
@@ -131,7 +128,7 @@ func missing(r *Record, o *Observation) bool {
 	return v.State == VMIAbsent || v.visible() && v.UID != r.UID
 }
 
-// deleting: the record's VMI has a deletionTimestamp.
+// deleting: somebody has deleted the record's VMI, which is still shown.
 func deleting(r *Record, o *Observation) bool {
 	v := o.vmi()
 	return v.State == VMIDeleting && v.UID == r.UID && !r.VMICreated.IsZero()
@@ -139,11 +136,10 @@ func deleting(r *Record, o *Observation) bool {
 
 // vmiDeleted tells whether the record's VMI was deleted, and since when the
 // agent knows.
-func vmiDeleted(r *Record, o *Observation, now Mono) (Mono, bool) {
+func vmiDeleted(r *Record, o *Observation) (Mono, bool) {
 	switch {
 	case deleting(r, o):
-		at := max(o.VMI.DeletingAt, o.AdoptedAt)
-		return at, o.Fate == FateDeleted || now >= at.Add(confirmPatience)
+		return max(o.VMI.DeletingAt, o.AdoptedAt, o.ProvedAt), true
 	case missing(r, o) && o.Fate == FateDeleted:
 		return o.FateAt, true
 	default:
@@ -156,7 +152,7 @@ func vmiDeleted(r *Record, o *Observation, now Mono) (Mono, bool) {
 func confirmAt(r *Record, o *Observation) Mono {
 	settled := r.ShuttingDown() || o.Fate == FateDeleted || o.Fate == FateMoved
 	switch {
-	case settled || o.Confirm.Running || !missing(r, o) && !deleting(r, o) && !o.unproved(r):
+	case settled || o.Confirm.Running || !missing(r, o) && !o.unproved(r):
 		return Never
 	case o.Confirm.Tries == 0:
 		return 0

@@ -43,13 +43,14 @@ func TestDecideAboutAVMI(t *testing.T) {
 			o.VMI, o.Fate, o.Moved = VMI{State: VMIAbsent}, FateMoved, "uid"
 			o.Trigger, o.TriggerAt = true, t0
 		}, do: Begin, cause: LauncherSignal},
-		{name: "it shows its deletion", given: func(_ *Record, o *Observation) { o.VMI.State, o.VMI.DeletingAt = VMIDeleting, t0 }, do: Confirm},
-		{name: "its deletion is confirmed", given: func(_ *Record, o *Observation) {
-			o.VMI.State, o.VMI.DeletingAt, o.Fate = VMIDeleting, t0, FateDeleted
-		}, do: Begin, cause: VMIDeleted},
-		{name: "its deletion is not confirmed in time", given: func(_ *Record, o *Observation) {
-			o.VMI.State, o.VMI.DeletingAt, o.Confirm = VMIDeleting, t0, Call{Running: true, Tries: 1, Last: t0}
-		}, now: t0.Add(confirmPatience), do: Begin, cause: VMIDeleted},
+		{name: "it shows its deletion", given: func(_ *Record, o *Observation) { o.VMI.State, o.VMI.DeletingAt = VMIDeleting, t0 }, do: Begin, cause: VMIDeleted},
+		{name: "it shows its deletion, and was not asked for since the instance is there", given: func(r *Record, o *Observation) {
+			r.VMICreated, o.VMI.State, o.VMI.DeletingAt = time.Time{}, VMIDeleting, t0
+		}, do: Confirm},
+		{name: "the same, and nobody can be asked", given: func(r *Record, o *Observation) {
+			r.VMICreated, o.VMI.State, o.VMI.DeletingAt = time.Time{}, VMIDeleting, t0
+			o.Confirm = Call{Failed: true, Tries: 1, Last: at(59)}
+		}, now: at(60), do: Wait},
 		{name: "it was lost with its CRD", given: func(r *Record, o *Observation) {
 			o.VMI.State, o.Spent, r.VMICreated = VMIDeleting, "uid", time.Time{}
 		}, now: at(60), do: Wait},
