@@ -157,3 +157,30 @@ func TestWhatALauncherPlantsForItsAnswerHurtsOnlyItself(t *testing.T) {
 		})
 	}
 }
+
+func TestAPIDFileThatCannotBeHeardOfIsPolled(t *testing.T) {
+	// Given: a directory that may be entered but not read.
+	pid, end := vm(t)
+	d, dir := emptyDir(t, 0o777)
+	hidden := filepath.Join(t.TempDir(), "hidden")
+	must(t, os.Chmod(filepath.Dir(hidden), 0o755))
+	must(t, os.Chmod(filepath.Dir(filepath.Dir(hidden)), 0o755))
+	must(t, os.Mkdir(hidden, 0o711))
+	s := prepare(t, dir, "--pid-file", filepath.Join(hidden, "pid")).asNonRoot().start()
+	said := func() int { return strings.Count(s.stderr.String(), "cannot hear of the pid file") }
+	s.eventually("it says so", func() bool { return said() == 1 })
+	s.staysFor(300 * time.Millisecond)
+	// When the file comes.
+	must(t, os.WriteFile(filepath.Join(hidden, "pid"), []byte(pid), 0o600))
+	must(t, os.Chmod(filepath.Join(hidden, "pid"), 0o644))
+	// Then: it is found all the same.
+	s.watches(pid)
+	if n := said(); n != 1 {
+		t.Errorf("said %d times:\n%s", n, s.stderr.String())
+	}
+	end()
+	s.wantExit(0)
+	if view, err := d.Look(); err != nil || view.Registered {
+		t.Errorf("%+v, %v", view, err)
+	}
+}

@@ -19,8 +19,14 @@ import (
 const (
 	// retryInterval is for the launcher directory and for status.json.
 	retryInterval = 100 * time.Millisecond
-	// pollInterval is for the pid file: twice this is well below 100 ms.
-	pollInterval = 30 * time.Millisecond
+	// pollInterval is for a pid file that may be half written or of which no
+	// hints can be had: twice this is well below 100 ms.
+	pollInterval = 40 * time.Millisecond
+	// settleInterval is from a hint to the look at the pid file.
+	settleInterval = 20 * time.Millisecond
+	// restInterval is for what makes no hint: a mount over a directory, another
+	// name for one that is far above.
+	restInterval = 10 * time.Minute
 	// tidyInterval is for giving memory back while there is something to repeat.
 	// On its own the runtime would let the heap grow to 4 MiB first.
 	tidyInterval = 10 * time.Second
@@ -75,6 +81,9 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 	if s.vm != nil {
 		_ = s.vm.Close() // ends the watch, where it has not ended
 	}
+	if s.waiting != nil {
+		s.waiting.close()
+	}
 	return status
 }
 
@@ -84,15 +93,18 @@ func (s *shim) run(caught Signals) int {
 	}
 	s.tell()
 	status, ended := s.find()
-	retry, poll, tidy := time.NewTicker(retryInterval), time.NewTicker(pollInterval), time.NewTicker(tidyInterval)
+	retry, tidy := time.NewTicker(retryInterval), time.NewTicker(tidyInterval)
 	defer retry.Stop()
-	defer poll.Stop()
 	defer tidy.Stop()
 	for !ended {
 		// An idle shim sleeps: a ticker that nobody waits for wakes nobody.
-		var retryC, pollC, tidyC <-chan time.Time
+		var retryC, lookC, tidyC <-chan time.Time
+		var hintC <-chan os.Signal
 		if s.waiting != nil {
-			pollC, tidyC = poll.C, tidy.C
+			hintC, lookC = s.waiting.hints.C, s.waiting.next.C
+			if s.waiting.polled {
+				tidyC = tidy.C
+			}
 		}
 		if !s.complete || s.leaving() {
 			retryC, tidyC = retry.C, tidy.C
@@ -105,7 +117,9 @@ func (s *shim) run(caught Signals) int {
 		case <-s.ended:
 			s.log.Print("the VM process has ended")
 			status, ended = 0, true
-		case <-pollC:
+		case <-hintC:
+			s.waiting.hint()
+		case <-lookC:
 			status, ended = s.lookForPID()
 		case <-retryC:
 			s.tell()
@@ -151,7 +165,7 @@ func (s *shim) tell() {
 func (s *shim) find() (status int, ended bool) {
 	switch {
 	case s.config.PIDFile != "":
-		s.waiting = &pidFile{path: s.config.PIDFile}
+		s.waiting = newPIDFile(s.config.PIDFile)
 		return s.lookForPID()
 	case s.config.PID != 0:
 		return s.watch(s.config.PID)
@@ -166,7 +180,7 @@ func (s *shim) find() (status int, ended bool) {
 }
 
 func (s *shim) lookForPID() (status int, ended bool) {
-	pid, written, err := s.waiting.read()
+	pid, written, err := s.waiting.look()
 	if err != nil {
 		s.once(err)
 	}
@@ -174,7 +188,11 @@ func (s *shim) lookForPID() (status int, ended bool) {
 		return 0, false
 	}
 	status, ended = s.watch(pid)
-	if !ended && s.vm != nil && startedAfter(s.vm.StartTime(), written) {
+	if s.vm == nil {
+		s.waiting.poll()
+		return status, ended
+	}
+	if startedAfter(s.vm.StartTime(), written) {
 		s.log.Printf("process %d is younger than %s: the VM process has ended", pid, s.config.PIDFile)
 		return 0, true
 	}
@@ -194,7 +212,11 @@ func (s *shim) watch(pid int) (status int, ended bool) {
 		return 1, s.waiting == nil
 	}
 	s.log.Printf("watching process %d", pid)
-	s.vm, s.ended, s.waiting = vm, vm.Done(), nil
+	s.vm, s.ended = vm, vm.Done()
+	if s.waiting != nil {
+		s.waiting.close()
+		s.waiting = nil
+	}
 	return 0, false
 }
 

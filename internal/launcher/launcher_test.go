@@ -174,6 +174,45 @@ func TestAPIDWithoutANewlineIsReadTwice(t *testing.T) {
 	}
 }
 
+func TestWhatComesWhileHintsAreAskedForIsNotMissed(t *testing.T) {
+	// Given: a directory that comes once its parent was looked into.
+	path := filepath.Join(t.TempDir(), "late", "pid")
+	h := newHints()
+	defer h.close()
+	h.way = func(path string) ([]string, bool) {
+		dirs, written := way(path)
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		return dirs, written
+	}
+	must(t, h.arm(path))
+	select { // of the directory
+	case <-h.C:
+	default:
+	}
+	// When the file comes.
+	must(t, os.WriteFile(path, []byte("1\n"), 0o600))
+	// Then: there is a hint.
+	select {
+	case <-h.C:
+	case <-time.After(10 * time.Second):
+		t.Error("no hint")
+	}
+}
+
+func TestAWayThatChangesAllTheTimeIsSaid(t *testing.T) {
+	dir := t.TempDir()
+	h, n := newHints(), 0
+	defer h.close()
+	h.way = func(string) ([]string, bool) {
+		n++
+		must(t, os.Mkdir(filepath.Join(dir, strconv.Itoa(n)), 0o700))
+		return []string{filepath.Join(dir, strconv.Itoa(n))}, false
+	}
+	if err := h.arm("pid"); err == nil {
+		t.Error("a change may go unnoticed, and nobody says so")
+	}
+}
+
 func FuzzPIDFile(f *testing.F) {
 	f.Add("12\n")
 	f.Fuzz(func(t *testing.T, text string) {

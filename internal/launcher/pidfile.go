@@ -17,20 +17,60 @@ type pidFile struct {
 	path string
 	// last is a text without a newline: its writer may be in the middle of it.
 	last string
+
+	hints  *hints
+	next   *time.Timer // of the next look
+	polled bool        // it is looked at soon, also without a hint
 }
 
-// read returns 0 while there is no pid yet. The time is the file's last
-// change. An error is worth a line; the file may become valid later.
+func newPIDFile(path string) *pidFile {
+	return &pidFile{path: path, hints: newHints(), next: time.NewTimer(0)}
+}
+
+func (p *pidFile) close() {
+	p.hints.close()
+	p.next.Stop()
+}
+
+// hint has the file looked at, once for all the hints that come meanwhile.
+func (p *pidFile) hint() {
+	p.hints.disarm()
+	p.next.Reset(settleInterval)
+}
+
+// poll has it looked at again soon, without a hint.
+func (p *pidFile) poll() {
+	p.polled = true
+	p.next.Reset(pollInterval)
+}
+
+// look returns 0 while there is no pid yet, and sets the time of the next look.
+// The time is the file's last change. An error is worth a line; the file may
+// become valid later.
+func (p *pidFile) look() (pid int, written time.Time, err error) {
+	unheard := p.hints.arm(p.path) // before the file is read: what comes later makes a hint
+	pid, written, err = p.read()
+	p.polled = unheard != nil || p.last != "" || err != nil && !lasting(err)
+	p.next.Reset(restInterval)
+	if p.polled {
+		p.poll()
+	}
+	if unheard != nil {
+		err = errors.Join(err, fmt.Errorf("cannot hear of the pid file, looking for it every %v: %w", pollInterval, unheard))
+	}
+	return pid, written, err
+}
+
 func (p *pidFile) read() (pid int, written time.Time, err error) {
 	text, written, err := readSmall(p.path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && text == "" {
-		p.last = ""
+	before := p.last
+	p.last = ""
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && text == "":
 		return 0, time.Time{}, nil
-	}
-	if err != nil {
+	case err != nil:
 		return 0, time.Time{}, fmt.Errorf("pid file: %w", err)
-	}
-	if !strings.HasSuffix(text, "\n") && text != p.last {
+	case !strings.HasSuffix(text, "\n") && text != before:
 		p.last = text
 		return 0, time.Time{}, nil
 	}
@@ -40,11 +80,21 @@ func (p *pidFile) read() (pid int, written time.Time, err error) {
 	return pid, written, nil
 }
 
+var (
+	errNoPID      = errors.New("not the pid of a VM process")
+	errNotRegular = errors.New("not a regular file")
+)
+
+// lasting tells errors that go only with a change that makes a hint.
+func lasting(err error) bool {
+	return errors.Is(err, errNoPID) || errors.Is(err, errNotRegular) || errors.Is(err, syscall.ELOOP)
+}
+
 // parsePID refuses what could not be the VM process.
 func parsePID(text string) (int, error) {
 	pid, err := strconv.ParseUint(text, 10, 31)
 	if err != nil || pid == 0 || int(pid) == os.Getpid() {
-		return 0, fmt.Errorf("%.20q is not the pid of a VM process", text)
+		return 0, fmt.Errorf("%.20q: %w", text, errNoPID)
 	}
 	return int(pid), nil
 }
@@ -62,7 +112,7 @@ func readSmall(path string) (string, time.Time, error) {
 		return "", time.Time{}, err
 	}
 	if !info.Mode().IsRegular() {
-		return "", time.Time{}, fmt.Errorf("%s is not a regular file", path)
+		return "", time.Time{}, fmt.Errorf("%s: %w", path, errNotRegular)
 	}
 	var content [64]byte
 	n, err := io.ReadFull(f, content[:])

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// watches waits until the shim watches the process.
+func (s *shim) watches(pid string) {
+	s.t.Helper()
+	s.eventually("process "+pid+" is watched", func() bool { return strings.Contains(s.stderr.String(), "watching process "+pid) })
+}
+
+// Without a hint the file would be looked for minutes later, so to be noticed
+// at all is to be noticed by a hint, a hundredth of a second after it.
+func TestThePIDFileIsNoticedHoweverItComes(t *testing.T) {
+	for name, c := range map[string]struct {
+		given func(t *testing.T, dir string)
+		file  string // below dir
+		when  func(t *testing.T, dir, pid string)
+	}{
+		"written": {nil, "pid", func(t *testing.T, dir, pid string) {
+			must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte(pid+"\n"), 0o600))
+		}},
+		"written over what is no pid": {func(t *testing.T, dir string) {
+			must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte("soon\n"), 0o600))
+		}, "pid", func(t *testing.T, dir, pid string) {
+			must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte(pid+"\n"), 0o600))
+		}},
+		"renamed into place": {nil, "pid", func(t *testing.T, dir, pid string) {
+			renamed(t, filepath.Join(dir, "pid"), pid)
+		}},
+		"written bit by bit": {nil, "pid", func(t *testing.T, dir, pid string) {
+			f, err := os.Create(filepath.Join(dir, "pid"))
+			must(t, err)
+			for _, c := range pid + "\n" {
+				_, err := f.WriteString(string(c))
+				must(t, err)
+			}
+			must(t, f.Close())
+		}},
+		"in directories that come": {nil, "a/b/c/pid", func(t *testing.T, dir, pid string) {
+			must(t, os.MkdirAll(filepath.Join(dir, "a/b/c"), 0o700))
+			renamed(t, filepath.Join(dir, "a/b/c/pid"), pid)
+		}},
+		"in a directory renamed into place": {nil, "a/b/pid", func(t *testing.T, dir, pid string) {
+			must(t, os.MkdirAll(filepath.Join(dir, "x/b"), 0o700))
+			renamed(t, filepath.Join(dir, "x/b/pid"), pid)
+			must(t, os.Rename(filepath.Join(dir, "x"), filepath.Join(dir, "a")))
+		}},
+		"in a directory that was removed and comes back": {makes("a/b"), "a/b/pid", func(t *testing.T, dir, pid string) {
+			must(t, os.RemoveAll(filepath.Join(dir, "a")))
+			must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o700))
+			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
+		}},
+		"in a directory that is replaced": {makes("a/b"), "a/b/pid", func(t *testing.T, dir, pid string) {
+			must(t, os.Rename(filepath.Join(dir, "a/b"), filepath.Join(dir, "old")))
+			must(t, os.Mkdir(filepath.Join(dir, "a/b"), 0o700))
+			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
+		}},
+		"behind a link, as in /var/run": {links("run/vm", "var-run", "run"), "var-run/vm/pid", func(t *testing.T, dir, pid string) {
+			renamed(t, filepath.Join(dir, "run/vm/pid"), pid)
+		}},
+		"behind a link out and back": {links("a/b", "link", "a/b/../b/."), "link/pid", func(t *testing.T, dir, pid string) {
+			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
+		}},
+		"behind a link to nowhere": {links("run", "var-run", "run/later"), "var-run/pid", func(t *testing.T, dir, pid string) {
+			must(t, os.Mkdir(filepath.Join(dir, "run/later"), 0o700))
+			renamed(t, filepath.Join(dir, "run/later/pid"), pid)
+		}},
+		"behind a link that is turned": {links("old/one", "links/current", "../old/one"), "links/current/pid", func(t *testing.T, dir, pid string) {
+			makes("new/one")(t, dir)
+			renamed(t, filepath.Join(dir, "new/one/pid"), pid)
+			must(t, os.Symlink("../new/one", filepath.Join(dir, "turned")))
+			must(t, os.Rename(filepath.Join(dir, "turned"), filepath.Join(dir, "links/current")))
+		}},
+		"as a link itself": {links("run", "pid", "run/vm.pid"), "pid", func(t *testing.T, dir, pid string) {
+			renamed(t, filepath.Join(dir, "run/vm.pid"), pid)
+		}},
+		"behind a link up and down": {links("a/b", "a/b/link", "../../a"), "a/b/link/b/pid", func(t *testing.T, dir, pid string) {
+			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
+		}},
+		"behind a circle that is broken": {links(".", "a", "a"), "a/pid", func(t *testing.T, dir, pid string) {
+			must(t, os.Remove(filepath.Join(dir, "a")))
+			must(t, os.Mkdir(filepath.Join(dir, "a"), 0o700))
+			renamed(t, filepath.Join(dir, "a/pid"), pid)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pid, end := vm(t)
+			dir := t.TempDir()
+			if c.given != nil {
+				c.given(t, dir)
+			}
+			s := started(t, t.TempDir(), "--pid-file", filepath.Join(dir, c.file))
+			s.asleep()
+			c.when(t, dir, pid)
+			s.watches(pid)
+			end()
+			s.wantExit(0)
+		})
+	}
+}
+
+func makes(below string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) { must(t, os.MkdirAll(filepath.Join(dir, below), 0o700)) }
+}
+
+func links(below, name, target string) func(*testing.T, string) {
+	return func(t *testing.T, dir string) {
+		makes(below)(t, dir)
+		makes(filepath.Dir(name))(t, dir)
+		must(t, os.Symlink(target, filepath.Join(dir, name)))
+	}
+}
+
+func renamed(t *testing.T, path, pid string) {
+	t.Helper()
+	must(t, os.WriteFile(path+".new", []byte(pid), 0o600))
+	must(t, os.Rename(path+".new", path))
+}
+
+// asleep waits until the shim has looked for its file and waits for a hint.
+func (s *shim) asleep() {
+	s.t.Helper()
+	last := -1
+	s.eventually("the shim sleeps", func() bool {
+		<-time.After(50 * time.Millisecond)
+		now := switches(s.t, s.cmd.Process.Pid)
+		quiet := now == last
+		last = now
+		return quiet
+	})
+}
+
+func TestAStormBesideThePIDFileCostsLittle(t *testing.T) {
+	pid, _ := vm(t)
+	dir := t.TempDir()
+	s := started(t, t.TempDir(), "--pid-file", filepath.Join(dir, "pid"))
+	s.asleep()
+	for range 20_000 {
+		must(t, os.WriteFile(filepath.Join(dir, "noise"), nil, 0o600))
+	}
+	s.signal(syscall.SIGTERM) // is heard in between
+	s.trigger()
+	renamed(t, filepath.Join(dir, "pid"), pid)
+	s.watches(pid)
+}
