@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -24,20 +23,12 @@ const (
 	exitFailure = 1
 )
 
-// gcPercent: the heap is small, and stays on every node all day. With 500 VMIs
-// this saves 4 of 50 MiB and costs no processor time that shows.
-const gcPercent = 50
-
 // atOnce is how many threads run Go code at least. With two, the fsyncs of two
-// VMs keep a third one's deadline waiting (measured: a timer is 4 ms late, 1 ms
-// with four).
+// VMs keep the deadline thread waiting for its turn.
 const atOnce = 4
 
 func main() {
 	runtime.GOMAXPROCS(max(atOnce, runtime.GOMAXPROCS(0)))
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	os.Exit(run(os.Args[1:]))
 }
 

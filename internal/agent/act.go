@@ -59,7 +59,7 @@ func (k *keeper) work(d grace.Decision, now grace.Mono) {
 	case grace.Resume:
 		k.resume()
 	case grace.Terminate:
-		k.signal(&k.obs.Term, unix.SIGTERM, now)
+		k.terminate(now)
 	case grace.Kill:
 		k.signal(&k.obs.Kill, unix.SIGKILL, now)
 	case grace.Destroy:
@@ -141,7 +141,8 @@ func (k *keeper) resume() {
 	})
 }
 
-// signal is the one place where a QEMU process is signalled.
+// signal signals QEMU from the keeper: SIGKILL, and SIGTERM where none could
+// be armed.
 func (k *keeper) signal(account *grace.Call, s unix.Signal, now grace.Mono) {
 	k.began(account)
 	err := errNotWatched
@@ -149,8 +150,12 @@ func (k *keeper) signal(account *grace.Call, s unix.Signal, now grace.Mono) {
 	if k.qemu != nil {
 		err = k.qemu.Signal(s)
 	}
+	k.signalled(account, s, now, err)
+}
+
+// signalled accounts for a signal that was sent at a time, or could not be.
+func (k *keeper) signalled(account *grace.Call, s unix.Signal, at grace.Mono, err error) {
 	k.ended(account, err)
-	k.calmDown()
 	switch {
 	case errors.Is(err, process.ErrGone):
 		k.instanceGone()
@@ -159,9 +164,8 @@ func (k *keeper) signal(account *grace.Call, s unix.Signal, now grace.Mono) {
 		k.log.Error("cannot signal QEMU", "signal", unix.SignalName(s), "pid", k.rec.Instance.PID, "err", err)
 		return
 	}
-	runtime.Gosched() // others whose deadline this is are signalled before any of this is told
-	k.forced("signal", now)
-	log := k.log.With("signal", unix.SignalName(s), "pid", k.rec.Instance.PID, "afterDeadline", now.Sub(k.rec.Shutdown.Deadline))
+	k.forced("signal", at)
+	log := k.log.With("signal", unix.SignalName(s), "pid", k.rec.Instance.PID, "afterDeadline", at.Sub(k.rec.Shutdown.Deadline))
 	if account.Tries == 1 {
 		log.Info("the guest is destroyed")
 	} else {

@@ -172,12 +172,29 @@ func (a *Agent) startAll() {
 	all := slices.SortedFunc(maps.Values(a.keepers), func(x, y *keeper) int { return cmp.Compare(x.due(), y.due()) })
 	under := 0
 	for _, k := range all {
-		if k.arm() {
+		k.restore()
+		if k.due() != grace.Never {
 			under++
 		}
 	}
 	a.log.Info("every deadline of the records is armed", "shutdowns", under)
 	for _, k := range all {
+		a.start(k)
+	}
+}
+
+// Recovered guards records that could be read only after Run. It does not
+// block.
+func (a *Agent) Recovered(records []grace.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range records {
+		if k := a.keepers[r.Domain()]; k != nil {
+			k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.record = &r })
+			continue
+		}
+		k := a.keep(r.Domain(), r)
+		k.restore()
 		a.start(k)
 	}
 }

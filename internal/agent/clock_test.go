@@ -37,29 +37,3 @@ func TestTheShownDeadlineIsNeverLaterThanTheOneThatCounts(t *testing.T) {
 		}
 	})
 }
-
-func TestASleepThatEndsLateIsStillInTime(t *testing.T) {
-	for _, wait := range []time.Duration{time.Microsecond, 40 * time.Millisecond, time.Second, 30 * time.Second, 10 * time.Minute, 24 * time.Hour} {
-		left, sleeps := wait, 0
-		for ; left > 0; sleeps++ {
-			nap := firstSleep(left)
-			left -= nap + min(nap/1000, 100*time.Millisecond) // as late as Linux may be
-		}
-		if -left > 50*time.Microsecond || sleeps > 3 {
-			t.Errorf("after %v: %v late, in %d sleeps", wait, -left, sleeps)
-		}
-	}
-}
-
-func TestTheLastSleepBeforeADeadlineIsAShortOne(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain}, "600")
-		r.after(7 * second)
-		deadline := time.Since(r.start) + 600*second
-		r.trigger(domain)
-		r.after(deadline - time.Since(r.start) - 5*time.Millisecond)
-		if woke := time.Duration(r.woke.Load()); deadline-woke > 50*time.Millisecond {
-			t.Errorf("asleep since %v before the deadline", deadline-woke)
-		}
-	})
-}

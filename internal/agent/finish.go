@@ -55,7 +55,7 @@ func endMessage(o grace.Outcome, e grace.End) string {
 // instance. Without a status nothing is reported and the trigger stays.
 func (k *keeper) letGo(status *signals.Status) {
 	k.finishing = true
-	k.calmDown()
+	k.disarm()
 	rec, dir := k.rec, k.dir
 	wait, done := k.dirTurn.take()
 	k.worker(func(ctx context.Context) func() {

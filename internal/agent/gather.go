@@ -22,6 +22,9 @@ const (
 
 // hear turns hints into looks.
 func (k *keeper) hear(h hints) {
+	if h.record != nil {
+		k.recovered(*h.record)
+	}
 	if h.end != "" {
 		k.endHeard(h.end, h.endOf)
 	}
@@ -216,6 +219,7 @@ func (k *keeper) watchQEMU() {
 		k.log.Error("cannot watch the QEMU process; only libvirt can end it", "pid", i.PID, "err", err)
 	default:
 		k.qemu = p
+		k.arm()
 	}
 }
 
@@ -225,6 +229,7 @@ func (k *keeper) qemuGone() {
 }
 
 func (k *keeper) instanceGone() {
+	k.disarm()
 	if !k.obs.Gone {
 		k.obs.Gone, k.obs.GoneAt = true, k.now()
 		k.log.Debug("the instance is gone", "uuid", k.rec.Instance.UUID, "pid", k.rec.Instance.PID)

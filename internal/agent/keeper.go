@@ -71,7 +71,7 @@ type keeper struct {
 	lastRule     string
 	words        []func() // to be logged; see later
 	timer        *time.Timer
-	calm         func() // nil: it is in no hurry
+	armed        Armed // nil where no signal is armed
 }
 
 func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
@@ -99,31 +99,13 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	return k
 }
 
-// due is the deadline that the record has, Never if it has none.
-func (k *keeper) due() grace.Mono {
-	if !k.rec.ShuttingDown() || k.rec.BootID != k.cfg.Policy.BootID {
-		return grace.Never
-	}
-	return k.rec.Shutdown.Deadline
-}
-
-// arm has the keeper of a record wake at its deadline, with QEMU in its hands,
-// whatever its first looks take. It returns false where there is no deadline.
-func (k *keeper) arm() bool {
-	if k.obs.Recorded && k.rec.BootID == k.cfg.Policy.BootID {
-		k.watchQEMU()
-	}
-	k.sleep(k.due(), k.now())
-	return k.due() != grace.Never
-}
-
 // run is the keeper's life. It leaves the VM alone when it ends.
 func (k *keeper) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	k.ctx = ctx
 	defer func() {
 		cancel()
-		k.calmDown()
+		k.disarm()
 		k.timer.Stop()
 		release(k, &k.qemu)
 		release(k, &k.shim)
@@ -158,6 +140,8 @@ func (k *keeper) run(ctx context.Context) {
 			found()
 		case <-k.timer.C:
 			k.unasked(k.now())
+		case s := <-k.sent():
+			k.terminated(s)
 		case <-done(k.qemu):
 			k.qemuGone()
 		case <-done(k.shim):

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/internal/deadline"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/signals"
@@ -40,6 +41,18 @@ type Process interface {
 	Watched
 	// Signal fails with process.ErrGone if it has ended.
 	Signal(unix.Signal) error
+	// Arm has SIGTERM sent at a time, or at once where that has passed. Neither
+	// the caller nor anything else of the agent is needed for that.
+	Arm(at grace.Mono) (Armed, error)
+}
+
+// Armed is a SIGTERM that is sent at its time. Its methods do not block.
+type Armed interface {
+	Move(to grace.Mono)
+	// Disarm returns false where the signal is sent or being sent: Sent tells.
+	Disarm() bool
+	// Sent gives one value, once it was tried.
+	Sent() <-chan deadline.Sent
 }
 
 // Processes opens processes. Both methods fail with process.ErrGone if it has
@@ -141,9 +154,6 @@ type Config struct {
 	// Expect has the hypervisor prepare for a request to a domain, which may come
 	// soon or never. It does not block; nil where there is nothing to prepare.
 	Expect func(domain, uuid string)
-	// Hurry has the agent get a core before others do, until then or until calm
-	// is called. It does not block; nil where there is no such thing.
-	Hurry func(until grace.Mono) (calm func())
 	// Cluster is nil without an API server.
 	Cluster Cluster
 	Clock   Clock

@@ -76,6 +76,7 @@ func (k *keeper) begin(d grace.Decision, now grace.Mono) {
 	wall := k.cfg.Clock.Wall()
 	wall = wall.Add(-k.now().Sub(d.When))
 	k.change(k.rec.Begin(d.Cause, d.When, now, wall, k.cfg.Policy.DryRun))
+	k.arm() // from here on nothing keeps QEMU from its signal
 	rec, dryRun := k.rec, k.cfg.Policy.DryRun
 	k.later(func() {
 		k.expect()
@@ -90,6 +91,7 @@ func (k *keeper) begin(d grace.Decision, now grace.Mono) {
 
 func (k *keeper) shorten(d grace.Decision, now grace.Mono) {
 	k.change(k.rec.Shorten(d.When, now))
+	k.arm()
 	if d.Cause == grace.LauncherDied {
 		k.log.Info("the launcher died in mid-grace: the deadline is now", "rule", d.Rule)
 		return

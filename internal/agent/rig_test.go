@@ -11,6 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	fakedeadline "github.com/vmgrace/vmgrace/internal/deadline/fake"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
@@ -32,12 +35,11 @@ type rig struct {
 	agent  *Agent
 	log    slog.Handler
 	start  time.Time
-	woke   atomic.Int64 // when the clock was last read, since start
 	wall   atomic.Int64 // by how much the wall clock was set
 	pause  atomic.Int64 // how long the process is held up before it reads that
 	stop   func()
 	expect chan string // what was prepared for, and nobody has asked about
-	hurry  hurries
+	full   atomic.Bool // no file can be opened
 	deaf   atomic.Bool // libvirt's events are lost
 
 	cluster *memoryCluster // nil: standalone
@@ -63,11 +65,7 @@ func inBubble(t *testing.T, test func(*rig)) {
 }
 
 // Now is a monotonic clock that is an hour old at the start of the bubble.
-func (r *rig) Now() grace.Mono {
-	since := time.Since(r.start)
-	r.woke.Store(int64(since))
-	return grace.Mono(time.Hour + since)
-}
+func (r *rig) Now() grace.Mono { return grace.Mono(time.Hour + time.Since(r.start)) }
 
 func (r *rig) Wall() time.Time {
 	time.Sleep(time.Duration(r.pause.Load()))
@@ -81,7 +79,19 @@ func (r *rig) Open(pid int, start uint64) (Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p, nil
+	return qemu{p, r}, nil
+}
+
+type qemu struct {
+	*fake.Process
+	r *rig
+}
+
+func (q qemu) Arm(at grace.Mono) (Armed, error) {
+	if q.r.full.Load() {
+		return nil, unix.EMFILE
+	}
+	return fakedeadline.Arm(q, at, q.r.Now), nil
 }
 
 func (r *rig) Watch(pid int) (Watched, error) {
@@ -105,7 +115,6 @@ func (r *rig) run() {
 			default:
 			}
 		},
-		Hurry:    r.hurry.begin,
 		Launcher: func(namespace, name, _ string) Launcher { return r.dir(grace.DomainName(namespace, name)) },
 	}
 	if r.cluster != nil {
@@ -292,6 +301,13 @@ func (c *memoryCache) all() []grace.Record {
 		all = append(all, r)
 	}
 	return all
+}
+
+// take loses a record.
+func (c *memoryCache) take(domain string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.records, domain)
 }
 
 func (c *memoryCache) fail(err error) {

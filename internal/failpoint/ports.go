@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/deadline"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/signals"
@@ -84,6 +85,29 @@ func (p process) Signal(s unix.Signal) error {
 	defer p.around(unix.SignalName(s))()
 	return p.Process.Signal(s)
 }
+
+// Arm has the points of the signal around its report: a process that dies before
+// the deadline's thread has sent it looks as one that dies at an earlier point.
+func (p process) Arm(at grace.Mono) (agent.Armed, error) {
+	inner, err := p.Process.Arm(at)
+	if err != nil {
+		return nil, err
+	}
+	a := armed{inner, make(chan deadline.Sent, 1)}
+	go func() {
+		s := <-inner.Sent()
+		p.around(unix.SignalName(unix.SIGTERM))()
+		a.sent <- s
+	}()
+	return a, nil
+}
+
+type armed struct {
+	agent.Armed
+	sent chan deadline.Sent
+}
+
+func (a armed) Sent() <-chan deadline.Sent { return a.sent }
 
 type launchers struct {
 	agent.Launcher

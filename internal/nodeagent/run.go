@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/deadline"
 	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/metrics"
-	"github.com/vmgrace/vmgrace/internal/priority"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
@@ -58,10 +58,13 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	meter.Recovered(len(loaded.Records))
 
 	driver := libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: log})
-	threads, waste := priority.New(clock{}.Now, log), newGarbage(meter)
+	deadlines, err := deadline.Start(log)
+	if err != nil {
+		return err
+	}
 	a = agent.New(points.Ports(agent.Config{
 		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
-		Hypervisor: driver, Expect: driver.Expect, Hurry: threads.First, Cache: store, Processes: processes{}, Clock: clock{}, Meter: waste, Unsaved: unsaved,
+		Hypervisor: driver, Expect: driver.Expect, Cache: store, Processes: processes{deadlines}, Clock: clock{}, Meter: meter, Unsaved: unsaved,
 		Launcher: from.launcher, Watch: from.watch, Cluster: from.cluster,
 	}), log)
 	meter.Observe(state{a, driver})
@@ -71,9 +74,6 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return driver.Run(ctx, points.Domains(a.DomainChanged)) })
 	group.Go(func() error { return from.watcher.Run(ctx) })
-	group.Go(func() error { threads.Run(ctx); return nil })
-	group.Go(func() error { waste.run(ctx); return nil })
-	group.Go(func() error { shrink(ctx, log); return nil })
 	if from.kube != nil {
 		meter.WatchUp(from.kube.Up)
 		group.Go(func() error { return from.kube.Run(ctx) })
@@ -88,7 +88,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	}
 	err = wait(ctx, func() error {
 		err := group.Wait()
-		if closeErr := errors.Join(driver.Close(), store.Close()); closeErr != nil {
+		if closeErr := errors.Join(driver.Close(), store.Close(), deadlines.Close()); closeErr != nil {
 			log.Warn("not everything could be closed", "err", closeErr)
 		}
 		return err
@@ -131,14 +131,27 @@ type state struct {
 func (s state) LibvirtUp() bool { return s.driver.Up() }
 
 // processes opens real ones.
-type processes struct{}
+type processes struct{ deadlines *deadline.Thread }
 
-func (processes) Open(pid int, start uint64) (agent.Process, error) {
-	p, err := process.Open(pid, start)
+func (p processes) Open(pid int, start uint64) (agent.Process, error) {
+	opened, err := process.Open(pid, start)
 	if err != nil {
 		return nil, err
 	}
-	return p, nil
+	return qemu{opened, p.deadlines}, nil
+}
+
+type qemu struct {
+	*process.Process
+	deadlines *deadline.Thread
+}
+
+func (q qemu) Arm(at grace.Mono) (agent.Armed, error) {
+	pidfd, err := q.Duplicate()
+	if err != nil {
+		return nil, err
+	}
+	return q.deadlines.Arm(pidfd, at), nil
 }
 
 func (processes) Watch(pid int) (agent.Watched, error) {

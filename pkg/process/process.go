@@ -5,6 +5,7 @@ package process
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -224,6 +225,21 @@ func (p *Process) Signal(s unix.Signal) error {
 	default:
 		return nil
 	}
+}
+
+// Duplicate returns a pidfd of the process that is the caller's to close
+// (pidfd_open(2)).
+func (p *Process) Duplicate() (pidfd int, err error) {
+	raw, err := p.file.SyscallConn()
+	if err == nil {
+		var failed error
+		err = raw.Control(func(fd uintptr) { pidfd, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
+		err = cmp.Or(err, failed)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("duplicate the pidfd of %d: %w", p.pid, err)
+	}
+	return pidfd, nil
 }
 
 // Close lets go of the process, which goes on.

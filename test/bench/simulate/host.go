@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
+	fakedeadline "github.com/vmgrace/vmgrace/internal/deadline/fake"
 	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/internal/quiet"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -154,7 +155,13 @@ func (p processes) Open(pid int, start uint64) (agent.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	return qemu, nil
+	return armable{qemu}, nil
+}
+
+type armable struct{ *fake.Process }
+
+func (a armable) Arm(at grace.Mono) (agent.Armed, error) {
+	return fakedeadline.Arm(a, at, clock{}.Now), nil
 }
 
 func (processes) Watch(pid int) (agent.Watched, error) {

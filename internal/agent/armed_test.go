@@ -1,0 +1,175 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// blockingLog takes no line once it is full, as a pipe that nobody reads.
+type blockingLog struct {
+	slog.Handler
+	full *atomic.Bool
+	read chan struct{}
+}
+
+func newBlockingLog() blockingLog {
+	return blockingLog{slog.DiscardHandler, &atomic.Bool{}, make(chan struct{})}
+}
+
+func (b blockingLog) Enabled(_ context.Context, l slog.Level) bool { return l > slog.LevelDebug }
+
+func (b blockingLog) Handle(context.Context, slog.Record) error {
+	if b.full.Load() {
+		<-b.read
+	}
+	return nil
+}
+
+func (b blockingLog) WithAttrs([]slog.Attr) slog.Handler { return b }
+
+func TestAKeeperThatIsStuckDoesNotHoldUpItsDeadline(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// Given: a keeper that hangs as soon as it logs that the shutdown begins.
+		log := newBlockingLog()
+		r.log = log
+		r.restart()
+		r.guarded(fake.Guest{Name: domain}, "4")
+		log.full.Store(true)
+		// When: the grace period passes.
+		begun := time.Since(r.start)
+		r.set(domain, func(v *watch.View) { v.Trigger, v.TriggerID = true, watch.FileID{Inode: 5} })
+		r.agent.LauncherChanged(domain)
+		r.after(minute)
+		// Then: SIGTERM was sent at its end.
+		if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + 4*second}; !slices.Equal(got, want) {
+			t.Errorf("signalled at %v, want %v", got, want)
+		}
+		close(log.read)
+		synctest.Wait()
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+	})
+}
+
+func TestAShorterDeadlineIsArmed(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		_, shim := r.guarded(fake.Guest{Name: domain}, "60")
+		r.trigger(domain)
+		r.after(10 * second)
+		r.set(domain, func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 })
+		died := time.Since(r.start)
+		if err := shim.Signal(9); err != nil {
+			t.Fatal(err)
+		}
+		r.after(2 * minute)
+		if got, want := r.when(fake.OpSignal, domain), []time.Duration{died}; !slices.Equal(got, want) {
+			t.Errorf("signalled at %v, want %v: once, when the launcher died", got, want)
+		}
+	})
+}
+
+func TestNothingIsSentAfterTheVMOrTheAgentHasEnded(t *testing.T) {
+	for name, ends := range map[string]func(*rig){
+		"the guest is off in time": func(r *rig) { r.hv.End(domain, grace.EndGuest) },
+		"the agent ends":           func(r *rig) { r.stop(); r.stop = func() {} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.guarded(fake.Guest{Name: domain}, "60")
+				r.trigger(domain)
+				r.after(59 * second)
+				ends(r)
+				r.after(minute)
+				if got := r.when(fake.OpSignal, domain); len(got) != 0 {
+					t.Errorf("signalled at %v", got)
+				}
+			})
+		})
+	}
+}
+
+func TestASignalThatTheKeeperHasNotHeardOfYetIsForced(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// Given: a keeper that is stuck while its VM is signalled and then ends.
+		log := newBlockingLog()
+		r.log = log
+		r.restart()
+		r.guarded(fake.Guest{Name: domain, Exits: second}, "10")
+		log.full.Store(true)
+		r.trigger(domain)
+		r.after(10 * second)
+		r.hv.End(domain, grace.EndGuest)
+		// When: it goes on, and sees the end first or the signal.
+		close(log.read)
+		r.after(minute)
+		// Then: the end was the agent's.
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+	})
+}
+
+func TestWhereNothingCanBeArmedTheKeeperSignals(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "10")
+		r.full.Store(true)
+		begun := time.Since(r.start)
+		r.trigger(domain)
+		r.after(minute)
+		if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + 10*second}; !slices.Equal(got, want) {
+			t.Errorf("signalled at %v, want %v", got, want)
+		}
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+	})
+}
+
+func TestARecordThatIsReadLateKeepsItsDeadline(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// Given: a shutdown, and an agent that comes back and cannot read its record.
+		r.guarded(fake.Guest{Name: domain}, "60")
+		begun := time.Since(r.start)
+		r.trigger(domain)
+		r.after(20 * second)
+		record, _ := r.cache.get(domain)
+		r.stop()
+		r.cache.take(domain)
+		r.run()
+		r.after(10 * second)
+		if got := r.dir(domain).said(); got.Phase != grace.ShuttingDown {
+			t.Fatalf("an agent that knows nothing begins anew: %+v", got)
+		}
+		// When: it can be read after all.
+		r.agent.Recovered([]grace.Record{record})
+		r.after(2 * minute)
+		// Then: its deadline counts.
+		if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + 60*second}; !slices.Equal(got, want) {
+			t.Errorf("signalled at %v, want %v", got, want)
+		}
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+	})
+}
+
+func TestARecordThatIsReadLateIsGuarded(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		begun := time.Since(r.start)
+		r.trigger(domain)
+		r.after(20 * second)
+		record, _ := r.cache.get(domain)
+		r.stop()
+		r.cache.take(domain)
+		r.set(domain, func(v *watch.View) { *v = watch.View{} })
+		r.run()
+		r.agent.Recovered([]grace.Record{record})
+		r.after(2 * minute)
+		if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + 60*second}; !slices.Equal(got, want) {
+			t.Errorf("signalled at %v, want %v", got, want)
+		}
+	})
+}

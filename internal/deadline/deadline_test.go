@@ -1,0 +1,209 @@
+package deadline
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// start starts a thread that is ended with the test.
+func start(t *testing.T) (thread *Thread, said *bytes.Buffer) {
+	t.Helper()
+	said = &bytes.Buffer{}
+	thread, err := Start(slog.New(slog.NewTextHandler(said, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := thread.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return thread, said
+}
+
+// child is a process that lives until it is signalled. ended gives the signal.
+func child(t *testing.T) (pidfd int, ended func() syscall.Signal) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sleep", "infinity")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	start, err := process.Start(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := process.Open(cmd.Process.Pid, start)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	pidfd, err = p.Duplicate()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pidfd, func() syscall.Signal {
+		_ = cmd.Wait()
+		return cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
+	}
+}
+
+func TestManyDeadlinesAreEachSignalledOnceAndNeverEarly(t *testing.T) {
+	thread, _ := start(t)
+	type vm struct {
+		armed *Armed
+		at    grace.Mono
+		ended func() syscall.Signal
+	}
+	begin := now()
+	vms := make([]vm, 30)
+	for i := range vms {
+		at := begin.Add(time.Duration(i%3) * 150 * time.Millisecond) // some are due already
+		pidfd, ended := child(t)
+		vms[i] = vm{thread.Arm(pidfd, at), at, ended}
+	}
+	for _, v := range vms {
+		if s := <-v.armed.Sent(); s.Err != nil || s.At < v.at {
+			t.Errorf("sent %v after the deadline, %v", s.At.Sub(v.at), s.Err)
+		}
+		if got := v.ended(); got != syscall.SIGTERM {
+			t.Errorf("ended by %v", got)
+		}
+		if v.armed.Disarm() {
+			t.Error("disarmed after the signal")
+		}
+	}
+}
+
+func TestADeadlineMoves(t *testing.T) {
+	thread, _ := start(t)
+	pidfd, ended := child(t)
+	armed := thread.Arm(pidfd, now().Add(time.Hour))
+	to := now().Add(50 * time.Millisecond)
+	armed.Move(to)
+	if s := <-armed.Sent(); s.Err != nil || s.At < to {
+		t.Errorf("sent %v after the deadline, %v", s.At.Sub(to), s.Err)
+	}
+	if got := ended(); got != syscall.SIGTERM {
+		t.Errorf("ended by %v", got)
+	}
+}
+
+func TestWhatIsDisarmedIsNotSignalledAndItsPidfdClosed(t *testing.T) {
+	thread, _ := start(t)
+	pidfd, _ := child(t)
+	other, _ := child(t)
+	armed := thread.Arm(pidfd, now().Add(50*time.Millisecond))
+	if !armed.Disarm() || !armed.Disarm() {
+		t.Fatal("not disarmed")
+	}
+	// A later deadline is over: so is this one.
+	<-thread.Arm(other, now().Add(100*time.Millisecond)).Sent()
+	select {
+	case s := <-armed.Sent():
+		t.Errorf("sent: %+v", s)
+	default:
+	}
+	if _, err := unix.FcntlInt(uintptr(pidfd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
+		t.Errorf("the pidfd is still open: %v", err)
+	}
+}
+
+func TestAProcessThatHasEndedIsNotSignalled(t *testing.T) {
+	thread, _ := start(t)
+	pidfd, _ := child(t)
+	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1); err != nil {
+		t.Fatal(err)
+	}
+	if s := <-thread.Arm(pidfd, now()).Sent(); !errors.Is(s.Err, process.ErrGone) { // a zombie
+		t.Errorf("%v", s.Err)
+	}
+}
+
+func TestDisarmAndSignalExcludeEachOther(t *testing.T) {
+	thread, _ := start(t)
+	for i := range 50 {
+		pidfd, ended := child(t)
+		armed := thread.Arm(pidfd, now().Add(time.Duration(i)*10*time.Microsecond))
+		if !armed.Disarm() {
+			<-armed.Sent()
+			if got := ended(); got != syscall.SIGTERM {
+				t.Errorf("not disarmed, ended by %v", got)
+			}
+		}
+	}
+}
+
+func TestOnlyTheDeadlineThreadIsARealTimeOne(t *testing.T) {
+	_, said := start(t)
+	tasks, err := filepath.Glob("/proc/self/task/*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, task := range tasks {
+		name, err := os.ReadFile(filepath.Join(task, "comm"))
+		if err != nil {
+			continue // it has ended
+		}
+		tid, err := strconv.Atoi(filepath.Base(task))
+		if err != nil {
+			t.Fatal(err)
+		}
+		attr, err := unix.SchedGetAttr(tid, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := strings.Contains(said.String(), "no real-time priority")
+		switch {
+		case strings.TrimSpace(string(name)) != Name:
+			if attr.Policy != unix.SCHED_NORMAL {
+				t.Errorf("%s has policy %d", name, attr.Policy)
+			}
+			continue
+		case refused && attr.Policy != unix.SCHED_NORMAL, !refused && (attr.Policy != unix.SCHED_RR || attr.Priority != 1):
+			t.Errorf("policy %d, priority %d, refused %t", attr.Policy, attr.Priority, refused)
+		}
+		found++
+	}
+	if found == 0 {
+		t.Error("no deadline thread") // one that is just ending may be there, too
+	}
+}
+
+func TestCloseSendsNothingAndLeavesNothing(t *testing.T) {
+	thread, err := Start(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd, _ := child(t)
+	armed := thread.Arm(pidfd, now().Add(time.Hour))
+	if err := thread.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(pidfd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
+		t.Errorf("the pidfd is still open: %v", err)
+	}
+	select {
+	case s := <-armed.Sent():
+		t.Errorf("sent: %+v", s)
+	default:
+	}
+}
