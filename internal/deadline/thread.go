@@ -181,7 +181,9 @@ func now() grace.Mono {
 	return grace.Mono(t.Nano())
 }
 
-var one = binary.NativeEndian.AppendUint64(nil, 1)
-
 // ring never blocks: an eventfd takes 2^64-2 rings before somebody reads.
-func ring(eventfd int) { _, _ = unix.Write(eventfd, one) }
+func ring(eventfd int) {
+	var one [8]byte
+	binary.NativeEndian.PutUint64(one[:], 1)
+	_, _ = unix.Write(eventfd, one[:])
+}
