@@ -54,33 +54,53 @@ func below(path, root string) bool {
 }
 
 func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
-	homes := map[string]string{
-		"github.com/fsnotify/fsnotify":   "pkg/signals/watch",
-		"libvirt.org/go/libvirt":         "pkg/hypervisor/libvirt",
-		"github.com/prometheus":          "internal/metrics",
-		"k8s.io":                         "internal/kube",
-		"github.com/spf13/pflag":         "", // flags belong to the commands
-		module + "/test/node":            "test",
-		"github.com/vmgrace/vmgrace/cmd": "", // nobody
+	homes := map[string][]string{
+		"github.com/fsnotify/fsnotify":   {"pkg/signals/watch"},
+		"libvirt.org/go/libvirt":         {"pkg/hypervisor/libvirt"},
+		"github.com/prometheus":          {"internal/metrics", "internal/controller"},
+		"k8s.io":                         {"internal/kube", "internal/controller", "api"},
+		"sigs.k8s.io/controller-runtime": {"internal/controller"},
+		"github.com/open-policy-agent":   {"internal/controller/certs"},
+		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/launcher", "internal/controller"},
+		module + "/test/node":            {"test"},
+		"github.com/vmgrace/vmgrace/cmd": nil, // nobody
 	}
 	for _, p := range list(t, "./...") {
 		for _, path := range p.Imports {
 			for library, home := range homes {
-				if !below(path, library) || (home != "" && below(p.short(), home)) {
-					continue
+				allowed := slices.ContainsFunc(home, func(h string) bool { return below(p.short(), h) })
+				if below(path, library) && !allowed {
+					t.Errorf("%s imports %s, which only %q may", p.short(), path, home)
 				}
-				if library == "github.com/spf13/pflag" && commandSide(p.short()) {
-					continue
-				}
-				t.Errorf("%s imports %s, which only %q may", p.short(), path, home)
 			}
 		}
 	}
 }
 
-// commandSide: the commands and the packages that hold their flags and wiring.
-func commandSide(short string) bool {
-	return below(short, "cmd") || below(short, "internal/nodeagent") || below(short, "internal/launcher")
+// The node side and the cluster side share what is pure, and the API's types.
+func TestNodeSideAndClusterSideShareOnlyPurePackages(t *testing.T) {
+	shared := []string{"api", "pkg/evacuation", "pkg/migration", "pkg/taints", "pkg/grace"}
+	cluster := list(t, "-deps", "./cmd/cluster-controller")
+	node := list(t, "-deps", "./cmd/node-agent", "./cmd/launcher-shim")
+	for _, p := range cluster {
+		both := slices.ContainsFunc(node, func(n pkg) bool { return n.ImportPath == p.ImportPath })
+		if !both || !below(p.ImportPath, module) {
+			continue
+		}
+		if !slices.ContainsFunc(shared, func(s string) bool { return below(p.short(), s) }) {
+			t.Errorf("%s is in both cluster-controller and the node's programs; only %v may be", p.short(), shared)
+		}
+	}
+}
+
+func TestTheAPITypesNeedNoCoreAPI(t *testing.T) {
+	for _, p := range list(t, "./api/...") {
+		for _, path := range p.Deps {
+			if below(path, "k8s.io/api") || below(path, "k8s.io/client-go") {
+				t.Errorf("%s contains %s: the node's programs would too", p.short(), path)
+			}
+		}
+	}
 }
 
 func TestNothingInPkgKnowsInternal(t *testing.T) {
@@ -88,6 +108,18 @@ func TestNothingInPkgKnowsInternal(t *testing.T) {
 		for _, path := range p.Imports {
 			if below(path, module+"/internal") || below(path, module+"/cmd") || below(path, module+"/test") {
 				t.Errorf("%s imports %s: internal stands above pkg", p.short(), path)
+			}
+		}
+	}
+}
+
+// KubeVirt's types are what the rules speak of; they bring metadata with them.
+func TestTheRulesOfEvacuationDoNoIO(t *testing.T) {
+	allowed := []string{"cmp", "errors", "fmt", "maps", "math", "slices", "strconv", "strings", "time", module + "/api/kubevirt", module + "/api/v1alpha1"}
+	for _, p := range list(t, "./pkg/evacuation") {
+		for _, path := range p.Imports {
+			if !slices.Contains(allowed, path) {
+				t.Errorf("pkg/evacuation imports %s; it may import %v", path, allowed)
 			}
 		}
 	}

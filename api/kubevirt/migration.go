@@ -1,0 +1,72 @@
+package kubevirt
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// MigrationPhase is where a migration is.
+type MigrationPhase string
+
+// Phases, in this order. An empty one is that of a migration nobody has looked
+// at. Succeeded and Failed are final.
+const (
+	MigrationPending         MigrationPhase = "Pending"
+	MigrationScheduling      MigrationPhase = "Scheduling"
+	MigrationScheduled       MigrationPhase = "Scheduled"
+	MigrationPreparingTarget MigrationPhase = "PreparingTarget"
+	MigrationTargetReady     MigrationPhase = "TargetReady"
+	MigrationRunning         MigrationPhase = "Running"
+	MigrationSucceeded       MigrationPhase = "Succeeded"
+	MigrationFailed          MigrationPhase = "Failed"
+)
+
+// Priorities of a migration.
+const (
+	PrioritySystemCritical    = "system-critical"
+	PriorityUserTriggered     = "user-triggered"
+	PrioritySystemMaintenance = "system-maintenance"
+)
+
+// VirtualMachineInstanceMigration is the wish to move a VM.
+//
+// +kubebuilder:object:root=true
+type VirtualMachineInstanceMigration struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   VirtualMachineInstanceMigrationSpec   `json:"spec,omitempty"`
+	Status VirtualMachineInstanceMigrationStatus `json:"status,omitempty"`
+}
+
+// VirtualMachineInstanceMigrationSpec is what was asked for.
+type VirtualMachineInstanceMigrationSpec struct {
+	VMIName string `json:"vmiName,omitempty"`
+	// Priority is nil for a user's.
+	Priority *string `json:"priority,omitempty"`
+}
+
+// VirtualMachineInstanceMigrationStatus is what is.
+type VirtualMachineInstanceMigrationStatus struct {
+	Phase                     MigrationPhase             `json:"phase,omitempty"`
+	PhaseTransitionTimestamps []MigrationPhaseTransition `json:"phaseTransitionTimestamps,omitempty"`
+	MigrationState            *MigrationState            `json:"migrationState,omitempty"`
+}
+
+// MigrationPhaseTransition is when a phase began.
+type MigrationPhaseTransition struct {
+	Phase     MigrationPhase `json:"phase,omitempty"`
+	Timestamp metav1.Time    `json:"phaseTransitionTimestamp,omitempty"`
+}
+
+// VirtualMachineInstanceMigrationList is a list of migrations.
+//
+// +kubebuilder:object:root=true
+type VirtualMachineInstanceMigrationList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []VirtualMachineInstanceMigration `json:"items"`
+}
+
+// Final tells whether the migration has ended.
+func (m *VirtualMachineInstanceMigration) Final() bool {
+	return m.Status.Phase == MigrationSucceeded || m.Status.Phase == MigrationFailed
+}

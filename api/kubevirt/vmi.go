@@ -1,0 +1,146 @@
+package kubevirt
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// EvictionStrategy is what an eviction of a VM's launcher pod means for the VM.
+type EvictionStrategy string
+
+// The strategies. An empty one says nothing.
+const (
+	StrategyNone                  EvictionStrategy = "None"
+	StrategyLiveMigrate           EvictionStrategy = "LiveMigrate"
+	StrategyLiveMigrateIfPossible EvictionStrategy = "LiveMigrateIfPossible"
+	StrategyExternal              EvictionStrategy = "External"
+)
+
+// VMIPhase is where a VM is in its life.
+type VMIPhase string
+
+// Phases. Succeeded and Failed are final.
+const (
+	VMIPending    VMIPhase = "Pending"
+	VMIScheduling VMIPhase = "Scheduling"
+	VMIScheduled  VMIPhase = "Scheduled"
+	VMIRunning    VMIPhase = "Running"
+	VMISucceeded  VMIPhase = "Succeeded"
+	VMIFailed     VMIPhase = "Failed"
+	VMIUnknown    VMIPhase = "Unknown"
+)
+
+// Condition types of a VMI.
+const (
+	// LiveMigratable True: the VM can be moved; False has a reason.
+	LiveMigratable = "LiveMigratable"
+	// EvictionRequested True: the VM is marked, it is to leave its node.
+	EvictionRequested = "EvictionRequested"
+)
+
+// ConditionTrue is the status of a condition that holds.
+const (
+	ConditionTrue  = "True"
+	ConditionFalse = "False"
+)
+
+// VirtualMachineInstance is a VM that runs.
+//
+// +kubebuilder:object:root=true
+type VirtualMachineInstance struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   VirtualMachineInstanceSpec   `json:"spec,omitempty"`
+	Status VirtualMachineInstanceStatus `json:"status,omitempty"`
+}
+
+// VirtualMachineInstanceSpec is what was asked for.
+type VirtualMachineInstanceSpec struct {
+	EvictionStrategy *EvictionStrategy `json:"evictionStrategy,omitempty"`
+	// TerminationGracePeriodSeconds: nil = the default of the agents.
+	TerminationGracePeriodSeconds *int64 `json:"terminationGracePeriodSeconds,omitempty"`
+}
+
+// VirtualMachineInstanceStatus is what is.
+type VirtualMachineInstanceStatus struct {
+	Phase    VMIPhase `json:"phase,omitempty"`
+	NodeName string   `json:"nodeName,omitempty"`
+	// EvacuationNodeName is the mark: the node that the VM is to leave.
+	EvacuationNodeName string          `json:"evacuationNodeName,omitempty"`
+	Conditions         []Condition     `json:"conditions,omitempty"`
+	MigrationState     *MigrationState `json:"migrationState,omitempty"`
+	// ActivePods maps the UIDs of the VM's launcher pods to their nodes.
+	ActivePods map[string]string `json:"activePods,omitempty"`
+}
+
+// Condition is one of KubeVirt's: without an observed generation.
+type Condition struct {
+	Type               string      `json:"type"`
+	Status             string      `json:"status"`
+	LastProbeTime      metav1.Time `json:"lastProbeTime,omitempty"`
+	LastTransitionTime metav1.Time `json:"lastTransitionTime,omitempty"`
+	Reason             string      `json:"reason,omitempty"`
+	Message            string      `json:"message,omitempty"`
+}
+
+// MigrationState is the last or present migration of a VM.
+type MigrationState struct {
+	MigrationUID   string       `json:"migrationUid,omitempty"`
+	SourceNode     string       `json:"sourceNode,omitempty"`
+	SourcePod      string       `json:"sourcePod,omitempty"`
+	TargetNode     string       `json:"targetNode,omitempty"`
+	TargetPod      string       `json:"targetPod,omitempty"`
+	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
+	EndTimestamp   *metav1.Time `json:"endTimestamp,omitempty"`
+	Completed      bool         `json:"completed,omitempty"`
+	Failed         bool         `json:"failed,omitempty"`
+	FailureReason  string       `json:"failureReason,omitempty"`
+}
+
+// VirtualMachineInstanceList is a list of VMIs.
+//
+// +kubebuilder:object:root=true
+type VirtualMachineInstanceList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []VirtualMachineInstance `json:"items"`
+}
+
+// Final tells whether the VM has ended.
+func (v *VirtualMachineInstance) Final() bool {
+	return v.Status.Phase == VMISucceeded || v.Status.Phase == VMIFailed
+}
+
+// Node is the node that the VM runs on: empty before it has one.
+func (v *VirtualMachineInstance) Node() string {
+	if v.Status.NodeName != "" {
+		return v.Status.NodeName
+	}
+	return v.Labels[NodeNameLabel]
+}
+
+// Migratable tells whether the VM can be moved, as far as is known.
+func (v *VirtualMachineInstance) Migratable() bool {
+	return v.ConditionIs(LiveMigratable, ConditionTrue)
+}
+
+// Marked tells whether the VM is to leave the node that it is on. A mark for
+// another node is stale and counts as none.
+func (v *VirtualMachineInstance) Marked() bool {
+	return v.Status.EvacuationNodeName != "" && v.Status.EvacuationNodeName == v.Node()
+}
+
+// Condition returns the condition of a type, nil where there is none.
+func (v *VirtualMachineInstance) Condition(kind string) *Condition {
+	for i := range v.Status.Conditions {
+		if v.Status.Conditions[i].Type == kind {
+			return &v.Status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// ConditionIs tells whether there is a condition with this status.
+func (v *VirtualMachineInstance) ConditionIs(kind, status string) bool {
+	c := v.Condition(kind)
+	return c != nil && c.Status == status
+}

@@ -1,0 +1,96 @@
+package v1alpha1
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Name of the one EvacuationPolicy that counts.
+const Name = "default"
+
+// Defaults where the policy, or a field of it, is missing.
+const (
+	DefaultLauncherPadding    = 30 * time.Second
+	DefaultMigrationAllowance = 150 * time.Second
+	// DefaultTaintReplacementTime is in seconds.
+	DefaultTaintReplacementTime      = 1800
+	DefaultMaxConcurrentReplacements = 1
+)
+
+// Group and version.
+const (
+	Group   = "vmgrace.io"
+	Version = "v1alpha1"
+)
+
+// GroupVersion of the kind.
+func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Group, Version: Version} }
+
+// AddToScheme makes the types known.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion(), &EvacuationPolicy{}, &EvacuationPolicyList{})
+	metav1.AddToGroupVersion(s, GroupVersion())
+	return nil
+}
+
+// EvacuationPolicy is how VMs are moved away: cluster-scoped, and only the one
+// with Name counts. Its CRD (deploy/crds) validates it.
+//
+// +kubebuilder:object:root=true
+type EvacuationPolicy struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   EvacuationPolicySpec   `json:"spec,omitempty"`
+	Status EvacuationPolicyStatus `json:"status,omitempty"`
+}
+
+// EvacuationPolicySpec is what was asked for. Nil is the default.
+type EvacuationPolicySpec struct {
+	// LauncherPadding is what a launcher pod's grace period has over its VM's.
+	LauncherPadding *metav1.Duration `json:"launcherPadding,omitempty"`
+	// MigrationAllowance is how long a migration may hold up a shutdown.
+	MigrationAllowance *metav1.Duration `json:"migrationAllowance,omitempty"`
+	// PauseAfter is when a guest that does not converge is paused, so that its
+	// migration ends. Nil is half the allowance.
+	PauseAfter       *metav1.Duration  `json:"pauseAfter,omitempty"`
+	TaintReplacement *TaintReplacement `json:"taintReplacement,omitempty"`
+}
+
+// TaintReplacement is what happens to VMs on tainted nodes.
+type TaintReplacement struct {
+	// Options name the taints that count. None = off.
+	Options []TaintOption `json:"options,omitempty"`
+	// TaintReplacementTimeSeconds is how long a VM is left where it is to be
+	// replaced.
+	TaintReplacementTimeSeconds *int64              `json:"taintReplacementTimeSeconds,omitempty"`
+	MaxConcurrentReplacements   *int32              `json:"maxConcurrentReplacements,omitempty"`
+	MaxTaintedNodes             *intstr.IntOrString `json:"maxTaintedNodes,omitempty"`
+}
+
+// TaintOption is one taint that counts.
+type TaintOption struct {
+	// Key of the taint; * = every key that has no option of its own.
+	Key string `json:"key"`
+	// DurationInSeconds is how long the taint may be there; negative = for ever.
+	DurationInSeconds int64 `json:"durationInSeconds"`
+}
+
+// EvacuationPolicyStatus says what came of it.
+type EvacuationPolicyStatus struct {
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// EvacuationPolicyList is a list of policies.
+//
+// +kubebuilder:object:root=true
+type EvacuationPolicyList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	Items []EvacuationPolicy `json:"items"`
+}

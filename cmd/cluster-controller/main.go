@@ -1,0 +1,55 @@
+// Command cluster-controller has VMs moved instead of stopped when their
+// launcher pods are evicted.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/vmgrace/vmgrace/internal/controller"
+)
+
+var version = "dev"
+
+// Exit statuses: wrong usage, and everything else that went wrong.
+const (
+	exitUsage   = 2
+	exitFailure = 1
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	var usage *controller.UsageError
+	err := command(ctx, args)
+	switch {
+	case err == nil || errors.Is(err, pflag.ErrHelp):
+		return 0
+	case errors.As(err, &usage):
+		fmt.Fprintln(os.Stderr, "cluster-controller:", err)
+		return exitUsage
+	default:
+		fmt.Fprintln(os.Stderr, "cluster-controller:", err)
+		return exitFailure
+	}
+}
+
+func command(ctx context.Context, args []string) error {
+	o, err := controller.Parse(args, os.Stdout)
+	if err != nil {
+		return err
+	}
+	if o.VersionAsked() {
+		fmt.Println("cluster-controller", version)
+		return nil
+	}
+	return o.Run(ctx, o.Logger(os.Stderr))
+}

@@ -1,0 +1,51 @@
+package certs
+
+import (
+	"crypto/tls"
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+)
+
+// Name of the Secret, the Service and the webhook configurations.
+const Name = "vmgrace-cluster-controller"
+
+// Config says for whom the certificate is.
+type Config struct {
+	Namespace string
+	Validity  time.Duration
+}
+
+// Meter hears when the certificate ends.
+type Meter interface{ CertificateEnds(unixSeconds float64) }
+
+// Keeper has the certificate that is served now.
+type Keeper struct {
+	cfg    Config
+	served atomic.Pointer[tls.Certificate]
+}
+
+// New returns one without a certificate.
+func New(cfg Config) *Keeper { return &Keeper{cfg: cfg} }
+
+var errNone = errors.New("there is no certificate yet")
+
+// Certificate is for tls.Config.GetCertificate.
+func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	if c := k.served.Load(); c != nil {
+		return c, nil
+	}
+	return nil, errNone
+}
+
+// Ready is a health check.
+func (k *Keeper) Ready(*http.Request) error {
+	_, err := k.Certificate(nil)
+	return err
+}
+
+// Add has the certificate kept.
+func (k *Keeper) Add(ctrl.Manager, Meter) error { return nil }

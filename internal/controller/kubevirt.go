@@ -1,0 +1,54 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// errKubeVirt: two that mark, budget and migrate the same VMs undo each other.
+var errKubeVirt = errors.New("this cluster has KubeVirt's own CRDs, and KubeVirt marks, budgets and migrates its VMs itself: start with --beside-kubevirt, or remove KubeVirt")
+
+// errNoCRDs: the webhook could tell no orphan from a VM.
+var errNoCRDs = errors.New("this cluster has no VirtualMachineInstance: kubectl apply -k deploy/crds first")
+
+// checkCRDs looks at whose CRDs the cluster has.
+func (o *Options) checkCRDs(ctx context.Context, live client.Reader) error {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	err := live.Get(ctx, client.ObjectKey{Name: kubevirt.CRD}, crd)
+	switch {
+	case apierrors.IsNotFound(err):
+		return errNoCRDs
+	case err != nil:
+		return fmt.Errorf("whose CustomResourceDefinition is %s: %w", kubevirt.CRD, err)
+	case kubeVirts(crd) && !o.BesideKubeVirt:
+		return errKubeVirt
+	default:
+		return nil
+	}
+}
+
+// kubeVirts tells whether KubeVirt's operator made the CRD: it labels and
+// annotates all that it installs.
+func kubeVirts(crd *metav1.PartialObjectMetadata) bool {
+	if crd.Labels["app.kubernetes.io/managed-by"] == "virt-operator" {
+		return true
+	}
+	for _, m := range []map[string]string{crd.Labels, crd.Annotations} {
+		for key := range m {
+			if key == kubevirt.AppLabel || strings.HasPrefix(key, "kubevirt.io/install-strategy") {
+				return true
+			}
+		}
+	}
+	return false
+}

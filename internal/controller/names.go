@@ -1,0 +1,55 @@
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Names of what --controllers chooses from.
+const (
+	evictionWebhook   = "eviction-webhook"
+	launcherWebhook   = "launcher-webhook"
+	disruptionBudgets = "disruption-budgets"
+	evacuations       = "evacuation"
+	migrations        = "migration"
+	podDisruption     = "pod-disruption"
+	taintReplacement  = "taint-replacement"
+)
+
+func names() []string {
+	return []string{evictionWebhook, launcherWebhook, disruptionBudgets, evacuations, migrations, podDisruption, taintReplacement}
+}
+
+// besideKubeVirt: what runs where KubeVirt marks, budgets and migrates itself.
+func besideKubeVirt(name string) bool { return name == podDisruption || name == taintReplacement }
+
+func listNames() string { return strings.Join(names(), ", ") }
+
+func checkNames(chosen []string) error {
+	for _, c := range chosen {
+		if c != "*" && !slices.Contains(names(), strings.TrimPrefix(c, "-")) {
+			return fmt.Errorf("--controllers: %q is not one of *, %s", c, listNames())
+		}
+	}
+	return nil
+}
+
+// enabled is kube-controller-manager's rule: the first word that names the
+// controller counts, else whether there is a *.
+func enabled(name string, chosen []string) bool {
+	for _, c := range chosen {
+		switch c {
+		case name:
+			return true
+		case "-" + name:
+			return false
+		}
+	}
+	return slices.Contains(chosen, "*")
+}
+
+// runs tells whether a controller runs with these flags.
+func (o *Options) runs(name string) bool {
+	return enabled(name, o.Controllers) && (!o.BesideKubeVirt || besideKubeVirt(name))
+}

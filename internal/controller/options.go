@@ -1,0 +1,130 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// Options are the flags of the cluster-controller.
+type Options struct {
+	Controllers         []string
+	BesideKubeVirt      bool
+	Kubeconfig          string
+	Namespace           string
+	LeaderElect         bool
+	MetricsAddress      string
+	HealthAddress       string
+	WebhookPort         int
+	CertificateValidity time.Duration
+	LogFormat           string
+	Verbosity           int
+
+	version bool
+}
+
+// UsageError is a command line that cannot be followed: exit status 2.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string {
+	return fmt.Sprintf("%v (see cluster-controller --help)", e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+func (o *Options) flags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("cluster-controller", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.StringSliceVar(&o.Controllers, "controllers", []string{"*"}, "what to run: * = all, NAME = this one, -NAME = not this one; names:\n"+listNames())
+	f.BoolVar(&o.BesideKubeVirt, "beside-kubevirt", false, "KubeVirt marks, budgets and migrates: run only pod-disruption and taint-replacement")
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "API server; empty = in-cluster")
+	f.StringVar(&o.Namespace, "namespace", defaultNamespace(), "where the Lease, the certificate's Secret and the Service are; $POD_NAMESPACE")
+	f.BoolVar(&o.LeaderElect, "leader-elect", true, "controllers run in one replica at a time; webhooks in all of them")
+	f.StringVar(&o.MetricsAddress, "metrics-address", ":9470", "/metrics; empty = off")
+	f.StringVar(&o.HealthAddress, "health-address", ":9471", "/livez, /readyz; empty = off")
+	f.IntVar(&o.WebhookPort, "webhook-port", 9443, "where the webhooks are served")
+	f.DurationVar(&o.CertificateValidity, "certificate-validity", 90*24*time.Hour, "of the webhooks' certificate; renewed when a third of it is left")
+	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
+	f.CountVarP(&o.Verbosity, "verbose", "v", "say more (-v: every decision)")
+	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	return f
+}
+
+const usage = `cluster-controller has VMs moved instead of stopped when their launcher pods are
+evicted, and says what happens: webhooks, disruption budgets and evacuations.
+
+  cluster-controller [flags]
+
+Flags:
+`
+
+// minValidity leaves time for a renewal.
+const minValidity = 10 * time.Second
+
+// Parse reads the command line. The error is a *UsageError, or pflag.ErrHelp
+// when help was asked for and written to out.
+func Parse(args []string, out io.Writer) (*Options, error) {
+	o := &Options{}
+	f := o.flags()
+	f.SetOutput(io.Discard)
+	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsages()) }
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return nil, err
+		}
+		return nil, &UsageError{err}
+	}
+	if f.NArg() > 0 {
+		return nil, &UsageError{fmt.Errorf("unknown argument %q; there are only flags", f.Arg(0))}
+	}
+	if err := o.check(); err != nil {
+		return nil, &UsageError{err}
+	}
+	return o, nil
+}
+
+func (o *Options) check() error {
+	switch {
+	case o.version:
+		return nil
+	case o.LogFormat != "text" && o.LogFormat != "json":
+		return fmt.Errorf("--log-format %q: must be text or json", o.LogFormat)
+	case o.WebhookPort < 1 || o.WebhookPort > 65535:
+		return fmt.Errorf("--webhook-port %d: must be 1 to 65535", o.WebhookPort)
+	case o.CertificateValidity < minValidity:
+		return fmt.Errorf("--certificate-validity %v: must be at least %v", o.CertificateValidity, minValidity)
+	case o.Namespace == "":
+		return errors.New("--namespace must not be empty")
+	default:
+		return checkNames(o.Controllers)
+	}
+}
+
+// VersionAsked tells whether only the version is wanted.
+func (o *Options) VersionAsked() bool { return o.version }
+
+// Logger is the logger that the flags describe.
+func (o *Options) Logger(w io.Writer) *slog.Logger {
+	level := slog.LevelInfo
+	if o.Verbosity > 0 {
+		level = slog.LevelDebug
+	}
+	opts := &slog.HandlerOptions{Level: level}
+	if o.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, opts))
+	}
+	return slog.New(slog.NewTextHandler(w, opts))
+}
+
+func defaultNamespace() string {
+	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
+		return namespace
+	}
+	return "vmgrace-system"
+}

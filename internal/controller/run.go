@@ -1,0 +1,121 @@
+package controller
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/certs"
+	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/settings"
+)
+
+const (
+	userAgent = "vmgrace-cluster-controller"
+	leaseName = "vmgrace-cluster-controller"
+	// leave is how long the end may take.
+	leave = 5 * time.Second
+)
+
+// Run is the controller's life, until ctx ends.
+func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
+	bridge := logr.FromSlogHandler(log.Handler())
+	ctrllog.SetLogger(bridge)
+	klog.SetLogger(bridge)
+	mgr, keeper, err := o.manager(bridge)
+	if err != nil {
+		return err
+	}
+	if err := o.checkCRDs(ctx, mgr.GetAPIReader()); err != nil {
+		return err
+	}
+	m, err := meter.New(metrics.Registry)
+	if err != nil {
+		return err
+	}
+	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), meter: m, settings: settings.New()}
+	if err := o.register(&s, keeper); err != nil {
+		return err
+	}
+	log.Info("cluster-controller starts", "controllers", o.Controllers, "besideKubeVirt", o.BesideKubeVirt, "namespace", o.Namespace)
+	if err := mgr.Start(ctx); err != nil {
+		return fmt.Errorf("cluster-controller: %w", err)
+	}
+	return nil
+}
+
+func (o *Options) config() (*rest.Config, error) {
+	cfg, err := clientcmd.BuildConfigFromFlags("", o.Kubeconfig)
+	if err != nil {
+		return nil, fmt.Errorf("API server: %w; name a --kubeconfig", err)
+	}
+	cfg.UserAgent = userAgent
+	cfg.QPS = -1 // the server's own priorities and fairness do that
+	return cfg, nil
+}
+
+func newScheme() (*runtime.Scheme, error) {
+	s := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, kubevirt.AddToScheme, v1alpha1.AddToScheme} {
+		if err := add(s); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (o *Options) manager(log logr.Logger) (ctrl.Manager, *certs.Keeper, error) {
+	cfg, err := o.config()
+	if err != nil {
+		return nil, nil, err
+	}
+	known, err := newScheme()
+	if err != nil {
+		return nil, nil, err
+	}
+	keeper := certs.New(certs.Config{Namespace: o.Namespace, Validity: o.CertificateValidity})
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme: known, Logger: log, Cache: o.cacheOptions(),
+		Client:         client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Event{}}}},
+		LeaderElection: o.LeaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: o.Namespace,
+		// The process ends with the manager: nothing runs on without the lease.
+		LeaderElectionReleaseOnCancel: true,
+		Metrics:                       server.Options{BindAddress: offIfEmpty(o.MetricsAddress)},
+		HealthProbeBindAddress:        offIfEmpty(o.HealthAddress),
+		LivenessEndpointName:          "/livez", ReadinessEndpointName: "/readyz",
+		WebhookServer: webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+			c.MinVersion, c.GetCertificate = tls.VersionTLS12, keeper.Certificate
+		}}}),
+		GracefulShutdownTimeout: new(leave),
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
+	}
+	return mgr, keeper, nil
+}
+
+// offIfEmpty: controller-runtime's word for off is 0.
+func offIfEmpty(address string) string {
+	if address == "" {
+		return "0"
+	}
+	return address
+}
