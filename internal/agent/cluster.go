@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -57,13 +56,15 @@ func (k *keeper) vmiStatement() grace.Statement {
 
 // podsSeen picks the launcher pod, and with it the launcher directory.
 func (k *keeper) podsSeen(pods []Pod) {
-	pod := k.choose(pods)
-	k.pod = pod
-	k.obs.PodDeleting, k.obs.PodKillAt = pod.Deleting, k.killedAt()
-	if pod.UID == k.obs.Pod {
+	before, pod := k.obs.Pod.UID, k.obs.ChoosePod(&k.rec, pods)
+	k.obs.Pod = pod
+	if pod.UID == before {
+		shown := slices.ContainsFunc(pods, func(p Pod) bool { return p.UID == pod.UID })
+		if !shown && k.obs.Shim == grace.ShimAlive {
+			k.look() // it lives, or nothing has told of its end
+		}
 		return
 	}
-	k.obs.Pod = pod.UID
 	k.dir = k.cfg.Launcher(k.namespace, k.name, pod.UID)
 	k.cfg.Watch(k.domain, pod.UID)
 	// What was seen was another launcher's.
@@ -73,67 +74,11 @@ func (k *keeper) podsSeen(pods []Pod) {
 	k.look()
 }
 
-// choose: during a shutdown the launcher is the one that the record names, and
-// so it is while no other pod was made for this VM; the newest one that lives
-// otherwise.
-func (k *keeper) choose(pods []Pod) Pod {
-	uid, created := k.obs.Identity(&k.rec)
-	if !k.obs.Recorded && created.IsZero() {
-		uid = "" // only the launcher that was chosen before says so
-	}
-	known := Pod{UID: k.rec.Pod}
-	var fit []Pod
-	for _, p := range pods {
-		if p.UID == k.rec.Pod && p.UID != "" {
-			known = p
-		}
-		if p.VMI == "" || uid == "" || p.VMI == uid {
-			fit = append(fit, p)
-		}
-	}
-	if k.rec.ShuttingDown() || len(fit) == 0 {
-		return known
-	}
-	return slices.MaxFunc(fit, func(a, b Pod) int {
-		return cmp.Or(rank(a)-rank(b), a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
-	})
-}
-
-// rank: a pod that does not say for which VMI it was made never displaces one
-// that does.
-func rank(p Pod) int {
-	score := 2
-	switch {
-	case p.Done:
-		score = 0
-	case p.Deleting:
-		score = 1
-	}
-	if p.VMI != "" {
-		score += 3
-	}
-	return score
-}
-
-// killedAt is when kubelet kills the launcher: its grace period runs from its
-// own signal, which may have been seen before the pod's deletion.
-func (k *keeper) killedAt() grace.Mono {
-	at := k.pod.KillAt
-	if k.pod.Deleting && k.obs.Trigger && k.obs.TriggerByShim {
-		signalled := k.obs.TriggerAt.Add(k.pod.DeletionGrace)
-		if at <= k.obs.TriggerAt {
-			return signalled // kubelet was away: what was expected did not happen
-		}
-		at = min(at, signalled)
-	}
-	return at
-}
-
 // vmUID is the UID by which the launcher knows this VM.
 func (k *keeper) vmUID() string {
 	switch {
-	case k.pod.VMI != "":
-		return k.pod.VMI
+	case k.obs.Pod.VMI != "":
+		return k.obs.Pod.VMI
 	case k.obs.Recorded:
 		return k.rec.UID
 	default:
@@ -143,7 +88,7 @@ func (k *keeper) vmUID() string {
 
 // checkClaim rejects a vm.json that names another VM than Kubernetes does.
 func (k *keeper) checkClaim(view *watch.View) {
-	uid := k.pod.VMI
+	uid := k.obs.Pod.VMI
 	if known, created := k.obs.Identity(&k.rec); uid == "" && !created.IsZero() {
 		uid = known
 	}
@@ -160,7 +105,7 @@ func (k *keeper) checkClaim(view *watch.View) {
 // against the next domain.
 func (k *keeper) needed() bool {
 	spent := k.obs.VMI.UID != "" && k.obs.VMI.UID == k.obs.Spent
-	return spent || k.pod.UID != ""
+	return spent || k.obs.Pod.UID != ""
 }
 
 func (k *keeper) confirm() {
@@ -202,12 +147,12 @@ const podMargin = 5 * time.Second
 func (k *keeper) warnOfPod() {
 	need := k.obs.Period.Length + k.cfg.Policy.DestroyTimeout + podMargin
 	_, created := k.obs.Identity(&k.rec)
-	known := !k.pod.Created.IsZero() // not only by the record
-	if created.IsZero() || !known || k.pod.Deleting || k.pod.Done || k.pod.GracePeriod >= need {
+	known := !k.obs.Pod.Created.IsZero() // not only by the record
+	if created.IsZero() || !known || k.obs.Pod.Deleting || k.obs.Pod.Done || k.obs.Pod.GracePeriod >= need {
 		return
 	}
-	if k.reportAs(reasonPodTooShort, k.pod.UID, true, fmt.Sprintf("the launcher pod has a terminationGracePeriodSeconds of %d; the VM's grace period needs at least %d",
-		grace.WholeSeconds(k.pod.GracePeriod), grace.WholeSeconds(need))) {
-		k.log.Warn("the launcher pod would be killed before the VM's grace period is over", "pod", k.pod.UID, "has", k.pod.GracePeriod, "needs", need)
+	if k.reportAs(reasonPodTooShort, k.obs.Pod.UID, true, fmt.Sprintf("the launcher pod has a terminationGracePeriodSeconds of %d; the VM's grace period needs at least %d",
+		grace.WholeSeconds(k.obs.Pod.GracePeriod), grace.WholeSeconds(need))) {
+		k.log.Warn("the launcher pod would be killed before the VM's grace period is over", "pod", k.obs.Pod.UID, "has", k.obs.Pod.GracePeriod, "needs", need)
 	}
 }

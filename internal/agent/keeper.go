@@ -57,7 +57,6 @@ type keeper struct {
 	spent     watch.FileID // a trigger that did its work and could not be removed
 	stated    string       // by the VMI
 	metadata  grace.Statement
-	pod       Pod                     // whose launcher directory is looked at
 	reported  map[string]bool         // Events by reason and key
 	invalid   map[grace.Source]string // invalid statements that were logged
 	cacheTurn turns
@@ -91,7 +90,7 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 		k.obs.Period = r.Period
 		k.obs.Unsaved = a.cfg.Unsaved
 	}
-	k.obs.Pod = r.Pod
+	k.obs.Pod.UID = r.Pod
 	k.lookAt, k.probeAt, k.forgetAt = grace.Never, grace.Never, grace.Never
 	k.timer = time.NewTimer(0)
 	k.timer.Stop()
@@ -113,7 +112,7 @@ func (k *keeper) run(ctx context.Context) {
 	}()
 	if k.cfg.Cluster != nil {
 		k.obs.VMIBy = k.a.started.Add(clusterPatience)
-		k.cfg.Watch(k.domain, k.obs.Pod)
+		k.cfg.Watch(k.domain, k.obs.Pod.UID)
 		k.clusterSeen()
 	}
 	k.expect()

@@ -105,9 +105,11 @@ func (k *keeper) looked(view watch.View, shim Watched, err error, seen grace.Mon
 	k.view = view
 	k.obs.Ours = view.Present
 	k.shimSeen(view, shim)
-	k.obs.UID = cmp.Or(k.pod.VMI, view.VM.UID)
+	k.obs.UID = cmp.Or(k.obs.Pod.VMI, view.VM.UID)
 	k.triggerSeen(view, seen)
-	k.obs.PodKillAt = k.killedAt()
+	if k.cfg.Cluster != nil && k.obs.Shim != grace.ShimAlive {
+		k.podsSeen(k.cfg.Cluster.Pods(k.namespace, k.name)) // another pod may be the launcher now
+	}
 	k.resolve()
 }
 
@@ -130,13 +132,14 @@ func (k *keeper) shimSeen(view watch.View, shim Watched) {
 		release(k, &k.shim)
 		k.shim = shim
 	}
+	holder := grace.Holder{PID: view.Holder, Device: view.Dir.Device, File: view.File, Pod: k.obs.Pod.UID}
 	switch {
 	case !view.Registered:
 		k.obs.Shim, k.obs.Holder = grace.ShimNone, grace.Holder{}
 		release(k, &k.shim)
 	case view.Lock == watch.LockHeld:
 		k.obs.Shim = grace.ShimAlive
-		k.obs.Holder = grace.Holder{PID: view.Holder, File: view.File}
+		k.obs.Holder = holder
 		if k.shim != nil {
 			k.obs.Holder.Start = k.shim.StartTime()
 		} else {
@@ -144,8 +147,8 @@ func (k *keeper) shimSeen(view watch.View, shim Watched) {
 		}
 	default:
 		// The same file was locked while this instance ran: its shim is dead.
-		bound := k.obs.Recorded && k.rec.Launcher.File == view.File
-		waiting := !k.obs.Recorded && k.obs.Holder.File == view.File
+		bound := k.obs.Recorded && k.rec.Launcher.SameFile(holder)
+		waiting := !k.obs.Recorded && k.obs.Holder.SameFile(holder)
 		if bound || waiting {
 			if k.obs.Shim != grace.ShimDied {
 				k.obs.Shim, k.obs.DiedAt = grace.ShimDied, k.now()

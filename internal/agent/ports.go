@@ -101,9 +101,9 @@ type Cluster interface {
 
 // VMI is a VirtualMachineInstance of this node.
 type VMI struct {
-	UID        string
-	Created    time.Time
-	Grace      string // as stated, "" if it is not
+	UID     string
+	Created time.Time
+	Grace   string // as stated, "" if it is not
 	// Deleting: somebody has deleted it. A deletionTimestamp is shown only once
 	// the VMIs' CRD is known to be there, older than the VMI and not being
 	// deleted itself; until then the VMI is shown without. So it needs no
@@ -113,16 +113,7 @@ type VMI struct {
 }
 
 // Pod is a launcher pod of this node.
-type Pod struct {
-	UID, VMI      string // VMI: the UID of the one it was created for
-	Created       time.Time
-	Done          bool
-	Deleting      bool
-	DeletingAt    grace.Mono // when that was first seen
-	DeletionGrace time.Duration
-	KillAt        grace.Mono // as the updates of its deletion have it
-	GracePeriod   time.Duration
-}
+type Pod = grace.Pod
 
 // Event is something to tell about a VMI.
 type Event struct {

@@ -32,7 +32,7 @@ func (k *keeper) note(done *bool) {
 
 func (k *keeper) adopt() {
 	rec := grace.Record{
-		Namespace: k.namespace, Name: k.name, Pod: k.obs.Pod, BootID: k.cfg.Policy.BootID,
+		Namespace: k.namespace, Name: k.name, Pod: k.obs.Pod.UID, BootID: k.cfg.Policy.BootID,
 		Period: k.obs.Period, Instance: k.obs.Instance,
 	}
 	rec.UID, rec.VMICreated = k.obs.Owner(&rec)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -135,5 +136,64 @@ func TestAGracePeriodThatIsTakenOutOfTheVMIIsTheDefault(t *testing.T) {
 		at := r.Now()
 		r.sigterm(pod1)
 		r.startedAs(grace.LauncherSignal, at, 30*time.Second)
+	})
+}
+
+func TestALauncherThatLivesKeepsItsPlaceBesideANewerPodWithItsLabels(t *testing.T) {
+	for name, between := range map[string]func(*rig){
+		"one agent":   func(*rig) {},
+		"a new agent": func(r *rig) { r.restart() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCluster(t, "60", func(r *rig, _ *memoryCluster) {
+				// Given: somebody who may create pods has copied the launcher's labels.
+				copied := r.pod("copy", uid)
+				r.api(func(c *memoryCluster) { c.pods = append(c.pods, podOf(uid, "copy", born.Add(time.Hour))) })
+				between(r)
+				r.after(time.Minute)
+				// When the shim in it is killed, then nothing follows.
+				r.set("copy", func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 })
+				r.agent.LauncherChanged(domain)
+				r.after(time.Minute)
+				r.untouched()
+				if copied.said() != (signals.Status{}) {
+					t.Error("the copy is taken for the launcher")
+				}
+				// Then the real one's signal is heard.
+				at := r.Now()
+				r.sigterm(pod1)
+				r.startedAs(grace.LauncherSignal, at, time.Minute)
+			})
+		})
+	}
+}
+
+func TestALauncherThatIsBeingDeletedIsHeardUntilItEnds(t *testing.T) {
+	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
+		r.api(func(c *memoryCluster) {
+			deleted(&c.pods[0], r.Now(), 10*time.Minute)
+			c.pods = append(c.pods, podOf(uid, "pod-2", born.Add(time.Hour)))
+		})
+		r.after(time.Minute)
+		at := r.Now()
+		r.sigterm(pod1)
+		r.startedAs(grace.LauncherSignal, at, time.Minute)
+	})
+}
+
+func TestALauncherThatHasEndedGivesItsPlaceToTheNext(t *testing.T) {
+	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
+		r.pod("pod-2", uid)
+		r.api(func(c *memoryCluster) {
+			c.pods[0].Done = true
+			c.pods = append(c.pods, podOf(uid, "pod-2", born.Add(time.Hour)))
+		})
+		r.after(time.Minute)
+		if rec, _ := r.record(); rec.Pod != "pod-2" {
+			t.Errorf("the launcher is %q", rec.Pod)
+		}
+		at := r.Now()
+		r.sigterm("pod-2")
+		r.startedAs(grace.LauncherSignal, at, time.Minute)
 	})
 }

@@ -92,7 +92,7 @@ func (o *Observation) Next() Observation {
 		Looked: o.Looked, Ours: o.Ours, Shim: o.Shim, Holder: o.Holder, UID: o.UID, Look: o.Look,
 		Trigger: o.Trigger, TriggerByShim: o.TriggerByShim, TriggerAt: o.TriggerAt,
 		VMI: o.VMI, Spent: o.Spent, Moved: o.Moved, VMIBy: o.VMIBy,
-		Pod: o.Pod, PodDeleting: o.PodDeleting, PodKillAt: o.PodKillAt,
+		Pod: o.Pod,
 	}
 	if o.Gone && o.VMI.State == VMIDeleting {
 		n.Spent = o.VMI.UID
@@ -140,11 +140,9 @@ type Observation struct {
 	// AdoptedAt is when the record was made, 0 if that was an earlier agent.
 	AdoptedAt Mono
 
-	// Pod is the launcher pod whose directory is looked at; PodKillAt is when
-	// kubelet kills it, if it is being deleted.
-	Pod         string
-	PodDeleting bool
-	PodKillAt   Mono
+	// Pod is the launcher pod whose directory is looked at, as last shown; of one
+	// that was not shown yet there is only the UID.
+	Pod Pod
 
 	Shim    Shim
 	Holder  Holder // who holds the lock, while ShimAlive

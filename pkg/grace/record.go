@@ -75,12 +75,19 @@ type Record struct {
 	Shutdown Shutdown
 }
 
-// Holder is the process that holds, or held, the lock of a vm.json; File
-// tells one vm.json from its successor.
+// Holder is the process that holds, or held, the lock of a vm.json. Device,
+// File (its inode) and Pod tell that vm.json from every other one.
 type Holder struct {
-	PID   int
-	Start uint64
-	File  uint64
+	PID    int
+	Start  uint64
+	Device uint64 // 0 where an older agent wrote the record
+	File   uint64
+	Pod    string // the UID of the launcher pod; "" as Device is 0, and without Kubernetes
+}
+
+// SameFile tells whether o holds, or held, the vm.json that h does.
+func (h Holder) SameFile(o Holder) bool {
+	return h.File == o.File && (h.Pod == o.Pod || h.Pod == "") && (h.Device == o.Device || h.Device == 0)
 }
 
 // Domain is the libvirt name of the record's VM.

@@ -180,3 +180,23 @@ func TestAUIDIsFitForAPathOrIsNone(t *testing.T) {
 		}
 	}
 }
+
+func TestTheSameInodeInAnotherPodIsAnotherLauncher(t *testing.T) {
+	was := Holder{PID: 1, Device: 41, File: 77, Pod: "pod-1"}
+	for name, c := range map[string]struct {
+		now  Holder
+		same bool
+	}{
+		"itself":         {was, true},
+		"another pod":    {Holder{PID: 1, Device: 41, File: 77, Pod: "copy"}, false},
+		"another device": {Holder{PID: 1, Device: 42, File: 77, Pod: "pod-1"}, false},
+		"another file":   {Holder{PID: 1, Device: 41, File: 78, Pod: "pod-1"}, false},
+	} {
+		if was.SameFile(c.now) != c.same {
+			t.Errorf("%s: %v, want %v", name, !c.same, c.same)
+		}
+	}
+	if old := (Holder{File: 77}); !old.SameFile(was) {
+		t.Error("the launcher that an older agent recorded is not known")
+	}
+}

@@ -152,7 +152,7 @@ func refresh(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 		return next()
 	}
 	uid, created := o.Owner(r)
-	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod == "" || o.Pod == r.Pod) &&
+	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod.UID == "" || o.Pod.UID == r.Pod) &&
 		(o.Shim != ShimAlive || o.Holder == r.Launcher)
 	if same {
 		return next()

@@ -1,5 +1,7 @@
 package grace
 
+import "time"
+
 // core is what an agent does with the core, without doing anything: it sees
 // the truth of the stage and keeps record and observation.
 type core struct {
@@ -14,7 +16,7 @@ func (s *stage) start() {
 	s.down = false
 	s.agent = &core{s: s}
 	if s.disk != nil {
-		s.agent.rec, s.agent.obs.Recorded, s.agent.obs.Period, s.agent.obs.Pod = *s.disk, true, s.disk.Period, s.disk.Pod
+		s.agent.rec, s.agent.obs.Recorded, s.agent.obs.Period, s.agent.obs.Pod.UID = *s.disk, true, s.disk.Period, s.disk.Pod
 		s.agent.shim = s.disk.Launcher.PID
 	}
 	s.see()
@@ -32,7 +34,7 @@ func (s *stage) see() {
 	}
 	c, o, l := s.agent, &s.agent.obs, &s.launcher
 	o.Looked, o.Ours, o.UID = true, l.dir, l.uid
-	o.Pod, o.PodDeleting, o.PodKillAt = s.pod, s.podKill != Never, s.podKill
+	o.Pod = Pod{UID: s.pod, Deleting: s.podKill != Never, KillAt: s.podKill, DeletionGrace: time.Hour}
 	if s.cluster {
 		o.SeeVMI(&c.rec, s.vmi)
 	}
@@ -72,7 +74,7 @@ func (s *stage) see() {
 }
 
 func (c *core) adopt(now Mono) {
-	c.rec = Record{Namespace: "ns", Name: "vm", Pod: c.obs.Pod, BootID: c.s.policy.BootID, Period: c.obs.Period, Instance: c.obs.Instance}
+	c.rec = Record{Namespace: "ns", Name: "vm", Pod: c.obs.Pod.UID, BootID: c.s.policy.BootID, Period: c.obs.Period, Instance: c.obs.Instance}
 	c.rec.UID, c.rec.VMICreated = c.obs.Owner(&c.rec)
 	switch c.obs.Shim {
 	case ShimAlive:

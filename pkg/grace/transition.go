@@ -96,8 +96,8 @@ func (r *Record) Refresh(o *Observation, now Mono) error {
 	}
 	r.Period = o.Period
 	r.UID, r.VMICreated = o.Owner(r)
-	if o.Pod != "" {
-		r.Pod = o.Pod
+	if o.Pod.UID != "" {
+		r.Pod = o.Pod.UID
 	}
 	if o.Shim == ShimAlive {
 		r.Launcher = o.Holder

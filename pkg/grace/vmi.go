@@ -174,13 +174,3 @@ func moved(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 	}
 	return do(Forget)
 }
-
-// podKilled: kubelet kills a launcher with its own grace period, which may be
-// shorter than the VM's.
-func podKilled(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
-	s := &r.Shutdown
-	if !r.ShuttingDown() || !o.PodDeleting || o.PodKillAt >= s.Deadline || s.Deadline <= now {
-		return next()
-	}
-	return Decision{Do: Shorten, When: max(now, o.PodKillAt.Add(-killMargin))}, true
-}

@@ -57,9 +57,11 @@ type diskInstance struct {
 }
 
 type diskHolder struct {
-	PID   int    `json:"pid"`
-	Start uint64 `json:"startTicks"`
-	File  uint64 `json:"file"`
+	PID    int    `json:"pid"`
+	Start  uint64 `json:"startTicks"`
+	Device uint64 `json:"device,omitempty"`
+	File   uint64 `json:"file"`
+	Pod    string `json:"pod,omitempty"`
 }
 
 type diskShutdown struct {

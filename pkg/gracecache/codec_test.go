@@ -29,7 +29,10 @@ func TestGoldenFilesAreReadForEverAndWrittenByteForByte(t *testing.T) {
 	inCluster := runningRecord()
 	inCluster.VMICreated = time.Date(2026, 2, 28, 9, 0, 1, 0, time.UTC)
 	inCluster.Pod = "d3b07384-d9a0-4c9b-8f6e-1c2d3e4f5a6b"
+	launcher := inCluster
+	launcher.Launcher.Device, launcher.Launcher.Pod = 41, inCluster.Pod
 	for name, want := range map[string]grace.Record{
+		"v1-launcher.json": launcher,
 		"v1-running.json":  runningRecord(),
 		"v1-shutdown.json": shutdownRecord(),
 		"v1-limits.json":   never,
@@ -93,8 +96,9 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 			VMICreated: rapid.Custom(func(t *rapid.T) time.Time {
 				return time.Unix(rapid.Int64Range(1, 200_000_000_000).Draw(t, "seconds"), 0).UTC()
 			}).Draw(t, "vmi created"),
-			Pod:      rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "pod"),
-			Launcher: grace.Holder{PID: rapid.IntMin(0).Draw(t, "shim"), Start: rapid.Uint64().Draw(t, "shim start"), File: rapid.Uint64().Draw(t, "file")},
+			Pod: rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "pod"),
+			Launcher: grace.Holder{PID: rapid.IntMin(0).Draw(t, "shim"), Start: rapid.Uint64().Draw(t, "shim start"), File: rapid.Uint64().Draw(t, "file"),
+				Device: rapid.Uint64().Draw(t, "device"), Pod: rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "shim's pod")},
 		}
 		if rapid.Bool().Draw(t, "shutting down") {
 			want.Shutdown = grace.Shutdown{
@@ -123,6 +127,7 @@ func TestEveryFieldOfARecordIsStored(t *testing.T) {
 	want := shutdownRecord()
 	want.Shutdown.DryRun, want.Shutdown.Signalled = true, true
 	want.VMICreated, want.Pod = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), "a-pod"
+	want.Launcher.Device, want.Launcher.Pod = 41, "a-pod"
 	var visit func(v reflect.Value, path string)
 	visit = func(v reflect.Value, path string) {
 		if v.IsZero() {

@@ -1,0 +1,113 @@
+package grace
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Pod is a launcher pod of this node as the watch shows it.
+type Pod struct {
+	UID, VMI      string // VMI: the UID of the one it was created for
+	Created       time.Time
+	Done          bool // its containers have ended and will not start again
+	Deleting      bool
+	DeletingAt    Mono          // when that was first seen
+	DeletionGrace time.Duration // from its deletion to its kill
+	KillAt        Mono          // the earliest kill that an update of its deletion has meant
+	GracePeriod   time.Duration // spec.terminationGracePeriodSeconds
+}
+
+// ChoosePod says which of the pods is the VM's launcher. One that is recorded
+// and lives keeps its place, whatever pods are made beside it: whoever may
+// create pods can copy the labels of a launcher. During a shutdown it is the
+// one of the record. Otherwise it is the newest that lives and was made for
+// this VM.
+func (o *Observation) ChoosePod(r *Record, pods []Pod) Pod {
+	uid, created := o.Identity(r)
+	if !o.Recorded && created.IsZero() {
+		uid = "" // only the launcher that was chosen before says so
+	}
+	recorded, current, shown := Pod{UID: r.Pod}, o.Pod, false
+	var fit []Pod
+	for _, p := range pods {
+		if p.UID == r.Pod && p.UID != "" {
+			recorded = p
+		}
+		if p.UID == current.UID {
+			current, shown = p, true
+		}
+		if p.VMI == "" || uid == "" || p.VMI == uid {
+			fit = append(fit, p)
+		}
+	}
+	mine := current.VMI == "" || uid == "" || current.VMI == uid || o.Recorded && current.VMI == o.Spent
+	switch {
+	case r.ShuttingDown():
+		return recorded
+	case current.UID != "" && mine && o.launcherLives(current, shown) && (o.Recorded && current.UID == r.Pod || current.VMI != ""):
+		return current
+	case len(fit) == 0:
+		return recorded
+	}
+	return slices.MaxFunc(fit, func(a, b Pod) int {
+		return cmp.Or(a.rank()-b.rank(), a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
+	})
+}
+
+// launcherLives tells whether the launcher that is looked at has a container
+// that runs, as far as anybody knows.
+func (o *Observation) launcherLives(p Pod, shown bool) bool {
+	switch {
+	case shown && p.Done:
+		return false
+	case o.Shim == ShimAlive || !o.Looked:
+		return true
+	default:
+		return shown && !p.Deleting
+	}
+}
+
+// rank: a pod that does not say for which VMI it was made never displaces one
+// that does.
+func (p *Pod) rank() int {
+	score := 2
+	switch {
+	case p.Done:
+		score = 0
+	case p.Deleting:
+		score = 1
+	}
+	if p.VMI != "" {
+		score += 3
+	}
+	return score
+}
+
+// podKillAt is when kubelet kills the launcher: its grace period runs from its
+// own signal, which may have been seen before the pod's deletion.
+func (o *Observation) podKillAt() Mono {
+	at := o.Pod.KillAt
+	if o.Trigger && o.TriggerByShim {
+		signalled := o.TriggerAt.Add(o.Pod.DeletionGrace)
+		if at <= o.TriggerAt {
+			return signalled // kubelet was away: what was expected did not happen
+		}
+		at = min(at, signalled)
+	}
+	return at
+}
+
+// podKilled: kubelet kills a launcher with its own grace period, which may be
+// shorter than the VM's.
+func podKilled(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	s := &r.Shutdown
+	if !r.ShuttingDown() || !o.Pod.Deleting || s.Deadline <= now {
+		return next()
+	}
+	kill := o.podKillAt()
+	if kill >= s.Deadline {
+		return next()
+	}
+	return Decision{Do: Shorten, When: max(now, kill.Add(-killMargin))}, true
+}
