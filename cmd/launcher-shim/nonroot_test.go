@@ -111,7 +111,7 @@ func (s *shim) served(d watch.Directory) {
 	must(s.t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.ShuttingDown}))
 	s.staysFor(300 * time.Millisecond)
 	must(s.t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Graceful}))
-	must(s.t, d.RemoveTrigger("u-1", look().TriggerID))
+	must(s.t, d.RemoveTrigger(look().TriggerID))
 	s.wantExit(0)
 	if view := look(); view.Registered || view.Trigger {
 		s.t.Errorf("after the end: %+v", view)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
-	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
 // finishTries is how often a launcher directory is answered in before the
@@ -93,8 +92,8 @@ func (k *keeper) answer(dir Launcher, status signals.Status, rec *grace.Record) 
 		return false, err // a launcher directory that is gone needs no answer
 	}
 	kept = k.forNext(view, rec, status.UID)
-	if err = dir.WriteStatus(status); !kept {
-		err = errors.Join(err, dir.RemoveTrigger(status.UID, watch.FileID{}))
+	if err = dir.WriteStatus(status); !kept && view.Trigger {
+		err = errors.Join(err, dir.RemoveTrigger(view.TriggerID))
 	}
 	return kept, err
 }

@@ -206,14 +206,14 @@ func (k *keeper) forNext(view watch.View, rec *grace.Record, uid string) bool {
 // it counts as spent, so that no later instance suffers from it.
 func (k *keeper) removeTrigger(seen watch.FileID) {
 	k.spent = seen
-	uid, dir := k.obs.UID, k.dir
+	dir := k.dir
 	wait, done := k.dirTurn.take()
 	k.worker(func(ctx context.Context) func() {
 		defer done()
 		if !wait(ctx) {
 			return func() {}
 		}
-		err := dir.RemoveTrigger(uid, seen)
+		err := dir.RemoveTrigger(seen)
 		return func() {
 			if err != nil {
 				k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)

@@ -26,7 +26,7 @@ type Cache interface {
 type Launcher interface {
 	Look() (watch.View, error)
 	WriteStatus(signals.Status) error
-	RemoveTrigger(uid string, seen watch.FileID) error
+	RemoveTrigger(seen watch.FileID) error
 }
 
 // Watched is a process whose end is seen, and that is never signalled.

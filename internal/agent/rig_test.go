@@ -372,14 +372,13 @@ func (d *memoryDir) said() signals.Status {
 	return d.status
 }
 
-func (d *memoryDir) RemoveTrigger(uid string, seen watch.FileID) error {
+func (d *memoryDir) RemoveTrigger(seen watch.FileID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stuck {
 		return errors.New("read-only file system")
 	}
-	foreign := d.view.TriggerUID != "" && uid != "" && d.view.TriggerUID != uid
-	if seen == (watch.FileID{}) && !foreign || seen == d.view.TriggerID {
+	if seen == d.view.TriggerID {
 		d.view.Trigger, d.view.TriggerUID, d.view.TriggerID = false, "", watch.FileID{}
 	}
 	return nil

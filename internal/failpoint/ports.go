@@ -124,9 +124,9 @@ func (l launchers) WriteStatus(s signals.Status) error {
 	return l.Launcher.WriteStatus(s)
 }
 
-func (l launchers) RemoveTrigger(uid string, seen watch.FileID) error {
+func (l launchers) RemoveTrigger(seen watch.FileID) error {
 	defer l.around("remove-trigger")()
-	return l.Launcher.RemoveTrigger(uid, seen)
+	return l.Launcher.RemoveTrigger(seen)
 }
 
 type clusters struct {

@@ -87,9 +87,9 @@ func (o *Options) podLaunchers(hear func(name string), log *slog.Logger) launche
 // nowhere is the launcher directory of a VM without a launcher pod.
 type nowhere struct{}
 
-func (nowhere) Look() (watch.View, error)                { return watch.View{}, nil }
-func (nowhere) WriteStatus(signals.Status) error         { return nil }
-func (nowhere) RemoveTrigger(string, watch.FileID) error { return nil }
+func (nowhere) Look() (watch.View, error)        { return watch.View{}, nil }
+func (nowhere) WriteStatus(signals.Status) error { return nil }
+func (nowhere) RemoveTrigger(watch.FileID) error { return nil }
 
 func (o *Options) checkLaunchersDir() error {
 	info, err := os.Stat(o.LaunchersDir)

@@ -15,6 +15,9 @@ const (
 	FileVM      = "vm.json"
 	FileTrigger = "shutdown"
 	FileStatus  = "status.json"
+	// FileTakenTrigger is a trigger that the agent is about to remove, or that
+	// an agent has died over.
+	FileTakenTrigger = ".shutdown.agent"
 )
 
 const (

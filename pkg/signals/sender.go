@@ -115,7 +115,7 @@ func (s *Sender) open() error {
 		return err
 	}
 	if !s.sent { // what is there now cannot be ours
-		if err := removeIfThere(root, FileTrigger); err != nil {
+		if err := errors.Join(removeIfThere(root, FileTakenTrigger), removeIfThere(root, FileTrigger)); err != nil {
 			return errors.Join(err, root.Close())
 		}
 	}

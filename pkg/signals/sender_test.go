@@ -149,10 +149,13 @@ func TestAnOrderlyEndWithoutASignalLeavesNothing(t *testing.T) {
 func TestAStaleTriggerIsClearedAndOurOwnIsNot(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))
+	must(t, os.WriteFile(filepath.Join(dir, FileTakenTrigger), nil, 0o600)) // an agent died over it
 	s := newSender(t, dir)
 	must(t, s.Register())
-	if _, err := os.Stat(filepath.Join(dir, FileTrigger)); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the stale trigger: %v", err)
+	for _, name := range []string{FileTrigger, FileTakenTrigger} {
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the stale %s: %v", name, err)
+		}
 	}
 	// A trigger of a person, after the start, is none of the shim's business.
 	must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))

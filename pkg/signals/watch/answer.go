@@ -39,32 +39,3 @@ func (d Directory) WriteStatus(s signals.Status) error {
 	}
 	return nil
 }
-
-// RemoveTrigger removes the trigger, unless it names another VM than uid or
-// is another file than the one that was seen (a zero id matches any). It is
-// no error if there is none.
-func (d Directory) RemoveTrigger(uid string, seen FileID) error {
-	root, _, err := d.open()
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	var now View
-	if err := d.lookTrigger(root, &now); err != nil {
-		return err
-	}
-	if !now.Trigger || seen == (FileID{}) && foreign(now.TriggerUID, uid) || seen != (FileID{}) && now.TriggerID != seen {
-		return nil
-	}
-	if err := root.Remove(signals.FileTrigger); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove %s: %w", signals.FileTrigger, err)
-	}
-	return nil
-}
-
-func foreign(triggerUID, uid string) bool {
-	return triggerUID != "" && uid != "" && triggerUID != uid
-}

@@ -208,6 +208,9 @@ func lockOf(f *os.File) (Lock, int, error) {
 
 func (d Directory) lookTrigger(root *os.Root, view *View) error {
 	content, info, err := signals.ReadFile(root, signals.FileTrigger)
+	if errors.Is(err, fs.ErrNotExist) {
+		content, info, err = signals.ReadFile(root, signals.FileTakenTrigger)
+	}
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -217,7 +220,7 @@ func (d Directory) lookTrigger(root *os.Root, view *View) error {
 	case err != nil && !errors.Is(err, signals.ErrTooLarge):
 		return fmt.Errorf("look at %s: %w", signals.FileTrigger, err)
 	}
-	view.Trigger, view.TriggerID = true, FileID{inode(info), info.ModTime().UnixNano()}
+	view.Trigger, view.TriggerID = true, identity(info)
 	if trigger, ok := signals.ParseTrigger(content); ok {
 		view.TriggerUID = trigger.UID
 	}
@@ -227,6 +230,8 @@ func (d Directory) lookTrigger(root *os.Root, view *View) error {
 func (v *View) reject(reason string, err error) {
 	v.Rejected = append(v.Rejected, Rejection{reason, err})
 }
+
+func identity(info fs.FileInfo) FileID { return FileID{inode(info), info.ModTime().UnixNano()} }
 
 func inode(info fs.FileInfo) uint64 {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

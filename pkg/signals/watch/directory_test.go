@@ -192,7 +192,9 @@ func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
 	if err := d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped}); err == nil {
 		t.Error("status.json was written through the link")
 	}
-	_ = d.RemoveTrigger("", FileID{})
+	info, err := os.Lstat(filepath.Join(neighbour, signals.FileTrigger))
+	must(t, err)
+	_ = d.RemoveTrigger(identity(info))
 	if _, err := os.Stat(filepath.Join(neighbour, signals.FileTrigger)); err != nil {
 		t.Error("the neighbour's trigger was removed through the link")
 	}
@@ -240,42 +242,5 @@ func TestStatusIsReplacedAndNeverWrittenThroughALink(t *testing.T) {
 	}
 	if entries, _ := os.ReadDir(path); len(entries) != 1 {
 		t.Errorf("left behind: %v", entries)
-	}
-}
-
-func TestRemoveTriggerSparesAnotherVMsTrigger(t *testing.T) {
-	for _, c := range []struct {
-		name, content, uid string
-		gone               bool
-	}{
-		{"a touch", "", "u1", true},
-		{"its own", `{"version":1,"uid":"u1"}`, "u1", true},
-		{"the next VM's", `{"version":1,"uid":"u2"}`, "u1", false},
-		{"of an unknown VM", `{"version":1,"uid":"u2"}`, "", true},
-	} {
-		d, path := given(t)
-		trigger := filepath.Join(path, signals.FileTrigger)
-		write(t, trigger, c.content)
-		must(t, d.RemoveTrigger(c.uid, FileID{}))
-		if _, err := os.Stat(trigger); errors.Is(err, os.ErrNotExist) != c.gone {
-			t.Errorf("%s: gone is not %v (%v)", c.name, c.gone, err)
-		}
-	}
-}
-
-func TestRemoveTriggerSparesAFileThatCameLater(t *testing.T) {
-	d, path := given(t)
-	trigger := filepath.Join(path, signals.FileTrigger)
-	write(t, trigger, `{"version":1,"uid":"old"}`)
-	seen := look(t, d).TriggerID
-	write(t, trigger+".new", `{"version":1,"uid":"new"}`)
-	must(t, os.Rename(trigger+".new", trigger))
-	must(t, d.RemoveTrigger("new", seen))
-	if v := look(t, d); !v.Trigger {
-		t.Error("the later trigger was removed")
-	}
-	must(t, d.RemoveTrigger("new", look(t, d).TriggerID))
-	if v := look(t, d); v.Trigger {
-		t.Error("the trigger that was seen is still there")
 	}
 }

@@ -48,7 +48,7 @@ func TestAVolumeThatKubeletHasNotMadeIsNotPresent(t *testing.T) {
 		if err := d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("stage %d: an answer to nobody: %v", i, err)
 		}
-		must(t, d.RemoveTrigger("u1", FileID{}))
+		must(t, d.RemoveTrigger(look(t, d).TriggerID))
 	}
 	if _, err := os.Stat(d.path()); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("the agent made kubelet's directory:", err)
@@ -59,7 +59,7 @@ func TestAVolumeThatKubeletHasNotMadeIsNotPresent(t *testing.T) {
 		t.Errorf("mounted: %+v", v)
 	}
 	must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
-	must(t, d.RemoveTrigger("u1", FileID{}))
+	must(t, d.RemoveTrigger(look(t, d).TriggerID))
 	d.unmount(t) // nothing was kept open
 	if v := look(t, d); !v.Present || v.Trigger {
 		t.Errorf("unmounted: %+v", v)
@@ -123,7 +123,7 @@ func TestWhatATenantPlantsInAVolumeHoldsUpNoAnswer(t *testing.T) {
 				if s, parseErr := signals.ParseStatus(content); err != nil || parseErr != nil || s.UID != "u1" {
 					t.Errorf("%s, %v, %v", content, err, parseErr)
 				}
-				must(t, d.RemoveTrigger("u1", FileID{}))
+				must(t, d.RemoveTrigger(look(t, d).TriggerID))
 				if content, err := os.ReadFile(victim); err != nil || string(content) != "precious" {
 					t.Errorf("the link's target is now %q, %v", content, err)
 				}
@@ -145,7 +145,7 @@ func TestADirectoryInTheAnswersPlaceCostsThatTenantItsAnswerOnly(t *testing.T) {
 		if v := look(t, d); !v.Trigger {
 			t.Errorf("%s: the trigger is not seen: %+v", file, v)
 		}
-		must(t, d.RemoveTrigger("u1", FileID{}))
+		must(t, d.RemoveTrigger(look(t, d).TriggerID))
 		must(t, os.RemoveAll(planted))
 		must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
 		if entries, err := os.ReadDir(d.path()); err != nil || len(entries) != 1 {

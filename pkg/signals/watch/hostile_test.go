@@ -58,6 +58,8 @@ func TestADirectorySwappedAllTheTimeLeadsToNobodyElse(t *testing.T) {
 	must(t, os.Mkdir(victim, 0o755))
 	write(t, filepath.Join(victim, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
 	write(t, filepath.Join(victim, signals.FileTrigger), "")
+	info, err := os.Lstat(filepath.Join(victim, signals.FileTrigger))
+	must(t, err)
 	link := filepath.Join(d.Base, "link")
 	must(t, os.Symlink("ns_victim", link))
 	stop := swapping(t, path, link)
@@ -67,7 +69,7 @@ func TestADirectorySwappedAllTheTimeLeadsToNobodyElse(t *testing.T) {
 			t.Fatalf("the look was led to another VM's directory: %+v", v)
 		}
 		_ = d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped})
-		_ = d.RemoveTrigger("", FileID{})
+		_ = d.RemoveTrigger(identity(info))
 	}
 	stop()
 	if entries, err := os.ReadDir(victim); err != nil || len(entries) != 2 {
@@ -128,7 +130,7 @@ func TestAHardLinkToAnotherVMsFilesChangesNothingThere(t *testing.T) {
 		t.Errorf("took over %+v", v.VM)
 	}
 	must(t, d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped}))
-	must(t, d.RemoveTrigger("v", FileID{}))
+	must(t, d.RemoveTrigger(look(t, d).TriggerID))
 	for _, name := range []string{signals.FileVM, signals.FileTrigger, signals.FileStatus} {
 		content, err := os.ReadFile(filepath.Join(victim, name))
 		if err != nil || !strings.Contains(string(content), `"victim"`) {

@@ -59,7 +59,7 @@ func TestAFullDiskIsAnErrorOfTheStatusAlone(t *testing.T) {
 	if v := look(t, d); !v.Trigger {
 		t.Error("the trigger is not seen")
 	}
-	must(t, d.RemoveTrigger("u1", FileID{}))
+	must(t, d.RemoveTrigger(look(t, d).TriggerID))
 }
 
 func TestADeviceIsNeverOpenedHoweverFastItComes(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 )
 
 // names are the files of a launcher directory, the agent's temporary one too.
-var names = []string{"vm.json", "shutdown", "status.json", ".status.json.agent"}
+var names = []string{"vm.json", "shutdown", "status.json", ".status.json.agent", ".shutdown.agent"}
 
 // plant puts something in the place of each file, one kind after the other.
 func (f *field) plant(t *testing.T, put func(path string) error) {

@@ -1,0 +1,82 @@
+package watch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+// RemoveTrigger removes the trigger that was seen, and no other: another one
+// that took its place stays, or comes back. It is no error if there is none.
+func (d Directory) RemoveTrigger(seen FileID) error {
+	return d.removeTrigger(seen, func() {})
+}
+
+// removeTrigger calls between where a tenant could change something. A file
+// cannot be removed by what it is, only by its name. So it is taken away under
+// a name that only the agent uses, looked at there, and put back where it is
+// another one. An agent may die in between: Look reads that name, too.
+func (d Directory) removeTrigger(seen FileID, between func()) error {
+	root, _, err := d.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := putBack(root); err != nil {
+		return err
+	}
+	between()
+	err = rename(root, signals.FileTrigger, signals.FileTakenTrigger)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", signals.FileTrigger, err)
+	}
+	between()
+	taken, err := root.Lstat(signals.FileTakenTrigger)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return errors.Join(fmt.Errorf("look at the taken %s: %w", signals.FileTrigger, err), putBack(root))
+	case identity(taken) != seen:
+		return putBack(root)
+	}
+	if err := root.Remove(signals.FileTakenTrigger); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove %s: %w", signals.FileTrigger, err)
+	}
+	return nil
+}
+
+// putBack undoes a removal that was not for that trigger, or that an agent died
+// of. Where there is a later trigger, that one is enough.
+func putBack(root *os.Root) error {
+	err := rename(root, signals.FileTakenTrigger, signals.FileTrigger)
+	if errors.Is(err, fs.ErrExist) {
+		err = root.Remove(signals.FileTakenTrigger)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("put %s back: %w", signals.FileTrigger, err)
+	}
+	return nil
+}
+
+// rename follows no link and replaces nothing.
+func rename(root *os.Root, from, to string) error {
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	fd := int(dir.Fd())
+	return unix.Renameat2(fd, from, fd, to, unix.RENAME_NOREPLACE)
+}
