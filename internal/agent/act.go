@@ -20,6 +20,10 @@ func (k *keeper) act(d grace.Decision, now grace.Mono) {
 		k.adopt()
 	case grace.Refresh:
 		k.change(k.rec.Refresh(&k.obs, now))
+	case grace.Identify:
+		k.change(k.rec.Identify(k.obs.Instance, now))
+		k.log.Info("QEMU's process is identified", "pid", k.rec.Instance.PID)
+		k.watchQEMU()
 	case grace.Begin:
 		k.begin(d, now)
 	case grace.Shorten:
@@ -78,31 +82,23 @@ func (k *keeper) ask(mode grace.Mode) {
 	if mode == grace.ModeAgent {
 		account = &k.obs.AskVM
 	}
-	k.began(account)
-	if account.Tries == 1 && !k.rec.Shutdown.Requested {
+	first := account.Tries == 0
+	if first && !k.rec.Shutdown.Requested {
 		k.cfg.Meter.Reacted(k.rec.Shutdown.Cause, k.now().Sub(k.rec.Shutdown.Start))
 	}
-	if k.obs.Unsaved && account.Tries == 1 {
+	if k.obs.Unsaved && first {
 		k.log.Warn("asking the guest although its record is not on disk yet")
 	}
 	instance, limit := k.rec.Instance, max(k.rec.Shutdown.Deadline.Sub(k.now()), 0)
-	k.worker(func(ctx context.Context) func() {
-		ctx, cancel := bounded(ctx, limit)
-		defer cancel()
+	k.call(account, limit, func(ctx context.Context) error {
 		err := k.cfg.Hypervisor.Ask(ctx, k.domain, instance, mode)
-		return func() {
-			result := "ok"
-			if err != nil {
-				result = "failed"
-			}
-			k.cfg.Meter.Asked(mode, result) // also where the guest was off before the answer
-			if instance != k.rec.Instance {
-				return
-			}
-			k.ended(account, err)
-			k.asked(mode, account.Tries, err)
+		result := "ok"
+		if err != nil {
+			result = "failed"
 		}
-	})
+		k.cfg.Meter.Asked(mode, result) // also where the guest was off before the answer
+		return err
+	}, func(err error) { k.asked(mode, account.Tries, err) })
 	runtime.Gosched() // to the worker: the guest hears of it before anybody else
 }
 
@@ -119,25 +115,17 @@ func (k *keeper) asked(mode grace.Mode, try int, err error) {
 }
 
 func (k *keeper) resume() {
-	k.began(&k.obs.Resume)
 	instance, power := k.rec.Instance, k.obs.Power
-	k.worker(func(ctx context.Context) func() {
-		ctx, cancel := bounded(ctx, lookTimeout)
-		defer cancel()
-		err := k.cfg.Hypervisor.Resume(ctx, k.domain, instance)
-		return func() {
-			if instance != k.rec.Instance {
-				return
-			}
-			k.ended(&k.obs.Resume, err)
-			if err != nil {
-				k.log.Warn("cannot resume the guest", "power", power, "err", err)
-				k.probe()
-				return
-			}
-			k.log.Info("resumed the guest so that it can hear the request", "power", power)
-			k.obs.Power = grace.PowerOn
+	k.call(&k.obs.Resume, lookTimeout, func(ctx context.Context) error {
+		return k.cfg.Hypervisor.Resume(ctx, k.domain, instance)
+	}, func(err error) {
+		if err != nil {
+			k.log.Warn("cannot resume the guest", "power", power, "err", err)
+			k.probe()
+			return
 		}
+		k.log.Info("resumed the guest so that it can hear the request", "power", power)
+		k.obs.Power = grace.PowerOn
 	})
 }
 
@@ -185,45 +173,30 @@ func (k *keeper) forced(via string, now grace.Mono) {
 }
 
 func (k *keeper) destroy(now grace.Mono) {
-	k.began(&k.obs.Destroy)
 	instance := k.rec.Instance
 	if instance.PID == 0 {
 		k.forced("libvirt", now)
 	} else {
 		k.cfg.Meter.Destroyed("libvirt")
 	}
-	k.worker(func(ctx context.Context) func() {
-		ctx, cancel := bounded(ctx, destroyTimeout)
-		defer cancel()
-		err := k.cfg.Hypervisor.Destroy(ctx, k.domain, instance)
-		return func() {
-			if instance != k.rec.Instance {
-				return
-			}
-			k.ended(&k.obs.Destroy, err)
-			if err != nil {
-				k.log.Warn("libvirt's destroy failed; looking at what became of the domain", "err", err)
-			}
-			k.probe()
+	k.call(&k.obs.Destroy, destroyTimeout, func(ctx context.Context) error {
+		return k.cfg.Hypervisor.Destroy(ctx, k.domain, instance)
+	}, func(err error) {
+		if err != nil {
+			k.log.Warn("libvirt's destroy failed; looking at what became of the domain", "err", err)
 		}
+		k.probe()
 	})
 }
 
 func (k *keeper) explain() {
-	k.began(&k.obs.Explain)
-	instance := k.rec.Instance
-	k.worker(func(ctx context.Context) func() {
-		ctx, cancel := bounded(ctx, lookTimeout)
-		defer cancel()
-		end, err := k.cfg.Hypervisor.Ended(ctx, k.domain, instance)
-		return func() {
-			if instance != k.rec.Instance {
-				return
-			}
-			k.ended(&k.obs.Explain, err)
-			if k.obs.End == grace.EndUnknown {
-				k.obs.End = end
-			}
+	instance, end := k.rec.Instance, grace.EndUnknown
+	k.call(&k.obs.Explain, lookTimeout, func(ctx context.Context) (err error) {
+		end, err = k.cfg.Hypervisor.Ended(ctx, k.domain, instance)
+		return err
+	}, func(error) {
+		if k.obs.End == grace.EndUnknown {
+			k.obs.End = end
 		}
 	})
 }

@@ -27,6 +27,7 @@ func (k *keeper) restore() {
 // recovered takes over a record that could not be read at the start, unless
 // what is known by now is newer, or its deadline earlier.
 func (k *keeper) recovered(r grace.Record) {
+	r.Instance = r.Instance.Certain()
 	newer := k.obs.Recorded && r.Instance != k.rec.Instance
 	earlier := k.rec.ShuttingDown() && (!r.ShuttingDown() || k.rec.Shutdown.Deadline <= r.Shutdown.Deadline)
 	if newer || earlier || k.finishing {

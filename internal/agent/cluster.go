@@ -109,33 +109,29 @@ func (k *keeper) needed() bool {
 }
 
 func (k *keeper) confirm() {
-	k.began(&k.obs.Confirm)
 	uid, created := k.obs.Identity(&k.rec)
-	proof := k.rec.VMICreated.IsZero()
-	k.worker(func(ctx context.Context) func() {
-		ctx, cancel := bounded(ctx, confirmTimeout)
-		defer cancel()
-		fate, err := k.cfg.Cluster.Confirm(ctx, k.namespace, k.name, uid, created)
-		return func() {
-			k.ended(&k.obs.Confirm, err)
-			if now, _ := k.obs.Identity(&k.rec); !k.obs.Recorded || now != uid {
-				return
-			}
-			switch {
-			case err != nil && proof:
-				k.log.Debug("cannot ask the API server about the VMI", "uid", uid, "err", err)
-				return
-			case err != nil:
-				k.log.Warn("the VMI is missing or deleted, and the API server cannot say what became of it; the VM goes on", "uid", uid, "err", err)
-				return
-			case proof && fate == grace.FateHere:
-				k.log.Debug("the VMI is there", "uid", uid)
-			default:
-				k.log.Info("asked the API server about the VMI", "uid", uid, "fate", fate)
-			}
-			k.obs.Became(&k.rec, uid, fate, k.now())
-			k.clusterSeen()
+	proof, fate := k.rec.VMICreated.IsZero(), grace.FateUnknown
+	k.call(&k.obs.Confirm, confirmTimeout, func(ctx context.Context) (err error) {
+		fate, err = k.cfg.Cluster.Confirm(ctx, k.namespace, k.name, uid, created)
+		return err
+	}, func(err error) {
+		if now, _ := k.obs.Identity(&k.rec); !k.obs.Recorded || now != uid {
+			return
 		}
+		switch {
+		case err != nil && proof:
+			k.log.Debug("cannot ask the API server about the VMI", "uid", uid, "err", err)
+			return
+		case err != nil:
+			k.log.Warn("the VMI is missing, and the API server cannot say what became of it; the VM goes on", "uid", uid, "err", err)
+			return
+		case proof && fate == grace.FateHere:
+			k.log.Debug("the VMI is there", "uid", uid)
+		default:
+			k.log.Info("asked the API server about the VMI", "uid", uid, "fate", fate)
+		}
+		k.obs.Became(&k.rec, uid, fate, k.now())
+		k.clusterSeen()
 	})
 }
 

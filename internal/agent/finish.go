@@ -140,7 +140,7 @@ func (k *keeper) reset() {
 	if old.Gone {
 		k.before = k.rec.Instance
 	}
-	k.rec, k.finishing, k.made = grace.Record{}, false, k.made+1
+	k.rec, k.finishing, k.made, k.instances = grace.Record{}, false, k.made+1, k.instances+1
 	k.obs = old.Next()
 	k.metadata, k.unidentified = grace.Statement{}, 0
 	clear(k.reported)

@@ -114,6 +114,7 @@ func (k *keeper) watchAgain() {
 }
 
 func (k *keeper) domainSeen(d hypervisor.Domain) {
+	d.Instance = d.Instance.Certain()
 	k.watchAgain()
 	switch {
 	case k.obs.Recorded && k.rec.Instance.PID != 0 && d.Instance.PID == 0:
@@ -138,7 +139,7 @@ func (k *keeper) domainSeen(d hypervisor.Domain) {
 	case !k.obs.Recorded && (d.Persistent || d.Autostart):
 		k.log.Warn("this domain is persistent or autostarted: libvirt may start it again after its shutdown; define it transient",
 			"persistent", d.Persistent, "autostart", d.Autostart)
-	case k.obs.Recorded && k.rec.Instance.PID == 0 && d.Instance != k.rec.Instance:
+	case k.obs.Recorded && k.rec.Instance.PID == 0 && d.Instance != k.rec.Instance && !k.rec.IdentifiedBy(d.Instance):
 		k.instanceGone()
 	}
 }

@@ -41,6 +41,8 @@ type keeper struct {
 	rec  grace.Record
 	obs  grace.Observation
 	made int // counts the changes of rec
+	// instances counts them: a finding of an earlier one says nothing.
+	instances int
 
 	qemu Process // of rec.Instance, nil if it cannot be watched
 	shim Watched // the holder of vm.json's lock, nil if there is none to watch
@@ -75,6 +77,7 @@ type keeper struct {
 
 func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	namespace, name, _ := grace.SplitDomainName(domain)
+	r.Instance = r.Instance.Certain()
 	k := &keeper{
 		a: a, cfg: &a.cfg, namespace: namespace, name: name, domain: domain, rec: r,
 		log:  quiet.New(a.log.With("namespace", namespace, "name", name)),
@@ -233,6 +236,24 @@ func (k *keeper) worker(work func(ctx context.Context) func()) {
 		select {
 		case k.back <- found:
 		case <-ctx.Done():
+		}
+	})
+}
+
+// call keeps the account of a call that can hang. What it finds out is dropped
+// where the next instance is there by then; done may be nil.
+func (k *keeper) call(account *grace.Call, limit time.Duration, do func(context.Context) error, done func(error)) {
+	k.began(account)
+	instances := k.instances
+	k.worker(func(ctx context.Context) func() {
+		ctx, cancel := bounded(ctx, limit)
+		defer cancel()
+		err := do(ctx)
+		return func() {
+			if instances == k.instances {
+				k.ended(account, err)
+				done(err)
+			}
 		}
 	})
 }

@@ -162,7 +162,7 @@ func (k *keeper) shimSeen(view watch.View, shim Watched) {
 }
 
 func (k *keeper) triggerSeen(view watch.View, seen grace.Mono) {
-	uid := cmp.Or(k.obs.UID, k.vmUID())
+	uid := cmp.Or(k.obs.UID, k.vmUID(), k.obs.VMI.UID)
 	switch {
 	case !view.Trigger:
 		k.spent = watch.FileID{} // it is gone; the next one may look the same
@@ -171,7 +171,10 @@ func (k *keeper) triggerSeen(view watch.View, seen grace.Mono) {
 	case view.TriggerID == k.spent:
 		k.obs.Trigger = false
 		return
-	case view.TriggerUID != "" && uid != "" && view.TriggerUID != uid:
+	case view.TriggerUID != "" && uid == "":
+		k.obs.Trigger = false // whose VM this is must be known first
+		return
+	case view.TriggerUID != "" && view.TriggerUID != uid:
 		k.obs.Trigger = false
 		k.log.Warn("removing a trigger that names another VM: a leftover", "uid", uid, "trigger", view.TriggerUID)
 		k.cfg.Meter.Rejected("trigger_uid")

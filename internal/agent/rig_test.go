@@ -338,8 +338,9 @@ type memoryDir struct {
 	err    error
 	status signals.Status
 	looks  int
-	takes  atomic.Int64 // how long a look takes
-	stuck  bool         // the trigger cannot be removed
+	takes  atomic.Int64                      // how long a look takes
+	stuck  bool                              // the trigger cannot be removed
+	told   func(*watch.View, signals.Status) // what happens when a status is written
 }
 
 func (d *memoryDir) Look() (watch.View, error) {
@@ -363,6 +364,9 @@ func (d *memoryDir) WriteStatus(s signals.Status) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.status = s
+	if d.told != nil {
+		d.told(&d.view, s)
+	}
 	return nil
 }
 

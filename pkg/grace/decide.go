@@ -8,6 +8,7 @@ const (
 	Wait         Action = "wait"          // until Decision.At, or until something changes
 	Adopt        Action = "adopt"         // make a record for the instance that is present
 	Refresh      Action = "refresh"       // take over identity, grace period and launcher into the record
+	Identify     Action = "identify"      // take over the process of the record's instance
 	Begin        Action = "begin"         // start the grace period
 	Shorten      Action = "shorten"       // move the deadline forward
 	Save         Action = "save"          // make the record durable
@@ -66,6 +67,7 @@ var rules = [...]rule{
 	{"stopped", "QEMU is gone: report it, then let go", stopped},
 	{"confirm", "a VMI that is missing is no proof, nor is one that was shown before the domain was there: ask", confirm},
 	{"moved", "the VMI is on another node now: its VM is not ours to shut down", moved},
+	{"identify", "a process that was unknown is known now: it can be watched and signalled", identify},
 	{"refresh", "until the shutdown starts, changes of identity and grace period count", refresh},
 	{"begin", "the first cause starts the one grace period", begin},
 	{"launcher-died", "a shim that was killed takes its VM with it, also in mid-grace", launcherDied},

@@ -37,6 +37,12 @@ func begun(t *testing.T, length time.Duration) (Record, Observation) {
 	return r, o
 }
 
+// unknown has nobody know the process of the domain that is there.
+func unknown(r *Record, o *Observation) {
+	r.Instance = Instance{UUID: "u1"}
+	o.Instance = r.Instance
+}
+
 func TestDecide(t *testing.T) {
 	type given func(r *Record, o *Observation, p *Policy)
 	for _, c := range []struct {
@@ -128,9 +134,14 @@ func TestDecide(t *testing.T) {
 		{name: "cannot be signalled", begun: true, now: at(30), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.Look.Last, o.Term = at(30), Call{Tries: 1, Failed: true, Last: at(30)}
 		}, do: Destroy, rule: "destroy"},
-		{name: "process unknown", begun: true, now: at(30), given: func(r *Record, o *Observation, _ *Policy) { r.Instance.PID, o.Look.Last = 0, at(30) }, do: Destroy, rule: "destroy"},
+		{name: "process unknown", begun: true, now: at(30), given: func(r *Record, o *Observation, _ *Policy) { unknown(r, o); o.Look.Last = at(30) }, do: Destroy, rule: "destroy"},
+		{name: "process known at last", begun: true, now: at(30), given: func(r *Record, _ *Observation, _ *Policy) { r.Instance = Instance{UUID: "u1"} }, do: Identify, rule: "identify"},
+		{name: "a process that started after the shutdown", begun: true, now: at(30), given: func(r *Record, o *Observation, _ *Policy) {
+			r.Instance, o.Instance.Start, o.Look.Last = Instance{UUID: "u1"}, uint64(at(1)/Mono(tick)), at(30)
+		}, do: Destroy, rule: "destroy"},
 		{name: "destroy hangs", begun: true, now: at(35), given: func(r *Record, o *Observation, _ *Policy) {
-			r.Instance.PID, o.Look.Last, o.Destroy = 0, at(35), Call{Running: true, Tries: 1, Last: at(30)}
+			unknown(r, o)
+			o.Look.Last, o.Destroy = at(35), Call{Running: true, Tries: 1, Last: at(30)}
 		}, do: Wait, rule: "destroying", at: at(40)},
 		{name: "cannot be killed", begun: true, now: at(70), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.Look.Last, o.Term, o.Kill, o.Destroy = at(70), Call{Tries: 1, Last: at(30)}, Call{Tries: 9, Last: at(69)}, Call{Running: true, Tries: 1}

@@ -33,6 +33,22 @@ type Instance struct {
 	Start uint64
 }
 
+// Certain is the instance with its process only where that can be told from
+// another one with the same pid: nothing else is ever signalled.
+func (i Instance) Certain() Instance {
+	if i.PID == 0 || i.Start == 0 {
+		i.PID, i.Start = 0, 0
+	}
+	return i
+}
+
+// tick is the unit of Instance.Start (proc(5), USER_HZ).
+const tick = 10 * time.Millisecond
+
+// startedBefore tells whether the process surely started before then. The
+// start time counts a suspended machine's time too, so it is never too small.
+func (i Instance) startedBefore(then Mono) bool { return i.Start < uint64(then)/uint64(tick) }
+
 // Period is a grace period with the place that stated it.
 type Period struct {
 	Length time.Duration
@@ -107,6 +123,13 @@ func (r *Record) Phase(now Mono) Phase {
 	default:
 		return Destroying
 	}
+}
+
+// IdentifiedBy tells whether an instance is the record's, whose process was not
+// known: the UUID is the same, and the process was there when the shutdown
+// began. In doubt it is another instance.
+func (r *Record) IdentifiedBy(i Instance) bool {
+	return r.Instance.PID == 0 && i.PID != 0 && i.UUID == r.Instance.UUID && (!r.ShuttingDown() || i.startedBefore(r.Shutdown.Start))
 }
 
 // IsUID tells whether uid is fit to be a Kubernetes object's: it becomes a part

@@ -160,6 +160,13 @@ func refresh(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 	return do(Refresh)
 }
 
+func identify(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if o.Domain != DomainPresent || !r.IdentifiedBy(o.Instance) {
+		return next()
+	}
+	return do(Identify)
+}
+
 func save(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if now < o.saveAt() {
 		return next()

@@ -58,17 +58,18 @@ func (s *stage) see() {
 		s.say("-", "remove a trigger that names %q", l.triggerUID)
 		l.trigger = false
 	}
-	if l.trigger && !o.Trigger {
+	counts := l.trigger && (l.triggerUID == "" || l.triggerUID == l.uid)
+	if counts && !o.Trigger {
 		o.TriggerAt = s.now
 	}
-	o.Trigger, o.TriggerByShim = l.trigger, l.triggerUID != ""
+	o.Trigger, o.TriggerByShim = counts, l.triggerUID != ""
 	switch there := s.instance != (Instance{}) && !s.ended; {
 	case there:
 		o.Domain, o.Instance, o.Agent, o.Power = DomainPresent, s.instance, s.guestAgent != "", s.power
 	default:
 		o.Domain, o.Instance, o.Power = DomainAbsent, Instance{}, PowerUnknown
 	}
-	if o.Recorded && !o.Gone && c.rec.BootID == s.policy.BootID && (s.ended || s.instance != c.rec.Instance) {
+	if o.Recorded && !o.Gone && c.rec.BootID == s.policy.BootID && (s.ended || s.instance != c.rec.Instance && !c.rec.IdentifiedBy(s.instance)) {
 		o.Gone, o.GoneAt = true, s.now
 	}
 }

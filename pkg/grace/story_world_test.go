@@ -22,9 +22,13 @@ var happenings = map[string]func(*stage){
 	"the guest agent hangs":               func(s *stage) { s.guestAgent = "hangs" },
 	"QEMU cannot be killed":               func(s *stage) { s.unkillable = true },
 	"QEMU's process cannot be identified": func(s *stage) { s.noProcess = true },
-	"the disk is full":                    func(s *stage) { s.diskState = "full" },
-	"the disk hangs":                      func(s *stage) { s.diskState = "hangs" },
-	"the disk works":                      func(s *stage) { s.diskState = "" },
+	"QEMU's process can be identified": func(s *stage) {
+		s.noProcess = false
+		s.instance.PID, s.instance.Start = 100+s.instances, uint64(s.instances)
+	},
+	"the disk is full": func(s *stage) { s.diskState = "full" },
+	"the disk hangs":   func(s *stage) { s.diskState = "hangs" },
+	"the disk works":   func(s *stage) { s.diskState = "" },
 
 	"a domain appears": func(s *stage) {
 		s.instances++
@@ -47,11 +51,12 @@ var happenings = map[string]func(*stage){
 		s.launcher = launcher{dir: true, uid: s.launcher.uid, shim: s.shims, alive: true}
 		s.uid()
 	},
-	"the launcher is signalled":      func(s *stage) { s.trigger(s.launcher.uid) },
-	"somebody touches the trigger":   func(s *stage) { s.trigger("") },
-	"the launcher is killed":         func(s *stage) { s.launcher.alive = false },
-	"the launcher ends in order":     func(s *stage) { s.launcher.shim, s.launcher.alive = 0, false },
-	"the launcher directory appears": func(s *stage) { s.launcher.dir = true },
+	"the launcher registers beside it": func(s *stage) { s.shims++; s.launcher.shim, s.launcher.alive = s.shims, true; s.uid() },
+	"the launcher is signalled":        func(s *stage) { s.trigger(s.launcher.uid) },
+	"somebody touches the trigger":     func(s *stage) { s.trigger("") },
+	"the launcher is killed":           func(s *stage) { s.launcher.alive = false },
+	"the launcher ends in order":       func(s *stage) { s.launcher.shim, s.launcher.alive = 0, false },
+	"the launcher directory appears":   func(s *stage) { s.launcher.dir = true },
 
 	"the agent dies":                  func(s *stage) { s.down = true },
 	"an agent starts":                 func(s *stage) { s.start() },
@@ -127,6 +132,10 @@ func (s *stage) do(d Decision) {
 		s.check(s.agent.rec.Refresh(&s.agent.obs, s.now))
 		s.agent.obs.Unsaved = true
 		say("take over: uid %q, grace period %v", s.agent.rec.UID, s.agent.rec.Period.Length)
+	case Identify:
+		s.check(s.agent.rec.Identify(s.agent.obs.Instance, s.now))
+		s.agent.obs.Unsaved = true
+		say("its process is %d", s.agent.rec.Instance.PID)
 	case Begin:
 		s.check(s.agent.rec.Begin(d.Cause, d.When, s.now, time.Unix(0, 0), s.policy.DryRun))
 		s.agent.obs.Unsaved = true

@@ -13,13 +13,16 @@ var transitions = [...]struct {
 	to   Phase
 }{
 	{Running, Refresh, Running},
+	{Running, Identify, Running},
 	{Running, Begin, ShuttingDown},
 	{Running, Finish, Stopped},
 	{Running, Forget, Stopped},
+	{ShuttingDown, Identify, ShuttingDown},
 	{ShuttingDown, Shorten, ShuttingDown},
 	{ShuttingDown, Leave, Running},
 	{ShuttingDown, Finish, Stopped},
 	{ShuttingDown, Forget, Stopped},
+	{Destroying, Identify, Destroying},
 	{Destroying, Leave, Running},
 	{Destroying, Finish, Stopped},
 	{Destroying, Forget, Stopped},
@@ -102,5 +105,14 @@ func (r *Record) Refresh(o *Observation, now Mono) error {
 	if o.Shim == ShimAlive {
 		r.Launcher = o.Holder
 	}
+	return nil
+}
+
+// Identify takes over the process of the record's instance.
+func (r *Record) Identify(i Instance, now Mono) error {
+	if err := r.allow(Identify, now); err != nil {
+		return err
+	}
+	r.Instance = i
 	return nil
 }

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// In doubt: a process without a known start time, a trigger that names a VM
+// of which nothing is known yet, a trigger that comes in place of another.
+
+func TestARecordWithoutAStartTimeIsKeptAndItsProcessIdentifiedAnew(t *testing.T) {
+	for name, begun := range map[string]bool{"at rest": false, "in mid-grace": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				i, _ := r.guarded(fake.Guest{Name: domain}, "30")
+				at := r.Now()
+				if begun {
+					r.trigger(domain)
+				}
+				r.after(time.Second)
+				r.stop()
+				// Given: /proc could not be read when the record was written, and the pid
+				// in it is another process's.
+				stranger := r.hv.StartProcess("stranger")
+				rec, _ := r.record()
+				rec.Instance.PID, rec.Instance.Start = stranger.PID(), 0
+				r.cache.records[domain] = rec
+				r.run()
+				r.after(time.Second)
+				if rec, _ := r.record(); rec.Instance != i || rec.Period.Length != 30*time.Second {
+					t.Errorf("%+v; want instance %+v", rec, i)
+				}
+				if !begun {
+					at = r.Now()
+					r.trigger(domain)
+				}
+				r.startedAs(grace.LauncherSignal, at, 30*time.Second)
+				r.after(time.Minute)
+				r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+				select {
+				case <-stranger.Done():
+					t.Error("a process that only had the pid was signalled")
+				default:
+				}
+			})
+		})
+	}
+}
+
+func TestAnInstanceThatCannotBeIdentifiedIsLeftToLibvirtInMidGraceToo(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.hv.Start(fake.Guest{Name: domain, Unidentified: true})
+		r.after(12 * second)
+		r.trigger(domain)
+		r.after(10 * second)
+		r.hv.Identify(domain) // it is the one that was there when the shutdown began
+		r.after(minute)
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+		if r.meter.of("destroyed signal") != 1 {
+			t.Errorf("%v; want it signalled, once its process is known", r.meter.counts)
+		}
+	})
+}
+
+func TestATriggerThatNamesAnUnknownVMWaitsUntilItIsKnown(t *testing.T) {
+	for _, c := range []struct {
+		name, uid string
+		counts    bool
+	}{
+		{"it is this VM's", "uid-1", true},
+		{"it is an earlier VM's", "uid-0", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				// Given: trigger and domain are there before the shim has registered.
+				r.change(domain, func(v *watch.View) {
+					v.Trigger, v.TriggerUID, v.TriggerID = true, c.uid, watch.FileID{Inode: 5}
+				})
+				r.hv.Start(fake.Guest{Name: domain})
+				r.after(10 * time.Second)
+				r.untouched()
+				// When it has.
+				shim := r.hv.StartProcess("shim")
+				at := r.Now()
+				r.change(domain, func(v *watch.View) {
+					v.Registered, v.Lock, v.Holder, v.File = true, watch.LockHeld, shim.PID(), 77
+					v.VM = signals.VM{Version: 1, UID: "uid-1", Grace: "30"}
+				})
+				r.after(time.Second)
+				if c.counts {
+					r.startedAs(grace.LauncherSignal, at, 30*time.Second)
+					return
+				}
+				r.after(time.Hour)
+				r.untouched()
+				if r.dir(domain).look().Trigger || r.meter.of("rejected trigger_uid") != 1 {
+					t.Errorf("the leftover is still there, or was not counted: %v", r.meter.counts)
+				}
+			})
+		})
+	}
+}
+
+func TestATriggerThatComesWhileTheEndIsToldStays(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "5")
+		next := watch.FileID{Inode: 4711}
+		r.dir(domain).told = func(v *watch.View, s signals.Status) {
+			if s.Phase == grace.Stopped {
+				v.TriggerID = next // of the same VM, by rename
+			}
+		}
+		r.trigger(domain)
+		r.after(6 * second) // one grace period later it would go, too: no domain came
+		if v := r.dir(domain).look(); !v.Trigger || v.TriggerID != next {
+			t.Errorf("%+v; want the second trigger", v)
+		}
+	})
+}
