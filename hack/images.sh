@@ -2,10 +2,12 @@
 # Makes the images of the Dockerfile and prints the directory they are in,
 # ${VMGRACE_CLUSTER:-$HOME/.cache/vmgrace-cluster}/product:
 #
-#   node-agent.tar      docker.io/vmgrace/node-agent:dev
-#   launcher-shim.tar   docker.io/vmgrace/launcher-shim:dev
+#   node-agent.tar      docker.io/vmgrace/node-agent:TAG
+#   launcher-shim.tar   docker.io/vmgrace/launcher-shim:TAG
 #
-# for `ctr images import`. What the same sources have made before is taken as it
+# for `ctr images import`; images.sh --names prints those names. VERSION is the
+# tag, and what the programs say of themselves. Without it the tag is the one that
+# the manifests name (deploy/version), and the programs say which commit they are. What the same sources have made before is taken as it
 # is. BUILDER=docker or BUILDER=podman uses those, with the base images of the
 # Dockerfile. The default needs no daemon and no registry: Debian's buildah on a
 # Debian made by debootstrap, with the Go and the module cache of this machine.
@@ -17,20 +19,26 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 out=${VMGRACE_CLUSTER:-$HOME/.cache/vmgrace-cluster}/product
 builder=${BUILDER:-buildah}
 version=${VERSION:-$(git -C "$here" describe --tags --always --dirty 2>/dev/null || echo unknown)}
+tag=${VERSION:-$(sed -n '/newTag: /{s///p;q}' "$here/deploy/version/kustomization.yaml" | tr -d ' ')}
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-targets=(node-agent launcher-shim)
+mapfile -t targets < <(sed -n 's/^FROM scratch AS //p' "$here/Dockerfile")
 work=$out/.build
 
 root=()
 [[ $(id -u) == 0 ]] || root=(sudo)
 
-name() { echo "docker.io/vmgrace/$1:dev"; }
+name() { echo "docker.io/vmgrace/$1:$tag"; }
+
+if [[ ${1:-} == --names ]]; then
+	for target in "${targets[@]}"; do name "$target"; done
+	exit
+fi
 
 # What the images are made of; .dockerignore lets nothing else through.
 key() {
 	(
 		cd "$here"
-		echo "$version $builder $(go env GOVERSION GOOS GOARCH)"
+		echo "$version $tag $builder $(go env GOVERSION GOOS GOARCH)"
 		find Dockerfile .dockerignore LICENSE go.mod go.sum hack/images*.sh cmd internal pkg \
 			-type f ! -name '*_test.go' ! -path '*/testdata/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 	) | sha256sum | cut -c 1-12

@@ -64,6 +64,19 @@ func (c Client) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// Script runs a script that calls kubectl, one of deploy's, as this identity and
+// returns all that it prints; the error has it, too.
+func (c Client) Script(ctx context.Context, path string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.WaitDelay = time.Second
+	cmd.Env = append(c.Command(ctx).Env, "KUBECONFIG="+c.Kubeconfig, "PATH="+filepath.Dir(c.kubectl)+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return string(out), fmt.Errorf("%s %s: %w: %s", path, strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
 // ServiceAccount is a client with a token of that ServiceAccount, valid for an hour.
 func (c Client) ServiceAccount(t T, namespace, name string) Client {
 	t.Helper()

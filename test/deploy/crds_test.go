@@ -10,9 +10,9 @@ import (
 
 func installCRDs(t *testing.T) {
 	t.Helper()
-	api.Kubectl(t, "apply", "-k", root+"deploy/crds")
-	api.Kubectl(t, "wait", "--for=condition=Established", "--timeout=30s",
-		"crd/virtualmachineinstances.kubevirt.io", "crd/virtualmachineinstancemigrations.kubevirt.io")
+	if _, err := api.Script(t.Context(), root+"deploy/crds/run", "apply"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestTheCRDsAreWhatTheAPIServerWants(t *testing.T) {

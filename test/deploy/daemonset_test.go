@@ -55,7 +55,7 @@ func TestEverythingHasTheNamesOfTheContract(t *testing.T) {
 	got := []string{ns.Name, ns.Labels["pod-security.kubernetes.io/enforce"], ds.Namespace, ds.Name, sa.Namespace, sa.Name,
 		ds.Spec.Template.Spec.ServiceAccountName, ds.Spec.Template.Spec.Containers[0].Image}
 	want := []string{"vmgrace-system", "privileged", "vmgrace-system", "node-agent", "vmgrace-system", "node-agent",
-		"node-agent", "docker.io/vmgrace/node-agent:dev"}
+		"node-agent", "docker.io/vmgrace/node-agent:" + release(t)}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -24,11 +24,8 @@ func example(t *testing.T) (uid string, pod corev1.Pod) {
 	t.Helper()
 	installCRDs(t)
 	api.Kubectl(t, "label", "--overwrite", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
-	kubectl := api.Command(t.Context()).Path
-	run := exec.CommandContext(t.Context(), root+"deploy/examples/run", "node-a")
-	run.Env = append(os.Environ(), "KUBECONFIG="+api.Kubeconfig, "PATH="+filepath.Dir(kubectl)+":"+os.Getenv("PATH"))
-	if out, err := run.CombinedOutput(); err != nil {
-		t.Fatalf("run: %v\n%s", err, out)
+	if _, err := api.Script(t.Context(), root+"deploy/examples/run", "node-a"); err != nil {
+		t.Fatal(err)
 	}
 	text := api.Kubectl(t, "get", "pod", "virt-launcher-example", "-o", "yaml")
 	if err := yaml.Unmarshal([]byte(text), &pod); err != nil {

@@ -51,7 +51,7 @@ func openImage(t *testing.T, name string) image {
 		Config            blob
 	}
 	parse(t, filepath.Join(dir, "index.json"), &index)
-	if len(index.Manifests) != 1 || index.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "docker.io/vmgrace/"+name+":dev" {
+	if len(index.Manifests) != 1 || index.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != "docker.io/vmgrace/"+name+":"+release(t) {
 		t.Fatalf("%s holds %+v", archive, index.Manifests)
 	}
 	parse(t, index.Manifests[0].path(dir), &manifest)

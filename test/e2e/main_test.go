@@ -19,6 +19,7 @@ const (
 	agents    = "vmgrace-system"
 	namespace = "vmgrace-e2e"
 	crd       = "crd/virtualmachineinstances.kubevirt.io"
+	crdsRun   = "../../deploy/crds/run"
 
 	soon = 30 * time.Second // for what has no promise, on a busy machine
 	ms   = time.Millisecond
@@ -59,7 +60,7 @@ func (s *suite) start(ctx context.Context) error {
 	}{
 		{"a cluster of two nodes", s.startCluster},
 		{"the two images on both nodes", s.importImages},
-		{"kubectl apply -k deploy/crds", s.applyCRDs},
+		{"deploy/crds/run apply", s.applyCRDs},
 		{"kubectl apply -k deploy/daemonset, and its pods ready", s.applyAgents},
 		{"a namespace for restricted pods", s.makeNamespace},
 	} {
@@ -108,10 +109,8 @@ func (s *suite) applyCRDs(ctx context.Context) error {
 	if s.there(ctx, crd) {
 		return nil
 	}
-	if err := s.kubectl(ctx, "apply", "-k", "../../deploy/crds"); err != nil {
-		return err
-	}
-	return s.kubectl(ctx, "wait", "--for=condition=Established", crd, "--timeout=30s")
+	_, err := s.Script(ctx, crdsRun, "apply")
+	return err
 }
 
 func (s *suite) applyAgents(ctx context.Context) error {
@@ -171,10 +170,12 @@ func (s *suite) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	errs := []error{s.kubectl(ctx, "delete", "namespace", namespace, "--ignore-not-found")}
-	for object, dir := range map[string]string{"namespace/" + agents: "../../deploy/daemonset", crd: "../../deploy/crds"} {
-		if !slices.Contains(s.found, object) {
-			errs = append(errs, s.kubectl(ctx, "delete", "-k", dir, "--ignore-not-found"))
-		}
+	if !slices.Contains(s.found, "namespace/"+agents) {
+		errs = append(errs, s.kubectl(ctx, "delete", "-k", "../../deploy/daemonset", "--ignore-not-found"))
+	}
+	if !slices.Contains(s.found, crd) {
+		_, err := s.Script(ctx, crdsRun, "delete")
+		errs = append(errs, err)
 	}
 	return errors.Join(append(errs, s.Close())...)
 }

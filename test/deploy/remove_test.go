@@ -1,0 +1,121 @@
+package deploy
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// As KubeVirt's operator makes it, as far as it matters here.
+const foreignCRD = `
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: virtualmachineinstances.kubevirt.io
+  labels: {app.kubernetes.io/managed-by: virt-operator, app.kubernetes.io/component: kubevirt, kubevirt.io: ""}
+spec:
+  group: kubevirt.io
+  scope: Namespaced
+  names: {plural: virtualmachineinstances, singular: virtualmachineinstance, kind: VirtualMachineInstance, listKind: VirtualMachineInstanceList, shortNames: [vmi, vmis]}
+  versions:
+    - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
+`
+
+const oneVMI = `
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: kept, namespace: default}
+spec: {terminationGracePeriodSeconds: 30}
+`
+
+// everything is what both manifests and objects are about: the CRDs and the VMIs
+// as they are stored, with their versions.
+func everything(t *testing.T, api *cluster.API) string {
+	t.Helper()
+	return api.Kubectl(t, "get", "crd", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.metadata.resourceVersion} {.metadata.deletionTimestamp}{"\n"}{end}`) +
+		api.Kubectl(t, "get", "vmi", "-A", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.resourceVersion} {.metadata.deletionTimestamp}{"\n"}{end}`)
+}
+
+func given(t *testing.T, api *cluster.API, crd string) {
+	t.Helper()
+	api.KubectlApply(t, crd)
+	api.Kubectl(t, "wait", "--for=condition=Established", "--timeout=30s", "crd/virtualmachineinstances.kubevirt.io")
+	api.KubectlApply(t, oneVMI)
+}
+
+func TestTheCRDsOfKubeVirtAreNeitherReplacedNorDeleted(t *testing.T) {
+	// An earlier vmgrace may have put its label on it before the operator took it back.
+	labelled := strings.Replace(foreignCRD, "labels: {", "labels: {app.kubernetes.io/part-of: vmgrace, ", 1)
+	unlabelled := strings.Replace(foreignCRD, "app.kubernetes.io/managed-by: virt-operator, ", "", 1)
+	api := cluster.NewAPI(t)
+	for _, crd := range []string{foreignCRD, labelled, unlabelled} {
+		given(t, api, crd)
+		before := everything(t, api)
+		for _, verb := range []string{"apply", "delete"} {
+			out, err := api.Script(t.Context(), root+"deploy/crds/run", verb)
+			if err == nil || !strings.Contains(out, "refused, nothing was changed: virtualmachineinstances.kubevirt.io is not vmgrace's") {
+				t.Errorf("run %s: %v, %s", verb, err, out)
+			}
+		}
+		if after := everything(t, api); after != before {
+			t.Errorf("changed:\n%s\nwas\n%s", after, before)
+		}
+	}
+}
+
+func TestOurCRDsGoOnlyWhenNoVMIIsLeft(t *testing.T) {
+	api := cluster.NewAPI(t)
+	run := func(verb string) (string, error) { return api.Script(t.Context(), root+"deploy/crds/run", verb) }
+	for range 2 { // again is an update
+		if out, err := run("apply"); err != nil {
+			t.Fatal(err, out)
+		}
+	}
+	api.KubectlApply(t, oneVMI)
+	before := everything(t, api)
+	if out, err := run("delete"); err == nil || !strings.Contains(out, "1 VMIs would be deleted") {
+		t.Errorf("run delete with a VMI: %v, %s", err, out)
+	}
+	if after := everything(t, api); after != before {
+		t.Errorf("changed:\n%s\nwas\n%s", after, before)
+	}
+	api.Kubectl(t, "delete", "vmi", "kept")
+	for range 2 {
+		if out, err := run("delete"); err != nil && !strings.Contains(out, "NotFound") {
+			t.Error(err, out)
+		}
+	}
+	if left := api.Kubectl(t, "get", "crd", "-o", "name"); left != "" {
+		t.Errorf("still there: %s", left)
+	}
+}
+
+func TestARunWithoutAnAnswerChangesNothing(t *testing.T) {
+	api := cluster.NewAPI(t)
+	nobody := api.As(t, "jane") // may ask nothing
+	for _, verb := range []string{"apply", "delete"} {
+		if out, err := nobody.Script(t.Context(), root+"deploy/crds/run", verb); err == nil || strings.Count(out, "forbidden") != 1 {
+			t.Errorf("run %s went on: %v, %s", verb, err, out)
+		}
+	}
+}
+
+func TestTakingVMGraceAwayTakesNoVMAlong(t *testing.T) {
+	api := cluster.NewAPI(t)
+	given(t, api, foreignCRD)
+	before := everything(t, api)
+	api.Kubectl(t, "apply", "-k", root+"deploy")
+	// It would go with the namespace. The API server hears of the quota in a moment.
+	inAgents := strings.Replace(oneVMI, "namespace: default", "namespace: vmgrace-system", 1)
+	node.Eventually(t, 20*time.Second, func() bool {
+		_, err := api.TryKubectl(t.Context(), inAgents, "create", "--dry-run=server", "-f", "-")
+		return err != nil && strings.Contains(err.Error(), "quota")
+	}, "a VMI in the agents' namespace is refused")
+	api.Kubectl(t, "delete", "--wait=false", "-k", root+"deploy")
+	if after := everything(t, api); after != before {
+		t.Errorf("changed:\n%s\nwas\n%s", after, before)
+	}
+}
