@@ -33,6 +33,14 @@ bin/node-agent:
 bin/launcher-shim:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/launcher-shim
 
+# Both with the race detector, for tests: a race that is found fails the test.
+.PHONY: race
+race: bin/race/node-agent bin/race/launcher-shim
+
+.PHONY: bin/race/node-agent bin/race/launcher-shim
+bin/race/node-agent bin/race/launcher-shim:
+	CGO_ENABLED=1 go build -race -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $@ ./cmd/$(@F)
+
 .PHONY: deps
 deps: ## install the packages that the tests and the demo need
 	hack/deps.sh
@@ -45,12 +53,31 @@ k8s: deps ## build the Kubernetes of the tests: 5 minutes, once
 images: ## build both images, without Docker: 2 minutes, then 15 s
 	@VERSION=$(if $(filter-out file,$(origin VERSION)),$(VERSION)) hack/images.sh
 
-# -p 1: the packages with real guests share two cores and promise times.
+# Tests that need root, libvirt, an API server or a package of make deps have
+# the build constraint !unit. As root they run without root's rights here.
+.PHONY: unit
+unit: ## what needs no root, no libvirt, no cluster: 30 s
+	go vet -tags $(TAGS),unit ./cmd/... ./internal/... ./pkg/...
+	go test -tags $(TAGS),unit $(if $(SUDO),,-exec "setpriv --bounding-set=-all --inh-caps=-all") ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules
+
+# The packages whose tests ask a real API server, found by what they import.
+KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|faults)" && /test\/cluster/ {print $$1}')
+# Real guests, one package after the other: they share two cores.
+GUESTS := ./pkg/hypervisor/libvirt ./test/node ./test/demo ./test/acceptance
+GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=1 $(if $(SUDO),-exec "$(SUDO)")
+
 .PHONY: test
-test: deps build k8s images ## all tests, real guests included
+test: deps race ## unit tests as root, and real guests under a real libvirtd: 9 minutes
+	@echo '===== 1 of 3: go vet, 1 minute ====='
 	go vet -tags $(TAGS) ./...
-	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -race -tags $(TAGS) -count=1 -p 1 -timeout 20m $(if $(SUDO),-exec "$(SUDO)") $$(go list ./... | grep -v -e /test/faults -e /test/e2e)
-	hack/fuzz.sh 20000x
+	@echo '===== 2 of 3: packages by themselves, with the race detector, 2 minutes ====='
+	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
+	@echo '===== 3 of 3: both binaries with real guests, 6 minutes ====='
+	$(GOTEST) -v -p 1 -timeout 15m $(GUESTS)
+
+.PHONY: test-kubernetes
+test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 6 minutes
+	$(GOTEST) -p 1 -timeout 20m $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
@@ -60,8 +87,16 @@ e2e: deps k8s images ## all of it in a cluster of two nodes: 8 minutes
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 .PHONY: test-faults
-test-faults: deps build k8s ## crashes, faults, a soak: 12 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
-	VMGRACE_BIN_DIR=$(CURDIR)/bin go test -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
+test-faults: deps build race k8s ## crashes, faults, a soak: 14 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+	VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
+
+.PHONY: fuzz
+fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)
+	hack/fuzz.sh 20000x
+
+.PHONY: test-all
+test-all: ## all of these, and which failed: 40 minutes
+	.ci/run unit test test-kubernetes test-faults e2e fuzz
 
 .PHONY: lint
 lint: ## golangci-lint of every module, and the alerts by Prometheus's own library

@@ -108,7 +108,9 @@ func TestTakingVMGraceAwayTakesNoVMAlong(t *testing.T) {
 	given(t, api, foreignCRD)
 	before := everything(t, api)
 	api.Kubectl(t, "apply", "-k", root+"deploy")
-	// It would go with the namespace. The API server hears of the quota in a moment.
+	// It would go with the namespace. What kube-controller-manager does with a quota:
+	api.Kubectl(t, "patch", "quota", "no-vms", "-n", "vmgrace-system", "--subresource=status", "--type=merge", "-p",
+		`{"status":{"hard":{"count/virtualmachineinstances.kubevirt.io":"0"},"used":{"count/virtualmachineinstances.kubevirt.io":"0"}}}`)
 	inAgents := strings.Replace(oneVMI, "namespace: default", "namespace: vmgrace-system", 1)
 	node.Eventually(t, 20*time.Second, func() bool {
 		_, err := api.TryKubectl(t.Context(), inAgents, "create", "--dry-run=server", "-f", "-")

@@ -47,11 +47,14 @@ func TestShimsThatAreSignalledWhileTheAgentIsAwayForMinutesLoseNothing(t *testin
 
 	back := time.Now()
 	a.Start(t)
+	ready := time.Now()
 	for _, v := range []*node.VM{known, young, blind} {
 		// The start of the agent, and one grace period from there.
 		deadline := v.WaitBegun(t)
+		if at := node.WallTime(t, deadline); at.Before(back.Add(10*time.Second)) || at.After(ready.Add(10*time.Second)) {
+			t.Errorf("%s: the deadline is %v after the start of the agent, which was ready after %v", v.Domain, at.Sub(back), ready.Sub(back))
+		}
 		onTime(t, v, deadline)
-		v.WaitTerminated(t, back.Add(10*time.Second), 2*time.Second)
 		v.WaitStopped(t, "LauncherSignal", "Forced")
 		v.WaitExit(t, 0)
 	}

@@ -175,9 +175,9 @@ func TestCallsThatAreNeverAnsweredCostNoDeadlineAndHideNoNewVM(t *testing.T) {
 		young := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
 		young.WaitTerminated(t, young.SignalShim(t).Add(3*time.Second), late)
 		young.WaitStopped(t, "LauncherSignal", "Forced")
-		lateness := node.Lateness(t)
+		begin := time.Now()
 		code, took := a.Term(t)
-		if machine := lateness(); code != 0 || took > time.Second+machine {
+		if machine := n.Late(begin, time.Now()); code != 0 || took > time.Second+machine {
 			t.Errorf("SIGTERM while all calls hang: exit status %d after %v; the machine is %v late", code, took, machine)
 		}
 		a.Start(t)
@@ -194,7 +194,7 @@ func TestAStateChangeLockThatIsHeldDelaysNeitherADeadlineNorANeighbour(t *testin
 	n := node.New(t)
 	a := n.Agent(t, "--destroy-timeout=2s").Start(t)
 	locked := a.Guarded(t, node.Spec{}, "--grace-period=600")
-	doomed := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
+	doomed := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=20")
 	neighbour := a.Guarded(t, node.Spec{}, "--grace-period=60")
 	control := a.Guarded(t, node.Spec{}, "--grace-period=60")
 	fromControl := control.SignalShim(t)
@@ -220,13 +220,11 @@ func TestAStateChangeLockThatIsHeldDelaysNeitherADeadlineNorANeighbour(t *testin
 	fromNeighbour := neighbour.SignalShim(t)
 	took := neighbour.WaitGone(t, soon).Sub(fromNeighbour)
 	t.Logf("the neighbour took %v, another one before the lock was held %v", took, usual)
-	if took > usual+late {
-		t.Error("the neighbour had to wait")
+	if doomed.Gone() {
+		t.Error("the neighbour had to wait until the lock was free")
 	}
 	// A stopped QEMU dies by the SIGKILL after --destroy-timeout.
-	if late := doomed.WaitGone(t, soon).Sub(from.Add(7 * time.Second)); late < 0 || late > time.Second {
-		t.Errorf("died %v after deadline + destroy-timeout", late)
-	}
+	doomed.WaitKilled(t, from.Add(22*time.Second), late)
 	doomed.WaitStopped(t, "LauncherSignal", "Forced")
 	a.WaitSaid(t, "state change lock", 1)
 	if locked.Gone() {

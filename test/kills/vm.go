@@ -55,10 +55,11 @@ func (v *vm) check(s *storm) {
 		s.violation("%s had several deadlines: on disk %v, in status.json %v", v.Domain, v.deadlines, v.told)
 	case sent.At.Before(deadline), sent.At.Before(v.triggered.Add(v.grace)):
 		s.violation("%s: SIGTERM at %v, deadline %v, signalled at %v with %v", v.Domain, sent.At, deadline, v.triggered, v.grace)
+	case status.Outcome != "Forced" || status.Cause != "LauncherSignal":
+		s.violation("%s: status.json says %+v; QEMU says %+v", v.Domain, status, sent)
 	}
-	if status.Outcome != "Forced" {
-		s.Unattributed++
-		s.t.Logf("%s: %+v; QEMU says %+v", v.Domain, status, sent)
+	if by := s.by(deadline); err == nil && !by.IsZero() && sent.At.After(by) {
+		s.violation("%s: SIGTERM %v after the deadline, %v later than the agent that lived long enough had to send it", v.Domain, sent.At.Sub(deadline), sent.At.Sub(by))
 	}
 	if err := os.RemoveAll(v.Launcher.Dir); err != nil { // as kubelet does
 		s.t.Fatalf("%v", err)

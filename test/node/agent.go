@@ -85,6 +85,7 @@ func (n *Node) agent(t T) *Agent {
 		if t.Failed() {
 			t.Logf("node-agent said:\n%s", a.Log())
 		}
+		a.Process.wantNoRace(t)
 	})
 	return a
 }
@@ -93,7 +94,7 @@ func (n *Node) agent(t T) *Agent {
 func (a *Agent) Launch(t T) *Agent {
 	t.Helper()
 	cmd := a.node.Command(a.Path, a.args...)
-	cmd.Env = append(cmd.Env, a.Env...)
+	cmd.Env = append(append(cmd.Env, goRace), a.Env...)
 	p, err := StartProcess(cmd, a.log)
 	if err != nil {
 		t.Fatalf("%v", err)

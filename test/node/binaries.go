@@ -32,12 +32,37 @@ func GuestImage(t T) (kernel, initrd string) {
 }
 
 // Binary returns the path of one of the project's two binaries. They are taken
-// from VMGRACE_BIN_DIR (make test has just built them) or built.
+// from VMGRACE_BIN_DIR (make test has just built them) or built, with the race
+// detector.
 func Binary(t T, name string) string {
 	t.Helper()
 	if dir := os.Getenv("VMGRACE_BIN_DIR"); dir != "" {
 		return filepath.Join(dir, name)
 	}
+	return build(t, "bin/race/"+name)
+}
+
+// Shipped is Binary without the race detector, for what is measured: memory,
+// and how quick it is beside somebody who takes all of a core.
+func Shipped(t T, name string) string {
+	t.Helper()
+	return build(t, "bin/"+name)
+}
+
+// goRace has a binary that finds a race end at once, with status 66.
+const goRace = "GORACE=halt_on_error=1"
+
+// wantNoRace fails the test where the race detector has found something.
+func (p *Process) wantNoRace(t T) {
+	t.Helper()
+	if log := p.Log(); strings.Contains(log, "WARNING: DATA RACE") {
+		t.Fatalf("a data race:\n%s", log)
+	}
+}
+
+// build has make build a file, which it returns the path of.
+func build(t T, file string) string {
+	t.Helper()
 	root := moduleRoot(t)
 	dir := filepath.Join(root, "bin")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -52,10 +77,10 @@ func Binary(t T, name string) string {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatalf("lock %s: %v", dir, err)
 	}
-	if out, err := exec.CommandContext(t.Context(), "make", "-s", "-C", root, "bin/"+name).CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", name, err, out)
+	if out, err := exec.CommandContext(t.Context(), "make", "-s", "-C", root, file).CombinedOutput(); err != nil {
+		t.Fatalf("build %s: %v\n%s", file, err, out)
 	}
-	return filepath.Join(dir, name)
+	return filepath.Join(root, file)
 }
 
 // moduleRoot finds go.mod above the working directory, which in a test is its package's.

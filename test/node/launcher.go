@@ -118,6 +118,7 @@ func (l *Launcher) shim(t T, wrapper, args []string) *Process {
 	argv := append(wrapper, Binary(t, "launcher-shim"),
 		"--namespace", l.Namespace, "--name", l.Name, "--uid", l.UID, "--launcher-dir", l.Dir)
 	cmd := l.node.Command(argv[0], append(argv[1:], args...)...)
+	cmd.Env = append(cmd.Env, goRace)
 	if wrapper != nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	}
@@ -135,6 +136,7 @@ func (l *Launcher) shim(t T, wrapper, args []string) *Process {
 		if t.Failed() {
 			t.Logf("launcher-shim of %s said:\n%s", l.Name, p.Log())
 		}
+		p.wantNoRace(t)
 	})
 	return p
 }

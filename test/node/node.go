@@ -22,6 +22,7 @@ type Node struct {
 	// Dir is this node's directory, a short path: unix sockets are below it.
 	Dir string
 
+	late     *Lateness
 	keeper   *Process // holds the namespace
 	hold     *os.File // closed: the keeper kills everything in the namespace
 	libvirtd *Process
@@ -102,7 +103,7 @@ func Start(ctx context.Context) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node directory: %w", err)
 	}
-	n := &Node{Dir: dir}
+	n := &Node{Dir: dir, late: StartLateness()}
 	if err := n.start(ctx); err != nil {
 		n.Close()
 		return nil, err
@@ -160,7 +161,12 @@ func (n *Node) Close() {
 		n.libvirtd.Exited(patience) // killed by the keeper; reaped here
 	}
 	_ = os.RemoveAll(n.Dir)
+	n.late.Close()
 }
+
+// Late is how late a plain thread was woken on this machine, at worst, between
+// two times.
+func (n *Node) Late(from, to time.Time) time.Duration { return n.late.Worst(from, to) }
 
 // Command prepares a command that runs inside the node. The program is started
 // by an exec in place: the process id is the command's own.

@@ -50,7 +50,7 @@ func TestAnAgentKilledAtAnyStepOfADeletionKeepsTheOneGracePeriodAndTellsOfItOnce
 func prepareDeleted(t *testing.T, n *node.Node, api *cluster.API, p path, binary, point string) *crash {
 	t.Helper()
 	host := node.Spec{}.Complete().Name // unique
-	c := newCrash(t, p, n.ClusterAgent(t, api.Kubeconfig, host, "--shutdown-retry-interval=1s"), binary, point)
+	c := newCrash(t, n, p, n.ClusterAgent(t, api.Kubeconfig, host, "--shutdown-retry-interval=1s"), binary, point)
 	c.name = host
 	c.arm(c.armed())
 	api.KubectlApply(t, fmt.Sprintf(`

@@ -14,9 +14,9 @@ const crashGrace = 3 * time.Second
 // destroyTimeout is what a frozen QEMU gets.
 const destroyTimeout = time.Second
 
-// crowdLate is how late a SIGTERM may be: no core is free while a whole round
-// of guests and agents runs.
-const crowdLate = time.Second
+// late is how late a SIGTERM may be. What the machine is late comes on top, see
+// node.Lateness: no core is free while a whole round of guests and agents runs.
+const late = 50 * ms
 
 // path is one way from cause to cleanup, with the points that the agent passes
 // on it.

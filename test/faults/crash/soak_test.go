@@ -53,8 +53,10 @@ func TestSoakWithRandomCausesAndFaultsStaysFlat(t *testing.T) {
 	took := soakFor(t)
 	n := node.New(t)
 	args := []string{"--shutdown-retry-interval=1s", "--destroy-timeout=1s"}
-	s := &soak{T: t, node: n, calm: n.Agent(t, args...).Start(t), shot: n.Agent(t, args...).Start(t),
+	s := &soak{T: t, node: n, calm: n.Agent(t, args...), shot: n.Agent(t, args...).Start(t),
 		life: min(took/3, time.Minute), ended: map[string]int{}}
+	s.calm.Path = node.Shipped(t, "node-agent") // its memory is compared
+	s.calm.Start(t)
 	stranger := n.Boot(t, node.Spec{Namespace: "vmgrace-stranger", Firmware: true})
 	resting := s.calm.VM(t, n.Boot(t, node.Spec{Namespace: "vmgrace-soak", Firmware: true}), "--grace-period=1")
 	waitGuarded(t, resting)

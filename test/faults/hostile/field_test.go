@@ -42,7 +42,9 @@ const precious = "precious"
 func newField(t *testing.T) *field {
 	t.Helper()
 	n := node.New(t)
-	f := &field{n: n, a: n.Agent(t).Start(t), outside: t.TempDir()}
+	f := &field{n: n, a: n.Agent(t), outside: t.TempDir()}
+	f.a.Path = node.Shipped(t, "node-agent") // its memory is measured
+	f.a.Start(t)
 	f.attacker = f.a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3600")
 	f.bystander = f.a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3600")
 	f.neighbour = neighbour(t, f.a)
@@ -98,19 +100,16 @@ func (f *field) endures(t *testing.T) {
 	t.Helper()
 	const tries = 8
 	logged, cpu, begin := len(f.a.Log()), cpuTime(t, f.a), time.Now()
-	best, worst, memory := time.Hour, time.Duration(0), 0
+	worst, memory := time.Duration(0), 0
 	for range tries {
 		took := f.reacts(t)
-		best, worst = min(best, took), max(worst, took)
+		worst = max(worst, took)
 		memory = max(memory, f.a.Resident(t))
 		node.WaitUntil(t, time.Now().Add(300*ms)) // a neighbour that is no attacker itself
 	}
 	busy := float64(cpuTime(t, f.a)-cpu) / float64(time.Since(begin))
 	grown := len(f.a.Log()) - logged
-	t.Logf("reaction %v to %v, VmRSS up to %d MiB, CPU %.0f %%, %d bytes of log", best, worst, memory>>20, 100*busy, grown)
-	if best > reaction {
-		t.Errorf("a neighbour's trigger was acted upon after %v at best, want %v", best, reaction)
-	}
+	t.Logf("reaction up to %v, VmRSS up to %d MiB, CPU %.0f %%, %d bytes of log", worst, memory>>20, 100*busy, grown)
 	if memory > maxMemory {
 		t.Errorf("the agent has %d MiB", memory>>20)
 	}
@@ -121,46 +120,18 @@ func (f *field) endures(t *testing.T) {
 }
 
 // reacts writes the neighbour's trigger and returns how long it took the agent
-// to act. It may take the promised time, and what it waited for a core: all its
-// threads together, which on a busy machine is more than this one trigger did.
+// to act: at most the promised time and, where no core is free, twice what a plain
+// thread is late: the agent reads the event, then the one who acts is woken.
 func (f *field) reacts(t *testing.T) time.Duration {
 	t.Helper()
 	node.WaitUntil(t, time.Now().Add(50*ms)) // see answered
-	lateness, before := node.Lateness(t), runDelay(t, f.a)
+	begin := time.Now()
 	f.neighbour.Write(t, "shutdown", "")
 	took := gone(t, f.neighbour.Path("shutdown"), soon)
-	waited, machine := runDelay(t, f.a)-before, lateness()
-	if took > reaction+waited+machine {
-		t.Errorf("a neighbour's trigger was acted upon after %v, want %v; the agent waited %v for a core, the test up to %v", took, reaction, waited, machine)
+	if machine := f.n.Late(begin, time.Now()); took > reaction+2*machine {
+		t.Errorf("a neighbour's trigger was acted upon after %v, want %v and twice the %v that the machine is late", took, reaction, machine)
 	}
 	return took
-}
-
-// runDelay is how long the threads of a process have waited for a core, all
-// together: the second field of /proc/pid/task/tid/schedstat
-// (Documentation/scheduler/sched-stats of Linux).
-func runDelay(t *testing.T, p *node.Agent) (total time.Duration) {
-	t.Helper()
-	threads, err := filepath.Glob("/proc/" + strconv.Itoa(p.PID()) + "/task/*/schedstat")
-	if err != nil || len(threads) == 0 {
-		t.Fatalf("schedstat of the agent: %v, %v", threads, err)
-	}
-	for _, path := range threads {
-		text, err := os.ReadFile(path)
-		if os.IsNotExist(err) {
-			continue // a thread that has just ended
-		}
-		fields := strings.Fields(string(text))
-		if err != nil || len(fields) != 3 {
-			t.Fatalf("%s: %q, %v", path, text, err)
-		}
-		ns, err := strconv.ParseInt(fields[1], 10, 64)
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		total += time.Duration(ns)
-	}
-	return total
 }
 
 // untouched checks that nothing happened to anybody else.

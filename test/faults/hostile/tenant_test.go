@@ -164,11 +164,10 @@ func TestARenameStormHurtsNobodyElse(t *testing.T) {
 		v := f.a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=0")
 		stop := storm(t, l, "shutdown", "")
 		defer stop()
-		lateness := node.Lateness(t)
 		from := v.SignalShim(t)
 		v.WaitGone(t, soon)
-		machine := lateness()
 		s, ok := v.Terminated()
+		machine := 2 * f.n.Late(from, s.At)
 		if took := s.At.Sub(from); !ok || took > reaction+50*ms+machine {
 			t.Errorf("destroyed after %v (%v); the machine is %v late", took, ok, machine)
 		}

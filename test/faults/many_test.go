@@ -1,0 +1,96 @@
+package faults
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestThirtyDeafGuestsWithOneDeadline(t *testing.T) {
+	const guests = 30
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	stranger := n.Boot(t, node.Spec{Namespace: "vmgrace-stranger", Firmware: true}) // no launcher directory
+	vms := make([]*node.VM, guests)
+	for i := range vms {
+		vms[i] = a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
+	}
+	first := time.Now()
+	for _, v := range vms {
+		v.SignalShim(t)
+	}
+	var earliest, latest time.Time
+	for _, v := range vms {
+		deadline := node.WallTime(t, v.WaitBegun(t))
+		v.WaitGone(t, soon)
+		s, ok := v.Terminated()
+		if !ok {
+			t.Fatalf("%s: no signal in QEMU's log", v.Domain)
+		}
+		// The deadline in status.json is cut to milliseconds.
+		machine := n.Late(deadline, s.At)
+		if took := s.At.Sub(deadline); took < 0 || took > late+2*machine {
+			t.Errorf("%s: SIGTERM %v after its deadline; the machine is %v late", v.Domain, took, machine)
+		}
+		if earliest.IsZero() || s.At.Before(earliest) {
+			earliest = s.At
+		}
+		if s.At.After(latest) {
+			latest = s.At
+		}
+	}
+	if earliest.Before(first.Add(4 * time.Second)) {
+		t.Errorf("a SIGTERM came %v early", first.Add(4*time.Second).Sub(earliest))
+	}
+	t.Logf("SIGTERMs from %v to %v after the first trigger", earliest.Sub(first), latest.Sub(first))
+	for _, v := range vms {
+		v.WaitStopped(t, "LauncherSignal", "Forced")
+	}
+	if stranger.Gone() {
+		t.Error("a domain that is not ours was touched")
+	}
+	if _, ok := a.StatusOf(t, stranger); ok {
+		t.Error("a domain that is not ours was recorded")
+	}
+	for _, phase := range []string{"Running", "ShuttingDown", "Destroying"} {
+		if counted := a.Metrics(t)[fmt.Sprintf("vmgrace_vms{phase=%q}", phase)]; counted != 0 {
+			t.Errorf("a domain that is not ours is counted: %v %s", counted, phase)
+		}
+	}
+}
+
+func TestVMsThatComeAndGoLeaveNothingInTheAgent(t *testing.T) {
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	round := func() {
+		vms := make([]*node.VM, 5)
+		for i := range vms {
+			vms[i] = a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=0")
+		}
+		for _, v := range vms {
+			v.SignalShim(t)
+		}
+		for _, v := range vms {
+			v.WaitStopped(t, "LauncherSignal", "Forced")
+			v.WaitExit(t, 0)
+		}
+	}
+	round() // connections that are kept are open now
+	const more = 20
+	first, now := a.Metrics(t), map[string]float64{}
+	for range more / 5 {
+		round()
+	}
+	defer func() {
+		t.Logf("goroutines %v, then %v; fds %v, then %v", first["go_goroutines"], now["go_goroutines"], first["process_open_fds"], now["process_open_fds"])
+	}()
+	// Launcher directories stay, and with them a keeper each (one goroutine).
+	// Connections to libvirt that nobody uses are closed after a while, so
+	// there may be fewer descriptors than at first.
+	node.Eventually(t, 2*time.Minute, func() bool {
+		now = a.Metrics(t)
+		return now["go_goroutines"] <= first["go_goroutines"]+more+5 && now["process_open_fds"] <= first["process_open_fds"]
+	}, "the agent holds more than the %v goroutines and %v fds of the beginning", first["go_goroutines"], first["process_open_fds"])
+}
