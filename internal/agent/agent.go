@@ -34,6 +34,7 @@ type Agent struct {
 
 // New returns an agent that knows the records already, and does nothing yet.
 func New(cfg Config, log *slog.Logger) *Agent {
+	cfg.Policy.DefaultPeriod = cfg.DefaultPeriod
 	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, strange: map[string]bool{}, relist: make(chan struct{}, 1)}
 }
 
@@ -63,10 +64,10 @@ func (a *Agent) Run(ctx context.Context, records []grace.Record) error {
 			}
 		}
 		last = a.cfg.Clock.Now()
-		if a.list(ctx) {
-			timer.Reset(relist)
-		} else {
-			timer.Reset(relistCalm)
+		timer.Reset(relist)
+		if err := a.list(ctx); err != nil {
+			a.log.Debug("domains are compared later", "err", err)
+			timer.Reset(relistFailed)
 		}
 	}
 }
@@ -169,11 +170,11 @@ func (a *Agent) keep(domain string, r grace.Record) *keeper {
 // startAll arms every deadline before anything else is done: to look at many
 // VMs takes its time. The caller holds the lock.
 func (a *Agent) startAll() {
-	all := slices.SortedFunc(maps.Values(a.keepers), func(x, y *keeper) int { return cmp.Compare(x.due(), y.due()) })
+	all := slices.SortedFunc(maps.Values(a.keepers), func(x, y *keeper) int { return cmp.Compare(x.vm.Due(), y.vm.Due()) })
 	under := 0
 	for _, k := range all {
 		k.restore()
-		if k.due() != grace.Never {
+		if k.vm.Due() != grace.Never {
 			under++
 		}
 	}

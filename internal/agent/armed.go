@@ -1,55 +1,34 @@
 package agent
 
 import (
+	"errors"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/internal/deadline"
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/process"
 )
-
-// due is the deadline that the record has, Never if it has none.
-func (k *keeper) due() grace.Mono {
-	if !k.rec.ShuttingDown() || k.rec.BootID != k.cfg.Policy.BootID {
-		return grace.Never
-	}
-	return k.rec.Shutdown.Deadline
-}
 
 // restore opens the process of a record that was read, and arms its deadline.
 func (k *keeper) restore() {
-	if k.obs.Recorded && k.rec.BootID == k.cfg.Policy.BootID {
-		k.watchQEMU()
+	if r := k.vm.Record(); k.vm.Recorded() && r.BootID == k.cfg.Policy.BootID && r.Instance.PID != 0 && k.qemu == nil {
+		k.watchQEMU(grace.Decision{Do: grace.Watch})
 	}
-}
-
-// recovered takes over a record that could not be read at the start, unless
-// what is known by now is newer, or its deadline earlier.
-func (k *keeper) recovered(r grace.Record) {
-	r.Instance = r.Instance.Certain()
-	newer := k.obs.Recorded && r.Instance != k.rec.Instance
-	earlier := k.rec.ShuttingDown() && (!r.ShuttingDown() || k.rec.Shutdown.Deadline <= r.Shutdown.Deadline)
-	if newer || earlier || k.finishing {
-		return
-	}
-	k.log.Info("the record could be read after all", "gracePeriod", r.Period.Length, "cause", r.Shutdown.Cause)
-	k.rec, k.obs.Recorded, k.obs.Period = r, true, r.Period
-	k.change(nil)
-	k.restore()
 	k.arm()
 }
 
 // arm has SIGTERM sent at the record's deadline, whatever this keeper waits
 // for then. It is called whenever deadline or process may have changed.
 func (k *keeper) arm() {
-	due := k.due()
+	at := k.vm.ArmAt()
 	switch {
-	case due == grace.Never || k.cfg.Policy.DryRun || k.rec.Shutdown.DryRun || k.qemu == nil || k.obs.Term.Tries > 0:
+	case at == grace.Never || k.qemu == nil:
 	case k.armed != nil:
-		k.armed.Move(due)
+		k.armed.Move(at)
 	default:
-		armed, err := k.qemu.Arm(due)
+		armed, err := k.qemu.Arm(at)
 		if err != nil {
 			k.log.Error("cannot arm the deadline; the signal is sent from the agent's own loop", "err", err)
 			return
@@ -76,22 +55,64 @@ func (k *keeper) sent() <-chan deadline.Sent {
 }
 
 // terminate is due at the deadline. An armed signal is on its way already.
-func (k *keeper) terminate(now grace.Mono) {
+func (k *keeper) terminate(d grace.Decision, now grace.Mono) {
 	if k.armed != nil {
-		k.began(&k.obs.Term)
+		k.vm.Started(d, now)
 		return
 	}
-	k.signal(&k.obs.Term, unix.SIGTERM, now)
+	k.signal(d, unix.SIGTERM, now)
 }
 
 // terminated takes over what the deadline's thread has done.
 func (k *keeper) terminated(s deadline.Sent) {
 	k.armed = nil
-	if !k.obs.Term.Running {
-		k.began(&k.obs.Term)
+	k.signalled(grace.Decision{Do: grace.Terminate}, unix.SIGTERM, s.At, s.Err)
+}
+
+var errNotWatched = errors.New("the process is not watched")
+
+// signal signals QEMU from the keeper: SIGKILL, and SIGTERM where none could
+// be armed.
+func (k *keeper) signal(d grace.Decision, s unix.Signal, now grace.Mono) {
+	if k.qemu == nil {
+		k.watchQEMU(grace.Decision{Do: grace.Watch})
 	}
-	k.obs.Term.Last = s.At
-	k.signalled(&k.obs.Term, unix.SIGTERM, s.At, s.Err)
+	err := errNotWatched
+	if k.vm.Gone() {
+		return
+	}
+	if k.qemu != nil {
+		err = k.qemu.Signal(s)
+	}
+	k.signalled(d, s, now, err)
+}
+
+// signalled accounts for a signal that was sent at a time, or could not be.
+func (k *keeper) signalled(d grace.Decision, s unix.Signal, at grace.Mono, err error) {
+	due, pid := k.vm.Record().Shutdown.Deadline, k.vm.Record().Instance.PID
+	first := k.vm.Signalled(d, at, err != nil)
+	switch {
+	case errors.Is(err, process.ErrGone):
+		k.instanceGone()
+		return
+	case err != nil:
+		k.log.Error("cannot signal QEMU", "signal", unix.SignalName(s), "pid", pid, "err", err)
+		return
+	}
+	k.destroyed("signal", first, at.Sub(due))
+	log := k.log.With("signal", unix.SignalName(s), "pid", pid, "afterDeadline", at.Sub(due))
+	if first {
+		log.Info("the guest is destroyed")
+	} else {
+		log.Info("the guest is still there; signalled again")
+	}
+}
+
+func (k *keeper) destroyed(via string, first bool, after time.Duration) {
+	k.cfg.Meter.Destroyed(via)
+	if first {
+		k.cfg.Meter.Overshot(after)
+	}
 }
 
 func (k *keeper) sleep(until, now grace.Mono) {

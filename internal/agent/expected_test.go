@@ -94,7 +94,7 @@ func TestADomainWhoseStartNobodyHeardIsOnTheNextList(t *testing.T) {
 		r.after(minute)
 		r.deaf.Store(true)
 		r.hv.Start(fake.Guest{Name: domain})
-		r.after(relistCalm)
+		r.after(relist)
 		if rec, ok := r.record(); !ok || rec.UID != uid {
 			t.Errorf("record %v %+v", ok, rec)
 		}

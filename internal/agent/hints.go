@@ -30,7 +30,6 @@ func (h *hints) empty() bool {
 type mailbox struct {
 	mu    sync.Mutex
 	hints hints
-	known *hypervisor.Domain // what a list need not tell; see knows
 	ready chan struct{}
 }
 
@@ -47,28 +46,6 @@ func (m *mailbox) put(now grace.Mono, change func(*hints)) {
 	case m.ready <- struct{}{}:
 	default:
 	}
-}
-
-// list puts what a list says of the domain, unless that is known. It returns
-// whether it did.
-func (m *mailbox) list(now grace.Mono, d *hypervisor.Domain) bool {
-	m.mu.Lock()
-	known := m.known != nil && *m.known == *d && m.hints.empty()
-	m.mu.Unlock()
-	if known {
-		return false
-	}
-	seen := *d // not the whole list for as long as it is known
-	m.put(now, func(h *hints) { h.seen = &seen })
-	return true
-}
-
-// knows is called by a keeper that would do nothing if a list said d again; nil
-// is what it has to be told whatever a list says.
-func (m *mailbox) knows(d *hypervisor.Domain) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.known = d
 }
 
 func (m *mailbox) take() hints {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"time"
 
@@ -20,39 +21,35 @@ func (a *Agent) listSoon() {
 	}
 }
 
-// list asks the hypervisor for everything, because events get lost. It returns
-// whether there was anything new, or nothing could be learned.
-func (a *Agent) list(ctx context.Context) (news bool) {
+// list asks the hypervisor for everything, because events get lost.
+func (a *Agent) list(ctx context.Context) error {
 	a.mu.Lock()
 	asked := maps.Clone(a.keepers)
 	a.mu.Unlock()
-	ctx, cancel := bounded(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	domains, err := a.cfg.Hypervisor.List(ctx, func(name string) bool { return asked[name] != nil || a.expected(name) })
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.listed = true
 	if err != nil {
-		a.log.Debug("cannot list domains", "err", err)
-		return true
+		return fmt.Errorf("list domains: %w", err)
 	}
 	now := a.cfg.Clock.Now()
-	for i := range domains {
-		name := domains[i].Name
-		switch k := a.keepers[name]; {
-		case k == nil && a.expected(name):
-			a.keeper(name) // and its own first look
-			news = true
-		case k != nil && k == asked[name]:
-			news = k.box.list(now, &domains[i]) || news
+	for _, d := range domains {
+		switch k := a.keepers[d.Name]; {
+		case k == nil && a.expected(d.Name):
+			a.keeper(d.Name) // and its own first look
+		case k != nil && k == asked[d.Name]:
+			k.box.put(now, func(h *hints) { h.seen = &d })
 		}
-		delete(asked, name)
+		delete(asked, d.Name)
 	}
 	for name, k := range asked {
 		// A list that leaves a domain out is no proof: its keeper asks for it.
 		if k == a.keepers[name] {
-			news = k.box.list(now, &hypervisor.Domain{}) || news
+			k.box.put(now, func(h *hints) { h.seen = &hypervisor.Domain{} })
 		}
 	}
-	return news
+	return nil
 }

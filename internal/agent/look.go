@@ -1,70 +1,72 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"time"
+	"fmt"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/process"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// Looks that no event asks for: after an error, and while a shim lives that
-// cannot be watched.
-const (
-	lookAfterError = time.Second
-	lookUnwatched  = 500 * time.Millisecond
-)
+// lookAtDomain asks the hypervisor.
+func (k *keeper) lookAtDomain(d grace.Decision) {
+	var seen hypervisor.Domain
+	k.call(d, within(lookTimeout, func(ctx context.Context) (err error) {
+		seen, err = k.cfg.Hypervisor.Get(ctx, k.domain)
+		return err
+	}), func(err error, _ int) {
+		switch {
+		case err == nil:
+			k.domainSeen(seen)
+		case errors.Is(err, hypervisor.ErrNotFound):
+			k.vm.DomainAbsent(k.now())
+		default:
+			k.log.Debug("cannot look at the domain", "err", err)
+			k.vm.DomainUnreadable()
+		}
+	})
+}
 
-// A tenant can cause as many events as it likes. What is looked at more often
-// than any shim needs has to wait, and so costs no more than this.
-const (
-	lookBurst = 10
-	lookEvery = 100 * time.Millisecond
-)
+func (k *keeper) domainSeen(d hypervisor.Domain) {
+	k.vm.SeeDomain(grace.Domain{Instance: d.Instance, Power: d.Power, Agent: d.Agent, Grace: d.Grace}, k.now())
+	if !k.vm.Recorded() && (d.Persistent || d.Autostart) {
+		k.log.Warn("this domain is persistent or autostarted: libvirt may start it again after its shutdown; define it transient",
+			"persistent", d.Persistent, "autostart", d.Autostart)
+	}
+}
 
-// look reads the launcher directory, once at a time.
-func (k *keeper) look() {
-	if k.looking {
-		k.lookAgain = true
-		return
-	}
-	asked := k.now()
-	if due := k.lookPaid.Add(-(lookBurst - 1) * lookEvery); asked < due {
-		k.lookAt = min(k.lookAt, due)
-		return
-	}
-	k.lookPaid = max(k.lookPaid, asked).Add(lookEvery)
-	k.looking = true
+// lookAtDirectory reads the launcher directory.
+func (k *keeper) lookAtDirectory(d grace.Decision) {
 	known := 0
 	if k.shim != nil {
-		known = k.obs.Holder.PID
+		known = k.vm.Known().PID
 	}
-	dir := k.dir
-	k.worker(func(context.Context) func() {
-		view, err := dir.Look()
-		var shim Watched
+	dir, pod := k.dir, k.vm.Pod().UID
+	var view watch.View
+	var shim Watched
+	var seen grace.Mono
+	k.call(d, func(context.Context) (err error) {
+		view, err = dir.Look()
 		if err == nil && view.Lock == watch.LockHeld && view.Holder != 0 && view.Holder != known {
 			view, shim, err = k.openShim(dir, view)
 		}
 		// After the look: a trigger may have come while it was under way, and its
 		// grace period must not begin before it was there.
-		seen := k.now()
-		return func() {
-			k.looking = false
-			if dir != k.dir { // it is another launcher's by now
-				release(k, &shim)
-				k.lookAgain = true
-			} else {
-				k.looked(view, shim, err, seen)
-			}
-			if k.lookAgain {
-				k.lookAgain = false
-				k.look()
-			}
+		seen = k.now()
+		return err
+	}, func(err error, _ int) {
+		switch {
+		case dir != k.dir: // it is another launcher's by now
+			release(k, &shim)
+			k.vm.DirectoryChanged()
+		case err != nil:
+			k.log.Warn("cannot look at the launcher directory; what it said before stands", "err", err)
+			k.vm.DirectoryUnreadable(k.now())
+		default:
+			k.directorySeen(view, pod, shim, seen)
 		}
 	})
 }
@@ -89,35 +91,42 @@ func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Watched, e
 	return again, p, lookErr
 }
 
-// looked takes over what the launcher directory says.
-func (k *keeper) looked(view watch.View, shim Watched, err error, seen grace.Mono) {
-	k.obs.Looked = true
-	if err != nil {
-		k.log.Warn("cannot look at the launcher directory; what it said before stands", "err", err)
-		k.lookAt = k.now().Add(lookAfterError)
-		return
+func (k *keeper) directorySeen(view watch.View, pod string, shim Watched, seen grace.Mono) {
+	if shim != nil {
+		release(k, &k.shim)
+		k.shim = shim
 	}
-	k.checkClaim(&view)
-	k.reject(view)
-	if view.Dir != k.view.Dir {
-		k.told = signals.Status{} // that was said in another directory
+	if !view.Registered || view.Lock != watch.LockHeld {
+		release(k, &k.shim)
 	}
-	k.view = view
-	k.obs.Ours = view.Present
-	k.shimSeen(view, shim)
-	k.obs.UID = cmp.Or(k.obs.Pod.VMI, view.VM.UID)
-	k.triggerSeen(view, seen)
-	if k.cfg.Cluster != nil && k.obs.Shim != grace.ShimAlive {
-		k.podsSeen(k.cfg.Cluster.Pods(k.namespace, k.name)) // another pod may be the launcher now
+	d := directoryOf(view, pod)
+	if k.shim != nil {
+		d.Watched, d.Holder.Start = true, k.shim.StartTime()
 	}
-	k.resolve()
+	if !k.vm.SeeDirectory(d, seen, k.now()) {
+		uid, _ := k.vm.Owner()
+		view.Rejected = append(view.Rejected, watch.Rejection{
+			Reason: watch.ReasonVMClaim, Err: fmt.Errorf("vm.json claims the UID %.64q, the VMI has %s", view.VM.UID, uid),
+		})
+	}
+	k.reject(view.Rejected)
+}
+
+func directoryOf(view watch.View, pod string) grace.Directory {
+	return grace.Directory{
+		Present: view.Present, ID: [2]uint64{view.Dir.Device, view.Dir.Inode},
+		Registered: view.Registered, UID: view.VM.UID, Readable: view.VM.Version != 0, Grace: view.VM.Grace,
+		Lock:    grace.Lock(view.Lock),
+		Holder:  grace.Holder{PID: view.Holder, Device: view.Dir.Device, File: view.File, Pod: pod},
+		Trigger: view.Trigger, TriggerID: grace.TriggerID(view.TriggerID), TriggerUID: view.TriggerUID,
+	}
 }
 
 // reject counts each bad file once.
-func (k *keeper) reject(view watch.View) {
-	for _, r := range view.Rejected {
+func (k *keeper) reject(rejected []watch.Rejection) {
+	for _, r := range rejected {
 		known := false
-		for _, old := range k.view.Rejected {
+		for _, old := range k.rejected {
 			known = known || old.Reason == r.Reason && old.Err.Error() == r.Err.Error()
 		}
 		if !known {
@@ -125,102 +134,42 @@ func (k *keeper) reject(view watch.View) {
 			k.log.Warn("a file in the launcher directory cannot be used", "reason", r.Reason, "err", r.Err)
 		}
 	}
+	k.rejected = rejected
 }
 
-func (k *keeper) shimSeen(view watch.View, shim Watched) {
-	if shim != nil {
-		release(k, &k.shim)
-		k.shim = shim
-	}
-	holder := grace.Holder{PID: view.Holder, Device: view.Dir.Device, File: view.File, Pod: k.obs.Pod.UID}
+// follow looks at another pod's launcher directory from now on.
+func (k *keeper) follow(d grace.Decision) {
+	pod := k.vm.Pod().UID
+	k.dir, k.rejected = k.cfg.Launcher(k.vm.Namespace, k.vm.Name, pod), nil
+	k.cfg.Watch(k.domain, pod)
+	release(k, &k.shim)
+	k.vm.Handled(d)
+}
+
+// watchQEMU opens the process of the record's instance.
+func (k *keeper) watchQEMU(d grace.Decision) {
+	release(k, &k.qemu)
+	i, started := k.vm.Record().Instance, k.vm.Started(d, k.now())
+	p, err := k.cfg.Processes.Open(i.PID, i.Start)
+	k.vm.Done(d, started, err != nil, k.now())
 	switch {
-	case !view.Registered:
-		k.obs.Shim, k.obs.Holder = grace.ShimNone, grace.Holder{}
-		release(k, &k.shim)
-	case view.Lock == watch.LockHeld:
-		k.obs.Shim = grace.ShimAlive
-		k.obs.Holder = holder
-		if k.shim != nil {
-			k.obs.Holder.Start = k.shim.StartTime()
-		} else {
-			k.lookAt = k.now().Add(lookUnwatched)
-		}
+	case errors.Is(err, process.ErrGone):
+		k.instanceGone()
+	case err != nil:
+		k.log.Error("cannot watch the QEMU process; only libvirt can end it", "pid", i.PID, "err", err)
 	default:
-		// The same file was locked while this instance ran: its shim is dead.
-		bound := k.obs.Recorded && k.rec.Launcher.SameFile(holder)
-		waiting := !k.obs.Recorded && k.obs.Holder.SameFile(holder)
-		if bound || waiting {
-			if k.obs.Shim != grace.ShimDied {
-				k.obs.Shim, k.obs.DiedAt = grace.ShimDied, k.now()
-				k.log.Info("the launcher's shim was killed: vm.json is there, unlocked")
-			}
-		} else {
-			k.obs.Shim = grace.ShimOrphan
-		}
-		release(k, &k.shim)
+		k.qemu = p
+		k.arm()
 	}
 }
 
-func (k *keeper) triggerSeen(view watch.View, seen grace.Mono) {
-	uid := cmp.Or(k.obs.UID, k.vmUID(), k.obs.VMI.UID)
-	switch {
-	case !view.Trigger:
-		k.spent = watch.FileID{} // it is gone; the next one may look the same
-		k.obs.Trigger = false
-		return
-	case view.TriggerID == k.spent:
-		k.obs.Trigger = false
-		return
-	case view.TriggerUID != "" && uid == "":
-		k.obs.Trigger = false // whose VM this is must be known first
-		return
-	case view.TriggerUID != "" && view.TriggerUID != uid:
-		k.obs.Trigger = false
-		k.log.Warn("removing a trigger that names another VM: a leftover", "uid", uid, "trigger", view.TriggerUID)
-		k.cfg.Meter.Rejected("trigger_uid")
-		k.removeTrigger(view.TriggerID)
-		return
-	case k.obs.Trigger && k.trigger == view.TriggerID:
-		return
-	}
-	if !k.obs.Trigger {
-		k.obs.TriggerAt = seen
-	}
-	k.obs.Trigger, k.trigger = true, view.TriggerID
-	k.obs.TriggerByShim = view.TriggerUID != ""
-	if k.rec.ShuttingDown() {
-		k.log.Debug("another trigger; the grace period runs already", "cause", k.rec.Shutdown.Cause)
-	}
+func (k *keeper) qemuGone() {
+	release(k, &k.qemu)
+	k.instanceGone()
 }
 
-// forNext tells whether the trigger in a launcher directory is for an instance
-// after the record's: it names another VM, or another shim lives there, which
-// has cleared whatever trigger it found.
-func (k *keeper) forNext(view watch.View, rec *grace.Record, uid string) bool {
-	if !view.Trigger || rec.Name == "" {
-		return false
-	}
-	otherVM := view.TriggerUID != "" && uid != "" && view.TriggerUID != uid
-	otherShim := rec.BootID != k.cfg.Policy.BootID || rec.Launcher.PID != 0 && rec.Launcher.PID != view.Holder
-	return otherVM || otherShim && view.Lock == watch.LockHeld && view.Holder != 0
-}
-
-// removeTrigger removes the trigger that was seen. Where that cannot be done
-// it counts as spent, so that no later instance suffers from it.
-func (k *keeper) removeTrigger(seen watch.FileID) {
-	k.spent = seen
-	dir := k.dir
-	wait, done := k.dirTurn.take()
-	k.worker(func(ctx context.Context) func() {
-		defer done()
-		if !wait(ctx) {
-			return func() {}
-		}
-		err := dir.RemoveTrigger(seen)
-		return func() {
-			if err != nil {
-				k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)
-			}
-		}
-	})
+func (k *keeper) instanceGone() {
+	k.disarm()
+	k.log.Debug("the instance is gone", "uuid", k.vm.Record().Instance.UUID, "pid", k.vm.Record().Instance.PID)
+	k.vm.ProcessGone(k.now())
 }

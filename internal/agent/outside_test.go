@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -256,35 +255,13 @@ func TestALauncherDirectoryThatIsMountedOverGetsItsStatus(t *testing.T) {
 	})
 }
 
-func TestAListThatSaysNothingNewWakesNobody(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain, Grace: "30"}, "20")
-		r.after(3 * relist)
-		box := r.agent.keepers[domain].box
-		d, err := r.hv.Get(t.Context(), domain)
-		if err != nil {
-			t.Fatal(err)
-		}
-		box.list(r.Now(), &d)
-		if news(box) {
-			t.Error("the keeper is told again what it knows")
-		}
-		synctest.Wait()
-		if box.list(r.Now(), &hypervisor.Domain{}); !news(box) {
-			t.Error("something else was left out")
-		}
-	})
-}
-
-func news(box *mailbox) bool { _, news := box.waiting(); return news }
-
 func TestWhatNoEventHasToldIsSeenByTheNextList(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain, Grace: "30"}, "20")
 		for _, seconds := range []int{45, 30} { // 30 was told before
 			r.after(3 * relist)
 			r.hv.Restate(domain, strconv.Itoa(seconds))
-			r.after(relistCalm)
+			r.after(relist)
 			if rec, _ := r.cache.get(domain); rec.Period.Length != time.Duration(seconds)*time.Second {
 				t.Errorf("%d s were stated, the record has %v", seconds, rec.Period)
 			}

@@ -158,17 +158,13 @@ type Config struct {
 const (
 	lookTimeout    = 20 * time.Second
 	destroyTimeout = 60 * time.Second
-	// relist is how long after a list the next one follows; relistCalm after one
-	// in which there was nothing new.
-	relist     = 10 * time.Second
-	relistCalm = 30 * time.Second
-	// clusterPatience is how long a shutdown waits for the first word of the API
+	// relist is how long after a list the next one follows; relistFailed after one
+	// that failed.
+	relist       = 30 * time.Second
+	relistFailed = 10 * time.Second
+	// clusterTimeout is how long a shutdown waits for the first word of the API
 	// server after the agent's start.
-	clusterPatience = time.Second
-	confirmTimeout  = 10 * time.Second
-	settleTimeout   = 2 * time.Second
+	clusterTimeout = time.Second
+	confirmTimeout = 10 * time.Second
+	settleTimeout  = 2 * time.Second
 )
-
-func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, d)
-}

@@ -1,7 +1,7 @@
 package agent
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -22,70 +22,94 @@ const (
 
 // report tells once per shutdown.
 func (k *keeper) report(reason string, warning bool, message string) {
-	k.reportAs(reason, strconv.FormatInt(k.rec.Shutdown.StartedAt.UnixMilli(), 10), warning, message)
+	k.reportAs(reason, strconv.FormatInt(k.vm.Record().Shutdown.StartedAt.UnixMilli(), 10), warning, message)
 }
 
-// reportAs tells once per key. It returns false where that was done before.
-func (k *keeper) reportAs(reason, key string, warning bool, message string) bool {
-	uid, _ := k.obs.Identity(&k.rec)
-	if k.cfg.Cluster == nil || uid == "" || k.reported[reason+key] {
-		return false
+// reportAs tells once per key.
+func (k *keeper) reportAs(reason, key string, warning bool, message string) {
+	uid, _ := k.vm.Owner()
+	if k.cfg.Cluster == nil || uid == "" {
+		return
 	}
-	k.reported[reason+key] = true
 	k.cfg.Cluster.Report(Event{
-		Namespace: k.namespace, Name: k.name, UID: uid,
+		Namespace: k.vm.Namespace, Name: k.vm.Name, UID: uid,
 		Reason: reason, Message: message, Warning: warning, Key: key, At: k.cfg.Clock.Wall().UTC(),
 	})
-	return true
 }
 
-// settle is called before a record is let go of: until then an agent that dies
-// leaves its reports to the next one.
-func (k *keeper) settle(ctx context.Context) {
-	if k.cfg.Cluster != nil {
-		ctx, cancel := bounded(ctx, settleTimeout)
-		defer cancel()
-		k.cfg.Cluster.Settle(ctx, k.namespace, k.name)
+func (k *keeper) tellUsers(d grace.Decision) {
+	switch d.Do {
+	case grace.Announce:
+		k.announce(d)
+	case grace.RejectPeriod:
+		k.invalidPeriod(d.Source, d.Text)
+	case grace.WarnOfPod:
+		pod, need := k.vm.Pod(), k.vm.PodNeeds()
+		k.reportAs(reasonPodTooShort, pod.UID, true, fmt.Sprintf("the launcher pod has a terminationGracePeriodSeconds of %d; the VM's grace period needs at least %d",
+			grace.WholeSeconds(pod.GracePeriod), grace.WholeSeconds(need)))
+		k.log.Warn("the launcher pod would be killed before the VM's grace period is over", "pod", pod.UID, "has", pod.GracePeriod, "needs", need)
+	case grace.ReportFailed:
+		k.report(reasonDestroyFailed, true, "QEMU survives SIGTERM, SIGKILL and libvirt's destroy; trying on")
+		k.cfg.Meter.Destroyed("failed")
+		k.log.Error("QEMU cannot be killed (a process in D state?); trying on, slowly", "rule", d.Rule, "pid", k.vm.Record().Instance.PID)
+	default:
 	}
 }
 
-// reportStart is called when the shutdown is durable, or cannot be.
-func (k *keeper) reportStart() {
-	if s := &k.rec.Shutdown; k.rec.ShuttingDown() {
-		text := fmt.Sprintf("%s: the guest is asked to shut down and has until %s (grace period %s, stated by: %s)",
-			s.Cause, s.DeadlineAt.Format(time.RFC3339), k.rec.Period.Length, k.rec.Period.Source)
-		if s.DryRun {
-			text += "; dry run: nothing is done"
-		}
-		k.report(reasonStarted, false, text)
+// announce is called when the shutdown is durable, or will not be soon.
+func (k *keeper) announce(d grace.Decision) {
+	r := k.vm.Record()
+	s := r.Shutdown
+	text := fmt.Sprintf("%s: the guest is asked to shut down and has until %s (grace period %s, stated by: %s)",
+		s.Cause, s.DeadlineAt.Format(time.RFC3339), r.Period.Length, r.Period.Source)
+	if s.DryRun {
+		text += "; dry run: nothing is done"
+	}
+	k.report(reasonStarted, false, text)
+	if k.vm.Restored() {
+		k.log.Info("a shutdown goes on", "cause", s.Cause, "deadline", s.DeadlineAt)
+		return
+	}
+	k.log.Info("shutdown begins", "rule", d.Rule, "cause", s.Cause, "gracePeriod", r.Period.Length,
+		"source", r.Period.Source, "deadline", s.DeadlineAt)
+	if s.DryRun {
+		k.log.Info("dry run: would ask the guest to shut down now, and destroy it at its deadline", "deadline", s.DeadlineAt)
 	}
 }
 
-func (k *keeper) reportEnd(d grace.Decision, took time.Duration, message string) {
+func (k *keeper) shortened(d grace.Decision) {
+	if d.Cause == grace.LauncherDied {
+		k.log.Info("the launcher died in mid-grace: the deadline is now", "rule", d.Rule)
+		return
+	}
+	r := k.vm.Record()
+	deadline := r.Shutdown.DeadlineAt
+	k.log.Warn("kubelet kills the launcher pod before the VM's deadline: the deadline is earlier now", "rule", d.Rule, "deadline", deadline)
+	k.report(reasonShortened, true, fmt.Sprintf("the launcher pod is killed before the end of the VM's grace period of %s; the deadline is %s now",
+		r.Period.Length, deadline.Format(time.RFC3339)))
+}
+
+func (k *keeper) reportEnd(e *grace.Ending) {
 	reason := reasonCompleted
-	if d.Outcome == grace.Forced {
+	if e.Outcome == grace.Forced {
 		reason = reasonForced
 	}
-	text := fmt.Sprintf("%s: %s after %s", d.Cause, d.Outcome, took.Round(time.Millisecond))
-	if message != "" {
-		text += ", " + message
+	text := fmt.Sprintf("%s: %s after %s", e.Cause, e.Outcome, e.Took.Round(time.Millisecond))
+	if e.Message != "" {
+		text += ", " + e.Message
 	}
-	k.report(reason, d.Outcome == grace.Forced, text)
+	k.report(reason, e.Outcome == grace.Forced, text)
 }
 
 func (k *keeper) invalidPeriod(source grace.Source, text string) {
+	k.cfg.Meter.Rejected("grace_period")
+	length, err := grace.ParseSeconds(text)
+	if errors.Is(err, grace.ErrTooLong) {
+		k.log.Warn("the stated grace period is too long; using the longest there is", "source", source, "stated", text, "using", length)
+		return
+	}
 	if source == grace.SourceVMI {
 		k.reportAs(reasonInvalid, text, true, fmt.Sprintf("terminationGracePeriodSeconds %.64q is invalid; the next source or the default is used", text))
 	}
-}
-
-// later has something logged once the write that it leads to is under way: a
-// line takes a tenth of a millisecond, which a guest need not wait for.
-func (k *keeper) later(words func()) { k.words = append(k.words, words) }
-
-func (k *keeper) speak() {
-	for _, say := range k.words {
-		say()
-	}
-	k.words = nil
+	k.log.Warn("the stated grace period is invalid; using the next source or --default-grace-period", "source", source, "stated", text, "err", err)
 }

@@ -2,25 +2,25 @@ package agent
 
 import "context"
 
-// turns lets workers that must not overtake each other go one after the
-// other, in the order in which the keeper took their turns.
+// turns lets calls that must not overtake each other go one after the other,
+// in the order in which the keeper took their turns.
 type turns struct{ last chan struct{} }
 
-// take returns what to wait for and what to call at the end. wait is false if
-// ctx ended before the turn came.
-func (t *turns) take() (wait func(context.Context) bool, done func()) {
+// in takes a turn for a call, which fails if ctx ends before the turn comes.
+func (t *turns) in(do func(context.Context) error) func(context.Context) error {
 	before, mine := t.last, make(chan struct{})
 	t.last = mine
-	wait = func(ctx context.Context) bool {
-		if before == nil {
-			return ctx.Err() == nil
+	return func(ctx context.Context) error {
+		defer close(mine)
+		if before != nil {
+			select {
+			case <-before:
+			case <-ctx.Done():
+			}
 		}
-		select {
-		case <-before:
-			return ctx.Err() == nil
-		case <-ctx.Done():
-			return false
+		if err := ctx.Err(); err != nil {
+			return err
 		}
+		return do(ctx)
 	}
-	return wait, func() { close(mine) }
 }

@@ -21,7 +21,7 @@ func guarded(length time.Duration) (Record, Observation) {
 	i := Instance{UUID: "u1", PID: 42, Start: 7}
 	p := Period{Length: length, Source: SourceLauncher}
 	r := Record{Namespace: "ns", Name: "vm", UID: "uid", BootID: boot, Period: p, Instance: i}
-	o := Observation{Recorded: true, Looked: true, Ours: true, Domain: DomainPresent, Instance: i, Power: PowerOn, UID: "uid", Period: p}
+	o := Observation{Recorded: true, Looked: true, Ours: true, Domain: DomainPresent, Instance: i, Power: PowerOn, Watched: true, OnDisk: true, DirAt: Never, LookAt: Never, Owner: Owner{Claimed: "uid"}, Period: p}
 	return r, o
 }
 
@@ -33,7 +33,7 @@ func begun(t *testing.T, length time.Duration) (Record, Observation) {
 	if err := r.Begin(LauncherSignal, t0, t0, time.Unix(0, 0), false); err != nil {
 		t.Fatal(err)
 	}
-	o.Look = Call{Tries: 1, Last: t0}
+	o.Announced, o.Look = true, Call{Tries: 1, Last: t0}
 	return r, o
 }
 
@@ -70,8 +70,8 @@ func TestDecide(t *testing.T) {
 		{name: "unsaved", begun: true, given: func(_ *Record, o *Observation, _ *Policy) { o.Unsaved = true }, do: Save, rule: "save"},
 		{name: "saving", begun: true, given: func(_ *Record, o *Observation, _ *Policy) {
 			o.Unsaved, o.Save = true, Call{Running: true, Tries: 1, Last: t0}
-		}, do: Wait, rule: "save-first", at: t0.Add(savePatience)},
-		{name: "saving takes too long", begun: true, now: t0.Add(savePatience), given: func(_ *Record, o *Observation, _ *Policy) {
+		}, do: Wait, rule: "save-first", at: t0.Add(saveTimeout)},
+		{name: "saving takes too long", begun: true, now: t0.Add(saveTimeout), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.Unsaved, o.Save = true, Call{Running: true, Tries: 1, Last: t0}
 		}, do: Ask, rule: "ask"},
 		{name: "saving failed", begun: true, given: func(_ *Record, o *Observation, _ *Policy) {
@@ -83,12 +83,12 @@ func TestDecide(t *testing.T) {
 		{name: "first request", begun: true, do: Ask, rule: "ask"},
 		{name: "guest agent first", begun: true, given: func(_ *Record, o *Observation, _ *Policy) { o.Agent = true }, do: Ask, rule: "ask-agent"},
 		{name: "guest agent not wanted", begun: true, given: func(_ *Record, o *Observation, p *Policy) { o.Agent, p.UseAgent = true, false }, do: Ask, rule: "ask"},
-		{name: "guest agent silent", begun: true, given: func(_ *Record, o *Observation, _ *Policy) { o.AskVM = Call{Running: true, Tries: 1, Last: t0} }, do: Wait, rule: "agent-answers", at: at(5)},
+		{name: "guest agent silent", begun: true, given: func(_ *Record, o *Observation, _ *Policy) { o.AskAgent = Call{Running: true, Tries: 1, Last: t0} }, do: Wait, rule: "agent-answers", at: at(5)},
 		{name: "guest agent silent too long", begun: true, now: at(5), given: func(_ *Record, o *Observation, _ *Policy) {
-			o.AskVM = Call{Running: true, Tries: 1, Last: t0}
+			o.AskAgent = Call{Running: true, Tries: 1, Last: t0}
 			o.Look.Last = at(5)
 		}, do: Ask, rule: "ask"},
-		{name: "guest agent failed", begun: true, given: func(_ *Record, o *Observation, _ *Policy) { o.AskVM = Call{Failed: true, Tries: 1, Last: t0} }, do: Ask, rule: "ask"},
+		{name: "guest agent failed", begun: true, given: func(_ *Record, o *Observation, _ *Policy) { o.AskAgent = Call{Failed: true, Tries: 1, Last: t0} }, do: Ask, rule: "ask"},
 		{name: "asked", begun: true, given: func(_ *Record, o *Observation, _ *Policy) { o.AskACPI = Call{Tries: 1, Last: t0} }, do: Wait, rule: "waiting", at: at(5)},
 		{name: "asked an interval ago", begun: true, now: at(5), given: func(_ *Record, o *Observation, _ *Policy) { o.AskACPI = Call{Tries: 1, Last: t0}; o.Look.Last = at(5) }, do: Ask, rule: "ask"},
 		{name: "asking failed", begun: true, given: func(_ *Record, o *Observation, _ *Policy) { o.AskACPI = Call{Failed: true, Tries: 1, Last: t0} }, do: Wait, rule: "waiting", at: t0.Add(failedRetry)},
@@ -113,7 +113,7 @@ func TestDecide(t *testing.T) {
 			o.AskACPI = Call{Tries: 1, Last: t0}
 			o.Unsaved, o.Save = true, Call{Failed: true, Tries: 1, Last: at(1.5)}
 		}, do: Wait, rule: "waiting", at: at(2.5)},
-		{name: "a dry run's record, for real", begun: true, now: at(31), given: func(r *Record, _ *Observation, _ *Policy) { r.Shutdown.DryRun = true }, do: Leave, rule: "leave-dry-run"},
+		{name: "a dry run's record, for real", begun: true, now: at(31), given: func(r *Record, _ *Observation, _ *Policy) { r.Shutdown.DryRun = true }, do: DropDryRun, rule: "drop-dry-run"},
 		{name: "shim killed in mid-grace", begun: true, now: at(3), given: func(_ *Record, o *Observation, _ *Policy) { o.Shim = ShimDied }, do: Shorten, rule: "launcher-died"},
 		{name: "another boot, in mid-grace", begun: true, given: func(r *Record, _ *Observation, _ *Policy) { r.BootID = "other" }, do: Finish, rule: "rebooted"},
 
@@ -125,7 +125,7 @@ func TestDecide(t *testing.T) {
 		{name: "the deadline, paused", begun: true, now: at(30), given: func(_ *Record, o *Observation, _ *Policy) { o.Power, o.Look.Last = PowerHeld, at(30) }, do: Terminate, rule: "deadline"},
 		{name: "the deadline, with a disk that hangs", begun: true, now: at(30), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.Look.Last, o.Unsaved, o.Save = at(30), true, Call{Running: true, Tries: 1, Last: t0}
-		}, do: Wait, rule: "save-first", at: at(30).Add(saveDeadlinePatience)},
+		}, do: Wait, rule: "save-first", at: at(30).Add(saveDeadlineTimeout)},
 		{name: "terminated", begun: true, now: at(31), given: func(_ *Record, o *Observation, _ *Policy) { o.Look.Last, o.Term = at(31), Call{Tries: 1, Last: at(30)} }, do: Wait, rule: "destroying", at: at(36)},
 		{name: "terminated long ago", begun: true, now: at(40), given: func(_ *Record, o *Observation, _ *Policy) { o.Look.Last, o.Term = at(40), Call{Tries: 1, Last: at(30)} }, do: Kill, rule: "destroy-timeout"},
 		{name: "killed, still there", begun: true, now: at(41), given: func(_ *Record, o *Observation, _ *Policy) {
@@ -150,11 +150,11 @@ func TestDecide(t *testing.T) {
 		{name: "gone, and nobody knows why yet", begun: true, now: at(2), given: func(_ *Record, o *Observation, _ *Policy) { o.Gone, o.GoneAt = true, at(2) }, do: Explain, rule: "explain"},
 		{name: "gone, explaining", begun: true, now: at(2), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.Gone, o.GoneAt, o.Explain = true, at(2), Call{Running: true, Tries: 1, Last: at(2)}
-		}, do: Wait, rule: "explain", at: at(2).Add(explainPatience)},
+		}, do: Wait, rule: "explain", at: at(2).Add(explainTimeout)},
 		{name: "gone before the launcher directory was looked at", now: at(2), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.Gone, o.GoneAt, o.End, o.Looked = true, at(1), EndDestroyed, false
-		}, do: Wait, rule: "stopped", at: at(1).Add(explainPatience)},
-		{name: "gone, and the launcher directory does not answer", now: at(1).Add(explainPatience), given: func(_ *Record, o *Observation, _ *Policy) {
+		}, do: Wait, rule: "stopped", at: at(1).Add(explainTimeout)},
+		{name: "gone, and the launcher directory does not answer", now: at(1).Add(explainTimeout), given: func(_ *Record, o *Observation, _ *Policy) {
 			o.Gone, o.GoneAt, o.End, o.Looked = true, at(1), EndDestroyed, false
 		}, do: Finish, rule: "stopped"},
 	} {
@@ -258,7 +258,7 @@ func TestAnAgentThatDiedRightAfterItsSignalIsKnownByTheTime(t *testing.T) {
 
 func TestAnEndThatIsSeenBeforeTheRequestsAnswerIsGraceful(t *testing.T) {
 	for _, running := range []func(*Observation) *Call{
-		func(o *Observation) *Call { return &o.AskACPI }, func(o *Observation) *Call { return &o.AskVM },
+		func(o *Observation) *Call { return &o.AskACPI }, func(o *Observation) *Call { return &o.AskAgent },
 	} {
 		r, o := begun(t, 30*time.Second)
 		o.Gone, o.GoneAt, o.End = true, at(1), EndGuest

@@ -11,14 +11,16 @@ type Policy struct {
 	// DestroyTimeout is what QEMU gets between SIGTERM and SIGKILL.
 	DestroyTimeout time.Duration
 	DryRun         bool
+	// DefaultPeriod is the grace period where nobody states one.
+	DefaultPeriod time.Duration
 }
 
 // Waits that nobody has to tune.
 const (
-	// savePatience is how long a request waits for a slow disk before the
+	// saveTimeout is how long a request waits for a slow disk before the
 	// shutdown goes on from memory; at the deadline it is much shorter.
-	savePatience         = 2 * time.Second
-	saveDeadlinePatience = 20 * time.Millisecond
+	saveTimeout         = 2 * time.Second
+	saveDeadlineTimeout = 20 * time.Millisecond
 	// noteDelay is how long a note waits. Most VMs are gone by then; on the disk
 	// it would be in the way of another VM's grace period.
 	noteDelay = 500 * time.Millisecond
@@ -27,17 +29,17 @@ const (
 	// failedRetry is how soon a request that failed is repeated, where the
 	// retry interval is longer: libvirt may be back.
 	failedRetry = 500 * time.Millisecond
-	// explainPatience is how long libvirt has to say why a VM ended (measured:
+	// explainTimeout is how long libvirt has to say why a VM ended (measured:
 	// libvirt 9.0 needs 1.6 s from QEMU's exit to its own last word).
-	explainPatience = 4 * time.Second
-	explainRetry    = 200 * time.Millisecond
-	// lookPatience is how long the end of a VM at rest waits for the first look at
+	explainTimeout = 4 * time.Second
+	explainRetry   = 200 * time.Millisecond
+	// lookTimeout is how long the end of a VM at rest waits for the first look at
 	// its launcher directory.
-	lookPatience = 4 * time.Second
-	// destroyPatience is when a QEMU that survived SIGKILL is reported.
-	destroyPatience  = 30 * time.Second
-	destroyRetry     = time.Second
-	destroySlowRetry = 30 * time.Second
+	lookTimeout = 4 * time.Second
+	// destroyFailedAfter is when a QEMU that survived SIGKILL is reported.
+	destroyFailedAfter = 30 * time.Second
+	destroyRetry       = time.Second
+	destroySlowRetry   = 30 * time.Second
 )
 
 // Presence is whether a domain runs, as far as anybody knows.
@@ -69,6 +71,8 @@ type Call struct {
 	Failed  bool // the last one that ended failed
 	Tries   int
 	Last    Mono // when the last one was started
+	// instance is which one of the VM it was started for.
+	instance int
 }
 
 // due tells when the call may be made again.
@@ -85,35 +89,37 @@ func (c *Call) due(interval time.Duration, now Mono) Mono {
 	}
 }
 
-// Next is the observation for the next instance: what is known of the place,
-// not of the instance that ended.
-func (o *Observation) Next() Observation {
-	n := Observation{
-		Looked: o.Looked, Ours: o.Ours, Shim: o.Shim, Holder: o.Holder, UID: o.UID, Look: o.Look,
-		Trigger: o.Trigger, TriggerByShim: o.TriggerByShim, TriggerAt: o.TriggerAt,
-		VMI: o.VMI, Spent: o.Spent, Moved: o.Moved, VMIBy: o.VMIBy,
-		Pod: o.Pod,
-	}
-	if o.Gone && o.VMI.State == VMIDeleting {
-		n.Spent = o.VMI.UID
-	}
-	return n
+// Stated is what a source of the grace period says now.
+type Stated struct {
+	Read bool // it can be read
+	Text string
+	Told string // the invalid text that was reported
 }
 
 // Observation is what the agent sees of a VM now. Unlike a Record it does not
 // survive the agent.
 type Observation struct {
-	// Recorded tells whether there is a record at all.
-	Recorded bool
-	// Looked is set once the launcher directory was read, or could not be.
-	Looked bool
+	// Recorded tells whether there is a record at all; OnDisk, whether it may be
+	// on disk.
+	Recorded, OnDisk bool
 
-	// Ours: there is a launcher directory for it.
-	Ours     bool
-	Domain   Presence
-	Instance Instance // of the domain that is present
-	Power    Power
-	Agent    bool // a guest agent has its channel open
+	// The launcher directory: Looked is set once it was read, or could not be.
+	// Ours: there is one. DirAt is when to look again, unasked; DirPaid until when
+	// looks are used up, at most a burst ahead.
+	Looked, Ours   bool
+	Dir            Directory
+	DirWanted      bool
+	DirAt, DirPaid Mono
+
+	// The domain. LookAt is when to look at it, unasked.
+	Domain         Presence
+	Instance       Instance // of the domain that is present
+	Power          Power
+	Agent          bool // a guest agent has its channel open
+	LookAt         Mono
+	UnidentifiedAt Mono     // since when its process is unknown
+	Former         Instance // the instance that ended last
+	Watched        bool     // its process is held by a handle
 
 	// Gone: the record's instance has ended, seen at GoneAt. Its process is the
 	// proof; where there is none to watch, libvirt's word that was asked for.
@@ -121,54 +127,89 @@ type Observation struct {
 	GoneAt Mono
 	End    End
 
-	// VMI is what the watch of the API server shows. Spent is the UID of one that
-	// says nothing any more: its shutdown is done, or it was lost with its CRD.
-	VMI   VMI
-	Spent string
-	// Fate is what became of the record's VMI, known since FateAt; Moved is the
-	// UID of one that went to another node.
-	Fate   Fate
-	FateAt Mono
-	Moved  string
-	// Proved is the UID of the one that was there while this instance was, known
-	// since ProvedAt.
-	Proved   string
-	ProvedAt Mono
-	// VMIBy is until when a shutdown waits for the API server's word on a VM that
-	// it never spoke of: the grace period may be stated there.
-	VMIBy Mono
-	// AdoptedAt is when the record was made, 0 if that was an earlier agent.
-	AdoptedAt Mono
+	// Owner is whose VM it is. OwnerBy is until when a shutdown waits for the API
+	// server's word on a VM that it never spoke of: the grace period may be stated
+	// there.
+	Owner   Owner
+	OwnerBy Mono
 
-	// Pod is the launcher pod whose directory is looked at, as last shown; of one
-	// that was not shown yet there is only the UID.
-	Pod Pod
+	// Pod is the launcher pod as last shown; of one that was not shown yet there is
+	// only the UID. Followed is the one whose directory is looked at, WarnedPod one
+	// whose grace period was reported as too short.
+	Pod                 Pod
+	Followed, WarnedPod string
 
 	Shim    Shim
 	Holder  Holder // who holds the lock, while ShimAlive
-	UID     string // who the launcher says it is, "" if it does not
-	Period  Period // what the sources say now
-	Trigger bool
+	DiedAt  Mono   // when the agent first saw that it died
+	Trigger bool   // there is one that counts
 	// TriggerByShim: it names its shim's VM, so it ends with that shim.
 	TriggerByShim bool
-	// TriggerAt and DiedAt are when the agent first saw it.
-	TriggerAt, DiedAt Mono
+	TriggerAt     Mono // when the agent first saw it
+	TriggerID     TriggerID
+	Leftover      TriggerID // a trigger that names another VM, to be removed
+	Consumed      TriggerID // did its work, and counts no more even if it cannot be removed
 
-	// Unsaved: the record differs from what is on disk.
-	Unsaved bool
+	// Period follows from what the sources say now.
+	Period                           Period
+	FromVMI, Metadata, FromDirectory Stated
+
+	// Unsaved: the record differs from what is on disk. Version counts its
+	// changes, Saving is the one that is being written.
+	Unsaved         bool
+	Version, Saving int
 	// NotedAt is since when it differs in a note: what only an agent that comes
 	// after this one may need, to name the outcome. 0: in none.
 	NotedAt Mono
-	Save    Call
-	Explain Call
-	Confirm Call // what became of the VMI
-	Look    Call // at the domain
-	AskACPI Call
-	AskVM   Call // the guest agent
-	Resume  Call
-	Term    Call
-	Kill    Call
-	Destroy Call
-	// Reported: the failure to destroy was reported.
-	Reported bool
+
+	Save      Call
+	Explain   Call
+	Confirm   Call // what became of the VMI
+	Look      Call // at the domain
+	LookDir   Call // at the launcher directory
+	Watch     Call // the process
+	AskACPI   Call
+	AskAgent  Call
+	Resume    Call
+	Term      Call
+	Kill      Call
+	Destroy   Call
+	Tell      Call // status.json
+	Answer    Call // the last status.json, and the trigger's removal
+	Settle    Call // Events that were reported
+	Remove    Call // a record
+	Announced bool // the shutdown's begin was reported
+	Restored  bool // it was begun by an agent before this one
+	Reported  bool // the failure to destroy was reported
+
+	Told Status // what status.json says
+	Over *Ending
+	Left bool // the record of an instance that ended is still there
+}
+
+// newObservation is one of a VM of which nothing was seen yet.
+func newObservation(p *Policy) Observation {
+	return Observation{
+		DirWanted: true, DirAt: Never, LookAt: 0,
+		Period: Period{Length: p.DefaultPeriod, Source: SourceDefault},
+	}
+}
+
+// next is the observation for the next instance: what is known of the place,
+// not of the instance that ended.
+func (o *Observation) next(r *Record, p *Policy) Observation {
+	n := newObservation(p)
+	n.Looked, n.Ours, n.Dir, n.DirAt, n.DirPaid = o.Looked, o.Ours, o.Dir, o.DirAt, o.DirPaid
+	n.Look, n.LookDir, n.Tell, n.Remove = o.Look, o.LookDir, o.Tell, Call{Running: o.Remove.Running}
+	n.Shim, n.Holder, n.DiedAt = o.Shim, o.Holder, o.DiedAt
+	n.Trigger, n.TriggerByShim, n.TriggerAt, n.TriggerID = o.Trigger, o.TriggerByShim, o.TriggerAt, o.TriggerID
+	n.Leftover, n.Consumed, n.Told = o.Leftover, o.Consumed, o.Told
+	n.Owner, n.OwnerBy = o.Owner.next(o.Gone), o.OwnerBy
+	n.Pod, n.Followed, n.WarnedPod = o.Pod, o.Followed, o.WarnedPod
+	n.FromVMI, n.FromDirectory, n.Metadata.Told = o.FromVMI, o.FromDirectory, o.Metadata.Told
+	n.Left = o.OnDisk
+	if n.Former = o.Former; o.Gone {
+		n.Former = r.Instance
+	}
+	return n
 }

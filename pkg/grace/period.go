@@ -68,3 +68,45 @@ func Resolve(cached Period, fallback time.Duration, statements ...Statement) Per
 	}
 	return Period{Length: fallback, Source: SourceDefault}
 }
+
+// resolve picks the grace period from what the sources say now. Another VMI of
+// that name says nothing, and one that is missing cannot be read.
+func (v *VM) resolve() {
+	o := &v.obs
+	uid, created := o.Owner.Is(&v.rec)
+	o.FromVMI.Read = !created.IsZero() && o.Owner.Shown.UID == uid
+	o.FromVMI.Text = o.Owner.Shown.Grace
+	o.FromDirectory.Read = o.Dir.Registered && o.Dir.Readable
+	o.FromDirectory.Text = o.Dir.Grace
+	cached := Period{}
+	if o.Recorded {
+		cached = v.rec.Period
+	}
+	o.Period = Resolve(cached, v.policy.DefaultPeriod,
+		o.FromVMI.statement(SourceVMI), o.Metadata.statement(SourceDomain), o.FromDirectory.statement(SourceLauncher))
+}
+
+func (s *Stated) statement(source Source) Statement {
+	st := Statement{Source: source, Read: s.Read}
+	if s.Read && s.Text != "" {
+		length, err := ParseSeconds(s.Text)
+		st.Length, st.Stated = length, err == nil || errors.Is(err, ErrTooLong)
+	}
+	return st
+}
+
+// invalidPeriod: what is invalid is said once, and counts as not stated.
+func invalidPeriod(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	for _, s := range [...]struct {
+		source Source
+		*Stated
+	}{{SourceVMI, &o.FromVMI}, {SourceDomain, &o.Metadata}, {SourceLauncher, &o.FromDirectory}} {
+		if !s.Read || s.Text == "" || s.Text == s.Told {
+			continue
+		}
+		if _, err := ParseSeconds(s.Text); err != nil {
+			return Decision{Do: RejectPeriod, Source: s.source, Text: s.Text}, true
+		}
+	}
+	return next()
+}

@@ -18,19 +18,29 @@ type Pod struct {
 	GracePeriod   time.Duration // spec.terminationGracePeriodSeconds
 }
 
-// ChoosePod says which of the pods is the VM's launcher. One that is recorded
-// and lives keeps its place, whatever pods are made beside it: whoever may
-// create pods can copy the labels of a launcher. During a shutdown it is the
-// one of the record. Otherwise it is the newest that lives and was made for
-// this VM.
-func (o *Observation) ChoosePod(r *Record, pods []Pod) Pod {
-	uid, created := o.Identity(r)
+// SeePods is told the launcher pods that the watch shows now.
+func (v *VM) SeePods(pods []Pod) {
+	v.pods = pods
+	v.choosePod()
+	shown := slices.ContainsFunc(pods, func(p Pod) bool { return p.UID == v.obs.Pod.UID })
+	if !shown && v.obs.Shim == ShimAlive {
+		v.DirectoryChanged() // it lives, or nothing has told of its end
+	}
+}
+
+// choosePod picks the launcher. One that is recorded and lives keeps its place,
+// whatever pods are made beside it: whoever may create pods can copy the labels
+// of a launcher. During a shutdown it is the one of the record. Otherwise it is
+// the newest that lives and was made for this VM.
+func (v *VM) choosePod() {
+	o, r := &v.obs, &v.rec
+	uid, created := o.Owner.Is(r)
 	if !o.Recorded && created.IsZero() {
 		uid = "" // only the launcher that was chosen before says so
 	}
 	recorded, current, shown := Pod{UID: r.Pod}, o.Pod, false
 	var fit []Pod
-	for _, p := range pods {
+	for _, p := range v.pods {
 		if p.UID == r.Pod && p.UID != "" {
 			recorded = p
 		}
@@ -41,23 +51,55 @@ func (o *Observation) ChoosePod(r *Record, pods []Pod) Pod {
 			fit = append(fit, p)
 		}
 	}
-	mine := current.VMI == "" || uid == "" || current.VMI == uid || o.Recorded && current.VMI == o.Spent
+	mine := current.VMI == "" || uid == "" || current.VMI == uid || o.Recorded && current.VMI == o.Owner.over()
+	keeps := o.Recorded && current.UID == r.Pod || current.VMI != ""
 	switch {
 	case r.ShuttingDown():
-		return recorded
-	case current.UID != "" && mine && o.launcherLives(current, shown) && (o.Recorded && current.UID == r.Pod || current.VMI != ""):
-		return current
+		o.Pod = recorded
+	case current.UID != "" && mine && keeps && o.launcherLives(&current, shown):
+		o.Pod = current
 	case len(fit) == 0:
-		return recorded
+		o.Pod = recorded
+	default:
+		o.Pod = slices.MaxFunc(fit, func(a, b Pod) int {
+			return cmp.Or(a.rank()-b.rank(), a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
+		})
 	}
-	return slices.MaxFunc(fit, func(a, b Pod) int {
-		return cmp.Or(a.rank()-b.rank(), a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
-	})
+}
+
+// follow: another pod is the launcher, and its directory the one to look at.
+func follow(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if o.Pod.UID == o.Followed {
+		return next()
+	}
+	return do(Follow)
+}
+
+// podMargin is what a launcher pod needs beyond the grace period and
+// --destroy-timeout.
+const podMargin = 5 * time.Second
+
+// PodNeeds is how long a launcher pod must live on for the VM's grace period.
+func (v *VM) PodNeeds() time.Duration { return v.obs.podNeeds(v.policy) }
+
+func (o *Observation) podNeeds(p *Policy) time.Duration {
+	return o.Period.Length + p.DestroyTimeout + podMargin
+}
+
+// podTooShort says early that kubelet would kill the launcher too soon.
+func podTooShort(r *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
+	pod := &o.Pod
+	_, created := o.Owner.Is(r)
+	known := !pod.Created.IsZero() // not only by the record
+	if created.IsZero() || !known || pod.Deleting || pod.Done || pod.GracePeriod >= o.podNeeds(p) || o.WarnedPod == pod.UID {
+		return next()
+	}
+	return do(WarnOfPod)
 }
 
 // launcherLives tells whether the launcher that is looked at has a container
 // that runs, as far as anybody knows.
-func (o *Observation) launcherLives(p Pod, shown bool) bool {
+func (o *Observation) launcherLives(p *Pod, shown bool) bool {
 	switch {
 	case shown && p.Done:
 		return false

@@ -132,7 +132,8 @@ func TestBeginFixesTheTimesOnce(t *testing.T) {
 	if err := r.Begin(VMIDeleted, at(1), at(1), wall, false); !errors.As(err, &illegal) || r.Shutdown != s {
 		t.Errorf("a second cause: %v, %v; the first must stand", err, r.Shutdown)
 	}
-	if err := r.Refresh(&Observation{Period: Period{Length: time.Hour}}, at(1)); !errors.As(err, &illegal) {
+	v := VM{policy: &policy, rec: r, obs: Observation{Recorded: true, Period: Period{Length: time.Hour}}}
+	if err := v.Apply(Decision{Do: Refresh}, at(1), wall); !errors.As(err, &illegal) || v.rec != r {
 		t.Errorf("a change of the grace period in mid-grace: %v", err)
 	}
 }
@@ -146,10 +147,10 @@ func TestALauncherThatDiedLeavesNoGracePeriod(t *testing.T) {
 
 func TestShortenOnlyMovesForward(t *testing.T) {
 	r, _ := begun(t, 30*time.Second)
-	if err := r.Shorten(at(40), at(1)); err != nil || r.Shutdown.Deadline != at(30) {
+	if r.shorten(at(40)); r.Shutdown.Deadline != at(30) {
 		t.Errorf("later: %v", r.Shutdown.Deadline.Sub(t0))
 	}
-	if err := r.Shorten(at(5), at(1)); err != nil || r.Shutdown.Deadline != at(5) {
+	if r.shorten(at(5)); r.Shutdown.Deadline != at(5) {
 		t.Errorf("earlier: %v", r.Shutdown.Deadline.Sub(t0))
 	}
 	if got := r.Shutdown.DeadlineAt.Sub(r.Shutdown.StartedAt); got != 5*time.Second {

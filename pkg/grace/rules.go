@@ -12,9 +12,8 @@ func adopt(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 // ours: its VMI is on this node, or its launcher is, unless that was left
 // behind when the VMI moved.
 func (o *Observation) ours() bool {
-	v := o.vmi()
-	left := o.Moved != "" && o.UID == o.Moved && !o.Trigger
-	return v.visible() || o.Ours && !left
+	v := o.Owner.counting()
+	return v.visible() || o.Ours && (o.Trigger || !o.Owner.leftBehind())
 }
 
 func orphanTrigger(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
@@ -22,7 +21,7 @@ func orphanTrigger(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool
 	if o.Recorded || o.Domain != DomainAbsent || !o.Trigger || !o.TriggerByShim || !orphan {
 		return next()
 	}
-	return do(ClearTrigger)
+	return Decision{Do: ClearTrigger, Trigger: o.TriggerID}, true
 }
 
 func nothingCame(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
@@ -53,18 +52,18 @@ func rebooted(r *Record, _ *Observation, p *Policy, _ Mono) (Decision, bool) {
 	}
 }
 
-func leaveDryRun(r *Record, _ *Observation, p *Policy, _ Mono) (Decision, bool) {
+func dropDryRun(r *Record, _ *Observation, p *Policy, _ Mono) (Decision, bool) {
 	if !r.ShuttingDown() || !r.Shutdown.DryRun || p.DryRun {
 		return next()
 	}
-	return do(Leave)
+	return do(DropDryRun)
 }
 
 func explain(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if !o.Gone || o.End != EndUnknown || r.Shutdown.Signalled {
 		return next()
 	}
-	over := o.GoneAt.Add(explainPatience)
+	over := o.GoneAt.Add(explainTimeout)
 	if now >= over {
 		return next()
 	}
@@ -84,8 +83,11 @@ func stopped(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 		return next()
 	}
 	// An agent that comes back may see the end before the trigger that was there.
-	if over := o.GoneAt.Add(lookPatience); !r.ShuttingDown() && !o.Looked && now < over {
+	if over := o.GoneAt.Add(lookTimeout); !r.ShuttingDown() && !o.Looked && now < over {
 		return waitUntil(over)
+	}
+	if r.ShuttingDown() && !o.Announced {
+		return do(Announce) // an end before a begin tells nobody anything
 	}
 	d := Decision{Do: Finish, Cause: r.Shutdown.Cause, Outcome: outcome(r, o)}
 	if !r.ShuttingDown() && o.Trigger {
@@ -101,7 +103,7 @@ func outcome(r *Record, o *Observation) Outcome {
 		return Forced
 	case o.End != EndGuest:
 		return Lost
-	case r.Shutdown.Requested || o.AskACPI.Running || o.AskVM.Running:
+	case r.Shutdown.Requested || o.AskACPI.Running || o.AskAgent.Running:
 		return Graceful // the end may be seen before the request's answer
 	default:
 		return AlreadyStopped
@@ -118,7 +120,7 @@ func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() || now < holdUntil(r, o) {
 		return next()
 	}
-	deletedAt, deleted := vmiDeleted(r, o)
+	deletedAt, deleted := o.Owner.deleted(r)
 	switch {
 	case deleted && (!o.Trigger || deletedAt < o.TriggerAt):
 		return Decision{Do: Begin, Cause: VMIDeleted, When: min(deletedAt, now)}, true
@@ -134,10 +136,10 @@ func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 
 // holdUntil is until when the grace period may still be unknown.
 func holdUntil(r *Record, o *Observation) Mono {
-	if o.VMI.State != VMIUnknown || !r.VMICreated.IsZero() {
+	if o.Owner.Shown.State != VMIUnknown || !r.VMICreated.IsZero() {
 		return 0
 	}
-	return o.VMIBy
+	return o.OwnerBy
 }
 
 func launcherDied(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
@@ -151,7 +153,7 @@ func refresh(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 	if r.ShuttingDown() || !o.Looked {
 		return next()
 	}
-	uid, created := o.Owner(r)
+	uid, created := o.Owner.ToRecord(r)
 	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod.UID == "" || o.Pod.UID == r.Pod) &&
 		(o.Shim != ShimAlive || o.Holder == r.Launcher)
 	if same {
@@ -178,7 +180,7 @@ func running(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() {
 		return next()
 	}
-	at := min(o.saveAt(), confirmAt(r, o))
+	at := min(o.saveAt(), o.confirmAt(r))
 	if hold := holdUntil(r, o); now < hold {
 		at = min(at, hold)
 	}
@@ -203,9 +205,9 @@ func saveFirst(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) 
 	if !o.Unsaved || !o.Save.Running || o.Save.Failed || r.Shutdown.Requested || r.Shutdown.Signalled {
 		return next()
 	}
-	over := o.Save.Last.Add(savePatience)
+	over := o.Save.Last.Add(saveTimeout)
 	if now >= r.Shutdown.Deadline {
-		over = max(o.Save.Last, r.Shutdown.Deadline).Add(saveDeadlinePatience)
+		over = max(o.Save.Last, r.Shutdown.Deadline).Add(saveDeadlineTimeout)
 	} else {
 		over = min(over, r.Shutdown.Deadline)
 	}

@@ -63,7 +63,7 @@ func destroyFailed(r *Record, o *Observation, p *Policy, now Mono) (Decision, bo
 }
 
 func failedAt(r *Record, p *Policy) Mono {
-	return r.Shutdown.Deadline.Add(p.DestroyTimeout).Add(destroyPatience)
+	return r.Shutdown.Deadline.Add(p.DestroyTimeout).Add(destroyFailedAfter)
 }
 
 func destroying(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
@@ -132,7 +132,7 @@ func held(r *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
 }
 
 func askAgent(_ *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
-	if !p.UseAgent || !o.Agent || o.AskVM.Tries > 0 || o.AskACPI.Tries > 0 {
+	if !p.UseAgent || !o.Agent || o.AskAgent.Tries > 0 || o.AskACPI.Tries > 0 {
 		return next()
 	}
 	return Decision{Do: Ask, Mode: ModeAgent}, true
@@ -141,12 +141,12 @@ func askAgent(_ *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
 // agentAnswers keeps ACPI back: while the agent's call runs for its time, and
 // after a call that worked for an interval.
 func agentAnswers(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
-	if o.AskVM.Tries == 0 || o.AskACPI.Tries > 0 || o.AskVM.Failed && !o.AskVM.Running {
+	if o.AskAgent.Tries == 0 || o.AskACPI.Tries > 0 || o.AskAgent.Failed && !o.AskAgent.Running {
 		return next()
 	}
-	over := o.AskVM.Last.Add(p.RetryInterval)
-	if o.AskVM.Running {
-		over = o.AskVM.Last.Add(p.AgentTimeout)
+	over := o.AskAgent.Last.Add(p.RetryInterval)
+	if o.AskAgent.Running {
+		over = o.AskAgent.Last.Add(p.AgentTimeout)
 	}
 	// Half of the grace period stays for ACPI, however often the agent of this
 	// node has been restarted and has begun to wait anew.

@@ -53,9 +53,7 @@ func (w *world) act(d Decision) {
 		}
 		w.o.Unsaved = true
 	case Shorten:
-		if err := w.r.Shorten(d.When, w.now); err != nil {
-			w.t.Fatal(err)
-		}
+		w.r.shorten(d.When)
 	case Save:
 		w.start(&w.o.Save)
 		rec := w.r
@@ -73,7 +71,7 @@ func (w *world) act(d Decision) {
 		w.checkAsk()
 		c := &w.o.AskACPI
 		if d.Mode == ModeAgent {
-			c = &w.o.AskVM
+			c = &w.o.AskAgent
 		}
 		w.start(c)
 		w.after(time.Millisecond, func() {
@@ -110,6 +108,8 @@ func (w *world) act(d Decision) {
 	case Explain:
 		w.start(&w.o.Explain)
 		w.after(time.Millisecond, func() { w.o.Explain.Running = false })
+	case Announce:
+		w.o.Announced = true
 	case Finish:
 		w.finished = d.Outcome
 	default:
@@ -121,7 +121,7 @@ func (w *world) checkAsk() {
 	switch {
 	case w.now >= w.r.Shutdown.Deadline:
 		w.t.Fatal("asked after the deadline")
-	case w.o.Unsaved && !w.o.Save.Failed && !w.r.Shutdown.Requested && w.now < w.begunAt.Add(savePatience):
+	case w.o.Unsaved && !w.o.Save.Failed && !w.r.Shutdown.Requested && w.now < w.begunAt.Add(saveTimeout):
 		w.t.Fatal("asked before the record was durable")
 	case w.disk.Shutdown.Deadline != 0 && w.disk.Shutdown.Deadline != w.r.Shutdown.Deadline && w.o.Shim != ShimDied:
 		w.t.Fatal("the durable deadline is another one")
@@ -192,11 +192,11 @@ func TestPromisesHoldInRandomWorlds(t *testing.T) {
 			t.Fatal("a grace period of 0 was asked first")
 		}
 		// One write may be under way, and another one follows when the shim dies.
-		if w.termAt != 0 && w.termAt > w.r.Shutdown.Deadline.Add(2*saveDeadlinePatience) {
+		if w.termAt != 0 && w.termAt > w.r.Shutdown.Deadline.Add(2*saveDeadlineTimeout) {
 			t.Fatalf("SIGTERM %v after the deadline", w.termAt.Sub(w.r.Shutdown.Deadline))
 		}
 		for i := 1; i < len(w.asks); i++ {
-			if gap := w.asks[i].Sub(w.asks[i-1]); gap < failedRetry && w.o.AskVM.Tries == 0 {
+			if gap := w.asks[i].Sub(w.asks[i-1]); gap < failedRetry && w.o.AskAgent.Tries == 0 {
 				t.Fatalf("asked again after %v", gap)
 			}
 		}

@@ -2,110 +2,88 @@ package grace
 
 import "time"
 
-// core is what an agent does with the core, without doing anything: it sees
-// the truth of the stage and keeps record and observation.
-type core struct {
-	s    *stage
-	rec  Record
-	obs  Observation
-	shim int // the one that was alive beside this instance
-	seen int // the trigger
-}
-
+// start has an agent see the world, with what is on disk.
 func (s *stage) start() {
 	s.down = false
-	s.agent = &core{s: s}
+	var r Record
 	if s.disk != nil {
-		s.agent.rec, s.agent.obs.Recorded, s.agent.obs.Period, s.agent.obs.Pod.UID = *s.disk, true, s.disk.Period, s.disk.Pod
-		s.agent.shim = s.disk.Launcher.PID
+		r = *s.disk
 	}
+	s.agent = NewVM("ns", "vm", r, false, &s.policy)
 	s.see()
 }
 
-// restart is for what is given: nothing has happened yet.
-func (s *stage) restart() { s.start() }
-
-func (c *core) next(now Mono) Decision { return Decide(&c.rec, &c.obs, &c.s.policy, now) }
-
-// see has the agent look at everything.
+// see has the agent look at everything, without being asked.
 func (s *stage) see() {
 	if s.down {
 		return
 	}
-	c, o, l := s.agent, &s.agent.obs, &s.launcher
-	o.Looked, o.Ours, o.UID = true, l.dir, l.uid
-	o.Pod = Pod{UID: s.pod, Deleting: s.podKill != Never, KillAt: s.podKill, DeletionGrace: time.Hour}
+	v, l := s.agent, &s.launcher
 	if s.cluster {
-		o.SeeVMI(&c.rec, s.vmi)
+		v.SeeVMI(s.vmi)
+		v.SeePods([]Pod{{UID: s.pod, VMI: l.uid, Deleting: s.podKill != Never, KillAt: s.podKill, DeletionGrace: time.Hour}})
 	}
-	if l.dir || s.cluster {
-		o.Period = s.grace
+	d := Directory{
+		Present: l.dir, Registered: l.shim != 0, Lock: LockFree, Watched: true,
+		Holder:  Holder{File: uint64(l.shim), Pod: s.pod},
+		Trigger: l.trigger, TriggerUID: l.triggerUID, TriggerID: TriggerID{Inode: uint64(l.triggers)},
 	}
-	holder := Holder{PID: l.shim, Start: 1, File: uint64(l.shim)}
-	switch {
-	case l.shim == 0:
-		o.Shim, o.Holder = ShimNone, Holder{}
-	case l.alive:
-		o.Shim, o.Holder = ShimAlive, holder
-	case o.Recorded && c.rec.Launcher == holder || !o.Recorded && o.Holder == holder:
-		if o.Shim != ShimDied {
-			o.Shim, o.DiedAt = ShimDied, s.now
+	if d.Registered {
+		d.UID, d.Readable, d.Grace = l.uid, true, s.grace
+	}
+	if l.alive {
+		d.Lock, d.Holder.PID, d.Holder.Start = LockHeld, l.shim, 1
+	}
+	if s.cluster {
+		d.Holder.Pod = s.pod
+	}
+	if v.obs.Pod.UID == v.obs.Followed {
+		v.SeeDirectory(d, s.now, s.now)
+	}
+	if r := v.Record(); r.Instance != (Instance{}) && r.BootID == s.policy.BootID && r.Instance.PID != 0 &&
+		(s.ended || s.instance != r.Instance) {
+		v.ProcessGone(s.now)
+	}
+	if there := s.instance != (Instance{}) && !s.ended; there {
+		v.SeeDomain(Domain{Instance: s.instance, Agent: s.guestAgent != "", Power: s.power}, s.now)
+	} else {
+		v.DomainAbsent(s.now)
+	}
+}
+
+// quietly carries out what is no part of a story: looks, which are made all the
+// time, and what is told to users.
+func (s *stage) quietly(d Decision) bool {
+	v := s.agent
+	switch d.Do {
+	case Look, LookDirectory:
+		if d.Rule == "look" {
+			return false
 		}
-	default:
-		o.Shim = ShimOrphan
-	}
-	if l.trigger && l.triggerUID != "" && l.triggerUID != l.uid && l.uid != "" {
-		s.say("-", "remove a trigger that names %q", l.triggerUID)
-		l.trigger = false
-	}
-	counts := l.trigger && (l.triggerUID == "" || l.triggerUID == l.uid)
-	if counts && !o.Trigger {
-		o.TriggerAt = s.now
-	}
-	o.Trigger, o.TriggerByShim = counts, l.triggerUID != ""
-	switch there := s.instance != (Instance{}) && !s.ended; {
-	case there:
-		o.Domain, o.Instance, o.Agent, o.Power = DomainPresent, s.instance, s.guestAgent != "", s.power
-	default:
-		o.Domain, o.Instance, o.Power = DomainAbsent, Instance{}, PowerUnknown
-	}
-	if o.Recorded && !o.Gone && c.rec.BootID == s.policy.BootID && (s.ended || s.instance != c.rec.Instance && !c.rec.IdentifiedBy(s.instance)) {
-		o.Gone, o.GoneAt = true, s.now
-	}
-}
-
-func (c *core) adopt(now Mono) {
-	c.rec = Record{Namespace: "ns", Name: "vm", Pod: c.obs.Pod.UID, BootID: c.s.policy.BootID, Period: c.obs.Period, Instance: c.obs.Instance}
-	c.rec.UID, c.rec.VMICreated = c.obs.Owner(&c.rec)
-	switch c.obs.Shim {
-	case ShimAlive:
-		c.rec.Launcher = c.obs.Holder
-	case ShimDied:
-		c.obs.Shim = ShimOrphan
-	}
-	c.obs.Recorded, c.obs.AdoptedAt, c.obs.Unsaved = true, now, true
-	if c.obs.Trigger {
-		c.obs.TriggerAt = now
-	}
-}
-
-func (s *stage) letGo() {
-	c := s.agent
-	s.disk = nil
-	c.rec, c.obs = Record{}, c.obs.Next()
-	s.see()
-}
-
-func (s *stage) confirm() {
-	c := s.agent
-	uid, _ := c.obs.Identity(&c.rec)
-	fate, failed := s.answer, s.apiDown
-	s.call(&c.obs.Confirm, &failed, 100*1e6, func() {
-		if failed {
-			s.say(".", "the API server cannot be reached")
-			return
+		v.Done(d, v.Started(d, s.now), false, s.now)
+		s.see()
+	case Watch, Tell, Answer, Settle:
+		v.Done(d, v.Started(d, s.now), false, s.now)
+		if d.Do == Answer {
+			s.launcher.trigger = false
 		}
-		s.say(".", "the API server says of %s: %s", uid, fate)
-		c.obs.Became(&c.rec, uid, fate, s.now)
-	})
+	case Remove:
+		s.disk = nil
+		v.Done(d, v.Started(d, s.now), false, s.now)
+	case Announce, RejectPeriod, WarnOfPod, Follow:
+		v.Handled(d)
+		s.see()
+	case LetGo:
+		s.apply(d)
+		s.see()
+	default:
+		return false
+	}
+	return true
+}
+
+func (s *stage) apply(d Decision) {
+	if err := s.agent.Apply(d, s.now, time.Unix(0, 0)); err != nil {
+		s.t.Fatal(err)
+	}
 }

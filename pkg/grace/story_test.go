@@ -98,7 +98,7 @@ type stage struct {
 	now Mono
 
 	policy Policy
-	agent  *core
+	agent  *VM
 	disk   *Record
 	wake   Mono
 	last   string
@@ -126,8 +126,8 @@ type truth struct {
 	answer     Fate
 	apiDown    bool
 	pod        string
-	podKill    Mono // Never: it is not being deleted
-	grace      Period
+	podKill    Mono   // Never: it is not being deleted
+	grace      string // seconds, as the launcher states it
 	boots      int
 	down       bool // no agent runs
 	asked      bool // the guest has heard a request
@@ -145,8 +145,8 @@ type launcher struct {
 
 func newStage(t *testing.T) *stage {
 	s := &stage{t: t, now: t0, policy: policy, wake: Never}
-	s.policy.BootID = "boot-0"
-	s.truth = truth{off: 8 * time.Second, power: PowerOn, podKill: Never, grace: Period{Length: 30 * time.Second, Source: SourceLauncher}}
+	s.policy.BootID, s.policy.DefaultPeriod = "boot-0", 30*time.Second
+	s.truth = truth{off: 8 * time.Second, power: PowerOn, podKill: Never, grace: "30"}
 	s.start()
 	return s
 }
@@ -198,7 +198,7 @@ func (s *stage) decide() {
 		return
 	}
 	for range 50 {
-		d := s.agent.next(s.now)
+		d := s.agent.Next(s.now)
 		if d.Do == Wait {
 			s.wake = d.At
 			if line := fmt.Sprintf("wait until %s [%s]", s.clock(d.At), d.Rule); line != s.last {
@@ -206,6 +206,9 @@ func (s *stage) decide() {
 				s.say("-", "%s", line)
 			}
 			return
+		}
+		if s.quietly(d) {
+			continue
 		}
 		s.last = ""
 		s.do(d)

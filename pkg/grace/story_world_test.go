@@ -13,9 +13,9 @@ var happenings = map[string]func(*stage){
 	"cluster": func(s *stage) {
 		s.cluster, s.vmi, s.pod, s.launcher.uid = true, shownVMI("uid-1"), "pod-1", "uid-1"
 		s.answer = FateHere
-		s.restart()
+		s.start()
 	},
-	"dry run": func(s *stage) { s.policy.DryRun = true; s.restart() },
+	"dry run": func(s *stage) { s.policy.DryRun = true; s.start() },
 
 	"the guest does not listen":           func(s *stage) { s.deaf = true },
 	"the guest agent answers":             func(s *stage) { s.guestAgent = "answers" },
@@ -75,13 +75,13 @@ var happenings = map[string]func(*stage){
 }
 
 var parameters = map[string]func(*stage, string){
-	"grace period":                           func(s *stage, v string) { s.grace.Length = s.duration(v); s.restart() },
+	"grace period":                           func(s *stage, v string) { s.grace = seconds(s.duration(v)); s.start() },
 	"the guest needs, to shut down":          func(s *stage, v string) { s.off = s.duration(v) },
 	"the VMI is shown":                       func(s *stage, v string) { s.vmi = shownVMI(v) },
 	"a trigger is left that names":           func(s *stage, v string) { s.trigger(v) },
 	"the API server, asked, says":            func(s *stage, v string) { s.answer = Fate(v) },
 	"the pod is being deleted and killed in": func(s *stage, v string) { s.podKill = s.now.Add(s.duration(v)) },
-	"the grace period is edited":             func(s *stage, v string) { s.grace.Length = s.duration(v) },
+	"the grace period is edited":             func(s *stage, v string) { s.grace = seconds(s.duration(v)) },
 	"a launcher registers for": func(s *stage, v string) {
 		s.launcher.uid = v
 		happenings["the launcher registers"](s)
@@ -121,132 +121,118 @@ func (s *stage) over(e End) {
 	}
 }
 
+func seconds(d time.Duration) string { return fmt.Sprint(int(d / time.Second)) }
+
 // do carries out what the core has decided, and lets the world answer.
 func (s *stage) do(d Decision) {
+	v := s.agent
+	r := func() Record { return v.Record() }
 	say := func(format string, args ...any) { s.say("-", "%s [%s]", fmt.Sprintf(format, args...), d.Rule) }
 	switch d.Do {
 	case Adopt:
-		s.agent.adopt(s.now)
-		say("guard it: uid %q, grace period %v", s.agent.rec.UID, s.agent.rec.Period.Length)
+		s.apply(d)
+		say("guard it: uid %q, grace period %v", r().UID, r().Period.Length)
 	case Refresh:
-		s.check(s.agent.rec.Refresh(&s.agent.obs, s.now))
-		s.agent.obs.Unsaved = true
-		say("take over: uid %q, grace period %v", s.agent.rec.UID, s.agent.rec.Period.Length)
+		s.apply(d)
+		say("take over: uid %q, grace period %v", r().UID, r().Period.Length)
 	case Identify:
-		s.check(s.agent.rec.Identify(s.agent.obs.Instance, s.now))
-		s.agent.obs.Unsaved = true
-		say("its process is %d", s.agent.rec.Instance.PID)
+		s.apply(d)
+		say("its process is %d", r().Instance.PID)
 	case Begin:
-		s.check(s.agent.rec.Begin(d.Cause, d.When, s.now, time.Unix(0, 0), s.policy.DryRun))
-		s.agent.obs.Unsaved = true
-		say("begin: %s at %s, deadline %s", d.Cause, s.clock(d.When), s.clock(s.agent.rec.Shutdown.Deadline))
+		s.apply(d)
+		say("begin: %s at %s, deadline %s", d.Cause, s.clock(d.When), s.clock(r().Shutdown.Deadline))
 	case Shorten:
-		s.check(s.agent.rec.Shorten(d.When, s.now))
-		s.agent.obs.Unsaved = true
-		say("the deadline is %s now", s.clock(s.agent.rec.Shutdown.Deadline))
-	case Leave:
-		s.check(s.agent.rec.Leave(s.now))
-		s.agent.obs.Unsaved = true
+		s.apply(d)
+		say("the deadline is %s now", s.clock(r().Shutdown.Deadline))
+	case DropDryRun:
+		s.apply(d)
 		say("drop the dry run's shutdown")
-	case Save:
-		say("save")
-		s.save()
-	case Look:
-		s.call(&s.agent.obs.Look, nil, time.Millisecond, func() {})
-		say("look at the domain")
-	case Ask:
-		say("ask by %s", d.Mode)
-		s.ask(d.Mode)
-	case Resume:
-		say("resume the guest")
-		s.call(&s.agent.obs.Resume, nil, time.Millisecond, func() { s.power = PowerOn })
-	case Terminate:
-		say("SIGTERM to %d", s.agent.rec.Instance.PID)
-		s.signal(&s.agent.obs.Term, 50*time.Millisecond)
-	case Kill:
-		say("SIGKILL to %d", s.agent.rec.Instance.PID)
-		s.signal(&s.agent.obs.Kill, time.Millisecond)
-	case Destroy:
-		say("libvirt's destroy")
-		s.agent.rec.Shutdown.Signalled = true
-		s.die(time.Second)
-		s.call(&s.agent.obs.Destroy, nil, 40*time.Second, func() {})
+	case Finish:
+		s.apply(d)
+		say("report %s: %s, %s", Stopped, cmp.Or(d.Cause, "no shutdown"), d.Outcome)
+	case Forget:
+		s.apply(d)
+		say("forget it")
+		s.see()
+	case ClearTrigger:
+		if say("remove the trigger"); d.Rule == "leftover-trigger" {
+			s.say(".", "it named %q", s.launcher.triggerUID)
+		}
+		s.launcher.trigger = false
+		v.Handled(d)
+		s.see()
 	case ReportFailed:
 		say("report that QEMU cannot be killed")
-		s.agent.obs.Reported = true
+		v.Handled(d)
+	case Save:
+		say("save")
+		s.save(d)
+	case Look:
+		say("look at the domain")
+		s.call(d, time.Millisecond, false, func() {})
+	case Ask:
+		say("ask by %s", d.Mode)
+		s.ask(d)
+	case Resume:
+		say("resume the guest")
+		s.call(d, time.Millisecond, false, func() { s.power = PowerOn })
+	case Terminate:
+		say("SIGTERM to %d", r().Instance.PID)
+		v.Done(d, v.Started(d, s.now), false, s.now)
+		s.die(50 * time.Millisecond)
+	case Kill:
+		say("SIGKILL to %d", r().Instance.PID)
+		v.Signalled(d, s.now, false)
+		s.die(time.Millisecond)
+	case Destroy:
+		say("libvirt's destroy")
+		v.NoteDestroy(s.now)
+		s.die(time.Second)
+		s.call(d, 40*time.Second, false, func() {})
 	case Explain:
 		say("ask libvirt why it ended")
-		s.call(&s.agent.obs.Explain, nil, 100*time.Millisecond, func() { s.agent.obs.End = s.end })
+		s.call(d, 100*time.Millisecond, false, func() { v.Explained(s.end) })
 	case Confirm:
 		say("ask the API server about the VMI")
-		s.confirm()
-	case ClearTrigger:
-		say("remove the trigger")
-		s.launcher.trigger = false
-		s.see()
-	case Finish:
-		say("report %s: %s, %s", Stopped, cmp.Or(d.Cause, "no shutdown"), d.Outcome)
-		s.launcher.trigger = false
-		s.letGo()
-	case Forget:
-		say("forget it")
-		s.letGo()
+		s.confirm(d)
 	default:
-		s.t.Fatalf("nobody does %s", d.Do)
-	}
-}
-
-func (s *stage) check(err error) {
-	if err != nil {
-		s.t.Fatal(err)
+		s.t.Fatalf("unhandled action %s", d.Do)
 	}
 }
 
 // call keeps the account of a call that takes this long.
-func (s *stage) call(c *Call, fails *bool, takes time.Duration, then func()) {
-	agent := s.agent
-	c.Running, c.Last = true, s.now
-	c.Tries++
+func (s *stage) call(d Decision, takes time.Duration, fails bool, then func()) {
+	v := s.agent
+	started := v.Started(d, s.now)
 	s.after(takes, func() {
-		if s.agent == agent {
-			c.Running, c.Failed = false, fails != nil && *fails
+		if v.Done(d, started, fails, s.now) && s.agent == v {
 			then()
 		}
 	})
 }
 
-func (s *stage) save() {
-	rec, agent, failed := s.agent.rec, s.agent, s.diskState == "full"
+func (s *stage) save(d Decision) {
+	rec, failed := s.agent.Record(), s.diskState == "full"
 	takes := 5 * time.Millisecond
 	if s.diskState == "hangs" {
 		takes = time.Hour
 	}
-	agent.obs.NotedAt = 0
-	s.call(&agent.obs.Save, &failed, takes, func() {
+	s.call(d, takes, failed, func() {
 		if failed {
 			s.say(".", "the record cannot be written")
-			agent.obs.Unsaved = true
 			return
 		}
 		s.say(".", "the record is on disk")
-		s.disk, agent.obs.Unsaved = &rec, agent.rec != rec
+		s.disk = &rec
 	})
 }
 
-func (s *stage) ask(m Mode) {
-	agent, c, takes := s.agent, &s.agent.obs.AskACPI, time.Millisecond
-	if m == ModeAgent {
-		c = &s.agent.obs.AskVM
-		if s.guestAgent == "hangs" {
-			takes = time.Hour
-		}
+func (s *stage) ask(d Decision) {
+	takes := time.Millisecond
+	if d.Mode == ModeAgent && s.guestAgent == "hangs" {
+		takes = time.Hour
 	}
-	s.call(c, nil, takes, func() {
-		if !agent.rec.Shutdown.Requested {
-			agent.rec.Shutdown.Requested = true
-			agent.obs.NotedAt = s.now
-		}
-	})
+	s.call(d, takes, false, func() {})
 	i := s.instance
 	if takes < time.Hour && !s.deaf && s.power == PowerOn && !s.asked {
 		s.asked = true
@@ -257,16 +243,6 @@ func (s *stage) ask(m Mode) {
 			}
 		})
 	}
-}
-
-func (s *stage) signal(c *Call, takes time.Duration) {
-	c.Last = s.now
-	c.Tries++
-	if !s.agent.rec.Shutdown.Signalled {
-		s.agent.rec.Shutdown.Signalled = true
-		s.agent.obs.NotedAt = s.now
-	}
-	s.die(takes)
 }
 
 // die ends QEMU, where it can be killed.
@@ -280,5 +256,19 @@ func (s *stage) die(takes time.Duration) {
 			s.say(".", "QEMU is gone")
 			s.over(EndKilled)
 		}
+	})
+}
+
+func (s *stage) confirm(d Decision) {
+	v := s.agent
+	uid, _ := v.Owner()
+	fate, failed := s.answer, s.apiDown
+	s.call(d, 100*time.Millisecond, failed, func() {
+		if failed {
+			s.say(".", "the API server cannot be reached")
+			return
+		}
+		s.say(".", "the API server says of %s: %s", uid, fate)
+		v.Learn(uid, fate, s.now)
 	})
 }

@@ -6,40 +6,51 @@ import (
 )
 
 // transitions is every way from one phase to another, with the action that
-// takes it. Destroying follows from the clock, so no action leads there.
+// takes it. The phase is "" without a record. Destroying follows from the
+// clock: where ShuttingDown stands as the end, it may be that already.
 var transitions = [...]struct {
 	from Phase
 	by   Action
 	to   Phase
 }{
-	{Running, Refresh, Running},
+	{"", Adopt, Running},
+	{"", Finish, Stopped},
 	{Running, Identify, Running},
+	{Running, Refresh, Running},
 	{Running, Begin, ShuttingDown},
 	{Running, Finish, Stopped},
-	{Running, Forget, Stopped},
+	{Running, Forget, ""},
 	{ShuttingDown, Identify, ShuttingDown},
 	{ShuttingDown, Shorten, ShuttingDown},
-	{ShuttingDown, Leave, Running},
+	{ShuttingDown, Ask, ShuttingDown},
+	{ShuttingDown, DropDryRun, Running},
 	{ShuttingDown, Finish, Stopped},
-	{ShuttingDown, Forget, Stopped},
 	{Destroying, Identify, Destroying},
-	{Destroying, Leave, Running},
+	{Destroying, Ask, Destroying}, // its answer may come late
+	{Destroying, Terminate, Destroying},
+	{Destroying, Kill, Destroying},
+	{Destroying, Destroy, Destroying},
+	{Destroying, DropDryRun, Running},
 	{Destroying, Finish, Stopped},
-	{Destroying, Forget, Stopped},
+	{Stopped, LetGo, ""},
 }
 
-// TransitionError is an action that a phase does not allow: a bug.
+// TransitionError is an action that a phase does not allow, or that led to
+// another phase than it should have: a bug.
 type TransitionError struct {
 	From Phase
 	By   Action
+	To   Phase // where it led, if that is the error
 }
 
 func (e *TransitionError) Error() string {
-	return fmt.Sprintf("no transition from %s by %s", e.From, e.By)
+	if e.To != "" {
+		return fmt.Sprintf("%s led from %q to %q", e.By, e.From, e.To)
+	}
+	return fmt.Sprintf("no transition from %q by %s", e.From, e.By)
 }
 
-func (r *Record) allow(by Action, now Mono) error {
-	from := r.Phase(now)
+func allow(from Phase, by Action) error {
 	for _, t := range transitions {
 		if t.from == from && t.by == by {
 			return nil
@@ -48,13 +59,28 @@ func (r *Record) allow(by Action, now Mono) error {
 	return &TransitionError{From: from, By: by}
 }
 
-// Begin starts the grace period. start is when the agent first saw the cause,
-// wall the same moment on the wall clock. A launcher that died leaves no
-// grace period.
+// arrived tells whether an action has led where the table says.
+func arrived(from Phase, by Action, to Phase) error {
+	for _, t := range transitions {
+		if t.from == from && t.by == by && (t.to == to || t.to == ShuttingDown && to == Destroying) {
+			return nil
+		}
+	}
+	return &TransitionError{From: from, By: by, To: to}
+}
+
+// Begin starts the grace period, as VM.Apply does. start is when the agent
+// first saw the cause, wall the same moment on the wall clock.
 func (r *Record) Begin(cause Cause, start, now Mono, wall time.Time, dry bool) error {
-	if err := r.allow(Begin, now); err != nil {
+	if err := allow(r.Phase(now), Begin); err != nil {
 		return err
 	}
+	r.begin(cause, start, wall, dry)
+	return nil
+}
+
+// begin: a launcher that died leaves no grace period.
+func (r *Record) begin(cause Cause, start Mono, wall time.Time, dry bool) {
 	length := r.Period.Length
 	if cause == LauncherDied {
 		length = 0
@@ -64,55 +90,27 @@ func (r *Record) Begin(cause Cause, start, now Mono, wall time.Time, dry bool) e
 		Cause: cause, Start: start, Deadline: start.Add(length),
 		StartedAt: wall, DeadlineAt: wall.Add(length), DryRun: dry,
 	}
-	return nil
 }
 
-// Shorten moves the deadline forward to when, never back.
-func (r *Record) Shorten(when, now Mono) error {
-	if err := r.allow(Shorten, now); err != nil {
-		return err
-	}
+// shorten moves the deadline forward to when, never back.
+func (r *Record) shorten(when Mono) {
 	s := &r.Shutdown
 	if when >= s.Deadline {
-		return nil
+		return
 	}
 	s.Deadline = when
 	s.DeadlineAt = s.StartedAt.Add(when.Sub(s.Start)).Truncate(time.Millisecond)
-	return nil
 }
 
-// Leave drops a shutdown that was a dry run's. What else is known stays: the
-// API may not show it any more.
-func (r *Record) Leave(now Mono) error {
-	if err := r.allow(Leave, now); err != nil {
-		return err
-	}
-	r.Shutdown = Shutdown{}
-	return nil
-}
-
-// Refresh takes over what the observation says of identity, grace period and
-// launcher. A shutdown that has begun is not touched.
-func (r *Record) Refresh(o *Observation, now Mono) error {
-	if err := r.allow(Refresh, now); err != nil {
-		return err
-	}
+// refresh takes over what the observation says of identity, grace period and
+// launcher.
+func (r *Record) refresh(o *Observation) {
 	r.Period = o.Period
-	r.UID, r.VMICreated = o.Owner(r)
+	r.UID, r.VMICreated = o.Owner.ToRecord(r)
 	if o.Pod.UID != "" {
 		r.Pod = o.Pod.UID
 	}
 	if o.Shim == ShimAlive {
 		r.Launcher = o.Holder
 	}
-	return nil
-}
-
-// Identify takes over the process of the record's instance.
-func (r *Record) Identify(i Instance, now Mono) error {
-	if err := r.allow(Identify, now); err != nil {
-		return err
-	}
-	r.Instance = i
-	return nil
 }

@@ -13,7 +13,7 @@ var born = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 func shown() (Record, Observation) {
 	r, o := guarded(30 * time.Second)
 	r.VMICreated = born
-	o.VMI = VMI{State: VMIPresent, UID: "uid", Created: born}
+	o.Owner.Shown = VMI{State: VMIPresent, UID: "uid", Created: born}
 	return r, o
 }
 
@@ -26,40 +26,44 @@ func TestDecideAboutAVMI(t *testing.T) {
 		cause Cause
 	}{
 		{name: "it is there", do: Wait},
-		{name: "nobody can be asked", given: func(_ *Record, o *Observation) { o.VMI = VMI{} }, do: Wait},
-		{name: "it is missing", given: func(_ *Record, o *Observation) { o.VMI = VMI{State: VMIAbsent} }, do: Confirm},
-		{name: "one of that name has another UID", given: func(_ *Record, o *Observation) { o.VMI.UID = "other" }, do: Confirm},
+		{name: "nobody can be asked", given: func(_ *Record, o *Observation) { o.Owner.Shown = VMI{} }, do: Wait},
+		{name: "it is missing", given: func(_ *Record, o *Observation) { o.Owner.Shown = VMI{State: VMIAbsent} }, do: Confirm},
+		{name: "one of that name has another UID", given: func(_ *Record, o *Observation) { o.Owner.Shown.UID = "other" }, do: Confirm},
 		{name: "the answer is on its way", given: func(_ *Record, o *Observation) {
-			o.VMI, o.Confirm = VMI{State: VMIAbsent}, Call{Running: true, Tries: 1, Last: t0}
+			o.Owner.Shown, o.Confirm = VMI{State: VMIAbsent}, Call{Running: true, Tries: 1, Last: t0}
 		}, do: Wait},
 		{name: "it is missing and there was no answer", given: func(_ *Record, o *Observation) {
-			o.VMI, o.Confirm = VMI{State: VMIAbsent}, Call{Failed: true, Tries: 1, Last: t0}
+			o.Owner.Shown, o.Confirm = VMI{State: VMIAbsent}, Call{Failed: true, Tries: 1, Last: t0}
 		}, now: t0.Add(confirmRetry), do: Confirm},
-		{name: "the API server never showed one", given: func(r *Record, o *Observation) { r.VMICreated, o.VMI = time.Time{}, VMI{State: VMIAbsent} }, do: Wait},
-		{name: "it is missing, and deleted", given: func(_ *Record, o *Observation) { o.VMI, o.Fate, o.FateAt = VMI{State: VMIAbsent}, FateDeleted, t0 }, do: Begin, cause: VMIDeleted},
+		{name: "the API server never showed one", given: func(r *Record, o *Observation) { r.VMICreated, o.Owner.Shown = time.Time{}, VMI{State: VMIAbsent} }, do: Wait},
+		{name: "it is missing, and deleted", given: func(_ *Record, o *Observation) {
+			o.Owner.Shown, o.Owner.Fate, o.Owner.FateAt = VMI{State: VMIAbsent}, FateDeleted, t0
+		}, do: Begin, cause: VMIDeleted},
 		{name: "it was not asked for since the instance is there", given: func(r *Record, _ *Observation) { r.VMICreated = time.Time{} }, do: Confirm},
-		{name: "it is missing, and moved", given: func(_ *Record, o *Observation) { o.VMI, o.Fate, o.Moved = VMI{State: VMIAbsent}, FateMoved, "uid" }, do: Forget},
+		{name: "it is missing, and moved", given: func(_ *Record, o *Observation) {
+			o.Owner.Shown, o.Owner.Fate, o.Owner.Former, o.Owner.FormerFate = VMI{State: VMIAbsent}, FateMoved, "uid", FateMoved
+		}, do: Forget},
 		{name: "it moved, and its launcher here gets its signal", given: func(_ *Record, o *Observation) {
-			o.VMI, o.Fate, o.Moved = VMI{State: VMIAbsent}, FateMoved, "uid"
+			o.Owner.Shown, o.Owner.Fate, o.Owner.Former, o.Owner.FormerFate = VMI{State: VMIAbsent}, FateMoved, "uid", FateMoved
 			o.Trigger, o.TriggerAt = true, t0
 		}, do: Begin, cause: LauncherSignal},
-		{name: "it shows its deletion", given: func(_ *Record, o *Observation) { o.VMI.State, o.VMI.DeletingAt = VMIDeleting, t0 }, do: Begin, cause: VMIDeleted},
+		{name: "it shows its deletion", given: func(_ *Record, o *Observation) { o.Owner.Shown.State, o.Owner.Shown.DeletingAt = VMIDeleting, t0 }, do: Begin, cause: VMIDeleted},
 		{name: "it shows its deletion, and was not asked for since the instance is there", given: func(r *Record, o *Observation) {
-			r.VMICreated, o.VMI.State, o.VMI.DeletingAt = time.Time{}, VMIDeleting, t0
+			r.VMICreated, o.Owner.Shown.State, o.Owner.Shown.DeletingAt = time.Time{}, VMIDeleting, t0
 		}, do: Confirm},
 		{name: "the same, and nobody can be asked", given: func(r *Record, o *Observation) {
-			r.VMICreated, o.VMI.State, o.VMI.DeletingAt = time.Time{}, VMIDeleting, t0
+			r.VMICreated, o.Owner.Shown.State, o.Owner.Shown.DeletingAt = time.Time{}, VMIDeleting, t0
 			o.Confirm = Call{Failed: true, Tries: 1, Last: at(59)}
 		}, now: at(60), do: Wait},
 		{name: "it was lost with its CRD", given: func(r *Record, o *Observation) {
-			o.VMI.State, o.Spent, r.VMICreated = VMIDeleting, "uid", time.Time{}
+			o.Owner.Shown.State, o.Owner.Former, o.Owner.FormerFate, r.VMICreated = VMIDeleting, "uid", FateLost, time.Time{}
 		}, now: at(60), do: Wait},
 		{name: "a trigger that came first", given: func(_ *Record, o *Observation) {
-			o.VMI.State, o.VMI.DeletingAt, o.Fate = VMIDeleting, at(2), FateDeleted
+			o.Owner.Shown.State, o.Owner.Shown.DeletingAt, o.Owner.Fate = VMIDeleting, at(2), FateDeleted
 			o.Trigger, o.TriggerAt = true, at(1)
 		}, now: at(3), do: Begin, cause: LauncherSignal},
 		{name: "a deletion that came first", given: func(_ *Record, o *Observation) {
-			o.VMI.State, o.VMI.DeletingAt, o.Fate = VMIDeleting, at(1), FateDeleted
+			o.Owner.Shown.State, o.Owner.Shown.DeletingAt, o.Owner.Fate = VMIDeleting, at(1), FateDeleted
 			o.Trigger, o.TriggerAt = true, at(2)
 		}, now: at(3), do: Begin, cause: VMIDeleted},
 	} {
@@ -93,31 +97,31 @@ func TestOnlyADeletionShutsAVMDown(t *testing.T) {
 			if state == VMIDeleting {
 				v.DeletingAt = now
 			}
-			o.SeeVMI(&r, v)
+			if o.Owner.see(&r, v) {
+				o.Confirm = Call{}
+			}
 			for range 10 {
 				d := Decide(&r, &o, &policy, now)
 				switch d.Do {
 				case Wait:
 				case Refresh:
-					if err := r.Refresh(&o, now); err != nil {
-						t.Fatal(err)
-					}
+					r.refresh(&o)
 					continue
 				case Confirm:
-					asked, _ := o.Identity(&r)
-					if o.Spent == asked {
+					asked, _ := o.Owner.Is(&r)
+					if o.Owner.over() == asked {
 						t.Fatal("asked about a VMI that says nothing any more")
 					}
 					fate := rapid.SampledFrom([]Fate{FateUnknown, FateHere, FateLost, FateDeleted, FateReplaced}).Draw(t, "fate")
 					o.Confirm.Tries, o.Confirm.Last, o.Confirm.Failed = o.Confirm.Tries+1, now, fate == FateUnknown
 					if fate != FateUnknown {
-						o.Became(&r, asked, fate, now)
+						o.Owner.learn(&r, asked, fate, now)
 					}
 					continue
 				case Begin:
-					itself := o.VMI.State == VMIDeleting && o.VMI.UID == r.UID && o.Spent != r.UID
-					if d.Cause != VMIDeleted || !itself && o.Fate != FateDeleted {
-						t.Fatalf("began by %q with %+v, fate %q", d.Rule, o.VMI, o.Fate)
+					itself := o.Owner.Shown.State == VMIDeleting && o.Owner.Shown.UID == r.UID && o.Owner.over() != r.UID
+					if d.Cause != VMIDeleted || !itself && o.Owner.Fate != FateDeleted {
+						t.Fatalf("began by %q with %+v, fate %q", d.Rule, o.Owner.Shown, o.Owner.Fate)
 					}
 					return
 				default:

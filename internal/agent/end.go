@@ -1,0 +1,140 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// finished says how it ended. What follows (Answer, Settle, LetGo, Remove) may
+// each be done twice after a crash.
+func (k *keeper) finished(d grace.Decision) {
+	k.disarm()
+	e := k.vm.Ending()
+	if e.Cause == "" {
+		k.log.Info("the VM ended by itself", "rule", d.Rule, "outcome", e.Outcome)
+		return
+	}
+	k.cfg.Meter.Stopped(e.Cause, e.Outcome, e.Took)
+	k.log.Info("stopped", "rule", d.Rule, "cause", e.Cause, "outcome", e.Outcome, "took", e.Took)
+	k.reportEnd(e)
+}
+
+func statusOf(s grace.Status) signals.Status {
+	return signals.Status{
+		Version: signals.Version, UID: s.UID, Phase: s.Phase, Cause: s.Cause, Outcome: s.Outcome,
+		StartedAt: s.StartedAt, Deadline: s.DeadlineAt, EndedAt: s.EndedAt, Message: s.Message,
+	}
+}
+
+// tell writes status.json.
+func (k *keeper) tell(d grace.Decision, now grace.Mono) {
+	dir, status := k.dir, statusOf(k.vm.Status(now))
+	k.call(d, k.dirTurn.in(func(context.Context) error { return dir.WriteStatus(status) }), func(err error, _ int) {
+		if err != nil {
+			k.log.Warn("cannot write status.json", "err", err)
+		}
+	})
+}
+
+// answer reports the end, and then takes the trigger away, unless it is kept
+// for the next instance: this one, and none that comes meanwhile.
+func (k *keeper) answer(d grace.Decision, now grace.Mono) {
+	dir, rec, pod, status, kept := k.dir, k.vm.Record(), k.vm.Pod().UID, statusOf(k.vm.Status(now)), false
+	boot := k.cfg.Policy.BootID
+	k.call(d, k.dirTurn.in(func(context.Context) error {
+		view, err := dir.Look()
+		if err != nil || !view.Present {
+			return err // a launcher directory that is gone needs no answer
+		}
+		kept = rec.ForNext(directoryOf(view, pod), boot, status.UID)
+		if err = dir.WriteStatus(status); view.Trigger && !kept {
+			err = errors.Join(err, dir.RemoveTrigger(view.TriggerID))
+		}
+		return err
+	}), func(err error, _ int) {
+		k.vm.Ending().Kept = kept
+		if err != nil {
+			k.log.Error("cannot answer in the launcher directory", "err", err)
+		}
+	})
+}
+
+// settle is called before a record is let go of: until then an agent that dies
+// leaves its reports to the next one.
+func (k *keeper) settle(d grace.Decision) {
+	k.call(d, within(settleTimeout, func(ctx context.Context) error {
+		if k.cfg.Cluster != nil {
+			k.cfg.Cluster.Settle(ctx, k.vm.Namespace, k.vm.Name)
+		}
+		return nil
+	}), func(error, int) {})
+}
+
+// letGo makes ready for the next instance.
+func (k *keeper) letGo(d grace.Decision, now grace.Mono) {
+	k.disarm()
+	k.apply(d, now)
+	release(k, &k.qemu)
+}
+
+// removeRecord removes it behind every save that is still under way.
+func (k *keeper) removeRecord(d grace.Decision) {
+	k.call(d, k.cacheTurn.in(func(context.Context) error { return k.cfg.Cache.Delete(k.domain) }), func(err error, try int) {
+		if err != nil && try == 1 {
+			k.cfg.Meter.Rejected("record_write")
+			k.log.Error("cannot remove the record of a stopped VM; trying on", "err", err)
+		}
+	})
+}
+
+// removeTrigger removes one that concerns nobody. Where that cannot be done it
+// counts no more, so that no later instance suffers from it.
+func (k *keeper) removeTrigger(d grace.Decision) {
+	reason, text := "trigger_orphan", "removing a trigger whose shim is gone"
+	if d.Rule == "leftover-trigger" {
+		reason, text = "trigger_uid", "removing a trigger that names another VM: a leftover"
+	}
+	k.cfg.Meter.Rejected(reason)
+	k.log.Warn(text, "rule", d.Rule)
+	dir := k.dir
+	k.vm.Handled(d)
+	k.call(d, k.dirTurn.in(func(context.Context) error { return dir.RemoveTrigger(watch.FileID(d.Trigger)) }), func(err error, _ int) {
+		if err != nil {
+			k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)
+		}
+	})
+}
+
+func (k *keeper) save(d grace.Decision) {
+	rec, failing := k.vm.Record(), k.unwritten.Load()
+	k.call(d, k.cacheTurn.in(func(context.Context) error { return k.cfg.Cache.Put(rec) }), func(err error, _ int) {
+		switch {
+		case err != nil && !failing:
+			k.cfg.Meter.Rejected("record_write")
+			k.log.Error("cannot write the record: going on from memory; a restart of the agent would forget it", "err", err)
+		case err == nil && failing:
+			k.log.Info("the record is on disk again")
+		}
+		k.prepare()
+	})
+}
+
+// prepare has the cache prepared for the record of a shutdown to come.
+func (k *keeper) prepare() {
+	if !k.vm.AtRest() {
+		return
+	}
+	k.call(grace.Decision{}, k.cacheTurn.in(func(context.Context) error { return k.cfg.Cache.Prepare(k.domain) }), func(err error, _ int) {
+		if err != nil {
+			k.log.Debug("the next write of the record will take its whole time", "err", err)
+		}
+	})
+}
+
+// slowDisk is after which time a disk that does not answer counts as one that fails.
+const slowDisk = 10 * time.Second

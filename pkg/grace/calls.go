@@ -1,0 +1,172 @@
+package grace
+
+// account is where a kind of call is accounted for, nil for what is none.
+func (o *Observation) account(d Decision) *Call {
+	switch d.Do {
+	case Save:
+		return &o.Save
+	case Look:
+		return &o.Look
+	case LookDirectory:
+		return &o.LookDir
+	case Watch:
+		return &o.Watch
+	case Ask:
+		if d.Mode == ModeAgent {
+			return &o.AskAgent
+		}
+		return &o.AskACPI
+	case Resume:
+		return &o.Resume
+	case Terminate:
+		return &o.Term
+	case Kill:
+		return &o.Kill
+	case Destroy:
+		return &o.Destroy
+	case Explain:
+		return &o.Explain
+	case Confirm:
+		return &o.Confirm
+	case Tell:
+		return &o.Tell
+	case Answer:
+		return &o.Answer
+	case Settle:
+		return &o.Settle
+	case Remove:
+		return &o.Remove
+	default:
+		return nil
+	}
+}
+
+// ofPlace: a call that is about the place, not about the instance.
+func ofPlace(a Action) bool {
+	return a == Look || a == LookDirectory || a == Tell || a == Remove
+}
+
+// Started is told when a decision is being carried out that takes time, or may
+// fail. What it returns is for Done.
+func (v *VM) Started(d Decision, now Mono) Call {
+	o := &v.obs
+	c := o.account(d)
+	if c == nil {
+		return Call{instance: v.instances}
+	}
+	c.Running, c.Last, c.instance = true, now, v.instances
+	c.Tries++
+	switch d.Do {
+	case Save:
+		o.Saving, o.NotedAt, o.OnDisk = o.Version, 0, true
+	case LookDirectory:
+		o.DirWanted, o.DirAt, o.DirPaid = false, Never, max(o.DirPaid, now).Add(lookEvery)
+	case Look:
+		o.LookAt = Never
+	case Tell:
+		o.Told = v.Status(now)
+	case Answer:
+		o.Told = v.Status(now)
+	default:
+	}
+	return *c
+}
+
+// Done is told when a call has ended. It returns false where it was about an
+// instance that is no more: then nothing follows from it.
+func (v *VM) Done(d Decision, started Call, failed bool, now Mono) bool {
+	if !ofPlace(d.Do) && started.instance != v.instances {
+		return false
+	}
+	o := &v.obs
+	c := o.account(d)
+	if c == nil {
+		return true
+	}
+	c.Running, c.Failed = false, failed
+	switch {
+	case d.Do == Save && (failed || o.Saving == o.Version):
+		o.Unsaved = failed // whatever it was, it is missing now
+	case d.Do == Remove:
+		o.Left = failed && !o.Recorded
+	case d.Do == Ask && !failed:
+		v.note(Ask, now)
+	case d.Do == Resume && !failed:
+		o.Power = PowerOn
+	case d.Do == Watch:
+		o.Watched = !failed
+	}
+	return true
+}
+
+// Explained is told why the instance ended, as far as the hypervisor knows.
+func (v *VM) Explained(e End) {
+	if v.obs.End == EndUnknown {
+		v.obs.End = e
+	}
+}
+
+// note notes in the record what was done. Nothing waits for its save.
+func (v *VM) note(by Action, now Mono) {
+	done := &v.rec.Shutdown.Signalled
+	if by == Ask {
+		done = &v.rec.Shutdown.Requested
+	}
+	if *done || allow(v.phase(now), by) != nil {
+		return
+	}
+	*done = true
+	if v.obs.NotedAt == 0 {
+		v.obs.NotedAt = now
+	}
+}
+
+// Handled is told that something was said or done once, at once.
+func (v *VM) Handled(d Decision) {
+	o := &v.obs
+	switch d.Do {
+	case Announce:
+		o.Announced = true
+	case ReportFailed:
+		o.Reported = true
+	case WarnOfPod:
+		o.WarnedPod = o.Pod.UID
+	case RejectPeriod:
+		map[Source]*Stated{SourceVMI: &o.FromVMI, SourceDomain: &o.Metadata, SourceLauncher: &o.FromDirectory}[d.Source].Told = d.Text
+	case ClearTrigger:
+		o.Consumed, o.Leftover = d.Trigger, TriggerID{}
+		o.Trigger = o.Trigger && o.TriggerID != d.Trigger
+	case Follow:
+		o.Followed = o.Pod.UID
+		o.forgetDirectory()
+	default:
+	}
+}
+
+// Signalled is told that QEMU was signalled, or could not be. It returns true
+// the first time that a signal has reached it.
+func (v *VM) Signalled(d Decision, at Mono, failed bool) (first bool) {
+	c := v.obs.account(d)
+	if !c.Running {
+		c.Tries++
+	}
+	c.Last, c.Running, c.Failed = at, false, failed
+	if failed || v.rec.Shutdown.Signalled {
+		return false
+	}
+	v.note(d.Do, at)
+	return v.rec.Shutdown.Signalled
+}
+
+// NoteDestroy is told when libvirt's destroy is all there is. It returns true
+// the first time.
+func (v *VM) NoteDestroy(now Mono) (first bool) {
+	if v.rec.Instance.PID != 0 || v.rec.Shutdown.Signalled {
+		return false
+	}
+	v.note(Destroy, now)
+	return true
+}
+
+// Tries is how often what was decided has been tried.
+func (v *VM) Tries(d Decision) int { return v.obs.account(d).Tries }

@@ -1,0 +1,149 @@
+package grace
+
+import "time"
+
+// Domain is what the hypervisor shows of a domain.
+type Domain struct {
+	Instance Instance
+	Power    Power
+	Agent    bool   // a guest agent has its channel open
+	Grace    string // as its metadata state it
+}
+
+// A domain that has just appeared has no process that can be identified yet.
+const (
+	identifyTimeout = 2 * time.Second
+	identifyRetry   = 200 * time.Millisecond
+	// libvirt keeps a domain whose QEMU is gone for a while (9.0: 1.6 s), and tells
+	// when it has let go of it.
+	leaveTimeout = time.Minute
+	leaveRetry   = time.Second
+)
+
+// DomainChanged asks for a look at the domain.
+func (v *VM) DomainChanged() {
+	if !v.obs.Look.Running {
+		v.obs.LookAt = 0
+	}
+}
+
+// SeeDomain is told what the hypervisor shows.
+func (v *VM) SeeDomain(d Domain, now Mono) {
+	o := &v.obs
+	d.Instance = d.Instance.Certain()
+	switch {
+	case o.Recorded && v.rec.Instance.PID != 0 && d.Instance.PID == 0:
+		// Its process is unclear to libvirt for the moment; the pidfd is not.
+		o.Power = d.Power
+		return
+	case !o.Recorded && !o.adoptable(&d, now):
+		retry := identifyRetry
+		if d.Instance.UUID == o.Former.UUID {
+			retry = leaveRetry // asking for it keeps libvirt from its work
+		}
+		o.LookAt = now.Add(retry)
+		return
+	}
+	o.Domain, o.Instance = DomainPresent, d.Instance
+	if !o.Recorded || d.Instance == v.rec.Instance {
+		o.Power, o.Agent = d.Power, d.Agent
+		if d.Power == PowerOn && !o.Gone {
+			o.End = EndUnknown // it goes on: on_poweroff=restart, or a hint that was wrong
+		}
+	}
+	o.Metadata.Read, o.Metadata.Text = true, d.Grace
+	v.resolve()
+	if o.Recorded && v.rec.Instance.PID == 0 && d.Instance != v.rec.Instance && !v.rec.IdentifiedBy(d.Instance) {
+		v.ProcessGone(now)
+	}
+}
+
+// adoptable tells whether what was seen is an instance to guard. A domain that
+// is just starting, or whose QEMU has just gone, has no process to identify.
+func (o *Observation) adoptable(d *Domain, now Mono) bool {
+	if d.Instance.PID != 0 {
+		o.UnidentifiedAt = 0
+		return d.Instance != o.Former // a look that was under way when it ended
+	}
+	if o.UnidentifiedAt == 0 {
+		o.UnidentifiedAt = now
+	}
+	timeout := identifyTimeout
+	if d.Instance.UUID == o.Former.UUID {
+		timeout = leaveTimeout
+	}
+	return d.Power != PowerEnding && now.Sub(o.UnidentifiedAt) >= timeout
+}
+
+// DomainAbsent is told where the hypervisor says that there is no such domain.
+func (v *VM) DomainAbsent(now Mono) {
+	o := &v.obs
+	o.Domain, o.Power, o.Agent = DomainAbsent, PowerUnknown, false
+	o.Instance, o.UnidentifiedAt, o.Metadata.Read = Instance{}, 0, false
+	if o.Recorded && v.rec.Instance.PID == 0 {
+		v.ProcessGone(now)
+	}
+}
+
+// DomainUnreadable is told where a look failed.
+func (v *VM) DomainUnreadable() { v.obs.Power = PowerUnknown }
+
+// DomainMissingFromList asks for a look, unless it is known to be absent: that
+// a list leaves a domain out is no proof.
+func (v *VM) DomainMissingFromList() {
+	if v.obs.Recorded || v.obs.Domain != DomainAbsent {
+		v.DomainChanged()
+	}
+}
+
+// Ended is told why an instance with this UUID ended, as libvirt says. Where
+// its process is watched the domain need not be looked at: whoever asks for
+// one that ends keeps libvirt from its work.
+func (v *VM) Ended(end End, uuid string) {
+	o := &v.obs
+	ours := o.Recorded && uuid == v.rec.Instance.UUID
+	if ours && o.End == EndUnknown {
+		o.End = end
+	}
+	watched := ours && (o.Watched || o.Gone)
+	// The process told of its end before libvirt did; a look is due anyway.
+	due := !o.Recorded && uuid == o.Former.UUID && o.LookAt != Never
+	if !watched && !due {
+		v.DomainChanged()
+	}
+}
+
+// ProcessGone is told when the process of the record's instance has ended.
+func (v *VM) ProcessGone(now Mono) {
+	v.obs.Watched = false
+	if v.obs.Recorded && !v.obs.Gone {
+		v.obs.Gone, v.obs.GoneAt = true, now
+	}
+}
+
+// watch: the process of the instance is to be held by a handle.
+func watch(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	if !o.Recorded || o.Watched || o.Gone || r.Instance.PID == 0 || r.BootID != p.BootID || now < o.Watch.due(p.RetryInterval, now) {
+		return next()
+	}
+	return do(Watch)
+}
+
+// vanished: it ended between the look and its adoption.
+func vanished(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if !o.Gone || r.ShuttingDown() || o.OnDisk {
+		return next()
+	}
+	return do(Forget)
+}
+
+func lookAtDomain(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	switch {
+	case o.LookAt == Never || o.Look.Running:
+		return next()
+	case now < o.LookAt:
+		return waitUntil(o.LookAt)
+	default:
+		return do(Look)
+	}
+}

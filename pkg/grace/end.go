@@ -1,0 +1,179 @@
+package grace
+
+import (
+	"fmt"
+	"time"
+)
+
+// How often the last status.json is written where that fails.
+const (
+	answerTries = 6
+	answerRetry = 200 * time.Millisecond
+	removeRetry = time.Second
+)
+
+// Ending is the end of a VM: what is told of it, before its record goes.
+type Ending struct {
+	Cause   Cause // "" if there was no shutdown
+	Outcome Outcome
+	Took    time.Duration
+	EndedAt time.Time
+	Message string
+	// Kept: the trigger in the launcher directory is for the next instance.
+	Kept bool
+}
+
+// Status is what a launcher is told of its VM.
+type Status struct {
+	UID        string
+	Phase      Phase
+	Cause      Cause
+	StartedAt  time.Time
+	DeadlineAt time.Time
+	Outcome    Outcome
+	EndedAt    time.Time
+	Message    string
+}
+
+// Status is what a launcher is to be told now.
+func (v *VM) Status(now Mono) Status {
+	s := Status{
+		UID: v.launcherUID(), Phase: v.rec.Phase(now), Cause: v.rec.Shutdown.Cause,
+		StartedAt: v.rec.Shutdown.StartedAt, DeadlineAt: v.rec.Shutdown.DeadlineAt,
+	}
+	switch e := v.obs.Over; {
+	case e != nil:
+		s.Phase, s.Cause, s.Outcome, s.EndedAt, s.Message = Stopped, e.Cause, e.Outcome, e.EndedAt, e.Message
+	case v.rec.Shutdown.DryRun:
+		s.Message = "dry run: nothing is done"
+	}
+	return s
+}
+
+// Ending is the end that is being told, nil if there is none.
+func (v *VM) Ending() *Ending { return v.obs.Over }
+
+func endMessage(o Outcome, e End) string {
+	switch {
+	case o == Lost && e == EndUnknown:
+		return "the VM is gone; libvirt does not say why"
+	case o == Lost:
+		return fmt.Sprintf("the VM was %s", e)
+	default:
+		return ""
+	}
+}
+
+func (v *VM) finish(d Decision, now Mono, wall time.Time) {
+	e := Ending{Cause: d.Cause, Outcome: d.Outcome, EndedAt: wall.UTC(), Message: endMessage(d.Outcome, v.obs.End)}
+	if v.rec.ShuttingDown() {
+		e.Took = now.Sub(v.rec.Shutdown.Start)
+	}
+	v.obs.Over = &e
+}
+
+// letGo makes ready for the next instance. What was answered has consumed the
+// trigger; without an answer it stays.
+func (v *VM) letGo(now Mono) {
+	over, ended := v.obs.Over, v.obs.Gone
+	v.obs = v.obs.next(&v.rec, v.policy)
+	v.rec = Record{}
+	v.instances++
+	if over != nil && !over.Kept {
+		v.obs.Consumed, v.obs.Trigger = v.obs.TriggerID, false
+	}
+	if ended {
+		v.obs.LookAt = now.Add(leaveRetry) // unless an event comes first
+	}
+	v.choosePod()
+	v.resolve()
+}
+
+// The rules of an end: each step may be done twice after a crash.
+
+func answer(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	c := &o.Answer
+	switch {
+	case o.Over == nil || c.Tries > 0 && !c.Running && (!c.Failed || c.Tries >= answerTries):
+		return next()
+	case c.Running:
+		return waitUntil(Never)
+	case c.Tries > 0 && now < c.Last.Add(answerRetry):
+		return waitUntil(c.Last.Add(answerRetry))
+	default:
+		return do(Answer)
+	}
+}
+
+func settle(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	switch {
+	case o.Over == nil || o.Settle.Tries > 0 && !o.Settle.Running:
+		return next()
+	case o.Settle.Running:
+		return waitUntil(Never)
+	default:
+		return do(Settle)
+	}
+}
+
+func letGo(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if o.Over == nil {
+		return next()
+	}
+	return do(LetGo)
+}
+
+func removeRecord(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	c := &o.Remove
+	switch {
+	case !o.Left || c.Running:
+		return next()
+	case c.Tries > 0 && now < c.Last.Add(removeRetry):
+		return waitUntil(c.Last.Add(removeRetry))
+	default:
+		return do(Remove)
+	}
+}
+
+// afterAsk is how long status.json waits at most for the guest to be asked.
+const afterAsk = 100 * time.Millisecond
+
+// tellAt is when users may hear of the record: once it is durable, or will not
+// be soon, and the guest was asked.
+func (o *Observation) tellAt() Mono {
+	at := Mono(0)
+	switch {
+	case !o.Recorded || o.Over != nil || o.Unsaved && o.Save.Tries == 0:
+		return Never
+	case o.Unsaved && !o.Save.Failed:
+		at = o.Save.Last.Add(saveTimeout)
+	}
+	for _, c := range [...]*Call{&o.AskACPI, &o.AskAgent} {
+		if c.Running {
+			at = max(at, c.Last.Add(afterAsk))
+		}
+	}
+	return at
+}
+
+func announce(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if o.Announced || !r.ShuttingDown() {
+		return next()
+	}
+	if at := o.tellAt(); now < at {
+		return waitUntil(at)
+	}
+	return do(Announce)
+}
+
+// tell is asked by VM, which knows the status.
+func (v *VM) tell(now Mono) (Decision, bool) {
+	o := &v.obs
+	if !o.Recorded || o.Over != nil || o.Tell.Running || !o.Ours || o.Told == v.Status(now) {
+		return next()
+	}
+	if at := o.tellAt(); now < at {
+		return waitUntil(at)
+	}
+	return Decision{Do: Tell, Rule: "tell"}, true
+}

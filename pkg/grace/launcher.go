@@ -1,0 +1,187 @@
+package grace
+
+import (
+	"cmp"
+	"time"
+)
+
+// Lock is what is known of the lock on a vm.json.
+type Lock int
+
+// The locks. The zero value is "unknown": nothing follows from it.
+const (
+	LockUnknown Lock = iota
+	LockFree
+	LockHeld
+)
+
+// TriggerID tells a trigger file from its successor.
+type TriggerID struct {
+	Inode uint64
+	Mtime int64
+}
+
+// Directory is what a launcher directory says at one moment.
+type Directory struct {
+	Present    bool
+	ID         [2]uint64 // device and inode: tells it from one that is mounted over it
+	Registered bool      // vm.json is there
+	UID        string    // the VM that vm.json names, "" if it names none
+	Readable   bool      // vm.json can be read; Grace is what it states
+	Grace      string
+	Lock       Lock
+	// Holder is who holds the lock; PID is 0 where it cannot be seen. Watched
+	// tells whether its end will be seen.
+	Holder  Holder
+	Watched bool
+
+	Trigger    bool
+	TriggerID  TriggerID
+	TriggerUID string // the VM that it names, "" for a touch
+}
+
+// Looks at a launcher directory that no event asks for: after an error, and
+// while a shim lives that cannot be watched.
+const (
+	lookAfterError = time.Second
+	lookUnwatched  = 500 * time.Millisecond
+)
+
+// A tenant can cause as many events as it likes. What is looked at more often
+// than any shim needs has to wait, and so costs no more than this.
+const (
+	lookBurst = 10
+	lookEvery = 100 * time.Millisecond
+)
+
+// DirectoryChanged asks for a look at the launcher directory.
+func (v *VM) DirectoryChanged() { v.obs.DirWanted = true }
+
+// DirectoryUnreadable is told where a look failed: what was known before stands.
+func (v *VM) DirectoryUnreadable(now Mono) {
+	v.obs.Looked = true
+	v.obs.DirAt = now.Add(lookAfterError)
+}
+
+// SeeDirectory is told what a look has found, and when it was over. It returns
+// false where vm.json names another VM than Kubernetes does: then nothing that
+// vm.json says is believed.
+func (v *VM) SeeDirectory(d Directory, seen, now Mono) (believed bool) {
+	o := &v.obs
+	o.Looked = true
+	if believed = v.believes(d.UID); !believed {
+		d.UID, d.Readable, d.Grace = "", false, ""
+	}
+	if d.ID != o.Dir.ID {
+		o.Told = Status{} // that was said in another directory
+	}
+	o.Dir, o.Ours = d, d.Present
+	v.seeShim(&d, now)
+	o.Owner.Claimed = cmp.Or(o.Pod.VMI, d.UID)
+	v.seeTrigger(&d, seen)
+	v.choosePod()
+	v.resolve()
+	return believed
+}
+
+func (v *VM) believes(claim string) bool {
+	uid, created := v.obs.Owner.Is(&v.rec)
+	if created.IsZero() {
+		uid = ""
+	}
+	uid = cmp.Or(v.obs.Pod.VMI, uid)
+	return uid == "" || claim == "" || claim == uid
+}
+
+func (v *VM) seeShim(d *Directory, now Mono) {
+	o := &v.obs
+	switch {
+	case !d.Registered:
+		o.Shim, o.Holder = ShimNone, Holder{}
+	case d.Lock == LockHeld:
+		o.Shim, o.Holder = ShimAlive, d.Holder
+		if !d.Watched {
+			o.DirAt = now.Add(lookUnwatched)
+		}
+	case o.Recorded && v.rec.Launcher.SameFile(d.Holder), !o.Recorded && o.Holder.SameFile(d.Holder):
+		// The same file was locked while this instance ran: its shim is dead.
+		if o.Shim != ShimDied {
+			o.Shim, o.DiedAt = ShimDied, now
+		}
+	default:
+		o.Shim = ShimOrphan
+	}
+}
+
+// seeTrigger decides whether a trigger counts: one that names a VM waits until
+// it is known whose VM this is, and is a leftover if that is another one.
+func (v *VM) seeTrigger(d *Directory, seen Mono) {
+	o := &v.obs
+	uid := cmp.Or(o.Owner.Claimed, v.launcherUID(), o.Owner.Shown.UID)
+	counts := d.Trigger && d.TriggerID != o.Consumed && (d.TriggerUID == "" || d.TriggerUID == uid)
+	o.Leftover = TriggerID{}
+	switch {
+	case !d.Trigger:
+		o.Consumed = TriggerID{} // it is gone; the next one may look the same
+	case !counts && d.TriggerID != o.Consumed && uid != "":
+		o.Leftover = d.TriggerID
+	case counts && !o.Trigger:
+		o.TriggerAt = seen
+	}
+	if o.Trigger = counts; counts {
+		o.TriggerID, o.TriggerByShim = d.TriggerID, d.TriggerUID != ""
+	}
+}
+
+// launcherUID is the UID by which the launcher knows this VM.
+func (v *VM) launcherUID() string {
+	switch {
+	case v.obs.Pod.VMI != "":
+		return v.obs.Pod.VMI
+	case v.obs.Recorded:
+		return v.rec.UID
+	default:
+		return v.obs.Owner.Claimed
+	}
+}
+
+// ForNext tells whether the trigger in a launcher directory is for an instance
+// after the record's: it names another VM than uid, or another shim lives
+// there, which has cleared whatever trigger it found.
+func (r *Record) ForNext(d Directory, bootID, uid string) bool {
+	if !d.Trigger || r.Name == "" {
+		return false
+	}
+	otherVM := d.TriggerUID != "" && uid != "" && d.TriggerUID != uid
+	otherShim := r.BootID != bootID || r.Launcher.PID != 0 && r.Launcher.PID != d.Holder.PID
+	return otherVM || otherShim && d.Lock == LockHeld && d.Holder.PID != 0
+}
+
+// forgetDirectory is for a launcher that is another one's now.
+func (o *Observation) forgetDirectory() {
+	o.Dir, o.Ours, o.Told = Directory{}, false, Status{}
+	o.Trigger, o.TriggerID, o.Consumed, o.Leftover = false, TriggerID{}, TriggerID{}, TriggerID{}
+	o.Shim, o.Holder = ShimUnknown, Holder{}
+	o.DirWanted = true
+}
+
+func leftoverTrigger(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if o.Leftover == (TriggerID{}) {
+		return next()
+	}
+	return Decision{Do: ClearTrigger, Trigger: o.Leftover}, true
+}
+
+func lookAtDirectory(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	at := o.DirAt
+	if o.DirWanted {
+		at = 0
+	}
+	if at == Never || o.LookDir.Running {
+		return next()
+	}
+	if at = max(at, o.DirPaid.Add(-(lookBurst-1)*lookEvery)); now < at {
+		return waitUntil(at)
+	}
+	return do(LookDirectory)
+}

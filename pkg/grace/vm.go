@@ -1,0 +1,262 @@
+package grace
+
+import (
+	"errors"
+	"time"
+)
+
+// VM is all that an agent knows of one VM: the record and what is seen. It is
+// told facts, and asked with Next what to do. Whoever carries a decision out
+// says so with Apply, Started and Done. It has one owner: its methods may not
+// be called from two goroutines at once.
+type VM struct {
+	Namespace, Name string
+
+	policy    *Policy
+	rec       Record
+	obs       Observation
+	pods      []Pod
+	instances int // counts them: what was found out of an earlier one says nothing
+}
+
+// NewVM returns a VM of which nothing is known but its record, if r.Name is set.
+// unsaved tells that the record is not on disk as it is.
+func NewVM(namespace, name string, r Record, unsaved bool, p *Policy) *VM {
+	v := &VM{Namespace: namespace, Name: name, policy: p, obs: newObservation(p)}
+	if r.Name != "" {
+		v.restore(r)
+		v.obs.Unsaved = unsaved
+	}
+	v.obs.Followed = v.rec.Pod
+	return v
+}
+
+func (v *VM) restore(r Record) {
+	r.Instance = r.Instance.Certain()
+	v.rec, v.obs.Recorded, v.obs.OnDisk, v.obs.Period = r, true, true, r.Period
+	v.obs.Restored = r.ShuttingDown()
+	v.obs.Pod.UID = r.Pod
+}
+
+// Recover takes over a record that could be read only late, unless what is
+// known by now is newer, or its deadline earlier.
+func (v *VM) Recover(r Record) bool {
+	r.Instance = r.Instance.Certain()
+	newer := v.obs.Recorded && r.Instance != v.rec.Instance
+	earlier := v.rec.ShuttingDown() && (!r.ShuttingDown() || v.rec.Shutdown.Deadline <= r.Shutdown.Deadline)
+	if newer || earlier || v.obs.Over != nil {
+		return false
+	}
+	v.restore(r)
+	v.changed()
+	return true
+}
+
+// AwaitCluster has a shutdown wait until then for the API server's first word.
+func (v *VM) AwaitCluster(until Mono) { v.obs.OwnerBy = until }
+
+// SeeVMI is told what the watch shows of the VMI of this name.
+func (v *VM) SeeVMI(vmi VMI) {
+	o, before := &v.obs, v.obs.Owner.Shown.UID
+	if o.Owner.see(&v.rec, vmi) {
+		o.Confirm = Call{Running: o.Confirm.Running}
+	}
+	v.choosePod()
+	v.resolve()
+	if vmi.UID != before {
+		v.DirectoryChanged() // who the launcher may claim to be has changed
+	}
+}
+
+// Learn is told what the API server says became of the VMI with this UID.
+func (v *VM) Learn(uid string, f Fate, now Mono) {
+	if asked, _ := v.obs.Owner.Is(&v.rec); !v.obs.Recorded || asked != uid {
+		return
+	}
+	if v.obs.Owner.learn(&v.rec, uid, f, now) {
+		v.obs.Confirm = Call{}
+	}
+	v.choosePod()
+	v.resolve()
+}
+
+// SaveAgain is told when the cache has lost what was put there.
+func (v *VM) SaveAgain() {
+	if v.obs.Recorded && v.obs.Over == nil {
+		v.changed()
+	}
+}
+
+// Next says what to do now, or when to ask again: after anything but Wait, at
+// once.
+func (v *VM) Next(now Mono) Decision {
+	wait := Decide(&v.rec, &v.obs, v.policy, now)
+	if wait.Do != Wait {
+		return wait
+	}
+	for i := range beside {
+		d, yes := beside[i].decide(&v.rec, &v.obs, v.policy, now)
+		if yes && d.Do != Wait {
+			d.Rule = beside[i].name
+			return d
+		} else if yes {
+			wait.At = min(wait.At, d.At)
+		}
+	}
+	d, yes := v.tell(now)
+	if yes && d.Do != Wait {
+		return d
+	} else if yes {
+		wait.At = min(wait.At, d.At)
+	}
+	return wait
+}
+
+var errNotDecided = errors.New("no such decision about a record")
+
+// Apply makes a decision true that changes the record, or what is known. now
+// and wall are the same moment. The error is a TransitionError: a bug.
+func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
+	from := v.phase(now)
+	if err := allow(from, d.Do); err != nil {
+		return err
+	}
+	o := &v.obs
+	switch d.Do {
+	case Adopt:
+		v.adopt(now)
+	case Identify:
+		v.rec.Instance = o.Instance
+	case Refresh:
+		v.rec.refresh(o)
+	case Begin:
+		v.rec.begin(d.Cause, d.When, wall.Add(-now.Sub(d.When)), v.policy.DryRun)
+	case Shorten:
+		v.rec.shorten(d.When)
+	case DropDryRun:
+		v.rec.Shutdown, o.Announced, o.Restored = Shutdown{}, false, false
+	case Finish:
+		v.finish(d, now, wall)
+		return nil
+	case LetGo, Forget:
+		v.letGo(now)
+		return nil
+	default:
+		return errNotDecided
+	}
+	v.changed()
+	return arrived(from, d.Do, v.phase(now))
+}
+
+// phase is the record's, "" without one.
+func (v *VM) phase(now Mono) Phase {
+	switch {
+	case v.obs.Over != nil:
+		return Stopped
+	case !v.obs.Recorded:
+		return ""
+	default:
+		return v.rec.Phase(now)
+	}
+}
+
+func (v *VM) adopt(now Mono) {
+	o := &v.obs
+	v.rec = Record{
+		Namespace: v.Namespace, Name: v.Name, Pod: o.Pod.UID, BootID: v.policy.BootID,
+		Period: o.Period, Instance: o.Instance,
+	}
+	v.rec.UID, v.rec.VMICreated = o.Owner.ToRecord(&v.rec)
+	switch o.Shim {
+	case ShimAlive:
+		v.rec.Launcher = o.Holder
+	case ShimDied:
+		o.Shim = ShimOrphan // it died before this instance was there
+	default:
+	}
+	o.Recorded, o.Left = true, false // the new record takes the place of one that is left
+	if o.Trigger {
+		o.TriggerAt = now // it waited for the domain; the grace period begins now
+	}
+}
+
+func (v *VM) changed() {
+	v.obs.Version++
+	v.obs.Unsaved = true
+}
+
+// Record is what the node remembers of the VM; zero if there is none.
+func (v *VM) Record() Record { return v.rec }
+
+// Recorded tells whether there is a record.
+func (v *VM) Recorded() bool { return v.obs.Recorded }
+
+// Owner says whose VM it is; created is zero where the API server never said
+// anything of it.
+func (v *VM) Owner() (uid string, created time.Time) { return v.obs.Owner.Is(&v.rec) }
+
+// Domain is the libvirt name of the VM.
+func (v *VM) Domain() string { return DomainName(v.Namespace, v.Name) }
+
+// Pod is the launcher pod; of one that was not shown yet there is only the UID.
+func (v *VM) Pod() Pod { return v.obs.Pod }
+
+// Known tells whether the lock's holder is the process that is watched already.
+func (v *VM) Known() Holder { return v.obs.Holder }
+
+// Restored tells whether the shutdown was begun by an agent before this one.
+func (v *VM) Restored() bool { return v.obs.Restored }
+
+// Gone tells whether the record's instance has ended.
+func (v *VM) Gone() bool { return v.obs.Gone }
+
+// Unsaved tells whether the record differs from what is on disk.
+func (v *VM) Unsaved() bool { return v.obs.Unsaved }
+
+// Phase is the record's, "" without one.
+func (v *VM) Phase(now Mono) Phase {
+	if !v.obs.Recorded {
+		return ""
+	}
+	return v.rec.Phase(now)
+}
+
+// Due is the deadline that the record has in this boot, Never if it has none.
+func (v *VM) Due() Mono {
+	if !v.rec.ShuttingDown() || v.rec.BootID != v.policy.BootID {
+		return Never
+	}
+	return v.rec.Shutdown.Deadline
+}
+
+// ArmAt is when SIGTERM is to be sent, whatever the agent waits for then; Never
+// if none is.
+func (v *VM) ArmAt() Mono {
+	if v.policy.DryRun || v.rec.Shutdown.DryRun || v.obs.Gone || v.obs.Term.Tries > 0 {
+		return Never
+	}
+	return v.Due()
+}
+
+// Unwritable: the disk refuses the record or its removal, or has not answered
+// for longer than slow.
+func (v *VM) Unwritable(now Mono, slow time.Duration) bool {
+	s := &v.obs.Save
+	return v.obs.Left && v.obs.Remove.Failed ||
+		v.obs.Recorded && v.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= slow)
+}
+
+// AtRest: there is a record, it is on disk, and no shutdown runs.
+func (v *VM) AtRest() bool {
+	return v.obs.Recorded && !v.obs.Unsaved && !v.rec.ShuttingDown()
+}
+
+// Idle: nothing to guard, nobody to wait for. What the API server shows takes
+// somebody who remembers more than that: a launcher pod, and a VMI whose
+// deletion must not be held against the next domain.
+func (v *VM) Idle() bool {
+	o := &v.obs
+	former := o.Owner.Shown.UID != "" && o.Owner.Shown.UID == o.Owner.over()
+	return !o.Left && !o.Recorded && o.Over == nil && o.Looked && !o.Ours && !o.DirWanted && o.DirAt == Never &&
+		!former && o.Pod.UID == "" && o.Domain != DomainUnknown
+}
