@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"time"
 
@@ -172,28 +171,6 @@ func TestADiskThatRefusesANoteIsNotReady(t *testing.T) {
 		r.ready(true, "written")
 		if rec, _ := r.record(); !rec.Shutdown.Requested {
 			t.Errorf("%+v", rec.Shutdown)
-		}
-	})
-}
-
-func TestTheRecordOfAShutdownIsPreparedWhileTheVMIsAtRest(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.guarded(fake.Guest{Name: domain}, "30")
-		if got := r.cache.prepared(); !slices.Contains(got, domain) {
-			t.Error("nothing is ready for the record of its shutdown")
-		}
-		r.restart()
-		if got := r.cache.prepared(); !slices.Contains(got, domain) {
-			t.Error("nothing is ready after a restart of the agent")
-		}
-		// When its shutdown begins, then the disk is not asked for more than its record.
-		r.trigger(domain)
-		r.after(second)
-		r.restart()
-		r.after(minute)
-		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
-		if got := r.cache.prepared(); len(got) > 0 {
-			t.Errorf("prepared in a shutdown: %v", got)
 		}
 	})
 }

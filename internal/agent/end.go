@@ -120,19 +120,6 @@ func (k *keeper) save(d grace.Decision) {
 		case err == nil && failing:
 			k.log.Info("the record is on disk again")
 		}
-		k.prepare()
-	})
-}
-
-// prepare has the cache prepared for the record of a shutdown to come.
-func (k *keeper) prepare() {
-	if !k.vm.AtRest() {
-		return
-	}
-	k.call(grace.Decision{}, k.cacheTurn.in(func(context.Context) error { return k.cfg.Cache.Prepare(k.domain) }), func(err error, _ int) {
-		if err != nil {
-			k.log.Debug("the next write of the record will take its whole time", "err", err)
-		}
 	})
 }
 

@@ -82,7 +82,6 @@ func (k *keeper) run(ctx context.Context) {
 		k.clusterSeen()
 	}
 	k.expect()
-	k.prepare()
 	for {
 		k.step()
 		if k.busy == 0 && k.vm.Idle() && k.a.retire(k) {

@@ -17,8 +17,6 @@ import (
 // called for different VMs at once.
 type Cache interface {
 	Put(grace.Record) error
-	// Prepare makes the next Put for a domain quicker, where it can.
-	Prepare(domain string) error
 	Delete(domain string) error
 }
 

@@ -242,22 +242,6 @@ type memoryCache struct {
 	fails   error
 	hang    chan struct{}
 	puts    int
-	ready   []string // domains whose next Put was prepared, in order
-}
-
-func (c *memoryCache) Prepare(domain string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ready = append(c.ready, domain)
-	return c.fails
-}
-
-// prepared returns for which records a file was asked for since the last call.
-func (c *memoryCache) prepared() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	defer func() { c.ready = nil }()
-	return c.ready
 }
 
 func (c *memoryCache) Put(r grace.Record) error {

@@ -24,15 +24,6 @@ func (d disk) CreateTemp(dir, pattern string) (durable.File, error) {
 	return file{f, d.points}, nil
 }
 
-func (d disk) OpenTemp(path string) (durable.File, error) {
-	d.step("create")
-	f, err := d.FS.OpenTemp(path)
-	if err != nil {
-		return nil, err
-	}
-	return file{f, d.points}, nil
-}
-
 func (d disk) Rename(from, to string) error {
 	d.step("rename")
 	return d.FS.Rename(from, to)
@@ -104,12 +95,6 @@ func (c cache) Put(r grace.Record) error {
 	c.use(stage)
 	defer c.At(stage + ".done")
 	return c.Cache.Put(r)
-}
-
-// Prepare has no points: what it leaves behind is what a killed write leaves.
-func (c cache) Prepare(domain string) error {
-	c.use("")
-	return c.Cache.Prepare(domain)
 }
 
 func (c cache) Delete(domain string) error {

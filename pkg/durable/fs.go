@@ -14,8 +14,6 @@ type FS interface {
 	// CreateTemp makes a new file in dir, as os.CreateTemp does: O_EXCL, mode
 	// 0600, a random string in the place of the pattern's '*'.
 	CreateTemp(dir, pattern string) (File, error)
-	// OpenTemp opens an empty file that CreateTemp has made, for writing.
-	OpenTemp(path string) (File, error)
 	Rename(from, to string) error
 	Remove(path string) error
 	Mkdir(path string, mode fs.FileMode) error
@@ -40,15 +38,6 @@ func (osFS) CreateTemp(dir, pattern string) (File, error) {
 	f, err := os.CreateTemp(dir, pattern)
 	if err != nil {
 		return nil, err // not f: a nil *os.File in a File is not nil
-	}
-	return f, nil
-}
-
-// OpenTemp implements FS. No link is followed, and no FIFO blocks.
-func (osFS) OpenTemp(path string) (File, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
 	}
 	return f, nil
 }

@@ -56,17 +56,6 @@ func (t *traceFS) CreateTemp(dir, pattern string) (File, error) {
 	return &traceFile{File: f, t: t}, nil
 }
 
-func (t *traceFS) OpenTemp(path string) (File, error) {
-	if err := t.step("open " + label(path)); err != nil {
-		return nil, err
-	}
-	f, err := t.FS.OpenTemp(path)
-	if err != nil {
-		return nil, err
-	}
-	return &traceFile{File: f, t: t}, nil
-}
-
 func (t *traceFS) Rename(from, to string) error {
 	if err := t.step("rename " + label(from) + " to " + label(to)); err != nil {
 		return err

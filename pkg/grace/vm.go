@@ -246,11 +246,6 @@ func (v *VM) Unwritable(now Mono, slow time.Duration) bool {
 		v.obs.Recorded && v.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= slow)
 }
 
-// AtRest: there is a record, it is on disk, and no shutdown runs.
-func (v *VM) AtRest() bool {
-	return v.obs.Recorded && !v.obs.Unsaved && !v.rec.ShuttingDown()
-}
-
 // Idle: nothing to guard, nobody to wait for. What the API server shows takes
 // somebody who remembers more than that: a launcher pod, and a VMI whose
 // deletion must not be held against the next domain.

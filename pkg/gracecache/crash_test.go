@@ -100,18 +100,6 @@ func (t *tracer) CreateTemp(dir, pattern string) (f durable.File, err error) {
 	return &tracedFile{f, t, node}, nil
 }
 
-func (t *tracer) OpenTemp(path string) (f durable.File, err error) {
-	var node *inode
-	err = t.try(func() error { f, err = t.FS.OpenTemp(path); return err }, func() []event {
-		node = t.inodes[t.rel(path)]
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &tracedFile{f, t, node}, nil
-}
-
 // Rename is two changes of names: nothing says that both reach the disk.
 func (t *tracer) Rename(from, to string) error {
 	return t.try(func() error { return t.FS.Rename(from, to) }, func() []event {

@@ -66,13 +66,6 @@ func (s *session) put(rec grace.Record) {
 	s.insist(rec.Domain(), &rec, func() error { return s.store.Put(rec) })
 }
 
-// prepare may fail: nothing depends on it.
-func (s *session) prepare(domain string) {
-	if err := s.store.Prepare(domain); err != nil && s.tracer.failing < 0 {
-		s.t.Error(err)
-	}
-}
-
 func (s *session) delete(domain string) {
 	s.insist(domain, nil, func() error { return s.store.Delete(domain) })
 }
@@ -85,7 +78,6 @@ func (s *session) life(name string) {
 	signalled.Shutdown.Signalled = true
 	for range 2 {
 		s.put(running)
-		s.prepare(running.Domain())
 		s.put(ending)
 		s.put(signalled)
 		s.delete(running.Domain())
@@ -293,10 +285,8 @@ func TestPowerLossAfterAnyStepThatFailedKeepsWhatWasAcknowledged(t *testing.T) {
 			continue
 		}
 		s.put(named("a"))
-		s.prepare("shop_a")
 		s.put(named("a"))
 		s.put(shutdownRecord())
-		s.prepare("shop_a")
 		s.delete("shop_a")
 		total += wantNothingWrong(t, s)
 		if s.tracer.tried <= failing {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"sync"
 
 	"github.com/vmgrace/vmgrace/pkg/durable"
@@ -33,14 +32,11 @@ type Store struct {
 	// writes has a place for each write under way.
 	writes chan struct{}
 
-	spares spares
-
 	// mu is held shared by every write, so that none waits for another, and
 	// alone by whoever must not see a write half done.
 	mu     sync.RWMutex
 	closed bool
 	lost   bool // see ErrLost
-	held   held
 }
 
 // Open takes the state directory dir, creates it (mode 0700) where it is
@@ -74,42 +70,36 @@ func notWritable(dir string, err error) error {
 	return fmt.Errorf("state directory %s is %w: %w; choose another with --state-dir", dir, ErrNotWritable, err)
 }
 
-// tryWrite starts with the leftovers: they may be what fills the disk. Empty
-// ones take no block; where they took the last inodes, that is to be heard of.
+// tryWrite starts with the leftovers: they may be what fills the disk.
 func (s *Store) tryWrite() error {
 	const probe = ".probe"
-	written, empty, err := s.temps()
+	temps, err := s.temps()
 	if err != nil {
 		return err
 	}
-	if len(written) > 0 {
-		if err := s.disk.Remove(s.dir, written...); err != nil {
+	if len(temps) > 0 {
+		if err := s.disk.Remove(s.dir, temps...); err != nil {
 			return err
 		}
 	}
 	if err := s.disk.WriteFile(s.dir, probe, []byte("vmgrace\n"), 0o600); err != nil {
 		return err
 	}
-	return s.disk.Remove(s.dir, append(empty, probe)...)
+	return s.disk.Remove(s.dir, probe)
 }
 
 // temps are the temporary files that an earlier agent has left.
-func (s *Store) temps() (written, empty []string, err error) {
+func (s *Store) temps() (names []string, err error) {
 	entries, err := os.ReadDir(s.dir)
 	if err != nil {
-		return nil, nil, fmt.Errorf("read state directory %s: %w", s.dir, err)
+		return nil, fmt.Errorf("read state directory %s: %w", s.dir, err)
 	}
 	for _, e := range entries {
-		if !durable.IsTemp(e.Name()) || e.IsDir() {
-			continue
-		}
-		if info, err := e.Info(); err == nil && info.Size() == 0 {
-			empty = append(empty, e.Name())
-		} else {
-			written = append(written, e.Name())
+		if durable.IsTemp(e.Name()) && !e.IsDir() {
+			names = append(names, e.Name())
 		}
 	}
-	return written, empty, nil
+	return names, nil
 }
 
 // Load reads all records. Each file that cannot be trusted is moved aside,
@@ -139,10 +129,6 @@ func (s *Store) Put(rec grace.Record) error {
 		return fmt.Errorf("record of %.80q: %w", rec.Domain(), err)
 	}
 	return s.write("put", func() error {
-		s.held.hold(filepath.Join(s.dir, rec.Domain()+extension))
-		if spare, there := s.spareFor(rec.Domain()); there {
-			return s.disk.WriteSpare(s.dir, spare, rec.Domain()+extension, data, 0o600)
-		}
 		return s.disk.WriteFile(s.dir, rec.Domain()+extension, data, 0o600)
 	})
 }
@@ -154,11 +140,7 @@ func (s *Store) Delete(domain string) error {
 		return fmt.Errorf("delete the record of %.80q: not a VM's domain name", domain)
 	}
 	return s.write("delete", func() error {
-		names := []string{domain + extension}
-		if spare, there := s.spares.take(domain); there {
-			names = append(names, spare)
-		}
-		return s.disk.Remove(s.dir, names...)
+		return s.disk.Remove(s.dir, domain+extension)
 	})
 }
 
@@ -186,10 +168,6 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	s.held.free()
-	for _, name := range s.spares.all() {
-		_ = s.disk.FS.Remove(filepath.Join(s.dir, name)) // or the next Open does it
-	}
 	if err := s.lock.Close(); err != nil {
 		return fmt.Errorf("unlock state directory %s: %w", s.dir, err)
 	}

@@ -125,9 +125,6 @@ func (s *store) expect(vms int) {
 	}
 }
 
-// Prepare implements agent.Cache.
-func (s *store) Prepare(domain string) error { return s.cache.Prepare(domain) }
-
 // Put implements agent.Cache.
 func (s *store) Put(r grace.Record) error {
 	if err := s.cache.Put(r); err != nil {
