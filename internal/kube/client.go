@@ -11,7 +11,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -34,11 +33,14 @@ func SilenceLibraries() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
 // clients has a REST client for each group, all on the same connection.
 type clients struct {
-	http *http.Client
-	core *rest.RESTClient
-	vmis *rest.RESTClient
-	crds *rest.RESTClient
+	http    *http.Client
+	byGroup map[string]*rest.RESTClient
 }
+
+func (c *clients) of(r resource) *rest.RESTClient { return c.byGroup[r.group] }
+
+// core also takes Events.
+func (c *clients) core() *rest.RESTClient { return c.of(pods()) }
 
 func newClients(kubeconfig string) (*clients, error) {
 	cfg, err := load(kubeconfig)
@@ -50,22 +52,23 @@ func newClients(kubeconfig string) (*clients, error) {
 	cfg.QPS = -1
 	cfg.UserAgent = "vmgrace-node-agent"
 	cfg.WarningHandlerWithContext = rest.NoWarnings{}
-	c := &clients{}
+	scheme := runtime.NewScheme()
+	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c := &clients{byGroup: map[string]*rest.RESTClient{}}
 	if c.http, err = newHTTPClient(cfg); err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
-	for _, g := range []struct {
-		client **rest.RESTClient
-		path   string
-		group  schema.GroupVersion
-		add    func(*runtime.Scheme) error
-	}{
-		{&c.core, "/api", coreGroup(), addPods},
-		{&c.vmis, "/apis", vmiGroup(), addVMIs},
-		{&c.crds, "/apis", schema.GroupVersion{Group: crdAPIGroup, Version: "v1"}, nil},
-	} {
-		if *g.client, err = newClient(cfg, c.http, g.path, g.group, g.add); err != nil {
-			return nil, fmt.Errorf("client for %s: %w", g.group, err)
+	for _, r := range []resource{vmis(), pods(), crds()} {
+		version := r.version()
+		metav1.AddToGroupVersion(scheme, version)
+		scheme.AddKnownTypeWithName(version.WithKind(r.kind), &object{})
+		own := rest.CopyConfig(cfg)
+		own.GroupVersion, own.APIPath = &version, "/apis"
+		if r.group == "" {
+			own.APIPath = "/api"
+		}
+		if c.byGroup[r.group], err = rest.RESTClientForConfigAndClient(own, c.http); err != nil {
+			return nil, fmt.Errorf("client for %s: %w", version, err)
 		}
 	}
 	return c, nil
@@ -84,20 +87,6 @@ func load(kubeconfig string) (*rest.Config, error) {
 		return nil, fmt.Errorf("--kubeconfig %s: %w", kubeconfig, err)
 	}
 	return cfg, nil
-}
-
-func newClient(cfg *rest.Config, h *http.Client, path string, group schema.GroupVersion, add func(*runtime.Scheme) error) (*rest.RESTClient, error) {
-	scheme := runtime.NewScheme()
-	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
-	if add != nil {
-		if err := add(scheme); err != nil {
-			return nil, err
-		}
-	}
-	own := rest.CopyConfig(cfg)
-	own.APIPath, own.GroupVersion = path, &group
-	own.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	return rest.RESTClientForConfigAndClient(own, h)
 }
 
 // newHTTPClient makes the connections itself: the library's own transport

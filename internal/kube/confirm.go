@@ -8,48 +8,45 @@ import (
 	"net/http"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-const (
-	crdAPIGroup = "apiextensions.k8s.io"
-	crdResource = "customresourcedefinitions"
-	crdName     = vmiResource + "." + vmiAPIGroup
-
-	confirmTimeout = 10 * time.Second
-)
+const confirmTimeout = 10 * time.Second
 
 // ErrUnconfirmed is the failure to learn what became of a VMI; the error that
 // wraps it says why.
 var ErrUnconfirmed = errors.New("what became of the VMI cannot be said")
 
+// errNotAsked: the API server was not asked, or not to the end.
+var errNotAsked = errors.New("not asked")
+
 // Confirm asks the API server what became of the VMI that was seen with this
 // UID and creation time. It fails with ErrUnconfirmed and grace.FateUnknown.
-//
-// When a CRD is deleted, the API server first deletes all its objects, as if
-// somebody had done so one by one (apiextensions-apiserver,
-// pkg/controller/finalizer). Therefore no object counts as deleted before the
-// CRD was looked at, in this order: the CRD was marked before its objects.
 //
 // A VMI that is on another node has moved, whatever else it says: its VM is
 // there, and so is the agent that shuts it down.
 func (s *Source) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error) {
 	ctx, cancel := context.WithTimeout(quietly(ctx), confirmTimeout)
 	defer cancel()
-	fate, err := s.confirm(ctx, vmKey{namespace, name}, uid, created)
-	if err != nil {
-		return grace.FateUnknown, fmt.Errorf("%w: %s/%s: %w", ErrUnconfirmed, namespace, name, err)
+	fate, err := s.confirm(ctx, key{namespace, name}, uid, created)
+	if err == nil {
+		return fate, nil
 	}
-	return fate, nil
+	err = fmt.Errorf("%w: %s/%s: %w", ErrUnconfirmed, namespace, name, err)
+	if !errors.Is(err, errNotAsked) && !errors.Is(ctx.Err(), context.Canceled) {
+		s.health.unanswered(err)
+	}
+	return grace.FateUnknown, err
 }
 
-func (s *Source) confirm(ctx context.Context, k vmKey, uid string, created time.Time) (grace.Fate, error) {
+func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Time) (grace.Fate, error) {
 	if !k.valid() || uid == "" || created.IsZero() {
-		return grace.FateUnknown, errors.New("the API server has never shown it")
+		return grace.FateUnknown, fmt.Errorf("%w: the API server has never shown it", errNotAsked)
 	}
-	now, err := s.object(ctx, k)
+	now, err := s.get(ctx, vmis(), k)
 	switch {
 	case errors.Is(err, errGone):
 	case err != nil:
@@ -59,24 +56,19 @@ func (s *Source) confirm(ctx context.Context, k vmKey, uid string, created time.
 	case string(now.UID) == uid && now.DeletionTimestamp == nil:
 		return grace.FateHere, nil
 	}
-	fate, err := s.withCRD(ctx, created)
-	if fate == grace.FateDeleted && now != nil && string(now.UID) != uid {
-		fate = grace.FateReplaced
-	}
-	return fate, err
-}
-
-// withCRD: the object was deleted, or is being deleted, by somebody or with
-// its whole kind.
-func (s *Source) withCRD(ctx context.Context, created time.Time) (grace.Fate, error) {
-	crd, err := s.crd(ctx)
-	switch {
-	case errors.Is(err, errGone):
+	switch c, known := s.crd(); {
+	case !known:
+		return grace.FateUnknown, fmt.Errorf("%w: it is not there or is being deleted, and its CRD is not shown just now", errNotAsked)
+	case c.took(created): // nothing needs to be asked
 		return grace.FateLost, nil
+	}
+	switch c, err := s.getCRD(ctx); {
 	case err != nil:
 		return grace.FateUnknown, err
-	case crd.DeletionTimestamp != nil, crd.CreationTimestamp.After(created):
+	case c.took(created):
 		return grace.FateLost, nil
+	case now != nil && string(now.UID) != uid:
+		return grace.FateReplaced, nil
 	default:
 		return grace.FateDeleted, nil
 	}
@@ -85,37 +77,29 @@ func (s *Source) withCRD(ctx context.Context, created time.Time) (grace.Fate, er
 // errGone: the API server says that this very object does not exist.
 var errGone = errors.New("it does not exist")
 
-func (s *Source) object(ctx context.Context, k vmKey) (*metav1.PartialObjectMetadata, error) {
-	r := s.clients.vmis.Get().Namespace(k.namespace).Resource(vmiResource).Name(k.name)
-	a, err := ask(ctx, r)
+func (s *Source) getCRD(ctx context.Context) (crd, error) {
+	o, err := s.get(ctx, crds(), key{"", crdName})
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", vmiResource, err)
+		return crd{}, err
 	}
-	o, err := a.object(vmiGroup().String(), vmiKind, metav1.StatusDetails{Group: vmiAPIGroup, Kind: vmiResource, Name: k.name})
-	if err == nil && o.Namespace != k.namespace {
-		err = fmt.Errorf("%w: it comes from namespace %.63q", errStrange, o.Namespace)
+	return stripCRD(o, crd{}), nil
+}
+
+// get asks for one object. It fails with errGone if, and only if, the answer
+// is an API server's and says so of this very object.
+func (s *Source) get(ctx context.Context, r resource, k key) (*object, error) {
+	a, err := ask(ctx, s.clients.of(r).Get().NamespaceIfScoped(k.namespace, k.namespace != "").Resource(r.plural).Name(k.name))
+	var o *object
+	if err == nil {
+		o, err = a.object(r, k)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", vmiResource, err)
+		return nil, fmt.Errorf("get %s: %w", r.plural, err)
 	}
 	return o, nil
 }
 
-func (s *Source) crd(ctx context.Context) (*metav1.PartialObjectMetadata, error) {
-	a, err := ask(ctx, s.clients.crds.Get().Resource(crdResource).Name(crdName))
-	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", crdResource, err)
-	}
-	o, err := a.object(crdAPIGroup+"/v1", "CustomResourceDefinition", metav1.StatusDetails{Group: crdAPIGroup, Kind: crdResource, Name: crdName})
-	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", crdResource, err)
-	}
-	return o, nil
-}
-
-// object reads the answer to a GET. It fails with errGone if, and only if, the
-// answer is an API server's and says so of the object in details.
-func (a answer) object(apiVersion, kind string, details metav1.StatusDetails) (*metav1.PartialObjectMetadata, error) {
+func (a answer) object(r resource, k key) (*object, error) {
 	if a.code != http.StatusOK {
 		st, err := a.status()
 		if err != nil {
@@ -123,17 +107,17 @@ func (a answer) object(apiVersion, kind string, details metav1.StatusDetails) (*
 		}
 		d := st.Details
 		if a.code == http.StatusNotFound && st.Reason == metav1.StatusReasonNotFound && d != nil &&
-			d.Group == details.Group && d.Kind == details.Kind && d.Name == details.Name {
+			d.Group == r.group && d.Kind == r.plural && d.Name == k.name {
 			return nil, errGone
 		}
-		return nil, fmt.Errorf("status %d: %s %.200s", a.code, st.Reason, st.Message)
+		return nil, &apierrors.StatusError{ErrStatus: *st}
 	}
-	var o metav1.PartialObjectMetadata
+	var o object
 	if err := json.Unmarshal(a.body, &o); err != nil {
 		return nil, fmt.Errorf("%w: %w", errStrange, err)
 	}
-	if o.APIVersion != apiVersion || o.Kind != kind || o.Name != details.Name || o.UID == "" || o.CreationTimestamp.IsZero() {
-		return nil, fmt.Errorf("%w: a %.64q of %.64q named %.64q", errStrange, o.Kind, o.APIVersion, o.Name)
+	if o.APIVersion != r.version().String() || o.Kind != r.kind || o.Namespace != k.namespace || o.Name != k.name || o.UID == "" || o.CreationTimestamp.IsZero() {
+		return nil, fmt.Errorf("%w: a %.64q of %.64q named %.64q in %.64q", errStrange, o.Kind, o.APIVersion, o.Name, o.Namespace)
 	}
 	return &o, nil
 }

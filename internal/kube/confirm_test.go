@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -22,11 +23,11 @@ func (r *rig) lies() map[string]http.HandlerFunc {
 		"404 empty":           says(404, "", ""),
 		"404 JSON":            says(404, "application/json", `{"error":"not found"}`),
 		"404 bare Status":     bareStatus(404, "NotFound"),
-		"404 other object":    says(404, "application/json", notFound("other", "kubevirt.io", vmiResource, 404)),
-		"404 other group":     says(404, "application/json", notFound("vm", "example.com", vmiResource, 404)),
+		"404 other object":    says(404, "application/json", notFound("other", "kubevirt.io", vmis().plural, 404)),
+		"404 other group":     says(404, "application/json", notFound("vm", "example.com", vmis().plural, 404)),
 		"404 other kind":      says(404, "application/json", notFound("vm", "kubevirt.io", "virtualmachines", 404)),
-		"404 wrapped":         says(404, "application/json", `{"status":`+notFound("vm", "kubevirt.io", vmiResource, 404)+`}`),
-		"200 with a Status":   says(200, "application/json", notFound("vm", "kubevirt.io", vmiResource, 404)),
+		"404 wrapped":         says(404, "application/json", `{"status":`+notFound("vm", "kubevirt.io", vmis().plural, 404)+`}`),
+		"200 with a Status":   says(200, "application/json", notFound("vm", "kubevirt.io", vmis().plural, 404)),
 		"200 empty object":    says(200, "application/json", `{}`),
 		"200 other kind":      says(200, "application/json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"vm","uid":"x","creationTimestamp":"2020-01-01T00:00:00Z"}}`),
 		"200 other namespace": says(200, "application/json", `{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","metadata":{"name":"vm","namespace":"other","uid":"x","creationTimestamp":"2020-01-01T00:00:00Z"}}`),
@@ -40,7 +41,7 @@ func (r *rig) lies() map[string]http.HandlerFunc {
 		"429":                 bareStatus(429, "TooManyRequests"),
 		"500":                 bareStatus(500, "InternalError"),
 		"503 text":            textPage(503),
-		"500 as NotFound":     says(500, "application/json", notFound("vm", "kubevirt.io", vmiResource, 404)),
+		"500 as NotFound":     says(500, "application/json", notFound("vm", "kubevirt.io", vmis().plural, 404)),
 		"cut":                 hangUp,
 	}
 }
@@ -53,7 +54,7 @@ func notFound(name, group, resource string, code int) string {
 func isCRD(q *http.Request) bool { return strings.HasPrefix(q.URL.Path, "/apis/apiextensions.k8s.io/") }
 
 func TestOnlyTheAPIServersOwnWordMakesAVMIDeleted(t *testing.T) {
-	r := newRig(t)
+	r := newRig(t).watching()
 	here, gone := r.makeVMI("vm", "", `{}`), r.makeVMI("gone", "", `{}`)
 	r.must("DELETE", r.vmiPath("gone"), "")
 	r.wantFate("gone", gone, grace.FateDeleted)
@@ -61,7 +62,7 @@ func TestOnlyTheAPIServersOwnWordMakesAVMIDeleted(t *testing.T) {
 
 	for name, lie := range r.lies() {
 		r.proxy.breaksFor(nil, lie)
-		for vmiName, v := range map[string]VMI{"vm": here, "gone": gone} {
+		for vmiName, v := range map[string]agent.VMI{"vm": here, "gone": gone} {
 			if f, err := r.fate(vmiName, v); f != grace.FateUnknown || !errors.Is(err, ErrUnconfirmed) {
 				t.Errorf("%s for everything: the fate of %s is %q, %v", name, vmiName, f, err)
 			}
@@ -83,7 +84,7 @@ func TestOnlyTheAPIServersOwnWordMakesAVMIDeleted(t *testing.T) {
 func TestNoWordAboutAVMIThatWasNeverSeen(t *testing.T) {
 	r := newRig(t)
 	here := r.makeVMI("vm", "", `{}`)
-	for name, v := range map[string]VMI{
+	for name, v := range map[string]agent.VMI{
 		"no creation time": {UID: here.UID},
 		"no UID":           {Created: here.Created},
 	} {
@@ -102,7 +103,7 @@ func TestNoWordAboutAVMIThatWasNeverSeen(t *testing.T) {
 }
 
 func TestAnotherUIDIsADeletion(t *testing.T) {
-	r := newRig(t)
+	r := newRig(t).watching()
 	old := r.makeVMI("vm", "", `{}`)
 	r.must("DELETE", r.vmiPath("vm"), "")
 	r.makeVMIOn("another", "vm", "", `{}`)
@@ -128,7 +129,7 @@ func crdFate(t *testing.T, metadata string) {
 	t.Helper()
 	r := newRig(t).watching()
 	t.Cleanup(func() { r.restoreCRD() })
-	seen := map[string]VMI{}
+	seen := map[string]agent.VMI{}
 	for i := range 5 {
 		name := fmt.Sprintf("vm-%d", i)
 		seen[name] = r.makeVMI(name, metadata, `{}`)
@@ -142,13 +143,19 @@ func crdFate(t *testing.T, metadata string) {
 			if f == grace.FateDeleted {
 				t.Fatalf("%s counts as deleted (%v)", name, err)
 			}
+			if v, _ := r.VMI(r.name, name); v.Deleting {
+				t.Fatalf("%s is shown as deleted", name)
+			}
 			fates[f]++
 		}
 	}
 	// With finalizers the CRD stays, and so do its objects, all being deleted.
 	if metadata != "" {
-		r.eventually(func() bool { ask(); v, _ := r.VMI(r.name, "vm-4"); return v.Deleting }, "the VMIs are not deleted")
-		r.wantFate("vm-4", seen["vm-4"], grace.FateLost)
+		marked := func() bool {
+			return strings.Contains(string(r.do("GET", r.vmiPath("vm-4"), "").body), "deletionTimestamp")
+		}
+		r.eventually(func() bool { ask(); return marked() }, "the VMIs are not deleted")
+		r.eventually(func() bool { f, _ := r.fate("vm-4", seen["vm-4"]); return f == grace.FateLost }, "it is not noticed that they go with their CRD")
 		for name := range seen {
 			r.must("PATCH", r.vmiPath(name), `{"metadata":{"finalizers":null}}`)
 			ask()
@@ -167,8 +174,10 @@ func crdFate(t *testing.T, metadata string) {
 		r.misses(name)
 		r.wantFate(name, v, grace.FateLost)
 	}
-	if n := strings.Count(r.logged(), "level=WARN"); n != 1 || !strings.Contains(r.logged(), "deploy/crds") {
-		t.Errorf("%d lines:\n%s", n, r.logged())
+	for line, times := range map[string]int{"CRD of the VMIs is being deleted": 1, "are not watched": 1, "deploy/crds": 1} {
+		if n := strings.Count(r.logged(), line); n < times || n > times+1 {
+			t.Errorf("%q %d times, want %d:\n%s", line, n, times, r.logged())
+		}
 	}
 	// Work goes on, also with a VMI of a known name.
 	node := r.makeVMI("vm-0", "", `{}`)

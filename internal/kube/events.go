@@ -2,23 +2,26 @@ package kube
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
 )
 
 const (
 	component = "node-agent"
 
 	maxQueue   = 4096
-	maxNames   = 4 * maxQueue // how many Events are known to have been told
 	maxMessage = 1024
 	// maxInstance is the API server's bound on reportingInstance.
 	maxInstance = 128
@@ -28,101 +31,68 @@ const (
 	lastPause   = 5 * time.Second
 )
 
-// outbox holds the Events that the API server has not taken yet, and sees to
-// it that each is told once: its name follows from what it says.
-//
-// What is not told soon goes onto the shelf, where it survives a restart.
+// outbox holds the Events that the API server has not taken yet, for as long as
+// the agent lives. client-go's own recorder would merge similar Events, drop
+// the last ones of a flood, and give up after two minutes.
 type outbox struct {
-	log    *slog.Logger
-	shelf  Shelf // nil: Events live as long as the agent
-	added  chan struct{}
-	unkept chan struct{}
+	log *slog.Logger
 
-	mu    sync.Mutex
-	queue []Event
-	known map[string]bool
-	order []string        // of known, oldest first
-	full  bool            // and this was said
-	kept  map[string]bool // on the shelf
-	// useless is on the shelf, too: what was dropped from the queue.
-	useless []string
-	// changed is closed when the queue or the shelf has changed.
-	changed chan struct{}
+	mu      sync.Mutex
+	queue   []agent.Event
+	full    bool          // and this was said
+	changed chan struct{} // closed when the queue has changed
 }
 
-func newOutbox(log *slog.Logger, shelf Shelf) *outbox {
-	return &outbox{
-		log: log, shelf: shelf, added: make(chan struct{}, 1), unkept: make(chan struct{}, 1),
-		known: map[string]bool{}, kept: map[string]bool{}, changed: make(chan struct{}),
-	}
+func newOutbox(log *slog.Logger) *outbox {
+	return &outbox{log: log, changed: make(chan struct{})}
 }
 
-func (o *outbox) add(e Event) {
+func (o *outbox) add(e agent.Event) {
 	e.Message = cut(e.Message, maxMessage)
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	name := e.name()
-	if o.known[name] {
-		return
-	}
-	o.known[name] = true
-	if o.order = append(o.order, name); len(o.order) > maxNames {
-		delete(o.known, o.order[0])
-		o.order = o.order[1:]
-	}
-	if o.queue = append(o.queue, e); len(o.queue) > maxQueue {
-		if dropped := o.queue[0].name(); o.kept[dropped] {
-			delete(o.kept, dropped)
-			o.useless = append(o.useless, dropped)
+	o.edit(func(queue []agent.Event) []agent.Event {
+		if len(queue) < maxQueue {
+			o.full = false
+			return append(queue, e)
 		}
-		o.queue = o.queue[1:]
 		if !o.full {
 			o.full = true
 			o.log.Warn("too many Events wait for the API server; the oldest are dropped", "kept", maxQueue)
 		}
-	}
-	for _, wake := range []chan struct{}{o.added, o.unkept} {
+		return append(queue[1:], e)
+	})
+}
+
+func (o *outbox) edit(f func([]agent.Event) []agent.Event) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.queue = f(o.queue)
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// wait waits until the queue is as asked for. It returns false if ctx ends
+// first.
+func (o *outbox) wait(ctx context.Context, asked func(queue []agent.Event) bool) bool {
+	for {
+		o.mu.Lock()
+		is, changed := asked(o.queue), o.changed
+		o.mu.Unlock()
+		if is {
+			return ctx.Err() == nil
+		}
 		select {
-		case wake <- struct{}{}:
-		default:
+		case <-changed:
+		case <-ctx.Done():
+			return false
 		}
 	}
 }
 
-// first gives the next Event, without taking it out.
-func (o *outbox) first() (Event, bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.queue) == 0 {
-		o.queue, o.full = nil, false
-		return Event{}, false
-	}
-	return o.queue[0], true
-}
-
-// done takes an Event out, which may have been dropped meanwhile.
-func (o *outbox) done(e Event) {
-	o.mu.Lock()
-	if len(o.queue) > 0 && o.queue[0] == e {
-		o.queue = o.queue[1:]
-	}
-	kept := o.kept[e.name()]
-	delete(o.kept, e.name())
-	o.news()
-	o.mu.Unlock()
-	if kept {
-		o.unshelve(e.name())
-	}
-}
-
-// later puts the Events of one VMI behind all others, in their order, so that
-// one that is always refused holds up nobody else.
-func (o *outbox) later(uid string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	others := slices.DeleteFunc(slices.Clone(o.queue), func(e Event) bool { return e.UID == uid })
-	its := slices.DeleteFunc(o.queue, func(e Event) bool { return e.UID != uid })
-	o.queue = append(others, its...)
+// settle waits until no Event of a VM waits, or ctx ends.
+func (o *outbox) settle(ctx context.Context, namespace, name string) {
+	o.wait(ctx, func(queue []agent.Event) bool {
+		return !slices.ContainsFunc(queue, func(e agent.Event) bool { return e.Namespace == namespace && e.Name == name })
+	})
 }
 
 // verdict is what became of an Event that was sent.
@@ -134,70 +104,97 @@ const (
 	refused                // it will never be taken
 )
 
-// deliver sends Events in their order until ctx ends.
-func (o *outbox) deliver(ctx context.Context, post func(context.Context, Event) (verdict, error)) {
+// deliver sends Events in their order until ctx ends. One that is not taken
+// lets those of other VMIs pass.
+func (o *outbox) deliver(ctx context.Context, post func(context.Context, agent.Event) (verdict, error)) {
 	pause := firstPause
 	for {
-		e, ok := o.next(ctx)
-		if !ok {
+		var e agent.Event
+		if !o.wait(ctx, func(queue []agent.Event) bool {
+			if len(queue) > 0 {
+				e = queue[0]
+			}
+			return len(queue) > 0
+		}) {
 			return
 		}
-		switch v, err := post(ctx, e); v {
-		case again:
+		v, err := post(ctx, e)
+		if v == again {
 			if ctx.Err() != nil {
 				return
 			}
 			if pause == firstPause {
 				o.log.Warn("Events wait until the API server takes them", "err", err)
 			}
-			o.later(e.UID)
-			if !sleep(ctx, pause) {
-				return
-			}
+			o.edit(func(queue []agent.Event) []agent.Event { return lastOf(queue, e.UID) })
+			sleep(ctx, pause)
 			pause = min(2*pause, lastPause)
 			continue
-		case refused:
+		}
+		if v == refused {
 			o.log.Warn("the API server refuses an Event; it is dropped",
 				"namespace", e.Namespace, "name", e.Name, "reason", e.Reason, "err", err)
-		case told:
 		}
-		o.done(e)
+		o.edit(func(queue []agent.Event) []agent.Event {
+			return slices.DeleteFunc(queue, func(other agent.Event) bool { return other == e })
+		})
 		pause = firstPause
 	}
 }
 
-// next waits for an Event. It returns false if ctx ends first.
-func (o *outbox) next(ctx context.Context) (Event, bool) {
-	for {
-		if e, ok := o.first(); ok {
-			return e, ctx.Err() == nil
-		}
-		select {
-		case <-o.added:
-		case <-ctx.Done():
-			return Event{}, false
-		}
-	}
+// lastOf puts the Events of one VMI behind all others, in their order.
+func lastOf(queue []agent.Event, uid string) []agent.Event {
+	others := slices.DeleteFunc(slices.Clone(queue), func(e agent.Event) bool { return e.UID == uid })
+	its := slices.DeleteFunc(queue, func(e agent.Event) bool { return e.UID != uid })
+	return append(others, its...)
 }
 
 // post sends one Event.
-func (s *Source) post(ctx context.Context, e Event) (verdict, error) {
+func (s *Source) post(ctx context.Context, e agent.Event) (verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
-	o := e.object(s.node)
-	text, err := json.Marshal(o)
+	text, err := json.Marshal(s.eventObject(e))
 	if err != nil {
 		return refused, fmt.Errorf("encode it: %w", err)
 	}
-	a, err := ask(ctx, s.clients.core.Post().Namespace(e.Namespace).Resource("events").SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
+	a, err := ask(ctx, s.clients.core().Post().Namespace(e.Namespace).Resource("events").SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
 	if err != nil {
 		return again, err
 	}
-	return a.verdict(o)
+	return a.verdict(e)
+}
+
+// eventObject is the core/v1 Event.
+func (s *Source) eventObject(e agent.Event) map[string]any {
+	severity := "Normal"
+	if e.Warning {
+		severity = "Warning"
+	}
+	at := metav1.NewTime(e.At)
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Event",
+		"metadata": map[string]any{"namespace": e.Namespace, "name": eventName(e)},
+		"involvedObject": map[string]any{
+			"apiVersion": vmis().version().String(), "kind": vmis().kind,
+			"namespace": e.Namespace, "name": e.Name, "uid": e.UID,
+		},
+		"reason": e.Reason, "message": e.Message, "type": severity,
+		"source":         map[string]any{"component": component, "host": s.node},
+		"firstTimestamp": at, "lastTimestamp": at, "count": 1,
+		"reportingComponent": component, "reportingInstance": cut(s.node, maxInstance),
+	}
+}
+
+// eventName is the same for the same Event, also after a restart: so there is
+// one of it, however often it is sent.
+func eventName(e agent.Event) string {
+	sum := sha256.Sum256([]byte(strings.Join([]string{e.UID, e.Reason, e.Key}, "\x00")))
+	const room = 200 // of the 253 that a name may have
+	return fmt.Sprintf("%s.%x", strings.TrimRight(cut(e.Name, room), "-."), sum[:8])
 }
 
 // verdict believes only an API server that it will never take this Event.
-func (a answer) verdict(o *coreEvent) (verdict, error) {
+func (a answer) verdict(e agent.Event) (verdict, error) {
 	if a.code == http.StatusCreated {
 		return told, nil
 	}
@@ -205,24 +202,24 @@ func (a answer) verdict(o *coreEvent) (verdict, error) {
 	if err != nil {
 		return again, err
 	}
-	err = fmt.Errorf("status %d: %s %.300s", a.code, st.Reason, st.Message)
-	about := metav1.StatusDetails{}
+	var about metav1.StatusDetails
 	if st.Details != nil {
 		about = *st.Details
 	}
+	err = fmt.Errorf("status %d: %s %.300s", a.code, st.Reason, st.Message)
 	switch st.Reason {
 	case metav1.StatusReasonAlreadyExists:
 		return told, nil
 	case metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest, metav1.StatusReasonRequestEntityTooLarge:
 		return refused, err
 	case metav1.StatusReasonNotFound: // the namespace
-		if about.Kind == "namespaces" && about.Name == o.Namespace {
+		if about.Kind == "namespaces" && about.Name == e.Namespace {
 			return refused, err
 		}
 	case metav1.StatusReasonForbidden:
 		// By admission: the namespace ends, or has a quota. A missing right
 		// names no object, and may come back.
-		if about.Name == o.Name {
+		if about.Name == eventName(e) {
 			return refused, err
 		}
 	default:
@@ -230,12 +227,10 @@ func (a answer) verdict(o *coreEvent) (verdict, error) {
 	return again, err
 }
 
-// sleep returns false if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits that long, or until ctx ends.
+func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
-		return true
 	case <-ctx.Done():
-		return false
 	}
 }

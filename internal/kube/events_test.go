@@ -15,6 +15,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
 )
 
 // events are those in the rig's namespace, in the order in which they came.
@@ -39,8 +41,8 @@ func (r *rig) reasons() string {
 	return strings.Join(all, " ")
 }
 
-func (r *rig) event(reason string) Event {
-	return Event{Namespace: r.name, Name: "vm", UID: "uid-1", Reason: reason, Message: "m", Key: "k", At: time.Now()}
+func (r *rig) event(reason string) agent.Event {
+	return agent.Event{Namespace: r.name, Name: "vm", UID: "uid-1", Reason: reason, Message: "m", Key: "k", At: time.Now()}
 }
 
 func TestAnEventIsOnTheVMI(t *testing.T) {
@@ -48,7 +50,7 @@ func TestAnEventIsOnTheVMI(t *testing.T) {
 	v := r.makeVMI("vm", "", `{}`)
 	r.watching()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	r.Report(Event{Namespace: r.name, Name: "vm", UID: v.UID, Reason: "ShutdownForced", Message: "destroyed", Warning: true, Key: "k", At: at})
+	r.Report(agent.Event{Namespace: r.name, Name: "vm", UID: v.UID, Reason: "ShutdownForced", Message: "destroyed", Warning: true, Key: "k", At: at})
 	r.eventually(func() bool { return r.reasons() == "ShutdownForced" }, "no Event")
 	e := r.events()[0]
 	if string(e.InvolvedObject.UID) != v.UID || e.InvolvedObject.Kind != "VirtualMachineInstance" ||
@@ -126,13 +128,13 @@ func TestAnEventThatIsRefusedForeverHoldsUpNoOther(t *testing.T) {
 	r.must("POST", "/api/v1/namespaces", fmt.Sprintf(`{"metadata":{"name":"%s-ends"},"spec":{"finalizers":["kubernetes"]}}`, r.name))
 	r.must("DELETE", "/api/v1/namespaces/"+r.name+"-ends", "")
 	r.start()
-	bad := func(change func(*Event)) {
+	bad := func(change func(*agent.Event)) {
 		e := r.event("Bad")
 		change(&e)
 		r.Report(e)
 	}
-	bad(func(e *Event) { e.Namespace, e.Key = "no-such-namespace", "1" })
-	bad(func(e *Event) { e.Namespace, e.Key = r.name+"-ends", "2" })
+	bad(func(e *agent.Event) { e.Namespace, e.Key = "no-such-namespace", "1" })
+	bad(func(e *agent.Event) { e.Namespace, e.Key = r.name+"-ends", "2" })
 	r.Report(r.event("Good"))
 	begin := time.Now()
 	r.eventually(func() bool { return r.reasons() == "Good" }, "it is held up")
@@ -159,36 +161,36 @@ func TestAnEventThatAlwaysFailsHoldsUpNoOther(t *testing.T) {
 
 func TestTheQueueOfEventsIsBounded(t *testing.T) {
 	var log strings.Builder
-	o := newOutbox(slog.New(slog.NewTextHandler(&log, nil)), nil)
-	for i := range 3 * maxNames {
-		o.add(Event{Name: "vm", UID: fmt.Sprint(i), Message: strings.Repeat("ä", 5000)})
+	o := newOutbox(slog.New(slog.NewTextHandler(&log, nil)))
+	for i := range 3 * maxQueue {
+		o.add(agent.Event{Name: "vm", UID: fmt.Sprint(i), Message: strings.Repeat("ä", 5000)})
 	}
-	if len(o.queue) != maxQueue || len(o.known) > maxNames || len(o.order) > maxNames {
-		t.Errorf("%d Events, %d names", len(o.queue), len(o.known))
+	if len(o.queue) != maxQueue {
+		t.Errorf("%d Events wait", len(o.queue))
 	}
 	if n := strings.Count(log.String(), "\n"); n != 1 {
 		t.Errorf("%d lines", n)
 	}
-	if e, ok := o.first(); !ok || e.UID != fmt.Sprint(3*maxNames-maxQueue) || len(e.Message) > maxMessage {
+	if e := o.queue[0]; e.UID != fmt.Sprint(2*maxQueue) || len(e.Message) > maxMessage {
 		t.Errorf("the first one is %s with %d bytes", e.UID, len(e.Message))
 	}
 }
 
 func TestEveryEventHasANameThatKubernetesTakes(t *testing.T) {
 	long := strings.Repeat("a.b-", 63)
-	for _, e := range []Event{{Name: "vm"}, {Name: long}, {Name: strings.Repeat("a", 199) + "." + strings.Repeat("b", 50)}} {
-		if name := e.name(); len(name) > 253 || len(validation.IsDNS1123Subdomain(name)) > 0 {
+	for _, e := range []agent.Event{{Name: "vm"}, {Name: long}, {Name: strings.Repeat("a", 199) + "." + strings.Repeat("b", 50)}} {
+		if name := eventName(e); len(name) > 253 || len(validation.IsDNS1123Subdomain(name)) > 0 {
 			t.Errorf("%q", name)
 		}
 	}
-	a, b := Event{Name: "vm", UID: "u", Reason: "ab", Key: "c"}, Event{Name: "vm", UID: "u", Reason: "a", Key: "bc"}
-	if a.name() == b.name() {
+	a, b := agent.Event{Name: "vm", UID: "u", Reason: "ab", Key: "c"}, agent.Event{Name: "vm", UID: "u", Reason: "a", Key: "bc"}
+	if eventName(a) == eventName(b) {
 		t.Error("two Events with one name")
 	}
 }
 
 func TestTheServersWordOnAnEventIsBelievedOnlyIfItIsTheServers(t *testing.T) {
-	o := Event{Namespace: "ns", Name: "vm", Reason: "r"}.object("node")
+	o := agent.Event{Namespace: "ns", Name: "vm", Reason: "r"}
 	status := func(code int, reason, details string) *httptest.ResponseRecorder {
 		w := httptest.NewRecorder()
 		w.WriteHeader(code)
@@ -205,7 +207,7 @@ func TestTheServersWordOnAnEventIsBelievedOnlyIfItIsTheServers(t *testing.T) {
 		"no other namespace":  {status(404, "NotFound", `{"kind":"namespaces","name":"other"}`), again},
 		"no resource":         {status(404, "NotFound", `{}`), again},
 		"invalid":             {status(422, "Invalid", `{}`), refused},
-		"by admission":        {status(403, "Forbidden", `{"kind":"events","name":"`+o.Name+`"}`), refused},
+		"by admission":        {status(403, "Forbidden", `{"kind":"events","name":"`+eventName(o)+`"}`), refused},
 		"by rights":           {status(403, "Forbidden", `{"kind":"events"}`), again},
 		"not what it says":    {status(500, "Invalid", `{}`), refused},
 		"a webhook's failure": {status(500, "InternalError", `{}`), again},

@@ -60,6 +60,9 @@ type health struct {
 	said    map[trouble]bool        // in this outage
 	up      bool
 	begun   bool // it was up once
+
+	refused trouble // of the last line about a question
+	toldAt  grace.Mono
 }
 
 type watchHealth struct {
@@ -68,10 +71,10 @@ type watchHealth struct {
 	since       grace.Mono
 }
 
-func newHealth(log *slog.Logger, now func() grace.Mono, resources ...string) *health {
+func newHealth(log *slog.Logger, now func() grace.Mono, watched ...resource) *health {
 	h := &health{log: log, now: now, watches: map[string]*watchHealth{}, said: map[trouble]bool{}}
-	for _, r := range resources {
-		h.watches[r] = &watchHealth{}
+	for _, r := range watched {
+		h.watches[r.plural] = &watchHealth{}
 	}
 	return h
 }
@@ -80,6 +83,13 @@ func (h *health) isUp() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.up
+}
+
+// isEstablished says whether the watch of this resource is.
+func (h *health) isEstablished(resource string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.watches[resource].established
 }
 
 // pending: a list or a watch was asked for, so there is none.
@@ -121,6 +131,24 @@ func (h *health) failed(resource, verb string, err error) {
 	h.said[t] = true
 	h.log.Warn("VMIs and launcher pods are not watched; VMs stay as they are, launchers are still heard",
 		"reason", string(t), "verb", verb, "resource", resource, "do", t.remedy(), "err", err)
+}
+
+// sayAgain is when the same trouble with questions is worth another line.
+const sayAgain = 10 * time.Minute
+
+// unanswered: a question about a VMI was not answered. It is asked again soon;
+// while nothing is watched there is a line about that already.
+func (h *health) unanswered(err error) {
+	t := classify(err)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := h.now()
+	if !h.up || h.refused == t && now.Sub(h.toldAt) < sayAgain {
+		return
+	}
+	h.refused, h.toldAt = t, now
+	h.log.Warn("the API server does not say what became of a VMI; its VM stays as it is, and it is asked again",
+		"reason", string(t), "do", t.remedy(), "err", err)
 }
 
 func classify(err error) trouble {

@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/test/cluster"
 )
@@ -43,7 +44,7 @@ const podLists = "GET /api/v1/pods?field"
 
 type outage struct {
 	*rig
-	v     VMI
+	v     agent.VMI
 	says  trouble
 	lists int // before it
 }
@@ -98,11 +99,11 @@ func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
 func TestABusyServerIsWorthALineOnlyIfItStaysSo(t *testing.T) {
 	var text strings.Builder
 	now := grace.Mono(0)
-	h := newHealth(slog.New(slog.NewTextHandler(&text, nil)), func() grace.Mono { return now }, "a")
-	h.established("a")
+	h := newHealth(slog.New(slog.NewTextHandler(&text, nil)), func() grace.Mono { return now }, pods())
+	h.established("pods")
 	refuse := func(n int) {
 		for range n {
-			h.failed("a", "list", apierrors.NewTooManyRequests("storage is (re)initializing", 1))
+			h.failed("pods", "list", apierrors.NewTooManyRequests("storage is (re)initializing", 1))
 			now = now.Add(time.Second)
 		}
 	}
@@ -110,7 +111,7 @@ func TestABusyServerIsWorthALineOnlyIfItStaysSo(t *testing.T) {
 	if h.isUp() {
 		t.Error("a watch that is refused counts as up")
 	}
-	h.established("a")
+	h.established("pods")
 	refuse(9)
 	if strings.Contains(text.String(), "WARN") {
 		t.Errorf("9 s are worth no line:\n%s", text.String())
@@ -159,16 +160,23 @@ func TestRightsThatAreTakenAwayAndGivenBack(t *testing.T) {
 	r.must("DELETE", bindings+"/"+r.name, "")
 	r.must("DELETE", r.vmiPath("gone"), "")
 	r.eventually(func() bool { _, err := r.fate("vm", v); return err != nil }, "the rights are still there")
-	r.proxy.cut() // an open watch goes on without rights
-	r.eventually(func() bool { return !r.Up() && strings.Contains(r.logged(), "level=WARN") }, "it is not noticed that the rights are gone")
+	for range 5 { // an open watch goes on without rights
+		r.wantFate("vm", v, grace.FateUnknown)
+		r.wantFate("gone", gone, grace.FateUnknown)
+	}
+	if line := r.logged(); strings.Count(line, "level=WARN") != 1 || !strings.Contains(line, string(forbidden)) || !strings.Contains(line, "deploy/daemonset") {
+		t.Errorf("want one line about all the questions that say 403:\n%s", line)
+	}
+	r.proxy.cut()
+	r.eventually(func() bool { return !r.Up() && strings.Contains(r.logged(), "are not watched") }, "it is not noticed that the rights are gone")
 	r.wantFate("vm", v, grace.FateUnknown)
 	r.wantFate("gone", gone, grace.FateUnknown)
 	r.sees("vm", v)
 	line := r.logged()
 	r.Report(r.event("MeanwhileStopped"))
 	r.eventually(func() bool { return r.proxy.asked("POST") > 1 }, "nobody tries again")
-	if strings.Count(line, "level=WARN") != 1 || !strings.Contains(line, string(forbidden)) || !strings.Contains(line, "deploy/daemonset") {
-		t.Errorf("want one line that says what to do:\n%s", line)
+	if strings.Count(line, "level=WARN") != 2 {
+		t.Errorf("want one more line:\n%s", line)
 	}
 	r.permit()
 	r.eventually(r.Up, "the rights are back, and it is not noticed")

@@ -9,12 +9,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-func decodeVMI(t *testing.T, text string) *vmi {
+func decodeVMI(t *testing.T, text string) *object {
 	t.Helper()
-	var o vmi
+	var o object
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func (r *rig) makePod(name string, s podOnServer) string {
 		"labels":{"kubevirt.io":%q,"kubevirt.io/created-by":"uid-of-%s"},"annotations":{"kubevirt.io/domain":%q}},
 		"spec":{"nodeName":%q,"terminationGracePeriodSeconds":%d,"automountServiceAccountToken":false,"containers":[{"name":"compute","image":"none"}]}}`,
 		name, s.label, name, s.vmi, s.node, s.grace))
-	var o vmi
+	var o object
 	if err := json.Unmarshal(a.body, &o); err != nil {
 		r.Fatal(err)
 	}
@@ -51,14 +52,14 @@ func (r *rig) makePod(name string, s podOnServer) string {
 }
 
 // pod waits for the only launcher pod of a VMI to satisfy cond.
-func (r *rig) pod(vm string, cond func(Pod) bool) Pod {
+func (r *rig) pod(vm string, cond func(agent.Pod) bool) agent.Pod {
 	r.Helper()
-	var last []Pod
+	var last []agent.Pod
 	r.eventually(func() bool { last = r.Pods(r.name, vm); return len(last) == 1 && cond(last[0]) }, "the pod of %s is not as expected", vm)
 	return last[0]
 }
 
-func any1(Pod) bool { return true }
+func any1(agent.Pod) bool { return true }
 
 func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 	r := newRig(t).watching()
@@ -72,7 +73,7 @@ func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 		t.Error("nobody was told")
 	}
 	r.must("PATCH", r.podPath("launcher")+"/status", `{"status":{"phase":"Failed"}}`)
-	r.pod("vm", func(p Pod) bool { return p.Done })
+	r.pod("vm", func(p agent.Pod) bool { return p.Done })
 
 	// Two at once, as in a migration that ends where it began; oldest first.
 	second := r.makePod("second", podOnServer{vmi: "vm"})
@@ -105,7 +106,7 @@ func TestKubeletsKillIsTheEarliestThatAnyDeletionMeant(t *testing.T) {
 	r.pod("vm", any1)
 	before := mono()
 	r.must("DELETE", r.podPath("launcher"), `{"gracePeriodSeconds":500}`)
-	p := r.pod("vm", func(p Pod) bool { return p.Deleting })
+	p := r.pod("vm", func(p agent.Pod) bool { return p.Deleting })
 	if p.DeletingAt < before || p.KillAt != p.DeletingAt.Add(500*time.Second) || p.DeletionGrace != 500*time.Second || p.GracePeriod != 600*time.Second {
 		t.Errorf("%+v", p)
 	}
@@ -114,7 +115,7 @@ func TestKubeletsKillIsTheEarliestThatAnyDeletionMeant(t *testing.T) {
 	r.must("PATCH", r.podPath("launcher")+"/status", `{"status":{"phase":"Running"}}`)
 	second := mono()
 	r.must("DELETE", r.podPath("launcher"), `{"gracePeriodSeconds":5}`)
-	q := r.pod("vm", func(p Pod) bool { return p.DeletionGrace == 5*time.Second })
+	q := r.pod("vm", func(p agent.Pod) bool { return p.DeletionGrace == 5*time.Second })
 	if q.DeletingAt != p.DeletingAt || q.KillAt < second.Add(5*time.Second) || q.KillAt > mono().Add(5*time.Second) {
 		t.Errorf("%+v after %+v", q, p)
 	}
@@ -133,6 +134,7 @@ func TestObjectsThatCannotBeOnThisNodeAreIgnored(t *testing.T) {
 	// A proxy that ignores selectors, or a tenant with luck: what is stored
 	// becomes part of paths and domain names.
 	good := `"uid":"u-1","creationTimestamp":"2026-01-02T03:04:05Z"`
+	s := &Source{node: "node", now: mono}
 	for name, text := range map[string]string{
 		"other node":    `{"metadata":{"namespace":"ns","name":"vm","labels":{"kubevirt.io/nodeName":"other"},` + good + `}}`,
 		"no node":       `{"metadata":{"namespace":"ns","name":"vm",` + good + `}}`,
@@ -141,11 +143,11 @@ func TestObjectsThatCannotBeOnThisNodeAreIgnored(t *testing.T) {
 		"bad UID":       `{"metadata":{"namespace":"ns","name":"vm","labels":{"kubevirt.io/nodeName":"node"},"uid":"../x"}}`,
 		"no UID":        `{"metadata":{"namespace":"ns","name":"vm","labels":{"kubevirt.io/nodeName":"node"}}}`,
 	} {
-		if is := stripVMI("node", mono, decodeVMI(t, text), VMI{}); is != (instance{}) {
+		if is := s.stripVMI(decodeVMI(t, text), vmi{}); is != (vmi{}) {
 			t.Errorf("%s: %+v", name, is)
 		}
 	}
-	if is := stripVMI("node", mono, decodeVMI(t, `{"metadata":{"namespace":"ns","name":"vm","labels":{"kubevirt.io/nodeName":"node"},`+good+`}}`), VMI{}); is.vmi.UID != "u-1" {
+	if is := s.stripVMI(decodeVMI(t, `{"metadata":{"namespace":"ns","name":"vm","labels":{"kubevirt.io/nodeName":"node"},`+good+`}}`), vmi{}); is.UID != "u-1" {
 		t.Errorf("%+v", is)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
@@ -202,7 +203,7 @@ func (r *rig) eventually(cond func() bool, format string, args ...any) {
 func (r *rig) do(verb, path, body string) answer {
 	r.Helper()
 	path, query, _ := strings.Cut(path, "?")
-	req := r.admin.core.Verb(verb).AbsPath(path)
+	req := r.admin.core().Verb(verb).AbsPath(path)
 	for _, pair := range strings.FieldsFunc(query, func(c rune) bool { return c == '&' }) {
 		k, v, _ := strings.Cut(pair, "=")
 		req = req.Param(k, v)
@@ -243,12 +244,12 @@ func (r *rig) podPath(name string) string { return "/api/v1/namespaces/" + r.nam
 
 // makeVMI makes a VMI on this node, with more metadata and this spec, and
 // returns what the Source must say of it.
-func (r *rig) makeVMI(name, metadata, spec string) VMI {
+func (r *rig) makeVMI(name, metadata, spec string) agent.VMI {
 	r.Helper()
 	return r.makeVMIOn(r.name, name, metadata, spec)
 }
 
-func (r *rig) makeVMIOn(nodeName, name, metadata, spec string) VMI {
+func (r *rig) makeVMIOn(nodeName, name, metadata, spec string) agent.VMI {
 	r.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","metadata":{"name":%q,"labels":{"kubevirt.io/nodeName":%q}%s},"spec":%s}`,
 		name, nodeName, metadata, spec)
@@ -259,15 +260,15 @@ func (r *rig) makeVMIOn(nodeName, name, metadata, spec string) VMI {
 	if a.code != http.StatusCreated {
 		r.Fatalf("make VMI %s: %d %s", name, a.code, a.body)
 	}
-	var o vmi
+	var o object
 	if err := json.Unmarshal(a.body, &o); err != nil {
 		r.Fatal(err)
 	}
-	return VMI{UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: o.Spec.grace, DeletingAt: grace.Never}
+	return agent.VMI{UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never}
 }
 
 // sees waits until the Source says exactly this of a VMI.
-func (r *rig) sees(name string, want VMI) {
+func (r *rig) sees(name string, want agent.VMI) {
 	r.Helper()
 	r.eventually(func() bool { v, ok := r.VMI(r.name, name); return ok && v == want }, "VMI %s is not seen as %+v", name, want)
 }
@@ -279,12 +280,12 @@ func (r *rig) misses(name string) {
 }
 
 // fate asks what became of a VMI.
-func (r *rig) fate(name string, v VMI) (grace.Fate, error) {
+func (r *rig) fate(name string, v agent.VMI) (grace.Fate, error) {
 	r.Helper()
 	return r.Confirm(context.Background(), r.name, name, v.UID, v.Created)
 }
 
-func (r *rig) wantFate(name string, v VMI, want grace.Fate) {
+func (r *rig) wantFate(name string, v agent.VMI, want grace.Fate) {
 	r.Helper()
 	f, err := r.fate(name, v)
 	if f != want || (err != nil) != (want == grace.FateUnknown) {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +15,30 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
+
+// maxLabel is how long a label's value may be, and so a node's name here.
+const maxLabel = 63
+
+// crdName is the name of the VMIs' CRD.
+const crdName = "virtualmachineinstances.kubevirt.io"
+
+// Config is what a Source is made of. All but Kubeconfig must be set.
+type Config struct {
+	// Kubeconfig is a file; empty means the service account of the pod.
+	Kubeconfig string
+	// Node is this node's name.
+	Node string
+	Log  *slog.Logger
+	Now  func() grace.Mono
+	// Changed is called with the namespace and name of a VMI whenever what VMI
+	// or Pods says of it may have changed; with empty ones when that is so of
+	// all: VMIs were listed for the first time. It must not block.
+	Changed func(namespace, name string)
+}
 
 // Source knows the VMIs and launcher pods of this node. Its methods may be
 // called from anywhere at any time.
@@ -22,9 +46,15 @@ type Source struct {
 	clients *clients
 	health  *health
 	outbox  *outbox
-	vmis    *store[*vmi, instance]
-	pods    *store[*pod, launcher]
+	vmis    *store[vmi]
+	pods    *store[pod]
+	crds    *store[crd]
 	node    string
+	now     func() grace.Mono
+	changed func(namespace, name string)
+	log     *slog.Logger
+	// marked wakes decideDeletions.
+	marked chan struct{}
 }
 
 // New fails only for a configuration that cannot be used. It asks nobody.
@@ -37,58 +67,71 @@ func New(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	changed := func(k vmKey) { cfg.Changed(k.namespace, k.name) }
-	return &Source{
-		clients: c, node: cfg.Node,
-		health: newHealth(cfg.Log, cfg.Now, vmiResource, podResource),
-		outbox: newOutbox(cfg.Log, cfg.Shelf),
-		vmis: &store[*vmi, instance]{
-			strip: func(o *vmi, was instance) instance { return stripVMI(cfg.Node, cfg.Now, o, was.vmi) },
-			tell:  func(was, is instance) { changed(cmp.Or(is.name, was.name)) },
-		},
-		pods: &store[*pod, launcher]{
-			strip: func(o *pod, was launcher) launcher { return stripPod(cfg.Node, cfg.Now, o, was.pod) },
-			tell: func(was, is launcher) {
-				for _, k := range slices.Compact([]vmKey{was.of, is.of}) {
-					if k != (vmKey{}) {
-						changed(k)
-					}
-				}
-			},
-		},
-	}, nil
+	s := &Source{
+		clients: c, node: cfg.Node, now: cfg.Now, changed: cfg.Changed, log: cfg.Log,
+		health: newHealth(cfg.Log, cfg.Now, vmis(), pods(), crds()),
+		outbox: newOutbox(cfg.Log),
+		marked: make(chan struct{}, 1),
+	}
+	s.vmis = &store[vmi]{strip: s.stripVMI, tell: s.tellVMI}
+	s.pods = &store[pod]{strip: s.stripPod, tell: s.tellPod}
+	s.crds = &store[crd]{strip: stripCRD, tell: s.tellCRD}
+	return s, nil
+}
+
+func (s *Source) tellVMI(was, is vmi) {
+	if is.undecided() {
+		wake(s.marked)
+	}
+	if was.VMI != is.VMI || was == is {
+		name := cmp.Or(is.name, was.name)
+		s.changed(name.namespace, name.name)
+	}
+}
+
+func (s *Source) tellPod(was, is pod) {
+	for _, k := range slices.Compact([]key{was.of, is.of}) {
+		if k != (key{}) {
+			s.changed(k.namespace, k.name)
+		}
+	}
+}
+
+func (s *Source) tellCRD(was, is crd) {
+	wake(s.marked)
+	if is.ending && !was.ending {
+		s.log.Warn("the CRD of the VMIs is being deleted, and all VMIs with it; that shuts down no VM", "crd", crdName)
+	}
+}
+
+// wake never blocks: one that is awake looks at everything.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // Run watches and delivers until ctx ends; nothing that the API server does
 // ends it earlier.
 func (s *Source) Run(ctx context.Context) error {
 	ctx = quietly(ctx)
+	node := fields.OneTermEqualSelector("spec.nodeName", s.node).String()
 	var running sync.WaitGroup
-	running.Go(func() {
-		reflect(ctx, &source{
-			client: s.clients.vmis, resource: vmiResource, health: s.health,
-			labels: labels.Set{nodeLabel: s.node}.String(),
-			kind:   vmiKind + "List",
-			empty: func() (list, func([]byte) error) {
-				l := &listOf[vmi, *vmi]{}
-				return l, appendTo(&l.Items)
-			},
-		}, &vmi{}, s.vmis)
-	})
-	running.Go(func() {
-		reflect(ctx, &source{
-			client: s.clients.core, resource: podResource, health: s.health,
-			labels: labels.Set{launcherLabel: launcherValue}.String(),
-			fields: fields.OneTermEqualSelector("spec.nodeName", s.node).String(),
-			kind:   podKind + "List",
-			empty: func() (list, func([]byte) error) {
-				l := &listOf[pod, *pod]{}
-				return l, appendTo(&l.Items)
-			},
-		}, &pod{}, s.pods)
-	})
+	for _, w := range []struct {
+		of             resource
+		labels, fields string
+		to             cache.ReflectorStore
+	}{
+		{crds(), "", fields.OneTermEqualSelector("metadata.name", crdName).String(), s.crds},
+		{vmis(), labels.Set{nodeLabel: s.node}.String(), "", s.vmis},
+		{pods(), labels.Set{launcherLabel: launcherValue}.String(), node, s.pods},
+	} {
+		from := &source{client: s.clients.of(w.of), resource: w.of, labels: w.labels, fields: w.fields, health: s.health}
+		running.Go(func() { reflect(ctx, from, w.to) })
+	}
+	running.Go(func() { s.decideDeletions(ctx) })
 	running.Go(func() { s.outbox.deliver(ctx, s.post) })
-	running.Go(func() { s.outbox.keep(ctx) })
 	running.Wait()
 	s.clients.http.CloseIdleConnections()
 	return nil
@@ -96,15 +139,15 @@ func (s *Source) Run(ctx context.Context) error {
 
 // reflect keeps to like what from lists and watches. It tries again within
 // about 5 s, for as long as ctx lasts.
-func reflect(ctx context.Context, from *source, what any, to cache.ReflectorStore) {
-	cache.NewReflectorWithOptions(from, what, to, cache.ReflectorOptions{
+func reflect(ctx context.Context, from *source, to cache.ReflectorStore) {
+	cache.NewReflectorWithOptions(from, &object{}, to, cache.ReflectorOptions{
 		Logger:  &klog.Logger{},
-		Name:    from.resource,
+		Name:    from.resource.plural,
 		Backoff: &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 3 * time.Second, Steps: 10, Jitter: 0.6},
 	}).RunWithContext(ctx)
 }
 
-// Up says whether both watches are established, and nothing has failed since.
+// Up says whether all watches are established, and nothing has failed since.
 func (s *Source) Up() bool { return s.health.isUp() }
 
 // Synced says whether the VMIs were listed at least once.
@@ -112,32 +155,31 @@ func (s *Source) Synced() bool { return s.vmis.synced() }
 
 // VMI says what the watch shows of a VMI, from memory. One that it does not
 // show may be anything: ask Confirm.
-func (s *Source) VMI(namespace, name string) (VMI, bool) {
-	i, ok := s.vmis.get(vmKey{namespace, name})
-	return i.vmi, ok
+func (s *Source) VMI(namespace, name string) (agent.VMI, bool) {
+	v, ok := s.vmis.get(key{namespace, name})
+	return v.VMI, ok
 }
 
 // Pods says what the watch shows of the launcher pods of a VMI, oldest first,
 // from memory. They claim to be that; their owner may have written it.
-func (s *Source) Pods(namespace, name string) []Pod {
-	of := vmKey{namespace, name}
-	var pods []Pod
-	s.pods.all(func(l launcher) {
-		if l.of == of {
-			pods = append(pods, l.pod)
+func (s *Source) Pods(namespace, name string) []agent.Pod {
+	of := key{namespace, name}
+	var found []agent.Pod
+	s.pods.all(func(p pod) {
+		if p.of == of {
+			found = append(found, p.Pod)
 		}
 	})
-	slices.SortFunc(pods, func(a, b Pod) int {
+	slices.SortFunc(found, func(a, b agent.Pod) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 	})
-	return pods
+	return found
 }
 
 // Report queues an Event. It never blocks.
-func (s *Source) Report(e Event) { s.outbox.add(e) }
+func (s *Source) Report(e agent.Event) { s.outbox.add(e) }
 
-// Settle waits until the Events of a VM are told, or kept for the next agent,
-// or ctx ends.
+// Settle waits until the API server has the Events of a VM, or ctx ends.
 func (s *Source) Settle(ctx context.Context, namespace, name string) {
 	s.outbox.settle(ctx, namespace, name)
 }

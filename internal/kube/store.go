@@ -3,24 +3,22 @@ package kube
 import (
 	"fmt"
 	"sync"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// store is where a reflector puts the objects O; it keeps no more of each than
-// a T. The zero T is "nothing". It is a cache.ReflectorStore.
-type store[O metav1.Object, T comparable] struct {
+// store is where a reflector puts its objects; it keeps no more of each than a
+// T. The zero T is "nothing". It is a cache.ReflectorStore.
+type store[T comparable] struct {
 	// strip takes from an object what counts, knowing what was known of it.
-	strip func(o O, was T) T
-	// tell hears of each change.
+	strip func(o *object, was T) T
+	// tell hears of each change, with no lock held.
 	tell func(was, is T)
 
 	mu     sync.RWMutex
-	byName map[vmKey]T // by the object's own name
+	byName map[key]T // by the object's own name
 	listed bool
 }
 
-func (s *store[O, T]) get(k vmKey) (T, bool) {
+func (s *store[T]) get(k key) (T, bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	t, ok := s.byName[k]
@@ -28,7 +26,7 @@ func (s *store[O, T]) get(k vmKey) (T, bool) {
 }
 
 // all calls visit with each of them.
-func (s *store[O, T]) all(visit func(T)) {
+func (s *store[T]) all(visit func(T)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, t := range s.byName {
@@ -36,97 +34,99 @@ func (s *store[O, T]) all(visit func(T)) {
 	}
 }
 
-func (s *store[O, T]) synced() bool {
+func (s *store[T]) synced() bool {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.listed
 }
 
-// Add is called for an object that is new.
-func (s *store[O, T]) Add(obj any) error { return s.Update(obj) }
+// change is what was, and is, known of one object.
+type change[T any] struct{ was, is T }
 
-// Update is called for an object that has changed.
-func (s *store[O, T]) Update(obj any) error {
-	o, err := own[O](obj)
-	if err != nil {
-		return err
-	}
-	s.put(o, s.strip)
-	return nil
-}
-
-// Delete is called for an object that is gone, or does not match any more.
-func (s *store[O, T]) Delete(obj any) error {
-	o, err := own[O](obj)
-	if err != nil {
-		return err
-	}
-	s.put(o, func(O, T) (nothing T) { return nothing })
-	return nil
-}
-
-func (s *store[O, T]) put(o O, strip func(O, T) T) {
+// put stores what is known of an object now, and adds that to the changes if it
+// is news. The caller holds the lock, and tells afterwards.
+func (s *store[T]) put(k key, is T, changes []change[T]) []change[T] {
 	var nothing T
-	k := vmKey{o.GetNamespace(), o.GetName()}
-	s.mu.Lock()
 	was := s.byName[k]
-	is := strip(o, was)
-	switch {
-	case is == nothing:
+	if was == is {
+		return changes
+	}
+	if s.byName == nil {
+		s.byName = map[key]T{}
+	}
+	if s.byName[k] = is; is == nothing {
 		delete(s.byName, k)
-	case s.byName == nil:
-		s.byName = map[vmKey]T{k: is}
-	default:
-		s.byName[k] = is
+	}
+	return append(changes, change[T]{was, is})
+}
+
+func (s *store[T]) tellAll(changes []change[T]) {
+	for _, c := range changes {
+		s.tell(c.was, c.is)
+	}
+}
+
+// edit replaces each of them by what f makes of it.
+func (s *store[T]) edit(f func(T) T) {
+	var changes []change[T]
+	s.mu.Lock()
+	for k, was := range s.byName {
+		changes = s.put(k, f(was), changes)
 	}
 	s.mu.Unlock()
-	if was != is {
-		s.tell(was, is)
+	s.tellAll(changes)
+}
+
+// Add is called for an object that is new.
+func (s *store[T]) Add(obj any) error { return s.Update(obj) }
+
+// Update is called for an object that has changed.
+func (s *store[T]) Update(obj any) error { return s.one(obj, s.strip) }
+
+// Delete is called for an object that is gone, or does not match any more.
+func (s *store[T]) Delete(obj any) error {
+	return s.one(obj, func(*object, T) (nothing T) { return nothing })
+}
+
+func (s *store[T]) one(obj any, strip func(*object, T) T) error {
+	o, ok := obj.(*object)
+	if !ok {
+		return fmt.Errorf("a %T, which nobody asked for", obj)
 	}
+	k := key{o.Namespace, o.Name}
+	s.mu.Lock()
+	changes := s.put(k, strip(o, s.byName[k]), nil)
+	s.mu.Unlock()
+	s.tellAll(changes)
+	return nil
 }
 
 // Replace is called with all objects that there are.
-func (s *store[O, T]) Replace(list []any, _ string) error {
+func (s *store[T]) Replace(list []any, _ string) error {
 	var nothing T
+	var changes []change[T]
 	s.mu.Lock()
-	before, after := s.byName, make(map[vmKey]T, len(list))
+	if !s.listed {
+		s.listed = true
+		changes = append(changes, change[T]{}) // what is not in the list is news, too
+	}
+	there := make(map[key]bool, len(list))
 	for _, obj := range list {
-		o, err := own[O](obj)
-		if err != nil {
-			s.mu.Unlock()
-			return err
-		}
-		k := vmKey{o.GetNamespace(), o.GetName()}
-		if is := s.strip(o, before[k]); is != nothing {
-			after[k] = is
+		if o, ok := obj.(*object); ok {
+			k := key{o.Namespace, o.Name}
+			there[k] = true
+			changes = s.put(k, s.strip(o, s.byName[k]), changes)
 		}
 	}
-	first := !s.listed
-	s.byName, s.listed = after, true
+	for k := range s.byName {
+		if !there[k] {
+			changes = s.put(k, nothing, changes)
+		}
+	}
 	s.mu.Unlock()
-	for k, is := range after {
-		if was := before[k]; was != is {
-			s.tell(was, is)
-		}
-	}
-	if first {
-		s.tell(nothing, nothing) // what is not in the list is news, too
-	}
-	for k, was := range before {
-		if _, has := after[k]; !has {
-			s.tell(was, nothing)
-		}
-	}
+	s.tellAll(changes)
 	return nil
 }
 
 // Resync is not used.
-func (s *store[O, T]) Resync() error { return nil }
-
-func own[O any](obj any) (O, error) {
-	o, ok := obj.(O)
-	if !ok {
-		return o, fmt.Errorf("a %T, which nobody asked for", obj)
-	}
-	return o, nil
-}
+func (s *store[T]) Resync() error { return nil }

@@ -1,73 +1,128 @@
 package kube
 
 import (
+	"encoding/json"
 	"strings"
 	"time"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// instance is a VMI and its name.
-type instance struct {
-	name vmKey
-	vmi  VMI
+// KubeVirt's names (kubevirt.io/api, core/v1/types.go).
+const (
+	nodeLabel        = "kubevirt.io/nodeName"
+	launcherLabel    = "kubevirt.io"
+	launcherValue    = "virt-launcher"
+	createdByLabel   = "kubevirt.io/created-by"
+	domainAnnotation = "kubevirt.io/domain"
+)
+
+// maxGrace bounds what is kept of a grace period that is none.
+const maxGrace = 64
+
+// vmi is a VMI as the agent is shown it.
+type vmi struct {
+	name key
+	agent.VMI
+	// marked is when the deletionTimestamp was first seen, grace.Never without
+	// one. It may be the doing of the CRD's deletion: see deletions.go.
+	marked grace.Mono
 }
 
-// launcher is a launcher pod and the name of its VMI.
-type launcher struct {
-	of  vmKey
-	pod Pod
+// undecided: whether its deletionTimestamp is its own deletion is not known.
+func (v vmi) undecided() bool { return v.marked != grace.Never && !v.Deleting && v.name != (key{}) }
+
+// pod is a launcher pod and the name of its VMI.
+type pod struct {
+	of key
+	agent.Pod
+}
+
+// crd is the definition of VMIs.
+type crd struct {
+	uid     string
+	created time.Time
+	ending  bool
 }
 
 // The selectors have already picked what is on this node; a proxy may have
 // ignored them. What is nothing for us is the zero value.
 
-func stripVMI(node string, now func() grace.Mono, o *vmi, was VMI) instance {
-	name := vmKey{o.Namespace, o.Name}
-	if !name.valid() || !grace.IsUID(string(o.UID)) || o.Labels[nodeLabel] != node {
-		return instance{}
+func (s *Source) stripVMI(o *object, was vmi) vmi {
+	name := key{o.Namespace, o.Name}
+	if !name.valid() || !grace.IsUID(string(o.UID)) || o.Labels[nodeLabel] != s.node {
+		return vmi{}
 	}
-	is := VMI{
-		UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: o.Spec.grace,
-		Deleting: o.DeletionTimestamp != nil, DeletingAt: grace.Never,
+	is := vmi{
+		name: name, marked: grace.Never,
+		VMI: agent.VMI{UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never},
 	}
 	switch {
-	case is.Deleting && was.Deleting && was.UID == is.UID:
-		is.DeletingAt = was.DeletingAt
-	case is.Deleting:
-		is.DeletingAt = now()
+	case o.DeletionTimestamp == nil:
+	case was.UID == is.UID && was.marked != grace.Never:
+		is.marked, is.Deleting, is.DeletingAt = was.marked, was.Deleting, was.DeletingAt
+	default:
+		is.marked = s.now()
 	}
-	return instance{name, is}
+	return is
+}
+
+// statedGrace is the text of terminationGracePeriodSeconds, whatever it is: ""
+// where it is absent. A spec of another kind states nothing.
+func statedGrace(spec json.RawMessage) string {
+	var fields map[string]json.RawMessage // a struct would take other spellings of a key
+	if json.Unmarshal(spec, &fields) != nil {
+		return ""
+	}
+	stated := string(fields["terminationGracePeriodSeconds"])
+	if stated == "null" {
+		return ""
+	}
+	return cut(stated, maxGrace)
 }
 
 // stripPod: the labels and annotations are a tenant's text.
-func stripPod(node string, now func() grace.Mono, o *pod, was Pod) launcher {
-	of := vmKey{o.Namespace, o.Annotations[domainAnnotation]}
-	if !of.valid() || !grace.IsUID(string(o.UID)) || o.Spec.NodeName != node || o.Labels[launcherLabel] != launcherValue {
-		return launcher{}
+func (s *Source) stripPod(o *object, was pod) pod {
+	var spec struct {
+		NodeName                      string
+		TerminationGracePeriodSeconds *int64
 	}
-	of.name = strings.Clone(of.name)
-	is := Pod{
+	var status struct{ Phase string }
+	_, _ = json.Unmarshal(o.Spec, &spec), json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
+	of := key{o.Namespace, strings.Clone(o.Annotations[domainAnnotation])}
+	if !of.valid() || !grace.IsUID(string(o.UID)) || spec.NodeName != s.node || o.Labels[launcherLabel] != launcherValue {
+		return pod{}
+	}
+	is := pod{of, agent.Pod{
 		UID: string(o.UID), Created: o.CreationTimestamp.UTC(),
-		Done: o.done(), Deleting: o.DeletionTimestamp != nil,
+		Done: status.Phase == "Succeeded" || status.Phase == "Failed", Deleting: o.DeletionTimestamp != nil,
 		DeletingAt: grace.Never, KillAt: grace.Never,
 		DeletionGrace: seconds(o.DeletionGracePeriodSeconds),
-		GracePeriod:   seconds(o.Spec.TerminationGracePeriodSeconds),
-	}
+		GracePeriod:   seconds(spec.TerminationGracePeriodSeconds),
+	}}
 	if uid := o.Labels[createdByLabel]; grace.IsUID(uid) {
 		is.VMI = uid
 	}
 	if !is.Deleting {
-		return launcher{of, is}
+		return is
 	}
-	is.DeletingAt = now()
+	is.DeletingAt = s.now()
 	if o.DeletionGracePeriodSeconds != nil {
 		is.KillAt = is.DeletingAt.Add(is.DeletionGrace)
 	}
 	if was.Deleting && was.UID == is.UID {
 		is.DeletingAt, is.KillAt = was.DeletingAt, min(was.KillAt, is.KillAt)
 	}
-	return launcher{of, is}
+	return is
+}
+
+// stripCRD: a CRD that is being deleted stays so.
+func stripCRD(o *object, _ crd) crd {
+	if o.Name != crdName {
+		return crd{}
+	}
+	return crd{uid: string(o.UID), created: o.CreationTimestamp.UTC(), ending: o.DeletionTimestamp != nil}
 }
 
 // seconds reads a number of seconds that may be absent, or nonsense.

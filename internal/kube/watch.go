@@ -24,17 +24,10 @@ const (
 // that goes.
 type source struct {
 	client   *rest.RESTClient
-	resource string
+	resource resource
 	labels   string
 	fields   string
-	kind     string // of a list
-	empty    func() (l list, add func(item []byte) error)
 	health   *health
-}
-
-type list interface {
-	runtime.Object
-	metav1.ListInterface
 }
 
 // IsWatchListSemanticsUnSupported keeps the reflector from the newer way to
@@ -55,12 +48,11 @@ func (s *source) Watch(o metav1.ListOptions) (watch.Interface, error) {
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
-	s.health.pending(s.resource)
-	l, add := s.empty()
-	body, err := s.request(&o).Stream(ctx)
+	s.health.pending(s.resource.plural)
+	text, err := s.request(&o).Do(ctx).Raw()
+	var l *objectList
 	if err == nil {
-		err = readList(body, s.kind, l, add)
-		_ = body.Close() // it was read, or is of no use
+		l, err = readList(text, s.resource.kind+"List")
 	}
 	if err != nil {
 		return nil, s.failed(ctx, "list", err)
@@ -77,7 +69,7 @@ func (s *source) WatchWithContext(parent context.Context, o metav1.ListOptions) 
 		lasts += time.Duration(*o.TimeoutSeconds) * time.Second
 	}
 	o.Watch = true
-	s.health.pending(s.resource)
+	s.health.pending(s.resource.plural)
 	w, err := s.request(&o).Watch(ctx)
 	if err == nil {
 		// Where the request times out the library returns a watch that has
@@ -92,20 +84,20 @@ func (s *source) WatchWithContext(parent context.Context, o metav1.ListOptions) 
 		cancel()
 		return nil, s.failed(parent, "watch", err)
 	}
-	s.health.established(s.resource)
+	s.health.established(s.resource.plural)
 	return &bounded{w, func() { timer.Stop(); cancel() }}, nil
 }
 
 func (s *source) request(o *metav1.ListOptions) *rest.Request {
 	o.LabelSelector, o.FieldSelector = s.labels, s.fields
-	return s.client.Get().Resource(s.resource).SpecificallyVersionedParams(o, metav1.ParameterCodec, metav1.SchemeGroupVersion).MaxRetries(0)
+	return s.client.Get().Resource(s.resource.plural).SpecificallyVersionedParams(o, metav1.ParameterCodec, metav1.SchemeGroupVersion).MaxRetries(0)
 }
 
 func (s *source) failed(ctx context.Context, verb string, err error) error {
 	if !expired(err) && !errors.Is(ctx.Err(), context.Canceled) {
-		s.health.failed(s.resource, verb, err)
+		s.health.failed(s.resource.plural, verb, err)
 	}
-	return fmt.Errorf("%s %s: %w", verb, s.resource, err)
+	return fmt.Errorf("%s %s: %w", verb, s.resource.plural, err)
 }
 
 var errEndedEarly = errors.New("it ended before it began: no answer in time, or the connection was cut")

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -86,7 +87,7 @@ func TestWhatHappensDuringAnOutageIsSeenAfterIt(t *testing.T) {
 	r := newRig(t).watching()
 	gone, again, moved := r.makeVMI("gone", "", `{}`), r.makeVMI("again", "", `{}`), r.makeVMI("moved", "", `{}`)
 	kept := r.makeVMI("kept", "", `{}`)
-	for name, v := range map[string]VMI{"gone": gone, "again": again, "moved": moved, "kept": kept} {
+	for name, v := range map[string]agent.VMI{"gone": gone, "again": again, "moved": moved, "kept": kept} {
 		r.sees(name, v)
 	}
 	r.proxy.breaks(hangUp)
@@ -193,7 +194,7 @@ func TestAnIllTypedVMIHarmsNoOther(t *testing.T) {
 		"listspec": {`[1,"a",{}]`, ``},
 		"right":    {`{"terminationGracePeriodSeconds":11,"domain":{"devices":{"disks":[{"name":"d"}]}}}`, `11`},
 	}
-	seen := map[string]VMI{}
+	seen := map[string]agent.VMI{}
 	for name, c := range cases {
 		seen[name] = r.makeVMI(name, "", c.spec)
 	}
@@ -253,7 +254,7 @@ func TestNothingAboutOtherNodesIsSent(t *testing.T) {
 	}
 	r.makePod("nolauncher", podOnServer{vmi: "x", label: "another"})
 	r.watching()
-	bytes := len(r.proxy.sent("/"))
+	bytes := len(r.proxy.sent("/v1/virtualmachineinstances")) + len(r.proxy.sent("/pods")) // without the CRD
 	t.Logf("lists of nothing on this node, 20 VMIs and pods on another: %d bytes", bytes)
 	r.sees("mine", r.makeVMI("mine", "", `{}`))
 	r.must("PATCH", r.vmiPath("other-1"), `{"spec":{"terminationGracePeriodSeconds":3}}`)
@@ -280,10 +281,8 @@ func TestAStoredVMICostsLessThanAKiB(t *testing.T) {
 	}
 	var took []int64
 	for range 3 { // what other tests have left may go meanwhile
-		s := &store[*vmi, instance]{
-			strip: func(o *vmi, was instance) instance { return stripVMI("node", mono, o, was.vmi) },
-			tell:  func(_, _ instance) {},
-		}
+		source := &Source{node: "node", now: mono}
+		s := &store[vmi]{strip: source.stripVMI, tell: func(_, _ vmi) {}}
 		for i := range n {
 			o := decodeVMI(t, fmt.Sprintf(`{"metadata":{"namespace":"tenant-%d","name":"a-virtual-machine-with-a-name-%d","uid":"11111111-2222-3333-4444-%012d",
 			"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"kubevirt.io/nodeName":"node"},"annotations":{"padding":%q}},
@@ -293,7 +292,7 @@ func TestAStoredVMICostsLessThanAKiB(t *testing.T) {
 			}
 		}
 		with := heap()
-		if _, ok := s.get(vmKey{"tenant-1", "a-virtual-machine-with-a-name-1"}); !ok {
+		if _, ok := s.get(key{"tenant-1", "a-virtual-machine-with-a-name-1"}); !ok {
 			t.Fatal("it is not there")
 		}
 		s.byName = nil

@@ -5,35 +5,14 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/kube"
 )
-
-// cluster is what the agent needs of internal/kube, in the agent's words.
-type cluster struct{ *kube.Source }
-
-func (c cluster) VMI(namespace, name string) (agent.VMI, bool) {
-	vmi, ok := c.Source.VMI(namespace, name)
-	return agent.VMI(vmi), ok
-}
-
-func (c cluster) Pods(namespace, name string) []agent.Pod {
-	known := c.Source.Pods(namespace, name)
-	pods := make([]agent.Pod, len(known))
-	for i, p := range known {
-		pods[i] = agent.Pod(p)
-	}
-	return pods
-}
-
-func (c cluster) Report(e agent.Event) { c.Source.Report(kube.Event(e)) }
 
 // openCluster asks nobody yet: the agent starts with the API server down, too.
 func (o *Options) openCluster(changed func(namespace, name string), log *slog.Logger) (*kube.Source, error) {
 	kube.SilenceLibraries()
 	source, err := kube.New(kube.Config{
 		Kubeconfig: o.Kubeconfig, Node: o.NodeName, Log: log, Now: clock{}.Now, Changed: changed,
-		Shelf: shelf{filepath.Join(o.StateDir, "events")},
 	})
 	if err != nil {
 		return nil, err

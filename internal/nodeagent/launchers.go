@@ -32,7 +32,7 @@ func (o *Options) sources(launcher func(name string), vmi func(namespace, name s
 	if err != nil {
 		return sources{}, err
 	}
-	return sources{launchers: o.podLaunchers(launcher, log), kube: source, cluster: cluster{source}}, nil
+	return sources{launchers: o.podLaunchers(launcher, log), kube: source, cluster: source}, nil
 }
 
 // watcher is either kind: of one launchers directory, or of places in kubelet's.

@@ -158,7 +158,7 @@ func TestTheRoleIsTheLeastThatTheAgentNeeds(t *testing.T) {
 		{APIGroups: []string{"kubevirt.io"}, Resources: []string{"virtualmachineinstances"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "watch"}},
 		{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"},
-			ResourceNames: []string{"virtualmachineinstances.kubevirt.io"}, Verbs: []string{"get"}},
+			ResourceNames: []string{"virtualmachineinstances.kubevirt.io"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 	}
 	role := object[rbacv1.ClusterRole](t, all, "ClusterRole")

@@ -1,0 +1,140 @@
+package kube
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// deleting waits until a VMI is shown as deleted, and says how long that took.
+func (r *rig) deleting(name string) time.Duration {
+	r.Helper()
+	begin := time.Now()
+	r.eventually(func() bool { v, _ := r.VMI(r.name, name); return v.Deleting }, "VMI %s is not shown as deleted", name)
+	return time.Since(begin)
+}
+
+// stays looks for a while whether any of the VMIs is shown as deleted.
+func (r *rig) stays(seen map[string]agent.VMI, d time.Duration) {
+	r.Helper()
+	for begin := time.Now(); time.Since(begin) < d; time.Sleep(20 * time.Millisecond) {
+		for name := range seen {
+			if v, _ := r.VMI(r.name, name); v.Deleting {
+				r.Fatalf("VMI %s is shown as deleted\n%s", name, r.logged())
+			}
+		}
+	}
+}
+
+// marked counts the VMIs that the API server has marked as deleted.
+func (r *rig) marked() int {
+	r.Helper()
+	return strings.Count(string(r.must("GET", strings.TrimSuffix(r.vmiPath(""), "/"), "").body), `"deletionTimestamp"`)
+}
+
+// throttled answers each GET that is no watch 3 s late, as a server does that
+// has too much to do.
+func (p *proxy) throttled() {
+	p.breaksFor(func(q *http.Request) bool { return q.Method == http.MethodGet && q.URL.Query().Get("watch") == "" },
+		func(w http.ResponseWriter, q *http.Request) {
+			select {
+			case <-time.After(3 * time.Second):
+				p.forward.ServeHTTP(w, q)
+			case <-q.Context().Done():
+			}
+		})
+}
+
+func (r *rig) manyVMIs(n int) map[string]agent.VMI {
+	r.Helper()
+	seen := map[string]agent.VMI{}
+	for i := range n {
+		name := fmt.Sprintf("vm-%d", i)
+		seen[name] = r.makeVMI(name, finalizer, `{}`)
+	}
+	for name, v := range seen {
+		r.sees(name, v)
+	}
+	return seen
+}
+
+func (r *rig) letGo(seen map[string]agent.VMI) {
+	r.Helper()
+	for name := range seen {
+		r.do("PATCH", r.vmiPath(name), `{"metadata":{"finalizers":null}}`)
+	}
+}
+
+func TestADeletionIsSeenAtOnceAlsoByAThrottledServer(t *testing.T) {
+	r := newRig(t).watching()
+	seen := r.manyVMIs(3)
+	asked := r.proxy.asked("GET " + crdPath)
+	r.must("DELETE", r.vmiPath("vm-0"), "")
+	t.Logf("shown after %v", r.deleting("vm-0"))
+	if n := r.proxy.asked("GET "+crdPath) - asked; n != 1 {
+		t.Errorf("%d questions about the CRD", n)
+	}
+	// When answers take longer than there is time, the watch of the CRD counts.
+	r.proxy.throttled()
+	r.must("DELETE", r.vmiPath("vm-1"), "")
+	if took := r.deleting("vm-1"); took > 2*time.Second {
+		t.Errorf("shown after %v", took)
+	} else {
+		t.Logf("throttled: shown after %v", took)
+	}
+	v, _ := r.VMI(r.name, "vm-1")
+	if v.DeletingAt > mono() || v.DeletingAt < mono().Add(-3*time.Second) {
+		t.Errorf("deleted at %d, now it is %d", v.DeletingAt, mono())
+	}
+	r.proxy.recover()
+	r.letGo(seen)
+}
+
+// What a CRD's deletion does to its objects must not look like theirs, however
+// slow the API server is then.
+func TestTheDeletionOfTheirCRDIsNoDeletionOf300VMIs(t *testing.T) {
+	r := newRig(t).watching()
+	t.Cleanup(r.restoreCRD)
+	seen := r.manyVMIs(300)
+	r.proxy.throttled()
+	r.must("DELETE", crdPath, "")
+	r.eventually(func() bool { return r.marked() == len(seen) }, "the API server does not delete them")
+	r.stays(seen, 8*time.Second)
+	r.proxy.recover()
+	r.stays(seen, 2*time.Second)
+	if n := r.proxy.asked("GET /apis/kubevirt.io/v1/namespaces"); n != 0 {
+		t.Errorf("%d questions about single VMIs", n)
+	}
+	r.letGo(seen)
+	r.restoreCRD()
+	r.eventually(r.Up, "the return is not noticed")
+	r.stays(seen, time.Second)
+	for _, name := range []string{"vm-0", "vm-299"} {
+		r.misses(name)
+		r.wantFate(name, seen[name], grace.FateLost)
+	}
+}
+
+func TestADeletionWaitsUntilTheCRDIsKnown(t *testing.T) {
+	r := newRig(t)
+	v := r.makeVMI("vm", finalizer, `{}`)
+	seen := map[string]agent.VMI{"vm": v}
+	r.must("DELETE", r.vmiPath("vm"), "")
+	// Given: an agent that starts, and is told of VMIs but not of their CRD.
+	r.proxy.breaksFor(isCRD, bareStatus(http.StatusForbidden, "Forbidden"))
+	r.start()
+	r.sees("vm", v) // as if it were not deleted
+	r.stays(seen, 3*time.Second)
+	if r.Up() {
+		t.Error("without the CRD the watches count as up")
+	}
+	r.wantFate("vm", v, grace.FateUnknown)
+	r.proxy.recover()
+	t.Logf("shown %v after the CRD could be watched again", r.deleting("vm"))
+	r.letGo(seen)
+}
