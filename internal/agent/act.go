@@ -77,6 +77,14 @@ func (k *keeper) work(d grace.Decision, now grace.Mono) {
 		k.explain(d)
 	case grace.Confirm:
 		k.confirm(d)
+	default:
+		k.conclude(d, now)
+	}
+}
+
+// conclude tells of an end, and of what comes before it.
+func (k *keeper) conclude(d grace.Decision, now grace.Mono) {
+	switch d.Do {
 	case grace.Tell:
 		k.tell(d, now)
 	case grace.Answer:
@@ -166,7 +174,10 @@ func (k *keeper) resume(d grace.Decision) {
 
 func (k *keeper) destroy(d grace.Decision, now grace.Mono) {
 	r := k.vm.Record()
-	k.destroyed("libvirt", k.vm.NoteDestroy(now), now.Sub(r.Shutdown.Deadline))
+	k.cfg.Meter.Destroyed("libvirt")
+	if k.vm.NoteDestroy(now) {
+		k.cfg.Meter.Overshot(now.Sub(r.Shutdown.Deadline))
+	}
 	k.call(d, within(destroyTimeout, func(ctx context.Context) error {
 		return k.cfg.Hypervisor.Destroy(ctx, k.domain, r.Instance)
 	}), func(err error, _ int) {

@@ -23,19 +23,19 @@ type Agent struct {
 	log    *slog.Logger
 	relist chan struct{}
 
-	mu      sync.Mutex
-	keepers map[string]*keeper // by domain
-	strange map[string]bool    // names that were rejected, to say it once
-	ctx     context.Context    //nolint:containedctx // the keepers' life, set once by Run
-	wg      sync.WaitGroup
-	listed  bool
-	started grace.Mono
+	mu       sync.Mutex
+	keepers  map[string]*keeper // by domain
+	rejected map[string]bool    // names that were rejected, to say it once
+	ctx      context.Context    //nolint:containedctx // the keepers' life, set once by Run
+	wg       sync.WaitGroup
+	listed   bool
+	started  grace.Mono
 }
 
 // New returns an agent that knows the records already, and does nothing yet.
 func New(cfg Config, log *slog.Logger) *Agent {
 	cfg.Policy.DefaultPeriod = cfg.DefaultPeriod
-	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, strange: map[string]bool{}, relist: make(chan struct{}, 1)}
+	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, rejected: map[string]bool{}, relist: make(chan struct{}, 1)}
 }
 
 // Run guards the records and whatever LauncherChanged brings, until ctx ends.
@@ -97,7 +97,7 @@ func (a *Agent) ClusterChanged(namespace, name string) {
 	switch {
 	case k == nil && pods:
 		k = a.keeper(domain)
-	case k == nil && a.expected(domain) && a.fit(domain):
+	case k == nil && a.expected(domain) && a.validName(domain):
 		a.listSoon() // its domain may be there already
 	}
 	if k != nil {
@@ -150,7 +150,7 @@ func (a *Agent) keeper(domain string) *keeper {
 	if k := a.keepers[domain]; k != nil {
 		return k
 	}
-	if !a.fit(domain) {
+	if !a.validName(domain) {
 		return nil
 	}
 	k := a.keep(domain, grace.Record{})

@@ -90,7 +90,7 @@ func (k *keeper) signal(d grace.Decision, s unix.Signal, now grace.Mono) {
 // signalled accounts for a signal that was sent at a time, or could not be.
 func (k *keeper) signalled(d grace.Decision, s unix.Signal, at grace.Mono, err error) {
 	due, pid := k.vm.Record().Shutdown.Deadline, k.vm.Record().Instance.PID
-	first := k.vm.Signalled(d, at, err != nil)
+	first := k.vm.Signalled(d, at, err)
 	switch {
 	case errors.Is(err, process.ErrGone):
 		k.instanceGone()
@@ -99,19 +99,13 @@ func (k *keeper) signalled(d grace.Decision, s unix.Signal, at grace.Mono, err e
 		k.log.Error("cannot signal QEMU", "signal", unix.SignalName(s), "pid", pid, "err", err)
 		return
 	}
-	k.destroyed("signal", first, at.Sub(due))
+	k.cfg.Meter.Destroyed("signal")
 	log := k.log.With("signal", unix.SignalName(s), "pid", pid, "afterDeadline", at.Sub(due))
 	if first {
+		k.cfg.Meter.Overshot(at.Sub(due))
 		log.Info("the guest is destroyed")
 	} else {
 		log.Info("the guest is still there; signalled again")
-	}
-}
-
-func (k *keeper) destroyed(via string, first bool, after time.Duration) {
-	k.cfg.Meter.Destroyed(via)
-	if first {
-		k.cfg.Meter.Overshot(after)
 	}
 }
 

@@ -95,12 +95,12 @@ func (k *keeper) removeRecord(d grace.Decision) {
 // removeTrigger removes one that concerns nobody. Where that cannot be done it
 // counts no more, so that no later instance suffers from it.
 func (k *keeper) removeTrigger(d grace.Decision) {
-	reason, text := "trigger_orphan", "removing a trigger whose shim is gone"
+	reason, text := "trigger_orphan", "its shim is gone"
 	if d.Rule == "leftover-trigger" {
-		reason, text = "trigger_uid", "removing a trigger that names another VM: a leftover"
+		reason, text = "trigger_uid", "it names another VM: a leftover"
 	}
 	k.cfg.Meter.Rejected(reason)
-	k.log.Warn(text, "rule", d.Rule)
+	k.log.Warn("removing a trigger", "why", text)
 	dir := k.dir
 	k.vm.Handled(d)
 	k.call(d, k.dirTurn.in(func(context.Context) error { return dir.RemoveTrigger(watch.FileID(d.Trigger)) }), func(err error, _ int) {

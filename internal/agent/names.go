@@ -2,24 +2,24 @@ package agent
 
 import "github.com/vmgrace/vmgrace/pkg/grace"
 
-// maxStrange bounds what is remembered of names that are not ours.
-const maxStrange = 1000
+// maxRejected bounds what is remembered of names that are not ours.
+const maxRejected = 1000
 
 // maxName is the longest domain name that libvirt can run: it writes
 // NAME.xml.new, and a file name has 255 bytes (tried with libvirt 9.0).
 const maxName = 255 - len(".xml.new")
 
-// fit tells whether a VM can have this name, and says once if not. The caller
+// validName tells whether a VM can have this name, and says once if not. The caller
 // holds the lock.
-func (a *Agent) fit(name string) bool {
+func (a *Agent) validName(name string) bool {
 	problem := ""
 	if _, _, ok := grace.SplitDomainName(name); !ok {
 		problem = "its name is not <namespace>_<name>"
 	} else if len(name) > maxName {
 		problem = "its name is too long for a libvirt domain"
 	}
-	if problem != "" && !a.strange[name] && len(a.strange) < maxStrange {
-		a.strange[name] = true
+	if problem != "" && !a.rejected[name] && len(a.rejected) < maxRejected {
+		a.rejected[name] = true
 		a.cfg.Meter.Rejected("name")
 		a.log.Warn("not a VM that can be guarded", "name", name, "problem", problem)
 	}

@@ -118,8 +118,7 @@ type Event struct {
 	Namespace, Name, UID string
 	Reason, Message      string
 	Warning              bool
-	// Key tells one Event of a reason from the next: what has the same is the
-	// same.
+	// Key tells one Event of a reason from the next: equal keys are duplicates.
 	Key string
 	At  time.Time
 }

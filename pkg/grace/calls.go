@@ -28,6 +28,13 @@ func (o *Observation) account(d Decision) *Call {
 		return &o.Explain
 	case Confirm:
 		return &o.Confirm
+	default:
+		return o.accountOfEnd(d.Do)
+	}
+}
+
+func (o *Observation) accountOfEnd(a Action) *Call {
+	switch a {
 	case Tell:
 		return &o.Tell
 	case Answer:
@@ -145,13 +152,13 @@ func (v *VM) Handled(d Decision) {
 
 // Signalled is told that QEMU was signalled, or could not be. It returns true
 // the first time that a signal has reached it.
-func (v *VM) Signalled(d Decision, at Mono, failed bool) (first bool) {
+func (v *VM) Signalled(d Decision, at Mono, err error) (first bool) {
 	c := v.obs.account(d)
 	if !c.Running {
 		c.Tries++
 	}
-	c.Last, c.Running, c.Failed = at, false, failed
-	if failed || v.rec.Shutdown.Signalled {
+	c.Last, c.Running, c.Failed = at, false, err != nil
+	if err != nil || v.rec.Shutdown.Signalled {
 		return false
 	}
 	v.note(d.Do, at)

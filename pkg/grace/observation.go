@@ -204,12 +204,13 @@ func (o *Observation) next(r *Record, p *Policy) Observation {
 	n.Shim, n.Holder, n.DiedAt = o.Shim, o.Holder, o.DiedAt
 	n.Trigger, n.TriggerByShim, n.TriggerAt, n.TriggerID = o.Trigger, o.TriggerByShim, o.TriggerAt, o.TriggerID
 	n.Leftover, n.Consumed, n.Told = o.Leftover, o.Consumed, o.Told
-	n.Owner, n.OwnerBy = o.Owner.next(o.Gone), o.OwnerBy
+	n.Owner, n.OwnerBy = o.Owner.next(), o.OwnerBy
 	n.Pod, n.Followed, n.WarnedPod = o.Pod, o.Followed, o.WarnedPod
 	n.FromVMI, n.FromDirectory, n.Metadata.Told = o.FromVMI, o.FromDirectory, o.Metadata.Told
 	n.Left = o.OnDisk
 	if n.Former = o.Former; o.Gone {
 		n.Former = r.Instance
+		n.Owner.ended()
 	}
 	return n
 }

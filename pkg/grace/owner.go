@@ -193,14 +193,17 @@ func (w *Owner) learn(r *Record, uid string, f Fate, now Mono) (confirmed bool) 
 	return unconfirmed
 }
 
-// next is what stays for the next instance. The deletion of a VMI whose
-// instance has ended is not held against it.
-func (w *Owner) next(ended bool) Owner {
-	n := Owner{Shown: w.Shown, Claimed: w.Claimed, Former: w.Former, FormerFate: w.FormerFate}
-	if ended && w.Shown.State == VMIDeleting {
-		n.Former, n.FormerFate = w.Shown.UID, FateDeleted
+// next is what stays for the next instance.
+func (w *Owner) next() Owner {
+	return Owner{Shown: w.Shown, Claimed: w.Claimed, Former: w.Former, FormerFate: w.FormerFate}
+}
+
+// ended is called where the instance has ended: the deletion of its VMI is not
+// held against the next one.
+func (w *Owner) ended() {
+	if w.Shown.State == VMIDeleting {
+		w.Former, w.FormerFate = w.Shown.UID, FateDeleted
 	}
-	return n
 }
 
 func confirm(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {

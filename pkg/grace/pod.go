@@ -38,20 +38,16 @@ func (v *VM) choosePod() {
 	if !o.Recorded && created.IsZero() {
 		uid = "" // only the launcher that was chosen before says so
 	}
-	recorded, current, shown := Pod{UID: r.Pod}, o.Pod, false
+	madeFor := func(p Pod) bool { return p.VMI == "" || uid == "" || p.VMI == uid }
+	recorded, _ := shownAs(v.pods, Pod{UID: r.Pod})
+	current, shown := shownAs(v.pods, o.Pod)
 	var fit []Pod
 	for _, p := range v.pods {
-		if p.UID == r.Pod && p.UID != "" {
-			recorded = p
-		}
-		if p.UID == current.UID {
-			current, shown = p, true
-		}
-		if p.VMI == "" || uid == "" || p.VMI == uid {
+		if madeFor(p) {
 			fit = append(fit, p)
 		}
 	}
-	mine := current.VMI == "" || uid == "" || current.VMI == uid || o.Recorded && current.VMI == o.Owner.over()
+	mine := madeFor(current) || o.Recorded && current.VMI == o.Owner.over()
 	keeps := o.Recorded && current.UID == r.Pod || current.VMI != ""
 	switch {
 	case r.ShuttingDown():
@@ -65,6 +61,16 @@ func (v *VM) choosePod() {
 			return cmp.Or(a.rank()-b.rank(), a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 		})
 	}
+}
+
+// shownAs is a pod as it is shown, or as it was known where it is not.
+func shownAs(pods []Pod, known Pod) (Pod, bool) {
+	for _, p := range pods {
+		if p.UID == known.UID && p.UID != "" {
+			return p, true
+		}
+	}
+	return known, false
 }
 
 // follow: another pod is the launcher, and its directory the one to look at.

@@ -132,13 +132,13 @@ func (r *Record) IdentifiedBy(i Instance) bool {
 	return r.Instance.PID == 0 && i.PID != 0 && i.UUID == r.Instance.UUID && (!r.ShuttingDown() || i.startedBefore(r.Shutdown.Start))
 }
 
-// IsUID tells whether uid is fit to be a Kubernetes object's: it becomes a part
+// IsUID tells whether uid can be a Kubernetes object's: it becomes a part
 // of paths and of file names. It has 1 to 64 letters, digits and '-'.
 func IsUID(uid string) bool {
-	strange := func(r rune) bool {
+	invalid := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
 	}
-	return uid != "" && len(uid) <= 64 && !strings.ContainsFunc(uid, strange)
+	return uid != "" && len(uid) <= 64 && !strings.ContainsFunc(uid, invalid)
 }
 
 // DomainName is the libvirt name of a VMI's domain.

@@ -133,7 +133,7 @@ func (w *world) checkAsk() {
 func (w *world) run(limit Mono) {
 	for steps := 0; w.finished == "" && w.now < limit; steps++ {
 		if steps > 100_000 {
-			w.t.Fatal("does not come to rest")
+			w.t.Fatal("the rules did not converge")
 		}
 		d := Decide(&w.r, &w.o, &w.p, w.now)
 		if d.Do != Wait {

@@ -144,6 +144,7 @@ type launcher struct {
 }
 
 func newStage(t *testing.T) *stage {
+	t.Helper()
 	s := &stage{t: t, now: t0, policy: policy, wake: Never}
 	s.policy.BootID, s.policy.DefaultPeriod = "boot-0", 30*time.Second
 	s.truth = truth{off: 8 * time.Second, power: PowerOn, podKill: Never, grace: "30"}

@@ -182,7 +182,7 @@ func (s *stage) do(d Decision) {
 		s.die(50 * time.Millisecond)
 	case Kill:
 		say("SIGKILL to %d", r().Instance.PID)
-		v.Signalled(d, s.now, false)
+		v.Signalled(d, s.now, nil)
 		s.die(time.Millisecond)
 	case Destroy:
 		say("libvirt's destroy")

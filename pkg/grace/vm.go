@@ -238,17 +238,17 @@ func (v *VM) ArmAt() Mono {
 	return v.Due()
 }
 
-// Unwritable: the disk refuses the record or its removal, or has not answered
-// for longer than slow.
+// Unwritable tells whether the disk refuses the record or its removal, or has
+// not answered for longer than slow.
 func (v *VM) Unwritable(now Mono, slow time.Duration) bool {
 	s := &v.obs.Save
 	return v.obs.Left && v.obs.Remove.Failed ||
 		v.obs.Recorded && v.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= slow)
 }
 
-// Idle: nothing to guard, nobody to wait for. What the API server shows takes
-// somebody who remembers more than that: a launcher pod, and a VMI whose
-// deletion must not be held against the next domain.
+// Idle tells whether there is nothing to guard and nobody to wait for. What the
+// API server shows takes somebody who remembers more than that: a launcher pod,
+// and a VMI whose deletion must not be held against the next domain.
 func (v *VM) Idle() bool {
 	o := &v.obs
 	former := o.Owner.Shown.UID != "" && o.Owner.Shown.UID == o.Owner.over()
