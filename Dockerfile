@@ -1,8 +1,8 @@
-# Two images: --target node-agent (the default) and --target launcher-shim.
+# Three images: --target node-agent (the default), launcher-shim, cluster-controller.
 #
 #   docker build --target node-agent --build-arg VERSION="$(git describe --tags --always)" .
 #
-# hack/images.sh (make images) builds both without Docker. The same sources,
+# hack/images.sh (make images) builds them without Docker. The same sources,
 # VERSION and base images give the same programs, bit for bit: no path and no
 # date gets into them.
 ARG GO_IMAGE=golang:1.26-bookworm
@@ -18,13 +18,15 @@ WORKDIR /src
 # Modules first: they change less often than the sources.
 COPY go.mod go.sum ./
 RUN go mod download
+COPY api api
 COPY cmd cmd
 COPY internal internal
 COPY pkg pkg
 ARG VERSION=unknown
 # The flags are the Makefile's: test/deploy compares them.
 RUN CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags libvirt_dlopen -ldflags "-X main.version=${VERSION}" -o bin/node-agent ./cmd/node-agent \
- && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o bin/launcher-shim ./cmd/launcher-shim
+ && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o bin/launcher-shim ./cmd/launcher-shim \
+ && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o bin/cluster-controller ./cmd/cluster-controller
 
 # For the launcher container: one static file, which can also be taken from
 # here into any other image (COPY --from=...launcher-shim /launcher-shim /).
@@ -40,6 +42,18 @@ COPY LICENSE /LICENSE
 # Any user will do. A number, because runAsNonRoot cannot check a name.
 USER 65532:65532
 ENTRYPOINT ["/launcher-shim"]
+
+FROM scratch AS cluster-controller
+ARG VERSION=unknown
+LABEL org.opencontainers.image.title="vmgrace cluster-controller" \
+      org.opencontainers.image.description="Has VMs moved instead of stopped when their launcher pods are evicted" \
+      org.opencontainers.image.source="https://github.com/vmgrace/vmgrace" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}"
+COPY --from=build /src/bin/cluster-controller /cluster-controller
+COPY LICENSE /LICENSE
+USER 65532:65532
+ENTRYPOINT ["/cluster-controller"]
 
 # libvirt's client library with what it needs, and nothing else of the base.
 FROM ${RUNTIME_IMAGE} AS libraries

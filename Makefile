@@ -21,7 +21,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: bin/node-agent bin/launcher-shim ## build both binaries into bin/
+build: bin/node-agent bin/launcher-shim bin/cluster-controller ## build the binaries into bin/
 
 # go build itself knows what is up to date.
 .PHONY: bin/node-agent
@@ -33,7 +33,11 @@ bin/node-agent:
 bin/launcher-shim:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/launcher-shim
 
-# Both with the race detector, for tests: a race that is found fails the test.
+.PHONY: bin/cluster-controller
+bin/cluster-controller:
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/cluster-controller
+
+# Those of the node with the race detector, for tests: a race that is found fails the test.
 .PHONY: race
 race: bin/race/node-agent bin/race/launcher-shim
 
@@ -50,15 +54,17 @@ k8s: deps ## build the Kubernetes of the tests: 5 minutes, once
 	@hack/k8s/build.sh >/dev/null
 
 .PHONY: images
-images: ## build both images, without Docker: 2 minutes, then 15 s
+images: ## build the images, without Docker: 2 minutes, then 15 s
 	@VERSION=$(if $(filter-out file,$(origin VERSION)),$(VERSION)) hack/images.sh
 
 # Tests that need root, libvirt, an API server or a package of make deps have
 # the build constraint !unit. As root they run without root's rights here.
+UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules
+
 .PHONY: unit
 unit: ## what needs no root, no libvirt, no cluster: 30 s
-	go vet -tags $(TAGS),unit ./cmd/... ./internal/... ./pkg/...
-	go test -tags $(TAGS),unit $(if $(SUDO),,-exec "setpriv --bounding-set=-all --inh-caps=-all") ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules
+	go vet -tags $(TAGS),unit ./...
+	go test -tags $(TAGS),unit $(if $(SUDO),,-exec "setpriv --bounding-set=-all --inh-caps=-all") $(UNIT)
 
 # The packages whose tests ask a real API server, found by what they import.
 KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|faults)" && /test\/cluster/ {print $$1}')
@@ -71,7 +77,7 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 9 
 	@echo '===== 1 of 3: go vet, 1 minute ====='
 	go vet -tags $(TAGS) ./...
 	@echo '===== 2 of 3: packages by themselves, with the race detector, 2 minutes ====='
-	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
+	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
 	@echo '===== 3 of 3: both binaries with real guests, 6 minutes ====='
 	$(GOTEST) -v -p 1 -timeout 15m $(GUESTS)
 

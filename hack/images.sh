@@ -4,6 +4,7 @@
 #
 #   node-agent.tar      docker.io/vmgrace/node-agent:TAG
 #   launcher-shim.tar   docker.io/vmgrace/launcher-shim:TAG
+#   cluster-controller.tar
 #
 # for `ctr images import`; images.sh --names prints those names. VERSION is the
 # tag, and what the programs say of themselves. Without it the tag is the one that
@@ -39,7 +40,7 @@ key() {
 	(
 		cd "$here"
 		echo "$version $tag $builder $(go env GOVERSION GOOS GOARCH)"
-		find Dockerfile .dockerignore LICENSE go.mod go.sum hack/images*.sh cmd internal pkg \
+		find Dockerfile .dockerignore LICENSE go.mod go.sum hack/images*.sh api cmd internal pkg \
 			-type f ! -name '*_test.go' ! -path '*/testdata/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 	) | sha256sum | cut -c 1-12
 }

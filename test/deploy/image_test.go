@@ -96,7 +96,7 @@ func tar(t *testing.T, args ...string) {
 }
 
 func TestImagesSayWhatTheyAre(t *testing.T) {
-	for name, entrypoint := range map[string]string{"node-agent": "/usr/bin/node-agent", "launcher-shim": "/launcher-shim"} {
+	for name, entrypoint := range map[string]string{"node-agent": "/usr/bin/node-agent", "launcher-shim": "/launcher-shim", "cluster-controller": "/cluster-controller"} {
 		i := openImage(t, name)
 		for _, label := range []string{"title", "description", "source", "licenses", "version"} {
 			if i.config.Labels["org.opencontainers.image."+label] == "" {
@@ -116,13 +116,15 @@ func TestImagesSayWhatTheyAre(t *testing.T) {
 	}
 }
 
-func TestTheShimsImageHasOneProgramAndNoRoot(t *testing.T) {
-	i := openImage(t, "launcher-shim")
-	if i.config.User != "65532:65532" {
-		t.Errorf("user %q", i.config.User)
-	}
-	if got := fmt.Sprint(files(t, i.root)); got != "[LICENSE launcher-shim]" {
-		t.Errorf("files %s", got)
+func TestImagesOfOneProgramHaveNothingElseAndNoRoot(t *testing.T) {
+	for name, want := range map[string]string{"launcher-shim": "[LICENSE launcher-shim]", "cluster-controller": "[LICENSE cluster-controller]"} {
+		i := openImage(t, name)
+		if i.config.User != "65532:65532" {
+			t.Errorf("%s: user %q", name, i.config.User)
+		}
+		if got := fmt.Sprint(files(t, i.root)); got != want {
+			t.Errorf("files %s, want %s", got, want)
+		}
 	}
 }
 
@@ -204,7 +206,7 @@ func TestTheDockerfileBuildsAsTheMakefileDoes(t *testing.T) {
 		}
 		for line := range strings.Lines(string(text)) {
 			_, command, ok := strings.Cut(line, "go build ")
-			if !ok || !strings.Contains(command, "./cmd/") {
+			if !ok || !strings.Contains(command, "./cmd/") || strings.Contains(command, "-race") {
 				continue
 			}
 			for _, flag := range []string{"-trimpath", "-tags", "-s -w"} {
@@ -214,7 +216,7 @@ func TestTheDockerfileBuildsAsTheMakefileDoes(t *testing.T) {
 		return found
 	}
 	inMake, inDocker := flags("../../Makefile"), flags("../../Dockerfile")
-	if diff := cmp.Diff(inMake, inDocker); diff != "" || len(inMake) != 6 {
+	if diff := cmp.Diff(inMake, inDocker); diff != "" || len(inMake) != 9 {
 		t.Errorf("(-Makefile +Dockerfile):\n%s", diff)
 	}
 }
