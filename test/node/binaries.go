@@ -49,8 +49,9 @@ func Shipped(t T, name string) string {
 	return build(t, "bin/"+name)
 }
 
-// goRace has a binary that finds a race end at once, with status 66.
-const goRace = "GORACE=halt_on_error=1"
+// goRace has a binary that finds a race end at once, with status 66, and one that
+// finds none not sleep at its end.
+const goRace = "GORACE=halt_on_error=1 atexit_sleep_ms=0"
 
 // wantNoRace fails the test where the race detector has found something.
 func (p *Process) wantNoRace(t T) {
