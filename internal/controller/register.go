@@ -24,15 +24,18 @@ type setup struct {
 	settings *settings.Live
 }
 
+func (s *setup) webhooks() eviction.Config {
+	return eviction.Config{
+		Log: s.log, Live: s.live, Patch: s.GetClient(), Events: s.GetEventRecorder(userAgent),
+		Meter: s.meter, Settings: s.settings,
+	}
+}
+
 // registered is what --controllers chooses from: nil is not built yet.
 func registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
-		evictionWebhook: func(s *setup) error {
-			return eviction.AddEvictions(s.Manager, eviction.Config{Log: s.log, Live: s.live, Meter: s.meter, Settings: s.settings})
-		},
-		launcherWebhook: func(s *setup) error {
-			return eviction.AddLaunchers(s.Manager, eviction.Config{Log: s.log, Live: s.live, Meter: s.meter, Settings: s.settings})
-		},
+		evictionWebhook:   func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks()); return nil },
+		launcherWebhook:   func(s *setup) error { eviction.AddLaunchers(s.Manager, s.webhooks()); return nil },
 		disruptionBudgets: nil,
 		evacuations:       nil,
 		migrations:        nil,

@@ -1,0 +1,169 @@
+package eviction
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// evictions answers for pods that are evicted.
+type evictions struct {
+	Config
+
+	read   reader
+	marker marker
+}
+
+// request is what counts of an eviction. All versions of its kind have this.
+type request struct {
+	metav1.ObjectMeta `json:"metadata"`
+
+	DeleteOptions struct {
+		DryRun []string `json:"dryRun"`
+	} `json:"deleteOptions"`
+}
+
+// ask is an eviction.
+type ask struct {
+	pod         client.ObjectKey
+	dryRun      bool
+	descheduler bool
+}
+
+func parse(req admission.Request) (ask, error) {
+	var e request
+	if err := json.Unmarshal(req.Object.Raw, &e); err != nil {
+		return ask{}, fmt.Errorf("the Eviction cannot be read: %w", err)
+	}
+	a := ask{
+		pod:         client.ObjectKey{Namespace: req.Namespace, Name: req.Name},
+		dryRun:      req.DryRun != nil && *req.DryRun || slices.Contains(e.DeleteOptions.DryRun, metav1.DryRunAll),
+		descheduler: e.Annotations[kubevirt.RequestedByAnnotation] == kubevirt.Descheduler,
+	}
+	if a.pod.Name == "" {
+		a.pod.Name = e.Name
+	}
+	return a, nil
+}
+
+// Handle answers an AdmissionReview of pods/eviction.
+func (h *evictions) Handle(ctx context.Context, req admission.Request) admission.Response {
+	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	defer cancel()
+	a, err := parse(req)
+	if err != nil {
+		return admission.Errored(http.StatusBadRequest, err)
+	}
+	answer := h.answer(ctx, a)
+	h.Meter.Eviction(string(answer.Strategy), verdict(answer))
+	h.Log.Log(ctx, level(answer), "eviction answered", "namespace", a.pod.Namespace, "pod", a.pod.Name, "verdict", answer.Verdict,
+		"reason", answer.Reason, "message", answer.Message, "strategy", answer.Strategy, "dryRun", a.dryRun, "user", req.UserInfo.Username)
+	if answer.Verdict == evacuation.Allow {
+		return admission.Allowed(answer.Reason)
+	}
+	return tooManyRequests(answer.Message)
+}
+
+// tooManyRequests is what clients of the eviction API wait and try again on. It
+// names no time: clients would repeat then by themselves and show nobody.
+func tooManyRequests(message string) admission.Response {
+	return admission.Response{AdmissionResponse: admissionResponse(&metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: message,
+	})}
+}
+
+// answer looks, decides and marks, until these three fit together.
+func (h *evictions) answer(ctx context.Context, a ask) evacuation.Admission {
+	for {
+		pod, err := h.read.pod(ctx, a.pod)
+		switch {
+		case err != nil:
+			return evacuation.Unreadable("pod", err)
+		case pod == nil:
+			return evacuation.Admission{Verdict: evacuation.Allow, Reason: "PodGone", Strategy: evacuation.NotApplicable}
+		case evacuation.Hotplug(pod.Name, pod.Labels[kubevirt.AppLabel]):
+			return h.hotplug(ctx, pod)
+		}
+		answer, err := h.launcher(ctx, a, pod)
+		switch {
+		case err == nil:
+			return answer
+		case !errors.Is(err, errChanged) || wait(ctx) != nil:
+			return evacuation.MarkFailed(answer, err)
+		}
+	}
+}
+
+// again is how long is waited before a second look: another replica is at it.
+const again = 5 * time.Millisecond
+
+func wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(again):
+		return nil
+	}
+}
+
+func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (evacuation.Admission, error) {
+	p := facts(pod)
+	var vmi *kubevirt.VirtualMachineInstance
+	if p.OfVM() {
+		var err error
+		if vmi, err = h.read.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.VMI}); err != nil {
+			return evacuation.Unreadable("vmi", err), nil
+		}
+	}
+	set := h.Settings.Get()
+	answer := evacuation.Admit(&p, vmi, set.EvictionStrategy)
+	if a.dryRun {
+		return answer, nil
+	}
+	if answer.Unknown != "" {
+		h.Events.Eventf(vmi, nil, corev1.EventTypeWarning, "UnknownEvictionStrategy", "Evicting",
+			"evictionStrategy %.63q is none of None, LiveMigrate, LiveMigrateIfPossible, External: it counts as None, and the VM was not protected from an eviction", answer.Unknown)
+	}
+	if answer.Verdict != evacuation.Mark {
+		return answer, nil
+	}
+	cordoned, err := h.marker.cordoned(ctx, vmi.Node(), set.DrainTaint)
+	if err != nil {
+		return answer, err
+	}
+	return answer, h.marker.mark(ctx, vmi, evacuation.Explanation{Cause: evacuation.CauseEviction, Descheduler: a.descheduler, Cordoned: cordoned})
+}
+
+func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Admission {
+	p := evacuation.HotplugPod{Namespace: pod.Namespace, Name: pod.Name, Finished: finished(pod), Deleting: pod.DeletionTimestamp != nil}
+	var vmi *kubevirt.VirtualMachineInstance
+	if owners := pod.OwnerReferences; len(owners) == 1 && owners[0].Kind == "Pod" {
+		owner, err := h.read.pod(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owners[0].Name})
+		if err != nil {
+			return evacuation.Unreadable("pod", err)
+		}
+		if owner != nil && owner.UID == owners[0].UID {
+			f := facts(owner)
+			p.Owner = &f
+		}
+	}
+	if p.Owner != nil && p.Owner.OfVM() {
+		var err error
+		if vmi, err = h.read.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.Owner.VMI}); err != nil {
+			return evacuation.Unreadable("vmi", err)
+		}
+	}
+	return evacuation.AdmitHotplug(&p, vmi)
+}

@@ -1,0 +1,116 @@
+package eviction
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// marker marks VMIs.
+type marker struct {
+	live  client.Reader
+	patch client.Client
+}
+
+// errChanged: the VMI is not as it was read.
+var errChanged = errors.New("the VMI changes all the time")
+
+// mark has the VMI leave the node it is on. First the annotations that explain
+// it, then the mark: a process that dies between them leaves a VM unmarked. It
+// fails with errChanged if the VMI is not any more as it was read.
+func (m marker) mark(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
+	if !why.Explained(vmi) {
+		if err := m.explain(ctx, vmi, why); err != nil {
+			return err
+		}
+	}
+	patch, err := json.Marshal(markPatch(vmi))
+	if err != nil {
+		return err
+	}
+	return changed(m.patch.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, patch)))
+}
+
+func (m marker) explain(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
+	annotations := map[string]any{}
+	for key, value := range why.Annotations() {
+		annotations[key] = value
+		if value == "" {
+			annotations[key] = nil // removed
+		}
+	}
+	// Only on the object that was read: two that explain at once would mix.
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": vmi.UID, "resourceVersion": vmi.ResourceVersion, "annotations": annotations,
+	}})
+	if err != nil {
+		return err
+	}
+	return changed(m.patch.Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
+}
+
+// operation is one of a JSON patch. A test for null also passes where there is
+// no such field.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// markPatch marks the very VM that was read, on the node where it was then.
+func markPatch(vmi *kubevirt.VirtualMachineInstance) []operation {
+	p := []operation{
+		{"test", "/metadata/uid", vmi.UID},
+		{"test", "/status/nodeName", orNull(vmi.Status.NodeName)},
+		{"test", "/status/evacuationNodeName", orNull(vmi.Status.EvacuationNodeName)},
+		{"add", "/status/evacuationNodeName", vmi.Node()},
+	}
+	if vmi.Status.NodeName == "" {
+		p = append([]operation{{"test", "/metadata/labels/kubevirt.io~1nodeName", vmi.Labels[kubevirt.NodeNameLabel]}}, p...)
+	}
+	return p
+}
+
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// changed tells a patch that met another object from one that failed.
+func changed(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
+		return fmt.Errorf("%w: %w", errChanged, err)
+	}
+	return err
+}
+
+// cordoned tells whether new pods stay off the node: it is to be emptied.
+func (m marker) cordoned(ctx context.Context, name, drainTaint string) (bool, error) {
+	node := &corev1.Node{}
+	err := m.live.Get(ctx, client.ObjectKey{Name: name}, node)
+	switch {
+	case gone(err, "", "nodes", name):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("its node: %w", err)
+	case node.Spec.Unschedulable:
+		return true, nil
+	}
+	for _, t := range node.Spec.Taints {
+		if t.Key == drainTaint && t.Effect == corev1.TaintEffectNoSchedule {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,93 @@
+package eviction
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// reader asks the API server. A nil object without an error does not exist.
+type reader struct{ live client.Reader }
+
+func (r reader) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := r.live.Get(ctx, key, pod)
+	switch {
+	case gone(err, "", "pods", key.Name):
+		return nil, nil //nolint:nilnil // it does not exist
+	case err != nil:
+		return nil, err
+	default:
+		return pod, nil
+	}
+}
+
+// vmi is a VMI by name. That it does not exist is believed only of an API
+// server that has the kind.
+func (r reader) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.VirtualMachineInstance, error) {
+	vmi := &kubevirt.VirtualMachineInstance{}
+	err := r.live.Get(ctx, key, vmi)
+	switch {
+	case err == nil:
+		return vmi, nil
+	case !gone(err, kubevirt.Group, "virtualmachineinstances", key.Name):
+		return nil, err
+	default:
+		return nil, r.kindIsThere(ctx)
+	}
+}
+
+var errKindLeaves = errors.New("its CustomResourceDefinition is being deleted")
+
+// kindIsThere: a VMI that goes with its CRD is no VM that somebody deleted.
+func (r reader) kindIsThere(ctx context.Context) error {
+	crd := &metav1.PartialObjectMetadata{}
+	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
+	if err := r.live.Get(ctx, client.ObjectKey{Name: kubevirt.CRD}, crd); err != nil {
+		return fmt.Errorf("it does not exist, and of its kind: %w", err)
+	}
+	if crd.DeletionTimestamp != nil {
+		return errKindLeaves
+	}
+	return nil
+}
+
+// gone: the API server says that this very object does not exist. A proxy's
+// 404, and that of a kind that is not served, become errors that name the
+// object as well, but are marked.
+func gone(err error, group, resource, name string) bool {
+	var status apierrors.APIStatus
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
+		return false
+	}
+	d := status.Status().Details
+	if d == nil || d.Name != name || d.Group != group || d.Kind != resource {
+		return false
+	}
+	return !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// facts are what the rules want to know of a pod.
+func facts(p *corev1.Pod) evacuation.Pod {
+	return evacuation.Pod{
+		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,
+		Finished: finished(p),
+		Deleting: p.DeletionTimestamp != nil,
+		Node:     p.Spec.NodeName,
+		VMI:      p.Annotations[kubevirt.DomainAnnotation],
+		VMIUID:   p.Labels[kubevirt.CreatedByLabel],
+	}
+}
+
+func finished(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}

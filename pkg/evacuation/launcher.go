@@ -1,0 +1,78 @@
+package evacuation
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// Annotations of a launcher pod whose shutdown its node's agent may hold.
+const (
+	HoldForAnnotation = "vmgrace.io/hold-for"                 // reasons, by commas
+	ReserveAnnotation = "vmgrace.io/shutdown-reserve-seconds" // what a shutdown needs at most
+)
+
+// DefaultGracePeriod is that of VMs that state none.
+const DefaultGracePeriod = 30 * time.Second
+
+// maxGraceSeconds is 100 years, as for the agents: far from every overflow, in
+// seconds and in the API server's own sums.
+const maxGraceSeconds = 100 * 365 * 24 * 60 * 60
+
+// LauncherGrace is what a launcher pod needs so that its VM has its whole
+// grace period.
+type LauncherGrace struct {
+	Seconds int64 // of the pod's terminationGracePeriodSeconds
+	// HoldFor and Reserve are for the annotations; empty: none.
+	HoldFor string
+	Reserve string
+}
+
+// GraceFor computes it for a pod that has stated seconds of its own; nil is
+// the API server's default. Applied again, it changes nothing.
+func GraceFor(vmi *kubevirt.VirtualMachineInstance, stated *int64, s *Settings) LauncherGrace {
+	has := int64(DefaultGracePeriod / time.Second) // the API server's default, too
+	if stated != nil {
+		has = *stated
+	}
+	reserve := min(graceSeconds(vmi), maxGraceSeconds) + wholeSeconds(s.LauncherPadding)
+	reserve = min(reserve, maxGraceSeconds)
+	g := LauncherGrace{Seconds: max(has, reserve)}
+	reasons := holdReasons(s)
+	if strategy, _ := StrategyOf(vmi, s.EvictionStrategy); len(reasons) > 0 && mayMigrate(strategy) {
+		g.Seconds = max(has, min(reserve+wholeSeconds(s.MigrationAllowance), maxGraceSeconds))
+		g.HoldFor, g.Reserve = strings.Join(reasons, ","), strconv.FormatInt(reserve, 10)
+	}
+	return g
+}
+
+// graceSeconds is the VM's grace period. A negative one is none: the agents use
+// their default, as where none is stated.
+func graceSeconds(vmi *kubevirt.VirtualMachineInstance) int64 {
+	stated := vmi.Spec.TerminationGracePeriodSeconds
+	if stated == nil || *stated < 0 {
+		return int64(DefaultGracePeriod / time.Second)
+	}
+	return *stated
+}
+
+func wholeSeconds(d time.Duration) int64 { return int64(math.Ceil(max(d, 0).Seconds())) }
+
+func holdReasons(s *Settings) []string {
+	var reasons []string
+	if s.Gate(GatePreemption) {
+		reasons = append(reasons, CausePreemption)
+	}
+	if s.Gate(GateNoExecute) {
+		reasons = append(reasons, CauseNoExecute)
+	}
+	return reasons
+}
+
+// mayMigrate: External is moved by others, and holds nothing.
+func mayMigrate(s kubevirt.EvictionStrategy) bool {
+	return s == kubevirt.StrategyLiveMigrate || s == kubevirt.StrategyLiveMigrateIfPossible
+}
