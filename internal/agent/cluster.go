@@ -36,11 +36,9 @@ func (k *keeper) confirm(d grace.Decision) {
 		return err
 	}), func(err error, _ int) {
 		switch {
-		case err != nil && proof:
-			k.log.Debug("cannot ask the API server about the VMI", "uid", uid, "err", err)
-			return
 		case err != nil:
-			k.log.Warn("the VMI is missing, and the API server cannot say what became of it; the VM goes on", "uid", uid, "err", err)
+			// Asked again each 2 s; the cluster's side warns once.
+			k.log.Debug("the API server cannot say what became of the VMI; the VM goes on", "uid", uid, "err", err)
 			return
 		case proof && fate == grace.FateHere:
 			k.log.Debug("the VMI is there", "uid", uid)

@@ -21,7 +21,6 @@ func TestWithoutAPIServerALaunchersSignalStillCountsAndEventsComeLater(t *testin
 		t.Errorf("%+v", s)
 	}
 	node.Eventually(t, soon, func() bool { _, ok := v.record(); return !ok }, "the record is still there")
-	w.agent.Restart(t) // what it has not told, the next one tells
 	w.startAPI()
 	v.stopped("LauncherSignal", "Graceful", "ShutdownStarted", "ShutdownCompleted")
 	w.waitWatch(1)
