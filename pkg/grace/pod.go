@@ -40,19 +40,13 @@ func (v *VM) choosePod() {
 	}
 	madeFor := func(p Pod) bool { return p.VMI == "" || uid == "" || p.VMI == uid }
 	recorded, _ := shownAs(v.pods, Pod{UID: r.Pod})
+	fit := slices.DeleteFunc(slices.Clone(v.pods), func(p Pod) bool { return !madeFor(p) })
 	current, shown := shownAs(v.pods, o.Pod)
-	var fit []Pod
-	for _, p := range v.pods {
-		if madeFor(p) {
-			fit = append(fit, p)
-		}
-	}
 	mine := madeFor(current) || o.Recorded && current.VMI == o.Owner.over()
-	keeps := o.Recorded && current.UID == r.Pod || current.VMI != ""
 	switch {
 	case r.ShuttingDown():
 		o.Pod = recorded
-	case current.UID != "" && mine && keeps && o.launcherLives(&current, shown):
+	case mine && o.keeps(r, &current) && o.launcherLives(&current, shown):
 		o.Pod = current
 	case len(fit) == 0:
 		o.Pod = recorded
@@ -61,6 +55,12 @@ func (v *VM) choosePod() {
 			return cmp.Or(a.rank()-b.rank(), a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 		})
 	}
+}
+
+// keeps tells whether a launcher that lives keeps its place: the recorded one
+// always, another one if it says for which VMI it was made.
+func (o *Observation) keeps(r *Record, p *Pod) bool {
+	return p.UID != "" && (p.VMI != "" || o.Recorded && p.UID == r.Pod)
 }
 
 // shownAs is a pod as it is shown, or as it was known where it is not.
