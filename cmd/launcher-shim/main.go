@@ -10,10 +10,14 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/internal/launcher"
+	"github.com/vmgrace/vmgrace/internal/lines"
 )
 
 // version is set by the linker (-X main.version=...).
 var version = "devel"
+
+// flush is how long the last lines may take.
+const flush = 200 * time.Millisecond
 
 func main() {
 	caught := launcher.Catch() // before anything else: see there
@@ -21,19 +25,21 @@ func main() {
 }
 
 func run(caught launcher.Signals) int {
+	stderr := lines.New(os.Stderr)
+	defer stderr.Close(flush)
 	config, err := launcher.ParseConfig(os.Args[1:], os.Getenv)
 	switch {
 	case errors.Is(err, launcher.ErrHelp):
 		return show(launcher.Usage)
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "launcher-shim: %v (see launcher-shim --help)\n", err)
+		fmt.Fprintf(stderr, "launcher-shim: %v (see launcher-shim --help)\n", err)
 		return 2
 	case config.Version:
 		return show("launcher-shim " + version + "\n")
 	}
-	out := launcher.NewOutput(os.Stderr)
-	defer out.Close(200 * time.Millisecond)
-	return launcher.Run(config, caught, log.New(out, "launcher-shim: ", 0))
+	logger := log.New(stderr, "launcher-shim: ", 0)
+	stderr.Report(func() {}, func(n int) { logger.Printf("%d log lines were dropped: nobody read them", n) })
+	return launcher.Run(config, caught, logger)
 }
 
 func show(text string) int {

@@ -9,9 +9,11 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
+	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/vmgrace/vmgrace/internal/lines"
 	"github.com/vmgrace/vmgrace/internal/nodeagent"
 )
 
@@ -27,6 +29,9 @@ const (
 // VMs keep the deadline thread waiting for its turn.
 const atOnce = 4
 
+// flush is how long the last lines may take.
+const flush = 200 * time.Millisecond
+
 func main() {
 	runtime.GOMAXPROCS(max(atOnce, runtime.GOMAXPROCS(0)))
 	os.Exit(run(os.Args[1:]))
@@ -35,21 +40,25 @@ func main() {
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	// Caught and forgotten: a log whose reader is gone must not end the agent.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	stderr := lines.New(os.Stderr)
+	defer stderr.Close(flush)
 	var usage *nodeagent.UsageError
-	err := command(ctx, args)
+	err := command(ctx, args, stderr)
 	switch {
 	case err == nil || errors.Is(err, pflag.ErrHelp):
 		return 0
 	case errors.As(err, &usage):
-		fmt.Fprintln(os.Stderr, "node-agent:", err)
+		fmt.Fprintln(stderr, "node-agent:", err)
 		return exitUsage
 	default:
-		fmt.Fprintln(os.Stderr, "node-agent:", err)
+		fmt.Fprintln(stderr, "node-agent:", err)
 		return exitFailure
 	}
 }
 
-func command(ctx context.Context, args []string) error {
+func command(ctx context.Context, args []string, stderr *lines.Writer) error {
 	if len(args) > 0 && args[0] == "status" {
 		return nodeagent.Status(args[1:], os.Stdout, os.Stderr)
 	}
@@ -61,5 +70,5 @@ func command(ctx context.Context, args []string) error {
 		fmt.Println("node-agent", version)
 		return nil
 	}
-	return o.Run(ctx, o.Logger(os.Stderr))
+	return o.Run(ctx, stderr)
 }

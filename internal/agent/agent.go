@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -38,15 +37,41 @@ func New(cfg Config, log *slog.Logger) *Agent {
 	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, rejected: map[string]bool{}, relist: make(chan struct{}, 1)}
 }
 
+// Guard takes over records that were read, and arms their deadlines, soonest
+// first. Before Run that is all; from then on they are guarded at once. It does
+// not block.
+func (a *Agent) Guard(records []grace.Record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	armed := 0
+	slices.SortFunc(records, func(x, y grace.Record) int { return cmp.Compare(x.Shutdown.Deadline, y.Shutdown.Deadline) })
+	for _, r := range records {
+		if k := a.keepers[r.Domain()]; k != nil {
+			k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.record = &r })
+			continue
+		}
+		k := a.keep(r.Domain(), r)
+		k.restore()
+		if k.vm.Due() != grace.Never {
+			armed++
+		}
+		if a.ctx != nil {
+			a.start(k)
+		}
+	}
+	if armed > 0 {
+		a.log.Info("every deadline of the records is armed", "shutdowns", armed)
+	}
+}
+
 // Run guards the records and whatever LauncherChanged brings, until ctx ends.
 // It leaves every VM alone when it ends.
-func (a *Agent) Run(ctx context.Context, records []grace.Record) error {
+func (a *Agent) Run(ctx context.Context) error {
 	a.mu.Lock()
 	a.ctx, a.started = ctx, a.cfg.Clock.Now()
-	for _, r := range records {
-		a.keep(r.Domain(), r)
+	for _, k := range a.keepers {
+		a.start(k)
 	}
-	a.startAll()
 	a.mu.Unlock()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -167,39 +192,6 @@ func (a *Agent) keep(domain string, r grace.Record) *keeper {
 	return k
 }
 
-// startAll arms every deadline before anything else is done: to look at many
-// VMs takes its time. The caller holds the lock.
-func (a *Agent) startAll() {
-	all := slices.SortedFunc(maps.Values(a.keepers), func(x, y *keeper) int { return cmp.Compare(x.vm.Due(), y.vm.Due()) })
-	under := 0
-	for _, k := range all {
-		k.restore()
-		if k.vm.Due() != grace.Never {
-			under++
-		}
-	}
-	a.log.Info("every deadline of the records is armed", "shutdowns", under)
-	for _, k := range all {
-		a.start(k)
-	}
-}
-
-// Recovered guards records that could be read only after Run. It does not
-// block.
-func (a *Agent) Recovered(records []grace.Record) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, r := range records {
-		if k := a.keepers[r.Domain()]; k != nil {
-			k.box.put(a.cfg.Clock.Now(), func(h *hints) { h.record = &r })
-			continue
-		}
-		k := a.keep(r.Domain(), r)
-		k.restore()
-		a.start(k)
-	}
-}
-
 // start lets a keeper run; the caller holds the lock.
 func (a *Agent) start(k *keeper) {
 	a.wg.Go(func() { k.run(a.ctx) })
@@ -251,6 +243,12 @@ func (a *Agent) Alive() bool {
 		}
 	}
 	return true
+}
+
+// Guarding tells whether a grace period is under way.
+func (a *Agent) Guarding() bool {
+	n := a.Phases()
+	return n[grace.ShuttingDown]+n[grace.Destroying] > 0
 }
 
 // Phases counts the recorded VMs by phase.

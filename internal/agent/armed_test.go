@@ -145,7 +145,7 @@ func TestARecordThatIsReadLateKeepsItsDeadline(t *testing.T) {
 			t.Fatalf("an agent that knows nothing begins anew: %+v", got)
 		}
 		// When: it can be read after all.
-		r.agent.Recovered([]grace.Record{record})
+		r.agent.Guard([]grace.Record{record})
 		r.after(2 * minute)
 		// Then: its deadline counts.
 		if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + 60*second}; !slices.Equal(got, want) {
@@ -166,7 +166,7 @@ func TestARecordThatIsReadLateIsGuarded(t *testing.T) {
 		r.cache.take(domain)
 		r.set(domain, func(v *watch.View) { *v = watch.View{} })
 		r.run()
-		r.agent.Recovered([]grace.Record{record})
+		r.agent.Guard([]grace.Record{record})
 		r.after(2 * minute)
 		if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + 60*second}; !slices.Equal(got, want) {
 			t.Errorf("signalled at %v, want %v", got, want)

@@ -34,7 +34,7 @@ func BenchmarkEventToAction(b *testing.B) {
 	}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(b.Context())
 	var running sync.WaitGroup
-	running.Go(func() { _ = agent.Run(ctx, nil) })
+	running.Go(func() { _ = agent.Run(ctx) })
 	defer running.Wait()
 	defer cancel()
 

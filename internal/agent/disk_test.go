@@ -126,8 +126,8 @@ func TestAnAgentThatStartsOnABadDiskSaysSoAndKeepsTheDeadline(t *testing.T) {
 		rec, _ := r.cache.get(domain)
 		r.cache.fail(errDisk)
 		r.stop()
-		r.unsaved = true
 		r.run()
+		r.agent.SaveAgain()
 		r.after(second)
 		r.ready(false, "the record cannot be written")
 		if n := r.meter.of("rejected record_write"); n != 1 {

@@ -52,7 +52,7 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	namespace, name, _ := grace.SplitDomainName(domain)
 	k := &keeper{
 		a: a, cfg: &a.cfg, domain: domain,
-		vm:   grace.NewVM(namespace, name, r, a.cfg.Unsaved, &a.cfg.Policy),
+		vm:   grace.NewVM(namespace, name, r, &a.cfg.Policy),
 		log:  quiet.New(a.log.With("namespace", namespace, "name", name)),
 		dir:  a.cfg.Launcher(namespace, name, r.Pod),
 		box:  newMailbox(),

@@ -146,9 +146,6 @@ type Config struct {
 	Cluster Cluster
 	Clock   Clock
 	Meter   Meter
-	// Unsaved: the cache could not be written when it was opened. The records
-	// that were found there are put again until that works, loudly.
-	Unsaved bool
 }
 
 // call bounds for calls that have no deadline of their own.

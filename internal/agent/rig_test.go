@@ -43,7 +43,6 @@ type rig struct {
 	deaf   atomic.Bool // libvirt's events are lost
 
 	cluster *memoryCluster // nil: standalone
-	unsaved bool           // what run tells the agent of the disk
 }
 
 // inBubble runs a test in virtual time with a fresh rig.
@@ -108,7 +107,7 @@ func (r *rig) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cfg := Config{
 		Policy: r.policy, DefaultPeriod: 30 * time.Second, Hypervisor: r.hv, Cache: r.cache,
-		Processes: r, Clock: r, Meter: r.meter, Unsaved: r.unsaved,
+		Processes: r, Clock: r, Meter: r.meter,
 		Expect: func(domain, uuid string) {
 			select {
 			case r.expect <- domain + " " + uuid:
@@ -124,9 +123,10 @@ func (r *rig) run() {
 	}
 	r.agent = New(cfg, slog.New(r.log))
 	agent := r.agent
+	agent.Guard(r.cache.all())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := agent.Run(ctx, r.cache.all()); err != nil {
+		if err := agent.Run(ctx); err != nil {
 			r.t.Error(err)
 		}
 	})

@@ -251,33 +251,3 @@ func TestLookPathTakesTheFirstThatCanBeRun(t *testing.T) {
 		}
 	}
 }
-
-type blocked chan struct{}
-
-func (b blocked) Write([]byte) (int, error) { <-b; return 0, os.ErrClosed }
-
-func TestOutputNeverBlocks(t *testing.T) {
-	defer goleak.VerifyNone(t)
-	reader := make(blocked)
-	out := NewOutput(reader)
-	for range 1000 {
-		if n, err := out.Write([]byte("x\n")); n != 2 || err != nil {
-			t.Fatal(n, err)
-		}
-	}
-	out.Close(time.Millisecond)
-	close(reader)
-	<-out.done
-}
-
-func TestOutputKeepsTheLinesWhereItCan(t *testing.T) {
-	var got bytes.Buffer
-	out := NewOutput(&got)
-	logger := log.New(out, "launcher-shim: ", 0)
-	logger.Print("a")
-	logger.Print("b")
-	out.Close(10 * time.Second)
-	if got.String() != "launcher-shim: a\nlauncher-shim: b\n" {
-		t.Errorf("%q", got.String())
-	}
-}

@@ -1,73 +1,219 @@
 package nodeagent
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
+	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/pkg/durable"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
 
-// openCache opens the state directory. One that cannot be written is an error
-// at the first start; where records are, their VMs are guarded all the same,
-// from memory, and unsaved is true.
-func (o *Options) openCache(disk durable.Disk, log *slog.Logger) (store *gracecache.Store, loaded gracecache.Loaded, unsaved bool, err error) {
-	store, openErr := gracecache.OpenOn(disk, o.StateDir)
-	if store == nil {
-		return nil, loaded, false, openErr
-	}
-	loaded, err = store.Load()
-	switch {
-	case err != nil:
-	case openErr == nil:
-		return store, loaded, false, nil
-	case len(loaded.Records) > 0:
-		log.Error("going on from memory, because VMs are recorded here", "err", openErr)
-		return store, loaded, true, nil
-	default:
-		err = openErr
-	}
-	return nil, loaded, false, errors.Join(err, store.Close())
-}
-
-// The state directory is looked at soon after its watch or a mount gives cause
-// to, and now and then; often while it cannot be watched or kept.
 const (
-	cacheLook   = 10 * time.Second
-	cacheSearch = time.Second
-	// cacheSettle lets whoever removes the directory come to the end of it.
-	cacheSettle = 200 * time.Millisecond
+	// diskTimeout is how long the agent's start waits for the state directory.
+	diskTimeout = time.Second
+	// retakeInterval is how often the state directory is checked for having been
+	// removed or replaced.
+	retakeInterval = 2 * time.Second
 )
 
-// keepCache looks whether the state directory is still the one that was
-// opened, until ctx ends. Where it is not, it is taken again, and saveAgain is
-// called so that the records come back, or that their keepers say that they
-// cannot.
-func keepCache(ctx context.Context, dir string, store *gracecache.Store, saveAgain, count func(), log *slog.Logger) error {
-	watch := newChanges(ctx, dir, log)
-	defer watch.close()
-	for failing := false; ; {
-		armed := watch.arm()
-		taken, err := store.Retake()
-		switch {
-		case taken:
-			log.Error("the state directory was removed or replaced; it is taken again and every record written anew", "err", err)
-			count()
-			saveAgain()
-			continue // it is not watched yet
-		case err != nil && !failing:
-			log.Error("the state directory cannot be kept; going on from memory", "err", err)
-			saveAgain()
+// cache is the state directory. It is read first, and written once that is
+// known to work, or to fail: until then those who write wait.
+type cache struct {
+	dir   string
+	log   *slog.Logger
+	meter *metrics.Metrics
+	agent guard // set before open
+
+	disk     durable.Disk
+	reading  chan taken
+	read     atomic.Bool // or known to be unreadable
+	store    *gracecache.Store
+	records  atomic.Int64
+	opening  chan error // nil while nothing is under way
+	writable chan struct{}
+	end      <-chan struct{}
+}
+
+// guard is who has the records.
+type guard interface {
+	Guard(records []grace.Record)
+	SaveAgain()
+}
+
+type taken struct {
+	store  *gracecache.Store
+	loaded gracecache.Loaded
+	err    error
+}
+
+// takeCache begins to read the state directory and waits for the records, but
+// not for a disk that hangs.
+func (o *Options) takeCache(ctx context.Context, disk durable.Disk, meter *metrics.Metrics, log *slog.Logger) (*cache, []grace.Record, error) {
+	c := &cache{dir: o.StateDir, disk: disk, log: log, meter: meter, reading: make(chan taken, 1), writable: make(chan struct{}), end: ctx.Done()}
+	go c.take()
+	select {
+	case t := <-c.reading:
+		return c, t.loaded.Records, c.took(t)
+	case <-time.After(diskTimeout):
+		log.Error("the state directory cannot be read: its disk hangs; new shutdowns are kept in memory, and earlier ones are not known until it answers", "dir", o.StateDir)
+		return c, nil, nil
+	}
+}
+
+func (c *cache) take() {
+	store, loaded, err := gracecache.Take(c.disk, c.dir)
+	c.reading <- taken{store, loaded, err}
+}
+
+func (c *cache) took(t taken) error {
+	defer c.read.Store(true)
+	if t.err != nil {
+		if t.store != nil {
+			t.err = errors.Join(t.err, t.store.Close())
 		}
-		failing = err != nil
-		wait := cacheLook
-		if failing || !armed {
-			wait = cacheSearch
+		return t.err
+	}
+	c.store = t.store
+	c.records.Store(int64(len(t.loaded.Records)))
+	c.meter.Recovered(len(t.loaded.Records))
+	return nil
+}
+
+// open has the directory made writable. A disk that hangs is no error: keep
+// waits for it.
+func (c *cache) open(context.Context) error {
+	if c.opening == nil {
+		c.opening = make(chan error, 1)
+		go func() { c.opening <- c.makeWritable() }()
+	}
+	select {
+	case err := <-c.opening:
+		return c.opened(err)
+	case <-time.After(diskTimeout):
+		c.log.Error("the state directory cannot be written: its disk hangs; going on from memory", "dir", c.dir)
+		return nil
+	}
+}
+
+func (c *cache) makeWritable() error {
+	if c.store == nil {
+		t := <-c.reading
+		if err := c.took(t); err != nil {
+			go c.take() // for the next try
+			return err
 		}
-		if !watch.wait(ctx, wait) {
+		c.log.Info("the state directory is read after all", "records", c.records.Load())
+		c.agent.Guard(t.loaded.Records)
+	}
+	err := c.store.MakeWritable()
+	if errors.Is(err, gracecache.ErrLocked) {
+		return err
+	}
+	loaded, loadErr := c.store.Load() // moves aside what cannot be used
+	for _, q := range loaded.Quarantined {
+		c.meter.Rejected("record")
+		c.log.Error("a record cannot be used; it is kept beside the others for you to look at", "file", q.Name, "movedTo", q.MovedTo, "reason", q.Reason)
+	}
+	return cmp.Or(err, loadErr)
+}
+
+// opened lets writers go on: where VMs are recorded, also on a disk that
+// refuses writes, which they then say.
+func (c *cache) opened(err error) error {
+	c.opening = nil
+	if err != nil && (c.store == nil || c.records.Load() == 0 || errors.Is(err, gracecache.ErrLocked)) {
+		return err
+	}
+	close(c.writable)
+	if err != nil {
+		c.log.Error("going on from memory, because VMs are recorded here", "err", err)
+		c.agent.SaveAgain()
+	}
+	return nil
+}
+
+// keep checks whether the state directory is still the one that was opened,
+// until ctx ends. Where it is not, it is taken again, and every record is
+// written again, or its keeper says that it cannot be.
+func (c *cache) keep(ctx context.Context) error {
+	if c.opening != nil {
+		select {
+		case err := <-c.opening:
+			if err := c.opened(err); err != nil {
+				return err
+			}
+			c.log.Info("the disk of the state directory answers again", "dir", c.dir)
+		case <-ctx.Done():
 			return nil
 		}
 	}
+	tick := time.NewTicker(retakeInterval)
+	defer tick.Stop()
+	for failing := false; ; {
+		taken, err := c.store.Retake()
+		switch {
+		case taken:
+			c.log.Error("the state directory was removed or replaced; it is taken again and every record written anew", "err", err)
+			c.meter.Rejected("record_write")
+			c.agent.SaveAgain()
+		case err != nil && !failing:
+			c.log.Error("the state directory cannot be kept; going on from memory", "err", err)
+			c.agent.SaveAgain()
+		}
+		failing = err != nil && !taken
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// ready tells whether records can be written, or are known to be refused.
+func (c *cache) ready() bool {
+	select {
+	case <-c.writable:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *cache) close() error {
+	if !c.read.Load() || c.store == nil {
+		return nil
+	}
+	return c.store.Close()
+}
+
+func (c *cache) wait() error {
+	select {
+	case <-c.writable:
+		return nil
+	case <-c.end:
+		return fmt.Errorf("state directory %s: the agent ends before its disk answers", c.dir)
+	}
+}
+
+// Put implements agent.Cache.
+func (c *cache) Put(r grace.Record) error {
+	if err := c.wait(); err != nil {
+		return err
+	}
+	return c.store.Put(r)
+}
+
+// Delete implements agent.Cache.
+func (c *cache) Delete(domain string) error {
+	if err := c.wait(); err != nil {
+		return err
+	}
+	return c.store.Delete(domain)
 }

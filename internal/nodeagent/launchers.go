@@ -8,32 +8,11 @@ import (
 	"os"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
-	"github.com/vmgrace/vmgrace/internal/kube"
 	"github.com/vmgrace/vmgrace/internal/quiet"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
-
-// sources is where VMs are heard of.
-type sources struct {
-	launchers
-	kube    *kube.Source  // nil with --standalone
-	cluster agent.Cluster // likewise
-}
-
-// sources opens them. The functions that hear of changes are not called before
-// anything runs.
-func (o *Options) sources(launcher func(name string), vmi func(namespace, name string), log *slog.Logger) (sources, error) {
-	if o.Standalone {
-		return sources{launchers: o.standaloneLaunchers(launcher, log)}, o.checkLaunchersDir()
-	}
-	source, err := o.openCluster(vmi, log)
-	if err != nil {
-		return sources{}, err
-	}
-	return sources{launchers: o.podLaunchers(launcher, log), kube: source, cluster: source}, nil
-}
 
 // watcher is either kind: of one launchers directory, or of places in kubelet's.
 type watcher interface {
@@ -46,6 +25,13 @@ type launchers struct {
 	watcher  watcher
 	launcher func(namespace, name, pod string) agent.Launcher
 	watch    func(domain, pod string)
+}
+
+func (o *Options) launchers(hear func(name string), log *slog.Logger) launchers {
+	if o.Standalone {
+		return o.standaloneLaunchers(hear, log)
+	}
+	return o.podLaunchers(hear, log)
 }
 
 // standaloneLaunchers are the directories below --launchers-dir.
@@ -91,7 +77,7 @@ func (nowhere) Look() (watch.View, error)        { return watch.View{}, nil }
 func (nowhere) WriteStatus(signals.Status) error { return nil }
 func (nowhere) RemoveTrigger(watch.FileID) error { return nil }
 
-func (o *Options) checkLaunchersDir() error {
+func (o *Options) checkLaunchersDir(context.Context) error {
 	info, err := os.Stat(o.LaunchersDir)
 	if err == nil && !info.IsDir() {
 		err = errors.New("not a directory")

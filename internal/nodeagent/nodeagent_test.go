@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
+	"github.com/vmgrace/vmgrace/internal/lines"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
@@ -78,7 +79,9 @@ func TestALaunchersDirectoryThatIsNotThereIsSaidAtTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := o.Run(context.Background(), o.Logger(io.Discard)); err == nil || !strings.Contains(err.Error(), "mkdir -p") {
+	stderr := lines.New(io.Discard)
+	defer stderr.Close(time.Second)
+	if err := o.Run(context.Background(), stderr); err == nil || !strings.Contains(err.Error(), "mkdir -p") {
 		t.Errorf("%v", err)
 	}
 }
@@ -167,8 +170,8 @@ func TestStatusOfAnEmptyCache(t *testing.T) {
 
 func TestStatusTableIsForPeople(t *testing.T) {
 	got := status(t, "--state-dir", given(t, clock{}.Now()))
-	lines := strings.Split(strings.TrimSpace(got), "\n")
-	if len(lines) != 3 || !strings.HasPrefix(lines[0], "NAMESPACE") || !strings.Contains(lines[2], "ShuttingDown") || !strings.Contains(lines[1], "2s") {
+	rows := strings.Split(strings.TrimSpace(got), "\n")
+	if len(rows) != 3 || !strings.HasPrefix(rows[0], "NAMESPACE") || !strings.Contains(rows[2], "ShuttingDown") || !strings.Contains(rows[1], "2s") {
 		t.Errorf("\n%s", got)
 	}
 }

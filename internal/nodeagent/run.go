@@ -12,6 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/deadline"
 	"github.com/vmgrace/vmgrace/internal/failpoint"
+	"github.com/vmgrace/vmgrace/internal/lines"
 	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -22,79 +23,133 @@ import (
 // leave is how long calls that hang may hold up the end of the agent.
 const leave = 700 * time.Millisecond
 
+// node is one agent with everything around it.
+type node struct {
+	*Options
+	log       *slog.Logger
+	meter     *metrics.Metrics
+	deadlines *deadline.Thread
+	records   *cache
+	driver    *libvirt.Driver
+	from      launchers
+	vmis      *cluster // nil with --standalone
+	agent     *agent.Agent
+	points    failpoint.Points
+}
+
 // Run is the agent's life, until ctx ends. It returns within a second of
 // that, whatever hangs, and leaves every VM alone.
-func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
-	if err := libvirt.CheckLibrary(); err != nil {
-		return err
-	}
-	boot, err := bootID()
+//
+// The records are read and their deadlines armed before anything else. Whatever
+// else it needs, it does not need it to send a signal.
+func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
+	group, ctx := errgroup.WithContext(ctx)
+	n, err := o.arm(ctx, stderr)
 	if err != nil {
 		return err
 	}
-	var listener net.Listener
-	if o.MetricsAddress != "" {
-		if listener, err = metrics.Listen(ctx, o.MetricsAddress); err != nil {
-			return err
+	needs := n.needs()
+	if !n.guarding() {
+		for _, need := range needs {
+			if err := need.check(ctx); err != nil {
+				return errors.Join(err, n.close())
+			}
 		}
 	}
-	var a *agent.Agent
-	points := failpoint.New()
-	from, err := o.sources(
-		points.Launchers(func(name string) { a.LauncherChanged(name) }),
-		points.VMs(func(namespace, name string) { a.ClusterChanged(namespace, name) }), log)
-	if err != nil {
-		return err
-	}
-	store, loaded, unsaved, err := o.openCache(points.Disk(durable.Real()), log)
-	if err != nil {
-		return err
-	}
-	meter := metrics.New()
-	for _, q := range loaded.Quarantined {
-		meter.Rejected("record")
-		log.Error("a record cannot be used; it is kept beside the others for you to look at", "file", q.Name, "movedTo", q.MovedTo, "reason", q.Reason)
-	}
-	meter.Recovered(len(loaded.Records))
-
-	driver := libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: log})
-	deadlines, err := deadline.Start(log)
-	if err != nil {
-		return err
-	}
-	a = agent.New(points.Ports(agent.Config{
-		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
-		Hypervisor: driver, Expect: driver.Expect, Cache: store, Processes: processes{deadlines}, Clock: clock{}, Meter: meter, Unsaved: unsaved,
-		Launcher: from.launcher, Watch: from.watch, Cluster: from.cluster,
-	}), log)
-	meter.Observe(state{a, driver})
-	log.Info("node-agent starts", "node", o.NodeName, "standalone", o.Standalone, "stateDir", o.StateDir,
-		"records", len(loaded.Records), "dryRun", o.DryRun)
-
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return driver.Run(ctx, points.Domains(a.DomainChanged)) })
-	group.Go(func() error { return from.watcher.Run(ctx) })
-	if from.kube != nil {
-		meter.WatchUp(from.kube.Up)
-		group.Go(func() error { return from.kube.Run(ctx) })
-	}
-	group.Go(func() error { return a.Run(ctx, loaded.Records) })
-	group.Go(func() error {
-		return keepCache(ctx, o.StateDir, store, a.SaveAgain, func() { meter.Rejected("record_write") }, log)
-	})
-	if listener != nil {
-		ready := func() bool { return a.Ready() && from.watcher.Armed() }
-		group.Go(func() error { return meter.Serve(ctx, listener, a.Alive, ready) })
+	lockMemory(n.log)
+	n.log.Info("node-agent starts", "node", o.NodeName, "standalone", o.Standalone, "stateDir", o.StateDir,
+		"records", n.records.records.Load(), "dryRun", o.DryRun)
+	group.Go(func() error { return n.agent.Run(ctx) })
+	group.Go(func() error { return n.from.watcher.Run(ctx) })
+	for _, need := range needs {
+		group.Go(func() error { return need.keep(ctx, n.guarding, n.log) })
 	}
 	err = wait(ctx, func() error {
 		err := group.Wait()
-		if closeErr := errors.Join(driver.Close(), store.Close(), deadlines.Close()); closeErr != nil {
-			log.Warn("not everything could be closed", "err", closeErr)
+		if closeErr := n.close(); closeErr != nil {
+			n.log.Warn("not everything could be closed", "err", closeErr)
 		}
 		return err
 	})
-	log.Info("node-agent ends; every VM is left as it is")
+	n.log.Info("node-agent ends; every VM is left as it is")
 	return err
+}
+
+// arm reads the records and arms their deadlines.
+func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) {
+	boot, err := bootID()
+	if err != nil {
+		return nil, err
+	}
+	n := &node{Options: o, log: o.Logger(stderr), meter: metrics.New(), points: failpoint.New()}
+	slog.SetDefault(n.log) // for libraries: their lines must not block either
+	stderr.Report(func() { n.meter.Rejected("log_line") },
+		func(lines int) { n.log.Warn("log lines were dropped: nobody read them", "lines", lines) })
+	if n.deadlines, err = deadline.Start(n.log); err != nil {
+		return nil, err
+	}
+	records, known, err := o.takeCache(ctx, n.points.Disk(durable.Real()), n.meter, n.log)
+	if err != nil {
+		return nil, errors.Join(err, n.deadlines.Close())
+	}
+	n.records = records
+	n.driver = libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: n.log})
+	n.from = o.launchers(n.points.Launchers(func(name string) { n.agent.LauncherChanged(name) }), n.log)
+	config := agent.Config{
+		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
+		Hypervisor: n.driver, Expect: n.driver.Expect, Cache: records, Processes: processes{n.deadlines}, Clock: clock{}, Meter: n.meter,
+		Launcher: n.from.launcher, Watch: n.from.watch,
+	}
+	if !o.Standalone {
+		n.vmis = o.cluster(n.points.VMs(func(namespace, name string) { n.agent.ClusterChanged(namespace, name) }), n.log)
+		n.meter.WatchUp(n.vmis.Up)
+		config.Cluster = n.vmis
+	}
+	n.agent = agent.New(n.points.Ports(config), n.log)
+	n.records.agent = n.agent
+	n.agent.Guard(known)
+	n.meter.Observe(state{n.agent, n.driver})
+	return n, nil
+}
+
+// guarding tells whether a grace period is under way, or may be: an agent that
+// could not read its records yet does not know.
+func (n *node) guarding() bool { return !n.records.read.Load() || n.agent.Guarding() }
+
+func (n *node) needs() []*need {
+	needs := []*need{{
+		try: func(context.Context) error { return libvirt.CheckLibrary() },
+		run: func(ctx context.Context) error { return n.driver.Run(ctx, n.points.Domains(n.agent.DomainChanged)) },
+	}}
+	if n.Standalone {
+		needs = append(needs, &need{try: n.checkLaunchersDir})
+	} else {
+		needs = append(needs, &need{try: n.vmis.open, run: n.vmis.run})
+	}
+	needs = append(needs, &need{try: n.records.open, run: n.records.keep})
+	if n.MetricsAddress == "" {
+		return needs
+	}
+	var listener net.Listener
+	ready := func() bool {
+		for _, need := range needs {
+			if !need.met.Load() {
+				return false
+			}
+		}
+		return n.records.ready() && n.from.watcher.Armed() && n.agent.Ready()
+	}
+	return append(needs, &need{
+		try: func(ctx context.Context) (err error) {
+			listener, err = metrics.Listen(ctx, n.MetricsAddress)
+			return err
+		},
+		run: func(ctx context.Context) error { return n.meter.Serve(ctx, listener, n.agent.Alive, ready) },
+	})
+}
+
+func (n *node) close() error {
+	return errors.Join(n.driver.Close(), n.records.close(), n.deadlines.Close())
 }
 
 func (o *Options) policy(boot string) grace.Policy {
@@ -118,8 +173,11 @@ func wait(ctx context.Context, end func() error) error {
 	case err := <-done:
 		return err
 	case <-time.After(leave):
-		return nil
 	}
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err // what ended the agent
+	}
+	return nil
 }
 
 // state joins what is asked for at a scrape.

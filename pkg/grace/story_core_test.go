@@ -9,7 +9,7 @@ func (s *stage) start() {
 	if s.disk != nil {
 		r = *s.disk
 	}
-	s.agent = NewVM("ns", "vm", r, false, &s.policy)
+	s.agent = NewVM("ns", "vm", r, &s.policy)
 	s.see()
 }
 

@@ -20,12 +20,10 @@ type VM struct {
 }
 
 // NewVM returns a VM of which nothing is known but its record, if r.Name is set.
-// unsaved tells that the record is not on disk as it is.
-func NewVM(namespace, name string, r Record, unsaved bool, p *Policy) *VM {
+func NewVM(namespace, name string, r Record, p *Policy) *VM {
 	v := &VM{Namespace: namespace, Name: name, policy: p, obs: newObservation(p)}
 	if r.Name != "" {
 		v.restore(r)
-		v.obs.Unsaved = unsaved
 	}
 	v.obs.Followed = v.rec.Pod
 	return v

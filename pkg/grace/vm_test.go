@@ -9,7 +9,7 @@ import (
 // inPhase is a VM of which a record stands in a phase at t0, "" without one.
 func inPhase(t *testing.T, p Phase) *VM {
 	t.Helper()
-	v := NewVM("ns", "vm", Record{}, false, &policy)
+	v := NewVM("ns", "vm", Record{}, &policy)
 	if p == "" {
 		return v
 	}

@@ -18,11 +18,13 @@ const lockName = ".lock"
 var ErrLocked = errors.New("another node-agent is using it")
 
 // lock takes the directory for this process. The kernel gives it back when the
-// process ends, however it ends (flock(2)).
-func lock(dir string) (*os.File, error) {
+// process ends, however it ends (flock(2)). create is os.O_CREATE, or 0 where
+// nothing may be written: on a frozen disk O_CREATE blocks, also where the file
+// is there.
+func lock(dir string, create int) (*os.File, error) {
 	// For reading: a file that stays open for writing keeps its disk from being
 	// remounted read-only, and cannot be opened on one that is.
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|create|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open its lock: %w", err)
 	}
@@ -33,6 +35,14 @@ func lock(dir string) (*os.File, error) {
 		return nil, errors.Join(fmt.Errorf("lock state directory %s: %w", dir, err), f.Close())
 	}
 	return f, nil
+}
+
+// unlock gives a directory back, if it was taken.
+func unlock(f *os.File) error {
+	if f == nil {
+		return nil
+	}
+	return f.Close()
 }
 
 func flock(f *os.File) error {

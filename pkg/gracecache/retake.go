@@ -38,7 +38,7 @@ func (s *Store) Retake() (taken bool, err error) {
 		s.lost = false
 		return true, nil
 	}
-	f, err := lock(s.dir)
+	f, err := lock(s.dir, os.O_CREATE)
 	if errors.Is(err, ErrLocked) {
 		return false, err
 	}
@@ -47,7 +47,7 @@ func (s *Store) Retake() (taken bool, err error) {
 	}
 	old := s.lock
 	s.lock, s.lost = f, false
-	return true, errors.Join(sign(f), old.Close())
+	return true, errors.Join(sign(f), unlock(old))
 }
 
 // isOurs tells whether the lock file that is there is the one that is held,
@@ -57,6 +57,9 @@ func (s *Store) isOurs() (ours, lost bool, err error) {
 	defer s.mu.RUnlock()
 	if s.closed {
 		return false, false, s.closedError("look")
+	}
+	if s.lock == nil {
+		return false, s.lost, nil
 	}
 	there, err := os.Lstat(filepath.Join(s.dir, lockName))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {

@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -50,20 +52,67 @@ func Open(dir string) (*Store, error) { return OpenOn(durable.Real(), dir) }
 
 // OpenOn is Open on a disk whose steps somebody wants to watch.
 func OpenOn(disk durable.Disk, dir string) (*Store, error) {
-	made := disk.MkdirAll(dir, 0o700) // may fail where dir is there: EIO on fsync
-	f, err := lock(dir)
+	s, _, err := Take(disk, dir)
 	if errors.Is(err, ErrLocked) {
 		return nil, err
 	}
-	if err != nil {
-		return nil, notWritable(dir, cmp.Or(made, err))
+	err = s.MakeWritable()
+	if s.lock == nil {
+		return nil, err
 	}
-	s := &Store{dir: dir, disk: disk, lock: f, lost: made != nil, writes: make(chan struct{}, maxWrites)}
-	signed := sign(f)
+	return s, err
+}
+
+// Take takes the state directory dir for this process, where it was used before,
+// and reads its records. Nothing is written, so that it works on a disk on which
+// every write hangs. Before MakeWritable no other method may be called but
+// Close.
+//
+// The error is ErrLocked, without a Store, while another agent has the
+// directory. Another one says why the records cannot be read; the Store is there.
+func Take(disk durable.Disk, dir string) (*Store, Loaded, error) {
+	f, err := lock(dir, 0)
+	if errors.Is(err, ErrLocked) {
+		return nil, Loaded{}, err
+	}
+	s := &Store{dir: dir, disk: disk, lock: f, lost: true, writes: make(chan struct{}, maxWrites)}
+	loaded, err := Read(dir)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		err = nil // the first start, or MakeWritable says why there cannot be one
+	}
+	return s, loaded, err
+}
+
+// MakeWritable creates the directory (mode 0700) and its lock where they are
+// missing, removes what killed writers left behind and tries a durable write. It
+// is called once, before anything is put, and blocks for as long as the disk
+// does.
+//
+// Errors: ErrLocked, where another agent was quicker; ErrNotWritable for all
+// else. Put works as soon as the disk does, after a Retake where it says ErrLost.
+func (s *Store) MakeWritable() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return s.closedError("open")
+	}
+	made := s.disk.MkdirAll(s.dir, 0o700) // may fail where dir is there: EIO on fsync
+	if s.lock == nil {
+		f, err := lock(s.dir, os.O_CREATE)
+		if errors.Is(err, ErrLocked) {
+			return err
+		}
+		if err != nil {
+			return notWritable(s.dir, cmp.Or(made, err))
+		}
+		s.lock = f
+	}
+	s.lost = made != nil
+	signed := sign(s.lock)
 	if err := cmp.Or(made, s.tryWrite(), signed); err != nil {
-		return s, notWritable(dir, err)
+		return notWritable(s.dir, err)
 	}
-	return s, nil
+	return nil
 }
 
 func notWritable(dir string, err error) error {
@@ -168,7 +217,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	if err := s.lock.Close(); err != nil {
+	if err := unlock(s.lock); err != nil {
 		return fmt.Errorf("unlock state directory %s: %w", s.dir, err)
 	}
 	return nil

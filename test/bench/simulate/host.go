@@ -81,7 +81,7 @@ func (h *host) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.hypervisor.Run(ctx, h.agent.DomainChanged) })
 	group.Go(func() error { return h.watcher.Run(ctx) })
-	group.Go(func() error { return h.agent.Run(ctx, nil) })
+	group.Go(func() error { return h.agent.Run(ctx) })
 	return errors.Join(group.Wait(), h.store.cache.Close())
 }
 
