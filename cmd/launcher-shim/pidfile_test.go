@@ -24,17 +24,22 @@ func TestThePIDFileIsNoticedHoweverItComes(t *testing.T) {
 		when  func(t *testing.T, dir, pid string)
 	}{
 		"written": {nil, "pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte(pid+"\n"), 0o600))
 		}},
 		"written over what is no pid": {func(t *testing.T, dir string) {
+			t.Helper()
 			must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte("soon\n"), 0o600))
 		}, "pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte(pid+"\n"), 0o600))
 		}},
 		"renamed into place": {nil, "pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			renamed(t, filepath.Join(dir, "pid"), pid)
 		}},
 		"written bit by bit": {nil, "pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			f, err := os.Create(filepath.Join(dir, "pid"))
 			must(t, err)
 			for _, c := range pid + "\n" {
@@ -44,47 +49,58 @@ func TestThePIDFileIsNoticedHoweverItComes(t *testing.T) {
 			must(t, f.Close())
 		}},
 		"in directories that come": {nil, "a/b/c/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			must(t, os.MkdirAll(filepath.Join(dir, "a/b/c"), 0o700))
 			renamed(t, filepath.Join(dir, "a/b/c/pid"), pid)
 		}},
 		"in a directory renamed into place": {nil, "a/b/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			must(t, os.MkdirAll(filepath.Join(dir, "x/b"), 0o700))
 			renamed(t, filepath.Join(dir, "x/b/pid"), pid)
 			must(t, os.Rename(filepath.Join(dir, "x"), filepath.Join(dir, "a")))
 		}},
 		"in a directory that was removed and comes back": {makes("a/b"), "a/b/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			must(t, os.RemoveAll(filepath.Join(dir, "a")))
 			must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o700))
 			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
 		}},
 		"in a directory that is replaced": {makes("a/b"), "a/b/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			must(t, os.Rename(filepath.Join(dir, "a/b"), filepath.Join(dir, "old")))
 			must(t, os.Mkdir(filepath.Join(dir, "a/b"), 0o700))
 			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
 		}},
 		"behind a link, as in /var/run": {links("run/vm", "var-run", "run"), "var-run/vm/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			renamed(t, filepath.Join(dir, "run/vm/pid"), pid)
 		}},
 		"behind a link out and back": {links("a/b", "link", "a/b/../b/."), "link/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
 		}},
 		"behind a link to nowhere": {links("run", "var-run", "run/later"), "var-run/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			must(t, os.Mkdir(filepath.Join(dir, "run/later"), 0o700))
 			renamed(t, filepath.Join(dir, "run/later/pid"), pid)
 		}},
 		"behind a link that is turned": {links("old/one", "links/current", "../old/one"), "links/current/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			makes("new/one")(t, dir)
 			renamed(t, filepath.Join(dir, "new/one/pid"), pid)
 			must(t, os.Symlink("../new/one", filepath.Join(dir, "turned")))
 			must(t, os.Rename(filepath.Join(dir, "turned"), filepath.Join(dir, "links/current")))
 		}},
 		"as a link itself": {links("run", "pid", "run/vm.pid"), "pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			renamed(t, filepath.Join(dir, "run/vm.pid"), pid)
 		}},
 		"behind a link up and down": {links("a/b", "a/b/link", "../../a"), "a/b/link/b/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
 		}},
 		"behind a circle that is broken": {links(".", "a", "a"), "a/pid", func(t *testing.T, dir, pid string) {
+			t.Helper()
 			must(t, os.Remove(filepath.Join(dir, "a")))
 			must(t, os.Mkdir(filepath.Join(dir, "a"), 0o700))
 			renamed(t, filepath.Join(dir, "a/pid"), pid)
@@ -108,11 +124,15 @@ func TestThePIDFileIsNoticedHoweverItComes(t *testing.T) {
 }
 
 func makes(below string) func(*testing.T, string) {
-	return func(t *testing.T, dir string) { must(t, os.MkdirAll(filepath.Join(dir, below), 0o700)) }
+	return func(t *testing.T, dir string) {
+		t.Helper()
+		must(t, os.MkdirAll(filepath.Join(dir, below), 0o700))
+	}
 }
 
 func links(below, name, target string) func(*testing.T, string) {
 	return func(t *testing.T, dir string) {
+		t.Helper()
 		makes(below)(t, dir)
 		makes(filepath.Dir(name))(t, dir)
 		must(t, os.Symlink(target, filepath.Join(dir, name)))

@@ -38,22 +38,43 @@ func TestOnlyTheTriggerThatWasSeenIsRemoved(t *testing.T) {
 		stays                bool
 	}{
 		"nothing else happens": {},
-		"it is gone before":    {first: func(t *testing.T, path string) { must(t, os.Remove(filepath.Join(path, signals.FileTrigger))) }},
-		"it is gone after the look": {second: func(t *testing.T, path string) {
+		"it is gone before": {first: func(t *testing.T, path string) {
+			t.Helper()
 			must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
 		}},
-		"another one came before":            {first: func(t *testing.T, path string) { arrives(t, path, after) }, stays: true},
-		"another one comes after the look":   {second: func(t *testing.T, path string) { arrives(t, path, after) }, stays: true},
-		"another one comes while it is away": {third: func(t *testing.T, path string) { arrives(t, path, after) }, stays: true},
+		"it is gone after the look": {second: func(t *testing.T, path string) {
+			t.Helper()
+			must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
+		}},
+		"another one came before": {first: func(t *testing.T, path string) {
+			t.Helper()
+			arrives(t, path, after)
+		}, stays: true},
+		"another one comes after the look": {second: func(t *testing.T, path string) {
+			t.Helper()
+			arrives(t, path, after)
+		}, stays: true},
+		"another one comes while it is away": {third: func(t *testing.T, path string) {
+			t.Helper()
+			arrives(t, path, after)
+		}, stays: true},
 		"one comes after the look and one more while that is away": {
-			second: func(t *testing.T, path string) { arrives(t, path, before) },
-			third:  func(t *testing.T, path string) { arrives(t, path, after) }, stays: true,
+			second: func(t *testing.T, path string) {
+				t.Helper()
+				arrives(t, path, before)
+			},
+			third: func(t *testing.T, path string) {
+				t.Helper()
+				arrives(t, path, after)
+			}, stays: true,
 		},
 		"it is written over after the look": {second: func(t *testing.T, path string) {
+			t.Helper()
 			write(t, filepath.Join(path, signals.FileTrigger), after)
 			must(t, os.Chtimes(filepath.Join(path, signals.FileTrigger), time.Unix(1, 0), time.Unix(1, 0)))
 		}, stays: true},
 		"it is taken from where it is away": {third: func(t *testing.T, path string) {
+			t.Helper()
 			must(t, os.Remove(filepath.Join(path, signals.FileTakenTrigger)))
 		}},
 	} {
