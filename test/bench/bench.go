@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -25,6 +26,7 @@ type options struct {
 	polite                  int
 	idle, window            time.Duration
 	growth                  string
+	version                 string // of the agent, and the day
 }
 
 func (o options) check() error {
@@ -78,6 +80,11 @@ func measure(ctx context.Context, o options) error {
 	if err := errors.Join(os.Setenv("VMGRACE_BIN_DIR", bin), os.Setenv("TMPDIR", o.dir)); err != nil {
 		return fmt.Errorf("environment: %w", err)
 	}
+	agent, err := exec.CommandContext(ctx, filepath.Join(o.bin, "node-agent"), "--version").Output()
+	if err != nil {
+		return fmt.Errorf("version of node-agent: %w", err)
+	}
+	o.version = strings.TrimPrefix(strings.TrimSpace(string(agent)), "node-agent ") + ", " + time.Now().UTC().Format(time.DateOnly)
 	var figures []figure
 	for _, r := range rows() {
 		if len(o.rows) > 0 && !slices.Contains(o.rows, r.letter) {
@@ -89,12 +96,12 @@ func measure(ctx context.Context, o options) error {
 			return fmt.Errorf("row %s: %w", r.letter, err)
 		}
 	}
-	return o.write(func(w io.Writer) error { return page(w, o, figures) })
+	return o.write(func(w io.Writer, old string) error { return page(w, o, figures, old) })
 }
 
-func (o options) write(text func(io.Writer) error) error {
+func (o options) write(text func(w io.Writer, old string) error) error {
 	if o.out == "" {
-		return text(os.Stdout)
+		return text(os.Stdout, "")
 	}
 	old, err := os.ReadFile(o.out)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -104,8 +111,8 @@ func (o options) write(text func(io.Writer) error) error {
 	if err != nil {
 		return fmt.Errorf("page: %w", err)
 	}
-	_, words, _ := bytes.Cut(old, []byte("\n## "))
-	return errors.Join(text(f), remarks(f, words), f.Close())
+	figures, words, _ := bytes.Cut(old, []byte("\n## "))
+	return errors.Join(text(f, string(figures)), remarks(f, words), f.Close())
 }
 
 // remarks keeps what people have written below the figures.

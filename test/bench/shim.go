@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,12 +18,9 @@ const calm = 300 * time.Millisecond
 // shimRuns is how many starts make a round.
 const shimRuns = 10
 
-// shims is row g: the shim, the floor, and the floor below tini, which is what
+// shims is row g: the shim as in deploy/examples, the floor, and the floor below tini, which is what
 // tini adds.
 func shims(b *bench) []figure {
-	vm := exec.CommandContext(b.Context(), "sleep", "infinity")
-	b.must(vm.Start())
-	b.Cleanup(func() { _ = vm.Process.Kill(); _ = vm.Wait() })
 	tini, err := exec.LookPath("tini")
 	if err != nil {
 		b.Fatalf("tini is not installed: run make deps")
@@ -32,7 +28,7 @@ func shims(b *bench) []figure {
 	shim := filepath.Join(b.bin, "launcher-shim")
 	commands := []func(dir string) []string{
 		func(dir string) []string {
-			return []string{shim, "--namespace", "bench", "--name", "vm", "--uid", "u", "--launcher-dir", dir, "--pid", strconv.Itoa(vm.Process.Pid)}
+			return []string{shim, "--namespace", "bench", "--name", "vm", "--uid", "u", "--launcher-dir", dir, "--pid-file", filepath.Join(dir, "never")}
 		},
 		func(dir string) []string { return b.floor("shim", dir) },
 		func(dir string) []string { return append([]string{tini, "--"}, b.floor("shim", dir)...) },

@@ -70,25 +70,53 @@ func (f figure) ratio(other []float64) string {
 	return fmt.Sprintf("%.2f ×", median(f.ours)/median(other))
 }
 
-func page(w io.Writer, o options, figures []figure) error {
+// kept are the lines of an earlier page for a row that was not measured now.
+func kept(old, row string) []string {
+	var lines []string
+	for line := range strings.Lines(old) {
+		if strings.HasPrefix(line, "| "+row+" |") {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// page writes the figures, and what an earlier page says of the rows that were not
+// measured now; each line says of which version it is.
+func page(w io.Writer, o options, figures []figure, old string) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# What vmgrace costs\n\nWritten by `make bench`; the floor is `test/bench/floor`. Medians of %d rounds (smallest … largest).\n"+
+	fmt.Fprintf(&b, "# Performance\n\nWritten by `make bench`; the floor is `test/bench/floor`. Medians of %d rounds (smallest … largest).\n"+
 		"Compare the ratios, not the times: all columns of a line were measured in turns, in one run.\n"+
 		"Single steps, with their allocations: `go test -tags libvirt_dlopen -run '^$' -bench . ./internal/... ./pkg/...`.\n\n%s\n\n", o.rounds, machine())
 	if o.growth != "" {
 		b.WriteString("![How the cost of a VM grows with their number](performance.svg)\n\n")
 	}
-	b.WriteString("| | what | vmgrace | floor | vmgrace : floor | peer | vmgrace : peer | target |\n|---|---|---|---|---|---|---|---|\n")
+	b.WriteString("| | what | vmgrace | floor | vmgrace : floor | peer | vmgrace : peer | target | of |\n|---|---|---|---|---|---|---|---|---|\n")
+	for _, letter := range letters() {
+		if !slices.ContainsFunc(figures, func(f figure) bool { return f.row == letter }) {
+			b.WriteString(strings.Join(kept(old, letter), ""))
+		}
+		b.WriteString(lines(figures, letter, o.version))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// lines are those of a row.
+func lines(figures []figure, row, version string) string {
+	var b strings.Builder
 	for _, f := range figures {
+		if f.row != row {
+			continue
+		}
 		peer := f.cell(f.peer)
 		if f.peerName != "" {
 			peer = f.peerName + ": " + peer
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n",
-			f.row, f.what, f.cell(f.ours), f.cell(f.floor), f.ratio(f.floor), peer, f.ratio(f.peer), f.target)
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
+			f.row, f.what, f.cell(f.ours), f.cell(f.floor), f.ratio(f.floor), peer, f.ratio(f.peer), f.target, version)
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // machine says where and when the figures were taken.

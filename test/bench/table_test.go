@@ -22,11 +22,11 @@ func TestQuantilesAreValuesThatWereMeasured(t *testing.T) {
 
 func TestALineHasMediansSpreadAndRatiosOfTheSameRun(t *testing.T) {
 	var text strings.Builder
-	err := page(&text, options{rounds: 3}, []figure{{
-		row: "x", what: "a thing", target: "≤ 2 × floor", unit: seconds,
+	err := page(&text, options{rounds: 3, version: "v1, today"}, []figure{{
+		row: "a", what: "a thing", target: "≤ 2 × floor", unit: seconds,
 		ours: []float64{0.003, 0.001, 0.002}, floor: []float64{0.001}, peerName: "other",
-	}})
-	want := "| x | a thing | 2.00 ms (1.00 ms … 3.00 ms) | 1.00 ms | 2.00 × | other: – | – | ≤ 2 × floor |"
+	}}, "| a | measured before | v0 |\n| b | not measured now | v0 |\n")
+	want := "| a | a thing | 2.00 ms (1.00 ms … 3.00 ms) | 1.00 ms | 2.00 × | other: – | – | ≤ 2 × floor | v1, today |\n| b | not measured now | v0 |\n"
 	if err != nil || !strings.Contains(text.String(), want) {
 		t.Errorf("%v\n%s\nis without\n%s", err, text.String(), want)
 	}
@@ -35,7 +35,7 @@ func TestALineHasMediansSpreadAndRatiosOfTheSameRun(t *testing.T) {
 func TestWhatPeopleWroteBelowTheFiguresStays(t *testing.T) {
 	o := options{out: filepath.Join(t.TempDir(), "page.md")}
 	for _, figures := range []string{"old\n\n## Remarks\n\nOf a person.\n\n## More\n", "new\n"} {
-		if err := o.write(func(w io.Writer) error { _, err := io.WriteString(w, figures); return err }); err != nil {
+		if err := o.write(func(w io.Writer, _ string) error { _, err := io.WriteString(w, figures); return err }); err != nil {
 			t.Fatal(err)
 		}
 	}

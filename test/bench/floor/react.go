@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -16,9 +17,9 @@ import (
 const recordSize = 900
 
 // react waits for a file called shutdown in one of the directories below
-// launchers, makes a record durable in state and asks libvirt for a shutdown of
-// the domain that the directory is named after. The domain's UUID is in the
-// file uuid beside it.
+// launchers, reads it, makes a record durable in state and asks libvirt for a
+// shutdown of the domain that the directory is named after. The UID that the
+// trigger has to name and the domain's UUID are in the files uid and uuid beside it.
 func react(socket, launchers, state string) error {
 	conn, err := open(socket)
 	if err != nil {
@@ -56,6 +57,9 @@ func react(socket, launchers, state string) error {
 				continue
 			}
 			name := names[wd]
+			if err := check(filepath.Join(launchers, name)); err != nil {
+				return err
+			}
 			if err := durable(state, name+".json", record); err != nil {
 				return err
 			}
@@ -68,6 +72,23 @@ func react(socket, launchers, state string) error {
 			}
 		}
 	}
+}
+
+// check reads the trigger in a directory: it names the UID in the file uid.
+func check(dir string) error {
+	text, err := os.ReadFile(filepath.Join(dir, "shutdown"))
+	if err != nil {
+		return err
+	}
+	var trigger struct{ UID string }
+	if err := json.Unmarshal(text, &trigger); err != nil {
+		return fmt.Errorf("trigger: %w", err)
+	}
+	uid, err := os.ReadFile(filepath.Join(dir, "uid"))
+	if err == nil && string(uid) != trigger.UID {
+		err = fmt.Errorf("the trigger names %q, not %q", trigger.UID, uid)
+	}
+	return err
 }
 
 // What is used of libvirt's RPC (remote_protocol.x): a message is its length,
