@@ -1,0 +1,211 @@
+package grace
+
+import (
+	"testing"
+	"time"
+)
+
+// ended is a VM whose end is to be told: its guest has powered off in mid-grace.
+func ended(t *testing.T) *VM {
+	t.Helper()
+	v := inPhase(t, ShuttingDown)
+	v.obs.Announced, v.rec.Shutdown.Requested = true, true
+	v.ProcessGone(at(2))
+	v.Explained(EndGuest)
+	d := v.Next(at(2))
+	if d.Do != Finish || d.Outcome != Graceful {
+		t.Fatalf("%s %s by %q", d.Do, d.Outcome, d.Rule)
+	}
+	if err := v.Apply(d, at(2), time.Unix(2, 0)); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// expect asks for a decision and has it carried out, or fail.
+func expect(t *testing.T, v *VM, now Mono, do Action, fails bool) {
+	t.Helper()
+	d := v.Next(now)
+	if d.Do != do {
+		t.Fatalf("%s by %q, want %s", d.Do, d.Rule, do)
+	}
+	if do == LetGo {
+		if err := v.Apply(d, now, time.Unix(0, 0)); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	v.Done(d, v.Started(d, now), fails, now)
+}
+
+func TestAnEndIsAnsweredThenSettledThenLetGo(t *testing.T) {
+	v := ended(t)
+	if s := v.Status(at(2)); s.Phase != Stopped || s.Cause != LauncherSignal || s.Outcome != Graceful || !s.EndedAt.Equal(time.Unix(2, 0)) {
+		t.Errorf("status.json would be %+v", s)
+	}
+	if e := v.Ending(); e.Took != 2*time.Second {
+		t.Errorf("it took %v", e.Took)
+	}
+	expect(t, v, at(2), Answer, false)
+	expect(t, v, at(2), Settle, false)
+	expect(t, v, at(2), LetGo, false)
+	if v.Recorded() || v.Record() != (Record{}) || v.Phase(at(2)) != "" {
+		t.Errorf("%+v is left", v.Record())
+	}
+	v.obs.DirWanted, v.obs.LookAt = false, Never // looks are another story
+	expect(t, v, at(2), Remove, false)
+	if d := v.Next(at(2)); d.Do != Wait || d.At != Never {
+		t.Errorf("%s by %q until %v", d.Do, d.Rule, d.At)
+	}
+}
+
+func TestAnAnswerThatFailsIsTriedSixTimesAndHoldsUpNobody(t *testing.T) {
+	v := ended(t)
+	now := at(2)
+	for range answerTries - 1 {
+		expect(t, v, now, Answer, true)
+		if d := v.Next(now); d.Do != Wait || d.At != now.Add(answerRetry) {
+			t.Fatalf("%s by %q until %v", d.Do, d.Rule, d.At)
+		}
+		now = now.Add(answerRetry)
+	}
+	expect(t, v, now, Answer, true)
+	expect(t, v, now, Settle, true)
+	expect(t, v, now, LetGo, false)
+}
+
+func TestWhileAnAnswerIsOnItsWayNothingElseIsDecided(t *testing.T) {
+	for _, do := range []Action{Answer, Settle} {
+		v := ended(t)
+		if do == Settle {
+			expect(t, v, at(2), Answer, false)
+		}
+		v.obs.DirWanted, v.obs.LookAt = false, Never
+		d := v.Next(at(2))
+		v.Started(d, at(2))
+		if d.Do != do {
+			t.Fatalf("%s by %q", d.Do, d.Rule)
+		}
+		if d := v.Next(at(60)); d.Do != Wait {
+			t.Errorf("%s by %q while %s runs", d.Do, d.Rule, do)
+		}
+	}
+}
+
+func TestARecordThatCannotBeRemovedIsTriedEachSecondUntilTheNextTakesItsPlace(t *testing.T) {
+	v := ended(t)
+	for _, do := range []Action{Answer, Settle, LetGo} {
+		expect(t, v, at(2), do, false)
+	}
+	quiet := func() { v.obs.DirWanted, v.obs.LookAt = false, Never }
+	quiet()
+	expect(t, v, at(2), Remove, true)
+	if d := v.Next(at(2)); d.Do != Wait || d.At != at(3) || !v.Unwritable(at(2), time.Second) {
+		t.Fatalf("%s by %q until t0+%v", d.Do, d.Rule, d.At.Sub(t0))
+	}
+	expect(t, v, at(3), Remove, true)
+	if v.Idle() {
+		t.Error("nobody would try again")
+	}
+	// The next instance.
+	v.obs.Ours = true
+	v.SeeDomain(Domain{Instance: Instance{UUID: "u2", PID: 43, Start: 8}}, at(4))
+	d := v.Next(at(4))
+	if err := v.Apply(d, at(4), time.Unix(0, 0)); d.Do != Adopt || err != nil {
+		t.Fatalf("%s by %q, %v", d.Do, d.Rule, err)
+	}
+	for now := at(4); now < at(20); now = now.Add(time.Second) {
+		if d := v.Next(now); d.Do == Remove {
+			t.Fatal("the next instance's record is removed")
+		} else if d.Do != Wait && d.Do != Finish {
+			v.Done(d, v.Started(d, now), false, now)
+		}
+	}
+}
+
+func TestATriggerIsConsumedByItsEndUnlessItIsForTheNext(t *testing.T) {
+	for name, kept := range map[string]bool{"consumed": false, "kept": true} {
+		v := ended(t)
+		v.SeeDirectory(withTrigger(Directory{Present: true}, 5, ""), at(2), at(2))
+		v.Ending().Kept = kept
+		for _, do := range []Action{Answer, Settle, LetGo} {
+			expect(t, v, at(2), do, false)
+		}
+		if v.obs.Trigger != kept {
+			t.Errorf("%s: it counts for the next instance: %v", name, v.obs.Trigger)
+		}
+		// It is still there.
+		v.SeeDirectory(withTrigger(Directory{Present: true}, 5, ""), at(3), at(3))
+		if v.obs.Trigger != kept {
+			t.Errorf("%s, and seen again: %v", name, v.obs.Trigger)
+		}
+	}
+}
+
+func TestUsersHearOfAShutdownOnceItIsDurableAndTheGuestWasAsked(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		given func(o *Observation)
+		at    Mono
+	}{
+		{"durable, asked", func(*Observation) {}, 0},
+		{"not written yet", func(o *Observation) { o.Unsaved = true }, Never},
+		{"being written", func(o *Observation) { o.Unsaved, o.Save = true, Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(saveTimeout)},
+		{"it cannot be written", func(o *Observation) { o.Unsaved, o.Save = true, Call{Failed: true, Tries: 1, Last: at(1)} }, 0},
+		{"being asked", func(o *Observation) { o.AskACPI = Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(afterAsk)},
+		{"its agent is being asked", func(o *Observation) { o.AskAgent = Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(afterAsk)},
+		{"it has ended", func(o *Observation) { o.Over = &Ending{} }, Never},
+	} {
+		v := inPhase(t, ShuttingDown)
+		c.given(&v.obs)
+		if got := v.obs.tellAt(); got != c.at {
+			t.Errorf("%s: %v, want %v", c.name, got, c.at)
+		}
+	}
+}
+
+func TestAnEndIsToldAfterItsBegin(t *testing.T) {
+	v := inPhase(t, ShuttingDown)
+	v.ProcessGone(at(1))
+	v.Explained(EndGuest)
+	d := v.Next(at(1))
+	if d.Do != Announce {
+		t.Fatalf("%s by %q; want the begin to be told first", d.Do, d.Rule)
+	}
+	v.Handled(d)
+	if d := v.Next(at(1)); d.Do != Finish {
+		t.Errorf("%s by %q", d.Do, d.Rule)
+	}
+}
+
+func TestStatusIsWrittenWhereItIsNewAndThereIsADirectory(t *testing.T) {
+	v := inPhase(t, Running)
+	v.obs.DirWanted = false
+	if d := v.Next(t0); d.Do == Tell != v.obs.Ours {
+		t.Fatalf("%s by %q", d.Do, d.Rule)
+	}
+	v.obs.Ours = true
+	expect(t, v, t0, Tell, false)
+	if d := v.Next(at(1)); d.Do != Wait {
+		t.Errorf("%s by %q though nothing is new", d.Do, d.Rule)
+	}
+	// It is mounted over.
+	v.SeeDirectory(Directory{Present: true, ID: [2]uint64{1, 2}}, at(2), at(2))
+	v.obs.DirWanted = false
+	found := false
+	for range 5 {
+		if d := v.Next(at(2)); d.Do == Tell {
+			found = true
+			v.Done(d, v.Started(d, at(2)), false, at(2))
+		} else if d.Do == Refresh {
+			if err := v.Apply(d, at(2), time.Unix(0, 0)); err != nil {
+				t.Fatal(err)
+			}
+		} else if d.Do != Wait {
+			v.Done(d, v.Started(d, at(2)), false, at(2))
+		}
+	}
+	if !found {
+		t.Error("the new directory is not told")
+	}
+}

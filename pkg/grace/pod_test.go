@@ -1,0 +1,132 @@
+package grace
+
+import (
+	"testing"
+	"time"
+)
+
+func podFor(uid, vmi string, age int) Pod {
+	return Pod{UID: uid, VMI: vmi, Created: born.Add(time.Duration(age) * time.Hour), KillAt: Never, GracePeriod: time.Hour}
+}
+
+func done(p Pod) Pod     { p.Done = true; return p }
+func deleting(p Pod) Pod { p.Deleting, p.KillAt = true, at(10); return p }
+
+func TestWhichPodIsTheLauncher(t *testing.T) {
+	first, copied := podFor("first", "uid", 1), podFor("copy", "uid", 2)
+	for _, c := range []struct {
+		name     string
+		recorded string // the record's pod, "": there is no record
+		shim     Shim   // of the one that is looked at
+		pods     []Pod
+		want     string
+	}{
+		{"the only one", "", ShimUnknown, []Pod{first}, "first"},
+		{"of two that nobody knows, the newest", "", ShimUnknown, []Pod{first, copied}, "copy"},
+		{"of two, the one that lives", "", ShimUnknown, []Pod{first, done(copied)}, "first"},
+		{"of two, the one that is not being deleted", "", ShimUnknown, []Pod{first, deleting(copied)}, "first"},
+		{"one that says for whom it was made, before a newer one that does not", "", ShimUnknown, []Pod{first, podFor("stray", "", 9)}, "first"},
+		{"none made for another VMI", "", ShimUnknown, []Pod{podFor("other", "uid-2", 9), first}, "first"},
+		{"the recorded one, which lives", "first", ShimAlive, []Pod{first, copied}, "first"},
+		{"the recorded one, without a shim", "first", ShimNone, []Pod{first, copied}, "first"},
+		{"the recorded one, being deleted, whose shim lives", "first", ShimAlive, []Pod{deleting(first), copied}, "first"},
+		{"the next, where the recorded one's shim has ended and it is being deleted", "first", ShimNone, []Pod{deleting(first), copied}, "copy"},
+		{"the next, where the recorded one is done", "first", ShimAlive, []Pod{done(first), copied}, "copy"},
+		{"the recorded one, not shown, whose shim lives", "first", ShimAlive, []Pod{copied}, "first"},
+		{"the next, where the recorded one is not shown and its shim has ended", "first", ShimNone, []Pod{copied}, "copy"},
+		{"the recorded one, where none is shown", "first", ShimNone, nil, "first"},
+	} {
+		v := empty()
+		if c.recorded != "" {
+			v = inPhase(t, Running)
+			v.rec.UID, v.rec.VMICreated, v.rec.Pod = "uid", born, c.recorded
+			v.obs.Pod = first
+		}
+		v.obs.Looked, v.obs.Shim = true, c.shim
+		v.SeeVMI(VMI{State: VMIPresent, UID: "uid", Created: born})
+		v.SeePods(c.pods)
+		if got := v.Pod().UID; got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestDuringAShutdownTheLauncherStaysTheRecords(t *testing.T) {
+	v := inPhase(t, ShuttingDown)
+	v.rec.Pod, v.obs.Looked, v.obs.Shim = "first", true, ShimNone
+	v.obs.Pod = podFor("first", "uid", 1)
+	v.SeePods([]Pod{done(podFor("first", "uid", 1)), podFor("next", "uid", 2)})
+	if got := v.Pod().UID; got != "first" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestAfterARestartTheRecordedLauncherIsLookedAtBeforeItIsGivenUp(t *testing.T) {
+	r, _ := guarded(time.Minute)
+	r.Pod, r.VMICreated = "first", born
+	v := NewVM("ns", "vm", r, &policy)
+	v.SeePods([]Pod{podFor("copy", "uid", 2)})
+	if got := v.Pod().UID; got != "first" {
+		t.Fatalf("%q is followed before anybody has looked", got)
+	}
+	v.SeeDirectory(registered("uid"), t0, t0)
+	if got := v.Pod().UID; got != "first" {
+		t.Errorf("%q, though its shim lives", got)
+	}
+	v.SeeDirectory(Directory{}, at(1), at(1))
+	if got := v.Pod().UID; got != "copy" {
+		t.Errorf("%q, though it is gone", got)
+	}
+	// What was seen was another directory's.
+	d := v.Next(at(1))
+	if d.Do != Follow {
+		t.Fatalf("%s by %q", d.Do, d.Rule)
+	}
+	v.Handled(d)
+	if v.obs.Ours || v.obs.Trigger || v.obs.Shim != ShimUnknown || !v.obs.DirWanted {
+		t.Errorf("%+v is taken for the new launcher's", v.obs.Dir)
+	}
+}
+
+func TestWhenKubeletKills(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		killAt    Mono
+		triggered Mono // 0: not at all
+		byShim    bool
+		want      Mono
+	}{
+		{"as the pod's deletion says", at(20), 0, false, at(20)},
+		{"counted from its signal, which came first", at(30), t0, true, at(20)},
+		{"a touch is no signal of kubelet's", at(30), t0, false, at(30)},
+		{"from a signal that comes after the expected kill", at(5), at(10), true, at(30)},
+		{"not later than the deletion says", at(20), at(15), true, at(20)},
+	} {
+		o := Observation{Pod: Pod{KillAt: c.killAt, DeletionGrace: 20 * time.Second}}
+		o.Trigger, o.TriggerByShim, o.TriggerAt = c.triggered != 0, c.byShim, c.triggered
+		if got := o.podKillAt(); got != c.want {
+			t.Errorf("%s: t0+%v, want t0+%v", c.name, got.Sub(t0), c.want.Sub(t0))
+		}
+	}
+}
+
+func TestAPodThatWouldBeKilledTooEarlyIsWarnedOfOnce(t *testing.T) {
+	v := inPhase(t, Running)
+	v.rec.VMICreated = born
+	v.obs.Owner.Shown = VMI{State: VMIPresent, UID: "uid", Created: born}
+	short := podFor("first", "uid", 1)
+	short.GracePeriod = v.PodNeeds() - time.Second
+	v.obs.Pod, v.obs.Followed = short, "first"
+	d, yes := podTooShort(&v.rec, &v.obs, v.policy, t0)
+	if !yes || d.Do != WarnOfPod {
+		t.Fatalf("%s", d.Do)
+	}
+	v.Handled(d)
+	if _, yes := podTooShort(&v.rec, &v.obs, v.policy, t0); yes {
+		t.Error("warned of again")
+	}
+	v.obs.WarnedPod, v.obs.Pod.GracePeriod = "", v.PodNeeds()
+	if _, yes := podTooShort(&v.rec, &v.obs, v.policy, t0); yes {
+		t.Error("warned of a pod that lives long enough")
+	}
+}
