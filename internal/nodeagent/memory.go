@@ -19,6 +19,6 @@ func lockMemory(log *slog.Logger) {
 		err = fmt.Errorf("mlockall: %w", err)
 	}
 	if err != nil {
-		log.Warn("the agent's memory is not locked: a deadline may wait for a disk that its pages are read from; run it as root", "err", err)
+		log.Warn("the agent's memory is not locked: a deadline may wait for a disk that its pages are read from; it needs CAP_SYS_RESOURCE and CAP_IPC_LOCK", "err", err)
 	}
 }

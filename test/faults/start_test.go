@@ -1,0 +1,164 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// deafened has the agent write its log to a full pipe that nobody reads yet.
+func deafened(t *testing.T, a *node.Agent) *os.File {
+	t.Helper()
+	fifo, script := filepath.Join(t.TempDir(), "log"), filepath.Join(t.TempDir(), "agent")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.OpenFile(fifo, os.O_RDWR|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = pipe.Close() })
+	const size = 4096
+	if _, err := unix.FcntlInt(pipe.Fd(), unix.F_SETPIPE_SZ, size); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pipe.Write(bytes.Repeat([]byte{'\n'}, size)); err != nil {
+		t.Fatal(err)
+	}
+	text := "#!/bin/sh\nexec " + a.Path + ` "$@" 2>` + fifo + "\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	a.Path = script
+	return pipe
+}
+
+func TestALogThatNobodyReadsCostsNoDeadline(t *testing.T) {
+	t.Parallel()
+	// given
+	n := node.New(t)
+	a := n.Agent(t, "-v")
+	pipe := deafened(t, a)
+	a.Start(t)
+	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
+	polite := a.Guarded(t, node.Spec{}, "--grace-period=30")
+	// when
+	from := deaf.SignalShim(t)
+	polite.SignalShim(t)
+	// then
+	deaf.WaitTerminated(t, from.Add(4*time.Second), late)
+	deaf.WaitStopped(t, "LauncherSignal", "Forced")
+	polite.WaitStopped(t, "LauncherSignal", "Graceful")
+	// and: what was said meanwhile comes when somebody reads
+	said := ""
+	buffer := make([]byte, 64<<10)
+	node.Eventually(t, soon, func() bool {
+		if k, err := pipe.Read(buffer); err == nil {
+			said += string(buffer[:k])
+		}
+		return strings.Contains(said, "node-agent starts")
+	}, "the log is not written when it is read again")
+}
+
+// onExt4 prepares an agent whose state directory is an ext4 of its own.
+func onExt4(t *testing.T, n *node.Node) *node.Agent {
+	t.Helper()
+	a := n.Agent(t)
+	inside(t, n, `truncate -s 32M "$1.ext4" && mkfs.ext4 -q "$1.ext4" && mount -o loop "$1.ext4" "$1"`, a.StateDir)
+	return a
+}
+
+// freezeStateDir has every write to the state directory hang until thaw is called.
+func freezeStateDir(t *testing.T, n *node.Node, a *node.Agent) (thaw func()) {
+	t.Helper()
+	inside(t, n, `fsfreeze -f "$1"`, a.StateDir)
+	frozen := true
+	thaw = func() {
+		if frozen {
+			frozen = false
+			inside(t, n, `fsfreeze -u "$1"`, a.StateDir)
+		}
+	}
+	t.Cleanup(thaw)
+	return thaw
+}
+
+func TestAnAgentStartedInMidGraceOnADiskThatHangsKeepsTheDeadline(t *testing.T) {
+	t.Parallel()
+	// given
+	n := node.New(t)
+	a := onExt4(t, n).Start(t)
+	begun := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=8")
+	resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=2")
+	begun.SignalShim(t)
+	deadline := begun.WaitBegun(t)
+	persisted(t, a, begun, deadline)
+	// when
+	a.Kill()
+	thaw := freezeStateDir(t, n, a)
+	a.Launch(t)
+	// then: said, not ready, and a new shutdown works from memory
+	node.Eventually(t, soon, func() bool {
+		code, _, err := a.Get(context.Background(), "/readyz")
+		return err == nil && code == http.StatusServiceUnavailable
+	}, "/readyz says that the agent is ready, or nothing")
+	from := resting.SignalShim(t)
+	resting.WaitTerminated(t, from.Add(2*time.Second), late)
+	onTime(t, begun, deadline)
+	// and: what is over is removed once the disk answers
+	thaw()
+	begun.WaitStopped(t, "LauncherSignal", "Forced")
+	resting.WaitStopped(t, "LauncherSignal", "Forced")
+	node.Eventually(t, soon, a.Ready, "the agent is not ready again")
+	node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
+}
+
+func TestAnAgentStartedInMidGraceSignalsWhateverElseIsMissing(t *testing.T) {
+	t.Parallel()
+	n := node.New(t)
+	for name, take := range map[string]func(*testing.T, *node.Agent){
+		"metrics port": func(t *testing.T, a *node.Agent) {
+			var config net.ListenConfig
+			l, err := config.Listen(t.Context(), "tcp", a.Address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = l.Close() })
+		},
+		"launchers directory": func(t *testing.T, a *node.Agent) {
+			if err := os.Rename(a.LaunchersDir, a.LaunchersDir+".away"); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// given
+			a := n.Agent(t).Start(t)
+			v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=6")
+			v.SignalShim(t)
+			deadline := v.WaitBegun(t)
+			persisted(t, a, v, deadline)
+			a.Kill()
+			// when
+			take(t, a)
+			a.Launch(t)
+			// then
+			a.WaitSaid(t, "going on because a grace period is under way", 1)
+			onTime(t, v, deadline)
+			// and: without one it ends, as it does at the start
+			if code, ok := a.Exited(soon); !ok || code != 1 {
+				t.Errorf("exit status %d, ended %t", code, ok)
+			}
+		})
+	}
+}
