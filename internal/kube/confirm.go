@@ -56,6 +56,15 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	case string(now.UID) == uid && now.DeletionTimestamp == nil:
 		return grace.FateHere, nil
 	}
+	fate, err := s.deletedOrLost(ctx, created)
+	if fate == grace.FateDeleted && now != nil && string(now.UID) != uid {
+		fate = grace.FateReplaced
+	}
+	return fate, err
+}
+
+// deletedOrLost: the VMI was deleted, by somebody or with its whole kind.
+func (s *Source) deletedOrLost(ctx context.Context, created time.Time) (grace.Fate, error) {
 	switch c, known := s.crd(); {
 	case !known:
 		return grace.FateUnknown, fmt.Errorf("%w: it is not there or is being deleted, and its CRD is not shown just now", errNotAsked)
@@ -67,8 +76,6 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 		return grace.FateUnknown, err
 	case c.took(created):
 		return grace.FateLost, nil
-	case now != nil && string(now.UID) != uid:
-		return grace.FateReplaced, nil
 	default:
 		return grace.FateDeleted, nil
 	}
@@ -101,16 +108,7 @@ func (s *Source) get(ctx context.Context, r resource, k key) (*object, error) {
 
 func (a answer) object(r resource, k key) (*object, error) {
 	if a.code != http.StatusOK {
-		st, err := a.status()
-		if err != nil {
-			return nil, err
-		}
-		d := st.Details
-		if a.code == http.StatusNotFound && st.Reason == metav1.StatusReasonNotFound && d != nil &&
-			d.Group == r.group && d.Kind == r.plural && d.Name == k.name {
-			return nil, errGone
-		}
-		return nil, &apierrors.StatusError{ErrStatus: *st}
+		return nil, a.refusal(r, k)
 	}
 	var o object
 	if err := json.Unmarshal(a.body, &o); err != nil {
@@ -120,6 +118,20 @@ func (a answer) object(r resource, k key) (*object, error) {
 		return nil, fmt.Errorf("%w: a %.64q of %.64q named %.64q in %.64q", errStrange, o.Kind, o.APIVersion, o.Name, o.Namespace)
 	}
 	return &o, nil
+}
+
+// refusal is errGone if the answer says so of this very object.
+func (a answer) refusal(r resource, k key) error {
+	st, err := a.status()
+	if err != nil {
+		return err
+	}
+	d := st.Details
+	if a.code == http.StatusNotFound && st.Reason == metav1.StatusReasonNotFound && d != nil &&
+		d.Group == r.group && d.Kind == r.plural && d.Name == k.name {
+		return errGone
+	}
+	return &apierrors.StatusError{ErrStatus: *st}
 }
 
 // status reads the Status that an API server gives with every refusal.

@@ -4,13 +4,16 @@ package kube
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/test/node"
 )
 
 // deleting waits until a VMI is shown as deleted, and says how long that took.
@@ -24,13 +27,12 @@ func (r *rig) deleting(name string) time.Duration {
 // stays looks for a while whether any of the VMIs is shown as deleted.
 func (r *rig) stays(seen map[string]agent.VMI, d time.Duration) {
 	r.Helper()
-	for begin := time.Now(); time.Since(begin) < d; time.Sleep(20 * time.Millisecond) {
-		for name := range seen {
-			if v, _ := r.VMI(r.name, name); v.Deleting {
-				r.Fatalf("VMI %s is shown as deleted\n%s", name, r.logged())
-			}
-		}
-	}
+	node.Never(r, d, func() bool {
+		return slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(name string) bool {
+			v, _ := r.VMI(r.name, name)
+			return v.Deleting
+		})
+	}, "a VMI is shown as deleted")
 }
 
 // marked counts the VMIs that the API server has marked as deleted.
