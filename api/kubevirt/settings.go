@@ -16,12 +16,12 @@ type KubeVirt struct {
 }
 
 // KubeVirtSpec is what was asked for.
-type KubeVirtSpec struct {
+type KubeVirtSpec struct { //nolint:revive // KubeVirt's own name
 	Configuration KubeVirtConfiguration `json:"configuration,omitempty"`
 }
 
 // KubeVirtConfiguration has the settings. Nil is KubeVirt's default.
-type KubeVirtConfiguration struct {
+type KubeVirtConfiguration struct { //nolint:revive // KubeVirt's own name
 	// EvictionStrategy is that of VMIs that state none.
 	EvictionStrategy       *EvictionStrategy       `json:"evictionStrategy,omitempty"`
 	DeveloperConfiguration *DeveloperConfiguration `json:"developerConfiguration,omitempty"`
@@ -47,7 +47,7 @@ type MigrationConfiguration struct {
 // KubeVirtList is a list of KubeVirts.
 //
 // +kubebuilder:object:root=true
-type KubeVirtList struct {
+type KubeVirtList struct { //nolint:revive // KubeVirt's own name
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata,omitempty"`
 

@@ -50,21 +50,8 @@ func (p *Pod) OfVM() bool { return p.Launcher && !p.Finished && p.VMI != "" }
 // Admit answers the eviction of a launcher pod. vmi is nil if the API server
 // says that it does not exist; fallback is the cluster's strategy.
 func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) Admission {
-	switch {
-	case p.Finished:
-		return Admission{Verdict: Allow, Reason: "PodFinished", Strategy: NotApplicable}
-	case !p.Launcher:
-		return Admission{Verdict: Allow, Reason: "NoLauncher", Strategy: NotApplicable}
-	case p.VMI == "":
-		return Admission{Verdict: Allow, Reason: "OrphanWithoutName", Strategy: NotApplicable}
-	case vmi == nil:
-		return Admission{Verdict: Allow, Reason: "OrphanOfGoneVMI", Strategy: NotApplicable}
-	case vmi.DeletionTimestamp != nil:
-		return Admission{Verdict: Allow, Reason: "VMIDeleting", Strategy: NotApplicable}
-	case string(vmi.UID) != p.VMIUID:
-		return Admission{Verdict: Allow, Reason: "OrphanOfFormerVMI", Strategy: NotApplicable}
-	case vmi.Final():
-		return Admission{Verdict: Allow, Reason: "VMIFinished", Strategy: NotApplicable}
+	if reason := notAVMs(p, vmi); reason != "" {
+		return Admission{Verdict: Allow, Reason: reason, Strategy: NotApplicable}
 	}
 	a := byStrategy(vmi, fallback)
 	switch {
@@ -80,6 +67,29 @@ func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Evict
 	return a
 }
 
+// notAVMs is why no VM is stopped with this pod; empty if one is. An orphan
+// never blocks a drain.
+func notAVMs(p *Pod, vmi *kubevirt.VirtualMachineInstance) string {
+	switch {
+	case p.Finished:
+		return "PodFinished"
+	case !p.Launcher:
+		return "NoLauncher"
+	case p.VMI == "":
+		return "OrphanWithoutName"
+	case vmi == nil:
+		return "OrphanOfGoneVMI"
+	case vmi.DeletionTimestamp != nil:
+		return "VMIDeleting"
+	case string(vmi.UID) != p.VMIUID:
+		return "OrphanOfFormerVMI"
+	case vmi.Final():
+		return "VMIFinished"
+	default:
+		return ""
+	}
+}
+
 // A cell of the table.
 type cell struct {
 	verdict Verdict
@@ -91,7 +101,7 @@ func allowed(reason string) cell { return cell{Allow, reason, nothing} }
 
 // verdicts is the table: by strategy, then migratable, then marked.
 var verdicts = map[kubevirt.EvictionStrategy]map[string][2]cell{
-	//                                                       not marked                            marked
+	//                  not marked, then marked
 	kubevirt.StrategyNone: {
 		"migratable":     {allowed("StrategyNone"), allowed("StrategyNone")},
 		"not migratable": {allowed("StrategyNone"), allowed("StrategyNone")},
