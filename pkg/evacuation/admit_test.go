@@ -31,8 +31,8 @@ func given(strategy kubevirt.EvictionStrategy, change ...func(*Pod, *kubevirt.Vi
 	return p, vmi
 }
 
-func stuck(_ *Pod, v *kubevirt.VirtualMachineInstance)  { v.Status.Conditions = nil }
-func marked(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.Status.EvacuationNodeName = here }
+func stuck(_ *Pod, v *kubevirt.VirtualMachineInstance)      { v.Status.Conditions = nil }
+func onceMarked(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.Status.EvacuationNodeName = here }
 
 func TestTheTable(t *testing.T) {
 	const (
@@ -60,9 +60,9 @@ func TestTheTable(t *testing.T) {
 			change []func(*Pod, *kubevirt.VirtualMachineInstance)
 		}{
 			"migratable":             {c.migratable, nil},
-			"migratable, marked":     {c.migratableMarked, []func(*Pod, *kubevirt.VirtualMachineInstance){marked}},
+			"migratable, marked":     {c.migratableMarked, []func(*Pod, *kubevirt.VirtualMachineInstance){onceMarked}},
 			"not migratable":         {c.stuck, []func(*Pod, *kubevirt.VirtualMachineInstance){stuck}},
-			"not migratable, marked": {c.stuckMarked, []func(*Pod, *kubevirt.VirtualMachineInstance){stuck, marked}},
+			"not migratable, marked": {c.stuckMarked, []func(*Pod, *kubevirt.VirtualMachineInstance){stuck, onceMarked}},
 		} {
 			for _, from := range []string{"VMI", "cluster"} {
 				p, vmi := given(c.strategy, cell.change...)
@@ -94,7 +94,7 @@ func TestWhatComesBeforeTheTable(t *testing.T) {
 		"VM without a node":       {func(p *Pod, v *kubevirt.VirtualMachineInstance) { p.Node, v.Status.NodeName = "", "" }, Allow},
 		"pod being deleted":       {func(p *Pod, _ *kubevirt.VirtualMachineInstance) { p.Deleting = true }, Allow},
 		"held, not marked":        {func(p *Pod, _ *kubevirt.VirtualMachineInstance) { p.Deleting, p.Held = true, true }, Mark},
-		"held, marked":            {func(p *Pod, v *kubevirt.VirtualMachineInstance) { p.Deleting, p.Held = true, true; marked(p, v) }, Refuse},
+		"held, marked":            {func(p *Pod, v *kubevirt.VirtualMachineInstance) { p.Deleting, p.Held = true, true; onceMarked(p, v) }, Refuse},
 		"marked for another node": {func(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.Status.EvacuationNodeName = "node-b" }, Mark},
 		"node in the label alone": {func(_ *Pod, v *kubevirt.VirtualMachineInstance) {
 			v.Status.NodeName, v.Labels = "", map[string]string{kubevirt.NodeNameLabel: here}
