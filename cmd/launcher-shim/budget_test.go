@@ -10,17 +10,19 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestTheBinaryIsSmallAndStatic(t *testing.T) {
 	info, err := os.Stat(binary)
-	must(t, err)
+	kit.Must(t, err)
 	t.Logf("%d bytes", info.Size())
 	if info.Size() >= 2_500_000 {
 		t.Errorf("%d bytes", info.Size())
 	}
 	f, err := elf.Open(binary)
-	must(t, err)
+	kit.Must(t, err)
 	defer f.Close()
 	if libs, err := f.ImportedLibraries(); err != nil || len(libs) != 0 {
 		t.Errorf("it is linked with %v, %v", libs, err)
@@ -73,11 +75,11 @@ func TestAnIdleShimSleeps(t *testing.T) {
 func switches(t *testing.T, pid int) (n int) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/status"))
-	must(t, err)
+	kit.Must(t, err)
 	for _, file := range files {
 		_, rest, _ := strings.Cut(readFile(t, file), "\nvoluntary_ctxt_switches:")
 		count, err := strconv.Atoi(strings.Fields(rest)[0])
-		must(t, err)
+		kit.Must(t, err)
 		n += count
 	}
 	return n
@@ -85,7 +87,7 @@ func switches(t *testing.T, pid int) (n int) {
 
 func TestTheShimLinksOnlyWhatItNeeds(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
-	must(t, err)
+	kit.Must(t, err)
 	allowed := []string{"golang.org/x/sys/unix"}
 	for _, source := range sources {
 		allowed = append(allowed, "github.com/vmgrace/vmgrace/"+source)

@@ -17,6 +17,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // Who the launcher is in a pod of the restricted level, and the pod's fsGroup.
@@ -29,22 +30,22 @@ const (
 func emptyDir(t *testing.T, mode fs.FileMode) (watch.Directory, string) {
 	t.Helper()
 	kubelet := t.TempDir()
-	must(t, os.Chmod(filepath.Dir(kubelet), 0o755)) // the container sees the volume alone
+	kit.Must(t, os.Chmod(filepath.Dir(kubelet), 0o755)) // the container sees the volume alone
 	d, err := watch.EmptyDir(kubelet, "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "ns", "vm")
-	must(t, err)
+	kit.Must(t, err)
 	dir := filepath.Join(d.Base, d.Name)
-	must(t, os.MkdirAll(dir, 0o755))
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() { must(t, unix.Unmount(dir, 0)) }) // nothing of ours holds it up
-	must(t, os.Chown(dir, 0, fsGroup))
-	must(t, os.Chmod(dir, mode))
+	kit.Must(t, os.MkdirAll(dir, 0o755))
+	kit.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { kit.Must(t, unix.Unmount(dir, 0)) }) // nothing of ours holds it up
+	kit.Must(t, os.Chown(dir, 0, fsGroup))
+	kit.Must(t, os.Chmod(dir, mode))
 	return d, dir
 }
 
 // asNonRoot runs the shim as that user, with no capability.
 func (s *shim) asNonRoot() *shim {
 	s.t.Helper()
-	must(s.t, os.Chmod(filepath.Dir(binary), 0o755))
+	kit.Must(s.t, os.Chmod(filepath.Dir(binary), 0o755))
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential: &syscall.Credential{Uid: nonRoot, Gid: nonRoot, Groups: []uint32{fsGroup}},
 	}
@@ -54,9 +55,9 @@ func (s *shim) asNonRoot() *shim {
 // asRestrictedPIDOne makes it PID 1 of a container at the restricted level.
 func (s *shim) asRestrictedPIDOne() *shim {
 	s.t.Helper()
-	must(s.t, os.Chmod(filepath.Dir(binary), 0o755))
+	kit.Must(s.t, os.Chmod(filepath.Dir(binary), 0o755))
 	setpriv, err := exec.LookPath("setpriv")
-	must(s.t, err)
+	kit.Must(s.t, err)
 	s.cmd.Path = setpriv
 	s.cmd.Args = append([]string{"setpriv", "--reuid=65532", "--regid=65532", "--groups=2000", "--no-new-privs",
 		"--bounding-set=-all", "--inh-caps=-all", binary}, s.cmd.Args[1:]...)
@@ -75,10 +76,10 @@ func TestALauncherThatIsNotRootIsServedInItsVolume(t *testing.T) {
 				prepare(t, dir, "--grace-period", "45", "--pid-file", filepath.Join(dir, "vm.pid")).asRestrictedPIDOne(),
 			} {
 				// An earlier launcher of this pod left them.
-				must(t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.Running}))
+				kit.Must(t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.Running}))
 				leftover := filepath.Join(dir, signals.FileTrigger)
-				must(t, os.WriteFile(leftover, []byte(`{"version":1,"uid":"u-0"}`), 0o600))
-				must(t, os.Chown(leftover, nonRoot, nonRoot))
+				kit.Must(t, os.WriteFile(leftover, []byte(`{"version":1,"uid":"u-0"}`), 0o600))
+				kit.Must(t, os.Chown(leftover, nonRoot, nonRoot))
 				s.start().served(d)
 			}
 		})
@@ -90,7 +91,7 @@ func (s *shim) served(d watch.Directory) {
 	s.t.Helper()
 	look := func() watch.View {
 		view, err := d.Look()
-		must(s.t, err)
+		kit.Must(s.t, err)
 		return view
 	}
 	s.eventually("it is registered", func() bool { return look().Lock == watch.LockHeld })
@@ -99,7 +100,7 @@ func (s *shim) served(d watch.Directory) {
 		s.t.Errorf("registered: %+v; the shim is %d", view, s.cmd.Process.Pid)
 	}
 	info, err := os.Stat(filepath.Join(s.dir, signals.FileVM))
-	must(s.t, err)
+	kit.Must(s.t, err)
 	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != nonRoot {
 		s.t.Errorf("vm.json belongs to %+v", st)
 	}
@@ -108,10 +109,10 @@ func (s *shim) served(d watch.Directory) {
 	if uid := look().TriggerUID; uid != "u-1" {
 		s.t.Errorf("the trigger is of %q", uid)
 	}
-	must(s.t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.ShuttingDown}))
+	kit.Must(s.t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.ShuttingDown}))
 	s.staysFor(300 * time.Millisecond)
-	must(s.t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Graceful}))
-	must(s.t, d.RemoveTrigger(look().TriggerID))
+	kit.Must(s.t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Graceful}))
+	kit.Must(s.t, d.RemoveTrigger(look().TriggerID))
 	s.wantExit(0)
 	if view := look(); view.Registered || view.Trigger {
 		s.t.Errorf("after the end: %+v", view)
@@ -128,7 +129,7 @@ func TestAKilledLauncherThatIsNotRootIsSeenAndItsSuccessorTakesOver(t *testing.T
 	first.signal(syscall.SIGKILL)
 	first.wait()
 	view, err := d.Look()
-	must(t, err)
+	kit.Must(t, err)
 	if !view.Registered || view.Lock != watch.LockFree || view.VM.UID != "u-1" {
 		t.Errorf("killed: %+v", view)
 	}
@@ -144,11 +145,11 @@ func TestWhatALauncherPlantsForItsAnswerHurtsOnlyItself(t *testing.T) {
 		"secret file": func(p string) error { return os.WriteFile(p, []byte(`{"version":1,"uid":"u-1","phase":"x"}`), 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			must(t, os.WriteFile(outside, []byte("precious"), 0o600))
+			kit.Must(t, os.WriteFile(outside, []byte("precious"), 0o600))
 			d, dir := emptyDir(t, 0o777)
 			for _, file := range []string{signals.FileStatus, ".status.json.agent"} {
-				must(t, plant(filepath.Join(dir, file)))
-				must(t, os.Lchown(filepath.Join(dir, file), nonRoot, nonRoot))
+				kit.Must(t, plant(filepath.Join(dir, file)))
+				kit.Must(t, os.Lchown(filepath.Join(dir, file), nonRoot, nonRoot))
 			}
 			prepare(t, dir, "--grace-period", "45", "--pid-file", filepath.Join(dir, "vm.pid")).asNonRoot().start().served(d)
 			if got := readFile(t, outside); got != "precious" {
@@ -163,16 +164,16 @@ func TestAPIDFileThatCannotBeHeardOfIsPolled(t *testing.T) {
 	pid, end := vm(t)
 	d, dir := emptyDir(t, 0o777)
 	hidden := filepath.Join(t.TempDir(), "hidden")
-	must(t, os.Chmod(filepath.Dir(hidden), 0o755))
-	must(t, os.Chmod(filepath.Dir(filepath.Dir(hidden)), 0o755))
-	must(t, os.Mkdir(hidden, 0o711))
+	kit.Must(t, os.Chmod(filepath.Dir(hidden), 0o755))
+	kit.Must(t, os.Chmod(filepath.Dir(filepath.Dir(hidden)), 0o755))
+	kit.Must(t, os.Mkdir(hidden, 0o711))
 	s := prepare(t, dir, "--pid-file", filepath.Join(hidden, "pid")).asNonRoot().start()
 	said := func() int { return strings.Count(s.stderr.String(), "cannot hear of the pid file") }
 	s.eventually("it says so", func() bool { return said() == 1 })
 	s.staysFor(300 * time.Millisecond)
 	// When the file comes.
-	must(t, os.WriteFile(filepath.Join(hidden, "pid"), []byte(pid), 0o600))
-	must(t, os.Chmod(filepath.Join(hidden, "pid"), 0o644))
+	kit.Must(t, os.WriteFile(filepath.Join(hidden, "pid"), []byte(pid), 0o600))
+	kit.Must(t, os.Chmod(filepath.Join(hidden, "pid"), 0o644))
 	// Then: it is found all the same.
 	s.watches(pid)
 	if n := said(); n != 1 {

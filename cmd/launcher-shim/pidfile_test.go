@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // watches waits until the shim watches the process.
@@ -25,14 +27,14 @@ func TestThePIDFileIsNoticedHoweverItComes(t *testing.T) {
 	}{
 		"written": {nil, "pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
-			must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte(pid+"\n"), 0o600))
+			kit.Must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte(pid+"\n"), 0o600))
 		}},
 		"written over what is no pid": {func(t *testing.T, dir string) {
 			t.Helper()
-			must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte("soon\n"), 0o600))
+			kit.Must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte("soon\n"), 0o600))
 		}, "pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
-			must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte(pid+"\n"), 0o600))
+			kit.Must(t, os.WriteFile(filepath.Join(dir, "pid"), []byte(pid+"\n"), 0o600))
 		}},
 		"renamed into place": {nil, "pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
@@ -41,34 +43,34 @@ func TestThePIDFileIsNoticedHoweverItComes(t *testing.T) {
 		"written bit by bit": {nil, "pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
 			f, err := os.Create(filepath.Join(dir, "pid"))
-			must(t, err)
+			kit.Must(t, err)
 			for _, c := range pid + "\n" {
 				_, err := f.WriteString(string(c))
-				must(t, err)
+				kit.Must(t, err)
 			}
-			must(t, f.Close())
+			kit.Must(t, f.Close())
 		}},
 		"in directories that come": {nil, "a/b/c/pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
-			must(t, os.MkdirAll(filepath.Join(dir, "a/b/c"), 0o700))
+			kit.Must(t, os.MkdirAll(filepath.Join(dir, "a/b/c"), 0o700))
 			renamed(t, filepath.Join(dir, "a/b/c/pid"), pid)
 		}},
 		"in a directory renamed into place": {nil, "a/b/pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
-			must(t, os.MkdirAll(filepath.Join(dir, "x/b"), 0o700))
+			kit.Must(t, os.MkdirAll(filepath.Join(dir, "x/b"), 0o700))
 			renamed(t, filepath.Join(dir, "x/b/pid"), pid)
-			must(t, os.Rename(filepath.Join(dir, "x"), filepath.Join(dir, "a")))
+			kit.Must(t, os.Rename(filepath.Join(dir, "x"), filepath.Join(dir, "a")))
 		}},
 		"in a directory that was removed and comes back": {makes("a/b"), "a/b/pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
-			must(t, os.RemoveAll(filepath.Join(dir, "a")))
-			must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o700))
+			kit.Must(t, os.RemoveAll(filepath.Join(dir, "a")))
+			kit.Must(t, os.MkdirAll(filepath.Join(dir, "a/b"), 0o700))
 			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
 		}},
 		"in a directory that is replaced": {makes("a/b"), "a/b/pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
-			must(t, os.Rename(filepath.Join(dir, "a/b"), filepath.Join(dir, "old")))
-			must(t, os.Mkdir(filepath.Join(dir, "a/b"), 0o700))
+			kit.Must(t, os.Rename(filepath.Join(dir, "a/b"), filepath.Join(dir, "old")))
+			kit.Must(t, os.Mkdir(filepath.Join(dir, "a/b"), 0o700))
 			renamed(t, filepath.Join(dir, "a/b/pid"), pid)
 		}},
 		"behind a link, as in /var/run": {links("run/vm", "var-run", "run"), "var-run/vm/pid", func(t *testing.T, dir, pid string) {
@@ -81,15 +83,15 @@ func TestThePIDFileIsNoticedHoweverItComes(t *testing.T) {
 		}},
 		"behind a link to nowhere": {links("run", "var-run", "run/later"), "var-run/pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
-			must(t, os.Mkdir(filepath.Join(dir, "run/later"), 0o700))
+			kit.Must(t, os.Mkdir(filepath.Join(dir, "run/later"), 0o700))
 			renamed(t, filepath.Join(dir, "run/later/pid"), pid)
 		}},
 		"behind a link that is turned": {links("old/one", "links/current", "../old/one"), "links/current/pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
 			makes("new/one")(t, dir)
 			renamed(t, filepath.Join(dir, "new/one/pid"), pid)
-			must(t, os.Symlink("../new/one", filepath.Join(dir, "turned")))
-			must(t, os.Rename(filepath.Join(dir, "turned"), filepath.Join(dir, "links/current")))
+			kit.Must(t, os.Symlink("../new/one", filepath.Join(dir, "turned")))
+			kit.Must(t, os.Rename(filepath.Join(dir, "turned"), filepath.Join(dir, "links/current")))
 		}},
 		"as a link itself": {links("run", "pid", "run/vm.pid"), "pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
@@ -101,8 +103,8 @@ func TestThePIDFileIsNoticedHoweverItComes(t *testing.T) {
 		}},
 		"behind a circle that is broken": {links(".", "a", "a"), "a/pid", func(t *testing.T, dir, pid string) {
 			t.Helper()
-			must(t, os.Remove(filepath.Join(dir, "a")))
-			must(t, os.Mkdir(filepath.Join(dir, "a"), 0o700))
+			kit.Must(t, os.Remove(filepath.Join(dir, "a")))
+			kit.Must(t, os.Mkdir(filepath.Join(dir, "a"), 0o700))
 			renamed(t, filepath.Join(dir, "a/pid"), pid)
 		}},
 	} {
@@ -126,7 +128,7 @@ func TestThePIDFileIsNoticedHoweverItComes(t *testing.T) {
 func makes(below string) func(*testing.T, string) {
 	return func(t *testing.T, dir string) {
 		t.Helper()
-		must(t, os.MkdirAll(filepath.Join(dir, below), 0o700))
+		kit.Must(t, os.MkdirAll(filepath.Join(dir, below), 0o700))
 	}
 }
 
@@ -135,14 +137,14 @@ func links(below, name, target string) func(*testing.T, string) {
 		t.Helper()
 		makes(below)(t, dir)
 		makes(filepath.Dir(name))(t, dir)
-		must(t, os.Symlink(target, filepath.Join(dir, name)))
+		kit.Must(t, os.Symlink(target, filepath.Join(dir, name)))
 	}
 }
 
 func renamed(t *testing.T, path, pid string) {
 	t.Helper()
-	must(t, os.WriteFile(path+".new", []byte(pid), 0o600))
-	must(t, os.Rename(path+".new", path))
+	kit.Must(t, os.WriteFile(path+".new", []byte(pid), 0o600))
+	kit.Must(t, os.Rename(path+".new", path))
 }
 
 // asleep waits until the shim has looked for its file and waits for a hint.
@@ -164,7 +166,7 @@ func TestAStormBesideThePIDFileCostsLittle(t *testing.T) {
 	s := started(t, t.TempDir(), "--pid-file", filepath.Join(dir, "pid"))
 	s.asleep()
 	for range 20_000 {
-		must(t, os.WriteFile(filepath.Join(dir, "noise"), nil, 0o600))
+		kit.Must(t, os.WriteFile(filepath.Join(dir, "noise"), nil, 0o600))
 	}
 	s.signal(syscall.SIGTERM) // is heard in between
 	s.trigger()

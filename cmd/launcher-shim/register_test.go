@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestVMFileSaysWhatTheFlagsOrTheEnvironmentSay(t *testing.T) {
@@ -79,7 +80,7 @@ func TestAKilledShimLeavesVMFileUnlocked(t *testing.T) {
 
 func TestStaleTriggerIsClearedBeforeTheRegistration(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, signals.FileTrigger), []byte("{}"), 0o600))
+	kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileTrigger), []byte("{}"), 0o600))
 	pid, _ := vm(t)
 	s := started(t, dir, "--pid", pid)
 	if s.there(signals.FileTrigger) {
@@ -96,8 +97,8 @@ func TestALateDirectoryHoldsUpNeitherTheCommandNorTheTrigger(t *testing.T) {
 	if n := strings.Count(s.stderr.String(), "no such file"); n != 1 {
 		t.Errorf("%d lines about the missing directory", n)
 	}
-	must(t, os.Mkdir(dir, 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, "shutdown.x"), nil, 0o600))
+	kit.Must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, os.WriteFile(filepath.Join(dir, "shutdown.x"), nil, 0o600))
 	if got := s.trigger(); got.UID != "u-1" || got.Signal != "SIGTERM" {
 		t.Errorf("%+v", got)
 	}
@@ -112,11 +113,11 @@ func TestADirectoryThatNeverComesDoesNotKeepTheShim(t *testing.T) {
 
 func TestARecreatedDirectoryGetsTheTrigger(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, os.Mkdir(dir, 0o755))
 	pid, _ := vm(t)
 	s := started(t, dir, "--pid", pid)
-	must(t, os.RemoveAll(dir))
-	must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, os.RemoveAll(dir))
+	kit.Must(t, os.Mkdir(dir, 0o755))
 	s.signal(syscall.SIGTERM)
 	s.trigger()
 	if got := s.holder(); got != s.cmd.Process.Pid {
@@ -124,18 +125,10 @@ func TestARecreatedDirectoryGetsTheTrigger(t *testing.T) {
 	}
 }
 
-func tmpfs(t *testing.T, options string) string {
-	t.Helper()
-	dir := t.TempDir()
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, options))
-	t.Cleanup(func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) })
-	return dir
-}
-
 func fill(t *testing.T, dir string) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "filler"))
-	must(t, err)
+	kit.Must(t, err)
 	defer f.Close()
 	for err == nil {
 		_, err = f.Write(make([]byte, 4096))

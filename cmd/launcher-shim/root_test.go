@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestOrphansAreReaped(t *testing.T) {
@@ -38,7 +39,7 @@ func TestOrphansAreReaped(t *testing.T) {
 				return strings.Join(strings.Fields(readFile(t, out)), " ") == strings.TrimSpace(want)
 			})
 			s.eventually("only the command is left", func() bool { return len(children(t, s.cmd.Process.Pid)) == 1 })
-			must(t, os.WriteFile(out+".end", nil, 0o600))
+			kit.Must(t, os.WriteFile(out+".end", nil, 0o600))
 			s.wantExit(9)
 		})
 	}
@@ -62,7 +63,7 @@ func TestAsPIDOneTheLockIsSeenFromOutsideAndAKilledShimLeavesItsMark(t *testing.
 
 func TestADiskThatFillsUpAfterTheStartStillGetsTheWholeTrigger(t *testing.T) {
 	pid, _ := vm(t)
-	s := started(t, tmpfs(t, "size=64k"), "--pid", pid)
+	s := started(t, kit.Tmpfs(t, "size=64k"), "--pid", pid)
 	s.eventually("registered", func() bool { return strings.Contains(s.stderr.String(), "registered") })
 	fill(t, s.dir)
 	s.signal(syscall.SIGTERM)
@@ -73,13 +74,13 @@ func TestADiskThatFillsUpAfterTheStartStillGetsTheWholeTrigger(t *testing.T) {
 
 func TestADiskThatIsFullFromTheStartGetsATrigger(t *testing.T) {
 	pid, _ := vm(t)
-	dir := tmpfs(t, "size=64k")
+	dir := kit.Tmpfs(t, "size=64k")
 	fill(t, dir)
 	s := prepare(t, dir, "--pid", pid).start()
 	s.eventually("a line", func() bool { return strings.Contains(s.stderr.String(), "no space left") })
 	s.signal(syscall.SIGTERM)
 	s.eventually("the trigger", func() bool { return s.there(signals.FileTrigger) })
-	must(t, os.Remove(filepath.Join(dir, "filler")))
+	kit.Must(t, os.Remove(filepath.Join(dir, "filler")))
 	s.eventually("the registration", func() bool { return s.there(signals.FileVM) })
 	if !s.there(signals.FileTrigger) {
 		t.Error("the late registration took the trigger away")
@@ -88,12 +89,12 @@ func TestADiskThatIsFullFromTheStartGetsATrigger(t *testing.T) {
 
 func TestAReadOnlyDirectoryIsTriedUntilItCanBeWritten(t *testing.T) {
 	pid, _ := vm(t)
-	dir := tmpfs(t, "size=64k,ro")
+	dir := kit.Tmpfs(t, "size=64k,ro")
 	s := prepare(t, dir, "--pid", pid).start()
 	s.eventually("a line", func() bool { return strings.Contains(s.stderr.String(), "read-only") })
 	s.signal(syscall.SIGTERM)
 	s.staysFor(150 * time.Millisecond)
-	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
+	kit.Must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
 	if got := s.trigger(); got.UID != "u-1" {
 		t.Errorf("%+v", got)
 	}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // patience bounds every wait; it says nothing about how fast the shim is.
@@ -97,7 +98,7 @@ func prepare(t *testing.T, dir string, args ...string) *shim {
 
 func (s *shim) start() *shim {
 	s.t.Helper()
-	must(s.t, s.cmd.Start())
+	kit.Must(s.t, s.cmd.Start())
 	go func() {
 		defer close(s.ended)
 		_ = s.cmd.Wait() // the tests look at ProcessState
@@ -127,17 +128,7 @@ func started(t *testing.T, dir string, args ...string) *shim {
 
 func (s *shim) eventually(what string, is func() bool) {
 	s.t.Helper()
-	eventually(s.t, what, is)
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !is(); {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-		<-time.After(time.Millisecond)
-	}
+	kit.Eventually(s.t, what, is)
 }
 
 func (s *shim) there(name string) bool {
@@ -147,14 +138,14 @@ func (s *shim) there(name string) bool {
 
 func (s *shim) signal(sig syscall.Signal) {
 	s.t.Helper()
-	must(s.t, s.cmd.Process.Signal(sig))
+	kit.Must(s.t, s.cmd.Process.Signal(sig))
 }
 
 func (s *shim) trigger() signals.Trigger {
 	s.t.Helper()
 	s.eventually("the trigger", func() bool { return s.there(signals.FileTrigger) })
 	content, err := os.ReadFile(filepath.Join(s.dir, signals.FileTrigger))
-	must(s.t, err)
+	kit.Must(s.t, err)
 	trigger, ok := signals.ParseTrigger(content)
 	if !ok {
 		s.t.Errorf("the agent cannot read the trigger %q", content)
@@ -193,10 +184,10 @@ func (s *shim) running() bool {
 func (s *shim) holder() int {
 	s.t.Helper()
 	f, err := os.Open(filepath.Join(s.dir, signals.FileVM))
-	must(s.t, err)
+	kit.Must(s.t, err)
 	defer f.Close()
 	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	must(s.t, unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock))
+	kit.Must(s.t, unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock))
 	if lock.Type == unix.F_UNLCK {
 		return 0
 	}
@@ -207,7 +198,7 @@ func (s *shim) holder() int {
 func vm(t *testing.T) (pid string, end func()) {
 	t.Helper()
 	cmd := exec.Command("sleep", "300")
-	must(t, cmd.Start())
+	kit.Must(t, cmd.Start())
 	end = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // killed: always an error
@@ -232,11 +223,4 @@ func readFile(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(content))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

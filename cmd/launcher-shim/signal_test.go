@@ -14,6 +14,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestEachRequestSignalWritesTheTriggerAndTheShimStays(t *testing.T) {
@@ -61,7 +62,7 @@ func TestSecondSignalMovesNothing(t *testing.T) {
 	first := s.trigger()
 	path := filepath.Join(s.dir, signals.FileTrigger)
 	info, err := os.Stat(path)
-	must(t, err)
+	kit.Must(t, err)
 	for range 100 {
 		s.signal(syscall.SIGTERM)
 		s.signal(syscall.SIGINT)
@@ -85,10 +86,10 @@ func TestSignalIsNotForwarded(t *testing.T) {
 	s.eventually("the command", func() bool { return readFile(t, heard+".up") == "up" })
 	// To the whole group, as a terminal does with Ctrl-C.
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
-		must(t, syscall.Kill(-s.cmd.Process.Pid, sig))
+		kit.Must(t, syscall.Kill(-s.cmd.Process.Pid, sig))
 	}
 	s.trigger()
-	must(t, os.WriteFile(heard+".end", nil, 0o600))
+	kit.Must(t, os.WriteFile(heard+".end", nil, 0o600))
 	s.wantExit(7)
 	if got := readFile(t, heard); got != "" {
 		t.Errorf("the command heard %s", got)
@@ -101,10 +102,10 @@ func TestSignalBeforeThePIDFileExists(t *testing.T) {
 	s.signal(syscall.SIGTERM)
 	s.trigger()
 	pid, end := vm(t)
-	must(t, os.WriteFile(pidFile, []byte(pid+"\n"), 0o600))
+	kit.Must(t, os.WriteFile(pidFile, []byte(pid+"\n"), 0o600))
 	s.eventually("the process is watched", func() bool { return strings.Contains(s.stderr.String(), "watching process "+pid) })
 	// Now only the process counts.
-	must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.Status{UID: "u-1", Phase: grace.Stopped}.Encode(), 0o600))
+	kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.Status{UID: "u-1", Phase: grace.Stopped}.Encode(), 0o600))
 	s.staysFor(300 * time.Millisecond)
 	end()
 	s.wantExit(0)
@@ -115,8 +116,8 @@ func TestSignalledWithoutAVMEndsWhenTheAgentSaysStopped(t *testing.T) {
 	s := started(t, dir, "--pid-file", filepath.Join(dir, "never"))
 	status := func(uid string, phase grace.Phase) {
 		path := filepath.Join(dir, signals.FileStatus)
-		must(t, os.WriteFile(path+".x", signals.Status{UID: uid, Phase: phase}.Encode(), 0o600))
-		must(t, os.Rename(path+".x", path))
+		kit.Must(t, os.WriteFile(path+".x", signals.Status{UID: uid, Phase: phase}.Encode(), 0o600))
+		kit.Must(t, os.Rename(path+".x", path))
 	}
 	status("u-1", grace.Stopped)
 	s.staysFor(300 * time.Millisecond) // not signalled
@@ -180,17 +181,17 @@ func TestSignalIsNeverLostOnceTheVMIsRegistered(t *testing.T) {
 
 func TestALogThatNobodyReadsHoldsUpNothing(t *testing.T) {
 	r, w, err := os.Pipe()
-	must(t, err)
+	kit.Must(t, err)
 	defer r.Close()
 	size, err := unix.FcntlInt(w.Fd(), unix.F_SETPIPE_SZ, 4096)
-	must(t, err)
+	kit.Must(t, err)
 	_, err = w.Write(make([]byte, size))
-	must(t, err)
+	kit.Must(t, err)
 	pid, end := vm(t)
 	s := prepare(t, t.TempDir(), "--pid", pid)
 	s.cmd.Stderr = w
 	s.start()
-	must(t, w.Close())
+	kit.Must(t, w.Close())
 	s.eventually("vm.json", func() bool { return s.there(signals.FileVM) })
 	s.signal(syscall.SIGTERM)
 	s.trigger()
@@ -200,13 +201,13 @@ func TestALogThatNobodyReadsHoldsUpNothing(t *testing.T) {
 
 func TestALogWhoseReaderIsGoneDoesNotEndTheShim(t *testing.T) {
 	r, w, err := os.Pipe()
-	must(t, err)
+	kit.Must(t, err)
 	pid, end := vm(t)
 	s := prepare(t, t.TempDir(), "--pid", pid)
 	s.cmd.Stderr = w
-	must(t, r.Close())
+	kit.Must(t, r.Close())
 	s.start()
-	must(t, w.Close())
+	kit.Must(t, w.Close())
 	s.eventually("vm.json", func() bool { return s.there(signals.FileVM) })
 	s.signal(syscall.SIGTERM)
 	s.trigger()
@@ -222,7 +223,7 @@ func TestTheCommandGetsDefaultSignals(t *testing.T) {
 	s.start().wantExit(0)
 	// Whoever runs this test may ignore some itself: nohup does.
 	plain, err := exec.Command("sh", "-c", ask).Output()
-	must(t, err)
+	kit.Must(t, err)
 	got, before := masks(t, out.String()), masks(t, string(plain))
 	for i, what := range []string{"blocks", "ignores"} {
 		if more := got[i] &^ before[i]; more != 0 {

@@ -17,12 +17,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -44,13 +44,6 @@ func certificate(t *testing.T) (*tls.Certificate, []byte) {
 	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func write(t *testing.T, file, text string) {
-	t.Helper()
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestARotatedCACountsWithoutARestart(t *testing.T) {
 	var serving atomic.Pointer[tls.Certificate]
 	var token atomic.Value
@@ -68,13 +61,13 @@ func TestARotatedCACountsWithoutARestart(t *testing.T) {
 
 	dir := t.TempDir()
 	ca, tokenFile, config := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "token"), filepath.Join(dir, "kubeconfig")
-	write(t, config, fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+	kit.Write(t, config, fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
 		"clusters":[{"name":"c","cluster":{"server":%q,"certificate-authority":%q}}],
 		"users":[{"name":"c","user":{"tokenFile":%q}}],"contexts":[{"name":"c","context":{"cluster":"c","user":"c"}}]}`, server.URL, ca, tokenFile))
 	cert, text := certificate(t)
 	serving.Store(cert)
-	write(t, ca, string(text))
-	write(t, tokenFile, "one")
+	kit.Write(t, ca, string(text))
+	kit.Write(t, tokenFile, "one")
 	c, err := newClients(config)
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +85,7 @@ func TestARotatedCACountsWithoutARestart(t *testing.T) {
 	serving.Store(cert)
 	server.CloseClientConnections()
 	node.Eventually(t, soon, func() bool { return classify(get()) == distrusted }, "a certificate that nobody trusts is trusted")
-	write(t, ca, string(text))
+	kit.Write(t, ca, string(text))
 	if err := get(); err != nil {
 		t.Errorf("the CA was rotated: %v", err)
 	}

@@ -18,32 +18,16 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // The behaviour is tested in cmd/launcher-shim, on the real binary. Here is
 // what that cannot show: goroutines, the race detector, and pure functions.
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !is(); {
-		if time.Now().After(end) {
-			t.Fatalf("never: %s", what)
-		}
-		<-time.After(time.Millisecond)
-	}
-}
-
 func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "300")
-	must(t, cmd.Start())
+	kit.Must(t, cmd.Start())
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // killed: always an error
@@ -83,15 +67,15 @@ func TestEveryEndOfRunLeavesNoGoroutineAndNoFile(t *testing.T) {
 	t.Run("the process ends", func(t *testing.T) {
 		vm, dir := sleeper(t), t.TempDir()
 		requests, ended := runInProcess(t, Config{Dir: dir, PID: vm.Process.Pid})
-		eventually(t, "vm.json", exists(dir, signals.FileVM))
+		kit.Eventually(t, "vm.json", exists(dir, signals.FileVM))
 		requests <- unix.SIGTERM
-		eventually(t, "the trigger", exists(dir, signals.FileTrigger))
-		must(t, vm.Process.Kill())
+		kit.Eventually(t, "the trigger", exists(dir, signals.FileTrigger))
+		kit.Must(t, vm.Process.Kill())
 		wantStatus(t, ended, 0)
 	})
 	t.Run("the agent says Stopped", func(t *testing.T) {
 		dir := t.TempDir()
-		must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.Status{UID: "u-1", Phase: grace.Stopped}.Encode(), 0o600))
+		kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.Status{UID: "u-1", Phase: grace.Stopped}.Encode(), 0o600))
 		requests, ended := runInProcess(t, Config{Dir: dir, PIDFile: filepath.Join(dir, "none")})
 		requests <- unix.SIGTERM
 		wantStatus(t, ended, 0)
@@ -99,8 +83,8 @@ func TestEveryEndOfRunLeavesNoGoroutineAndNoFile(t *testing.T) {
 	t.Run("the process is another", func(t *testing.T) {
 		vm, dir := sleeper(t), t.TempDir()
 		pidFile, ago := filepath.Join(dir, "pid"), time.Now().Add(-time.Hour)
-		must(t, os.WriteFile(pidFile, []byte(strconv.Itoa(vm.Process.Pid)+"\n"), 0o600))
-		must(t, os.Chtimes(pidFile, ago, ago))
+		kit.Must(t, os.WriteFile(pidFile, []byte(strconv.Itoa(vm.Process.Pid)+"\n"), 0o600))
+		kit.Must(t, os.Chtimes(pidFile, ago, ago))
 		_, ended := runInProcess(t, Config{Dir: dir, PIDFile: pidFile})
 		wantStatus(t, ended, 0)
 	})
@@ -117,7 +101,7 @@ func TestEveryEndOfRunLeavesNoGoroutineAndNoFile(t *testing.T) {
 func openFiles(t *testing.T) int {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	kit.Must(t, err)
 	n := 0
 	for _, fd := range fds {
 		// Not the runtime's own, which come at first use.
@@ -167,7 +151,7 @@ func TestAPIDWithoutANewlineIsReadTwice(t *testing.T) {
 		content string
 		want    int
 	}{{"", 0}, {"12", 0}, {"1234", 0}, {"1234", 1234}, {"56\n", 56}, {"", 0}, {"1234", 0}} {
-		must(t, os.WriteFile(p.path, []byte(step.content), 0o600))
+		kit.Must(t, os.WriteFile(p.path, []byte(step.content), 0o600))
 		if pid, _, err := p.read(); err != nil || pid != step.want {
 			t.Errorf("%q: %d, %v; want %d", step.content, pid, err, step.want)
 		}
@@ -181,16 +165,16 @@ func TestWhatComesWhileHintsAreAskedForIsNotMissed(t *testing.T) {
 	defer h.close()
 	h.way = func(path string) ([]string, bool) {
 		dirs, written := way(path)
-		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		kit.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
 		return dirs, written
 	}
-	must(t, h.arm(path))
+	kit.Must(t, h.arm(path))
 	select { // of the directory
 	case <-h.C:
 	default:
 	}
 	// When the file comes.
-	must(t, os.WriteFile(path, []byte("1\n"), 0o600))
+	kit.Must(t, os.WriteFile(path, []byte("1\n"), 0o600))
 	// Then: there is a hint.
 	select {
 	case <-h.C:
@@ -205,7 +189,7 @@ func TestAWayThatChangesAllTheTimeIsSaid(t *testing.T) {
 	defer h.close()
 	h.way = func(string) ([]string, bool) {
 		n++
-		must(t, os.Mkdir(filepath.Join(dir, strconv.Itoa(n)), 0o700))
+		kit.Must(t, os.Mkdir(filepath.Join(dir, strconv.Itoa(n)), 0o700))
 		return []string{filepath.Join(dir, strconv.Itoa(n))}, false
 	}
 	if err := h.arm("pid"); err == nil {
@@ -224,7 +208,7 @@ func FuzzPIDFile(f *testing.F) {
 
 func TestAProcessIsYoungerOnlyWhereItIsClear(t *testing.T) {
 	start, err := process.Start(sleeper(t).Process.Pid)
-	must(t, err)
+	kit.Must(t, err)
 	for written, want := range map[time.Time]bool{
 		time.Now(): false, time.Now().Add(-time.Second): false, time.Now().Add(time.Hour): false, time.Now().Add(-time.Minute): true,
 	} {
@@ -239,9 +223,9 @@ func TestAProcessIsYoungerOnlyWhereItIsClear(t *testing.T) {
 
 func TestLookPathTakesTheFirstThatCanBeRun(t *testing.T) {
 	first, second := t.TempDir(), t.TempDir()
-	must(t, os.WriteFile(filepath.Join(first, "tool"), nil, 0o600))
-	must(t, os.WriteFile(filepath.Join(second, "tool"), nil, 0o700))
-	must(t, os.Mkdir(filepath.Join(first, "dir"), 0o700))
+	kit.Must(t, os.WriteFile(filepath.Join(first, "tool"), nil, 0o600))
+	kit.Must(t, os.WriteFile(filepath.Join(second, "tool"), nil, 0o700))
+	kit.Must(t, os.Mkdir(filepath.Join(first, "dir"), 0o700))
 	if got, err := lookPath("tool", first+":"+second); err != nil || got != filepath.Join(second, "tool") {
 		t.Errorf("%s, %v", got, err)
 	}

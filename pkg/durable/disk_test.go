@@ -13,28 +13,16 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // These run on real file systems in a bad state, and so as root.
 
-func mountTmpfs(t *testing.T, options string) string {
-	t.Helper()
-	dir := newDir(t)
-	if err := unix.Mount("vmgrace-test", dir, "tmpfs", 0, options); err != nil {
-		t.Fatalf("mount a tmpfs (this test needs root): %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
-	})
-	return dir
-}
-
 func TestFullDiskLeavesTheOldContentAndRecoversByItself(t *testing.T) {
 	for name, options := range map[string]string{"no blocks": "size=64k", "no inodes": "nr_inodes=3"} {
 		t.Run(name, func(t *testing.T) {
-			dir := mountTmpfs(t, options)
+			dir := kit.Tmpfs(t, options)
 			if err := WriteFile(dir, "a", []byte("old"), 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -63,7 +51,7 @@ func TestFullDiskLeavesTheOldContentAndRecoversByItself(t *testing.T) {
 }
 
 func TestReadOnlyDisk(t *testing.T) {
-	dir := mountTmpfs(t, "size=64k")
+	dir := kit.Tmpfs(t, "size=64k")
 	if err := WriteFile(dir, "a", []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}

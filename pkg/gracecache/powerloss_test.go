@@ -15,6 +15,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // session is one agent's life on a disk that is traced.
@@ -92,7 +93,7 @@ const enough = 3
 func (s *session) powerLosses() (count int, wrong map[string]int) {
 	s.t.Helper()
 	wrong = map[string]int{}
-	root := mountTmpfs(s.t)
+	root := kit.Tmpfs(s.t, "size=64k")
 	seen := map[[32]byte]bool{}
 	allowed := map[string][]*grace.Record{} // by domain; nil: no record
 	for n := s.tracer.begin; n <= len(s.tracer.trace) && len(wrong) <= enough; n++ {

@@ -15,23 +15,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
-
-func mountTmpfs(t *testing.T) string { t.Helper(); return mountTmpfsWith(t, "size=64k") }
-
-func mountTmpfsWith(t *testing.T, options string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mount("vmgrace-test", dir, "tmpfs", 0, options); err != nil {
-		t.Fatalf("mount a tmpfs (this test needs root): %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("unmount: %v", err)
-		}
-	})
-	return dir
-}
 
 // An agent that was killed in the middle of a grace period must find it again,
 // whatever became of the disk.
@@ -58,7 +44,7 @@ func TestDirectoryThatCannotBeWrittenStillGivesItsRecords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			// given
-			dir := mountTmpfs(t)
+			dir := kit.Tmpfs(t, "size=64k")
 			first := openStore(t, dir)
 			put(t, first, shutdownRecord())
 			write(t, dir, "a_bad.json", []byte("{"))
@@ -217,7 +203,7 @@ func TestFileThatCannotBeReadIsQuarantined(t *testing.T) {
 }
 
 func TestAnAgentDoesNotKeepItsDiskFromBeingRemountedReadOnly(t *testing.T) {
-	dir := mountTmpfs(t)
+	dir := kit.Tmpfs(t, "size=64k")
 	s := openStore(t, dir)
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Errorf("remount: %v", err)
@@ -230,7 +216,7 @@ func TestAnAgentDoesNotKeepItsDiskFromBeingRemountedReadOnly(t *testing.T) {
 func TestAFullDiskIsSaidByEveryWriteUntilThereIsRoom(t *testing.T) {
 	for name, options := range map[string]string{"no blocks": "size=64k", "no inodes": "nr_inodes=6"} {
 		t.Run(name, func(t *testing.T) {
-			dir := mountTmpfsWith(t, options)
+			dir := kit.Tmpfs(t, options)
 			s, err := Open(dir) // it dies in the middle
 			if err != nil {
 				t.Fatal(err)

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 const registerIn = "SIGNALS_TEST_REGISTER_IN"
@@ -32,18 +34,18 @@ func TestMain(m *testing.M) {
 // An unlocked vm.json is the mark of a killed shim.
 func TestVMFileIsNeverSeenUnlockedFromItsFirstMomentToItsLast(t *testing.T) {
 	self, err := os.Executable()
-	must(t, err)
+	kit.Must(t, err)
 	dir := t.TempDir()
 	other := exec.Command(self)
 	other.Env = append(os.Environ(), registerIn+"="+dir)
 	other.Stderr = os.Stderr
-	must(t, other.Start())
+	kit.Must(t, other.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- other.Wait() }()
 	for seen := 0; ; {
 		select {
 		case err := <-ended:
-			must(t, err)
+			kit.Must(t, err)
 			if seen == 0 {
 				t.Error("vm.json was never seen")
 			}
@@ -68,12 +70,12 @@ func look(t *testing.T, path string, holder int) (locked, there bool) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, false
 	}
-	must(t, err)
+	kit.Must(t, err)
 	defer f.Close()
 	lock := unix.Flock_t{Type: unix.F_WRLCK}
-	must(t, unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock))
+	kit.Must(t, unix.FcntlFlock(f.Fd(), unix.F_GETLK, &lock))
 	opened, err := f.Stat()
-	must(t, err)
+	kit.Must(t, err)
 	now, err := os.Lstat(path)
 	return lock.Type == unix.F_WRLCK && int(lock.Pid) == holder, err == nil && os.SameFile(opened, now)
 }

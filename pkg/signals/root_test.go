@@ -11,21 +11,23 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestAFullDiskDoesNotStopATrigger(t *testing.T) {
-	dir := tmpfs(t, "size=32k")
+	dir := kit.Tmpfs(t, "size=32k")
 	s := newSender(t, dir)
-	must(t, s.Register())
+	kit.Must(t, s.Register())
 	fill(t, dir)
 	send(t, s)
 	wantTrigger(t, dir) // whole, not just an empty file
 }
 
 func TestAFileSystemWithoutInodesDoesNotStopATrigger(t *testing.T) {
-	dir := tmpfs(t, "size=64k,nr_inodes=5")
+	dir := kit.Tmpfs(t, "size=64k,nr_inodes=5")
 	s := newSender(t, dir)
-	must(t, s.Register())
+	kit.Must(t, s.Register())
 	var err error
 	for i := 0; err == nil; i++ {
 		err = os.Mkdir(filepath.Join(dir, strings.Repeat("d", i+1)), 0o700)
@@ -35,7 +37,7 @@ func TestAFileSystemWithoutInodesDoesNotStopATrigger(t *testing.T) {
 }
 
 func TestADiskThatWasFullFromTheStartGetsATriggerWithoutContent(t *testing.T) {
-	dir := tmpfs(t, "size=32k")
+	dir := kit.Tmpfs(t, "size=32k")
 	filler := fill(t, dir)
 	s := newSender(t, dir)
 	if err := s.Register(); !errors.Is(err, unix.ENOSPC) {
@@ -51,7 +53,7 @@ func TestADiskThatWasFullFromTheStartGetsATriggerWithoutContent(t *testing.T) {
 		t.Errorf("the trigger: %v", err)
 	}
 	// When there is room again, the registration is made up for.
-	must(t, os.Remove(filler))
+	kit.Must(t, os.Remove(filler))
 	send(t, s)
 	if got := names(t, dir); got != "shutdown vm.json" {
 		t.Errorf("there is %s", got)
@@ -59,7 +61,7 @@ func TestADiskThatWasFullFromTheStartGetsATriggerWithoutContent(t *testing.T) {
 }
 
 func TestAReadOnlyDirectoryIsTriedAgain(t *testing.T) {
-	dir := tmpfs(t, "size=64k")
+	dir := kit.Tmpfs(t, "size=64k")
 	remount(t, dir, unix.MS_RDONLY)
 	s := newSender(t, dir)
 	if err := s.Register(); !errors.Is(err, unix.EROFS) {
@@ -74,13 +76,13 @@ func TestAReadOnlyDirectoryIsTriedAgain(t *testing.T) {
 }
 
 func TestAReplacedSpareIsNotMovedIntoPlace(t *testing.T) {
-	dir := tmpfs(t, "size=32k")
+	dir := kit.Tmpfs(t, "size=32k")
 	s := newSender(t, dir)
-	must(t, s.Register())
-	must(t, os.Remove(filepath.Join(dir, FileVM)))
+	kit.Must(t, s.Register())
+	kit.Must(t, os.Remove(filepath.Join(dir, FileVM)))
 	fill(t, dir) // so that it cannot register again
-	must(t, os.Remove(filepath.Join(dir, tempTrigger)))
-	must(t, os.Symlink("elsewhere", filepath.Join(dir, tempTrigger)))
+	kit.Must(t, os.Remove(filepath.Join(dir, tempTrigger)))
+	kit.Must(t, os.Symlink("elsewhere", filepath.Join(dir, tempTrigger)))
 	if sent, err := s.Send("SIGTERM", noon); !sent || !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("Send: %v, %v", sent, err)
 	}

@@ -12,24 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 var testVM = VM{Version: 1, Namespace: "ns", Name: "vm", UID: "u-1", Grace: "30"}
-
-// tmpfs mounts a small file system, as a launcher directory is in a cluster.
-func tmpfs(t *testing.T, options string) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
-		t.Fatalf("mount tmpfs (the tests run as root): %v", err)
-	}
-	t.Cleanup(func() {
-		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
-			t.Errorf("umount: %v", err)
-		}
-	})
-	return dir
-}
 
 // fill writes until the file system has no block left.
 func fill(t *testing.T, dir string) (filler string) {
@@ -67,13 +53,6 @@ func newSender(t *testing.T, dir string) *Sender {
 	return s
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func send(t *testing.T, s *Sender) {
 	t.Helper()
 	if sent, err := s.Send("SIGTERM", noon); !sent || err != nil {
@@ -84,7 +63,7 @@ func send(t *testing.T, s *Sender) {
 func names(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	kit.Must(t, err)
 	var all []string
 	for _, e := range entries {
 		all = append(all, e.Name())
@@ -95,7 +74,7 @@ func names(t *testing.T, dir string) string {
 func wantTrigger(t *testing.T, dir string) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, FileTrigger))
-	must(t, err)
+	kit.Must(t, err)
 	got, ok := ParseTrigger(content)
 	if want := (Trigger{Version: 1, UID: "u-1", Signal: "SIGTERM", Time: noon}); !ok || got != want {
 		t.Errorf("the trigger says %q", content)
@@ -108,9 +87,9 @@ func TestRegistrationAndTriggerAreReadByTheOtherEnd(t *testing.T) {
 	old := unix.Umask(0o077)
 	err := s.Register()
 	unix.Umask(old)
-	must(t, err)
+	kit.Must(t, err)
 	content, err := os.ReadFile(filepath.Join(dir, FileVM))
-	must(t, err)
+	kit.Must(t, err)
 	if vm, err := ParseVM(content); err != nil || vm != testVM {
 		t.Errorf("vm.json says %q: %v", content, err)
 	}
@@ -127,20 +106,20 @@ func TestRegistrationAndTriggerAreReadByTheOtherEnd(t *testing.T) {
 func TestAnOrderlyEndLeavesOnlyTheTrigger(t *testing.T) {
 	dir := t.TempDir()
 	s := NewSender(dir, testVM)
-	must(t, s.Register())
+	kit.Must(t, s.Register())
 	send(t, s)
-	must(t, s.Withdraw())
+	kit.Must(t, s.Withdraw())
 	if got := names(t, dir); got != FileTrigger {
 		t.Errorf("left: %s", got)
 	}
-	must(t, s.Withdraw())
+	kit.Must(t, s.Withdraw())
 }
 
 func TestAnOrderlyEndWithoutASignalLeavesNothing(t *testing.T) {
 	dir := t.TempDir()
 	s := NewSender(dir, testVM)
-	must(t, s.Register())
-	must(t, s.Withdraw())
+	kit.Must(t, s.Register())
+	kit.Must(t, s.Withdraw())
 	if got := names(t, dir); got != "" {
 		t.Errorf("left: %s", got)
 	}
@@ -148,23 +127,23 @@ func TestAnOrderlyEndWithoutASignalLeavesNothing(t *testing.T) {
 
 func TestAStaleTriggerIsClearedAndOurOwnIsNot(t *testing.T) {
 	dir := t.TempDir()
-	must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))
-	must(t, os.WriteFile(filepath.Join(dir, FileTakenTrigger), nil, 0o600)) // an agent died over it
+	kit.Must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))
+	kit.Must(t, os.WriteFile(filepath.Join(dir, FileTakenTrigger), nil, 0o600)) // an agent died over it
 	s := newSender(t, dir)
-	must(t, s.Register())
+	kit.Must(t, s.Register())
 	for _, name := range []string{FileTrigger, FileTakenTrigger} {
 		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("the stale %s: %v", name, err)
 		}
 	}
 	// A trigger of a person, after the start, is none of the shim's business.
-	must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))
-	must(t, s.Register())
+	kit.Must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))
+	kit.Must(t, s.Register())
 	if _, err := os.Stat(filepath.Join(dir, FileTrigger)); err != nil {
 		t.Errorf("touch shutdown: %v", err)
 	}
 	send(t, s)
-	must(t, s.Register())
+	kit.Must(t, s.Register())
 	wantTrigger(t, dir)
 }
 
@@ -172,7 +151,7 @@ func TestATriggerIsWrittenOnce(t *testing.T) {
 	dir := t.TempDir()
 	s := newSender(t, dir)
 	send(t, s)
-	must(t, os.Remove(filepath.Join(dir, FileTrigger))) // as the agent does after Stopped
+	kit.Must(t, os.Remove(filepath.Join(dir, FileTrigger))) // as the agent does after Stopped
 	send(t, s)
 	if _, err := os.Stat(filepath.Join(dir, FileTrigger)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the trigger came back: %v", err)
@@ -185,8 +164,8 @@ func TestALateDirectoryIsClearedRegisteredAndTriggeredInThisOrder(t *testing.T) 
 	if sent, err := s.Send("SIGTERM", noon); sent || !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("Send: %v, %v", sent, err)
 	}
-	must(t, os.Mkdir(dir, 0o755))
-	must(t, os.WriteFile(filepath.Join(dir, FileTrigger), []byte("old"), 0o600))
+	kit.Must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, os.WriteFile(filepath.Join(dir, FileTrigger), []byte("old"), 0o600))
 	send(t, s)
 	wantTrigger(t, dir)
 	if got := names(t, dir); got != "shutdown vm.json" {
@@ -196,11 +175,11 @@ func TestALateDirectoryIsClearedRegisteredAndTriggeredInThisOrder(t *testing.T) 
 
 func TestARecreatedDirectoryIsRegisteredAnewWithTheTrigger(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, os.Mkdir(dir, 0o755))
 	s := newSender(t, dir)
-	must(t, s.Register())
-	must(t, os.Rename(dir, dir+".away"))
-	must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, s.Register())
+	kit.Must(t, os.Rename(dir, dir+".away"))
+	kit.Must(t, os.Mkdir(dir, 0o755))
 	send(t, s)
 	wantTrigger(t, dir)
 	if got := names(t, dir); got != "shutdown vm.json" {
@@ -213,16 +192,16 @@ func TestARecreatedDirectoryIsRegisteredAnewWithTheTrigger(t *testing.T) {
 
 func TestAMissingDirectoryDoesNotCostTheLock(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "d")
-	must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, os.Mkdir(dir, 0o755))
 	s := newSender(t, dir)
-	must(t, s.Register())
+	kit.Must(t, s.Register())
 	lock := s.lock
-	must(t, os.Rename(dir, dir+".away"))
+	kit.Must(t, os.Rename(dir, dir+".away"))
 	if err := s.Register(); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("Register: %v", err)
 	}
-	must(t, os.Rename(dir+".away", dir))
-	must(t, s.Register())
+	kit.Must(t, os.Rename(dir+".away", dir))
+	kit.Must(t, s.Register())
 	if s.lock != lock {
 		t.Error("vm.json was given up while it could still be seen")
 	}
@@ -232,17 +211,17 @@ func TestALostVMFileIsRenewedAndASuccessorsStays(t *testing.T) {
 	dir := t.TempDir()
 	vmFile := filepath.Join(dir, FileVM)
 	s := newSender(t, dir)
-	must(t, s.Register())
-	must(t, os.Remove(vmFile))
-	must(t, s.Register())
+	kit.Must(t, s.Register())
+	kit.Must(t, os.Remove(vmFile))
+	kit.Must(t, s.Register())
 	if _, err := os.Stat(vmFile); err != nil {
 		t.Fatalf("a lost vm.json: %v", err)
 	}
 	successor := VM{Namespace: "ns", Name: "vm", UID: "u-2"}.Encode()
-	must(t, os.WriteFile(vmFile+".x", successor, 0o644))
-	must(t, os.Rename(vmFile+".x", vmFile))
+	kit.Must(t, os.WriteFile(vmFile+".x", successor, 0o644))
+	kit.Must(t, os.Rename(vmFile+".x", vmFile))
 	send(t, s)
-	must(t, s.Withdraw())
+	kit.Must(t, s.Withdraw())
 	if got, err := os.ReadFile(vmFile); err != nil || string(got) != string(successor) {
 		t.Errorf("the successor's vm.json: %q, %v", got, err)
 	}
@@ -250,14 +229,14 @@ func TestALostVMFileIsRenewedAndASuccessorsStays(t *testing.T) {
 
 func TestWhatATenantPutsInTheWayIsReplacedNotFollowed(t *testing.T) {
 	dir, victim := t.TempDir(), filepath.Join(t.TempDir(), "victim")
-	must(t, os.WriteFile(victim, []byte("precious"), 0o600))
+	kit.Must(t, os.WriteFile(victim, []byte("precious"), 0o600))
 	for _, name := range []string{FileVM, tempVM, tempTrigger, FileTrigger} {
-		must(t, os.Symlink(victim, filepath.Join(dir, name)))
+		kit.Must(t, os.Symlink(victim, filepath.Join(dir, name)))
 	}
 	s := newSender(t, dir)
-	must(t, s.Register())
-	must(t, os.Remove(filepath.Join(dir, tempTrigger)))
-	must(t, os.Symlink(victim, filepath.Join(dir, tempTrigger)))
+	kit.Must(t, s.Register())
+	kit.Must(t, os.Remove(filepath.Join(dir, tempTrigger)))
+	kit.Must(t, os.Symlink(victim, filepath.Join(dir, tempTrigger)))
 	send(t, s)
 	wantTrigger(t, dir)
 	if info, err := os.Lstat(filepath.Join(dir, FileTrigger)); err != nil || !info.Mode().IsRegular() {
@@ -273,15 +252,15 @@ func TestOnlyStoppedForOurUIDCounts(t *testing.T) {
 	s := newSender(t, dir)
 	status := func(content []byte) bool {
 		t.Helper()
-		must(t, os.WriteFile(filepath.Join(dir, FileStatus), content, 0o600))
+		kit.Must(t, os.WriteFile(filepath.Join(dir, FileStatus), content, 0o600))
 		stopped, err := s.Stopped()
-		must(t, err)
+		kit.Must(t, err)
 		return stopped
 	}
 	if stopped, err := s.Stopped(); stopped || err != nil {
 		t.Errorf("without a directory: %v, %v", stopped, err)
 	}
-	must(t, s.Register())
+	kit.Must(t, s.Register())
 	if stopped, err := s.Stopped(); stopped || err != nil {
 		t.Errorf("without a status: %v, %v", stopped, err)
 	}
@@ -302,7 +281,7 @@ func TestOnlyStoppedForOurUIDCounts(t *testing.T) {
 func TestAStatusThatIsNoFileOfTheAgentDoesNotBlock(t *testing.T) {
 	dir := t.TempDir()
 	s := newSender(t, dir)
-	must(t, s.Register())
+	kit.Must(t, s.Register())
 	path := filepath.Join(dir, FileStatus)
 	for name, put := range map[string]func() error{
 		"FIFO":      func() error { return unix.Mkfifo(path, 0o600) },
@@ -314,7 +293,7 @@ func TestAStatusThatIsNoFileOfTheAgentDoesNotBlock(t *testing.T) {
 			return os.WriteFile(path, append(Status{UID: "u-1", Phase: grace.Stopped}.Encode(), make([]byte, MaxSize)...), 0o600)
 		},
 	} {
-		must(t, put())
+		kit.Must(t, put())
 		done := make(chan error, 1)
 		go func() { stopped, err := s.Stopped(); done <- map[bool]error{false: err, true: nil}[stopped] }()
 		select {
@@ -325,6 +304,6 @@ func TestAStatusThatIsNoFileOfTheAgentDoesNotBlock(t *testing.T) {
 		case <-time.After(5 * time.Second):
 			t.Fatalf("%s: blocked", name)
 		}
-		must(t, os.Remove(path))
+		kit.Must(t, os.Remove(path))
 	}
 }

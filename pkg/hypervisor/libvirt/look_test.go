@@ -17,6 +17,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -177,7 +178,7 @@ func TestAProcessThatLibvirtForgotIsNotGone(t *testing.T) {
 	dir := t.TempDir()
 	d.run = newRunDir(dir)
 	pid := qemu(t, "vmgrace-test_forgotten", uuidA).Process.Pid
-	write(t, dir+"/vmgrace-test_forgotten.xml", statusXML("vmgrace-test_forgotten", uuidA, pid))
+	kit.Write(t, dir+"/vmgrace-test_forgotten.xml", statusXML("vmgrace-test_forgotten", uuidA, pid))
 	dom, err := d.Get(bounded(t), "vmgrace-test_forgotten")
 	if err != nil || dom.Instance.PID != pid || dom.Power != grace.PowerUnknown {
 		t.Errorf("%+v, %v", dom, err)

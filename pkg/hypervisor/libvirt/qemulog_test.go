@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 const (
@@ -98,7 +99,7 @@ func TestTheStartByTheWallClock(t *testing.T) {
 func TestOnlyTheTailOfALogIsRead(t *testing.T) {
 	dir := t.TempDir()
 	noise := strings.Repeat("noise of a guest's device\n", 1<<16)
-	write(t, dir+"/ns_vm.log", noise+start("10:00:00", uuidA)+down("destroyed"))
+	kit.Write(t, dir+"/ns_vm.log", noise+start("10:00:00", uuidA)+down("destroyed"))
 	d := New(Config{URI: "test:///default", LogDir: dir})
 	if end, err := d.endByLog("ns_vm", grace.Instance{UUID: uuidA}); err != nil || end != grace.EndDestroyed {
 		t.Errorf("got %q, %v", end, err)

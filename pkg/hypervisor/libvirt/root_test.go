@@ -11,17 +11,19 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestWhatCannotBeReadIsUnknownNotGone(t *testing.T) {
 	dir := t.TempDir()
 	whole := statusXML("ns_vm", uuidA, 4711)
-	write(t, filepath.Join(dir, "half.xml"), whole[:len(whole)/2])
-	write(t, filepath.Join(dir, "empty.xml"), "")
-	write(t, filepath.Join(dir, "other.xml"), whole)
-	write(t, filepath.Join(dir, "nopid.xml"), strings.Replace(statusXML("nopid", uuidA, 1), "pid='1'", "pid='x'", 1))
-	write(t, filepath.Join(dir, "stranger.xml"), statusXML("stranger", uuidA, 4711))
-	write(t, filepath.Join(dir, "target"), statusXML("link", uuidA, 4711))
+	kit.Write(t, filepath.Join(dir, "half.xml"), whole[:len(whole)/2])
+	kit.Write(t, filepath.Join(dir, "empty.xml"), "")
+	kit.Write(t, filepath.Join(dir, "other.xml"), whole)
+	kit.Write(t, filepath.Join(dir, "nopid.xml"), strings.Replace(statusXML("nopid", uuidA, 1), "pid='1'", "pid='x'", 1))
+	kit.Write(t, filepath.Join(dir, "stranger.xml"), statusXML("stranger", uuidA, 4711))
+	kit.Write(t, filepath.Join(dir, "target"), statusXML("link", uuidA, 4711))
 	if err := errors.Join(
 		os.Truncate(filepath.Join(dir, "empty.xml"), 0),
 		os.Chown(filepath.Join(dir, "stranger.xml"), 65534, 0),
@@ -31,7 +33,7 @@ func TestWhatCannotBeReadIsUnknownNotGone(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(dir, "huge.xml"), "")
+	kit.Write(t, filepath.Join(dir, "huge.xml"), "")
 	if err := os.Truncate(filepath.Join(dir, "huge.xml"), maxStatus+1); err != nil {
 		t.Fatal(err)
 	}

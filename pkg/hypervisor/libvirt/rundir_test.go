@@ -10,18 +10,12 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
 // patience is how long anything without a promise may take.
 const patience = 60 * time.Second
-
-func write(t *testing.T, path, content string) {
-	t.Helper()
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func selfStart(t *testing.T) uint64 {
 	t.Helper()
@@ -75,7 +69,7 @@ func TestAnEntryIsTheProcessThatLibvirtNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, dir+"/ns_vm.xml", statusXML("ns_vm", uuidA, pid))
+	kit.Write(t, dir+"/ns_vm.xml", statusXML("ns_vm", uuidA, pid))
 	for range 2 { // the second time from the cache
 		e, err := r.look("ns_vm")
 		if want := (grace.Instance{UUID: uuidA, PID: pid, Start: start}); err != nil || e.instance != want || !e.live() || e.gone {
@@ -103,7 +97,7 @@ func TestAProcessThatIsNotThisQEMUIsNotIdentified(t *testing.T) {
 		if domain == "" {
 			domain = "ns_vm"
 		}
-		write(t, dir+"/"+domain+".xml", statusXML(domain, uuidA, pid))
+		kit.Write(t, dir+"/"+domain+".xml", statusXML(domain, uuidA, pid))
 		e, err := r.look(domain)
 		if want := (grace.Instance{UUID: uuidA}); err != nil || e.instance != want || e.live() || e.gone {
 			t.Errorf("%s: got %+v, %v", name, e, err)
@@ -117,8 +111,8 @@ func TestADeadProcessIsGoneThoughItsFileStays(t *testing.T) {
 	t.Cleanup(r.close)
 	seen := qemu(t, "ns_seen", uuidA)
 	unseen := qemu(t, "ns_unseen", uuidB)
-	write(t, dir+"/ns_seen.xml", statusXML("ns_seen", uuidA, seen.Process.Pid))
-	write(t, dir+"/ns_unseen.xml", statusXML("ns_unseen", uuidB, unseen.Process.Pid))
+	kit.Write(t, dir+"/ns_seen.xml", statusXML("ns_seen", uuidA, seen.Process.Pid))
+	kit.Write(t, dir+"/ns_unseen.xml", statusXML("ns_unseen", uuidB, unseen.Process.Pid))
 	if e, err := r.look("ns_seen"); err != nil || !e.live() {
 		t.Fatalf("%+v, %v", e, err)
 	}
@@ -145,7 +139,7 @@ func TestAnotherStatusWithTheSameNameIsRead(t *testing.T) {
 	t.Cleanup(r.close)
 	for _, uuid := range []string{uuidA, uuidB} {
 		pid := qemu(t, "ns_vm", uuid).Process.Pid
-		write(t, dir+"/ns_vm.xml.new", statusXML("ns_vm", uuid, pid))
+		kit.Write(t, dir+"/ns_vm.xml.new", statusXML("ns_vm", uuid, pid))
 		if err := os.Rename(dir+"/ns_vm.xml.new", dir+"/ns_vm.xml"); err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +154,7 @@ func TestAListOfManyDomainsParsesNothingTwice(t *testing.T) {
 	r := newRunDir(dir)
 	t.Cleanup(r.close)
 	pid := qemu(t, "ns_vm", uuidA).Process.Pid
-	write(t, dir+"/ns_vm.xml", statusXML("ns_vm", uuidA, pid))
+	kit.Write(t, dir+"/ns_vm.xml", statusXML("ns_vm", uuidA, pid))
 	if _, err := r.look("ns_vm"); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +163,7 @@ func TestAListOfManyDomainsParsesNothingTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, dir+"/ns_vm.xml", strings.Repeat("x", int(info.Size())))
+	kit.Write(t, dir+"/ns_vm.xml", strings.Repeat("x", int(info.Size())))
 	if err := os.Chtimes(dir+"/ns_vm.xml", time.Time{}, info.ModTime()); err != nil {
 		t.Fatal(err)
 	}
@@ -190,7 +184,7 @@ func TestNamesAreForgottenOneByOne(t *testing.T) {
 	t.Cleanup(r.close)
 	for _, name := range []string{"a", "a-b", "a.b"} { // sorted otherwise with their suffix
 		pid := qemu(t, name, uuidA).Process.Pid
-		write(t, dir+"/"+name+".xml", statusXML(name, uuidA, pid))
+		kit.Write(t, dir+"/"+name+".xml", statusXML(name, uuidA, pid))
 		if _, err := r.look(name); err != nil {
 			t.Fatal(err)
 		}
@@ -219,7 +213,7 @@ func TestADirectoryThatHasNotChangedIsNotReadAgain(t *testing.T) {
 	t.Cleanup(r.close)
 	process := qemu(t, "ns_vm", uuidA)
 	path := dir + "/ns_vm.xml"
-	write(t, path, statusXML("ns_vm", uuidA, process.Process.Pid))
+	kit.Write(t, path, statusXML("ns_vm", uuidA, process.Process.Pid))
 	listedOne(t, r)
 	r.listed.since = r.listed.since.Add(-2 * tick)
 	listedOne(t, r) // the first after the last change that counts
@@ -251,7 +245,7 @@ func TestWhateverLibvirtWritesIsReadByTheNextList(t *testing.T) {
 		t.Cleanup(r.close)
 		pid := qemu(t, "ns_vm", uuidA).Process.Pid
 		path := dir + "/ns_vm.xml"
-		write(t, path, statusXML("ns_vm", uuidA, pid))
+		kit.Write(t, path, statusXML("ns_vm", uuidA, pid))
 		listedOne(t, r)
 		before, err := os.Stat(dir)
 		if err != nil {
@@ -261,7 +255,7 @@ func TestWhateverLibvirtWritesIsReadByTheNextList(t *testing.T) {
 			r.listed.since = r.listed.since.Add(-2 * tick)
 			listedOne(t, r)
 		}
-		write(t, path+".new", statusXML("ns_vm", uuidB, pid))
+		kit.Write(t, path+".new", statusXML("ns_vm", uuidB, pid))
 		if err := os.Rename(path+".new", path); err != nil {
 			t.Fatal(err)
 		}

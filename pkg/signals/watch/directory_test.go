@@ -10,6 +10,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // given makes a launcher directory of the VM ns/vm.
@@ -17,20 +18,8 @@ func given(t *testing.T) (Directory, string) {
 	t.Helper()
 	d := Directory{Base: t.TempDir(), Name: "ns_vm", Namespace: "ns", VM: "vm"}
 	path := filepath.Join(d.Base, d.Name)
-	must(t, os.Mkdir(path, 0o755))
+	kit.Must(t, os.Mkdir(path, 0o755))
 	return d, path
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func write(t *testing.T, path, content string) {
-	t.Helper()
-	must(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
 // look must return at once, whatever is in the directory.
@@ -44,7 +33,7 @@ func look(t *testing.T, d Directory) View {
 	go func() { v, err := d.Look(); got <- result{v, err} }()
 	select {
 	case r := <-got:
-		must(t, r.err)
+		kit.Must(t, r.err)
 		return r.view
 	case <-time.After(10 * time.Second):
 		t.Fatal("the look blocks")
@@ -54,8 +43,8 @@ func look(t *testing.T, d Directory) View {
 
 func TestLookReadsRegistrationAndTrigger(t *testing.T) {
 	d, path := given(t)
-	write(t, filepath.Join(path, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"u1","gracePeriodSeconds":45}`)
-	write(t, filepath.Join(path, signals.FileTrigger), `{"version":1,"uid":"u1","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`)
+	kit.Write(t, filepath.Join(path, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"u1","gracePeriodSeconds":45}`)
+	kit.Write(t, filepath.Join(path, signals.FileTrigger), `{"version":1,"uid":"u1","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`)
 	v := look(t, d)
 	if !v.Present || !v.Registered || v.VM.UID != "u1" || v.VM.Grace != "45" || v.Lock != LockFree {
 		t.Errorf("registration: %+v", v)
@@ -96,7 +85,7 @@ func TestAnyRegularFileIsATrigger(t *testing.T) {
 		"another version without uid": `{"version":0,"uid":"x"}`, "an array": `["uid"]`, "too long": string(make([]byte, signals.MaxSize+1)),
 	} {
 		d, path := given(t)
-		write(t, filepath.Join(path, signals.FileTrigger), content)
+		kit.Write(t, filepath.Join(path, signals.FileTrigger), content)
 		if v := look(t, d); !v.Trigger || v.TriggerUID != "" {
 			t.Errorf("%s: %+v", name, v)
 		}
@@ -105,7 +94,7 @@ func TestAnyRegularFileIsATrigger(t *testing.T) {
 
 func TestNoDirectoryIsNoErrorAndNotPresent(t *testing.T) {
 	d, path := given(t)
-	must(t, os.Remove(path))
+	kit.Must(t, os.Remove(path))
 	if v := look(t, d); v.Present {
 		t.Errorf("%+v", v)
 	}
@@ -114,8 +103,8 @@ func TestNoDirectoryIsNoErrorAndNotPresent(t *testing.T) {
 func TestADirectoryInThePlaceOfAnotherIsToldFromIt(t *testing.T) {
 	d, path := given(t)
 	before := look(t, d)
-	must(t, os.Rename(path, path+"-away"))
-	must(t, os.Mkdir(path, 0o755))
+	kit.Must(t, os.Rename(path, path+"-away"))
+	kit.Must(t, os.Mkdir(path, 0o755))
 	if after := look(t, d); before.Dir == (Identity{}) || after.Dir == before.Dir {
 		t.Errorf("%+v, then %+v", before.Dir, after.Dir)
 	}
@@ -124,12 +113,12 @@ func TestADirectoryInThePlaceOfAnotherIsToldFromIt(t *testing.T) {
 func TestTheLockTellsWhetherTheShimLives(t *testing.T) {
 	d, path := given(t)
 	vm := filepath.Join(path, signals.FileVM)
-	write(t, vm, `{"version":1,"namespace":"ns","name":"vm","uid":"u1"}`)
+	kit.Write(t, vm, `{"version":1,"namespace":"ns","name":"vm","uid":"u1"}`)
 	holder := holdLock(t, vm)
 	if v := look(t, d); v.Lock != LockHeld || v.Holder != holder.Process.Pid {
 		t.Errorf("held by %d: %+v", holder.Process.Pid, v)
 	}
-	must(t, holder.Process.Kill())
+	kit.Must(t, holder.Process.Kill())
 	_ = holder.Wait()
 	if v := look(t, d); v.Lock != LockFree || !v.Registered {
 		t.Errorf("after the holder was killed: %+v", v)
@@ -152,13 +141,13 @@ func TestAShimThatEndsInOrderIsNeverTakenForKilled(t *testing.T) {
 	d, path := given(t)
 	shims := exec.Command(os.Args[0])
 	shims.Env = append(os.Environ(), "COME_AND_GO_IN="+path)
-	must(t, shims.Start())
+	kit.Must(t, shims.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- shims.Wait() }()
 	for held := 0; ; {
 		select {
 		case err := <-ended:
-			must(t, err)
+			kit.Must(t, err)
 			if held == 0 {
 				t.Error("no shim was ever seen")
 			}
@@ -181,11 +170,11 @@ func TestAShimThatEndsInOrderIsNeverTakenForKilled(t *testing.T) {
 
 func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
 	d, path := given(t)
-	must(t, os.Remove(path))
+	kit.Must(t, os.Remove(path))
 	neighbour := filepath.Join(d.Base, "ns_other")
-	must(t, os.Mkdir(neighbour, 0o755))
-	write(t, filepath.Join(neighbour, signals.FileTrigger), "")
-	must(t, os.Symlink("ns_other", path))
+	kit.Must(t, os.Mkdir(neighbour, 0o755))
+	kit.Write(t, filepath.Join(neighbour, signals.FileTrigger), "")
+	kit.Must(t, os.Symlink("ns_other", path))
 	if v, err := d.Look(); err == nil && (v.Present || v.Trigger) {
 		t.Errorf("followed: %+v", v)
 	}
@@ -193,7 +182,7 @@ func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
 		t.Error("status.json was written through the link")
 	}
 	info, err := os.Lstat(filepath.Join(neighbour, signals.FileTrigger))
-	must(t, err)
+	kit.Must(t, err)
 	_ = d.RemoveTrigger(identity(info))
 	if _, err := os.Stat(filepath.Join(neighbour, signals.FileTrigger)); err != nil {
 		t.Error("the neighbour's trigger was removed through the link")
@@ -202,7 +191,7 @@ func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
 
 func TestVMFileThatClaimsAnotherVMIsRejectedWhole(t *testing.T) {
 	d, path := given(t)
-	write(t, filepath.Join(path, signals.FileVM), `{"version":1,"namespace":"ns","name":"victim","uid":"u1","gracePeriodSeconds":0}`)
+	kit.Write(t, filepath.Join(path, signals.FileVM), `{"version":1,"namespace":"ns","name":"victim","uid":"u1","gracePeriodSeconds":0}`)
 	v := look(t, d)
 	if v.VM != (signals.VM{}) || len(v.Rejected) != 1 || v.Rejected[0].Reason != ReasonVMClaim {
 		t.Errorf("%+v", v)
@@ -213,9 +202,9 @@ func TestHugeFilesAreReadToALimit(t *testing.T) {
 	d, path := given(t)
 	for _, name := range []string{signals.FileVM, signals.FileTrigger} {
 		f, err := os.Create(filepath.Join(path, name))
-		must(t, err)
-		must(t, f.Truncate(1<<40))
-		must(t, f.Close())
+		kit.Must(t, err)
+		kit.Must(t, f.Truncate(1<<40))
+		kit.Must(t, f.Close())
 	}
 	v := look(t, d)
 	if v.VM != (signals.VM{}) || !v.Trigger || len(v.Rejected) != 1 {
@@ -226,13 +215,13 @@ func TestHugeFilesAreReadToALimit(t *testing.T) {
 func TestStatusIsReplacedAndNeverWrittenThroughALink(t *testing.T) {
 	d, path := given(t)
 	victim := filepath.Join(t.TempDir(), "victim")
-	write(t, victim, "precious")
-	must(t, os.Symlink(victim, filepath.Join(path, signals.FileStatus)))
-	must(t, os.Symlink(victim, filepath.Join(path, tempStatus)))
+	kit.Write(t, victim, "precious")
+	kit.Must(t, os.Symlink(victim, filepath.Join(path, signals.FileStatus)))
+	kit.Must(t, os.Symlink(victim, filepath.Join(path, tempStatus)))
 	for _, phase := range []grace.Phase{grace.Running, grace.Stopped} {
-		must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: phase}))
+		kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: phase}))
 		content, err := os.ReadFile(filepath.Join(path, signals.FileStatus))
-		must(t, err)
+		kit.Must(t, err)
 		if s, err := signals.ParseStatus(content); err != nil || s.UID != "u1" || s.Phase != phase {
 			t.Errorf("%s, %v", content, err)
 		}

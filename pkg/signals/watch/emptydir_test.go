@@ -15,6 +15,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestAnEmptyDirIsWhereKubeletPutsIt(t *testing.T) {
@@ -37,8 +38,8 @@ func TestAVolumeThatKubeletHasNotMadeIsNotPresent(t *testing.T) {
 	d := pod(t, kubelet, "uid-1")
 	stages := []func(){
 		func() {},
-		func() { must(t, os.MkdirAll(filepath.Dir(d.Base), 0o755)) },
-		func() { must(t, os.Mkdir(d.Base, 0o755)) },
+		func() { kit.Must(t, os.MkdirAll(filepath.Dir(d.Base), 0o755)) },
+		func() { kit.Must(t, os.Mkdir(d.Base, 0o755)) },
 	}
 	for i, next := range stages {
 		next()
@@ -48,7 +49,7 @@ func TestAVolumeThatKubeletHasNotMadeIsNotPresent(t *testing.T) {
 		if err := d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("stage %d: an answer to nobody: %v", i, err)
 		}
-		must(t, d.RemoveTrigger(look(t, d).TriggerID))
+		kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
 	}
 	if _, err := os.Stat(d.path()); !errors.Is(err, fs.ErrNotExist) {
 		t.Error("the agent made kubelet's directory:", err)
@@ -58,8 +59,8 @@ func TestAVolumeThatKubeletHasNotMadeIsNotPresent(t *testing.T) {
 	if v := look(t, d); !v.Present || !v.Trigger {
 		t.Errorf("mounted: %+v", v)
 	}
-	must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
-	must(t, d.RemoveTrigger(look(t, d).TriggerID))
+	kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
+	kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
 	d.unmount(t) // nothing was kept open
 	if v := look(t, d); !v.Present || v.Trigger {
 		t.Errorf("unmounted: %+v", v)
@@ -69,12 +70,12 @@ func TestAVolumeThatKubeletHasNotMadeIsNotPresent(t *testing.T) {
 func TestTheAnswerCanBeReadByAnyUserWhateverTheUmask(t *testing.T) {
 	d := pod(t, t.TempDir(), "uid-1")
 	d.mount(t)
-	must(t, os.Chown(d.path(), 0, 2000)) // fsGroup
-	must(t, os.Chmod(d.path(), 0o777|fs.ModeSetgid))
+	kit.Must(t, os.Chown(d.path(), 0, 2000)) // fsGroup
+	kit.Must(t, os.Chmod(d.path(), 0o777|fs.ModeSetgid))
 	defer syscall.Umask(syscall.Umask(0o077))
-	must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}))
+	kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}))
 	info, err := os.Stat(filepath.Join(d.path(), signals.FileStatus))
-	must(t, err)
+	kit.Must(t, err)
 	if info.Mode().Perm() != 0o644 {
 		t.Errorf("status.json has mode %v", info.Mode())
 	}
@@ -91,8 +92,8 @@ func TestAFileThatOnlyTheLaunchersUserMayReadIsRead(t *testing.T) {
 		signals.FileTrigger: `{"version":1,"uid":"u1"}`,
 	} {
 		path := filepath.Join(d.path(), name)
-		write(t, path, content)
-		must(t, errors.Join(os.Chmod(path, 0o600), os.Chown(path, 65532, 65532)))
+		kit.Write(t, path, content)
+		kit.Must(t, errors.Join(os.Chmod(path, 0o600), os.Chown(path, 65532, 65532)))
 	}
 	if v := look(t, d); v.VM.UID != "u1" || v.TriggerUID != "u1" {
 		t.Errorf("%+v", v)
@@ -111,19 +112,19 @@ func TestWhatATenantPlantsInAVolumeHoldsUpNoAnswer(t *testing.T) {
 	} {
 		for _, file := range []string{signals.FileStatus, tempStatus} {
 			t.Run(name+" as "+file, func(t *testing.T) {
-				write(t, victim, "precious")
+				kit.Write(t, victim, "precious")
 				d := pod(t, t.TempDir(), "uid-1")
 				d.mount(t)
-				must(t, os.Chmod(d.path(), 0o777|fs.ModeSticky)) // whichever: root answers
-				must(t, plant(filepath.Join(d.path(), file)))
-				must(t, os.Lchown(filepath.Join(d.path(), file), 65532, 65532))
+				kit.Must(t, os.Chmod(d.path(), 0o777|fs.ModeSticky)) // whichever: root answers
+				kit.Must(t, plant(filepath.Join(d.path(), file)))
+				kit.Must(t, os.Lchown(filepath.Join(d.path(), file), 65532, 65532))
 				d.trigger(t)
-				must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
+				kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
 				content, _, err := signals.ReadFile(open(t, d), signals.FileStatus)
 				if s, parseErr := signals.ParseStatus(content); err != nil || parseErr != nil || s.UID != "u1" {
 					t.Errorf("%s, %v, %v", content, err, parseErr)
 				}
-				must(t, d.RemoveTrigger(look(t, d).TriggerID))
+				kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
 				if content, err := os.ReadFile(victim); err != nil || string(content) != "precious" {
 					t.Errorf("the link's target is now %q, %v", content, err)
 				}
@@ -137,7 +138,7 @@ func TestADirectoryInTheAnswersPlaceCostsThatTenantItsAnswerOnly(t *testing.T) {
 		d := pod(t, t.TempDir(), "uid-1")
 		d.mount(t)
 		planted := filepath.Join(d.path(), file)
-		must(t, os.MkdirAll(filepath.Join(planted, strings.Repeat("deep/", 200)), 0o777))
+		kit.Must(t, os.MkdirAll(filepath.Join(planted, strings.Repeat("deep/", 200)), 0o777))
 		d.trigger(t)
 		if err := d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}); err == nil {
 			t.Error(file, "an answer that nobody can read counts as given")
@@ -145,9 +146,9 @@ func TestADirectoryInTheAnswersPlaceCostsThatTenantItsAnswerOnly(t *testing.T) {
 		if v := look(t, d); !v.Trigger {
 			t.Errorf("%s: the trigger is not seen: %+v", file, v)
 		}
-		must(t, d.RemoveTrigger(look(t, d).TriggerID))
-		must(t, os.RemoveAll(planted))
-		must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
+		kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
+		kit.Must(t, os.RemoveAll(planted))
+		kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
 		if entries, err := os.ReadDir(d.path()); err != nil || len(entries) != 1 {
 			t.Errorf("%s: left behind: %v, %v", file, entries, err)
 		}
@@ -158,7 +159,7 @@ func TestADirectoryInTheAnswersPlaceCostsThatTenantItsAnswerOnly(t *testing.T) {
 func open(t *testing.T, d Directory) *os.Root {
 	t.Helper()
 	root, _, err := d.open()
-	must(t, err)
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = root.Close() })
 	return root
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // swapping exchanges two names as fast as it can until stop is called.
@@ -39,10 +40,10 @@ func swapping(t *testing.T, a, b string) (stop func()) {
 func opens(t *testing.T, path string) (count func() int) {
 	t.Helper()
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
-	must(t, err)
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	_, err = unix.InotifyAddWatch(fd, path, unix.IN_OPEN)
-	must(t, err)
+	kit.Must(t, err)
 	return func() int {
 		n, err := unix.Read(fd, make([]byte, 64<<10))
 		if err != nil {
@@ -55,13 +56,13 @@ func opens(t *testing.T, path string) (count func() int) {
 func TestADirectorySwappedAllTheTimeLeadsToNobodyElse(t *testing.T) {
 	d, path := given(t)
 	victim := filepath.Join(d.Base, "ns_victim")
-	must(t, os.Mkdir(victim, 0o755))
-	write(t, filepath.Join(victim, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
-	write(t, filepath.Join(victim, signals.FileTrigger), "")
+	kit.Must(t, os.Mkdir(victim, 0o755))
+	kit.Write(t, filepath.Join(victim, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
+	kit.Write(t, filepath.Join(victim, signals.FileTrigger), "")
 	info, err := os.Lstat(filepath.Join(victim, signals.FileTrigger))
-	must(t, err)
+	kit.Must(t, err)
 	link := filepath.Join(d.Base, "link")
-	must(t, os.Symlink("ns_victim", link))
+	kit.Must(t, os.Symlink("ns_victim", link))
 	stop := swapping(t, path, link)
 	defer stop()
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
@@ -80,9 +81,9 @@ func TestADirectorySwappedAllTheTimeLeadsToNobodyElse(t *testing.T) {
 func TestALeaseHoldsNobodyUp(t *testing.T) {
 	d, path := given(t)
 	name := filepath.Join(path, signals.FileVM)
-	write(t, name, "{}")
+	kit.Write(t, name, "{}")
 	f, err := os.OpenFile(name, os.O_RDWR, 0)
-	must(t, err)
+	kit.Must(t, err)
 	defer f.Close()
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		t.Fatal("lease:", err)
@@ -108,8 +109,8 @@ func TestNoContentMakesALookFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, path := given(t)
-			write(t, filepath.Join(path, signals.FileVM), content)
-			write(t, filepath.Join(path, signals.FileTrigger), content)
+			kit.Write(t, filepath.Join(path, signals.FileVM), content)
+			kit.Write(t, filepath.Join(path, signals.FileTrigger), content)
 			if v := look(t, d); v.VM != (signals.VM{}) || !v.Trigger || len(v.Rejected) != 1 {
 				t.Errorf("%.200v", v)
 			}
@@ -120,17 +121,17 @@ func TestNoContentMakesALookFail(t *testing.T) {
 func TestAHardLinkToAnotherVMsFilesChangesNothingThere(t *testing.T) {
 	d, path := given(t)
 	victim := filepath.Join(d.Base, "ns_victim")
-	must(t, os.Mkdir(victim, 0o755))
+	kit.Must(t, os.Mkdir(victim, 0o755))
 	for _, name := range []string{signals.FileVM, signals.FileTrigger, signals.FileStatus} {
-		write(t, filepath.Join(victim, name), `{"version":1,"namespace":"ns","name":"victim","uid":"v"}`)
-		must(t, os.Link(filepath.Join(victim, name), filepath.Join(path, name)))
+		kit.Write(t, filepath.Join(victim, name), `{"version":1,"namespace":"ns","name":"victim","uid":"v"}`)
+		kit.Must(t, os.Link(filepath.Join(victim, name), filepath.Join(path, name)))
 	}
-	must(t, os.Link(filepath.Join(victim, signals.FileStatus), filepath.Join(path, tempStatus)))
+	kit.Must(t, os.Link(filepath.Join(victim, signals.FileStatus), filepath.Join(path, tempStatus)))
 	if v := look(t, d); v.VM != (signals.VM{}) {
 		t.Errorf("took over %+v", v.VM)
 	}
-	must(t, d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped}))
-	must(t, d.RemoveTrigger(look(t, d).TriggerID))
+	kit.Must(t, d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped}))
+	kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
 	for _, name := range []string{signals.FileVM, signals.FileTrigger, signals.FileStatus} {
 		content, err := os.ReadFile(filepath.Join(victim, name))
 		if err != nil || !strings.Contains(string(content), `"victim"`) {

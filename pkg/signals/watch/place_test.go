@@ -9,14 +9,15 @@ import (
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // armed is a place that is watched and was looked at long ago.
 func armed(t *testing.T, path string) (*place, *fsnotify.Watcher) {
 	t.Helper()
 	notify, err := fsnotify.NewWatcher()
-	must(t, err)
-	t.Cleanup(func() { must(t, notify.Close()) })
+	kit.Must(t, err)
+	t.Cleanup(func() { kit.Must(t, notify.Close()) })
 	at := &place{path: path}
 	if !at.looks(t, notify) || !at.watched {
 		t.Fatalf("not looked at, or not watched: %+v", at)
@@ -28,7 +29,7 @@ func armed(t *testing.T, path string) (*place, *fsnotify.Watcher) {
 func (at *place) looks(t *testing.T, notify *fsnotify.Watcher) bool {
 	t.Helper()
 	look, err := at.arm(notify)
-	must(t, err)
+	kit.Must(t, err)
 	return look
 }
 
@@ -68,17 +69,17 @@ func TestWhateverChangesADirectoryHasItLookedAt(t *testing.T) {
 		"its end": os.RemoveAll,
 	} {
 		dir := filepath.Join(t.TempDir(), "ns_vm")
-		must(t, os.Mkdir(dir, 0o700))
-		write(t, filepath.Join(dir, "old"), "")
+		kit.Must(t, os.Mkdir(dir, 0o700))
+		kit.Write(t, filepath.Join(dir, "old"), "")
 		at, notify := armed(t, dir)
 		clock := t.TempDir()
-		eventually(t, "the file system's clock has ticked", func() bool {
-			must(t, os.RemoveAll(filepath.Join(clock, "hand")))
-			write(t, filepath.Join(clock, "hand"), "")
+		kit.Eventually(t, "the file system's clock has ticked", func() bool {
+			kit.Must(t, os.RemoveAll(filepath.Join(clock, "hand")))
+			kit.Write(t, filepath.Join(clock, "hand"), "")
 			_, now := identify(clock)
 			return now.Nano() > at.changed.Nano()
 		})
-		must(t, change(dir))
+		kit.Must(t, change(dir))
 		if !at.looks(t, notify) {
 			t.Errorf("%s: not looked at", name)
 		}
@@ -89,7 +90,7 @@ func TestAChangeThatIsYoungIsNotTrusted(t *testing.T) {
 	// Another change within the same tick would have the same time.
 	dir := t.TempDir()
 	at, notify := armed(t, dir)
-	write(t, filepath.Join(dir, "vm.json"), "")
+	kit.Write(t, filepath.Join(dir, "vm.json"), "")
 	for range 3 {
 		if !at.looks(t, notify) {
 			t.Fatal("trusted too early")
@@ -117,14 +118,14 @@ func TestAQuietNodeIsNotEvenChecked(t *testing.T) {
 	dir := t.TempDir()
 	launcher(t, dir, "ns_vm")
 	notify, err := fsnotify.NewWatcher()
-	must(t, err)
+	kit.Must(t, err)
 	defer notify.Close()
 	w := New(dir, slog.New(slog.DiscardHandler), func(string) {})
 	w.scan(notify)
 	if !w.settled() {
 		t.Error("all is watched, and it is still looked for")
 	}
-	must(t, os.RemoveAll(dir))
+	kit.Must(t, os.RemoveAll(dir))
 	w.scan(notify)
 	if w.settled() {
 		t.Error("the launchers directory is missing, and nobody looks for it")
@@ -146,7 +147,7 @@ func TestAQuietNodeIsNotEvenChecked(t *testing.T) {
 func pod(t *testing.T, kubeletDir, uid string) Directory {
 	t.Helper()
 	d, err := EmptyDir(kubeletDir, uid, "ns", "vm")
-	must(t, err)
+	kit.Must(t, err)
 	return d
 }
 
@@ -155,5 +156,5 @@ func (d Directory) path() string { return filepath.Join(d.Base, d.Name) }
 // make makes the directory, as kubelet does before it mounts the volume.
 func (d Directory) make(t *testing.T) {
 	t.Helper()
-	must(t, os.MkdirAll(d.path(), 0o755))
+	kit.Must(t, os.MkdirAll(d.path(), 0o755))
 }

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // watchPlaces is what the copy of the test binary does in the agent's stead:
@@ -73,10 +75,10 @@ func startAgent(t *testing.T, kubeletDir string, cmd *exec.Cmd) *agent {
 	cmd.Env = append(append(os.Environ(), "WATCH_KUBELET_DIR="+kubeletDir), cmd.Env...)
 	cmd.Stderr = &a.log
 	out, err := cmd.StdoutPipe()
-	must(t, err)
+	kit.Must(t, err)
 	a.in, err = cmd.StdinPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	kit.Must(t, err)
+	kit.Must(t, cmd.Start())
 	read := make(chan struct{})
 	go func() {
 		defer close(read)

@@ -18,15 +18,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // mount is what kubelet does for an emptyDir of medium Memory.
 func (d Directory) mount(t *testing.T) {
 	t.Helper()
 	d.make(t)
-	must(t, unix.Mount("tmpfs", d.path(), "tmpfs", 0, "size=1m"))
+	kit.Must(t, unix.Mount("tmpfs", d.path(), "tmpfs", 0, "size=1m"))
 	t.Cleanup(func() { _ = unix.Unmount(d.path(), unix.MNT_DETACH) }) // it may be gone
-	must(t, os.Chmod(d.path(), 0o777))
+	kit.Must(t, os.Chmod(d.path(), 0o777))
 }
 
 // unmount fails where anything is held open.
@@ -39,8 +40,8 @@ func (d Directory) unmount(t *testing.T) {
 
 func (d Directory) trigger(t *testing.T) {
 	t.Helper()
-	write(t, filepath.Join(d.path(), ".temp"), "")
-	must(t, os.Rename(filepath.Join(d.path(), ".temp"), filepath.Join(d.path(), signals.FileTrigger)))
+	kit.Write(t, filepath.Join(d.path(), ".temp"), "")
+	kit.Must(t, os.Rename(filepath.Join(d.path(), ".temp"), filepath.Join(d.path(), signals.FileTrigger)))
 }
 
 // told is a running Places to which tell has spoken before.
@@ -123,13 +124,13 @@ func TestWatchingHoldsUpNoUnmountAndItsEndIsLookedAt(t *testing.T) {
 	d.mount(t)
 	_, w := told(t, func(p *Places) { p.Set("ns_vm", d) })
 	w.hears("ns_vm", d)
-	must(t, os.Remove(filepath.Join(d.path(), signals.FileTrigger)))
+	kit.Must(t, os.Remove(filepath.Join(d.path(), signals.FileTrigger)))
 	w.looksAt("ns_vm")
 	w.drain()
 	d.unmount(t)
 	w.looksAt("ns_vm")
 	w.drain()
-	must(t, os.RemoveAll(filepath.Dir(d.Base)))
+	kit.Must(t, os.RemoveAll(filepath.Dir(d.Base)))
 	w.looksAt("ns_vm")
 	w.drain()
 	d.mount(t)
@@ -170,7 +171,7 @@ func TestAnotherMountOfTheLaunchersDirectoryThatLooksTheSameIsWatched(t *testing
 	path := launcher(t, d.path(), "ns_second")
 	w.looksAt("ns_second")
 	w.drain()
-	write(t, filepath.Join(path, signals.FileTrigger), "")
+	kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
 	w.looksAt("ns_second")
 }
 
@@ -180,7 +181,7 @@ func TestALauncherDirectoryThatWasMovedAwayIsNotWatchedOn(t *testing.T) {
 	_, w := told(t, func(p *Places) { p.Set("ns_vm", d) })
 	w.looksAt("ns_vm")
 	w.drain()
-	must(t, os.Rename(d.path(), d.path()+".old"))
+	kit.Must(t, os.Rename(d.path(), d.path()+".old"))
 	w.looksAt("ns_vm")
 	w.drain()
 	d.make(t)
@@ -196,8 +197,8 @@ func TestOtherNamesInAPlaceAreOfNoInterest(t *testing.T) {
 	w.drain()
 	for i := range 5_000 {
 		name := filepath.Join(d.path(), "x"+string(rune('a'+i%26)))
-		write(t, name, "")
-		must(t, os.Rename(name, filepath.Join(d.path(), "y")))
+		kit.Write(t, name, "")
+		kit.Must(t, os.Rename(name, filepath.Join(d.path(), "y")))
 	}
 	d.trigger(t)
 	w.looksAt("ns_vm")
@@ -254,19 +255,19 @@ func TestEventsOfPlacesThatWereLostAreMadeUpFor(t *testing.T) {
 	p.Set("ns_quiet", quiet)
 	w.runs(p)
 	w.hears("ns_quiet", quiet)
-	must(t, os.Remove(filepath.Join(quiet.path(), signals.FileTrigger)))
+	kit.Must(t, os.Remove(filepath.Join(quiet.path(), signals.FileTrigger)))
 	w.looksAt("ns_quiet")
 	w.drain()
 	gate.Lock()
 	noise.trigger(t)
 	for i := range 25_000 { // the queue has 16,384
 		a := filepath.Join(noise.path(), fmt.Sprint("noise-", i%2))
-		must(t, unix.Mkfifo(a, 0o600))
-		must(t, os.Remove(a))
+		kit.Must(t, unix.Mkfifo(a, 0o600))
+		kit.Must(t, os.Remove(a))
 	}
 	quiet.trigger(t) // its event is lost
 	gate.Unlock()
-	eventually(t, "events were lost, or the test shows nothing", lost.Load)
+	kit.Eventually(t, "events were lost, or the test shows nothing", lost.Load)
 	w.looksAt("ns_quiet")
 	w.hears("ns_quiet", quiet)
 }
@@ -282,7 +283,7 @@ func TestWhatIsForgottenIsLetGoOf(t *testing.T) {
 	first.mount(t)
 	second.mount(t)
 	notify, err := fsnotify.NewWatcher()
-	must(t, err)
+	kit.Must(t, err)
 	defer notify.Close()
 	var looks []string
 	p := NewPlaces(slog.New(slog.DiscardHandler), func(name string) { looks = append(looks, name) })
@@ -314,7 +315,7 @@ func TestAMountIsFoundAndWhatItHidesLetGoOf(t *testing.T) {
 	d := pod(t, t.TempDir(), "uid-1")
 	d.make(t)
 	notify, err := fsnotify.NewWatcher()
-	must(t, err)
+	kit.Must(t, err)
 	defer notify.Close()
 	looks := 0
 	p := NewPlaces(slog.New(slog.DiscardHandler), func(string) { looks++ })
@@ -333,7 +334,7 @@ func TestAMountIsFoundAndWhatItHidesLetGoOf(t *testing.T) {
 func kernelWatches(t *testing.T) (n int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/fdinfo/*")
-	must(t, err)
+	kit.Must(t, err)
 	for _, file := range files {
 		content, _ := os.ReadFile(file) // one is the directory that was just read
 		n += bytes.Count(content, []byte("inotify wd:"))
@@ -345,10 +346,10 @@ func TestALinkInAPlaceIsNotFollowed(t *testing.T) {
 	kubelet := t.TempDir()
 	d, other := pod(t, kubelet, "uid-1"), pod(t, kubelet, "uid-2")
 	other.make(t)
-	must(t, os.MkdirAll(d.Base, 0o755))
-	must(t, os.Symlink(other.path(), d.path()))
+	kit.Must(t, os.MkdirAll(d.Base, 0o755))
+	kit.Must(t, os.Symlink(other.path(), d.path()))
 	notify, err := fsnotify.NewWatcher()
-	must(t, err)
+	kit.Must(t, err)
 	defer notify.Close()
 	p := NewPlaces(slog.New(slog.DiscardHandler), func(string) {})
 	p.Set("ns_vm", d)
@@ -379,7 +380,7 @@ func TestPlacesMayBeToldByAnybodyAtAnyTime(t *testing.T) {
 	tellers.Wait()
 	for i, d := range last {
 		name := fmt.Sprint("ns_vm", i)
-		eventually(t, name+" is heard", func() bool {
+		kit.Eventually(t, name+" is heard", func() bool {
 			_ = os.Remove(filepath.Join(d.path(), signals.FileTrigger)) // may be the first time
 			d.trigger(t)
 			for len(w.looks) > 0 {

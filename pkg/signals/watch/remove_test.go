@@ -9,20 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // arrives puts a trigger into its place, as a shim does.
 func arrives(t *testing.T, path, content string) {
 	t.Helper()
-	write(t, filepath.Join(path, ".new"), content)
-	must(t, os.Rename(filepath.Join(path, ".new"), filepath.Join(path, signals.FileTrigger)))
+	kit.Write(t, filepath.Join(path, ".new"), content)
+	kit.Must(t, os.Rename(filepath.Join(path, ".new"), filepath.Join(path, signals.FileTrigger)))
 }
 
 // names are the files of a launcher directory.
 func names(t *testing.T, path string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(path)
-	must(t, err)
+	kit.Must(t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -40,11 +41,11 @@ func TestOnlyTheTriggerThatWasSeenIsRemoved(t *testing.T) {
 		"nothing else happens": {},
 		"it is gone before": {first: func(t *testing.T, path string) {
 			t.Helper()
-			must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
+			kit.Must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
 		}},
 		"it is gone after the look": {second: func(t *testing.T, path string) {
 			t.Helper()
-			must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
+			kit.Must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
 		}},
 		"another one came before": {first: func(t *testing.T, path string) {
 			t.Helper()
@@ -70,12 +71,12 @@ func TestOnlyTheTriggerThatWasSeenIsRemoved(t *testing.T) {
 		},
 		"it is written over after the look": {second: func(t *testing.T, path string) {
 			t.Helper()
-			write(t, filepath.Join(path, signals.FileTrigger), after)
-			must(t, os.Chtimes(filepath.Join(path, signals.FileTrigger), time.Unix(1, 0), time.Unix(1, 0)))
+			kit.Write(t, filepath.Join(path, signals.FileTrigger), after)
+			kit.Must(t, os.Chtimes(filepath.Join(path, signals.FileTrigger), time.Unix(1, 0), time.Unix(1, 0)))
 		}, stays: true},
 		"it is taken from where it is away": {third: func(t *testing.T, path string) {
 			t.Helper()
-			must(t, os.Remove(filepath.Join(path, signals.FileTakenTrigger)))
+			kit.Must(t, os.Remove(filepath.Join(path, signals.FileTakenTrigger)))
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,7 +89,7 @@ func TestOnlyTheTriggerThatWasSeenIsRemoved(t *testing.T) {
 			}
 			// When it is removed, and its launcher does something meanwhile.
 			steps := []func(*testing.T, string){c.second, c.third}
-			must(t, d.removeTrigger(seen, func() {
+			kit.Must(t, d.removeTrigger(seen, func() {
 				if steps[0] != nil {
 					steps[0](t, path)
 				}
@@ -111,23 +112,23 @@ func TestATriggerThatAnAgentDiedOverIsNotLost(t *testing.T) {
 	d, path := given(t)
 	arrives(t, path, `{"version":1,"uid":"u1"}`)
 	seen := look(t, d).TriggerID
-	must(t, os.Rename(filepath.Join(path, signals.FileTrigger), filepath.Join(path, signals.FileTakenTrigger)))
+	kit.Must(t, os.Rename(filepath.Join(path, signals.FileTrigger), filepath.Join(path, signals.FileTakenTrigger)))
 	// Then: the next one sees it as it was.
 	v := look(t, d)
 	if !v.Trigger || v.TriggerID != seen || v.TriggerUID != "u1" {
 		t.Fatalf("%+v", v)
 	}
 	// And removes it, or sees the later one.
-	must(t, d.RemoveTrigger(seen))
+	kit.Must(t, d.RemoveTrigger(seen))
 	if v := look(t, d); v.Trigger || len(names(t, path)) != 0 {
 		t.Errorf("%+v, %v", v, names(t, path))
 	}
-	write(t, filepath.Join(path, signals.FileTakenTrigger), `{"version":1,"uid":"old"}`)
+	kit.Write(t, filepath.Join(path, signals.FileTakenTrigger), `{"version":1,"uid":"old"}`)
 	arrives(t, path, `{"version":1,"uid":"new"}`)
 	if v := look(t, d); v.TriggerUID != "new" {
 		t.Errorf("%+v", v)
 	}
-	must(t, d.RemoveTrigger(look(t, d).TriggerID))
+	kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
 	if v := look(t, d); v.Trigger || len(names(t, path)) != 0 {
 		t.Errorf("%+v, %v", v, names(t, path))
 	}
@@ -135,7 +136,7 @@ func TestATriggerThatAnAgentDiedOverIsNotLost(t *testing.T) {
 
 func TestWhatATenantPutsInTheWayOfARemovalHurtsOnlyItself(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "outside")
-	write(t, outside, "precious")
+	kit.Write(t, outside, "precious")
 	for name, plant := range map[string]func(path string) error{
 		"a link":           func(p string) error { return os.Symlink(outside, p) },
 		"a dangling link":  func(p string) error { return os.Symlink("nowhere", p) },
@@ -149,7 +150,7 @@ func TestWhatATenantPutsInTheWayOfARemovalHurtsOnlyItself(t *testing.T) {
 				arrives(t, path, "")
 				seen := look(t, d).TriggerID
 				if !inPlace { // in the place of the trigger, else where it is taken to
-					must(t, plant(filepath.Join(path, signals.FileTakenTrigger)))
+					kit.Must(t, plant(filepath.Join(path, signals.FileTakenTrigger)))
 				}
 				_ = d.removeTrigger(seen, func() {
 					if inPlace {

@@ -17,11 +17,12 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestNothingOfATenantIsFollowedOrBlocks(t *testing.T) {
 	other := t.TempDir()
-	write(t, filepath.Join(other, "vm.json"), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
+	kit.Write(t, filepath.Join(other, "vm.json"), `{"version":1,"namespace":"ns","name":"vm","uid":"stolen"}`)
 	for name, plant := range map[string]func(path string) error{
 		"link outside":  func(p string) error { return os.Symlink(filepath.Join(other, "vm.json"), p) },
 		"link inside":   func(p string) error { return os.Symlink("real", p) },
@@ -33,9 +34,9 @@ func TestNothingOfATenantIsFollowedOrBlocks(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, path := given(t)
-			write(t, filepath.Join(path, "real"), `{"version":1,"namespace":"ns","name":"vm","uid":"inside"}`)
-			must(t, plant(filepath.Join(path, signals.FileVM)))
-			must(t, plant(filepath.Join(path, signals.FileTrigger)))
+			kit.Write(t, filepath.Join(path, "real"), `{"version":1,"namespace":"ns","name":"vm","uid":"inside"}`)
+			kit.Must(t, plant(filepath.Join(path, signals.FileVM)))
+			kit.Must(t, plant(filepath.Join(path, signals.FileTrigger)))
 			v := look(t, d)
 			if v.Registered || v.VM.UID != "" || v.Trigger {
 				t.Errorf("used: %+v", v)
@@ -49,26 +50,26 @@ func TestNothingOfATenantIsFollowedOrBlocks(t *testing.T) {
 
 func TestAFullDiskIsAnErrorOfTheStatusAlone(t *testing.T) {
 	d, path := given(t)
-	must(t, syscall.Mount("tmpfs", path, "tmpfs", 0, "size=4k,nr_inodes=3"))
+	kit.Must(t, syscall.Mount("tmpfs", path, "tmpfs", 0, "size=4k,nr_inodes=3"))
 	t.Cleanup(func() { _ = syscall.Unmount(path, syscall.MNT_DETACH) })
-	write(t, filepath.Join(path, signals.FileTrigger), "")
-	write(t, filepath.Join(path, "filler"), "x")
+	kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
+	kit.Write(t, filepath.Join(path, "filler"), "x")
 	if err := d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("status on a full disk: %v", err)
 	}
 	if v := look(t, d); !v.Trigger {
 		t.Error("the trigger is not seen")
 	}
-	must(t, d.RemoveTrigger(look(t, d).TriggerID))
+	kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
 }
 
 func TestADeviceIsNeverOpenedHoweverFastItComes(t *testing.T) {
 	d, path := given(t)
 	device := filepath.Join(path, "device")
-	must(t, unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
+	kit.Must(t, unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))))
 	count := opens(t, device)
 	for _, name := range []string{signals.FileVM, signals.FileTrigger} {
-		write(t, filepath.Join(path, name), "{}")
+		kit.Write(t, filepath.Join(path, name), "{}")
 		stop := swapping(t, device, filepath.Join(path, name))
 		for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); {
 			_, _ = d.Look() // whatever it finds
@@ -78,7 +79,7 @@ func TestADeviceIsNeverOpenedHoweverFastItComes(t *testing.T) {
 			t.Errorf("%s: the device was opened (%d times); that alone can arm a watchdog or rewind a tape", name, n)
 		}
 		if info, err := os.Lstat(device); err == nil && info.Mode().IsRegular() {
-			must(t, os.Rename(filepath.Join(path, name), device))
+			kit.Must(t, os.Rename(filepath.Join(path, name), device))
 		}
 	}
 }
@@ -100,7 +101,7 @@ func TestMountsAreHeardAndTheEarEnds(t *testing.T) {
 		func() error { return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4k") },
 		func() error { return unix.Unmount(dir, 0) },
 	} {
-		must(t, change())
+		kit.Must(t, change())
 		select {
 		case <-heard:
 		case <-time.After(10 * time.Second):
@@ -118,28 +119,28 @@ func TestAMountOverTheLaunchersDirectoryIsFoundAndItsEndToo(t *testing.T) {
 	launcher(t, dir, "ns_below")
 	w := watching(t, dir)
 	w.looksAt("ns_below")
-	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
+	kit.Must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"))
 	t.Cleanup(func() { _ = syscall.Unmount(dir, syscall.MNT_DETACH) })
 	path := launcher(t, dir, "ns_vm")
 	w.looksAt("ns_below") // gone from sight
 	w.looksAt("ns_vm")
 	w.drain()
-	write(t, filepath.Join(path, signals.FileTrigger), "")
+	kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
 	w.looksAt("ns_vm")
 
-	must(t, syscall.Unmount(dir, 0))
+	kit.Must(t, syscall.Unmount(dir, 0))
 	w.looksAt("ns_below")
 	w.drain()
-	write(t, filepath.Join(dir, "ns_below", signals.FileTrigger), "")
+	kit.Write(t, filepath.Join(dir, "ns_below", signals.FileTrigger), "")
 	w.looksAt("ns_below")
 }
 
 func TestAnAgentInItsPodSeesVolumesComeAndHoldsUpNoUnmount(t *testing.T) {
 	// Its mounts follow kubelet's, as with HostToContainer.
 	kubelet := t.TempDir()
-	must(t, unix.Mount("tmpfs", kubelet, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() { must(t, unix.Unmount(kubelet, unix.MNT_DETACH)) })
-	must(t, unix.Mount("", kubelet, "", unix.MS_SHARED, ""))
+	kit.Must(t, unix.Mount("tmpfs", kubelet, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { kit.Must(t, unix.Unmount(kubelet, unix.MNT_DETACH)) })
+	kit.Must(t, unix.Mount("", kubelet, "", unix.MS_SHARED, ""))
 	d := pod(t, kubelet, "uid-1")
 	a := startAgent(t, kubelet, exec.Command("unshare", "--mount", "--propagation", "slave", os.Args[0]))
 	a.says("ns_vm present=false", "err=<nil>")
@@ -149,14 +150,14 @@ func TestAnAgentInItsPodSeesVolumesComeAndHoldsUpNoUnmount(t *testing.T) {
 		a.says("present=true trigger=false")
 		d.trigger(t)
 		a.says("present=true trigger=true")
-		eventually(t, "kubelet can unmount the volume", func() bool {
+		kit.Eventually(t, "kubelet can unmount the volume", func() bool {
 			err := unix.Unmount(d.path(), 0)
 			if err != nil && !errors.Is(err, unix.EBUSY) { // a look takes a moment
 				t.Fatal(err)
 			}
 			return err == nil
 		})
-		must(t, os.RemoveAll(filepath.Dir(d.Base)))
+		kit.Must(t, os.RemoveAll(filepath.Dir(d.Base)))
 		a.says("present=false", "err=<nil>")
 	}
 }
@@ -181,7 +182,7 @@ func TestWithoutInotifyPlacesAreLookedAtAllTheTime(t *testing.T) {
 			d.trigger(t)
 			a.says("trigger=true", c.armed)
 			_, err := a.in.Write([]byte("there is inotify again\n"))
-			must(t, err)
+			kit.Must(t, err)
 			// Armed; and so quiet that only an event is heard of.
 			a.says("trigger=true", "armed=true")
 			for quiet := false; !quiet; {
@@ -191,7 +192,7 @@ func TestWithoutInotifyPlacesAreLookedAtAllTheTime(t *testing.T) {
 					quiet = true
 				}
 			}
-			must(t, os.Remove(filepath.Join(d.path(), "shutdown")))
+			kit.Must(t, os.Remove(filepath.Join(d.path(), "shutdown")))
 			a.says("trigger=false", "armed=true")
 			a.end()
 			if n := strings.Count(a.log.String(), c.says); n != 1 {

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestMain(m *testing.M) {
@@ -46,10 +47,10 @@ func holdLock(t *testing.T, path string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "HOLD_LOCK="+path)
 	out, err := cmd.StdoutPipe()
-	must(t, err)
+	kit.Must(t, err)
 	in, err := cmd.StdinPipe()
-	must(t, err)
-	must(t, cmd.Start())
+	kit.Must(t, err)
+	kit.Must(t, cmd.Start())
 	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
 	if _, err := io.ReadFull(out, make([]byte, len("held\n"))); err != nil {
 		t.Fatal("the lock is not held:", err)
@@ -91,22 +92,8 @@ func (w *watched) runs(watcher interface {
 		}
 	})
 	w.t.Cleanup(end)
-	eventually(w.t, "the watcher is armed", watcher.Armed)
+	kit.Eventually(w.t, "the watcher is armed", watcher.Armed)
 	return end
-}
-
-// eventually polls; its limit is for a hang, not for slowness.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	poll, over := time.NewTicker(time.Millisecond), time.After(10*time.Second)
-	defer poll.Stop()
-	for !is() {
-		select {
-		case <-poll.C:
-		case <-over:
-			t.Fatal("not so: ", what)
-		}
-	}
 }
 
 // looksAt waits until the watcher wants name to be looked at, less than the
@@ -135,7 +122,7 @@ func (w *watched) drain() {
 func launcher(t *testing.T, dir, name string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	must(t, os.Mkdir(path, 0o755))
+	kit.Must(t, os.Mkdir(path, 0o755))
 	return path
 }
 
@@ -151,8 +138,8 @@ func TestATriggerIsSeenAtOnce(t *testing.T) {
 	w := watching(t, dir)
 	w.looksAt("ns_vm")
 	w.drain()
-	write(t, filepath.Join(path, ".temp"), "")
-	must(t, os.Rename(filepath.Join(path, ".temp"), filepath.Join(path, signals.FileTrigger)))
+	kit.Write(t, filepath.Join(path, ".temp"), "")
+	kit.Must(t, os.Rename(filepath.Join(path, ".temp"), filepath.Join(path, signals.FileTrigger)))
 	w.looksAt("ns_vm")
 }
 
@@ -162,7 +149,7 @@ func TestANewLauncherDirectoryIsWatched(t *testing.T) {
 	path := launcher(t, dir, "ns_new")
 	w.looksAt("ns_new")
 	w.drain()
-	write(t, filepath.Join(path, signals.FileVM), "{}")
+	kit.Write(t, filepath.Join(path, signals.FileVM), "{}")
 	w.looksAt("ns_new")
 }
 
@@ -170,13 +157,13 @@ func TestALauncherDirectoryThatWasReplacedIsWatched(t *testing.T) {
 	dir := t.TempDir()
 	path := launcher(t, dir, "ns_vm")
 	w := watching(t, dir)
-	must(t, os.RemoveAll(path))
+	kit.Must(t, os.RemoveAll(path))
 	launcher(t, dir, "ns_vm")
 	w.looksAt("ns_vm")
 	// The events of the change itself come first; then this one must come.
 	for i := 0; ; i++ {
 		w.drain()
-		write(t, filepath.Join(path, signals.FileTrigger), "")
+		kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
 		select {
 		case <-w.looks:
 			return
@@ -184,7 +171,7 @@ func TestALauncherDirectoryThatWasReplacedIsWatched(t *testing.T) {
 			if i == 5 {
 				t.Fatal("the new directory is not watched")
 			}
-			must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
+			kit.Must(t, os.Remove(filepath.Join(path, signals.FileTrigger)))
 		}
 	}
 }
@@ -192,18 +179,18 @@ func TestALauncherDirectoryThatWasReplacedIsWatched(t *testing.T) {
 func TestTheLaunchersDirectoryMayGoAndComeBack(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "launchers")
-	must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, os.Mkdir(dir, 0o755))
 	launcher(t, dir, "ns_vm")
 	w := watching(t, dir)
 	w.looksAt("ns_vm")
-	must(t, os.RemoveAll(dir))
+	kit.Must(t, os.RemoveAll(dir))
 	w.looksAt("ns_vm")
 	w.drain()
-	must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, os.Mkdir(dir, 0o755))
 	path := launcher(t, dir, "ns_again")
 	w.looksAt("ns_again")
 	w.drain()
-	write(t, filepath.Join(path, signals.FileTrigger), "")
+	kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
 	w.looksAt("ns_again")
 }
 
@@ -215,10 +202,10 @@ func TestAStormOfOtherNamesIsIgnored(t *testing.T) {
 	w.drain()
 	for i := range 20_000 {
 		name := filepath.Join(path, "x"+string(rune('a'+i%26)))
-		write(t, name, "")
-		must(t, os.Rename(name, filepath.Join(path, "y")))
+		kit.Write(t, name, "")
+		kit.Must(t, os.Rename(name, filepath.Join(path, "y")))
 	}
-	write(t, filepath.Join(path, signals.FileTrigger), "")
+	kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
 	w.looksAt("ns_vm")
 	if n := len(w.looks); n > 10 {
 		t.Errorf("%d more looks for a storm that is none of ours", n)
@@ -229,9 +216,9 @@ func TestTheParentIsNotWatched(t *testing.T) {
 	// Much may happen there that is none of ours, and each event costs.
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "launchers")
-	must(t, os.Mkdir(dir, 0o755))
+	kit.Must(t, os.Mkdir(dir, 0o755))
 	notify, err := fsnotify.NewWatcher()
-	must(t, err)
+	kit.Must(t, err)
 	defer notify.Close()
 	w := New(dir, slog.New(slog.DiscardHandler), func(string) {})
 	for range 3 { // there, gone, back
@@ -242,7 +229,7 @@ func TestTheParentIsNotWatched(t *testing.T) {
 			}
 		}
 		if os.Remove(dir) != nil {
-			must(t, os.Mkdir(dir, 0o755))
+			kit.Must(t, os.Mkdir(dir, 0o755))
 		}
 	}
 }
