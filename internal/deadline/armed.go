@@ -77,7 +77,7 @@ func (a *Armed) terminate() error {
 		return process.ErrGone
 	}
 	err := unix.PidfdSendSignal(int(a.pidfd[0].Fd), unix.SIGTERM, nil, 0)
-	if err == unix.ESRCH { //nolint:errorlint // a bare errno
+	if err == unix.ESRCH {
 		return process.ErrGone
 	}
 	return err

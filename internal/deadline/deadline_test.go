@@ -58,7 +58,8 @@ func child(t *testing.T) (pidfd int, ended func() syscall.Signal) {
 	}
 	return pidfd, func() syscall.Signal {
 		_ = cmd.Wait()
-		return cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
+		status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+		return status.Signal()
 	}
 }
 
@@ -108,7 +109,7 @@ func TestWhatIsDisarmedIsNotSignalledAndItsPidfdClosed(t *testing.T) {
 	pidfd, _ := child(t)
 	other, _ := child(t)
 	armed := thread.Arm(pidfd, now().Add(50*time.Millisecond))
-	if !armed.Disarm() || !armed.Disarm() {
+	if once, again := armed.Disarm(), armed.Disarm(); !once || !again {
 		t.Fatal("not disarmed")
 	}
 	// A later deadline is over: so is this one.

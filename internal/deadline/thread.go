@@ -128,7 +128,7 @@ func (t *Thread) run() {
 		}
 		_ = unix.TimerfdSettime(t.timer, unix.TFD_TIMER_ABSTIME, &timer, nil) // cannot fail with these arguments
 		if _, err := unix.Poll(fds, -1); err != nil && !errors.Is(err, unix.EINTR) {
-			time.Sleep(time.Millisecond) // ENOMEM; a real-time thread must not spin
+			_ = unix.Nanosleep(&unix.Timespec{Nsec: int64(time.Millisecond)}, nil) // ENOMEM; a real-time thread must not spin
 		}
 	}
 	t.over.put(t.incoming.take())

@@ -38,7 +38,7 @@ func (n *need) keep(ctx context.Context, guarding func() bool, log *slog.Logger)
 	for wait := retryMin; ; wait = min(2*wait, retryMax) {
 		err := n.once(ctx)
 		if err == nil || ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the end of ctx is no failure
 		}
 		n.met.Store(false)
 		if !guarding() {

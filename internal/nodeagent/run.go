@@ -3,6 +3,7 @@ package nodeagent
 import (
 	"context"
 	"errors"
+	stdlog "log"
 	"log/slog"
 	"net"
 	"time"
@@ -82,7 +83,7 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 		return nil, err
 	}
 	n := &node{Options: o, log: o.Logger(stderr), meter: metrics.New(), points: failpoint.New()}
-	slog.SetDefault(n.log) // for libraries: their lines must not block either
+	stdlog.SetOutput(stderr) // for libraries: their lines must not block either
 	stderr.Report(func() { n.meter.Rejected("log_line") },
 		func(lines int) { n.log.Warn("log lines were dropped: nobody read them", "lines", lines) })
 	if n.deadlines, err = deadline.Start(n.log); err != nil {

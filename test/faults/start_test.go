@@ -36,7 +36,7 @@ func deafened(t *testing.T, a *node.Agent) *os.File {
 		t.Fatal(err)
 	}
 	text := "#!/bin/sh\nexec " + a.Path + ` "$@" 2>` + fifo + "\n"
-	if err := os.WriteFile(script, []byte(text), 0o700); err != nil { //nolint:gosec // it is run
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	a.Path = script
@@ -128,6 +128,7 @@ func TestAnAgentStartedInMidGraceSignalsWhateverElseIsMissing(t *testing.T) {
 	n := node.New(t)
 	for name, take := range map[string]func(*testing.T, *node.Agent){
 		"metrics port": func(t *testing.T, a *node.Agent) {
+			t.Helper()
 			var config net.ListenConfig
 			l, err := config.Listen(t.Context(), "tcp", a.Address)
 			if err != nil {
@@ -136,6 +137,7 @@ func TestAnAgentStartedInMidGraceSignalsWhateverElseIsMissing(t *testing.T) {
 			t.Cleanup(func() { _ = l.Close() })
 		},
 		"launchers directory": func(t *testing.T, a *node.Agent) {
+			t.Helper()
 			if err := os.Rename(a.LaunchersDir, a.LaunchersDir+".away"); err != nil {
 				t.Fatal(err)
 			}

@@ -85,7 +85,7 @@ func (n *Node) agent(t T) *Agent {
 		if t.Failed() {
 			t.Logf("node-agent said:\n%s", a.Log())
 		}
-		a.Process.wantNoRace(t)
+		a.wantNoRace(t)
 	})
 	return a
 }

@@ -190,7 +190,7 @@ func TestSecondInstanceOfADomain(t *testing.T) {
 }
 
 func TestGuestsOutliveLibvirtd(t *testing.T) {
-	defer goleak.VerifyNone(t)
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent()) // the node that the tests share
 	t.Run("node", func(t *testing.T) {
 		n := node.New(t)
 		g := n.Boot(t, node.Spec{Firmware: true})
