@@ -101,7 +101,7 @@ func (k *keeper) conclude(d grace.Decision, now grace.Mono) {
 // apply reads the wall clock first: a pause between the two readings must not
 // make the deadline that is shown later than the one that counts.
 func (k *keeper) apply(d grace.Decision, now grace.Mono) {
-	wall := k.cfg.Clock.Wall()
+	wall := k.a.cfg.Clock.Wall()
 	wall = wall.Add(-k.now().Sub(now))
 	if err := k.vm.Apply(d, now, wall); err != nil {
 		k.log.Error("the record does not allow this; this is a bug", "err", err)
@@ -125,26 +125,26 @@ func (k *keeper) adopt(d grace.Decision, now grace.Mono) {
 // expect has a request prepared: when the VM is adopted, and again when the
 // request is due, for what libvirt's restart has undone.
 func (k *keeper) expect() {
-	if k.cfg.Expect != nil && k.vm.Recorded() && !k.cfg.Policy.DryRun {
-		k.cfg.Expect(k.domain, k.vm.Record().Instance.UUID)
+	if k.a.cfg.Expect != nil && k.vm.Recorded() && !k.a.cfg.Policy.DryRun {
+		k.a.cfg.Expect(k.domain, k.vm.Record().Instance.UUID)
 	}
 }
 
 func (k *keeper) ask(d grace.Decision) {
 	r := k.vm.Record()
 	if !r.Shutdown.Requested && k.vm.Tries(d) == 0 {
-		k.cfg.Meter.Reacted(r.Shutdown.Cause, k.now().Sub(r.Shutdown.Start))
+		k.a.cfg.Meter.Reacted(r.Shutdown.Cause, k.now().Sub(r.Shutdown.Start))
 	}
 	if k.vm.Unsaved() && k.vm.Tries(d) == 0 {
 		k.log.Warn("asking the guest although its record is not on disk yet")
 	}
 	k.call(d, within(max(r.Shutdown.Deadline.Sub(k.now()), time.Duration(0)), func(ctx context.Context) error {
-		err := k.cfg.Hypervisor.Ask(ctx, k.domain, r.Instance, d.Mode)
+		err := k.a.cfg.Hypervisor.Ask(ctx, k.domain, r.Instance, d.Mode)
 		result := "ok"
 		if err != nil {
 			result = "failed"
 		}
-		k.cfg.Meter.Asked(d.Mode, result) // also where the guest was off before the answer
+		k.a.cfg.Meter.Asked(d.Mode, result) // also where the guest was off before the answer
 		return err
 	}), func(err error, try int) {
 		if err == nil {
@@ -161,7 +161,7 @@ func (k *keeper) ask(d grace.Decision) {
 func (k *keeper) resume(d grace.Decision) {
 	instance := k.vm.Record().Instance
 	k.call(d, within(lookTimeout, func(ctx context.Context) error {
-		return k.cfg.Hypervisor.Resume(ctx, k.domain, instance)
+		return k.a.cfg.Hypervisor.Resume(ctx, k.domain, instance)
 	}), func(err error, _ int) {
 		if err != nil {
 			k.log.Warn("cannot resume the guest", "err", err)
@@ -174,12 +174,12 @@ func (k *keeper) resume(d grace.Decision) {
 
 func (k *keeper) destroy(d grace.Decision, now grace.Mono) {
 	r := k.vm.Record()
-	k.cfg.Meter.Destroyed("libvirt")
+	k.a.cfg.Meter.Destroyed("libvirt")
 	if k.vm.NoteDestroy(now) {
-		k.cfg.Meter.Overshot(now.Sub(r.Shutdown.Deadline))
+		k.a.cfg.Meter.Overshot(now.Sub(r.Shutdown.Deadline))
 	}
 	k.call(d, within(destroyTimeout, func(ctx context.Context) error {
-		return k.cfg.Hypervisor.Destroy(ctx, k.domain, r.Instance)
+		return k.a.cfg.Hypervisor.Destroy(ctx, k.domain, r.Instance)
 	}), func(err error, _ int) {
 		if err != nil {
 			k.log.Warn("libvirt's destroy failed; looking at what became of the domain", "err", err)
@@ -191,7 +191,7 @@ func (k *keeper) destroy(d grace.Decision, now grace.Mono) {
 func (k *keeper) explain(d grace.Decision) {
 	instance, end := k.vm.Record().Instance, grace.EndUnknown
 	k.call(d, within(lookTimeout, func(ctx context.Context) (err error) {
-		end, err = k.cfg.Hypervisor.Ended(ctx, k.domain, instance)
+		end, err = k.a.cfg.Hypervisor.Ended(ctx, k.domain, instance)
 		return err
 	}), func(error, int) { k.vm.Explained(end) })
 }

@@ -13,7 +13,7 @@ import (
 
 // restore opens the process of a record that was read, and arms its deadline.
 func (k *keeper) restore() {
-	if r := k.vm.Record(); k.vm.Recorded() && r.BootID == k.cfg.Policy.BootID && r.Instance.PID != 0 && k.qemu == nil {
+	if r := k.vm.Record(); k.vm.Recorded() && r.BootID == k.a.cfg.Policy.BootID && r.Instance.PID != 0 && k.qemu == nil {
 		k.watchQEMU(grace.Decision{Do: grace.Watch})
 	}
 	k.arm()
@@ -99,10 +99,10 @@ func (k *keeper) signalled(d grace.Decision, s unix.Signal, at grace.Mono, err e
 		k.log.Error("cannot signal QEMU", "signal", unix.SignalName(s), "pid", pid, "err", err)
 		return
 	}
-	k.cfg.Meter.Destroyed("signal")
+	k.a.cfg.Meter.Destroyed("signal")
 	log := k.log.With("signal", unix.SignalName(s), "pid", pid, "afterDeadline", at.Sub(due))
 	if first {
-		k.cfg.Meter.Overshot(at.Sub(due))
+		k.a.cfg.Meter.Overshot(at.Sub(due))
 		log.Info("the guest is destroyed")
 	} else {
 		log.Info("the guest is still there; signalled again")

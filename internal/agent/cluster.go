@@ -8,7 +8,7 @@ import (
 
 // clusterSeen tells the core what the API server shows now.
 func (k *keeper) clusterSeen() {
-	c, namespace, name := k.cfg.Cluster, k.vm.Namespace, k.vm.Name
+	c, namespace, name := k.a.cfg.Cluster, k.vm.Namespace, k.vm.Name
 	if c == nil {
 		return
 	}
@@ -32,7 +32,7 @@ func (k *keeper) confirm(d grace.Decision) {
 	uid, created := k.vm.Owner()
 	proof, fate := k.vm.Record().VMICreated.IsZero(), grace.FateUnknown
 	k.call(d, within(confirmTimeout, func(ctx context.Context) (err error) {
-		fate, err = k.cfg.Cluster.Confirm(ctx, k.vm.Namespace, k.vm.Name, uid, created)
+		fate, err = k.a.cfg.Cluster.Confirm(ctx, k.vm.Namespace, k.vm.Name, uid, created)
 		return err
 	}), func(err error, _ int) {
 		switch {

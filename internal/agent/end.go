@@ -19,7 +19,7 @@ func (k *keeper) finished(d grace.Decision) {
 		k.log.Info("the VM ended by itself", "rule", d.Rule, "outcome", e.Outcome)
 		return
 	}
-	k.cfg.Meter.Stopped(e.Cause, e.Outcome, e.Took)
+	k.a.cfg.Meter.Stopped(e.Cause, e.Outcome, e.Took)
 	k.log.Info("stopped", "rule", d.Rule, "cause", e.Cause, "outcome", e.Outcome, "took", e.Took)
 	k.reportEnd(e)
 }
@@ -45,7 +45,7 @@ func (k *keeper) tell(d grace.Decision, now grace.Mono) {
 // for the next instance: this one, and none that comes meanwhile.
 func (k *keeper) answer(d grace.Decision, now grace.Mono) {
 	dir, rec, pod, status, kept := k.dir, k.vm.Record(), k.vm.Pod().UID, statusOf(k.vm.Status(now)), false
-	boot := k.cfg.Policy.BootID
+	boot := k.a.cfg.Policy.BootID
 	k.call(d, k.dirTurn.in(func(context.Context) error {
 		view, err := dir.Look()
 		if err != nil || !view.Present {
@@ -68,8 +68,8 @@ func (k *keeper) answer(d grace.Decision, now grace.Mono) {
 // leaves its reports to the next one.
 func (k *keeper) settle(d grace.Decision) {
 	k.call(d, within(settleTimeout, func(ctx context.Context) error {
-		if k.cfg.Cluster != nil {
-			k.cfg.Cluster.Settle(ctx, k.vm.Namespace, k.vm.Name)
+		if k.a.cfg.Cluster != nil {
+			k.a.cfg.Cluster.Settle(ctx, k.vm.Namespace, k.vm.Name)
 		}
 		return nil
 	}), func(error, int) {})
@@ -84,9 +84,9 @@ func (k *keeper) letGo(d grace.Decision, now grace.Mono) {
 
 // removeRecord removes it behind every save that is still under way.
 func (k *keeper) removeRecord(d grace.Decision) {
-	k.call(d, k.cacheTurn.in(func(context.Context) error { return k.cfg.Cache.Delete(k.domain) }), func(err error, try int) {
+	k.call(d, k.cacheTurn.in(func(context.Context) error { return k.a.cfg.Cache.Delete(k.domain) }), func(err error, try int) {
 		if err != nil && try == 1 {
-			k.cfg.Meter.Rejected("record_write")
+			k.a.cfg.Meter.Rejected("record_write")
 			k.log.Error("cannot remove the record of a stopped VM; trying on", "err", err)
 		}
 	})
@@ -99,7 +99,7 @@ func (k *keeper) removeTrigger(d grace.Decision) {
 	if d.Rule == "leftover-trigger" {
 		reason, text = "trigger_uid", "it names another VM: a leftover"
 	}
-	k.cfg.Meter.Rejected(reason)
+	k.a.cfg.Meter.Rejected(reason)
 	k.log.Warn("removing a trigger", "why", text)
 	dir := k.dir
 	k.vm.Handled(d)
@@ -112,10 +112,10 @@ func (k *keeper) removeTrigger(d grace.Decision) {
 
 func (k *keeper) save(d grace.Decision) {
 	rec, failing := k.vm.Record(), k.unwritten.Load()
-	k.call(d, k.cacheTurn.in(func(context.Context) error { return k.cfg.Cache.Put(rec) }), func(err error, _ int) {
+	k.call(d, k.cacheTurn.in(func(context.Context) error { return k.a.cfg.Cache.Put(rec) }), func(err error, _ int) {
 		switch {
 		case err != nil && !failing:
-			k.cfg.Meter.Rejected("record_write")
+			k.a.cfg.Meter.Rejected("record_write")
 			k.log.Error("cannot write the record: going on from memory; a restart of the agent would forget it", "err", err)
 		case err == nil && failing:
 			k.log.Info("the record is on disk again")

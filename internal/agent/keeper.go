@@ -22,7 +22,6 @@ const maxSteps = 50
 // box, phase and unwritten.
 type keeper struct {
 	a      *Agent
-	cfg    *Config
 	log    *slog.Logger
 	domain string
 	vm     *grace.VM
@@ -51,7 +50,7 @@ type keeper struct {
 func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	namespace, name, _ := grace.SplitDomainName(domain)
 	k := &keeper{
-		a: a, cfg: &a.cfg, domain: domain,
+		a: a, domain: domain,
 		vm:   grace.NewVM(namespace, name, r, &a.cfg.Policy),
 		log:  quiet.New(a.log.With("namespace", namespace, "name", name)),
 		dir:  a.cfg.Launcher(namespace, name, r.Pod),
@@ -76,9 +75,9 @@ func (k *keeper) run(ctx context.Context) {
 		release(k, &k.shim)
 		k.workers.Wait()
 	}()
-	if k.cfg.Cluster != nil {
+	if k.a.cfg.Cluster != nil {
 		k.vm.AwaitCluster(k.a.started.Add(clusterTimeout))
-		k.cfg.Watch(k.domain, k.vm.Pod().UID)
+		k.a.cfg.Watch(k.domain, k.vm.Pod().UID)
 		k.clusterSeen()
 	}
 	k.expect()
@@ -138,7 +137,7 @@ func (k *keeper) hear(h hints) {
 	}
 }
 
-func (k *keeper) now() grace.Mono { return k.cfg.Clock.Now() }
+func (k *keeper) now() grace.Mono { return k.a.cfg.Clock.Now() }
 
 // step asks and acts until there is nothing to do but wait.
 func (k *keeper) step() {

@@ -15,7 +15,7 @@ import (
 func (k *keeper) lookAtDomain(d grace.Decision) {
 	var seen hypervisor.Domain
 	k.call(d, within(lookTimeout, func(ctx context.Context) (err error) {
-		seen, err = k.cfg.Hypervisor.Get(ctx, k.domain)
+		seen, err = k.a.cfg.Hypervisor.Get(ctx, k.domain)
 		return err
 	}), func(err error, _ int) {
 		switch {
@@ -74,7 +74,7 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 // openShim opens the lock's holder, and looks again: a holder that is still
 // the same afterwards is the process that was opened.
 func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Watched, error) {
-	p, err := k.cfg.Processes.Watch(view.Holder)
+	p, err := k.a.cfg.Processes.Watch(view.Holder)
 	if err != nil && !errors.Is(err, process.ErrGone) {
 		// It lives, and cannot be watched: it is looked at instead.
 		view.Holder = 0
@@ -130,7 +130,7 @@ func (k *keeper) reject(rejected []watch.Rejection) {
 			known = known || old.Reason == r.Reason && old.Err.Error() == r.Err.Error()
 		}
 		if !known {
-			k.cfg.Meter.Rejected(r.Reason)
+			k.a.cfg.Meter.Rejected(r.Reason)
 			k.log.Warn("a file in the launcher directory cannot be used", "reason", r.Reason, "err", r.Err)
 		}
 	}
@@ -140,8 +140,8 @@ func (k *keeper) reject(rejected []watch.Rejection) {
 // follow looks at another pod's launcher directory from now on.
 func (k *keeper) follow(d grace.Decision) {
 	pod := k.vm.Pod().UID
-	k.dir, k.rejected = k.cfg.Launcher(k.vm.Namespace, k.vm.Name, pod), nil
-	k.cfg.Watch(k.domain, pod)
+	k.dir, k.rejected = k.a.cfg.Launcher(k.vm.Namespace, k.vm.Name, pod), nil
+	k.a.cfg.Watch(k.domain, pod)
 	release(k, &k.shim)
 	k.vm.Handled(d)
 }
@@ -150,7 +150,7 @@ func (k *keeper) follow(d grace.Decision) {
 func (k *keeper) watchQEMU(d grace.Decision) {
 	release(k, &k.qemu)
 	i, started := k.vm.Record().Instance, k.vm.Started(d, k.now())
-	p, err := k.cfg.Processes.Open(i.PID, i.Start)
+	p, err := k.a.cfg.Processes.Open(i.PID, i.Start)
 	k.vm.Done(d, started, err != nil, k.now())
 	switch {
 	case errors.Is(err, process.ErrGone):

@@ -28,12 +28,12 @@ func (k *keeper) report(reason string, warning bool, message string) {
 // reportAs tells once per key.
 func (k *keeper) reportAs(reason, key string, warning bool, message string) {
 	uid, _ := k.vm.Owner()
-	if k.cfg.Cluster == nil || uid == "" {
+	if k.a.cfg.Cluster == nil || uid == "" {
 		return
 	}
-	k.cfg.Cluster.Report(Event{
+	k.a.cfg.Cluster.Report(Event{
 		Namespace: k.vm.Namespace, Name: k.vm.Name, UID: uid,
-		Reason: reason, Message: message, Warning: warning, Key: key, At: k.cfg.Clock.Wall().UTC(),
+		Reason: reason, Message: message, Warning: warning, Key: key, At: k.a.cfg.Clock.Wall().UTC(),
 	})
 }
 
@@ -50,7 +50,7 @@ func (k *keeper) tellUsers(d grace.Decision) {
 		k.log.Warn("the launcher pod would be killed before the VM's grace period is over", "pod", pod.UID, "has", pod.GracePeriod, "needs", need)
 	case grace.ReportFailed:
 		k.report(reasonDestroyFailed, true, "QEMU survives SIGTERM, SIGKILL and libvirt's destroy; trying on")
-		k.cfg.Meter.Destroyed("failed")
+		k.a.cfg.Meter.Destroyed("failed")
 		k.log.Error("QEMU cannot be killed (a process in D state?); trying on, slowly", "rule", d.Rule, "pid", k.vm.Record().Instance.PID)
 	default:
 	}
@@ -102,7 +102,7 @@ func (k *keeper) reportEnd(e *grace.Ending) {
 }
 
 func (k *keeper) invalidPeriod(source grace.Source, text string) {
-	k.cfg.Meter.Rejected("grace_period")
+	k.a.cfg.Meter.Rejected("grace_period")
 	length, err := grace.ParseSeconds(text)
 	if errors.Is(err, grace.ErrTooLong) {
 		k.log.Warn("the stated grace period is too long; using the longest there is", "source", source, "stated", text, "using", length)
