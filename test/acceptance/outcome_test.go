@@ -13,9 +13,7 @@ func TestPoliteGuestIsOffWithinASecond(t *testing.T) {
 	v := a.Guarded(t, node.Spec{}, "--grace-period=30")
 
 	from := v.SignalShim(t)
-	if took := v.WaitGone(t, soon).Sub(from); took > time.Second {
-		t.Errorf("off after %v, want at most 1s", took)
-	}
+	shared.Within(t, time.Second, from, v.WaitGone(t, soon), "off")
 	v.WaitExit(t, 0)
 	v.WaitStopped(t, "LauncherSignal", "Graceful")
 	if n := v.Presses(); n != 1 {
@@ -161,9 +159,7 @@ func TestAPausedGuestIsResumedAndShutsDown(t *testing.T) {
 	v.Virsh(t, "suspend")
 	from := v.SignalShim(t)
 	v.WaitStopped(t, "LauncherSignal", "Graceful")
-	if took := time.Since(from); took > 10*time.Second {
-		t.Errorf("took %v", took)
-	}
+	shared.Within(t, 10*time.Second, from, time.Now(), "off")
 }
 
 func TestAGuestDestroyedBySomebodyElseIsLost(t *testing.T) {
@@ -191,9 +187,7 @@ func TestAGuestAgentIsAskedFirstAndAHungOneLeavesTimeForACPI(t *testing.T) {
 			v := a.Guarded(t, node.Spec{Behaviour: c.behaviour, GuestAgent: true}, "--grace-period=10")
 			from := v.SignalShim(t)
 			v.WaitStopped(t, "LauncherSignal", "Graceful")
-			if took := time.Since(from); took > c.within {
-				t.Errorf("took %v, want less than %v\n%s", took, c.within, a.Log())
-			}
+			shared.Within(t, c.within, from, time.Now(), "off")
 			// The guest may be off before libvirt's answer is there.
 			node.Eventually(t, soon, func() bool {
 				return a.Metrics(t)[fmt.Sprintf("vmgrace_shutdown_requests_total{mode=%q,result=\"ok\"}", c.mode)] >= 1

@@ -75,3 +75,13 @@ func (l *Lateness) Close() {
 	close(l.stop)
 	<-l.ended
 }
+
+// Within fails where what began at a time has taken longer than the limit and what
+// this machine was late meanwhile, for each of five that may have had to be woken.
+func (n *Node) Within(t T, limit time.Duration, from, end time.Time, what string) {
+	t.Helper()
+	machine := 5 * n.Late(from, end)
+	if took := end.Sub(from); took > limit+machine {
+		t.Fatalf("%s after %v, want at most %v and %v that the machine was late", what, took, limit, machine)
+	}
+}
