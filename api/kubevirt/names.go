@@ -15,6 +15,8 @@ const (
 	NodeNameLabel = "kubevirt.io/nodeName"
 	// MigrationJobLabel on a pod is the UID of the migration whose target it is.
 	MigrationJobLabel = "kubevirt.io/migrationJobUID"
+	// VMINameLabel on a migration is the name of its VMI.
+	VMINameLabel = "kubevirt.io/vmi-name"
 	// MigrationNameLabel on a budget is the migration that it was expanded for.
 	MigrationNameLabel = "kubevirt.io/migrationName"
 

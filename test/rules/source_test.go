@@ -146,7 +146,7 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 func TestNoGlobalState(t *testing.T) {
 	tables := []string{
 		"cmd/node-agent.version", "cmd/launcher-shim.version", "cmd/cluster-controller.version", // set by the linker
-		"pkg/evacuation.verdicts",
+		"pkg/evacuation.verdicts", "pkg/evacuation.budgetRules", "pkg/evacuation.evacuationRules", "pkg/evacuation.cancelRules",
 		"pkg/grace.rules", "pkg/grace.beside", "pkg/grace.transitions",
 		"test/cluster.configs",        // embedded files
 		"pkg/hypervisor/libvirt.loop", // libvirt itself has one event loop per process

@@ -1,0 +1,60 @@
+package evacuation
+
+import (
+	"testing"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+func cordonedMark(v *kubevirt.VirtualMachineInstance) {
+	marked(v)
+	v.Annotations = map[string]string{CordonedAnnotation: "node-a"}
+}
+
+func TestUnmark(t *testing.T) {
+	const live = kubevirt.StrategyLiveMigrate
+	for name, c := range map[string]struct {
+		given MarkFacts
+		goes  bool
+	}{
+		"uncordoned":                  {MarkFacts{VMI: vmi(cordonedMark), Strategy: live, NodeSchedulable: true}, true},
+		"still cordoned":              {MarkFacts{VMI: vmi(cordonedMark), Strategy: live}, false},
+		"never was cordoned":          {MarkFacts{VMI: vmi(marked), Strategy: live, NodeSchedulable: true}, false},
+		"the launcher terminates":     {MarkFacts{VMI: vmi(cordonedMark), Strategy: live, NodeSchedulable: true, LauncherTerminating: true}, false},
+		"External":                    {MarkFacts{VMI: vmi(cordonedMark), Strategy: kubevirt.StrategyExternal, NodeSchedulable: true}, false},
+		"a mark that is stale anyway": {MarkFacts{VMI: vmi(cordonedMark, func(v *kubevirt.VirtualMachineInstance) { v.Status.NodeName = "node-b" }), Strategy: live, NodeSchedulable: true}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if goes, reason := Unmark(c.given); goes != c.goes || reason == "" {
+				t.Errorf("the mark goes: %v (%s), want %v", goes, reason, c.goes)
+			}
+		})
+	}
+}
+
+func TestWithdrawn(t *testing.T) {
+	user := migration("user", kubevirt.MigrationPending)
+	all := []kubevirt.VirtualMachineInstanceMigration{
+		evacuation("done", kubevirt.MigrationSucceeded, 0), evacuation("new", "", 1),
+		evacuation("pending", kubevirt.MigrationPending, 2), evacuation("begun", kubevirt.MigrationScheduling, 3),
+		evacuation("runs", kubevirt.MigrationRunning, 4), user,
+	}
+	for name, c := range map[string]struct {
+		given       func(*Evacuee)
+		terminating bool
+		want        int
+	}{
+		"no mark: those that have not begun":   {func(e *Evacuee) { e.VMI = vmi(migratable) }, false, 2},
+		"a mark of a former node":              {func(e *Evacuee) { e.VMI.Status.NodeName = "node-b" }, false, 2},
+		"marked":                               {func(*Evacuee) {}, false, 0},
+		"no mark, but the node is to be empty": {func(e *Evacuee) { e.VMI, e.NodeDrained = vmi(migratable), true }, false, 0},
+		"no mark, the launcher terminates":     {func(e *Evacuee) { e.VMI = vmi(migratable) }, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := evacuee(func(e *Evacuee) { e.Migrations, e.LauncherTerminating = all, c.terminating }, c.given)
+			if got := Withdrawn(e); len(got) != c.want {
+				t.Errorf("%d are withdrawn, want %d", len(got), c.want)
+			}
+		})
+	}
+}

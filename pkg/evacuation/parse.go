@@ -1,0 +1,190 @@
+package evacuation
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
+)
+
+// Invalid is a setting that cannot be used, and is what it was before.
+type Invalid struct {
+	Field   string // its path in the object
+	Message string // what is wrong with it, what is allowed, what counts instead
+}
+
+// maxSeconds bounds what is stated in seconds: a year.
+const maxSeconds = 365 * 24 * 3600
+
+// WithKubeVirt returns the settings with those of KubeVirt's object. A field
+// that is not stated has its default, one that is invalid stays as it is. Nil
+// is a cluster without such an object.
+func (s Settings) WithKubeVirt(kv *kubevirt.KubeVirt) (Settings, []Invalid) {
+	var c kubevirt.KubeVirtConfiguration
+	if kv != nil {
+		c = kv.Spec.Configuration
+	}
+	next, def := s, Defaults()
+	var bad []Invalid
+	refuse := func(field string, value any, allowed string, stays any) {
+		bad = append(bad, Invalid{
+			Field:   field,
+			Message: fmt.Sprintf("%s: %v is not %s: %v stays in force", field, value, allowed, stays),
+		})
+	}
+
+	switch {
+	case c.EvictionStrategy == nil:
+		next.EvictionStrategy = def.EvictionStrategy
+	case *c.EvictionStrategy == "" || knownStrategy(*c.EvictionStrategy):
+		next.EvictionStrategy = *c.EvictionStrategy
+	default:
+		refuse("spec.configuration.evictionStrategy", fmt.Sprintf("%q", bounded(string(*c.EvictionStrategy))),
+			"None, LiveMigrate, LiveMigrateIfPossible or External", orNone(s.EvictionStrategy))
+	}
+
+	next.FeatureGates = nil
+	if c.DeveloperConfiguration != nil {
+		next.FeatureGates = slices.Clone(c.DeveloperConfiguration.FeatureGates)
+	}
+
+	if m := c.MigrationConfiguration; m != nil {
+		next.limits(*m, refuse)
+	} else {
+		next.limits(kubevirt.MigrationConfiguration{}, refuse)
+	}
+	return next, bad
+}
+
+// limits takes over what is stated of migrations, and refuses what is invalid.
+func (s *Settings) limits(m kubevirt.MigrationConfiguration, refuse func(field string, value any, allowed string, stays any)) {
+	def := Defaults()
+	const path = "spec.configuration.migrations."
+	count := func(name string, to *int, value *int64, def int) {
+		switch {
+		case value == nil:
+			*to = def
+		case *value < 1 || *value > 1<<20:
+			refuse(path+name, *value, "a number from 1 to 1048576", *to)
+		default:
+			*to = int(*value)
+		}
+	}
+	seconds := func(name string, to *time.Duration, value *int64, def time.Duration) {
+		switch {
+		case value == nil:
+			*to = def
+		case *value < 1 || *value > maxSeconds:
+			refuse(path+name, *value, "a number of seconds from 1 to a year", *to)
+		default:
+			*to = time.Duration(*value) * time.Second
+		}
+	}
+	count("parallelMigrationsPerCluster", &s.PerCluster,
+		m.ParallelMigrationsPerCluster, def.PerCluster)
+	count("parallelOutboundMigrationsPerNode", &s.PerNode,
+		m.ParallelOutboundMigrationsPerNode, def.PerNode)
+	seconds("completionTimeoutPerGiB", &s.CompletionPerGiB,
+		m.CompletionTimeoutPerGiB, def.CompletionPerGiB)
+	seconds("progressTimeout", &s.ProgressTimeout, m.ProgressTimeout, def.ProgressTimeout)
+
+	switch b := m.BandwidthPerMigration; {
+	case b == nil:
+		s.Bandwidth = def.Bandwidth
+	case b.Sign() < 0:
+		refuse(path+"bandwidthPerMigration", b.String(), "a quantity of bytes per second, or 0 for no limit", s.Bandwidth)
+	default:
+		s.Bandwidth = b.Value()
+	}
+	s.AllowAutoConverge = m.AllowAutoConverge != nil && *m.AllowAutoConverge
+	switch key := m.NodeDrainTaintKey; {
+	case key == nil:
+		s.DrainTaint = def.DrainTaint
+	case !taintKey(*key):
+		refuse(path+"nodeDrainTaintKey", fmt.Sprintf("%q", bounded(*key)), "the key of a taint", s.DrainTaint)
+	default:
+		s.DrainTaint = *key
+	}
+}
+
+// WithPolicy returns the settings with those of the EvacuationPolicy, in the
+// same way.
+func (s Settings) WithPolicy(policy *v1alpha1.EvacuationPolicy) (Settings, []Invalid) {
+	var p v1alpha1.EvacuationPolicySpec
+	if policy != nil {
+		p = policy.Spec
+	}
+	next := s
+	var bad []Invalid
+	var statedLauncherPadding, statedMigrationAllowance, statedPauseAfter *time.Duration
+	if p.LauncherPadding != nil {
+		statedLauncherPadding = &p.LauncherPadding.Duration
+	}
+	if p.MigrationAllowance != nil {
+		statedMigrationAllowance = &p.MigrationAllowance.Duration
+	}
+	if p.PauseAfter != nil {
+		statedPauseAfter = &p.PauseAfter.Duration
+	}
+	duration := func(name string, to *time.Duration, value *time.Duration, def time.Duration) {
+		switch {
+		case value == nil:
+			*to = def
+		case *value < 0 || *value > maxSeconds*time.Second:
+			bad = append(bad, Invalid{Field: "spec." + name, Message: fmt.Sprintf(
+				"spec.%s: %v is not a time from 0s to a year: %v stays in force", name, *value, *to)})
+		default:
+			*to = *value
+		}
+	}
+	duration("launcherPadding", &next.LauncherPadding, statedLauncherPadding, v1alpha1.DefaultLauncherPadding)
+	duration("migrationAllowance", &next.MigrationAllowance, statedMigrationAllowance, v1alpha1.DefaultMigrationAllowance)
+	duration("pauseAfter", &next.PauseAfter, statedPauseAfter, next.MigrationAllowance/2)
+	return next, bad
+}
+
+// Oldest returns the KubeVirt that counts, nil where there is none, and those
+// that do not.
+func Oldest(all []kubevirt.KubeVirt) (counts *kubevirt.KubeVirt, others []kubevirt.KubeVirt) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	sorted := slices.Clone(all)
+	slices.SortFunc(sorted, func(a, b kubevirt.KubeVirt) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	return &sorted[0], sorted[1:]
+}
+
+func orNone(s kubevirt.EvictionStrategy) kubevirt.EvictionStrategy {
+	if s == "" {
+		return kubevirt.StrategyNone
+	}
+	return s
+}
+
+// bounded cuts what somebody wrote to what fits into a message.
+func bounded(s string) string {
+	const most = 64
+	if len(s) <= most {
+		return s
+	}
+	return strings.ToValidUTF8(s[:most], "") + "…"
+}
+
+// taintKey tells whether a word can be the key of a taint: a name, perhaps
+// after a domain and a slash.
+func taintKey(key string) bool {
+	domain, name, two := strings.Cut(key, "/")
+	if !two {
+		domain, name = "x", key
+	}
+	const least, most = 1, 253
+	return len(domain) >= least && len(domain) <= most && len(name) >= least && len(name) <= 63 &&
+		strings.Trim(domain+name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._") == ""
+}
