@@ -51,7 +51,7 @@ func TestShimsThatAreSignalledWhileTheAgentIsAwayForMinutesLoseNothing(t *testin
 	for _, v := range []*node.VM{known, young, blind} {
 		// The start of the agent, and one grace period from there.
 		deadline := v.WaitBegun(t)
-		if at := node.WallTime(t, deadline); at.Before(back.Add(10*time.Second)) || at.After(ready.Add(10*time.Second)) {
+		if at := node.WallTime(t, deadline); at.Before(back.Add(10*time.Second)) || at.After(ready.Add(10*time.Second+late+2*n.Late(back, ready.Add(time.Second)))) {
 			t.Errorf("%s: the deadline is %v after the start of the agent, which was ready after %v", v.Domain, at.Sub(back), ready.Sub(back))
 		}
 		onTime(t, v, deadline)
