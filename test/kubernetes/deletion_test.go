@@ -27,7 +27,7 @@ func TestADeletedVMIOfADeafGuestIsDestroyedAtItsDeadline(t *testing.T) {
 func TestAVMIWithAFinalizerIsDeletedWhenItSaysSo(t *testing.T) {
 	w := given(t, api)
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 2")
-	w.api.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"metadata":{"finalizers":["kubevirt.io/test"]}}`)
+	w.api.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"metadata":{"finalizers":["foregroundDeleteVirtualMachine"]}}`)
 	w.api.Kubectl(t, "delete", "vmi", v.Name, "--wait=false")
 	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
 	w.api.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)

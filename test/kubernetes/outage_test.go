@@ -68,11 +68,18 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 	for _, v := range vms {
 		v.waitGrace(1)
 	}
-	// One of them has a finalizer: it shows a deletionTimestamp that nobody set.
-	own.Kubectl(t, "patch", "vmi", vms[0].Name, "--type=merge", "-p", `{"metadata":{"finalizers":["kubevirt.io/test"]}}`)
+	// Three have KubeVirt's finalizer: they show a deletionTimestamp that nobody set.
+	for _, v := range vms[:3] {
+		own.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"metadata":{"finalizers":["foregroundDeleteVirtualMachine"]}}`)
+	}
 	own.Kubectl(t, "delete", "crd", "virtualmachineinstances.kubevirt.io", "--wait=false")
-	node.Never(t, 5*time.Second, func() bool { return vms[0].Gone() || vms[1].Gone() }, "a VM went with its CRD")
-	own.Kubectl(t, "patch", "vmi", vms[0].Name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	node.Never(t, 5*time.Second, func() bool { return vms[0].Gone() || vms[4].Gone() }, "a VM went with its CRD")
+	for _, v := range vms {
+		v.untouched()
+	}
+	for _, v := range vms[:3] {
+		own.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	}
 	w.waitWatch(0)
 	w.agent.Restart(t)
 	for _, v := range vms {
