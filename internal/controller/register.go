@@ -1,15 +1,20 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/vmgrace/vmgrace/internal/controller/budget"
 	"github.com/vmgrace/vmgrace/internal/controller/certs"
+	"github.com/vmgrace/vmgrace/internal/controller/evacuate"
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
@@ -34,18 +39,25 @@ func (s *setup) webhooks() eviction.Config {
 // registered is what --controllers chooses from: nil is not built yet.
 func registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
-		evictionWebhook:   func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks()); return nil },
-		launcherWebhook:   func(s *setup) error { eviction.AddLaunchers(s.Manager, s.webhooks()); return nil },
-		disruptionBudgets: nil,
-		evacuations:       nil,
-		migrations:        nil,
-		podDisruption:     nil,
-		taintReplacement:  nil,
+		evictionWebhook: func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks()); return nil },
+		launcherWebhook: func(s *setup) error { eviction.AddLaunchers(s.Manager, s.webhooks()); return nil },
+		disruptionBudgets: func(s *setup) error {
+			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
+		},
+		evacuations: func(s *setup) error {
+			return evacuate.Add(s.Manager, evacuate.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
+		},
+		migrations:       nil,
+		podDisruption:    nil,
+		taintReplacement: nil,
 	}
 }
 
 func (o *Options) register(s *setup, keeper *certs.Keeper) error {
 	if err := s.AddHealthzCheck("ping", healthz.Ping); err != nil {
+		return err
+	}
+	if err := o.follow(s); err != nil {
 		return err
 	}
 	add := registered()
@@ -71,4 +83,23 @@ func (o *Options) register(s *setup, keeper *certs.Keeper) error {
 		return err
 	}
 	return s.AddReadyzCheck("webhooks", s.GetWebhookServer().StartedChecker())
+}
+
+// follow has the settings followed, and what the controllers look up indexed.
+func (o *Options) follow(s *setup) error {
+	if o.BesideKubeVirt {
+		return nil
+	}
+	err := settings.Follow(s.Manager, settings.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Meter: s.meter, Live: s.settings})
+	if err != nil {
+		return fmt.Errorf("settings: %w", err)
+	}
+	if !o.runs(disruptionBudgets) && !o.runs(evacuations) {
+		return nil
+	}
+	if err := lookup.Index(context.Background(), s.GetFieldIndexer()); err != nil {
+		return err
+	}
+	cache := s.GetClient()
+	return meter.CountVMs(metrics.Registry, func() (meter.VMs, bool) { return evacuate.Count(cache, s.settings) })
 }

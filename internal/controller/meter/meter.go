@@ -8,6 +8,7 @@ type Meter struct {
 	evictions *prometheus.CounterVec
 	launchers *prometheus.CounterVec
 	notAfter  prometheus.Gauge
+	invalid   prometheus.Gauge
 }
 
 // New registers the metrics.
@@ -25,8 +26,12 @@ func New(r prometheus.Registerer) (*Meter, error) {
 			Name: "vmgrace_webhook_certificate_not_after_timestamp_seconds",
 			Help: "When the serving certificate of the webhooks ends, 0 = there is none.",
 		}),
+		invalid: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "vmgrace_invalid_settings",
+			Help: "Settings of the cluster that cannot be used, and objects with settings that do not count: their Events say why.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.evictions, m.launchers, m.notAfter} {
+	for _, c := range []prometheus.Collector{m.evictions, m.launchers, m.notAfter, m.invalid} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -44,3 +49,6 @@ func (m *Meter) Launcher(result string) { m.launchers.WithLabelValues(result).In
 
 // CertificateEnds says when the serving certificate ends, in Unix seconds.
 func (m *Meter) CertificateEnds(at float64) { m.notAfter.Set(at) }
+
+// InvalidSettings says how many settings cannot be used.
+func (m *Meter) InvalidSettings(n int) { m.invalid.Set(float64(n)) }

@@ -1,27 +1,77 @@
-// Package settings has the settings of the whole cluster as they are now.
+// Package settings has the settings of the whole cluster as they are now: those
+// of KubeVirt's object and of the EvacuationPolicy, followed live.
 package settings
 
 import (
-	"sync/atomic"
+	"context"
+	"sync"
+
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
 // Live is the last good settings. Safe for concurrent use.
 type Live struct {
-	now atomic.Pointer[evacuation.Settings]
+	mu      sync.Mutex
+	now     evacuation.Settings
+	known   bool
+	changed []chan struct{}
 }
 
-// New returns the defaults.
-func New() *Live {
-	l := &Live{}
-	defaults := evacuation.Defaults()
-	l.now.Store(&defaults)
-	return l
-}
+// New returns the defaults, which are not known to be the cluster's settings.
+func New() *Live { return &Live{now: evacuation.Defaults()} }
 
 // Get returns a copy of what counts now; its slices are not to be changed.
-func (l *Live) Get() evacuation.Settings { return *l.now.Load() }
+func (l *Live) Get() evacuation.Settings {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.now
+}
 
-// Set replaces them.
-func (l *Live) Set(s evacuation.Settings) { l.now.Store(&s) }
+// Known tells whether the cluster was asked for its settings. Before that
+// nothing may be undone because of them.
+func (l *Live) Known() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.known
+}
+
+// Set replaces them and tells all who want to know.
+func (l *Live) Set(s evacuation.Settings) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.now, l.known = s, true
+	for _, c := range l.changed { // several changes may become one
+		select {
+		case c <- struct{}{}:
+		default: // it has yet to take the last one
+		}
+	}
+}
+
+// Source asks, after each change, for what all names to be looked at again. It
+// ends with its controller.
+func (l *Live) Source(all func(context.Context) []reconcile.Request) source.Source {
+	changed := make(chan struct{}, 1)
+	l.mu.Lock()
+	l.changed = append(l.changed, changed)
+	l.mu.Unlock()
+	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		go func() {
+			for {
+				select {
+				case <-changed:
+					for _, request := range all(ctx) {
+						queue.Add(request)
+					}
+				case <-ctx.Done():
+					return
+				}
+			}
+		}()
+		return nil
+	})
+}

@@ -1,0 +1,280 @@
+// Package budget gives each VM that is to be moved instead of stopped the
+// disruption budget that it needs: gather, decide (evacuation.BudgetFor), act.
+package budget
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// Config is what the controller needs. Its Reader asks the API server.
+type Config struct {
+	Log      *slog.Logger
+	Live     client.Reader
+	Events   events.EventRecorder
+	Settings *settings.Live
+}
+
+// workers look at VMs at the same time.
+const workers = 8
+
+// How soon a VM is looked at again that came before the cluster's settings, or
+// whose objects were not as the cache had them.
+const (
+	retrySettings = 200 * time.Millisecond
+	retryBehind   = 100 * time.Millisecond
+)
+
+type reconciler struct {
+	Config
+	client.Client // reads the cache
+
+	mu   sync.Mutex
+	told map[types.NamespacedName]string // foreign budgets that an Event names
+}
+
+// Add has the manager run the controller, in the replica that is elected.
+func Add(mgr ctrl.Manager, cfg Config) error {
+	r := &reconciler{Config: cfg, Client: mgr.GetClient(), told: map[types.NamespacedName]string{}}
+	return ctrl.NewControllerManagedBy(mgr).Named("disruption-budgets").
+		For(&kubevirt.VirtualMachineInstance{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(lookup.OfPod)).
+		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(lookup.OfMigration)).
+		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.ofBudget)).
+		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context) []reconcile.Request { return lookup.All(ctx, r.Client) })).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+// Reconcile gives one VM the budget that it needs, or none.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if !r.Settings.Known() {
+		return reconcile.Result{RequeueAfter: retrySettings}, nil
+	}
+	vmi := &kubevirt.VirtualMachineInstance{}
+	err := r.Get(ctx, req.NamespacedName, vmi)
+	if apierrors.IsNotFound(err) {
+		r.forget(req.NamespacedName)
+		return outcome(r.removeOrphans(ctx, req.NamespacedName, ""))
+	}
+	if err != nil {
+		return reconcile.Result{}, fmt.Errorf("VMI: %w", err)
+	}
+	if err := r.one(ctx, vmi); err != nil {
+		return outcome(err)
+	}
+	return outcome(r.removeOrphans(ctx, req.NamespacedName, vmi.UID))
+}
+
+func (r *reconciler) one(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+	launchers, err := lookup.Launchers(ctx, r.Client, vmi)
+	if err != nil {
+		return err
+	}
+	migrations, err := lookup.Migrations(ctx, r.Client, client.ObjectKeyFromObject(vmi))
+	if err != nil {
+		return err
+	}
+	have, err := lookup.Budgets(ctx, r.Client, vmi.Namespace, vmi.UID)
+	if err != nil {
+		return err
+	}
+	strategy, _ := evacuation.StrategyOf(vmi, r.Settings.Get().EvictionStrategy)
+	facts := evacuation.BudgetFacts{VMI: vmi, Strategy: strategy, ActivePods: len(launchers), Migrations: migrations, Exists: len(have) > 0}
+	for i := range have {
+		if label := have[i].Labels[kubevirt.MigrationNameLabel]; label != "" {
+			facts.Label = label
+		}
+	}
+	want := evacuation.BudgetFor(facts)
+	if err := r.act(ctx, vmi, have, want); err != nil {
+		return err
+	}
+	return r.tellForeign(ctx, vmi, launchers)
+}
+
+func (r *reconciler) act(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, have []policyv1.PodDisruptionBudget, want evacuation.Budget) error {
+	name := evacuation.BudgetName(string(vmi.UID))
+	var ours *policyv1.PodDisruptionBudget
+	for i := range have {
+		if have[i].Name == name {
+			ours = &have[i]
+		}
+	}
+	log := r.Log.With("vmi", vmi.Namespace+"/"+vmi.Name, "minAvailable", want.MinAvailable, "why", want.Message)
+	switch {
+	case want.MinAvailable == 0:
+		for i := range have {
+			log.Debug("disruption budget goes", "budget", have[i].Name)
+			if err := r.remove(ctx, &have[i]); err != nil {
+				return err
+			}
+		}
+		return nil
+	case ours == nil:
+		log.Debug("disruption budget is made", "budget", name)
+		if err := r.Create(ctx, made(vmi, want)); err != nil {
+			return fmt.Errorf("disruption budget %s: %w", name, err)
+		}
+	case !as(ours, vmi, want):
+		log.Info("disruption budget is put right", "budget", name)
+		put := made(vmi, want)
+		put.ResourceVersion = ours.ResourceVersion
+		if err := r.Update(ctx, put); err != nil {
+			return fmt.Errorf("disruption budget %s: %w", name, err)
+		}
+	}
+	// Two budgets fail each eviction with 500; none would let one through.
+	for i := range have {
+		if have[i].Name == name {
+			continue
+		}
+		log.Info("second disruption budget goes", "budget", have[i].Name)
+		if err := r.remove(ctx, &have[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove deletes the very budget that was seen.
+func (r *reconciler) remove(ctx context.Context, b *policyv1.PodDisruptionBudget) error {
+	err := r.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("disruption budget %s: %w", b.Name, err)
+	}
+	return nil
+}
+
+// removeOrphans deletes budgets of a VMI that was deleted, or of one of that
+// name before it, where no garbage collector has done so. Only what the API
+// server says now counts: the cache may be behind.
+func (r *reconciler) removeOrphans(ctx context.Context, vm types.NamespacedName, present types.UID) error {
+	orphans, err := lookup.BudgetsByName(ctx, r.Client, vm)
+	if err != nil {
+		return err
+	}
+	for i := range orphans {
+		b := &orphans[i]
+		uid := lookup.BudgetOf(b)
+		if uid == present {
+			continue
+		}
+		gone, err := r.gone(ctx, vm, uid)
+		if err != nil {
+			return err
+		}
+		if gone {
+			if err := r.remove(ctx, b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// gone tells whether the API server says that a VMI is no more.
+func (r *reconciler) gone(ctx context.Context, vm types.NamespacedName, uid types.UID) (bool, error) {
+	now := &kubevirt.VirtualMachineInstance{}
+	err := r.Live.Get(ctx, vm, now)
+	switch {
+	case err == nil:
+		return now.UID != uid, nil
+	case apierrors.IsNotFound(err) && lookup.Names(err, vm.Name):
+		return true, nil
+	}
+	return false, fmt.Errorf("VMI %s: %w", vm, err)
+}
+
+// outcome of an attempt: a cache that is behind is no error, and in a namespace
+// that is being deleted nothing is made any more.
+func outcome(err error) (reconcile.Result, error) {
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		return reconcile.Result{RequeueAfter: retryBehind}, nil
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return reconcile.Result{}, nil
+	}
+	return reconcile.Result{}, err
+}
+
+// tellForeign names, once, the budgets of others that select the launcher: with
+// two, the API server fails each eviction.
+func (r *reconciler) tellForeign(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) error {
+	others, err := lookup.ForeignBudgets(ctx, r.Client, vmi.Namespace)
+	if err != nil {
+		return err
+	}
+	key, names := client.ObjectKeyFromObject(vmi), ""
+	for i := range others {
+		if selectsOne(&others[i], launchers) {
+			names += " " + others[i].Name
+		}
+	}
+	r.mu.Lock()
+	before := r.told[key]
+	if names == "" {
+		delete(r.told, key)
+	} else {
+		r.told[key] = names
+	}
+	r.mu.Unlock()
+	if names != "" && names != before {
+		r.Events.Eventf(vmi, nil, corev1.EventTypeWarning, "ForeignDisruptionBudget", "Budget",
+			"launcher pod is also selected by disruption budget%s: with two budgets each of its evictions fails; change that selector", names)
+	}
+	return nil
+}
+
+func (r *reconciler) forget(vm types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.told, vm)
+}
+
+func selectsOne(b *policyv1.PodDisruptionBudget, pods []corev1.Pod) bool {
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if err != nil {
+		return false
+	}
+	for i := range pods {
+		if selector.Matches(labels.Set(pods[i].Labels)) {
+			return true
+		}
+	}
+	return false
+}
+
+// ofBudget asks for the VM to be looked at that a budget was made for, and of a
+// foreign one for all whose launchers it selects.
+func (r *reconciler) ofBudget(ctx context.Context, o client.Object) []reconcile.Request {
+	b, ok := o.(*policyv1.PodDisruptionBudget)
+	if !ok {
+		return nil
+	}
+	if owner := lookup.VMIOf(b); owner != nil {
+		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: b.Namespace, Name: owner.Name}}}
+	}
+	return lookup.Selected(ctx, r.Client, b)
+}

@@ -1,0 +1,43 @@
+package budget
+
+import (
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// made is the budget that a VM is to have.
+func made(vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) *policyv1.PodDisruptionBudget {
+	// An integer: percentages ask for a controller with a scale subresource.
+	minAvailable := intstr.FromInt32(want.MinAvailable)
+	owns := true
+	b := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: vmi.Namespace, Name: evacuation.BudgetName(string(vmi.UID)),
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance",
+				Name: vmi.Name, UID: vmi.UID, Controller: &owns, BlockOwnerDeletion: &owns,
+			}},
+		},
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			MinAvailable: &minAvailable,
+			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{kubevirt.CreatedByLabel: string(vmi.UID)}},
+		},
+	}
+	if want.Migration != "" {
+		b.Labels = map[string]string{kubevirt.MigrationNameLabel: want.Migration}
+	}
+	return b
+}
+
+// as tells whether a budget is as it is to be.
+func as(b *policyv1.PodDisruptionBudget, vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) bool {
+	to := made(vmi, want)
+	return b.Labels[kubevirt.MigrationNameLabel] == want.Migration &&
+		equality.Semantic.DeepEqual(b.OwnerReferences, to.OwnerReferences) &&
+		equality.Semantic.DeepEqual(b.Spec, to.Spec)
+}

@@ -1,0 +1,44 @@
+package evacuate
+
+import (
+	"context"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// countWithin bounds a look into the cache that has yet to start.
+const countWithin = 2 * time.Second
+
+// Count counts what the cache has: on each replica that has started. It returns
+// false where that is not known.
+func Count(cache client.Reader, live *settings.Live) (meter.VMs, bool) {
+	if !live.Known() {
+		return meter.VMs{}, false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
+	defer cancel()
+	var vmis kubevirt.VirtualMachineInstanceList
+	var migrations kubevirt.VirtualMachineInstanceMigrationList
+	if cache.List(ctx, &vmis, client.UnsafeDisableDeepCopy) != nil || cache.List(ctx, &migrations, client.UnsafeDisableDeepCopy) != nil {
+		return meter.VMs{}, false
+	}
+	n := meter.VMs{Evacuations: map[string]int{}}
+	fallback := live.Get().EvictionStrategy
+	for i := range vmis.Items {
+		if evacuation.HoldsUpDrains(&vmis.Items[i], fallback) {
+			n.NotEvictable++
+		}
+	}
+	for i := range migrations.Items {
+		if m := &migrations.Items[i]; evacuation.Evacuates(m) {
+			n.Evacuations[string(evacuation.PhaseOf(m))]++
+		}
+	}
+	return n, true
+}

@@ -1,0 +1,180 @@
+// Package evacuate has VMs leave their nodes: of a mark it makes a migration,
+// it says what becomes of it, and it takes back what an uncordon made needless.
+// Gather, decide (evacuation.Next, Unmark, Withdrawn), act.
+package evacuate
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// Config is what the controller needs. Live asks the API server.
+type Config struct {
+	Log      *slog.Logger
+	Live     client.Reader
+	Events   events.EventRecorder
+	Settings *settings.Live
+}
+
+// workers look at VMs at the same time.
+const workers = 16
+
+// How soon a VM is looked at again that came before the cluster's settings, or
+// whose objects were not as the cache had them.
+const (
+	retrySettings = 200 * time.Millisecond
+	retryBehind   = 100 * time.Millisecond
+)
+
+type reconciler struct {
+	Config
+	client.Client // reads the cache
+}
+
+// Add has the manager run the controller, in the replica that is elected.
+func Add(mgr ctrl.Manager, cfg Config) error {
+	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
+	return ctrl.NewControllerManagedBy(mgr).Named("evacuation").
+		For(&kubevirt.VirtualMachineInstance{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(lookup.OfPod)).
+		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(lookup.OfMigration)).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, node client.Object) []reconcile.Request {
+			return lookup.OnNode(ctx, r.Client, node.GetName())
+		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged})).
+		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context) []reconcile.Request { return lookup.All(ctx, r.Client) })).
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
+		Complete(r)
+}
+
+// nodeChanged leaves out a node's sign of life.
+func (r *reconciler) nodeChanged(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Node)
+	after, ok2 := e.ObjectNew.(*corev1.Node)
+	return ok && ok2 && r.seen(before) != r.seen(after)
+}
+
+// nodeState is what counts of a node.
+type nodeState struct{ there, ready, cordoned, drained bool }
+
+func (n nodeState) schedulable() bool { return n.there && !n.cordoned && !n.drained }
+
+func (r *reconciler) seen(node *corev1.Node) nodeState {
+	s := nodeState{there: true, cordoned: node.Spec.Unschedulable}
+	for _, c := range node.Status.Conditions {
+		s.ready = s.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}
+	key := r.Settings.Get().DrainTaint
+	for _, t := range node.Spec.Taints {
+		s.drained = s.drained || t.Key == key && t.Effect == corev1.TaintEffectNoSchedule
+	}
+	return s
+}
+
+// vm is what was gathered of one VM.
+type vm struct {
+	evacuation.Evacuee
+
+	node      nodeState
+	launchers []corev1.Pod
+}
+
+// terminating tells whether a launcher is being deleted.
+func (v *vm) terminating() bool {
+	for i := range v.launchers {
+		if v.launchers[i].DeletionTimestamp != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Reconcile does for one VM what comes next.
+func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
+	if !r.Settings.Known() {
+		return reconcile.Result{RequeueAfter: retrySettings}, nil
+	}
+	vmi := &kubevirt.VirtualMachineInstance{}
+	if err := r.Get(ctx, req.NamespacedName, vmi); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+	v, err := r.gather(ctx, r.Client, vmi)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	next, err := r.act(ctx, v)
+	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) {
+		r.Log.Debug("the cache was behind", "vmi", req.String(), "error", err)
+		return reconcile.Result{RequeueAfter: retryBehind}, nil
+	}
+	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return reconcile.Result{}, nil // it has gone meanwhile
+	}
+	return reconcile.Result{RequeueAfter: next.Again}, err
+}
+
+// gather looks at a VM's node and pods through a reader, and at its migrations
+// in the cache.
+func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevirt.VirtualMachineInstance) (*vm, error) {
+	v := &vm{}
+	node := &corev1.Node{}
+	if name := vmi.Node(); name != "" {
+		if err := from.Get(ctx, client.ObjectKey{Name: name}, node); err == nil {
+			v.node = r.seen(node)
+		} else if !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("node %s: %w", name, err)
+		}
+	}
+	var err error
+	if v.launchers, err = lookup.Launchers(ctx, r.Client, vmi); err != nil {
+		return nil, err
+	}
+	migrations, err := lookup.Migrations(ctx, r.Client, client.ObjectKeyFromObject(vmi))
+	if err != nil {
+		return nil, err
+	}
+	strategy, _ := evacuation.StrategyOf(vmi, r.Settings.Get().EvictionStrategy)
+	v.Evacuee = evacuation.Evacuee{
+		VMI: vmi, Strategy: strategy, NodeReady: v.node.ready, NodeDrained: v.node.drained,
+		Launchers: len(v.launchers), LauncherTerminating: v.terminating(), Migrations: migrations, Now: time.Now(),
+	}
+	return v, nil
+}
+
+// act does what was decided. What an eviction waits for comes first.
+func (r *reconciler) act(ctx context.Context, v *vm) (evacuation.Step, error) {
+	if changed, err := r.takeBack(ctx, v); changed || err != nil {
+		return evacuation.Step{}, err
+	}
+	next := evacuation.Next(v.Evacuee)
+	if next.Action == evacuation.Migrate {
+		made, err := r.migrate(ctx, v)
+		if err != nil {
+			return next, err
+		}
+		v.Migrations = append(v.Migrations, *made)
+		next = evacuation.Next(v.Evacuee)
+	}
+	if err := r.tell(ctx, v, next); err != nil {
+		return next, err
+	}
+	return next, r.prune(ctx, v)
+}

@@ -1,0 +1,175 @@
+package evacuate
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// tell has the VM and its launchers say what happens to them. Nothing is sent
+// where they say it already.
+func (r *reconciler) tell(ctx context.Context, v *vm, next evacuation.Step) error {
+	requested := v.leaves()
+	for i := range v.launchers {
+		if err := r.tellDescheduler(ctx, &v.launchers[i], requested && v.launchers[i].Spec.NodeName == v.VMI.Node()); err != nil {
+			return err
+		}
+	}
+	if !requested && !v.VMI.Marked() {
+		if err := r.unexplain(ctx, v.VMI); err != nil {
+			return err
+		}
+	}
+	return r.tellVMI(ctx, v, next)
+}
+
+// leaves tells whether the VM is asked to leave its node.
+func (v *vm) leaves() bool { return v.Requested() && !v.VMI.Final() }
+
+// condition is what a VM that is to leave says of it.
+func (v *vm) condition(next evacuation.Step) *kubevirt.Condition {
+	now := metav1.Time{Time: v.Now}
+	c := &kubevirt.Condition{
+		Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, LastProbeTime: now, LastTransitionTime: now,
+		Reason: next.Reason, Message: next.Message,
+	}
+	if have := v.VMI.Condition(c.Type); have != nil && have.Status == c.Status {
+		c.LastTransitionTime = have.LastTransitionTime
+	}
+	return c
+}
+
+func (r *reconciler) tellVMI(ctx context.Context, v *vm, next evacuation.Step) error {
+	have := v.VMI.Condition(kubevirt.EvictionRequested)
+	switch requested := v.leaves(); {
+	case requested && next.Action == evacuation.Nothing: // it is on its way out
+		return nil
+	case !requested && have == nil:
+		return nil
+	case !requested:
+		return r.patchConditions(ctx, v.VMI, nil)
+	case have != nil && have.Status == kubevirt.ConditionTrue && have.Reason == next.Reason && have.Message == next.Message:
+		return nil
+	}
+	if next.Action == evacuation.Blocked {
+		r.Log.Warn("VM cannot leave its node", "vmi", v.VMI.Namespace+"/"+v.VMI.Name, "reason", next.Reason, "why", next.Message)
+		r.Events.Eventf(v.VMI, nil, corev1.EventTypeWarning, next.Reason, "Evacuate", "%s", next.Message)
+	}
+	return r.patchConditions(ctx, v.VMI, v.condition(next))
+}
+
+// inProgress is KubeVirt's value of the descheduler's annotation.
+const inProgress = "kubevirt"
+
+func (r *reconciler) tellDescheduler(ctx context.Context, pod *corev1.Pod, leaves bool) error {
+	want := map[string]any{}
+	if _, ok := pod.Annotations[kubevirt.RequestEvictOnlyAnnotation]; !ok {
+		want[kubevirt.RequestEvictOnlyAnnotation] = ""
+	}
+	switch _, ok := pod.Annotations[kubevirt.EvictionInProgressAnnotation]; {
+	case leaves && !ok:
+		want[kubevirt.EvictionInProgressAnnotation] = inProgress
+	case !leaves && ok:
+		want[kubevirt.EvictionInProgressAnnotation] = nil
+	}
+	return r.annotate(ctx, pod, want)
+}
+
+// unexplain takes the annotations of a mark that has gone.
+func (r *reconciler) unexplain(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+	// A mark's annotations come before it: they are left alone for a while.
+	if vmi.Annotations[evacuation.CordonedAnnotation] == "" || vmi.Condition(kubevirt.EvictionRequested) == nil {
+		return nil
+	}
+	return r.annotate(ctx, vmi, map[string]any{
+		evacuation.CordonedAnnotation: nil, evacuation.CauseAnnotation: nil, kubevirt.EvictionSourceAnnotation: nil,
+	})
+}
+
+// annotate patches annotations of the object as it was seen; nil takes one away.
+func (r *reconciler) annotate(ctx context.Context, o client.Object, annotations map[string]any) error {
+	if len(annotations) == 0 {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.GetUID(), "annotations": annotations}})
+	if err != nil {
+		return err
+	}
+	to, ok := o.DeepCopyObject().(client.Object)
+	if !ok {
+		return fmt.Errorf("%T is no object", o)
+	}
+	if err := r.Patch(ctx, to, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("annotations of %s/%s: %w", o.GetNamespace(), o.GetName(), err)
+	}
+	o.SetResourceVersion(to.GetResourceVersion())
+	o.SetAnnotations(to.GetAnnotations())
+	return nil
+}
+
+// operation is one of a JSON patch. A test for null also passes where there is
+// no such field.
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// patchConditions sets the condition EvictionRequested, or takes it where c is
+// nil: other conditions, and fields that are not known here, stay as they are.
+func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) error {
+	at := -1
+	for i := range vmi.Status.Conditions {
+		if vmi.Status.Conditions[i].Type == kubevirt.EvictionRequested {
+			at = i
+		}
+	}
+	path := "/status/conditions/" + strconv.Itoa(at)
+	patch := []operation{{"test", "/metadata/resourceVersion", vmi.ResourceVersion}}
+	switch {
+	case c == nil:
+		patch = append(patch, operation{"remove", path, nil})
+	case at >= 0:
+		patch = append(patch, operation{"replace", path, c})
+	case len(vmi.Status.Conditions) > 0:
+		patch = append(patch, operation{"add", "/status/conditions/-", c})
+	default:
+		patch = append(patch, operation{"add", "/status/conditions", []*kubevirt.Condition{c}})
+	}
+	return r.patchStatus(ctx, vmi, patch)
+}
+
+// unmark takes the mark that was seen, and no other.
+func (r *reconciler) unmark(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+	return r.patchStatus(ctx, vmi, []operation{
+		{"test", "/metadata/resourceVersion", vmi.ResourceVersion},
+		{"test", "/status/evacuationNodeName", vmi.Status.EvacuationNodeName},
+		{"remove", "/status/evacuationNodeName", nil},
+	})
+}
+
+func (r *reconciler) patchStatus(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, patch []operation) error {
+	raw, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, patchWithin)
+	defer cancel()
+	if err := r.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)); err != nil {
+		return fmt.Errorf("status of VMI %s/%s: %w", vmi.Namespace, vmi.Name, err)
+	}
+	return nil
+}
+
+// patchWithin bounds one request.
+const patchWithin = 10 * time.Second

@@ -1,0 +1,211 @@
+//go:build !unit
+
+package controller_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+func (w world) evacuation(v *kubevirt.VirtualMachineInstance) *kubevirt.VirtualMachineInstanceMigration {
+	w.Helper()
+	var found *kubevirt.VirtualMachineInstanceMigration
+	w.eventually("a migration of "+v.Name, func() bool { found = w.unfinished(v); return found != nil })
+	return found
+}
+
+func (w world) unfinished(v *kubevirt.VirtualMachineInstance) *kubevirt.VirtualMachineInstanceMigration {
+	w.Helper()
+	for _, m := range w.migrations() {
+		if m.Spec.VMIName == v.Name && !m.Final() {
+			return &m
+		}
+	}
+	return nil
+}
+
+// says waits until a VMI's condition EvictionRequested has a reason; "" is none.
+func (w world) says(v *kubevirt.VirtualMachineInstance, reason string) {
+	w.Helper()
+	w.eventually(v.Name+" says "+reason, func() bool {
+		c := w.read(v).Condition(kubevirt.EvictionRequested)
+		return c == nil && reason == "" || c != nil && c.Status == "True" && c.Reason == reason
+	})
+}
+
+func (w world) phase(m *kubevirt.VirtualMachineInstanceMigration, p string) {
+	w.Helper()
+	w.must(w.Status().Patch(w.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"`+p+`"}}`))))
+}
+
+func (w world) cordon(node string, yes bool) {
+	w.Helper()
+	word := "uncordon"
+	if yes {
+		word = "cordon"
+	}
+	api.Kubectl(w, word, node)
+}
+
+func TestMarksBecomeMigrations(t *testing.T) {
+	w := given(t)
+	w.node("n1")
+	w.node("dead")
+	w.ready("dead", corev1.ConditionUnknown)
+	live := w.vm("live", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	external := w.vm("external", "n1", kubevirt.StrategyExternal, migratable)
+	pinned := w.vm("pinned", "n1", kubevirt.StrategyLiveMigrate, `{"type":"LiveMigratable","status":"False","message":"a host device"}`)
+	lost := w.vm("lost", "dead", kubevirt.StrategyLiveMigrate, migratable)
+	w.alone()
+
+	for _, v := range []*kubevirt.VirtualMachineInstance{live, external, pinned, lost} {
+		w.mark(v, false)
+	}
+	m := w.evacuation(live)
+	if m.GenerateName != "kubevirt-evacuation-" || m.Annotations["kubevirt.io/evacuationMigration"] != "n1" ||
+		m.Annotations["vmgrace.io/evacuation-cause"] != "Eviction" || *m.Spec.Priority != "system-critical" {
+		t.Errorf("migration: %+v", m)
+	}
+	w.says(live, "Migrating")
+	w.says(external, "External")
+	w.says(pinned, "NotMigratable")
+	w.says(lost, "NodeNotReady")
+	w.event("pinned", "NotMigratable", "a host device")
+	w.event("lost", "NodeNotReady", "dead is not Ready")
+	if n := len(w.migrations()); n != 1 {
+		t.Errorf("%d migrations, want one", n)
+	}
+	if c := api.Kubectl(t, "get", "vmi", "-n", w.ns, "live", "-o", "jsonpath={.status.conditions[0].unknownField}"); c != "kept" {
+		t.Errorf("a field of another condition is %q", c)
+	}
+	pod := &corev1.Pod{}
+	w.eventually("the descheduler is told", func() bool {
+		w.must(w.Get(t.Context(), client.ObjectKey{Namespace: w.ns, Name: "virt-launcher-live"}, pod))
+		_, only := pod.Annotations["descheduler.alpha.kubernetes.io/request-evict-only"]
+		_, now := pod.Annotations["descheduler.alpha.kubernetes.io/eviction-in-progress"]
+		return only && now
+	})
+
+	// The node is back: so is the hope.
+	w.ready("dead", corev1.ConditionTrue)
+	w.evacuation(lost)
+	w.says(lost, "Migrating")
+
+	// A failure is followed by a wait, a success by silence.
+	w.phase(m, "Failed")
+	w.says(live, "Backoff")
+	w.status(live, `{"evacuationNodeName":null}`)
+	w.says(live, "")
+}
+
+func TestADrainTaintIsAMarkOfAllVMs(t *testing.T) {
+	w := given(t)
+	w.node("n1")
+	live := w.vm("live", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	w.vm("none", "n1", kubevirt.StrategyNone, migratable)
+	w.vm("external", "n1", kubevirt.StrategyExternal, migratable)
+	w.alone()
+	w.taints("n1", "kubevirt.io/drain")
+	m := w.evacuation(live)
+	w.says(live, "Migrating")
+	if n := len(w.migrations()); n != 1 {
+		t.Errorf("%d migrations, want one", n)
+	}
+	w.taints("n1")
+	w.eventually("it is withdrawn", func() bool { return w.unfinished(live) == nil })
+	w.says(live, "")
+	_ = m
+}
+
+func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
+	w := given(t)
+	w.node("n1")
+	w.node("n2")
+	w.cordon("n1", true)
+	waits := w.vm("waits", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	runs := w.vm("runs", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	external := w.vm("external", "n1", kubevirt.StrategyExternal, migratable)
+	descheduled := w.vm("descheduled", "n2", kubevirt.StrategyLiveMigrate, migratable)
+	p := w.alone()
+	for _, v := range []*kubevirt.VirtualMachineInstance{waits, runs, external} {
+		w.mark(v, true)
+	}
+	w.mark(descheduled, false)
+	w.evacuation(waits)
+	w.evacuation(descheduled)
+	w.phase(w.evacuation(runs), "Running")
+	w.says(external, "External")
+
+	// Also while nobody looked.
+	p.kill()
+	w.cordon("n1", false)
+	w.alone()
+	w.eventually("mark and migration go", func() bool {
+		return w.read(waits).Status.EvacuationNodeName == "" && w.unfinished(waits) == nil
+	})
+	w.says(waits, "")
+	if v := w.read(waits); v.Annotations["vmgrace.io/cordoned"] != "" {
+		t.Errorf("annotations %v", v.Annotations)
+	}
+	w.evacuation(runs)
+	w.evacuation(descheduled)
+	if w.read(external).Status.EvacuationNodeName != "n1" {
+		t.Error("the mark of an External VM has gone")
+	}
+}
+
+func TestATerminatingLauncherKeepsItsMark(t *testing.T) {
+	w := given(t)
+	w.node("n1")
+	w.cordon("n1", true)
+	v := w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	w.mark(v, true)
+	w.alone()
+	m := w.evacuation(v)
+	api.Kubectl(t, "delete", "pod", "-n", w.ns, "virt-launcher-vm", "--wait=false")
+	w.cordon("n1", false)
+	other := w.vm("other", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	w.mark(other, true) // its mark goes at once: the controller has seen the uncordon
+	w.eventually("the other's mark goes", func() bool { return w.read(other).Status.EvacuationNodeName == "" })
+	if now := w.unfinished(v); now == nil || now.UID != m.UID || w.read(v).Status.EvacuationNodeName != "n1" {
+		t.Error("the only way out of a launcher that ends was taken back")
+	}
+}
+
+// The leader dies in the middle of many: the next one makes no second
+// migration and loses none.
+func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
+	w := given(t)
+	w.node("n1")
+	first := w.controller()
+	var all []*kubevirt.VirtualMachineInstance
+	for _, name := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} {
+		all = append(all, w.vm(name, "n1", kubevirt.StrategyLiveMigrate, migratable))
+	}
+	w.keeps(all[len(all)-1], 1)
+	second := w.controller()
+	for i, v := range all {
+		w.mark(v, false)
+		if i == len(all)/2 {
+			first.kill()
+		}
+	}
+	for _, v := range all {
+		w.says(v, "Migrating")
+	}
+	of := map[string]int{}
+	for _, m := range w.migrations() {
+		of[m.Spec.VMIName]++
+	}
+	for _, v := range all {
+		if of[v.Name] != 1 {
+			t.Errorf("%s has %d migrations", v.Name, of[v.Name])
+		}
+	}
+	_ = second
+}

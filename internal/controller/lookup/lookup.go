@@ -1,0 +1,226 @@
+// Package lookup finds in the cache what belongs to a VM: its launcher pods,
+// migrations and disruption budgets, and the VMs of a node. What it returns is
+// a copy of the cache's, and as old as the cache is.
+package lookup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// Fields that the cache finds objects by.
+const (
+	byCreator = "createdBy" // launcher pods: the VMI's UID
+	byVMI     = "vmiName"   // migrations: the VMI's name; budgets: its UID
+	byOwner   = "vmiOwner"  // budgets: the name of the VMI that owns them
+	byNode    = "nodeName"  // VMIs
+)
+
+// foreign is what budgets have for a UID that are no VMI's.
+const foreign = "foreign"
+
+// Index has the cache keep what the lookups need.
+func Index(ctx context.Context, i client.FieldIndexer) error {
+	for _, f := range []struct {
+		of    client.Object
+		field string
+		value func(client.Object) []string
+	}{
+		{&corev1.Pod{}, byCreator, func(o client.Object) []string { return []string{o.GetLabels()[kubevirt.CreatedByLabel]} }},
+		{&kubevirt.VirtualMachineInstanceMigration{}, byVMI, func(o client.Object) []string {
+			if m, ok := o.(*kubevirt.VirtualMachineInstanceMigration); ok {
+				return []string{m.Spec.VMIName}
+			}
+			return nil
+		}},
+		{&policyv1.PodDisruptionBudget{}, byVMI, func(o client.Object) []string {
+			if uid := BudgetOf(o); uid != "" {
+				return []string{string(uid)}
+			}
+			return []string{foreign}
+		}},
+		{&policyv1.PodDisruptionBudget{}, byOwner, func(o client.Object) []string {
+			if owner := VMIOf(o); owner != nil && BudgetOf(o) != "" {
+				return []string{owner.Name}
+			}
+			return nil
+		}},
+		{&kubevirt.VirtualMachineInstance{}, byNode, func(o client.Object) []string {
+			if vmi, ok := o.(*kubevirt.VirtualMachineInstance); ok {
+				return []string{vmi.Node()}
+			}
+			return nil
+		}},
+	} {
+		if err := i.IndexField(ctx, f.of, f.field, f.value); err != nil {
+			return fmt.Errorf("index of %T by %s: %w", f.of, f.field, err)
+		}
+	}
+	return nil
+}
+
+// BudgetOf is the UID of the VMI that a disruption budget was made for, by its
+// name or, as older controllers named theirs, by its owner. Empty: it is not
+// one of these.
+func BudgetOf(o client.Object) types.UID {
+	if !strings.HasPrefix(o.GetName(), evacuation.BudgetPrefix) {
+		return ""
+	}
+	if owner := VMIOf(o); owner != nil {
+		return owner.UID
+	}
+	// A hand that took the owner away left the name.
+	if uid := strings.TrimPrefix(o.GetName(), evacuation.BudgetPrefix); len(uid) == len("00000000-0000-0000-0000-000000000000") {
+		return types.UID(uid)
+	}
+	return ""
+}
+
+// VMIOf is the owner of an object that is a VMI, nil if none is.
+func VMIOf(o client.Object) *metav1.OwnerReference {
+	for _, owner := range o.GetOwnerReferences() {
+		if owner.Kind == "VirtualMachineInstance" && strings.HasPrefix(owner.APIVersion, kubevirt.Group+"/") {
+			return &owner
+		}
+	}
+	return nil
+}
+
+// Launchers are a VM's launcher pods that have not ended.
+func Launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]corev1.Pod, error) {
+	var all corev1.PodList
+	if err := r.List(ctx, &all, client.InNamespace(vmi.Namespace), client.MatchingFields{byCreator: string(vmi.UID)}); err != nil {
+		return nil, fmt.Errorf("launcher pods: %w", err)
+	}
+	var active []corev1.Pod
+	for i := range all.Items {
+		if p := &all.Items[i]; p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
+			active = append(active, *p)
+		}
+	}
+	return active, nil
+}
+
+// Migrations are those of a VM, in any phase.
+func Migrations(ctx context.Context, r client.Reader, vm types.NamespacedName) ([]kubevirt.VirtualMachineInstanceMigration, error) {
+	var all kubevirt.VirtualMachineInstanceMigrationList
+	if err := r.List(ctx, &all, client.InNamespace(vm.Namespace), client.MatchingFields{byVMI: vm.Name}); err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	return all.Items, nil
+}
+
+// Budgets are those that were made for a VMI.
+func Budgets(ctx context.Context, r client.Reader, namespace string, vmi types.UID) ([]policyv1.PodDisruptionBudget, error) {
+	return budgets(ctx, r, namespace, string(vmi))
+}
+
+// BudgetsByName are those that were made for VMIs of a name, also for one that
+// is no more.
+func BudgetsByName(ctx context.Context, r client.Reader, vm types.NamespacedName) ([]policyv1.PodDisruptionBudget, error) {
+	var all policyv1.PodDisruptionBudgetList
+	if err := r.List(ctx, &all, client.InNamespace(vm.Namespace), client.MatchingFields{byOwner: vm.Name}); err != nil {
+		return nil, fmt.Errorf("disruption budgets: %w", err)
+	}
+	return all.Items, nil
+}
+
+// Selected asks for the VMs to be looked at whose launchers a budget selects.
+func Selected(ctx context.Context, r client.Reader, b *policyv1.PodDisruptionBudget) []reconcile.Request {
+	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	if err != nil {
+		return nil
+	}
+	var pods corev1.PodList
+	if err := r.List(ctx, &pods, client.InNamespace(b.Namespace), client.MatchingLabelsSelector{Selector: selector}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range pods.Items {
+		out = append(out, OfPod(ctx, &pods.Items[i])...)
+	}
+	return out
+}
+
+// Names tells whether a 404 names this object: that of a kind that is not
+// served, or of a proxy, does not.
+func Names(err error, name string) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return false
+	}
+	return status.Status().Details.Name == name && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
+}
+
+// ForeignBudgets are those of a namespace that were made for no VMI.
+func ForeignBudgets(ctx context.Context, r client.Reader, namespace string) ([]policyv1.PodDisruptionBudget, error) {
+	return budgets(ctx, r, namespace, foreign)
+}
+
+func budgets(ctx context.Context, r client.Reader, namespace, value string) ([]policyv1.PodDisruptionBudget, error) {
+	var all policyv1.PodDisruptionBudgetList
+	if err := r.List(ctx, &all, client.InNamespace(namespace), client.MatchingFields{byVMI: value}); err != nil {
+		return nil, fmt.Errorf("disruption budgets: %w", err)
+	}
+	return all.Items, nil
+}
+
+// OnNode asks for the VMs of a node to be looked at.
+func OnNode(ctx context.Context, r client.Reader, node string) []reconcile.Request {
+	var all kubevirt.VirtualMachineInstanceList
+	if err := r.List(ctx, &all, client.MatchingFields{byNode: node}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache has started, or there would be no event
+	}
+	return requests(all.Items)
+}
+
+// All asks for all VMs to be looked at.
+func All(ctx context.Context, r client.Reader) []reconcile.Request {
+	var all kubevirt.VirtualMachineInstanceList
+	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil
+	}
+	return requests(all.Items)
+}
+
+// OfPod asks for the VM of a launcher pod to be looked at.
+func OfPod(_ context.Context, pod client.Object) []reconcile.Request {
+	return named(pod.GetNamespace(), pod.GetAnnotations()[kubevirt.DomainAnnotation])
+}
+
+// OfMigration asks for the VM of a migration to be looked at.
+func OfMigration(_ context.Context, o client.Object) []reconcile.Request {
+	m, ok := o.(*kubevirt.VirtualMachineInstanceMigration)
+	if !ok {
+		return nil
+	}
+	return named(m.Namespace, m.Spec.VMIName)
+}
+
+func named(namespace, name string) []reconcile.Request {
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
+}
+
+func requests(vmis []kubevirt.VirtualMachineInstance) []reconcile.Request {
+	out := make([]reconcile.Request, 0, len(vmis))
+	for i := range vmis {
+		out = append(out, named(vmis[i].Namespace, vmis[i].Name)...)
+	}
+	return out
+}

@@ -1,0 +1,43 @@
+package meter
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// VMs is what is counted when somebody asks.
+type VMs struct {
+	Evacuations  map[string]int // migrations that empty nodes, by phase
+	NotEvictable int            // VMs that hold up a drain until somebody does something
+}
+
+// vms counts VMs. Look returns false where it cannot tell: then there is no
+// number, and not 0.
+type vms struct {
+	look         func() (VMs, bool)
+	evacuations  *prometheus.Desc
+	notEvictable *prometheus.Desc
+}
+
+// CountVMs registers what look counts.
+func CountVMs(r prometheus.Registerer, look func() (VMs, bool)) error {
+	return r.Register(&vms{
+		look: look,
+		evacuations: prometheus.NewDesc("vmgrace_evacuations",
+			"Migrations that empty nodes, by phase. Finished ones are kept for a while.", []string{"phase"}, nil),
+		notEvictable: prometheus.NewDesc("vmgrace_vmis_not_evictable",
+			"VMs that run with evictionStrategy LiveMigrate and are not live-migratable: they hold up a drain.", nil, nil),
+	})
+}
+
+// Describe implements prometheus.Collector.
+func (v *vms) Describe(d chan<- *prometheus.Desc) { d <- v.evacuations; d <- v.notEvictable }
+
+// Collect implements prometheus.Collector.
+func (v *vms) Collect(c chan<- prometheus.Metric) {
+	now, ok := v.look()
+	if !ok {
+		return
+	}
+	for phase, n := range now.Evacuations {
+		c <- prometheus.MustNewConstMetric(v.evacuations, prometheus.GaugeValue, float64(n), phase)
+	}
+	c <- prometheus.MustNewConstMetric(v.notEvictable, prometheus.GaugeValue, float64(now.NotEvictable))
+}
