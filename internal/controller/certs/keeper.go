@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	ctrl "sigs.k8s.io/controller-runtime"
+	corev1 "k8s.io/api/core/v1"
 )
 
 // Name of the Secret, the Service and the webhook configurations.
@@ -22,7 +22,7 @@ type Config struct {
 // Meter hears when the certificate ends.
 type Meter interface{ CertificateEnds(unixSeconds float64) }
 
-// Keeper has the certificate that is served now.
+// Keeper has the certificate that is served now. Safe for concurrent use.
 type Keeper struct {
 	cfg    Config
 	served atomic.Pointer[tls.Certificate]
@@ -47,5 +47,13 @@ func (k *Keeper) Ready(*http.Request) error {
 	return err
 }
 
-// Add has the certificate kept.
-func (k *Keeper) Add(ctrl.Manager, Meter) error { return nil }
+// serve takes the Secret's certificate from the next connection on.
+func (k *Keeper) serve(secret *corev1.Secret, m Meter) error {
+	c, err := tls.X509KeyPair(secret.Data[certKey], secret.Data[keyKey])
+	if err != nil {
+		return err
+	}
+	m.CertificateEnds(float64(c.Leaf.NotAfter.Unix()))
+	k.served.Store(&c)
+	return nil
+}

@@ -1,0 +1,125 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"time"
+
+	"github.com/open-policy-agent/cert-controller/pkg/rotator"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// Keys of the Secret.
+const (
+	certKey    = "tls.crt"
+	keyKey     = "tls.key"
+	bundleKey  = "ca.crt"      // the caBundle: the CAs before, now and next
+	nextKey    = "next-ca.crt" // signs the next certificate
+	nextKeyKey = "next-ca.key"
+)
+
+// skew: another machine's clock may be behind.
+const skew = time.Hour
+
+// cas of a bundle: the CA before, that of the certificate, and the next.
+const cas = 3
+
+// due is when the certificate of the Secret is renewed: at once where it cannot
+// be used, else when a third of its time is left.
+func (k *Keeper) due(secret *corev1.Secret) time.Time {
+	names := k.names()
+	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	bundle := split(secret.Data[bundleKey])
+	for _, ca := range bundle {
+		ok, err := rotator.ValidCert(ca, secret.Data[certKey], secret.Data[keyKey], names[0], &usages, time.Now())
+		if !ok || err != nil || !bytes.Contains(secret.Data[bundleKey], secret.Data[nextKey]) || len(secret.Data[nextKeyKey]) == 0 {
+			continue
+		}
+		block, _ := pem.Decode(secret.Data[certKey])
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return time.Time{}
+		}
+		return cert.NotAfter.Add(-k.cfg.Validity / 3)
+	}
+	return time.Time{}
+}
+
+// names that the API server may use.
+func (k *Keeper) names() []string {
+	service := Name + "." + k.cfg.Namespace + ".svc"
+	return []string{service, service + ".cluster.local", "localhost"}
+}
+
+// renew puts the next generation into the Secret.
+func (k *Keeper) renew(secret *corev1.Secret, now time.Time) error {
+	names := k.names()
+	maker := rotator.CertRotator{
+		CAName: Name + "-ca", CAOrganization: "vmgrace", DNSName: names[0], ExtraDNSNames: names[1:],
+		ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	// A CA is next, then signs, then is remembered: three times, and some.
+	makeCA := func() (*rotator.KeyPairArtifacts, error) {
+		return maker.CreateCACert(now.Add(-skew), now.Add(4*k.cfg.Validity+skew))
+	}
+	bundle := split(secret.Data[bundleKey])
+	ca, err := pair(secret.Data[nextKey], secret.Data[nextKeyKey], now.Add(k.cfg.Validity))
+	if err != nil { // the first one, or somebody has changed the Secret
+		if ca, err = makeCA(); err != nil {
+			return err
+		}
+		bundle = append(bundle, ca.CertPEM)
+	}
+	next, err := makeCA()
+	if err != nil {
+		return err
+	}
+	cert, key, err := maker.CreateCertPEM(ca, now.Add(-skew), now.Add(k.cfg.Validity))
+	if err != nil {
+		return err
+	}
+	bundle = append(bundle, next.CertPEM)
+	bundle = bundle[max(0, len(bundle)-cas):]
+	secret.Data = map[string][]byte{
+		certKey: cert, keyKey: key, bundleKey: bytes.Join(bundle, nil), nextKey: next.CertPEM, nextKeyKey: next.KeyPEM,
+	}
+	return nil
+}
+
+// pair reads a CA that can sign until then.
+func pair(certPEM, keyPEM []byte, until time.Time) (*rotator.KeyPairArtifacts, error) {
+	certBlock, _ := pem.Decode(certPEM)
+	keyBlock, _ := pem.Decode(keyPEM)
+	if certBlock == nil || keyBlock == nil {
+		return nil, errNone
+	}
+	cert, err := x509.ParseCertificate(certBlock.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("next CA: %w", err)
+	}
+	key, err := x509.ParsePKCS1PrivateKey(keyBlock.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("next CA's key: %w", err)
+	}
+	if !key.PublicKey.Equal(cert.PublicKey) || cert.NotAfter.Before(until) {
+		return nil, errNone
+	}
+	return &rotator.KeyPairArtifacts{Cert: cert, Key: key, CertPEM: certPEM, KeyPEM: keyPEM}, nil
+}
+
+// split returns the certificates of a bundle, each as PEM.
+func split(bundle []byte) [][]byte {
+	var all [][]byte
+	for {
+		block, rest := pem.Decode(bundle)
+		if block == nil {
+			return all
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err == nil {
+			all = append(all, pem.EncodeToMemory(block))
+		}
+		bundle = rest
+	}
+}

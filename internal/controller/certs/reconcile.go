@@ -1,0 +1,163 @@
+package certs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// Add has the certificate kept, in every replica.
+func (k *Keeper) Add(mgr ctrl.Manager, m Meter) error {
+	r := &reconciler{k, mgr.GetClient(), m}
+	everything := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return k.request() })
+	err := ctrl.NewControllerManagedBy(mgr).Named("certificate").
+		For(&corev1.Secret{}).
+		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, everything).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, everything).
+		WithOptions(controller.Options{NeedLeaderElection: new(false)}).
+		Complete(r)
+	if err != nil {
+		return err
+	}
+	return mgr.Add(first{r, mgr.GetCache().WaitForCacheSync})
+}
+
+// first makes the Secret where there is none: nothing else would say so.
+type first struct {
+	*reconciler
+
+	synced func(context.Context) bool
+}
+
+var _ manager.LeaderElectionRunnable = first{}
+
+func (first) NeedLeaderElection() bool { return false }
+
+// Start ends when there is a certificate. Failures are tried again: without it
+// nothing can be answered.
+func (f first) Start(ctx context.Context) error {
+	const retry = time.Second
+	for f.synced(ctx) {
+		_, err := f.Reconcile(ctx, f.keeper.request()[0])
+		if err == nil && f.keeper.Ready(nil) == nil {
+			return nil
+		}
+		ctrl.LoggerFrom(ctx).Info("no certificate for the webhooks yet", "err", fmt.Sprint(err))
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retry):
+		}
+	}
+	return nil
+}
+
+func (k *Keeper) request() []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: k.cfg.Namespace, Name: Name}}}
+}
+
+type reconciler struct {
+	keeper *Keeper
+	client client.Client
+	meter  Meter
+}
+
+// Reconcile serves what the Secret has, renews it in time, and tells the API
+// server. Done twice, by two replicas at once or after a crash, it is the same.
+func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	secret := &corev1.Secret{}
+	err := r.client.Get(ctx, request.NamespacedName, secret)
+	if client.IgnoreNotFound(err) != nil {
+		return reconcile.Result{}, err
+	}
+	now := time.Now()
+	if due := r.keeper.due(secret); !now.Before(due) {
+		return r.write(ctx, secret, now, apierrors.IsNotFound(err))
+	}
+	if err := r.keeper.serve(secret, r.meter); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err := r.tell(ctx, secret.Data[bundleKey]); err != nil {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: max(time.Second, time.Until(r.keeper.due(secret)))}, nil
+}
+
+// write makes or renews the Secret, unless another replica was first; either
+// way the watch brings what came of it.
+func (r *reconciler) write(ctx context.Context, secret *corev1.Secret, now time.Time, missing bool) (reconcile.Result, error) {
+	secret = secret.DeepCopy()
+	if err := r.keeper.renew(secret, now); err != nil {
+		return reconcile.Result{}, err
+	}
+	var err error
+	if missing {
+		secret.ObjectMeta = metav1.ObjectMeta{
+			Namespace: r.keeper.cfg.Namespace, Name: Name,
+			Labels: map[string]string{"app.kubernetes.io/name": "cluster-controller", "app.kubernetes.io/part-of": "vmgrace"},
+		}
+		err = r.client.Create(ctx, secret)
+	} else {
+		err = r.client.Update(ctx, secret)
+	}
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
+		return reconcile.Result{RequeueAfter: time.Second}, nil
+	case err != nil:
+		return reconcile.Result{}, fmt.Errorf("secret %s/%s: %w", r.keeper.cfg.Namespace, Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("the webhooks' certificate is renewed", "validity", r.keeper.cfg.Validity.String())
+	return reconcile.Result{RequeueAfter: time.Second}, nil
+}
+
+// tell writes the caBundle into the webhook configurations.
+func (r *reconciler) tell(ctx context.Context, bundle []byte) error {
+	key := client.ObjectKey{Name: Name}
+	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	if err := r.client.Get(ctx, key, validating); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{}
+	if err := r.client.Get(ctx, key, mutating); client.IgnoreNotFound(err) != nil {
+		return err
+	}
+	var v, m []*admissionregistrationv1.WebhookClientConfig
+	newV, newM := validating.DeepCopy(), mutating.DeepCopy()
+	for i := range newV.Webhooks {
+		v = append(v, &newV.Webhooks[i].ClientConfig)
+	}
+	for i := range newM.Webhooks {
+		m = append(m, &newM.Webhooks[i].ClientConfig)
+	}
+	if err := r.patch(ctx, validating, newV, v, bundle); err != nil {
+		return err
+	}
+	return r.patch(ctx, mutating, newM, m, bundle)
+}
+
+func (r *reconciler) patch(ctx context.Context, is, to client.Object, configs []*admissionregistrationv1.WebhookClientConfig, bundle []byte) error {
+	same := true
+	for _, c := range configs {
+		same = same && bytes.Equal(c.CABundle, bundle)
+		c.CABundle = bundle
+	}
+	if same {
+		return nil
+	}
+	if err := r.client.Patch(ctx, to, client.MergeFromWithOptions(is, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("caBundle of %s: %w", Name, err)
+	}
+	return nil
+}

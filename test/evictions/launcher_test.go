@@ -1,0 +1,90 @@
+//go:build !unit
+
+package evictions
+
+import (
+	"crypto/tls"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func TestALauncherPodOutlivesItsVMsGracePeriod(t *testing.T) {
+	replicas(t, 1)
+	const century = 100 * 365 * 24 * 3600
+	for name, c := range map[string]struct {
+		vm   *int64
+		want int64
+	}{
+		"stated": {new(int64(180)), 210}, "default": {nil, 60}, "zero": {new(int64(0)), 30},
+		"negative": {new(int64(-5)), 60}, "huge": {new(int64(math.MaxInt64)), century}, "shorter than the pod's": {new(int64(0)), 30},
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVM(t, vm{grace: c.vm})
+			p := &corev1.Pod{}
+			must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
+			if got := *p.Spec.TerminationGracePeriodSeconds; got != c.want {
+				t.Errorf("terminationGracePeriodSeconds is %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+func TestAPodThatIsNoVMsIsLeftAlone(t *testing.T) {
+	replicas(t, 1)
+	v := newVM(t, vm{grace: new(int64(600))})
+	v.uid = "somebody-elses"
+	must(t, shared.objects.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}, client.GracePeriodSeconds(0)))
+	if p := v.pod(t); *p.Spec.TerminationGracePeriodSeconds != 30 {
+		t.Errorf("terminationGracePeriodSeconds is %d", *p.Spec.TerminationGracePeriodSeconds)
+	}
+}
+
+func TestALauncherOfAnotherNameGetsAWarning(t *testing.T) {
+	replicas(t, 1)
+	v := newVM(t, vm{})
+	_, err := shared.api.TryKubectl(t.Context(), `
+apiVersion: v1
+kind: Pod
+metadata:
+  name: odd
+  namespace: default
+  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: "`+v.uid+`"}
+  annotations: {kubevirt.io/domain: `+v.name+`}
+spec: {containers: [{name: c, image: none}]}
+`, "create", "--warnings-as-errors", "-f", "-")
+	t.Cleanup(func() {
+		_, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "pod", "odd", "--grace-period=0", "--force")
+	})
+	if err == nil || !strings.Contains(err.Error(), "can be evicted without its VM being moved") {
+		t.Errorf("no warning: %v", err)
+	}
+}
+
+func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
+	shared.api.Kubectl(t, "delete", "secret", "-n", ours, "vmgrace-cluster-controller", "--ignore-not-found")
+	all := replicas(t, 2, "--certificate-validity=20s")
+	serial := func() string {
+		c, err := tls.Dial("tcp", "127.0.0.1:"+all[0].webhook, &tls.Config{InsecureSkipVerify: true})
+		must(t, err)
+		defer c.Close()
+		return string(c.ConnectionState().PeerCertificates[0].Signature)
+	}
+	seen := map[string]bool{}
+	// Four generations: longer than any of their CAs was the only one.
+	for end := time.Now().Add(2 * time.Minute); len(seen) < 4; time.Sleep(200 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d certificates in two minutes", len(seen))
+		}
+		seen[serial()] = true
+		v := newVM(t, vm{strategy: "LiveMigrate"})
+		if a := v.evict(t, nil); a.code != 429 {
+			t.Fatalf("with the %dth certificate the webhook was not asked: %+v", len(seen), a)
+		}
+	}
+}

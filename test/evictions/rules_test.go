@@ -1,0 +1,151 @@
+//go:build !unit
+
+package evictions
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+func TestFiftyEvictionsMakeOneMark(t *testing.T) {
+	all := replicas(t, 2)
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+	v.budget(t)
+	before := counted(all, "vmgrace_evictions_total", `verdict="marked"`)
+	answers := make([]answer, 50)
+	var group sync.WaitGroup
+	for i := range answers {
+		group.Go(func() { answers[i] = v.evict(t, nil) })
+	}
+	group.Wait()
+	marks := 0
+	for _, a := range answers {
+		if strings.Contains(a.text, "Eviction triggered evacuation") {
+			marks++
+		}
+		if a.code != 429 {
+			t.Errorf("%+v, want 429", a)
+		}
+	}
+	if got := counted(all, "vmgrace_evictions_total", `verdict="marked"`) - before; marks != 1 || got != 1 {
+		t.Errorf("%d answers say that it was marked, the metric %d; want 1", marks, got)
+	}
+	if !v.podThere(t) || v.get(t).Status.EvacuationNodeName != "node-a" {
+		t.Error("evicted, or not marked")
+	}
+}
+
+func TestOrphansNeverBlockADrain(t *testing.T) {
+	replicas(t, 1)
+	for name, orphan := range map[string]func(*testing.T, *vm){
+		"VMI gone": func(t *testing.T, v *vm) { must(t, shared.objects.Delete(t.Context(), v.get(t))) },
+		"VMI deleting": func(t *testing.T, v *vm) {
+			vmi := v.get(t)
+			vmi.Finalizers = []string{"vmgrace.io/test"}
+			must(t, shared.objects.Update(t.Context(), vmi))
+			must(t, shared.objects.Delete(t.Context(), vmi))
+			t.Cleanup(func() {
+				patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+				must(t, shared.objects.Patch(contextOf(t), vmi, patch))
+			})
+		},
+		"another VMI of the name": func(t *testing.T, v *vm) {
+			must(t, shared.objects.Delete(t.Context(), v.get(t)))
+			next := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}
+			strategy := kubevirt.StrategyLiveMigrate
+			next.Spec.EvictionStrategy = &strategy
+			must(t, shared.objects.Create(t.Context(), next))
+		},
+		"pod without a name of its VMI": func(t *testing.T, v *vm) { v.changePod(t, `{"metadata":{"annotations":{"kubevirt.io/domain":null}}}`) },
+		"no launcher":                   func(t *testing.T, v *vm) { v.changePod(t, `{"metadata":{"labels":{"kubevirt.io":null}}}`) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVM(t, vm{strategy: "LiveMigrate"})
+			orphan(t, v)
+			if a := v.evict(t, nil); a.code != 0 {
+				t.Errorf("%+v, want it to be allowed", a)
+			}
+		})
+	}
+}
+
+func (v *vm) changePod(t *testing.T, patch string) {
+	t.Helper()
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
+	must(t, shared.objects.Patch(t.Context(), p, client.RawPatch("application/merge-patch+json", []byte(patch))))
+}
+
+func TestAMigrationsTargetNeverMarks(t *testing.T) {
+	replicas(t, 1)
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, podNode: "node-b"})
+	if a := v.evict(t, nil); a.code != 0 || v.get(t).Status.EvacuationNodeName != "" {
+		t.Errorf("%+v, %+v", a, v.get(t).Status)
+	}
+}
+
+func TestACordonedNodeIsNoted(t *testing.T) {
+	replicas(t, 1)
+	for name, spec := range map[string]corev1.NodeSpec{
+		"cordoned": {Unschedulable: true},
+		"tainted":  {Taints: []corev1.Taint{{Key: "kubevirt.io/drain", Effect: corev1.TaintEffectNoSchedule}}},
+		"neither":  {},
+	} {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
+		must(t, shared.objects.Create(t.Context(), n))
+		v := newVM(t, vm{strategy: "External", node: name})
+		v.evict(t, nil)
+		if got := v.get(t).Annotations[evacuation.CordonedAnnotation] == evacuation.Yes; got != (name != "neither") {
+			t.Errorf("%s: noted as cordoned: %v", name, got)
+		}
+	}
+}
+
+func TestAVolumeIsNotTakenFromARunningVM(t *testing.T) {
+	replicas(t, 1)
+	v := newVM(t, vm{strategy: "None"})
+	launcher := &corev1.Pod{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, launcher))
+	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: launcher.Name, UID: launcher.UID}
+	volume := func(name string, owners ...metav1.OwnerReference) *corev1.Pod {
+		return newPod(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+			Namespace: v.namespace, Name: name, OwnerReferences: owners, Labels: map[string]string{kubevirt.AppLabel: kubevirt.HotplugApp},
+		}, Spec: corev1.PodSpec{NodeName: "node-a"}})
+	}
+	volume("hp-volume-used", owner)
+	want := "cannot evict hotplug pod: hp-volume-used associated with running vmi: " + v.name + " in namespace default"
+	if a := evictPod(t, v.namespace, "hp-volume-used", nil); a.code != 429 || !strings.HasSuffix(a.text, want) {
+		t.Errorf("%+v, want %q", a, want)
+	}
+	other := owner
+	other.UID = "00000000-0000-0000-0000-000000000000"
+	for name, owners := range map[string][]metav1.OwnerReference{"hp-volume-nobodys": nil, "hp-volume-former": {other}} {
+		volume(name, owners...)
+		if a := evictPod(t, v.namespace, name, nil); a.code != 0 {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	must(t, shared.objects.Delete(t.Context(), v.get(t)))
+	if a := evictPod(t, v.namespace, "hp-volume-used", nil); a.code != 0 {
+		t.Errorf("its VMI is gone: %+v", a)
+	}
+}
+
+func TestWithoutTheWebhookNothingIsMarkedAndBudgetsHold(t *testing.T) {
+	replicas(t, 1)[0].Kill()
+	kept, lost := newVM(t, vm{strategy: "LiveMigrate", migratable: true}), newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+	kept.budget(t)
+	if a := kept.evict(t, nil); a.code != 429 || kept.get(t).Status.EvacuationNodeName != "" {
+		t.Errorf("%+v, %+v", a, kept.get(t).Status)
+	}
+	if a := lost.evict(t, nil); a.code != 0 {
+		t.Errorf("without a budget: %+v", a)
+	}
+}

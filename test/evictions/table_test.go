@@ -1,0 +1,132 @@
+//go:build !unit
+
+package evictions
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
+
+// Each row and both columns of the contract's table, as a client sees them.
+func TestEvictionsAreAnsweredByStrategy(t *testing.T) {
+	replicas(t, 2)
+	const budget = "Cannot evict pod as it would violate the pod's disruption budget."
+	for _, c := range []struct {
+		strategy   string
+		migratable bool
+		marks      bool   // answered with the evacuation, and marked
+		refused    string // else this 429; empty is allowed
+		second     string // the answer to a marked one: a budget's or refused
+	}{
+		{"", true, false, "", ""},
+		{"None", true, false, "", ""},
+		{"None", false, false, "", ""},
+		{"Sometimes", true, false, "", ""}, // an unknown word is None
+		{"LiveMigrate", true, true, "", budget},
+		{"LiveMigrate", false, false, "is configured with an eviction strategy but is not live-migratable", "not live-migratable"},
+		{"LiveMigrateIfPossible", true, true, "", budget},
+		{"LiveMigrateIfPossible", false, false, "", ""},
+		{"External", true, true, "", budget},
+		{"External", false, true, "", budget},
+	} {
+		t.Run(fmt.Sprintf("%s,migratable=%v", c.strategy, c.migratable), func(t *testing.T) {
+			v := newVM(t, vm{strategy: c.strategy, migratable: c.migratable})
+			if c.second != "" {
+				v.budget(t)
+			}
+			first := v.evict(t, nil)
+			switch {
+			case c.marks:
+				want := fmt.Sprintf(`Eviction triggered evacuation of VMI "default/%s"`, v.name)
+				if first.code != 429 || !strings.HasSuffix(first.text, want) || first.retry != 0 {
+					t.Errorf("%+v, want a 429 that ends with %q", first, want)
+				}
+				vmi := v.get(t)
+				if vmi.Status.EvacuationNodeName != "node-a" || vmi.Annotations[evacuation.CauseAnnotation] != "Eviction" {
+					t.Errorf("not marked: %+v", vmi)
+				}
+			case c.refused != "":
+				if first.code != 429 || !strings.Contains(first.text, "VMI "+v.name+" "+c.refused) {
+					t.Errorf("%+v, want a 429 with %q", first, c.refused)
+				}
+			case first.code != 0:
+				t.Errorf("%+v, want it to be allowed", first)
+			}
+			if !c.marks && v.get(t).Status.EvacuationNodeName != "" {
+				t.Error("marked")
+			}
+			marked := newVM(t, vm{strategy: c.strategy, migratable: c.migratable, mark: "node-a"})
+			if c.second != "" {
+				marked.budget(t)
+			}
+			if a := marked.evict(t, nil); (c.second == "") != (a.code == 0) || !strings.Contains(a.text, c.second) {
+				t.Errorf("marked: %+v, want %q", a, c.second)
+			}
+		})
+	}
+}
+
+func TestAStaleMarkIsOverwritten(t *testing.T) {
+	replicas(t, 1)
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, mark: "node-of-old"})
+	if a := v.evict(t, nil); a.code != 429 || v.get(t).Status.EvacuationNodeName != "node-a" {
+		t.Errorf("%+v, %+v", a, v.get(t).Status)
+	}
+}
+
+func TestTheNodeOfALabelCounts(t *testing.T) {
+	replicas(t, 1)
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, noStatusNodeName: true})
+	if a := v.evict(t, nil); a.code != 429 || v.get(t).Status.EvacuationNodeName != "node-a" {
+		t.Errorf("%+v, %+v", a, v.get(t).Status)
+	}
+}
+
+func TestDryRunsChangeNothing(t *testing.T) {
+	replicas(t, 1)
+	for name, dry := range map[string]func(*policyv1.Eviction){
+		"deleteOptions": func(e *policyv1.Eviction) { e.DeleteOptions.DryRun = []string{"All"} },
+		"request":       nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+			before := v.get(t).ResourceVersion
+			a := answer{}
+			if dry != nil {
+				a = v.evict(t, dry)
+			} else {
+				e := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
+				err := shared.core.CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/pods/"+v.launcher()+"/eviction").
+					Param("dryRun", "All").Body(e).Do(t.Context()).Error()
+				a = told(t, err)
+			}
+			if a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
+				t.Errorf("%+v", a)
+			}
+			if after := v.get(t).ResourceVersion; after != before {
+				t.Error("something was written")
+			}
+		})
+	}
+}
+
+func TestADeschedulersEvictionIsRemembered(t *testing.T) {
+	replicas(t, 1)
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+	v.evict(t, func(e *policyv1.Eviction) {
+		e.Annotations = map[string]string{"requested-by": "sigs.k8s.io/descheduler"}
+	})
+	if got := v.get(t).Annotations[kubevirt.EvictionSourceAnnotation]; got != "descheduler" {
+		t.Errorf("eviction-source is %q", got)
+	}
+}
