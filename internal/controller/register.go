@@ -2,8 +2,10 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -85,6 +87,8 @@ func (o *Options) register(s *setup, keeper *certs.Keeper) error {
 	return s.AddReadyzCheck("webhooks", s.GetWebhookServer().StartedChecker())
 }
 
+var errSettings = errors.New("the cluster's settings are not known yet")
+
 // follow has the settings followed, and what the controllers look up indexed.
 func (o *Options) follow(s *setup) error {
 	if o.BesideKubeVirt {
@@ -93,6 +97,15 @@ func (o *Options) follow(s *setup) error {
 	err := settings.Follow(s.Manager, settings.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Meter: s.meter, Live: s.settings})
 	if err != nil {
 		return fmt.Errorf("settings: %w", err)
+	}
+	err = s.AddReadyzCheck("settings", func(*http.Request) error {
+		if !s.settings.Known() {
+			return errSettings
+		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if !o.runs(disruptionBudgets) && !o.runs(evacuations) {
 		return nil

@@ -23,7 +23,11 @@ const (
 const answerWithin = 8 * time.Second
 
 // Settings are the cluster's, as they are now.
-type Settings interface{ Get() evacuation.Settings }
+type Settings interface {
+	Get() evacuation.Settings
+	// Known is false before the cluster was asked for them.
+	Known() bool
+}
 
 // Meter counts.
 type Meter interface {

@@ -118,6 +118,9 @@ func wait(ctx context.Context) error {
 	}
 }
 
+// errUnknown: a VM that states no strategy may have one by the cluster's.
+var errUnknown = errors.New("the cluster has not answered yet")
+
 func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (evacuation.Admission, error) {
 	p := facts(pod)
 	var vmi *kubevirt.VirtualMachineInstance
@@ -126,6 +129,9 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (evacu
 		if vmi, err = h.read.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.VMI}); err != nil {
 			return evacuation.Unreadable("vmi", err), nil
 		}
+	}
+	if p.OfVM() && !h.Settings.Known() {
+		return evacuation.Unreadable("settings", errUnknown), nil
 	}
 	set := h.Settings.Get()
 	answer := evacuation.Admit(&p, vmi, set.EvictionStrategy)
