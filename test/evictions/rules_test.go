@@ -46,8 +46,12 @@ func TestFiftyEvictionsMakeOneMark(t *testing.T) {
 func TestOrphansNeverBlockADrain(t *testing.T) {
 	replicas(t, 1)
 	for name, orphan := range map[string]func(*testing.T, *vm){
-		"VMI gone": func(t *testing.T, v *vm) { must(t, shared.objects.Delete(t.Context(), v.get(t))) },
+		"VMI gone": func(t *testing.T, v *vm) {
+			t.Helper()
+			must(t, shared.objects.Delete(t.Context(), v.get(t)))
+		},
 		"VMI deleting": func(t *testing.T, v *vm) {
+			t.Helper()
 			vmi := v.get(t)
 			vmi.Finalizers = []string{"vmgrace.io/test"}
 			must(t, shared.objects.Update(t.Context(), vmi))
@@ -58,14 +62,21 @@ func TestOrphansNeverBlockADrain(t *testing.T) {
 			})
 		},
 		"another VMI of the name": func(t *testing.T, v *vm) {
+			t.Helper()
 			must(t, shared.objects.Delete(t.Context(), v.get(t)))
 			next := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}
 			strategy := kubevirt.StrategyLiveMigrate
 			next.Spec.EvictionStrategy = &strategy
 			must(t, shared.objects.Create(t.Context(), next))
 		},
-		"pod without a name of its VMI": func(t *testing.T, v *vm) { v.changePod(t, `{"metadata":{"annotations":{"kubevirt.io/domain":null}}}`) },
-		"no launcher":                   func(t *testing.T, v *vm) { v.changePod(t, `{"metadata":{"labels":{"kubevirt.io":null}}}`) },
+		"pod without a name of its VMI": func(t *testing.T, v *vm) {
+			t.Helper()
+			v.changePod(t, `{"metadata":{"annotations":{"kubevirt.io/domain":null}}}`)
+		},
+		"no launcher": func(t *testing.T, v *vm) {
+			t.Helper()
+			v.changePod(t, `{"metadata":{"labels":{"kubevirt.io":null}}}`)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVM(t, vm{strategy: "LiveMigrate"})

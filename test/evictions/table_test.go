@@ -15,7 +15,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-func contextOf(t *testing.T) context.Context { return context.WithoutCancel(t.Context()) }
+// contextOf is for what is done after the test.
+func contextOf(t *testing.T) context.Context {
+	t.Helper()
+	return context.WithoutCancel(t.Context())
+}
 
 // Each row and both columns of the contract's table, as a client sees them.
 func TestEvictionsAreAnsweredByStrategy(t *testing.T) {
@@ -101,7 +105,7 @@ func TestDryRunsChangeNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
 			before := v.get(t).ResourceVersion
-			a := answer{}
+			var a answer
 			if dry != nil {
 				a = v.evict(t, dry)
 			} else {

@@ -137,6 +137,7 @@ func newPod(t *testing.T, p *corev1.Pod) *corev1.Pod {
 
 // again makes the launcher pod anew if it was evicted.
 func (v *vm) again(t *testing.T) bool {
+	t.Helper()
 	if !v.podThere(t) {
 		v.pod(t)
 	}

@@ -31,10 +31,13 @@ const cas = 3
 func (k *Keeper) due(secret *corev1.Secret) time.Time {
 	names := k.names()
 	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
-	bundle := split(secret.Data[bundleKey])
-	for _, ca := range bundle {
+	next := secret.Data[nextKey]
+	if len(next) == 0 || len(secret.Data[nextKeyKey]) == 0 || !bytes.Contains(secret.Data[bundleKey], next) {
+		return time.Time{}
+	}
+	for _, ca := range split(secret.Data[bundleKey]) {
 		ok, err := rotator.ValidCert(ca, secret.Data[certKey], secret.Data[keyKey], names[0], &usages, time.Now())
-		if !ok || err != nil || !bytes.Contains(secret.Data[bundleKey], secret.Data[nextKey]) || len(secret.Data[nextKeyKey]) == 0 {
+		if !ok || err != nil {
 			continue
 		}
 		block, _ := pem.Decode(secret.Data[certKey])
@@ -70,6 +73,8 @@ func (k *Keeper) renew(secret *corev1.Secret, now time.Time) error {
 		if ca, err = makeCA(); err != nil {
 			return err
 		}
+	}
+	if !bytes.Contains(bytes.Join(bundle, nil), ca.CertPEM) {
 		bundle = append(bundle, ca.CertPEM)
 	}
 	next, err := makeCA()

@@ -84,7 +84,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	}
 	now := time.Now()
 	if due := r.keeper.due(secret); !now.Before(due) {
-		return r.write(ctx, secret, now, apierrors.IsNotFound(err))
+		return r.write(ctx, secret, now)
 	}
 	if err := r.keeper.serve(secret, r.meter); err != nil {
 		return reconcile.Result{}, err
@@ -97,13 +97,13 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 
 // write makes or renews the Secret, unless another replica was first; either
 // way the watch brings what came of it.
-func (r *reconciler) write(ctx context.Context, secret *corev1.Secret, now time.Time, missing bool) (reconcile.Result, error) {
+func (r *reconciler) write(ctx context.Context, secret *corev1.Secret, now time.Time) (reconcile.Result, error) {
 	secret = secret.DeepCopy()
 	if err := r.keeper.renew(secret, now); err != nil {
 		return reconcile.Result{}, err
 	}
 	var err error
-	if missing {
+	if secret.ResourceVersion == "" { // there is none
 		secret.ObjectMeta = metav1.ObjectMeta{
 			Namespace: r.keeper.cfg.Namespace, Name: Name,
 			Labels: map[string]string{"app.kubernetes.io/name": "cluster-controller", "app.kubernetes.io/part-of": "vmgrace"},
