@@ -180,6 +180,7 @@ func replicas(t *testing.T, n int, args ...string) []*replica {
 		cmd := exec.Command(shared.binary, append([]string{
 			"--kubeconfig=" + account.Kubeconfig, "--webhook-port=" + r.webhook,
 			"--metrics-address=" + r.metrics, "--health-address=" + r.health, "--log-format=json", "-v",
+			"--controllers=eviction-webhook,launcher-webhook", // budgets are the tests' own
 		}, args...)...)
 		p, err := node.StartProcess(cmd, filepath.Join(t.TempDir(), fmt.Sprintf("replica-%d.log", i)))
 		if err != nil {
