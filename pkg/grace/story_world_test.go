@@ -178,7 +178,7 @@ func (s *stage) do(d Decision) {
 		s.call(d, time.Millisecond, false, func() { s.power = PowerOn })
 	case Terminate:
 		say("SIGTERM to %d", r().Instance.PID)
-		v.Done(d, v.Started(d, s.now), false, s.now)
+		v.Signalled(d, s.now, nil)
 		s.die(50 * time.Millisecond)
 	case Kill:
 		say("SIGKILL to %d", r().Instance.PID)
