@@ -1,6 +1,8 @@
 package deploy
 
 import (
+	"io/fs"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -68,14 +70,33 @@ func TestEachAlertHasItsPartOfTheRunbookAndEachPartItsAlert(t *testing.T) {
 	}
 }
 
+// sources is the text of all Go files below a directory of the project.
+func sources(t *testing.T, dir string) string {
+	t.Helper()
+	text := ""
+	err := fs.WalkDir(os.DirFS(root), dir, func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") {
+			text += read(t, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 func TestAlertsAskForMetricsThatExist(t *testing.T) {
-	source := read(t, "internal/metrics/metrics.go")
+	source := ""
+	for _, dir := range []string{"internal/metrics", "internal/controller"} {
+		source += sources(t, dir)
+	}
 	metric := regexp.MustCompile(`vmgrace_[a-z_]+`)
 	for _, a := range alerts(t) {
 		for _, name := range metric.FindAllString(a.Expr, -1) {
 			base := regexp.MustCompile(`_(bucket|count|sum)$`).ReplaceAllString(name, "")
 			if !strings.Contains(source, `"`+base+`"`) {
-				t.Errorf("%s asks for %s, which the agent does not have", a.Alert, name)
+				t.Errorf("%s asks for %s, which nobody has", a.Alert, name)
 			}
 		}
 	}

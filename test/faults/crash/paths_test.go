@@ -18,6 +18,9 @@ const destroyTimeout = time.Second
 // node.Lateness: no core is free while a whole round of guests and agents runs.
 const late = 50 * ms
 
+// roundLate is how late the test may see an end that nobody logs.
+const roundLate = time.Second
+
 // path is one way from cause to cleanup, with the points that the agent passes
 // on it.
 type path struct {
