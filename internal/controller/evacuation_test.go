@@ -140,6 +140,7 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 	w.evacuation(descheduled)
 	w.phase(w.evacuation(runs), "Running")
 	w.says(external, "External")
+	w.says(waits, "Migrating") // what explains a mark goes only with a condition that was told
 
 	// Also while nobody looked.
 	p.kill()
