@@ -32,7 +32,10 @@ type path struct {
 	frozen bool         // only SIGKILL ends QEMU
 	hidden bool         // nothing says which process QEMU is: libvirt has to destroy it
 	own    bool         // the guest ends itself
-	points []string
+	// request: it ends because of the request. Where the agent dies before it has
+	// noted that, and the next comes after the guest's end, nobody knows of it.
+	request bool
+	points  []string
 	// An agent that is killed between the end of the guest, or what brought it
 	// about, and its note of that can only tell how it looks afterwards.
 	outcomes []string
@@ -94,7 +97,7 @@ func paths() []path {
 			after:  func(c *crash) { c.Signal(c.t, syscall.SIGSEGV) },
 			points: call("ended"),
 		}, {
-			name: "graceful", spec: node.Spec{Behaviour: "slow=1"}, round: 5, own: true, outcomes: []string{"Graceful"},
+			name: "graceful", spec: node.Spec{Behaviour: "slow=1"}, round: 5, own: true, request: true, outcomes: []string{"Graceful"},
 			points: slices.Concat(call("ask"), []string{"put-requested.create", "put-requested.rename", "put-requested.done"},
 				call("hint-domain"), []string{"status-Stopped", "remove-trigger", "delete.unlink"}),
 		},
