@@ -140,18 +140,22 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 	w.evacuation(descheduled)
 	w.phase(w.evacuation(runs), "Running")
 	w.says(external, "External")
-	w.says(waits, "Migrating") // what explains a mark goes only with a condition that was told
 
 	// Also while nobody looked.
 	p.kill()
+	unseen := w.vm("unseen", "n1", kubevirt.StrategyLiveMigrate, migratable) // marked and never told so
+	w.mark(unseen, true)
 	w.cordon("n1", false)
 	w.alone()
-	w.eventually("mark and migration go", func() bool {
-		return w.read(waits).Status.EvacuationNodeName == "" && w.unfinished(waits) == nil
-	})
-	w.says(waits, "")
-	// The mark goes first, what explains it after it.
-	w.eventually("the annotation goes", func() bool { return w.read(waits).Annotations["vmgrace.io/cordoned"] == "" })
+	for _, v := range []*kubevirt.VirtualMachineInstance{waits, unseen} {
+		w.eventually("mark and migration of "+v.Name+" go", func() bool {
+			return w.read(v).Status.EvacuationNodeName == "" && w.unfinished(v) == nil
+		})
+		w.says(v, "")
+		if now := w.read(v); now.Annotations["vmgrace.io/cordoned"] != "" {
+			t.Errorf("%s: annotations %v", v.Name, now.Annotations)
+		}
+	}
 	w.evacuation(runs)
 	w.evacuation(descheduled)
 	if w.read(external).Status.EvacuationNodeName != "n1" {

@@ -89,7 +89,7 @@ func (r *reconciler) takeBack(ctx context.Context, v *vm) (changed bool, err err
 	}
 	if goes, why := evacuation.Unmark(now.facts()); goes {
 		r.Log.Info("the mark goes", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "node", now.VMI.Node(), "why", why)
-		if err := r.unmark(ctx, now.VMI); err != nil {
+		if err := r.unmark(ctx, now); err != nil {
 			return false, err
 		}
 		r.Events.Eventf(now.VMI, nil, corev1.EventTypeNormal, "EvacuationCancelled", "Cancel",

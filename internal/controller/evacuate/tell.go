@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -101,7 +103,7 @@ func (r *reconciler) annotate(ctx context.Context, o client.Object, annotations 
 	if len(annotations) == 0 {
 		return nil
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.GetUID(), "annotations": annotations}})
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.GetUID(), "annotations": annotations}})
 	if err != nil {
 		return err
 	}
@@ -109,7 +111,7 @@ func (r *reconciler) annotate(ctx context.Context, o client.Object, annotations 
 	if !ok {
 		return fmt.Errorf("%T is no object", o)
 	}
-	if err := r.Patch(ctx, to, client.RawPatch(types.MergePatchType, patch)); err != nil {
+	if err := r.Patch(ctx, to, client.RawPatch(types.MergePatchType, raw)); err != nil {
 		return fmt.Errorf("annotations of %s/%s: %w", o.GetNamespace(), o.GetName(), err)
 	}
 	o.SetResourceVersion(to.GetResourceVersion())
@@ -117,49 +119,49 @@ func (r *reconciler) annotate(ctx context.Context, o client.Object, annotations 
 	return nil
 }
 
-// operation is one of a JSON patch. A test for null also passes where there is
-// no such field.
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value,omitempty"`
+// patchConditions sets the condition EvictionRequested, or takes it where c is nil.
+func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) error {
+	return r.patchStatus(ctx, vmi, setCondition(vmi, c))
 }
 
-// patchConditions sets the condition EvictionRequested, or takes it where c is
-// nil: other conditions, and fields that are not known here, stay as they are.
-func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) error {
-	at := -1
-	for i := range vmi.Status.Conditions {
-		if vmi.Status.Conditions[i].Type == kubevirt.EvictionRequested {
-			at = i
-		}
-	}
+// setCondition leaves other conditions, and fields that are not known here, as
+// they are.
+func setCondition(vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) patch.Operation {
+	at := slices.IndexFunc(vmi.Status.Conditions, func(has kubevirt.Condition) bool { return has.Type == kubevirt.EvictionRequested })
 	path := "/status/conditions/" + strconv.Itoa(at)
-	patch := []operation{{"test", "/metadata/resourceVersion", vmi.ResourceVersion}}
 	switch {
 	case c == nil:
-		patch = append(patch, operation{"remove", path, nil})
+		return patch.Operation{Op: "remove", Path: path}
 	case at >= 0:
-		patch = append(patch, operation{"replace", path, c})
+		return patch.Operation{Op: "replace", Path: path, Value: c}
 	case len(vmi.Status.Conditions) > 0:
-		patch = append(patch, operation{"add", "/status/conditions/-", c})
+		return patch.Operation{Op: "add", Path: "/status/conditions/-", Value: c}
 	default:
-		patch = append(patch, operation{"add", "/status/conditions", []*kubevirt.Condition{c}})
+		return patch.Operation{Op: "add", Path: "/status/conditions", Value: []*kubevirt.Condition{c}}
 	}
-	return r.patchStatus(ctx, vmi, patch)
 }
 
-// unmark takes the mark that was seen, and no other.
-func (r *reconciler) unmark(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	return r.patchStatus(ctx, vmi, []operation{
-		{"test", "/metadata/resourceVersion", vmi.ResourceVersion},
-		{"test", "/status/evacuationNodeName", vmi.Status.EvacuationNodeName},
-		{"remove", "/status/evacuationNodeName", nil},
-	})
+// unmark takes the mark that was seen, and no other. A VM that never said that
+// it was marked says so with the same patch: by that unexplain knows later that
+// its annotations are those of a mark that has gone.
+func (r *reconciler) unmark(ctx context.Context, v *vm) error {
+	steps := []patch.Operation{
+		{Op: "test", Path: "/status/evacuationNodeName", Value: v.VMI.Status.EvacuationNodeName},
+		{Op: "remove", Path: "/status/evacuationNodeName"},
+	}
+	if v.VMI.Condition(kubevirt.EvictionRequested) == nil {
+		now := metav1.Time{Time: v.Now}
+		steps = append(steps, setCondition(v.VMI, &kubevirt.Condition{
+			Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionFalse, LastProbeTime: now, LastTransitionTime: now,
+			Reason: "Cancelled", Message: "the mark was taken back",
+		}))
+	}
+	return r.patchStatus(ctx, v.VMI, steps...)
 }
 
-func (r *reconciler) patchStatus(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, patch []operation) error {
-	raw, err := json.Marshal(patch)
+// patchStatus patches the VMI as it was seen.
+func (r *reconciler) patchStatus(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, steps ...patch.Operation) error {
+	raw, err := json.Marshal(append([]patch.Operation{{Op: "test", Path: "/metadata/resourceVersion", Value: vmi.ResourceVersion}}, steps...))
 	if err != nil {
 		return err
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -33,11 +34,11 @@ func (m marker) mark(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, 
 			return err
 		}
 	}
-	patch, err := json.Marshal(markPatch(vmi))
+	raw, err := json.Marshal(markPatch(vmi))
 	if err != nil {
 		return err
 	}
-	return changed(m.patch.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, patch)))
+	return changed(m.patch.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)))
 }
 
 func (m marker) explain(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
@@ -49,33 +50,25 @@ func (m marker) explain(ctx context.Context, vmi *kubevirt.VirtualMachineInstanc
 		}
 	}
 	// Only on the object that was read: two that explain at once would mix.
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": vmi.UID, "resourceVersion": vmi.ResourceVersion, "annotations": annotations,
 	}})
 	if err != nil {
 		return err
 	}
-	return changed(m.patch.Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.MergePatchType, patch)))
-}
-
-// operation is one of a JSON patch. A test for null also passes where there is
-// no such field.
-type operation struct {
-	Op    string `json:"op"`
-	Path  string `json:"path"`
-	Value any    `json:"value"`
+	return changed(m.patch.Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.MergePatchType, raw)))
 }
 
 // markPatch marks the very VM that was read, on the node where it was then.
-func markPatch(vmi *kubevirt.VirtualMachineInstance) []operation {
-	p := []operation{
-		{"test", "/metadata/uid", vmi.UID},
-		{"test", "/status/nodeName", orNull(vmi.Status.NodeName)},
-		{"test", "/status/evacuationNodeName", orNull(vmi.Status.EvacuationNodeName)},
-		{"add", "/status/evacuationNodeName", vmi.Node()},
+func markPatch(vmi *kubevirt.VirtualMachineInstance) []patch.Operation {
+	p := []patch.Operation{
+		{Op: "test", Path: "/metadata/uid", Value: vmi.UID},
+		{Op: "test", Path: "/status/nodeName", Value: orNull(vmi.Status.NodeName)},
+		{Op: "test", Path: "/status/evacuationNodeName", Value: orNull(vmi.Status.EvacuationNodeName)},
+		{Op: "add", Path: "/status/evacuationNodeName", Value: vmi.Node()},
 	}
 	if vmi.Status.NodeName == "" {
-		p = append([]operation{{"test", "/metadata/labels/kubevirt.io~1nodeName", vmi.Labels[kubevirt.NodeNameLabel]}}, p...)
+		p = append([]patch.Operation{{Op: "test", Path: "/metadata/labels/kubevirt.io~1nodeName", Value: vmi.Labels[kubevirt.NodeNameLabel]}}, p...)
 	}
 	return p
 }
