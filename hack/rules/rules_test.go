@@ -68,6 +68,14 @@ var cases = []struct {
 	{"VmgraceRejected", "the first one", []string{`vmgrace_rejected_total{reason="record"} _x27 1x2`}, true},
 	{"VmgraceRejected", "one more", []string{`vmgrace_rejected_total{reason="name"} 4x27 5x2`}, true},
 	{"VmgraceRejected", "long ago", []string{`vmgrace_rejected_total{reason="name"} 4x30`}, false},
+	{"VmgraceEvictionsFail", "the first one", []string{`vmgrace_evictions_total{verdict="failed"} _x24 1x5`}, true},
+	{"VmgraceEvictionsFail", "one more", []string{`vmgrace_evictions_total{verdict="failed"} 4x24 5x5`}, true},
+	{"VmgraceEvictionsFail", "long ago", []string{`vmgrace_evictions_total{verdict="failed"} 4x30`}, false},
+	{"VmgraceEvictionsFail", "evictions that were denied", []string{`vmgrace_evictions_total{verdict="denied"} 0+1x30`}, false},
+	// The last sample is of minute 30: 1,800 s.
+	{"VmgraceWebhookCertificateEnds", "in 23 h 50 min", []string{`vmgrace_webhook_certificate_not_after_timestamp_seconds 87600x30`}, true},
+	{"VmgraceWebhookCertificateEnds", "it has ended", []string{`vmgrace_webhook_certificate_not_after_timestamp_seconds 60x30`}, true},
+	{"VmgraceWebhookCertificateEnds", "in a week", []string{`vmgrace_webhook_certificate_not_after_timestamp_seconds 606600x30`}, false},
 }
 
 func TestEachAlertFiresWhenItShould(t *testing.T) {
