@@ -1,9 +1,12 @@
 package deadline
 
-import (
-	"sync/atomic"
+// #include "thread.h"
+import "C"
 
-	"golang.org/x/sys/unix"
+import (
+	"runtime/cgo"
+	"sync"
+	"syscall"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
@@ -15,92 +18,65 @@ type Sent struct {
 	Err error // process.ErrGone if the process had ended
 }
 
-// Armed is a SIGTERM that is sent at its time. None of its methods blocks.
+// Armed is a SIGTERM that is sent at its time. None of its methods waits for
+// anything but another of them.
 type Armed struct {
 	thread *Thread
-	pidfd  [1]unix.PollFd
-	at     atomic.Int64 // grace.Mono
-	state  atomic.Int32
-	result Sent // set before it is passed on
 	report chan Sent
-	next   *Armed
-}
 
-const (
-	waiting = iota
-	disarmed
-	sent
-)
+	mu       sync.Mutex // not the thread's
+	c        *C.struct_armed
+	disarmed bool // once c is nil
+}
 
 // Arm has SIGTERM sent to a process at a time, or at once where that has
 // passed. The thread closes the pidfd.
 func (t *Thread) Arm(pidfd int, at grace.Mono) *Armed {
-	a := &Armed{thread: t, pidfd: [1]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, report: make(chan Sent, 1)}
-	a.at.Store(int64(at))
-	t.incoming.put(a)
-	ring(t.wake)
+	a := &Armed{thread: t, report: make(chan Sent, 1)}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.c = C.deadline_arm(t.c, C.int(pidfd), C.int64_t(at), C.uintptr_t(cgo.NewHandle(a)))
 	return a
 }
 
 // Move has it sent at another time. Once it is sent that does nothing.
 func (a *Armed) Move(to grace.Mono) {
-	if a.at.Swap(int64(to)) != int64(to) {
-		ring(a.thread.wake)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.c != nil {
+		C.deadline_move(a.thread.c, a.c, C.int64_t(to))
 	}
 }
 
 // Disarm returns false where the signal is sent or being sent: Sent tells, at
 // once.
 func (a *Armed) Disarm() bool {
-	if !a.state.CompareAndSwap(waiting, disarmed) {
-		return a.state.Load() == disarmed
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.c != nil {
+		return C.deadline_disarm(a.thread.c, a.c) != 0
 	}
-	ring(a.thread.wake)
-	return true
+	return a.disarmed
 }
 
 // Sent gives one value, once the signal was tried.
 func (a *Armed) Sent() <-chan Sent { return a.report }
 
-// send is called by the thread.
-func (a *Armed) send() {
-	if !a.state.CompareAndSwap(waiting, sent) {
+// end takes what came of it. The thread's part is freed.
+func (a *Armed) end(r C.struct_result) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.c, a.disarmed = nil, r.sent == 0
+	if a.disarmed {
 		return
 	}
-	a.result.Err = a.terminate()
-	a.result.At = now()
+	s := Sent{At: grace.Mono(r.at)}
+	switch errno := syscall.Errno(r.err); errno {
+	case 0:
+	case syscall.ESRCH:
+		s.Err = process.ErrGone
+	default:
+		s.Err = errno
+	}
+	a.report <- s
 }
-
-// terminate looks first (pidfd_open(2)): a zombie takes a signal without an error.
-func (a *Armed) terminate() error {
-	if n, err := unix.Poll(a.pidfd[:], 0); err == nil && n > 0 {
-		return process.ErrGone
-	}
-	err := unix.PidfdSendSignal(int(a.pidfd[0].Fd), unix.SIGTERM, nil, 0)
-	if err == unix.ESRCH {
-		return process.ErrGone
-	}
-	return err
-}
-
-// list is a list that many put on and one takes from, without a lock.
-type list struct{ first atomic.Pointer[Armed] }
-
-// put adds all of a chain.
-func (l *list) put(chain *Armed) {
-	if chain == nil {
-		return
-	}
-	last := chain
-	for last.next != nil {
-		last = last.next
-	}
-	for {
-		last.next = l.first.Load()
-		if l.first.CompareAndSwap(last.next, chain) {
-			return
-		}
-	}
-}
-
-func (l *list) take() *Armed { return l.first.Swap(nil) }

@@ -7,11 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -207,4 +210,41 @@ func TestCloseSendsNothingAndLeavesNothing(t *testing.T) {
 		t.Errorf("sent: %+v", s)
 	default:
 	}
+}
+
+// Go's scheduler waits for a processor that a system call of these holds: a
+// thread of Go's could not go on before they end.
+func TestADeadlineNeedsNoProcessorOfGos(t *testing.T) {
+	thread, _ := start(t)
+	pidfd, ended := child(t)
+	at := now().Add(200 * time.Millisecond)
+	armed := thread.Arm(pidfd, at)
+	var holding sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		holding.Go(func() {
+			runtime.LockOSThread() // and never unlocked: with its mask it ends here
+			var all unix.Sigset_t
+			for i := range all.Val {
+				all.Val[i] = ^all.Val[i]
+			}
+			if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, nil); err != nil { // the scheduler would interrupt it
+				t.Error(err)
+			}
+			sleep := unix.Timespec{Sec: 2}
+			_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&sleep)), 0, 0)
+		})
+	}
+	holding.Wait()
+	if late := (<-armed.Sent()).At.Sub(at); late > time.Second {
+		t.Errorf("sent %v after the deadline, when Go's scheduler went on", late)
+	}
+	if got := ended(); got != syscall.SIGTERM {
+		t.Errorf("ended by %v", got)
+	}
+}
+
+func now() grace.Mono {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return grace.Mono(t.Nano())
 }
