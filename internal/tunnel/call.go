@@ -1,0 +1,196 @@
+package tunnel
+
+import "strings"
+
+// The procedures that one incoming migration calls (remote_protocol.x).
+const (
+	procOpen             = 1
+	procClose            = 2
+	procSupportsFeature  = 60
+	procAuthList         = 66
+	procPrepareTunnel    = 304
+	procFinish           = 306
+	procRegisterClose    = 360
+	procUnregisterClose  = 361
+	procConnectionClosed = 362 // an event
+)
+
+const (
+	systemURI = "qemu:///system"
+	// flags of libvirt's are LIVE, PEER2PEER, TUNNELLED and PAUSED. What the source
+	// does by itself (auto-converge) is not told to the target.
+	flags = 0x27
+	// maxText bounds the XML of a domain or a cookie.
+	maxText = maxFrame / 2
+	maxName = 256
+	// typeULLong and typeString are of virTypedParameterType.
+	typeULLong, typeString = 4, 7
+	// maxBandwidth is in MiB/s: what fits into bytes.
+	maxBandwidth = 1 << 40
+)
+
+// params are the typed parameters of a migration.
+type params struct {
+	xml, name    string
+	bandwidth    uint64
+	hasBandwidth bool
+}
+
+// params reads typed parameters: those that are known, each at most once.
+func (d *decoder) params() (p params) {
+	seen := map[string]bool{}
+	count := d.uint32()
+	if count > 3 {
+		d.fail("list has more parameters than there are")
+	}
+	for range count {
+		if d.err != nil {
+			return p
+		}
+		field, typ := d.string(maxName), d.uint32()
+		if seen[field] {
+			d.fail("list has " + quoted(field) + " twice")
+		}
+		seen[field] = true
+		switch {
+		case field == "destination_xml" && typ == typeString:
+			p.xml = d.string(maxText)
+		case field == "destination_name" && typ == typeString:
+			p.name = d.string(maxName)
+		case field == "bandwidth" && typ == typeULLong:
+			p.bandwidth, p.hasBandwidth = d.uint64(), true
+		default:
+			d.fail("list has an unknown parameter " + quoted(field))
+		}
+	}
+	if d.err == nil && (p.xml == "" || p.name == "") {
+		d.fail("list has no destination_xml or no destination_name")
+	}
+	if p.bandwidth > maxBandwidth {
+		d.fail("is a bandwidth beyond all measure")
+	}
+	return p
+}
+
+func (p *params) put(b []byte) []byte {
+	count := uint32(2)
+	if p.hasBandwidth {
+		count++
+	}
+	b = putUint32(b, count)
+	b = putOpaque(putUint32(putOpaque(b, "destination_xml"), typeString), p.xml)
+	b = putOpaque(putUint32(putOpaque(b, "destination_name"), typeString), p.name)
+	if p.hasBandwidth {
+		b = putUint64(putUint32(putOpaque(b, "bandwidth"), typeULLong), p.bandwidth)
+	}
+	return b
+}
+
+// open reads the arguments of CONNECT_OPEN: a URI can name any host, and a command.
+func open(body []byte) error {
+	d := decoder{rest: body}
+	there := d.uint32()
+	uri := ""
+	if there == 1 {
+		uri = d.string(maxName)
+	}
+	openFlags := d.uint32()
+	if err := d.end(); err != nil {
+		return err
+	}
+	if there != 1 || uri != systemURI || openFlags != 0 {
+		return refuse(ReasonParam, "a connection to %s with flags %#x; only %s is served", quoted(uri), openFlags, systemURI)
+	}
+	return nil
+}
+
+// prepared is what PREPARE has said, for FINISH to say it again.
+type prepared struct {
+	raw    params // as read
+	params params // as written anew
+}
+
+// prepare reads the arguments of DOMAIN_MIGRATE_PREPARE_TUNNEL3_PARAMS and writes
+// them anew.
+func (a *Agreement) prepare(body []byte) (p prepared, anew []byte, err error) {
+	d := decoder{rest: body}
+	p.raw = d.params()
+	cookie, given := d.cookie(), d.uint32()
+	if err := d.end(); err != nil {
+		return p, nil, err
+	}
+	if given != flags {
+		return p, nil, refuse(ReasonParam, "flags %#x of a migration; only %#x is served", given, flags)
+	}
+	if p.params, err = a.params(p.raw); err != nil {
+		return p, nil, err
+	}
+	if cookie, err = a.cookie(cookie); err != nil {
+		return p, nil, err
+	}
+	return p, putUint32(putCookie(p.params.put(nil), cookie), given), nil
+}
+
+// finish reads the arguments of DOMAIN_MIGRATE_FINISH3_PARAMS, which must speak of
+// what was prepared, and writes them anew.
+func (a *Agreement) finish(p *prepared, body []byte) (anew []byte, cancelled bool, err error) {
+	d := decoder{rest: body}
+	given := d.params()
+	cookie, flagsGiven, cancel := d.cookie(), d.uint32(), d.uint32()
+	if err := d.end(); err != nil {
+		return nil, false, err
+	}
+	switch {
+	case given != p.raw:
+		return nil, false, refuse(ReasonParam, "an end of another migration than was prepared")
+	case flagsGiven != flags || cancel > 1:
+		return nil, false, refuse(ReasonParam, "flags %#x, cancelled %d at a migration's end; only %#x is served", flagsGiven, cancel, flags)
+	}
+	if cookie != "" || cancel == 0 {
+		if cookie, err = a.cookie(cookie); err != nil {
+			return nil, false, err
+		}
+	}
+	anew = putCookie(p.params.put(nil), cookie)
+	return putUint32(putUint32(anew, flagsGiven), cancel), cancel == 1, nil
+}
+
+// params checks them and writes the domain anew.
+func (a *Agreement) params(p params) (params, error) {
+	if p.name != a.Domain {
+		return p, refuse(ReasonParam, "destination_name %s; %s was agreed", quoted(p.name), a.Domain)
+	}
+	var err error
+	p.xml, err = a.domain(p.xml)
+	return p, err
+}
+
+// cookie reads a migration cookie, which has a NUL byte at its end.
+func (d *decoder) cookie() string {
+	b := d.opaque(maxText)
+	if len(b) > 0 && b[len(b)-1] == 0 {
+		b = b[:len(b)-1]
+	}
+	return string(b)
+}
+
+func putCookie(b []byte, cookie string) []byte {
+	if cookie == "" {
+		return putUint32(b, 0)
+	}
+	return putOpaque(b, cookie+"\x00")
+}
+
+// quoted shows text of the other side's: short, and in one line.
+func quoted(s string) string {
+	const most = 60
+	if len(s) > most {
+		s = s[:most] + "..."
+	}
+	return `"` + strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' || r == '"' {
+			return '?'
+		}
+		return r
+	}, s) + `"`
+}

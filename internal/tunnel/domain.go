@@ -1,0 +1,231 @@
+package tunnel
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var (
+	wordPattern    = regexp.MustCompile(`^[A-Za-z0-9_.:+-]{1,128}$`)
+	numberPattern  = regexp.MustCompile(`^-?(0x[0-9a-fA-F]{1,16}|[0-9]{1,20}(\.[0-9]{1,9})?)$`)
+	setPattern     = regexp.MustCompile(`^[0-9,^-]{1,256}$`)
+	hostPattern    = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,253}$`)
+	uuidPattern    = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	pathPattern    = regexp.MustCompile(`^/[^\x00-\x1f\x7f]+$`)
+	emulator       = regexp.MustCompile(`^(/usr/bin|/usr/libexec)/(qemu-system-[a-z0-9_]+|qemu-kvm|kvm)$`)
+	counterPattern = regexp.MustCompile(`^[a-z_]{1,64}$`)
+)
+
+const (
+	kubevirtNamespace = "http://kubevirt.io"
+	maxTextValue      = 4096
+)
+
+// domain checks a domain's XML and writes it anew.
+func (a *Agreement) domain(text string) (string, error) {
+	return a.rewrite(text, domainSchema, ReasonDomain)
+}
+
+// cookie checks a migration cookie and writes it anew.
+func (a *Agreement) cookie(text string) (string, error) {
+	return a.rewrite(text, cookieSchema, ReasonCookie)
+}
+
+func (a *Agreement) rewrite(text, schema, reason string) (string, error) {
+	root, err := parse(text, reason)
+	if err != nil {
+		return "", err
+	}
+	s := newSchema(schema)
+	c := checker{agreed: a, reason: reason}
+	if err := c.element(s, root, root.name); err != nil {
+		return "", err
+	}
+	// Name and UUID must be there, and be the agreed ones; each value was checked.
+	for _, must := range []string{"name", "uuid"} {
+		if root.child(must) == nil {
+			return "", refuse(reason, "XML without a %s", must)
+		}
+	}
+	var b strings.Builder
+	root.write(&b)
+	b.WriteByte('\n')
+	return b.String(), nil
+}
+
+// schema is what an element may be.
+type schema struct {
+	attrs    map[string]string // name to kind of value
+	text     string            // kind, "" for none
+	children map[string]*schema
+}
+
+// newSchema reads a table of lines: the path of an element, its attributes as
+// name=kind, =kind where it has text, and ^ where it may be in itself. A kind is a word that checker.value
+// knows, or the values themselves, with | between them.
+func newSchema(table string) *schema {
+	root := &schema{children: map[string]*schema{}}
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
+		if len(fields) == 0 {
+			continue
+		}
+		at := root
+		for name := range strings.SplitSeq(fields[0], "/") {
+			if at.children[name] == nil {
+				at.children[name] = &schema{attrs: map[string]string{}, children: map[string]*schema{}}
+			}
+			at = at.children[name]
+		}
+		for _, field := range fields[1:] {
+			switch name, kind, _ := strings.Cut(field, "="); name {
+			case "":
+				at.text = kind
+			case "^":
+				at.children[path.Base(fields[0])] = at
+			default:
+				at.attrs[name] = kind
+			}
+		}
+	}
+	return root
+}
+
+func (s *schema) child(name string) *schema {
+	if c := s.children[name]; c != nil {
+		return c
+	}
+	if counterPattern.MatchString(name) {
+		return s.children["*"]
+	}
+	return nil
+}
+
+// checker checks what was read against a schema.
+type checker struct {
+	agreed *Agreement
+	reason string
+}
+
+// once are elements of which a second one would hide the first from us or from
+// libvirt.
+const once = " name uuid metadata os devices source emulator kernel initrd loader nvram driver target listen statistics capabilities cpu "
+
+func (c *checker) element(parent *schema, n *node, where string) error {
+	s := parent.child(n.name)
+	if s == nil {
+		return refuse(c.reason, "an element %s", quoted(where))
+	}
+	for _, a := range n.attrs {
+		kind, known := s.attrs[a[0]]
+		if !known {
+			return refuse(c.reason, "an attribute %s of %s", quoted(a[0]), quoted(where))
+		}
+		if err := c.value(kind, a[1], where+" "+a[0]); err != nil {
+			return err
+		}
+	}
+	if err := c.text(s, n, where); err != nil {
+		return err
+	}
+	seen := map[string]bool{}
+	for _, child := range n.children {
+		if seen[child.name] && strings.Contains(once, " "+child.name+" ") {
+			return refuse(c.reason, "a second element %s", quoted(where+"/"+child.name))
+		}
+		seen[child.name] = true
+		if err := c.element(s, child, where+"/"+child.name); err != nil {
+			return err
+		}
+	}
+	return c.whole(n, where)
+}
+
+func (c *checker) text(s *schema, n *node, where string) error {
+	switch {
+	case s.text == "" && strings.TrimSpace(n.text) == "":
+		return nil
+	case s.text == "" || len(n.children) > 0:
+		return refuse(c.reason, "text in %s", quoted(where))
+	default:
+		return c.value(s.text, n.text, where)
+	}
+}
+
+// pattern is that of the kinds that have one.
+func pattern(kind string) *regexp.Regexp {
+	switch kind {
+	case "word":
+		return wordPattern
+	case "number":
+		return numberPattern
+	case "set":
+		return setPattern
+	case "host":
+		return hostPattern
+	case "uuid":
+		return uuidPattern
+	case "emulator":
+		return emulator
+	default:
+		return nil
+	}
+}
+
+// value tells whether a value is of a kind.
+func (c *checker) value(kind, v, where string) error {
+	var ok bool
+	switch p := pattern(kind); {
+	case p != nil:
+		ok = p.MatchString(v)
+	case kind == "free":
+		ok = len(v) <= maxTextValue
+	case kind == "name":
+		ok = v == c.agreed.Domain
+	case kind == "agreed-uuid":
+		ok = v == c.agreed.UUID
+	case kind == "kubevirt":
+		ok = v == kubevirtNamespace
+	case kind == "path":
+		ok = c.agreed.allows(v)
+	case kind == "network":
+		ok = slices.Contains(c.agreed.Networks, v)
+	default:
+		ok = slices.Contains(strings.Split(kind, "|"), v)
+	}
+	if ok {
+		return nil
+	}
+	if kind == "emulator" || kind == "path" || kind == "network" {
+		return refuse(ReasonPath, "%s for %s: not allowed on this node, see --migration-allow-paths and --migration-allow-networks", quoted(v), quoted(where))
+	}
+	return refuse(c.reason, "%s for %s", quoted(v), quoted(where))
+}
+
+// allows tells whether a path is one of the operator's, or below one. Paths that
+// could mean another one ("..", "//") are none.
+func (a *Agreement) allows(p string) bool {
+	if len(p) > maxTextValue || !pathPattern.MatchString(p) || path.Clean(p) != p {
+		return false
+	}
+	return slices.ContainsFunc(a.Paths, func(allowed string) bool {
+		allowed = path.Clean(allowed)
+		return p == allowed || strings.HasPrefix(p, strings.TrimSuffix(allowed, "/")+"/")
+	})
+}
+
+// whole checks what no single value says.
+func (c *checker) whole(n *node, where string) error {
+	switch {
+	case n.name == "graphics" && n.attr("listen") == "" && n.child("listen") == nil:
+		return refuse(ReasonPath, "graphics without an address to listen on, which is for libvirt to choose then")
+	case n.name == "listen" && n.attr("type") == "address" && n.attr("address") == "":
+		return refuse(ReasonPath, "%s without an address", quoted(where))
+	case n.name == "interface" && n.attr("type") != "user" && n.child("source") == nil:
+		return refuse(ReasonPath, "an interface that does not say what it is connected to")
+	default:
+		return nil
+	}
+}

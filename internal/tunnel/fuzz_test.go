@@ -1,0 +1,88 @@
+package tunnel
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+)
+
+// Whatever a source sends: it is refused, or it is a call that was due, and what
+// is passed on is accepted again.
+func FuzzFrames(f *testing.F) {
+	source, err := os.ReadFile("testdata/source.bin")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(source)
+	f.Fuzz(func(t *testing.T, b []byte) {
+		a := agreement()
+		m, again := newMachine(&a), newMachine(&a)
+		var in, out, in2 []byte
+		for r := bytes.NewReader(b); ; {
+			frame, err := readFrame(r, &in)
+			if err != nil {
+				if !errors.Is(err, io.EOF) && !isRefusal(err) && !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Fatalf("neither refused nor the end: %v", err)
+				}
+				return
+			}
+			if err := m.fromSource(&frame); err != nil {
+				if !isRefusal(err) {
+					t.Fatalf("not a refusal: %v", err)
+				}
+				return
+			}
+			var passed bytes.Buffer
+			if err := frame.write(&passed, &out); err != nil {
+				t.Fatal(err)
+			}
+			copied, err := readFrame(&passed, &in2)
+			if err != nil {
+				t.Fatalf("what is passed on is no frame: %v", err)
+			}
+			if err := again.fromSource(&copied); err != nil {
+				t.Fatalf("what is passed on is refused: %v", err)
+			}
+			if frame.kind == kindCall {
+				reply := frame
+				reply.kind, reply.body = kindReply, nil
+				if err := errors.Join(m.fromTarget(&reply), again.fromTarget(&reply)); err != nil {
+					t.Fatalf("an answer to a call that was passed on: %v", err)
+				}
+			}
+		}
+	})
+}
+
+// A domain that is accepted names nothing but what is agreed, and is its own
+// image.
+func FuzzDomain(f *testing.F) {
+	for _, frame := range recorded(f, "source.bin") {
+		if frame.procedure == procPrepareTunnel && frame.kind == kindCall {
+			d := decoder{rest: frame.body}
+			f.Add(d.params().xml)
+		}
+	}
+	f.Add(`<domain type="kvm"><name>` + domainName + `</name><uuid>` + domainUUID + `</uuid></domain>`)
+	f.Fuzz(func(t *testing.T, text string) {
+		a := agreement()
+		out, err := a.domain(text)
+		if err != nil {
+			if !isRefusal(err) {
+				t.Fatalf("not a refusal: %v", err)
+			}
+			return
+		}
+		if again, err := a.domain(out); err != nil || again != out {
+			t.Fatalf("%q reads as %q, %v", out, again, err)
+		}
+		for _, never := range []string{"<!", "<?", "<script", "<hostdev", "<filesystem", "qemu:commandline"} {
+			if strings.Contains(out, never) {
+				t.Fatalf("%q is in %q", never, out)
+			}
+		}
+	})
+}

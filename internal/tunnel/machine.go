@@ -1,0 +1,180 @@
+package tunnel
+
+// stage is where an incoming migration stands.
+type stage int
+
+const (
+	stageAuth stage = iota
+	stageConnect
+	stageConnected
+	stagePrepared // libvirt has prepared: the stream may come
+	stageStreamed // the stream is over: the end may come
+	stageFinished // libvirt was told of the end
+	stageUnneeded // prepared in vain, or over: only what closes a connection follows
+	stageClosing  // the callback is taken away
+	stageClosed   // nothing may follow
+)
+
+const (
+	noCall = -1
+	// maxFeature is the last of virDrvFeature that fits into a word; there are 16.
+	maxFeature = 63
+)
+
+// machine is one incoming migration. The frames of each side are shown to it in
+// the order in which they come; it is not safe for concurrent use.
+type machine struct {
+	agreed *Agreement
+	stage  stage
+
+	serial  uint32 // of the next call
+	waiting int64  // procedure that waits for its reply, or noCall
+	stream  uint32 // serial of the stream
+	asked   uint64 // features that were asked for, as bits
+	closes  bool   // a close callback is registered
+
+	prepared  prepared
+	cancelled bool
+	// complete: libvirt has said that the domain is there.
+	complete bool
+}
+
+func newMachine(a *Agreement) *machine { return &machine{agreed: a, waiting: noCall} }
+
+// fromSource takes a frame of the source's. What is to be passed on is the frame
+// as it is afterwards.
+func (m *machine) fromSource(f *frame) error {
+	switch {
+	case f.keepalive():
+		return nil
+	case f.kind == kindStream:
+		return m.streamed(f)
+	case f.kind != kindCall || f.status != statusOK:
+		return refuse(ReasonCall, "a frame of type %d and status %d from the source", f.kind, f.status)
+	case m.waiting != noCall:
+		return refuse(ReasonCall, "call %d while call %d has no answer", f.procedure, m.waiting)
+	case f.serial != m.serial:
+		return refuse(ReasonCall, "call %d with serial %d; %d is due", f.procedure, f.serial, m.serial)
+	}
+	if err := m.called(f); err != nil {
+		return err
+	}
+	m.waiting, m.serial = int64(f.procedure), m.serial+1
+	return nil
+}
+
+// called tells whether a call is due.
+func (m *machine) called(f *frame) (err error) {
+	if !m.due(f.procedure) {
+		return refuse(ReasonCall, "call %d, which is not due", f.procedure)
+	}
+	switch f.procedure {
+	case procOpen:
+		return open(f.body)
+	case procSupportsFeature:
+		return m.feature(f.body)
+	case procPrepareTunnel:
+		m.prepared, f.body, err = m.agreed.prepare(f.body)
+		m.stream = f.serial
+		return err
+	case procFinish:
+		f.body, m.cancelled, err = m.agreed.finish(&m.prepared, f.body)
+		return err
+	default:
+		if len(f.body) > 0 {
+			return refuse(ReasonParam, "arguments of call %d, which has none", f.procedure)
+		}
+		return nil
+	}
+}
+
+// due: in which stages a call may come. What closes a connection may come whenever
+// no migration is under way on it.
+func (m *machine) due(procedure uint32) bool {
+	idle := m.stage == stageConnected || m.stage >= stageStreamed && m.stage < stageClosed
+	switch procedure {
+	case procAuthList:
+		return m.stage == stageAuth
+	case procOpen:
+		return m.stage == stageConnect
+	case procSupportsFeature:
+		return m.stage == stageConnect || m.stage == stageConnected
+	case procRegisterClose:
+		return m.stage == stageConnected && !m.closes
+	case procPrepareTunnel:
+		return m.stage == stageConnected
+	case procFinish:
+		return m.stage == stageStreamed
+	case procUnregisterClose:
+		return m.closes && idle
+	case procClose:
+		return idle
+	default:
+		return false
+	}
+}
+
+// feature is a question about what libvirt can do; each may come once.
+func (m *machine) feature(body []byte) error {
+	d := decoder{rest: body}
+	n := d.uint32()
+	if err := d.end(); err != nil {
+		return err
+	}
+	if n > maxFeature || m.asked&(1<<n) != 0 {
+		return refuse(ReasonParam, "feature %d is asked for, again or as a new one", n)
+	}
+	m.asked |= 1 << n
+	return nil
+}
+
+// streamed takes a part of the memory stream. Nothing in it is understood here.
+func (m *machine) streamed(f *frame) error {
+	switch {
+	case m.stage != stagePrepared || m.waiting != noCall || f.procedure != procPrepareTunnel || f.serial != m.stream:
+		return refuse(ReasonCall, "a stream that is not due")
+	case f.status != statusContinue:
+		m.stage = stageStreamed
+	}
+	return nil
+}
+
+// fromTarget takes a frame of our own libvirt's.
+func (m *machine) fromTarget(f *frame) error {
+	switch {
+	case f.keepalive(), f.kind == kindMessage && f.procedure == procConnectionClosed:
+		return nil
+	case f.kind == kindStream && f.procedure == procPrepareTunnel && f.serial == m.stream && m.stage >= stagePrepared:
+		if f.status == statusError && m.stage == stagePrepared {
+			m.stage = stageStreamed
+		}
+		return nil
+	case f.kind != kindReply || m.waiting == noCall || int64(f.procedure) != m.waiting || f.serial != m.serial-1:
+		return refuse(ReasonCall, "libvirt of this node answers what was not asked: procedure %d, type %d, serial %d", f.procedure, f.kind, f.serial)
+	}
+	m.waiting = noCall
+	m.answered(f.procedure, f.status == statusOK)
+	return nil
+}
+
+// answered: a call has its answer.
+func (m *machine) answered(procedure uint32, worked bool) {
+	switch {
+	case procedure == procAuthList:
+		m.stage = stageConnect
+	case procedure == procOpen && worked:
+		m.stage = stageConnected
+	case procedure == procPrepareTunnel && worked:
+		m.stage = stagePrepared
+	case procedure == procPrepareTunnel:
+		m.stage = stageUnneeded
+	case procedure == procFinish:
+		m.stage, m.complete = stageFinished, worked && !m.cancelled
+	case procedure == procRegisterClose:
+		m.closes = worked
+	case procedure == procUnregisterClose:
+		m.closes, m.stage = false, stageClosing
+	case procedure == procClose:
+		m.stage = stageClosed
+	}
+}
