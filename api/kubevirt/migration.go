@@ -1,6 +1,11 @@
 package kubevirt
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // MigrationPhase is where a migration is.
 type MigrationPhase string
@@ -69,4 +74,25 @@ type VirtualMachineInstanceMigrationList struct {
 // Final tells whether the migration has ended.
 func (m *VirtualMachineInstanceMigration) Final() bool {
 	return m.Status.Phase == MigrationSucceeded || m.Status.Phase == MigrationFailed
+}
+
+// Reached is when the migration came to a phase; zero if it did not, or does
+// not say so.
+func (m *VirtualMachineInstanceMigration) Reached(phase MigrationPhase) time.Time {
+	for _, t := range m.Status.PhaseTransitionTimestamps {
+		if t.Phase == phase {
+			return t.Timestamp.Time
+		}
+	}
+	return time.Time{}
+}
+
+// Transitions returns the times of the migration's phases with one more. A
+// phase that is there keeps its time.
+func (m *VirtualMachineInstanceMigration) Transitions(phase MigrationPhase, now time.Time) []MigrationPhaseTransition {
+	all := slices.Clone(m.Status.PhaseTransitionTimestamps)
+	if slices.ContainsFunc(all, func(t MigrationPhaseTransition) bool { return t.Phase == phase }) {
+		return all
+	}
+	return append(all, MigrationPhaseTransition{Phase: phase, Timestamp: metav1.NewTime(now)})
 }

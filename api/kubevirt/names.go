@@ -17,6 +17,8 @@ const (
 	MigrationJobLabel = "kubevirt.io/migrationJobUID"
 	// VMINameLabel on a migration is the name of its VMI.
 	VMINameLabel = "kubevirt.io/vmi-name"
+	// MigrationTargetLabel on a VMI is the node that it is being moved to.
+	MigrationTargetLabel = "kubevirt.io/migrationTargetNodeName"
 	// MigrationNameLabel on a budget is the migration that it was expanded for.
 	MigrationNameLabel = "kubevirt.io/migrationName"
 

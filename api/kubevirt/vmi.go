@@ -81,20 +81,6 @@ type Condition struct {
 	Message            string      `json:"message,omitempty"`
 }
 
-// MigrationState is the last or present migration of a VM.
-type MigrationState struct {
-	MigrationUID   string       `json:"migrationUid,omitempty"`
-	SourceNode     string       `json:"sourceNode,omitempty"`
-	SourcePod      string       `json:"sourcePod,omitempty"`
-	TargetNode     string       `json:"targetNode,omitempty"`
-	TargetPod      string       `json:"targetPod,omitempty"`
-	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
-	EndTimestamp   *metav1.Time `json:"endTimestamp,omitempty"`
-	Completed      bool         `json:"completed,omitempty"`
-	Failed         bool         `json:"failed,omitempty"`
-	FailureReason  string       `json:"failureReason,omitempty"`
-}
-
 // VirtualMachineInstanceList is a list of VMIs.
 //
 // +kubebuilder:object:root=true

@@ -114,12 +114,12 @@ func TestNothingInPkgKnowsInternal(t *testing.T) {
 }
 
 // KubeVirt's types are what the rules speak of; they bring metadata with them.
-func TestTheRulesOfEvacuationDoNoIO(t *testing.T) {
+func TestTheRulesOfTheClusterDoNoIO(t *testing.T) {
 	allowed := []string{"cmp", "crypto/sha256", "encoding/hex", "errors", "fmt", "maps", "math", "slices", "strconv", "strings", "time", module + "/api/kubevirt", module + "/api/v1alpha1"}
-	for _, p := range list(t, "./pkg/evacuation") {
+	for _, p := range list(t, "./pkg/evacuation", "./pkg/migration") {
 		for _, path := range p.Imports {
 			if !slices.Contains(allowed, path) {
-				t.Errorf("pkg/evacuation imports %s; it may import %v", path, allowed)
+				t.Errorf("%s imports %s; it may import %v", p.short(), path, allowed)
 			}
 		}
 	}

@@ -1,0 +1,73 @@
+package kubevirt
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// What the agents say of their side of a migration. Each word is final, except
+// TargetArrived, which TargetRunning or TargetAbsent follows.
+const (
+	// SourceGone: QEMU of the source has ended, and the guest did not run on
+	// there after libvirt's migration was over: the arrived one may run.
+	SourceGone = "Gone"
+	// SourceRunning: the guest ran on at the source: the arrived one is stale.
+	SourceRunning = "Running"
+
+	// TargetArrived: all of the guest is there, paused.
+	TargetArrived = "Arrived"
+	// TargetRunning: it was resumed there.
+	TargetRunning = "Running"
+	// TargetAbsent: it is not there, and will not be by this migration.
+	TargetAbsent = "Absent"
+)
+
+// MigrationState is the last or present migration of a VM. A VMI's is a copy of
+// the migration's with less in it.
+type MigrationState struct {
+	MigrationUID string `json:"migrationUid,omitempty"`
+	// VMIUID is the UID of the VMI that is moved: one made anew under its name
+	// is another VM.
+	VMIUID       string `json:"vmiUID,omitempty"`
+	SourceNode   string `json:"sourceNode,omitempty"`
+	SourcePod    string `json:"sourcePod,omitempty"`
+	SourcePodUID string `json:"sourcePodUID,omitempty"`
+	TargetNode   string `json:"targetNode,omitempty"`
+	TargetPod    string `json:"targetPod,omitempty"`
+	TargetPodUID string `json:"targetPodUID,omitempty"`
+	// TargetNodeAddress is where the target's agent listens, host:port.
+	TargetNodeAddress string `json:"targetNodeAddress,omitempty"`
+
+	Options  *MigrationOptions  `json:"options,omitempty"`
+	Progress *MigrationProgress `json:"progress,omitempty"`
+
+	// SourceState and TargetState are what the two agents say, or empty.
+	SourceState string `json:"sourceState,omitempty"`
+	TargetState string `json:"targetState,omitempty"`
+	// AbortRequested: the migration is to end, the guest to stay.
+	AbortRequested bool `json:"abortRequested,omitempty"`
+
+	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
+	EndTimestamp   *metav1.Time `json:"endTimestamp,omitempty"`
+	Completed      bool         `json:"completed,omitempty"`
+	Failed         bool         `json:"failed,omitempty"`
+	FailureReason  string       `json:"failureReason,omitempty"`
+}
+
+// MigrationOptions bound one migration. They are the cluster's settings as they
+// were when it began.
+type MigrationOptions struct {
+	// BandwidthMiB is MiB/s, 0 = no limit.
+	BandwidthMiB int64 `json:"bandwidthMiB,omitempty"`
+	// CompletionTimeoutPerGiB and ProgressTimeout are seconds, 0 = no limit.
+	CompletionTimeoutPerGiB int64 `json:"completionTimeoutPerGiB,omitempty"`
+	ProgressTimeout         int64 `json:"progressTimeout,omitempty"`
+	AllowAutoConverge       bool  `json:"allowAutoConverge,omitempty"`
+}
+
+// MigrationProgress is how far it is, as libvirt counts.
+type MigrationProgress struct {
+	Percent      int64 `json:"percent"` // 0 to 100
+	RemainingMiB int64 `json:"remainingMiB"`
+	TotalMiB     int64 `json:"totalMiB,omitempty"`
+	DirtyMiB     int64 `json:"dirtyRateMiB,omitempty"` // per second
+	Iteration    int64 `json:"iteration,omitempty"`
+	DowntimeMS   int64 `json:"downtimeMilliseconds,omitempty"` // once it is known
+}

@@ -1,0 +1,262 @@
+package migration
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// world is one migration with all that takes part in it, in virtual time: an
+// API server, libvirt and QEMU on two nodes, the connection between them, and
+// three actors that each know what they last heard.
+type world struct {
+	t     *testing.T
+	r     *rand.Rand
+	log   strings.Builder
+	now   time.Time
+	calm  bool // no more faults
+	every int  // steps are between two faults, about
+
+	m       *kubevirt.VirtualMachineInstanceMigration
+	vmi     *kubevirt.VirtualMachineInstance
+	version int
+	pod     *Pod
+
+	link bool // between the agents
+	api  map[string]bool
+	view map[string]*kubevirt.VirtualMachineInstanceMigration
+	seen map[string]int // versions of the views
+
+	// libvirt and QEMU
+	source                 Guest
+	job                    string // "", perform, finish: of the source
+	copy                   Copy
+	incoming, finishing    bool // jobs of the target's libvirt
+	relay                  bool
+	ranSince, killS, killT bool
+
+	// what the agents remember until they die
+	ranOn, closed  bool
+	heardS, heardT string
+	phaseSeen      kubevirt.MigrationPhase
+	phaseAt        time.Time
+	ending         bool
+}
+
+func (w *world) notef(format string, args ...any) { fmt.Fprintf(&w.log, format+"\n", args...) }
+
+func (w *world) failf(format string, args ...any) {
+	w.t.Helper()
+	w.t.Fatalf(format+"\n%s", append(args, w.log.String())...)
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	t.Helper()
+	w := &world{t: t, r: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), link: true,
+		api: map[string]bool{"c": true, "s": true, "t": true}, seen: map[string]int{}, version: 1,
+		view: map[string]*kubevirt.VirtualMachineInstanceMigration{}, source: GuestRuns, copy: CopyNone}
+	w.m = &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "n", UID: "1"}}
+	w.m.Spec.VMIName = "vm"
+	w.vmi = &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "vm", Namespace: "n", UID: "2", Labels: map[string]string{}}}
+	w.vmi.Status.NodeName, w.vmi.Status.Phase = "a", kubevirt.VMIRunning
+	w.vmi.Labels[kubevirt.NodeNameLabel] = "a"
+	return w
+}
+
+// look brings an actor's view up to date, if it can and happens to.
+func (w *world) look(who string) *kubevirt.VirtualMachineInstanceMigration {
+	if w.view[who] == nil || w.api[who] && (w.calm || w.r.IntN(3) > 0) {
+		w.view[who], w.seen[who] = w.m.DeepCopy(), w.version
+	}
+	return w.view[who]
+}
+
+// write changes the object as the actor saw it: not one that has changed since.
+func (w *world) write(who string, change func(*kubevirt.VirtualMachineInstanceMigration)) bool {
+	if !w.api[who] || w.seen[who] != w.version {
+		return false
+	}
+	if w.m.Status.MigrationState == nil {
+		w.m.Status.MigrationState = &kubevirt.MigrationState{}
+	}
+	before := w.m.Status.Phase
+	change(w.m)
+	w.version++
+	if p := w.m.Status.Phase; p != before {
+		w.m.Status.PhaseTransitionTimestamps = w.m.Transitions(p, w.now)
+	}
+	w.view[who], w.seen[who] = w.m.DeepCopy(), w.version
+	return true
+}
+
+func (w *world) controller() {
+	m := w.look("c")
+	if m.Status.Phase != w.phaseSeen {
+		w.phaseSeen, w.phaseAt = m.Status.Phase, w.now
+	}
+	f := Facts{Migration: m, VMI: w.vmi, Source: &Pod{Name: "src", UID: "s", Node: "a", Ready: true, Deleting: w.ending},
+		Target: w.pod, Launchers: 1, OtherNodes: 1, Turn: true, Kept: true, Seen: w.phaseAt, Now: w.now}
+	step := Next(f)
+	if step.Action != Wait && step.Action != Nothing {
+		w.notef("controller: %+v", step)
+	}
+	phase := func(p kubevirt.MigrationPhase, reason string) {
+		w.write("c", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.Phase = p
+			if reason != "" {
+				m.Status.MigrationState.FailureReason = reason
+			}
+		})
+	}
+	if !w.api["c"] {
+		return
+	}
+	switch step.Action {
+	case Adopt:
+		w.write("c", func(m *kubevirt.VirtualMachineInstanceMigration) { m.Finalizers = []string{Finalizer} })
+	case Begin:
+		w.write("c", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.Phase, m.Status.MigrationState.SourceNode = kubevirt.MigrationScheduling, "a"
+			m.Status.MigrationState.VMIUID, m.Status.MigrationState.SourcePodUID = "2", "s"
+		})
+	case MakePod:
+		w.pod = &Pod{Name: "dst", UID: "t", Node: "b", Ready: true, Created: w.now}
+	case Schedule:
+		w.vmi.Labels[kubevirt.MigrationTargetLabel] = "b"
+		w.write("c", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.Phase, m.Status.MigrationState.TargetNode = kubevirt.MigrationScheduled, "b"
+			m.Status.MigrationState.TargetPod, m.Status.MigrationState.TargetPodUID = "dst", "t"
+		})
+	case Abort:
+		w.write("c", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.MigrationState.AbortRequested = true
+			m.Status.MigrationState.FailureReason = step.Message
+		})
+	case Fail:
+		phase(kubevirt.MigrationFailed, step.Message)
+	case Move:
+		w.vmi.Status.NodeName = "b"
+		w.vmi.Labels[kubevirt.NodeNameLabel] = "b"
+	case Succeed:
+		phase(kubevirt.MigrationSucceeded, "")
+	case Unlabel:
+		delete(w.vmi.Labels, kubevirt.MigrationTargetLabel)
+	case DropPod:
+		w.pod = nil
+	case Release:
+		w.write("c", func(m *kubevirt.VirtualMachineInstanceMigration) { m.Finalizers = nil })
+	case Nothing, Wait, Expand:
+	}
+}
+
+func (w *world) sourceAgent() {
+	m := w.look("s")
+	if w.job == "" && w.source == GuestRuns && begun(m) {
+		w.ranOn = true
+	}
+	target := w.heardT
+	if target == "" {
+		target = StateOf(m).TargetState
+	}
+	f := SourceFacts{Migration: m, Guest: w.source, JobRuns: w.job != "", RanOn: w.ranOn, Target: target}
+	if w.ending {
+		f.Ending = "the VM is being shut down"
+	}
+	step := NextOfSource(f)
+	if step.Action != SourceNothing && step.Action != SourceWait && step.Action != SourceFollow {
+		w.notef("source: %+v (%s, job %q)", step, w.source, w.job)
+	}
+	say := func(word string) {
+		if w.link {
+			w.heardS = word
+		}
+		w.write("s", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.MigrationState.SourceState = word
+			if word == kubevirt.SourceRunning {
+				m.Status.MigrationState.FailureReason = step.Message
+			}
+		})
+	}
+	switch step.Action {
+	case SourceBegin:
+		began := w.write("s", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.Phase = kubevirt.MigrationRunning
+			m.Status.MigrationState.StartTimestamp = &metav1.Time{Time: w.now}
+		})
+		// The agent may die between the two; a refused relay is a failed job.
+		if began && (w.calm || w.r.IntN(8) > 0) && w.link && !w.closed && w.source == GuestRuns {
+			w.job, w.relay, w.copy, w.incoming = "perform", true, CopyIncoming, true
+		}
+	case SourceDecline, SourceSayRunning:
+		say(kubevirt.SourceRunning)
+	case SourceSayGone:
+		say(kubevirt.SourceGone)
+	case SourceAbort:
+		if w.job == "perform" {
+			w.cut()
+		}
+	case SourceEnd:
+		w.source = GuestGone
+	case SourceResume:
+		w.source, w.ranOn = GuestRuns, true
+		w.ran()
+	case SourceAsk, SourceNothing, SourceWait, SourceFollow, SourceDontKnow:
+	}
+}
+
+func (w *world) targetAgent() {
+	m := w.look("t")
+	source := w.heardS
+	if source == "" {
+		source = StateOf(m).SourceState
+	}
+	jobs := w.incoming || w.finishing || w.relay
+	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Source: source, Ready: true}
+	step := NextOfTarget(f)
+	if step.Action != TargetNothing && step.Action != TargetWait {
+		w.notef("target: %+v (%s)", step, w.copy)
+	}
+	say := func(word string) {
+		if w.link {
+			w.heardT = word
+		}
+		if StateOf(w.view["t"]).TargetState != word {
+			w.write("t", func(m *kubevirt.VirtualMachineInstanceMigration) { m.Status.MigrationState.TargetState = word })
+		}
+	}
+	phase := func(p kubevirt.MigrationPhase) {
+		w.write("t", func(m *kubevirt.VirtualMachineInstanceMigration) { m.Status.Phase = p })
+	}
+	switch step.Action {
+	case TargetPrepare:
+		phase(kubevirt.MigrationPreparingTarget)
+	case TargetOffer:
+		w.write("t", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.Phase, m.Status.MigrationState.TargetNodeAddress = kubevirt.MigrationTargetReady, "b:1"
+		})
+	case TargetRefuse, TargetSayGone:
+		w.closed = true
+		say(kubevirt.TargetAbsent)
+	case TargetHold:
+		say(kubevirt.TargetArrived)
+	case TargetResume:
+		if w.ranSince && !w.killS {
+			w.failf("a stale guest was resumed")
+		}
+		w.copy = CopyRunning
+	case TargetTell:
+		say(kubevirt.TargetRunning)
+	case TargetRemove:
+		if w.copy == CopyIncoming {
+			w.cut()
+		}
+		w.copy, w.incoming, w.finishing = CopyNone, false, false
+	case TargetNothing, TargetWait, TargetDontKnow:
+	}
+}
