@@ -25,7 +25,6 @@ func (k *keeper) act(d grace.Decision, now grace.Mono) {
 	case grace.Begin:
 		k.apply(d, now)
 		k.arm() // from here on nothing keeps QEMU from its signal
-		k.expect()
 	case grace.Shorten:
 		k.apply(d, now)
 		k.arm()
@@ -114,19 +113,10 @@ func (k *keeper) adopt(d grace.Decision, now grace.Mono) {
 	if k.vm.Gone() {
 		return // it ended between the look and now
 	}
-	k.expect()
 	r := k.vm.Record()
 	k.log.Info("guarding a VM", "uid", r.UID, "gracePeriod", r.Period.Length, "source", r.Period.Source, "pid", r.Instance.PID)
 	if r.Instance.PID == 0 {
 		k.log.Warn("the domain's QEMU process cannot be identified; only libvirt can end it", "uuid", r.Instance.UUID)
-	}
-}
-
-// expect has a request prepared: when the VM is adopted, and again when the
-// request is due, for what libvirt's restart has undone.
-func (k *keeper) expect() {
-	if k.a.cfg.Expect != nil && k.vm.Recorded() && !k.a.cfg.Policy.DryRun {
-		k.a.cfg.Expect(k.domain, k.vm.Record().Instance.UUID)
 	}
 }
 

@@ -80,7 +80,6 @@ func (k *keeper) run(ctx context.Context) {
 		k.a.cfg.Watch(k.domain, k.vm.Pod().UID)
 		k.clusterSeen()
 	}
-	k.expect()
 	for {
 		k.step()
 		if k.busy == 0 && k.vm.Idle() && k.a.retire(k) {

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"slices"
 	"testing"
 	"time"
 
@@ -36,37 +35,6 @@ func TestStatusIsWrittenAsSoonAsTheGuestWasAsked(t *testing.T) {
 		r.trigger(domain)
 		if s := r.dir(domain).said(); s.Phase != grace.ShuttingDown {
 			t.Errorf("status.json says %s", s.Phase)
-		}
-	})
-}
-
-func TestARequestIsPreparedBeforeAnybodyWantsIt(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		i, _ := r.guarded(fake.Guest{Name: domain}, "60")
-		want := []string{domain + " " + i.UUID}
-		if got := r.prepared(); !slices.Equal(got, want) {
-			t.Errorf("once it is guarded: %v, want %v", got, want)
-		}
-		r.restart()
-		if got := r.prepared(); !slices.Equal(got, want) {
-			t.Errorf("by an agent that comes back: %v, want %v", got, want)
-		}
-		r.trigger(domain) // libvirt may have lost it since
-		if got := r.prepared(); !slices.Equal(got, want) {
-			t.Errorf("when it is due: %v, want %v", got, want)
-		}
-	})
-}
-
-func TestADryRunPreparesNothing(t *testing.T) {
-	inBubble(t, func(r *rig) {
-		r.policy.DryRun = true
-		r.restart()
-		r.guarded(fake.Guest{Name: domain}, "60")
-		r.trigger(domain)
-		r.after(61 * time.Second)
-		if got := r.prepared(); len(got) != 0 {
-			t.Errorf("prepared: %v", got)
 		}
 	})
 }

@@ -139,9 +139,6 @@ type Config struct {
 	// Watch has changes in the launcher directory of this pod told, instead of
 	// what was watched for the domain before. It does not block.
 	Watch func(domain, pod string)
-	// Expect has the hypervisor prepare for a request to a domain, which may come
-	// soon or never. It does not block; nil where there is nothing to prepare.
-	Expect func(domain, uuid string)
 	// Cluster is nil without an API server.
 	Cluster Cluster
 	Clock   Clock

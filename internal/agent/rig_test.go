@@ -38,7 +38,6 @@ type rig struct {
 	wall   atomic.Int64 // by how much the wall clock was set
 	pause  atomic.Int64 // how long the process is held up before it reads that
 	stop   func()
-	expect chan string // what was prepared for, and nobody has asked about
 	full   atomic.Bool // no file can be opened
 	deaf   atomic.Bool // libvirt's events are lost
 
@@ -52,7 +51,7 @@ func inBubble(t *testing.T, test func(*rig)) {
 		r := &rig{
 			t: t, hv: fake.New(), start: time.Now(), log: slog.DiscardHandler,
 			cache: &memoryCache{records: map[string]grace.Record{}},
-			dirs:  map[string]*memoryDir{}, meter: &memoryMeter{counts: map[string]int{}}, expect: make(chan string, 10_000),
+			dirs:  map[string]*memoryDir{}, meter: &memoryMeter{counts: map[string]int{}},
 			policy: grace.Policy{BootID: "boot", RetryInterval: 5 * time.Second, AgentTimeout: 5 * time.Second,
 				UseAgent: true, DestroyTimeout: 10 * time.Second},
 		}
@@ -108,12 +107,6 @@ func (r *rig) run() {
 	cfg := Config{
 		Policy: r.policy, DefaultPeriod: 30 * time.Second, Hypervisor: r.hv, Cache: r.cache,
 		Processes: r, Clock: r, Meter: r.meter,
-		Expect: func(domain, uuid string) {
-			select {
-			case r.expect <- domain + " " + uuid:
-			default:
-			}
-		},
 		Launcher: func(namespace, name, _ string) Launcher { return r.dir(grace.DomainName(namespace, name)) },
 	}
 	if r.cluster != nil {
@@ -193,14 +186,6 @@ func (r *rig) trigger(name string) {
 	r.change(name, func(v *watch.View) {
 		v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, watch.FileID{Inode: uint64(time.Since(r.start)) + 1}
 	})
-}
-
-// prepared is what requests were prepared for since it was last asked.
-func (r *rig) prepared() (all []string) {
-	for len(r.expect) > 0 {
-		all = append(all, <-r.expect)
-	}
-	return all
 }
 
 // after lets virtual time pass.

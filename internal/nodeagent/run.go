@@ -98,7 +98,7 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	n.from = o.launchers(n.points.Launchers(func(name string) { n.agent.LauncherChanged(name) }), n.log)
 	config := agent.Config{
 		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
-		Hypervisor: n.driver, Expect: n.driver.Expect, Cache: records, Processes: processes{n.deadlines}, Clock: clock{}, Meter: n.meter,
+		Hypervisor: n.driver, Cache: records, Processes: processes{n.deadlines}, Clock: clock{}, Meter: n.meter,
 		Launcher: n.from.launcher, Watch: n.from.watch,
 	}
 	if !o.Standalone {

@@ -7,8 +7,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// settle is how long an agent has to come to rest after its start: connections
-// that nobody uses any more are closed after 15 s, lists get rarer after 20.
+// settle is how long an agent is left alone after its start: connections
+// that nobody uses any more are closed after 4 s, lists get rarer after 20.
 const settle = 30 * time.Second
 
 // idle is row f: real guests with their shims, and nothing happens.

@@ -15,11 +15,11 @@ import (
 // Ask presses the power button, or has the guest agent shut down. A hung agent
 // holds the call, not the caller, for up to a minute.
 func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
-	l, flag := d.requests, libvirt.DOMAIN_SHUTDOWN_ACPI_POWER_BTN
+	pool, flag := d.requests, libvirt.DOMAIN_SHUTDOWN_ACPI_POWER_BTN
 	if m == grace.ModeAgent {
-		l, flag = d.agents, libvirt.DOMAIN_SHUTDOWN_GUEST_AGENT
+		pool, flag = d.agents, libvirt.DOMAIN_SHUTDOWN_GUEST_AGENT
 	}
-	err := d.with(ctx, l, name, i, func(dom *libvirt.Domain) error {
+	err := d.with(ctx, pool, name, i, func(dom *libvirt.Domain) error {
 		return orOff(dom, dom.ShutdownFlags(flag))
 	})
 	return failed("ask by "+string(m), name, err)
@@ -57,12 +57,12 @@ func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) err
 
 // with does something to a domain if it still is this instance, checked
 // immediately before.
-func (d *Driver) with(ctx context.Context, l *lane, name string, i grace.Instance, do func(*libvirt.Domain) error) error {
-	return l.on(ctx, name, func(ln *line) error {
+func (d *Driver) with(ctx context.Context, p *pool, name string, i grace.Instance, do func(*libvirt.Domain) error) error {
+	return p.do(ctx, name, func(c *libvirt.Connect) error {
 		if err := ctx.Err(); err != nil {
 			return err // nobody wants it any more: it waited for a connection
 		}
-		dom, err := ln.domain(name, i.UUID)
+		dom, err := c.LookupDomainByName(name)
 		if err != nil {
 			return d.absent(plain(err), i)
 		}
@@ -108,9 +108,6 @@ func powerNow(dom *libvirt.Domain) (grace.Power, error) {
 // same checks the process of an instance whose UUID is the domain's. In doubt
 // it is another instance.
 func (d *Driver) same(name string, i grace.Instance) error {
-	if d.run.watches(name, i) {
-		return nil
-	}
 	gone := false
 	if i.PID != 0 {
 		err := running(i)

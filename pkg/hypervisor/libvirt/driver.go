@@ -6,9 +6,9 @@
 // gone.
 //
 // A call into libvirt cannot be cancelled. So each runs in a goroutine of its
-// own, in a [lane]: a bounded set of connections for one kind of call. Slow
+// own, in a [pool]: a bounded set of connections for one kind of call. Slow
 // requests, destroys and queries do not wait for each other, and one domain
-// that hangs has at most one call in each lane. Connections are opened when
+// that hangs has at most one call in each pool. Connections are opened when
 // they are needed and replaced when they break.
 package libvirt
 
@@ -43,7 +43,7 @@ const (
 	keepaliveCount   = 1
 )
 
-// How many connections a lane may open. libvirtd has 20 workers for slow
+// How many connections a pool may open. libvirtd has 20 workers for slow
 // calls and 5 more that only take the quick ones (libvirtd.conf: max_workers,
 // prio_workers).
 const (
@@ -53,8 +53,8 @@ const (
 	queryConns   = 8
 )
 
-// closePatience is how long Close waits for calls that hang.
-const closePatience = 500 * time.Millisecond
+// closeTimeout is how long Close waits for calls that hang.
+const closeTimeout = 500 * time.Millisecond
 
 // Config says where libvirt is.
 type Config struct {
@@ -75,13 +75,10 @@ type Driver struct {
 	run       *runDir
 	keepalive int // seconds between keepalives
 
-	requests *lane // ACPI and resume: need libvirt's job lock, up to 30 s
-	agents   *lane // guest agent calls: up to 60 s
-	destroys *lane // up to 40 s
-	queries  *lane
-	said     said
-
-	expecting chan struct{} // a token for looking up ahead
+	requests *pool // ACPI and resume: need libvirt's job lock, up to 30 s
+	agents   *pool // guest agent calls: up to 60 s
+	destroys *pool // up to 40 s
+	queries  *pool
 
 	up    atomic.Bool
 	calls calls
@@ -96,11 +93,10 @@ func New(c Config) *Driver {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	d := &Driver{uri: c.URI, logDir: c.LogDir, log: c.Logger, run: newRunDir(c.RunDir), keepalive: keepaliveSeconds}
-	d.expecting = make(chan struct{}, 1)
-	d.requests = d.newLane("requests", requestConns, 1)
-	d.agents = d.newLane("agents", agentConns, 0)
-	d.destroys = d.newLane("destroys", destroyConns, 0)
-	d.queries = d.newLane("queries", queryConns, 0)
+	d.requests = d.newPool("requests", requestConns, 1)
+	d.agents = d.newPool("agents", agentConns, 0)
+	d.destroys = d.newPool("destroys", destroyConns, 0)
+	d.queries = d.newPool("queries", queryConns, 0)
 	return d
 }
 
@@ -125,14 +121,13 @@ func (d *Driver) Up() bool { return d.up.Load() }
 // ends, or when its own timeouts strike.
 // Calls after Close fail with ErrUnavailable.
 func (d *Driver) Close() error {
-	for _, l := range []*lane{d.requests, d.agents, d.destroys, d.queries} {
-		l.close()
+	for _, p := range []*pool{d.requests, d.agents, d.destroys, d.queries} {
+		p.close()
 	}
-	d.run.close()
 	select {
 	case <-d.calls.close():
 		return nil
-	case <-time.After(closePatience):
+	case <-time.After(closeTimeout):
 		return errors.New("close libvirt connections: calls still hang in libvirt")
 	}
 }

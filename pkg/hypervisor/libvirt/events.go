@@ -77,7 +77,6 @@ func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (work
 		return false, r.err
 	}
 	d.log.Info("connected to libvirt", "uri", d.uri)
-	d.said.forget() // without its events
 	d.up.Store(true)
 	defer d.up.Store(false)
 	closing := func() { d.closeSession(r.s) }
@@ -121,7 +120,7 @@ func (d *Driver) openSession() (*session, error) {
 		d.closeSession(s)
 		return nil, fmt.Errorf("register for libvirt's events: %w", plain(err))
 	}
-	// The last call on this connection: see lane for why.
+	// The last call on this connection: see pool for why.
 	err = conn.SetKeepAlive(d.keepalive, keepaliveCount)
 	if err != nil && !errors.Is(err, libvirt.ERR_NO_SUPPORT) && !errors.Is(err, libvirt.ERR_OK) {
 		d.closeSession(s)
@@ -142,29 +141,30 @@ func (s *session) register() error {
 	if err != nil {
 		return err
 	}
-	id, err := s.conn.DomainEventLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
-		s.push(dom, func(uuid string) grace.End { return s.life.end(uuid, e.Event, e.Detail) })
-	})
-	if err != nil {
-		return err
-	}
-	s.ids = append(s.ids, id)
 	look := func(string) grace.End { return grace.EndUnknown }
-	id, err = s.conn.DomainEventAgentLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventAgentLifecycle) {
-		s.push(dom, look)
-	})
-	if err != nil {
-		return err
+	for _, event := range []func() (int, error){
+		func() (int, error) {
+			return s.conn.DomainEventLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
+				s.push(dom, func(uuid string) grace.End { return s.life.end(uuid, e.Event, e.Detail) })
+			})
+		},
+		func() (int, error) {
+			return s.conn.DomainEventAgentLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventAgentLifecycle) {
+				s.push(dom, look)
+			})
+		},
+		func() (int, error) { // a grace period that is edited counts until the shutdown starts
+			return s.conn.DomainEventMetadataChangeRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventMetadataChange) {
+				s.push(dom, look)
+			})
+		},
+	} {
+		id, err := event()
+		if err != nil {
+			return err
+		}
+		s.ids = append(s.ids, id)
 	}
-	s.ids = append(s.ids, id)
-	// A grace period that is edited in the metadata counts until the shutdown starts.
-	id, err = s.conn.DomainEventMetadataChangeRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventMetadataChange) {
-		s.push(dom, look)
-	})
-	if err != nil {
-		return err
-	}
-	s.ids = append(s.ids, id)
 	return nil
 }
 

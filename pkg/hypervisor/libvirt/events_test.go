@@ -74,7 +74,7 @@ func listen(t *testing.T, d *Driver) *heard {
 func instance(t *testing.T, d *Driver, name string) grace.Instance {
 	t.Helper()
 	var i grace.Instance
-	node.Eventually(t, patience, func() bool {
+	node.Eventually(t, testTimeout, func() bool {
 		dom, err := d.Get(bounded(t), name)
 		i = dom.Instance
 		return err == nil && i.PID != 0
@@ -85,7 +85,7 @@ func instance(t *testing.T, d *Driver, name string) grace.Instance {
 func TestTheEndIsNamedAsItWas(t *testing.T) {
 	d, _ := open(t)
 	events := listen(t, d)
-	node.Eventually(t, patience, d.Up, "connected")
+	node.Eventually(t, testTimeout, d.Up, "connected")
 	for _, c := range []struct {
 		name string
 		end  func(*node.Guest)
@@ -107,9 +107,9 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 			g := shared.Boot(t, spec)
 			i := instance(t, d, g.Domain)
 			c.end(g)
-			g.WaitGone(t, patience)
+			g.WaitGone(t, testTimeout)
 			var end grace.End
-			node.Eventually(t, patience, func() bool {
+			node.Eventually(t, testTimeout, func() bool {
 				var err error
 				end, err = d.Ended(bounded(t), g.Domain, i)
 				if err != nil {
@@ -120,8 +120,8 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 			if end != c.log {
 				t.Errorf("the log says %q, want %q:\n%s", end, c.log, g.QEMULog())
 			}
-			node.Eventually(t, patience, func() bool { _, err := d.Get(bounded(t), g.Domain); return errors.Is(err, hypervisor.ErrNotFound) }, "libvirt forgets it")
-			node.Eventually(t, patience, func() bool { return len(events.ends(g.Domain)) > 0 }, "an event says so")
+			node.Eventually(t, testTimeout, func() bool { _, err := d.Get(bounded(t), g.Domain); return errors.Is(err, hypervisor.ErrNotFound) }, "libvirt forgets it")
+			node.Eventually(t, testTimeout, func() bool { return len(events.ends(g.Domain)) > 0 }, "an event says so")
 			if ends := events.ends(g.Domain); !slices.Equal(ends, []grace.End{c.event}) {
 				t.Errorf("events say %q, want %q", ends, c.event)
 			}
@@ -151,18 +151,18 @@ func TestASilentLibvirtdIsGivenUp(t *testing.T) {
 	d.keepalive = 1
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	events := listen(t, d)
-	node.Eventually(t, patience, d.Up, "connected")
+	node.Eventually(t, testTimeout, d.Up, "connected")
 	i := instance(t, d, g.Domain)
 	p.silence()
 	asked := make(chan error, 1)
 	go func() { asked <- d.Ask(t.Context(), g.Domain, i, grace.ModeACPI) }()
-	node.Eventually(t, patience, func() bool { return !d.Up() }, "the silence is noticed")
+	node.Eventually(t, testTimeout, func() bool { return !d.Up() }, "the silence is noticed")
 	p.cut(t)
 	if err := <-asked; !errors.Is(err, hypervisor.ErrUnavailable) {
 		t.Errorf("a call into the silence: %v", err)
 	}
 	p.mend(t)
-	node.Eventually(t, patience, func() bool { return d.Up() && events.count(hypervisor.Event{}) == 2 }, "connected again")
+	node.Eventually(t, testTimeout, func() bool { return d.Up() && events.count(hypervisor.Event{}) == 2 }, "connected again")
 	if err := d.Ask(bounded(t), g.Domain, i, grace.ModeACPI); err != nil {
 		t.Error(err)
 	}

@@ -2,8 +2,7 @@ package libvirt
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
+	"cmp"
 	"io"
 	"os"
 	"strconv"
@@ -12,29 +11,25 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// identify opens the process of a status file. It is nil if the process that
-// has the pid is not QEMU for this domain.
-func identify(s status) (*process.Process, error) {
+// identify gives the start time of a status file's process, 0 if the process
+// that has the pid is not QEMU for this domain. The error is process.ErrGone if
+// there is none.
+func identify(s status) (start uint64, err error) {
 	if s.pid == 0 {
-		return nil, nil
+		return 0, nil
 	}
-	start, err := process.Start(s.pid)
-	if err != nil {
-		return nil, err
+	if start, err = process.Start(s.pid); err != nil {
+		return 0, err
 	}
-	p, err := process.Open(s.pid, start)
-	if err != nil {
-		return nil, err
+	cmdline, err := readAtMost("/proc/"+strconv.Itoa(s.pid)+"/cmdline", maxStatus)
+	// An end in between comes first: then the pid, and the file, may be another's.
+	if err := cmp.Or(process.Check(s.pid, start), err); err != nil {
+		return 0, err
 	}
-	path := "/proc/" + strconv.Itoa(s.pid) + "/cmdline"
-	cmdline, err := readAtMost(path, maxStatus)
-	switch {
-	case p.Gone(): // then the pid, and the file, may be another's
-		err = fmt.Errorf("pid %d: %w", s.pid, process.ErrGone)
-	case err == nil && isQEMU(cmdline, s):
-		return p, nil
+	if !isQEMU(cmdline, s) {
+		return 0, nil
 	}
-	return nil, errors.Join(err, p.Close())
+	return start, nil
 }
 
 func readAtMost(path string, most int64) ([]byte, error) {

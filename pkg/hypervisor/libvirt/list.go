@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync"
-	"time"
 
 	"libvirt.org/go/libvirt"
 
@@ -14,68 +12,17 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// standsFor bounds how long libvirtd's last list stands for another. What its run
-// directory does not show is whether a domain comes back by itself, which only a
-// warning is made of.
-const standsFor = 5 * time.Minute
-
-// said is libvirtd's last list. libvirt writes a domain's status file at
-// whatever a running domain does (qemuDomainSaveStatus), so there is no news
-// where the run directory is as it was when libvirtd was asked. To ask takes a
-// connection and two calls, which wake the agent a hundred times (measured;
-// docs/performance.md).
-type said struct {
-	mu   sync.Mutex
-	seen map[string]view // nil: nothing that counts
-	pass int             // of the run directory, from before libvirtd was asked
-	at   time.Time
-}
-
-func (s *said) put(seen map[string]view, pass int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen, s.pass, s.at = seen, pass, time.Now()
-}
-
-// get is nil where libvirtd is to be asked.
-func (s *said) get(pass int) map[string]view {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.pass != pass || time.Since(s.at) >= standsFor {
-		s.seen = nil
-	}
-	return s.seen
-}
-
-func (s *said) forget() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen = nil
-}
-
-// recall is what libvirtd would say of its domains, nil where it is to be asked:
-// without a connection whose events are heard, and for a domain that it was not
-// asked about or did not name.
-func (d *Driver) recall(pass int, names []string, ours func(name string) bool) map[string]view {
-	seen := d.said.get(pass)
-	if !d.Up() {
-		return nil
-	}
-	for _, name := range names {
-		if _, known := seen[name]; !known && ours(name) {
-			return nil
-		}
-	}
-	return seen
-}
-
-// List joins the run directory with libvirtd's list. Where one of the two
-// cannot be read the other one is all there is; the error is ErrUnavailable
-// if neither can. While the run directory stays as it is libvirtd is not asked
-// again.
+// List joins libvirtd's list with its run directory. Where one of them cannot
+// be had the other's is all there is; the error is ErrUnavailable if neither
+// can.
 func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hypervisor.Domain, error) {
-	names, pass, runErr := d.run.names()
-	seen, err := d.known(ctx, pass, names, ours)
+	names, runErr := d.run.names()
+	asking, cancel := ctx, func() {}
+	if runErr == nil {
+		asking, cancel = context.WithTimeout(ctx, queryTimeout)
+	}
+	defer cancel()
+	seen, err := d.queryAll(asking, ours)
 	if err != nil && runErr != nil {
 		return nil, failed("list", "domains", fmt.Errorf("%w: %w; %w", hypervisor.ErrUnavailable, err, runErr))
 	}
@@ -84,9 +31,7 @@ func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hyper
 	}
 	all := make([]hypervisor.Domain, 0, len(seen))
 	for _, v := range seen {
-		if ours(v.name) {
-			all = append(all, join(v, d.tryRun(v.name)))
-		}
+		all = append(all, join(v, d.tryRun(v.name)))
 	}
 	for _, name := range names {
 		if _, listed := seen[name]; listed || !ours(name) {
@@ -102,29 +47,11 @@ func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hyper
 
 // tryRun is the run directory's entry, the zero entry if it cannot be had.
 func (d *Driver) tryRun(name string) entry {
-	run, err := d.run.again(name)
+	run, err := d.run.look(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.log.Debug("a domain of libvirt's run directory cannot be read", "err", err)
 	}
 	return run
-}
-
-// known is what libvirtd says or has said. Where the run directory was read, pass
-// is not 0, and libvirtd is not waited for long.
-func (d *Driver) known(ctx context.Context, pass int, names []string, ours func(name string) bool) (map[string]view, error) {
-	if seen := d.recall(pass, names, ours); seen != nil {
-		return seen, nil
-	}
-	if pass == 0 {
-		return d.queryAll(ctx, ours)
-	}
-	ctx, cancel := context.WithTimeout(ctx, askPatience)
-	defer cancel()
-	seen, err := d.queryAll(ctx, ours)
-	if err == nil {
-		d.said.put(seen, pass)
-	}
-	return seen, err
 }
 
 // queryAll asks libvirtd about all running domains that are ours.
@@ -141,7 +68,8 @@ func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map
 }
 
 // seeAll learns from a list which domains run and will not come back by
-// themselves, and asks only about the others.
+// themselves, and asks only about the others: 200 domains, one by one, cost
+// more processor time than everything else that an idle agent does.
 func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[string]view, error) {
 	if d.run.path == "" {
 		return active(c, 0, ours, d.see) // the XML of each is needed

@@ -14,10 +14,10 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// askPatience is how long libvirt is waited for where the run directory
+// queryTimeout is how long libvirt is waited for where the run directory
 // already knows the domain: libvirt locks a domain, and the list of all, for
 // as long as it takes to kill one.
-const askPatience = 5 * time.Second
+const queryTimeout = 5 * time.Second
 
 // errOff: libvirt knows the domain, and it does not run.
 var errOff = fmt.Errorf("%w: it is defined but off", hypervisor.ErrNotFound)
@@ -37,7 +37,7 @@ func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error
 	run, runErr := d.run.look(name)
 	asking, cancel := ctx, func() {}
 	if run.live() {
-		asking, cancel = context.WithTimeout(ctx, askPatience)
+		asking, cancel = context.WithTimeout(ctx, queryTimeout)
 	}
 	defer cancel()
 	seen, err := d.query(asking, name)

@@ -30,17 +30,17 @@ func TestGetKnowsQEMUGraceAndAgent(t *testing.T) {
 		Name: g.Domain, Power: grace.PowerOn, Agent: true, Grace: "33",
 		Instance: grace.Instance{UUID: g.UUID, PID: g.PID, Start: g.StartTime},
 	}
-	node.Eventually(t, patience, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom == want }, "it is %+v", want)
+	node.Eventually(t, testTimeout, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom == want }, "it is %+v", want)
 
 	// A hung agent holds its own call, and neither the caller nor the power button.
 	ctx, cancel := context.WithCancel(t.Context())
 	asked := make(chan error, 1)
 	go func() { asked <- d.Ask(ctx, g.Domain, want.Instance, grace.ModeAgent) }()
-	node.Eventually(t, patience, func() bool { return len(d.agents.slots) == 1 }, "the agent is asked")
+	node.Eventually(t, testTimeout, func() bool { return len(d.agents.slots) == 1 }, "the agent is asked")
 	if err := d.Ask(bounded(t), g.Domain, want.Instance, grace.ModeACPI); err != nil {
 		t.Error(err)
 	}
-	g.WaitGone(t, patience)
+	g.WaitGone(t, testTimeout)
 	if presses := g.Presses(); presses != 1 {
 		t.Errorf("%d presses", presses)
 	}
@@ -60,13 +60,13 @@ func TestAnAgentThatIsNotConnectedDoesNotAnswer(t *testing.T) {
 func TestAnAgentShutsTheGuestDown(t *testing.T) {
 	d, _ := open(t)
 	g := shared.Boot(t, node.Spec{GuestAgent: true, Behaviour: "agent=ok"})
-	node.Eventually(t, patience, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom.Agent }, "the agent is there")
+	node.Eventually(t, testTimeout, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom.Agent }, "the agent is there")
 	// A guest that is off before its agent's answer is an error of libvirt's: the
 	// guest's end is what counts.
 	if err := d.Ask(bounded(t), g.Domain, instance(t, d, g.Domain), grace.ModeAgent); err != nil {
 		t.Log(err)
 	}
-	g.WaitGone(t, patience)
+	g.WaitGone(t, testTimeout)
 }
 
 func TestADomainCreatedPausedWaitsForAUser(t *testing.T) {
@@ -132,7 +132,7 @@ func TestWithLibvirtdDeadTheRunDirectoryKnows(t *testing.T) {
 	}
 
 	g.Signal(t, syscall.SIGKILL)
-	g.WaitGone(t, patience)
+	g.WaitGone(t, testTimeout)
 	if _, err := d.Get(bounded(t), g.Domain); !errors.Is(err, hypervisor.ErrUnavailable) || errors.Is(err, hypervisor.ErrNotFound) {
 		t.Errorf("nobody who could know was asked: %v", err)
 	}
@@ -140,8 +140,8 @@ func TestWithLibvirtdDeadTheRunDirectoryKnows(t *testing.T) {
 		t.Errorf("its process is dead: %+v, %v", all, err)
 	}
 	shared.RestartLibvirtd(t)
-	node.Eventually(t, patience, func() bool { return d.Up() && events.count(hypervisor.Event{}) >= 2 }, "connected again")
-	node.Eventually(t, patience, func() bool { _, err := d.Get(bounded(t), g.Domain); return errors.Is(err, hypervisor.ErrNotFound) }, "libvirt says so too")
+	node.Eventually(t, testTimeout, func() bool { return d.Up() && events.count(hypervisor.Event{}) >= 2 }, "connected again")
+	node.Eventually(t, testTimeout, func() bool { _, err := d.Get(bounded(t), g.Domain); return errors.Is(err, hypervisor.ErrNotFound) }, "libvirt says so too")
 }
 
 func TestASilentLibvirtdDoesNotHoldWhatTheRunDirectoryKnows(t *testing.T) {

@@ -46,7 +46,7 @@ func open(t *testing.T) (*Driver, *proxy) {
 	p := newProxy(t, socket())
 	d := New(Config{URI: p.uri(), RunDir: shared.RunDir(), LogDir: filepath.Join(shared.Dir, "log", "qemu"), Logger: logger(t)})
 	t.Cleanup(func() {
-		node.Eventually(unending{t}, patience, func() bool { return d.Close() == nil }, "no call hangs in libvirt")
+		node.Eventually(unending{t}, testTimeout, func() bool { return d.Close() == nil }, "no call hangs in libvirt")
 	})
 	return d, p
 }
@@ -63,13 +63,13 @@ func logger(t *testing.T) *slog.Logger {
 
 func bounded(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
 func TestContract(t *testing.T) {
-	drivertest.Run(t, drivertest.Suite{New: harness, Patience: patience})
+	drivertest.Run(t, drivertest.Suite{New: harness, Patience: testTimeout})
 }
 
 func harness(t *testing.T) *drivertest.Harness {

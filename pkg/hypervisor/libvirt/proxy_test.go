@@ -25,7 +25,6 @@ type proxy struct {
 	silent   bool                    // nothing is handed on
 	down     bool                    // cut
 	opened   int
-	calls    int // in all
 	worst    int // calls at once on one connection
 	held     int
 	wg       sync.WaitGroup
@@ -140,9 +139,6 @@ func (p *proxy) passes(c *proxied, frame []byte, kind uint32, count int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	counted := binary.BigEndian.Uint32(frame[4:]) == remoteProgram && binary.BigEndian.Uint32(frame[16:]) == kind
-	if counted && kind == typeCall {
-		p.calls++
-	}
 	if counted {
 		c.calls += count
 		p.worst = max(p.worst, c.calls)
@@ -196,11 +192,4 @@ func (p *proxy) stats() (open, opened, worst, held int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns), p.opened, p.worst, p.held
-}
-
-// sent is how many calls have gone to libvirt.
-func (p *proxy) sent() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.calls
 }

@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 )
 
-const (
-	kubevirtSpace = "http://kubevirt.io"
-	agentChannel  = "org.qemu.guest_agent.0"
-)
+const agentChannel = "org.qemu.guest_agent.0"
 
 // status is what matters of a domain's XML: of <domstatus> in libvirt's run
 // directory, or of <domain>, which has no pid.
@@ -24,100 +20,57 @@ type status struct {
 	grace      string
 }
 
+type domstatusXML struct {
+	XMLName   xml.Name
+	PID       string    `xml:"pid,attr"`
+	Domain    domainXML `xml:"domain"`
+	domainXML           // where <domain> is the root
+}
+
+type domainXML struct {
+	Name    string `xml:"name"`
+	UUID    string `xml:"uuid"`
+	Targets []struct {
+		Name  string `xml:"name,attr"`
+		State string `xml:"state,attr"`
+	} `xml:"devices>channel>target"`
+	Metadata struct {
+		Grace graceXML `xml:"http://kubevirt.io graceperiod"`
+		// KubeVirt wraps it in an element of its own, others do not.
+		Wrappers []struct {
+			Grace graceXML `xml:"http://kubevirt.io graceperiod"`
+		} `xml:",any"`
+	} `xml:"metadata"`
+}
+
+type graceXML struct {
+	Seconds string `xml:"deletionGracePeriodSeconds"`
+}
+
 // parseStatus reads XML as libvirt writes it.
 func parseStatus(r io.Reader) (status, error) {
-	p := statusParser{dec: xml.NewDecoder(r)}
-	for {
-		token, err := p.dec.Token()
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return status{}, fmt.Errorf("domain XML: %w", err)
-		}
-		if err := p.take(token); err != nil {
-			return status{}, err
-		}
+	var doc domstatusXML
+	if err := xml.NewDecoder(r).Decode(&doc); err != nil {
+		return status{}, fmt.Errorf("domain XML: %w", err)
 	}
-	if p.name == "" || p.uuid == "" {
+	dom, pid := doc.domainXML, uint64(0)
+	if doc.XMLName.Local == "domstatus" {
+		var err error
+		if pid, err = strconv.ParseUint(doc.PID, 10, 31); err != nil {
+			return status{}, fmt.Errorf("domain XML: pid of QEMU: %w", err)
+		}
+		dom = doc.Domain
+	}
+	if dom.Name == "" || dom.UUID == "" {
 		return status{}, errors.New("domain XML: no name or no uuid")
 	}
-	return p.status, nil
-}
-
-type statusParser struct {
-	status
-	dec  *xml.Decoder
-	path []xml.Name // from the root to the present element
-}
-
-func (p *statusParser) take(token xml.Token) error {
-	switch token := token.(type) {
-	case xml.StartElement:
-		p.path = append(p.path, token.Name)
-		return p.open(token)
-	case xml.EndElement:
-		p.path = p.path[:len(p.path)-1]
-	case xml.CharData:
-		p.text(string(token))
+	s := status{name: dom.Name, uuid: dom.UUID, pid: int(pid), grace: dom.Metadata.Grace.Seconds}
+	for _, w := range dom.Metadata.Wrappers {
+		s.grace += w.Grace.Seconds
 	}
-	return nil
-}
-
-func (p *statusParser) open(e xml.StartElement) error {
-	switch {
-	case len(p.path) == 1 && e.Name.Local == "domstatus":
-		pid, err := strconv.ParseUint(attr(e, "pid"), 10, 31)
-		if err != nil {
-			return fmt.Errorf("domain XML: pid of QEMU: %w", err)
-		}
-		p.pid = int(pid)
-	case p.in("devices", "channel", "target"):
-		if attr(e, "name") == agentChannel {
-			p.agent = attr(e, "state") == "connected"
-		}
+	s.grace = strings.TrimSpace(s.grace)
+	for _, t := range dom.Targets {
+		s.agent = s.agent || t.Name == agentChannel && t.State == "connected"
 	}
-	return nil
-}
-
-func (p *statusParser) text(text string) {
-	switch {
-	case p.in("name"):
-		p.name += text
-	case p.in("uuid"):
-		p.uuid += text
-	case p.inGrace():
-		p.grace += strings.TrimSpace(text)
-	}
-}
-
-// in tells whether the present element is at this path below <domain>.
-func (p *statusParser) in(below ...string) bool {
-	path := p.path
-	if len(path) > 0 && path[0].Local == "domstatus" {
-		path = path[1:]
-	}
-	return len(path) == 1+len(below) && path[0].Local == "domain" &&
-		slices.EqualFunc(path[1:], below, func(n xml.Name, s string) bool { return n.Local == s })
-}
-
-// inGrace: KubeVirt writes <kubevirt:graceperiod> within <kubevirt:kubevirt>;
-// others leave out the wrapper, or the prefix of the child.
-func (p *statusParser) inGrace() bool {
-	n := len(p.path)
-	if n < 3 || p.path[n-1].Local != "deletionGracePeriodSeconds" {
-		return false
-	}
-	parent := p.path[n-2]
-	return parent.Local == "graceperiod" && parent.Space == kubevirtSpace &&
-		slices.ContainsFunc(p.path[:n-2], func(n xml.Name) bool { return n.Local == "metadata" })
-}
-
-func attr(e xml.StartElement, name string) string {
-	for _, a := range e.Attr {
-		if a.Name.Space == "" && a.Name.Local == name {
-			return a.Value
-		}
-	}
-	return ""
+	return s, nil
 }

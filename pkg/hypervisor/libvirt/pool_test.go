@@ -40,7 +40,7 @@ func hungNames(n int) []string {
 
 func heldWithin(t *testing.T, p *proxy, want int) {
 	t.Helper()
-	node.Eventually(t, patience, func() bool { _, _, _, held := p.stats(); return held >= want }, "%d calls hang", want)
+	node.Eventually(t, testTimeout, func() bool { _, _, _, held := p.stats(); return held >= want }, "%d calls hang", want)
 }
 
 func TestNoConnectionCarriesMoreThanOneCall(t *testing.T) {
@@ -51,7 +51,7 @@ func TestNoConnectionCarriesMoreThanOneCall(t *testing.T) {
 	defer ask(t, d, grace.ModeAgent, hungNames(30)...)()
 	heldWithin(t, p, requestConns+agentConns)
 
-	// The lanes are full; queries and destroys do not notice.
+	// The pools are full; queries and destroys do not notice.
 	if _, err := d.Get(bounded(t), "vmgrace-test_well"); !errors.Is(err, hypervisor.ErrNotFound) {
 		t.Errorf("a query besides hung requests: %v", err)
 	}
@@ -99,15 +99,15 @@ func TestABrokenConnectionIsReplaced(t *testing.T) {
 			t.Fatalf("%+v, %v", dom, err)
 		}
 		p.cut(t)
-		node.Eventually(t, patience, func() bool { return !alive(d.queries.lines[0].conn) }, "the cut is noticed")
+		node.Eventually(t, testTimeout, func() bool { return !alive(d.queries.idle[0].Connect) }, "the cut is noticed")
 		p.mend(t)
 	}
 }
 
 func TestIdleConnectionsAreClosedButOneForRequests(t *testing.T) {
 	d, p := open(t)
-	for _, l := range []*lane{d.requests, d.queries} {
-		l.idle = 50 * time.Millisecond
+	for _, p := range []*pool{d.requests, d.queries} {
+		p.idleTime = 50 * time.Millisecond
 	}
 	p.holdAbout("hung")
 	stop := ask(t, d, grace.ModeACPI, hungNames(3)...)
@@ -131,15 +131,15 @@ func TestIdleConnectionsAreClosedButOneForRequests(t *testing.T) {
 	if _, err := d.Get(bounded(t), "vmgrace-test_well"); !errors.Is(err, hypervisor.ErrNotFound) {
 		t.Fatal(err)
 	}
-	node.Eventually(t, patience, func() bool { open, _, _, _ := p.stats(); return open <= 2 }, "idle connections are closed, those of hung calls not")
+	node.Eventually(t, testTimeout, func() bool { open, _, _, _ := p.stats(); return open <= 2 }, "idle connections are closed, those of hung calls not")
 	p.cut(t)
 }
 
 func TestTheWarmConnectionTakesTheFirstRequest(t *testing.T) {
 	d, p := open(t)
-	d.requests.idle = 50 * time.Millisecond
+	d.requests.idleTime = 50 * time.Millisecond
 	listen(t, d)
-	node.Eventually(t, patience, func() bool { open, _, _, _ := p.stats(); return open == 2 }, "connections for events and for requests are open")
+	node.Eventually(t, testTimeout, func() bool { open, _, _, _ := p.stats(); return open == 2 }, "connections for events and for requests are open")
 	node.Never(t, 300*time.Millisecond, func() bool { open, _, _, _ := p.stats(); return open != 2 }, "the warm connection is closed")
 	if err := d.Ask(bounded(t), "vmgrace-test_well", someone, grace.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
 		t.Fatal(err)
@@ -147,55 +147,6 @@ func TestTheWarmConnectionTakesTheFirstRequest(t *testing.T) {
 	if _, opened, _, _ := p.stats(); opened != 2 {
 		t.Errorf("the first request made connection number %d", opened)
 	}
-}
-
-func TestADomainThatWasExpectedIsNotLookedUpForItsRequest(t *testing.T) {
-	d, p := open(t)
-	g := shared.Boot(t, node.Spec{Firmware: true})
-	was, err := d.Get(bounded(t), g.Domain)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Given: a domain that was looked up ahead, more than once.
-	for range 3 {
-		d.Expect(g.Domain, g.UUID)
-	}
-	node.Eventually(t, patience, func() bool { return d.requests.expects(g.Domain, g.UUID) }, "the domain is expected")
-	before := p.sent()
-	if err := d.expect(g.Domain, g.UUID); err != nil || !d.requests.expects(g.Domain, g.UUID) { // it is known
-		t.Errorf("expected twice: %v", err)
-	}
-	// When it is asked, nothing but the request goes to libvirt.
-	if err := d.Ask(bounded(t), g.Domain, was.Instance, grace.ModeACPI); err != nil {
-		t.Fatal(err)
-	}
-	if n := p.sent() - before; n != 1 {
-		t.Errorf("%d calls for one request", n)
-	}
-	// Then: the next one is looked up, and another instance is refused as ever.
-	other := was.Instance
-	other.UUID = someone.UUID
-	d.Expect(g.Domain, other.UUID)
-	if err := d.Ask(bounded(t), g.Domain, other, grace.ModeACPI); !errors.Is(err, hypervisor.ErrOtherInstance) {
-		t.Errorf("another instance: %v", err)
-	}
-	if err := d.Ask(bounded(t), g.Domain, was.Instance, grace.ModeACPI); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestLookUpsAheadThatHangTakeOneConnection(t *testing.T) {
-	d, p := open(t)
-	p.holdAbout("hung")
-	for _, name := range hungNames(2 * requestConns) {
-		d.Expect(name, someone.UUID)
-	}
-	heldWithin(t, p, 1)
-	node.Never(t, 300*time.Millisecond, func() bool { _, _, _, held := p.stats(); return held > 1 }, "more look-ups hang")
-	if err := d.Ask(bounded(t), "vmgrace-test_well", someone, grace.ModeACPI); !errors.Is(err, hypervisor.ErrNotFound) {
-		t.Errorf("a request beside them: %v", err)
-	}
-	p.cut(t)
 }
 
 func TestCloseSaysWhatHangsAndHeldCallsEndLater(t *testing.T) {
@@ -207,7 +158,7 @@ func TestCloseSaysWhatHangsAndHeldCallsEndLater(t *testing.T) {
 	if err := d.Close(); err == nil {
 		t.Error("Close does not say that calls hang")
 	}
-	if took := time.Since(begin); took > patience/2 {
+	if took := time.Since(begin); took > testTimeout/2 {
 		t.Errorf("Close took %v", took)
 	}
 	stop()
@@ -215,7 +166,7 @@ func TestCloseSaysWhatHangsAndHeldCallsEndLater(t *testing.T) {
 		t.Errorf("a call after Close: %v", err)
 	}
 	p.cut(t)
-	node.Eventually(t, patience, func() bool { return d.Close() == nil }, "the hung calls end with their connections")
+	node.Eventually(t, testTimeout, func() bool { return d.Close() == nil }, "the hung calls end with their connections")
 }
 
 func TestAReconnectLeavesNoDescriptors(t *testing.T) {
@@ -229,21 +180,21 @@ func TestAReconnectLeavesNoDescriptors(t *testing.T) {
 		return len(files)
 	}
 	settled := func(connects int) {
-		node.Eventually(t, patience, func() bool { return events.count(hypervisor.Event{}) == connects && d.Up() }, "connect number %d", connects)
-		node.Eventually(t, patience, func() bool { open, _, _, _ := p.stats(); return open == 2 }, "events and requests are connected")
+		node.Eventually(t, testTimeout, func() bool { return events.count(hypervisor.Event{}) == connects && d.Up() }, "connect number %d", connects)
+		node.Eventually(t, testTimeout, func() bool { open, _, _, _ := p.stats(); return open == 2 }, "events and requests are connected")
 	}
 	settled(1)
 	before := descriptors()
 	for n := range 4 {
 		p.cut(t)
-		node.Eventually(t, patience, func() bool { return !d.Up() }, "the loss is noticed")
+		node.Eventually(t, testTimeout, func() bool { return !d.Up() }, "the loss is noticed")
 		p.mend(t)
 		settled(n + 2)
 	}
-	node.Eventually(t, patience, func() bool { return descriptors() <= before }, "at most %d descriptors, as before", before)
+	node.Eventually(t, testTimeout, func() bool { return descriptors() <= before }, "at most %d descriptors, as before", before)
 }
 
-// See lane: what shares a connection can crash the process.
+// See pool: what shares a connection can crash the process.
 func TestACallIsAloneOnItsConnection(t *testing.T) {
 	d, p := open(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
