@@ -68,6 +68,8 @@ var cases = []struct {
 	{"VmgraceRejected", "the first one", []string{`vmgrace_rejected_total{reason="record"} _x27 1x2`}, true},
 	{"VmgraceRejected", "one more", []string{`vmgrace_rejected_total{reason="name"} 4x27 5x2`}, true},
 	{"VmgraceRejected", "long ago", []string{`vmgrace_rejected_total{reason="name"} 4x30`}, false},
+	{"VmgraceNodeConflict", "libvirt-guests", []string{`vmgrace_node_conflict{with="libvirt-guests"} 1x30`, `vmgrace_node_conflict{with="auto_shutdown"} 0x30`}, true},
+	{"VmgraceNodeConflict", "none", []string{`vmgrace_node_conflict{with="libvirt-guests"} 0x30`}, false},
 	{"VmgraceEvictionsFail", "the first one", []string{`vmgrace_evictions_total{verdict="failed"} _x24 1x5`}, true},
 	{"VmgraceEvictionsFail", "one more", []string{`vmgrace_evictions_total{verdict="failed"} 4x24 5x5`}, true},
 	{"VmgraceEvictionsFail", "long ago", []string{`vmgrace_evictions_total{verdict="failed"} 4x30`}, false},

@@ -248,3 +248,27 @@ func now() grace.Mono {
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
 	return grace.Mono(t.Nano())
 }
+
+// docs/operations.md says what that means for a node that is suspended.
+func TestTheDeadlinesClockStandsStillInSuspend(t *testing.T) {
+	start(t)
+	fds, err := os.ReadDir("/proc/self/fdinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	timers := 0
+	for _, fd := range fds {
+		text, _ := os.ReadFile(filepath.Join("/proc/self/fdinfo", fd.Name())) // some are closed by now
+		_, clock, timer := strings.Cut(string(text), "\nclockid: ")
+		if !timer {
+			continue
+		}
+		timers++
+		if id, _, _ := strings.Cut(clock, "\n"); id != strconv.Itoa(unix.CLOCK_MONOTONIC) {
+			t.Errorf("the timer is of clock %s, not of CLOCK_MONOTONIC", id)
+		}
+	}
+	if timers == 0 {
+		t.Error("the thread has no timer")
+	}
+}

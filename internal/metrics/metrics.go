@@ -28,6 +28,7 @@ type Metrics struct {
 	destroyed *prometheus.CounterVec
 	rejected  *prometheus.CounterVec
 	recovered prometheus.Counter
+	conflict  *prometheus.GaugeVec
 }
 
 // New returns metrics with the Go and process collectors registered.
@@ -56,8 +57,11 @@ func New() *Metrics {
 		recovered: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "vmgrace_recovered_records_total", Help: "Records found on disk when the agent started.",
 		}),
+		conflict: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "vmgrace_node_conflict", Help: "1 where libvirt itself ends VMs when the node shuts down; absent while that is not known.",
+		}, []string{"with"}),
 	}
-	m.registry.MustRegister(m.stopped, m.duration, m.reaction, m.overshoot, m.asked, m.destroyed, m.rejected, m.recovered,
+	m.registry.MustRegister(m.stopped, m.duration, m.reaction, m.overshoot, m.asked, m.destroyed, m.rejected, m.recovered, m.conflict,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -110,6 +114,16 @@ func (m *Metrics) Rejected(reason string) { m.rejected.WithLabelValues(reason).I
 
 // Recovered counts the records found at start.
 func (m *Metrics) Recovered(n int) { m.recovered.Add(float64(n)) }
+
+// Conflict tells what of something else was found that ends VMs when the node
+// shuts down, "" for nothing.
+func (m *Metrics) Conflict(with, found string) {
+	value := 0.0
+	if found != "" {
+		value = 1
+	}
+	m.conflict.WithLabelValues(with).Set(value)
+}
 
 // stateCollector asks for the state at each scrape, so that nothing has to be
 // kept in step.

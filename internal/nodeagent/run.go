@@ -62,6 +62,7 @@ func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
 		"records", n.records.records.Load(), "dryRun", o.DryRun)
 	group.Go(func() error { return n.agent.Run(ctx) })
 	group.Go(func() error { return n.from.watcher.Run(ctx) })
+	group.Go(func() error { watchConflicts(ctx, nodeRoot, n.meter.Conflict, n.log); return nil })
 	for _, need := range needs {
 		group.Go(func() error { return need.keep(ctx, n.guarding, n.log) })
 	}

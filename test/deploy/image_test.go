@@ -139,6 +139,27 @@ func TestTheAgentsImageHasNothingButTheAgentAndLibraries(t *testing.T) {
 	}
 }
 
+// docs/architecture.md says of this version what it has, and what not.
+func TestTheAgentsImageHasTheLibvirtThatIsWrittenOf(t *testing.T) {
+	const atLeast = "9.0.0-4+deb12u2"
+	text, err := os.ReadFile("../../docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "CVE-2024-4418") || !strings.Contains(string(text), atLeast) {
+		t.Errorf("docs/architecture.md does not say whether libvirt0 %s has the fix of CVE-2024-4418", atLeast)
+	}
+	about, err := os.ReadFile(filepath.Join(openImage(t, "node-agent").root, "var/lib/dpkg/status.d/libvirt0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(about), "\nVersion: ")
+	version, _, _ := strings.Cut(rest, "\n")
+	if out, err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", version, "ge", atLeast).CombinedOutput(); err != nil {
+		t.Errorf("libvirt0 %q in the image is older than %s: %v %s", version, atLeast, err, out)
+	}
+}
+
 func files(t *testing.T, root string) []string {
 	t.Helper()
 	var all []string
