@@ -15,10 +15,10 @@ import (
 )
 
 // errKubeVirt: two that mark, budget and migrate the same VMs undo each other.
-var errKubeVirt = errors.New("this cluster has KubeVirt's own CRDs, and KubeVirt marks, budgets and migrates its VMs itself: start with --beside-kubevirt, or remove KubeVirt")
+var errKubeVirt = errors.New("this cluster has KubeVirt's own CRDs, and KubeVirt marks, budgets and migrates its VMs itself: start with --beside-kubevirt (deploy/beside-kubevirt), or remove KubeVirt")
 
 // errNoCRDs: the webhook could tell no orphan from a VM.
-var errNoCRDs = errors.New("this cluster has no VirtualMachineInstance: kubectl apply -k deploy/crds first")
+var errNoCRDs = errors.New("this cluster has no VirtualMachineInstance: deploy/crds/run apply first")
 
 // checkCRDs looks at whose CRDs the cluster has.
 func (o *Options) checkCRDs(ctx context.Context, live client.Reader) error {

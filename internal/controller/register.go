@@ -56,7 +56,8 @@ func registered() map[string]func(*setup) error {
 }
 
 func (o *Options) register(s *setup, keeper *certs.Keeper) error {
-	if err := s.AddHealthzCheck("ping", healthz.Ping); err != nil {
+	// Without a check there is no such endpoint.
+	if err := errors.Join(s.AddHealthzCheck("ping", healthz.Ping), s.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return err
 	}
 	if err := o.follow(s); err != nil {

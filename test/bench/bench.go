@@ -23,7 +23,7 @@ type options struct {
 	bin, dir, out           string
 	rows                    []string
 	rounds, guests, records int
-	polite                  int
+	polite, vmis            int
 	idle, window            time.Duration
 	growth                  string
 	version                 string // of the agent, and the day
@@ -35,8 +35,8 @@ func (o options) check() error {
 			return fmt.Errorf("no row %q; there are %s", r, strings.Join(letters(), ", "))
 		}
 	}
-	if o.rounds < 1 || o.guests < 1 || o.polite < 1 || o.records < 1 || min(o.idle, o.window) < time.Second {
-		return errors.New("--rounds, --guests, --polite and --records must be positive, --idle and --window at least a second")
+	if o.rounds < 1 || o.guests < 1 || o.polite < 1 || o.vmis < 1 || o.records < 1 || min(o.idle, o.window) < time.Second {
+		return errors.New("--rounds, --guests, --polite, --vmis and --records must be positive, --idle and --window at least a second")
 	}
 	return nil
 }
@@ -56,7 +56,7 @@ type row struct {
 func rows() []row {
 	return []row{
 		{"a", reaction}, {"b", polite}, {"c", deaf}, {"d", growth}, {"e", restart}, {"f", idle}, {"f", watching}, {"g", shims}, {"h", cache}, {"i", traffic},
-		{"j", neighbour},
+		{"j", neighbour}, {"k", evictions},
 	}
 }
 

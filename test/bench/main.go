@@ -27,13 +27,14 @@ func run(ctx context.Context, args []string) int {
 	o := options{}
 	rows := ""
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.StringVar(&o.bin, "bin", "bin", "where node-agent, launcher-shim and floor are")
+	f.StringVar(&o.bin, "bin", "bin", "where node-agent, launcher-shim, cluster-controller and floor are")
 	f.StringVar(&o.dir, "dir", "/var/tmp", "a directory on the disk that is measured")
 	f.StringVar(&o.out, "out", "", "the page to write; empty = stdout")
 	f.StringVar(&rows, "rows", "", "which rows, "+strings.Join(letters(), ",")+"; empty = all")
 	f.IntVar(&o.rounds, "rounds", 5, "how often each figure is taken")
 	f.IntVar(&o.guests, "guests", 100, "real guests of row c; rows a and f have twice as many")
 	f.IntVar(&o.polite, "polite", 50, "real guests of row b")
+	f.IntVar(&o.vmis, "vmis", 10000, "VMIs with launcher pods of row k")
 	f.IntVar(&o.records, "records", 1000, "records of row e")
 	f.DurationVar(&o.idle, "idle", idleTime, "how long row f looks at an idle agent")
 	f.DurationVar(&o.window, "window", time.Minute, "over how long row d's deadlines are spread")

@@ -43,9 +43,9 @@ type API struct {
 }
 
 // NewAPI is StartAPI for one test, with which it ends.
-func NewAPI(t T) *API {
+func NewAPI(t T, flags ...string) *API {
 	t.Helper()
-	a, err := StartAPI(t.Context())
+	a, err := StartAPI(t.Context(), flags...)
 	if err != nil {
 		t.Fatalf("API server: %v", err)
 	}
@@ -61,11 +61,12 @@ func NewAPI(t T) *API {
 }
 
 // StartAPI starts etcd and kube-apiserver on free ports of 127.0.0.1 and waits
-// until the server is ready. The caller closes it.
-func StartAPI(ctx context.Context) (*API, error) {
+// until the server is ready. flags are more of kube-apiserver's. The caller
+// closes it.
+func StartAPI(ctx context.Context, flags ...string) (*API, error) {
 	// A port that was free may be taken before it is used: then on others.
 	for tries := 1; ; tries++ {
-		a, err := startAPI(ctx)
+		a, err := startAPI(ctx, flags)
 		if err == nil || tries == maxTries || ctx.Err() != nil {
 			return a, err
 		}
@@ -74,7 +75,7 @@ func StartAPI(ctx context.Context) (*API, error) {
 
 const maxTries = 3
 
-func startAPI(ctx context.Context) (*API, error) {
+func startAPI(ctx context.Context, flags []string) (*API, error) {
 	h, err := newHome()
 	if err != nil {
 		return nil, err
@@ -87,7 +88,7 @@ func startAPI(ctx context.Context) (*API, error) {
 	if a.keeper, err = startKeeper(ctx, h.path("keeper.log"), "sh", "-c", killGroup); err == nil {
 		err = a.start(ctx, endpoint{address: "127.0.0.1", port: port,
 			// Without a controller there are no ServiceAccounts to insist on.
-			args: []string{"--disable-admission-plugins=ServiceAccount"}})
+			args: append([]string{"--disable-admission-plugins=ServiceAccount"}, flags...)})
 	}
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
@@ -277,8 +278,8 @@ func (a *API) Close() error {
 
 // Main is for TestMain: it runs the tests with an API server that they share and
 // returns the exit status.
-func Main(run func(*API) int) int {
-	a, err := StartAPI(context.Background())
+func Main(run func(*API) int, flags ...string) int {
+	a, err := StartAPI(context.Background(), flags...)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "API server:", err)
 		return 1

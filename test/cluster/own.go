@@ -78,6 +78,8 @@ func (o *own) start(ctx context.Context) error {
 	both.Go(func() error {
 		return o.api.start(ctx, endpoint{
 			enter: o.enter(), address: "0.0.0.0", port: 443, names: []string{"10.98.0.1"},
+			// No kube-proxy routes a Service: webhooks are found by their endpoints.
+			args: []string{"--enable-aggregator-routing=true"},
 		})
 	})
 	for i, name := range []string{"node-a", "node-b"} {

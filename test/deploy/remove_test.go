@@ -117,7 +117,35 @@ func TestTakingVMGraceAwayTakesNoVMAlong(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "quota")
 	}, "a VMI in the agents' namespace is refused")
 	api.Kubectl(t, "delete", "--wait=false", "-k", root+"deploy")
-	if after := everything(t, api); after != before {
+	unchanged(t, api, before)
+}
+
+// unchanged waits until the API server is done with the CRD of vmgrace's own.
+func unchanged(t *testing.T, api *cluster.API, before string) {
+	t.Helper()
+	after := ""
+	if !node.Poll(t.Context(), 20*time.Second, func() bool { after = everything(t, api); return after == before }) {
 		t.Errorf("changed:\n%s\nwas\n%s", after, before)
+	}
+}
+
+// The agents guard VMs: nothing else may take them away.
+func TestTakingTheControllerAwayLeavesTheAgents(t *testing.T) {
+	const kept = `jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid} {.metadata.deletionTimestamp}{"\n"}{end}`
+	for _, dir := range []string{"deploy/controller", "deploy/beside-kubevirt"} {
+		api := cluster.NewAPI(t)
+		given(t, api, foreignCRD)
+		api.Kubectl(t, "apply", "-k", root+"deploy/daemonset")
+		agents := func() string {
+			return api.Kubectl(t, "get", "-n", "vmgrace-system", "ds,sa,quota,roles", "-o", kept) +
+				api.Kubectl(t, "get", "ns,clusterroles,clusterrolebindings", "-l", "app.kubernetes.io/part-of=vmgrace", "-o", kept)
+		}
+		before, all := agents(), everything(t, api)
+		api.Kubectl(t, "apply", "-k", root+dir)
+		api.Kubectl(t, "delete", "--wait=false", "-k", root+dir)
+		if after := agents(); after != before || !strings.Contains(after, "Namespace vmgrace-system") {
+			t.Errorf("%s: of the agents there is\n%s\nand was\n%s", dir, after, before)
+		}
+		unchanged(t, api, all)
 	}
 }

@@ -38,7 +38,7 @@ func TestTheVersionIsAReleasedOne(t *testing.T) {
 func images(t *testing.T) []string {
 	t.Helper()
 	all := read(t, "deploy/examples/launcher.yaml")
-	for _, dir := range []string{"deploy", "deploy/daemonset", "deploy/monitoring"} {
+	for _, dir := range []string{"deploy", "deploy/daemonset", "deploy/monitoring", "deploy/controller", "deploy/beside-kubevirt"} {
 		all += render(t, dir)
 	}
 	var found []string

@@ -59,7 +59,7 @@ func (s *suite) start(ctx context.Context) error {
 		do   func(context.Context) error
 	}{
 		{"a cluster of two nodes", s.startCluster},
-		{"the two images on both nodes", s.importImages},
+		{"the images on both nodes", s.importImages},
 		{"deploy/crds/run apply", s.applyCRDs},
 		{"kubectl apply -k deploy/daemonset, and its pods ready", s.applyAgents},
 		{"a namespace for restricted pods", s.makeNamespace},
@@ -96,7 +96,7 @@ func (s *suite) importImages(ctx context.Context) error {
 		}
 		dir = filepath.Join(home, ".cache", "vmgrace-cluster")
 	}
-	for _, image := range []string{"node-agent", "launcher-shim"} {
+	for _, image := range []string{"node-agent", "launcher-shim", "cluster-controller"} {
 		if err := s.Import(ctx, filepath.Join(dir, "product", image+".tar")); err != nil {
 			return fmt.Errorf("%w; make images makes it", err)
 		}

@@ -113,16 +113,19 @@ func (v *vm) podGone(before time.Time) {
 // event is an Event on a VMI.
 type event struct{ uid, source, Reason, Message string }
 
-// events are those of all VMIs.
+// events are the agents' about all VMIs.
 func (w *world) events() []event {
 	w.Helper()
 	out := w.Kubectl(w, "get", "events", "-n", namespace, "--field-selector", "involvedObject.kind=VirtualMachineInstance",
-		"-o", `jsonpath={range .items[*]}{.involvedObject.uid}{"\t"}{.source.component}/{.count}{"\t"}{.reason}{"\t"}{.message}{"\n"}{end}`)
+		"-o", `jsonpath={range .items[*]}{.involvedObject.uid}{"\t"}{.reportingComponent}/{.count}{"\t"}{.reason}{"\t"}{.message}{"\n"}{end}`)
 	var all []event
 	for line := range strings.Lines(out) {
 		f := strings.SplitN(strings.TrimSpace(line), "\t", 4)
 		if len(f) != 4 {
 			w.Fatalf("Event %q", line)
+		}
+		if f[1] == "vmgrace-cluster-controller/" {
+			continue
 		}
 		all = append(all, event{f[0], f[1], f[2], f[3]})
 	}

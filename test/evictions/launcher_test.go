@@ -31,7 +31,27 @@ func TestALauncherPodOutlivesItsVMsGracePeriod(t *testing.T) {
 			if got := *p.Spec.TerminationGracePeriodSeconds; got != c.want {
 				t.Errorf("terminationGracePeriodSeconds is %d, want %d", got, c.want)
 			}
+			if _, only := p.Annotations["descheduler.alpha.kubernetes.io/request-evict-only"]; !only {
+				t.Error("the descheduler is not told that it is to be evicted only")
+			}
 		})
+	}
+}
+
+// Settings count from the next pod on, without a restart.
+func TestThePaddingIsFollowedLive(t *testing.T) {
+	all := replicas(t, 2)
+	policy := `{apiVersion: vmgrace.io/v1alpha1, kind: EvacuationPolicy, metadata: {name: default}, spec: {launcherPadding: 70s}}`
+	shared.api.KubectlApply(t, policy)
+	t.Cleanup(func() { _, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "evacuationpolicy", "default") })
+	eventually(t, "both replicas have the padding", func() bool {
+		return strings.Contains(all[0].Log(), "LauncherPadding:1m10s") && strings.Contains(all[1].Log(), "LauncherPadding:1m10s")
+	})
+	v := newVM(t, vm{grace: new(int64(100))})
+	p := &corev1.Pod{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
+	if got := *p.Spec.TerminationGracePeriodSeconds; got != 170 {
+		t.Errorf("terminationGracePeriodSeconds is %d, want 170", got)
 	}
 }
 

@@ -44,16 +44,19 @@ var shared struct {
 	objects client.Client
 	core    *kubernetes.Clientset
 	front   *front
+	audit   string // the API server's log of what cluster-controller asks
 }
 
 func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(func(a *cluster.API) int {
-		shared.api = a
-		if err := start(a); err != nil {
-			fmt.Fprintln(os.Stderr, "NOT RUN:", err)
-			return 1
-		}
-		return m.Run()
+	os.Exit(withAudit(func(flags ...string) int {
+		return cluster.Main(func(a *cluster.API) int {
+			shared.api = a
+			if err := start(a); err != nil {
+				fmt.Fprintln(os.Stderr, "NOT RUN:", err)
+				return 1
+			}
+			return m.Run()
+		}, flags...)
 	}))
 }
 
@@ -78,6 +81,7 @@ func start(a *cluster.API) (err error) {
 	ctx := context.Background()
 	for _, args := range [][]string{
 		{"apply", "-k", "../../deploy/crds"},
+		{"apply", "-k", "../../deploy/daemonset"}, // has the namespace
 		{"apply", "-k", "../../deploy/controller"},
 		{"wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "crd/evacuationpolicies.vmgrace.io", "--timeout=30s"},
 	} {
@@ -172,13 +176,18 @@ type replica struct {
 // replicas starts n of them and waits until they answer. They end with the test.
 func replicas(t *testing.T, n int, args ...string) []*replica {
 	t.Helper()
-	account := shared.api.ServiceAccount(t, ours, "cluster-controller")
+	return replicasVia(t, n, shared.api.ServiceAccount(t, ours, "cluster-controller").Kubeconfig, args...)
+}
+
+// replicasVia is replicas that find the API server as that file says.
+func replicasVia(t *testing.T, n int, kubeconfig string, args ...string) []*replica {
+	t.Helper()
 	var all []*replica
 	var backends []string
 	for i := range n {
 		r := &replica{webhook: freePort(t), metrics: "127.0.0.1:" + freePort(t), health: "127.0.0.1:" + freePort(t)}
 		cmd := exec.Command(shared.binary, append([]string{
-			"--kubeconfig=" + account.Kubeconfig, "--webhook-port=" + r.webhook,
+			"--kubeconfig=" + kubeconfig, "--webhook-port=" + r.webhook,
 			"--metrics-address=" + r.metrics, "--health-address=" + r.health, "--log-format=json", "-v",
 			"--controllers=eviction-webhook,launcher-webhook", // budgets are the tests' own
 		}, args...)...)

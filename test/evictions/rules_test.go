@@ -148,15 +148,3 @@ func TestAVolumeIsNotTakenFromARunningVM(t *testing.T) {
 		t.Errorf("its VMI is gone: %+v", a)
 	}
 }
-
-func TestWithoutTheWebhookNothingIsMarkedAndBudgetsHold(t *testing.T) {
-	replicas(t, 1)[0].Kill()
-	kept, lost := newVM(t, vm{strategy: "LiveMigrate", migratable: true}), newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-	kept.budget(t)
-	if a := kept.evict(t, nil); a.code != 429 || kept.get(t).Status.EvacuationNodeName != "" {
-		t.Errorf("%+v, %+v", a, kept.get(t).Status)
-	}
-	if a := lost.evict(t, nil); a.code != 0 {
-		t.Errorf("without a budget: %+v", a)
-	}
-}

@@ -80,6 +80,24 @@ func TestEvictionsAreAnsweredByStrategy(t *testing.T) {
 	}
 }
 
+func TestTheClustersStrategyCountsWhereTheVMStatesNone(t *testing.T) {
+	all := replicas(t, 2)
+	kv := &kubevirt.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevirt"}}
+	kv.Spec.Configuration.EvictionStrategy = new(kubevirt.StrategyLiveMigrate)
+	must(t, shared.objects.Create(t.Context(), kv))
+	t.Cleanup(func() { must(t, shared.objects.Delete(contextOf(t), kv)) })
+	eventually(t, "both replicas have the strategy", func() bool {
+		return strings.Contains(all[0].Log(), "EvictionStrategy:LiveMigrate") && strings.Contains(all[1].Log(), "EvictionStrategy:LiveMigrate")
+	})
+	for own, marks := range map[string]bool{"": true, "None": false, "Sometimes": false, "External": true} {
+		v := newVM(t, vm{strategy: own, migratable: true})
+		a := v.evict(t, nil)
+		if got := v.get(t).Status.EvacuationNodeName == "node-a"; got != marks || (a.code == 429) != marks {
+			t.Errorf("the VMI's own is %q: %+v, marked: %v", own, a, got)
+		}
+	}
+}
+
 func TestAStaleMarkIsOverwritten(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, mark: "node-of-old"})

@@ -68,6 +68,8 @@ type vm struct {
 	node, podNode    string
 	grace            *int64
 	noStatusNodeName bool
+	// lateLabel: the pod is no launcher yet when it is made.
+	lateLabel bool
 
 	uid string
 }
@@ -112,10 +114,14 @@ func (v *vm) launcher() string { return "virt-launcher-" + v.name }
 // pod makes the launcher pod, running.
 func (v *vm) pod(t *testing.T) *corev1.Pod {
 	t.Helper()
+	labels := map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.CreatedByLabel: v.uid}
+	if v.lateLabel {
+		delete(labels, kubevirt.AppLabel)
+	}
 	return newPod(t, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: v.namespace, Name: v.launcher(),
-			Labels:      map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.CreatedByLabel: v.uid},
+			Labels:      labels,
 			Annotations: map[string]string{kubevirt.DomainAnnotation: v.name},
 		},
 		Spec: corev1.PodSpec{NodeName: v.podNode},
@@ -126,9 +132,8 @@ func newPod(t *testing.T, p *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
 	must(t, shared.objects.Create(t.Context(), p))
-	p.Status.Phase = corev1.PodRunning
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	must(t, shared.objects.Status().Update(t.Context(), p))
+	running := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`))
+	must(t, shared.objects.Status().Patch(t.Context(), p, running))
 	t.Cleanup(func() {
 		_ = shared.core.CoreV1().Pods(p.Namespace).Delete(contextOf(t), p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 	})

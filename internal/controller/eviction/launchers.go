@@ -48,23 +48,36 @@ func (h *launchers) Handle(ctx context.Context, req admission.Request) admission
 		return admission.Allowed("")
 	}
 	set := h.Settings.Get()
-	changed, err := patched(req.Object.Raw, evacuation.GraceFor(vmi, pod.Spec.TerminationGracePeriodSeconds, &set))
+	g := evacuation.GraceFor(vmi, pod.Spec.TerminationGracePeriodSeconds, &set)
+	changed, err := patched(req.Object.Raw, g.Seconds, annotations(pod, g))
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
 	response := admission.PatchResponseFromRaw(req.Object.Raw, changed)
-	h.Meter.Launcher(result(response))
+	h.Meter.Launcher(result(pod, g))
 	if !seenByEvictions(pod) {
 		response = response.WithWarnings("vmgrace: a launcher pod whose name does not begin with " + kubevirt.LauncherPrefix + " can be evicted without its VM being moved")
 	}
 	return response
 }
 
-func result(r admission.Response) string {
-	if len(r.Patches) == 0 {
+func result(pod *corev1.Pod, g evacuation.LauncherGrace) string {
+	if stated := pod.Spec.TerminationGracePeriodSeconds; stated != nil && *stated == g.Seconds {
 		return "long_enough"
 	}
 	return "padded"
+}
+
+// annotations are those that the pod is to be made with.
+func annotations(pod *corev1.Pod, g evacuation.LauncherGrace) map[string]string {
+	all := map[string]string{}
+	if _, has := pod.Annotations[kubevirt.RequestEvictOnlyAnnotation]; !has {
+		all[kubevirt.RequestEvictOnlyAnnotation] = "" // the descheduler evicts it, and does not count it as gone
+	}
+	if g.HoldFor != "" {
+		all[evacuation.HoldForAnnotation], all[evacuation.ReserveAnnotation] = g.HoldFor, g.Reserve
+	}
+	return all
 }
 
 // seenByEvictions: an Eviction carries nothing of the pod but its name.
@@ -78,28 +91,29 @@ func seenByEvictions(p *corev1.Pod) bool {
 
 // patched changes the fields in question and no others: the API server may have
 // more fields than the type here.
-func patched(raw []byte, g evacuation.LauncherGrace) ([]byte, error) {
+func patched(raw []byte, graceSeconds int64, annotations map[string]string) ([]byte, error) {
 	var pod map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &pod); err != nil {
 		return nil, err
 	}
-	if err := set(pod, "spec", "terminationGracePeriodSeconds", g.Seconds); err != nil {
+	if err := set(pod, "spec", "terminationGracePeriodSeconds", graceSeconds); err != nil {
 		return nil, err
 	}
-	if g.HoldFor != "" {
-		var meta map[string]json.RawMessage
-		if err := json.Unmarshal(pod["metadata"], &meta); err != nil {
+	if len(annotations) == 0 {
+		return json.Marshal(pod)
+	}
+	var meta map[string]json.RawMessage
+	if err := json.Unmarshal(pod["metadata"], &meta); err != nil {
+		return nil, err
+	}
+	for key, value := range annotations {
+		if err := set(meta, "annotations", key, value); err != nil {
 			return nil, err
 		}
-		for key, value := range map[string]string{evacuation.HoldForAnnotation: g.HoldFor, evacuation.ReserveAnnotation: g.Reserve} {
-			if err := set(meta, "annotations", key, value); err != nil {
-				return nil, err
-			}
-		}
-		var err error
-		if pod["metadata"], err = json.Marshal(meta); err != nil {
-			return nil, err
-		}
+	}
+	var err error
+	if pod["metadata"], err = json.Marshal(meta); err != nil {
+		return nil, err
 	}
 	return json.Marshal(pod)
 }

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+const podsPath = "/api/v1/namespaces/vmgrace-bench/pods"
+
+// crew is a fleet whose VMIs have launcher pods, with the API server's webhooks
+// pointed at the cluster-controller that runs.
+type crew struct {
+	*fleet
+	names   []string // of the VMIs
+	account string   // the controller's kubeconfig, as shipped
+	port    int      // of the webhooks
+}
+
+const crewNode = "node-crew"
+
+func (b *bench) crew(vmis int) *crew {
+	b.Helper()
+	c := &crew{fleet: b.fleet()}
+	c.api.Kubectl(b, "apply", "-k", "deploy/controller")
+	c.account = c.api.ServiceAccount(b, "vmgrace-system", "cluster-controller").Kubeconfig
+	var err error
+	c.port, err = node.FreePort()
+	b.must(err)
+	hooks, err := os.ReadFile("deploy/controller/webhooks.yaml")
+	b.must(err)
+	text := regexp.MustCompile(`service: \{.*path: ([^,]+),.*\}`).ReplaceAllString(string(hooks), fmt.Sprintf("url: https://localhost:%d$1", c.port))
+	c.api.Kubectl(b, "delete", "-f", "deploy/controller/webhooks.yaml")
+	// Ready, and without the taint of a new node.
+	c.api.KubectlApply(b, "apiVersion: v1\nkind: Node\nmetadata: {name: "+crewNode+"}")
+	c.api.Kubectl(b, "patch", "node", crewNode, "--subresource=status", "--type=merge", "-p", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+	c.fill(crewNode, vmis)
+	c.names = c.vmis[crewNode]
+	c.launchers()
+	c.api.KubectlApply(b, text)
+	return c
+}
+
+// launchers makes a pod for each VMI.
+func (c *crew) launchers() {
+	c.Helper()
+	uids := c.api.Kubectl(c, "get", "vmi", "-n", "vmgrace-bench", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`)
+	var group errgroup.Group
+	group.SetLimit(16)
+	for line := range strings.Lines(uids) {
+		name, uid, _ := strings.Cut(strings.TrimSpace(line), " ")
+		group.Go(func() error { return c.pod(launcherOf(name), name, uid) })
+	}
+	c.must(group.Wait())
+}
+
+func launcherOf(vmi string) string { return "virt-launcher-" + vmi }
+
+func (c *crew) pod(name, vmi, uid string) error {
+	err := c.ask(http.MethodPost, podsPath, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,
+		"labels":{"kubevirt.io":"virt-launcher","kubevirt.io/created-by":%q,"vm.kubevirt.io/name":%q},"annotations":{"kubevirt.io/domain":%q}},
+		"spec":{"nodeName":%q,"terminationGracePeriodSeconds":210,"containers":[{"name":"compute","image":"none",
+		"command":["/usr/bin/virt-launcher-monitor","--qemu-timeout","300s","--name",%q,"--uid",%q],
+		"resources":{"requests":{"cpu":"200m","memory":"4Gi"},"limits":{"memory":"5Gi"}}}]}}`, name, uid, vmi, vmi, crewNode, vmi, uid))
+	if err != nil {
+		return err
+	}
+	return c.ask(http.MethodPatch, podsPath+"/"+name+"/status",
+		`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"podIP":"10.128.7.9"}}`)
+}
+
+// start starts a controller and returns it with the time until it is ready.
+func (c *crew) start() (p *node.Process, ready float64) {
+	c.Helper()
+	health, err := node.FreePort()
+	c.must(err)
+	cmd := exec.Command(filepath.Join(c.bin, "cluster-controller"), "--kubeconfig="+c.account, "--controllers=*,-migration", fmt.Sprintf("--webhook-port=%d", c.port),
+		"--metrics-address=", fmt.Sprintf("--health-address=127.0.0.1:%d", health), "--log-format=json")
+	begin := time.Now()
+	p, err = node.StartProcess(cmd, filepath.Join(c.temp(), "log"))
+	c.must(err)
+	c.Cleanup(p.Kill)
+	node.Eventually(c, 2*time.Minute, func() bool { return answers(fmt.Sprintf("http://127.0.0.1:%d/readyz", health)) }, "the controller becomes ready")
+	return p, time.Since(begin).Seconds()
+}
+
+func answers(url string) bool {
+	resp, err := http.Get(url)
+	if err != nil {
+		return false
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// kinds are those that the controller asks for.
+var counted = regexp.MustCompile(`^apiserver_request_total\{.*resource="(virtualmachineinstance.*|kubevirts|evacuationpolicies|pods|nodes|poddisruptionbudgets|events|secrets|customresourcedefinitions|.*webhookconfigurations)".* ([0-9.e+]+)$`)
+
+// requests is how many of these the API server has answered, without watches
+// and without the evictions, which are the bench's own.
+func (c *crew) requests() float64 {
+	c.Helper()
+	sum := 0.0
+	for line := range strings.Lines(c.api.Kubectl(c, "get", "--raw", "/metrics")) {
+		found := counted.FindStringSubmatch(strings.TrimSpace(line))
+		if found == nil || strings.Contains(line, `verb="WATCH"`) || strings.Contains(line, `subresource="eviction"`) {
+			continue
+		}
+		n, err := strconv.ParseFloat(found[2], 64)
+		c.must(err)
+		sum += n
+	}
+	return sum
+}
+
+// rest waits until nothing is asked any more.
+func (c *crew) rest() {
+	c.Helper()
+	before := -1.0
+	node.Eventually(c, 3*time.Minute, func() bool {
+		now := c.requests()
+		same := now == before
+		before = now
+		if !same {
+			c.pause(2 * time.Second)
+		}
+		return same
+	}, "the controller comes to rest")
+}

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+const controllerDir = "../../deploy/controller"
+
+// controller applies deploy/controller as it is shipped, for the time of the
+// test, and waits until both replicas answer.
+func (w *world) controller() {
+	w.Helper()
+	w.afterwards("delete", "-k", controllerDir, "--ignore-not-found")
+	w.Kubectl(w, "apply", "-k", controllerDir)
+	w.Kubectl(w, "rollout", "status", "-n", agents, "deploy/cluster-controller", "--timeout=60s")
+	w.Cleanup(func() {
+		if !w.Failed() {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		out, err := w.TryKubectl(ctx, "", "logs", "-n", agents, "-l", "app.kubernetes.io/name=cluster-controller", "--prefix", "--tail=200")
+		w.Logf("the controllers said (%v)\n%s", err, out)
+	})
+	w.step("kubectl apply -k deploy/controller, two replicas ready")
+}
+
+// movable has a VM ask to be moved, as if its node had found that it can be.
+func (v *vm) movable() {
+	v.w.Helper()
+	v.w.Kubectl(v.w, "patch", "vmi", "-n", namespace, v.Name, "--type=merge", "-p", `{"spec":{"evictionStrategy":"LiveMigrate"}}`)
+	v.w.Kubectl(v.w, "patch", "vmi", "-n", namespace, v.Name, "--subresource=status", "--type=merge", "-p",
+		`{"status":{"phase":"Running","nodeName":"`+v.Node.Name+`","conditions":[{"type":"LiveMigratable","status":"True"}]}}`)
+	budget := "kubevirt-disruption-budget-" + v.uid
+	node.Eventually(v.w, soon, func() bool {
+		return v.w.Kubectl(v.w, "get", "pdb", "-n", namespace, budget, "--ignore-not-found",
+			"-o", "jsonpath={.spec.minAvailable}/{.status.currentHealthy}/{.status.disruptionsAllowed}") == "1/1/0"
+	}, "the disruption budget of %s is not in force", v.Name)
+}
+
+// drain runs kubectl drain until stop is called; said is what it has printed.
+func (w *world) drain(name string) (said func() string, stop func()) {
+	w.Helper()
+	out, err := os.Create(filepath.Join(w.TempDir(), "drain"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(w.Context())
+	cmd := w.Command(ctx, "drain", name, "--ignore-daemonsets", "--delete-emptydir-data", "--force")
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		cancel()
+		w.Fatal(err)
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		_ = cmd.Wait() // killed
+		_ = out.Close()
+	})
+	w.Cleanup(stop)
+	return func() string {
+		text, err := os.ReadFile(out.Name())
+		if err != nil {
+			w.Error(err)
+		}
+		return string(text)
+	}, stop
+}
+
+func TestADrainStopsNoVMThatAskedToBeMoved(t *testing.T) {
+	w := given(t)
+	w.controller()
+	all := w.vms(plan{Spec: deaf(), grace: 30, on: w.b}, plan{Spec: slow(), grace: 30, on: w.b})
+	moved, stopped := all[0], all[1]
+	moved.movable()
+	w.KubectlApply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: other, namespace: %s}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 1
+  automountServiceAccountToken: false
+  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
+  containers: [{name: c, image: "docker.io/vmgrace/launcher-shim:v0.1.0", args: [--namespace=none, --name=other, --launcher-dir=/none],
+    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]
+`, namespace, w.b.Name))
+	w.afterwards("delete", "pod", "-n", namespace, "other", "--ignore-not-found", "--grace-period=0", "--force")
+	w.step("two VMs, of which one asks to be moved, and another pod")
+
+	// When the node is drained
+	w.afterwards("uncordon", w.b.Name)
+	from := time.Now()
+	said, stop := w.drain(w.b.Name)
+
+	// Then the first answer is the mark's, and the second the budget's.
+	mark := fmt.Sprintf(`Eviction triggered evacuation of VMI "%s/%s"`, namespace, moved.Name)
+	node.Eventually(t, soon, func() bool { return strings.Contains(said(), mark) }, "kubectl drain does not say %s", mark)
+	w.step("kubectl drain: %s", mark)
+	const budget = "Cannot evict pod as it would violate the pod's disruption budget."
+	node.Eventually(t, soon, func() bool { _, then, _ := strings.Cut(said(), mark); return strings.Contains(then, budget) },
+		"kubectl drain does not go on with the budget's answer")
+	w.step("kubectl drain: %s", budget)
+	if got := moved.vmi("{.status.evacuationNodeName} {.metadata.annotations.vmgrace\\.io/evacuation-cause} {.metadata.annotations.vmgrace\\.io/cordoned}"); got != w.b.Name+" Eviction true" {
+		t.Errorf("the mark, its cause and whether the node was cordoned: %s", got)
+	}
+	node.Eventually(t, soon, func() bool { return strings.HasPrefix(moved.evacuations(), "kubevirt-evacuation-") }, "there is no migration of %s", moved.Name)
+
+	// Others are evicted as ever, VMs without the strategy shut down in peace.
+	stopped.evicted(from)
+	node.Eventually(t, soon, func() bool {
+		return w.Kubectl(t, "get", "pod", "-n", namespace, "other", "--ignore-not-found") == ""
+	}, "the other pod is still there")
+	stop()
+	if text := said(); strings.Count(text, mark) != 1 {
+		t.Errorf("marked again:\n%s", text)
+	}
+	if n := strings.Count(moved.evacuations(), "kubevirt-evacuation-"); n != 1 {
+		t.Errorf("%d migrations, want one", n)
+	}
+	w.untouched(moved)
+	if got := w.get("pod", "virt-launcher-"+moved.Name, "{.metadata.uid} {.metadata.deletionTimestamp}"); got != moved.pod {
+		t.Errorf("its launcher pod is not left alone: %s", got)
+	}
+
+	// A node that is used again keeps its VM.
+	w.Kubectl(t, "uncordon", w.b.Name)
+	node.Eventually(t, soon, func() bool { return moved.vmi("{.status.evacuationNodeName}") == "" }, "the mark outlives the uncordon")
+	w.untouched(moved)
+	w.step("uncordoned: the mark is gone")
+}
+
+// vmi reads from the VM's VMI.
+func (v *vm) vmi(path string) string { v.w.Helper(); return v.w.get("vmi", v.Name, path) }
+
+// evacuations are the names of the migrations that were made of the VM.
+func (v *vm) evacuations() string {
+	v.w.Helper()
+	return v.w.Kubectl(v.w, "get", "vmim", "-n", namespace, "-o", `jsonpath={range .items[?(@.spec.vmiName=="`+v.Name+`")]}{.metadata.name}{"\n"}{end}`)
+}

@@ -1,0 +1,117 @@
+//go:build !unit
+
+package evictions
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Whatever is wrong with the webhooks: others are evicted as ever, VMs with a
+// budget are not, nothing is marked; and afterwards it goes on by itself.
+func TestWithoutAnAnswerNothingIsMarkedAndBudgetsHold(t *testing.T) {
+	replicas(t, 1)[0].Kill() // there are a Secret and a caBundle
+	for name, backend := range map[string]func(*testing.T) string{
+		"nobody is there":            func(t *testing.T) string { t.Helper(); return "127.0.0.1:" + freePort(t) },
+		"it hangs":                   hanging,
+		"its certificate is expired": expired,
+	} {
+		t.Run(name, func(t *testing.T) {
+			shared.front.backends.Store(&[]string{backend(t)})
+			kept, lost := newVMWithoutWebhooks(t), newVMWithoutWebhooks(t)
+			kept.budget(t)
+			other := newPod(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: kept.namespace, GenerateName: "other-"}})
+			var group sync.WaitGroup
+			group.Go(func() {
+				if a := kept.evict(t, nil); a.code != 429 || !strings.Contains(a.text, byBudget) {
+					t.Errorf("a VM with a budget: %+v", a)
+				}
+			})
+			group.Go(func() { // what failing open means
+				if a := lost.evict(t, nil); a.code != 0 {
+					t.Errorf("a VM without a budget: %+v", a)
+				}
+			})
+			begin := time.Now()
+			if a := evictPod(t, other.Namespace, other.Name, nil); a.code != 0 {
+				t.Errorf("another pod: %+v", a)
+			}
+			if took := time.Since(begin); took > 8*time.Second { // the API server waits 10 s for a webhook
+				t.Errorf("another pod's eviction waited %v for the webhook", took)
+			}
+			group.Wait()
+			if mark := kept.get(t).Status.EvacuationNodeName; mark != "" {
+				t.Errorf("marked for %s", mark)
+			}
+			again := replicas(t, 1)
+			if a := kept.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
+				t.Errorf("afterwards: %+v", a)
+			}
+			again[0].Kill()
+		})
+	}
+}
+
+// newVMWithoutWebhooks does not wait for the webhook on creation, which a fault
+// slows down: its pod is made under a label that is changed afterwards.
+func newVMWithoutWebhooks(t *testing.T) *vm {
+	t.Helper()
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, lateLabel: true})
+	v.changePod(t, `{"metadata":{"labels":{"kubevirt.io":"virt-launcher"}}}`)
+	return v
+}
+
+// hanging accepts and never says a word.
+func hanging(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().String()
+}
+
+// expired has a certificate of the CA that the API server trusts, and that was
+// valid until a minute ago.
+func expired(t *testing.T) string {
+	t.Helper()
+	secret := &corev1.Secret{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: ours, Name: "vmgrace-cluster-controller"}, secret))
+	caBlock, _ := pem.Decode(secret.Data["next-ca.crt"])
+	keyBlock, _ := pem.Decode(secret.Data["next-ca.key"])
+	ca, err := x509.ParseCertificate(caBlock.Bytes)
+	must(t, err)
+	caKey, err := x509.ParsePKCS1PrivateKey(keyBlock.Bytes)
+	must(t, err)
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	must(t, err)
+	cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Minute),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}, ca, &key.PublicKey, caKey)
+	must(t, err)
+	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}})
+	must(t, err)
+	s := &http.Server{ReadHeaderTimeout: time.Second, ErrorLog: log.New(t.Output(), "", 0), Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		t.Error("the API server asks somebody whose certificate has ended")
+	})}
+	go func() { _ = s.Serve(l) }()
+	t.Cleanup(func() { _ = s.Close() })
+	return l.Addr().String()
+}
