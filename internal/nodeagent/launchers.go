@@ -14,15 +14,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// watcher is either kind: of one launchers directory, or of places in kubelet's.
-type watcher interface {
-	Run(ctx context.Context) error
-	Armed() bool
-}
-
 // launchers is where the launcher directories are.
 type launchers struct {
-	watcher  watcher
+	watcher  *watch.Watcher
 	launcher func(namespace, name, pod string) agent.Launcher
 	watch    func(domain, pod string)
 }
@@ -37,7 +31,7 @@ func (o *Options) launchers(hear func(name string), log *slog.Logger) launchers 
 // standaloneLaunchers are the directories below --launchers-dir.
 func (o *Options) standaloneLaunchers(hear func(name string), log *slog.Logger) launchers {
 	return launchers{
-		watcher: watch.New(o.LaunchersDir, quiet.New(log), hear),
+		watcher: watch.NewParent(o.LaunchersDir, quiet.New(log), hear),
 		launcher: func(namespace, name, _ string) agent.Launcher {
 			return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
 		},
@@ -46,12 +40,12 @@ func (o *Options) standaloneLaunchers(hear func(name string), log *slog.Logger) 
 
 // podLaunchers are volumes of launcher pods, found by pod UID.
 func (o *Options) podLaunchers(hear func(name string), log *slog.Logger) launchers {
-	places := watch.NewPlaces(quiet.New(log), hear)
+	watcher := watch.New(quiet.New(log), hear)
 	dir := func(namespace, name, pod string) (watch.Directory, error) {
 		return watch.EmptyDir(o.KubeletDir, pod, namespace, name)
 	}
 	return launchers{
-		watcher: places,
+		watcher: watcher,
 		launcher: func(namespace, name, pod string) agent.Launcher {
 			d, err := dir(namespace, name, pod)
 			if err != nil {
@@ -62,9 +56,9 @@ func (o *Options) podLaunchers(hear func(name string), log *slog.Logger) launche
 		watch: func(domain, pod string) {
 			namespace, name, _ := grace.SplitDomainName(domain)
 			if d, err := dir(namespace, name, pod); err == nil {
-				places.Set(domain, d)
+				watcher.Set(domain, d)
 			} else {
-				places.Set(domain)
+				watcher.Set(domain)
 			}
 		},
 	}

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The files are written by hand: encoding/json would add 370 kB to the shim's
-// program and to its memory, which are counted.
+// The files are written by hand: with encoding/json the shim's program is of 2.46
+// MB (without 2.11, measured), and 2.5 MB are all that it may have.
 
 // timeLayout is RFC 3339 with milliseconds; times are written in UTC.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"

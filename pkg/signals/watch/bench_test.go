@@ -30,7 +30,7 @@ func BenchmarkScan200(b *testing.B) {
 		registered(b, filepath.Join(dir, fmt.Sprintf("ns_vm-%d", n)))
 	}
 	looks := 0
-	w := New(dir, slog.New(slog.DiscardHandler), func(string) { looks++ })
+	w := NewParent(dir, slog.New(slog.DiscardHandler), func(string) { looks++ })
 	b.ReportAllocs()
 	for b.Loop() {
 		looks = 0

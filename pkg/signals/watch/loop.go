@@ -4,108 +4,84 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 )
 
-// Slow is how often everything is scanned, because inotify can lose events.
-// Fast is how often what is missing is looked for, and everything while there
-// is no inotify.
+// scanInterval is how often everything is scanned, because inotify can lose
+// events. pollInterval is how often what is missing is looked for, and
+// everything while there is no inotify.
 const (
-	slow = 10 * time.Second
-	fast = 500 * time.Millisecond
+	scanInterval = 10 * time.Second
+	pollInterval = 500 * time.Millisecond
 )
 
 // A storm of events is taken together, a name once: one tenant's renames must
-// not be in the way of another's trigger. It is a storm where many wait, and
+// not be in the way of another's trigger. It is a storm where so many wait, and
 // then the rest of it is waited for.
 const (
-	buffer = 1024
-	many   = 64
-	storm  = 2 * time.Millisecond
+	eventBuffer = 1024
+	stormSize   = 64
+	stormDelay  = 2 * time.Millisecond
 )
 
-// scene is what a loop keeps under watch.
-type scene interface {
-	// scan arms what is not armed as it is there now, and has everything looked
-	// at that may have changed. Without inotify notify is nil.
-	scan(notify *fsnotify.Watcher)
-	// check does so for what inotify does not watch, or no more.
-	check(notify *fsnotify.Watcher)
-	// settled tells whether there was nothing left for check to arm.
-	settled() bool
-	event(notify *fsnotify.Watcher, ev fsnotify.Event)
-	// forget counts everything as not armed.
-	forget()
-}
-
-// loop runs a scene with inotify, and without it as long as there is none.
-type loop struct {
-	log   *slog.Logger
-	armed atomic.Bool
-	// changed asks for a check at once; nil for a scene that needs none.
-	changed chan struct{}
-	mounts  chan struct{} // something may have been mounted or unmounted
-	blind   bool          // there is no inotify
-}
-
-func (l *loop) run(ctx context.Context, s scene) {
-	var ear sync.WaitGroup
-	defer ear.Wait()
+// Run watches until ctx ends: with inotify, and without it as long as there is
+// none. Nothing that happens to a directory ends it.
+func (w *Watcher) Run(ctx context.Context) error {
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	l.mounts = make(chan struct{}, 1)
-	ear.Go(func() {
-		Mounts(ctx, l.log, func() {
+	mounts := make(chan struct{}, 1) // something may have been mounted or unmounted
+	waiting.Go(func() {
+		Mounts(ctx, w.log, func() {
 			select {
-			case l.mounts <- struct{}{}:
+			case mounts <- struct{}{}:
 			default: // it is on its way
 			}
 		})
 	})
 	for {
-		err := l.watch(ctx, s)
+		err := w.watch(ctx, mounts)
 		if err == nil {
-			return
+			return nil
 		}
-		if !l.blind {
-			l.log.Error("cannot watch launcher directories; looking at all of them instead", "every", fast, "err", err)
+		if !w.polling {
+			w.log.Error("cannot watch launcher directories; looking at all of them instead", "every", pollInterval, "err", err)
 		}
-		l.blind = true
-		s.forget()
-		s.scan(nil)
+		w.polling = true
+		w.forget()
+		w.scan(nil)
 		select {
 		case <-ctx.Done():
-			return
-		case <-time.After(fast):
+			return nil
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
 // watch runs with one inotify instance until it fails.
-func (l *loop) watch(ctx context.Context, s scene) error {
-	notify, err := fsnotify.NewBufferedWatcher(buffer)
+func (w *Watcher) watch(ctx context.Context, mounted <-chan struct{}) error {
+	notify, err := fsnotify.NewBufferedWatcher(eventBuffer)
 	if err != nil {
 		return fmt.Errorf("inotify (is fs.inotify.max_user_instances reached?): %w", err)
 	}
 	defer func() { _ = notify.Close() }() // nothing is lost with it
-	s.forget()
-	s.scan(notify)
-	l.armed.Store(true)
-	if l.blind {
-		l.blind = false
-		l.log.Info("watching launcher directories again")
+	w.forget()
+	w.scan(notify)
+	w.armed.Store(true)
+	if w.polling {
+		w.polling = false
+		w.log.Info("watching launcher directories again")
 	}
-	again := time.NewTicker(slow)
+	again := time.NewTicker(scanInterval)
 	defer again.Stop()
 	var soon <-chan time.Time
-	for mounts := l.mounts; ; {
-		if soon == nil && !s.settled() {
-			soon = time.After(fast)
+	for mounts := mounted; ; {
+		if soon == nil && !w.settled {
+			soon = time.After(pollInterval)
 		}
 		select {
 		case <-ctx.Done():
@@ -114,42 +90,42 @@ func (l *loop) watch(ctx context.Context, s scene) error {
 			if !open {
 				return errors.New("inotify closed")
 			}
-			hand(s, notify, ev)
+			w.events(notify, ev)
 		case err, open := <-notify.Errors:
 			if !open {
 				return errors.New("inotify closed")
 			}
-			l.log.Warn("inotify lost events; looking at every launcher directory", "err", err)
-			s.forget()
-			s.scan(notify)
+			w.log.Warn("inotify lost events; looking at every launcher directory", "err", err)
+			w.forget()
+			w.scan(notify)
 		case <-again.C:
-			s.scan(notify)
+			w.scan(notify)
 		case <-mounts:
-			s.scan(notify)
+			w.scan(notify)
 			// fsnotify may hear later than we that a watch has ended with its mount:
 			// check again, and do no more than that for a storm of mounts.
-			soon, mounts = time.After(fast), nil
+			soon, mounts = time.After(pollInterval), nil
 		case <-soon:
-			s.check(notify)
-			soon, mounts = nil, l.mounts
-		case <-l.changed:
-			s.check(notify)
+			w.check(notify)
+			soon, mounts = nil, mounted
+		case <-w.changed:
+			w.check(notify)
 		}
 	}
 }
 
-func hand(s scene, notify *fsnotify.Watcher, ev fsnotify.Event) {
-	for _, ev := range together(ev, notify.Events) {
-		s.event(notify, ev)
+func (w *Watcher) events(notify *fsnotify.Watcher, first fsnotify.Event) {
+	for _, ev := range coalesce(first, notify.Events) {
+		w.event(notify, ev)
 	}
 }
 
-// together takes what else has come in, at most a buffer full: a storm may
+// coalesce takes what else has come in, at most a buffer full: a storm may
 // never end.
-func together(ev fsnotify.Event, more <-chan fsnotify.Event) map[string]fsnotify.Event {
+func coalesce(ev fsnotify.Event, more <-chan fsnotify.Event) map[string]fsnotify.Event {
 	all := map[string]fsnotify.Event{ev.Name: ev}
-	if len(more) >= many {
-		<-time.After(storm)
+	if len(more) >= stormSize {
+		<-time.After(stormDelay)
 	}
 	for range cap(more) {
 		select {

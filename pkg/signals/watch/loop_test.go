@@ -9,13 +9,13 @@ import (
 
 func TestAStormOfEventsIsTakenTogetherANameOnce(t *testing.T) {
 	// Given: events that wait, most of them about one name.
-	events := make(chan fsnotify.Event, buffer)
-	for i := range buffer - 1 {
+	events := make(chan fsnotify.Event, eventBuffer)
+	for i := range eventBuffer - 1 {
 		events <- fsnotify.Event{Name: "storm", Op: []fsnotify.Op{fsnotify.Create, fsnotify.Rename}[i%2]}
 	}
 	events <- fsnotify.Event{Name: "neighbour", Op: fsnotify.Create}
 	// When the first of them is taken.
-	all := together(<-events, events)
+	all := coalesce(<-events, events)
 	// Then: all are, and nothing that has happened to a name is lost.
 	if len(events) != 0 || len(all) != 2 || all["storm"].Op != fsnotify.Create|fsnotify.Rename || all["neighbour"].Op != fsnotify.Create {
 		t.Errorf("%d left; %v", len(events), all)
@@ -23,7 +23,7 @@ func TestAStormOfEventsIsTakenTogetherANameOnce(t *testing.T) {
 }
 
 func TestAStormThatNeverEndsIsTakenInParts(t *testing.T) {
-	events, done := make(chan fsnotify.Event, buffer), make(chan struct{})
+	events, done := make(chan fsnotify.Event, eventBuffer), make(chan struct{})
 	defer close(done)
 	go func() {
 		for i := 0; ; i++ {
@@ -34,7 +34,7 @@ func TestAStormThatNeverEndsIsTakenInParts(t *testing.T) {
 			}
 		}
 	}()
-	if n := len(together(<-events, events)); n > buffer+1 {
+	if n := len(coalesce(<-events, events)); n > eventBuffer+1 {
 		t.Errorf("%d at once", n)
 	}
 }

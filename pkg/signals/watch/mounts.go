@@ -18,8 +18,8 @@ func Mounts(ctx context.Context, log *slog.Logger, changed func()) {
 	if ctx.Err() != nil {
 		return
 	}
-	log.Warn("cannot hear of mounts; looking for them instead", "every", fast, "err", err)
-	tick := time.NewTicker(fast)
+	log.Warn("cannot hear of mounts; looking for them instead", "every", pollInterval, "err", err)
+	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
 		select {

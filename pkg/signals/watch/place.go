@@ -7,18 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// rest is how long a directory in which nothing changes is not looked at: a
-// lock comes and goes without a trace there.
-const rest = 5 * time.Minute
+// lookInterval is how long a directory in which nothing changes is not looked
+// at: a lock comes and goes without a trace there.
+const lookInterval = 5 * time.Minute
 
-// young is the age from which a change's time tells it from the next one: the
-// clock of a file system may tick that rarely.
-const young = time.Second
+// clockTick is the age from which a change's time tells it from the next one:
+// the clock of a file system may tick that rarely.
+const clockTick = time.Second
 
 // place is a path at which there may be a directory to watch. One with nothing
 // but a path is one that nobody has looked at.
 type place struct {
 	path string
+	stat func(path string, into *unix.Stat_t) error // Lstat where it may be a tenant's link
 	// seen is the directory that was there last; watched: inotify has it.
 	seen    Identity
 	watched bool
@@ -33,11 +34,14 @@ type place struct {
 // zero identity is that of no directory.
 type Identity struct{ Device, Inode uint64 }
 
-// identify follows no link. What cannot be looked at is no directory as long
-// as that lasts; the look will say what is wrong.
-func identify(path string) (is Identity, changed unix.Timespec) {
+// forget counts it as not watched. Why it could not be was said already.
+func (at *place) forget() { *at = place{path: at.path, stat: at.stat, refused: at.refused} }
+
+// identify: what cannot be looked at is no directory as long as that lasts; the
+// look will say what is wrong.
+func (at *place) identify() (is Identity, changed unix.Timespec) {
 	var st unix.Stat_t
-	if err := unix.Lstat(path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if err := at.stat(at.path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return Identity{}, unix.Timespec{}
 	}
 	return Identity{st.Dev, st.Ino}, st.Ctim
@@ -48,7 +52,7 @@ func identify(path string) (is Identity, changed unix.Timespec) {
 // error says why it cannot, once.
 func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
 	now := monotonic()
-	seen, changed := identify(at.path)
+	seen, changed := at.identify()
 	is := seen != Identity{}
 	if seen != at.seen || changed != at.changed {
 		at.since, look = now, true
@@ -67,7 +71,7 @@ func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
 		at.refused = refused
 	}
 	at.seen, at.changed = seen, changed
-	look = look || at.looked < at.since+young || now-at.looked >= rest
+	look = look || at.looked < at.since+clockTick || now-at.looked >= lookInterval
 	if look {
 		at.looked = now
 	}

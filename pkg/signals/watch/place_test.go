@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/test/kit"
@@ -18,11 +19,11 @@ func armed(t *testing.T, path string) (*place, *fsnotify.Watcher) {
 	notify, err := fsnotify.NewWatcher()
 	kit.Must(t, err)
 	t.Cleanup(func() { kit.Must(t, notify.Close()) })
-	at := &place{path: path}
+	at := &place{path: path, stat: unix.Lstat}
 	if !at.looks(t, notify) || !at.watched {
 		t.Fatalf("not looked at, or not watched: %+v", at)
 	}
-	at.since -= 2 * young
+	at.since -= 2 * clockTick
 	return at, notify
 }
 
@@ -39,7 +40,7 @@ func TestADirectoryInWhichNothingChangesIsLeftInPeace(t *testing.T) {
 	if at.looks(t, notify) {
 		t.Error("looked at again although nothing has changed")
 	}
-	at.looked -= rest
+	at.looked -= lookInterval
 	if !at.looks(t, notify) {
 		t.Error("never looked at again: locks leave no trace")
 	}
@@ -76,7 +77,7 @@ func TestWhateverChangesADirectoryHasItLookedAt(t *testing.T) {
 		kit.Eventually(t, "the file system's clock has ticked", func() bool {
 			kit.Must(t, os.RemoveAll(filepath.Join(clock, "hand")))
 			kit.Write(t, filepath.Join(clock, "hand"), "")
-			_, now := identify(clock)
+			_, now := (&place{path: clock, stat: unix.Lstat}).identify()
 			return now.Nano() > at.changed.Nano()
 		})
 		kit.Must(t, change(dir))
@@ -96,7 +97,7 @@ func TestAChangeThatIsYoungIsNotTrusted(t *testing.T) {
 			t.Fatal("trusted too early")
 		}
 	}
-	at.since, at.looked = at.since-young, at.looked-young
+	at.since, at.looked = at.since-clockTick, at.looked-clockTick
 	if !at.looks(t, notify) {
 		t.Error("not looked at once the change is old enough")
 	}
@@ -120,25 +121,25 @@ func TestAQuietNodeIsNotEvenChecked(t *testing.T) {
 	notify, err := fsnotify.NewWatcher()
 	kit.Must(t, err)
 	defer notify.Close()
-	w := New(dir, slog.New(slog.DiscardHandler), func(string) {})
+	w := NewParent(dir, slog.New(slog.DiscardHandler), func(string) {})
 	w.scan(notify)
-	if !w.settled() {
+	if !w.settled {
 		t.Error("all is watched, and it is still looked for")
 	}
 	kit.Must(t, os.RemoveAll(dir))
 	w.scan(notify)
-	if w.settled() {
+	if w.settled {
 		t.Error("the launchers directory is missing, and nobody looks for it")
 	}
-	p := NewPlaces(slog.New(slog.DiscardHandler), func(string) {})
+	p := New(slog.New(slog.DiscardHandler), func(string) {})
 	d := pod(t, t.TempDir(), "uid-1")
 	p.Set("ns_vm", d)
 	p.scan(notify)
-	if p.settled() {
+	if p.settled {
 		t.Error("a place is missing, and nobody looks for it")
 	}
 	d.make(t)
-	if p.check(notify); !p.settled() {
+	if p.check(notify); !p.settled {
 		t.Error("all places are watched, and they are still looked for")
 	}
 }

@@ -36,7 +36,7 @@ func watchPlaces(kubeletDir string) int {
 		return fail(err)
 	}
 	looks := make(chan string, 100)
-	p := NewPlaces(slog.New(slog.NewTextHandler(os.Stderr, nil)), func(name string) { looks <- name })
+	p := New(slog.New(slog.NewTextHandler(os.Stderr, nil)), func(name string) { looks <- name })
 	p.Set("ns_vm", d)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
@@ -107,7 +107,7 @@ func startAgent(t *testing.T, kubeletDir string, cmd *exec.Cmd) *agent {
 // says waits until the agent says all of this in one line.
 func (a *agent) says(words ...string) {
 	a.t.Helper()
-	over := time.After(slow * 8 / 10)
+	over := time.After(scanInterval * 8 / 10)
 	for {
 		select {
 		case line := <-a.said:

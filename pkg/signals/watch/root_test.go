@@ -188,7 +188,7 @@ func TestWithoutInotifyPlacesAreLookedAtAllTheTime(t *testing.T) {
 			for quiet := false; !quiet; {
 				select {
 				case <-a.said:
-				case <-time.After(4 * fast):
+				case <-time.After(4 * pollInterval):
 					quiet = true
 				}
 			}

@@ -1,163 +1,254 @@
 package watch
 
 import (
-	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/fsnotify/fsnotify"
+	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// Watcher watches the launchers directory and every launcher directory in it.
+// Watcher watches launcher directories: those that it is told of by Set, or
+// all in one launchers directory. Kubelet mounts and unmounts the launcher pods'
+// volumes whenever it likes, so a directory may be missing, and another one at
+// any time. Nothing is kept open there: an inotify watch does not hold up an
+// unmount.
 type Watcher struct {
-	dir  string
-	look func(name string)
-	log  *slog.Logger
-	loop loop
-	// below is owned by Run.
-	below map[string]*place
-	// parent is the launchers directory as it was when its watch was made.
-	parent  os.FileInfo
-	missing bool
+	look  func(name string)
+	log   *slog.Logger
+	armed atomic.Bool
+	// changed asks for a check at once.
+	changed chan struct{}
+
+	mu      sync.Mutex
+	wanted  map[string][]string // paths by name
+	pending bool                // wanted is not what is watched
+
+	// What follows is owned by Run.
+	parent  *place // the launchers directory; nil: Set tells what is wanted
+	missing bool   // the launchers directory is, and that was logged
+	watched map[string]*named
+	settled bool // all that can be watched is
+	polling bool // there is no inotify
 }
 
-// New returns a watcher of dir. look is called with the name of a launcher
-// directory that may have changed; it must not block.
-func New(dir string, log *slog.Logger, look func(name string)) *Watcher {
-	return &Watcher{dir: filepath.Clean(dir), look: look, log: log, loop: loop{log: log}, below: map[string]*place{}}
+// named is a place and whose it is.
+type named struct {
+	place
+	names []string
+}
+
+// New returns a watcher of what Set will say. look is called with the name of a
+// VM one of whose launcher directories may have changed; it must not block.
+func New(log *slog.Logger, look func(name string)) *Watcher {
+	return &Watcher{
+		look: look, log: log, changed: make(chan struct{}, 1),
+		wanted: map[string][]string{}, watched: map[string]*named{},
+	}
+}
+
+// NewParent returns a watcher of all launcher directories in dir, which may come
+// and go. Their names are those of the VMs; see New.
+func NewParent(dir string, log *slog.Logger, look func(name string)) *Watcher {
+	w := New(log, look)
+	w.parent = &place{path: filepath.Clean(dir), stat: unix.Stat}
+	return w
+}
+
+// Set tells which launcher directories name has, in place of what was told of
+// it before; none forgets it, though a look may still be under way. New ones
+// are looked at once they are watched, missing ones too. It may be called
+// before and during Run, from any goroutine, and does not block.
+func (w *Watcher) Set(name string, dirs ...Directory) {
+	paths := make([]string, 0, len(dirs))
+	for _, d := range dirs {
+		paths = append(paths, filepath.Join(d.Base, d.Name))
+	}
+	slices.Sort(paths)
+	paths = slices.Compact(paths)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if slices.Equal(w.wanted[name], paths) {
+		return
+	}
+	if w.wanted[name] = paths; len(paths) == 0 {
+		delete(w.wanted, name)
+	}
+	w.pending = true
+	select {
+	case w.changed <- struct{}{}:
+	default: // it is on its way
+	}
 }
 
 // Armed tells whether the first scan is done with all watches in place.
-func (w *Watcher) Armed() bool { return w.loop.armed.Load() }
+func (w *Watcher) Armed() bool { return w.armed.Load() }
 
-// Run watches until ctx ends. Nothing that happens to a directory ends it.
-func (w *Watcher) Run(ctx context.Context) error {
-	w.loop.run(ctx, w)
-	return nil
+// forget counts everything as not watched.
+func (w *Watcher) forget() {
+	for _, at := range w.watched {
+		at.forget()
+	}
+	if w.parent != nil {
+		w.parent.forget()
+	}
 }
 
-// forget has everything looked at that was watched: it may be gone.
-func (w *Watcher) forget() {
-	for name := range w.below {
+// scan watches what is there now and has everything looked at that may have
+// changed: watches first, so that nothing can happen in between. Without
+// inotify notify is nil.
+func (w *Watcher) scan(notify *fsnotify.Watcher) {
+	w.arm(notify, func(*named) bool { return true })
+}
+
+// check does so for what inotify does not watch, or no more.
+func (w *Watcher) check(notify *fsnotify.Watcher) {
+	w.arm(notify, func(at *named) bool { return !at.watched || at.looked == 0 })
+}
+
+// event takes only the names that count: others are of no interest, however
+// often they change.
+func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
+	path := filepath.Clean(ev.Name)
+	parent, name := filepath.Dir(path), filepath.Base(path)
+	at, inside := w.watched[path], w.watched[parent]
+	switch {
+	case w.parent != nil && parent == w.parent.path && ev.Op != fsnotify.Chmod:
+		if at != nil {
+			at.forget()
+		}
+		w.parent.looked = 0
+		w.check(notify)
+	case at != nil && (ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename)),
+		w.parent != nil && path == w.parent.path:
+		w.check(notify)
+	case inside != nil && (name == signals.FileTrigger || name == signals.FileVM) && ev.Op != fsnotify.Chmod:
+		w.lookAt(inside)
+	}
+}
+
+// arm has the directories that are due watched, and looked at where that is needed.
+func (w *Watcher) arm(notify *fsnotify.Watcher, due func(*named) bool) {
+	kept := watchList(notify)
+	if w.parent != nil {
+		w.list(notify, kept)
+	}
+	w.update(notify)
+	w.settled = w.parent == nil || w.parent.watched
+	for path, at := range w.watched {
+		at.watched = at.watched && kept[path]
+		if due(at) {
+			look, err := at.arm(notify)
+			if err != nil {
+				w.log.Warn("cannot watch a launcher directory; it is looked at now and then", "path", path, "every", scanInterval, "err", err)
+			}
+			if look {
+				w.lookAt(at)
+			}
+		}
+		// In a launchers directory that is watched nothing can come unseen.
+		w.settled = w.settled && (at.watched || w.parent != nil)
+	}
+}
+
+func (w *Watcher) lookAt(at *named) {
+	for _, name := range at.names {
 		w.look(name)
 	}
-	clear(w.below)
-	w.parent = nil
 }
 
-// check scans everything again once the launchers directory is back, or where
-// a watch has ended.
-func (w *Watcher) check(notify *fsnotify.Watcher) {
-	kept := watchList(notify)
-	ended := w.parent == nil || !kept[w.dir]
-	for _, at := range w.below {
-		ended = ended || at.watched && !kept[at.path]
-	}
-	if ended {
-		w.scan(notify)
-	}
-}
-
-func (w *Watcher) settled() bool { return w.parent != nil }
-
-func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
-	switch parent, name := filepath.Split(filepath.Clean(ev.Name)); filepath.Clean(parent) {
-	case w.dir:
-		if ev.Has(fsnotify.Create) || ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename) {
-			delete(w.below, name)
-			w.child(notify, name)
-		}
-	case filepath.Dir(w.dir):
-		// The launchers directory itself came or went.
-		if filepath.Clean(ev.Name) == w.dir && !ev.Has(fsnotify.Chmod) {
-			w.scan(notify)
-		}
-	default:
-		// Other names are of no interest, however often they change.
-		if (name == signals.FileTrigger || name == signals.FileVM) && !ev.Op.Has(fsnotify.Chmod) {
-			w.look(filepath.Base(parent))
-		}
-	}
-}
-
-// scan arms what is not armed and has looked at what may have changed: watches
-// first, so that nothing can happen in between.
-func (w *Watcher) scan(notify *fsnotify.Watcher) {
-	kept := watchList(notify)
-	if !w.arm(notify, kept) {
-		return
-	}
-	entries, err := os.ReadDir(w.dir)
+// list makes what is in the launchers directory wanted, where that may have
+// changed. Its parent is not watched, where much may happen that is none of
+// ours: while it is missing it is looked for instead.
+func (w *Watcher) list(notify *fsnotify.Watcher, kept map[string]bool) {
+	dir, before := w.parent.path, w.parent.seen
+	w.parent.watched = w.parent.watched && kept[dir]
+	changed, err := w.parent.arm(notify)
 	if err != nil {
-		w.log.Error("cannot read the launchers directory", "dir", w.dir, "err", err)
+		w.log.Error("cannot watch the launchers directory", "dir", dir, "err", err)
+	}
+	if !changed {
 		return
 	}
-	there := make(map[string]bool, len(entries))
-	for _, e := range entries {
-		there[e.Name()] = true
-		if at := w.below[e.Name()]; at != nil {
-			at.watched = at.watched && kept[at.path]
-		}
-		w.child(notify, e.Name())
+	entries, err := os.ReadDir(dir)
+	w.report(before, err)
+	if w.missing = errors.Is(err, fs.ErrNotExist); err != nil && !w.missing {
+		return // unknown, which is not empty
 	}
-	for name := range w.below {
-		if !there[name] {
-			delete(w.below, name)
+	wanted := make(map[string][]string, len(entries))
+	for _, e := range entries {
+		wanted[e.Name()] = []string{filepath.Join(dir, e.Name())}
+	}
+	for name := range w.wanted {
+		if wanted[name] == nil {
 			w.look(name)
 		}
 	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wanted, w.pending = wanted, true
 }
 
-// arm watches the launchers directory: one that is removed, replaced or
-// mounted over takes its watch along, sometimes without an event. Not its
-// parent, where much may happen that is none of ours: while it is missing it
-// is looked for instead.
-func (w *Watcher) arm(notify *fsnotify.Watcher, kept map[string]bool) bool {
-	now, err := os.Stat(w.dir)
-	if err != nil {
-		if !w.missing {
-			w.log.Error("the launchers directory is gone; waiting for it", "dir", w.dir, "err", err)
+// report says what has become of the launchers directory, which was before.
+func (w *Watcher) report(before Identity, err error) {
+	dir, gone := w.parent.path, errors.Is(err, fs.ErrNotExist)
+	switch none := (Identity{}); {
+	case gone && !w.missing:
+		w.log.Error("the launchers directory is gone; waiting for it", "dir", dir)
+	case gone:
+	case err != nil:
+		w.log.Error("cannot read the launchers directory", "dir", dir, "err", err)
+	case w.missing:
+		w.log.Info("the launchers directory is back", "dir", dir)
+	case before != none && before != w.parent.seen:
+		w.log.Warn("the launchers directory is another one now (replaced, mounted over or unmounted); watching that", "dir", dir)
+	}
+}
+
+// update has what is wanted watched, and nothing else.
+func (w *Watcher) update(notify *fsnotify.Watcher) {
+	names := w.owners()
+	if names == nil {
+		return
+	}
+	for path := range w.watched {
+		if names[path] == nil {
+			delete(w.watched, path)
+			unwatch(notify, path)
 		}
-		w.missing = true
-		w.forget()
-		return false
 	}
-	if w.missing {
-		w.log.Info("the launchers directory is back", "dir", w.dir)
-		w.missing = false
+	for path, names := range names {
+		slices.Sort(names)
+		switch at := w.watched[path]; {
+		case at == nil:
+			w.watched[path] = &named{place: place{path: path, stat: unix.Lstat}, names: names}
+		case !slices.Equal(at.names, names): // a new owner has not heard of it
+			at.names, at.looked = names, 0
+		}
 	}
-	if notify == nil || w.parent != nil && os.SameFile(w.parent, now) && kept[w.dir] {
-		return true
-	}
-	if w.parent != nil {
-		w.log.Warn("the launchers directory is another one now (replaced, mounted over or unmounted); watching that", "dir", w.dir)
-	}
-	w.forget()
-	unwatch(notify, w.dir) // the directory that was there before, if any
-	if err := notify.Add(w.dir); err != nil {
-		w.log.Error("cannot watch the launchers directory", "dir", w.dir, "err", err)
-		return true
-	}
-	w.parent = now
-	return true
 }
 
-// child watches one launcher directory and has it looked at if it may have
-// changed.
-func (w *Watcher) child(notify *fsnotify.Watcher, name string) {
-	at := w.below[name]
-	if at == nil {
-		at = &place{path: filepath.Join(w.dir, name)}
-		w.below[name] = at
+// owners is whose every path is; nil if nothing has changed.
+func (w *Watcher) owners() map[string][]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.pending {
+		return nil
 	}
-	look, err := at.arm(notify)
-	if err != nil {
-		w.log.Warn("cannot watch a launcher directory; it is looked at now and then", "name", name, "every", slow, "err", err)
+	w.pending = false
+	names := map[string][]string{}
+	for name, paths := range w.wanted {
+		for _, path := range paths {
+			names[path] = append(names[path], name)
+		}
 	}
-	if look {
-		w.look(name)
-	}
+	return names
 }

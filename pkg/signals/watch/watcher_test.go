@@ -67,7 +67,7 @@ type watched struct {
 func watching(t *testing.T, dir string) *watched {
 	t.Helper()
 	w := &watched{t: t, looks: make(chan string, 100_000)}
-	w.runs(New(dir, slog.New(slog.DiscardHandler), func(name string) { w.looks <- name }))
+	w.runs(NewParent(dir, slog.New(slog.DiscardHandler), func(name string) { w.looks <- name }))
 	return w
 }
 
@@ -97,10 +97,10 @@ func (w *watched) runs(watcher interface {
 }
 
 // looksAt waits until the watcher wants name to be looked at, less than the
-// slow scan away.
+// next scan away.
 func (w *watched) looksAt(name string) {
 	w.t.Helper()
-	over := time.After(slow * 8 / 10)
+	over := time.After(scanInterval * 8 / 10)
 	for {
 		select {
 		case got := <-w.looks:
@@ -220,7 +220,7 @@ func TestTheParentIsNotWatched(t *testing.T) {
 	notify, err := fsnotify.NewWatcher()
 	kit.Must(t, err)
 	defer notify.Close()
-	w := New(dir, slog.New(slog.DiscardHandler), func(string) {})
+	w := NewParent(dir, slog.New(slog.DiscardHandler), func(string) {})
 	for range 3 { // there, gone, back
 		w.scan(notify)
 		for _, path := range notify.WatchList() {
