@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/vmgrace/vmgrace/internal/logs"
 )
 
 // Options are the flags of the cluster-controller.
@@ -110,17 +112,7 @@ func (o *Options) check() error {
 func (o *Options) VersionAsked() bool { return o.version }
 
 // Logger is the logger that the flags describe.
-func (o *Options) Logger(w io.Writer) *slog.Logger {
-	level := slog.LevelInfo
-	if o.Verbosity > 0 {
-		level = slog.LevelDebug
-	}
-	opts := &slog.HandlerOptions{Level: level}
-	if o.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
-}
+func (o *Options) Logger(w io.Writer) *slog.Logger { return logs.New(w, o.LogFormat, o.Verbosity) }
 
 func defaultNamespace() string {
 	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/vmgrace/vmgrace/internal/logs"
 )
 
 // Options are the flags of the node-agent.
@@ -131,26 +133,7 @@ func (o *Options) check() error {
 func (o *Options) VersionAsked() bool { return o.version }
 
 // Logger is the logger that the flags describe.
-func (o *Options) Logger(w io.Writer) *slog.Logger {
-	level := slog.LevelInfo
-	if o.Verbosity > 0 {
-		level = slog.LevelDebug
-	}
-	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: durationText}
-	if o.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(w, opts))
-	}
-	return slog.New(slog.NewTextHandler(w, opts))
-}
-
-// durationText writes durations with their unit ("1.5s"): JSON would have bare
-// nanoseconds.
-func durationText(_ []string, a slog.Attr) slog.Attr {
-	if a.Value.Kind() == slog.KindDuration {
-		a.Value = slog.StringValue(a.Value.Duration().String())
-	}
-	return a
-}
+func (o *Options) Logger(w io.Writer) *slog.Logger { return logs.New(w, o.LogFormat, o.Verbosity) }
 
 const defaultStateDir = "/var/lib/vmgrace"
 

@@ -79,7 +79,7 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 
 // The node side and the cluster side share what is pure, and the API's types.
 func TestNodeSideAndClusterSideShareOnlyPurePackages(t *testing.T) {
-	shared := []string{"api", "pkg/evacuation", "pkg/migration", "pkg/taints", "pkg/grace"}
+	shared := []string{"api", "pkg/evacuation", "pkg/migration", "pkg/taints", "pkg/grace", "internal/logs"}
 	cluster := list(t, "-deps", "./cmd/cluster-controller")
 	node := list(t, "-deps", "./cmd/node-agent", "./cmd/launcher-shim")
 	for _, p := range cluster {

@@ -142,6 +142,20 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 	}
 }
 
+// Elsewhere a handler would write durations as bare nanoseconds.
+func TestLogLinesAreWrittenByOnePackage(t *testing.T) {
+	for _, s := range sources(t) {
+		if s.test() || below(s.pkg.short(), "test") || s.pkg.short() == "internal/logs" {
+			continue
+		}
+		for _, handler := range []string{"slog.NewJSONHandler(", "slog.NewTextHandler("} {
+			if bytes.Contains(s.text, []byte(handler)) {
+				t.Errorf("%s has a handler of its own, not internal/logs'", s.path)
+			}
+		}
+	}
+}
+
 // A package-level variable is an error value or a table that nothing writes.
 func TestNoGlobalState(t *testing.T) {
 	tables := []string{
