@@ -144,6 +144,7 @@ func TestBudgetsOfOthersAndByHand(t *testing.T) {
 		"maxUnavailable": `{"spec":{"minAvailable":null,"maxUnavailable":"50%"}}`,
 		"selector":       `{"spec":{"selector":{"matchLabels":{"kubevirt.io/created-by":"nobody"}}}}`,
 		"owner":          `{"metadata":{"ownerReferences":null}}`,
+		"another owner":  `{"metadata":{"ownerReferences":[{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","name":"other","uid":"00000000-0000-0000-0000-000000000000"}]}}`,
 		"unhealthy pods": `{"spec":{"unhealthyPodEvictionPolicy":"AlwaysAllow"}}`,
 		"label":          `{"metadata":{"labels":{"kubevirt.io/migrationName":"none"}}}`,
 	} {
@@ -152,7 +153,7 @@ func TestBudgetsOfOthersAndByHand(t *testing.T) {
 		w.eventually(what+" is put right", func() bool {
 			b, n := w.of(v)
 			return n == 1 && b.Spec.MaxUnavailable == nil && b.Spec.UnhealthyPodEvictionPolicy == nil && len(b.Labels) == 0 &&
-				b.Spec.Selector.MatchLabels["kubevirt.io/created-by"] == string(v.UID) && metav1.GetControllerOf(b) != nil
+				b.Spec.Selector.MatchLabels["kubevirt.io/created-by"] == string(v.UID) && len(b.OwnerReferences) == 1 && b.OwnerReferences[0].UID == v.UID
 		})
 	}
 	b, _ := w.of(v)

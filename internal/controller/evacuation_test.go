@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -109,10 +110,16 @@ func TestADrainTaintIsAMarkOfAllVMs(t *testing.T) {
 	live := w.vm("live", "n1", kubevirt.StrategyLiveMigrate, migratable)
 	w.vm("none", "n1", kubevirt.StrategyNone, migratable)
 	w.vm("external", "n1", kubevirt.StrategyExternal, migratable)
+	strategy := kubevirt.StrategyLiveMigrate
+	bare := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "bare", Labels: map[string]string{kubevirt.NodeNameLabel: "n1"}}}
+	bare.Spec.EvictionStrategy = &strategy
+	w.make(bare) // nobody has written a status
+	w.launcher(bare, "virt-launcher-bare", "n1")
 	w.alone()
 	w.taints("n1", "kubevirt.io/drain")
 	m := w.evacuation(live)
 	w.says(live, "Migrating")
+	w.says(bare, "NotMigratable")
 	if n := len(w.migrations()); n != 1 {
 		t.Errorf("%d migrations, want one", n)
 	}

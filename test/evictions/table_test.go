@@ -114,6 +114,14 @@ func TestTheNodeOfALabelCounts(t *testing.T) {
 	}
 }
 
+func TestAVMWithoutAStatusIsMarked(t *testing.T) {
+	replicas(t, 1)
+	v := newVM(t, vm{strategy: "External", noStatus: true})
+	if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") || v.get(t).Status.EvacuationNodeName != "node-a" {
+		t.Errorf("%+v, %+v", a, v.get(t).Status)
+	}
+}
+
 func TestDryRunsChangeNothing(t *testing.T) {
 	replicas(t, 1)
 	for name, dry := range map[string]func(*policyv1.Eviction){

@@ -68,6 +68,7 @@ type vm struct {
 	node, podNode    string
 	grace            *int64
 	noStatusNodeName bool
+	noStatus         bool
 	// lateLabel: the pod is no launcher yet when it is made.
 	lateLabel bool
 
@@ -104,7 +105,9 @@ func newVM(t *testing.T, v vm) *vm {
 	if v.noStatusNodeName {
 		vmi.Status.NodeName = ""
 	}
-	must(t, shared.objects.Status().Update(t.Context(), vmi))
+	if !v.noStatus {
+		must(t, shared.objects.Status().Update(t.Context(), vmi))
+	}
 	v.pod(t)
 	return &v
 }

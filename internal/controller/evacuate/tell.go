@@ -161,17 +161,20 @@ func (r *reconciler) unmark(ctx context.Context, v *vm) error {
 
 // patchStatus patches the VMI as it was seen.
 func (r *reconciler) patchStatus(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, steps ...patch.Operation) error {
+	ctx, cancel := context.WithTimeout(ctx, patchWithin)
+	defer cancel()
+	if err := patch.HaveStatus(ctx, r.Client, vmi); err != nil {
+		return err
+	}
 	raw, err := json.Marshal(append([]patch.Operation{{Op: "test", Path: "/metadata/resourceVersion", Value: vmi.ResourceVersion}}, steps...))
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patchWithin)
-	defer cancel()
 	if err := r.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)); err != nil {
 		return fmt.Errorf("status of VMI %s/%s: %w", vmi.Namespace, vmi.Name, err)
 	}
 	return nil
 }
 
-// patchWithin bounds one request.
+// patchWithin bounds a change of a VMI's status.
 const patchWithin = 10 * time.Second

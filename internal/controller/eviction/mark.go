@@ -34,6 +34,9 @@ func (m marker) mark(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, 
 			return err
 		}
 	}
+	if err := patch.HaveStatus(ctx, m.patch, vmi); err != nil {
+		return changed(err)
+	}
 	raw, err := json.Marshal(markPatch(vmi))
 	if err != nil {
 		return err
@@ -56,7 +59,12 @@ func (m marker) explain(ctx context.Context, vmi *kubevirt.VirtualMachineInstanc
 	if err != nil {
 		return err
 	}
-	return changed(m.patch.Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.MergePatchType, raw)))
+	to := vmi.DeepCopy()
+	if err := m.patch.Patch(ctx, to, client.RawPatch(types.MergePatchType, raw)); err != nil {
+		return changed(err)
+	}
+	vmi.ResourceVersion = to.ResourceVersion
+	return nil
 }
 
 // markPatch marks the very VM that was read, on the node where it was then.

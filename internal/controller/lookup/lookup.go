@@ -72,19 +72,19 @@ func Index(ctx context.Context, i client.FieldIndexer) error {
 	return nil
 }
 
-// BudgetOf is the UID of the VMI that a disruption budget was made for, by its
-// name or, as older controllers named theirs, by its owner. Empty: it is not
-// one of these.
+// BudgetOf is the UID of the VMI that a disruption budget was made for: by its
+// name, which nobody can change, or, as older controllers named theirs, by its
+// owner. Empty: it is not one of these.
 func BudgetOf(o client.Object) types.UID {
-	if !strings.HasPrefix(o.GetName(), evacuation.BudgetPrefix) {
+	uid, ok := strings.CutPrefix(o.GetName(), evacuation.BudgetPrefix)
+	if !ok {
 		return ""
+	}
+	if len(uid) == len("00000000-0000-0000-0000-000000000000") {
+		return types.UID(uid)
 	}
 	if owner := VMIOf(o); owner != nil {
 		return owner.UID
-	}
-	// A hand that took the owner away left the name.
-	if uid := strings.TrimPrefix(o.GetName(), evacuation.BudgetPrefix); len(uid) == len("00000000-0000-0000-0000-000000000000") {
-		return types.UID(uid)
 	}
 	return ""
 }

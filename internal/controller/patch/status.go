@@ -1,0 +1,33 @@
+package patch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// HaveStatus gives a VMI a status, where nobody has written one: a JSON patch
+// cannot add to what is not there. It takes the VMI as it was read; afterwards
+// vmi has the resourceVersion of now.
+func HaveStatus(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance) error {
+	if s := &vmi.Status; s.Phase != "" || s.NodeName != "" || s.EvacuationNodeName != "" || len(s.Conditions) > 0 {
+		return nil
+	}
+	raw, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": vmi.UID, "resourceVersion": vmi.ResourceVersion}, "status": map[string]any{},
+	})
+	if err != nil {
+		return err
+	}
+	to := vmi.DeepCopy()
+	if err := c.Status().Patch(ctx, to, client.RawPatch(types.MergePatchType, raw)); err != nil {
+		return fmt.Errorf("status of VMI %s/%s: %w", vmi.Namespace, vmi.Name, err)
+	}
+	vmi.ResourceVersion = to.ResourceVersion
+	return nil
+}

@@ -1,0 +1,62 @@
+//go:build !unit
+
+package controller_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// What cannot be used is told on its object and counted, and the last good one
+// stays; of several KubeVirts the oldest counts.
+func TestSettingsThatCannotBeUsedAreToldAndCounted(t *testing.T) {
+	w := given(t)
+	w.node("n1")
+	port, err := node.FreePort()
+	w.must(err)
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	w.controller("--leader-elect=false", "--metrics-address="+address)
+	invalid := func(n string) {
+		t.Helper()
+		w.eventually(n+" settings are counted as invalid", func() bool {
+			resp, err := http.Get("http://" + address + "/metrics")
+			if err != nil {
+				return false
+			}
+			defer resp.Body.Close()
+			text, err := io.ReadAll(resp.Body)
+			return err == nil && strings.Contains(string(text), "\nvmgrace_invalid_settings "+n+"\n")
+		})
+	}
+	unstated := w.vm("unstated", "n1", "", migratable)
+	oldest := &kubevirt.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "a-oldest"}}
+	oldest.Spec.Configuration.EvictionStrategy = new(kubevirt.StrategyLiveMigrate)
+	w.make(oldest)
+	w.keeps(unstated, 1)
+	invalid("0")
+
+	other := &kubevirt.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "b-other"}}
+	other.Spec.Configuration.EvictionStrategy = new(kubevirt.StrategyNone)
+	w.make(other)
+	w.event("b-other", "Ignored", "the oldest counts")
+	invalid("1")
+
+	w.must(w.Patch(t.Context(), oldest, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"configuration":{"evictionStrategy":"Explode"}}}`))))
+	w.event("a-oldest", "InvalidSetting", "LiveMigrate stays in force")
+	invalid("2")
+	w.keeps(unstated, 1)
+
+	w.must(w.Delete(t.Context(), oldest)) // then the other one is the oldest
+	w.keeps(unstated, 0)
+	invalid("0")
+}

@@ -1,0 +1,88 @@
+//go:build !unit
+
+package controller_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// gate is between a controller and the API server. Shut, what it watches of
+// nodes does not arrive: its cache is behind.
+type gate struct {
+	kubeconfig string
+	shut       sync.RWMutex
+}
+
+func (w world) gate() *gate {
+	w.Helper()
+	cfg, err := clientcmd.BuildConfigFromFlags("", api.Kubeconfig)
+	w.must(err)
+	to, err := url.Parse(api.URL)
+	w.must(err)
+	g := &gate{kubeconfig: filepath.Join(w.TempDir(), "kubeconfig")}
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.FlushInterval = -1
+	proxy.Transport, err = rest.TransportFor(cfg)
+	w.must(err)
+	proxy.ModifyResponse = func(r *http.Response) error {
+		if r.Request.URL.Path == "/api/v1/nodes" && r.Request.URL.Query().Has("watch") {
+			r.Body = gated{r.Body, g}
+		}
+		return nil
+	}
+	server := httptest.NewServer(proxy)
+	w.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	text := "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: " + server.URL + "}}]\n"
+	w.must(os.WriteFile(g.kubeconfig, []byte(text), 0o600))
+	return g
+}
+
+type gated struct {
+	io.ReadCloser
+	*gate
+}
+
+func (g gated) Read(p []byte) (int, error) {
+	n, err := g.ReadCloser.Read(p)
+	g.shut.RLock() // what has come waits
+	defer g.shut.RUnlock()
+	return n, err
+}
+
+// A cache that does not know of a cordon takes back no mark that it explains.
+func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
+	w := given(t)
+	w.node("n1")
+	v := w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	g := w.gate()
+	w.controller("--leader-elect=false", "--kubeconfig="+g.kubeconfig)
+	w.keeps(v, 1) // its caches are filled
+
+	g.shut.Lock()
+	w.cordon("n1", true)
+	w.mark(v, true)
+	m := w.evacuation(v) // it has looked at the mark, and thinks that the node is schedulable
+	w.says(v, "Migrating")
+	if now := w.read(v); now.Status.EvacuationNodeName != "n1" || w.unfinished(v) == nil || w.unfinished(v).UID != m.UID {
+		t.Errorf("taken back: %+v", now.Status)
+	}
+	g.shut.Unlock()
+
+	w.cordon("n1", false)
+	w.eventually("mark and migration go", func() bool {
+		return w.read(v).Status.EvacuationNodeName == "" && w.unfinished(v) == nil
+	})
+}
