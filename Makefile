@@ -128,8 +128,8 @@ demo: deps build ## three real guests, live, in less than a minute
 .PHONY: bench
 bench: deps build k8s ## measure beside a floor and the peers into docs/performance.md: 50 minutes
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/floor ./test/bench/floor
-	CGO_ENABLED=0 go build -trimpath -o bin/simulate ./test/bench/simulate
-	CGO_ENABLED=0 go build -trimpath -o bin/bench ./test/bench
+	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/simulate ./test/bench/simulate
+	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/bench ./test/bench
 	cd hack/plot && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/bin/plot .
 	$(SUDO) bin/bench --out docs/performance.md --growth docs/performance.json
 	bin/plot docs/performance.json docs/performance.svg
