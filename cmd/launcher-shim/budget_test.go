@@ -52,6 +52,7 @@ func TestAnIdleShimSleeps(t *testing.T) {
 	for name, target := range map[string][]string{
 		"a process":          {"--pid", pid},
 		"a command":          {"--", "sleep", "300"},
+		"a guest to ask":     {"--ask-with", "exec:true", "--", "sleep", "300"},
 		"a file that is due": {"--pid-file", filepath.Join(t.TempDir(), "pid")},
 		"a file far away":    {"--pid-file", filepath.Join(t.TempDir(), "not", "there", "pid")},
 	} {

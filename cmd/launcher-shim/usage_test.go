@@ -35,6 +35,8 @@ func TestWrongUsageIsOneClearLineAndTwo(t *testing.T) {
 		{with("--grace-period", "soon", "--pid", "1"), "Go duration"}, {with("--grace-period", "1.5", "--pid", "1"), "Go duration"},
 		{with("--grace-period", "9223372036854775808", "--pid", "1"), "at most"},
 		{with("--launcher-dir", "", "--pid", "1"), "--launcher-dir"},
+		{with("--ask-with", "qmp:/x"), "--ask-with needs"}, {with("--ask-with", "qmp:/x", "--pid", "1"), "--ask-with needs"},
+		{with("--ask-with", "ssh:x", "--", "true"), "qmp:SOCKET or exec:COMMAND"},
 	} {
 		stdout, stderr, code := call(t, nil, c.args...)
 		if code != 2 || stdout != "" || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "--help") {

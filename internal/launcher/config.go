@@ -14,13 +14,15 @@ import (
 )
 
 // Config is what the command line says. Exactly one of PID, PIDFile and
-// Command is set, or Version alone.
+// Command is set, or Version alone; with Ask it is Command, and PIDFile may
+// come with it.
 type Config struct {
 	VM      signals.VM
 	Dir     string
 	PID     int
 	PIDFile string
 	Command []string
+	Ask     Ask
 	Version bool
 }
 
@@ -41,6 +43,10 @@ or SIGQUIT into a request to shut it down. Ends when the VM process has ended.
   --pid-file FILE      watch the process whose pid is in FILE; it may appear later
   --pid PID            watch this process
   -- COMMAND ...       start this and watch it
+  --ask-with HOW       ask the guest to shut down from here, when the agent says so:
+                       qmp:SOCKET    by QEMU's monitor (-qmp unix:SOCKET,server=on,wait=off)
+                       exec:COMMAND  by a command and its arguments, without a shell
+                       Needs -- COMMAND, which is QEMU, or starts it and writes --pid-file
   --version            print the version
   --help               print this text
 
@@ -52,7 +58,7 @@ ended, 2 for wrong usage, 1 for anything else.
 // os.Getenv. Every error but ErrHelp is wrong usage, in one line.
 func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	var c Config
-	var pid, gracePeriod string
+	var pid, gracePeriod, ask string
 	// Package flag takes --name as well as -name; pflag would cost 0.25 MiB.
 	set := flag.NewFlagSet("launcher-shim", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -63,6 +69,7 @@ func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	set.StringVar(&c.Dir, "launcher-dir", "/var/run/vmgrace/launcher", "")
 	set.StringVar(&c.PIDFile, "pid-file", "", "")
 	set.StringVar(&pid, "pid", "", "")
+	set.StringVar(&ask, "ask-with", "", "")
 	set.BoolVar(&c.Version, "version", false, "")
 	if err := set.Parse(args); err != nil {
 		return c, err
@@ -83,6 +90,9 @@ func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	}
 	if c.Dir == "" {
 		return c, errors.New("--launcher-dir is empty: name this VM's launcher directory")
+	}
+	if c.Ask, err = parseAsk(ask); err != nil {
+		return c, err
 	}
 	return c, c.checkTarget(pid)
 }
@@ -106,6 +116,13 @@ func (c *Config) checkVM() error {
 }
 
 func (c *Config) checkTarget(pid string) error {
+	if c.Ask != (Ask{}) {
+		if pid != "" || len(c.Command) == 0 {
+			return errors.New("--ask-with needs -- COMMAND, which is the VM process or starts it and writes --pid-file")
+		}
+		c.VM.Asks = signals.AsksLauncher
+		return nil
+	}
 	given := 0
 	for _, is := range []bool{pid != "", c.PIDFile != "", len(c.Command) > 0} {
 		if is {

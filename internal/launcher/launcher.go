@@ -68,13 +68,16 @@ type shim struct {
 	command int      // our child, where we started it
 	ended   <-chan struct{}
 	vm      *process.Watched
+	asker   *asker // nil where libvirt asks the guest
 }
 
 // Run does the shim's work until the VM process has ended, and returns the
 // exit status. It waits for every child of this process.
 func Run(config Config, caught Signals, logger *log.Logger) int {
 	s := &shim{config: config, log: logger, logged: map[string]bool{}, sender: signals.NewSender(config.Dir, config.VM)}
+	s.asker = newAsker(config.Ask, s.sender)
 	status := s.run(caught)
+	s.asker.close()
 	if err := s.sender.Withdraw(); err != nil {
 		s.once(err)
 	}
@@ -88,32 +91,20 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 }
 
 func (s *shim) run(caught Signals) int {
-	if err := adoptOrphans(); err != nil {
-		s.once(err)
-	}
-	s.tell()
-	status, ended := s.find()
+	s.try(adoptOrphans())
+	status, ended := s.begin()
 	retry, tidy := time.NewTicker(retryInterval), time.NewTicker(tidyInterval)
 	defer retry.Stop()
 	defer tidy.Stop()
 	for !ended {
-		// An idle shim sleeps: a ticker that nobody waits for wakes nobody.
-		var retryC, lookC, tidyC <-chan time.Time
-		var hintC <-chan os.Signal
-		if s.waiting != nil {
-			hintC, lookC = s.waiting.hints.C, s.waiting.next.C
-			if s.waiting.polled {
-				tidyC = tidy.C
-			}
-		}
-		if !s.complete || s.leaving() {
-			retryC, tidyC = retry.C, tidy.C
-		}
+		hintC, lookC := s.hints()
+		retryC, tidyC := s.repeats(retry, tidy)
+		askC, resultC, lateC := s.asking()
 		select {
 		case sig := <-caught.Requests:
 			s.request(sig)
 		case <-caught.Children:
-			status, ended = reap(s.command)
+			status, ended = s.reap()
 		case <-s.ended:
 			s.log.Print("the VM process has ended")
 			status, ended = 0, true
@@ -124,11 +115,38 @@ func (s *shim) run(caught Signals) int {
 		case <-retryC:
 			s.tell()
 			ended = s.leaving() && s.stopped()
+			s.lookForRequest()
+		case <-askC:
+			s.lookForRequest()
+		case err := <-resultC:
+			s.try(s.asker.done(err))
+		case <-lateC:
+			s.try(s.asker.late())
 		case <-tidyC:
 			debug.FreeOSMemory()
 		}
 	}
 	return status
+}
+
+// hints are what tells of the pid file.
+func (s *shim) hints() (hint <-chan os.Signal, look <-chan time.Time) {
+	if s.waiting == nil {
+		return nil, nil
+	}
+	return s.waiting.hints.C, s.waiting.next.C
+}
+
+// repeats are the tickers of what is repeated now. An idle shim sleeps: a ticker
+// that nobody waits for wakes nobody.
+func (s *shim) repeats(retry, tidy *time.Ticker) (retryC, tidyC <-chan time.Time) {
+	if s.waiting != nil && s.waiting.polled {
+		tidyC = tidy.C
+	}
+	if !s.complete || s.leaving() || s.deaf() {
+		return retry.C, tidy.C
+	}
+	return nil, tidyC
 }
 
 // request takes the first signal; the others change nothing.
@@ -155,10 +173,11 @@ func (s *shim) tell() {
 	if err == nil && !s.complete && s.signal == "" {
 		s.log.Printf("registered %s in %s", grace.DomainName(s.config.VM.Namespace, s.config.VM.Name), s.config.Dir)
 	}
-	s.told, s.complete = told, err == nil
-	if err != nil {
-		s.once(err)
+	if s.asker != nil && err == nil && !s.complete {
+		s.lookForRequest()
 	}
+	s.told, s.complete = told, err == nil
+	s.try(err)
 }
 
 // find starts the command, or begins to watch.
@@ -166,7 +185,9 @@ func (s *shim) find() (status int, ended bool) {
 	switch {
 	case s.config.PIDFile != "":
 		s.waiting = newPIDFile(s.config.PIDFile)
-		return s.lookForPID()
+		if len(s.config.Command) == 0 {
+			return s.lookForPID()
+		}
 	case s.config.PID != 0:
 		return s.watch(s.config.PID)
 	}
@@ -176,6 +197,10 @@ func (s *shim) find() (status int, ended bool) {
 		return 1, true
 	}
 	s.command = pid
+	if s.waiting != nil {
+		return s.lookForPID()
+	}
+	s.try(s.asker.found(pid))
 	return 0, false
 }
 
@@ -213,6 +238,7 @@ func (s *shim) watch(pid int) (status int, ended bool) {
 	}
 	s.log.Printf("watching process %d", pid)
 	s.vm, s.ended = vm, vm.Done()
+	s.try(s.asker.found(pid))
 	if s.waiting != nil {
 		s.waiting.close()
 		s.waiting = nil
@@ -235,6 +261,25 @@ func (s *shim) stopped() bool {
 	return stopped
 }
 
+// reap takes the children that have ended. The command's end is the VM's,
+// unless a pid file has named another process.
+func (s *shim) reap() (status int, ended bool) {
+	reap(func(pid, code int) {
+		if pid == s.command && s.vm == nil {
+			status, ended = code, true
+		}
+		s.try(s.asker.ended(pid, code))
+	})
+	return status, ended
+}
+
+// try logs an error, if it is one.
+func (s *shim) try(err error) {
+	if err != nil {
+		s.once(err)
+	}
+}
+
 // once logs an error the first time: it comes back with every retry.
 func (s *shim) once(err error) {
 	line := strings.ReplaceAll(err.Error(), "\n", "; ")
@@ -242,12 +287,4 @@ func (s *shim) once(err error) {
 		s.logged[line] = true
 		s.log.Print(line)
 	}
-}
-
-func signalName(sig os.Signal) string {
-	number, ok := sig.(unix.Signal)
-	if !ok {
-		return sig.String()
-	}
-	return unix.SignalName(number)
 }

@@ -73,21 +73,27 @@ func adoptOrphans() error {
 	return nil
 }
 
-// reap takes every ended child. It returns the exit status of the command,
-// if that was among them.
-func reap(command int) (status int, ended bool) {
+// reap takes every ended child, and tells of each with its exit status.
+func reap(tell func(pid, status int)) {
 	for {
 		var ws unix.WaitStatus
 		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case err != nil || pid <= 0: // ECHILD, or none that has ended
-			return status, ended
-		case pid != command:
+			return
 		case ws.Signaled():
-			status, ended = 128+int(ws.Signal()), true
+			tell(pid, 128+int(ws.Signal()))
 		default:
-			status, ended = ws.ExitStatus(), true
+			tell(pid, ws.ExitStatus())
 		}
 	}
+}
+
+func signalName(sig os.Signal) string {
+	number, ok := sig.(unix.Signal)
+	if !ok {
+		return sig.String()
+	}
+	return unix.SignalName(number)
 }

@@ -14,7 +14,6 @@ import (
 // State is what is asked for when metrics are scraped. It must not block.
 type State interface {
 	Phases() map[grace.Phase]int
-	LibvirtUp() bool
 }
 
 // Metrics counts. All methods may be called from any goroutine.
@@ -71,15 +70,22 @@ func (m *Metrics) Observe(s State) {
 	m.registry.MustRegister(&stateCollector{
 		state: s,
 		vms:   prometheus.NewDesc("vmgrace_vms", "Recorded VMs by phase.", []string{"phase"}, nil),
-		up:    prometheus.NewDesc("vmgrace_libvirt_up", "1 while there is a connection to libvirt.", nil, nil),
 	})
 }
 
 // WatchUp registers what tells whether the API server's VMIs are watched.
 func (m *Metrics) WatchUp(up func() bool) {
-	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "vmgrace_vmi_watch_up", Help: "1 while VMIs and launcher pods are watched.",
-	}, func() float64 {
+	m.isUp("vmgrace_vmi_watch_up", "1 while VMIs and launcher pods are watched.", up)
+}
+
+// LibvirtUp registers what tells whether there is a connection to libvirt. An
+// agent without libvirt has no such metric.
+func (m *Metrics) LibvirtUp(up func() bool) {
+	m.isUp("vmgrace_libvirt_up", "1 while there is a connection to libvirt.", up)
+}
+
+func (m *Metrics) isUp(name, help string, up func() bool) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 		if up() {
 			return 1
 		}
@@ -128,19 +134,14 @@ func (m *Metrics) Conflict(with, found string) {
 // stateCollector asks for the state at each scrape, so that nothing has to be
 // kept in step.
 type stateCollector struct {
-	state   State
-	vms, up *prometheus.Desc
+	state State
+	vms   *prometheus.Desc
 }
 
-func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.vms; ch <- c.up }
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.vms }
 
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
 	for phase, n := range c.state.Phases() {
 		ch <- prometheus.MustNewConstMetric(c.vms, prometheus.GaugeValue, float64(n), string(phase))
 	}
-	up := 0.0
-	if c.state.LibvirtUp() {
-		up = 1
-	}
-	ch <- prometheus.MustNewConstMetric(c.up, prometheus.GaugeValue, up)
 }

@@ -22,7 +22,6 @@ type state struct{}
 func (state) Phases() map[grace.Phase]int {
 	return map[grace.Phase]int{grace.Running: 2, grace.ShuttingDown: 1, grace.Destroying: 0}
 }
-func (state) LibvirtUp() bool { return true }
 
 // served runs a server and returns its address.
 func served(t *testing.T, m *Metrics, live, ready Check) string {
@@ -67,6 +66,7 @@ func always(ok bool) Check { return func() bool { return ok } }
 func TestTheMetricsAreTheContracts(t *testing.T) {
 	m := New()
 	m.Observe(state{})
+	m.LibvirtUp(func() bool { return true })
 	m.Stopped(grace.LauncherSignal, grace.Graceful, 2*time.Second)
 	m.Reacted(grace.LauncherSignal, time.Millisecond)
 	m.Overshot(time.Millisecond)

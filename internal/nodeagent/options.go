@@ -51,7 +51,7 @@ func (o *Options) flags() *pflag.FlagSet {
 	f.StringVar(&o.LaunchersDir, "launchers-dir", "/var/run/vmgrace/launchers", "standalone: parent of the launcher directories")
 	f.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "in a cluster: where the launcher pods' volumes are")
 	f.StringVar(&o.StateDir, "state-dir", defaultStateDir, "the grace cache; one agent at a time")
-	f.StringVar(&o.LibvirtURI, "libvirt-uri", "qemu:///system", "the node's libvirt")
+	f.StringVar(&o.LibvirtURI, "libvirt-uri", "qemu:///system", "the node's libvirt; empty = none: only VMs whose process is in their launcher pod")
 	f.DurationVar(&o.DefaultGracePeriod, "default-grace-period", 30*time.Second, "where a VM states none")
 	f.DurationVar(&o.RetryInterval, "shutdown-retry-interval", 5*time.Second, "the request is sent again this often (a booting guest misses the first)")
 	f.StringVar(&o.ShutdownMode, "shutdown-mode", "auto", "auto = guest agent where it answers, else ACPI; acpi = ACPI only")

@@ -17,7 +17,6 @@ import (
 	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
@@ -31,7 +30,7 @@ type node struct {
 	meter     *metrics.Metrics
 	deadlines *deadline.Thread
 	records   *cache
-	driver    *libvirt.Driver
+	driver    hypervisors
 	from      launchers
 	vmis      *cluster // nil with --standalone
 	agent     *agent.Agent
@@ -95,12 +94,12 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 		return nil, errors.Join(err, n.deadlines.Close())
 	}
 	n.records = records
-	n.driver = libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: n.log})
+	n.driver = o.hypervisors(n.log)
 	n.from = o.launchers(n.points.Launchers(func(name string) { n.agent.LauncherChanged(name) }), n.log)
 	config := agent.Config{
 		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
 		Hypervisor: n.driver, Cache: records, Processes: processes{n.deadlines}, Clock: clock{}, Meter: n.meter,
-		Launcher: n.from.launcher, Watch: n.from.watch,
+		Launcher: n.driver.directory(n.from.launcher), Watch: n.from.watch,
 	}
 	if !o.Standalone {
 		n.vmis = o.cluster(n.points.VMs(func(namespace, name string) { n.agent.ClusterChanged(namespace, name) }), n.log)
@@ -110,7 +109,10 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	n.agent = agent.New(n.points.Ports(config), n.log)
 	n.records.agent = n.agent
 	n.agent.Guard(known)
-	n.meter.Observe(state{n.agent, n.driver})
+	n.meter.Observe(n.agent)
+	if n.driver.libvirt != nil {
+		n.meter.LibvirtUp(n.driver.libvirt.Up)
+	}
 	return n, nil
 }
 
@@ -120,8 +122,8 @@ func (n *node) guarding() bool { return !n.records.read.Load() || n.agent.Guardi
 
 func (n *node) needs() []*need {
 	needs := []*need{{
-		try: func(context.Context) error { return libvirt.CheckLibrary() },
-		run: func(ctx context.Context) error { return n.driver.Run(ctx, n.points.Domains(n.agent.DomainChanged)) },
+		try: n.driver.check,
+		run: func(ctx context.Context) error { return n.driver.run(ctx, n.points.Domains(n.agent.DomainChanged)) },
 	}}
 	if n.Standalone {
 		needs = append(needs, &need{try: n.checkLaunchersDir})
@@ -151,7 +153,7 @@ func (n *node) needs() []*need {
 }
 
 func (n *node) close() error {
-	return errors.Join(n.driver.Close(), n.records.close(), n.deadlines.Close())
+	return errors.Join(n.driver.close(), n.records.close(), n.deadlines.Close())
 }
 
 func (o *Options) policy(boot string) grace.Policy {
@@ -181,14 +183,6 @@ func wait(ctx context.Context, end func() error) error {
 	}
 	return nil
 }
-
-// state joins what is asked for at a scrape.
-type state struct {
-	*agent.Agent
-	driver *libvirt.Driver
-}
-
-func (s state) LibvirtUp() bool { return s.driver.Up() }
 
 // processes opens real ones.
 type processes struct{ deadlines *deadline.Thread }

@@ -1,6 +1,7 @@
 package signals
 
 import (
+	"strconv"
 	"strings"
 	"time"
 )
@@ -22,6 +23,10 @@ func (v VM) Encode() []byte {
 	default:
 		text += `,"gracePeriodSeconds":` + quote(v.Grace)
 	}
+	if v.Asks != "" {
+		text += member("asks", v.Asks) + number("pid", uint64(max(v.PID, 0))) +
+			number("requested", v.Requested) + member("result", resultText(v.Result))
+	}
 	return []byte(text + "}\n")
 }
 
@@ -34,7 +39,7 @@ func (t Trigger) Encode() []byte {
 func (s Status) Encode() []byte {
 	return []byte(`{"version":1,"uid":` + quote(s.UID) + `,"phase":` + quote(string(s.Phase)) +
 		member("cause", string(s.Cause)) + member("startedAt", stamp(s.StartedAt)) + member("deadline", stamp(s.Deadline)) +
-		member("outcome", string(s.Outcome)) + member("endedAt", stamp(s.EndedAt)) + member("message", s.Message) + "}\n")
+		member("outcome", string(s.Outcome)) + member("endedAt", stamp(s.EndedAt)) + member("message", s.Message) + number("request", s.Request) + "}\n")
 }
 
 // member is nothing where the value is.
@@ -43,6 +48,14 @@ func member(key, value string) string {
 		return ""
 	}
 	return `,"` + key + `":` + quote(value)
+}
+
+// number is nothing where the value is 0.
+func number(key string, value uint64) string {
+	if value == 0 {
+		return ""
+	}
+	return `,"` + key + `":` + strconv.FormatUint(value, 10)
 }
 
 func stamp(t time.Time) string {

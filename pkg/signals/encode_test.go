@@ -1,9 +1,11 @@
 package signals
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -49,4 +51,67 @@ func FuzzSaysStopped(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Whatever encoding/json takes for an object, Members takes apart alike.
+func FuzzMembers(f *testing.F) {
+	f.Add(`{"a": 1, "b": {"c": ["}", "\""]}, "d":"x\\" }`)
+	f.Add(`{"a":}`)
+	f.Add(`{} `)
+	f.Fuzz(func(t *testing.T, text string) {
+		got := Members(text)
+		var want map[string]json.RawMessage
+		if json.Unmarshal([]byte(text), &want) != nil || strings.ContainsAny(text, `\`) || !utf8.ValidString(text) {
+			return
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%q: %q, want %q", text, got, want)
+		}
+		for key, value := range want {
+			if got[key] != string(value) {
+				t.Errorf("%q: %s is %q, want %q", text, key, got[key], value)
+			}
+		}
+	})
+}
+
+func TestARequestIsReadForItsVMAlone(t *testing.T) {
+	for text, want := range map[string]uint64{
+		string(Status{UID: "u", Phase: grace.ShuttingDown, Request: 12}.Encode()): 12,
+		string(Status{UID: "v", Phase: grace.ShuttingDown, Request: 12}.Encode()): 0,
+		`{"uid":"u","request":-1}`:                      0,
+		`{"uid":"u","request":"12"}`:                    0,
+		`{"uid":"u","request":18446744073709551616}`:    0,
+		`{"uid":"u","x":{"request":12}}`:                0,
+		`{"uid":"u","request":12`:                       0,
+		`{"uid" : "u" , "request" : 12 } `:              12,
+		`{"x":{"uid":"u"},"uid":"v","request":12}`:      0,
+		`{"uid":"v","x":[{"uid":"u"}],"request":12}`:    0,
+		`[{"uid":"u","request":12}]`:                    0,
+		`{"uid":"u","y":"\"","request":3,"phase":"\\"}`: 3,
+	} {
+		if got := requestOf([]byte(text), "u"); got != want {
+			t.Errorf("%s: %d, want %d", text, got, want)
+		}
+	}
+}
+
+func TestWhatALauncherSaysOfItsVMProcess(t *testing.T) {
+	vm := VM{Version: 1, Namespace: "ns", Name: "vm", UID: "u", Asks: AsksLauncher, PID: 7, Requested: 3, Result: ResultOK}
+	if got, err := ParseVM(vm.Encode()); err != nil || got != vm {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for text, want := range map[string]VM{
+		`"asks":"libvirt","pid":7`:                             {},
+		`"pid":7,"requested":3`:                                {},
+		`"asks":"launcher","pid":-7,"requested":-3`:            {Asks: AsksLauncher},
+		`"asks":"launcher","pid":4294967296,"requested":"x"`:   {Asks: AsksLauncher},
+		`"asks":"launcher","pid":"7","result":{}`:              {Asks: AsksLauncher},
+		`"asks":"launcher","pid":7,"result":"\n\u0000é\u202e"`: {Asks: AsksLauncher, PID: 7, Result: "????"},
+	} {
+		want.Version, want.UID = 1, "u"
+		if got, err := ParseVM([]byte(`{"version":1,"uid":"u",` + text + `}`)); err != nil || got != want {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
 }

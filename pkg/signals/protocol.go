@@ -45,7 +45,24 @@ type VM struct {
 	// Grace is the JSON text of gracePeriodSeconds, "" where it is absent or
 	// null. It may be anything; grace.ParseSeconds judges it.
 	Grace string
+	// Asks is AsksLauncher where the shim asks the guest itself; PID is the VM
+	// process then, as its container sees it, 0 while it is not known.
+	Asks string
+	PID  int
+	// Requested is the last request of status.json that was carried out, and
+	// Result what came of it: ResultOK, or an error for people.
+	Requested uint64
+	Result    string
 }
+
+// The words of a launcher that asks its guest itself.
+const (
+	AsksLauncher = "launcher"
+	ResultOK     = "ok"
+)
+
+// maxResult bounds the text of a result.
+const maxResult = 200
 
 type vmFile struct {
 	Version   int             `json:"version"`
@@ -53,10 +70,14 @@ type vmFile struct {
 	Name      string          `json:"name"`
 	UID       string          `json:"uid"`
 	Grace     json.RawMessage `json:"gracePeriodSeconds,omitempty"`
+	Asks      json.RawMessage `json:"asks,omitempty"`
+	PID       json.RawMessage `json:"pid,omitempty"`
+	Requested json.RawMessage `json:"requested,omitempty"`
+	Result    json.RawMessage `json:"result,omitempty"`
 }
 
-// ParseVM reads vm.json. A bad grace period never spoils the rest; an absent
-// namespace, name or uid is "", for the caller to judge. Errors wrap
+// ParseVM reads vm.json. A bad grace period, pid, request or result never spoils
+// the rest; an absent namespace, name or uid is "", for the caller to judge. Errors wrap
 // ErrTooLarge, ErrFormat or ErrUID.
 func ParseVM(content []byte) (VM, error) {
 	var f vmFile
@@ -66,7 +87,40 @@ func ParseVM(content []byte) (VM, error) {
 	if f.UID != "" && !ValidUID(f.UID) {
 		return VM{}, fmt.Errorf("%s: %w", FileVM, ErrUID)
 	}
-	return VM{f.Version, f.Namespace, f.Name, f.UID, graceText(f.Grace)}, nil
+	vm := VM{Version: f.Version, Namespace: f.Namespace, Name: f.Name, UID: f.UID, Grace: graceText(f.Grace)}
+	vm.takeAsking(f)
+	return vm, nil
+}
+
+// takeAsking takes what a launcher says that asks its guest itself.
+func (vm *VM) takeAsking(f vmFile) {
+	var asks string
+	if json.Unmarshal(f.Asks, &asks) != nil || asks != AsksLauncher {
+		return
+	}
+	vm.Asks = asks
+	var pid int32
+	if json.Unmarshal(f.PID, &pid) == nil && pid > 0 {
+		vm.PID = int(pid)
+	}
+	if json.Unmarshal(f.Requested, &vm.Requested) != nil {
+		vm.Requested = 0
+	}
+	if json.Unmarshal(f.Result, &vm.Result) != nil {
+		vm.Result = ""
+	}
+	vm.Result = resultText(vm.Result)
+}
+
+// resultText is one short line of printable ASCII.
+func resultText(text string) string {
+	clean := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, text)
+	return clean[:min(len(clean), maxResult)]
 }
 
 // graceText keeps every number whole, however long, and shortens the rest.
@@ -129,6 +183,9 @@ type Status struct {
 	Outcome   grace.Outcome
 	EndedAt   time.Time
 	Message   string
+	// Request is the last request to ask the guest to shut down, for a launcher
+	// that does that itself: a number that grows, 0 for none.
+	Request uint64
 }
 
 type statusFile struct {
@@ -141,6 +198,7 @@ type statusFile struct {
 	Outcome   grace.Outcome `json:"outcome,omitempty"`
 	EndedAt   string        `json:"endedAt,omitempty"`
 	Message   string        `json:"message,omitempty"`
+	Request   uint64        `json:"request,omitempty"`
 }
 
 // ParseStatus reads status.json. Words of a newer agent are passed on as they
@@ -150,7 +208,7 @@ func ParseStatus(content []byte) (Status, error) {
 	if err := parse(content, &f, &f.Version); err != nil {
 		return Status{}, fmt.Errorf("%s: %w", FileStatus, err)
 	}
-	s := Status{Version: f.Version, UID: f.UID, Phase: f.Phase, Cause: f.Cause, Outcome: f.Outcome, Message: f.Message}
+	s := Status{Version: f.Version, UID: f.UID, Phase: f.Phase, Cause: f.Cause, Outcome: f.Outcome, Message: f.Message, Request: f.Request}
 	for _, field := range []struct {
 		text string
 		into *time.Time

@@ -19,8 +19,13 @@ const (
 	tempTrigger = ".shutdown.new"
 )
 
-// spareSize holds any Trigger with a valid uid; the rest is padding.
-const spareSize = 512
+const (
+	// spareSize holds any Trigger with a valid uid; the rest is padding.
+	spareSize = 512
+	// askingSize holds the vm.json of a launcher that asks its guest itself: that
+	// is rewritten in its place.
+	askingSize = 2048
+)
 
 // Sender is the shim's end of a launcher directory. The directory may be
 // missing, late, full, read-only or replaced at any time: a call that fails
@@ -37,6 +42,9 @@ type Sender struct {
 	lock *os.File
 	// spare is a trigger written in advance: on a full disk a rename still works.
 	spare *os.File
+	// before is the last request that was there when the directory was found: an
+	// earlier launcher's.
+	before uint64
 }
 
 // NewSender does nothing yet. The vm's uid must be a ValidUID.
@@ -124,13 +132,16 @@ func (s *Sender) open() error {
 	// helped by an error from there.
 	_ = s.Withdraw()
 	s.root = root
+	if content, _, err := ReadFile(root, FileStatus); err == nil && !s.sent {
+		s.before = requestOf(content, s.vm.UID)
+	}
 	return nil
 }
 
 // complete does the part of the registration that is missing.
 func (s *Sender) complete() error {
 	if !s.registered() {
-		f, err := s.create(tempVM, s.vm.Encode(), lockWhole)
+		f, err := s.create(tempVM, s.content(), lockWhole)
 		if err != nil {
 			return err
 		}
@@ -245,7 +256,10 @@ func lockWhole(f *os.File) error {
 	return nil
 }
 
-func pad(t Trigger) []byte {
-	content := bytes.TrimSuffix(t.Encode(), []byte("\n"))
-	return append(append(content, bytes.Repeat([]byte(" "), max(0, spareSize-1-len(content)))...), '\n')
+func pad(t Trigger) []byte { return padTo(t.Encode(), spareSize) }
+
+// padTo makes a line as long as size, if it is not longer.
+func padTo(line []byte, size int) []byte {
+	line = bytes.TrimSuffix(line, []byte("\n"))
+	return append(append(line, bytes.Repeat([]byte(" "), max(0, size-1-len(line)))...), '\n')
 }

@@ -32,7 +32,8 @@ type Harness struct {
 	// through, waits until the guest listens and returns the name. It ends
 	// with the test.
 	Start func(t *testing.T, g Guest) string
-	// Pause pauses a domain as a user would.
+	// Pause pauses a domain as a user would. It and Cut and Mend are nil where
+	// the tests that need them are without.
 	Pause func(t *testing.T, name string)
 	// Restart ends a domain and starts it again, as another instance.
 	Restart func(t *testing.T, name string)
@@ -50,6 +51,8 @@ type Suite struct {
 	Around func(t *testing.T, f func(t *testing.T))
 	// Patience is how long anything without a promise may take.
 	Patience time.Duration
+	// Without are tests that do not apply, by name, each with its reason.
+	Without map[string]string
 }
 
 // missing is the name of a domain that never was.
@@ -76,6 +79,9 @@ func Run(t *testing.T, s Suite) {
 		{"AHungDomainDelaysNoOther", (*contract).aHungDomainDelaysNoOther},
 		{"AnEndedContextEndsTheCall", (*contract).anEndedContextEndsTheCall},
 	} {
+		if s.Without[c.name] != "" {
+			continue
+		}
 		t.Run(c.name, func(t *testing.T) {
 			s.Around(t, func(t *testing.T) {
 				t.Helper()

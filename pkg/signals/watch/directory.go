@@ -1,8 +1,10 @@
 package watch
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"syscall"
@@ -152,7 +154,7 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 		return fmt.Errorf("look at %s: %w", signals.FileVM, err)
 	}
 	defer f.Close()
-	content, err := signals.Read(f)
+	content, err := readWhole(f)
 	if err != nil && !errors.Is(err, signals.ErrTooLarge) {
 		return err
 	}
@@ -175,6 +177,25 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 		view.VM = vm
 	}
 	return nil
+}
+
+// readWhole reads a file that may be rewritten meanwhile: what is read twice
+// alike is not half of one and half of another.
+func readWhole(f *os.File) ([]byte, error) {
+	content, err := signals.Read(f)
+	for range lookTries {
+		if err != nil || !bytes.Contains(content, []byte(`"asks"`)) {
+			break
+		}
+		if _, err = f.Seek(0, io.SeekStart); err != nil {
+			return nil, fmt.Errorf("read %s again: %w", f.Name(), err)
+		}
+		before := content
+		if content, err = signals.Read(f); bytes.Equal(content, before) {
+			break
+		}
+	}
+	return content, err
 }
 
 // still tells whether vm.json is the file that was opened.

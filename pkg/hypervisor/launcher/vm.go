@@ -1,0 +1,239 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/process"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// identifyEvery bounds what a launcher can cost that names processes which are
+// not its VM.
+const identifyEvery = time.Second
+
+// vm is one VM's launcher directory and what was found by it.
+type vm struct {
+	Directory
+	driver          *Driver
+	name, pod, uuid string
+
+	writing chan struct{} // a token for status.json
+
+	mu        sync.Mutex // never held over anything that waits
+	looked    bool
+	claims    bool   // its launcher asks the guest itself
+	uid       string // by vm.json
+	process   *process.Process
+	instance  grace.Instance
+	destroyed bool // by this driver
+	refused   claim
+	refusedAt time.Time
+
+	status            signals.Status // what the agent has told last
+	request, answered uint64
+	result            string
+	news              chan struct{} // closed at an answer
+}
+
+// claim is what a launcher says of its VM process.
+type claim struct{ holder, pid int }
+
+// Look implements Directory.
+func (v *vm) Look() (watch.View, error) {
+	view, err := v.Directory.Look()
+	if err == nil {
+		v.learn(&view)
+	}
+	return view, err
+}
+
+// WriteStatus implements Directory.
+func (v *vm) WriteStatus(s signals.Status) error {
+	v.writing <- struct{}{}
+	defer func() { <-v.writing }()
+	v.mu.Lock()
+	v.status = s
+	s.Request = v.request
+	v.mu.Unlock()
+	return v.Directory.WriteStatus(s)
+}
+
+// learn takes in what a launcher directory says.
+func (v *vm) learn(view *watch.View) {
+	says := claim{view.Holder, view.VM.PID}
+	v.mu.Lock()
+	v.looked = true
+	v.claims = view.Registered && view.VM.Asks == signals.AsksLauncher
+	if v.claims {
+		v.uid = view.VM.UID
+	}
+	// Only of what was asked: other numbers are nothing.
+	if n := view.VM.Requested; v.claims && n > v.answered && n <= v.request {
+		v.answered, v.result = n, view.VM.Result
+		close(v.news)
+		v.news = make(chan struct{})
+	}
+	running := v.process != nil && !v.process.Gone()
+	refused := v.refused == says && time.Since(v.refusedAt) < identifyEvery
+	identify := v.claims && !running && !refused && view.Lock == watch.LockHeld && says.holder > 0 && says.pid > 0
+	v.mu.Unlock()
+	v.driver.keep(v, view.Present || running)
+	if identify {
+		v.identify(says)
+	}
+}
+
+func (v *vm) identify(says claim) {
+	p, err := identify(says.holder, says.pid, v.pod)
+	v.mu.Lock()
+	if err != nil {
+		said := v.refused == says
+		v.refused, v.refusedAt = says, time.Now()
+		v.mu.Unlock()
+		if !said && !errors.Is(err, process.ErrGone) {
+			v.driver.log.Warn("a launcher names a process that is not its VM's", "domain", v.name, "pod", v.pod, "err", err)
+		}
+		return
+	}
+	if v.process != nil && !v.process.Gone() { // another look was first
+		v.mu.Unlock()
+		_ = p.Close() // nothing was done with it
+		return
+	}
+	was := v.process
+	i := grace.Instance{UUID: v.uuid, PID: p.PID(), Start: p.StartTime()}
+	v.process, v.instance, v.destroyed = p, i, false
+	v.mu.Unlock()
+	if was != nil {
+		_ = was.Close() // it has ended
+	}
+	if v.driver.await(func(closed <-chan struct{}) {
+		select {
+		case <-p.Done():
+			end, _ := v.ended(i) // an unknown end is told as such
+			v.driver.tell(hypervisor.Event{Name: v.name, UUID: i.UUID, End: end})
+		case <-closed:
+		}
+	}) {
+		v.driver.tell(hypervisor.Event{Name: v.name, UUID: i.UUID})
+	}
+}
+
+// await has something wait for the end of a process, or of the driver.
+func (d *Driver) await(wait func(closed <-chan struct{})) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.done {
+		return false
+	}
+	d.ends.Go(func() { wait(d.closed) })
+	return true
+}
+
+func (v *vm) claimed() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.claims
+}
+
+func (v *vm) letGo() {
+	v.mu.Lock()
+	p := v.process
+	v.process = nil
+	v.mu.Unlock()
+	if p != nil {
+		_ = p.Close() // it goes on
+	}
+}
+
+// known is the instance while it runs.
+func (v *vm) known() (grace.Instance, bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.instance, v.process != nil && !v.process.Gone()
+}
+
+// now is the instance that runs: the one that is known, or what the launcher
+// directory names by now.
+func (v *vm) now(ctx context.Context) (grace.Instance, error) {
+	if i, runs := v.known(); runs {
+		return i, nil
+	}
+	v.mu.Lock()
+	other := v.looked && !v.claims // each look of the agent's tells if that changes
+	v.mu.Unlock()
+	if other {
+		return grace.Instance{}, hypervisor.ErrNotFound
+	}
+	if err := within(ctx, func() error { _, err := v.Look(); return err }); err != nil {
+		return grace.Instance{}, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, err)
+	}
+	if i, runs := v.known(); runs {
+		return i, nil
+	}
+	return grace.Instance{}, hypervisor.ErrNotFound
+}
+
+// kill signals exactly this instance.
+func (v *vm) kill(i grace.Instance, s unix.Signal) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.process == nil || v.instance != i {
+		return hypervisor.ErrNotFound
+	}
+	err := v.process.Signal(s)
+	if errors.Is(err, process.ErrGone) {
+		return fmt.Errorf("%w: %w", hypervisor.ErrNotFound, err)
+	}
+	v.destroyed = v.destroyed || err == nil
+	return err
+}
+
+// ended says why an instance ended. A launcher that was killed has left vm.json
+// without its lock, and took the VM along; one that lives, or has left in good
+// order, saw the VM end by itself.
+func (v *vm) ended(i grace.Instance) (grace.End, error) {
+	v.mu.Lock()
+	runs := v.instance == i && v.process != nil && !v.process.Gone()
+	destroyed := v.instance == i && v.destroyed
+	v.mu.Unlock()
+	switch {
+	case runs:
+		return grace.EndUnknown, nil
+	case destroyed:
+		return grace.EndDestroyed, nil
+	}
+	if i.PID != 0 && !errors.Is(process.Check(i.PID, i.Start), process.ErrGone) {
+		return grace.EndUnknown, nil
+	}
+	view, err := v.Directory.Look()
+	switch {
+	case err != nil:
+		return grace.EndUnknown, err
+	case view.Registered && view.Lock == watch.LockFree:
+		return grace.EndDestroyed, nil
+	default:
+		return grace.EndGuest, nil
+	}
+}
+
+// within waits for what may hang, until ctx ends.
+func within(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the launcher directory does not answer: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,48 @@
+package signals
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// The shim's end of requests: a launcher whose VM process is in its own pod asks
+// the guest itself when status.json says so, and answers in vm.json.
+
+// Requested is the last request of the agent to this launcher, 0 for none.
+func (s *Sender) Requested() (uint64, error) {
+	if s.root == nil {
+		return 0, nil
+	}
+	content, _, err := ReadFile(s.root, FileStatus)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	n := requestOf(content, s.vm.UID)
+	if err != nil || n <= s.before {
+		return 0, err
+	}
+	return n, nil
+}
+
+// Tell changes what vm.json says of the VM process and of the last request. It
+// stays the same file, with its lock: that is how the agent knows the launcher.
+func (s *Sender) Tell(pid int, requested uint64, result string) error {
+	s.vm.PID, s.vm.Requested, s.vm.Result = pid, requested, result
+	if s.lock == nil {
+		return nil // it will be said by Register
+	}
+	if _, err := s.lock.WriteAt(s.content(), 0); err != nil {
+		return fmt.Errorf("write %s: %w", FileVM, err)
+	}
+	return nil
+}
+
+// content is vm.json. One that is rewritten has always the same length.
+func (s *Sender) content() []byte {
+	content := s.vm.Encode()
+	if s.vm.Asks == "" {
+		return content
+	}
+	return padTo(content, askingSize)
+}
