@@ -3,11 +3,17 @@
 package evictions
 
 import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -62,6 +68,37 @@ func TestAVMThatChangesBeforeItsMarkIsLookedAtAgain(t *testing.T) {
 	})
 }
 
+// No answer is no orphan: only the API server's word on this very VMI is.
+func TestAVMThatCannotBeReadIsNotEvicted(t *testing.T) {
+	w := newWire(t)
+	all := replicasVia(t, 1, w.kubeconfig)
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+	for name, answer := range map[string]http.HandlerFunc{
+		"an error": func(rw http.ResponseWriter, _ *http.Request) {
+			http.Error(rw, "etcd is away", http.StatusInternalServerError)
+		},
+		"a proxy's 404": http.NotFound,
+		"another's 404": func(rw http.ResponseWriter, _ *http.Request) {
+			rw.Header().Set("Content-Type", "application/json")
+			rw.WriteHeader(http.StatusNotFound)
+			_, _ = rw.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404,"details":{"name":"other","group":"kubevirt.io","kind":"virtualmachineinstances"}}`))
+		},
+	} {
+		w.reads.Store(&answer)
+		before := counted(all, "vmgrace_evictions_total", `verdict="failed"`)
+		if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "kubevirt failed getting the vmi: ") {
+			t.Errorf("%s: %+v", name, a)
+		}
+		if n := counted(all, "vmgrace_evictions_total", `verdict="failed"`) - before; n != 1 {
+			t.Errorf("%s: counted %d times as failed", name, n)
+		}
+	}
+	w.reads.Store(nil)
+	if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
+		t.Errorf("afterwards: %+v", a)
+	}
+}
+
 func (v *vm) status(t *testing.T, status string) {
 	t.Helper()
 	vmi := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}
@@ -94,50 +131,62 @@ func TestAReplicaThatDiesInTheMiddleOfAMarkLeavesNone(t *testing.T) {
 	}
 }
 
+// Two API servers ask two replicas: one of them marks.
 func TestTwoReplicasThatMarkAtOnceMakeOneMark(t *testing.T) {
 	w := newWire(t)
-	replicasVia(t, 2, w.kubeconfig)
+	all := replicasVia(t, 2, w.kubeconfig)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-	v.budget(t)
 	// Each mark waits until the other is about to be written.
-	var both sync.WaitGroup
-	both.Add(2)
 	met := make(chan struct{})
-	go func() { both.Wait(); close(met) }()
-	var arrived sync.Mutex
-	n := 0
+	var arrived atomic.Int32
 	w.atMark.Store(new(func() bool {
-		arrived.Lock()
-		if n++; n <= 2 {
-			both.Done()
+		if arrived.Add(1) == 2 {
+			close(met)
 		}
-		arrived.Unlock()
 		select {
 		case <-met:
-		case <-time.After(5 * time.Second): // the test fails: see below
+		case <-time.After(5 * time.Second):
+			t.Error("the two did not meet")
 		}
 		return true
 	}))
-	var answers [2]answer
+	var answers [2]*admissionv1.AdmissionResponse
 	var group sync.WaitGroup
 	for i := range answers {
-		group.Go(func() { answers[i] = v.evict(t, nil) })
+		group.Go(func() { answers[i] = all[i].review(t, v) })
 	}
 	group.Wait()
-	select {
-	case <-met:
-	default:
-		t.Error("the two did not meet")
-	}
-	marks := 0
+	marks, left := 0, 0
 	for _, a := range answers {
-		if strings.Contains(a.text, "Eviction triggered evacuation") {
+		switch {
+		case a == nil:
+		case a.Allowed:
+			left++
+		case strings.Contains(a.Result.Message, "Eviction triggered evacuation"):
 			marks++
-		} else if !strings.Contains(a.text, byBudget) {
-			t.Errorf("%+v", a)
 		}
 	}
-	if marks != 1 || v.get(t).Status.EvacuationNodeName != "node-a" {
-		t.Errorf("%d answers say that it was marked, for %q", marks, v.get(t).Status.EvacuationNodeName)
+	if marks != 1 || left != 1 || v.get(t).Status.EvacuationNodeName != "node-a" {
+		t.Errorf("%d say that they marked it, %d leave it to the budget; it is marked for %q", marks, left, v.get(t).Status.EvacuationNodeName)
 	}
+}
+
+// review asks this replica as an API server does.
+func (r *replica) review(t *testing.T, v *vm) *admissionv1.AdmissionResponse {
+	t.Helper()
+	text := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","name":%q,"namespace":%q,"operation":"CREATE",
+		"kind":{"group":"policy","version":"v1","kind":"Eviction"},"resource":{"group":"","version":"v1","resource":"pods"},"subResource":"eviction",
+		"object":{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%[1]q,"namespace":%[2]q}}}}`, v.launcher(), v.namespace)
+	https := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	resp, err := https.Post("https://127.0.0.1:"+r.webhook+"/evict-pod", "application/json", strings.NewReader(text))
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	defer resp.Body.Close()
+	var said admissionv1.AdmissionReview
+	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil {
+		t.Error(err)
+	}
+	return said.Response
 }

@@ -122,9 +122,7 @@ func TestACordonedNodeIsNoted(t *testing.T) {
 func TestAVolumeIsNotTakenFromARunningVM(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{strategy: "None"})
-	launcher := &corev1.Pod{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, launcher))
-	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: launcher.Name, UID: launcher.UID}
+	owner := v.owner(t)[0]
 	volume := func(name string, owners ...metav1.OwnerReference) *corev1.Pod {
 		return newPod(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 			Namespace: v.namespace, Name: name, OwnerReferences: owners, Labels: map[string]string{kubevirt.AppLabel: kubevirt.HotplugApp},
@@ -143,8 +141,44 @@ func TestAVolumeIsNotTakenFromARunningVM(t *testing.T) {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
-	must(t, shared.objects.Delete(t.Context(), v.get(t)))
-	if a := evictPod(t, v.namespace, "hp-volume-used", nil); a.code != 0 {
-		t.Errorf("its VMI is gone: %+v", a)
+	for name, gone := range map[string]func(*testing.T, *vm) []metav1.OwnerReference{
+		"two owners": func(_ *testing.T, _ *vm) []metav1.OwnerReference { return []metav1.OwnerReference{owner, other} },
+		"VMI gone": func(t *testing.T, v *vm) []metav1.OwnerReference {
+			t.Helper()
+			must(t, shared.objects.Delete(t.Context(), v.get(t)))
+			return v.owner(t)
+		},
+		"VMI ended": func(t *testing.T, v *vm) []metav1.OwnerReference {
+			t.Helper()
+			v.status(t, `{"phase":"Failed"}`)
+			return v.owner(t)
+		},
+		"launcher ended": func(t *testing.T, v *vm) []metav1.OwnerReference {
+			t.Helper()
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
+			must(t, shared.objects.Status().Patch(t.Context(), p, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Succeeded"}}`))))
+			return v.owner(t)
+		},
+		"launcher gone": func(t *testing.T, v *vm) []metav1.OwnerReference {
+			t.Helper()
+			owners := v.owner(t)
+			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
+			must(t, shared.objects.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
+			return owners
+		},
+	} {
+		of := newVM(t, vm{strategy: "LiveMigrate"})
+		volume("hp-volume-of-"+of.name, gone(t, of)...)
+		if a := evictPod(t, of.namespace, "hp-volume-of-"+of.name, nil); a.code != 0 {
+			t.Errorf("%s: %+v", name, a)
+		}
 	}
+}
+
+// owner is what a pod has that belongs to the VM's launcher.
+func (v *vm) owner(t *testing.T) []metav1.OwnerReference {
+	t.Helper()
+	launcher := &corev1.Pod{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, launcher))
+	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: launcher.Name, UID: launcher.UID}}
 }
