@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"encoding/json"
 	"strings"
 	"time"
@@ -90,7 +91,8 @@ func (s *Source) stripPod(o *object, was pod) pod {
 	}
 	var status struct{ Phase string }
 	_, _ = json.Unmarshal(o.Spec, &spec), json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
-	of := key{o.Namespace, strings.Clone(o.Annotations[domainAnnotation])}
+	// A pod that names no VMI is a VM by its own name.
+	of := key{o.Namespace, strings.Clone(cmp.Or(o.Annotations[domainAnnotation], o.Name))}
 	if !of.valid() || !grace.IsUID(string(o.UID)) || spec.NodeName != s.node || o.Labels[launcherLabel] != launcherValue {
 		return pod{}
 	}

@@ -92,6 +92,12 @@ func (w *world) directory(t *testing.T, pod string) (name string, dir Directory)
 // launch starts a shim whose VM process is a shell that heeds or ignores SIGUSR1.
 func (w *world) launch(t *testing.T, name string, kind drivertest.Guest) {
 	t.Helper()
+	w.launchIn(t, name, kind, nil)
+}
+
+// launchIn is launch with what is special about the shim.
+func (w *world) launchIn(t *testing.T, name string, kind drivertest.Guest, special *syscall.SysProcAttr) {
+	t.Helper()
 	dir := filepath.Join(w.base, name)
 	heed := "exit 0"
 	if kind == drivertest.Deaf {
@@ -104,6 +110,7 @@ func (w *world) launch(t *testing.T, name string, kind drivertest.Guest) {
 	_, vm, _ := grace.SplitDomainName(name)
 	shim := exec.Command(binary, "--namespace=ns", "--name="+vm, "--uid=u-1", "--launcher-dir="+dir,
 		"--ask-with=exec:"+press, "--", "sh", "-c", guest)
+	shim.SysProcAttr = special
 	kit.Must(t, shim.Start())
 	ended := make(chan struct{})
 	go func() { _ = shim.Wait(); close(ended) }()
