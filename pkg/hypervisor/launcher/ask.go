@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
@@ -60,6 +61,10 @@ func (v *vm) write(ctx context.Context) (n uint64, err error) {
 	case v.writing <- struct{}{}:
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
+	}
+	if _, runs := v.known(); !runs { // the next instance must not hear it
+		<-v.writing
+		return 0, hypervisor.ErrNotFound
 	}
 	v.mu.Lock()
 	v.request = max(v.request+1, elapsed())

@@ -184,6 +184,8 @@ func TestRequestsGrowFromOneAgentToTheNext(t *testing.T) {
 		if !ok {
 			t.Fatal("not a vm")
 		}
+		_, err := v.Look()
+		kit.Must(t, err)
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			n, err := v.write(ctx)

@@ -20,6 +20,10 @@ import (
 // not its VM.
 const identifyEvery = time.Second
 
+// lookTimeout bounds the look at a launcher directory: the VM may be libvirt's,
+// which is asked next.
+const lookTimeout = 2 * time.Second
+
 // vm is one VM's launcher directory and what was found by it.
 type vm struct {
 	Directory
@@ -174,7 +178,9 @@ func (v *vm) now(ctx context.Context) (grace.Instance, error) {
 	if other {
 		return grace.Instance{}, hypervisor.ErrNotFound
 	}
-	if err := within(ctx, func() error { _, err := v.Look(); return err }); err != nil {
+	bound, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	if err := within(bound, func() error { _, err := v.Look(); return err }); err != nil {
 		return grace.Instance{}, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, err)
 	}
 	if i, runs := v.known(); runs {
