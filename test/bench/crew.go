@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/test/node"
 )
@@ -91,8 +92,21 @@ func (c *crew) start() (p *node.Process, ready float64) {
 	c.must(err)
 	c.Cleanup(p.Kill)
 	node.Eventually(c, 2*time.Minute, func() bool { return answers(fmt.Sprintf("http://127.0.0.1:%d/readyz", health)) }, "the controller becomes ready")
-	return p, time.Since(begin).Seconds()
+	ready = time.Since(begin).Seconds()
+	node.Eventually(c, time.Minute, func() bool { return strings.Contains(p.Log(), "acquired lease") }, "its controllers run")
+	return p, ready
 }
+
+// stop ends a controller as a rollout does: the next one need not wait for its lease.
+func (c *crew) stop(p *node.Process) {
+	c.Helper()
+	c.must(p.Signal(unix.SIGTERM))
+	if _, ended := p.Exited(leaves); !ended {
+		c.Fatalf("the controller does not end within %v", leaves)
+	}
+}
+
+const leaves = 15 * time.Second
 
 func answers(url string) bool {
 	resp, err := http.Get(url)

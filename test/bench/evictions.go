@@ -40,7 +40,7 @@ func evictions(b *bench) []figure {
 	first.ours = []float64{time.Since(begin).Seconds()}
 	c.bystander()
 	for round := range min(b.rounds, len(c.names)/evictionsOf) {
-		p.Kill()
+		c.stop(p)
 		var took float64
 		p, took = c.start()
 		ready.ours = append(ready.ours, took)
