@@ -245,6 +245,18 @@ func (a *Agent) Alive() bool {
 	return true
 }
 
+// Phase is that of a domain's record, "" without one.
+func (a *Agent) Phase(domain string) grace.Phase {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	k := a.keepers[domain]
+	if k == nil {
+		return ""
+	}
+	phase, _ := k.phase.Load().(grace.Phase)
+	return phase
+}
+
 // Guarding tells whether a grace period is under way.
 func (a *Agent) Guarding() bool {
 	n := a.Phases()

@@ -12,6 +12,9 @@ func (k *keeper) clusterSeen() {
 	if c == nil {
 		return
 	}
+	if k.a.cfg.Migration != nil {
+		k.vm.SeeMigration(k.a.cfg.Migration(k.domain))
+	}
 	// Before the look: what is not there although all was listed, is absent.
 	synced := c.Synced()
 	vmi, there := c.VMI(namespace, name)

@@ -141,8 +141,11 @@ type Config struct {
 	Watch func(domain, pod string)
 	// Cluster is nil without an API server.
 	Cluster Cluster
-	Clock   Clock
-	Meter   Meter
+	// Migration is what a live migration has to do with a domain; nil where there are
+	// none. It does not block. ClusterChanged has it asked again.
+	Migration func(domain string) grace.Migration
+	Clock     Clock
+	Meter     Meter
 }
 
 // call bounds for calls that have no deadline of their own.

@@ -58,7 +58,7 @@ func newClients(kubeconfig string) (*clients, error) {
 	if c.http, err = newHTTPClient(cfg); err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
-	for _, r := range []resource{vmis(), pods(), crds()} {
+	for _, r := range []resource{vmis(), migrations(), pods(), crds(), signingRequests()} {
 		version := r.version()
 		metav1.AddToGroupVersion(scheme, version)
 		scheme.AddKnownTypeWithName(version.WithKind(r.kind), &object{})

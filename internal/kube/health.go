@@ -54,6 +54,8 @@ const persistent = 10 * time.Second
 type health struct {
 	log *slog.Logger
 	now func() grace.Mono
+	// what is watched, and what follows where it is not.
+	what, without string
 
 	mu      sync.Mutex
 	watches map[string]*watchHealth // by resource
@@ -72,7 +74,10 @@ type watchHealth struct {
 }
 
 func newHealth(log *slog.Logger, now func() grace.Mono, watched ...resource) *health {
-	h := &health{log: log, now: now, watches: map[string]*watchHealth{}, said: map[trouble]bool{}}
+	h := &health{
+		log: log, now: now, what: "VMIs and launcher pods are", without: "VMs stay as they are, launchers are still heard",
+		watches: map[string]*watchHealth{}, said: map[trouble]bool{},
+	}
 	for _, r := range watched {
 		h.watches[r.plural] = &watchHealth{}
 	}
@@ -112,7 +117,7 @@ func (h *health) established(resource string) {
 	if len(h.said) > 0 || !h.begun {
 		h.begun = true
 		clear(h.said)
-		h.log.Info("VMIs and launcher pods are watched")
+		h.log.Info(h.what + " watched") //nolint:sloglint // one of two
 	}
 }
 
@@ -129,7 +134,7 @@ func (h *health) failed(resource, verb string, err error) {
 		return
 	}
 	h.said[t] = true
-	h.log.Warn("VMIs and launcher pods are not watched; VMs stay as they are, launchers are still heard",
+	h.log.Warn(h.what+" not watched; "+h.without, //nolint:sloglint // one of two
 		"reason", string(t), "verb", verb, "resource", resource, "do", t.remedy(), "err", err)
 }
 

@@ -21,9 +21,16 @@ type resource struct {
 func vmis() resource {
 	return resource{"kubevirt.io", "VirtualMachineInstance", "virtualmachineinstances"}
 }
+func migrations() resource {
+	return resource{"kubevirt.io", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"}
+}
 func pods() resource { return resource{"", "Pod", "pods"} }
 func crds() resource {
 	return resource{"apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"}
+}
+
+func signingRequests() resource {
+	return resource{"certificates.k8s.io", "CertificateSigningRequest", "certificatesigningrequests"}
 }
 
 func (r resource) version() schema.GroupVersion {

@@ -28,6 +28,7 @@ type source struct {
 	labels   string
 	fields   string
 	health   *health
+	failing  func(error) // nil: nobody else wants to know
 }
 
 // IsWatchListSemanticsUnSupported keeps the reflector from the newer way to
@@ -96,6 +97,9 @@ func (s *source) request(o *metav1.ListOptions) *rest.Request {
 func (s *source) failed(ctx context.Context, verb string, err error) error {
 	if !expired(err) && !errors.Is(ctx.Err(), context.Canceled) {
 		s.health.failed(s.resource.plural, verb, err)
+		if s.failing != nil {
+			s.failing(err)
+		}
 	}
 	return fmt.Errorf("%s %s: %w", verb, s.resource.plural, err)
 }

@@ -28,6 +28,7 @@ type Metrics struct {
 	rejected  *prometheus.CounterVec
 	recovered prometheus.Counter
 	conflict  *prometheus.GaugeVec
+	refused   *prometheus.CounterVec
 }
 
 // New returns metrics with the Go and process collectors registered.
@@ -53,6 +54,7 @@ func New() *Metrics {
 		asked:     counters("vmgrace_shutdown_requests_total", "Requests to guests.", "mode", "result"),
 		destroyed: counters("vmgrace_destroys_total", "Signals to QEMU and destroys by libvirt; failed: QEMU survived both.", "via"),
 		rejected:  counters("vmgrace_rejected_total", "Things that could not be used or done, by reason.", "reason"),
+		refused:   counters("vmgrace_migration_refused_total", "Connections of other nodes' agents that were ended for what they sent.", "reason"),
 		recovered: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "vmgrace_recovered_records_total", Help: "Records found on disk when the agent started.",
 		}),
@@ -60,10 +62,13 @@ func New() *Metrics {
 			Name: "vmgrace_node_conflict", Help: "1 where libvirt itself ends VMs when the node shuts down; absent while that is not known.",
 		}, []string{"with"}),
 	}
-	m.registry.MustRegister(m.stopped, m.duration, m.reaction, m.overshoot, m.asked, m.destroyed, m.rejected, m.recovered, m.conflict,
+	m.registry.MustRegister(m.stopped, m.duration, m.reaction, m.overshoot, m.asked, m.destroyed, m.rejected, m.recovered, m.conflict, m.refused,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
+
+// TunnelRefused counts a connection of another node's agent that was ended.
+func (m *Metrics) TunnelRefused(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
 // Observe registers what is read at each scrape.
 func (m *Metrics) Observe(s State) {

@@ -34,6 +34,7 @@ func TestDefaultsAreTheContracts(t *testing.T) {
 		StateDir: "/var/lib/vmgrace", LibvirtURI: "qemu:///system", DefaultGracePeriod: 30 * time.Second,
 		RetryInterval: 5 * time.Second, ShutdownMode: "auto", AgentTimeout: 5 * time.Second, DestroyTimeout: 10 * time.Second,
 		MetricsAddress: "127.0.0.1:9469", LogFormat: "text",
+		Migration: MigrationOptions{CANamespace: "vmgrace-system", AllowPaths: defaultPaths()},
 	}
 	if diff := cmp.Diff(want, o, cmp.AllowUnexported(Options{})); diff != "" {
 		t.Error(diff)
@@ -48,6 +49,9 @@ func TestWrongUsageIsOneLineThatSaysWhatToDo(t *testing.T) {
 		{"--standalone", "--default-grace-period=soon"},
 		{"--standalone", "--shutdown-retry-interval=0s"},
 		{"--standalone", "--destroy-timeout=-1s"},
+		{"--standalone", "--migration-listen=9470"},
+		{"--standalone", "--migration-listen=:9470", "--migration-allow-paths=images"},
+		{"--standalone", "--migration-listen=:9470", "--migration-allow-paths=/"},
 		{"--standalone", "--shutdown-mode=magic"},
 		{"--standalone", "--log-format=xml"},
 		{"--standalone", "--state-dir="},

@@ -28,6 +28,7 @@ type Options struct {
 	MetricsAddress           string
 	LogFormat                string
 	Verbosity                int
+	Migration                MigrationOptions
 
 	version bool
 }
@@ -59,6 +60,7 @@ func (o *Options) flags() *pflag.FlagSet {
 	f.DurationVar(&o.DestroyTimeout, "destroy-timeout", 10*time.Second, "time QEMU gets to flush and exit on SIGTERM before SIGKILL")
 	f.BoolVar(&o.DryRun, "dry-run", false, "everything but requests, signals and destroys; says what it would do")
 	f.StringVar(&o.MetricsAddress, "metrics-address", "127.0.0.1:9469", "/metrics, /livez, /readyz; empty = off")
+	o.Migration.flags(f)
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.CountVarP(&o.Verbosity, "verbose", "v", "say more (-v: every decision)")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
@@ -125,7 +127,7 @@ func (o *Options) check() error {
 	case !o.Standalone && o.NodeName == "":
 		return errors.New("--node-name must not be empty: VMIs are asked for by it")
 	default:
-		return nil
+		return o.Migration.check()
 	}
 }
 

@@ -34,6 +34,7 @@ type node struct {
 	from      launchers
 	vmis      *cluster // nil with --standalone
 	agent     *agent.Agent
+	moves     *migrations // nil without live migrations
 	points    failpoint.Points
 }
 
@@ -105,8 +106,15 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 		n.vmis = o.cluster(n.points.VMs(func(namespace, name string) { n.agent.ClusterChanged(namespace, name) }), n.log)
 		n.meter.WatchUp(n.vmis.Up)
 		config.Cluster = n.vmis
+		n.moves = n.migrations(known, boot)
+	}
+	if n.moves != nil {
+		config.Migration = n.moves.standing
 	}
 	n.agent = agent.New(n.points.Ports(config), n.log)
+	if n.moves != nil {
+		n.moves.agent = n.agent
+	}
 	n.records.agent = n.agent
 	n.agent.Guard(known)
 	n.meter.Observe(n.agent)
@@ -129,6 +137,9 @@ func (n *node) needs() []*need {
 		needs = append(needs, &need{try: n.checkLaunchersDir})
 	} else {
 		needs = append(needs, &need{try: n.vmis.open, run: n.vmis.run})
+		if n.moves != nil {
+			needs = append(needs, &need{try: n.moves.open, run: n.moves.run})
+		}
 	}
 	needs = append(needs, &need{try: n.records.open, run: n.records.keep})
 	if n.MetricsAddress == "" {

@@ -25,6 +25,8 @@ const (
 	maxName = 256
 	// typeULLong and typeString are of virTypedParameterType.
 	typeULLong, typeString = 4, 7
+	// maxParams is how many there are that a migration may have.
+	maxParams = 4
 	// maxBandwidth is in MiB/s: what fits into bytes.
 	maxBandwidth = 1 << 40
 )
@@ -34,13 +36,14 @@ type params struct {
 	xml, name    string
 	bandwidth    uint64
 	hasBandwidth bool
+	postcopy     uint64
 }
 
 // params reads typed parameters: those that are known, each at most once.
 func (d *decoder) params() (p params) {
 	seen := map[string]bool{}
 	count := d.uint32()
-	if count > 3 {
+	if count > maxParams {
 		d.fail("list has more parameters than there are")
 	}
 	for range count {
@@ -59,17 +62,25 @@ func (d *decoder) params() (p params) {
 			p.name = d.string(maxName)
 		case field == "bandwidth" && typ == typeULLong:
 			p.bandwidth, p.hasBandwidth = d.uint64(), true
+		case field == "bandwidth.postcopy" && typ == typeULLong:
+			// Go's binding sets it together with the other (12.2); without postcopy it
+			// means nothing, and it is not passed on.
+			p.postcopy = d.uint64()
 		default:
 			d.fail("list has an unknown parameter " + quoted(field))
 		}
 	}
+	p.check(d)
+	return p
+}
+
+func (p *params) check(d *decoder) {
 	if d.err == nil && (p.xml == "" || p.name == "") {
 		d.fail("list has no destination_xml or no destination_name")
 	}
 	if p.bandwidth > maxBandwidth {
 		d.fail("is a bandwidth beyond all measure")
 	}
-	return p
 }
 
 func (p *params) put(b []byte) []byte {

@@ -3,10 +3,16 @@ package grace
 // The rules up to the point where a shutdown is under way and durable.
 
 func adopt(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
-	if o.Recorded || o.Domain != DomainPresent || !o.ours() || !o.Looked {
+	if o.Recorded || o.Domain != DomainPresent || !o.ours() || !o.Looked || o.arriving() {
 		return next()
 	}
 	return do(Adopt)
+}
+
+// arriving: the guest may run elsewhere. Without a record nothing is done to it; of
+// one that is paused it has to be known first.
+func (o *Observation) arriving() bool {
+	return o.Migration == MigrationIncoming || o.Migration == MigrationUnknown && o.Power == PowerPaused
 }
 
 // ours: its VMI is on this node, or its launcher is, unless that was left
@@ -101,6 +107,8 @@ func outcome(r *Record, o *Observation) Outcome {
 	switch {
 	case r.Shutdown.Signalled || killedByAgent(r, o):
 		return Forced
+	case o.End == EndMoved && o.Migration != MigrationNone:
+		return Migrated
 	case o.End != EndGuest:
 		return Lost
 	case r.Shutdown.Requested || o.AskACPI.Running || o.AskAgent.Running:

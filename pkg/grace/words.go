@@ -32,8 +32,10 @@ const (
 	Forced Outcome = "Forced"
 	// Graceful: the guest ended itself after a request.
 	Graceful Outcome = "Graceful"
-	// Lost: crashed, destroyed by somebody else, migrated or saved.
+	// Lost: crashed, destroyed by somebody else, migrated by somebody else or saved.
 	Lost Outcome = "Lost"
+	// Migrated: the VM goes on, on another node.
+	Migrated Outcome = "Migrated"
 	// AlreadyStopped: the VM was gone, or ended itself, before it was asked.
 	AlreadyStopped Outcome = "AlreadyStopped"
 )

@@ -1,0 +1,175 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// Migrations knows the live migrations that this node has a side in, and no other:
+// two watches, each with a selector of this node's name.
+type Migrations struct {
+	source  *Source
+	from    *store[*kubevirt.VirtualMachineInstanceMigration] // this node
+	to      *store[*kubevirt.VirtualMachineInstanceMigration]
+	health  *health
+	changed func()
+	refused atomic.Bool // the API server knows no migrations, or does not show them
+}
+
+// NewMigrations shares the connection of a Source. changed is called whenever All
+// may say something else; it must not block.
+func NewMigrations(s *Source, changed func()) *Migrations {
+	m := &Migrations{source: s, changed: changed, health: newHealth(s.log, s.now, migrations())}
+	m.health.what, m.health.without = "live migrations are", "no VM is moved from or to this node"
+	for _, side := range []struct {
+		store **store[*kubevirt.VirtualMachineInstanceMigration]
+		label string
+	}{{&m.from, migration.SourceNodeLabel}, {&m.to, migration.TargetNodeLabel}} {
+		*side.store = &store[*kubevirt.VirtualMachineInstanceMigration]{
+			strip: func(o *object, _ *kubevirt.VirtualMachineInstanceMigration) *kubevirt.VirtualMachineInstanceMigration {
+				return m.strip(o, side.label)
+			},
+			tell: func(_, _ *kubevirt.VirtualMachineInstanceMigration) { changed() },
+		}
+	}
+	return m
+}
+
+// Run watches until ctx ends.
+func (m *Migrations) Run(ctx context.Context) {
+	ctx = quietly(ctx)
+	var running sync.WaitGroup
+	for _, w := range []struct {
+		label string
+		to    *store[*kubevirt.VirtualMachineInstanceMigration]
+	}{{migration.SourceNodeLabel, m.from}, {migration.TargetNodeLabel, m.to}} {
+		from := &source{
+			client: m.source.clients.of(migrations()), resource: migrations(),
+			labels: labels.Set{w.label: m.source.node}.String(), health: m.health, failing: m.failing,
+		}
+		running.Go(func() { reflect(ctx, from, w.to) })
+	}
+	running.Wait()
+}
+
+// failing: where there are no migrations, or none may be seen, this node has a side
+// in none.
+func (m *Migrations) failing(err error) {
+	if t := classify(err); t == notServed || t == forbidden {
+		m.refused.Store(true)
+		m.changed()
+	}
+}
+
+// Known tells whether All tells all: once everything was listed, or cannot be.
+func (m *Migrations) Known() bool { return m.from.synced() && m.to.synced() || m.refused.Load() }
+
+// strip takes over what has the shape of a migration. A status of another kind is
+// as if it were empty.
+func (m *Migrations) strip(o *object, label string) *kubevirt.VirtualMachineInstanceMigration {
+	is := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: o.ObjectMeta}
+	is.ManagedFields = nil
+	if o.Labels[label] != m.source.node || json.Unmarshal(o.Spec, &is.Spec) != nil || !(key{o.Namespace, is.Spec.VMIName}).valid() {
+		return nil
+	}
+	_ = json.Unmarshal(o.Status, &is.Status)
+	return is
+}
+
+// All returns the migrations, which must not be written to.
+func (m *Migrations) All() []*kubevirt.VirtualMachineInstanceMigration {
+	var all []*kubevirt.VirtualMachineInstanceMigration
+	seen := map[types.UID]bool{}
+	for _, s := range []*store[*kubevirt.VirtualMachineInstanceMigration]{m.from, m.to} {
+		s.all(func(is *kubevirt.VirtualMachineInstanceMigration) {
+			if !seen[is.UID] {
+				seen[is.UID] = true
+				all = append(all, is)
+			}
+		})
+	}
+	return all
+}
+
+// Tell changes the status of a migration: only what is said, and a phase only over
+// the object that was read.
+func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstanceMigration, t nodemigration.Told) error {
+	state := map[string]any{}
+	set := func(name, value string) {
+		if value != "" {
+			state[name] = value
+		}
+	}
+	set("targetNodeAddress", t.TargetAddress)
+	set("sourceState", t.SourceState)
+	set("targetState", t.TargetState)
+	set("failureReason", t.FailureReason)
+	if t.Progress != nil {
+		state["progress"] = t.Progress
+	}
+	status := map[string]any{}
+	meta := map[string]any{"uid": of.UID}
+	if t.Phase != "" {
+		now := time.Now()
+		meta["resourceVersion"] = of.ResourceVersion
+		status["phase"] = t.Phase
+		status["phaseTransitionTimestamps"] = of.Transitions(t.Phase, now)
+		if t.Phase == kubevirt.MigrationRunning {
+			state["startTimestamp"] = metav1.NewTime(now)
+		}
+	}
+	if len(state) > 0 {
+		status["migrationState"] = state
+	}
+	body, err := json.Marshal(map[string]any{"metadata": meta, "status": status})
+	if err != nil {
+		return fmt.Errorf("encode it: %w", err)
+	}
+	a, err := ask(quietly(ctx), m.source.clients.of(migrations()).Patch(types.MergePatchType).
+		Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name).SubResource("status").Body(body))
+	if err != nil {
+		return err
+	}
+	if a.code != http.StatusOK {
+		return fmt.Errorf("the API server answers %d: %.200s", a.code, a.body)
+	}
+	return nil
+}
+
+// Gone tells whether the API server says by its name that there is no such
+// migration.
+func (m *Migrations) Gone(ctx context.Context, of *kubevirt.VirtualMachineInstanceMigration) (bool, error) {
+	a, err := ask(quietly(ctx), m.source.clients.of(migrations()).Get().Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name))
+	if err != nil {
+		return false, err
+	}
+	switch a.code {
+	case http.StatusOK:
+		var o object
+		if err := json.Unmarshal(a.body, &o); err != nil || o.UID == "" {
+			return false, fmt.Errorf("%w: %w", errStrange, err)
+		}
+		return o.UID != of.UID, nil
+	case http.StatusNotFound:
+		var s metav1.Status
+		if err := json.Unmarshal(a.body, &s); err != nil || s.Details == nil || s.Details.Name != of.Name {
+			return false, errStrange
+		}
+		return true, nil
+	default:
+		return false, fmt.Errorf("the API server answers %d: %.200s", a.code, a.body)
+	}
+}

@@ -1,0 +1,272 @@
+package nodeagent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/kube"
+	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
+	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// listenRetry is how soon a port that is taken is tried again.
+const listenRetry = 5 * time.Second
+
+// MigrationOptions are the flags about live migrations.
+type MigrationOptions struct {
+	Listen, Address, CANamespace string
+	AllowPaths, AllowNetworks    []string
+}
+
+func (o *MigrationOptions) flags(f *pflag.FlagSet) {
+	f.StringVar(&o.Listen, "migration-listen", "", "where other nodes' agents bring VMs that are live-migrated here (:9470 is usual); empty = no live migrations from or to this node")
+	f.StringVar(&o.Address, "migration-address", "", "the address that other nodes' agents reach this one at; $POD_IP or this node's first address; with the port of --migration-listen")
+	f.StringVar(&o.CANamespace, "migration-ca-namespace", "vmgrace-system", "where the cluster-controller's ConfigMap with the authority for nodes' certificates is")
+	f.StringSliceVar(&o.AllowPaths, "migration-allow-paths", defaultPaths(), "directories or files of this host that a VM which is live-migrated here may name: disks, kernels, firmware, logs")
+	f.StringSliceVar(&o.AllowNetworks, "migration-allow-networks", nil, "bridges and libvirt networks of this host that such a VM may be connected to")
+}
+
+// defaultPaths are where libvirt and distributions keep images and firmware.
+func defaultPaths() []string {
+	return []string{"/var/lib/libvirt/images", "/var/lib/libvirt/boot", "/usr/share/OVMF", "/usr/share/AAVMF", "/usr/share/edk2", "/usr/share/qemu", "/usr/share/seabios"}
+}
+
+func (o *MigrationOptions) check() error {
+	if o.Listen == "" {
+		return nil
+	}
+	if _, _, err := net.SplitHostPort(o.Listen); err != nil {
+		return fmt.Errorf("--migration-listen %s: %w", o.Listen, err)
+	}
+	for _, p := range o.AllowPaths {
+		if !filepath.IsAbs(p) || filepath.Clean(p) == "/" {
+			return fmt.Errorf("--migration-allow-paths %q: must be a path below /", p)
+		}
+	}
+	return nil
+}
+
+// migrations is this node's part in live migrations.
+type migrations struct {
+	options *Options
+	log     *slog.Logger
+	agent   *agent.Agent
+	vmis    *cluster
+	from    launchers
+	driver  *libvirt.Driver
+	moves   *libvirt.Migrator
+	former  map[string]grace.Record // when this agent was started
+	meter   nodemigration.Meter
+
+	watch atomic.Pointer[kube.Migrations]
+	node  atomic.Pointer[nodemigration.Node]
+}
+
+// migrations is nil where they are switched off, or there is no libvirt. A dry run
+// moves nothing.
+func (n *node) migrations(records []grace.Record, boot string) *migrations {
+	if n.Migration.Listen == "" || n.DryRun || n.driver.libvirt == nil {
+		return nil
+	}
+	m := &migrations{
+		options: n.Options, log: n.log, vmis: n.vmis, from: n.from, driver: n.driver.libvirt, moves: n.driver.libvirt.Migrator(),
+		former: map[string]grace.Record{}, meter: n.meter,
+	}
+	for _, r := range records {
+		if r.BootID == boot {
+			m.former[r.Domain()] = r
+		}
+	}
+	return m
+}
+
+// standing is what the agent's rules have to know of a domain.
+func (m *migrations) standing(domain string) grace.Migration {
+	watch, node := m.watch.Load(), m.node.Load()
+	if watch == nil || node == nil || !watch.Known() {
+		return grace.MigrationUnknown
+	}
+	return node.Standing(domain)
+}
+
+// run takes part until ctx ends. What it lacks costs no VM anything: it is tried
+// again.
+func (m *migrations) run(ctx context.Context) error {
+	source := m.vmis.source.Load()
+	var changed func()
+	watch := kube.NewMigrations(source, func() { changed() })
+	signer := signer{watch, m.options.Migration.CANamespace}
+	identity := nodemigration.NewIdentity(m.options.NodeName, signer, m.log)
+	l := m.listen(ctx)
+	if l == nil {
+		return nil
+	}
+	node := nodemigration.New(nodemigration.Config{
+		Node: m.options.NodeName, Address: m.address(l.Addr()),
+		LibvirtSocket: libvirtSocket(m.options.LibvirtURI), SocketDir: filepath.Join(m.options.StateDir, "migration"),
+		Paths: m.options.Migration.AllowPaths, Networks: m.options.Migration.AllowNetworks,
+		Cluster: watched{watch}, Identity: identity, Hypervisor: m.moves, VMs: m, Meter: m.meter,
+		Open: func(pid int, start uint64) (nodemigration.Process, error) {
+			p, err := process.Open(pid, start)
+			if err != nil {
+				return nil, err
+			}
+			return p, nil
+		},
+		Log: m.log,
+	})
+	known := false
+	var once sync.Mutex
+	changed = func() {
+		node.Changed()
+		once.Lock()
+		defer once.Unlock()
+		if !known && watch.Known() {
+			known = true
+			m.agent.ClusterChanged("", "") // those who waited for it
+		}
+	}
+	m.watch.Store(watch)
+	m.node.Store(node)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer m.moves.Close()
+	running.Go(func() { watch.Run(ctx) })
+	running.Go(func() { identity.Run(ctx, node.Changed) })
+	node.Run(ctx, l)
+	return nil
+}
+
+// listen tries until it works, or ctx ends: nil then.
+func (m *migrations) listen(ctx context.Context) net.Listener {
+	said := false
+	for {
+		var config net.ListenConfig
+		l, err := config.Listen(ctx, "tcp", m.options.Migration.Listen)
+		if err == nil {
+			return l
+		}
+		if !said {
+			said = true
+			m.log.Warn("no VM can be moved from or to this node: --migration-listen does not work; trying again", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(listenRetry):
+		}
+	}
+}
+
+// address is where others reach the listener.
+func (m *migrations) address(at net.Addr) string {
+	_, port, _ := net.SplitHostPort(at.String()) // of a listener that works
+	host, _, _ := net.SplitHostPort(m.options.Migration.Listen)
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = ""
+	}
+	host = cmp.Or(m.options.Migration.Address, host, os.Getenv("POD_IP"), firstAddress())
+	return net.JoinHostPort(host, port)
+}
+
+// firstAddress is the first of this host that is not only for itself.
+func firstAddress() string {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return ""
+	}
+	for _, a := range all {
+		if n, ok := a.(*net.IPNet); ok && n.IP.IsGlobalUnicast() {
+			return n.IP.String()
+		}
+	}
+	return ""
+}
+
+// libvirtSocket is where the libvirt of this URI listens.
+func libvirtSocket(uri string) string {
+	if u, err := url.Parse(uri); err == nil && u.Query().Get("socket") != "" {
+		return u.Query().Get("socket")
+	}
+	const modular = "/run/libvirt/virtqemud-sock"
+	if _, err := os.Stat(modular); err == nil {
+		return modular
+	}
+	return "/run/libvirt/libvirt-sock"
+}
+
+// Phase implements nodemigration.VMs.
+func (m *migrations) Phase(domain string) grace.Phase { return m.agent.Phase(domain) }
+
+// LauncherReady implements nodemigration.VMs.
+func (m *migrations) LauncherReady(namespace, name, pod string) bool {
+	for _, p := range m.vmis.Pods(namespace, name) {
+		if p.UID == pod && !p.Done && !p.Deleting {
+			view, err := m.from.launcher(namespace, name, pod).Look()
+			return err == nil && view.Registered && !view.Trigger
+		}
+	}
+	return false
+}
+
+// Former implements nodemigration.VMs.
+func (m *migrations) Former(ctx context.Context, domain string) (grace.Instance, bool) {
+	r, there := m.former[domain]
+	if !there {
+		return grace.Instance{}, false
+	}
+	end, err := m.driver.Ended(ctx, domain, r.Instance)
+	return r.Instance, err == nil && end == grace.EndMoved
+}
+
+// Moved implements nodemigration.VMs.
+func (m *migrations) Moved(domain, uuid string) {
+	m.agent.DomainChanged(hypervisor.Event{Name: domain, UUID: uuid, End: grace.EndMoved})
+}
+
+// Changed implements nodemigration.VMs.
+func (m *migrations) Changed(namespace, name string) { m.agent.ClusterChanged(namespace, name) }
+
+// watched is kube.Migrations as the node's part wants it.
+type watched struct{ kubeMigrations }
+
+type kubeMigrations = *kube.Migrations
+
+func (w watched) Migrations() []*nodemigration.Migration { return w.All() }
+
+// signer asks in the controller's namespace.
+type signer struct {
+	*kube.Migrations
+
+	namespace string
+}
+
+func (s signer) Roots(ctx context.Context) ([]byte, error) {
+	return s.Migrations.Roots(ctx, s.namespace)
+}
+
+var errNoCluster = errors.New("there is no client of the API server yet")
+
+// open waits for the client.
+func (m *migrations) open(context.Context) error {
+	if m.vmis.source.Load() == nil {
+		return errNoCluster
+	}
+	return nil
+}

@@ -1,0 +1,118 @@
+package nodemigration
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// becomes is what the guest is on both nodes from now on.
+func (w *world) becomes(a, b hypervisor.Stay) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stays["a"], w.stays["b"] = a, b
+	if a == hypervisor.StayAbsent {
+		w.qemu.end()
+	}
+}
+
+var errBroken = errors.New("the connection broke")
+
+func TestAGuestThatHasGoneRunsAtTheTarget(t *testing.T) {
+	w := given(t)
+	w.sends = func(context.Context) error {
+		w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
+		return nil
+	}
+	w.start()
+	w.eventually("the guest has moved", func() bool {
+		s := w.m.Status.MigrationState
+		return s.SourceState == kubevirt.SourceGone && s.TargetState == kubevirt.TargetRunning && slices.Equal(w.resumed, []string{"b"})
+	})
+}
+
+// The answer of the last phase is lost, and the source runs on: what arrived is
+// stale.
+func TestWhatArrivedIsRemovedWhereTheSourceRunsOn(t *testing.T) {
+	w := given(t)
+	w.sends = func(context.Context) error {
+		w.becomes(hypervisor.StayRunning, hypervisor.StayPaused)
+		return errBroken
+	}
+	w.start()
+	w.eventually("the source has the guest", func() bool {
+		s := w.m.Status.MigrationState
+		return s.SourceState == kubevirt.SourceRunning && s.TargetState == kubevirt.TargetAbsent && s.FailureReason == errBroken.Error() &&
+			slices.Equal(w.removed, []string{"b"}) && len(w.resumed) == 0
+	})
+}
+
+// The source's libvirtd dies after the guest was sent: it stays paused there, and
+// nobody but the agents knows that it has arrived.
+func TestASourceThatIsLeftPausedEndsBeforeTheTargetRuns(t *testing.T) {
+	w := given(t)
+	w.sends = func(context.Context) error {
+		w.becomes(hypervisor.StayLeft, hypervisor.StayPaused)
+		return errBroken
+	}
+	w.start()
+	w.eventually("the guest has moved", func() bool {
+		return slices.Equal(w.removed, []string{"a"}) && slices.Equal(w.resumed, []string{"b"}) &&
+			w.m.Status.MigrationState.TargetState == kubevirt.TargetRunning
+	})
+}
+
+func TestAShutdownAbortsAMigration(t *testing.T) {
+	w := given(t)
+	sending := make(chan struct{})
+	w.sends = func(ctx context.Context) error {
+		close(sending)
+		select {
+		case <-w.aborted:
+		case <-ctx.Done():
+		}
+		return errBroken
+	}
+	w.start()
+	<-sending
+	w.mu.Lock()
+	w.phase = grace.ShuttingDown
+	w.mu.Unlock()
+	w.eventually("the source has the guest", func() bool {
+		s := w.m.Status.MigrationState
+		return s.SourceState == kubevirt.SourceRunning && s.FailureReason == "the guest is being shut down" && len(w.resumed) == 0
+	})
+}
+
+func TestOnlyTheSourceOfAnAgreedMigrationIsLetIn(t *testing.T) {
+	w := given(t)
+	w.sends = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+	w.start()
+	w.eventually("it is under way", func() bool { return w.m.Status.Phase == kubevirt.MigrationRunning })
+	stranger := newAuthority(t)
+	for name, c := range map[string]struct {
+		who identity
+		h   hello
+	}{
+		"another node":        {w.ca.node(t, "c"), hello{MigrationUID: "m-1", Role: roleRelay}},
+		"no agreed migration": {w.ca.node(t, "a"), hello{MigrationUID: "m-2", Role: roleRelay}},
+		"another authority":   {stranger.node(t, "a"), hello{MigrationUID: "m-1", Role: roleRelay}},
+		"an unknown role":     {w.ca.node(t, "a"), hello{MigrationUID: "m-1", Role: "shell"}},
+	} {
+		c.who.roots = w.ca.node(t, "a").roots
+		if l, err := dial(t.Context(), c.who, "b", w.addrs["b"], c.h); err == nil {
+			_ = l.Close()
+			t.Errorf("%s was let in", name)
+		}
+	}
+	// And a source does not speak with another node than the target.
+	if l, err := dial(t.Context(), w.ca.node(t, "a"), "c", w.addrs["b"], hello{MigrationUID: "m-1", Role: roleControl}); err == nil {
+		_ = l.Close()
+		t.Error("node b passed for node c")
+	}
+}

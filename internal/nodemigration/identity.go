@@ -1,0 +1,149 @@
+package nodemigration
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+const (
+	rootsEvery    = 5 * time.Minute // how often the roots are read again
+	identityRetry = 5 * time.Second
+	identityMax   = time.Minute
+)
+
+// Signer has certificates signed.
+type Signer interface {
+	// Sign takes the PEM of a certificate request, and gives that of a certificate.
+	Sign(ctx context.Context, request []byte) ([]byte, error)
+	// Roots is the PEM of those who sign.
+	Roots(ctx context.Context) ([]byte, error)
+}
+
+// NodeIdentity is this node's certificate. Its key never leaves the memory. It
+// implements Identity.
+type NodeIdentity struct {
+	node   string
+	signer Signer
+	log    *slog.Logger
+	cert   atomic.Pointer[tls.Certificate]
+	roots  atomic.Pointer[x509.CertPool]
+}
+
+// NewIdentity has no certificate yet.
+func NewIdentity(node string, signer Signer, log *slog.Logger) *NodeIdentity {
+	return &NodeIdentity{node: node, signer: signer, log: log}
+}
+
+// Certificate implements Identity.
+func (i *NodeIdentity) Certificate() *tls.Certificate {
+	c := i.cert.Load()
+	if c == nil || time.Now().After(c.Leaf.NotAfter) {
+		return nil
+	}
+	return c
+}
+
+// Roots implements Identity.
+func (i *NodeIdentity) Roots() *x509.CertPool { return i.roots.Load() }
+
+// Run gets a certificate, and the next one after two thirds of its life, until ctx
+// ends. changed is called when there is a new one.
+func (i *NodeIdentity) Run(ctx context.Context, changed func()) {
+	retry, said := identityRetry, ""
+	for ctx.Err() == nil {
+		wait, err := i.refresh(ctx, changed)
+		if err == nil {
+			retry, said = identityRetry, ""
+		} else {
+			wait, retry = retry, min(2*retry, identityMax)
+			if text := err.Error(); text != said && ctx.Err() == nil {
+				said = text
+				i.log.Warn("this node has no certificate for live migrations; asking again", "err", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(wait):
+		}
+	}
+}
+
+// refresh returns when to do so again.
+func (i *NodeIdentity) refresh(ctx context.Context, changed func()) (time.Duration, error) {
+	text, err := i.signer.Roots(ctx)
+	if err != nil {
+		return 0, err
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return 0, errors.New("the roots for nodes' certificates have none in them")
+	}
+	i.roots.Store(roots)
+	if c := i.cert.Load(); c != nil && signedBy(c.Leaf, roots) {
+		if left := time.Until(dueAt(c.Leaf)); left > 0 {
+			return min(left, rootsEvery), nil
+		}
+	}
+	cert, err := i.request(ctx, roots)
+	if err != nil {
+		return 0, err
+	}
+	i.cert.Store(cert)
+	i.log.Info("this node has a certificate for live migrations", "until", cert.Leaf.NotAfter)
+	changed()
+	return min(time.Until(dueAt(cert.Leaf)), rootsEvery), nil
+}
+
+// dueAt is after two thirds of a certificate's life.
+func dueAt(c *x509.Certificate) time.Time {
+	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 3 * 2)
+}
+
+func signedBy(c *x509.Certificate, roots *x509.CertPool) bool {
+	_, err := c.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}})
+	return err == nil
+}
+
+func (i *NodeIdentity) request(ctx context.Context, roots *x509.CertPool) (*tls.Certificate, error) {
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
+		Subject: pkix.Name{CommonName: migration.CommonNamePrefix + i.node},
+	}, private)
+	if err != nil {
+		return nil, fmt.Errorf("make a certificate request: %w", err)
+	}
+	text, err := i.signer.Sign(ctx, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
+	if err != nil {
+		return nil, err
+	}
+	cert := &tls.Certificate{PrivateKey: private}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		cert.Certificate = append(cert.Certificate, block.Bytes)
+	}
+	if len(cert.Certificate) == 0 {
+		return nil, errors.New("what was signed is no certificate")
+	}
+	if cert.Leaf, err = x509.ParseCertificate(cert.Certificate[0]); err != nil {
+		return nil, fmt.Errorf("what was signed: %w", err)
+	}
+	if node, err := nodeOf(cert.Leaf); err != nil || node != i.node || !signedBy(cert.Leaf, roots) {
+		return nil, errors.Join(errors.New("what was signed is not for this node, or not by whom nodes trust"), err)
+	}
+	return cert, nil
+}

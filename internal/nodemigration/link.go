@@ -1,0 +1,219 @@
+package nodemigration
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+const (
+	dialTimeout = 5 * time.Second
+	helloBound  = 10 * time.Second
+	maxLine     = 4096
+)
+
+// hello is the source's first line on a connection. The target answers with a
+// reply, also in one line.
+type hello struct {
+	MigrationUID string `json:"migrationUID"`
+	Role         role   `json:"role"`
+	// UUID is libvirt's of the domain.
+	UUID string `json:"uuid,omitempty"`
+}
+
+type role string
+
+const (
+	roleRelay   role = "relay"   // libvirt's RPC follows
+	roleControl role = "control" // words follow
+)
+
+type reply struct {
+	Error string `json:"error,omitempty"`
+}
+
+// word is a line of a control connection, from either side.
+type word struct {
+	SourceState string `json:"sourceState,omitempty"`
+	TargetState string `json:"targetState,omitempty"`
+}
+
+// link is a connection between two agents.
+type link struct {
+	net.Conn
+
+	in *bufio.Reader
+}
+
+func newLink(c net.Conn) *link { return &link{Conn: c, in: bufio.NewReaderSize(c, maxLine)} }
+
+func (l *link) Read(b []byte) (int, error) { return l.in.Read(b) } //nolint:wrapcheck // an io.Reader
+
+// readLine reads one JSON line of at most maxLine bytes.
+func (l *link) readLine(to any) error {
+	line, err := l.in.ReadSlice('\n')
+	if err != nil {
+		return fmt.Errorf("read a line: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(line))
+	if err := d.Decode(to); err != nil {
+		return fmt.Errorf("read a line: %w", err)
+	}
+	return nil
+}
+
+func (l *link) writeLine(v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write a line: %w", err)
+	}
+	if err := l.SetWriteDeadline(time.Now().Add(helloBound)); err != nil {
+		return fmt.Errorf("write a line: %w", err)
+	}
+	if _, err := l.Write(append(text, '\n')); err != nil {
+		return fmt.Errorf("write a line: %w", err)
+	}
+	return l.SetWriteDeadline(time.Time{}) //nolint:wrapcheck // of a connection that has just worked
+}
+
+var errNoIdentity = errors.New("this node has no certificate yet: is the cluster-controller running?")
+
+// tlsConfig has both sides show the certificate of a node.
+func tlsConfig(who Identity) (*tls.Config, error) {
+	cert, roots := who.Certificate(), who.Roots()
+	if cert == nil || roots == nil {
+		return nil, errNoIdentity
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*cert},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
+		// A node has no host name in its certificate: dial checks it by its own name.
+		InsecureSkipVerify:     true, //nolint:gosec // see VerifyConnection in dial
+		SessionTicketsDisabled: true,
+	}, nil
+}
+
+// nodeOf is the node that a certificate is for.
+func nodeOf(c *x509.Certificate) (string, error) {
+	node, ok := strings.CutPrefix(c.Subject.CommonName, migration.CommonNamePrefix)
+	if !ok || node == "" {
+		return "", fmt.Errorf("a certificate for %.80q, which is no node's", c.Subject.CommonName)
+	}
+	return node, nil
+}
+
+// dial connects to the agent of a node, and to no other.
+func dial(ctx context.Context, who Identity, node, address string, h hello) (*link, error) {
+	cfg, err := tlsConfig(who)
+	if err != nil {
+		return nil, err
+	}
+	roots := cfg.ClientCAs
+	cfg.VerifyConnection = func(s tls.ConnectionState) error {
+		if len(s.PeerCertificates) == 0 {
+			return errors.New("no certificate")
+		}
+		intermediates := x509.NewCertPool()
+		for _, c := range s.PeerCertificates[1:] {
+			intermediates.AddCert(c)
+		}
+		_, err := s.PeerCertificates[0].Verify(x509.VerifyOptions{
+			Roots: roots, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+		})
+		if err != nil {
+			return fmt.Errorf("the certificate of %s: %w", address, err)
+		}
+		if is, err := nodeOf(s.PeerCertificates[0]); err != nil || is != node {
+			return errors.Join(fmt.Errorf("%s is not node %s", address, node), err)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	d := tls.Dialer{NetDialer: &net.Dialer{KeepAliveConfig: keepAlive()}, Config: cfg}
+	c, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the agent of %s at %s: %w", node, address, err)
+	}
+	l := newLink(c)
+	if err := l.greet(h); err != nil {
+		return nil, errors.Join(fmt.Errorf("the agent of %s: %w", node, err), c.Close())
+	}
+	return l, nil
+}
+
+func (l *link) greet(h hello) error {
+	if err := l.SetReadDeadline(time.Now().Add(helloBound)); err != nil {
+		return fmt.Errorf("greet: %w", err)
+	}
+	if err := l.writeLine(h); err != nil {
+		return err
+	}
+	var r reply
+	if err := l.readLine(&r); err != nil {
+		return err
+	}
+	if r.Error != "" {
+		return fmt.Errorf("it refuses: %.200s", r.Error)
+	}
+	return l.SetReadDeadline(time.Time{}) //nolint:wrapcheck // of a connection that has just worked
+}
+
+// keepAlive finds a peer out that is cut off, within half a minute.
+func keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 4}
+}
+
+// accept takes a connection's TLS and its first line. The caller answers.
+func accept(ctx context.Context, who Identity, c net.Conn) (l *link, node string, h hello, err error) {
+	cfg, err := tlsConfig(who)
+	if err != nil {
+		return nil, "", h, err
+	}
+	if err := c.SetDeadline(time.Now().Add(helloBound)); err != nil {
+		return nil, "", h, fmt.Errorf("accept: %w", err)
+	}
+	s := tls.Server(c, cfg)
+	if err := s.HandshakeContext(ctx); err != nil {
+		return nil, "", h, fmt.Errorf("a connection from %s: %w", c.RemoteAddr(), err)
+	}
+	if node, err = nodeOf(s.ConnectionState().PeerCertificates[0]); err != nil {
+		return nil, "", h, err
+	}
+	l = newLink(s)
+	if err := l.readLine(&h); err != nil {
+		return nil, "", h, fmt.Errorf("a connection from %s: %w", node, err)
+	}
+	return l, node, h, c.SetDeadline(time.Time{}) //nolint:wrapcheck // of a connection that has just worked
+}
+
+// join copies both ways until one side ends, and closes both.
+func join(ctx context.Context, a, b io.ReadWriteCloser) {
+	closeBoth := func() {
+		_ = a.Close()
+		_ = b.Close()
+	}
+	stop := context.AfterFunc(ctx, closeBoth)
+	defer stop()
+	ended := make(chan struct{}, 2)
+	for _, way := range [][2]io.ReadWriteCloser{{a, b}, {b, a}} {
+		go func() {
+			_, _ = io.Copy(way[0], way[1]) // whatever ends it, it ends both
+			ended <- struct{}{}
+		}()
+	}
+	<-ended
+	closeBoth()
+	<-ended
+}

@@ -1,0 +1,254 @@
+package nodemigration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+const (
+	// tick is how often a side looks, unasked.
+	tick = time.Second
+	// lookTimeout bounds a look, doTimeout what is done.
+	lookTimeout = 5 * time.Second
+	doTimeout   = 20 * time.Second
+	tellTimeout = 10 * time.Second
+	// maxConnections bounds what others may have open here.
+	maxConnections = 64
+)
+
+// Config is what a Node is made of.
+type Config struct {
+	// Node is this node's name, Address where others reach its listener.
+	Node, Address string
+	// LibvirtSocket is libvirt's, SocketDir where a socket is made for each outgoing
+	// migration: a path that is the same for libvirt.
+	LibvirtSocket, SocketDir string
+	// Paths and Networks are what an arriving domain may name.
+	Paths, Networks []string
+	Cluster         Cluster
+	Identity        Identity
+	Hypervisor      Hypervisor
+	VMs             VMs
+	Meter           Meter
+	// Open opens a process, as process.Open does.
+	Open func(pid int, start uint64) (Process, error)
+	Log  *slog.Logger
+}
+
+// Node has this node's sides of migrations.
+type Node struct {
+	cfg  Config
+	wake chan struct{}
+
+	mu    sync.Mutex
+	sides map[sideKey]*side
+	ended map[sideKey]bool // nothing is left to do
+	ctx   context.Context  //nolint:containedctx // the sides' life, set once by Run
+	wg    sync.WaitGroup
+}
+
+type sideKey struct {
+	uid    string
+	target bool
+}
+
+// New returns a node that does nothing yet.
+func New(cfg Config) *Node {
+	return &Node{cfg: cfg, wake: make(chan struct{}, 1), sides: map[sideKey]*side{}, ended: map[sideKey]bool{}}
+}
+
+// Changed is called when Cluster.Migrations may say something else. It does not
+// block.
+func (n *Node) Changed() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run takes part in migrations until ctx ends: it serves others on l, and takes up
+// what Changed tells of. What is under way is left to libvirt and the next agent.
+func (n *Node) Run(ctx context.Context, l net.Listener) {
+	n.mu.Lock()
+	n.ctx = ctx
+	n.mu.Unlock()
+	n.wg.Go(func() { n.serve(ctx, l) })
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	for {
+		n.takeUp()
+		select {
+		case <-n.wake:
+		case <-ctx.Done():
+			n.wg.Wait()
+			return
+		}
+	}
+}
+
+// takeUp gives each migration of the list to its side.
+func (n *Node) takeUp() {
+	all := n.cfg.Cluster.Migrations()
+	for _, m := range n.takeUpAll(all) {
+		n.cfg.VMs.Changed(m.Namespace, m.Spec.VMIName)
+	}
+}
+
+func (n *Node) takeUpAll(all []*Migration) (begun []*Migration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	seen := map[sideKey]bool{}
+	for _, m := range all {
+		for _, k := range []sideKey{{string(m.UID), false}, {string(m.UID), true}} {
+			if !n.has(m, k) {
+				continue
+			}
+			seen[k] = true
+			switch s := n.sides[k]; {
+			case s != nil:
+				s.see(m)
+			case !n.ended[k] && (!m.Final() || k.target && !settled(migration.StateOf(m).TargetState)):
+				n.begin(k, m)
+				begun = append(begun, m)
+			}
+		}
+	}
+	n.notShown(seen)
+	return begun
+}
+
+// has tells whether this node has that side.
+func (n *Node) has(m *Migration, k sideKey) bool {
+	state := migration.StateOf(m)
+	if state.SourceNode == state.TargetNode {
+		return false
+	}
+	return k.target && state.TargetNode == n.cfg.Node || !k.target && state.SourceNode == n.cfg.Node
+}
+
+// notShown is about what the watch shows no more; the caller holds the lock.
+func (n *Node) notShown(seen map[sideKey]bool) {
+	for k, s := range n.sides {
+		if !seen[k] {
+			s.vanish()
+		}
+	}
+	for k := range n.ended {
+		if !seen[k] {
+			delete(n.ended, k)
+		}
+	}
+}
+
+// settled: the target's last word.
+func settled(targetState string) bool {
+	return targetState == kubevirt.TargetRunning || targetState == kubevirt.TargetAbsent
+}
+
+// begin starts a side; the caller holds the lock.
+func (n *Node) begin(k sideKey, m *Migration) {
+	s := &side{
+		node: n, target: k.target, wake: make(chan struct{}, 1), heard: make(chan struct{}),
+		log:       n.cfg.Log.With("namespace", m.Namespace, "name", m.Spec.VMIName, "migration", m.Name),
+		domain:    grace.DomainName(m.Namespace, m.Spec.VMIName),
+		migration: m, received: m.Status.Phase == kubevirt.MigrationRunning,
+	}
+	n.sides[k] = s
+	n.wg.Go(func() {
+		s.run(n.ctx)
+		n.mu.Lock()
+		delete(n.sides, k)
+		n.ended[k] = true
+		n.mu.Unlock()
+		n.cfg.VMs.Changed(m.Namespace, m.Spec.VMIName)
+		n.Changed()
+	})
+}
+
+// Standing is what the grace period's rules have to know of a domain's migration.
+func (n *Node) Standing(domain string) grace.Migration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	standing := grace.MigrationNone
+	for _, s := range n.sides {
+		if is := s.standing(domain); is != grace.MigrationNone {
+			standing = is
+		}
+	}
+	return standing
+}
+
+// serve takes connections of other nodes.
+func (n *Node) serve(ctx context.Context, l net.Listener) {
+	slots := make(chan struct{}, maxConnections)
+	for {
+		c, err := l.Accept()
+		if ctx.Err() != nil {
+			if err == nil {
+				_ = c.Close()
+			}
+			return
+		}
+		if err != nil {
+			n.cfg.Log.Warn("cannot take a connection of another node; going on", "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(tick):
+			}
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			_ = c.Close() // nobody honest has so many
+			continue
+		}
+		n.wg.Go(func() {
+			defer func() { <-slots }()
+			defer func() { _ = c.Close() }() // whoever has ended it
+			if err := n.welcome(ctx, c); err != nil {
+				n.cfg.Log.Warn("a connection of another node was ended", "from", c.RemoteAddr().String(), "err", err)
+			}
+		})
+	}
+}
+
+// welcome serves one connection.
+func (n *Node) welcome(ctx context.Context, c net.Conn) error {
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	l, from, h, err := accept(ctx, n.cfg.Identity, c)
+	if err != nil {
+		n.cfg.Meter.TunnelRefused("tls")
+		return err
+	}
+	n.mu.Lock()
+	s := n.sides[sideKey{h.MigrationUID, true}]
+	n.mu.Unlock()
+	if s == nil {
+		err = fmt.Errorf("no migration %.64q is expected from node %s", h.MigrationUID, from)
+	} else {
+		err = s.admit(from, h)
+	}
+	if err != nil {
+		n.cfg.Meter.TunnelRefused("unexpected")
+		return errors.Join(err, l.writeLine(reply{Error: err.Error()}))
+	}
+	if err := l.writeLine(reply{}); err != nil {
+		s.over(h)
+		return err
+	}
+	if h.Role == roleControl {
+		return s.talk(ctx, l)
+	}
+	return s.receive(ctx, l, h)
+}

@@ -1,0 +1,88 @@
+package nodemigration
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// Migration is a live migration as the API server shows it. It is not written to.
+type Migration = kubevirt.VirtualMachineInstanceMigration
+
+// Told is what a side says of a migration. What is empty stays as it is.
+type Told struct {
+	// Phase follows the one that was read; it is refused where that has changed.
+	Phase                    kubevirt.MigrationPhase
+	TargetAddress            string
+	SourceState, TargetState string
+	FailureReason            string
+	Progress                 *kubevirt.MigrationProgress
+}
+
+// Cluster is what the API server knows of migrations.
+type Cluster interface {
+	// Migrations are those that this node has a side in, from memory.
+	Migrations() []*Migration
+	// Tell changes the migration's status.
+	Tell(ctx context.Context, m *Migration, t Told) error
+	// Gone tells whether the API server says that there is no such migration any
+	// more.
+	Gone(ctx context.Context, m *Migration) (bool, error)
+}
+
+// Identity is who this node is to others.
+type Identity interface {
+	// Certificate is this node's, nil while it has none.
+	Certificate() *tls.Certificate
+	// Roots are who signs for nodes.
+	Roots() *x509.CertPool
+}
+
+// Hypervisor moves domains. Each call is bound by its context, but the
+// hypervisor's own work goes on.
+type Hypervisor interface {
+	// Migrate returns when the hypervisor says that it is over. An error says
+	// nothing about either side.
+	Migrate(ctx context.Context, o hypervisor.Outgoing) error
+	// Progress fails with hypervisor.ErrState where nothing is under way.
+	Progress(ctx context.Context, name string, i grace.Instance) (hypervisor.Progress, error)
+	// Abort may have no effect, and return nil.
+	Abort(ctx context.Context, name string, i grace.Instance) error
+	// Look says what a domain is on this host.
+	Look(ctx context.Context, name string) (hypervisor.Stay, grace.Instance, error)
+	// Resume lets it run: the caller knows that it runs nowhere else.
+	Resume(ctx context.Context, name string, i grace.Instance) error
+	// Remove ends it by force; what is not there is no error.
+	Remove(ctx context.Context, name string, i grace.Instance) error
+}
+
+// Process is a process whose end is seen.
+type Process interface {
+	Done() <-chan struct{}
+	Close() error
+}
+
+// VMs is what the agent's other half knows and has to know.
+type VMs interface {
+	// Phase is that of the domain's record, "" without one.
+	Phase(domain string) grace.Phase
+	// LauncherReady: the launcher pod with this UID runs and has registered.
+	LauncherReady(namespace, name, pod string) bool
+	// Former is the instance of the record that there was when this agent started,
+	// and whether it is known by now that it ended because it went elsewhere.
+	Former(ctx context.Context, domain string) (i grace.Instance, moved bool)
+	// Moved is told that an instance has ended here because it went elsewhere.
+	Moved(domain, uuid string)
+	// Changed is told that Standing may say something else now.
+	Changed(namespace, name string)
+}
+
+// Meter counts. Its methods do not block.
+type Meter interface {
+	// TunnelRefused counts what a source sent and must not.
+	TunnelRefused(reason string)
+}

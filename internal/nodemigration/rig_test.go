@@ -1,0 +1,274 @@
+package nodemigration
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"log/slog"
+	"math/big"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// authority signs certificates of nodes.
+type authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{key: key}
+	a.cert = a.sign(t, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, &key.PublicKey)
+	return a
+}
+
+func (a *authority) sign(t *testing.T, template *x509.Certificate, public *ecdsa.PublicKey) *x509.Certificate {
+	t.Helper()
+	template.SerialNumber, template.NotBefore, template.NotAfter = big.NewInt(1), time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	parent := a.cert
+	if parent == nil {
+		parent = template
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, public, a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// identity is a node's, as the authority says.
+type identity struct {
+	cert  *tls.Certificate
+	roots *x509.CertPool
+}
+
+func (i identity) Certificate() *tls.Certificate { return i.cert }
+func (i identity) Roots() *x509.CertPool         { return i.roots }
+
+func (a *authority) node(t *testing.T, name string) identity {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf := a.sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: migration.CommonNamePrefix + name}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}, &key.PublicKey)
+	roots := x509.NewCertPool()
+	roots.AddCert(a.cert)
+	return identity{&tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}, roots}
+}
+
+// world is two nodes, the object of one migration, and the guest on both sides.
+type world struct {
+	t     *testing.T
+	mu    sync.Mutex
+	m     *Migration
+	ca    *authority
+	nodes map[string]*Node
+	addrs map[string]string
+
+	stays map[string]hypervisor.Stay // of the guest, by node
+	qemu  *proc                      // the source's
+	// sends is what libvirt does when it is to migrate.
+	sends   func(ctx context.Context) error
+	phase   grace.Phase
+	aborted chan struct{}
+	resumed []string // on which node, in order
+	removed []string
+}
+
+type proc struct {
+	once sync.Once
+	done chan struct{}
+}
+
+func (p *proc) Done() <-chan struct{} { return p.done }
+func (*proc) Close() error            { return nil }
+func (p *proc) end()                  { p.once.Do(func() { close(p.done) }) }
+
+func given(t *testing.T) *world {
+	t.Helper()
+	w := &world{
+		t: t, ca: newAuthority(t), nodes: map[string]*Node{}, addrs: map[string]string{}, phase: grace.Running,
+		stays: map[string]hypervisor.Stay{"a": hypervisor.StayRunning, "b": hypervisor.StayAbsent},
+		qemu:  &proc{done: make(chan struct{})}, aborted: make(chan struct{}, 16),
+		m: &Migration{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "move", UID: "m-1"},
+			Spec:       kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: "vm"},
+			Status: kubevirt.VirtualMachineInstanceMigrationStatus{Phase: kubevirt.MigrationScheduled, MigrationState: &kubevirt.MigrationState{
+				SourceNode: "a", TargetNode: "b", TargetPodUID: "pod",
+			}},
+		},
+	}
+	return w
+}
+
+// start runs both nodes until the test ends.
+func (w *world) start() {
+	w.t.Helper()
+	ctx, cancel := context.WithCancel(w.t.Context())
+	var running sync.WaitGroup
+	listeners := map[string]net.Listener{}
+	for _, name := range []string{"a", "b"} {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		h := host{w, name}
+		w.addrs[name], listeners[name] = l.Addr().String(), l
+		w.nodes[name] = New(Config{
+			Node: name, Address: l.Addr().String(), SocketDir: w.t.TempDir(), Cluster: h, Identity: w.ca.node(w.t, name), Hypervisor: h, VMs: h, Meter: h,
+			Open: func(int, uint64) (Process, error) { return w.qemu, nil }, Log: slog.New(slog.DiscardHandler),
+		})
+	}
+	for name, n := range w.nodes {
+		running.Go(func() { n.Run(ctx, listeners[name]) })
+	}
+	w.t.Cleanup(func() { cancel(); running.Wait() })
+}
+
+// eventually polls what the object and the guests say.
+func (w *world) eventually(what string, cond func() bool) {
+	w.t.Helper()
+	end := time.After(20 * time.Second)
+	for {
+		w.mu.Lock()
+		ok := cond()
+		w.mu.Unlock()
+		if ok {
+			return
+		}
+		select {
+		case <-end:
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.t.Fatalf("%s: not so; %+v, %v, resumed %v, removed %v", what, *w.m.Status.MigrationState, w.stays, w.resumed, w.removed)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func (w *world) change() {
+	for _, n := range w.nodes {
+		n.Changed()
+	}
+}
+
+// host is what one node has of the world.
+type host struct {
+	w    *world
+	name string
+}
+
+func (h host) Migrations() []*Migration {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return []*Migration{h.w.m}
+}
+
+func (h host) Tell(_ context.Context, m *Migration, t Told) error {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	is := h.w.m.DeepCopy()
+	if t.Phase != "" {
+		if m.Status.Phase != is.Status.Phase {
+			return errors.New("conflict")
+		}
+		is.Status.Phase = t.Phase
+	}
+	for to, from := range map[*string]string{
+		&is.Status.MigrationState.TargetNodeAddress: t.TargetAddress, &is.Status.MigrationState.SourceState: t.SourceState,
+		&is.Status.MigrationState.TargetState: t.TargetState, &is.Status.MigrationState.FailureReason: t.FailureReason,
+	} {
+		if from != "" {
+			*to = from
+		}
+	}
+	h.w.m = is
+	h.w.change()
+	return nil
+}
+
+func (host) Gone(context.Context, *Migration) (bool, error) { return false, nil }
+
+func (h host) Migrate(ctx context.Context, _ hypervisor.Outgoing) error { return h.w.sends(ctx) }
+
+func (host) Progress(context.Context, string, grace.Instance) (hypervisor.Progress, error) {
+	return hypervisor.Progress{}, hypervisor.ErrState
+}
+
+func (h host) Abort(context.Context, string, grace.Instance) error {
+	select {
+	case h.w.aborted <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (h host) Look(context.Context, string) (hypervisor.Stay, grace.Instance, error) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return h.w.stays[h.name], grace.Instance{UUID: "u", PID: 1, Start: 1}, nil
+}
+
+func (h host) Resume(context.Context, string, grace.Instance) error {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	if h.name == "b" && !closed(h.w.qemu.done) {
+		h.w.t.Error("the guest is resumed at the target while the source has its QEMU")
+	}
+	h.w.stays[h.name] = hypervisor.StayRunning
+	h.w.resumed = append(h.w.resumed, h.name)
+	return nil
+}
+
+func (h host) Remove(context.Context, string, grace.Instance) error {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	h.w.stays[h.name] = hypervisor.StayAbsent
+	h.w.removed = append(h.w.removed, h.name)
+	if h.name == "a" {
+		h.w.qemu.end()
+	}
+	return nil
+}
+
+func (h host) Phase(string) grace.Phase {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return h.w.phase
+}
+
+func (host) LauncherReady(string, string, string) bool                     { return true }
+func (host) Former(context.Context, string) (i grace.Instance, moved bool) { return i, false }
+func (host) Moved(string, string)                                          {}
+func (host) Changed(string, string)                                        {}
+func (host) TunnelRefused(string)                                          {}

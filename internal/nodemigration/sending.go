@@ -1,0 +1,211 @@
+package nodemigration
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+const (
+	// progressEvery is how often people are told, and time-outs looked at.
+	progressEvery = 2 * time.Second
+	// abortPatience is how long libvirt gets after an abort before the connection is
+	// closed: late in a migration an abort has no effect.
+	abortPatience = 10 * time.Second
+)
+
+// sending is an outgoing migration.
+type sending struct {
+	instance grace.Instance
+	process  Process // nil where it is not watched
+	released chan struct{}
+	gone     bool            // it had ended before it could be watched
+	seenGone bool            // its end was seen
+	ranOn    bool            // it ran, or may have run, after the migration was over
+	last     hypervisor.Stay // when it was looked at before
+
+	listener net.Listener
+	socket   string
+	hangUp   context.CancelFunc // of the guest's connection
+
+	started   time.Time
+	returned  chan struct{} // closed when libvirt's call has returned; nil before it
+	err       error         // of the call; read it after returned
+	abortedAt time.Time     // zero: it was not
+
+	asked   time.Time // for progress
+	least   uint64    // of what remained
+	leastAt time.Time
+	total   uint64
+}
+
+// start has libvirt send the guest: through a socket that this agent listens on,
+// to the target's agent.
+func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
+	x := s.sending
+	if x.process == nil {
+		return // until it is known
+	}
+	if err := x.listen(s.node.cfg.SocketDir); err != nil {
+		s.log.Error("cannot begin a migration; trying again", "err", err)
+		return
+	}
+	telling, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	// The controller may give it up until then: one of the two is refused.
+	if err := s.node.cfg.Cluster.Tell(telling, m, Told{Phase: kubevirt.MigrationRunning}); err != nil {
+		s.log.Warn("cannot begin a migration; trying again", "err", err)
+		_ = x.listener.Close()
+		return
+	}
+	s.mu.Lock()
+	s.begun = true
+	s.mu.Unlock()
+	state := migration.StateOf(m)
+	relay, hangUp := context.WithCancel(ctx)
+	x.hangUp = hangUp
+	wg.Go(func() { s.relay(relay, m, x) })
+	now := time.Now()
+	x.started, x.asked, x.leastAt, x.returned = now, now, now, make(chan struct{})
+	s.log.Info("sending the guest", "to", state.TargetNode, "address", state.TargetNodeAddress)
+	wg.Go(func() {
+		out := hypervisor.Outgoing{Domain: s.domain, Instance: x.instance, URI: "qemu+unix:///system?socket=" + x.socket}
+		if o := state.Options; o != nil {
+			out.Bandwidth, out.AutoConverge = uint64(max(0, o.BandwidthMiB)), o.AllowAutoConverge
+		}
+		x.err = s.node.cfg.Hypervisor.Migrate(ctx, out)
+		if x.err != nil && ctx.Err() == nil {
+			s.log.Warn("libvirt has not sent the guest", "err", x.err)
+		}
+		close(x.returned)
+		hangUp()
+		s.poke()
+	})
+}
+
+// listen makes the socket that libvirt connects to.
+func (x *sending) listen(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("directory for a socket: %w", err)
+	}
+	x.socket = filepath.Join(dir, rand.Text()[:12])
+	l, err := net.Listen("unix", x.socket) //nolint:noctx // it does not wait
+	if err != nil {
+		return fmt.Errorf("socket for libvirt: %w", err)
+	}
+	x.listener = l
+	return os.Chmod(x.socket, 0o600) //nolint:wrapcheck // of a file that was just made
+}
+
+// relay joins libvirt's one connection to the target's agent.
+func (s *side) relay(ctx context.Context, m *Migration, x *sending) {
+	stop := context.AfterFunc(ctx, func() { _ = x.listener.Close() })
+	defer stop()
+	defer x.listener.Close()
+	c, err := x.listener.Accept()
+	if err != nil {
+		return
+	}
+	_ = x.listener.Close() // one is all there is
+	state := migration.StateOf(m)
+	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: x.instance.UUID})
+	if err != nil {
+		s.log.Warn("cannot reach the target", "err", err)
+		_ = c.Close()
+		return
+	}
+	join(ctx, c, l)
+}
+
+// abort has libvirt stop sending; where that has no effect, the connection ends.
+func (s *side) abort(ctx context.Context, why string) {
+	x := s.sending
+	if x.abortedAt.IsZero() {
+		x.abortedAt = time.Now()
+		s.log.Info("aborting the migration", "why", why)
+	}
+	if x.hangUp != nil && time.Since(x.abortedAt) > abortPatience {
+		x.hangUp()
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	err := s.node.cfg.Hypervisor.Abort(ctx, s.domain, x.instance)
+	if err != nil && !errors.Is(err, hypervisor.ErrState) && !errors.Is(err, hypervisor.ErrNotFound) {
+		s.log.Warn("cannot abort the migration; trying again", "err", err)
+	}
+}
+
+// follow tells how far it is.
+func (s *side) follow(ctx context.Context, m *Migration) {
+	x := s.sending
+	if !x.calling() || time.Since(x.asked) < progressEvery {
+		return
+	}
+	x.asked = time.Now()
+	asking, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	p, err := s.node.cfg.Hypervisor.Progress(asking, s.domain, x.instance)
+	if err != nil || p.Total == 0 {
+		return
+	}
+	if x.total == 0 || p.Remaining < x.least {
+		x.least, x.leastAt = p.Remaining, time.Now()
+	}
+	x.total = p.Total
+	const mib = 1 << 20
+	done := p.Total - min(p.Remaining, p.Total)
+	s.tell(ctx, m, Told{Progress: &kubevirt.MigrationProgress{
+		Percent: int64(100 * done / p.Total), RemainingMiB: int64(p.Remaining / mib), TotalMiB: int64(p.Total / mib),
+	}})
+}
+
+// callTarget keeps a connection for words to the target's agent.
+func (s *side) callTarget(ctx context.Context) {
+	for ctx.Err() == nil {
+		m, _ := s.snapshot()
+		state := migration.StateOf(m)
+		l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleControl})
+		if err == nil {
+			err = s.talk(ctx, l)
+		}
+		if err != nil {
+			s.log.Debug("no words with the target", "err", err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(tick):
+		}
+	}
+}
+
+// stopSending lets go of everything. A call that is under way goes on in libvirt.
+func (s *side) stopSending() {
+	x := s.sending
+	if x == nil {
+		return
+	}
+	if x.listener != nil {
+		_ = x.listener.Close()
+	}
+	if x.hangUp != nil {
+		x.hangUp()
+	}
+	if x.process != nil {
+		close(x.released)
+		if err := x.process.Close(); err != nil {
+			s.log.Debug("close pidfd", "err", err)
+		}
+	}
+}

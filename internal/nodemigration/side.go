@@ -1,0 +1,261 @@
+package nodemigration
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// side is this node's side of one migration. Its goroutine decides and acts; the
+// connections of the other side and the watch only leave word, under mu.
+type side struct {
+	node   *Node
+	target bool
+	domain string
+	log    *slog.Logger
+	wake   chan struct{}
+
+	mu        sync.Mutex
+	migration *Migration
+	vanished  bool   // the watch shows the object no more
+	other     string // what the other side has said on a connection
+	state     string // what this side says
+	heard     chan struct{}
+	receiving bool
+	received  bool // a connection was, or may have been before this agent was started
+	settled   bool // the guest is not a migration's matter any more
+	begun     bool // source: Running was written and accepted
+
+	// Only run's goroutine touches what follows.
+	told    Told // what was last told to the API server, and when
+	toldAt  time.Time
+	gone    bool // the API server says that there is no such migration
+	sending *sending
+	talking bool
+}
+
+func (s *side) poke() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *side) see(m *Migration) {
+	s.mu.Lock()
+	s.migration, s.vanished = m, false
+	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *side) vanish() {
+	s.mu.Lock()
+	s.vanished = true
+	s.mu.Unlock()
+	s.poke()
+}
+
+// say has every connection hear this side's state.
+func (s *side) say(state string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == state || s.state == kubevirt.SourceGone || s.state == kubevirt.SourceRunning {
+		return // the source's words, and the target's Running, are never taken back
+	}
+	s.state = state
+	close(s.heard)
+	s.heard = make(chan struct{})
+}
+
+// hear takes over what the other side says. A word that was given stays, but for
+// Arrived.
+func (s *side) hear(state string) {
+	words := []string{kubevirt.SourceGone, kubevirt.SourceRunning}
+	if !s.target {
+		words = []string{kubevirt.TargetArrived, kubevirt.TargetRunning, kubevirt.TargetAbsent}
+	}
+	if !slices.Contains(words, state) {
+		return
+	}
+	s.mu.Lock()
+	if s.other == "" || s.other == kubevirt.TargetArrived {
+		s.other = state
+	}
+	s.mu.Unlock()
+	s.poke()
+}
+
+func (s *side) standing(domain string) grace.Migration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.domain != domain || s.settled:
+		return grace.MigrationNone
+	case s.target:
+		return grace.MigrationIncoming
+	default:
+		return grace.MigrationOutgoing
+	}
+}
+
+// snapshot is what others have left.
+func (s *side) snapshot() (m *Migration, other string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, other = s.migration, s.other
+	if s.begun && m.Status.Phase == kubevirt.MigrationTargetReady {
+		// The watch is late: what was written is known.
+		late := *m
+		late.Status.Phase, m = kubevirt.MigrationRunning, &late
+	}
+	said := migration.StateOf(m).TargetState
+	if s.target {
+		said = migration.StateOf(m).SourceState
+	}
+	if said != "" && (other == "" || other == kubevirt.TargetArrived) {
+		other = said
+	}
+	return m, other
+}
+
+// run is the side's life.
+func (s *side) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	timer := time.NewTicker(tick)
+	defer timer.Stop()
+	defer s.stopSending()
+	turn := s.targetTurn
+	if !s.target {
+		turn = func(ctx context.Context) bool { return s.sourceTurn(ctx, &wg) }
+	}
+	for !turn(ctx) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// look asks the hypervisor what is here.
+func (s *side) look(ctx context.Context) (hypervisor.Stay, grace.Instance) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	stay, instance, err := s.node.cfg.Hypervisor.Look(ctx, s.domain)
+	if err != nil {
+		s.log.Debug("cannot look at a domain that migrates", "err", err)
+		return hypervisor.StayUnknown, instance
+	}
+	return stay, instance
+}
+
+// askGone asks for an object that the watch shows no more.
+func (s *side) askGone(ctx context.Context) {
+	s.mu.Lock()
+	m, vanished := s.migration, s.vanished
+	s.mu.Unlock()
+	if !vanished || s.gone {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	gone, err := s.node.cfg.Cluster.Gone(ctx, m)
+	if err != nil {
+		s.log.Debug("cannot ask for the migration", "err", err)
+	}
+	s.gone = gone && err == nil
+}
+
+// settle: from now on the guest, if it is here, is one as any other.
+func (s *side) settle() {
+	s.mu.Lock()
+	was, m := s.settled, s.migration
+	s.settled = true
+	s.mu.Unlock()
+	if !was {
+		s.node.cfg.VMs.Changed(m.Namespace, m.Spec.VMIName)
+	}
+}
+
+// do does something to the guest, bounded.
+func (s *side) do(ctx context.Context, what string, f func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, doTimeout)
+	defer cancel()
+	if err := f(ctx); err != nil {
+		s.log.Error("a step of a migration failed; trying again", "step", what, "err", err)
+		return
+	}
+	s.poke() // to look what came of it
+}
+
+// tell tells the API server, unless it shows that already.
+func (s *side) tell(ctx context.Context, m *Migration, t Told) {
+	if s.gone || shows(m, &t) || s.told == t && time.Since(s.toldAt) < tellTimeout {
+		return // or the watch will show it
+	}
+	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	defer cancel()
+	if err := s.node.cfg.Cluster.Tell(ctx, m, t); err != nil {
+		s.log.Warn("cannot tell the API server of the migration; trying again", "err", err)
+		return
+	}
+	s.told, s.toldAt = t, time.Now()
+}
+
+func shows(m *Migration, t *Told) bool {
+	state := migration.StateOf(m)
+	return (t.Phase == "" || m.Status.Phase == t.Phase) && (t.SourceState == "" || state.SourceState == t.SourceState) &&
+		(t.TargetState == "" || state.TargetState == t.TargetState) && t.Progress == nil
+}
+
+// talk exchanges words with the other side until the connection ends.
+func (s *side) talk(ctx context.Context, l *link) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			var w word
+			if err := l.readLine(&w); err != nil {
+				return
+			}
+			if s.target {
+				s.hear(w.SourceState)
+			} else {
+				s.hear(w.TargetState)
+			}
+		}
+	}()
+	defer func() { _ = l.Close(); <-ended }()
+	for {
+		s.mu.Lock()
+		state, heard := s.state, s.heard
+		s.mu.Unlock()
+		w := word{TargetState: state}
+		if !s.target {
+			w = word{SourceState: state}
+		}
+		if state != "" {
+			if err := l.writeLine(w); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-heard:
+		case <-ended:
+			return nil
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package nodemigration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// sourceFacts looks.
+func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.Instance) {
+	s.askGone(ctx)
+	x := s.sending
+	calling := x.calling()
+	here, instance := s.look(ctx)
+	if x.process == nil && !x.gone {
+		s.identify(ctx, here, instance)
+	}
+	m, target := s.snapshot()
+	return s.factsOf(m, target, here, calling), instance
+}
+
+// factsOf puts together what was seen.
+func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, calling bool) migration.SourceFacts {
+	x := s.sending
+	f := migration.SourceFacts{
+		Migration: m, Gone: s.gone, Target: target, Memory: int64(x.total),
+		Ending: s.ending(),
+	}
+	// Another job than this migration's is waited for.
+	f.JobRuns = calling || here == hypervisor.StayBusy && (x.called() || m.Status.Phase == kubevirt.MigrationRunning)
+	ended := x.called() && !calling
+	if ended && x.err != nil {
+		f.Failed = fmt.Sprintf("%.500s", x.err.Error())
+	}
+	if f.JobRuns && x.called() {
+		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.leastAt)
+	}
+	f.Guest = s.guest(here, ended)
+	f.RanOn = x.ranOn && !f.JobRuns
+	return f
+}
+
+// guest is what is here. ended: libvirt's call has been made and has returned.
+func (s *side) guest(here hypervisor.Stay, ended bool) migration.Guest {
+	x, last := s.sending, s.sending.last
+	x.last = here
+	switch {
+	case x.ended():
+		if !x.seenGone { // neither libvirt's migration nor this agent has ended it
+			x.ranOn = x.ranOn || ended && x.err != nil && last != hypervisor.StayLeft
+		}
+		x.seenGone = true
+		return migration.GuestGone
+	case here == hypervisor.StayRunning || here == hypervisor.StayPaused:
+		x.ranOn = x.ranOn || ended || !x.called() && s.received
+		return migration.GuestRuns
+	case here == hypervisor.StayLeft:
+		return migration.GuestPaused
+	default:
+		return migration.GuestUnknown // absent is no proof while its process is there
+	}
+}
+
+// sourceTurn looks, decides and acts once. It returns true when nothing is left to
+// do.
+func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
+	if s.sending == nil {
+		s.sending = &sending{}
+	}
+	f, instance := s.sourceFacts(ctx)
+	step, m := migration.NextOfSource(f), f.Migration
+	s.log.Debug("source decided", "do", step.Action, "why", step.Reason, "guest", f.Guest, "job", f.JobRuns, "target", f.Target, "phase", m.Status.Phase)
+	if migration.StateOf(m).TargetNodeAddress != "" && !s.talking {
+		s.talking = true
+		wg.Go(func() { s.callTarget(ctx) })
+	}
+	switch step.Action {
+	case migration.SourceBegin:
+		s.start(ctx, wg, m)
+	case migration.SourceFollow:
+		s.follow(ctx, m)
+	case migration.SourceAbort:
+		s.abort(ctx, step.Message)
+	case migration.SourceEnd:
+		s.log.Info("ending what is left of the guest", "why", step.Message)
+		s.do(ctx, "end what is left of the guest", func(ctx context.Context) error {
+			return s.node.cfg.Hypervisor.Remove(ctx, s.domain, instance)
+		})
+	case migration.SourceResume:
+		s.log.Info("resuming the guest", "why", step.Message)
+		s.do(ctx, "resume the guest", func(ctx context.Context) error {
+			return s.node.cfg.Hypervisor.Resume(ctx, s.domain, instance)
+		})
+	case migration.SourceSayGone:
+		s.node.cfg.VMs.Moved(s.domain, s.sending.instance.UUID)
+		s.say(kubevirt.SourceGone)
+		s.tell(ctx, m, Told{SourceState: kubevirt.SourceGone})
+	case migration.SourceSayRunning, migration.SourceDecline:
+		s.settle()
+		s.say(kubevirt.SourceRunning)
+		s.tell(ctx, m, Told{SourceState: kubevirt.SourceRunning, FailureReason: step.Message})
+	case migration.SourceNothing:
+		return m.Final() || s.gone
+	default:
+	}
+	return false
+}
+
+// ending tells why the guest has to be shut down where it is, or is empty: a
+// shutdown beats a migration.
+func (s *side) ending() string {
+	if p := s.node.cfg.VMs.Phase(s.domain); p != "" && p != grace.Running {
+		return "the guest is being shut down"
+	}
+	return ""
+}
+
+// identify takes hold of the QEMU that is here while libvirt says so, or of the one
+// that was here when this agent was started.
+func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Instance) {
+	moved := false
+	if here == hypervisor.StayAbsent {
+		i, moved = s.node.cfg.VMs.Former(ctx, s.domain)
+	}
+	if i.PID == 0 {
+		return
+	}
+	x := s.sending
+	x.instance = i
+	p, err := s.node.cfg.Open(i.PID, i.Start)
+	switch {
+	case errors.Is(err, process.ErrGone):
+		// Gone before anybody watched: unless it is known to have moved it may have
+		// run on, and what arrived elsewhere is stale then.
+		x.gone, x.ranOn = true, !moved
+	case err != nil:
+		s.log.Warn("cannot watch the QEMU that migrates", "pid", i.PID, "err", err)
+	default:
+		x.process, x.released = p, make(chan struct{})
+		go func() {
+			select {
+			case <-p.Done():
+				s.poke()
+			case <-x.released:
+			}
+		}()
+	}
+}
+
+func (x *sending) ended() bool { return x.gone || x.process != nil && closed(x.process.Done()) }
+
+// called: libvirt was asked to migrate. calling: it has not answered.
+func (x *sending) called() bool  { return x.returned != nil }
+func (x *sending) calling() bool { return x.called() && !closed(x.returned) }
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,151 @@
+package nodemigration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// targetFacts looks. What the connections say comes first: what is seen after a
+// connection has ended is what came of it.
+func (s *side) targetFacts(ctx context.Context) (f migration.TargetFacts, remove, resume func(context.Context) error) {
+	s.askGone(ctx)
+	s.mu.Lock()
+	receiving, received := s.receiving, s.received
+	s.mu.Unlock()
+	here, instance := s.look(ctx)
+	m, source := s.snapshot()
+	state := migration.StateOf(m)
+	f = migration.TargetFacts{
+		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Source: source,
+		Ready: s.node.cfg.Identity.Certificate() != nil && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
+	}
+	switch here {
+	case hypervisor.StayAbsent:
+		f.Copy = migration.CopyNone
+	case hypervisor.StayBusy, hypervisor.StayLeft:
+		f.Copy = migration.CopyIncoming
+	case hypervisor.StayPaused:
+		f.Copy = migration.CopyComplete
+	case hypervisor.StayRunning:
+		f.Copy = migration.CopyRunning
+	default:
+		f.Copy = migration.CopyUnknown
+	}
+	// What is here before the source was asked to begin is not this migration's.
+	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
+	if early && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
+		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, false
+	}
+	hv := s.node.cfg.Hypervisor
+	return f, func(ctx context.Context) error { return hv.Remove(ctx, s.domain, instance) },
+		func(ctx context.Context) error { return hv.Resume(ctx, s.domain, instance) }
+}
+
+// targetTurn looks, decides and acts once. It returns true when nothing is left to
+// do.
+func (s *side) targetTurn(ctx context.Context) (over bool) {
+	f, remove, resume := s.targetFacts(ctx)
+	step, m := migration.NextOfTarget(f), f.Migration
+	s.log.Debug("target decided", "do", step.Action, "why", step.Reason, "here", f.Copy, "source", f.Source, "phase", m.Status.Phase)
+	switch step.Action {
+	case migration.TargetPrepare:
+		s.tell(ctx, m, Told{Phase: kubevirt.MigrationPreparingTarget})
+	case migration.TargetOffer:
+		s.tell(ctx, m, Told{Phase: kubevirt.MigrationTargetReady, TargetAddress: s.node.cfg.Address})
+	case migration.TargetRefuse:
+		s.close()
+		s.tell(ctx, m, Told{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
+	case migration.TargetHold:
+		s.say(kubevirt.TargetArrived)
+		s.tell(ctx, m, Told{TargetState: kubevirt.TargetArrived})
+	case migration.TargetResume:
+		s.log.Info("resuming the guest that arrived", "why", step.Message)
+		s.do(ctx, "resume the guest that arrived", resume)
+	case migration.TargetRemove:
+		s.log.Info("removing what arrived", "why", step.Message)
+		s.close()
+		s.do(ctx, "remove the guest that arrived", remove)
+	case migration.TargetTell:
+		s.settle()
+		s.say(kubevirt.TargetRunning)
+		s.tell(ctx, m, Told{TargetState: kubevirt.TargetRunning})
+		return s.gone
+	case migration.TargetSayGone:
+		s.close()
+		s.say(kubevirt.TargetAbsent)
+		s.tell(ctx, m, Told{TargetState: kubevirt.TargetAbsent})
+		return s.gone
+	case migration.TargetNothing:
+		s.settle()
+		return m.Final() || s.gone
+	default:
+	}
+	return false
+}
+
+// close lets no connection in any more.
+func (s *side) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.received = true
+}
+
+// admit tells whether a connection is that of this migration's source.
+func (s *side) admit(from string, h hello) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.migration
+	phase := m.Status.Phase
+	switch {
+	case from != migration.StateOf(m).SourceNode:
+		return fmt.Errorf("migration %s comes from another node than %s", m.Name, from)
+	case phase != kubevirt.MigrationTargetReady && phase != kubevirt.MigrationRunning && h.Role == roleRelay:
+		return fmt.Errorf("migration %s is in phase %s", m.Name, phase)
+	case h.Role == roleControl:
+		return nil
+	case h.Role != roleRelay:
+		return errors.New("a connection of no known kind")
+	case s.receiving || s.received || s.vanished || s.state != "" || m.DeletionTimestamp != nil:
+		return fmt.Errorf("migration %s had its connection, or is over", m.Name)
+	}
+	s.receiving = true
+	return nil
+}
+
+// over: a connection with the guest has ended.
+func (s *side) over(h hello) {
+	if h.Role == roleRelay {
+		s.mu.Lock()
+		s.receiving, s.received = false, true
+		s.mu.Unlock()
+		s.poke()
+	}
+}
+
+// receive lets the guest in.
+func (s *side) receive(ctx context.Context, l *link, h hello) error {
+	defer s.over(h)
+	dialer := net.Dialer{Timeout: dialTimeout}
+	libvirt, err := dialer.DialContext(ctx, "unix", s.node.cfg.LibvirtSocket)
+	if err != nil {
+		return fmt.Errorf("libvirt of this node: %w", err)
+	}
+	started := time.Now()
+	result, err := tunnel.Guard(ctx, l, libvirt, tunnel.Agreement{
+		Domain: s.domain, UUID: h.UUID, Paths: s.node.cfg.Paths, Networks: s.node.cfg.Networks,
+	})
+	s.log.Info("the guest's connection has ended", "complete", result.Complete, "received", result.Received, "took", time.Since(started))
+	if r, refused := errors.AsType[*tunnel.Refusal](err); refused {
+		s.node.cfg.Meter.TunnelRefused(r.Reason)
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,172 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// How many migrations there may be at once, and questions about them. A call
+// that migrates has its connection for as long as it lasts; what asks and aborts
+// needs another.
+const (
+	migrationConns = 8
+	jobConns       = 4
+)
+
+// Migrator moves domains to other hosts and receives them.
+type Migrator struct {
+	driver *Driver
+	moves  *pool
+	jobs   *pool
+}
+
+// Migrator returns one; it connects when something is asked of it. It is closed
+// before the driver.
+func (d *Driver) Migrator() *Migrator {
+	return &Migrator{driver: d, moves: d.newPool("migrations", migrationConns, 0), jobs: d.newPool("jobs", jobConns, 0)}
+}
+
+// Close closes connections that nobody uses; the rest follows as calls return.
+func (m *Migrator) Close() {
+	m.moves.close()
+	m.jobs.close()
+}
+
+// Migrate sends a domain: live, peer to peer, tunnelled through the connection to
+// the URI, and has it arrive paused. It returns when libvirt does, or when ctx
+// ends, which ends nothing: see Abort. An error does not say that the domain is not
+// at the target.
+func (m *Migrator) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
+	flags := libvirt.MIGRATE_LIVE | libvirt.MIGRATE_PEER2PEER | libvirt.MIGRATE_TUNNELLED | libvirt.MIGRATE_PAUSED
+	if o.AutoConverge {
+		flags |= libvirt.MIGRATE_AUTO_CONVERGE
+	}
+	params := libvirt.DomainMigrateParameters{
+		DestNameSet: true, DestName: o.Domain, // without it the domain's own XML would say
+		BandwidthSet: o.Bandwidth > 0, Bandwidth: o.Bandwidth,
+	}
+	err := m.driver.with(ctx, m.moves, o.Domain, o.Instance, func(dom *libvirt.Domain) error {
+		return dom.MigrateToURI3(o.URI, &params, flags)
+	})
+	return failed("migrate", o.Domain, err)
+}
+
+// Progress says how far an outgoing migration is. It fails with ErrState where
+// there is none.
+func (m *Migrator) Progress(ctx context.Context, name string, i grace.Instance) (hypervisor.Progress, error) {
+	var p hypervisor.Progress
+	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error {
+		info, err := dom.GetJobStats(0)
+		if err != nil {
+			return err
+		}
+		if info.Type == libvirt.DOMAIN_JOB_NONE {
+			return fmt.Errorf("%w: no job is under way", hypervisor.ErrState)
+		}
+		p = hypervisor.Progress{Total: info.DataTotal, Processed: info.DataProcessed, Remaining: info.DataRemaining}
+		return nil
+	})
+	if err != nil {
+		return hypervisor.Progress{}, failed("ask for the progress of", name, err) // p may still be written to
+	}
+	return p, nil
+}
+
+// Abort ends an outgoing migration while memory is being sent. Later it has no
+// effect, and libvirt says nothing (qemuDomainAbortJobFlags).
+func (m *Migrator) Abort(ctx context.Context, name string, i grace.Instance) error {
+	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error { return dom.AbortJob() })
+	return failed("abort the migration of", name, err)
+}
+
+// Look says what a domain is here. The instance has its process where that is
+// known.
+func (m *Migrator) Look(ctx context.Context, name string) (hypervisor.Stay, grace.Instance, error) {
+	stay, uuid := hypervisor.StayUnknown, ""
+	err := m.jobs.do(ctx, name, func(c *libvirt.Connect) error {
+		dom, err := c.LookupDomainByName(name)
+		if err != nil {
+			return plain(err)
+		}
+		defer dom.Free() //nolint:errcheck // gives memory back, no more
+		if uuid, err = dom.GetUUIDString(); err != nil {
+			return plain(err)
+		}
+		stay, err = stayOf(dom)
+		return err
+	})
+	switch {
+	case errors.Is(err, hypervisor.ErrNotFound):
+		return hypervisor.StayAbsent, grace.Instance{}, nil
+	case err != nil:
+		return hypervisor.StayUnknown, grace.Instance{}, failed("look at", name, err)
+	}
+	if run, err := m.driver.run.look(name); err == nil && run.instance.UUID == uuid {
+		return stay, run.instance, nil
+	}
+	return stay, grace.Instance{UUID: uuid}, nil
+}
+
+// stayOf asks for the job first: what has none afterwards stays as it is.
+func stayOf(dom *libvirt.Domain) (hypervisor.Stay, error) {
+	job, err := dom.GetJobInfo()
+	// A domain that arrives has a job that may not be asked about.
+	arriving := errors.Is(err, libvirt.ERR_OPERATION_INVALID)
+	if err != nil && !arriving {
+		return hypervisor.StayUnknown, plain(err)
+	}
+	state, reason, err := dom.GetState()
+	if err != nil {
+		return hypervisor.StayUnknown, plain(err)
+	}
+	_, active := powerOf(state, reason)
+	switch {
+	case !active:
+		return hypervisor.StayAbsent, nil
+	case arriving || job.Type == libvirt.DOMAIN_JOB_BOUNDED || job.Type == libvirt.DOMAIN_JOB_UNBOUNDED:
+		return hypervisor.StayBusy, nil
+	case state == libvirt.DOMAIN_RUNNING || state == libvirt.DOMAIN_BLOCKED || state == libvirt.DOMAIN_PMSUSPENDED:
+		return hypervisor.StayRunning, nil
+	case state != libvirt.DOMAIN_PAUSED:
+		return hypervisor.StayBusy, nil // it ends
+	case libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_MIGRATION:
+		return hypervisor.StayLeft, nil
+	default:
+		return hypervisor.StayPaused, nil
+	}
+}
+
+// Resume lets a domain run that is paused for whatever reason: the caller has made
+// sure that it runs nowhere else. One that runs is left as it is.
+func (m *Migrator) Resume(ctx context.Context, name string, i grace.Instance) error {
+	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error {
+		switch stay, err := stayOf(dom); {
+		case err != nil:
+			return err
+		case stay == hypervisor.StayRunning:
+			return nil
+		case stay == hypervisor.StayAbsent:
+			return errOff
+		default:
+			return dom.Resume()
+		}
+	})
+	return failed("resume", name, err)
+}
+
+// Remove ends a domain here, by force. One that is not there is no error.
+func (m *Migrator) Remove(ctx context.Context, name string, i grace.Instance) error {
+	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error {
+		return dom.DestroyFlags(libvirt.DOMAIN_DESTROY_DEFAULT)
+	})
+	if errors.Is(err, hypervisor.ErrNotFound) {
+		return nil
+	}
+	return failed("remove", name, err)
+}

@@ -1,0 +1,38 @@
+package hypervisor
+
+import "github.com/vmgrace/vmgrace/pkg/grace"
+
+// Outgoing is a live migration as it is asked of the hypervisor.
+type Outgoing struct {
+	Domain   string
+	Instance grace.Instance
+	// URI is where the target's hypervisor is reached.
+	URI string
+	// Bandwidth is in MiB/s; 0 = no limit.
+	Bandwidth uint64
+	// AutoConverge has the guest's CPUs slowed down where it writes faster than the
+	// network takes.
+	AutoConverge bool
+}
+
+// Progress is how far a migration is. Bytes, of memory and disks together.
+type Progress struct {
+	Total, Processed, Remaining uint64
+}
+
+// Stay is what a domain that migrates is on one of the two hosts.
+type Stay string
+
+// The stays. The zero value is "unknown": an error is never "absent".
+const (
+	StayUnknown Stay = ""
+	StayAbsent  Stay = "absent" // the hypervisor was asked, and has no such domain
+	// StayBusy: a job is under way, a migration's most of all. It ends by itself.
+	StayBusy    Stay = "busy"
+	StayRunning Stay = "running"
+	// StayPaused: it is whole and does not run, and no job is left. So is one that
+	// has arrived.
+	StayPaused Stay = "paused"
+	// StayLeft: it has been sent, whole, and nobody has said that it arrived.
+	StayLeft Stay = "left"
+)
