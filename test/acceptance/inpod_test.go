@@ -1,0 +1,113 @@
+package acceptance
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// VMs whose QEMU is in the launcher pod: their agent has no libvirt.
+
+func TestAVMInItsPodIsShutDownWithoutLibvirt(t *testing.T) {
+	a := shared.Agent(t, "--libvirt-uri=").Start(t)
+	v := a.InLauncher(t, node.Spec{}, "--grace-period=30")
+	from := v.SignalShim(t)
+	shared.Within(t, time.Second, from, v.WaitGone(t, soon), "off")
+	v.WaitExit(t, 0)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
+	if n := v.Presses(); n != 1 {
+		t.Errorf("%d presses of the power button, want 1", n)
+	}
+	m := a.Metrics(t)
+	for metric, want := range map[string]float64{
+		`vmgrace_shutdowns_total{cause="LauncherSignal",outcome="Graceful"}`: 1,
+		`vmgrace_shutdown_requests_total{mode="acpi",result="ok"}`:           1,
+		`vmgrace_destroys_total{via="signal"}`:                               0,
+	} {
+		if m[metric] != want {
+			t.Errorf("%s is %v, want %v", metric, m[metric], want)
+		}
+	}
+	if _, there := m[`vmgrace_libvirt_up`]; there {
+		t.Error("an agent without libvirt tells whether libvirt is up")
+	}
+}
+
+func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
+	a := shared.Agent(t, "--libvirt-uri=", "--shutdown-retry-interval=1s").Start(t)
+	t.Run("guests", func(t *testing.T) {
+		t.Run("deaf, the agent killed in mid-grace", func(t *testing.T) {
+			v := a.InLauncher(t, node.Spec{Behaviour: "deaf"}, "--grace-period=5")
+			from := v.SignalShim(t)
+			v.WaitBegun(t)
+			node.Eventually(t, soon, func() bool { return v.Presses() > 0 }, "it is asked")
+			a.Restart(t)
+			v.WaitTerminated(t, from.Add(5*time.Second), 50*ms)
+			v.WaitExit(t, 0)
+			v.WaitStopped(t, "LauncherSignal", "Forced")
+			if n := v.Presses(); n < 2 {
+				t.Errorf("%d presses, want one by each agent at least", n)
+			}
+		})
+		t.Run("paused", func(t *testing.T) {
+			v := a.InLauncher(t, node.Spec{}, "--grace-period=30")
+			v.Monitor(t, "stop")
+			v.SignalShim(t)
+			v.WaitStopped(t, "LauncherSignal", "Graceful")
+		})
+		t.Run("booting", func(t *testing.T) {
+			v := a.LaunchInside(t, node.Spec{Behaviour: "boot=2"}, "--grace-period=40")
+			v.WaitGuarded(t)
+			v.SignalShim(t)
+			v.WaitStopped(t, "LauncherSignal", "Graceful")
+		})
+		t.Run("slow", func(t *testing.T) {
+			v := a.InLauncher(t, node.Spec{Behaviour: "slow=2"}, "--grace-period=30")
+			from := v.SignalShim(t)
+			if took := v.WaitGone(t, soon).Sub(from); took < 2*time.Second {
+				t.Errorf("it took %v", took)
+			}
+			v.WaitStopped(t, "LauncherSignal", "Graceful")
+		})
+		t.Run("grace 0", func(t *testing.T) {
+			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=0")
+			v.WaitGuarded(t)
+			v.WaitTerminated(t, v.SignalShim(t), 200*ms)
+			v.WaitStopped(t, "LauncherSignal", "Forced")
+		})
+		t.Run("frozen", func(t *testing.T) {
+			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=2")
+			v.WaitGuarded(t)
+			v.Signal(t, unix.SIGSTOP) // its monitor hangs, too
+			from := v.SignalShim(t)
+			v.WaitKilled(t, from.Add(12*time.Second), 100*ms) // --destroy-timeout after the deadline
+			v.WaitStopped(t, "LauncherSignal", "Forced")
+		})
+		t.Run("the shim killed", func(t *testing.T) {
+			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=30")
+			v.WaitGuarded(t)
+			v.Shim.Kill() // as PID 1 it takes QEMU along
+			v.WaitGone(t, soon)
+			node.Eventually(t, soon, func() bool { _, ok := a.StatusOf(t, v.Guest); return !ok }, "its record is still there")
+		})
+	})
+}
+
+func TestLibvirtsDeathIsNothingToAVMInItsPod(t *testing.T) {
+	// Given: both kinds beside each other.
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	inside := a.InLauncher(t, node.Spec{}, "--grace-period=30")
+	beside := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
+	// When libvirtd is dead and both are to end.
+	n.Libvirtd().Kill()
+	from := inside.SignalShim(t)
+	deaf := beside.SignalShim(t)
+	// Then each does in its time.
+	n.Within(t, time.Second, from, inside.WaitGone(t, soon), "off")
+	inside.WaitStopped(t, "LauncherSignal", "Graceful")
+	beside.WaitTerminated(t, deaf.Add(3*time.Second), 50*ms)
+}
