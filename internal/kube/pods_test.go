@@ -79,7 +79,7 @@ func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 	second := r.makePod("second", podOnServer{vmi: "vm"})
 	r.eventually(func() bool { p := r.Pods(r.name, "vm"); return len(p) == 2 }, "the second is not seen")
 
-	// The annotation is a tenant's text.
+	// The annotation is a tenant's text. (An empty one is none: TestWhoseLauncherAPodIs.)
 	n := r.changes("vm")
 	r.must("PATCH", r.podPath("second"), `{"metadata":{"annotations":{"kubevirt.io/domain":"vm2"}}}`)
 	if p := r.pod("vm2", any1); p.UID != second {
@@ -88,7 +88,7 @@ func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 	if r.changes("vm") == n || r.changes("vm2") == 0 {
 		t.Error("both VMIs are concerned when a pod changes its mind")
 	}
-	for _, evil := range []string{"../../etc", "a/b", "A", "", "-x", "a\u0000b", strings.Repeat("a", 300), strings.Repeat("b", 100_000)} {
+	for _, evil := range []string{"../../etc", "a/b", "A", "-x", "a\u0000b", strings.Repeat("a", 300), strings.Repeat("b", 100_000)} {
 		text, _ := json.Marshal(evil)
 		r.must("PATCH", r.podPath("second"), `{"metadata":{"annotations":{"kubevirt.io/domain":`+string(text)+`}}}`)
 	}
