@@ -173,3 +173,29 @@ func TestARecordThatIsReadLateIsGuarded(t *testing.T) {
 		}
 	})
 }
+
+func TestARecordThatIsReadAfterItsInstanceHasEndedIsRemovedAndNotTold(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// Given: a VM at rest, and an agent that comes back and cannot read its record.
+		r.guarded(fake.Guest{Name: domain}, "60")
+		record, _ := r.cache.get(domain)
+		r.stop()
+		r.cache.take(domain)
+		r.run()
+		r.after(10 * second)
+		// When: it shuts the guest down, and then the record can be read.
+		r.trigger(domain)
+		r.after(2 * minute)
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+		if err := r.cache.Put(record); err != nil {
+			t.Fatal(err)
+		}
+		r.agent.Guard([]grace.Record{record})
+		r.after(10 * second)
+		// Then: what was told stays, and the record goes.
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+		if _, there := r.cache.get(domain); there {
+			t.Error("the record is left")
+		}
+	})
+}

@@ -37,12 +37,21 @@ func (v *VM) restore(r Record) {
 }
 
 // Recover takes over a record that could be read only late, unless what is
-// known by now is newer, or its deadline earlier.
+// known by now is newer, or its deadline earlier. That of an instance which has
+// ended meanwhile is to be removed.
 func (v *VM) Recover(r Record) bool {
 	r.Instance = r.Instance.Certain()
+	switch {
+	case v.obs.Over != nil:
+		v.obs.OnDisk = true
+		return false
+	case !v.obs.Recorded && r.Instance == v.obs.Former && r.Instance != (Instance{}):
+		v.obs.Left = true
+		return false
+	}
 	newer := v.obs.Recorded && r.Instance != v.rec.Instance
 	earlier := v.rec.ShuttingDown() && (!r.ShuttingDown() || v.rec.Shutdown.Deadline <= r.Shutdown.Deadline)
-	if newer || earlier || v.obs.Over != nil {
+	if newer || earlier {
 		return false
 	}
 	v.restore(r)

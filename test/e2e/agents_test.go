@@ -16,7 +16,7 @@ func deaf() node.Spec { return node.Spec{Firmware: true} }
 func interrupted(t *testing.T, cause string, grace int, change func(w *world, peaceful *vm)) {
 	t.Helper()
 	w := given(t)
-	all := w.vms(plan{Spec: deaf(), grace: grace, orphan: true}, plan{Spec: deaf(), grace: 5}, plan{Spec: deaf(), grace: 5, on: w.b})
+	all := w.vms(plan{Spec: deaf(), grace: grace, finalizer: true}, plan{Spec: deaf(), grace: 5}, plan{Spec: deaf(), grace: 5, on: w.b})
 	dying := all[0]
 	w.delete(map[string]string{"VMIDeleted": "vmi/" + dying.Name, "LauncherSignal": dying.launcherPod()}[cause])
 	s := dying.begun(cause, time.Duration(grace)*time.Second)

@@ -18,6 +18,17 @@ func TestADeletedVMIShutsItsGuestDownAndLeavesNothing(t *testing.T) {
 	v.ended(either, "Graceful", "ShutdownStarted", "ShutdownCompleted")
 }
 
+func TestADeletedVMIWithKubeVirtsFinalizerShutsItsGuestDownAndLeavesNothing(t *testing.T) {
+	w := given(t)
+	v := w.vm(plan{grace: 60, finalizer: true})
+	from := time.Now()
+	w.delete("vmi/" + v.Name)
+	v.offByItself()
+	v.release()
+	v.podGone(from.Add(90 * time.Second))
+	v.ended("VMIDeleted", "Graceful", "ShutdownStarted", "ShutdownCompleted")
+}
+
 func TestADeletedLauncherPodShutsItsGuestDownAndLeavesNothing(t *testing.T) {
 	w := given(t)
 	v := w.vm(plan{grace: 60})

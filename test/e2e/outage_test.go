@@ -135,9 +135,25 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 	if !w.Own() {
 		t.Fatal("NOT RUN on this cluster: needs a CRD that may be deleted with all its VMIs")
 	}
-	vms := w.five()
+	vms, owned := w.five(), w.vm(plan{Spec: deaf(), grace: 2, finalizer: true})
+	kept := append(slices.Clone(vms[2:]), owned)
+	for _, v := range kept {
+		v.finalizers(`["` + finalizer + `"]`)
+	}
 	w.restore(w.applyCRDs)
-	w.Kubectl(t, "delete", crd)
+	w.Kubectl(t, "delete", crd, "--wait=false")
+	for _, v := range kept {
+		node.Eventually(t, soon, func() bool { return w.get("vmi", v.Name, "{.metadata.deletionTimestamp}") != "" }, "%s is not marked as deleted", v.Name)
+	}
+	w.step("CRD being deleted, VMIs with finalizers marked as deleted")
+	w.goOn(append(slices.Clone(vms), owned))
+	// The garbage collector takes a pod with its owner; that is kubelet's SIGTERM.
+	owned.release()
+	owned.begun("LauncherSignal", 2*time.Second)
+	owned.WaitGone(t, soon)
+	for _, v := range vms[2:] {
+		v.release()
+	}
 	w.waitWatch("0", w.a, w.b)
 	w.step("CRD deleted, the agents know")
 	w.goOn(vms)

@@ -68,6 +68,18 @@ type plan struct {
 	cpu      string // that the launcher asks for, if not the example's
 	// orphan: the launcher pod has no owner, and does not go with its VMI.
 	orphan bool
+	// finalizer: the VMI has KubeVirt's, and stays until it is released.
+	finalizer bool
+}
+
+const finalizer = "foregroundDeleteVirtualMachine"
+
+// release removes the finalizer, as KubeVirt does when nothing is left of a VM.
+func (v *vm) release() { v.finalizers("null") }
+
+func (v *vm) finalizers(list string) {
+	v.w.Helper()
+	v.w.Kubectl(v.w, "patch", "vmi", v.Name, "-n", namespace, "--type=merge", "-p", `{"metadata":{"finalizers":`+list+`}}`)
 }
 
 // vm is a guest, its VMI and its launcher pod.
@@ -105,6 +117,10 @@ func (w *world) make(p plan) *vm {
 	p.Namespace = namespace
 	p.Spec = p.Complete()
 	v := &vm{w: w, grace: p.grace}
+	w.restore(func(ctx context.Context) error {
+		_ = w.kubectl(ctx, "patch", "vmi", p.Name, "-n", namespace, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`) // it may be gone
+		return nil
+	})
 	// The guest is killed before.
 	w.afterwards("delete", "-n", namespace, "vmi/"+p.Name, "pod/virt-launcher-"+p.Name, "--ignore-not-found", "--grace-period=2", "--wait=false")
 	v.uid = w.vmi(p)
@@ -133,7 +149,11 @@ func (w *world) restore(do func(context.Context) error) {
 // vmi makes the VMI of a plan and returns its UID.
 func (w *world) vmi(p plan) string {
 	w.Helper()
-	w.KubectlApply(w, w.example("vmi.yaml",
+	labels := "  labels:"
+	if p.finalizer {
+		labels = "  finalizers: [" + finalizer + "]\n" + labels
+	}
+	w.KubectlApply(w, w.example("vmi.yaml", "  labels:", labels,
 		"example", p.Name, "namespace: default", "namespace: "+namespace, "nodeName: NODE", "nodeName: "+p.on.Name,
 		"terminationGracePeriodSeconds: 20", fmt.Sprintf("terminationGracePeriodSeconds: %d", p.grace)))
 	return w.get("vmi", p.Name, "{.metadata.uid}")

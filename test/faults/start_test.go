@@ -123,6 +123,64 @@ func TestAnAgentStartedInMidGraceOnADiskThatHangsKeepsTheDeadline(t *testing.T) 
 	node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
 }
 
+// hangStateDir has whatever is done in the state directory hang, reading too, until
+// answer is called: it becomes a FUSE of which nobody serves a request.
+func hangStateDir(t *testing.T, n *node.Node, a *node.Agent) (answer func()) {
+	t.Helper()
+	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mount := n.Command("mount", "-i", "-t", "fuse", "-o", "fd=3,rootmode=40000,user_id=0,group_id=0", "vmgrace-test", a.StateDir)
+	mount.ExtraFiles = []*os.File{server}
+	if out, err := mount.CombinedOutput(); err != nil {
+		t.Fatalf("mount: %v\n%s", err, out)
+	}
+	hangs := true
+	answer = func() {
+		if hangs {
+			hangs = false
+			inside(t, n, `umount -l "$1"`, a.StateDir)
+			_ = server.Close() // what hangs fails
+		}
+	}
+	t.Cleanup(answer)
+	return answer
+}
+
+func TestAnAgentWhoseRecordsCannotEvenBeReadWorksFromMemoryUntilTheyCan(t *testing.T) {
+	t.Parallel()
+	// given
+	n := node.New(t)
+	a := n.Agent(t).Start(t)
+	begun := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=15")
+	resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=2")
+	begun.SignalShim(t)
+	deadline := begun.WaitBegun(t)
+	persisted(t, a, begun, deadline)
+	// when
+	a.Kill()
+	answer := hangStateDir(t, n, a)
+	launched := time.Now()
+	a.Launch(t)
+	// then: said within a second of its start, not ready, and a new shutdown works from memory
+	node.Eventually(t, soon, func() bool { return a.Said("the state directory cannot be read: its disk hangs") == 1 }, "it is not said")
+	n.Within(t, 2*time.Second, launched, time.Now(), "it is said")
+	node.Eventually(t, soon, func() bool {
+		code, _, err := a.Get(context.Background(), "/readyz")
+		return err == nil && code == http.StatusServiceUnavailable
+	}, "/readyz says that the agent is ready, or nothing")
+	from := resting.SignalShim(t)
+	resting.WaitTerminated(t, from.Add(2*time.Second), late)
+	// and: what is read at last counts
+	answer()
+	onTime(t, begun, deadline)
+	begun.WaitStopped(t, "LauncherSignal", "Forced")
+	resting.WaitStopped(t, "LauncherSignal", "Forced")
+	node.Eventually(t, soon, a.Ready, "the agent is not ready again")
+	node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
+}
+
 func TestAnAgentStartedInMidGraceSignalsWhateverElseIsMissing(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
@@ -141,6 +199,21 @@ func TestAnAgentStartedInMidGraceSignalsWhateverElseIsMissing(t *testing.T) {
 			if err := os.Rename(a.LaunchersDir, a.LaunchersDir+".away"); err != nil {
 				t.Fatal(err)
 			}
+		},
+		"libvirt's client library": func(t *testing.T, a *node.Agent) {
+			t.Helper()
+			libs, err := filepath.Glob("/usr/lib/*/libvirt.so.0*")
+			if err != nil || len(libs) == 0 {
+				t.Fatal("where is libvirt.so.0?", err)
+			}
+			// Hidden in a mount namespace of its own.
+			script := filepath.Join(t.TempDir(), "agent")
+			hide := "for l in " + strings.Join(libs, " ") + "; do mount --bind /dev/null $l || exit; done\n"
+			text := "#!/bin/sh\n[ -n \"$HIDDEN\" ] || HIDDEN=1 exec unshare -m \"$0\" \"$@\"\n" + hide + "exec " + a.Path + ` "$@"` + "\n"
+			if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			a.Path = script
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

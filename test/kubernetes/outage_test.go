@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +51,47 @@ func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 	deleted.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
 	signalled.stopped("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
 	kept.untouched()
+}
+
+func TestAnAgentStartedInMidGraceWithoutAUsableKubeconfigKeepsTheDeadline(t *testing.T) {
+	for name, content := range map[string]string{"missing": "", "damaged": "{]"} {
+		t.Run(name, func(t *testing.T) {
+			// given
+			kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+			text, err := os.ReadFile(api.Kubeconfig)
+			if err == nil {
+				err = os.WriteFile(kubeconfig, text, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := world{t, api, machine.ClusterAgent(t, kubeconfig, here)}
+			w.installCRDs()
+			w.agent.Start(t)
+			v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 8")
+			v.SignalShim(t)
+			deadline := v.WaitBegun(t)
+			node.Eventually(t, soon, func() bool { s, ok := v.record(); return ok && s.Deadline == deadline }, "the deadline is not on disk")
+			// when
+			w.agent.Kill()
+			if content == "" {
+				err = os.Remove(kubeconfig)
+			} else {
+				err = os.WriteFile(kubeconfig, []byte(content), 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.agent.Launch(t)
+			// then
+			w.agent.WaitSaid(t, "going on because a grace period is under way", 1)
+			v.WaitTerminated(t, node.WallTime(t, deadline), 50*ms)
+			// and: without one it ends, as it does at the start
+			if code, ok := w.agent.Exited(soon); !ok || code != 1 {
+				t.Errorf("exit status %d, ended %t", code, ok)
+			}
+		})
+	}
 }
 
 func (w world) startAPI() {
