@@ -20,9 +20,10 @@ func (k *keeper) restore() {
 }
 
 // arm has SIGTERM sent at the record's deadline, whatever this keeper waits
-// for then. It is called whenever deadline or process may have changed.
+// for then. It is called whenever the deadline, the process or what is durable
+// may have changed.
 func (k *keeper) arm() {
-	at := k.vm.ArmAt()
+	at := k.vm.ArmAt(k.now())
 	switch {
 	case at == grace.Never || k.qemu == nil:
 	case k.armed != nil:

@@ -199,3 +199,32 @@ func TestARecordThatIsReadAfterItsInstanceHasEndedIsRemovedAndNotTold(t *testing
 		}
 	})
 }
+
+// slowly is a disk that takes that long for each record.
+func (c *memoryCache) slowly(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.takes = d
+}
+
+func TestADeadlineOfNowWaitsAMomentForItsRecord(t *testing.T) {
+	const ms = time.Millisecond
+	for name, of := range map[string]struct{ disk, late time.Duration }{
+		"a disk at work":      {5 * ms, 5 * ms},
+		"a disk that is slow": {second, 20 * ms},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				r.guarded(fake.Guest{Name: domain}, "0")
+				r.cache.slowly(of.disk)
+				begun := time.Since(r.start)
+				r.set(domain, func(v *watch.View) { v.Trigger, v.TriggerID = true, watch.FileID{Inode: 5} })
+				r.agent.LauncherChanged(domain)
+				r.after(5 * second)
+				if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + of.late}; !slices.Equal(got, want) {
+					t.Errorf("signalled at %v, want %v", got, want)
+				}
+			})
+		})
+	}
+}

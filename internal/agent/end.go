@@ -113,6 +113,7 @@ func (k *keeper) removeTrigger(d grace.Decision) {
 func (k *keeper) save(d grace.Decision) {
 	rec, failing := k.vm.Record(), k.unwritten.Load()
 	k.call(d, k.cacheTurn.in(func(context.Context) error { return k.a.cfg.Cache.Put(rec) }), func(err error, _ int) {
+		k.arm() // what waited for this waits no longer
 		switch {
 		case err != nil && !failing:
 			k.a.cfg.Meter.Rejected("record_write")

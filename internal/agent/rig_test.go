@@ -226,17 +226,19 @@ type memoryCache struct {
 	records map[string]grace.Record
 	fails   error
 	hang    chan struct{}
+	takes   time.Duration
 	puts    int
 }
 
 func (c *memoryCache) Put(r grace.Record) error {
 	c.mu.Lock()
-	hang := c.hang
+	hang, takes := c.hang, c.takes
 	c.mu.Unlock()
 	if hang != nil {
 		<-hang
 		return errors.New("the disk was hung")
 	}
+	time.Sleep(takes)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.puts++

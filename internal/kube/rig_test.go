@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -288,6 +289,9 @@ func (r *rig) fate(name string, v agent.VMI) (grace.Fate, error) {
 func (r *rig) wantFate(name string, v agent.VMI, want grace.Fate) {
 	r.Helper()
 	f, err := r.fate(name, v)
+	if want != grace.FateUnknown { // while a watch begins anew, the question is put again, as the agent does
+		r.eventually(func() bool { f, err = r.fate(name, v); return !errors.Is(err, errNotAsked) }, "VMI "+name+": nobody is asked")
+	}
 	if f != want || (err != nil) != (want == grace.FateUnknown) {
 		r.Errorf("VMI %s: fate %q, %v; want %q", name, f, err, want)
 	}

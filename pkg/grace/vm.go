@@ -237,12 +237,22 @@ func (v *VM) Due() Mono {
 }
 
 // ArmAt is when SIGTERM is to be sent, whatever the agent waits for then; Never
-// if none is.
-func (v *VM) ArmAt() Mono {
-	if v.policy.DryRun || v.rec.Shutdown.DryRun || v.obs.Gone || v.obs.Term.Tries > 0 {
+// if none is. A shutdown that is not durable yet is left a moment for that: else
+// an agent that is killed with a deadline of now does not know what it has done.
+func (v *VM) ArmAt(now Mono) Mono {
+	o := &v.obs
+	if v.policy.DryRun || v.rec.Shutdown.DryRun || o.Gone || o.Term.Tries > 0 && !o.Term.Running {
 		return Never
 	}
-	return v.Due()
+	due := v.Due()
+	if due == Never || !o.Unsaved || o.Save.Failed {
+		return due
+	}
+	since := now
+	if o.Save.Running {
+		since = o.Save.Last
+	}
+	return max(due, since.Add(saveDeadlineTimeout))
 }
 
 // Unwritable tells whether the disk refuses the record or its removal, or has
