@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -29,6 +30,8 @@ type vmi struct {
 	// marked is when the deletionTimestamp was first seen, grace.Never without
 	// one. It may be the doing of the CRD's deletion: see deletions.go.
 	marked grace.Mono
+	// movable is what it shows of its condition LiveMigratable.
+	movable nodemigration.Verdict
 }
 
 // undecided: whether its deletionTimestamp is its own deletion is not known.
@@ -38,6 +41,7 @@ func (v vmi) undecided() bool { return v.marked != grace.Never && !v.Deleting &&
 type pod struct {
 	of key
 	agent.Pod
+	pinned string // what keeps it from being made anew elsewhere
 }
 
 // crd is the definition of VMIs.
@@ -56,7 +60,7 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 		return vmi{}
 	}
 	is := vmi{
-		name: name, marked: grace.Never,
+		name: name, marked: grace.Never, movable: shownVerdict(o.Status),
 		VMI: agent.VMI{UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never},
 	}
 	switch {
@@ -96,7 +100,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 	if !of.valid() || !grace.IsUID(string(o.UID)) || spec.NodeName != s.node || o.Labels[launcherLabel] != launcherValue {
 		return pod{}
 	}
-	is := pod{of, agent.Pod{
+	is := pod{pinned: pinned(o), of: of, Pod: agent.Pod{
 		UID: string(o.UID), Created: o.CreationTimestamp.UTC(),
 		Done: status.Phase == "Succeeded" || status.Phase == "Failed", Deleting: o.DeletionTimestamp != nil,
 		DeletingAt: grace.Never, KillAt: grace.Never,

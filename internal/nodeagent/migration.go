@@ -76,6 +76,15 @@ type migrations struct {
 
 	watch atomic.Pointer[kube.Migrations]
 	node  atomic.Pointer[nodemigration.Node]
+	deaf  atomic.Bool // the listener does not work
+}
+
+// off says why nothing can be moved from or to this node, empty where it can.
+func (m *migrations) off() string {
+	if m.deaf.Load() {
+		return "this node's agent cannot listen on --migration-listen " + m.options.Migration.Listen
+	}
+	return ""
 }
 
 // migrations is nil where they are switched off, or there is no libvirt. A dry run
@@ -159,6 +168,7 @@ func (m *migrations) listen(ctx context.Context) net.Listener {
 	for {
 		var config net.ListenConfig
 		l, err := config.Listen(ctx, "tcp", m.options.Migration.Listen)
+		m.deaf.Store(err != nil)
 		if err == nil {
 			return l
 		}

@@ -15,8 +15,10 @@ import (
 	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/lines"
 	"github.com/vmgrace/vmgrace/internal/metrics"
+	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
@@ -35,6 +37,8 @@ type node struct {
 	vmis      *cluster // nil with --standalone
 	agent     *agent.Agent
 	moves     *migrations // nil without live migrations
+	movable   *nodemigration.Conditions
+	defined   *libvirt.Migrator // for movable; nil without libvirt
 	points    failpoint.Points
 }
 
@@ -62,6 +66,9 @@ func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
 		"records", n.records.records.Load(), "dryRun", o.DryRun)
 	group.Go(func() error { return n.agent.Run(ctx) })
 	group.Go(func() error { return n.from.watcher.Run(ctx) })
+	if n.movable != nil {
+		group.Go(func() error { return n.judge(ctx) })
+	}
 	group.Go(func() error { watchConflicts(ctx, nodeRoot, n.meter.Conflict, n.log); return nil })
 	for _, need := range needs {
 		group.Go(func() error { return need.keep(ctx, n.guarding, n.log) })
@@ -96,17 +103,17 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	}
 	n.records = records
 	n.driver = o.hypervisors(n.log)
-	n.from = o.launchers(n.points.Launchers(func(name string) { n.agent.LauncherChanged(name) }), n.log)
+	n.from = o.launchers(n.points.Launchers(func(name string) { n.agent.LauncherChanged(name); n.changed(name) }), n.log)
 	config := agent.Config{
 		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
 		Hypervisor: n.driver, Cache: records, Processes: processes{n.deadlines}, Clock: clock{}, Meter: n.meter,
 		Launcher: n.driver.directory(n.from.launcher), Watch: n.from.watch,
 	}
 	if !o.Standalone {
-		n.vmis = o.cluster(n.points.VMs(func(namespace, name string) { n.agent.ClusterChanged(namespace, name) }), n.log)
+		n.vmis = o.cluster(n.points.VMs(n.clusterChanged), n.log)
 		n.meter.WatchUp(n.vmis.Up)
 		config.Cluster = n.vmis
-		n.moves = n.migrations(known, boot)
+		n.moves, n.movable = n.migrations(known, boot), n.conditions()
 	}
 	if n.moves != nil {
 		config.Migration = n.moves.standing
@@ -131,7 +138,7 @@ func (n *node) guarding() bool { return !n.records.read.Load() || n.agent.Guardi
 func (n *node) needs() []*need {
 	needs := []*need{{
 		try: n.driver.check,
-		run: func(ctx context.Context) error { return n.driver.run(ctx, n.points.Domains(n.agent.DomainChanged)) },
+		run: func(ctx context.Context) error { return n.driver.run(ctx, n.points.Domains(n.domainChanged)) },
 	}}
 	if n.Standalone {
 		needs = append(needs, &need{try: n.checkLaunchersDir})

@@ -36,3 +36,14 @@ const (
 	// StayLeft: it has been sent, whole, and nobody has said that it arrived.
 	StayLeft Stay = "left"
 )
+
+// Definition is a domain as a live migration sends it.
+type Definition struct {
+	// XML is libvirt's, of the domain that runs.
+	XML string
+	// Autostart: the host's libvirt starts it by itself.
+	Autostart bool
+	// DropsCaches: the hypervisor drops the host's caches of disks at the end of a
+	// migration, so that each cache mode is safe.
+	DropsCaches bool
+}

@@ -130,6 +130,7 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		"internal/nodemigration/identity.go", "internal/nodemigration/link.go", "internal/nodemigration/side.go",
 		"internal/nodemigration/source.go", "internal/nodemigration/sending.go", "internal/nodemigration/target.go",
 		"internal/kube/migrations.go", // a phase's time, for people
+		"internal/kube/movable.go",    // a condition's times, for people
 	}
 	for _, s := range sources(t) {
 		// The API server's times are wall clock times.

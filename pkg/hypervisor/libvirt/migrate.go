@@ -1,6 +1,7 @@
 package libvirt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 const (
 	migrationConns = 8
 	jobConns       = 4
+	textConns      = 2
 )
 
 // Migrator moves domains to other hosts and receives them.
@@ -24,18 +26,20 @@ type Migrator struct {
 	driver *Driver
 	moves  *pool
 	jobs   *pool
+	texts  *pool
 }
 
 // Migrator returns one; it connects when something is asked of it. It is closed
 // before the driver.
 func (d *Driver) Migrator() *Migrator {
-	return &Migrator{driver: d, moves: d.newPool("migrations", migrationConns, 0), jobs: d.newPool("jobs", jobConns, 0)}
+	return &Migrator{driver: d, moves: d.newPool("migrations", migrationConns, 0), jobs: d.newPool("jobs", jobConns, 0), texts: d.newPool("definitions", textConns, 0)}
 }
 
 // Close closes connections that nobody uses; the rest follows as calls return.
 func (m *Migrator) Close() {
 	m.moves.close()
 	m.jobs.close()
+	m.texts.close()
 }
 
 // Migrate sends a domain: live, peer to peer, tunnelled through the connection to
@@ -52,6 +56,9 @@ func (m *Migrator) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 		BandwidthSet: o.Bandwidth > 0, Bandwidth: o.Bandwidth,
 	}
 	err := m.driver.with(ctx, m.moves, o.Domain, o.Instance, func(dom *libvirt.Domain) error {
+		if starts, err := dom.GetAutostart(); err != nil || starts {
+			return cmp.Or(err, errAutostart)
+		}
 		return dom.MigrateToURI3(o.URI, &params, flags)
 	})
 	return failed("migrate", o.Domain, err)

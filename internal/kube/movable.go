@@ -1,0 +1,177 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/nodemigration"
+)
+
+// maxCondition bounds what is kept of a condition that others may write.
+const maxCondition = 1024
+
+// shownVerdict is what a VMI's status says of its condition LiveMigratable.
+func shownVerdict(status json.RawMessage) nodemigration.Verdict {
+	var s struct {
+		Conditions []struct{ Type, Status, Reason, Message string }
+	}
+	_ = json.Unmarshal(status, &s) // one of another kind shows nothing
+	for _, c := range s.Conditions {
+		if c.Type == kubevirt.LiveMigratable {
+			return nodemigration.Verdict{Status: cut(c.Status, maxLabel), Reason: cut(c.Reason, maxLabel), Message: cut(c.Message, maxCondition)}
+		}
+	}
+	return nodemigration.Verdict{}
+}
+
+// pinned says why a launcher pod cannot be made anew on another node, or by nobody
+// but who controls it.
+func pinned(o *object) string {
+	const hostname = "kubernetes.io/hostname"
+	if c := metav1.GetControllerOf(o); c != nil && c.Kind != vmis().kind {
+		return cut(fmt.Sprintf("launcher pod %s is controlled by %s %s, which would make another one here", o.Name, c.Kind, c.Name), maxCondition)
+	}
+	type terms struct {
+		MatchExpressions, MatchFields []struct{ Key string }
+	}
+	var spec struct {
+		NodeSelector map[string]string
+		Affinity     struct {
+			NodeAffinity struct {
+				RequiredDuringSchedulingIgnoredDuringExecution struct{ NodeSelectorTerms []terms }
+			}
+		}
+	}
+	_ = json.Unmarshal(o.Spec, &spec) // unreadable is as if it were empty
+	_, selects := spec.NodeSelector[hostname]
+	must := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+	for _, t := range must {
+		for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
+			selects = selects || e.Key == hostname || e.Key == "metadata.name"
+		}
+	}
+	if selects {
+		return cut(fmt.Sprintf("launcher pod %s is pinned to its host by its node selector or affinity", o.Name), maxCondition)
+	}
+	return ""
+}
+
+// Movables implements nodemigration.VMIs.
+func (s *Source) Movables() []nodemigration.VMI {
+	pinned := map[key]string{}
+	s.pods.all(func(p pod) {
+		if p.pinned != "" && !p.Done {
+			pinned[p.of] = p.pinned
+		}
+	})
+	var all []nodemigration.VMI
+	s.vmis.all(func(v vmi) {
+		if !v.Deleting {
+			all = append(all, nodemigration.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.movable, Pinned: pinned[v.name]})
+		}
+	})
+	return all
+}
+
+// TellMovable implements nodemigration.VMIs. A VMI that is another one by now, or
+// on another node, is left alone.
+func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemigration.Verdict) error {
+	a, err := ask(quietly(ctx), s.clients.of(vmis()).Get().Namespace(v.Namespace).Resource(vmis().plural).Name(v.Name))
+	if err != nil {
+		return fmt.Errorf("read the VMI: %w", err)
+	}
+	if a.code != http.StatusOK {
+		return fmt.Errorf("read the VMI: the API server answers %d: %.200s", a.code, a.body)
+	}
+	var o object
+	if err := json.Unmarshal(a.body, &o); err != nil {
+		return fmt.Errorf("%w: %w", errStrange, err)
+	}
+	patch, err := s.movablePatch(&o, v, is)
+	if err != nil || patch == nil {
+		return err
+	}
+	for _, subresource := range [][]string{{"status"}, nil} { // KubeVirt's own CRD has no status subresource
+		a, err = ask(quietly(ctx), s.clients.of(vmis()).Patch(types.JSONPatchType).Namespace(v.Namespace).
+			Resource(vmis().plural).Name(v.Name).SubResource(subresource...).Body(patch))
+		if err != nil || a.code != http.StatusNotFound {
+			break
+		}
+	}
+	switch {
+	case err != nil:
+		return fmt.Errorf("set the condition LiveMigratable: %w", err)
+	case a.code != http.StatusOK:
+		return fmt.Errorf("set the condition LiveMigratable: the API server answers %d: %.200s", a.code, a.body)
+	}
+	return nil
+}
+
+// operation is one of a JSON patch (RFC 6902).
+type operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value"`
+}
+
+// movablePatch changes the condition in the object as it was read, and keeps fields
+// of it that are not known here. It is nil where nothing is to be changed.
+func (s *Source) movablePatch(o *object, v nodemigration.VMI, is nodemigration.Verdict) ([]byte, error) {
+	var status struct {
+		NodeName   string
+		Conditions []map[string]any
+	}
+	if err := json.Unmarshal(o.Status, &status); err != nil && len(o.Status) > 0 {
+		return nil, fmt.Errorf("%w: status: %w", errStrange, err)
+	}
+	if string(o.UID) != v.UID || o.Labels[nodeLabel] != s.node || cmp.Or(status.NodeName, s.node) != s.node || o.DeletionTimestamp != nil {
+		return nil, nil
+	}
+	at := slices.IndexFunc(status.Conditions, func(c map[string]any) bool { return c["type"] == kubevirt.LiveMigratable })
+	c := map[string]any{"type": kubevirt.LiveMigratable}
+	if at >= 0 {
+		c = maps.Clone(status.Conditions[at])
+	}
+	write(c, is)
+	ops := []operation{{"test", "/metadata/resourceVersion", o.ResourceVersion}}
+	switch {
+	case at >= 0:
+		ops = append(ops, operation{"replace", "/status/conditions/" + strconv.Itoa(at), c})
+	case len(status.Conditions) > 0:
+		ops = append(ops, operation{"add", "/status/conditions/-", c})
+	case len(o.Status) > 0:
+		ops = append(ops, operation{"add", "/status/conditions", []any{c}})
+	default:
+		ops = append(ops, operation{"add", "/status", map[string]any{"conditions": []any{c}}})
+	}
+	text, err := json.Marshal(ops)
+	if err != nil {
+		return nil, fmt.Errorf("encode it: %w", err)
+	}
+	return text, nil
+}
+
+// write changes a condition to this verdict.
+func write(c map[string]any, is nodemigration.Verdict) {
+	now := time.Now().UTC().Format(time.RFC3339)
+	if c["status"] != is.Status {
+		c["lastTransitionTime"] = now
+	}
+	c["status"], c["lastProbeTime"] = is.Status, now
+	for field, value := range map[string]string{"reason": is.Reason, "message": is.Message} {
+		if c[field] = value; value == "" {
+			delete(c, field)
+		}
+	}
+}

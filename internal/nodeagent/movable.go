@@ -1,0 +1,178 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// statTimeout is for a file system that does not answer.
+const statTimeout = 2 * time.Second
+
+// conditions keeps LiveMigratable of this node's VMIs; nil where migrations are
+// switched off: who moves VMs then says whether they can be moved.
+func (n *node) conditions() *nodemigration.Conditions {
+	if n.Migration.Listen == "" || n.DryRun {
+		return nil
+	}
+	if n.driver.libvirt != nil {
+		n.defined = n.driver.libvirt.Migrator()
+	}
+	look := &movable{node: n, files: files{root: nodeRoot}}
+	return &nodemigration.Conditions{
+		VMIs: n.vmis, Look: look.look, Log: n.log,
+		Running: func(domain string) bool { return n.agent.Phase(domain) == grace.Running },
+	}
+}
+
+// judge keeps the conditions until ctx ends.
+func (n *node) judge(ctx context.Context) error {
+	n.movable.Run(ctx)
+	if n.defined != nil {
+		n.defined.Close()
+	}
+	return nil
+}
+
+func (n *node) clusterChanged(namespace, name string) {
+	n.agent.ClusterChanged(namespace, name)
+	if name == "" {
+		n.changed("")
+		return
+	}
+	n.changed(grace.DomainName(namespace, name))
+}
+
+func (n *node) domainChanged(e hypervisor.Event) {
+	n.agent.DomainChanged(e)
+	n.changed(e.Name)
+}
+
+// changed has a VM judged anew; all of them for "".
+func (n *node) changed(domain string) {
+	if n.movable != nil {
+		n.movable.Changed(domain)
+	}
+}
+
+// movable looks at what decides whether a VM can be moved.
+type movable struct {
+	node  *node
+	files files
+}
+
+func (m *movable) look(ctx context.Context, domain string) (nodemigration.Guest, error) {
+	g := nodemigration.Guest{SharedFile: m.files.shared}
+	if n := m.node.moves; n != nil {
+		g.Off = n.off()
+	}
+	if m.node.defined == nil || m.node.driver.launchers.Claims(domain) {
+		g.InLauncher = true
+		return g, nil
+	}
+	d, err := m.node.driver.libvirt.Get(ctx, domain)
+	if err != nil {
+		return g, err //nolint:wrapcheck // it says what was tried
+	}
+	if g.Domain, err = m.node.defined.Define(ctx, domain); err != nil {
+		return g, err //nolint:wrapcheck // as above
+	}
+	o := m.node.Migration
+	g.Agreed = tunnel.Agreement{Domain: domain, UUID: d.Instance.UUID, Paths: o.AllowPaths, Networks: o.AllowNetworks}
+	return g, nil
+}
+
+// files are those of a node.
+type files struct {
+	root string
+	busy atomic.Bool // a file system does not answer
+}
+
+var errHangs = errors.New("a file system of this node does not answer")
+
+// sharedFileSystems are those that libvirt takes for shared (lv9 virFileIsSharedFS,
+// linux/magic.h). FUSE may be one; libvirt knows.
+func sharedFileSystems() map[uint32]bool {
+	return map[uint32]bool{
+		unix.NFS_SUPER_MAGIC: true, unix.OCFS2_SUPER_MAGIC: true, unix.AFS_SUPER_MAGIC: true, unix.AFS_FS_MAGIC: true,
+		unix.CIFS_SUPER_MAGIC: true, unix.SMB_SUPER_MAGIC: true, unix.SMB2_SUPER_MAGIC: true, unix.CEPH_SUPER_MAGIC: true,
+		unix.FUSE_SUPER_MAGIC: true,
+		0x01161970:            true, // GFS2
+		0x47504653:            true, // GPFS
+		0x51626d6e:            true, // Quobyte
+		0x61636673:            true, // ACFS
+		0x19830326:            true, // BeeGFS
+	}
+}
+
+// shared tells whether a file of the node is on a shared file system. One that hangs
+// costs one thread, however often it is asked.
+func (f *files) shared(path string) (bool, error) {
+	if !f.busy.CompareAndSwap(false, true) {
+		return false, errHangs
+	}
+	type result struct {
+		kind uint32
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		kind, err := fileSystem(f.root, path)
+		f.busy.Store(false)
+		done <- result{kind, err}
+	}()
+	select {
+	case r := <-done:
+		return sharedFileSystems()[r.kind], r.err
+	case <-time.After(statTimeout):
+		return false, errHangs
+	}
+}
+
+// fileSystem is the kind of the file system that a file below root is on. Links are
+// followed as if root were the root.
+func fileSystem(root, path string) (uint32, error) {
+	at, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return 0, fmt.Errorf("open %s: %w", root, err)
+	}
+	defer unix.Close(at) //nolint:errcheck // nothing was written
+	fd, err := unix.Openat2(at, filepath.Clean("/" + path)[1:], &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return 0, fmt.Errorf("open it: %w", err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // as above
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(fd, &s); err != nil {
+		return 0, fmt.Errorf("statfs: %w", err)
+	}
+	return uint32(s.Type), nil // its magic has 32 bits
+}
+
+// Movables implements nodemigration.VMIs.
+func (c *cluster) Movables() []nodemigration.VMI {
+	s := c.source.Load()
+	if s == nil {
+		return nil
+	}
+	return s.Movables()
+}
+
+// TellMovable implements nodemigration.VMIs.
+func (c *cluster) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemigration.Verdict) error {
+	s := c.source.Load()
+	if s == nil {
+		return errNoCluster
+	}
+	return s.TellMovable(ctx, v, is) //nolint:wrapcheck // it says what was tried
+}

@@ -1,0 +1,112 @@
+package nodemigration
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// Guest is what decides whether a VM can be moved, as far as its node knows.
+type Guest struct {
+	// Domain is how the hypervisor would send it.
+	Domain hypervisor.Definition
+	// Off says why this node takes no part in migrations, empty where it does.
+	Off string
+	// InLauncher: its process is in the launcher pod, and no matter of libvirt's.
+	InLauncher bool
+	// Pinned says what keeps its launcher pod from being made anew elsewhere.
+	Pinned string
+	// Agreed is what nodes let in.
+	Agreed tunnel.Agreement
+	// SharedFile tells whether other nodes see the same file, as libvirt judges by
+	// its file system. An error is no answer.
+	SharedFile func(path string) (bool, error)
+}
+
+// Verdict is the condition LiveMigratable of a VMI. Reason and Message are empty
+// where Status is True.
+type Verdict struct{ Status, Reason, Message string }
+
+// Reasons of a VMI that cannot be moved; KubeVirt's own words where it has one.
+const (
+	ReasonOff        = "MigrationsOff"
+	ReasonInLauncher = "ProcessInLauncherPod"
+	ReasonLauncher   = "LauncherNotLiveMigratable"
+	ReasonAutostart  = "DomainAutostarts"
+	ReasonDisks      = "DisksNotLiveMigratable"
+	ReasonHostDevice = "HostDeviceNotLiveMigratable"
+	ReasonVirtIOFS   = "VirtIOFSNotLiveMigratable"
+	ReasonDomain     = "DomainNotLiveMigratable"
+)
+
+// maxMessage bounds what a tenant's domain brings into a condition.
+const maxMessage = 512
+
+// Judge tells whether a VM can be moved. The first obstacle counts. An error means
+// that it cannot be told now.
+func Judge(g Guest) (Verdict, error) {
+	switch {
+	case g.Off != "":
+		return no(ReasonOff, "%s", g.Off), nil
+	case g.InLauncher:
+		return no(ReasonInLauncher, "the VM's process is in its launcher pod; only domains of the node's libvirt can be moved"), nil
+	case g.Pinned != "":
+		return no(ReasonLauncher, "%s", g.Pinned), nil
+	case g.Domain.Autostart:
+		return no(ReasonAutostart, "the domain starts by itself with this node's libvirt, and would be there twice: virsh autostart --disable"), nil
+	}
+	disks, err := tunnel.Examine(g.Domain.XML, g.Agreed)
+	if refusal, is := errors.AsType[*tunnel.Refusal](err); is {
+		return no(reasonOf(refusal), "other nodes would not let it in: %s", refusal.Text), nil
+	}
+	if err != nil {
+		return Verdict{}, err
+	}
+	for _, d := range disks {
+		if why, err := g.immovable(d); err != nil || why != "" {
+			if err != nil {
+				return Verdict{}, err
+			}
+			return no(ReasonDisks, "%s", why), nil
+		}
+	}
+	return Verdict{Status: kubevirt.ConditionTrue}, nil
+}
+
+// immovable says why libvirt would not send a VM with this disk (lv9
+// qemuMigrationSrcIsSafe).
+func (g Guest) immovable(d tunnel.Disk) (string, error) {
+	if d.ReadOnly || d.File == "" && d.Device == "" {
+		return "", nil
+	}
+	if d.File != "" {
+		switch shared, err := g.SharedFile(d.File); {
+		case err != nil:
+			return "", fmt.Errorf("file system of %s: %w", d.File, err)
+		case !shared:
+			return fmt.Sprintf("disk %s is on a local file system of this node", d.File), nil
+		}
+	}
+	if d.Shareable || d.Cache == "none" || d.Cache == "directsync" || g.Domain.DropsCaches {
+		return "", nil
+	}
+	return fmt.Sprintf("disk %s%s has cache mode %q, which is safe only as none or directsync", d.File, d.Device, d.Cache), nil
+}
+
+func reasonOf(r *tunnel.Refusal) string {
+	for device, reason := range map[string]string{"hostdev": ReasonHostDevice, "filesystem": ReasonVirtIOFS, "disk": ReasonDisks} {
+		if strings.Contains(r.Text, `"domain/devices/`+device) {
+			return reason
+		}
+	}
+	return ReasonDomain
+}
+
+func no(reason, format string, args ...any) Verdict {
+	message := fmt.Sprintf(format, args...)
+	return Verdict{kubevirt.ConditionFalse, reason, message[:min(len(message), maxMessage)]}
+}

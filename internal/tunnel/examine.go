@@ -1,0 +1,51 @@
+package tunnel
+
+// maxDomain bounds what is read of a domain: libvirt's own XML stays far below.
+const maxDomain = 1 << 20
+
+// Disk is a disk of a domain, as far as a migration depends on it.
+type Disk struct {
+	// File and Device say where it is on the host; both are empty where it has no
+	// medium.
+	File, Device string
+	// Cache is libvirt's word, empty for the hypervisor's default.
+	Cache               string
+	ReadOnly, Shareable bool
+}
+
+// Examine reads a domain as a node that lets in what was agreed would read it when
+// the domain arrives, and returns its disks. What would not be let in is a *Refusal.
+func Examine(domain string, agreed Agreement) ([]Disk, error) {
+	if len(domain) > maxDomain {
+		return nil, refuse(ReasonDomain, "a domain of %d bytes", len(domain))
+	}
+	if _, err := agreed.domain(domain); err != nil {
+		return nil, err
+	}
+	root, err := parse(domain, ReasonDomain)
+	if err != nil {
+		return nil, err
+	}
+	devices := root.child("devices")
+	if devices == nil {
+		return nil, nil
+	}
+	var disks []Disk
+	for _, d := range devices.children {
+		if d.name == "disk" {
+			disks = append(disks, disk(d))
+		}
+	}
+	return disks, nil
+}
+
+func disk(n *node) Disk {
+	is := Disk{ReadOnly: n.child("readonly") != nil, Shareable: n.child("shareable") != nil}
+	if s := n.child("source"); s != nil {
+		is.File, is.Device = s.attr("file"), s.attr("dev")
+	}
+	if d := n.child("driver"); d != nil {
+		is.Cache = d.attr("cache")
+	}
+	return is
+}

@@ -1,0 +1,46 @@
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"libvirt.org/go/libvirt"
+
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// dropsCaches is the first QEMU that drops caches of files at a migration's end
+// (lv9: QEMU_CAPS_MIGRATION_FILE_DROP_CACHE), as libvirt counts versions.
+const dropsCaches = 4_000_000
+
+var errAutostart = errors.New("the domain starts by itself with this node's libvirt, and would be there twice: virsh autostart --disable")
+
+// Define says what a migration would send. It fails with hypervisor.ErrNotFound
+// where no such domain runs.
+func (m *Migrator) Define(ctx context.Context, name string) (hypervisor.Definition, error) {
+	var is hypervisor.Definition
+	err := m.texts.do(ctx, name, func(c *libvirt.Connect) error {
+		dom, err := c.LookupDomainByName(name)
+		if err != nil {
+			return plain(err)
+		}
+		defer dom.Free() //nolint:errcheck // gives memory back, no more
+		if active, err := dom.IsActive(); err != nil || !active {
+			return errors.Join(plain(err), fmt.Errorf("%w: it does not run", hypervisor.ErrNotFound))
+		}
+		if is.XML, err = dom.GetXMLDesc(libvirt.DOMAIN_XML_MIGRATABLE); err != nil {
+			return plain(err)
+		}
+		if is.Autostart, err = dom.GetAutostart(); err != nil {
+			return plain(err)
+		}
+		version, err := c.GetVersion()
+		is.DropsCaches = version >= dropsCaches
+		return plain(err)
+	})
+	if err != nil {
+		return hypervisor.Definition{}, failed("read the definition of", name, err) // is may still be written to
+	}
+	return is, nil
+}

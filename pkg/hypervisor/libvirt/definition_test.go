@@ -1,0 +1,59 @@
+//go:build !unit
+
+package libvirt
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestADomainIsDefinedAsAMigrationWouldSendIt(t *testing.T) {
+	d, _ := open(t)
+	m := d.Migrator()
+	t.Cleanup(m.Close)
+	g := shared.Boot(t, node.Spec{Firmware: true, Persistent: true})
+	judge := func() nodemigration.Verdict {
+		t.Helper()
+		is, err := m.Define(bounded(t), g.Domain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := nodemigration.Judge(nodemigration.Guest{
+			Domain: is, Agreed: tunnel.Agreement{Domain: g.Domain, UUID: g.UUID, Paths: []string{shared.Dir}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	if v := judge(); v.Status != "True" {
+		t.Errorf("a guest of this libvirt: %+v", v)
+	}
+	// When libvirt starts it by itself, it cannot be moved, and is not.
+	g.Virsh(t, "autostart")
+	if v := judge(); v.Reason != nodemigration.ReasonAutostart {
+		t.Errorf("with autostart: %+v", v)
+	}
+	_, instance, err := m.Look(bounded(t), g.Domain)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = m.Migrate(bounded(t), hypervisor.Outgoing{Domain: g.Domain, Instance: instance, URI: "qemu+unix:///system?socket=/nowhere"})
+	if err == nil || !strings.Contains(err.Error(), "virsh autostart --disable") {
+		t.Errorf("migrate with autostart: %v", err)
+	}
+	g.Virsh(t, "autostart", "--disable")
+	// When it does not run, or is not there, nothing is said of it.
+	g.Virsh(t, "destroy")
+	for _, name := range []string{g.Domain, "no_such"} {
+		if is, err := m.Define(bounded(t), name); !errors.Is(err, hypervisor.ErrNotFound) || is.XML != "" {
+			t.Errorf("%s: %+v, %v", name, is, err)
+		}
+	}
+}
