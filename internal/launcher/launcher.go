@@ -69,6 +69,7 @@ type shim struct {
 	ended   <-chan struct{}
 	vm      *process.Watched
 	asker   *asker // nil where libvirt asks the guest
+	status  *hints // of status.json, once it is registered
 }
 
 // Run does the shim's work until the VM process has ended, and returns the
@@ -86,6 +87,9 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 	}
 	if s.waiting != nil {
 		s.waiting.close()
+	}
+	if s.status != nil {
+		s.status.close()
 	}
 	return status
 }
@@ -108,6 +112,8 @@ func (s *shim) run(caught Signals) int {
 		case <-s.ended:
 			s.log.Print("the VM process has ended")
 			status, ended = 0, true
+		case <-s.statusHint():
+			ended = s.moved()
 		case <-hintC:
 			s.waiting.hint()
 		case <-lookC:
@@ -178,6 +184,9 @@ func (s *shim) tell() {
 	}
 	s.told, s.complete = told, err == nil
 	s.try(err)
+	if s.complete {
+		s.hearOfMove()
+	}
 }
 
 // find starts the command, or begins to watch.

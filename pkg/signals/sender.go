@@ -45,6 +45,8 @@ type Sender struct {
 	// before is the last request that was there when the directory was found: an
 	// earlier launcher's.
 	before uint64
+	// movedBefore is the move that was there then.
+	movedBefore string
 }
 
 // NewSender does nothing yet. The vm's uid must be a ValidUID.
@@ -91,6 +93,20 @@ func (s *Sender) Stopped() (bool, error) {
 	return err == nil && saysStopped(content, s.vm.UID), err
 }
 
+// Moved tells whether the agent has said that this VM is on another node. What an
+// earlier launcher was told does not count: the VM has come back.
+func (s *Sender) Moved() (bool, error) {
+	if s.root == nil {
+		return false, nil
+	}
+	content, _, err := ReadFile(s.root, FileStatus)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	at := movedAt(content, s.vm.UID)
+	return err == nil && at != "" && at != s.movedBefore, err
+}
+
 // Withdraw is the orderly end: vm.json goes while it is still locked, so that
 // the agent cannot take this for a killed launcher. The trigger stays.
 func (s *Sender) Withdraw() error {
@@ -133,7 +149,7 @@ func (s *Sender) open() error {
 	_ = s.Withdraw()
 	s.root = root
 	if content, _, err := ReadFile(root, FileStatus); err == nil && !s.sent {
-		s.before = requestOf(content, s.vm.UID)
+		s.before, s.movedBefore = requestOf(content, s.vm.UID), movedAt(content, s.vm.UID)
 	}
 	return nil
 }

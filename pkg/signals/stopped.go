@@ -1,6 +1,7 @@
 package signals
 
 import (
+	"cmp"
 	"strconv"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -11,6 +12,16 @@ import (
 func saysStopped(content []byte, uid string) bool {
 	m := Members(string(content))
 	return m["uid"] == `"`+uid+`"` && m["phase"] == `"`+string(grace.Stopped)+`"`
+}
+
+// movedAt is when a status.json says that the VM of this uid went to another node,
+// as it is written there; "" if it does not.
+func movedAt(content []byte, uid string) string {
+	m := Members(string(content))
+	if !saysStopped(content, uid) || m["outcome"] != `"`+string(grace.Migrated)+`"` {
+		return ""
+	}
+	return cmp.Or(m["endedAt"], "-")
 }
 
 // requestOf is the request of a status.json that names uid, 0 for none.
