@@ -47,6 +47,10 @@ type reply struct {
 type word struct {
 	SourceState string `json:"sourceState,omitempty"`
 	TargetState string `json:"targetState,omitempty"`
+	// Ended: the guest's connection has ended at the target; Refusal says why it was
+	// the target's doing, if it was.
+	Ended   bool   `json:"ended,omitempty"`
+	Refusal string `json:"refusal,omitempty"`
 }
 
 // link is a connection between two agents.

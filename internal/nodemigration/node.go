@@ -23,6 +23,8 @@ const (
 	tellTimeout = 10 * time.Second
 	// maxConnections bounds what others may have open here.
 	maxConnections = 64
+	// maxRefusal bounds what the other side says, in a line that people read.
+	maxRefusal = 400
 )
 
 // Config is what a Node is made of.
@@ -157,7 +159,7 @@ func settled(targetState string) bool {
 // begin starts a side; the caller holds the lock.
 func (n *Node) begin(k sideKey, m *Migration) {
 	s := &side{
-		node: n, target: k.target, wake: make(chan struct{}, 1), heard: make(chan struct{}),
+		node: n, target: k.target, wake: make(chan struct{}, 1), heard: make(chan struct{}), ended: make(chan struct{}),
 		log:       n.cfg.Log.With("namespace", m.Namespace, "name", m.Spec.VMIName, "migration", m.Name),
 		domain:    grace.DomainName(m.Namespace, m.Spec.VMIName),
 		migration: m, received: m.Status.Phase == kubevirt.MigrationRunning,

@@ -1,6 +1,7 @@
 package nodemigration
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -101,6 +102,9 @@ type world struct {
 	sends   func(ctx context.Context) error
 	phase   grace.Phase
 	aborted chan struct{}
+	uri     string   // that libvirt was last given
+	libvirt string   // the target's socket
+	address string   // that the target tells; "" is where it listens
 	resumed []string // on which node, in order
 	removed []string
 }
@@ -145,7 +149,7 @@ func (w *world) start() {
 		h := host{w, name}
 		w.addrs[name], listeners[name] = l.Addr().String(), l
 		w.nodes[name] = New(Config{
-			Node: name, Address: l.Addr().String(), SocketDir: w.t.TempDir(), Cluster: h, Identity: w.ca.node(w.t, name), Hypervisor: h, VMs: h, Meter: h,
+			Node: name, Address: cmp.Or(w.address, l.Addr().String()), SocketDir: w.t.TempDir(), LibvirtSocket: w.libvirt, Cluster: h, Identity: w.ca.node(w.t, name), Hypervisor: h, VMs: h, Meter: h,
 			Open: func(int, uint64) (Process, error) { return w.qemu, nil }, Log: slog.New(slog.DiscardHandler),
 		})
 	}
@@ -219,7 +223,12 @@ func (h host) Tell(_ context.Context, m *Migration, t Told) error {
 
 func (host) Gone(context.Context, *Migration) (bool, error) { return false, nil }
 
-func (h host) Migrate(ctx context.Context, _ hypervisor.Outgoing) error { return h.w.sends(ctx) }
+func (h host) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
+	h.w.mu.Lock()
+	h.w.uri = o.URI
+	h.w.mu.Unlock()
+	return h.w.sends(ctx)
+}
 
 func (host) Progress(context.Context, string, grace.Instance) (hypervisor.Progress, error) {
 	return hypervisor.Progress{}, hypervisor.ErrState

@@ -1,6 +1,7 @@
 package nodemigration
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,6 +24,9 @@ const (
 	// abortPatience is how long libvirt gets after an abort before the connection is
 	// closed: late in a migration an abort has no effect.
 	abortPatience = 10 * time.Second
+	// refusalPatience is how long the target's word is waited for, which libvirt's
+	// error does not tell: to it a connection was closed.
+	refusalPatience = 2 * time.Second
 )
 
 // sending is an outgoing migration.
@@ -84,7 +88,7 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 		if o := state.Options; o != nil {
 			out.Bandwidth, out.AutoConverge = uint64(max(0, o.BandwidthMiB)), o.AllowAutoConverge
 		}
-		x.err = s.node.cfg.Hypervisor.Migrate(ctx, out)
+		x.err = s.because(ctx, s.node.cfg.Hypervisor.Migrate(ctx, out))
 		if x.err != nil && ctx.Err() == nil {
 			s.log.Warn("libvirt has not sent the guest", "err", x.err)
 		}
@@ -92,6 +96,27 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 		hangUp()
 		s.poke()
 	})
+}
+
+// because says why the guest was not sent, where it is known better than by libvirt.
+func (s *side) because(ctx context.Context, err error) error {
+	s.mu.Lock()
+	joined, unreached := s.joined, s.unreached
+	s.mu.Unlock()
+	if err == nil || !joined {
+		return cmp.Or(unreached, err)
+	}
+	select {
+	case <-s.ended:
+	case <-time.After(refusalPatience):
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last.Refusal == "" {
+		return err
+	}
+	return fmt.Errorf("node %s did not let it in: %s", migration.StateOf(s.migration).TargetNode, s.last.Refusal)
 }
 
 // listen makes the socket that libvirt connects to.
@@ -122,10 +147,19 @@ func (s *side) relay(ctx context.Context, m *Migration, x *sending) {
 	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: x.instance.UUID})
 	if err != nil {
 		s.log.Warn("cannot reach the target", "err", err)
-		_ = c.Close()
+		s.reached(err)
+		_ = c.Close() // libvirt hears of it after that
 		return
 	}
+	s.reached(nil)
 	join(ctx, c, l)
+}
+
+// reached notes whether libvirt's connection has reached the target's agent.
+func (s *side) reached(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.joined, s.unreached = err == nil, err
 }
 
 // abort has libvirt stop sending; where that has no effect, the connection ends.

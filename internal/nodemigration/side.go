@@ -32,6 +32,10 @@ type side struct {
 	received  bool // a connection was, or may have been before this agent was started
 	settled   bool // the guest is not a migration's matter any more
 	begun     bool // source: Running was written and accepted
+	last      word // what the target's side says of the end of the guest's connection
+	ended     chan struct{}
+	joined    bool  // source: libvirt's connection has reached the target's agent
+	unreached error // source: why it has not
 
 	// Only run's goroutine touches what follows.
 	told    Told // what was last told to the API server, and when
@@ -70,8 +74,26 @@ func (s *side) say(state string) {
 		return // the source's words, and the target's Running, are never taken back
 	}
 	s.state = state
+	s.news()
+}
+
+// news has the connections say what is new; the caller holds the lock.
+func (s *side) news() {
 	close(s.heard)
 	s.heard = make(chan struct{})
+}
+
+// end notes that the guest's connection has ended at the target, and why where that
+// was the target's doing: there to tell the source, at the source to tell people.
+func (s *side) end(refusal string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last.Ended {
+		return
+	}
+	s.last = word{Ended: true, Refusal: refusal[:min(len(refusal), maxRefusal)]}
+	close(s.ended)
+	s.news()
 }
 
 // hear takes over what the other side says. A word that was given stays, but for
@@ -233,21 +255,24 @@ func (s *side) talk(ctx context.Context, l *link) error {
 			}
 			if s.target {
 				s.hear(w.SourceState)
-			} else {
-				s.hear(w.TargetState)
+				continue
+			}
+			s.hear(w.TargetState)
+			if w.Ended {
+				s.end(w.Refusal)
 			}
 		}
 	}()
 	defer func() { _ = l.Close(); <-ended }()
 	for {
 		s.mu.Lock()
-		state, heard := s.state, s.heard
-		s.mu.Unlock()
-		w := word{TargetState: state}
-		if !s.target {
-			w = word{SourceState: state}
+		w, heard := word{SourceState: s.state}, s.heard
+		if s.target {
+			w = s.last
+			w.TargetState = s.state
 		}
-		if state != "" {
+		s.mu.Unlock()
+		if w != (word{}) {
 			if err := l.writeLine(w); err != nil {
 				return err
 			}

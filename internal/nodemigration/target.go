@@ -131,8 +131,15 @@ func (s *side) over(h hello) {
 }
 
 // receive lets the guest in.
-func (s *side) receive(ctx context.Context, l *link, h hello) error {
+func (s *side) receive(ctx context.Context, l *link, h hello) (err error) {
 	defer s.over(h)
+	defer func() {
+		refusal := ""
+		if err != nil {
+			refusal = err.Error()
+		}
+		s.end(refusal)
+	}()
 	dialer := net.Dialer{Timeout: dialTimeout}
 	libvirt, err := dialer.DialContext(ctx, "unix", s.node.cfg.LibvirtSocket)
 	if err != nil {
