@@ -5,6 +5,7 @@ package kube
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"strings"
 	"testing"
 
@@ -19,6 +20,9 @@ func (r *rig) mayTell() {
 		"rules":[{"apiGroups":["kubevirt.io"],"resources":["virtualmachineinstances/status"],"verbs":["patch"]}]}`, r.name))
 	r.must("POST", bindings, fmt.Sprintf(`{"metadata":{"name":"%[1]s-movable"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"%[1]s-movable"},
 		"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":%[1]q}]}`, r.name))
+	// Another test takes the status away from the CRD for a while.
+	r.makeVMI("probe", "", `{}`)
+	r.eventually(func() bool { return r.do("PATCH", r.vmiPath("probe")+"/status", `{}`).code == http.StatusOK }, "no status is served")
 }
 
 // movableOf waits until the Source shows this of the VMI's condition.
