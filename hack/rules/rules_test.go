@@ -57,6 +57,10 @@ var cases = []struct {
 	{"VmgraceDestroyFailed", "destroys that worked", []string{`vmgrace_destroys_total{via="signal"} 0+1x30`}, false},
 	{"VmgraceLibvirtDown", "down", []string{`vmgrace_libvirt_up 0x30`}, true},
 	{"VmgraceLibvirtDown", "up", []string{`vmgrace_libvirt_up 1x30`}, false},
+	{"VmgraceLibvirtDown", "a node that has no libvirt on purpose", []string{
+		`up{job="vmgrace",instance="a"} 1x30`, `up{job="vmgrace",instance="b"} 1x30`, `vmgrace_libvirt_up{instance="b"} 1x30`}, false},
+	{"VmgraceLibvirtDown", "down beside a node that has none", []string{
+		`up{job="vmgrace",instance="a"} 1x30`, `up{job="vmgrace",instance="b"} 1x30`, `vmgrace_libvirt_up{instance="b"} 0x30`}, true},
 	{"VmgraceWatchDown", "down", []string{`vmgrace_vmi_watch_up 0x30`}, true},
 	{"VmgraceWatchDown", "up", []string{`vmgrace_vmi_watch_up 1x30`}, false},
 	{"VmgraceDeadlineOvershoot", "one of three was late", []string{
