@@ -65,7 +65,7 @@ func TestHelpNamesEveryController(t *testing.T) {
 
 func TestEveryControllerIsRegistered(t *testing.T) {
 	for _, name := range names() {
-		if _, ok := registered()[name]; !ok {
+		if _, ok := (&Options{}).registered()[name]; !ok {
 			t.Errorf("%s is not registered", name)
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/migrate"
+	"github.com/vmgrace/vmgrace/internal/controller/nodecerts"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
 
@@ -29,6 +31,7 @@ type setup struct {
 	live     client.Reader // asks the API server, not the cache
 	meter    *meter.Meter
 	settings *settings.Live
+	budgets  bool // the controller of the disruption budgets runs
 }
 
 func (s *setup) webhooks() eviction.Config {
@@ -39,7 +42,7 @@ func (s *setup) webhooks() eviction.Config {
 }
 
 // registered is what --controllers chooses from: nil is not built yet.
-func registered() map[string]func(*setup) error {
+func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
 		evictionWebhook: func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks()); return nil },
 		launcherWebhook: func(s *setup) error { eviction.AddLaunchers(s.Manager, s.webhooks()); return nil },
@@ -49,7 +52,14 @@ func registered() map[string]func(*setup) error {
 		evacuations: func(s *setup) error {
 			return evacuate.Add(s.Manager, evacuate.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
 		},
-		migrations:       nil,
+		migrations: func(s *setup) error {
+			err := nodecerts.Add(s.Manager, nodecerts.Config{Log: s.log, Live: s.live, Namespace: o.Namespace, Meter: s.meter})
+			if err != nil {
+				return err
+			}
+			return migrate.Add(s.Manager, migrate.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
+				Settings: s.settings, Meter: s.meter, Budgets: s.budgets})
+		},
 		podDisruption:    nil,
 		taintReplacement: nil,
 	}
@@ -63,7 +73,7 @@ func (o *Options) register(s *setup, keeper *certs.Keeper) error {
 	if err := o.follow(s); err != nil {
 		return err
 	}
-	add := registered()
+	add := o.registered()
 	for _, name := range names() {
 		switch {
 		case !o.runs(name):
@@ -108,7 +118,7 @@ func (o *Options) follow(s *setup) error {
 	if err != nil {
 		return err
 	}
-	if !o.runs(disruptionBudgets) && !o.runs(evacuations) {
+	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) {
 		return nil
 	}
 	if err := lookup.Index(context.Background(), s.GetFieldIndexer()); err != nil {

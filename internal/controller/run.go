@@ -51,7 +51,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), meter: m, settings: settings.New()}
+	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), meter: m, settings: settings.New(), budgets: o.runs(disruptionBudgets)}
 	if err := o.register(&s, keeper); err != nil {
 		return err
 	}

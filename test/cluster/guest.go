@@ -43,14 +43,30 @@ func (n *Node) Boot(t T, s node.Spec) *Guest {
 		t.Fatalf("%v", err)
 	}
 	n.create(t, s, text)
-	pid := n.Run(t, "cat "+quote("/run/libvirt/qemu/"+g.Domain+".pid"))
-	if g.PID, err = strconv.Atoi(pid); err != nil {
-		t.Fatalf("QEMU's pid file of %s on %s: %v", g.Domain, n.Name, err)
-	}
-	g.start = n.Run(t, fmt.Sprintf("cut -d ' ' -f 22 /proc/%d/stat", g.PID))
-	t.Cleanup(func() { g.cleanup(t) })
+	g.find(t)
 	g.waitUp(t)
 	return g
+}
+
+// find identifies QEMU's process on the guest's node, and has it killed when the
+// test ends.
+func (g *Guest) find(t T) {
+	t.Helper()
+	pid, err := strconv.Atoi(g.Node.Run(t, "cat "+quote("/run/libvirt/qemu/"+g.Domain+".pid")))
+	if err != nil {
+		t.Fatalf("QEMU's pid file of %s on %s: %v", g.Domain, g.Node.Name, err)
+	}
+	g.PID = pid
+	g.start = g.Node.Run(t, fmt.Sprintf("cut -d ' ' -f 22 /proc/%d/stat", g.PID))
+	t.Cleanup(func() { g.cleanup(t) })
+}
+
+// At is the guest on another node, where it has been migrated to.
+func (g *Guest) At(t T, n *Node) *Guest {
+	t.Helper()
+	there := &Guest{Spec: g.Spec, Domain: g.Domain, Node: n, serial: g.serial}
+	there.find(t)
+	return there
 }
 
 func (n *Node) create(t T, s node.Spec, xml []byte) {

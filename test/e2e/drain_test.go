@@ -79,7 +79,9 @@ func (w *world) drain(name string) (said func() string, stop func()) {
 func TestADrainStopsNoVMThatAskedToBeMoved(t *testing.T) {
 	w := given(t)
 	w.controller()
-	all := w.vms(plan{Spec: deaf(), grace: 30, on: w.b}, plan{Spec: slow(), grace: 30, on: w.b})
+	// No room elsewhere: what the first asks for is there once on each node.
+	cpu := w.moreThanHalf()
+	all := w.vms(plan{Spec: deaf(), grace: 30, on: w.b, cpu: cpu}, plan{Spec: slow(), grace: 30, on: w.b}, plan{Spec: deaf(), grace: 5, cpu: cpu})
 	moved, stopped := all[0], all[1]
 	moved.movable()
 	w.KubectlApply(t, fmt.Sprintf(`
@@ -95,7 +97,7 @@ spec:
     securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]
 `, namespace, w.b.Name))
 	w.afterwards("delete", "pod", "-n", namespace, "other", "--ignore-not-found", "--grace-period=0", "--force")
-	w.step("two VMs, of which one asks to be moved, and another pod")
+	w.step("two VMs, of which one asks to be moved and finds no room, and another pod")
 
 	// When the node is drained
 	w.afterwards("uncordon", w.b.Name)

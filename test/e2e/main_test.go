@@ -8,11 +8,13 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
 )
 
 const (
@@ -113,8 +115,21 @@ func (s *suite) applyCRDs(ctx context.Context) error {
 	return err
 }
 
+// applyAgents applies what is shipped, and says which files of the nodes the
+// tests' guests may name where they arrive: their kernel and their console.
 func (s *suite) applyAgents(ctx context.Context) error {
-	if err := s.kubectl(ctx, "apply", "-k", "../../deploy/daemonset"); err != nil {
+	text, err := s.TryKubectl(ctx, "", "kustomize", "../../deploy/daemonset")
+	if err != nil {
+		return err
+	}
+	const listen = "- --migration-listen=:9470\n"
+	at := strings.Index(text, listen)
+	if at < 0 {
+		return errors.New("deploy/daemonset: no --migration-listen")
+	}
+	indent := text[strings.LastIndex(text[:at], "\n")+1 : at]
+	text = text[:at] + listen + indent + "- --migration-allow-paths=/var/lib/libvirt,/var/tmp," + node.CacheDir() + "\n" + text[at+len(listen):]
+	if _, err := s.TryKubectl(ctx, text, "apply", "-f", "-"); err != nil {
 		return err
 	}
 	return s.agentsReady(ctx)

@@ -168,7 +168,7 @@ func (w *world) launcher(p plan, uid string) string {
 		p.cpu = "5m"
 	}
 	text := w.example("launcher.yaml",
-		"example", p.Name, "namespace: default", "namespace: "+namespace, "hostname: NODE", "hostname: "+p.on.Name, "VMI_UID", uid,
+		"example", p.Name, "namespace: default", "namespace: "+namespace, "nodeName: NODE", "nodeName: "+p.on.Name, "VMI_UID", uid,
 		"terminationGracePeriodSeconds: 50", fmt.Sprintf("terminationGracePeriodSeconds: %d", p.podGrace), "cpu: 5m", "cpu: "+p.cpu)
 	if p.orphan {
 		text = regexp.MustCompile(`(?s)  ownerReferences:.*?\nspec:`).ReplaceAllString(text, "spec:")

@@ -9,6 +9,11 @@ type Meter struct {
 	launchers *prometheus.CounterVec
 	notAfter  prometheus.Gauge
 	invalid   prometheus.Gauge
+
+	migrations *prometheus.CounterVec
+	nodeCerts  *prometheus.CounterVec
+	took       prometheus.Histogram
+	downtime   prometheus.Histogram
 }
 
 // New registers the metrics.
@@ -31,7 +36,8 @@ func New(r prometheus.Registerer) (*Meter, error) {
 			Help: "Settings of the cluster that cannot be used, and objects with settings that do not count: their Events say why.",
 		}),
 	}
-	for _, c := range []prometheus.Collector{m.evictions, m.launchers, m.notAfter, m.invalid} {
+	m.addMigrations()
+	for _, c := range []prometheus.Collector{m.evictions, m.launchers, m.notAfter, m.invalid, m.migrations, m.nodeCerts, m.took, m.downtime} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

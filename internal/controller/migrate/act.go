@@ -1,0 +1,193 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+type object = kubevirt.VirtualMachineInstanceMigration
+
+// act does what was decided. Each write says over which state of its object it
+// was decided: a write of anybody else in between is found out.
+func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) error {
+	switch step.Action {
+	case migration.Adopt:
+		return r.meta(ctx, g.Migration, func(m *object) { controllerutil.AddFinalizer(m, migration.Finalizer) })
+	case migration.Release:
+		return r.meta(ctx, g.Migration, func(m *object) { controllerutil.RemoveFinalizer(m, migration.Finalizer) })
+	case migration.Begin:
+		return r.beginOne(ctx, g)
+	case migration.MakePod:
+		return r.makePod(ctx, g)
+	case migration.Schedule:
+		return r.schedule(ctx, g)
+	case migration.Abort:
+		r.Log.Info("migration is aborted", "migration", name(g.Migration), "why", step.Message)
+		return r.status(ctx, g.Migration, func(m *object) {
+			m.Status.MigrationState.AbortRequested, m.Status.MigrationState.FailureReason = true, step.Message
+		})
+	case migration.Fail:
+		return r.fail(ctx, g, step.Message)
+	case migration.Move:
+		return r.move(ctx, g)
+	case migration.Succeed:
+		return r.succeed(ctx, g)
+	case migration.Unlabel:
+		return r.label(ctx, g.VMI, map[string]any{kubevirt.MigrationTargetLabel: nil})
+	case migration.DropPod:
+		return r.dropPod(ctx, g)
+	case migration.Expand: // the budgets' controller does, and its budget is watched
+	case migration.Nothing, migration.Wait:
+	}
+	return nil
+}
+
+func name(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() }
+
+// meta patches a migration's metadata, over what was seen.
+func (r *reconciler) meta(ctx context.Context, m *object, change func(*object)) error {
+	before := m.DeepCopy()
+	change(m)
+	return r.Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// status patches a migration's status, over what was seen.
+func (r *reconciler) status(ctx context.Context, m *object, change func(*object)) error {
+	before := m.DeepCopy()
+	if m.Status.MigrationState == nil {
+		m.Status.MigrationState = &kubevirt.MigrationState{}
+	}
+	change(m)
+	if m.Status.Phase != before.Status.Phase {
+		m.Status.PhaseTransitionTimestamps = before.Transitions(m.Status.Phase, metav1.Now().Time)
+		r.Log.Info("migration", "migration", name(m), "vmi", m.Spec.VMIName, "phase", m.Status.Phase, "why", m.Status.MigrationState.FailureReason)
+	}
+	return r.Status().Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// beginOne begins a migration if the API server, too, says that it is its turn.
+func (r *reconciler) beginOne(ctx context.Context, g *gathered) error {
+	r.begin.Lock()
+	defer r.begin.Unlock()
+	var all kubevirt.VirtualMachineInstanceMigrationList
+	if err := r.Live.List(ctx, &all, client.InNamespace(g.Migration.Namespace)); err != nil {
+		return fmt.Errorf("migrations: %w", err)
+	}
+	var own []kubevirt.VirtualMachineInstanceMigration
+	for i := range all.Items {
+		if all.Items[i].Spec.VMIName == g.Migration.Spec.VMIName {
+			own = append(own, all.Items[i])
+		}
+	}
+	turn, err := r.turn(ctx, r.Live, g.Migration)
+	if err != nil {
+		return err
+	}
+	if !turn || before(g.Migration, own) != "" {
+		return errBehind()
+	}
+	return r.status(ctx, g.Migration, func(m *object) {
+		m.Status.Phase = kubevirt.MigrationScheduling
+		s := m.Status.MigrationState
+		s.MigrationUID, s.VMIUID = string(m.UID), string(g.VMI.UID)
+		s.SourceNode, s.SourcePod, s.SourcePodUID = g.VMI.Node(), g.Source.Name, g.Source.UID
+	})
+}
+
+// errBehind: the cache was, look again.
+func errBehind() error {
+	return apierrors.NewConflict(kubevirt.GroupVersion().WithResource("virtualmachineinstancemigrations").GroupResource(), "", nil)
+}
+
+func (r *reconciler) makePod(ctx context.Context, g *gathered) error {
+	source := &corev1.Pod{}
+	key := client.ObjectKey{Namespace: g.Migration.Namespace, Name: g.Source.Name}
+	if err := r.Live.Get(ctx, key, source); err != nil {
+		return fmt.Errorf("launcher pod %s: %w", key, err)
+	}
+	if string(source.UID) != g.Source.UID {
+		return errBehind()
+	}
+	p := targetPod(g.Migration, g.VMI, source)
+	err := r.Create(ctx, p)
+	switch {
+	case err == nil:
+		r.Log.Info("target pod made", "migration", name(g.Migration), "pod", p.Name)
+		return nil
+	case apierrors.IsAlreadyExists(err):
+		there := &corev1.Pod{}
+		if getErr := r.Live.Get(ctx, client.ObjectKeyFromObject(p), there); getErr == nil && there.Labels[kubevirt.MigrationJobLabel] != string(g.Migration.UID) {
+			return r.fail(ctx, g, fmt.Sprintf("there is a pod %s already that is not of this migration", p.Name))
+		}
+		return err // the cache does not show it yet
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return err
+	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+		// A quota, pod security, a webhook: it will not get better by itself.
+		return r.fail(ctx, g, "the target pod cannot be made: "+oneLine(err))
+	}
+	return fmt.Errorf("target pod %s: %w", p.Name, err)
+}
+
+// schedule tells both agents of the migration: labels first, by which they see
+// it, then all that they need to know in one patch.
+func (r *reconciler) schedule(ctx context.Context, g *gathered) error {
+	set := r.Settings.Get()
+	source := migration.StateOf(g.Migration).SourceNode
+	err := r.meta(ctx, g.Migration, func(m *object) {
+		if m.Labels == nil {
+			m.Labels = map[string]string{}
+		}
+		m.Labels[migration.SourceNodeLabel], m.Labels[migration.TargetNodeLabel] = source, g.Target.Node
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.label(ctx, g.VMI, map[string]any{kubevirt.MigrationTargetLabel: g.Target.Node}); err != nil {
+		return err
+	}
+	err = r.status(ctx, g.Migration, func(m *object) {
+		m.Status.Phase = kubevirt.MigrationScheduled
+		s := m.Status.MigrationState
+		s.TargetNode, s.TargetPod, s.TargetPodUID = g.Target.Node, g.Target.Name, g.Target.UID
+		s.Options = options(set)
+	})
+	if err != nil {
+		return err
+	}
+	r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeNormal, "MigrationScheduled", "Migrate",
+		"migration %s is to move the VM from node %s to node %s", g.Migration.Name, source, g.Target.Node)
+	return nil
+}
+
+func options(s evacuation.Settings) *kubevirt.MigrationOptions {
+	const mib = 1 << 20
+	return &kubevirt.MigrationOptions{
+		BandwidthMiB:            (s.Bandwidth + mib - 1) / mib,
+		CompletionTimeoutPerGiB: int64(s.CompletionPerGiB.Seconds()),
+		ProgressTimeout:         int64(s.ProgressTimeout.Seconds()),
+		AllowAutoConverge:       s.AllowAutoConverge,
+	}
+}
+
+// dropPod deletes the very pod that was seen.
+func (r *reconciler) dropPod(ctx context.Context, g *gathered) error {
+	uid := types.UID(g.Target.UID)
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.Migration.Namespace, Name: g.Target.Name}}
+	if err := r.Delete(ctx, pod, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("target pod %s: %w", g.Target.Name, err)
+	}
+	r.Log.Info("target pod goes", "migration", name(g.Migration), "pod", g.Target.Name)
+	return nil
+}

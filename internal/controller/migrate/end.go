@@ -1,0 +1,181 @@
+package migrate
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// fail ends a migration. Who is told of the reason has it in one line.
+func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error {
+	now := metav1.Now()
+	r.tellVMI(ctx, g, reason, now)
+	err := r.status(ctx, g.Migration, func(m *object) {
+		m.Status.Phase = kubevirt.MigrationFailed
+		s := m.Status.MigrationState
+		s.MigrationUID = string(m.UID)
+		s.Failed, s.FailureReason, s.EndTimestamp = true, reason, &now
+	})
+	if err != nil {
+		return err
+	}
+	r.count(g, "failed")
+	r.Events.Eventf(g.Migration, nil, corev1.EventTypeWarning, "MigrationFailed", "Migrate", "%s", reason)
+	if g.VMI != nil && migration.StateOf(g.Migration).SourceNode != "" {
+		r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeWarning, "MigrationFailed", "Migrate", "migration %s: %s", g.Migration.Name, reason)
+	}
+	return nil
+}
+
+// tellVMI writes a failure into the VMI, too, once two nodes took part. The
+// migration's own word counts: this one may get lost.
+func (r *reconciler) tellVMI(ctx context.Context, g *gathered, reason string, now metav1.Time) {
+	s := migration.StateOf(g.Migration)
+	if g.VMI == nil || s.TargetNode == "" || s.VMIUID != string(g.VMI.UID) || empty(g.VMI) {
+		return
+	}
+	err := r.vmiStatus(ctx, g.VMI, []patch.Operation{
+		{Op: "test", Path: "/metadata/uid", Value: g.VMI.UID},
+		{Op: "add", Path: "/status/migrationState", Value: &kubevirt.MigrationState{
+			MigrationUID: s.MigrationUID, SourceNode: s.SourceNode, SourcePod: s.SourcePod, TargetNode: s.TargetNode, TargetPod: s.TargetPod,
+			StartTimestamp: s.StartTimestamp, EndTimestamp: &now, Failed: true, FailureReason: reason,
+		}},
+	})
+	if err != nil {
+		r.Log.Debug("the VMI is not told", "migration", name(g.Migration), "error", err)
+	}
+}
+
+// move writes down where the VM is: node and mark at once, then the label by
+// which the agents see it.
+func (r *reconciler) move(ctx context.Context, g *gathered) error {
+	s := migration.StateOf(g.Migration)
+	if g.VMI.Status.NodeName != s.TargetNode {
+		if err := r.vmiStatus(ctx, g.VMI, moved(g.VMI, s, metav1.Now())); err != nil {
+			return err
+		}
+	}
+	return r.label(ctx, g.VMI, map[string]any{kubevirt.NodeNameLabel: s.TargetNode, kubevirt.MigrationTargetLabel: nil})
+}
+
+// moved is the patch of the VMI's status.
+func moved(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now metav1.Time) []patch.Operation {
+	ops := []patch.Operation{{Op: "test", Path: "/metadata/uid", Value: vmi.UID}}
+	if empty(vmi) {
+		ops = append(ops, patch.Operation{Op: "test", Path: "/status", Value: nil}, patch.Operation{Op: "add", Path: "/status", Value: map[string]any{}})
+	} else {
+		ops = append(ops, patch.Operation{Op: "test", Path: "/status/nodeName", Value: orNull(vmi.Status.NodeName)},
+			patch.Operation{Op: "test", Path: "/status/evacuationNodeName", Value: orNull(vmi.Status.EvacuationNodeName)})
+	}
+	ops = append(ops, patch.Operation{Op: "add", Path: "/status/nodeName", Value: s.TargetNode})
+	if vmi.Status.EvacuationNodeName != "" {
+		ops = append(ops, patch.Operation{Op: "remove", Path: "/status/evacuationNodeName", Value: nil})
+	}
+	return append(ops, patch.Operation{Op: "add", Path: "/status/migrationState", Value: &kubevirt.MigrationState{
+		MigrationUID: s.MigrationUID, SourceNode: s.SourceNode, SourcePod: s.SourcePod,
+		TargetNode: s.TargetNode, TargetPod: s.TargetPod, TargetNodeAddress: s.TargetNodeAddress,
+		StartTimestamp: s.StartTimestamp, EndTimestamp: &now, Completed: true,
+	}})
+}
+
+// empty tells whether a VMI may have no status at all.
+func empty(vmi *kubevirt.VirtualMachineInstance) bool {
+	s := &vmi.Status
+	return s.Phase == "" && s.NodeName == "" && s.EvacuationNodeName == "" && len(s.Conditions) == 0 && s.MigrationState == nil && len(s.ActivePods) == 0
+}
+
+func orNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+func (r *reconciler) vmiStatus(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, ops []patch.Operation) error {
+	raw, err := json.Marshal(ops)
+	if err != nil {
+		return err
+	}
+	if err := r.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)); err != nil {
+		return fmt.Errorf("status of VMI %s: %w", name(vmi), err)
+	}
+	return nil
+}
+
+// label sets labels of the very VMI that was seen; nil takes one away.
+func (r *reconciler) label(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, labels map[string]any) error {
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": vmi.UID, "labels": labels}})
+	if err != nil {
+		return err
+	}
+	if err := r.Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.MergePatchType, raw)); err != nil {
+		return fmt.Errorf("labels of VMI %s: %w", name(vmi), err)
+	}
+	return nil
+}
+
+func (r *reconciler) succeed(ctx context.Context, g *gathered) error {
+	now := metav1.Now()
+	err := r.status(ctx, g.Migration, func(m *object) {
+		m.Status.Phase = kubevirt.MigrationSucceeded
+		s := m.Status.MigrationState
+		s.Completed, s.Failed, s.FailureReason, s.EndTimestamp = true, false, "", &now
+	})
+	if err != nil {
+		return err
+	}
+	r.count(g, "succeeded")
+	if g.VMI != nil {
+		s := migration.StateOf(g.Migration)
+		r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeNormal, "Migrated", "Migrate",
+			"the VM has moved from node %s to node %s (migration %s)", s.SourceNode, s.TargetNode, g.Migration.Name)
+	}
+	return nil
+}
+
+// count the end of a migration, once: its write was accepted once.
+func (r *reconciler) count(g *gathered, result string) {
+	s := migration.StateOf(g.Migration)
+	cause := g.Migration.Annotations[evacuation.CauseAnnotation]
+	switch cause { // the annotation may be anybody's
+	case evacuation.CauseEviction, evacuation.CausePreemption, evacuation.CauseNoExecute, evacuation.CauseNodeTaint:
+	default:
+		cause = "User"
+	}
+	var took, downtime time.Duration
+	if s.StartTimestamp != nil && s.EndTimestamp != nil {
+		took = s.EndTimestamp.Sub(s.StartTimestamp.Time)
+	}
+	if s.Progress != nil {
+		downtime = time.Duration(s.Progress.DowntimeMS) * time.Millisecond
+	}
+	r.Meter.Migration(cause, result, took, downtime)
+}
+
+// oneLine is what the API server said.
+func oneLine(err error) string {
+	text := err.Error()
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		text = status.Status().Message
+	}
+	const most = 256
+	if text = strings.Join(strings.Fields(text), " "); len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "…"
+	}
+	return text
+}

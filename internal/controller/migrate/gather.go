@@ -1,0 +1,212 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// gathered is what is known of one migration, with the objects behind it.
+type gathered struct {
+	migration.Facts
+
+	others []kubevirt.VirtualMachineInstanceMigration // of the VM
+}
+
+func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) (*gathered, error) {
+	now := time.Now()
+	g := &gathered{Facts: migration.Facts{Migration: m, Now: now, Seen: r.since(m, now)}}
+	var err error
+	if g.others, err = lookup.Migrations(ctx, r.Client, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}); err != nil {
+		return nil, err
+	}
+	g.Before = before(m, g.others)
+	if g.VMI, err = r.vmi(ctx, m); err != nil {
+		return nil, err
+	}
+	if err := r.pods(ctx, g); err != nil {
+		return nil, err
+	}
+	if m.Final() {
+		g.TargetNodeGone, err = r.nodeGone(ctx, migration.StateOf(m).TargetNode)
+		return g, err
+	}
+	if evacuation.PhaseOf(m) == kubevirt.MigrationPending && g.VMI != nil {
+		return g, r.room(ctx, g)
+	}
+	return g, r.budget(ctx, g)
+}
+
+// before is the name of the migration that goes first: one that has begun, or
+// the oldest. For one that has ended it is one that has begun.
+func before(m *kubevirt.VirtualMachineInstanceMigration, all []kubevirt.VirtualMachineInstanceMigration) string {
+	for i := range all {
+		o := &all[i]
+		if o.UID == m.UID || o.Final() {
+			continue
+		}
+		begun := evacuation.PhaseOf(o) != kubevirt.MigrationPending
+		older := o.CreationTimestamp.Before(&m.CreationTimestamp) || o.CreationTimestamp.Equal(&m.CreationTimestamp) && o.Name < m.Name
+		if begun || !m.Final() && evacuation.PhaseOf(m) == kubevirt.MigrationPending && older && o.DeletionTimestamp == nil {
+			return o.Name
+		}
+	}
+	return ""
+}
+
+// vmi is nil only where the API server says so itself.
+func (r *reconciler) vmi(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) (*kubevirt.VirtualMachineInstance, error) {
+	key := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
+	if key.Name == "" {
+		return nil, nil //nolint:nilnil // there is no VMI without a name
+	}
+	vmi := &kubevirt.VirtualMachineInstance{}
+	err := r.Get(ctx, key, vmi)
+	uid := migration.StateOf(m).VMIUID
+	if err == nil && (uid == "" || uid == string(vmi.UID)) {
+		return vmi, nil
+	}
+	if err == nil || apierrors.IsNotFound(err) {
+		err = r.Live.Get(ctx, key, vmi) // the cache may be behind
+	}
+	switch {
+	case err == nil:
+		return vmi, nil
+	case apierrors.IsNotFound(err) && lookup.Names(err, key.Name):
+		return nil, nil //nolint:nilnil // gone
+	}
+	return nil, fmt.Errorf("VMI %s: %w", key, err)
+}
+
+func (r *reconciler) nodeGone(ctx context.Context, name string) (bool, error) {
+	if name == "" {
+		return false, nil
+	}
+	err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
+	if apierrors.IsNotFound(err) && lookup.Names(err, name) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("node %s: %w", name, err)
+	}
+	return false, nil
+}
+
+// pods looks for the source and for the target.
+func (r *reconciler) pods(ctx context.Context, g *gathered) error {
+	s := migration.StateOf(g.Migration)
+	if g.VMI != nil {
+		launchers, err := lookup.Launchers(ctx, r.Client, g.VMI)
+		if err != nil {
+			return err
+		}
+		g.Launchers = len(launchers)
+		for i := range launchers {
+			p := &launchers[i]
+			if s.SourcePodUID == string(p.UID) || s.SourcePodUID == "" && p.Spec.NodeName == g.VMI.Node() && p.Spec.NodeName != "" {
+				g.Source = podFacts(p)
+			}
+		}
+	}
+	target := &corev1.Pod{}
+	key := client.ObjectKey{Namespace: g.Migration.Namespace, Name: migration.TargetPodName(g.Migration.Spec.VMIName, string(g.Migration.UID))}
+	err := r.Get(ctx, key, target)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", key, err)
+	}
+	g.Target = podFacts(target)
+	g.Target.Foreign = target.Labels[kubevirt.MigrationJobLabel] != string(g.Migration.UID) ||
+		s.TargetPodUID != "" && s.TargetPodUID != string(target.UID)
+	return nil
+}
+
+// budget tells whether a second launcher may come.
+func (r *reconciler) budget(ctx context.Context, g *gathered) error {
+	g.Kept = !r.Budgets || g.VMI == nil
+	if g.Kept {
+		return nil
+	}
+	strategy, _ := evacuation.StrategyOf(g.VMI, r.Settings.Get().EvictionStrategy)
+	want := evacuation.BudgetFor(evacuation.BudgetFacts{VMI: g.VMI, Strategy: strategy, ActivePods: g.Launchers, Migrations: g.others})
+	if want.MinAvailable == 0 {
+		g.Kept = true
+		return nil
+	}
+	have, err := lookup.Budgets(ctx, r.Client, g.VMI.Namespace, g.VMI.UID)
+	if err != nil {
+		return err
+	}
+	for i := range have {
+		b := &have[i]
+		g.Kept = g.Kept || b.Spec.MinAvailable != nil && b.Spec.MinAvailable.IntValue() >= 2
+	}
+	return nil
+}
+
+// room tells whether there is another node, and whether it is this one's turn,
+// as far as the cache knows.
+func (r *reconciler) room(ctx context.Context, g *gathered) error {
+	var nodes corev1.NodeList
+	if err := r.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return fmt.Errorf("nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		if nodes.Items[i].Name != g.VMI.Node() {
+			g.OtherNodes++
+		}
+	}
+	var err error
+	g.Turn, err = r.turn(ctx, r.Client, g.Migration)
+	return err
+}
+
+// turn tells whether the limits leave room for a migration. Those that could
+// not begin anyway keep no place.
+func (r *reconciler) turn(ctx context.Context, from client.Reader, m *kubevirt.VirtualMachineInstanceMigration) (bool, error) {
+	var all kubevirt.VirtualMachineInstanceMigrationList
+	if err := from.List(ctx, &all); err != nil {
+		return false, fmt.Errorf("migrations: %w", err)
+	}
+	var moving []evacuation.Moving
+	for i := range all.Items {
+		o := &all.Items[i]
+		if o.Final() {
+			continue
+		}
+		node := migration.StateOf(o).SourceNode
+		if evacuation.PhaseOf(o) == kubevirt.MigrationPending {
+			vmi := &kubevirt.VirtualMachineInstance{}
+			if err := r.Get(ctx, client.ObjectKey{Namespace: o.Namespace, Name: o.Spec.VMIName}, vmi); err != nil {
+				continue
+			}
+			launchers, err := lookup.Launchers(ctx, r.Client, vmi)
+			if err != nil {
+				return false, err
+			}
+			if o.UID != m.UID && len(launchers) != 1 {
+				continue
+			}
+			node = vmi.Node()
+		}
+		moving = append(moving, evacuation.Moving{Migration: o, Node: node})
+	}
+	set := r.Settings.Get()
+	for _, next := range evacuation.Start(moving, set) {
+		if next.Migration.UID == m.UID {
+			return true, nil
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,109 @@
+//go:build !unit
+
+package migrations
+
+import (
+	"strings"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// placed is a VM with a budget, and a migration of it that is Scheduled.
+func placed(t *testing.T) (scene, *kubevirt.VirtualMachineInstanceMigration) {
+	t.Helper()
+	s := given(t)
+	s.vm("vm")
+	controller(t)
+	eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
+	m := s.migrate("move", "vm")
+	return s, s.scheduled(m, "node-b")
+}
+
+func TestAFailureLeavesTheVMWhereItIs(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails func(scene, *kubevirt.VirtualMachineInstanceMigration)
+		words string
+	}{
+		"the target refuses it": {func(s scene, m *kubevirt.VirtualMachineInstanceMigration) {
+			s.to(m, kubevirt.MigrationPreparingTarget)
+			s.agent("node-b", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
+				m.Status.MigrationState.TargetState, m.Status.MigrationState.FailureReason = kubevirt.TargetAbsent, "the CPU lacks avx512f"
+			})
+		}, "the CPU lacks avx512f"},
+		"the guest stays": {func(s scene, m *kubevirt.VirtualMachineInstanceMigration) {
+			s.to(m, kubevirt.MigrationRunning)
+			s.agent("node-a", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
+				m.Status.MigrationState.SourceState, m.Status.MigrationState.FailureReason = kubevirt.SourceRunning, "it dirties memory faster than the bandwidth"
+			})
+			s.says("node-b", kubevirt.TargetAbsent, m)
+		}, "it dirties memory faster"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, m := placed(t)
+			c.fails(s, m)
+			s.failed(m, c.words)
+			s.stays(m)
+		})
+	}
+}
+
+func TestAMigrationThatIsDeletedBeforeItRunsLeavesNothing(t *testing.T) {
+	s, m := placed(t)
+	s.to(m, kubevirt.MigrationPreparingTarget)
+	must(t, s.Delete(s.Context(), m))
+	eventually(t, "it is cancelled", func() bool { now := s.read(m); return now == nil || now.Final() })
+	if s.read(m) != nil {
+		s.says("node-b", kubevirt.TargetAbsent, m)
+	}
+	eventually(t, "it is gone", func() bool { return s.read(m) == nil })
+	s.stays(m)
+}
+
+func TestAMigrationThatCannotBeFailsWithOneLine(t *testing.T) {
+	s := given(t)
+	controller(t)
+	s.failed(s.migrate("of-nobody", "gone"), "gone")
+	s.vm("vm")
+	s.vmiStatus(s.vmi("vm"), `{"conditions":[{"type":"LiveMigratable","status":"False","reason":"HostDevice","message":"a host device"}]}`)
+	s.failed(s.migrate("of-a-device", "vm"), "a host device")
+}
+
+func TestAnAgentWritesItsSideOfItsNodesMigrationsAndNothingElse(t *testing.T) {
+	s, m := placed(t)
+	for name, c := range map[string]struct {
+		node   string
+		change func(*kubevirt.VirtualMachineInstanceMigration)
+	}{
+		"of other nodes": {"node-c", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.MigrationState.TargetState = kubevirt.TargetRunning
+		}},
+		"the source's word": {"node-b", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.MigrationState.SourceState = kubevirt.SourceGone
+		}},
+		"the target's word": {"node-a", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.MigrationState.TargetState = kubevirt.TargetRunning
+		}},
+		"another node": {"node-b", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.MigrationState.SourceNode = "node-c"
+		}},
+		"its end": {"node-b", func(m *kubevirt.VirtualMachineInstanceMigration) { m.Status.Phase = kubevirt.MigrationSucceeded }},
+		"a phase that is not its own": {"node-a", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.Phase = kubevirt.MigrationPreparingTarget
+		}},
+	} {
+		if err := s.tryAgent(c.node, m, c.change); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "agent") {
+			t.Errorf("%s: %v, want a refusal by the policy", name, err)
+		}
+	}
+	if err := shared.agents["node-b"].Status().Patch(s.Context(), s.vmi("vm"), merge(`{"status":{"nodeName":"node-b"}}`)); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+		t.Errorf("a VMI of another node: %v", err)
+	}
+	if err := shared.agents["node-a"].Status().Patch(s.Context(), s.vmi("vm"), merge(`{"status":{"nodeName":"node-b"}}`)); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+		t.Errorf("a VMI's node: %v", err)
+	}
+	// What it may is let through.
+	s.to(m, kubevirt.MigrationRunning)
+}

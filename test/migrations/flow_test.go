@@ -1,0 +1,126 @@
+//go:build !unit
+
+package migrations
+
+import (
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// A marked VM moves: all that the contract names, in its order.
+func TestAMarkedVMMoves(t *testing.T) {
+	s := given(t)
+	s.vm("vm")
+	controller(t)
+	eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
+	v := s.vmi("vm")
+	s.vmiStatus(v, `{"evacuationNodeName":"node-a"}`)
+	var m *kubevirt.VirtualMachineInstanceMigration
+	eventually(t, "its migration", func() bool {
+		var all kubevirt.VirtualMachineInstanceMigrationList
+		must(t, s.List(t.Context(), &all, client.InNamespace(s.ns)))
+		if len(all.Items) == 1 {
+			m = &all.Items[0]
+		}
+		return m != nil
+	})
+
+	m = s.scheduled(m, "node-b")
+	p := s.target(m)
+	if p.Labels[kubevirt.MigrationJobLabel] != string(m.UID) || p.Annotations["of.the/owner"] != "kept" || p.Spec.Priority != nil && *p.Spec.Priority != 0 ||
+		!metav1.IsControlledBy(p, v) || p.Labels[kubevirt.CreatedByLabel] != string(v.UID) {
+		t.Errorf("target pod: %+v", p.ObjectMeta)
+	}
+	anti := p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if len(anti) != 1 || anti[0].TopologyKey != "kubernetes.io/hostname" || anti[0].LabelSelector.MatchLabels[kubevirt.CreatedByLabel] != string(v.UID) {
+		t.Errorf("affinity: %+v", anti)
+	}
+	state := m.Status.MigrationState
+	if m.Labels[migration.SourceNodeLabel] != "node-a" || m.Labels[migration.TargetNodeLabel] != "node-b" ||
+		state.SourceNode != "node-a" || state.SourcePod != "virt-launcher-vm" || state.TargetNode != "node-b" || state.TargetPodUID != string(p.UID) ||
+		state.VMIUID != string(v.UID) || state.MigrationUID != string(m.UID) || state.Options.CompletionTimeoutPerGiB != 150 {
+		t.Errorf("labels %v, state %+v", m.Labels, state)
+	}
+	if to := s.vmi("vm").Labels[kubevirt.MigrationTargetLabel]; to != "node-b" {
+		t.Errorf("the VMI's target label is %q", to)
+	}
+
+	s.to(m, kubevirt.MigrationRunning)
+	table := shared.api.Kubectl(t, "get", "vmim", "-n", s.ns)
+	if !strings.Contains(table, "PERCENT") || !strings.Contains(table, "MIB LEFT") || !strings.Contains(table, "40") || !strings.Contains(table, "96") {
+		t.Errorf("kubectl get vmim:\n%s", table)
+	}
+	s.says("node-b", kubevirt.TargetArrived, m)
+	s.says("node-a", kubevirt.SourceGone, m)
+	s.says("node-b", kubevirt.TargetRunning, m)
+	m = s.comes(m, kubevirt.MigrationSucceeded)
+
+	v = s.vmi("vm")
+	if v.Status.NodeName != "node-b" || v.Status.EvacuationNodeName != "" || v.Labels[kubevirt.NodeNameLabel] != "node-b" ||
+		v.Status.MigrationState == nil || !v.Status.MigrationState.Completed || v.Status.MigrationState.MigrationUID != string(m.UID) {
+		t.Errorf("VMI: labels %v, status %+v", v.Labels, v.Status)
+	}
+	if kept := shared.api.Kubectl(t, "get", "vmi", "-n", s.ns, "vm", "-o", "jsonpath={.status.unknown}"); kept != "kept" {
+		t.Errorf("a field of others is %q", kept)
+	}
+	for _, phase := range []kubevirt.MigrationPhase{kubevirt.MigrationScheduling, kubevirt.MigrationScheduled, kubevirt.MigrationPreparingTarget,
+		kubevirt.MigrationTargetReady, kubevirt.MigrationRunning, kubevirt.MigrationSucceeded} {
+		if m.Reached(phase).IsZero() {
+			t.Errorf("no time of phase %s: %+v", phase, m.Status.PhaseTransitionTimestamps)
+		}
+	}
+	if !m.Status.MigrationState.Completed || m.Status.MigrationState.EndTimestamp == nil {
+		t.Errorf("state %+v", m.Status.MigrationState)
+	}
+	s.letGo(m)
+	shared.api.Kubectl(t, "delete", "pod", "-n", s.ns, "virt-launcher-vm", "--grace-period=0", "--force")
+	eventually(t, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
+	if s.target(m) == nil {
+		t.Error("the VM's pod is gone")
+	}
+}
+
+// letGo waits until nothing of a migration is left but its own object.
+func (s scene) letGo(m *kubevirt.VirtualMachineInstanceMigration) {
+	s.Helper()
+	eventually(s.T, "migration "+m.Name+" is let go", func() bool {
+		now := s.read(m)
+		return now == nil || len(now.Finalizers) == 0
+	})
+	if v := s.vmi(m.Spec.VMIName); v.Labels[kubevirt.MigrationTargetLabel] != "" {
+		s.Errorf("the VMI has still label %v", v.Labels)
+	}
+}
+
+// stays asserts that a failure left all as it was, and that a retry begins.
+func (s scene) stays(m *kubevirt.VirtualMachineInstanceMigration) {
+	s.Helper()
+	s.letGo(m)
+	if s.target(m) != nil {
+		eventually(s.T, "the target pod goes", func() bool { p := s.target(m); return p == nil || p.DeletionTimestamp != nil })
+		_ = s.Delete(s.Context(), s.target(m), client.GracePeriodSeconds(0))
+	}
+	v := s.vmi("vm")
+	if v.Status.NodeName != "node-a" || v.Labels[kubevirt.NodeNameLabel] != "node-a" {
+		s.Errorf("the VM is on %q, label %q", v.Status.NodeName, v.Labels[kubevirt.NodeNameLabel])
+	}
+	eventually(s.T, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
+	s.comes(s.migrate("retry", "vm"), kubevirt.MigrationScheduling)
+}
+
+func (s scene) failed(m *kubevirt.VirtualMachineInstanceMigration, words string) {
+	s.Helper()
+	now := s.comes(m, kubevirt.MigrationFailed)
+	if reason := now.Status.MigrationState.FailureReason; !strings.Contains(reason, words) || strings.Contains(reason, "\n") {
+		s.Errorf("failureReason %q, want one line with %q", reason, words)
+	}
+	if !now.Status.MigrationState.Failed || now.Status.MigrationState.EndTimestamp == nil {
+		s.Errorf("state %+v", now.Status.MigrationState)
+	}
+}
