@@ -28,6 +28,7 @@ type Agent struct {
 	ctx      context.Context    //nolint:containedctx // the keepers' life, set once by Run
 	wg       sync.WaitGroup
 	listed   bool
+	read     bool // the records, so that none comes later
 	started  grace.Mono
 }
 
@@ -38,11 +39,16 @@ func New(cfg Config, log *slog.Logger) *Agent {
 }
 
 // Guard takes over records that were read, and arms their deadlines, soonest
-// first. Before Run that is all; from then on they are guarded at once. It does
-// not block.
+// first. Before Run that is all; from then on they are guarded at once. It is
+// called once the records are read, also where there are none: until then
+// which instances have ended is remembered. It does not block.
 func (a *Agent) Guard(records []grace.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.read = true
+	for _, k := range a.keepers {
+		k.box.put(a.cfg.Clock.Now(), func(*hints) {}) // it need not stay any more
+	}
 	armed := 0
 	slices.SortFunc(records, func(x, y grace.Record) int { return cmp.Compare(x.Shutdown.Deadline, y.Shutdown.Deadline) })
 	for _, r := range records {
@@ -197,11 +203,12 @@ func (a *Agent) start(k *keeper) {
 	a.wg.Go(func() { k.run(a.ctx) })
 }
 
-// retire forgets an idle keeper, unless there is news for it.
+// retire forgets an idle keeper, unless there is news for it, or its VM's record
+// may still be read.
 func (a *Agent) retire(k *keeper) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if _, news := k.box.waiting(); news {
+	if _, news := k.box.waiting(); news || !a.read && k.vm.HadInstance() {
 		return false
 	}
 	delete(a.keepers, k.domain)

@@ -174,28 +174,73 @@ func TestARecordThatIsReadLateIsGuarded(t *testing.T) {
 	})
 }
 
-func TestARecordThatIsReadAfterItsInstanceHasEndedIsRemovedAndNotTold(t *testing.T) {
+func TestARecordThatIsReadAfterTheEndIsRemovedAndNotTold(t *testing.T) {
+	for name, meanwhile := range map[string]func(*rig){
+		"of its instance": func(*rig) {},
+		"of its instance, whose pod is gone": func(r *rig) {
+			r.change(domain, func(v *watch.View) { *v = watch.View{} })
+		},
+		"of the next instance": func(r *rig) {
+			r.guarded(fake.Guest{Name: domain}, "10")
+			r.trigger(domain)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(r *rig) {
+				// Given: a shutdown, and an agent that comes back and cannot read its record.
+				r.guarded(fake.Guest{Name: domain}, "60")
+				r.trigger(domain)
+				r.after(10 * second)
+				record, _ := r.cache.get(domain)
+				r.stop()
+				r.cache.take(domain)
+				r.unread = true
+				r.run()
+				r.after(2 * minute)
+				meanwhile(r)
+				r.after(2 * minute)
+				told := r.meter.of("stopped LauncherSignal Forced")
+				// When: it has shut the guest down, and then the record can be read.
+				if err := r.cache.Put(record); err != nil {
+					t.Fatal(err)
+				}
+				r.agent.Guard([]grace.Record{record})
+				r.after(10 * second)
+				// Then: what was told stays, nothing is told again, and the record goes.
+				r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+				again, lost := r.meter.of("stopped LauncherSignal Forced"), r.meter.of("stopped LauncherSignal Lost")
+				if told == 0 || again != told || lost != 0 {
+					t.Errorf("told %d times, then %d times, and %d times as lost", told, again, lost)
+				}
+				r.change(domain, func(v *watch.View) { *v = watch.View{} })
+				r.after(minute)
+				if n := r.keepers(); n != 0 {
+					t.Errorf("%d keepers are left of a VM that is gone", n)
+				}
+			})
+		})
+	}
+}
+
+func TestAKeeperThatWaitedForARecordLeavesWhenThereIsNone(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		// Given: a VM at rest, and an agent that comes back and cannot read its record.
-		r.guarded(fake.Guest{Name: domain}, "60")
-		record, _ := r.cache.get(domain)
+		// Given: an agent that cannot read its records, and a VM that came and went.
 		r.stop()
-		r.cache.take(domain)
+		r.unread = true
 		r.run()
-		r.after(10 * second)
-		// When: it shuts the guest down, and then the record can be read.
+		r.guarded(fake.Guest{Name: domain}, "10")
 		r.trigger(domain)
-		r.after(2 * minute)
-		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
-		if err := r.cache.Put(record); err != nil {
-			t.Fatal(err)
+		r.after(minute)
+		r.change(domain, func(v *watch.View) { *v = watch.View{} })
+		r.after(minute)
+		if n := r.keepers(); n != 1 {
+			t.Errorf("%d keepers, want the one that knows of the end", n)
 		}
-		r.agent.Guard([]grace.Record{record})
-		r.after(10 * second)
-		// Then: what was told stays, and the record goes.
-		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
-		if _, there := r.cache.get(domain); there {
-			t.Error("the record is left")
+		// When: they are read, and there is none.
+		r.agent.Guard(nil)
+		r.after(second)
+		if n := r.keepers(); n != 0 {
+			t.Errorf("%d keepers are left", n)
 		}
 	})
 }

@@ -40,6 +40,7 @@ type rig struct {
 	stop   func()
 	full   atomic.Bool // no file can be opened
 	deaf   atomic.Bool // libvirt's events are lost
+	unread bool        // the records cannot be read when the agent starts
 
 	cluster *memoryCluster // nil: standalone
 }
@@ -116,7 +117,9 @@ func (r *rig) run() {
 	}
 	r.agent = New(cfg, slog.New(r.log))
 	agent := r.agent
-	agent.Guard(r.cache.all())
+	if !r.unread {
+		agent.Guard(r.cache.all())
+	}
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := agent.Run(ctx); err != nil {

@@ -123,7 +123,9 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 		n.moves.agent = n.agent
 	}
 	n.records.agent = n.agent
-	n.agent.Guard(known)
+	if n.records.read.Load() {
+		n.agent.Guard(known)
+	}
 	n.meter.Observe(n.agent)
 	if n.driver.libvirt != nil {
 		n.meter.LibvirtUp(n.driver.libvirt.Up)

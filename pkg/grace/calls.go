@@ -65,7 +65,7 @@ func (v *VM) Started(d Decision, now Mono) Call {
 	c.Tries++
 	switch d.Do {
 	case Save:
-		o.Saving, o.NotedAt, o.OnDisk = o.Version, 0, true
+		o.Saving, o.NotedAt, o.OnDisk, o.Left = o.Version, 0, true, false // in the place of one that is left
 	case LookDirectory:
 		o.DirWanted, o.DirAt, o.DirPaid = false, Never, max(o.DirPaid, now).Add(lookEvery)
 	case Look:
@@ -95,7 +95,7 @@ func (v *VM) Done(d Decision, started Call, failed bool, now Mono) bool {
 	case d.Do == Save && (failed || o.Saving == o.Version):
 		o.Unsaved = failed // whatever it was, it is missing now
 	case d.Do == Remove:
-		o.Left = failed && !o.Recorded
+		o.Left = failed && !o.OnDisk
 	case d.Do == Ask && !failed:
 		v.note(Ask, now)
 	case d.Do == Resume && !failed:

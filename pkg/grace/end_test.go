@@ -123,6 +123,56 @@ func TestARecordThatCannotBeRemovedIsTriedEachSecondUntilTheNextTakesItsPlace(t 
 	}
 }
 
+func TestARecordThatCannotBeRemovedIsKnownAlsoWhereTheNextInstanceWasGoneAtOnce(t *testing.T) {
+	// given
+	v := ended(t)
+	for _, do := range []Action{Answer, Settle, LetGo} {
+		expect(t, v, at(2), do, false)
+	}
+	v.obs.DirWanted, v.obs.LookAt, v.obs.Ours = false, Never, true
+	expect(t, v, at(2), Remove, true)
+	// when: the next instance ends before anything of it is on disk
+	v.SeeDomain(Domain{Instance: Instance{UUID: "u2", PID: 43, Start: 8}}, at(4))
+	for _, do := range []Action{Adopt, Forget} {
+		d := v.Next(at(4))
+		if err := v.Apply(d, at(4), time.Unix(0, 0)); d.Do != do || err != nil {
+			t.Fatalf("%s by %q, %v; want %s", d.Do, d.Rule, err, do)
+		}
+		v.ProcessGone(at(4))
+	}
+	// then
+	v.obs.DirWanted, v.obs.LookAt, v.obs.Ours = false, Never, false
+	if v.Idle() {
+		t.Error("nobody would remove the record of the one before")
+	}
+	expect(t, v, at(4), Remove, false)
+}
+
+func TestARecordThatIsReadLateIsRemovedWhereALaterInstanceHasEnded(t *testing.T) {
+	for name, of := range map[string]struct {
+		former Instance
+		takes  bool
+	}{
+		"the record's own":        {Instance{UUID: "u1", PID: 42, Start: 7}, false},
+		"a later one":             {Instance{UUID: "u2", PID: 43, Start: 8}, false},
+		"a later one, no process": {Instance{UUID: "u1"}, false},
+		"none":                    {Instance{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			record, _ := begun(t, time.Minute)
+			v := NewVM("ns", "vm", Record{}, &policy)
+			v.obs.Former = of.former
+			if v.Recover(record) != of.takes || v.Recorded() != of.takes {
+				t.Errorf("taken over: %v, want %v", v.Recorded(), of.takes)
+			}
+			v.obs.DirWanted, v.obs.LookAt = false, Never
+			if d := v.Next(at(0)); (d.Do == Remove) == of.takes {
+				t.Errorf("%s by %q", d.Do, d.Rule)
+			}
+		})
+	}
+}
+
 func TestATriggerIsConsumedByItsEndUnlessItIsForTheNext(t *testing.T) {
 	for name, kept := range map[string]bool{"consumed": false, "kept": true} {
 		v := ended(t)

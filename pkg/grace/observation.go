@@ -187,7 +187,7 @@ type Observation struct {
 
 	Told Status // what status.json says
 	Over *Ending
-	Left bool // the record of an instance that ended is still there
+	Left bool // the record of an instance that ended is still there, and no other in its place
 }
 
 // newObservation is one of a VM of which nothing was seen yet.
@@ -210,7 +210,7 @@ func (o *Observation) next(r *Record, p *Policy) Observation {
 	n.Owner, n.OwnerBy, n.Migration = o.Owner.next(), o.OwnerBy, o.Migration
 	n.Pod, n.Followed, n.WarnedPod = o.Pod, o.Followed, o.WarnedPod
 	n.FromVMI, n.FromDirectory, n.Metadata.Told = o.FromVMI, o.FromDirectory, o.Metadata.Told
-	n.Left = o.OnDisk
+	n.Left = o.OnDisk || o.Left
 	if n.Former = o.Former; o.Gone {
 		n.Former = r.Instance
 		n.Owner.ended()

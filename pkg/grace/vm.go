@@ -37,15 +37,15 @@ func (v *VM) restore(r Record) {
 }
 
 // Recover takes over a record that could be read only late, unless what is
-// known by now is newer, or its deadline earlier. That of an instance which has
-// ended meanwhile is to be removed.
+// known by now is newer, or its deadline earlier. Where an instance has ended
+// meanwhile it is that one's, or one's before it, and is to be removed.
 func (v *VM) Recover(r Record) bool {
 	r.Instance = r.Instance.Certain()
 	switch {
 	case v.obs.Over != nil:
 		v.obs.OnDisk = true
 		return false
-	case !v.obs.Recorded && r.Instance == v.obs.Former && r.Instance != (Instance{}):
+	case v.HadInstance():
 		v.obs.Left = true
 		return false
 	}
@@ -58,6 +58,11 @@ func (v *VM) Recover(r Record) bool {
 	v.changed()
 	return true
 }
+
+// HadInstance tells whether nothing is guarded here, and an instance has ended
+// that was. A record that is read then is not of a later one: this agent has
+// written none.
+func (v *VM) HadInstance() bool { return !v.obs.Recorded && v.obs.Former != (Instance{}) }
 
 // AwaitCluster has a shutdown wait until then for the API server's first word.
 func (v *VM) AwaitCluster(until Mono) { v.obs.OwnerBy = until }
@@ -181,7 +186,7 @@ func (v *VM) adopt(now Mono) {
 		o.Shim = ShimOrphan // it died before this instance was there
 	default:
 	}
-	o.Recorded, o.Left = true, false // the new record takes the place of one that is left
+	o.Recorded = true
 	if o.Trigger {
 		o.TriggerAt = now // it waited for the domain; the grace period begins now
 	}

@@ -20,10 +20,13 @@ import (
 // is what KubeVirt's VMIs look like: 4.6 kB of spec and status.
 const vmiFile = "test/bench/vmi.json"
 
-const vmiPath = "/apis/kubevirt.io/v1/namespaces/vmgrace-bench/virtualmachineinstances"
+const (
+	benchNamespace = "vmgrace-bench"
+	vmiPath        = "/apis/kubevirt.io/v1/namespaces/" + benchNamespace + "/virtualmachineinstances"
+)
 
-// fleet is an API server with VMIs and nothing else: no kubelet, no domains. A
-// node is a name.
+// fleet is an API server with VMIs; there is no kubelet. A node is a name. Those
+// that are living have VMs that run, all in the libvirt of this machine.
 type fleet struct {
 	*bench
 	api        *cluster.API
@@ -33,16 +36,19 @@ type fleet struct {
 	vmis       map[string][]string // by node
 	turns      map[string]int      // by node: the changes made so far
 	made       int
+	living     map[string]bool        // by node
+	guests     map[string]*node.Guest // by VMI
 }
 
 func (b *bench) fleet() *fleet {
 	b.Helper()
-	f := &fleet{bench: b, api: cluster.NewAPI(b), vmis: map[string][]string{}, turns: map[string]int{}}
+	f := &fleet{bench: b, api: cluster.NewAPI(b), vmis: map[string][]string{}, turns: map[string]int{},
+		living: map[string]bool{}, guests: map[string]*node.Guest{}}
 	manifest, err := os.ReadFile(vmiFile)
 	b.must(err)
 	f.manifest, f.http = string(manifest), f.api.HTTP()
 	b.Cleanup(f.http.CloseIdleConnections)
-	f.api.Kubectl(b, "create", "namespace", "vmgrace-bench")
+	f.api.Kubectl(b, "create", "namespace", benchNamespace)
 	f.api.Kubectl(b, "apply", "-k", "deploy/crds")
 	f.api.Kubectl(b, "wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "--timeout=60s")
 	f.api.Kubectl(b, "apply", "-k", "deploy/daemonset")
@@ -80,9 +86,13 @@ func (f *fleet) create(nodeName, name string) error {
 	return f.ask(http.MethodPatch, vmiPath+"/"+name+"/status", fmt.Sprintf(`{"status":%s}`, made.Status))
 }
 
-// change makes the next change to a node's VMIs. Their kinds take turns.
+// change makes the next change to a node's VMIs. Their kinds take turns; VMs that
+// run are not deleted.
 func (f *fleet) change(nodeName string) error {
-	const kinds = 4
+	kinds := 4
+	if f.living[nodeName] {
+		kinds = 2
+	}
 	n := f.turns[nodeName]
 	f.turns[nodeName]++
 	name := f.vmis[nodeName][n/kinds%len(f.vmis[nodeName])]

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 	"github.com/vmgrace/vmgrace/test/node"
@@ -21,8 +23,9 @@ const ahead = 6 * time.Second
 // salvo is what a round of row c saw, in seconds from the deadline.
 type salvo struct{ first, last, heard, gone, vanished []float64 }
 
-// deaf is row c: guests that hear nothing have one deadline. When a SIGTERM is
-// sent the kernel says, when QEMU has heard it its log.
+// deaf is row c: guests that hear nothing have one deadline. Agent and floor run as
+// in the DaemonSet's container. When a SIGTERM is sent the kernel says, when QEMU
+// has heard it its log.
 func deaf(b *bench) []figure {
 	var ours, floor, virsh salvo
 	for range b.rounds {
@@ -32,7 +35,7 @@ func deaf(b *bench) []figure {
 	}
 	line := func(what, target string, ours, floor, virsh []float64) figure {
 		return figure{
-			row: "c", what: fmt.Sprintf("%d deaf guests, one deadline: %s", b.guests, what), target: target, unit: seconds,
+			row: "c", what: fmt.Sprintf("%d deaf guests, one deadline, with the DaemonSet's rights: %s", b.guests, what), target: target, unit: seconds,
 			ours: ours, floor: floor, peer: virsh, peerName: "virsh destroy, all at once",
 		}
 	}
@@ -51,7 +54,7 @@ func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, ti
 	b.Helper()
 	b.round(func(b *bench) {
 		guests := b.firmware(b.guests)
-		trace := b.sigterms()
+		signals := node.ListSignals(b)
 		// In this order: the wall clock's deadline must not be the later one.
 		wall, deadline := time.Now().Add(ahead), b.now().Add(ahead)
 		vanished := b.vanish(guests)
@@ -69,7 +72,7 @@ func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, ti
 			}
 			heard = max(heard, sent.At.Sub(wall))
 		}
-		begin, end := trace.sent(b, guests)
+		begin, end := b.sent(signals, guests)
 		s.first, s.last = append(s.first, begin.Sub(deadline).Seconds()), append(s.last, end.Sub(deadline).Seconds())
 		s.heard, s.gone = append(s.heard, heard.Seconds()), append(s.gone, gone.Seconds())
 		at, ok := <-vanished
@@ -78,6 +81,20 @@ func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, ti
 		}
 		s.vanished = append(s.vanished, at.Sub(wall).Seconds())
 	})
+}
+
+// sent says when the first and the last of the guests was sent its first SIGTERM.
+func (b *bench) sent(signals *node.Signals, guests []*node.Guest) (first, last grace.Mono) {
+	b.Helper()
+	first = grace.Never
+	for _, g := range guests {
+		at, ok := signals.Sent(b, g, unix.SIGTERM)
+		if !ok {
+			b.Fatalf("nobody sent %s (process %d) a SIGTERM", g.Domain, g.PID)
+		}
+		first, last = min(first, grace.Mono(at)), max(last, grace.Mono(at))
+	}
+	return first, last
 }
 
 // vanish tells when libvirt has let go of the last of the domains: their status
@@ -99,7 +116,9 @@ func (b *bench) vanish(guests []*node.Guest) <-chan time.Time {
 
 // agentKills gives the agent a record of each guest, in mid-grace.
 func (b *bench) agentKills(guests []*node.Guest, deadline grace.Mono, wall time.Time) {
+	program := b.contained(filepath.Join(b.bin, "node-agent")) // before: its cgroup goes when the agent has ended
 	agent := b.node().Agent(b, "--shutdown-retry-interval=1h")
+	agent.Path = program
 	store, err := gracecache.Open(agent.StateDir)
 	b.must(err)
 	b.parallel(guests, func(g *node.Guest) error {
@@ -121,7 +140,9 @@ func (b *bench) floorKills(guests []*node.Guest, deadline grace.Mono, _ time.Tim
 	for _, g := range guests {
 		args = append(args, strconv.Itoa(g.PID))
 	}
-	floor := b.start(b.floor("kill", args...))
+	command := b.floor("kill", args...)
+	command[0] = b.contained(command[0])
+	floor := b.start(command)
 	b.early(deadline)
 	if code, ok := floor.Exited(time.Minute); !ok || code != 0 {
 		b.Fatalf("floor: status %d: %s", code, floor.Log())

@@ -44,3 +44,19 @@ func TestWhatPeopleWroteBelowTheFiguresStays(t *testing.T) {
 		t.Errorf("%v\n%q, want\n%q", err, text, want)
 	}
 }
+
+func TestTheContainersShareIsTheManifests(t *testing.T) {
+	manifest, err := os.ReadFile("../../" + daemonSet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := shipped(manifest); err != nil || got != (share{100, "268435456"}) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, wrong := range []string{"", "kind: Pod", strings.Replace(string(manifest), "privileged: true", "privileged: false", 1),
+		strings.Replace(string(manifest), "cpu: 100m", "cpu: 1", 1)} {
+		if got, err := shipped([]byte(wrong)); err == nil {
+			t.Errorf("%.20q has the share %+v", wrong, got)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/internal/kube"
+	"github.com/vmgrace/vmgrace/test/node"
 )
 
 // The clusters of row i. Two of their nodes have an agent, and VMIs in the
@@ -31,6 +32,12 @@ type load struct{ list, churn, cpu float64 }
 func traffic(b *bench) []figure {
 	kube.SilenceLibraries()
 	small, large := b.sized(smallFleet), b.sized(largeFleet)
+	// The VMIs of both have the same names: the guests are those of both.
+	small.guests = large.guests
+	for _, name := range []string{fewNode, manyNode} {
+		large.awaken(name)
+		small.awaken(name)
+	}
 	var few, many, inSmall []load
 	for range b.rounds {
 		few, many = large.round(few, many)
@@ -57,7 +64,7 @@ func compare(few, many, inSmall []load) []figure {
 	list := func(l load) float64 { return l.list }
 	churn := func(l load) float64 { return l.churn }
 	cpu := func(l load) float64 { return l.cpu }
-	own := fmt.Sprintf("%d own VMIs of %d: ", manyOwn, largeFleet)
+	own := fmt.Sprintf("%d own VMs, which run, of %d VMIs: ", manyOwn, largeFleet)
 	return []figure{
 		line(own+"bytes received until they are watched", kilobytes, list),
 		line(own+"bytes received a second, when of 20 changes a second 2 are own", kilobytes, churn),
@@ -86,10 +93,14 @@ func (b *bench) sized(total int) *fleet {
 // round starts an agent on both nodes, changes things, and appends what they needed.
 func (f *fleet) round(few, many []load) (_, _ []load) {
 	f.Helper()
+	nodes := []string{fewNode, manyNode}
 	watchers := []*watcher{f.watcher(fewNode), f.watcher(manyNode)}
 	loads := make([]load, len(watchers))
+	var shims []*node.Process
 	for i, w := range watchers {
+		shims = append(shims, w.launch(nodes[i])...)
 		loads[i].list = w.watch()
+		w.guards(nodes[i])
 	}
 	for i, w := range watchers {
 		loads[i].churn, loads[i].cpu = -float64(w.wire.received.Load()), -f.cpu(w.PID())
@@ -102,6 +113,9 @@ func (f *fleet) round(few, many []load) (_, _ []load) {
 		loads[i].cpu = (loads[i].cpu + f.cpu(w.PID())) / took
 		loads[i].churn = (loads[i].churn + float64(w.wire.received.Load())) / took
 		w.Kill()
+	}
+	for _, s := range shims { // nobody is left to take that for the launchers' end
+		s.Kill()
 	}
 	return append(few, loads[0]), append(many, loads[1])
 }

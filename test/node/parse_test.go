@@ -1,6 +1,7 @@
 package node
 
 import (
+	"syscall"
 	"testing"
 	"time"
 
@@ -47,5 +48,31 @@ func TestMetricsAreReadByTheirText(t *testing.T) {
 	want := map[string]float64{`x{a="b c",d="e"}`: 3, "up": 1, "big": 1.5e9}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestASignalIsFoundInTheKernelsTrace(t *testing.T) {
+	const trace = `# tracer: nop
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+      node-agent-411     [001] d..1.  1234.000100: signal_generate: sig=15 errno=0 code=0 comm=qemu-system-x86 pid=42 grp=1 res=0
+      node-agent-411     [001] d..1.  1235.500100: signal_generate: sig=9 errno=0 code=0 comm=qemu-system-x86 pid=42 grp=1 res=0
+      node-agent-411     [001] d..1.  1236.000000: signal_generate: sig=9 errno=0 code=0 comm=qemu-system-x86 pid=42 grp=1 res=0
+      node-agent-411     [000] d..1.  1237.000000: signal_generate: sig=15 errno=0 code=0 comm=qemu-system-x86 pid=421 grp=1 res=0
+`
+	for _, c := range []struct {
+		pid    int
+		signal syscall.Signal
+		want   time.Duration
+		ok     bool
+	}{
+		{42, syscall.SIGTERM, 1234*time.Second + 100*time.Microsecond, true},
+		{42, syscall.SIGKILL, 1235*time.Second + 500100*time.Microsecond, true},
+		{421, syscall.SIGTERM, 1237 * time.Second, true},
+		{421, syscall.SIGKILL, 0, false},
+		{4, syscall.SIGTERM, 0, false},
+	} {
+		if at, ok, err := firstSent(trace, c.pid, c.signal); at != c.want || ok != c.ok || err != nil {
+			t.Errorf("%v to %d: %v, %v, %v; want %v, %v", c.signal, c.pid, at, ok, err, c.want, c.ok)
+		}
 	}
 }

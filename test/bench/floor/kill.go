@@ -2,13 +2,20 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
 
 // kill holds a pidfd of each process, sleeps until the time on CLOCK_MONOTONIC
-// in nanoseconds, and sends SIGTERM to all.
+// in nanoseconds, and sends SIGTERM to all: as a real-time thread, if it may.
 func kill(at int, pids []int) error {
+	runtime.LockOSThread()
+	realTime := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}
+	if err := unix.SchedSetAttr(0, realTime, 0); err != nil {
+		fmt.Fprintln(os.Stdout, "no real-time priority:", err)
+	}
 	fds := make([]int, 0, len(pids))
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)

@@ -63,6 +63,7 @@ func newHost(state, launchers string, log *slog.Logger) (*host, error) {
 			return watch.Directory{Base: launchers, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
 		},
 	}, log)
+	h.agent.Guard(nil)
 	h.watcher = watch.NewParent(launchers, quiet.New(log), h.agent.LauncherChanged)
 	return h, nil
 }

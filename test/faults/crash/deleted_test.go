@@ -32,7 +32,7 @@ func TestAnAgentKilledAtAnyStepOfADeletionKeepsTheOneGracePeriodAndTellsOfItOnce
 	var all []*crash
 	m.walk(t, d, func(t *testing.T, point string) *crash {
 		t.Helper()
-		all = append(all, prepareDeleted(t, n, api, d, m.binary, point))
+		all = append(all, m.prepareDeleted(t, n, api, d, point))
 		return all[len(all)-1]
 	}, func(c *crash) { c.delete(api) })
 	m.complete(t)
@@ -47,10 +47,10 @@ func TestAnAgentKilledAtAnyStepOfADeletionKeepsTheOneGracePeriodAndTellsOfItOnce
 
 // prepareDeleted makes a VMI with its guest and its launcher pod on a
 // Kubernetes node of its own.
-func prepareDeleted(t *testing.T, n *node.Node, api *cluster.API, p path, binary, point string) *crash {
+func (m *matrix) prepareDeleted(t *testing.T, n *node.Node, api *cluster.API, p path, point string) *crash {
 	t.Helper()
 	host := node.Spec{}.Complete().Name // unique
-	c := newCrash(t, n, p, n.ClusterAgent(t, api.Kubeconfig, host, "--shutdown-retry-interval=1s"), binary, point)
+	c := m.crash(t, n, p, n.ClusterAgent(t, api.Kubeconfig, host, "--shutdown-retry-interval=1s"), point)
 	c.name = host
 	c.arm(c.armed())
 	api.KubectlApply(t, fmt.Sprintf(`

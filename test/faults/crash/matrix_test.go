@@ -21,7 +21,7 @@ func TestAnAgentKilledAtAnyStepKeepsTheOneGracePeriod(t *testing.T) {
 	for _, p := range paths() {
 		m.walk(t, p, func(t *testing.T, point string) *crash {
 			t.Helper()
-			return prepare(t, n, p, m.binary, point)
+			return m.prepare(t, n, p, point)
 		}, (*crash).begin)
 	}
 	m.complete(t)
@@ -30,6 +30,7 @@ func TestAnAgentKilledAtAnyStepKeepsTheOneGracePeriod(t *testing.T) {
 // matrix is what a test knows of all points.
 type matrix struct {
 	binary           string
+	signals          *node.Signals
 	passed, declared map[string]bool
 	killed           int
 	worst            time.Duration
@@ -38,8 +39,8 @@ type matrix struct {
 // newMatrix builds an agent that has the points.
 func newMatrix(t *testing.T) *matrix {
 	t.Helper()
-	m := &matrix{binary: filepath.Join(t.TempDir(), "node-agent"), passed: map[string]bool{}, declared: map[string]bool{}}
-	build := exec.CommandContext(t.Context(), "go", "build", "-tags", "libvirt_dlopen,failpoint", "-o", m.binary, "../../../cmd/node-agent")
+	m := &matrix{binary: filepath.Join(t.TempDir(), "node-agent"), signals: node.ListSignals(t), passed: map[string]bool{}, declared: map[string]bool{}}
+	build := exec.CommandContext(t.Context(), "go", "build", "-race", "-tags", "libvirt_dlopen,failpoint", "-o", m.binary, "../../../cmd/node-agent")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -84,7 +85,7 @@ func (m *matrix) complete(t *testing.T) {
 			t.Errorf("the agent passes %s, at which it was never killed", name)
 		}
 	}
-	t.Logf("killed %d times; latest SIGTERM after a deadline that was still to come: %v", m.killed, m.worst)
+	t.Logf("killed %d times; latest signal after a deadline that was still to come: %v", m.killed, m.worst)
 }
 
 // all does not stop at the first that says no: each has to be taken further.
@@ -100,35 +101,35 @@ func all(crashes []*crash, f func(*crash) bool) bool {
 type crash struct {
 	*node.VM
 	path
-	t     *testing.T
-	node  *node.Node
-	agent *node.Agent
-	name  string // of the VM, unique
-	point string
-	log   string
+	t       *testing.T
+	node    *node.Node
+	signals *node.Signals
+	agent   *node.Agent
+	name    string // of the VM, unique
+	point   string
+	log     string
 
 	from, to  time.Time // of the cause: it came between the two
 	killed    bool
 	returned  time.Time // when the last agent was started
 	ready     time.Time // when it said that it watches
 	remembers bool      // the grace period was on disk when the agent died
-	gone      time.Time // when QEMU was seen to be gone
 	deadlines map[grace.Mono]bool
 	told      map[string]bool // deadlines in status.json
 	late      time.Duration
 }
 
-func newCrash(t *testing.T, n *node.Node, p path, a *node.Agent, binary, point string) *crash {
+func (m *matrix) crash(t *testing.T, n *node.Node, p path, a *node.Agent, point string) *crash {
 	t.Helper()
-	a.Path = binary
+	a.Path = m.binary
 	dir := filepath.Dir(a.StateDir)
-	return &crash{t: t, node: n, path: p, point: point, agent: a, name: filepath.Base(dir), log: filepath.Join(dir, "points"),
+	return &crash{t: t, node: n, signals: m.signals, path: p, point: point, agent: a, name: filepath.Base(dir), log: filepath.Join(dir, "points"),
 		deadlines: map[grace.Mono]bool{}, told: map[string]bool{}}
 }
 
-func prepare(t *testing.T, n *node.Node, p path, binary, point string) *crash {
+func (m *matrix) prepare(t *testing.T, n *node.Node, p path, point string) *crash {
 	t.Helper()
-	c := newCrash(t, n, p, n.Agent(t, append([]string{"--shutdown-retry-interval=1s"}, p.args...)...), binary, point)
+	c := m.crash(t, n, p, n.Agent(t, append([]string{"--shutdown-retry-interval=1s"}, p.args...)...), point)
 	spec := p.spec
 	spec.Namespace, spec.Name = "vmgrace-crash", c.name
 	if !p.back {
@@ -185,9 +186,6 @@ func (c *crash) begin() {
 
 // over takes the VM a step further: the agent that has died is revived.
 func (c *crash) over() bool {
-	if c.gone.IsZero() && c.Gone() { // first: the rest takes a while
-		c.gone = time.Now()
-	}
 	c.sample()
 	if _, dead := c.agent.Exited(0); dead && !c.killed {
 		c.revive()
@@ -247,7 +245,7 @@ func (c *crash) check() {
 	if asked, durable := slices.Index(passed, "ask"), slices.Index(passed, "put-begun.done"); !c.back && asked >= 0 && (durable < 0 || asked < durable) {
 		c.t.Errorf("%s: the guest was asked before the record was durable: %v", c.point, passed)
 	}
-	if len(c.deadlines) > 1 || len(c.told) != 1 {
+	if len(c.deadlines) > 1 || len(c.deadlines) == 0 && !c.own || len(c.told) != 1 {
 		c.t.Errorf("%s: deadlines on disk %v, in status.json %v; want one", c.point, c.deadlines, c.told)
 	}
 	outcomes := c.outcomes
@@ -274,40 +272,46 @@ func (c *crash) check() {
 		c.t.Errorf("%s: the deadline is %v late", c.point, off)
 	}
 	if !c.own {
-		c.checkDestroyed(deadline)
+		c.checkDestroyed()
 	}
 }
 
-// checkDestroyed: never early; on time, or when the agent is back: within a
-// second of its word that it is, how long that takes being the machine's affair.
-// How late the machine is counts on top; the end of a frozen QEMU, which logs
-// nothing, is seen by a loop that looks after a whole round.
-func (c *crash) checkDestroyed(deadline time.Time) {
+// checkDestroyed: the signals that are due are sent, never early; on time, or when
+// the agent is back, which is before it says that it is ready.
+func (c *crash) checkDestroyed() {
 	c.t.Helper()
-	end, back := c.gone, c.ready.Add(time.Second)
-	if c.frozen {
-		deadline, back = deadline.Add(destroyTimeout), back.Add(destroyTimeout)
-	} else {
-		sent, ok := c.Terminated()
-		if !ok {
-			c.t.Fatalf("%s: QEMU logged no signal", c.point)
+	for deadline := range c.deadlines {
+		due := node.Moment(c.t, time.Duration(deadline))
+		c.checkSent(syscall.SIGTERM, due, c.ready)
+		if c.frozen {
+			c.checkSent(syscall.SIGKILL, due.Add(destroyTimeout), c.ready.Add(destroyTimeout))
 		}
-		end = sent.At
 	}
-	took := end.Sub(deadline)
-	if took < 0 {
-		c.t.Errorf("%s: ended %v before the deadline", c.point, -took)
+}
+
+// checkSent: what counts is when the kernel was told to send it. How late the
+// machine is counts on top, for each who has to be woken: one thread of the
+// agent's; where only libvirt can end QEMU, keeper, libvirt's client and libvirtd.
+func (c *crash) checkSent(signal syscall.Signal, due, back time.Time) {
+	c.t.Helper()
+	at, ok := c.signals.Sent(c.t, c.Guest, signal)
+	if !ok {
+		c.t.Errorf("%s: nobody sent %v", c.point, signal)
+		return
 	}
-	may := late + 3*c.node.Late(deadline, end)
-	if c.frozen {
-		may += roundLate
+	sent := node.Moment(c.t, at)
+	took, machine := sent.Sub(due), c.node.Late(due, sent)
+	if c.hidden || c.frozen {
+		machine *= 3
 	}
-	onTime := took <= may
-	if !onTime && (end.Before(c.returned) || end.After(back.Add(may))) {
-		c.t.Errorf("%s: ended %v after the deadline, %v after the agent's return, %v after it was ready; the machine is %v late",
-			c.point, took, end.Sub(c.returned), end.Sub(c.ready), (may-late)/3)
+	if took < -ms { // a time is known to the clocks' difference
+		c.t.Errorf("%s: %v %v before it is due", c.point, signal, -took)
 	}
-	if onTime {
-		c.late = took
+	may := late + machine
+	if onTime := took <= may; onTime {
+		c.late = max(c.late, took)
+	} else if sent.Before(c.returned) || sent.After(back.Add(may)) {
+		c.t.Errorf("%s: %v %v after it is due, %v after the agent's return, %v after it was ready; the machine is %v late",
+			c.point, signal, took, sent.Sub(c.returned), sent.Sub(c.ready), machine)
 	}
 }

@@ -14,12 +14,9 @@ const crashGrace = 3 * time.Second
 // destroyTimeout is what a frozen QEMU gets.
 const destroyTimeout = time.Second
 
-// late is how late a SIGTERM may be. What the machine is late comes on top, see
+// late is how late a signal may be. What the machine is late comes on top, see
 // node.Lateness: no core is free while a whole round of guests and agents runs.
 const late = 50 * ms
-
-// roundLate is how late the test may see an end that nobody logs.
-const roundLate = time.Second
 
 // path is one way from cause to cleanup, with the points that the agent passes
 // on it.
