@@ -38,7 +38,7 @@ func run(caught launcher.Signals) int {
 		return show("launcher-shim " + version + "\n")
 	}
 	logger := log.New(stderr, "launcher-shim: ", 0)
-	stderr.Report(func() {}, func(n int) { logger.Printf("%d log lines were dropped: nobody read them", n) })
+	stderr.Report(func() {}, func(n int) { logger.Printf("%d log lines were dropped: standard error was not read", n) })
 	return launcher.Run(config, caught, logger)
 }
 

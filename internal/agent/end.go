@@ -92,7 +92,7 @@ func (k *keeper) removeRecord(d grace.Decision) {
 	})
 }
 
-// removeTrigger removes one that concerns nobody. Where that cannot be done it
+// removeTrigger removes one that belongs to no VM here. Where that cannot be done it
 // counts no more, so that no later instance suffers from it.
 func (k *keeper) removeTrigger(d grace.Decision) {
 	reason, text := "trigger_orphan", "its shim is gone"

@@ -9,8 +9,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// listEvery bounds how often a list is made that somebody asks for: whoever
-// changes VMIs all the time must not keep libvirt busy.
+// listEvery bounds how often a list is made on request: VMIs that change all
+// the time must not keep libvirt busy.
 const listEvery = 200 * time.Millisecond
 
 // listSoon asks for a list, once for all who ask until then. It does not block.

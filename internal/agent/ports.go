@@ -102,7 +102,7 @@ type VMI struct {
 	UID     string
 	Created time.Time
 	Grace   string // as stated, "" if it is not
-	// Deleting: somebody has deleted it. A deletionTimestamp is shown only once
+	// Deleting: it was deleted. A deletionTimestamp is shown only once
 	// the VMIs' CRD is known to be there, older than the VMI and not being
 	// deleted itself; until then the VMI is shown without. So it needs no
 	// further question to the API server.

@@ -63,7 +63,7 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	return fate, err
 }
 
-// deletedOrLost: the VMI was deleted, by somebody or with its whole kind.
+// deletedOrLost: the VMI was deleted by itself, or lost with its CRD.
 func (s *Source) deletedOrLost(ctx context.Context, created time.Time) (grace.Fate, error) {
 	switch c, known := s.crd(); {
 	case !known:

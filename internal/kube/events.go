@@ -99,7 +99,7 @@ func (o *outbox) settle(ctx context.Context, namespace, name string) {
 type verdict int
 
 const (
-	again   verdict = iota // nobody took it; try later
+	again   verdict = iota // it was not taken; try later
 	told                   // it is there
 	refused                // it will never be taken
 )

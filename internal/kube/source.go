@@ -57,7 +57,7 @@ type Source struct {
 	marked chan struct{}
 }
 
-// New fails only for a configuration that cannot be used. It asks nobody.
+// New fails only for a configuration that cannot be used. It sends no request.
 func New(cfg Config) (*Source, error) {
 	// An empty one would select what is on no node.
 	if len(validation.IsDNS1123Subdomain(cfg.Node)) > 0 || len(cfg.Node) > maxLabel {

@@ -91,7 +91,7 @@ func (s *store[T]) Delete(obj any) error {
 func (s *store[T]) one(obj any, strip func(*object, T) T) error {
 	o, ok := obj.(*object)
 	if !ok {
-		return fmt.Errorf("a %T, which nobody asked for", obj)
+		return fmt.Errorf("unexpected object of type %T", obj)
 	}
 	k := key{o.Namespace, o.Name}
 	s.mu.Lock()

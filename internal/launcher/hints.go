@@ -24,7 +24,7 @@ const (
 // maxLinks is the kernel's own limit (path_resolution(7)).
 const maxLinks = 40
 
-// armTries bounds what somebody can cause who replaces directories all the time.
+// armTries bounds the work that a directory replaced all the time can cause.
 const armTries = 3
 
 // hints tell that a path may lead to something else than before.

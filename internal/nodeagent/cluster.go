@@ -33,7 +33,7 @@ func (o *Options) cluster(changed func(namespace, name string), log *slog.Logger
 	return &cluster{options: o, log: log, changed: changed, early: make(chan agent.Event, earlyEvents)}
 }
 
-// open asks nobody yet: the agent starts with the API server down, too.
+// open sends no request: the agent starts with the API server down, too.
 func (c *cluster) open(context.Context) error {
 	source, err := kube.New(kube.Config{
 		Kubeconfig: c.options.Kubeconfig, Node: c.options.NodeName, Log: c.log, Now: clock{}.Now, Changed: c.changed,

@@ -93,7 +93,7 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	n := &node{Options: o, log: o.Logger(stderr), meter: metrics.New(), points: failpoint.New()}
 	stdlog.SetOutput(stderr) // for libraries: their lines must not block either
 	stderr.Report(func() { n.meter.Rejected("log_line") },
-		func(lines int) { n.log.Warn("log lines were dropped: nobody read them", "lines", lines) })
+		func(lines int) { n.log.Warn("log lines were dropped: standard error was not read", "lines", lines) })
 	if n.deadlines, err = deadline.Start(n.log); err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ const (
 	Finish       Action = "finish"        // report the end; Answer, Settle and LetGo follow
 	Forget       Action = "forget"        // drop the record; there was no shutdown
 	DropDryRun   Action = "drop-dry-run"  // drop the shutdown, which was a dry run's; the record stays
-	ClearTrigger Action = "clear-trigger" // remove a trigger that concerns nobody
+	ClearTrigger Action = "clear-trigger" // remove a trigger that belongs to no VM here
 	Follow       Action = "follow"        // look at another pod's launcher directory from now on
 	Watch        Action = "watch"         // open the process of the record's instance
 
@@ -75,55 +75,56 @@ func Rules() [][2]string {
 
 // rules is read from top to bottom; the first that applies decides.
 var rules = [...]rule{
-	{"follow", "another pod is the launcher: what was seen was another directory's", follow},
-	{"leftover-trigger", "a trigger that names another VM is a leftover", leftoverTrigger},
-	{"answer", "the launcher waits for the last status.json; then its trigger goes", answer},
-	{"settle", "until Events survive the agent, its successor needs the record to report them", settle},
-	{"let-go", "all is told: the next instance may come", letGo},
-	{"adopt", "a domain of ours runs and there is no record: remember its grace period while somebody can state it", adopt},
-	{"orphan-trigger", "a shim's trigger without domain ends with its shim", orphanTrigger},
-	{"nothing-came", "a trigger waits for its domain for one grace period, then its shim may go", nothingCame},
+	{"follow", "the launcher pod has changed: what was seen in the former pod's directory says nothing", follow},
+	{"leftover-trigger", "a trigger that names another VM is removed", leftoverTrigger},
+	{"answer", "write the final status.json, then remove the trigger", answer},
+	{"settle", "wait until the API server has the Events: until then a restarted agent needs the record to report them", settle},
+	{"let-go", "the end is reported: make ready for the next instance", letGo},
+	{"adopt", "one of our domains runs without a record: record its grace period while it can still be read", adopt},
+	{"orphan-trigger", "there is no domain and the shim that wrote the trigger has ended: remove the trigger", orphanTrigger},
+	{"nothing-came", "there was no domain for a whole grace period after the trigger: report the VM as stopped", nothingCame},
 	{"no-vm", "no record, no domain: nothing to guard", noVM},
-	{"rebooted", "another boot id: that QEMU is gone, and so is the meaning of its deadline", rebooted},
-	{"watch", "a handle on the process is what tells of its end, and what signals it", watch},
-	{"vanished", "it ended while it was adopted: nothing was there to guard", vanished},
-	{"drop-dry-run", "a dry run's deadline binds nobody: a real agent starts over", dropDryRun},
-	{"explain", "the instance is gone: how it ended decides the outcome", explain},
-	{"stopped", "QEMU is gone: report it, then let go", stopped},
-	{"confirm", "a VMI that is missing is no proof, nor is one that was shown before the domain was there: ask", confirm},
-	{"moved", "the VMI is on another node now: its VM is not ours to shut down", moved},
-	{"identify", "a process that was unknown is known now: it can be watched and signalled", identify},
-	{"refresh", "until the shutdown starts, changes of identity and grace period count", refresh},
+	{"rebooted", "the record is of another boot: its QEMU is gone, and its deadline means nothing", rebooted},
+	{"watch", "open a pidfd: it shows the end of the process and is what is signalled", watch},
+	{"vanished", "the instance ended while it was adopted: drop the record", vanished},
+	{"drop-dry-run", "the shutdown was a dry run: drop it and decide anew", dropDryRun},
+	{"explain", "the instance is gone: ask libvirt why, which decides the outcome", explain},
+	{"stopped", "QEMU is gone: report the outcome", stopped},
+	{"confirm", "a missing VMI is no proof of a deletion, nor is one shown before the domain was there: ask the API server", confirm},
+	{"moved", "the VMI has moved to another node: forget it here", moved},
+	{"identify", "the QEMU process is identified now: record it, so that it can be watched and signalled", identify},
+	{"refresh", "before the shutdown starts, changes of identity and grace period are recorded", refresh},
 	{"begin", "the first cause starts the one grace period", begin},
-	{"launcher-died", "a shim that was killed takes its VM with it, also in mid-grace", launcherDied},
-	{"pod-killed", "kubelet kills the launcher before the deadline: the guest gets what is left, less a margin", podKilled},
-	{"save", "persist, then act", save},
-	{"running", "nobody wants this VM to end", running},
-	{"save-first", "the guest hears nothing before the record is durable, unless the disk takes too long", saveFirst},
-	{"dry-run", "a dry run only says what it would do", dryRun},
-	{"look", "events get lost: look at a domain that should be ending each interval", look},
-	{"deadline", "the grace period is over: SIGTERM to QEMU", deadline},
-	{"destroy-timeout", "QEMU had its time to flush and exit: SIGKILL", destroyTimeout},
-	{"destroy", "the process cannot be signalled or does not die: libvirt may know better", destroyByLibvirt},
+	{"launcher-died", "the shim was killed: the deadline moves to now", launcherDied},
+	{"pod-killed", "kubelet kills the launcher before the deadline: the deadline moves to 2 s before that", podKilled},
+	{"save", "the record has changed: write it before acting", save},
+	{"running", "there is no cause for a shutdown", running},
+	{"save-first", "no request before the record is durable, unless the disk takes too long", saveFirst},
+	{"dry-run", "a dry run sends no request and no signal", dryRun},
+	{"look", "events get lost: look at the domain again each retry interval", look},
+	{"deadline", "the deadline has passed: SIGTERM to QEMU", deadline},
+	{"destroy-timeout", "QEMU is still there after the destroy timeout: SIGKILL", destroyTimeout},
+	{"destroy", "the process cannot be signalled, or survives SIGKILL: have libvirt destroy the domain", destroyByLibvirt},
 	{"destroy-failed", "report that QEMU survived SIGKILL", destroyFailed},
-	{"destroying", "signalled: wait for QEMU to go", destroying},
-	{"guest-off", "the guest is off already: libvirt ends QEMU", guestOff},
-	{"resume", "a guest that was paused by a user cannot hear a request", resume},
-	{"held", "paused by an I/O error or a migration: not ours to resume, looked at again", held},
-	{"ask-agent", "the guest agent is the surest way where it answers", askAgent},
+	{"destroying", "wait for QEMU to exit", destroying},
+	{"guest-off", "the guest has powered off: libvirt ends QEMU", guestOff},
+	{"resume", "the guest is paused by a user or suspended: resume it, so that it can react to a request", resume},
+	{"held", "the guest is paused by an I/O error or a migration: do not resume it, look again", held},
+	{"ask-agent", "a guest agent is connected: it is asked first", askAgent},
 	{"agent-answers", "a guest agent gets a bounded time before ACPI is used", agentAnswers},
-	{"ask", "press the power button, again each interval: a booting guest misses the first", ask},
-	{"waiting", "asked: the guest has until the deadline", waiting},
+	{"ask", "press the ACPI power button, again each retry interval: a booting guest misses the first", ask},
+	{"waiting", "the guest was asked: wait until the deadline", waiting},
 }
 
 // beside is what is due whenever the rules wait: each that applies, in turn.
 var beside = [...]rule{
 	{"look-at-launcher", "the directory may have changed", lookAtDirectory},
 	{"look-at-domain", "the domain may have changed", lookAtDomain},
-	{"announce", "users hear that a shutdown has begun once it is durable", announce},
+	{"announce", "report that the shutdown has begun, once the record is durable", announce},
+	{"tell", "status.json says something else: write it", tell},
 	{"invalid-period", "an invalid grace period is reported once, and counts as not stated", invalidPeriod},
-	{"pod-too-short", "a launcher pod that would be killed too early is reported early", podTooShort},
-	{"remove-record", "a stopped VM has no record", removeRecord},
+	{"pod-too-short", "a launcher pod's grace period is shorter than the VM's: report it", podTooShort},
+	{"remove-record", "the VM has stopped: remove its record", removeRecord},
 }
 
 // Decide says what to do about one VM. It is a function of its arguments

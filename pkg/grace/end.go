@@ -36,15 +36,17 @@ type Status struct {
 }
 
 // Status is what a launcher is to be told now.
-func (v *VM) Status(now Mono) Status {
+func (v *VM) Status(now Mono) Status { return status(&v.rec, &v.obs, now) }
+
+func status(r *Record, o *Observation, now Mono) Status {
 	s := Status{
-		UID: v.launcherUID(), Phase: v.rec.Phase(now), Cause: v.rec.Shutdown.Cause,
-		StartedAt: v.rec.Shutdown.StartedAt, DeadlineAt: v.rec.Shutdown.DeadlineAt,
+		UID: launcherUID(r, o), Phase: r.Phase(now), Cause: r.Shutdown.Cause,
+		StartedAt: r.Shutdown.StartedAt, DeadlineAt: r.Shutdown.DeadlineAt,
 	}
-	switch e := v.obs.Over; {
+	switch e := o.Over; {
 	case e != nil:
 		s.Phase, s.Cause, s.Outcome, s.EndedAt, s.Message = Stopped, e.Cause, e.Outcome, e.EndedAt, e.Message
-	case v.rec.Shutdown.DryRun:
+	case r.Shutdown.DryRun:
 		s.Message = "dry run: nothing is done"
 	}
 	return s
@@ -166,14 +168,12 @@ func announce(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	return do(Announce)
 }
 
-// tell is asked by VM, which knows the status.
-func (v *VM) tell(now Mono) (Decision, bool) {
-	o := &v.obs
-	if !o.Recorded || o.Over != nil || o.Tell.Running || !o.Ours || o.Told == v.Status(now) {
+func tell(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if !o.Recorded || o.Over != nil || o.Tell.Running || !o.Ours || o.Told == status(r, o, now) {
 		return next()
 	}
 	if at := o.tellAt(); now < at {
 		return waitUntil(at)
 	}
-	return Decision{Do: Tell, Rule: "tell"}, true
+	return do(Tell)
 }

@@ -117,7 +117,7 @@ func (v *VM) seeShim(d *Directory, now Mono) {
 // it is known whose VM this is, and is a leftover if that is another one.
 func (v *VM) seeTrigger(d *Directory, seen Mono) {
 	o := &v.obs
-	uid := cmp.Or(o.Owner.Claimed, v.launcherUID(), o.Owner.Shown.UID)
+	uid := cmp.Or(o.Owner.Claimed, launcherUID(&v.rec, o), o.Owner.Shown.UID)
 	counts := d.Trigger && d.TriggerID != o.Consumed && (d.TriggerUID == "" || d.TriggerUID == uid)
 	o.Leftover = TriggerID{}
 	switch {
@@ -134,14 +134,14 @@ func (v *VM) seeTrigger(d *Directory, seen Mono) {
 }
 
 // launcherUID is the UID by which the launcher knows this VM.
-func (v *VM) launcherUID() string {
+func launcherUID(r *Record, o *Observation) string {
 	switch {
-	case v.obs.Pod.VMI != "":
-		return v.obs.Pod.VMI
-	case v.obs.Recorded:
-		return v.rec.UID
+	case o.Pod.VMI != "":
+		return o.Pod.VMI
+	case o.Recorded:
+		return r.UID
 	default:
-		return v.obs.Owner.Claimed
+		return o.Owner.Claimed
 	}
 }
 

@@ -11,11 +11,11 @@ type Policy struct {
 	// DestroyTimeout is what QEMU gets between SIGTERM and SIGKILL.
 	DestroyTimeout time.Duration
 	DryRun         bool
-	// DefaultPeriod is the grace period where nobody states one.
+	// DefaultPeriod is the grace period where none is stated.
 	DefaultPeriod time.Duration
 }
 
-// Waits that nobody has to tune.
+// Timeouts and retry intervals that need no flag.
 const (
 	// saveTimeout is how long a request waits for a slow disk before the
 	// shutdown goes on from memory; at the deadline it is much shorter.

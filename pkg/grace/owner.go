@@ -35,7 +35,7 @@ const (
 	FateHere    Fate = "here" // it is still there
 	FateDeleted Fate = "deleted"
 	FateMoved   Fate = "moved" // to another node
-	FateLost    Fate = "lost"  // with its CRD: nobody has deleted the VM
+	FateLost    Fate = "lost"  // with its CRD, not by a deletion of its own
 	// FateReplaced: it was deleted, and another one has its name.
 	FateReplaced Fate = "replaced"
 )
@@ -127,7 +127,7 @@ func (w *Owner) missing(r *Record) bool {
 	return w.recorded(r) && (v.State == VMIAbsent || v.visible() && v.UID != r.UID)
 }
 
-// deleting: somebody has deleted the record's VMI, which is still shown.
+// deleting: the record's VMI is shown with a deletion of its own.
 func (w *Owner) deleting(r *Record) bool {
 	v := w.counting()
 	return v.State == VMIDeleting && v.UID == r.UID && !r.VMICreated.IsZero()

@@ -93,7 +93,7 @@ func stopped(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 		return waitUntil(over)
 	}
 	if r.ShuttingDown() && !o.Announced {
-		return do(Announce) // an end before a begin tells nobody anything
+		return do(Announce) // the Event of the begin comes before that of the end
 	}
 	d := Decision{Do: Finish, Cause: r.Shutdown.Cause, Outcome: outcome(r, o)}
 	if !r.ShuttingDown() && o.Trigger {

@@ -115,12 +115,6 @@ func (v *VM) Next(now Mono) Decision {
 			wait.At = min(wait.At, d.At)
 		}
 	}
-	d, yes := v.tell(now)
-	if yes && d.Do != Wait {
-		return d
-	} else if yes {
-		wait.At = min(wait.At, d.At)
-	}
 	return wait
 }
 
@@ -268,9 +262,9 @@ func (v *VM) Unwritable(now Mono, slow time.Duration) bool {
 		v.obs.Recorded && v.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= slow)
 }
 
-// Idle tells whether there is nothing to guard and nobody to wait for. What the
-// API server shows takes somebody who remembers more than that: a launcher pod,
-// and a VMI whose deletion must not be held against the next domain.
+// Idle tells whether there is no VM to guard and nothing under way. A launcher pod
+// keeps a VM from being idle, and so does a VMI whose deletion must not be held
+// against the next domain.
 func (v *VM) Idle() bool {
 	o := &v.obs
 	former := o.Owner.Shown.UID != "" && o.Owner.Shown.UID == o.Owner.over()

@@ -32,7 +32,7 @@ const (
 	Forced Outcome = "Forced"
 	// Graceful: the guest ended itself after a request.
 	Graceful Outcome = "Graceful"
-	// Lost: crashed, destroyed by somebody else, migrated by somebody else or saved.
+	// Lost: crashed, destroyed by another program, migrated by another program or saved.
 	Lost Outcome = "Lost"
 	// Migrated: the VM goes on, on another node.
 	Migrated Outcome = "Migrated"

@@ -77,6 +77,6 @@ type Driver interface {
 	Resume(ctx context.Context, name string, i grace.Instance) error
 	// Destroy ends exactly this instance, by force.
 	Destroy(ctx context.Context, name string, i grace.Instance) error
-	// Ended says why an instance that is gone ended, EndUnknown if nobody knows.
+	// Ended says why an instance that is gone ended, EndUnknown if that is not known.
 	Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error)
 }

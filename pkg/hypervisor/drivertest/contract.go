@@ -157,7 +157,7 @@ func (c *contract) aHungDomainDelaysNoOther() {
 	hung, well := c.Start(c.T, Deaf), c.Start(c.T, Deaf)
 	hungInstance, wellInstance := c.instance(hung), c.instance(well)
 	c.Freeze(c.T, hung)
-	// Many more than one connection, or one lane, could take.
+	// Many more than one connection, or one pool, could take.
 	ctx, cancel := context.WithCancel(c.Context())
 	defer cancel()
 	const calls = 30

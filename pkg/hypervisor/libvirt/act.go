@@ -60,7 +60,7 @@ func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) err
 func (d *Driver) with(ctx context.Context, p *pool, name string, i grace.Instance, do func(*libvirt.Domain) error) error {
 	return p.do(ctx, name, func(c *libvirt.Connect) error {
 		if err := ctx.Err(); err != nil {
-			return err // nobody wants it any more: it waited for a connection
+			return err // the caller has given up while it waited for a connection
 		}
 		dom, err := c.LookupDomainByName(name)
 		if err != nil {

@@ -119,7 +119,7 @@ func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours fu
 	return seen, nil
 }
 
-// listed is what a list says of a domain that runs. It asks nobody.
+// listed is what a list says of a domain that runs. It makes no call.
 func listed(dom *libvirt.Domain) (v view, err error) {
 	if v.name, err = dom.GetName(); err != nil {
 		return v, plain(err)

@@ -83,7 +83,7 @@ func run(stop *atomic.Int32, ended chan<- struct{}) {
 	C.iterate((*C.int)(unsafe.Pointer(stop)))
 }
 
-// leave ends the loop when nobody needs it any more.
+// leave ends the loop with its last user.
 func (l *eventLoop) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

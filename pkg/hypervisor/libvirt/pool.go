@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// idleTime is how long a connection stays open that nobody uses: less than
+	// idleTime is how long an unused connection stays open: less than
 	// the 5 s after which libvirtd pings it, which wakes the agent.
 	idleTime = 4 * time.Second
 	// openDelay is how long a call waits for a connection before it opens one:
@@ -214,7 +214,7 @@ func (p *pool) release(c *connection) {
 	}
 }
 
-// expire closes a connection that nobody has used for a while.
+// expire closes a connection that was not used for idleTime.
 func (p *pool) expire(c *connection) {
 	p.mu.Lock()
 	at := slices.Index(p.idle, c)

@@ -16,7 +16,7 @@ const lookInterval = 5 * time.Minute
 const clockTick = time.Second
 
 // place is a path at which there may be a directory to watch. One with nothing
-// but a path is one that nobody has looked at.
+// but a path was not looked at yet.
 type place struct {
 	path string
 	stat func(path string, into *unix.Stat_t) error // Lstat where it may be a tenant's link
