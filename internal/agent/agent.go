@@ -143,7 +143,7 @@ func (a *Agent) expected(domain string) bool {
 	if !ok || a.cfg.Cluster == nil {
 		return false
 	}
-	_, there := a.cfg.Cluster.VMI(namespace, name)
+	there := a.cfg.Cluster.VMI(namespace, name).UID != ""
 	return there
 }
 

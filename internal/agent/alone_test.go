@@ -14,7 +14,7 @@ func TestAPodAloneIsAVM(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
 		c := &memoryCluster{synced: true, fate: grace.FateDeleted}
-		c.pods = []Pod{{UID: pod1, Created: born, DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour}}
+		c.pods = []grace.Pod{{UID: pod1, Created: born, DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour}}
 		r.cluster = c
 		r.dirs = map[string]*memoryDir{}
 		r.pod(pod1, "uid-of-the-pod")

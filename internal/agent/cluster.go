@@ -15,19 +15,7 @@ func (k *keeper) clusterSeen() {
 	if k.a.cfg.Migration != nil {
 		k.vm.SeeMigration(k.a.cfg.Migration(k.domain))
 	}
-	// Before the look: what is not there although all was listed, is absent.
-	synced := c.Synced()
-	vmi, there := c.VMI(namespace, name)
-	seen := grace.VMI{UID: vmi.UID, Created: vmi.Created, Grace: vmi.Grace, DeletingAt: vmi.DeletingAt}
-	switch {
-	case there && vmi.Deleting:
-		seen.State = grace.VMIDeleting
-	case there:
-		seen.State = grace.VMIPresent
-	case synced:
-		seen.State = grace.VMIAbsent
-	}
-	k.vm.SeeVMI(seen)
+	k.vm.SeeVMI(c.VMI(namespace, name))
 	k.vm.SeePods(c.Pods(namespace, name))
 }
 

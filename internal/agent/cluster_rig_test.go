@@ -18,8 +18,8 @@ import (
 type memoryCluster struct {
 	mu      sync.Mutex
 	synced  bool
-	vmi     *VMI
-	pods    []Pod
+	vmi     *grace.VMI
+	pods    []grace.Pod
 	fate    grace.Fate
 	err     error
 	takes   time.Duration
@@ -29,25 +29,23 @@ type memoryCluster struct {
 	watched string // the pod whose launcher directory is watched
 }
 
-func (c *memoryCluster) Synced() bool {
+func (c *memoryCluster) VMI(string, string) grace.VMI {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.synced
-}
-
-func (c *memoryCluster) VMI(string, string) (VMI, bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.vmi == nil {
-		return VMI{}, false
+	switch {
+	case c.vmi != nil:
+		return *c.vmi
+	case c.synced:
+		return grace.VMI{State: grace.VMIAbsent}
+	default:
+		return grace.VMI{}
 	}
-	return *c.vmi, true
 }
 
-func (c *memoryCluster) Pods(string, string) []Pod {
+func (c *memoryCluster) Pods(string, string) []grace.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return append([]Pod(nil), c.pods...)
+	return append([]grace.Pod(nil), c.pods...)
 }
 
 func (c *memoryCluster) Confirm(ctx context.Context, _, _, _ string, _ time.Time) (grace.Fate, error) {
@@ -119,8 +117,8 @@ func inCluster(t *testing.T, seconds string, test func(*rig, *memoryCluster)) {
 	inBubble(t, func(r *rig) {
 		r.stop()
 		c := &memoryCluster{synced: true, fate: grace.FateHere}
-		c.vmi = &VMI{UID: uid, Created: born, Grace: seconds, DeletingAt: grace.Never}
-		c.pods = []Pod{{UID: pod1, VMI: uid, Created: born, DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour}}
+		c.vmi = &grace.VMI{State: grace.VMIPresent, UID: uid, Created: born, Grace: seconds, DeletingAt: grace.Never}
+		c.pods = []grace.Pod{{UID: pod1, VMI: uid, Created: born, DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour}}
 		r.cluster = c
 		r.dirs = map[string]*memoryDir{}
 		r.pod(pod1, uid)

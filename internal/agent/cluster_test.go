@@ -17,7 +17,9 @@ func TestADeletedVMIShutsItsVMDownWithItsGracePeriod(t *testing.T) {
 			t.Fatalf("guarded as %+v", rec)
 		}
 		at := r.Now()
-		r.api(func(c *memoryCluster) { c.vmi.Deleting, c.vmi.DeletingAt, c.fate = true, at, grace.FateDeleted })
+		r.api(func(c *memoryCluster) {
+			c.vmi.State, c.vmi.DeletingAt, c.fate = grace.VMIDeleting, at, grace.FateDeleted
+		})
 		r.startedAs(grace.VMIDeleted, at, 45*time.Second)
 		r.after(46 * time.Second)
 		r.stoppedAs(pod1, grace.VMIDeleted, grace.Forced)
@@ -56,7 +58,7 @@ func TestAVMIThatDisappearsIsDeletedOnlyWhenTheAPIServerSaysSo(t *testing.T) {
 func TestADeletionThatTheAPIServerShowsNeedsNoAnswer(t *testing.T) {
 	inCluster(t, "45", func(r *rig, _ *memoryCluster) {
 		at := r.Now()
-		r.api(func(c *memoryCluster) { c.vmi.Deleting, c.vmi.DeletingAt, c.err = true, at, errDown })
+		r.api(func(c *memoryCluster) { c.vmi.State, c.vmi.DeletingAt, c.err = grace.VMIDeleting, at, errDown })
 		r.after(time.Second)
 		r.startedAs(grace.VMIDeleted, at, 45*time.Second)
 	})
@@ -80,7 +82,7 @@ func TestVMIsThatGoWithTheirCRDTakeNoVMAlong(t *testing.T) {
 		r.untouched()
 		// When it is back, with a VMI of the same name.
 		r.api(func(c *memoryCluster) {
-			c.vmi = &VMI{UID: "uid-2", Created: born.Add(time.Hour), Grace: "50", DeletingAt: grace.Never}
+			c.vmi = &grace.VMI{State: grace.VMIPresent, UID: "uid-2", Created: born.Add(time.Hour), Grace: "50", DeletingAt: grace.Never}
 			c.fate = grace.FateHere
 		})
 		r.after(time.Minute)
@@ -110,7 +112,7 @@ func TestAVMIThatMovedIsForgottenHere(t *testing.T) {
 		}
 		// When it moves back, it is guarded again.
 		r.api(func(c *memoryCluster) {
-			c.vmi = &VMI{UID: uid, Created: born, Grace: "45", DeletingAt: grace.Never}
+			c.vmi = &grace.VMI{State: grace.VMIPresent, UID: uid, Created: born, Grace: "45", DeletingAt: grace.Never}
 		})
 		r.after(time.Minute)
 		r.untouched()
@@ -121,8 +123,8 @@ func TestAVMIOfTheSameNameIsAnotherOne(t *testing.T) {
 	inCluster(t, "45", func(r *rig, _ *memoryCluster) {
 		// Given: deleted and made again before the agent could look.
 		r.api(func(c *memoryCluster) {
-			c.vmi = &VMI{UID: "uid-2", Created: born.Add(time.Hour), Grace: "600", DeletingAt: grace.Never}
-			c.pods = append(c.pods, Pod{UID: "pod-2", VMI: "uid-2", Created: born.Add(time.Hour), DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour})
+			c.vmi = &grace.VMI{State: grace.VMIPresent, UID: "uid-2", Created: born.Add(time.Hour), Grace: "600", DeletingAt: grace.Never}
+			c.pods = append(c.pods, grace.Pod{UID: "pod-2", VMI: "uid-2", Created: born.Add(time.Hour), DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour})
 			c.fate = grace.FateDeleted
 		})
 		rec, _ := r.record()
@@ -142,7 +144,9 @@ func TestAVMIOfTheSameNameIsAnotherOne(t *testing.T) {
 
 func TestAVMIThatWasDeletedIsNotHeldAgainstTheNextInstance(t *testing.T) {
 	inCluster(t, "5", func(r *rig, _ *memoryCluster) {
-		r.api(func(c *memoryCluster) { c.vmi.Deleting, c.vmi.DeletingAt, c.fate = true, r.Now(), grace.FateDeleted })
+		r.api(func(c *memoryCluster) {
+			c.vmi.State, c.vmi.DeletingAt, c.fate = grace.VMIDeleting, r.Now(), grace.FateDeleted
+		})
 		r.after(6 * time.Second) // its finalizer keeps the VMI
 		r.stoppedAs(pod1, grace.VMIDeleted, grace.Forced)
 		r.hv.Start(fake.Guest{Name: domain})
@@ -157,7 +161,7 @@ func TestADomainThatAppearsAfterItsVMIsDeletionGetsItsWholeGracePeriod(t *testin
 	inBubble(t, func(r *rig) {
 		r.stop()
 		r.cluster = &memoryCluster{synced: true, fate: grace.FateDeleted}
-		r.cluster.vmi = &VMI{UID: uid, Created: born, Grace: "40", Deleting: true, DeletingAt: r.Now()}
+		r.cluster.vmi = &grace.VMI{State: grace.VMIDeleting, UID: uid, Created: born, Grace: "40", DeletingAt: r.Now()}
 		r.run()
 		r.after(time.Hour)
 		r.hv.Start(fake.Guest{Name: domain})
@@ -174,7 +178,7 @@ func TestBothCausesAtOnceAreOneShutdown(t *testing.T) {
 	inCluster(t, "30", func(r *rig, c *memoryCluster) {
 		at := r.Now()
 		r.api(func(c *memoryCluster) {
-			c.vmi.Deleting, c.vmi.DeletingAt, c.fate = true, at, grace.FateDeleted
+			c.vmi.State, c.vmi.DeletingAt, c.fate = grace.VMIDeleting, at, grace.FateDeleted
 			c.pods[0].Deleting, c.pods[0].DeletingAt, c.pods[0].DeletionGrace, c.pods[0].KillAt = true, at, time.Minute, at.Add(time.Minute)
 		})
 		r.after(2 * time.Second)
@@ -190,7 +194,9 @@ func TestBothCausesAtOnceAreOneShutdown(t *testing.T) {
 
 func TestADeletedVMIWithoutGraceIsDestroyedUnasked(t *testing.T) {
 	inCluster(t, "0", func(r *rig, _ *memoryCluster) {
-		r.api(func(c *memoryCluster) { c.vmi.Deleting, c.vmi.DeletingAt, c.fate = true, r.Now(), grace.FateDeleted })
+		r.api(func(c *memoryCluster) {
+			c.vmi.State, c.vmi.DeletingAt, c.fate = grace.VMIDeleting, r.Now(), grace.FateDeleted
+		})
 		r.after(time.Second)
 		r.stoppedAs(pod1, grace.VMIDeleted, grace.Forced)
 		if asked := r.when(fake.OpAsk, domain); len(asked) > 0 {

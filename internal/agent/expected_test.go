@@ -16,7 +16,7 @@ func withVMI(t *testing.T, test func(*rig)) {
 	inBubble(t, func(r *rig) {
 		r.stop()
 		r.cluster = &memoryCluster{synced: true, fate: grace.FateHere}
-		r.cluster.vmi = &VMI{UID: uid, Created: born, Grace: "40", DeletingAt: grace.Never}
+		r.cluster.vmi = &grace.VMI{State: grace.VMIPresent, UID: uid, Created: born, Grace: "40", DeletingAt: grace.Never}
 		test(r)
 	})
 }
@@ -47,7 +47,7 @@ func TestAVMIWithoutADomainCostsNoKeeper(t *testing.T) {
 		}
 		r.after(minute)
 		at := r.Now()
-		r.api(func(c *memoryCluster) { c.vmi.Deleting, c.vmi.DeletingAt = true, at })
+		r.api(func(c *memoryCluster) { c.vmi.State, c.vmi.DeletingAt = grace.VMIDeleting, at })
 		r.after(2 * second)
 		r.startedAs(grace.VMIDeleted, at, 40*second)
 	})
@@ -107,7 +107,9 @@ func TestAVMIWhoseVMHasEndedIsRememberedUntilItIsGone(t *testing.T) {
 		r.run()
 		r.hv.Start(fake.Guest{Name: domain, Presses: 1})
 		r.after(minute)
-		r.api(func(c *memoryCluster) { c.fate, c.vmi.Deleting, c.vmi.DeletingAt = grace.FateDeleted, true, r.Now() })
+		r.api(func(c *memoryCluster) {
+			c.fate, c.vmi.State, c.vmi.DeletingAt = grace.FateDeleted, grace.VMIDeleting, r.Now()
+		})
 		r.after(minute)
 		if _, ok := r.record(); ok {
 			t.Fatal("the VM has not ended")

@@ -210,7 +210,7 @@ func TestAQEMUThatCannotBeKilledIsToldOnItsVMIOnce(t *testing.T) {
 		r.hv.Start(fake.Guest{Name: domain, Unkillable: true})
 		r.after(time.Second)
 		before := len(c.told())
-		r.api(func(c *memoryCluster) { c.vmi.Deleting, c.vmi.DeletingAt = true, r.Now() })
+		r.api(func(c *memoryCluster) { c.vmi.State, c.vmi.DeletingAt = grace.VMIDeleting, r.Now() })
 		r.after(time.Hour)
 		if got := c.told()[before:]; !slices.Equal(got, []string{"ShutdownStarted", "DestroyFailed"}) {
 			t.Errorf("Events %v", got)

@@ -11,7 +11,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-func deleted(p *Pod, at grace.Mono, length time.Duration) {
+func deleted(p *grace.Pod, at grace.Mono, length time.Duration) {
 	p.Deleting, p.DeletingAt, p.DeletionGrace, p.KillAt = true, at, length, at.Add(length)
 }
 
@@ -134,14 +134,14 @@ func TestTheFirstWordOfTheAPIServerIsWaitedForASecond(t *testing.T) {
 				r.stop()
 				r.hv.Start(fake.Guest{Name: domain})
 				r.cluster = &memoryCluster{}
-				r.cluster.pods = []Pod{{UID: pod1, VMI: uid, Created: born, KillAt: grace.Never, GracePeriod: time.Hour}}
+				r.cluster.pods = []grace.Pod{{UID: pod1, VMI: uid, Created: born, KillAt: grace.Never, GracePeriod: time.Hour}}
 				r.pod(pod1, uid)
 				at := r.Now()
 				r.run()
 				r.sigterm(pod1)
 				r.after(after)
 				r.api(func(c *memoryCluster) {
-					c.synced, c.vmi = true, &VMI{UID: uid, Created: born, Grace: "77", DeletingAt: grace.Never}
+					c.synced, c.vmi = true, &grace.VMI{State: grace.VMIPresent, UID: uid, Created: born, Grace: "77", DeletingAt: grace.Never}
 				})
 				if after < time.Second {
 					r.startedAs(grace.LauncherSignal, at, 77*time.Second)
@@ -171,7 +171,7 @@ func TestAVMWithoutLauncherPodIsGuardedForItsVMI(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
 		r.cluster = &memoryCluster{synced: true, fate: grace.FateDeleted}
-		r.cluster.vmi = &VMI{UID: uid, Created: born, Grace: "40", DeletingAt: grace.Never}
+		r.cluster.vmi = &grace.VMI{State: grace.VMIPresent, UID: uid, Created: born, Grace: "40", DeletingAt: grace.Never}
 		r.run()
 		r.hv.Start(fake.Guest{Name: domain, Presses: 1})
 		r.after(15 * time.Second)

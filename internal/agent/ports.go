@@ -81,12 +81,10 @@ type Meter interface {
 // Cluster is what the API server says. Its methods do not block, but for
 // Confirm and Settle.
 type Cluster interface {
-	// Synced tells whether VMI and Pods know: once everything was listed.
-	Synced() bool
 	// VMI and Pods read memory and do not wait. Whoever calls ClusterChanged
 	// holds no lock that they take: the agent calls them under its own.
-	VMI(namespace, name string) (VMI, bool)
-	Pods(namespace, name string) []Pod
+	VMI(namespace, name string) grace.VMI
+	Pods(namespace, name string) []grace.Pod
 	// Confirm asks what became of the VMI with this UID and creation time. An
 	// error comes with grace.FateUnknown.
 	Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error)
@@ -96,22 +94,6 @@ type Cluster interface {
 	// ends.
 	Settle(ctx context.Context, namespace, name string)
 }
-
-// VMI is a VirtualMachineInstance of this node.
-type VMI struct {
-	UID     string
-	Created time.Time
-	Grace   string // as stated, "" if it is not
-	// Deleting: it was deleted. A deletionTimestamp is shown only once
-	// the VMIs' CRD is known to be there, older than the VMI and not being
-	// deleted itself; until then the VMI is shown without. So it needs no
-	// further question to the API server.
-	Deleting   bool
-	DeletingAt grace.Mono // when that was first known
-}
-
-// Pod is a launcher pod of this node.
-type Pod = grace.Pod
 
 // Event is something to tell about a VMI.
 type Event struct {

@@ -10,8 +10,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-func podOf(vmi, name string, made time.Time) Pod {
-	return Pod{UID: name, VMI: vmi, Created: made, DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour}
+func podOf(vmi, name string, made time.Time) grace.Pod {
+	return grace.Pod{UID: name, VMI: vmi, Created: made, DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour}
 }
 
 func TestADeletionSeenLateIsNotHeldAgainstTheNextVMIsInstance(t *testing.T) {
@@ -41,8 +41,8 @@ func TestADeletionSeenLateIsNotHeldAgainstTheNextVMIsInstance(t *testing.T) {
 		r.after(time.Minute)
 		r.pod("pod-2", "uid-2")
 		r.api(func(c *memoryCluster) {
-			c.vmi = &VMI{UID: "uid-2", Created: made, Grace: "600", DeletingAt: grace.Never}
-			c.pods, c.fate = []Pod{podOf("uid-2", "pod-2", made)}, grace.FateHere
+			c.vmi = &grace.VMI{State: grace.VMIPresent, UID: "uid-2", Created: made, Grace: "600", DeletingAt: grace.Never}
+			c.pods, c.fate = []grace.Pod{podOf("uid-2", "pod-2", made)}, grace.FateHere
 		})
 		r.after(time.Minute)
 		rec, ok := r.record()
@@ -65,7 +65,7 @@ func TestAPodThatDoesNotSayWhoseItIsHidesNoLauncher(t *testing.T) {
 func TestTheNextVMIsLauncherIsFoundAlsoWhileNoVMIIsSeen(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
-		r.cluster = &memoryCluster{pods: []Pod{podOf(uid, pod1, born)}}
+		r.cluster = &memoryCluster{pods: []grace.Pod{podOf(uid, pod1, born)}}
 		r.pod(pod1, uid)
 		r.pod("pod-2", "uid-2")
 		r.run()
@@ -96,7 +96,7 @@ func TestASignalThatComesAfterTheExpectedKillStartsKubeletsGraceAnew(t *testing.
 func TestAnIncomingVMIsNotTouchedBeforeItsVMIComes(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
-		r.cluster = &memoryCluster{synced: true, fate: grace.FateMoved, pods: []Pod{podOf(uid, pod1, born)}}
+		r.cluster = &memoryCluster{synced: true, fate: grace.FateMoved, pods: []grace.Pod{podOf(uid, pod1, born)}}
 		r.pod(pod1, uid)
 		r.hv.Start(fake.Guest{Name: domain})
 		r.run()
@@ -106,7 +106,7 @@ func TestAnIncomingVMIsNotTouchedBeforeItsVMIComes(t *testing.T) {
 			t.Error("asked about the VMI of another node")
 		}
 		r.api(func(c *memoryCluster) {
-			c.vmi, c.fate = &VMI{UID: uid, Created: born, Grace: "77", DeletingAt: grace.Never}, grace.FateHere
+			c.vmi, c.fate = &grace.VMI{State: grace.VMIPresent, UID: uid, Created: born, Grace: "77", DeletingAt: grace.Never}, grace.FateHere
 		})
 		r.after(time.Minute)
 		r.untouched()

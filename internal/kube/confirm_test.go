@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -62,7 +61,7 @@ func TestOnlyTheAPIServersOwnWordMakesAVMIDeleted(t *testing.T) {
 
 	for name, lie := range r.lies() {
 		r.proxy.breaksFor(nil, lie)
-		for vmiName, v := range map[string]agent.VMI{"vm": here, "gone": gone} {
+		for vmiName, v := range map[string]grace.VMI{"vm": here, "gone": gone} {
 			if f, err := r.fate(vmiName, v); f != grace.FateUnknown || !errors.Is(err, ErrUnconfirmed) {
 				t.Errorf("%s for everything: the fate of %s is %q, %v", name, vmiName, f, err)
 			}
@@ -84,7 +83,7 @@ func TestOnlyTheAPIServersOwnWordMakesAVMIDeleted(t *testing.T) {
 func TestNoWordAboutAVMIThatWasNeverSeen(t *testing.T) {
 	r := newRig(t)
 	here := r.makeVMI("vm", "", `{}`)
-	for name, v := range map[string]agent.VMI{
+	for name, v := range map[string]grace.VMI{
 		"no creation time": {UID: here.UID},
 		"no UID":           {Created: here.Created},
 	} {
@@ -129,7 +128,7 @@ func crdFate(t *testing.T, metadata string) {
 	t.Helper()
 	r := newRig(t).watching()
 	t.Cleanup(func() { r.restoreCRD() })
-	seen := map[string]agent.VMI{}
+	seen := map[string]grace.VMI{}
 	for i := range 5 {
 		name := fmt.Sprintf("vm-%d", i)
 		seen[name] = r.makeVMI(name, metadata, `{}`)
@@ -143,7 +142,7 @@ func crdFate(t *testing.T, metadata string) {
 			if f == grace.FateDeleted {
 				t.Fatalf("%s counts as deleted (%v)", name, err)
 			}
-			if v, _ := r.VMI(r.name, name); v.Deleting {
+			if v := r.VMI(r.name, name); v.State == grace.VMIDeleting {
 				t.Fatalf("%s is shown as deleted", name)
 			}
 			fates[f]++

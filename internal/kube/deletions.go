@@ -78,7 +78,7 @@ func (s *Source) standingCRD(ctx context.Context) (crd, bool) {
 func (s *Source) countDeletions(c crd, at grace.Mono) {
 	s.vmis.edit(func(v vmi) vmi {
 		if v.undecided() && v.marked <= at && !c.took(v.Created) {
-			v.Deleting, v.DeletingAt = true, max(v.marked, s.now().Add(-crdTimeout))
+			v.State, v.DeletingAt = grace.VMIDeleting, max(v.marked, s.now().Add(-crdTimeout))
 		}
 		return v
 	})

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/test/node"
 )
@@ -20,17 +19,17 @@ import (
 func (r *rig) deleting(name string) time.Duration {
 	r.Helper()
 	begin := time.Now()
-	r.eventually(func() bool { v, _ := r.VMI(r.name, name); return v.Deleting }, "VMI %s is not shown as deleted", name)
+	r.eventually(func() bool { v := r.VMI(r.name, name); return v.State == grace.VMIDeleting }, "VMI %s is not shown as deleted", name)
 	return time.Since(begin)
 }
 
 // stays looks for a while whether any of the VMIs is shown as deleted.
-func (r *rig) stays(seen map[string]agent.VMI, d time.Duration) {
+func (r *rig) stays(seen map[string]grace.VMI, d time.Duration) {
 	r.Helper()
 	node.Never(r, d, func() bool {
 		return slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(name string) bool {
-			v, _ := r.VMI(r.name, name)
-			return v.Deleting
+			v := r.VMI(r.name, name)
+			return v.State == grace.VMIDeleting
 		})
 	}, "a VMI is shown as deleted")
 }
@@ -54,9 +53,9 @@ func (p *proxy) throttled() {
 		})
 }
 
-func (r *rig) manyVMIs(n int) map[string]agent.VMI {
+func (r *rig) manyVMIs(n int) map[string]grace.VMI {
 	r.Helper()
-	seen := map[string]agent.VMI{}
+	seen := map[string]grace.VMI{}
 	for i := range n {
 		name := fmt.Sprintf("vm-%d", i)
 		seen[name] = r.makeVMI(name, finalizer, `{}`)
@@ -67,7 +66,7 @@ func (r *rig) manyVMIs(n int) map[string]agent.VMI {
 	return seen
 }
 
-func (r *rig) letGo(seen map[string]agent.VMI) {
+func (r *rig) letGo(seen map[string]grace.VMI) {
 	r.Helper()
 	for name := range seen {
 		r.do("PATCH", r.vmiPath(name), `{"metadata":{"finalizers":null}}`)
@@ -91,7 +90,7 @@ func TestADeletionIsSeenAtOnceAlsoByAThrottledServer(t *testing.T) {
 	} else {
 		t.Logf("throttled: shown after %v", took)
 	}
-	v, _ := r.VMI(r.name, "vm-1")
+	v := r.VMI(r.name, "vm-1")
 	if v.DeletingAt > mono() || v.DeletingAt < mono().Add(-3*time.Second) {
 		t.Errorf("deleted at %d, now it is %d", v.DeletingAt, mono())
 	}
@@ -127,7 +126,7 @@ func TestTheDeletionOfTheirCRDIsNoDeletionOf300VMIs(t *testing.T) {
 func TestADeletionWaitsUntilTheCRDIsKnown(t *testing.T) {
 	r := newRig(t)
 	v := r.makeVMI("vm", finalizer, `{}`)
-	seen := map[string]agent.VMI{"vm": v}
+	seen := map[string]grace.VMI{"vm": v}
 	r.must("DELETE", r.vmiPath("vm"), "")
 	// Given: an agent that starts, and is told of VMIs but not of their CRD.
 	r.proxy.breaksFor(isCRD, bareStatus(http.StatusForbidden, "Forbidden"))

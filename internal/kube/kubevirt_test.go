@@ -44,8 +44,8 @@ func TestAVMIAsKubeVirtWritesIt(t *testing.T) {
 	r.watching()
 	r.must("POST", r.vmiPath("")[:len(r.vmiPath(""))-1], `{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance",
 		"metadata":{"name":"vm","labels":{"kubevirt.io/nodeName":"`+r.name+`"`+kubeVirtMetadata+`},"spec":`+kubeVirtSpec+`}`)
-	r.eventually(func() bool { v, _ := r.VMI(r.name, "vm"); return v.Grace == "180" }, "it is not seen")
-	v, _ := r.VMI(r.name, "vm")
+	r.eventually(func() bool { v := r.VMI(r.name, "vm"); return v.Grace == "180" }, "it is not seen")
+	v := r.VMI(r.name, "vm")
 
 	// When its status changes, nobody is woken.
 	n := r.changes("vm")
@@ -59,7 +59,7 @@ func TestAVMIAsKubeVirtWritesIt(t *testing.T) {
 	// When it is deleted, its finalizers keep it until the VM is gone.
 	r.must("DELETE", r.vmiPath("vm"), "")
 	r.deleting("vm")
-	first, _ := r.VMI(r.name, "vm")
+	first := r.VMI(r.name, "vm")
 	r.must("PATCH", r.vmiPath("vm"), `{"status":{"phase":"Succeeded"},"metadata":{"finalizers":["foregroundDeleteVirtualMachine"]}}`)
 	r.sees("mark2", r.makeVMI("mark2", "", `{}`))
 	r.sees("vm", first)

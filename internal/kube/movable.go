@@ -16,6 +16,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 // maxCondition bounds what is kept of a condition that others may write.
@@ -77,7 +78,7 @@ func (s *Source) Movables() []nodemigration.VMI {
 	})
 	var all []nodemigration.VMI
 	s.vmis.all(func(v vmi) {
-		if !v.Deleting {
+		if v.State != grace.VMIDeleting {
 			all = append(all, nodemigration.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.movable, Pinned: pinned[v.name]})
 		}
 	})

@@ -13,7 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/test/cluster"
 )
@@ -44,7 +43,7 @@ const podLists = "GET /api/v1/pods?field"
 
 type outage struct {
 	*rig
-	v     agent.VMI
+	v     grace.VMI
 	says  trouble
 	lists int // before it
 }
@@ -76,8 +75,8 @@ func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
 	for name, o := range all {
 		o.eventually(func() bool { return !o.Up() }, "%s: not noticed", name)
 		o.eventually(func() bool { return o.proxy.asked(podLists) > o.lists+2 }, "%s: nobody tries again", name)
-		if got, ok := o.VMI(o.name, "vm"); !ok || got != o.v {
-			t.Errorf("%s: the VMI is now %+v, %v", name, got, ok)
+		if got := o.VMI(o.name, "vm"); got != o.v {
+			t.Errorf("%s: the VMI is now %+v", name, got)
 		}
 		o.wantFate("vm", o.v, grace.FateUnknown)
 	}
@@ -134,7 +133,7 @@ func TestEmptyListsProveNothing(t *testing.T) {
 	r.renew()
 	r.proxy.breaksFor(onlyLists, r.proxy.emptyLists)
 	r.start()
-	r.eventually(r.Synced, "no list")
+	r.eventually(r.vmis.synced, "no list")
 	r.misses("vm")
 	r.wantFate("vm", v, grace.FateHere) // asked itself, the server knows it
 	r.proxy.recover()
@@ -207,7 +206,7 @@ func TestTheAPIServerMayComeLater(t *testing.T) {
 	api.Kill()
 	r.start()
 	r.eventually(func() bool { return strings.Contains(r.logged(), string(unreachable)) }, "nothing is said")
-	if _, known := r.VMI(r.name, "vm"); r.Up() || r.Synced() || known {
+	if v := r.VMI(r.name, "vm"); r.Up() || v.State != grace.VMIUnknown {
 		t.Error("nothing can be known yet")
 	}
 	r.wantFate("vm", v, grace.FateUnknown)
@@ -215,7 +214,7 @@ func TestTheAPIServerMayComeLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	r.eventually(func() bool { return r.Up() && r.Synced() }, "the server's start is not noticed")
+	r.eventually(func() bool { return r.Up() && r.vmis.synced() }, "the server's start is not noticed")
 	t.Logf("the server's start was noticed %v after it was ready", time.Since(begin))
 	r.sees("vm", v)
 	if n := strings.Count(r.logged(), "\n"); n != 2 {

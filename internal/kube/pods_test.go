@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -52,14 +51,14 @@ func (r *rig) makePod(name string, s podOnServer) string {
 }
 
 // pod waits for the only launcher pod of a VMI to satisfy cond.
-func (r *rig) pod(vm string, cond func(agent.Pod) bool) agent.Pod {
+func (r *rig) pod(vm string, cond func(grace.Pod) bool) grace.Pod {
 	r.Helper()
-	var last []agent.Pod
+	var last []grace.Pod
 	r.eventually(func() bool { last = r.Pods(r.name, vm); return len(last) == 1 && cond(last[0]) }, "the pod of %s is not as expected", vm)
 	return last[0]
 }
 
-func any1(agent.Pod) bool { return true }
+func any1(grace.Pod) bool { return true }
 
 func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 	r := newRig(t).watching()
@@ -73,7 +72,7 @@ func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 		t.Error("nobody was told")
 	}
 	r.must("PATCH", r.podPath("launcher")+"/status", `{"status":{"phase":"Failed"}}`)
-	r.pod("vm", func(p agent.Pod) bool { return p.Done })
+	r.pod("vm", func(p grace.Pod) bool { return p.Done })
 
 	// Two at once, as in a migration that ends where it began; oldest first.
 	second := r.makePod("second", podOnServer{vmi: "vm"})
@@ -106,7 +105,7 @@ func TestKubeletsKillIsTheEarliestThatAnyDeletionMeant(t *testing.T) {
 	r.pod("vm", any1)
 	before := mono()
 	r.must("DELETE", r.podPath("launcher"), `{"gracePeriodSeconds":500}`)
-	p := r.pod("vm", func(p agent.Pod) bool { return p.Deleting })
+	p := r.pod("vm", func(p grace.Pod) bool { return p.Deleting })
 	if p.DeletingAt < before || p.KillAt != p.DeletingAt.Add(500*time.Second) || p.DeletionGrace != 500*time.Second || p.GracePeriod != 600*time.Second {
 		t.Errorf("%+v", p)
 	}
@@ -115,7 +114,7 @@ func TestKubeletsKillIsTheEarliestThatAnyDeletionMeant(t *testing.T) {
 	r.must("PATCH", r.podPath("launcher")+"/status", `{"status":{"phase":"Running"}}`)
 	second := mono()
 	r.must("DELETE", r.podPath("launcher"), `{"gracePeriodSeconds":5}`)
-	q := r.pod("vm", func(p agent.Pod) bool { return p.DeletionGrace == 5*time.Second })
+	q := r.pod("vm", func(p grace.Pod) bool { return p.DeletionGrace == 5*time.Second })
 	if q.DeletingAt != p.DeletingAt || q.KillAt < second.Add(5*time.Second) || q.KillAt > mono().Add(5*time.Second) {
 		t.Errorf("%+v after %+v", q, p)
 	}

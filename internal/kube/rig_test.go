@@ -20,7 +20,6 @@ import (
 	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
@@ -163,7 +162,7 @@ func (r *rig) start() *rig {
 func (r *rig) watching() *rig {
 	r.Helper()
 	r.start()
-	r.eventually(func() bool { return r.Up() && r.Synced() }, "the Source is not up")
+	r.eventually(func() bool { return r.Up() && r.vmis.synced() }, "the Source is not up")
 	return r
 }
 
@@ -245,12 +244,12 @@ func (r *rig) podPath(name string) string { return "/api/v1/namespaces/" + r.nam
 
 // makeVMI makes a VMI on this node, with more metadata and this spec, and
 // returns what the Source must say of it.
-func (r *rig) makeVMI(name, metadata, spec string) agent.VMI {
+func (r *rig) makeVMI(name, metadata, spec string) grace.VMI {
 	r.Helper()
 	return r.makeVMIOn(r.name, name, metadata, spec)
 }
 
-func (r *rig) makeVMIOn(nodeName, name, metadata, spec string) agent.VMI {
+func (r *rig) makeVMIOn(nodeName, name, metadata, spec string) grace.VMI {
 	r.Helper()
 	body := fmt.Sprintf(`{"apiVersion":"kubevirt.io/v1","kind":"VirtualMachineInstance","metadata":{"name":%q,"labels":{"kubevirt.io/nodeName":%q}%s},"spec":%s}`,
 		name, nodeName, metadata, spec)
@@ -265,28 +264,28 @@ func (r *rig) makeVMIOn(nodeName, name, metadata, spec string) agent.VMI {
 	if err := json.Unmarshal(a.body, &o); err != nil {
 		r.Fatal(err)
 	}
-	return agent.VMI{UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never}
+	return grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never}
 }
 
 // sees waits until the Source says exactly this of a VMI.
-func (r *rig) sees(name string, want agent.VMI) {
+func (r *rig) sees(name string, want grace.VMI) {
 	r.Helper()
-	r.eventually(func() bool { v, ok := r.VMI(r.name, name); return ok && v == want }, "VMI %s is not seen as %+v", name, want)
+	r.eventually(func() bool { return r.VMI(r.name, name) == want }, "VMI %s is not seen as %+v", name, want)
 }
 
 // misses waits until the Source does not show a VMI.
 func (r *rig) misses(name string) {
 	r.Helper()
-	r.eventually(func() bool { _, ok := r.VMI(r.name, name); return !ok }, "VMI %s is still there", name)
+	r.eventually(func() bool { return r.VMI(r.name, name).State == grace.VMIAbsent }, "VMI %s is still there", name)
 }
 
 // fate asks what became of a VMI.
-func (r *rig) fate(name string, v agent.VMI) (grace.Fate, error) {
+func (r *rig) fate(name string, v grace.VMI) (grace.Fate, error) {
 	r.Helper()
 	return r.Confirm(context.Background(), r.name, name, v.UID, v.Created)
 }
 
-func (r *rig) wantFate(name string, v agent.VMI, want grace.Fate) {
+func (r *rig) wantFate(name string, v grace.VMI, want grace.Fate) {
 	r.Helper()
 	f, err := r.fate(name, v)
 	if want != grace.FateUnknown { // while a watch begins anew, the question is put again, as the agent does

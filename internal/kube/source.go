@@ -150,27 +150,29 @@ func reflect(ctx context.Context, from *source, to cache.ReflectorStore) {
 // Up says whether all watches are established, and nothing has failed since.
 func (s *Source) Up() bool { return s.health.isUp() }
 
-// Synced says whether the VMIs were listed at least once.
-func (s *Source) Synced() bool { return s.vmis.synced() }
-
 // VMI says what the watch shows of a VMI, from memory. One that it does not
-// show may be anything: ask Confirm.
-func (s *Source) VMI(namespace, name string) (agent.VMI, bool) {
+// show is unknown until all VMIs were listed once, and may be anything after
+// that: ask Confirm.
+func (s *Source) VMI(namespace, name string) grace.VMI {
+	listed := s.vmis.synced() // before the look
 	v, ok := s.vmis.get(key{namespace, name})
-	return v.VMI, ok
+	if !ok && listed {
+		return grace.VMI{State: grace.VMIAbsent}
+	}
+	return v.VMI
 }
 
 // Pods says what the watch shows of the launcher pods of a VMI, oldest first,
 // from memory. They claim to be that; their owner may have written it.
-func (s *Source) Pods(namespace, name string) []agent.Pod {
+func (s *Source) Pods(namespace, name string) []grace.Pod {
 	of := key{namespace, name}
-	var found []agent.Pod
+	var found []grace.Pod
 	s.pods.all(func(p pod) {
 		if p.of == of {
 			found = append(found, p.Pod)
 		}
 	})
-	slices.SortFunc(found, func(a, b agent.Pod) int {
+	slices.SortFunc(found, func(a, b grace.Pod) int {
 		return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 	})
 	return found

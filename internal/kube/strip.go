@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -26,7 +25,7 @@ const maxGrace = 64
 // vmi is a VMI as the agent is shown it.
 type vmi struct {
 	name key
-	agent.VMI
+	grace.VMI
 	// marked is when the deletionTimestamp was first seen, grace.Never without
 	// one. It may be the doing of the CRD's deletion: see deletions.go.
 	marked grace.Mono
@@ -35,12 +34,12 @@ type vmi struct {
 }
 
 // undecided: whether its deletionTimestamp is its own deletion is not known.
-func (v vmi) undecided() bool { return v.marked != grace.Never && !v.Deleting && v.name != (key{}) }
+func (v vmi) undecided() bool { return v.marked != grace.Never && v.State == grace.VMIPresent }
 
 // pod is a launcher pod and the name of its VMI.
 type pod struct {
 	of key
-	agent.Pod
+	grace.Pod
 	pinned string // what keeps it from being made anew elsewhere
 }
 
@@ -61,12 +60,12 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 	}
 	is := vmi{
 		name: name, marked: grace.Never, movable: shownVerdict(o.Status),
-		VMI: agent.VMI{UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never},
+		VMI: grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never},
 	}
 	switch {
 	case o.DeletionTimestamp == nil:
 	case was.UID == is.UID && was.marked != grace.Never:
-		is.marked, is.Deleting, is.DeletingAt = was.marked, was.Deleting, was.DeletingAt
+		is.marked, is.State, is.DeletingAt = was.marked, was.State, was.DeletingAt
 	default:
 		is.marked = s.now()
 	}
@@ -100,7 +99,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 	if !of.valid() || !grace.IsUID(string(o.UID)) || spec.NodeName != s.node || o.Labels[launcherLabel] != launcherValue {
 		return pod{}
 	}
-	is := pod{pinned: pinned(o), of: of, Pod: agent.Pod{
+	is := pod{pinned: pinned(o), of: of, Pod: grace.Pod{
 		UID: string(o.UID), Created: o.CreationTimestamp.UTC(),
 		Done: status.Phase == "Succeeded" || status.Phase == "Failed", Deleting: o.DeletionTimestamp != nil,
 		DeletingAt: grace.Never, KillAt: grace.Never,

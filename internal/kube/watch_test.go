@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -59,8 +58,8 @@ func TestADeletionKeepsTheTimeOfItsFirstSight(t *testing.T) {
 	r.sees("vm", was)
 	before := mono()
 	r.must("DELETE", r.vmiPath("vm"), "")
-	r.eventually(func() bool { v, _ := r.VMI(r.name, "vm"); return v.Deleting }, "the deletionTimestamp is not seen")
-	v, _ := r.VMI(r.name, "vm")
+	r.eventually(func() bool { v := r.VMI(r.name, "vm"); return v.State == grace.VMIDeleting }, "the deletionTimestamp is not seen")
+	v := r.VMI(r.name, "vm")
 	if v.DeletingAt < before || v.DeletingAt > mono() {
 		t.Errorf("seen at %d, deleted after %d", v.DeletingAt, before)
 	}
@@ -87,7 +86,7 @@ func TestWhatHappensDuringAnOutageIsSeenAfterIt(t *testing.T) {
 	r := newRig(t).watching()
 	gone, again, moved := r.makeVMI("gone", "", `{}`), r.makeVMI("again", "", `{}`), r.makeVMI("moved", "", `{}`)
 	kept := r.makeVMI("kept", "", `{}`)
-	for name, v := range map[string]agent.VMI{"gone": gone, "again": again, "moved": moved, "kept": kept} {
+	for name, v := range map[string]grace.VMI{"gone": gone, "again": again, "moved": moved, "kept": kept} {
 		r.sees(name, v)
 	}
 	r.proxy.breaks(hangUp)
@@ -194,7 +193,7 @@ func TestAnIllTypedVMIHarmsNoOther(t *testing.T) {
 		"listspec": {`[1,"a",{}]`, ``},
 		"right":    {`{"terminationGracePeriodSeconds":11,"domain":{"devices":{"disks":[{"name":"d"}]}}}`, `11`},
 	}
-	seen := map[string]agent.VMI{}
+	seen := map[string]grace.VMI{}
 	for name, c := range cases {
 		seen[name] = r.makeVMI(name, "", c.spec)
 	}
@@ -209,7 +208,7 @@ func TestAnIllTypedVMIHarmsNoOther(t *testing.T) {
 	}
 	var usable []string
 	for name := range cases {
-		v, _ := r.VMI(r.name, name)
+		v := r.VMI(r.name, name)
 		if _, err := grace.ParseSeconds(v.Grace); err == nil {
 			usable = append(usable, name)
 		}

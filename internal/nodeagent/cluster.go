@@ -61,23 +61,17 @@ func (c *cluster) Up() bool {
 	return s != nil && s.Up()
 }
 
-// Synced implements agent.Cluster.
-func (c *cluster) Synced() bool {
-	s := c.source.Load()
-	return s != nil && s.Synced()
-}
-
 // VMI implements agent.Cluster.
-func (c *cluster) VMI(namespace, name string) (agent.VMI, bool) {
+func (c *cluster) VMI(namespace, name string) grace.VMI {
 	s := c.source.Load()
 	if s == nil {
-		return agent.VMI{}, false
+		return grace.VMI{}
 	}
 	return s.VMI(namespace, name)
 }
 
 // Pods implements agent.Cluster.
-func (c *cluster) Pods(namespace, name string) []agent.Pod {
+func (c *cluster) Pods(namespace, name string) []grace.Pod {
 	s := c.source.Load()
 	if s == nil {
 		return nil

@@ -11,10 +11,14 @@ const (
 	VMIUnknown VMIState = iota
 	VMIAbsent
 	VMIPresent
-	VMIDeleting // it has a deletionTimestamp, which its CRD's own deletion has not put there
+	// VMIDeleting: it was deleted. A VMI is shown so only once its CRD is known to
+	// be there, older than the VMI and not being deleted itself: that puts a
+	// deletionTimestamp on all VMIs.
+	VMIDeleting
 )
 
-// VMI is a VirtualMachineInstance of this node as the watch shows it.
+// VMI is a VirtualMachineInstance of this node as the watch shows it; UID is ""
+// where it shows none.
 type VMI struct {
 	State   VMIState
 	UID     string
