@@ -29,6 +29,7 @@ type setup struct {
 
 	log      *slog.Logger
 	live     client.Reader // asks the API server, not the cache
+	keeper   *certs.Keeper
 	meter    *meter.Meter
 	settings *settings.Live
 	budgets  bool // the controller of the disruption budgets runs
@@ -44,7 +45,7 @@ func (s *setup) webhooks() eviction.Config {
 // registered is what --controllers chooses from: nil is not built yet.
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
-		evictionWebhook: func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks()); return nil },
+		evictionWebhook: func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.Knows); return nil },
 		launcherWebhook: func(s *setup) error { eviction.AddLaunchers(s.Manager, s.webhooks()); return nil },
 		disruptionBudgets: func(s *setup) error {
 			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
@@ -65,7 +66,7 @@ func (o *Options) registered() map[string]func(*setup) error {
 	}
 }
 
-func (o *Options) register(s *setup, keeper *certs.Keeper) error {
+func (o *Options) register(s *setup) error {
 	// Without a check there is no such endpoint.
 	if err := errors.Join(s.AddHealthzCheck("ping", healthz.Ping), s.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return err
@@ -89,10 +90,10 @@ func (o *Options) register(s *setup, keeper *certs.Keeper) error {
 	if !o.runs(evictionWebhook) && !o.runs(launcherWebhook) {
 		return nil
 	}
-	if err := keeper.Add(s.Manager, s.meter); err != nil {
+	if err := s.keeper.Add(s.Manager, s.meter); err != nil {
 		return fmt.Errorf("certificate of the webhooks: %w", err)
 	}
-	if err := s.AddReadyzCheck("certificate", keeper.Ready); err != nil {
+	if err := s.AddReadyzCheck("certificate", s.keeper.Ready); err != nil {
 		return err
 	}
 	return s.AddReadyzCheck("webhooks", s.GetWebhookServer().StartedChecker())

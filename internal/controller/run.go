@@ -24,6 +24,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/certs"
+	"github.com/vmgrace/vmgrace/internal/controller/eviction"
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
@@ -51,8 +52,8 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), meter: m, settings: settings.New(), budgets: o.runs(disruptionBudgets)}
-	if err := o.register(&s, keeper); err != nil {
+	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), keeper: keeper, meter: m, settings: settings.New(), budgets: o.runs(disruptionBudgets)}
+	if err := o.register(&s); err != nil {
 		return err
 	}
 	log.Info("cluster-controller starts", "controllers", o.Controllers, "besideKubeVirt", o.BesideKubeVirt, "namespace", o.Namespace)
@@ -91,7 +92,7 @@ func (o *Options) manager(log logr.Logger) (ctrl.Manager, *certs.Keeper, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	keeper := certs.New(certs.Config{Namespace: o.Namespace, Validity: o.CertificateValidity})
+	keeper := certs.New(certs.Config{Namespace: o.Namespace, Validity: o.CertificateValidity, Guarded: eviction.EvictionPath})
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: known, Logger: log, Cache: o.cacheOptions(),
 		Client:         client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Event{}}}},

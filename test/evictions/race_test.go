@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -153,7 +156,7 @@ func TestTwoReplicasThatMarkAtOnceMakeOneMark(t *testing.T) {
 	var answers [2]*admissionv1.AdmissionResponse
 	var group sync.WaitGroup
 	for i := range answers {
-		group.Go(func() { answers[i] = all[i].review(t, v) })
+		group.Go(func() { answers[i] = all[i].review(t, v, evictionPath(t)) })
 	}
 	group.Wait()
 	marks, left := 0, 0
@@ -171,19 +174,61 @@ func TestTwoReplicasThatMarkAtOnceMakeOneMark(t *testing.T) {
 	}
 }
 
-// review asks this replica as an API server does.
-func (r *replica) review(t *testing.T, v *vm) *admissionv1.AdmissionResponse {
+// evictionPath is where the API server asks.
+func evictionPath(t *testing.T) string {
+	t.Helper()
+	config := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: "vmgrace-cluster-controller"}, config))
+	u, err := url.Parse(*config.Webhooks[0].ClientConfig.URL)
+	must(t, err)
+	return u.Path
+}
+
+// Whoever reaches the port, and is not told the path, marks nothing and learns
+// nothing.
+func TestAForgedReviewMarksNothing(t *testing.T) {
+	r := replicas(t, 1)[0]
+	path := evictionPath(t)
+	marked, free := newVM(t, vm{strategy: "LiveMigrate", migratable: true}), newVM(t, vm{strategy: "None"})
+	for _, wrong := range []string{"/evict-pod", "/evict-pod/", "/evict-pod/" + strings.Repeat("A", 26), path[:len(path)-1], path + "A", path + "/", "/evict-pod" + strings.ToUpper(strings.TrimPrefix(path, "/evict-pod"))} {
+		of, other := r.review(t, marked, wrong), r.review(t, free, wrong)
+		if of != nil && (of.Allowed || of.Result.Code != http.StatusTooManyRequests) || !reflect.DeepEqual(of, other) {
+			t.Errorf("%s: %+v, %+v", wrong, of, other)
+		}
+	}
+	if now := marked.get(t); now.Status.EvacuationNodeName != "" || len(now.Annotations) > 0 {
+		t.Errorf("marked for %q, annotations %v", now.Status.EvacuationNodeName, now.Annotations)
+	}
+
+	// An operator applies the manifest again: the path goes back, and comes again.
+	config := &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: "vmgrace-cluster-controller"}, config))
+	plain := strings.TrimSuffix(*config.Webhooks[0].ClientConfig.URL, strings.TrimPrefix(path, "/evict-pod"))
+	config.Webhooks[0].ClientConfig.URL = &plain
+	must(t, shared.objects.Update(t.Context(), config))
+	eventually(t, "the path has its key again", func() bool { return evictionPath(t) == path })
+	eventually(t, "an eviction marks", func() bool {
+		a := marked.evict(t, nil)
+		return a.code == http.StatusTooManyRequests && strings.Contains(a.text, "Eviction triggered evacuation")
+	})
+}
+
+// review asks this replica as an API server does; nil if it is no webhook.
+func (r *replica) review(t *testing.T, v *vm, path string) *admissionv1.AdmissionResponse {
 	t.Helper()
 	text := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","name":%q,"namespace":%q,"operation":"CREATE",
 		"kind":{"group":"policy","version":"v1","kind":"Eviction"},"resource":{"group":"","version":"v1","resource":"pods"},"subResource":"eviction",
 		"object":{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%[1]q,"namespace":%[2]q}}}}`, v.launcher(), v.namespace)
 	https := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
-	resp, err := https.Post("https://127.0.0.1:"+r.webhook+"/evict-pod", "application/json", strings.NewReader(text))
+	resp, err := https.Post("https://127.0.0.1:"+r.webhook+path, "application/json", strings.NewReader(text))
 	if err != nil {
 		t.Error(err)
 		return nil
 	}
 	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusNotFound {
+		return nil
+	}
 	var said admissionv1.AdmissionReview
 	if err := json.NewDecoder(resp.Body).Decode(&said); err != nil {
 		t.Error(err)

@@ -6,4 +6,7 @@
 // the API server meets a certificate that it does not know: the CA that signs
 // next is in the caBundle for the whole life of the one before it, and the one
 // before stays there for as long.
+//
+// The Secret also has the key that is put behind the path of the webhook that
+// marks VMs: a port is reached by many, a certificate proves only who serves.
 package certs

@@ -2,9 +2,11 @@ package certs
 
 import (
 	"bytes"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/open-policy-agent/cert-controller/pkg/rotator"
@@ -18,10 +20,14 @@ const (
 	bundleKey  = "ca.crt"      // the caBundle: the CAs before, now and next
 	nextKey    = "next-ca.crt" // signs the next certificate
 	nextKeyKey = "next-ca.key"
+	pathKey    = "path-key" // behind the path of a webhook that acts
 )
 
 // skew: another machine's clock may be behind.
 const skew = time.Hour
+
+// minPathKey is how long rand.Text is at least: 128 bits.
+const minPathKey = 26
 
 // cas of a bundle: the CA before, that of the certificate, and the next.
 const cas = 3
@@ -32,7 +38,7 @@ func (k *Keeper) due(secret *corev1.Secret) time.Time {
 	names := k.names()
 	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	next := secret.Data[nextKey]
-	if len(next) == 0 || len(secret.Data[nextKeyKey]) == 0 || !bytes.Contains(secret.Data[bundleKey], next) {
+	if len(next) == 0 || len(secret.Data[nextKeyKey]) == 0 || !bytes.Contains(secret.Data[bundleKey], next) || len(secret.Data[pathKey]) < minPathKey {
 		return time.Time{}
 	}
 	for _, ca := range split(secret.Data[bundleKey]) {
@@ -87,8 +93,12 @@ func (k *Keeper) renew(secret *corev1.Secret, now time.Time) error {
 	}
 	bundle = append(bundle, next.CertPEM)
 	bundle = bundle[max(0, len(bundle)-cas):]
+	path := secret.Data[pathKey]
+	if len(path) < minPathKey {
+		path = []byte(strings.ToLower(rand.Text())) // what a Service's path may have
+	}
 	secret.Data = map[string][]byte{
-		certKey: cert, keyKey: key, bundleKey: bytes.Join(bundle, nil), nextKey: next.CertPEM, nextKeyKey: next.KeyPEM,
+		pathKey: path, certKey: cert, keyKey: key, bundleKey: bytes.Join(bundle, nil), nextKey: next.CertPEM, nextKeyKey: next.KeyPEM,
 	}
 	return nil
 }

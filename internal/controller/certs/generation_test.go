@@ -7,7 +7,9 @@ import (
 	"testing"
 	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 func renewed(t *testing.T, k *Keeper, s *corev1.Secret) *corev1.Secret {
@@ -61,13 +63,15 @@ func TestACertificateIsRenewedInTime(t *testing.T) {
 		t.Errorf("due in %v, want it when a third is left", left)
 	}
 	for name, harm := range map[string]func(*corev1.Secret){
-		"nothing":         func(s *corev1.Secret) { s.Data = nil },
-		"no key":          func(s *corev1.Secret) { delete(s.Data, keyKey) },
-		"another's key":   func(s *corev1.Secret) { s.Data[keyKey] = renewed(t, k, s).Data[keyKey] },
-		"no bundle":       func(s *corev1.Secret) { s.Data[bundleKey] = nil },
-		"no next CA":      func(s *corev1.Secret) { s.Data[nextKey] = nil },
-		"unknown next CA": func(s *corev1.Secret) { s.Data[nextKey] = renewed(t, k, s).Data[nextKey] },
-		"rubbish":         func(s *corev1.Secret) { s.Data[certKey] = []byte("rubbish") },
+		"nothing":            func(s *corev1.Secret) { s.Data = nil },
+		"no key":             func(s *corev1.Secret) { delete(s.Data, keyKey) },
+		"another's key":      func(s *corev1.Secret) { s.Data[keyKey] = renewed(t, k, s).Data[keyKey] },
+		"no bundle":          func(s *corev1.Secret) { s.Data[bundleKey] = nil },
+		"no next CA":         func(s *corev1.Secret) { s.Data[nextKey] = nil },
+		"unknown next CA":    func(s *corev1.Secret) { s.Data[nextKey] = renewed(t, k, s).Data[nextKey] },
+		"no key of the path": func(s *corev1.Secret) { delete(s.Data, pathKey) },
+		"a short one":        func(s *corev1.Secret) { s.Data[pathKey] = []byte("a") },
+		"rubbish":            func(s *corev1.Secret) { s.Data[certKey] = []byte("rubbish") },
 	} {
 		harmed := s.DeepCopy()
 		harm(harmed)
@@ -76,6 +80,53 @@ func TestACertificateIsRenewedInTime(t *testing.T) {
 		}
 		if healed := renewed(t, k, harmed); time.Now().After(k.due(healed)) || !known(t, healed, healed) {
 			t.Errorf("%s: a new generation does not heal it", name)
+		}
+	}
+}
+
+func TestTheKeyOfThePathStaysAndIsNeverEmpty(t *testing.T) {
+	k := New(Config{Namespace: "ns", Validity: time.Hour})
+	if k.Knows("") {
+		t.Error("no key is a key before there is one")
+	}
+	s := renewed(t, k, &corev1.Secret{})
+	var m meter
+	if err := k.serve(s, &m); err != nil {
+		t.Fatal(err)
+	}
+	key := string(s.Data[pathKey])
+	if len(key) < minPathKey || !k.Knows(key) || k.Knows("") || k.Knows(key[1:]) || k.Knows(key+"A") {
+		t.Errorf("the key %q, or another one", key)
+	}
+	if wrong := validation.IsDNS1123Subdomain(key); len(wrong) > 0 {
+		t.Errorf("the API server takes no Service's path with %q: %v", key, wrong)
+	}
+	if after := string(renewed(t, k, s).Data[pathKey]); after != key {
+		t.Error("a renewal changes the key: the API server would not know it for a while")
+	}
+	if other := string(renewed(t, k, &corev1.Secret{}).Data[pathKey]); other == key {
+		t.Error("two clusters have one key")
+	}
+}
+
+func TestTheKeyGoesBehindThePathOnce(t *testing.T) {
+	for is, want := range map[string]string{
+		"/evict-pod":       "/evict-pod/K",
+		"/evict-pod/K":     "/evict-pod/K",
+		"/evict-pod/OLD":   "/evict-pod/K",
+		"":                 "/evict-pod/K",
+		"/proxy/evict-pod": "/proxy/evict-pod/K",
+	} {
+		service := admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Path: &is}}
+		guard(&service, "/evict-pod", "K")
+		if got := *service.Service.Path; got != want {
+			t.Errorf("%q becomes %q, want %q", is, got, want)
+		}
+		url := "https://h:1" + is
+		direct := admissionregistrationv1.WebhookClientConfig{URL: &url}
+		guard(&direct, "/evict-pod", "K")
+		if got := *direct.URL; got != "https://h:1"+want {
+			t.Errorf("%q becomes %q", url, got)
 		}
 	}
 }

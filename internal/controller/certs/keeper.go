@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"crypto/subtle"
 	"crypto/tls"
 	"errors"
 	"net/http"
@@ -17,6 +18,8 @@ const Name = "vmgrace-cluster-controller"
 type Config struct {
 	Namespace string
 	Validity  time.Duration
+	// Guarded is the path of validating webhooks: the Secret's key is behind it.
+	Guarded string
 }
 
 // Meter hears when the certificate ends.
@@ -26,6 +29,7 @@ type Meter interface{ CertificateEnds(unixSeconds float64) }
 type Keeper struct {
 	cfg    Config
 	served atomic.Pointer[tls.Certificate]
+	key    atomic.Pointer[[]byte]
 }
 
 // New returns one without a certificate.
@@ -41,6 +45,13 @@ func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errNone
 }
 
+// Knows tells whether somebody has the key that the API server was given with
+// the path: who reaches the port is not yet the API server.
+func (k *Keeper) Knows(key string) bool {
+	known := k.key.Load()
+	return known != nil && subtle.ConstantTimeCompare(*known, []byte(key)) == 1
+}
+
 // Ready is a health check.
 func (k *Keeper) Ready(*http.Request) error {
 	_, err := k.Certificate(nil)
@@ -54,6 +65,7 @@ func (k *Keeper) serve(secret *corev1.Secret, m Meter) error {
 		return err
 	}
 	m.CertificateEnds(float64(c.Leaf.NotAfter.Unix()))
+	k.key.Store(new(secret.Data[pathKey]))
 	k.served.Store(&c)
 	return nil
 }

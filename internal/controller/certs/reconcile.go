@@ -1,15 +1,17 @@
 package certs
 
 import (
-	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -89,7 +91,7 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.keeper.serve(secret, r.meter); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.tell(ctx, secret.Data[bundleKey]); err != nil {
+	if err := r.tell(ctx, secret.Data[bundleKey], string(secret.Data[pathKey])); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: max(time.Second, time.Until(r.keeper.due(secret)))}, nil
@@ -122,42 +124,52 @@ func (r *reconciler) write(ctx context.Context, secret *corev1.Secret, now time.
 	return reconcile.Result{RequeueAfter: time.Second}, nil
 }
 
-// tell writes the caBundle into the webhook configurations.
-func (r *reconciler) tell(ctx context.Context, bundle []byte) error {
-	key := client.ObjectKey{Name: Name}
+// tell writes caBundle and key into the webhook configurations.
+func (r *reconciler) tell(ctx context.Context, bundle []byte, key string) error {
+	name := client.ObjectKey{Name: Name}
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	if err := r.client.Get(ctx, key, validating); client.IgnoreNotFound(err) != nil {
+	if err := r.client.Get(ctx, name, validating); client.IgnoreNotFound(err) != nil {
 		return err
 	}
 	mutating := &admissionregistrationv1.MutatingWebhookConfiguration{}
-	if err := r.client.Get(ctx, key, mutating); client.IgnoreNotFound(err) != nil {
+	if err := r.client.Get(ctx, name, mutating); client.IgnoreNotFound(err) != nil {
 		return err
 	}
-	var v, m []*admissionregistrationv1.WebhookClientConfig
 	newV, newM := validating.DeepCopy(), mutating.DeepCopy()
 	for i := range newV.Webhooks {
-		v = append(v, &newV.Webhooks[i].ClientConfig)
+		c := &newV.Webhooks[i].ClientConfig
+		c.CABundle = bundle
+		guard(c, r.keeper.cfg.Guarded, key)
 	}
 	for i := range newM.Webhooks {
-		m = append(m, &newM.Webhooks[i].ClientConfig)
+		newM.Webhooks[i].ClientConfig.CABundle = bundle
 	}
-	if err := r.patch(ctx, validating, newV, v, bundle); err != nil {
+	if err := r.patch(ctx, validating, newV); err != nil {
 		return err
 	}
-	return r.patch(ctx, mutating, newM, m, bundle)
+	return r.patch(ctx, mutating, newM)
 }
 
-func (r *reconciler) patch(ctx context.Context, is, to client.Object, configs []*admissionregistrationv1.WebhookClientConfig, bundle []byte) error {
-	same := true
-	for _, c := range configs {
-		same = same && bytes.Equal(c.CABundle, bundle)
-		c.CABundle = bundle
+// guard puts the key behind the path. Applying the manifest again takes it away.
+func guard(c *admissionregistrationv1.WebhookClientConfig, path, key string) {
+	behind := func(is string) *string {
+		before, _, _ := strings.Cut(is, path)
+		return new(before + path + "/" + key)
 	}
-	if same {
+	switch {
+	case c.Service != nil:
+		c.Service.Path = behind(ptr.Deref(c.Service.Path, ""))
+	case c.URL != nil:
+		c.URL = behind(*c.URL)
+	}
+}
+
+func (r *reconciler) patch(ctx context.Context, is, to client.Object) error {
+	if equality.Semantic.DeepEqual(is, to) {
 		return nil
 	}
 	if err := r.client.Patch(ctx, to, client.MergeFromWithOptions(is, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("caBundle of %s: %w", Name, err)
+		return fmt.Errorf("caBundle and path of %s: %w", Name, err)
 	}
 	return nil
 }

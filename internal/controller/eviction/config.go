@@ -1,13 +1,16 @@
 package eviction
 
 import (
+	"context"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
@@ -45,9 +48,27 @@ type Config struct {
 	Settings Settings
 }
 
-// AddEvictions serves the eviction webhook, in every replica.
-func AddEvictions(mgr ctrl.Manager, cfg Config) {
-	mgr.GetWebhookServer().Register(EvictionPath, &webhook.Admission{Handler: &evictions{cfg, reader{cfg.Live}, marker{cfg.Live, cfg.Patch}}})
+// AddEvictions serves the eviction webhook, in every replica, to those who know
+// the key behind its path: it marks VMs of all namespaces.
+func AddEvictions(mgr ctrl.Manager, cfg Config, knows func(key string) bool) {
+	server := mgr.GetWebhookServer()
+	stranger := &webhook.Admission{Handler: admission.HandlerFunc(refuse)}
+	answers := &webhook.Admission{Handler: &evictions{cfg, reader{cfg.Live}, marker{cfg.Live, cfg.Patch}}}
+	server.Register(EvictionPath, stranger)
+	server.Register(EvictionPath+"/{key}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if knows(r.PathValue("key")) {
+			answers.ServeHTTP(w, r)
+			return
+		}
+		stranger.ServeHTTP(w, r)
+	}))
+}
+
+// refuse reads and writes nothing. An API server that has not heard of the key
+// yet asks here too: who evicts is told to try again, as nobody protects a VM
+// where a webhook gives no answer.
+func refuse(context.Context, admission.Request) admission.Response {
+	return tooManyRequests("vmgrace: this review does not have the key of the webhook configuration vmgrace-cluster-controller, which cluster-controller is about to write; try again")
 }
 
 // AddLaunchers serves the launcher webhook, in every replica.
