@@ -21,16 +21,19 @@ func (w *world) controller() {
 	w.Helper()
 	w.afterwards("delete", "-k", controllerDir, "--ignore-not-found")
 	w.Kubectl(w, "apply", "-k", controllerDir)
-	w.Kubectl(w, "rollout", "status", "-n", agents, "deploy/cluster-controller", "--timeout=60s")
 	w.Cleanup(func() {
 		if !w.Failed() {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		out, err := w.TryKubectl(ctx, "", "logs", "-n", agents, "-l", "app.kubernetes.io/name=cluster-controller", "--prefix", "--tail=200")
+		const ours = "app.kubernetes.io/name=cluster-controller"
+		pods, err := w.TryKubectl(ctx, "", "describe", "pods", "-n", agents, "-l", ours)
+		w.Logf("the controllers' pods (%v)\n%s", err, pods)
+		out, err := w.TryKubectl(ctx, "", "logs", "-n", agents, "-l", ours, "--prefix", "--tail=200")
 		w.Logf("the controllers said (%v)\n%s", err, out)
 	})
+	w.Kubectl(w, "rollout", "status", "-n", agents, "deploy/cluster-controller", "--timeout=60s")
 	w.step("kubectl apply -k deploy/controller, two replicas ready")
 }
 
@@ -78,11 +81,18 @@ func (w *world) drain(name string) (said func() string, stop func()) {
 
 func TestADrainStopsNoVMThatAskedToBeMoved(t *testing.T) {
 	w := given(t)
+	// Without the webhook a pod that ends too early is only told of.
+	short := plan{Spec: deaf(), grace: 30, podGrace: 30}
+	w.vm(short).told("PodGraceTooShort")
 	w.controller()
 	// No room elsewhere: what the first asks for is there once on each node.
 	cpu := w.moreThanHalf()
-	all := w.vms(plan{Spec: deaf(), grace: 30, on: w.b, cpu: cpu}, plan{Spec: slow(), grace: 30, on: w.b}, plan{Spec: deaf(), grace: 5, cpu: cpu})
+	short.Spec, short.on = slow(), w.b
+	all := w.vms(plan{Spec: deaf(), grace: 30, on: w.b, cpu: cpu}, short, plan{Spec: deaf(), grace: 5, cpu: cpu})
 	moved, stopped := all[0], all[1]
+	if got := w.get("pod", "virt-launcher-"+stopped.Name, "{.spec.terminationGracePeriodSeconds}"); got != "60" {
+		t.Errorf("the launcher pod's grace period is %s s, want the VM's 30 and 30 more", got)
+	}
 	moved.movable()
 	w.KubectlApply(t, fmt.Sprintf(`
 apiVersion: v1
