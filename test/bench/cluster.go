@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,10 +21,12 @@ import (
 // is what KubeVirt's VMIs look like: 4.6 kB of spec and status.
 const vmiFile = "test/bench/vmi.json"
 
-const (
-	benchNamespace = "vmgrace-bench"
-	vmiPath        = "/apis/kubevirt.io/v1/namespaces/" + benchNamespace + "/virtualmachineinstances"
-)
+const benchNamespace = "vmgrace-bench"
+
+// vmiPath is the path of a VMI; without a name, of all in the namespace.
+func vmiPath(namespace, name string) string {
+	return strings.TrimSuffix("/apis/kubevirt.io/v1/namespaces/"+namespace+"/virtualmachineinstances/"+name, "/")
+}
 
 // fleet is an API server with VMIs; there is no kubelet. A node is a name. Those
 // that are living have VMs that run, all in the libvirt of this machine.
@@ -36,13 +39,21 @@ type fleet struct {
 	vmis       map[string][]string // by node
 	turns      map[string]int      // by node: the changes made so far
 	made       int
+	spaces     []string               // that VMIs are spread over
 	living     map[string]bool        // by node
 	guests     map[string]*node.Guest // by VMI
 }
 
+// space is the namespace of a VMI.
+func (f *fleet) space(name string) string {
+	n, err := strconv.Atoi(strings.TrimPrefix(name, "vm-"))
+	f.must(err)
+	return f.spaces[n%len(f.spaces)]
+}
+
 func (b *bench) fleet() *fleet {
 	b.Helper()
-	f := &fleet{bench: b, api: cluster.NewAPI(b), vmis: map[string][]string{}, turns: map[string]int{},
+	f := &fleet{bench: b, api: cluster.NewAPI(b), vmis: map[string][]string{}, turns: map[string]int{}, spaces: []string{benchNamespace},
 		living: map[string]bool{}, guests: map[string]*node.Guest{}}
 	manifest, err := os.ReadFile(vmiFile)
 	b.must(err)
@@ -72,8 +83,9 @@ func (f *fleet) fill(nodeName string, n int) {
 
 func (f *fleet) create(nodeName, name string) error {
 	id := strings.TrimPrefix(name, "vm-")
-	text := strings.NewReplacer("$NAME", name, "$NODE", nodeName, "$ID", "0000000"+id, "$MAC", "3a:"+id[1:3]+":"+id[3:5], "$OCTET", id[3:5]).Replace(f.manifest)
-	if err := f.ask(http.MethodPost, vmiPath, text); err != nil {
+	text := strings.NewReplacer("$NAME", name, "$NODE", nodeName, "$ID", "0000000"+id, "$MAC", "3a:"+id[1:3]+":"+id[3:5], "$OCTET", id[3:5],
+		`"namespace": "vmgrace-bench"`, fmt.Sprintf(`"namespace": %q`, f.space(name))).Replace(f.manifest)
+	if err := f.ask(http.MethodPost, vmiPath(f.space(name), ""), text); err != nil {
 		return err
 	}
 	// What is made has no status yet.
@@ -83,7 +95,7 @@ func (f *fleet) create(nodeName, name string) error {
 	if err := json.Unmarshal([]byte(text), &made); err != nil {
 		return err
 	}
-	return f.ask(http.MethodPatch, vmiPath+"/"+name+"/status", fmt.Sprintf(`{"status":%s}`, made.Status))
+	return f.ask(http.MethodPatch, vmiPath(f.space(name), name)+"/status", fmt.Sprintf(`{"status":%s}`, made.Status))
 }
 
 // change makes the next change to a node's VMIs. Their kinds take turns; VMs that
@@ -96,7 +108,7 @@ func (f *fleet) change(nodeName string) error {
 	n := f.turns[nodeName]
 	f.turns[nodeName]++
 	name := f.vmis[nodeName][n/kinds%len(f.vmis[nodeName])]
-	switch path := vmiPath + "/" + name; n % kinds {
+	switch path := vmiPath(f.space(name), name); n % kinds {
 	case 0:
 		return f.ask(http.MethodPatch, path, fmt.Sprintf(`{"metadata":{"annotations":{"kubevirt.io/vm-generation":"%06d"}}}`, n))
 	case 1:

@@ -17,7 +17,13 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-const podsPath = "/api/v1/namespaces/vmgrace-bench/pods"
+func podPath(namespace, name string) string {
+	return strings.TrimSuffix("/api/v1/namespaces/"+namespace+"/pods/"+name, "/")
+}
+
+// spaces is how many namespaces its VMs are in: for each eviction the API server
+// lists the budgets of the whole namespace.
+const spaces = 100
 
 // crew is a fleet whose VMIs have launcher pods, with the API server's webhooks
 // pointed at the cluster-controller that runs.
@@ -42,6 +48,7 @@ func (b *bench) crew(vmis int) *crew {
 	b.must(err)
 	text := regexp.MustCompile(`service: \{.*path: ([^,]+),.*\}`).ReplaceAllString(string(hooks), fmt.Sprintf("url: https://localhost:%d$1", c.port))
 	c.api.Kubectl(b, "delete", "-f", "deploy/controller/webhooks.yaml")
+	c.spread()
 	// Ready, and without the taint of a new node.
 	c.api.KubectlApply(b, "apiVersion: v1\nkind: Node\nmetadata: {name: "+crewNode+"}")
 	c.api.Kubectl(b, "patch", "node", crewNode, "--subresource=status", "--type=merge", "-p", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
@@ -52,10 +59,23 @@ func (b *bench) crew(vmis int) *crew {
 	return c
 }
 
+// spread has the VMs made in namespaces of their own.
+func (c *crew) spread() {
+	c.Helper()
+	var text strings.Builder
+	c.spaces = nil
+	for n := range spaces {
+		name := fmt.Sprintf("%s-%02d", benchNamespace, n)
+		c.spaces = append(c.spaces, name)
+		fmt.Fprintf(&text, "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: %s}\n", name)
+	}
+	c.api.KubectlApply(c, text.String())
+}
+
 // launchers makes a pod for each VMI.
 func (c *crew) launchers() {
 	c.Helper()
-	uids := c.api.Kubectl(c, "get", "vmi", "-n", "vmgrace-bench", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`)
+	uids := c.api.Kubectl(c, "get", "vmi", "-A", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`)
 	var group errgroup.Group
 	group.SetLimit(16)
 	for line := range strings.Lines(uids) {
@@ -68,7 +88,7 @@ func (c *crew) launchers() {
 func launcherOf(vmi string) string { return "virt-launcher-" + vmi }
 
 func (c *crew) pod(name, vmi, uid string) error {
-	err := c.ask(http.MethodPost, podsPath, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,
+	err := c.ask(http.MethodPost, podPath(c.space(vmi), ""), fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,
 		"labels":{"kubevirt.io":"virt-launcher","kubevirt.io/created-by":%q,"vm.kubevirt.io/name":%q},"annotations":{"kubevirt.io/domain":%q}},
 		"spec":{"nodeName":%q,"terminationGracePeriodSeconds":210,"containers":[{"name":"compute","image":"none",
 		"command":["/usr/bin/virt-launcher-monitor","--qemu-timeout","300s","--name",%q,"--uid",%q],
@@ -76,7 +96,7 @@ func (c *crew) pod(name, vmi, uid string) error {
 	if err != nil {
 		return err
 	}
-	return c.ask(http.MethodPatch, podsPath+"/"+name+"/status",
+	return c.ask(http.MethodPatch, podPath(c.space(vmi), name)+"/status",
 		`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"podIP":"10.128.7.9"}}`)
 }
 

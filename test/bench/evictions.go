@@ -7,20 +7,23 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
-// A drain's evictions come at this rate, and so many are in each round.
-const (
-	evictionRate = 100
-	evictionsOf  = 300
-)
+// drain is how evictions come: so many in a round, at this rate. The first is
+// what the targets are for; at the second no server has a queue.
+type drain struct{ evictions, rate int }
+
+func drains() []drain { return []drain{{300, 100}, {100, 10}} }
 
 // evictions is row k: cluster-controller in a large cluster of objects on a real
-// API server. The floor of an eviction is the API server's own answer by a
-// budget, for a pod about which the webhook is never asked.
+// API server. The floor of an eviction that marks is what a mark has to write, one
+// patch of the VMI's metadata and one of its status, by nobody but the bench and
+// with no controller there. That of another eviction is the API server's own
+// answer by a budget, for a pod about which the webhook is never asked.
 func evictions(b *bench) []figure {
 	c := b.crew(b.vmis)
 	crowd := fmt.Sprintf("%d VMIs with launcher pods: ", b.vmis)
@@ -29,45 +32,72 @@ func evictions(b *bench) []figure {
 	ready := line(crowd+"start → ready", "≤ 20 s", seconds)
 	rss := line(crowd+"RSS at rest", "≤ 150 MiB", mebibytes)
 	idle := line(crowd+"requests to the API server a second at rest, without the Lease's", "0", perSecond)
-	marked := line("eviction that marks, 100 a second: p99", "≤ 25 ms", seconds)
-	left := line("eviction of a marked VM, left to its budget, 100 a second: p99", "≤ 10 ms", seconds)
-	moves := line("eviction sent → migration object seen, 100 a second: p99", "≤ 200 ms", seconds)
 	each := line("requests to the API server for each evacuation, by webhook and controllers", "", func(v float64) string { return fmt.Sprintf("%.1f", v) })
+	var answers []drained
+	for _, d := range drains() {
+		answers = append(answers, drained{
+			marked: line(fmt.Sprintf("eviction that marks, %d a second: p99", d.rate), "≤ 25 ms", seconds),
+			left:   line(fmt.Sprintf("eviction of a marked VM, left to its budget, %d a second: p99", d.rate), "≤ 10 ms", seconds),
+			moves:  line(fmt.Sprintf("eviction sent → migration object seen, %d a second: p99", d.rate), "≤ 200 ms", seconds),
+		})
+	}
 
 	begin := time.Now()
 	p, _ := c.start()
 	c.rest()
 	first.ours = []float64{time.Since(begin).Seconds()}
 	c.bystander()
-	for round := range min(b.rounds, len(c.names)/evictionsOf) {
-		c.stop(p)
-		var took float64
-		p, took = c.start()
-		ready.ours = append(ready.ours, took)
-		c.rest()
-		rss.ours = append(rss.ours, b.memory(p))
-
-		vms := c.names[round*evictionsOf : (round+1)*evictionsOf]
-		before, seen := c.requests(), c.watch(len(vms))
-		sent, answered := c.evict(vms)
-		marked.ours = append(marked.ours, quantile(answered, 0.99))
-		moves.ours = append(moves.ours, quantile(seen(sent), 0.99))
-		c.rest()
-		each.ours = append(each.ours, (c.requests()-before)/float64(len(vms)))
-		_, answered = c.evict(vms)
-		left.ours = append(left.ours, quantile(answered, 0.99))
-		var others []string
-		for range vms {
-			others = append(others, bystander)
+	fresh := c.names
+	for range b.rounds {
+		for n, d := range drains() {
+			if len(fresh) < d.evictions {
+				b.Fatalf("row k has too few VMIs for %d rounds: --vmis or --rounds", b.rounds)
+			}
+			vms := fresh[:d.evictions]
+			fresh = fresh[d.evictions:]
+			c.stop(p)
+			var took float64
+			p, took = c.start()
+			ready.ours = append(ready.ours, took)
+			c.rest()
+			rss.ours = append(rss.ours, b.memory(p))
+			each.ours = append(each.ours, answers[n].take(c, vms, d.rate)/float64(len(vms)))
+			c.stop(p)
+			_, floor := c.patch(vms, d.rate)
+			answers[n].marked.floor = append(answers[n].marked.floor, quantile(floor, 0.99))
+			p, _ = c.start()
 		}
-		_, answered = c.evict(others)
-		marked.floor, left.floor = append(marked.floor, quantile(answered, 0.99)), append(left.floor, quantile(answered, 0.99))
 	}
 	c.rest()
 	asked, from := c.requests(), time.Now()
 	b.pause(b.idle)
 	idle.ours = []float64{(c.requests() - asked) / time.Since(from).Seconds()}
-	return []figure{first, ready, rss, idle, marked, left, moves, each}
+	figures := []figure{first, ready, rss, idle, each}
+	for _, a := range answers {
+		figures = append(figures, a.marked, a.left, a.moves)
+	}
+	return figures
+}
+
+// drained is what is measured of the evictions at one rate.
+type drained struct{ marked, left, moves figure }
+
+// take evicts all of these VMs twice, and returns the requests that the marks and
+// the migrations took.
+func (d *drained) take(c *crew, vms []string, rate int) (requests float64) {
+	c.Helper()
+	before := c.requests()
+	seen := c.watch(len(vms))
+	sent, answered := c.evict(vms, rate)
+	d.marked.ours = append(d.marked.ours, quantile(answered, 0.99))
+	d.moves.ours = append(d.moves.ours, quantile(seen(sent), 0.99))
+	c.rest()
+	requests = c.requests() - before
+	_, answered = c.evict(vms, rate)
+	d.left.ours = append(d.left.ours, quantile(answered, 0.99))
+	_, answered = c.evict(slices.Repeat([]string{bystander}, len(vms)), rate)
+	d.left.floor = append(d.left.floor, quantile(answered, 0.99))
+	return requests
 }
 
 // bystander is a pod of nobody's VM, with a budget.
@@ -86,39 +116,59 @@ kind: PodDisruptionBudget
 metadata: {name: bystander, namespace: vmgrace-bench}
 spec: {minAvailable: 1, selector: {matchLabels: {app: bystander}}}
 `)
-	c.must(c.ask(http.MethodPatch, podsPath+"/bystander/status", `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`))
+	c.must(c.ask(http.MethodPatch, podPath(benchNamespace, bystander)+"/status", `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`))
 }
 
 // evict evicts the launcher pods of these VMs at the rate, and returns when each
 // was asked for and how long the answer took: always a 429.
-func (c *crew) evict(vms []string) (sent map[string]time.Time, answered []float64) {
+func (c *crew) evict(vms []string, rate int) (sent map[string]time.Time, answered []float64) {
 	c.Helper()
-	sent, answered = map[string]time.Time{}, make([]float64, len(vms))
+	return c.paced(vms, rate, func(name string) error {
+		if name == bystander {
+			return c.refused(benchNamespace, name)
+		}
+		return c.refused(c.space(name), launcherOf(name))
+	})
+}
+
+// patch writes to each of these VMIs what a mark does.
+func (c *crew) patch(vms []string, rate int) (sent map[string]time.Time, answered []float64) {
+	c.Helper()
+	return c.paced(vms, rate, func(name string) error {
+		path := vmiPath(c.space(name), name)
+		if err := c.ask(http.MethodPatch, path, `{"metadata":{"annotations":{"bench":"marked"}}}`); err != nil {
+			return err
+		}
+		return c.ask(http.MethodPatch, path+"/status", `{"status":{"evacuationNodeName":"another"}}`)
+	})
+}
+
+// paced does something with each VM at the rate, and returns when each began and
+// how long it took.
+func (c *crew) paced(vms []string, rate int, do func(name string) error) (sent map[string]time.Time, took []float64) {
+	c.Helper()
+	sent, took = map[string]time.Time{}, make([]float64, len(vms))
 	errs := make([]error, len(vms))
 	var group sync.WaitGroup
 	begin := time.Now()
 	for n, name := range vms {
-		c.pause(time.Until(begin.Add(time.Duration(n) * time.Second / evictionRate)))
-		pod := launcherOf(name)
-		if name == bystander {
-			pod = name
-		}
+		c.pause(time.Until(begin.Add(time.Duration(n) * time.Second / time.Duration(rate))))
 		at := time.Now()
 		sent[name] = at
 		group.Go(func() {
-			errs[n] = c.refused(pod)
-			answered[n] = time.Since(at).Seconds()
+			errs[n] = do(name)
+			took[n] = time.Since(at).Seconds()
 		})
 	}
 	group.Wait()
 	for _, err := range errs {
 		c.must(err)
 	}
-	return sent, answered
+	return sent, took
 }
 
-func (c *crew) refused(pod string) error {
-	err := c.ask(http.MethodPost, podsPath+"/"+pod+"/eviction", fmt.Sprintf(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%q,"namespace":"vmgrace-bench"}}`, pod))
+func (c *crew) refused(namespace, pod string) error {
+	err := c.ask(http.MethodPost, podPath(namespace, pod)+"/eviction", fmt.Sprintf(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%q,"namespace":%q}}`, pod, namespace))
 	switch {
 	case err == nil:
 		return fmt.Errorf("%s was evicted", pod)
@@ -128,7 +178,7 @@ func (c *crew) refused(pod string) error {
 	return err
 }
 
-const migrationsPath = "/apis/kubevirt.io/v1/namespaces/vmgrace-bench/virtualmachineinstancemigrations"
+const migrationsPath = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
 
 // watch notes when so many migrations are first seen. The function that it
 // returns waits for them, and returns how long each took.

@@ -10,8 +10,6 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-const podPath = "/api/v1/namespaces/" + benchNamespace + "/pods"
-
 const launcherPod = `{"apiVersion":"v1","kind":"Pod",
 "metadata":{"name":"virt-launcher-%[1]s","labels":{"kubevirt.io":"virt-launcher","kubevirt.io/created-by":%[2]q},"annotations":{"kubevirt.io/domain":%[1]q}},
 "spec":{"nodeName":%[3]q,"terminationGracePeriodSeconds":600,"containers":[{"name":"launcher","image":"none"}]}}`
@@ -27,7 +25,7 @@ func (f *fleet) awaken(nodeName string) {
 		}
 	}
 	for name, uid := range f.uids("vmi", "kubevirt.io/nodeName="+nodeName) {
-		f.must(f.ask(http.MethodPost, podPath, fmt.Sprintf(launcherPod, name, uid, nodeName)))
+		f.must(f.ask(http.MethodPost, podPath(benchNamespace, ""), fmt.Sprintf(launcherPod, name, uid, nodeName)))
 	}
 }
 
