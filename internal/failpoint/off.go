@@ -4,6 +4,7 @@ package failpoint
 
 import (
 	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
@@ -19,6 +20,9 @@ func (Points) Disk(d durable.Disk) durable.Disk { return d }
 
 // Ports returns c.
 func (Points) Ports(c agent.Config) agent.Config { return c }
+
+// Migrations returns c.
+func (Points) Migrations(c nodemigration.Config) nodemigration.Config { return c }
 
 // Launchers returns hear.
 func (Points) Launchers(hear func(name string)) func(name string) { return hear }

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/kube"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -73,6 +74,7 @@ type migrations struct {
 	moves   *libvirt.Migrator
 	former  map[string]grace.Record // when this agent was started
 	meter   nodemigration.Meter
+	points  failpoint.Points
 
 	watch atomic.Pointer[kube.Migrations]
 	node  atomic.Pointer[nodemigration.Node]
@@ -95,7 +97,7 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 	}
 	m := &migrations{
 		options: n.Options, log: n.log, vmis: n.vmis, from: n.from, driver: n.driver.libvirt, moves: n.driver.libvirt.Migrator(),
-		former: map[string]grace.Record{}, meter: n.meter,
+		former: map[string]grace.Record{}, meter: n.meter, points: n.points,
 	}
 	for _, r := range records {
 		if r.BootID == boot {
@@ -126,7 +128,7 @@ func (m *migrations) run(ctx context.Context) error {
 	if l == nil {
 		return nil
 	}
-	node := nodemigration.New(nodemigration.Config{
+	node := nodemigration.New(m.points.Migrations(nodemigration.Config{
 		Node: m.options.NodeName, Address: m.address(l.Addr()),
 		LibvirtSocket: libvirtSocket(m.options.LibvirtURI), SocketDir: filepath.Join(m.options.StateDir, "migration"),
 		Paths: m.options.Migration.AllowPaths, Networks: m.options.Migration.AllowNetworks,
@@ -139,7 +141,7 @@ func (m *migrations) run(ctx context.Context) error {
 			return p, nil
 		},
 		Log: m.log,
-	})
+	}))
 	known := false
 	var once sync.Mutex
 	changed = func() {

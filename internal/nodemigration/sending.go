@@ -58,8 +58,8 @@ type sending struct {
 // to the target's agent.
 func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	x := s.sending
-	if x.process == nil {
-		return // until it is known
+	if x.process == nil || s.node.cfg.Identity.Certificate() == nil {
+		return // until it is known, and the target's agent can be reached
 	}
 	if err := x.listen(s.node.cfg.SocketDir); err != nil {
 		s.log.Error("cannot begin a migration; trying again", "err", err)

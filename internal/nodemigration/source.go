@@ -34,8 +34,10 @@ func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, callin
 		Migration: m, Gone: s.gone, Target: target, Memory: int64(x.total),
 		Ending: s.ending(),
 	}
-	// Another job than this migration's is waited for.
-	f.JobRuns = calling || here == hypervisor.StayBusy && (x.called() || m.Status.Phase == kubevirt.MigrationRunning)
+	// Another job than this migration's is waited for, or left alone: once the guest
+	// was seen to run on, this one's is over.
+	ours := x.called() || m.Status.Phase == kubevirt.MigrationRunning
+	f.JobRuns = calling || here == hypervisor.StayBusy && ours && !x.ranOn
 	ended := x.called() && !calling
 	if ended && x.err != nil {
 		f.Failed = fmt.Sprintf("%.500s", x.err.Error())
@@ -107,7 +109,9 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.settle()
 		s.say(kubevirt.SourceRunning)
 		s.tell(ctx, m, Told{SourceState: kubevirt.SourceRunning, FailureReason: step.Message})
+		return s.gone && f.Target == kubevirt.TargetAbsent // nobody else has to hear it
 	case migration.SourceNothing:
+		s.settle() // what was said is known: the record is not needed for it any more
 		return m.Final() || s.gone
 	default:
 	}

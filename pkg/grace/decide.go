@@ -79,6 +79,7 @@ var rules = [...]rule{
 	{"leftover-trigger", "a trigger that names another VM is removed", leftoverTrigger},
 	{"answer", "write the final status.json, then remove the trigger", answer},
 	{"settle", "wait until the API server has the Events: until then a restarted agent needs the record to report them", settle},
+	{"moving", "wait until the other node has been told that the guest has left: until then a restarted agent needs the record to tell it", moving},
 	{"let-go", "the end is reported: make ready for the next instance", letGo},
 	{"adopt", "one of our domains runs without a record: record its grace period while it can still be read", adopt},
 	{"orphan-trigger", "there is no domain and the shim that wrote the trigger has ended: remove the trigger", orphanTrigger},

@@ -1,5 +1,7 @@
 package grace
 
+import "time"
+
 // Migration is what a live migration has to do with a domain on this node.
 type Migration int
 
@@ -14,10 +16,26 @@ const (
 	MigrationIncoming
 )
 
+// movedTimeout is how long a migration that is under way is waited for to say
+// whether an instance that is gone has moved.
+const movedTimeout = 30 * time.Second
+
 // SeeMigration is told what a migration has to do with the domain now.
 func (v *VM) SeeMigration(m Migration) {
 	if v.obs.Migration != m {
 		v.obs.Migration = m
 		v.DomainChanged()
 	}
+}
+
+// moving keeps the record of a guest that has moved: the other node lets it run once
+// it hears that it has left here, and an agent that was killed before it said so
+// knows that from the record alone.
+func moving(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	open := o.Migration == MigrationOutgoing || o.Migration == MigrationUnknown
+	another := o.Domain == DomainPresent && o.Instance != r.Instance
+	if o.Over == nil || o.Over.Outcome != Migrated || !open || another {
+		return next()
+	}
+	return waitUntil(Never)
 }

@@ -37,9 +37,41 @@ func TestAVMThatHasMovedIsMigratedAndNotLost(t *testing.T) {
 	} {
 		o := Observation{Recorded: true, OnDisk: true, Gone: true, End: c.end, Migration: c.migration}
 		r := Record{Namespace: "ns", Name: "vm"}
-		d := Decide(&r, &o, &Policy{}, Mono(lookTimeout))
+		d := Decide(&r, &o, &Policy{}, Mono(movedTimeout))
 		if d.Do != Finish || d.Outcome != c.want || d.Cause != "" {
 			t.Errorf("%s: %s, %s for %q; want %s without a cause", name, d.Do, d.Outcome, d.Cause, c.want)
 		}
+	}
+}
+
+func TestTheRecordOfAGuestThatMovesStaysUntilTheOtherNodeWasTold(t *testing.T) {
+	r := Record{Instance: Instance{UUID: "u1", PID: 42, Start: 7}}
+	for name, c := range map[string]struct {
+		o    Observation
+		held bool
+	}{
+		"it was not told":        {Observation{Over: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing}, true},
+		"nobody knows yet":       {Observation{Over: &Ending{Outcome: Migrated}, Migration: MigrationUnknown}, true},
+		"it was told":            {Observation{Over: &Ending{Outcome: Migrated}}, false},
+		"it has not moved":       {Observation{Over: &Ending{Outcome: Lost}, Migration: MigrationOutgoing}, false},
+		"the next one runs here": {Observation{Over: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing, Domain: DomainPresent, Instance: Instance{UUID: "u1", PID: 43, Start: 8}}, false},
+	} {
+		if _, held := moving(&r, &c.o, nil, 0); held != c.held {
+			t.Errorf("%s: kept %v, want %v", name, held, c.held)
+		}
+	}
+}
+
+func TestWhetherAGuestHasMovedItsMigrationSays(t *testing.T) {
+	gone := Observation{Recorded: true, OnDisk: true, Gone: true, GoneAt: 5, Looked: true, End: EndKilled, Migration: MigrationOutgoing}
+	if d, _ := stopped(&Record{}, &gone, nil, 6); d.Do == Finish {
+		t.Errorf("%+v before the migration has said so", d)
+	}
+	if d, _ := stopped(&Record{}, &gone, nil, gone.GoneAt.Add(movedTimeout)); d.Do != Finish || d.Outcome != Lost {
+		t.Errorf("%+v when it does not", d)
+	}
+	gone.End = EndMoved
+	if d, _ := stopped(&Record{}, &gone, nil, 6); d.Do != Finish || d.Outcome != Migrated {
+		t.Errorf("%+v of a guest that has moved", d)
 	}
 }

@@ -92,6 +92,10 @@ func stopped(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if over := o.GoneAt.Add(lookTimeout); !r.ShuttingDown() && !o.Looked && now < over {
 		return waitUntil(over)
 	}
+	// Whether it has moved its migration knows, a moment later.
+	if over := o.GoneAt.Add(movedTimeout); o.Migration == MigrationOutgoing && o.End != EndMoved && !r.ShuttingDown() && now < over {
+		return waitUntil(over)
+	}
 	if r.ShuttingDown() && !o.Announced {
 		return do(Announce) // the Event of the begin comes before that of the end
 	}

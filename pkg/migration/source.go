@@ -140,6 +140,9 @@ var sourceRules = []struct {
 	{"Aborted", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone && f.abort() != "" }, SourceAbort, SourceFacts.abort},
 	{"TooLong", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone && f.tooLong() != "" }, SourceAbort, SourceFacts.tooLong},
 	{"Moving", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone }, SourceFollow, says("the guest's memory is sent")},
+	{"SaidAll", func(f SourceFacts) bool {
+		return f.Guest == GuestUnknown && !f.JobRuns && f.final() && StateOf(f.Migration).SourceState != ""
+	}, SourceNothing, says("the migration is over, and what became of the guest was said")},
 	{"Unknown", func(f SourceFacts) bool { return f.Guest == GuestUnknown }, SourceDontKnow, says("libvirt does not say what is here")},
 
 	// From here on libvirt's job is over, or was never begun.

@@ -64,7 +64,8 @@ value: 1000
 	w.afterwards("delete", "priorityclass/vmgrace-e2e")
 	w.afterwards("delete", "-n", namespace, "pod/virt-launcher-important", "--grace-period=1")
 	important := w.launcher(plan{Spec: node.Spec{Name: "important"}, on: w.a, cpu: cpu, orphan: true}, "nobody")
-	// Not one of ours.
+	// Not one of ours, and one that has to be scheduled.
+	important = strings.Replace(important, "nodeName: "+w.a.Name, "nodeSelector: {kubernetes.io/hostname: "+w.a.Name+"}", 1)
 	important = strings.Replace(important, "kubevirt.io: virt-launcher", "app: important", 1)
 	important = strings.Replace(important, "restartPolicy: Never", "restartPolicy: Never\n  priorityClassName: vmgrace-e2e", 1)
 	from := time.Now()

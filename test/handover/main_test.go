@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"math/big"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -29,6 +28,9 @@ import (
 )
 
 const soon = 30 * time.Second
+
+// certified is what an agent says that can take part.
+const certified = "has a certificate for live migrations"
 
 func TestMain(m *testing.M) {
 	os.Exit(node.Main(func(a *node.Node) int {
@@ -83,7 +85,7 @@ func given(t *testing.T, args ...string) world {
 		started.agent.Start(w)
 	}
 	for _, h := range []*host{w.a, w.b} {
-		h.agent.WaitSaid(w, "has a certificate for live migrations", 1)
+		h.agent.WaitSaid(w, certified, 1)
 	}
 	return w
 }
@@ -179,123 +181,4 @@ func (ca *authority) certificate(name string, public any) ([]byte, error) {
 		return nil, err
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), nil
-}
-
-// vm is a guest with its VMI and its launchers.
-type vm struct {
-	*node.VM
-
-	w            world
-	uid          string // the VMI's
-	there        *node.Launcher
-	thereShim    *node.Process
-	sourcePod    string
-	targetPod    string
-	migration    string
-	migrationUID string
-}
-
-// guarded boots a guest on node-a with all that belongs to it.
-func (w world) guarded(s node.Spec) *vm {
-	w.Helper()
-	s.Namespace = "default"
-	g := w.a.Boot(w, s)
-	w.api.KubectlApply(w, fmt.Sprintf(`
-apiVersion: kubevirt.io/v1
-kind: VirtualMachineInstance
-metadata: {name: %s, namespace: default, labels: {kubevirt.io/nodeName: node-a}}
-spec: {terminationGracePeriodSeconds: 60}
-`, g.Name))
-	v := &vm{w: w, uid: w.get("vmi", g.Name, "{.metadata.uid}")}
-	v.sourcePod = w.pod("source-"+g.Name, g.Name, v.uid, "node-a")
-	l := w.a.agent.PodLauncher(w, "default", g.Name, v.uid, v.sourcePod)
-	v.VM = &node.VM{Guest: g, Agent: w.a.agent, Launcher: l, Shim: l.Shim(w, "--pid-file="+l.Path("vm.pid"))}
-	v.UID = v.uid
-	v.WaitGuarded(w)
-	return v
-}
-
-func (w world) get(kind, name, path string) string {
-	w.Helper()
-	return strings.TrimSpace(w.api.Kubectl(w, "get", kind, name, "-o", "jsonpath="+path))
-}
-
-// pod makes a launcher pod that is bound to a node, and returns its UID.
-func (w world) pod(name, vmi, uid, on string) string {
-	w.Helper()
-	w.api.KubectlApply(w, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata:
-  name: %s
-  namespace: default
-  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %q}
-  annotations: {kubevirt.io/domain: %s}
-spec:
-  nodeName: %s
-  terminationGracePeriodSeconds: 600
-  containers: [{name: launcher, image: none}]
-`, name, uid, vmi, on))
-	return w.get("pod", name, "{.metadata.uid}")
-}
-
-// schedule does what the controller does, up to Scheduled.
-func (v *vm) schedule(options string) {
-	w := v.w
-	w.Helper()
-	v.targetPod = w.pod("target-"+v.Name, v.Name, v.uid, "node-b")
-	v.there = w.b.agent.PodLauncher(w, "default", v.Name, v.uid, v.targetPod)
-	v.thereShim = v.there.Shim(w, "--pid-file="+v.there.Path("vm.pid"))
-	v.migration = "move-" + v.Name
-	w.api.KubectlApply(w, fmt.Sprintf(`
-apiVersion: kubevirt.io/v1
-kind: VirtualMachineInstanceMigration
-metadata: {name: %s, namespace: default, labels: {vmgrace.io/source-node: node-a, vmgrace.io/target-node: node-b}}
-spec: {vmiName: %s}
-`, v.migration, v.Name))
-	v.migrationUID = w.get("vmim", v.migration, "{.metadata.uid}")
-	v.patch(fmt.Sprintf(`{"phase":"Scheduled","migrationState":{"migrationUid":%q,"vmiUID":%q,"sourceNode":"node-a","sourcePodUID":%q,"targetNode":"node-b","targetPodUID":%q,"options":{%s}}}`,
-		v.migrationUID, v.uid, v.sourcePod, v.targetPod, options))
-}
-
-func (v *vm) patch(status string) {
-	v.w.Helper()
-	v.w.api.Kubectl(v.w, "patch", "vmim", v.migration, "--subresource=status", "--type=merge", "-p", `{"status":`+status+`}`)
-}
-
-func (v *vm) waitState(side, want string) {
-	v.w.Helper()
-	node.Eventually(v.w, soon, func() bool { return v.w.get("vmim", v.migration, "{.status.migrationState."+side+"}") == want },
-		"%s of the migration of %s does not become %s", side, v.Name, want)
-}
-
-// state is what libvirt has written of the domain on a node.
-func (h *host) state(domain string) string {
-	text, err := os.ReadFile(filepath.Join(h.RunDir(), domain+".xml"))
-	if err != nil {
-		return ""
-	}
-	_, rest, _ := strings.Cut(string(text), "<domstatus state='")
-	state, _, _ := strings.Cut(rest, "'")
-	return state
-}
-
-// watchForTwo fails the test where the guest runs on both nodes at once.
-func (v *vm) watchForTwo() {
-	ctx, cancel := context.WithCancel(v.w.Context())
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		for ctx.Err() == nil {
-			// A QEMU that has ended leaves its file behind for a moment.
-			if v.w.b.state(v.Domain) == "running" && v.w.a.state(v.Domain) == "running" && !v.Gone() {
-				v.w.Errorf("%s runs on both nodes", v.Domain)
-				return
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(20 * time.Millisecond):
-			}
-		}
-	})
-	v.w.Cleanup(func() { cancel(); watching.Wait() })
 }

@@ -1,0 +1,153 @@
+//go:build !unit
+
+package handover
+
+import (
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// Points of the two agents at which each is killed once, in the order in which a
+// migration passes them.
+func sourcePoints() []string {
+	return []string{
+		"migration-tell-Running", "migration-tell-Running.done", "migration-send", "migration-send.done",
+		"migration-moved", "migration-moved.done", "migration-tell-Gone", "migration-tell-Gone.done",
+	}
+}
+
+func targetPoints() []string {
+	return []string{
+		"migration-tell-PreparingTarget", "migration-tell-PreparingTarget.done", "migration-tell-TargetReady", "migration-tell-TargetReady.done",
+		"migration-tell-Arrived", "migration-tell-Arrived.done", "migration-resume", "migration-resume.done",
+		"migration-tell-Running", "migration-tell-Running.done",
+	}
+}
+
+func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
+	// Given: agents that have the points, and a guest.
+	w := given(t)
+	binary := filepath.Join(t.TempDir(), "node-agent")
+	build := exec.CommandContext(t.Context(), "go", "build", "-race", "-tags", "libvirt_dlopen,failpoint", "-o", binary, "../../cmd/node-agent")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, h := range []*host{w.a, w.b} {
+		h.agent.Path = binary
+		h.restart(w)
+	}
+	v := w.guarded(node.Spec{GuestAgent: true})
+	v.watchForTwo()
+	moved := 0
+	kill := func(side string, of func() (victim, to *host), point string) {
+		victim, to := of()
+		victim.restart(w, "VMGRACE_FAILPOINT="+point)
+		// When it is killed there, and started again,
+		v.schedule(to, `"bandwidthMiB":200`)
+		if _, ended := victim.agent.Exited(time.Minute); !ended {
+			t.Errorf("the %s's agent does not pass %s", side, point)
+		}
+		victim.restart(w)
+		// then the guest runs on one node, and both agents say on which.
+		if v.decided() {
+			moved++
+		}
+		t.Logf("the %s's agent killed at %s: %s, %s", side, point, v.phase(), v.whyFailed())
+	}
+	for _, point := range sourcePoints() {
+		kill("source", func() (*host, *host) { return v.here.host, w.other(v.here.host) }, point)
+	}
+	for _, point := range targetPoints() {
+		kill("target", func() (*host, *host) { to := w.other(v.here.host); return to, to }, point)
+	}
+	t.Logf("of %d migrations %d moved the guest", len(sourcePoints())+len(targetPoints()), moved)
+	v.ends()
+}
+
+func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
+	w := given(t)
+	v := w.guarded(node.Spec{GuestAgent: true})
+	v.watchForTwo()
+	deleted := func(v *vm) { v.w.api.Kubectl(v.w, "delete", "vmim", v.migration, "--wait=false") }
+	for _, c := range []struct {
+		what string
+		die  func(v *vm)
+	}{
+		{"the source's agent", func(v *vm) { v.here.restart(v.w) }},
+		{"the target's agent", func(v *vm) { v.there.restart(v.w) }},
+		{"the source's libvirtd", func(v *vm) { v.here.RestartLibvirtd(v.w) }},
+		{"the target's libvirtd", func(v *vm) { v.there.RestartLibvirtd(v.w) }},
+		{"the target's QEMU", func(v *vm) { v.there.killQEMU(v.w, v.Domain) }},
+		// Which the controller asks for then.
+		{"the target's launcher", func(v *vm) {
+			v.there.shim.Kill()
+			v.patch(`{"migrationState":{"abortRequested":true,"failureReason":"the target's launcher has ended"}}`)
+		}},
+		{"the migration, deleted", deleted},
+	} {
+		// Given: it is sent, slowly.
+		v.schedule(w.other(v.here.host), `"bandwidthMiB":8`)
+		node.Eventually(w, soon, func() bool {
+			return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(w, "domjobinfo", v.Domain), "Data remaining")
+		}, "nothing is sent")
+		// When this dies
+		c.die(v)
+		// then it runs on where it is,
+		if c.what == "the migration, deleted" {
+			v.stayed()
+		} else if v.decided() {
+			t.Errorf("%s: it was moved all the same", c.what)
+		} else {
+			t.Logf("%s: %s", c.what, v.whyFailed())
+		}
+		// and a second migration moves it.
+		v.schedule(w.other(v.here.host), `"bandwidthMiB":400`)
+		if !v.decided() {
+			t.Errorf("%s: the second try fails: %s", c.what, v.whyFailed())
+		}
+	}
+	v.ends()
+}
+
+func (v *vm) whyFailed() string {
+	return v.w.get("vmim", v.migration, "{.status.migrationState.failureReason}")
+}
+
+// stayed is decided for a migration that is gone.
+func (v *vm) stayed() {
+	w := v.w
+	w.Helper()
+	node.Eventually(w, soon, func() bool { return v.there.state(v.Domain) == "" && v.here.runs(v.Domain) }, "%s does not go on where it was, alone", v.Name)
+	v.there.shim.Kill()
+	w.api.Kubectl(w, "delete", "pod", v.there.pod, "--grace-period=0", "--force")
+}
+
+func (w world) other(h *host) *host {
+	if h.name == w.a.name {
+		return w.b
+	}
+	return w.a
+}
+
+// restart kills the agent, unless it is dead, and starts it again with more in its
+// environment.
+func (h *host) restart(w world, env ...string) {
+	w.Helper()
+	h.agent.Env = env
+	h.agent.Kill()
+	said := h.agent.Said(certified)
+	h.agent.Start(w)
+	h.agent.WaitSaid(w, certified, said+1)
+}
+
+func (h *host) killQEMU(w world, domain string) {
+	w.Helper()
+	if err := h.signal(domain, 9); err != nil {
+		w.Fatal(err)
+	}
+}

@@ -1,0 +1,241 @@
+//go:build !unit
+
+package handover
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// vm is a guest with its VMI, where it is and where it goes.
+type vm struct {
+	*node.VM // of the node that it was started on
+
+	w            world
+	uid          string // the VMI's
+	here, there  place
+	migration    string
+	migrationUID string
+	moves        int
+}
+
+// place is a launcher of the VM.
+type place struct {
+	*host
+
+	pod, podUID string
+	launcher    *node.Launcher
+	shim        *node.Process
+}
+
+// guarded boots a guest on node-a with all that belongs to it.
+func (w world) guarded(s node.Spec) *vm {
+	w.Helper()
+	s.Namespace = "default"
+	g := w.a.Boot(w, s)
+	w.api.KubectlApply(w, fmt.Sprintf(`
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata: {name: %s, namespace: default, labels: {kubevirt.io/nodeName: node-a}}
+spec: {terminationGracePeriodSeconds: 60}
+`, g.Name))
+	v := &vm{w: w, uid: w.get("vmi", g.Name, "{.metadata.uid}"), VM: &node.VM{Guest: g}}
+	v.here = v.place(w.a)
+	v.VM = &node.VM{Guest: g, Agent: w.a.agent, Launcher: v.here.launcher, Shim: v.here.shim}
+	v.UID = v.uid
+	v.WaitGuarded(w)
+	return v
+}
+
+// place makes a launcher pod on a node, and its shim.
+func (v *vm) place(h *host) place {
+	v.w.Helper()
+	v.moves++
+	p := place{host: h, pod: fmt.Sprintf("%s-%d", v.Name, v.moves)}
+	p.podUID = v.w.pod(p.pod, v.Name, v.uid, h.name)
+	p.launcher = h.agent.PodLauncher(v.w, "default", v.Name, v.uid, p.podUID)
+	p.shim = p.launcher.Shim(v.w, "--pid-file="+p.launcher.Path("vm.pid"))
+	return p
+}
+
+func (w world) get(kind, name, path string) string {
+	w.Helper()
+	return strings.TrimSpace(w.api.Kubectl(w, "get", kind, name, "-o", "jsonpath="+path))
+}
+
+// pod makes a launcher pod that is bound to a node, and returns its UID.
+func (w world) pod(name, vmi, uid, on string) string {
+	w.Helper()
+	w.api.KubectlApply(w, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: %s
+  namespace: default
+  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %q}
+  annotations: {kubevirt.io/domain: %s}
+spec:
+  nodeName: %s
+  terminationGracePeriodSeconds: 600
+  containers: [{name: launcher, image: none}]
+`, name, uid, vmi, on))
+	return w.get("pod", name, "{.metadata.uid}")
+}
+
+// schedule does what the controller does, up to Scheduled.
+func (v *vm) schedule(to *host, options string) {
+	w := v.w
+	w.Helper()
+	v.there = v.place(to)
+	v.migration = "move-" + v.there.pod
+	w.api.KubectlApply(w, fmt.Sprintf(`
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstanceMigration
+metadata: {name: %s, namespace: default, labels: {vmgrace.io/source-node: %s, vmgrace.io/target-node: %s}}
+spec: {vmiName: %s}
+`, v.migration, v.here.name, to.name, v.Name))
+	v.migrationUID = w.get("vmim", v.migration, "{.metadata.uid}")
+	v.patch(fmt.Sprintf(`{"phase":"Scheduled","migrationState":{"migrationUid":%q,"vmiUID":%q,"sourceNode":%q,"sourcePodUID":%q,"targetNode":%q,"targetPodUID":%q,"options":{%s}}}`,
+		v.migrationUID, v.uid, v.here.name, v.here.podUID, to.name, v.there.podUID, options))
+}
+
+func (v *vm) patch(status string) {
+	v.w.Helper()
+	v.w.api.Kubectl(v.w, "patch", "vmim", v.migration, "--subresource=status", "--type=merge", "-p", `{"status":`+status+`}`)
+}
+
+// states are what the two agents say: source/target.
+func (v *vm) states() string {
+	v.w.Helper()
+	return v.w.get("vmim", v.migration, "{.status.migrationState.sourceState}/{.status.migrationState.targetState}")
+}
+
+func (v *vm) phase() string {
+	v.w.Helper()
+	return v.w.get("vmim", v.migration, "{.status.phase}")
+}
+
+// decided waits until both agents have said their last word, checks that the guest
+// is where they say, and does what the controller does then. It tells whether the
+// guest has moved.
+func (v *vm) decided() (moved bool) {
+	w := v.w
+	w.Helper()
+	var said string
+	node.Eventually(w, 2*time.Minute, func() bool {
+		said = v.states()
+		return said == "Gone/Running" || said == "Running/Absent"
+	}, "the migration of %s is not decided", v.Name)
+	moved = said == "Gone/Running"
+	is, was := v.here, v.there
+	if moved {
+		is, was = was, is
+	}
+	node.Eventually(w, soon, func() bool { return is.runs(v.Domain) && was.state(v.Domain) == "" },
+		"%s is not on %s alone, as the agents say: %s", v.Domain, is.name, said)
+	if moved {
+		if s := was.launcher.WaitStopped(w, soon); s.Outcome != "Migrated" || s.Cause != "" {
+			w.Errorf("status.json of the source: %+v", s)
+		}
+		if code, ok := was.shim.Exited(soon); !ok || code != 0 {
+			w.Errorf("the source's shim ends with %d, %v", code, ok)
+		}
+		w.api.Kubectl(w, "label", "vmi", v.Name, "kubevirt.io/nodeName="+is.name, "--overwrite")
+		v.patch(`{"phase":"Succeeded"}`)
+	} else {
+		v.patch(`{"phase":"Failed"}`)
+		was.shim.Kill()
+	}
+	w.api.Kubectl(w, "delete", "pod", was.pod, "--grace-period=0", "--force")
+	node.Eventually(w, soon, func() bool {
+		s, ok := is.agent.StatusOf(w, v.Guest)
+		return ok && s.Phase == "Running" && s.UID == v.uid
+	}, "%s does not guard %s", is.name, v.Name)
+	node.Eventually(w, soon, func() bool { _, ok := was.agent.StatusOf(w, v.Guest); return !ok }, "%s still has a record of %s", was.name, v.Name)
+	if presses := v.Presses(); presses != 0 {
+		w.Errorf("the guest was asked %d times", presses)
+	}
+	if up := strings.Count(v.Serial(), "vmgrace-guest: up"); moved && up != 0 {
+		w.Errorf("the guest has booted %d more times", up) // QEMU of the target begins the console's file anew
+	}
+	v.here = is
+	return moved
+}
+
+// ends deletes the VMI: the guest is shut down where it is.
+func (v *vm) ends() {
+	w := v.w
+	w.Helper()
+	w.api.Kubectl(w, "delete", "vmi", v.Name)
+	if s := v.here.launcher.WaitStopped(w, soon); s.Outcome != "Graceful" || s.Cause != "VMIDeleted" {
+		w.Errorf("status.json on %s: %+v", v.here.name, s)
+	}
+	if got := w.api.Kubectl(w, "get", "events", "--field-selector", "involvedObject.uid="+v.uid, "-o", "jsonpath={.items[*].reason}"); strings.Count(got, "Shutdown") != 2 {
+		w.Errorf("Events: %s; want ShutdownStarted and ShutdownCompleted, once", got)
+	}
+}
+
+// state is what libvirt has written of the domain on a node, empty where it has
+// none.
+func (h *host) state(domain string) string {
+	text, err := os.ReadFile(filepath.Join(h.RunDir(), domain+".xml"))
+	if err != nil {
+		return ""
+	}
+	_, rest, _ := strings.Cut(string(text), "<domstatus state='")
+	state, _, _ := strings.Cut(rest, "'")
+	return state
+}
+
+// runs tells whether the guest runs on a node: a QEMU that has ended leaves its
+// file behind for a moment.
+func (h *host) runs(domain string) bool {
+	if h.state(domain) != "running" {
+		return false
+	}
+	return h.signal(domain, 0) == nil
+}
+
+// signal sends one to the domain's QEMU on this node; 0 finds out whether it is
+// there.
+func (h *host) signal(domain string, s unix.Signal) error {
+	text, err := os.ReadFile(filepath.Join(h.RunDir(), domain+".pid"))
+	if err != nil {
+		return err
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return err
+	}
+	return unix.Kill(pid, s)
+}
+
+// watchForTwo fails the test where the guest runs on both nodes at once.
+func (v *vm) watchForTwo() {
+	ctx, cancel := context.WithCancel(v.w.Context())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		for ctx.Err() == nil {
+			// The second look finds out whether the first was at one that has just ended.
+			if v.w.b.runs(v.Domain) && v.w.a.runs(v.Domain) && v.w.b.runs(v.Domain) {
+				v.w.Errorf("%s runs on both nodes", v.Domain)
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	})
+	v.w.Cleanup(func() { cancel(); watching.Wait() })
+}
