@@ -8,6 +8,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
+// hears is what an emulated guest may take to notice the power button, and to end.
+const hears = 500 * time.Millisecond
+
 func TestAHungGuestAgentLeavesFiveOfTenSecondsToACPI(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
@@ -15,8 +18,9 @@ func TestAHungGuestAgentLeavesFiveOfTenSecondsToACPI(t *testing.T) {
 	hung := a.Guarded(t, node.Spec{GuestAgent: true, Behaviour: "deaf agent=hung"}, "--grace-period=10")
 	from := hung.SignalShim(t)
 	node.Eventually(t, soon, func() bool { return hung.Presses() > 0 || hung.Gone() }, "ACPI is not tried")
-	if took := time.Since(from); hung.Gone() || took > 5*time.Second+late {
-		t.Errorf("ACPI was tried after %v", took)
+	n.Within(t, 5*time.Second+hears, from, time.Now(), "ACPI was tried")
+	if hung.Gone() {
+		t.Error("the guest is gone: ACPI was not tried")
 	}
 	hung.WaitTerminated(t, from.Add(10*time.Second), late)
 	hung.WaitStopped(t, "LauncherSignal", "Forced")
@@ -30,10 +34,7 @@ func TestAHungGuestAgentAndAKilledNodeAgentLeaveTimeForACPI(t *testing.T) {
 	from := hung.SignalShim(t)
 	hung.WaitBegun(t)
 	a.Restart(t) // libvirt goes on waiting for the guest agent, for a minute
-	hung.WaitGone(t, soon)
-	if took := time.Since(from); took > 10*time.Second+late {
-		t.Errorf("the guest heard of it after %v", took)
-	}
+	n.Within(t, 10*time.Second+hears, from, hung.WaitGone(t, soon), "the guest heard of it")
 	hung.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
@@ -46,9 +47,7 @@ func TestAGuestAgentThatIsAbsentCostsNoTime(t *testing.T) {
 	fromControl := control.SignalShim(t)
 	usual := control.WaitGone(t, soon).Sub(fromControl)
 	from := absent.SignalShim(t)
-	if took := absent.WaitGone(t, soon).Sub(from); took > usual+late {
-		t.Errorf("took %v, without a channel %v", took, usual)
-	}
+	n.Within(t, usual+hears, from, absent.WaitGone(t, soon), "a guest with a channel is off") // a wait for its agent is 5 s
 	absent.WaitStopped(t, "LauncherSignal", "Graceful")
 	if strings.Contains(absent.Serial(), "agent shutdown") {
 		t.Error("there is a guest agent: this tests nothing")

@@ -151,3 +151,29 @@ func (h *host) killQEMU(w world, domain string) {
 		w.Fatal(err)
 	}
 }
+
+func TestAShutdownBeatsAMove(t *testing.T) {
+	w := given(t)
+	for cause, end := range map[string]func(v *vm){
+		"VMIDeleted":     func(v *vm) { w.api.Kubectl(w, "delete", "vmi", v.Name) },
+		"LauncherSignal": func(v *vm) { v.SignalShim(w) },
+	} {
+		// Given: a guest that is sent, slowly.
+		v := w.guarded(node.Spec{GuestAgent: true})
+		v.watchForTwo()
+		v.schedule(w.b, `"bandwidthMiB":8`)
+		node.Eventually(w, soon, func() bool {
+			return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(w, "domjobinfo", v.Domain), "Data remaining")
+		}, "nothing is sent")
+		// When it is to be shut down, then it is, where it is.
+		end(v)
+		if s := v.here.launcher.WaitStopped(w, soon); s.Outcome != "Graceful" || s.Cause != cause {
+			t.Errorf("%s: status.json: %+v", cause, s)
+		}
+		if presses := v.Presses(); presses == 0 {
+			t.Errorf("%s: the guest was not asked", cause)
+		}
+		node.Eventually(w, soon, func() bool { return v.there.state(v.Domain) == "" && v.here.state(v.Domain) == "" }, "%s: something is left of it", cause)
+		node.Eventually(w, soon, func() bool { return v.states() == "Running/Absent" }, "%s: the agents do not say that it stayed", cause)
+	}
+}
