@@ -1,4 +1,5 @@
-# Three images: --target node-agent (the default), launcher-shim, cluster-controller.
+# Four images: --target node-agent (the default), launcher-shim, cluster-controller,
+# vm-example.
 #
 #   docker build --target node-agent --build-arg VERSION="$(git describe --tags --always)" .
 #
@@ -7,6 +8,7 @@
 # date gets into them.
 ARG GO_IMAGE=golang:1.26-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
+ARG VM_IMAGE=debian:bookworm-slim
 
 # GO_IMAGE has Go, here or in /usr/local/go; a Debian without gcc, which cgo
 # needs, is given it. Its libc must not be newer than RUNTIME_IMAGE's.
@@ -54,6 +56,35 @@ COPY --from=build /src/bin/cluster-controller /cluster-controller
 COPY LICENSE /LICENSE
 USER 65532:65532
 ENTRYPOINT ["/cluster-controller"]
+
+# QEMU with what it needs, and the guest of the tests: a Linux with busybox.
+FROM ${VM_IMAGE} AS vm
+# A base that has them needs no network.
+RUN [ -x /usr/bin/qemu-system-x86_64 ] \
+ || { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends qemu-system-x86; }
+COPY hack/images-rootfs.sh test/guest/build.sh test/guest/init /
+RUN [ -d /guests ] || bash /build.sh /guests
+RUN sh /images-rootfs.sh /rootfs /usr/bin/qemu-system-x86_64 /usr/lib/*/qemu/accel-tcg-x86_64.so \
+ && mkdir -p /rootfs/usr/bin /rootfs/usr/share/qemu /rootfs/usr/share/seabios /rootfs/usr/share/doc/qemu-system-x86 /rootfs/guest \
+ && cp /usr/bin/qemu-system-x86_64 /rootfs/usr/bin/ \
+ && cp /usr/share/qemu/linuxboot_dma.bin /usr/share/qemu/kvmvapic.bin /rootfs/usr/share/qemu/ \
+ && cp -L /usr/share/seabios/bios-256k.bin /rootfs/usr/share/seabios/ \
+ && cp /usr/share/doc/qemu-system-x86/copyright /rootfs/usr/share/doc/qemu-system-x86/ \
+ && cp /guests/*/vmlinuz /guests/*/initrd /rootfs/guest/
+
+# A whole VM for deploy/examples/vm.yaml: the shim, QEMU and a guest.
+FROM scratch AS vm-example
+ARG VERSION=unknown
+LABEL org.opencontainers.image.title="vmgrace example VM" \
+      org.opencontainers.image.description="launcher-shim with QEMU and a small Linux guest, to try vmgrace" \
+      org.opencontainers.image.source="https://github.com/vmgrace/vmgrace" \
+      org.opencontainers.image.licenses="Apache-2.0 AND GPL-2.0-only" \
+      org.opencontainers.image.version="${VERSION}"
+COPY --from=vm /rootfs /
+COPY LICENSE /usr/share/doc/vmgrace/LICENSE
+COPY --from=build /src/bin/launcher-shim /launcher-shim
+USER 65532:65532
+ENTRYPOINT ["/launcher-shim"]
 
 # libvirt's client library with what it needs, and nothing else of the base.
 FROM ${RUNTIME_IMAGE} AS libraries

@@ -5,6 +5,7 @@
 #   node-agent.tar      docker.io/vmgrace/node-agent:TAG
 #   launcher-shim.tar   docker.io/vmgrace/launcher-shim:TAG
 #   cluster-controller.tar
+#   vm-example.tar         QEMU and a guest, for deploy/examples/vm.yaml
 #
 # for `ctr images import`; images.sh --names prints those names. VERSION is the
 # tag, and what the programs say of themselves. Without it the tag is the one that
@@ -40,7 +41,7 @@ key() {
 	(
 		cd "$here"
 		echo "$version $tag $builder $(go env GOVERSION GOOS GOARCH)"
-		find Dockerfile .dockerignore LICENSE go.mod go.sum hack/images*.sh api cmd internal pkg \
+		find Dockerfile .dockerignore LICENSE go.mod go.sum hack/images*.sh test/guest/build.sh test/guest/init api cmd internal pkg \
 			-type f ! -name '*_test.go' ! -path '*/testdata/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 	) | sha256sum | cut -c 1-12
 }
@@ -67,25 +68,47 @@ buildah() {
 		--root "$work/storage" --runroot "$work/run" --storage-driver vfs "$@"
 }
 
-# make_base makes the one base for both stages: libvirt's client library, and
-# what cgo needs. Go itself is mounted.
-make_base() {
-	local container
-	buildah inspect --type image "$base" >/dev/null 2>&1 && return
-	echo "images: making a base with debootstrap: half a minute, once" >&2
+# debian NAME PACKAGES [COMMAND...] makes an image of Debian with these packages, in
+# which the command was run, unless there is one.
+debian() {
+	local name=$1 packages=$2 container
+	shift 2
+	buildah inspect --type image "$name" >/dev/null 2>&1 && return
+	echo "images: making a base with debootstrap: half a minute, once ($packages)" >&2
 	container=$(buildah from scratch)
-	"${root[@]}" debootstrap --variant=minbase --include=libvirt0,gcc,libc6-dev,ca-certificates \
+	"${root[@]}" debootstrap --variant=minbase --include="$packages" \
 		bookworm "$(buildah mount "$container")" "$mirror" >"$work/debootstrap.log" ||
 		{ tail -20 "$work/debootstrap.log" >&2; return 1; }
 	buildah umount "$container" >/dev/null
 	buildah config --env PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin "$container"
-	buildah commit -q --rm "$container" "$base" >/dev/null
+	[[ $# == 0 ]] || "$@" "$container" >>"$work/debootstrap.log" 2>&1 || { tail -20 "$work/debootstrap.log" >&2; return 1; }
+	buildah commit -q --rm "$container" "$name" >/dev/null
+}
+
+# make_base makes the base of the stages that build and that run: libvirt's client
+# library, and what cgo needs. Go itself is mounted.
+make_base() { debian "$base" libvirt0,gcc,libc6-dev,ca-certificates; }
+
+# make_vm_base makes that of the example VM: QEMU, and the guest.
+make_vm_base() { debian "$vm_base" qemu-system-x86,busybox-static,ca-certificates make_guest; }
+
+# make_guest CONTAINER
+make_guest() {
+	buildah copy "$1" "$here/test/guest/build.sh" "$here/test/guest/init" / &&
+		buildah run --network host "$1" -- bash /build.sh /guests
+}
+
+# named NAME FUNCTION FILE...: an image's name that changes with what it is made of.
+named() {
+	local name=$1 function=$2
+	shift 2
+	echo "localhost/vmgrace/$name:$({ declare -f debian "$function"; cat /dev/null "$@"; } | sha256sum | cut -c 1-12)"
 }
 
 # with_buildah TARGET
 with_buildah() {
 	buildah bud --quiet --pull-never --network host --timestamp 0 \
-		--build-arg GO_IMAGE="$base" --build-arg RUNTIME_IMAGE="$base" --build-arg VERSION="$version" \
+		--build-arg GO_IMAGE="$base" --build-arg RUNTIME_IMAGE="$base" --build-arg VM_IMAGE="$vm_base" --build-arg VERSION="$version" \
 		--volume "$(go env GOROOT):/usr/local/go:ro" \
 		--volume "$(go env GOMODCACHE):/root/go/pkg/mod:ro" --volume "$compiled:/root/.cache/go-build" \
 		--target "$1" --tag "$(name "$1")" "$here" >"$work/$1.log" 2>&1 || { cat "$work/$1.log" >&2; return 1; }
@@ -105,8 +128,10 @@ build() {
 		return
 	fi
 	install_tools
-	base=localhost/vmgrace/base:$(declare -f make_base | sha256sum | cut -c 1-12)
+	base=$(named base make_base)
+	vm_base=$(named vm make_vm_base "$here/test/guest/build.sh" "$here/test/guest/init")
 	make_base
+	make_vm_base
 	(cd "$here" && go mod download)
 	compiled=$(go env GOCACHE)
 	[[ $(id -u) == 0 ]] || compiled=$work/go-build # nothing of root's among a user's files

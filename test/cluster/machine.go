@@ -69,6 +69,10 @@ func (m *machine) start(ctx context.Context) error {
 	if err := m.importImages(ctx, filepath.Join(m.assets, "images")); err != nil {
 		return err
 	}
+	return m.startLibvirtd(ctx)
+}
+
+func (m *machine) startLibvirtd(ctx context.Context) error {
 	return m.startDaemon(ctx, "libvirtd", "libvirtd --listen", "virsh -q -c qemu:///system list")
 }
 

@@ -97,6 +97,22 @@ func (n *Node) RestartContainerd(ctx context.Context) error {
 	return n.machine.startContainerd(ctx)
 }
 
+// StopLibvirtd ends libvirtd with SIGTERM; its guests go on.
+func (n *Node) StopLibvirtd(ctx context.Context) error {
+	if n.machine == nil {
+		return n.systemctl(ctx, "stop libvirtd.service libvirtd.socket libvirtd-ro.socket libvirtd-admin.socket")
+	}
+	return n.machine.stopDaemon(ctx, "libvirtd")
+}
+
+// StartLibvirtd starts it again.
+func (n *Node) StartLibvirtd(ctx context.Context) error {
+	if n.machine == nil {
+		return n.systemctl(ctx, "start libvirtd.socket libvirtd.service")
+	}
+	return n.machine.startLibvirtd(ctx)
+}
+
 func (n *Node) systemctl(ctx context.Context, command string) error {
 	_, err := n.TryRun(ctx, nil, "systemctl "+command)
 	return err

@@ -118,3 +118,26 @@ func TestTheExampleSaysHowItIsUsed(t *testing.T) {
 		t.Errorf("run without a node: %v, want exit status 2", err)
 	}
 }
+
+func TestTheExampleVMIsAllowedWhereOnlyRestrictedPodsAre(t *testing.T) {
+	api.Kubectl(t, "label", "--overwrite", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
+	var pod corev1.Pod
+	text := api.Kubectl(t, "create", "--dry-run=server", "-f", root+"deploy/examples/vm.yaml", "-o", "yaml")
+	if err := yaml.Unmarshal([]byte(text), &pod); err != nil {
+		t.Fatal(err)
+	}
+	c := pod.Spec.Containers[0]
+	env := map[string]string{"VM_NAMESPACE": "default", "VM_NAME": pod.Name, "VM_UID": "u-1"}
+	for _, e := range c.Env {
+		if e.ValueFrom == nil {
+			env[e.Name] = e.Value
+		}
+	}
+	if _, err := launcher.ParseConfig(c.Args, func(name string) string { return env[name] }); err != nil {
+		t.Errorf("launcher-shim does not take its flags: %v", err)
+	}
+	grace, err := strconv.Atoi(env["VM_GRACE_PERIOD_SECONDS"])
+	if err != nil || *pod.Spec.TerminationGracePeriodSeconds < int64(grace)+15 {
+		t.Errorf("the pod has %d s, the VM %d s (%v): not enough to tidy up", *pod.Spec.TerminationGracePeriodSeconds, grace, err)
+	}
+}

@@ -98,7 +98,7 @@ func (s *suite) importImages(ctx context.Context) error {
 		}
 		dir = filepath.Join(home, ".cache", "vmgrace-cluster")
 	}
-	for _, image := range []string{"node-agent", "launcher-shim", "cluster-controller"} {
+	for _, image := range []string{"node-agent", "launcher-shim", "cluster-controller", "vm-example"} {
 		if err := s.Import(ctx, filepath.Join(dir, "product", image+".tar")); err != nil {
 			return fmt.Errorf("%w; make images makes it", err)
 		}

@@ -19,47 +19,83 @@ func (v *vm) arrived(on *cluster.Node) *vm {
 	return there
 }
 
-func TestADrainMovesAVMThatAskedToBeMoved(t *testing.T) {
+// moved checks that a VM is the same guest on another node: nobody booted it, nobody
+// asked it to end.
+func (v *vm) moved(to *cluster.Node) *vm {
+	w := v.w
+	w.Helper()
+	if !v.Gone(w) {
+		w.Errorf("QEMU of %s is still on %s", v.Name, v.Node.Name)
+	}
+	there := v.arrived(to)
+	if up, presses := strings.Count(there.Serial(w), "vmgrace-guest: up"), v.Presses(w)+there.Presses(w); up != 0 || presses != 0 {
+		w.Errorf("%s booted %d more times and was asked %d times", v.Name, up, presses)
+	}
+	if got := v.vmi(`{.status.nodeName} {.metadata.labels.kubevirt\.io/nodeName} {.status.evacuationNodeName}`); strings.TrimSpace(got) != to.Name+" "+to.Name {
+		w.Errorf("%s: node, label and mark of the VMI are %q", v.Name, got)
+	}
+	node.Eventually(w, soon, func() bool {
+		return w.get("pdb", "kubevirt-disruption-budget-"+v.uid, "{.spec.minAvailable}/{.status.currentHealthy}/{.status.disruptionsAllowed}") == "1/1/0"
+	}, "the budget of %s does not keep one again", v.Name)
+	v.forgottenBy(v.Node)
+	there.waitGuarded()
+	return there
+}
+
+// migrations of a VM: phase and cause of each.
+func (v *vm) migrations() string {
+	v.w.Helper()
+	return v.w.Kubectl(v.w, "get", "vmim", "-n", namespace, "--sort-by=.metadata.creationTimestamp", "-o",
+		`jsonpath={range .items[?(@.spec.vmiName=="`+v.Name+`")]}{.status.phase} {.metadata.annotations.vmgrace\.io/evacuation-cause};{end}`)
+}
+
+func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	w := given(t)
 	w.controller()
-	v := w.vm(plan{Spec: node.Spec{}, grace: 30, on: w.b})
-	v.movable()
+	all := w.vms(plan{grace: 30, on: w.b}, plan{grace: 30, on: w.b}, plan{grace: 30, on: w.b})
+	for _, v := range all {
+		v.movable()
+	}
 
-	// When its node is drained
+	// When their node is drained
 	w.afterwards("uncordon", w.b.Name)
 	begin := time.Now()
-	out, err := w.TryKubectl(t.Context(), "", "drain", w.b.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=120s")
+	out, err := w.TryKubectl(t.Context(), "", "drain", w.b.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s")
 	if err != nil {
 		t.Fatalf("kubectl drain: %v\n%s\n%s", err, out, w.Kubectl(t, "get", "vmim", "-n", namespace, "-o", "yaml"))
 	}
 	w.step("kubectl drain: exit status 0 after %.1f s", time.Since(begin).Seconds())
 
-	// Then the same guest runs on the other node: nobody booted it, nobody asked it to end.
-	there := v.arrived(w.a)
-	if !v.Gone(t) {
-		t.Error("QEMU is still on the drained node")
+	// Then the same guests run on the other node.
+	var there []*vm
+	for _, v := range all {
+		if got := v.migrations(); got != "Succeeded Eviction;" {
+			t.Errorf("migrations of %s: %s", v.Name, got)
+		}
+		there = append(there, v.moved(w.a))
 	}
-	if up, presses := strings.Count(there.Serial(t), "vmgrace-guest: up"), v.Presses(t)+there.Presses(t); up != 0 || presses != 0 {
-		t.Errorf("the guest booted %d more times and was asked %d times", up, presses)
-	}
-	if got := v.vmi(`{.status.nodeName} {.metadata.labels.kubevirt\.io/nodeName} {.status.evacuationNodeName}`); strings.TrimSpace(got) != w.a.Name+" "+w.a.Name {
-		t.Errorf("its VMI: node, label and mark %q", got)
-	}
-	if got := w.Kubectl(t, "get", "vmim", "-n", namespace, "-o", `jsonpath={range .items[?(@.spec.vmiName=="`+v.Name+`")]}{.status.phase} {.metadata.annotations.vmgrace\.io/evacuation-cause};{end}`); got != "Succeeded Eviction;" {
-		t.Errorf("its migrations: %s", got)
-	}
-	node.Eventually(t, soon, func() bool {
-		return w.get("pdb", "kubevirt-disruption-budget-"+v.uid, "{.spec.minAvailable}/{.status.currentHealthy}/{.status.disruptionsAllowed}") == "1/1/0"
-	}, "its budget does not keep one again")
-	v.forgottenBy(w.b)
-	there.waitGuarded()
-	w.step("the guest is on %s", w.a.Name)
+	w.step("%d guests are on %s", len(there), w.a.Name)
 
-	// And its grace period is what it was, and begins there.
-	w.delete("vmi/" + v.Name)
-	there.WaitGone(t, soon)
-	if n := there.Presses(t); n == 0 {
-		t.Error("the guest was not asked on its new node")
+	// And a user may move one back.
+	w.Kubectl(t, "uncordon", w.b.Name)
+	w.KubectlApply(t, `
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstanceMigration
+metadata: {name: back, namespace: `+namespace+`}
+spec: {vmiName: `+all[0].Name+`}
+`)
+	w.afterwards("delete", "vmim", "-n", namespace, "back", "--ignore-not-found")
+	w.Kubectl(t, "wait", "vmim", "-n", namespace, "back", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+	back := there[0].moved(w.b)
+	w.step("%s is back on %s", back.Name, w.b.Name)
+
+	// Their grace periods are what they were, and begin where they are.
+	for _, v := range []*vm{back, there[1]} {
+		w.delete("vmi/" + v.Name)
+		v.WaitGone(t, soon)
+		if n := v.Presses(t); n == 0 {
+			t.Errorf("%s was not asked on %s", v.Name, v.Node.Name)
+		}
+		v.ended(either, "Graceful", "ShutdownStarted", "ShutdownCompleted")
 	}
-	there.ended(either, "Graceful", "ShutdownStarted", "ShutdownCompleted")
 }
