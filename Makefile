@@ -21,7 +21,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: bin/node-agent bin/launcher-shim bin/cluster-controller ## build the binaries into bin/
+build: bin/node-agent bin/launcher-shim bin/cluster-controller bin/kubectl-vmdrain ## build the binaries into bin/
 
 # go build itself knows what is up to date.
 .PHONY: bin/node-agent
@@ -36,6 +36,10 @@ bin/launcher-shim:
 .PHONY: bin/cluster-controller
 bin/cluster-controller:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/cluster-controller
+
+.PHONY: bin/kubectl-vmdrain
+bin/kubectl-vmdrain:
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/kubectl-vmdrain
 
 # Those of the node with the race detector, for tests: a race that is found fails the test.
 .PHONY: race

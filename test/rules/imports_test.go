@@ -58,10 +58,10 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 		"github.com/fsnotify/fsnotify":   {"pkg/signals/watch"},
 		"libvirt.org/go/libvirt":         {"pkg/hypervisor/libvirt"},
 		"github.com/prometheus":          {"internal/metrics", "internal/controller"},
-		"k8s.io":                         {"internal/kube", "internal/controller", "api"},
-		"sigs.k8s.io/controller-runtime": {"internal/controller"},
+		"k8s.io":                         {"internal/kube", "internal/controller", "internal/vmdrain", "api"},
+		"sigs.k8s.io/controller-runtime": {"internal/controller", "internal/vmdrain"},
 		"github.com/open-policy-agent":   {"internal/controller/certs"},
-		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/launcher", "internal/controller"},
+		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/launcher", "internal/controller", "internal/vmdrain"},
 		module + "/test/node":            {"test"},
 		"github.com/vmgrace/vmgrace/cmd": nil, // nobody
 	}
@@ -116,7 +116,7 @@ func TestNothingInPkgKnowsInternal(t *testing.T) {
 // KubeVirt's types are what the rules speak of; they bring metadata with them.
 func TestTheRulesOfTheClusterDoNoIO(t *testing.T) {
 	allowed := []string{"cmp", "crypto/sha256", "encoding/hex", "errors", "fmt", "maps", "math", "slices", "strconv", "strings", "time", module + "/api/kubevirt", module + "/api/v1alpha1"}
-	for _, p := range list(t, "./pkg/evacuation", "./pkg/migration") {
+	for _, p := range list(t, "./pkg/evacuation", "./pkg/migration", "./pkg/drain") {
 		for _, path := range p.Imports {
 			if !slices.Contains(allowed, path) {
 				t.Errorf("%s imports %s; it may import %v", p.short(), path, allowed)

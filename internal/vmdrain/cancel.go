@@ -1,0 +1,119 @@
+package vmdrain
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// cancelMarks takes back the marks of a node's VMs, and the migrations that have not
+// begun. One that runs goes on; a VM whose launcher terminates already, or that
+// somebody else moves, keeps its mark.
+func (c *command) cancelMarks(ctx context.Context, name string) error {
+	vmis := &kubevirt.VirtualMachineInstanceList{}
+	if err := c.live.List(ctx, vmis); err != nil {
+		return fmt.Errorf("VMs of node %s: %w", name, err)
+	}
+	pods := &corev1.PodList{}
+	if err := c.live.List(ctx, pods, client.MatchingFields{"spec.nodeName": name}); err != nil {
+		return fmt.Errorf("pods of node %s: %w", name, err)
+	}
+	fallback, err := c.strategy(ctx)
+	if err != nil {
+		return err
+	}
+	terminating := map[string]bool{}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.DeletionTimestamp != nil && !ended(p) {
+			terminating[p.Labels[kubevirt.CreatedByLabel]] = true
+		}
+	}
+	var taken int
+	for i := range vmis.Items {
+		v := &vmis.Items[i]
+		strategy, _ := evacuation.StrategyOf(v, fallback)
+		switch {
+		case !v.Marked() || v.Node() != name:
+		case strategy == kubevirt.StrategyExternal:
+			c.show.warn(name, fmt.Sprintf("VMI %s/%s keeps its mark: somebody else moves it (External)", v.Namespace, v.Name))
+		case terminating[string(v.UID)]:
+			c.show.warn(name, fmt.Sprintf("VMI %s/%s keeps its mark: its launcher terminates", v.Namespace, v.Name))
+		default:
+			failed := c.unmark(ctx, v, name)
+			if failed == nil {
+				taken++
+				c.show.node(name, "unmarked", fmt.Sprintf("VMI %s/%s stays", v.Namespace, v.Name))
+			}
+			err = errors.Join(err, failed)
+		}
+	}
+	if err == nil {
+		c.show.node(name, "cancelled", fmt.Sprintf("%d marks taken back; cordoned nodes stay so until kubectl uncordon", taken))
+	}
+	return err
+}
+
+// strategy is the cluster's, of VMs that state none.
+func (c *command) strategy(ctx context.Context) (kubevirt.EvictionStrategy, error) {
+	all := &kubevirt.KubeVirtList{}
+	if err := c.live.List(ctx, all); err != nil {
+		return "", fmt.Errorf("the cluster's eviction strategy: %w", err)
+	}
+	var oldest *kubevirt.KubeVirt
+	for i := range all.Items {
+		if k := &all.Items[i]; oldest == nil || k.CreationTimestamp.Before(&oldest.CreationTimestamp) {
+			oldest = k
+		}
+	}
+	if oldest == nil || oldest.Spec.Configuration.EvictionStrategy == nil {
+		return "", nil
+	}
+	return *oldest.Spec.Configuration.EvictionStrategy, nil
+}
+
+// unmark takes one mark, if the VMI is as it was seen, then its pending migrations.
+func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance, node string) error {
+	var opts []client.SubResourcePatchOption
+	var deletes []client.DeleteOption
+	if c.DryRun == dryRunClient {
+		return nil
+	}
+	if c.DryRun == dryRunServer {
+		opts, deletes = append(opts, client.DryRunAll), append(deletes, client.DryRunAll)
+	}
+	raw, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": v.UID, "resourceVersion": v.ResourceVersion},
+		"status":   map[string]any{"evacuationNodeName": nil},
+	})
+	if err != nil {
+		return err
+	}
+	if err := c.live.Status().Patch(ctx, v.DeepCopy(), client.RawPatch(types.MergePatchType, raw), opts...); err != nil {
+		return fmt.Errorf("mark of VMI %s/%s: %w", v.Namespace, v.Name, err)
+	}
+	migrations := &kubevirt.VirtualMachineInstanceMigrationList{}
+	if err := c.live.List(ctx, migrations, client.InNamespace(v.Namespace)); err != nil {
+		return fmt.Errorf("migrations of VMI %s/%s: %w", v.Namespace, v.Name, err)
+	}
+	for i := range migrations.Items {
+		m := &migrations.Items[i]
+		pending := m.Status.Phase == "" || m.Status.Phase == kubevirt.MigrationPending
+		if m.Spec.VMIName != v.Name || !pending || m.Annotations[kubevirt.EvacuationMigrationAnnotation] != node {
+			continue
+		}
+		// As it was seen: one that has begun meanwhile goes on.
+		as := client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}
+		if err := c.live.Delete(ctx, m, append(deletes, as)...); err != nil {
+			return fmt.Errorf("migration %s/%s: %w", m.Namespace, m.Name, err)
+		}
+	}
+	return nil
+}

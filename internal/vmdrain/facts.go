@@ -1,0 +1,207 @@
+package vmdrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/drain"
+)
+
+// watched is a kind that is followed. Without an optional one a drain says less.
+type watched struct {
+	object   client.Object
+	list     client.ObjectList
+	optional bool
+}
+
+func kinds() []watched {
+	return []watched{
+		{&corev1.Pod{}, &corev1.PodList{}, false},
+		{&corev1.Node{}, &corev1.NodeList{}, false},
+		{&storagev1.VolumeAttachment{}, &storagev1.VolumeAttachmentList{}, false},
+		{&policyv1.PodDisruptionBudget{}, &policyv1.PodDisruptionBudgetList{}, false},
+		{&kubevirt.VirtualMachineInstance{}, &kubevirt.VirtualMachineInstanceList{}, true},
+		{&kubevirt.VirtualMachineInstanceMigration{}, &kubevirt.VirtualMachineInstanceMigrationList{}, true},
+	}
+}
+
+// newStore makes a store of what concerns the node. Nothing is watched before
+// follow.
+func (c *command) newStore(name string) (cache.Cache, error) {
+	return cache.New(c.cfg, cache.Options{
+		Scheme: c.scheme, ReaderFailOnMissingInformer: true, DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Pod{}:  {Field: fields.OneTermEqualSelector("spec.nodeName", name)},
+			&corev1.Node{}: {Field: fields.OneTermEqualSelector("metadata.name", name)},
+		},
+	})
+}
+
+// follow watches, and returns once the store has everything there is. A kind
+// that may not be read is found out by asking, before a watch tries for ever.
+func (n *node) follow(ctx context.Context) error {
+	for _, k := range kinds() {
+		err := n.live.List(ctx, k.list, client.Limit(1))
+		if k.optional && (meta.IsNoMatchError(err) || apierrors.IsNotFound(err)) {
+			continue // a cluster without VMs
+		}
+		if k.optional && apierrors.IsForbidden(err) {
+			n.show.warn(n.name, fmt.Sprintf("how far VMs are is not shown: %v", err))
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("what a drain has to see: %w", err)
+		}
+		informer, err := n.store.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { n.wake() }, UpdateFunc: func(any, any) { n.wake() }, DeleteFunc: func(any) { n.wake() },
+		}); err != nil {
+			return fmt.Errorf("watch: %w", err)
+		}
+	}
+	bound, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if !n.store.WaitForCacheSync(bound) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return fmt.Errorf("the API server did not send its lists within %v", patience)
+	}
+	return nil
+}
+
+// wake has the loop look again. What changed is in the store, so nothing can be
+// missed: one word is as good as many.
+func (n *node) wake() {
+	select {
+	case n.changed <- struct{}{}:
+	default:
+	}
+}
+
+// listed is what of a kind is in the store; nothing where it is not followed.
+func listed[L client.ObjectList](ctx context.Context, n *node, list L) (L, error) {
+	err := n.store.List(ctx, list, client.UnsafeDisableDeepCopy) // it is only read
+	var none *cache.ErrResourceNotCached
+	if errors.As(err, &none) {
+		return list, nil
+	}
+	return list, err
+}
+
+// facts are what is seen now, and the pods on the node.
+func (n *node) facts(ctx context.Context) (*drain.Facts, []corev1.Pod, error) {
+	f := &drain.Facts{Now: time.Now(), Pods: map[string]drain.Seen{}, Claims: map[string]int{}, Here: map[string]bool{}, Elsewhere: map[string]bool{}}
+	var err error
+	if f.NodeGone, err = n.attached(ctx, f); err != nil || f.NodeGone {
+		return f, nil, err
+	}
+	pods, err := listed(ctx, n, &corev1.PodList{})
+	if err != nil {
+		return nil, nil, err
+	}
+	budgets, err := listed(ctx, n, &policyv1.PodDisruptionBudgetList{})
+	if err != nil {
+		return nil, nil, err
+	}
+	vms, err := n.vms(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range pods.Items {
+		p := &pods.Items[i]
+		f.Pods[string(p.UID)] = drain.Seen{
+			Ended: ended(p), Deleting: p.DeletionTimestamp != nil, BudgetFree: free(selecting(budgets.Items, p)), VM: vms[p.Labels[kubevirt.CreatedByLabel]],
+		}
+		if !ended(p) {
+			for claim := range claims(p) {
+				f.Claims[claim]++
+			}
+		}
+	}
+	return f, pods.Items, nil
+}
+
+// attached notes where volumes are, and tells whether the node is gone: only the
+// API server itself says that, never a store.
+func (n *node) attached(ctx context.Context, f *drain.Facts) (gone bool, err error) {
+	here := &corev1.Node{}
+	err = n.store.Get(ctx, client.ObjectKey{Name: n.name}, here)
+	if apierrors.IsNotFound(err) {
+		err = n.live.Get(ctx, client.ObjectKey{Name: n.name}, here)
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+	}
+	if err != nil {
+		return false, err
+	}
+	if here.UID != n.uid {
+		return true, nil // another of the same name
+	}
+	for _, v := range here.Status.VolumesAttached {
+		if name := n.handles[string(v.Name)]; name != "" {
+			f.Here[name] = true
+		}
+	}
+	for _, v := range here.Status.VolumesInUse {
+		if name := n.handles[string(v)]; name != "" {
+			f.Here[name] = true
+		}
+	}
+	all, err := listed(ctx, n, &storagev1.VolumeAttachmentList{})
+	if err != nil {
+		return false, err
+	}
+	for i := range all.Items {
+		switch a := &all.Items[i]; {
+		case a.Spec.Source.PersistentVolumeName == nil: // inline: no claim of a pod
+		case a.Spec.NodeName == n.name:
+			f.Here[*a.Spec.Source.PersistentVolumeName] = true
+		case a.Status.Attached:
+			f.Elsewhere[*a.Spec.Source.PersistentVolumeName] = true
+		}
+	}
+	return false, nil
+}
+
+// selecting are the budgets that select a pod.
+func selecting(all []policyv1.PodDisruptionBudget, p *corev1.Pod) (some []policyv1.PodDisruptionBudget) {
+	for i := range all {
+		if all[i].Namespace != p.Namespace {
+			continue
+		}
+		s, err := metav1.LabelSelectorAsSelector(all[i].Spec.Selector)
+		if err == nil && s.Matches(labels.Set(p.Labels)) {
+			some = append(some, all[i])
+		}
+	}
+	return some
+}
+
+func free(budgets []policyv1.PodDisruptionBudget) bool {
+	for i := range budgets {
+		if budgets[i].Status.DisruptionsAllowed <= 0 {
+			return false
+		}
+	}
+	return len(budgets) > 0
+}

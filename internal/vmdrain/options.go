@@ -1,0 +1,160 @@
+package vmdrain
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/vmgrace/vmgrace/pkg/drain"
+)
+
+// Options are the command line.
+type Options struct {
+	Nodes                     []string
+	Drain                     drain.Options
+	Selector, PodSelector     string
+	DisableEviction           bool
+	Timeout, Reattach         time.Duration
+	DryRun                    string
+	Output                    string
+	Cancel, UncordonOnCancel  bool
+	skipDeletedSeconds, grace int
+	version                   bool
+
+	rules     *clientcmd.ClientConfigLoadingRules
+	overrides clientcmd.ConfigOverrides
+}
+
+// Values of --dry-run and -o.
+const (
+	dryRunNone   = "none"
+	dryRunClient = "client"
+	dryRunServer = "server"
+
+	outputText = ""
+	outputJSON = "json"
+)
+
+// UsageError is a command line that cannot be followed: exit status 2.
+type UsageError struct{ Err error }
+
+func (e *UsageError) Error() string {
+	return fmt.Sprintf("%v (see kubectl vmdrain --help)", e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+const usage = `Empty nodes for maintenance: cordon them, then evict their pods. VMs that can be
+moved are moved, and waited for. Pods with volumes go one after the other, by
+priority, each when the volumes of the one before are detached and attached
+elsewhere.
+
+  kubectl vmdrain NODE... [flags]
+  kubectl vmdrain --selector=LABELS [flags]
+  kubectl vmdrain --cancel NODE...      take back the marks of VMs that are to leave
+
+Exit status: 0 drained, or the node is gone; 1 something is left, or failed, which
+is named; 2 wrong usage; 130 interrupted. Started again it goes on.
+
+Flags:
+`
+
+func (o *Options) flags() (own, connection *pflag.FlagSet) {
+	f := pflag.NewFlagSet("kubectl vmdrain", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.BoolVar(&o.Drain.Force, "force", false, "also pods that declare no controller: nobody makes them anew")
+	f.BoolVar(&o.Drain.IgnoreDaemonSets, "ignore-daemonsets", false, "leave the pods of DaemonSets where they are")
+	f.BoolVar(&o.Drain.DeleteEmptyDir, "delete-emptydir-data", false, "also pods with emptyDir volumes: their data is deleted")
+	f.BoolVar(&o.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them: passes by disruption\nbudgets, and shuts VMs down instead of moving them")
+	f.IntVar(&o.grace, "grace-period", -1, "seconds that each pod gets to end; negative = the pod's own.\nDoes not cut that of a running VM, see --force-power-off")
+	f.BoolVar(&o.Drain.PowerOff, "force-power-off", false, "--grace-period also cuts the grace period of running VMs:\ntheir guests are powered off")
+	f.DurationVar(&o.Timeout, "timeout", 0, "give up after this long per node, with exit status 1; 0 = never")
+	f.DurationVar(&o.Reattach, "reattach-timeout", drain.ReattachTimeout, "how long to wait for volumes to be attached elsewhere")
+	f.StringVarP(&o.Selector, "selector", "l", "", "labels of the nodes to drain")
+	f.StringVar(&o.PodSelector, "pod-selector", "", "labels of the pods to evict; others stay")
+	f.IntVar(&o.skipDeletedSeconds, "skip-wait-for-delete-timeout", 0, "leave out pods that were deleted more than that many seconds ago")
+	f.StringVar(&o.DryRun, "dry-run", dryRunNone, "none; client: say what would go; server: ask the API server as well")
+	f.Lookup("dry-run").NoOptDefVal = dryRunClient
+	f.BoolVar(&o.UncordonOnCancel, "uncordon-on-cancel", false, "on Ctrl-C uncordon the nodes that this run has cordoned")
+	f.BoolVar(&o.Cancel, "cancel", false, "drain nothing; take back the marks of the nodes' VMs")
+	f.StringVarP(&o.Output, "output", "o", "", "json: one object a line; default: a table on a terminal, else lines")
+	f.BoolVar(&o.version, "version", false, "print the version and exit")
+
+	c := pflag.NewFlagSet("connection", pflag.ContinueOnError)
+	o.rules = clientcmd.NewDefaultClientConfigLoadingRules()
+	c.StringVar(&o.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig file")
+	names := clientcmd.RecommendedConfigOverrideFlags("")
+	names.ContextOverrideFlags.Namespace.LongName = "" // a drain has none
+	clientcmd.BindOverrideFlags(&o.overrides, c, names)
+	return f, c
+}
+
+// Parse reads the command line. The error is a *UsageError, or pflag.ErrHelp
+// when help was asked for and written to out.
+func Parse(args []string, out io.Writer) (*Options, error) {
+	o := &Options{}
+	f, connection := o.flags()
+	help := f.FlagUsages() + "\nConnection, as kubectl's:\n" + connection.FlagUsages()
+	f.AddFlagSet(connection)
+	f.SetOutput(io.Discard)
+	f.Usage = func() { fmt.Fprint(out, usage, help) }
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return nil, err
+		}
+		return nil, &UsageError{err}
+	}
+	o.Nodes = f.Args()
+	o.Drain.GraceSeconds, o.Drain.SkipDeleted = int64(o.grace), time.Duration(o.skipDeletedSeconds)*time.Second
+	if err := o.check(); err != nil {
+		return nil, &UsageError{err}
+	}
+	return o, nil
+}
+
+func (o *Options) check() error {
+	_, nodes := labels.Parse(o.Selector)
+	_, pods := labels.Parse(o.PodSelector)
+	switch {
+	case o.version:
+		return nil
+	case len(o.Nodes) == 0 && o.Selector == "":
+		return errors.New("name a node, or nodes by --selector")
+	case len(o.Nodes) > 0 && o.Selector != "":
+		return errors.New("name nodes or a --selector, not both")
+	case nodes != nil:
+		return fmt.Errorf("--selector %q: %w", o.Selector, nodes)
+	case pods != nil:
+		return fmt.Errorf("--pod-selector %q: %w", o.PodSelector, pods)
+	case o.DryRun != dryRunNone && o.DryRun != dryRunClient && o.DryRun != dryRunServer:
+		return fmt.Errorf("--dry-run %q: must be none, client or server", o.DryRun)
+	case o.Output != outputText && o.Output != outputJSON:
+		return fmt.Errorf("--output %q: must be json", o.Output)
+	case o.Timeout < 0:
+		return fmt.Errorf("--timeout %v: must not be negative", o.Timeout)
+	case o.Reattach < 0:
+		return fmt.Errorf("--reattach-timeout %v: must not be negative", o.Reattach)
+	default:
+		return nil
+	}
+}
+
+// VersionAsked tells whether only the version is wanted.
+func (o *Options) VersionAsked() bool { return o.version }
+
+func (o *Options) config() (*rest.Config, error) {
+	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.rules, &o.overrides).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("API server: %w", err)
+	}
+	cfg.UserAgent = "kubectl-vmdrain"
+	cfg.QPS = -1 // the server's own priorities and fairness do that
+	return cfg, nil
+}

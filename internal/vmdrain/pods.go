@@ -1,0 +1,156 @@
+package vmdrain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/drain"
+)
+
+// atOnce bounds how many calls of one kind are under way.
+const atOnce = 16
+
+// known is the pod as the plan knows it, without its DaemonSet and volumes.
+func known(p *corev1.Pod) drain.Pod {
+	d := drain.Pod{
+		UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Grace: 30 * time.Second,
+		Policy:   drain.Policy(p.Labels[drain.PolicyLabel]),
+		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,
+		Ended:    ended(p),
+	}
+	if p.Spec.Priority != nil {
+		d.Priority = *p.Spec.Priority
+	}
+	if s := p.Spec.TerminationGracePeriodSeconds; s != nil {
+		d.Grace = time.Duration(*s) * time.Second
+	}
+	if c := metav1.GetControllerOf(p); c != nil {
+		d.Controller, d.Owner = string(c.UID), c.Kind+" "+c.Name
+	}
+	if p.DeletionTimestamp != nil {
+		d.DeletedAt = p.DeletionTimestamp.Time
+	}
+	_, d.Mirror = p.Annotations[corev1.MirrorPodAnnotationKey]
+	for i := range p.Spec.Volumes {
+		d.EmptyDir = d.EmptyDir || p.Spec.Volumes[i].EmptyDir != nil
+	}
+	return d
+}
+
+func ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+// ofDaemonSet tells whether a DaemonSet controls the pod, and its name.
+func ofDaemonSet(p *corev1.Pod) (string, bool) {
+	c := metav1.GetControllerOf(p)
+	if c == nil || c.Kind != "DaemonSet" || c.APIVersion != appsv1.SchemeGroupVersion.String() {
+		return "", false
+	}
+	return c.Name, true
+}
+
+// claims are the claims of a pod, by namespace/name; true where it goes with the pod.
+func claims(p *corev1.Pod) map[string]bool {
+	all := map[string]bool{}
+	for i := range p.Spec.Volumes {
+		switch v := &p.Spec.Volumes[i]; {
+		case v.PersistentVolumeClaim != nil:
+			all[p.Namespace+"/"+v.PersistentVolumeClaim.ClaimName] = false
+		case v.Ephemeral != nil:
+			all[p.Namespace+"/"+p.Name+"-"+v.Name] = true
+		}
+	}
+	return all
+}
+
+// describe asks for what is not in the pods themselves.
+func (n *node) describe(ctx context.Context, pods []corev1.Pod) ([]drain.Pod, error) {
+	all := make([]drain.Pod, len(pods))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	sets := &lookups{seen: map[string]func() (drain.DaemonSetState, string){}}
+	for i := range pods {
+		group.Go(func() (err error) {
+			p := &pods[i]
+			all[i] = known(p)
+			if name, is := ofDaemonSet(p); is && !all[i].Ended {
+				all[i].DaemonSet, all[i].DaemonSetError = sets.of(p.Namespace+"/"+name, func() (drain.DaemonSetState, string) {
+					return n.daemonSet(ctx, client.ObjectKey{Namespace: p.Namespace, Name: name})
+				})
+				return nil // stays, or has nothing to wait for
+			}
+			all[i].Volumes, err = n.volumes(ctx, p)
+			return err
+		})
+	}
+	return all, group.Wait()
+}
+
+// lookups asks once for each name.
+type lookups struct {
+	mu   sync.Mutex
+	seen map[string]func() (drain.DaemonSetState, string)
+}
+
+func (l *lookups) of(name string, ask func() (drain.DaemonSetState, string)) (drain.DaemonSetState, string) {
+	l.mu.Lock()
+	once, ok := l.seen[name]
+	if !ok {
+		once = sync.OnceValues(ask)
+		l.seen[name] = once
+	}
+	l.mu.Unlock()
+	return once()
+}
+
+func (n *node) daemonSet(ctx context.Context, key client.ObjectKey) (drain.DaemonSetState, string) {
+	switch err := n.live.Get(ctx, key, &appsv1.DaemonSet{}); {
+	case err == nil:
+		return drain.DaemonSetThere, ""
+	case apierrors.IsNotFound(err):
+		return drain.DaemonSetGone, err.Error()
+	default:
+		return drain.DaemonSetUnknown, err.Error()
+	}
+}
+
+// volumes are the bound claims of a pod. One that is not bound, or gone, has
+// nothing to be detached.
+func (n *node) volumes(ctx context.Context, p *corev1.Pod) (all []drain.Volume, err error) {
+	for claim, ephemeral := range claims(p) {
+		pvc := &corev1.PersistentVolumeClaim{}
+		err := n.live.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: claim[len(p.Namespace)+1:]}, pvc)
+		if apierrors.IsNotFound(err) || err == nil && pvc.Spec.VolumeName == "" {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("volume claim %s of pod %s: %w", claim, p.Name, err)
+		}
+		pv := &corev1.PersistentVolume{}
+		switch err := n.live.Get(ctx, client.ObjectKey{Name: pvc.Spec.VolumeName}, pv); {
+		case apierrors.IsNotFound(err):
+			continue
+		case err != nil:
+			return nil, fmt.Errorf("volume %s of pod %s/%s: %w", pvc.Spec.VolumeName, p.Namespace, p.Name, err)
+		case pv.Spec.CSI == nil:
+			continue // host paths, NFS: nobody attaches them
+		}
+		handle := "kubernetes.io/csi/" + pv.Spec.CSI.Driver + "^" + pv.Spec.CSI.VolumeHandle
+		all = append(all, drain.Volume{Claim: claim, Name: pv.Name, Handle: handle, Ephemeral: ephemeral})
+	}
+	slices.SortFunc(all, func(a, b drain.Volume) int { return strings.Compare(a.Claim, b.Claim) })
+	return all, nil
+}

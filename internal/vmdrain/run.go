@@ -1,0 +1,187 @@
+package vmdrain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// patience bounds each call of the API server: it asks a webhook for 10 s at most.
+const patience = 30 * time.Second
+
+// ErrInterrupted is that somebody ended the drain: exit status 130.
+var ErrInterrupted = errors.New("interrupted")
+
+// errTimeout: --timeout is over.
+var errTimeout = errors.New("--timeout is over")
+
+// command is one run.
+type command struct {
+	*Options
+
+	cfg    *rest.Config
+	scheme *runtime.Scheme
+	live   client.Client
+	show   printer
+}
+
+// Run does what the command line says, and shows it on out. The end of ctx is
+// an interruption.
+func (o *Options) Run(ctx context.Context, out Output) error {
+	// What the libraries log would break into the table; errors come back.
+	klog.SetLogger(logr.Discard())
+	ctrllog.SetLogger(logr.Discard())
+	c := &command{Options: o, show: newPrinter(out, o.Output)}
+	var err error
+	if c.cfg, err = o.config(); err != nil {
+		return err
+	}
+	c.scheme = runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, kubevirt.AddToScheme} {
+		if err := add(c.scheme); err != nil {
+			return err
+		}
+	}
+	calls := rest.CopyConfig(c.cfg)
+	if calls.Timeout == 0 || calls.Timeout > patience {
+		calls.Timeout = patience
+	}
+	c.cfg.Timeout = 0 // a watch has no end
+	if c.live, err = client.New(calls, client.Options{Scheme: c.scheme}); err != nil {
+		return fmt.Errorf("API server %s: %w", c.cfg.Host, err)
+	}
+	return c.run(ctx)
+}
+
+func (c *command) run(ctx context.Context) error {
+	nodes, err := c.nodes(ctx)
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	if c.Cancel {
+		for i := range nodes {
+			err = errors.Join(err, c.cancelMarks(ctx, nodes[i].Name))
+		}
+		return interrupted(ctx, err)
+	}
+	var cordoned []string
+	for i := range nodes {
+		did, failed := c.cordon(ctx, &nodes[i])
+		if did {
+			cordoned = append(cordoned, nodes[i].Name)
+		}
+		err = errors.Join(err, failed)
+	}
+	if err == nil {
+		for i := range nodes {
+			if ctx.Err() != nil {
+				break
+			}
+			err = errors.Join(err, c.drain(ctx, &nodes[i]))
+		}
+	}
+	if ctx.Err() != nil && c.UncordonOnCancel {
+		err = errors.Join(err, c.uncordon(ctx, cordoned))
+	}
+	return interrupted(ctx, err)
+}
+
+// interrupted: after an interruption errors are its consequences, all but those
+// that say what is left.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	if err == nil || errors.Is(err, context.Canceled) {
+		return ErrInterrupted
+	}
+	return errors.Join(err, ErrInterrupted)
+}
+
+func (c *command) nodes(ctx context.Context) ([]corev1.Node, error) {
+	if c.Selector != "" {
+		selector, err := labels.Parse(c.Selector)
+		if err != nil {
+			return nil, err
+		}
+		list := &corev1.NodeList{}
+		if err := c.live.List(ctx, list, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+			return nil, fmt.Errorf("nodes with %s: %w", c.Selector, err)
+		}
+		if len(list.Items) == 0 {
+			return nil, fmt.Errorf("no node has the labels %s", c.Selector)
+		}
+		return list.Items, nil
+	}
+	all := make([]corev1.Node, len(c.Nodes))
+	for i, name := range c.Nodes {
+		if err := c.live.Get(ctx, client.ObjectKey{Name: strings.TrimPrefix(name, "node/")}, &all[i]); err != nil {
+			return nil, fmt.Errorf("node %s: %w", name, err)
+		}
+	}
+	return all, nil
+}
+
+// cordon tells whether it was this run that did it.
+func (c *command) cordon(ctx context.Context, node *corev1.Node) (bool, error) {
+	switch {
+	case node.Spec.Unschedulable:
+		c.show.node(node.Name, "cordoned", "already cordoned")
+		return false, nil
+	case c.DryRun == dryRunClient:
+		c.show.node(node.Name, "cordoned", "cordoned (dry run)")
+		return false, nil
+	}
+	if err := c.schedulable(ctx, node, func(n *corev1.Node) { n.Spec.Unschedulable = true }); err != nil {
+		return false, fmt.Errorf("cordon node %s: %w", node.Name, err)
+	}
+	if c.DryRun == dryRunServer {
+		c.show.node(node.Name, "cordoned", "cordoned (server dry run)")
+		return false, nil
+	}
+	c.show.node(node.Name, "cordoned", "cordoned")
+	return true, nil
+}
+
+func (c *command) schedulable(ctx context.Context, node *corev1.Node, change func(*corev1.Node)) error {
+	before := node.DeepCopy()
+	change(node)
+	var opts []client.PatchOption
+	if c.DryRun == dryRunServer {
+		opts = append(opts, client.DryRunAll)
+	}
+	return c.live.Patch(ctx, node, client.MergeFrom(before), opts...)
+}
+
+// uncordon gives back nodes that this run has cordoned, after an interruption.
+func (c *command) uncordon(interrupted context.Context, names []string) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(interrupted), patience)
+	defer cancel()
+	for _, name := range names {
+		node := &corev1.Node{}
+		failed := c.live.Get(ctx, client.ObjectKey{Name: name}, node)
+		if failed == nil {
+			failed = c.schedulable(ctx, node, func(n *corev1.Node) { n.Spec.Unschedulable = false })
+		}
+		if failed != nil {
+			err = errors.Join(err, fmt.Errorf("uncordon node %s, which stays cordoned: %w", name, failed))
+			continue
+		}
+		c.show.node(name, "uncordoned", "uncordoned")
+	}
+	return err
+}

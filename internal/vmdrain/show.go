@@ -1,0 +1,172 @@
+package vmdrain
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/drain"
+)
+
+// Output is where things are shown: what happens on Out, warnings on Err.
+type Output struct {
+	Out, Err io.Writer
+}
+
+// printer shows a run. Its methods are for one goroutine.
+type printer interface {
+	// node says what happened to a node; event is a word for programs.
+	node(name, event, text string)
+	warn(node, text string)
+	// pods shows how it stands, as often as anything may have changed.
+	pods(node string, all []drain.Status)
+	rehearsal(node string, s *drain.Status, text string)
+	// result is the last word about a node.
+	result(node, result, text string, left []drain.Status)
+}
+
+func newPrinter(out Output, format string) printer {
+	if format == outputJSON {
+		return &objects{out: json.NewEncoder(out.Out), last: map[string]string{}}
+	}
+	lines := &lines{out: out, last: map[string]string{}}
+	if f, ok := out.Out.(*os.File); ok {
+		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
+			return &table{lines: lines, width: min(max(int(size.Col), 40), 120), height: max(int(size.Row), 10)}
+		}
+	}
+	return lines
+}
+
+// lines are for a pipe or a file: one for each change.
+type lines struct {
+	out  Output
+	last map[string]string
+}
+
+func (l *lines) node(name, _, text string) { fmt.Fprintf(l.out.Out, "node/%s %s\n", name, text) }
+
+func (l *lines) warn(node, text string) { fmt.Fprintf(l.out.Err, "Warning: node/%s: %s\n", node, text) }
+
+func (l *lines) pods(_ string, all []drain.Status) {
+	for i := range all {
+		s := &all[i]
+		if !changed(l.last, s) {
+			continue
+		}
+		fmt.Fprintf(l.out.Out, "pod %s/%s: %s%s\n", s.Pod.Namespace, s.Pod.Name, s.State, because(s.Reason))
+		if s.Warning != "" {
+			l.warned(s)
+		}
+	}
+}
+
+func (l *lines) warned(s *drain.Status) {
+	fmt.Fprintf(l.out.Err, "Warning: pod %s/%s: %s\n", s.Pod.Namespace, s.Pod.Name, s.Warning)
+}
+
+// changed tells whether a status is worth a line: of a migration each tenth is.
+func changed(last map[string]string, s *drain.Status) bool {
+	key := fmt.Sprintf("%s %s", s.State, s.Reason)
+	if s.Percent >= 0 {
+		key = fmt.Sprintf("%s %d", s.State, s.Percent/10)
+	}
+	if last[s.Pod.UID] == key || s.State == drain.StateWaiting && s.Reason == "" {
+		return false
+	}
+	last[s.Pod.UID] = key
+	return true
+}
+
+func (l *lines) rehearsal(_ string, _ *drain.Status, text string) { fmt.Fprintln(l.out.Out, text) }
+
+func (l *lines) result(node, _, text string, left []drain.Status) {
+	fmt.Fprintf(l.out.Out, "node/%s %s\n", node, text)
+	for i := range left {
+		s := &left[i]
+		fmt.Fprintf(l.out.Out, "  %s/%s: %s%s\n", s.Pod.Namespace, s.Pod.Name, s.State, because(s.Reason))
+	}
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + strings.ReplaceAll(reason, "\n", " ")
+}
+
+func join(names []string) string { return strings.Join(names, ", ") }
+
+// objects are for programs: one JSON object a line. docs/drain.md has the fields.
+type objects struct {
+	out  *json.Encoder
+	last map[string]string
+}
+
+type object struct {
+	Time      time.Time `json:"time"`
+	Event     string    `json:"event"`
+	Node      string    `json:"node"`
+	Namespace string    `json:"namespace,omitempty"`
+	Pod       string    `json:"pod,omitempty"`
+	UID       string    `json:"uid,omitempty"`
+	State     string    `json:"state,omitempty"`
+	Message   string    `json:"message,omitempty"`
+	Percent   *int      `json:"percent,omitempty"`
+	Result    string    `json:"result,omitempty"`
+	Left      []object  `json:"left,omitempty"`
+}
+
+func (o *objects) say(x object) {
+	x.Time = time.Now().UTC()
+	_ = o.out.Encode(x) // a reader that is gone has nothing to be told
+}
+
+func (o *objects) node(name, event, text string) {
+	o.say(object{Event: event, Node: name, Message: text})
+}
+
+func (o *objects) warn(node, text string) {
+	o.say(object{Event: "warning", Node: node, Message: text})
+}
+
+func of(event, node string, s *drain.Status) object {
+	x := object{
+		Time: time.Now().UTC(), Event: event, Node: node, Namespace: s.Pod.Namespace, Pod: s.Pod.Name, UID: s.Pod.UID,
+		State: string(s.State), Message: s.Reason,
+	}
+	if s.State == drain.StateDrained && s.Warning != "" {
+		x.Message = s.Warning
+	}
+	if s.Percent >= 0 {
+		x.Percent = &s.Percent
+	}
+	return x
+}
+
+func (o *objects) pods(node string, all []drain.Status) {
+	for i := range all {
+		if changed(o.last, &all[i]) {
+			o.say(of("pod", node, &all[i]))
+		}
+	}
+}
+
+func (o *objects) rehearsal(node string, s *drain.Status, text string) {
+	x := of("dry run", node, s)
+	x.Message = text
+	o.say(x)
+}
+
+func (o *objects) result(node, result, text string, left []drain.Status) {
+	x := object{Event: "result", Node: node, Result: result, Message: text}
+	for i := range left {
+		x.Left = append(x.Left, of("left", node, &left[i]))
+	}
+	o.say(x)
+}

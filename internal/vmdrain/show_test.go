@@ -1,0 +1,80 @@
+package vmdrain
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/pflag"
+
+	"github.com/vmgrace/vmgrace/pkg/drain"
+)
+
+func TestTheTableFitsTheTerminal(t *testing.T) {
+	var all []drain.Status
+	for i := range 60 {
+		s := drain.Status{Pod: drain.Pod{Namespace: "namespace-" + strings.Repeat("x", i), Name: fmt.Sprint("pod-", i)}, State: drain.StateWaiting, Percent: -1}
+		switch i % 3 {
+		case 0:
+			s.State, s.Percent, s.Reason = drain.StateMoving, i, "migration Running, a \x1b[2J word ⟨of somebody else's⟩ that is long"
+		case 1:
+			s.State = drain.StateDrained
+		}
+		all = append(all, s)
+	}
+	text := render(all, 80, 24)
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	if len(lines) > 24 {
+		t.Errorf("%d lines", len(lines))
+	}
+	for _, l := range lines {
+		if utf8.RuneCountInString(l) > 80 || strings.ContainsRune(l, '\x1b') {
+			t.Errorf("%q", l)
+		}
+	}
+	for _, want := range []string{"20 of 60 pods drained", "Moving       [#####.....]", "and 18 more"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+func TestALineForEachChangeAndEachTenthOfAMigration(t *testing.T) {
+	var out, errs bytes.Buffer
+	p := newPrinter(Output{&out, &errs}, outputText)
+	for _, percent := range []int{0, 1, 9, 10, 11, 99} {
+		p.pods("n", []drain.Status{{Pod: drain.Pod{UID: "u", Namespace: "a", Name: "vm"}, State: drain.StateMoving, Reason: fmt.Sprint(percent, " %"), Percent: percent}})
+	}
+	if want := "pod a/vm: Moving: 0 %\npod a/vm: Moving: 10 %\npod a/vm: Moving: 99 %\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+func TestTheCommandLine(t *testing.T) {
+	for args, says := range map[string]string{
+		"":                          "name a node",
+		"n --selector=a=b":          "not both",
+		"--selector=!!":             "--selector",
+		"n --pod-selector=!!":       "--pod-selector",
+		"n --dry-run=maybe":         "none, client or server",
+		"n -o yaml":                 "must be json",
+		"n --timeout=-1s":           "negative",
+		"n --reattach-timeout=-1s":  "negative",
+		"n --no-such-flag":          "no-such-flag",
+		"n --dry-run --timeout=10s": "",
+		"-l a=b --grace-period=0":   "",
+	} {
+		_, err := Parse(strings.Fields(args), &bytes.Buffer{})
+		var usage *UsageError
+		if (says == "") != (err == nil) || err != nil && (!errors.As(err, &usage) || !strings.Contains(err.Error(), says)) {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	var help bytes.Buffer
+	if _, err := Parse([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "Exit status: 0") {
+		t.Errorf("%v: %s", err, help.String())
+	}
+}

@@ -1,0 +1,96 @@
+package vmdrain
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/drain"
+)
+
+// vms is what is known of the node's VMs, by the UID of the VMI.
+func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
+	vmis, err := listed(ctx, n, &kubevirt.VirtualMachineInstanceList{})
+	if err != nil {
+		return nil, err
+	}
+	if len(vmis.Items) == 0 {
+		return nil, nil
+	}
+	migrations, err := listed(ctx, n, &kubevirt.VirtualMachineInstanceMigrationList{})
+	if err != nil {
+		return nil, err
+	}
+	moving := map[string]*kubevirt.VirtualMachineInstanceMigration{}
+	for i := range migrations.Items {
+		if m := &migrations.Items[i]; !m.Final() {
+			moving[m.Namespace+"/"+m.Spec.VMIName] = m
+		}
+	}
+	all := map[string]*drain.VM{}
+	for i := range vmis.Items {
+		if v := &vmis.Items[i]; v.Node() == n.name {
+			all[string(v.UID)] = vm(v, moving[v.Namespace+"/"+v.Name])
+		}
+	}
+	return all, nil
+}
+
+func vm(v *kubevirt.VirtualMachineInstance, m *kubevirt.VirtualMachineInstanceMigration) *drain.VM {
+	d := &drain.VM{Name: v.Namespace + "/" + v.Name, Marked: v.Marked(), Percent: -1}
+	if c := v.Condition(kubevirt.LiveMigratable); c != nil && c.Status == kubevirt.ConditionFalse {
+		d.NotMigratable = words(c)
+	}
+	switch c := v.Condition(kubevirt.EvictionRequested); {
+	case c == nil || c.Status != kubevirt.ConditionTrue:
+	case c.Reason == "NotMigratable" || c.Reason == "NotMigrated":
+		d.Stuck = words(c)
+	default:
+		d.Progress = words(c)
+	}
+	if m == nil {
+		return d
+	}
+	d.Progress = "migration " + string(m.Status.Phase)
+	if m.Status.Phase == "" {
+		d.Progress = "migration Pending"
+	}
+	if s := m.Status.MigrationState; s != nil && s.Progress != nil {
+		d.Percent = int(min(max(s.Progress.Percent, 0), 100))
+		d.Progress += fmt.Sprintf(", %d %%, %d MiB left", d.Percent, s.Progress.RemainingMiB)
+	}
+	return d
+}
+
+func words(c *kubevirt.Condition) string {
+	if c.Message == "" {
+		return c.Reason
+	}
+	return c.Message
+}
+
+// budgets are as the plan knows them.
+func budgets(all []policyv1.PodDisruptionBudget) (some []drain.Budget) {
+	for i := range all {
+		b := &all[i]
+		d := drain.Budget{
+			Name: b.Namespace + "/" + b.Name, Observed: b.Status.ObservedGeneration >= b.Generation,
+			Desired: b.Status.DesiredHealthy, Expected: b.Status.ExpectedPods, Allowed: b.Status.DisruptionsAllowed,
+		}
+		if o := metav1.GetControllerOf(b); o != nil {
+			d.Owner, d.OfVM = o.Kind+" "+o.Name, o.Kind == "VirtualMachineInstance"
+		} else if len(b.OwnerReferences) > 0 {
+			o := &b.OwnerReferences[0]
+			d.Owner, d.OfVM = o.Kind+" "+o.Name, o.Kind == "VirtualMachineInstance"
+		}
+		some = append(some, d)
+	}
+	// A store has no order.
+	slices.SortFunc(some, func(a, b drain.Budget) int { return strings.Compare(a.Name, b.Name) })
+	return some
+}

@@ -1,0 +1,256 @@
+//go:build !unit
+
+package drains
+
+import (
+	"bufio"
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// evicting are the pods that a dry run names, and refused the lines that say why not.
+func evicting(text string) (pods, refused []string) {
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "evicting pod ") {
+			pods = append(pods, line)
+		}
+		if at := strings.Index(line, "cannot delete "); at >= 0 {
+			refused = append(refused, line[at:])
+		}
+	}
+	slices.Sort(pods)
+	return pods, refused
+}
+
+// Each case by itself, with and without the flag that allows it.
+func TestItDrainsThePodsThatKubectlDrains(t *testing.T) {
+	for name, change := range map[string]func(*corev1.Pod){
+		"managed":   nil,
+		"unmanaged": func(p *corev1.Pod) { p.OwnerReferences = nil },
+		"emptydir": func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		},
+		"mirror": func(p *corev1.Pod) {
+			p.OwnerReferences, p.Annotations = nil, map[string]string{corev1.MirrorPodAnnotationKey: "x"}
+		},
+		"ended":            func(p *corev1.Pod) { p.OwnerReferences, p.Status.Phase = nil, corev1.PodSucceeded },
+		"orphan-daemonset": func(p *corev1.Pod) { p.OwnerReferences[0].Kind = "DaemonSet" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			on := newNode(t)
+			newPod(t, on, name, change)
+			for _, flags := range [][]string{{}, {"--force", "--ignore-daemonsets", "--delete-emptydir-data"}} {
+				args := append([]string{"--dry-run=client", on}, flags...)
+				theirs, err := shared.api.Command(t.Context(), append([]string{"drain"}, args...)...).CombinedOutput()
+				wantPods, wantRefused := evicting(string(theirs))
+				r := begin(t, args...)
+				status := 0
+				if err != nil {
+					status = 1
+				}
+				r.ends(status)
+				pods, refused := evicting(r.Log())
+				if !slices.Equal(pods, wantPods) || (len(refused) > 0) != (len(wantRefused) > 0) {
+					t.Errorf("%v: kubectl drain says\n%s\nvmdrain\n%s", flags, theirs, r.Log())
+				}
+				for _, line := range refused { // in kubectl's words
+					if what, _, _ := strings.Cut(line, ": "); !strings.Contains(string(theirs), what) {
+						t.Errorf("%v: kubectl drain does not say %q: %s", flags, what, theirs)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestItEndsWhenTheLastPodIsGone(t *testing.T) {
+	on := newNode(t)
+	a, b := newPod(t, on, "a", nil), newPod(t, on, "b", nil)
+	kept := newPod(t, on, "kept", func(p *corev1.Pod) { p.Labels["vmgrace.io/drain"] = "Skip" })
+	r := begin(t, on)
+	terminating(t, a)
+	terminating(t, b)
+	end(t, a)
+	end(t, b)
+	r.ends(0)
+	for _, want := range []string{"node/" + on + " cordoned", "pod default/" + a.Name + ": Drained", "node/" + on + " drained", "skipping"} {
+		if !strings.Contains(r.Log(), want) {
+			t.Errorf("it does not say %q:\n%s", want, r.Log())
+		}
+	}
+	if isTerminating(t, kept) {
+		t.Error("a pod that is to be skipped was evicted")
+	}
+	n := &corev1.Node{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	if !n.Spec.Unschedulable {
+		t.Error("the node is not cordoned")
+	}
+	begin(t, on).ends(0) // again: nothing is left
+}
+
+func TestThroughKubectl(t *testing.T) {
+	on := newNode(t)
+	cmd := shared.api.Command(t.Context(), "vmdrain", on, "-o", "json", "--kubeconfig="+shared.api.Kubeconfig)
+	cmd.Args = slices.Delete(cmd.Args, 1, 3) // a plugin's flags come after its name
+	cmd.Env = append(cmd.Env, "PATH="+filepath.Dir(shared.binary)+":/usr/bin:/bin")
+	out, err := cmd.Output()
+	must(t, err)
+	if _, err := exec.LookPath(shared.binary); err != nil {
+		t.Fatal(err)
+	}
+	var results []string
+	for s := bufio.NewScanner(strings.NewReader(string(out))); s.Scan(); {
+		var o struct{ Event, Node, Result string }
+		must(t, json.Unmarshal(s.Bytes(), &o))
+		results = append(results, o.Event+" "+o.Result)
+	}
+	if want := []string{"cordoned ", "result drained"}; !slices.Equal(results, want) {
+		t.Errorf("%q, want %q", results, want)
+	}
+}
+
+// claimed gives a pod a bound volume that is attached to its node.
+func claimed(t *testing.T, on, name string) func(*corev1.Pod) {
+	t.Helper()
+	pv, quantity := on+"-"+name, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: quantity, AccessModes: modes, PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "mock.csi", VolumeHandle: "h-" + pv}},
+	}}))
+	must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pv}, Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: modes, VolumeName: pv, Resources: corev1.VolumeResourceRequirements{Requests: quantity},
+	}}))
+	attach(t, pv, on)
+	return func(p *corev1.Pod) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pv}}})
+	}
+}
+
+func attach(t *testing.T, pv, on string) {
+	t.Helper()
+	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pv + "-" + on}, Spec: storagev1.VolumeAttachmentSpec{
+		Attacher: "mock.csi", NodeName: on, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv},
+	}}
+	must(t, shared.objects.Create(t.Context(), a))
+	a.Status.Attached = true
+	must(t, shared.objects.Status().Update(t.Context(), a))
+}
+
+func detach(t *testing.T, pv, on string) {
+	t.Helper()
+	must(t, shared.objects.Delete(t.Context(), &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pv + "-" + on}}))
+}
+
+func TestVolumesGoOneAfterTheOther(t *testing.T) {
+	on, other := newNode(t), newNode(t)
+	first := newPod(t, on, "z", func(p *corev1.Pod) { claimed(t, on, "z")(p); p.Spec.PriorityClassName = "important" })
+	second := newPod(t, on, "a", claimed(t, on, "a"))
+	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: on + "-inline"}, Spec: storagev1.VolumeAttachmentSpec{
+		Attacher: "mock.csi", NodeName: on, Source: storagev1.VolumeAttachmentSource{InlineVolumeSpec: &corev1.PersistentVolumeSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "mock.csi", VolumeHandle: "i"}},
+		}},
+	}}
+	if err := shared.objects.Create(t.Context(), inline); err != nil && !apierrors.IsInvalid(err) {
+		t.Fatal(err)
+	}
+	n := &corev1.Node{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: corev1.UniqueVolumeName("kubernetes.io/csi/mock.csi^h-" + on + "-z")}}
+	must(t, shared.objects.Status().Update(t.Context(), n))
+
+	r := begin(t, on, "--reattach-timeout=1s")
+	terminating(t, first)
+	end(t, first)
+	says := func(what string) {
+		t.Helper()
+		eventually(t, what, func() bool { return strings.Contains(r.Log(), what) })
+	}
+	says(first.Name + ": Detaching")
+	detach(t, first.Name, on) // the node's status still has it
+	attach(t, first.Name, other)
+	if isTerminating(t, second) || strings.Contains(r.Log(), first.Name+": Reattaching") {
+		t.Error("it did not wait for the node's status")
+	}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	n.Status.VolumesAttached = nil
+	must(t, shared.objects.Status().Update(t.Context(), n))
+	terminating(t, second)
+	if !strings.Contains(r.Log(), first.Name+": Drained") {
+		t.Error("the second one did not wait for the first")
+	}
+	end(t, second)
+	detach(t, second.Name, on)
+	r.ends(0)
+	if want := "Warning: pod default/" + second.Name + ": not attached to another node after 1s"; !strings.Contains(r.Log(), want) {
+		t.Errorf("it does not say %q:\n%s", want, r.Log())
+	}
+}
+
+// budget selects a pod; its status is what its controller would say.
+func budget(t *testing.T, name string, p *corev1.Pod, status policyv1.PodDisruptionBudgetStatus) *policyv1.PodDisruptionBudget {
+	t.Helper()
+	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": p.Labels["app"]}}}}
+	must(t, shared.objects.Create(t.Context(), b))
+	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), b) })
+	status.ObservedGeneration = b.Generation
+	b.Status = status
+	must(t, shared.objects.Status().Update(t.Context(), b))
+	return b
+}
+
+func TestBudgets(t *testing.T) {
+	t.Run("one that frees up later", func(t *testing.T) {
+		on := newNode(t)
+		p := newPod(t, on, "p", nil)
+		b := budget(t, on, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 2, CurrentHealthy: 1})
+		r := begin(t, on)
+		eventually(t, "it waits for the budget", func() bool {
+			return strings.Contains(r.Log(), p.Name+": Blocked: waits for PodDisruptionBudget default/"+on)
+		})
+		b.Status.CurrentHealthy, b.Status.DisruptionsAllowed = 2, 1
+		must(t, shared.objects.Status().Update(t.Context(), b))
+		terminating(t, p)
+		end(t, p)
+		r.ends(0)
+	})
+	t.Run("one that never does, beside a pod that goes", func(t *testing.T) {
+		on := newNode(t)
+		stays, goes := newPod(t, on, "stays", nil), newPod(t, on, "goes", nil)
+		budget(t, on, stays, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
+		r := begin(t, on)
+		terminating(t, goes)
+		end(t, goes)
+		r.ends(1)
+		if want := stays.Name + ": Failed: PodDisruptionBudget default/" + on + " keeps 1 of 1"; !strings.Contains(r.Log(), want) || isTerminating(t, stays) {
+			t.Errorf("it does not say %q:\n%s", want, r.Log())
+		}
+	})
+	t.Run("several on one pod", func(t *testing.T) {
+		on := newNode(t)
+		p := newPod(t, on, "p", nil)
+		free := policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 3, CurrentHealthy: 3, DisruptionsAllowed: 2}
+		budget(t, on+"-1", p, free)
+		budget(t, on+"-2", p, free)
+		r := begin(t, on)
+		r.ends(1)
+		if !strings.Contains(r.Log(), on+"-1, PodDisruptionBudget default/"+on+"-2") {
+			t.Errorf("it does not name both:\n%s", r.Log())
+		}
+	})
+}

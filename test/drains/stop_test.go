@@ -1,0 +1,216 @@
+//go:build !unit
+
+package drains
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+func contextOf(t *testing.T) context.Context {
+	t.Helper()
+	return context.WithoutCancel(t.Context())
+}
+
+func unschedulable(t *testing.T, name string) bool {
+	t.Helper()
+	n := &corev1.Node{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: name}, n))
+	return n.Spec.Unschedulable
+}
+
+func TestTheEndOfTheTimeoutIsNoSuccess(t *testing.T) {
+	on := newNode(t)
+	p := newPod(t, on, "p", nil)
+	r := begin(t, on, "--timeout=2s")
+	terminating(t, p)
+	r.ends(1)
+	if want := "default/" + p.Name + ": Terminating"; !strings.Contains(r.Log(), "--timeout is over; pods left: 1\n  "+want) {
+		t.Errorf("it does not name what is left:\n%s", r.Log())
+	}
+}
+
+func TestCtrlC(t *testing.T) {
+	for name, c := range map[string]struct {
+		flags    []string
+		before   bool // cordoned by somebody else
+		cordoned bool
+	}{
+		"stays cordoned":                      {nil, false, true},
+		"gives the node back":                 {[]string{"--uncordon-on-cancel"}, false, false},
+		"not what somebody else has cordoned": {[]string{"--uncordon-on-cancel"}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on := newNode(t)
+			if c.before {
+				shared.api.Kubectl(t, "cordon", on)
+			}
+			p := newPod(t, on, "p", nil)
+			r := begin(t, append(c.flags, on)...)
+			terminating(t, p)
+			r.interrupt()
+			r.ends(130)
+			if got := unschedulable(t, on); got != c.cordoned {
+				t.Errorf("cordoned is %v", got)
+			}
+			if !strings.Contains(r.Log(), "interrupted; pods left: 1\n  default/"+p.Name) {
+				t.Errorf("it does not name what is left:\n%s", r.Log())
+			}
+			again := begin(t, on) // it goes on
+			end(t, p)
+			again.ends(0)
+		})
+	}
+}
+
+func TestANodeThatIsDeletedInTheMiddleIsDone(t *testing.T) {
+	on := newNode(t)
+	p := newPod(t, on, "p", nil)
+	r := begin(t, on)
+	terminating(t, p)
+	must(t, shared.objects.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: on}}))
+	r.ends(0)
+	if !strings.Contains(r.Log(), "node/"+on+" the node is gone") {
+		t.Errorf("it does not say so:\n%s", r.Log())
+	}
+}
+
+func TestAnAPIServerThatIsAwayForAWhile(t *testing.T) {
+	on := newNode(t)
+	a, b := newPod(t, on, "a", nil), newPod(t, on, "b", nil)
+	r := begin(t, on)
+	terminating(t, a)
+	terminating(t, b)
+	end(t, a)
+	shared.api.Kill()
+	must(t, shared.api.Start(t.Context()))
+	if !r.Running() {
+		t.Fatal("it has ended: an error is no answer")
+	}
+	end(t, b)
+	r.ends(0)
+}
+
+func TestItNeverCutsAVMsGracePeriod(t *testing.T) {
+	for name, c := range map[string]struct {
+		flags []string
+		off   bool
+	}{
+		"--grace-period=0 --force":           {[]string{"--grace-period=0", "--force"}, false},
+		"--grace-period=0 --force-power-off": {[]string{"--grace-period=0", "--force-power-off"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on := newNode(t)
+			vm := newPod(t, on, "vm", func(p *corev1.Pod) { p.Labels["kubevirt.io"] = "virt-launcher" })
+			r := begin(t, append(c.flags, on)...)
+			gone := func() bool {
+				err := shared.objects.Get(t.Context(), client.ObjectKeyFromObject(vm), &corev1.Pod{})
+				return apierrors.IsNotFound(err)
+			}
+			if c.off {
+				eventually(t, "it is powered off", gone)
+				r.ends(0)
+				return
+			}
+			terminating(t, vm)
+			now := &corev1.Pod{}
+			must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(vm), now))
+			if *now.DeletionGracePeriodSeconds != 30 {
+				t.Errorf("its guest has %d s", *now.DeletionGracePeriodSeconds)
+			}
+			end(t, vm)
+			r.ends(0)
+		})
+	}
+}
+
+// markedVM is a VM that cluster-controller has marked, protected by its budget.
+func markedVM(t *testing.T, on string, strategy kubevirt.EvictionStrategy) (*kubevirt.VirtualMachineInstance, *corev1.Pod) {
+	t.Helper()
+	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: on}, Spec: kubevirt.VirtualMachineInstanceSpec{EvictionStrategy: &strategy}}
+	must(t, shared.objects.Create(t.Context(), v))
+	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), v) })
+	v.Status = kubevirt.VirtualMachineInstanceStatus{Phase: kubevirt.VMIRunning, NodeName: on, EvacuationNodeName: on}
+	must(t, shared.objects.Status().Update(t.Context(), v))
+	p := newPod(t, on, "vm", func(p *corev1.Pod) {
+		p.Labels["kubevirt.io"], p.Labels["kubevirt.io/created-by"] = "virt-launcher", string(v.UID)
+	})
+	b := budget(t, on, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
+	b.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: v.Name, UID: v.UID}}
+	must(t, shared.objects.Update(t.Context(), b))
+	return v, p
+}
+
+func migration(t *testing.T, v *kubevirt.VirtualMachineInstance, on string) *kubevirt.VirtualMachineInstanceMigration {
+	t.Helper()
+	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v.Name, Annotations: map[string]string{kubevirt.EvacuationMigrationAnnotation: on}},
+		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: v.Name}}
+	must(t, shared.objects.Create(t.Context(), m))
+	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), m) })
+	return m
+}
+
+func TestAVMThatMovesIsFollowedToItsEnd(t *testing.T) {
+	on := newNode(t)
+	v, p := markedVM(t, on, kubevirt.StrategyLiveMigrate)
+	r := begin(t, on)
+	says := func(what string) {
+		t.Helper()
+		eventually(t, what, func() bool { return strings.Contains(r.Log(), what) })
+	}
+	says(p.Name + ": Moving")
+	m := migration(t, v, on)
+	m.Status = kubevirt.VirtualMachineInstanceMigrationStatus{Phase: kubevirt.MigrationRunning,
+		MigrationState: &kubevirt.MigrationState{Progress: &kubevirt.MigrationProgress{Percent: 42, RemainingMiB: 300}}}
+	must(t, shared.objects.Status().Update(t.Context(), m))
+	says(p.Name + ": Moving: migration Running, 42 %, 300 MiB left")
+	if isTerminating(t, p) {
+		t.Fatal("the VM is stopped")
+	}
+	begun := time.Now()
+	end(t, p) // it has moved
+	r.ends(0)
+	t.Logf("it ended %v after the pod", time.Since(begun))
+}
+
+func TestAVMThatWillNotBeMovedIsNamedWithTheReason(t *testing.T) {
+	on := newNode(t)
+	v, p := markedVM(t, on, kubevirt.StrategyLiveMigrate)
+	v.Status.Conditions = []kubevirt.Condition{{Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, Reason: "NotMigratable", Message: "it has a host device"}}
+	must(t, shared.objects.Status().Update(t.Context(), v))
+	r := begin(t, on)
+	r.ends(1)
+	if want := p.Name + ": Failed: VMI default/" + v.Name + " cannot be moved: it has a host device"; !strings.Contains(r.Log(), want) {
+		t.Errorf("it does not say %q:\n%s", want, r.Log())
+	}
+}
+
+func TestCancelTakesTheMarksBack(t *testing.T) {
+	on, others := newNode(t), newNode(t)
+	moved, _ := markedVM(t, on, kubevirt.StrategyLiveMigrate)
+	external, _ := markedVM(t, others, kubevirt.StrategyExternal)
+	pending := migration(t, moved, on)
+	mark := func(v *kubevirt.VirtualMachineInstance) string {
+		must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(v), v))
+		return v.Status.EvacuationNodeName
+	}
+	r := begin(t, "--cancel", on, others)
+	r.ends(0)
+	if mark(moved) != "" || mark(external) != others {
+		t.Errorf("marks: %q, %q:\n%s", moved.Status.EvacuationNodeName, external.Status.EvacuationNodeName, r.Log())
+	}
+	if err := shared.objects.Get(t.Context(), client.ObjectKeyFromObject(pending), pending); !apierrors.IsNotFound(err) {
+		t.Errorf("the pending migration is there: %v", err)
+	}
+	begin(t, "--cancel", on).ends(0)
+}
