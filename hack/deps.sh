@@ -10,6 +10,7 @@ die() {
 
 # package | why
 needed='
+dbus-daemon|the bus on which the tests have a logind
 ca-certificates|downloads of Go modules
 gcc|cgo, for the libvirt driver
 libc6-dev|the C headers for cgo

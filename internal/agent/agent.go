@@ -30,12 +30,14 @@ type Agent struct {
 	listed   bool
 	read     bool // the records, so that none comes later
 	started  grace.Mono
+	machine  machine
 }
 
 // New returns an agent that knows the records already, and does nothing yet.
 func New(cfg Config, log *slog.Logger) *Agent {
 	cfg.Policy.DefaultPeriod = cfg.DefaultPeriod
-	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, rejected: map[string]bool{}, relist: make(chan struct{}, 1)}
+	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, rejected: map[string]bool{}, relist: make(chan struct{}, 1),
+		machine: machine{time: cfg.NodeShutdown}}
 }
 
 // Guard takes over records that were read, and arms their deadlines, soonest
@@ -79,6 +81,9 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.start(k)
 	}
 	a.mu.Unlock()
+	if a.cfg.Machine != nil {
+		a.wg.Go(func() { a.keepMachine(ctx) })
+	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var last grace.Mono // when the last list was begun
@@ -194,6 +199,7 @@ func (a *Agent) keeper(domain string) *keeper {
 // keep makes a keeper; the caller holds the lock.
 func (a *Agent) keep(domain string, r grace.Record) *keeper {
 	k := newKeeper(a, domain, r)
+	k.vm.SeeNode(a.machine.time)
 	a.keepers[domain] = k
 	return k
 }

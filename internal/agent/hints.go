@@ -14,6 +14,7 @@ type hints struct {
 	domain   bool
 	cluster  bool
 	save     bool
+	node     bool               // the machine shuts down, or does not any more
 	record   *grace.Record      // read from the cache late
 	seen     *hypervisor.Domain // what a list said, newer than any look before; zero: it is not on it
 	end      grace.End
@@ -22,7 +23,7 @@ type hints struct {
 }
 
 func (h *hints) empty() bool {
-	return !h.launcher && !h.domain && !h.cluster && !h.save && h.record == nil && h.seen == nil && h.end == ""
+	return !h.launcher && !h.domain && !h.cluster && !h.save && !h.node && h.record == nil && h.seen == nil && h.end == ""
 }
 
 // mailbox holds hints until the keeper takes them. Anybody may put, without

@@ -19,7 +19,7 @@ const maxSteps = 50
 
 // keeper carries out what is decided about one VM: it has the handles, and
 // decides nothing itself. Only its own goroutine touches its fields, but for
-// box, phase and unwritten.
+// box and what publish stores.
 type keeper struct {
 	a      *Agent
 	log    *slog.Logger
@@ -30,6 +30,9 @@ type keeper struct {
 	phase atomic.Value // grace.Phase, "" without a record
 	// unwritten: the record cannot be made durable.
 	unwritten atomic.Bool
+	// alive: the record's instance has not ended. period is its grace period.
+	alive  atomic.Bool
+	period atomic.Int64
 
 	ctx     context.Context //nolint:containedctx // the keeper's life; workers get it
 	workers sync.WaitGroup
@@ -125,6 +128,9 @@ func (k *keeper) hear(h hints) {
 	if h.cluster {
 		k.clusterSeen()
 	}
+	if h.node {
+		k.vm.SeeNode(k.a.node())
+	}
 	if h.launcher {
 		k.vm.DirectoryChanged()
 	}
@@ -200,6 +206,8 @@ func (k *keeper) publish() {
 	now := k.now()
 	k.phase.Store(k.vm.Phase(now))
 	k.unwritten.Store(k.vm.Unwritable(now, slowDisk))
+	k.alive.Store(k.vm.Recorded() && !k.vm.Gone())
+	k.period.Store(int64(k.vm.Record().Period.Length))
 }
 
 func done(p Watched) <-chan struct{} {

@@ -128,6 +128,29 @@ type Config struct {
 	Migration func(domain string) grace.Migration
 	Clock     Clock
 	Meter     Meter
+	// Machine is nil where the machine's shutdown is not delayed. NodeShutdown is the
+	// one that an earlier agent of this boot has heard of, and KeepNodeShutdown makes
+	// one durable, or forgets it: it may block, and is not waited for long.
+	Machine          Machine
+	NodeShutdown     grace.NodeShutdownTime
+	KeepNodeShutdown func(grace.NodeShutdownTime) error
+}
+
+// Machine delays the shutdown of the machine that the VMs run on.
+type Machine interface {
+	// Watch delays shutdowns and tells of them until ctx ends. It tells what it
+	// finds at its start, and then each change.
+	Watch(ctx context.Context, told func(MachineState))
+	// LetGo lets the shutdown that is under way go on. It does not block.
+	LetGo()
+}
+
+// MachineState is what is known of the machine's shutdown.
+type MachineState struct {
+	Known        bool // the one that knows can be asked
+	Held         bool // a shutdown would be delayed, or is
+	ShuttingDown bool
+	Delay        time.Duration // how long a shutdown is delayed at most
 }
 
 // call bounds for calls that have no deadline of their own.

@@ -43,6 +43,7 @@ type rig struct {
 	unread bool        // the records cannot be read when the agent starts
 
 	cluster *memoryCluster // nil: standalone
+	machine *memoryMachine // nil: its shutdowns are not delayed
 }
 
 // inBubble runs a test in virtual time with a fresh rig.
@@ -114,6 +115,9 @@ func (r *rig) run() {
 		cfg.Cluster = r.cluster
 		cfg.Launcher = func(_, _, pod string) Launcher { return r.podDir(pod) }
 		cfg.Watch = r.cluster.watch
+	}
+	if r.machine != nil {
+		cfg.Machine, cfg.NodeShutdown, cfg.KeepNodeShutdown = r.machine, r.machine.keeps(), r.machine.keep
 	}
 	r.agent = New(cfg, slog.New(r.log))
 	agent := r.agent

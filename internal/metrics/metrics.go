@@ -89,6 +89,47 @@ func (m *Metrics) LibvirtUp(up func() bool) {
 	m.isUp("vmgrace_libvirt_up", "1 while there is a connection to libvirt.", up)
 }
 
+// NodeShutdown is what is known of a shutdown of the node.
+type NodeShutdown struct {
+	Known, Held   bool
+	Delay, Needed time.Duration
+}
+
+// NodeShutdown registers what tells for how long a shutdown of the node is delayed.
+// The delay is absent while it is not known.
+func (m *Metrics) NodeShutdown(state func() NodeShutdown) {
+	gauge := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
+	m.registry.MustRegister(&nodeShutdownCollector{
+		state:  state,
+		held:   gauge("vmgrace_node_shutdown_delayed", "1 while a shutdown of the node would wait for its VMs."),
+		delay:  gauge("vmgrace_node_shutdown_delay_seconds", "How long logind delays a shutdown of the node at most."),
+		needed: gauge("vmgrace_node_shutdown_needed_seconds", "The longest grace period on the node, and the destroy timeout; 0 without VMs."),
+	})
+}
+
+type nodeShutdownCollector struct {
+	state               func() NodeShutdown
+	held, delay, needed *prometheus.Desc
+}
+
+func (c *nodeShutdownCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.held
+	ch <- c.delay
+	ch <- c.needed
+}
+
+func (c *nodeShutdownCollector) Collect(ch chan<- prometheus.Metric) {
+	s, held := c.state(), 0.0
+	if s.Held {
+		held = 1
+	}
+	ch <- prometheus.MustNewConstMetric(c.held, prometheus.GaugeValue, held)
+	ch <- prometheus.MustNewConstMetric(c.needed, prometheus.GaugeValue, s.Needed.Seconds())
+	if s.Known {
+		ch <- prometheus.MustNewConstMetric(c.delay, prometheus.GaugeValue, s.Delay.Seconds())
+	}
+}
+
 func (m *Metrics) isUp(name, help string, up func() bool) {
 	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
 		if up() {

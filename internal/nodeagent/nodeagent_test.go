@@ -32,7 +32,7 @@ func TestDefaultsAreTheContracts(t *testing.T) {
 	want := &Options{
 		NodeName: "node-a", Standalone: true, LaunchersDir: "/var/run/vmgrace/launchers", KubeletDir: "/var/lib/kubelet",
 		StateDir: "/var/lib/vmgrace", LibvirtURI: "qemu:///system", DefaultGracePeriod: 30 * time.Second,
-		RetryInterval: 5 * time.Second, ShutdownMode: "auto", AgentTimeout: 5 * time.Second, DestroyTimeout: 10 * time.Second,
+		RetryInterval: 5 * time.Second, ShutdownMode: "auto", AgentTimeout: 5 * time.Second, DBusSocket: "/run/dbus/system_bus_socket", DestroyTimeout: 10 * time.Second,
 		MetricsAddress: "127.0.0.1:9469", LogFormat: "text",
 		Migration: MigrationOptions{CANamespace: "vmgrace-system", AllowPaths: defaultPaths()},
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/vmgrace/vmgrace/internal/logind"
 	"github.com/vmgrace/vmgrace/internal/logs"
 )
 
@@ -29,6 +30,8 @@ type Options struct {
 	LogFormat                string
 	Verbosity                int
 	Migration                MigrationOptions
+	DBusSocket               string
+	NodeShutdownTimeout      time.Duration
 
 	version bool
 }
@@ -60,6 +63,8 @@ func (o *Options) flags() *pflag.FlagSet {
 	f.DurationVar(&o.DestroyTimeout, "destroy-timeout", 10*time.Second, "time QEMU gets to flush and exit on SIGTERM before SIGKILL")
 	f.BoolVar(&o.DryRun, "dry-run", false, "everything but requests, signals and destroys; says what it would do")
 	f.StringVar(&o.MetricsAddress, "metrics-address", "127.0.0.1:9469", "/metrics, /livez, /readyz; empty = off")
+	f.StringVar(&o.DBusSocket, "dbus-socket", logind.DefaultSocket, "system bus, where logind is asked to delay the node's shutdown for its VMs; empty = not delayed")
+	f.DurationVar(&o.NodeShutdownTimeout, "node-shutdown-timeout", 0, "have logind delay the node's shutdown for this long at most: writes a drop-in of logind.conf where logind's own is shorter; 0 = leave it as it is")
 	o.Migration.flags(f)
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.CountVarP(&o.Verbosity, "verbose", "v", "say more (-v: every decision)")
@@ -112,6 +117,7 @@ func (o *Options) check() error {
 		{"shutdown-retry-interval", o.RetryInterval, false},
 		{"guest-agent-timeout", o.AgentTimeout, true},
 		{"destroy-timeout", o.DestroyTimeout, true},
+		{"node-shutdown-timeout", o.NodeShutdownTimeout, true},
 	} {
 		if d.is < 0 || d.is == 0 && !d.zero {
 			return fmt.Errorf("--%s %v: must be positive", d.flag, d.is)

@@ -48,11 +48,15 @@ type node struct {
 // The records are read and their deadlines armed before anything else. Whatever
 // else it needs, it does not need it to send a signal.
 func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
+	asked := ctx // to end
+	ctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer end(nil)
 	group, ctx := errgroup.WithContext(ctx)
 	n, err := o.arm(ctx, stderr)
 	if err != nil {
 		return err
 	}
+	go n.endWhen(asked, ctx, end)
 	needs := n.needs()
 	if !n.guarding() {
 		for _, need := range needs {
@@ -109,6 +113,7 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 		Hypervisor: n.driver, Cache: records, Processes: processes{n.deadlines}, Clock: clock{}, Meter: n.meter,
 		Launcher: n.driver.directory(n.from.launcher), Watch: n.from.watch,
 	}
+	n.delayShutdowns(&config, boot)
 	if !o.Standalone {
 		n.vmis = o.cluster(n.points.VMs(n.clusterChanged), n.log)
 		n.meter.WatchUp(n.vmis.Up)
@@ -127,6 +132,9 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 		n.agent.Guard(known)
 	}
 	n.meter.Observe(n.agent)
+	if config.Machine != nil {
+		n.meter.NodeShutdown(n.nodeShutdown)
+	}
 	if n.driver.libvirt != nil {
 		n.meter.LibvirtUp(n.driver.libvirt.Up)
 	}

@@ -49,7 +49,7 @@ type Decision struct {
 	// At is when to look again, for Wait. Never: only when something changes.
 	At      Mono
 	Mode    Mode      // for Ask
-	Cause   Cause     // for Begin and Finish; for Shorten LauncherDied, or none for a pod's kill
+	Cause   Cause     // for Begin and Finish; for Shorten LauncherDied, NodeShutdown, or none for a pod's kill
 	When    Mono      // for Begin its start; for Shorten the new deadline
 	Outcome Outcome   // for Finish
 	Trigger TriggerID // for ClearTrigger
@@ -96,7 +96,8 @@ var rules = [...]rule{
 	{"identify", "the QEMU process is identified now: record it, so that it can be watched and signalled", identify},
 	{"refresh", "before the shutdown starts, changes of identity and grace period are recorded", refresh},
 	{"begin", "the first cause starts the one grace period", begin},
-	{"launcher-died", "the shim was killed: the deadline moves to now", launcherDied},
+	{"node-ends", "the machine goes down before the deadline: the deadline moves to where QEMU still has its destroy timeout", nodeEnds},
+	{"launcher-died", "the shim was killed: the deadline moves to now, unless the machine shuts down", launcherDied},
 	{"pod-killed", "kubelet kills the launcher before the deadline: the deadline moves to 2 s before that", podKilled},
 	{"save", "the record has changed: write it before acting", save},
 	{"running", "there is no cause for a shutdown", running},

@@ -142,6 +142,9 @@ type Observation struct {
 	// Migration is what a live migration has to do with the domain.
 	Migration Migration
 
+	// Node is the shutdown of the machine, zero while none is under way.
+	Node NodeShutdownTime
+
 	Shim    Shim
 	Holder  Holder // who holds the lock, while ShimAlive
 	DiedAt  Mono   // when the agent first saw that it died
@@ -207,7 +210,7 @@ func (o *Observation) next(r *Record, p *Policy) Observation {
 	n.Shim, n.Holder, n.DiedAt = o.Shim, o.Holder, o.DiedAt
 	n.Trigger, n.TriggerByShim, n.TriggerAt, n.TriggerID = o.Trigger, o.TriggerByShim, o.TriggerAt, o.TriggerID
 	n.Leftover, n.Consumed, n.Told = o.Leftover, o.Consumed, o.Told
-	n.Owner, n.OwnerBy, n.Migration = o.Owner.next(), o.OwnerBy, o.Migration
+	n.Owner, n.OwnerBy, n.Migration, n.Node = o.Owner.next(), o.OwnerBy, o.Migration, o.Node
 	n.Pod, n.Followed, n.WarnedPod = o.Pod, o.Followed, o.WarnedPod
 	n.FromVMI, n.FromDirectory, n.Metadata.Told = o.FromVMI, o.FromDirectory, o.Metadata.Told
 	n.Left = o.OnDisk || o.Left

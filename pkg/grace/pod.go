@@ -150,7 +150,7 @@ func (o *Observation) podKillAt() Mono {
 // shorter than the VM's.
 func podKilled(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	s := &r.Shutdown
-	if !r.ShuttingDown() || !o.Pod.Deleting || s.Deadline <= now {
+	if !r.ShuttingDown() || !o.Pod.Deleting || o.Node.UnderWay() || s.Deadline <= now {
 		return next()
 	}
 	kill := o.podKillAt()

@@ -133,7 +133,11 @@ func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 		return next()
 	}
 	deletedAt, deleted := o.Owner.deleted(r)
+	node := o.Node.Begin
+	earlier := deleted && deletedAt < node || o.Trigger && o.TriggerAt < node
 	switch {
+	case o.Node.UnderWay() && !earlier:
+		return Decision{Do: Begin, Cause: NodeShutdown, When: now}, true
 	case deleted && (!o.Trigger || deletedAt < o.TriggerAt):
 		return Decision{Do: Begin, Cause: VMIDeleted, When: min(deletedAt, now)}, true
 	// A trigger was written by a shim that still lived, so it came first.
@@ -155,7 +159,7 @@ func holdUntil(r *Record, o *Observation) Mono {
 }
 
 func launcherDied(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
-	if !r.ShuttingDown() || o.Shim != ShimDied || r.Shutdown.Deadline <= now {
+	if !r.ShuttingDown() || o.Shim != ShimDied || o.Node.UnderWay() || r.Shutdown.Deadline <= now {
 		return next()
 	}
 	return Decision{Do: Shorten, Cause: LauncherDied, When: now}, true

@@ -19,6 +19,7 @@ func (s *stage) see() {
 		return
 	}
 	v, l := s.agent, &s.launcher
+	v.SeeNode(s.node)
 	if s.cluster {
 		v.SeeVMI(s.vmi)
 		v.SeePods([]Pod{{UID: s.pod, VMI: l.uid, Deleting: s.podKill != Never, KillAt: s.podKill, DeletionGrace: time.Hour}})

@@ -130,6 +130,7 @@ type truth struct {
 	grace      string // seconds, as the launcher states it
 	boots      int
 	down       bool // no agent runs
+	node       NodeShutdownTime
 	asked      bool // the guest has heard a request
 }
 

@@ -67,11 +67,13 @@ var happenings = map[string]func(*stage){
 		s.over(EndUnknown)
 		s.instance = Instance{}
 		s.launcher = launcher{}
+		s.node = NodeShutdownTime{}
 	},
-	"the VMI is being deleted":         func(s *stage) { s.vmi.State, s.vmi.DeletingAt = VMIDeleting, s.now },
-	"the VMI is not shown any more":    func(s *stage) { s.vmi = VMI{State: VMIAbsent} },
-	"the API server cannot be reached": func(s *stage) { s.apiDown = true },
-	"the API server answers again":     func(s *stage) { s.apiDown = false },
+	"the machine's shutdown is called off": func(s *stage) { s.node = NodeShutdownTime{} },
+	"the VMI is being deleted":             func(s *stage) { s.vmi.State, s.vmi.DeletingAt = VMIDeleting, s.now },
+	"the VMI is not shown any more":        func(s *stage) { s.vmi = VMI{State: VMIAbsent} },
+	"the API server cannot be reached":     func(s *stage) { s.apiDown = true },
+	"the API server answers again":         func(s *stage) { s.apiDown = false },
 }
 
 var parameters = map[string]func(*stage, string){
@@ -81,6 +83,7 @@ var parameters = map[string]func(*stage, string){
 	"a trigger is left that names":           func(s *stage, v string) { s.trigger(v) },
 	"the API server, asked, says":            func(s *stage, v string) { s.answer = Fate(v) },
 	"the pod is being deleted and killed in": func(s *stage, v string) { s.podKill = s.now.Add(s.duration(v)) },
+	"the machine shuts down in":              func(s *stage, v string) { s.node = NodeShutdownTime{Begin: s.now, End: s.now.Add(s.duration(v))} },
 	"the grace period is edited":             func(s *stage, v string) { s.grace = seconds(s.duration(v)) },
 	"a launcher registers for": func(s *stage, v string) {
 		s.launcher.uid = v

@@ -94,6 +94,7 @@ func TestTheAgentFindsWhatItReads(t *testing.T) {
 	o := options(t, c)
 	want := map[string]bool{ // writable?
 		"/run/libvirt": false, "/var/log/libvirt": false, o.StateDir: true, o.KubeletDir + "/pods": true,
+		"/run/dbus": false,
 	}
 	got := map[string]bool{}
 	for _, m := range c.VolumeMounts {

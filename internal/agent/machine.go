@@ -1,0 +1,207 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+const (
+	// machineTick is how often it is looked whether the machine may go down.
+	machineTick = 50 * time.Millisecond
+	// machineReport is how long the ends of the last VMs may take to be told and
+	// removed from the disk, once no instance is left.
+	machineReport = 300 * time.Millisecond
+	// machineKeep is how long the guests wait until the shutdown's end is durable.
+	machineKeep = 200 * time.Millisecond
+	// machineCheck is how often it is looked whether the delay is long enough.
+	machineCheck = 30 * time.Second
+)
+
+// machine is what the agent knows of the machine's shutdown, under its lock.
+type machine struct {
+	time  grace.NodeShutdownTime
+	state MachineState
+	told  bool
+	done  bool // this shutdown was let go
+	// goneAt is since when no instance is left, 0 while there is one.
+	goneAt grace.Mono
+	warned [2]time.Duration // the delay and what is needed that was warned of
+}
+
+// MachineView is what operators see of the delay. Needed is what the longest
+// grace period takes.
+type MachineView struct {
+	MachineState
+	Needed time.Duration
+}
+
+func (a *Agent) node() grace.NodeShutdownTime {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.machine.time
+}
+
+// Machine is what is known of the machine's shutdown.
+func (a *Agent) Machine() MachineView {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return MachineView{a.machine.state, a.needed()}
+}
+
+// needed: the caller holds the lock.
+func (a *Agent) needed() time.Duration {
+	longest := time.Duration(0)
+	for _, k := range a.keepers {
+		if k.alive.Load() {
+			longest = max(longest, time.Duration(k.period.Load())+a.cfg.Policy.DestroyTimeout)
+		}
+	}
+	return longest
+}
+
+// Delaying tells whether the machine waits for VMs of this agent.
+func (a *Agent) Delaying() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m := &a.machine
+	return a.cfg.Machine != nil && m.time.UnderWay() && !m.done && a.cfg.Clock.Now() < m.time.End
+}
+
+// keepMachine hears of shutdowns of the machine, and lets it go down when no VM is left.
+func (a *Agent) keepMachine(ctx context.Context) {
+	told := make(chan MachineState)
+	a.wg.Go(func() {
+		a.cfg.Machine.Watch(ctx, func(s MachineState) {
+			select {
+			case told <- s:
+			case <-ctx.Done():
+			}
+		})
+	})
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-told:
+			a.machineTold(ctx, s)
+		case <-timer.C:
+		}
+		timer.Reset(a.checkMachine(ctx))
+	}
+}
+
+// machineTold takes over what is known. A shutdown keeps the end that it had at first.
+func (a *Agent) machineTold(ctx context.Context, s MachineState) {
+	a.mu.Lock()
+	m, now := &a.machine, a.cfg.Clock.Now()
+	m.state, m.told = s, true
+	before := m.time
+	switch {
+	case !s.Known: // what was heard before stands
+	case s.ShuttingDown && !before.UnderWay():
+		m.time = grace.NodeShutdownTime{Begin: now, End: now.Add(s.Delay)}
+	case !s.ShuttingDown:
+		m.time, m.done, m.goneAt = grace.NodeShutdownTime{}, false, 0
+	default:
+	}
+	after := m.time
+	a.mu.Unlock()
+	if after != before {
+		a.machineChanged(ctx, after)
+	}
+}
+
+// machineChanged has it durable first: an agent that starts in the middle must not
+// give the VMs a new end.
+func (a *Agent) machineChanged(ctx context.Context, now grace.NodeShutdownTime) {
+	if now.UnderWay() {
+		a.log.Info("the machine shuts down: every VM gets its grace period, as far as there is time", "time", now.End.Sub(now.Begin))
+	} else {
+		a.log.Info("the machine's shutdown is called off: VMs that were asked finish, the others go on")
+	}
+	kept := make(chan error, 1)
+	a.wg.Go(func() { kept <- a.cfg.KeepNodeShutdown(now) })
+	select {
+	case err := <-kept:
+		if err != nil {
+			a.log.Error("cannot keep the end of the machine's shutdown: an agent that starts in the middle would not know it", "err", err)
+		}
+	case <-time.After(machineKeep):
+		a.log.Error("the disk does not answer: going on with the machine's shutdown from memory")
+	case <-ctx.Done():
+	}
+	a.hintAll(func(h *hints) { h.node = true })
+}
+
+// checkMachine returns when to look again.
+func (a *Agent) checkMachine(ctx context.Context) time.Duration {
+	a.mu.Lock()
+	m, now := &a.machine, a.cfg.Clock.Now()
+	if !m.time.UnderWay() {
+		defer a.mu.Unlock()
+		a.warnOfDelay()
+		return machineCheck
+	}
+	if now >= m.time.End && m.told && !m.state.Known {
+		m.time, m.done, m.goneAt = grace.NodeShutdownTime{}, false, 0
+		a.mu.Unlock()
+		a.machineChanged(ctx, grace.NodeShutdownTime{})
+		return machineCheck
+	}
+	defer a.mu.Unlock()
+	if m.done {
+		return max(machineTick, min(machineCheck, m.time.End.Sub(now)))
+	}
+	why := a.mayGoDown(now)
+	if why == "" {
+		return machineTick
+	}
+	m.done = true
+	a.cfg.Machine.LetGo()
+	a.log.Info("the machine may go down", "because", why, "after", now.Sub(m.time.Begin))
+	return machineTick
+}
+
+// mayGoDown says why, "" where it may not yet. The caller holds the lock.
+func (a *Agent) mayGoDown(now grace.Mono) string {
+	m := &a.machine
+	alive, recorded := false, false
+	for _, k := range a.keepers {
+		phase, ok := k.phase.Load().(grace.Phase)
+		recorded = recorded || ok && phase != ""
+		alive = alive || k.alive.Load()
+	}
+	if alive || !a.listed || !a.read {
+		m.goneAt = 0
+	} else if m.goneAt == 0 {
+		m.goneAt = now
+	}
+	switch {
+	case now >= m.time.End:
+		return "the time is over"
+	case m.goneAt == 0:
+		return ""
+	case !recorded:
+		return "no VM is left"
+	case now.Sub(m.goneAt) >= machineReport:
+		return "no VM runs any more"
+	default:
+		return ""
+	}
+}
+
+// warnOfDelay says once per value that the delay is too short. The caller holds the lock.
+func (a *Agent) warnOfDelay() {
+	m := &a.machine
+	now := [2]time.Duration{m.state.Delay, a.needed()}
+	if !m.state.Known || now[0] >= now[1] || m.warned == now {
+		return
+	}
+	m.warned = now
+	a.log.Warn("a reboot of this node would cut grace periods short: set InhibitDelayMaxSec in logind.conf, or --node-shutdown-timeout, to what is needed",
+		"delay", now[0], "needed", now[1])
+}

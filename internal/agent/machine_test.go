@@ -1,0 +1,253 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+// memoryMachine is a machine whose shutdown is in the test's hands.
+type memoryMachine struct {
+	mu     sync.Mutex
+	tell   func(MachineState)
+	state  MachineState
+	letGo  []time.Time
+	kept   grace.NodeShutdownTime
+	fails  error
+	hangs  chan struct{}
+	keptAt []grace.NodeShutdownTime
+}
+
+func (m *memoryMachine) Watch(ctx context.Context, told func(MachineState)) {
+	m.mu.Lock()
+	m.tell = told
+	state := m.state
+	m.mu.Unlock()
+	told(state)
+	<-ctx.Done()
+}
+
+func (m *memoryMachine) LetGo() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.letGo = append(m.letGo, time.Now())
+}
+
+func (m *memoryMachine) keep(n grace.NodeShutdownTime) error {
+	m.mu.Lock()
+	hangs := m.hangs
+	m.mu.Unlock()
+	if hangs != nil {
+		<-hangs
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.keptAt = append(m.keptAt, n)
+	if m.fails == nil {
+		m.kept = n
+	}
+	return m.fails
+}
+
+func (m *memoryMachine) is(s MachineState) {
+	m.mu.Lock()
+	m.state = s
+	tell := m.tell
+	m.mu.Unlock()
+	tell(s)
+	synctest.Wait()
+}
+
+func (m *memoryMachine) shutsDown(delay time.Duration) {
+	m.is(MachineState{Known: true, Held: true, ShuttingDown: true, Delay: delay})
+}
+
+func (m *memoryMachine) downs() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.letGo)
+}
+
+func (m *memoryMachine) keeps() grace.NodeShutdownTime {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kept
+}
+
+// wentDown is how long after t the machine was let go, which must have been once.
+func (m *memoryMachine) wentDown(t *testing.T, after time.Time) time.Duration {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.letGo) != 1 {
+		t.Fatalf("the machine was let go %d times", len(m.letGo))
+	}
+	return m.letGo[0].Sub(after)
+}
+
+func onMachine(t *testing.T, test func(*rig, *memoryMachine)) {
+	t.Helper()
+	inBubble(t, func(r *rig) {
+		r.stop()
+		r.machine = &memoryMachine{state: MachineState{Known: true, Held: true, Delay: time.Minute}}
+		r.run()
+		test(r, r.machine)
+	})
+}
+
+func TestAMachineThatShutsDownWaitsForItsVMs(t *testing.T) {
+	onMachine(t, func(r *rig, m *memoryMachine) {
+		// Given: a polite guest, a slow one and one that does not listen.
+		for _, g := range []fake.Guest{{Name: "ns_polite", Presses: 1, ShutsDown: 2 * time.Second}, {Name: "ns_slow", Presses: 1, ShutsDown: 15 * time.Second}, {Name: domain}} {
+			r.guarded(g, "20")
+		}
+		// When the machine shuts down, and kubelet kills a launcher.
+		at := time.Now()
+		m.shutsDown(time.Minute)
+		r.after(time.Second)
+		r.set("ns_slow", func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 })
+		r.agent.LauncherChanged("ns_slow")
+		r.after(15 * time.Second)
+		r.stoppedAs("ns_polite", grace.NodeShutdown, grace.Graceful)
+		r.stoppedAs("ns_slow", grace.NodeShutdown, grace.Graceful)
+		if m.downs() != 0 {
+			t.Fatal("the machine went down with a guest in its grace period")
+		}
+		r.after(20 * time.Second)
+		r.stoppedAs(domain, grace.NodeShutdown, grace.Forced)
+		if after := m.wentDown(t, at); after < 20*time.Second || after > 20*time.Second+500*time.Millisecond {
+			t.Errorf("the machine went down after %v; the last VM was gone at 20 s", after)
+		}
+	})
+}
+
+func TestAMachineWithoutVMsGoesDownAtOnce(t *testing.T) {
+	onMachine(t, func(r *rig, m *memoryMachine) {
+		r.after(time.Second)
+		at := time.Now()
+		m.shutsDown(time.Minute)
+		r.after(time.Second)
+		if after := m.wentDown(t, at); after > 100*time.Millisecond {
+			t.Errorf("went down after %v", after)
+		}
+	})
+}
+
+func TestAMachineThatGoesDownEarlierLeavesQEMUItsDestroyTimeout(t *testing.T) {
+	onMachine(t, func(r *rig, m *memoryMachine) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		at := r.Now()
+		m.shutsDown(30 * time.Second)
+		rec, _ := r.cache.get(domain)
+		if left := rec.Shutdown.Deadline.Sub(at); rec.Shutdown.Cause != grace.NodeShutdown || left != 20*time.Second {
+			t.Fatalf("%+v; want NodeShutdown, 10 s before the machine's end", rec.Shutdown)
+		}
+		if r.meter.of("rejected node_shutdown_delay") != 1 {
+			t.Error("not counted")
+		}
+		if m.keeps() != (grace.NodeShutdownTime{Begin: at, End: at.Add(30 * time.Second)}) {
+			t.Errorf("kept %+v", m.keeps())
+		}
+	})
+}
+
+func TestAnAgentThatStartsInTheMiddleKeepsTheMachinesEnd(t *testing.T) {
+	onMachine(t, func(r *rig, m *memoryMachine) {
+		r.guarded(fake.Guest{Name: domain}, "40")
+		at := r.Now()
+		m.shutsDown(60 * time.Second)
+		r.stop()
+		r.after(5 * time.Second)
+		r.set(domain, func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 }) // killed meanwhile
+		r.run()
+		r.after(time.Second)
+		if rec, _ := r.cache.get(domain); rec.Shutdown.Deadline != at.Add(40*time.Second) {
+			t.Errorf("the deadline is %v after the shutdown's begin", rec.Shutdown.Deadline.Sub(at))
+		}
+		if n := r.agent.node(); n.End != at.Add(60*time.Second) {
+			t.Errorf("the machine's end is %v", n.End.Sub(at))
+		}
+		if !r.agent.Delaying() {
+			t.Error("the agent would leave its VMs")
+		}
+	})
+}
+
+func TestAShutdownOfTheMachineThatIsCalledOff(t *testing.T) {
+	onMachine(t, func(r *rig, m *memoryMachine) {
+		r.guarded(fake.Guest{Name: domain, Presses: 1, ShutsDown: 10 * time.Second}, "30")
+		m.shutsDown(time.Minute)
+		r.after(time.Second)
+		m.is(MachineState{Known: true, Held: true, Delay: time.Minute})
+		// A guest that starts now goes on; the one that was asked ends.
+		r.guarded(fake.Guest{Name: "ns_next"}, "30")
+		r.after(5 * time.Minute)
+		r.stoppedAs(domain, grace.NodeShutdown, grace.Graceful)
+		if rec, ok := r.cache.get("ns_next"); !ok || rec.ShuttingDown() {
+			t.Errorf("the other one is %+v", rec)
+		}
+		if m.keeps().UnderWay() || m.downs() != 0 || r.agent.Delaying() {
+			t.Errorf("kept %+v, let go %d times", m.keeps(), m.downs())
+		}
+		// The next shutdown counts as any other.
+		at := time.Now()
+		m.shutsDown(time.Minute)
+		r.after(time.Minute)
+		if after := m.wentDown(t, at); after < 30*time.Second || after > 31*time.Second {
+			t.Errorf("the machine went down after %v", after)
+		}
+	})
+}
+
+func TestADiskThatRefusesOrHangsDelaysNoGuestForLong(t *testing.T) {
+	onMachine(t, func(r *rig, m *memoryMachine) {
+		r.guarded(fake.Guest{Name: domain, Presses: 1, ShutsDown: time.Second}, "30")
+		m.fails, m.hangs = errors.New("no space left on device"), make(chan struct{})
+		at := time.Now()
+		m.shutsDown(time.Minute)
+		r.after(2 * time.Second)
+		asked := r.when(fake.OpAsk, domain)
+		if len(asked) == 0 || r.start.Add(asked[0]).Sub(at) > time.Second {
+			t.Errorf("asked at %v", asked)
+		}
+		close(m.hangs)
+		r.after(time.Second)
+		m.wentDown(t, at)
+	})
+}
+
+func TestWhatAnEarlierAgentHeardOfIsDroppedWhereNobodyKnowsOfIt(t *testing.T) {
+	onMachine(t, func(r *rig, m *memoryMachine) {
+		r.stop()
+		m.state, m.kept = MachineState{}, grace.NodeShutdownTime{Begin: r.Now(), End: r.Now().Add(10 * time.Second)}
+		r.run()
+		r.after(11 * time.Second)
+		r.guarded(fake.Guest{Name: domain}, "30")
+		r.after(time.Hour)
+		if rec, _ := r.cache.get(domain); rec.ShuttingDown() {
+			t.Errorf("a VM that was started after the machine's end: %+v", rec.Shutdown)
+		}
+		if !slices.Contains(m.keptAt, grace.NodeShutdownTime{}) {
+			t.Error("it is still on disk")
+		}
+	})
+}
+
+func TestADelayThatIsTooShortIsShown(t *testing.T) {
+	onMachine(t, func(r *rig, _ *memoryMachine) {
+		r.guarded(fake.Guest{Name: domain}, "300")
+		r.after(time.Minute)
+		if v := r.agent.Machine(); !v.Known || v.Delay != time.Minute || v.Needed != 310*time.Second {
+			t.Errorf("%+v", v)
+		}
+		r.after(time.Minute)
+	})
+}

@@ -1,0 +1,43 @@
+package logind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"github.com/vmgrace/vmgrace/pkg/durable"
+)
+
+const (
+	dropInDir  = "etc/systemd/logind.conf.d"
+	dropInName = "99-vmgrace.conf" // behind kubelet's 99-kubelet.conf
+	systemd    = "org.freedesktop.systemd1"
+)
+
+// DropIn writes the drop-in that has logind delay for longer, below the node's root
+// directory, and has systemd send logind the SIGHUP that it reads it on.
+func DropIn(root string) func(context.Context, *dbus.Conn, time.Duration) error {
+	return func(ctx context.Context, conn *dbus.Conn, delay time.Duration) error {
+		dir := filepath.Join(root, dropInDir)
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // as systemd's own
+			return fmt.Errorf("logind's drop-in: %w", err)
+		}
+		seconds := (delay + time.Second - 1) / time.Second
+		text := fmt.Sprintf("# Written by vmgrace's node-agent (--node-shutdown-timeout).\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
+		if err := durable.WriteFile(dir, dropInName, []byte(text), 0o644); err != nil {
+			return fmt.Errorf("logind's drop-in: %w", err)
+		}
+		call := conn.Object(systemd, "/org/freedesktop/systemd1").
+			CallWithContext(ctx, systemd+".Manager.KillUnit", dbus.FlagNoAutoStart, "systemd-logind.service", "all", int32(1))
+		if call.Err != nil {
+			return fmt.Errorf("%s is written, but systemd cannot have logind read it (restart logind): %w", filepath.Join(dir, dropInName), call.Err)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,272 @@
+// Package logind delays the machine's shutdown with an inhibitor of
+// systemd-logind, or of elogind, and hears of shutdowns from it
+// (org.freedesktop.login1(5), https://systemd.io/INHIBITOR_LOCKS).
+//
+// The inhibitor is a file descriptor: logind goes on when it is closed, also by the
+// end of the process, or when InhibitDelayMaxSec is over. While a shutdown is under
+// way logind gives no new one.
+package logind
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+)
+
+// DefaultSocket is where the system bus listens.
+const DefaultSocket = "/run/dbus/system_bus_socket"
+
+const (
+	callTimeout = 5 * time.Second
+	// retryMin and retryMax are how long a lost bus is waited for.
+	retryMin = time.Second
+	retryMax = 30 * time.Second
+	busName  = "org.freedesktop.DBus"
+	name     = "org.freedesktop.login1"
+	path     = "/org/freedesktop/login1"
+	manager  = name + ".Manager"
+)
+
+// Logind implements agent.Machine.
+type Logind struct {
+	// Socket of the system bus.
+	Socket string
+	Log    *slog.Logger
+	// Extend has logind delay longer than it does, if it is set and longer than this.
+	Wanted time.Duration
+	Extend func(context.Context, *dbus.Conn, time.Duration) error
+
+	mu   sync.Mutex
+	held *os.File
+
+	said   string // only Watch uses these
+	extent bool
+}
+
+// LetGo implements agent.Machine.
+func (l *Logind) LetGo() { l.take(nil) }
+
+// take puts a new inhibitor in the place of the old one, which is closed only then:
+// in between the machine would not wait.
+func (l *Logind) take(f *os.File) {
+	l.mu.Lock()
+	old := l.held
+	l.held = f
+	l.mu.Unlock()
+	if old != nil {
+		_ = old.Close() // nothing was written
+	}
+}
+
+func (l *Logind) holds() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held != nil
+}
+
+// Watch implements agent.Machine. Bus and logind may come and go: an inhibitor that
+// is held stays held, and another one is taken when they are back.
+func (l *Logind) Watch(ctx context.Context, told func(agent.MachineState)) {
+	defer l.LetGo()
+	for wait := retryMin; ; wait = min(2*wait, retryMax) {
+		reached := false
+		err := l.session(ctx, func(s agent.MachineState) {
+			reached = reached || s.Known
+			told(s)
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		told(agent.MachineState{Held: l.holds()})
+		l.sayOnce(err)
+		if reached {
+			wait = retryMin
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+	}
+}
+
+func (l *Logind) sayOnce(err error) {
+	if err.Error() != l.said {
+		l.said = err.Error()
+		l.Log.Warn("shutdowns of this machine are not delayed: a reboot may cut grace periods short; everything else works", "err", err)
+	}
+}
+
+// session is one connection to the bus.
+func (l *Logind) session(ctx context.Context, told func(agent.MachineState)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	conn, err := connect(ctx, l.Socket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // its end is all that is wanted
+	signals := make(chan *dbus.Signal, 16)
+	conn.Signal(signals)
+	for _, match := range [][]dbus.MatchOption{
+		{dbus.WithMatchSender(name), dbus.WithMatchInterface(manager), dbus.WithMatchMember("PrepareForShutdown")},
+		{dbus.WithMatchSender(busName), dbus.WithMatchInterface(busName), dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, name)},
+	} {
+		if err := bounded(ctx, func(ctx context.Context) error { return conn.AddMatchSignalContext(ctx, match...) }); err != nil {
+			return fmt.Errorf("listen to logind: %w", err)
+		}
+	}
+	s := bus{conn: conn, of: l}
+	if err := s.look(ctx, told); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case got, open := <-signals:
+			if !open {
+				return errors.New("the connection to the system bus has ended")
+			}
+			if !s.means(got) {
+				continue
+			}
+			if err := s.look(ctx, told); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// bus is a connection, and who is logind on it.
+type bus struct {
+	conn  *dbus.Conn
+	of    *Logind
+	owner string
+}
+
+// means tells whether a signal is logind's or the bus's own: anybody on the bus can
+// send this process a signal of any name.
+func (b *bus) means(s *dbus.Signal) bool {
+	switch s.Name {
+	case manager + ".PrepareForShutdown":
+		return s.Sender == b.owner && s.Path == path
+	case busName + ".NameOwnerChanged":
+		return s.Sender == busName
+	default:
+		return false
+	}
+}
+
+// look asks logind for everything, takes an inhibitor if there may be one, and tells.
+func (b *bus) look(ctx context.Context, told func(agent.MachineState)) error {
+	var state agent.MachineState
+	err := bounded(ctx, func(ctx context.Context) (err error) {
+		if err = b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", name).Store(&b.owner); err != nil {
+			return fmt.Errorf("there is no logind on the system bus: %w", err)
+		}
+		state, err = b.state(ctx)
+		return err
+	})
+	switch {
+	case isAnswer(err): // no logind: it is heard of when it comes
+		b.owner = ""
+		b.of.sayOnce(err)
+		told(agent.MachineState{Held: b.of.holds()})
+		return nil
+	case err != nil:
+		return err
+	}
+	if !state.ShuttingDown {
+		b.hold(ctx)
+		state = b.extend(ctx, state)
+	}
+	state.Held = b.of.holds()
+	told(state)
+	return nil
+}
+
+// hold takes an inhibitor anew: whether logind still knows the old one cannot be asked.
+func (b *bus) hold(ctx context.Context) {
+	err := bounded(ctx, func(ctx context.Context) error {
+		var fd dbus.UnixFD
+		err := b.call(ctx, name, path, manager+".Inhibit", "shutdown", "vmgrace node-agent", "VMs get their grace period", "delay").Store(&fd)
+		if err != nil {
+			return fmt.Errorf("logind gives no inhibitor: %w", err)
+		}
+		b.of.take(os.NewFile(uintptr(fd), "inhibitor"))
+		return nil
+	})
+	if err != nil {
+		b.of.sayOnce(err)
+		return
+	}
+	b.of.said = ""
+	b.of.Log.Info("shutdowns of this machine are delayed until its VMs are gone")
+}
+
+func (b *bus) state(ctx context.Context) (agent.MachineState, error) {
+	s := agent.MachineState{Known: true}
+	var delay uint64
+	for property, into := range map[string]any{"InhibitDelayMaxUSec": &delay, "PreparingForShutdown": &s.ShuttingDown} {
+		var v dbus.Variant
+		if err := b.call(ctx, name, path, "org.freedesktop.DBus.Properties.Get", manager, property).Store(&v); err != nil {
+			return s, fmt.Errorf("logind's %s: %w", property, err)
+		}
+		if err := v.Store(into); err != nil {
+			return s, fmt.Errorf("logind's %s: %w", property, err)
+		}
+	}
+	s.Delay = time.Duration(min(delay, uint64(maxDelay/time.Microsecond))) * time.Microsecond
+	return s, nil
+}
+
+// maxDelay: "infinity" is 2^64-1 µs.
+const maxDelay = 100 * 365 * 24 * time.Hour
+
+// extend has logind delay for as long as is wanted, once.
+func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.MachineState {
+	l := b.of
+	if l.Extend == nil || l.extent || state.Delay >= l.Wanted {
+		return state
+	}
+	l.extent = true
+	err := bounded(ctx, func(ctx context.Context) error {
+		if err := l.Extend(ctx, b.conn, l.Wanted); err != nil {
+			return err
+		}
+		for {
+			now, err := b.state(ctx)
+			if err != nil {
+				return err
+			}
+			if state = now; state.Delay >= l.Wanted {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("logind still delays for %v at most; is there a later drop-in?", state.Delay)
+			case <-time.After(100 * time.Millisecond):
+			}
+		}
+	})
+	if err != nil {
+		l.Log.Error("cannot have logind delay shutdowns for --node-shutdown-timeout", "wanted", l.Wanted, "err", err)
+		return state
+	}
+	l.Log.Info("logind delays shutdowns for longer now", "delay", state.Delay)
+	return state
+}
+
+// call never has the bus start anything.
+func (b *bus) call(ctx context.Context, to, object, method string, args ...any) *dbus.Call {
+	return b.conn.Object(to, dbus.ObjectPath(object)).CallWithContext(ctx, method, dbus.FlagNoAutoStart, args...)
+}

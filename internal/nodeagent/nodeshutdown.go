@@ -1,0 +1,152 @@
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/logind"
+	"github.com/vmgrace/vmgrace/internal/metrics"
+	"github.com/vmgrace/vmgrace/pkg/durable"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+const (
+	// nodeShutdownFile is in the state directory while the node shuts down. It is no
+	// VM's record, and has not their extension.
+	nodeShutdownFile = "node-shutdown"
+	maxNodeShutdown  = 4096
+	delayingInterval = 50 * time.Millisecond
+)
+
+// delayShutdowns has logind delay the node's shutdown. A dry run leaves its VMs alone,
+// so there is nothing to wait for.
+func (n *node) delayShutdowns(c *agent.Config, boot string) {
+	if n.DBusSocket == "" || n.DryRun {
+		return
+	}
+	l := &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout}
+	if n.NodeShutdownTimeout > 0 {
+		l.Extend = logind.DropIn(nodeRoot)
+	}
+	file := nodeShutdown{n.StateDir, boot}
+	c.Machine, c.KeepNodeShutdown = l, file.keep
+	if n.records.read.Load() { // else the disk hangs
+		c.NodeShutdown = file.recall(n.log)
+	}
+}
+
+func (n *node) nodeShutdown() metrics.NodeShutdown {
+	v := n.agent.Machine()
+	return metrics.NodeShutdown{Known: v.Known, Held: v.Held, Delay: v.Delay, Needed: v.Needed}
+}
+
+// endWhen ends the agent when it is asked to, but not while the node waits for its VMs:
+// kubelet and systemd end the agent, too, when the node shuts down, and the delay
+// ends with it.
+func (n *node) endWhen(asked, ended context.Context, end context.CancelCauseFunc) {
+	select {
+	case <-ended.Done():
+		return
+	case <-asked.Done():
+	}
+	if n.agent.Delaying() {
+		n.log.Info("asked to end, and going on until the node's VMs are gone: the node shuts down and waits for them")
+	}
+	tick := time.NewTicker(delayingInterval)
+	defer tick.Stop()
+	for n.agent.Delaying() {
+		select {
+		case <-ended.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	end(context.Cause(asked))
+}
+
+// nodeShutdown keeps a shutdown of the node for the agents of this boot.
+type nodeShutdown struct{ dir, boot string }
+
+type diskNodeShutdown struct {
+	BootID string     `json:"bootID"`
+	Begin  grace.Mono `json:"beginMonotonicNanoseconds"`
+	End    grace.Mono `json:"endMonotonicNanoseconds"`
+}
+
+func (s nodeShutdown) keep(n grace.NodeShutdownTime) error {
+	if !n.UnderWay() {
+		if err := durable.Remove(s.dir, nodeShutdownFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("forget the node's shutdown: %w", err)
+		}
+		return nil
+	}
+	text, err := json.Marshal(diskNodeShutdown{s.boot, n.Begin, n.End})
+	if err != nil {
+		return fmt.Errorf("keep the node's shutdown: %w", err)
+	}
+	if err := durable.WriteFile(s.dir, nodeShutdownFile, append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("keep the node's shutdown: %w", err)
+	}
+	return nil
+}
+
+// recall returns what an earlier agent of this boot has kept. What cannot be used is
+// left out: logind is asked anyway.
+func (s nodeShutdown) recall(log *slog.Logger) grace.NodeShutdownTime {
+	type answer struct {
+		time grace.NodeShutdownTime
+		err  error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		t, err := s.read()
+		done <- answer{t, err}
+	}()
+	var a answer
+	select {
+	case a = <-done:
+	case <-time.After(diskTimeout):
+		a.err = errors.New("the disk does not answer")
+	}
+	switch {
+	case errors.Is(a.err, fs.ErrNotExist):
+	case a.err != nil:
+		log.Warn("what an earlier agent heard of the node's shutdown cannot be used; logind is asked anew", "err", a.err)
+	case a.time.UnderWay():
+		log.Info("the node was shutting down when the agent ended", "end", time.Duration(a.time.End-clock{}.Now()))
+	}
+	return a.time
+}
+
+func (s nodeShutdown) read() (grace.NodeShutdownTime, error) {
+	f, err := os.Open(filepath.Join(s.dir, nodeShutdownFile))
+	if err != nil {
+		return grace.NodeShutdownTime{}, err
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxNodeShutdown))
+	if err != nil {
+		return grace.NodeShutdownTime{}, err
+	}
+	var d diskNodeShutdown
+	if err := json.Unmarshal(text, &d); err != nil {
+		return grace.NodeShutdownTime{}, err
+	}
+	switch {
+	case d.BootID != s.boot: // monotonic times mean nothing in another boot
+		return grace.NodeShutdownTime{}, nil
+	case d.Begin <= 0 || d.End < d.Begin || d.Begin > (clock{}).Now():
+		return grace.NodeShutdownTime{}, fmt.Errorf("from %d to %d ns cannot be meant", d.Begin, d.End)
+	default:
+		return grace.NodeShutdownTime{Begin: d.Begin, End: d.End}, nil
+	}
+}
