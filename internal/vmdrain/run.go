@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"strings"
 	"time"
 
@@ -56,15 +57,35 @@ func (o *Options) Run(ctx context.Context, out Output) error {
 			return err
 		}
 	}
-	calls := rest.CopyConfig(c.cfg)
-	if calls.Timeout == 0 || calls.Timeout > patience {
-		calls.Timeout = patience
-	}
+	calls := ofCalls(c.cfg)
 	c.cfg.Timeout = 0 // a watch has no end
 	if c.live, err = client.New(calls, client.Options{Scheme: c.scheme}); err != nil {
 		return fmt.Errorf("API server %s: %w", c.cfg.Host, err)
 	}
 	return c.run(ctx)
+}
+
+// ofCalls is the configuration of what is asked, not watched: each call has a bound.
+func ofCalls(cfg *rest.Config) *rest.Config {
+	calls := rest.CopyConfig(cfg)
+	if calls.Timeout == 0 || calls.Timeout > patience {
+		calls.Timeout = patience
+	}
+	calls.Wrap(func(next http.RoundTripper) http.RoundTripper { return &impatient{next} })
+	return calls
+}
+
+// impatient has each answer come back at once. The library would sleep over one
+// that names a time, such as that of a budget whose controller has not seen it,
+// and ask again by itself: the plan knows better when.
+type impatient struct{ next http.RoundTripper }
+
+func (i *impatient) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := i.next.RoundTrip(r)
+	if err == nil {
+		resp.Header.Del("Retry-After")
+	}
+	return resp, err
 }
 
 func (c *command) run(ctx context.Context) error {

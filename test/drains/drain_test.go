@@ -229,6 +229,20 @@ func TestBudgets(t *testing.T) {
 		end(t, p)
 		r.ends(0)
 	})
+	t.Run("one that its controller has not seen yet", func(t *testing.T) {
+		on := newNode(t)
+		p := newPod(t, on, "p", nil)
+		b := budget(t, on, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
+		b.Spec.MinAvailable = new(intstr.FromInt32(0))
+		must(t, shared.objects.Update(t.Context(), b)) // answered 429 with Retry-After: 10
+		r := begin(t, on)
+		eventually(t, "it waits for the budget", func() bool { return strings.Contains(r.Log(), p.Name+": Blocked: waits for") })
+		b.Status.ObservedGeneration, b.Status.DesiredHealthy, b.Status.DisruptionsAllowed = b.Generation, 0, 1
+		must(t, shared.objects.Status().Update(t.Context(), b))
+		terminating(t, p)
+		end(t, p)
+		r.ends(0)
+	})
 	t.Run("one that never does, beside a pod that goes", func(t *testing.T) {
 		on := newNode(t)
 		stays, goes := newPod(t, on, "stays", nil), newPod(t, on, "goes", nil)
