@@ -190,7 +190,8 @@ func TestVolumesGoOneAfterTheOther(t *testing.T) {
 	n.Status.VolumesAttached = nil
 	must(t, shared.objects.Status().Update(t.Context(), n))
 	terminating(t, second)
-	if !strings.Contains(r.Log(), first.Name+": Drained") {
+	says(second.Name + ": Evicting")
+	if before, _, _ := strings.Cut(r.Log(), second.Name+": Evicting"); !strings.Contains(before, first.Name+": Drained") {
 		t.Error("the second one did not wait for the first")
 	}
 	end(t, second)

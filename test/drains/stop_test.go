@@ -32,7 +32,7 @@ func unschedulable(t *testing.T, name string) bool {
 func TestTheEndOfTheTimeoutIsNoSuccess(t *testing.T) {
 	on := newNode(t)
 	p := newPod(t, on, "p", nil)
-	r := begin(t, on, "--timeout=2s")
+	r := begin(t, on, "--timeout=8s")
 	terminating(t, p)
 	r.ends(1)
 	if want := "default/" + p.Name + ": Terminating"; !strings.Contains(r.Log(), "--timeout is over; pods left: 1\n  "+want) {
