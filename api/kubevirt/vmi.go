@@ -33,6 +33,10 @@ const (
 	LiveMigratable = "LiveMigratable"
 	// EvictionRequested True: the VM is marked, it is to leave its node.
 	EvictionRequested = "EvictionRequested"
+	// NodeTaintDetected True: the VM's node has a taint that counts.
+	NodeTaintDetected = "NodeTaintDetected"
+	// NodeTaintReplacing True: for so long that the VM is to be replaced.
+	NodeTaintReplacing = "NodeTaintReplacing"
 )
 
 // ConditionTrue is the status of a condition that holds.

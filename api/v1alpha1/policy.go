@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
@@ -83,6 +84,47 @@ type TaintOption struct {
 // EvacuationPolicyStatus says what came of it.
 type EvacuationPolicyStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+	// Taints that count, of all nodes.
+	Taints []NodeTaint `json:"taints,omitempty"`
+	// VMIs on tainted nodes, in the order in which they are replaced.
+	VMIs []TaintedVMI `json:"vmis,omitempty"`
+	// VMIsNotListed are more than fit in.
+	VMIsNotListed int32 `json:"vmisNotListed,omitempty"`
+}
+
+// ConditionTaintReplacement of the policy: True while VMs on tainted nodes are
+// replaced, False with the reason why none is.
+const ConditionTaintReplacement = "TaintReplacement"
+
+// NodeTaint is a taint of a node.
+type NodeTaint struct {
+	Node   string `json:"node"`
+	Key    string `json:"key"`
+	Effect string `json:"effect"`
+	// Since is when it was added, or first seen where it does not say that.
+	Since metav1.Time `json:"since"`
+}
+
+// TaintedVMI is a VMI on a tainted node.
+type TaintedVMI struct {
+	Namespace string    `json:"namespace"`
+	Name      string    `json:"name"`
+	UID       types.UID `json:"uid"`
+	Node      string    `json:"node"`
+	// Taint that counts, as key:effect.
+	Taint string `json:"taint"`
+	// Condition is NodeTaintDetected or NodeTaintReplacing, Since when it holds.
+	Condition string      `json:"condition"`
+	Since     metav1.Time `json:"since"`
+	// Detected is since when its node is tainted.
+	Detected metav1.Time `json:"detected"`
+	// Due is when the VM gets NodeTaintReplacing, or with that is replaced. None:
+	// never.
+	Due *metav1.Time `json:"due,omitempty"`
+	// Reason in one word why it is not further.
+	Reason string `json:"reason,omitempty"`
+	// Started is when its replacement began.
+	Started *metav1.Time `json:"started,omitempty"`
 }
 
 // EvacuationPolicyList is a list of policies.

@@ -47,7 +47,9 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 func strippedPod(object any) (any, error) {
 	if p, ok := object.(*corev1.Pod); ok {
-		p.Spec = corev1.PodSpec{NodeName: p.Spec.NodeName, TerminationGracePeriodSeconds: p.Spec.TerminationGracePeriodSeconds}
+		p.Spec = corev1.PodSpec{
+			NodeName: p.Spec.NodeName, TerminationGracePeriodSeconds: p.Spec.TerminationGracePeriodSeconds, Tolerations: p.Spec.Tolerations,
+		}
 		p.Status = corev1.PodStatus{Phase: p.Status.Phase, Conditions: p.Status.Conditions}
 	}
 	return stripped(object)
@@ -56,8 +58,17 @@ func strippedPod(object any) (any, error) {
 func strippedNode(object any) (any, error) {
 	if n, ok := object.(*corev1.Node); ok {
 		n.Spec = corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable, Taints: n.Spec.Taints}
-		n.Status = corev1.NodeStatus{Conditions: n.Status.Conditions}
-		n.Annotations = nil
+		n.Status = corev1.NodeStatus{Conditions: readiness(n.Status.Conditions)}
+		n.Annotations, n.Labels = nil, nil
 	}
 	return stripped(object)
+}
+
+func readiness(all []corev1.NodeCondition) []corev1.NodeCondition {
+	for i := range all {
+		if all[i].Type == corev1.NodeReady {
+			return []corev1.NodeCondition{{Type: all[i].Type, Status: all[i].Status}}
+		}
+	}
+	return nil
 }

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
@@ -20,6 +22,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/internal/controller/migrate"
 	"github.com/vmgrace/vmgrace/internal/controller/nodecerts"
+	"github.com/vmgrace/vmgrace/internal/controller/replace"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
 
@@ -33,6 +36,7 @@ type setup struct {
 	meter    *meter.Meter
 	settings *settings.Live
 	budgets  bool // the controller of the disruption budgets runs
+	nodes    bool // nodes may be read
 }
 
 func (s *setup) webhooks() eviction.Config {
@@ -51,7 +55,8 @@ func (o *Options) registered() map[string]func(*setup) error {
 			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
 		},
 		evacuations: func(s *setup) error {
-			return evacuate.Add(s.Manager, evacuate.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
+			return evacuate.Add(s.Manager, evacuate.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
+				Settings: s.settings, Nodes: s.nodes})
 		},
 		migrations: func(s *setup) error {
 			err := nodecerts.Add(s.Manager, nodecerts.Config{Log: s.log, Live: s.live, Namespace: o.Namespace, Meter: s.meter})
@@ -59,10 +64,19 @@ func (o *Options) registered() map[string]func(*setup) error {
 				return err
 			}
 			return migrate.Add(s.Manager, migrate.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
-				Settings: s.settings, Meter: s.meter, Budgets: s.budgets})
+				Settings: s.settings, Meter: s.meter, Budgets: s.budgets, Nodes: s.nodes})
 		},
-		podDisruption:    nil,
-		taintReplacement: nil,
+		podDisruption: nil,
+		taintReplacement: func(s *setup) error {
+			switch {
+			case o.BesideKubeVirt:
+				s.log.Info("not in this version beside KubeVirt", "controller", taintReplacement)
+				return nil
+			case !s.nodes:
+				return nil // that was said
+			}
+			return replace.Add(s.Manager, replace.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Meter: s.meter})
+		},
 	}
 }
 
@@ -72,6 +86,9 @@ func (o *Options) register(s *setup) error {
 		return err
 	}
 	if err := o.follow(s); err != nil {
+		return err
+	}
+	if err := o.mayReadNodes(s); err != nil {
 		return err
 	}
 	add := o.registered()
@@ -99,6 +116,34 @@ func (o *Options) register(s *setup) error {
 	return s.AddReadyzCheck("webhooks", s.GetWebhookServer().StartedChecker())
 }
 
+// mayReadNodes finds out whether nodes may be read. Without that right everything
+// else works; a watch of them would wait for ever.
+func (o *Options) mayReadNodes(s *setup) error {
+	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
+	defer cancel()
+	s.nodes = true
+	for _, verb := range []string{"get", "list", "watch"} {
+		ask := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: "nodes"},
+		}}
+		if err := s.GetClient().Create(ctx, ask); err != nil {
+			return fmt.Errorf("ask whether nodes may be read: %w", err)
+		}
+		s.nodes = s.nodes && ask.Status.Allowed
+	}
+	if s.nodes {
+		s.meter.NodesReadable()
+		return nil
+	}
+	s.meter.NodesUnreadable()
+	if !o.BesideKubeVirt {
+		s.log.Warn("nodes cannot be read: no VM is replaced because of a taint, an uncordon takes no mark back; give the ClusterRole get, list and watch of nodes and restart")
+	}
+	return nil
+}
+
+const askWithin = 30 * time.Second
+
 var errSettings = errors.New("the cluster's settings are not known yet")
 
 // follow has the settings followed, and what the controllers look up indexed.
@@ -119,7 +164,7 @@ func (o *Options) follow(s *setup) error {
 	if err != nil {
 		return err
 	}
-	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) {
+	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) {
 		return nil
 	}
 	if err := lookup.Index(context.Background(), s.GetFieldIndexer()); err != nil {

@@ -116,7 +116,7 @@ func given(rules []rbacv1.PolicyRule) map[right]bool {
 // server's own log is compared with the roles as shipped.
 func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 	shared.api.Kubectl(t, "delete", "secret,lease", "-n", ours, "vmgrace-cluster-controller", "--ignore-not-found")
-	all := replicas(t, 1, "--controllers=disruption-budgets,evacuation", "--certificate-validity=15s")
+	all := replicas(t, 1, "--controllers=disruption-budgets,evacuation,taint-replacement", "--certificate-validity=15s")
 	const nodeName = "node-rights"
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Spec: corev1.NodeSpec{Unschedulable: true}}
 	must(t, shared.objects.Create(t.Context(), n))
@@ -149,6 +149,10 @@ func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 	// It needs no budget any more.
 	must(t, shared.objects.Patch(t.Context(), v.get(t), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"evictionStrategy":"None"}}`))))
 	eventually(t, "the budget goes", func() bool { return !there(pdb) })
+	// Its node is tainted: it is stopped, by an eviction.
+	policy(t, `{"options":[{"key":"rights","durationInSeconds":0}],"taintReplacementTimeSeconds":0,"maxTaintedNodes":9}`)
+	taint(t, nodeName, "rights")
+	eventually(t, "its launcher is evicted", func() bool { return v.leaves(t) })
 	// An orphan, and an Event that is told again.
 	orphan := newVM(t, vm{strategy: "LiveMigrate"})
 	must(t, shared.objects.Delete(t.Context(), orphan.get(t)))

@@ -33,6 +33,9 @@ type Config struct {
 	Live     client.Reader
 	Events   events.EventRecorder
 	Settings *settings.Live
+	// Nodes may be read. Where not, each is taken for one that is Ready, and it is
+	// not known whether new pods may come to it.
+	Nodes bool
 }
 
 // workers look at VMs at the same time.
@@ -53,16 +56,18 @@ type reconciler struct {
 // Add has the manager run the controller, in the replica that is elected.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
-	return ctrl.NewControllerManagedBy(mgr).Named("evacuation").
+	b := ctrl.NewControllerManagedBy(mgr).Named("evacuation").
 		For(&kubevirt.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(lookup.OfPod)).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(lookup.OfMigration)).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, node client.Object) []reconcile.Request {
-			return lookup.OnNode(ctx, r.Client, node.GetName())
-		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged})).
 		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context) []reconcile.Request { return lookup.All(ctx, r.Client) })).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
-		Complete(r)
+		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
+	if cfg.Nodes {
+		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, node client.Object) []reconcile.Request {
+			return lookup.OnNode(ctx, r.Client, node.GetName())
+		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged}))
+	}
+	return b.Complete(r)
 }
 
 // nodeChanged leaves out a node's sign of life.
@@ -136,7 +141,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevirt.VirtualMachineInstance) (*vm, error) {
 	v := &vm{}
 	node := &corev1.Node{}
-	if name := vmi.Node(); name != "" {
+	if name := vmi.Node(); !r.Nodes {
+		v.node = nodeState{ready: true}
+	} else if name != "" {
 		if err := from.Get(ctx, client.ObjectKey{Name: name}, node); err == nil {
 			v.node = r.seen(node)
 		} else if !apierrors.IsNotFound(err) {

@@ -53,7 +53,7 @@ type Config struct {
 func AddEvictions(mgr ctrl.Manager, cfg Config, knows func(key string) bool) {
 	server := mgr.GetWebhookServer()
 	stranger := &webhook.Admission{Handler: admission.HandlerFunc(refuse)}
-	answers := &webhook.Admission{Handler: &evictions{cfg, reader{cfg.Live}, marker{cfg.Live, cfg.Patch}}}
+	answers := &webhook.Admission{Handler: &evictions{cfg, reader{cfg.Live}}}
 	server.Register(EvictionPath, stranger)
 	server.Register(EvictionPath+"/{key}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if knows(r.PathValue("key")) {

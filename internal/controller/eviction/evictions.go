@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/mark"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -22,8 +23,7 @@ import (
 type evictions struct {
 	Config
 
-	read   reader
-	marker marker
+	read reader
 }
 
 // request is what counts of an eviction. All versions of its kind have this.
@@ -100,7 +100,7 @@ func (h *evictions) answer(ctx context.Context, a ask) evacuation.Admission {
 		switch {
 		case err == nil:
 			return answer
-		case !errors.Is(err, errChanged) || wait(ctx) != nil:
+		case !errors.Is(err, mark.ErrChanged) || wait(ctx) != nil:
 			return evacuation.MarkFailed(answer, err)
 		}
 	}
@@ -145,11 +145,11 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (evacu
 	if answer.Verdict != evacuation.Mark {
 		return answer, nil
 	}
-	cordoned, err := h.marker.cordoned(ctx, vmi.Node(), set.DrainTaint)
+	cordoned, err := h.cordoned(ctx, vmi.Node(), set.DrainTaint)
 	if err != nil {
 		return answer, err
 	}
-	return answer, h.marker.mark(ctx, vmi, evacuation.Explanation{Cause: evacuation.CauseEviction, Descheduler: a.descheduler, Cordoned: cordoned})
+	return answer, mark.Set(ctx, h.Patch, vmi, evacuation.Explanation{Cause: evacuation.CauseEviction, Descheduler: a.descheduler, Cordoned: cordoned})
 }
 
 func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Admission {

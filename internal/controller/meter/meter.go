@@ -14,6 +14,9 @@ type Meter struct {
 	nodeCerts  *prometheus.CounterVec
 	took       prometheus.Histogram
 	downtime   prometheus.Histogram
+
+	tainted *prometheus.GaugeVec
+	nodes   prometheus.Gauge
 }
 
 // New registers the metrics.
@@ -37,7 +40,8 @@ func New(r prometheus.Registerer) (*Meter, error) {
 		}),
 	}
 	m.addMigrations()
-	for _, c := range []prometheus.Collector{m.evictions, m.launchers, m.notAfter, m.invalid, m.migrations, m.nodeCerts, m.took, m.downtime} {
+	m.addTaints()
+	for _, c := range []prometheus.Collector{m.evictions, m.launchers, m.notAfter, m.invalid, m.migrations, m.nodeCerts, m.took, m.downtime, m.tainted, m.nodes} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

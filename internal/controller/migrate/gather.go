@@ -88,7 +88,7 @@ func (r *reconciler) vmi(ctx context.Context, m *kubevirt.VirtualMachineInstance
 }
 
 func (r *reconciler) nodeGone(ctx context.Context, name string) (bool, error) {
-	if name == "" {
+	if name == "" || !r.Nodes {
 		return false, nil
 	}
 	err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})

@@ -36,6 +36,8 @@ type Config struct {
 	Meter    Meter
 	// Budgets: the controller of the disruption budgets runs here.
 	Budgets bool
+	// Nodes may be read.
+	Nodes bool
 }
 
 // Meter counts migrations that ended.
@@ -73,8 +75,10 @@ type phaseSeen struct {
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient(), seen: map[types.UID]phaseSeen{}}
 	// Nodes are counted, and tell nothing of themselves.
-	if _, err := mgr.GetCache().GetInformer(context.Background(), &corev1.Node{}); err != nil {
-		return fmt.Errorf("nodes: %w", err)
+	if cfg.Nodes {
+		if _, err := mgr.GetCache().GetInformer(context.Background(), &corev1.Node{}); err != nil {
+			return fmt.Errorf("nodes: %w", err)
+		}
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("migration").
 		For(&kubevirt.VirtualMachineInstanceMigration{}).

@@ -1,4 +1,5 @@
-package eviction
+// Package mark has VMs leave the node that they are on.
+package mark
 
 import (
 	"context"
@@ -6,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -16,35 +16,29 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// marker marks VMIs.
-type marker struct {
-	live  client.Reader
-	patch client.Client
-}
+// ErrChanged says that the VMI is not as it was read.
+var ErrChanged = errors.New("the VMI changes all the time")
 
-// errChanged: the VMI is not as it was read.
-var errChanged = errors.New("the VMI changes all the time")
-
-// mark has the VMI leave the node it is on. First the annotations that explain
+// Set has the VMI leave the node it is on. First the annotations that explain
 // it, then the mark: a process that dies between them leaves a VM unmarked. It
-// fails with errChanged if the VMI is not any more as it was read.
-func (m marker) mark(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
+// fails with ErrChanged if the VMI is not any more as it was read.
+func Set(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
 	if !why.Explained(vmi) {
-		if err := m.explain(ctx, vmi, why); err != nil {
+		if err := explain(ctx, c, vmi, why); err != nil {
 			return err
 		}
 	}
-	if err := patch.HaveStatus(ctx, m.patch, vmi); err != nil {
+	if err := patch.HaveStatus(ctx, c, vmi); err != nil {
 		return changed(err)
 	}
 	raw, err := json.Marshal(markPatch(vmi))
 	if err != nil {
 		return err
 	}
-	return changed(m.patch.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)))
+	return changed(c.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)))
 }
 
-func (m marker) explain(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
+func explain(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
 	annotations := map[string]any{}
 	for key, value := range why.Annotations() {
 		annotations[key] = value
@@ -60,7 +54,7 @@ func (m marker) explain(ctx context.Context, vmi *kubevirt.VirtualMachineInstanc
 		return err
 	}
 	to := vmi.DeepCopy()
-	if err := m.patch.Patch(ctx, to, client.RawPatch(types.MergePatchType, raw)); err != nil {
+	if err := c.Patch(ctx, to, client.RawPatch(types.MergePatchType, raw)); err != nil {
 		return changed(err)
 	}
 	vmi.ResourceVersion = to.ResourceVersion
@@ -91,27 +85,20 @@ func orNull(s string) any {
 // changed tells a patch that met another object from one that failed.
 func changed(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
-		return fmt.Errorf("%w: %w", errChanged, err)
+		return fmt.Errorf("%w: %w", ErrChanged, err)
 	}
 	return err
 }
 
-// cordoned tells whether new pods stay off the node: it is to be emptied.
-func (m marker) cordoned(ctx context.Context, name, drainTaint string) (bool, error) {
-	node := &corev1.Node{}
-	err := m.live.Get(ctx, client.ObjectKey{Name: name}, node)
-	switch {
-	case gone(err, "", "nodes", name):
-		return false, nil
-	case err != nil:
-		return false, fmt.Errorf("its node: %w", err)
-	case node.Spec.Unschedulable:
-		return true, nil
+// Take takes the mark that was seen, and no other.
+func Take(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance) error {
+	raw, err := json.Marshal([]patch.Operation{
+		{Op: "test", Path: "/metadata/uid", Value: vmi.UID},
+		{Op: "test", Path: "/status/evacuationNodeName", Value: vmi.Status.EvacuationNodeName},
+		{Op: "remove", Path: "/status/evacuationNodeName"},
+	})
+	if err != nil {
+		return err
 	}
-	for _, t := range node.Spec.Taints {
-		if t.Key == drainTaint && t.Effect == corev1.TaintEffectNoSchedule {
-			return true, nil
-		}
-	}
-	return false, nil
+	return changed(c.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)))
 }

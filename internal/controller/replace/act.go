@@ -1,0 +1,149 @@
+package replace
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/mark"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/replacement"
+)
+
+// act does what was decided for a VM. What the API server refuses is remembered
+// and tried again later; that the VM is not as it was seen is an error.
+func (r *reconciler) act(ctx context.Context, s *seen, v *replacement.Verdict) error {
+	vmi, pod := s.vmis[v.VM.UID], s.pods[v.VM.UID]
+	var err error
+	switch v.Action {
+	case replacement.Nothing:
+		return nil
+	case replacement.Unmark:
+		r.Log.Info("the mark goes: its taint has gone", "vmi", name(vmi), "node", v.VM.Node)
+		return mark.Take(ctx, r.Client, vmi)
+	case replacement.Mark:
+		r.Log.Info("VM is replaced: marked", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
+		err = mark.Set(ctx, r.Client, vmi.DeepCopy(), evacuation.Explanation{Cause: evacuation.CauseNodeTaint})
+	case replacement.Evict:
+		r.Log.Info("VM is replaced: its launcher is evicted", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
+		err = r.evict(ctx, pod)
+	}
+	progress, known := r.state.VMs[v.VM.UID]
+	if !known {
+		return err
+	}
+	progress.Asked, progress.Failed, progress.Why = s.Now, time.Time{}, ""
+	switch {
+	case err == nil:
+		r.Events.Eventf(vmi, nil, corev1.EventTypeNormal, "TaintReplacement", "Replace",
+			"the VM leaves node %s for its taint %s", v.VM.Node, v.Cause)
+	case errors.Is(err, mark.ErrChanged):
+		return apierrors.NewConflict(kubevirt.GroupVersion().WithResource("virtualmachineinstances").GroupResource(), vmi.Name, err)
+	default:
+		r.Log.Warn("cannot replace the VM; trying again", "vmi", name(vmi), "error", err)
+		progress.Failed, progress.Why = s.Now, oneLine(err)
+	}
+	r.state.VMs[v.VM.UID] = progress
+	return nil
+}
+
+func name(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() }
+
+func oneLine(err error) string { return fmt.Sprintf("%.200s", err.Error()) }
+
+// evict asks for the launcher's eviction, as a drain does: its budget counts.
+func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
+	eviction := &policyv1.Eviction{
+		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
+		DeleteOptions: &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}},
+	}
+	if err := r.SubResource("eviction").Create(ctx, pod.DeepCopy(), eviction); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("evict %s: %w", name(pod), err)
+	}
+	return nil
+}
+
+// tell has the VM say what its node's taints mean for it, in one patch, unless it
+// says so already.
+func (r *reconciler) tell(ctx context.Context, s *seen, v *replacement.Verdict) error {
+	vmi := s.vmis[v.VM.UID]
+	if v.Keep || v.Action != replacement.Nothing {
+		return nil // what has just been written to is told by the next look
+	}
+	progress := r.state.VMs[v.VM.UID]
+	ops := changes(vmi, []*kubevirt.Condition{
+		condition(kubevirt.NodeTaintDetected, string(replacement.Tainted), v.Detected, progress.Since, s.Now),
+		condition(kubevirt.NodeTaintReplacing, string(v.Reason), v.Replacing, progress.Replacing, s.Now),
+	}, []string{kubevirt.NodeTaintDetected, kubevirt.NodeTaintReplacing})
+	if len(ops) == 0 {
+		return nil
+	}
+	if v.Replacing != "" && !vmi.ConditionIs(kubevirt.NodeTaintReplacing, kubevirt.ConditionTrue) {
+		r.Events.Eventf(vmi, nil, corev1.EventTypeWarning, kubevirt.NodeTaintReplacing, "Replace", "%s", v.Replacing)
+	}
+	fresh := vmi.DeepCopy()
+	if err := patch.HaveStatus(ctx, r.Client, fresh); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(append([]patch.Operation{{Op: "test", Path: "/metadata/resourceVersion", Value: fresh.ResourceVersion}}, ops...))
+	if err != nil {
+		return err
+	}
+	if err := r.Status().Patch(ctx, fresh, client.RawPatch(types.JSONPatchType, raw)); err != nil {
+		return fmt.Errorf("status of VMI %s: %w", name(vmi), err)
+	}
+	return nil
+}
+
+// condition is nil without a message.
+func condition(kind, reason, message string, since, now time.Time) *kubevirt.Condition {
+	if message == "" {
+		return nil
+	}
+	return &kubevirt.Condition{
+		Type: kind, Status: kubevirt.ConditionTrue, Reason: reason, Message: message,
+		LastTransitionTime: seconds(since), LastProbeTime: seconds(now),
+	}
+}
+
+// changes are the steps from the conditions that the VMI has to those that it is
+// to have; others, and fields that are not known here, stay as they are.
+func changes(vmi *kubevirt.VirtualMachineInstance, want []*kubevirt.Condition, kinds []string) (ops []patch.Operation) {
+	var gone []int
+	none := len(vmi.Status.Conditions) == 0
+	for i, kind := range kinds {
+		at := slices.IndexFunc(vmi.Status.Conditions, func(c kubevirt.Condition) bool { return c.Type == kind })
+		switch w := want[i]; {
+		case w == nil && at >= 0:
+			gone = append(gone, at)
+		case w == nil:
+		case at >= 0:
+			if have := vmi.Status.Conditions[at]; have.Status != w.Status || have.Reason != w.Reason || have.Message != w.Message {
+				ops = append(ops, patch.Operation{Op: "replace", Path: "/status/conditions/" + strconv.Itoa(at), Value: w})
+			}
+		case none:
+			none = false
+			ops = append(ops, patch.Operation{Op: "add", Path: "/status/conditions", Value: []*kubevirt.Condition{w}})
+		default:
+			ops = append(ops, patch.Operation{Op: "add", Path: "/status/conditions/-", Value: w})
+		}
+	}
+	slices.Sort(gone)
+	for _, at := range slices.Backward(gone) {
+		ops = append(ops, patch.Operation{Op: "remove", Path: "/status/conditions/" + strconv.Itoa(at)})
+	}
+	return ops
+}

@@ -1,0 +1,161 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/replacement"
+)
+
+// seen is what was looked at, with the objects that are acted on. They are the
+// cache's: only copies are changed.
+type seen struct {
+	replacement.World
+
+	vmis map[string]*kubevirt.VirtualMachineInstance // by UID
+	pods map[string]*corev1.Pod                      // launchers, by the VMI's UID
+}
+
+// readPolicy reads what was asked for; nil where there is no policy. At the start
+// it reads what was remembered, too.
+func (r *reconciler) readPolicy(ctx context.Context) (*v1alpha1.EvacuationPolicy, error) {
+	policy := &v1alpha1.EvacuationPolicy{}
+	err := r.Get(ctx, client.ObjectKey{Name: v1alpha1.Name}, policy)
+	if apierrors.IsNotFound(err) {
+		policy, err = nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("EvacuationPolicy: %w", err)
+	}
+	if !r.read {
+		r.read = true
+		r.state = remembered(policy)
+	}
+	var asked *v1alpha1.TaintReplacement
+	if policy != nil {
+		asked = policy.Spec.TaintReplacement
+	}
+	var invalid []string
+	r.policy, invalid = replacement.PolicyOf(asked, r.policy)
+	for _, why := range invalid {
+		r.Log.Warn("EvacuationPolicy has what cannot be used", "why", why)
+	}
+	return policy, nil
+}
+
+// look looks at all nodes and VMs. Pods are looked up only of VMs that matter.
+func (r *reconciler) look(ctx context.Context) (*seen, error) {
+	s := &seen{
+		World: replacement.World{Now: time.Now(), Policy: r.policy, Nodes: map[string]replacement.Node{}},
+		vmis:  map[string]*kubevirt.VirtualMachineInstance{}, pods: map[string]*corev1.Pod{},
+	}
+	taints := map[string][]corev1.Taint{}
+	var nodes corev1.NodeList
+	if err := r.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		taints[n.Name] = n.Spec.Taints
+		s.Nodes[n.Name] = replacement.Node{Name: n.Name, Ready: ready(n), Taints: taintsOf(n)}
+	}
+	var vmis kubevirt.VirtualMachineInstanceList
+	if err := r.List(ctx, &vmis, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("VMIs: %w", err)
+	}
+	used := map[string]bool{}
+	for i := range vmis.Items {
+		v := &vmis.Items[i]
+		if v.Final() || v.DeletionTimestamp != nil || v.Node() == "" {
+			continue
+		}
+		used[v.Node()] = true
+		if !r.matters(v, len(taints[v.Node()]) > 0) {
+			continue
+		}
+		vm, pod, err := r.vm(ctx, v, taints[v.Node()])
+		if err != nil {
+			return nil, err
+		}
+		s.vmis[vm.UID], s.pods[vm.UID] = v, pod
+		s.VMs = append(s.VMs, vm)
+	}
+	s.NodesWithVMs = len(used)
+	return s, nil
+}
+
+// matters: its node has a taint, or something of one is left.
+func (r *reconciler) matters(v *kubevirt.VirtualMachineInstance, tainted bool) bool {
+	_, known := r.state.VMs[string(v.UID)]
+	return tainted || known || ours(v) || v.Condition(kubevirt.NodeTaintDetected) != nil || v.Condition(kubevirt.NodeTaintReplacing) != nil
+}
+
+// ours: it is marked because of a taint.
+func ours(v *kubevirt.VirtualMachineInstance) bool {
+	return v.Marked() && v.Annotations[evacuation.CauseAnnotation] == evacuation.CauseNodeTaint
+}
+
+func taintsOf(n *corev1.Node) []replacement.Taint {
+	all := make([]replacement.Taint, 0, len(n.Spec.Taints))
+	for _, t := range n.Spec.Taints {
+		is := replacement.Taint{Key: t.Key, Effect: string(t.Effect)}
+		if t.TimeAdded != nil {
+			is.Added = t.TimeAdded.Time
+		}
+		all = append(all, is)
+	}
+	return all
+}
+
+func (r *reconciler) vm(ctx context.Context, v *kubevirt.VirtualMachineInstance, taints []corev1.Taint) (replacement.VM, *corev1.Pod, error) {
+	strategy, _ := evacuation.StrategyOf(v, r.Settings.Get().EvictionStrategy)
+	vm := replacement.VM{
+		Namespace: v.Namespace, Name: v.Name, UID: string(v.UID), Node: v.Node(), Strategy: strategy,
+		Migratable: v.Migratable(), Marked: v.Marked(), Ours: ours(v), Tolerates: func(replacement.TaintID) bool { return false },
+	}
+	if c := v.Condition(kubevirt.NodeTaintReplacing); c != nil && c.Status == kubevirt.ConditionTrue {
+		vm.Replacing = c.LastTransitionTime.Time
+	}
+	pods, err := lookup.Launchers(ctx, r.Client, v)
+	if err != nil {
+		return vm, nil, err
+	}
+	var launcher *corev1.Pod
+	for i := range pods {
+		if pods[i].Spec.NodeName == vm.Node && (launcher == nil || launcher.DeletionTimestamp != nil) {
+			launcher = &pods[i]
+		}
+	}
+	if launcher == nil {
+		return vm, nil, nil
+	}
+	vm.Launcher, vm.Leaving = true, launcher.DeletionTimestamp != nil
+	vm.Tolerates = func(id replacement.TaintID) bool { return tolerates(launcher, taints, id) }
+	return vm, launcher, nil
+}
+
+// tolerates tells whether a pod stays with a taint for ever.
+func tolerates(pod *corev1.Pod, taints []corev1.Taint, id replacement.TaintID) bool {
+	quiet := klog.NewKlogr().V(10)
+	for i := range taints {
+		if taints[i].Key != id.Key || string(taints[i].Effect) != id.Effect {
+			continue
+		}
+		for j := range pod.Spec.Tolerations {
+			if t := &pod.Spec.Tolerations[j]; t.TolerationSeconds == nil && t.ToleratesTaint(quiet, &taints[i], true) {
+				return true
+			}
+		}
+	}
+	return false
+}

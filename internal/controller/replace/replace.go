@@ -1,0 +1,186 @@
+// Package replace has VMs leave nodes that have been tainted for too long. One
+// look at all nodes and VMs decides for all of them (replacement.Next), because
+// how many may leave at once is a matter of the whole cluster. What it remembers
+// is in the EvacuationPolicy's status, and written before anything is done.
+package replace
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/pkg/replacement"
+)
+
+// Config is what the controller needs. Live asks the API server.
+type Config struct {
+	Log      *slog.Logger
+	Live     client.Reader
+	Events   events.EventRecorder
+	Settings *settings.Live
+	Meter    Meter
+}
+
+// Meter says how many VMs have each condition.
+type Meter interface {
+	TaintedVMIs(detected, replacing int)
+}
+
+const (
+	// gather is how long several changes wait to be one look.
+	gather = 200 * time.Millisecond
+	// retrySettings, retryBehind: see evacuate.
+	retrySettings = 200 * time.Millisecond
+	retryBehind   = 200 * time.Millisecond
+	// settle is when an act is looked after that nothing was heard of.
+	settle = 5 * time.Second
+)
+
+// reconciler is used by its one worker alone.
+type reconciler struct {
+	Config
+	client.Client // reads the cache
+
+	state  replacement.State
+	read   bool // the status of the policy, at the start
+	policy replacement.Policy
+	said   string // of the whole, last
+}
+
+// Add has the manager run the controller, in the replica that is elected.
+func Add(mgr ctrl.Manager, cfg Config) error {
+	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return one() })
+	return ctrl.NewControllerManagedBy(mgr).Named("taint-replacement").
+		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: nodeChanged})).
+		Watches(&kubevirt.VirtualMachineInstance{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: vmiChanged})).
+		Watches(&corev1.Pod{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: podChanged})).
+		Watches(&v1alpha1.EvacuationPolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WatchesRawSource(cfg.Settings.Source(func(context.Context) []reconcile.Request { return one() })).
+		Complete(r)
+}
+
+// one: whatever changes, all is looked at.
+func one() []reconcile.Request {
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.Name}}}
+}
+
+// nodeChanged leaves out a node's sign of life.
+func nodeChanged(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Node)
+	after, ok2 := e.ObjectNew.(*corev1.Node)
+	return ok && ok2 && (!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || ready(before) != ready(after))
+}
+
+func ready(n *corev1.Node) bool {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// vmiChanged leaves out what nothing is decided by.
+func vmiChanged(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*kubevirt.VirtualMachineInstance)
+	after, ok2 := e.ObjectNew.(*kubevirt.VirtualMachineInstance)
+	if !ok || !ok2 {
+		return false
+	}
+	return before.Node() != after.Node() || before.Marked() != after.Marked() || before.Migratable() != after.Migratable() ||
+		before.Final() != after.Final() || !equality.Semantic.DeepEqual(before.Spec.EvictionStrategy, after.Spec.EvictionStrategy) ||
+		!sameConditions(before, after)
+}
+
+func sameConditions(a, b *kubevirt.VirtualMachineInstance) bool {
+	for _, kind := range []string{kubevirt.NodeTaintDetected, kubevirt.NodeTaintReplacing} {
+		if a.ConditionIs(kind, kubevirt.ConditionTrue) != b.ConditionIs(kind, kubevirt.ConditionTrue) {
+			return false
+		}
+	}
+	return true
+}
+
+func podChanged(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*corev1.Pod)
+	after, ok2 := e.ObjectNew.(*corev1.Pod)
+	return ok && ok2 && (before.Status.Phase != after.Status.Phase || (before.DeletionTimestamp == nil) != (after.DeletionTimestamp == nil) ||
+		!equality.Semantic.DeepEqual(before.Spec.Tolerations, after.Spec.Tolerations))
+}
+
+// Reconcile looks at everything, remembers, tells and acts.
+func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	if !r.Settings.Known() {
+		return reconcile.Result{RequeueAfter: retrySettings}, nil
+	}
+	select { // what comes with it is seen with it
+	case <-ctx.Done():
+		return reconcile.Result{}, nil
+	case <-time.After(gather):
+	}
+	policy, err := r.readPolicy(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	seen, err := r.look(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	plan := replacement.Next(seen.World, r.state)
+	again, err := r.carryOut(ctx, policy, seen, plan)
+	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
+		r.Log.Debug("the cache was behind", "error", err)
+		return reconcile.Result{RequeueAfter: retryBehind}, nil
+	}
+	return reconcile.Result{RequeueAfter: again}, err
+}
+
+// carryOut persists, then acts, then reports.
+func (r *reconciler) carryOut(ctx context.Context, policy *v1alpha1.EvacuationPolicy, seen *seen, plan replacement.Plan) (time.Duration, error) {
+	if err := r.persist(ctx, policy, &plan); err != nil {
+		return 0, err
+	}
+	r.state = plan.State
+	acted := false
+	for i := range plan.VMs {
+		acted = acted || plan.VMs[i].Action != replacement.Nothing
+		if err := r.act(ctx, seen, &plan.VMs[i]); err != nil {
+			return 0, err
+		}
+	}
+	detected, replacing := 0, 0
+	for i := range plan.VMs {
+		v := &plan.VMs[i]
+		if err := r.tell(ctx, seen, v); err != nil {
+			return 0, err
+		}
+		if v.Detected != "" {
+			detected++
+		}
+		if v.Replacing != "" {
+			replacing++
+		}
+	}
+	r.Meter.TaintedVMIs(detected, replacing)
+	if again := plan.Again; !acted || again > 0 && again < settle {
+		return again, nil
+	}
+	return settle, nil
+}

@@ -1,0 +1,137 @@
+package replace
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/pkg/replacement"
+)
+
+// listed bounds how many VMs the status lists: those that are replaced first.
+const listed = 500
+
+// remembered is the state of the controller before this one. What the status does
+// not list the VMs themselves say, in their conditions.
+func remembered(policy *v1alpha1.EvacuationPolicy) replacement.State {
+	s := replacement.State{Clocks: replacement.Clocks{}, VMs: map[string]replacement.Progress{}}
+	if policy == nil {
+		return s
+	}
+	for _, t := range policy.Status.Taints {
+		s.Clocks[replacement.TaintID{Node: t.Node, Key: t.Key, Effect: t.Effect}] = t.Since.Time
+	}
+	for _, v := range policy.Status.VMIs {
+		key, effect := v.Taint, ""
+		if i := strings.LastIndex(v.Taint, ":"); i >= 0 {
+			key, effect = v.Taint[:i], v.Taint[i+1:]
+		}
+		p := replacement.Progress{Node: v.Node, Since: v.Detected.Time}
+		if v.Condition == kubevirt.NodeTaintReplacing {
+			p.Cause, p.Replacing = replacement.TaintID{Node: v.Node, Key: key, Effect: effect}, v.Since.Time
+		}
+		if v.Started != nil {
+			p.Started = v.Started.Time
+		}
+		s.VMs[string(v.UID)] = p
+	}
+	return s
+}
+
+// persist writes what is remembered, where it has changed.
+func (r *reconciler) persist(ctx context.Context, policy *v1alpha1.EvacuationPolicy, plan *replacement.Plan) error {
+	if policy == nil {
+		return nil // without one there is nothing to remember
+	}
+	before := policy.DeepCopy()
+	s := &policy.Status
+	s.Taints, s.VMIs, s.VMIsNotListed = taints(plan), nil, 0
+	for i := range plan.VMs {
+		switch v := &plan.VMs[i]; {
+		case v.Detected == "" && !v.Keep:
+		case len(s.VMIs) == listed:
+			s.VMIsNotListed++
+		default:
+			s.VMIs = append(s.VMIs, entry(v, plan.State.VMs[v.VM.UID]))
+		}
+	}
+	if r.policy.Off() {
+		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionTaintReplacement)
+	} else {
+		meta.SetStatusCondition(&s.Conditions, r.condition(policy, plan))
+	}
+	if equality.Semantic.DeepEqual(before.Status, policy.Status) {
+		return nil
+	}
+	err := r.Status().Patch(ctx, policy, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if err != nil {
+		return fmt.Errorf("status of the EvacuationPolicy: %w", err)
+	}
+	return nil
+}
+
+func taints(plan *replacement.Plan) []v1alpha1.NodeTaint {
+	all := make([]v1alpha1.NodeTaint, 0, len(plan.State.Clocks))
+	for id, since := range plan.State.Clocks {
+		all = append(all, v1alpha1.NodeTaint{Node: id.Node, Key: id.Key, Effect: id.Effect, Since: seconds(since)})
+	}
+	slices.SortFunc(all, func(a, b v1alpha1.NodeTaint) int {
+		return strings.Compare(a.Node+" "+a.Key+" "+a.Effect, b.Node+" "+b.Key+" "+b.Effect)
+	})
+	return all
+}
+
+// seconds is a time as the API server keeps it.
+func seconds(t time.Time) metav1.Time { return metav1.NewTime(t.UTC().Truncate(time.Second)) }
+
+func entry(v *replacement.Verdict, p replacement.Progress) v1alpha1.TaintedVMI {
+	e := v1alpha1.TaintedVMI{
+		Namespace: v.VM.Namespace, Name: v.VM.Name, UID: types.UID(v.VM.UID), Node: v.VM.Node, Taint: v.Cause.String(),
+		Condition: kubevirt.NodeTaintDetected, Since: seconds(p.Since), Detected: seconds(p.Since), Reason: string(v.Reason),
+	}
+	if !p.Replacing.IsZero() {
+		e.Condition, e.Since = kubevirt.NodeTaintReplacing, seconds(p.Replacing)
+	}
+	if !v.Due.IsZero() {
+		due := seconds(v.Due)
+		e.Due = &due
+	}
+	if !p.Started.IsZero() {
+		started := seconds(p.Started)
+		e.Started = &started
+	}
+	return e
+}
+
+// condition says whether VMs are replaced, and why not.
+func (r *reconciler) condition(policy *v1alpha1.EvacuationPolicy, plan *replacement.Plan) metav1.Condition {
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionTaintReplacement, Status: metav1.ConditionTrue, Reason: "Watching", ObservedGeneration: policy.Generation,
+		Message: fmt.Sprintf("%d of at most %d tainted nodes, %d VMs are being replaced", plan.TaintedNodes, plan.Allowed, plan.InFlight),
+	}
+	switch {
+	case plan.TooMany():
+		c.Status, c.Reason = metav1.ConditionFalse, string(replacement.TooMany)
+		c.Message = fmt.Sprintf("%d nodes with VMs are tainted, maxTaintedNodes allows %d: no VM is replaced", plan.TaintedNodes, plan.Allowed)
+	case r.policy.MaxConcurrent == 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NoneAllowed", "maxConcurrentReplacements is 0: no VM is replaced"
+	}
+	if said := c.Reason + c.Message; plan.TooMany() && r.said != said {
+		r.said = said
+		r.Log.Warn("too many nodes are tainted: no VM is replaced", "tainted", plan.TaintedNodes, "allowed", plan.Allowed)
+		r.Events.Eventf(policy, nil, "Warning", c.Reason, "Replace", "%s", c.Message)
+	} else if !plan.TooMany() {
+		r.said = ""
+	}
+	return c
+}
