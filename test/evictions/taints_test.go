@@ -53,7 +53,10 @@ func newNode(t *testing.T, name string) {
 	t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	must(t, shared.objects.Create(t.Context(), n))
-	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), n) })
+	t.Cleanup(func() {
+		_ = shared.objects.Delete(contextOf(t), n)
+		_, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "vmi", "-A", "-l", "kubevirt.io/nodeName="+name)
+	})
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
 	must(t, shared.objects.Status().Update(t.Context(), n))
 }
@@ -251,7 +254,8 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 		return strings.Contains(out, "no")
 	})
 	all = []*replica{replacers(t, "--controllers=evacuation,migration,disruption-budgets")}
-	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+	newNode(t, "node-unread")
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-unread"})
 	v.budgetExists(t)
 	if a := v.evict(t, nil); !strings.Contains(a.text, "Eviction triggered evacuation") {
 		t.Errorf("%+v", a)
@@ -272,6 +276,8 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 	if !strings.Contains(all[0].Log(), "nodes cannot be read") {
 		t.Error("the log does not say it")
 	}
+	shared.api.Kubectl(t, "delete", "vmi", "-n", v.namespace, v.name)
+	shared.api.Kubectl(t, "delete", "vmim", "-n", v.namespace, "--all", "--timeout=30s") // who has a finalizer in them still runs
 }
 
 func (v *vm) budgetExists(t *testing.T) {

@@ -58,7 +58,7 @@ func (r *reconciler) persist(ctx context.Context, policy *v1alpha1.EvacuationPol
 	s.Taints, s.VMIs, s.VMIsNotListed = taints(plan), nil, 0
 	for i := range plan.VMs {
 		switch v := &plan.VMs[i]; {
-		case v.Detected == "" && !v.Keep:
+		case v.Detected == "" && plan.State.VMs[v.VM.UID].Since.IsZero():
 		case len(s.VMIs) == listed:
 			s.VMIsNotListed++
 		default:
