@@ -1,6 +1,9 @@
 package migrate
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -15,7 +18,7 @@ func podFacts(p *corev1.Pod) *migration.Pod {
 		Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
 		Ended:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		Deleting: p.DeletionTimestamp != nil,
-		Held:     p.Annotations[evacuation.HoldForAnnotation] != "",
+		Held:     held(p),
 		Created:  p.CreationTimestamp.Time,
 	}
 	for _, c := range p.Status.Conditions {
@@ -30,6 +33,16 @@ func podFacts(p *corev1.Pod) *migration.Pod {
 		}
 	}
 	return out
+}
+
+// held: its shutdown may be held for the reason for which it is deleted.
+func held(p *corev1.Pod) bool {
+	for _, c := range p.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			return slices.Contains(strings.Split(p.Annotations[evacuation.HoldForAnnotation], ","), c.Reason)
+		}
+	}
+	return false
 }
 
 // targetPod is the source's with another place. What it was given at its own
