@@ -1,6 +1,8 @@
 package e2e
 
 import (
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -76,8 +78,20 @@ func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	}
 	w.step("%d guests are on %s", len(there), w.a.Name)
 
-	// And a user may move one back.
+	// And back, by the drain that follows them,
 	w.Kubectl(t, "uncordon", w.b.Name)
+	w.afterwards("uncordon", w.a.Name)
+	said := w.vmdrain(w.a)
+	for i, v := range there {
+		there[i] = v.moved(w.b)
+		if !strings.Contains(said, "virt-launcher-"+v.Name) {
+			t.Errorf("kubectl vmdrain does not name the pod of %s:\n%s", v.Name, said)
+		}
+	}
+	w.step("%d guests are back on %s", len(there), w.b.Name)
+
+	// and one of them by a user's migration.
+	w.Kubectl(t, "uncordon", w.a.Name)
 	w.KubectlApply(t, `
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstanceMigration
@@ -86,8 +100,8 @@ spec: {vmiName: `+all[0].Name+`}
 `)
 	w.afterwards("delete", "vmim", "-n", namespace, "back", "--ignore-not-found")
 	w.Kubectl(t, "wait", "vmim", "-n", namespace, "back", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
-	back := there[0].moved(w.b)
-	w.step("%s is back on %s", back.Name, w.b.Name)
+	back := there[0].moved(w.a)
+	w.step("%s is on %s again", back.Name, w.a.Name)
 
 	// Their grace periods are what they were, and begin where they are.
 	for _, v := range []*vm{back, there[1]} {
@@ -98,4 +112,21 @@ spec: {vmiName: `+all[0].Name+`}
 		}
 		v.ended(either, "Graceful", "ShutdownStarted", "ShutdownCompleted")
 	}
+}
+
+// vmdrain empties a node by kubectl vmdrain, and returns what it says.
+func (w *world) vmdrain(n *cluster.Node) string {
+	w.Helper()
+	program := filepath.Join(w.TempDir(), "kubectl-vmdrain")
+	if out, err := exec.CommandContext(w.Context(), "go", "build", "-o", program, "../../cmd/kubectl-vmdrain").CombinedOutput(); err != nil {
+		w.Fatalf("%v\n%s", err, out)
+	}
+	w.step("kubectl vmdrain is built")
+	cmd := exec.CommandContext(w.Context(), program, n.Name, "--kubeconfig="+w.Kubeconfig, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		w.Fatalf("kubectl vmdrain: %v\n%s", err, out)
+	}
+	w.step("kubectl vmdrain %s: exit status 0", n.Name)
+	return string(out)
 }
