@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/logind"
 	"github.com/vmgrace/vmgrace/internal/metrics"
@@ -118,7 +120,7 @@ func (s nodeShutdown) recall(log *slog.Logger) grace.NodeShutdownTime {
 		a.err = errors.New("the disk does not answer")
 	}
 	switch {
-	case errors.Is(a.err, fs.ErrNotExist):
+	case errors.Is(a.err, fs.ErrNotExist), errors.Is(a.err, unix.ENOTDIR): // nothing was kept
 	case a.err != nil:
 		log.Warn("what an earlier agent heard of the node's shutdown cannot be used; logind is asked anew", "err", a.err)
 	case a.time.UnderWay():
