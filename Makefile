@@ -58,7 +58,7 @@ k8s: deps ## build the Kubernetes of the tests: 5 minutes, once
 	@hack/k8s/build.sh >/dev/null
 
 .PHONY: images
-images: ## build the images, without Docker: 2 minutes, then 15 s
+images: ## build the images, without Docker: 4 minutes, then half a minute
 	@VERSION=$(if $(filter-out file,$(origin VERSION)),$(VERSION)) hack/images.sh
 
 # Tests that need root, libvirt, an API server or a package of make deps have
@@ -77,7 +77,7 @@ GUESTS := ./pkg/hypervisor/libvirt ./test/node ./test/demo ./test/acceptance
 GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=1 $(if $(SUDO),-exec "$(SUDO)")
 
 .PHONY: test
-test: deps race ## unit tests as root, and real guests under a real libvirtd: 9 minutes
+test: deps race ## unit tests as root, and real guests under a real libvirtd: 11 minutes
 	@echo '===== 1 of 3: go vet, 1 minute ====='
 	go vet -tags $(TAGS) ./...
 	@echo '===== 2 of 3: packages by themselves, with the race detector, 2 minutes ====='
@@ -86,18 +86,18 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 9 
 	$(GOTEST) -v -p 1 -timeout 15m $(GUESTS)
 
 .PHONY: test-kubernetes
-test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 6 minutes
+test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 15 minutes
 	$(GOTEST) -p 1 -timeout 20m $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s images ## all of it in a cluster of two nodes: 8 minutes
+e2e: deps k8s images ## all of it in a cluster of two nodes: 10 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 .PHONY: test-faults
-test-faults: deps build race k8s ## crashes, faults, a soak: 14 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+test-faults: deps build race k8s ## crashes, faults, a soak: 16 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
 	VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: fuzz
@@ -105,7 +105,7 @@ fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)
 	hack/fuzz.sh 20000x
 
 .PHONY: test-all
-test-all: ## all of these, and which failed: 40 minutes
+test-all: ## all of these, and which failed: 55 minutes
 	.ci/run unit test test-kubernetes test-faults e2e fuzz
 
 # -count=1: rules.yaml is outside its module, where the test cache sees no change.

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -158,7 +157,11 @@ func guard(c *admissionregistrationv1.WebhookClientConfig, path, key string) {
 	}
 	switch {
 	case c.Service != nil:
-		c.Service.Path = behind(ptr.Deref(c.Service.Path, ""))
+		path := ""
+		if c.Service.Path != nil {
+			path = *c.Service.Path
+		}
+		c.Service.Path = behind(path)
 	case c.URL != nil:
 		c.URL = behind(*c.URL)
 	}
