@@ -91,7 +91,7 @@ test-kubernetes: deps race k8s images ## what asks a real API server, manifests 
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s images ## all of it in a cluster of two nodes: 10 minutes
+e2e: deps k8s images ## all of it in a cluster of two nodes: 11 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
@@ -105,7 +105,7 @@ fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)
 	hack/fuzz.sh 20000x
 
 .PHONY: test-all
-test-all: ## all of these, and which failed: 55 minutes
+test-all: ## all of these, and which failed: an hour
 	.ci/run unit test test-kubernetes test-faults e2e fuzz
 
 # -count=1: rules.yaml is outside its module, where the test cache sees no change.

@@ -31,11 +31,10 @@ func run(args []string) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // the second one ends the process at once
 	err := command(ctx, args)
-	var usage *vmdrain.UsageError
-	switch {
-	case err == nil || errors.Is(err, pflag.ErrHelp):
+	if err == nil || errors.Is(err, pflag.ErrHelp) {
 		return 0
 	}
+	var usage *vmdrain.UsageError
 	fmt.Fprintln(os.Stderr, "kubectl vmdrain:", err)
 	switch {
 	case errors.As(err, &usage):

@@ -270,17 +270,17 @@ func (a *Agent) Phase(domain string) grace.Phase {
 	return phase
 }
 
-// Guarding tells whether a grace period is under way.
+// Guarding tells whether a grace period is under way, or a shutdown is held.
 func (a *Agent) Guarding() bool {
 	n := a.Phases()
-	return n[grace.ShuttingDown]+n[grace.Destroying] > 0
+	return n[grace.Held]+n[grace.ShuttingDown]+n[grace.Destroying] > 0
 }
 
 // Phases counts the recorded VMs by phase.
 func (a *Agent) Phases() map[grace.Phase]int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	count := map[grace.Phase]int{grace.Running: 0, grace.ShuttingDown: 0, grace.Destroying: 0}
+	count := map[grace.Phase]int{grace.Running: 0, grace.Held: 0, grace.ShuttingDown: 0, grace.Destroying: 0}
 	for _, k := range a.keepers {
 		if phase, ok := k.phase.Load().(grace.Phase); ok && phase != "" {
 			count[phase]++

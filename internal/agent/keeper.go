@@ -129,7 +129,7 @@ func (k *keeper) hear(h hints) {
 		k.clusterSeen()
 	}
 	if h.node {
-		k.vm.SeeNode(k.a.node())
+		k.vm.SeeNode(k.a.nodeShutdown())
 	}
 	if h.launcher {
 		k.vm.DirectoryChanged()

@@ -19,7 +19,8 @@ const (
 	machineCheck = 30 * time.Second
 )
 
-// machine is what the agent knows of the machine's shutdown, under its lock.
+// machine is what the agent knows of the machine's shutdown, under its lock but for
+// warned.
 type machine struct {
 	time  grace.NodeShutdownTime
 	state MachineState
@@ -27,7 +28,7 @@ type machine struct {
 	done  bool // this shutdown was let go
 	// goneAt is since when no instance is left, 0 while there is one.
 	goneAt grace.Mono
-	warned [2]time.Duration // the delay and what is needed that was warned of
+	warned [2]time.Duration // the delay and what is needed that was warned of; keepMachine's
 }
 
 // MachineView is what operators see of the delay. Needed is what the longest
@@ -37,7 +38,7 @@ type MachineView struct {
 	Needed time.Duration
 }
 
-func (a *Agent) node() grace.NodeShutdownTime {
+func (a *Agent) nodeShutdown() grace.NodeShutdownTime {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.machine.time
@@ -141,28 +142,32 @@ func (a *Agent) machineChanged(ctx context.Context, now grace.NodeShutdownTime) 
 func (a *Agent) checkMachine(ctx context.Context) time.Duration {
 	a.mu.Lock()
 	m, now := &a.machine, a.cfg.Clock.Now()
-	if !m.time.UnderWay() {
-		defer a.mu.Unlock()
-		a.warnOfDelay()
-		return machineCheck
-	}
-	if now >= m.time.End && m.told && !m.state.Known {
+	begin, end, needed := m.time.Begin, m.time.End, a.needed()
+	underWay, letGo := m.time.UnderWay(), ""
+	// Logind has not come back, and the time that it had is over.
+	over := underWay && now >= end && m.told && !m.state.Known
+	switch {
+	case over:
 		m.time, m.done, m.goneAt = grace.NodeShutdownTime{}, false, 0
-		a.mu.Unlock()
+	case underWay && !m.done:
+		letGo = a.mayGoDown(now)
+		m.done = letGo != ""
+	}
+	state, done := m.state, m.done
+	a.mu.Unlock()
+	switch { // nothing here has the lock: a log or the disk may hang
+	case over:
 		a.machineChanged(ctx, grace.NodeShutdownTime{})
 		return machineCheck
+	case !underWay:
+		a.warnOfDelay(state, needed)
+		return machineCheck
+	case letGo != "":
+		a.cfg.Machine.LetGo()
+		a.log.Info("the machine may go down", "because", letGo, "after", now.Sub(begin))
+	case done:
+		return max(machineTick, min(machineCheck, end.Sub(now)))
 	}
-	defer a.mu.Unlock()
-	if m.done {
-		return max(machineTick, min(machineCheck, m.time.End.Sub(now)))
-	}
-	why := a.mayGoDown(now)
-	if why == "" {
-		return machineTick
-	}
-	m.done = true
-	a.cfg.Machine.LetGo()
-	a.log.Info("the machine may go down", "because", why, "after", now.Sub(m.time.Begin))
 	return machineTick
 }
 
@@ -194,14 +199,14 @@ func (a *Agent) mayGoDown(now grace.Mono) string {
 	}
 }
 
-// warnOfDelay says once per value that the delay is too short. The caller holds the lock.
-func (a *Agent) warnOfDelay() {
-	m := &a.machine
-	now := [2]time.Duration{m.state.Delay, a.needed()}
-	if !m.state.Known || now[0] >= now[1] || m.warned == now {
+// warnOfDelay says once per value that the delay is too short. Only keepMachine's
+// goroutine calls it.
+func (a *Agent) warnOfDelay(s MachineState, needed time.Duration) {
+	now := [2]time.Duration{s.Delay, needed}
+	if !s.Known || s.Delay >= needed || a.machine.warned == now {
 		return
 	}
-	m.warned = now
+	a.machine.warned = now
 	a.log.Warn("a reboot of this node would cut grace periods short: set InhibitDelayMaxSec in logind.conf, or --node-shutdown-timeout, to what is needed",
-		"delay", now[0], "needed", now[1])
+		"delay", s.Delay, "needed", needed)
 }

@@ -172,7 +172,7 @@ func TestAnAgentThatStartsInTheMiddleKeepsTheMachinesEnd(t *testing.T) {
 		if rec, _ := r.cache.get(domain); rec.Shutdown.Deadline != at.Add(40*time.Second) {
 			t.Errorf("the deadline is %v after the shutdown's begin", rec.Shutdown.Deadline.Sub(at))
 		}
-		if n := r.agent.node(); n.End != at.Add(60*time.Second) {
+		if n := r.agent.nodeShutdown(); n.End != at.Add(60*time.Second) {
 			t.Errorf("the machine's end is %v", n.End.Sub(at))
 		}
 		if !r.agent.Delaying() {

@@ -12,6 +12,7 @@ import (
 // The reasons of Events.
 const (
 	reasonStarted       = "ShutdownStarted"
+	reasonHeld          = "ShutdownHeld"
 	reasonCompleted     = "ShutdownCompleted"
 	reasonForced        = "ShutdownForced"
 	reasonInvalid       = "InvalidGracePeriod"
@@ -22,7 +23,8 @@ const (
 
 // report tells once per shutdown.
 func (k *keeper) report(reason string, warning bool, message string) {
-	k.reportAs(reason, strconv.FormatInt(k.vm.Record().Shutdown.StartedAt.UnixMilli(), 10), warning, message)
+	r := k.vm.Record()
+	k.reportAs(reason, strconv.FormatInt(r.Shown().StartedAt.UnixMilli(), 10), warning, message)
 }
 
 // reportAs tells once per key.
@@ -59,6 +61,11 @@ func (k *keeper) tellUsers(d grace.Decision) {
 // announce is called when the shutdown is durable, or will not be soon.
 func (k *keeper) announce(d grace.Decision) {
 	r := k.vm.Record()
+	if !r.ShuttingDown() {
+		k.report(reasonHeld, false, fmt.Sprintf("%s: the guest is not asked to shut down yet: the VM may be moved until %s",
+			r.Hold.Reason, r.Hold.UntilAt.Format(time.RFC3339)))
+		return
+	}
 	s := r.Shutdown
 	text := fmt.Sprintf("%s: the guest is asked to shut down and has until %s (grace period %s, stated by: %s)",
 		s.Cause, s.DeadlineAt.Format(time.RFC3339), r.Period.Length, r.Period.Source)
@@ -98,6 +105,9 @@ func (k *keeper) shortened(d grace.Decision) {
 }
 
 func (k *keeper) reportEnd(e *grace.Ending) {
+	if r := k.vm.Record(); e.Outcome == grace.Migrated && !r.ShuttingDown() {
+		return // it was only held, and nothing was shut down
+	}
 	reason := reasonCompleted
 	if e.Outcome == grace.Forced {
 		reason = reasonForced

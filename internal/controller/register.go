@@ -16,6 +16,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/internal/controller/budget"
 	"github.com/vmgrace/vmgrace/internal/controller/certs"
+	"github.com/vmgrace/vmgrace/internal/controller/disrupt"
 	"github.com/vmgrace/vmgrace/internal/controller/evacuate"
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
@@ -46,7 +47,7 @@ func (s *setup) webhooks() eviction.Config {
 	}
 }
 
-// registered is what --controllers chooses from: nil is not built yet.
+// registered is what --controllers chooses from.
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
 		evictionWebhook: func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.Knows); return nil },
@@ -66,7 +67,13 @@ func (o *Options) registered() map[string]func(*setup) error {
 			return migrate.Add(s.Manager, migrate.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
 				Settings: s.settings, Meter: s.meter, Budgets: s.budgets, Nodes: s.nodes})
 		},
-		podDisruption: nil,
+		podDisruption: func(s *setup) error {
+			if o.BesideKubeVirt {
+				s.log.Info("not in this version beside KubeVirt", "controller", podDisruption)
+				return nil
+			}
+			return disrupt.Add(s.Manager, disrupt.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Nodes: s.nodes})
+		},
 		taintReplacement: func(s *setup) error {
 			switch {
 			case o.BesideKubeVirt:
@@ -75,7 +82,7 @@ func (o *Options) registered() map[string]func(*setup) error {
 			case !s.nodes:
 				return nil // that was said
 			}
-			return replace.Add(s.Manager, replace.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Meter: s.meter})
+			return replace.Add(s.Manager, replace.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Meter: s.meter})
 		},
 	}
 }
@@ -93,11 +100,7 @@ func (o *Options) register(s *setup) error {
 	}
 	add := o.registered()
 	for _, name := range names() {
-		switch {
-		case !o.runs(name):
-			continue
-		case add[name] == nil:
-			s.log.Info("not in this version", "controller", name)
+		if !o.runs(name) {
 			continue
 		}
 		if err := add[name](s); err != nil {
@@ -164,7 +167,7 @@ func (o *Options) follow(s *setup) error {
 	if err != nil {
 		return err
 	}
-	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) {
+	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) && !o.runs(podDisruption) {
 		return nil
 	}
 	if err := lookup.Index(context.Background(), s.GetFieldIndexer()); err != nil {

@@ -3,6 +3,8 @@ package kube
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -58,9 +60,11 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 	if !name.valid() || !grace.IsUID(string(o.UID)) || o.Labels[nodeLabel] != s.node {
 		return vmi{}
 	}
+	var status struct{ EvacuationNodeName string }
+	_ = json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
 	is := vmi{
 		name: name, marked: grace.Never, movable: shownVerdict(o.Status),
-		VMI: grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never},
+		VMI: grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never, Marked: status.EvacuationNodeName == s.node},
 	}
 	switch {
 	case o.DeletionTimestamp == nil:
@@ -92,7 +96,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		NodeName                      string
 		TerminationGracePeriodSeconds *int64
 	}
-	var status struct{ Phase string }
+	var status podStatus
 	_, _ = json.Unmarshal(o.Spec, &spec), json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
 	// A pod that names no VMI is a VM by its own name.
 	of := key{o.Namespace, strings.Clone(cmp.Or(o.Annotations[domainAnnotation], o.Name))}
@@ -109,6 +113,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 	if uid := o.Labels[createdByLabel]; grace.IsUID(uid) {
 		is.VMI = uid
 	}
+	is.holdable(o, &status)
 	if !is.Deleting {
 		return is
 	}
@@ -118,8 +123,49 @@ func (s *Source) stripPod(o *object, was pod) pod {
 	}
 	if was.Deleting && was.UID == is.UID {
 		is.DeletingAt, is.KillAt = was.DeletingAt, min(was.KillAt, is.KillAt)
+		// An eviction of a pod that is being deleted writes another reason over it.
+		is.HoldReason = cmp.Or(was.HoldReason, is.HoldReason)
 	}
 	return is
+}
+
+type podStatus struct {
+	Phase      string
+	Conditions []struct{ Type, Status, Reason string }
+}
+
+// Annotations of the launcher webhook (pkg/evacuation has their meaning).
+const (
+	holdForAnnotation   = "vmgrace.io/hold-for"
+	reserveAnnotation   = "vmgrace.io/shutdown-reserve-seconds"
+	allowanceAnnotation = "vmgrace.io/migration-allowance-seconds"
+)
+
+// holdable reads whether the pod's shutdown may be held: only for a reason of
+// Kubernetes' that it names, and not where its reserve is nonsense or a migration is
+// allowed no time.
+func (p *pod) holdable(o *object, status *podStatus) {
+	var reserve time.Duration // at least what the agent knows of, where none is stated
+	if stated := o.Annotations[reserveAnnotation]; stated != "" {
+		var err error
+		if reserve, err = grace.ParseSeconds(stated); err != nil && !errors.Is(err, grace.ErrTooLong) {
+			return
+		}
+	}
+	for _, reason := range []grace.Cause{grace.PreemptionByScheduler, grace.DeletionByTaintManager} {
+		if !slices.Contains(strings.Split(o.Annotations[holdForAnnotation], ","), string(reason)) {
+			continue
+		}
+		p.Holdable, p.Reserve = true, reserve
+		for _, c := range status.Conditions {
+			if c.Type == "DisruptionTarget" && c.Status == "True" && c.Reason == string(reason) {
+				p.HoldReason = reason
+			}
+		}
+	}
+	if allowance, err := grace.ParseSeconds(o.Annotations[allowanceAnnotation]); err == nil && p.Holdable {
+		p.Allowance, p.Holdable = allowance, allowance > 0
+	}
 }
 
 // stripCRD: a CRD that is being deleted stays so.

@@ -2,7 +2,9 @@ package kube
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -30,6 +32,75 @@ func TestWhoseLauncherAPodIs(t *testing.T) {
 		}
 		if got := s.stripPod(o, pod{}); got.of != c.want {
 			t.Errorf("%s: %v, want %v", name, got.of, c.want)
+		}
+	}
+}
+
+func TestForWhatALauncherIsHeld(t *testing.T) {
+	const both = "PreemptionByScheduler,DeletionByTaintManager"
+	annotated := func(holdFor, reserve, allowance string) map[string]string {
+		return map[string]string{domainAnnotation: "vm", holdForAnnotation: holdFor, reserveAnnotation: reserve, allowanceAnnotation: allowance}
+	}
+	condition := func(kind, status, reason string) string {
+		return fmt.Sprintf(`{"conditions":[{"type":"Ready","status":"True"},{"type":%q,"status":%q,"reason":%q}]}`, kind, status, reason)
+	}
+	preempted := condition("DisruptionTarget", "True", "PreemptionByScheduler")
+	s := &Source{node: "n", now: func() grace.Mono { return 0 }}
+	type held struct {
+		holdable           bool
+		reason             grace.Cause
+		reserve, allowance time.Duration
+	}
+	for name, c := range map[string]struct {
+		annotations map[string]string
+		status      string
+		was         grace.Cause // seen before, of the same pod
+		want        held
+	}{
+		"preempted":              {annotated(both, "50", "150"), preempted, "", held{true, "PreemptionByScheduler", 50 * time.Second, 150 * time.Second}},
+		"tainted away":           {annotated(both, "50", "150"), condition("DisruptionTarget", "True", "DeletionByTaintManager"), "", held{true, "DeletionByTaintManager", 50 * time.Second, 150 * time.Second}},
+		"deleted":                {annotated(both, "50", "150"), `{}`, "", held{true, "", 50 * time.Second, 150 * time.Second}},
+		"no allowance":           {annotated(both, "50", ""), preempted, "", held{true, "PreemptionByScheduler", 50 * time.Second, 0}},
+		"nothing but the reason": {annotated(both, "", ""), preempted, "", held{true, "PreemptionByScheduler", 0, 0}},
+		"evicted":                {annotated(both, "50", "150"), condition("DisruptionTarget", "True", "EvictionByEvictionAPI"), "", held{true, "", 50 * time.Second, 150 * time.Second}},
+		"evicted afterwards":     {annotated(both, "50", "150"), condition("DisruptionTarget", "True", "EvictionByEvictionAPI"), "PreemptionByScheduler", held{true, "PreemptionByScheduler", 50 * time.Second, 150 * time.Second}},
+		"not any more":           {annotated(both, "50", "150"), condition("DisruptionTarget", "False", "PreemptionByScheduler"), "", held{true, "", 50 * time.Second, 150 * time.Second}},
+		"another condition":      {annotated(both, "50", "150"), condition("Ready", "True", "PreemptionByScheduler"), "", held{true, "", 50 * time.Second, 150 * time.Second}},
+		"for the other reason":   {annotated("DeletionByTaintManager", "50", "150"), preempted, "", held{true, "", 50 * time.Second, 150 * time.Second}},
+		"no reason of ours":      {annotated("TerminationByKubelet", "50", "150"), condition("DisruptionTarget", "True", "TerminationByKubelet"), "", held{}},
+		"webhook was down":       {map[string]string{domainAnnotation: "vm"}, preempted, "", held{}},
+		"nonsense":               {annotated(both, "-1", "150"), preempted, "", held{}},
+		"nonsense as allowance":  {annotated(both, "50", "soon"), preempted, "", held{true, "PreemptionByScheduler", 50 * time.Second, 0}},
+		"no time to move":        {annotated(both, "50", "0"), preempted, "", held{false, "PreemptionByScheduler", 50 * time.Second, 0}},
+		"status of another kind": {annotated(both, "50", "150"), `[1]`, "", held{true, "", 50 * time.Second, 150 * time.Second}},
+	} {
+		deleted := metav1.Now()
+		o := &object{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "virt-launcher-x", UID: "u-1", DeletionTimestamp: &deleted,
+				Labels: map[string]string{launcherLabel: launcherValue}, Annotations: c.annotations,
+			},
+			Spec: json.RawMessage(`{"nodeName":"n"}`), Status: json.RawMessage(c.status),
+		}
+		was := pod{Pod: grace.Pod{UID: "u-1", Deleting: c.was != "", HoldReason: c.was}}
+		got := s.stripPod(o, was).Pod
+		if is := (held{got.Holdable, got.HoldReason, got.Reserve, got.Allowance}); is != c.want {
+			t.Errorf("%s: %+v, want %+v", name, is, c.want)
+		}
+	}
+}
+
+func TestAVMIIsMarkedToLeaveThisNode(t *testing.T) {
+	s := &Source{node: "n", now: func() grace.Mono { return 0 }}
+	for status, want := range map[string]bool{
+		`{"evacuationNodeName":"n"}`: true, `{"evacuationNodeName":"other"}`: false, `{}`: false, `{"evacuationNodeName":7}`: false,
+	} {
+		o := &object{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", UID: "u-1", Labels: map[string]string{nodeLabel: "n"}},
+			Status:     json.RawMessage(status),
+		}
+		if got := s.stripVMI(o, vmi{}).Marked; got != want {
+			t.Errorf("%s: %v", status, got)
 		}
 	}
 }

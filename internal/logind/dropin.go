@@ -25,12 +25,7 @@ const (
 func DropIn(root string) func(context.Context, *dbus.Conn, time.Duration) error {
 	return func(ctx context.Context, conn *dbus.Conn, delay time.Duration) error {
 		dir := filepath.Join(root, dropInDir)
-		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // as systemd's own
-			return fmt.Errorf("logind's drop-in: %w", err)
-		}
-		seconds := (delay + time.Second - 1) / time.Second
-		text := fmt.Sprintf("# Written by vmgrace's node-agent (--node-shutdown-timeout).\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
-		if err := durable.WriteFile(dir, dropInName, []byte(text), 0o644); err != nil {
+		if err := within(ctx, func() error { return writeDropIn(dir, delay) }); err != nil {
 			return fmt.Errorf("logind's drop-in: %w", err)
 		}
 		call := conn.Object(systemd, "/org/freedesktop/systemd1").
@@ -39,5 +34,27 @@ func DropIn(root string) func(context.Context, *dbus.Conn, time.Duration) error 
 			return fmt.Errorf("%s is written, but systemd cannot have logind read it (restart logind): %w", filepath.Join(dir, dropInName), call.Err)
 		}
 		return nil
+	}
+}
+
+func writeDropIn(dir string, delay time.Duration) error {
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // as systemd's own
+		return err
+	}
+	seconds := (delay + time.Second - 1) / time.Second
+	text := fmt.Sprintf("# Written by vmgrace's node-agent (--node-shutdown-timeout).\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
+	return durable.WriteFile(dir, dropInName, []byte(text), 0o644)
+}
+
+// within waits for something that a disk may hold up: shutdowns are to be heard of
+// meanwhile. What hangs is left behind, once.
+func within(ctx context.Context, do func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return fmt.Errorf("the disk does not answer: %w", ctx.Err())
 	}
 }

@@ -350,3 +350,14 @@ func TestADropInThatCannotBeWrittenIsSaid(t *testing.T) {
 		t.Error("not said:", w.lines)
 	}
 }
+
+func TestADropInOnADiskThatHangsIsLeftBehind(t *testing.T) {
+	hangs := make(chan struct{})
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err := within(ctx, func() error { <-hangs; return nil })
+	if err == nil || !strings.Contains(err.Error(), "does not answer") {
+		t.Error(err)
+	}
+	close(hangs)
+}

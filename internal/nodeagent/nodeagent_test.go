@@ -151,6 +151,19 @@ func TestStatusHasExactlyThePromisedKeys(t *testing.T) {
 	}
 }
 
+func TestStatusOfAHeldShutdownNamesItsReasonAndLatestMoment(t *testing.T) {
+	wall := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	now := clock{}.Now()
+	r := &grace.Record{Namespace: "ns", Name: "a", Hold: grace.Hold{
+		Reason: grace.DeletionByTaintManager, Start: now.Add(-time.Minute), Until: now.Add(time.Minute), StartedAt: wall, UntilAt: wall.Add(2 * time.Minute),
+	}}
+	s := statusOf(r, now)
+	if s.Phase != grace.Held || s.Cause != grace.DeletionByTaintManager || s.StartedAt != "2026-01-02T03:04:05.000Z" ||
+		s.Deadline != "2026-01-02T03:06:05.000Z" || s.RemainingSeconds == nil || *s.RemainingSeconds != 60 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestStatusPastTheDeadlineIsDestroyingWithNothingRemaining(t *testing.T) {
 	dir := given(t, clock{}.Now().Add(-time.Hour))
 	var vms []vmStatus

@@ -87,13 +87,13 @@ func statusOf(r *grace.Record, now grace.Mono) vmStatus {
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID, Domain: r.Domain(),
 		GracePeriodSeconds: grace.WholeSeconds(r.Period.Length), Phase: r.Phase(now),
 	}
-	if r.ShuttingDown() {
+	if shown := r.Shown(); shown.Cause != "" {
 		const layout = "2006-01-02T15:04:05.000Z"
-		remaining := max(r.Shutdown.Deadline.Sub(now), 0)
+		remaining := max(shown.Deadline.Sub(now), 0)
 		seconds := math.Round(remaining.Seconds()*1000) / 1000
-		s.Cause = r.Shutdown.Cause
-		s.StartedAt = r.Shutdown.StartedAt.UTC().Format(layout)
-		s.Deadline = r.Shutdown.DeadlineAt.UTC().Format(layout)
+		s.Cause = shown.Cause
+		s.StartedAt = shown.StartedAt.UTC().Format(layout)
+		s.Deadline = shown.DeadlineAt.UTC().Format(layout)
 		s.RemainingSeconds = &seconds
 	}
 	return s

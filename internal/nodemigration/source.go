@@ -119,9 +119,9 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 }
 
 // ending tells why the guest has to be shut down where it is, or is empty: a
-// shutdown beats a migration.
+// shutdown beats a migration, unless it is held for one.
 func (s *side) ending() string {
-	if p := s.node.cfg.VMs.Phase(s.domain); p != "" && p != grace.Running {
+	if p := s.node.cfg.VMs.Phase(s.domain); p != "" && p != grace.Running && p != grace.Held {
 		return "the guest is being shut down"
 	}
 	return ""

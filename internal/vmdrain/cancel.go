@@ -67,16 +67,9 @@ func (c *command) strategy(ctx context.Context) (kubevirt.EvictionStrategy, erro
 	if err := c.live.List(ctx, all); err != nil {
 		return "", fmt.Errorf("the cluster's eviction strategy: %w", err)
 	}
-	var oldest *kubevirt.KubeVirt
-	for i := range all.Items {
-		if k := &all.Items[i]; oldest == nil || k.CreationTimestamp.Before(&oldest.CreationTimestamp) {
-			oldest = k
-		}
-	}
-	if oldest == nil || oldest.Spec.Configuration.EvictionStrategy == nil {
-		return "", nil
-	}
-	return *oldest.Spec.Configuration.EvictionStrategy, nil
+	counts, _ := evacuation.Oldest(all.Items)
+	set, _ := evacuation.Defaults().WithKubeVirt(counts)
+	return set.EvictionStrategy, nil
 }
 
 // unmark takes one mark, if the VMI is as it was seen, then its pending migrations.

@@ -69,9 +69,6 @@ func (p *Plan) Add(pod *Pod) {
 	})
 }
 
-// Has tells whether the plan has a pod of this UID.
-func (p *Plan) Has(uid string) bool { return p.find(uid) != nil }
-
 // Next takes what is seen, and returns the pods to evict now and when to be asked
 // again if nothing changes; zero is never. Each returned pod is owed an Answer.
 func (p *Plan) Next(f *Facts) (evict []Pod, again time.Time) {

@@ -13,6 +13,9 @@ import (
 const (
 	HoldForAnnotation = "vmgrace.io/hold-for"                 // reasons, by commas
 	ReserveAnnotation = "vmgrace.io/shutdown-reserve-seconds" // what a shutdown needs at most
+	// AllowanceAnnotation is how long a shutdown may be held at most: the agents
+	// have no settings.
+	AllowanceAnnotation = "vmgrace.io/migration-allowance-seconds"
 )
 
 // DefaultGracePeriod is that of VMs that state none.
@@ -26,9 +29,10 @@ const maxGraceSeconds = 100 * 365 * 24 * 60 * 60
 // grace period.
 type LauncherGrace struct {
 	Seconds int64 // of the pod's terminationGracePeriodSeconds
-	// HoldFor and Reserve are for the annotations; empty: none.
-	HoldFor string
-	Reserve string
+	// HoldFor, Reserve and Allowance are for the annotations; empty: none.
+	HoldFor   string
+	Reserve   string
+	Allowance string
 }
 
 // GraceFor computes it for a pod that has stated seconds of its own; nil is
@@ -42,9 +46,10 @@ func GraceFor(vmi *kubevirt.VirtualMachineInstance, stated *int64, s *Settings) 
 	reserve = min(reserve, maxGraceSeconds)
 	g := LauncherGrace{Seconds: max(has, reserve)}
 	reasons := holdReasons(s)
-	if strategy, _ := StrategyOf(vmi, s.EvictionStrategy); len(reasons) > 0 && mayMigrate(strategy) {
-		g.Seconds = max(has, min(reserve+wholeSeconds(s.MigrationAllowance), maxGraceSeconds))
-		g.HoldFor, g.Reserve = strings.Join(reasons, ","), strconv.FormatInt(reserve, 10)
+	if strategy, _ := StrategyOf(vmi, s.EvictionStrategy); len(reasons) > 0 && migrates(strategy) {
+		allowance := min(wholeSeconds(s.MigrationAllowance), maxGraceSeconds)
+		g.Seconds = max(has, min(reserve+allowance, maxGraceSeconds))
+		g.HoldFor, g.Reserve, g.Allowance = strings.Join(reasons, ","), strconv.FormatInt(reserve, 10), strconv.FormatInt(allowance, 10)
 	}
 	return g
 }
@@ -72,7 +77,11 @@ func holdReasons(s *Settings) []string {
 	return reasons
 }
 
-// mayMigrate: External is moved by others, and holds nothing.
-func mayMigrate(s kubevirt.EvictionStrategy) bool {
-	return s == kubevirt.StrategyLiveMigrate || s == kubevirt.StrategyLiveMigrateIfPossible
+// parseSeconds reads an annotation; ok is false where it says none.
+func parseSeconds(text string) (d time.Duration, ok bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		return 0, false
+	}
+	return time.Duration(min(n, maxGraceSeconds)) * time.Second, true
 }

@@ -133,7 +133,8 @@ func (v *VM) Handled(d Decision) {
 	o := &v.obs
 	switch d.Do {
 	case Announce:
-		o.Announced = true
+		o.Announced = v.rec.ShuttingDown()
+		o.HoldAnnounced = true
 	case ReportFailed:
 		o.Reported = true
 	case WarnOfPod:

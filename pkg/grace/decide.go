@@ -12,6 +12,7 @@ const (
 	Refresh      Action = "refresh"       // take over identity, grace period and launcher into the record
 	Identify     Action = "identify"      // take over the process of the record's instance
 	Begin        Action = "begin"         // start the grace period
+	HoldShutdown Action = "hold"          // let the shutdown wait for the VM to be moved
 	Shorten      Action = "shorten"       // move the deadline forward
 	Save         Action = "save"          // make the record durable
 	Ask          Action = "ask"           // request a shutdown
@@ -49,9 +50,10 @@ type Decision struct {
 	// At is when to look again, for Wait. Never: only when something changes.
 	At      Mono
 	Mode    Mode      // for Ask
-	Cause   Cause     // for Begin and Finish; for Shorten LauncherDied, NodeShutdown, or none for a pod's kill
-	When    Mono      // for Begin its start; for Shorten the new deadline
+	Cause   Cause     // for Begin, HoldShutdown and Finish; for Shorten LauncherDied, NodeShutdown, or none for a pod's kill
+	When    Mono      // for Begin and HoldShutdown the start; for Shorten the new deadline
 	Outcome Outcome   // for Finish
+	Hold    Hold      // for HoldShutdown
 	Trigger TriggerID // for ClearTrigger
 	Source  Source    // for RejectPeriod: who stated Text
 	Text    string
@@ -95,6 +97,7 @@ var rules = [...]rule{
 	{"moved", "the VMI has moved to another node: forget it here", moved},
 	{"identify", "the QEMU process is identified now: record it, so that it can be watched and signalled", identify},
 	{"refresh", "before the shutdown starts, changes of identity and grace period are recorded", refresh},
+	{"hold-shutdown", "the launcher pod is deleted for a reason that moves its VM: the shutdown waits for that", holdShutdown},
 	{"begin", "the first cause starts the one grace period", begin},
 	{"node-ends", "the machine goes down before the deadline: the deadline moves to where QEMU still has its destroy timeout", nodeEnds},
 	{"launcher-died", "the shim was killed: the deadline moves to now, unless the machine shuts down", launcherDied},

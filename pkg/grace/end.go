@@ -39,9 +39,13 @@ type Status struct {
 func (v *VM) Status(now Mono) Status { return status(&v.rec, &v.obs, now) }
 
 func status(r *Record, o *Observation, now Mono) Status {
+	shown := r.Shown()
 	s := Status{
-		UID: launcherUID(r, o), Phase: r.Phase(now), Cause: r.Shutdown.Cause,
-		StartedAt: r.Shutdown.StartedAt, DeadlineAt: r.Shutdown.DeadlineAt,
+		UID: launcherUID(r, o), Phase: r.Phase(now), Cause: shown.Cause,
+		StartedAt: shown.StartedAt, DeadlineAt: shown.DeadlineAt,
+	}
+	if s.Phase == Held {
+		s.Message = "the guest was not asked yet: the VM may be moved until then"
 	}
 	switch e := o.Over; {
 	case e != nil:
@@ -68,8 +72,8 @@ func endMessage(o Outcome, e End) string {
 
 func (v *VM) finish(d Decision, now Mono, wall time.Time) {
 	e := Ending{Cause: d.Cause, Outcome: d.Outcome, EndedAt: wall.UTC(), Message: endMessage(d.Outcome, v.obs.End)}
-	if v.rec.ShuttingDown() {
-		e.Took = now.Sub(v.rec.Shutdown.Start)
+	if shown := v.rec.Shown(); shown.Cause != "" {
+		e.Took = now.Sub(shown.Start)
 	}
 	v.obs.Over = &e
 }
@@ -159,7 +163,8 @@ func (o *Observation) tellAt() Mono {
 }
 
 func announce(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
-	if o.Announced || !r.ShuttingDown() {
+	held := !r.ShuttingDown() && r.Hold.Reason != ""
+	if o.Announced || !r.ShuttingDown() && (!held || o.HoldAnnounced) {
 		return next()
 	}
 	if at := o.tellAt(); now < at {

@@ -23,6 +23,7 @@ const movedTimeout = 30 * time.Second
 // SeeMigration is told what a migration has to do with the domain now.
 func (v *VM) SeeMigration(m Migration) {
 	if v.obs.Migration != m {
+		v.obs.MoveFailed = v.obs.Migration == MigrationOutgoing && m == MigrationNone
 		v.obs.Migration = m
 		v.DomainChanged()
 	}

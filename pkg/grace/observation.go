@@ -142,6 +142,9 @@ type Observation struct {
 	// Migration is what a live migration has to do with the domain.
 	Migration Migration
 
+	// MoveFailed: a migration away from here has ended, and the VM is still here.
+	MoveFailed bool
+
 	// Node is the shutdown of the machine, zero while none is under way.
 	Node NodeShutdownTime
 
@@ -185,8 +188,10 @@ type Observation struct {
 	Settle    Call // Events that were reported
 	Remove    Call // a record
 	Announced bool // the shutdown's begin was reported
-	Restored  bool // it was begun by an agent before this one
-	Reported  bool // the failure to destroy was reported
+	// HoldAnnounced: that the shutdown is held was reported.
+	HoldAnnounced bool
+	Restored      bool // it was begun by an agent before this one
+	Reported      bool // the failure to destroy was reported
 
 	Told Status // what status.json says
 	Over *Ending

@@ -26,6 +26,8 @@ type VMI struct {
 	Grace   string // as stated, "" if it is not
 	// DeletingAt is when the agent first knew of its deletion.
 	DeletingAt Mono
+	// Marked: it is to leave this node.
+	Marked bool
 }
 
 func (v *VMI) visible() bool { return v.State == VMIPresent || v.State == VMIDeleting }

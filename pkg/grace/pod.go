@@ -16,6 +16,13 @@ type Pod struct {
 	DeletionGrace time.Duration // from its deletion to its kill
 	KillAt        Mono          // the earliest kill that an update of its deletion has meant
 	GracePeriod   time.Duration // spec.terminationGracePeriodSeconds
+	// Holdable: its shutdown may be held, for some reasons. HoldReason is the one for
+	// which it is deleted, "" while none is known or another.
+	Holdable   bool
+	HoldReason Cause
+	// Reserve is what the shutdown needs, Allowance how long it may be held at most;
+	// 0 where that is not stated.
+	Reserve, Allowance time.Duration
 }
 
 // SeePods is told the launcher pods that the watch shows now.
@@ -30,7 +37,7 @@ func (v *VM) SeePods(pods []Pod) {
 
 // choosePod picks the launcher. One that is recorded and lives keeps its place,
 // whatever pods are made beside it: whoever may create pods can copy the labels
-// of a launcher. During a shutdown it is the one of the record. Otherwise it is
+// of a launcher. During a shutdown, and while one is held, it is the one of the record. Otherwise it is
 // the newest that lives and was made for this VM.
 func (v *VM) choosePod() {
 	o, r := &v.obs, &v.rec
@@ -44,7 +51,7 @@ func (v *VM) choosePod() {
 	current, shown := shownAs(v.pods, o.Pod)
 	mine := madeFor(current) || o.Recorded && current.VMI == o.Owner.over()
 	switch {
-	case r.ShuttingDown():
+	case r.ShuttingDown() || r.Hold.UnderWay():
 		o.Pod = recorded
 	case mine && o.keeps(r, &current) && o.launcherLives(&current, shown):
 		o.Pod = current

@@ -87,7 +87,9 @@ type Record struct {
 	Instance Instance
 	// Launcher is the shim that held vm.json's lock while this instance ran.
 	Launcher Holder
-	// Shutdown is zero while the VM is Running.
+	// Hold is zero unless the shutdown is held, or was before it began.
+	Hold Hold
+	// Shutdown is zero until a grace period begins.
 	Shutdown Shutdown
 }
 
@@ -116,6 +118,8 @@ func (r *Record) ShuttingDown() bool { return r.Shutdown.Cause != "" }
 // deadline.
 func (r *Record) Phase(now Mono) Phase {
 	switch {
+	case !r.ShuttingDown() && r.Hold.UnderWay():
+		return Held
 	case !r.ShuttingDown():
 		return Running
 	case now < r.Shutdown.Deadline:

@@ -99,11 +99,23 @@ func stopped(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() && !o.Announced {
 		return do(Announce) // the Event of the begin comes before that of the end
 	}
-	d := Decision{Do: Finish, Cause: r.Shutdown.Cause, Outcome: outcome(r, o)}
-	if !r.ShuttingDown() && o.Trigger {
-		d.Cause, d.Outcome = LauncherSignal, AlreadyStopped
+	cause, outcome := howEnded(r, o)
+	return Decision{Do: Finish, Cause: cause, Outcome: outcome}, true
+}
+
+// howEnded is why and how an instance that is gone has ended.
+func howEnded(r *Record, o *Observation) (Cause, Outcome) {
+	outcome := outcome(r, o)
+	switch held := r.Hold.UnderWay(); {
+	case r.ShuttingDown():
+		return r.Shutdown.Cause, outcome
+	case held && outcome == Migrated:
+		return r.Hold.Reason, outcome
+	case held || o.Trigger:
+		return LauncherSignal, AlreadyStopped
+	default:
+		return "", outcome
 	}
-	return d, true
 }
 
 // outcome of an instance that is gone.
@@ -128,9 +140,16 @@ func killedByAgent(r *Record, o *Observation) bool {
 	return o.End == EndKilled && r.ShuttingDown() && !s.DryRun && o.GoneAt >= s.Deadline
 }
 
-func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func begin(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() || now < holdUntil(r, o) {
 		return next()
+	}
+	if _, held := o.holds(r, p, now); held {
+		return next()
+	}
+	// Whoever was held has not lost any of its grace period by that.
+	if r.Hold.UnderWay() {
+		return Decision{Do: Begin, Cause: LauncherSignal, When: now}, true
 	}
 	deletedAt, deleted := o.Owner.deleted(r)
 	node := o.Node.Begin
@@ -196,7 +215,7 @@ func running(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() {
 		return next()
 	}
-	at := min(o.saveAt(), o.confirmAt(r))
+	at := min(o.saveAt(), o.confirmAt(r), o.holdEnds(r))
 	if hold := holdUntil(r, o); now < hold {
 		at = min(at, hold)
 	}

@@ -20,9 +20,13 @@ func (s *stage) see() {
 	}
 	v, l := s.agent, &s.launcher
 	v.SeeNode(s.node)
-	if s.cluster {
+	v.SeeMigration(s.migration)
+	if s.cluster && !s.still {
 		v.SeeVMI(s.vmi)
-		v.SeePods([]Pod{{UID: s.pod, VMI: l.uid, Deleting: s.podKill != Never, KillAt: s.podKill, DeletionGrace: time.Hour}})
+		v.SeePods([]Pod{{
+			UID: s.pod, VMI: l.uid, Deleting: s.podKill != Never, KillAt: s.podKill, DeletionGrace: time.Hour,
+			Holdable: s.allowance > 0, Allowance: s.allowance, HoldReason: s.reason,
+		}})
 	}
 	d := Directory{
 		Present: l.dir, Registered: l.shim != 0, Lock: LockFree, Watched: true,

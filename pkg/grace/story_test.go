@@ -126,7 +126,11 @@ type truth struct {
 	answer     Fate
 	apiDown    bool
 	pod        string
-	podKill    Mono   // Never: it is not being deleted
+	podKill    Mono          // Never: it is not being deleted
+	allowance  time.Duration // its shutdown may be held for so long; 0: not at all
+	reason     Cause
+	migration  Migration
+	still      bool   // the watches show nothing new
 	grace      string // seconds, as the launcher states it
 	boots      int
 	down       bool // no agent runs

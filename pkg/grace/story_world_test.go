@@ -69,6 +69,13 @@ var happenings = map[string]func(*stage){
 		s.launcher = launcher{}
 		s.node = NodeShutdownTime{}
 	},
+	"the watches stand still":              func(s *stage) { s.still = true },
+	"the pod is to be preempted":           func(s *stage) { s.reason = PreemptionByScheduler },
+	"an eviction overwrites the reason":    func(s *stage) { s.reason = "" },
+	"the VM is marked":                     func(s *stage) { s.vmi.Marked = true },
+	"the mark is taken away":               func(s *stage) { s.vmi.Marked = false },
+	"the migration begins":                 func(s *stage) { s.migration = MigrationOutgoing },
+	"the migration fails":                  func(s *stage) { s.migration = MigrationNone },
 	"the machine's shutdown is called off": func(s *stage) { s.node = NodeShutdownTime{} },
 	"the VMI is being deleted":             func(s *stage) { s.vmi.State, s.vmi.DeletingAt = VMIDeleting, s.now },
 	"the VMI is not shown any more":        func(s *stage) { s.vmi = VMI{State: VMIAbsent} },
@@ -83,8 +90,12 @@ var parameters = map[string]func(*stage, string){
 	"a trigger is left that names":           func(s *stage, v string) { s.trigger(v) },
 	"the API server, asked, says":            func(s *stage, v string) { s.answer = Fate(v) },
 	"the pod is being deleted and killed in": func(s *stage, v string) { s.podKill = s.now.Add(s.duration(v)) },
-	"the machine shuts down in":              func(s *stage, v string) { s.node = NodeShutdownTime{Begin: s.now, End: s.now.Add(s.duration(v))} },
-	"the grace period is edited":             func(s *stage, v string) { s.grace = seconds(s.duration(v)) },
+	"the pod may be held for at most":        func(s *stage, v string) { s.allowance = s.duration(v) },
+	"the pod is preempted and killed in": func(s *stage, v string) {
+		s.podKill, s.reason = s.now.Add(s.duration(v)), PreemptionByScheduler
+	},
+	"the machine shuts down in":  func(s *stage, v string) { s.node = NodeShutdownTime{Begin: s.now, End: s.now.Add(s.duration(v))} },
+	"the grace period is edited": func(s *stage, v string) { s.grace = seconds(s.duration(v)) },
 	"a launcher registers for": func(s *stage, v string) {
 		s.launcher.uid = v
 		happenings["the launcher registers"](s)
@@ -144,6 +155,10 @@ func (s *stage) do(d Decision) {
 	case Begin:
 		s.apply(d)
 		say("begin: %s at %s, deadline %s", d.Cause, s.clock(d.When), s.clock(r().Shutdown.Deadline))
+	case HoldShutdown:
+		s.apply(d)
+		h := r().Hold
+		say("hold: %s since %s until %s, leaving %v", cmp.Or(h.Reason, "reason unknown"), s.clock(h.Start), s.clock(h.Until), h.Leaving)
 	case Shorten:
 		s.apply(d)
 		say("the deadline is %s now", s.clock(r().Shutdown.Deadline))

@@ -137,10 +137,13 @@ func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 		v.rec.refresh(o)
 	case Begin:
 		v.rec.begin(d.Cause, d.When, wall.Add(-now.Sub(d.When)), v.policy.DryRun)
+	case HoldShutdown:
+		v.rec.hold(d.Hold, wall.Add(-now.Sub(d.When)))
 	case Shorten:
 		v.rec.shorten(d.When)
 	case DropDryRun:
-		v.rec.Shutdown, o.Announced, o.Restored = Shutdown{}, false, false
+		v.rec.Hold, v.rec.Shutdown = Hold{}, Shutdown{}
+		o.Announced, o.HoldAnnounced, o.Restored = false, false, false
 	case Finish:
 		v.finish(d, now, wall)
 		return nil

@@ -6,7 +6,9 @@ type Phase string
 // The phases. Stopped is seen only in a launcher's status: a stopped VM has
 // no record any more.
 const (
-	Running      Phase = "Running"
+	Running Phase = "Running"
+	// Held: the guest was not asked yet, because it may be moved instead.
+	Held         Phase = "Held"
 	ShuttingDown Phase = "ShuttingDown"
 	Destroying   Phase = "Destroying"
 	Stopped      Phase = "Stopped"
@@ -21,6 +23,13 @@ const (
 	LauncherSignal Cause = "LauncherSignal"
 	LauncherDied   Cause = "LauncherDied"
 	NodeShutdown   Cause = "NodeShutdown"
+)
+
+// The reasons for which a shutdown may be held, in Kubernetes' words (condition
+// DisruptionTarget of a pod). They stand as the cause while it is.
+const (
+	PreemptionByScheduler  Cause = "PreemptionByScheduler"
+	DeletionByTaintManager Cause = "DeletionByTaintManager"
 )
 
 // Outcome is how a shutdown ended.

@@ -42,6 +42,7 @@ type diskRecord struct {
 	GracePeriod diskPeriod    `json:"gracePeriod"`
 	Instance    diskInstance  `json:"instance"`
 	Launcher    *diskHolder   `json:"launcher,omitempty"`
+	Hold        *diskHold     `json:"hold,omitempty"`
 	Shutdown    *diskShutdown `json:"shutdown,omitempty"`
 }
 
@@ -62,6 +63,15 @@ type diskHolder struct {
 	Device uint64 `json:"device,omitempty"`
 	File   uint64 `json:"file"`
 	Pod    string `json:"pod,omitempty"`
+}
+
+type diskHold struct {
+	Reason    grace.Cause `json:"reason,omitempty"`
+	Start     *grace.Mono `json:"startMonotonicNanoseconds"`
+	Until     *grace.Mono `json:"untilMonotonicNanoseconds"`
+	StartedAt string      `json:"startedAt"`
+	UntilAt   string      `json:"untilAt"`
+	Leaving   bool        `json:"leaving"`
 }
 
 type diskShutdown struct {
@@ -158,7 +168,7 @@ func check(rec grace.Record) error {
 	if rec.Pod != "" && !grace.IsUID(rec.Pod) {
 		return fmt.Errorf("not a pod's UID: %.80q", rec.Pod) // it becomes part of a path
 	}
-	for _, t := range []time.Time{rec.VMICreated, rec.Shutdown.StartedAt, rec.Shutdown.DeadlineAt} {
+	for _, t := range []time.Time{rec.VMICreated, rec.Shutdown.StartedAt, rec.Shutdown.DeadlineAt, rec.Hold.StartedAt, rec.Hold.UntilAt} {
 		if y := t.UTC().Year(); y < 0 || y > 9999 {
 			return fmt.Errorf("year %d has no RFC 3339 form", y)
 		}

@@ -39,6 +39,7 @@ func TestGoldenFilesAreReadForEverAndWrittenByteForByte(t *testing.T) {
 		"v1-no-start-time.json": noStart,
 		"v1-running.json":       runningRecord(),
 		"v1-shutdown.json":      shutdownRecord(),
+		"v1-held.json":          heldRecord(),
 		"v1-limits.json":        never,
 		"v1-bare.json":          bare,
 		"v1-cluster.json":       inCluster,
@@ -104,6 +105,12 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 			Launcher: grace.Holder{PID: rapid.IntMin(0).Draw(t, "shim"), Start: rapid.Uint64().Draw(t, "shim start"), File: rapid.Uint64().Draw(t, "file"),
 				Device: rapid.Uint64().Draw(t, "device"), Pod: rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "shim's pod")},
 		}
+		if rapid.Bool().Draw(t, "held") {
+			want.Hold = grace.Hold{
+				Reason: grace.Cause(text.Draw(t, "reason")), Start: mono.Draw(t, "held since"), Until: mono.Draw(t, "held until"),
+				StartedAt: wall.Draw(t, "held since, for people"), UntilAt: wall.Draw(t, "held until, for people"), Leaving: rapid.Bool().Draw(t, "leaving"),
+			}
+		}
 		if rapid.Bool().Draw(t, "shutting down") {
 			want.Shutdown = grace.Shutdown{
 				Cause: grace.Cause(rapid.StringN(1, 20, -1).Draw(t, "cause")),
@@ -132,6 +139,7 @@ func TestEveryFieldOfARecordIsStored(t *testing.T) {
 	want.Shutdown.DryRun, want.Shutdown.Signalled = true, true
 	want.VMICreated, want.Pod = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), "a-pod"
 	want.Launcher.Device, want.Launcher.Pod = 41, "a-pod"
+	want.Hold = heldRecord().Hold
 	var visit func(v reflect.Value, path string)
 	visit = func(v reflect.Value, path string) {
 		if v.IsZero() {

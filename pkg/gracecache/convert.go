@@ -26,6 +26,12 @@ func toDisk(rec grace.Record) diskRecord {
 		holder := diskHolder(rec.Launcher)
 		d.Launcher = &holder
 	}
+	if h := rec.Hold; h.UnderWay() {
+		d.Hold = &diskHold{
+			Reason: h.Reason, Start: &h.Start, Until: &h.Until, Leaving: h.Leaving,
+			StartedAt: h.StartedAt.UTC().Format(wallTime), UntilAt: h.UntilAt.UTC().Format(wallTime),
+		}
+	}
 	if s := rec.Shutdown; rec.ShuttingDown() {
 		d.Shutdown = &diskShutdown{
 			Cause:      s.Cause,
@@ -68,6 +74,11 @@ func (d *diskRecord) toRecord() (grace.Record, error) {
 	if d.Launcher != nil {
 		rec.Launcher = grace.Holder(*d.Launcher)
 	}
+	if d.Hold != nil {
+		if rec.Hold, err = d.Hold.toHold(); err != nil {
+			return grace.Record{}, fmt.Errorf("hold: %w", err)
+		}
+	}
 	if d.Shutdown != nil {
 		if rec.Shutdown, err = d.Shutdown.toShutdown(); err != nil {
 			return grace.Record{}, fmt.Errorf("shutdown: %w", err)
@@ -81,22 +92,40 @@ func (d *diskShutdown) toShutdown() (grace.Shutdown, error) {
 	if d.Cause == "" || d.Start == nil || d.Deadline == nil {
 		return none, errors.New("no cause, start or deadline")
 	}
-	started, err := time.Parse(time.RFC3339, d.StartedAt)
+	started, deadline, err := parseBoth("startedAt", d.StartedAt, "deadlineAt", d.DeadlineAt)
 	if err != nil {
-		return none, fmt.Errorf("startedAt: %w", err)
-	}
-	deadline, err := time.Parse(time.RFC3339, d.DeadlineAt)
-	if err != nil {
-		return none, fmt.Errorf("deadlineAt: %w", err)
+		return none, err
 	}
 	return grace.Shutdown{
 		Cause:      d.Cause,
 		Start:      *d.Start,
 		Deadline:   *d.Deadline,
-		StartedAt:  started.UTC(),
-		DeadlineAt: deadline.UTC(),
+		StartedAt:  started,
+		DeadlineAt: deadline,
 		DryRun:     d.DryRun,
 		Requested:  d.Requested,
 		Signalled:  d.Signalled,
 	}, nil
+}
+
+func (d *diskHold) toHold() (grace.Hold, error) {
+	if d.Start == nil || d.Until == nil {
+		return grace.Hold{}, errors.New("no start or end")
+	}
+	started, until, err := parseBoth("startedAt", d.StartedAt, "untilAt", d.UntilAt)
+	if err != nil {
+		return grace.Hold{}, err
+	}
+	return grace.Hold{Reason: d.Reason, Start: *d.Start, Until: *d.Until, StartedAt: started, UntilAt: until, Leaving: d.Leaving}, nil
+}
+
+// parseBoth parses the wall clock times of a begin and an end, by their names.
+func parseBoth(begin, beginText, end, endText string) (from, to time.Time, err error) {
+	if from, err = time.Parse(time.RFC3339, beginText); err != nil {
+		return from, to, fmt.Errorf("%s: %w", begin, err)
+	}
+	if to, err = time.Parse(time.RFC3339, endText); err != nil {
+		return from, to, fmt.Errorf("%s: %w", end, err)
+	}
+	return from.UTC(), to.UTC(), nil
 }

@@ -46,6 +46,17 @@ func shutdownRecord() grace.Record {
 	return rec
 }
 
+func heldRecord() grace.Record {
+	rec := runningRecord()
+	rec.Hold = grace.Hold{
+		Reason: grace.PreemptionByScheduler, Leaving: true,
+		Start: 93_201_455_001_234, Until: 93_321_455_001_234,
+		StartedAt: time.Date(2026, 3, 1, 12, 30, 15, 250_000_000, time.UTC),
+		UntilAt:   time.Date(2026, 3, 1, 12, 32, 15, 250_000_000, time.UTC),
+	}
+	return rec
+}
+
 // named is a running record of another VM.
 func named(name string) grace.Record {
 	rec := runningRecord()

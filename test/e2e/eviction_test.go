@@ -55,24 +55,10 @@ func TestAPreemptedLaunchersGuestShutsDownGracefully(t *testing.T) {
 	w := given(t)
 	cpu := w.moreThanHalf()
 	v := w.vm(plan{Spec: slow(), grace: 30, cpu: cpu})
-	w.KubectlApply(t, `
-apiVersion: scheduling.k8s.io/v1
-kind: PriorityClass
-metadata: {name: vmgrace-e2e}
-value: 1000
-`)
-	w.afterwards("delete", "priorityclass/vmgrace-e2e")
-	w.afterwards("delete", "-n", namespace, "pod/virt-launcher-important", "--grace-period=1")
-	important := w.launcher(plan{Spec: node.Spec{Name: "important"}, on: w.a, cpu: cpu, orphan: true}, "nobody")
-	// Not one of ours, and one that has to be scheduled.
-	important = strings.Replace(important, "nodeName: "+w.a.Name, "nodeSelector: {kubernetes.io/hostname: "+w.a.Name+"}", 1)
-	important = strings.Replace(important, "kubevirt.io: virt-launcher", "app: important", 1)
-	important = strings.Replace(important, "restartPolicy: Never", "restartPolicy: Never\n  priorityClassName: vmgrace-e2e", 1)
 	from := time.Now()
-	w.KubectlApply(t, important)
+	w.important(w.a, cpu)
 	v.evicted(from)
-	w.Kubectl(t, "wait", "-n", namespace, "--for=condition=PodScheduled", "pod/virt-launcher-important", "--timeout=30s")
-	w.step("the more important pod is scheduled")
+	w.importantScheduled()
 	if got := w.Kubectl(t, "get", "events", "-n", namespace, "--field-selector", "reason=Preempted,involvedObject.uid="+v.pod, "-o", "name"); got == "" {
 		t.Error("the launcher pod was not preempted")
 	}

@@ -68,6 +68,8 @@ type plan struct {
 	cpu      string // that the launcher asks for, if not the example's
 	// orphan: the launcher pod has no owner, and does not go with its VMI.
 	orphan bool
+	// strategy: the VMI's evictionStrategy, from the beginning.
+	strategy string
 	// finalizer: the VMI has KubeVirt's, and stays until it is released.
 	finalizer bool
 }
@@ -153,9 +155,13 @@ func (w *world) vmi(p plan) string {
 	if p.finalizer {
 		labels = "  finalizers: [" + finalizer + "]\n" + labels
 	}
+	spec := fmt.Sprintf("terminationGracePeriodSeconds: %d", p.grace)
+	if p.strategy != "" {
+		spec += "\n  evictionStrategy: " + p.strategy
+	}
 	w.KubectlApply(w, w.example("vmi.yaml", "  labels:", labels,
 		"example", p.Name, "namespace: default", "namespace: "+namespace, "nodeName: NODE", "nodeName: "+p.on.Name,
-		"terminationGracePeriodSeconds: 20", fmt.Sprintf("terminationGracePeriodSeconds: %d", p.grace)))
+		"terminationGracePeriodSeconds: 20", spec))
 	return w.get("vmi", p.Name, "{.metadata.uid}")
 }
 

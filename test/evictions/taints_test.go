@@ -260,12 +260,12 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 	if a := v.evict(t, nil); !strings.Contains(a.text, "Eviction triggered evacuation") {
 		t.Errorf("%+v", a)
 	}
-	eventually(t, "a migration is made", func() bool {
+	eventually(t, "a migration is made, and its target pod", func() bool {
 		var m kubevirt.VirtualMachineInstanceMigrationList
 		must(t, shared.objects.List(t.Context(), &m, client.InNamespace(v.namespace)))
 		for i := range m.Items {
 			if m.Items[i].Spec.VMIName == v.name {
-				return true
+				return shared.api.Kubectl(t, "get", "pods", "-n", v.namespace, "-l", "kubevirt.io/migrationJobUID="+string(m.Items[i].UID), "-o", "name") != ""
 			}
 		}
 		return false

@@ -73,38 +73,38 @@ func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
 	w := given(t)
 	v := w.guarded(node.Spec{GuestAgent: true})
 	v.watchForTwo()
-	deleted := func(v *vm) { v.w.api.Kubectl(v.w, "delete", "vmim", v.migration, "--wait=false") }
+	fails := func(v *vm) {
+		if v.decided() {
+			t.Error("it was moved all the same")
+		}
+		t.Log(v.whyFailed())
+	}
 	for _, c := range []struct {
 		what string
 		die  func(v *vm)
+		then func(v *vm) // the guest runs on where it is
 	}{
-		{"the source's agent", func(v *vm) { v.here.restart(v.w) }},
-		{"the target's agent", func(v *vm) { v.there.restart(v.w) }},
-		{"the source's libvirtd", func(v *vm) { v.here.RestartLibvirtd(v.w) }},
-		{"the target's libvirtd", func(v *vm) { v.there.RestartLibvirtd(v.w) }},
-		{"the target's QEMU", func(v *vm) { v.there.killQEMU(v.w, v.Domain) }},
+		{"the source's agent", func(v *vm) { v.here.restart(v.w) }, fails},
+		{"the target's agent", func(v *vm) { v.there.restart(v.w) }, fails},
+		{"the source's libvirtd", func(v *vm) { v.here.RestartLibvirtd(v.w) }, fails},
+		{"the target's libvirtd", func(v *vm) { v.there.RestartLibvirtd(v.w) }, fails},
+		{"the target's QEMU", func(v *vm) { v.there.killQEMU(v.w, v.Domain) }, fails},
 		// Which the controller asks for then.
 		{"the target's launcher", func(v *vm) {
 			v.there.shim.Kill()
 			v.patch(`{"migrationState":{"abortRequested":true,"failureReason":"the target's launcher has ended"}}`)
-		}},
-		{"the migration, deleted", deleted},
+		}, fails},
+		{"the migration, deleted", func(v *vm) { v.w.api.Kubectl(v.w, "delete", "vmim", v.migration, "--wait=false") }, (*vm).stayed},
 	} {
 		// Given: it is sent, slowly.
 		v.schedule(w.other(v.here.host), `"bandwidthMiB":8`)
 		node.Eventually(w, soon, func() bool {
 			return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(w, "domjobinfo", v.Domain), "Data remaining")
 		}, "nothing is sent")
-		// When this dies
+		// When this dies, then it runs on where it is,
+		t.Log(c.what)
 		c.die(v)
-		// then it runs on where it is,
-		if c.what == "the migration, deleted" {
-			v.stayed()
-		} else if v.decided() {
-			t.Errorf("%s: it was moved all the same", c.what)
-		} else {
-			t.Logf("%s: %s", c.what, v.whyFailed())
-		}
+		c.then(v)
 		// and a second migration moves it.
 		v.schedule(w.other(v.here.host), `"bandwidthMiB":400`)
 		if !v.decided() {

@@ -169,7 +169,7 @@ func TestLogLinesAreWrittenByOnePackage(t *testing.T) {
 func TestNoGlobalState(t *testing.T) {
 	tables := []string{
 		"cmd/node-agent.version", "cmd/launcher-shim.version", "cmd/cluster-controller.version", "cmd/kubectl-vmdrain.version", // set by the linker
-		"pkg/evacuation.verdicts", "pkg/evacuation.budgetRules", "pkg/evacuation.evacuationRules", "pkg/evacuation.cancelRules",
+		"pkg/evacuation.verdicts", "pkg/evacuation.gates", "pkg/evacuation.disruptionRules", "pkg/evacuation.budgetRules", "pkg/evacuation.evacuationRules", "pkg/evacuation.cancelRules",
 		"pkg/migration.cancellations", "pkg/migration.invalidities", "pkg/migration.controllerRules", "pkg/migration.sourceRules", "pkg/migration.targetRules",
 		"pkg/grace.rules", "pkg/grace.beside", "pkg/grace.transitions",
 		"test/cluster.configs",        // embedded files

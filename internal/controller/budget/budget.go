@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -39,13 +38,6 @@ type Config struct {
 // workers look at VMs at the same time.
 const workers = 8
 
-// How soon a VM is looked at again that came before the cluster's settings, or
-// whose objects were not as the cache had them.
-const (
-	retrySettings = 200 * time.Millisecond
-	retryBehind   = 100 * time.Millisecond
-)
-
 type reconciler struct {
 	Config
 	client.Client // reads the cache
@@ -70,7 +62,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 // Reconcile gives one VM the budget that it needs, or none.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
-		return reconcile.Result{RequeueAfter: retrySettings}, nil
+		return reconcile.Result{RequeueAfter: settings.Retry}, nil
 	}
 	vmi := &kubevirt.VirtualMachineInstance{}
 	err := r.Get(ctx, req.NamespacedName, vmi)
@@ -212,7 +204,7 @@ func (r *reconciler) gone(ctx context.Context, vm types.NamespacedName, uid type
 func outcome(err error) (reconcile.Result, error) {
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		return reconcile.Result{RequeueAfter: retryBehind}, nil
+		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return reconcile.Result{}, nil
 	}

@@ -41,13 +41,6 @@ type Config struct {
 // workers look at VMs at the same time.
 const workers = 16
 
-// How soon a VM is looked at again that came before the cluster's settings, or
-// whose objects were not as the cache had them.
-const (
-	retrySettings = 200 * time.Millisecond
-	retryBehind   = 100 * time.Millisecond
-)
-
 type reconciler struct {
 	Config
 	client.Client // reads the cache
@@ -115,7 +108,7 @@ func (v *vm) terminating() bool {
 // Reconcile does for one VM what comes next.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
-		return reconcile.Result{RequeueAfter: retrySettings}, nil
+		return reconcile.Result{RequeueAfter: settings.Retry}, nil
 	}
 	vmi := &kubevirt.VirtualMachineInstance{}
 	if err := r.Get(ctx, req.NamespacedName, vmi); err != nil {
@@ -128,7 +121,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	next, err := r.act(ctx, v)
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) {
 		r.Log.Debug("the cache was behind", "vmi", req.String(), "error", err)
-		return reconcile.Result{RequeueAfter: retryBehind}, nil
+		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
 	}
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil // it has gone meanwhile

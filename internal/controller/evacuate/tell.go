@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
-	"strconv"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,24 +118,7 @@ func (r *reconciler) annotate(ctx context.Context, o client.Object, annotations 
 
 // patchConditions sets the condition EvictionRequested, or takes it where c is nil.
 func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) error {
-	return r.patchStatus(ctx, vmi, setCondition(vmi, c))
-}
-
-// setCondition leaves other conditions, and fields that are not known here, as
-// they are.
-func setCondition(vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) patch.Operation {
-	at := slices.IndexFunc(vmi.Status.Conditions, func(has kubevirt.Condition) bool { return has.Type == kubevirt.EvictionRequested })
-	path := "/status/conditions/" + strconv.Itoa(at)
-	switch {
-	case c == nil:
-		return patch.Operation{Op: "remove", Path: path}
-	case at >= 0:
-		return patch.Operation{Op: "replace", Path: path, Value: c}
-	case len(vmi.Status.Conditions) > 0:
-		return patch.Operation{Op: "add", Path: "/status/conditions/-", Value: c}
-	default:
-		return patch.Operation{Op: "add", Path: "/status/conditions", Value: []*kubevirt.Condition{c}}
-	}
+	return patch.Status(ctx, r.Client, vmi, patch.Conditions(vmi, patch.Wanted{Type: kubevirt.EvictionRequested, Is: c})...)
 }
 
 // unmark takes the mark that was seen, and no other. A VM that never said that
@@ -151,30 +131,10 @@ func (r *reconciler) unmark(ctx context.Context, v *vm) error {
 	}
 	if v.VMI.Condition(kubevirt.EvictionRequested) == nil {
 		now := metav1.Time{Time: v.Now}
-		steps = append(steps, setCondition(v.VMI, &kubevirt.Condition{
+		steps = append(steps, patch.Conditions(v.VMI, patch.Wanted{Type: kubevirt.EvictionRequested, Is: &kubevirt.Condition{
 			Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionFalse, LastProbeTime: now, LastTransitionTime: now,
 			Reason: "Cancelled", Message: "the mark was taken back",
-		}))
+		}})...)
 	}
-	return r.patchStatus(ctx, v.VMI, steps...)
+	return patch.Status(ctx, r.Client, v.VMI, steps...)
 }
-
-// patchStatus patches the VMI as it was seen.
-func (r *reconciler) patchStatus(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, steps ...patch.Operation) error {
-	ctx, cancel := context.WithTimeout(ctx, patchWithin)
-	defer cancel()
-	if err := patch.HaveStatus(ctx, r.Client, vmi); err != nil {
-		return err
-	}
-	raw, err := json.Marshal(append([]patch.Operation{{Op: "test", Path: "/metadata/resourceVersion", Value: vmi.ResourceVersion}}, steps...))
-	if err != nil {
-		return err
-	}
-	if err := r.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)); err != nil {
-		return fmt.Errorf("status of VMI %s/%s: %w", vmi.Namespace, vmi.Name, err)
-	}
-	return nil
-}
-
-// patchWithin bounds a change of a VMI's status.
-const patchWithin = 10 * time.Second

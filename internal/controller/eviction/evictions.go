@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/mark"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
@@ -134,6 +135,11 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (evacu
 		return evacuation.Unreadable("settings", errUnknown), nil
 	}
 	set := h.Settings.Get()
+	if p.Deleting && vmi != nil {
+		strategy, _ := evacuation.StrategyOf(vmi, set.EvictionStrategy)
+		marks, _ := evacuation.Disrupted(lookup.DisruptionOf(pod, vmi, strategy), &set)
+		p.Held = lookup.Held(pod, vmi) && (vmi.Marked() || marks) // a mark would hold up the shutdown of one that nobody moves
+	}
 	answer := evacuation.Admit(&p, vmi, set.EvictionStrategy)
 	if a.dryRun {
 		return answer, nil
@@ -149,7 +155,11 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (evacu
 	if err != nil {
 		return answer, err
 	}
-	return answer, mark.Set(ctx, h.Patch, vmi, evacuation.Explanation{Cause: evacuation.CauseEviction, Descheduler: a.descheduler, Cordoned: cordoned})
+	cause := evacuation.CauseEviction
+	if p.Held {
+		cause = lookup.Disruption(pod) // Kubernetes was first
+	}
+	return answer, mark.Set(ctx, h.Patch, vmi, evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned})
 }
 
 func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Admission {

@@ -75,7 +75,7 @@ func annotations(pod *corev1.Pod, g evacuation.LauncherGrace) map[string]string 
 		all[kubevirt.RequestEvictOnlyAnnotation] = "" // the descheduler evicts it, and does not count it as gone
 	}
 	if g.HoldFor != "" {
-		all[evacuation.HoldForAnnotation], all[evacuation.ReserveAnnotation] = g.HoldFor, g.Reserve
+		all[evacuation.HoldForAnnotation], all[evacuation.ReserveAnnotation], all[evacuation.AllowanceAnnotation] = g.HoldFor, g.Reserve, g.Allowance
 	}
 	return all
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -20,6 +21,10 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
+
+// RetryBehind is how soon something is looked at again that was not as the cache
+// had it.
+const RetryBehind = 100 * time.Millisecond
 
 // Fields that the cache finds objects by.
 const (

@@ -65,21 +65,14 @@ func explain(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineI
 func markPatch(vmi *kubevirt.VirtualMachineInstance) []patch.Operation {
 	p := []patch.Operation{
 		{Op: "test", Path: "/metadata/uid", Value: vmi.UID},
-		{Op: "test", Path: "/status/nodeName", Value: orNull(vmi.Status.NodeName)},
-		{Op: "test", Path: "/status/evacuationNodeName", Value: orNull(vmi.Status.EvacuationNodeName)},
+		{Op: "test", Path: "/status/nodeName", Value: patch.OrNull(vmi.Status.NodeName)},
+		{Op: "test", Path: "/status/evacuationNodeName", Value: patch.OrNull(vmi.Status.EvacuationNodeName)},
 		{Op: "add", Path: "/status/evacuationNodeName", Value: vmi.Node()},
 	}
 	if vmi.Status.NodeName == "" {
 		p = append([]patch.Operation{{Op: "test", Path: "/metadata/labels/kubevirt.io~1nodeName", Value: vmi.Labels[kubevirt.NodeNameLabel]}}, p...)
 	}
 	return p
-}
-
-func orNull(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
 }
 
 // changed tells a patch that met another object from one that failed.

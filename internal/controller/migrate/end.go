@@ -78,8 +78,8 @@ func moved(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now
 	if empty(vmi) {
 		ops = append(ops, patch.Operation{Op: "test", Path: "/status", Value: nil}, patch.Operation{Op: "add", Path: "/status", Value: map[string]any{}})
 	} else {
-		ops = append(ops, patch.Operation{Op: "test", Path: "/status/nodeName", Value: orNull(vmi.Status.NodeName)},
-			patch.Operation{Op: "test", Path: "/status/evacuationNodeName", Value: orNull(vmi.Status.EvacuationNodeName)})
+		ops = append(ops, patch.Operation{Op: "test", Path: "/status/nodeName", Value: patch.OrNull(vmi.Status.NodeName)},
+			patch.Operation{Op: "test", Path: "/status/evacuationNodeName", Value: patch.OrNull(vmi.Status.EvacuationNodeName)})
 	}
 	ops = append(ops, patch.Operation{Op: "add", Path: "/status/nodeName", Value: s.TargetNode})
 	if vmi.Status.EvacuationNodeName != "" {
@@ -96,13 +96,6 @@ func moved(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now
 func empty(vmi *kubevirt.VirtualMachineInstance) bool {
 	s := &vmi.Status
 	return s.Phase == "" && s.NodeName == "" && s.EvacuationNodeName == "" && len(s.Conditions) == 0 && s.MigrationState == nil && len(s.ActivePods) == 0
-}
-
-func orNull(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
 }
 
 func (r *reconciler) vmiStatus(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, ops []patch.Operation) error {

@@ -113,7 +113,7 @@ func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 		for i := range launchers {
 			p := &launchers[i]
 			if s.SourcePodUID == string(p.UID) || s.SourcePodUID == "" && p.Spec.NodeName == g.VMI.Node() && p.Spec.NodeName != "" {
-				g.Source = podFacts(p)
+				g.Source = podFacts(p, g.VMI)
 			}
 		}
 	}
@@ -126,7 +126,7 @@ func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 	if err != nil {
 		return fmt.Errorf("pod %s: %w", key, err)
 	}
-	g.Target = podFacts(target)
+	g.Target = podFacts(target, g.VMI)
 	g.Target.Foreign = target.Labels[kubevirt.MigrationJobLabel] != string(g.Migration.UID) ||
 		s.TargetPodUID != "" && s.TargetPodUID != string(target.UID)
 	return nil
@@ -157,19 +157,30 @@ func (r *reconciler) budget(ctx context.Context, g *gathered) error {
 
 // room tells whether there is another node, and whether it is this one's turn,
 // as far as the cache knows.
-func (r *reconciler) room(ctx context.Context, g *gathered) error {
-	var nodes corev1.NodeList
-	if err := r.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("nodes: %w", err)
+func (r *reconciler) room(ctx context.Context, g *gathered) (err error) {
+	if g.OtherNodes, err = r.otherNodes(ctx, g.VMI.Node()); err != nil {
+		return err
 	}
-	for i := range nodes.Items {
-		if nodes.Items[i].Name != g.VMI.Node() {
-			g.OtherNodes++
-		}
-	}
-	var err error
 	g.Turn, err = r.turn(ctx, r.Client, g.Migration)
 	return err
+}
+
+// otherNodes counts them. Where nodes cannot be read there is one, until the
+// scheduler says otherwise.
+func (r *reconciler) otherNodes(ctx context.Context, than string) (n int, err error) {
+	if !r.Nodes {
+		return 1, nil
+	}
+	var nodes corev1.NodeList
+	if err := r.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		if nodes.Items[i].Name != than {
+			n++
+		}
+	}
+	return n, nil
 }
 
 // turn tells whether the limits leave room for a migration. Those that could
@@ -185,7 +196,7 @@ func (r *reconciler) turn(ctx context.Context, from client.Reader, m *kubevirt.V
 		if o.Final() {
 			continue
 		}
-		node := migration.StateOf(o).SourceNode
+		next := evacuation.Moving{Migration: o, Node: migration.StateOf(o).SourceNode}
 		if evacuation.PhaseOf(o) == kubevirt.MigrationPending {
 			vmi := &kubevirt.VirtualMachineInstance{}
 			if err := r.Get(ctx, client.ObjectKey{Namespace: o.Namespace, Name: o.Spec.VMIName}, vmi); err != nil {
@@ -198,9 +209,12 @@ func (r *reconciler) turn(ctx context.Context, from client.Reader, m *kubevirt.V
 			if o.UID != m.UID && len(launchers) != 1 {
 				continue
 			}
-			node = vmi.Node()
+			next.Node = vmi.Node()
+			if len(launchers) == 1 {
+				next.HeldUntil = lookup.HeldUntil(&launchers[0], vmi)
+			}
 		}
-		moving = append(moving, evacuation.Moving{Migration: o, Node: node})
+		moving = append(moving, next)
 	}
 	set := r.Settings.Get()
 	for _, next := range evacuation.Start(moving, set) {

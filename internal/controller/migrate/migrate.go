@@ -48,13 +48,6 @@ type Meter interface {
 // workers look at migrations at the same time.
 const workers = 8
 
-// How soon a migration is looked at again that came before the cluster's
-// settings, or whose objects were not as the cache had them.
-const (
-	retrySettings = 200 * time.Millisecond
-	retryBehind   = 100 * time.Millisecond
-)
-
 type reconciler struct {
 	Config
 	client.Client // reads the cache
@@ -103,7 +96,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 // Reconcile does for one migration what comes next.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
-		return reconcile.Result{RequeueAfter: retrySettings}, nil
+		return reconcile.Result{RequeueAfter: settings.Retry}, nil
 	}
 	m := &kubevirt.VirtualMachineInstanceMigration{}
 	if err := r.Get(ctx, req.NamespacedName, m); err != nil {
@@ -119,9 +112,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsInvalid(err), apierrors.IsAlreadyExists(err):
 		r.Log.Debug("the cache was behind", "migration", req.String(), "error", err)
-		return reconcile.Result{RequeueAfter: retryBehind}, nil
+		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
 	case apierrors.IsNotFound(err):
-		return reconcile.Result{RequeueAfter: retryBehind}, nil // something has gone meanwhile
+		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil // something has gone meanwhile
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	case err != nil:

@@ -1,24 +1,22 @@
 package migrate
 
 import (
-	"slices"
-	"strings"
-
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
 // podFacts is what counts of a launcher pod.
-func podFacts(p *corev1.Pod) *migration.Pod {
+func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Pod {
 	out := &migration.Pod{
 		Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
 		Ended:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
 		Deleting: p.DeletionTimestamp != nil,
-		Held:     held(p),
+		Held:     lookup.Held(p, vmi),
 		Created:  p.CreationTimestamp.Time,
 	}
 	for _, c := range p.Status.Conditions {
@@ -33,16 +31,6 @@ func podFacts(p *corev1.Pod) *migration.Pod {
 		}
 	}
 	return out
-}
-
-// held: its shutdown may be held for the reason for which it is deleted.
-func held(p *corev1.Pod) bool {
-	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
-			return slices.Contains(strings.Split(p.Annotations[evacuation.HoldForAnnotation], ","), c.Reason)
-		}
-	}
-	return false
 }
 
 // targetPod is the source's with another place. What it was given at its own
@@ -62,7 +50,11 @@ func targetPod(m *kubevirt.VirtualMachineInstanceMigration, vmi *kubevirt.Virtua
 	for k, v := range source.Annotations {
 		p.Annotations[k] = v
 	}
-	delete(p.Annotations, kubevirt.EvictionInProgressAnnotation)
+	for _, key := range []string{
+		kubevirt.EvictionInProgressAnnotation, evacuation.HoldForAnnotation, evacuation.ReserveAnnotation, evacuation.AllowanceAnnotation,
+	} {
+		delete(p.Annotations, key)
+	}
 	p.Spec.NodeName = ""
 	p.Spec.Priority = nil
 	p.Spec.PreemptionPolicy = nil

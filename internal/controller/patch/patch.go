@@ -8,3 +8,11 @@ type Operation struct {
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
+
+// OrNull is the value of a test for a field that is left out where it is empty.
+func OrNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}

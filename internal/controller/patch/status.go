@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,5 +30,26 @@ func HaveStatus(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachi
 		return fmt.Errorf("status of VMI %s/%s: %w", vmi.Namespace, vmi.Name, err)
 	}
 	vmi.ResourceVersion = to.ResourceVersion
+	return nil
+}
+
+// within bounds a change of a VMI's status.
+const within = 10 * time.Second
+
+// Status patches the status of a VMI as it was seen: it fails with a conflict where
+// somebody else was first.
+func Status(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, steps ...Operation) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	if err := HaveStatus(ctx, c, vmi); err != nil {
+		return err
+	}
+	raw, err := json.Marshal(append([]Operation{{Op: "test", Path: "/metadata/resourceVersion", Value: vmi.ResourceVersion}}, steps...))
+	if err != nil {
+		return err
+	}
+	if err := c.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)); err != nil {
+		return fmt.Errorf("status of VMI %s/%s: %w", vmi.Namespace, vmi.Name, err)
+	}
 	return nil
 }

@@ -2,18 +2,13 @@ package replace
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
-	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -51,7 +46,7 @@ func (r *reconciler) act(ctx context.Context, s *seen, v *replacement.Verdict) e
 		r.Events.Eventf(vmi, nil, corev1.EventTypeNormal, "TaintReplacement", "Replace",
 			"the VM leaves node %s for its taint %s", v.VM.Node, v.Cause)
 	case errors.Is(err, mark.ErrChanged):
-		return apierrors.NewConflict(kubevirt.GroupVersion().WithResource("virtualmachineinstances").GroupResource(), vmi.Name, err)
+		return err
 	default:
 		r.Log.Warn("cannot replace the VM; trying again", "vmi", name(vmi), "error", err)
 		progress.Failed, progress.Why = s.Now, oneLine(err)
@@ -84,28 +79,16 @@ func (r *reconciler) tell(ctx context.Context, s *seen, v *replacement.Verdict) 
 		return nil // what has just been written to is told by the next look
 	}
 	progress := r.state.VMs[v.VM.UID]
-	ops := changes(vmi, []*kubevirt.Condition{
-		condition(kubevirt.NodeTaintDetected, string(replacement.Tainted), v.Detected, progress.Since, s.Now),
-		condition(kubevirt.NodeTaintReplacing, string(v.Reason), v.Replacing, progress.Replacing, s.Now),
-	}, []string{kubevirt.NodeTaintDetected, kubevirt.NodeTaintReplacing})
-	if len(ops) == 0 {
+	steps := patch.Conditions(vmi,
+		patch.Wanted{Type: kubevirt.NodeTaintDetected, Is: condition(kubevirt.NodeTaintDetected, string(replacement.Tainted), v.Detected, progress.Since, s.Now)},
+		patch.Wanted{Type: kubevirt.NodeTaintReplacing, Is: condition(kubevirt.NodeTaintReplacing, string(v.Reason), v.Replacing, progress.Replacing, s.Now)})
+	if len(steps) == 0 {
 		return nil
 	}
 	if v.Replacing != "" && !vmi.ConditionIs(kubevirt.NodeTaintReplacing, kubevirt.ConditionTrue) {
 		r.Events.Eventf(vmi, nil, corev1.EventTypeWarning, kubevirt.NodeTaintReplacing, "Replace", "%s", v.Replacing)
 	}
-	fresh := vmi.DeepCopy()
-	if err := patch.HaveStatus(ctx, r.Client, fresh); err != nil {
-		return err
-	}
-	raw, err := json.Marshal(append([]patch.Operation{{Op: "test", Path: "/metadata/resourceVersion", Value: fresh.ResourceVersion}}, ops...))
-	if err != nil {
-		return err
-	}
-	if err := r.Status().Patch(ctx, fresh, client.RawPatch(types.JSONPatchType, raw)); err != nil {
-		return fmt.Errorf("status of VMI %s: %w", name(vmi), err)
-	}
-	return nil
+	return patch.Status(ctx, r.Client, vmi.DeepCopy(), steps...)
 }
 
 // condition is nil without a message.
@@ -117,33 +100,4 @@ func condition(kind, reason, message string, since, now time.Time) *kubevirt.Con
 		Type: kind, Status: kubevirt.ConditionTrue, Reason: reason, Message: message,
 		LastTransitionTime: seconds(since), LastProbeTime: seconds(now),
 	}
-}
-
-// changes are the steps from the conditions that the VMI has to those that it is
-// to have; others, and fields that are not known here, stay as they are.
-func changes(vmi *kubevirt.VirtualMachineInstance, want []*kubevirt.Condition, kinds []string) (ops []patch.Operation) {
-	var gone []int
-	none := len(vmi.Status.Conditions) == 0
-	for i, kind := range kinds {
-		at := slices.IndexFunc(vmi.Status.Conditions, func(c kubevirt.Condition) bool { return c.Type == kind })
-		switch w := want[i]; {
-		case w == nil && at >= 0:
-			gone = append(gone, at)
-		case w == nil:
-		case at >= 0:
-			if have := vmi.Status.Conditions[at]; have.Status != w.Status || have.Reason != w.Reason || have.Message != w.Message {
-				ops = append(ops, patch.Operation{Op: "replace", Path: "/status/conditions/" + strconv.Itoa(at), Value: w})
-			}
-		case none:
-			none = false
-			ops = append(ops, patch.Operation{Op: "add", Path: "/status/conditions", Value: []*kubevirt.Condition{w}})
-		default:
-			ops = append(ops, patch.Operation{Op: "add", Path: "/status/conditions/-", Value: w})
-		}
-	}
-	slices.Sort(gone)
-	for _, at := range slices.Backward(gone) {
-		ops = append(ops, patch.Operation{Op: "remove", Path: "/status/conditions/" + strconv.Itoa(at)})
-	}
-	return ops
 }

@@ -67,7 +67,7 @@ func (r *reconciler) look(ctx context.Context) (*seen, error) {
 	for i := range nodes.Items {
 		n := &nodes.Items[i]
 		taints[n.Name] = n.Spec.Taints
-		s.Nodes[n.Name] = replacement.Node{Name: n.Name, Ready: ready(n), Taints: taintsOf(n)}
+		s.Nodes[n.Name] = replacement.Node{Name: n.Name, Ready: lookup.Ready(n), Taints: taintsOf(n)}
 	}
 	var vmis kubevirt.VirtualMachineInstanceList
 	if err := r.List(ctx, &vmis, client.UnsafeDisableDeepCopy); err != nil {

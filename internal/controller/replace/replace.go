@@ -24,14 +24,14 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/replacement"
 )
 
-// Config is what the controller needs. Live asks the API server.
+// Config is what the controller needs.
 type Config struct {
 	Log      *slog.Logger
-	Live     client.Reader
 	Events   events.EventRecorder
 	Settings *settings.Live
 	Meter    Meter
@@ -45,9 +45,6 @@ type Meter interface {
 const (
 	// gather is how long several changes wait to be one look.
 	gather = 200 * time.Millisecond
-	// retrySettings, retryBehind: see evacuate.
-	retrySettings = 200 * time.Millisecond
-	retryBehind   = 200 * time.Millisecond
 	// settle is when an act is looked after that nothing was heard of.
 	settle = 5 * time.Second
 )
@@ -60,7 +57,7 @@ type reconciler struct {
 	state  replacement.State
 	read   bool // the status of the policy, at the start
 	policy replacement.Policy
-	said   string // of the whole, last
+	warned bool // that too many nodes are tainted
 }
 
 // Add has the manager run the controller, in the replica that is elected.
@@ -85,16 +82,7 @@ func one() []reconcile.Request {
 func nodeChanged(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, ok2 := e.ObjectNew.(*corev1.Node)
-	return ok && ok2 && (!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || ready(before) != ready(after))
-}
-
-func ready(n *corev1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	return ok && ok2 && (!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || lookup.Ready(before) != lookup.Ready(after))
 }
 
 // vmiChanged leaves out what nothing is decided by.
@@ -128,7 +116,7 @@ func podChanged(e event.UpdateEvent) bool {
 // Reconcile looks at everything, remembers, tells and acts.
 func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
-		return reconcile.Result{RequeueAfter: retrySettings}, nil
+		return reconcile.Result{RequeueAfter: settings.Retry}, nil
 	}
 	select { // what comes with it is seen with it
 	case <-ctx.Done():
@@ -147,7 +135,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	again, err := r.carryOut(ctx, policy, seen, plan)
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
 		r.Log.Debug("the cache was behind", "error", err)
-		return reconcile.Result{RequeueAfter: retryBehind}, nil
+		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
 	}
 	return reconcile.Result{RequeueAfter: again}, err
 }
@@ -158,6 +146,7 @@ func (r *reconciler) carryOut(ctx context.Context, policy *v1alpha1.EvacuationPo
 		return 0, err
 	}
 	r.state = plan.State
+	r.warn(policy, &plan)
 	acted := false
 	for i := range plan.VMs {
 		acted = acted || plan.VMs[i].Action != replacement.Nothing

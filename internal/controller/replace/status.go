@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -126,12 +127,17 @@ func (r *reconciler) condition(policy *v1alpha1.EvacuationPolicy, plan *replacem
 	case r.policy.MaxConcurrent == 0:
 		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NoneAllowed", "maxConcurrentReplacements is 0: no VM is replaced"
 	}
-	if said := c.Reason + c.Message; plan.TooMany() && r.said != said {
-		r.said = said
-		r.Log.Warn("too many nodes are tainted: no VM is replaced", "tainted", plan.TaintedNodes, "allowed", plan.Allowed)
-		r.Events.Eventf(policy, nil, "Warning", c.Reason, "Replace", "%s", c.Message)
-	} else if !plan.TooMany() {
-		r.said = ""
-	}
 	return c
+}
+
+// warn says once that nobody is replaced because so many nodes are tainted.
+func (r *reconciler) warn(policy *v1alpha1.EvacuationPolicy, plan *replacement.Plan) {
+	said := r.warned
+	r.warned = plan.TooMany()
+	if said || !r.warned || policy == nil {
+		return
+	}
+	c := r.condition(policy, plan)
+	r.Log.Warn("too many nodes are tainted: no VM is replaced", "tainted", plan.TaintedNodes, "allowed", plan.Allowed)
+	r.Events.Eventf(policy, nil, corev1.EventTypeWarning, c.Reason, "Replace", "%s", c.Message)
 }

@@ -5,6 +5,7 @@ package settings
 import (
 	"context"
 	"sync"
+	"time"
 
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -12,6 +13,9 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
+
+// Retry is how soon somebody asks again who came before the cluster's settings.
+const Retry = 200 * time.Millisecond
 
 // Live is the last good settings. Safe for concurrent use.
 type Live struct {

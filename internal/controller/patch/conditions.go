@@ -1,0 +1,44 @@
+package patch
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// Wanted is a condition that a VMI is to have; nil: none of this type.
+type Wanted struct {
+	Type string
+	Is   *kubevirt.Condition
+}
+
+// Conditions are the steps from the conditions that a VMI has to the wanted ones:
+// none where they are the same but for their times. Others, and fields that are not
+// known here, stay as they are.
+func Conditions(vmi *kubevirt.VirtualMachineInstance, all ...Wanted) (steps []Operation) {
+	var gone []int
+	none := len(vmi.Status.Conditions) == 0
+	for _, want := range all {
+		at := slices.IndexFunc(vmi.Status.Conditions, func(has kubevirt.Condition) bool { return has.Type == want.Type })
+		switch {
+		case want.Is == nil && at >= 0:
+			gone = append(gone, at)
+		case want.Is == nil:
+		case at >= 0:
+			if have := &vmi.Status.Conditions[at]; have.Status != want.Is.Status || have.Reason != want.Is.Reason || have.Message != want.Is.Message {
+				steps = append(steps, Operation{Op: "replace", Path: "/status/conditions/" + strconv.Itoa(at), Value: want.Is})
+			}
+		case none:
+			none = false
+			steps = append(steps, Operation{Op: "add", Path: "/status/conditions", Value: []*kubevirt.Condition{want.Is}})
+		default:
+			steps = append(steps, Operation{Op: "add", Path: "/status/conditions/-", Value: want.Is})
+		}
+	}
+	slices.Sort(gone)
+	for _, at := range slices.Backward(gone) { // the last first: places move
+		steps = append(steps, Operation{Op: "remove", Path: "/status/conditions/" + strconv.Itoa(at)})
+	}
+	return steps
+}

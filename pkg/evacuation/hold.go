@@ -1,0 +1,90 @@
+package evacuation
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// gates are the reasons of a pod's condition DisruptionTarget that may move its VM,
+// with the feature gate of each.
+var gates = map[string]string{CausePreemption: GatePreemption, CauseNoExecute: GateNoExecute}
+
+// HoldReason is why the shutdown of a launcher pod that is being deleted is held,
+// "" if it is not: the reason that the pod shows, else the cause of its VM's mark,
+// which is the reason as it was seen first. holdFor is the pod's annotation.
+func HoldReason(holdFor, disruption, cause string) string {
+	for _, reason := range []string{disruption, cause} {
+		if gates[reason] != "" && slices.Contains(strings.Split(holdFor, ","), reason) {
+			return reason
+		}
+	}
+	return ""
+}
+
+// Disruption is what is known of a VM whose launcher pod Kubernetes deletes.
+type Disruption struct {
+	VMI       *kubevirt.VirtualMachineInstance
+	Strategy  kubevirt.EvictionStrategy // StrategyOf the VMI
+	NodeReady bool                      // the VM's node
+	// Deleting: the launcher pod on the VM's node has a deletionTimestamp.
+	Deleting bool
+	// Reason of the pod's condition DisruptionTarget, "" where it is not True; HoldFor
+	// is the pod's annotation.
+	Reason, HoldFor string
+}
+
+// disruptionRules are read from top to bottom: the first that holds decides.
+var disruptionRules = []struct {
+	reason string
+	holds  func(*Disruption, *Settings) bool
+}{
+	{"PodNotDeleting", func(d *Disruption, _ *Settings) bool { return !d.Deleting }},
+	{"VMIDeleting", func(d *Disruption, _ *Settings) bool { return d.VMI.DeletionTimestamp != nil }},
+	{"VMIFinished", func(d *Disruption, _ *Settings) bool { return d.VMI.Final() }},
+	{"AnotherReason", func(d *Disruption, _ *Settings) bool { return gates[d.Reason] == "" }},
+	{"GateOff", func(d *Disruption, s *Settings) bool { return !s.Gate(gates[d.Reason]) }},
+	{"StrategyNone", func(d *Disruption, _ *Settings) bool {
+		return d.Strategy != kubevirt.StrategyExternal && !migrates(d.Strategy)
+	}},
+	{"NotMigratable", func(d *Disruption, _ *Settings) bool {
+		return d.Strategy != kubevirt.StrategyExternal && !d.VMI.Migratable()
+	}},
+	// Nobody holds its shutdown: it was made while the webhook did not run.
+	{"NotHeld", func(d *Disruption, _ *Settings) bool {
+		return d.Strategy != kubevirt.StrategyExternal && HoldReason(d.HoldFor, d.Reason, "") == ""
+	}},
+	{"NodeNotReady", func(d *Disruption, _ *Settings) bool { return !d.NodeReady }},
+	{"Marked", func(d *Disruption, _ *Settings) bool {
+		return d.VMI.Marked() && d.VMI.Annotations[CauseAnnotation] == d.Reason
+	}},
+}
+
+// Disrupted decides whether a VM is marked to leave its node because Kubernetes
+// deletes its launcher pod. reason is a word for logs.
+func Disrupted(d *Disruption, s *Settings) (mark bool, reason string) {
+	for _, rule := range disruptionRules {
+		if rule.holds(d, s) {
+			return false, rule.reason
+		}
+	}
+	return true, d.Reason
+}
+
+// HeldUntil is the latest moment of a shutdown that is held, as far as the
+// cluster knows: of a pod that is killed at kill, with so many seconds since its
+// deletion, and with these annotations.
+func HeldUntil(kill time.Time, graceSeconds int64, reserve, allowance string) time.Time {
+	until := kill
+	if n, ok := parseSeconds(reserve); ok {
+		until = kill.Add(-n)
+	}
+	if n, ok := parseSeconds(allowance); ok {
+		if least := kill.Add(n - time.Duration(min(graceSeconds, maxGraceSeconds))*time.Second); least.Before(until) {
+			return least
+		}
+	}
+	return until
+}

@@ -1,0 +1,90 @@
+package evacuation
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+func TestWhichDisruptionsMarkAVM(t *testing.T) {
+	const both = CausePreemption + "," + CauseNoExecute
+	for name, c := range map[string]struct {
+		change func(*Disruption, *Settings)
+		want   string // the rule; a cause: marked
+	}{
+		"preempted":            {func(*Disruption, *Settings) {}, CausePreemption},
+		"tainted away":         {func(d *Disruption, _ *Settings) { d.Reason = CauseNoExecute }, CauseNoExecute},
+		"only asked for":       {func(d *Disruption, _ *Settings) { d.Deleting = false }, "PodNotDeleting"},
+		"VMI deleted":          {func(d *Disruption, _ *Settings) { d.VMI.DeletionTimestamp = &metav1.Time{} }, "VMIDeleting"},
+		"ended":                {func(d *Disruption, _ *Settings) { d.VMI.Status.Phase = kubevirt.VMISucceeded }, "VMIFinished"},
+		"plain deletion":       {func(d *Disruption, _ *Settings) { d.Reason = "" }, "AnotherReason"},
+		"node pressure":        {func(d *Disruption, _ *Settings) { d.Reason = "TerminationByKubelet" }, "AnotherReason"},
+		"API eviction":         {func(d *Disruption, _ *Settings) { d.Reason = "EvictionByEvictionAPI" }, "AnotherReason"},
+		"pod's node gone":      {func(d *Disruption, _ *Settings) { d.Reason = "DeletionByPodGC" }, "AnotherReason"},
+		"gate off":             {func(_ *Disruption, s *Settings) { s.FeatureGates = []string{GateNoExecute} }, "GateOff"},
+		"None":                 {func(d *Disruption, _ *Settings) { d.Strategy = kubevirt.StrategyNone }, "StrategyNone"},
+		"IfPossible":           {func(d *Disruption, _ *Settings) { d.Strategy = kubevirt.StrategyLiveMigrateIfPossible }, CausePreemption},
+		"not migratable":       {func(d *Disruption, _ *Settings) { d.VMI.Status.Conditions = nil }, "NotMigratable"},
+		"External, not either": {func(d *Disruption, _ *Settings) { d.Strategy, d.HoldFor, d.VMI.Status.Conditions = "External", "", nil }, CausePreemption},
+		"webhook was down":     {func(d *Disruption, _ *Settings) { d.HoldFor = "" }, "NotHeld"},
+		"held for the other":   {func(d *Disruption, _ *Settings) { d.HoldFor = CauseNoExecute }, "NotHeld"},
+		"node not Ready":       {func(d *Disruption, _ *Settings) { d.NodeReady = false }, "NodeNotReady"},
+		"marked": {func(d *Disruption, _ *Settings) {
+			d.VMI.Status.EvacuationNodeName, d.VMI.Annotations = "a", map[string]string{CauseAnnotation: CausePreemption}
+		}, "Marked"},
+		"marked by an eviction": {func(d *Disruption, _ *Settings) {
+			d.VMI.Status.EvacuationNodeName, d.VMI.Annotations = "a", map[string]string{CauseAnnotation: CauseEviction}
+		}, CausePreemption},
+	} {
+		vmi := &kubevirt.VirtualMachineInstance{}
+		vmi.Status.NodeName, vmi.Status.Phase = "a", kubevirt.VMIRunning
+		vmi.Status.Conditions = []kubevirt.Condition{{Type: kubevirt.LiveMigratable, Status: kubevirt.ConditionTrue}}
+		d := &Disruption{VMI: vmi, Strategy: kubevirt.StrategyLiveMigrate, NodeReady: true, Deleting: true, Reason: CausePreemption, HoldFor: both}
+		s := Defaults()
+		s.FeatureGates = []string{GatePreemption, GateNoExecute}
+		c.change(d, &s)
+		marks, why := Disrupted(d, &s)
+		if marked := c.want == CausePreemption || c.want == CauseNoExecute; marks != marked || why != c.want {
+			t.Errorf("%s: marked %v, %s; want %s", name, marks, why, c.want)
+		}
+	}
+}
+
+// An eviction of a pod that is being deleted overwrites its condition.
+func TestTheReasonOfAHoldIsTheFirst(t *testing.T) {
+	const both = CausePreemption + "," + CauseNoExecute
+	for _, c := range [][4]string{
+		{both, CausePreemption, "", CausePreemption},
+		{both, "EvictionByEvictionAPI", CauseNoExecute, CauseNoExecute},
+		{both, "EvictionByEvictionAPI", CauseEviction, ""},
+		{"", CausePreemption, CausePreemption, ""},
+		{"EvictionByEvictionAPI", "EvictionByEvictionAPI", "", ""},
+		{both, "", "", ""},
+	} {
+		if got := HoldReason(c[0], c[1], c[2]); got != c[3] {
+			t.Errorf("%q: %q, want %q", c[:3], got, c[3])
+		}
+	}
+}
+
+func TestAHoldsLatestMoment(t *testing.T) {
+	deleted := time.Unix(1000, 0)
+	kill := deleted.Add(200 * time.Second)
+	for name, c := range map[string]struct {
+		reserve, allowance string
+		want               time.Duration // since the deletion
+	}{
+		"allowance first": {"50", "100", 100 * time.Second},
+		"reserve first":   {"50", "180", 150 * time.Second},
+		"no allowance":    {"50", "", 150 * time.Second},
+		"nothing stated":  {"", "x", 200 * time.Second},
+		"nonsense":        {"-5", "99999999999999999999", 200 * time.Second},
+	} {
+		if got := HeldUntil(kill, 200, c.reserve, c.allowance).Sub(deleted); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package grace
+
+import (
+	"cmp"
+	"time"
+)
+
+// Hold is a shutdown that a launcher's signal asked for and that waits, because
+// the guest may be moved instead. It is zero while there is none. The wall clock
+// times are for people; only the Mono ones count.
+type Hold struct {
+	// Reason is why the launcher pod is being deleted, "" until that is shown.
+	Reason Cause
+	Start  Mono
+	// Until is the latest moment: it only ever moves forward, towards Start.
+	Until     Mono
+	StartedAt time.Time
+	UntilAt   time.Time
+	// Leaving: the VM was seen marked to leave this node, or being migrated.
+	Leaving bool
+}
+
+// UnderWay tells whether a shutdown is held.
+func (h *Hold) UnderWay() bool { return *h != (Hold{}) }
+
+// Shown is what people are shown of a shutdown: while it is held, the reason as its
+// cause and the latest moment as its deadline. It is zero while the VM is Running.
+func (r *Record) Shown() Shutdown {
+	h := &r.Hold
+	if r.ShuttingDown() || !h.UnderWay() {
+		return r.Shutdown
+	}
+	return Shutdown{
+		Cause: cmp.Or(h.Reason, LauncherSignal), Start: h.Start, Deadline: h.Until, StartedAt: h.StartedAt, DeadlineAt: h.UntilAt,
+	}
+}
+
+const (
+	// reasonTimeout is how long the launcher pod may take to show that it is being
+	// deleted, and why.
+	reasonTimeout = 2 * time.Second
+	// markTimeout is how long a VM may take to be marked.
+	markTimeout = 5 * time.Second
+	// moveAgain is what another migration needs at least after one that failed: the
+	// controller waits 20 s before it makes one.
+	moveAgain = 30 * time.Second
+)
+
+// holds tells what the hold of the shutdown is now; no: there is none, or it is
+// over. What is not seen now stands as it was seen last.
+func (o *Observation) holds(r *Record, p *Policy, now Mono) (h Hold, yes bool) {
+	h = r.Hold
+	if !h.UnderWay() {
+		if !o.Trigger || !o.Pod.Holdable {
+			return Hold{}, false
+		}
+		h = Hold{Start: min(o.TriggerAt, now), Until: Never}
+	}
+	if _, deleted := o.Owner.deleted(r); deleted || o.Node.UnderWay() || o.Shim == ShimDied {
+		return Hold{}, false
+	}
+	if h.Reason == "" && o.Pod.Deleting {
+		if o.Pod.HoldReason == "" {
+			return Hold{}, false // deleted for another reason
+		}
+		h.Reason, h.Until = o.Pod.HoldReason, Never // until here it was known of none
+	}
+	h.Leaving = h.Leaving || o.leaving(r)
+	h.Until = min(h.Until, o.latestHold(&h, p))
+	return h, now < h.Until && !o.staysHere(r, &h, now)
+}
+
+// leaving: somebody is to move the VM, or does.
+func (o *Observation) leaving(r *Record) bool {
+	v := o.Owner.counting()
+	return o.Migration == MigrationOutgoing || v.visible() && v.Marked && v.UID == r.UID
+}
+
+// latestHold is the latest moment by what is known now. The guest is to get its
+// whole grace period before kubelet kills the launcher.
+func (o *Observation) latestHold(h *Hold, p *Policy) Mono {
+	pod, latest := &o.Pod, Never
+	switch {
+	case h.Reason == "":
+		latest = h.Start.Add(reasonTimeout)
+	case pod.Allowance > 0:
+		latest = h.Start.Add(pod.Allowance)
+	}
+	reserve := max(pod.Reserve, o.podNeeds(p))
+	switch {
+	case pod.Deleting:
+		latest = min(latest, o.podKillAt().Add(-reserve))
+	case !pod.Created.IsZero():
+		latest = min(latest, h.Start.Add(pod.GracePeriod-reserve))
+	}
+	return latest
+}
+
+// staysHere: nobody moves the VM, or not in time.
+func (o *Observation) staysHere(r *Record, h *Hold, now Mono) bool {
+	v := o.Owner.counting()
+	switch {
+	case h.Reason == "" || o.Migration == MigrationOutgoing:
+		return false
+	case !h.Leaving:
+		return now >= h.Start.Add(markTimeout)
+	case v.State == VMIPresent && v.UID == r.UID && !v.Marked:
+		return true
+	default:
+		return o.MoveFailed && now.Add(moveAgain) > h.Until
+	}
+}
+
+// holdEnds is when the hold is to be looked at again, unasked.
+func (o *Observation) holdEnds(r *Record) Mono {
+	h := &r.Hold
+	switch {
+	case !h.UnderWay():
+		return Never
+	case h.Reason != "" && !h.Leaving:
+		return min(h.Until, h.Start.Add(markTimeout))
+	case o.MoveFailed:
+		return min(h.Until, max(h.Until.Add(-moveAgain)+1, h.Start))
+	default:
+		return h.Until
+	}
+}
+
+func holdShutdown(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+	if r.ShuttingDown() {
+		return next()
+	}
+	h, yes := o.holds(r, p, now)
+	if h.StartedAt, h.UntilAt = r.Hold.StartedAt, r.Hold.UntilAt; !yes || h == r.Hold {
+		return next()
+	}
+	return Decision{Do: HoldShutdown, Cause: h.Reason, When: h.Start, Hold: h}, true
+}
+
+// hold takes over what was decided. wall is the moment of its start.
+func (r *Record) hold(h Hold, wall time.Time) {
+	if h.StartedAt.IsZero() {
+		h.StartedAt = wall.UTC().Truncate(time.Millisecond)
+	}
+	h.UntilAt = h.StartedAt.Add(h.Until.Sub(h.Start)).Truncate(time.Millisecond)
+	r.Hold = h
+}

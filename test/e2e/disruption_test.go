@@ -1,0 +1,179 @@
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// holding switches both feature gates on, and lets a shutdown be held so long.
+func (w *world) holding(allowance string) {
+	w.Helper()
+	w.afterwards("delete", "evacuationpolicy/default", "--ignore-not-found")
+	w.afterwards("delete", "-n", agents, "kubevirt/kubevirt", "--ignore-not-found")
+	w.KubectlApply(w, `
+apiVersion: kubevirt.io/v1
+kind: KubeVirt
+metadata: {name: kubevirt, namespace: `+agents+`}
+spec: {configuration: {developerConfiguration: {featureGates: [PreemptionEvictionLiveMigration, NoExecuteTaintEvictionLiveMigration]}}}
+`)
+	w.KubectlApply(w, `{"apiVersion":"vmgrace.io/v1alpha1","kind":"EvacuationPolicy","metadata":{"name":"default"},"spec":{"migrationAllowance":"`+allowance+`"}}`)
+}
+
+// holdable waits until a launcher pod that is made says so; the settings have to
+// reach both replicas.
+func (w *world) holdable(p plan, allowance string) *vm {
+	w.Helper()
+	p.strategy = "LiveMigrate"
+	probe := plan{Spec: node.Spec{Name: "probe"}, on: w.a, strategy: p.strategy}
+	w.afterwards("delete", "-n", namespace, "vmi/probe", "--ignore-not-found")
+	launcher, inARow := w.launcher(probe, w.vmi(probe)), 0
+	node.Eventually(w, 2*soon, func() bool {
+		out, err := w.TryKubectl(w.Context(), launcher, "create", "--dry-run=server", "-f", "-",
+			"-o", `jsonpath={.metadata.annotations.vmgrace\.io/migration-allowance-seconds}`)
+		if inARow++; err != nil || out != allowance {
+			inARow = 0
+		}
+		return inARow == 6 // both replicas answer
+	}, "the webhook does not let a launcher be held for %s s", allowance)
+	v := w.vm(p)
+	if got := w.get("pod", "virt-launcher-"+v.Name, `{.metadata.annotations.vmgrace\.io/hold-for}`); got != "PreemptionByScheduler,DeletionByTaintManager" {
+		w.Fatalf("the launcher pod may be held for %q", got)
+	}
+	v.movable()
+	return v
+}
+
+// important has a more important pod come that needs the launcher's room.
+func (w *world) important(on *cluster.Node, cpu string) {
+	w.Helper()
+	w.KubectlApply(w, `
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: vmgrace-e2e}
+value: 1000
+`)
+	w.afterwards("delete", "priorityclass/vmgrace-e2e")
+	w.afterwards("delete", "-n", namespace, "pod/virt-launcher-important", "--ignore-not-found", "--grace-period=1")
+	text := w.launcher(plan{Spec: node.Spec{Name: "important"}, on: on, cpu: cpu, orphan: true}, "nobody")
+	// Not one of ours, and one that has to be scheduled.
+	text = strings.Replace(text, "nodeName: "+on.Name, "nodeSelector: {kubernetes.io/hostname: "+on.Name+"}", 1)
+	text = strings.Replace(text, "kubevirt.io: virt-launcher", "app: important", 1)
+	text = strings.Replace(text, "restartPolicy: Never", "restartPolicy: Never\n  priorityClassName: vmgrace-e2e", 1)
+	w.KubectlApply(w, text)
+}
+
+func (w *world) importantScheduled() {
+	w.Helper()
+	w.Kubectl(w, "wait", "-n", namespace, "--for=condition=PodScheduled", "pod/virt-launcher-important", "--timeout=60s")
+	w.step("the more important pod is scheduled")
+}
+
+// held waits until the agent says that it holds the shutdown for that reason, in
+// status.json and in its record; it returns the latest moment.
+func (v *vm) held(reason string) time.Time {
+	v.w.Helper()
+	var s node.Status
+	node.Eventually(v.w, soon, func() bool {
+		s = v.launcherStatus()
+		return s.Phase == "Held" && s.Cause == reason
+	}, "status.json of %s does not say that its shutdown is held for %s", v.Name, reason)
+	if r, ok := v.record(); !ok || r.Phase != "Held" || r.Cause != reason || r.Deadline != s.Deadline || r.StartedAt != s.StartedAt {
+		v.w.Errorf("status.json says %+v, the record %+v", s, r)
+	}
+	v.w.step("the shutdown is held: %s", reason)
+	return v.parse(s.Deadline)
+}
+
+// said waits for an Event of the VM's agent whose message begins like that.
+func (v *vm) said(reason, begin string) {
+	v.w.Helper()
+	node.Eventually(v.w, soon, func() bool {
+		return slices.ContainsFunc(v.events(), func(e event) bool { return e.Reason == reason && strings.HasPrefix(e.Message, begin) })
+	}, "no Event %s of %s that begins %q", reason, v.Name, begin)
+}
+
+func TestAVMWhoseLauncherIsPreemptedOrTaintedAwayIsMoved(t *testing.T) {
+	w := given(t)
+	w.controller()
+	w.holding("150s")
+	cpu := w.moreThanHalf()
+	v := w.holdable(plan{grace: 30, cpu: cpu}, "150")
+
+	// When a more important pod needs its room
+	begin := time.Now()
+	w.important(w.a, cpu)
+	// Then the same guest runs on the other node, and the pod has its room.
+	node.Eventually(t, 60*time.Second, func() bool { return v.migrations() == "Succeeded PreemptionByScheduler;" }, "it is not moved")
+	w.step("moved after %.1f s", time.Since(begin).Seconds())
+	v.podGone(time.Now().Add(soon))
+	there := v.moved(w.b)
+	w.importantScheduled()
+
+	// When that node is tainted
+	const taint = "CriticalAddonsOnly"
+	w.delete("pod/virt-launcher-important", "--grace-period=1")
+	w.afterwards("taint", "node", w.b.Name, taint+"-")
+	begin = time.Now()
+	w.Kubectl(t, "taint", "node", w.b.Name, taint+"=true:NoExecute")
+	// Then it is back.
+	node.Eventually(t, 60*time.Second, func() bool {
+		return v.migrations() == "Succeeded PreemptionByScheduler;Succeeded DeletionByTaintManager;"
+	}, "it is not moved back")
+	w.step("moved back after %.1f s", time.Since(begin).Seconds())
+	there.podGone(time.Now().Add(soon))
+	back := there.moved(w.a)
+
+	// When its launcher is deleted by a user, it is asked at once.
+	from := time.Now()
+	w.delete("pod", "-l", "kubevirt.io/created-by="+back.uid)
+	began := back.begun("LauncherSignal", 30*time.Second)
+	if after := began.startedAt.Sub(from); after > 2*time.Second {
+		t.Errorf("the shutdown begins %v after the deletion", after)
+	}
+	back.WaitGone(t, soon)
+	back.ended("LauncherSignal", "Graceful", "ShutdownCompleted", "ShutdownHeld", "ShutdownHeld", "ShutdownStarted")
+}
+
+func TestAVMThatCannotBeMovedInTimeHasItsWholeGracePeriod(t *testing.T) {
+	w := given(t)
+	w.controller()
+	w.holding("20s")
+	v := w.holdable(plan{Spec: node.Spec{Behaviour: "deaf"}, grace: 6}, "20")
+	// Given a second node that takes nobody
+	w.afterwards("uncordon", w.b.Name)
+	w.Kubectl(t, "cordon", w.b.Name)
+
+	// When its own is tainted
+	const taint = "vmgrace.dev/e2e"
+	w.afterwards("taint", "node", w.a.Name, taint+"-")
+	w.Kubectl(t, "taint", "node", w.a.Name, taint+"=1:NoExecute")
+	latest := v.held("DeletionByTaintManager")
+	// and its agent is killed,
+	was := w.agent(w.a)
+	w.Kubectl(t, "delete", "pod", "-n", agents, was, "--force", "--grace-period=0")
+	node.Eventually(t, soon, func() bool { is := w.agent(w.a); return is != "" && is != was }, "no new agent")
+	w.step("another agent's pod")
+	if again := v.held("DeletionByTaintManager"); !again.Equal(latest) {
+		t.Errorf("the latest moment was %v, it is %v", latest, again)
+	}
+
+	// Then it is asked at the latest moment, and has its whole grace period then.
+	node.Eventually(t, time.Until(latest)+soon, func() bool { return v.launcherStatus().Phase == "ShuttingDown" }, "the shutdown does not begin")
+	began := v.begun("LauncherSignal", 6*time.Second)
+	if late := began.startedAt.Sub(latest); late < 0 || late > 50*ms {
+		t.Errorf("the shutdown begins %v after the latest moment", late)
+	}
+	v.destroyedAt(began.deadline)
+	if n := v.Presses(t); n == 0 {
+		t.Error("the guest was not asked")
+	}
+	v.said("ShutdownHeld", "DeletionByTaintManager: ")
+	v.said("ShutdownForced", "LauncherSignal: Forced")
+	v.forgottenBy(w.a)
+	v.podGone(time.Now().Add(soon))
+}
