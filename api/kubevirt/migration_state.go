@@ -19,6 +19,12 @@ const (
 	TargetAbsent = "Absent"
 )
 
+// MigrationMode is how a guest is sent.
+type MigrationMode string
+
+// MigrationPaused is KubeVirt's word for it.
+const MigrationPaused MigrationMode = "Paused"
+
 // MigrationState is the last or present migration of a VM. A VMI's is a copy of
 // the migration's with less in it.
 type MigrationState struct {
@@ -41,6 +47,12 @@ type MigrationState struct {
 	// SourceState and TargetState are what the two agents say, or empty.
 	SourceState string `json:"sourceState,omitempty"`
 	TargetState string `json:"targetState,omitempty"`
+	// Mode is MigrationPaused once the source's agent has paused the guest so that
+	// its migration ends, at PauseTimestamp.
+	Mode           MigrationMode     `json:"mode,omitempty"`
+	PauseTimestamp *metav1.MicroTime `json:"pauseTimestamp,omitempty"`
+	// ResumeTimestamp is when the guest ran at the target, by the target's clock.
+	ResumeTimestamp *metav1.MicroTime `json:"resumeTimestamp,omitempty"`
 	// AbortRequested: the migration is to end, the guest to stay.
 	AbortRequested bool `json:"abortRequested,omitempty"`
 
@@ -60,6 +72,10 @@ type MigrationOptions struct {
 	CompletionTimeoutPerGiB int64 `json:"completionTimeoutPerGiB,omitempty"`
 	ProgressTimeout         int64 `json:"progressTimeout,omitempty"`
 	AllowAutoConverge       bool  `json:"allowAutoConverge,omitempty"`
+	// PauseAfter is in seconds: how long after its launcher was signalled a guest
+	// that is still being sent is paused, where the shutdown is held for it. 0 = it
+	// is not.
+	PauseAfter int64 `json:"pauseAfter,omitempty"`
 }
 
 // MigrationProgress is how far it is, as libvirt counts.

@@ -258,6 +258,14 @@ func (in *MigrationState) DeepCopyInto(out *MigrationState) {
 		*out = new(MigrationProgress)
 		**out = **in
 	}
+	if in.PauseTimestamp != nil {
+		in, out := &in.PauseTimestamp, &out.PauseTimestamp
+		*out = (*in).DeepCopy()
+	}
+	if in.ResumeTimestamp != nil {
+		in, out := &in.ResumeTimestamp, &out.ResumeTimestamp
+		*out = (*in).DeepCopy()
+	}
 	if in.StartTimestamp != nil {
 		in, out := &in.StartTimestamp, &out.StartTimestamp
 		*out = (*in).DeepCopy()

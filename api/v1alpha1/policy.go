@@ -56,8 +56,9 @@ type EvacuationPolicySpec struct {
 	LauncherPadding *metav1.Duration `json:"launcherPadding,omitempty"`
 	// MigrationAllowance is how long a migration may hold up a shutdown.
 	MigrationAllowance *metav1.Duration `json:"migrationAllowance,omitempty"`
-	// PauseAfter is when a guest that does not converge is paused, so that its
-	// migration ends. Nil is half the allowance.
+	// PauseAfter is how long after the launcher's signal a guest that is still being
+	// sent is paused, so that its migration ends; 0 pauses nobody. Nil is half the
+	// allowance.
 	PauseAfter       *metav1.Duration  `json:"pauseAfter,omitempty"`
 	TaintReplacement *TaintReplacement `json:"taintReplacement,omitempty"`
 }

@@ -270,6 +270,20 @@ func (a *Agent) Phase(domain string) grace.Phase {
 	return phase
 }
 
+// HeldFor is how long a domain's shutdown has been held, 0 while it is not.
+func (a *Agent) HeldFor(domain string) time.Duration {
+	a.mu.Lock()
+	k := a.keepers[domain]
+	a.mu.Unlock()
+	if k == nil {
+		return 0
+	}
+	if since := k.heldSince.Load(); since != 0 {
+		return max(0, a.cfg.Clock.Now().Sub(grace.Mono(since)))
+	}
+	return 0
+}
+
 // Guarding tells whether a grace period is under way, or a shutdown is held.
 func (a *Agent) Guarding() bool {
 	n := a.Phases()

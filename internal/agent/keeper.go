@@ -27,7 +27,8 @@ type keeper struct {
 	vm     *grace.VM
 
 	box   *mailbox
-	phase atomic.Value // grace.Phase, "" without a record
+	phase     atomic.Value // grace.Phase, "" without a record
+	heldSince atomic.Int64 // grace.Mono, 0 while no shutdown is held
 	// unwritten: the record cannot be made durable.
 	unwritten atomic.Bool
 	// alive: the record's instance has not ended. period is its grace period.
@@ -205,6 +206,7 @@ func within(limit time.Duration, do func(context.Context) error) func(context.Co
 func (k *keeper) publish() {
 	now := k.now()
 	k.phase.Store(k.vm.Phase(now))
+	k.heldSince.Store(int64(k.vm.Record().Hold.Start))
 	k.unwritten.Store(k.vm.Unwritable(now, slowDisk))
 	k.alive.Store(k.vm.Recorded() && !k.vm.Gone())
 	k.period.Store(int64(k.vm.Record().Period.Length))

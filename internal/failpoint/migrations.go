@@ -14,20 +14,31 @@ import (
 // Migrations puts points before and after each step of a live migration that
 // another node, libvirt or the API server sees.
 func (p Points) Migrations(c nodemigration.Config) nodemigration.Config {
+	c.Sender = senders{c.Sender, p.points}
 	c.Hypervisor = migrators{c.Hypervisor, p.points}
 	c.Cluster = migrations{c.Cluster, p.points}
 	c.VMs = movers{c.VMs, p.points}
 	return c
 }
 
-type migrators struct {
-	nodemigration.Hypervisor
+type senders struct {
+	nodemigration.Sender
 	*points
 }
 
-func (m migrators) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
-	defer m.around("migration-send")()
-	return m.Hypervisor.Migrate(ctx, o)
+func (s senders) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
+	defer s.around("migration-send")()
+	return s.Sender.Migrate(ctx, o)
+}
+
+func (s senders) Pause(ctx context.Context, name string, i grace.Instance) error {
+	defer s.around("migration-pause")()
+	return s.Sender.Pause(ctx, name, i)
+}
+
+type migrators struct {
+	nodemigration.Hypervisor
+	*points
 }
 
 func (m migrators) Resume(ctx context.Context, name string, i grace.Instance) error {

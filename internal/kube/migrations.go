@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
@@ -120,6 +121,12 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 	if t.Progress != nil {
 		state["progress"] = t.Progress
 	}
+	if !t.Paused.IsZero() {
+		state["mode"], state["pauseTimestamp"] = kubevirt.MigrationPaused, metav1.NewMicroTime(t.Paused)
+	}
+	if t.TargetState == kubevirt.TargetRunning {
+		state["resumeTimestamp"] = metav1.NowMicro()
+	}
 	status := map[string]any{}
 	meta := map[string]any{"uid": of.UID}
 	if t.Phase != "" {
@@ -147,6 +154,14 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 		return fmt.Errorf("the API server answers %d: %.200s", a.code, a.body)
 	}
 	return nil
+}
+
+// Event tells people of the VM that moves.
+func (m *Migrations) Event(of *kubevirt.VirtualMachineInstanceMigration, reason, message string) {
+	m.source.Report(agent.Event{
+		Namespace: of.Namespace, Name: of.Spec.VMIName, UID: migration.StateOf(of).VMIUID,
+		Reason: reason, Message: message, Warning: true, Key: string(of.UID), At: time.Now().UTC(),
+	})
 }
 
 // Gone tells whether the API server says by its name that there is no such

@@ -132,7 +132,7 @@ func (m *migrations) run(ctx context.Context) error {
 		Node: m.options.NodeName, Address: m.address(l.Addr()),
 		LibvirtSocket: libvirtSocket(m.options.LibvirtURI), SocketDir: filepath.Join(m.options.StateDir, "migration"),
 		Paths: m.options.Migration.AllowPaths, Networks: m.options.Migration.AllowNetworks,
-		Cluster: watched{watch}, Identity: identity, Hypervisor: m.moves, VMs: m, Meter: m.meter,
+		Cluster: watched{watch}, Identity: identity, Sender: m.moves, Hypervisor: m.moves, VMs: m, Meter: m.meter,
 		Open: func(pid int, start uint64) (nodemigration.Process, error) {
 			p, err := process.Open(pid, start)
 			if err != nil {
@@ -225,6 +225,9 @@ func libvirtSocket(uri string) string {
 
 // Phase implements nodemigration.VMs.
 func (m *migrations) Phase(domain string) grace.Phase { return m.agent.Phase(domain) }
+
+// HeldFor implements nodemigration.VMs.
+func (m *migrations) HeldFor(domain string) time.Duration { return m.agent.HeldFor(domain) }
 
 // LauncherReady implements nodemigration.VMs.
 func (m *migrations) LauncherReady(namespace, name, pod string) bool {

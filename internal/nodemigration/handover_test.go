@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -39,6 +40,39 @@ func TestAGuestThatHasGoneRunsAtTheTarget(t *testing.T) {
 				return s.SourceState == kubevirt.SourceGone && s.TargetState == kubevirt.TargetRunning && slices.Equal(w.resumed, []string{"b"})
 			})
 		})
+	}
+}
+
+// Paused once, told of once, and gone on with: not before its time, and not where
+// no shutdown is held.
+func TestAGuestThatIsSentForTooLongIsPausedOnce(t *testing.T) {
+	w := given(t)
+	w.m.Status.MigrationState.Options = &kubevirt.MigrationOptions{PauseAfter: 5}
+	w.phase, w.held = grace.Held, 5*time.Second-1
+	sent := make(chan struct{})
+	w.sends = func(context.Context) error {
+		<-sent
+		w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
+		return nil
+	}
+	w.becomes(hypervisor.StayRunning, hypervisor.StayAbsent)
+	w.start()
+	w.eventually("it is being sent", func() bool { return w.uri != "" })
+	w.mu.Lock()
+	if len(w.paused) > 0 {
+		t.Errorf("before its time: %v", w.paused)
+	}
+	w.held++
+	w.mu.Unlock()
+	want := []string{"a", "GuestPaused", "told"}
+	w.eventually("it is paused, and told of", func() bool { return slices.Equal(w.paused, want) })
+	w.change()
+	close(sent)
+	w.eventually("it runs at the target", func() bool { return slices.Equal(w.resumed, []string{"b"}) })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !slices.Equal(w.paused, want) {
+		t.Errorf("%v, want %v", w.paused, want)
 	}
 }
 

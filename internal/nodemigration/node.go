@@ -38,6 +38,7 @@ type Config struct {
 	Paths, Networks []string
 	Cluster         Cluster
 	Identity        Identity
+	Sender          Sender
 	Hypervisor      Hypervisor
 	VMs             VMs
 	Meter           Meter

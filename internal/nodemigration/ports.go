@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -21,6 +22,8 @@ type Told struct {
 	SourceState, TargetState string
 	FailureReason            string
 	Progress                 *kubevirt.MigrationProgress
+	// Paused is when the guest was paused so that it can be sent, zero if it was not.
+	Paused time.Time
 }
 
 // Cluster is what the API server knows of migrations.
@@ -32,6 +35,8 @@ type Cluster interface {
 	// Gone tells whether the API server says that there is no such migration any
 	// more.
 	Gone(ctx context.Context, m *Migration) (bool, error)
+	// Event tells people of the VM that moves. It does not block.
+	Event(m *Migration, reason, message string)
 }
 
 // Identity is who this node is to others.
@@ -42,9 +47,9 @@ type Identity interface {
 	Roots() *x509.CertPool
 }
 
-// Hypervisor moves domains. Each call is bound by its context, but the
+// Sender sends domains to other hosts. Each call is bound by its context, but the
 // hypervisor's own work goes on.
-type Hypervisor interface {
+type Sender interface {
 	// Migrate returns when the hypervisor says that it is over. An error says
 	// nothing about either side.
 	Migrate(ctx context.Context, o hypervisor.Outgoing) error
@@ -52,6 +57,13 @@ type Hypervisor interface {
 	Progress(ctx context.Context, name string, i grace.Instance) (hypervisor.Progress, error)
 	// Abort may have no effect, and return nil.
 	Abort(ctx context.Context, name string, i grace.Instance) error
+	// Pause stops the guest, whose migration goes on, and does not fail where it is
+	// stopped already. Where it is not sent in the end, the hypervisor lets it run.
+	Pause(ctx context.Context, name string, i grace.Instance) error
+}
+
+// Hypervisor has the domains of this host. Each call is bound by its context.
+type Hypervisor interface {
 	// Look says what a domain is on this host.
 	Look(ctx context.Context, name string) (hypervisor.Stay, grace.Instance, error)
 	// Resume lets it run: the caller knows that it runs nowhere else.
@@ -70,6 +82,8 @@ type Process interface {
 type VMs interface {
 	// Phase is that of the domain's record, "" without one.
 	Phase(domain string) grace.Phase
+	// HeldFor is how long the domain's shutdown has been held, 0 while it is not.
+	HeldFor(domain string) time.Duration
 	// LauncherReady: the launcher pod with this UID runs and has registered.
 	LauncherReady(namespace, name, pod string) bool
 	// Former is the instance of the record that there was when this agent started,

@@ -107,6 +107,8 @@ type world struct {
 	address string   // that the target tells; "" is where it listens
 	resumed []string // on which node, in order
 	removed []string
+	held    time.Duration // for how long the shutdown is held
+	paused  []string      // what was done to the guest that is sent, and what was told of it
 }
 
 type proc struct {
@@ -149,7 +151,7 @@ func (w *world) start() {
 		h := host{w, name}
 		w.addrs[name], listeners[name] = l.Addr().String(), l
 		w.nodes[name] = New(Config{
-			Node: name, Address: cmp.Or(w.address, l.Addr().String()), SocketDir: w.t.TempDir(), LibvirtSocket: w.libvirt, Cluster: h, Identity: w.ca.node(w.t, name), Hypervisor: h, VMs: h, Meter: h,
+			Node: name, Address: cmp.Or(w.address, l.Addr().String()), SocketDir: w.t.TempDir(), LibvirtSocket: w.libvirt, Cluster: h, Identity: w.ca.node(w.t, name), Sender: h, Hypervisor: h, VMs: h, Meter: h,
 			Open: func(int, uint64) (Process, error) { return w.qemu, nil }, Log: slog.New(slog.DiscardHandler),
 		})
 	}
@@ -216,6 +218,10 @@ func (h host) Tell(_ context.Context, m *Migration, t Told) error {
 			*to = from
 		}
 	}
+	if !t.Paused.IsZero() && is.Status.MigrationState.Mode == "" {
+		is.Status.MigrationState.Mode = kubevirt.MigrationPaused
+		h.w.paused = append(h.w.paused, "told")
+	}
 	h.w.m = is
 	h.w.change()
 	return nil
@@ -240,6 +246,25 @@ func (h host) Abort(context.Context, string, grace.Instance) error {
 	default:
 	}
 	return nil
+}
+
+func (h host) Pause(context.Context, string, grace.Instance) error {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	h.w.paused = append(h.w.paused, h.name)
+	return nil
+}
+
+func (h host) Event(_ *Migration, reason, _ string) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	h.w.paused = append(h.w.paused, reason)
+}
+
+func (h host) HeldFor(string) time.Duration {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return h.w.held
 }
 
 func (h host) Look(context.Context, string) (hypervisor.Stay, grace.Instance, error) {

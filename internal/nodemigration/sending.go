@@ -27,6 +27,8 @@ const (
 	// refusalPatience is how long the target's word is waited for, which libvirt's
 	// error does not tell: to it a connection was closed.
 	refusalPatience = 2 * time.Second
+
+	reasonPaused = "GuestPaused"
 )
 
 // sending is an outgoing migration.
@@ -47,6 +49,7 @@ type sending struct {
 	returned  chan struct{} // closed when libvirt's call has returned; nil before it
 	err       error         // of the call; read it after returned
 	abortedAt time.Time     // zero: it was not
+	pausedAt  time.Time     // zero: it was not, by this agent
 
 	asked   time.Time // for progress
 	least   uint64    // of what remained
@@ -88,7 +91,7 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 		if o := state.Options; o != nil {
 			out.Bandwidth, out.AutoConverge = uint64(max(0, o.BandwidthMiB)), o.AllowAutoConverge
 		}
-		x.err = s.because(ctx, s.node.cfg.Hypervisor.Migrate(ctx, out))
+		x.err = s.because(ctx, s.node.cfg.Sender.Migrate(ctx, out))
 		if x.err != nil && ctx.Err() == nil {
 			s.log.Warn("libvirt has not sent the guest", "err", x.err)
 		}
@@ -175,7 +178,7 @@ func (s *side) abort(ctx context.Context, why string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	err := s.node.cfg.Hypervisor.Abort(ctx, s.domain, x.instance)
+	err := s.node.cfg.Sender.Abort(ctx, s.domain, x.instance)
 	if err != nil && !errors.Is(err, hypervisor.ErrState) && !errors.Is(err, hypervisor.ErrNotFound) {
 		s.log.Warn("cannot abort the migration; trying again", "err", err)
 	}
@@ -190,7 +193,7 @@ func (s *side) follow(ctx context.Context, m *Migration) {
 	x.asked = time.Now()
 	asking, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	p, err := s.node.cfg.Hypervisor.Progress(asking, s.domain, x.instance)
+	p, err := s.node.cfg.Sender.Progress(asking, s.domain, x.instance)
 	if err != nil || p.Total == 0 {
 		return
 	}
@@ -200,9 +203,27 @@ func (s *side) follow(ctx context.Context, m *Migration) {
 	x.total = p.Total
 	const mib = 1 << 20
 	done := p.Total - min(p.Remaining, p.Total)
-	s.tell(ctx, m, Told{Progress: &kubevirt.MigrationProgress{
+	s.tell(ctx, m, Told{Paused: x.pausedAt, Progress: &kubevirt.MigrationProgress{
 		Percent: int64(100 * done / p.Total), RemainingMiB: int64(p.Remaining / mib), TotalMiB: int64(p.Total / mib),
 	}})
+}
+
+// pause stops the guest for the rest of its migration.
+func (s *side) pause(ctx context.Context, m *Migration, why string) {
+	x := s.sending
+	s.log.Info("pausing the guest until it has moved", "why", why)
+	s.do(ctx, "pause the guest", func(ctx context.Context) error {
+		at := time.Now()
+		if err := s.node.cfg.Sender.Pause(ctx, s.domain, x.instance); err != nil {
+			return err
+		}
+		x.pausedAt = at
+		return nil
+	})
+	if !x.pausedAt.IsZero() {
+		s.node.cfg.Cluster.Event(m, reasonPaused, why)
+		s.tell(ctx, m, Told{Paused: x.pausedAt})
+	}
 }
 
 // callTarget keeps a connection for words to the target's agent.

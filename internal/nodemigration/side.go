@@ -238,7 +238,7 @@ func (s *side) tell(ctx context.Context, m *Migration, t Told) {
 func shows(m *Migration, t *Told) bool {
 	state := migration.StateOf(m)
 	return (t.Phase == "" || m.Status.Phase == t.Phase) && (t.SourceState == "" || state.SourceState == t.SourceState) &&
-		(t.TargetState == "" || state.TargetState == t.TargetState) && t.Progress == nil
+		(t.TargetState == "" || state.TargetState == t.TargetState) && t.Progress == nil && t.Paused.IsZero()
 }
 
 // talk exchanges words with the other side until the connection ends.

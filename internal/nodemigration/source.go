@@ -45,6 +45,8 @@ func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, callin
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.leastAt)
 	}
+	f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
+	f.Paused = !x.pausedAt.IsZero() || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	f.Guest = s.guest(here, ended)
 	f.RanOn = x.ranOn && !f.JobRuns
 	return f
@@ -89,6 +91,8 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.start(ctx, wg, m)
 	case migration.SourceFollow:
 		s.follow(ctx, m)
+	case migration.SourcePause:
+		s.pause(ctx, m, step.Message)
 	case migration.SourceAbort:
 		s.abort(ctx, step.Message)
 	case migration.SourceEnd:

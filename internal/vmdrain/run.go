@@ -75,14 +75,15 @@ func ofCalls(cfg *rest.Config) *rest.Config {
 	return calls
 }
 
-// impatient has each answer come back at once. The library would sleep over one
-// that names a time, such as that of a budget whose controller has not seen it,
-// and ask again by itself: the plan knows better when.
+// impatient has each answer to an eviction come back at once. The library would
+// sleep over one that names a time, such as that of a budget whose controller has
+// not seen it, and ask again by itself: the plan knows better when. With all else
+// the library is right: a server that has just started refuses lists for a second.
 type impatient struct{ next http.RoundTripper }
 
 func (i *impatient) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := i.next.RoundTrip(r)
-	if err == nil {
+	if err == nil && strings.HasSuffix(r.URL.Path, "/eviction") {
 		resp.Header.Del("Retry-After")
 	}
 	return resp, err

@@ -42,6 +42,11 @@ type SourceFacts struct {
 	// the guest's memory in bytes: only while the job runs.
 	Since, NoProgress time.Duration
 	Memory            int64
+	// HeldFor is how long the shutdown that the launcher was signalled for has been
+	// held, 0 while it is not.
+	HeldFor time.Duration
+	// Paused: the guest was paused so that it can be sent.
+	Paused bool
 }
 
 // SourceAction is a step of the source's agent.
@@ -54,6 +59,7 @@ const (
 	SourceBegin      SourceAction = "Begin"      // write Running over what was read; accepted: have libvirt migrate
 	SourceDecline    SourceAction = "Decline"    // say Running with the reason, never begin
 	SourceFollow     SourceAction = "Follow"     // tell the progress
+	SourcePause      SourceAction = "Pause"      // pause the guest, tell when, with the message in an Event
 	SourceAbort      SourceAction = "Abort"      // abort the job; without effect: close the relay
 	SourceEnd        SourceAction = "End"        // end QEMU, then look again
 	SourceResume     SourceAction = "Resume"     // resume the guest, then say Running
@@ -111,6 +117,20 @@ func (f SourceFacts) tooLong() string {
 	return ""
 }
 
+// tooBusy tells why the guest has to be paused for its migration to end, in one
+// line, or is empty.
+func (f SourceFacts) tooBusy() string {
+	o := StateOf(f.Migration).Options
+	if o == nil || o.PauseAfter <= 0 || f.Paused {
+		return ""
+	}
+	if after := time.Duration(o.PauseAfter) * time.Second; f.HeldFor >= after {
+		return fmt.Sprintf("the guest is paused until it runs on node %s: it is still being sent %v after its launcher was told to end (pauseAfter)",
+			StateOf(f.Migration).TargetNode, after)
+	}
+	return ""
+}
+
 func (f SourceFacts) whyFailed() string {
 	switch {
 	case f.abort() != "":
@@ -139,6 +159,7 @@ var sourceRules = []struct {
 		SourceNothing, says("the guest has left")},
 	{"Aborted", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone && f.abort() != "" }, SourceAbort, SourceFacts.abort},
 	{"TooLong", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone && f.tooLong() != "" }, SourceAbort, SourceFacts.tooLong},
+	{"TooBusy", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone && f.tooBusy() != "" }, SourcePause, SourceFacts.tooBusy},
 	{"Moving", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone }, SourceFollow, says("the guest's memory is sent")},
 	{"SaidAll", func(f SourceFacts) bool {
 		return f.Guest == GuestUnknown && !f.JobRuns && f.final() && StateOf(f.Migration).SourceState != ""

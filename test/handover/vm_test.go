@@ -27,6 +27,7 @@ type vm struct {
 	migration    string
 	migrationUID string
 	moves        int
+	cause        string // for which its shutdown is held
 }
 
 // place is a launcher of the VM.
@@ -144,7 +145,7 @@ func (v *vm) decided() (moved bool) {
 	node.Eventually(w, soon, func() bool { return is.runs(v.Domain) && was.state(v.Domain) == "" },
 		"%s is not on %s alone, as the agents say: %s", v.Domain, is.name, said)
 	if moved {
-		if s := was.launcher.WaitStopped(w, soon); s.Outcome != "Migrated" || s.Cause != "" {
+		if s := was.launcher.WaitStopped(w, soon); s.Outcome != "Migrated" || s.Cause != v.cause {
 			w.Errorf("status.json of the source: %+v", s)
 		}
 		if code, ok := was.shim.Exited(soon); !ok || code != 0 {
@@ -238,4 +239,21 @@ func (v *vm) watchForTwo() {
 		}
 	})
 	v.w.Cleanup(func() { cancel(); watching.Wait() })
+}
+
+// preempted has the launcher deleted as the scheduler does, signalled as kubelet
+// does, and the VM marked as the controller does.
+func (v *vm) preempted() {
+	w := v.w
+	w.Helper()
+	v.cause = "PreemptionByScheduler"
+	w.api.Kubectl(w, "annotate", "pod", v.here.pod, "vmgrace.io/hold-for=PreemptionByScheduler", "vmgrace.io/shutdown-reserve-seconds=90",
+		"vmgrace.io/migration-allowance-seconds=150")
+	w.api.Kubectl(w, "patch", "pod", v.here.pod, "--subresource=status", "-p",
+		`{"status":{"phase":"Running","conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler"}]}}`)
+	w.api.Kubectl(w, "delete", "pod", v.here.pod, "--wait=false")
+	w.api.Kubectl(w, "patch", "vmi", v.Name, "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Running","nodeName":"`+v.here.name+`","evacuationNodeName":"`+v.here.name+`"}}`)
+	if err := v.here.shim.Signal(unix.SIGTERM); err != nil {
+		w.Fatal(err)
+	}
 }

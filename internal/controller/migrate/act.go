@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -178,6 +179,7 @@ func options(s evacuation.Settings) *kubevirt.MigrationOptions {
 		CompletionTimeoutPerGiB: int64(s.CompletionPerGiB.Seconds()),
 		ProgressTimeout:         int64(s.ProgressTimeout.Seconds()),
 		AllowAutoConverge:       s.AllowAutoConverge,
+		PauseAfter:              int64((s.PauseAfter + time.Second - 1) / time.Second),
 	}
 }
 

@@ -88,7 +88,7 @@ func moved(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now
 	return append(ops, patch.Operation{Op: "add", Path: "/status/migrationState", Value: &kubevirt.MigrationState{
 		MigrationUID: s.MigrationUID, SourceNode: s.SourceNode, SourcePod: s.SourcePod,
 		TargetNode: s.TargetNode, TargetPod: s.TargetPod, TargetNodeAddress: s.TargetNodeAddress,
-		StartTimestamp: s.StartTimestamp, EndTimestamp: &now, Completed: true,
+		StartTimestamp: s.StartTimestamp, EndTimestamp: &now, Completed: true, Mode: s.Mode,
 	}})
 }
 
@@ -135,9 +135,26 @@ func (r *reconciler) succeed(ctx context.Context, g *gathered) error {
 	if g.VMI != nil {
 		s := migration.StateOf(g.Migration)
 		r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeNormal, "Migrated", "Migrate",
-			"the VM has moved from node %s to node %s (migration %s)", s.SourceNode, s.TargetNode, g.Migration.Name)
+			"the VM has moved from node %s to node %s (migration %s)%s", s.SourceNode, s.TargetNode, g.Migration.Name, whilePaused(s))
 	}
 	return nil
+}
+
+// whilePaused tells for how long the guest was paused so that its migration ends.
+func whilePaused(s *kubevirt.MigrationState) string {
+	if d := paused(s); d > 0 {
+		return fmt.Sprintf("; it was paused for %v", d.Round(10*time.Millisecond))
+	}
+	return ""
+}
+
+// paused is between the clocks of two nodes; 0 where the guest was not, or those
+// disagree.
+func paused(s *kubevirt.MigrationState) time.Duration {
+	if s.PauseTimestamp == nil || s.ResumeTimestamp == nil {
+		return 0
+	}
+	return max(0, s.ResumeTimestamp.Sub(s.PauseTimestamp.Time))
 }
 
 // count the end of a migration, once: its write was accepted once.
@@ -149,11 +166,12 @@ func (r *reconciler) count(g *gathered, result string) {
 	default:
 		cause = "User"
 	}
-	var took, downtime time.Duration
+	var took time.Duration
+	downtime := paused(s)
 	if s.StartTimestamp != nil && s.EndTimestamp != nil {
 		took = s.EndTimestamp.Sub(s.StartTimestamp.Time)
 	}
-	if s.Progress != nil {
+	if s.Progress != nil && downtime == 0 {
 		downtime = time.Duration(s.Progress.DowntimeMS) * time.Millisecond
 	}
 	r.Meter.Migration(cause, result, took, downtime)

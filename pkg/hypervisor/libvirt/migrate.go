@@ -92,6 +92,22 @@ func (m *Migrator) Abort(ctx context.Context, name string, i grace.Instance) err
 	return failed("abort the migration of", name, err)
 }
 
+// Pause stops a domain that is being sent. Its job goes on; where it fails, libvirt
+// lets the domain run again (qemuMigrationSrcRestoreDomainState). One that is
+// stopped stays so.
+func (m *Migrator) Pause(ctx context.Context, name string, i grace.Instance) error {
+	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error {
+		switch stay, err := stayOf(dom); {
+		case err != nil:
+			return err
+		case stay != hypervisor.StayBusy:
+			return fmt.Errorf("%w: no job is under way", hypervisor.ErrState)
+		}
+		return dom.Suspend()
+	})
+	return failed("pause", name, err)
+}
+
 // Look says what a domain is here. The instance has its process where that is
 // known.
 func (m *Migrator) Look(ctx context.Context, name string) (hypervisor.Stay, grace.Instance, error) {

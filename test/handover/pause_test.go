@@ -1,0 +1,71 @@
+//go:build !unit
+
+package handover
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
+	// Given: a guest that writes more than is sent, and whose launcher is preempted.
+	w := given(t)
+	v := w.guarded(node.Spec{Behaviour: "busy=48"})
+	v.watchForTwo()
+	v.preempted()
+	node.Eventually(w, soon, func() bool { s, _ := w.a.agent.StatusOf(w, v.Guest); return s.Phase == "Held" }, "the shutdown is not held")
+	held := time.Now()
+	// When it is sent,
+	const after = 8 * time.Second
+	v.schedule(w.b, `"bandwidthMiB":16,"pauseAfter":8`)
+	node.Eventually(w, soon, func() bool { return w.a.state(v.Domain) == "paused" }, "the guest is not paused")
+	if took := time.Since(held); took < after-time.Second || took > after+3*time.Second {
+		t.Errorf("paused %v after its launcher was signalled, want %v", took, after)
+	}
+	// then it is paused for the rest, moves, and goes on there.
+	if !v.decided() {
+		t.Fatalf("it was not moved: %s", v.whyFailed())
+	}
+	if mode := w.get("vmim", v.migration, "{.status.migrationState.mode}"); mode != "Paused" {
+		t.Errorf("mode %q", mode)
+	}
+	times := strings.Fields(w.get("vmim", v.migration, "{.status.migrationState.pauseTimestamp} {.status.migrationState.resumeTimestamp}"))
+	if len(times) != 2 {
+		t.Fatalf("paused and resumed: %v", times)
+	}
+	from, err := time.Parse(time.RFC3339, times[0])
+	to, err2 := time.Parse(time.RFC3339, times[1])
+	if err != nil || err2 != nil || to.Before(from) {
+		t.Errorf("paused and resumed: %v", times)
+	}
+	t.Logf("paused for %v", to.Sub(from))
+	node.Eventually(w, soon, func() bool {
+		return strings.Count(w.api.Kubectl(w, "get", "events", "--field-selector", "reason=GuestPaused,involvedObject.uid="+v.uid, "-o", "name"), "event") == 1
+	}, "not one Event tells of the pause")
+}
+
+// A guest that is paused so that it can be sent, and is not: it runs on, and is shut
+// down with the whole of its grace period.
+func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
+	w := given(t)
+	v := w.guarded(node.Spec{Behaviour: "busy=48"})
+	v.watchForTwo()
+	v.preempted()
+	v.schedule(w.b, `"bandwidthMiB":1,"pauseAfter":4`)
+	node.Eventually(w, soon, func() bool { return w.a.state(v.Domain) == "paused" }, "the guest is not paused")
+	// When the migration is aborted and there is no other,
+	v.patch(`{"migrationState":{"abortRequested":true,"failureReason":"as the test wants"}}`)
+	node.Eventually(w, soon, func() bool { return v.states() == "Running/Absent" && w.a.runs(v.Domain) }, "the guest does not run on")
+	v.patch(`{"phase":"Failed"}`)
+	w.api.Kubectl(w, "patch", "vmi", v.Name, "--subresource=status", "--type=merge", "-p", `{"status":{"evacuationNodeName":null}}`)
+	// then its shutdown begins, and it powers off.
+	if s := v.here.launcher.WaitStopped(w, time.Minute); s.Outcome != "Graceful" || s.Cause != "LauncherSignal" {
+		t.Errorf("status.json: %+v", s)
+	}
+	if n := v.Presses(); n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
