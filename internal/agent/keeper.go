@@ -26,7 +26,7 @@ type keeper struct {
 	domain string
 	vm     *grace.VM
 
-	box   *mailbox
+	box       *mailbox
 	phase     atomic.Value // grace.Phase, "" without a record
 	heldSince atomic.Int64 // grace.Mono, 0 while no shutdown is held
 	// unwritten: the record cannot be made durable.

@@ -155,6 +155,8 @@ func (w *world) controller() {
 	}
 }
 
+const pauseAfter = time.Minute
+
 func (w *world) sourceAgent() {
 	m := w.look("s")
 	if w.job == "" && w.source == GuestRuns && begun(m) {
@@ -168,6 +170,8 @@ func (w *world) sourceAgent() {
 	if w.ending {
 		f.Ending = "the VM is being shut down"
 	}
+	f.HeldFor = time.Duration(w.r.IntN(3)) * pauseAfter
+	f.Paused = StateOf(m).Mode == kubevirt.MigrationPaused
 	step := NextOfSource(f)
 	if step.Action != SourceNothing && step.Action != SourceWait && step.Action != SourceFollow {
 		w.notef("source: %+v (%s, job %q)", step, w.source, w.job)
@@ -188,6 +192,7 @@ func (w *world) sourceAgent() {
 		began := w.write("s", func(m *kubevirt.VirtualMachineInstanceMigration) {
 			m.Status.Phase = kubevirt.MigrationRunning
 			m.Status.MigrationState.StartTimestamp = &metav1.Time{Time: w.now}
+			m.Status.MigrationState.Options = &kubevirt.MigrationOptions{PauseAfter: int64(pauseAfter.Seconds())}
 		})
 		// The agent may die between the two; a refused relay is a failed job.
 		if began && (w.calm || w.r.IntN(8) > 0) && w.link && !w.closed && w.source == GuestRuns {
@@ -201,6 +206,13 @@ func (w *world) sourceAgent() {
 		if w.job == "perform" {
 			w.cut()
 		}
+	case SourcePause:
+		if w.job == "" || f.Paused || f.HeldFor < pauseAfter {
+			w.failf("the guest is paused without need: %+v", f)
+		}
+		w.write("s", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.MigrationState.Mode = kubevirt.MigrationPaused
+		})
 	case SourceEnd:
 		w.source = GuestGone
 	case SourceResume:
