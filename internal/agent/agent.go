@@ -199,7 +199,7 @@ func (a *Agent) keeper(domain string) *keeper {
 // keep makes a keeper; the caller holds the lock.
 func (a *Agent) keep(domain string, r grace.Record) *keeper {
 	k := newKeeper(a, domain, r)
-	k.vm.SeeNode(a.machine.time)
+	k.vm.SeeNode(a.machine.time, a.machine.turns[domain])
 	a.keepers[domain] = k
 	return k
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -20,6 +21,7 @@ type memoryCluster struct {
 	synced  bool
 	vmi     *grace.VMI
 	pods    []grace.Pod
+	others  map[string][]grace.Pod // of VMs that have their own
 	fate    grace.Fate
 	err     error
 	takes   time.Duration
@@ -42,9 +44,12 @@ func (c *memoryCluster) VMI(string, string) grace.VMI {
 	}
 }
 
-func (c *memoryCluster) Pods(string, string) []grace.Pod {
+func (c *memoryCluster) Pods(_, name string) []grace.Pod {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if own := c.others[name]; own != nil {
+		return slices.Clone(own)
+	}
 	return append([]grace.Pod(nil), c.pods...)
 }
 

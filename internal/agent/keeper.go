@@ -29,6 +29,7 @@ type keeper struct {
 	box       *mailbox
 	phase     atomic.Value // grace.Phase, "" without a record
 	heldSince atomic.Int64 // grace.Mono, 0 while no shutdown is held
+	priority  atomic.Int32 // of its launcher pod
 	// unwritten: the record cannot be made durable.
 	unwritten atomic.Bool
 	// alive: the record's instance has not ended. period is its grace period.
@@ -130,7 +131,7 @@ func (k *keeper) hear(h hints) {
 		k.clusterSeen()
 	}
 	if h.node {
-		k.vm.SeeNode(k.a.nodeShutdown())
+		k.vm.SeeNode(k.a.nodeShutdown(k.vm.Domain()))
 	}
 	if h.launcher {
 		k.vm.DirectoryChanged()
@@ -209,6 +210,7 @@ func (k *keeper) publish() {
 	k.heldSince.Store(int64(k.vm.Record().Hold.Start))
 	k.unwritten.Store(k.vm.Unwritable(now, slowDisk))
 	k.alive.Store(k.vm.Recorded() && !k.vm.Gone())
+	k.priority.Store(k.vm.Priority())
 	k.period.Store(int64(k.vm.Record().Period.Length))
 }
 

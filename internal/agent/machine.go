@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -28,6 +30,8 @@ type machine struct {
 	done  bool // this shutdown was let go
 	// goneAt is since when no instance is left, 0 while there is one.
 	goneAt grace.Mono
+	// turns are when VMs are asked, of those that were there when it began.
+	turns  map[string]grace.Mono
 	warned [2]time.Duration // the delay and what is needed that was warned of; keepMachine's
 }
 
@@ -38,10 +42,38 @@ type MachineView struct {
 	Needed time.Duration
 }
 
-func (a *Agent) nodeShutdown() grace.NodeShutdownTime {
+func (a *Agent) nodeShutdown(domain string) (now grace.NodeShutdownTime, turn grace.Mono) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.machine.time
+	return a.machine.time, a.machine.turns[domain]
+}
+
+// turns are when the VMs are asked; the caller holds the lock.
+func (a *Agent) turns(n grace.NodeShutdownTime) map[string]grace.Mono {
+	vms := map[string]grace.NodeVM{}
+	for domain, k := range a.keepers {
+		if k.alive.Load() {
+			vms[domain] = grace.NodeVM{Priority: k.priority.Load(), Needs: time.Duration(k.period.Load()) + a.cfg.Policy.DestroyTimeout}
+		}
+	}
+	return n.Turns(vms)
+}
+
+// nextTurn has the VMs of the lowest priority that is left asked now; the caller holds
+// the lock. It returns whether there are any that wait for it.
+func (a *Agent) nextTurn(now grace.Mono) (some bool) {
+	lowest := int32(math.MaxInt32)
+	for _, k := range a.keepers {
+		if k.alive.Load() {
+			lowest = min(lowest, k.priority.Load())
+		}
+	}
+	for domain, turn := range a.machine.turns {
+		if k := a.keepers[domain]; turn > now && k != nil && k.alive.Load() && k.priority.Load() == lowest {
+			a.machine.turns[domain], some = now, true
+		}
+	}
+	return some
 }
 
 // Machine is what is known of the machine's shutdown.
@@ -105,6 +137,7 @@ func (a *Agent) machineTold(ctx context.Context, s MachineState) {
 	case !s.Known: // what was heard before stands
 	case s.ShuttingDown && !before.UnderWay():
 		m.time = grace.NodeShutdownTime{Begin: now, End: now.Add(s.Delay)}
+		m.turns = a.turns(m.time)
 	case !s.ShuttingDown:
 		m.time, m.done, m.goneAt = grace.NodeShutdownTime{}, false, 0
 	default:
@@ -143,18 +176,22 @@ func (a *Agent) checkMachine(ctx context.Context) time.Duration {
 	a.mu.Lock()
 	m, now := &a.machine, a.cfg.Clock.Now()
 	begin, end, needed := m.time.Begin, m.time.End, a.needed()
-	underWay, letGo := m.time.UnderWay(), ""
+	underWay, letGo, next := m.time.UnderWay(), "", false
 	// Logind has not come back, and the time that it had is over.
 	over := underWay && now >= end && m.told && !m.state.Known
 	switch {
 	case over:
 		m.time, m.done, m.goneAt = grace.NodeShutdownTime{}, false, 0
 	case underWay && !m.done:
+		next = a.nextTurn(now)
 		letGo = a.mayGoDown(now)
 		m.done = letGo != ""
 	}
 	state, done := m.state, m.done
 	a.mu.Unlock()
+	if next {
+		a.hintAll(func(h *hints) { h.node = true })
+	}
 	switch { // nothing here has the lock: a log or the disk may hang
 	case over:
 		a.machineChanged(ctx, grace.NodeShutdownTime{})
@@ -209,4 +246,12 @@ func (a *Agent) warnOfDelay(s MachineState, needed time.Duration) {
 	a.machine.warned = now
 	a.log.Warn("a reboot of this node would cut grace periods short: set InhibitDelayMaxSec in logind.conf, or --node-shutdown-timeout, to what is needed",
 		"delay", s.Delay, "needed", needed)
+	if a.cfg.Cluster == nil {
+		return
+	}
+	a.cfg.Cluster.Report(Event{
+		OfNode: true, Reason: reasonDelay, Warning: true, Key: fmt.Sprint(now), At: a.cfg.Clock.Wall().UTC(),
+		Message: fmt.Sprintf("a reboot of this node would cut the grace periods of its VMs short: logind delays it by %s at most, and they need %s; set InhibitDelayMaxSec in logind.conf or the agent's --node-shutdown-timeout",
+			s.Delay, needed),
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -172,7 +173,7 @@ func TestAnAgentThatStartsInTheMiddleKeepsTheMachinesEnd(t *testing.T) {
 		if rec, _ := r.cache.get(domain); rec.Shutdown.Deadline != at.Add(40*time.Second) {
 			t.Errorf("the deadline is %v after the shutdown's begin", rec.Shutdown.Deadline.Sub(at))
 		}
-		if n := r.agent.nodeShutdown(); n.End != at.Add(60*time.Second) {
+		if n, _ := r.agent.nodeShutdown(domain); n.End != at.Add(60*time.Second) {
 			t.Errorf("the machine's end is %v", n.End.Sub(at))
 		}
 		if !r.agent.Delaying() {
@@ -238,6 +239,96 @@ func TestWhatAnEarlierAgentHeardOfIsDroppedWhereNobodyKnowsOfIt(t *testing.T) {
 		if !slices.Contains(m.keptAt, grace.NodeShutdownTime{}) {
 			t.Error("it is still on disk")
 		}
+	})
+}
+
+func TestADelayThatIsTooShortIsToldOfOnTheNode(t *testing.T) {
+	inCluster(t, "300", func(r *rig, c *memoryCluster) {
+		r.stop()
+		r.machine = &memoryMachine{state: MachineState{Known: true, Held: true, Delay: time.Minute}}
+		r.run()
+		// Once, however often it is looked.
+		r.after(10 * time.Minute)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.events) != 1 || !c.events[0].OfNode || !c.events[0].Warning || c.events[0].Reason != "ShutdownDelayTooShort" ||
+			!strings.Contains(c.events[0].Message, "1m0s") || !strings.Contains(c.events[0].Message, "5m10s") {
+			t.Errorf("%+v", c.events)
+		}
+	})
+}
+
+// priorities runs a machine with logind's delay and two VMs with 20 s each: ns_vm,
+// which does not listen, and ns_high, whose pod is important and whose guest takes 10 s.
+func priorities(t *testing.T, delay time.Duration, test func(*rig, *memoryMachine)) {
+	t.Helper()
+	inCluster(t, "20", func(r *rig, c *memoryCluster) {
+		r.stop()
+		high := c.pods[0]
+		high.UID, high.Priority = "pod-2", 100
+		c.others = map[string][]grace.Pod{"high": {high}}
+		r.pod("pod-2", uid)
+		r.machine = &memoryMachine{state: MachineState{Known: true, Held: true, Delay: delay}}
+		r.run()
+		r.agent.ClusterChanged("ns", "high")
+		r.hv.Start(fake.Guest{Name: "ns_high", Presses: 1, ShutsDown: 10 * time.Second})
+		r.after(2 * time.Second)
+		test(r, r.machine)
+	})
+}
+
+func TestVMsOfALowerPriorityGoFirstWhereThereIsTime(t *testing.T) {
+	priorities(t, 2*time.Minute, func(r *rig, m *memoryMachine) {
+		at := time.Now()
+		m.shutsDown(2 * time.Minute)
+		r.after(time.Minute)
+		low, high := r.when(fake.OpAsk, domain), r.when(fake.OpAsk, "ns_high")
+		if len(low) == 0 || len(high) == 0 {
+			t.Fatalf("asked at %v, %v", low, high)
+		}
+		// The important one hears of it when the other is gone, not at the end of that
+		// one's time.
+		if first, second := r.start.Add(low[0]).Sub(at), r.start.Add(high[0]).Sub(at); first > time.Second || second < 20*time.Second || second > 21*time.Second {
+			t.Errorf("asked after %v and %v", first, second)
+		}
+		if s := r.podDir("pod-2").said(); s.Cause != grace.NodeShutdown || s.Outcome != grace.Graceful {
+			t.Errorf("status.json: %+v", s)
+		}
+		if after := m.wentDown(t, at); after < 30*time.Second || after > 31*time.Second {
+			t.Errorf("the machine went down after %v", after)
+		}
+	})
+}
+
+func TestAllVMsAreAskedAtOnceWhereThereIsNoTimeForMore(t *testing.T) {
+	priorities(t, 50*time.Second, func(r *rig, m *memoryMachine) {
+		at := time.Now()
+		m.shutsDown(50 * time.Second)
+		r.after(time.Second)
+		for _, name := range []string{domain, "ns_high"} {
+			if asked := r.when(fake.OpAsk, name); len(asked) == 0 || r.start.Add(asked[0]).Sub(at) > time.Second {
+				t.Errorf("%s is asked at %v", name, asked)
+			}
+		}
+		r.after(time.Minute)
+	})
+}
+
+// kubelet signals the launcher of a VM whose turn is later: it is asked now.
+func TestALauncherThatIsSignalledDoesNotWaitForItsTurn(t *testing.T) {
+	priorities(t, 2*time.Minute, func(r *rig, m *memoryMachine) {
+		m.shutsDown(2 * time.Minute)
+		r.after(2 * time.Second)
+		at := time.Now()
+		r.set("pod-2", func(v *watch.View) { v.Trigger, v.TriggerUID, v.TriggerID = true, uid, watch.FileID{Inode: 5} })
+		r.agent.LauncherChanged("ns_high")
+		r.agent.ClusterChanged("ns", "high")
+		r.after(time.Second)
+		if asked := r.when(fake.OpAsk, "ns_high"); len(asked) == 0 || r.start.Add(asked[0]).Sub(at) > time.Second {
+			t.Errorf("it is asked at %v", asked)
+		}
+		r.after(time.Minute)
+		r.stoppedAs("pod-2", grace.NodeShutdown, grace.Graceful)
 	})
 }
 

@@ -97,6 +97,8 @@ type Cluster interface {
 
 // Event is something to tell about a VMI.
 type Event struct {
+	// OfNode: it is of this node, and of no VM.
+	OfNode               bool
 	Namespace, Name, UID string
 	Reason, Message      string
 	Warning              bool

@@ -19,6 +19,7 @@ const (
 	reasonShortened     = "GraceShortened"
 	reasonDestroyFailed = "DestroyFailed"
 	reasonPodTooShort   = "PodGraceTooShort"
+	reasonDelay         = "ShutdownDelayTooShort" // on the Node
 )
 
 // report tells once per shutdown.

@@ -171,14 +171,18 @@ func (s *Source) eventObject(e agent.Event) map[string]any {
 		severity = "Warning"
 	}
 	at := metav1.NewTime(e.At)
+	about := map[string]any{
+		"apiVersion": vmis().version().String(), "kind": vmis().kind,
+		"namespace": e.Namespace, "name": e.Name, "uid": e.UID,
+	}
+	if e.OfNode {
+		about = map[string]any{"apiVersion": "v1", "kind": "Node", "name": e.Name, "uid": e.UID}
+	}
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Event",
-		"metadata": map[string]any{"namespace": e.Namespace, "name": eventName(e)},
-		"involvedObject": map[string]any{
-			"apiVersion": vmis().version().String(), "kind": vmis().kind,
-			"namespace": e.Namespace, "name": e.Name, "uid": e.UID,
-		},
-		"reason": e.Reason, "message": e.Message, "type": severity,
+		"metadata":       map[string]any{"namespace": e.Namespace, "name": eventName(e)},
+		"involvedObject": about,
+		"reason":         e.Reason, "message": e.Message, "type": severity,
 		"source":         map[string]any{"component": component, "host": s.node},
 		"firstTimestamp": at, "lastTimestamp": at, "count": 1,
 		"reportingComponent": component, "reportingInstance": cut(s.node, maxInstance),

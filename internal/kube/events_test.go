@@ -64,6 +64,16 @@ func TestAnEventIsOnTheVMI(t *testing.T) {
 	}
 }
 
+func TestAnEventOfTheNodeIsOnTheNode(t *testing.T) {
+	r := newRig(t)
+	r.must("POST", "/api/v1/nodes", `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+r.name+`"}}`)
+	r.watching()
+	r.Report(agent.Event{OfNode: true, Reason: "ShutdownDelayTooShort", Message: "too short", Warning: true, Key: "k", At: time.Now()})
+	r.eventually(func() bool {
+		return strings.Contains(r.api.Kubectl(t, "describe", "node", r.name), "ShutdownDelayTooShort")
+	}, "kubectl describe does not show it")
+}
+
 func TestAnEventIsToldOnceAlsoAfterARestart(t *testing.T) {
 	r := newRig(t).watching()
 	first := r.event("ShutdownStarted")

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -179,7 +180,13 @@ func (s *Source) Pods(namespace, name string) []grace.Pod {
 }
 
 // Report queues an Event. It never blocks.
-func (s *Source) Report(e agent.Event) { s.outbox.add(e) }
+func (s *Source) Report(e agent.Event) {
+	if e.OfNode {
+		// As kubelet's own: kubectl describe node asks for the name as the UID.
+		e.Namespace, e.Name, e.UID = metav1.NamespaceDefault, s.node, s.node
+	}
+	s.outbox.add(e)
+}
 
 // Settle waits until the API server has the Events of a VM, or ctx ends.
 func (s *Source) Settle(ctx context.Context, namespace, name string) {

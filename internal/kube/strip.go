@@ -95,6 +95,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 	var spec struct {
 		NodeName                      string
 		TerminationGracePeriodSeconds *int64
+		Priority                      int32
 	}
 	var status podStatus
 	_, _ = json.Unmarshal(o.Spec, &spec), json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
@@ -109,6 +110,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		DeletingAt: grace.Never, KillAt: grace.Never,
 		DeletionGrace: seconds(o.DeletionGracePeriodSeconds),
 		GracePeriod:   seconds(spec.TerminationGracePeriodSeconds),
+		Priority:      spec.Priority,
 	}}
 	if uid := o.Labels[createdByLabel]; grace.IsUID(uid) {
 		is.VMI = uid

@@ -28,10 +28,11 @@ func TestWhoseLauncherAPodIs(t *testing.T) {
 				Namespace: "ns", Name: "virt-launcher-x", UID: "u-1",
 				Labels: map[string]string{launcherLabel: launcherValue}, Annotations: c.annotations,
 			},
-			Spec: json.RawMessage(`{"nodeName":"n"}`),
+			Spec: json.RawMessage(`{"nodeName":"n","priority":-7}`),
 		}
-		if got := s.stripPod(o, pod{}); got.of != c.want {
-			t.Errorf("%s: %v, want %v", name, got.of, c.want)
+		got := s.stripPod(o, pod{})
+		if got.of != c.want || got.of != (key{}) && got.Priority != -7 {
+			t.Errorf("%s: %v of priority %d, want %v", name, got.of, got.Priority, c.want)
 		}
 	}
 }

@@ -19,13 +19,14 @@ import (
 // statTimeout is for a file system that does not answer.
 const statTimeout = 2 * time.Second
 
-// conditions keeps LiveMigratable of this node's VMIs; nil where migrations are
-// switched off: who moves VMs then says whether they can be moved.
+// conditions keeps LiveMigratable of this node's VMIs. Where migrations are switched
+// off, who moves VMs says whether they can be moved; only of VMs whose process is in
+// their pod nobody else knows.
 func (n *node) conditions() *nodemigration.Conditions {
-	if n.Migration.Listen == "" || n.DryRun {
+	if n.DryRun {
 		return nil
 	}
-	if n.driver.libvirt != nil {
+	if n.driver.libvirt != nil && n.Migration.Listen != "" {
 		n.defined = n.driver.libvirt.Migrator()
 	}
 	look := &movable{node: n, files: files{root: nodeRoot}}
@@ -76,9 +77,12 @@ func (m *movable) look(ctx context.Context, domain string) (nodemigration.Guest,
 	if n := m.node.moves; n != nil {
 		g.Off = n.off()
 	}
-	if m.node.defined == nil || m.node.driver.launchers.Claims(domain) {
+	switch {
+	case m.node.driver.launchers.Claims(domain), m.node.driver.libvirt == nil:
 		g.InLauncher = true
 		return g, nil
+	case m.node.defined == nil:
+		return g, hypervisor.ErrNotFound // others judge it
 	}
 	d, err := m.node.driver.libvirt.Get(ctx, domain)
 	if err != nil {

@@ -1,5 +1,11 @@
 package grace
 
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
 // NodeShutdownTime is what a shutdown of the machine leaves its VMs: from Begin, when
 // the agent heard of it, until End, when the machine goes down whatever still
 // runs. The zero value is none.
@@ -8,9 +14,61 @@ type NodeShutdownTime struct{ Begin, End Mono }
 // UnderWay tells whether the machine shuts down.
 func (n NodeShutdownTime) UnderWay() bool { return n != NodeShutdownTime{} }
 
+// NodeVM is a VM of a machine that shuts down: its pod's priority, 0 where it has none,
+// and what its shutdown takes at most.
+type NodeVM struct {
+	Priority int32
+	Needs    time.Duration
+}
+
+// Turns are the latest moments at which the VMs are asked, each by its name: those of
+// a lower priority first, where there is time for one priority after the other; where
+// not, all at once. A priority's turn comes sooner when no VM of a lower one is left.
+func (n NodeShutdownTime) Turns(vms map[string]NodeVM) map[string]Mono {
+	longest := map[int32]time.Duration{}
+	for _, vm := range vms {
+		longest[vm.Priority] = max(longest[vm.Priority], vm.Needs)
+	}
+	turn, of := n.Begin, map[int32]Mono{}
+	for _, priority := range slices.Sorted(maps.Keys(longest)) {
+		of[priority] = turn
+		turn = turn.Add(longest[priority])
+	}
+	turns := map[string]Mono{}
+	for name, vm := range vms {
+		turns[name] = of[vm.Priority]
+		if turn > n.End {
+			turns[name] = n.Begin
+		}
+	}
+	return turns
+}
+
 // SeeNode is told that the machine shuts down, or, with the zero value, that it
-// does not any more. VMs whose shutdown has begun by then finish it.
-func (v *VM) SeeNode(n NodeShutdownTime) { v.obs.Node = n }
+// does not any more. VMs whose shutdown has begun by then finish it. turn is when
+// this VM is to be asked at the latest.
+func (v *VM) SeeNode(n NodeShutdownTime, turn Mono) { v.obs.Node, v.obs.NodeTurn = n, turn }
+
+// Priority is that of the launcher pod, 0 where none is known.
+func (v *VM) Priority() int32 { return v.obs.Pod.Priority }
+
+// nodeTurn is when to begin because the machine shuts down, Never while it does not.
+func (o *Observation) nodeTurn() Mono {
+	if !o.Node.UnderWay() {
+		return Never
+	}
+	return max(o.Node.Begin, o.NodeTurn)
+}
+
+// nodeBegins tells whether the shutdown begins because the machine shuts down: it is
+// the VM's turn, or it is to end for another reason that came later.
+func (o *Observation) nodeBegins(r *Record, now Mono) bool {
+	deletedAt, deleted := o.Owner.deleted(r)
+	if !o.Node.UnderWay() || deleted && deletedAt < o.Node.Begin || o.Trigger && o.TriggerAt < o.Node.Begin {
+		return false
+	}
+	return now >= o.nodeTurn() || deleted || o.Trigger || o.Shim == ShimDied
+}
 
 // nodeLatest is the latest deadline that leaves QEMU its destroy timeout before the
 // machine goes down; Never while the machine does not shut down.

@@ -147,6 +147,8 @@ type Observation struct {
 
 	// Node is the shutdown of the machine, zero while none is under way.
 	Node NodeShutdownTime
+	// NodeTurn is when the VM is to be asked then.
+	NodeTurn Mono
 
 	Shim    Shim
 	Holder  Holder // who holds the lock, while ShimAlive

@@ -23,6 +23,7 @@ type Pod struct {
 	// Reserve is what the shutdown needs, Allowance how long it may be held at most;
 	// 0 where that is not stated.
 	Reserve, Allowance time.Duration
+	Priority           int32
 }
 
 // SeePods is told the launcher pods that the watch shows now.

@@ -152,10 +152,8 @@ func begin(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
 		return Decision{Do: Begin, Cause: LauncherSignal, When: now}, true
 	}
 	deletedAt, deleted := o.Owner.deleted(r)
-	node := o.Node.Begin
-	earlier := deleted && deletedAt < node || o.Trigger && o.TriggerAt < node
 	switch {
-	case o.Node.UnderWay() && !earlier:
+	case o.nodeBegins(r, now):
 		return Decision{Do: Begin, Cause: NodeShutdown, When: now}, true
 	case deleted && (!o.Trigger || deletedAt < o.TriggerAt):
 		return Decision{Do: Begin, Cause: VMIDeleted, When: min(deletedAt, now)}, true
@@ -216,6 +214,9 @@ func running(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 		return next()
 	}
 	at := min(o.saveAt(), o.confirmAt(r), o.holdEnds(r))
+	if turn := o.nodeTurn(); turn > now {
+		at = min(at, turn)
+	}
 	if hold := holdUntil(r, o); now < hold {
 		at = min(at, hold)
 	}

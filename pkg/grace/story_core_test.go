@@ -19,7 +19,7 @@ func (s *stage) see() {
 		return
 	}
 	v, l := s.agent, &s.launcher
-	v.SeeNode(s.node)
+	v.SeeNode(s.node, 0)
 	v.SeeMigration(s.migration)
 	if s.cluster && !s.still {
 		v.SeeVMI(s.vmi)
