@@ -43,6 +43,38 @@ func TestAGuestThatHasGoneRunsAtTheTarget(t *testing.T) {
 	}
 }
 
+// A guest that is shut down right after its migration was aborted ran on: what came of
+// it elsewhere is stale. Its QEMU's end may be seen before libvirt's answer.
+func TestTheEndOfAGuestThatRanOnIsNotTakenForAMove(t *testing.T) {
+	for name, seen := range map[string]bool{"the guest was seen to run": true, "not seen": false} {
+		t.Run(name, func(t *testing.T) {
+			w := given(t)
+			gone := make(chan struct{})
+			w.sends = func(ctx context.Context) error {
+				w.becomes(hypervisor.StayBusy, hypervisor.StayPaused)
+				w.looked("a")
+				if seen {
+					w.becomes(hypervisor.StayRunning, hypervisor.StayPaused)
+					w.looked("a")
+				}
+				w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
+				w.looked("a")
+				close(gone)
+				if seen { // that says all, also where libvirt hangs
+					<-ctx.Done()
+				}
+				return errBroken
+			}
+			w.start()
+			<-gone
+			w.eventually("the source's guest ran on, and what arrived is removed", func() bool {
+				s := w.m.Status.MigrationState
+				return s.SourceState == kubevirt.SourceRunning && s.TargetState == kubevirt.TargetAbsent && len(w.resumed) == 0
+			})
+		})
+	}
+}
+
 // Paused once, told of once, and gone on with: not before its time, and not where
 // no shutdown is held.
 func TestAGuestThatIsSentForTooLongIsPausedOnce(t *testing.T) {

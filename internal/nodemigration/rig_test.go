@@ -107,6 +107,7 @@ type world struct {
 	address string   // that the target tells; "" is where it listens
 	resumed []string // on which node, in order
 	removed []string
+	looks   map[string]int
 	held    time.Duration // for how long the shutdown is held
 	paused  []string      // what was done to the guest that is sent, and what was told of it
 }
@@ -123,7 +124,7 @@ func (p *proc) end()                  { p.once.Do(func() { close(p.done) }) }
 func given(t *testing.T) *world {
 	t.Helper()
 	w := &world{
-		t: t, ca: newAuthority(t), nodes: map[string]*Node{}, addrs: map[string]string{}, phase: grace.Running,
+		t: t, looks: map[string]int{}, ca: newAuthority(t), nodes: map[string]*Node{}, addrs: map[string]string{}, phase: grace.Running,
 		stays: map[string]hypervisor.Stay{"a": hypervisor.StayRunning, "b": hypervisor.StayAbsent},
 		qemu:  &proc{done: make(chan struct{})}, aborted: make(chan struct{}, 16),
 		m: &Migration{
@@ -180,6 +181,16 @@ func (w *world) eventually(what string, cond func() bool) {
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
+}
+
+// looked waits until a node has looked at the guest once more, from now on.
+func (w *world) looked(node string) {
+	w.t.Helper()
+	w.mu.Lock()
+	before := w.looks[node]
+	w.mu.Unlock()
+	w.change()
+	w.eventually(node+" looks", func() bool { return w.looks[node] > before })
 }
 
 func (w *world) change() {
@@ -270,6 +281,7 @@ func (h host) HeldFor(string) time.Duration {
 func (h host) Look(context.Context, string) (hypervisor.Stay, grace.Instance, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
+	h.w.looks[h.name]++
 	return h.w.stays[h.name], grace.Instance{UUID: "u", PID: 1, Start: 1}, nil
 }
 

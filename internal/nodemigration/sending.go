@@ -27,6 +27,9 @@ const (
 	// refusalPatience is how long the target's word is waited for, which libvirt's
 	// error does not tell: to it a connection was closed.
 	refusalPatience = 2 * time.Second
+	// answerPatience is how long libvirt's answer is waited for once QEMU has ended:
+	// usually it comes within milliseconds.
+	answerPatience = 2 * time.Second
 
 	reasonPaused = "GuestPaused"
 )
@@ -40,6 +43,7 @@ type sending struct {
 	seenGone bool            // its end was seen
 	ranOn    bool            // it ran, or may have run, after the migration was over
 	last     hypervisor.Stay // when it was looked at before
+	busy     bool            // the job was seen
 
 	listener net.Listener
 	socket   string

@@ -48,7 +48,7 @@ func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, callin
 	f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	f.Paused = !x.pausedAt.IsZero() || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	f.Guest = s.guest(here, ended)
-	f.RanOn = x.ranOn && !f.JobRuns
+	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
 	return f
 }
 
@@ -56,15 +56,18 @@ func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, callin
 func (s *side) guest(here hypervisor.Stay, ended bool) migration.Guest {
 	x, last := s.sending, s.sending.last
 	x.last = here
+	x.busy = x.busy || here == hypervisor.StayBusy && x.called()
 	switch {
 	case x.ended():
 		if !x.seenGone { // neither libvirt's migration nor this agent has ended it
+			ended = ended || x.answered(answerPatience)
 			x.ranOn = x.ranOn || ended && x.err != nil && last != hypervisor.StayLeft
 		}
 		x.seenGone = true
 		return migration.GuestGone
 	case here == hypervisor.StayRunning || here == hypervisor.StayPaused:
-		x.ranOn = x.ranOn || ended || !x.called() && s.received
+		// Its job was seen, and is over: libvirt's answer may come late.
+		x.ranOn = x.ranOn || ended || x.busy || !x.called() && s.received
 		return migration.GuestRuns
 	case here == hypervisor.StayLeft:
 		return migration.GuestPaused
@@ -168,6 +171,20 @@ func (x *sending) ended() bool { return x.gone || x.process != nil && closed(x.p
 // called: libvirt was asked to migrate. calling: it has not answered.
 func (x *sending) called() bool  { return x.returned != nil }
 func (x *sending) calling() bool { return x.called() && !closed(x.returned) }
+
+// answered waits a moment for libvirt's answer: with it the end of QEMU is the
+// migration's own, or that of a guest that ran on.
+func (x *sending) answered(within time.Duration) bool {
+	if !x.called() {
+		return false
+	}
+	select {
+	case <-x.returned:
+		return true
+	case <-time.After(within):
+		return false
+	}
+}
 
 func closed(c <-chan struct{}) bool {
 	select {
