@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
@@ -89,6 +90,12 @@ func TestAnAgentWritesItsSideOfItsNodesMigrationsAndNothingElse(t *testing.T) {
 		"another node": {"node-b", func(m *kubevirt.VirtualMachineInstanceMigration) {
 			m.Status.MigrationState.SourceNode = "node-c"
 		}},
+		"its pause": {"node-b", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.MigrationState.Mode, m.Status.MigrationState.PauseTimestamp = kubevirt.MigrationPaused, new(metav1.NowMicro())
+		}},
+		"its resumption": {"node-a", func(m *kubevirt.VirtualMachineInstanceMigration) {
+			m.Status.MigrationState.ResumeTimestamp = new(metav1.NowMicro())
+		}},
 		"its end": {"node-b", func(m *kubevirt.VirtualMachineInstanceMigration) { m.Status.Phase = kubevirt.MigrationSucceeded }},
 		"a phase that is not its own": {"node-a", func(m *kubevirt.VirtualMachineInstanceMigration) {
 			m.Status.Phase = kubevirt.MigrationPreparingTarget
@@ -106,4 +113,10 @@ func TestAnAgentWritesItsSideOfItsNodesMigrationsAndNothingElse(t *testing.T) {
 	}
 	// What it may is let through.
 	s.to(m, kubevirt.MigrationRunning)
+	s.agent("node-a", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
+		m.Status.MigrationState.Mode, m.Status.MigrationState.PauseTimestamp = kubevirt.MigrationPaused, new(metav1.NowMicro())
+	})
+	s.agent("node-b", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
+		m.Status.MigrationState.TargetState, m.Status.MigrationState.ResumeTimestamp = kubevirt.TargetRunning, new(metav1.NowMicro())
+	})
 }

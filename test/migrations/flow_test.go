@@ -5,6 +5,7 @@ package migrations
 import (
 	"strings"
 	"testing"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -44,7 +45,7 @@ func TestAMarkedVMMoves(t *testing.T) {
 	state := m.Status.MigrationState
 	if m.Labels[migration.SourceNodeLabel] != "node-a" || m.Labels[migration.TargetNodeLabel] != "node-b" ||
 		state.SourceNode != "node-a" || state.SourcePod != "virt-launcher-vm" || state.TargetNode != "node-b" || state.TargetPodUID != string(p.UID) ||
-		state.VMIUID != string(v.UID) || state.MigrationUID != string(m.UID) || state.Options.CompletionTimeoutPerGiB != 150 {
+		state.VMIUID != string(v.UID) || state.MigrationUID != string(m.UID) || state.Options.CompletionTimeoutPerGiB != 150 || state.Options.PauseAfter != 75 {
 		t.Errorf("labels %v, state %+v", m.Labels, state)
 	}
 	if to := s.vmi("vm").Labels[kubevirt.MigrationTargetLabel]; to != "node-b" {
@@ -56,10 +57,20 @@ func TestAMarkedVMMoves(t *testing.T) {
 	if !strings.Contains(table, "PERCENT") || !strings.Contains(table, "MIB LEFT") || !strings.Contains(table, "40") || !strings.Contains(table, "96") {
 		t.Errorf("kubectl get vmim:\n%s", table)
 	}
+	paused := metav1.NowMicro()
+	s.agent("node-a", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
+		m.Status.MigrationState.Mode, m.Status.MigrationState.PauseTimestamp = kubevirt.MigrationPaused, &paused
+	})
 	s.says("node-b", kubevirt.TargetArrived, m)
+	s.agent("node-b", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
+		m.Status.MigrationState.ResumeTimestamp = new(metav1.NewMicroTime(paused.Add(4200 * time.Millisecond)))
+	})
 	s.says("node-a", kubevirt.SourceGone, m)
 	s.says("node-b", kubevirt.TargetRunning, m)
 	m = s.comes(m, kubevirt.MigrationSucceeded)
+	eventually(t, "an Event says for how long the guest was paused", func() bool {
+		return strings.Contains(shared.api.Kubectl(t, "get", "events", "-n", s.ns, "--field-selector=reason=Migrated"), "it was paused for 4.2s")
+	})
 
 	v = s.vmi("vm")
 	if v.Status.NodeName != "node-b" || v.Status.EvacuationNodeName != "" || v.Labels[kubevirt.NodeNameLabel] != "node-b" ||

@@ -1,0 +1,94 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// Two at a time may leave a node, and what is not moved in time has its grace period
+// then.
+func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
+	const (
+		grace     = 5 * time.Second
+		allowance = 15 * time.Second
+		taint     = "vmgrace.dev/many"
+	)
+	w := given(t)
+	w.controller()
+	w.holding(allowance.String())
+	all := []*vm{w.holdable(plan{grace: int(grace.Seconds())}, fmt.Sprint(allowance.Seconds()))}
+	plans := make([]plan, 9)
+	for i := range plans {
+		plans[i] = plan{grace: int(grace.Seconds()), strategy: "LiveMigrate"}
+		if i%2 == 0 {
+			plans[i].Spec = deaf()
+		}
+	}
+	all = append(all, w.vms(plans...)...)
+	for _, v := range all[1:] {
+		v.movable()
+	}
+
+	// When their node is tainted
+	w.afterwards("taint", "node", w.a.Name, taint+"-")
+	at := time.Now()
+	w.Kubectl(t, "taint", "node", w.a.Name, taint+"=1:NoExecute")
+
+	// Then each ends there, and never do more than two leave at once.
+	last := map[*vm]node.Status{}
+	node.Eventually(t, allowance+grace+soon, func() bool {
+		if n := w.leaving(); n > 2 {
+			t.Errorf("%d VMs leave the node at once", n)
+		}
+		for _, v := range all {
+			switch s := v.launcherStatus(); {
+			case s.Phase != "":
+				last[v] = s
+			case last[v].Phase != "Stopped": // its pod is gone, and its last word with it
+				last[v] = node.Status{Phase: "Stopped"}
+			}
+		}
+		return !slices.ContainsFunc(all, func(v *vm) bool { return last[v].Phase != "Stopped" })
+	}, "some have not ended on their node: %v", last)
+	w.step("all have left %.1f s after the taint", time.Since(at).Seconds())
+
+	moved := 0
+	for _, v := range all {
+		switch s := last[v]; s.Outcome {
+		case "Migrated":
+			moved++
+			v.moved(w.b)
+		case "Graceful", "Forced":
+			begun, deadline, ended := v.parse(s.StartedAt), v.parse(s.Deadline), v.parse(s.EndedAt)
+			if s.Cause != "LauncherSignal" || deadline.Sub(begun) != grace || s.Outcome == "Forced" && ended.Before(deadline) {
+				t.Errorf("%s: %+v; want the whole grace period of %v", v.Name, s, grace)
+			}
+			if wait := begun.Sub(at); wait > allowance+time.Second {
+				t.Errorf("%s is asked %v after the taint, it may be held for %v", v.Name, wait, allowance)
+			}
+			v.podGone(time.Now().Add(soon))
+		default:
+			v.said("ShutdownCompleted", "LauncherSignal: Graceful")
+		}
+	}
+	w.step("%d of %d were moved", moved, len(all))
+	if moved == 0 {
+		t.Error("none was moved")
+	}
+}
+
+// leaving is how many migrations are under way.
+func (w *world) leaving() (n int) {
+	w.Helper()
+	for _, phase := range strings.Fields(w.Kubectl(w, "get", "vmim", "-n", namespace, "-o", "jsonpath={.items[*].status.phase}")) {
+		if !slices.Contains([]string{"Pending", "Succeeded", "Failed"}, phase) {
+			n++
+		}
+	}
+	return n
+}
