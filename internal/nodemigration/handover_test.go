@@ -87,13 +87,27 @@ func TestAGuestThatIsSentForTooLongIsPausedOnce(t *testing.T) {
 		w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
 		return nil
 	}
-	w.becomes(hypervisor.StayRunning, hypervisor.StayAbsent)
 	w.start()
-	w.eventually("it is being sent", func() bool { return w.uri != "" })
-	w.mu.Lock()
-	if len(w.paused) > 0 {
-		t.Errorf("before its time: %v", w.paused)
+	w.eventually("libvirt is asked to send it", func() bool { return w.uri != "" })
+	lookedAt := func(what string, held time.Duration) {
+		w.mu.Lock()
+		w.held = held
+		w.mu.Unlock()
+		w.looked("a")
+		w.looked("a")
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if len(w.paused) > 0 {
+			t.Errorf("%s: %v", what, w.paused)
+		}
 	}
+	lookedAt("before it is sent", time.Minute)
+	w.mu.Lock()
+	w.held = 5*time.Second - 1
+	w.mu.Unlock()
+	w.becomes(hypervisor.StayBusy, hypervisor.StayAbsent)
+	lookedAt("before its time", 5*time.Second-1)
+	w.mu.Lock()
 	w.held++
 	w.mu.Unlock()
 	want := []string{"a", "GuestPaused", "told"}

@@ -45,7 +45,9 @@ func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, callin
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.leastAt)
 	}
-	f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
+	if here == hypervisor.StayBusy { // before it is not sent yet
+		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
+	}
 	f.Paused = !x.pausedAt.IsZero() || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	f.Guest = s.guest(here, ended)
 	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
