@@ -61,11 +61,7 @@ func (s *side) guest(here hypervisor.Stay, ended bool) migration.Guest {
 	x.busy = x.busy || here == hypervisor.StayBusy && x.called()
 	switch {
 	case x.ended():
-		if !x.seenGone { // neither libvirt's migration nor this agent has ended it
-			ended = ended || x.answered(answerPatience)
-			x.ranOn = x.ranOn || ended && x.err != nil && last != hypervisor.StayLeft
-		}
-		x.seenGone = true
+		x.end(ended, last)
 		return migration.GuestGone
 	case here == hypervisor.StayRunning || here == hypervisor.StayPaused:
 		// Its job was seen, and is over: libvirt's answer may come late.
@@ -173,6 +169,17 @@ func (x *sending) ended() bool { return x.gone || x.process != nil && closed(x.p
 // called: libvirt was asked to migrate. calling: it has not answered.
 func (x *sending) called() bool  { return x.returned != nil }
 func (x *sending) calling() bool { return x.called() && !closed(x.returned) }
+
+// end is what the end of QEMU, seen first, says: whether neither libvirt's migration
+// nor this agent has ended it. answered: libvirt's answer was there before.
+func (x *sending) end(answered bool, last hypervisor.Stay) {
+	if x.seenGone {
+		return
+	}
+	x.seenGone = true
+	answered = answered || x.answered(answerPatience)
+	x.ranOn = x.ranOn || answered && x.err != nil && last != hypervisor.StayLeft
+}
 
 // answered waits a moment for libvirt's answer: with it the end of QEMU is the
 // migration's own, or that of a guest that ran on.
