@@ -86,12 +86,12 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 11
 	$(GOTEST) -v -p 1 -timeout 15m $(GUESTS)
 
 .PHONY: test-kubernetes
-test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 15 minutes
+test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 18 minutes
 	$(GOTEST) -p 1 -timeout 20m $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s images ## all of it in a cluster of two nodes: 11 minutes
+e2e: deps k8s images ## all of it in a cluster of two nodes: 13 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
