@@ -22,6 +22,9 @@ const (
 	rootsEvery    = 5 * time.Minute // how often the roots are read again
 	identityRetry = 5 * time.Second
 	identityMax   = time.Minute
+	// identityWanted is how long at least nobody is asked again, also while a
+	// migration waits.
+	identityWanted = 2 * time.Second
 )
 
 // Signer has certificates signed.
@@ -40,11 +43,12 @@ type NodeIdentity struct {
 	log    *slog.Logger
 	cert   atomic.Pointer[tls.Certificate]
 	roots  atomic.Pointer[x509.CertPool]
+	want   chan struct{}
 }
 
 // NewIdentity has no certificate yet.
 func NewIdentity(node string, signer Signer, log *slog.Logger) *NodeIdentity {
-	return &NodeIdentity{node: node, signer: signer, log: log}
+	return &NodeIdentity{node: node, signer: signer, log: log, want: make(chan struct{}, 1)}
 }
 
 // Certificate implements Identity.
@@ -54,6 +58,14 @@ func (i *NodeIdentity) Certificate() *tls.Certificate {
 		return nil
 	}
 	return c
+}
+
+// Want implements Identity.
+func (i *NodeIdentity) Want() {
+	select {
+	case i.want <- struct{}{}:
+	default:
+	}
 }
 
 // Roots implements Identity.
@@ -74,10 +86,22 @@ func (i *NodeIdentity) Run(ctx context.Context, changed func()) {
 				i.log.Warn("this node has no certificate for live migrations; asking again", "err", err)
 			}
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(wait):
-		}
+		i.sleep(ctx, wait)
+	}
+}
+
+// sleep ends early, but not at once, where a migration waits for the certificate.
+func (i *NodeIdentity) sleep(ctx context.Context, wait time.Duration) {
+	long, short := time.After(wait), time.After(min(wait, identityWanted))
+	select {
+	case <-ctx.Done():
+		return
+	case <-short:
+	}
+	select {
+	case <-ctx.Done():
+	case <-long:
+	case <-i.want:
 	}
 }
 

@@ -43,6 +43,8 @@ type Cluster interface {
 type Identity interface {
 	// Certificate is this node's, nil while it has none.
 	Certificate() *tls.Certificate
+	// Want has it asked for soon, where there is none. It does not block.
+	Want()
 	// Roots are who signs for nodes.
 	Roots() *x509.CertPool
 }

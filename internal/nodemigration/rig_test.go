@@ -70,6 +70,7 @@ type identity struct {
 }
 
 func (i identity) Certificate() *tls.Certificate { return i.cert }
+func (i identity) Want()                         {}
 func (i identity) Roots() *x509.CertPool         { return i.roots }
 
 func (a *authority) node(t *testing.T, name string) identity {

@@ -65,7 +65,7 @@ type sending struct {
 // to the target's agent.
 func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	x := s.sending
-	if x.process == nil || s.node.cfg.Identity.Certificate() == nil {
+	if x.process == nil || !s.certified() {
 		return // until it is known, and the target's agent can be reached
 	}
 	if err := x.listen(s.node.cfg.SocketDir); err != nil {

@@ -170,6 +170,15 @@ func (s *side) run(ctx context.Context) {
 	}
 }
 
+// certified tells whether this node can prove who it is, and asks for that if not.
+func (s *side) certified() bool {
+	if s.node.cfg.Identity.Certificate() != nil {
+		return true
+	}
+	s.node.cfg.Identity.Want()
+	return false
+}
+
 // look asks the hypervisor what is here.
 func (s *side) look(ctx context.Context) (hypervisor.Stay, grace.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)

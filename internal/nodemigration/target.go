@@ -25,7 +25,7 @@ func (s *side) targetFacts(ctx context.Context) (f migration.TargetFacts, remove
 	state := migration.StateOf(m)
 	f = migration.TargetFacts{
 		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Source: source,
-		Ready: s.node.cfg.Identity.Certificate() != nil && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
+		Ready: s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
 	switch here {
 	case hypervisor.StayAbsent:
