@@ -12,7 +12,9 @@ import (
 // nobody signs, and counts how often it was asked for the roots.
 type nobody struct{ asked int }
 
-func (n *nobody) Sign(context.Context, []byte) ([]byte, error) { return nil, errors.New("not asked for") }
+func (n *nobody) Sign(context.Context, []byte) ([]byte, error) {
+	return nil, errors.New("not asked for")
+}
 func (n *nobody) Roots(context.Context) ([]byte, error) {
 	n.asked++
 	return nil, errors.New("there is no controller")
@@ -28,18 +30,18 @@ func TestAMigrationThatWaitsHasTheCertificateAskedForSoon(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { defer close(ended); i.Run(ctx, func() {}) }()
 		defer func() { cancel(); <-ended }()
-		time.Sleep(10 * time.Minute)
+		<-time.After(10 * time.Minute)
 		synctest.Wait()
 		before := n.asked
 		if before > 20 {
 			t.Errorf("asked %d times in ten minutes without need", before)
 		}
-		time.Sleep(3 * time.Second)
+		<-time.After(3 * time.Second)
 		synctest.Wait()
 		before = n.asked
 		for range 10 { // a side looks each second
 			i.Want()
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 		}
 		synctest.Wait()
 		if more := n.asked - before; more < 4 || more > 6 {

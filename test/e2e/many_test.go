@@ -15,7 +15,7 @@ import (
 func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
 	const (
 		grace     = 5 * time.Second
-		allowance = 15 * time.Second
+		allowance = 10 * time.Second
 		taint     = "vmgrace.dev/many"
 	)
 	w := given(t)
