@@ -91,7 +91,7 @@ test-kubernetes: deps race k8s images ## what asks a real API server, manifests 
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s images ## all of it in a cluster of two nodes: 13 minutes
+e2e: deps k8s images ## all of it in a cluster of two nodes: 11 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
