@@ -83,7 +83,4 @@ type MigrationProgress struct {
 	Percent      int64 `json:"percent"` // 0 to 100
 	RemainingMiB int64 `json:"remainingMiB"`
 	TotalMiB     int64 `json:"totalMiB,omitempty"`
-	DirtyMiB     int64 `json:"dirtyRateMiB,omitempty"` // per second
-	Iteration    int64 `json:"iteration,omitempty"`
-	DowntimeMS   int64 `json:"downtimeMilliseconds,omitempty"` // once it is known
 }

@@ -30,6 +30,9 @@ func TestAHeldShutdownIsToldOfAndAsksNobody(t *testing.T) {
 		if n := r.agent.Phases()[grace.Held]; n != 1 || !r.agent.Guarding() {
 			t.Errorf("%d VMs are held, guarding %v", n, r.agent.Guarding())
 		}
+		if held := r.agent.HeldFor(domain); held != time.Second {
+			t.Errorf("held for %v, want 1s", held)
+		}
 		// It is the same after a restart, and the guest has its grace period then.
 		r.restart()
 		r.after(time.Minute)
@@ -40,6 +43,9 @@ func TestAHeldShutdownIsToldOfAndAsksNobody(t *testing.T) {
 		rec, _ = r.record()
 		if s := rec.Shutdown; s.Cause != grace.LauncherSignal || s.Start != at.Add(2*time.Minute) || s.Deadline != s.Start.Add(time.Minute) {
 			t.Errorf("%+v", s)
+		}
+		if held := r.agent.HeldFor(domain); held != 0 {
+			t.Errorf("held for %v in the grace period", held)
 		}
 		r.after(2 * time.Minute)
 		r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)

@@ -207,7 +207,7 @@ func within(limit time.Duration, do func(context.Context) error) func(context.Co
 func (k *keeper) publish() {
 	now := k.now()
 	k.phase.Store(k.vm.Phase(now))
-	k.heldSince.Store(int64(k.vm.Record().Hold.Start))
+	k.heldSince.Store(int64(k.vm.HeldSince()))
 	k.unwritten.Store(k.vm.Unwritable(now, slowDisk))
 	k.alive.Store(k.vm.Recorded() && !k.vm.Gone())
 	k.priority.Store(k.vm.Priority())

@@ -23,9 +23,14 @@ const (
 // DropIn writes the drop-in that has logind delay for longer, below the node's root
 // directory, and has systemd send logind the SIGHUP that it reads it on.
 func DropIn(root string) func(context.Context, *dbus.Conn, time.Duration) error {
+	dir := filepath.Join(root, dropInDir)
+	return dropIn(dir, func(delay time.Duration) error { return writeDropIn(dir, delay) })
+}
+
+// dropIn writes it, within ctx: shutdowns are to be heard of meanwhile.
+func dropIn(dir string, write func(time.Duration) error) func(context.Context, *dbus.Conn, time.Duration) error {
 	return func(ctx context.Context, conn *dbus.Conn, delay time.Duration) error {
-		dir := filepath.Join(root, dropInDir)
-		if err := within(ctx, func() error { return writeDropIn(dir, delay) }); err != nil {
+		if err := durable.Within(ctx, "the disk", func() error { return write(delay) }); err != nil {
 			return fmt.Errorf("logind's drop-in: %w", err)
 		}
 		call := conn.Object(systemd, "/org/freedesktop/systemd1").
@@ -44,17 +49,4 @@ func writeDropIn(dir string, delay time.Duration) error {
 	seconds := (delay + time.Second - 1) / time.Second
 	text := fmt.Sprintf("# Written by vmgrace's node-agent (--node-shutdown-timeout).\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
 	return durable.WriteFile(dir, dropInName, []byte(text), 0o644)
-}
-
-// within waits for something that a disk may hold up: shutdowns are to be heard of
-// meanwhile. What hangs is left behind, once.
-func within(ctx context.Context, do func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- do() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("the disk does not answer: %w", ctx.Err())
-	}
 }

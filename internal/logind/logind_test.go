@@ -355,7 +355,7 @@ func TestADropInOnADiskThatHangsIsLeftBehind(t *testing.T) {
 	hangs := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	err := within(ctx, func() error { <-hangs; return nil })
+	err := dropIn("", func(time.Duration) error { <-hangs; return nil })(ctx, nil, time.Minute)
 	if err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Error(err)
 	}

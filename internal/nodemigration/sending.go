@@ -222,12 +222,10 @@ func (s *side) pause(ctx context.Context, m *Migration, why string) {
 			return err
 		}
 		x.pausedAt = at
+		s.node.cfg.Cluster.Event(m, reasonPaused, why)
+		s.tell(ctx, m, Told{Paused: at})
 		return nil
 	})
-	if !x.pausedAt.IsZero() {
-		s.node.cfg.Cluster.Event(m, reasonPaused, why)
-		s.tell(ctx, m, Told{Paused: x.pausedAt})
-	}
 }
 
 // callTarget keeps a connection for words to the target's agent.

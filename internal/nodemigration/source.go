@@ -45,7 +45,7 @@ func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, callin
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.leastAt)
 	}
-	if here == hypervisor.StayBusy { // before it is not sent yet
+	if here == hypervisor.StayBusy { // before that libvirt has not begun to send it
 		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	}
 	f.Paused = !x.pausedAt.IsZero() || migration.StateOf(m).Mode == kubevirt.MigrationPaused
@@ -61,7 +61,7 @@ func (s *side) guest(here hypervisor.Stay, ended bool) migration.Guest {
 	x.busy = x.busy || here == hypervisor.StayBusy && x.called()
 	switch {
 	case x.ended():
-		x.end(ended, last)
+		x.end(last)
 		return migration.GuestGone
 	case here == hypervisor.StayRunning || here == hypervisor.StayPaused:
 		// Its job was seen, and is over: libvirt's answer may come late.
@@ -171,14 +171,13 @@ func (x *sending) called() bool  { return x.returned != nil }
 func (x *sending) calling() bool { return x.called() && !closed(x.returned) }
 
 // end is what the end of QEMU, seen first, says: whether neither libvirt's migration
-// nor this agent has ended it. answered: libvirt's answer was there before.
-func (x *sending) end(answered bool, last hypervisor.Stay) {
+// nor this agent has ended it.
+func (x *sending) end(last hypervisor.Stay) {
 	if x.seenGone {
 		return
 	}
 	x.seenGone = true
-	answered = answered || x.answered(answerPatience)
-	x.ranOn = x.ranOn || answered && x.err != nil && last != hypervisor.StayLeft
+	x.ranOn = x.ranOn || last != hypervisor.StayLeft && x.answered(answerPatience) && x.err != nil
 }
 
 // answered waits a moment for libvirt's answer: with it the end of QEMU is the

@@ -167,14 +167,10 @@ func (r *reconciler) count(g *gathered, result string) {
 		cause = "User"
 	}
 	var took time.Duration
-	downtime := paused(s)
 	if s.StartTimestamp != nil && s.EndTimestamp != nil {
 		took = s.EndTimestamp.Sub(s.StartTimestamp.Time)
 	}
-	if s.Progress != nil && downtime == 0 {
-		downtime = time.Duration(s.Progress.DowntimeMS) * time.Millisecond
-	}
-	r.Meter.Migration(cause, result, took, downtime)
+	r.Meter.Migration(cause, result, took, paused(s))
 }
 
 // oneLine is what the API server said.

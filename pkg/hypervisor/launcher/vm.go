@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/process"
@@ -232,14 +233,7 @@ func (v *vm) ended(i grace.Instance) (grace.End, error) {
 	}
 }
 
-// within waits for what may hang, until ctx ends.
+// within waits for what a launcher directory may hold up, until ctx ends.
 func within(ctx context.Context, do func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- do() }()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-		return fmt.Errorf("the launcher directory does not answer: %w", ctx.Err())
-	}
+	return durable.Within(ctx, "the launcher directory", do)
 }
