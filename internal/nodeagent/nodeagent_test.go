@@ -79,7 +79,7 @@ func TestHelpNamesEveryFlag(t *testing.T) {
 }
 
 func TestALaunchersDirectoryThatIsNotThereIsSaidAtTheStart(t *testing.T) {
-	o, err := Parse([]string{"--standalone", "--metrics-address=", "--state-dir=" + t.TempDir(), "--launchers-dir=/no/such/dir"}, io.Discard)
+	o, err := Parse([]string{"--standalone", "--libvirt-uri=", "--metrics-address=", "--state-dir=" + t.TempDir(), "--launchers-dir=/no/such/dir"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
