@@ -135,6 +135,7 @@ bench: deps build k8s ## measure beside a floor and the peers into docs/performa
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/floor ./test/bench/floor
 	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/simulate ./test/bench/simulate
 	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/bench ./test/bench
+	CGO_ENABLED=1 go test -c -tags $(TAGS) -o bin/handover.test ./test/handover
 	cd hack/plot && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/bin/plot .
 	$(SUDO) bin/bench --out docs/performance.md --growth docs/performance.json
 	bin/plot docs/performance.json docs/performance.svg

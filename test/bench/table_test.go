@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -58,5 +59,13 @@ func TestTheContainersShareIsTheManifests(t *testing.T) {
 		if got, err := shipped([]byte(wrong)); err == nil {
 			t.Errorf("%.20q has the share %+v", wrong, got)
 		}
+	}
+}
+
+func TestBenchmarksAreReadByNameAndUnit(t *testing.T) {
+	got := benchmarks([]byte("goos: linux\nBenchmarkMove/agents-2 \t 1\t 3 ns/op\t 0.2 s-downtime\t 3.5 s-total\n" +
+		"BenchmarkMove/agents#01-2 \t 1\t 4 ns/op\t 0.3 s-downtime\t 3.6 s-total\nBenchmarkMove/virsh-native \t 1\t 5 ns/op\t 3.1 s-total\nPASS\n"))
+	if a, v := got["Move/agents s-total"], got["Move/virsh-native s-total"]; !slices.Equal(a, []float64{3.5, 3.6}) || !slices.Equal(v, []float64{3.1}) {
+		t.Errorf("%v, %v", a, v)
 	}
 }

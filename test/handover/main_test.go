@@ -48,7 +48,7 @@ var shared world
 
 // world is two nodes and their API server.
 type world struct {
-	*testing.T
+	testing.TB
 
 	api  *cluster.API
 	a, b *host
@@ -64,10 +64,10 @@ type host struct {
 }
 
 // given starts both agents, and has their certificates signed.
-func given(t *testing.T, args ...string) world {
+func given(t testing.TB, args ...string) world {
 	t.Helper()
 	w := shared
-	w.T = t
+	w.TB = t
 	w.api.Kubectl(w, "apply", "-k", "../../deploy/crds")
 	w.api.Kubectl(w, "wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "crd/virtualmachineinstancemigrations.kubevirt.io", "--timeout=20s")
 	w.api.KubectlApply(w, "{apiVersion: v1, kind: Namespace, metadata: {name: vmgrace-system}}")

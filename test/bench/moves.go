@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// movesTimeout is how long the two benchmarks may take.
+const movesTimeout = 15 * time.Minute
+
+// moves is row l: guests that move between two nodes. What is moved and measured is
+// in test/handover, which has the nodes; here its figures are read.
+func moves(b *bench) []figure {
+	cmd := exec.CommandContext(b.ctx, filepath.Join(b.bin, "handover.test"), "-test.run=^$", "-test.bench=^Benchmark(Move|Relay)$",
+		"-test.benchtime=1x", "-test.timeout="+movesTimeout.String())
+	cmd.Dir = filepath.Join("test", "handover")
+	cmd.Env = append(os.Environ(), "VMGRACE_BIN_DIR="+b.bin)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		b.Fatalf("%v\n%s", err, out)
+	}
+	got := benchmarks(out)
+	var all []figure
+	for _, f := range []struct{ metric, what, target string }{
+		{"s-total", "a guest of 128 MiB moved: Running → runs at the target", "≤ 1.25 × virsh"},
+		{"s-downtime", "a guest of 128 MiB moved: stopped at the source → resumed at the target", "≤ virsh + 150 ms"},
+	} {
+		for _, how := range []string{"native", "tunnelled"} {
+			all = append(all, figure{
+				row: "l", what: f.what, target: f.target, unit: seconds, ours: got["Move/agents "+f.metric],
+				peerName: "virsh migrate --live, " + how, peer: got["Move/virsh-"+how+" "+f.metric],
+			})
+		}
+	}
+	return append(
+		all,
+		figure{row: "l", what: "source's agent while 4 GiB pass: more memory", target: "≤ 16 MiB", unit: func(v float64) string { return mebibytes(v * (1 << 20)) }, ours: got["Relay MiB-more"]},
+		figure{row: "l", what: "source's agent while 4 GiB pass: CPU for each GiB", unit: seconds, ours: got["Relay cpu-s/GiB"]},
+	)
+}
+
+// benchmarks reads what go test -bench prints: the values by name and unit, without
+// what tells runs of one name and machines apart.
+func benchmarks(out []byte) map[string][]float64 {
+	got := map[string][]float64{}
+	for line := range bytes.Lines(out) {
+		fields := strings.Fields(string(line))
+		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
+			continue
+		}
+		name := strings.TrimPrefix(fields[0], "Benchmark")
+		if i := strings.LastIndexByte(name, '-'); i >= 0 {
+			if _, err := strconv.Atoi(name[i+1:]); err == nil {
+				name = name[:i]
+			}
+		}
+		name, _, _ = strings.Cut(name, "#")
+		for i := 2; i+1 < len(fields); i += 2 {
+			if v, err := strconv.ParseFloat(fields[i], 64); err == nil {
+				key := fmt.Sprintf("%s %s", name, fields[i+1])
+				got[key] = append(got[key], v)
+			}
+		}
+	}
+	return got
+}

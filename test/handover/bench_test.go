@@ -1,0 +1,163 @@
+//go:build !unit
+
+package handover
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// moves is how often each is moved.
+const moves = 5
+
+// sending is what the source's agent says once Running is written.
+const sending = "sending the guest"
+
+// BenchmarkMove is row l of make bench: a guest moved to and fro by the agents, and
+// one of the same kind by virsh, in turns. The time is from Running, or virsh's start,
+// until the guest runs at the target; the downtime from libvirt's event that it was
+// stopped at the source to the one that it was resumed at the target.
+func BenchmarkMove(b *testing.B) {
+	w := given(b)
+	events := map[*node.Node]*node.Process{w.a.Node: w.a.lifecycle(w), w.b.Node: w.b.lifecycle(w)}
+	ours := w.guarded(node.Spec{})
+	theirs := w.a.Boot(w, node.Spec{Namespace: "nobodys"}) // of no VMI: no agent minds it
+	on := w.a
+	report := func(b *testing.B, begin time.Time, from, to *host, domain string) {
+		stopped := eventAfter(w, events[from.Node], begin, domain, "Suspended")
+		resumed := eventAfter(w, events[to.Node], stopped, domain, "Resumed")
+		b.ReportMetric(resumed.Sub(begin).Seconds(), "s-total")
+		b.ReportMetric(resumed.Sub(stopped).Seconds(), "s-downtime")
+	}
+	for range moves {
+		b.Run("agents", func(b *testing.B) {
+			from, to := ours.here.host, w.other(ours.here.host)
+			ours.schedule(to, "")
+			if !ours.decided() {
+				b.Fatalf("not moved: %s", ours.whyFailed())
+			}
+			lines := strings.Split(strings.TrimSpace(from.agent.Log()), "\n")
+			for !strings.Contains(lines[len(lines)-1], sending) {
+				lines = lines[:len(lines)-1]
+			}
+			begin := parsed(w, time.RFC3339Nano, regexp.MustCompile(`time=(\S+)`).FindStringSubmatch(lines[len(lines)-1])[1])
+			report(b, begin, from, to, ours.Domain)
+		})
+		for _, how := range []struct {
+			name string
+			args []string
+		}{{"virsh-tunnelled", []string{"--tunnelled"}}, {"virsh-native", []string{"--migrateuri", "tcp://127.0.0.1"}}} {
+			b.Run(how.name, func(b *testing.B) {
+				from, to := on, w.other(on)
+				begin := time.Now()
+				from.Virsh(w, append(append([]string{"migrate", "--live", "--p2p"}, how.args...), theirs.Domain, to.URI())...)
+				report(b, begin, from, to, theirs.Domain)
+				on = to
+			})
+		}
+	}
+	on.Virsh(w, "destroy", theirs.Domain)
+	ours.ends()
+}
+
+// BenchmarkRelay lets 4 GiB pass: of a guest that writes all the time and is never
+// done. It tells what that costs the source's agent.
+func BenchmarkRelay(b *testing.B) {
+	w := given(b)
+	v := w.guarded(node.Spec{Behaviour: "busy=80"})
+	p := v.here.agent.Process
+	memory, spent := anonymous(w, p), processorTime(w, p)
+	v.schedule(w.b, "")
+	most, passed := memory, uint64(0)
+	for passed < 4<<30 {
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-w.Context().Done():
+			w.Fatalf("interrupted after %d MiB", passed>>20)
+		}
+		most = max(most, anonymous(w, p))
+		if text, err := v.here.TryVirsh(w.Context(), "domjobinfo", v.Domain, "--rawstats"); err == nil {
+			passed = max(passed, number(w, regexp.MustCompile(`memory_bytes=(\d+)`).FindStringSubmatch(text + "memory_bytes=0")[1]))
+		}
+	}
+	b.ReportMetric(float64(most-memory)/(1<<20), "MiB-more")
+	b.ReportMetric((processorTime(w, p)-spent)*(1<<30)/float64(passed), "cpu-s/GiB")
+	v.patch(`{"migrationState":{"abortRequested":true,"failureReason":"4 GiB have passed"}}`)
+	v.decided()
+}
+
+// lifecycle is a virsh that writes down what happens to the domains of a node.
+func (h *host) lifecycle(w world) *node.Process {
+	w.Helper()
+	p, err := node.StartProcess(h.Command("virsh", "-c", "qemu:///system", "event", "--event", "lifecycle", "--loop", "--timestamp"), filepath.Join(w.TempDir(), h.name))
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(p.Kill)
+	return p
+}
+
+// eventAfter is when the first such event was after a time.
+func eventAfter(w world, p *node.Process, after time.Time, domain, what string) (at time.Time) {
+	w.Helper()
+	event := regexp.MustCompile(`(?m)^(\S+ \S+): event 'lifecycle' for domain '?` + regexp.QuoteMeta(domain) + `'?: ` + what)
+	node.Eventually(w, soon, func() bool {
+		for _, m := range event.FindAllStringSubmatch(p.Log(), -1) {
+			if at = parsed(w, "2006-01-02 15:04:05.000Z0700", m[1]); at.After(after) {
+				return true
+			}
+		}
+		return false
+	}, "libvirt says of %s: %s", domain, what)
+	return at
+}
+
+func parsed(w world, layout, text string) time.Time {
+	w.Helper()
+	t, err := time.Parse(layout, text)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return t
+}
+
+func number(w world, text string) uint64 {
+	w.Helper()
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return n
+}
+
+func anonymous(w world, p *node.Process) uint64 {
+	w.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
+	if err != nil {
+		w.Fatal(err)
+	}
+	return number(w, regexp.MustCompile(`RssAnon:\s+(\d+)`).FindStringSubmatch(string(text))[1]) << 10
+}
+
+// processorTime is in seconds.
+func processorTime(w world, p *node.Process) (sum float64) {
+	w.Helper()
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID()))
+	if err != nil {
+		w.Fatal(err)
+	}
+	for _, thread := range threads {
+		if text, err := os.ReadFile(thread); err == nil { // else it has ended
+			sum += float64(number(w, strings.Fields(string(text))[0])) / 1e9
+		}
+	}
+	return sum
+}
