@@ -14,15 +14,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/budget"
 	"github.com/vmgrace/vmgrace/internal/controller/certs"
 	"github.com/vmgrace/vmgrace/internal/controller/disrupt"
 	"github.com/vmgrace/vmgrace/internal/controller/evacuate"
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/mark"
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/internal/controller/migrate"
 	"github.com/vmgrace/vmgrace/internal/controller/nodecerts"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/replace"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
@@ -47,6 +50,17 @@ func (s *setup) webhooks() eviction.Config {
 	}
 }
 
+func (s *setup) marks() mark.Marks { return mark.Marks{Client: s.GetClient()} }
+
+func (s *setup) migrations() mark.Migrations {
+	return mark.Migrations{Client: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
+}
+
+// conditions writes those of a VMI.
+func (s *setup) conditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, steps ...patch.Operation) error {
+	return patch.Status(ctx, s.GetClient(), vmi, steps...)
+}
+
 // registered is what --controllers chooses from.
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
@@ -68,21 +82,21 @@ func (o *Options) registered() map[string]func(*setup) error {
 				Settings: s.settings, Meter: s.meter, Budgets: s.budgets, Nodes: s.nodes})
 		},
 		podDisruption: func(s *setup) error {
+			c := disrupt.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Nodes: s.nodes, Mover: s.marks()}
 			if o.BesideKubeVirt {
-				s.log.Info("not in this version beside KubeVirt", "controller", podDisruption)
-				return nil
+				c.Mover, c.Unheld = s.migrations(), true
 			}
-			return disrupt.Add(s.Manager, disrupt.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Nodes: s.nodes})
+			return disrupt.Add(s.Manager, c)
 		},
 		taintReplacement: func(s *setup) error {
-			switch {
-			case o.BesideKubeVirt:
-				s.log.Info("not in this version beside KubeVirt", "controller", taintReplacement)
-				return nil
-			case !s.nodes:
+			if !s.nodes {
 				return nil // that was said
 			}
-			return replace.Add(s.Manager, replace.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Meter: s.meter})
+			c := replace.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Meter: s.meter, Mover: s.marks(), Conditions: s.conditions}
+			if o.BesideKubeVirt {
+				c.Mover, c.Conditions = s.migrations(), nil
+			}
+			return replace.Add(s.Manager, c)
 		},
 	}
 }
@@ -139,9 +153,7 @@ func (o *Options) mayReadNodes(s *setup) error {
 		return nil
 	}
 	s.meter.NodesUnreadable()
-	if !o.BesideKubeVirt {
-		s.log.Warn("nodes cannot be read: no VM is replaced because of a taint, an uncordon takes no mark back; give the ClusterRole get, list and watch of nodes and restart")
-	}
+	s.log.Warn("nodes cannot be read: no VM is replaced because of a taint, an uncordon takes no mark back; give the ClusterRole get, list and watch of nodes and restart")
 	return nil
 }
 
@@ -151,9 +163,6 @@ var errSettings = errors.New("the cluster's settings are not known yet")
 
 // follow has the settings followed, and what the controllers look up indexed.
 func (o *Options) follow(s *setup) error {
-	if o.BesideKubeVirt {
-		return nil
-	}
 	err := settings.Follow(s.Manager, settings.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Meter: s.meter, Live: s.settings})
 	if err != nil {
 		return fmt.Errorf("settings: %w", err)
@@ -170,7 +179,11 @@ func (o *Options) follow(s *setup) error {
 	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) && !o.runs(podDisruption) {
 		return nil
 	}
-	if err := lookup.Index(context.Background(), s.GetFieldIndexer()); err != nil {
+	index := lookup.Index
+	if o.BesideKubeVirt {
+		index = lookup.IndexVMs
+	}
+	if err := index(context.Background(), s.GetFieldIndexer()); err != nil {
 		return err
 	}
 	cache := s.GetClient()

@@ -34,6 +34,8 @@ type Disruption struct {
 	// Reason of the pod's condition DisruptionTarget, "" where it is not True; HoldFor
 	// is the pod's annotation.
 	Reason, HoldFor string
+	// Unheld: no agent of the cluster holds shutdowns.
+	Unheld bool
 }
 
 // disruptionRules are read from top to bottom: the first that holds decides.
@@ -54,7 +56,7 @@ var disruptionRules = []struct {
 	}},
 	// Nobody holds its shutdown: it was made while the webhook did not run.
 	{"NotHeld", func(d *Disruption, _ *Settings) bool {
-		return d.Strategy != kubevirt.StrategyExternal && HoldReason(d.HoldFor, d.Reason, "") == ""
+		return !d.Unheld && d.Strategy != kubevirt.StrategyExternal && HoldReason(d.HoldFor, d.Reason, "") == ""
 	}},
 	{"NodeNotReady", func(d *Disruption, _ *Settings) bool { return !d.NodeReady }},
 	{"Marked", func(d *Disruption, _ *Settings) bool {

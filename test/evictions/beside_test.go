@@ -3,18 +3,20 @@
 package evictions
 
 import (
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// In a cluster of KubeVirt's it runs with what deploy/beside-kubevirt gives it,
-// asks for nothing more, and could write nothing that is KubeVirt's.
-func TestBesideKubeVirtItNeedsAndMayDoNothingElse(t *testing.T) {
+// In a cluster of KubeVirt's it runs with what deploy/beside-kubevirt gives it, asks
+// for nothing more, moves VMs by migrations, and could write nothing else of KubeVirt's.
+func TestBesideKubeVirtItMakesMigrationsAndMayDoNothingElse(t *testing.T) {
 	api := cluster.NewAPI(t)
 	api.Kubectl(t, "apply", "-k", "../../deploy/crds")
 	api.Kubectl(t, "label", "crd", "virtualmachineinstances.kubevirt.io", "app.kubernetes.io/managed-by=virt-operator")
@@ -37,21 +39,114 @@ func TestBesideKubeVirtItNeedsAndMayDoNothingElse(t *testing.T) {
 		t.Errorf("it says %q", said)
 	}
 
+	// Given: a gate, a policy, and VMs as KubeVirt has them on a tainted node.
+	api.KubectlApply(t, `
+apiVersion: kubevirt.io/v1
+kind: KubeVirt
+metadata: {name: kubevirt, namespace: default}
+spec: {configuration: {developerConfiguration: {featureGates: [PreemptionEvictionLiveMigration]}}}
+---
+apiVersion: vmgrace.io/v1alpha1
+kind: EvacuationPolicy
+metadata: {name: default}
+spec: {taintReplacement: {options: [{key: maint, durationInSeconds: 0}], taintReplacementTimeSeconds: 1, maxConcurrentReplacements: 5, maxTaintedNodes: 2}}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node-beside}
+spec: {taints: [{key: maint, effect: NoSchedule}]}
+---
+apiVersion: v1
+kind: Node
+metadata: {name: node-clean}
+`)
+	for _, n := range []string{"node-beside", "node-clean"} {
+		api.Kubectl(t, "patch", "node", n, "--subresource=status", "--type=merge", "-p", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+	}
+	replaced, preempted := besideVM(t, api, "replaced", "node-beside"), besideVM(t, api, "preempted", "node-clean")
+	stays := besideVM(t, api, "stays", "node-clean")
+	before := replaced.text() + preempted.text() + stays.text()
+
+	// When it runs, and Kubernetes deletes a launcher for a more important pod,
 	runs := start("--beside-kubevirt")
 	eventually(t, "it is ready and has the lease", func() bool {
 		return runs.get("/readyz") == "ok" && strings.Contains(runs.Log(), "uccessfully acquired lease")
 	})
+	api.Kubectl(t, "patch", "pod", "virt-launcher-preempted", "--subresource=status", "-p",
+		`{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler"}]}}`)
+	api.Kubectl(t, "delete", "pod", "virt-launcher-preempted", "--wait=false")
+	// then each VM that is to leave has one migration, with its cause,
+	for v, cause := range map[besideVMI]string{replaced: "NodeTaint", preempted: "PreemptionByScheduler"} {
+		eventually(t, v.name+" has a migration", func() bool { return v.migrations() == cause+" " })
+	}
+	// and the policy's status says what the VMI does not.
+	status := api.Kubectl(t, "get", "evacuationpolicy", "default", "-o", "jsonpath={.status.vmis[*].name} {.status.vmis[*].condition}")
+	if status != "replaced NodeTaintReplacing" {
+		t.Errorf("status: %s", status)
+	}
+	// When the first migration fails, then the next one waits.
+	api.Kubectl(t, "patch", "vmim", "-l", "kubevirt.io/vmi-name=replaced", "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Failed"}}`)
+	eventually(t, "it is said why it waits", func() bool { return strings.Contains(runs.Log(), "Backoff: the last migration failed") })
+	// When the taint of a VM whose migration has not begun goes, the migration goes.
+	api.Kubectl(t, "patch", "node", "node-clean", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"taints":[{"key":"maint","effect":"NoSchedule","timeAdded":%q}]}}`, time.Now().UTC().Format(time.RFC3339)))
+	eventually(t, "a second VM has one", func() bool { return stays.migrations() == "NodeTaint " })
+	api.Kubectl(t, "patch", "node", "node-clean", "--type=merge", "-p", `{"spec":{"taints":null}}`)
+	eventually(t, "it is taken back", func() bool { return stays.migrations() == "" })
 	runs.Kill()
 	if log := runs.Log(); strings.Contains(log, "forbidden") {
 		t.Error(log)
 	}
+	if after := replaced.text() + preempted.text() + stays.text(); after != before {
+		t.Errorf("VMIs were written to:\n%s\n%s", before, after)
+	}
 	for _, what := range []string{
-		"patch vmi", "patch vmi --subresource=status", "update vmi", "create vmim", "delete vmim", "create pdb", "delete pdb", "update pdb",
-		"patch pods", "delete pods", "create pods --subresource=eviction", "patch nodes", "get secrets", "update secrets", "patch validatingwebhookconfigurations",
+		"patch vmi", "patch vmi --subresource=status", "update vmi", "patch vmim", "update vmim", "create pdb", "delete pdb", "update pdb",
+		"patch pods", "delete pods", "patch nodes", "get secrets", "update secrets", "patch validatingwebhookconfigurations",
 	} {
 		args := append([]string{"auth", "can-i", "-n", "default"}, strings.Fields(what)...)
 		if out, err := account.TryKubectl(t.Context(), "", args...); err == nil || !strings.Contains(out+err.Error(), "no") {
 			t.Errorf("it may %s: %s", what, out)
 		}
 	}
+}
+
+// besideVMI is a VMI as KubeVirt has written it.
+type besideVMI struct {
+	t    *testing.T
+	api  *cluster.API
+	name string
+}
+
+func besideVM(t *testing.T, api *cluster.API, name, on string) besideVMI {
+	t.Helper()
+	v := besideVMI{t, api, name}
+	api.KubectlApply(t, fmt.Sprintf("{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {name: %s, namespace: default, labels: {kubevirt.io/nodeName: %s}}, spec: {evictionStrategy: LiveMigrate}}", name, on))
+	api.Kubectl(t, "patch", "vmi", name, "--subresource=status", "--type=merge", "-p",
+		`{"status":{"phase":"Running","nodeName":"`+on+`","conditions":[{"type":"LiveMigratable","status":"True"}]}}`)
+	uid := api.Kubectl(t, "get", "vmi", name, "-o", "jsonpath={.metadata.uid}")
+	api.KubectlApply(t, fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata:
+  name: virt-launcher-%s
+  namespace: default
+  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %q}
+  annotations: {kubevirt.io/domain: %s}
+spec: {nodeName: %s, terminationGracePeriodSeconds: 300, containers: [{name: launcher, image: none}]}
+`, name, uid, name, on))
+	return v
+}
+
+func (v besideVMI) text() string { return v.api.Kubectl(v.t, "get", "vmi", v.name, "-o", "yaml") }
+
+// migrations are the causes of those that are not over.
+func (v besideVMI) migrations() string {
+	causes := ""
+	for line := range strings.Lines(v.api.Kubectl(v.t, "get", "vmim", "-o",
+		`jsonpath={range .items[?(@.spec.vmiName=="`+v.name+`")]}{.status.phase},{.metadata.annotations.vmgrace\.io/evacuation-cause}{"\n"}{end}`)) {
+		if phase, cause, _ := strings.Cut(strings.TrimSpace(line), ","); phase != "Failed" {
+			causes += cause + " "
+		}
+	}
+	return causes
 }

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -32,9 +33,22 @@ type Config struct {
 	Log      *slog.Logger
 	Events   events.EventRecorder
 	Settings *settings.Live
+	Mover    Mover
 	// Nodes may be read. Where not, each is taken for one that is Ready.
 	Nodes bool
+	// Unheld: no agent holds shutdowns here. VMs are moved all the same, if there is
+	// time enough.
+	Unheld bool
 }
+
+// Mover has a VM leave its node. It fails with mark.ErrChanged if the VMI is not any
+// more as it was read, and with a *mark.NotNowError if it cannot be moved now.
+type Mover interface {
+	Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error
+}
+
+// retryMove is how soon a VM is tried again that could not be moved.
+const retryMove = 2 * time.Second
 
 // workers mark VMs at the same time: a taint hits all of a node at once.
 const workers = 16
@@ -52,6 +66,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	b := ctrl.NewControllerManagedBy(mgr).Named("pod-disruption").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(deleted)).
 		Watches(&kubevirt.VirtualMachineInstance{}, cached).
+		Watches(&kubevirt.VirtualMachineInstanceMigration{}, cached).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, NeedLeaderElection: new(false)})
 	if cfg.Nodes {
 		b = b.Watches(&corev1.Node{}, cached)
@@ -67,7 +82,7 @@ func deleted(ctx context.Context, pod client.Object) []reconcile.Request {
 	return lookup.OfPod(ctx, pod)
 }
 
-// Reconcile marks one VM, if it is to leave its node.
+// Reconcile has one VM moved, if it is to leave its node.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
 		return reconcile.Result{RequeueAfter: settings.Retry}, nil
@@ -87,13 +102,17 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, nil
 	}
 	explanation := evacuation.Explanation{Cause: d.Reason, Cordoned: vmi.Annotations[evacuation.CordonedAnnotation] == evacuation.Yes}
-	switch err := mark.Set(ctx, r.Client, vmi.DeepCopy(), explanation); {
+	var notNow *mark.NotNowError
+	switch err := r.Mover.Move(ctx, vmi, explanation); {
+	case errors.As(err, &notNow):
+		r.Log.Debug("the VM whose launcher is deleted is not moved now", "vmi", req.String(), "why", notNow)
+		return reconcile.Result{RequeueAfter: max(notNow.Again, retryMove)}, nil
 	case errors.Is(err, mark.ErrChanged):
 		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil // another replica was first, or the cache is behind
 	case err != nil:
-		return reconcile.Result{}, fmt.Errorf("mark %s: %w", req, err)
+		return reconcile.Result{}, fmt.Errorf("move %s: %w", req, err)
 	}
-	r.Log.Info("VM marked: Kubernetes deletes its launcher", "vmi", req.String(), "node", vmi.Node(), "cause", d.Reason)
+	r.Log.Info("VM is to leave its node: Kubernetes deletes its launcher", "vmi", req.String(), "node", vmi.Node(), "cause", d.Reason)
 	r.Events.Eventf(vmi, nil, corev1.EventTypeNormal, "LauncherDisrupted", "Move",
 		"the launcher pod is deleted (%s): the VM is to leave node %s", d.Reason, vmi.Node())
 	return reconcile.Result{}, nil
@@ -112,6 +131,7 @@ func (r *reconciler) gather(ctx context.Context, vmi *kubevirt.VirtualMachineIns
 	}
 	strategy, _ := evacuation.StrategyOf(vmi, r.Settings.Get().EvictionStrategy)
 	d := lookup.DisruptionOf(&launchers[at], vmi, strategy)
+	d.Unheld = r.Unheld
 	if !r.Nodes {
 		return d, nil
 	}

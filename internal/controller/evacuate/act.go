@@ -5,15 +5,14 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/mark"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// migrate makes the VM's next migration. Its name is the one that any other
-// controller would give it: what exists already is not made again.
+// migrate makes the VM's next migration.
 func (r *reconciler) migrate(ctx context.Context, v *vm) (*kubevirt.VirtualMachineInstanceMigration, error) {
 	cause := v.VMI.Annotations[evacuation.CauseAnnotation]
 	switch {
@@ -22,21 +21,7 @@ func (r *reconciler) migrate(ctx context.Context, v *vm) (*kubevirt.VirtualMachi
 	case cause == "":
 		cause = evacuation.CauseEviction
 	}
-	priority := evacuation.Priority(v.VMI.Annotations[kubevirt.EvictionSourceAnnotation])
-	m := &kubevirt.VirtualMachineInstanceMigration{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v.VMI.Namespace, Name: v.MigrationName(), GenerateName: evacuation.MigrationPrefix,
-			Labels: map[string]string{kubevirt.VMINameLabel: labelValue(v.VMI.Name)},
-			Annotations: map[string]string{
-				kubevirt.EvacuationMigrationAnnotation: v.VMI.Node(),
-				evacuation.CauseAnnotation:             cause,
-			},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance", Name: v.VMI.Name, UID: v.VMI.UID,
-			}},
-		},
-		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: v.VMI.Name, Priority: &priority},
-	}
+	m := mark.Migration(&v.Evacuee, cause)
 	if err := r.Create(ctx, m); err != nil {
 		return nil, fmt.Errorf("migration of VMI %s/%s: %w", v.VMI.Namespace, v.VMI.Name, err)
 	}
@@ -44,15 +29,6 @@ func (r *reconciler) migrate(ctx context.Context, v *vm) (*kubevirt.VirtualMachi
 	r.Events.Eventf(v.VMI, nil, corev1.EventTypeNormal, "EvacuationStarted", "Migrate",
 		"migration %s is to move the VM away from node %s (%s)", m.Name, v.VMI.Node(), cause)
 	return m, nil
-}
-
-// labelValue leaves out what is too long for one.
-func labelValue(s string) string {
-	const most = 63
-	if len(s) > most {
-		return ""
-	}
-	return s
 }
 
 // prune drops the oldest of the finished migrations.

@@ -37,20 +37,19 @@ const (
 // foreign is what budgets have for a UID that are no VMI's.
 const foreign = "foreign"
 
-// Index has the cache keep what the lookups need.
+// index is a field that the cache finds objects of a kind by.
+type index struct {
+	of    client.Object
+	field string
+	value func(client.Object) []string
+}
+
+// Index has the cache keep what all lookups need.
 func Index(ctx context.Context, i client.FieldIndexer) error {
-	for _, f := range []struct {
-		of    client.Object
-		field string
-		value func(client.Object) []string
-	}{
-		{&corev1.Pod{}, byCreator, func(o client.Object) []string { return []string{o.GetLabels()[kubevirt.CreatedByLabel]} }},
-		{&kubevirt.VirtualMachineInstanceMigration{}, byVMI, func(o client.Object) []string {
-			if m, ok := o.(*kubevirt.VirtualMachineInstanceMigration); ok {
-				return []string{m.Spec.VMIName}
-			}
-			return nil
-		}},
+	if err := IndexVMs(ctx, i); err != nil {
+		return err
+	}
+	return add(ctx, i, []index{
 		{&policyv1.PodDisruptionBudget{}, byVMI, func(o client.Object) []string {
 			if uid := BudgetOf(o); uid != "" {
 				return []string{string(uid)}
@@ -63,13 +62,31 @@ func Index(ctx context.Context, i client.FieldIndexer) error {
 			}
 			return nil
 		}},
+	})
+}
+
+// IndexVMs has the cache keep what the lookups of VMs, launchers and migrations need,
+// and no disruption budgets.
+func IndexVMs(ctx context.Context, i client.FieldIndexer) error {
+	return add(ctx, i, []index{
+		{&corev1.Pod{}, byCreator, func(o client.Object) []string { return []string{o.GetLabels()[kubevirt.CreatedByLabel]} }},
+		{&kubevirt.VirtualMachineInstanceMigration{}, byVMI, func(o client.Object) []string {
+			if m, ok := o.(*kubevirt.VirtualMachineInstanceMigration); ok {
+				return []string{m.Spec.VMIName}
+			}
+			return nil
+		}},
 		{&kubevirt.VirtualMachineInstance{}, byNode, func(o client.Object) []string {
 			if vmi, ok := o.(*kubevirt.VirtualMachineInstance); ok {
 				return []string{vmi.Node()}
 			}
 			return nil
 		}},
-	} {
+	})
+}
+
+func add(ctx context.Context, i client.FieldIndexer, all []index) error {
+	for _, f := range all {
 		if err := i.IndexField(ctx, f.of, f.field, f.value); err != nil {
 			return fmt.Errorf("index of %T by %s: %w", f.of, f.field, err)
 		}

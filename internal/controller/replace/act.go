@@ -28,10 +28,10 @@ func (r *reconciler) act(ctx context.Context, s *seen, v *replacement.Verdict) e
 		return nil
 	case replacement.Unmark:
 		r.Log.Info("the mark goes: its taint has gone", "vmi", name(vmi), "node", v.VM.Node)
-		return mark.Take(ctx, r.Client, vmi)
+		return r.Mover.TakeBack(ctx, vmi)
 	case replacement.Mark:
-		r.Log.Info("VM is replaced: marked", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
-		err = mark.Set(ctx, r.Client, vmi.DeepCopy(), evacuation.Explanation{Cause: evacuation.CauseNodeTaint})
+		r.Log.Info("VM is replaced: it is to be moved", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
+		err = r.Mover.Move(ctx, vmi, evacuation.Explanation{Cause: evacuation.CauseNodeTaint})
 	case replacement.Evict:
 		r.Log.Info("VM is replaced: its launcher is evicted", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
 		err = r.evict(ctx, pod)
@@ -75,7 +75,7 @@ func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
 // says so already.
 func (r *reconciler) tell(ctx context.Context, s *seen, v *replacement.Verdict) error {
 	vmi := s.vmis[v.VM.UID]
-	if v.Keep || v.Action != replacement.Nothing {
+	if r.Conditions == nil || v.Keep || v.Action != replacement.Nothing {
 		return nil // what has just been written to is told by the next look
 	}
 	progress := r.state.VMs[v.VM.UID]
@@ -88,7 +88,7 @@ func (r *reconciler) tell(ctx context.Context, s *seen, v *replacement.Verdict) 
 	if v.Replacing != "" && !vmi.ConditionIs(kubevirt.NodeTaintReplacing, kubevirt.ConditionTrue) {
 		r.Events.Eventf(vmi, nil, corev1.EventTypeWarning, kubevirt.NodeTaintReplacing, "Replace", "%s", v.Replacing)
 	}
-	return patch.Status(ctx, r.Client, vmi.DeepCopy(), steps...)
+	return r.Conditions(ctx, vmi.DeepCopy(), steps...)
 }
 
 // condition is nil without a message.

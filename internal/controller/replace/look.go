@@ -121,8 +121,13 @@ func (r *reconciler) vm(ctx context.Context, v *kubevirt.VirtualMachineInstance,
 	strategy, _ := evacuation.StrategyOf(v, r.Settings.Get().EvictionStrategy)
 	vm := replacement.VM{
 		Namespace: v.Namespace, Name: v.Name, UID: string(v.UID), Node: v.Node(), Strategy: strategy,
-		Migratable: v.Migratable(), Marked: v.Marked(), Ours: ours(v), Tolerates: func(replacement.TaintID) bool { return false },
+		Migratable: v.Migratable(), Tolerates: func(replacement.TaintID) bool { return false },
 	}
+	cause, moving, err := r.Mover.Moving(ctx, v)
+	if err != nil {
+		return vm, nil, err
+	}
+	vm.Marked, vm.Ours = moving, moving && cause == evacuation.CauseNodeTaint
 	if c := v.Condition(kubevirt.NodeTaintReplacing); c != nil && c.Status == kubevirt.ConditionTrue {
 		vm.Replacing = c.LastTransitionTime.Time
 	}

@@ -25,7 +25,9 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/replacement"
 )
 
@@ -35,6 +37,20 @@ type Config struct {
 	Events   events.EventRecorder
 	Settings *settings.Live
 	Meter    Meter
+	Mover    Mover
+	// Conditions has a VMI say what its node's taints mean for it; nil where its
+	// status is not written.
+	Conditions func(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, steps ...patch.Operation) error
+}
+
+// Mover has VMs leave their nodes.
+type Mover interface {
+	// Move fails with mark.ErrChanged if the VMI is not any more as it was read.
+	Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error
+	// Moving tells whether a VM is to leave its node already, and the cause.
+	Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error)
+	// TakeBack undoes a Move that has not begun.
+	TakeBack(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error
 }
 
 // Meter says how many VMs have each condition.
