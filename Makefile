@@ -72,7 +72,7 @@ unit: ## what needs no root, no libvirt, no cluster: 30 s
 
 # The packages whose tests ask a real API server, found by what they import.
 KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|faults)" && /test\/cluster/ {print $$1}')
-# Real guests, one package after the other: they share two cores.
+# Real guests, two packages at a time: most of what they do is to wait.
 GUESTS := ./pkg/hypervisor/libvirt ./test/node ./test/demo ./test/acceptance
 GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=1 $(if $(SUDO),-exec "$(SUDO)")
 
@@ -83,7 +83,7 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 11
 	@echo '===== 2 of 3: packages by themselves, with the race detector, 2 minutes ====='
 	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
 	@echo '===== 3 of 3: both binaries with real guests, 6 minutes ====='
-	$(GOTEST) -v -p 1 -timeout 15m $(GUESTS)
+	$(GOTEST) -v -p 2 -timeout 15m $(GUESTS)
 
 .PHONY: test-kubernetes
 test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 18 minutes
