@@ -55,7 +55,8 @@ type NotNowError struct {
 func (e *NotNowError) Error() string { return e.Reason + ": " + e.Message }
 
 // Move makes a migration of a VM. It fails with a *NotNowError where the VM is not to
-// be moved now, by the rules that count for a mark. Two that make it at once make one.
+// be moved now, by the rules that count for a mark, and with ErrChanged where somebody
+// else has just made it.
 func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
 	e, err := m.gather(ctx, vmi)
 	if err != nil {
@@ -66,7 +67,11 @@ func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 	}
 	made := Migration(&e, why.Cause)
 	made.Spec.Priority = nil // an order of ours, which KubeVirt need not know
-	if err := m.Client.Create(ctx, made); err != nil && !apierrors.IsAlreadyExists(err) {
+	err = m.Client.Create(ctx, made)
+	switch {
+	case apierrors.IsAlreadyExists(err): // another replica was first, or the cache is behind
+		return fmt.Errorf("%w: %w", ErrChanged, err)
+	case err != nil:
 		return fmt.Errorf("make migration %s/%s: %w", made.Namespace, made.Name, err)
 	}
 	return nil
