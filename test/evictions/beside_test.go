@@ -85,7 +85,8 @@ metadata: {name: node-clean}
 		t.Errorf("status: %s", status)
 	}
 	// When the first migration fails, then the next one waits.
-	api.Kubectl(t, "patch", "vmim", "-l", "kubevirt.io/vmi-name=replaced", "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Failed"}}`)
+	failed := api.Kubectl(t, "get", "vmim", "-l", "kubevirt.io/vmi-name=replaced", "-o", "name")
+	api.Kubectl(t, "patch", failed, "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Failed"}}`)
 	eventually(t, "it is said why it waits", func() bool { return strings.Contains(runs.Log(), "Backoff: the last migration failed") })
 	// When the taint of a VM whose migration has not begun goes, the migration goes.
 	api.Kubectl(t, "patch", "node", "node-clean", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"taints":[{"key":"maint","effect":"NoSchedule","timeAdded":%q}]}}`, time.Now().UTC().Format(time.RFC3339)))
