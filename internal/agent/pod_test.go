@@ -213,3 +213,23 @@ func TestARecordOutlivesItsShutdownUntilItsEventsAreSettled(t *testing.T) {
 		r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)
 	})
 }
+
+// The launcher of a migration that failed: its VM runs on another node.
+func TestALauncherWhoseVMNeverCameTellsNobodyOfAShutdown(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.stop()
+		c := &memoryCluster{synced: true, fate: grace.FateMoved}
+		c.pods = []grace.Pod{{UID: pod1, VMI: uid, Created: born, DeletingAt: grace.Never, KillAt: grace.Never, GracePeriod: time.Hour}}
+		r.cluster = c
+		r.dirs = map[string]*memoryDir{}
+		r.pod(pod1, uid)
+		r.run()
+		r.after(time.Second)
+		r.sigterm(pod1)
+		r.after(2 * time.Minute)
+		r.stoppedAs(pod1, grace.LauncherSignal, grace.AlreadyStopped)
+		if got := c.told(); len(got) > 0 {
+			t.Errorf("Events %v", got)
+		}
+	})
+}

@@ -109,6 +109,9 @@ func (k *keeper) reportEnd(e *grace.Ending) {
 	if r := k.vm.Record(); e.Outcome == grace.Migrated && !r.ShuttingDown() {
 		return // it was only held, and nothing was shut down
 	}
+	if !k.vm.Recorded() {
+		return // a launcher without a VM, such as a failed migration's: its VM may run elsewhere
+	}
 	reason := reasonCompleted
 	if e.Outcome == grace.Forced {
 		reason = reasonForced
