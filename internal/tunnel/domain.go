@@ -174,7 +174,7 @@ func pattern(kind string) *regexp.Regexp {
 	}
 }
 
-// value tells whether a value is of a kind.
+// value reports whether a value is of a kind.
 func (c *checker) value(kind, v, where string) error {
 	var ok bool
 	switch p := pattern(kind); {
@@ -204,7 +204,7 @@ func (c *checker) value(kind, v, where string) error {
 	return refuse(c.reason, "%s for %s", quoted(v), quoted(where))
 }
 
-// allows tells whether a path is one of the operator's, or below one. Paths that
+// allows reports whether a path is one of the operator's, or below one. Paths that
 // could mean another one ("..", "//") are none.
 func (a *Agreement) allows(p string) bool {
 	if len(p) > maxTextValue || !pathPattern.MatchString(p) || path.Clean(p) != p {
