@@ -1,7 +1,5 @@
 package grace
 
-import "slices"
-
 // Action is the one thing to do now.
 type Action string
 
@@ -64,15 +62,6 @@ type rule struct {
 	name   string
 	why    string
 	decide func(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool)
-}
-
-// Rules returns name and reason of each rule, in order.
-func Rules() [][2]string {
-	out := make([][2]string, 0, len(rules))
-	for _, r := range slices.Concat(rules[:], background[:]) {
-		out = append(out, [2]string{r.name, r.why})
-	}
-	return out
 }
 
 // rules is read from top to bottom; the first that applies decides.
