@@ -32,7 +32,7 @@ const atOnce = 4
 
 // gcPercent: the garbage of an agent's start stays resident for long, because at
 // rest there is hardly any more that would have it collected.
-const gcPercent = 50
+const gcPercent = 25
 
 // flush is how long the last lines may take.
 const flush = 200 * time.Millisecond
