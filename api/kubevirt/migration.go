@@ -71,7 +71,7 @@ type VirtualMachineInstanceMigrationList struct {
 	Items []VirtualMachineInstanceMigration `json:"items"`
 }
 
-// Final tells whether the migration has ended.
+// Final reports whether the migration has ended.
 func (m *VirtualMachineInstanceMigration) Final() bool {
 	return m.Status.Phase == MigrationSucceeded || m.Status.Phase == MigrationFailed
 }

@@ -95,7 +95,7 @@ type VirtualMachineInstanceList struct {
 	Items []VirtualMachineInstance `json:"items"`
 }
 
-// Final tells whether the VM has ended.
+// Final reports whether the VM has ended.
 func (v *VirtualMachineInstance) Final() bool {
 	return v.Status.Phase == VMISucceeded || v.Status.Phase == VMIFailed
 }
@@ -108,12 +108,12 @@ func (v *VirtualMachineInstance) Node() string {
 	return v.Labels[NodeNameLabel]
 }
 
-// Migratable tells whether the VM can be moved, as far as is known.
+// Migratable reports whether the VM can be moved, as far as is known.
 func (v *VirtualMachineInstance) Migratable() bool {
 	return v.ConditionIs(LiveMigratable, ConditionTrue)
 }
 
-// Marked tells whether the VM is to leave the node that it is on. A mark for
+// Marked reports whether the VM is to leave the node that it is on. A mark for
 // another node is stale and counts as none.
 func (v *VirtualMachineInstance) Marked() bool {
 	return v.Status.EvacuationNodeName != "" && v.Status.EvacuationNodeName == v.Node()
@@ -129,7 +129,7 @@ func (v *VirtualMachineInstance) Condition(kind string) *Condition {
 	return nil
 }
 
-// ConditionIs tells whether there is a condition with this status.
+// ConditionIs reports whether there is a condition with this status.
 func (v *VirtualMachineInstance) ConditionIs(kind, status string) bool {
 	c := v.Condition(kind)
 	return c != nil && c.Status == status

@@ -11,8 +11,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// act carries out what was decided: here what changes the record or is told,
-// in work what reaches something outside.
+// act carries out what was decided: here what changes the record or is reported,
+// in work what calls something outside.
 func (k *keeper) act(d grace.Decision, now grace.Mono) {
 	switch d.Do {
 	case grace.Adopt:
@@ -33,18 +33,18 @@ func (k *keeper) act(d grace.Decision, now grace.Mono) {
 		k.arm()
 		k.shortened(d)
 	case grace.DropDryRun:
-		k.log.Info("that shutdown was a dry run's; starting over", "rule", d.Rule)
+		k.log.Info("dropping the shutdown of a dry run; deciding anew", "rule", d.Rule)
 		k.apply(d, now)
 	case grace.Finish:
 		k.apply(d, now)
 		k.finished(d)
-	case grace.LetGo:
-		k.letGo(d, now)
+	case grace.Reset:
+		k.reset(d, now)
 	case grace.Forget:
 		k.log.Info("dropping the record", "rule", d.Rule)
-		k.letGo(d, now)
+		k.reset(d, now)
 	case grace.Announce, grace.RejectPeriod, grace.WarnOfPod, grace.ReportFailed:
-		k.tellUsers(d)
+		k.reportToUsers(d)
 		k.vm.Handled(d)
 	case grace.ClearTrigger:
 		k.removeTrigger(d)
@@ -84,15 +84,15 @@ func (k *keeper) work(d grace.Decision, now grace.Mono) {
 	}
 }
 
-// conclude tells of an end, and of what comes before it.
+// conclude writes status.json and finishes an instance that ended.
 func (k *keeper) conclude(d grace.Decision, now grace.Mono) {
 	switch d.Do {
-	case grace.Tell:
-		k.tell(d, now)
+	case grace.WriteStatus:
+		k.writeStatus(d, now)
 	case grace.Answer:
 		k.answer(d, now)
-	case grace.Settle:
-		k.settle(d)
+	case grace.FlushEvents:
+		k.flushEvents(d)
 	case grace.Remove:
 		k.removeRecord(d)
 	default:
@@ -161,7 +161,7 @@ func (k *keeper) resume(d grace.Decision) {
 			k.vm.DomainChanged()
 			return
 		}
-		k.log.Info("resumed the guest so that it can hear the request")
+		k.log.Info("resumed the guest so that it can react to the request")
 	})
 }
 

@@ -12,8 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// stuck is how long a keeper may leave a hint untaken before the agent counts
-// as stuck. A keeper never waits for anything but the next hint.
+// stuck is how old a pending hint may get before the agent counts as stuck. A keeper never waits for anything but the next hint.
 const stuck = 30 * time.Second
 
 // Agent keeps the VMs of one node to their grace periods.
@@ -33,7 +32,7 @@ type Agent struct {
 	machine  machine
 }
 
-// New returns an agent that knows the records already, and does nothing yet.
+// New returns an agent that does nothing yet.
 func New(cfg Config, log *slog.Logger) *Agent {
 	cfg.Policy.DefaultPeriod = cfg.DefaultPeriod
 	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, rejected: map[string]bool{}, relist: make(chan struct{}, 1),
@@ -102,7 +101,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		last = a.cfg.Clock.Now()
 		timer.Reset(relist)
 		if err := a.list(ctx); err != nil {
-			a.log.Debug("domains are compared later", "err", err)
+			a.log.Debug("cannot list domains; retrying", "err", err)
 			timer.Reset(relistFailed)
 		}
 	}
@@ -221,7 +220,7 @@ func (a *Agent) retire(k *keeper) bool {
 	return true
 }
 
-// Ready tells whether libvirt was tried once, the records are guarded and none
+// Ready reports whether libvirt was tried once, the records are guarded and none
 // of them waits for a disk that refuses it or does not answer.
 func (a *Agent) Ready() bool {
 	a.mu.Lock()
@@ -246,7 +245,7 @@ func (a *Agent) hintAll(change func(*hints)) {
 	}
 }
 
-// Alive tells whether every keeper still takes its hints.
+// Alive reports whether every keeper still takes its hints.
 func (a *Agent) Alive() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

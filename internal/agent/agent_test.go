@@ -173,7 +173,7 @@ func TestATriggerThatCannotBeRemovedHarmsNoLaterInstance(t *testing.T) {
 		r.hv.Start(fake.Guest{Name: domain})
 		r.after(time.Hour)
 		if n := r.hv.Count(fake.OpSignal, domain); n != 0 {
-			t.Error("the spent trigger ended the next instance")
+			t.Error("the consumed trigger ended the next instance")
 		}
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// clusterSeen tells the core what the API server shows now.
+// clusterSeen passes on to the core what the API server shows now.
 func (k *keeper) clusterSeen() {
 	c, namespace, name := k.a.cfg.Cluster, k.vm.Namespace, k.vm.Name
 	if c == nil {

@@ -83,7 +83,7 @@ func (c *memoryCluster) watch(_, pod string) {
 	c.watched = pod
 }
 
-func (c *memoryCluster) Settle(ctx context.Context, _, _ string) {
+func (c *memoryCluster) FlushEvents(ctx context.Context, _, _ string) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(c.settles):

@@ -1,5 +1,5 @@
 // Package agent is the loop that keeps every VM of the node to its grace
-// period: it tells the core what is seen, and carries out what that decides.
+// period: it passes observations to the core, and carries out its decisions.
 //
 // Each VM has one goroutine, the keeper, that owns its grace.VM and the handles
 // on its processes. Hints (a file appeared, libvirt said something, a process

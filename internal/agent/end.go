@@ -10,7 +10,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// finished says how it ended. What follows (Answer, Settle, LetGo, Remove) may
+// finished says how it ended. What follows (Answer, FlushEvents, Reset, Remove) may
 // each be done twice after a crash.
 func (k *keeper) finished(d grace.Decision) {
 	k.disarm()
@@ -31,10 +31,10 @@ func statusOf(s grace.Status) signals.Status {
 	}
 }
 
-// tell writes status.json.
-func (k *keeper) tell(d grace.Decision, now grace.Mono) {
+// writeStatus writes status.json.
+func (k *keeper) writeStatus(d grace.Decision, now grace.Mono) {
 	dir, status := k.dir, statusOf(k.vm.Status(now))
-	k.call(d, k.dirTurn.in(func(context.Context) error { return dir.WriteStatus(status) }), func(err error, _ int) {
+	k.call(d, k.dirOrder.keep(func(context.Context) error { return dir.WriteStatus(status) }), func(err error, _ int) {
 		if err != nil {
 			k.log.Warn("cannot write status.json", "err", err)
 		}
@@ -46,7 +46,7 @@ func (k *keeper) tell(d grace.Decision, now grace.Mono) {
 func (k *keeper) answer(d grace.Decision, now grace.Mono) {
 	dir, rec, pod, status, kept := k.dir, k.vm.Record(), k.vm.Pod().UID, statusOf(k.vm.Status(now)), false
 	boot := k.a.cfg.Policy.BootID
-	k.call(d, k.dirTurn.in(func(context.Context) error {
+	k.call(d, k.dirOrder.keep(func(context.Context) error {
 		view, err := dir.Look()
 		if err != nil || !view.Present {
 			return err // a launcher directory that is gone needs no answer
@@ -59,24 +59,24 @@ func (k *keeper) answer(d grace.Decision, now grace.Mono) {
 	}), func(err error, _ int) {
 		k.vm.Ending().Kept = kept
 		if err != nil {
-			k.log.Error("cannot answer in the launcher directory", "err", err)
+			k.log.Error("cannot write the final status.json, or remove the trigger", "err", err)
 		}
 	})
 }
 
-// settle is called before a record is let go of: until then an agent that dies
-// leaves its reports to the next one.
-func (k *keeper) settle(d grace.Decision) {
-	k.call(d, within(settleTimeout, func(ctx context.Context) error {
+// flushEvents is called before a record is removed: until then a restarted agent
+// reports again what was lost.
+func (k *keeper) flushEvents(d grace.Decision) {
+	k.call(d, within(flushTimeout, func(ctx context.Context) error {
 		if k.a.cfg.Cluster != nil {
-			k.a.cfg.Cluster.Settle(ctx, k.vm.Namespace, k.vm.Name)
+			k.a.cfg.Cluster.FlushEvents(ctx, k.vm.Namespace, k.vm.Name)
 		}
 		return nil
 	}), func(error, int) {})
 }
 
-// letGo makes ready for the next instance.
-func (k *keeper) letGo(d grace.Decision, now grace.Mono) {
+// reset makes ready for the next instance.
+func (k *keeper) reset(d grace.Decision, now grace.Mono) {
 	k.disarm()
 	k.apply(d, now)
 	release(k, &k.qemu)
@@ -84,16 +84,16 @@ func (k *keeper) letGo(d grace.Decision, now grace.Mono) {
 
 // removeRecord removes it behind every save that is still under way.
 func (k *keeper) removeRecord(d grace.Decision) {
-	k.call(d, k.cacheTurn.in(func(context.Context) error { return k.a.cfg.Cache.Delete(k.domain) }), func(err error, try int) {
+	k.call(d, k.cacheOrder.keep(func(context.Context) error { return k.a.cfg.Cache.Delete(k.domain) }), func(err error, try int) {
 		if err != nil && try == 1 {
 			k.a.cfg.Meter.Rejected("record_write")
-			k.log.Error("cannot remove the record of a stopped VM; trying on", "err", err)
+			k.log.Error("cannot remove the record of a stopped VM; retrying", "err", err)
 		}
 	})
 }
 
-// removeTrigger removes one that belongs to no VM here. Where that cannot be done it
-// counts no more, so that no later instance suffers from it.
+// removeTrigger removes one that belongs to no VM here. Where that fails it is ignored
+// from then on, so that it cannot shut down a later instance.
 func (k *keeper) removeTrigger(d grace.Decision) {
 	reason, text := "trigger_orphan", "its shim is gone"
 	if d.Rule == "leftover-trigger" {
@@ -103,7 +103,7 @@ func (k *keeper) removeTrigger(d grace.Decision) {
 	k.log.Warn("removing a trigger", "why", text)
 	dir := k.dir
 	k.vm.Handled(d)
-	k.call(d, k.dirTurn.in(func(context.Context) error { return dir.RemoveTrigger(watch.FileID(d.Trigger)) }), func(err error, _ int) {
+	k.call(d, k.dirOrder.keep(func(context.Context) error { return dir.RemoveTrigger(watch.FileID(d.Trigger)) }), func(err error, _ int) {
 		if err != nil {
 			k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)
 		}
@@ -112,7 +112,7 @@ func (k *keeper) removeTrigger(d grace.Decision) {
 
 func (k *keeper) save(d grace.Decision) {
 	rec, failing := k.vm.Record(), k.unwritten.Load()
-	k.call(d, k.cacheTurn.in(func(context.Context) error { return k.a.cfg.Cache.Put(rec) }), func(err error, _ int) {
+	k.call(d, k.cacheOrder.keep(func(context.Context) error { return k.a.cfg.Cache.Put(rec) }), func(err error, _ int) {
 		k.arm() // what waited for this waits no longer
 		switch {
 		case err != nil && !failing:

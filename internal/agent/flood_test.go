@@ -141,7 +141,7 @@ func TestAnErrorThatStaysIsSaidNowAndThen(t *testing.T) {
 		r.dir(domain).breaks(errors.New("input/output error"), false)
 		r.agent.LauncherChanged(domain)
 		r.after(10 * minute)
-		if n := strings.Count(text.String(), "cannot look at the launcher directory"); n < 15 || n > 25 {
+		if n := strings.Count(text.String(), "cannot read the launcher directory"); n < 15 || n > 25 {
 			t.Errorf("said %d times in 10 minutes", n)
 		}
 		if !strings.Contains(text.String(), "leftOut=") {

@@ -16,7 +16,7 @@ type hints struct {
 	save     bool
 	node     bool               // the machine shuts down, or does not any more
 	record   *grace.Record      // read from the cache late
-	seen     *hypervisor.Domain // what a list said, newer than any look before; zero: it is not on it
+	seen     *hypervisor.Domain // from a list, newer than any look before; zero: not in the list
 	end      grace.End
 	endOf    string     // UUID
 	since    grace.Mono // when the oldest of them arrived
@@ -57,7 +57,7 @@ func (m *mailbox) take() hints {
 	return h
 }
 
-// waiting tells since when a hint has not been taken, if there is one.
+// waiting returns since when a hint is pending, if one is.
 func (m *mailbox) waiting() (grace.Mono, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -19,22 +19,15 @@ const maxSteps = 50
 
 // keeper carries out what is decided about one VM: it has the handles, and
 // decides nothing itself. Only its own goroutine touches its fields, but for
-// box and what publish stores.
+// box and published.
 type keeper struct {
 	a      *Agent
 	log    *slog.Logger
 	domain string
 	vm     *grace.VM
 
-	box       *mailbox
-	phase     atomic.Value // grace.Phase, "" without a record
-	heldSince atomic.Int64 // grace.Mono, 0 while no shutdown is held
-	priority  atomic.Int32 // of its launcher pod
-	// unwritten: the record cannot be made durable.
-	unwritten atomic.Bool
-	// alive: the record's instance has not ended. period is its grace period.
-	alive  atomic.Bool
-	period atomic.Int64
+	box *mailbox
+	published
 
 	ctx     context.Context //nolint:containedctx // the keeper's life; workers get it
 	workers sync.WaitGroup
@@ -47,9 +40,19 @@ type keeper struct {
 	armed    Armed             // nil where no signal is armed
 	shim     Watched           // the holder of vm.json's lock, nil if there is none to watch
 
-	cacheTurn, dirTurn turns
-	rule               string // the last one
-	timer              *time.Timer
+	cacheOrder, dirOrder order
+	rule                 string // the last one
+	timer                *time.Timer
+}
+
+// published is what others may read of a keeper at any time, as of its last step.
+type published struct {
+	phase     atomic.Value // grace.Phase, "" without a record
+	heldSince atomic.Int64 // grace.Mono, 0 while no shutdown is held
+	priority  atomic.Int32 // of its launcher pod
+	unwritten atomic.Bool  // the record cannot be made durable
+	alive     atomic.Bool  // the record's instance has not ended
+	period    atomic.Int64 // its grace period
 }
 
 func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
@@ -94,7 +97,7 @@ func (k *keeper) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-k.box.ready:
-			k.hear(k.box.take())
+			k.handle(k.box.take())
 		case found := <-k.back:
 			k.busy--
 			found()
@@ -111,8 +114,8 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// hear tells the core what has happened.
-func (k *keeper) hear(h hints) {
+// handle passes on to the core what has happened.
+func (k *keeper) handle(h hints) {
 	if h.record != nil && k.vm.Recover(*h.record) {
 		k.log.Info("the record could be read after all", "gracePeriod", h.record.Period.Length, "cause", h.record.Shutdown.Cause)
 		k.restore()

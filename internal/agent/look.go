@@ -63,7 +63,7 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 			release(k, &shim)
 			k.vm.DirectoryChanged()
 		case err != nil:
-			k.log.Warn("cannot look at the launcher directory; what it said before stands", "err", err)
+			k.log.Warn("cannot read the launcher directory; keeping its last known state", "err", err)
 			k.vm.DirectoryUnreadable(k.now())
 		default:
 			k.directorySeen(view, pod, shim, seen)

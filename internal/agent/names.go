@@ -9,7 +9,7 @@ const maxRejected = 1000
 // NAME.xml.new, and a file name has 255 bytes (tried with libvirt 9.0).
 const maxName = 255 - len(".xml.new")
 
-// validName tells whether a VM can have this name, and says once if not. The caller
+// validName reports whether a VM can have this name, and says once if not. The caller
 // holds the lock.
 func (a *Agent) validName(name string) bool {
 	problem := ""
@@ -21,7 +21,7 @@ func (a *Agent) validName(name string) bool {
 	if problem != "" && !a.rejected[name] && len(a.rejected) < maxRejected {
 		a.rejected[name] = true
 		a.cfg.Meter.Rejected("name")
-		a.log.Warn("not a VM that can be guarded", "name", name, "problem", problem)
+		a.log.Warn("ignoring a name that cannot be a VM's", "name", name, "problem", problem)
 	}
 	return problem == ""
 }

@@ -32,7 +32,7 @@ func (a *Agent) HeldFor(domain string) time.Duration {
 	return 0
 }
 
-// Guarding tells whether a grace period is under way, or a shutdown is held.
+// Guarding reports whether a grace period is under way, or a shutdown is held.
 func (a *Agent) Guarding() bool {
 	n := a.Phases()
 	return n[grace.Held]+n[grace.ShuttingDown]+n[grace.Destroying] > 0

@@ -47,7 +47,7 @@ type Process interface {
 // Armed is a SIGTERM that is sent at its time. Its methods do not block.
 type Armed interface {
 	Move(to grace.Mono)
-	// Disarm returns false where the signal is sent or being sent: Sent tells.
+	// Disarm returns false where the signal is sent or being sent: Sent says which.
 	Disarm() bool
 	// Sent gives one value, once it was tried.
 	Sent() <-chan deadline.Sent
@@ -79,7 +79,7 @@ type Meter interface {
 }
 
 // Cluster is what the API server says. Its methods do not block, but for
-// Confirm and Settle.
+// Confirm and FlushEvents.
 type Cluster interface {
 	// VMI and Pods read memory and do not wait. Whoever calls ClusterChanged
 	// holds no lock that they take: the agent calls them under its own.
@@ -88,21 +88,21 @@ type Cluster interface {
 	// Confirm asks what became of the VMI with this UID and creation time. An
 	// error comes with grace.FateUnknown.
 	Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error)
-	// Report tells the VMI's users, sooner or later, and once per Event.Key.
+	// Report queues an Event, which is delivered once per Event.Key.
 	Report(Event)
-	// Settle waits until what was reported of a VM survives this agent, or ctx
+	// FlushEvents waits until what was reported of a VM survives this agent, or ctx
 	// ends.
-	Settle(ctx context.Context, namespace, name string)
+	FlushEvents(ctx context.Context, namespace, name string)
 }
 
-// Event is something to tell about a VMI.
+// Event is a Kubernetes Event about a VMI, or about this node.
 type Event struct {
 	// OfNode: it is of this node, and of no VM.
 	OfNode               bool
 	Namespace, Name, UID string
 	Reason, Message      string
 	Warning              bool
-	// Key tells one Event of a reason from the next: equal keys are duplicates.
+	// Key distinguishes Events of one reason: equal keys are duplicates.
 	Key string
 	At  time.Time
 }
@@ -120,8 +120,8 @@ type Config struct {
 	// Launcher gives the launcher directory of a VM; pod is its launcher pod,
 	// "" if none is known or needed.
 	Launcher func(namespace, name, pod string) Launcher
-	// Watch has changes in the launcher directory of this pod told, instead of
-	// what was watched for the domain before. It does not block.
+	// Watch watches the launcher directory of this pod, in place of what was watched
+	// for the domain before. It does not block.
 	Watch func(domain, pod string)
 	// Cluster is nil without an API server.
 	Cluster Cluster
@@ -142,14 +142,14 @@ type Config struct {
 type Machine interface {
 	// Watch delays shutdowns and tells of them until ctx ends. It tells what it
 	// finds at its start, and then each change.
-	Watch(ctx context.Context, told func(MachineState))
+	Watch(ctx context.Context, report func(MachineState))
 	// LetGo lets the shutdown that is under way go on. It does not block.
 	LetGo()
 }
 
 // MachineState is what is known of the machine's shutdown.
 type MachineState struct {
-	Known        bool // the one that knows can be asked
+	Known        bool // logind can be asked
 	Held         bool // a shutdown would be delayed, or is
 	ShuttingDown bool
 	Delay        time.Duration // how long a shutdown is delayed at most
@@ -163,9 +163,9 @@ const (
 	// that failed.
 	relist       = 30 * time.Second
 	relistFailed = 10 * time.Second
-	// clusterTimeout is how long a shutdown waits for the first word of the API
-	// server after the agent's start.
+	// clusterTimeout is how long a shutdown waits for the API server's first list
+	// after the agent's start.
 	clusterTimeout = time.Second
 	confirmTimeout = 10 * time.Second
-	settleTimeout  = 2 * time.Second
+	flushTimeout   = 2 * time.Second
 )

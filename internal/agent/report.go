@@ -22,13 +22,13 @@ const (
 	reasonDelay         = "ShutdownDelayTooShort" // on the Node
 )
 
-// report tells once per shutdown.
+// report sends an Event once per shutdown.
 func (k *keeper) report(reason string, warning bool, message string) {
 	r := k.vm.Record()
 	k.reportAs(reason, strconv.FormatInt(r.Shown().StartedAt.UnixMilli(), 10), warning, message)
 }
 
-// reportAs tells once per key.
+// reportAs sends an Event once per key.
 func (k *keeper) reportAs(reason, key string, warning bool, message string) {
 	uid, _ := k.vm.Owner()
 	if k.a.cfg.Cluster == nil || uid == "" {
@@ -40,7 +40,7 @@ func (k *keeper) reportAs(reason, key string, warning bool, message string) {
 	})
 }
 
-func (k *keeper) tellUsers(d grace.Decision) {
+func (k *keeper) reportToUsers(d grace.Decision) {
 	switch d.Do {
 	case grace.Announce:
 		k.announce(d)
@@ -52,9 +52,9 @@ func (k *keeper) tellUsers(d grace.Decision) {
 			grace.WholeSeconds(pod.GracePeriod), grace.WholeSeconds(need)))
 		k.log.Warn("the launcher pod would be killed before the VM's grace period is over", "pod", pod.UID, "has", pod.GracePeriod, "needs", need)
 	case grace.ReportFailed:
-		k.report(reasonDestroyFailed, true, "QEMU survives SIGTERM, SIGKILL and libvirt's destroy; trying on")
+		k.report(reasonDestroyFailed, true, "QEMU survives SIGTERM, SIGKILL and libvirt's destroy; retrying")
 		k.a.cfg.Meter.Destroyed("failed")
-		k.log.Error("QEMU cannot be killed (a process in D state?); trying on, slowly", "rule", d.Rule, "pid", k.vm.Record().Instance.PID)
+		k.log.Error("QEMU cannot be killed (a process in D state?); retrying at longer intervals", "rule", d.Rule, "pid", k.vm.Record().Instance.PID)
 	default:
 	}
 }
@@ -127,7 +127,7 @@ func (k *keeper) invalidPeriod(source grace.Source, text string) {
 	k.a.cfg.Meter.Rejected("grace_period")
 	length, err := grace.ParseSeconds(text)
 	if errors.Is(err, grace.ErrTooLong) {
-		k.log.Warn("the stated grace period is too long; using the longest there is", "source", source, "stated", text, "using", length)
+		k.log.Warn("the stated grace period is too long; using the maximum", "source", source, "stated", text, "using", length)
 		return
 	}
 	if source == grace.SourceVMI {

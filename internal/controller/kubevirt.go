@@ -37,7 +37,7 @@ func (o *Options) checkCRDs(ctx context.Context, live client.Reader) error {
 	}
 }
 
-// kubeVirts tells whether KubeVirt's operator made the CRD: it labels and
+// kubeVirts reports whether KubeVirt's operator made the CRD: it labels and
 // annotates all that it installs.
 func kubeVirts(crd *metav1.PartialObjectMetadata) bool {
 	if crd.Labels["app.kubernetes.io/managed-by"] == "virt-operator" {

@@ -49,7 +49,7 @@ func enabled(name string, chosen []string) bool {
 	return slices.Contains(chosen, "*")
 }
 
-// runs tells whether a controller runs with these flags.
+// runs reports whether a controller runs with these flags.
 func (o *Options) runs(name string) bool {
 	return enabled(name, o.Controllers) && (!o.BesideKubeVirt || besideKubeVirt(name))
 }

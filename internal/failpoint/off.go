@@ -24,11 +24,11 @@ func (Points) Ports(c agent.Config) agent.Config { return c }
 // Migrations returns c.
 func (Points) Migrations(c nodemigration.Config) nodemigration.Config { return c }
 
-// Launchers returns hear.
-func (Points) Launchers(hear func(name string)) func(name string) { return hear }
+// Launchers returns notify.
+func (Points) Launchers(notify func(name string)) func(name string) { return notify }
 
-// Domains returns hear.
-func (Points) Domains(hear func(hypervisor.Event)) func(hypervisor.Event) { return hear }
+// Domains returns notify.
+func (Points) Domains(notify func(hypervisor.Event)) func(hypervisor.Event) { return notify }
 
-// VMs returns hear.
-func (Points) VMs(hear func(namespace, name string)) func(namespace, name string) { return hear }
+// VMs returns notify.
+func (Points) VMs(notify func(namespace, name string)) func(namespace, name string) { return notify }

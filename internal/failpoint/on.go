@@ -112,25 +112,25 @@ func (p Points) Ports(c agent.Config) agent.Config {
 }
 
 // Launchers puts points around the hint that a launcher directory changed.
-func (p Points) Launchers(hear func(name string)) func(name string) {
+func (p Points) Launchers(notify func(name string)) func(name string) {
 	return func(name string) {
 		defer p.around("hint-launcher")()
-		hear(name)
+		notify(name)
 	}
 }
 
 // Domains puts points around libvirt's events.
-func (p Points) Domains(hear func(hypervisor.Event)) func(hypervisor.Event) {
+func (p Points) Domains(notify func(hypervisor.Event)) func(hypervisor.Event) {
 	return func(ev hypervisor.Event) {
 		defer p.around("hint-domain")()
-		hear(ev)
+		notify(ev)
 	}
 }
 
 // VMs puts points around the hint that the API server says something new.
-func (p Points) VMs(hear func(namespace, name string)) func(namespace, name string) {
+func (p Points) VMs(notify func(namespace, name string)) func(namespace, name string) {
 	return func(namespace, name string) {
 		defer p.around("hint-cluster")()
-		hear(namespace, name)
+		notify(namespace, name)
 	}
 }

@@ -144,7 +144,7 @@ func (c clusters) Report(e agent.Event) {
 	c.Cluster.Report(e)
 }
 
-func (c clusters) Settle(ctx context.Context, namespace, name string) {
-	defer c.around("settle")()
-	c.Cluster.Settle(ctx, namespace, name)
+func (c clusters) FlushEvents(ctx context.Context, namespace, name string) {
+	defer c.around("flush-events")()
+	c.Cluster.FlushEvents(ctx, namespace, name)
 }

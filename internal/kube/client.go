@@ -21,9 +21,9 @@ import (
 // it out within 20 s: silence, a ping without an answer, a new connection
 // without a handshake.
 const (
-	silence     = 10 * time.Second
-	pingTimeout = 5 * time.Second
-	dialTimeout = 5 * time.Second
+	silenceTimeout = 10 * time.Second
+	pingTimeout    = 5 * time.Second
+	dialTimeout    = 5 * time.Second
 )
 
 // SilenceLibraries stops what the client libraries write to stderr on their
@@ -38,9 +38,6 @@ type clients struct {
 }
 
 func (c *clients) of(r resource) *rest.RESTClient { return c.byGroup[r.group] }
-
-// core also takes Events.
-func (c *clients) core() *rest.RESTClient { return c.of(pods()) }
 
 func newClients(kubeconfig string) (*clients, error) {
 	cfg, err := load(kubeconfig)
@@ -97,14 +94,14 @@ func newHTTPClient(cfg *rest.Config) (*http.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: silence}
+	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: silenceTimeout}
 	transport := &http.Transport{
 		Proxy:               http.ProxyFromEnvironment,
 		DialContext:         dialer.DialContext,
 		TLSClientConfig:     first, // by a proxy only
 		TLSHandshakeTimeout: dialTimeout,
 		ForceAttemptHTTP2:   true,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: pingTimeout, WriteByteTimeout: silence},
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: silenceTimeout, PingTimeout: pingTimeout, WriteByteTimeout: silenceTimeout},
 		IdleConnTimeout:     90 * time.Second,
 		MaxIdleConnsPerHost: 2,
 	}
@@ -139,7 +136,7 @@ func dialTLS(ctx context.Context, cfg *rest.Config, dialer *net.Dialer, network,
 	return (&tls.Dialer{NetDialer: dialer, Config: own}).DialContext(ctx, network, address)
 }
 
-// answer is what the server said, word for word: the library turns a proxy's
+// answer is the server's response as it came: the library turns a proxy's
 // error page into a Status that names the object.
 type answer struct {
 	code int

@@ -18,10 +18,13 @@ const confirmTimeout = 10 * time.Second
 
 // ErrUnconfirmed is the failure to learn what became of a VMI; the error that
 // wraps it says why.
-var ErrUnconfirmed = errors.New("what became of the VMI cannot be said")
+var ErrUnconfirmed = errors.New("the fate of the VMI is not known")
 
 // errNotAsked: the API server was not asked, or not to the end.
 var errNotAsked = errors.New("not asked")
+
+// errNotOpen: the kubeconfig could not be used yet.
+var errNotOpen = fmt.Errorf("%w: there is no client of the API server yet", errNotAsked)
 
 // Confirm asks the API server what became of the VMI that was seen with this
 // UID and creation time. It fails with ErrUnconfirmed and grace.FateUnknown.
@@ -45,6 +48,9 @@ func (s *Source) Confirm(ctx context.Context, namespace, name, uid string, creat
 func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Time) (grace.Fate, error) {
 	if !k.valid() || uid == "" || created.IsZero() {
 		return grace.FateUnknown, fmt.Errorf("%w: the API server has never shown it", errNotAsked)
+	}
+	if s.clients.Load() == nil {
+		return grace.FateUnknown, errNotOpen
 	}
 	now, err := s.get(ctx, vmis(), k)
 	switch {
@@ -95,7 +101,7 @@ func (s *Source) getCRD(ctx context.Context) (crd, error) {
 // get asks for one object. It fails with errGone if, and only if, the answer
 // is an API server's and says so of this very object.
 func (s *Source) get(ctx context.Context, r resource, k key) (*object, error) {
-	a, err := ask(ctx, s.clients.of(r).Get().NamespaceIfScoped(k.namespace, k.namespace != "").Resource(r.plural).Name(k.name))
+	a, err := ask(ctx, s.client(r).Get().NamespaceIfScoped(k.namespace, k.namespace != "").Resource(r.plural).Name(k.name))
 	var o *object
 	if err == nil {
 		o, err = a.object(r, k)
@@ -112,10 +118,10 @@ func (a answer) object(r resource, k key) (*object, error) {
 	}
 	var o object
 	if err := json.Unmarshal(a.body, &o); err != nil {
-		return nil, fmt.Errorf("%w: %w", errStrange, err)
+		return nil, fmt.Errorf("%w: %w", errNotAPIServer, err)
 	}
 	if o.APIVersion != r.version().String() || o.Kind != r.kind || o.Namespace != k.namespace || o.Name != k.name || o.UID == "" || o.CreationTimestamp.IsZero() {
-		return nil, fmt.Errorf("%w: a %.64q of %.64q named %.64q in %.64q", errStrange, o.Kind, o.APIVersion, o.Name, o.Namespace)
+		return nil, fmt.Errorf("%w: a %.64q of %.64q named %.64q in %.64q", errNotAPIServer, o.Kind, o.APIVersion, o.Name, o.Namespace)
 	}
 	return &o, nil
 }
@@ -138,7 +144,7 @@ func (a answer) refusal(r resource, k key) error {
 func (a answer) status() (*metav1.Status, error) {
 	var st metav1.Status
 	if err := json.Unmarshal(a.body, &st); err != nil || st.Kind != "Status" || st.APIVersion != "v1" || int(st.Code) != a.code {
-		return nil, fmt.Errorf("%w: status %d with %.64q", errStrange, a.code, a.body)
+		return nil, fmt.Errorf("%w: status %d with %.64q", errNotAPIServer, a.code, a.body)
 	}
 	return &st, nil
 }

@@ -39,7 +39,7 @@ type outbox struct {
 
 	mu      sync.Mutex
 	queue   []agent.Event
-	full    bool          // and this was said
+	full    bool          // and this was logged
 	changed chan struct{} // closed when the queue has changed
 }
 
@@ -88,8 +88,8 @@ func (o *outbox) wait(ctx context.Context, asked func(queue []agent.Event) bool)
 	}
 }
 
-// settle waits until no Event of a VM waits, or ctx ends.
-func (o *outbox) settle(ctx context.Context, namespace, name string) {
+// flush waits until no Event of a VM waits, or ctx ends.
+func (o *outbox) flush(ctx context.Context, namespace, name string) {
 	o.wait(ctx, func(queue []agent.Event) bool {
 		return !slices.ContainsFunc(queue, func(e agent.Event) bool { return e.Namespace == namespace && e.Name == name })
 	})
@@ -99,9 +99,9 @@ func (o *outbox) settle(ctx context.Context, namespace, name string) {
 type verdict int
 
 const (
-	again   verdict = iota // it was not taken; try later
-	told                   // it is there
-	refused                // it will never be taken
+	retry     verdict = iota // it was not taken: try again later
+	delivered                // it is there
+	refused                  // it will never be taken
 )
 
 // deliver sends Events in their order until ctx ends. One that is not taken
@@ -119,7 +119,7 @@ func (o *outbox) deliver(ctx context.Context, post func(context.Context, agent.E
 			return
 		}
 		v, err := post(ctx, e)
-		if v == again {
+		if v == retry {
 			if ctx.Err() != nil {
 				return
 			}
@@ -157,9 +157,9 @@ func (s *Source) post(ctx context.Context, e agent.Event) (verdict, error) {
 	if err != nil {
 		return refused, fmt.Errorf("encode it: %w", err)
 	}
-	a, err := ask(ctx, s.clients.core().Post().Namespace(e.Namespace).Resource("events").SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
+	a, err := ask(ctx, s.client(pods()).Post().Namespace(e.Namespace).Resource("events").SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
 	if err != nil {
-		return again, err
+		return retry, err
 	}
 	return a.verdict(e)
 }
@@ -200,11 +200,11 @@ func eventName(e agent.Event) string {
 // verdict believes only an API server that it will never take this Event.
 func (a answer) verdict(e agent.Event) (verdict, error) {
 	if a.code == http.StatusCreated {
-		return told, nil
+		return delivered, nil
 	}
 	st, err := a.status()
 	if err != nil {
-		return again, err
+		return retry, err
 	}
 	var about metav1.StatusDetails
 	if st.Details != nil {
@@ -213,7 +213,7 @@ func (a answer) verdict(e agent.Event) (verdict, error) {
 	err = fmt.Errorf("status %d: %s %.300s", a.code, st.Reason, st.Message)
 	switch st.Reason {
 	case metav1.StatusReasonAlreadyExists:
-		return told, nil
+		return delivered, nil
 	case metav1.StatusReasonInvalid, metav1.StatusReasonBadRequest, metav1.StatusReasonRequestEntityTooLarge:
 		return refused, err
 	case metav1.StatusReasonNotFound: // the namespace
@@ -228,7 +228,7 @@ func (a answer) verdict(e agent.Event) (verdict, error) {
 		}
 	default:
 	}
-	return again, err
+	return retry, err
 }
 
 // sleep waits that long, or until ctx ends.

@@ -211,16 +211,16 @@ func TestTheServersWordOnAnEventIsBelievedOnlyIfItIsTheServers(t *testing.T) {
 		got  *httptest.ResponseRecorder
 		want verdict
 	}{
-		"exists":              {status(409, "AlreadyExists", `{}`), told},
-		"conflict":            {status(409, "Conflict", `{}`), again},
+		"exists":              {status(409, "AlreadyExists", `{}`), delivered},
+		"conflict":            {status(409, "Conflict", `{}`), retry},
 		"no namespace":        {status(404, "NotFound", `{"kind":"namespaces","name":"ns"}`), refused},
-		"no other namespace":  {status(404, "NotFound", `{"kind":"namespaces","name":"other"}`), again},
-		"no resource":         {status(404, "NotFound", `{}`), again},
+		"no other namespace":  {status(404, "NotFound", `{"kind":"namespaces","name":"other"}`), retry},
+		"no resource":         {status(404, "NotFound", `{}`), retry},
 		"invalid":             {status(422, "Invalid", `{}`), refused},
 		"by admission":        {status(403, "Forbidden", `{"kind":"events","name":"`+eventName(o)+`"}`), refused},
-		"by rights":           {status(403, "Forbidden", `{"kind":"events"}`), again},
+		"by rights":           {status(403, "Forbidden", `{"kind":"events"}`), retry},
 		"not what it says":    {status(500, "Invalid", `{}`), refused},
-		"a webhook's failure": {status(500, "InternalError", `{}`), again},
+		"a webhook's failure": {status(500, "InternalError", `{}`), retry},
 	} {
 		if v, _ := (answer{c.got.Code, c.got.Body.Bytes()}).verdict(o); v != c.want {
 			t.Errorf("%s: %d, want %d", name, v, c.want)
@@ -228,7 +228,7 @@ func TestTheServersWordOnAnEventIsBelievedOnlyIfItIsTheServers(t *testing.T) {
 	}
 	for _, page := range []string{"", "<html>", "{}"} {
 		for _, code := range []int{200, 302, 400, 403, 404, 409, 413, 422, 500} {
-			if v, err := (answer{code, []byte(page)}).verdict(o); v != again || err == nil {
+			if v, err := (answer{code, []byte(page)}).verdict(o); v != retry || err == nil {
 				t.Errorf("status %d with %q: %d, %v", code, page, v, err)
 			}
 		}

@@ -24,7 +24,7 @@ const (
 	notServed    trouble = "the API server does not know the resource"
 	failing      trouble = "the API server fails"
 	busy         trouble = "the API server is busy"
-	strange      trouble = "what answers does not behave like an API server"
+	notAPIServer trouble = "what answers does not behave like an API server"
 )
 
 // remedy says what to do about it.
@@ -50,21 +50,21 @@ func (t trouble) remedy() string {
 // starts refuses a lot for a moment.
 const persistent = 10 * time.Second
 
-// health knows which watches are established, and says so once.
+// health tracks which watches are established, and logs each change once.
 type health struct {
 	log *slog.Logger
 	now func() grace.Mono
 	// what is watched, and what follows where it is not.
 	what, without string
 
-	mu      sync.Mutex
-	watches map[string]*watchHealth // by resource
-	said    map[trouble]bool        // in this outage
-	up      bool
-	begun   bool // it was up once
+	mu       sync.Mutex
+	watches  map[string]*watchHealth // by resource
+	reported map[trouble]bool        // in this outage
+	up       bool
+	begun    bool // it was up once
 
-	refused trouble // of the last line about a question
-	toldAt  grace.Mono
+	refused    trouble // of the last line about a question
+	reportedAt grace.Mono
 }
 
 type watchHealth struct {
@@ -75,8 +75,8 @@ type watchHealth struct {
 
 func newHealth(log *slog.Logger, now func() grace.Mono, watched ...resource) *health {
 	h := &health{
-		log: log, now: now, what: "VMIs and launcher pods are", without: "VMs stay as they are, launchers are still heard",
-		watches: map[string]*watchHealth{}, said: map[trouble]bool{},
+		log: log, now: now, what: "VMIs and launcher pods are", without: "VMs stay as they are, launcher triggers still work",
+		watches: map[string]*watchHealth{}, reported: map[trouble]bool{},
 	}
 	for _, r := range watched {
 		h.watches[r.plural] = &watchHealth{}
@@ -114,9 +114,9 @@ func (h *health) established(resource string) {
 		}
 	}
 	h.up = true
-	if len(h.said) > 0 || !h.begun {
+	if len(h.reported) > 0 || !h.begun {
 		h.begun = true
-		clear(h.said)
+		clear(h.reported)
 		h.log.Info(h.what + " watched") //nolint:sloglint // one of two
 	}
 }
@@ -130,16 +130,16 @@ func (h *health) failed(resource, verb string, err error) {
 		w.trouble, w.since = t, now
 	}
 	w.established, h.up = false, false
-	if h.said[t] || (t == busy || len(h.said) > 0) && now.Sub(w.since) < persistent {
+	if h.reported[t] || (t == busy || len(h.reported) > 0) && now.Sub(w.since) < persistent {
 		return
 	}
-	h.said[t] = true
+	h.reported[t] = true
 	h.log.Warn(h.what+" not watched; "+h.without, //nolint:sloglint // one of two
 		"reason", string(t), "verb", verb, "resource", resource, "do", t.remedy(), "err", err)
 }
 
-// sayAgain is when the same trouble with questions is worth another line.
-const sayAgain = 10 * time.Minute
+// repeatInterval is when the same trouble with questions is worth another line.
+const repeatInterval = 10 * time.Minute
 
 // unanswered: a question about a VMI was not answered. It is asked again soon;
 // while nothing is watched there is a line about that already.
@@ -148,10 +148,10 @@ func (h *health) unanswered(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := h.now()
-	if !h.up || h.refused == t && now.Sub(h.toldAt) < sayAgain {
+	if !h.up || h.refused == t && now.Sub(h.reportedAt) < repeatInterval {
 		return
 	}
-	h.refused, h.toldAt = t, now
+	h.refused, h.reportedAt = t, now
 	h.log.Warn("the API server does not say what became of a VMI; its VM stays as it is, and it is asked again",
 		"reason", string(t), "do", t.remedy(), "err", err)
 }
@@ -163,8 +163,8 @@ func classify(err error) trouble {
 	switch {
 	case errors.As(err, &certificate):
 		return distrusted
-	case errors.Is(err, errStrange), errors.As(err, &negotiation):
-		return strange
+	case errors.Is(err, errNotAPIServer), errors.As(err, &negotiation):
+		return notAPIServer
 	case !errors.As(err, &status):
 		return unreachable
 	case apierrors.IsUnauthorized(err):
@@ -178,12 +178,12 @@ func classify(err error) trouble {
 	case status.Status().Code >= 500:
 		return failing
 	default:
-		return strange
+		return notAPIServer
 	}
 }
 
-// errStrange: the answer is none of an API server.
-var errStrange = errors.New("not the answer of an API server")
+// errNotAPIServer: an API server does not answer like that.
+var errNotAPIServer = errors.New("not the response of an API server")
 
 // expired is the ordinary end of a watch that has fallen behind; a list follows.
 func expired(err error) bool {

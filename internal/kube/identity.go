@@ -38,7 +38,7 @@ func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode it: %w", err)
 	}
-	client := m.source.clients.of(signingRequests())
+	client := m.source.client(signingRequests())
 	a, err := ask(ctx, client.Post().Resource(signingRequests().plural).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body))
 	if err != nil {
 		return nil, err
@@ -74,7 +74,7 @@ func signed(a answer) ([]byte, error) {
 		Conditions  []struct{ Type, Message string }
 	}
 	if len(o.Status) > 0 && json.Unmarshal(o.Status, &status) != nil {
-		return nil, errStrange
+		return nil, errNotAPIServer
 	}
 	for _, c := range status.Conditions {
 		if c.Type == "Denied" || c.Type == "Failed" {
@@ -88,7 +88,7 @@ func signed(a answer) ([]byte, error) {
 func (m *Migrations) Roots(ctx context.Context, namespace string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(quietly(ctx), signingTimeout)
 	defer cancel()
-	a, err := ask(ctx, m.source.clients.core().Get().Namespace(namespace).Resource("configmaps").Name(migration.CAName))
+	a, err := ask(ctx, m.source.client(pods()).Get().Namespace(namespace).Resource("configmaps").Name(migration.CAName))
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,7 @@ func TestWhatIsNoWholeListIsRefused(t *testing.T) {
 		"cut after an item":    begin,
 		"cut before its end":   begin + `]`,
 	} {
-		if _, err := readList([]byte(text), "VirtualMachineInstanceList"); !errors.Is(err, errStrange) {
+		if _, err := readList([]byte(text), "VirtualMachineInstanceList"); !errors.Is(err, errNotAPIServer) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// Migrations knows the live migrations that this node has a side in, and no other:
+// Migrations watches the live migrations that this node has a side in, and no other:
 // two watches, each with a selector of this node's name.
 type Migrations struct {
 	source  *Source
@@ -43,7 +43,7 @@ func NewMigrations(s *Source, changed func()) *Migrations {
 			strip: func(o *object, _ *kubevirt.VirtualMachineInstanceMigration) *kubevirt.VirtualMachineInstanceMigration {
 				return m.strip(o, side.label)
 			},
-			tell: func(_, _ *kubevirt.VirtualMachineInstanceMigration) { changed() },
+			notify: func(_, _ *kubevirt.VirtualMachineInstanceMigration) { changed() },
 		}
 	}
 	return m
@@ -58,7 +58,7 @@ func (m *Migrations) Run(ctx context.Context) {
 		to    *store[*kubevirt.VirtualMachineInstanceMigration]
 	}{{migration.SourceNodeLabel, m.from}, {migration.TargetNodeLabel, m.to}} {
 		from := &source{
-			client: m.source.clients.of(migrations()), resource: migrations(),
+			client: m.source.client(migrations()), resource: migrations(),
 			labels: labels.Set{w.label: m.source.node}.String(), health: m.health, failing: m.failing,
 		}
 		running.Go(func() { reflect(ctx, from, w.to) })
@@ -75,7 +75,7 @@ func (m *Migrations) failing(err error) {
 	}
 }
 
-// Known tells whether All tells all: once everything was listed, or cannot be.
+// Known reports whether All is complete: everything was listed, or cannot be.
 func (m *Migrations) Known() bool { return m.from.synced() && m.to.synced() || m.refused.Load() }
 
 // strip takes over what has the shape of a migration. A status of another kind is
@@ -145,7 +145,7 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 	if err != nil {
 		return fmt.Errorf("encode it: %w", err)
 	}
-	a, err := ask(quietly(ctx), m.source.clients.of(migrations()).Patch(types.MergePatchType).
+	a, err := ask(quietly(ctx), m.source.client(migrations()).Patch(types.MergePatchType).
 		Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name).SubResource("status").Body(body))
 	if err != nil {
 		return err
@@ -156,7 +156,7 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 	return nil
 }
 
-// Event tells people of the VM that moves.
+// Event reports an Event of the VM that moves.
 func (m *Migrations) Event(of *kubevirt.VirtualMachineInstanceMigration, reason, message string) {
 	m.source.Report(agent.Event{
 		Namespace: of.Namespace, Name: of.Spec.VMIName, UID: migration.StateOf(of).VMIUID,
@@ -164,10 +164,10 @@ func (m *Migrations) Event(of *kubevirt.VirtualMachineInstanceMigration, reason,
 	})
 }
 
-// Gone tells whether the API server says by its name that there is no such
+// Gone reports whether the API server says by its name that there is no such
 // migration.
 func (m *Migrations) Gone(ctx context.Context, of *kubevirt.VirtualMachineInstanceMigration) (bool, error) {
-	a, err := ask(quietly(ctx), m.source.clients.of(migrations()).Get().Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name))
+	a, err := ask(quietly(ctx), m.source.client(migrations()).Get().Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name))
 	if err != nil {
 		return false, err
 	}
@@ -175,13 +175,13 @@ func (m *Migrations) Gone(ctx context.Context, of *kubevirt.VirtualMachineInstan
 	case http.StatusOK:
 		var o object
 		if err := json.Unmarshal(a.body, &o); err != nil || o.UID == "" {
-			return false, fmt.Errorf("%w: %w", errStrange, err)
+			return false, fmt.Errorf("%w: %w", errNotAPIServer, err)
 		}
 		return o.UID != of.UID, nil
 	case http.StatusNotFound:
 		var s metav1.Status
 		if err := json.Unmarshal(a.body, &s); err != nil || s.Details == nil || s.Details.Name != of.Name {
-			return false, errStrange
+			return false, errNotAPIServer
 		}
 		return true, nil
 	default:

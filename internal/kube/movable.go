@@ -88,7 +88,10 @@ func (s *Source) Movables() []nodemigration.VMI {
 // TellMovable implements nodemigration.VMIs. A VMI that is another one by now, or
 // on another node, is left alone.
 func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemigration.Verdict) error {
-	a, err := ask(quietly(ctx), s.clients.of(vmis()).Get().Namespace(v.Namespace).Resource(vmis().plural).Name(v.Name))
+	if s.clients.Load() == nil {
+		return errNotOpen
+	}
+	a, err := ask(quietly(ctx), s.client(vmis()).Get().Namespace(v.Namespace).Resource(vmis().plural).Name(v.Name))
 	if err != nil {
 		return fmt.Errorf("read the VMI: %w", err)
 	}
@@ -97,14 +100,14 @@ func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemi
 	}
 	var o object
 	if err := json.Unmarshal(a.body, &o); err != nil {
-		return fmt.Errorf("%w: %w", errStrange, err)
+		return fmt.Errorf("%w: %w", errNotAPIServer, err)
 	}
 	patch, err := s.movablePatch(&o, v, is)
 	if err != nil || patch == nil {
 		return err
 	}
 	for _, subresource := range [][]string{{"status"}, nil} { // KubeVirt's own CRD has no status subresource
-		a, err = ask(quietly(ctx), s.clients.of(vmis()).Patch(types.JSONPatchType).Namespace(v.Namespace).
+		a, err = ask(quietly(ctx), s.client(vmis()).Patch(types.JSONPatchType).Namespace(v.Namespace).
 			Resource(vmis().plural).Name(v.Name).SubResource(subresource...).Body(patch))
 		if err != nil || a.code != http.StatusNotFound {
 			break
@@ -134,7 +137,7 @@ func (s *Source) movablePatch(o *object, v nodemigration.VMI, is nodemigration.V
 		Conditions []map[string]any
 	}
 	if err := json.Unmarshal(o.Status, &status); err != nil && len(o.Status) > 0 {
-		return nil, fmt.Errorf("%w: status: %w", errStrange, err)
+		return nil, fmt.Errorf("%w: status: %w", errNotAPIServer, err)
 	}
 	if string(o.UID) != v.UID || o.Labels[nodeLabel] != s.node || cmp.Or(status.NodeName, s.node) != s.node || o.DeletionTimestamp != nil {
 		return nil, nil

@@ -70,11 +70,11 @@ func readList(text []byte, kind string) (*objectList, error) {
 	// Unlike the standard library it takes no other spelling of a key.
 	switch err := kjson.Unmarshal(text, l); {
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", errStrange, err)
+		return nil, fmt.Errorf("%w: %w", errNotAPIServer, err)
 	case l.Kind != kind:
-		return nil, fmt.Errorf("%w: a %.64q, not a %s", errStrange, l.Kind, kind)
+		return nil, fmt.Errorf("%w: a %.64q, not a %s", errNotAPIServer, l.Kind, kind)
 	case l.ResourceVersion == "":
-		return nil, fmt.Errorf("%w: a list without a resource version", errStrange)
+		return nil, fmt.Errorf("%w: a list without a resource version", errNotAPIServer)
 	}
 	return l, nil
 }

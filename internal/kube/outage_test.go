@@ -27,13 +27,13 @@ func TestAnUnusableConfigurationIsSaidInOneLine(t *testing.T) {
 		}
 	}
 	for _, file := range []string{"", "/no/such/file", empty, broken} {
-		_, err := New(Config{Kubeconfig: file, Node: "n"})
+		err := New(Config{Kubeconfig: file, Node: "n"}).Open()
 		if err == nil || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "--kubeconfig") {
 			t.Errorf("%q: %v", file, err)
 		}
 	}
 	for _, name := range []string{"", "Node", "a b", "../x", strings.Repeat("n", 64), "-n"} {
-		if _, err := New(Config{Kubeconfig: shared.Kubeconfig, Node: name}); err == nil || !strings.Contains(err.Error(), "--node-name") {
+		if err := New(Config{Kubeconfig: shared.Kubeconfig, Node: name}).Open(); err == nil || !strings.Contains(err.Error(), "--node-name") {
 			t.Errorf("node name %q: %v", name, err)
 		}
 	}
@@ -60,9 +60,9 @@ func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
 		"401":             {bareStatus(401, "Unauthorized"), unauthorized},
 		"500":             {bareStatus(500, "InternalError"), failing},
 		"cut":             {hangUp, unreachable},
-		"a page":          {says(200, "text/html", "<html>please log in</html>"), strange},
-		"an empty object": {says(200, "application/json", "{}"), strange},
-		"a Status":        {says(200, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","code":404}`), strange},
+		"a page":          {says(200, "text/html", "<html>please log in</html>"), notAPIServer},
+		"an empty object": {says(200, "application/json", "{}"), notAPIServer},
+		"a Status":        {says(200, "application/json", `{"kind":"Status","apiVersion":"v1","status":"Failure","code":404}`), notAPIServer},
 	} {
 		r := newRig(t)
 		v := r.makeVMI("vm", "", `{}`)

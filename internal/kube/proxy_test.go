@@ -43,7 +43,7 @@ func newProxy(t *testing.T, upstream string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target, err := url.Parse(c.core().Get().AbsPath("/").URL().String())
+	target, err := url.Parse(c.of(pods()).Get().AbsPath("/").URL().String())
 	if err != nil {
 		t.Fatal(err)
 	}

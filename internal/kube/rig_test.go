@@ -119,8 +119,7 @@ func (r *rig) permit() {
 func (r *rig) renew() {
 	r.Helper()
 	r.stop()
-	var err error
-	r.Source, err = New(Config{
+	r.Source = New(Config{
 		Kubeconfig: r.proxy.kubeconfig, Node: r.name,
 		Log: slog.New(slog.NewTextHandler(r, nil)), Now: mono,
 		Changed: func(_, name string) {
@@ -129,7 +128,7 @@ func (r *rig) renew() {
 			r.changed[name]++
 		},
 	})
-	if err != nil {
+	if err := r.Open(); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -203,7 +202,7 @@ func (r *rig) eventually(cond func() bool, format string, args ...any) {
 func (r *rig) do(verb, path, body string) answer {
 	r.Helper()
 	path, query, _ := strings.Cut(path, "?")
-	req := r.admin.core().Verb(verb).AbsPath(path)
+	req := r.admin.of(pods()).Verb(verb).AbsPath(path)
 	for _, pair := range strings.FieldsFunc(query, func(c rune) bool { return c == '&' }) {
 		k, v, _ := strings.Cut(pair, "=")
 		req = req.Param(k, v)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
@@ -41,46 +43,58 @@ type Config struct {
 	Changed func(namespace, name string)
 }
 
-// Source knows the VMIs and launcher pods of this node. Its methods may be
-// called from anywhere at any time.
+// Source keeps the VMIs and launcher pods of this node in memory. Its methods may be
+// called from any goroutine, and before Open: until then nothing is known, and
+// Events wait.
 type Source struct {
-	clients *clients
-	health  *health
-	outbox  *outbox
-	vmis    *store[vmi]
-	pods    *store[pod]
-	crds    *store[crd]
-	node    string
-	now     func() grace.Mono
-	changed func(namespace, name string)
-	log     *slog.Logger
+	clients    atomic.Pointer[clients] // nil before Open
+	kubeconfig string
+	health     *health
+	outbox     *outbox
+	vmis       *store[vmi]
+	pods       *store[pod]
+	crds       *store[crd]
+	node       string
+	now        func() grace.Mono
+	changed    func(namespace, name string)
+	log        *slog.Logger
 	// marked wakes decideDeletions.
 	marked chan struct{}
 }
 
-// New fails only for a configuration that cannot be used. It sends no request.
-func New(cfg Config) (*Source, error) {
-	// An empty one would select what is on no node.
-	if len(validation.IsDNS1123Subdomain(cfg.Node)) > 0 || len(cfg.Node) > maxLabel {
-		return nil, fmt.Errorf("--node-name %q cannot be a node's name in Kubernetes: give the one that kubectl get nodes shows", cfg.Node)
-	}
-	c, err := newClients(cfg.Kubeconfig)
-	if err != nil {
-		return nil, err
-	}
+// New returns a Source that is not open yet.
+func New(cfg Config) *Source {
 	s := &Source{
-		clients: c, node: cfg.Node, now: cfg.Now, changed: cfg.Changed, log: cfg.Log,
+		kubeconfig: cfg.Kubeconfig, node: cfg.Node, now: cfg.Now, changed: cfg.Changed, log: cfg.Log,
 		health: newHealth(cfg.Log, cfg.Now, vmis(), pods(), crds()),
 		outbox: newOutbox(cfg.Log),
 		marked: make(chan struct{}, 1),
 	}
-	s.vmis = &store[vmi]{strip: s.stripVMI, tell: s.tellVMI}
-	s.pods = &store[pod]{strip: s.stripPod, tell: s.tellPod}
-	s.crds = &store[crd]{strip: stripCRD, tell: s.tellCRD}
-	return s, nil
+	s.vmis = &store[vmi]{strip: s.stripVMI, notify: s.vmiChanged}
+	s.pods = &store[pod]{strip: s.stripPod, notify: s.podChanged}
+	s.crds = &store[crd]{strip: stripCRD, notify: s.crdChanged}
+	return s
 }
 
-func (s *Source) tellVMI(was, is vmi) {
+// Open reads the kubeconfig. It fails only for a configuration that cannot be
+// used, and may then be called again. It sends no request.
+func (s *Source) Open() error {
+	// An empty one would select what is on no node.
+	if len(validation.IsDNS1123Subdomain(s.node)) > 0 || len(s.node) > maxLabel {
+		return fmt.Errorf("--node-name %q cannot be a node's name in Kubernetes: give the one that kubectl get nodes shows", s.node)
+	}
+	c, err := newClients(s.kubeconfig)
+	if err != nil {
+		return err
+	}
+	s.clients.Store(c)
+	return nil
+}
+
+// client is that of a resource's group, once the Source is open.
+func (s *Source) client(r resource) *rest.RESTClient { return s.clients.Load().of(r) }
+
+func (s *Source) vmiChanged(was, is vmi) {
 	if is.undecided() {
 		wake(s.marked)
 	}
@@ -90,7 +104,7 @@ func (s *Source) tellVMI(was, is vmi) {
 	}
 }
 
-func (s *Source) tellPod(was, is pod) {
+func (s *Source) podChanged(was, is pod) {
 	for _, k := range slices.Compact([]key{was.of, is.of}) {
 		if k != (key{}) {
 			s.changed(k.namespace, k.name)
@@ -98,7 +112,7 @@ func (s *Source) tellPod(was, is pod) {
 	}
 }
 
-func (s *Source) tellCRD(was, is crd) {
+func (s *Source) crdChanged(was, is crd) {
 	wake(s.marked)
 	if is.ending && !was.ending {
 		s.log.Warn("the CRD of the VMIs is being deleted, and all VMIs with it; that shuts down no VM", "crd", crdName)
@@ -114,7 +128,7 @@ func wake(c chan struct{}) {
 }
 
 // Run watches and delivers until ctx ends; nothing that the API server does
-// ends it earlier.
+// ends it earlier. It is called after Open.
 func (s *Source) Run(ctx context.Context) error {
 	ctx = quietly(ctx)
 	node := fields.OneTermEqualSelector("spec.nodeName", s.node).String()
@@ -128,13 +142,13 @@ func (s *Source) Run(ctx context.Context) error {
 		{vmis(), labels.Set{nodeLabel: s.node}.String(), "", s.vmis},
 		{pods(), labels.Set{launcherLabel: launcherValue}.String(), node, s.pods},
 	} {
-		from := &source{client: s.clients.of(w.of), resource: w.of, labels: w.labels, fields: w.fields, health: s.health}
+		from := &source{client: s.client(w.of), resource: w.of, labels: w.labels, fields: w.fields, health: s.health}
 		running.Go(func() { reflect(ctx, from, w.to) })
 	}
 	running.Go(func() { s.decideDeletions(ctx) })
 	running.Go(func() { s.outbox.deliver(ctx, s.post) })
 	running.Wait()
-	s.clients.http.CloseIdleConnections()
+	s.clients.Load().http.CloseIdleConnections()
 	return nil
 }
 
@@ -188,7 +202,7 @@ func (s *Source) Report(e agent.Event) {
 	s.outbox.add(e)
 }
 
-// Settle waits until the API server has the Events of a VM, or ctx ends.
-func (s *Source) Settle(ctx context.Context, namespace, name string) {
-	s.outbox.settle(ctx, namespace, name)
+// FlushEvents waits until the API server has the Events of a VM, or ctx ends.
+func (s *Source) FlushEvents(ctx context.Context, namespace, name string) {
+	s.outbox.flush(ctx, namespace, name)
 }

@@ -10,8 +10,8 @@ import (
 type store[T comparable] struct {
 	// strip takes from an object what counts, knowing what was known of it.
 	strip func(o *object, was T) T
-	// tell hears of each change, with no lock held.
-	tell func(was, is T)
+	// notify is called with each change, with no lock held.
+	notify func(was, is T)
 
 	mu     sync.RWMutex
 	byName map[key]T // by the object's own name
@@ -44,7 +44,7 @@ func (s *store[T]) synced() bool {
 type change[T any] struct{ was, is T }
 
 // put stores what is known of an object now, and adds that to the changes if it
-// is news. The caller holds the lock, and tells afterwards.
+// is news. The caller holds the lock, and notifies afterwards.
 func (s *store[T]) put(k key, is T, changes []change[T]) []change[T] {
 	var nothing T
 	was := s.byName[k]
@@ -60,9 +60,9 @@ func (s *store[T]) put(k key, is T, changes []change[T]) []change[T] {
 	return append(changes, change[T]{was, is})
 }
 
-func (s *store[T]) tellAll(changes []change[T]) {
+func (s *store[T]) notifyAll(changes []change[T]) {
 	for _, c := range changes {
-		s.tell(c.was, c.is)
+		s.notify(c.was, c.is)
 	}
 }
 
@@ -74,7 +74,7 @@ func (s *store[T]) edit(f func(T) T) {
 		changes = s.put(k, f(was), changes)
 	}
 	s.mu.Unlock()
-	s.tellAll(changes)
+	s.notifyAll(changes)
 }
 
 // Add is called for an object that is new.
@@ -97,7 +97,7 @@ func (s *store[T]) one(obj any, strip func(*object, T) T) error {
 	s.mu.Lock()
 	changes := s.put(k, strip(o, s.byName[k]), nil)
 	s.mu.Unlock()
-	s.tellAll(changes)
+	s.notifyAll(changes)
 	return nil
 }
 
@@ -124,7 +124,7 @@ func (s *store[T]) Replace(list []any, _ string) error {
 		}
 	}
 	s.mu.Unlock()
-	s.tellAll(changes)
+	s.notifyAll(changes)
 	return nil
 }
 

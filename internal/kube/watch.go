@@ -16,19 +16,19 @@ const (
 	listTimeout = 20 * time.Second
 	// openTimeout is how long a watch may take to begin.
 	openTimeout = 20 * time.Second
-	// over is how long a watch may outlast the time that the server was told.
-	over = time.Minute
+	// expiryMargin is how long a watch may outlast the timeout that was asked of the server.
+	expiryMargin = time.Minute
 )
 
-// source lists and watches one resource for a reflector, and tells health how
-// that goes.
+// source lists and watches one resource for a reflector, and keeps health up to
+// date.
 type source struct {
 	client   *rest.RESTClient
 	resource resource
 	labels   string
 	fields   string
 	health   *health
-	failing  func(error) // nil: nobody else wants to know
+	failing  func(error) // may be nil
 }
 
 // IsWatchListSemanticsUnSupported keeps the reflector from the newer way to
@@ -65,7 +65,7 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 func (s *source) WatchWithContext(parent context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	ctx, cancel := context.WithCancel(parent)
 	timer := time.AfterFunc(openTimeout, cancel)
-	lasts := over
+	lasts := expiryMargin
 	if o.TimeoutSeconds != nil {
 		lasts += time.Duration(*o.TimeoutSeconds) * time.Second
 	}
@@ -104,7 +104,7 @@ func (s *source) failed(ctx context.Context, verb string, err error) error {
 	return fmt.Errorf("%s %s: %w", verb, s.resource.plural, err)
 }
 
-var errEndedEarly = errors.New("it ended before it began: no answer in time, or the connection was cut")
+var errEndedEarly = errors.New("the watch did not start: no response in time, or the connection was closed")
 
 // bounded is a watch that gives back its context.
 type bounded struct {

@@ -281,7 +281,7 @@ func TestAStoredVMICostsLessThanAKiB(t *testing.T) {
 	var took []int64
 	for range 3 { // what other tests have left may go meanwhile
 		source := &Source{node: "node", now: mono}
-		s := &store[vmi]{strip: source.stripVMI, tell: func(_, _ vmi) {}}
+		s := &store[vmi]{strip: source.stripVMI, notify: func(_, _ vmi) {}}
 		for i := range n {
 			o := decodeVMI(t, fmt.Sprintf(`{"metadata":{"namespace":"tenant-%d","name":"a-virtual-machine-with-a-name-%d","uid":"11111111-2222-3333-4444-%012d",
 			"creationTimestamp":"2026-01-02T03:04:05Z","labels":{"kubevirt.io/nodeName":"node"},"annotations":{"padding":%q}},

@@ -1,5 +1,5 @@
 // Package lines writes log lines for a program that must not wait for whoever
-// reads them: stderr is a pipe, and full as soon as nobody does.
+// reads them: stderr is a pipe, and full as soon as it is not read.
 package lines
 
 import (
@@ -82,7 +82,7 @@ func (w *Writer) run(out io.Writer) {
 }
 
 func (w *Writer) pass(out io.Writer, line []byte) {
-	_, _ = out.Write(line) // nobody is left to tell
+	_, _ = out.Write(line) // there is nowhere to report it
 	r := w.report.Load()
 	if r == nil || len(w.lines) > waiting/2 { // the report needs a place, too
 		return

@@ -1,5 +1,5 @@
 // Package metrics is what operators see of the agent from outside: Prometheus
-// metrics and the health endpoints. Every label value is one of our own words.
+// metrics and the health endpoints. Every label value is a constant of this program.
 package metrics
 
 import (
@@ -78,12 +78,12 @@ func (m *Metrics) Observe(s State) {
 	})
 }
 
-// WatchUp registers what tells whether the API server's VMIs are watched.
+// WatchUp registers what reports whether the API server's VMIs are watched.
 func (m *Metrics) WatchUp(up func() bool) {
 	m.isUp("vmgrace_vmi_watch_up", "1 while VMIs and launcher pods are watched.", up)
 }
 
-// LibvirtUp registers what tells whether there is a connection to libvirt. An
+// LibvirtUp registers what reports whether there is a connection to libvirt. An
 // agent without libvirt has no such metric.
 func (m *Metrics) LibvirtUp(up func() bool) {
 	m.isUp("vmgrace_libvirt_up", "1 while there is a connection to libvirt.", up)

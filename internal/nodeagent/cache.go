@@ -29,7 +29,7 @@ type cache struct {
 	dir   string
 	log   *slog.Logger
 	meter *metrics.Metrics
-	agent guard // set before open
+	agent recordOwner // set before open
 
 	disk     durable.Disk
 	reading  chan taken
@@ -41,8 +41,8 @@ type cache struct {
 	end      <-chan struct{}
 }
 
-// guard is who has the records.
-type guard interface {
+// recordOwner takes the records over.
+type recordOwner interface {
 	Guard(records []grace.Record)
 	SaveAgain()
 }
@@ -119,7 +119,7 @@ func (c *cache) makeWritable() error {
 	loaded, loadErr := c.store.Load() // moves aside what cannot be used
 	for _, q := range loaded.Quarantined {
 		c.meter.Rejected("record")
-		c.log.Error("a record cannot be used; it is kept beside the others for you to look at", "file", q.Name, "movedTo", q.MovedTo, "reason", q.Reason)
+		c.log.Error("a record is invalid; its file is kept under another name", "file", q.Name, "movedTo", q.MovedTo, "reason", q.Reason)
 	}
 	return cmp.Or(err, loadErr)
 }
@@ -176,7 +176,7 @@ func (c *cache) keep(ctx context.Context) error {
 	}
 }
 
-// ready tells whether records can be written, or are known to be refused.
+// ready reports whether records can be written, or are known to be refused.
 func (c *cache) ready() bool {
 	select {
 	case <-c.writable:

@@ -42,21 +42,21 @@ func conflicts() []conflict {
 // watchConflicts looks at the node again and again, until ctx ends, and says
 // once what it finds. The file system may hang: nobody waits for this.
 func watchConflicts(ctx context.Context, dir string, conflicted func(with, found string), log *slog.Logger) {
-	said := map[string]string{}
+	logged := map[string]string{}
 	tick := time.NewTicker(conflictInterval)
 	defer tick.Stop()
 	for {
 		for _, c := range conflicts() {
 			found, err := c.lookIn(dir)
 			switch {
-			case err != nil && said[c.with] != err.Error():
-				said[c.with] = err.Error()
+			case err != nil && logged[c.with] != err.Error():
+				logged[c.with] = err.Error()
 				log.Info("cannot tell whether libvirt itself ends VMs when the node shuts down", "by", c.with, "err", err)
-			case err == nil && found != "" && said[c.with] != found:
+			case err == nil && found != "" && logged[c.with] != found:
 				log.Warn("libvirt itself ends VMs when the node shuts down, whatever is left of their grace periods", "by", c.with, "found", found, "do", c.advice)
 				fallthrough
 			case err == nil:
-				said[c.with] = found
+				logged[c.with] = found
 				conflicted(c.with, found)
 			}
 		}

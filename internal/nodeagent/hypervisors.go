@@ -37,7 +37,7 @@ func (h hypervisors) directory(find func(namespace, name, pod string) agent.Laun
 	}
 }
 
-// check tells whether what is needed of libvirt is there.
+// check reports whether what is needed of libvirt is there.
 func (h hypervisors) check(context.Context) error {
 	if h.libvirt == nil {
 		return nil
@@ -45,7 +45,7 @@ func (h hypervisors) check(context.Context) error {
 	return libvirt.CheckLibrary()
 }
 
-// run has sink told of changes until ctx ends.
+// run calls sink with changes until ctx ends.
 func (h hypervisors) run(ctx context.Context, sink func(hypervisor.Event)) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return h.launchers.Run(ctx, sink) })
@@ -71,8 +71,8 @@ func (h hypervisors) of(i grace.Instance) hypervisor.Driver {
 	return h.libvirt
 }
 
-// List implements hypervisor.Driver. Without a word of libvirt's it is no list;
-// the other kind is heard of by its own events.
+// List implements hypervisor.Driver. It fails where libvirt's list fails; the other
+// kind has events of its own.
 func (h hypervisors) List(ctx context.Context, ours func(name string) bool) ([]hypervisor.Domain, error) {
 	domains, err := h.launchers.List(ctx, ours)
 	if err != nil || h.libvirt == nil {

@@ -21,17 +21,17 @@ type launchers struct {
 	watch    func(domain, pod string)
 }
 
-func (o *Options) launchers(hear func(name string), log *slog.Logger) launchers {
+func (o *Options) launchers(changed func(name string), log *slog.Logger) launchers {
 	if o.Standalone {
-		return o.standaloneLaunchers(hear, log)
+		return o.standaloneLaunchers(changed, log)
 	}
-	return o.podLaunchers(hear, log)
+	return o.podLaunchers(changed, log)
 }
 
 // standaloneLaunchers are the directories below --launchers-dir.
-func (o *Options) standaloneLaunchers(hear func(name string), log *slog.Logger) launchers {
+func (o *Options) standaloneLaunchers(changed func(name string), log *slog.Logger) launchers {
 	return launchers{
-		watcher: watch.NewParent(o.LaunchersDir, quiet.New(log), hear),
+		watcher: watch.NewParent(o.LaunchersDir, quiet.New(log), changed),
 		launcher: func(namespace, name, _ string) agent.Launcher {
 			return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
 		},
@@ -39,8 +39,8 @@ func (o *Options) standaloneLaunchers(hear func(name string), log *slog.Logger) 
 }
 
 // podLaunchers are volumes of launcher pods, found by pod UID.
-func (o *Options) podLaunchers(hear func(name string), log *slog.Logger) launchers {
-	watcher := watch.New(quiet.New(log), hear)
+func (o *Options) podLaunchers(changed func(name string), log *slog.Logger) launchers {
+	watcher := watch.New(quiet.New(log), changed)
 	dir := func(namespace, name, pod string) (watch.Directory, error) {
 		return watch.EmptyDir(o.KubeletDir, pod, namespace, name)
 	}
@@ -49,7 +49,7 @@ func (o *Options) podLaunchers(hear func(name string), log *slog.Logger) launche
 		launcher: func(namespace, name, pod string) agent.Launcher {
 			d, err := dir(namespace, name, pod)
 			if err != nil {
-				return nowhere{} // no pod is known
+				return noDirectory{} // no pod is known
 			}
 			return d
 		},
@@ -64,12 +64,12 @@ func (o *Options) podLaunchers(hear func(name string), log *slog.Logger) launche
 	}
 }
 
-// nowhere is the launcher directory of a VM without a launcher pod.
-type nowhere struct{}
+// noDirectory is the launcher directory of a VM without a launcher pod.
+type noDirectory struct{}
 
-func (nowhere) Look() (watch.View, error)        { return watch.View{}, nil }
-func (nowhere) WriteStatus(signals.Status) error { return nil }
-func (nowhere) RemoveTrigger(watch.FileID) error { return nil }
+func (noDirectory) Look() (watch.View, error)        { return watch.View{}, nil }
+func (noDirectory) WriteStatus(signals.Status) error { return nil }
+func (noDirectory) RemoveTrigger(watch.FileID) error { return nil }
 
 func (o *Options) checkLaunchersDir(context.Context) error {
 	info, err := os.Stat(o.LaunchersDir)

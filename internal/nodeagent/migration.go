@@ -3,7 +3,6 @@ package nodeagent
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -68,7 +67,7 @@ type migrations struct {
 	options *Options
 	log     *slog.Logger
 	agent   *agent.Agent
-	vmis    *cluster
+	vmis    *kube.Source
 	from    launchers
 	driver  *libvirt.Driver
 	moves   *libvirt.Migrator
@@ -76,14 +75,14 @@ type migrations struct {
 	meter   nodemigration.Meter
 	points  failpoint.Points
 
-	watch atomic.Pointer[kube.Migrations]
-	node  atomic.Pointer[nodemigration.Node]
-	deaf  atomic.Bool // the listener does not work
+	watch        atomic.Pointer[kube.Migrations]
+	node         atomic.Pointer[nodemigration.Node]
+	notListening atomic.Bool // the listener does not work
 }
 
 // off says why nothing can be moved from or to this node, empty where it can.
 func (m *migrations) off() string {
-	if m.deaf.Load() {
+	if m.notListening.Load() {
 		return "this node's agent cannot listen on --migration-listen " + m.options.Migration.Listen
 	}
 	return ""
@@ -119,9 +118,8 @@ func (m *migrations) standing(domain string) grace.Migration {
 // run takes part until ctx ends. What it lacks costs no VM anything: it is tried
 // again.
 func (m *migrations) run(ctx context.Context) error {
-	source := m.vmis.source.Load()
 	var changed func()
-	watch := kube.NewMigrations(source, func() { changed() })
+	watch := kube.NewMigrations(m.vmis, func() { changed() })
 	signer := signer{watch, m.options.Migration.CANamespace}
 	identity := nodemigration.NewIdentity(m.options.NodeName, signer, m.log)
 	l := m.listen(ctx)
@@ -166,16 +164,16 @@ func (m *migrations) run(ctx context.Context) error {
 
 // listen tries until it works, or ctx ends: nil then.
 func (m *migrations) listen(ctx context.Context) net.Listener {
-	said := false
+	logged := false
 	for {
 		var config net.ListenConfig
 		l, err := config.Listen(ctx, "tcp", m.options.Migration.Listen)
-		m.deaf.Store(err != nil)
+		m.notListening.Store(err != nil)
 		if err == nil {
 			return l
 		}
-		if !said {
-			said = true
+		if !logged {
+			logged = true
 			m.log.Warn("no VM can be moved from or to this node: --migration-listen does not work; trying again", "err", err)
 		}
 		select {
@@ -274,14 +272,4 @@ type signer struct {
 
 func (s signer) Roots(ctx context.Context) ([]byte, error) {
 	return s.Migrations.Roots(ctx, s.namespace)
-}
-
-var errNoCluster = errors.New("there is no client of the API server yet")
-
-// open waits for the client.
-func (m *migrations) open(context.Context) error {
-	if m.vmis.source.Load() == nil {
-		return errNoCluster
-	}
-	return nil
 }

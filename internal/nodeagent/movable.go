@@ -119,7 +119,7 @@ func sharedFileSystems() map[uint32]bool {
 	}
 }
 
-// shared tells whether a file of the node is on a shared file system. One that hangs
+// shared reports whether a file of the node is on a shared file system. One that hangs
 // costs one thread, however often it is asked.
 func (f *files) shared(path string) (bool, error) {
 	if !f.busy.CompareAndSwap(false, true) {
@@ -161,22 +161,4 @@ func fileSystem(root, path string) (uint32, error) {
 		return 0, fmt.Errorf("statfs: %w", err)
 	}
 	return uint32(s.Type), nil // its magic has 32 bits
-}
-
-// Movables implements nodemigration.VMIs.
-func (c *cluster) Movables() []nodemigration.VMI {
-	s := c.source.Load()
-	if s == nil {
-		return nil
-	}
-	return s.Movables()
-}
-
-// TellMovable implements nodemigration.VMIs.
-func (c *cluster) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemigration.Verdict) error {
-	s := c.source.Load()
-	if s == nil {
-		return errNoCluster
-	}
-	return s.TellMovable(ctx, v, is) //nolint:wrapcheck // it says what was tried
 }

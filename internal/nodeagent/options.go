@@ -137,7 +137,7 @@ func (o *Options) check() error {
 	}
 }
 
-// VersionAsked tells whether only the version is wanted.
+// VersionAsked reports whether only the version is wanted.
 func (o *Options) VersionAsked() bool { return o.version }
 
 // Logger is the logger that the flags describe.

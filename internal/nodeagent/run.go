@@ -13,6 +13,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/deadline"
 	"github.com/vmgrace/vmgrace/internal/failpoint"
+	"github.com/vmgrace/vmgrace/internal/kube"
 	"github.com/vmgrace/vmgrace/internal/lines"
 	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
@@ -22,8 +23,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// leave is how long calls that hang may hold up the end of the agent.
-const leave = 700 * time.Millisecond
+// exitTimeout is how long calls that hang may hold up the end of the agent.
+const exitTimeout = 700 * time.Millisecond
 
 // node is one agent with everything around it.
 type node struct {
@@ -34,7 +35,7 @@ type node struct {
 	records   *cache
 	driver    hypervisors
 	from      launchers
-	vmis      *cluster // nil with --standalone
+	vmis      *kube.Source // nil with --standalone
 	agent     *agent.Agent
 	moves     *migrations // nil without live migrations
 	movable   *nodemigration.Conditions
@@ -45,8 +46,8 @@ type node struct {
 // Run is the agent's life, until ctx ends. It returns within a second of
 // that, whatever hangs, and leaves every VM alone.
 //
-// The records are read and their deadlines armed before anything else. Whatever
-// else it needs, it does not need it to send a signal.
+// The records are read and their deadlines armed before anything else: no
+// dependency is needed to send a signal.
 func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
 	asked := ctx // to end
 	ctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -57,10 +58,10 @@ func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
 		return err
 	}
 	go n.endWhen(asked, ctx, end)
-	needs := n.needs()
+	dependencies := n.dependencies()
 	if !n.guarding() {
-		for _, need := range needs {
-			if err := need.check(ctx); err != nil {
+		for _, d := range dependencies {
+			if err := d.check(ctx); err != nil {
 				return errors.Join(err, n.close())
 			}
 		}
@@ -74,8 +75,8 @@ func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
 		group.Go(func() error { return n.judge(ctx) })
 	}
 	group.Go(func() error { watchConflicts(ctx, nodeRoot, n.meter.Conflict, n.log); return nil })
-	for _, need := range needs {
-		group.Go(func() error { return need.keep(ctx, n.guarding, n.log) })
+	for _, d := range dependencies {
+		group.Go(func() error { return d.keep(ctx, n.guarding, n.log) })
 	}
 	err = wait(ctx, func() error {
 		err := group.Wait()
@@ -115,7 +116,7 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	}
 	n.delayShutdowns(&config, boot)
 	if !o.Standalone {
-		n.vmis = o.cluster(n.points.VMs(n.clusterChanged), n.log)
+		n.vmis = o.vmis(n.points.VMs(n.clusterChanged), n.log)
 		n.meter.WatchUp(n.vmis.Up)
 		config.Cluster = n.vmis
 		n.moves, n.movable = n.migrations(known, boot), n.conditions()
@@ -141,37 +142,34 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	return n, nil
 }
 
-// guarding tells whether a grace period is under way, or may be: an agent that
+// guarding reports whether a grace period is under way, or may be: an agent that
 // could not read its records yet does not know.
 func (n *node) guarding() bool { return !n.records.read.Load() || n.agent.Guarding() }
 
-func (n *node) needs() []*need {
-	needs := []*need{{
+func (n *node) dependencies() []*dependency {
+	dependencies := []*dependency{{
 		try: n.driver.check,
 		run: func(ctx context.Context) error { return n.driver.run(ctx, n.points.Domains(n.domainChanged)) },
 	}}
 	if n.Standalone {
-		needs = append(needs, &need{try: n.checkLaunchersDir})
+		dependencies = append(dependencies, &dependency{try: n.checkLaunchersDir})
 	} else {
-		needs = append(needs, &need{try: n.vmis.open, run: n.vmis.run})
-		if n.moves != nil {
-			needs = append(needs, &need{try: n.moves.open, run: n.moves.run})
-		}
+		dependencies = append(dependencies, &dependency{try: n.openCluster, run: n.runCluster})
 	}
-	needs = append(needs, &need{try: n.records.open, run: n.records.keep})
+	dependencies = append(dependencies, &dependency{try: n.records.open, run: n.records.keep})
 	if n.MetricsAddress == "" {
-		return needs
+		return dependencies
 	}
 	var listener net.Listener
 	ready := func() bool {
-		for _, need := range needs {
-			if !need.met.Load() {
+		for _, d := range dependencies {
+			if !d.met.Load() {
 				return false
 			}
 		}
 		return n.records.ready() && n.from.watcher.Armed() && n.agent.Ready()
 	}
-	return append(needs, &need{
+	return append(dependencies, &dependency{
 		try: func(ctx context.Context) (err error) {
 			listener, err = metrics.Listen(ctx, n.MetricsAddress)
 			return err
@@ -204,7 +202,7 @@ func wait(ctx context.Context, end func() error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(leave):
+	case <-time.After(exitTimeout):
 	}
 	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
 		return err // what ended the agent

@@ -1,4 +1,4 @@
-// Package quiet bounds what strangers can add to a log: a tenant that causes
+// Package quiet bounds what tenants can add to a log: a tenant that causes
 // the same line again and again neither fills the disk nor hides other lines.
 package quiet
 
@@ -30,13 +30,13 @@ type budgets struct {
 }
 
 type budget struct {
-	paid    time.Time // until when lines are used up; at most a burst ahead
-	leftOut int
+	reserved time.Time // until when lines are used up; at most a burst ahead
+	leftOut  int
 }
 
 // New returns a logger that writes to the same place, with a budget for each
-// message: noise does not drown what is said of a shutdown. Loggers made from
-// it share the budgets. Debug lines pass, because somebody asked for them all.
+// message: repeated lines do not hide those of a shutdown. Loggers made from
+// it share the budgets. Debug lines are not limited: -v asks for all of them.
 func New(log *slog.Logger) *slog.Logger {
 	return slog.New(handler{log.Handler(), &budgets{used: map[string]*budget{}}})
 }
@@ -79,14 +79,14 @@ func (b *budgets) pass(message string, now time.Time) (leftOut int, ok bool) {
 		u = &budget{}
 		b.used[message] = u
 	}
-	if now.Before(u.paid.Add(-(burst - 1) * every)) {
+	if now.Before(u.reserved.Add(-(burst - 1) * every)) {
 		u.leftOut++
 		return 0, false
 	}
-	if u.paid.Before(now) {
-		u.paid = now
+	if u.reserved.Before(now) {
+		u.reserved = now
 	}
-	u.paid = u.paid.Add(every)
+	u.reserved = u.reserved.Add(every)
 	leftOut, u.leftOut = u.leftOut, 0
 	return leftOut, true
 }

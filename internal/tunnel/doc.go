@@ -28,7 +28,7 @@ type Agreement struct {
 }
 
 // Refusal is why a connection was ended: the other side sent what one incoming
-// migration does not. Reason is one word of a fixed set, for counting.
+// migration does not. Reason is one of a fixed set, for a metric's label.
 type Refusal struct {
 	Reason, Text string
 }

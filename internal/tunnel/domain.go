@@ -8,19 +8,20 @@ import (
 )
 
 var (
-	wordPattern    = regexp.MustCompile(`^[A-Za-z0-9_.:+-]{1,128}$`)
+	wordPattern    = regexp.MustCompile(`^[A-Za-z0-9_.:+-]+$`)
 	numberPattern  = regexp.MustCompile(`^-?(0x[0-9a-fA-F]{1,16}|[0-9]{1,20}(\.[0-9]{1,9})?)$`)
-	setPattern     = regexp.MustCompile(`^[0-9,^-]{1,256}$`)
-	hostPattern    = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,253}$`)
+	setPattern     = regexp.MustCompile(`^[0-9,^-]+$`)
+	hostPattern    = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 	uuidPattern    = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	pathPattern    = regexp.MustCompile(`^/[^\x00-\x1f\x7f]+$`)
 	emulator       = regexp.MustCompile(`^(/usr/bin|/usr/libexec)/(qemu-system-[a-z0-9_]+|qemu-kvm|kvm)$`)
-	counterPattern = regexp.MustCompile(`^[a-z_]{1,64}$`)
+	counterPattern = regexp.MustCompile(`^[a-z_]+$`)
 )
 
 const (
 	kubevirtNamespace = "http://kubevirt.io"
 	maxTextValue      = 4096
+	maxCounter        = 64
 )
 
 // domain checks a domain's XML and writes it anew.
@@ -97,7 +98,7 @@ func (s *schema) child(name string) *schema {
 	if c := s.children[name]; c != nil {
 		return c
 	}
-	if counterPattern.MatchString(name) {
+	if len(name) <= maxCounter && counterPattern.MatchString(name) {
 		return s.children["*"]
 	}
 	return nil
@@ -154,32 +155,33 @@ func (c *checker) text(s *schema, n *node, where string) error {
 	}
 }
 
-// pattern is that of the kinds that have one.
-func pattern(kind string) *regexp.Regexp {
+// pattern is that of the kinds that have one, and how long a value may be: a
+// repetition that is bounded by the pattern itself costs 1 KiB for each of its steps.
+func pattern(kind string) (p *regexp.Regexp, longest int) {
 	switch kind {
 	case "word":
-		return wordPattern
+		return wordPattern, 128
 	case "number":
-		return numberPattern
+		return numberPattern, maxTextValue
 	case "set":
-		return setPattern
+		return setPattern, 256
 	case "host":
-		return hostPattern
+		return hostPattern, 253
 	case "uuid":
-		return uuidPattern
+		return uuidPattern, maxTextValue
 	case "emulator":
-		return emulator
+		return emulator, maxTextValue
 	default:
-		return nil
+		return nil, 0
 	}
 }
 
-// value tells whether a value is of a kind.
+// value reports whether a value is of a kind.
 func (c *checker) value(kind, v, where string) error {
 	var ok bool
-	switch p := pattern(kind); {
+	switch p, longest := pattern(kind); {
 	case p != nil:
-		ok = p.MatchString(v)
+		ok = len(v) <= longest && p.MatchString(v)
 	case kind == "free":
 		ok = len(v) <= maxTextValue
 	case kind == "name":
@@ -204,7 +206,7 @@ func (c *checker) value(kind, v, where string) error {
 	return refuse(c.reason, "%s for %s", quoted(v), quoted(where))
 }
 
-// allows tells whether a path is one of the operator's, or below one. Paths that
+// allows reports whether a path is one of the operator's, or below one. Paths that
 // could mean another one ("..", "//") are none.
 func (a *Agreement) allows(p string) bool {
 	if len(p) > maxTextValue || !pathPattern.MatchString(p) || path.Clean(p) != p {

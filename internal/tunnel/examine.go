@@ -8,7 +8,7 @@ type Disk struct {
 	// File and Device say where it is on the host; both are empty where it has no
 	// medium.
 	File, Device string
-	// Cache is libvirt's word, empty for the hypervisor's default.
+	// Cache is libvirt's cache mode, empty for the hypervisor's default.
 	Cache               string
 	ReadOnly, Shareable bool
 }

@@ -63,7 +63,7 @@ func (m *machine) fromSource(f *frame) error {
 	return nil
 }
 
-// called tells whether a call is due.
+// called reports whether a call is due.
 func (m *machine) called(f *frame) (err error) {
 	if !m.due(f.procedure) {
 		return refuse(ReasonCall, "call %d, which is not due", f.procedure)

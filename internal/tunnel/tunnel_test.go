@@ -127,6 +127,23 @@ func TestGuardPassesAMigrationOn(t *testing.T) {
 	}
 }
 
+func TestValuesOfADomainAreBounded(t *testing.T) {
+	c := checker{agreed: &Agreement{}, reason: ReasonDomain}
+	for kind, longest := range map[string]int{"word": 128, "set": 256, "host": 253, "free": 4096} {
+		if err := c.value(kind, strings.Repeat("1", longest), "x"); err != nil {
+			t.Errorf("%d bytes of %s: %v", longest, kind, err)
+		}
+		if err := c.value(kind, strings.Repeat("1", longest+1), "x"); err == nil {
+			t.Errorf("%d bytes of %s are let in", longest+1, kind)
+		}
+	}
+	for name, known := range map[string]bool{strings.Repeat("a", 64): true, strings.Repeat("a", 65): false} {
+		if s := newSchema("a/* =number\n").children["a"]; (s.child(name) != nil) != known {
+			t.Errorf("an element with a name of %d bytes: known %t, want %t", len(name), !known, known)
+		}
+	}
+}
+
 func TestAFrameIsBounded(t *testing.T) {
 	for name, head := range map[string]string{
 		"too short": "\x00\x00\x00\x1b", "too long": "\x7f\xff\xff\xff", "just too long": "\x00\x10\x00\x01",

@@ -40,7 +40,7 @@ func WriteFile(dir, name string, data []byte, mode fs.FileMode) error {
 // Remove is Disk.Remove on the machine's own file system.
 func Remove(dir, name string) error { return Real().Remove(dir, name) }
 
-// IsTemp tells whether name is a temporary file. One that is
+// IsTemp reports whether name is a temporary file. One that is
 // found while nobody writes in its directory is a leftover of a killed process.
 func IsTemp(name string) bool { return strings.HasPrefix(name, tempPrefix) }
 

@@ -44,7 +44,7 @@ type Pod struct {
 	VMI, VMIUID string
 }
 
-// OfVM tells whether it takes the VMI to answer for the pod.
+// OfVM reports whether it takes the VMI to answer for the pod.
 func (p *Pod) OfVM() bool { return p.Launcher && !p.Finished && p.VMI != "" }
 
 // Admit answers the eviction of a launcher pod. vmi is nil if the API server

@@ -81,7 +81,7 @@ func (f BudgetFacts) needed() bool {
 	return false
 }
 
-// expanded tells whether one launcher alone is not enough: while a migration
+// expanded reports whether one launcher alone is not enough: while a migration
 // is under way, and as long as it left two. A Pending migration waits for its
 // turn, unless the budget was expanded for it already.
 func (f BudgetFacts) expanded() bool {

@@ -7,7 +7,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Hotplug tells whether a pod holds a volume that was plugged into a VM.
+// Hotplug reports whether a pod holds a volume that was plugged into a VM.
 func Hotplug(name, appLabel string) bool {
 	return appLabel == kubevirt.HotplugApp || strings.HasPrefix(name, kubevirt.HotplugPrefix)
 }

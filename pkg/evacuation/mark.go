@@ -39,7 +39,7 @@ func (e *Explanation) Annotations() map[string]string {
 	return m
 }
 
-// Explained tells whether the VMI's annotations say that already.
+// Explained reports whether the VMI's annotations say that already.
 func (e *Explanation) Explained(vmi *kubevirt.VirtualMachineInstance) bool {
 	for key, value := range e.Annotations() {
 		if vmi.Annotations[key] != value {

@@ -101,7 +101,7 @@ func Next(e Evacuee) Step {
 	return Step{} // not reached: the last rule always holds
 }
 
-// Requested tells whether the VM is to leave its node: it is marked, or its
+// Requested reports whether the VM is to leave its node: it is marked, or its
 // node is to be emptied and an eviction would mark it.
 func (e Evacuee) Requested() bool {
 	if e.VMI.Marked() {
@@ -235,7 +235,7 @@ func ended(m *kubevirt.VirtualMachineInstanceMigration) time.Time {
 	return m.CreationTimestamp.Time
 }
 
-// Evacuates tells whether a migration was made to empty a node.
+// Evacuates reports whether a migration was made to empty a node.
 func Evacuates(m *kubevirt.VirtualMachineInstanceMigration) bool {
 	_, ok := m.Annotations[kubevirt.EvacuationMigrationAnnotation]
 	return ok
@@ -249,7 +249,7 @@ func PhaseOf(m *kubevirt.VirtualMachineInstanceMigration) kubevirt.MigrationPhas
 	return m.Status.Phase
 }
 
-// waiting tells whether a migration has not begun.
+// waiting reports whether a migration has not begun.
 func waiting(m *kubevirt.VirtualMachineInstanceMigration) bool {
 	return PhaseOf(m) == kubevirt.MigrationPending
 }

@@ -177,7 +177,7 @@ func bounded(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// taintKey tells whether a word can be the key of a taint: a name, perhaps
+// taintKey reports whether a word can be the key of a taint: a name, perhaps
 // after a domain and a slash.
 func taintKey(key string) bool {
 	domain, name, two := strings.Cut(key, "/")

@@ -47,5 +47,5 @@ func Defaults() Settings {
 	}
 }
 
-// Gate tells whether a feature gate is on.
+// Gate reports whether a feature gate is on.
 func (s *Settings) Gate(name string) bool { return slices.Contains(s.FeatureGates, name) }

@@ -2,7 +2,7 @@ package evacuation
 
 import "github.com/vmgrace/vmgrace/api/kubevirt"
 
-// migrates tells whether a VM with this strategy is moved by a migration.
+// migrates reports whether a VM with this strategy is moved by a migration.
 func migrates(s kubevirt.EvictionStrategy) bool {
 	return s == kubevirt.StrategyLiveMigrate || s == kubevirt.StrategyLiveMigrateIfPossible
 }
@@ -12,7 +12,7 @@ func knownStrategy(s kubevirt.EvictionStrategy) bool {
 	return known
 }
 
-// HoldsUpDrains tells whether an eviction of the VM is refused and nothing is
+// HoldsUpDrains reports whether an eviction of the VM is refused and nothing is
 // done about it: it is to be migrated and cannot be.
 func HoldsUpDrains(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) bool {
 	strategy, _ := StrategyOf(vmi, fallback)

@@ -1,7 +1,7 @@
 package grace
 
-// account is where a kind of call is accounted for, nil for what is none.
-func (o *Observation) account(d Decision) *Call {
+// callFor is where the state of a kind of call is kept, nil for what is none.
+func (o *Observation) callFor(d Decision) *Call {
 	switch d.Do {
 	case Save:
 		return &o.Save
@@ -29,18 +29,18 @@ func (o *Observation) account(d Decision) *Call {
 	case Confirm:
 		return &o.Confirm
 	default:
-		return o.accountOfEnd(d.Do)
+		return o.callForEnd(d.Do)
 	}
 }
 
-func (o *Observation) accountOfEnd(a Action) *Call {
+func (o *Observation) callForEnd(a Action) *Call {
 	switch a {
-	case Tell:
-		return &o.Tell
+	case WriteStatus:
+		return &o.WriteStatus
 	case Answer:
 		return &o.Answer
-	case Settle:
-		return &o.Settle
+	case FlushEvents:
+		return &o.FlushEvents
 	case Remove:
 		return &o.Remove
 	default:
@@ -48,16 +48,16 @@ func (o *Observation) accountOfEnd(a Action) *Call {
 	}
 }
 
-// ofPlace: a call that is about the place, not about the instance.
-func ofPlace(a Action) bool {
-	return a == Look || a == LookDirectory || a == Tell || a == Remove
+// outlivesInstance: a call that is about the place, not about the instance.
+func outlivesInstance(a Action) bool {
+	return a == Look || a == LookDirectory || a == WriteStatus || a == Remove
 }
 
-// Started is told when a decision is being carried out that takes time, or may
+// Started is called when a decision is being carried out that takes time, or may
 // fail. What it returns is for Done.
 func (v *VM) Started(d Decision, now Mono) Call {
 	o := &v.obs
-	c := o.account(d)
+	c := o.callFor(d)
 	if c == nil {
 		return Call{instance: v.instances}
 	}
@@ -65,28 +65,28 @@ func (v *VM) Started(d Decision, now Mono) Call {
 	c.Tries++
 	switch d.Do {
 	case Save:
-		o.Saving, o.NotedAt, o.OnDisk, o.Left = o.Version, 0, true, false // in the place of one that is left
+		o.Saving, o.NotedAt, o.OnDisk, o.StaleRecord = o.Version, 0, true, false // in the place of one that is left
 	case LookDirectory:
-		o.DirWanted, o.DirAt, o.DirPaid = false, Never, max(o.DirPaid, now).Add(lookEvery)
+		o.DirWanted, o.DirAt, o.DirReserved = false, Never, max(o.DirReserved, now).Add(lookEvery)
 	case Look:
 		o.LookAt = Never
-	case Tell:
-		o.Told = v.Status(now)
+	case WriteStatus:
+		o.LastStatus = v.Status(now)
 	case Answer:
-		o.Told = v.Status(now)
+		o.LastStatus = v.Status(now)
 	default:
 	}
 	return *c
 }
 
-// Done is told when a call has ended. It returns false where it was about an
+// Done is called when a call has ended. It returns false where it was about an
 // instance that is no more: then nothing follows from it.
 func (v *VM) Done(d Decision, started Call, failed bool, now Mono) bool {
-	if !ofPlace(d.Do) && started.instance != v.instances {
+	if !outlivesInstance(d.Do) && started.instance != v.instances {
 		return false
 	}
 	o := &v.obs
-	c := o.account(d)
+	c := o.callFor(d)
 	if c == nil {
 		return true
 	}
@@ -95,7 +95,7 @@ func (v *VM) Done(d Decision, started Call, failed bool, now Mono) bool {
 	case d.Do == Save && (failed || o.Saving == o.Version):
 		o.Unsaved = failed // whatever it was, it is missing now
 	case d.Do == Remove:
-		o.Left = failed && !o.OnDisk
+		o.StaleRecord = failed && !o.OnDisk
 	case d.Do == Ask && !failed:
 		v.note(Ask, now)
 	case d.Do == Resume && !failed:
@@ -106,7 +106,7 @@ func (v *VM) Done(d Decision, started Call, failed bool, now Mono) bool {
 	return true
 }
 
-// Explained is told why the instance ended, as far as the hypervisor knows.
+// Explained takes why the instance ended, as far as the hypervisor knows.
 func (v *VM) Explained(e End) {
 	if v.obs.End == EndUnknown {
 		v.obs.End = e
@@ -128,7 +128,7 @@ func (v *VM) note(by Action, now Mono) {
 	}
 }
 
-// Handled is told that something was said or done once, at once.
+// Handled is called when a decision was carried out that takes no call.
 func (v *VM) Handled(d Decision) {
 	o := &v.obs
 	switch d.Do {
@@ -140,7 +140,7 @@ func (v *VM) Handled(d Decision) {
 	case WarnOfPod:
 		o.WarnedPod = o.Pod.UID
 	case RejectPeriod:
-		map[Source]*Stated{SourceVMI: &o.FromVMI, SourceDomain: &o.Metadata, SourceLauncher: &o.FromDirectory}[d.Source].Told = d.Text
+		map[Source]*Stated{SourceVMI: &o.FromVMI, SourceDomain: &o.Metadata, SourceLauncher: &o.FromDirectory}[d.Source].Reported = d.Text
 	case ClearTrigger:
 		o.Consumed, o.Leftover = d.Trigger, TriggerID{}
 		o.Trigger = o.Trigger && o.TriggerID != d.Trigger
@@ -151,10 +151,10 @@ func (v *VM) Handled(d Decision) {
 	}
 }
 
-// Signalled is told that QEMU was signalled, or could not be. It returns true
+// Signalled is called when QEMU was signalled, or could not be. It returns true
 // the first time that a signal has reached it.
 func (v *VM) Signalled(d Decision, at Mono, err error) (first bool) {
-	c := v.obs.account(d)
+	c := v.obs.callFor(d)
 	if !c.Running {
 		c.Tries++
 	}
@@ -166,7 +166,7 @@ func (v *VM) Signalled(d Decision, at Mono, err error) (first bool) {
 	return v.rec.Shutdown.Signalled
 }
 
-// NoteDestroy is told when libvirt's destroy is all there is. It returns true
+// NoteDestroy is called when libvirt's destroy is all there is. It returns true
 // the first time.
 func (v *VM) NoteDestroy(now Mono) (first bool) {
 	if v.rec.Instance.PID != 0 || v.rec.Shutdown.Signalled {
@@ -177,4 +177,4 @@ func (v *VM) NoteDestroy(now Mono) (first bool) {
 }
 
 // Tries is how often what was decided has been tried.
-func (v *VM) Tries(d Decision) int { return v.obs.account(d).Tries }
+func (v *VM) Tries(d Decision) int { return v.obs.callFor(d).Tries }

@@ -1,7 +1,5 @@
 package grace
 
-import "slices"
-
 // Action is the one thing to do now.
 type Action string
 
@@ -24,20 +22,20 @@ const (
 	Confirm      Action = "confirm"       // ask the API server what became of the VMI
 	Look         Action = "look"          // look at the domain again
 	ReportFailed Action = "report-failed" // say that QEMU cannot be killed
-	Finish       Action = "finish"        // report the end; Answer, Settle and LetGo follow
+	Finish       Action = "finish"        // report the end; Answer, FlushEvents and Reset follow
 	Forget       Action = "forget"        // drop the record; there was no shutdown
 	DropDryRun   Action = "drop-dry-run"  // drop the shutdown, which was a dry run's; the record stays
 	ClearTrigger Action = "clear-trigger" // remove a trigger that belongs to no VM here
 	Follow       Action = "follow"        // look at another pod's launcher directory from now on
 	Watch        Action = "watch"         // open the process of the record's instance
 
-	Answer Action = "answer" // write the final status.json, remove the trigger
-	Settle Action = "settle" // wait for the Events that were reported
-	LetGo  Action = "let-go" // make ready for the next instance
+	Answer      Action = "answer"       // write the final status.json, remove the trigger
+	FlushEvents Action = "flush-events" // wait for the Events that were reported
+	Reset       Action = "reset"        // make ready for the next instance
 
 	LookDirectory Action = "look-directory" // look at the launcher directory
 	Announce      Action = "announce"       // report that a shutdown has begun
-	Tell          Action = "tell"           // write status.json
+	WriteStatus   Action = "write-status"   // write status.json
 	Remove        Action = "remove"         // the record of an instance that ended
 	RejectPeriod  Action = "reject-period"  // report an invalid grace period
 	WarnOfPod     Action = "warn-of-pod"    // report that a pod will not live long enough
@@ -45,7 +43,7 @@ const (
 
 // Decision is what to do now and when to look again.
 type Decision struct {
-	Rule string // the rule that decided; also the word in the log
+	Rule string // the rule that decided, as it is logged
 	Do   Action
 	// At is when to look again, for Wait. Never: only when something changes.
 	At      Mono
@@ -66,23 +64,14 @@ type rule struct {
 	decide func(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool)
 }
 
-// Rules returns name and reason of each rule, in order.
-func Rules() [][2]string {
-	out := make([][2]string, 0, len(rules))
-	for _, r := range slices.Concat(rules[:], beside[:]) {
-		out = append(out, [2]string{r.name, r.why})
-	}
-	return out
-}
-
 // rules is read from top to bottom; the first that applies decides.
 var rules = [...]rule{
 	{"follow", "the launcher pod has changed: what was seen in the former pod's directory says nothing", follow},
 	{"leftover-trigger", "a trigger that names another VM is removed", leftoverTrigger},
 	{"answer", "write the final status.json, then remove the trigger", answer},
-	{"settle", "wait until the API server has the Events: until then a restarted agent needs the record to report them", settle},
+	{"flush-events", "wait until the API server has the Events: until then a restarted agent needs the record to report them", flushEvents},
 	{"moving", "wait until the other node has been told that the guest has left: until then a restarted agent needs the record to tell it", moving},
-	{"let-go", "the end is reported: make ready for the next instance", letGo},
+	{"reset", "the end is reported: make ready for the next instance", reset},
 	{"adopt", "one of our domains runs without a record: record its grace period while it can still be read", adopt},
 	{"orphan-trigger", "there is no domain and the shim that wrote the trigger has ended: remove the trigger", orphanTrigger},
 	{"nothing-came", "there was no domain for a whole grace period after the trigger: report the VM as stopped", nothingCame},
@@ -121,12 +110,12 @@ var rules = [...]rule{
 	{"waiting", "the guest was asked: wait until the deadline", waiting},
 }
 
-// beside is what is due whenever the rules wait: each that applies, in turn.
-var beside = [...]rule{
+// background is what is due whenever the rules wait: each that applies, in turn.
+var background = [...]rule{
 	{"look-at-launcher", "the directory may have changed", lookAtDirectory},
 	{"look-at-domain", "the domain may have changed", lookAtDomain},
 	{"announce", "report that the shutdown has begun, once the record is durable", announce},
-	{"tell", "status.json says something else: write it", tell},
+	{"write-status", "status.json is not up to date: write it", writeStatus},
 	{"invalid-period", "an invalid grace period is reported once, and counts as not stated", invalidPeriod},
 	{"pod-too-short", "a launcher pod's grace period is shorter than the VM's: report it", podTooShort},
 	{"remove-record", "the VM has stopped: remove its record", removeRecord},

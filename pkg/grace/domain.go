@@ -27,7 +27,7 @@ func (v *VM) DomainChanged() {
 	}
 }
 
-// SeeDomain is told what the hypervisor shows.
+// SeeDomain takes what the hypervisor shows.
 func (v *VM) SeeDomain(d Domain, now Mono) {
 	o := &v.obs
 	d.Instance = d.Instance.Certain()
@@ -58,7 +58,7 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 	}
 }
 
-// adoptable tells whether what was seen is an instance to guard. A domain that
+// adoptable reports whether what was seen is an instance to guard. A domain that
 // is just starting, or whose QEMU has just gone, has no process to identify.
 func (o *Observation) adoptable(d *Domain, now Mono) bool {
 	if d.Instance.PID != 0 {
@@ -75,7 +75,7 @@ func (o *Observation) adoptable(d *Domain, now Mono) bool {
 	return d.Power != PowerEnding && now.Sub(o.UnidentifiedAt) >= timeout
 }
 
-// DomainAbsent is told where the hypervisor says that there is no such domain.
+// DomainAbsent is called where the hypervisor says that there is no such domain.
 func (v *VM) DomainAbsent(now Mono) {
 	o := &v.obs
 	o.Domain, o.Power, o.Agent = DomainAbsent, PowerUnknown, false
@@ -85,7 +85,7 @@ func (v *VM) DomainAbsent(now Mono) {
 	}
 }
 
-// DomainUnreadable is told where a look failed.
+// DomainUnreadable is called where a look failed.
 func (v *VM) DomainUnreadable() { v.obs.Power = PowerUnknown }
 
 // DomainMissingFromList asks for a look, unless it is known to be absent: that
@@ -96,7 +96,7 @@ func (v *VM) DomainMissingFromList() {
 	}
 }
 
-// Ended is told why an instance with this UUID ended, as libvirt says. Where
+// Ended takes why an instance with this UUID ended, as libvirt says. Where
 // its process is watched the domain need not be looked at: whoever asks for
 // one that ends keeps libvirt from its work.
 func (v *VM) Ended(end End, uuid string) {
@@ -113,7 +113,7 @@ func (v *VM) Ended(end End, uuid string) {
 	}
 }
 
-// ProcessGone is told when the process of the record's instance has ended.
+// ProcessGone is called when the process of the record's instance has ended.
 func (v *VM) ProcessGone(now Mono) {
 	v.obs.Watched = false
 	if v.obs.Recorded && !v.obs.Gone {

@@ -47,7 +47,7 @@ func status(r *Record, o *Observation, now Mono) Status {
 	if s.Phase == Held {
 		s.Message = "the guest was not asked yet: the VM may be moved until then"
 	}
-	switch e := o.Over; {
+	switch e := o.Ending; {
 	case e != nil:
 		s.Phase, s.Cause, s.Outcome, s.EndedAt, s.Message = Stopped, e.Cause, e.Outcome, e.EndedAt, e.Message
 	case r.Shutdown.DryRun:
@@ -57,7 +57,7 @@ func status(r *Record, o *Observation, now Mono) Status {
 }
 
 // Ending is the end that is being told, nil if there is none.
-func (v *VM) Ending() *Ending { return v.obs.Over }
+func (v *VM) Ending() *Ending { return v.obs.Ending }
 
 func endMessage(o Outcome, e End) string {
 	switch {
@@ -75,13 +75,13 @@ func (v *VM) finish(d Decision, now Mono, wall time.Time) {
 	if shown := v.rec.Shown(); shown.Cause != "" {
 		e.Took = now.Sub(shown.Start)
 	}
-	v.obs.Over = &e
+	v.obs.Ending = &e
 }
 
-// letGo makes ready for the next instance. What was answered has consumed the
+// reset makes ready for the next instance. What was answered has consumed the
 // trigger; without an answer it stays.
-func (v *VM) letGo(now Mono) {
-	over, ended := v.obs.Over, v.obs.Gone
+func (v *VM) reset(now Mono) {
+	over, ended := v.obs.Ending, v.obs.Gone
 	v.obs = v.obs.next(&v.rec, v.policy)
 	v.rec = Record{}
 	v.instances++
@@ -100,7 +100,7 @@ func (v *VM) letGo(now Mono) {
 func answer(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	c := &o.Answer
 	switch {
-	case o.Over == nil || c.Tries > 0 && !c.Running && (!c.Failed || c.Tries >= answerTries):
+	case o.Ending == nil || c.Tries > 0 && !c.Running && (!c.Failed || c.Tries >= answerTries):
 		return next()
 	case c.Running:
 		return waitUntil(Never)
@@ -111,28 +111,28 @@ func answer(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	}
 }
 
-func settle(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func flushEvents(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 	switch {
-	case o.Over == nil || o.Settle.Tries > 0 && !o.Settle.Running:
+	case o.Ending == nil || o.FlushEvents.Tries > 0 && !o.FlushEvents.Running:
 		return next()
-	case o.Settle.Running:
+	case o.FlushEvents.Running:
 		return waitUntil(Never)
 	default:
-		return do(Settle)
+		return do(FlushEvents)
 	}
 }
 
-func letGo(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
-	if o.Over == nil {
+func reset(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+	if o.Ending == nil {
 		return next()
 	}
-	return do(LetGo)
+	return do(Reset)
 }
 
 func removeRecord(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	c := &o.Remove
 	switch {
-	case !o.Left || c.Running:
+	case !o.StaleRecord || c.Running:
 		return next()
 	case c.Tries > 0 && now < c.Last.Add(removeRetry):
 		return waitUntil(c.Last.Add(removeRetry))
@@ -144,12 +144,12 @@ func removeRecord(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, boo
 // afterAsk is how long status.json waits at most for the guest to be asked.
 const afterAsk = 100 * time.Millisecond
 
-// tellAt is when users may hear of the record: once it is durable, or will not
+// publishAt is when users may hear of the record: once it is durable, or will not
 // be soon, and the guest was asked.
-func (o *Observation) tellAt() Mono {
+func (o *Observation) publishAt() Mono {
 	at := Mono(0)
 	switch {
-	case !o.Recorded || o.Over != nil || o.Unsaved && o.Save.Tries == 0:
+	case !o.Recorded || o.Ending != nil || o.Unsaved && o.Save.Tries == 0:
 		return Never
 	case o.Unsaved && !o.Save.Failed:
 		at = o.Save.Last.Add(saveTimeout)
@@ -167,18 +167,18 @@ func announce(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if o.Announced || !r.ShuttingDown() && (!held || o.HoldAnnounced) {
 		return next()
 	}
-	if at := o.tellAt(); now < at {
+	if at := o.publishAt(); now < at {
 		return waitUntil(at)
 	}
 	return do(Announce)
 }
 
-func tell(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
-	if !o.Recorded || o.Over != nil || o.Tell.Running || !o.Ours || o.Told == status(r, o, now) {
+func writeStatus(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+	if !o.Recorded || o.Ending != nil || o.WriteStatus.Running || !o.Ours || o.LastStatus == status(r, o, now) {
 		return next()
 	}
-	if at := o.tellAt(); now < at {
+	if at := o.publishAt(); now < at {
 		return waitUntil(at)
 	}
-	return do(Tell)
+	return do(WriteStatus)
 }

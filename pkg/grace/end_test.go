@@ -29,7 +29,7 @@ func expect(t *testing.T, v *VM, now Mono, do Action, fails bool) {
 	if d.Do != do {
 		t.Fatalf("%s by %q, want %s", d.Do, d.Rule, do)
 	}
-	if do == LetGo {
+	if do == Reset {
 		if err := v.Apply(d, now, time.Unix(0, 0)); err != nil {
 			t.Fatal(err)
 		}
@@ -47,8 +47,8 @@ func TestAnEndIsAnsweredThenSettledThenLetGo(t *testing.T) {
 		t.Errorf("it took %v", e.Took)
 	}
 	expect(t, v, at(2), Answer, false)
-	expect(t, v, at(2), Settle, false)
-	expect(t, v, at(2), LetGo, false)
+	expect(t, v, at(2), FlushEvents, false)
+	expect(t, v, at(2), Reset, false)
 	if v.Recorded() || v.Record() != (Record{}) || v.Phase(at(2)) != "" {
 		t.Errorf("%+v is left", v.Record())
 	}
@@ -70,14 +70,14 @@ func TestAnAnswerThatFailsIsTriedSixTimesAndHoldsUpNobody(t *testing.T) {
 		now = now.Add(answerRetry)
 	}
 	expect(t, v, now, Answer, true)
-	expect(t, v, now, Settle, true)
-	expect(t, v, now, LetGo, false)
+	expect(t, v, now, FlushEvents, true)
+	expect(t, v, now, Reset, false)
 }
 
 func TestWhileAnAnswerIsOnItsWayNothingElseIsDecided(t *testing.T) {
-	for _, do := range []Action{Answer, Settle} {
+	for _, do := range []Action{Answer, FlushEvents} {
 		v := ended(t)
-		if do == Settle {
+		if do == FlushEvents {
 			expect(t, v, at(2), Answer, false)
 		}
 		v.obs.DirWanted, v.obs.LookAt = false, Never
@@ -94,7 +94,7 @@ func TestWhileAnAnswerIsOnItsWayNothingElseIsDecided(t *testing.T) {
 
 func TestARecordThatCannotBeRemovedIsTriedEachSecondUntilTheNextTakesItsPlace(t *testing.T) {
 	v := ended(t)
-	for _, do := range []Action{Answer, Settle, LetGo} {
+	for _, do := range []Action{Answer, FlushEvents, Reset} {
 		expect(t, v, at(2), do, false)
 	}
 	quiet := func() { v.obs.DirWanted, v.obs.LookAt = false, Never }
@@ -126,7 +126,7 @@ func TestARecordThatCannotBeRemovedIsTriedEachSecondUntilTheNextTakesItsPlace(t 
 func TestARecordThatCannotBeRemovedIsKnownAlsoWhereTheNextInstanceWasGoneAtOnce(t *testing.T) {
 	// given
 	v := ended(t)
-	for _, do := range []Action{Answer, Settle, LetGo} {
+	for _, do := range []Action{Answer, FlushEvents, Reset} {
 		expect(t, v, at(2), do, false)
 	}
 	v.obs.DirWanted, v.obs.LookAt, v.obs.Ours = false, Never, true
@@ -178,7 +178,7 @@ func TestATriggerIsConsumedByItsEndUnlessItIsForTheNext(t *testing.T) {
 		v := ended(t)
 		v.SeeDirectory(withTrigger(Directory{Present: true}, 5, ""), at(2), at(2))
 		v.Ending().Kept = kept
-		for _, do := range []Action{Answer, Settle, LetGo} {
+		for _, do := range []Action{Answer, FlushEvents, Reset} {
 			expect(t, v, at(2), do, false)
 		}
 		if v.obs.Trigger != kept {
@@ -204,11 +204,11 @@ func TestUsersHearOfAShutdownOnceItIsDurableAndTheGuestWasAsked(t *testing.T) {
 		{"it cannot be written", func(o *Observation) { o.Unsaved, o.Save = true, Call{Failed: true, Tries: 1, Last: at(1)} }, 0},
 		{"being asked", func(o *Observation) { o.AskACPI = Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(afterAsk)},
 		{"its agent is being asked", func(o *Observation) { o.AskAgent = Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(afterAsk)},
-		{"it has ended", func(o *Observation) { o.Over = &Ending{} }, Never},
+		{"it has ended", func(o *Observation) { o.Ending = &Ending{} }, Never},
 	} {
 		v := inPhase(t, ShuttingDown)
 		c.given(&v.obs)
-		if got := v.obs.tellAt(); got != c.at {
+		if got := v.obs.publishAt(); got != c.at {
 			t.Errorf("%s: %v, want %v", c.name, got, c.at)
 		}
 	}
@@ -231,11 +231,11 @@ func TestAnEndIsToldAfterItsBegin(t *testing.T) {
 func TestStatusIsWrittenWhereItIsNewAndThereIsADirectory(t *testing.T) {
 	v := inPhase(t, Running)
 	v.obs.DirWanted = false
-	if d := v.Next(t0); d.Do == Tell != v.obs.Ours {
+	if d := v.Next(t0); d.Do == WriteStatus != v.obs.Ours {
 		t.Fatalf("%s by %q", d.Do, d.Rule)
 	}
 	v.obs.Ours = true
-	expect(t, v, t0, Tell, false)
+	expect(t, v, t0, WriteStatus, false)
 	if d := v.Next(at(1)); d.Do != Wait {
 		t.Errorf("%s by %q though nothing is new", d.Do, d.Rule)
 	}
@@ -244,7 +244,7 @@ func TestStatusIsWrittenWhereItIsNewAndThereIsADirectory(t *testing.T) {
 	v.obs.DirWanted = false
 	found := false
 	for range 5 {
-		if d := v.Next(at(2)); d.Do == Tell {
+		if d := v.Next(at(2)); d.Do == WriteStatus {
 			found = true
 			v.Done(d, v.Started(d, at(2)), false, at(2))
 		} else if d.Do == Refresh {

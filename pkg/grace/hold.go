@@ -20,7 +20,7 @@ type Hold struct {
 	Leaving bool
 }
 
-// UnderWay tells whether a shutdown is held.
+// UnderWay reports whether a shutdown is held.
 func (h *Hold) UnderWay() bool { return *h != (Hold{}) }
 
 // HeldSince is when the hold that is under way began, 0 where none is.
@@ -80,7 +80,7 @@ func (o *Observation) holds(r *Record, p *Policy, now Mono) (h Hold, yes bool) {
 
 // leaving: somebody is to move the VM, or does.
 func (o *Observation) leaving(r *Record) bool {
-	v := o.Owner.counting()
+	v := o.Owner.current()
 	return o.Migration == MigrationOutgoing || v.visible() && v.Marked && v.UID == r.UID
 }
 
@@ -106,7 +106,7 @@ func (o *Observation) latestHold(h *Hold, p *Policy) Mono {
 
 // staysHere: nobody moves the VM, or not in time.
 func (o *Observation) staysHere(r *Record, h *Hold, now Mono) bool {
-	v := o.Owner.counting()
+	v := o.Owner.current()
 	switch {
 	case h.Reason == "" || o.Migration == MigrationOutgoing:
 		return false

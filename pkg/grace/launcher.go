@@ -31,7 +31,7 @@ type Directory struct {
 	Grace      string
 	Lock       Lock
 	// Holder is who holds the lock; PID is 0 where it cannot be seen. Watched
-	// tells whether its end will be seen.
+	// reports whether its end will be seen.
 	Holder  Holder
 	Watched bool
 
@@ -57,13 +57,13 @@ const (
 // DirectoryChanged asks for a look at the launcher directory.
 func (v *VM) DirectoryChanged() { v.obs.DirWanted = true }
 
-// DirectoryUnreadable is told where a look failed: what was known before stands.
+// DirectoryUnreadable is called where a look failed: what was known before stands.
 func (v *VM) DirectoryUnreadable(now Mono) {
 	v.obs.Looked = true
 	v.obs.DirAt = now.Add(lookAfterError)
 }
 
-// SeeDirectory is told what a look has found, and when it was over. It returns
+// SeeDirectory takes what a look has found, and when it was over. It returns
 // false where vm.json names another VM than Kubernetes does: then nothing that
 // vm.json says is believed.
 func (v *VM) SeeDirectory(d Directory, seen, now Mono) (believed bool) {
@@ -73,7 +73,7 @@ func (v *VM) SeeDirectory(d Directory, seen, now Mono) (believed bool) {
 		d.UID, d.Readable, d.Grace = "", false, ""
 	}
 	if d.ID != o.Dir.ID {
-		o.Told = Status{} // that was said in another directory
+		o.LastStatus = Status{} // that was said in another directory
 	}
 	o.Dir, o.Ours = d, d.Present
 	v.seeShim(&d, now)
@@ -145,7 +145,7 @@ func launcherUID(r *Record, o *Observation) string {
 	}
 }
 
-// ForNext tells whether the trigger in a launcher directory is for an instance
+// ForNext reports whether the trigger in a launcher directory is for an instance
 // after the record's: it names another VM than uid, or another shim lives
 // there, which has cleared whatever trigger it found.
 func (r *Record) ForNext(d Directory, bootID, uid string) bool {
@@ -159,7 +159,7 @@ func (r *Record) ForNext(d Directory, bootID, uid string) bool {
 
 // forgetDirectory is for a launcher that is another one's now.
 func (o *Observation) forgetDirectory() {
-	o.Dir, o.Ours, o.Told = Directory{}, false, Status{}
+	o.Dir, o.Ours, o.LastStatus = Directory{}, false, Status{}
 	o.Trigger, o.TriggerID, o.Consumed, o.Leftover = false, TriggerID{}, TriggerID{}, TriggerID{}
 	o.Shim, o.Holder = ShimUnknown, Holder{}
 	o.DirWanted = true
@@ -180,7 +180,7 @@ func lookAtDirectory(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, 
 	if at == Never || o.LookDir.Running {
 		return next()
 	}
-	if at = max(at, o.DirPaid.Add(-(lookBurst-1)*lookEvery)); now < at {
+	if at = max(at, o.DirReserved.Add(-(lookBurst-1)*lookEvery)); now < at {
 		return waitUntil(at)
 	}
 	return do(LookDirectory)

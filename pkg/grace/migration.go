@@ -35,7 +35,7 @@ func (v *VM) SeeMigration(m Migration) {
 func moving(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 	open := o.Migration == MigrationOutgoing || o.Migration == MigrationUnknown
 	another := o.Domain == DomainPresent && o.Instance != r.Instance
-	if o.Over == nil || o.Over.Outcome != Migrated || !open || another {
+	if o.Ending == nil || o.Ending.Outcome != Migrated || !open || another {
 		return next()
 	}
 	return waitUntil(Never)

@@ -50,11 +50,11 @@ func TestTheRecordOfAGuestThatMovesStaysUntilTheOtherNodeWasTold(t *testing.T) {
 		o    Observation
 		held bool
 	}{
-		"it was not told":        {Observation{Over: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing}, true},
-		"nobody knows yet":       {Observation{Over: &Ending{Outcome: Migrated}, Migration: MigrationUnknown}, true},
-		"it was told":            {Observation{Over: &Ending{Outcome: Migrated}}, false},
-		"it has not moved":       {Observation{Over: &Ending{Outcome: Lost}, Migration: MigrationOutgoing}, false},
-		"the next one runs here": {Observation{Over: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing, Domain: DomainPresent, Instance: Instance{UUID: "u1", PID: 43, Start: 8}}, false},
+		"it was not told":        {Observation{Ending: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing}, true},
+		"nobody knows yet":       {Observation{Ending: &Ending{Outcome: Migrated}, Migration: MigrationUnknown}, true},
+		"it was told":            {Observation{Ending: &Ending{Outcome: Migrated}}, false},
+		"it has not moved":       {Observation{Ending: &Ending{Outcome: Lost}, Migration: MigrationOutgoing}, false},
+		"the next one runs here": {Observation{Ending: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing, Domain: DomainPresent, Instance: Instance{UUID: "u1", PID: 43, Start: 8}}, false},
 	} {
 		if _, held := moving(&r, &c.o, nil, 0); held != c.held {
 			t.Errorf("%s: kept %v, want %v", name, held, c.held)

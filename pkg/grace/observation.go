@@ -91,25 +91,25 @@ func (c *Call) due(interval time.Duration, now Mono) Mono {
 
 // Stated is what a source of the grace period says now.
 type Stated struct {
-	Read bool // it can be read
-	Text string
-	Told string // the invalid text that was reported
+	Read     bool // it can be read
+	Text     string
+	Reported string // the invalid text that was reported
 }
 
 // Observation is what the agent sees of a VM now. Unlike a Record it does not
 // survive the agent.
 type Observation struct {
-	// Recorded tells whether there is a record at all; OnDisk, whether it may be
+	// Recorded reports whether there is a record at all; OnDisk, whether it may be
 	// on disk.
 	Recorded, OnDisk bool
 
 	// The launcher directory: Looked is set once it was read, or could not be.
-	// Ours: there is one. DirAt is when to look again, unasked; DirPaid until when
+	// Ours: there is one. DirAt is when to look again, unasked; DirReserved until when
 	// looks are used up, at most a burst ahead.
-	Looked, Ours   bool
-	Dir            Directory
-	DirWanted      bool
-	DirAt, DirPaid Mono
+	Looked, Ours       bool
+	Dir                Directory
+	DirWanted          bool
+	DirAt, DirReserved Mono
 
 	// The domain. LookAt is when to look at it, unasked.
 	Domain         Presence
@@ -122,14 +122,13 @@ type Observation struct {
 	Watched        bool     // its process is held by a handle
 
 	// Gone: the record's instance has ended, seen at GoneAt. Its process is the
-	// proof; where there is none to watch, libvirt's word that was asked for.
+	// proof; where there is none to watch, libvirt's answer to a query.
 	Gone   bool
 	GoneAt Mono
 	End    End
 
 	// Owner is whose VM it is. OwnerBy is until when a shutdown waits for the API
-	// server's word on a VM that it never spoke of: the grace period may be stated
-	// there.
+	// server's first list: the grace period may be stated there.
 	Owner   Owner
 	OwnerBy Mono
 
@@ -154,7 +153,7 @@ type Observation struct {
 	Holder  Holder // who holds the lock, while ShimAlive
 	DiedAt  Mono   // when the agent first saw that it died
 	Trigger bool   // there is one that counts
-	// TriggerByShim: it names its shim's VM, so it ends with that shim.
+	// TriggerByShim: it names its shim's VM, so it is void once that shim has ended.
 	TriggerByShim bool
 	TriggerAt     Mono // when the agent first saw it
 	TriggerID     TriggerID
@@ -173,31 +172,31 @@ type Observation struct {
 	// after this one may need, to name the outcome. 0: in none.
 	NotedAt Mono
 
-	Save      Call
-	Explain   Call
-	Confirm   Call // what became of the VMI
-	Look      Call // at the domain
-	LookDir   Call // at the launcher directory
-	Watch     Call // the process
-	AskACPI   Call
-	AskAgent  Call
-	Resume    Call
-	Term      Call
-	Kill      Call
-	Destroy   Call
-	Tell      Call // status.json
-	Answer    Call // the last status.json, and the trigger's removal
-	Settle    Call // Events that were reported
-	Remove    Call // a record
-	Announced bool // the shutdown's begin was reported
+	Save        Call
+	Explain     Call
+	Confirm     Call // what became of the VMI
+	Look        Call // at the domain
+	LookDir     Call // at the launcher directory
+	Watch       Call // the process
+	AskACPI     Call
+	AskAgent    Call
+	Resume      Call
+	Term        Call
+	Kill        Call
+	Destroy     Call
+	WriteStatus Call // status.json
+	Answer      Call // the last status.json, and the trigger's removal
+	FlushEvents Call // Events that were reported
+	Remove      Call // a record
+	Announced   bool // the shutdown's begin was reported
 	// HoldAnnounced: that the shutdown is held was reported.
 	HoldAnnounced bool
 	Restored      bool // it was begun by an agent before this one
 	Reported      bool // the failure to destroy was reported
 
-	Told Status // what status.json says
-	Over *Ending
-	Left bool // the record of an instance that ended is still there, and no other in its place
+	LastStatus  Status // the last status.json
+	Ending      *Ending
+	StaleRecord bool // the record of an instance that ended is still there, and no other in its place
 }
 
 // newObservation is one of a VM of which nothing was seen yet.
@@ -212,15 +211,15 @@ func newObservation(p *Policy) Observation {
 // not of the instance that ended.
 func (o *Observation) next(r *Record, p *Policy) Observation {
 	n := newObservation(p)
-	n.Looked, n.Ours, n.Dir, n.DirAt, n.DirPaid = o.Looked, o.Ours, o.Dir, o.DirAt, o.DirPaid
-	n.Look, n.LookDir, n.Tell, n.Remove = o.Look, o.LookDir, o.Tell, Call{Running: o.Remove.Running}
+	n.Looked, n.Ours, n.Dir, n.DirAt, n.DirReserved = o.Looked, o.Ours, o.Dir, o.DirAt, o.DirReserved
+	n.Look, n.LookDir, n.WriteStatus, n.Remove = o.Look, o.LookDir, o.WriteStatus, Call{Running: o.Remove.Running}
 	n.Shim, n.Holder, n.DiedAt = o.Shim, o.Holder, o.DiedAt
 	n.Trigger, n.TriggerByShim, n.TriggerAt, n.TriggerID = o.Trigger, o.TriggerByShim, o.TriggerAt, o.TriggerID
-	n.Leftover, n.Consumed, n.Told = o.Leftover, o.Consumed, o.Told
+	n.Leftover, n.Consumed, n.LastStatus = o.Leftover, o.Consumed, o.LastStatus
 	n.Owner, n.OwnerBy, n.Migration, n.Node = o.Owner.next(), o.OwnerBy, o.Migration, o.Node
 	n.Pod, n.Followed, n.WarnedPod = o.Pod, o.Followed, o.WarnedPod
-	n.FromVMI, n.FromDirectory, n.Metadata.Told = o.FromVMI, o.FromDirectory, o.Metadata.Told
-	n.Left = o.OnDisk || o.Left
+	n.FromVMI, n.FromDirectory, n.Metadata.Reported = o.FromVMI, o.FromDirectory, o.Metadata.Reported
+	n.StaleRecord = o.OnDisk || o.StaleRecord
 	if n.Former = o.Former; o.Gone {
 		n.Former = r.Instance
 		n.Owner.ended()

@@ -74,30 +74,30 @@ type Owner struct {
 	FormerFate Fate
 }
 
-// counting is the VMI that is shown, unless it is a former one.
-func (w *Owner) counting() VMI {
-	if w.Shown.visible() && w.Shown.UID == w.over() {
+// current is the VMI that is shown, unless it is a former one.
+func (w *Owner) current() VMI {
+	if w.Shown.visible() && w.Shown.UID == w.endedUID() {
 		return VMI{State: VMIAbsent}
 	}
 	return w.Shown
 }
 
-// over is the UID of the former VMI that does not come back.
-func (w *Owner) over() string {
+// endedUID is the UID of the former VMI that does not come back.
+func (w *Owner) endedUID() string {
 	if w.FormerFate == FateMoved {
 		return ""
 	}
 	return w.Former
 }
 
-// recorded tells whether the record has a VMI that counts.
-func (w *Owner) recorded(r *Record) bool { return !r.VMICreated.IsZero() && r.UID != w.over() }
+// recorded reports whether the record has a VMI that counts.
+func (w *Owner) recorded(r *Record) bool { return !r.VMICreated.IsZero() && r.UID != w.endedUID() }
 
-// Is tells whose VM it is: the API server knows best, then the record of what
+// Is tells whose VM it is: the API server has precedence, then the record of what
 // it said, then the launcher. created is zero where the API server never said
 // anything.
 func (w *Owner) Is(r *Record) (uid string, created time.Time) {
-	v, known := w.counting(), w.recorded(r)
+	v, known := w.current(), w.recorded(r)
 	switch {
 	case v.visible() && (!known || v.UID == r.UID):
 		return v.UID, v.Created
@@ -123,23 +123,23 @@ func (w *Owner) ToRecord(r *Record) (uid string, created time.Time) {
 // unconfirmed: the watch shows a VMI, and the API server was not asked since
 // the instance is there.
 func (w *Owner) unconfirmed(r *Record) bool {
-	v := w.counting()
+	v := w.current()
 	return v.visible() && v.UID != w.Confirmed && !w.recorded(r)
 }
 
 // missing: the API server has shown the record's VMI, and does so no more.
 func (w *Owner) missing(r *Record) bool {
-	v := w.counting()
+	v := w.current()
 	return w.recorded(r) && (v.State == VMIAbsent || v.visible() && v.UID != r.UID)
 }
 
 // deleting: the record's VMI is shown with a deletion of its own.
 func (w *Owner) deleting(r *Record) bool {
-	v := w.counting()
+	v := w.current()
 	return v.State == VMIDeleting && v.UID == r.UID && !r.VMICreated.IsZero()
 }
 
-// deleted tells whether the record's VMI was deleted, and since when the agent
+// deleted reports whether the record's VMI was deleted, and since when the agent
 // knows.
 func (w *Owner) deleted(r *Record) (Mono, bool) {
 	switch {

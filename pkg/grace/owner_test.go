@@ -109,7 +109,7 @@ func TestOnlyADeletionShutsAVMDown(t *testing.T) {
 					continue
 				case Confirm:
 					asked, _ := o.Owner.Is(&r)
-					if o.Owner.over() == asked {
+					if o.Owner.endedUID() == asked {
 						t.Fatal("asked about a VMI that says nothing any more")
 					}
 					fate := rapid.SampledFrom([]Fate{FateUnknown, FateHere, FateLost, FateDeleted, FateReplaced}).Draw(t, "fate")
@@ -119,7 +119,7 @@ func TestOnlyADeletionShutsAVMDown(t *testing.T) {
 					}
 					continue
 				case Begin:
-					itself := o.Owner.Shown.State == VMIDeleting && o.Owner.Shown.UID == r.UID && o.Owner.over() != r.UID
+					itself := o.Owner.Shown.State == VMIDeleting && o.Owner.Shown.UID == r.UID && o.Owner.endedUID() != r.UID
 					if d.Cause != VMIDeleted || !itself && o.Owner.Fate != FateDeleted {
 						t.Fatalf("began by %q with %+v, fate %q", d.Rule, o.Owner.Shown, o.Owner.Fate)
 					}

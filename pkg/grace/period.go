@@ -101,7 +101,7 @@ func invalidPeriod(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool
 		source Source
 		*Stated
 	}{{SourceVMI, &o.FromVMI}, {SourceDomain, &o.Metadata}, {SourceLauncher, &o.FromDirectory}} {
-		if !s.Read || s.Text == "" || s.Text == s.Told {
+		if !s.Read || s.Text == "" || s.Text == s.Reported {
 			continue
 		}
 		if _, err := ParseSeconds(s.Text); err != nil {

@@ -26,13 +26,13 @@ type Pod struct {
 	Priority           int32
 }
 
-// SeePods is told the launcher pods that the watch shows now.
+// SeePods takes the launcher pods that the watch shows now.
 func (v *VM) SeePods(pods []Pod) {
 	v.pods = pods
 	v.choosePod()
 	shown := slices.ContainsFunc(pods, func(p Pod) bool { return p.UID == v.obs.Pod.UID })
 	if !shown && v.obs.Shim == ShimAlive {
-		v.DirectoryChanged() // it lives, or nothing has told of its end
+		v.DirectoryChanged() // it lives, or its end was not seen
 	}
 }
 
@@ -48,24 +48,24 @@ func (v *VM) choosePod() {
 	}
 	madeFor := func(p Pod) bool { return p.VMI == "" || uid == "" || p.VMI == uid }
 	recorded, _ := shownAs(v.pods, Pod{UID: r.Pod})
-	fit := slices.DeleteFunc(slices.Clone(v.pods), func(p Pod) bool { return !madeFor(p) })
+	candidates := slices.DeleteFunc(slices.Clone(v.pods), func(p Pod) bool { return !madeFor(p) })
 	current, shown := shownAs(v.pods, o.Pod)
-	mine := madeFor(current) || o.Recorded && current.VMI == o.Owner.over()
+	mine := madeFor(current) || o.Recorded && current.VMI == o.Owner.endedUID()
 	switch {
 	case r.ShuttingDown() || r.Hold.UnderWay():
 		o.Pod = recorded
 	case mine && o.keeps(r, &current) && o.launcherLives(&current, shown):
 		o.Pod = current
-	case len(fit) == 0:
+	case len(candidates) == 0:
 		o.Pod = recorded
 	default:
-		o.Pod = slices.MaxFunc(fit, func(a, b Pod) int {
+		o.Pod = slices.MaxFunc(candidates, func(a, b Pod) int {
 			return cmp.Or(a.rank()-b.rank(), a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID))
 		})
 	}
 }
 
-// keeps tells whether a launcher that lives keeps its place: the recorded one
+// keeps reports whether a launcher that lives keeps its place: the recorded one
 // always, another one if it says for which VMI it was made.
 func (o *Observation) keeps(r *Record, p *Pod) bool {
 	return p.UID != "" && (p.VMI != "" || o.Recorded && p.UID == r.Pod)
@@ -111,8 +111,8 @@ func podTooShort(r *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) 
 	return do(WarnOfPod)
 }
 
-// launcherLives tells whether the launcher that is looked at has a container
-// that runs, as far as anybody knows.
+// launcherLives reports whether the launcher that is looked at has a container
+// that runs, as far as is known.
 func (o *Observation) launcherLives(p *Pod, shown bool) bool {
 	switch {
 	case shown && p.Done:

@@ -45,7 +45,7 @@ func (i Instance) Certain() Instance {
 // tick is the unit of Instance.Start (proc(5), USER_HZ).
 const tick = 10 * time.Millisecond
 
-// startedBefore tells whether the process surely started before then. The
+// startedBefore reports whether the process surely started before then. The
 // start time counts a suspended machine's time too, so it is never too small.
 func (i Instance) startedBefore(then Mono) bool { return i.Start < uint64(then)/uint64(tick) }
 
@@ -103,7 +103,7 @@ type Holder struct {
 	Pod    string // the UID of the launcher pod; "" as Device is 0, and without Kubernetes
 }
 
-// SameFile tells whether o holds, or held, the vm.json that h does.
+// SameFile reports whether o holds, or held, the vm.json that h does.
 func (h Holder) SameFile(o Holder) bool {
 	return h.File == o.File && (h.Pod == o.Pod || h.Pod == "") && (h.Device == o.Device || h.Device == 0)
 }
@@ -111,7 +111,7 @@ func (h Holder) SameFile(o Holder) bool {
 // Domain is the libvirt name of the record's VM.
 func (r *Record) Domain() string { return DomainName(r.Namespace, r.Name) }
 
-// ShuttingDown tells whether a grace period has begun.
+// ShuttingDown reports whether a grace period has begun.
 func (r *Record) ShuttingDown() bool { return r.Shutdown.Cause != "" }
 
 // Phase follows from the record and the clock: nothing is written at the
@@ -129,14 +129,14 @@ func (r *Record) Phase(now Mono) Phase {
 	}
 }
 
-// IdentifiedBy tells whether an instance is the record's, whose process was not
+// IdentifiedBy reports whether an instance is the record's, whose process was not
 // known: the UUID is the same, and the process was there when the shutdown
 // began. In doubt it is another instance.
 func (r *Record) IdentifiedBy(i Instance) bool {
 	return r.Instance.PID == 0 && i.PID != 0 && i.UUID == r.Instance.UUID && (!r.ShuttingDown() || i.startedBefore(r.Shutdown.Start))
 }
 
-// IsUID tells whether uid can be a Kubernetes object's: it becomes a part
+// IsUID reports whether uid can be a Kubernetes object's: it becomes a part
 // of paths and of file names. It has 1 to 64 letters, digits and '-'.
 func IsUID(uid string) bool {
 	invalid := func(r rune) bool {

@@ -18,7 +18,7 @@ func (o *Observation) arriving() bool {
 // ours: its VMI is on this node, or its launcher is, unless that was left
 // behind when the VMI moved.
 func (o *Observation) ours() bool {
-	v := o.Owner.counting()
+	v := o.Owner.current()
 	return v.visible() || o.Ours && (o.Trigger || !o.Owner.leftBehind())
 }
 
@@ -92,7 +92,7 @@ func stopped(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if over := o.GoneAt.Add(lookTimeout); !r.ShuttingDown() && !o.Looked && now < over {
 		return waitUntil(over)
 	}
-	// Whether it has moved its migration knows, a moment later.
+	// Its migration shows a moment later whether it has moved.
 	if over := o.GoneAt.Add(movedTimeout); o.Migration == MigrationOutgoing && o.End != EndMoved && !r.ShuttingDown() && now < over {
 		return waitUntil(over)
 	}
@@ -147,7 +147,7 @@ func begin(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
 	if _, held := o.holds(r, p, now); held {
 		return next()
 	}
-	// Whoever was held has not lost any of its grace period by that.
+	// The hold has cost nothing of the grace period.
 	if r.Hold.UnderWay() {
 		return Decision{Do: Begin, Cause: LauncherSignal, When: now}, true
 	}

@@ -67,7 +67,7 @@ func (s *stage) quietly(d Decision) bool {
 		}
 		v.Done(d, v.Started(d, s.now), false, s.now)
 		s.see()
-	case Watch, Tell, Answer, Settle:
+	case Watch, WriteStatus, Answer, FlushEvents:
 		v.Done(d, v.Started(d, s.now), false, s.now)
 		if d.Do == Answer {
 			s.launcher.trigger = false
@@ -78,7 +78,7 @@ func (s *stage) quietly(d Decision) bool {
 	case Announce, RejectPeriod, WarnOfPod, Follow:
 		v.Handled(d)
 		s.see()
-	case LetGo:
+	case Reset:
 		s.apply(d)
 		s.see()
 	default:

@@ -39,7 +39,7 @@ var transitions = [...]struct {
 	{Destroying, Destroy, Destroying},
 	{Destroying, DropDryRun, Running},
 	{Destroying, Finish, Stopped},
-	{Stopped, LetGo, ""},
+	{Stopped, Reset, ""},
 }
 
 // TransitionError is an action that a phase does not allow, or that led to
@@ -66,7 +66,7 @@ func allow(from Phase, by Action) error {
 	return &TransitionError{From: from, By: by}
 }
 
-// arrived tells whether an action has led where the table says.
+// arrived reports whether an action has led where the table says.
 func arrived(from Phase, by Action, to Phase) error {
 	for _, t := range transitions {
 		if t.from == from && t.by == by && (t.to == to || t.to == ShuttingDown && to == Destroying) {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// VM is all that an agent knows of one VM: the record and what is seen. It is
-// told facts, and asked with Next what to do. Whoever carries a decision out
-// says so with Apply, Started and Done. It has one owner: its methods may not
+// VM is the state of one VM: its record, and what was observed. Its methods take
+// facts, and Next returns what to do. Whoever carries a decision out reports that
+// with Apply, Started and Done. It has one owner: its methods may not
 // be called from two goroutines at once.
 type VM struct {
 	Namespace, Name string
@@ -42,11 +42,11 @@ func (v *VM) restore(r Record) {
 func (v *VM) Recover(r Record) bool {
 	r.Instance = r.Instance.Certain()
 	switch {
-	case v.obs.Over != nil:
+	case v.obs.Ending != nil:
 		v.obs.OnDisk = true
 		return false
 	case v.HadInstance():
-		v.obs.Left = true
+		v.obs.StaleRecord = true
 		return false
 	}
 	newer := v.obs.Recorded && r.Instance != v.rec.Instance
@@ -59,15 +59,15 @@ func (v *VM) Recover(r Record) bool {
 	return true
 }
 
-// HadInstance tells whether nothing is guarded here, and an instance has ended
+// HadInstance reports whether nothing is guarded here, and an instance has ended
 // that was. A record that is read then is not of a later one: this agent has
 // written none.
 func (v *VM) HadInstance() bool { return !v.obs.Recorded && v.obs.Former != (Instance{}) }
 
-// AwaitCluster has a shutdown wait until then for the API server's first word.
+// AwaitCluster has a shutdown wait until then for the API server's first list.
 func (v *VM) AwaitCluster(until Mono) { v.obs.OwnerBy = until }
 
-// SeeVMI is told what the watch shows of the VMI of this name.
+// SeeVMI takes what the watch shows of the VMI of this name.
 func (v *VM) SeeVMI(vmi VMI) {
 	o, before := &v.obs, v.obs.Owner.Shown.UID
 	if o.Owner.see(&v.rec, vmi) {
@@ -80,7 +80,7 @@ func (v *VM) SeeVMI(vmi VMI) {
 	}
 }
 
-// Learn is told what the API server says became of the VMI with this UID.
+// Learn takes what the API server says became of the VMI with this UID.
 func (v *VM) Learn(uid string, f Fate, now Mono) {
 	if asked, _ := v.obs.Owner.Is(&v.rec); !v.obs.Recorded || asked != uid {
 		return
@@ -92,9 +92,9 @@ func (v *VM) Learn(uid string, f Fate, now Mono) {
 	v.resolve()
 }
 
-// SaveAgain is told when the cache has lost what was put there.
+// SaveAgain is called when the cache has lost what was put there.
 func (v *VM) SaveAgain() {
-	if v.obs.Recorded && v.obs.Over == nil {
+	if v.obs.Recorded && v.obs.Ending == nil {
 		v.changed()
 	}
 }
@@ -106,10 +106,10 @@ func (v *VM) Next(now Mono) Decision {
 	if wait.Do != Wait {
 		return wait
 	}
-	for i := range beside {
-		d, yes := beside[i].decide(&v.rec, &v.obs, v.policy, now)
+	for i := range background {
+		d, yes := background[i].decide(&v.rec, &v.obs, v.policy, now)
 		if yes && d.Do != Wait {
-			d.Rule = beside[i].name
+			d.Rule = background[i].name
 			return d
 		} else if yes {
 			wait.At = min(wait.At, d.At)
@@ -147,8 +147,8 @@ func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 	case Finish:
 		v.finish(d, now, wall)
 		return nil
-	case LetGo, Forget:
-		v.letGo(now)
+	case Reset, Forget:
+		v.reset(now)
 		return nil
 	default:
 		return errNotDecided
@@ -160,7 +160,7 @@ func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 // phase is the record's, "" without one.
 func (v *VM) phase(now Mono) Phase {
 	switch {
-	case v.obs.Over != nil:
+	case v.obs.Ending != nil:
 		return Stopped
 	case !v.obs.Recorded:
 		return ""
@@ -197,7 +197,7 @@ func (v *VM) changed() {
 // Record is what the node remembers of the VM; zero if there is none.
 func (v *VM) Record() Record { return v.rec }
 
-// Recorded tells whether there is a record.
+// Recorded reports whether there is a record.
 func (v *VM) Recorded() bool { return v.obs.Recorded }
 
 // Owner says whose VM it is; created is zero where the API server never said
@@ -210,16 +210,16 @@ func (v *VM) Domain() string { return DomainName(v.Namespace, v.Name) }
 // Pod is the launcher pod; of one that was not shown yet there is only the UID.
 func (v *VM) Pod() Pod { return v.obs.Pod }
 
-// Known tells whether the lock's holder is the process that is watched already.
+// Known reports whether the lock's holder is the process that is watched already.
 func (v *VM) Known() Holder { return v.obs.Holder }
 
-// Restored tells whether the shutdown was begun by an agent before this one.
+// Restored reports whether the shutdown was begun by an agent before this one.
 func (v *VM) Restored() bool { return v.obs.Restored }
 
-// Gone tells whether the record's instance has ended.
+// Gone reports whether the record's instance has ended.
 func (v *VM) Gone() bool { return v.obs.Gone }
 
-// Unsaved tells whether the record differs from what is on disk.
+// Unsaved reports whether the record differs from what is on disk.
 func (v *VM) Unsaved() bool { return v.obs.Unsaved }
 
 // Phase is the record's, "" without one.
@@ -257,20 +257,20 @@ func (v *VM) ArmAt(now Mono) Mono {
 	return max(due, since.Add(saveDeadlineTimeout))
 }
 
-// Unwritable tells whether the disk refuses the record or its removal, or has
+// Unwritable reports whether the disk refuses the record or its removal, or has
 // not answered for longer than slow.
 func (v *VM) Unwritable(now Mono, slow time.Duration) bool {
 	s := &v.obs.Save
-	return v.obs.Left && v.obs.Remove.Failed ||
+	return v.obs.StaleRecord && v.obs.Remove.Failed ||
 		v.obs.Recorded && v.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= slow)
 }
 
-// Idle tells whether there is no VM to guard and nothing under way. A launcher pod
+// Idle reports whether there is no VM to guard and nothing under way. A launcher pod
 // keeps a VM from being idle, and so does a VMI whose deletion must not be held
 // against the next domain.
 func (v *VM) Idle() bool {
 	o := &v.obs
-	former := o.Owner.Shown.UID != "" && o.Owner.Shown.UID == o.Owner.over()
-	return !o.Left && !o.Recorded && o.Over == nil && o.Looked && !o.Ours && !o.DirWanted && o.DirAt == Never &&
+	former := o.Owner.Shown.UID != "" && o.Owner.Shown.UID == o.Owner.endedUID()
+	return !o.StaleRecord && !o.Recorded && o.Ending == nil && o.Looked && !o.Ours && !o.DirWanted && o.DirAt == Never &&
 		!former && o.Pod.UID == "" && o.Domain != DomainUnknown
 }

@@ -19,7 +19,7 @@ func inPhase(t *testing.T, p Phase) *VM {
 	case Destroying:
 		start = t0.Add(-time.Hour)
 	case Stopped:
-		v.obs.Over = &Ending{}
+		v.obs.Ending = &Ending{}
 	default:
 	}
 	if p == ShuttingDown || p == Destroying {
@@ -32,7 +32,7 @@ func inPhase(t *testing.T, p Phase) *VM {
 
 func TestARecordChangesOnlyAsTheTableSays(t *testing.T) {
 	for _, phase := range []Phase{"", Running, ShuttingDown, Destroying, Stopped} {
-		for _, action := range []Action{Adopt, Identify, Refresh, Begin, Shorten, DropDryRun, Finish, Forget, LetGo} {
+		for _, action := range []Action{Adopt, Identify, Refresh, Begin, Shorten, DropDryRun, Finish, Forget, Reset} {
 			var to Phase
 			allowed := false
 			for _, tr := range transitions {
@@ -95,11 +95,11 @@ func TestAVMIThatMovedAndIsBackIsNoFormerOne(t *testing.T) {
 		t.Error("the launcher of a VMI that moved is not left behind")
 	}
 	w.see(&Record{}, VMI{State: VMIPresent, UID: "uid", Created: born})
-	if v := w.counting(); !v.visible() {
+	if v := w.current(); !v.visible() {
 		t.Error("it is back and does not count")
 	}
 	w.FormerFate = FateDeleted
-	if v := w.counting(); v.visible() {
+	if v := w.current(); v.visible() {
 		t.Error("a VMI whose shutdown is done counts again")
 	}
 }
@@ -108,8 +108,8 @@ func TestWhatIsFoundOutOfAnEarlierInstanceSaysNothing(t *testing.T) {
 	v := inPhase(t, ShuttingDown)
 	ask := Decision{Do: Ask, Mode: ModeACPI}
 	started := v.Started(ask, t0)
-	v.obs.Over = &Ending{}
-	if err := v.Apply(Decision{Do: LetGo}, t0, time.Unix(0, 0)); err != nil {
+	v.obs.Ending = &Ending{}
+	if err := v.Apply(Decision{Do: Reset}, t0, time.Unix(0, 0)); err != nil {
 		t.Fatal(err)
 	}
 	if v.Done(ask, started, false, t0) || v.rec != (Record{}) {

@@ -97,7 +97,7 @@ func putUntilKilled() int {
 		return 1
 	}
 	fmt.Println("writing")
-	for end := time.Now().Add(patience); time.Now().Before(end); {
+	for end := time.Now().Add(waitTimeout); time.Now().Before(end); {
 		for _, rec := range []grace.Record{runningRecord(), shutdownRecord()} {
 			if err := errors.Join(s.Put(rec), s.Put(named("other")), s.Delete("shop_other")); err != nil {
 				fmt.Fprintln(os.Stderr, err)

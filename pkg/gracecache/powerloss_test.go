@@ -46,8 +46,8 @@ func newSession(t *testing.T, prepare func(*tracer)) *session {
 	return s
 }
 
-// insist does a call until it is acknowledged, as the agent does.
-func (s *session) insist(domain string, want *grace.Record, do func() error) {
+// retry does a call until it is acknowledged, as the agent does.
+func (s *session) retry(domain string, want *grace.Record, do func() error) {
 	for range 2 {
 		err := s.tracer.call(domain, want, do)
 		if err == nil {
@@ -64,11 +64,11 @@ func (s *session) insist(domain string, want *grace.Record, do func() error) {
 }
 
 func (s *session) put(rec grace.Record) {
-	s.insist(rec.Domain(), &rec, func() error { return s.store.Put(rec) })
+	s.retry(rec.Domain(), &rec, func() error { return s.store.Put(rec) })
 }
 
 func (s *session) delete(domain string) {
-	s.insist(domain, nil, func() error { return s.store.Delete(domain) })
+	s.retry(domain, nil, func() error { return s.store.Delete(domain) })
 }
 
 // life is what happens to one VM, twice over.

@@ -86,7 +86,7 @@ func within(t *testing.T, do func() (Loaded, error)) Loaded {
 			t.Fatal(err)
 		}
 		return loaded
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		t.Fatal("a file in the state directory blocks its reader")
 		return Loaded{}
 	}

@@ -50,7 +50,7 @@ func (s *Store) Retake() (taken bool, err error) {
 	return true, errors.Join(sign(f), unlock(old))
 }
 
-// isOurs tells whether the lock file that is there is the one that is held,
+// isOurs reports whether the lock file that is there is the one that is held,
 // and whether writes are refused.
 func (s *Store) isOurs() (ours, lost bool, err error) {
 	s.mu.RLock()

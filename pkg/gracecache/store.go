@@ -50,7 +50,7 @@ type Store struct {
 // its Load works, and its Put will when the disk does.
 func Open(dir string) (*Store, error) { return OpenOn(durable.Real(), dir) }
 
-// OpenOn is Open on a disk whose steps somebody wants to watch.
+// OpenOn is Open on a Disk with another FS.
 func OpenOn(disk durable.Disk, dir string) (*Store, error) {
 	s, _, err := Take(disk, dir)
 	if errors.Is(err, ErrLocked) {
@@ -208,8 +208,8 @@ func (s *Store) write(tried string, do func() error) error {
 }
 
 // Close gives the directory to the next agent, after the writes under way:
-// none of them may land in another agent's hands. An agent in a hurry, on a
-// disk that hangs, ends without it; the kernel then keeps the same order.
+// none of them may land in another agent's hands. On a disk that hangs an
+// agent ends without it; the kernel then keeps the same order.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

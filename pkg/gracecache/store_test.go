@@ -16,8 +16,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// patience bounds every wait of these tests.
-const patience = 20 * time.Second
+// waitTimeout bounds every wait of these tests.
+const waitTimeout = 20 * time.Second
 
 func TestNextAgentFindsWhatWasPut(t *testing.T) {
 	// given
@@ -98,7 +98,7 @@ func (m *meeting) SyncDir(dir string) error {
 	select {
 	case <-m.met:
 		return m.FS.SyncDir(dir)
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		return errors.New("waited alone: the writes come one after the other")
 	}
 }

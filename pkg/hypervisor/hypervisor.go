@@ -17,7 +17,7 @@ type Domain struct {
 	Name     string
 	Instance grace.Instance
 	Power    grace.Power
-	// Agent tells whether a guest agent has its channel open.
+	// Agent reports whether a guest agent has its channel open.
 	Agent bool
 	// Grace is the text of <deletionGracePeriodSeconds> in the domain's
 	// KubeVirt metadata, "" where there is none. It is not trusted.

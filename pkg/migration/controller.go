@@ -114,17 +114,17 @@ func (f Facts) adopted() bool {
 	return false
 }
 
-// same tells whether the VMI is the one that the migration began with.
+// same reports whether the VMI is the one that the migration began with.
 func (f Facts) same() bool {
 	return f.VMI != nil && (f.state().VMIUID == "" || f.state().VMIUID == string(f.VMI.UID))
 }
 
-// moved tells whether the VMI says all that a success has it say.
+// moved reports whether the VMI says all that a success has it say.
 func (f Facts) moved() bool {
 	return !f.same() || f.VMI.Status.NodeName == f.state().TargetNode && f.VMI.Labels[kubevirt.NodeNameLabel] == f.state().TargetNode
 }
 
-// labelled tells whether the VMI has this migration's label.
+// labelled reports whether the VMI has this migration's label.
 func (f Facts) labelled() bool {
 	label := ""
 	if f.same() && f.Before == "" {

@@ -48,14 +48,14 @@ func StateOf(m *kubevirt.VirtualMachineInstanceMigration) *kubevirt.MigrationSta
 	return m.Status.MigrationState
 }
 
-// begun tells whether the source's agent may have had libvirt begin. It has
+// begun reports whether the source's agent may have had libvirt begin. It has
 // written Running before.
 func begun(m *kubevirt.VirtualMachineInstanceMigration) bool {
 	return m.Status.Phase == kubevirt.MigrationRunning || m.Status.Phase == kubevirt.MigrationSucceeded ||
 		StateOf(m).StartTimestamp != nil
 }
 
-// taken tells whether the target's agent may have something for the migration.
+// taken reports whether the target's agent may have something for the migration.
 func taken(m *kubevirt.VirtualMachineInstanceMigration) bool {
 	return begun(m) || StateOf(m).TargetNodeAddress != "" || StateOf(m).TargetState != "" ||
 		m.Status.Phase == kubevirt.MigrationPreparingTarget || m.Status.Phase == kubevirt.MigrationTargetReady ||

@@ -128,7 +128,7 @@ func (w *world) fault() {
 	}
 }
 
-// executes tells whether the guest's processors run at the source: not while
+// executes reports whether the guest's processors run at the source: not while
 // libvirt hands it over.
 func (w *world) executes() bool { return w.source == GuestRuns && w.job != "finish" }
 

@@ -76,7 +76,7 @@ func (f TargetFacts) over() bool {
 	return !f.JobRuns && (f.Closed || f.Source != "" || f.givenUp() || f.phase() == kubevirt.MigrationFailed || f.Gone)
 }
 
-// before tells whether the source has not been asked to begin.
+// before reports whether the source has not been asked to begin.
 func (f TargetFacts) before(phases ...kubevirt.MigrationPhase) bool {
 	for _, p := range phases {
 		if f.phase() == p && !f.Gone {

@@ -1,6 +1,6 @@
-// Package process knows a process in a way that cannot be mistaken for
+// Package process identifies a process in a way that cannot be mistaken for
 // another: by a pidfd that was opened when it was first seen, checked against
-// its start time. A pid alone may name a stranger a moment later.
+// its start time. A pid alone may be another process's a moment later.
 package process
 
 import (
@@ -164,7 +164,7 @@ func (p *Watched) wait() {
 	}
 }
 
-// ready tells whether the process has ended (pidfd_open(2): readable then).
+// ready reports whether the process has ended (pidfd_open(2): readable then).
 func ready(fd int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
@@ -189,7 +189,7 @@ func (p *Watched) Done() <-chan struct{} {
 	return p.done
 }
 
-// Gone tells whether the process has ended.
+// Gone reports whether the process has ended.
 func (p *Watched) Gone() bool {
 	select {
 	case <-p.done:

@@ -55,7 +55,7 @@ type VM struct {
 	Result    string
 }
 
-// The words of a launcher that asks its guest itself.
+// Values in vm.json of a launcher that asks its guest itself.
 const (
 	AsksLauncher = "launcher"
 	ResultOK     = "ok"
@@ -201,7 +201,7 @@ type statusFile struct {
 	Request   uint64        `json:"request,omitempty"`
 }
 
-// ParseStatus reads status.json. Words of a newer agent are passed on as they
+// ParseStatus reads status.json. Values of a newer agent are passed on as they
 // are. Errors wrap ErrTooLarge or ErrFormat.
 func ParseStatus(content []byte) (Status, error) {
 	var f statusFile
@@ -225,7 +225,7 @@ func ParseStatus(content []byte) (Status, error) {
 	return s, nil
 }
 
-// ValidUID tells whether uid can stand in the files. Kubernetes uses UUIDs,
+// ValidUID reports whether uid can stand in the files. Kubernetes uses UUIDs,
 // but promises only a string.
 func ValidUID(uid string) bool {
 	for _, c := range []byte(uid) {

@@ -80,7 +80,7 @@ func (s *Sender) Send(signal string, at time.Time) (sent bool, err error) {
 	return true, registerErr
 }
 
-// Stopped tells whether the agent has said that this VM is gone. Without a
+// Stopped reports whether the agent has said that this VM is gone. Without a
 // directory or a status it has not.
 func (s *Sender) Stopped() (bool, error) {
 	if s.root == nil {
@@ -93,7 +93,7 @@ func (s *Sender) Stopped() (bool, error) {
 	return err == nil && saysStopped(content, s.vm.UID), err
 }
 
-// Moved tells whether the agent has said that this VM is on another node. What an
+// Moved reports whether the agent has said that this VM is on another node. What an
 // earlier launcher was told does not count: the VM has come back.
 func (s *Sender) Moved() (bool, error) {
 	if s.root == nil {
@@ -144,8 +144,8 @@ func (s *Sender) open() error {
 		}
 	}
 	// The directory was replaced. What is left in the old one, if it can still
-	// be seen at all, must not look like a killed launcher; but nobody is
-	// helped by an error from there.
+	// be seen at all, must not look like a killed launcher; an error
+	// from there is of no use.
 	_ = s.Withdraw()
 	s.root = root
 	if content, _, err := ReadFile(root, FileStatus); err == nil && !s.sent {
@@ -232,7 +232,7 @@ func (s *Sender) create(name string, content []byte, prepare func(*os.File) erro
 	return f, nil
 }
 
-// ours tells whether name is the file f. A name that cannot be looked at
+// ours reports whether name is the file f. A name that cannot be looked at
 // counts as another's: the caller makes a new one and meets the error there.
 func (s *Sender) ours(f *os.File, name string) bool {
 	if f == nil {

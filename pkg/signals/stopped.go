@@ -7,7 +7,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// saysStopped tells whether a status.json names uid and the phase Stopped. It
+// saysStopped reports whether a status.json names uid and the phase Stopped. It
 // reads less than ParseStatus does: in doubt it is false.
 func saysStopped(content []byte, uid string) bool {
 	m := Members(string(content))

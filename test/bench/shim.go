@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// calm is how long a process has to come to rest before its memory counts.
-const calm = 300 * time.Millisecond
+// settleTime is how long a process has to come to rest before its memory counts.
+const settleTime = 300 * time.Millisecond
 
 // shimRuns is how many starts make a round.
 const shimRuns = 10
@@ -84,7 +84,7 @@ func (b *bench) shimOnce(command func(dir string) []string, rest bool) (register
 	b.appears(fd, "vm.json")
 	registered = time.Since(begin).Seconds()
 	if rest {
-		b.pause(calm)
+		b.pause(settleTime)
 		rss = float64(b.status(cmd.Process.Pid, "VmRSS:")) * 1024
 	}
 	begin = time.Now()

@@ -68,10 +68,10 @@ func (f *fleet) crowd() []figure {
 // nobody guards them.
 func (f *fleet) kept(nodeName string) float64 {
 	f.Helper()
-	source, err := kube.New(kube.Config{
+	source := kube.New(kube.Config{
 		Kubeconfig: f.kubeconfig, Node: nodeName, Log: slog.New(slog.DiscardHandler), Now: f.now, Changed: func(_, _ string) {},
 	})
-	f.must(err)
+	f.must(source.Open())
 	ctx, cancel := context.WithCancel(f.Context())
 	var group errgroup.Group
 	group.Go(func() error { return source.Run(ctx) })

@@ -154,7 +154,7 @@ func (a *API) makeProbe() error {
 // HTTP is a client as cluster-admin, for what is too much for kubectl. The
 // caller closes its idle connections.
 func (a *API) HTTP() *http.Client {
-	return &http.Client{Timeout: patience, Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: a.identity.Clone()}}
+	return &http.Client{Timeout: waitTimeout, Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: a.identity.Clone()}}
 }
 
 func (a *API) startEtcd(enter []string) (url string, err error) {
@@ -214,7 +214,7 @@ func (a *API) Start(ctx context.Context) error {
 		return err
 	}
 	up := func() bool { return a.Ready(ctx) || !a.apiserver.Running() || !a.etcd.Running() }
-	if !node.Poll(ctx, patience, up) || !a.Ready(ctx) {
+	if !node.Poll(ctx, waitTimeout, up) || !a.Ready(ctx) {
 		return fmt.Errorf("kube-apiserver does not get ready: %s%s", tail(a.etcd.Log()), tail(a.apiserver.Log()))
 	}
 	return nil
@@ -267,7 +267,7 @@ func (a *API) Close() error {
 	a.keeper.close()
 	for _, p := range []*node.Process{a.etcd, a.apiserver} {
 		if p != nil {
-			p.Exited(patience) // killed by the keeper; reaped here
+			p.Exited(waitTimeout) // killed by the keeper; reaped here
 		}
 	}
 	if err := a.home.remove(); err != nil {

@@ -28,8 +28,8 @@ import (
 // T is the part of *testing.T that this package uses. Fatalf must not return.
 type T = node.T
 
-// patience is how long anything without a promise may take on a busy machine.
-const patience = 90 * time.Second
+// waitTimeout is how long anything without a promise may take on a busy machine.
+const waitTimeout = 90 * time.Second
 
 // assets is where hack/k8s/build.sh has put the programs and images.
 func assets() (string, error) {

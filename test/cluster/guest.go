@@ -119,7 +119,7 @@ func (g *Guest) waitUp(t T) {
 		return
 	}
 	up := func() bool { return strings.Contains(g.Serial(t), "vmgrace-guest: up") || g.Gone(t) }
-	node.Eventually(t, patience, up, "guest %s is up", g.Domain)
+	node.Eventually(t, waitTimeout, up, "guest %s is up", g.Domain)
 	if g.Gone(t) {
 		t.Fatalf("guest %s ended while it booted: %s", g.Domain, g.Serial(t))
 	}
@@ -177,7 +177,7 @@ func (g *Guest) Virsh(t T, command string, args ...string) string {
 
 func (g *Guest) cleanup(t T) {
 	// The test's own context is over.
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	if t.Failed() {
 		serial, _ := g.Node.TryRun(ctx, nil, "cat "+quote(g.serial)) // it is a message

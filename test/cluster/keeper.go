@@ -48,7 +48,7 @@ func startKeeper(ctx context.Context, log string, command ...string) (*keeper, e
 	}
 	k := &keeper{Process: p, hold: hold}
 	ready := func() bool { return hasLine(log, "ready") || !p.Running() }
-	if !node.Poll(ctx, patience, ready) || !p.Running() {
+	if !node.Poll(ctx, waitTimeout, ready) || !p.Running() {
 		k.close()
 		return nil, fmt.Errorf("%s: %s", filepath.Base(log), p.Log())
 	}
@@ -61,7 +61,7 @@ func (k *keeper) close() {
 		return
 	}
 	_ = k.hold.Close()
-	if _, ok := k.Exited(patience); !ok {
+	if _, ok := k.Exited(waitTimeout); !ok {
 		k.Kill()
 	}
 }

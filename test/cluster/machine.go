@@ -112,7 +112,7 @@ func (m *machine) startDaemon(ctx context.Context, name, command, check string) 
 		last = m.run(ctx, check)
 		return last == nil || !p.Running()
 	}
-	if !node.Poll(ctx, patience, up) || !p.Running() {
+	if !node.Poll(ctx, waitTimeout, up) || !p.Running() {
 		return fmt.Errorf("%s on %s does not start: %w: %s", name, m.name, last, tail(p.Log()))
 	}
 	return nil
@@ -123,7 +123,7 @@ func (m *machine) stopDaemon(ctx context.Context, name string) error {
 	if err := m.run(ctx, "kill -TERM $(cat /run/"+name+".test-pid)"); err != nil {
 		return err
 	}
-	if _, ok := m.daemons[name].Exited(patience); !ok {
+	if _, ok := m.daemons[name].Exited(waitTimeout); !ok {
 		return fmt.Errorf("%s on %s does not end on SIGTERM", name, m.name)
 	}
 	return nil
@@ -166,6 +166,6 @@ func (m *machine) importImages(ctx context.Context, dir string) error {
 func (m *machine) close() {
 	m.keeper.close()
 	for _, p := range m.daemons {
-		p.Exited(patience) // its other half died with the keeper
+		p.Exited(waitTimeout) // its other half died with the keeper
 	}
 }

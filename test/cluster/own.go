@@ -202,7 +202,7 @@ func (o *own) ready(ctx context.Context) error {
 		}
 		return err == nil && nodes == "True,True,"
 	}
-	if !node.Poll(ctx, patience, up) {
+	if !node.Poll(ctx, waitTimeout, up) {
 		return fmt.Errorf("the nodes do not get ready: %s: %w%s", nodes, err, o.said())
 	}
 	return nil
@@ -226,7 +226,7 @@ func (o *own) close() error {
 	}
 	defer func() {
 		for _, p := range o.others {
-			p.Exited(patience) // killed by the keeper; reaped here
+			p.Exited(waitTimeout) // killed by the keeper; reaped here
 		}
 	}()
 	return o.api.Close()

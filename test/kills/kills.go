@@ -16,9 +16,9 @@ import (
 // guests is how many there are at once.
 const guests = 20
 
-// patience is how long the guests of one wave may take, beyond what the agent
+// waitTimeout is how long the guests of one wave may take, beyond what the agent
 // promises: it is dead or starting for most of the time.
-const patience = 2 * time.Minute
+const waitTimeout = 2 * time.Minute
 
 // Result is what a storm brought.
 type Result struct {
@@ -74,7 +74,7 @@ func (s *storm) wave() {
 		vms[v.Domain] = v
 		s.killWhenDue()
 	}
-	node.Eventually(s.t, patience, func() bool {
+	node.Eventually(s.t, waitTimeout, func() bool {
 		s.killWhenDue()
 		s.sample(vms)
 		left := 0

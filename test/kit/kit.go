@@ -18,8 +18,8 @@ type T interface {
 	TempDir() string
 }
 
-// patience is how long anything without a promise may take on a busy machine.
-const patience = 30 * time.Second
+// waitTimeout is how long anything without a promise may take on a busy machine.
+const waitTimeout = 30 * time.Second
 
 // Must fails the test on an error.
 func Must(t T, err error) {
@@ -38,9 +38,9 @@ func Write(t T, path, content string) {
 // Eventually waits until something is so.
 func Eventually(t T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !is(); {
+	for end := time.Now().Add(waitTimeout); !is(); {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
+			t.Fatalf("not within %v: %s", waitTimeout, what)
 		}
 		<-time.After(time.Millisecond)
 	}

@@ -107,7 +107,7 @@ func (a *Agent) Launch(t T) *Agent {
 func (a *Agent) Start(t T) *Agent {
 	t.Helper()
 	a.Launch(t)
-	Eventually(t, patience, func() bool { return a.Ready() || !a.Running() }, "the agent is ready")
+	Eventually(t, waitTimeout, func() bool { return a.Ready() || !a.Running() }, "the agent is ready")
 	if !a.Running() {
 		t.Fatalf("the agent ended while it started:\n%s", a.Log())
 	}
@@ -128,7 +128,7 @@ func (a *Agent) Term(t T) (code int, took time.Duration) {
 	if err := a.Signal(unix.SIGTERM); err != nil {
 		t.Fatalf("SIGTERM to the agent: %v", err)
 	}
-	code, ok := a.Exited(patience)
+	code, ok := a.Exited(waitTimeout)
 	if !ok {
 		t.Fatalf("the agent does not end on SIGTERM:\n%s", a.Log())
 	}
@@ -166,7 +166,7 @@ func (a *Agent) Said(text string) int { return strings.Count(a.Log(), text) }
 // WaitSaid waits until the log has a text so many times.
 func (a *Agent) WaitSaid(t T, text string, times int) {
 	t.Helper()
-	Eventually(t, patience, func() bool { return a.Said(text) >= times }, "the log says %q, %d times", text, times)
+	Eventually(t, waitTimeout, func() bool { return a.Said(text) >= times }, "the log says %q, %d times", text, times)
 }
 
 // Metrics returns every sample of /metrics by its text, labels included:

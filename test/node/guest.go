@@ -104,7 +104,7 @@ func (g *Guest) cleanup(t T) {
 	// Not by libvirt, which may be dead or hung.
 	_ = unix.PidfdSendSignal(g.pidfd, unix.SIGCONT, nil, 0)
 	_ = unix.PidfdSendSignal(g.pidfd, unix.SIGKILL, nil, 0)
-	ended(g.pidfd, patience)
+	ended(g.pidfd, waitTimeout)
 	_ = unix.Close(g.pidfd)
 }
 
@@ -115,7 +115,7 @@ func (g *Guest) WaitUp(t T) {
 		return
 	}
 	up := func() bool { return strings.Contains(g.Serial(), "vmgrace-guest: up") || g.Gone() }
-	Eventually(t, patience, up, "guest %s is up", g.Domain)
+	Eventually(t, waitTimeout, up, "guest %s is up", g.Domain)
 	if g.Gone() {
 		t.Fatalf("guest %s ended while it booted: %s%s", g.Domain, g.Serial(), g.QEMULog())
 	}

@@ -34,7 +34,7 @@ func (a *Agent) LaunchInside(t T, s Spec, shimArgs ...string) *VM {
 	args := append([]string{"--ask-with=qmp:" + g.monitor()}, shimArgs...)
 	v := &VM{Guest: g, Agent: a, Launcher: l, Shim: l.ShimAsPID1(t, append(append(args, "--"), g.qemu(t)...)...)}
 	g.log = v.Shim.log
-	Eventually(t, patience, func() bool { return l.pid() != 0 }, "the shim of %s tells no pid", g.Domain)
+	Eventually(t, waitTimeout, func() bool { return l.pid() != 0 }, "the shim of %s tells no pid", g.Domain)
 	v.hold(t)
 	t.Cleanup(func() { g.cleanup(t) })
 	return v
@@ -71,7 +71,7 @@ func (l *Launcher) pid() int {
 // hold takes hold of QEMU: the one child of the shim, which is PID 1 there.
 func (v *VM) hold(t T) {
 	t.Helper()
-	Eventually(t, patience, func() bool {
+	Eventually(t, waitTimeout, func() bool {
 		files, err := filepath.Glob("/proc/[0-9]*/status")
 		if err != nil {
 			return false
@@ -94,12 +94,12 @@ func (v *VM) hold(t T) {
 // Monitor has QEMU carry out a command of QMP without arguments.
 func (g *Guest) Monitor(t T, command string) {
 	t.Helper()
-	conn, err := net.DialTimeout("unix", g.monitor(), patience)
+	conn, err := net.DialTimeout("unix", g.monitor(), waitTimeout)
 	if err != nil {
 		t.Fatalf("monitor of %s: %v", g.Domain, err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(waitTimeout))
 	for _, c := range []string{"qmp_capabilities", command} {
 		fmt.Fprintf(conn, "{\"execute\": %q, \"id\": %q}\n", c, c)
 	}

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// patience is how long anything without a promise may take on a busy machine.
-const patience = 60 * time.Second
+// waitTimeout is how long anything without a promise may take on a busy machine.
+const waitTimeout = 60 * time.Second
 
 // Node is a private mount namespace with a libvirtd in it. libvirt's own
 // directories are bind mounts of directories below Dir, so that they can be
@@ -141,7 +141,7 @@ func (n *Node) start(ctx context.Context) error {
 		_, err := os.Stat(filepath.Join(n.Dir, "run", "vmgrace-node"))
 		return err == nil || !n.keeper.Running()
 	}
-	if !Poll(ctx, patience, ready) || !n.keeper.Running() {
+	if !Poll(ctx, waitTimeout, ready) || !n.keeper.Running() {
 		return fmt.Errorf("mount namespace: %s", n.keeper.Log())
 	}
 	return n.StartLibvirtd(ctx)
@@ -155,10 +155,10 @@ func (n *Node) Close() {
 		_ = n.hold.Close()
 	}
 	if n.keeper != nil {
-		n.keeper.Exited(patience)
+		n.keeper.Exited(waitTimeout)
 	}
 	if n.libvirtd != nil {
-		n.libvirtd.Exited(patience) // killed by the keeper; reaped here
+		n.libvirtd.Exited(waitTimeout) // killed by the keeper; reaped here
 	}
 	_ = os.RemoveAll(n.Dir)
 	n.late.Close()
@@ -203,7 +203,7 @@ exec libvirtd -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
 		_, err := n.TryVirsh(ctx, "list")
 		return err == nil || !p.Running()
 	}
-	if !Poll(ctx, patience, answers) || !p.Running() {
+	if !Poll(ctx, waitTimeout, answers) || !p.Running() {
 		return fmt.Errorf("libvirtd does not answer: %s", p.Log())
 	}
 	return nil
@@ -233,7 +233,7 @@ func (n *Node) Virsh(t T, args ...string) string {
 
 // TryVirsh is Virsh for calls that may fail. Bound by ctx and by a minute.
 func (n *Node) TryVirsh(ctx context.Context, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
 	inside := n.Command("virsh", append([]string{"-q", "-c", "qemu:///system"}, args...)...)
 	cmd := exec.CommandContext(ctx, inside.Path, inside.Args[1:]...)

@@ -38,13 +38,13 @@ func (a *Agent) VM(t T, g *Guest, shimArgs ...string) *VM {
 // WaitRegistered waits until the shim has written its vm.json.
 func (v *VM) WaitRegistered(t T) {
 	t.Helper()
-	Eventually(t, patience, func() bool { return v.Launcher.Has("vm.json") }, "the shim of %s does not register", v.Domain)
+	Eventually(t, waitTimeout, func() bool { return v.Launcher.Has("vm.json") }, "the shim of %s does not register", v.Domain)
 }
 
 // WaitGuarded waits until the VM at rest is on record, with its UID.
 func (v *VM) WaitGuarded(t T) {
 	t.Helper()
-	Eventually(t, patience, func() bool {
+	Eventually(t, waitTimeout, func() bool {
 		s, ok := v.Agent.StatusOf(t, v.Guest)
 		return ok && s.UID == v.UID && v.Launcher.Status().Phase == "Running"
 	}, "%s is not guarded", v.Domain)
@@ -65,7 +65,7 @@ func (v *VM) SignalShim(t T) time.Time {
 // status.json says it.
 func (v *VM) WaitBegun(t T) (deadline string) {
 	t.Helper()
-	Eventually(t, patience, func() bool { return v.Launcher.Status().Deadline != "" }, "the shutdown of %s does not begin", v.Domain)
+	Eventually(t, waitTimeout, func() bool { return v.Launcher.Status().Deadline != "" }, "the shutdown of %s does not begin", v.Domain)
 	return v.Launcher.Status().Deadline
 }
 
@@ -74,7 +74,7 @@ func (v *VM) WaitBegun(t T) (deadline string) {
 // thread was late comes on top, for each who has to be woken, see machineLate.
 func (v *VM) WaitTerminated(t T, at time.Time, slack time.Duration) {
 	t.Helper()
-	v.WaitGone(t, time.Until(at)+patience)
+	v.WaitGone(t, time.Until(at)+waitTimeout)
 	s, ok := v.Terminated()
 	if !ok {
 		t.Fatalf("QEMU of %s did not log a signal:\n%s", v.Domain, v.QEMULog())
@@ -100,7 +100,7 @@ func (v *VM) machineLate(due, end time.Time) time.Duration {
 // and its end is seen by a third thread that has to be woken.
 func (v *VM) WaitKilled(t T, at time.Time, slack time.Duration) {
 	t.Helper()
-	gone := v.WaitGone(t, time.Until(at)+patience)
+	gone := v.WaitGone(t, time.Until(at)+waitTimeout)
 	machine := v.machineLate(at, gone) + v.node.Late(at, gone)
 	if late := gone.Sub(at); late < 0 || late > slack+machine {
 		t.Fatalf("%s: killed %v after it was due, want 0 to %v and %v that the machine was late", v.Domain, late, slack, machine)
@@ -111,24 +111,24 @@ func (v *VM) WaitKilled(t T, at time.Time, slack time.Duration) {
 // trigger any more, and fails where the cause or the outcome is another.
 func (v *VM) WaitOutcome(t T, cause, outcome string) {
 	t.Helper()
-	s := v.Launcher.WaitStopped(t, 2*patience)
+	s := v.Launcher.WaitStopped(t, 2*waitTimeout)
 	if s.Cause != cause || s.Outcome != outcome || s.UID != v.UID {
 		t.Fatalf("status.json of %s: %+v; want cause %s, outcome %s", v.Domain, s, cause, outcome)
 	}
-	Eventually(t, patience, func() bool { return !v.Launcher.Has("shutdown") }, "the trigger of %s is still there", v.Domain)
+	Eventually(t, waitTimeout, func() bool { return !v.Launcher.Has("shutdown") }, "the trigger of %s is still there", v.Domain)
 }
 
 // WaitStopped is WaitOutcome, and waits for the end of the VM's record too.
 func (v *VM) WaitStopped(t T, cause, outcome string) {
 	t.Helper()
 	v.WaitOutcome(t, cause, outcome)
-	Eventually(t, patience, func() bool { _, ok := v.Agent.StatusOf(t, v.Guest); return !ok }, "the record of %s is still there", v.Domain)
+	Eventually(t, waitTimeout, func() bool { _, ok := v.Agent.StatusOf(t, v.Guest); return !ok }, "the record of %s is still there", v.Domain)
 }
 
 // WaitExit waits for the end of the shim and fails where its status is another.
 func (v *VM) WaitExit(t T, want int) {
 	t.Helper()
-	if code, ok := v.Shim.Exited(patience); !ok || code != want {
+	if code, ok := v.Shim.Exited(waitTimeout); !ok || code != want {
 		t.Fatalf("shim of %s: exit status %d (ended: %v), want %d\n%s", v.Domain, code, ok, want, v.Shim.Log())
 	}
 }

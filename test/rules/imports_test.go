@@ -116,7 +116,7 @@ func TestNothingInPkgKnowsInternal(t *testing.T) {
 // KubeVirt's types are what the rules speak of; they bring metadata with them.
 func TestTheRulesOfTheClusterDoNoIO(t *testing.T) {
 	allowed := []string{"cmp", "crypto/sha256", "encoding/hex", "errors", "fmt", "maps", "math", "slices", "strconv", "strings", "time", module + "/api/kubevirt", module + "/api/v1alpha1"}
-	for _, p := range list(t, "./pkg/evacuation", "./pkg/migration", "./pkg/drain") {
+	for _, p := range list(t, "./pkg/evacuation", "./pkg/migration", "./pkg/drain", "./pkg/replacement") {
 		for _, path := range p.Imports {
 			if !slices.Contains(allowed, path) {
 				t.Errorf("%s imports %s; it may import %v", p.short(), path, allowed)
@@ -131,6 +131,27 @@ func TestTheCoreDoesNoIO(t *testing.T) {
 		for _, path := range p.Imports {
 			if !slices.Contains(allowed, path) {
 				t.Errorf("the core imports %s; it may import %v", path, allowed)
+			}
+		}
+	}
+}
+
+// The loop over one VM calls libvirt, the disk and the API server through interfaces
+// of its own, and the controllers share small packages, but know nothing of each other.
+func TestNeitherTheLoopNorAControllerImportsAnother(t *testing.T) {
+	imports := map[string][]string{
+		"internal/agent": {"internal/deadline", "internal/quiet", "pkg/grace", "pkg/hypervisor", "pkg/process", "pkg/signals", "pkg/signals/watch"},
+	}
+	for _, controller := range []string{"budget", "certs", "disrupt", "evacuate", "eviction", "migrate", "nodecerts", "replace"} {
+		imports["internal/controller/"+controller] = []string{
+			"api/kubevirt", "api/v1alpha1", "pkg/evacuation", "pkg/migration", "pkg/replacement", "internal/controller/lookup",
+			"internal/controller/mark", "internal/controller/meter", "internal/controller/patch", "internal/controller/settings",
+		}
+	}
+	for importer, allowed := range imports {
+		for _, path := range list(t, "./"+importer)[0].Imports {
+			if short, ours := strings.CutPrefix(path, module+"/"); ours && !slices.Contains(allowed, short) {
+				t.Errorf("%s imports %s; of this module it may import %v", importer, short, allowed)
 			}
 		}
 	}

@@ -92,7 +92,7 @@ func TestInterfacesAreSmall(t *testing.T) {
 func TestTheCoreReadsNoClock(t *testing.T) {
 	clock := []string{"Now", "Since", "Until", "After", "AfterFunc", "Sleep", "NewTimer", "NewTicker", "Tick"}
 	for _, s := range sources(t) {
-		if !slices.Contains([]string{"pkg/grace", "pkg/evacuation", "pkg/drain"}, s.pkg.short()) || s.test() {
+		if !slices.Contains([]string{"pkg/grace", "pkg/evacuation", "pkg/migration", "pkg/drain", "pkg/replacement"}, s.pkg.short()) || s.test() {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -171,7 +171,7 @@ func TestNoGlobalState(t *testing.T) {
 		"cmd/node-agent.version", "cmd/launcher-shim.version", "cmd/cluster-controller.version", "cmd/kubectl-vmdrain.version", // set by the linker
 		"pkg/evacuation.verdicts", "pkg/evacuation.gates", "pkg/evacuation.disruptionRules", "pkg/evacuation.budgetRules", "pkg/evacuation.evacuationRules", "pkg/evacuation.cancelRules",
 		"pkg/migration.cancellations", "pkg/migration.invalidities", "pkg/migration.controllerRules", "pkg/migration.sourceRules", "pkg/migration.targetRules",
-		"pkg/grace.rules", "pkg/grace.beside", "pkg/grace.transitions",
+		"pkg/grace.rules", "pkg/grace.background", "pkg/grace.transitions",
 		"test/cluster.configs",        // embedded files
 		"pkg/hypervisor/libvirt.loop", // libvirt itself has one event loop per process
 	}

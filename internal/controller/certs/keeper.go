@@ -45,7 +45,7 @@ func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errNone
 }
 
-// Knows tells whether somebody has the key that the API server was given with
+// Knows reports whether somebody has the key that the API server was given with
 // the path: who reaches the port is not yet the API server.
 func (k *Keeper) Knows(key string) bool {
 	known := k.key.Load()

@@ -28,7 +28,7 @@ func DisruptionOf(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance, s kubevir
 	}
 }
 
-// Held tells whether the agent of the launcher's node holds its shutdown, or will,
+// Held reports whether the agent of the launcher's node holds its shutdown, or will,
 // until the VM was moved. A VMI that is not known (nil) tells no cause.
 func Held(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) bool {
 	cause := ""
@@ -47,7 +47,7 @@ func HeldUntil(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) time.Time {
 		p.Annotations[evacuation.ReserveAnnotation], p.Annotations[evacuation.AllowanceAnnotation])
 }
 
-// Ready tells whether a node is.
+// Ready reports whether a node is.
 func Ready(n *corev1.Node) bool {
 	for _, c := range n.Status.Conditions {
 		if c.Type == corev1.NodeReady {

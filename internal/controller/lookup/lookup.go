@@ -177,7 +177,7 @@ func Selected(ctx context.Context, r client.Reader, b *policyv1.PodDisruptionBud
 	return out
 }
 
-// Names tells whether a 404 names this object: that of a kind that is not
+// Names reports whether a 404 names this object: that of a kind that is not
 // served, or of a proxy, does not.
 func Names(err error, name string) bool {
 	var status apierrors.APIStatus

@@ -190,6 +190,6 @@ func (r *reconciler) dropPod(ctx context.Context, g *gathered) error {
 	if err := r.Delete(ctx, pod, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("target pod %s: %w", g.Target.Name, err)
 	}
-	r.Log.Info("target pod goes", "migration", name(g.Migration), "pod", g.Target.Name)
+	r.Log.Info("deleting the target pod", "migration", name(g.Migration), "pod", g.Target.Name)
 	return nil
 }

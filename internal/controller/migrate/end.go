@@ -92,7 +92,7 @@ func moved(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now
 	}})
 }
 
-// empty tells whether a VMI may have no status at all.
+// empty reports whether a VMI may have no status at all.
 func empty(vmi *kubevirt.VirtualMachineInstance) bool {
 	s := &vmi.Status
 	return s.Phase == "" && s.NodeName == "" && s.EvacuationNodeName == "" && len(s.Conditions) == 0 && s.MigrationState == nil && len(s.ActivePods) == 0

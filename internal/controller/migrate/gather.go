@@ -132,7 +132,7 @@ func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// budget tells whether a second launcher may come.
+// budget reports whether a second launcher may come.
 func (r *reconciler) budget(ctx context.Context, g *gathered) error {
 	g.Kept = !r.Budgets || g.VMI == nil
 	if g.Kept {
@@ -155,7 +155,7 @@ func (r *reconciler) budget(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// room tells whether there is another node, and whether it is this one's turn,
+// room reports whether there is another node, and whether it is this one's turn,
 // as far as the cache knows.
 func (r *reconciler) room(ctx context.Context, g *gathered) (err error) {
 	if g.OtherNodes, err = r.otherNodes(ctx, g.VMI.Node()); err != nil {
@@ -183,7 +183,7 @@ func (r *reconciler) otherNodes(ctx context.Context, than string) (n int, err er
 	return n, nil
 }
 
-// turn tells whether the limits leave room for a migration. Those that could
+// turn reports whether the limits leave room for a migration. Those that could
 // not begin anyway keep no place.
 func (r *reconciler) turn(ctx context.Context, from client.Reader, m *kubevirt.VirtualMachineInstanceMigration) (bool, error) {
 	var all kubevirt.VirtualMachineInstanceMigrationList

@@ -35,7 +35,7 @@ func (l *Live) Get() evacuation.Settings {
 	return l.now
 }
 
-// Known tells whether the cluster was asked for its settings. Before that
+// Known reports whether the cluster was asked for its settings. Before that
 // nothing may be undone because of them.
 func (l *Live) Known() bool {
 	l.mu.Lock()

@@ -44,7 +44,7 @@ func (h *Hypervisor) Run(ctx context.Context, sink func(hypervisor.Event)) error
 	}
 }
 
-// Up tells whether libvirt can be reached.
+// Up reports whether libvirt can be reached.
 func (h *Hypervisor) Up() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

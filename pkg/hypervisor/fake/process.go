@@ -77,7 +77,7 @@ func (p *Process) StartTime() uint64 { return p.p.start }
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.p.done }
 
-// Gone tells whether the process has ended.
+// Gone reports whether the process has ended.
 func (p *Process) Gone() bool { return p.p.gone() }
 
 // Close does nothing.
@@ -138,7 +138,7 @@ func (p *proc) signal(h *Hypervisor, s unix.Signal) {
 	}
 }
 
-// wait tells whether the process ended in time.
+// wait reports whether the process ended in time.
 func (p *proc) wait(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()

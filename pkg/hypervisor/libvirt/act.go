@@ -58,18 +58,13 @@ func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) err
 // with does something to a domain if it still is this instance, checked
 // immediately before.
 func (d *Driver) with(ctx context.Context, p *pool, name string, i grace.Instance, do func(*libvirt.Domain) error) error {
-	return p.do(ctx, name, func(c *libvirt.Connect) error {
+	err := p.find(ctx, name, func(dom *libvirt.Domain) error {
 		if err := ctx.Err(); err != nil {
 			return err // the caller has given up while it waited for a connection
 		}
-		dom, err := c.LookupDomainByName(name)
-		if err != nil {
-			return d.absent(plain(err), i)
-		}
-		defer dom.Free() //nolint:errcheck // gives memory back, no more
 		uuid, err := dom.GetUUIDString()
 		if err != nil {
-			return plain(err)
+			return err
 		}
 		if uuid != i.UUID {
 			return fmt.Errorf("%w: its UUID is %s", hypervisor.ErrOtherInstance, uuid)
@@ -77,8 +72,9 @@ func (d *Driver) with(ctx context.Context, p *pool, name string, i grace.Instanc
 		if err := d.same(name, i); err != nil {
 			return err
 		}
-		return d.absent(plain(do(dom)), i)
+		return do(dom)
 	})
+	return d.absent(err, i)
 }
 
 // orOff explains why a domain's state does not allow something. It asks for the

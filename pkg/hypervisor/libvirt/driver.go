@@ -112,7 +112,7 @@ func orElse(s, fallback string) string {
 	return s
 }
 
-// Up tells whether Run holds a connection to libvirt that works.
+// Up reports whether Run holds a connection to libvirt that works.
 func (d *Driver) Up() bool { return d.up.Load() }
 
 // Close closes all connections. Calls that are under way cannot be cancelled:

@@ -80,19 +80,14 @@ func readTail(path string) (string, error) {
 // it must be this one.
 func (d *Driver) endByState(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	end := grace.EndUnknown
-	err := d.queries.do(ctx, name, func(c *libvirt.Connect) error {
-		dom, err := c.LookupDomainByName(name)
-		if err != nil {
-			return plain(err)
-		}
-		defer dom.Free() //nolint:errcheck // gives memory back, no more
+	err := d.queries.find(ctx, name, func(dom *libvirt.Domain) error {
 		uuid, err := dom.GetUUIDString()
 		if err != nil {
-			return plain(err)
+			return err
 		}
 		state, reason, err := dom.GetState()
 		if err != nil {
-			return plain(err)
+			return err
 		}
 		if uuid == i.UUID && state == libvirt.DOMAIN_SHUTOFF {
 			end = shutoffOf(reason)

@@ -30,16 +30,16 @@ const maxEvents = 4096
 // other; one without a name follows each connect, because libvirt repeats
 // nothing that was missed. A libvirtd that is not there is normal life.
 func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
-	told := false
+	logged := false
 	for pause := pauseMin; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
 		began := time.Now()
 		worked, err := d.session(ctx, sink)
 		if worked && time.Since(began) > pauseMax {
 			pause = pauseMin
 		}
-		if ctx.Err() == nil && (worked || !told) {
+		if ctx.Err() == nil && (worked || !logged) {
 			d.log.Warn("no connection to libvirt; trying again until there is one", "uri", d.uri, "err", err)
-			told = true
+			logged = true
 		}
 		select {
 		case <-ctx.Done():

@@ -6,7 +6,7 @@ import (
 	"libvirt.org/go/libvirt"
 )
 
-// CheckLibrary tells whether libvirt's client library is there. The program is
+// CheckLibrary reports whether libvirt's client library is there. The program is
 // not linked with it, so that it can say what to install.
 func CheckLibrary() error {
 	if _, err := libvirt.GetVersion(); err != nil {

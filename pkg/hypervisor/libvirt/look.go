@@ -86,12 +86,7 @@ func join(seen view, run entry) hypervisor.Domain {
 // query asks libvirtd about one domain.
 func (d *Driver) query(ctx context.Context, name string) (view, error) {
 	var seen view
-	err := d.queries.do(ctx, name, func(c *libvirt.Connect) error {
-		dom, err := c.LookupDomainByName(name)
-		if err != nil {
-			return plain(err)
-		}
-		defer dom.Free() //nolint:errcheck // gives memory back, no more
+	err := d.queries.find(ctx, name, func(dom *libvirt.Domain) (err error) {
 		seen, err = d.see(dom)
 		return err
 	})

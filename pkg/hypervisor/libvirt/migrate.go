@@ -112,14 +112,9 @@ func (m *Migrator) Pause(ctx context.Context, name string, i grace.Instance) err
 // known.
 func (m *Migrator) Look(ctx context.Context, name string) (hypervisor.Stay, grace.Instance, error) {
 	stay, uuid := hypervisor.StayUnknown, ""
-	err := m.jobs.do(ctx, name, func(c *libvirt.Connect) error {
-		dom, err := c.LookupDomainByName(name)
-		if err != nil {
-			return plain(err)
-		}
-		defer dom.Free() //nolint:errcheck // gives memory back, no more
+	err := m.jobs.find(ctx, name, func(dom *libvirt.Domain) (err error) {
 		if uuid, err = dom.GetUUIDString(); err != nil {
-			return plain(err)
+			return err
 		}
 		stay, err = stayOf(dom)
 		return err

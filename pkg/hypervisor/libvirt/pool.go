@@ -86,6 +86,18 @@ func (p *pool) do(ctx context.Context, domain string, call func(*libvirt.Connect
 	return err
 }
 
+// find does something with a domain, whichever instance of it that is.
+func (p *pool) find(ctx context.Context, name string, do func(*libvirt.Domain) error) error {
+	return p.do(ctx, name, func(c *libvirt.Connect) error {
+		dom, err := c.LookupDomainByName(name)
+		if err != nil {
+			return plain(err)
+		}
+		defer dom.Free() //nolint:errcheck // gives memory back, no more
+		return plain(do(dom))
+	})
+}
+
 // enter waits until no other call about the domain is under way, and for a slot.
 func (p *pool) enter(ctx context.Context, domain string) (returned func(), err error) {
 	mine := make(chan struct{})

@@ -32,7 +32,7 @@ type runDir struct {
 	cache map[string]cached
 }
 
-// cached is a parsed file. The file's identity tells whether it still counts.
+// cached is a parsed file. The file's identity reports whether it still counts.
 type cached struct {
 	id     fileID
 	status status

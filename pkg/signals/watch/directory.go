@@ -52,8 +52,8 @@ type FileID struct {
 	Mtime int64
 }
 
-// Rejection is a file that cannot be used. Reason is one of ours, fit for a
-// metric's label; Err may hold a tenant's words, for the log only.
+// Rejection is a file that cannot be used. Reason is one of ours, usable as a
+// metric's label; Err may contain a tenant's text, for the log only.
 type Rejection struct {
 	Reason string
 	Err    error
@@ -198,7 +198,7 @@ func readWhole(f *os.File) ([]byte, error) {
 	return content, err
 }
 
-// still tells whether vm.json is the file that was opened.
+// still reports whether vm.json is the file that was opened.
 func still(root *os.Root, opened fs.FileInfo) bool {
 	now, err := root.Lstat(signals.FileVM)
 	return err == nil && os.SameFile(opened, now)

@@ -39,7 +39,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 		Mounts(ctx, w.log, func() {
 			select {
 			case mounts <- struct{}{}:
-			default: // it is on its way
+			default: // one is pending
 			}
 		})
 	})
@@ -49,7 +49,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 			return nil
 		}
 		if !w.polling {
-			w.log.Error("cannot watch launcher directories; looking at all of them instead", "every", pollInterval, "err", err)
+			w.log.Error("cannot watch launcher directories: inotify failed, polling", "every", pollInterval, "err", err)
 		}
 		w.polling = true
 		w.forget()
@@ -95,14 +95,14 @@ func (w *Watcher) watch(ctx context.Context, mounted <-chan struct{}) error {
 			if !open {
 				return errors.New("inotify closed")
 			}
-			w.log.Warn("inotify lost events; looking at every launcher directory", "err", err)
+			w.log.Warn("inotify lost events; scanning all launcher directories", "err", err)
 			w.forget()
 			w.scan(notify)
 		case <-again.C:
 			w.scan(notify)
 		case <-mounts:
 			w.scan(notify)
-			// fsnotify may hear later than we that a watch has ended with its mount:
+			// fsnotify may learn later than we do that a watch has ended with its mount:
 			// check again, and do no more than that for a storm of mounts.
 			soon, mounts = time.After(pollInterval), nil
 		case <-soon:
@@ -131,7 +131,7 @@ func coalesce(ev fsnotify.Event, more <-chan fsnotify.Event) map[string]fsnotify
 		select {
 		case ev, open := <-more:
 			if !open {
-				return all // the next one to read hears of it, too
+				return all // the next read sees it, too
 			}
 			ev.Op |= all[ev.Name].Op
 			all[ev.Name] = ev

@@ -14,11 +14,11 @@ import (
 // this mount namespace, until ctx ends. Where the kernel does not tell, that is
 // every half second.
 func Mounts(ctx context.Context, log *slog.Logger, changed func()) {
-	err := hearMounts(ctx, "/proc/self/mountinfo", changed)
+	err := watchMounts(ctx, "/proc/self/mountinfo", changed)
 	if ctx.Err() != nil {
 		return
 	}
-	log.Warn("cannot hear of mounts; looking for them instead", "every", pollInterval, "err", err)
+	log.Warn("cannot watch the mount table; polling", "every", pollInterval, "err", err)
 	tick := time.NewTicker(pollInterval)
 	defer tick.Stop()
 	for {
@@ -31,9 +31,9 @@ func Mounts(ctx context.Context, log *slog.Logger, changed func()) {
 	}
 }
 
-// hearMounts has Go's poller wait for the file: each change of the mount table
+// watchMounts has Go's poller wait for the file: each change of the mount table
 // wakes it (proc(5)), and so no thread waits here.
-func hearMounts(ctx context.Context, path string, changed func()) error {
+func watchMounts(ctx context.Context, path string, changed func()) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open %s: %w", path, err)

@@ -23,7 +23,7 @@ type place struct {
 	// seen is the directory that was there last; watched: inotify has it.
 	seen    Identity
 	watched bool
-	refused bool // inotify would not have it, and that was said
+	refused bool // inotify refused it, and that was logged
 	// changed is its ctime, since is when that was first seen, looked when it was
 	// last to be looked at.
 	changed       unix.Timespec
@@ -34,7 +34,7 @@ type place struct {
 // zero identity is that of no directory.
 type Identity struct{ Device, Inode uint64 }
 
-// forget counts it as not watched. Why it could not be was said already.
+// forget counts it as not watched. Why it could not be was logged already.
 func (at *place) forget() { *at = place{path: at.path, stat: at.stat, refused: at.refused} }
 
 // identify: what cannot be looked at is no directory as long as that lasts; the
@@ -47,7 +47,7 @@ func (at *place) identify() (is Identity, changed unix.Timespec) {
 	return Identity{st.Dev, st.Ino}, st.Ctim
 }
 
-// arm watches what is at path now, and tells whether that is to be looked at:
+// arm watches what is at path now, and reports whether that is to be looked at:
 // it is not what was there before, may have changed, or cannot be watched. The
 // error says why it cannot, once.
 func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
@@ -78,8 +78,8 @@ func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
 	return look, err
 }
 
-// monotonic is the time since some start; 0, which lets nothing rest, where it
-// cannot be told.
+// monotonic is CLOCK_MONOTONIC; 0 where it cannot be read, with which every
+// directory counts as changed.
 func monotonic() time.Duration {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {

@@ -107,10 +107,10 @@ func TestAChangeThatIsYoungIsNotTrusted(t *testing.T) {
 }
 
 func TestWhereMountsCannotBeHeardOfTheyAreLookedFor(t *testing.T) {
-	if err := hearMounts(t.Context(), t.TempDir()+"/missing", func() {}); err == nil {
+	if err := watchMounts(t.Context(), t.TempDir()+"/missing", func() {}); err == nil {
 		t.Error("a kernel that does not tell is no error")
 	}
-	if err := hearMounts(t.Context(), os.Args[0], func() {}); err == nil {
+	if err := watchMounts(t.Context(), os.Args[0], func() {}); err == nil {
 		t.Error("a file that cannot be waited for is no error")
 	}
 }

@@ -90,7 +90,7 @@ func TestMountsAreHeardAndTheEarEnds(t *testing.T) {
 	heard := make(chan struct{}, 1)
 	ended := make(chan error)
 	go func() {
-		ended <- hearMounts(ctx, "/proc/self/mountinfo", func() {
+		ended <- watchMounts(ctx, "/proc/self/mountinfo", func() {
 			select {
 			case heard <- struct{}{}:
 			default:

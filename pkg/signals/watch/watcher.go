@@ -85,11 +85,11 @@ func (w *Watcher) Set(name string, dirs ...Directory) {
 	w.pending = true
 	select {
 	case w.changed <- struct{}{}:
-	default: // it is on its way
+	default: // one is pending
 	}
 }
 
-// Armed tells whether the first scan is done with all watches in place.
+// Armed reports whether the first scan is done with all watches in place.
 func (w *Watcher) Armed() bool { return w.armed.Load() }
 
 // forget counts everything as not watched.
@@ -148,7 +148,7 @@ func (w *Watcher) arm(notify *fsnotify.Watcher, due func(*named) bool) {
 		if due(at) {
 			look, err := at.arm(notify)
 			if err != nil {
-				w.log.Warn("cannot watch a launcher directory; it is looked at now and then", "path", path, "every", scanInterval, "err", err)
+				w.log.Warn("cannot watch a launcher directory; polling it", "path", path, "every", scanInterval, "err", err)
 			}
 			if look {
 				w.lookAt(at)
@@ -166,8 +166,8 @@ func (w *Watcher) lookAt(at *named) {
 }
 
 // list makes what is in the launchers directory wanted, where that may have
-// changed. Its parent is not watched, where much may happen that is none of
-// ours: while it is missing it is looked for instead.
+// changed. Its parent, where much else may change, is not
+// watched: while the directory is missing it is polled for.
 func (w *Watcher) list(notify *fsnotify.Watcher, kept map[string]bool) {
 	dir, before := w.parent.path, w.parent.seen
 	w.parent.watched = w.parent.watched && kept[dir]
@@ -230,7 +230,7 @@ func (w *Watcher) update(notify *fsnotify.Watcher) {
 		switch at := w.watched[path]; {
 		case at == nil:
 			w.watched[path] = &named{place: place{path: path, stat: unix.Lstat}, names: names}
-		case !slices.Equal(at.names, names): // a new owner has not heard of it
+		case !slices.Equal(at.names, names): // it is news to a new owner
 			at.names, at.looked = names, 0
 		}
 	}

@@ -19,7 +19,7 @@ func deletion() path {
 		notice: 5 * time.Second, // a new agent connects, lists and asks first
 		points: slices.Concat(
 			call("hint-cluster", "confirm"), []string{"put-begun.create", "put-begun.rename", "put-begun.done"},
-			call("report-ShutdownStarted", "ask", "SIGTERM", "status-Stopped", "report-ShutdownForced", "settle"),
+			call("report-ShutdownStarted", "ask", "SIGTERM", "status-Stopped", "report-ShutdownForced", "flush-events"),
 			[]string{"delete.unlink", "delete.done"}),
 	}
 }

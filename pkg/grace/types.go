@@ -25,7 +25,7 @@ const (
 	NodeShutdown   Cause = "NodeShutdown"
 )
 
-// The reasons for which a shutdown may be held, in Kubernetes' words (condition
+// The reasons for which a shutdown may be held, as in Kubernetes (condition
 // DisruptionTarget of a pod). They stand as the cause while it is.
 const (
 	PreemptionByScheduler  Cause = "PreemptionByScheduler"
@@ -81,7 +81,7 @@ const (
 	EndUnknown   End = ""
 	EndGuest     End = "guest"     // the guest powered off
 	EndDestroyed End = "destroyed" // by a destroy or a signal
-	EndKilled    End = "killed"    // by a signal of an agent, or of somebody who has died since
+	EndKilled    End = "killed"    // by a signal of an agent, or of a process that has ended since
 	EndCrashed   End = "crashed"
 	EndMoved     End = "moved" // migrated or saved
 	EndFailed    End = "failed"
