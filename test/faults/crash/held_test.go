@@ -45,7 +45,7 @@ func TestAnAgentKilledAtAnyStepOfAHoldKeepsItsLatestMoment(t *testing.T) {
 		c.checkHeld()
 		told := api.Kubectl(t, "get", "events", "--field-selector", "involvedObject.uid="+c.UID, "-o", `jsonpath={range .items[*]}{.reason} {.count};{end}`)
 		events := strings.Split(strings.TrimSuffix(told, ";"), ";")
-		if slices.Sort(events); !slices.Equal(events, []string{"ShutdownForced 1", "ShutdownHeld 1", "ShutdownStarted 1"}) {
+		if slices.Sort(events); !slices.Equal(events, []string{"ShutdownForced 1", "ShutdownHeld 1", "ShutdownStarted 1"}) && len(c.holds) > 0 {
 			t.Errorf("killed at %s: the VMI has Events %q", c.point, events)
 		}
 	}
@@ -73,8 +73,18 @@ func (c *crash) checkHeld() {
 	if s := c.Launcher.Status(); s.Outcome != "Forced" || s.Cause != "LauncherSignal" || s.UID != c.UID {
 		c.t.Errorf("%s: status.json says %+v", c.point, s)
 	}
-	if len(c.holds) == 0 || len(c.deadlines) != 1 {
-		c.t.Fatalf("%s: holds %v and deadlines %v on disk, want one", c.point, c.holds, c.deadlines)
+	if len(c.deadlines) != 1 {
+		c.t.Errorf("%s: deadlines %v on disk, want one", c.point, c.deadlines)
+		return
+	}
+	// Before the hold is on disk the next agent knows of none: it may have begun the
+	// shutdown before the API server has shown it the pod.
+	durable := slices.Contains(c.passed(), "put-held.fsyncdir")
+	if len(c.holds) == 0 {
+		if durable {
+			c.t.Errorf("%s: no hold was on disk", c.point)
+		}
+		return
 	}
 	var until, deadline grace.Mono
 	for h := range c.holds {
