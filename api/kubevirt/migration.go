@@ -23,6 +23,14 @@ const (
 	MigrationFailed          MigrationPhase = "Failed"
 )
 
+// MigrationPhases are all of them, in their order.
+func MigrationPhases() []MigrationPhase {
+	return []MigrationPhase{
+		MigrationPending, MigrationScheduling, MigrationScheduled, MigrationPreparingTarget, MigrationTargetReady,
+		MigrationRunning, MigrationSucceeded, MigrationFailed,
+	}
+}
+
 // Priorities of a migration.
 const (
 	PrioritySystemCritical    = "system-critical"

@@ -1,6 +1,9 @@
 package kubevirt
 
 import (
+	"fmt"
+	"strings"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -35,13 +38,32 @@ type DeveloperConfiguration struct {
 
 // MigrationConfiguration bounds migrations.
 type MigrationConfiguration struct {
-	ParallelMigrationsPerCluster      *int64             `json:"parallelMigrationsPerCluster,omitempty"`
-	ParallelOutboundMigrationsPerNode *int64             `json:"parallelOutboundMigrationsPerNode,omitempty"`
-	BandwidthPerMigration             *resource.Quantity `json:"bandwidthPerMigration,omitempty"`
-	CompletionTimeoutPerGiB           *int64             `json:"completionTimeoutPerGiB,omitempty"` // seconds
-	ProgressTimeout                   *int64             `json:"progressTimeout,omitempty"`         // seconds
-	AllowAutoConverge                 *bool              `json:"allowAutoConverge,omitempty"`
-	NodeDrainTaintKey                 *string            `json:"nodeDrainTaintKey,omitempty"`
+	ParallelMigrationsPerCluster      *int64  `json:"parallelMigrationsPerCluster,omitempty"`
+	ParallelOutboundMigrationsPerNode *int64  `json:"parallelOutboundMigrationsPerNode,omitempty"`
+	BandwidthPerMigration             *Amount `json:"bandwidthPerMigration,omitempty"`
+	CompletionTimeoutPerGiB           *int64  `json:"completionTimeoutPerGiB,omitempty"` // seconds
+	ProgressTimeout                   *int64  `json:"progressTimeout,omitempty"`         // seconds
+	AllowAutoConverge                 *bool   `json:"allowAutoConverge,omitempty"`
+	NodeDrainTaintKey                 *string `json:"nodeDrainTaintKey,omitempty"`
+}
+
+// Amount is a quantity as it was written, or a number: whether it is one is found out
+// by who reads it, so that one that is none does not hide all other settings.
+type Amount string
+
+// UnmarshalJSON takes whatever there is.
+func (a *Amount) UnmarshalJSON(text []byte) error {
+	*a = Amount(strings.Trim(string(text), `"`))
+	return nil
+}
+
+// Value is the number that it stands for, rounded up. The error says that it is none.
+func (a Amount) Value() (int64, error) {
+	q, err := resource.ParseQuantity(string(a))
+	if err != nil {
+		return 0, fmt.Errorf("%.64q: %w", a, err)
+	}
+	return q.Value(), nil
 }
 
 // KubeVirtList is a list of KubeVirts.

@@ -164,8 +164,8 @@ func (in *MigrationConfiguration) DeepCopyInto(out *MigrationConfiguration) {
 	}
 	if in.BandwidthPerMigration != nil {
 		in, out := &in.BandwidthPerMigration, &out.BandwidthPerMigration
-		x := (*in).DeepCopy()
-		*out = &x
+		*out = new(Amount)
+		**out = **in
 	}
 	if in.CompletionTimeoutPerGiB != nil {
 		in, out := &in.CompletionTimeoutPerGiB, &out.CompletionTimeoutPerGiB

@@ -90,6 +90,13 @@ var cases = []struct {
 	{"VmgraceWebhookCertificateEnds", "in 23 h 50 min", []string{`vmgrace_webhook_certificate_not_after_timestamp_seconds 87600x30`}, true},
 	{"VmgraceWebhookCertificateEnds", "it has ended", []string{`vmgrace_webhook_certificate_not_after_timestamp_seconds 60x30`}, true},
 	{"VmgraceWebhookCertificateEnds", "in a week", []string{`vmgrace_webhook_certificate_not_after_timestamp_seconds 606600x30`}, false},
+	{"VmgraceInvalidSettings", "one", []string{`vmgrace_invalid_settings{instance="a"} 1x30`, `vmgrace_invalid_settings{instance="b"} 0x30`}, true},
+	{"VmgraceInvalidSettings", "none", []string{`vmgrace_invalid_settings 0x30`}, false},
+	{"VmgraceMigrationsFail", "one a minute", []string{`vmgrace_migrations_total{cause="Eviction",result="failed"} 0+1x30`}, true},
+	{"VmgraceMigrationsFail", "one", []string{`vmgrace_migrations_total{cause="Eviction",result="failed"} 0x20 1x10`}, false},
+	{"VmgraceMigrationsFail", "successes", []string{`vmgrace_migrations_total{cause="Eviction",result="succeeded"} 0+9x30`}, false},
+	{"VmgraceNodesUnreadable", "it may not", []string{`vmgrace_nodes_readable 0x30`}, true},
+	{"VmgraceNodesUnreadable", "it may", []string{`vmgrace_nodes_readable 1x30`}, false},
 }
 
 func TestEachAlertFiresWhenItShould(t *testing.T) {

@@ -92,6 +92,16 @@ func TestMarksBecomeMigrations(t *testing.T) {
 		return only && now
 	})
 
+	// No node takes the target pod.
+	const target = "virt-launcher-live-target"
+	w.launcher(live, target, "")
+	api.Kubectl(t, "patch", "pod", "-n", w.ns, target, "--subresource=status", "--type=merge", "-p",
+		`{"status":{"phase":"Pending","conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"0/2 nodes are available"}]}}`)
+	w.says(live, "NoRoom")
+	w.event("live", "NoRoom", "0/2 nodes are available")
+	api.Kubectl(t, "delete", "pod", "-n", w.ns, target, "--grace-period=0", "--force")
+	w.says(live, "Migrating")
+
 	// The node is back: so is the hope.
 	w.ready("dead", corev1.ConditionTrue)
 	w.evacuation(lost)

@@ -51,7 +51,15 @@ func TestSettingsThatCannotBeUsedAreToldAndCounted(t *testing.T) {
 	w.event("b-other", "Ignored", "the oldest counts")
 	invalid("1")
 
-	w.must(w.Patch(t.Context(), oldest, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"configuration":{"evictionStrategy":"Explode"}}}`))))
+	change := func(configuration string) {
+		t.Helper()
+		w.must(w.Patch(t.Context(), oldest, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"configuration":`+configuration+`}}`))))
+	}
+	change(`{"migrations":{"bandwidthPerMigration":"soon"}}`) // it can be read by nobody
+	w.event("a-oldest", "InvalidSetting", "bandwidthPerMigration: soon is not")
+	change(`{"migrations":null}`)
+	invalid("1")
+	change(`{"evictionStrategy":"Explode"}`)
 	w.event("a-oldest", "InvalidSetting", "LiveMigrate stays in force")
 	invalid("2")
 	w.keeps(unstated, 1)

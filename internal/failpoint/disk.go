@@ -91,6 +91,8 @@ func (c cache) Put(r grace.Record) error {
 		stage = "put-requested"
 	case r.ShuttingDown():
 		stage = "put-begun"
+	case r.Hold.UnderWay():
+		stage = "put-held"
 	}
 	c.use(stage)
 	defer c.At(stage + ".done")

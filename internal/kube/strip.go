@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -140,12 +141,13 @@ type podStatus struct {
 const (
 	holdForAnnotation   = "vmgrace.io/hold-for"
 	reserveAnnotation   = "vmgrace.io/shutdown-reserve-seconds"
+	paddingAnnotation   = "vmgrace.io/launcher-padding-seconds"
 	allowanceAnnotation = "vmgrace.io/migration-allowance-seconds"
 )
 
 // holdable reads whether the pod's shutdown may be held: only for a reason of
 // Kubernetes' that it names, and not where its reserve is nonsense or a migration is
-// allowed no time.
+// allowed no time. An allowance that is not stated is the default.
 func (p *pod) holdable(o *object, status *podStatus) {
 	var reserve time.Duration // at least what the agent knows of, where none is stated
 	if stated := o.Annotations[reserveAnnotation]; stated != "" {
@@ -165,7 +167,14 @@ func (p *pod) holdable(o *object, status *podStatus) {
 			}
 		}
 	}
-	if allowance, err := grace.ParseSeconds(o.Annotations[allowanceAnnotation]); err == nil && p.Holdable {
+	if !p.Holdable {
+		return
+	}
+	if padding, err := grace.ParseSeconds(o.Annotations[paddingAnnotation]); err == nil {
+		p.Padding = padding
+	}
+	p.Allowance = v1alpha1.DefaultMigrationAllowance
+	if allowance, err := grace.ParseSeconds(o.Annotations[allowanceAnnotation]); err == nil {
 		p.Allowance, p.Holdable = allowance, allowance > 0
 	}
 }

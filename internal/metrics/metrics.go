@@ -75,6 +75,7 @@ func (m *Metrics) Observe(s State) {
 	m.registry.MustRegister(&stateCollector{
 		state: s,
 		vms:   prometheus.NewDesc("vmgrace_vms", "Recorded VMs by phase.", []string{"phase"}, nil),
+		held:  prometheus.NewDesc("vmgrace_held_shutdowns", "Shutdowns that wait for their VM to be moved instead.", nil, nil),
 	})
 }
 
@@ -180,14 +181,16 @@ func (m *Metrics) Conflict(with, found string) {
 // stateCollector asks for the state at each scrape, so that nothing has to be
 // kept in step.
 type stateCollector struct {
-	state State
-	vms   *prometheus.Desc
+	state     State
+	vms, held *prometheus.Desc
 }
 
-func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.vms }
+func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.vms; ch <- c.held }
 
 func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
-	for phase, n := range c.state.Phases() {
+	phases := c.state.Phases()
+	for phase, n := range phases {
 		ch <- prometheus.MustNewConstMetric(c.vms, prometheus.GaugeValue, float64(n), string(phase))
 	}
+	ch <- prometheus.MustNewConstMetric(c.held, prometheus.GaugeValue, float64(phases[grace.Held]))
 }

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type state struct{}
 
 func (state) Phases() map[grace.Phase]int {
-	return map[grace.Phase]int{grace.Running: 2, grace.ShuttingDown: 1, grace.Destroying: 0}
+	return map[grace.Phase]int{grace.Running: 2, grace.Held: 3, grace.ShuttingDown: 1, grace.Destroying: 0}
 }
 
 // served runs a server and returns its address.
@@ -78,6 +78,7 @@ func TestTheMetricsAreTheContracts(t *testing.T) {
 	for _, line := range []string{
 		`vmgrace_vms{phase="Running"} 2`,
 		`vmgrace_vms{phase="ShuttingDown"} 1`,
+		`vmgrace_held_shutdowns 3`,
 		`vmgrace_vms{phase="Destroying"} 0`,
 		`vmgrace_shutdowns_total{cause="LauncherSignal",outcome="Graceful"} 1`,
 		`vmgrace_shutdown_duration_seconds_sum{outcome="Graceful"} 2`,

@@ -13,10 +13,17 @@ import (
 const (
 	HoldForAnnotation = "vmgrace.io/hold-for"                 // reasons, by commas
 	ReserveAnnotation = "vmgrace.io/shutdown-reserve-seconds" // what a shutdown needs at most
-	// AllowanceAnnotation is how long a shutdown may be held at most: the agents
+	// AllowanceAnnotation is how long a shutdown may be held at most, PaddingAnnotation
+	// what the reserve has over the VM's grace period, which may be edited: the agents
 	// have no settings.
 	AllowanceAnnotation = "vmgrace.io/migration-allowance-seconds"
+	PaddingAnnotation   = "vmgrace.io/launcher-padding-seconds"
 )
+
+// HoldAnnotations are all of them.
+func HoldAnnotations() []string {
+	return []string{HoldForAnnotation, ReserveAnnotation, AllowanceAnnotation, PaddingAnnotation}
+}
 
 // DefaultGracePeriod is that of VMs that state none.
 const DefaultGracePeriod = 30 * time.Second
@@ -29,10 +36,21 @@ const maxGraceSeconds = 100 * 365 * 24 * 60 * 60
 // grace period.
 type LauncherGrace struct {
 	Seconds int64 // of the pod's terminationGracePeriodSeconds
-	// HoldFor, Reserve and Allowance are for the annotations; empty: none.
+	// HoldFor and the others are for the annotations; empty: none.
 	HoldFor   string
 	Reserve   string
 	Allowance string
+	Padding   string
+}
+
+// Annotations are those that the launcher pod is to have, by their names.
+func (g *LauncherGrace) Annotations() map[string]string {
+	if g.HoldFor == "" {
+		return nil
+	}
+	return map[string]string{
+		HoldForAnnotation: g.HoldFor, ReserveAnnotation: g.Reserve, AllowanceAnnotation: g.Allowance, PaddingAnnotation: g.Padding,
+	}
 }
 
 // GraceFor computes it for a pod that has stated seconds of its own; nil is
@@ -42,14 +60,15 @@ func GraceFor(vmi *kubevirt.VirtualMachineInstance, stated *int64, s *Settings) 
 	if stated != nil {
 		has = *stated
 	}
-	reserve := min(graceSeconds(vmi), maxGraceSeconds) + wholeSeconds(s.LauncherPadding)
-	reserve = min(reserve, maxGraceSeconds)
+	padding := min(wholeSeconds(s.LauncherPadding), maxGraceSeconds)
+	reserve := min(min(graceSeconds(vmi), maxGraceSeconds)+padding, maxGraceSeconds)
 	g := LauncherGrace{Seconds: max(has, reserve)}
 	reasons := holdReasons(s)
 	if strategy, _ := StrategyOf(vmi, s.EvictionStrategy); len(reasons) > 0 && migrates(strategy) {
 		allowance := min(wholeSeconds(s.MigrationAllowance), maxGraceSeconds)
 		g.Seconds = max(has, min(reserve+allowance, maxGraceSeconds))
-		g.HoldFor, g.Reserve, g.Allowance = strings.Join(reasons, ","), strconv.FormatInt(reserve, 10), strconv.FormatInt(allowance, 10)
+		g.HoldFor, g.Reserve = strings.Join(reasons, ","), strconv.FormatInt(reserve, 10)
+		g.Allowance, g.Padding = strconv.FormatInt(allowance, 10), strconv.FormatInt(padding, 10)
 	}
 	return g
 }

@@ -25,6 +25,9 @@ type Evacuee struct {
 	// LauncherTerminating: one of them is being deleted, so that the VM ends
 	// unless it is moved.
 	LauncherTerminating bool
+	// Unschedulable is what the scheduler says of a launcher pod of the VM for which it
+	// finds no node, "" where there is none.
+	Unschedulable string
 	// Migrations of the VMI, in any phase.
 	Migrations []kubevirt.VirtualMachineInstanceMigration
 	Now        time.Time
@@ -65,6 +68,9 @@ var evacuationRules = []struct {
 	{"NotMigrated", func(e Evacuee) bool { return !migrates(e.Strategy) }, Blocked, func(e Evacuee) string {
 		return fmt.Sprintf("the VM is to leave its node, and its evictionStrategy is %s: it is not moved", e.Strategy)
 	}},
+	{"NoRoom", func(e Evacuee) bool { return e.unfinished() != nil && e.Unschedulable != "" }, Blocked, func(e Evacuee) string {
+		return fmt.Sprintf("migration %s finds no node for the VM: %s", e.unfinished().Name, cut(e.Unschedulable, longMessage))
+	}},
 	{"Migrating", func(e Evacuee) bool { return e.unfinished() != nil }, Wait, func(e Evacuee) string {
 		return fmt.Sprintf("migration %s is to move the VM", e.unfinished().Name)
 	}},
@@ -77,8 +83,8 @@ var evacuationRules = []struct {
 	{"SeveralLaunchers", func(e Evacuee) bool { return e.Launchers > 1 }, Wait,
 		says("the VM has more than one launcher pod: the next migration begins when one is left")},
 	{"Backoff", func(e Evacuee) bool { return e.backoff() > 0 }, Wait, func(e Evacuee) string {
-		failed, _ := e.failures()
-		return fmt.Sprintf("the last migration failed, %d in a row: the next one begins %v after it", failed, backoffAfter(failed))
+		failed, last := e.failures()
+		return fmt.Sprintf("the last migration failed, %d in a row: the next one begins %v after it%s", failed, backoffAfter(failed), reasonOf(last))
 	}},
 	{"Evacuate", func(Evacuee) bool { return true }, Migrate, says("the VM is to leave its node")},
 }
@@ -167,21 +173,29 @@ func (e Evacuee) backoff() time.Duration {
 		return 0
 	}
 	// A clock that was set back must not make the wait longer.
-	return min(last.Add(backoffAfter(failed)).Sub(e.Now), backoffAfter(failed))
+	return min(ended(last).Add(backoffAfter(failed)).Sub(e.Now), backoffAfter(failed))
 }
 
 // failures counts the VM's evacuations that failed since a migration last
-// succeeded, and tells when the last of them ended.
-func (e Evacuee) failures() (failed int, last time.Time) {
+// succeeded, and returns the last of them.
+func (e Evacuee) failures() (failed int, last *kubevirt.VirtualMachineInstanceMigration) {
 	for _, m := range e.own() {
 		switch {
 		case m.Status.Phase == kubevirt.MigrationSucceeded:
 			failed = 0
 		case m.Status.Phase == kubevirt.MigrationFailed && Evacuates(&m):
-			failed, last = failed+1, ended(&m)
+			failed, last = failed+1, &m
 		}
 	}
 	return failed, last
+}
+
+// reasonOf says why a migration failed, as the end of a sentence.
+func reasonOf(m *kubevirt.VirtualMachineInstanceMigration) string {
+	if s := m.Status.MigrationState; s != nil && s.FailureReason != "" {
+		return "; " + cut(s.FailureReason, longMessage)
+	}
+	return ""
 }
 
 func (e Evacuee) unfinished() *kubevirt.VirtualMachineInstanceMigration {

@@ -60,13 +60,22 @@ func TestNext(t *testing.T) {
 		"not migratable": {func(e *Evacuee) {
 			e.VMI.Status.Conditions = []kubevirt.Condition{{Type: kubevirt.LiveMigratable, Status: "False", Message: "a host device"}}
 		}, Blocked, "NotMigratable", "a host device"},
-		"node not Ready":            {func(e *Evacuee) { e.NodeReady = false }, Blocked, "NodeNotReady", "node-a is not Ready"},
-		"no launcher":               {func(e *Evacuee) { e.Launchers = 0 }, Wait, "NoLauncher", ""},
-		"a target pod is left":      {func(e *Evacuee) { e.Launchers = 2 }, Wait, "SeveralLaunchers", ""},
-		"a user's migration waits":  {func(e *Evacuee) { e.Migrations = append(e.Migrations, migration("u", "")) }, Wait, "Migrating", "migration u"},
+		"node not Ready":           {func(e *Evacuee) { e.NodeReady = false }, Blocked, "NodeNotReady", "node-a is not Ready"},
+		"no launcher":              {func(e *Evacuee) { e.Launchers = 0 }, Wait, "NoLauncher", ""},
+		"a target pod is left":     {func(e *Evacuee) { e.Launchers = 2 }, Wait, "SeveralLaunchers", ""},
+		"a user's migration waits": {func(e *Evacuee) { e.Migrations = append(e.Migrations, migration("u", "")) }, Wait, "Migrating", "migration u"},
+		"no node takes it": {func(e *Evacuee) {
+			e.Migrations, e.Launchers, e.Unschedulable = append(e.Migrations, migration("m", "Scheduling")), 2, "0/2 nodes are available"
+		}, Blocked, "NoRoom", "0/2 nodes are available"},
+		"its pod is left":           {func(e *Evacuee) { e.Launchers, e.Unschedulable = 2, "0/2 nodes are available" }, Wait, "SeveralLaunchers", ""},
 		"migrating, not Ready node": {func(e *Evacuee) { e.Migrations, e.NodeReady = append(e.Migrations, migration("m", "Running")), false }, Wait, "Migrating", ""},
 		"failed long ago":           {func(e *Evacuee) { e.Migrations = append(e.Migrations, evacuation("m", "Failed", -20)) }, Migrate, "Evacuate", ""},
 		"failed just now":           {func(e *Evacuee) { e.Migrations = append(e.Migrations, evacuation("m", "Failed", -19)) }, Wait, "Backoff", "1 in a row"},
+		"failed for a reason": {func(e *Evacuee) {
+			m := evacuation("m", "Failed", -1)
+			m.Status.MigrationState = &kubevirt.MigrationState{FailureReason: "the cluster has no other node"}
+			e.Migrations = append(e.Migrations, m)
+		}, Wait, "Backoff", "the cluster has no other node"},
 		"failures of a former VMI": {func(e *Evacuee) {
 			e.VMI.CreationTimestamp = at(-1)
 			e.Migrations = append(e.Migrations, evacuation("m", "Failed", -2))

@@ -92,13 +92,12 @@ func (s *Settings) limits(m kubevirt.MigrationConfiguration, refuse func(field s
 		m.CompletionTimeoutPerGiB, def.CompletionPerGiB)
 	seconds("progressTimeout", &s.ProgressTimeout, m.ProgressTimeout, def.ProgressTimeout)
 
-	switch b := m.BandwidthPerMigration; {
-	case b == nil:
+	if b := m.BandwidthPerMigration; b == nil {
 		s.Bandwidth = def.Bandwidth
-	case b.Sign() < 0:
-		refuse(path+"bandwidthPerMigration", b.String(), "a quantity of bytes per second, or 0 for no limit", s.Bandwidth)
-	default:
-		s.Bandwidth = b.Value()
+	} else if n, err := b.Value(); err != nil || n < 0 {
+		refuse(path+"bandwidthPerMigration", bounded(string(*b)), "a quantity of bytes per second, or 0 for no limit", s.Bandwidth)
+	} else {
+		s.Bandwidth = n
 	}
 	s.AllowAutoConverge = m.AllowAutoConverge != nil && *m.AllowAutoConverge
 	switch key := m.NodeDrainTaintKey; {
@@ -171,6 +170,13 @@ func orNone(s kubevirt.EvictionStrategy) kubevirt.EvictionStrategy {
 // bounded cuts what somebody wrote to what fits into a message.
 func bounded(s string) string {
 	const most = 64
+	return cut(s, most)
+}
+
+// longMessage is how much is repeated of what another program has to say.
+const longMessage = 256
+
+func cut(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}

@@ -52,6 +52,17 @@ migrations:
 			}
 		}
 	})
+	t.Run("what is no quantity hides nothing else", func(t *testing.T) {
+		for _, word := range []string{`"soon"`, `[1]`, `{}`, `""`, `true`, `"-1"`} {
+			next, bad := got.WithKubeVirt(kubeVirt(t, "evictionStrategy: External\nmigrations: {bandwidthPerMigration: "+word+"}"))
+			if len(bad) != 1 || next.EvictionStrategy != kubevirt.StrategyExternal || next.Bandwidth != got.Bandwidth {
+				t.Errorf("%s: %+v, refused %v", word, next, bad)
+			}
+		}
+		if next, bad := got.WithKubeVirt(kubeVirt(t, "migrations: {bandwidthPerMigration: 12345678901}")); len(bad) > 0 || next.Bandwidth != 12345678901 {
+			t.Errorf("a number: %d, refused %v", next.Bandwidth, bad)
+		}
+	})
 	t.Run("what is invalid stays as it was, the rest counts", func(t *testing.T) {
 		next, bad := got.WithKubeVirt(kubeVirt(t, `
 evictionStrategy: Explode

@@ -56,7 +56,7 @@ const (
 
 // holds tells what the hold of the shutdown is now; no: there is none, or it is
 // over. What is not seen now stands as it was seen last.
-func (o *Observation) holds(r *Record, p *Policy, now Mono) (h Hold, yes bool) {
+func (o *Observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 	h = r.Hold
 	if !h.UnderWay() {
 		if !o.Trigger || !o.Pod.Holdable {
@@ -74,7 +74,7 @@ func (o *Observation) holds(r *Record, p *Policy, now Mono) (h Hold, yes bool) {
 		h.Reason, h.Until = o.Pod.HoldReason, Never // until here it was known of none
 	}
 	h.Leaving = h.Leaving || o.leaving(r)
-	h.Until = min(h.Until, o.latestHold(&h, p))
+	h.Until = min(h.Until, o.latestHold(&h))
 	return h, now < h.Until && !o.staysHere(r, &h, now)
 }
 
@@ -86,7 +86,7 @@ func (o *Observation) leaving(r *Record) bool {
 
 // latestHold is the latest moment by what is known now. The guest is to get its
 // whole grace period before kubelet kills the launcher.
-func (o *Observation) latestHold(h *Hold, p *Policy) Mono {
+func (o *Observation) latestHold(h *Hold) Mono {
 	pod, latest := &o.Pod, Never
 	switch {
 	case h.Reason == "":
@@ -94,7 +94,8 @@ func (o *Observation) latestHold(h *Hold, p *Policy) Mono {
 	case pod.Allowance > 0:
 		latest = h.Start.Add(pod.Allowance)
 	}
-	reserve := max(pod.Reserve, o.podNeeds(p))
+	// The grace period may have been edited since the reserve was stated.
+	reserve := max(pod.Reserve, o.Period.Length+max(pod.Padding, killMargin))
 	switch {
 	case pod.Deleting:
 		latest = min(latest, o.podKillAt().Add(-reserve))
@@ -134,11 +135,11 @@ func (o *Observation) holdEnds(r *Record) Mono {
 	}
 }
 
-func holdShutdown(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func holdShutdown(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() {
 		return next()
 	}
-	h, yes := o.holds(r, p, now)
+	h, yes := o.holds(r, now)
 	if h.StartedAt, h.UntilAt = r.Hold.StartedAt, r.Hold.UntilAt; !yes || h == r.Hold {
 		return next()
 	}

@@ -9,6 +9,33 @@ import (
 	"pgregory.net/rapid"
 )
 
+// What the shutdown needs is what the pod states, or more where the VM's grace period
+// is longer by now.
+func TestTheLatestMomentOfAHold(t *testing.T) {
+	const start, pod = Mono(time.Hour), 500 * time.Second
+	for name, c := range map[string]struct {
+		allowance, reserve, padding, grace time.Duration
+		want                               time.Duration // after the signal
+	}{
+		"allowance first":           {150 * time.Second, 50 * time.Second, 30 * time.Second, 20 * time.Second, 150 * time.Second},
+		"reserve first":             {600 * time.Second, 50 * time.Second, 30 * time.Second, 20 * time.Second, 450 * time.Second},
+		"a short padding":           {600 * time.Second, 25 * time.Second, 5 * time.Second, 20 * time.Second, 475 * time.Second},
+		"edited, longer":            {600 * time.Second, 50 * time.Second, 30 * time.Second, 100 * time.Second, 370 * time.Second},
+		"edited, shorter":           {600 * time.Second, 50 * time.Second, 30 * time.Second, 0, 450 * time.Second},
+		"no padding is known":       {600 * time.Second, 0, 0, 20 * time.Second, 478 * time.Second},
+		"it needs more than it has": {600 * time.Second, 50 * time.Second, 30 * time.Second, time.Hour, -3130 * time.Second},
+	} {
+		o := Observation{Trigger: true, TriggerByShim: true, TriggerAt: start, Period: Period{Length: c.grace}}
+		o.Pod = Pod{
+			Created: time.Unix(1, 0), GracePeriod: pod, Deleting: true, DeletionGrace: pod, KillAt: start.Add(pod),
+			Allowance: c.allowance, Reserve: c.reserve, Padding: c.padding,
+		}
+		if got := o.latestHold(&Hold{Reason: PreemptionByScheduler, Start: start}).Sub(start); got != c.want {
+			t.Errorf("%s: %v after the signal, want %v", name, got, c.want)
+		}
+	}
+}
+
 // A launcher is deleted for any reason, its VM marked or not, moved or not, at any
 // time, while agents come and go: no guest gets less than its grace period, and
 // none is held without a reason, or for too long.
@@ -24,7 +51,7 @@ func TestNoGuestLosesItsGracePeriodToAHold(t *testing.T) {
 		}
 		length := time.Duration(rapid.IntRange(0, 40).Draw(rt, "grace period")) * time.Second
 		allowance := between("allowance", 0, 90*time.Second)
-		needs := length + s.policy.DestroyTimeout + podMargin
+		needs := length + launcherPadding
 		pod := needs + between("pod has more", 0, 120*time.Second)
 		s.perform("grace period: " + length.String())
 		s.perform("cluster")

@@ -20,10 +20,10 @@ type Pod struct {
 	// which it is deleted, "" while none is known or another.
 	Holdable   bool
 	HoldReason Cause
-	// Reserve is what the shutdown needs, Allowance how long it may be held at most;
-	// 0 where that is not stated.
-	Reserve, Allowance time.Duration
-	Priority           int32
+	// Reserve is what the shutdown needs, Padding what that has over the grace
+	// period, Allowance how long it may be held at most; 0 where that is not stated.
+	Reserve, Padding, Allowance time.Duration
+	Priority                    int32
 }
 
 // SeePods takes the launcher pods that the watch shows now.

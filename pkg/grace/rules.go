@@ -140,11 +140,11 @@ func killedByAgent(r *Record, o *Observation) bool {
 	return o.End == EndKilled && r.ShuttingDown() && !s.DryRun && o.GoneAt >= s.Deadline
 }
 
-func begin(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() || now < holdUntil(r, o) {
 		return next()
 	}
-	if _, held := o.holds(r, p, now); held {
+	if _, held := o.holds(r, now); held {
 		return next()
 	}
 	// The hold has cost nothing of the grace period.

@@ -2,6 +2,9 @@ package grace
 
 import "time"
 
+// launcherPadding is what the shutdown of a launcher needs beyond the grace period.
+const launcherPadding = 15 * time.Second
+
 // start has an agent see the world, with what is on disk.
 func (s *stage) start() {
 	s.down = false
@@ -25,7 +28,7 @@ func (s *stage) see() {
 		v.SeeVMI(s.vmi)
 		v.SeePods([]Pod{{
 			UID: s.pod, VMI: l.uid, Deleting: s.podKill != Never, KillAt: s.podKill, DeletionGrace: time.Hour,
-			Holdable: s.allowance > 0, Allowance: s.allowance, HoldReason: s.reason,
+			Holdable: s.allowance > 0, Allowance: s.allowance, Padding: launcherPadding, HoldReason: s.reason,
 		}})
 	}
 	d := Directory{

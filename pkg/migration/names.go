@@ -17,7 +17,7 @@ const (
 	Finalizer = "vmgrace.io/migration"
 	// SignerName of the agents' certificates, CommonNamePrefix what comes before
 	// the node in their subject.
-	SignerName       = "vmgrace.io/migration"
+	SignerName       = "vmgrace.io/node-agent"
 	CommonNamePrefix = "vmgrace:node:"
 	// CAName is the Secret and the ConfigMap of the agents' certificate
 	// authority; CAKey is the ConfigMap's key.

@@ -92,7 +92,7 @@ func TestAVMWhoseLauncherKubernetesDeletesIsMarked(t *testing.T) {
 	// One of the replicas says it, once for each VM.
 	marks := 0
 	for _, r := range all {
-		marks += strings.Count(r.Log(), "VM marked: Kubernetes deletes its launcher")
+		marks += strings.Count(r.Log(), "VM is to leave its node: Kubernetes deletes its launcher")
 	}
 	if marks != 4 {
 		t.Errorf("%d marks were logged, want 4", marks)

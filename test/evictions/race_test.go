@@ -102,6 +102,36 @@ func TestAVMThatCannotBeReadIsNotEvicted(t *testing.T) {
 	}
 }
 
+// Nobody waits for a mark that is refused each time: not for the reason that the VM
+// has changed, whatever the code says.
+func TestAVMThatCannotBeMarkedIsNotEvicted(t *testing.T) {
+	w := newWire(t)
+	replicasVia(t, 1, w.kubeconfig)
+	for code, reason := range map[int]string{
+		http.StatusUnprocessableEntity: "Invalid", http.StatusForbidden: "Forbidden", http.StatusInternalServerError: "InternalError",
+	} {
+		v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+		var tries atomic.Int64
+		refuses := http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) {
+			tries.Add(1)
+			rw.Header().Set("Content-Type", "application/json")
+			rw.WriteHeader(code)
+			_, _ = fmt.Fprintf(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":"a policy refuses it"}`, code, reason)
+		})
+		w.marks.Store(&refuses)
+		if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "kubevirt failed marking the vmi for eviction: ") || !strings.Contains(a.text, "a policy refuses it") {
+			t.Errorf("%d: %+v", code, a)
+		}
+		if n := tries.Load(); n > 2 || v.marked(t) {
+			t.Errorf("%d: tried %d times, marked: %v", code, n, v.marked(t))
+		}
+		w.marks.Store(nil)
+		if a := v.evict(t, nil); a.code != 429 || !v.marked(t) {
+			t.Errorf("afterwards: %+v, marked: %v", a, v.marked(t))
+		}
+	}
+}
+
 func (v *vm) status(t *testing.T, status string) {
 	t.Helper()
 	vmi := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}

@@ -16,9 +16,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -65,7 +68,8 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	cached := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return nil })
 	b := ctrl.NewControllerManagedBy(mgr).Named("pod-disruption").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(deleted)).
-		Watches(&kubevirt.VirtualMachineInstance{}, cached).
+		// The cache may show the pod's deletion before what made the VM movable.
+		Watches(&kubevirt.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: unmarkedBefore})).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, cached).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, NeedLeaderElection: new(false)})
 	if cfg.Nodes {
@@ -80,6 +84,13 @@ func deleted(ctx context.Context, pod client.Object) []reconcile.Request {
 		return nil
 	}
 	return lookup.OfPod(ctx, pod)
+}
+
+// unmarkedBefore leaves out VMs whose mark was taken: they are not to be marked anew
+// for that.
+func unmarkedBefore(e event.UpdateEvent) bool {
+	before, ok := e.ObjectOld.(*kubevirt.VirtualMachineInstance)
+	return ok && !before.Marked()
 }
 
 // Reconcile has one VM moved, if it is to leave its node.

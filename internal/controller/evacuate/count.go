@@ -29,6 +29,9 @@ func Count(cache client.Reader, live *settings.Live) (meter.VMs, bool) {
 		return meter.VMs{}, false
 	}
 	n := meter.VMs{Evacuations: map[string]int{}}
+	for _, phase := range kubevirt.MigrationPhases() {
+		n.Evacuations[string(phase)] = 0
+	}
 	fallback := live.Get().EvictionStrategy
 	for i := range vmis.Items {
 		if evacuation.HoldsUpDrains(&vmis.Items[i], fallback) {

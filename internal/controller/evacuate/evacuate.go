@@ -4,6 +4,7 @@
 package evacuate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -105,6 +106,18 @@ func (v *vm) terminating() bool {
 	return false
 }
 
+// unschedulable is what the scheduler says of a launcher that it finds no node for.
+func (v *vm) unschedulable() string {
+	for i := range v.launchers {
+		for _, c := range v.launchers[i].Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && v.launchers[i].DeletionTimestamp == nil {
+				return cmp.Or(c.Message, c.Reason, "it does not say why")
+			}
+		}
+	}
+	return ""
+}
+
 // Reconcile does for one VM what comes next.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
@@ -154,7 +167,8 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevi
 	strategy, _ := evacuation.StrategyOf(vmi, r.Settings.Get().EvictionStrategy)
 	v.Evacuee = evacuation.Evacuee{
 		VMI: vmi, Strategy: strategy, NodeReady: v.node.ready, NodeDrained: v.node.drained,
-		Launchers: len(v.launchers), LauncherTerminating: v.terminating(), Migrations: migrations, Now: time.Now(),
+		Launchers: len(v.launchers), LauncherTerminating: v.terminating(), Unschedulable: v.unschedulable(),
+		Migrations: migrations, Now: time.Now(),
 	}
 	return v, nil
 }

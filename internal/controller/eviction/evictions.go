@@ -87,6 +87,7 @@ func tooManyRequests(message string) admission.Response {
 
 // answer looks, decides and marks, until these three fit together.
 func (h *evictions) answer(ctx context.Context, a ask) evacuation.Admission {
+	refused := "" // the version of the VMI that could not be marked
 	for {
 		pod, err := h.read.pod(ctx, a.pod)
 		switch {
@@ -97,13 +98,14 @@ func (h *evictions) answer(ctx context.Context, a ask) evacuation.Admission {
 		case evacuation.Hotplug(pod.Name, pod.Labels[kubevirt.AppLabel]):
 			return h.hotplug(ctx, pod)
 		}
-		answer, err := h.launcher(ctx, a, pod)
+		answer, version, err := h.launcher(ctx, a, pod)
 		switch {
 		case err == nil:
 			return answer
-		case !errors.Is(err, mark.ErrChanged) || wait(ctx) != nil:
+		case !errors.Is(err, mark.ErrChanged) || version == refused || wait(ctx) != nil:
 			return evacuation.MarkFailed(answer, err)
 		}
+		refused = version // a VMI that is the same at the next look has not changed
 	}
 }
 
@@ -122,17 +124,18 @@ func wait(ctx context.Context) error {
 // errUnknown: a VM that states no strategy may have one by the cluster's.
 var errUnknown = errors.New("the cluster has not answered yet")
 
-func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (evacuation.Admission, error) {
+// launcher answers for a launcher pod. An error is that of the mark, version that of
+// the VMI that was to have it.
+func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (answer evacuation.Admission, version string, err error) {
 	p := facts(pod)
 	var vmi *kubevirt.VirtualMachineInstance
 	if p.OfVM() {
-		var err error
 		if vmi, err = h.read.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.VMI}); err != nil {
-			return evacuation.Unreadable("vmi", err), nil
+			return evacuation.Unreadable("vmi", err), "", nil
 		}
 	}
 	if p.OfVM() && !h.Settings.Known() {
-		return evacuation.Unreadable("settings", errUnknown), nil
+		return evacuation.Unreadable("settings", errUnknown), "", nil
 	}
 	set := h.Settings.Get()
 	if p.Deleting && vmi != nil {
@@ -140,26 +143,27 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (evacu
 		marks, _ := evacuation.Disrupted(lookup.DisruptionOf(pod, vmi, strategy), &set)
 		p.Held = lookup.Held(pod, vmi) && (vmi.Marked() || marks) // a mark would hold up the shutdown of one that nobody moves
 	}
-	answer := evacuation.Admit(&p, vmi, set.EvictionStrategy)
+	answer = evacuation.Admit(&p, vmi, set.EvictionStrategy)
 	if a.dryRun {
-		return answer, nil
+		return answer, "", nil
 	}
 	if answer.Unknown != "" {
 		h.Events.Eventf(vmi, nil, corev1.EventTypeWarning, "UnknownEvictionStrategy", "Evicting",
 			"evictionStrategy %.63q is none of None, LiveMigrate, LiveMigrateIfPossible, External: it counts as None, and the VM was not protected from an eviction", answer.Unknown)
 	}
 	if answer.Verdict != evacuation.Mark {
-		return answer, nil
+		return answer, "", nil
 	}
 	cordoned, err := h.cordoned(ctx, vmi.Node(), set.DrainTaint)
 	if err != nil {
-		return answer, err
+		return answer, "", err
 	}
 	cause := evacuation.CauseEviction
 	if p.Held {
 		cause = lookup.Disruption(pod) // Kubernetes was first
 	}
-	return answer, mark.Set(ctx, h.Patch, vmi, evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned})
+	err = mark.Set(ctx, h.Patch, vmi, evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned})
+	return answer, vmi.ResourceVersion, err // of what Set has left, or met
 }
 
 func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Admission {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strings"
 
@@ -74,9 +75,7 @@ func annotations(pod *corev1.Pod, g evacuation.LauncherGrace) map[string]string 
 	if _, has := pod.Annotations[kubevirt.RequestEvictOnlyAnnotation]; !has {
 		all[kubevirt.RequestEvictOnlyAnnotation] = "" // the descheduler evicts it, and does not count it as gone
 	}
-	if g.HoldFor != "" {
-		all[evacuation.HoldForAnnotation], all[evacuation.ReserveAnnotation], all[evacuation.AllowanceAnnotation] = g.HoldFor, g.Reserve, g.Allowance
-	}
+	maps.Copy(all, g.Annotations())
 	return all
 }
 

@@ -35,7 +35,7 @@ func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error
 	}
 	r.count(g, "failed")
 	r.Events.Eventf(g.Migration, nil, corev1.EventTypeWarning, "MigrationFailed", "Migrate", "%s", reason)
-	if g.VMI != nil && migration.StateOf(g.Migration).SourceNode != "" {
+	if g.VMI != nil && (migration.StateOf(g.Migration).SourceNode != "" || evacuation.Evacuates(g.Migration)) {
 		r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeWarning, "MigrationFailed", "Migrate", "migration %s: %s", g.Migration.Name, reason)
 	}
 	return nil

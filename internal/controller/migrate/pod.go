@@ -50,9 +50,7 @@ func targetPod(m *kubevirt.VirtualMachineInstanceMigration, vmi *kubevirt.Virtua
 	for k, v := range source.Annotations {
 		p.Annotations[k] = v
 	}
-	for _, key := range []string{
-		kubevirt.EvictionInProgressAnnotation, evacuation.HoldForAnnotation, evacuation.ReserveAnnotation, evacuation.AllowanceAnnotation,
-	} {
+	for _, key := range append(evacuation.HoldAnnotations(), kubevirt.EvictionInProgressAnnotation) {
 		delete(p.Annotations, key)
 	}
 	p.Spec.NodeName = ""

@@ -37,7 +37,8 @@ func TestALauncherIsHeldOnlyForTheReasonThatItMayBe(t *testing.T) {
 // Admission gives them anew, if the gates are still on.
 func TestATargetPodIsHeldForNothingThatItsSourceWas(t *testing.T) {
 	source := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-		evacuation.HoldForAnnotation: "x", evacuation.ReserveAnnotation: "1", evacuation.AllowanceAnnotation: "1", "of.the/owner": "kept",
+		evacuation.HoldForAnnotation: "x", evacuation.ReserveAnnotation: "1", evacuation.AllowanceAnnotation: "1", evacuation.PaddingAnnotation: "1",
+		"of.the/owner": "kept",
 	}}}
 	got := targetPod(&kubevirt.VirtualMachineInstanceMigration{}, &kubevirt.VirtualMachineInstance{}, source).Annotations
 	if len(got) != 1 || got["of.the/owner"] != "kept" {

@@ -115,7 +115,8 @@ type crash struct {
 	ready     time.Time // when it said that it watches
 	remembers bool      // the grace period was on disk when the agent died
 	deadlines map[grace.Mono]bool
-	told      map[string]bool // deadlines in status.json
+	holds     map[grace.Hold]bool // that had a reason
+	told      map[string]bool     // deadlines in status.json
 	late      time.Duration
 }
 
@@ -124,7 +125,7 @@ func (m *matrix) crash(t *testing.T, n *node.Node, p path, a *node.Agent, point 
 	a.Path = m.binary
 	dir := filepath.Dir(a.StateDir)
 	return &crash{t: t, node: n, signals: m.signals, path: p, point: point, agent: a, name: filepath.Base(dir), log: filepath.Join(dir, "points"),
-		deadlines: map[grace.Mono]bool{}, told: map[string]bool{}}
+		deadlines: map[grace.Mono]bool{}, holds: map[grace.Hold]bool{}, told: map[string]bool{}}
 }
 
 func (m *matrix) prepare(t *testing.T, n *node.Node, p path, point string) *crash {
@@ -220,6 +221,8 @@ func (c *crash) sample() {
 	for _, r := range records {
 		if r.ShuttingDown() {
 			c.deadlines[r.Shutdown.Deadline] = true
+		} else if r.Hold.Reason != "" {
+			c.holds[r.Hold] = true
 		}
 	}
 	if s := c.Launcher.Status(); s.Deadline != "" {
