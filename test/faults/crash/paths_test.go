@@ -101,7 +101,11 @@ func paths() []path {
 		}, {
 			// What is not the same for both kinds: how the process is found, and asked.
 			name: "in its launcher", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, outcomes: []string{"Forced"},
-			points: slices.Concat(call("look", "ask"), []string{"put-begun.rename", "put-begun.done", "put-requested.rename", "SIGTERM"}),
+			points: slices.Concat(call("look", "ask"), []string{"put-begun.rename", "put-begun.done", "put-requested.rename"}),
+		}, {
+			// Nobody else knows of the signal: no libvirt has a log of it.
+			name: "in its launcher, signalled", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, outcomes: []string{"Forced", "Graceful"},
+			points: call("SIGTERM"),
 		}, {
 			name: "in its launcher, the second agent", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, back: true, outcomes: []string{"Forced"},
 			points: call("look", "get", "open-process", "ask"),
