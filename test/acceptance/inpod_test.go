@@ -103,6 +103,15 @@ func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 			v.WaitTerminated(t, v.SignalShim(t), 200*ms)
 			v.WaitStopped(t, "LauncherSignal", "Forced")
 		})
+		t.Run("the shim killed in mid-grace", func(t *testing.T) {
+			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=30")
+			v.WaitGuarded(t)
+			v.SignalShim(t)
+			v.WaitBegun(t)
+			v.Shim.Kill()
+			v.WaitGone(t, soon)
+			v.WaitStopped(t, "LauncherSignal", "Lost") // not by the agent, and not by itself
+		})
 		t.Run("the shim killed, the agent dead", func(t *testing.T) {
 			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=30")
 			v.WaitGuarded(t)

@@ -37,6 +37,13 @@ type refusal struct {
 	why error
 }
 
+// claim is what is claimed; open: by a launcher that lives, of a process that was
+// not found by it. The caller holds the lock.
+func (v *vm) claim(view *watch.View) (says claim, open bool) {
+	says = claim{view.Holder, view.VM.PID, view.File}
+	return says, v.claims && view.Lock == watch.LockHeld && says.holder > 0 && says.pid > 0 && says != v.found
+}
+
 // turn tells whether a claim is looked into now, or how much later it is to be
 // looked at again. The caller holds the lock.
 func (v *vm) turn(says claim, now time.Time) (due bool, later time.Duration) {

@@ -69,24 +69,13 @@ func (v *vm) WriteStatus(s signals.Status) error {
 
 // learn takes in what a launcher directory says.
 func (v *vm) learn(view *watch.View) {
-	says := claim{view.Holder, view.VM.PID, view.File}
 	v.mu.Lock()
-	v.looked = true
-	v.claims = view.Registered && view.VM.Asks == signals.AsksLauncher
-	if v.claims {
-		v.uid = view.VM.UID
-	}
-	// Only of what was asked: other numbers are nothing.
-	if n := view.VM.Requested; v.claims && n > v.answered && n <= v.request {
-		v.answered, v.result = n, view.VM.Result
-		close(v.news)
-		v.news = make(chan struct{})
-	}
+	v.take(view)
 	running := v.process != nil && !v.process.Gone()
-	identify := v.claims && !running && says != v.found && view.Lock == watch.LockHeld && says.holder > 0 && says.pid > 0
-	var due bool
-	var later time.Duration
-	if identify {
+	says, open := v.claim(view)
+	open = open && !running
+	due, later := false, time.Duration(0)
+	if open {
 		due, later = v.turn(says, time.Now())
 	}
 	v.mu.Unlock()
@@ -97,8 +86,24 @@ func (v *vm) learn(view *watch.View) {
 	if later > 0 {
 		v.lookAgain(later)
 	}
-	if identify {
+	if open {
 		v.reject(says, view)
+	}
+}
+
+// take takes whose the VM is, and answers. The caller holds the lock.
+func (v *vm) take(view *watch.View) {
+	v.looked = true
+	v.claims = view.Registered && view.VM.Asks == signals.AsksLauncher
+	if !v.claims {
+		return
+	}
+	v.uid = view.VM.UID
+	// Only of what was asked: other numbers are nothing.
+	if n := view.VM.Requested; n > v.answered && n <= v.request {
+		v.answered, v.result = n, view.VM.Result
+		close(v.news)
+		v.news = make(chan struct{})
 	}
 }
 
