@@ -131,7 +131,7 @@ demo: deps build ## three real guests, live, in less than a minute
 # On a quiet machine: the figures are only as good as it is idle. Single steps,
 # with their allocations: go test -tags libvirt_dlopen -run '^$' -bench . ./internal/... ./pkg/...
 .PHONY: bench
-bench: deps build k8s ## measure beside a floor and the peers into docs/performance.md: 50 minutes
+bench: deps build k8s ## measure beside a floor and the peers into docs/performance.md: an hour
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/floor ./test/bench/floor
 	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/simulate ./test/bench/simulate
 	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/bench ./test/bench

@@ -23,7 +23,7 @@ type hypervisors struct {
 }
 
 func (o *Options) hypervisors(log *slog.Logger) hypervisors {
-	h := hypervisors{launchers: launcher.New(log)}
+	h := hypervisors{launchers: launcher.New()}
 	if o.LibvirtURI != "" {
 		h.libvirt = libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: log})
 	}

@@ -28,7 +28,7 @@ func (s seen) Look() (watch.View, error) {
 // domain can be moved; of a VM in its launcher pod only this agent can.
 func TestWithoutMigrationsOnlyVMsInTheirPodsAreJudged(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	n := &node{Options: &Options{}, log: log, driver: hypervisors{launchers: launcher.New(log), libvirt: libvirt.New(libvirt.Config{Logger: log})}}
+	n := &node{Options: &Options{}, log: log, driver: hypervisors{launchers: launcher.New(), libvirt: libvirt.New(libvirt.Config{Logger: log})}}
 	t.Cleanup(func() { kit.Must(t, n.driver.close()) })
 	for name, asks := range map[string]string{"pod": signals.AsksLauncher, "libvirt": ""} {
 		_, err := n.driver.launchers.Directory(name, "", seen{vm: signals.VM{Asks: asks}}).Look()

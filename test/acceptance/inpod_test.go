@@ -1,6 +1,8 @@
 package acceptance
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,7 +14,7 @@ import (
 // VMs whose QEMU is in the launcher pod: their agent has no libvirt.
 
 func TestAVMInItsPodIsShutDownWithoutLibvirt(t *testing.T) {
-	a := shared.Agent(t, "--libvirt-uri=").Start(t)
+	a := shared.Agent(t, "--libvirt-uri=").WithoutLibvirt(t).Start(t)
 	v := a.InLauncher(t, node.Spec{}, "--grace-period=30")
 	from := v.SignalShim(t)
 	shared.Within(t, time.Second, from, v.WaitGone(t, soon), "off")
@@ -58,19 +60,42 @@ func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 			v.SignalShim(t)
 			v.WaitStopped(t, "LauncherSignal", "Graceful")
 		})
-		t.Run("booting", func(t *testing.T) {
-			v := a.LaunchInside(t, node.Spec{Behaviour: "boot=2"}, "--grace-period=40")
-			v.WaitGuarded(t)
-			v.SignalShim(t)
-			v.WaitStopped(t, "LauncherSignal", "Graceful")
-		})
-		t.Run("slow", func(t *testing.T) {
-			v := a.InLauncher(t, node.Spec{Behaviour: "slow=2"}, "--grace-period=30")
-			from := v.SignalShim(t)
-			if took := v.WaitGone(t, soon).Sub(from); took < 2*time.Second {
-				t.Errorf("it took %v", took)
+		t.Run("at once", func(t *testing.T) {
+			t.Run("booting", func(t *testing.T) {
+				t.Parallel()
+				v := a.LaunchInside(t, node.Spec{Behaviour: "boot=2"}, "--grace-period=40")
+				v.WaitGuarded(t)
+				v.SignalShim(t)
+				v.WaitStopped(t, "LauncherSignal", "Graceful")
+			})
+			t.Run("slow", func(t *testing.T) {
+				t.Parallel()
+				v := a.InLauncher(t, node.Spec{Behaviour: "slow=2"}, "--grace-period=30")
+				from := v.SignalShim(t)
+				if took := v.WaitGone(t, soon).Sub(from); took < 2*time.Second {
+					t.Errorf("it took %v", took)
+				}
+				v.WaitStopped(t, "LauncherSignal", "Graceful")
+			})
+			t.Run("frozen", func(t *testing.T) {
+				t.Parallel()
+				v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=2")
+				v.WaitGuarded(t)
+				v.Signal(t, unix.SIGSTOP) // its monitor hangs, too
+				from := v.SignalShim(t)
+				v.WaitKilled(t, from.Add(12*time.Second), 100*ms) // --destroy-timeout after the deadline
+				v.WaitStopped(t, "LauncherSignal", "Forced")
+			})
+			// A command that hangs, one that fails, and none: the deadline counts.
+			for _, how := range []string{"exec:sleep 300", "exec:false", "exec:/no/such/command"} {
+				t.Run(how, func(t *testing.T) {
+					t.Parallel()
+					v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=5", "--ask-with="+how)
+					v.WaitGuarded(t)
+					v.WaitTerminated(t, v.SignalShim(t).Add(5*time.Second), 50*ms)
+					v.WaitStopped(t, "LauncherSignal", "Forced")
+				})
 			}
-			v.WaitStopped(t, "LauncherSignal", "Graceful")
 		})
 		t.Run("grace 0", func(t *testing.T) {
 			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=0")
@@ -78,13 +103,23 @@ func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 			v.WaitTerminated(t, v.SignalShim(t), 200*ms)
 			v.WaitStopped(t, "LauncherSignal", "Forced")
 		})
-		t.Run("frozen", func(t *testing.T) {
-			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=2")
+		t.Run("the shim killed in mid-grace", func(t *testing.T) {
+			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=30")
 			v.WaitGuarded(t)
-			v.Signal(t, unix.SIGSTOP) // its monitor hangs, too
-			from := v.SignalShim(t)
-			v.WaitKilled(t, from.Add(12*time.Second), 100*ms) // --destroy-timeout after the deadline
-			v.WaitStopped(t, "LauncherSignal", "Forced")
+			v.SignalShim(t)
+			v.WaitBegun(t)
+			v.Shim.Kill()
+			v.WaitGone(t, soon)
+			v.WaitStopped(t, "LauncherSignal", "Lost") // not by the agent, and not by itself
+		})
+		t.Run("the shim killed, the agent dead", func(t *testing.T) {
+			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=30")
+			v.WaitGuarded(t)
+			a.Kill()
+			v.Shim.Kill()
+			v.WaitGone(t, soon)
+			a.Start(t)
+			node.Eventually(t, soon, func() bool { _, ok := a.StatusOf(t, v.Guest); return !ok }, "its record is still there")
 		})
 		t.Run("the shim killed", func(t *testing.T) {
 			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=30")
@@ -96,18 +131,55 @@ func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 	})
 }
 
-func TestLibvirtsDeathIsNothingToAVMInItsPod(t *testing.T) {
-	// Given: both kinds beside each other.
+func TestALibvirtOfThePodsOwnIsAskedByACommand(t *testing.T) {
+	a := shared.Agent(t, "--libvirt-uri=").Start(t)
+	v := a.InOwnLibvirt(t, node.Spec{}, "--grace-period=30")
+	if out := shared.Virsh(t, "list", "--all", "--name"); strings.Contains(out, v.Domain) {
+		t.Fatalf("the node's libvirt knows it: %s", out)
+	}
+	v.SignalShim(t)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
+	v.WaitExit(t, 0)
+	if n := v.Presses(); n != 1 {
+		t.Errorf("%d presses of the power button, want 1", n)
+	}
+}
+
+func TestLibvirtsDeathIsNothingToVMsInTheirPods(t *testing.T) {
+	// Given: five of each kind beside each other.
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	inside := a.InLauncher(t, node.Spec{}, "--grace-period=30")
-	beside := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
-	// When libvirtd is dead and both are to end.
+	const each = 5
+	polite := a.LaunchInside(t, node.Spec{}, "--grace-period=30")
+	var inside, beside []*node.VM
+	for i := range each {
+		beside = append(beside, a.VM(t, n.Start(t, node.Spec{Firmware: true}), "--grace-period=4"))
+		if i > 0 {
+			inside = append(inside, a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=4"))
+		}
+	}
+	polite.WaitUp(t)
+	for _, v := range slices.Concat(inside, beside, []*node.VM{polite}) {
+		v.WaitGuarded(t)
+	}
+	// When libvirtd is dead and all are to end.
 	n.Libvirtd().Kill()
-	from := inside.SignalShim(t)
-	deaf := beside.SignalShim(t)
+	deaf := slices.Concat(inside, beside)
+	var from []time.Time
+	for _, v := range deaf {
+		from = append(from, v.SignalShim(t))
+	}
+	off := polite.SignalShim(t)
 	// Then each does in its time.
-	n.Within(t, time.Second, from, inside.WaitGone(t, soon), "off")
-	inside.WaitStopped(t, "LauncherSignal", "Graceful")
-	beside.WaitTerminated(t, deaf.Add(3*time.Second), 50*ms)
+	n.Within(t, time.Second, off, polite.WaitGone(t, soon), "off")
+	polite.WaitStopped(t, "LauncherSignal", "Graceful")
+	for i, v := range deaf {
+		v.WaitTerminated(t, from[i].Add(4*time.Second), 50*ms)
+	}
+	for _, v := range inside {
+		v.WaitStopped(t, "LauncherSignal", "Forced")
+	}
+	if up := a.Metrics(t)["vmgrace_libvirt_up"]; up != 0 {
+		t.Errorf("vmgrace_libvirt_up is %v", up)
+	}
 }

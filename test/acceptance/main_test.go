@@ -22,3 +22,10 @@ const ms = time.Millisecond
 
 // soon is how long things may take that have no promised time.
 const soon = 20 * time.Second
+
+// ofBothKinds makes a VM of the node's libvirt and one whose QEMU is in its
+// launcher, which one agent guards.
+func ofBothKinds(t *testing.T, a *node.Agent, s node.Spec, shimArgs ...string) []*node.VM {
+	t.Helper()
+	return []*node.VM{a.Guarded(t, s, shimArgs...), a.InLauncher(t, s, shimArgs...)}
+}

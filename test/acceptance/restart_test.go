@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -9,63 +10,88 @@ import (
 
 func TestAnAgentKilledInMidGraceKeepsTheDeadline(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=6")
-	from := v.SignalShim(t)
-	deadline := v.WaitBegun(t)
-	a.Restart(t)
-	node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, v.Guest); return ok && s.Deadline == deadline }, "the record says another deadline")
-	v.WaitTerminated(t, from.Add(6*time.Second), 50*ms)
-	v.WaitStopped(t, "LauncherSignal", "Forced")
-	if got := v.Launcher.Status().Deadline; got != deadline {
-		t.Errorf("the deadline was %s and is now %s", deadline, got)
+	vms := ofBothKinds(t, a, node.Spec{Firmware: true}, "--grace-period=6")
+	var from []time.Time
+	var deadlines []string
+	for _, v := range vms {
+		from = append(from, v.SignalShim(t))
+		deadlines = append(deadlines, v.WaitBegun(t))
 	}
-	if n := a.Metrics(t)["vmgrace_recovered_records_total"]; n != 1 {
-		t.Errorf("%v recovered records, want 1", n)
+	a.Restart(t)
+	for i, v := range vms {
+		node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, v.Guest); return ok && s.Deadline == deadlines[i] }, "the record says another deadline")
+	}
+	for i, v := range vms {
+		v.WaitTerminated(t, from[i].Add(6*time.Second), 50*ms)
+		v.WaitStopped(t, "LauncherSignal", "Forced")
+		if got := v.Launcher.Status().Deadline; got != deadlines[i] {
+			t.Errorf("the deadline was %s and is now %s", deadlines[i], got)
+		}
+	}
+	if n := a.Metrics(t)["vmgrace_recovered_records_total"]; n != float64(len(vms)) {
+		t.Errorf("%v recovered records, want %d", n, len(vms))
 	}
 }
 
 func TestAnAgentThatWasDeadAtTheDeadlineDestroysOnItsReturn(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=2")
-	v.SignalShim(t)
-	deadline := node.WallTime(t, v.WaitBegun(t))
+	vms := ofBothKinds(t, a, node.Spec{Firmware: true}, "--grace-period=2")
+	var deadline time.Time
+	for _, v := range vms {
+		v.SignalShim(t)
+		deadline = node.WallTime(t, v.WaitBegun(t))
+	}
 	a.Kill()
 	node.Eventually(t, soon, func() bool { return time.Now().After(deadline.Add(time.Second)) }, "the deadline does not pass")
-	if v.Gone() {
+	if vms[0].Gone() || vms[1].Gone() {
 		t.Fatal("destroyed without an agent")
 	}
 	returned := time.Now()
 	a.Launch(t)
-	shared.Within(t, time.Second, returned, v.WaitGone(t, soon), "destroyed, from the start,")
-	v.WaitStopped(t, "LauncherSignal", "Forced")
+	for _, v := range vms {
+		shared.Within(t, time.Second, returned, v.WaitGone(t, soon), "destroyed, from the start,")
+	}
+	for _, v := range vms {
+		v.WaitStopped(t, "LauncherSignal", "Forced")
+	}
 }
 
 func TestATriggerWrittenWhileTheAgentWasDownIsFound(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	v := a.Guarded(t, node.Spec{}, "--grace-period=30")
+	vms := ofBothKinds(t, a, node.Spec{}, "--grace-period=30")
 	a.Kill()
-	v.SignalShim(t)
-	node.Eventually(t, soon, func() bool { return v.Launcher.Has("shutdown") }, "no trigger")
+	for _, v := range vms {
+		v.SignalShim(t)
+		node.Eventually(t, soon, func() bool { return v.Launcher.Has("shutdown") }, "no trigger")
+	}
 	a.Start(t)
-	v.WaitStopped(t, "LauncherSignal", "Graceful")
+	for _, v := range vms {
+		v.WaitStopped(t, "LauncherSignal", "Graceful")
+	}
 }
 
 func TestSIGTERMToTheAgentLeavesVMsAlone(t *testing.T) {
 	a := shared.Agent(t).Start(t)
-	resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=30")
-	ending := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
-	from := ending.SignalShim(t)
-	ending.WaitBegun(t)
+	resting := ofBothKinds(t, a, node.Spec{Firmware: true}, "--grace-period=30")
+	ending := ofBothKinds(t, a, node.Spec{Firmware: true}, "--grace-period=5")
+	var from []time.Time
+	for _, v := range ending {
+		from = append(from, v.SignalShim(t))
+		v.WaitBegun(t)
+	}
+	gone := func(v *node.VM) bool { return v.Gone() }
 	begin := time.Now()
 	code, took := a.Term(t)
 	if shared.Within(t, time.Second, begin, begin.Add(took), "ended"); code != 0 {
 		t.Errorf("exit status %d", code)
 	}
-	node.Never(t, time.Second, func() bool { return resting.Gone() || ending.Gone() }, "a VM ended with the agent")
+	node.Never(t, time.Second, func() bool { return slices.ContainsFunc(slices.Concat(resting, ending), gone) }, "a VM ended with the agent")
 	a.Start(t)
-	ending.WaitTerminated(t, from.Add(5*time.Second), 50*ms)
-	if resting.Gone() {
-		t.Error("the VM at rest is gone")
+	for i, v := range ending {
+		v.WaitTerminated(t, from[i].Add(5*time.Second), 50*ms)
+	}
+	if slices.ContainsFunc(resting, gone) {
+		t.Error("a VM at rest is gone")
 	}
 }
 

@@ -45,12 +45,18 @@ func TestVMIAndLauncherAtOnceAreOneShutdown(t *testing.T) {
 
 func TestAPodKilledEarlierMovesTheDeadline(t *testing.T) {
 	w := given(t, api)
-	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 60")
-	from := time.Now()
-	w.api.Kubectl(t, "delete", "pod", "launcher-"+v.Name, "--grace-period=5", "--wait=false")
-	v.SignalShim(t)
-	v.WaitTerminated(t, from.Add(3*time.Second), time.Second)
-	v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "GraceShortened", "ShutdownForced")
+	const spec = "terminationGracePeriodSeconds: 60"
+	vms := []vm{w.guarded(node.Spec{Firmware: true}, spec), w.inPod(node.Spec{Firmware: true}, spec)}
+	var from []time.Time
+	for _, v := range vms {
+		from = append(from, time.Now())
+		w.api.Kubectl(t, "delete", "pod", "launcher-"+v.Name, "--grace-period=5", "--wait=false")
+		v.SignalShim(t)
+	}
+	for i, v := range vms {
+		v.WaitTerminated(t, from[i].Add(3*time.Second), time.Second)
+		v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "GraceShortened", "ShutdownForced")
+	}
 }
 
 func TestAnEditedGracePeriodCountsUntilTheShutdownStarts(t *testing.T) {
@@ -106,10 +112,16 @@ func TestAVMIOfTheSameNameIsNotTheOldOne(t *testing.T) {
 
 func TestAnAgentKilledInMidGraceKeepsTheDeadlineOfADeletedVMI(t *testing.T) {
 	w := given(t, api)
-	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 5")
-	w.api.Kubectl(t, "delete", "vmi", v.Name)
-	deadline := node.WallTime(t, v.WaitBegun(t))
+	const spec = "terminationGracePeriodSeconds: 5"
+	vms := []vm{w.guarded(node.Spec{Firmware: true}, spec), w.inPod(node.Spec{Firmware: true}, spec)}
+	var deadlines []time.Time
+	for _, v := range vms {
+		w.api.Kubectl(t, "delete", "vmi", v.Name)
+		deadlines = append(deadlines, node.WallTime(t, v.WaitBegun(t)))
+	}
 	w.agent.Restart(t)
-	v.WaitTerminated(t, deadline, 50*ms)
-	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	for i, v := range vms {
+		v.WaitTerminated(t, deadlines[i], 50*ms)
+		v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	}
 }

@@ -113,6 +113,19 @@ func (w world) guarded(s node.Spec, spec string) vm {
 	return v
 }
 
+// inPod is guarded with QEMU in the launcher pod, as far as its cgroup goes.
+func (w world) inPod(s node.Spec, spec string) vm {
+	w.Helper()
+	s.Namespace = "default"
+	s = s.Complete()
+	uid := w.vmi(s.Name, spec)
+	pod := w.launcherPod(s.Name, uid, 600)
+	v := vm{w.agent.LaunchInPod(w, s, w.agent.PodLauncher(w, "default", s.Name, uid, pod), pod), w}
+	v.WaitUp(w)
+	v.WaitGuarded(w)
+	return v
+}
+
 // record is what node-agent status says; ok is false without a record.
 func (v vm) record() (node.VMStatus, bool) { return v.w.agent.StatusOf(v.w, v.Guest) }
 

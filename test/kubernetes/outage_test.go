@@ -14,17 +14,21 @@ import (
 func TestWithoutAPIServerALaunchersSignalStillCountsAndEventsComeLater(t *testing.T) {
 	own := cluster.NewAPI(t)
 	w := given(t, own)
-	v := w.guarded(node.Spec{}, "terminationGracePeriodSeconds: 60")
+	vms := []vm{w.guarded(node.Spec{}, "terminationGracePeriodSeconds: 60"), w.inPod(node.Spec{}, "terminationGracePeriodSeconds: 60")}
 	own.Stop()
 	w.waitWatch(0)
-	v.SignalShim(t)
-	v.WaitGone(t, soon)
-	if s := v.Launcher.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome != "Graceful" {
-		t.Errorf("%+v", s)
+	for _, v := range vms {
+		v.SignalShim(t)
+		v.WaitGone(t, soon)
+		if s := v.Launcher.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome != "Graceful" {
+			t.Errorf("%+v", s)
+		}
+		node.Eventually(t, soon, func() bool { _, ok := v.record(); return !ok }, "the record is still there")
 	}
-	node.Eventually(t, soon, func() bool { _, ok := v.record(); return !ok }, "the record is still there")
 	w.startAPI()
-	v.stopped("LauncherSignal", "Graceful", "ShutdownStarted", "ShutdownCompleted")
+	for _, v := range vms {
+		v.stopped("LauncherSignal", "Graceful", "ShutdownStarted", "ShutdownCompleted")
+	}
 	w.waitWatch(1)
 }
 
@@ -34,7 +38,8 @@ func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 	signalled := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 2")
 	deleted := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 3")
 	kept := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 4")
-	for v, seconds := range map[*vm]int{&signalled: 2, &deleted: 3, &kept: 4} {
+	inPod := w.inPod(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 5")
+	for v, seconds := range map[*vm]int{&signalled: 2, &deleted: 3, &kept: 4, &inPod: 5} {
 		v.waitGrace(seconds)
 	}
 	w.agent.Kill()
@@ -42,8 +47,9 @@ func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 	own.Stop()
 
 	w.agent.Start(t)
-	from := signalled.SignalShim(t)
+	from, fromInPod := signalled.SignalShim(t), inPod.SignalShim(t)
 	signalled.WaitTerminated(t, from.Add(2*time.Second), 50*ms)
+	inPod.WaitTerminated(t, fromInPod.Add(5*time.Second), 50*ms)
 	deleted.untouched()
 	kept.untouched()
 

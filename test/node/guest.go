@@ -50,18 +50,7 @@ func (n *Node) Start(t T, s Spec) *Guest {
 	g.logPos = len(readText(g.log))
 	_ = os.Remove(g.serial) // of an earlier instance
 
-	var kernel, initrd string
-	if !s.Firmware {
-		kernel, initrd = GuestImage(t)
-	}
-	text, err := s.DomainXML(kernel, initrd, g.serial)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	file := filepath.Join(n.Dir, g.Domain+".xml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatalf("domain XML: %v", err)
-	}
+	file := g.define(t)
 	if s.Persistent {
 		n.Virsh(t, "define", file)
 		n.Virsh(t, "start", g.Domain)
@@ -71,6 +60,24 @@ func (n *Node) Start(t T, s Spec) *Guest {
 	g.findProcess(t)
 	t.Cleanup(func() { g.cleanup(t) })
 	return g
+}
+
+// define writes the guest's domain and returns the file.
+func (g *Guest) define(t T) string {
+	t.Helper()
+	var kernel, initrd string
+	if !g.Firmware {
+		kernel, initrd = GuestImage(t)
+	}
+	text, err := g.DomainXML(kernel, initrd, g.serial)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	file := filepath.Join(g.node.Dir, g.Domain+".xml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatalf("domain XML: %v", err)
+	}
+	return file
 }
 
 // findProcess takes hold of the QEMU process while libvirt has just said that it runs.

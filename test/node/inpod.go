@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -12,6 +13,23 @@ import (
 
 	"golang.org/x/sys/unix"
 )
+
+// WithoutLibvirt has the agent started where there is neither libvirt's client
+// library nor its sockets: they are hidden in a mount namespace of its own.
+func (a *Agent) WithoutLibvirt(t T) *Agent {
+	t.Helper()
+	const hide = `#!/bin/sh
+[ -n "$HIDDEN" ] || HIDDEN=1 exec unshare -m "$0" "$@"
+for l in /usr/lib/*/libvirt*.so.0*; do mount --bind /dev/null "$l" || exit; done
+mount -t tmpfs none /run/libvirt || exit
+`
+	script := filepath.Join(filepath.Dir(a.StateDir), "agent")
+	if err := os.WriteFile(script, []byte(hide+"exec "+a.Path+` "$@"`+"\n"), 0o700); err != nil {
+		t.Fatalf("an agent without libvirt: %v", err)
+	}
+	a.Path = script
+	return a
+}
 
 // InLauncher starts a guest whose QEMU is the child of its shim, as in a launcher
 // pod, and waits until it listens and the agent guards it. No libvirt knows of
@@ -28,15 +46,82 @@ func (a *Agent) InLauncher(t T, s Spec, shimArgs ...string) *VM {
 func (a *Agent) LaunchInside(t T, s Spec, shimArgs ...string) *VM {
 	t.Helper()
 	s = s.Complete()
-	g := &Guest{Spec: s, Domain: s.DomainName(), UID: randomUUID(), node: a.node}
+	return a.launchInside(t, s, a.LauncherFor(t, s.Namespace, s.Name, randomUUID()), []string{"unshare", "--mount-proc"}, shimArgs)
+}
+
+// LaunchInPod is LaunchInside in the launcher directory of a pod of the API
+// server's, and in a cgroup as kubelet makes it for that pod.
+func (a *Agent) LaunchInPod(t T, s Spec, l *Launcher, pod string, shimArgs ...string) *VM {
+	t.Helper()
+	procs := filepath.Join(podCgroup(t, pod), "cgroup.procs")
+	const join = `echo 0 >"$0" && exec "$@"`
+	return a.launchInside(t, s.Complete(), l, []string{"sh", "-c", join, procs, "unshare", "--mount-proc"}, shimArgs)
+}
+
+func (a *Agent) launchInside(t T, s Spec, l *Launcher, wrapper, shimArgs []string) *VM {
+	t.Helper()
+	g := &Guest{Spec: s, Domain: s.DomainName(), UID: l.UID, node: a.node}
 	g.serial = filepath.Join(a.node.Dir, g.Domain+".serial")
-	l := a.LauncherFor(t, g.Namespace, g.Name, g.UID)
 	args := append([]string{"--ask-with=qmp:" + g.monitor()}, shimArgs...)
-	v := &VM{Guest: g, Agent: a, Launcher: l, Shim: l.ShimAsPID1(t, append(append(args, "--"), g.qemu(t)...)...)}
+	v := &VM{Guest: g, Agent: a, Launcher: l, Shim: l.shim(t, wrapper, append(append(args, "--"), g.qemu(t)...))}
 	g.log = v.Shim.log
-	Eventually(t, waitTimeout, func() bool { return l.pid() != 0 }, "the shim of %s tells no pid", g.Domain)
+	v.inside(t)
+	return v
+}
+
+// inside takes hold of the VM's QEMU, once its launcher names it.
+func (v *VM) inside(t T) {
+	t.Helper()
+	Eventually(t, waitTimeout, func() bool { return v.Launcher.pid() != 0 }, "the shim of %s tells no pid", v.Domain)
 	v.hold(t)
-	t.Cleanup(func() { g.cleanup(t) })
+	t.Cleanup(func() { v.cleanup(t) })
+}
+
+// podCgroup makes a pod's cgroup, as kubelet does with its driver cgroupfs. With
+// cgroup v1 it is in one of the hierarchies.
+func podCgroup(t T, pod string) string {
+	t.Helper()
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
+		root = filepath.Join(root, "pids")
+	}
+	path := filepath.Join(root, "vmgrace-test-kubepods", "pod"+pod)
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatalf("cgroup of a pod: %v", err)
+	}
+	t.Cleanup(func() {
+		Eventually(t, waitTimeout, func() bool { return os.Remove(path) == nil }, "the processes of pod %s have ended", pod)
+		_ = os.Remove(filepath.Dir(path)) // unless another pod is in it
+	})
+	return path
+}
+
+// ownLibvirt is a launcher's command: a libvirtd of its own that starts a domain.
+// What is libvirt's in the node is mounted over before, see InOwnLibvirt.
+const ownLibvirt = `libvirtd -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid &
+until virsh -q -c qemu:///system list >/dev/null 2>&1; do kill -0 $! || exit 1; sleep 0.1; done
+virsh -q -c qemu:///system create "$1" && wait
+`
+
+// InOwnLibvirt is InLauncher where the launcher's command is a libvirtd of its own,
+// as in KubeVirt's launchers, which starts QEMU; the shim asks by virsh. The node's
+// libvirt does not know of it.
+func (a *Agent) InOwnLibvirt(t T, s Spec, shimArgs ...string) *VM {
+	t.Helper()
+	s = s.Complete()
+	l := a.LauncherFor(t, s.Namespace, s.Name, randomUUID())
+	g := &Guest{Spec: s, Domain: s.DomainName(), UID: l.UID, node: a.node}
+	g.serial, g.log = filepath.Join(a.node.Dir, g.Domain+".serial"), filepath.Join(a.node.Dir, "log", "qemu", g.Domain+".log")
+	file := g.define(t)
+	const empty = `mount -t tmpfs none /run/libvirt && mount -t tmpfs none /var/lib/libvirt && exec "$@"`
+	args := append([]string{
+		"--ask-with=exec:virsh -q -c qemu:///system shutdown " + g.Domain, "--pid-file=/run/libvirt/qemu/" + g.Domain + ".pid",
+	}, shimArgs...)
+	v := &VM{Guest: g, Agent: a, Launcher: l, Shim: l.shim(t, []string{"unshare", "--mount-proc", "sh", "-c", empty, "sh"},
+		append(args, "--", "sh", "-c", ownLibvirt, "sh", file))}
+	v.inside(t)
+	v.WaitUp(t)
+	v.WaitGuarded(t)
 	return v
 }
 

@@ -3,7 +3,8 @@ package launcher
 import (
 	"context"
 	"fmt"
-	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -32,7 +33,6 @@ type Directory interface {
 
 // Driver implements hypervisor.Driver.
 type Driver struct {
-	log    *slog.Logger
 	closed chan struct{}
 	ends   sync.WaitGroup // waiters for the end of a process
 
@@ -43,8 +43,8 @@ type Driver struct {
 }
 
 // New returns a driver that knows of no launcher directory yet.
-func New(log *slog.Logger) *Driver {
-	return &Driver{log: log, closed: make(chan struct{}), vms: map[string]*vm{}}
+func New() *Driver {
+	return &Driver{closed: make(chan struct{}), vms: map[string]*vm{}}
 }
 
 // Directory has the VM looked for in dir from now on, which is that of the
@@ -144,15 +144,13 @@ func (d *Driver) Close() error {
 // costs the others nothing: it is missing here, and Get says why.
 func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hypervisor.Domain, error) {
 	d.mu.Lock()
-	var names []string
-	for name := range d.vms {
-		if ours(name) {
-			names = append(names, name)
-		}
-	}
+	names := slices.Collect(maps.Keys(d.vms))
 	d.mu.Unlock()
 	var domains []hypervisor.Domain
 	for _, name := range names {
+		if !ours(name) {
+			continue
+		}
 		if ctx.Err() != nil {
 			return nil, failed("list", "", ctx.Err())
 		}
@@ -207,12 +205,12 @@ func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) err
 }
 
 // Ended implements hypervisor.Driver.
-func (d *Driver) Ended(_ context.Context, name string, i grace.Instance) (grace.End, error) {
+func (d *Driver) Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	v := d.vm(name)
 	if v == nil {
 		return grace.EndGuest, nil // with its launcher, in good order
 	}
-	end, err := v.ended(i)
+	end, err := v.ended(ctx, i)
 	return end, failed("ask for the end of", name, err)
 }
 

@@ -35,6 +35,14 @@ func TestWhichCgroupsAreAPods(t *testing.T) {
 		"0::/kubepods/besteffort/pod" + pod + "/1f\n": true,
 		// cgroup v1, alone and beside an empty v2.
 		"4:memory:/kubepods/burstable/pod" + pod + "/1f\n1:name=systemd:/kubepods/burstable/pod" + pod + "/1f\n0::/\n": true,
+		// cgroup v1 with systemd; with controllers that kubelet does not use; beside a
+		// v2 that has the runtime's own; a container that is being removed.
+		"4:memory:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + unit + ".slice/crio-1f.scope\n" +
+			"1:name=systemd:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + unit + ".slice/crio-1f.scope\n": true,
+		"12:rdma:/\n11:misc:/\n3:pids:/kubepods/pod" + pod + "/1f\n":                                               true,
+		"3:pids:/kubepods/besteffort/pod" + pod + "/1f\n0::/system.slice/containerd.service\n":                     true,
+		"0::/kubepods/burstable/pod" + pod + "/1f (deleted)\n":                                                     true,
+		"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + unit + ".slice/crio-1f/container\n": true,
 		// kubelet below another cgroup (kind), and an agent in a cgroup namespace.
 		"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + unit + ".slice/1f\n": true,
 		"0::/kubepods/pod" + other + "/1f/kubepods/pod" + pod + "/2f\n":                        true,
@@ -43,11 +51,15 @@ func TestWhichCgroupsAreAPods(t *testing.T) {
 		"":                                false,
 		"0::/\n":                          false,
 		"0::/system.slice/sshd.service\n": false,
-		"0::/kubepods/burstable/pod" + other + "/1f\n": false,
-		"0::/kubepods/burstable/pod" + pod + "x/1f\n":  false,
-		"0::/kubepods/xpod" + pod + "/1f\n":            false,
-		"0::/pod" + unit + "/1f\n":                     false,
-		"0::/kubepods-pod" + unit + ".slicex/1f\n":     false,
+		"0::/kubepods/burstable/pod" + other + "/1f\n":       false,
+		"0::/kubepods/burstable/pod" + pod + "x/1f\n":        false,
+		"0::/kubepods/xpod" + pod + "/1f\n":                  false,
+		"0::/pod" + unit + "/1f\n":                           false,
+		"0::/kubepods/pod" + pod[:len(pod)-1] + "/1f\n":      false,
+		"0::/kubepods.slice/kubepods-pod" + unit + "\n":      false,
+		"0::/kubepods.slice/kubepods-pod" + pod + ".slice\n": false,
+		"3:pids:/\n1:name=systemd:/system.slice\n0::/\n":     false,
+		"0::/kubepods-pod" + unit + ".slicex/1f\n":           false,
 		// A process that was moved to another pod's in one hierarchy is nobody's.
 		"4:memory:/kubepods/pod" + pod + "/1f\n2:cpu:/kubepods/pod" + other + "/1f\n": false,
 		"4:memory:/kubepods/pod" + pod + "/1f\n2:cpu:/kubepods\n":                     false,
@@ -179,7 +191,7 @@ func TestRequestsGrowFromOneAgentToTheNext(t *testing.T) {
 	w.launch(t, domain, drivertest.Deaf)
 	last := uint64(0)
 	for range 2 {
-		d := New(w.log)
+		d := New()
 		v, ok := d.Directory(domain, "", dir.(*vm).Directory).(*vm)
 		if !ok {
 			t.Fatal("not a vm")

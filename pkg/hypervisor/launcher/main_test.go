@@ -58,7 +58,7 @@ func given(t *testing.T) *world {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	w := &world{
-		Driver: New(slog.New(slog.NewTextHandler(t.Output(), nil))),
+		Driver: New(),
 		base:   t.TempDir(), shims: map[string]*exec.Cmd{},
 	}
 	// Each change is looked at, as the agent does.

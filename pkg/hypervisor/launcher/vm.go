@@ -17,10 +17,6 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// identifyEvery bounds what a launcher can cost that names processes which are
-// not its VM.
-const identifyEvery = time.Second
-
 // lookTimeout bounds the look at a launcher directory: the VM may be libvirt's,
 // which is asked next.
 const lookTimeout = 2 * time.Second
@@ -39,18 +35,17 @@ type vm struct {
 	uid       string // by vm.json
 	process   *process.Process
 	instance  grace.Instance
-	destroyed bool // by this driver
-	refused   claim
-	refusedAt time.Time
+	destroyed bool  // by this driver
+	found     claim // that named it: once it has ended that is nothing any more
+	refused   refusal
+	paid      time.Time // until when looks into claims are used up
+	waiting   bool      // for the next one
 
 	status            signals.Status // what the agent has told last
 	request, answered uint64
 	result            string
 	news              chan struct{} // closed at an answer
 }
-
-// claim is what a launcher says of its VM process.
-type claim struct{ holder, pid int }
 
 // Look implements Directory.
 func (v *vm) Look() (watch.View, error) {
@@ -74,62 +69,41 @@ func (v *vm) WriteStatus(s signals.Status) error {
 
 // learn takes in what a launcher directory says.
 func (v *vm) learn(view *watch.View) {
-	says := claim{view.Holder, view.VM.PID}
 	v.mu.Lock()
-	v.looked = true
-	v.claims = view.Registered && view.VM.Asks == signals.AsksLauncher
-	if v.claims {
-		v.uid = view.VM.UID
-	}
-	// Only of what was asked: other numbers are nothing.
-	if n := view.VM.Requested; v.claims && n > v.answered && n <= v.request {
-		v.answered, v.result = n, view.VM.Result
-		close(v.news)
-		v.news = make(chan struct{})
-	}
+	v.take(view)
 	running := v.process != nil && !v.process.Gone()
-	refused := v.refused == says && time.Since(v.refusedAt) < identifyEvery
-	identify := v.claims && !running && !refused && view.Lock == watch.LockHeld && says.holder > 0 && says.pid > 0
+	says, open := v.claim(view)
+	open = open && !running
+	due, later := false, time.Duration(0)
+	if open {
+		due, later = v.turn(says, time.Now())
+	}
 	v.mu.Unlock()
 	v.driver.keep(v, view.Present || running)
-	if identify {
+	if due {
 		v.identify(says)
+	}
+	if later > 0 {
+		v.lookAgain(later)
+	}
+	if open {
+		v.reject(says, view)
 	}
 }
 
-func (v *vm) identify(says claim) {
-	p, err := identify(says.holder, says.pid, v.pod)
-	v.mu.Lock()
-	if err != nil {
-		said := v.refused == says
-		v.refused, v.refusedAt = says, time.Now()
-		v.mu.Unlock()
-		if !said && !errors.Is(err, process.ErrGone) {
-			v.driver.log.Warn("a launcher names a process that is not its VM's", "domain", v.name, "pod", v.pod, "err", err)
-		}
+// take takes whose the VM is, and answers. The caller holds the lock.
+func (v *vm) take(view *watch.View) {
+	v.looked = true
+	v.claims = view.Registered && view.VM.Asks == signals.AsksLauncher
+	if !v.claims {
 		return
 	}
-	if v.process != nil && !v.process.Gone() { // another look was first
-		v.mu.Unlock()
-		_ = p.Close() // nothing was done with it
-		return
-	}
-	was := v.process
-	i := grace.Instance{UUID: v.uuid, PID: p.PID(), Start: p.StartTime()}
-	v.process, v.instance, v.destroyed = p, i, false
-	v.mu.Unlock()
-	if was != nil {
-		_ = was.Close() // it has ended
-	}
-	if v.driver.await(func(closed <-chan struct{}) {
-		select {
-		case <-p.Done():
-			end, _ := v.ended(i) // an unknown end is told as such
-			v.driver.tell(hypervisor.Event{Name: v.name, UUID: i.UUID, End: end})
-		case <-closed:
-		}
-	}) {
-		v.driver.tell(hypervisor.Event{Name: v.name, UUID: i.UUID})
+	v.uid = view.VM.UID
+	// Only of what was asked: other numbers are nothing.
+	if n := view.VM.Requested; n > v.answered && n <= v.request {
+		v.answered, v.result = n, view.VM.Result
+		close(v.news)
+		v.news = make(chan struct{})
 	}
 }
 
@@ -208,7 +182,7 @@ func (v *vm) kill(i grace.Instance, s unix.Signal) error {
 // ended says why an instance ended. A launcher that was killed has left vm.json
 // without its lock, and took the VM along; one that lives, or has left in good
 // order, saw the VM end by itself.
-func (v *vm) ended(i grace.Instance) (grace.End, error) {
+func (v *vm) ended(ctx context.Context, i grace.Instance) (grace.End, error) {
 	v.mu.Lock()
 	runs := v.instance == i && v.process != nil && !v.process.Gone()
 	destroyed := v.instance == i && v.destroyed
@@ -222,7 +196,8 @@ func (v *vm) ended(i grace.Instance) (grace.End, error) {
 	if i.PID != 0 && !errors.Is(process.Check(i.PID, i.Start), process.ErrGone) {
 		return grace.EndUnknown, nil
 	}
-	view, err := v.Directory.Look()
+	var view watch.View
+	err := within(ctx, func() (err error) { view, err = v.Directory.Look(); return err })
 	switch {
 	case err != nil:
 		return grace.EndUnknown, err

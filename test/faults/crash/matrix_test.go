@@ -137,15 +137,7 @@ func (m *matrix) prepare(t *testing.T, n *node.Node, p path, point string) *cras
 		c.arm(filepath.Join(c.agent.LaunchersDir, spec.Namespace+"_"+spec.Name, cmp.Or(p.armedBy, "shutdown")))
 	}
 	c.agent.Start(t)
-	g := n.Boot(t, spec)
-	if p.hidden {
-		for _, file := range []string{g.Domain + ".pid", g.Domain + ".xml"} {
-			if err := os.Remove(filepath.Join(n.RunDir(), file)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	c.VM = c.agent.VM(t, g, "--grace-period="+crashGrace.String())
+	c.VM = c.launch(spec)
 	if p.armedBy != "" {
 		node.Eventually(t, soon, func() bool { _, dead := c.agent.Exited(0); return dead }, "%s: the agent does not die", point)
 		c.revive()
@@ -156,6 +148,23 @@ func (m *matrix) prepare(t *testing.T, n *node.Node, p path, point string) *cras
 		p.before(c)
 	}
 	return c
+}
+
+// launch starts the guest with its shim.
+func (c *crash) launch(spec node.Spec) *node.VM {
+	period := "--grace-period=" + crashGrace.String()
+	if c.inside {
+		return c.agent.LaunchInside(c.t, spec, period)
+	}
+	g := c.node.Boot(c.t, spec)
+	if c.hidden {
+		for _, file := range []string{g.Domain + ".pid", g.Domain + ".xml"} {
+			if err := os.Remove(filepath.Join(c.node.RunDir(), file)); err != nil {
+				c.t.Fatal(err)
+			}
+		}
+	}
+	return c.agent.VM(c.t, g, period)
 }
 
 // arm has the next agent die at the point, once the trigger has been there.

@@ -29,6 +29,7 @@ type path struct {
 	frozen bool         // only SIGKILL ends QEMU
 	hidden bool         // nothing says which process QEMU is: libvirt has to destroy it
 	own    bool         // the guest ends itself
+	inside bool         // its QEMU is in its launcher, and the agent has no libvirt
 	// request: it ends because of the request. Where the agent dies before it has
 	// noted that, and the next comes after the guest's end, nobody knows of it.
 	request bool
@@ -97,6 +98,17 @@ func paths() []path {
 			name: "graceful", spec: node.Spec{Behaviour: "slow=1"}, round: 5, own: true, request: true, outcomes: []string{"Graceful"},
 			points: slices.Concat(call("ask"), []string{"put-requested.create", "put-requested.rename", "put-requested.done"},
 				call("hint-domain"), []string{"status-Stopped", "remove-trigger", "delete.unlink"}),
+		}, {
+			// What is not the same for both kinds: how the process is found, and asked.
+			name: "in its launcher", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, outcomes: []string{"Forced"},
+			points: slices.Concat(call("look", "ask"), []string{"put-begun.rename", "put-begun.done", "put-requested.rename"}),
+		}, {
+			// Nobody else knows of the signal: no libvirt has a log of it.
+			name: "in its launcher, signalled", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, outcomes: []string{"Forced", "Graceful"},
+			points: call("SIGTERM"),
+		}, {
+			name: "in its launcher, the second agent", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, back: true, outcomes: []string{"Forced"},
+			points: call("look", "get", "open-process", "ask"),
 		},
 	}
 	for i := range all {
