@@ -128,6 +128,9 @@ func TestAnotherDomainThanWasSentIsLeftAlone(t *testing.T) {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		s := n.sides[sideKey{"m-1", true}]
+		if s == nil {
+			return false
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return s.uuid == "u"

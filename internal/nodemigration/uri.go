@@ -77,13 +77,13 @@ func (t URITemplate) at(address string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%.80q is no address of an agent", address)
 	}
-	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() == "" && !ip.IsUnspecified() {
-		if host = ip.String(); ip.Is6() {
-			host = "[" + host + "]"
-		}
-		return t.before + host + t.after, nil
-	}
-	if len(host) > maxHostName || !hostName.MatchString(host) {
+	ip, err := netip.ParseAddr(host)
+	isName := err != nil && len(host) <= maxHostName && hostName.MatchString(host)
+	isIP := err == nil && ip.Zone() == "" && !ip.IsUnspecified()
+	switch {
+	case isIP && ip.Is6():
+		host = "[" + ip.String() + "]"
+	case !isIP && !isName:
 		return "", fmt.Errorf("the host of %.80q is neither an IP address nor a name", address)
 	}
 	return t.before + host + t.after, nil
