@@ -53,7 +53,7 @@ func certificates(t *testing.T) string {
 	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "libvirt test"}, NotBefore: from, NotAfter: to,
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	host := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "host"}, NotBefore: from, NotAfter: to,
-		IPAddresses: []net.IP{net.ParseIP(shared.a.address), net.ParseIP(shared.b.address)}, KeyUsage: x509.KeyUsageDigitalSignature,
+		IPAddresses: []net.IP{net.ParseIP(shared.a.address), net.ParseIP(shared.b.address)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
 	write := func(kind string, der []byte, names ...string) {
 		for _, name := range names {
