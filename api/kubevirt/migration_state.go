@@ -25,6 +25,13 @@ type MigrationMode string
 // MigrationPaused is KubeVirt's word for it.
 const MigrationPaused MigrationMode = "Paused"
 
+// MigrationTransport is how a guest's memory reaches the target.
+type MigrationTransport string
+
+// TransportNative: libvirt of the source sends it by itself. The zero value is
+// through the connection between the two agents.
+const TransportNative MigrationTransport = "Native"
+
 // MigrationState is the last or present migration of a VM. A VMI's is a copy of
 // the migration's with less in it.
 type MigrationState struct {
@@ -40,6 +47,8 @@ type MigrationState struct {
 	TargetPodUID string `json:"targetPodUID,omitempty"`
 	// TargetNodeAddress is where the target's agent listens, host:port.
 	TargetNodeAddress string `json:"targetNodeAddress,omitempty"`
+	// Transport is how the target's agent expects the guest.
+	Transport MigrationTransport `json:"transport,omitempty"`
 
 	Options  *MigrationOptions  `json:"options,omitempty"`
 	Progress *MigrationProgress `json:"progress,omitempty"`
@@ -53,6 +62,9 @@ type MigrationState struct {
 	PauseTimestamp *metav1.MicroTime `json:"pauseTimestamp,omitempty"`
 	// ResumeTimestamp is when the guest ran at the target, by the target's clock.
 	ResumeTimestamp *metav1.MicroTime `json:"resumeTimestamp,omitempty"`
+	// DowntimeMilliseconds is for how long the guest stood still, as the source's agent
+	// measured it; 0 is not known.
+	DowntimeMilliseconds int64 `json:"downtimeMilliseconds,omitempty"`
 	// AbortRequested: the migration is to end, the guest to stay.
 	AbortRequested bool `json:"abortRequested,omitempty"`
 

@@ -115,6 +115,7 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 		}
 	}
 	set("targetNodeAddress", t.TargetAddress)
+	set("transport", string(t.Transport))
 	set("sourceState", t.SourceState)
 	set("targetState", t.TargetState)
 	set("failureReason", t.FailureReason)
@@ -123,6 +124,9 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 	}
 	if !t.Paused.IsZero() {
 		state["mode"], state["pauseTimestamp"] = kubevirt.MigrationPaused, metav1.NewMicroTime(t.Paused)
+	}
+	if t.Downtime > 0 {
+		state["downtimeMilliseconds"] = max(1, t.Downtime.Milliseconds())
 	}
 	if t.TargetState == kubevirt.TargetRunning {
 		state["resumeTimestamp"] = metav1.NowMicro()

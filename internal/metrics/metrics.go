@@ -29,6 +29,7 @@ type Metrics struct {
 	recovered prometheus.Counter
 	conflict  *prometheus.GaugeVec
 	refused   *prometheus.CounterVec
+	downtime  prometheus.Histogram
 }
 
 // New returns metrics with the Go and process collectors registered.
@@ -55,6 +56,10 @@ func New() *Metrics {
 		destroyed: counters("vmgrace_destroys_total", "Signals to QEMU and destroys by libvirt; failed: QEMU survived both.", "via"),
 		rejected:  counters("vmgrace_rejected_total", "Things that could not be used or done, by reason.", "reason"),
 		refused:   counters("vmgrace_migration_refused_total", "Connections of other nodes' agents that were ended for what they sent.", "reason"),
+		downtime: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "vmgrace_migration_downtime_seconds", Help: "For how long guests stood still that moved from this node.",
+			Buckets: []float64{.05, .1, .2, .5, 1, 2, 5, 10, 30, 60},
+		}),
 		recovered: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "vmgrace_recovered_records_total", Help: "Records found on disk when the agent started.",
 		}),
@@ -62,13 +67,16 @@ func New() *Metrics {
 			Name: "vmgrace_node_conflict", Help: "1 where libvirt itself ends VMs when the node shuts down; absent while that is not known.",
 		}, []string{"with"}),
 	}
-	m.registry.MustRegister(m.stopped, m.duration, m.reaction, m.overshoot, m.asked, m.destroyed, m.rejected, m.recovered, m.conflict, m.refused,
+	m.registry.MustRegister(m.stopped, m.duration, m.reaction, m.overshoot, m.asked, m.destroyed, m.rejected, m.recovered, m.conflict, m.refused, m.downtime,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // TunnelRefused counts a connection of another node's agent that was ended.
 func (m *Metrics) TunnelRefused(reason string) { m.refused.WithLabelValues(reason).Inc() }
+
+// Downtime measures for how long a guest that has left stood still.
+func (m *Metrics) Downtime(d time.Duration) { m.downtime.Observe(d.Seconds()) }
 
 // Observe registers what is read at each scrape.
 func (m *Metrics) Observe(s State) {

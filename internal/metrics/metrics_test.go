@@ -74,8 +74,10 @@ func TestTheMetricsAreTheContracts(t *testing.T) {
 	m.Destroyed("signal")
 	m.Rejected("trigger_uid")
 	m.Recovered(3)
+	m.Downtime(300 * time.Millisecond)
 	_, body := get(t, served(t, m, always(true), always(true)), "/metrics")
 	for _, line := range []string{
+		`vmgrace_migration_downtime_seconds_bucket{le="0.2"} 0`, `vmgrace_migration_downtime_seconds_bucket{le="0.5"} 1`,
 		`vmgrace_vms{phase="Running"} 2`,
 		`vmgrace_vms{phase="ShuttingDown"} 1`,
 		`vmgrace_held_shutdowns 3`,

@@ -13,8 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/spf13/pflag"
-
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/kube"
@@ -27,40 +25,6 @@ import (
 
 // listenRetry is how soon a port that is taken is tried again.
 const listenRetry = 5 * time.Second
-
-// MigrationOptions are the flags about live migrations.
-type MigrationOptions struct {
-	Listen, Address, CANamespace string
-	AllowPaths, AllowNetworks    []string
-}
-
-func (o *MigrationOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.Listen, "migration-listen", "", "where other nodes' agents bring VMs that are live-migrated here (:9470 is usual); empty = no live migrations from or to this node")
-	f.StringVar(&o.Address, "migration-address", "", "the address that other nodes' agents reach this one at; $POD_IP or this node's first address; with the port of --migration-listen")
-	f.StringVar(&o.CANamespace, "migration-ca-namespace", "vmgrace-system", "where the cluster-controller's ConfigMap with the authority for nodes' certificates is")
-	f.StringSliceVar(&o.AllowPaths, "migration-allow-paths", defaultPaths(), "directories or files of this host that a VM which is live-migrated here may name: disks, kernels, firmware, logs")
-	f.StringSliceVar(&o.AllowNetworks, "migration-allow-networks", nil, "bridges and libvirt networks of this host that such a VM may be connected to")
-}
-
-// defaultPaths are where libvirt and distributions keep images and firmware.
-func defaultPaths() []string {
-	return []string{"/var/lib/libvirt/images", "/var/lib/libvirt/boot", "/usr/share/OVMF", "/usr/share/AAVMF", "/usr/share/edk2", "/usr/share/qemu", "/usr/share/seabios"}
-}
-
-func (o *MigrationOptions) check() error {
-	if o.Listen == "" {
-		return nil
-	}
-	if _, _, err := net.SplitHostPort(o.Listen); err != nil {
-		return fmt.Errorf("--migration-listen %s: %w", o.Listen, err)
-	}
-	for _, p := range o.AllowPaths {
-		if !filepath.IsAbs(p) || filepath.Clean(p) == "/" {
-			return fmt.Errorf("--migration-allow-paths %q: must be a path below /", p)
-		}
-	}
-	return nil
-}
 
 // migrations is this node's part in live migrations.
 type migrations struct {
@@ -115,6 +79,13 @@ func (m *migrations) standing(domain string) grace.Migration {
 	return node.Standing(domain)
 }
 
+// stopped: a domain stands still so that the rest of it is sent.
+func (m *migrations) stopped(e hypervisor.Event) {
+	if node := m.node.Load(); node != nil {
+		node.Stopped(e.Name, e.Stopped)
+	}
+}
+
 // run takes part until ctx ends. What it lacks costs no VM anything: it is tried
 // again.
 func (m *migrations) run(ctx context.Context) error {
@@ -129,6 +100,7 @@ func (m *migrations) run(ctx context.Context) error {
 	node := nodemigration.New(m.points.Migrations(nodemigration.Config{
 		Node: m.options.NodeName, Address: m.address(l.Addr()),
 		LibvirtSocket: libvirtSocket(m.options.LibvirtURI), SocketDir: filepath.Join(m.options.StateDir, "migration"),
+		URI:   m.options.Migration.uri,
 		Paths: m.options.Migration.AllowPaths, Networks: m.options.Migration.AllowNetworks,
 		Cluster: watched{watch}, Identity: identity, Sender: m.moves, Hypervisor: m.moves, VMs: m, Meter: m.meter,
 		Open: func(pid int, start uint64) (nodemigration.Process, error) {

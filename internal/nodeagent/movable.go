@@ -55,6 +55,9 @@ func (n *node) clusterChanged(namespace, name string) {
 }
 
 func (n *node) domainChanged(e hypervisor.Event) {
+	if n.moves != nil && !e.Stopped.IsZero() {
+		n.moves.stopped(e)
+	}
 	n.agent.DomainChanged(e)
 	n.changed(e.Name)
 }
@@ -92,6 +95,7 @@ func (m *movable) look(ctx context.Context, domain string) (nodemigration.Guest,
 		return g, err //nolint:wrapcheck // as above
 	}
 	o := m.node.Migration
+	g.Native = o.uri.Native()
 	g.Agreed = tunnel.Agreement{Domain: domain, UUID: d.Instance.UUID, Paths: o.AllowPaths, Networks: o.AllowNetworks}
 	return g, nil
 }

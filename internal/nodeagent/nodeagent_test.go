@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vmgrace/vmgrace/internal/lines"
+	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
@@ -36,7 +37,7 @@ func TestDefaultsAreTheContracts(t *testing.T) {
 		MetricsAddress: "127.0.0.1:9469", LogFormat: "text",
 		Migration: MigrationOptions{CANamespace: "vmgrace-system", AllowPaths: defaultPaths()},
 	}
-	if diff := cmp.Diff(want, o, cmp.AllowUnexported(Options{})); diff != "" {
+	if diff := cmp.Diff(want, o, cmp.AllowUnexported(Options{}, MigrationOptions{}, nodemigration.URITemplate{})); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -52,6 +53,9 @@ func TestWrongUsageIsOneLineThatSaysWhatToDo(t *testing.T) {
 		{"--standalone", "--migration-listen=9470"},
 		{"--standalone", "--migration-listen=:9470", "--migration-allow-paths=images"},
 		{"--standalone", "--migration-listen=:9470", "--migration-allow-paths=/"},
+		{"--standalone", "--migration-listen=:9470", "--migration-uri=qemu+tls://node-b/system"},
+		{"--standalone", "--migration-listen=:9470", "--migration-uri=qemu+ext://{{address}}/system?command=sh"},
+		{"--standalone", "--migration-uri=qemu+tls://{{address}}/system"},
 		{"--standalone", "--shutdown-mode=magic"},
 		{"--standalone", "--log-format=xml"},
 		{"--standalone", "--state-dir="},

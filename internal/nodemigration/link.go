@@ -51,6 +51,13 @@ type word struct {
 	// the target's doing, if it was.
 	Ended   bool   `json:"ended,omitempty"`
 	Refusal string `json:"refusal,omitempty"`
+	// RanFor is how long the guest has run at the target, in nanoseconds by its clock;
+	// 0 is not known.
+	RanFor time.Duration `json:"ranFor,omitempty"`
+	// Asks: the source's libvirt sends nothing more, and the source has to know what
+	// has arrived. UUID is libvirt's of the domain that it sends.
+	Asks bool   `json:"asks,omitempty"`
+	UUID string `json:"uuid,omitempty"`
 }
 
 // link is a connection between two agents.

@@ -20,7 +20,8 @@ type Guest struct {
 	InLauncher bool
 	// Pinned says what keeps its launcher pod from being made anew elsewhere.
 	Pinned string
-	// Agreed is what nodes let in.
+	// Native: libvirt sends it by itself. Agreed is what nodes let in otherwise.
+	Native bool
 	Agreed tunnel.Agreement
 	// SharedFile tells whether other nodes see the same file, as libvirt judges by
 	// its file system. An error is no answer.
@@ -59,9 +60,9 @@ func Judge(g Guest) (Verdict, error) {
 	case g.Domain.Autostart:
 		return no(ReasonAutostart, "the domain starts by itself with this node's libvirt, and would be there twice: virsh autostart --disable"), nil
 	}
-	disks, err := tunnel.Examine(g.Domain.XML, g.Agreed)
+	disks, who, err := g.disks()
 	if refusal, is := errors.AsType[*tunnel.Refusal](err); is {
-		return no(reasonOf(refusal), "other nodes would not let it in: %s", refusal.Text), nil
+		return no(reasonOf(refusal), "%s: %s", who, refusal.Text), nil
 	}
 	if err != nil {
 		return Verdict{}, err
@@ -75,6 +76,16 @@ func Judge(g Guest) (Verdict, error) {
 		}
 	}
 	return Verdict{Status: kubevirt.ConditionTrue}, nil
+}
+
+// disks are the domain's. A refusal is that of who.
+func (g Guest) disks() (disks []tunnel.Disk, who string, err error) {
+	if g.Native {
+		disks, err = tunnel.Sendable(g.Domain.XML)
+		return disks, "libvirt would not send it", err
+	}
+	disks, err = tunnel.Examine(g.Domain.XML, g.Agreed)
+	return disks, "other nodes would not let it in", err
 }
 
 // immovable says why libvirt would not send a VM with this disk (lv9

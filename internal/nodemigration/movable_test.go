@@ -37,6 +37,7 @@ func movableGuest(devices string) Guest {
 
 func TestWhetherAVMCanBeMoved(t *testing.T) {
 	old := func(g *Guest) { g.Domain.DropsCaches = false }
+	native := func(g *Guest) { g.Native = true }
 	for name, c := range map[string]struct {
 		devices         string
 		change          func(*Guest)
@@ -63,7 +64,13 @@ func TestWhetherAVMCanBeMoved(t *testing.T) {
 		"in the launcher pod":        {"", func(g *Guest) { *g = Guest{InLauncher: true} }, ReasonInLauncher, "in its launcher pod"},
 		"no listener":                {"", func(g *Guest) { g.Off = "cannot listen" }, ReasonOff, "cannot listen"},
 		"no domain at all":           {"", func(g *Guest) { g.Domain.XML = "<domain" }, ReasonDomain, "cannot be read"},
-		"far too large":              {"", func(g *Guest) { g.Domain.XML = strings.Repeat(" ", 2<<20) }, ReasonDomain, "bytes"},
+		"native, a file that no node would let in": {devices: diskAt("/images/nfs/../nfs/a", "", ""), change: native},
+		"native, network disk":                     {devices: `<disk type='network' device='disk'><source protocol='rbd' name='a'/><target dev='vda' bus='virtio'/></disk>`, change: native},
+		"native, local file":                       {diskAt("/srv/a", "", ""), native, ReasonDisks, "disk /srv/a is on a local file system"},
+		"native, host device":                      {`<hostdev mode='subsystem' type='pci' managed='yes'/>`, native, ReasonHostDevice, "libvirt would not send it"},
+		"native, virtiofs":                         {`<filesystem type='mount'><driver type='virtiofs'/></filesystem>`, native, ReasonVirtIOFS, "filesystem"},
+		"native, far too large":                    {"", func(g *Guest) { g.Native, g.Domain.XML = true, strings.Repeat(" ", 2<<20) }, ReasonDomain, "bytes"},
+		"far too large":                            {"", func(g *Guest) { g.Domain.XML = strings.Repeat(" ", 2<<20) }, ReasonDomain, "bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := movableGuest(c.devices)

@@ -34,6 +34,8 @@ type Config struct {
 	// LibvirtSocket is libvirt's, SocketDir where a socket is made for each outgoing
 	// migration: a path that is the same for libvirt.
 	LibvirtSocket, SocketDir string
+	// URI has this node's libvirt send guests by itself, and receive them so.
+	URI URITemplate
 	// Paths and Networks are what an arriving domain may name.
 	Paths, Networks []string
 	Cluster         Cluster
@@ -188,6 +190,18 @@ func (n *Node) Standing(domain string) grace.Migration {
 		}
 	}
 	return standing
+}
+
+// Stopped is called when a domain that is sent stands still so that the rest of it can
+// be. It does not block.
+func (n *Node) Stopped(domain string, at time.Time) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for k, s := range n.sides {
+		if !k.target && s.domain == domain {
+			s.stopped(at)
+		}
+	}
 }
 
 // serve takes connections of other nodes.

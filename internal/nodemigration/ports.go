@@ -19,11 +19,14 @@ type Told struct {
 	// Phase follows the one that was read; it is refused where that has changed.
 	Phase                    kubevirt.MigrationPhase
 	TargetAddress            string
+	Transport                kubevirt.MigrationTransport
 	SourceState, TargetState string
 	FailureReason            string
 	Progress                 *kubevirt.MigrationProgress
 	// Paused is when the guest was paused so that it can be sent, zero if it was not.
 	Paused time.Time
+	// Downtime is for how long the guest stood still, 0 where that is not known.
+	Downtime time.Duration
 }
 
 // Cluster is what the API server knows of migrations.
@@ -101,4 +104,6 @@ type VMs interface {
 type Meter interface {
 	// TunnelRefused counts what a source sent and must not.
 	TunnelRefused(reason string)
+	// Downtime measures for how long a guest that has left stood still, once.
+	Downtime(d time.Duration)
 }

@@ -103,10 +103,15 @@ type world struct {
 	sends   func(ctx context.Context) error
 	phase   grace.Phase
 	aborted chan struct{}
-	uri     string   // that libvirt was last given
-	libvirt string   // the target's socket
-	address string   // that the target tells; "" is where it listens
-	resumed []string // on which node, in order
+	uri     string                 // that libvirt was last given
+	libvirt string                 // the target's socket
+	address string                 // that the target tells; "" is where it listens
+	uris    map[string]URITemplate // of the nodes
+	uuids   map[string]string      // of the guest's domain, by node; "u" where there is none
+	out     hypervisor.Outgoing    // that libvirt was last asked for
+	resumes time.Duration          // how long that takes
+	stood   []time.Duration        // for how long the guest stood still, as it was measured
+	resumed []string               // on which node, in order
 	removed []string
 	looks   map[string]int
 	held    time.Duration // for how long the shutdown is held
@@ -153,7 +158,7 @@ func (w *world) start() {
 		h := host{w, name}
 		w.addrs[name], listeners[name] = l.Addr().String(), l
 		w.nodes[name] = New(Config{
-			Node: name, Address: cmp.Or(w.address, l.Addr().String()), SocketDir: w.t.TempDir(), LibvirtSocket: w.libvirt, Cluster: h, Identity: w.ca.node(w.t, name), Sender: h, Hypervisor: h, VMs: h, Meter: h,
+			Node: name, Address: cmp.Or(w.address, l.Addr().String()), SocketDir: w.t.TempDir(), LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Sender: h, Hypervisor: h, VMs: h, Meter: h,
 			Open: func(int, uint64) (Process, error) { return w.qemu, nil }, Log: slog.New(slog.DiscardHandler),
 		})
 	}
@@ -230,6 +235,12 @@ func (h host) Tell(_ context.Context, m *Migration, t Told) error {
 			*to = from
 		}
 	}
+	if t.Transport != "" {
+		is.Status.MigrationState.Transport = t.Transport
+	}
+	if t.Downtime > 0 {
+		is.Status.MigrationState.DowntimeMilliseconds = max(1, t.Downtime.Milliseconds())
+	}
 	if !t.Paused.IsZero() && is.Status.MigrationState.Mode == "" {
 		is.Status.MigrationState.Mode = kubevirt.MigrationPaused
 		h.w.paused = append(h.w.paused, "told")
@@ -243,7 +254,7 @@ func (host) Gone(context.Context, *Migration) (bool, error) { return false, nil 
 
 func (h host) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 	h.w.mu.Lock()
-	h.w.uri = o.URI
+	h.w.uri, h.w.out = o.URI, o
 	h.w.mu.Unlock()
 	return h.w.sends(ctx)
 }
@@ -283,10 +294,11 @@ func (h host) Look(context.Context, string) (hypervisor.Stay, grace.Instance, er
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	h.w.looks[h.name]++
-	return h.w.stays[h.name], grace.Instance{UUID: "u", PID: 1, Start: 1}, nil
+	return h.w.stays[h.name], grace.Instance{UUID: cmp.Or(h.w.uuids[h.name], "u"), PID: 1, Start: 1}, nil
 }
 
 func (h host) Resume(context.Context, string, grace.Instance) error {
+	time.Sleep(h.w.resumes) // libvirt works
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if h.name == "b" && !closed(h.w.qemu.done) {
@@ -319,3 +331,9 @@ func (host) Former(context.Context, string) (i grace.Instance, moved bool) { ret
 func (host) Moved(string, string)                                          {}
 func (host) Changed(string, string)                                        {}
 func (host) TunnelRefused(string)                                          {}
+
+func (h host) Downtime(d time.Duration) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	h.w.stood = append(h.w.stood, d)
+}

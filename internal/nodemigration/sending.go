@@ -61,14 +61,14 @@ type sending struct {
 	total   uint64
 }
 
-// start has libvirt send the guest: through a socket that this agent listens on,
-// to the target's agent.
+// start has libvirt send the guest.
 func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	x := s.sending
 	if x.process == nil || !s.certified() {
 		return // until it is known, and the target's agent can be reached
 	}
-	if err := x.listen(s.node.cfg.SocketDir); err != nil {
+	out, err := s.outgoing(m)
+	if err != nil {
 		s.log.Error("cannot begin a migration; trying again", "err", err)
 		return
 	}
@@ -77,24 +77,23 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	// The controller may give it up until then: one of the two is refused.
 	if err := s.node.cfg.Cluster.Tell(telling, m, Told{Phase: kubevirt.MigrationRunning}); err != nil {
 		s.log.Warn("cannot begin a migration; trying again", "err", err)
-		_ = x.listener.Close()
+		x.unlisten()
 		return
 	}
 	s.mu.Lock()
-	s.begun = true
+	s.begun, s.uuid = true, x.instance.UUID
+	s.news()
 	s.mu.Unlock()
 	state := migration.StateOf(m)
 	relay, hangUp := context.WithCancel(ctx)
-	x.hangUp = hangUp
-	wg.Go(func() { s.relay(relay, m, x) })
+	if x.listener != nil {
+		x.hangUp = hangUp
+		wg.Go(func() { s.relay(relay, m, x) })
+	}
 	now := time.Now()
 	x.started, x.asked, x.leastAt, x.returned = now, now, now, make(chan struct{})
 	s.log.Info("sending the guest", "to", state.TargetNode, "address", state.TargetNodeAddress)
 	wg.Go(func() {
-		out := hypervisor.Outgoing{Domain: s.domain, Instance: x.instance, URI: "qemu+unix:///system?socket=" + x.socket}
-		if o := state.Options; o != nil {
-			out.Bandwidth, out.AutoConverge = uint64(max(0, o.BandwidthMiB)), o.AllowAutoConverge
-		}
 		x.err = s.because(ctx, s.node.cfg.Sender.Migrate(ctx, out))
 		if x.err != nil && ctx.Err() == nil {
 			s.log.Warn("libvirt has not sent the guest", "err", x.err)
@@ -103,6 +102,25 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 		hangUp()
 		s.poke()
 	})
+}
+
+// outgoing is what libvirt is asked: by itself, or through a socket that this agent
+// listens on from now on.
+func (s *side) outgoing(m *Migration) (hypervisor.Outgoing, error) {
+	x, state := s.sending, migration.StateOf(m)
+	out := hypervisor.Outgoing{Domain: s.domain, Instance: x.instance}
+	if o := state.Options; o != nil {
+		out.Bandwidth, out.AutoConverge = uint64(max(0, o.BandwidthMiB)), o.AllowAutoConverge
+	}
+	var err error
+	if to := s.node.cfg.URI; to.Native() {
+		out.Transport = to.transport()
+		out.URI, err = to.at(state.TargetNodeAddress)
+		return out, err
+	}
+	err = x.listen(s.node.cfg.SocketDir)
+	out.URI = "qemu+unix:///system?socket=" + x.socket
+	return out, err
 }
 
 // because says why the guest was not sent, where it is known better than by libvirt.
@@ -140,6 +158,12 @@ func (x *sending) listen(dir string) error {
 	return os.Chmod(x.socket, 0o600) //nolint:wrapcheck // of a file that was just made
 }
 
+func (x *sending) unlisten() {
+	if x.listener != nil {
+		_ = x.listener.Close()
+	}
+}
+
 // relay joins libvirt's one connection to the target's agent.
 func (s *side) relay(ctx context.Context, m *Migration, x *sending) {
 	stop := context.AfterFunc(ctx, func() { _ = x.listener.Close() })
@@ -169,7 +193,8 @@ func (s *side) reached(err error) {
 	s.joined, s.unreached = err == nil, err
 }
 
-// abort has libvirt stop sending; where that has no effect, the connection ends.
+// abort has libvirt stop sending; where that has no effect, the connection ends, if it
+// is this agent's.
 func (s *side) abort(ctx context.Context, why string) {
 	x := s.sending
 	if x.abortedAt.IsZero() {
@@ -253,9 +278,7 @@ func (s *side) stopSending() {
 	if x == nil {
 		return
 	}
-	if x.listener != nil {
-		_ = x.listener.Close()
-	}
+	x.unlisten()
 	if x.hangUp != nil {
 		x.hangUp()
 	}

@@ -3,7 +3,6 @@ package nodemigration
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -34,8 +33,13 @@ type side struct {
 	begun     bool // source: Running was written and accepted
 	last      word // what the target's side says of the end of the guest's connection
 	ended     chan struct{}
-	joined    bool  // source: libvirt's connection has reached the target's agent
-	unreached error // source: why it has not
+	joined    bool      // source: libvirt's connection has reached the target's agent
+	unreached error     // source: why it has not
+	asks      bool      // the source sends nothing more, and has to know what has arrived
+	uuid      string    // of the domain that is sent, "" while it is not known
+	stoppedAt time.Time // source: when the guest stopped for good; zero: it was not seen
+	resumedAt time.Time // target: when it ran; zero: it was not resumed by this agent
+	downtime  time.Duration
 
 	// Only run's goroutine touches what follows.
 	told    Told // what was last told to the API server, and when
@@ -62,54 +66,6 @@ func (s *side) see(m *Migration) {
 func (s *side) vanish() {
 	s.mu.Lock()
 	s.vanished = true
-	s.mu.Unlock()
-	s.poke()
-}
-
-// say has every connection hear this side's state.
-func (s *side) say(state string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.state == state || s.state == kubevirt.SourceGone || s.state == kubevirt.SourceRunning {
-		return // the source's words, and the target's Running, are never taken back
-	}
-	s.state = state
-	s.news()
-}
-
-// news has the connections say what is new; the caller holds the lock.
-func (s *side) news() {
-	close(s.heard)
-	s.heard = make(chan struct{})
-}
-
-// end notes that the guest's connection has ended at the target, and why where that
-// was the target's doing: there to tell the source, at the source to tell people.
-func (s *side) end(refusal string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.last.Ended {
-		return
-	}
-	s.last = word{Ended: true, Refusal: refusal[:min(len(refusal), maxRefusal)]}
-	close(s.ended)
-	s.news()
-}
-
-// hear takes over what the other side says. A word that was given stays, but for
-// Arrived.
-func (s *side) hear(state string) {
-	words := []string{kubevirt.SourceGone, kubevirt.SourceRunning}
-	if !s.target {
-		words = []string{kubevirt.TargetArrived, kubevirt.TargetRunning, kubevirt.TargetAbsent}
-	}
-	if !slices.Contains(words, state) {
-		return
-	}
-	s.mu.Lock()
-	if s.other == "" || s.other == kubevirt.TargetArrived {
-		s.other = state
-	}
 	s.mu.Unlock()
 	s.poke()
 }
@@ -246,50 +202,6 @@ func (s *side) tell(ctx context.Context, m *Migration, t Told) {
 
 func shows(m *Migration, t *Told) bool {
 	state := migration.StateOf(m)
-	return (t.Phase == "" || m.Status.Phase == t.Phase) && (t.SourceState == "" || state.SourceState == t.SourceState) &&
+	return (t.Phase == "" || m.Status.Phase == t.Phase) && (t.Downtime == 0 || state.DowntimeMilliseconds != 0) && (t.SourceState == "" || state.SourceState == t.SourceState) &&
 		(t.TargetState == "" || state.TargetState == t.TargetState) && t.Progress == nil && t.Paused.IsZero()
-}
-
-// talk exchanges words with the other side until the connection ends.
-func (s *side) talk(ctx context.Context, l *link) error {
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			var w word
-			if err := l.readLine(&w); err != nil {
-				return
-			}
-			if s.target {
-				s.hear(w.SourceState)
-				continue
-			}
-			s.hear(w.TargetState)
-			if w.Ended {
-				s.end(w.Refusal)
-			}
-		}
-	}()
-	defer func() { _ = l.Close(); <-ended }()
-	for {
-		s.mu.Lock()
-		w, heard := word{SourceState: s.state}, s.heard
-		if s.target {
-			w = s.last
-			w.TargetState = s.state
-		}
-		s.mu.Unlock()
-		if w != (word{}) {
-			if err := l.writeLine(w); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-heard:
-		case <-ended:
-			return nil
-		}
-	}
 }

@@ -48,6 +48,12 @@ func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, callin
 	if here == hypervisor.StayBusy { // before that libvirt has not begun to send it
 		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	}
+	f.Native = s.node.cfg.URI.Native()
+	if state := migration.StateOf(m); f.Native && state.TargetNodeAddress != "" {
+		if _, err := s.node.cfg.URI.at(state.TargetNodeAddress); err != nil {
+			f.Refused = fmt.Sprintf("node %s cannot be reached by --migration-uri: %v", state.TargetNode, err)
+		}
+	}
 	f.Paused = !x.pausedAt.IsZero() || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	f.Guest = s.guest(here, ended)
 	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
@@ -106,6 +112,8 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.do(ctx, "resume the guest", func(ctx context.Context) error {
 			return s.node.cfg.Hypervisor.Resume(ctx, s.domain, instance)
 		})
+	case migration.SourceAsk:
+		s.ask()
 	case migration.SourceSayGone:
 		s.node.cfg.VMs.Moved(s.domain, s.sending.instance.UUID)
 		s.say(kubevirt.SourceGone)
@@ -117,6 +125,7 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		return s.gone && f.Target == kubevirt.TargetAbsent // nobody else has to hear it
 	case migration.SourceNothing:
 		s.settle() // what was said is known: the record is not needed for it any more
+		s.tellDowntime(ctx, m)
 		return m.Final() || s.gone
 	default:
 	}
@@ -161,6 +170,16 @@ func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Insta
 			case <-x.released:
 			}
 		}()
+	}
+}
+
+// tellDowntime tells the API server, once it is known.
+func (s *side) tellDowntime(ctx context.Context, m *Migration) {
+	s.mu.Lock()
+	d := s.downtime
+	s.mu.Unlock()
+	if d > 0 {
+		s.tell(ctx, m, Told{Downtime: d})
 	}
 }
 

@@ -18,13 +18,13 @@ import (
 func (s *side) targetFacts(ctx context.Context) (f migration.TargetFacts, remove, resume func(context.Context) error) {
 	s.askGone(ctx)
 	s.mu.Lock()
-	receiving, received := s.receiving, s.received
+	receiving, received, asks, uuid := s.receiving, s.received, s.asks, s.uuid
 	s.mu.Unlock()
 	here, instance := s.look(ctx)
 	m, source := s.snapshot()
 	state := migration.StateOf(m)
 	f = migration.TargetFacts{
-		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Source: source,
+		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Asked: asks, Source: source,
 		Ready: s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
 	switch here {
@@ -39,14 +39,36 @@ func (s *side) targetFacts(ctx context.Context) (f migration.TargetFacts, remove
 	default:
 		f.Copy = migration.CopyUnknown
 	}
-	// What is here before the source was asked to begin is not this migration's.
+	// What is here before the source was asked to begin, or is another domain than it
+	// sends, is not this migration's.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
-	if early && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
-		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, false
+	other := uuid != "" && instance.UUID != "" && instance.UUID != uuid
+	if (early || other) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
+		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, receiving
 	}
 	hv := s.node.cfg.Hypervisor
 	return f, func(ctx context.Context) error { return hv.Remove(ctx, s.domain, instance) },
-		func(ctx context.Context) error { return hv.Resume(ctx, s.domain, instance) }
+		func(ctx context.Context) error {
+			err := hv.Resume(ctx, s.domain, instance)
+			if err == nil {
+				s.resumed(time.Now())
+			}
+			return err //nolint:wrapcheck // it says what was tried
+		}
+}
+
+func (s *side) resumed(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resumedAt = at
+}
+
+// transport is how this node takes guests.
+func (n *Node) transport() kubevirt.MigrationTransport {
+	if n.cfg.URI.Native() {
+		return kubevirt.TransportNative
+	}
+	return ""
 }
 
 // targetTurn looks, decides and acts once. It returns true when nothing is left to
@@ -59,7 +81,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 	case migration.TargetPrepare:
 		s.tell(ctx, m, Told{Phase: kubevirt.MigrationPreparingTarget})
 	case migration.TargetOffer:
-		s.tell(ctx, m, Told{Phase: kubevirt.MigrationTargetReady, TargetAddress: s.node.cfg.Address})
+		s.tell(ctx, m, Told{Phase: kubevirt.MigrationTargetReady, TargetAddress: s.node.cfg.Address, Transport: s.node.transport()})
 	case migration.TargetRefuse:
 		s.close()
 		s.tell(ctx, m, Told{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
@@ -113,6 +135,8 @@ func (s *side) admit(from string, h hello) error {
 		return nil
 	case h.Role != roleRelay:
 		return errors.New("a connection of no known kind")
+	case migration.StateOf(m).Transport == kubevirt.TransportNative:
+		return fmt.Errorf("migration %s comes by --migration-uri here, and not through the agents", m.Name)
 	case s.receiving || s.received || s.vanished || s.state != "" || m.DeletionTimestamp != nil:
 		return fmt.Errorf("migration %s had its connection, or is over", m.Name)
 	}

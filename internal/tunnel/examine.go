@@ -30,13 +30,39 @@ func Examine(domain string, agreed Agreement) ([]Disk, error) {
 	if devices == nil {
 		return nil, nil
 	}
-	var disks []Disk
-	for _, d := range devices.children {
+	return devices.disks(), nil
+}
+
+func (n *node) disks() (disks []Disk) {
+	for _, d := range n.children {
 		if d.name == "disk" {
 			disks = append(disks, disk(d))
 		}
 	}
-	return disks, nil
+	return disks
+}
+
+// Sendable reads a domain that libvirt is to send by itself, and returns its disks. It
+// is a *Refusal where the domain has what libvirt does not send (lv9
+// qemuMigrationSrcIsAllowed); there may be more, which libvirt knows.
+func Sendable(domain string) ([]Disk, error) {
+	if len(domain) > maxDomain {
+		return nil, refuse(ReasonDomain, "a domain of %d bytes", len(domain))
+	}
+	root, err := parse(domain, ReasonDomain)
+	if err != nil {
+		return nil, err
+	}
+	devices := root.child("devices")
+	if devices == nil {
+		return nil, nil
+	}
+	for _, kind := range []string{"hostdev", "filesystem", "shmem"} {
+		if devices.child(kind) != nil {
+			return nil, refuse(ReasonDomain, "an element %s", quoted("domain/devices/"+kind))
+		}
+	}
+	return devices.disks(), nil
 }
 
 func disk(n *node) Disk {

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -34,6 +35,9 @@ type Event struct {
 	UUID string
 	// End is set when the instance ended or is ending (guest off).
 	End grace.End
+	// Stopped is when the guest stopped so that the rest of it can be sent to another
+	// host, by this host's clock; zero otherwise.
+	Stopped time.Time
 }
 
 // Sentinel errors. Anything else, and ErrUnavailable too, says nothing about

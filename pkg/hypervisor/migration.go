@@ -7,13 +7,28 @@ type Outgoing struct {
 	Domain   string
 	Instance grace.Instance
 	// URI is where the target's hypervisor is reached.
-	URI string
+	URI       string
+	Transport Transport
 	// Bandwidth is in MiB/s; 0 = no limit.
 	Bandwidth uint64
 	// AutoConverge has the guest's CPUs slowed down where it writes faster than the
 	// network takes.
 	AutoConverge bool
 }
+
+// Transport is how the guest's memory reaches the target.
+type Transport string
+
+// The transports. The zero value is through the connection to the target's
+// hypervisor, which listens for nothing else then.
+const (
+	TransportTunnelled Transport = ""
+	// TransportNative is from one QEMU to the other, over a port of its own.
+	TransportNative Transport = "native"
+	// TransportNativeTLS is that under QEMU's TLS. It fails where QEMU of one of the
+	// two hosts has no certificate.
+	TransportNativeTLS Transport = "native-tls"
+)
 
 // Progress is how far a migration is. Bytes, of memory and disks together.
 type Progress struct {

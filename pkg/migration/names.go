@@ -48,6 +48,11 @@ func StateOf(m *kubevirt.VirtualMachineInstanceMigration) *kubevirt.MigrationSta
 	return m.Status.MigrationState
 }
 
+// native tells whether libvirt of the source sends the guest by itself.
+func native(m *kubevirt.VirtualMachineInstanceMigration) bool {
+	return StateOf(m).Transport == kubevirt.TransportNative
+}
+
 // begun reports whether the source's agent may have had libvirt begin. It has
 // written Running before.
 func begun(m *kubevirt.VirtualMachineInstanceMigration) bool {

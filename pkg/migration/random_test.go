@@ -16,7 +16,15 @@ func (w *world) ran() {
 	}
 }
 
-// cut is the end of the relay's connection.
+// agentCut is what the end of an agent, or of the link between the two, does to the
+// connection by which libvirt sends.
+func (w *world) agentCut() {
+	if !w.native {
+		w.cut()
+	}
+}
+
+// cut is the end of the connection by which libvirt sends.
 func (w *world) cut() {
 	if !w.relay {
 		return
@@ -66,7 +74,7 @@ func (w *world) fault() {
 		w.link = !w.link
 		w.notef("link %v", w.link)
 		if !w.link {
-			w.cut()
+			w.agentCut()
 		}
 	case 2, 3, 4:
 		who := []string{"c", "s", "t"}[n-2]
@@ -74,12 +82,12 @@ func (w *world) fault() {
 		w.notef("API of %s %v", who, w.api[who])
 	case 5: // source agent dies: its relay with it
 		w.notef("source agent starts anew")
-		w.cut()
+		w.agentCut()
 		w.ranOn, w.heardT = false, ""
 	case 6:
 		w.notef("target agent starts anew")
-		w.cut()
-		w.heardS = ""
+		w.agentCut()
+		w.heardS, w.asked = "", false
 		w.closed = w.m.Status.Phase == kubevirt.MigrationRunning || w.m.Final() || StateOf(w.m).TargetState == kubevirt.TargetAbsent
 	case 7: // source libvirtd
 		w.notef("libvirtd of the source dies in %q", w.job)
@@ -125,6 +133,11 @@ func (w *world) fault() {
 			w.notef("the target pod ends")
 			w.pod.Ended = true
 		}
+	case 14, 15:
+		if w.native {
+			w.notef("the connection between the libvirts breaks in %q", w.job)
+			w.cut()
+		}
 	}
 }
 
@@ -156,11 +169,17 @@ func (w *world) step() {
 // all hear each other again, unless its own QEMU was killed; and the migration
 // ends with what is true.
 func TestRandomWorlds(t *testing.T) {
+	t.Run("through the agents", func(t *testing.T) { randomWorlds(t, false) })
+	t.Run("native", func(t *testing.T) { randomWorlds(t, true) })
+}
+
+func randomWorlds(t *testing.T, native bool) {
+	t.Helper()
 	ends := map[kubevirt.MigrationPhase]int{}
 	undecided := 0
 	for seed := range uint64(8000) {
 		w := newWorld(t, seed)
-		w.every = []int{2, 8, 16, 32}[seed%4]
+		w.every, w.native = []int{2, 8, 16, 32}[seed%4], native
 		w.notef("seed %d", seed)
 		for range 60 + w.r.IntN(200) {
 			w.step()

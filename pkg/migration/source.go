@@ -47,6 +47,10 @@ type SourceFacts struct {
 	HeldFor time.Duration
 	// Paused: the guest was paused so that it can be sent.
 	Paused bool
+	// Native: libvirt of this node is to send guests by itself. Refused is why it
+	// cannot send this one, in one line; empty = it can.
+	Native  bool
+	Refused string
 }
 
 // SourceAction is a step of the source's agent.
@@ -65,7 +69,7 @@ const (
 	SourceResume     SourceAction = "Resume"     // resume the guest, then say Running
 	SourceSayGone    SourceAction = "SayGone"    // record that it moved, say Gone
 	SourceSayRunning SourceAction = "SayRunning" // say Running with the reason
-	SourceAsk        SourceAction = "Ask"        // ask the target's agent what it has
+	SourceAsk        SourceAction = "Ask"        // ask the target's agent what it has: nothing more is sent
 	SourceDontKnow   SourceAction = "DontKnow"   // libvirt has to be asked first
 )
 
@@ -143,6 +147,19 @@ func (f SourceFacts) whyFailed() string {
 	return "libvirt ended the migration and the guest runs on"
 }
 
+// unlike tells why this node does not send a guest as the target expects it, in one
+// line, or is empty.
+func (f SourceFacts) unlike() string {
+	target := StateOf(f.Migration).TargetNode
+	switch {
+	case f.Native && !native(f.Migration):
+		return fmt.Sprintf("this node sends guests by --migration-uri, which the agent of node %s does not have: give it to all nodes or to none", target)
+	case !f.Native && native(f.Migration):
+		return fmt.Sprintf("node %s takes guests by --migration-uri, which the agent of this node does not have: give it to all nodes or to none", target)
+	}
+	return f.Refused
+}
+
 // sourceRules are read from top to bottom: the first that holds decides.
 var sourceRules = []struct {
 	reason  string
@@ -182,6 +199,9 @@ var sourceRules = []struct {
 	{"Ended", SourceFacts.final, SourceNothing, says("the migration is over")},
 	{"NoGuest", func(f SourceFacts) bool { return f.Guest == GuestGone }, SourceDecline, says("the VM has ended on this node")},
 	{"Ending", func(f SourceFacts) bool { return f.abort() != "" }, SourceDecline, SourceFacts.abort},
+	{"Unlike", func(f SourceFacts) bool {
+		return f.Migration.Status.Phase == kubevirt.MigrationTargetReady && f.unlike() != ""
+	}, SourceDecline, SourceFacts.unlike},
 	{"Begin", func(f SourceFacts) bool { return f.Migration.Status.Phase == kubevirt.MigrationTargetReady }, SourceBegin,
 		says("the target is ready")},
 	{"Waiting", func(SourceFacts) bool { return true }, SourceWait, says("the target's turn")},

@@ -27,6 +27,9 @@ type TargetFacts struct {
 	// let in again. One connection is all that a migration has; an agent that
 	// starts and finds it Running lets none in.
 	Closed bool
+	// Asked: the source's agent has asked what is here, as its libvirt sends nothing
+	// more.
+	Asked bool
 	// Source is what the source's agent said, on the connection of the two or in
 	// the migration: SourceGone, SourceRunning or empty. It is remembered.
 	Source string
@@ -71,9 +74,18 @@ func (f TargetFacts) givenUp() bool {
 	return (f.phase() == kubevirt.MigrationFailed || f.Gone) && !begun(f.Migration)
 }
 
+// closed: by the way that was agreed nothing comes any more. Where libvirt sends by
+// itself, only the source's agent knows.
+func (f TargetFacts) closed() bool {
+	if native(f.Migration) {
+		return f.Asked
+	}
+	return f.Closed || f.Gone
+}
+
 // over: nothing of the source comes any more.
 func (f TargetFacts) over() bool {
-	return !f.JobRuns && (f.Closed || f.Source != "" || f.givenUp() || f.phase() == kubevirt.MigrationFailed || f.Gone)
+	return !f.JobRuns && (f.closed() || f.Source != "" || f.givenUp() || f.phase() == kubevirt.MigrationFailed)
 }
 
 // before reports whether the source has not been asked to begin.

@@ -38,11 +38,13 @@ type world struct {
 	job                    string // "", perform, finish: of the source
 	copy                   Copy
 	incoming, finishing    bool // jobs of the target's libvirt
-	relay                  bool
+	native                 bool // libvirt sends by itself
+	relay                  bool // the connection by which it sends
 	ranSince, killS, killT bool
 
 	// what the agents remember until they die
 	ranOn, closed  bool
+	asked          bool
 	heardS, heardT string
 	phaseSeen      kubevirt.MigrationPhase
 	phaseAt        time.Time
@@ -170,6 +172,7 @@ func (w *world) sourceAgent() {
 	if w.ending {
 		f.Ending = "the VM is being shut down"
 	}
+	f.Native = w.native
 	f.HeldFor = time.Duration(w.r.IntN(3)) * pauseAfter
 	f.Paused = StateOf(m).Mode == kubevirt.MigrationPaused
 	step := NextOfSource(f)
@@ -195,7 +198,7 @@ func (w *world) sourceAgent() {
 			m.Status.MigrationState.Options = &kubevirt.MigrationOptions{PauseAfter: int64(pauseAfter.Seconds())}
 		})
 		// The agent may die between the two; a refused relay is a failed job.
-		if began && (w.calm || w.r.IntN(8) > 0) && w.link && !w.closed && w.source == GuestRuns {
+		if began && (w.calm || w.r.IntN(8) > 0) && (w.native || w.link && !w.closed) && w.source == GuestRuns {
 			w.job, w.relay, w.copy, w.incoming = "perform", true, CopyIncoming, true
 		}
 	case SourceDecline, SourceSayRunning:
@@ -218,7 +221,9 @@ func (w *world) sourceAgent() {
 	case SourceResume:
 		w.source, w.ranOn = GuestRuns, true
 		w.ran()
-	case SourceAsk, SourceNothing, SourceWait, SourceFollow, SourceDontKnow:
+	case SourceAsk:
+		w.asked = w.asked || w.link
+	case SourceNothing, SourceWait, SourceFollow, SourceDontKnow:
 	}
 }
 
@@ -228,8 +233,8 @@ func (w *world) targetAgent() {
 	if source == "" {
 		source = StateOf(m).SourceState
 	}
-	jobs := w.incoming || w.finishing || w.relay
-	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Source: source, Ready: true}
+	jobs := w.incoming || w.finishing || w.relay && !w.native
+	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Asked: w.asked, Source: source, Ready: true}
 	step := NextOfTarget(f)
 	if step.Action != TargetNothing && step.Action != TargetWait {
 		w.notef("target: %+v (%s)", step, w.copy)
@@ -251,6 +256,9 @@ func (w *world) targetAgent() {
 	case TargetOffer:
 		w.write("t", func(m *kubevirt.VirtualMachineInstanceMigration) {
 			m.Status.Phase, m.Status.MigrationState.TargetNodeAddress = kubevirt.MigrationTargetReady, "b:1"
+			if w.native {
+				m.Status.MigrationState.Transport = kubevirt.TransportNative
+			}
 		})
 	case TargetRefuse, TargetSayGone:
 		w.closed = true

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// inPods is how many guests of each kind row l has.
+	// inPods is how many guests of each kind row n has.
 	inPods = 30
 	// inPodGrace is their grace period where they are deaf.
 	inPodGrace = 6 * time.Second
 )
 
-// inPod is row l: the two kinds of VMs, in turns. Ours are those whose QEMU is in
+// inPod is row n: the two kinds of VMs, in turns. Ours are those whose QEMU is in
 // their launcher, the peer is those of the node's libvirt.
 func inPod(b *bench) []figure {
 	line := func(what string, u unit) figure {

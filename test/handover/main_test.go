@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(node.Main(func(a *node.Node) int {
 		return node.Main(func(b *node.Node) int {
 			return cluster.Main(func(api *cluster.API) int {
-				shared = world{api: api, a: &host{Node: a, name: "node-a"}, b: &host{Node: b, name: "node-b"}}
+				shared = world{api: api, a: &host{Node: a, name: "node-a", address: "127.0.0.2"}, b: &host{Node: b, name: "node-b", address: "127.0.0.3"}}
 				return m.Run()
 			})
 		})
@@ -59,8 +59,9 @@ type world struct {
 type host struct {
 	*node.Node
 
-	name  string
-	agent *node.Agent
+	name    string
+	address string // of its listeners
+	agent   *node.Agent
 }
 
 // given starts both agents, and has their certificates signed.
@@ -80,7 +81,7 @@ func given(t testing.TB, args ...string) world {
 			t.Fatal(err)
 		}
 		started.agent = started.ClusterAgent(w, w.api.Kubeconfig, started.name, append([]string{
-			"-v", fmt.Sprintf("--migration-listen=127.0.0.1:%d", port), "--migration-allow-paths=" + node.CacheDir() + ",/tmp",
+			"-v", fmt.Sprintf("--migration-listen=%s:%d", started.address, port), "--migration-allow-paths=" + node.CacheDir() + ",/tmp",
 		}, args...)...)
 		started.agent.Start(w)
 	}

@@ -26,6 +26,7 @@ type Node struct {
 	keeper   *Process // holds the namespace
 	hold     *os.File // closed: the keeper kills everything in the namespace
 	libvirtd *Process
+	listens  bool // libvirtd does, for other nodes
 }
 
 // The keeper's program. It ends when its standard input does, which is also
@@ -191,9 +192,13 @@ func (n *Node) StartLibvirtd(ctx context.Context) error {
 	// a second libvirtd there would take its sockets away.
 	const guarded = `[ -e /run/libvirt/vmgrace-node ] || { echo "not in the node's namespace: is this a chroot?"; exit 1; }
 echo "$1" >/proc/sys/kernel/hostname
-exec libvirtd -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
+exec libvirtd $2 -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
 	// A host of its own by name, too: libvirt migrates only to another one.
-	cmd := n.Command("unshare", "--uts", "sh", "-c", guarded, "sh", filepath.Base(n.Dir)+".test")
+	listen := ""
+	if n.listens {
+		listen = "--listen"
+	}
+	cmd := n.Command("unshare", "--uts", "sh", "-c", guarded, "sh", filepath.Base(n.Dir)+".test", listen)
 	p, err := StartProcess(cmd, filepath.Join(n.Dir, "libvirtd.log"))
 	if err != nil {
 		return err

@@ -13,7 +13,6 @@ type Meter struct {
 	migrations *prometheus.CounterVec
 	nodeCerts  *prometheus.CounterVec
 	took       prometheus.Histogram
-	downtime   prometheus.Histogram
 
 	tainted *prometheus.GaugeVec
 	nodes   prometheus.Gauge
@@ -41,7 +40,7 @@ func New(r prometheus.Registerer) (*Meter, error) {
 	}
 	m.addMigrations()
 	m.addTaints()
-	for _, c := range []prometheus.Collector{m.evictions, m.launchers, m.notAfter, m.invalid, m.migrations, m.nodeCerts, m.took, m.downtime, m.tainted, m.nodes} {
+	for _, c := range []prometheus.Collector{m.evictions, m.launchers, m.notAfter, m.invalid, m.migrations, m.nodeCerts, m.took, m.tainted, m.nodes} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}

@@ -20,24 +20,16 @@ func (m *Meter) addMigrations() {
 		Help:    "Time that successful migrations took, from when libvirt began.",
 		Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000},
 	})
-	m.downtime = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name:    "vmgrace_migration_downtime_seconds",
-		Help:    "Time for which guests stood still in successful migrations, as the agents measured it.",
-		Buckets: []float64{.05, .1, .2, .5, 1, 2, 5, 10, 30, 60},
-	})
 }
 
 // Migration counts one that ended. 0 is not known.
-func (m *Meter) Migration(cause, result string, took, downtime time.Duration) {
+func (m *Meter) Migration(cause, result string, took time.Duration) {
 	m.migrations.WithLabelValues(cause, result).Inc()
 	if result != "succeeded" {
 		return
 	}
 	if took > 0 {
 		m.took.Observe(took.Seconds())
-	}
-	if downtime > 0 {
-		m.downtime.Observe(downtime.Seconds())
 	}
 }
 

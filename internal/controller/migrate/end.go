@@ -170,7 +170,7 @@ func (r *reconciler) count(g *gathered, result string) {
 	if s.StartTimestamp != nil && s.EndTimestamp != nil {
 		took = s.EndTimestamp.Sub(s.StartTimestamp.Time)
 	}
-	r.Meter.Migration(cause, result, took, paused(s))
+	r.Meter.Migration(cause, result, took)
 }
 
 // oneLine is what the API server said.

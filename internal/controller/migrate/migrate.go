@@ -42,7 +42,7 @@ type Config struct {
 
 // Meter counts migrations that ended.
 type Meter interface {
-	Migration(cause, result string, took, downtime time.Duration)
+	Migration(cause, result string, took time.Duration)
 }
 
 // workers look at migrations at the same time.

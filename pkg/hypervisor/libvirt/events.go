@@ -141,11 +141,13 @@ func (s *session) register() error {
 	if err != nil {
 		return err
 	}
-	look := func(string) grace.End { return grace.EndUnknown }
+	look := func(*hypervisor.Event) {}
 	for _, event := range []func() (int, error){
 		func() (int, error) {
 			return s.conn.DomainEventLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
-				s.push(dom, func(uuid string) grace.End { return s.life.end(uuid, e.Event, e.Detail) })
+				s.push(dom, func(is *hypervisor.Event) {
+					is.End, is.Stopped = s.life.end(is.UUID, e.Event, e.Detail), stoppedAt(e)
+				})
 			})
 		},
 		func() (int, error) {
@@ -168,8 +170,17 @@ func (s *session) register() error {
 	return nil
 }
 
-// push takes an event whose end is read by a function, under the lock.
-func (s *session) push(dom *libvirt.Domain, end func(uuid string) grace.End) {
+// stoppedAt is now, where a guest was stopped for the rest of it to be sent: also by a
+// suspend while it is sent (qemuProcessHandleStop).
+func stoppedAt(e *libvirt.DomainEventLifecycle) time.Time {
+	if e.Event == libvirt.DOMAIN_EVENT_SUSPENDED && libvirt.DomainEventSuspendedDetailType(e.Detail) == libvirt.DOMAIN_EVENT_SUSPENDED_MIGRATED {
+		return time.Now()
+	}
+	return time.Time{}
+}
+
+// push takes an event whose details a function reads, under the lock.
+func (s *session) push(dom *libvirt.Domain, read func(*hypervisor.Event)) {
 	name, err := dom.GetName() // both are local
 	uuid, err2 := dom.GetUUIDString()
 	s.mu.Lock()
@@ -178,7 +189,9 @@ func (s *session) push(dom *libvirt.Domain, end func(uuid string) grace.End) {
 		s.append(hypervisor.Event{})
 		return
 	}
-	s.append(hypervisor.Event{Name: name, UUID: uuid, End: end(uuid)})
+	e := hypervisor.Event{Name: name, UUID: uuid}
+	read(&e)
+	s.append(e)
 }
 
 func (s *session) append(e hypervisor.Event) {

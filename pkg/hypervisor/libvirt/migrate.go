@@ -42,15 +42,27 @@ func (m *Migrator) Close() {
 	m.texts.close()
 }
 
-// Migrate sends a domain: live, peer to peer, tunnelled through the connection to
-// the URI, and has it arrive paused. It returns when libvirt does, or when ctx
-// ends, which ends nothing: see Abort. An error does not say that the domain is not
-// at the target.
-func (m *Migrator) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
-	flags := libvirt.MIGRATE_LIVE | libvirt.MIGRATE_PEER2PEER | libvirt.MIGRATE_TUNNELLED | libvirt.MIGRATE_PAUSED
+// flagsOf is how libvirt sends: live, from one libvirt to the other, and paused when
+// it has arrived.
+func flagsOf(o hypervisor.Outgoing) libvirt.DomainMigrateFlags {
+	flags := libvirt.MIGRATE_LIVE | libvirt.MIGRATE_PEER2PEER | libvirt.MIGRATE_PAUSED
+	switch o.Transport {
+	case hypervisor.TransportTunnelled:
+		flags |= libvirt.MIGRATE_TUNNELLED
+	case hypervisor.TransportNativeTLS:
+		flags |= libvirt.MIGRATE_TLS
+	case hypervisor.TransportNative:
+	}
 	if o.AutoConverge {
 		flags |= libvirt.MIGRATE_AUTO_CONVERGE
 	}
+	return flags
+}
+
+// Migrate sends a domain by the connection to the URI, and has it arrive paused. It returns when libvirt does, or when ctx
+// ends, which ends nothing: see Abort. An error does not say that the domain is not
+// at the target.
+func (m *Migrator) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 	params := libvirt.DomainMigrateParameters{
 		DestNameSet: true, DestName: o.Domain, // without it the domain's own XML would say
 		BandwidthSet: o.Bandwidth > 0, Bandwidth: o.Bandwidth,
@@ -59,7 +71,7 @@ func (m *Migrator) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 		if starts, err := dom.GetAutostart(); err != nil || starts {
 			return cmp.Or(err, errAutostart)
 		}
-		return dom.MigrateToURI3(o.URI, &params, flags)
+		return dom.MigrateToURI3(o.URI, &params, flagsOf(o))
 	})
 	return failed("migrate", o.Domain, err)
 }

@@ -1,0 +1,67 @@
+package migration
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// Both nodes send guests in the same way, or the guest stays.
+func TestAGuestIsSentOnlyAsTheTargetExpectsIt(t *testing.T) {
+	for _, c := range []struct {
+		native  bool
+		target  kubevirt.MigrationTransport
+		refused string
+		action  SourceAction
+		says    string
+	}{
+		{false, "", "", SourceBegin, ""},
+		{true, kubevirt.TransportNative, "", SourceBegin, ""},
+		{true, "", "", SourceDecline, "the agent of node b does not have"},
+		{false, kubevirt.TransportNative, "", SourceDecline, "the agent of this node does not have"},
+		{false, "Pigeon", "", SourceBegin, ""}, // no transport of ours
+		{true, kubevirt.TransportNative, "its address is none", SourceDecline, "its address is none"},
+	} {
+		m := given(t, kubevirt.MigrationTargetReady).Migration
+		m.Status.MigrationState.Transport = c.target
+		f := SourceFacts{Migration: m, Guest: GuestRuns, Native: c.native, Refused: c.refused}
+		if step := NextOfSource(f); step.Action != c.action || !strings.Contains(step.Message, c.says) {
+			t.Errorf("native %v, target %q: %+v, want %s %q", c.native, c.target, step, c.action, c.says)
+		}
+		// What has begun is not given up for it.
+		m.Status.Phase = kubevirt.MigrationRunning
+		f.JobRuns = true
+		if step := NextOfSource(f); step.Action != SourceFollow {
+			t.Errorf("native %v, target %q, under way: %+v", c.native, c.target, step)
+		}
+	}
+}
+
+// While libvirt may send by itself, no end of a connection of the agents' says that
+// nothing comes.
+func TestTheTargetOfANativeMigrationSaysAbsentOnTheSourcesWordAlone(t *testing.T) {
+	for _, c := range []struct {
+		transport     kubevirt.MigrationTransport
+		closed, asked bool
+		source        string
+		want          TargetAction
+	}{
+		{"", true, false, "", TargetSayGone},
+		{kubevirt.TransportNative, true, false, "", TargetWait},
+		{kubevirt.TransportNative, true, true, "", TargetSayGone},
+		{kubevirt.TransportNative, false, false, kubevirt.SourceRunning, TargetSayGone},
+		{kubevirt.TransportNative, false, false, kubevirt.SourceGone, TargetSayGone},
+	} {
+		m := given(t, kubevirt.MigrationRunning).Migration
+		m.Status.MigrationState.Transport = c.transport
+		f := TargetFacts{Migration: m, Copy: CopyNone, Closed: c.closed, Asked: c.asked, Source: c.source}
+		if step := NextOfTarget(f); step.Action != c.want {
+			t.Errorf("%+v: %s, want %s", c, step.Action, c.want)
+		}
+		f.JobRuns = true
+		if step := NextOfTarget(f); step.Action != TargetWait {
+			t.Errorf("%+v while libvirt works: %s", c, step.Action)
+		}
+	}
+}

@@ -1,0 +1,66 @@
+//go:build !unit
+
+package handover
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+const downtime = "vmgrace_migration_downtime_seconds"
+
+// mustMove moves the guest, and checks what the source's agent has measured: once, and
+// not more than was seen.
+func (v *vm) mustMove(to *host, options string) {
+	w, from := v.w, v.here.host
+	w.Helper()
+	before := from.agent.Metrics(w)
+	seen := v.watchGap(from, to)
+	v.schedule(to, options)
+	if !v.decided() {
+		w.Fatalf("it was not moved to %s: %s", to.name, v.whyFailed())
+	}
+	// The word that it runs may come a little later than the API server has it.
+	const slack = time.Second
+	var count, sum float64
+	node.Eventually(w, soon, func() bool {
+		m := from.agent.Metrics(w)
+		count, sum = m[downtime+"_count"]-before[downtime+"_count"], m[downtime+"_sum"]-before[downtime+"_sum"]
+		return count > 0
+	}, "the downtime is not measured")
+	took := time.Duration(sum * float64(time.Second))
+	gap := <-seen
+	if count != 1 || took <= 0 || took > gap+slack {
+		w.Errorf("downtime: %v measured %v times; it ran on neither node for %v at most", took, count, gap)
+	}
+	told := w.get("vmim", v.migration, "{.status.migrationState.downtimeMilliseconds}")
+	if told != strconv.FormatInt(took.Milliseconds(), 10) {
+		w.Errorf("downtime: %s ms told, %v measured", told, took)
+	}
+	w.Logf("stood still for %v; ran on neither node for %v at most", took, gap)
+}
+
+// watchGap finds out for how long at most the guest runs on neither node: from when it
+// was last seen to run here to when it was first seen to run there.
+func (v *vm) watchGap(from, to *host) <-chan time.Duration {
+	seen := make(chan time.Duration, 1)
+	ctx := v.w.Context()
+	go func() {
+		last := time.Now()
+		for ctx.Err() == nil {
+			if at := time.Now(); from.runs(v.Domain) {
+				last = at
+			} else if to.runs(v.Domain) {
+				seen <- time.Since(last)
+				return
+			}
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	return seen
+}

@@ -1,0 +1,112 @@
+//go:build !unit
+
+package handover
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// givenNative is two libvirtds that take guests of each other by TLS, and agents that
+// have them do so.
+func givenNative(t *testing.T) world {
+	t.Helper()
+	port, err := node.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pki := certificates(t)
+	for _, h := range []*host{shared.a, shared.b} {
+		h.Listen(t, h.address, port, pki)
+	}
+	return given(t, fmt.Sprintf("--migration-uri=qemu+tls://{{address}}:%d/system?pkipath=%s", port, pki))
+}
+
+// certificates makes a directory with one certificate for all that libvirt and QEMU
+// of both hosts are to each other.
+func certificates(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, to := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "libvirt test"}, NotBefore: from, NotAfter: to,
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	host := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "host"}, NotBefore: from, NotAfter: to,
+		IPAddresses: []net.IP{net.ParseIP(shared.a.address), net.ParseIP(shared.b.address)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	write := func(kind string, der []byte, names ...string) {
+		for _, name := range names {
+			if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	sign := func(template *x509.Certificate, names ...string) {
+		der, err := x509.CreateCertificate(rand.Reader, template, authority, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write("CERTIFICATE", der, names...)
+	}
+	sign(authority, "cacert.pem", "ca-cert.pem")
+	sign(host, "server-cert.pem", "client-cert.pem", "clientcert.pem")
+	write("PRIVATE KEY", secret, "server-key.pem", "client-key.pem", "clientkey.pem")
+	return dir
+}
+
+func TestLibvirtMovesAGuestByItself(t *testing.T) {
+	// Given: a guest.
+	w := givenNative(t)
+	v := w.guarded(node.Spec{GuestAgent: true})
+	v.watchForTwo()
+	for _, to := range []*host{w.b, w.a} {
+		// When it is moved, there and back,
+		// then it goes on there and has ended here, and nothing of it came through the agents.
+		v.mustMove(to, `"bandwidthMiB":200`)
+		if transport := w.get("vmim", v.migration, "{.status.migrationState.transport}"); transport != "Native" || to.agent.Said("the guest's connection has ended") > 0 {
+			t.Errorf("to %s: transport %q", to.name, transport)
+		}
+	}
+	// What dies of the agents' does not end it.
+	v.schedule(w.b, `"bandwidthMiB":16`)
+	v.sent()
+	w.a.restart(w)
+	w.b.restart(w)
+	if !v.decided() {
+		t.Fatalf("it was not moved by agents that were killed meanwhile: %s", v.whyFailed())
+	}
+	// A shutdown beats it: it is shut down where it is.
+	v.schedule(w.a, `"bandwidthMiB":8`)
+	v.sent()
+	v.ends()
+	node.Eventually(w, soon, func() bool { return v.states() == "Running/Absent" && v.there.state(v.Domain) == "" }, "something is left of it")
+}
+
+// sent waits until a guest is being sent.
+func (v *vm) sent() {
+	v.w.Helper()
+	node.Eventually(v.w, soon, func() bool {
+		return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(v.w, "domjobinfo", v.Domain), "Data remaining")
+	}, "nothing is sent")
+}
