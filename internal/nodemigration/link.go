@@ -21,6 +21,10 @@ const (
 	dialTimeout = 5 * time.Second
 	helloBound  = 10 * time.Second
 	maxLine     = 4096
+	// beat is how often at least each side says a word, silence how long the other
+	// one waits for it.
+	beat    = 5 * time.Second
+	silence = 3 * beat
 )
 
 // hello is the source's first line on a connection. The target answers with a
@@ -220,4 +224,48 @@ func join(ctx context.Context, a, b io.ReadWriteCloser) {
 	<-ended
 	closeBoth()
 	<-ended
+}
+
+// talk exchanges words with the other side until the connection ends, or nothing
+// comes of it any more: a link that swallows everything closes nothing.
+func (s *side) talk(ctx context.Context, l *link) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			var w word
+			if l.SetReadDeadline(time.Now().Add(silence)) != nil || l.readLine(&w) != nil {
+				return
+			}
+			if s.target {
+				s.hear(w.SourceState)
+				continue
+			}
+			s.hear(w.TargetState)
+			if w.Ended {
+				s.end(w.Refusal)
+			}
+		}
+	}()
+	defer func() { _ = l.Close(); <-ended }()
+	for {
+		s.mu.Lock()
+		w, heard := word{SourceState: s.state}, s.heard
+		if s.target {
+			w = s.last
+			w.TargetState = s.state
+		}
+		s.mu.Unlock()
+		if err := l.writeLine(w); err != nil {
+			return err
+		}
+		select {
+		case <-heard:
+		case <-time.After(beat):
+		case <-ended:
+			return nil
+		}
+	}
 }

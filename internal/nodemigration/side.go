@@ -31,7 +31,7 @@ type side struct {
 	receiving bool
 	received  bool // a connection was, or may have been before this agent was started
 	settled   bool // the guest is not a migration's matter any more
-	begun     bool // source: Running was written and accepted
+	begun     bool // Running was written and accepted; target: the source's connection says so
 	last      word // what the target's side says of the end of the guest's connection
 	ended     chan struct{}
 	joined    bool  // source: libvirt's connection has reached the target's agent
@@ -43,6 +43,10 @@ type side struct {
 	gone    bool // the API server says that there is no such migration
 	sending *sending
 	talking bool
+
+	remembered bool      // source: it is written down that the guest has left, if it can be
+	paused     time.Time // since when the guest waits for a word of the other side
+	reported   bool      // that it does
 }
 
 func (s *side) poke() {
@@ -168,6 +172,9 @@ func (s *side) run(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
+	if !s.target {
+		s.forget()
+	}
 }
 
 // certified tells whether this node can prove who it is, and asks for that if not.
@@ -248,48 +255,4 @@ func shows(m *Migration, t *Told) bool {
 	state := migration.StateOf(m)
 	return (t.Phase == "" || m.Status.Phase == t.Phase) && (t.SourceState == "" || state.SourceState == t.SourceState) &&
 		(t.TargetState == "" || state.TargetState == t.TargetState) && t.Progress == nil && t.Paused.IsZero()
-}
-
-// talk exchanges words with the other side until the connection ends.
-func (s *side) talk(ctx context.Context, l *link) error {
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			var w word
-			if err := l.readLine(&w); err != nil {
-				return
-			}
-			if s.target {
-				s.hear(w.SourceState)
-				continue
-			}
-			s.hear(w.TargetState)
-			if w.Ended {
-				s.end(w.Refusal)
-			}
-		}
-	}()
-	defer func() { _ = l.Close(); <-ended }()
-	for {
-		s.mu.Lock()
-		w, heard := word{SourceState: s.state}, s.heard
-		if s.target {
-			w = s.last
-			w.TargetState = s.state
-		}
-		s.mu.Unlock()
-		if w != (word{}) {
-			if err := l.writeLine(w); err != nil {
-				return err
-			}
-		}
-		select {
-		case <-heard:
-		case <-ended:
-			return nil
-		}
-	}
 }

@@ -47,6 +47,8 @@ type SourceFacts struct {
 	HeldFor time.Duration
 	// Paused: the guest was paused so that it can be sent.
 	Paused bool
+	// Stopped: somebody has paused the guest, and it is not being sent.
+	Stopped bool
 }
 
 // SourceAction is a step of the source's agent.
@@ -168,7 +170,7 @@ var sourceRules = []struct {
 
 	// From here on libvirt's job is over, or was never begun.
 	{"RanOn", func(f SourceFacts) bool { return f.RanOn && f.begun() }, SourceSayRunning, SourceFacts.whyFailed},
-	{"QEMUGone", func(f SourceFacts) bool { return f.Guest == GuestGone && f.begun() && !f.final() }, SourceSayGone, says("QEMU has ended here")},
+	{"QEMUGone", func(f SourceFacts) bool { return f.Guest == GuestGone && f.begun() && !f.Migration.Final() }, SourceSayGone, says("QEMU has ended here")},
 	{"RunsOn", func(f SourceFacts) bool { return f.Guest == GuestRuns && f.begun() && !f.final() }, SourceSayRunning, SourceFacts.whyFailed},
 	{"ArrivedThere", func(f SourceFacts) bool {
 		return f.Guest == GuestPaused && (f.Target == kubevirt.TargetArrived || f.Target == kubevirt.TargetRunning)
@@ -182,6 +184,8 @@ var sourceRules = []struct {
 	{"Ended", SourceFacts.final, SourceNothing, says("the migration is over")},
 	{"NoGuest", func(f SourceFacts) bool { return f.Guest == GuestGone }, SourceDecline, says("the VM has ended on this node")},
 	{"Ending", func(f SourceFacts) bool { return f.abort() != "" }, SourceDecline, SourceFacts.abort},
+	// At the target it would run on.
+	{"Stopped", func(f SourceFacts) bool { return f.Stopped }, SourceDecline, says("the guest is paused: it can be moved once it runs")},
 	{"Begin", func(f SourceFacts) bool { return f.Migration.Status.Phase == kubevirt.MigrationTargetReady }, SourceBegin,
 		says("the target is ready")},
 	{"Waiting", func(SourceFacts) bool { return true }, SourceWait, says("the target's turn")},
