@@ -3,7 +3,6 @@ package nodeagent
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
@@ -35,7 +34,7 @@ type migrations struct {
 	from    launchers
 	driver  *libvirt.Driver
 	moves   *libvirt.Migrator
-	former  map[string]grace.Record // when this agent was started
+	former  map[string]grace.Instance // of the records when this agent was started
 	meter   nodemigration.Meter
 	points  failpoint.Points
 
@@ -60,12 +59,14 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 	}
 	m := &migrations{
 		options: n.Options, log: n.log, vmis: n.vmis, from: n.from, driver: n.driver.libvirt, moves: n.driver.libvirt.Migrator(),
-		former: map[string]grace.Record{}, meter: n.meter, points: n.points,
+		former: map[string]grace.Instance{}, meter: n.meter, points: n.points,
 	}
 	for _, r := range records {
-		if r.BootID == boot {
-			m.former[r.Domain()] = r
+		i := r.Instance
+		if r.BootID != boot {
+			i = grace.Instance{UUID: i.UUID}
 		}
+		m.former[r.Domain()] = i
 	}
 	return m
 }
@@ -211,14 +212,7 @@ func (m *migrations) LauncherReady(namespace, name, pod string) bool {
 }
 
 // Former implements nodemigration.VMs.
-func (m *migrations) Former(ctx context.Context, domain string) (grace.Instance, bool) {
-	r, there := m.former[domain]
-	if !there {
-		return grace.Instance{}, false
-	}
-	end, err := m.driver.Ended(ctx, domain, r.Instance)
-	return r.Instance, err == nil && end == grace.EndMoved
-}
+func (m *migrations) Former(domain string) grace.Instance { return m.former[domain] }
 
 // Moved implements nodemigration.VMs.
 func (m *migrations) Moved(domain, uuid string) {

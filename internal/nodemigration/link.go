@@ -21,6 +21,10 @@ const (
 	dialTimeout = 5 * time.Second
 	helloBound  = 10 * time.Second
 	maxLine     = 4096
+	// beat is how often at least each side says a word, silence how long the other
+	// one waits for it.
+	beat    = 5 * time.Second
+	silence = 3 * beat
 )
 
 // hello is the source's first line on a connection. The target answers with a

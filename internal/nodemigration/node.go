@@ -86,6 +86,7 @@ func (n *Node) Run(ctx context.Context, l net.Listener) {
 	n.mu.Lock()
 	n.ctx = ctx
 	n.mu.Unlock()
+	n.clear()
 	n.wg.Go(func() { n.serve(ctx, l) })
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()

@@ -75,6 +75,9 @@ type Hypervisor interface {
 	Resume(ctx context.Context, name string, i grace.Instance) error
 	// Remove ends it by force; what is not there is no error.
 	Remove(ctx context.Context, name string, i grace.Instance) error
+	// Left tells whether the hypervisor says that an instance which has ended here went
+	// elsewhere. Where it does not say, it is false.
+	Left(ctx context.Context, name string, i grace.Instance) (bool, error)
 }
 
 // Process is a process whose end is seen.
@@ -91,9 +94,9 @@ type VMs interface {
 	HeldFor(domain string) time.Duration
 	// LauncherReady: the launcher pod with this UID runs and has registered.
 	LauncherReady(namespace, name, pod string) bool
-	// Former is the instance of the record that there was when this agent started,
-	// and whether it is known by now that it ended because it went elsewhere.
-	Former(ctx context.Context, domain string) (i grace.Instance, moved bool)
+	// Former is the instance of the record that there was when this agent started:
+	// without a process where that was of another boot, zero where there was none.
+	Former(domain string) grace.Instance
 	// Moved is told that an instance has ended here because it went elsewhere.
 	Moved(domain, uuid string)
 	// Changed is told that Standing may say something else now.

@@ -13,6 +13,8 @@ import (
 	"log/slog"
 	"math/big"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -24,6 +26,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -116,6 +119,12 @@ type world struct {
 	looks   map[string]int
 	held    time.Duration // for how long the shutdown is held
 	paused  []string      // what was done to the guest that is sent, and what was told of it
+	left    bool          // the source's libvirt says that the guest went elsewhere
+	former  grace.Instance
+	dirs    map[string]string // of a node's sockets
+	// stripped: the object is gone, whatever its finalizers are for.
+	stripped bool
+	late     bool // the target's watch: it does not show that the source has begun
 }
 
 type proc struct {
@@ -130,7 +139,7 @@ func (p *proc) end()                  { p.once.Do(func() { close(p.done) }) }
 func given(t *testing.T) *world {
 	t.Helper()
 	w := &world{
-		t: t, looks: map[string]int{}, ca: newAuthority(t), nodes: map[string]*Node{}, addrs: map[string]string{}, phase: grace.Running,
+		t: t, looks: map[string]int{}, dirs: map[string]string{}, ca: newAuthority(t), nodes: map[string]*Node{}, addrs: map[string]string{}, phase: grace.Running,
 		stays: map[string]hypervisor.Stay{"a": hypervisor.StayRunning, "b": hypervisor.StayAbsent},
 		qemu:  &proc{done: make(chan struct{})}, aborted: make(chan struct{}, 16),
 		m: &Migration{
@@ -142,6 +151,14 @@ func given(t *testing.T) *world {
 		},
 	}
 	return w
+}
+
+// open is process.Open for the source's QEMU.
+func (w *world) open(int, uint64) (Process, error) {
+	if closed(w.qemu.done) {
+		return nil, process.ErrGone
+	}
+	return w.qemu, nil
 }
 
 // start runs both nodes until the test ends.
@@ -156,10 +173,10 @@ func (w *world) start() {
 			w.t.Fatal(err)
 		}
 		h := host{w, name}
-		w.addrs[name], listeners[name] = l.Addr().String(), l
+		w.addrs[name], listeners[name], w.dirs[name] = l.Addr().String(), l, cmp.Or(w.dirs[name], w.t.TempDir())
 		w.nodes[name] = New(Config{
-			Node: name, Address: cmp.Or(w.address, l.Addr().String()), SocketDir: w.t.TempDir(), LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Sender: h, Hypervisor: h, VMs: h, Meter: h,
-			Open: func(int, uint64) (Process, error) { return w.qemu, nil }, Log: slog.New(slog.DiscardHandler),
+			Node: name, Address: cmp.Or(w.address, l.Addr().String()), SocketDir: w.dirs[name], LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Sender: h, Hypervisor: h, VMs: h, Meter: h,
+			Open: w.open, Log: slog.New(slog.DiscardHandler),
 		})
 	}
 	for name, n := range w.nodes {
@@ -214,12 +231,23 @@ type host struct {
 func (h host) Migrations() []*Migration {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
+	if h.w.stripped {
+		return nil
+	}
+	if h.w.late && h.name == "b" && h.w.m.Status.Phase == kubevirt.MigrationRunning {
+		late := h.w.m.DeepCopy()
+		late.Status.Phase = kubevirt.MigrationTargetReady
+		return []*Migration{late}
+	}
 	return []*Migration{h.w.m}
 }
 
 func (h host) Tell(_ context.Context, m *Migration, t Told) error {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
+	if h.w.stripped {
+		return errors.New("not found")
+	}
 	is := h.w.m.DeepCopy()
 	if t.Phase != "" {
 		if m.Status.Phase != is.Status.Phase {
@@ -250,7 +278,11 @@ func (h host) Tell(_ context.Context, m *Migration, t Told) error {
 	return nil
 }
 
-func (host) Gone(context.Context, *Migration) (bool, error) { return false, nil }
+func (h host) Gone(context.Context, *Migration) (bool, error) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return h.w.stripped, nil
+}
 
 func (h host) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 	h.w.mu.Lock()
@@ -315,9 +347,18 @@ func (h host) Remove(context.Context, string, grace.Instance) error {
 	h.w.stays[h.name] = hypervisor.StayAbsent
 	h.w.removed = append(h.w.removed, h.name)
 	if h.name == "a" {
+		if _, err := os.Stat(filepath.Join(h.w.dirs["a"], "left-m-1")); err != nil {
+			h.w.t.Error("the guest is ended at the source before that is written down")
+		}
 		h.w.qemu.end()
 	}
 	return nil
+}
+
+func (h host) Left(context.Context, string, grace.Instance) (bool, error) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	return h.w.left, nil
 }
 
 func (h host) Phase(string) grace.Phase {
@@ -326,11 +367,11 @@ func (h host) Phase(string) grace.Phase {
 	return h.w.phase
 }
 
-func (host) LauncherReady(string, string, string) bool                     { return true }
-func (host) Former(context.Context, string) (i grace.Instance, moved bool) { return i, false }
-func (host) Moved(string, string)                                          {}
-func (host) Changed(string, string)                                        {}
-func (host) TunnelRefused(string)                                          {}
+func (host) LauncherReady(string, string, string) bool { return true }
+func (h host) Former(string) grace.Instance            { return h.w.former }
+func (host) Moved(string, string)                      {}
+func (host) Changed(string, string)                    {}
+func (host) TunnelRefused(string)                      {}
 
 func (h host) Downtime(d time.Duration) {
 	h.w.mu.Lock()

@@ -31,7 +31,12 @@ const (
 	// usually it comes within milliseconds.
 	answerPatience = 2 * time.Second
 
-	reasonPaused = "GuestPaused"
+	// undecidedFor is how long a guest may wait for a word of the other node before
+	// people are told.
+	undecidedFor = 10 * time.Second
+
+	reasonPaused    = "GuestPaused"
+	reasonUndecided = "GuestUndecided"
 )
 
 // sending is an outgoing migration.
@@ -40,10 +45,11 @@ type sending struct {
 	process  Process // nil where it is not watched
 	released chan struct{}
 	gone     bool            // it had ended before it could be watched
-	seenGone bool            // its end was seen
 	ranOn    bool            // it ran, or may have run, after the migration was over
 	last     hypervisor.Stay // when it was looked at before
 	busy     bool            // the job was seen
+
+	explained bool // what its end means is known
 
 	listener net.Listener
 	socket   string

@@ -30,7 +30,7 @@ type side struct {
 	receiving bool
 	received  bool // a connection was, or may have been before this agent was started
 	settled   bool // the guest is not a migration's matter any more
-	begun     bool // source: Running was written and accepted
+	begun     bool // Running was written and accepted; target: the source's connection says so
 	last      word // what the target's side says of the end of the guest's connection
 	ended     chan struct{}
 	joined    bool      // source: libvirt's connection has reached the target's agent
@@ -47,6 +47,10 @@ type side struct {
 	gone    bool // the API server says that there is no such migration
 	sending *sending
 	talking bool
+
+	remembered bool      // source: it is written down that the guest has left, if it can be
+	paused     time.Time // since when the guest waits for a word of the other side
+	reported   bool      // that it does
 }
 
 func (s *side) poke() {
@@ -123,6 +127,9 @@ func (s *side) run(ctx context.Context) {
 		case <-s.wake:
 		case <-timer.C:
 		}
+	}
+	if !s.target {
+		s.forget()
 	}
 }
 

@@ -21,14 +21,14 @@ func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.In
 	calling := x.calling()
 	here, instance := s.look(ctx)
 	if x.process == nil && !x.gone {
-		s.identify(ctx, here, instance)
+		s.identify(here, instance)
 	}
 	m, target := s.snapshot()
-	return s.factsOf(m, target, here, calling), instance
+	return s.factsOf(ctx, m, target, here, calling), instance
 }
 
 // factsOf puts together what was seen.
-func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, calling bool) migration.SourceFacts {
+func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hypervisor.Stay, calling bool) migration.SourceFacts {
 	x := s.sending
 	f := migration.SourceFacts{
 		Migration: m, Gone: s.gone, Target: target, Memory: int64(x.total),
@@ -55,20 +55,24 @@ func (s *side) factsOf(m *Migration, target string, here hypervisor.Stay, callin
 		}
 	}
 	f.Paused = !x.pausedAt.IsZero() || migration.StateOf(m).Mode == kubevirt.MigrationPaused
-	f.Guest = s.guest(here, ended)
+	f.Stopped = here == hypervisor.StayPaused
+	f.Guest = s.guest(ctx, here, ended)
 	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
 	return f
 }
 
 // guest is what is here. ended: libvirt's call has been made and has returned.
-func (s *side) guest(here hypervisor.Stay, ended bool) migration.Guest {
+func (s *side) guest(ctx context.Context, here hypervisor.Stay, ended bool) migration.Guest {
 	x, last := s.sending, s.sending.last
 	x.last = here
-	x.busy = x.busy || here == hypervisor.StayBusy && x.called()
+	if here == hypervisor.StayBusy && x.calling() && !x.ended() {
+		x.busy, x.ranOn = true, false // what was over before was another job
+	}
 	switch {
-	case x.ended():
-		x.end(last)
+	case x.ended() && s.explain(ctx, last):
 		return migration.GuestGone
+	case x.ended():
+		return migration.GuestUnknown // until libvirt answers
 	case here == hypervisor.StayRunning || here == hypervisor.StayPaused:
 		// Its job was seen, and is over: libvirt's answer may come late.
 		x.ranOn = x.ranOn || ended || x.busy || !x.called() && s.received
@@ -104,25 +108,29 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.abort(ctx, step.Message)
 	case migration.SourceEnd:
 		s.log.Info("ending what is left of the guest", "why", step.Message)
+		s.remember(ctx)
 		s.do(ctx, "end what is left of the guest", func(ctx context.Context) error {
 			return s.node.cfg.Hypervisor.Remove(ctx, s.domain, instance)
 		})
+	case migration.SourceAsk:
+		s.ask()
+		s.undecided(m, step.Message)
 	case migration.SourceResume:
 		s.log.Info("resuming the guest", "why", step.Message)
 		s.do(ctx, "resume the guest", func(ctx context.Context) error {
 			return s.node.cfg.Hypervisor.Resume(ctx, s.domain, instance)
 		})
-	case migration.SourceAsk:
-		s.ask()
 	case migration.SourceSayGone:
+		s.remember(ctx)
 		s.node.cfg.VMs.Moved(s.domain, s.sending.instance.UUID)
 		s.say(kubevirt.SourceGone)
 		s.tell(ctx, m, Told{SourceState: kubevirt.SourceGone})
+		return s.gone && f.Target != "" && f.Target != kubevirt.TargetArrived // nobody else has to hear it
 	case migration.SourceSayRunning, migration.SourceDecline:
 		s.settle()
 		s.say(kubevirt.SourceRunning)
 		s.tell(ctx, m, Told{SourceState: kubevirt.SourceRunning, FailureReason: step.Message})
-		return s.gone && f.Target == kubevirt.TargetAbsent // nobody else has to hear it
+		return s.gone && f.Target == kubevirt.TargetAbsent
 	case migration.SourceNothing:
 		s.settle() // what was said is known: the record is not needed for it any more
 		s.tellDowntime(ctx, m)
@@ -143,22 +151,19 @@ func (s *side) ending() string {
 
 // identify takes hold of the QEMU that is here while libvirt says so, or of the one
 // that was here when this agent was started.
-func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Instance) {
-	moved := false
+func (s *side) identify(here hypervisor.Stay, i grace.Instance) {
+	x := s.sending
 	if here == hypervisor.StayAbsent {
-		i, moved = s.node.cfg.VMs.Former(ctx, s.domain)
+		i = s.node.cfg.VMs.Former(s.domain)
+		x.gone = i.PID == 0 // it was of another boot, or nobody knows it
 	}
-	if i.PID == 0 {
+	if x.instance = i; i.PID == 0 {
 		return
 	}
-	x := s.sending
-	x.instance = i
 	p, err := s.node.cfg.Open(i.PID, i.Start)
 	switch {
 	case errors.Is(err, process.ErrGone):
-		// Gone before anybody watched: unless it is known to have moved it may have
-		// run on, and what arrived elsewhere is stale then.
-		x.gone, x.ranOn = true, !moved
+		x.gone = true
 	case err != nil:
 		s.log.Warn("cannot watch the QEMU that migrates", "pid", i.PID, "err", err)
 	default:
@@ -188,30 +193,6 @@ func (x *sending) ended() bool { return x.gone || x.process != nil && closed(x.p
 // called: libvirt was asked to migrate. calling: it has not answered.
 func (x *sending) called() bool  { return x.returned != nil }
 func (x *sending) calling() bool { return x.called() && !closed(x.returned) }
-
-// end is what the end of QEMU, seen first, says: whether neither libvirt's migration
-// nor this agent has ended it.
-func (x *sending) end(last hypervisor.Stay) {
-	if x.seenGone {
-		return
-	}
-	x.seenGone = true
-	x.ranOn = x.ranOn || last != hypervisor.StayLeft && x.answered(answerPatience) && x.err != nil
-}
-
-// answered waits a moment for libvirt's answer: with it the end of QEMU is the
-// migration's own, or that of a guest that ran on.
-func (x *sending) answered(within time.Duration) bool {
-	if !x.called() {
-		return false
-	}
-	select {
-	case <-x.returned:
-		return true
-	case <-time.After(within):
-		return false
-	}
-}
 
 func closed(c <-chan struct{}) bool {
 	select {

@@ -86,6 +86,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		s.close()
 		s.tell(ctx, m, Told{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
 	case migration.TargetHold:
+		s.undecided(m, step.Message)
 		s.say(kubevirt.TargetArrived)
 		s.tell(ctx, m, Told{TargetState: kubevirt.TargetArrived})
 	case migration.TargetResume:
@@ -111,6 +112,19 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 	default:
 	}
 	return false
+}
+
+// undecided tells people once of a guest that stays paused.
+func (s *side) undecided(m *Migration, why string) {
+	if s.paused.IsZero() {
+		s.paused = time.Now()
+	}
+	if s.reported || time.Since(s.paused) < undecidedFor {
+		return
+	}
+	s.reported = true
+	s.log.Warn("a guest is paused between two nodes", "why", why)
+	s.node.cfg.Cluster.Event(m, reasonUndecided, why)
 }
 
 // close lets no connection in any more.
@@ -140,7 +154,7 @@ func (s *side) admit(from string, h hello) error {
 	case s.receiving || s.received || s.vanished || s.state != "" || m.DeletionTimestamp != nil:
 		return fmt.Errorf("migration %s had its connection, or is over", m.Name)
 	}
-	s.receiving = true
+	s.receiving, s.begun = true, true
 	return nil
 }
 

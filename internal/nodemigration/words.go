@@ -111,7 +111,8 @@ func (s *side) speaks() (w word, heard <-chan struct{}) {
 	return w, s.heard
 }
 
-// talk exchanges words with the other side until the connection ends.
+// talk exchanges words with the other side until the connection ends, or nothing
+// comes of it any more: a link that swallows everything closes nothing.
 func (s *side) talk(ctx context.Context, l *link) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -120,7 +121,7 @@ func (s *side) talk(ctx context.Context, l *link) error {
 		defer close(ended)
 		for {
 			var w word
-			if err := l.readLine(&w); err != nil {
+			if l.SetReadDeadline(time.Now().Add(silence)) != nil || l.readLine(&w) != nil {
 				return
 			}
 			s.hear(w)
@@ -132,13 +133,12 @@ func (s *side) talk(ctx context.Context, l *link) error {
 	defer func() { _ = l.Close(); <-ended }()
 	for {
 		w, heard := s.speaks()
-		if w != (word{}) {
-			if err := l.writeLine(w); err != nil {
-				return err
-			}
+		if err := l.writeLine(w); err != nil {
+			return err
 		}
 		select {
 		case <-heard:
+		case <-time.After(beat):
 		case <-ended:
 			return nil
 		}

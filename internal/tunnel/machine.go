@@ -32,6 +32,7 @@ type machine struct {
 	stream  uint32 // serial of the stream
 	asked   uint64 // features that were asked for, as bits
 	closes  bool   // a close callback is registered
+	broken  bool   // libvirt of this node has ended the stream
 
 	prepared  prepared
 	cancelled bool
@@ -79,6 +80,9 @@ func (m *machine) called(f *frame) (err error) {
 		return err
 	case procFinish:
 		f.body, m.cancelled, err = m.agreed.finish(&m.prepared, f.body)
+		if err == nil && m.stage == stagePrepared && !m.cancelled {
+			return refuse(ReasonCall, "call %d, which is not due before the end of the stream", f.procedure)
+		}
 		return err
 	default:
 		if len(f.body) > 0 {
@@ -103,8 +107,8 @@ func (m *machine) due(procedure uint32) bool {
 		return m.stage == stageConnected && !m.closes
 	case procPrepareTunnel:
 		return m.stage == stageConnected
-	case procFinish:
-		return m.stage == stageStreamed
+	case procFinish: // where nothing can be sent it follows at once
+		return m.stage == stagePrepared || m.stage == stageStreamed
 	case procUnregisterClose:
 		return m.closes && idle
 	case procClose:
@@ -128,10 +132,12 @@ func (m *machine) feature(body []byte) error {
 	return nil
 }
 
-// streamed takes a part of the memory stream. Nothing in it is understood here.
+// streamed takes a part of the memory stream. Nothing in it is understood here. After
+// its end by this node's libvirt more may be on its way, which libvirt takes no notice of.
 func (m *machine) streamed(f *frame) error {
+	due := m.stage == stagePrepared || m.stage == stageStreamed && m.broken
 	switch {
-	case m.stage != stagePrepared || m.waiting != noCall || f.procedure != procPrepareTunnel || f.serial != m.stream:
+	case !due || m.waiting != noCall || f.procedure != procPrepareTunnel || f.serial != m.stream:
 		return refuse(ReasonCall, "a stream that is not due")
 	case f.status != statusContinue:
 		m.stage = stageStreamed
@@ -146,7 +152,7 @@ func (m *machine) fromTarget(f *frame) error {
 		return nil
 	case f.kind == kindStream && f.procedure == procPrepareTunnel && f.serial == m.stream && m.stage >= stagePrepared:
 		if f.status == statusError && m.stage == stagePrepared {
-			m.stage = stageStreamed
+			m.stage, m.broken = stageStreamed, true
 		}
 		return nil
 	case f.kind != kindReply || m.waiting == noCall || int64(f.procedure) != m.waiting || f.serial != m.serial-1:

@@ -102,7 +102,8 @@ func (v *VM) DomainMissingFromList() {
 func (v *VM) Ended(end End, uuid string) {
 	o := &v.obs
 	ours := o.Recorded && uuid == v.rec.Instance.UUID
-	if ours && o.End == EndUnknown {
+	// Where it had moved, what was left of it may have been destroyed.
+	if ours && (o.End == EndUnknown || end == EndMoved) {
 		o.End = end
 	}
 	watched := ours && (o.Watched || o.Gone)

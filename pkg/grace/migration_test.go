@@ -75,3 +75,15 @@ func TestWhetherAGuestHasMovedItsMigrationSays(t *testing.T) {
 		t.Errorf("%+v of a guest that has moved", d)
 	}
 }
+
+// What was left of it is destroyed, which libvirt tells first.
+func TestAGuestThatHasMovedHasMovedWhateverBecameOfItsRest(t *testing.T) {
+	r := Record{Name: "vm", Instance: Instance{UUID: "u1", PID: 42, Start: 7}}
+	v := NewVM("ns", "vm", r, &Policy{})
+	for _, end := range []End{EndDestroyed, EndMoved, EndDestroyed} {
+		v.Ended(end, "u1")
+	}
+	if v.obs.End != EndMoved {
+		t.Errorf("its end is %q", v.obs.End)
+	}
+}

@@ -51,6 +51,8 @@ type SourceFacts struct {
 	// cannot send this one, in one line; empty = it can.
 	Native  bool
 	Refused string
+	// Stopped: somebody has paused the guest, and it is not being sent.
+	Stopped bool
 }
 
 // SourceAction is a step of the source's agent.
@@ -185,7 +187,7 @@ var sourceRules = []struct {
 
 	// From here on libvirt's job is over, or was never begun.
 	{"RanOn", func(f SourceFacts) bool { return f.RanOn && f.begun() }, SourceSayRunning, SourceFacts.whyFailed},
-	{"QEMUGone", func(f SourceFacts) bool { return f.Guest == GuestGone && f.begun() && !f.final() }, SourceSayGone, says("QEMU has ended here")},
+	{"QEMUGone", func(f SourceFacts) bool { return f.Guest == GuestGone && f.begun() && !f.Migration.Final() }, SourceSayGone, says("QEMU has ended here")},
 	{"RunsOn", func(f SourceFacts) bool { return f.Guest == GuestRuns && f.begun() && !f.final() }, SourceSayRunning, SourceFacts.whyFailed},
 	{"ArrivedThere", func(f SourceFacts) bool {
 		return f.Guest == GuestPaused && (f.Target == kubevirt.TargetArrived || f.Target == kubevirt.TargetRunning)
@@ -199,6 +201,8 @@ var sourceRules = []struct {
 	{"Ended", SourceFacts.final, SourceNothing, says("the migration is over")},
 	{"NoGuest", func(f SourceFacts) bool { return f.Guest == GuestGone }, SourceDecline, says("the VM has ended on this node")},
 	{"Ending", func(f SourceFacts) bool { return f.abort() != "" }, SourceDecline, SourceFacts.abort},
+	// At the target it would run on.
+	{"Stopped", func(f SourceFacts) bool { return f.Stopped }, SourceDecline, says("the guest is paused: it can be moved once it runs")},
 	{"Unlike", func(f SourceFacts) bool {
 		return f.Migration.Status.Phase == kubevirt.MigrationTargetReady && f.unlike() != ""
 	}, SourceDecline, SourceFacts.unlike},

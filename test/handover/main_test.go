@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"math/big"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -62,6 +63,9 @@ type host struct {
 	name    string
 	address string // of its listeners
 	agent   *node.Agent
+	// Where it is linked: what is before the agent's port, the API server, libvirtd.
+	toAgent, toAPI *link
+	wire           *wire
 }
 
 // given starts both agents, and has their certificates signed.
@@ -69,26 +73,44 @@ func given(t testing.TB, args ...string) world {
 	t.Helper()
 	w := shared
 	w.TB = t
-	w.api.Kubectl(w, "apply", "-k", "../../deploy/crds")
-	w.api.Kubectl(w, "wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "crd/virtualmachineinstancemigrations.kubevirt.io", "--timeout=20s")
-	w.api.KubectlApply(w, "{apiVersion: v1, kind: Namespace, metadata: {name: vmgrace-system}}")
-	w.ca = newAuthority(w)
+	w.prepare()
 	for _, h := range []**host{&w.a, &w.b} {
 		started := **h
 		*h = &started
-		port, err := node.FreePort()
-		if err != nil {
-			t.Fatal(err)
-		}
-		started.agent = started.ClusterAgent(w, w.api.Kubeconfig, started.name, append([]string{
-			"-v", fmt.Sprintf("--migration-listen=%s:%d", started.address, port), "--migration-allow-paths=" + node.CacheDir() + ",/tmp",
-		}, args...)...)
-		started.agent.Start(w)
+		started.start(w, w.api.Kubeconfig, args...)
 	}
+	w.certified()
+	return w
+}
+
+func (w *world) prepare() {
+	w.Helper()
+	w.api.Kubectl(w, "apply", "-k", "../../deploy/crds")
+	w.api.Kubectl(w, "wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "crd/virtualmachineinstancemigrations.kubevirt.io", "--timeout=20s")
+	w.api.KubectlApply(w, "{apiVersion: v1, kind: Namespace, metadata: {name: vmgrace-system}}")
+	w.ca = newAuthority(*w)
+}
+
+// start starts the node's agent and returns the port for others.
+func (h *host) start(w world, kubeconfig string, args ...string) string {
+	w.Helper()
+	port, err := node.FreePort()
+	if err != nil {
+		w.Fatal(err)
+	}
+	h.agent = h.ClusterAgent(w, kubeconfig, h.name, append([]string{
+		"-v", fmt.Sprintf("--migration-listen=%s:%d", h.address, port), "--migration-allow-paths=" + node.CacheDir() + ",/tmp,/dev",
+	}, args...)...)
+	h.agent.Start(w)
+	return strconv.Itoa(port)
+}
+
+// certified waits until both agents can take part.
+func (w world) certified() {
+	w.Helper()
 	for _, h := range []*host{w.a, w.b} {
 		h.agent.WaitSaid(w, certified, 1)
 	}
-	return w
 }
 
 // authority signs the nodes' certificates, as the controller does.

@@ -9,16 +9,22 @@ import (
 )
 
 func TestAGuestMovesThroughBothAgents(t *testing.T) {
-	// Given: a guest whose directory says 77 s, its VMI 60.
+	// Given: a guest that writes much memory, and counts on a disk that both nodes have.
+	// Its directory says 77 s, its VMI 60.
 	w := given(t)
-	v := w.guarded(node.Spec{GuestAgent: true, Grace: "77"})
-	v.watchForTwo()
-	for _, to := range []*host{w.b, w.a, w.b} {
+	v := w.counting(node.Spec{GuestAgent: true, Grace: "77", Behaviour: "busy=8 disk=count"})
+	moves := 3
+	if long() {
+		moves = 20 // there and back ten times
+	}
+	for range moves {
+		to := w.other(v.here.host)
 		// When it is moved, there and back,
 		// then it goes on there and has ended here.
 		v.mustMove(to, `"bandwidthMiB":200`)
+		v.counts()
 	}
 	// Its VMI's grace period counts, and its deletion.
-	node.Eventually(w, soon, func() bool { s, _ := w.b.agent.StatusOf(w, v.Guest); return s.GracePeriodSeconds == 60 }, "the VMI's grace period does not count")
+	node.Eventually(w, soon, func() bool { s, _ := v.here.agent.StatusOf(w, v.Guest); return s.GracePeriodSeconds == 60 }, "the VMI's grace period does not count")
 	v.ends()
 }

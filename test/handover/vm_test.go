@@ -28,6 +28,7 @@ type vm struct {
 	migrationUID string
 	moves        int
 	cause        string // for which its shutdown is held
+	disk         *disk  // on which it counts, nil: it has none
 }
 
 // place is a launcher of the VM.
@@ -181,9 +182,10 @@ func (v *vm) ends() {
 	if s := v.here.launcher.WaitStopped(w, soon); s.Outcome != "Graceful" || s.Cause != "VMIDeleted" {
 		w.Errorf("status.json on %s: %+v", v.here.name, s)
 	}
-	if got := w.api.Kubectl(w, "get", "events", "--field-selector", "involvedObject.uid="+v.uid, "-o", "jsonpath={.items[*].reason}"); strings.Count(got, "Shutdown") != 2 {
-		w.Errorf("Events: %s; want ShutdownStarted and ShutdownCompleted, once", got)
-	}
+	node.Eventually(w, soon, func() bool {
+		got := w.api.Kubectl(w, "get", "events", "--field-selector", "involvedObject.uid="+v.uid, "-o", "jsonpath={.items[*].reason}")
+		return strings.Count(got, "Shutdown") == 2
+	}, "not ShutdownStarted and ShutdownCompleted, once")
 }
 
 // state is what libvirt has written of the domain on a node, empty where it has
@@ -230,6 +232,10 @@ func (v *vm) watchForTwo() {
 			// The second look finds out whether the first was at one that has just ended.
 			if v.w.b.runs(v.Domain) && v.w.a.runs(v.Domain) && v.w.b.runs(v.Domain) {
 				v.w.Errorf("%s runs on both nodes", v.Domain)
+				return
+			}
+			if !v.disk.alone(v) {
+				v.w.Errorf("%s: two write on its disk: %s", v.Domain, v.Serial())
 				return
 			}
 			select {

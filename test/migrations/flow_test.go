@@ -135,3 +135,53 @@ func (s scene) failed(m *kubevirt.VirtualMachineInstanceMigration, words string)
 		s.Errorf("state %+v", now.Status.MigrationState)
 	}
 }
+
+// A controller is killed in each phase of a migration that succeeds, and of one that
+// fails: the next one goes on where that was.
+func TestAControllerKilledInAnyPhaseOfAMigrationIsReplacedByTheNext(t *testing.T) {
+	s := given(t)
+	v := s.vm("vm")
+	c := controller(t)
+	kill := func() { c.Kill(); c = controller(t) }
+	eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
+	c.Kill()
+	move := func(name, to string) *kubevirt.VirtualMachineInstanceMigration {
+		m := s.migrate(name, "vm") // Pending
+		c = controller(t)
+		m = s.comes(m, kubevirt.MigrationScheduling)
+		kill()
+		m = s.scheduled(m, to)
+		kill()
+		s.to(m, kubevirt.MigrationRunning)
+		return m
+	}
+
+	m := move("fails", "node-b")
+	kill()
+	s.agent("node-a", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
+		m.Status.MigrationState.SourceState, m.Status.MigrationState.FailureReason = kubevirt.SourceRunning, "it stayed"
+	})
+	s.failed(m, "it stayed")
+	c.Kill()
+	s.says("node-b", kubevirt.TargetAbsent, m)
+	c = controller(t)
+	s.letGo(m)
+	eventually(t, "the target pod goes", func() bool { p := s.target(m); return p == nil || p.DeletionTimestamp != nil })
+	must(t, client.IgnoreNotFound(s.Delete(t.Context(), s.target(m), client.GracePeriodSeconds(0))))
+	eventually(t, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
+
+	c.Kill()
+	m = move("moves", "node-b")
+	s.says("node-b", kubevirt.TargetArrived, m)
+	kill()
+	s.says("node-a", kubevirt.SourceGone, m)
+	c.Kill()
+	s.says("node-b", kubevirt.TargetRunning, m)
+	c = controller(t)
+	m = s.comes(m, kubevirt.MigrationSucceeded)
+	kill()
+	s.letGo(m)
+	if now := s.vmi("vm"); now.UID != v.UID || now.Status.NodeName != "node-b" || now.Labels[kubevirt.NodeNameLabel] != "node-b" {
+		t.Errorf("VMI: labels %v, status %+v", now.Labels, now.Status)
+	}
+}

@@ -29,6 +29,9 @@ type Spec struct {
 	Grace string
 	// OnPoweroff is the domain's <on_poweroff>; "" = destroy.
 	OnPoweroff string
+	// Disk is a block device of the host's, "" = none. It needs no cache of a host's,
+	// so that two hosts may have it.
+	Disk string
 	// Persistent defines the domain; otherwise it is transient, as KubeVirt's are.
 	Persistent bool
 }
@@ -67,6 +70,13 @@ const domainXML = `<domain type='qemu'>
 {{- end}}
   <devices>
     <serial type='file'><source path='{{xml .Serial}}'/></serial>
+{{- if .Disk}}
+    <disk type='block' device='disk'>
+      <driver name='qemu' type='raw' cache='none'/>
+      <source dev='{{xml .Disk}}'/>
+      <target dev='vda' bus='virtio'/>
+    </disk>
+{{- end}}
 {{- if .GuestAgent}}
     <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>
 {{- end}}

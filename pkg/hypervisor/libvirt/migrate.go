@@ -190,6 +190,13 @@ func (m *Migrator) Resume(ctx context.Context, name string, i grace.Instance) er
 	return failed("resume", name, err)
 }
 
+// Left tells whether libvirt says that an instance which has ended here went
+// elsewhere: its log does, before QEMU's end (qemuProcessStop).
+func (m *Migrator) Left(ctx context.Context, name string, i grace.Instance) (bool, error) {
+	end, err := m.driver.Ended(ctx, name, i)
+	return end == grace.EndMoved, err
+}
+
 // Remove ends a domain here, by force. One that is not there is no error.
 func (m *Migrator) Remove(ctx context.Context, name string, i grace.Instance) error {
 	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error {

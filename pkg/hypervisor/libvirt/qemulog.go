@@ -56,8 +56,11 @@ func logEnd(tail, uuid string, started time.Time) grace.End {
 		return grace.EndUnknown
 	}
 	reason := ""
-	if m := ending.FindAllStringSubmatch(run, -1); m != nil {
-		reason = m[len(m)-1][1]
+	for _, m := range ending.FindAllStringSubmatch(run, -1) {
+		// A libvirtd that is killed then has the next one say something else.
+		if reason != "migrated" {
+			reason = m[1]
+		}
 	}
 	switch reason {
 	case "destroyed":

@@ -56,6 +56,7 @@ func TestTheLogSaysWhyAnInstanceEnded(t *testing.T) {
 		{"a kill, and libvirtd is dead", a + signalled("bash"), time.Time{}, grace.EndDestroyed},
 		{"a killer with brackets", a + signalled("a) (libvirtd") + down("shutdown"), time.Time{}, grace.EndDestroyed},
 		{"destroyed", a + signalled("libvirtd") + down("destroyed"), time.Time{}, grace.EndDestroyed},
+		{"migrated, and libvirtd was killed before it had done with it", a + down("migrated") + signalled("libvirtd") + down("failed"), time.Time{}, grace.EndMoved},
 		{"crashed", a + down("crashed"), time.Time{}, grace.EndCrashed},
 		{"failed", a + down("failed"), time.Time{}, grace.EndFailed},
 		{"migrated", a + signalled("libvirtd") + down("migrated"), time.Time{}, grace.EndMoved},

@@ -1,0 +1,84 @@
+//go:build !unit
+
+package handover
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// A guest that never powers off, moved: its grace period is its VMI's of now, edited
+// before the move and after it, and ends on the target, to 50 ms.
+func TestTheGracePeriodOfAGuestThatHasMovedEndsAtTheTarget(t *testing.T) {
+	w := given(t)
+	for _, c := range []struct {
+		what  string
+		cause string
+		end   func(v *vm)
+	}{
+		{"VMI deleted, its grace period edited before and after the move", "VMIDeleted", func(v *vm) { w.api.Kubectl(w, "delete", "vmi", v.Name, "--wait=false") }},
+		{"launcher signalled, the agent restarted after the move and in mid-grace", "LauncherSignal", func(v *vm) {
+			w.b.restart(w)
+			v.guardedFor(3)
+			if err := v.here.shim.Signal(unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			node.Eventually(w, soon, func() bool { return v.here.launcher.Status().Deadline != "" }, "the shutdown does not begin")
+			w.b.agent.Kill()
+			w.b.agent.Launch(w)
+		}},
+	} {
+		v := w.guarded(node.Spec{Behaviour: "deaf"})
+		v.watchForTwo()
+		v.period(7)
+		v.schedule(w.b, "")
+		if !v.decided() {
+			t.Fatalf("it was not moved: %s", v.whyFailed())
+		}
+		v.guardedFor(7)
+		v.period(3)
+		v.guardedFor(3)
+		// When it is to end,
+		c.end(v)
+		// then it has these 3 s, once, there.
+		s := v.here.launcher.WaitStopped(w, soon)
+		if s.Outcome != "Forced" || s.Cause != c.cause {
+			t.Errorf("%s: status.json: %+v", c.what, s)
+		}
+		begin, deadline := node.WallTime(w, s.StartedAt), node.WallTime(w, s.Deadline)
+		if took := deadline.Sub(begin); took != 3*time.Second {
+			t.Errorf("%s: a grace period of %v", c.what, took)
+		}
+		text, err := os.ReadFile(filepath.Join(w.b.Dir, "log", "qemu", v.Domain+".log"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		end, ok := node.ParseTermination(string(text))
+		late, machine := end.At.Sub(deadline), 2*w.b.Late(begin, end.At)
+		if !ok || late < 0 || late > 50*time.Millisecond+machine {
+			t.Errorf("%s: signalled %v after the deadline, %v of it the machine's: %+v", c.what, late, machine, end)
+		}
+		t.Logf("%s: signalled %v after the deadline", c.what, late)
+	}
+}
+
+// period edits the VMI's grace period.
+func (v *vm) period(seconds int) {
+	v.w.Helper()
+	v.w.api.Kubectl(v.w, "patch", "vmi", v.Name, "--type=merge", "-p", fmt.Sprintf(`{"spec":{"terminationGracePeriodSeconds":%d}}`, seconds))
+}
+
+func (v *vm) guardedFor(seconds int64) {
+	v.w.Helper()
+	node.Eventually(v.w, soon, func() bool {
+		s, ok := v.here.agent.StatusOf(v.w, v.Guest)
+		return ok && s.GracePeriodSeconds == seconds
+	}, "it is not guarded with a grace period of %d s", seconds)
+}

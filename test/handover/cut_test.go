@@ -1,0 +1,142 @@
+//go:build !unit
+
+package handover
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// long: VMGRACE_SOAK has these tests take their time.
+func long() bool { return os.Getenv("VMGRACE_SOAK") != "" }
+
+// linked is given with everything that an agent speaks through: a link before its
+// port, one before the API server, a wire before its libvirtd.
+func linked(t *testing.T) world {
+	t.Helper()
+	w := shared
+	w.TB = t
+	w.prepare()
+	for _, h := range []**host{&w.a, &w.b} {
+		linked := **h
+		*h = &linked
+		linked.address = "127.0.0.1" // the link before it has another
+		linked.wire = newWire(w, filepath.Join(linked.Dir, "run", "wire-sock"), filepath.Join(linked.Dir, "run", "libvirt-sock"))
+		linked.toAPI = newLink(w, "127.0.0.1:0", strings.TrimPrefix(w.api.URL, "https://"))
+		text, err := os.ReadFile(w.api.Kubeconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+		if err := os.WriteFile(kubeconfig, []byte(strings.ReplaceAll(string(text), w.api.URL, "https://"+linked.toAPI.address())), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		port := linked.start(w, kubeconfig, "--libvirt-uri=qemu+unix:///system?socket=/run/libvirt/wire-sock", "--migration-address=127.0.0.2")
+		linked.toAgent = newLink(w, net.JoinHostPort("127.0.0.2", port), net.JoinHostPort("127.0.0.1", port))
+	}
+	w.certified()
+	return w
+}
+
+// The worst moment: the target's libvirt has said that all is there, the source's ends
+// its QEMU, and nobody hears of it: not the other agent, not the API server.
+func TestAgentsThatAreCutOffAtTheHandoverRunNobodyTwiceAndOneAsSoonAsTheyHear(t *testing.T) {
+	w := linked(t)
+	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
+	cut := 12 * time.Second
+	if long() {
+		cut = time.Minute
+	}
+	heal := map[string]func(){
+		"the agents hear each other":    func() { w.b.toAgent.pass(); w.a.toAgent.pass() },
+		"the agents hear an API server": func() { w.a.toAPI.pass(); w.b.toAPI.pass() },
+	}
+	cases := []string{"the agents hear each other"}
+	if long() {
+		cases = append(cases, "the agents hear an API server")
+	}
+	for _, first := range cases {
+		from, to := v.here.host, w.other(v.here.host)
+		// When they are cut off at that moment,
+		said := to.agent.Said("a guest is paused between two nodes")
+		to.wire.when(finished, func() bool {
+			to.toAgent.hold(there)
+			from.toAPI.hold()
+			to.toAPI.hold()
+			return true
+		})
+		v.schedule(to, "")
+		node.Eventually(w, time.Minute, func() bool { return from.state(v.Domain) == "" && to.state(v.Domain) == "paused" }, "it has not left")
+		// then it runs on neither, which is said,
+		node.Never(w, cut, func() bool { return from.state(v.Domain) != "" || to.state(v.Domain) != "paused" }, "it does not stay paused")
+		to.agent.WaitSaid(w, "a guest is paused between two nodes", said+1)
+		// and on one as soon as they hear of each other, by one of the two ways.
+		healed := time.Now()
+		heal[first]()
+		node.Eventually(w, soon, func() bool { return to.runs(v.Domain) }, "it does not run")
+		t.Logf("cut off for %v, it runs %v after %s", cut, time.Since(healed).Round(time.Millisecond), first)
+		for _, heal := range heal {
+			heal()
+		}
+		if !v.decided() {
+			t.Errorf("it was not moved: %s", v.whyFailed())
+		}
+		v.counts()
+	}
+	v.ends()
+}
+
+// The answer of a migration's last phase is lost, on its way there or back.
+func TestALostAnswerOfTheLastPhaseLeavesOneGuest(t *testing.T) {
+	w := linked(t)
+	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
+	lost := func() bool { return false }
+	for _, c := range []struct {
+		what  string
+		lose  func(from, to *host)
+		after func(from, to *host)
+		moves bool
+	}{
+		{what: "the question whether it is there", lose: func(_, to *host) { to.wire.when(finish, lost) }},
+		{what: "the answer that it is there", lose: func(_, to *host) { to.wire.when(finished, lost) }},
+		{what: "that it is over, as the source's libvirt says", lose: func(from, _ *host) { from.wire.when(performed, lost) }, moves: true},
+		{
+			what:  "the answer that it is there, with the source's libvirtd",
+			lose:  func(from, to *host) { to.wire.when(finished, func() bool { from.Libvirtd().Kill(); return false }) },
+			after: func(from, _ *host) { from.waitLibvirtd(w) },
+			moves: true,
+		},
+	} {
+		// When it is lost,
+		from, to := v.here.host, w.other(v.here.host)
+		c.lose(from, to)
+		v.schedule(to, "")
+		if c.after != nil {
+			c.after(from, to)
+		}
+		// then the guest runs on one node, which both agents say.
+		if moved := v.decided(); moved != c.moves {
+			t.Errorf("%s: moved %v: %s", c.what, moved, v.whyFailed())
+		}
+		t.Logf("lost: %s: %s, %s", c.what, v.phase(), v.whyFailed())
+		v.counts()
+	}
+	v.ends()
+}
+
+// waitLibvirtd starts the libvirtd that somebody has killed, or kills.
+func (h *host) waitLibvirtd(w world) {
+	w.Helper()
+	if _, ended := h.Libvirtd().Exited(time.Minute); !ended {
+		w.Fatalf("libvirtd of %s was not killed", h.name)
+	}
+	if err := h.StartLibvirtd(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+}

@@ -1,0 +1,184 @@
+//go:build !unit
+
+package handover
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// Moments of a migration, beside those of the wire.
+const (
+	scheduled = "scheduled"
+	beingSent = "sending"
+)
+
+// fault is something that dies, or hears nothing, and how that ends.
+type fault struct {
+	what string
+	do   func(domain string, from, to *host) error
+	undo func(w world, from, to *host)
+	// kills: the guest may be gone with it.
+	kills bool
+}
+
+func faults() []fault {
+	return []fault{
+		{what: "the API server is away", do: func(_ string, from, to *host) error { from.toAPI.hold(); to.toAPI.hold(); return nil }, undo: func(w world, from, to *host) {
+			w.lasts(2 * time.Second)
+			from.toAPI.pass()
+			to.toAPI.pass()
+		}},
+		{what: "the link between the nodes is cut", do: func(_ string, _, to *host) error { to.toAgent.hold(); return nil }, undo: func(w world, _, to *host) {
+			if w.lasts(2 * time.Second); long() {
+				w.lasts(40 * time.Second) // longer than libvirt's keepalives
+			}
+			to.toAgent.pass()
+		}},
+		{what: "the source's libvirtd is killed", do: func(_ string, from, _ *host) error { from.Libvirtd().Kill(); return nil },
+			undo: func(w world, from, _ *host) { from.waitLibvirtd(w) }},
+		{what: "the target's libvirtd is killed", do: func(_ string, _, to *host) error { to.Libvirtd().Kill(); return nil },
+			undo: func(w world, _, to *host) { to.waitLibvirtd(w) }},
+		{what: "the source's QEMU is killed", do: func(domain string, from, _ *host) error { return from.signal(domain, 9) }, kills: true},
+		{what: "the target's QEMU is killed", do: func(domain string, _, to *host) error { return to.signal(domain, 9) }, kills: true},
+	}
+}
+
+// lasts is how long a fault does.
+func (w world) lasts(d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-w.Context().Done():
+	}
+}
+
+// Each of these moments has each of these faults; without VMGRACE_SOAK each fault and
+// each moment comes once.
+func TestWhateverDiesAtAnyMomentOfAMoveLeavesOneGuest(t *testing.T) {
+	w := linked(t)
+	var v *vm
+	moments := []string{scheduled, prepare, beingSent, finish, finished, performed}
+	tried, moved := 0, 0
+	for m, at := range moments {
+		for f, fault := range faults() {
+			if !long() && f != (m+3)%len(moments) {
+				continue
+			}
+			if strings.Contains(fault.what, "target's QEMU") && (at == scheduled || at == prepare) || at == performed && fault.kills {
+				continue // there is none yet, or no longer
+			}
+			if v == nil {
+				v = w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
+			}
+			// When it happens then,
+			tried++
+			v.struck(at, fault)
+			// then the guest runs on one node, and nothing is left on the other,
+			if fault.kills && v.killed() {
+				t.Logf("%s: %s: the guest is gone: %s, %s", at, fault.what, v.states(), v.whyFailed())
+				v = nil
+				continue
+			}
+			if v.decided() {
+				moved++
+			}
+			t.Logf("%s: %s: %s, %s", at, fault.what, v.phase(), v.whyFailed())
+			v.counts()
+			w.nothingLeft()
+		}
+	}
+	t.Logf("%d of %d moved the guest", moved, tried)
+	if v == nil {
+		v = w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
+	}
+	// and a move after all that succeeds.
+	v.schedule(w.other(v.here.host), "")
+	if !v.decided() {
+		t.Errorf("the last try fails: %s", v.whyFailed())
+	}
+	v.ends()
+}
+
+// struck has the fault happen at that moment of a migration, and lets it be over.
+func (v *vm) struck(at string, f fault) {
+	w := v.w
+	w.Helper()
+	from, to, domain := v.here.host, w.other(v.here.host), v.Domain
+	struck := make(chan error, 1)
+	hit := func() bool { struck <- f.do(domain, from, to); return true }
+	options := ""
+	switch at {
+	case beingSent:
+		options = `"bandwidthMiB":8`
+	case performed:
+		from.wire.when(at, hit)
+	case scheduled:
+		hit()
+	default:
+		to.wire.when(at, hit)
+	}
+	v.schedule(to, options)
+	if at == beingSent {
+		node.Eventually(w, soon, func() bool {
+			return to.state(domain) != "" && strings.Contains(from.Virsh(w, "domjobinfo", domain), "Data remaining")
+		}, "nothing is sent")
+		hit()
+	}
+	select {
+	case err := <-struck:
+		if err != nil {
+			w.Errorf("%s: %s: %v", at, f.what, err)
+		}
+	case <-time.After(time.Minute):
+		w.Fatalf("the migration does not come to %s: %s", at, v.states())
+	}
+	if f.undo != nil {
+		f.undo(w, from, to)
+	}
+}
+
+// killed waits until it is decided, and tells whether the guest is gone with its QEMU.
+func (v *vm) killed() bool {
+	w := v.w
+	w.Helper()
+	var said string
+	node.Eventually(w, 2*time.Minute, func() bool {
+		said = v.states()
+		return said == "Gone/Running" || said == "Running/Absent" || said == "Gone/Absent"
+	}, "the migration of %s is not decided", v.Name)
+	if said == "Gone/Running" || v.here.runs(v.Domain) {
+		return false
+	}
+	node.Eventually(w, soon, func() bool { return v.here.state(v.Domain) == "" && v.there.state(v.Domain) == "" }, "something is left of %s", v.Name)
+	v.patch(`{"phase":"Failed"}`)
+	for _, p := range []place{v.here, v.there} {
+		p.shim.Kill()
+		w.api.Kubectl(w, "delete", "pod", p.pod, "--grace-period=0", "--force")
+	}
+	w.api.Kubectl(w, "delete", "vmi", v.Name)
+	return true
+}
+
+// nothingLeft: no socket, and nothing that an agent had to remember.
+func (w world) nothingLeft() {
+	w.Helper()
+	for _, h := range []*host{w.a, w.b} {
+		var names []string
+		node.Eventually(w, soon, func() bool {
+			files, err := os.ReadDir(filepath.Join(h.agent.StateDir, "migration"))
+			if err != nil && !os.IsNotExist(err) {
+				w.Fatal(err)
+			}
+			names = nil
+			for _, f := range files {
+				names = append(names, f.Name())
+			}
+			return len(names) == 0
+		}, "%s has left %v", h.name, names)
+	}
+}

@@ -1,0 +1,240 @@
+//go:build !unit
+
+package handover
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// way is a direction on a link: from who connects, or back.
+type way int
+
+const (
+	there way = iota
+	back
+)
+
+// link passes connections on. What is held arrives when it passes again, as on a
+// network that loses every packet for a while: nobody is told.
+type link struct {
+	listener net.Listener
+	to       string
+
+	mu    sync.Mutex
+	freed *sync.Cond
+	held  [2]bool
+	ended bool
+	conns []net.Conn
+}
+
+// newLink listens on an address and connects to another.
+func newLink(t node.T, at, to string) *link {
+	t.Helper()
+	l := &link{to: to}
+	l.freed = sync.NewCond(&l.mu)
+	var err error
+	if l.listener, err = net.Listen("tcp", at); err != nil {
+		t.Fatalf("link: %v", err)
+	}
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := l.listener.Accept()
+			if err != nil {
+				return
+			}
+			serving.Go(func() { l.serve(c) })
+		}
+	})
+	t.Cleanup(func() { l.close(); serving.Wait() })
+	return l
+}
+
+func (l *link) address() string { return l.listener.Addr().String() }
+
+// hold loses everything on these ways; on both without any.
+func (l *link) hold(ways ...way) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = [2]bool{len(ways) == 0, len(ways) == 0}
+	for _, w := range ways {
+		l.held[w] = true
+	}
+}
+
+func (l *link) pass() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = [2]bool{}
+	l.freed.Broadcast()
+}
+
+func (l *link) close() {
+	_ = l.listener.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	l.freed.Broadcast()
+	for _, c := range l.conns {
+		_ = c.Close()
+	}
+}
+
+// open waits until a way passes; false: the link has ended.
+func (l *link) open(w way) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for l.held[w] && !l.ended {
+		l.freed.Wait()
+	}
+	return !l.ended
+}
+
+func (l *link) serve(c net.Conn) {
+	defer c.Close()
+	if !l.open(there) {
+		return
+	}
+	s, err := net.Dial("tcp", l.to)
+	if err != nil {
+		return
+	}
+	l.mu.Lock()
+	l.conns = append(l.conns, c, s)
+	l.mu.Unlock()
+	both(c, s, func(w way, from io.Reader, to io.Writer) {
+		buffer := make([]byte, 64<<10)
+		for {
+			n, err := from.Read(buffer)
+			if n > 0 {
+				if !l.open(w) {
+					return
+				}
+				if _, err := to.Write(buffer[:n]); err != nil {
+					return
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+}
+
+// both copies both ways until one ends, and closes both.
+func both(c, s net.Conn, carry func(w way, from io.Reader, to io.Writer)) {
+	var copying sync.WaitGroup
+	for w, pair := range map[way][2]net.Conn{there: {c, s}, back: {s, c}} {
+		copying.Go(func() {
+			carry(w, pair[0], pair[1])
+			_ = c.Close()
+			_ = s.Close()
+		})
+	}
+	copying.Wait()
+}
+
+// Frames of libvirt's RPC that a migration is told by. The first four pass at the
+// target, the last one at the source.
+const (
+	prepare   = "prepare"   // the target's libvirt is to take a domain
+	finish    = "finish"    // all was sent: it is to say whether it is there
+	finished  = "finished"  // which it says
+	performed = "performed" // libvirt of the source says that it is over
+)
+
+// remote_protocol.x: procedures of the program 0x20008086, and types of frames.
+var frames = map[[2]uint32]string{{304, 0}: prepare, {306, 0}: finish, {306, 1}: finished, {305, 1}: performed}
+
+// wire passes on what a node's agent and its libvirtd say to each other, frame by frame.
+type wire struct {
+	listener net.Listener
+	to       string
+
+	mu sync.Mutex
+	at map[string]func() bool
+}
+
+func newWire(t node.T, at, to string) *wire {
+	t.Helper()
+	w := &wire{to: to, at: map[string]func() bool{}}
+	var err error
+	if w.listener, err = net.Listen("unix", at); err != nil {
+		t.Fatalf("wire: %v", err)
+	}
+	var mu sync.Mutex
+	var conns []net.Conn
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for {
+			c, err := w.listener.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, c)
+			mu.Unlock()
+			serving.Go(func() { w.serve(c) })
+		}
+	})
+	t.Cleanup(func() {
+		_ = w.listener.Close()
+		mu.Lock()
+		for _, c := range conns {
+			_ = c.Close()
+		}
+		mu.Unlock()
+		serving.Wait()
+	})
+	return w
+}
+
+// when has something done before the next frame of a kind is passed on, once. Where it
+// returns false the frame is lost, and the connection with it.
+func (w *wire) when(frame string, do func() bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.at[frame] = do
+}
+
+func (w *wire) take(frame string) func() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	do := w.at[frame]
+	delete(w.at, frame)
+	return do
+}
+
+func (w *wire) serve(c net.Conn) {
+	defer c.Close()
+	s, err := net.Dial("unix", w.to)
+	if err != nil {
+		return
+	}
+	both(c, s, func(_ way, from io.Reader, to io.Writer) {
+		for {
+			frame := make([]byte, 28)
+			if _, err := io.ReadFull(from, frame); err != nil {
+				return
+			}
+			frame = append(frame, make([]byte, max(28, binary.BigEndian.Uint32(frame))-28)...)
+			if _, err := io.ReadFull(from, frame[28:]); err != nil {
+				return
+			}
+			kind := [2]uint32{binary.BigEndian.Uint32(frame[12:]), binary.BigEndian.Uint32(frame[16:])}
+			if binary.BigEndian.Uint32(frame[4:]) == 0x20008086 {
+				if do := w.take(frames[kind]); do != nil && !do() {
+					return
+				}
+			}
+			if _, err := to.Write(frame); err != nil {
+				return
+			}
+		}
+	})
+}
