@@ -99,14 +99,6 @@ func (a *Agent) needed() time.Duration {
 	return longest
 }
 
-// Delaying tells whether the machine waits for VMs of this agent.
-func (a *Agent) Delaying() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	m := &a.machine
-	return a.cfg.Machine != nil && m.time.UnderWay() && !m.done && a.cfg.Clock.Now() < m.time.End
-}
-
 // awaitMachine: what has a deadline is armed by then.
 func awaitMachine(ctx context.Context, first <-chan struct{}) {
 	late := time.NewTimer(machineFirst)
