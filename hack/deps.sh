@@ -10,7 +10,7 @@ die() {
 
 # package | why
 needed='
-dbus-daemon|the bus on which the tests have a logind
+dbus-daemon|the bus on which the tests have a logind, elogind (below)
 ca-certificates|downloads of Go modules
 gcc|cgo, for the libvirt driver
 libc6-dev|the C headers for cgo
@@ -39,11 +39,27 @@ while IFS='|' read -r package why; do
 	echo "deps: $package is missing: $why"
 	missing+=("$package")
 done <<<"$needed"
-[[ ${#missing[@]} -gt 0 ]] || exit 0
-
-echo "deps: installing ${missing[*]}"
 root=()
 [[ $(id -u) == 0 ]] || root=(sudo)
 apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@"; }
-apt update
-apt install --no-install-recommends "${missing[@]}"
+if [[ ${#missing[@]} -gt 0 ]]; then
+	echo "deps: installing ${missing[*]}"
+	apt update
+	apt install --no-install-recommends "${missing[@]}"
+fi
+
+# A real logind for the tests. It is only unpacked: installed, it would take the
+# place of systemd's.
+elogind=${VMGRACE_CACHE:-/var/cache/vmgrace}/elogind
+if [[ ! -e $elogind ]]; then
+	echo "deps: unpacking elogind, the logind of the tests, into $elogind"
+	dir=$(mktemp -d)
+	trap '"${root[@]}" rm -rf "$dir"' EXIT
+	cd "$dir"
+	download() { "${root[@]}" apt-get -q -o APT::Sandbox::User=root download elogind; }
+	download || { apt update && download; }
+	"${root[@]}" dpkg -x "$dir"/elogind_*.deb "$dir/elogind"
+	"${root[@]}" mkdir -p "${elogind%/*}"
+	"${root[@]}" cp -rT "$dir/elogind" "$elogind.new"
+	"${root[@]}" mv -T "$elogind.new" "$elogind"
+fi

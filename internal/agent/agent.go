@@ -74,15 +74,17 @@ func (a *Agent) Guard(records []grace.Record) {
 // Run guards the records and whatever LauncherChanged brings, until ctx ends.
 // It leaves every VM alone when it ends.
 func (a *Agent) Run(ctx context.Context) error {
+	if a.cfg.Machine != nil {
+		first := make(chan struct{})
+		a.wg.Go(func() { a.keepMachine(ctx, sync.OnceFunc(func() { close(first) })) })
+		awaitMachine(ctx, first)
+	}
 	a.mu.Lock()
 	a.ctx, a.started = ctx, a.cfg.Clock.Now()
 	for _, k := range a.keepers {
 		a.start(k)
 	}
 	a.mu.Unlock()
-	if a.cfg.Machine != nil {
-		a.wg.Go(func() { a.keepMachine(ctx) })
-	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var last grace.Mono // when the last list was begun

@@ -19,6 +19,9 @@ const (
 	machineKeep = 200 * time.Millisecond
 	// machineCheck is how often it is looked whether the delay is long enough.
 	machineCheck = 30 * time.Second
+	// machineFirst is how long VMs wait at the agent's start for the word on whether
+	// the machine shuts down: then the end of a launcher means something else.
+	machineFirst = 500 * time.Millisecond
 )
 
 // machine is what the agent knows of the machine's shutdown, under its lock but for
@@ -80,7 +83,9 @@ func (a *Agent) nextTurn(now grace.Mono) (some bool) {
 func (a *Agent) Machine() MachineView {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return MachineView{a.machine.state, a.needed()}
+	state := a.machine.state
+	state.Held = state.Held && !a.machine.done
+	return MachineView{state, a.needed()}
 }
 
 // needed: the caller holds the lock.
@@ -94,16 +99,20 @@ func (a *Agent) needed() time.Duration {
 	return longest
 }
 
-// Delaying tells whether the machine waits for VMs of this agent.
-func (a *Agent) Delaying() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	m := &a.machine
-	return a.cfg.Machine != nil && m.time.UnderWay() && !m.done && a.cfg.Clock.Now() < m.time.End
+// awaitMachine: what has a deadline is armed by then.
+func awaitMachine(ctx context.Context, first <-chan struct{}) {
+	late := time.NewTimer(machineFirst)
+	defer late.Stop()
+	select {
+	case <-first:
+	case <-late.C:
+	case <-ctx.Done():
+	}
 }
 
-// keepMachine hears of shutdowns of the machine, and lets it go down when no VM is left.
-func (a *Agent) keepMachine(ctx context.Context) {
+// keepMachine hears of shutdowns of the machine, and lets it go down when no VM is
+// left. heard is called each time that something was heard.
+func (a *Agent) keepMachine(ctx context.Context, heard func()) {
 	told := make(chan MachineState)
 	a.wg.Go(func() {
 		a.cfg.Machine.Watch(ctx, func(s MachineState) {
@@ -121,6 +130,7 @@ func (a *Agent) keepMachine(ctx context.Context) {
 			return
 		case s := <-told:
 			a.machineTold(ctx, s)
+			heard()
 		case <-timer.C:
 		}
 		timer.Reset(a.checkMachine(ctx))

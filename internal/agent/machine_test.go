@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -24,14 +25,20 @@ type memoryMachine struct {
 	kept   grace.NodeShutdownTime
 	fails  error
 	hangs  chan struct{}
+	slow   time.Duration // until its first word
 	keptAt []grace.NodeShutdownTime
 }
 
 func (m *memoryMachine) Watch(ctx context.Context, told func(MachineState)) {
 	m.mu.Lock()
 	m.tell = told
-	state := m.state
+	state, slow := m.state, m.slow
 	m.mu.Unlock()
+	select {
+	case <-time.After(slow):
+	case <-ctx.Done():
+		return
+	}
 	told(state)
 	<-ctx.Done()
 }
@@ -176,9 +183,59 @@ func TestAnAgentThatStartsInTheMiddleKeepsTheMachinesEnd(t *testing.T) {
 		if n, _ := r.agent.nodeShutdown(domain); n.End != at.Add(60*time.Second) {
 			t.Errorf("the machine's end is %v", n.End.Sub(at))
 		}
-		if !r.agent.Delaying() {
-			t.Error("the agent would leave its VMs")
+	})
+}
+
+// The announcement and the end of the launcher came while no agent was there.
+func TestAnAgentThatStartsInTheMiddleAsksWhyALauncherDied(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		slow  time.Duration // logind's answer
+		down  bool
+		cause grace.Cause
+		asked bool
+	}{
+		{"the machine shuts down", 300 * time.Millisecond, true, grace.NodeShutdown, true},
+		{"it does not", 300 * time.Millisecond, false, grace.LauncherDied, false},
+		{"nobody knows", time.Minute, false, grace.LauncherDied, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			onMachine(t, func(r *rig, m *memoryMachine) {
+				r.guarded(fake.Guest{Name: domain, Presses: 1, ShutsDown: 2 * time.Second}, "20")
+				r.stop()
+				r.set(domain, func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 })
+				m.slow, m.state.ShuttingDown = c.slow, c.down
+				at := r.Now()
+				r.run()
+				r.after(time.Second)
+				if rec, there := r.cache.get(domain); there != c.asked || there && rec.Shutdown.Cause != c.cause {
+					t.Errorf("after 1 s: %+v", rec.Shutdown)
+				} else if there && rec.Shutdown.Deadline.Sub(at) < 20*time.Second {
+					t.Errorf("it has %v", rec.Shutdown.Deadline.Sub(at))
+				}
+				r.after(5 * time.Second)
+				if s := r.dir(domain).said(); s.Cause != c.cause || (s.Outcome == grace.Graceful) != c.asked {
+					t.Errorf("%+v", s)
+				}
+			})
+		})
+	}
+}
+
+func TestALauncherThatEndedWithTheMachineDoesNotEndItsVMWhenThatIsCalledOff(t *testing.T) {
+	onMachine(t, func(r *rig, m *memoryMachine) {
+		r.guarded(fake.Guest{Name: domain}, "30")
+		at := r.Now()
+		m.shutsDown(time.Minute)
+		r.change(domain, func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 })
+		r.after(time.Second)
+		m.is(MachineState{Known: true, Held: true, Delay: time.Minute})
+		r.after(time.Second)
+		if rec, _ := r.cache.get(domain); rec.Shutdown.Deadline.Sub(at) != 30*time.Second {
+			t.Errorf("it has %v", rec.Shutdown.Deadline.Sub(at))
 		}
+		r.after(time.Minute)
+		r.stoppedAs(domain, grace.NodeShutdown, grace.Forced)
 	})
 }
 
@@ -195,7 +252,7 @@ func TestAShutdownOfTheMachineThatIsCalledOff(t *testing.T) {
 		if rec, ok := r.cache.get("ns_next"); !ok || rec.ShuttingDown() {
 			t.Errorf("the other one is %+v", rec)
 		}
-		if m.keeps().UnderWay() || m.downs() != 0 || r.agent.Delaying() {
+		if m.keeps().UnderWay() || m.downs() != 0 {
 			t.Errorf("kept %+v, let go %d times", m.keeps(), m.downs())
 		}
 		// The next shutdown counts as any other.
@@ -332,13 +389,18 @@ func TestALauncherThatIsSignalledDoesNotWaitForItsTurn(t *testing.T) {
 	})
 }
 
-func TestADelayThatIsTooShortIsShown(t *testing.T) {
+func TestADelayThatIsTooShortIsShownAndSaidOfEachLongerVM(t *testing.T) {
 	onMachine(t, func(r *rig, _ *memoryMachine) {
-		r.guarded(fake.Guest{Name: domain}, "300")
-		r.after(time.Minute)
-		if v := r.agent.Machine(); !v.Known || v.Delay != time.Minute || v.Needed != 310*time.Second {
+		text := r.logging()
+		for n, seconds := range []string{"300", "60", "400"} {
+			r.guarded(fake.Guest{Name: fmt.Sprint("ns_vm-", n)}, seconds)
+			r.after(5 * time.Minute)
+		}
+		if v := r.agent.Machine(); !v.Known || v.Delay != time.Minute || v.Needed != 410*time.Second {
 			t.Errorf("%+v", v)
 		}
-		r.after(time.Minute)
+		if n := strings.Count(text.String(), "a reboot of this node would cut grace periods short"); n != 2 {
+			t.Errorf("said %d times: %s", n, text)
+		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/durable"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
@@ -107,6 +108,13 @@ func (p Points) Ports(c agent.Config) agent.Config {
 	}
 	if c.Cluster != nil {
 		c.Cluster = clusters{c.Cluster, p.points}
+	}
+	if c.Machine != nil {
+		keep := c.KeepNodeShutdown
+		c.KeepNodeShutdown = func(n grace.NodeShutdownTime) error {
+			defer p.around("keep-node-shutdown")()
+			return keep(n)
+		}
 	}
 	return c
 }

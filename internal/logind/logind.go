@@ -8,6 +8,7 @@
 package logind
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +41,8 @@ type Logind struct {
 	// Socket of the system bus.
 	Socket string
 	Log    *slog.Logger
-	// Extend has logind delay longer than it does, if it is set and longer than this.
+	// Extend has logind delay longer than it does, if it is set and that is shorter than
+	// Wanted.
 	Wanted time.Duration
 	Extend func(context.Context, *dbus.Conn, time.Duration) error
 
@@ -49,6 +51,7 @@ type Logind struct {
 
 	said   string // only Watch uses these
 	extent bool
+	retry  time.Duration // for tests; 0 = retryMax
 }
 
 // LetGo implements agent.Machine.
@@ -125,32 +128,46 @@ func (l *Logind) session(ctx context.Context, told func(agent.MachineState)) err
 		}
 	}
 	s := bus{conn: conn, of: l}
-	if err := s.look(ctx, told); err != nil {
-		return err
-	}
 	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case got, open := <-signals:
-			if !open {
-				return errors.New("the connection to the system bus has ended")
-			}
-			if !s.means(got) {
-				continue
-			}
-			if err := s.look(ctx, told); err != nil {
-				return err
-			}
+		if err := s.look(ctx, told); err != nil {
+			return err
+		}
+		if err := s.wait(ctx, signals); err != nil {
+			return err
 		}
 	}
 }
 
 // bus is a connection, and who is logind on it.
 type bus struct {
-	conn  *dbus.Conn
-	of    *Logind
-	owner string
+	conn    *dbus.Conn
+	of      *Logind
+	owner   string
+	refused bool // the inhibitor that was asked for last
+}
+
+// wait returns nil when there is something to look at: news, or an inhibitor that was
+// refused and may be given by now.
+func (b *bus) wait(ctx context.Context, signals <-chan *dbus.Signal) error {
+	again := time.NewTimer(cmp.Or(b.of.retry, retryMax))
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-again.C:
+			if b.refused {
+				return nil
+			}
+		case got, open := <-signals:
+			if !open {
+				return errors.New("the connection to the system bus has ended")
+			}
+			if b.means(got) {
+				return nil
+			}
+		}
+	}
 }
 
 // means tells whether a signal is logind's or the bus's own: anybody on the bus can
@@ -168,21 +185,25 @@ func (b *bus) means(s *dbus.Signal) bool {
 
 // look asks logind for everything, takes an inhibitor if there may be one, and tells.
 func (b *bus) look(ctx context.Context, told func(agent.MachineState)) error {
-	var state agent.MachineState
-	err := bounded(ctx, func(ctx context.Context) (err error) {
-		if err = b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", name).Store(&b.owner); err != nil {
-			return fmt.Errorf("there is no logind on the system bus: %w", err)
-		}
-		state, err = b.state(ctx)
-		return err
+	b.refused = false
+	err := bounded(ctx, func(ctx context.Context) error {
+		return b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", name).Store(&b.owner)
 	})
 	switch {
 	case isAnswer(err): // no logind: it is heard of when it comes
 		b.owner = ""
-		b.of.sayOnce(err)
+		b.of.sayOnce(fmt.Errorf("there is no logind on the system bus: %w", err))
 		told(agent.MachineState{Held: b.of.holds()})
 		return nil
 	case err != nil:
+		return fmt.Errorf("ask for logind on the system bus: %w", err)
+	}
+	var state agent.MachineState
+	err = bounded(ctx, func(ctx context.Context) (err error) {
+		state, err = b.state(ctx)
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	if !state.ShuttingDown {
@@ -192,25 +213,6 @@ func (b *bus) look(ctx context.Context, told func(agent.MachineState)) error {
 	state.Held = b.of.holds()
 	told(state)
 	return nil
-}
-
-// hold takes an inhibitor anew: whether logind still knows the old one cannot be asked.
-func (b *bus) hold(ctx context.Context) {
-	err := bounded(ctx, func(ctx context.Context) error {
-		var fd dbus.UnixFD
-		err := b.call(ctx, name, path, manager+".Inhibit", "shutdown", "vmgrace node-agent", "VMs get their grace period", "delay").Store(&fd)
-		if err != nil {
-			return fmt.Errorf("logind gives no inhibitor: %w", err)
-		}
-		b.of.take(os.NewFile(uintptr(fd), "inhibitor"))
-		return nil
-	})
-	if err != nil {
-		b.of.sayOnce(err)
-		return
-	}
-	b.of.said = ""
-	b.of.Log.Info("shutdowns of this machine are delayed until its VMs are gone")
 }
 
 func (b *bus) state(ctx context.Context) (agent.MachineState, error) {

@@ -65,6 +65,8 @@ type fakeLogind struct {
 	theirs    []*os.File // what was given away, until it has arrived
 	hups      int
 	afterHUP  uint64
+	refuses   bool
+	slow      chan struct{} // closed: it goes on
 }
 
 func startLogind(t *testing.T, socket string, delay time.Duration) *fakeLogind {
@@ -98,9 +100,12 @@ func startLogind(t *testing.T, socket string, delay time.Duration) *fakeLogind {
 func (l *fakeLogind) stop() { _ = l.conn.Close() }
 
 func (l *fakeLogind) inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error) {
+	if l.slow != nil {
+		<-l.slow
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.preparing {
+	if l.preparing || l.refuses {
 		return 0, dbus.MakeFailedError(fmt.Errorf("the operation inhibition has been requested for is already running"))
 	}
 	ours, theirs, err := os.Pipe()
@@ -296,6 +301,54 @@ func TestLogindAndTheBusMayComeAndGo(t *testing.T) {
 	w.until("all is back", known)
 	if third.given() != 1 || !second.ended(0) {
 		t.Error("not taken again")
+	}
+}
+
+func TestAnInhibitorThatWasRefusedIsAskedForAgain(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "bus")
+	defer startBus(t, socket)()
+	fake := startLogind(t, socket, time.Minute)
+	fake.set(func() { fake.refuses = true })
+	w := watch(t, &Logind{Socket: socket, retry: 10 * time.Millisecond})
+	w.until("none is given", func(s agent.MachineState) bool { return s.Known && !s.Held })
+	fake.set(func() { fake.refuses = false })
+	w.until("held", known)
+	w.stop()
+	if n := strings.Count(w.lines.String(), "logind gives no inhibitor"); n != 1 {
+		t.Errorf("said %d times: %s", n, w.lines)
+	}
+}
+
+// Kept by nobody it would hold up the next shutdown for all of logind's time.
+func TestAnInhibitorThatComesTooLateIsClosed(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "bus")
+	defer startBus(t, socket)()
+	fake := startLogind(t, socket, time.Minute)
+	fake.slow = make(chan struct{})
+	conn, err := connect(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	b := bus{conn: conn}
+	if f, err := b.inhibit(ctx); err == nil {
+		t.Fatalf("%v in spite of a logind that does not answer", f)
+	}
+	close(fake.slow)
+	for fake.given() == 0 && t.Context().Err() == nil {
+		if _, err := b.state(t.Context()); err != nil { // and so the answer is on its way
+			t.Fatal(err)
+		}
+	}
+	for range 10 {
+		if _, err := b.state(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !fake.ended(0) {
+		t.Error("it is still open")
 	}
 }
 

@@ -1,7 +1,6 @@
 package nodeagent
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,7 +25,6 @@ const (
 	// VM's record, and has not their extension.
 	nodeShutdownFile = "node-shutdown"
 	maxNodeShutdown  = 4096
-	delayingInterval = 50 * time.Millisecond
 )
 
 // delayShutdowns has logind delay the node's shutdown. A dry run leaves its VMs alone,
@@ -49,30 +47,6 @@ func (n *node) delayShutdowns(c *agent.Config, boot string) {
 func (n *node) nodeShutdown() metrics.NodeShutdown {
 	v := n.agent.Machine()
 	return metrics.NodeShutdown{Known: v.Known, Held: v.Held, Delay: v.Delay, Needed: v.Needed}
-}
-
-// endWhen ends the agent when it is asked to, but not while the node waits for its VMs:
-// kubelet and systemd end the agent, too, when the node shuts down, and the delay
-// ends with it.
-func (n *node) endWhen(asked, ended context.Context, end context.CancelCauseFunc) {
-	select {
-	case <-ended.Done():
-		return
-	case <-asked.Done():
-	}
-	if n.agent.Delaying() {
-		n.log.Info("asked to end, and going on until the node's VMs are gone: the node shuts down and waits for them")
-	}
-	tick := time.NewTicker(delayingInterval)
-	defer tick.Stop()
-	for n.agent.Delaying() {
-		select {
-		case <-ended.Done():
-			return
-		case <-tick.C:
-		}
-	}
-	end(context.Cause(asked))
 }
 
 // nodeShutdown keeps a shutdown of the node for the agents of this boot.

@@ -49,15 +49,11 @@ type node struct {
 // The records are read and their deadlines armed before anything else: no
 // dependency is needed to send a signal.
 func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
-	asked := ctx // to end
-	ctx, end := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer end(nil)
 	group, ctx := errgroup.WithContext(ctx)
 	n, err := o.arm(ctx, stderr)
 	if err != nil {
 		return err
 	}
-	go n.endWhen(asked, ctx, end)
 	dependencies := n.dependencies()
 	if !n.guarding() {
 		for _, d := range dependencies {

@@ -89,7 +89,7 @@ var rules = [...]rule{
 	{"hold-shutdown", "the launcher pod is deleted for a reason that moves its VM: the shutdown waits for that", holdShutdown},
 	{"begin", "the first cause starts the one grace period", begin},
 	{"node-ends", "the machine goes down before the deadline: the deadline moves to where QEMU still has its destroy timeout", nodeEnds},
-	{"launcher-died", "the shim was killed: the deadline moves to now, unless the machine shuts down", launcherDied},
+	{"launcher-died", "the shim was killed: the deadline moves to now, unless the machine was shutting down", launcherDied},
 	{"pod-killed", "kubelet kills the launcher before the deadline: the deadline moves to 2 s before that", podKilled},
 	{"save", "the record has changed: write it before acting", save},
 	{"running", "there is no cause for a shutdown", running},

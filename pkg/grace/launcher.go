@@ -106,7 +106,7 @@ func (v *VM) seeShim(d *Directory, now Mono) {
 	case o.Recorded && v.rec.Launcher.SameFile(d.Holder), !o.Recorded && o.Holder.SameFile(d.Holder):
 		// The same file was locked while this instance ran: its shim is dead.
 		if o.Shim != ShimDied {
-			o.Shim, o.DiedAt = ShimDied, now
+			o.Shim, o.DiedAt, o.DiedWithNode = ShimDied, now, o.Node.UnderWay()
 		}
 	default:
 		o.Shim = ShimOrphan

@@ -70,6 +70,12 @@ func (o *Observation) nodeBegins(r *Record, now Mono) bool {
 	return now >= o.nodeTurn() || deleted || o.Trigger || o.Shim == ShimDied
 }
 
+// nodeEndedLauncher: kubelet ends launchers, too, when the machine shuts down. That
+// stands when the shutdown is called off.
+func (o *Observation) nodeEndedLauncher(r *Record) bool {
+	return o.Node.UnderWay() || o.DiedWithNode || r.Shutdown.Cause == NodeShutdown
+}
+
 // nodeLatest is the latest deadline that leaves QEMU its destroy timeout before the
 // machine goes down; Never while the machine does not shut down.
 func (o *Observation) nodeLatest(p *Policy) Mono {

@@ -149,10 +149,12 @@ type Observation struct {
 	// NodeTurn is when the VM is to be asked then.
 	NodeTurn Mono
 
-	Shim    Shim
-	Holder  Holder // who holds the lock, while ShimAlive
-	DiedAt  Mono   // when the agent first saw that it died
-	Trigger bool   // there is one that counts
+	Shim   Shim
+	Holder Holder // who holds the lock, while ShimAlive
+	DiedAt Mono   // when the agent first saw that it died
+	// DiedWithNode: the machine was shutting down then.
+	DiedWithNode bool
+	Trigger      bool // there is one that counts
 	// TriggerByShim: it names its shim's VM, so it is void once that shim has ended.
 	TriggerByShim bool
 	TriggerAt     Mono // when the agent first saw it
@@ -213,7 +215,7 @@ func (o *Observation) next(r *Record, p *Policy) Observation {
 	n := newObservation(p)
 	n.Looked, n.Ours, n.Dir, n.DirAt, n.DirReserved = o.Looked, o.Ours, o.Dir, o.DirAt, o.DirReserved
 	n.Look, n.LookDir, n.WriteStatus, n.Remove = o.Look, o.LookDir, o.WriteStatus, Call{Running: o.Remove.Running}
-	n.Shim, n.Holder, n.DiedAt = o.Shim, o.Holder, o.DiedAt
+	n.Shim, n.Holder, n.DiedAt, n.DiedWithNode = o.Shim, o.Holder, o.DiedAt, o.DiedWithNode
 	n.Trigger, n.TriggerByShim, n.TriggerAt, n.TriggerID = o.Trigger, o.TriggerByShim, o.TriggerAt, o.TriggerID
 	n.Leftover, n.Consumed, n.LastStatus = o.Leftover, o.Consumed, o.LastStatus
 	n.Owner, n.OwnerBy, n.Migration, n.Node = o.Owner.next(), o.OwnerBy, o.Migration, o.Node

@@ -176,7 +176,7 @@ func holdUntil(r *Record, o *Observation) Mono {
 }
 
 func launcherDied(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
-	if !r.ShuttingDown() || o.Shim != ShimDied || o.Node.UnderWay() || r.Shutdown.Deadline <= now {
+	if !r.ShuttingDown() || o.Shim != ShimDied || o.nodeEndedLauncher(r) || r.Shutdown.Deadline <= now {
 		return next()
 	}
 	return Decision{Do: Shorten, Cause: LauncherDied, When: now}, true

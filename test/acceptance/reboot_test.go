@@ -1,133 +1,174 @@
 package acceptance
 
 import (
-	"bufio"
-	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/godbus/dbus/v5"
-
+	"github.com/vmgrace/vmgrace/test/logind"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-const (
-	login1  = "org.freedesktop.login1"
-	bus     = `<busconfig><type>session</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth><policy context="default"><allow user="*"/><allow own="*"/><allow send_type="method_call"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>`
-	manager = login1 + ".Manager"
-)
-
-// machine is a logind on a real bus that prepares a shutdown, and tells when it
-// would go on.
-type machine struct {
-	conn      *dbus.Conn
-	preparing atomic.Bool
-	delay     time.Duration
-	wait, end *os.File // end is given away; wait ends when nobody has it any more
-}
-
-func newMachine(t *testing.T, socket string, delay time.Duration) *machine {
+// agentOn is an agent that delays the shutdown of a machine.
+func agentOn(t *testing.T, m *logind.Machine, args ...string) *node.Agent {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "bus.conf")
-	if err := os.WriteFile(file, fmt.Appendf(nil, bus, socket), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	daemon := exec.CommandContext(t.Context(), "dbus-daemon", "--config-file="+file, "--nofork", "--print-address")
-	out, err := daemon.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := daemon.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = daemon.Process.Kill(); _ = daemon.Wait() })
-	if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		t.Fatal(err)
-	}
-	m := &machine{delay: delay}
-	if m.wait, m.end, err = os.Pipe(); err != nil {
-		t.Fatal(err)
-	}
-	if m.conn, err = dbus.Connect("unix:path=" + socket); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = m.conn.Close() })
-	for iface, methods := range map[string]map[string]any{
-		manager: {"Inhibit": func(string, string, string, string) (dbus.UnixFD, *dbus.Error) { return dbus.UnixFD(m.end.Fd()), nil }},
-		"org.freedesktop.DBus.Properties": {"Get": func(_, property string) (dbus.Variant, *dbus.Error) {
-			if property == "PreparingForShutdown" {
-				return dbus.MakeVariant(m.preparing.Load()), nil
-			}
-			return dbus.MakeVariant(uint64(m.delay / time.Microsecond)), nil
-		}},
-	} {
-		if err := m.conn.ExportMethodTable(methods, "/org/freedesktop/login1", iface); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := m.conn.RequestName(login1, 0); err != nil {
-		t.Fatal(err)
-	}
-	return m
+	a := shared.Agent(t, append([]string{"--dbus-socket=" + m.Socket, "--shutdown-retry-interval=1s"}, args...)...).Start(t)
+	waitHeld(t, a)
+	return a
 }
 
-// shutsDown announces a shutdown. What it returns gives the time at which logind goes on.
-func (m *machine) shutsDown(t *testing.T) <-chan time.Time {
+func waitHeld(t *testing.T, a *node.Agent) {
 	t.Helper()
-	down := make(chan time.Time, 1)
-	_ = m.end.Close()
-	go func() {
-		_, _ = m.wait.Read(make([]byte, 1))
-		down <- time.Now()
-	}()
-	m.preparing.Store(true)
-	if err := m.conn.Emit("/org/freedesktop/login1", manager+".PrepareForShutdown", true); err != nil {
-		t.Fatal(err)
-	}
-	return down
-}
-
-func TestANodeThatShutsDownGoesDownWhenItsVMsAreGone(t *testing.T) {
-	socket := filepath.Join(shared.Dir, "bus")
-	m := newMachine(t, socket, time.Minute)
-	a := shared.Agent(t, "--dbus-socket="+socket, "--shutdown-retry-interval=1s").Start(t)
-	polite := a.Guarded(t, node.Spec{}, "--grace-period=40")
-	slow := a.Guarded(t, node.Spec{Behaviour: "slow=3"}, "--grace-period=40")
-	paused := a.Guarded(t, node.Spec{}, "--grace-period=40")
-	paused.Virsh(t, "suspend")
-	deaf := a.Guarded(t, node.Spec{Behaviour: "deaf"}, "--grace-period=8")
 	node.Eventually(t, soon, func() bool { return a.Metrics(t)["vmgrace_node_shutdown_delayed"] == 1 }, "shutdowns are delayed")
+}
 
-	from := time.Now()
-	down := m.shutsDown(t)
-	var last, at time.Time
-	left := []*node.VM{polite, slow, paused, deaf}
+// waitDown waits until the machine goes down by this command, and fails where that is
+// before the last of these has ended, or not soon after it.
+func waitDown(t *testing.T, m *logind.Machine, command string, vms ...*node.VM) {
+	t.Helper()
+	var last time.Time
+	left := slices.Clone(vms)
 	node.Eventually(t, 2*time.Minute, func() bool {
-		select {
-		case at = <-down:
-		default:
-		}
+		ran, at, down := m.Down(t)
 		before := len(left)
 		left = slices.DeleteFunc(left, func(v *node.VM) bool { return v.Gone() })
 		if len(left) < before {
 			last = time.Now()
 		}
-		if !at.IsZero() && len(left) > 0 {
-			t.Fatalf("the node went down with %d VMs", len(left))
+		if !down {
+			return false
 		}
-		return !at.IsZero()
-	}, "the node goes down")
-	if took := at.Sub(from); took < 8*time.Second {
-		t.Errorf("it went down after %v; a guest had a grace period of 8 s", took)
+		if len(left) > 0 || ran != command {
+			t.Fatalf("%s ran with %d VMs, want %s", ran, len(left), command)
+		}
+		// The end of each is reported first; threads that were late come on top.
+		if after, may := at.Sub(last), 500*ms+3*shared.Late(last, at); after > may {
+			t.Errorf("%s ran %v after the last VM was gone, want %v", ran, after, may)
+		}
+		return true
+	}, "%s does not run", command)
+}
+
+// kubelet signals and kills launchers in the same moment: that is no second shutdown.
+func TestANodeThatIsPoweredOffGoesDownWhenItsVMsAreGone(t *testing.T) {
+	m := logind.Start(t, time.Minute)
+	a := agentOn(t, m)
+	start := func(s node.Spec, grace string) *node.VM { return a.VM(t, shared.Start(t, s), "--grace-period="+grace) }
+	polite, slow, paused := start(node.Spec{}, "40"), start(node.Spec{Behaviour: "slow=3"}, "40"), start(node.Spec{}, "40")
+	deaf := start(node.Spec{Firmware: true}, "8")
+	for _, v := range []*node.VM{polite, slow, paused, deaf} {
+		v.WaitUp(t)
+		v.WaitGuarded(t)
 	}
-	shared.Within(t, 500*ms, last, at, "from the last VM's end: the node goes down")
+	paused.Virsh(t, "suspend")
+	booting := start(node.Spec{Behaviour: "boot=2"}, "40")
+	booting.WaitGuarded(t)
+
+	from := m.Shutdown(t, "PowerOff")
+	deaf.SignalShim(t)
+	deadline := node.WallTime(t, deaf.WaitBegun(t))
+	if got := deadline.Sub(from); got < 8*time.Second || got > 9*time.Second {
+		t.Errorf("the deaf guest has %v", got)
+	}
+	slow.WaitBegun(t)
+	slow.Shim.Kill()
+	waitDown(t, m, "poweroff", polite, slow, paused, deaf, booting)
+	deaf.WaitTerminated(t, deadline, 50*ms)
 	polite.WaitOutcome(t, "NodeShutdown", "Graceful")
 	slow.WaitOutcome(t, "NodeShutdown", "Graceful")
 	paused.WaitOutcome(t, "NodeShutdown", "Graceful")
+	booting.WaitOutcome(t, "NodeShutdown", "Graceful")
+	// Which of both the agent saw first is nobody's promise.
+	if s := deaf.Launcher.WaitStopped(t, soon); s.Outcome != "Forced" || s.Cause != "NodeShutdown" && s.Cause != "LauncherSignal" {
+		t.Errorf("status.json: %+v", s)
+	}
+}
+
+func TestADeadlineIsCutToWhatLogindLeaves(t *testing.T) {
+	m := logind.Start(t, 6*time.Second)
+	a := agentOn(t, m, "--destroy-timeout=3s")
+	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=60")
+	// A later agent knows its VM from the start, and warns at once.
+	a.Restart(t)
+	waitHeld(t, a)
+	a.WaitSaid(t, "a reboot of this node would cut grace periods short", 1)
+	samples := a.Metrics(t)
+	if samples["vmgrace_node_shutdown_delay_seconds"] != 6 || samples["vmgrace_node_shutdown_needed_seconds"] != 63 {
+		t.Errorf("metrics: %v", samples)
+	}
+
+	from := m.Shutdown(t, "Reboot")
+	deadline := node.WallTime(t, deaf.WaitBegun(t))
+	if got := deadline.Sub(from); got < 3*time.Second-ms || got > 4*time.Second {
+		t.Errorf("it has %v, want 3 s and 3 s more for QEMU", got)
+	}
+	waitDown(t, m, "reboot", deaf)
+	deaf.WaitTerminated(t, deadline, 50*ms)
 	deaf.WaitOutcome(t, "NodeShutdown", "Forced")
+	a.WaitSaid(t, "the machine goes down before the VM's deadline", 1)
+	if got := a.Metrics(t)[`vmgrace_rejected_total{reason="node_shutdown_delay"}`]; got != 1 {
+		t.Errorf("counted %v times", got)
+	}
+}
+
+// Somebody else's inhibitor is what keeps the machine: the agent's is gone with it.
+func TestAnAgentThatIsKilledWhileItsNodeShutsDownGoesOnWithTheNextOne(t *testing.T) {
+	m := logind.Start(t, time.Minute)
+	a := agentOn(t, m)
+	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=6")
+	other := m.Inhibit(t, "kubelet")
+	defer other.Close()
+
+	m.Shutdown(t, "PowerOff")
+	deadline := deaf.WaitBegun(t)
+	a.Kill()
+	deaf.Shim.Kill()
+	a.Start(t)
+	if code, took := a.Term(t); code != 0 || took > time.Second+3*shared.Late(time.Now().Add(-took), time.Now()) {
+		t.Errorf("SIGTERM: exit status %d after %v", code, took)
+	}
+	a.Start(t)
+	if !m.Preparing(t) {
+		t.Fatal("the machine does not shut down any more")
+	}
+	if _, _, down := m.Down(t); down {
+		t.Fatal("the machine is down in spite of the other inhibitor")
+	}
+	if again := deaf.Launcher.Status().Deadline; again != deadline {
+		t.Errorf("the deadline was %s and is %s", deadline, again)
+	}
+	deaf.WaitTerminated(t, node.WallTime(t, deadline), 50*ms)
+	deaf.WaitOutcome(t, "NodeShutdown", "Forced")
+	_ = other.Close()
+	node.Eventually(t, soon, func() bool { _, _, down := m.Down(t); return down }, "the machine goes down")
+}
+
+// A logind that restarts has forgotten the shutdown: that calls it off.
+func TestAShutdownThatIsCalledOffEndsOnlyTheGuestsThatWereAsked(t *testing.T) {
+	m := logind.Start(t, time.Minute)
+	a := agentOn(t, m)
+	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
+	m.Shutdown(t, "PowerOff")
+	deadline := node.WallTime(t, deaf.WaitBegun(t))
+	deaf.Shim.Kill()
+	m.StopLogind()
+	m.StartLogind(t)
+	a.WaitSaid(t, "the machine's shutdown is called off", 1)
+	next := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=2")
+	deaf.WaitTerminated(t, deadline, 50*ms)
+	deaf.WaitOutcome(t, "NodeShutdown", "Forced")
+
+	// The next shutdown is delayed as the first one, also after the bus was away.
+	m.StopBus()
+	node.Eventually(t, soon, func() bool { return a.Said("the connection to the system bus has ended") == 1 }, "the bus is missed")
+	m.StopLogind()
+	m.StartBus(t)
+	m.StartLogind(t)
+	a.WaitSaid(t, "shutdowns of this machine are delayed", 3)
+	if next.Gone() || next.Launcher.Status().Phase != "Running" {
+		t.Fatalf("a VM that was not asked is %+v", next.Launcher.Status())
+	}
+	m.Shutdown(t, "Halt")
+	waitDown(t, m, "halt", next)
+	next.WaitOutcome(t, "NodeShutdown", "Forced")
 }

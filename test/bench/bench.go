@@ -56,7 +56,7 @@ type row struct {
 func rows() []row {
 	return []row{
 		{"a", reaction}, {"b", polite}, {"c", deaf}, {"d", growth}, {"e", restart}, {"f", idle}, {"f", running}, {"f", watching}, {"g", shims}, {"h", cache}, {"i", traffic},
-		{"j", neighbour}, {"k", evictions}, {"l", moves}, {"n", inPod},
+		{"j", neighbour}, {"k", evictions}, {"l", moves}, {"m", nodeDown}, {"n", inPod},
 	}
 }
 

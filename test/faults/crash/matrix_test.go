@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/test/logind"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -44,7 +45,7 @@ func newMatrix(t *testing.T) *matrix {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, p := range append(paths(), deletion()) {
+	for _, p := range append(paths(), deletion(), nodeShutdown()) {
 		for _, name := range p.points {
 			m.declared[name] = true
 		}
@@ -105,7 +106,8 @@ type crash struct {
 	node    *node.Node
 	signals *node.Signals
 	agent   *node.Agent
-	name    string // of the VM, unique
+	machine *logind.Machine // of a shutdown of the node
+	name    string          // of the VM, unique
 	point   string
 	log     string
 

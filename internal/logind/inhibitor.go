@@ -1,0 +1,54 @@
+package logind
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/godbus/dbus/v5"
+)
+
+// hold takes an inhibitor anew: whether logind still knows the old one cannot be asked.
+func (b *bus) hold(ctx context.Context) {
+	err := bounded(ctx, func(ctx context.Context) error {
+		f, err := b.inhibit(ctx)
+		if err == nil {
+			b.of.take(f)
+		}
+		return err
+	})
+	if err != nil {
+		b.refused = true
+		b.of.sayOnce(fmt.Errorf("logind gives no inhibitor: %w", err))
+		return
+	}
+	b.of.said = ""
+	b.of.Log.Info("shutdowns of this machine are delayed until its VMs are gone")
+}
+
+// inhibit waits for the answer as long as ctx. One that comes later is not kept: nobody
+// would close it, and the next shutdown would wait for all of its time.
+func (b *bus) inhibit(ctx context.Context) (*os.File, error) {
+	answer := make(chan *dbus.Call, 1)
+	b.conn.Object(name, path).Go(manager+".Inhibit", dbus.FlagNoAutoStart, answer,
+		"shutdown", "vmgrace node-agent", "VMs get their grace period", "delay")
+	select {
+	case call := <-answer:
+		return inhibitor(call)
+	case <-ctx.Done():
+		go func() { // ends with the connection
+			if f, err := inhibitor(<-answer); err == nil {
+				_ = f.Close() // nothing was written
+			}
+		}()
+		return nil, ctx.Err()
+	}
+}
+
+func inhibitor(call *dbus.Call) (*os.File, error) {
+	var fd dbus.UnixFD
+	if err := call.Store(&fd); err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "inhibitor"), nil
+}
