@@ -40,6 +40,7 @@ bin/cluster-controller:
 .PHONY: bin/kubectl-vmdrain
 bin/kubectl-vmdrain:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/kubectl-vmdrain
+	install -m 755 cmd/kubectl-vmdrain/kubectl_complete-vmdrain bin/
 
 # Those of the node with the race detector, for tests: a race that is found fails the test.
 .PHONY: race

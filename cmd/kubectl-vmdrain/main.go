@@ -47,6 +47,10 @@ func run(args []string) int {
 }
 
 func command(ctx context.Context, args []string) error {
+	if len(args) > 0 && args[0] == vmdrain.CompleteCommand {
+		vmdrain.Complete(ctx, args[1:], os.Stdout)
+		return nil
+	}
 	o, err := vmdrain.Parse(args, os.Stdout)
 	if err != nil {
 		return err

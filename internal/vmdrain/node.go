@@ -2,9 +2,7 @@ package vmdrain
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -29,6 +27,7 @@ type node struct {
 	told    chan func(now time.Time) // answers
 	slots   chan struct{}            // for requests
 	calls   sync.WaitGroup           // requests under way
+	known   bool                     // which pods have to go
 	met     map[types.UID]bool       // pods that were looked at
 	away    map[string]bool          // controllers that had a pod here
 	looking int                      // pods that came later, and are looked at
@@ -69,6 +68,9 @@ func (c *command) drain(ctx context.Context, of *corev1.Node) error {
 	} else if err == nil {
 		err = n.rehearse(ctx)
 	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx) // what failed did so because of it
+	}
 	return n.finish(err)
 }
 
@@ -101,6 +103,7 @@ func (n *node) begin(ctx context.Context) error {
 			n.add(p)
 		}
 	}
+	n.known = true
 	if len(refusals) > 0 {
 		return refused(refusals)
 	}
@@ -112,9 +115,12 @@ func (n *node) begin(ctx context.Context) error {
 
 // add gives the plan a pod that has to go.
 func (n *node) add(p *drain.Pod) {
+	p.Hurried = n.Drain.Grace(p) != nil
 	n.plan.Add(p)
 	for _, v := range p.Volumes {
-		n.handles[v.Handle] = v.Name
+		if v.Handle != "" {
+			n.handles[v.Handle] = v.Name
+		}
 	}
 	if p.Controller != "" {
 		n.away[p.Controller] = true
@@ -237,55 +243,4 @@ func (n *node) rehearse(ctx context.Context) error {
 		return fmt.Errorf("%d pods cannot be evicted", failed)
 	}
 	return nil
-}
-
-// finish says how it ended. Without an error the node is empty of what had to go.
-func (n *node) finish(err error) error {
-	if n.plan.NodeGone() {
-		n.show.result(n.name, "gone", "the node is gone", nil)
-		return nil
-	}
-	if n.DryRun != dryRunNone {
-		if err == nil {
-			n.show.result(n.name, "dry run", "drained (dry run)", nil)
-			return nil
-		}
-		return fmt.Errorf("node %s: %w", n.name, err)
-	}
-	left := n.plan.Left()
-	if err == nil && len(left) == 0 {
-		n.show.result(n.name, "drained", "drained", nil)
-		return nil
-	}
-	if err == nil {
-		err = errFailed
-	}
-	if errors.Is(err, context.Canceled) {
-		err = ErrInterrupted
-	}
-	n.show.result(n.name, "left", fmt.Sprintf("not drained: %v; pods left: %d", err, len(left)), left)
-	return fmt.Errorf("node %s is not drained: %w", n.name, err)
-}
-
-// errFailed: each pod had its answer.
-var errFailed = errors.New("some pods cannot be evicted")
-
-// refused is kubectl drain's list of what must not be evicted.
-func refused(refusals map[string][]string) error {
-	all := sorted(refusals)
-	errs := make([]error, len(all))
-	for i, text := range all {
-		errs[i] = fmt.Errorf("cannot delete %s", text)
-	}
-	return errors.Join(errs...)
-}
-
-func sorted(texts map[string][]string) []string {
-	all := make([]string, 0, len(texts))
-	for text, names := range texts {
-		slices.Sort(names)
-		all = append(all, text+": "+join(names))
-	}
-	slices.Sort(all)
-	return all
 }

@@ -25,6 +25,7 @@ type Options struct {
 	Output                    string
 	Cancel, UncordonOnCancel  bool
 	skipDeletedSeconds, grace int
+	chunk                     int64
 	version                   bool
 
 	rules     *clientcmd.ClientConfigLoadingRules
@@ -80,6 +81,7 @@ func (o *Options) flags() (own, connection *pflag.FlagSet) {
 	f.StringVarP(&o.Selector, "selector", "l", "", "labels of the nodes to drain")
 	f.StringVar(&o.PodSelector, "pod-selector", "", "labels of the pods to evict; others stay")
 	f.IntVar(&o.skipDeletedSeconds, "skip-wait-for-delete-timeout", 0, "leave out pods that were deleted more than that many seconds ago")
+	f.Int64Var(&o.chunk, "chunk-size", 500, "as in kubectl drain, without effect: lists come as streams")
 	f.StringVar(&o.DryRun, "dry-run", dryRunNone, "none; client: say what would go; server: ask the API server as well")
 	f.Lookup("dry-run").NoOptDefVal = dryRunClient
 	f.BoolVar(&o.UncordonOnCancel, "uncordon-on-cancel", false, "on Ctrl-C uncordon the nodes that this run has cordoned")

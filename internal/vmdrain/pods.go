@@ -28,6 +28,7 @@ func known(p *corev1.Pod) drain.Pod {
 		UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Grace: 30 * time.Second,
 		Policy:   drain.Policy(p.Labels[drain.PolicyLabel]),
 		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,
+		Hotplug:  p.Labels[kubevirt.AppLabel] == kubevirt.HotplugApp,
 		Ended:    ended(p),
 	}
 	if p.Spec.Priority != nil {
@@ -128,7 +129,9 @@ func (n *node) daemonSet(ctx context.Context, key client.ObjectKey) (drain.Daemo
 }
 
 // volumes are the bound claims of a pod. One that is not bound, or gone, has
-// nothing to be detached.
+// nothing to be detached. Those that nobody attaches, such as host paths and NFS,
+// are never seen attached. Volumes of a cloud's plugin from before CSI are, by the
+// CSI driver that has taken over: a VolumeAttachment names them.
 func (n *node) volumes(ctx context.Context, p *corev1.Pod) (all []drain.Volume, err error) {
 	for claim, ephemeral := range claims(p) {
 		pvc := &corev1.PersistentVolumeClaim{}
@@ -145,10 +148,11 @@ func (n *node) volumes(ctx context.Context, p *corev1.Pod) (all []drain.Volume, 
 			continue
 		case err != nil:
 			return nil, fmt.Errorf("volume %s of pod %s/%s: %w", pvc.Spec.VolumeName, p.Namespace, p.Name, err)
-		case pv.Spec.CSI == nil:
-			continue // host paths, NFS: nobody attaches them
 		}
-		handle := "kubernetes.io/csi/" + pv.Spec.CSI.Driver + "^" + pv.Spec.CSI.VolumeHandle
+		handle := ""
+		if pv.Spec.CSI != nil {
+			handle = "kubernetes.io/csi/" + pv.Spec.CSI.Driver + "^" + pv.Spec.CSI.VolumeHandle
+		}
 		all = append(all, drain.Volume{Claim: claim, Name: pv.Name, Handle: handle, Ephemeral: ephemeral})
 	}
 	slices.SortFunc(all, func(a, b drain.Volume) int { return strings.Compare(a.Claim, b.Claim) })

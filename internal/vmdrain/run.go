@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -128,8 +129,11 @@ func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}
-	if err == nil || errors.Is(err, context.Canceled) {
+	switch {
+	case err == nil, errors.Is(err, context.Canceled):
 		return ErrInterrupted
+	case errors.Is(err, ErrInterrupted):
+		return err
 	}
 	return errors.Join(err, ErrInterrupted)
 }
@@ -151,11 +155,20 @@ func (c *command) nodes(ctx context.Context) ([]corev1.Node, error) {
 	}
 	all := make([]corev1.Node, len(c.Nodes))
 	for i, name := range c.Nodes {
-		if err := c.live.Get(ctx, client.ObjectKey{Name: strings.TrimPrefix(name, "node/")}, &all[i]); err != nil {
+		name = nodeName(name)
+		if err := c.live.Get(ctx, client.ObjectKey{Name: name}, &all[i]); err != nil {
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
 	}
 	return all, nil
+}
+
+// nodeName takes away the kind that kubectl drain also understands.
+func nodeName(arg string) string {
+	if kind, name, both := strings.Cut(arg, "/"); both && slices.Contains([]string{"node", "nodes", "no"}, kind) {
+		return name
+	}
+	return arg
 }
 
 // cordon tells whether it was this run that did it.

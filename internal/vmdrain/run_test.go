@@ -1,9 +1,12 @@
 package vmdrain
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -12,6 +15,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
 // busy refuses the first n requests, as an API server whose storage is being
@@ -57,5 +62,65 @@ func TestAnyOtherRequestThatIsRefusedForNowIsAskedAgain(t *testing.T) {
 	c, asked := busy(t, 2, "0")
 	if err := c.Get().AbsPath("/api/v1/pods").Do(t.Context()).Error(); err != nil || asked.Load() != 3 {
 		t.Errorf("asked %d times: %v", asked.Load(), err)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		switch r.URL.Path {
+		case "/api":
+			_ = json.NewEncoder(w).Encode(metav1.APIVersions{Versions: []string{"v1"}})
+		case "/apis":
+			_ = json.NewEncoder(w).Encode(metav1.APIGroupList{})
+		case "/api/v1":
+			_ = json.NewEncoder(w).Encode(metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "nodes", Kind: "Node"}}})
+		default:
+			list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}}
+			for _, n := range []string{"worker-2", "worker-1", "master"} {
+				list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: n}})
+			}
+			_ = json.NewEncoder(w).Encode(list)
+		}
+	}))
+	t.Cleanup(server.Close)
+	config := filepath.Join(t.TempDir(), "config")
+	cfg := clientcmdapi.NewConfig()
+	cfg.Clusters["here"], cfg.Contexts["mine"], cfg.CurrentContext = &clientcmdapi.Cluster{Server: server.URL}, &clientcmdapi.Context{Cluster: "here"}, "mine"
+	if err := clientcmd.WriteToFile(*cfg, config); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"":                        "master worker-1 worker-2 :4",
+		"wor":                     "worker-1 worker-2 :4",
+		"worker-1 wor":            "worker-2 :4",
+		"--timeout 1h --force wo": "worker-1 worker-2 :4",
+		"--dry-run wo":            "worker-1 worker-2 :4", // its value comes with =
+		"--dry-run=":              "client none server :4",
+		"--dry-run=s":             "server :4",
+		"-o ":                     "json :4",
+		"--output j":              "json :4",
+		"--context ":              "mine :4",
+		"--cluster=h":             "here :4",
+		"--timeout ":              ":4",
+		"--kubeconfig ":           ":0",
+		"--uncordon":              "--uncordon-on-cancel :4",
+		"--no-such=":              ":4",
+	} {
+		var out bytes.Buffer
+		Complete(t.Context(), append([]string{"--kubeconfig=" + config}, strings.Split(args, " ")...), &out)
+		var got []string
+		for line := range strings.Lines(out.String()) {
+			word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+			got = append(got, word)
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q: %q, want %q", args, got, want)
+		}
+	}
+	var out bytes.Buffer // a server that is away is no reason to complain to a shell
+	server.Close()
+	if Complete(t.Context(), []string{"--kubeconfig=" + config, ""}, &out); out.String() != ":4\n" {
+		t.Errorf("%q", out.String())
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -35,12 +36,29 @@ func newPrinter(out Output, format string) printer {
 		return &objects{out: json.NewEncoder(out.Out), last: map[string]string{}}
 	}
 	lines := &lines{out: out, last: map[string]string{}}
-	if f, ok := out.Out.(*os.File); ok {
-		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
-			return &table{lines: lines, width: min(max(int(size.Col), 40), 120), height: max(int(size.Row), 10)}
-		}
+	if size := terminal(out.Out); size != nil {
+		return &table{lines: lines, size: size}
 	}
 	return lines
+}
+
+// terminal tells how large the terminal is now; nil where w is none, or one that
+// can only write line after line.
+func terminal(w io.Writer) func() (width, height int) {
+	f, ok := w.(*os.File)
+	if term := os.Getenv("TERM"); !ok || term == "" || term == "dumb" {
+		return nil
+	}
+	if _, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err != nil {
+		return nil
+	}
+	return func() (width, height int) {
+		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+		if err != nil || size.Col == 0 || size.Row == 0 {
+			return 80, 24 // one that does not say
+		}
+		return int(size.Col), int(size.Row)
+	}
 }
 
 // lines are for a pipe or a file: one for each change.
@@ -49,9 +67,25 @@ type lines struct {
 	last map[string]string
 }
 
-func (l *lines) node(name, _, text string) { fmt.Fprintf(l.out.Out, "node/%s %s\n", name, text) }
+// put writes one line.
+func put(w io.Writer, format string, args ...any) {
+	fmt.Fprintln(w, clean(fmt.Sprintf(format, args...)))
+}
 
-func (l *lines) warn(node, text string) { fmt.Fprintf(l.out.Err, "Warning: node/%s: %s\n", node, text) }
+// clean makes one line of a text, which may be somebody else's: nothing of it
+// reaches a terminal as a command.
+func clean(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ReplaceAll(text, "\n", "; "))
+}
+
+func (l *lines) node(name, _, text string) { put(l.out.Out, "node/%s %s", name, text) }
+
+func (l *lines) warn(node, text string) { put(l.out.Err, "Warning: node/%s: %s", node, text) }
 
 func (l *lines) pods(_ string, all []drain.Status) {
 	for i := range all {
@@ -59,7 +93,7 @@ func (l *lines) pods(_ string, all []drain.Status) {
 		if !changed(l.last, s) {
 			continue
 		}
-		fmt.Fprintf(l.out.Out, "pod %s/%s: %s%s\n", s.Pod.Namespace, s.Pod.Name, s.State, because(s.Reason))
+		put(l.out.Out, "pod %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, because(s.Reason))
 		if s.Warning != "" {
 			l.warned(s)
 		}
@@ -67,7 +101,7 @@ func (l *lines) pods(_ string, all []drain.Status) {
 }
 
 func (l *lines) warned(s *drain.Status) {
-	fmt.Fprintf(l.out.Err, "Warning: pod %s/%s: %s\n", s.Pod.Namespace, s.Pod.Name, s.Warning)
+	put(l.out.Err, "Warning: pod %s/%s: %s", s.Pod.Namespace, s.Pod.Name, s.Warning)
 }
 
 // changed tells whether a status is worth a line: of a migration each tenth is.
@@ -83,13 +117,13 @@ func changed(last map[string]string, s *drain.Status) bool {
 	return true
 }
 
-func (l *lines) rehearsal(_ string, _ *drain.Status, text string) { fmt.Fprintln(l.out.Out, text) }
+func (l *lines) rehearsal(_ string, _ *drain.Status, text string) { put(l.out.Out, "%s", text) }
 
 func (l *lines) result(node, _, text string, left []drain.Status) {
-	fmt.Fprintf(l.out.Out, "node/%s %s\n", node, text)
+	put(l.out.Out, "node/%s %s", node, text)
 	for i := range left {
 		s := &left[i]
-		fmt.Fprintf(l.out.Out, "  %s/%s: %s%s\n", s.Pod.Namespace, s.Pod.Name, s.State, because(s.Reason))
+		put(l.out.Out, "  %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, because(s.Reason))
 	}
 }
 
@@ -97,7 +131,7 @@ func because(reason string) string {
 	if reason == "" {
 		return ""
 	}
-	return ": " + strings.ReplaceAll(reason, "\n", " ")
+	return ": " + reason
 }
 
 func join(names []string) string { return strings.Join(names, ", ") }

@@ -42,6 +42,39 @@ func TestTheTableFitsTheTerminal(t *testing.T) {
 	}
 }
 
+func TestTheTableFitsASmallTerminal(t *testing.T) {
+	all := []drain.Status{
+		{Pod: drain.Pod{Namespace: "a", Name: "vm-1"}, State: drain.StateMoving, Percent: 50, Reason: "migration Running"},
+		{Pod: drain.Pod{Namespace: "a", Name: "vm-2"}, State: drain.StateMoving, Percent: -1, Reason: "migration Pending"},
+		{Pod: drain.Pod{Namespace: "a", Name: "vm-3"}, State: drain.StateWaiting, Percent: -1},
+	}
+	for width := range 60 {
+		for height := range 6 {
+			lines := strings.Split(strings.TrimSuffix(render(all, width, height), "\n"), "\n")
+			if len(lines) > max(height, 1) {
+				t.Errorf("%d lines on %d: %q", len(lines), height, lines)
+			}
+			for _, l := range lines {
+				if len(l) > width {
+					t.Errorf("%d columns on %d: %q", len(l), width, l)
+				}
+			}
+		}
+	}
+}
+
+// What somebody else has written does not command the terminal.
+func TestALineIsOneLine(t *testing.T) {
+	var out, errs bytes.Buffer
+	p := newPrinter(Output{&out, &errs}, outputText)
+	s := drain.Status{Pod: drain.Pod{UID: "u", Namespace: "a", Name: "vm"}, State: drain.StateBlocked, Reason: "it is\n\x1b[2Jso \u202eand so", Percent: -1}
+	p.pods("n", []drain.Status{s})
+	p.result("n", "left", "not\ndrained", []drain.Status{s})
+	if want := "pod a/vm: Blocked: it is;  [2Jso  and so\nnode/n not; drained\n  a/vm: Blocked: it is;  [2Jso  and so\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
 func TestALineForEachChangeAndEachTenthOfAMigration(t *testing.T) {
 	var out, errs bytes.Buffer
 	p := newPrinter(Output{&out, &errs}, outputText)

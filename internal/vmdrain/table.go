@@ -14,30 +14,35 @@ import (
 type table struct {
 	*lines
 
-	width, height int
-	drawn         string // as it stands on the terminal
+	size  func() (width, height int)
+	drawn string // as it stands on the terminal
 }
 
+// widest is what a table makes use of.
+const widest = 120
+
 func (t *table) node(name, event, text string) {
-	t.erase()
+	fmt.Fprint(t.out.Out, t.erase())
 	t.lines.node(name, event, text)
 }
 
 func (t *table) warn(node, text string) {
-	t.erase()
+	fmt.Fprint(t.out.Out, t.erase())
 	t.lines.warn(node, text)
 }
 
 func (t *table) pods(_ string, all []drain.Status) {
 	for i := range all {
 		if s := &all[i]; s.Warning != "" && changed(t.last, s) {
-			t.erase()
+			fmt.Fprint(t.out.Out, t.erase())
 			t.warned(s)
 		}
 	}
-	if text := render(all, t.width, t.height-2); text != t.drawn {
-		t.erase()
-		fmt.Fprint(t.out.Out, text)
+	// The last column stays free: some terminals go on to the next line from it. So
+	// does the last line, which the cursor is in.
+	width, height := t.size()
+	if text := render(all, min(width-1, widest), height-1); text != t.drawn {
+		fmt.Fprint(t.out.Out, t.erase()+text) // in one piece: it does not flicker
 		t.drawn = text
 	}
 }
@@ -47,12 +52,20 @@ func (t *table) result(node, result, text string, left []drain.Status) {
 	t.lines.result(node, result, text, left)
 }
 
-// erase goes back to the table's first line and clears from there.
-func (t *table) erase() {
-	if n := strings.Count(t.drawn, "\n"); n > 0 {
-		fmt.Fprintf(t.out.Out, "\x1b[%dA\x1b[J", n)
+// erase is what goes back to the table's first line and clears from there. Lines
+// that are longer than a terminal that has become smaller are several there.
+func (t *table) erase() string {
+	width, height := t.size()
+	var n int
+	for line := range strings.Lines(t.drawn) {
+		n += 1 + max(len(line)-2, 0)/max(width, 1)
 	}
 	t.drawn = ""
+	n = min(n, height-1) // what has left the terminal cannot be taken back
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\x1b[%dA\r\x1b[J", n)
 }
 
 // render is a table of at most height lines, none wider than width. What has to
@@ -68,10 +81,13 @@ func render(all []drain.Status, width, height int) string {
 		}
 	}
 	slices.SortStableFunc(shown, func(a, b drain.Status) int { return rank(a.State) - rank(b.State) })
-	name := min(34, (width-16)/2)
+	name := max(1, min(34, (width-16)/2))
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s\n", clip(fmt.Sprintf("%d of %d pods drained", drained, len(all)), width))
 	for i, s := range shown {
+		if height < 2 {
+			break // no room for more
+		}
 		if i >= height-2 && len(shown) > height-1 {
 			fmt.Fprintf(&text, "%s\n", clip(fmt.Sprintf("and %d more", len(shown)-i), width))
 			break
@@ -97,16 +113,17 @@ func bar(percent int) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", 10-full) + "]"
 }
 
-// clip cuts a text, which may be somebody else's: nothing of it moves the cursor.
+// clip cuts a text, which may be somebody else's. What is left is as wide as it is
+// long: each character takes one column.
 func clip(text string, width int) string {
-	clean := []rune(strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
-			return ' '
+	text = strings.Map(func(r rune) rune {
+		if r > unicode.MaxASCII {
+			return '?'
 		}
 		return r
-	}, text))
-	if len(clean) > width {
-		return string(clean[:width-1]) + "~"
+	}, clean(text))
+	if len(text) > width {
+		return text[:max(width-1, 0)] + "~"[:min(max(width, 0), 1)]
 	}
-	return string(clean)
+	return text
 }

@@ -59,6 +59,7 @@ func TestOnlyForcePowerOffCutsAVMsGracePeriod(t *testing.T) {
 		"a VM, powered":    {vm, Options{PowerOff: true}, 0},
 		"a VM that ended":  {Pod{Launcher: true, Ended: true, Grace: time.Minute}, Options{}, 0},
 		"another pod":      {Pod{Grace: time.Minute}, Options{}, 0},
+		"a disk of a VM":   {Pod{Hotplug: true, Grace: time.Minute}, Options{Force: true}, -1},
 		"power off, unset": {vm, Options{GraceSeconds: -1, PowerOff: true}, -1},
 	} {
 		got := int64(-1)

@@ -46,17 +46,22 @@ type entry struct {
 	due             time.Time // of the next request
 	deadline        time.Time // of what it waits for
 	left            bool      // it left the line
+	looked          bool      // at what is attached
 	ended, free     bool      // as last seen
 	vm              *VM
-	attached        map[string]bool // volumes seen attached here while it was there
+	attached        map[string]bool // its volumes that were seen attached here
 }
 
 // to changes the state.
 func (e *entry) to(s State, reason string) { e.state, e.reason = s, reason }
 
+// queued tells whether it goes one after the other: it has volumes that are
+// attached to the node, and no eviction was refused.
+func (e *entry) queued() bool { return len(e.attached) > 0 && !e.left }
+
 // holdsLine tells whether the next pod with volumes waits for this one.
 func (e *entry) holdsLine() bool {
-	return len(e.pod.Volumes) > 0 && !e.left &&
+	return e.queued() &&
 		slices.Contains([]State{StateEvicting, StateTerminating, StateDetaching, StateReattaching}, e.state)
 }
 
@@ -75,13 +80,15 @@ func (e *entry) times() []time.Time {
 // look takes what is seen.
 func (e *entry) look(f *Facts, reattach time.Duration) {
 	seen, there := f.Pods[e.pod.UID]
-	if there {
+	// The first look also counts for one that has ended since it was chosen.
+	if there || !e.looked {
 		for _, v := range e.pod.Volumes {
 			if f.Here[v.Name] {
 				e.attached[v.Name] = true
 			}
 		}
 	}
+	e.looked = true
 	switch e.state {
 	case StateCompleting:
 		if !there || seen.Ended {
@@ -93,7 +100,7 @@ func (e *entry) look(f *Facts, reattach time.Duration) {
 	case StateTerminating:
 		if !there {
 			e.leave(f, e.deadline)
-		} else if len(e.pod.Volumes) > 0 && !e.left && !f.Now.Before(e.deadline) {
+		} else if e.queued() && !f.Now.Before(e.deadline) {
 			e.to(StateFailed, after(e.pod.Grace+DetachTimeout, "it still terminates"))
 		}
 	default: // an answer is owed, or it is gone
@@ -113,7 +120,7 @@ func (e *entry) waits(f *Facts, seen Seen) {
 		e.leave(f, f.Now.Add(DetachTimeout))
 		return
 	}
-	if seen.Deleting && !e.pod.Launcher {
+	if seen.Deleting && !e.pod.Launcher && !e.pod.Hurried {
 		e.to(StateTerminating, "it was deleted already")
 		e.deadline = f.Now.Add(e.pod.Grace + DetachTimeout)
 		return

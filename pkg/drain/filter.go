@@ -25,8 +25,12 @@ type Pod struct {
 	// Grace is its termination grace period.
 	Grace  time.Duration
 	Policy Policy
-	// Launcher: a VM runs in it. Ended: Succeeded or Failed.
-	Launcher, Ended  bool
+	// Launcher: a VM runs in it. Hotplug: it holds a volume of such a VM. Ended:
+	// Succeeded or Failed.
+	Launcher, Hotplug, Ended bool
+	// Hurried: its request names a grace period, and is made also where it
+	// terminates already: it may have a longer one.
+	Hurried          bool
 	Mirror, EmptyDir bool
 	// DeletedAt is its deletion timestamp, zero if it has none.
 	DeletedAt time.Time
@@ -140,10 +144,11 @@ func ofDaemonSet(p *Pod, o *Options) Choice {
 }
 
 // Grace is what the request for a pod says: nil is the pod's own grace period.
-// That of a VM that runs is not cut unless PowerOff says so.
+// That of a VM that runs is not cut unless PowerOff says so, nor that of a pod
+// which holds one of its disks.
 func (o *Options) Grace(p *Pod) *int64 {
 	short := time.Duration(o.GraceSeconds)*time.Second < p.Grace
-	if o.GraceSeconds < 0 || p.Launcher && !p.Ended && short && !o.PowerOff {
+	if o.GraceSeconds < 0 || (p.Launcher || p.Hotplug) && !p.Ended && short && !o.PowerOff {
 		return nil
 	}
 	return new(o.GraceSeconds)

@@ -86,11 +86,11 @@ func (p *Plan) Next(f *Facts) (evict []Pod, again time.Time) {
 	}
 	busy := slices.ContainsFunc(p.all, (*entry).holdsLine)
 	for _, e := range p.all {
-		turn := e.state == StateWaiting && (len(e.pod.Volumes) == 0 || !busy) || e.state == StateBlocked || e.state == StateMoving
+		turn := e.state == StateWaiting && (!e.queued() || !busy) || e.state == StateBlocked || e.state == StateMoving
 		if !turn {
 			continue
 		}
-		if e.state == StateWaiting && len(e.pod.Volumes) > 0 {
+		if e.state == StateWaiting && e.queued() {
 			busy = true // also while it waits for its next try
 		}
 		if !e.due.After(f.Now) {

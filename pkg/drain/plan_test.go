@@ -241,3 +241,33 @@ func TestANodeThatIsGoneIsDone(t *testing.T) {
 		t.Error(s.states())
 	}
 }
+
+func TestOnlyVolumesThatAreAttachedMakeALine(t *testing.T) {
+	s := begin(t, withVolume("a", 1), withVolume("b", 0), withVolume("c", -1))
+	delete(s.facts.Here, "pv-a") // NFS, or a driver that attaches nothing
+	s.after(0).asks("a b")
+	s.are("a=Evicting b=Evicting c=Waiting")
+}
+
+// Between the list of pods and the first look at them.
+func TestAPodThatEndsAtTheVeryBeginningIsFollowedByItsVolumes(t *testing.T) {
+	p := withVolume("a", 0)
+	s := begin(t, p)
+	s.gone(&p)
+	s.after(0).are("a=Detaching")
+	delete(s.facts.Here, "pv-a")
+	s.facts.Elsewhere["pv-a"] = true
+	s.after(0).are("a=Drained")
+}
+
+// Its grace period may be longer: --grace-period=0 ends what hangs in its end.
+func TestAPodThatTerminatesIsAskedForOnlyWithAGracePeriod(t *testing.T) {
+	for hurried, want := range map[bool]string{false: "", true: "a"} {
+		s := begin(t, Pod{UID: "a", Controller: "c", Hurried: hurried})
+		s.facts.Pods["a"] = Seen{Deleting: true}
+		s.after(0).asks(want)
+		s.answer("a", Accepted)
+		s.after(time.Minute).asks("")
+		s.are("a=Terminating")
+	}
+}

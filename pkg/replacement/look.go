@@ -176,7 +176,7 @@ func (v *Verdict) say(p *Plan) {
 	switch due := stamp(v.Due); v.Reason {
 	case Notice:
 		text += ": it is replaced from " + due + " on"
-		if v.VM.Strategy == kubevirt.StrategyLiveMigrate && !v.VM.Migratable {
+		if onlySaid(v.VM) {
 			text += ", if it is live-migratable then"
 		}
 	case Waiting:
@@ -191,7 +191,7 @@ func (v *Verdict) say(p *Plan) {
 		text += ": due since " + due + ", its eviction was refused: " + p.State.VMs[v.VM.UID].Why
 	case InProgress:
 		text += ": it is being replaced"
-		if !takesRoom(v.VM) {
+		if v.VM.Strategy == kubevirt.StrategyExternal {
 			text += " by who watches status.evacuationNodeName"
 		}
 	case LeavesAnyway:

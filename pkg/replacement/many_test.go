@@ -61,14 +61,16 @@ func TestWhatIsInFlight(t *testing.T) {
 		then  func(*cluster)
 		want  []string
 	}{
-		"a marked one":                              {func(c *cluster) { c.vm("a", "n", live) }, nil, nil},
-		"an evicted one, while its pod is there":    {func(c *cluster) { c.vm("a", "n", stopped) }, nil, nil},
-		"not when its pod has gone":                 {func(c *cluster) { c.vm("a", "n", stopped) }, func(c *cluster) { c.change("a", func(v *VM) { v.Launcher = false }) }, []string{"b Mark"}},
-		"not External":                              {func(c *cluster) { c.vm("a", "n", kubevirt.StrategyExternal) }, nil, []string{"b Mark"}},
-		"not what is only said":                     {func(c *cluster) { c.vm("a", "n", live, pinned) }, nil, []string{"b Mark"}},
-		"not what somebody else marked":             {func(c *cluster) { c.vm("a", "n", live, func(v *VM) { v.Marked = true }) }, nil, []string{"b Mark"}},
-		"not what somebody else stops":              {func(c *cluster) { c.vm("a", "n", live, func(v *VM) { v.Leaving = true }) }, nil, []string{"b Mark"}},
-		"not a marked one that has moved elsewhere": {func(c *cluster) { c.vm("a", "n", live) }, func(c *cluster) { c.change("a", func(v *VM) { v.Node, v.Marked = "x", false }) }, []string{"b Mark"}},
+		"a marked one":                                      {func(c *cluster) { c.vm("a", "n", live) }, nil, nil},
+		"an evicted one, while its pod is there":            {func(c *cluster) { c.vm("a", "n", stopped) }, nil, nil},
+		"not when its pod has gone":                         {func(c *cluster) { c.vm("a", "n", stopped) }, func(c *cluster) { c.change("a", func(v *VM) { v.Launcher = false }) }, []string{"b Mark"}},
+		"not External":                                      {func(c *cluster) { c.vm("a", "n", kubevirt.StrategyExternal) }, nil, []string{"b Mark"}},
+		"not what is only said":                             {func(c *cluster) { c.vm("a", "n", live, pinned) }, nil, []string{"b Mark"}},
+		"not a marked one that cannot be migrated any more": {func(c *cluster) { c.vm("a", "n", live) }, func(c *cluster) { c.change("a", pinned) }, []string{"b Mark"}},
+		"an evicted one that cannot be migrated any more":   {func(c *cluster) { c.vm("a", "n", kubevirt.StrategyLiveMigrateIfPossible) }, func(c *cluster) { c.change("a", pinned) }, []string{"a Evict"}},
+		"not what somebody else marked":                     {func(c *cluster) { c.vm("a", "n", live, func(v *VM) { v.Marked = true }) }, nil, []string{"b Mark"}},
+		"not what somebody else stops":                      {func(c *cluster) { c.vm("a", "n", live, func(v *VM) { v.Leaving = true }) }, nil, []string{"b Mark"}},
+		"not a marked one that has moved elsewhere":         {func(c *cluster) { c.vm("a", "n", live) }, func(c *cluster) { c.change("a", func(v *VM) { v.Node, v.Marked = "x", false }) }, []string{"b Mark"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := given()

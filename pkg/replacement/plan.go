@@ -182,6 +182,7 @@ func (w *World) choose(p *Plan) {
 			}
 			continue
 		}
+		has := w.inFlight(progress, v.VM)
 		v.Reason, v.Action = w.decide(p, v, progress, room)
 		switch {
 		case v.Action == Nothing && v.Reason != InProgress:
@@ -189,7 +190,7 @@ func (w *World) choose(p *Plan) {
 		case v.Action != Nothing && progress.Started.IsZero():
 			progress.Started = w.Now
 		}
-		if v.Action != Nothing && takesRoom(v.VM) {
+		if v.Action != Nothing && takesRoom(v.VM) && !has {
 			room--
 		}
 		p.remember(v.VM, progress)
@@ -205,31 +206,12 @@ func (p *Plan) remember(v *VM, progress Progress) {
 	}
 }
 
-// takesRoom: what others move, and what is only said, is not waited for.
-func takesRoom(v *VM) bool { return v.Strategy != kubevirt.StrategyExternal }
-
-// inFlight tells whether the VM is being replaced, by this, and still there.
-func (w *World) inFlight(p Progress, v *VM) bool {
-	switch {
-	case !takesRoom(v) || v.Node == "" || !v.Launcher:
-		return false
-	case v.Marked:
-		return v.Ours
-	case p.Started.IsZero():
-		return false
-	}
-	return v.Leaving || w.asked(p)
-}
-
-// asked tells whether what was asked for is yet to be seen.
-func (w *World) asked(p Progress) bool {
-	return !p.Asked.IsZero() && w.Now.Before(p.Asked.Add(settle)) && !p.Asked.After(w.Now)
-}
-
 // decide decides for a VM that is due.
 func (w *World) decide(p *Plan, v *Verdict, progress Progress, room int) (Reason, Action) {
 	vm := v.VM
 	switch {
+	case w.stranded(progress, vm): // as one that is not marked; it has its place
+		room++
 	case w.inFlight(progress, vm), vm.Marked && vm.Ours:
 		return InProgress, Nothing
 	case vm.Marked, vm.Leaving:
@@ -244,19 +226,10 @@ func (w *World) decide(p *Plan, v *Verdict, progress Progress, room int) (Reason
 	return InProgress, how(vm)
 }
 
-// how a VM is replaced.
-func how(vm *VM) Action {
-	moves := vm.Strategy == kubevirt.StrategyLiveMigrate || vm.Strategy == kubevirt.StrategyLiveMigrateIfPossible
-	if vm.Strategy == kubevirt.StrategyExternal || vm.Migratable && moves {
-		return Mark
-	}
-	return Evict
-}
-
 // blocked says why a VM that is due has to stay, or is empty.
 func (w *World) blocked(p *Plan, vm *VM, progress Progress, room int) Reason {
 	switch {
-	case vm.Strategy == kubevirt.StrategyLiveMigrate && !vm.Migratable:
+	case onlySaid(vm):
 		return NotMigratable
 	case p.TooMany():
 		return TooMany

@@ -221,6 +221,12 @@ func TestAVMOnATaintedNode(t *testing.T) {
 		"LiveMigrate, not migratable: only said": {
 			{0, both(taints("maint"), vm(live, pinned)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR NotMigratable"},
 			{71, is(func(v *VM) { v.Migratable = true }), "DR InProgress Mark"}},
+		"marked, and not migratable since, with LiveMigrate: only said": {
+			{0, taints("maint"), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Mark"},
+			{75, is(pinned), "DR NotMigratable"}, {76, is(func(v *VM) { v.Migratable = true }), "DR InProgress"}},
+		"marked, and not migratable since, with LiveMigrateIfPossible: evicted": {
+			{0, both(taints("maint"), vm(ifPossible)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Mark"},
+			{75, is(pinned), "DR InProgress Evict"}, {76, none, "DR InProgress"}},
 		"a node that is not Ready": {
 			{0, taints("maint"), "D NodeTainted"},
 			{60, func(c *cluster) { n := c.Nodes["n"]; n.Ready = false; c.Nodes["n"] = n }, "DR Notice"}, {70, none, "DR NodeNotReady"},

@@ -33,18 +33,38 @@ const soon = time.Minute
 var shared struct {
 	api     *cluster.API
 	binary  string
+	audit   string // the API server's requests, a line each
 	objects client.Client
 }
 
+// atEnd are called when all tests have ended.
+var atEnd []func()
+
 func TestMain(m *testing.M) {
-	os.Exit(cluster.Main(func(a *cluster.API) int {
+	dir, err := os.MkdirTemp("", "drains-")
+	if err != nil {
+		panic(err)
+	}
+	flags, audit, err := audited(dir)
+	if err != nil {
+		panic(err)
+	}
+	shared.audit = audit
+	status := cluster.Main(func(a *cluster.API) int {
 		shared.api = a
 		if err := start(a); err != nil {
 			fmt.Fprintln(os.Stderr, "NOT RUN:", err)
 			return 1
 		}
+		defer func() {
+			for _, f := range atEnd {
+				f()
+			}
+		}()
 		return m.Run()
-	}))
+	}, flags...)
+	_ = os.RemoveAll(dir)
+	os.Exit(status)
 }
 
 func start(a *cluster.API) error {

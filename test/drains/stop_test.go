@@ -35,6 +35,10 @@ func TestTheEndOfTheTimeoutIsNoSuccess(t *testing.T) {
 	r := begin(t, on, "--timeout=8s")
 	terminating(t, p)
 	r.ends(1)
+	early := begin(t, on, "--timeout=1ns")
+	if early.ends(1); !strings.Contains(early.Log(), "--timeout is over; which pods have to go is not known") {
+		t.Errorf("it had no time to look, and says:\n%s", early.Log())
+	}
 	if want := "default/" + p.Name + ": Terminating"; !strings.Contains(r.Log(), "--timeout is over; pods left: 1\n  "+want) {
 		t.Errorf("it does not name what is left:\n%s", r.Log())
 	}
@@ -135,17 +139,17 @@ func TestItNeverCutsAVMsGracePeriod(t *testing.T) {
 }
 
 // markedVM is a VM that cluster-controller has marked, protected by its budget.
-func markedVM(t *testing.T, on string, strategy kubevirt.EvictionStrategy) (*kubevirt.VirtualMachineInstance, *corev1.Pod) {
+func markedVM(t *testing.T, on, name string, strategy kubevirt.EvictionStrategy) (*kubevirt.VirtualMachineInstance, *corev1.Pod) {
 	t.Helper()
-	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: on}, Spec: kubevirt.VirtualMachineInstanceSpec{EvictionStrategy: &strategy}}
+	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: on + "-" + name}, Spec: kubevirt.VirtualMachineInstanceSpec{EvictionStrategy: &strategy}}
 	must(t, shared.objects.Create(t.Context(), v))
 	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), v) })
 	v.Status = kubevirt.VirtualMachineInstanceStatus{Phase: kubevirt.VMIRunning, NodeName: on, EvacuationNodeName: on}
 	must(t, shared.objects.Status().Update(t.Context(), v))
-	p := newPod(t, on, "vm", func(p *corev1.Pod) {
+	p := newPod(t, on, name, func(p *corev1.Pod) {
 		p.Labels["kubevirt.io"], p.Labels["kubevirt.io/created-by"] = "virt-launcher", string(v.UID)
 	})
-	b := budget(t, on, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
+	b := budget(t, v.Name, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
 	b.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: v.Name, UID: v.UID}}
 	must(t, shared.objects.Update(t.Context(), b))
 	return v, p
@@ -162,30 +166,47 @@ func migration(t *testing.T, v *kubevirt.VirtualMachineInstance, on string) *kub
 
 func TestAVMThatMovesIsFollowedToItsEnd(t *testing.T) {
 	on := newNode(t)
-	v, p := markedVM(t, on, kubevirt.StrategyLiveMigrate)
+	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
 	r := begin(t, on)
 	says := func(what string) {
 		t.Helper()
 		eventually(t, what, func() bool { return strings.Contains(r.Log(), what) })
 	}
 	says(p.Name + ": Moving")
-	m := migration(t, v, on)
-	m.Status = kubevirt.VirtualMachineInstanceMigrationStatus{Phase: kubevirt.MigrationRunning,
-		MigrationState: &kubevirt.MigrationState{Progress: &kubevirt.MigrationProgress{Percent: 42, RemainingMiB: 300}}}
-	must(t, shared.objects.Status().Update(t.Context(), m))
+	m := moving{p, migration(t, v, on)}
+	m.runs(t, 42)
 	says(p.Name + ": Moving: migration Running, 42 %, 300 MiB left")
 	if isTerminating(t, p) {
 		t.Fatal("the VM is stopped")
 	}
 	begun := time.Now()
-	end(t, p) // it has moved
+	m.gone(t)
 	r.ends(0)
 	t.Logf("it ended %v after the pod", time.Since(begun))
 }
 
+// moving is a launcher pod whose VM moves.
+type moving struct {
+	pod *corev1.Pod
+	m   *kubevirt.VirtualMachineInstanceMigration
+}
+
+func (m *moving) runs(t *testing.T, percent int) {
+	t.Helper()
+	m.m.Status = kubevirt.VirtualMachineInstanceMigrationStatus{Phase: kubevirt.MigrationRunning,
+		MigrationState: &kubevirt.MigrationState{Progress: &kubevirt.MigrationProgress{Percent: int64(percent), RemainingMiB: 300}}}
+	must(t, shared.objects.Status().Update(t.Context(), m.m))
+}
+
+// gone: the VM has moved, and its pod has ended.
+func (m *moving) gone(t *testing.T) {
+	t.Helper()
+	end(t, m.pod)
+}
+
 func TestAVMThatWillNotBeMovedIsNamedWithTheReason(t *testing.T) {
 	on := newNode(t)
-	v, p := markedVM(t, on, kubevirt.StrategyLiveMigrate)
+	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
 	v.Status.Conditions = []kubevirt.Condition{{Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, Reason: "NotMigratable", Message: "it has a host device"}}
 	must(t, shared.objects.Status().Update(t.Context(), v))
 	r := begin(t, on)
@@ -197,8 +218,8 @@ func TestAVMThatWillNotBeMovedIsNamedWithTheReason(t *testing.T) {
 
 func TestCancelTakesTheMarksBack(t *testing.T) {
 	on, others := newNode(t), newNode(t)
-	moved, _ := markedVM(t, on, kubevirt.StrategyLiveMigrate)
-	external, _ := markedVM(t, others, kubevirt.StrategyExternal)
+	moved, _ := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
+	external, _ := markedVM(t, others, "vm", kubevirt.StrategyExternal)
 	pending := migration(t, moved, on)
 	mark := func(v *kubevirt.VirtualMachineInstance) string {
 		must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(v), v))

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -29,6 +30,11 @@ func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 	moves.budget(t)
 	stays := newVM(t, vm{strategy: "LiveMigrate", node: n.Name})
 	ends := newVM(t, vm{node: n.Name})
+	external := newVM(t, vm{strategy: "External", node: n.Name})
+	external.budget(t)
+	disk := newPod(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: moves.namespace, Name: "hp-volume-" + moves.name, OwnerReferences: moves.owner(t), Labels: map[string]string{kubevirt.AppLabel: kubevirt.HotplugApp},
+	}, Spec: corev1.PodSpec{NodeName: n.Name}})
 
 	p, err := node.StartProcess(exec.Command(binary, "--kubeconfig="+shared.api.Kubeconfig, "--force", n.Name), filepath.Join(t.TempDir(), "log"))
 	must(t, err)
@@ -37,14 +43,16 @@ func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 		moves.launcher() + ": Moving",
 		stays.launcher() + ": Failed: ", "not live-migratable",
 		ends.launcher() + ": Terminating",
+		external.launcher() + ": Moving",
+		disk.Name + ": Blocked: it holds a volume of a VM and goes with it",
 	} {
 		eventually(t, "it says "+want, func() bool { return strings.Contains(p.Log(), want) })
 	}
 	if got := moves.get(t).Status.EvacuationNodeName; got != n.Name {
 		t.Errorf("the VM that moves is marked for %q", got)
 	}
-	for _, v := range []*vm{moves, ends} { // one has moved, one was shut down
-		must(t, shared.core.CoreV1().Pods(v.namespace).Delete(t.Context(), v.launcher(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+	for _, pod := range []string{moves.launcher(), external.launcher(), ends.launcher(), disk.Name} { // moved, or shut down
+		must(t, shared.core.CoreV1().Pods(moves.namespace).Delete(t.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	}
 	if status, ended := p.Exited(soon); !ended || status != 1 {
 		t.Errorf("exit status %d, ended %v", status, ended)

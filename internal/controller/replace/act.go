@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -57,7 +58,9 @@ func (r *reconciler) act(ctx context.Context, s *seen, v *replacement.Verdict) e
 
 func name(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-func oneLine(err error) string { return fmt.Sprintf("%.200s", err.Error()) }
+func oneLine(err error) string {
+	return fmt.Sprintf("%.200s", strings.ReplaceAll(err.Error(), "\n", "; "))
+}
 
 // evict asks for the launcher's eviction, as a drain does: its budget counts.
 func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {

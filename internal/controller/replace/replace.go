@@ -65,11 +65,12 @@ const (
 	settle = 5 * time.Second
 )
 
-// reconciler is used by its one worker alone.
+// reconciler is used by its one worker alone, but for what is gone.
 type reconciler struct {
 	Config
 	client.Client // reads the cache
 
+	gone   gone
 	state  replacement.State
 	read   bool // the status of the policy, at the start
 	policy replacement.Policy
@@ -81,7 +82,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
 	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return one() })
 	return ctrl.NewControllerManagedBy(mgr).Named("taint-replacement").
-		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: nodeChanged})).
+		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged, DeleteFunc: r.nodeGone})).
 		Watches(&kubevirt.VirtualMachineInstance{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: vmiChanged})).
 		Watches(&corev1.Pod{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: podChanged})).
 		Watches(&v1alpha1.EvacuationPolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -95,10 +96,21 @@ func one() []reconcile.Request {
 }
 
 // nodeChanged leaves out a node's sign of life.
-func nodeChanged(e event.UpdateEvent) bool {
+func (r *reconciler) nodeChanged(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, ok2 := e.ObjectNew.(*corev1.Node)
-	return ok && ok2 && (!equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || lookup.Ready(before) != lookup.Ready(after))
+	if !ok || !ok2 {
+		return false
+	}
+	r.gone.note(before, after)
+	return !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || lookup.Ready(before) != lookup.Ready(after)
+}
+
+func (r *reconciler) nodeGone(e event.DeleteEvent) bool {
+	if before, ok := e.Object.(*corev1.Node); ok {
+		r.gone.note(before, nil)
+	}
+	return true
 }
 
 // vmiChanged leaves out what nothing is decided by.
@@ -143,6 +155,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
+	r.state.Clocks = r.state.Clocks.Forget(r.gone.take())
 	seen, err := r.look(ctx)
 	if err != nil {
 		return reconcile.Result{}, err

@@ -1,0 +1,236 @@
+//go:build !unit
+
+package drains
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// driver is what the volumes of this file are of. Its names tell how long its
+// calls take.
+const driver = "mock.csi.vmgrace.io"
+
+const slowly = 3 * time.Second
+
+// controllers starts the real attach-detach controller, once, and what carries out
+// its VolumeAttachments: the real external-attacher with a mock driver
+// (hack/csi) where VMGRACE_CSI names the directory of both, else attacher.
+var controllers = sync.OnceValue(func() error {
+	if err := shared.api.StartControllers("persistentvolume-attach-detach-controller"); err != nil {
+		return err
+	}
+	dir := os.Getenv("VMGRACE_CSI")
+	if dir == "" {
+		go attacher(context.Background(), map[string]time.Time{})
+		return nil
+	}
+	socket := filepath.Join(shared.api.Dir, "csi.sock")
+	for _, command := range [][]string{
+		{filepath.Join(dir, "mock-csi"), socket, driver, slowly.String()},
+		{filepath.Join(dir, "csi-attacher"), "--csi-address=" + socket, "--kubeconfig=" + shared.api.Kubeconfig, "--v=4"},
+	} {
+		p, err := node.StartProcess(exec.Command(command[0], command[1:]...), filepath.Join(shared.api.Dir, filepath.Base(command[0])+".log"))
+		if err != nil {
+			return err
+		}
+		atEnd = append(atEnd, p.Kill)
+	}
+	return nil
+})
+
+// attacher does what the external-attacher does, until the process ends: it
+// attaches, holds on to the object with a finalizer, and detaches when that is to
+// go. An API server that is away is asked again.
+func attacher(ctx context.Context, since map[string]time.Time) {
+	const finalizer = "external-attacher/mock"
+	for range time.Tick(50 * time.Millisecond) {
+		list := &storagev1.VolumeAttachmentList{}
+		if shared.objects.List(ctx, list) != nil {
+			continue
+		}
+		for i := range list.Items {
+			a := &list.Items[i]
+			switch {
+			case a.Spec.Attacher != driver, a.Spec.Source.PersistentVolumeName == nil:
+			case a.DeletionTimestamp == nil && len(a.Finalizers) == 0:
+				a.Finalizers = []string{finalizer}
+				_ = shared.objects.Update(ctx, a)
+			case a.DeletionTimestamp == nil && !a.Status.Attached:
+				a.Status.Attached = true
+				_ = shared.objects.Status().Update(ctx, a)
+			case a.DeletionTimestamp != nil && len(a.Finalizers) > 0:
+				if since[a.Name].IsZero() {
+					since[a.Name] = time.Now()
+				}
+				pv := *a.Spec.Source.PersistentVolumeName
+				if strings.Contains(pv, "stuck") || strings.Contains(pv, "slow") && time.Since(since[a.Name]) < slowly {
+					continue
+				}
+				a.Finalizers = nil
+				_ = shared.objects.Update(ctx, a)
+			}
+		}
+	}
+}
+
+// volume is one of the driver, bound to a claim of the same name.
+func volume(t *testing.T, name string) string {
+	t.Helper()
+	quantity := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes, VolumeName: name, StorageClassName: new(string), Resources: corev1.VolumeResourceRequirements{Requests: quantity}}}
+	must(t, shared.objects.Create(t.Context(), claim))
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: quantity, AccessModes: modes, ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: name, UID: claim.UID},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: name}},
+	}}
+	must(t, shared.objects.Create(t.Context(), pv))
+	claim.Status.Phase, pv.Status.Phase = corev1.ClaimBound, corev1.VolumeBound
+	must(t, shared.objects.Status().Update(t.Context(), claim))
+	must(t, shared.objects.Status().Update(t.Context(), pv))
+	return name
+}
+
+func uses(claims ...string) func(*corev1.Pod) {
+	return func(p *corev1.Pod) {
+		for _, c := range claims {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: fmt.Sprint("v", len(p.Spec.Volumes)),
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: c}}})
+		}
+	}
+}
+
+// csiNode makes a node on which the controller attaches volumes of the driver.
+func csiNode(t *testing.T) string {
+	t.Helper()
+	name := newNode(t)
+	shared.api.Kubectl(t, "annotate", "node", name, "volumes.kubernetes.io/controller-managed-attach-detach=true")
+	must(t, shared.objects.Create(t.Context(), &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: name}}}}))
+	return name
+}
+
+// attached are the driver's volumes in the status of a node.
+func attached(t *testing.T, on string) (names []string) {
+	t.Helper()
+	n := &corev1.Node{}
+	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	for _, v := range n.Status.VolumesAttached {
+		_, handle, _ := strings.Cut(string(v.Name), "^")
+		names = append(names, handle)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func attachedIs(t *testing.T, on string, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	eventually(t, fmt.Sprintf("attached to %s are %v", on, want), func() bool { return slices.Equal(attached(t, on), want) })
+}
+
+// The test is scheduler and kubelet; all else about volumes is done by the
+// controllers that do it in a cluster.
+func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
+	must(t, controllers())
+	on, other := csiNode(t), csiNode(t)
+	high, slow, shared1 := volume(t, on+"-high"), volume(t, on+"-slow"), volume(t, on+"-shared")
+	pending := on + "-pending"
+	must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pending}, Spec: corev1.PersistentVolumeClaimSpec{
+		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new(string),
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
+	}}))
+	attach(t, "foreign-"+on, on) // nobody's that is drained
+	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: on + "-inline"}, Spec: storagev1.VolumeAttachmentSpec{
+		Attacher: driver, NodeName: on, Source: storagev1.VolumeAttachmentSource{InlineVolumeSpec: &corev1.PersistentVolumeSpec{
+			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "i"}},
+		}},
+	}}
+	if err := shared.objects.Create(t.Context(), inline); err != nil && !apierrors.IsInvalid(err) {
+		t.Fatal(err)
+	}
+	changes := map[string]func(*corev1.Pod){
+		"first":  func(p *corev1.Pod) { uses(slow, shared1)(p); p.Spec.PriorityClassName = "important" },
+		"second": uses(high, shared1),
+		"third":  uses(pending),
+	}
+	pods := map[string]*corev1.Pod{}
+	for name, change := range changes {
+		pods[name] = newPod(t, on, name, change)
+	}
+	attachedIs(t, on, high, slow, shared1)
+
+	r := begin(t, on)
+	says := func(what string) {
+		t.Helper()
+		eventually(t, what, func() bool { return strings.Contains(r.Log(), what) })
+	}
+	// again: a pod that is made anew on the other node under the same name.
+	again := func(name string) {
+		t.Helper()
+		end(t, pods[name])
+		newPod(t, other, name, func(p *corev1.Pod) { changes[name](p); p.Name = pods[name].Name })
+	}
+	terminating(t, pods["third"])
+	terminating(t, pods["first"])
+	end(t, pods["third"])
+	says(pods["third"].Name + ": Drained") // its claim is not bound: it is in nobody's way
+	if isTerminating(t, pods["second"]) {
+		t.Error("the second one did not wait for the first")
+	}
+	end(t, pods["first"])
+	says(pods["first"].Name + ": Detaching: attached here: default/" + slow)
+	// The shared volume is still used here: only the slow one can go.
+	p := newPod(t, other, "first", func(p *corev1.Pod) { uses(slow)(p); p.Name = pods["first"].Name })
+	terminating(t, pods["second"])
+	if got := attached(t, on); slices.Contains(got, slow) {
+		t.Errorf("the second one goes, and %s still has %v", on, got)
+	}
+	attachedIs(t, other, slow) // the node's status is written after the VolumeAttachment's
+	before, _, _ := strings.Cut(r.Log(), pods["second"].Name+": Evicting")
+	if !strings.Contains(before, pods["first"].Name+": Drained") {
+		t.Errorf("the second one is evicted before the first is drained")
+	}
+	again("second")
+	r.ends(0)
+	attachedIs(t, on)
+	attachedIs(t, other, high, slow, shared1)
+	end(t, p)
+}
+
+func TestAVolumeThatIsStuckIsNamedWhenTheTimeIsOver(t *testing.T) {
+	must(t, controllers())
+	on := csiNode(t)
+	stuck := volume(t, on+"-stuck")
+	p, next := newPod(t, on, "p", uses(stuck)), newPod(t, on, "q", uses(volume(t, on+"-next")))
+	attachedIs(t, on, stuck, on+"-next")
+	r := begin(t, on, "--timeout=6s")
+	terminating(t, p)
+	end(t, p)
+	r.ends(1)
+	for _, want := range []string{p.Name + ": Detaching: attached here: default/" + stuck, next.Name + ": Waiting"} {
+		if _, left, _ := strings.Cut(r.Log(), "--timeout is over; pods left: 2\n"); !strings.Contains(left, want) {
+			t.Errorf("it does not say %q:\n%s", want, r.Log())
+		}
+	}
+}
