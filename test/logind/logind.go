@@ -128,13 +128,15 @@ func (m *Machine) StartLogind(t node.T) {
 }
 
 // places are where Debian's and Ubuntu's packages have elogind or its library.
-var places = []string{"lib/elogind", "usr/lib/elogind", "usr/libexec", "usr/libexec/elogind", "lib/x86_64-linux-gnu/elogind", "usr/lib/x86_64-linux-gnu/elogind"}
+func places() []string {
+	return []string{"lib/elogind", "usr/lib/elogind", "usr/libexec", "usr/libexec/elogind", "lib/x86_64-linux-gnu/elogind", "usr/lib/x86_64-linux-gnu/elogind"}
+}
 
 // unpacked is where hack/deps.sh has unpacked elogind.
 func unpacked(place string) string { return filepath.Join(node.CacheDir(), "elogind", place) }
 
 func program() (string, error) {
-	for _, place := range places {
+	for _, place := range places() {
 		file := filepath.Join(unpacked(place), "elogind")
 		if s, err := os.Stat(file); err == nil && s.Mode().IsRegular() {
 			return file, nil
@@ -144,8 +146,8 @@ func program() (string, error) {
 }
 
 func libraries() string {
-	dirs := make([]string, 0, len(places))
-	for _, place := range places {
+	dirs := make([]string, 0, len(places()))
+	for _, place := range places() {
 		dirs = append(dirs, unpacked(place))
 	}
 	return strings.Join(dirs, ":")

@@ -119,6 +119,7 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		"internal/launcher/ask.go",          // how long a request may take
 		"internal/launcher/qmp.go",          // how long of that is left
 		"pkg/hypervisor/launcher/vm.go",     // for how long a claim stays refused
+		"pkg/hypervisor/launcher/claim.go",  // since when it is
 		"pkg/hypervisor/libvirt/events.go",  // how long a connection lasted
 		"pkg/hypervisor/libvirt/list.go",    // for how long a list stands
 		"pkg/hypervisor/libvirt/rundir.go",  // for how long a directory has not changed
@@ -129,6 +130,7 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		// what happens to a guest follows from none of them.
 		"internal/nodemigration/identity.go", "internal/nodemigration/link.go", "internal/nodemigration/side.go",
 		"internal/nodemigration/source.go", "internal/nodemigration/sending.go", "internal/nodemigration/target.go",
+		"internal/nodemigration/words.go",
 		"internal/kube/migrations.go", // a phase's time, for people
 		"internal/kube/movable.go",    // a condition's times, for people
 	}
