@@ -89,12 +89,12 @@ func (v *vm) reject(says claim, view *watch.View) {
 	}
 }
 
-func (v *vm) identify(says claim) {
+func (v *vm) identify(says claim, now time.Time) {
 	p, err := identify(says.holder, says.pid, v.pod)
 	v.mu.Lock()
 	v.refused = refusal{}
 	if err != nil {
-		v.refused = refusal{claim: says, at: time.Now()}
+		v.refused = refusal{claim: says, at: now}
 		if !errors.Is(err, process.ErrGone) {
 			v.refused.why = fmt.Errorf("vm.json names a process that is not its VM's: %w", err)
 		}

@@ -74,14 +74,14 @@ func (v *vm) learn(view *watch.View) {
 	running := v.process != nil && !v.process.Gone()
 	says, open := v.claim(view)
 	open = open && !running
-	due, later := false, time.Duration(0)
+	due, later, now := false, time.Duration(0), time.Now()
 	if open {
-		due, later = v.turn(says, time.Now())
+		due, later = v.turn(says, now)
 	}
 	v.mu.Unlock()
 	v.driver.keep(v, view.Present || running)
 	if due {
-		v.identify(says)
+		v.identify(says, now)
 	}
 	if later > 0 {
 		v.lookAgain(later)
