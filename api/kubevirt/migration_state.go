@@ -28,7 +28,7 @@ const MigrationPaused MigrationMode = "Paused"
 // MigrationTransport is how a guest's memory reaches the target.
 type MigrationTransport string
 
-// TransportNative: libvirt of the source sends it by itself. The zero value is
+// TransportNative is libvirt of the source sending it by itself. The zero value is
 // through the connection between the two agents.
 const TransportNative MigrationTransport = "Native"
 

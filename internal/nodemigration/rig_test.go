@@ -330,7 +330,7 @@ func (h host) Look(context.Context, string) (hypervisor.Stay, grace.Instance, er
 }
 
 func (h host) Resume(context.Context, string, grace.Instance) error {
-	time.Sleep(h.w.resumes) // libvirt works
+	<-time.After(h.w.resumes) // libvirt works
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if h.name == "b" && !closed(h.w.qemu.done) {

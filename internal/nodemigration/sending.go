@@ -41,13 +41,14 @@ const (
 
 // sending is an outgoing migration.
 type sending struct {
-	instance grace.Instance
-	process  Process // nil where it is not watched
-	released chan struct{}
-	gone     bool            // it had ended before it could be watched
-	ranOn    bool            // it ran, or may have run, after the migration was over
-	last     hypervisor.Stay // when it was looked at before
-	busy     bool            // the job was seen
+	instance  grace.Instance
+	process   Process // nil where it is not watched
+	released  chan struct{}
+	gone      bool            // it had ended before it could be watched
+	ranOn     bool            // it ran, or may have run, after the migration was over
+	last      hypervisor.Stay // when it was looked at before
+	busy      bool            // the job was seen
+	hadAnswer bool            // libvirt's call had returned before the last look
 
 	explained bool // what its end means is known
 

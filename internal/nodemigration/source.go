@@ -38,8 +38,8 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	// was seen to run on, this one's is over.
 	ours := x.called() || m.Status.Phase == kubevirt.MigrationRunning
 	f.JobRuns = calling || here == hypervisor.StayBusy && ours && !x.ranOn
-	ended := x.called() && !calling
-	if ended && x.err != nil {
+	x.hadAnswer = x.called() && !calling
+	if x.hadAnswer && x.err != nil {
 		f.Failed = fmt.Sprintf("%.500s", x.err.Error())
 	}
 	if f.JobRuns && x.called() {
@@ -48,21 +48,29 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	if here == hypervisor.StayBusy { // before that libvirt has not begun to send it
 		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	}
-	f.Native = s.node.cfg.URI.Native()
-	if state := migration.StateOf(m); f.Native && state.TargetNodeAddress != "" {
-		if _, err := s.node.cfg.URI.at(state.TargetNodeAddress); err != nil {
-			f.Refused = fmt.Sprintf("node %s cannot be reached by --migration-uri: %v", state.TargetNode, err)
-		}
-	}
+	f.Native, f.Refused = s.node.cfg.URI.Native(), s.unreachable(m)
 	f.Paused = !x.pausedAt.IsZero() || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	f.Stopped = here == hypervisor.StayPaused
-	f.Guest = s.guest(ctx, here, ended)
+	f.Guest = s.guest(ctx, here)
 	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
 	return f
 }
 
-// guest is what is here. ended: libvirt's call has been made and has returned.
-func (s *side) guest(ctx context.Context, here hypervisor.Stay, ended bool) migration.Guest {
+// unreachable says why libvirt cannot send to the target by itself, empty where it
+// can, or need not.
+func (s *side) unreachable(m *Migration) string {
+	state := migration.StateOf(m)
+	if !s.node.cfg.URI.Native() || state.TargetNodeAddress == "" {
+		return ""
+	}
+	if _, err := s.node.cfg.URI.at(state.TargetNodeAddress); err != nil {
+		return fmt.Sprintf("node %s cannot be reached by --migration-uri: %v", state.TargetNode, err)
+	}
+	return ""
+}
+
+// guest is what is here.
+func (s *side) guest(ctx context.Context, here hypervisor.Stay) migration.Guest {
 	x, last := s.sending, s.sending.last
 	x.last = here
 	if here == hypervisor.StayBusy && x.calling() && !x.ended() {
@@ -75,7 +83,7 @@ func (s *side) guest(ctx context.Context, here hypervisor.Stay, ended bool) migr
 		return migration.GuestUnknown // until libvirt answers
 	case here == hypervisor.StayRunning || here == hypervisor.StayPaused:
 		// Its job was seen, and is over: libvirt's answer may come late.
-		x.ranOn = x.ranOn || ended || x.busy || !x.called() && s.received
+		x.ranOn = x.ranOn || x.hadAnswer || x.busy || !x.called() && s.received
 		return migration.GuestRuns
 	case here == hypervisor.StayLeft:
 		return migration.GuestPaused
@@ -120,6 +128,16 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.do(ctx, "resume the guest", func(ctx context.Context) error {
 			return s.node.cfg.Hypervisor.Resume(ctx, s.domain, instance)
 		})
+	default:
+		return s.sourceSays(ctx, m, f, step)
+	}
+	return false
+}
+
+// sourceSays says what has become of the guest here. It returns true when nothing is
+// left to do.
+func (s *side) sourceSays(ctx context.Context, m *Migration, f migration.SourceFacts, step migration.SourceStep) (over bool) {
+	switch step.Action {
 	case migration.SourceSayGone:
 		s.remember(ctx)
 		s.node.cfg.VMs.Moved(s.domain, s.sending.instance.UUID)

@@ -27,18 +27,7 @@ func (s *side) targetFacts(ctx context.Context) (f migration.TargetFacts, remove
 		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Asked: asks, Source: source,
 		Ready: s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
-	switch here {
-	case hypervisor.StayAbsent:
-		f.Copy = migration.CopyNone
-	case hypervisor.StayBusy, hypervisor.StayLeft:
-		f.Copy = migration.CopyIncoming
-	case hypervisor.StayPaused:
-		f.Copy = migration.CopyComplete
-	case hypervisor.StayRunning:
-		f.Copy = migration.CopyRunning
-	default:
-		f.Copy = migration.CopyUnknown
-	}
+	f.Copy = copyOf(here)
 	// What is here before the source was asked to begin, or is another domain than it
 	// sends, is not this migration's.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
@@ -55,6 +44,21 @@ func (s *side) targetFacts(ctx context.Context) (f migration.TargetFacts, remove
 			}
 			return err //nolint:wrapcheck // it says what was tried
 		}
+}
+
+func copyOf(here hypervisor.Stay) migration.Copy {
+	switch here {
+	case hypervisor.StayAbsent:
+		return migration.CopyNone
+	case hypervisor.StayBusy, hypervisor.StayLeft:
+		return migration.CopyIncoming
+	case hypervisor.StayPaused:
+		return migration.CopyComplete
+	case hypervisor.StayRunning:
+		return migration.CopyRunning
+	default:
+		return migration.CopyUnknown
+	}
 }
 
 func (s *side) resumed(at time.Time) {

@@ -41,7 +41,8 @@ func Complete(ctx context.Context, args []string, out io.Writer) {
 	own.SetOutput(io.Discard)
 	own.Usage = func() {}
 	_ = own.Parse(args) // as far as it goes
-	lines, then := []string{}, withoutFiles
+	var lines []string
+	then := withoutFiles
 	flag, value, is := valueOf(own, args, last)
 	switch {
 	case is:

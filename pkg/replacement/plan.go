@@ -182,22 +182,28 @@ func (w *World) choose(p *Plan) {
 			}
 			continue
 		}
-		has := w.inFlight(progress, v.VM)
-		v.Reason, v.Action = w.decide(p, v, progress, room)
-		switch {
-		case v.Action == Nothing && v.Reason != InProgress:
-			progress.Started = time.Time{}
-		case v.Action != Nothing && progress.Started.IsZero():
-			progress.Started = w.Now
-		}
-		if v.Action != Nothing && takesRoom(v.VM) && !has {
+		if w.due(p, v, progress, room) {
 			room--
 		}
-		p.remember(v.VM, progress)
 	}
 	for i := range p.VMs {
 		p.VMs[i].say(p)
 	}
+}
+
+// due decides for a VM that is due, and reports whether it takes a place of those that
+// are free.
+func (w *World) due(p *Plan, v *Verdict, progress Progress, room int) (takes bool) {
+	has := w.inFlight(progress, v.VM)
+	v.Reason, v.Action = w.decide(p, v, progress, room)
+	switch {
+	case v.Action == Nothing && v.Reason != InProgress:
+		progress.Started = time.Time{}
+	case v.Action != Nothing && progress.Started.IsZero():
+		progress.Started = w.Now
+	}
+	p.remember(v.VM, progress)
+	return v.Action != Nothing && takesRoom(v.VM) && !has
 }
 
 func (p *Plan) remember(v *VM, progress Progress) {

@@ -155,7 +155,10 @@ func (s *terminal) ends(within time.Duration, want int) {
 		s.Fatalf("it does not end within %v", within)
 	}
 	err := s.cmd.Wait()
-	status := s.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	status, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if !ok {
+		s.Fatalf("its exit status: %v", err)
+	}
 	got := status.ExitStatus()
 	if status.Signaled() {
 		got = 128 + int(status.Signal())

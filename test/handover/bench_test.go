@@ -32,6 +32,7 @@ func BenchmarkMove(b *testing.B) {
 	theirs := w.a.Boot(w, node.Spec{Namespace: "nobodys"}) // of no VMI: no agent minds it
 	on := w.a
 	report := func(b *testing.B, begin time.Time, from, to *host, domain string) {
+		b.Helper()
 		stopped := eventAfter(w, events[from.Node], begin, domain, "Suspended")
 		resumed := eventAfter(w, events[to.Node], stopped, domain, "Resumed")
 		b.ReportMetric(resumed.Sub(begin).Seconds(), "s-total")

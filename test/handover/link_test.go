@@ -218,11 +218,12 @@ func (w *wire) serve(c net.Conn) {
 	}
 	both(c, s, func(_ way, from io.Reader, to io.Writer) {
 		for {
-			frame := make([]byte, 28)
-			if _, err := io.ReadFull(from, frame); err != nil {
+			head := make([]byte, 28)
+			if _, err := io.ReadFull(from, head); err != nil {
 				return
 			}
-			frame = append(frame, make([]byte, max(28, binary.BigEndian.Uint32(frame))-28)...)
+			frame := make([]byte, max(28, binary.BigEndian.Uint32(head)))
+			copy(frame, head)
 			if _, err := io.ReadFull(from, frame[28:]); err != nil {
 				return
 			}

@@ -69,10 +69,10 @@ type host struct {
 }
 
 // given starts both agents, and has their certificates signed.
-func given(t testing.TB, args ...string) world {
-	t.Helper()
+func given(tb testing.TB, args ...string) world {
+	tb.Helper()
 	w := shared
-	w.TB = t
+	w.TB = tb
 	w.prepare()
 	for _, h := range []**host{&w.a, &w.b} {
 		started := **h

@@ -119,7 +119,6 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		"internal/launcher/ask.go",          // how long a request may take
 		"internal/launcher/qmp.go",          // how long of that is left
 		"pkg/hypervisor/launcher/vm.go",     // for how long a claim stays refused
-		"pkg/hypervisor/launcher/claim.go",  // since when it is
 		"pkg/hypervisor/libvirt/events.go",  // how long a connection lasted
 		"pkg/hypervisor/libvirt/list.go",    // for how long a list stands
 		"pkg/hypervisor/libvirt/rundir.go",  // for how long a directory has not changed

@@ -43,7 +43,11 @@ type cluster struct {
 }
 
 func (c *cluster) Get(_ context.Context, _ client.ObjectKey, o client.Object, _ ...client.GetOption) error {
-	c.policy.DeepCopyInto(o.(*v1alpha1.EvacuationPolicy))
+	policy, ok := o.(*v1alpha1.EvacuationPolicy)
+	if !ok {
+		return fmt.Errorf("a %T is not looked at", o)
+	}
+	c.policy.DeepCopyInto(policy)
 	return nil
 }
 
@@ -193,7 +197,7 @@ func TestAFlapThatNoLookFallsIntoStartsTheClockAnew(t *testing.T) {
 		c, r := given(t, 1, 1, &v1alpha1.TaintReplacement{Options: []v1alpha1.TaintOption{{Key: "maint", DurationInSeconds: 60}}})
 		c.taint(r, 0, "maint")
 		c.reconcile(r)
-		time.Sleep(50 * time.Second)
+		<-time.After(50 * time.Second)
 		c.taint(r, 0)
 		c.taint(r, 0, "maint")
 		at := time.Now()
@@ -201,7 +205,7 @@ func TestAFlapThatNoLookFallsIntoStartsTheClockAnew(t *testing.T) {
 		if got := c.policy.Status.Taints[0].Since.Time; got.Before(at.Truncate(time.Second)) {
 			t.Errorf("the taint is there since %v, it came back at %v", got, at)
 		}
-		time.Sleep(30 * time.Second)
+		<-time.After(30 * time.Second)
 		c.reconcile(r)
 		if c.vmis[0].ConditionIs(kubevirt.NodeTaintReplacing, kubevirt.ConditionTrue) {
 			t.Error("its VM is to be replaced 30 s later: the former taint's time was counted")
@@ -246,7 +250,7 @@ func TestAWaveOfTaintedNodesInALargeCluster(t *testing.T) {
 			c.taint(r, i, "maint")
 		}
 		change("tainted", 1)
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		change("to be replaced", 2)
 		for i := range tainted {
 			c.taint(r, i)
