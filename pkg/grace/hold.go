@@ -59,7 +59,7 @@ const (
 func (o *Observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 	h = r.Hold
 	if !h.UnderWay() {
-		if !o.Trigger || !o.Pod.Holdable {
+		if !o.Trigger || !o.holdable(r) {
 			return Hold{}, false
 		}
 		h = Hold{Start: min(o.TriggerAt, now), Until: Never}
@@ -76,6 +76,12 @@ func (o *Observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 	h.Leaving = h.Leaving || o.leaving(r)
 	h.Until = min(h.Until, o.latestHold(&h))
 	return h, now < h.Until && !o.staysHere(r, &h, now)
+}
+
+// holdable: the launcher pod's shutdown may be held. Until the API server has shown
+// the pod, after the agent's start, it is as it was.
+func (o *Observation) holdable(r *Record) bool {
+	return o.Pod.Holdable || o.Pod.Created.IsZero() && r.Holdable
 }
 
 // leaving: somebody is to move the VM, or does.

@@ -80,8 +80,10 @@ type Record struct {
 	// VMICreated is the creation time of the VMI with this UID, as the API
 	// server showed it; zero if it never did.
 	VMICreated time.Time
-	// Pod is the UID of the launcher pod, "" without Kubernetes.
+	// Pod is the UID of the launcher pod, "" without Kubernetes. Holdable: its
+	// shutdown may be held, when it was last shown.
 	Pod      string
+	Holdable bool
 	BootID   string
 	Period   Period
 	Instance Instance

@@ -187,7 +187,7 @@ func refresh(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 		return next()
 	}
 	uid, created := o.Owner.ToRecord(r)
-	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod.UID == "" || o.Pod.UID == r.Pod) &&
+	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod.UID == "" || o.Pod.UID == r.Pod) && r.Holdable == o.holdable(r) &&
 		(o.Shim != ShimAlive || o.Holder == r.Launcher)
 	if same {
 		return next()

@@ -70,6 +70,7 @@ var happenings = map[string]func(*stage){
 		s.node = NodeShutdownTime{}
 	},
 	"the watches stand still":              func(s *stage) { s.still = true },
+	"the watches go on":                    func(s *stage) { s.still = false },
 	"the pod is to be preempted":           func(s *stage) { s.reason = PreemptionByScheduler },
 	"an eviction overwrites the reason":    func(s *stage) { s.reason = "" },
 	"the VM is marked":                     func(s *stage) { s.vmi.Marked = true },

@@ -117,6 +117,7 @@ func (r *Record) refresh(o *Observation) {
 	if o.Pod.UID != "" {
 		r.Pod = o.Pod.UID
 	}
+	r.Holdable = o.holdable(r)
 	if o.Shim == ShimAlive {
 		r.Launcher = o.Holder
 	}

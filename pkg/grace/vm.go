@@ -176,6 +176,7 @@ func (v *VM) adopt(now Mono) {
 		Period: o.Period, Instance: o.Instance,
 	}
 	v.rec.UID, v.rec.VMICreated = o.Owner.ToRecord(&v.rec)
+	v.rec.Holdable = o.holdable(&v.rec)
 	switch o.Shim {
 	case ShimAlive:
 		v.rec.Launcher = o.Holder

@@ -38,6 +38,7 @@ type diskRecord struct {
 	UID         string        `json:"uid"`
 	VMICreated  string        `json:"vmiCreated,omitempty"` // RFC 3339
 	Pod         string        `json:"pod,omitempty"`
+	Holdable    bool          `json:"holdable,omitempty"`
 	BootID      string        `json:"bootID"`
 	GracePeriod diskPeriod    `json:"gracePeriod"`
 	Instance    diskInstance  `json:"instance"`

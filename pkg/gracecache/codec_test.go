@@ -101,7 +101,7 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 			VMICreated: rapid.Custom(func(t *rapid.T) time.Time {
 				return time.Unix(rapid.Int64Range(1, 200_000_000_000).Draw(t, "seconds"), 0).UTC()
 			}).Draw(t, "vmi created"),
-			Pod: rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "pod"),
+			Pod: rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "pod"), Holdable: rapid.Bool().Draw(t, "holdable"),
 			Launcher: grace.Holder{PID: rapid.IntMin(0).Draw(t, "shim"), Start: rapid.Uint64().Draw(t, "shim start"), File: rapid.Uint64().Draw(t, "file"),
 				Device: rapid.Uint64().Draw(t, "device"), Pod: rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "shim's pod")},
 		}
@@ -137,7 +137,7 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 func TestEveryFieldOfARecordIsStored(t *testing.T) {
 	want := shutdownRecord()
 	want.Shutdown.DryRun, want.Shutdown.Signalled = true, true
-	want.VMICreated, want.Pod = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), "a-pod"
+	want.VMICreated, want.Pod, want.Holdable = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), "a-pod", true
 	want.Launcher.Device, want.Launcher.Pod = 41, "a-pod"
 	want.Hold = heldRecord().Hold
 	var visit func(v reflect.Value, path string)

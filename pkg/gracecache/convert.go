@@ -15,6 +15,7 @@ func toDisk(rec grace.Record) diskRecord {
 		Name:        rec.Name,
 		UID:         rec.UID,
 		Pod:         rec.Pod,
+		Holdable:    rec.Holdable,
 		BootID:      rec.BootID,
 		GracePeriod: diskPeriod{Length: &length, Source: rec.Period.Source},
 		Instance:    diskInstance(rec.Instance),
@@ -53,6 +54,7 @@ func (d *diskRecord) toRecord() (grace.Record, error) {
 		Name:      d.Name,
 		UID:       d.UID,
 		Pod:       d.Pod,
+		Holdable:  d.Holdable,
 		BootID:    d.BootID,
 		Instance:  grace.Instance(d.Instance),
 	}

@@ -186,7 +186,8 @@ func TestWithManyTaintedNodesNobodyIsReplacedAndThatIsSaid(t *testing.T) {
 	}
 	replacers(t)
 	one, other := newVM(t, vm{strategy: "None", node: "node-many-1"}), newVM(t, vm{strategy: "None", node: "node-many-2"})
-	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":0,"maxTaintedNodes":1}`)
+	// Time for kubectl, which taints one node after the other.
+	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":5,"maxTaintedNodes":1}`)
 	taint(t, "node-many-1", "other")
 	taint(t, "node-many-2", "other")
 	shared.api.Kubectl(t, "taint", "node", "node-many-1", "node-many-2", "maint=1:NoSchedule")

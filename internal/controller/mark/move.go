@@ -102,7 +102,11 @@ func (m Migrations) gather(ctx context.Context, vmi *kubevirt.VirtualMachineInst
 // Migration is a VM's next evacuation, an object to be made. Its name is the one
 // that any other controller would give it: what exists already is not made again.
 func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInstanceMigration {
-	priority := evacuation.Priority(e.VMI.Annotations[kubevirt.EvictionSourceAnnotation])
+	by := "" // of a former mark it says nothing
+	if e.VMI.Marked() {
+		by = e.VMI.Annotations[kubevirt.EvictionSourceAnnotation]
+	}
+	priority := evacuation.Priority(by)
 	return &kubevirt.VirtualMachineInstanceMigration{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.VMI.Namespace, Name: e.MigrationName(), GenerateName: evacuation.MigrationPrefix,
