@@ -38,7 +38,11 @@ type MigrationState struct {
 	MigrationUID string `json:"migrationUid,omitempty"`
 	// VMIUID is the UID of the VMI that is moved: one made anew under its name
 	// is another VM.
-	VMIUID       string `json:"vmiUID,omitempty"`
+	VMIUID string `json:"vmiUID,omitempty"`
+	// GracePeriodSeconds is the VMI's terminationGracePeriodSeconds as the migration
+	// began: the target's agent knows it before the VMI is shown as its node's.
+	GracePeriodSeconds *int64 `json:"gracePeriodSeconds,omitempty"`
+
 	SourceNode   string `json:"sourceNode,omitempty"`
 	SourcePod    string `json:"sourcePod,omitempty"`
 	SourcePodUID string `json:"sourcePodUID,omitempty"`

@@ -13,7 +13,7 @@ func (k *keeper) clusterSeen() {
 		return
 	}
 	if k.a.cfg.Migration != nil {
-		k.vm.SeeMigration(k.a.cfg.Migration(k.domain))
+		k.vm.SeeMigration(k.a.cfg.Migration(k.domain)) // before its VMI: it stands in for that
 	}
 	k.vm.SeeVMI(c.VMI(namespace, name))
 	k.vm.SeePods(c.Pods(namespace, name))

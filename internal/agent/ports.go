@@ -127,7 +127,7 @@ type Config struct {
 	Cluster Cluster
 	// Migration is what a live migration has to do with a domain; nil where there are
 	// none. It does not block. ClusterChanged has it asked again.
-	Migration func(domain string) grace.Migration
+	Migration func(domain string) (grace.Migration, grace.Arrival)
 	Clock     Clock
 	Meter     Meter
 	// Machine is nil where the machine's shutdown is not delayed. NodeShutdown is the

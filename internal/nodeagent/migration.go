@@ -72,10 +72,10 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 }
 
 // standing is what the agent's rules have to know of a domain.
-func (m *migrations) standing(domain string) grace.Migration {
+func (m *migrations) standing(domain string) (grace.Migration, grace.Arrival) {
 	watch, node := m.watch.Load(), m.node.Load()
 	if watch == nil || node == nil || !watch.Known() {
-		return grace.MigrationUnknown
+		return grace.MigrationUnknown, grace.Arrival{}
 	}
 	return node.Standing(domain)
 }

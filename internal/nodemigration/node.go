@@ -180,17 +180,21 @@ func (n *Node) begin(k sideKey, m *Migration) {
 	})
 }
 
-// Standing is what the grace period's rules have to know of a domain's migration.
-func (n *Node) Standing(domain string) grace.Migration {
+// Standing is what the grace period's rules have to know of a domain's migration, and
+// of a guest that comes.
+func (n *Node) Standing(domain string) (standing grace.Migration, a grace.Arrival) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	standing := grace.MigrationNone
 	for _, s := range n.sides {
-		if is := s.standing(domain); is != grace.MigrationNone {
+		is, arrival := s.standing(domain)
+		if is != grace.MigrationNone {
 			standing = is
 		}
+		if arrival != (grace.Arrival{}) {
+			a = arrival
+		}
 	}
-	return standing
+	return standing, a
 }
 
 // Stopped is called when a domain that is sent stands still so that the rest of it can

@@ -3,6 +3,7 @@ package nodemigration
 import (
 	"context"
 	"log/slog"
+	"strconv"
 	"sync"
 	"time"
 
@@ -74,17 +75,29 @@ func (s *side) vanish() {
 	s.poke()
 }
 
-func (s *side) standing(domain string) grace.Migration {
+func (s *side) standing(domain string) (grace.Migration, grace.Arrival) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.domain != domain || s.settled:
-		return grace.MigrationNone
+	case s.domain != domain:
+		return grace.MigrationNone, grace.Arrival{}
+	case s.settled:
+		return grace.MigrationNone, s.arrival()
 	case s.target:
-		return grace.MigrationIncoming
+		return grace.MigrationIncoming, s.arrival()
 	default:
-		return grace.MigrationOutgoing
+		return grace.MigrationOutgoing, grace.Arrival{}
 	}
+}
+
+// arrival is what the core has to know of a guest that comes; the caller holds the
+// lock.
+func (s *side) arrival() grace.Arrival {
+	state := migration.StateOf(s.migration)
+	if !s.target || state.GracePeriodSeconds == nil {
+		return grace.Arrival{}
+	}
+	return grace.Arrival{UID: state.VMIUID, Grace: strconv.FormatInt(*state.GracePeriodSeconds, 10)}
 }
 
 // snapshot is what others have left.

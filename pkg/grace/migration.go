@@ -1,6 +1,9 @@
 package grace
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // Migration is what a live migration has to do with a domain on this node.
 type Migration int
@@ -20,8 +23,25 @@ const (
 // whether an instance that is gone has moved.
 const movedTimeout = 30 * time.Second
 
-// SeeMigration is told what a migration has to do with the domain now.
-func (v *VM) SeeMigration(m Migration) {
+// Arrival is what is known of a guest that comes by a migration, before the API server
+// shows its VMI as this node's: that VMI's UID, and the grace period that it stated.
+// It is zero where nothing is known.
+type Arrival struct{ UID, Grace string }
+
+// period stands in for the VMI, as the record of the node that it comes from.
+func (a *Arrival) period(uid string) Period {
+	if length, err := ParseSeconds(a.Grace); uid == a.UID && (err == nil || errors.Is(err, ErrTooLong)) {
+		return Period{Length: length, Source: SourceVMI}
+	}
+	return Period{}
+}
+
+// SeeMigration is told what a migration has to do with the domain now. What it said of
+// a guest that comes counts for this instance.
+func (v *VM) SeeMigration(m Migration, a Arrival) {
+	if a != (Arrival{}) {
+		v.obs.Arrival = a
+	}
 	if v.obs.Migration != m {
 		v.obs.MoveFailed = v.obs.Migration == MigrationOutgoing && m == MigrationNone
 		v.obs.Migration = m

@@ -162,6 +162,8 @@ type Observation struct {
 	Leftover      TriggerID // a trigger that names another VM, to be removed
 	Consumed      TriggerID // did its work, and counts no more even if it cannot be removed
 
+	Arrival Arrival // of this instance, where it comes from another node
+
 	// Period follows from what the sources say now.
 	Period                           Period
 	FromVMI, Metadata, FromDirectory Stated

@@ -78,7 +78,7 @@ func (v *VM) resolve() {
 	o.FromVMI.Text = o.Owner.Shown.Grace
 	o.FromDirectory.Read = o.Dir.Registered && o.Dir.Readable
 	o.FromDirectory.Text = o.Dir.Grace
-	cached := Period{}
+	cached := o.Arrival.period(uid)
 	if o.Recorded {
 		cached = v.rec.Period
 	}

@@ -23,7 +23,7 @@ func (s *stage) see() {
 	}
 	v, l := s.agent, &s.launcher
 	v.SeeNode(s.node, 0)
-	v.SeeMigration(s.migration)
+	v.SeeMigration(s.migration, s.arrival)
 	if s.cluster && !s.still {
 		v.SeeVMI(s.vmi)
 		v.SeePods([]Pod{{

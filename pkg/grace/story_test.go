@@ -130,6 +130,7 @@ type truth struct {
 	allowance  time.Duration // its shutdown may be held for so long; 0: not at all
 	reason     Cause
 	migration  Migration
+	arrival    Arrival
 	still      bool   // the watches show nothing new
 	grace      string // seconds, as the launcher states it
 	boots      int

@@ -24,7 +24,10 @@ func TestAGuestMovesThroughBothAgents(t *testing.T) {
 		v.mustMove(to, `"bandwidthMiB":200`)
 		v.counts()
 	}
-	// Its VMI's grace period counts, and its deletion.
+	// Its VMI's grace period counts, from the first moment on, and its deletion.
+	if w.b.agent.Said("gracePeriod=1m0s source=vmi") == 0 || w.b.agent.Said("source=domain") > 0 {
+		t.Error("where it arrives another grace period counts at first")
+	}
 	node.Eventually(w, soon, func() bool { s, _ := v.here.agent.StatusOf(w, v.Guest); return s.GracePeriodSeconds == 60 }, "the VMI's grace period does not count")
 	v.ends()
 }

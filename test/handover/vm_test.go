@@ -107,7 +107,7 @@ metadata: {name: %s, namespace: default, labels: {vmgrace.io/source-node: %s, vm
 spec: {vmiName: %s}
 `, v.migration, v.here.name, to.name, v.Name))
 	v.migrationUID = w.get("vmim", v.migration, "{.metadata.uid}")
-	v.patch(fmt.Sprintf(`{"phase":"Scheduled","migrationState":{"migrationUid":%q,"vmiUID":%q,"sourceNode":%q,"sourcePodUID":%q,"targetNode":%q,"targetPodUID":%q,"options":{%s}}}`,
+	v.patch(fmt.Sprintf(`{"phase":"Scheduled","migrationState":{"migrationUid":%q,"vmiUID":%q,"gracePeriodSeconds":60,"sourceNode":%q,"sourcePodUID":%q,"targetNode":%q,"targetPodUID":%q,"options":{%s}}}`,
 		v.migrationUID, v.uid, v.here.name, v.here.podUID, to.name, v.there.podUID, options))
 }
 

@@ -101,7 +101,7 @@ func (r *reconciler) beginOne(ctx context.Context, g *gathered) error {
 	return r.status(ctx, g.Migration, func(m *object) {
 		m.Status.Phase = kubevirt.MigrationScheduling
 		s := m.Status.MigrationState
-		s.MigrationUID, s.VMIUID = string(m.UID), string(g.VMI.UID)
+		s.MigrationUID, s.VMIUID, s.GracePeriodSeconds = string(m.UID), string(g.VMI.UID), g.VMI.Spec.TerminationGracePeriodSeconds
 		s.SourceNode, s.SourcePod, s.SourcePodUID = g.VMI.Node(), g.Source.Name, g.Source.UID
 	})
 }
