@@ -57,8 +57,8 @@ func (w world) lasts(d time.Duration) {
 	}
 }
 
-// Each of these moments has each of these faults; without VMGRACE_SOAK each fault and
-// each moment comes once.
+// Each of these moments has each of these faults with VMGRACE_SOAK; without it the two
+// that TestWhateverDiesWhileAGuestIsSentLeavesOneGuest has not, at the handover.
 func TestWhateverDiesAtAnyMomentOfAMoveLeavesOneGuest(t *testing.T) {
 	w := linked(t)
 	var v *vm
@@ -66,7 +66,7 @@ func TestWhateverDiesAtAnyMomentOfAMoveLeavesOneGuest(t *testing.T) {
 	tried, moved := 0, 0
 	for m, at := range moments {
 		for f, fault := range faults() {
-			if !long() && f != (m+3)%len(moments) {
+			if !long() && (f > 1 || f != (m+3)%len(moments)) {
 				continue
 			}
 			if strings.Contains(fault.what, "target's QEMU") && (at == scheduled || at == prepare) || at == performed && fault.kills {
