@@ -146,8 +146,9 @@ func (m *Migrator) Look(ctx context.Context, name string) (hypervisor.Stay, grac
 // stayOf asks for the job first: what has none afterwards stays as it is.
 func stayOf(dom *libvirt.Domain) (hypervisor.Stay, error) {
 	job, err := dom.GetJobInfo()
-	// A domain that arrives has a job that may not be asked about.
-	arriving := errors.Is(err, libvirt.ERR_OPERATION_INVALID)
+	// A domain that arrives has a job that may not be asked about: "migration statistics
+	// are available only on the source host".
+	arriving := errors.Is(err, libvirt.ERR_OPERATION_INVALID) || errors.Is(err, libvirt.ERR_OPERATION_UNSUPPORTED)
 	if err != nil && !arriving {
 		return hypervisor.StayUnknown, plain(err)
 	}
