@@ -61,7 +61,7 @@ func TestTheAgentMayDoWhatTheDocumentsSayAndNothingElse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "## What the agent may do\n")
+	_, section, _ := strings.Cut(string(text), "## Permissions of the agent\n")
 	parts := strings.Split(section, "```")
 	if len(parts) < 3 {
 		t.Fatal("docs/kubernetes.md does not say what the agent may do")
