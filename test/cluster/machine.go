@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -146,6 +147,20 @@ func (m *machine) configureKubelet(ca, kubeconfig string) error {
 	}
 	m.kubelet = strings.Join([]string{"kubelet", "--config=" + config, "--kubeconfig=" + kubeconfig,
 		"--hostname-override=" + m.name, "--node-ip=" + m.address()}, " ")
+	return nil
+}
+
+func (m *machine) addToKubelet(lines string) error {
+	const added = "# added by a test:\n"
+	file := filepath.Join(m.dir(), "kubelet.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("kubelet's configuration: %w", err)
+	}
+	shipped, _, _ := strings.Cut(string(text), added)
+	if err := os.WriteFile(file, []byte(shipped+added+lines), 0o600); err != nil {
+		return fmt.Errorf("kubelet's configuration: %w", err)
+	}
 	return nil
 }
 

@@ -86,6 +86,18 @@ func (n *Node) RestartKubelet(ctx context.Context) error {
 	return n.machine.startKubelet(ctx)
 }
 
+// SetKubelet adds lines to kubelet's configuration in the place of those that were added
+// before, and restarts it. ErrForeign where that is somebody else's.
+func (n *Node) SetKubelet(ctx context.Context, lines string) error {
+	if n.machine == nil {
+		return ErrForeign
+	}
+	if err := n.machine.addToKubelet(lines); err != nil {
+		return err
+	}
+	return n.RestartKubelet(ctx)
+}
+
 // RestartContainerd stops containerd with SIGTERM and starts it again.
 func (n *Node) RestartContainerd(ctx context.Context) error {
 	if n.machine == nil {

@@ -1,0 +1,87 @@
+package e2e
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/logind"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// graceful is how kubelet shuts a node down by itself: launchers have 25 s, then
+// the agent 5 s.
+const graceful = "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 5s\n"
+
+// onLogind gives a node a system bus with logind, for its kubelet and its agent, and
+// returns what takes it away again.
+func (w *world) onLogind(n *cluster.Node, m *logind.Machine) (undo func()) {
+	w.Helper()
+	done := false
+	back := func(ctx context.Context) error {
+		if done {
+			return nil
+		}
+		done = true
+		if err := n.SetKubelet(ctx, ""); err != nil {
+			return err
+		}
+		if _, err := n.TryRun(ctx, nil, "umount /run/dbus"); err != nil {
+			return err
+		}
+		return w.newAgents(ctx)
+	}
+	w.restore(back)
+	n.Run(w, "mkdir -p /run/dbus && mount --bind '"+filepath.Dir(m.Socket)+"' /run/dbus")
+	if err := n.SetKubelet(w.Context(), graceful); err != nil {
+		w.Fatalf("NOT RUN on this cluster: needs a kubelet that may be restarted: %v", err)
+	}
+	if err := w.newAgents(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	var who []string
+	node.Eventually(w, soon, func() bool {
+		who = m.Inhibitors(w)
+		return slices.Contains(who, "kubelet") && slices.Contains(who, "vmgrace node-agent")
+	}, "both inhibit a shutdown")
+	w.step("inhibited by %q", who)
+	return func() {
+		if err := back(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+	}
+}
+
+// newAgents are some that see what was mounted.
+func (w *world) newAgents(ctx context.Context) error {
+	if err := w.kubectl(ctx, "delete", "pods", "-n", agents, "-l", "app.kubernetes.io/name=node-agent", "--wait"); err != nil {
+		return err
+	}
+	return w.agentsReady(ctx)
+}
+
+// kubelet ends the launchers in the moment in which the agent hears of the shutdown,
+// and the agent when they have ended.
+func TestANodeThatPowersOffWithKubeletsGracefulShutdownEndsEachVMOnce(t *testing.T) {
+	w := given(t)
+	const cause = "NodeShutdown|LauncherSignal"
+	m := logind.Start(t, 2*time.Minute)
+	undo := w.onLogind(w.b, m)
+	all := w.vms(plan{on: w.b, grace: 20}, plan{Spec: deaf(), on: w.b, grace: 6})
+	m.Shutdown(t, "PowerOff")
+	s := all[1].begun(cause, 6*time.Second)
+	all[0].offByItself()
+	all[1].destroyedAt(s.deadline)
+	node.Eventually(t, soon, func() bool { _, _, down := m.Down(t); return down }, "the node goes down")
+	verb, at, _ := m.Down(t)
+	w.step("%s ran %v after the last deadline", verb, at.Sub(s.deadline))
+	if at.Before(s.deadline) || verb != "poweroff" {
+		t.Errorf("%s ran %v before the last deadline", verb, s.deadline.Sub(at))
+	}
+	undo()
+	all[0].ended(cause, "Graceful", "ShutdownStarted", "ShutdownCompleted")
+	all[1].ended(cause, "Forced", "ShutdownStarted", "ShutdownForced")
+}
