@@ -100,8 +100,11 @@ func startLogind(t *testing.T, socket string, delay time.Duration) *fakeLogind {
 func (l *fakeLogind) stop() { _ = l.conn.Close() }
 
 func (l *fakeLogind) inhibit(what, _, _, mode string) (dbus.UnixFD, *dbus.Error) {
-	if l.slow != nil {
-		<-l.slow
+	l.mu.Lock()
+	slow := l.slow
+	l.mu.Unlock()
+	if slow != nil {
+		<-slow
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -324,7 +327,10 @@ func TestAnInhibitorThatComesTooLateIsClosed(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	defer startBus(t, socket)()
 	fake := startLogind(t, socket, time.Minute)
-	fake.slow = make(chan struct{})
+	slow := make(chan struct{})
+	fake.mu.Lock()
+	fake.slow = slow
+	fake.mu.Unlock()
 	conn, err := connect(t.Context(), socket)
 	if err != nil {
 		t.Fatal(err)
@@ -336,7 +342,7 @@ func TestAnInhibitorThatComesTooLateIsClosed(t *testing.T) {
 	if f, err := b.inhibit(ctx); err == nil {
 		t.Fatalf("%v in spite of a logind that does not answer", f)
 	}
-	close(fake.slow)
+	close(slow)
 	for fake.given() == 0 && t.Context().Err() == nil {
 		if _, err := b.state(t.Context()); err != nil { // and so the answer is on its way
 			t.Fatal(err)
