@@ -19,12 +19,40 @@ func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.In
 	s.askGone(ctx)
 	x := s.sending
 	calling := x.calling()
-	here, instance := s.look(ctx)
+	here, instance := s.lookWhileThere(ctx)
 	if x.process == nil && !x.gone {
 		s.identify(here, instance)
 	}
 	m, target := s.snapshot()
 	return s.factsOf(ctx, m, target, here, calling), instance
+}
+
+// endedLook is how long libvirt is asked for a domain whose QEMU has ended.
+const endedLook = 20 * time.Millisecond
+
+// lookWhileThere asks the hypervisor what is here, but not for long once QEMU has
+// ended: libvirt answers nothing about a domain while it lets go of it, for a second or
+// more, and meanwhile the guest would stand still.
+func (s *side) lookWhileThere(ctx context.Context) (hypervisor.Stay, grace.Instance) {
+	ended := s.sending.process
+	if ended == nil {
+		return s.look(ctx)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-ended.Done():
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(endedLook):
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return s.look(ctx)
 }
 
 // factsOf puts together what was seen.
