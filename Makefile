@@ -67,7 +67,7 @@ images: ## build the images, without Docker: 4 minutes, then half a minute
 UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules
 
 .PHONY: unit
-unit: ## what needs no root, no libvirt, no cluster: 30 s
+unit: ## what needs no root, no libvirt, no cluster: 1 minute
 	go vet -tags $(TAGS),unit ./...
 	go test -tags $(TAGS),unit $(if $(SUDO),,-exec "setpriv --bounding-set=-all --inh-caps=-all") $(UNIT)
 
@@ -87,7 +87,7 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 11
 	$(GOTEST) -v -p 2 -timeout 15m $(GUESTS)
 
 .PHONY: test-kubernetes
-test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 18 minutes
+test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 14 minutes
 	$(GOTEST) -p 2 -timeout 20m $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
@@ -98,7 +98,7 @@ e2e: deps k8s images ## all of it in a cluster of two nodes: 11 minutes
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 .PHONY: test-faults
-test-faults: deps build race k8s ## crashes, faults, a soak: 16 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+test-faults: deps build race k8s ## crashes, faults, a soak: 17 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
 	VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: fuzz
