@@ -12,7 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// stuck is how old a pending hint may get before the agent counts as stuck. A keeper never waits for anything but the next hint.
+// stuck is how old a pending hint may get before the agent counts as stuck. A keeper
+// never waits for anything but the next hint.
 const stuck = 30 * time.Second
 
 // Agent keeps the VMs of one node to their grace periods.

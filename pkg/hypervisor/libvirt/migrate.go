@@ -59,9 +59,9 @@ func flagsOf(o hypervisor.Outgoing) libvirt.DomainMigrateFlags {
 	return flags
 }
 
-// Migrate sends a domain by the connection to the URI, and has it arrive paused. It returns when libvirt does, or when ctx
-// ends, which ends nothing: see Abort. An error does not say that the domain is not
-// at the target.
+// Migrate sends a domain by the connection to the URI, and has it arrive paused. It
+// returns when libvirt does, or when ctx ends, which ends nothing: see Abort. An error
+// does not say that the domain is not at the target.
 func (m *Migrator) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 	params := libvirt.DomainMigrateParameters{
 		DestNameSet: true, DestName: o.Domain, // without it the domain's own XML would say
