@@ -208,6 +208,7 @@ func (a *Agent) keep(domain string, r grace.Record) *keeper {
 
 // start lets a keeper run; the caller holds the lock.
 func (a *Agent) start(k *keeper) {
+	k.vm.SeeNode(a.machine.time, a.machine.turns[k.domain]) // what was heard since it was made
 	a.wg.Go(func() { k.run(a.ctx) })
 }
 
