@@ -163,7 +163,7 @@ func (a *Agent) machineTold(ctx context.Context, s MachineState) {
 // give the VMs a new end.
 func (a *Agent) machineChanged(ctx context.Context, now grace.NodeShutdownTime) {
 	if now.UnderWay() {
-		a.log.Info("the machine shuts down: every VM gets its grace period, as far as there is time", "time", now.End.Sub(now.Begin))
+		a.log.Info("the machine shuts down: every VM gets its grace period, as far as there is time", "timeLeft", now.End.Sub(now.Begin))
 	} else {
 		a.log.Info("the machine's shutdown is called off: VMs that were asked finish, the others go on")
 	}

@@ -69,14 +69,20 @@ func (w *world) drain(name string) (said func() string, stop func()) {
 		_ = cmd.Wait() // killed
 		_ = out.Close()
 	})
-	w.Cleanup(stop)
-	return func() string {
+	said = func() string {
 		text, err := os.ReadFile(out.Name())
 		if err != nil {
 			w.Error(err)
 		}
 		return string(text)
-	}, stop
+	}
+	w.Cleanup(func() {
+		stop()
+		if w.Failed() {
+			w.Logf("kubectl drain said\n%s", said())
+		}
+	})
+	return said, stop
 }
 
 func TestADrainStopsNoVMThatAskedToBeMoved(t *testing.T) {
