@@ -78,9 +78,7 @@ func (w *world) drain(name string) (said func() string, stop func()) {
 	}
 	w.Cleanup(func() {
 		stop()
-		if w.Failed() {
-			w.Logf("kubectl drain said\n%s", said())
-		}
+		w.Logf("kubectl drain said\n%s", said())
 	})
 	return said, stop
 }

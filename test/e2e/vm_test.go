@@ -96,6 +96,9 @@ type vm struct {
 func (w *world) vms(plans ...plan) []*vm {
 	w.Helper()
 	var all []*vm
+	if slices.ContainsFunc(plans, func(p plan) bool { return p.cpu != "" }) {
+		w.noneLeaves() // kubelet fails a pod that finds no room
+	}
 	for _, p := range plans {
 		all = append(all, w.make(p))
 	}
@@ -104,6 +107,14 @@ func (w *world) vms(plans ...plan) []*vm {
 	}
 	w.step("%d VMs", len(all))
 	return all
+}
+
+// noneLeaves waits until the pods that a test before has deleted are gone.
+func (w *world) noneLeaves() {
+	w.Helper()
+	node.Eventually(w, 2*soon, func() bool {
+		return w.Kubectl(w, "get", "pods", "-n", namespace, "-o", "jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}") == ""
+	}, "pods that a test before has deleted are still there")
 }
 
 func (w *world) vm(p plan) *vm {
