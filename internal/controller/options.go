@@ -24,6 +24,7 @@ type Options struct {
 	HealthAddress       string
 	WebhookPort         int
 	CertificateValidity time.Duration
+	ShutdownDelay       time.Duration
 	LogFormat           string
 	Verbosity           int
 
@@ -52,6 +53,7 @@ func (o *Options) flags() *pflag.FlagSet {
 	f.StringVar(&o.HealthAddress, "health-address", ":9471", "/livez, /readyz; empty = off")
 	f.IntVar(&o.WebhookPort, "webhook-port", 9443, "where the webhooks are served")
 	f.DurationVar(&o.CertificateValidity, "certificate-validity", 90*24*time.Hour, "of the webhooks' certificate; renewed when a third of it is left")
+	f.DurationVar(&o.ShutdownDelay, "shutdown-delay", 3*time.Second, "go on for so long after SIGTERM: the API server asks this replica until it hears that it leaves")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.CountVarP(&o.Verbosity, "verbose", "v", "say more (-v: every decision)")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
@@ -101,6 +103,8 @@ func (o *Options) check() error {
 		return fmt.Errorf("--webhook-port %d: must be 1 to 65535", o.WebhookPort)
 	case o.CertificateValidity < minValidity:
 		return fmt.Errorf("--certificate-validity %v: must be at least %v", o.CertificateValidity, minValidity)
+	case o.ShutdownDelay < 0:
+		return fmt.Errorf("--shutdown-delay %v: must not be negative", o.ShutdownDelay)
 	case o.Namespace == "":
 		return errors.New("--namespace must not be empty")
 	default:

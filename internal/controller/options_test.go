@@ -42,7 +42,7 @@ func TestControllersAreChosenAsInKubeControllerManager(t *testing.T) {
 func TestAWrongCommandLineIsSaidInOneLine(t *testing.T) {
 	for _, args := range []string{
 		"--controllers=*,evacuations", "--controllers=-nobody", "--log-format=xml", "--webhook-port=0",
-		"--certificate-validity=1s", "--namespace=", "more", "--unknown",
+		"--certificate-validity=1s", "--shutdown-delay=-1s", "--namespace=", "more", "--unknown",
 	} {
 		var usage *UsageError
 		if _, err := Parse(strings.Fields(args), nil); !errors.As(err, &usage) || strings.Contains(err.Error(), "\n") {

@@ -32,8 +32,9 @@ import (
 const (
 	userAgent = "vmgrace-cluster-controller"
 	leaseName = "vmgrace-cluster-controller"
-	// leave is how long the end may take.
-	leave = 5 * time.Second
+	// leave is how long the end may take, after --shutdown-delay: an answer that was
+	// begun is given.
+	leave = 9 * time.Second
 )
 
 // Run is the controller's life, until ctx ends.
@@ -57,10 +58,25 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	log.Info("cluster-controller starts", "controllers", o.Controllers, "besideKubeVirt", o.BesideKubeVirt, "namespace", o.Namespace)
+	ctx, stop := later(ctx, o.ShutdownDelay)
+	defer stop()
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("cluster-controller: %w", err)
 	}
 	return nil
+}
+
+// later is a context that ends that long after ctx has ended.
+func later(ctx context.Context, delay time.Duration) (context.Context, context.CancelFunc) {
+	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(delay):
+			cancel()
+		case <-after.Done():
+		}
+	})
+	return after, cancel
 }
 
 func (o *Options) config() (*rest.Config, error) {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -264,4 +265,35 @@ func (r *replica) review(t *testing.T, v *vm, path string) *admissionv1.Admissio
 		t.Error(err)
 	}
 	return said.Response
+}
+
+// A drain of the controller's own node evicts a VM and the controller at once.
+func TestAReplicaThatIsToldToEndAnswersAllThatItIsAsked(t *testing.T) {
+	w := newWire(t)
+	r := replicasVia(t, 1, w.kubeconfig)[0]
+	before, after := newVM(t, vm{strategy: "LiveMigrate", migratable: true}), newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+	before.budget(t)
+	after.budget(t)
+	// Given an eviction whose mark is being written
+	writing, goesOn := make(chan struct{}), make(chan struct{})
+	w.once(func() { close(writing); <-goesOn })
+	answered := make(chan answer, 1)
+	go func() { answered <- before.evict(t, nil) }()
+	<-writing
+	// When the replica is told to end
+	must(t, r.Signal(syscall.SIGTERM))
+	// Then it takes the next one, which comes before the API server knows,
+	const mark = "Eviction triggered evacuation"
+	if a := after.evict(t, nil); a.code != 429 || !strings.Contains(a.text, mark) {
+		t.Errorf("asked after the signal: %+v", a)
+	}
+	// and answers the first one as ever, however long that takes within its bound.
+	eventually(t, "the replica takes no more", func() bool { return strings.Contains(r.Log(), "Shutting down webhook server") })
+	close(goesOn)
+	if a := <-answered; a.code != 429 || !strings.Contains(a.text, mark) {
+		t.Errorf("asked before the signal: %+v", a)
+	}
+	if code, ended := r.Exited(soon); !ended || code != 0 {
+		t.Errorf("it has ended: %v, with status %d", ended, code)
+	}
 }

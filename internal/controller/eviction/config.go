@@ -25,6 +25,12 @@ const (
 // and without an answer it lets the eviction through.
 const answerWithin = 8 * time.Second
 
+// within bounds an answer. It is given also where this replica is told to end
+// meanwhile, which cancels the request's context: a mark may be written by then.
+func within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
+}
+
 // Settings are the cluster's, as they are now.
 type Settings interface {
 	Get() evacuation.Settings

@@ -61,7 +61,7 @@ func parse(req admission.Request) (ask, error) {
 
 // Handle answers an AdmissionReview of pods/eviction.
 func (h *evictions) Handle(ctx context.Context, req admission.Request) admission.Response {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := within(ctx)
 	defer cancel()
 	a, err := parse(req)
 	if err != nil {

@@ -27,7 +27,7 @@ type launchers struct {
 // Handle answers an AdmissionReview of a pod that is created. It stands in
 // nobody's way: what cannot be done is a warning.
 func (h *launchers) Handle(ctx context.Context, req admission.Request) admission.Response {
-	ctx, cancel := context.WithTimeout(ctx, answerWithin)
+	ctx, cancel := within(ctx)
 	defer cancel()
 	pod := &corev1.Pod{}
 	if err := json.Unmarshal(req.Object.Raw, pod); err != nil {
