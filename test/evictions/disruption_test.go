@@ -164,3 +164,31 @@ func (v *vm) holdFor(t *testing.T) string {
 	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
 	return p.Annotations["vmgrace.io/hold-for"]
 }
+
+// The cause is written, and then the process is no more: before the mark is there, or
+// before it knows that it is.
+func TestAControllerThatDiesInTheMiddleOfADisruptionsMarkIsReplacedByTheNext(t *testing.T) {
+	for name, written := range map[string]bool{"the mark is lost": false, "the mark is there": true} {
+		t.Run(name, func(t *testing.T) {
+			for _, r := range disruptors(t, bothGates) {
+				r.Kill() // the gates stay
+			}
+			w := newWire(t)
+			r := replicasVia(t, 1, w.kubeconfig, "--controllers=pod-disruption")[0]
+			v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-disrupted"})
+			w.atMark.Store(new(func() bool { r.Kill(); return written }))
+			v.disrupted(t, "True", "PreemptionByScheduler")
+			if _, ended := r.Exited(soon); !ended {
+				t.Fatal("it marks nothing")
+			}
+			if vmi := v.get(t); vmi.Annotations["vmgrace.io/evacuation-cause"] == "" || !written && v.marked(t) {
+				t.Fatalf("it did not die between the two: %+v", vmi)
+			}
+			replicas(t, 1, "--controllers=pod-disruption")
+			eventually(t, "the VM is marked", func() bool { return v.marked(t) })
+			if vmi := v.get(t); vmi.Annotations["vmgrace.io/evacuation-cause"] != "PreemptionByScheduler" || vmi.Status.EvacuationNodeName != "node-disrupted" {
+				t.Errorf("marked for %s, cause %v", vmi.Status.EvacuationNodeName, vmi.Annotations)
+			}
+		})
+	}
+}

@@ -141,6 +141,35 @@ func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
 	eventually(t, "the status is empty", func() bool { return len(policyStatus(t).VMIs) == 0 })
 }
 
+// An operator asks which VMs are on tainted nodes, since when, and when they go.
+func TestKubectlTellsWhichVMsLeaveATaintedNodeAndWhen(t *testing.T) {
+	newNode(t, "node-told")
+	replacers(t)
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-told"})
+	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":3600}`)
+	taint(t, "node-told", "maint")
+	v.becomes(t, "DR")
+	eventually(t, "the status lists it as to be replaced", func() bool {
+		s := policyStatus(t)
+		return len(s.VMIs) == 1 && s.VMIs[0].Condition == kubevirt.NodeTaintReplacing && s.VMIs[0].Due != nil
+	})
+	is := policyStatus(t).VMIs[0]
+	since, due := is.Since.UTC().Format(time.RFC3339), is.Due.UTC().Format(time.RFC3339)
+	if took := is.Due.Sub(is.Since.Time); took != time.Hour {
+		t.Errorf("due %v after it was to be replaced, want taintReplacementTimeSeconds", took)
+	}
+	for of, told := range map[string]string{
+		"the policy": shared.api.Kubectl(t, "get", "evacuationpolicy", "default", "-o", "yaml"),
+		"the VMI":    shared.api.Kubectl(t, "describe", "vmi", "-n", v.namespace, v.name),
+	} {
+		for _, want := range []string{v.name, "node-told", "maint:NoSchedule", "NodeTaintReplacing", since, due} {
+			if !strings.Contains(told, want) {
+				t.Errorf("kubectl does not tell %q of %s:\n%s", want, of, told)
+			}
+		}
+	}
+}
+
 func TestATaintThatGoesInTimeMovesNobodyAndTakesItsMarkBack(t *testing.T) {
 	newNode(t, "node-taint-goes")
 	replacers(t)

@@ -25,9 +25,7 @@ func deletion() path {
 }
 
 func TestAnAgentKilledAtAnyStepOfADeletionKeepsTheOneGracePeriodAndTellsOfItOnce(t *testing.T) {
-	n, m, api := node.New(t), newMatrix(t), cluster.NewAPI(t)
-	api.Kubectl(t, "apply", "-k", "../../../deploy/crds")
-	api.Kubectl(t, "wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "--timeout=20s")
+	n, m, api := node.New(t), newMatrix(t), clusterOfVMs(t)
 	d := deletion()
 	var all []*crash
 	m.walk(t, d, func(t *testing.T, point string) *crash {
@@ -37,11 +35,26 @@ func TestAnAgentKilledAtAnyStepOfADeletionKeepsTheOneGracePeriodAndTellsOfItOnce
 	}, func(c *crash) { c.delete(api) })
 	m.complete(t)
 	for _, c := range all {
-		told := api.Kubectl(t, "get", "events", "--field-selector", "involvedObject.uid="+c.UID, "-o", `jsonpath={range .items[*]}{.reason} {.count};{end}`)
-		events := strings.Split(strings.TrimSuffix(told, ";"), ";")
-		if slices.Sort(events); !slices.Equal(events, []string{"ShutdownForced 1", "ShutdownStarted 1"}) {
-			t.Errorf("killed at %s: the VMI has Events %q", c.point, events)
-		}
+		c.checkEvents(api, "ShutdownForced 1", "ShutdownStarted 1")
+	}
+}
+
+// clusterOfVMs is an API server that knows VMIs.
+func clusterOfVMs(t *testing.T) *cluster.API {
+	t.Helper()
+	api := cluster.NewAPI(t)
+	api.Kubectl(t, "apply", "-k", "../../../deploy/crds")
+	api.Kubectl(t, "wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "--timeout=20s")
+	return api
+}
+
+// checkEvents: the VMI has these, each with its count, and no others.
+func (c *crash) checkEvents(api *cluster.API, want ...string) {
+	c.t.Helper()
+	told := api.Kubectl(c.t, "get", "events", "--field-selector", "involvedObject.uid="+c.UID, "-o", `jsonpath={range .items[*]}{.reason} {.count};{end}`)
+	events := strings.Split(strings.TrimSuffix(told, ";"), ";")
+	if slices.Sort(events); !slices.Equal(events, want) {
+		c.t.Errorf("killed at %s: the VMI has Events %q", c.point, events)
 	}
 }
 

@@ -1,0 +1,54 @@
+//go:build !unit
+
+package handover
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// writes is a guest that writes faster than it is sent by the options of these tests.
+var writes = node.Spec{Behaviour: "busy=48"}
+
+func TestAGuestThatWritesFasterThanItIsSentIsSlowedWhereThatIsAllowed(t *testing.T) {
+	w := given(t)
+	v := w.guarded(writes)
+	v.watchForTwo()
+	// When auto-converge is allowed
+	v.schedule(w.b, `"bandwidthMiB":16,"allowAutoConverge":true`)
+	// Then QEMU gives the guest less of its processors, and it arrives running.
+	throttle := regexp.MustCompile(`Auto converge throttle: +([1-9]\d*)`)
+	node.Eventually(w, soon, func() bool {
+		said, err := w.a.TryVirsh(w.Context(), "domjobinfo", v.Domain)
+		return err == nil && throttle.MatchString(said)
+	}, "libvirt does not say that the guest is slowed")
+	if !v.decided() {
+		t.Fatalf("it was not moved: %s", v.whyFailed())
+	}
+	if mode := w.get("vmim", v.migration, "{.status.migrationState.mode}"); mode == "Paused" {
+		t.Error("it was paused")
+	}
+	v.ends()
+}
+
+func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) {
+	w := given(t)
+	v := w.guarded(writes)
+	v.watchForTwo()
+	// When the progress time-out is shorter than the guest ever lets it be
+	v.schedule(w.b, `"bandwidthMiB":16,"progressTimeout":5`)
+	// Then it is sent no longer, runs on here, and the reason is told.
+	if v.decided() {
+		t.Fatal("it was moved: it made progress")
+	}
+	if why := v.whyFailed(); !strings.Contains(why, "progress") {
+		t.Errorf("failed: %s", why)
+	}
+	if !w.a.runs(v.Domain) {
+		t.Error("the guest does not run on")
+	}
+	v.ends()
+}
