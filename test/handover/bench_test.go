@@ -41,7 +41,9 @@ func BenchmarkMove(b *testing.B) {
 	for range moves {
 		b.Run("agents", func(b *testing.B) {
 			from, to := ours.here.host, w.other(ours.here.host)
+			asked := time.Now()
 			ours.schedule(to, "")
+			eventAfter(w, events[to.Node], asked, ours.Domain, "Resumed") // kubectl would take a core meanwhile
 			if !ours.decided() {
 				b.Fatalf("not moved: %s", ours.whyFailed())
 			}
