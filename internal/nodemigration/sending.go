@@ -60,6 +60,7 @@ type sending struct {
 	returned  chan struct{} // closed when libvirt's call has returned; nil before it
 	err       error         // of the call; read it after returned
 	abortedAt time.Time     // zero: it was not
+	abortedBy string        // why, since then
 	pausedAt  time.Time     // zero: it was not, by this agent
 
 	asked   time.Time // for progress
@@ -205,7 +206,7 @@ func (s *side) reached(err error) {
 func (s *side) abort(ctx context.Context, why string) {
 	x := s.sending
 	if x.abortedAt.IsZero() {
-		x.abortedAt = time.Now()
+		x.abortedAt, x.abortedBy = time.Now(), why
 		s.log.Info("aborting the migration", "why", why)
 	}
 	if x.hangUp != nil && time.Since(x.abortedAt) > abortPatience {

@@ -69,6 +69,9 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	x.hadAnswer = x.called() && !calling
 	if x.hadAnswer && x.err != nil {
 		f.Failed = fmt.Sprintf("%.500s", x.err.Error())
+		if x.abortedBy != "" {
+			f.Failed = x.abortedBy // libvirt only says that it was
+		}
 	}
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.leastAt)
