@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,17 +80,27 @@ func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	}
 	w.step("%d guests are on %s", len(there), w.a.Name)
 
-	// And back, by the drain that follows them,
+	// And back with five more, by the drain that follows them: two at a time, and it
+	// says of each when it moves and when it has left,
 	w.Kubectl(t, "uncordon", w.b.Name)
 	w.afterwards("uncordon", w.a.Name)
+	more := w.vms(slices.Repeat([]plan{{grace: 30}}, 5)...)
+	for _, v := range more {
+		v.movable()
+	}
 	said := w.vmdrain(w.a)
-	for i, v := range there {
-		there[i] = v.moved(w.b)
-		if !strings.Contains(said, "virt-launcher-"+v.Name) {
-			t.Errorf("kubectl vmdrain does not name the pod of %s:\n%s", v.Name, said)
+	for i, v := range slices.Concat(there, more) {
+		now := v.moved(w.b)
+		if i < len(there) {
+			there[i] = now
+		}
+		for _, state := range []string{"Moving", "Drained"} {
+			if !slices.ContainsFunc(said, func(s podState) bool { return s.State == state && strings.HasPrefix(s.Pod, "virt-launcher-"+v.Name) }) {
+				t.Errorf("kubectl vmdrain does not say of %s: %s", v.Name, state)
+			}
 		}
 	}
-	w.step("%d guests are back on %s", len(there), w.b.Name)
+	w.step("%d guests are on %s", len(there)+len(more), w.b.Name)
 
 	// and one of them by a user's migration.
 	w.Kubectl(t, "uncordon", w.a.Name)
@@ -114,19 +126,42 @@ spec: {vmiName: `+all[0].Name+`}
 	}
 }
 
-// vmdrain empties a node by kubectl vmdrain, and returns what it says.
-func (w *world) vmdrain(n *cluster.Node) string {
+// podState is what kubectl vmdrain says of a pod.
+type podState struct{ Pod, State string }
+
+// vmdrain empties a node by kubectl vmdrain, and returns what it has said. No more
+// than two VMs leave at once.
+func (w *world) vmdrain(n *cluster.Node) (said []podState) {
 	w.Helper()
 	program := filepath.Join(w.TempDir(), "kubectl-vmdrain")
 	if out, err := exec.CommandContext(w.Context(), "go", "build", "-o", program, "../../cmd/kubectl-vmdrain").CombinedOutput(); err != nil {
 		w.Fatalf("%v\n%s", err, out)
 	}
 	w.step("kubectl vmdrain is built")
-	cmd := exec.CommandContext(w.Context(), program, n.Name, "--kubeconfig="+w.Kubeconfig, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s")
-	out, err := cmd.CombinedOutput()
+	cmd := exec.CommandContext(w.Context(), program, n.Name, "--kubeconfig="+w.Kubeconfig, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s", "-o", "json")
+	log := filepath.Join(w.TempDir(), "vmdrain")
+	p, err := node.StartProcess(cmd, log)
 	if err != nil {
-		w.Fatalf("kubectl vmdrain: %v\n%s", err, out)
+		w.Fatal(err)
+	}
+	w.Cleanup(p.Kill)
+	code := 0
+	node.Eventually(w, 4*time.Minute, func() (ended bool) {
+		if leaving := w.leaving(); leaving > 2 {
+			w.Errorf("%d VMs leave %s at once", leaving, n.Name)
+		}
+		code, ended = p.Exited(0)
+		return ended
+	}, "kubectl vmdrain does not end")
+	if code != 0 {
+		w.Fatalf("kubectl vmdrain: exit status %d\n%s", code, p.Log())
 	}
 	w.step("kubectl vmdrain %s: exit status 0", n.Name)
-	return string(out)
+	for line := range strings.Lines(p.Log()) {
+		var s podState
+		if json.Unmarshal([]byte(line), &s) == nil { // else a warning
+			said = append(said, s)
+		}
+	}
+	return said
 }

@@ -78,7 +78,7 @@ func BenchmarkRelay(b *testing.B) {
 	v := w.guarded(node.Spec{Behaviour: "busy=80"})
 	p := v.here.agent.Process
 	memory, spent := anonymous(w, p), processorTime(w, p)
-	v.schedule(w.b, "")
+	v.schedule(w.b, `"bandwidthMiB":24`) // less than an emulated guest writes
 	most, passed := memory, uint64(0)
 	for passed < 4<<30 {
 		select {
@@ -87,6 +87,9 @@ func BenchmarkRelay(b *testing.B) {
 			w.Fatalf("interrupted after %d MiB", passed>>20)
 		}
 		most = max(most, anonymous(w, p))
+		if v.here.state(v.Domain) == "" {
+			w.Fatalf("the guest has moved after %d MiB: it writes too little", passed>>20)
+		}
 		if text, err := v.here.TryVirsh(w.Context(), "domjobinfo", v.Domain, "--rawstats"); err == nil {
 			passed = max(passed, number(w, regexp.MustCompile(`memory_bytes=(\d+)`).FindStringSubmatch(text + "memory_bytes=0")[1]))
 		}

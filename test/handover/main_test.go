@@ -99,7 +99,7 @@ func (h *host) start(w world, kubeconfig string, args ...string) string {
 		w.Fatal(err)
 	}
 	h.agent = h.ClusterAgent(w, kubeconfig, h.name, append([]string{
-		"-v", fmt.Sprintf("--migration-listen=%s:%d", h.address, port), "--migration-allow-paths=" + node.CacheDir() + ",/tmp,/dev",
+		"-v", fmt.Sprintf("--migration-listen=%s:%d", h.address, port), "--migration-allow-paths=" + node.CacheDir() + "," + os.TempDir() + ",/dev",
 	}, args...)...)
 	h.agent.Start(w)
 	return strconv.Itoa(port)
