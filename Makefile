@@ -88,7 +88,7 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 11
 
 .PHONY: test-kubernetes
 test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 14 minutes
-	$(GOTEST) -p 2 -timeout 20m $(KUBERNETES)
+	$(GOTEST) -p 2 -timeout 40m $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
