@@ -191,6 +191,14 @@ func (r *rig) changes(name string) int {
 	return r.changed[name]
 }
 
+// toldOfAll waits until all that has happened to VMIs has been told, which is in its
+// order: a VMI made now, of this unused name, is told of last.
+func (r *rig) toldOfAll(name string) {
+	r.Helper()
+	r.makeVMI(name, "", `{}`)
+	r.eventually(func() bool { return r.changes(name) > 0 }, "nobody was told of %s", name)
+}
+
 func (r *rig) eventually(cond func() bool, format string, args ...any) {
 	r.Helper()
 	if !node.Poll(r.Context(), soon, cond) {

@@ -211,7 +211,7 @@ func TestAConnectionOnWhichNothingComesIsGivenUp(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, theirs) }()
 		s := &side{wake: make(chan struct{}, 1), heard: make(chan struct{}), ended: make(chan struct{})}
 		begin := time.Now()
-		if err := s.talk(t.Context(), newLink(ours, newBatch(ours))); err != nil {
+		if err := s.talk(t.Context(), newLink(ours)); err != nil {
 			t.Log(err)
 		}
 		if took := time.Since(begin); took != silence {

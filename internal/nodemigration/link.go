@@ -68,25 +68,12 @@ type word struct {
 type link struct {
 	net.Conn
 
-	in    *bufio.Reader
-	below *batch
+	in *bufio.Reader
 }
 
-func newLink(c net.Conn, below *batch) *link {
-	return &link{Conn: c, in: bufio.NewReaderSize(c, maxLine), below: below}
-}
+func newLink(c net.Conn) *link { return &link{Conn: c, in: bufio.NewReaderSize(c, maxLine)} }
 
 func (l *link) Read(b []byte) (int, error) { return l.in.Read(b) } //nolint:wrapcheck // an io.Reader
-
-// Write sends all of b at once.
-func (l *link) Write(b []byte) (int, error) {
-	l.below.hold()
-	n, err := l.Conn.Write(b)
-	if flushed := l.below.flush(); err == nil {
-		err = flushed
-	}
-	return n, err //nolint:wrapcheck // an io.Writer
-}
 
 // readLine reads one JSON line of at most maxLine bytes.
 func (l *link) readLine(to any) error {
@@ -169,17 +156,12 @@ func dial(ctx context.Context, who Identity, node, address string, h hello) (*li
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	d := net.Dialer{KeepAliveConfig: keepAlive()}
+	d := tls.Dialer{NetDialer: &net.Dialer{KeepAliveConfig: keepAlive()}, Config: cfg}
 	c, err := d.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the agent of %s at %s: %w", node, address, err)
 	}
-	below := newBatch(c)
-	s := tls.Client(below, cfg)
-	if err := s.HandshakeContext(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to the agent of %s at %s: %w", node, address, err), c.Close())
-	}
-	l := newLink(s, below)
+	l := newLink(c)
 	if err := l.greet(h); err != nil {
 		return nil, errors.Join(fmt.Errorf("the agent of %s: %w", node, err), c.Close())
 	}
@@ -217,15 +199,14 @@ func accept(ctx context.Context, who Identity, c net.Conn) (l *link, node string
 	if err := c.SetDeadline(time.Now().Add(helloBound)); err != nil {
 		return nil, "", h, fmt.Errorf("accept: %w", err)
 	}
-	below := newBatch(c)
-	s := tls.Server(below, cfg)
+	s := tls.Server(c, cfg)
 	if err := s.HandshakeContext(ctx); err != nil {
 		return nil, "", h, fmt.Errorf("a connection from %s: %w", c.RemoteAddr(), err)
 	}
 	if node, err = nodeOf(s.ConnectionState().PeerCertificates[0]); err != nil {
 		return nil, "", h, err
 	}
-	l = newLink(s, below)
+	l = newLink(s)
 	if err := l.readLine(&h); err != nil {
 		return nil, "", h, fmt.Errorf("a connection from %s: %w", node, err)
 	}
@@ -243,7 +224,7 @@ func join(ctx context.Context, a, b io.ReadWriteCloser) {
 	ended := make(chan struct{}, 2)
 	for _, way := range [][2]io.ReadWriteCloser{{a, b}, {b, a}} {
 		go func() {
-			_, _ = io.CopyBuffer(way[0], way[1], make([]byte, batchSize)) // whatever ends it, it ends both
+			_, _ = io.Copy(way[0], way[1]) // whatever ends it, it ends both
 			ended <- struct{}{}
 		}()
 	}

@@ -1,6 +1,7 @@
 package nodemigration
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,10 +69,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	f.JobRuns = calling || here == hypervisor.StayBusy && ours && !x.ranOn
 	x.hadAnswer = x.called() && !calling
 	if x.hadAnswer && x.err != nil {
-		f.Failed = fmt.Sprintf("%.500s", x.err.Error())
-		if x.abortedBy != "" {
-			f.Failed = x.abortedBy // libvirt only says that it was
-		}
+		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // of an abort libvirt says that it was one
 	}
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.leastAt)

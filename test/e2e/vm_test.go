@@ -97,7 +97,7 @@ func (w *world) vms(plans ...plan) []*vm {
 	w.Helper()
 	var all []*vm
 	if slices.ContainsFunc(plans, func(p plan) bool { return p.cpu != "" }) {
-		w.noneLeaves() // kubelet fails a pod that finds no room
+		w.deletedPodsGone() // kubelet fails a pod that finds no room
 	}
 	for _, p := range plans {
 		all = append(all, w.make(p))
@@ -109,8 +109,8 @@ func (w *world) vms(plans ...plan) []*vm {
 	return all
 }
 
-// noneLeaves waits until the pods that a test before has deleted are gone.
-func (w *world) noneLeaves() {
+// deletedPodsGone waits until the pods that a test before has deleted are gone.
+func (w *world) deletedPodsGone() {
 	w.Helper()
 	node.Eventually(w, 2*soon, func() bool {
 		return w.Kubectl(w, "get", "pods", "-n", namespace, "-o", "jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}") == ""

@@ -35,7 +35,7 @@ func TestAnAgentKilledAtAnyStepOfADeletionKeepsTheOneGracePeriodAndTellsOfItOnce
 	}, func(c *crash) { c.delete(api) })
 	m.complete(t)
 	for _, c := range all {
-		c.checkEvents(api, "ShutdownForced 1", "ShutdownStarted 1")
+		c.checkEvents(t, api, "ShutdownForced 1", "ShutdownStarted 1")
 	}
 }
 
@@ -49,12 +49,12 @@ func clusterOfVMs(t *testing.T) *cluster.API {
 }
 
 // checkEvents: the VMI has these, each with its count, and no others.
-func (c *crash) checkEvents(api *cluster.API, want ...string) {
-	c.t.Helper()
-	told := api.Kubectl(c.t, "get", "events", "--field-selector", "involvedObject.uid="+c.UID, "-o", `jsonpath={range .items[*]}{.reason} {.count};{end}`)
+func (c *crash) checkEvents(t *testing.T, api *cluster.API, want ...string) {
+	t.Helper()
+	told := api.Kubectl(t, "get", "events", "--field-selector", "involvedObject.uid="+c.UID, "-o", `jsonpath={range .items[*]}{.reason} {.count};{end}`)
 	events := strings.Split(strings.TrimSuffix(told, ";"), ";")
 	if slices.Sort(events); !slices.Equal(events, want) {
-		c.t.Errorf("killed at %s: the VMI has Events %q", c.point, events)
+		t.Errorf("killed at %s: the VMI has Events %q", c.point, events)
 	}
 }
 
