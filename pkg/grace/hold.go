@@ -18,6 +18,8 @@ type Hold struct {
 	UntilAt   time.Time
 	// Leaving: the VM was seen marked to leave this node, or being migrated.
 	Leaving bool
+	// Moving: a migration of the VM was under way meanwhile. Where none is now, it has failed.
+	Moving bool
 }
 
 // UnderWay reports whether a shutdown is held.
@@ -74,6 +76,7 @@ func (o *Observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 		h.Reason, h.Until = o.Pod.HoldReason, Never // until here it was known of none
 	}
 	h.Leaving = h.Leaving || o.leaving(r)
+	h.Moving = h.Moving || o.Migration == MigrationOutgoing
 	h.Until = min(h.Until, o.latestHold(&h))
 	return h, now < h.Until && !o.staysHere(r, &h, now)
 }
@@ -122,8 +125,13 @@ func (o *Observation) staysHere(r *Record, h *Hold, now Mono) bool {
 	case v.State == VMIPresent && v.UID == r.UID && !v.Marked:
 		return true
 	default:
-		return o.MoveFailed && now.Add(moveAgain) > h.Until
+		return o.moveFailed(h) && now.Add(moveAgain) > h.Until
 	}
+}
+
+// moveFailed: a migration away from here has ended, and the VM is still here.
+func (o *Observation) moveFailed(h *Hold) bool {
+	return h.Moving && o.Migration == MigrationNone
 }
 
 // holdEnds is when the hold is to be looked at again, unasked.
@@ -134,7 +142,7 @@ func (o *Observation) holdEnds(r *Record) Mono {
 		return Never
 	case h.Reason != "" && !h.Leaving:
 		return min(h.Until, h.Start.Add(markTimeout))
-	case o.MoveFailed:
+	case o.moveFailed(h):
 		return min(h.Until, max(h.Until.Add(-moveAgain)+1, h.Start))
 	default:
 		return h.Until

@@ -43,7 +43,6 @@ func (v *VM) SeeMigration(m Migration, a Arrival) {
 		v.obs.Arrival = a
 	}
 	if v.obs.Migration != m {
-		v.obs.MoveFailed = v.obs.Migration == MigrationOutgoing && m == MigrationNone
 		v.obs.Migration = m
 		v.DomainChanged()
 	}

@@ -141,9 +141,6 @@ type Observation struct {
 	// Migration is what a live migration has to do with the domain.
 	Migration Migration
 
-	// MoveFailed: a migration away from here has ended, and the VM is still here.
-	MoveFailed bool
-
 	// Node is the shutdown of the machine, zero while none is under way.
 	Node NodeShutdownTime
 	// NodeTurn is when the VM is to be asked then.

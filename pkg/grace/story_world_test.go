@@ -162,6 +162,9 @@ func (s *stage) do(d Decision) {
 		s.apply(d)
 		h := r().Hold
 		say("hold: %s since %s until %s, leaving %v", cmp.Or(h.Reason, "reason unknown"), s.clock(h.Start), s.clock(h.Until), h.Leaving)
+		if h.Moving {
+			say("hold: a migration is under way")
+		}
 	case Shorten:
 		s.apply(d)
 		say("the deadline is %s now", s.clock(r().Shutdown.Deadline))

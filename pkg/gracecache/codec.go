@@ -73,6 +73,7 @@ type diskHold struct {
 	StartedAt string      `json:"startedAt"`
 	UntilAt   string      `json:"untilAt"`
 	Leaving   bool        `json:"leaving"`
+	Moving    bool        `json:"moving,omitempty"`
 }
 
 type diskShutdown struct {

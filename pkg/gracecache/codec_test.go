@@ -108,7 +108,7 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 		if rapid.Bool().Draw(t, "held") {
 			want.Hold = grace.Hold{
 				Reason: grace.Cause(text.Draw(t, "reason")), Start: mono.Draw(t, "held since"), Until: mono.Draw(t, "held until"),
-				StartedAt: wall.Draw(t, "held since, for people"), UntilAt: wall.Draw(t, "held until, for people"), Leaving: rapid.Bool().Draw(t, "leaving"),
+				StartedAt: wall.Draw(t, "held since, for people"), UntilAt: wall.Draw(t, "held until, for people"), Leaving: rapid.Bool().Draw(t, "leaving"), Moving: rapid.Bool().Draw(t, "moving"),
 			}
 		}
 		if rapid.Bool().Draw(t, "shutting down") {
@@ -140,6 +140,7 @@ func TestEveryFieldOfARecordIsStored(t *testing.T) {
 	want.VMICreated, want.Pod, want.Holdable = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), "a-pod", true
 	want.Launcher.Device, want.Launcher.Pod = 41, "a-pod"
 	want.Hold = heldRecord().Hold
+	want.Hold.Moving = true
 	var visit func(v reflect.Value, path string)
 	visit = func(v reflect.Value, path string) {
 		if v.IsZero() {

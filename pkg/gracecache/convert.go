@@ -29,7 +29,7 @@ func toDisk(rec grace.Record) diskRecord {
 	}
 	if h := rec.Hold; h.UnderWay() {
 		d.Hold = &diskHold{
-			Reason: h.Reason, Start: &h.Start, Until: &h.Until, Leaving: h.Leaving,
+			Reason: h.Reason, Start: &h.Start, Until: &h.Until, Leaving: h.Leaving, Moving: h.Moving,
 			StartedAt: h.StartedAt.UTC().Format(wallTime), UntilAt: h.UntilAt.UTC().Format(wallTime),
 		}
 	}
@@ -118,7 +118,7 @@ func (d *diskHold) toHold() (grace.Hold, error) {
 	if err != nil {
 		return grace.Hold{}, err
 	}
-	return grace.Hold{Reason: d.Reason, Start: *d.Start, Until: *d.Until, StartedAt: started, UntilAt: until, Leaving: d.Leaving}, nil
+	return grace.Hold{Reason: d.Reason, Start: *d.Start, Until: *d.Until, StartedAt: started, UntilAt: until, Leaving: d.Leaving, Moving: d.Moving}, nil
 }
 
 // parseBoth parses the wall clock times of a begin and an end, by their names.
