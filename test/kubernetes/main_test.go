@@ -82,7 +82,7 @@ func (w world) get(kind, name, path string) string {
 }
 
 // launcherPod makes a pod that is bound to this node; no kubelet touches it.
-func (w world) launcherPod(name, uid string, seconds int) string {
+func (w world) launcherPod(name, uid string, seconds int, annotations ...string) string {
 	w.Helper()
 	w.api.KubectlApply(w, fmt.Sprintf(`
 apiVersion: v1
@@ -90,22 +90,23 @@ kind: Pod
 metadata:
   name: launcher-%[1]s
   labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %[2]q}
-  annotations: {kubevirt.io/domain: %[1]s}
+  annotations: {%[5]s}
 spec:
   nodeName: %[3]s
   terminationGracePeriodSeconds: %[4]d
   containers: [{name: launcher, image: none}]
-`, name, uid, here, seconds))
+`, name, uid, here, seconds, strings.Join(append(annotations, "kubevirt.io/domain: "+name), ", ")))
 	return w.get("pod", "launcher-"+name, "{.metadata.uid}")
 }
 
-// guarded makes a VM with everything that belongs to it. spec is the VMI's.
-func (w world) guarded(s node.Spec, spec string) vm {
+// guarded makes a VM with everything that belongs to it. spec is the VMI's, the
+// annotations are its launcher pod's.
+func (w world) guarded(s node.Spec, spec string, annotations ...string) vm {
 	w.Helper()
 	s.Namespace = "default"
 	g := machine.Boot(w, s)
 	uid := w.vmi(g.Name, spec)
-	pod := w.launcherPod(g.Name, uid, 600)
+	pod := w.launcherPod(g.Name, uid, 600, annotations...)
 	l := w.agent.PodLauncher(w, "default", g.Name, uid, pod)
 	v := vm{&node.VM{Guest: g, Agent: w.agent, Launcher: l, Shim: l.Shim(w, "--pid-file="+l.Path("vm.pid"))}, w}
 	v.UID = uid

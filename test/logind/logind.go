@@ -127,6 +127,16 @@ func (m *Machine) StartLogind(t node.T) {
 	}
 }
 
+// Boot starts a machine that has gone down.
+func (m *Machine) Boot(t node.T) {
+	t.Helper()
+	m.StopLogind()
+	if err := os.Remove(m.down()); err != nil {
+		t.Fatalf("boot: %v", err)
+	}
+	m.StartLogind(t)
+}
+
 // places are where Debian's and Ubuntu's packages have elogind or its library.
 func places() []string {
 	return []string{"lib/elogind", "usr/lib/elogind", "usr/libexec", "usr/libexec/elogind", "lib/x86_64-linux-gnu/elogind", "usr/lib/x86_64-linux-gnu/elogind"}

@@ -28,13 +28,14 @@ func soakFor(t *testing.T) time.Duration {
 	return d
 }
 
-// soak has two agents: one that is never touched, so that what it holds can be
-// compared, and one that is killed again and again.
+// soak has three agents: one that is never touched, so that what it holds can be
+// compared, one that is killed again and again, and one whose machine shuts down.
 type soak struct {
 	*testing.T
 	node        *node.Node
 	signals     *node.Signals
 	calm, shot  *node.Agent
+	off         *soakNode
 	life        time.Duration  // at most, until something happens to a VM
 	ended       map[string]int // by cause
 	kills, held int
@@ -56,7 +57,7 @@ func TestSoakWithRandomCausesAndFaultsStaysFlat(t *testing.T) {
 	n := node.New(t)
 	args := []string{"--shutdown-retry-interval=1s", "--destroy-timeout=1s"}
 	s := &soak{T: t, node: n, signals: node.ListSignals(t), calm: n.Agent(t, args...), shot: n.Agent(t, args...).Start(t),
-		life: min(took/3, time.Minute), ended: map[string]int{}}
+		off: newSoakNode(t, n, args...), life: min(took/3, time.Minute), ended: map[string]int{}}
 	s.calm.Path = node.Shipped(t, "node-agent") // its memory is compared
 	s.calm.Start(t)
 	stranger := n.Boot(t, node.Spec{Namespace: "vmgrace-stranger", Firmware: true})
@@ -73,8 +74,8 @@ func TestSoakWithRandomCausesAndFaultsStaysFlat(t *testing.T) {
 		t.Error("a VM ended that nobody wanted to end")
 	}
 	s.flat(early)
-	t.Logf("%v: up to %d VMs at once, ended by cause: %v; agent killed %d times, QEMUs held %d times; the calm agent's latest SIGTERM %v after its deadline",
-		took, s.most, s.ended, s.kills, s.held, s.late)
+	t.Logf("%v: up to %d VMs at once, ended by cause: %v; agent killed %d times, QEMUs held %d times, a machine shut down %d times; the calm agent's latest SIGTERM %v after its deadline",
+		took, s.most, s.ended, s.kills, s.held, s.off.times, s.late)
 }
 
 // run keeps the places filled until the end, then lets all VMs end.
@@ -85,11 +86,12 @@ func (s *soak) run(end time.Time) {
 		left = 0
 		started := false // one for each round, so that nobody waits long
 		s.most = max(s.most, running(places))
+		up := s.off.boot(s, places)
 		for i, v := range places {
 			over := time.Now().After(end)
 			switch {
 			case v == nil && !over && !started:
-				places[i], started = s.start(), true
+				places[i], started = s.start(up), true
 			case v != nil && v.done():
 				s.ended[v.cause]++
 				v.scope.end()
@@ -106,6 +108,9 @@ func (s *soak) run(end time.Time) {
 		}
 		if now := time.Now(); now.After(fault) {
 			s.fault(places[rand.N(soakVMs)])
+			if rand.N(4) == 0 {
+				s.off.shutDown(s, places)
+			}
 			fault = now.Add(rand.N(2 * time.Second))
 		}
 		node.WaitUntil(s, time.Now().Add(10*ms))

@@ -22,12 +22,14 @@ type soakVM struct {
 	resume time.Time // when its QEMU runs again, zero where it was not held
 }
 
-func (s *soak) start() *soakVM {
+// start makes a VM; up: the machine that shuts down takes VMs now.
+func (s *soak) start(up bool) *soakVM {
 	v := &soakVM{soak: s, scope: newScope(s.T), grace: time.Duration(rand.N(4)) * time.Second}
-	agent := s.calm
-	if rand.N(2) == 0 {
-		agent = s.shot
+	agents := []*node.Agent{s.calm, s.calm, s.shot, s.shot}
+	if up {
+		agents = append(agents, s.off.Agent)
 	}
+	agent := agents[rand.N(len(agents))]
 	v.VM = agent.VM(v.scope, s.node.Start(v.scope, node.Spec{Namespace: "vmgrace-soak", Firmware: true}), "--grace-period="+v.grace.String())
 	v.until = time.Now().Add(rand.N(s.life))
 	return v
@@ -87,14 +89,14 @@ func (v *soakVM) happen() {
 // that nobody kills on time.
 func (v *soakVM) check() {
 	s, sent := v.Launcher.Status(), v.sent()
-	want := map[string]string{"touch": "LauncherSignal", "shim SIGTERM": "LauncherSignal", "shim SIGKILL": "LauncherDied"}[v.cause]
+	want := map[string]string{"touch": "LauncherSignal", "shim SIGTERM": "LauncherSignal", "shim SIGKILL": "LauncherDied", "node shutdown": "NodeShutdown"}[v.cause]
 	if told := s.Cause == want || s.Cause == "" && v.unnoted(sent); !told || s.UID != v.UID {
 		v.soak.Errorf("%s by %s: status.json says %+v", v.Domain, v.cause, s)
 	}
 	if want == "" || s.Cause == "" || sent.IsZero() {
 		return
 	}
-	if want == "LauncherSignal" && sent.Before(v.caused.Add(v.grace)) {
+	if want != "LauncherDied" && sent.Before(v.caused.Add(v.grace)) {
 		v.soak.Errorf("%s by %s: SIGTERM %v before its deadline", v.Domain, v.cause, v.caused.Add(v.grace).Sub(sent))
 	}
 	if v.Agent != v.soak.calm {

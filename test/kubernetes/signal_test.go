@@ -1,0 +1,74 @@
+package kubernetes
+
+import (
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+const (
+	holdFor = "vmgrace.io/hold-for: PreemptionByScheduler"
+	// shown is how long a launcher's pod may take to show why it is deleted.
+	shown = 2 * time.Second
+)
+
+// Who is not held pays nothing but the moment in which the pod is seen to be deleted.
+func TestTheGuestOfALauncherThatIsDeletedByAUserIsAskedAsSoonAsThatIsSeen(t *testing.T) {
+	// Given: VMs whose shutdown could be held, and others.
+	const each = 5
+	w := given(t, api)
+	took := map[string][]time.Duration{}
+	for range each {
+		for kind, annotations := range map[string][]string{"could be held": {holdFor}, "could not": nil} {
+			v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1", annotations...)
+			// When a pod is deleted, and its launcher signalled at the same time,
+			from := v.deletedAndSignalled()
+			// then the guest is asked.
+			took[kind] = append(took[kind], v.asked().Sub(from))
+			v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
+		}
+	}
+	for kind, all := range took {
+		slices.Sort(all)
+		t.Logf("launchers whose shutdown %s: asked after %v (median), %v (the latest of %d)", kind, all[each/2], all[each-1], each)
+		if all[0] < -time.Millisecond || all[each-1] > shown {
+			t.Errorf("launchers whose shutdown %s: asked after %v", kind, all)
+		}
+	}
+}
+
+// deletedAndSignalled returns when the launcher was signalled: nobody has seen yet that
+// its pod is deleted.
+func (v vm) deletedAndSignalled() time.Time {
+	w := v.w
+	w.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", w.api.Kubeconfig)
+	if err != nil {
+		w.Fatal(err)
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		w.Fatal(err)
+	}
+	signalled := v.SignalShim(w)
+	if err := client.CoreV1().Pods("default").Delete(w.Context(), "launcher-"+v.Name, metav1.DeleteOptions{}); err != nil {
+		w.Fatal(err)
+	}
+	return signalled
+}
+
+// asked is when the agent says that it has asked the guest, to the millisecond.
+func (v vm) asked() time.Time {
+	v.w.Helper()
+	line := regexp.MustCompile(`time=(\S+) \S+ msg="asked the guest to shut down" namespace=default name=` + v.Name + " ")
+	var found []string
+	node.Eventually(v.w, soon, func() bool { found = line.FindStringSubmatch(v.w.agent.Log()); return found != nil }, "%s is not asked", v.Domain)
+	return node.WallTime(v.w, found[1])
+}
