@@ -72,7 +72,7 @@ func (v *vm) place(h *host) place {
 
 func (w world) get(kind, name, path string) string {
 	w.Helper()
-	return strings.TrimSpace(w.api.Kubectl(w, "get", kind, name, "-o", "jsonpath="+path))
+	return w.api.Field(w, kind, "default", name, path)
 }
 
 // pod makes a launcher pod that is bound to a node, and returns its UID.

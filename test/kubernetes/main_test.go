@@ -78,7 +78,7 @@ spec: {%s}
 
 func (w world) get(kind, name, path string) string {
 	w.Helper()
-	return strings.TrimSpace(w.api.Kubectl(w, "get", kind, name, "-o", "jsonpath="+path))
+	return w.api.Field(w, kind, "default", name, path)
 }
 
 // launcherPod makes a pod that is bound to this node; no kubelet touches it.

@@ -51,14 +51,19 @@ func WaitUntil(t T, at time.Time) {
 	}
 }
 
-// Poll asks cond until it is true, which it returns, or the time or ctx is over.
+// Poll asks cond until it is true, which it returns, or the time or ctx is over. It
+// rests for twice as long as cond takes: one that runs a command would keep a core busy.
 func Poll(ctx context.Context, within time.Duration, cond func() bool) bool {
 	end := time.Now().Add(within)
-	for !cond() {
-		if time.Now().After(end) || ctx.Err() != nil {
+	for {
+		asked := time.Now()
+		if cond() {
+			return true
+		}
+		now := time.Now()
+		if now.After(end) || ctx.Err() != nil {
 			return false
 		}
-		time.Sleep(5 * time.Millisecond)
+		time.Sleep(max(5*time.Millisecond, 2*now.Sub(asked)))
 	}
-	return true
 }
