@@ -81,8 +81,11 @@ func (w world) get(kind, name, path string) string {
 	return w.api.Field(w, kind, "default", name, path)
 }
 
+// launcher is what its pod has beside what all have.
+type launcher struct{ annotation, priorityClass string }
+
 // launcherPod makes a pod that is bound to this node; no kubelet touches it.
-func (w world) launcherPod(name, uid string, seconds int, annotations ...string) string {
+func (w world) launcherPod(name, uid string, l launcher) string {
 	w.Helper()
 	w.api.KubectlApply(w, fmt.Sprintf(`
 apiVersion: v1
@@ -90,23 +93,28 @@ kind: Pod
 metadata:
   name: launcher-%[1]s
   labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %[2]q}
-  annotations: {%[5]s}
+  annotations: {kubevirt.io/domain: %[1]s, %[4]s}
 spec:
   nodeName: %[3]s
-  terminationGracePeriodSeconds: %[4]d
+  priorityClassName: %[5]q
+  terminationGracePeriodSeconds: 600
   containers: [{name: launcher, image: none}]
-`, name, uid, here, seconds, strings.Join(append(annotations, "kubevirt.io/domain: "+name), ", ")))
+`, name, uid, here, l.annotation, l.priorityClass))
 	return w.get("pod", "launcher-"+name, "{.metadata.uid}")
 }
 
-// guarded makes a VM with everything that belongs to it. spec is the VMI's, the
-// annotations are its launcher pod's.
-func (w world) guarded(s node.Spec, spec string, annotations ...string) vm {
+// guarded makes a VM with everything that belongs to it. spec is the VMI's.
+func (w world) guarded(s node.Spec, spec string) vm {
+	w.Helper()
+	return w.guardedBy(launcher{}, s, spec)
+}
+
+func (w world) guardedBy(of launcher, s node.Spec, spec string) vm {
 	w.Helper()
 	s.Namespace = "default"
 	g := machine.Boot(w, s)
 	uid := w.vmi(g.Name, spec)
-	pod := w.launcherPod(g.Name, uid, 600, annotations...)
+	pod := w.launcherPod(g.Name, uid, of)
 	l := w.agent.PodLauncher(w, "default", g.Name, uid, pod)
 	v := vm{&node.VM{Guest: g, Agent: w.agent, Launcher: l, Shim: l.Shim(w, "--pid-file="+l.Path("vm.pid"))}, w}
 	v.UID = uid
@@ -120,7 +128,7 @@ func (w world) inPod(s node.Spec, spec string) vm {
 	s.Namespace = "default"
 	s = s.Complete()
 	uid := w.vmi(s.Name, spec)
-	pod := w.launcherPod(s.Name, uid, 600)
+	pod := w.launcherPod(s.Name, uid, launcher{})
 	v := vm{w.agent.LaunchInPod(w, s, w.agent.PodLauncher(w, "default", s.Name, uid, pod), pod), w}
 	v.WaitUp(w)
 	v.WaitGuarded(w)

@@ -26,8 +26,8 @@ func TestTheGuestOfALauncherThatIsDeletedByAUserIsAskedAsSoonAsThatIsSeen(t *tes
 	w := given(t, api)
 	took := map[string][]time.Duration{}
 	for range each {
-		for kind, annotations := range map[string][]string{"could be held": {holdFor}, "could not": nil} {
-			v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1", annotations...)
+		for kind, annotation := range map[string]string{"could be held": holdFor, "could not": ""} {
+			v := w.guardedBy(launcher{annotation: annotation}, node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1")
 			// When a pod is deleted, and its launcher signalled at the same time,
 			from := v.deletedAndSignalled()
 			// then the guest is asked.
