@@ -3,6 +3,7 @@ package faults
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -170,6 +171,8 @@ func TestAnAgentWhoseRecordsCannotEvenBeReadWorksFromMemoryUntilTheyCan(t *testi
 		code, _, err := a.Get(context.Background(), "/readyz")
 		return err == nil && code == http.StatusServiceUnavailable
 	}, "/readyz says that the agent is ready, or nothing")
+	guards := fmt.Sprintf("guarding a VM\" namespace=%s name=%s ", resting.Namespace, resting.Name)
+	node.Eventually(t, soon, func() bool { return a.Said(guards) == 2 }, "the new agent does not look at the VM")
 	from := resting.SignalShim(t)
 	resting.WaitTerminated(t, from.Add(2*time.Second), late)
 	// and: what is read at last counts

@@ -3,6 +3,9 @@
 package handover
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -52,4 +55,52 @@ func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) {
 		t.Error("the guest does not run on")
 	}
 	v.ends()
+}
+
+// Both hosts have the CPU of this machine, so the target gets a QEMU that leaves a
+// feature away.
+func TestAGuestWhoseCPUTheTargetDoesNotHaveStaysWhereItIs(t *testing.T) {
+	w := given(t)
+	const feature = "avx2"
+	v := w.guarded(node.Spec{CPUFeature: feature})
+	v.watchForTwo()
+	w.b.withoutCPUFeature(t, feature)
+	v.schedule(w.b, "")
+	if v.decided() {
+		t.Fatal("it was moved")
+	}
+	if why := v.whyFailed(); !strings.Contains(why, feature) || strings.Contains(why, "\n") {
+		t.Errorf("failed: %s", why)
+	}
+	if !w.a.runs(v.Domain) {
+		t.Error("the guest does not run on")
+	}
+	v.ends()
+}
+
+// withoutCPUFeature puts a program in QEMU's place that turns a feature off, until the
+// test ends. QEMU itself is where that of another architecture was.
+func (h *host) withoutCPUFeature(t *testing.T, feature string) {
+	t.Helper()
+	const qemu, real = "/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-system-i386"
+	wrapper := filepath.Join(t.TempDir(), "qemu")
+	script := "#!/bin/bash\nexec " + real + ` "${@//` + feature + "=on/" + feature + `=off}"` + "\n"
+	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	run := func(script string) error {
+		out, err := h.Command("sh", "-c", script).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%s: %w: %s", script, err, out)
+		}
+		return nil
+	}
+	if err := run("mount --bind " + qemu + " " + real + " && mount --bind " + wrapper + " " + qemu); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := run("umount " + qemu + " " + real); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -52,7 +52,7 @@ func WaitUntil(t T, at time.Time) {
 }
 
 // Poll asks cond until it is true, which it returns, or the time or ctx is over. It
-// rests for twice as long as cond takes: one that runs a command would keep a core busy.
+// rests for as long as cond takes: one that runs a command would keep a core busy.
 func Poll(ctx context.Context, within time.Duration, cond func() bool) bool {
 	end := time.Now().Add(within)
 	for {
@@ -64,6 +64,6 @@ func Poll(ctx context.Context, within time.Duration, cond func() bool) bool {
 		if now.After(end) || ctx.Err() != nil {
 			return false
 		}
-		time.Sleep(max(5*time.Millisecond, 2*now.Sub(asked)))
+		time.Sleep(max(5*time.Millisecond, now.Sub(asked)))
 	}
 }

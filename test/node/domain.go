@@ -32,6 +32,8 @@ type Spec struct {
 	// Disk is a block device of the host's, "" = none. It needs no cache of a host's,
 	// so that two hosts may have it.
 	Disk string
+	// CPUFeature is one that the domain's CPU must have, "" = any CPU.
+	CPUFeature string
 	// Persistent defines the domain; otherwise it is transient, as KubeVirt's are.
 	Persistent bool
 }
@@ -64,6 +66,14 @@ const domainXML = `<domain type='qemu'>
 {{- end}}
   </os>
   <features><acpi/></features>
+{{- if .CPUFeature}}
+  <cpu mode='custom' match='exact' check='full'>
+    <model fallback='forbid'>qemu64</model>
+    <feature policy='require' name='hypervisor'/>
+    <feature policy='require' name='lahf_lm'/>
+    <feature policy='require' name='{{xml .CPUFeature}}'/>
+  </cpu>
+{{- end}}
   <pm><suspend-to-mem enabled='yes'/></pm>
 {{- if .OnPoweroff}}
   <on_poweroff>{{xml .OnPoweroff}}</on_poweroff>

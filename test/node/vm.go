@@ -45,8 +45,11 @@ func (v *VM) WaitRegistered(t T) {
 func (v *VM) WaitGuarded(t T) {
 	t.Helper()
 	Eventually(t, waitTimeout, func() bool {
+		if v.Launcher.Status().Phase != "Running" { // the record comes first
+			return false
+		}
 		s, ok := v.Agent.StatusOf(t, v.Guest)
-		return ok && s.UID == v.UID && v.Launcher.Status().Phase == "Running"
+		return ok && s.UID == v.UID
 	}, "%s is not guarded", v.Domain)
 }
 
