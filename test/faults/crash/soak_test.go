@@ -108,7 +108,7 @@ func (s *soak) run(end time.Time) {
 		}
 		if now := time.Now(); now.After(fault) {
 			s.fault(places[rand.N(soakVMs)])
-			if rand.N(4) == 0 {
+			if rand.N(2) == 0 {
 				s.off.shutDown(s, places)
 			}
 			fault = now.Add(rand.N(2 * time.Second))
