@@ -38,7 +38,6 @@ type migrations struct {
 	meter   nodemigration.Meter
 	points  failpoint.Points
 
-	watch        atomic.Pointer[kube.Migrations]
 	node         atomic.Pointer[nodemigration.Node]
 	notListening atomic.Bool // the listener does not work
 }
@@ -73,11 +72,10 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 
 // standing is what the agent's rules have to know of a domain.
 func (m *migrations) standing(domain string) (grace.Migration, grace.Arrival) {
-	watch, node := m.watch.Load(), m.node.Load()
-	if watch == nil || node == nil || !watch.Known() {
-		return grace.MigrationUnknown, grace.Arrival{}
+	if node := m.node.Load(); node != nil {
+		return node.Standing(domain)
 	}
-	return node.Standing(domain)
+	return grace.MigrationUnknown, grace.Arrival{}
 }
 
 // stopped: a domain stands still so that the rest of it is sent.
@@ -113,18 +111,7 @@ func (m *migrations) run(ctx context.Context) error {
 		},
 		Log: m.log,
 	}))
-	known := false
-	var once sync.Mutex
-	changed = func() {
-		node.Changed()
-		once.Lock()
-		defer once.Unlock()
-		if !known && watch.Known() {
-			known = true
-			m.agent.ClusterChanged("", "") // those who waited for it
-		}
-	}
-	m.watch.Store(watch)
+	changed = node.Changed
 	m.node.Store(node)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -227,7 +214,10 @@ type watched struct{ kubeMigrations }
 
 type kubeMigrations = *kube.Migrations
 
-func (w watched) Migrations() []*nodemigration.Migration { return w.All() }
+func (w watched) Migrations() ([]*nodemigration.Migration, bool) {
+	complete := w.Known() // what is listed meanwhile is told of
+	return w.All(), complete
+}
 
 // signer asks in the controller's namespace.
 type signer struct {

@@ -57,6 +57,7 @@ type Node struct {
 	mu    sync.Mutex
 	sides map[sideKey]*side
 	ended map[sideKey]bool // nothing is left to do
+	known bool             // each migration that there was has its side
 	ctx   context.Context  //nolint:containedctx // the sides' life, set once by Run
 	wg    sync.WaitGroup
 }
@@ -103,15 +104,20 @@ func (n *Node) Run(ctx context.Context, l net.Listener) {
 
 // takeUp gives each migration of the list to its side.
 func (n *Node) takeUp() {
-	all := n.cfg.Cluster.Migrations()
-	for _, m := range n.takeUpAll(all) {
+	all, complete := n.cfg.Cluster.Migrations()
+	begun, first := n.takeUpAll(all, complete)
+	if first {
+		n.cfg.VMs.Changed("", "") // all waited for it
+	}
+	for _, m := range begun {
 		n.cfg.VMs.Changed(m.Namespace, m.Spec.VMIName)
 	}
 }
 
-func (n *Node) takeUpAll(all []*Migration) (begun []*Migration) {
+func (n *Node) takeUpAll(all []*Migration, complete bool) (begun []*Migration, first bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	first, n.known = complete && !n.known, complete || n.known
 	seen := map[sideKey]bool{}
 	for _, m := range all {
 		for _, k := range []sideKey{{string(m.UID), false}, {string(m.UID), true}} {
@@ -129,7 +135,7 @@ func (n *Node) takeUpAll(all []*Migration) (begun []*Migration) {
 		}
 	}
 	n.notShown(seen)
-	return begun
+	return begun, first
 }
 
 // has tells whether this node has that side.
@@ -193,6 +199,9 @@ func (n *Node) Standing(domain string) (standing grace.Migration, a grace.Arriva
 		if arrival != (grace.Arrival{}) {
 			a = arrival
 		}
+	}
+	if standing == grace.MigrationNone && !n.known {
+		standing = grace.MigrationUnknown
 	}
 	return standing, a
 }

@@ -31,8 +31,9 @@ type Told struct {
 
 // Cluster is what the API server knows of migrations.
 type Cluster interface {
-	// Migrations are those that this node has a side in, from memory.
-	Migrations() []*Migration
+	// Migrations are those that this node has a side in, from memory. They are all
+	// that there are, or not yet.
+	Migrations() (all []*Migration, complete bool)
 	// Tell changes the migration's status.
 	Tell(ctx context.Context, m *Migration, t Told) error
 	// Gone tells whether the API server says that there is no such migration any

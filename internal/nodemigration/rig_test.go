@@ -228,18 +228,18 @@ type host struct {
 	name string
 }
 
-func (h host) Migrations() []*Migration {
+func (h host) Migrations() ([]*Migration, bool) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if h.w.stripped {
-		return nil
+		return nil, true
 	}
 	if h.w.late && h.name == "b" && h.w.m.Status.Phase == kubevirt.MigrationRunning {
 		late := h.w.m.DeepCopy()
 		late.Status.Phase = kubevirt.MigrationTargetReady
-		return []*Migration{late}
+		return []*Migration{late}, true
 	}
-	return []*Migration{h.w.m}
+	return []*Migration{h.w.m}, true
 }
 
 func (h host) Tell(_ context.Context, m *Migration, t Told) error {

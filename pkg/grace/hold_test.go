@@ -36,6 +36,18 @@ func TestTheLatestMomentOfAHold(t *testing.T) {
 	}
 }
 
+// An agent that has just started does not know yet which migrations there are.
+func TestOnlyAMigrationThatIsKnownToBeOverHasFailed(t *testing.T) {
+	const now = Mono(time.Hour)
+	h := Hold{Reason: PreemptionByScheduler, Start: now, Until: now.Add(moveAgain / 2), Leaving: true, Moving: true}
+	for m, want := range map[Migration]bool{MigrationNone: true, MigrationUnknown: false, MigrationOutgoing: false} {
+		o := Observation{Migration: m}
+		if got := o.staysHere(&Record{}, &h, now); got != want {
+			t.Errorf("migration %d: it stays here: %v", m, got)
+		}
+	}
+}
+
 // A launcher is deleted for any reason, its VM marked or not, moved or not, at any
 // time, while agents come and go: no guest gets less than its grace period, and
 // none is held without a reason, or for too long.

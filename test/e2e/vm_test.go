@@ -211,7 +211,7 @@ func (w *world) example(file string, edits ...string) string {
 // get reads from an object in the tests' namespace.
 func (w *world) get(kind, name, path string) string {
 	w.Helper()
-	return w.Field(w, kind, namespace, name, path)
+	return w.Kubectl(w, "get", "-n", namespace, kind, name, "-o", "jsonpath="+path)
 }
 
 func (w *world) delete(args ...string) {

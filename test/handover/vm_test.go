@@ -70,11 +70,6 @@ func (v *vm) place(h *host) place {
 	return p
 }
 
-func (w world) get(kind, name, path string) string {
-	w.Helper()
-	return w.api.Field(w, kind, "default", name, path)
-}
-
 // pod makes a launcher pod that is bound to a node, and returns its UID.
 func (w world) pod(name, vmi, uid, on string) string {
 	w.Helper()

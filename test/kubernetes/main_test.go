@@ -78,7 +78,7 @@ spec: {%s}
 
 func (w world) get(kind, name, path string) string {
 	w.Helper()
-	return w.api.Field(w, kind, "default", name, path)
+	return strings.TrimSpace(w.api.Kubectl(w, "get", kind, name, "-o", "jsonpath="+path))
 }
 
 // launcher is what its pod has beside what all have.

@@ -1,4 +1,6 @@
-package cluster
+//go:build !unit
+
+package handover
 
 import (
 	"strings"
@@ -15,8 +17,6 @@ func resource(kind string) schema.GroupVersionResource {
 	switch kind {
 	case "pod":
 		return schema.GroupVersionResource{Version: "v1", Resource: "pods"}
-	case "pdb":
-		return schema.GroupVersionResource{Group: "policy", Version: "v1", Resource: "poddisruptionbudgets"}
 	case "vmi":
 		return schema.GroupVersionResource{Group: "kubevirt.io", Version: "v1", Resource: "virtualmachineinstances"}
 	default: // vmim
@@ -24,11 +24,12 @@ func resource(kind string) schema.GroupVersionResource {
 	}
 }
 
-// Field is what kubectl get -o jsonpath prints of a pod, pdb, vmi or vmim, without a
-// process: it is for what is asked again and again.
-func (c Client) Field(t T, kind, namespace, name, path string) string {
+// get is what kubectl get -o jsonpath prints of a pod, vmi or vmim, without a process:
+// it is asked again and again.
+func (w world) get(kind, name, path string) string {
+	t := w.TB
 	t.Helper()
-	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	config, err := clientcmd.BuildConfigFromFlags("", w.api.Kubeconfig)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
@@ -37,9 +38,9 @@ func (c Client) Field(t T, kind, namespace, name, path string) string {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	object, err := client.Resource(resource(kind)).Namespace(namespace).Get(t.Context(), name, metav1.GetOptions{})
+	object, err := client.Resource(resource(kind)).Namespace("default").Get(t.Context(), name, metav1.GetOptions{})
 	if err != nil {
-		t.Fatalf("get %s %s/%s: %v", kind, namespace, name, err)
+		t.Fatalf("get %s %s: %v", kind, name, err)
 	}
 	template := jsonpath.New(path).AllowMissingKeys(true)
 	if err := template.Parse(path); err != nil {
@@ -47,7 +48,7 @@ func (c Client) Field(t T, kind, namespace, name, path string) string {
 	}
 	var out strings.Builder
 	if err := template.Execute(&out, object.Object); err != nil {
-		t.Fatalf("%s of %s %s/%s: %v", path, kind, namespace, name, err)
+		t.Fatalf("%s of %s %s: %v", path, kind, name, err)
 	}
 	return strings.TrimSpace(out.String())
 }
