@@ -71,8 +71,7 @@ unit: ## what needs no root, no libvirt, no cluster: 1 minute
 	go vet -tags $(TAGS),unit ./...
 	go test -tags $(TAGS),unit $(if $(SUDO),,-exec "setpriv --bounding-set=-all --inh-caps=-all") $(UNIT)
 
-# The packages whose tests ask a real API server, found by what they import. The
-# longest, test/handover, is started first.
+# The packages whose tests ask a real API server, found by what they import.
 KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|faults)" && /test\/cluster/ {print $$1}')
 # Real guests, two packages at a time: most of what they do is to wait.
 GUESTS := ./pkg/hypervisor/libvirt ./test/node ./test/demo ./test/acceptance
@@ -89,7 +88,7 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 11
 
 .PHONY: test-kubernetes
 test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 14 minutes
-	$(GOTEST) -p 2 -timeout 40m ./test/handover $(KUBERNETES)
+	$(GOTEST) -p 2 -timeout 40m $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
@@ -97,10 +96,10 @@ e2e: deps k8s images ## all of it in a cluster of two nodes: 11 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
-# VMGRACE_KILLS=1000 the storm of kills. Two packages at a time: most of what they do is to wait.
+# VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 .PHONY: test-faults
 test-faults: deps build race k8s ## crashes, faults, a soak: 17 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
-	VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 2 -parallel 2 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
+	VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: fuzz
 fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)

@@ -64,7 +64,7 @@ func (d *disk) at(w world) int {
 func (v *vm) counts() {
 	v.w.Helper()
 	from := v.disk.at(v.w)
-	node.Eventually(v.w, soon, func() bool { return v.disk.at(v.w) > from }, "%s does not count on its disk: %d", v.Name, from)
+	node.Eventually(v.w, 4*soon, func() bool { return v.disk.at(v.w) > from }, "%s does not count on its disk: %d", v.Name, from)
 }
 
 // alone fails where the guest has read what it had not written.
