@@ -82,10 +82,10 @@ func TestAGuestWhoseCPUTheTargetDoesNotHaveStaysWhereItIs(t *testing.T) {
 // test ends. QEMU itself is where that of another architecture was.
 func (h *host) withoutCPUFeature(t *testing.T, feature string) {
 	t.Helper()
-	const qemu, real = "/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-system-i386"
+	const qemu, moved = "/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-system-i386"
 	wrapper := filepath.Join(t.TempDir(), "qemu")
-	script := "#!/bin/bash\nexec " + real + ` "${@//` + feature + "=on/" + feature + `=off}"` + "\n"
-	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil { //nolint:gosec // a program
+	script := "#!/bin/bash\nexec " + moved + ` "${@//` + feature + "=on/" + feature + `=off}"` + "\n"
+	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	run := func(script string) error {
@@ -95,11 +95,11 @@ func (h *host) withoutCPUFeature(t *testing.T, feature string) {
 		}
 		return nil
 	}
-	if err := run("mount --bind " + qemu + " " + real + " && mount --bind " + wrapper + " " + qemu); err != nil {
+	if err := run("mount --bind " + qemu + " " + moved + " && mount --bind " + wrapper + " " + qemu); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := run("umount " + qemu + " " + real); err != nil {
+		if err := run("umount " + qemu + " " + moved); err != nil {
 			t.Error(err)
 		}
 	})
