@@ -78,6 +78,8 @@ var cases = []struct {
 	{"VmgraceMigrationRefused", "somebody without a certificate", []string{`vmgrace_migration_refused_total{reason="tls"} 0+1x30`}, false},
 	{"VmgraceNodeConflict", "libvirt-guests", []string{`vmgrace_node_conflict{with="libvirt-guests"} 1x30`, `vmgrace_node_conflict{with="auto_shutdown"} 0x30`}, true},
 	{"VmgraceNodeConflict", "none", []string{`vmgrace_node_conflict{with="libvirt-guests"} 0x30`}, false},
+	{"VmgraceShutdownHeld", "for minutes", []string{`vmgrace_held_shutdowns 0x26 2x4`}, true},
+	{"VmgraceShutdownHeld", "moved in time", []string{`vmgrace_held_shutdowns 0x26 2 0x3`}, false},
 	{"VmgraceNodeShutdownDelay", "logind's default", []string{`vmgrace_node_shutdown_needed_seconds 40x30`, `vmgrace_node_shutdown_delay_seconds 5x30`}, true},
 	{"VmgraceNodeShutdownDelay", "long enough", []string{`vmgrace_node_shutdown_needed_seconds 40x30`, `vmgrace_node_shutdown_delay_seconds 40x30`}, false},
 	{"VmgraceNodeShutdownDelay", "without VMs", []string{`vmgrace_node_shutdown_needed_seconds 0x30`, `vmgrace_node_shutdown_delay_seconds 5x30`}, false},

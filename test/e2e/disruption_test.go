@@ -67,10 +67,10 @@ value: 1000
 	w.KubectlApply(w, text)
 }
 
-func (w *world) importantScheduled() {
+func (w *world) importantRuns() {
 	w.Helper()
-	w.Kubectl(w, "wait", "-n", namespace, "--for=condition=PodScheduled", "pod/virt-launcher-important", "--timeout=60s")
-	w.step("the more important pod is scheduled")
+	w.Kubectl(w, "wait", "-n", namespace, "--for=jsonpath={.status.phase}=Running", "pod/virt-launcher-important", "--timeout=60s")
+	w.step("the more important pod runs")
 }
 
 // held waits until the agent says that it holds the shutdown for that reason, in
@@ -103,40 +103,47 @@ func TestAVMWhoseLauncherIsPreemptedOrTaintedAwayIsMoved(t *testing.T) {
 	w.holding("150s")
 	cpu := w.moreThanHalf()
 	v := w.holdable(plan{grace: 30, cpu: cpu}, "150")
+	const preempted, tainted = "Succeeded PreemptionByScheduler;", "Succeeded DeletionByTaintManager;"
+	// moves: the same guest runs on the other node soon, for these causes.
+	moves := func(from *vm, to *cluster.Node, causes string) *vm {
+		t.Helper()
+		begin := time.Now()
+		node.Eventually(t, 60*time.Second, func() bool { return v.migrations() == causes }, "it is not moved to %s", to.Name)
+		w.step("moved after %.1f s", time.Since(begin).Seconds())
+		from.podGone(time.Now().Add(soon))
+		return from.moved(to)
+	}
 
-	// When a more important pod needs its room
-	begin := time.Now()
-	w.important(w.a, cpu)
-	// Then the same guest runs on the other node, and the pod has its room.
-	node.Eventually(t, 60*time.Second, func() bool { return v.migrations() == "Succeeded PreemptionByScheduler;" }, "it is not moved")
-	w.step("moved after %.1f s", time.Since(begin).Seconds())
-	v.podGone(time.Now().Add(soon))
-	there := v.moved(w.b)
-	w.importantScheduled()
+	// When somebody deletes its launcher as the scheduler does (one without a time is
+	// older than 2 minutes, and the disruption controller sets it to False),
+	w.Kubectl(t, "patch", "-n", namespace, v.launcherPod(), "--subresource=status", "-p",
+		`{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler","lastTransitionTime":"`+
+			time.Now().UTC().Format(time.RFC3339)+`"}]}}`)
+	w.delete(v.launcherPod())
+	// then it is moved.
+	there := moves(v, w.b, preempted)
 
-	// When that node is tainted
+	// When a more important pod needs its room, it is back, and the pod runs.
+	w.important(w.b, cpu)
+	back := moves(there, w.a, preempted+preempted)
+	w.importantRuns()
+
+	// When its node is tainted, it is moved once more.
 	const taint = "CriticalAddonsOnly"
 	w.delete("pod/virt-launcher-important", "--grace-period=1")
-	w.afterwards("taint", "node", w.b.Name, taint+"-")
-	begin = time.Now()
-	w.Kubectl(t, "taint", "node", w.b.Name, taint+"=true:NoExecute")
-	// Then it is back.
-	node.Eventually(t, 60*time.Second, func() bool {
-		return v.migrations() == "Succeeded PreemptionByScheduler;Succeeded DeletionByTaintManager;"
-	}, "it is not moved back")
-	w.step("moved back after %.1f s", time.Since(begin).Seconds())
-	there.podGone(time.Now().Add(soon))
-	back := there.moved(w.a)
+	w.afterwards("taint", "node", w.a.Name, taint+"-")
+	w.Kubectl(t, "taint", "node", w.a.Name, taint+"=true:NoExecute")
+	last := moves(back, w.b, preempted+preempted+tainted)
 
 	// When its launcher is deleted by a user, it is asked at once.
 	from := time.Now()
-	w.delete("pod", "-l", "kubevirt.io/created-by="+back.uid)
-	began := back.begun("LauncherSignal", 30*time.Second)
+	w.delete("pod", "-l", "kubevirt.io/created-by="+last.uid)
+	began := last.begun("LauncherSignal", 30*time.Second)
 	if after := began.startedAt.Sub(from); after > 2*time.Second {
 		t.Errorf("the shutdown begins %v after the deletion", after)
 	}
-	back.WaitGone(t, soon)
-	back.ended("LauncherSignal", "Graceful", "ShutdownCompleted", "ShutdownHeld", "ShutdownHeld", "ShutdownStarted")
+	last.WaitGone(t, soon)
+	last.ended("LauncherSignal", "Graceful", "ShutdownCompleted", "ShutdownHeld", "ShutdownHeld", "ShutdownHeld", "ShutdownStarted")
 }
 
 func TestAVMThatCannotBeMovedInTimeHasItsWholeGracePeriod(t *testing.T) {

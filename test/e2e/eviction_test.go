@@ -58,7 +58,7 @@ func TestAPreemptedLaunchersGuestShutsDownGracefully(t *testing.T) {
 	from := time.Now()
 	w.important(w.a, cpu)
 	v.evicted(from)
-	w.importantScheduled()
+	w.importantRuns()
 	if got := w.Kubectl(t, "get", "events", "-n", namespace, "--field-selector", "reason=Preempted,involvedObject.uid="+v.pod, "-o", "name"); got == "" {
 		t.Error("the launcher pod was not preempted")
 	}

@@ -71,8 +71,12 @@ func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
 			if s.Cause != "LauncherSignal" || deadline.Sub(begun) != grace || s.Outcome == "Forced" && ended.Before(deadline) {
 				t.Errorf("%s: %+v; want the whole grace period of %v", v.Name, s, grace)
 			}
-			if from, held := signalled[v]; held && begun.Sub(from) > allowance+time.Second {
-				t.Errorf("%s is asked %v after its launcher was signalled, it may be held for %v", v.Name, begun.Sub(from), allowance)
+			from, held := signalled[v]
+			if !held {
+				from = at // it was held for so short a time that nobody saw it
+			}
+			if wait := begun.Sub(from); wait > allowance+time.Second {
+				t.Errorf("%s is asked %v after its launcher was signalled, it may be held for %v", v.Name, wait, allowance)
 			}
 			v.podGone(time.Now().Add(soon))
 		default: // its pod was gone before its last word was read

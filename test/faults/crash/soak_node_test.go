@@ -21,21 +21,21 @@ func newSoakNode(t node.T, n *node.Node, args ...string) *soakNode {
 }
 
 // shutDown powers the machine off if all VMs there are guarded, so that all are ended.
-func (s *soakNode) shutDown(v *soak, places []*soakVM) {
+func (s *soakNode) shutDown(t *soak, places []*soakVM) {
 	var here []*soakVM
 	for _, p := range places {
 		switch {
 		case p == nil || p.Agent != s.Agent || p.cause != "":
-		case p.Gone() || !p.resume.IsZero() || !guarded(v.T, p.VM):
+		case p.Gone() || !p.resume.IsZero() || !guarded(t.T, p.VM):
 			return
 		default:
 			here = append(here, p)
 		}
 	}
-	if s.down || len(here) == 0 || s.Metrics(v)["vmgrace_node_shutdown_delayed"] != 1 {
+	if s.down || len(here) == 0 || s.Metrics(t)["vmgrace_node_shutdown_delayed"] != 1 {
 		return
 	}
-	at := s.machine.Shutdown(v, "PowerOff")
+	at := s.machine.Shutdown(t, "PowerOff")
 	s.down, s.times = true, s.times+1
 	for _, p := range here {
 		p.cause, p.caused = "node shutdown", at
@@ -43,21 +43,21 @@ func (s *soakNode) shutDown(v *soak, places []*soakVM) {
 }
 
 // boot starts the machine again once it is down, and tells whether it is up.
-func (s *soakNode) boot(v *soak, places []*soakVM) bool {
+func (s *soakNode) boot(t *soak, places []*soakVM) bool {
 	if !s.down {
 		return true
 	}
-	_, at, down := s.machine.Down(v)
+	_, at, down := s.machine.Down(t)
 	for _, p := range places {
 		if p != nil && p.Agent == s.Agent {
 			if down && p.cause == "node shutdown" && !p.Gone() {
-				v.Errorf("the machine went down at %v although %s still ran", at, p.Domain)
+				t.Errorf("the machine went down at %v although %s still ran", at, p.Domain)
 			}
 			return false
 		}
 	}
 	if down {
-		s.machine.Boot(v)
+		s.machine.Boot(t)
 		s.down = false
 	}
 	return !s.down
