@@ -58,6 +58,10 @@ deps: ## install the packages that the tests and the demo need
 k8s: deps ## build the Kubernetes of the tests: 5 minutes, once
 	@hack/k8s/build.sh >/dev/null
 
+.PHONY: csi
+csi: ## build the external-attacher and the CSI driver of the tests: half a minute
+	@hack/csi/build.sh
+
 .PHONY: images
 images: ## build the images, without Docker: 4 minutes, then half a minute
 	@VERSION=$(if $(filter-out file,$(origin VERSION)),$(VERSION)) hack/images.sh
@@ -87,12 +91,12 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 11
 	$(GOTEST) -v -p 2 -timeout 15m $(GUESTS)
 
 .PHONY: test-kubernetes
-test-kubernetes: deps race k8s images ## what asks a real API server, manifests and images: 14 minutes
+test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: 14 minutes
 	$(GOTEST) -p 2 -timeout 40m $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s images ## all of it in a cluster of two nodes: 11 minutes
+e2e: deps k8s csi images ## all of it in a cluster of two nodes: 11 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Builds the external-attacher and a CSI driver for it that attaches nothing into
-# the directory $1, for test/drains: VMGRACE_CSI names that directory there.
-# 3 minutes on 2 cores, once.
+# Builds the external-attacher, and a CSI driver that attaches nothing for it and for
+# kubelet, into ${VMGRACE_CLUSTER:-$HOME/.cache/vmgrace-cluster}/csi, for the tests.
+# Half a minute on 2 cores, once, where make unit has compiled client-go: go.mod
+# names the versions of the product's.
 set -euo pipefail
-out=$(mkdir -p "$1" && cd "$1" && pwd)
+out=${VMGRACE_CLUSTER:-$HOME/.cache/vmgrace-cluster}/csi
 cd "$(dirname "${BASH_SOURCE[0]}")"
-export GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false ${GOFLAGS:-}" CGO_ENABLED=0
-go build -trimpath -o "$out/" github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher ./mock-csi
+mkdir -p "$out"
+export GOWORK=off GOFLAGS="-mod=readonly -buildvcs=false ${GOFLAGS:-}"
+go build -ldflags "-s -w" -o "$out/" ./csi-attacher ./mock-csi

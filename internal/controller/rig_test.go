@@ -25,6 +25,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
 )
 
 var (
@@ -164,13 +165,7 @@ const soon = 30 * time.Second
 
 func (w world) eventually(what string, holds func() bool) {
 	w.Helper()
-	look := time.NewTicker(20 * time.Millisecond)
-	defer look.Stop()
-	for end := time.Now().Add(soon); !holds(); <-look.C {
-		if time.Now().After(end) {
-			w.Fatalf("not within %v: %s", soon, what)
-		}
-	}
+	node.Eventually(w, soon, holds, "%s", what)
 }
 
 func (w world) node(name string, change ...func(*corev1.Node)) *corev1.Node {

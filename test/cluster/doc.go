@@ -9,7 +9,8 @@
 //     kubelet and a libvirtd whose guests outlive pods, kubelet and containerd.
 //     With KUBECONFIG set it is that cluster instead.
 //
-// The programs are made by hack/k8s/build.sh (make k8s). When the process that
+// The programs are made by hack/k8s/build.sh (make k8s), those for volumes by
+// hack/csi/build.sh (make csi). When the process that
 // started a cluster ends, however it ends, everything in it is killed by the
 // kernel; files and cgroups of a process that was killed are cleared by the next.
 //
@@ -44,14 +45,23 @@ func assets() (string, error) {
 }
 
 // program is the path of one of the programs of hack/k8s/build.sh.
-func program(name string) (string, error) {
-	dir, err := assets()
+func program(name string) (string, error) { return made("k8s", "bin", name) }
+
+// CSI is the path of one of the programs of hack/csi/build.sh: csi-attacher, mock-csi.
+func CSI(name string) (string, error) { return made("csi", "csi", name) }
+
+// Image is the path of one of the images of hack/images.sh.
+func Image(name string) (string, error) { return made("images", "product", name+".tar") }
+
+// made is the path of what a target of the Makefile has made.
+func made(target, dir, name string) (string, error) {
+	root, err := assets()
 	if err != nil {
 		return "", err
 	}
-	path := filepath.Join(dir, "bin", name)
+	path := filepath.Join(root, dir, name)
 	if _, err := os.Stat(path); err != nil {
-		return "", fmt.Errorf("%s is missing, run make k8s: %w", name, err)
+		return "", fmt.Errorf("%s is missing, run make %s: %w", name, target, err)
 	}
 	return path, nil
 }

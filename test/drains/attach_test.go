@@ -3,9 +3,7 @@
 package drains
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -21,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -31,21 +30,23 @@ const driver = "mock.csi.vmgrace.io"
 const slowly = 3 * time.Second
 
 // controllers starts the real attach-detach controller, once, and what carries out
-// its VolumeAttachments: the real external-attacher with a mock driver
-// (hack/csi) where VMGRACE_CSI names the directory of both, else attacher.
+// its VolumeAttachments: the controller of the external-attacher with a mock driver.
 var controllers = sync.OnceValue(func() error {
 	if err := shared.api.StartControllers("persistentvolume-attach-detach-controller"); err != nil {
 		return err
 	}
-	dir := os.Getenv("VMGRACE_CSI")
-	if dir == "" {
-		go attacher(context.Background(), map[string]time.Time{})
-		return nil
+	mock, err := cluster.CSI("mock-csi")
+	if err != nil {
+		return err
+	}
+	attacher, err := cluster.CSI("csi-attacher")
+	if err != nil {
+		return err
 	}
 	socket := filepath.Join(shared.api.Dir, "csi.sock")
 	for _, command := range [][]string{
-		{filepath.Join(dir, "mock-csi"), socket, driver, slowly.String()},
-		{filepath.Join(dir, "csi-attacher"), "--csi-address=" + socket, "--kubeconfig=" + shared.api.Kubeconfig, "--v=4"},
+		{mock, socket, driver, slowly.String()},
+		{attacher, socket, driver, shared.api.Kubeconfig},
 	} {
 		p, err := node.StartProcess(exec.Command(command[0], command[1:]...), filepath.Join(shared.api.Dir, filepath.Base(command[0])+".log"))
 		if err != nil {
@@ -55,41 +56,6 @@ var controllers = sync.OnceValue(func() error {
 	}
 	return nil
 })
-
-// attacher does what the external-attacher does, until the process ends: it
-// attaches, holds on to the object with a finalizer, and detaches when that is to
-// go. An API server that is away is asked again.
-func attacher(ctx context.Context, since map[string]time.Time) {
-	const finalizer = "external-attacher/mock"
-	for range time.Tick(50 * time.Millisecond) {
-		list := &storagev1.VolumeAttachmentList{}
-		if shared.objects.List(ctx, list) != nil {
-			continue
-		}
-		for i := range list.Items {
-			a := &list.Items[i]
-			switch {
-			case a.Spec.Attacher != driver, a.Spec.Source.PersistentVolumeName == nil:
-			case a.DeletionTimestamp == nil && len(a.Finalizers) == 0:
-				a.Finalizers = []string{finalizer}
-				_ = shared.objects.Update(ctx, a)
-			case a.DeletionTimestamp == nil && !a.Status.Attached:
-				a.Status.Attached = true
-				_ = shared.objects.Status().Update(ctx, a)
-			case a.DeletionTimestamp != nil && len(a.Finalizers) > 0:
-				if since[a.Name].IsZero() {
-					since[a.Name] = time.Now()
-				}
-				pv := *a.Spec.Source.PersistentVolumeName
-				if strings.Contains(pv, "stuck") || strings.Contains(pv, "slow") && time.Since(since[a.Name]) < slowly {
-					continue
-				}
-				a.Finalizers = nil
-				_ = shared.objects.Update(ctx, a)
-			}
-		}
-	}
-}
 
 // volume is one of the driver, bound to a claim of the same name.
 func volume(t *testing.T, name string) string {

@@ -188,7 +188,7 @@ func end(t *testing.T, p *corev1.Pod) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	node.Eventually(t, soon, ok, what)
+	node.Eventually(t, soon, ok, "%s", what)
 }
 
 func must(t *testing.T, err error) {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 func deaf() node.Spec { return node.Spec{Firmware: true} }
@@ -97,7 +98,7 @@ func (w *world) containers(n *cluster.Node, v *vm) string {
 
 func (w *world) heartbeat(n *cluster.Node) string {
 	w.Helper()
-	return w.Kubectl(w, "get", "node", n.Name, "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].lastHeartbeatTime}`)
+	return w.find(objects.Query{Kind: "node", Name: n.Name, Path: `{.status.conditions[?(@.type=="Ready")].lastHeartbeatTime}`})
 }
 
 func TestWithoutTheDaemonSetVMsRunOnAndTheNextOneAdoptsThem(t *testing.T) {

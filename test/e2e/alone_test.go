@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 // alone is a VM of deploy/examples/vm.yaml.
@@ -48,7 +49,7 @@ func (v *alone) booted() {
 func (v *alone) ended(outcome string) (took time.Duration) {
 	v.w.Helper()
 	node.Eventually(v.w, soon, func() bool {
-		return v.w.Kubectl(v.w, "get", "pod", "-n", namespace, v.name, "--ignore-not-found", "-o", "name") == ""
+		return v.w.find(objects.Query{Kind: "pod", Namespace: namespace, Name: v.name, Path: "{.metadata.name}"}) == ""
 	}, "the pod %s does not go", v.name)
 	logs := v.w.Kubectl(v.w, "logs", "-n", agents, v.w.agent(v.w.a), "--tail=-1")
 	for line := range strings.Lines(logs) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 const controllerDir = "../../deploy/controller"
@@ -45,8 +46,8 @@ func (v *vm) movable() {
 		`{"status":{"phase":"Running","nodeName":"`+v.Node.Name+`","conditions":[{"type":"LiveMigratable","status":"True"}]}}`)
 	budget := "kubevirt-disruption-budget-" + v.uid
 	node.Eventually(v.w, soon, func() bool {
-		return v.w.Kubectl(v.w, "get", "pdb", "-n", namespace, budget, "--ignore-not-found",
-			"-o", "jsonpath={.spec.minAvailable}/{.status.currentHealthy}/{.status.disruptionsAllowed}") == "1/1/0"
+		return v.w.find(objects.Query{Kind: "pdb", Namespace: namespace, Name: budget,
+			Path: "{.spec.minAvailable}/{.status.currentHealthy}/{.status.disruptionsAllowed}"}) == "1/1/0"
 	}, "the disruption budget of %s is not in force", v.Name)
 }
 
@@ -134,7 +135,7 @@ spec:
 	// Others are evicted as ever, VMs without the strategy shut down in peace.
 	stopped.evicted(from)
 	node.Eventually(t, soon, func() bool {
-		return w.Kubectl(t, "get", "pod", "-n", namespace, "other", "--ignore-not-found") == ""
+		return w.find(objects.Query{Kind: "pod", Namespace: namespace, Name: "other", Path: "{.metadata.name}"}) == ""
 	}, "the other pod is still there")
 	stop()
 	if text := said(); strings.Count(text, mark) != 1 {
@@ -161,5 +162,5 @@ func (v *vm) vmi(path string) string { v.w.Helper(); return v.w.get("vmi", v.Nam
 // evacuations are the names of the migrations that were made of the VM.
 func (v *vm) evacuations() string {
 	v.w.Helper()
-	return v.w.Kubectl(v.w, "get", "vmim", "-n", namespace, "-o", `jsonpath={range .items[?(@.spec.vmiName=="`+v.Name+`")]}{.metadata.name}{"\n"}{end}`)
+	return v.w.find(objects.Query{Kind: "vmim", Namespace: namespace, Path: `{range .items[?(@.spec.vmiName=="` + v.Name + `")]}{.metadata.name}{"\n"}{end}`})
 }

@@ -5,16 +5,19 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 const (
@@ -32,10 +35,13 @@ var shared suite
 
 type suite struct {
 	*cluster.Cluster
-	a, b *cluster.Node
+	a, b    *cluster.Node
+	objects *objects.Reader
 	// rightless are the times in which a test had taken the agents' rights.
 	rightless []window
 	found     []string // what was there before, of what is applied
+	// drainer builds kubectl-vmdrain, once, and says where it is.
+	drainer func() (string, error)
 }
 
 type window struct{ from, to time.Time }
@@ -80,6 +86,16 @@ func (s *suite) startCluster(ctx context.Context) (err error) {
 		return err
 	}
 	s.a, s.b = s.Nodes[0], s.Nodes[1]
+	s.drainer = sync.OnceValues(func() (string, error) {
+		program := filepath.Join(s.Dir(), "kubectl-vmdrain")
+		if out, err := exec.Command("go", "build", "-o", program, "../../cmd/kubectl-vmdrain").CombinedOutput(); err != nil {
+			return "", fmt.Errorf("%w: %s", err, out)
+		}
+		return program, nil
+	})
+	if s.objects, err = objects.New(s.Kubeconfig); err != nil {
+		return err
+	}
 	for _, object := range []string{crd, "namespace/" + agents} {
 		if s.there(ctx, object) {
 			s.found = append(s.found, object)
@@ -90,17 +106,13 @@ func (s *suite) startCluster(ctx context.Context) (err error) {
 
 // importImages takes what hack/images.sh has made.
 func (s *suite) importImages(ctx context.Context) error {
-	dir := os.Getenv("VMGRACE_CLUSTER")
-	if dir == "" {
-		home, err := os.UserHomeDir()
+	for _, name := range []string{"node-agent", "launcher-shim", "cluster-controller", "vm-example"} {
+		image, err := cluster.Image(name)
 		if err != nil {
-			return fmt.Errorf("where the images are: %w", err)
+			return err
 		}
-		dir = filepath.Join(home, ".cache", "vmgrace-cluster")
-	}
-	for _, image := range []string{"node-agent", "launcher-shim", "cluster-controller", "vm-example"} {
-		if err := s.Import(ctx, filepath.Join(dir, "product", image+".tar")); err != nil {
-			return fmt.Errorf("%w; make images makes it", err)
+		if err := s.Import(ctx, image); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 // Two at a time may leave a node, and what is not moved in time has its grace period
@@ -106,7 +107,7 @@ func (v *vm) wasShutDown() bool {
 // leaving is how many migrations are under way.
 func (w *world) leaving() (n int) {
 	w.Helper()
-	for _, phase := range strings.Fields(w.Kubectl(w, "get", "vmim", "-n", namespace, "-o", "jsonpath={.items[*].status.phase}")) {
+	for _, phase := range strings.Fields(w.find(objects.Query{Kind: "vmim", Namespace: namespace, Path: "{.items[*].status.phase}"})) {
 		if !slices.Contains([]string{"Pending", "Succeeded", "Failed"}, phase) {
 			n++
 		}

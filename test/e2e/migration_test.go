@@ -11,6 +11,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 // arrived finds the VM on the node that it was moved to, as a VM of its own: its
@@ -18,8 +19,8 @@ import (
 func (v *vm) arrived(on *cluster.Node) *vm {
 	v.w.Helper()
 	there := &vm{w: v.w, uid: v.uid, grace: v.grace, Guest: v.At(v.w, on)}
-	there.pod = v.w.Kubectl(v.w, "get", "pod", "-n", namespace, "-l", "kubevirt.io/created-by="+v.uid,
-		"--field-selector", "spec.nodeName="+on.Name, "-o", "jsonpath={.items[*].metadata.uid}")
+	there.pod = v.w.find(objects.Query{Kind: "pod", Namespace: namespace, Labels: "kubevirt.io/created-by=" + v.uid,
+		Fields: "spec.nodeName=" + on.Name, Path: "{.items[*].metadata.uid}"})
 	return there
 }
 
@@ -49,8 +50,8 @@ func (v *vm) moved(to *cluster.Node) *vm {
 // migrations of a VM: phase and cause of each.
 func (v *vm) migrations() string {
 	v.w.Helper()
-	return v.w.Kubectl(v.w, "get", "vmim", "-n", namespace, "--sort-by=.metadata.creationTimestamp", "-o",
-		`jsonpath={range .items[?(@.spec.vmiName=="`+v.Name+`")]}{.status.phase} {.metadata.annotations.vmgrace\.io/evacuation-cause};{end}`)
+	return v.w.find(objects.Query{Kind: "vmim", Namespace: namespace,
+		Path: `{range .items[?(@.spec.vmiName=="` + v.Name + `")]}{.status.phase} {.metadata.annotations.vmgrace\.io/evacuation-cause};{end}`})
 }
 
 func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
@@ -88,7 +89,11 @@ func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	for _, v := range more {
 		v.movable()
 	}
-	said := w.vmdrain(w.a)
+	said := w.vmdrain(w.a, func() {
+		if leaving := w.leaving(); leaving > 2 {
+			t.Errorf("%d VMs leave %s at once", leaving, w.a.Name)
+		}
+	})
 	for i, v := range slices.Concat(there, more) {
 		now := v.moved(w.b)
 		if i < len(there) {
@@ -129,39 +134,41 @@ spec: {vmiName: `+all[0].Name+`}
 // podState is what kubectl vmdrain says of a pod.
 type podState struct{ Pod, State string }
 
-// vmdrain empties a node by kubectl vmdrain, and returns what it has said. No more
-// than two VMs leave at once.
-func (w *world) vmdrain(n *cluster.Node) (said []podState) {
+// vmdrain empties a node by kubectl vmdrain, and returns what it has said. Meanwhile
+// it looks, again and again.
+func (w *world) vmdrain(n *cluster.Node, look func()) (said []podState) {
 	w.Helper()
-	program := filepath.Join(w.TempDir(), "kubectl-vmdrain")
-	if out, err := exec.CommandContext(w.Context(), "go", "build", "-o", program, "../../cmd/kubectl-vmdrain").CombinedOutput(); err != nil {
-		w.Fatalf("%v\n%s", err, out)
-	}
-	w.step("kubectl vmdrain is built")
-	cmd := exec.CommandContext(w.Context(), program, n.Name, "--kubeconfig="+w.Kubeconfig, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=180s", "-o", "json")
-	log := filepath.Join(w.TempDir(), "vmdrain")
-	p, err := node.StartProcess(cmd, log)
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(p.Kill)
-	code := 0
-	node.Eventually(w, 4*time.Minute, func() (ended bool) {
-		if leaving := w.leaving(); leaving > 2 {
-			w.Errorf("%d VMs leave %s at once", leaving, n.Name)
-		}
-		code, ended = p.Exited(0)
-		return ended
-	}, "kubectl vmdrain does not end")
+	code, log := w.runVMDrain(n, look, "--timeout=180s", "-o", "json")
 	if code != 0 {
-		w.Fatalf("kubectl vmdrain: exit status %d\n%s", code, p.Log())
+		w.Fatalf("kubectl vmdrain: exit status %d\n%s", code, log)
 	}
-	w.step("kubectl vmdrain %s: exit status 0", n.Name)
-	for line := range strings.Lines(p.Log()) {
+	for line := range strings.Lines(log) {
 		var s podState
 		if json.Unmarshal([]byte(line), &s) == nil { // else a warning
 			said = append(said, s)
 		}
 	}
 	return said
+}
+
+// runVMDrain runs kubectl vmdrain, which may fail.
+func (w *world) runVMDrain(n *cluster.Node, look func(), args ...string) (code int, log string) {
+	w.Helper()
+	program, err := w.drainer()
+	if err != nil {
+		w.Fatal(err)
+	}
+	args = append([]string{n.Name, "--kubeconfig=" + w.Kubeconfig, "--ignore-daemonsets", "--delete-emptydir-data", "--force"}, args...)
+	p, err := node.StartProcess(exec.CommandContext(w.Context(), program, args...), filepath.Join(w.TempDir(), "vmdrain"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(p.Kill)
+	node.Eventually(w, 4*time.Minute, func() (ended bool) {
+		look()
+		code, ended = p.Exited(0)
+		return ended
+	}, "kubectl vmdrain does not end")
+	w.step("kubectl vmdrain %s: exit status %d", n.Name, code)
+	return code, p.Log()
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 // shutdown is one that goes on.
@@ -104,7 +105,7 @@ func (v *vm) ended(cause, outcome string, events ...string) {
 func (v *vm) podGone(before time.Time) {
 	v.w.Helper()
 	gone := func() bool {
-		return v.w.Kubectl(v.w, "get", "-n", namespace, v.launcherPod(), "--ignore-not-found") == ""
+		return v.w.find(objects.Query{Kind: "pod", Namespace: namespace, Name: "virt-launcher-" + v.Name, Path: "{.metadata.name}"}) == ""
 	}
 	node.Eventually(v.w, time.Until(before), gone, "%s outlives the kill of its containers", v.launcherPod())
 	v.w.step("the launcher pod is gone")
@@ -116,8 +117,8 @@ type event struct{ uid, source, Reason, Message string }
 // events are the agents' about all VMIs.
 func (w *world) events() []event {
 	w.Helper()
-	out := w.Kubectl(w, "get", "events", "-n", namespace, "--field-selector", "involvedObject.kind=VirtualMachineInstance",
-		"-o", `jsonpath={range .items[*]}{.involvedObject.uid}{"\t"}{.reportingComponent}/{.count}{"\t"}{.reason}{"\t"}{.message}{"\n"}{end}`)
+	out := w.find(objects.Query{Kind: "event", Namespace: namespace, Fields: "involvedObject.kind=VirtualMachineInstance",
+		Path: `{range .items[*]}{.involvedObject.uid}{"\t"}{.reportingComponent}/{.count}{"\t"}{.reason}{"\t"}{.message}{"\n"}{end}`})
 	var all []event
 	for line := range strings.Lines(out) {
 		f := strings.SplitN(strings.TrimSpace(line), "\t", 4)

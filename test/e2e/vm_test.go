@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 // world is the cluster in one test.
@@ -113,7 +114,7 @@ func (w *world) vms(plans ...plan) []*vm {
 func (w *world) deletedPodsGone() {
 	w.Helper()
 	node.Eventually(w, 2*soon, func() bool {
-		return w.Kubectl(w, "get", "pods", "-n", namespace, "-o", "jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}") == ""
+		return w.find(objects.Query{Kind: "pod", Namespace: namespace, Path: "{.items[?(@.metadata.deletionTimestamp)].metadata.name}"}) == ""
 	}, "pods that a test before has deleted are still there")
 }
 
@@ -211,7 +212,22 @@ func (w *world) example(file string, edits ...string) string {
 // get reads from an object in the tests' namespace.
 func (w *world) get(kind, name, path string) string {
 	w.Helper()
-	return w.Kubectl(w, "get", "-n", namespace, kind, name, "-o", "jsonpath="+path)
+	return w.read(w.objects.Get, objects.Query{Kind: kind, Namespace: namespace, Name: name, Path: path})
+}
+
+// find is what a query finds; "" where the object is not there.
+func (w *world) find(q objects.Query) string {
+	w.Helper()
+	return w.read(w.objects.Find, q)
+}
+
+func (w *world) read(how func(context.Context, objects.Query) (string, error), q objects.Query) string {
+	w.Helper()
+	out, err := how(w.Context(), q)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return out
 }
 
 func (w *world) delete(args ...string) {
@@ -242,19 +258,17 @@ func (v *vm) launcherStatus() (s node.Status) {
 // agent is the name of the agent's pod on a node, "" while there is none.
 func (w *world) agent(n *cluster.Node) string {
 	w.Helper()
-	return w.Kubectl(w, "get", "pods", "-n", agents, "-l", "app.kubernetes.io/name=node-agent",
-		"--field-selector", "status.phase=Running,spec.nodeName="+n.Name, "-o", "jsonpath={.items[*].metadata.name}")
+	return w.find(objects.Query{Kind: "pod", Namespace: agents, Labels: "app.kubernetes.io/name=node-agent",
+		Fields: "status.phase=Running,spec.nodeName=" + n.Name, Path: "{.items[*].metadata.name}"})
 }
 
 // records is what node-agent status says on a node; ok is false while no agent
 // can be asked.
 func (w *world) records(n *cluster.Node) (records []node.VMStatus, ok bool) {
 	w.Helper()
-	pod := w.agent(n)
-	if pod == "" || strings.Contains(pod, " ") { // none, or one on its way out
-		return nil, false
-	}
-	out, err := w.TryKubectl(w.Context(), "", "exec", "-n", agents, pod, "--", "/usr/bin/node-agent", "status", "-o", "json")
+	// What kubectl exec does, at a tenth of its cost. Two agents: one is on its way out.
+	const status = `pid=$(pgrep -x node-agent) && chroot /proc/$pid/root /usr/bin/node-agent status -o json`
+	out, err := n.TryRun(w.Context(), nil, status)
 	if w.last = err; err != nil {
 		return nil, false
 	}

@@ -228,12 +228,5 @@ func freePort(t *testing.T) string {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(soon); time.Now().Before(end); <-tick.C {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("not within %v: %s", soon, what)
+	node.Eventually(t, soon, ok, "%s", what)
 }

@@ -167,14 +167,7 @@ func must(t *testing.T, err error) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(soon); time.Now().Before(end); <-tick.C {
-		if ok() {
-			return
-		}
-	}
-	t.Fatalf("not within %v: %s", soon, what)
+	node.Eventually(t, soon, ok, "%s", what)
 }
 
 func merge(text string, args ...any) client.Patch {

@@ -58,7 +58,7 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 		"github.com/fsnotify/fsnotify":   {"pkg/signals/watch"},
 		"libvirt.org/go/libvirt":         {"pkg/hypervisor/libvirt"},
 		"github.com/prometheus":          {"internal/metrics", "internal/controller"},
-		"k8s.io":                         {"internal/kube", "internal/controller", "internal/vmdrain", "api"},
+		"k8s.io":                         {"internal/kube", "internal/controller", "internal/vmdrain", "api", "test/objects"},
 		"sigs.k8s.io/controller-runtime": {"internal/controller", "internal/vmdrain"},
 		"github.com/open-policy-agent":   {"internal/controller/certs"},
 		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/launcher", "internal/controller", "internal/vmdrain"},

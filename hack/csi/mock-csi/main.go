@@ -1,20 +1,25 @@
-// Command mock-csi is a CSI driver that attaches and detaches nothing, for the
-// external-attacher: mock-csi SOCKET NAME DURATION. A volume whose handle contains
-// "slow" is detached after that duration, one with "stuck" never.
+// Command mock-csi is a CSI driver that attaches and mounts nothing, for the
+// external-attacher and for kubelet:
+//
+//	mock-csi SOCKET NAME DURATION [NODE PLUGINS]
+//
+// A volume whose handle contains "slow" is detached after that duration, one with
+// "stuck" never. With the name of a node and the directory in which its kubelet
+// looks for plugins it is that node's driver as well.
 package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
-	"strings"
+	"path/filepath"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 )
 
 func main() {
@@ -25,30 +30,45 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 3 {
-		return fmt.Errorf("usage: mock-csi SOCKET NAME DURATION")
+	if len(args) != 3 && len(args) != 5 {
+		return errors.New("usage: mock-csi SOCKET NAME DURATION [NODE PLUGINS]")
 	}
 	slowly, err := time.ParseDuration(args[2])
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("unix", args[0])
-	if err != nil {
-		return err
+	d := &driver{socket: args[0], name: args[1], slowly: slowly}
+	ended := make(chan error, 2)
+	if len(args) == 5 {
+		d.node = args[3]
+		s := grpc.NewServer()
+		registration.RegisterRegistrationServer(s, d)
+		go func() { ended <- serve(s, filepath.Join(args[4], d.name+"-reg.sock")) }()
 	}
-	d := &driver{name: args[1], slowly: slowly}
 	s := grpc.NewServer()
 	csi.RegisterIdentityServer(s, d)
 	csi.RegisterControllerServer(s, d)
+	csi.RegisterNodeServer(s, d)
+	go func() { ended <- serve(s, d.socket) }()
+	return <-ended
+}
+
+func serve(s *grpc.Server, socket string) error {
+	l, err := new(net.ListenConfig).Listen(context.Background(), "unix", socket)
+	if err != nil {
+		return err
+	}
 	return s.Serve(l)
 }
 
 type driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedControllerServer
+	csi.UnimplementedNodeServer
+	registration.UnsafeRegistrationServer
 
-	name   string
-	slowly time.Duration
+	socket, name, node string
+	slowly             time.Duration
 }
 
 func (d *driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
@@ -62,27 +82,4 @@ func (d *driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabiliti
 
 func (d *driver) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
 	return &csi.ProbeResponse{}, nil
-}
-
-func (d *driver) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
-	rpc := &csi.ControllerServiceCapability_RPC{Type: csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME}
-	return &csi.ControllerGetCapabilitiesResponse{Capabilities: []*csi.ControllerServiceCapability{{Type: &csi.ControllerServiceCapability_Rpc{Rpc: rpc}}}}, nil
-}
-
-func (d *driver) ControllerPublishVolume(context.Context, *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
-	return &csi.ControllerPublishVolumeResponse{}, nil
-}
-
-func (d *driver) ControllerUnpublishVolume(ctx context.Context, r *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
-	switch {
-	case strings.Contains(r.VolumeId, "stuck"):
-		return nil, status.Error(codes.Internal, "stuck")
-	case strings.Contains(r.VolumeId, "slow"):
-		select {
-		case <-time.After(d.slowly):
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
-	return &csi.ControllerUnpublishVolumeResponse{}, nil
 }
