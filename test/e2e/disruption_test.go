@@ -114,11 +114,8 @@ func TestAVMWhoseLauncherIsPreemptedOrTaintedAwayIsMoved(t *testing.T) {
 		return from.moved(to)
 	}
 
-	// When somebody deletes its launcher as the scheduler does (one without a time is
-	// older than 2 minutes, and the disruption controller sets it to False),
-	w.Kubectl(t, "patch", "-n", namespace, v.launcherPod(), "--subresource=status", "-p",
-		`{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler","lastTransitionTime":"`+
-			time.Now().UTC().Format(time.RFC3339)+`"}]}}`)
+	// When somebody deletes its launcher as the scheduler does,
+	v.condition("True", "PreemptionByScheduler")
 	w.delete(v.launcherPod())
 	// then it is moved.
 	there := moves(v, w.b, preempted)
@@ -170,7 +167,7 @@ func TestAVMThatCannotBeMovedInTimeHasItsWholeGracePeriod(t *testing.T) {
 	}
 
 	// Then it is asked at the latest moment, and has its whole grace period then.
-	node.Eventually(t, time.Until(latest)+soon, func() bool { return v.launcherStatus().Phase == "ShuttingDown" }, "the shutdown does not begin")
+	v.begins()
 	began := v.begun("LauncherSignal", 6*time.Second)
 	if late := began.startedAt.Sub(latest); late < 0 || late > 50*ms {
 		t.Errorf("the shutdown begins %v after the latest moment", late)
