@@ -75,7 +75,8 @@ unit: ## what needs no root, no libvirt, no cluster: 1 minute
 	go vet -tags $(TAGS),unit ./...
 	go test -tags $(TAGS),unit $(if $(SUDO),,-exec "setpriv --bounding-set=-all --inh-caps=-all") $(UNIT)
 
-# The packages whose tests ask a real API server, found by what they import.
+# The packages whose tests ask a real API server, found by what they import. The
+# longest, test/handover, is started first.
 KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|faults)" && /test\/cluster/ {print $$1}')
 # Real guests, two packages at a time: most of what they do is to wait.
 GUESTS := ./pkg/hypervisor/libvirt ./test/node ./test/demo ./test/acceptance
@@ -92,7 +93,7 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 11
 
 .PHONY: test-kubernetes
 test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: 14 minutes
-	$(GOTEST) -p 2 -timeout 40m $(KUBERNETES)
+	$(GOTEST) -p 2 -timeout 40m ./test/handover $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e

@@ -31,6 +31,14 @@ type Guest struct {
 // is killed when the test ends.
 func (n *Node) Boot(t T, s node.Spec) *Guest {
 	t.Helper()
+	g := n.Start(t, s)
+	g.WaitUp(t)
+	return g
+}
+
+// Start is Boot without the wait, so that several may boot at once.
+func (n *Node) Start(t T, s node.Spec) *Guest {
+	t.Helper()
 	s = s.Complete()
 	g := &Guest{Spec: s, Domain: s.DomainName(), Node: n}
 	g.serial = "/var/lib/libvirt/" + g.Domain + ".serial"
@@ -44,7 +52,6 @@ func (n *Node) Boot(t T, s node.Spec) *Guest {
 	}
 	n.create(t, s, text)
 	g.find(t)
-	g.waitUp(t)
 	return g
 }
 
@@ -113,7 +120,8 @@ func (n *Node) upload(t T, file, dir string) string {
 	return there
 }
 
-func (g *Guest) waitUp(t T) {
+// WaitUp waits until a guest that was started listens.
+func (g *Guest) WaitUp(t T) {
 	t.Helper()
 	if g.Firmware {
 		return

@@ -112,6 +112,7 @@ func TestWithoutTheDaemonSetVMsRunOnAndTheNextOneAdoptsThem(t *testing.T) {
 	w.step("kubectl delete -k deploy/daemonset")
 	w.delete("vmi/" + deleted.Name)
 	started := w.make(plan{Spec: deaf(), grace: 4, orphan: true})
+	started.WaitUp(t)
 	w.step("a VMI deleted and another VM started without an agent")
 	for _, v := range append(all, started) {
 		v.runs()

@@ -38,17 +38,20 @@ func (w *world) controller() {
 	w.step("kubectl apply -k deploy/controller, two replicas ready")
 }
 
-// movable has a VM ask to be moved, as if its node had found that it can be.
-func (v *vm) movable() {
-	v.w.Helper()
-	v.w.Kubectl(v.w, "patch", "vmi", "-n", namespace, v.Name, "--type=merge", "-p", `{"spec":{"evictionStrategy":"LiveMigrate"}}`)
-	v.w.Kubectl(v.w, "patch", "vmi", "-n", namespace, v.Name, "--subresource=status", "--type=merge", "-p",
-		`{"status":{"phase":"Running","nodeName":"`+v.Node.Name+`","conditions":[{"type":"LiveMigratable","status":"True"}]}}`)
-	budget := "kubevirt-disruption-budget-" + v.uid
-	node.Eventually(v.w, soon, func() bool {
-		return v.w.find(objects.Query{Kind: "pdb", Namespace: namespace, Name: budget,
-			Path: "{.spec.minAvailable}/{.status.currentHealthy}/{.status.disruptionsAllowed}"}) == "1/1/0"
-	}, "the disruption budget of %s is not in force", v.Name)
+// movable has VMs ask to be moved, as if their node had found that they can be.
+func (w *world) movable(vms ...*vm) {
+	w.Helper()
+	for _, v := range vms {
+		w.Kubectl(w, "patch", "vmi", "-n", namespace, v.Name, "--type=merge", "-p", `{"spec":{"evictionStrategy":"LiveMigrate"}}`)
+		w.Kubectl(w, "patch", "vmi", "-n", namespace, v.Name, "--subresource=status", "--type=merge", "-p",
+			`{"status":{"phase":"Running","nodeName":"`+v.Node.Name+`","conditions":[{"type":"LiveMigratable","status":"True"}]}}`)
+	}
+	for _, v := range vms {
+		node.Eventually(w, soon, func() bool {
+			return w.find(objects.Query{Kind: "pdb", Namespace: namespace, Name: "kubevirt-disruption-budget-" + v.uid,
+				Path: "{.spec.minAvailable}/{.status.currentHealthy}/{.status.disruptionsAllowed}"}) == "1/1/0"
+		}, "the disruption budget of %s is not in force", v.Name)
+	}
 }
 
 // drain runs kubectl drain until stop is called; said is what it has printed.
@@ -98,7 +101,7 @@ func TestADrainStopsNoVMThatAskedToBeMoved(t *testing.T) {
 	if got := w.get("pod", "virt-launcher-"+stopped.Name, "{.spec.terminationGracePeriodSeconds}"); got != "60" {
 		t.Errorf("the launcher pod's grace period is %s s, want the VM's 30 and 30 more", got)
 	}
-	moved.movable()
+	w.movable(moved)
 	w.KubectlApply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod

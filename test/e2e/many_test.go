@@ -31,9 +31,7 @@ func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
 		}
 	}
 	all = append(all, w.vms(plans...)...)
-	for _, v := range all[1:] {
-		v.movable()
-	}
+	w.movable(all[1:]...)
 
 	// When their node is tainted
 	w.afterwards("taint", "node", w.a.Name, taint+"-")

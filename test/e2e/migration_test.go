@@ -58,9 +58,7 @@ func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	w := given(t)
 	w.controller()
 	all := w.vms(plan{grace: 30, on: w.b}, plan{grace: 30, on: w.b}, plan{grace: 30, on: w.b})
-	for _, v := range all {
-		v.movable()
-	}
+	w.movable(all...)
 
 	// When their node is drained
 	w.afterwards("uncordon", w.b.Name)
@@ -86,9 +84,7 @@ func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	w.Kubectl(t, "uncordon", w.b.Name)
 	w.afterwards("uncordon", w.a.Name)
 	more := w.vms(slices.Repeat([]plan{{grace: 30}}, 5)...)
-	for _, v := range more {
-		v.movable()
-	}
+	w.movable(more...)
 	said := w.vmdrain(w.a, func() {
 		if leaving := w.leaving(); leaving > 2 {
 			t.Errorf("%d VMs leave %s at once", leaving, w.a.Name)

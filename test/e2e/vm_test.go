@@ -104,6 +104,7 @@ func (w *world) vms(plans ...plan) []*vm {
 		all = append(all, w.make(p))
 	}
 	for _, v := range all {
+		v.WaitUp(w)
 		v.waitGuarded()
 	}
 	w.step("%d VMs", len(all))
@@ -140,7 +141,7 @@ func (w *world) make(p plan) *vm {
 	v.uid = w.vmi(p)
 	w.KubectlApply(w, w.launcher(p, v.uid))
 	v.pod = w.get("pod", "virt-launcher-"+p.Name, "{.metadata.uid}")
-	v.Guest = p.on.Boot(w, p.Spec)
+	v.Guest = p.on.Start(w, p.Spec)
 	return v
 }
 
