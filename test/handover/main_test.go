@@ -26,6 +26,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 const soon = 30 * time.Second
@@ -145,18 +146,22 @@ func newAuthority(w world) *authority {
 		w.Fatal(err)
 	}
 	w.api.KubectlApply(w, string(text))
+	reader, err := objects.New(w.api.Kubeconfig)
+	if err != nil {
+		w.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(w.Context())
 	var signing sync.WaitGroup
-	signing.Go(func() { ca.sign(ctx, w.api) })
+	signing.Go(func() { ca.sign(ctx, w.api, reader) })
 	w.Cleanup(func() { cancel(); signing.Wait() })
 	return ca
 }
 
 // sign approves and signs what is asked for.
-func (ca *authority) sign(ctx context.Context, api *cluster.API) {
+func (ca *authority) sign(ctx context.Context, api *cluster.API, reader *objects.Reader) {
 	done := map[string]bool{}
 	for ctx.Err() == nil {
-		out, err := api.TryKubectl(ctx, "", "get", "csr", "-o", `jsonpath={range .items[*]}{.metadata.name} {.spec.request} {.status.certificate}{"\n"}{end}`)
+		out, err := reader.Find(ctx, objects.Query{Kind: "csr", Path: `{range .items[*]}{.metadata.name} {.spec.request} {.status.certificate}{"\n"}{end}`})
 		if err == nil {
 			for line := range strings.Lines(out) {
 				if f := strings.Fields(line); len(f) == 2 && !done[f[0]] {

@@ -44,7 +44,7 @@ func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
 	}
 	t.Logf("paused for %v", to.Sub(from))
 	node.Eventually(w, soon, func() bool {
-		return strings.Count(w.api.Kubectl(w, "get", "events", "--field-selector", "reason=GuestPaused,involvedObject.uid="+v.uid, "-o", "name"), "event") == 1
+		return v.events(",reason=GuestPaused") == "GuestPaused"
 	}, "not one Event tells of the pause")
 }
 

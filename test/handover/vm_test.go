@@ -178,8 +178,7 @@ func (v *vm) ends() {
 		w.Errorf("status.json on %s: %+v", v.here.name, s)
 	}
 	node.Eventually(w, soon, func() bool {
-		got := w.api.Kubectl(w, "get", "events", "--field-selector", "involvedObject.uid="+v.uid, "-o", "jsonpath={.items[*].reason}")
-		return strings.Count(got, "Shutdown") == 2
+		return strings.Count(v.events(""), "Shutdown") == 2
 	}, "not ShutdownStarted and ShutdownCompleted, once")
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 var (
@@ -78,7 +79,7 @@ spec: {%s}
 
 func (w world) get(kind, name, path string) string {
 	w.Helper()
-	return strings.TrimSpace(w.api.Kubectl(w, "get", kind, name, "-o", "jsonpath="+path))
+	return objects.Read(w, w.api.Kubeconfig, objects.Query{Kind: kind, Namespace: "default", Name: name, Path: path})
 }
 
 // launcher is what its pod has beside what all have.
@@ -170,8 +171,8 @@ func (v vm) told(events ...string) {
 
 // events lists the reasons of the VMI's Events, one for each time it was told.
 func (v vm) events() []string {
-	out := v.w.api.Kubectl(v.w, "get", "events", "--field-selector", "involvedObject.kind=VirtualMachineInstance,involvedObject.uid="+v.UID,
-		"-o", `jsonpath={range .items[*]}{.reason}/{.source.component}/{.count}{"\n"}{end}`)
+	out := objects.Read(v.w, v.w.api.Kubeconfig, objects.Query{Kind: "event", Namespace: "default", Fields: "involvedObject.kind=VirtualMachineInstance,involvedObject.uid=" + v.UID,
+		Path: `{range .items[*]}{.reason}/{.source.component}/{.count}{"\n"}{end}`})
 	var reasons []string
 	for _, line := range strings.Fields(out) {
 		reason, rest, _ := strings.Cut(line, "/")

@@ -15,6 +15,8 @@ import (
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/jsonpath"
+
+	"github.com/vmgrace/vmgrace/test/node"
 )
 
 // Reader reads from one cluster. Its methods may be called at once.
@@ -32,6 +34,21 @@ func New(kubeconfig string) (*Reader, error) {
 		return nil, err
 	}
 	return &Reader{client}, nil
+}
+
+// Read is Get with a reader of its own; client-go shares the connection. An error
+// ends the test.
+func Read(t node.T, kubeconfig string, q Query) string {
+	t.Helper()
+	r, err := New(kubeconfig)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	out, err := r.Get(t.Context(), q)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	return out
 }
 
 // Query is what to read.
@@ -100,6 +117,7 @@ func (r *Reader) read(ctx context.Context, resource schema.GroupVersionResource,
 // resource is what kubectl finds by such a name.
 func resource(kind string) (schema.GroupVersionResource, error) {
 	resources := map[string]schema.GroupVersionResource{
+		"csr":              {Group: "certificates.k8s.io", Version: "v1", Resource: "certificatesigningrequests"},
 		"csinode":          {Group: "storage.k8s.io", Version: "v1", Resource: "csinodes"},
 		"event":            {Version: "v1", Resource: "events"},
 		"node":             {Version: "v1", Resource: "nodes"},
