@@ -7,13 +7,13 @@ import "github.com/vmgrace/vmgrace/test/objects"
 // get is what kubectl get -o jsonpath prints of a pod, vmi or vmim.
 func (w world) get(kind, name, path string) string {
 	w.Helper()
-	return objects.Read(w, w.api.Kubeconfig, objects.Query{Kind: kind, Namespace: "default", Name: name, Path: path})
+	return w.objects.Read(w, objects.Query{Kind: kind, Namespace: "default", Name: name, Path: path})
 }
 
 // events are the reasons of the Events about a VMI that such a field selector, too,
 // selects.
 func (v *vm) events(fields string) string {
 	v.w.Helper()
-	return objects.Read(v.w, v.w.api.Kubeconfig, objects.Query{Kind: "event", Namespace: "default",
+	return v.w.objects.Read(v.w, objects.Query{Kind: "event", Namespace: "default",
 		Fields: "involvedObject.uid=" + v.uid + fields, Path: "{.items[*].reason}"})
 }

@@ -38,7 +38,12 @@ func TestMain(m *testing.M) {
 	os.Exit(node.Main(func(a *node.Node) int {
 		return node.Main(func(b *node.Node) int {
 			return cluster.Main(func(api *cluster.API) int {
-				shared = world{api: api, a: &host{Node: a, name: "node-a", address: "127.0.0.2"}, b: &host{Node: b, name: "node-b", address: "127.0.0.3"}}
+				reader, err := objects.New(api.Kubeconfig)
+				if err != nil {
+					fmt.Fprintln(os.Stderr, "NOT RUN:", err)
+					return 1
+				}
+				shared = world{api: api, objects: reader, a: &host{Node: a, name: "node-a", address: "127.0.0.2"}, b: &host{Node: b, name: "node-b", address: "127.0.0.3"}}
 				return m.Run()
 			})
 		})
@@ -52,9 +57,10 @@ var shared world
 type world struct {
 	testing.TB
 
-	api  *cluster.API
-	a, b *host
-	ca   *authority
+	api     *cluster.API
+	objects *objects.Reader
+	a, b    *host
+	ca      *authority
 }
 
 // host is a node with its agent.
@@ -146,13 +152,9 @@ func newAuthority(w world) *authority {
 		w.Fatal(err)
 	}
 	w.api.KubectlApply(w, string(text))
-	reader, err := objects.New(w.api.Kubeconfig)
-	if err != nil {
-		w.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(w.Context())
 	var signing sync.WaitGroup
-	signing.Go(func() { ca.sign(ctx, w.api, reader) })
+	signing.Go(func() { ca.sign(ctx, w.api, w.objects) })
 	w.Cleanup(func() { cancel(); signing.Wait() })
 	return ca
 }

@@ -41,6 +41,16 @@ type world struct {
 	agent *node.Agent
 }
 
+func (w world) read(q objects.Query) string {
+	w.Helper()
+	reader, err := objects.New(w.api.Kubeconfig) // client-go shares the connection
+	if err != nil {
+		w.Fatal(err)
+	}
+	q.Namespace = "default"
+	return reader.Read(w, q)
+}
+
 // given starts an agent on a server that has the CRDs.
 func given(t *testing.T, a *cluster.API, args ...string) world {
 	t.Helper()
@@ -79,7 +89,7 @@ spec: {%s}
 
 func (w world) get(kind, name, path string) string {
 	w.Helper()
-	return objects.Read(w, w.api.Kubeconfig, objects.Query{Kind: kind, Namespace: "default", Name: name, Path: path})
+	return w.read(objects.Query{Kind: kind, Name: name, Path: path})
 }
 
 // launcher is what its pod has beside what all have.
@@ -171,7 +181,7 @@ func (v vm) told(events ...string) {
 
 // events lists the reasons of the VMI's Events, one for each time it was told.
 func (v vm) events() []string {
-	out := objects.Read(v.w, v.w.api.Kubeconfig, objects.Query{Kind: "event", Namespace: "default", Fields: "involvedObject.kind=VirtualMachineInstance,involvedObject.uid=" + v.UID,
+	out := v.w.read(objects.Query{Kind: "event", Fields: "involvedObject.kind=VirtualMachineInstance,involvedObject.uid=" + v.UID,
 		Path: `{range .items[*]}{.reason}/{.source.component}/{.count}{"\n"}{end}`})
 	var reasons []string
 	for _, line := range strings.Fields(out) {

@@ -36,14 +36,9 @@ func New(kubeconfig string) (*Reader, error) {
 	return &Reader{client}, nil
 }
 
-// Read is Get with a reader of its own; client-go shares the connection. An error
-// ends the test.
-func Read(t node.T, kubeconfig string, q Query) string {
+// Read is Get; an error ends the test.
+func (r *Reader) Read(t node.T, q Query) string {
 	t.Helper()
-	r, err := New(kubeconfig)
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
 	out, err := r.Get(t.Context(), q)
 	if err != nil {
 		t.Fatalf("%v", err)
