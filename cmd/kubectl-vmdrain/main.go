@@ -27,9 +27,16 @@ const (
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer stop()
-	context.AfterFunc(ctx, stop) // the second one ends the process at once
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		<-signals
+		cancel()
+		<-signals // the second one ends the process at once, however soon it comes
+		os.Exit(exitInterrupted)
+	}()
 	err := command(ctx, args)
 	if err == nil || errors.Is(err, pflag.ErrHelp) {
 		return 0

@@ -13,20 +13,22 @@ import (
 	"sync"
 	"testing"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// gate is between a controller and the API server. Shut, what it watches of
-// nodes does not arrive: its cache is behind.
+// gate is between a controller and the API server. Shut, what it watches of one
+// kind does not arrive: its cache is behind.
 type gate struct {
 	kubeconfig string
 	shut       sync.RWMutex
 }
 
-func (w world) gate() *gate {
+func (w world) gate(path string) *gate {
 	w.Helper()
 	cfg, err := clientcmd.BuildConfigFromFlags("", api.Kubeconfig)
 	w.must(err)
@@ -38,7 +40,7 @@ func (w world) gate() *gate {
 	proxy.Transport, err = rest.TransportFor(cfg)
 	w.must(err)
 	proxy.ModifyResponse = func(r *http.Response) error {
-		if r.Request.URL.Path == "/api/v1/nodes" && r.Request.URL.Query().Has("watch") {
+		if r.Request.URL.Path == path && r.Request.URL.Query().Has("watch") {
 			r.Body = gated{r.Body, g}
 		}
 		return nil
@@ -67,7 +69,7 @@ func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 	w := given(t)
 	w.node("n1")
 	v := w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)
-	g := w.gate()
+	g := w.gate("/api/v1/nodes")
 	w.controller("--leader-elect=false", "--kubeconfig="+g.kubeconfig)
 	w.keeps(v, 1) // its caches are filled
 
@@ -85,4 +87,30 @@ func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 	w.eventually("mark and migration go", func() bool {
 		return w.read(v).Status.EvacuationNodeName == "" && w.unfinished(v) == nil
 	})
+}
+
+// A migration that fails has failed for ever: a cache that does not know the launcher
+// pod yet ends none.
+func TestACacheThatIsBehindFailsNoMigration(t *testing.T) {
+	w := given(t)
+	w.node("n1")
+	w.node("n2")
+	first := w.vm("first", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	g := w.gate("/api/v1/pods")
+	w.controller("--leader-elect=false", "--kubeconfig="+g.kubeconfig, "--controllers=migration")
+	w.keeps(first, 1) // its caches are filled
+
+	g.shut.Lock()
+	defer g.shut.Unlock()
+	w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "m"},
+		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: "vm"}}
+	w.make(m)
+	w.eventually("the migration begins or fails", func() bool {
+		w.must(w.Get(t.Context(), client.ObjectKeyFromObject(m), m))
+		return m.Status.Phase == kubevirt.MigrationScheduling || m.Final()
+	})
+	if m.Final() {
+		t.Errorf("%s: %s", m.Status.Phase, m.Status.MigrationState.FailureReason)
+	}
 }

@@ -123,8 +123,17 @@ func VMIOf(o client.Object) *metav1.OwnerReference {
 
 // Launchers are a VM's launcher pods that have not ended.
 func Launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]corev1.Pod, error) {
+	return launchers(ctx, r, vmi, client.MatchingFields{byCreator: string(vmi.UID)})
+}
+
+// LaunchersNow are those of the API server: the cache may be behind.
+func LaunchersNow(ctx context.Context, live client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]corev1.Pod, error) {
+	return launchers(ctx, live, vmi, client.MatchingLabels{kubevirt.CreatedByLabel: string(vmi.UID)})
+}
+
+func launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance, which client.ListOption) ([]corev1.Pod, error) {
 	var all corev1.PodList
-	if err := r.List(ctx, &all, client.InNamespace(vmi.Namespace), client.MatchingFields{byCreator: string(vmi.UID)}); err != nil {
+	if err := r.List(ctx, &all, client.InNamespace(vmi.Namespace), which); err != nil {
 		return nil, fmt.Errorf("launcher pods: %w", err)
 	}
 	var active []corev1.Pod

@@ -106,20 +106,23 @@ func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 	s := migration.StateOf(g.Migration)
 	if g.VMI != nil {
 		launchers, err := lookup.Launchers(ctx, r.Client, g.VMI)
+		if err == nil && !g.source(launchers) && !g.Migration.Final() {
+			// A migration that fails has failed for ever, and the cache may be behind.
+			if launchers, err = lookup.LaunchersNow(ctx, r.Live, g.VMI); err == nil {
+				g.source(launchers)
+			}
+		}
 		if err != nil {
 			return err
 		}
 		g.Launchers = len(launchers)
-		for i := range launchers {
-			p := &launchers[i]
-			if s.SourcePodUID == string(p.UID) || s.SourcePodUID == "" && p.Spec.NodeName == g.VMI.Node() && p.Spec.NodeName != "" {
-				g.Source = podFacts(p, g.VMI)
-			}
-		}
 	}
 	target := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: g.Migration.Namespace, Name: migration.TargetPodName(g.Migration.Spec.VMIName, string(g.Migration.UID))}
 	err := r.Get(ctx, key, target)
+	if apierrors.IsNotFound(err) && s.TargetPodUID != "" && !g.Migration.Final() {
+		err = r.Live.Get(ctx, key, target) // the cache may be behind here, too
+	}
 	if apierrors.IsNotFound(err) {
 		return nil
 	}
@@ -130,6 +133,18 @@ func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 	g.Target.Foreign = target.Labels[kubevirt.MigrationJobLabel] != string(g.Migration.UID) ||
 		s.TargetPodUID != "" && s.TargetPodUID != string(target.UID)
 	return nil
+}
+
+// source finds the pod that the VM is to leave, or leaves.
+func (g *gathered) source(launchers []corev1.Pod) (found bool) {
+	uid := migration.StateOf(g.Migration).SourcePodUID
+	for i := range launchers {
+		p := &launchers[i]
+		if uid == string(p.UID) || uid == "" && p.Spec.NodeName == g.VMI.Node() && p.Spec.NodeName != "" {
+			g.Source = podFacts(p, g.VMI)
+		}
+	}
+	return g.Source != nil
 }
 
 // budget reports whether a second launcher may come.
