@@ -118,7 +118,7 @@ test-all: ## all of these, and which failed: an hour
 .PHONY: lint
 lint: ## golangci-lint of every module, and the alerts by Prometheus's own library
 	$(TOOL) golangci-lint config verify
-	for module in . hack/k8s hack/plot hack/rules; do (cd $$module && GOWORK=off $(TOOL) golangci-lint run ./...); done
+	for module in . hack/csi hack/k8s hack/plot hack/rules; do (cd $$module && GOWORK=off $(TOOL) golangci-lint run ./...); done
 	cd hack/rules && GOWORK=off go test -count=1 ./...
 
 # VULNDB=file:///some/dir is for a machine without the internet: a copy of the

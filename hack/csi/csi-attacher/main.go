@@ -42,7 +42,7 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	defer driver.Close()
+	defer func() { _ = driver.Close() }() // it ends with the process
 	config, err := clientcmd.BuildConfigFromFlags("", args[2])
 	if err != nil {
 		return err
