@@ -21,12 +21,12 @@ func TestAGuestThatWritesFasterThanItIsSentIsSlowedWhereThatIsAllowed(t *testing
 	v := w.guarded(writes)
 	v.watchForTwo()
 	// When auto-converge is allowed
-	v.schedule(w.b, `"bandwidthMiB":8,"allowAutoConverge":true`)
+	v.schedule(w.b, `"bandwidthMiB":12,"allowAutoConverge":true`)
 	// Then QEMU gives the guest less of its processors, and it arrives. How it does
 	// there is not asked: emulated processors that are throttled lose writes (QEMU 7.2,
 	// also with virsh migrate --auto-converge).
 	throttle := regexp.MustCompile(`Auto converge throttle: +([1-9]\d*)`)
-	node.Eventually(w, 2*soon, func() bool { // twice its memory, at 8 MiB a second
+	node.Eventually(w, 2*soon, func() bool { // its memory more than once
 		said, err := w.a.TryVirsh(w.Context(), "domjobinfo", v.Domain)
 		return err == nil && throttle.MatchString(said)
 	}, "libvirt does not say that the guest is slowed")
