@@ -4,13 +4,10 @@ package drains
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -20,14 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/test/cluster"
-	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// driver is what the volumes of this file are of. Its names tell how long its
-// calls take.
-const driver = "mock.csi.vmgrace.io"
-
-const slowly = 3 * time.Second
+// driver is what the volumes of this file are of.
+const driver = cluster.CSIDriver
 
 // controllers starts the real attach-detach controller, once, and what carries out
 // its VolumeAttachments: the controller of the external-attacher with a mock driver.
@@ -35,26 +28,11 @@ var controllers = sync.OnceValue(func() error {
 	if err := shared.api.StartControllers("persistentvolume-attach-detach-controller"); err != nil {
 		return err
 	}
-	mock, err := cluster.CSI("mock-csi")
-	if err != nil {
-		return err
-	}
-	attacher, err := cluster.CSI("csi-attacher")
-	if err != nil {
-		return err
-	}
-	socket := filepath.Join(shared.api.Dir, "csi.sock")
-	for _, command := range [][]string{
-		{mock, socket, driver, slowly.String()},
-		{attacher, socket, driver, shared.api.Kubeconfig},
-	} {
-		p, err := node.StartProcess(exec.Command(command[0], command[1:]...), filepath.Join(shared.api.Dir, filepath.Base(command[0])+".log"))
-		if err != nil {
-			return err
-		}
+	started, err := shared.api.StartAttacher(shared.api.Dir)
+	for _, p := range started {
 		atEnd = append(atEnd, p.Kill)
 	}
-	return nil
+	return err
 })
 
 // volume is one of the driver, bound to a claim of the same name.

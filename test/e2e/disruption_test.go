@@ -51,13 +51,7 @@ func (w *world) holdable(p plan, allowance string) *vm {
 // important has a more important pod come that needs the launcher's room.
 func (w *world) important(on *cluster.Node, cpu string) {
 	w.Helper()
-	w.KubectlApply(w, `
-apiVersion: scheduling.k8s.io/v1
-kind: PriorityClass
-metadata: {name: vmgrace-e2e}
-value: 1000
-`)
-	w.afterwards("delete", "priorityclass/vmgrace-e2e")
+	w.priorityClass("vmgrace-e2e")
 	w.afterwards("delete", "-n", namespace, "pod/virt-launcher-important", "--ignore-not-found", "--grace-period=1")
 	text := w.launcher(plan{Spec: node.Spec{Name: "important"}, on: on, cpu: cpu, orphan: true}, "nobody")
 	// Not one of ours, and one that has to be scheduled.
@@ -65,6 +59,18 @@ value: 1000
 	text = strings.Replace(text, "kubevirt.io: virt-launcher", "app: important", 1)
 	text = strings.Replace(text, "restartPolicy: Never", "restartPolicy: Never\n  priorityClassName: vmgrace-e2e", 1)
 	w.KubectlApply(w, text)
+}
+
+// priorityClass makes one that is higher than that of most pods.
+func (w *world) priorityClass(name string) {
+	w.Helper()
+	w.afterwards("delete", "priorityclass/"+name, "--ignore-not-found")
+	w.KubectlApply(w, `
+apiVersion: scheduling.k8s.io/v1
+kind: PriorityClass
+metadata: {name: `+name+`}
+value: 1000
+`)
 }
 
 func (w *world) importantRuns() {

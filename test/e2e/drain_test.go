@@ -106,14 +106,7 @@ func TestADrainStopsNoVMThatAskedToBeMoved(t *testing.T) {
 apiVersion: v1
 kind: Pod
 metadata: {name: other, namespace: %s}
-spec:
-  nodeName: %s
-  terminationGracePeriodSeconds: 1
-  automountServiceAccountToken: false
-  securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
-  containers: [{name: c, image: "docker.io/vmgrace/launcher-shim:v0.1.0", args: [--namespace=none, --name=other, --launcher-dir=/none],
-    securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]
-`, namespace, w.b.Name))
+spec: %s`, namespace, podSpec(w.b.Name, "")))
 	w.afterwards("delete", "pod", "-n", namespace, "other", "--ignore-not-found", "--grace-period=0", "--force")
 	w.step("two VMs, of which one asks to be moved and finds no room, and another pod")
 

@@ -40,8 +40,8 @@ type suite struct {
 	// rightless are the times in which a test had taken the agents' rights.
 	rightless []window
 	found     []string // what was there before, of what is applied
-	// drainer builds kubectl-vmdrain, once, and says where it is.
-	drainer func() (string, error)
+	// buildVMDrain builds kubectl-vmdrain, once, and returns its path.
+	buildVMDrain func() (string, error)
 }
 
 type window struct{ from, to time.Time }
@@ -86,7 +86,7 @@ func (s *suite) startCluster(ctx context.Context) (err error) {
 		return err
 	}
 	s.a, s.b = s.Nodes[0], s.Nodes[1]
-	s.drainer = sync.OnceValues(func() (string, error) {
+	s.buildVMDrain = sync.OnceValues(func() (string, error) {
 		program := filepath.Join(s.Dir(), "kubectl-vmdrain")
 		if out, err := exec.Command("go", "build", "-o", program, "../../cmd/kubectl-vmdrain").CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%w: %s", err, out)

@@ -150,7 +150,7 @@ func (w *world) vmdrain(n *cluster.Node, look func()) (said []podState) {
 // runVMDrain runs kubectl vmdrain, which may fail.
 func (w *world) runVMDrain(n *cluster.Node, look func(), args ...string) (code int, log string) {
 	w.Helper()
-	program, err := w.drainer()
+	program, err := w.buildVMDrain()
 	if err != nil {
 		w.Fatal(err)
 	}

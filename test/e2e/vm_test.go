@@ -213,18 +213,13 @@ func (w *world) example(file string, edits ...string) string {
 // get reads from an object in the tests' namespace.
 func (w *world) get(kind, name, path string) string {
 	w.Helper()
-	return w.read(w.objects.Get, objects.Query{Kind: kind, Namespace: namespace, Name: name, Path: path})
+	return w.objects.Read(w, objects.Query{Kind: kind, Namespace: namespace, Name: name, Path: path})
 }
 
 // find is what a query finds; "" where the object is not there.
 func (w *world) find(q objects.Query) string {
 	w.Helper()
-	return w.read(w.objects.Find, q)
-}
-
-func (w *world) read(how func(context.Context, objects.Query) (string, error), q objects.Query) string {
-	w.Helper()
-	out, err := how(w.Context(), q)
+	out, err := w.objects.Find(w.Context(), q)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -17,10 +15,6 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// csiDriver is the mock driver of hack/csi: it attaches and mounts nothing, and all
-// others believe it.
-const csiDriver = "mock.csi.vmgrace.io"
-
 // csi starts the driver on both nodes, for their kubelets, and the external-attacher.
 func (w *world) csi() {
 	w.Helper()
@@ -28,35 +22,27 @@ func (w *world) csi() {
 	if err != nil {
 		w.Fatal(err)
 	}
-	attacher, err := cluster.CSI("csi-attacher")
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.afterwards("delete", "csidriver/"+csiDriver, "--ignore-not-found")
+	w.afterwards("delete", "csidriver/"+cluster.CSIDriver, "--ignore-not-found")
 	w.KubectlApply(w, `
 apiVersion: storage.k8s.io/v1
 kind: CSIDriver
-metadata: {name: `+csiDriver+`}
+metadata: {name: `+cluster.CSIDriver+`}
 spec: {attachRequired: true, podInfoOnMount: false, fsGroupPolicy: None}
 `)
 	for _, n := range w.Nodes {
 		w.csiNode(n, mock)
 	}
-	socket := filepath.Join(w.TempDir(), "csi.sock")
-	for _, command := range [][]string{
-		{mock, socket, csiDriver, "3s"},
-		{attacher, socket, csiDriver, w.Kubeconfig},
-	} {
-		p, err := node.StartProcess(exec.CommandContext(w.Context(), command[0], command[1:]...), filepath.Join(w.TempDir(), filepath.Base(command[0])+".log"))
-		if err != nil {
-			w.Fatal(err)
-		}
+	started, err := w.StartAttacher(w.TempDir())
+	for _, p := range started {
 		w.Cleanup(func() {
 			p.Kill()
 			if w.Failed() {
-				w.Logf("%s said\n%s", command[0], p.Log())
+				w.Logf("a process of the attacher's said\n%s", p.Log())
 			}
 		})
+	}
+	if err != nil {
+		w.Fatal(err)
 	}
 	w.step("a CSI driver on both nodes, and its external-attacher")
 }
@@ -64,17 +50,17 @@ spec: {attachRequired: true, podInfoOnMount: false, fsGroupPolicy: None}
 // csiNode starts the driver on a node, and waits until kubelet has told of it.
 func (w *world) csiNode(n *cluster.Node, program string) {
 	w.Helper()
-	const dir = "/var/lib/kubelet/plugins/" + csiDriver
+	const dir = "/var/lib/kubelet/plugins/" + cluster.CSIDriver
 	text, err := os.Open(program)
 	if err != nil {
 		w.Fatal(err)
 	}
 	defer text.Close()
 	start := fmt.Sprintf(`mkdir -p %[1]s /var/lib/kubelet/plugins_registry && rm -f %[1]s/* && cat >%[1]s/mock-csi && chmod 755 %[1]s/mock-csi
-setsid %[1]s/mock-csi %[1]s/csi.sock %[2]s 3s %[3]s /var/lib/kubelet/plugins_registry >%[1]s/log 2>&1 </dev/null &
-echo $! >%[1]s/pid`, dir, csiDriver, n.Name)
+setsid %[1]s/mock-csi %[1]s/csi.sock %[2]s %[4]s %[3]s /var/lib/kubelet/plugins_registry >%[1]s/log 2>&1 </dev/null &
+echo $! >%[1]s/pid`, dir, cluster.CSIDriver, n.Name, cluster.CSISlowly)
 	w.restore(func(ctx context.Context) error {
-		said, err := n.TryRun(ctx, nil, fmt.Sprintf("kill $(cat %[1]s/pid); rm -f /var/lib/kubelet/plugins_registry/%[2]s-reg.sock; cat %[1]s/log; rm -r %[1]s", dir, csiDriver))
+		said, err := n.TryRun(ctx, nil, fmt.Sprintf("kill $(cat %[1]s/pid); rm -f /var/lib/kubelet/plugins_registry/%[2]s-reg.sock; cat %[1]s/log; rm -r %[1]s", dir, cluster.CSIDriver))
 		if w.Failed() {
 			w.Logf("mock-csi on %s said\n%s", n.Name, said)
 		}
@@ -84,7 +70,7 @@ echo $! >%[1]s/pid`, dir, csiDriver, n.Name)
 		w.Fatal(err)
 	}
 	node.Eventually(w, soon, func() bool {
-		return strings.Contains(w.find(objects.Query{Kind: "csinode", Name: n.Name, Path: "{.spec.drivers[*].name}"}), csiDriver)
+		return strings.Contains(w.find(objects.Query{Kind: "csinode", Name: n.Name, Path: "{.spec.drivers[*].name}"}), cluster.CSIDriver)
 	}, "kubelet of %s does not tell of the CSI driver", n.Name)
 }
 
@@ -104,12 +90,12 @@ spec:
   persistentVolumeReclaimPolicy: Retain
   csi: {driver: %[4]s, volumeHandle: %[1]s}
 ---
-`, name, namespace, mode, csiDriver)+w.claim(name, mode, name))
+`, name, namespace, mode, cluster.CSIDriver)+claim(name, mode, name))
 	return name
 }
 
 // claim is a claim to a volume; volume may be "", then nobody binds it.
-func (w *world) claim(name, mode, volume string) string {
+func claim(name, mode, volume string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -118,28 +104,19 @@ spec: {accessModes: [%s], storageClassName: "", volumeName: %q, resources: {requ
 `, name, namespace, mode, volume)
 }
 
-// user is the template of a pod that has these claims mounted.
-func user(class string, claims ...string) string {
-	text := `
-    spec:
-      priorityClassName: "` + class + `"
-      terminationGracePeriodSeconds: 1
-      automountServiceAccountToken: false
-      securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}}
-      containers:
-      - name: c
-        image: local.test/pause:1
-        imagePullPolicy: Never
-        securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}
-        volumeMounts: [`
+// podSpec is a pod that does nothing, with these claims mounted. on may be "".
+func podSpec(on, class string, claims ...string) string {
+	var mounts, volumes []string
 	for _, c := range claims {
-		text += "{name: " + c + ", mountPath: /" + c + "},"
+		mounts = append(mounts, "{name: "+c+", mountPath: /"+c+"}")
+		volumes = append(volumes, "{name: "+c+", persistentVolumeClaim: {claimName: "+c+"}}")
 	}
-	text += "]\n      volumes:\n"
-	for _, c := range claims {
-		text += "      - {name: " + c + ", persistentVolumeClaim: {claimName: " + c + "}}\n"
-	}
-	return text
+	return fmt.Sprintf(`{nodeName: %q, priorityClassName: %q, terminationGracePeriodSeconds: 1, automountServiceAccountToken: false,
+    securityContext: {runAsNonRoot: true, runAsUser: 65532, seccompProfile: {type: RuntimeDefault}},
+    containers: [{name: c, image: "docker.io/vmgrace/launcher-shim:v0.1.0", args: [--namespace=none, --name=other, --launcher-dir=/none],
+      securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}, volumeMounts: [%s]}],
+    volumes: [%s]}
+`, on, class, strings.Join(mounts, ", "), strings.Join(volumes, ", "))
 }
 
 // stateful makes a StatefulSet of one pod, <name>-0.
@@ -154,7 +131,8 @@ spec:
   serviceName: %[1]s
   selector: {matchLabels: {set: %[1]s}}
   template:
-    metadata: {labels: {set: %[1]s}}`, name, namespace)+user(class, claims...))
+    metadata: {labels: {set: %[1]s}}
+    spec: %[3]s`, name, namespace, podSpec("", class, claims...)))
 }
 
 // runs waits until a pod runs on a node.
@@ -171,14 +149,14 @@ func (w *world) attachedTo(n *cluster.Node) (names []string) {
 	w.Helper()
 	status := w.find(objects.Query{Kind: "node", Name: n.Name, Path: "{.status.volumesAttached[*].name}"})
 	for _, name := range strings.Fields(status) {
-		if _, handle, ours := strings.Cut(name, csiDriver+"^"); ours {
+		if _, handle, ours := strings.Cut(name, cluster.CSIDriver+"^"); ours {
 			names = append(names, handle)
 		}
 	}
 	attachments := w.find(objects.Query{Kind: "volumeattachment",
 		Path: `{range .items[?(@.spec.nodeName=="` + n.Name + `")]}{.spec.attacher} {.spec.source.persistentVolumeName}{"\n"}{end}`})
 	for line := range strings.Lines(attachments) {
-		if volume, ours := strings.CutPrefix(strings.TrimSpace(line), csiDriver+" "); ours && !slices.Contains(names, volume) {
+		if volume, ours := strings.CutPrefix(strings.TrimSpace(line), cluster.CSIDriver+" "); ours && !slices.Contains(names, volume) {
 			names = append(names, volume)
 		}
 	}
@@ -191,13 +169,7 @@ func (w *world) attachedTo(n *cluster.Node) (names []string) {
 func TestADrainHasTheVolumesOfEachPodAttachedElsewhereBeforeTheNext(t *testing.T) {
 	w := given(t)
 	w.csi()
-	w.KubectlApply(w, `
-apiVersion: scheduling.k8s.io/v1
-kind: PriorityClass
-metadata: {name: vmgrace-volumes}
-value: 1000
-`)
-	w.afterwards("delete", "priorityclass/vmgrace-volumes")
+	w.priorityClass("vmgrace-volumes")
 	// Given two pods on a node with volumes of their own, and one that both use,
 	slowly, quick, both := w.volume("slow", "ReadWriteOnce"), w.volume("quick", "ReadWriteOnce"), w.volume("both", "ReadWriteMany")
 	w.afterwards("uncordon", w.a.Name)
@@ -208,10 +180,19 @@ value: 1000
 	// one whose claim is never bound, and a volume that is nobody's.
 	w.afterwards("delete", "-n", namespace, "pvc/unbound", "--ignore-not-found", "--wait=false")
 	w.afterwards("delete", "-n", namespace, "pod/third", "--ignore-not-found", "--wait=false")
-	w.KubectlApply(w, w.claim("unbound", "ReadWriteOnce", "")+"---\napiVersion: v1\nkind: Pod\nmetadata: {name: third, namespace: "+namespace+"}"+
-		strings.ReplaceAll(strings.Replace(user("", "unbound"), "    spec:", "    spec:\n      nodeName: "+w.a.Name, 1), "\n    ", "\n"))
+	w.KubectlApply(w, claim("unbound", "ReadWriteOnce", "")+fmt.Sprintf(`
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: third, namespace: %s}
+spec: %s`, namespace, podSpec(w.a.Name, "", "unbound")))
 	w.afterwards("delete", "volumeattachment/foreign", "--ignore-not-found", "--wait=false")
-	w.KubectlApply(w, "apiVersion: storage.k8s.io/v1\nkind: VolumeAttachment\nmetadata: {name: foreign}\nspec: {attacher: other.csi, nodeName: "+w.a.Name+", source: {persistentVolumeName: foreign}}")
+	w.KubectlApply(w, `
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttachment
+metadata: {name: foreign}
+spec: {attacher: other.csi, nodeName: `+w.a.Name+`, source: {persistentVolumeName: foreign}}
+`)
 	for _, pod := range []string{"z-first-0", "a-second-0"} {
 		w.runs(pod, w.a)
 	}
@@ -267,9 +248,9 @@ func TestADrainNamesTheVolumeThatDoesNotLetGo(t *testing.T) {
 	w.stateful("pod", "", stuck)
 	w.runs("pod-0", w.a)
 	w.restore(func(ctx context.Context) error { // as an operator lets it go
-		all, err := w.TryKubectl(ctx, "", "get", "volumeattachments", "-o", "name")
+		all, err := w.TryKubectl(ctx, "", "get", "volumeattachments", "-o", `jsonpath={.items[?(@.spec.attacher=="`+cluster.CSIDriver+`")].metadata.name}`)
 		for _, attachment := range strings.Fields(all) {
-			err = errors.Join(err, w.kubectl(ctx, "patch", attachment, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`))
+			err = errors.Join(err, w.kubectl(ctx, "patch", "volumeattachment", attachment, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`))
 		}
 		return err
 	})

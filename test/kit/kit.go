@@ -35,7 +35,8 @@ func Write(t T, path, content string) {
 	Must(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
-// Eventually waits until something is so.
+// Eventually waits until something is so. It rests for as long as is takes: one that
+// runs a command would keep a core busy.
 func Eventually(t T, what string, is func() bool) {
 	t.Helper()
 	for end, asked := time.Now().Add(waitTimeout), time.Now(); !is(); asked = time.Now() {
@@ -43,7 +44,7 @@ func Eventually(t T, what string, is func() bool) {
 		if now.After(end) {
 			t.Fatalf("not within %v: %s", waitTimeout, what)
 		}
-		<-time.After(max(time.Millisecond, now.Sub(asked))) // a dear question leaves the machine its rest
+		<-time.After(max(time.Millisecond, now.Sub(asked)))
 	}
 }
 

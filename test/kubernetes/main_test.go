@@ -37,24 +37,24 @@ const (
 // world is an agent with its API server.
 type world struct {
 	*testing.T
-	api   *cluster.API
-	agent *node.Agent
+	api     *cluster.API
+	agent   *node.Agent // nil: none yet
+	objects *objects.Reader
 }
 
-func (w world) read(q objects.Query) string {
-	w.Helper()
-	reader, err := objects.New(w.api.Kubeconfig) // client-go shares the connection
+func newWorld(t *testing.T, a *cluster.API, agent *node.Agent) world {
+	t.Helper()
+	reader, err := objects.New(a.Kubeconfig)
 	if err != nil {
-		w.Fatal(err)
+		t.Fatal(err)
 	}
-	q.Namespace = "default"
-	return reader.Read(w, q)
+	return world{t, a, agent, reader}
 }
 
 // given starts an agent on a server that has the CRDs.
 func given(t *testing.T, a *cluster.API, args ...string) world {
 	t.Helper()
-	w := world{t, a, machine.ClusterAgent(t, a.Kubeconfig, here, args...)}
+	w := newWorld(t, a, machine.ClusterAgent(t, a.Kubeconfig, here, args...))
 	w.installCRDs()
 	w.agent.Start(t)
 	return w
@@ -89,7 +89,7 @@ spec: {%s}
 
 func (w world) get(kind, name, path string) string {
 	w.Helper()
-	return w.read(objects.Query{Kind: kind, Name: name, Path: path})
+	return w.objects.Read(w, objects.Query{Kind: kind, Namespace: "default", Name: name, Path: path})
 }
 
 // launcher is what its pod has beside what all have.
@@ -181,7 +181,7 @@ func (v vm) told(events ...string) {
 
 // events lists the reasons of the VMI's Events, one for each time it was told.
 func (v vm) events() []string {
-	out := v.w.read(objects.Query{Kind: "event", Fields: "involvedObject.kind=VirtualMachineInstance,involvedObject.uid=" + v.UID,
+	out := v.w.objects.Read(v.w, objects.Query{Kind: "event", Namespace: "default", Fields: "involvedObject.kind=VirtualMachineInstance,involvedObject.uid=" + v.UID,
 		Path: `{range .items[*]}{.reason}/{.source.component}/{.count}{"\n"}{end}`})
 	var reasons []string
 	for _, line := range strings.Fields(out) {

@@ -71,7 +71,7 @@ func TestAnAgentStartedInMidGraceWithoutAUsableKubeconfigKeepsTheDeadline(t *tes
 			if err != nil {
 				t.Fatal(err)
 			}
-			w := world{t, api, machine.ClusterAgent(t, kubeconfig, here)}
+			w := newWorld(t, api, machine.ClusterAgent(t, kubeconfig, here))
 			w.installCRDs()
 			w.agent.Start(t)
 			v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 8")
@@ -155,7 +155,7 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 
 func TestWithoutRightsNoVMIsTouched(t *testing.T) {
 	own := cluster.NewAPI(t)
-	w := world{t, own, nil}
+	w := newWorld(t, own, nil)
 	w.installCRDs()
 	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
 	account := own.ServiceAccount(t, "vmgrace-system", "node-agent")
@@ -181,7 +181,7 @@ func TestWithoutRightsNoVMIsTouched(t *testing.T) {
 
 func TestARestartedVMThatTheAgentCouldNotFollowIsNotShutDownAfterwards(t *testing.T) {
 	own := cluster.NewAPI(t)
-	w := world{t, own, nil}
+	w := newWorld(t, own, nil)
 	w.installCRDs()
 	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
 	w.agent = machine.ClusterAgent(t, own.ServiceAccount(t, "vmgrace-system", "node-agent").Kubeconfig, here).Start(t)

@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -105,17 +106,14 @@ func (r *reconciler) nodeGone(ctx context.Context, name string) (bool, error) {
 func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 	s := migration.StateOf(g.Migration)
 	if g.VMI != nil {
-		launchers, err := lookup.Launchers(ctx, r.Client, g.VMI)
-		if err == nil && !g.source(launchers) && !g.Migration.Final() {
-			// A migration that fails has failed for ever, and the cache may be behind.
-			if launchers, err = lookup.LaunchersNow(ctx, r.Live, g.VMI); err == nil {
-				g.source(launchers)
-			}
-		}
+		launchers, err := r.launchers(ctx, g)
 		if err != nil {
 			return err
 		}
 		g.Launchers = len(launchers)
+		if i := slices.IndexFunc(launchers, g.leaves); i >= 0 {
+			g.Source = podFacts(&launchers[i], g.VMI)
+		}
 	}
 	target := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: g.Migration.Namespace, Name: migration.TargetPodName(g.Migration.Spec.VMIName, string(g.Migration.UID))}
@@ -135,16 +133,22 @@ func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// source finds the pod that the VM is to leave, or leaves.
-func (g *gathered) source(launchers []corev1.Pod) (found bool) {
-	uid := migration.StateOf(g.Migration).SourcePodUID
-	for i := range launchers {
-		p := &launchers[i]
-		if uid == string(p.UID) || uid == "" && p.Spec.NodeName == g.VMI.Node() && p.Spec.NodeName != "" {
-			g.Source = podFacts(p, g.VMI)
-		}
+// launchers of the VM. A migration that fails has failed for ever: where the cache
+// does not have the one that the VM leaves it may be behind, and the server is asked.
+func (r *reconciler) launchers(ctx context.Context, g *gathered) ([]corev1.Pod, error) {
+	cached, err := lookup.Launchers(ctx, r.Client, g.VMI)
+	if err != nil || g.Migration.Final() || slices.ContainsFunc(cached, g.leaves) {
+		return cached, err
 	}
-	return g.Source != nil
+	return lookup.LaunchersNow(ctx, r.Live, g.VMI)
+}
+
+// leaves: the VM is to leave this launcher, or leaves it.
+func (g *gathered) leaves(p corev1.Pod) bool {
+	if uid := migration.StateOf(g.Migration).SourcePodUID; uid != "" {
+		return uid == string(p.UID)
+	}
+	return p.Spec.NodeName != "" && p.Spec.NodeName == g.VMI.Node()
 }
 
 // budget reports whether a second launcher may come.
