@@ -273,3 +273,21 @@ func TestADeadlineOfNowWaitsAMomentForItsRecord(t *testing.T) {
 		})
 	}
 }
+
+func TestTheSignalOfAnAgentThatWasKilledRightAfterItIsKnownToTheNext(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// Given: a deaf guest in mid-grace.
+		i, _ := r.guarded(fake.Guest{Name: domain}, "10")
+		r.trigger(domain)
+		r.after(5 * second)
+		r.stop()
+		// When: it ends by a signal that nobody else knows of, at its deadline.
+		r.after(6 * second)
+		r.hv.End(domain, grace.EndGuest)
+		r.signalled = i.PID
+		r.run()
+		r.after(second)
+		// Then
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+	})
+}

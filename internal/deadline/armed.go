@@ -30,12 +30,21 @@ type Armed struct {
 }
 
 // Arm has SIGTERM sent to a process at a time, or at once where that has
-// passed. The thread closes the pidfd.
-func (t *Thread) Arm(pidfd int, at grace.Mono) *Armed {
+// passed. The caller may close the process.
+func (t *Thread) Arm(p *process.Process, at grace.Mono) (*Armed, error) {
+	pidfd, err := p.Duplicate()
+	if err != nil {
+		return nil, err
+	}
+	return t.arm(pidfd, signalled{uint64(p.PID()), p.StartTime()}, at), nil
+}
+
+// arm: the thread closes the pidfd.
+func (t *Thread) arm(pidfd int, whom signalled, at grace.Mono) *Armed {
 	a := &Armed{thread: t, report: make(chan Sent, 1)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.c = C.deadline_arm(t.c, C.int(pidfd), C.int64_t(at), C.uintptr_t(cgo.NewHandle(a)))
+	a.c = C.deadline_arm(t.c, C.int(pidfd), C.uint64_t(whom.pid), C.uint64_t(whom.start), C.int64_t(at), C.uintptr_t(cgo.NewHandle(a)))
 	return a
 }
 

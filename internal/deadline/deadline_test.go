@@ -26,7 +26,7 @@ import (
 func start(t *testing.T) (thread *Thread, said *bytes.Buffer) {
 	t.Helper()
 	said = &bytes.Buffer{}
-	thread, err := Start(slog.New(slog.NewTextHandler(said, nil)))
+	thread, err := Start(slog.New(slog.NewTextHandler(said, nil)), newJournal(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestManyDeadlinesAreEachSignalledOnceAndNeverEarly(t *testing.T) {
 	for i := range vms {
 		at := begin.Add(time.Duration(i%3) * 150 * time.Millisecond) // some are due already
 		pidfd, ended := child(t)
-		vms[i] = vm{thread.Arm(pidfd, at), at, ended}
+		vms[i] = vm{thread.arm(pidfd, signalled{}, at), at, ended}
 	}
 	for _, v := range vms {
 		if s := <-v.armed.Sent(); s.Err != nil || s.At < v.at {
@@ -96,7 +96,7 @@ func TestManyDeadlinesAreEachSignalledOnceAndNeverEarly(t *testing.T) {
 func TestADeadlineMoves(t *testing.T) {
 	thread, _ := start(t)
 	pidfd, ended := child(t)
-	armed := thread.Arm(pidfd, now().Add(time.Hour))
+	armed := thread.arm(pidfd, signalled{}, now().Add(time.Hour))
 	to := now().Add(50 * time.Millisecond)
 	armed.Move(to)
 	if s := <-armed.Sent(); s.Err != nil || s.At < to {
@@ -111,12 +111,12 @@ func TestWhatIsDisarmedIsNotSignalledAndItsPidfdClosed(t *testing.T) {
 	thread, _ := start(t)
 	pidfd, _ := child(t)
 	other, _ := child(t)
-	armed := thread.Arm(pidfd, now().Add(50*time.Millisecond))
+	armed := thread.arm(pidfd, signalled{}, now().Add(50*time.Millisecond))
 	if once, again := armed.Disarm(), armed.Disarm(); !once || !again {
 		t.Fatal("not disarmed")
 	}
 	// A later deadline is over: so is this one.
-	<-thread.Arm(other, now().Add(100*time.Millisecond)).Sent()
+	<-thread.arm(other, signalled{}, now().Add(100*time.Millisecond)).Sent()
 	select {
 	case s := <-armed.Sent():
 		t.Errorf("sent: %+v", s)
@@ -136,7 +136,7 @@ func TestAProcessThatHasEndedIsNotSignalled(t *testing.T) {
 	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1); err != nil {
 		t.Fatal(err)
 	}
-	if s := <-thread.Arm(pidfd, now()).Sent(); !errors.Is(s.Err, process.ErrGone) { // a zombie
+	if s := <-thread.arm(pidfd, signalled{}, now()).Sent(); !errors.Is(s.Err, process.ErrGone) { // a zombie
 		t.Errorf("%v", s.Err)
 	}
 }
@@ -145,7 +145,7 @@ func TestDisarmAndSignalExcludeEachOther(t *testing.T) {
 	thread, _ := start(t)
 	for i := range 50 {
 		pidfd, ended := child(t)
-		armed := thread.Arm(pidfd, now().Add(time.Duration(i)*10*time.Microsecond))
+		armed := thread.arm(pidfd, signalled{}, now().Add(time.Duration(i)*10*time.Microsecond))
 		if !armed.Disarm() {
 			<-armed.Sent()
 			if got := ended(); got != syscall.SIGTERM {
@@ -193,12 +193,12 @@ func TestOnlyTheDeadlineThreadIsARealTimeOne(t *testing.T) {
 }
 
 func TestCloseSendsNothingAndLeavesNothing(t *testing.T) {
-	thread, err := Start(slog.New(slog.DiscardHandler))
+	thread, err := Start(slog.New(slog.DiscardHandler), newJournal(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	pidfd, _ := child(t)
-	armed := thread.Arm(pidfd, now().Add(time.Hour))
+	armed := thread.arm(pidfd, signalled{}, now().Add(time.Hour))
 	if err := thread.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestADeadlineNeedsNoProcessorOfGos(t *testing.T) {
 	thread, _ := start(t)
 	pidfd, ended := child(t)
 	at := now().Add(200 * time.Millisecond)
-	armed := thread.Arm(pidfd, at)
+	armed := thread.arm(pidfd, signalled{}, at)
 	var holding sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		holding.Go(func() {

@@ -23,6 +23,7 @@ enum { waiting, disarmed, sent };
 struct armed {
 	struct armed *next;
 	int pidfd;
+	uint64_t pid, start;
 	_Atomic int64_t at; // ns of CLOCK_MONOTONIC
 	_Atomic int state;
 	struct result result; // set before it is in over
@@ -33,6 +34,7 @@ struct thread {
 	int timer; // timerfd, of the earliest deadline
 	int wake;  // eventfd: something has changed
 	int report;
+	struct journal *journal; // NULL for none
 	_Atomic int closing;
 	_Atomic(struct armed *) incoming; // armed, not known to the thread yet
 	_Atomic(struct armed *) over;     // sent or disarmed, not taken yet
@@ -64,19 +66,30 @@ static void put(_Atomic(struct armed *) *list, struct armed *chain) {
 	while (!atomic_compare_exchange_weak(list, &first, chain));
 }
 
-// terminate looks first (pidfd_open(2)): a zombie takes a signal without an error.
-static int terminate(int pidfd) {
-	struct pollfd gone = {.fd = pidfd, .events = POLLIN};
-	if (poll(&gone, 1, 0) > 0)
-		return ESRCH;
-	return syscall(SYS_pidfd_send_signal, pidfd, SIGTERM, NULL, 0) == 0 ? 0 : errno;
+// note is seen by the next agent once the count says so, whole.
+static void note(struct journal *j, uint64_t pid, uint64_t start) {
+	if (j == NULL)
+		return;
+	uint64_t n = j->count;
+	j->entries[n % JOURNAL_ENTRIES].pid = pid;
+	j->entries[n % JOURNAL_ENTRIES].start = start;
+	__atomic_store_n(&j->count, n + 1, __ATOMIC_RELEASE);
 }
 
-static void send_one(struct armed *a) {
+// terminate looks first (pidfd_open(2)): a zombie takes a signal without an error.
+static int terminate(struct journal *j, struct armed *a) {
+	struct pollfd gone = {.fd = a->pidfd, .events = POLLIN};
+	if (poll(&gone, 1, 0) > 0)
+		return ESRCH;
+	note(j, a->pid, a->start);
+	return syscall(SYS_pidfd_send_signal, a->pidfd, SIGTERM, NULL, 0) == 0 ? 0 : errno;
+}
+
+static void send_one(struct thread *t, struct armed *a) {
 	int expected = waiting;
 	if (!atomic_compare_exchange_strong(&a->state, &expected, sent))
 		return;
-	a->result.err = terminate(a->pidfd);
+	a->result.err = terminate(t->journal, a);
 	a->result.at = now_ns();
 	a->result.sent = 1;
 }
@@ -98,7 +111,7 @@ static struct armed *fire(struct thread *t, struct armed *all, int64_t *next) {
 				*next = at;
 			continue;
 		}
-		send_one(a);
+		send_one(t, a);
 		a->next = over;
 		over = a;
 	}
@@ -134,11 +147,12 @@ static void *run(void *arg) {
 	return NULL;
 }
 
-int deadline_start(struct thread **out, int report, int *refused) {
+int deadline_start(struct thread **out, int report, struct journal *journal, int *refused) {
 	struct thread *t = calloc(1, sizeof *t);
 	if (t == NULL)
 		return ENOMEM;
 	t->report = report;
+	t->journal = journal;
 	t->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
 	t->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	int err = t->timer < 0 || t->wake < 0 ? errno : 0;
@@ -178,11 +192,13 @@ void deadline_free(struct thread *t) {
 	free(t);
 }
 
-struct armed *deadline_arm(struct thread *t, int pidfd, int64_t at, uintptr_t handle) {
+struct armed *deadline_arm(struct thread *t, int pidfd, uint64_t pid, uint64_t start, int64_t at, uintptr_t handle) {
 	struct armed *a = calloc(1, sizeof *a);
 	if (a == NULL)
 		abort(); // as Go does without memory
 	a->pidfd = pidfd;
+	a->pid = pid;
+	a->start = start;
 	a->result.handle = handle;
 	atomic_store(&a->at, at);
 	put(&t->incoming, a);

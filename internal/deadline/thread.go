@@ -33,20 +33,26 @@ const Name = "deadline"
 type Thread struct {
 	c       *C.struct_thread
 	reports *os.File // eventfd: there are results
+	journal *journal // nil for none
 	passing sync.WaitGroup
 }
 
-// Start starts the thread. Where the kernel refuses it real-time priority, that
+// Start starts the thread. The journal is a file on a tmpfs, which is made where
+// there is none, and in which an agent before this one has noted whom it signals.
+// Where there can be no journal, or the kernel refuses real-time priority, that
 // is logged and the thread works without.
-func Start(log *slog.Logger) (*Thread, error) {
+func Start(log *slog.Logger, journal string) (*Thread, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("the deadline thread: eventfd: %w", err)
 	}
 	t := &Thread{reports: os.NewFile(uintptr(fd), "eventfd")}
+	if t.journal, err = openJournal(journal); err != nil {
+		log.Warn("signals are not noted in memory that outlives the agent: if it is killed right after one, the next may call the end of that VM Graceful", "err", err)
+	}
 	var refused C.int
-	if errno := C.deadline_start(&t.c, C.int(fd), &refused); errno != 0 {
-		return nil, errors.Join(fmt.Errorf("the deadline thread: %w", syscall.Errno(errno)), t.reports.Close())
+	if errno := C.deadline_start(&t.c, C.int(fd), t.journal.shared(), &refused); errno != 0 {
+		return nil, errors.Join(fmt.Errorf("the deadline thread: %w", syscall.Errno(errno)), t.journal.close(), t.reports.Close())
 	}
 	if refused != 0 {
 		log.Warn("the deadline thread has no real-time priority: on a node without a free core signals may be late; a larger CPU request helps", "err", syscall.Errno(refused))
@@ -62,7 +68,13 @@ func (t *Thread) Close() error {
 	err := t.reports.SetReadDeadline(time.Unix(1, 0))
 	t.passing.Wait()
 	C.deadline_free(t.c)
-	return errors.Join(err, t.reports.Close())
+	return errors.Join(err, t.journal.close(), t.reports.Close())
+}
+
+// Signalled reports whether the process with this pid and start time was about to
+// be signalled by an agent before this one.
+func (t *Thread) Signalled(pid int, start uint64) bool {
+	return t.journal != nil && t.journal.before[signalled{uint64(pid), start}]
 }
 
 // passOn tells the owners what came of their signals, until Close.

@@ -2,7 +2,9 @@ package nodeagent
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	stdlog "log"
 	"log/slog"
 	"net"
@@ -95,7 +97,7 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	stdlog.SetOutput(stderr) // for libraries: their lines must not block either
 	stderr.Report(func() { n.meter.Rejected("log_line") },
 		func(lines int) { n.log.Warn("log lines were dropped: standard error was not read", "lines", lines) })
-	if n.deadlines, err = deadline.Start(n.log); err != nil {
+	if n.deadlines, err = deadline.Start(n.log, o.journal()); err != nil {
 		return nil, err
 	}
 	records, known, err := o.takeCache(ctx, n.points.Disk(durable.Real()), n.meter, n.log)
@@ -185,6 +187,12 @@ func (o *Options) policy(boot string) grace.Policy {
 	}
 }
 
+// journal is where signals are noted: /dev/shm outlives the agent's container, as
+// it is the pod's (CRI), and one agent works on a state directory.
+func (o *Options) journal() string {
+	return fmt.Sprintf("/dev/shm/vmgrace-signals-%.16x", sha256.Sum256([]byte(o.StateDir)))
+}
+
 // wait waits for the end, but not for calls that hang past the end of ctx: the
 // process ends with them, and the kernel lets go of the state directory.
 func wait(ctx context.Context, end func() error) error {
@@ -217,17 +225,19 @@ func (p processes) Open(pid int, start uint64) (agent.Process, error) {
 	return qemu{opened, p.deadlines}, nil
 }
 
+func (p processes) Signalled(pid int, start uint64) bool { return p.deadlines.Signalled(pid, start) }
+
 type qemu struct {
 	*process.Process
 	deadlines *deadline.Thread
 }
 
 func (q qemu) Arm(at grace.Mono) (agent.Armed, error) {
-	pidfd, err := q.Duplicate()
+	armed, err := q.deadlines.Arm(q.Process, at)
 	if err != nil {
 		return nil, err
 	}
-	return q.deadlines.Arm(pidfd, at), nil
+	return armed, nil
 }
 
 func (processes) Watch(pid int) (agent.Watched, error) {

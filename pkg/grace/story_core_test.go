@@ -13,6 +13,9 @@ func (s *stage) start() {
 		r = *s.disk
 	}
 	s.agent = NewVM("ns", "vm", r, &s.policy)
+	if s.signalled {
+		s.agent.SignalledBefore(s.now)
+	}
 	s.see()
 }
 

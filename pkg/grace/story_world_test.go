@@ -58,7 +58,11 @@ var happenings = map[string]func(*stage){
 	"the launcher ends in order":       func(s *stage) { s.launcher.shim, s.launcher.alive = 0, false },
 	"the launcher directory appears":   func(s *stage) { s.launcher.dir = true },
 
-	"the agent dies":                  func(s *stage) { s.down = true },
+	"the agent dies": func(s *stage) { s.down = true },
+	"the agent is killed right after its signal": func(s *stage) {
+		s.down, s.signalled = true, true
+		s.over(EndGuest) // as it looks where no libvirt says who ended it
+	},
 	"an agent starts":                 func(s *stage) { s.start() },
 	"an agent starts without dry run": func(s *stage) { s.policy.DryRun = false; s.start() },
 	"the machine boots": func(s *stage) {

@@ -1,0 +1,181 @@
+package deadline
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// newJournal is a name for one, on a tmpfs.
+func newJournal(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "vmgrace-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, "journal")
+}
+
+func sleeper(t *testing.T) (p *process.Process, wait func()) {
+	t.Helper()
+	return shell(t, "echo; exec sleep infinity")
+}
+
+// shell runs a command that says a line once it is what it should be.
+func shell(t *testing.T, command string) (p *process.Process, wait func()) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	start, err := process.Start(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err = process.Open(cmd.Process.Pid, start); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p, func() { _ = cmd.Wait() }
+}
+
+func opened(t *testing.T, path string) (thread *Thread, said string) {
+	t.Helper()
+	var log bytes.Buffer
+	thread, err := Start(slog.New(slog.NewTextHandler(&log, nil)), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = thread.Close() })
+	return thread, log.String()
+}
+
+// The first thread stands for an agent that is killed: nothing of it is closed
+// before the second looks.
+func TestTheNextAgentKnowsWhoWasSignalled(t *testing.T) {
+	// given
+	path := newJournal(t)
+	first, _ := opened(t, path)
+	deaf, wait := sleeper(t)
+	spared, _ := sleeper(t)
+	gone, waitGone := sleeper(t)
+	if err := gone.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	waitGone()
+	// when
+	for _, p := range []*process.Process{deaf, gone} {
+		armed, err := first.Arm(p, now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-armed.Sent()
+	}
+	held, err := first.Arm(spared, now().Add(1<<40))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait()
+	// then
+	second, _ := opened(t, path)
+	for _, c := range []struct {
+		what string
+		p    *process.Process
+		want bool
+	}{{"signalled", deaf, true}, {"armed only", spared, false}, {"gone before its deadline", gone, false}} {
+		if got := second.Signalled(c.p.PID(), c.p.StartTime()); got != c.want {
+			t.Errorf("%s: %t", c.what, got)
+		}
+	}
+	if second.Signalled(deaf.PID(), deaf.StartTime()+1) {
+		t.Error("another process with its pid counts as signalled")
+	}
+	if !held.Disarm() {
+		t.Error("the deadline of the one that was spared has come")
+	}
+}
+
+func TestAJournalThatIsFullForgetsTheOldest(t *testing.T) {
+	// given
+	path := newJournal(t)
+	first, _ := opened(t, path)
+	send := func(p *process.Process) {
+		t.Helper()
+		armed, err := first.Arm(p, now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := <-armed.Sent(); s.Err != nil {
+			t.Fatal(s.Err)
+		}
+	}
+	oldest, wait := sleeper(t)
+	send(oldest)
+	wait()
+	// when
+	newest, _ := shell(t, "trap '' TERM; echo; exec sleep infinity")
+	for range len(first.journal.shared().entries) {
+		send(newest)
+	}
+	// then
+	second, _ := opened(t, path)
+	if second.Signalled(oldest.PID(), oldest.StartTime()) || !second.Signalled(newest.PID(), newest.StartTime()) {
+		t.Error("it is not the oldest that is forgotten")
+	}
+}
+
+func TestWithoutAJournalSignalsAreSentAllTheSame(t *testing.T) {
+	foreign, dir, link := newJournal(t), newJournal(t), newJournal(t)
+	if err := os.WriteFile(foreign, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(foreign, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(newJournal(t), link); err != nil {
+		t.Fatal(err)
+	}
+	for what, path := range map[string]string{
+		"a file that others may write": foreign, "a directory": dir, "a link": link,
+		"not on a tmpfs": "/proc/self/comm", "nowhere": "/dev/shm/vmgrace-test-none/journal",
+	} {
+		t.Run(what, func(t *testing.T) {
+			thread, said := opened(t, path)
+			if !strings.Contains(said, "signals are not noted") {
+				t.Errorf("said %q", said)
+			}
+			p, wait := sleeper(t)
+			armed, err := thread.Arm(p, now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s := <-armed.Sent(); s.Err != nil {
+				t.Error(s.Err)
+			}
+			wait()
+			if thread.Signalled(p.PID(), p.StartTime()) {
+				t.Error("known, from nowhere")
+			}
+		})
+	}
+}
