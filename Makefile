@@ -62,6 +62,10 @@ k8s: deps ## build the Kubernetes of the tests: 5 minutes, once
 csi: ## build the external-attacher and the CSI driver of the tests: half a minute
 	@hack/csi/build.sh
 
+.PHONY: virtqemud
+virtqemud: deps ## build virtqemud, which no package has, for the tests: 2 minutes, once
+	@hack/virtqemud.sh >/dev/null
+
 .PHONY: images
 images: ## build the images, without Docker: 4 minutes, then half a minute
 	@VERSION=$(if $(filter-out file,$(origin VERSION)),$(VERSION)) hack/images.sh
@@ -103,7 +107,7 @@ e2e: deps k8s csi images ## all of it in a cluster of two nodes: 11 minutes
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 .PHONY: test-faults
-test-faults: deps build race k8s ## crashes, faults, a soak: 17 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 17 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
 	VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: fuzz

@@ -133,7 +133,7 @@ func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 
 func TestALibvirtOfThePodsOwnIsAskedByACommand(t *testing.T) {
 	a := shared.Agent(t, "--libvirt-uri=").Start(t)
-	v := a.InOwnLibvirt(t, node.Spec{}, "--grace-period=30")
+	v := a.InOwnLibvirt(t, "libvirtd", node.Spec{}, "--grace-period=30")
 	if out := shared.Virsh(t, "list", "--all", "--name"); strings.Contains(out, v.Domain) {
 		t.Fatalf("the node's libvirt knows it: %s", out)
 	}

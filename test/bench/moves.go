@@ -33,8 +33,8 @@ func moves(b *bench) []figure {
 	} {
 		for _, how := range []string{"native", "tunnelled"} {
 			all = append(all, figure{
-				row: "l", what: f.what, target: f.target, unit: seconds, ours: got["Move/agents "+f.metric],
-				peerName: "virsh migrate --live, " + how, peer: got["Move/virsh-"+how+" "+f.metric],
+				row: "l", what: f.what + ", " + how, target: f.target, unit: seconds, ours: got["Move/"+how+"/agents "+f.metric],
+				peerName: "virsh migrate --live, " + how, peer: got["Move/"+how+"/virsh "+f.metric],
 			})
 		}
 	}

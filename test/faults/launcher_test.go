@@ -79,3 +79,21 @@ func TestAShimWhoseVMEndsWhileTheAgentIsAwayEndsWithIt(t *testing.T) {
 	a.Start(t)
 	v.WaitStopped(t, "LauncherSignal", "AlreadyStopped") // it was off when the agent saw the signal
 }
+
+// KubeVirt's launchers run virtqemud, which no package of Debian has: make virtqemud.
+func TestAVirtqemudOfThePodsOwnIsAskedByACommand(t *testing.T) {
+	t.Parallel()
+	n := node.New(t)
+	a := n.Agent(t, "--libvirt-uri=").Start(t)
+	polite := a.InOwnLibvirt(t, node.Virtqemud(), node.Spec{}, "--grace-period=30")
+	deaf := a.InOwnLibvirt(t, node.Virtqemud(), node.Spec{Behaviour: "deaf"}, "--grace-period=5")
+	polite.SignalShim(t)
+	polite.WaitStopped(t, "LauncherSignal", "Graceful")
+	polite.WaitExit(t, 0)
+	if n := polite.Presses(); n != 1 {
+		t.Errorf("%d presses of the power button, want 1", n)
+	}
+	deaf.SignalShim(t)
+	onTime(t, deaf, deaf.WaitBegun(t))
+	deaf.WaitStopped(t, "LauncherSignal", "Forced")
+}

@@ -22,32 +22,33 @@ import (
 )
 
 // givenNative is two libvirtds that take guests of each other by TLS, and agents that
-// have them do so.
-func givenNative(t *testing.T) world {
-	t.Helper()
+// have them do so; and the URI.
+func givenNative(tb testing.TB) (w world, uri string) {
+	tb.Helper()
 	port, err := node.FreePort()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	pki := certificates(t)
+	pki := certificates(tb)
 	for _, h := range []*host{shared.a, shared.b} {
-		h.Listen(t, h.address, port, pki)
+		h.Listen(tb, h.address, port, pki)
 	}
-	return given(t, fmt.Sprintf("--migration-uri=qemu+tls://{{address}}:%d/system?pkipath=%s", port, pki))
+	uri = fmt.Sprintf("qemu+tls://{{address}}:%d/system?pkipath=%s", port, pki)
+	return given(tb, "--migration-uri="+uri), uri
 }
 
 // certificates makes a directory with one certificate for all that libvirt and QEMU
 // of both hosts are to each other.
-func certificates(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
+func certificates(tb testing.TB) string {
+	tb.Helper()
+	dir := tb.TempDir()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	from, to := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
 	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "libvirt test"}, NotBefore: from, NotAfter: to,
@@ -58,14 +59,14 @@ func certificates(t *testing.T) string {
 	write := func(kind string, der []byte, names ...string) {
 		for _, name := range names {
 			if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-				t.Fatal(err)
+				tb.Fatal(err)
 			}
 		}
 	}
 	sign := func(template *x509.Certificate, names ...string) {
 		der, err := x509.CreateCertificate(rand.Reader, template, authority, key.Public(), key)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		write("CERTIFICATE", der, names...)
 	}
@@ -77,7 +78,7 @@ func certificates(t *testing.T) string {
 
 func TestLibvirtMovesAGuestByItself(t *testing.T) {
 	// Given: a guest.
-	w := givenNative(t)
+	w, _ := givenNative(t)
 	v := w.guarded(node.Spec{GuestAgent: true})
 	v.watchForTwo()
 	for _, to := range []*host{w.b, w.a} {

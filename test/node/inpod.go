@@ -96,29 +96,35 @@ func podCgroup(t T, pod string) string {
 	return path
 }
 
-// ownLibvirt is a launcher's command: a libvirtd of its own that starts a domain.
-// What is libvirt's in the node is mounted over before, see InOwnLibvirt.
-const ownLibvirt = `libvirtd -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid &
-until virsh -q -c qemu:///system list >/dev/null 2>&1; do kill -0 $! || exit 1; sleep 0.1; done
-virsh -q -c qemu:///system create "$1" && wait
+// ownLibvirt is a launcher's command: a libvirt daemon of its own that starts a
+// domain. What is libvirt's in the node is mounted over before, see InOwnLibvirt.
+const ownLibvirt = `"$2" -f /etc/libvirt/libvirtd.conf -p /run/libvirt/daemon.pid &
+until virsh -q -c "$3" list >/dev/null 2>&1; do kill -0 $! || exit 1; sleep 0.1; done
+virsh -q -c "$3" create "$1" && wait
 `
 
-// InOwnLibvirt is InLauncher where the launcher's command is a libvirtd of its own,
-// as in KubeVirt's launchers, which starts QEMU; the shim asks by virsh. The node's
-// libvirt does not know of it.
-func (a *Agent) InOwnLibvirt(t T, s Spec, shimArgs ...string) *VM {
+// Virtqemud is the daemon that hack/virtqemud.sh has built: Debian has no package of it.
+func Virtqemud() string { return filepath.Join(CacheDir(), "virtqemud") }
+
+// InOwnLibvirt is InLauncher where the launcher's command is a libvirt daemon of its
+// own (libvirtd or virtqemud), as in KubeVirt's launchers, which starts QEMU; the shim
+// asks by virsh. The node's libvirt does not know of it.
+func (a *Agent) InOwnLibvirt(t T, daemon string, s Spec, shimArgs ...string) *VM {
 	t.Helper()
 	s = s.Complete()
 	l := a.LauncherFor(t, s.Namespace, s.Name, randomUUID())
 	g := &Guest{Spec: s, Domain: s.DomainName(), UID: l.UID, node: a.node}
 	g.serial, g.log = filepath.Join(a.node.Dir, g.Domain+".serial"), filepath.Join(a.node.Dir, "log", "qemu", g.Domain+".log")
-	file := g.define(t)
+	file, uri := g.define(t), "qemu:///system"
+	if filepath.Base(daemon) == "virtqemud" {
+		uri += "?socket=/run/libvirt/virtqemud-sock" // Debian's client looks for libvirtd's
+	}
 	const empty = `mount -t tmpfs none /run/libvirt && mount -t tmpfs none /var/lib/libvirt && exec "$@"`
 	args := append([]string{
-		"--ask-with=exec:virsh -q -c qemu:///system shutdown " + g.Domain, "--pid-file=/run/libvirt/qemu/" + g.Domain + ".pid",
+		"--ask-with=exec:virsh -q -c " + uri + " shutdown " + g.Domain, "--pid-file=/run/libvirt/qemu/" + g.Domain + ".pid",
 	}, shimArgs...)
 	v := &VM{Guest: g, Agent: a, Launcher: l, Shim: l.shim(t, []string{"unshare", "--mount-proc", "sh", "-c", empty, "sh"},
-		append(args, "--", "sh", "-c", ownLibvirt, "sh", file))}
+		append(args, "--", "sh", "-c", ownLibvirt, "sh", file, daemon, uri))}
 	v.inside(t)
 	v.WaitUp(t)
 	v.WaitGuarded(t)
