@@ -41,8 +41,8 @@ type rig struct {
 	full   atomic.Bool // no file can be opened
 	// signalled is the pid of one that an agent before has signalled.
 	signalled int
-	deaf   atomic.Bool // libvirt's events are lost
-	unread bool        // the records cannot be read when the agent starts
+	deaf      atomic.Bool // libvirt's events are lost
+	unread    bool        // the records cannot be read when the agent starts
 
 	cluster *memoryCluster // nil: standalone
 	machine *memoryMachine // nil: its shutdowns are not delayed
