@@ -89,7 +89,7 @@ GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=
 .PHONY: test
 test: deps race ## unit tests as root, and real guests under a real libvirtd: 11 minutes
 	@echo '===== 1 of 3: go vet, 1 minute ====='
-	go vet -tags $(TAGS) ./...
+	go vet -tags $(TAGS),figures ./...
 	@echo '===== 2 of 3: packages by themselves, with the race detector, 2 minutes ====='
 	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
 	@echo '===== 3 of 3: both binaries with real guests, 6 minutes ====='

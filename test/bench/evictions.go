@@ -22,8 +22,8 @@ func drains() []drain { return []drain{{300, 100}, {100, 10}} }
 // evictions is row k: cluster-controller in a large cluster of objects on a real
 // API server. The floor of an eviction that marks is what a mark has to write, one
 // patch of the VMI's metadata and one of its status, by nobody but the bench and
-// with no controller there. That of another eviction is the API server's own
-// answer by a budget, for a pod about which the webhook is never asked.
+// with no controller there. That of another eviction is the API server's own answer
+// by a budget, after a webhook that does nothing.
 func evictions(b *bench) []figure {
 	c := b.crew(b.vmis)
 	crowd := fmt.Sprintf("%d VMIs with launcher pods: ", b.vmis)
@@ -47,6 +47,7 @@ func evictions(b *bench) []figure {
 	c.rest()
 	first.ours = []float64{time.Since(begin).Seconds()}
 	c.bystander()
+	c.idleWebhook()
 	fresh := c.names
 	for range b.rounds {
 		for n, d := range drains() {

@@ -102,7 +102,7 @@ func BenchmarkRelay(b *testing.B) {
 			w.Fatalf("the guest has moved after %d MiB: it writes too little", passed>>20)
 		}
 		if text, err := v.here.TryVirsh(w.Context(), "domjobinfo", v.Domain, "--rawstats"); err == nil {
-			passed = max(passed, number(w, regexp.MustCompile(`memory_bytes=(\d+)`).FindStringSubmatch(text + "memory_bytes=0")[1]))
+			passed = max(passed, number(w, regexp.MustCompile(`memory_processed: (\d+)`).FindStringSubmatch(text + "memory_processed: 0")[1]))
 		}
 	}
 	b.ReportMetric(float64(most-memory)/(1<<20), "MiB-more")
