@@ -20,13 +20,6 @@ func (b *bench) firmware(n int) []*node.Guest {
 	return guests
 }
 
-// pauseGuest stops the virtual CPU of a guest: so many that are emulated are a load of
-// their own, and to an agent and its shim an idle guest and a paused one are the same.
-func (b *bench) pauseGuest(g *node.Guest) {
-	b.Helper()
-	b.node().Virsh(b, "suspend", g.Domain)
-}
-
 // guards starts the agent with a launcher directory for each guest and waits
 // until it has a record of each.
 func (b *bench) guards(agent *node.Agent, guests []*node.Guest) {

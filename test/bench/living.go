@@ -22,7 +22,6 @@ func (f *fleet) awaken(nodeName string) {
 	for _, name := range f.vmis[nodeName] {
 		if f.guests[name] == nil {
 			f.guests[name] = f.node().Start(f, node.Spec{Namespace: benchNamespace, Name: name, Firmware: true})
-			f.pauseGuest(f.guests[name])
 		}
 	}
 	for name, uid := range f.uids("vmi", "kubevirt.io/nodeName="+nodeName) {
@@ -76,7 +75,7 @@ func running(b *bench) []figure {
 	w.watch()
 	w.guards(nodeName)
 	line := func(what, target string, u unit, value float64) figure {
-		return figure{row: "f", what: fmt.Sprintf("idle with %d paused guests in a cluster: %s", 2*b.guests, what), target: target, unit: u, ours: []float64{value}}
+		return figure{row: "f", what: fmt.Sprintf("idle with %d guests in a cluster: %s", 2*b.guests, what), target: target, unit: u, ours: []float64{value}}
 	}
 	begin, before := time.Now(), b.used(w.Process)
 	b.pause(b.idle)

@@ -31,6 +31,32 @@ func GuestImage(t T) (kernel, initrd string) {
 	return filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")
 }
 
+// halt is what firmware can start as a kernel (Multiboot 1): it halts the processor.
+const halt = "\x02\xb0\xad\x1b" + "\x00\x00\x01\x00" + "\xfe\x4f\x51\xe4" + // magic, "addresses follow", checksum
+	"\x00\x00\x10\x00" + "\x00\x00\x10\x00" + "\x24\x00\x10\x00" + "\x24\x00\x10\x00" + "\x20\x00\x10\x00" + // header, from, to, to, entry
+	"\xfa\xf4\xeb\xfc" // cli; hlt; and again
+
+// HaltImage returns what a firmware guest boots.
+func HaltImage(t T) string {
+	t.Helper()
+	path := filepath.Join(CacheDir(), "halt")
+	if readText(path) == halt {
+		return path
+	}
+	if err := os.MkdirAll(CacheDir(), 0o755); err != nil {
+		t.Fatalf("%v", err)
+	}
+	f, err := os.CreateTemp(CacheDir(), "halt-")
+	if err == nil {
+		_, err = f.WriteString(halt)
+		err = errors.Join(err, f.Chmod(0o644), f.Close(), os.Rename(f.Name(), path))
+	}
+	if err != nil {
+		t.Fatalf("a firmware guest's image: %v", err)
+	}
+	return path
+}
+
 // Binary returns the path of one of the project's two binaries. They are taken
 // from VMGRACE_BIN_DIR (make test has just built them) or built, with the race
 // detector.

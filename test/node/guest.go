@@ -65,10 +65,7 @@ func (n *Node) Start(t T, s Spec) *Guest {
 // define writes the guest's domain and returns the file.
 func (g *Guest) define(t T) string {
 	t.Helper()
-	var kernel, initrd string
-	if !g.Firmware {
-		kernel, initrd = GuestImage(t)
-	}
+	kernel, initrd := g.image(t)
 	text, err := g.DomainXML(kernel, initrd, g.serial)
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -78,6 +75,15 @@ func (g *Guest) define(t T) string {
 		t.Fatalf("domain XML: %v", err)
 	}
 	return file
+}
+
+// image is what the guest boots.
+func (s Spec) image(t T) (kernel, initrd string) {
+	t.Helper()
+	if s.Firmware {
+		return HaltImage(t), ""
+	}
+	return GuestImage(t)
 }
 
 // findProcess takes hold of the QEMU process while libvirt has just said that it runs.

@@ -136,16 +136,18 @@ func (g *Guest) monitor() string { return filepath.Join(g.node.Dir, g.Domain+".q
 // qemu is QEMU's command line, much as libvirt would make it.
 func (g *Guest) qemu(t T) []string {
 	t.Helper()
-	memory := "16"
-	var kernel []string
-	if !g.Firmware {
-		image, initrd := GuestImage(t)
-		memory, kernel = "128", []string{"-kernel", image, "-initrd", initrd, "-append", kernelArgs + g.Behaviour}
+	memory := "128"
+	kernel, initrd := g.image(t)
+	boot := []string{"-kernel", kernel}
+	if g.Firmware {
+		memory = "16"
+	} else {
+		boot = append(boot, "-initrd", initrd, "-append", kernelArgs+g.Behaviour)
 	}
 	return append([]string{
 		"qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", memory, "-display", "none", "-nodefaults", "-no-user-config",
 		"-msg", "timestamp=on", "-serial", "file:" + g.serial, "-qmp", "unix:" + g.monitor() + ",server=on,wait=off",
-	}, kernel...)
+	}, boot...)
 }
 
 // pid is the VM process's, as its container sees it.
