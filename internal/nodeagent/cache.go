@@ -20,7 +20,7 @@ const (
 	diskTimeout = time.Second
 	// retakeInterval is how often the state directory is checked for having been
 	// removed or replaced.
-	retakeInterval = 2 * time.Second
+	retakeInterval = 5 * time.Second
 )
 
 // cache is the state directory. It is read first, and written once that is

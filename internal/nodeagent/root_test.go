@@ -26,6 +26,7 @@ func TestAStateDirectoryThatGoesIsTakenAgainAndTheRecordsCalledFor(t *testing.T)
 		"mounted over": func(dir string) error { return unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k") },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := given(t, clock{}.Now())
 			t.Cleanup(func() {
 				for unix.Unmount(dir, unix.MNT_DETACH) == nil {
