@@ -25,7 +25,7 @@ func TestADomainIsDefinedAsAMigrationWouldSendIt(t *testing.T) {
 			t.Fatal(err)
 		}
 		v, err := nodemigration.Judge(nodemigration.Guest{
-			Domain: is, Agreed: tunnel.Agreement{Domain: g.Domain, UUID: g.UUID, Paths: []string{shared.Dir}},
+			Domain: is, Agreed: tunnel.Agreement{Domain: g.Domain, UUID: g.UUID, Paths: []string{shared.Dir, node.CacheDir()}},
 		})
 		if err != nil {
 			t.Fatal(err)
