@@ -75,7 +75,7 @@ func TestAQEMUThatNothingCanKillIsReportedOnceAndTriedOnUntilItEnds(t *testing.T
 	n := node.New(t) // sees the disk
 	a := n.Agent(t, "--destroy-timeout=1s").Start(t)
 	main := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
-	other := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=0")
+	other := a.Guarded(t, node.Spec{Firmware: true, Unbootable: true}, "--grace-period=0")
 	neighbour := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=20")
 	other.Virsh(t, "qemu-monitor-command", "--hmp", "logfile "+filepath.Join(disk, "log"))
 	other.Virsh(t, "qemu-monitor-command", "--hmp", "log unimp")

@@ -22,6 +22,9 @@ type Spec struct {
 	// Firmware is a domain without an operating system: its firmware starts what
 	// halts the processor (see [HaltImage]). It is deaf, quick to start, and no load.
 	Firmware bool
+	// Unbootable is a firmware guest that has nothing to start, and so looks for it all
+	// the time: its processor runs.
+	Unbootable bool
 	// GuestAgent adds the channel of the QEMU guest agent. A Behaviour with
 	// agent= needs it.
 	GuestAgent bool

@@ -80,10 +80,14 @@ func (g *Guest) define(t T) string {
 // image is what the guest boots.
 func (s Spec) image(t T) (kernel, initrd string) {
 	t.Helper()
-	if s.Firmware {
+	switch {
+	case s.Unbootable:
+		return "", ""
+	case s.Firmware:
 		return HaltImage(t), ""
+	default:
+		return GuestImage(t)
 	}
-	return GuestImage(t)
 }
 
 // findProcess takes hold of the QEMU process while libvirt has just said that it runs.

@@ -137,8 +137,11 @@ func (g *Guest) monitor() string { return filepath.Join(g.node.Dir, g.Domain+".q
 func (g *Guest) qemu(t T) []string {
 	t.Helper()
 	memory := "128"
+	var boot []string
 	kernel, initrd := g.image(t)
-	boot := []string{"-kernel", kernel}
+	if kernel != "" {
+		boot = []string{"-kernel", kernel}
+	}
 	if g.Firmware {
 		memory = "16"
 	} else {
