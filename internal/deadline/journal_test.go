@@ -17,7 +17,7 @@ import (
 // newJournal is a name for one, on a tmpfs.
 func newJournal(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "vmgrace-test-")
+	dir, err := os.MkdirTemp("/dev/shm", "vmgrace-test-") //nolint:usetesting // it has to be a tmpfs
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func GuestImage(t T) (kernel, initrd string) {
 
 // halt is what firmware can start as a kernel (Multiboot 1): it halts the processor.
 const halt = "\x02\xb0\xad\x1b" + "\x00\x00\x01\x00" + "\xfe\x4f\x51\xe4" + // magic, "addresses follow", checksum
-	"\x00\x00\x10\x00" + "\x00\x00\x10\x00" + "\x24\x00\x10\x00" + "\x24\x00\x10\x00" + "\x20\x00\x10\x00" + // header, from, to, to, entry
+	"\x00\x00\x10\x00" + "\x00\x00\x10\x00" + "\x24\x00\x10\x00" + "\x24\x00\x10\x00" + "\x20\x00\x10\x00" + // header, begin, end of the file, of memory, entry
 	"\xfa\xf4\xeb\xfc" // cli; hlt; and again
 
 // HaltImage returns what a firmware guest boots.
