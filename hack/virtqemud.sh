@@ -6,7 +6,7 @@ set -euo pipefail
 out=${VMGRACE_CACHE:-/var/cache/vmgrace}/virtqemud
 version=$(dpkg-query -W -f '${source:Version}' libvirt0)
 [[ ! -x $out || $(cat "$out.version" 2>/dev/null) != "$version" ]] || exit 0
-echo "virtqemud: building it from the source of libvirt $version, 2 minutes"
+echo "virtqemud: building it from the source of libvirt $version, 2 minutes" >&2
 
 root=()
 [[ $(id -u) == 0 ]] || root=(sudo)

@@ -29,8 +29,9 @@ type journal struct {
 // hangs a write to it would wait. All of it is allocated before, or a full tmpfs
 // would end the agent (SIGBUS, mmap(2)).
 func openJournal(path string) (*journal, error) {
-	// In a directory of everybody's: no link is followed, no file of another's taken.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	// In a directory of everybody's: no link is followed, no file of another's taken,
+	// and a lease on one is not waited for (fcntl(2)).
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("the journal of signals: %w", err)
 	}

@@ -12,8 +12,7 @@ import (
 )
 
 // few is how many guests are there at once while the reaction of an idle machine
-// is measured: the firmware of each keeps a core 1 % busy, so that 200 of them
-// leave nothing of two.
+// is measured.
 const few = 20
 
 // reaction is row a: each guest has its shim, and its trigger, as a shim writes it,

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -29,17 +28,16 @@ const sending = "sending the guest"
 // the target.
 func BenchmarkMove(b *testing.B) {
 	b.Run("tunnelled", func(b *testing.B) {
-		beside(b, given(b), func(to *host) []string { return []string{"--tunnelled", "DOMAIN", to.URI()} })
+		beside(b, given(b), "--tunnelled", (*host).URI)
 	})
 	b.Run("native", func(b *testing.B) {
 		w, uri := givenNative(b)
-		beside(b, w, func(to *host) []string {
-			return []string{"--tls", "DOMAIN", strings.ReplaceAll(uri, "{{address}}", to.address)}
-		})
+		beside(b, w, "--tls", func(to *host) string { return strings.ReplaceAll(uri, "{{address}}", to.address) })
 	})
 }
 
-func beside(b *testing.B, w world, how func(to *host) []string) {
+// beside moves one by the agents and one by virsh, with this flag and to this URI.
+func beside(b *testing.B, w world, flag string, uri func(to *host) string) {
 	b.Helper()
 	events := map[*node.Node]*node.Process{w.a.Node: w.a.lifecycle(w), w.b.Node: w.b.lifecycle(w)}
 	ours := w.guarded(node.Spec{})
@@ -70,10 +68,8 @@ func beside(b *testing.B, w world, how func(to *host) []string) {
 		})
 		b.Run("virsh", func(b *testing.B) {
 			from, to := on, w.other(on)
-			args := append([]string{"migrate", "--live", "--p2p"}, how(to)...)
-			args[slices.Index(args, "DOMAIN")] = theirs.Domain
 			begin := time.Now()
-			from.Virsh(w, args...)
+			from.Virsh(w, "migrate", "--live", "--p2p", flag, theirs.Domain, uri(to))
 			report(b, begin, from, to, theirs.Domain)
 			on = to
 		})

@@ -104,7 +104,14 @@ virsh -q -c "$3" create "$1" && wait
 `
 
 // Virtqemud is the daemon that hack/virtqemud.sh has built: Debian has no package of it.
-func Virtqemud() string { return filepath.Join(CacheDir(), "virtqemud") }
+func Virtqemud(t T) string {
+	t.Helper()
+	path := filepath.Join(CacheDir(), "virtqemud")
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: make virtqemud builds it", err)
+	}
+	return path
+}
 
 // InOwnLibvirt is InLauncher where the launcher's command is a libvirt daemon of its
 // own (libvirtd or virtqemud), as in KubeVirt's launchers, which starts QEMU; the shim
