@@ -36,16 +36,11 @@ func (t *Thread) Arm(p *process.Process, at grace.Mono) (*Armed, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.arm(pidfd, signalled{uint64(p.PID()), p.StartTime()}, at), nil
-}
-
-// arm: the thread closes the pidfd.
-func (t *Thread) arm(pidfd int, whom signalled, at grace.Mono) *Armed {
 	a := &Armed{thread: t, report: make(chan Sent, 1)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.c = C.deadline_arm(t.c, C.int(pidfd), C.uint64_t(whom.pid), C.uint64_t(whom.start), C.int64_t(at), C.uintptr_t(cgo.NewHandle(a)))
-	return a
+	a.c = C.deadline_arm(t.c, C.int(pidfd), C.uint64_t(p.PID()), C.uint64_t(p.StartTime()), C.int64_t(at), C.uintptr_t(cgo.NewHandle(a)))
+	return a, nil
 }
 
 // Move has it sent at another time. Once it is sent that does nothing.

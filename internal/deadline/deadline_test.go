@@ -39,31 +39,58 @@ func start(t *testing.T) (thread *Thread, said *bytes.Buffer) {
 }
 
 // child is a process that lives until it is signalled. ended gives the signal.
-func child(t *testing.T) (pidfd int, ended func() syscall.Signal) {
+func child(t *testing.T) (p *process.Process, ended func() syscall.Signal) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "sleep", "infinity")
-	if err := cmd.Start(); err != nil {
+	return shell(t, "echo; exec sleep infinity")
+}
+
+// shell runs a command that says a line once it is what it should be.
+func shell(t *testing.T, command string) (p *process.Process, ended func() syscall.Signal) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
 	start, err := process.Start(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := process.Open(cmd.Process.Pid, start)
-	if err != nil {
+	if p, err = process.Open(cmd.Process.Pid, start); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.Close() })
-	pidfd, err = p.Duplicate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pidfd, func() syscall.Signal {
+	return p, func() syscall.Signal {
 		_ = cmd.Wait()
 		status, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
 		return status.Signal()
 	}
+}
+
+func arm(t *testing.T, thread *Thread, p *process.Process, at grace.Mono) *Armed {
+	t.Helper()
+	armed, err := thread.Arm(p, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return armed
+}
+
+// open counts the descriptors of this process.
+func open(t *testing.T) int {
+	t.Helper()
+	all, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(all)
 }
 
 func TestManyDeadlinesAreEachSignalledOnceAndNeverEarly(t *testing.T) {
@@ -77,8 +104,8 @@ func TestManyDeadlinesAreEachSignalledOnceAndNeverEarly(t *testing.T) {
 	vms := make([]vm, 30)
 	for i := range vms {
 		at := begin.Add(time.Duration(i%3) * 150 * time.Millisecond) // some are due already
-		pidfd, ended := child(t)
-		vms[i] = vm{thread.arm(pidfd, signalled{}, at), at, ended}
+		p, ended := child(t)
+		vms[i] = vm{arm(t, thread, p, at), at, ended}
 	}
 	for _, v := range vms {
 		if s := <-v.armed.Sent(); s.Err != nil || s.At < v.at {
@@ -95,8 +122,8 @@ func TestManyDeadlinesAreEachSignalledOnceAndNeverEarly(t *testing.T) {
 
 func TestADeadlineMoves(t *testing.T) {
 	thread, _ := start(t)
-	pidfd, ended := child(t)
-	armed := thread.arm(pidfd, signalled{}, now().Add(time.Hour))
+	p, ended := child(t)
+	armed := arm(t, thread, p, now().Add(time.Hour))
 	to := now().Add(50 * time.Millisecond)
 	armed.Move(to)
 	if s := <-armed.Sent(); s.Err != nil || s.At < to {
@@ -109,34 +136,33 @@ func TestADeadlineMoves(t *testing.T) {
 
 func TestWhatIsDisarmedIsNotSignalledAndItsPidfdClosed(t *testing.T) {
 	thread, _ := start(t)
-	pidfd, _ := child(t)
+	p, _ := child(t)
 	other, _ := child(t)
-	armed := thread.arm(pidfd, signalled{}, now().Add(50*time.Millisecond))
+	before := open(t)
+	armed := arm(t, thread, p, now().Add(50*time.Millisecond))
 	if once, again := armed.Disarm(), armed.Disarm(); !once || !again {
 		t.Fatal("not disarmed")
 	}
 	// A later deadline is over: so is this one.
-	<-thread.arm(other, signalled{}, now().Add(100*time.Millisecond)).Sent()
+	<-arm(t, thread, other, now().Add(100*time.Millisecond)).Sent()
 	select {
 	case s := <-armed.Sent():
 		t.Errorf("sent: %+v", s)
 	default:
 	}
-	if _, err := unix.FcntlInt(uintptr(pidfd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
-		t.Errorf("the pidfd is still open: %v", err)
+	if now := open(t); now != before {
+		t.Errorf("%d descriptors are open, and %d were", now, before)
 	}
 }
 
 func TestAProcessThatHasEndedIsNotSignalled(t *testing.T) {
 	thread, _ := start(t)
-	pidfd, _ := child(t)
-	if err := unix.PidfdSendSignal(pidfd, unix.SIGKILL, nil, 0); err != nil {
+	p, _ := child(t)
+	if err := p.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, -1); err != nil {
-		t.Fatal(err)
-	}
-	if s := <-thread.arm(pidfd, signalled{}, now()).Sent(); !errors.Is(s.Err, process.ErrGone) { // a zombie
+	<-p.Done()
+	if s := <-arm(t, thread, p, now()).Sent(); !errors.Is(s.Err, process.ErrGone) { // a zombie
 		t.Errorf("%v", s.Err)
 	}
 }
@@ -144,8 +170,8 @@ func TestAProcessThatHasEndedIsNotSignalled(t *testing.T) {
 func TestDisarmAndSignalExcludeEachOther(t *testing.T) {
 	thread, _ := start(t)
 	for i := range 50 {
-		pidfd, ended := child(t)
-		armed := thread.arm(pidfd, signalled{}, now().Add(time.Duration(i)*10*time.Microsecond))
+		p, ended := child(t)
+		armed := arm(t, thread, p, now().Add(time.Duration(i)*10*time.Microsecond))
 		if !armed.Disarm() {
 			<-armed.Sent()
 			if got := ended(); got != syscall.SIGTERM {
@@ -193,17 +219,18 @@ func TestOnlyTheDeadlineThreadIsARealTimeOne(t *testing.T) {
 }
 
 func TestCloseSendsNothingAndLeavesNothing(t *testing.T) {
+	p, _ := child(t)
+	before := open(t)
 	thread, err := Start(slog.New(slog.DiscardHandler), newJournal(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	pidfd, _ := child(t)
-	armed := thread.arm(pidfd, signalled{}, now().Add(time.Hour))
+	armed := arm(t, thread, p, now().Add(time.Hour))
 	if err := thread.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := unix.FcntlInt(uintptr(pidfd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
-		t.Errorf("the pidfd is still open: %v", err)
+	if now := open(t); now != before {
+		t.Errorf("%d descriptors are open, and %d were", now, before)
 	}
 	select {
 	case s := <-armed.Sent():
@@ -216,9 +243,9 @@ func TestCloseSendsNothingAndLeavesNothing(t *testing.T) {
 // thread of Go's could not go on before they end.
 func TestADeadlineNeedsNoProcessorOfGos(t *testing.T) {
 	thread, _ := start(t)
-	pidfd, ended := child(t)
+	p, ended := child(t)
 	at := now().Add(200 * time.Millisecond)
-	armed := thread.arm(pidfd, signalled{}, at)
+	armed := arm(t, thread, p, at)
 	var holding sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		holding.Go(func() {

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"log/slog"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,37 +23,6 @@ func newJournal(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return filepath.Join(dir, "journal")
-}
-
-func sleeper(t *testing.T) (p *process.Process, wait func()) {
-	t.Helper()
-	return shell(t, "echo; exec sleep infinity")
-}
-
-// shell runs a command that says a line once it is what it should be.
-func shell(t *testing.T, command string) (p *process.Process, wait func()) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	if _, err := out.Read(make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	start, err := process.Start(cmd.Process.Pid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if p, err = process.Open(cmd.Process.Pid, start); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return p, func() { _ = cmd.Wait() }
 }
 
 func opened(t *testing.T, path string) (thread *Thread, said string) {
@@ -73,25 +42,18 @@ func TestTheNextAgentKnowsWhoWasSignalled(t *testing.T) {
 	// given
 	path := newJournal(t)
 	first, _ := opened(t, path)
-	deaf, wait := sleeper(t)
-	spared, _ := sleeper(t)
-	gone, waitGone := sleeper(t)
+	deaf, wait := child(t)
+	spared, _ := child(t)
+	gone, waitGone := child(t)
 	if err := gone.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	waitGone()
 	// when
 	for _, p := range []*process.Process{deaf, gone} {
-		armed, err := first.Arm(p, now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-armed.Sent()
+		<-arm(t, first, p, now()).Sent()
 	}
-	held, err := first.Arm(spared, now().Add(1<<40))
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := arm(t, first, spared, now().Add(time.Hour))
 	wait()
 	// then
 	second, _ := opened(t, path)
@@ -118,15 +80,11 @@ func TestAJournalThatIsFullForgetsTheOldest(t *testing.T) {
 	first, _ := opened(t, path)
 	send := func(p *process.Process) {
 		t.Helper()
-		armed, err := first.Arm(p, now())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if s := <-armed.Sent(); s.Err != nil {
+		if s := <-arm(t, first, p, now()).Sent(); s.Err != nil {
 			t.Fatal(s.Err)
 		}
 	}
-	oldest, wait := sleeper(t)
+	oldest, wait := child(t)
 	send(oldest)
 	wait()
 	// when
@@ -164,12 +122,8 @@ func TestWithoutAJournalSignalsAreSentAllTheSame(t *testing.T) {
 			if !strings.Contains(said, "signals are not noted") {
 				t.Errorf("said %q", said)
 			}
-			p, wait := sleeper(t)
-			armed, err := thread.Arm(p, now())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if s := <-armed.Sent(); s.Err != nil {
+			p, wait := child(t)
+			if s := <-arm(t, thread, p, now()).Sent(); s.Err != nil {
 				t.Error(s.Err)
 			}
 			wait()
