@@ -39,12 +39,16 @@ type suite struct {
 	objects *objects.Reader
 	// rightless are the times in which a test had taken the agents' rights.
 	rightless []window
+	// starts are the times in which the API server was starting.
+	starts []window
 	found     []string // what was there before, of what is applied
 	// buildVMDrain builds kubectl-vmdrain, once, and returns its path.
 	buildVMDrain func() (string, error)
 }
 
 type window struct{ from, to time.Time }
+
+func (w window) has(at time.Time) bool { return at.After(w.from) && at.Before(w.to) }
 
 func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)

@@ -29,7 +29,7 @@ func (w *world) stop(api *cluster.API) {
 		if api.Ready(ctx) {
 			return nil
 		}
-		return api.Start(ctx)
+		return w.starting(ctx, api)
 	})
 	w.waitWatch("0", w.a, w.b)
 	w.step("API server stopped, the agents know")
@@ -37,10 +37,19 @@ func (w *world) stop(api *cluster.API) {
 
 func (w *world) start(api *cluster.API) {
 	w.Helper()
-	if err := api.Start(w.Context()); err != nil {
+	if err := w.starting(w.Context(), api); err != nil {
 		w.Fatal(err)
 	}
 	w.step("API server started")
+}
+
+// starting starts the API server. Until that is ready it may refuse what it will
+// allow: it answers before it has read the roles.
+func (w *world) starting(ctx context.Context, api *cluster.API) error {
+	from := time.Now()
+	err := api.Start(ctx)
+	w.starts = append(w.starts, window{from, time.Now()})
+	return err //nolint:wrapcheck // it says what was tried
 }
 
 // container is what a container runtime calls the first container of a pod.
