@@ -1,8 +1,13 @@
 package controller
 
 import (
+	"slices"
+	"strings"
+
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -11,6 +16,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/certs"
 )
 
@@ -26,8 +32,10 @@ func (o *Options) cacheOptions() cache.Options {
 			&corev1.Secret{}: {Namespaces: map[string]cache.Config{o.Namespace: {FieldSelector: ours}}},
 			&admissionregistrationv1.ValidatingWebhookConfiguration{}: {Field: ours},
 			&admissionregistrationv1.MutatingWebhookConfiguration{}:   {Field: ours},
-			&corev1.Pod{}:  {Label: labels.SelectorFromSet(labels.Set{kubevirt.AppLabel: kubevirt.LauncherApp}), Transform: strippedPod},
-			&corev1.Node{}: {Transform: strippedNode},
+			&corev1.Pod{}:                      {Label: labels.SelectorFromSet(labels.Set{kubevirt.AppLabel: kubevirt.LauncherApp}), Transform: strippedPod},
+			&corev1.Node{}:                     {Transform: strippedNode},
+			&kubevirt.VirtualMachineInstance{}: {Transform: strippedVMI},
+			&policyv1.PodDisruptionBudget{}:    {Transform: strippedBudget},
 		},
 	}
 }
@@ -47,12 +55,68 @@ const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
 
 func strippedPod(object any) (any, error) {
 	if p, ok := object.(*corev1.Pod); ok {
+		stripMeta(&p.ObjectMeta)
+		p.OwnerReferences = nil
 		p.Spec = corev1.PodSpec{
 			NodeName: p.Spec.NodeName, TerminationGracePeriodSeconds: p.Spec.TerminationGracePeriodSeconds, Tolerations: p.Spec.Tolerations,
 		}
-		p.Status = corev1.PodStatus{Phase: p.Status.Phase, Conditions: p.Status.Conditions}
+		p.Status = corev1.PodStatus{Phase: p.Status.Phase, Conditions: readConditions(p.Status.Conditions)}
 	}
 	return stripped(object)
+}
+
+// readConditions are those of a pod that somebody reads.
+func readConditions(all []corev1.PodCondition) []corev1.PodCondition {
+	return slices.Clone(slices.DeleteFunc(all, func(c corev1.PodCondition) bool {
+		return c.Type != corev1.DisruptionTarget && c.Type != corev1.PodReady && c.Type != corev1.PodScheduled
+	}))
+}
+
+func strippedVMI(object any) (any, error) {
+	if v, ok := object.(*kubevirt.VirtualMachineInstance); ok {
+		stripMeta(&v.ObjectMeta)
+		v.OwnerReferences = nil
+		node := v.Node()
+		v.Labels = nil
+		if v.Status.NodeName == "" && node != "" {
+			v.Labels = map[string]string{kubevirt.NodeNameLabel: node}
+		}
+		// All of them, where they are: a patch names one by its place.
+		v.Status.Conditions = slices.Clone(v.Status.Conditions)
+	}
+	return stripped(object)
+}
+
+func strippedBudget(object any) (any, error) {
+	if b, ok := object.(*policyv1.PodDisruptionBudget); ok {
+		stripMeta(&b.ObjectMeta)
+		b.Status = policyv1.PodDisruptionBudgetStatus{}
+	}
+	return stripped(object)
+}
+
+// stripMeta leaves what is read of the metadata of all kinds.
+func stripMeta(m *metav1.ObjectMeta) {
+	m.Finalizers, m.GenerateName = nil, ""
+	var read map[string]string
+	for key, value := range m.Annotations {
+		if isRead(key) {
+			if read == nil {
+				read = map[string]string{}
+			}
+			read[key] = value
+		}
+	}
+	m.Annotations = read
+}
+
+func isRead(annotation string) bool {
+	switch annotation {
+	case kubevirt.DomainAnnotation, kubevirt.EvictionSourceAnnotation, kubevirt.RequestEvictOnlyAnnotation, kubevirt.EvictionInProgressAnnotation:
+		return true
+	default:
+		return strings.HasPrefix(annotation, v1alpha1.Group+"/")
+	}
 }
 
 func strippedNode(object any) (any, error) {

@@ -88,7 +88,7 @@ func (r *reconciler) one(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 	if err != nil {
 		return err
 	}
-	have, err := lookup.Budgets(ctx, r.Client, vmi.Namespace, vmi.UID)
+	have, err := lookup.Budgets(ctx, r.Client, vmi)
 	if err != nil {
 		return err
 	}

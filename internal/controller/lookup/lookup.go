@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,12 +30,13 @@ const RetryBehind = 100 * time.Millisecond
 // Fields that the cache finds objects by.
 const (
 	byCreator = "createdBy" // launcher pods: the VMI's UID
-	byVMI     = "vmiName"   // migrations: the VMI's name; budgets: its UID
+	byVMI     = "vmiName"   // migrations
+	byMaker   = "madeBy"    // budgets that were made for no VMI
 	byOwner   = "vmiOwner"  // budgets: the name of the VMI that owns them
 	byNode    = "nodeName"  // VMIs
 )
 
-// foreign is what budgets have for a UID that are no VMI's.
+// foreign is the maker of budgets that were made for no VMI.
 const foreign = "foreign"
 
 // index is a field that the cache finds objects of a kind by.
@@ -50,11 +52,11 @@ func Index(ctx context.Context, i client.FieldIndexer) error {
 		return err
 	}
 	return add(ctx, i, []index{
-		{&policyv1.PodDisruptionBudget{}, byVMI, func(o client.Object) []string {
-			if uid := BudgetOf(o); uid != "" {
-				return []string{string(uid)}
+		{&policyv1.PodDisruptionBudget{}, byMaker, func(o client.Object) []string {
+			if BudgetOf(o) == "" {
+				return []string{foreign}
 			}
-			return []string{foreign}
+			return nil
 		}},
 		{&policyv1.PodDisruptionBudget{}, byOwner, func(o client.Object) []string {
 			if owner := VMIOf(o); owner != nil && BudgetOf(o) != "" {
@@ -154,9 +156,23 @@ func Migrations(ctx context.Context, r client.Reader, vm types.NamespacedName) (
 	return all.Items, nil
 }
 
-// Budgets are those that were made for a VMI.
-func Budgets(ctx context.Context, r client.Reader, namespace string, vmi types.UID) ([]policyv1.PodDisruptionBudget, error) {
-	return budgets(ctx, r, namespace, string(vmi))
+// Budgets are those that were made for a VMI: under its UID, or owned by it.
+func Budgets(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]policyv1.PodDisruptionBudget, error) {
+	all, err := BudgetsByName(ctx, r, client.ObjectKeyFromObject(vmi))
+	if err != nil {
+		return nil, err
+	}
+	name := evacuation.BudgetName(string(vmi.UID))
+	all = slices.DeleteFunc(all, func(b policyv1.PodDisruptionBudget) bool { return BudgetOf(&b) != vmi.UID || b.Name == name })
+	var named policyv1.PodDisruptionBudget
+	switch err := r.Get(ctx, client.ObjectKey{Namespace: vmi.Namespace, Name: name}, &named); {
+	case err == nil:
+		return append(all, named), nil
+	case apierrors.IsNotFound(err):
+		return all, nil
+	default:
+		return nil, fmt.Errorf("disruption budget %s: %w", name, err)
+	}
 }
 
 // BudgetsByName are those that were made for VMIs of a name, also for one that
@@ -198,12 +214,8 @@ func Names(err error, name string) bool {
 
 // ForeignBudgets are those of a namespace that were made for no VMI.
 func ForeignBudgets(ctx context.Context, r client.Reader, namespace string) ([]policyv1.PodDisruptionBudget, error) {
-	return budgets(ctx, r, namespace, foreign)
-}
-
-func budgets(ctx context.Context, r client.Reader, namespace, value string) ([]policyv1.PodDisruptionBudget, error) {
 	var all policyv1.PodDisruptionBudgetList
-	if err := r.List(ctx, &all, client.InNamespace(namespace), client.MatchingFields{byVMI: value}); err != nil {
+	if err := r.List(ctx, &all, client.InNamespace(namespace), client.MatchingFields{byMaker: foreign}); err != nil {
 		return nil, fmt.Errorf("disruption budgets: %w", err)
 	}
 	return all.Items, nil

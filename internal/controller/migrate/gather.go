@@ -163,7 +163,7 @@ func (r *reconciler) budget(ctx context.Context, g *gathered) error {
 		g.Kept = true
 		return nil
 	}
-	have, err := lookup.Budgets(ctx, r.Client, g.VMI.Namespace, g.VMI.UID)
+	have, err := lookup.Budgets(ctx, r.Client, g.VMI)
 	if err != nil {
 		return err
 	}
