@@ -41,7 +41,7 @@ type suite struct {
 	rightless []window
 	// starts are the times in which the API server was starting.
 	starts []window
-	found     []string // what was there before, of what is applied
+	found  []string // what was there before, of what is applied
 	// buildVMDrain builds kubectl-vmdrain, once, and returns its path.
 	buildVMDrain func() (string, error)
 }
