@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"runtime"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -26,10 +25,6 @@ const (
 	exitFailure = 1
 )
 
-// atOnce is how many threads run Go code at least. With two, the fsyncs of two
-// VMs keep the deadline thread waiting for its turn.
-const atOnce = 4
-
 // gcPercent: the garbage of an agent's start stays resident for long, because at
 // rest there is hardly any more that would have it collected.
 const gcPercent = 25
@@ -38,7 +33,6 @@ const gcPercent = 25
 const flush = 200 * time.Millisecond
 
 func main() {
-	runtime.GOMAXPROCS(max(atOnce, runtime.GOMAXPROCS(0)))
 	debug.SetGCPercent(gcPercent)
 	os.Exit(run(os.Args[1:]))
 }

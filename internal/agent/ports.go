@@ -164,7 +164,7 @@ const (
 	destroyTimeout = 60 * time.Second
 	// relist is how long after a list the next one follows; relistFailed after one
 	// that failed.
-	relist       = 30 * time.Second
+	relist       = 60 * time.Second
 	relistFailed = 10 * time.Second
 	// clusterTimeout is how long a shutdown waits for the API server's first list
 	// after the agent's start.

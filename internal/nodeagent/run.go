@@ -34,6 +34,7 @@ type node struct {
 	log       *slog.Logger
 	meter     *metrics.Metrics
 	deadlines *deadline.Thread
+	ends      *process.Ends
 	records   *cache
 	driver    hypervisors
 	from      launchers
@@ -100,16 +101,19 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	if n.deadlines, err = deadline.Start(n.log, o.journal()); err != nil {
 		return nil, err
 	}
+	if n.ends, err = process.WaitForEnds(); err != nil {
+		return nil, errors.Join(err, n.deadlines.Close())
+	}
 	records, known, err := o.takeCache(ctx, n.points.Disk(durable.Real()), n.meter, n.log)
 	if err != nil {
-		return nil, errors.Join(err, n.deadlines.Close())
+		return nil, errors.Join(err, n.ends.Close(), n.deadlines.Close())
 	}
 	n.records = records
 	n.driver = o.hypervisors(n.log)
 	n.from = o.launchers(n.points.Launchers(func(name string) { n.agent.LauncherChanged(name); n.changed(name) }), n.log)
 	config := agent.Config{
 		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
-		Hypervisor: n.driver, Cache: records, Processes: processes{n.deadlines}, Clock: clock{}, Meter: n.meter,
+		Hypervisor: n.driver, Cache: records, Processes: processes{n.deadlines, n.ends}, Clock: clock{}, Meter: n.meter,
 		Launcher: n.driver.directory(n.from.launcher), Watch: n.from.watch,
 	}
 	n.delayShutdowns(&config, boot)
@@ -177,7 +181,7 @@ func (n *node) dependencies() []*dependency {
 }
 
 func (n *node) close() error {
-	return errors.Join(n.driver.close(), n.records.close(), n.deadlines.Close())
+	return errors.Join(n.driver.close(), n.records.close(), n.ends.Close(), n.deadlines.Close())
 }
 
 func (o *Options) policy(boot string) grace.Policy {
@@ -212,38 +216,4 @@ func wait(ctx context.Context, end func() error) error {
 		return err // what ended the agent
 	}
 	return nil
-}
-
-// processes opens real ones.
-type processes struct{ deadlines *deadline.Thread }
-
-func (p processes) Open(pid int, start uint64) (agent.Process, error) {
-	opened, err := process.Open(pid, start)
-	if err != nil {
-		return nil, err
-	}
-	return qemu{opened, p.deadlines}, nil
-}
-
-func (p processes) Signalled(pid int, start uint64) bool { return p.deadlines.Signalled(pid, start) }
-
-type qemu struct {
-	*process.Process
-	deadlines *deadline.Thread
-}
-
-func (q qemu) Arm(at grace.Mono) (agent.Armed, error) {
-	armed, err := q.deadlines.Arm(q.Process, at)
-	if err != nil {
-		return nil, err
-	}
-	return armed, nil
-}
-
-func (processes) Watch(pid int) (agent.Watched, error) {
-	w, err := process.Watch(pid)
-	if err != nil {
-		return nil, err
-	}
-	return w, nil
 }

@@ -17,8 +17,10 @@ const (
 	settleTime = 500 * time.Millisecond
 	// tries are how often a VM that is not guarded yet is looked for after a change.
 	tries = 10
-	// judgeEvery is for what tells nobody of its change: a disk that was plugged in.
-	judgeEvery = time.Minute
+	// judgeEvery is for what tells nobody of its change: the file below a disk.
+	judgeEvery = 5 * time.Minute
+	// retryEvery is how often what could not be told is tried again.
+	retryEvery = time.Minute
 )
 
 // VMI is a VMI of this node, and what it shows of its condition LiveMigratable.
@@ -72,8 +74,9 @@ func (c *Conditions) Changed(domain string) {
 // Run judges until ctx ends.
 func (c *Conditions) Run(ctx context.Context) {
 	c.init()
-	all := time.NewTicker(judgeEvery)
+	all, again := time.NewTicker(judgeEvery), time.NewTicker(retryEvery)
 	defer all.Stop()
+	defer again.Stop()
 	settled := time.NewTimer(0)
 	defer settled.Stop()
 	said := map[string]string{} // what failed last, by domain
@@ -85,6 +88,10 @@ func (c *Conditions) Run(ctx context.Context) {
 			settled.Reset(settleTime)
 		case <-all.C:
 			c.Changed("")
+		case <-again.C:
+			for domain := range said {
+				c.Changed(domain)
+			}
 		case <-settled.C:
 			if c.pass(ctx, said) {
 				settled.Reset(settleTime)
@@ -114,7 +121,7 @@ func (c *Conditions) pass(ctx context.Context, said map[string]string) (again bo
 		err := c.judge(ctx, domain, v)
 		if err != nil && said[domain] != err.Error() && ctx.Err() == nil {
 			c.Log.Warn("cannot say whether the VM can be live-migrated; trying again",
-				"namespace", v.Namespace, "name", v.Name, "every", judgeEvery, "err", err)
+				"namespace", v.Namespace, "name", v.Name, "every", retryEvery, "err", err)
 		}
 		delete(said, domain)
 		if err != nil {

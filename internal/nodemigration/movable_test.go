@@ -167,18 +167,18 @@ func TestTheConditionFollowsTheVM(t *testing.T) {
 		after(time.Second, "guarded", "True", 1)
 		after(10*judgeEvery, "unchanged", "True", 1)
 		if looks > 12 {
-			t.Errorf("%d looks in ten minutes", looks)
+			t.Errorf("%d looks in %v", looks, 10*judgeEvery)
 		}
-		// When a host device is plugged in, nobody says so.
+		// When a host device is there of which nobody says so.
 		set(func() { guest = movableGuest(`<hostdev mode='subsystem' type='usb'/>`) })
 		after(judgeEvery+time.Second, "host device", "False", 2)
 		// When the API server refuses, it is asked once a minute.
 		set(func() { guest, api.err = movableGuest(""), errors.New("refused") })
 		c.Changed("ns_vm")
 		after(time.Second, "refused", "False", 3)
-		after(3*judgeEvery, "refused", "False", 6)
+		after(3*retryEvery, "refused", "False", 6)
 		set(func() { api.err = nil })
-		after(judgeEvery, "taken", "True", 7)
+		after(retryEvery, "taken", "True", 7)
 		// When it is being shut down, nobody is told anything.
 		set(func() { running, guest = false, movableGuest(`<hostdev mode='subsystem' type='usb'/>`) })
 		c.Changed("ns_vm")

@@ -5,7 +5,6 @@ package process
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -83,6 +82,7 @@ type Watched struct {
 	start uint64
 	file  *os.File
 	done  chan struct{}
+	ends  *Ends     // closes done, or
 	once  sync.Once // starts watch
 	watch sync.WaitGroup
 }
@@ -175,6 +175,19 @@ func ready(fd int) bool {
 	}
 }
 
+// within calls f with a file's descriptor, which stays its own meanwhile.
+func within(file *os.File, f func(fd int) error) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := raw.Control(func(fd uintptr) { failed = f(int(fd)) }); err != nil {
+		return err
+	}
+	return failed
+}
+
 // PID is the process's pid, as long as it lives.
 func (p *Watched) PID() int { return p.pid }
 
@@ -185,7 +198,9 @@ func (p *Watched) StartTime() uint64 { return p.start }
 // Done is closed when the process has ended. It stays open after Close. Who
 // never asks for it pays for no goroutine that waits.
 func (p *Watched) Done() <-chan struct{} {
-	p.once.Do(func() { p.watch.Go(p.wait) })
+	if p.ends == nil {
+		p.once.Do(func() { p.watch.Go(p.wait) })
+	}
 	return p.done
 }
 
@@ -197,10 +212,7 @@ func (p *Watched) Gone() bool {
 	default:
 	}
 	gone := false
-	raw, err := p.file.SyscallConn()
-	if err == nil {
-		err = raw.Control(func(fd uintptr) { gone = ready(int(fd)) })
-	}
+	err := within(p.file, func(fd int) error { gone = ready(fd); return nil })
 	return err == nil && gone
 }
 
@@ -210,13 +222,7 @@ func (p *Process) Signal(s unix.Signal) error {
 	if p.Gone() { // a zombie would take the signal without an error
 		return fmt.Errorf("pid %d: %w", p.pid, ErrGone)
 	}
-	raw, err := p.file.SyscallConn()
-	if err == nil {
-		var sent error
-		if err = raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), s, nil, 0) }); err == nil {
-			err = sent
-		}
-	}
+	err := within(p.file, func(fd int) error { return unix.PidfdSendSignal(fd, s, nil, 0) })
 	switch {
 	case errors.Is(err, unix.ESRCH):
 		return fmt.Errorf("pid %d: %w", p.pid, ErrGone)
@@ -230,12 +236,10 @@ func (p *Process) Signal(s unix.Signal) error {
 // Duplicate returns a pidfd of the process that is the caller's to close
 // (pidfd_open(2)).
 func (p *Process) Duplicate() (pidfd int, err error) {
-	raw, err := p.file.SyscallConn()
-	if err == nil {
-		var failed error
-		err = raw.Control(func(fd uintptr) { pidfd, failed = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
-		err = cmp.Or(err, failed)
-	}
+	err = within(p.file, func(fd int) (err error) {
+		pidfd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
 	if err != nil {
 		return 0, fmt.Errorf("duplicate the pidfd of %d: %w", p.pid, err)
 	}
@@ -244,6 +248,9 @@ func (p *Process) Duplicate() (pidfd int, err error) {
 
 // Close lets go of the process, which goes on.
 func (p *Watched) Close() error {
+	if p.ends != nil {
+		p.ends.remove(p)
+	}
 	err := p.file.Close()
 	p.watch.Wait()
 	if err != nil {

@@ -160,6 +160,17 @@ func (s *session) register() error {
 				s.push(dom, look)
 			})
 		},
+		// What a VM has plugged in decides whether it can be migrated.
+		func() (int, error) {
+			return s.conn.DomainEventDeviceAddedRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventDeviceAdded) {
+				s.push(dom, look)
+			})
+		},
+		func() (int, error) {
+			return s.conn.DomainEventDeviceRemovedRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventDeviceRemoved) {
+				s.push(dom, look)
+			})
+		},
 	} {
 		id, err := event()
 		if err != nil {

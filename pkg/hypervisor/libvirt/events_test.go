@@ -5,6 +5,8 @@ package libvirt
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -126,6 +129,23 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 				t.Errorf("events say %q, want %q", ends, c.event)
 			}
 		})
+	}
+}
+
+// It decides whether the VM can be migrated, and nothing else tells of it.
+func TestADeviceThatComesOrGoesIsHeardOf(t *testing.T) {
+	d, _ := open(t)
+	events := listen(t, d)
+	node.Eventually(t, testTimeout, d.Up, "connected")
+	g := shared.Boot(t, node.Spec{Firmware: true, GuestAgent: true})
+	dir := t.TempDir()
+	device := filepath.Join(dir, "device.xml")
+	kit.Must(t, os.WriteFile(device, []byte("<channel type='unix'><source mode='bind' path='"+dir+"/s'/><target type='virtio' name='org.example.0'/></channel>"), 0o600))
+	told := hypervisor.Event{Name: g.Domain, UUID: g.UUID}
+	for _, command := range []string{"attach-device", "detach-device"} {
+		before := events.count(told)
+		g.Virsh(t, command, device, "--live")
+		node.Eventually(t, testTimeout, func() bool { return events.count(told) > before }, "an event tells of %s", command)
 	}
 }
 

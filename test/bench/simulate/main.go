@@ -11,15 +11,13 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime"
 	"runtime/debug"
 	"strconv"
 	"syscall"
 )
 
 func main() {
-	runtime.GOMAXPROCS(max(4, runtime.GOMAXPROCS(0))) // as cmd/node-agent does
-	debug.SetGCPercent(25)                            // likewise
+	debug.SetGCPercent(25) // as cmd/node-agent does
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	err := run(ctx, os.Args[1:], os.Stdout, slog.New(slog.NewTextHandler(os.Stderr, nil)))
 	stop()
