@@ -76,10 +76,9 @@ func strippedVMI(object any) (any, error) {
 	if v, ok := object.(*kubevirt.VirtualMachineInstance); ok {
 		stripMeta(&v.ObjectMeta)
 		v.OwnerReferences = nil
-		node := v.Node()
-		v.Labels = nil
-		if v.Status.NodeName == "" && node != "" {
-			v.Labels = map[string]string{kubevirt.NodeNameLabel: node}
+		v.Labels = only(v.Labels, func(key string) bool { return key == kubevirt.NodeNameLabel || key == kubevirt.MigrationTargetLabel })
+		if v.Status.Phase != "" {
+			v.Status.ActivePods = nil // read where nothing else is there
 		}
 		// All of them, where they are: a patch names one by its place.
 		v.Status.Conditions = slices.Clone(v.Status.Conditions)
@@ -98,16 +97,20 @@ func strippedBudget(object any) (any, error) {
 // stripMeta leaves what is read of the metadata of all kinds.
 func stripMeta(m *metav1.ObjectMeta) {
 	m.Finalizers, m.GenerateName = nil, ""
-	var read map[string]string
-	for key, value := range m.Annotations {
-		if isRead(key) {
-			if read == nil {
-				read = map[string]string{}
+	m.Annotations = only(m.Annotations, isRead)
+}
+
+// only are those that are read; nil where none is: an empty map has a price, too.
+func only(all map[string]string, read func(key string) bool) (kept map[string]string) {
+	for key, value := range all {
+		if read(key) {
+			if kept == nil {
+				kept = map[string]string{}
 			}
-			read[key] = value
+			kept[key] = value
 		}
 	}
-	m.Annotations = read
+	return kept
 }
 
 func isRead(annotation string) bool {

@@ -64,15 +64,16 @@ func TestTheCacheKeepsOfAVMIWhatIsRead(t *testing.T) {
 		},
 	}
 	want := given.DeepCopy() // all of its status: a patch names a condition by its place
-	want.Annotations = read
-	given.Annotations, given.Labels = annotations(read), map[string]string{kubevirt.NodeNameLabel: "a", "team": "a"}
+	want.Annotations, want.Status.ActivePods = read, nil
+	want.Labels = map[string]string{kubevirt.NodeNameLabel: "a", kubevirt.MigrationTargetLabel: "b"} // a move has ended where they say so
+	given.Annotations = annotations(read)
+	given.Labels = map[string]string{kubevirt.NodeNameLabel: "a", kubevirt.MigrationTargetLabel: "b", "team": "a"}
 	given.ManagedFields, given.Finalizers = []metav1.ManagedFieldsEntry{{}}, []string{"f"}
 	given.OwnerReferences = []metav1.OwnerReference{{Name: "vm"}}
 	keeps(t, strippedVMI, given, want)
 
-	// The label of its node is read where its status has none.
-	given = &kubevirt.VirtualMachineInstance{ObjectMeta: meta}
-	given.Labels = map[string]string{kubevirt.NodeNameLabel: "a"}
+	// A status that has only this is no empty one.
+	given = &kubevirt.VirtualMachineInstance{ObjectMeta: meta, Status: kubevirt.VirtualMachineInstanceStatus{ActivePods: map[string]string{"u": "a"}}}
 	keeps(t, strippedVMI, given, given.DeepCopy())
 }
 
