@@ -12,7 +12,8 @@ type Hold struct {
 	// Reason is why the launcher pod is being deleted, "" until that is shown.
 	Reason Cause
 	Start  Mono
-	// Until is the latest moment: it only ever moves forward, towards Start.
+	// Until is the latest moment: once there is a reason it only ever moves forward,
+	// towards Start.
 	Until     Mono
 	StartedAt time.Time
 	UntilAt   time.Time
@@ -75,6 +76,9 @@ func (o *Observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 		}
 		h.Reason, h.Until = o.Pod.HoldReason, Never // until here it was known of none
 	}
+	if h.Reason == "" {
+		h.Until = Never // an agent that starts may have to wait once more
+	}
 	h.Leaving = h.Leaving || o.leaving(r)
 	h.Moving = h.Moving || o.Migration == MigrationOutgoing
 	h.Until = min(h.Until, o.latestHold(&h))
@@ -99,7 +103,9 @@ func (o *Observation) latestHold(h *Hold) Mono {
 	pod, latest := &o.Pod, Never
 	switch {
 	case h.Reason == "":
-		latest = h.Start.Add(reasonTimeout)
+		// An agent that starts waits for the API server's first list: nobody has looked
+		// for a reason meanwhile.
+		latest = max(h.Start.Add(reasonTimeout), o.OwnerBy)
 	case pod.Allowance > 0:
 		latest = h.Start.Add(pod.Allowance)
 	}

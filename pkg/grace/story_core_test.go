@@ -7,7 +7,7 @@ const launcherPadding = 15 * time.Second
 
 // start has an agent see the world, with what is on disk.
 func (s *stage) start() {
-	s.down = false
+	s.down, s.begun = false, s.now
 	var r Record
 	if s.disk != nil {
 		r = *s.disk
@@ -15,6 +15,9 @@ func (s *stage) start() {
 	s.agent = NewVM("ns", "vm", r, &s.policy)
 	if s.signalled {
 		s.agent.SignalledBefore(s.now)
+	}
+	if s.cluster {
+		s.agent.AwaitCluster(s.begun.Add(time.Second))
 	}
 	s.see()
 }

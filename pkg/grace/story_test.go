@@ -136,6 +136,7 @@ type truth struct {
 	grace      string // seconds, as the launcher states it
 	boots      int
 	down       bool // no agent runs
+	begun      Mono // when the agent started
 	node       NodeShutdownTime
 	asked      bool // the guest has heard a request
 }
