@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"maps"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,9 +17,7 @@ import (
 // annotations are read ones beside two that nobody reads.
 func annotations(read map[string]string) map[string]string {
 	all := map[string]string{lastApplied: "{}", "k8s.v1.cni.cncf.io/network-status": "[{}]"}
-	for key, value := range read {
-		all[key] = value
-	}
+	maps.Copy(all, read)
 	return all
 }
 

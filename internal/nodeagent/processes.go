@@ -21,6 +21,14 @@ func (p processes) Open(pid int, start uint64) (agent.Process, error) {
 	return qemu{opened, p.deadlines}, nil
 }
 
+func (p processes) Watch(pid int) (agent.Watched, error) {
+	w, err := p.ends.Watch(pid)
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
 func (p processes) Signalled(pid int, start uint64) bool { return p.deadlines.Signalled(pid, start) }
 
 type qemu struct {
@@ -34,12 +42,4 @@ func (q qemu) Arm(at grace.Mono) (agent.Armed, error) {
 		return nil, err
 	}
 	return armed, nil
-}
-
-func (p processes) Watch(pid int) (agent.Watched, error) {
-	w, err := p.ends.Watch(pid)
-	if err != nil {
-		return nil, err
-	}
-	return w, nil
 }

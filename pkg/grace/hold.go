@@ -70,14 +70,14 @@ func (o *Observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 	if _, deleted := o.Owner.deleted(r); deleted || o.Node.UnderWay() || o.Shim == ShimDied {
 		return Hold{}, false
 	}
-	if h.Reason == "" && o.Pod.Deleting {
-		if o.Pod.HoldReason == "" {
+	if h.Reason == "" {
+		if o.Pod.Deleting && o.Pod.HoldReason == "" {
 			return Hold{}, false // deleted for another reason
 		}
-		h.Reason, h.Until = o.Pod.HoldReason, Never // until here it was known of none
-	}
-	if h.Reason == "" {
-		h.Until = Never // an agent that starts may have to wait once more
+		h.Until = Never // what counted without a reason does not bind
+		if o.Pod.Deleting {
+			h.Reason = o.Pod.HoldReason
+		}
 	}
 	h.Leaving = h.Leaving || o.leaving(r)
 	h.Moving = h.Moving || o.Migration == MigrationOutgoing

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,6 +31,9 @@ func WaitForEnds() (*Ends, error) {
 		return nil, errors.Join(fmt.Errorf("epoll: %w", err), unix.Close(fd))
 	}
 	e := &Ends{epoll: os.NewFile(uintptr(fd), "epoll"), of: map[int32]*Watched{}}
+	if err := e.epoll.SetReadDeadline(time.Time{}); err != nil {
+		return nil, errors.Join(fmt.Errorf("epoll: Go's poller does not wait for it: %w", err), e.epoll.Close())
+	}
 	e.run.Go(e.wait)
 	return e, nil
 }

@@ -48,8 +48,6 @@ type suite struct {
 
 type window struct{ from, to time.Time }
 
-func (w window) has(at time.Time) bool { return at.After(w.from) && at.Before(w.to) }
-
 func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	err := shared.start(ctx)

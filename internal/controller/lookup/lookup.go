@@ -164,10 +164,10 @@ func Budgets(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineI
 	}
 	name := evacuation.BudgetName(string(vmi.UID))
 	all = slices.DeleteFunc(all, func(b policyv1.PodDisruptionBudget) bool { return BudgetOf(&b) != vmi.UID || b.Name == name })
-	var named policyv1.PodDisruptionBudget
-	switch err := r.Get(ctx, client.ObjectKey{Namespace: vmi.Namespace, Name: name}, &named); {
+	var ours policyv1.PodDisruptionBudget
+	switch err := r.Get(ctx, client.ObjectKey{Namespace: vmi.Namespace, Name: name}, &ours); {
 	case err == nil:
-		return append(all, named), nil
+		return append(all, ours), nil
 	case apierrors.IsNotFound(err):
 		return all, nil
 	default:
