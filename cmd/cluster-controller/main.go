@@ -26,7 +26,7 @@ const (
 
 // gcPercent: nearly all memory are caches, which hardly change; with more percent
 // it would be mostly garbage.
-const gcPercent = 20
+const gcPercent = 10
 
 func main() {
 	debug.SetGCPercent(gcPercent)
