@@ -2,29 +2,39 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
 // alone is a VM of deploy/examples/vm.yaml.
 type alone struct {
-	w        *world
-	name     string
-	manifest string
+	w              *world
+	on             *cluster.Node
+	name, manifest string
+	grace          int
+	uid            string // of the pod
+	pid            int    // QEMU's, as this process sees it
 }
 
-// alone applies the example with another name and behaviour, on a node.
-func (w *world) alone(name, behaviour string) *alone {
+// alone applies the example with another name, behaviour and grace period, on a node.
+func (w *world) alone(on *cluster.Node, name, behaviour string, grace int) *alone {
 	w.Helper()
-	v := &alone{w: w, name: name, manifest: w.example("vm.yaml", "name: vm-example", "name: "+name, "namespace: default", "namespace: "+namespace,
-		"restartPolicy: Never", "restartPolicy: Never\n  nodeName: "+w.a.Name, "quiet polite", "quiet "+behaviour,
-		`value: "20"`, `value: "6"`)}
+	v := &alone{w: w, on: on, name: name, grace: grace, manifest: w.example("vm.yaml", "name: vm-example", "name: "+name, "namespace: default", "namespace: "+namespace,
+		"restartPolicy: Never", "restartPolicy: Never\n  nodeName: "+on.Name, "quiet polite", "quiet "+behaviour,
+		`value: "20"`, fmt.Sprintf(`value: "%d"`, grace))}
 	w.afterwards("delete", "pod", "-n", namespace, name, "--ignore-not-found", "--grace-period=1", "--wait=false")
 	w.KubectlApply(w, v.manifest)
+	v.uid = w.get("pod", name, "{.metadata.uid}")
 	return v
 }
 
@@ -34,24 +44,74 @@ func (v *alone) booted() {
 		out, err := v.w.TryKubectl(v.w.Context(), "", "logs", "-n", namespace, v.name)
 		return err == nil && strings.Contains(out, "vmgrace-guest: up")
 	}, "the guest of %s does not boot", v.name)
-	node.Eventually(v.w, soon, func() bool {
-		records, _ := v.w.records(v.w.a)
-		for _, r := range records {
-			if r.Name == v.name {
-				return r.Phase == "Running" && r.GracePeriodSeconds == 6
-			}
-		}
-		return false
-	}, "%s is not guarded", v.name)
 }
 
-// ended waits until the pod is gone, and tells what the agent has said of the end.
-func (v *alone) ended(outcome string) (took time.Duration) {
+func (v *alone) guarded() {
+	v.w.Helper()
+	node.Eventually(v.w, 2*soon, func() bool {
+		r, ok := v.record()
+		return ok && r.Phase == "Running" && r.GracePeriodSeconds == int64(v.grace)
+	}, "%s is not guarded", v.name)
+	v.pid = v.qemu()
+}
+
+func (v *alone) record() (node.VMStatus, bool) {
+	v.w.Helper()
+	records, _ := v.w.records(v.on)
+	for _, r := range records {
+		if r.Name == v.name {
+			return r, true
+		}
+	}
+	return node.VMStatus{}, false
+}
+
+// qemu is the one in the pod's cgroup.
+func (v *alone) qemu() int {
+	v.w.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		v.w.Fatal(err)
+	}
+	for _, process := range all {
+		name, _ := os.ReadFile(filepath.Join(process, "comm")) // it may be gone
+		groups, _ := os.ReadFile(filepath.Join(process, "cgroup"))
+		if strings.HasPrefix(string(name), "qemu-") && strings.Contains(string(groups), v.uid) {
+			pid, _ := strconv.Atoi(filepath.Base(process)) // digits
+			return pid
+		}
+	}
+	v.w.Fatalf("%s has no QEMU", v.name)
+	return 0
+}
+
+// monitor has its QEMU carry out a command.
+func (v *alone) monitor(command string) {
+	v.w.Helper()
+	node.Monitor(v.w, fmt.Sprintf("/proc/%d/root/run/vm/qmp.sock", v.pid), command)
+}
+
+// deadline is when its grace period ends, once that has begun.
+func (v *alone) deadline() (at time.Time) {
 	v.w.Helper()
 	node.Eventually(v.w, soon, func() bool {
+		r, ok := v.record()
+		if ok && r.Deadline != "" {
+			at = node.WallTime(v.w, r.Deadline)
+		}
+		return !at.IsZero()
+	}, "the grace period of %s does not begin", v.name)
+	return at
+}
+
+// ended waits until the pod is gone, and tells how long the agent says that its
+// shutdown took.
+func (v *alone) ended(outcome string) (took time.Duration) {
+	v.w.Helper()
+	node.Eventually(v.w, 2*soon, func() bool {
 		return v.w.find(objects.Query{Kind: "pod", Namespace: namespace, Name: v.name, Path: "{.metadata.name}"}) == ""
 	}, "the pod %s does not go", v.name)
-	logs := v.w.Kubectl(v.w, "logs", "-n", agents, v.w.agent(v.w.a), "--tail=-1")
+	logs := v.w.Kubectl(v.w, "logs", "-n", agents, v.w.agent(v.on), "--tail=-1")
 	for line := range strings.Lines(logs) {
 		var said struct{ Msg, Name, Outcome, Cause, Took string }
 		if json.Unmarshal([]byte(line), &said) != nil || said.Name != v.name || said.Msg != "stopped" {
@@ -70,42 +130,72 @@ func (v *alone) ended(outcome string) (took time.Duration) {
 	return 0
 }
 
-func TestAVMByKubectlApplyAloneOnANodeWithoutLibvirt(t *testing.T) {
-	// Given: a node without libvirtd, and VMs that one command has made.
+func TestAVMByKubectlApplyAloneOnNodesWithoutLibvirt(t *testing.T) {
+	// Given: nodes without libvirtd, and VMs that one command each has made.
 	w := given(t)
-	if err := w.a.StopLibvirtd(t.Context()); err != nil {
-		t.Fatal(err)
+	for _, n := range w.Nodes {
+		if err := n.StopLibvirtd(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := n.TryRun(t.Context(), nil, "virsh -q -c qemu:///system list"); err == nil {
+			t.Fatalf("there is a libvirtd still: %s", out)
+		}
+		w.restore(n.StartLibvirtd)
 	}
-	if out, err := w.a.TryRun(t.Context(), nil, "virsh -q -c qemu:///system list"); err == nil {
-		t.Fatalf("there is a libvirtd still: %s", out)
-	}
-	w.restore(w.a.StartLibvirtd)
-	polite, alsoPolite, isDeaf := w.alone("polite", "polite"), w.alone("by-manifest", "polite"), w.alone("deaf", "deaf")
-	for _, v := range []*alone{polite, alsoPolite, isDeaf} {
+	signals := node.ListSignals(t)
+	polite, byManifest, slow := w.alone(w.a, "polite", "polite", 6), w.alone(w.b, "by-manifest", "polite", 6), w.alone(w.b, "slow", "slow=2", 6)
+	paused, deaf, none := w.alone(w.b, "paused", "polite", 6), w.alone(w.a, "deaf", "deaf", 6), w.alone(w.a, "grace-0", "deaf", 0)
+	for _, v := range []*alone{polite, byManifest, slow, paused, deaf, none} {
 		v.booted()
+		v.guarded()
 	}
-	w.step("three guests are up")
-	// When they are deleted, then they hear of it at once,
-	w.delete("pod/" + polite.name)
-	const atOnce = 2 * time.Second // an emulated guest, three on two cores
-	byName := polite.ended("Graceful")
-	if _, err := w.TryKubectl(t.Context(), alsoPolite.manifest, "delete", "-f", "-"); err != nil {
-		t.Fatal(err)
+	w.step("six guests are up")
+
+	// When they are deleted, then each hears of it at once,
+	for _, v := range []*alone{polite, byManifest, paused} {
+		if v == paused {
+			v.monitor("stop")
+		}
+		if v != byManifest {
+			w.delete("pod/" + v.name)
+		} else if _, err := w.TryKubectl(t.Context(), v.manifest, "delete", "-f", "-"); err != nil {
+			t.Fatal(err)
+		}
+		took := v.ended("Graceful")
+		if took > time.Second {
+			t.Errorf("%s is off after %v", v.name, took)
+		}
+		w.step("%s is off after %v", v.name, took)
 	}
-	byManifest := alsoPolite.ended("Graceful")
-	if byName > atOnce || byManifest > atOnce {
-		t.Errorf("off after %v and %v", byName, byManifest)
+	// has the time that it needs, also one that boots,
+	booting := w.alone(w.a, "booting", "boot=2", 40)
+	booting.guarded()
+	for _, v := range []*alone{booting, slow, deaf, none} {
+		w.delete("pod/" + v.name)
 	}
-	// and have their grace period: 6 s.
-	w.delete("pod/" + isDeaf.name)
-	took := isDeaf.ended("Forced")
-	if took < 6*time.Second || took > 6*time.Second+500*ms {
+	deadline := deaf.deadline()
+	if took := slow.ended("Graceful"); took < 2*time.Second {
+		t.Errorf("a guest that takes 2 s is off after %v", took)
+	}
+	// and no more: its grace period, 6 s, or none.
+	if took := none.ended("Forced"); took > time.Second {
+		t.Errorf("without a grace period it is off after %v", took)
+	}
+	if took := deaf.ended("Forced"); took < 6*time.Second {
 		t.Errorf("a deaf guest with a grace period of 6 s is off after %v", took)
 	}
-	w.step("they are gone: off after %v and %v, the deaf one after %v", byName, byManifest, took)
+	at, ok := signals.Sent(t, &node.Guest{PID: deaf.pid}, syscall.SIGTERM)
+	if late := node.Moment(t, at).Sub(deadline); !ok || late < 0 || late >= 50*ms {
+		t.Errorf("a deaf guest is signalled %v after its deadline (signalled: %v)", late, ok)
+	} else {
+		w.step("the deaf one is signalled %.1f ms after its deadline", late.Seconds()*1000)
+	}
+	booting.ended("Graceful")
+	w.step("they are gone")
 	// And nothing is left of them.
-	records, ok := w.records(w.a)
-	if !ok || len(records) != 0 {
-		t.Errorf("records: %+v, %v", records, ok)
+	for _, n := range w.Nodes {
+		if records, ok := w.records(n); !ok || len(records) != 0 {
+			t.Errorf("records of %s: %+v, %v", n.Name, records, ok)
+		}
 	}
 }

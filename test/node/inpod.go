@@ -197,9 +197,15 @@ func (v *VM) hold(t T) {
 // Monitor has QEMU carry out a command of QMP without arguments.
 func (g *Guest) Monitor(t T, command string) {
 	t.Helper()
-	conn, err := net.DialTimeout("unix", g.monitor(), waitTimeout)
+	Monitor(t, g.monitor(), command)
+}
+
+// Monitor has the QEMU behind a socket carry out a command of QMP without arguments.
+func Monitor(t T, socket, command string) {
+	t.Helper()
+	conn, err := net.DialTimeout("unix", socket, waitTimeout)
 	if err != nil {
-		t.Fatalf("monitor of %s: %v", g.Domain, err)
+		t.Fatalf("monitor %s: %v", socket, err)
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(waitTimeout))
@@ -211,5 +217,5 @@ func (g *Guest) Monitor(t T, command string) {
 			return
 		}
 	}
-	t.Fatalf("the monitor of %s does not answer", g.Domain)
+	t.Fatalf("the monitor %s does not answer", socket)
 }
