@@ -76,11 +76,10 @@ UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rul
 
 .PHONY: unit
 unit: ## what needs no root, no libvirt, no cluster: 1 minute
-	go vet -tags $(TAGS),unit ./...
 	go test -tags $(TAGS),unit $(if $(SUDO),,-exec "setpriv --bounding-set=-all --inh-caps=-all") $(UNIT)
 
 # The packages whose tests ask a real API server, found by what they import. The
-# longest, test/handover, is started first.
+# two longest are started first, so that none of them runs alone at the end.
 KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|faults)" && /test\/cluster/ {print $$1}')
 # Real guests, two packages at a time: most of what they do is to wait.
 GUESTS := ./pkg/hypervisor/libvirt ./test/node ./test/demo ./test/acceptance
@@ -88,16 +87,14 @@ GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=
 
 .PHONY: test
 test: deps race ## unit tests as root, and real guests under a real libvirtd: 11 minutes
-	@echo '===== 1 of 3: go vet, 1 minute ====='
-	go vet -tags $(TAGS),figures ./...
-	@echo '===== 2 of 3: packages by themselves, with the race detector, 2 minutes ====='
+	@echo '===== 1 of 2: packages by themselves, with the race detector, 3 minutes ====='
 	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
-	@echo '===== 3 of 3: both binaries with real guests, 6 minutes ====='
+	@echo '===== 2 of 2: both binaries with real guests, 6 minutes ====='
 	$(GOTEST) -v -p 2 -timeout 15m $(GUESTS)
 
 .PHONY: test-kubernetes
 test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: 14 minutes
-	$(GOTEST) -p 2 -timeout 40m ./test/handover $(KUBERNETES)
+	$(GOTEST) -p 2 -timeout 40m ./test/handover ./test/kubernetes $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e

@@ -364,6 +364,9 @@ func (h host) Left(context.Context, string, grace.Instance) (bool, error) {
 func (h host) Phase(string) grace.Phase {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
+	if closed(h.w.qemu.done) { // the hypervisor is not asked any more
+		h.w.looks[h.name]++
+	}
 	return h.w.phase
 }
 

@@ -28,27 +28,22 @@ func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.In
 	return s.factsOf(ctx, m, target, here, calling), instance
 }
 
-// endedLook is how long libvirt is asked for a domain whose QEMU has ended.
-const endedLook = 20 * time.Millisecond
-
-// lookWhileThere asks the hypervisor what is here, but not for long once QEMU has
-// ended: libvirt answers nothing about a domain while it lets go of it, for a second or
-// more, and meanwhile the guest would stand still.
+// lookWhileThere asks the hypervisor what is here until QEMU has ended: libvirt answers
+// nothing about a domain while it lets go of it, for a second or more, and meanwhile the
+// guest would stand still.
 func (s *side) lookWhileThere(ctx context.Context) (hypervisor.Stay, grace.Instance) {
-	ended := s.sending.process
-	if ended == nil {
+	p := s.sending.process
+	if p == nil {
 		return s.look(ctx)
+	}
+	if closed(p.Done()) {
+		return hypervisor.StayUnknown, s.sending.instance
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() {
 		select {
-		case <-ended.Done():
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-time.After(endedLook):
+		case <-p.Done():
 			cancel()
 		case <-ctx.Done():
 		}

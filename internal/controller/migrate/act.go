@@ -70,11 +70,17 @@ func (r *reconciler) status(ctx context.Context, m *object, change func(*object)
 		m.Status.MigrationState = &kubevirt.MigrationState{}
 	}
 	change(m)
-	if m.Status.Phase != before.Status.Phase {
-		m.Status.PhaseTransitionTimestamps = before.Transitions(m.Status.Phase, metav1.Now().Time)
-		r.Log.Info("migration", "migration", name(m), "vmi", m.Spec.VMIName, "phase", m.Status.Phase, "why", m.Status.MigrationState.FailureReason)
+	phase, why := m.Status.Phase, m.Status.MigrationState.FailureReason
+	if phase != before.Status.Phase {
+		m.Status.PhaseTransitionTimestamps = before.Transitions(phase, metav1.Now().Time)
 	}
-	return r.Status().Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	if err := r.Status().Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return err
+	}
+	if phase != before.Status.Phase {
+		r.Log.Info("migration", "migration", name(m), "vmi", m.Spec.VMIName, "phase", phase, "why", why)
+	}
+	return nil
 }
 
 // beginOne begins a migration if the API server, too, says that it is its turn.
