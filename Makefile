@@ -86,25 +86,25 @@ GUESTS := ./pkg/hypervisor/libvirt ./test/node ./test/demo ./test/acceptance
 GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=1 $(if $(SUDO),-exec "$(SUDO)")
 
 .PHONY: test
-test: deps race ## unit tests as root, and real guests under a real libvirtd: 11 minutes
+test: deps race ## unit tests as root, and real guests under a real libvirtd: 10 minutes
 	@echo '===== 1 of 2: packages by themselves, with the race detector, 3 minutes ====='
 	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
 	@echo '===== 2 of 2: both binaries with real guests, 6 minutes ====='
 	$(GOTEST) -v -p 2 -timeout 15m $(GUESTS)
 
 .PHONY: test-kubernetes
-test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: 14 minutes
+test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: 16 minutes
 	$(GOTEST) -p 2 -timeout 40m ./test/handover ./test/kubernetes $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s csi images ## all of it in a cluster of two nodes: 11 minutes
+e2e: deps k8s csi images ## all of it in a cluster of two nodes: 13 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 .PHONY: test-faults
-test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 17 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 19 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
 	VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: fuzz
