@@ -104,8 +104,8 @@ e2e: deps k8s csi images ## all of it in a cluster of two nodes: 13 minutes
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 .PHONY: test-faults
-test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 17 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
-	VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 1 -parallel 6 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
+test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 18 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+	VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 1 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)") ./test/faults/...
 
 .PHONY: fuzz
 fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)
