@@ -2,6 +2,7 @@ package nodemigration
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -53,6 +54,31 @@ func TestTheLogOfLibvirtSaysThatAGuestHasLeftWhereLibvirtDoesNot(t *testing.T) {
 			w.start()
 			w.moved()
 		})
+	}
+}
+
+// libvirt answers nothing about a domain while it lets go of it. A guest that has left
+// stands still until the target hears of that: no answer is waited for.
+func TestOnceQEMUHasEndedNoAnswerAboutItIsWaitedFor(t *testing.T) {
+	w := given(t)
+	w.left = true
+	w.sends = func(ctx context.Context) error {
+		w.becomes(hypervisor.StayBusy, hypervisor.StayPaused)
+		w.looked("a")
+		w.mu.Lock()
+		w.hangs = true
+		w.mu.Unlock()
+		w.looked("a") // and has no answer
+		w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
+		<-ctx.Done()
+		return errBroken
+	}
+	w.start()
+	w.moved()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.hung) != 1 || !errors.Is(w.hung[0], context.Canceled) {
+		t.Errorf("questions about the domain ended with %v, want one that is called off with QEMU's end", w.hung)
 	}
 }
 

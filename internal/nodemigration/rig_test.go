@@ -124,7 +124,9 @@ type world struct {
 	dirs    map[string]string // of a node's sockets
 	// stripped: the object is gone, whatever its finalizers are for.
 	stripped bool
-	late     bool // the target's watch: it does not show that the source has begun
+	late     bool    // the target's watch: it does not show that the source has begun
+	hangs    bool    // the source's libvirt answers nothing about the domain
+	hung     []error // why each such question of the source ended
 }
 
 type proc struct {
@@ -322,10 +324,17 @@ func (h host) HeldFor(string) time.Duration {
 	return h.w.held
 }
 
-func (h host) Look(context.Context, string) (hypervisor.Stay, grace.Instance, error) {
+func (h host) Look(ctx context.Context, _ string) (hypervisor.Stay, grace.Instance, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	h.w.looks[h.name]++
+	if h.w.hangs && h.name == "a" {
+		h.w.mu.Unlock()
+		<-ctx.Done()
+		h.w.mu.Lock()
+		h.w.hung = append(h.w.hung, ctx.Err())
+		return hypervisor.StayUnknown, grace.Instance{}, ctx.Err()
+	}
 	return h.w.stays[h.name], grace.Instance{UUID: cmp.Or(h.w.uuids[h.name], "u"), PID: 1, Start: 1}, nil
 }
 
