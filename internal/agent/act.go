@@ -25,6 +25,9 @@ func (k *keeper) act(d grace.Decision, now grace.Mono) {
 	case grace.Begin:
 		k.apply(d, now)
 		k.arm() // from here on nothing keeps QEMU from its signal
+		if k.a.cfg.Prepare != nil {
+			k.a.cfg.Prepare(k.domain, k.vm.Record().Instance)
+		}
 	case grace.HoldShutdown:
 		k.apply(d, now)
 		k.log.Info("the shutdown is held", "rule", d.Rule, "cause", d.Cause, "leaving", d.Hold.Leaving, "until", k.vm.Record().Hold.UntilAt)

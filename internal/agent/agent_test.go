@@ -63,6 +63,9 @@ func TestTheRecordIsDurableBeforeTheGuestHearsAnything(t *testing.T) {
 		if n := r.hv.Count(fake.OpAsk, domain); n != 0 {
 			t.Error("asked while the record was being written")
 		}
+		if n := r.prepared.Load(); n != 1 {
+			t.Errorf("the request was prepared %d times meanwhile, want once", n)
+		}
 		r.after(200 * time.Millisecond)
 		if n := r.hv.Count(fake.OpAsk, domain); n != 1 {
 			t.Error("a disk that hangs must not stop the shutdown")

@@ -118,8 +118,11 @@ type Config struct {
 	Policy        grace.Policy
 	DefaultPeriod time.Duration
 	Hypervisor    Hypervisor
-	Cache         Cache
-	Processes     Processes
+	// Prepare says that an instance will be asked as soon as its record is durable. It
+	// does not block; nil where that helps nobody.
+	Prepare   func(domain string, i grace.Instance)
+	Cache     Cache
+	Processes Processes
 	// Launcher gives the launcher directory of a VM; pod is its launcher pod,
 	// "" if none is known or needed.
 	Launcher func(namespace, name, pod string) Launcher

@@ -41,8 +41,9 @@ type rig struct {
 	full   atomic.Bool // no file can be opened
 	// signalled is the pid of one that an agent before has signalled.
 	signalled int
-	deaf      atomic.Bool // libvirt's events are lost
-	unread    bool        // the records cannot be read when the agent starts
+	prepared  atomic.Int64 // how many requests
+	deaf      atomic.Bool  // libvirt's events are lost
+	unread    bool         // the records cannot be read when the agent starts
 
 	cluster *memoryCluster // nil: standalone
 	machine *memoryMachine // nil: its shutdowns are not delayed
@@ -113,6 +114,7 @@ func (r *rig) run() {
 	cfg := Config{
 		Policy: r.policy, DefaultPeriod: 30 * time.Second, Hypervisor: r.hv, Cache: r.cache,
 		Processes: r, Clock: r, Meter: r.meter,
+		Prepare:  func(string, grace.Instance) { r.prepared.Add(1) },
 		Launcher: func(namespace, name, _ string) Launcher { return r.dir(grace.DomainName(namespace, name)) },
 	}
 	if r.cluster != nil {

@@ -104,6 +104,13 @@ func (h hypervisors) Ask(ctx context.Context, name string, i grace.Instance, m g
 	return h.of(i).Ask(ctx, name, i, m)
 }
 
+// prepare implements agent.Config.Prepare: only libvirt is asked for the domain first.
+func (h hypervisors) prepare(name string, i grace.Instance) {
+	if h.libvirt != nil && !launcher.Owns(i) {
+		h.libvirt.Prepare(name)
+	}
+}
+
 // Resume implements hypervisor.Driver.
 func (h hypervisors) Resume(ctx context.Context, name string, i grace.Instance) error {
 	return h.of(i).Resume(ctx, name, i)

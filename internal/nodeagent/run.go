@@ -113,7 +113,7 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	n.from = o.launchers(n.points.Launchers(func(name string) { n.agent.LauncherChanged(name); n.changed(name) }), n.log)
 	config := agent.Config{
 		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
-		Hypervisor: n.driver, Cache: records, Processes: processes{n.deadlines, n.ends}, Clock: clock{}, Meter: n.meter,
+		Hypervisor: n.driver, Prepare: n.driver.prepare, Cache: records, Processes: processes{n.deadlines, n.ends}, Clock: clock{}, Meter: n.meter,
 		Launcher: n.driver.directory(n.from.launcher), Watch: n.from.watch,
 	}
 	n.delayShutdowns(&config, boot)

@@ -58,7 +58,7 @@ func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) err
 // with does something to a domain if it still is this instance, checked
 // immediately before.
 func (d *Driver) with(ctx context.Context, p *pool, name string, i grace.Instance, do func(*libvirt.Domain) error) error {
-	err := p.find(ctx, name, func(dom *libvirt.Domain) error {
+	err := p.find(ctx, name, i.UUID, func(dom *libvirt.Domain) error {
 		if err := ctx.Err(); err != nil {
 			return err // the caller has given up while it waited for a connection
 		}

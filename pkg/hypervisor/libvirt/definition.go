@@ -20,7 +20,7 @@ var errAutostart = errors.New("the domain starts by itself with this node's libv
 // where no such domain runs.
 func (m *Migrator) Define(ctx context.Context, name string) (hypervisor.Definition, error) {
 	var is hypervisor.Definition
-	err := m.texts.do(ctx, name, func(c *libvirt.Connect) error {
+	err := m.texts.do(ctx, name, func(c *connection) error {
 		dom, err := c.LookupDomainByName(name)
 		if err != nil {
 			return plain(err)

@@ -80,7 +80,7 @@ func readTail(path string) (string, error) {
 // it must be this one.
 func (d *Driver) endByState(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	end := grace.EndUnknown
-	err := d.queries.find(ctx, name, func(dom *libvirt.Domain) error {
+	err := d.queries.find(ctx, name, "", func(dom *libvirt.Domain) error {
 		uuid, err := dom.GetUUIDString()
 		if err != nil {
 			return err

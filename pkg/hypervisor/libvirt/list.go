@@ -57,8 +57,8 @@ func (d *Driver) tryRun(name string) entry {
 // queryAll asks libvirtd about all running domains that are ours.
 func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map[string]view, error) {
 	var seen map[string]view
-	err := d.queries.do(ctx, "", func(c *libvirt.Connect) (err error) {
-		seen, err = d.seeAll(c, ours)
+	err := d.queries.do(ctx, "", func(c *connection) (err error) {
+		seen, err = d.seeAll(c.Connect, ours)
 		return err
 	})
 	if err != nil {

@@ -86,7 +86,7 @@ func join(seen view, run entry) hypervisor.Domain {
 // query asks libvirtd about one domain.
 func (d *Driver) query(ctx context.Context, name string) (view, error) {
 	var seen view
-	err := d.queries.find(ctx, name, func(dom *libvirt.Domain) (err error) {
+	err := d.queries.find(ctx, name, "", func(dom *libvirt.Domain) (err error) {
 		seen, err = d.see(dom)
 		return err
 	})

@@ -124,7 +124,7 @@ func (m *Migrator) Pause(ctx context.Context, name string, i grace.Instance) err
 // known.
 func (m *Migrator) Look(ctx context.Context, name string) (hypervisor.Stay, grace.Instance, error) {
 	stay, uuid := hypervisor.StayUnknown, ""
-	err := m.jobs.find(ctx, name, func(dom *libvirt.Domain) (err error) {
+	err := m.jobs.find(ctx, name, "", func(dom *libvirt.Domain) (err error) {
 		if uuid, err = dom.GetUUIDString(); err != nil {
 			return err
 		}

@@ -46,12 +46,6 @@ type pool struct {
 	calling map[string]chan struct{}
 }
 
-// connection is one that the pool holds, or has lent to a call.
-type connection struct {
-	*libvirt.Connect
-	expiry *time.Timer // while it is idle
-}
-
 func (d *Driver) newPool(name string, most, keep int) *pool {
 	return &pool{
 		name: name, keep: keep, idleTime: idleTime,
@@ -64,7 +58,7 @@ func (d *Driver) newPool(name string, most, keep int) *pool {
 // wraps ctx's, although the call goes on until libvirt lets it return: then
 // nothing that the call writes may be read. Until it has returned, it keeps
 // its slot, and further calls about that domain wait.
-func (p *pool) do(ctx context.Context, domain string, call func(*libvirt.Connect) error) error {
+func (p *pool) do(ctx context.Context, domain string, call func(*connection) error) error {
 	returned, err := p.enter(ctx, domain)
 	if err != nil {
 		return err
@@ -86,10 +80,11 @@ func (p *pool) do(ctx context.Context, domain string, call func(*libvirt.Connect
 	return err
 }
 
-// find does something with a domain, whichever instance of it that is.
-func (p *pool) find(ctx context.Context, name string, do func(*libvirt.Domain) error) error {
-	return p.do(ctx, name, func(c *libvirt.Connect) error {
-		dom, err := c.LookupDomainByName(name)
+// find does something with a domain. One that was prepared is taken where its UUID
+// is the one that is meant; with "" whichever has the name now is found.
+func (p *pool) find(ctx context.Context, name, uuid string, do func(*libvirt.Domain) error) error {
+	return p.do(ctx, name, func(c *connection) error {
+		dom, err := c.find(name, uuid)
 		if err != nil {
 			return plain(err)
 		}
@@ -133,13 +128,13 @@ func (p *pool) enter(ctx context.Context, domain string) (returned func(), err e
 }
 
 // with makes the call on a connection that works.
-func (p *pool) with(call func(*libvirt.Connect) error) error {
+func (p *pool) with(call func(*connection) error) error {
 	c, err := p.take()
 	if err != nil {
 		return err
 	}
 	defer p.release(c)
-	if err := call(c.Connect); err != nil {
+	if err := call(c); err != nil {
 		if !alive(c.Connect) {
 			return fmt.Errorf("%w: the connection broke: %w", hypervisor.ErrUnavailable, plain(err))
 		}
@@ -222,8 +217,13 @@ func (p *pool) release(c *connection) {
 	default:
 	}
 	if !kept {
-		p.disconnect(c.Connect)
+		p.end(c)
 	}
+}
+
+func (p *pool) end(c *connection) {
+	c.forget()
+	p.disconnect(c.Connect)
 }
 
 // expire closes a connection that was not used for idleTime.
@@ -235,8 +235,8 @@ func (p *pool) expire(c *connection) {
 		p.remove(at)
 	}
 	p.mu.Unlock()
-	if unused && !p.start(func() { p.disconnect(c.Connect) }) {
-		p.disconnect(c.Connect) // Close came in between
+	if unused && !p.start(func() { p.end(c) }) {
+		p.end(c) // Close came in between
 	}
 }
 
@@ -248,7 +248,7 @@ func (p *pool) remove(at int) {
 
 // warm opens a connection now, so that the first call need not.
 func (p *pool) warm(ctx context.Context) error {
-	return p.do(ctx, "", func(*libvirt.Connect) error { return nil })
+	return p.do(ctx, "", func(*connection) error { return nil })
 }
 
 // close closes what is idle; the rest follows as its calls return.
@@ -259,6 +259,6 @@ func (p *pool) close() {
 	for len(p.idle) > 0 {
 		c := p.idle[0]
 		p.remove(0)
-		p.start(func() { p.disconnect(c.Connect) })
+		p.start(func() { p.end(c) })
 	}
 }
