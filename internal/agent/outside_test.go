@@ -82,7 +82,7 @@ func TestATriggerOfTheNextInstanceOutlivesTheOldRecord(t *testing.T) {
 				r.hv.Start(fake.Guest{Name: domain, Presses: 1, ShutsDown: 2 * second})
 				asked := r.hv.Count(fake.OpAsk, domain)
 				r.run()
-				r.after(time.Second)
+				r.after(200 * time.Millisecond)
 				if s := r.dir(domain).said(); s.Phase != grace.ShuttingDown || s.UID != c.uid || s.Deadline.Sub(s.StartedAt) != 20*second {
 					t.Errorf("status.json: %+v", s)
 				}

@@ -15,9 +15,9 @@ const (
 	identifyTimeout = 2 * time.Second
 	identifyRetry   = 200 * time.Millisecond
 	// libvirt keeps a domain whose QEMU is gone for a while (9.0: 1.6 s), and tells
-	// when it has let go of it.
+	// when it has let go of it: looks before that would only keep it from its work.
 	leaveTimeout = time.Minute
-	leaveRetry   = time.Second
+	leaveRetry   = 2 * time.Second
 )
 
 // DomainChanged asks for a look at the domain.

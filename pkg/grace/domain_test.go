@@ -37,7 +37,7 @@ func TestWhichDomainIsAdopted(t *testing.T) {
 	}
 }
 
-func TestADomainThatHasEndedIsAskedForOnceASecond(t *testing.T) {
+func TestADomainThatHasEndedIsNotAskedForBeforeLibvirtLetsGoOfIt(t *testing.T) {
 	v := empty()
 	v.obs.Former = known
 	v.SeeDomain(Domain{Instance: Instance{UUID: "u1"}}, t0)

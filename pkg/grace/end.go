@@ -85,10 +85,11 @@ func (v *VM) reset(now Mono) {
 	v.obs = v.obs.next(&v.rec, v.policy)
 	v.rec = Record{}
 	v.instances++
-	if over != nil && !over.Kept {
+	kept := over != nil && over.Kept
+	if over != nil && !kept {
 		v.obs.Consumed, v.obs.Trigger = v.obs.TriggerID, false
 	}
-	if ended {
+	if ended && !kept { // else the next instance may be there
 		v.obs.LookAt = now.Add(leaveRetry) // unless an event comes first
 	}
 	v.choosePod()
