@@ -8,7 +8,7 @@ import (
 type situation struct {
 	name string
 	r    Record
-	o    Observation
+	o    observation
 }
 
 // situations are those that a keeper meets most, in the order of a shutdown.
@@ -34,7 +34,7 @@ func situations(tb testing.TB) []situation {
 func TestNothingOnTheWayThroughAShutdownAllocates(t *testing.T) {
 	for _, s := range situations(t) {
 		var d Decision
-		if n := testing.AllocsPerRun(100, func() { d = Decide(&s.r, &s.o, &policy, at(1)) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { d = decide(&s.r, &s.o, &policy, at(1)) }); n != 0 {
 			t.Errorf("%s: %v allocations for %+v", s.name, n, d)
 		}
 	}
@@ -45,7 +45,7 @@ func BenchmarkDecide(b *testing.B) {
 		b.Run(s.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				Decide(&s.r, &s.o, &policy, at(1))
+				decide(&s.r, &s.o, &policy, at(1))
 			}
 		})
 	}

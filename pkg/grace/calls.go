@@ -1,7 +1,7 @@
 package grace
 
 // callFor is where the state of a kind of call is kept, nil for what is none.
-func (o *Observation) callFor(d Decision) *Call {
+func (o *observation) callFor(d Decision) *Call {
 	switch d.Do {
 	case Save:
 		return &o.Save
@@ -33,7 +33,7 @@ func (o *Observation) callFor(d Decision) *Call {
 	}
 }
 
-func (o *Observation) callForEnd(a Action) *Call {
+func (o *observation) callForEnd(a Action) *Call {
 	switch a {
 	case WriteStatus:
 		return &o.WriteStatus
@@ -140,7 +140,7 @@ func (v *VM) Handled(d Decision) {
 	case WarnOfPod:
 		o.WarnedPod = o.Pod.UID
 	case RejectPeriod:
-		map[Source]*Stated{SourceVMI: &o.FromVMI, SourceDomain: &o.Metadata, SourceLauncher: &o.FromDirectory}[d.Source].Reported = d.Text
+		map[Source]*stated{SourceVMI: &o.FromVMI, SourceDomain: &o.Metadata, SourceLauncher: &o.FromDirectory}[d.Source].Reported = d.Text
 	case ClearTrigger:
 		o.Consumed, o.Leftover = d.Trigger, TriggerID{}
 		o.Trigger = o.Trigger && o.TriggerID != d.Trigger

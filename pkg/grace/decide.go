@@ -61,7 +61,7 @@ type Decision struct {
 type rule struct {
 	name   string
 	why    string
-	decide func(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool)
+	decide func(r *Record, o *observation, p *Policy, now Mono) (Decision, bool)
 }
 
 // rules is read from top to bottom; the first that applies decides.
@@ -121,9 +121,9 @@ var background = [...]rule{
 	{"remove-record", "the VM has stopped: remove its record", removeRecord},
 }
 
-// Decide says what to do about one VM. It is a function of its arguments
+// decide says what to do about one VM. It is a function of its arguments
 // alone. After anything but Wait it is to be asked again at once.
-func Decide(r *Record, o *Observation, p *Policy, now Mono) Decision {
+func decide(r *Record, o *observation, p *Policy, now Mono) Decision {
 	for i := range rules {
 		if d, yes := rules[i].decide(r, o, p, now); yes {
 			d.Rule = rules[i].name

@@ -30,7 +30,7 @@ func (v *VM) DomainChanged() {
 // SeeDomain takes what the hypervisor shows.
 func (v *VM) SeeDomain(d Domain, now Mono) {
 	o := &v.obs
-	d.Instance = d.Instance.Certain()
+	d.Instance = d.Instance.certain()
 	switch {
 	case o.Recorded && v.rec.Instance.PID != 0 && d.Instance.PID == 0:
 		// Its process is unclear to libvirt for the moment; the pidfd is not.
@@ -44,7 +44,7 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 		o.LookAt = now.Add(retry)
 		return
 	}
-	o.Domain, o.Instance = DomainPresent, d.Instance
+	o.Domain, o.Instance = domainPresent, d.Instance
 	if !o.Recorded || d.Instance == v.rec.Instance {
 		o.Power, o.Agent = d.Power, d.Agent
 		if d.Power == PowerOn && !o.Gone {
@@ -53,14 +53,14 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 	}
 	o.Metadata.Read, o.Metadata.Text = true, d.Grace
 	v.resolve()
-	if o.Recorded && v.rec.Instance.PID == 0 && d.Instance != v.rec.Instance && !v.rec.IdentifiedBy(d.Instance) {
+	if o.Recorded && v.rec.Instance.PID == 0 && d.Instance != v.rec.Instance && !v.rec.identifiedBy(d.Instance) {
 		v.ProcessGone(now)
 	}
 }
 
 // adoptable reports whether what was seen is an instance to guard. A domain that
 // is just starting, or whose QEMU has just gone, has no process to identify.
-func (o *Observation) adoptable(d *Domain, now Mono) bool {
+func (o *observation) adoptable(d *Domain, now Mono) bool {
 	if d.Instance.PID != 0 {
 		o.UnidentifiedAt = 0
 		return d.Instance != o.Former // a look that was under way when it ended
@@ -75,10 +75,10 @@ func (o *Observation) adoptable(d *Domain, now Mono) bool {
 	return d.Power != PowerEnding && now.Sub(o.UnidentifiedAt) >= timeout
 }
 
-// DomainAbsent is called where the hypervisor says that there is no such domain.
+// domainAbsent is called where the hypervisor says that there is no such domain.
 func (v *VM) DomainAbsent(now Mono) {
 	o := &v.obs
-	o.Domain, o.Power, o.Agent = DomainAbsent, PowerUnknown, false
+	o.Domain, o.Power, o.Agent = domainAbsent, PowerUnknown, false
 	o.Instance, o.UnidentifiedAt, o.Metadata.Read = Instance{}, 0, false
 	if o.Recorded && v.rec.Instance.PID == 0 {
 		v.ProcessGone(now)
@@ -91,7 +91,7 @@ func (v *VM) DomainUnreadable() { v.obs.Power = PowerUnknown }
 // DomainMissingFromList asks for a look, unless it is known to be absent: that
 // a list leaves a domain out is no proof.
 func (v *VM) DomainMissingFromList() {
-	if v.obs.Recorded || v.obs.Domain != DomainAbsent {
+	if v.obs.Recorded || v.obs.Domain != domainAbsent {
 		v.DomainChanged()
 	}
 }
@@ -123,7 +123,7 @@ func (v *VM) ProcessGone(now Mono) {
 }
 
 // watch: the process of the instance is to be held by a handle.
-func watch(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func watch(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if !o.Recorded || o.Watched || o.Gone || r.Instance.PID == 0 || r.BootID != p.BootID || now < o.Watch.due(p.RetryInterval, now) {
 		return next()
 	}
@@ -131,14 +131,14 @@ func watch(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
 }
 
 // vanished: it ended between the look and its adoption.
-func vanished(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func vanished(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	if !o.Gone || r.ShuttingDown() || o.OnDisk {
 		return next()
 	}
 	return do(Forget)
 }
 
-func lookAtDomain(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func lookAtDomain(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	switch {
 	case o.LookAt == Never || o.Look.Running:
 		return next()

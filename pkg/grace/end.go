@@ -38,7 +38,7 @@ type Status struct {
 // Status is what a launcher is to be told now.
 func (v *VM) Status(now Mono) Status { return status(&v.rec, &v.obs, now) }
 
-func status(r *Record, o *Observation, now Mono) Status {
+func status(r *Record, o *observation, now Mono) Status {
 	shown := r.Shown()
 	s := Status{
 		UID: launcherUID(r, o), Phase: r.Phase(now), Cause: shown.Cause,
@@ -98,7 +98,7 @@ func (v *VM) reset(now Mono) {
 
 // The rules of an end: each step may be done twice after a crash.
 
-func answer(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func answer(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	c := &o.Answer
 	switch {
 	case o.Ending == nil || c.Tries > 0 && !c.Running && (!c.Failed || c.Tries >= answerTries):
@@ -112,7 +112,7 @@ func answer(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	}
 }
 
-func flushEvents(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func flushEvents(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	switch {
 	case o.Ending == nil || o.FlushEvents.Tries > 0 && !o.FlushEvents.Running:
 		return next()
@@ -123,14 +123,14 @@ func flushEvents(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) 
 	}
 }
 
-func reset(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func reset(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	if o.Ending == nil {
 		return next()
 	}
 	return do(Reset)
 }
 
-func removeRecord(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func removeRecord(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	c := &o.Remove
 	switch {
 	case !o.StaleRecord || c.Running:
@@ -147,7 +147,7 @@ const afterAsk = 100 * time.Millisecond
 
 // publishAt is when users may hear of the record: once it is durable, or will not
 // be soon, and the guest was asked.
-func (o *Observation) publishAt() Mono {
+func (o *observation) publishAt() Mono {
 	at := Mono(0)
 	switch {
 	case !o.Recorded || o.Ending != nil || o.Unsaved && o.Save.Tries == 0:
@@ -163,7 +163,7 @@ func (o *Observation) publishAt() Mono {
 	return at
 }
 
-func announce(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func announce(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	held := !r.ShuttingDown() && r.Hold.Reason != ""
 	if o.Announced || !r.ShuttingDown() && (!held || o.HoldAnnounced) {
 		return next()
@@ -174,7 +174,7 @@ func announce(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	return do(Announce)
 }
 
-func writeStatus(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func writeStatus(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if !o.Recorded || o.Ending != nil || o.WriteStatus.Running || !o.Ours || o.LastStatus == status(r, o, now) {
 		return next()
 	}

@@ -195,16 +195,16 @@ func TestATriggerIsConsumedByItsEndUnlessItIsForTheNext(t *testing.T) {
 func TestUsersHearOfAShutdownOnceItIsDurableAndTheGuestWasAsked(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		given func(o *Observation)
+		given func(o *observation)
 		at    Mono
 	}{
-		{"durable, asked", func(*Observation) {}, 0},
-		{"not written yet", func(o *Observation) { o.Unsaved = true }, Never},
-		{"being written", func(o *Observation) { o.Unsaved, o.Save = true, Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(saveTimeout)},
-		{"it cannot be written", func(o *Observation) { o.Unsaved, o.Save = true, Call{Failed: true, Tries: 1, Last: at(1)} }, 0},
-		{"being asked", func(o *Observation) { o.AskACPI = Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(afterAsk)},
-		{"its agent is being asked", func(o *Observation) { o.AskAgent = Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(afterAsk)},
-		{"it has ended", func(o *Observation) { o.Ending = &Ending{} }, Never},
+		{"durable, asked", func(*observation) {}, 0},
+		{"not written yet", func(o *observation) { o.Unsaved = true }, Never},
+		{"being written", func(o *observation) { o.Unsaved, o.Save = true, Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(saveTimeout)},
+		{"it cannot be written", func(o *observation) { o.Unsaved, o.Save = true, Call{Failed: true, Tries: 1, Last: at(1)} }, 0},
+		{"being asked", func(o *observation) { o.AskACPI = Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(afterAsk)},
+		{"its agent is being asked", func(o *observation) { o.AskAgent = Call{Running: true, Tries: 1, Last: at(1)} }, at(1).Add(afterAsk)},
+		{"it has ended", func(o *observation) { o.Ending = &Ending{} }, Never},
 	} {
 		v := inPhase(t, ShuttingDown)
 		c.given(&v.obs)

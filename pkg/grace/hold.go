@@ -59,7 +59,7 @@ const (
 
 // holds tells what the hold of the shutdown is now; no: there is none, or it is
 // over. What is not seen now stands as it was seen last.
-func (o *Observation) holds(r *Record, now Mono) (h Hold, yes bool) {
+func (o *observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 	h = r.Hold
 	if !h.UnderWay() {
 		if !o.Trigger || !o.holdable(r) {
@@ -67,7 +67,7 @@ func (o *Observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 		}
 		h = Hold{Start: min(o.TriggerAt, now), Until: Never}
 	}
-	if _, deleted := o.Owner.deleted(r); deleted || o.Node.UnderWay() || o.Shim == ShimDied {
+	if _, deleted := o.Owner.deleted(r); deleted || o.Node.UnderWay() || o.Shim == shimDied {
 		return Hold{}, false
 	}
 	if h.Reason == "" {
@@ -87,19 +87,19 @@ func (o *Observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 
 // holdable: the launcher pod's shutdown may be held. Until the API server has shown
 // the pod, after the agent's start, it is as it was.
-func (o *Observation) holdable(r *Record) bool {
+func (o *observation) holdable(r *Record) bool {
 	return o.Pod.Holdable || o.Pod.Created.IsZero() && r.Holdable
 }
 
 // leaving: somebody is to move the VM, or does.
-func (o *Observation) leaving(r *Record) bool {
+func (o *observation) leaving(r *Record) bool {
 	v := o.Owner.current()
 	return o.Migration == MigrationOutgoing || v.visible() && v.Marked && v.UID == r.UID
 }
 
 // latestHold is the latest moment by what is known now. The guest is to get its
 // whole grace period before kubelet kills the launcher.
-func (o *Observation) latestHold(h *Hold) Mono {
+func (o *observation) latestHold(h *Hold) Mono {
 	pod, latest := &o.Pod, Never
 	switch {
 	case h.Reason == "":
@@ -121,7 +121,7 @@ func (o *Observation) latestHold(h *Hold) Mono {
 }
 
 // staysHere: nobody moves the VM, or not in time.
-func (o *Observation) staysHere(r *Record, h *Hold, now Mono) bool {
+func (o *observation) staysHere(r *Record, h *Hold, now Mono) bool {
 	v := o.Owner.current()
 	switch {
 	case h.Reason == "" || o.Migration == MigrationOutgoing:
@@ -136,12 +136,12 @@ func (o *Observation) staysHere(r *Record, h *Hold, now Mono) bool {
 }
 
 // moveFailed: a migration away from here has ended, and the VM is still here.
-func (o *Observation) moveFailed(h *Hold) bool {
+func (o *observation) moveFailed(h *Hold) bool {
 	return h.Moving && o.Migration == MigrationNone
 }
 
 // holdEnds is when the hold is to be looked at again, unasked.
-func (o *Observation) holdEnds(r *Record) Mono {
+func (o *observation) holdEnds(r *Record) Mono {
 	h := &r.Hold
 	switch {
 	case !h.UnderWay():
@@ -155,7 +155,7 @@ func (o *Observation) holdEnds(r *Record) Mono {
 	}
 }
 
-func holdShutdown(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func holdShutdown(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() {
 		return next()
 	}

@@ -25,7 +25,7 @@ func TestTheLatestMomentOfAHold(t *testing.T) {
 		"no padding is known":       {600 * time.Second, 0, 0, 20 * time.Second, 478 * time.Second},
 		"it needs more than it has": {600 * time.Second, 50 * time.Second, 30 * time.Second, time.Hour, -3130 * time.Second},
 	} {
-		o := Observation{Trigger: true, TriggerByShim: true, TriggerAt: start, Period: Period{Length: c.grace}}
+		o := observation{Trigger: true, TriggerByShim: true, TriggerAt: start, Period: Period{Length: c.grace}}
 		o.Pod = Pod{
 			Created: time.Unix(1, 0), GracePeriod: pod, Deleting: true, DeletionGrace: pod, KillAt: start.Add(pod),
 			Allowance: c.allowance, Reserve: c.reserve, Padding: c.padding,
@@ -41,7 +41,7 @@ func TestOnlyAMigrationThatIsKnownToBeOverHasFailed(t *testing.T) {
 	const now = Mono(time.Hour)
 	h := Hold{Reason: PreemptionByScheduler, Start: now, Until: now.Add(moveAgain / 2), Leaving: true, Moving: true}
 	for m, want := range map[Migration]bool{MigrationNone: true, MigrationUnknown: false, MigrationOutgoing: false} {
-		o := Observation{Migration: m}
+		o := observation{Migration: m}
 		if got := o.staysHere(&Record{}, &h, now); got != want {
 			t.Errorf("migration %d: it stays here: %v", m, got)
 		}

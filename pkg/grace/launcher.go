@@ -10,9 +10,9 @@ type Lock int
 
 // The locks. The zero value is "unknown": nothing follows from it.
 const (
-	LockUnknown Lock = iota
-	LockFree
-	LockHeld
+	lockUnknown Lock = iota
+	lockFree
+	lockHeld
 )
 
 // TriggerID tells a trigger file from its successor.
@@ -97,19 +97,19 @@ func (v *VM) seeShim(d *Directory, now Mono) {
 	o := &v.obs
 	switch {
 	case !d.Registered:
-		o.Shim, o.Holder = ShimNone, Holder{}
-	case d.Lock == LockHeld:
-		o.Shim, o.Holder = ShimAlive, d.Holder
+		o.Shim, o.Holder = shimNone, Holder{}
+	case d.Lock == lockHeld:
+		o.Shim, o.Holder = shimAlive, d.Holder
 		if !d.Watched {
 			o.DirAt = now.Add(lookUnwatched)
 		}
 	case o.Recorded && v.rec.Launcher.SameFile(d.Holder), !o.Recorded && o.Holder.SameFile(d.Holder):
 		// The same file was locked while this instance ran: its shim is dead.
-		if o.Shim != ShimDied {
-			o.Shim, o.DiedAt, o.DiedWithNode = ShimDied, now, o.Node.UnderWay()
+		if o.Shim != shimDied {
+			o.Shim, o.DiedAt, o.DiedWithNode = shimDied, now, o.Node.UnderWay()
 		}
 	default:
-		o.Shim = ShimOrphan
+		o.Shim = shimOrphan
 	}
 }
 
@@ -134,7 +134,7 @@ func (v *VM) seeTrigger(d *Directory, seen Mono) {
 }
 
 // launcherUID is the UID by which the launcher knows this VM.
-func launcherUID(r *Record, o *Observation) string {
+func launcherUID(r *Record, o *observation) string {
 	switch {
 	case o.Pod.VMI != "":
 		return o.Pod.VMI
@@ -154,25 +154,25 @@ func (r *Record) ForNext(d Directory, bootID, uid string) bool {
 	}
 	otherVM := d.TriggerUID != "" && uid != "" && d.TriggerUID != uid
 	otherShim := r.BootID != bootID || r.Launcher.PID != 0 && r.Launcher.PID != d.Holder.PID
-	return otherVM || otherShim && d.Lock == LockHeld && d.Holder.PID != 0
+	return otherVM || otherShim && d.Lock == lockHeld && d.Holder.PID != 0
 }
 
 // forgetDirectory is for a launcher that is another one's now.
-func (o *Observation) forgetDirectory() {
+func (o *observation) forgetDirectory() {
 	o.Dir, o.Ours, o.LastStatus = Directory{}, false, Status{}
 	o.Trigger, o.TriggerID, o.Consumed, o.Leftover = false, TriggerID{}, TriggerID{}, TriggerID{}
-	o.Shim, o.Holder = ShimUnknown, Holder{}
+	o.Shim, o.Holder = shimUnknown, Holder{}
 	o.DirWanted = true
 }
 
-func leftoverTrigger(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func leftoverTrigger(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	if o.Leftover == (TriggerID{}) {
 		return next()
 	}
 	return Decision{Do: ClearTrigger, Trigger: o.Leftover}, true
 }
 
-func lookAtDirectory(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func lookAtDirectory(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	at := o.DirAt
 	if o.DirWanted {
 		at = 0

@@ -9,7 +9,7 @@ import (
 func registered(uid string) Directory {
 	return Directory{
 		Present: true, Registered: true, UID: uid, Readable: true, Grace: "30",
-		Lock: LockHeld, Holder: Holder{PID: 7, Start: 1, File: 77}, Watched: true,
+		Lock: lockHeld, Holder: Holder{PID: 7, Start: 1, File: 77}, Watched: true,
 	}
 }
 
@@ -90,22 +90,22 @@ func TestALeftoverIsRemovedOnceAndNeverBegins(t *testing.T) {
 
 func TestAShimThatDied(t *testing.T) {
 	held, free := registered("uid"), registered("uid")
-	free.Lock, free.Holder.PID, free.Holder.Start, free.Watched = LockFree, 0, 0, false
+	free.Lock, free.Holder.PID, free.Holder.Start, free.Watched = lockFree, 0, 0, false
 	gone := Directory{Present: true}
 	other := free
 	other.Holder.File = 78
 	for _, c := range []struct {
 		name  string
 		looks []Directory
-		want  Shim
+		want  shim
 	}{
-		{"alive", []Directory{held}, ShimAlive},
-		{"killed", []Directory{held, free}, ShimDied},
-		{"killed, and looked at again", []Directory{held, free, free}, ShimDied},
-		{"never seen alive", []Directory{free}, ShimOrphan},
-		{"another one's file", []Directory{held, other}, ShimOrphan},
-		{"ended in order", []Directory{held, gone}, ShimNone},
-		{"ended in order, then an old file", []Directory{held, gone, free}, ShimOrphan},
+		{"alive", []Directory{held}, shimAlive},
+		{"killed", []Directory{held, free}, shimDied},
+		{"killed, and looked at again", []Directory{held, free, free}, shimDied},
+		{"never seen alive", []Directory{free}, shimOrphan},
+		{"another one's file", []Directory{held, other}, shimOrphan},
+		{"ended in order", []Directory{held, gone}, shimNone},
+		{"ended in order, then an old file", []Directory{held, gone, free}, shimOrphan},
 	} {
 		v := empty()
 		for i, d := range c.looks {
@@ -114,7 +114,7 @@ func TestAShimThatDied(t *testing.T) {
 		if v.obs.Shim != c.want {
 			t.Errorf("%s: %d, want %d", c.name, v.obs.Shim, c.want)
 		}
-		if c.want == ShimDied && v.obs.DiedAt != at(1) {
+		if c.want == shimDied && v.obs.DiedAt != at(1) {
 			t.Errorf("%s: first seen at t0+%v", c.name, v.obs.DiedAt.Sub(t0))
 		}
 	}
@@ -169,7 +169,7 @@ func TestADirectoryThatCannotBeReadIsTriedAgainAndSaysNothing(t *testing.T) {
 	v.SeeDirectory(withTrigger(registered("uid"), 1, "uid"), t0, t0)
 	v.obs.DirWanted = false
 	v.DirectoryUnreadable(at(1))
-	if !v.obs.Trigger || v.obs.Shim != ShimAlive {
+	if !v.obs.Trigger || v.obs.Shim != shimAlive {
 		t.Error("an error has taken away what was known")
 	}
 	if v.obs.DirAt != at(2) {

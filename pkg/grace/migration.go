@@ -51,9 +51,9 @@ func (v *VM) SeeMigration(m Migration, a Arrival) {
 // moving keeps the record of a guest that has moved: the other node lets it run once
 // it hears that it has left here, and an agent that was killed before it said so
 // knows that from the record alone.
-func moving(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func moving(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	open := o.Migration == MigrationOutgoing || o.Migration == MigrationUnknown
-	another := o.Domain == DomainPresent && o.Instance != r.Instance
+	another := o.Domain == domainPresent && o.Instance != r.Instance
 	if o.Ending == nil || o.Ending.Outcome != Migrated || !open || another {
 		return next()
 	}

@@ -3,7 +3,7 @@ package grace
 import "testing"
 
 func TestAGuestThatArrivesIsNotGuardedYet(t *testing.T) {
-	present := Observation{Domain: DomainPresent, Looked: true, Ours: true, Power: PowerPaused}
+	present := observation{Domain: domainPresent, Looked: true, Ours: true, Power: PowerPaused}
 	for name, c := range map[string]struct {
 		migration Migration
 		power     Power
@@ -18,7 +18,7 @@ func TestAGuestThatArrivesIsNotGuardedYet(t *testing.T) {
 	} {
 		o := present
 		o.Migration, o.Power = c.migration, c.power
-		if d := Decide(&Record{}, &o, &Policy{}, 0); (d.Do == Adopt) != c.guarded {
+		if d := decide(&Record{}, &o, &Policy{}, 0); (d.Do == Adopt) != c.guarded {
 			t.Errorf("%s: %s; want it guarded: %v", name, d.Do, c.guarded)
 		}
 	}
@@ -35,9 +35,9 @@ func TestAVMThatHasMovedIsMigratedAndNotLost(t *testing.T) {
 		"by somebody else":               {MigrationNone, EndMoved, Lost},
 		"it crashed while it was moved":  {MigrationOutgoing, EndCrashed, Lost},
 	} {
-		o := Observation{Recorded: true, OnDisk: true, Gone: true, End: c.end, Migration: c.migration}
+		o := observation{Recorded: true, OnDisk: true, Gone: true, End: c.end, Migration: c.migration}
 		r := Record{Namespace: "ns", Name: "vm"}
-		d := Decide(&r, &o, &Policy{}, Mono(movedTimeout))
+		d := decide(&r, &o, &Policy{}, Mono(movedTimeout))
 		if d.Do != Finish || d.Outcome != c.want || d.Cause != "" {
 			t.Errorf("%s: %s, %s for %q; want %s without a cause", name, d.Do, d.Outcome, d.Cause, c.want)
 		}
@@ -47,14 +47,14 @@ func TestAVMThatHasMovedIsMigratedAndNotLost(t *testing.T) {
 func TestTheRecordOfAGuestThatMovesStaysUntilTheOtherNodeWasTold(t *testing.T) {
 	r := Record{Instance: Instance{UUID: "u1", PID: 42, Start: 7}}
 	for name, c := range map[string]struct {
-		o    Observation
+		o    observation
 		held bool
 	}{
-		"it was not told":        {Observation{Ending: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing}, true},
-		"nobody knows yet":       {Observation{Ending: &Ending{Outcome: Migrated}, Migration: MigrationUnknown}, true},
-		"it was told":            {Observation{Ending: &Ending{Outcome: Migrated}}, false},
-		"it has not moved":       {Observation{Ending: &Ending{Outcome: Lost}, Migration: MigrationOutgoing}, false},
-		"the next one runs here": {Observation{Ending: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing, Domain: DomainPresent, Instance: Instance{UUID: "u1", PID: 43, Start: 8}}, false},
+		"it was not told":        {observation{Ending: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing}, true},
+		"nobody knows yet":       {observation{Ending: &Ending{Outcome: Migrated}, Migration: MigrationUnknown}, true},
+		"it was told":            {observation{Ending: &Ending{Outcome: Migrated}}, false},
+		"it has not moved":       {observation{Ending: &Ending{Outcome: Lost}, Migration: MigrationOutgoing}, false},
+		"the next one runs here": {observation{Ending: &Ending{Outcome: Migrated}, Migration: MigrationOutgoing, Domain: domainPresent, Instance: Instance{UUID: "u1", PID: 43, Start: 8}}, false},
 	} {
 		if _, held := moving(&r, &c.o, nil, 0); held != c.held {
 			t.Errorf("%s: kept %v, want %v", name, held, c.held)
@@ -63,7 +63,7 @@ func TestTheRecordOfAGuestThatMovesStaysUntilTheOtherNodeWasTold(t *testing.T) {
 }
 
 func TestWhetherAGuestHasMovedItsMigrationSays(t *testing.T) {
-	gone := Observation{Recorded: true, OnDisk: true, Gone: true, GoneAt: 5, Looked: true, End: EndKilled, Migration: MigrationOutgoing}
+	gone := observation{Recorded: true, OnDisk: true, Gone: true, GoneAt: 5, Looked: true, End: EndKilled, Migration: MigrationOutgoing}
 	if d, _ := stopped(&Record{}, &gone, nil, 6); d.Do == Finish {
 		t.Errorf("%+v before the migration has said so", d)
 	}

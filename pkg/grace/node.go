@@ -53,7 +53,7 @@ func (v *VM) SeeNode(n NodeShutdownTime, turn Mono) { v.obs.Node, v.obs.NodeTurn
 func (v *VM) Priority() int32 { return v.obs.Pod.Priority }
 
 // nodeTurn is when to begin because the machine shuts down, Never while it does not.
-func (o *Observation) nodeTurn() Mono {
+func (o *observation) nodeTurn() Mono {
 	if !o.Node.UnderWay() {
 		return Never
 	}
@@ -62,23 +62,23 @@ func (o *Observation) nodeTurn() Mono {
 
 // nodeBegins tells whether the shutdown begins because the machine shuts down: it is
 // the VM's turn, or it is to end for another reason that came later.
-func (o *Observation) nodeBegins(r *Record, now Mono) bool {
+func (o *observation) nodeBegins(r *Record, now Mono) bool {
 	deletedAt, deleted := o.Owner.deleted(r)
 	if !o.Node.UnderWay() || deleted && deletedAt < o.Node.Begin || o.Trigger && o.TriggerAt < o.Node.Begin {
 		return false
 	}
-	return now >= o.nodeTurn() || deleted || o.Trigger || o.Shim == ShimDied
+	return now >= o.nodeTurn() || deleted || o.Trigger || o.Shim == shimDied
 }
 
 // nodeEndedLauncher: kubelet ends launchers, too, when the machine shuts down. That
 // stands when the shutdown is called off.
-func (o *Observation) nodeEndedLauncher(r *Record) bool {
+func (o *observation) nodeEndedLauncher(r *Record) bool {
 	return o.Node.UnderWay() || o.DiedWithNode || r.Shutdown.Cause == NodeShutdown
 }
 
 // nodeLatest is the latest deadline that leaves QEMU its destroy timeout before the
 // machine goes down; Never while the machine does not shut down.
-func (o *Observation) nodeLatest(p *Policy) Mono {
+func (o *observation) nodeLatest(p *Policy) Mono {
 	if !o.Node.UnderWay() {
 		return Never
 	}
@@ -86,7 +86,7 @@ func (o *Observation) nodeLatest(p *Policy) Mono {
 }
 
 // nodeEnds: what the machine's shutdown leaves may be less than the grace period.
-func nodeEnds(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func nodeEnds(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	latest := max(o.nodeLatest(p), now)
 	if !r.ShuttingDown() || latest >= r.Shutdown.Deadline {
 		return next()

@@ -42,27 +42,27 @@ const (
 	destroySlowRetry   = 30 * time.Second
 )
 
-// Presence is whether a domain runs, as far as anybody knows.
-type Presence int
+// presence is whether a domain runs, as far as anybody knows.
+type presence int
 
 // The presences. The zero value is "unknown": an error is never "gone".
 const (
-	DomainUnknown Presence = iota
-	DomainAbsent
-	DomainPresent
+	domainUnknown presence = iota
+	domainAbsent
+	domainPresent
 )
 
 // Shim is what the launcher directory says about its shim.
-type Shim int
+type shim int
 
-// The states of a shim. ShimDied is always one that was seen alive beside
-// the record's instance; an unlocked vm.json of unknown age is ShimOrphan.
+// The states of a shim. shimDied is always one that was seen alive beside
+// the record's instance; an unlocked vm.json of unknown age is shimOrphan.
 const (
-	ShimUnknown Shim = iota
-	ShimNone         // no vm.json: none, or it ended in order
-	ShimAlive        // vm.json is locked
-	ShimOrphan       // vm.json is there, unlocked
-	ShimDied
+	shimUnknown shim = iota
+	shimNone         // no vm.json: none, or it ended in order
+	shimAlive        // vm.json is locked
+	shimOrphan       // vm.json is there, unlocked
+	shimDied
 )
 
 // Call is one kind of work the agent does for a VM, at most one at a time.
@@ -89,16 +89,16 @@ func (c *Call) due(interval time.Duration, now Mono) Mono {
 	}
 }
 
-// Stated is what a source of the grace period says now.
-type Stated struct {
+// stated is what a source of the grace period says now.
+type stated struct {
 	Read     bool // it can be read
 	Text     string
 	Reported string // the invalid text that was reported
 }
 
-// Observation is what the agent sees of a VM now. Unlike a Record it does not
+// observation is what the agent sees of a VM now. Unlike a Record it does not
 // survive the agent.
-type Observation struct {
+type observation struct {
 	// Recorded reports whether there is a record at all; OnDisk, whether it may be
 	// on disk.
 	Recorded, OnDisk bool
@@ -112,7 +112,7 @@ type Observation struct {
 	DirAt, DirReserved Mono
 
 	// The domain. LookAt is when to look at it, unasked.
-	Domain         Presence
+	Domain         presence
 	Instance       Instance // of the domain that is present
 	Power          Power
 	Agent          bool // a guest agent has its channel open
@@ -129,7 +129,7 @@ type Observation struct {
 
 	// Owner is whose VM it is. OwnerBy is until when a shutdown waits for the API
 	// server's first list: the grace period may be stated there.
-	Owner   Owner
+	Owner   owner
 	OwnerBy Mono
 
 	// Pod is the launcher pod as last shown; of one that was not shown yet there is
@@ -146,8 +146,8 @@ type Observation struct {
 	// NodeTurn is when the VM is to be asked then.
 	NodeTurn Mono
 
-	Shim   Shim
-	Holder Holder // who holds the lock, while ShimAlive
+	Shim   shim
+	Holder Holder // who holds the lock, while shimAlive
 	DiedAt Mono   // when the agent first saw that it died
 	// DiedWithNode: the machine was shutting down then.
 	DiedWithNode bool
@@ -163,7 +163,7 @@ type Observation struct {
 
 	// Period follows from what the sources say now.
 	Period                           Period
-	FromVMI, Metadata, FromDirectory Stated
+	FromVMI, Metadata, FromDirectory stated
 
 	// Unsaved: the record differs from what is on disk. Version counts its
 	// changes, Saving is the one that is being written.
@@ -201,8 +201,8 @@ type Observation struct {
 }
 
 // newObservation is one of a VM of which nothing was seen yet.
-func newObservation(p *Policy) Observation {
-	return Observation{
+func newObservation(p *Policy) observation {
+	return observation{
 		DirWanted: true, DirAt: Never, LookAt: 0,
 		Period: Period{Length: p.DefaultPeriod, Source: SourceDefault},
 	}
@@ -210,7 +210,7 @@ func newObservation(p *Policy) Observation {
 
 // next is the observation for the next instance: what is known of the place,
 // not of the instance that ended.
-func (o *Observation) next(r *Record, p *Policy) Observation {
+func (o *observation) next(r *Record, p *Policy) observation {
 	n := newObservation(p)
 	n.Looked, n.Ours, n.Dir, n.DirAt, n.DirReserved = o.Looked, o.Ours, o.Dir, o.DirAt, o.DirReserved
 	n.Look, n.LookDir, n.WriteStatus, n.Remove = o.Look, o.LookDir, o.WriteStatus, Call{Running: o.Remove.Running}

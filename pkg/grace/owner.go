@@ -53,11 +53,11 @@ const (
 	killMargin = 2 * time.Second
 )
 
-// Owner says whose VM an instance is. The best proof counts: a VMI that was
+// owner says whose VM an instance is. The best proof counts: a VMI that was
 // confirmed, which is in the record with its creation time; one that is only
 // shown, and may be the one before or after this instance's; the UID that the
 // launcher claims.
-type Owner struct {
+type owner struct {
 	Shown   VMI
 	Claimed string // by the launcher pod's label, or else by vm.json
 	// Confirmed is the UID of the VMI that the API server knew while this
@@ -75,7 +75,7 @@ type Owner struct {
 }
 
 // current is the VMI that is shown, unless it is a former one.
-func (w *Owner) current() VMI {
+func (w *owner) current() VMI {
 	if w.Shown.visible() && w.Shown.UID == w.endedUID() {
 		return VMI{State: VMIAbsent}
 	}
@@ -83,7 +83,7 @@ func (w *Owner) current() VMI {
 }
 
 // endedUID is the UID of the former VMI that does not come back.
-func (w *Owner) endedUID() string {
+func (w *owner) endedUID() string {
 	if w.FormerFate == FateMoved {
 		return ""
 	}
@@ -91,12 +91,12 @@ func (w *Owner) endedUID() string {
 }
 
 // recorded reports whether the record has a VMI that counts.
-func (w *Owner) recorded(r *Record) bool { return !r.VMICreated.IsZero() && r.UID != w.endedUID() }
+func (w *owner) recorded(r *Record) bool { return !r.VMICreated.IsZero() && r.UID != w.endedUID() }
 
 // Is tells whose VM it is: the API server has precedence, then the record of what
 // it said, then the launcher. created is zero where the API server never said
 // anything.
-func (w *Owner) Is(r *Record) (uid string, created time.Time) {
+func (w *owner) Is(r *Record) (uid string, created time.Time) {
 	v, known := w.current(), w.recorded(r)
 	switch {
 	case v.visible() && (!known || v.UID == r.UID):
@@ -110,10 +110,10 @@ func (w *Owner) Is(r *Record) (uid string, created time.Time) {
 	}
 }
 
-// ToRecord is Is without what is only shown: an instance that appears while
+// toRecord is Is without what is only shown: an instance that appears while
 // the watch stands still may be that of a VMI which it does not show yet, and
 // the deletion of the one that it shows must not be held against that.
-func (w *Owner) ToRecord(r *Record) (uid string, created time.Time) {
+func (w *owner) toRecord(r *Record) (uid string, created time.Time) {
 	if uid, created = w.Is(r); w.unconfirmed(r) {
 		created = time.Time{}
 	}
@@ -122,26 +122,26 @@ func (w *Owner) ToRecord(r *Record) (uid string, created time.Time) {
 
 // unconfirmed: the watch shows a VMI, and the API server was not asked since
 // the instance is there.
-func (w *Owner) unconfirmed(r *Record) bool {
+func (w *owner) unconfirmed(r *Record) bool {
 	v := w.current()
 	return v.visible() && v.UID != w.Confirmed && !w.recorded(r)
 }
 
 // missing: the API server has shown the record's VMI, and does so no more.
-func (w *Owner) missing(r *Record) bool {
+func (w *owner) missing(r *Record) bool {
 	v := w.current()
 	return w.recorded(r) && (v.State == VMIAbsent || v.visible() && v.UID != r.UID)
 }
 
 // deleting: the record's VMI is shown with a deletion of its own.
-func (w *Owner) deleting(r *Record) bool {
+func (w *owner) deleting(r *Record) bool {
 	v := w.current()
 	return v.State == VMIDeleting && v.UID == r.UID && !r.VMICreated.IsZero()
 }
 
 // deleted reports whether the record's VMI was deleted, and since when the agent
 // knows.
-func (w *Owner) deleted(r *Record) (Mono, bool) {
+func (w *owner) deleted(r *Record) (Mono, bool) {
 	switch {
 	case w.deleting(r):
 		return max(w.Shown.DeletingAt, w.ConfirmedAt), true
@@ -153,19 +153,19 @@ func (w *Owner) deleted(r *Record) (Mono, bool) {
 }
 
 // unclear: the API server has to be asked.
-func (w *Owner) unclear(r *Record) bool {
+func (w *owner) unclear(r *Record) bool {
 	settled := w.Fate == FateDeleted || w.Fate == FateMoved
 	return !settled && w.missing(r) || w.unconfirmed(r)
 }
 
 // leftBehind: the launcher is that of a VMI that has moved away.
-func (w *Owner) leftBehind() bool {
+func (w *owner) leftBehind() bool {
 	return w.FormerFate == FateMoved && w.Claimed == w.Former
 }
 
 // see takes over what the watch shows. It returns true where an earlier answer
 // says nothing any more: the record's VMI is shown again.
-func (w *Owner) see(r *Record, v VMI) (again bool) {
+func (w *owner) see(r *Record, v VMI) (again bool) {
 	again = v != w.Shown && v.State == VMIPresent && v.UID == r.UID
 	w.Shown = v
 	if again {
@@ -176,7 +176,7 @@ func (w *Owner) see(r *Record, v VMI) (again bool) {
 
 // learn takes over what the API server said of the VMI with this UID. It
 // returns true where that is news of an instance that was not confirmed.
-func (w *Owner) learn(r *Record, uid string, f Fate, now Mono) (confirmed bool) {
+func (w *owner) learn(r *Record, uid string, f Fate, now Mono) (confirmed bool) {
 	unconfirmed := w.unconfirmed(r)
 	switch {
 	case f == FateReplaced && unconfirmed:
@@ -200,19 +200,19 @@ func (w *Owner) learn(r *Record, uid string, f Fate, now Mono) (confirmed bool) 
 }
 
 // next is what stays for the next instance.
-func (w *Owner) next() Owner {
-	return Owner{Shown: w.Shown, Claimed: w.Claimed, Former: w.Former, FormerFate: w.FormerFate}
+func (w *owner) next() owner {
+	return owner{Shown: w.Shown, Claimed: w.Claimed, Former: w.Former, FormerFate: w.FormerFate}
 }
 
 // ended is called where the instance has ended: the deletion of its VMI is not
 // held against the next one.
-func (w *Owner) ended() {
+func (w *owner) ended() {
 	if w.Shown.State == VMIDeleting {
 		w.Former, w.FormerFate = w.Shown.UID, FateDeleted
 	}
 }
 
-func confirm(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func confirm(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if now < o.confirmAt(r) {
 		return next()
 	}
@@ -221,7 +221,7 @@ func confirm(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 
 // confirmAt is when the API server is to be asked about the VMI, Never if
 // there is nothing to ask.
-func (o *Observation) confirmAt(r *Record) Mono {
+func (o *observation) confirmAt(r *Record) Mono {
 	switch {
 	case r.ShuttingDown() || o.Confirm.Running || !o.Owner.unclear(r):
 		return Never
@@ -232,7 +232,7 @@ func (o *Observation) confirmAt(r *Record) Mono {
 	}
 }
 
-func moved(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func moved(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	if r.ShuttingDown() || o.Owner.Fate != FateMoved || !o.Owner.missing(r) || o.Trigger {
 		return next()
 	}

@@ -14,7 +14,7 @@ const MaxPeriod = 100 * 365 * 24 * time.Hour
 // Errors of ParseSeconds. An invalid statement is never a grace period of 0.
 var (
 	ErrNegative  = errors.New("a grace period cannot be negative")
-	ErrNotNumber = errors.New("a grace period is a whole number of seconds")
+	errNotNumber = errors.New("a grace period is a whole number of seconds")
 	// ErrTooLong comes with the usable value MaxPeriod.
 	ErrTooLong = fmt.Errorf("a grace period is at most %d seconds", int64(MaxPeriod/time.Second))
 )
@@ -25,7 +25,7 @@ var (
 func ParseSeconds(text string) (time.Duration, error) {
 	digits := strings.TrimPrefix(text, "-")
 	if digits == "" || strings.Trim(digits, "0123456789") != "" {
-		return 0, ErrNotNumber
+		return 0, errNotNumber
 	}
 	digits = strings.TrimLeft(digits, "0")
 	if digits != "" && text[0] == '-' {
@@ -47,20 +47,20 @@ func WholeSeconds(d time.Duration) int64 {
 	return int64((d + time.Second - 1) / time.Second)
 }
 
-// Statement is what one source says about a grace period.
-type Statement struct {
+// statement is what one source says about a grace period.
+type statement struct {
 	Source Source
 	Read   bool // the source could be read; what it does not state, it does not state
-	Stated bool
+	stated bool
 	Length time.Duration
 }
 
-// Resolve picks the grace period from statements, best first. The cached
+// resolve picks the grace period from statements, best first. The cached
 // value stands in only for a source that cannot be read now.
-func Resolve(cached Period, fallback time.Duration, statements ...Statement) Period {
+func resolve(cached Period, fallback time.Duration, statements ...statement) Period {
 	for _, s := range statements {
 		switch {
-		case s.Read && s.Stated:
+		case s.Read && s.stated:
 			return Period{Length: s.Length, Source: s.Source}
 		case !s.Read && cached.Source == s.Source:
 			return cached
@@ -82,24 +82,24 @@ func (v *VM) resolve() {
 	if o.Recorded {
 		cached = v.rec.Period
 	}
-	o.Period = Resolve(cached, v.policy.DefaultPeriod,
+	o.Period = resolve(cached, v.policy.DefaultPeriod,
 		o.FromVMI.statement(SourceVMI), o.Metadata.statement(SourceDomain), o.FromDirectory.statement(SourceLauncher))
 }
 
-func (s *Stated) statement(source Source) Statement {
-	st := Statement{Source: source, Read: s.Read}
+func (s *stated) statement(source Source) statement {
+	st := statement{Source: source, Read: s.Read}
 	if s.Read && s.Text != "" {
 		length, err := ParseSeconds(s.Text)
-		st.Length, st.Stated = length, err == nil || errors.Is(err, ErrTooLong)
+		st.Length, st.stated = length, err == nil || errors.Is(err, ErrTooLong)
 	}
 	return st
 }
 
 // invalidPeriod: what is invalid is said once, and counts as not stated.
-func invalidPeriod(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func invalidPeriod(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	for _, s := range [...]struct {
 		source Source
-		*Stated
+		*stated
 	}{{SourceVMI, &o.FromVMI}, {SourceDomain, &o.Metadata}, {SourceLauncher, &o.FromDirectory}} {
 		if !s.Read || s.Text == "" || s.Text == s.Reported {
 			continue

@@ -31,7 +31,7 @@ func (v *VM) SeePods(pods []Pod) {
 	v.pods = pods
 	v.choosePod()
 	shown := slices.ContainsFunc(pods, func(p Pod) bool { return p.UID == v.obs.Pod.UID })
-	if !shown && v.obs.Shim == ShimAlive {
+	if !shown && v.obs.Shim == shimAlive {
 		v.DirectoryChanged() // it lives, or its end was not seen
 	}
 }
@@ -67,7 +67,7 @@ func (v *VM) choosePod() {
 
 // keeps reports whether a launcher that lives keeps its place: the recorded one
 // always, another one if it says for which VMI it was made.
-func (o *Observation) keeps(r *Record, p *Pod) bool {
+func (o *observation) keeps(r *Record, p *Pod) bool {
 	return p.UID != "" && (p.VMI != "" || o.Recorded && p.UID == r.Pod)
 }
 
@@ -82,7 +82,7 @@ func shownAs(pods []Pod, known Pod) (Pod, bool) {
 }
 
 // follow: another pod is the launcher, and its directory the one to look at.
-func follow(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func follow(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	if o.Pod.UID == o.Followed {
 		return next()
 	}
@@ -96,12 +96,12 @@ const podMargin = 5 * time.Second
 // PodNeeds is how long a launcher pod must live on for the VM's grace period.
 func (v *VM) PodNeeds() time.Duration { return v.obs.podNeeds(v.policy) }
 
-func (o *Observation) podNeeds(p *Policy) time.Duration {
+func (o *observation) podNeeds(p *Policy) time.Duration {
 	return o.Period.Length + p.DestroyTimeout + podMargin
 }
 
 // podTooShort says early that kubelet would kill the launcher too soon.
-func podTooShort(r *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
+func podTooShort(r *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
 	pod := &o.Pod
 	_, created := o.Owner.Is(r)
 	known := !pod.Created.IsZero() // not only by the record
@@ -113,11 +113,11 @@ func podTooShort(r *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) 
 
 // launcherLives reports whether the launcher that is looked at has a container
 // that runs, as far as is known.
-func (o *Observation) launcherLives(p *Pod, shown bool) bool {
+func (o *observation) launcherLives(p *Pod, shown bool) bool {
 	switch {
 	case shown && p.Done:
 		return false
-	case o.Shim == ShimAlive || !o.Looked:
+	case o.Shim == shimAlive || !o.Looked:
 		return true
 	default:
 		return shown && !p.Deleting
@@ -142,7 +142,7 @@ func (p *Pod) rank() int {
 
 // podKillAt is when kubelet kills the launcher: its grace period runs from its
 // own signal, which may have been seen before the pod's deletion.
-func (o *Observation) podKillAt() Mono {
+func (o *observation) podKillAt() Mono {
 	at := o.Pod.KillAt
 	if o.Trigger && o.TriggerByShim {
 		signalled := o.TriggerAt.Add(o.Pod.DeletionGrace)
@@ -156,7 +156,7 @@ func (o *Observation) podKillAt() Mono {
 
 // podKilled: kubelet kills a launcher with its own grace period, which may be
 // shorter than the VM's.
-func podKilled(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func podKilled(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	s := &r.Shutdown
 	if !r.ShuttingDown() || !o.Pod.Deleting || o.Node.UnderWay() || s.Deadline <= now {
 		return next()

@@ -17,24 +17,24 @@ func TestWhichPodIsTheLauncher(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		recorded string // the record's pod, "": there is no record
-		shim     Shim   // of the one that is looked at
+		shim     shim   // of the one that is looked at
 		pods     []Pod
 		want     string
 	}{
-		{"the only one", "", ShimUnknown, []Pod{first}, "first"},
-		{"of two that nobody knows, the newest", "", ShimUnknown, []Pod{first, copied}, "copy"},
-		{"of two, the one that lives", "", ShimUnknown, []Pod{first, done(copied)}, "first"},
-		{"of two, the one that is not being deleted", "", ShimUnknown, []Pod{first, deleting(copied)}, "first"},
-		{"one that says for whom it was made, before a newer one that does not", "", ShimUnknown, []Pod{first, podFor("stray", "", 9)}, "first"},
-		{"none made for another VMI", "", ShimUnknown, []Pod{podFor("other", "uid-2", 9), first}, "first"},
-		{"the recorded one, which lives", "first", ShimAlive, []Pod{first, copied}, "first"},
-		{"the recorded one, without a shim", "first", ShimNone, []Pod{first, copied}, "first"},
-		{"the recorded one, being deleted, whose shim lives", "first", ShimAlive, []Pod{deleting(first), copied}, "first"},
-		{"the next, where the recorded one's shim has ended and it is being deleted", "first", ShimNone, []Pod{deleting(first), copied}, "copy"},
-		{"the next, where the recorded one is done", "first", ShimAlive, []Pod{done(first), copied}, "copy"},
-		{"the recorded one, not shown, whose shim lives", "first", ShimAlive, []Pod{copied}, "first"},
-		{"the next, where the recorded one is not shown and its shim has ended", "first", ShimNone, []Pod{copied}, "copy"},
-		{"the recorded one, where none is shown", "first", ShimNone, nil, "first"},
+		{"the only one", "", shimUnknown, []Pod{first}, "first"},
+		{"of two that nobody knows, the newest", "", shimUnknown, []Pod{first, copied}, "copy"},
+		{"of two, the one that lives", "", shimUnknown, []Pod{first, done(copied)}, "first"},
+		{"of two, the one that is not being deleted", "", shimUnknown, []Pod{first, deleting(copied)}, "first"},
+		{"one that says for whom it was made, before a newer one that does not", "", shimUnknown, []Pod{first, podFor("stray", "", 9)}, "first"},
+		{"none made for another VMI", "", shimUnknown, []Pod{podFor("other", "uid-2", 9), first}, "first"},
+		{"the recorded one, which lives", "first", shimAlive, []Pod{first, copied}, "first"},
+		{"the recorded one, without a shim", "first", shimNone, []Pod{first, copied}, "first"},
+		{"the recorded one, being deleted, whose shim lives", "first", shimAlive, []Pod{deleting(first), copied}, "first"},
+		{"the next, where the recorded one's shim has ended and it is being deleted", "first", shimNone, []Pod{deleting(first), copied}, "copy"},
+		{"the next, where the recorded one is done", "first", shimAlive, []Pod{done(first), copied}, "copy"},
+		{"the recorded one, not shown, whose shim lives", "first", shimAlive, []Pod{copied}, "first"},
+		{"the next, where the recorded one is not shown and its shim has ended", "first", shimNone, []Pod{copied}, "copy"},
+		{"the recorded one, where none is shown", "first", shimNone, nil, "first"},
 	} {
 		v := empty()
 		if c.recorded != "" {
@@ -53,7 +53,7 @@ func TestWhichPodIsTheLauncher(t *testing.T) {
 
 func TestDuringAShutdownTheLauncherStaysTheRecords(t *testing.T) {
 	v := inPhase(t, ShuttingDown)
-	v.rec.Pod, v.obs.Looked, v.obs.Shim = "first", true, ShimNone
+	v.rec.Pod, v.obs.Looked, v.obs.Shim = "first", true, shimNone
 	v.obs.Pod = podFor("first", "uid", 1)
 	v.SeePods([]Pod{done(podFor("first", "uid", 1)), podFor("next", "uid", 2)})
 	if got := v.Pod().UID; got != "first" {
@@ -83,7 +83,7 @@ func TestAfterARestartTheRecordedLauncherIsLookedAtBeforeItIsGivenUp(t *testing.
 		t.Fatalf("%s by %q", d.Do, d.Rule)
 	}
 	v.Handled(d)
-	if v.obs.Ours || v.obs.Trigger || v.obs.Shim != ShimUnknown || !v.obs.DirWanted {
+	if v.obs.Ours || v.obs.Trigger || v.obs.Shim != shimUnknown || !v.obs.DirWanted {
 		t.Errorf("%+v is taken for the new launcher's", v.obs.Dir)
 	}
 }
@@ -102,7 +102,7 @@ func TestWhenKubeletKills(t *testing.T) {
 		{"from a signal that comes after the expected kill", at(5), at(10), true, at(30)},
 		{"not later than the deletion says", at(20), at(15), true, at(20)},
 	} {
-		o := Observation{Pod: Pod{KillAt: c.killAt, DeletionGrace: 20 * time.Second}}
+		o := observation{Pod: Pod{KillAt: c.killAt, DeletionGrace: 20 * time.Second}}
 		o.Trigger, o.TriggerByShim, o.TriggerAt = c.triggered != 0, c.byShim, c.triggered
 		if got := o.podKillAt(); got != c.want {
 			t.Errorf("%s: t0+%v, want t0+%v", c.name, got.Sub(t0), c.want.Sub(t0))

@@ -35,7 +35,7 @@ type Instance struct {
 
 // Certain is the instance with its process only where that can be told from
 // another one with the same pid: nothing else is ever signalled.
-func (i Instance) Certain() Instance {
+func (i Instance) certain() Instance {
 	if i.PID == 0 || i.Start == 0 {
 		i.PID, i.Start = 0, 0
 	}
@@ -131,10 +131,10 @@ func (r *Record) Phase(now Mono) Phase {
 	}
 }
 
-// IdentifiedBy reports whether an instance is the record's, whose process was not
+// identifiedBy reports whether an instance is the record's, whose process was not
 // known: the UUID is the same, and the process was there when the shutdown
 // began. In doubt it is another instance.
-func (r *Record) IdentifiedBy(i Instance) bool {
+func (r *Record) identifiedBy(i Instance) bool {
 	return r.Instance.PID == 0 && i.PID != 0 && i.UUID == r.Instance.UUID && (!r.ShuttingDown() || i.startedBefore(r.Shutdown.Start))
 }
 

@@ -21,14 +21,14 @@ func TestParseSeconds(t *testing.T) {
 		{"-9223372036854775808", 0, ErrNegative},
 		{"9223372036854775807", MaxPeriod, ErrTooLong},
 		{"99999999999999999999999999", MaxPeriod, ErrTooLong},
-		{"", 0, ErrNotNumber},
-		{"-", 0, ErrNotNumber},
-		{"30s", 0, ErrNotNumber},
-		{"1e3", 0, ErrNotNumber},
-		{"30.0", 0, ErrNotNumber},
-		{`"30"`, 0, ErrNotNumber},
-		{" 30", 0, ErrNotNumber},
-		{"٣", 0, ErrNotNumber},
+		{"", 0, errNotNumber},
+		{"-", 0, errNotNumber},
+		{"30s", 0, errNotNumber},
+		{"1e3", 0, errNotNumber},
+		{"30.0", 0, errNotNumber},
+		{`"30"`, 0, errNotNumber},
+		{" 30", 0, errNotNumber},
+		{"٣", 0, errNotNumber},
 	} {
 		got, err := ParseSeconds(c.text)
 		if got != c.want || !errors.Is(err, c.err) {
@@ -56,16 +56,16 @@ func FuzzParseSeconds(f *testing.F) {
 func TestResolve(t *testing.T) {
 	const fallback = 30 * time.Second
 	cached := Period{Length: 60 * time.Second, Source: SourceDomain}
-	says := func(s Source, d time.Duration) Statement {
-		return Statement{Source: s, Read: true, Stated: true, Length: d}
+	says := func(s Source, d time.Duration) statement {
+		return statement{Source: s, Read: true, stated: true, Length: d}
 	}
-	silent := func(s Source) Statement { return Statement{Source: s, Read: true} }
-	unread := func(s Source) Statement { return Statement{Source: s} }
+	silent := func(s Source) statement { return statement{Source: s, Read: true} }
+	unread := func(s Source) statement { return statement{Source: s} }
 	for _, c := range []struct {
 		name     string
 		cached   Period
-		domain   Statement
-		launcher Statement
+		domain   statement
+		launcher statement
 		want     Period
 	}{
 		{"the domain wins", Period{}, says(SourceDomain, 10), says(SourceLauncher, 20), Period{10, SourceDomain}},
@@ -76,7 +76,7 @@ func TestResolve(t *testing.T) {
 		{"another source's cached value does not", Period{20, SourceLauncher}, unread(SourceDomain), says(SourceLauncher, 25), Period{25, SourceLauncher}},
 		{"a lost vm.json leaves the cached value", Period{20, SourceLauncher}, silent(SourceDomain), unread(SourceLauncher), Period{20, SourceLauncher}},
 	} {
-		if got := Resolve(c.cached, fallback, c.domain, c.launcher); got != c.want {
+		if got := resolve(c.cached, fallback, c.domain, c.launcher); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
@@ -128,11 +128,11 @@ func TestBeginFixesTheTimesOnce(t *testing.T) {
 	if got := s.DeadlineAt.Sub(s.StartedAt); got != 4*time.Second {
 		t.Errorf("deadline %v after the start", got)
 	}
-	var illegal *TransitionError
+	var illegal *transitionError
 	if err := r.Begin(VMIDeleted, at(1), at(1), wall, false); !errors.As(err, &illegal) || r.Shutdown != s {
 		t.Errorf("a second cause: %v, %v; the first must stand", err, r.Shutdown)
 	}
-	v := VM{policy: &policy, rec: r, obs: Observation{Recorded: true, Period: Period{Length: time.Hour}}}
+	v := VM{policy: &policy, rec: r, obs: observation{Recorded: true, Period: Period{Length: time.Hour}}}
 	if err := v.Apply(Decision{Do: Refresh}, at(1), wall); !errors.As(err, &illegal) || v.rec != r {
 		t.Errorf("a change of the grace period in mid-grace: %v", err)
 	}

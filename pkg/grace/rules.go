@@ -2,8 +2,8 @@ package grace
 
 // The rules up to the point where a shutdown is under way and durable.
 
-func adopt(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
-	if o.Recorded || o.Domain != DomainPresent || !o.ours() || !o.Looked || o.arriving() {
+func adopt(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
+	if o.Recorded || o.Domain != domainPresent || !o.ours() || !o.Looked || o.arriving() {
 		return next()
 	}
 	return do(Adopt)
@@ -11,27 +11,27 @@ func adopt(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
 
 // arriving: the guest may run elsewhere. Without a record nothing is done to it; of
 // one that is paused it has to be known first.
-func (o *Observation) arriving() bool {
+func (o *observation) arriving() bool {
 	return o.Migration == MigrationIncoming || o.Migration == MigrationUnknown && o.Power == PowerPaused
 }
 
 // ours: its VMI is on this node, or its launcher is, unless that was left
 // behind when the VMI moved.
-func (o *Observation) ours() bool {
+func (o *observation) ours() bool {
 	v := o.Owner.current()
 	return v.visible() || o.Ours && (o.Trigger || !o.Owner.leftBehind())
 }
 
-func orphanTrigger(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
-	orphan := o.Shim == ShimOrphan || o.Shim == ShimDied
-	if o.Recorded || o.Domain != DomainAbsent || !o.Trigger || !o.TriggerByShim || !orphan {
+func orphanTrigger(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
+	orphan := o.Shim == shimOrphan || o.Shim == shimDied
+	if o.Recorded || o.Domain != domainAbsent || !o.Trigger || !o.TriggerByShim || !orphan {
 		return next()
 	}
 	return Decision{Do: ClearTrigger, Trigger: o.TriggerID}, true
 }
 
-func nothingCame(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
-	if o.Recorded || o.Domain != DomainAbsent || !o.Trigger {
+func nothingCame(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
+	if o.Recorded || o.Domain != domainAbsent || !o.Trigger {
 		return next()
 	}
 	if end := o.TriggerAt.Add(o.Period.Length); now < end {
@@ -40,14 +40,14 @@ func nothingCame(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool
 	return Decision{Do: Finish, Cause: LauncherSignal, Outcome: AlreadyStopped}, true
 }
 
-func noVM(_ *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func noVM(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	if o.Recorded {
 		return next()
 	}
 	return waitUntil(Never)
 }
 
-func rebooted(r *Record, _ *Observation, p *Policy, _ Mono) (Decision, bool) {
+func rebooted(r *Record, _ *observation, p *Policy, _ Mono) (Decision, bool) {
 	switch {
 	case r.BootID == p.BootID:
 		return next()
@@ -58,14 +58,14 @@ func rebooted(r *Record, _ *Observation, p *Policy, _ Mono) (Decision, bool) {
 	}
 }
 
-func dropDryRun(r *Record, _ *Observation, p *Policy, _ Mono) (Decision, bool) {
+func dropDryRun(r *Record, _ *observation, p *Policy, _ Mono) (Decision, bool) {
 	if !r.ShuttingDown() || !r.Shutdown.DryRun || p.DryRun {
 		return next()
 	}
 	return do(DropDryRun)
 }
 
-func explain(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func explain(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if !o.Gone || o.End != EndUnknown || r.Shutdown.Signalled {
 		return next()
 	}
@@ -84,7 +84,7 @@ func explain(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	return do(Explain)
 }
 
-func stopped(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func stopped(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if !o.Gone {
 		return next()
 	}
@@ -104,7 +104,7 @@ func stopped(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 }
 
 // howEnded is why and how an instance that is gone has ended.
-func howEnded(r *Record, o *Observation) (Cause, Outcome) {
+func howEnded(r *Record, o *observation) (Cause, Outcome) {
 	outcome := outcome(r, o)
 	switch held := r.Hold.UnderWay(); {
 	case r.ShuttingDown():
@@ -119,7 +119,7 @@ func howEnded(r *Record, o *Observation) (Cause, Outcome) {
 }
 
 // outcome of an instance that is gone.
-func outcome(r *Record, o *Observation) Outcome {
+func outcome(r *Record, o *observation) Outcome {
 	switch {
 	case r.Shutdown.Signalled || killedByAgent(r, o):
 		return Forced
@@ -135,12 +135,12 @@ func outcome(r *Record, o *Observation) Outcome {
 }
 
 // killedByAgent: an agent that is killed right after its signal leaves no note.
-func killedByAgent(r *Record, o *Observation) bool {
+func killedByAgent(r *Record, o *observation) bool {
 	s := &r.Shutdown
 	return o.End == EndKilled && r.ShuttingDown() && !s.DryRun && o.GoneAt >= s.Deadline
 }
 
-func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func begin(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() || now < holdUntil(r, o) {
 		return next()
 	}
@@ -160,7 +160,7 @@ func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 	// A trigger was written by a shim that still lived, so it came first.
 	case o.Trigger:
 		return Decision{Do: Begin, Cause: LauncherSignal, When: min(o.TriggerAt, now)}, true
-	case o.Shim == ShimDied:
+	case o.Shim == shimDied:
 		return Decision{Do: Begin, Cause: LauncherDied, When: min(o.DiedAt, now)}, true
 	default:
 		return next()
@@ -168,48 +168,48 @@ func begin(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 }
 
 // holdUntil is until when the grace period may still be unknown.
-func holdUntil(r *Record, o *Observation) Mono {
+func holdUntil(r *Record, o *observation) Mono {
 	if o.Owner.Shown.State != VMIUnknown || !r.VMICreated.IsZero() {
 		return 0
 	}
 	return o.OwnerBy
 }
 
-func launcherDied(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
-	if !r.ShuttingDown() || o.Shim != ShimDied || o.nodeEndedLauncher(r) || r.Shutdown.Deadline <= now {
+func launcherDied(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
+	if !r.ShuttingDown() || o.Shim != shimDied || o.nodeEndedLauncher(r) || r.Shutdown.Deadline <= now {
 		return next()
 	}
 	return Decision{Do: Shorten, Cause: LauncherDied, When: now}, true
 }
 
-func refresh(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
+func refresh(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	if r.ShuttingDown() || !o.Looked {
 		return next()
 	}
-	uid, created := o.Owner.ToRecord(r)
+	uid, created := o.Owner.toRecord(r)
 	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod.UID == "" || o.Pod.UID == r.Pod) && r.Holdable == o.holdable(r) &&
-		(o.Shim != ShimAlive || o.Holder == r.Launcher)
+		(o.Shim != shimAlive || o.Holder == r.Launcher)
 	if same {
 		return next()
 	}
 	return do(Refresh)
 }
 
-func identify(r *Record, o *Observation, _ *Policy, _ Mono) (Decision, bool) {
-	if o.Domain != DomainPresent || !r.IdentifiedBy(o.Instance) {
+func identify(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
+	if o.Domain != domainPresent || !r.identifiedBy(o.Instance) {
 		return next()
 	}
 	return do(Identify)
 }
 
-func save(_ *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func save(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if now < o.saveAt() {
 		return next()
 	}
 	return do(Save)
 }
 
-func running(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func running(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() {
 		return next()
 	}
@@ -224,7 +224,7 @@ func running(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
 }
 
 // saveAt is when the record is to be saved, Never if it need not be now.
-func (o *Observation) saveAt() Mono {
+func (o *observation) saveAt() Mono {
 	switch {
 	case o.Save.Running || !o.Unsaved && o.NotedAt == 0:
 		return Never
@@ -237,7 +237,7 @@ func (o *Observation) saveAt() Mono {
 	}
 }
 
-func saveFirst(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func saveFirst(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if !o.Unsaved || !o.Save.Running || o.Save.Failed || r.Shutdown.Requested || r.Shutdown.Signalled {
 		return next()
 	}
@@ -253,7 +253,7 @@ func saveFirst(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) 
 	return waitUntil(over)
 }
 
-func dryRun(r *Record, _ *Observation, p *Policy, now Mono) (Decision, bool) {
+func dryRun(r *Record, _ *observation, p *Policy, now Mono) (Decision, bool) {
 	if !p.DryRun {
 		return next()
 	}

@@ -7,14 +7,14 @@ import "time"
 
 func overdue(r *Record, now Mono) bool { return now >= r.Shutdown.Deadline }
 
-func deadline(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func deadline(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if !overdue(r, now) || r.Instance.PID == 0 || o.Term.Tries > 0 {
 		return next()
 	}
 	return do(Terminate)
 }
 
-func destroyTimeout(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func destroyTimeout(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if !overdue(r, now) || r.Instance.PID == 0 || now < o.Term.Last.Add(p.DestroyTimeout) {
 		return next()
 	}
@@ -29,7 +29,7 @@ func slowing(n int) time.Duration {
 	return min(destroyRetry<<min(n, 10), destroySlowRetry)
 }
 
-func destroyByLibvirt(r *Record, o *Observation, _ *Policy, now Mono) (Decision, bool) {
+func destroyByLibvirt(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if !overdue(r, now) || o.Destroy.Running {
 		return next()
 	}
@@ -42,7 +42,7 @@ func destroyByLibvirt(r *Record, o *Observation, _ *Policy, now Mono) (Decision,
 // destroyDue is when libvirt's destroy is due: at once where the process is
 // unknown or cannot be signalled, after the SIGKILL otherwise. Earlier, its
 // own SIGKILL could cut --destroy-timeout short.
-func destroyDue(r *Record, o *Observation, now Mono) Mono {
+func destroyDue(r *Record, o *observation, now Mono) Mono {
 	switch {
 	case o.Destroy.Tries > 0:
 		return o.Destroy.Last.Add(slowing(o.Destroy.Tries))
@@ -55,7 +55,7 @@ func destroyDue(r *Record, o *Observation, now Mono) Mono {
 	}
 }
 
-func destroyFailed(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func destroyFailed(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if !overdue(r, now) || o.Reported || now < failedAt(r, p) {
 		return next()
 	}
@@ -66,7 +66,7 @@ func failedAt(r *Record, p *Policy) Mono {
 	return r.Shutdown.Deadline.Add(p.DestroyTimeout).Add(destroyFailedAfter)
 }
 
-func destroying(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func destroying(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if !overdue(r, now) {
 		return next()
 	}
@@ -88,33 +88,33 @@ func destroying(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool)
 }
 
 // untilDeadline waits for at, the deadline, or what else is due before it.
-func untilDeadline(r *Record, o *Observation, p *Policy, at Mono) (Decision, bool) {
+func untilDeadline(r *Record, o *observation, p *Policy, at Mono) (Decision, bool) {
 	return waitUntil(min(at, r.Shutdown.Deadline, o.saveAt(), lookAgain(o, p)))
 }
 
 // lookAgain is when the next look at the domain is due.
-func lookAgain(o *Observation, p *Policy) Mono {
+func lookAgain(o *observation, p *Policy) Mono {
 	if o.Look.Running {
 		return Never
 	}
 	return o.Look.Last.Add(p.RetryInterval)
 }
 
-func look(_ *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func look(_ *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if o.Look.Running || o.Look.Tries > 0 && now < lookAgain(o, p) {
 		return next()
 	}
 	return do(Look)
 }
 
-func guestOff(r *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
+func guestOff(r *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
 	if o.Power != PowerEnding {
 		return next()
 	}
 	return untilDeadline(r, o, p, Never)
 }
 
-func resume(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func resume(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if o.Power != PowerPaused && o.Power != PowerSuspended {
 		return next()
 	}
@@ -124,14 +124,14 @@ func resume(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
 	return do(Resume)
 }
 
-func held(r *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
+func held(r *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
 	if o.Power != PowerHeld {
 		return next()
 	}
 	return untilDeadline(r, o, p, Never)
 }
 
-func askAgent(_ *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
+func askAgent(_ *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
 	if !p.UseAgent || !o.Agent || o.AskAgent.Tries > 0 || o.AskACPI.Tries > 0 {
 		return next()
 	}
@@ -140,7 +140,7 @@ func askAgent(_ *Record, o *Observation, p *Policy, _ Mono) (Decision, bool) {
 
 // agentAnswers keeps ACPI back: while the agent's call runs for its time, and
 // after a call that worked for an interval.
-func agentAnswers(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func agentAnswers(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if o.AskAgent.Tries == 0 || o.AskACPI.Tries > 0 || o.AskAgent.Failed && !o.AskAgent.Running {
 		return next()
 	}
@@ -157,13 +157,13 @@ func agentAnswers(r *Record, o *Observation, p *Policy, now Mono) (Decision, boo
 	return untilDeadline(r, o, p, over)
 }
 
-func ask(_ *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func ask(_ *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if now < o.AskACPI.due(p.RetryInterval, now) {
 		return next()
 	}
 	return Decision{Do: Ask, Mode: ModeACPI}, true
 }
 
-func waiting(r *Record, o *Observation, p *Policy, now Mono) (Decision, bool) {
+func waiting(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	return untilDeadline(r, o, p, o.AskACPI.due(p.RetryInterval, now))
 }

@@ -7,12 +7,12 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world plays a VM, a disk and a libvirt with random manners around Decide,
+// world plays a VM, a disk and a libvirt with random manners around decide,
 // in virtual time, and checks the promises at every step.
 type world struct {
 	t      *rapid.T
 	r      Record
-	o      Observation
+	o      observation
 	p      Policy
 	now    Mono
 	disk   Record // what is durable
@@ -123,7 +123,7 @@ func (w *world) checkAsk() {
 		w.t.Fatal("asked after the deadline")
 	case w.o.Unsaved && !w.o.Save.Failed && !w.r.Shutdown.Requested && w.now < w.begunAt.Add(saveTimeout):
 		w.t.Fatal("asked before the record was durable")
-	case w.disk.Shutdown.Deadline != 0 && w.disk.Shutdown.Deadline != w.r.Shutdown.Deadline && w.o.Shim != ShimDied:
+	case w.disk.Shutdown.Deadline != 0 && w.disk.Shutdown.Deadline != w.r.Shutdown.Deadline && w.o.Shim != shimDied:
 		w.t.Fatal("the durable deadline is another one")
 	}
 	w.asks = append(w.asks, w.now)
@@ -135,7 +135,7 @@ func (w *world) run(limit Mono) {
 		if steps > 100_000 {
 			w.t.Fatal("the rules did not converge")
 		}
-		d := Decide(&w.r, &w.o, &w.p, w.now)
+		d := decide(&w.r, &w.o, &w.p, w.now)
 		if d.Do != Wait {
 			w.act(d)
 			continue
@@ -176,7 +176,7 @@ func TestPromisesHoldInRandomWorlds(t *testing.T) {
 		w.o.Trigger, w.o.TriggerAt = true, t0
 		shimDies := rapid.Bool().Draw(t, "shim dies")
 		if shimDies {
-			w.after(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "shim dies after")), func() { w.o.Shim = ShimDied })
+			w.after(time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "shim dies after")), func() { w.o.Shim = shimDied })
 		}
 		w.run(t0.Add(2 * time.Hour))
 

@@ -42,15 +42,15 @@ var transitions = [...]struct {
 	{Stopped, Reset, ""},
 }
 
-// TransitionError is an action that a phase does not allow, or that led to
+// transitionError is an action that a phase does not allow, or that led to
 // another phase than it should have: a bug.
-type TransitionError struct {
+type transitionError struct {
 	From Phase
 	By   Action
 	To   Phase // where it led, if that is the error
 }
 
-func (e *TransitionError) Error() string {
+func (e *transitionError) Error() string {
 	if e.To != "" {
 		return fmt.Sprintf("%s led from %q to %q", e.By, e.From, e.To)
 	}
@@ -63,7 +63,7 @@ func allow(from Phase, by Action) error {
 			return nil
 		}
 	}
-	return &TransitionError{From: from, By: by}
+	return &transitionError{From: from, By: by}
 }
 
 // arrived reports whether an action has led where the table says.
@@ -73,7 +73,7 @@ func arrived(from Phase, by Action, to Phase) error {
 			return nil
 		}
 	}
-	return &TransitionError{From: from, By: by, To: to}
+	return &transitionError{From: from, By: by, To: to}
 }
 
 // Begin starts the grace period, as VM.Apply does. start is when the agent
@@ -111,14 +111,14 @@ func (r *Record) shorten(when Mono) {
 
 // refresh takes over what the observation says of identity, grace period and
 // launcher.
-func (r *Record) refresh(o *Observation) {
+func (r *Record) refresh(o *observation) {
 	r.Period = o.Period
-	r.UID, r.VMICreated = o.Owner.ToRecord(r)
+	r.UID, r.VMICreated = o.Owner.toRecord(r)
 	if o.Pod.UID != "" {
 		r.Pod = o.Pod.UID
 	}
 	r.Holdable = o.holdable(r)
-	if o.Shim == ShimAlive {
+	if o.Shim == shimAlive {
 		r.Launcher = o.Holder
 	}
 }

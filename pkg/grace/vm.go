@@ -14,7 +14,7 @@ type VM struct {
 
 	policy    *Policy
 	rec       Record
-	obs       Observation
+	obs       observation
 	pods      []Pod
 	instances int // counts them: what was found out of an earlier one says nothing
 }
@@ -30,7 +30,7 @@ func NewVM(namespace, name string, r Record, p *Policy) *VM {
 }
 
 func (v *VM) restore(r Record) {
-	r.Instance = r.Instance.Certain()
+	r.Instance = r.Instance.certain()
 	v.rec, v.obs.Recorded, v.obs.OnDisk, v.obs.Period = r, true, true, r.Period
 	v.obs.Restored = r.ShuttingDown()
 	v.obs.Pod.UID = r.Pod
@@ -40,7 +40,7 @@ func (v *VM) restore(r Record) {
 // known by now is newer, or its deadline earlier. Where an instance has ended
 // meanwhile it is that one's, or one's before it, and is to be removed.
 func (v *VM) Recover(r Record) bool {
-	r.Instance = r.Instance.Certain()
+	r.Instance = r.Instance.certain()
 	switch {
 	case v.obs.Ending != nil:
 		v.obs.OnDisk = true
@@ -102,7 +102,7 @@ func (v *VM) SaveAgain() {
 // Next says what to do now, or when to ask again: after anything but Wait, at
 // once.
 func (v *VM) Next(now Mono) Decision {
-	wait := Decide(&v.rec, &v.obs, v.policy, now)
+	wait := decide(&v.rec, &v.obs, v.policy, now)
 	if wait.Do != Wait {
 		return wait
 	}
@@ -121,7 +121,7 @@ func (v *VM) Next(now Mono) Decision {
 var errNotDecided = errors.New("no such decision about a record")
 
 // Apply makes a decision true that changes the record, or what is known. now
-// and wall are the same moment. The error is a TransitionError: a bug.
+// and wall are the same moment. The error is a transitionError: a bug.
 func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 	from := v.phase(now)
 	if err := allow(from, d.Do); err != nil {
@@ -175,13 +175,13 @@ func (v *VM) adopt(now Mono) {
 		Namespace: v.Namespace, Name: v.Name, Pod: o.Pod.UID, BootID: v.policy.BootID,
 		Period: o.Period, Instance: o.Instance,
 	}
-	v.rec.UID, v.rec.VMICreated = o.Owner.ToRecord(&v.rec)
+	v.rec.UID, v.rec.VMICreated = o.Owner.toRecord(&v.rec)
 	v.rec.Holdable = o.holdable(&v.rec)
 	switch o.Shim {
-	case ShimAlive:
+	case shimAlive:
 		v.rec.Launcher = o.Holder
-	case ShimDied:
-		o.Shim = ShimOrphan // it died before this instance was there
+	case shimDied:
+		o.Shim = shimOrphan // it died before this instance was there
 	default:
 	}
 	o.Recorded = true
@@ -273,5 +273,5 @@ func (v *VM) Idle() bool {
 	o := &v.obs
 	former := o.Owner.Shown.UID != "" && o.Owner.Shown.UID == o.Owner.endedUID()
 	return !o.StaleRecord && !o.Recorded && o.Ending == nil && o.Looked && !o.Ours && !o.DirWanted && o.DirAt == Never &&
-		!former && o.Pod.UID == "" && o.Domain != DomainUnknown
+		!former && o.Pod.UID == "" && o.Domain != domainUnknown
 }

@@ -43,7 +43,7 @@ func TestARecordChangesOnlyAsTheTableSays(t *testing.T) {
 			v := inPhase(t, phase)
 			before := v.rec
 			err := v.Apply(Decision{Do: action, Cause: VMIDeleted, When: t0}, t0, time.Unix(0, 0))
-			var illegal *TransitionError
+			var illegal *transitionError
 			switch {
 			case !allowed && (!errors.As(err, &illegal) || v.rec != before):
 				t.Errorf("%q by %s: %v; want it refused and nothing changed", phase, action, err)
@@ -63,11 +63,11 @@ func TestAVMIThatIsBackCountsWhateverWasAnsweredMeanwhile(t *testing.T) {
 	w.learn(&r, "uid", FateMoved, t0)
 	// When it is deleted then.
 	w.see(&r, VMI{State: VMIAbsent})
-	if d := Decide(&r, &o, &policy, t0); d.Do != Confirm {
+	if d := decide(&r, &o, &policy, t0); d.Do != Confirm {
 		t.Fatalf("%s by %q; want the API server to be asked again", d.Do, d.Rule)
 	}
 	w.learn(&r, "uid", FateDeleted, t0)
-	if d := Decide(&r, &o, &policy, t0); d.Do != Begin || d.Cause != VMIDeleted {
+	if d := decide(&r, &o, &policy, t0); d.Do != Begin || d.Cause != VMIDeleted {
 		t.Errorf("%s by %q; want a shutdown", d.Do, d.Rule)
 	}
 }
@@ -76,7 +76,7 @@ func TestASuccessorThatIsShownIsToldFromTheRecordedVMI(t *testing.T) {
 	r, o := shown()
 	w := &o.Owner
 	w.see(&r, VMI{State: VMIDeleting, UID: "next", Created: born, Grace: "1", DeletingAt: t0})
-	if d := Decide(&r, &o, &policy, t0); d.Do != Confirm {
+	if d := decide(&r, &o, &policy, t0); d.Do != Confirm {
 		t.Errorf("%s by %q: the successor's deletion is not this VM's", d.Do, d.Rule)
 	}
 	if uid, created := w.Is(&r); uid != "uid" || created.IsZero() {
@@ -84,13 +84,13 @@ func TestASuccessorThatIsShownIsToldFromTheRecordedVMI(t *testing.T) {
 	}
 	w.learn(&r, "uid", FateHere, t0)
 	o.Confirm = Call{Tries: 1, Last: t0}
-	if d := Decide(&r, &o, &policy, t0); d.Do != Wait {
+	if d := decide(&r, &o, &policy, t0); d.Do != Wait {
 		t.Errorf("%s by %q; want the VM to go on", d.Do, d.Rule)
 	}
 }
 
 func TestAVMIThatMovedAndIsBackIsNoFormerOne(t *testing.T) {
-	w := Owner{Claimed: "uid", Former: "uid", FormerFate: FateMoved}
+	w := owner{Claimed: "uid", Former: "uid", FormerFate: FateMoved}
 	if !w.leftBehind() {
 		t.Error("the launcher of a VMI that moved is not left behind")
 	}
