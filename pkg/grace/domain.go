@@ -75,7 +75,7 @@ func (o *observation) adoptable(d *Domain, now Mono) bool {
 	return d.Power != PowerEnding && now.Sub(o.UnidentifiedAt) >= timeout
 }
 
-// domainAbsent is called where the hypervisor says that there is no such domain.
+// DomainAbsent is called where the hypervisor says that there is no such domain.
 func (v *VM) DomainAbsent(now Mono) {
 	o := &v.obs
 	o.Domain, o.Power, o.Agent = domainAbsent, PowerUnknown, false
