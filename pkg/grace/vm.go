@@ -121,7 +121,7 @@ func (v *VM) Next(now Mono) Decision {
 var errNotDecided = errors.New("no such decision about a record")
 
 // Apply makes a decision true that changes the record, or what is known. now
-// and wall are the same moment. The error is a transitionError: a bug.
+// and wall are the same moment. An error is a bug.
 func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 	from := v.phase(now)
 	if err := allow(from, d.Do); err != nil {

@@ -41,55 +41,58 @@ func prepare(t *testing.T, d *Driver, name string) {
 	}, "the domain is looked up")
 }
 
-func TestAPreparedRequestIsOneQuestionToLibvirt(t *testing.T) {
-	d, p := open(t)
+// started is a guest and which instance it is.
+func started(t *testing.T, d *Driver) (*node.Guest, grace.Instance) {
+	t.Helper()
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	dom, err := d.Get(bounded(t), g.Domain)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return g, dom.Instance
+}
+
+func TestAPreparedRequestIsOneQuestionToLibvirt(t *testing.T) {
+	d, p := open(t)
+	g, instance := started(t, d)
 	prepare(t, d, g.Domain)
 	p.holdLookups()
-	if err := d.Ask(bounded(t), g.Domain, dom.Instance, grace.ModeACPI); err != nil {
+	if err := d.Ask(bounded(t), g.Domain, instance, grace.ModeACPI); err != nil {
 		t.Errorf("asked without a further look for its name: %v", err)
 	}
 	p.mu.Lock()
 	p.hold = nil
 	p.mu.Unlock()
-	if err := d.Ask(bounded(t), g.Domain, dom.Instance, grace.ModeACPI); err != nil {
+	if err := d.Ask(bounded(t), g.Domain, instance, grace.ModeACPI); err != nil {
 		t.Errorf("asked once more: %v", err)
 	}
 }
 
 func TestWhatWasPreparedIsNeverAnotherInstance(t *testing.T) {
 	d, _ := open(t)
-	g := shared.Boot(t, node.Spec{Firmware: true})
-	first, err := d.Get(bounded(t), g.Domain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g, first := started(t, d)
 	for _, uuid := range []string{g.UUID, ""} { // the same one, and a new one
 		prepare(t, d, g.Domain)
 		g.Virsh(t, "destroy")
 		spec := g.Spec
 		spec.UUID = uuid
 		g = shared.Boot(t, spec)
-		err = d.Destroy(bounded(t), g.Domain, first.Instance)
+		err := d.Destroy(bounded(t), g.Domain, first)
 		if !errors.Is(err, hypervisor.ErrNotFound) && !errors.Is(err, hypervisor.ErrOtherInstance) {
 			t.Errorf("the destroy of an instance that has ended: %v", err)
 		}
-		err = d.Ask(bounded(t), g.Domain, first.Instance, grace.ModeACPI)
+		err = d.Ask(bounded(t), g.Domain, first, grace.ModeACPI)
 		if !errors.Is(err, hypervisor.ErrNotFound) && !errors.Is(err, hypervisor.ErrOtherInstance) {
 			t.Errorf("a request to an instance that has ended: %v", err)
 		}
 		next, err := d.Get(bounded(t), g.Domain)
-		if err != nil || next.Instance == first.Instance || next.Power != grace.PowerOn {
+		if err != nil || next.Instance == first || next.Power != grace.PowerOn {
 			t.Fatalf("the next instance: %+v, %v", next, err)
 		}
 		if err := d.Ask(bounded(t), g.Domain, next.Instance, grace.ModeACPI); err != nil {
 			t.Errorf("the next instance is not asked: %v", err)
 		}
-		first = next
+		first = next.Instance
 	}
 }
 
