@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -9,16 +10,29 @@ import (
 
 // lockMemory keeps in memory what the agent has touched, so that no deadline
 // waits for a page from a disk that hangs: Linux drops pages of programs, too.
-// A limit on locked memory would have later allocations fail, so it goes first.
 func lockMemory(log *slog.Logger) {
-	none := unix.Rlimit{Cur: unix.RLIM_INFINITY, Max: unix.RLIM_INFINITY}
-	err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &none)
+	if err := mlockall(); err != nil {
+		log.Warn("the agent's memory is not locked: a deadline may wait for a disk that its pages are read from; it needs CAP_IPC_LOCK", "err", err)
+	}
+}
+
+// mlockall locks all that is mapped now or later, page by page as it is touched.
+// A limit on locked memory would have a later allocation fail. For CAP_IPC_LOCK there
+// is no limit, and with a limit of 0 Linux lets only that capability through (mlock(2)).
+func mlockall() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return fmt.Errorf("getrlimit RLIMIT_MEMLOCK: %w", err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Max: limit.Max}); err != nil {
+		return fmt.Errorf("setrlimit RLIMIT_MEMLOCK: %w", err)
+	}
+	err := unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT)
 	if err != nil {
-		err = fmt.Errorf("setrlimit RLIMIT_MEMLOCK: %w", err)
-	} else if err = unix.Mlockall(unix.MCL_CURRENT | unix.MCL_FUTURE | unix.MCL_ONFAULT); err != nil {
 		err = fmt.Errorf("mlockall: %w", err)
 	}
-	if err != nil {
-		log.Warn("the agent's memory is not locked: a deadline may wait for a disk that its pages are read from; it needs CAP_SYS_RESOURCE and CAP_IPC_LOCK", "err", err)
+	if back := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit); back != nil {
+		err = errors.Join(err, fmt.Errorf("setrlimit RLIMIT_MEMLOCK: %w", back))
 	}
+	return err
 }
