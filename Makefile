@@ -50,6 +50,11 @@ race: bin/race/node-agent bin/race/launcher-shim
 bin/race/node-agent bin/race/launcher-shim:
 	CGO_ENABLED=1 go build -race -trimpath -tags $(TAGS) -ldflags "$(LDFLAGS)" -o $@ ./cmd/$(@F)
 
+# With the points at which tests kill it.
+.PHONY: bin/race/failpoint/node-agent
+bin/race/failpoint/node-agent:
+	CGO_ENABLED=1 go build -race -trimpath -tags $(TAGS),failpoint -o $@ ./cmd/$(@F)
+
 .PHONY: deps
 deps: ## install the packages that the tests and the demo need
 	hack/deps.sh
@@ -81,8 +86,8 @@ unit: ## what needs no root, no libvirt, no cluster: 1 minute
 # The packages whose tests ask a real API server, found by what they import. The
 # two longest are started first, so that none of them runs alone at the end.
 KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|faults)" && /test\/cluster/ {print $$1}')
-# Real guests, two packages at a time: most of what they do is to wait.
-GUESTS := ./pkg/hypervisor/libvirt ./test/node ./test/demo ./test/acceptance
+# Real guests, two packages at a time, the longest first: most of what they do is to wait.
+GUESTS := ./test/acceptance ./pkg/hypervisor/libvirt ./test/node ./test/demo
 GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=1 $(if $(SUDO),-exec "$(SUDO)")
 
 .PHONY: test
@@ -113,7 +118,7 @@ fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)
 
 .PHONY: test-all
 test-all: ## all of these, and which failed: an hour
-	.ci/run unit test test-kubernetes test-faults e2e fuzz
+	.ci/run unit test fuzz test-kubernetes test-faults e2e
 
 # -count=1: rules.yaml is outside its module, where the test cache sees no change.
 .PHONY: lint

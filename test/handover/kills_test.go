@@ -3,8 +3,6 @@
 package handover
 
 import (
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -33,13 +31,8 @@ func targetPoints() []string {
 func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
 	// Given: agents that have the points, and a guest.
 	w := given(t)
-	binary := filepath.Join(t.TempDir(), "node-agent")
-	build := exec.CommandContext(t.Context(), "go", "build", "-race", "-tags", "libvirt_dlopen,failpoint", "-o", binary, "../../cmd/node-agent")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
 	for _, h := range []*host{w.a, w.b} {
-		h.agent.Path = binary
+		h.agent.Path = node.WithFailpoints(t)
 		h.restart(w)
 	}
 	v := w.guarded(node.Spec{GuestAgent: true})

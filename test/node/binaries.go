@@ -75,6 +75,13 @@ func Shipped(t T, name string) string {
 	return build(t, "bin/"+name)
 }
 
+// WithFailpoints returns the path of a node-agent that dies at the point that its
+// environment names, and has the race detector.
+func WithFailpoints(t T) string {
+	t.Helper()
+	return build(t, "bin/race/failpoint/node-agent")
+}
+
 // goRace has a binary that finds a race end at once, with status 66, and one that
 // finds none not sleep at its end.
 const goRace = "GORACE=halt_on_error=1 atexit_sleep_ms=0"

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -37,14 +36,10 @@ type matrix struct {
 	worst            time.Duration
 }
 
-// newMatrix builds an agent that has the points.
+// newMatrix takes an agent that has the points.
 func newMatrix(t *testing.T) *matrix {
 	t.Helper()
-	m := &matrix{binary: filepath.Join(t.TempDir(), "node-agent"), signals: node.ListSignals(t), passed: map[string]bool{}, declared: map[string]bool{}}
-	build := exec.CommandContext(t.Context(), "go", "build", "-race", "-tags", "libvirt_dlopen,failpoint", "-o", m.binary, "../../../cmd/node-agent")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	m := &matrix{binary: node.WithFailpoints(t), signals: node.ListSignals(t), passed: map[string]bool{}, declared: map[string]bool{}}
 	for _, p := range append(paths(), deletion(), nodeShutdown()) {
 		for _, name := range p.points {
 			m.declared[name] = true
