@@ -26,6 +26,7 @@ type Guest struct {
 
 	node   *Node
 	pidfd  int
+	since  time.Duration // it runs, on CLOCK_MONOTONIC
 	serial string
 	log    string
 	logPos int // where this instance's part of QEMU's log begins
@@ -111,7 +112,7 @@ func (g *Guest) findProcess(t T) {
 	if err != nil {
 		t.Fatalf("start time of QEMU %d: %v", pid, err)
 	}
-	g.PID, g.StartTime, g.pidfd = pid, start, fd
+	g.PID, g.StartTime, g.pidfd, g.since = pid, start, fd, monotonic(t)
 }
 
 func (g *Guest) cleanup(t T) {

@@ -192,6 +192,7 @@ func (v *VM) hold(t T) {
 	if v.pidfd, err = unix.PidfdOpen(v.PID, 0); err != nil {
 		t.Fatalf("pidfd of QEMU %d (%s): %v", v.PID, v.Domain, err)
 	}
+	v.since = monotonic(t)
 }
 
 // Monitor has QEMU carry out a command of QMP without arguments.

@@ -23,6 +23,8 @@ type Node struct {
 	Dir string
 
 	late     *Lateness
+	signals  *Signals // nil where the kernel has no such list
+	unlisted error    // why
 	keeper   *Process // holds the namespace
 	hold     *os.File // closed: the keeper kills everything in the namespace
 	libvirtd *Process
@@ -105,6 +107,7 @@ func Start(ctx context.Context) (*Node, error) {
 		return nil, fmt.Errorf("node directory: %w", err)
 	}
 	n := &Node{Dir: dir, late: StartLateness()}
+	n.signals, n.unlisted = listSignals()
 	if err := n.start(ctx); err != nil {
 		n.Close()
 		return nil, err
@@ -163,6 +166,9 @@ func (n *Node) Close() {
 	}
 	_ = os.RemoveAll(n.Dir)
 	n.late.Close()
+	if n.signals != nil {
+		_ = n.signals.close()
+	}
 }
 
 // Late is how late a plain thread was woken on this machine, at worst, between

@@ -62,16 +62,18 @@ func TestASignalIsFoundInTheKernelsTrace(t *testing.T) {
 	for _, c := range []struct {
 		pid    int
 		signal syscall.Signal
+		since  time.Duration
 		want   time.Duration
 		ok     bool
 	}{
-		{42, syscall.SIGTERM, 1234*time.Second + 100*time.Microsecond, true},
-		{42, syscall.SIGKILL, 1235*time.Second + 500100*time.Microsecond, true},
-		{421, syscall.SIGTERM, 1237 * time.Second, true},
-		{421, syscall.SIGKILL, 0, false},
-		{4, syscall.SIGTERM, 0, false},
+		{42, syscall.SIGTERM, 0, 1234*time.Second + 100*time.Microsecond, true},
+		{42, syscall.SIGTERM, 1235 * time.Second, 0, false}, // of an earlier process
+		{42, syscall.SIGKILL, 1235 * time.Second, 1235*time.Second + 500100*time.Microsecond, true},
+		{421, syscall.SIGTERM, 0, 1237 * time.Second, true},
+		{421, syscall.SIGKILL, 0, 0, false},
+		{4, syscall.SIGTERM, 0, 0, false},
 	} {
-		if at, ok, err := firstSent(trace, c.pid, c.signal); at != c.want || ok != c.ok || err != nil {
+		if at, ok, err := firstSent(trace, c.pid, c.signal, c.since); at != c.want || ok != c.ok || err != nil {
 			t.Errorf("%v to %d: %v, %v, %v; want %v, %v", c.signal, c.pid, at, ok, err, c.want, c.ok)
 		}
 	}

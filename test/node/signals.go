@@ -1,10 +1,12 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,35 +19,71 @@ import (
 // this machine, whoever sends them: a trace instance of its own
 // (Documentation/trace/ftrace.rst), on CLOCK_MONOTONIC. When QEMU has heard one,
 // by its log, depends on when it gets a core.
-type Signals struct{ trace string }
+type Signals struct {
+	trace string
+	undo  []func() error
+}
 
 var sentTo = regexp.MustCompile(` (\d+)\.(\d{6}): signal_generate: sig=(\d+) .* pid=(\d+) `)
 
 // ListSignals begins to list them, until the test ends.
 func ListSignals(t T) *Signals {
 	t.Helper()
-	must := func(tried string, err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatalf("the kernel's list of signals: %s: %v", tried, err)
-		}
+	s, err := listSignals()
+	if err != nil {
+		t.Fatalf("%v", err)
 	}
+	t.Cleanup(func() {
+		if err := s.close(); err != nil {
+			t.Fatalf("%v", err)
+		}
+	})
+	return s
+}
+
+func listSignals() (*Signals, error) {
+	s := &Signals{}
+	if err := s.begin(); err != nil {
+		return nil, errors.Join(fmt.Errorf("the kernel's list of signals: %w", err), s.close())
+	}
+	return s, nil
+}
+
+func (s *Signals) begin() error {
 	mount, err := os.MkdirTemp("", "vmgrace-trace-")
-	must("mount point", err)
-	t.Cleanup(func() { must("mount point", os.Remove(mount)) })
-	must("mount tracefs", unix.Mount("tracefs", mount, "tracefs", 0, ""))
-	t.Cleanup(func() { must("unmount tracefs", unix.Unmount(mount, unix.MNT_DETACH)) })
-	s := &Signals{trace: filepath.Join(mount, "instances", filepath.Base(mount))}
-	must("instance", os.Mkdir(s.trace, 0o700))
-	t.Cleanup(func() { must("instance", os.Remove(s.trace)) })
+	if err != nil {
+		return fmt.Errorf("mount point: %w", err)
+	}
+	s.undo = append(s.undo, func() error { return os.Remove(mount) })
+	if err := unix.Mount("tracefs", mount, "tracefs", 0, ""); err != nil {
+		return fmt.Errorf("mount tracefs: %w", err)
+	}
+	s.undo = append(s.undo, func() error { return unix.Unmount(mount, unix.MNT_DETACH) })
+	s.trace = filepath.Join(mount, "instances", filepath.Base(mount))
+	if err := os.Mkdir(s.trace, 0o700); err != nil {
+		return fmt.Errorf("instance: %w", err)
+	}
+	s.undo = append(s.undo, func() error { return os.Remove(s.trace) })
 	for _, set := range [][2]string{
 		{"trace_clock", "mono"},
 		{"events/signal/signal_generate/filter", "sig==9 || sig==15"},
 		{"events/signal/signal_generate/enable", "1"},
 	} {
-		must(set[0], os.WriteFile(filepath.Join(s.trace, set[0]), []byte(set[1]), 0o600))
+		if err := os.WriteFile(filepath.Join(s.trace, set[0]), []byte(set[1]), 0o600); err != nil {
+			return fmt.Errorf("%s: %w", set[0], err)
+		}
 	}
-	return s
+	return nil
+}
+
+func (s *Signals) close() (err error) {
+	for _, undo := range slices.Backward(s.undo) {
+		err = errors.Join(err, undo())
+	}
+	if err != nil {
+		err = fmt.Errorf("end the kernel's list of signals: %w", err)
+	}
+	return err
 }
 
 // Sent is when the first such signal was sent to a guest's QEMU, on
@@ -56,14 +94,26 @@ func (s *Signals) Sent(t T, g *Guest, signal syscall.Signal) (at time.Duration, 
 	if err != nil {
 		t.Fatalf("the kernel's list of signals: %v", err)
 	}
-	at, ok, err = firstSent(string(text), g.PID, signal)
+	at, ok, err = firstSent(string(text), g.PID, signal, g.since)
 	if err != nil {
 		t.Fatalf("the kernel's list of signals: %v", err)
 	}
 	return at, ok
 }
 
-func firstSent(trace string, pid int, signal syscall.Signal) (at time.Duration, ok bool, err error) {
+// Sent is when the first such signal was sent to QEMU, whoever sent it; ok is false
+// where none was. The list is the node's.
+func (g *Guest) Sent(t T, signal syscall.Signal) (at time.Time, ok bool) {
+	t.Helper()
+	if g.node.signals == nil {
+		t.Fatalf("%v", g.node.unlisted)
+	}
+	sent, ok := g.node.signals.Sent(t, g, signal)
+	return Moment(t, sent), ok
+}
+
+// firstSent: what was sent before that time went to an earlier process with that pid.
+func firstSent(trace string, pid int, signal syscall.Signal, since time.Duration) (at time.Duration, ok bool, err error) {
 	for line := range strings.Lines(trace) {
 		m := sentTo.FindStringSubmatch(line)
 		if m == nil || m[3] != strconv.Itoa(int(signal)) || m[4] != strconv.Itoa(pid) {
@@ -72,18 +122,26 @@ func firstSent(trace string, pid int, signal syscall.Signal) (at time.Duration, 
 		if at, err = time.ParseDuration(m[1] + "." + m[2] + "s"); err != nil {
 			return 0, false, fmt.Errorf("%q: %w", line, err)
 		}
-		return at, true, nil
+		if at >= since {
+			return at, true, nil
+		}
 	}
 	return 0, false, nil
+}
+
+func monotonic(t T) time.Duration {
+	t.Helper()
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		t.Fatalf("CLOCK_MONOTONIC: %v", err)
+	}
+	return time.Duration(now.Nano())
 }
 
 // Moment is a time on CLOCK_MONOTONIC, which records and the kernel's trace have,
 // as a time of this process.
 func Moment(t T, at time.Duration) time.Time {
 	t.Helper()
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		t.Fatalf("CLOCK_MONOTONIC: %v", err)
-	}
-	return time.Now().Add(at - time.Duration(now.Nano()))
+	now := monotonic(t)
+	return time.Now().Add(at - now)
 }

@@ -73,24 +73,24 @@ func (v *VM) WaitBegun(t T) (deadline string) {
 }
 
 // WaitTerminated waits for the end of QEMU and fails where its SIGTERM came
-// before a time, or more than slack after it. Where no core was free, what a plain
-// thread was late comes on top, for each who has to be woken, see machineLate.
+// was sent before a time, or more than slack after it. Where no core was free, what a
+// plain thread was late comes on top, for each who has to be woken, see machineLate.
 func (v *VM) WaitTerminated(t T, at time.Time, slack time.Duration) {
 	t.Helper()
 	v.WaitGone(t, time.Until(at)+waitTimeout)
-	s, ok := v.Terminated()
+	sent, ok := v.Sent(t, unix.SIGTERM)
 	if !ok {
-		t.Fatalf("QEMU of %s did not log a signal:\n%s", v.Domain, v.QEMULog())
+		t.Fatalf("nobody sent SIGTERM to the QEMU of %s", v.Domain)
 	}
-	machine := v.machineLate(at, s.At)
-	if late := s.At.Sub(at); late < 0 || late > slack+machine {
-		t.Fatalf("%s: SIGTERM %v after the deadline (by %s), want 0 to %v and %v that the machine was late", v.Domain, late, s.Process, slack, machine)
+	machine := v.machineLate(at, sent)
+	if late := sent.Sub(at); late < 0 || late > slack+machine {
+		t.Fatalf("%s: SIGTERM %v after the deadline, want 0 to %v and %v that the machine was late", v.Domain, late, slack, machine)
 	}
 }
 
 // machineLate is what the machine may have made an end late: at the deadline the
-// agent has to be woken, and QEMU, whose log tells the time; at the beginning the
-// shim, the agent that sees the trigger, and who acts on it.
+// agent's thread has to be woken, and where only libvirt can end QEMU another; at the
+// beginning the shim, the agent that sees the trigger, and who acts on it.
 func (v *VM) machineLate(due, end time.Time) time.Duration {
 	late := 2 * v.node.Late(due, end)
 	if !v.signalled.IsZero() {

@@ -166,9 +166,9 @@ func TestARenameStormHurtsNobodyElse(t *testing.T) {
 		defer stop()
 		from := v.SignalShim(t)
 		v.WaitGone(t, soon)
-		s, ok := v.Terminated()
-		machine := 2 * f.n.Late(from, s.At)
-		if took := s.At.Sub(from); !ok || took > reaction+50*ms+machine {
+		sent, ok := v.Sent(t, unix.SIGTERM)
+		machine := 2 * f.n.Late(from, sent)
+		if took := sent.Sub(from); !ok || took > reaction+50*ms+machine {
 			t.Errorf("destroyed after %v (%v); the machine is %v late", took, ok, machine)
 		}
 	})
