@@ -9,6 +9,7 @@ import (
 )
 
 func TestAFrozenQEMUDiesAfterTheDestroyTimeoutAndDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t, "--destroy-timeout=3s", "--shutdown-retry-interval=1s").Start(t)
 	frozen := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=9")
 	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=9")
@@ -30,6 +31,7 @@ func TestAFrozenQEMUDiesAfterTheDestroyTimeoutAndDelaysNoOther(t *testing.T) {
 }
 
 func TestTheDeadlineHoldsWithLibvirtdDead(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
 	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
@@ -45,6 +47,7 @@ func TestTheDeadlineHoldsWithLibvirtdDead(t *testing.T) {
 }
 
 func TestTheDeadlineHoldsWithLibvirtdDeadAndTheAgentRestarted(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
 	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
@@ -61,6 +64,7 @@ func TestTheDeadlineHoldsWithLibvirtdDeadAndTheAgentRestarted(t *testing.T) {
 }
 
 func TestTheDeadlineHoldsWithLibvirtdFrozen(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
 	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
@@ -76,6 +80,7 @@ func TestTheDeadlineHoldsWithLibvirtdFrozen(t *testing.T) {
 }
 
 func TestAGuestThatPowersOffWhileLibvirtdRestartsIsGraceful(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
 	v := a.Guarded(t, node.Spec{Behaviour: "slow=3"}, "--grace-period=60")
@@ -86,6 +91,7 @@ func TestAGuestThatPowersOffWhileLibvirtdRestartsIsGraceful(t *testing.T) {
 }
 
 func TestAShutdownThatBeginsWithoutLibvirtdIsAskedWhenItIsBack(t *testing.T) {
+	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
 	v := a.Guarded(t, node.Spec{}, "--grace-period=60")

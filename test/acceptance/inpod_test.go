@@ -146,6 +146,7 @@ func TestALibvirtOfThePodsOwnIsAskedByACommand(t *testing.T) {
 }
 
 func TestLibvirtsDeathIsNothingToVMsInTheirPods(t *testing.T) {
+	t.Parallel()
 	// Given: five of each kind beside each other.
 	n := node.New(t)
 	a := n.Agent(t).Start(t)

@@ -59,6 +59,7 @@ func TestAShimKilledInMidGraceMovesTheDeadlineToNow(t *testing.T) {
 }
 
 func TestAnOrderlyEndOfAShimIsNoDeath(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	l := a.Launcher(t, g)
@@ -76,6 +77,7 @@ func TestAnOrderlyEndOfAShimIsNoDeath(t *testing.T) {
 }
 
 func TestAnOldRegistrationDoesNotHarmALaterVM(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	l := a.Launcher(t, g)
@@ -89,6 +91,7 @@ func TestAnOldRegistrationDoesNotHarmALaterVM(t *testing.T) {
 }
 
 func TestAPidFileOfTheRealQEMUIsWatched(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	g := shared.Boot(t, node.Spec{})
 	l := a.Launcher(t, g)

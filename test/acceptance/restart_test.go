@@ -11,6 +11,7 @@ import (
 )
 
 func TestAnAgentKilledInMidGraceKeepsTheDeadline(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	vms := ofBothKinds(t, a, node.Spec{Firmware: true}, "--grace-period=6")
 	var from []time.Time
@@ -36,6 +37,7 @@ func TestAnAgentKilledInMidGraceKeepsTheDeadline(t *testing.T) {
 }
 
 func TestAnAgentThatWasDeadAtTheDeadlineDestroysOnItsReturn(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	vms := ofBothKinds(t, a, node.Spec{Firmware: true}, "--grace-period=2")
 	var deadline time.Time
@@ -59,6 +61,7 @@ func TestAnAgentThatWasDeadAtTheDeadlineDestroysOnItsReturn(t *testing.T) {
 }
 
 func TestATriggerWrittenWhileTheAgentWasDownIsFound(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	vms := ofBothKinds(t, a, node.Spec{}, "--grace-period=30")
 	a.Kill()
@@ -73,6 +76,7 @@ func TestATriggerWrittenWhileTheAgentWasDownIsFound(t *testing.T) {
 }
 
 func TestSIGTERMToTheAgentLeavesVMsAlone(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	resting := ofBothKinds(t, a, node.Spec{Firmware: true}, "--grace-period=30")
 	ending := ofBothKinds(t, a, node.Spec{Firmware: true}, "--grace-period=5")
@@ -98,6 +102,7 @@ func TestSIGTERMToTheAgentLeavesVMsAlone(t *testing.T) {
 }
 
 func TestASecondAgentOnTheSameStateDirectorySaysSo(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	second := shared.Agent(t, "--state-dir="+a.StateDir, "--launchers-dir="+a.LaunchersDir)
 	second.Launch(t)
@@ -107,6 +112,7 @@ func TestASecondAgentOnTheSameStateDirectorySaysSo(t *testing.T) {
 }
 
 func TestADryRunDoesNothingAndBindsNobody(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t, "--dry-run").Start(t)
 	v := a.Guarded(t, node.Spec{Behaviour: "deaf"}, "--grace-period=1")
 	v.SignalShim(t)

@@ -9,6 +9,7 @@ import (
 )
 
 func TestATouchIsEnough(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	g := shared.Boot(t, node.Spec{})
 	l := a.Launcher(t, g)
@@ -21,6 +22,7 @@ func TestATouchIsEnough(t *testing.T) {
 }
 
 func TestATriggerOfAnotherVMIsRemovedAndCounted(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=1")
 	v.Launcher.Write(t, "shutdown", `{"version":1,"uid":"somebody-else","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`)
@@ -32,6 +34,7 @@ func TestATriggerOfAnotherVMIsRemovedAndCounted(t *testing.T) {
 }
 
 func TestASecondSignalOrTouchMovesNothing(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t, "--shutdown-retry-interval=1s").Start(t)
 	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
 	from := v.SignalShim(t)
@@ -46,6 +49,7 @@ func TestASecondSignalOrTouchMovesNothing(t *testing.T) {
 }
 
 func TestAStaleTriggerIsClearedByTheNextShim(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t)
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	l := a.Launcher(t, g)
@@ -58,6 +62,7 @@ func TestAStaleTriggerIsClearedByTheNextShim(t *testing.T) {
 }
 
 func TestATriggerWaitsForItsDomain(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	name := "late"
 	l := a.LauncherFor(t, "vmgrace-test", name, "uid-late")
@@ -79,6 +84,7 @@ func TestATriggerWaitsForItsDomain(t *testing.T) {
 }
 
 func TestASignalledShimWithoutAVMEndsAfterItsGracePeriod(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	l := a.LauncherFor(t, "vmgrace-test", "novm", "uid-novm")
 	shim := l.Shim(t, "--grace-period=2", "--pid-file="+l.Dir+"/../never.pid")
@@ -95,6 +101,7 @@ func TestASignalledShimWithoutAVMEndsAfterItsGracePeriod(t *testing.T) {
 }
 
 func TestTheNextVMOfThatNameLives(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	first := a.Guarded(t, node.Spec{}, "--grace-period=30")
 	first.SignalShim(t)
@@ -115,6 +122,7 @@ func TestTheNextVMOfThatNameLives(t *testing.T) {
 }
 
 func TestADomainStartedAgainInMidGraceIsLeftAlone(t *testing.T) {
+	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	for _, persistent := range []bool{false, true} {
 		t.Run(fmt.Sprintf("persistent=%v", persistent), func(t *testing.T) {
