@@ -37,6 +37,7 @@ type suite struct {
 	*cluster.Cluster
 	a, b    *cluster.Node
 	objects *objects.Reader
+	late    *node.Lateness // of this machine, from the beginning
 	// rightless are the times in which a test had taken the agents' rights.
 	rightless []window
 	// starts are the times in which the API server was starting.
@@ -50,6 +51,7 @@ type window struct{ from, to time.Time }
 
 func TestMain(m *testing.M) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	shared.late = node.StartLateness()
 	err := shared.start(ctx)
 	status := 1
 	if err == nil {
@@ -59,6 +61,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "NOT RUN or not ended:", err)
 		status = 1
 	}
+	shared.late.Close()
 	stop()
 	os.Exit(status)
 }

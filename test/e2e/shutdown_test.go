@@ -51,14 +51,15 @@ func (v *vm) kept(was shutdown) {
 }
 
 // destroyedAt asserts by QEMU's own log that the agent signalled it at the
-// deadline: not before, and less than 50 ms after it.
+// deadline: not before, and less than 50 ms after it. Where no core was free, what a
+// plain thread was late comes on top, for the agent and for QEMU.
 func (v *vm) destroyedAt(deadline time.Time) {
 	v.w.Helper()
 	v.WaitGone(v.w, time.Until(deadline)+soon)
 	s, ok := node.ParseTermination(v.qemuLog())
-	late := s.At.Sub(deadline)
-	if !ok || s.Signal != 15 || !strings.HasSuffix(s.Process, "node-agent") || late < 0 || late >= 50*ms {
-		v.w.Errorf("%s: %+v (logged: %v), %v after the deadline; want signal 15 from the node-agent after 0 to 50 ms", v.Domain, s, ok, late)
+	late, machine := s.At.Sub(deadline), 2*v.w.late.Worst(deadline, s.At)
+	if !ok || s.Signal != 15 || !strings.HasSuffix(s.Process, "node-agent") || late < 0 || late >= 50*ms+machine {
+		v.w.Errorf("%s: %+v (logged: %v), %v after the deadline; want signal 15 from the node-agent after 0 to 50 ms and %v that the machine was late", v.Domain, s, ok, late, machine)
 	}
 	v.w.step("destroyed %.1f ms after the deadline", late.Seconds()*1000)
 }

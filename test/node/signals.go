@@ -112,6 +112,15 @@ func (g *Guest) Sent(t T, signal syscall.Signal) (at time.Time, ok bool) {
 	return Moment(t, sent), ok
 }
 
+// Arrived is a guest that has come from another node by a migration, and runs here.
+func (n *Node) Arrived(t T, g *Guest) *Guest {
+	t.Helper()
+	here := &Guest{Spec: g.Spec, Domain: g.Domain, UID: g.UID, node: n}
+	here.findProcess(t)
+	t.Cleanup(func() { _ = unix.Close(here.pidfd) })
+	return here
+}
+
 // firstSent: what was sent before that time went to an earlier process with that pid.
 func firstSent(trace string, pid int, signal syscall.Signal, since time.Duration) (at time.Duration, ok bool, err error) {
 	for line := range strings.Lines(trace) {
