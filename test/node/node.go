@@ -23,8 +23,8 @@ type Node struct {
 	Dir string
 
 	late     *Lateness
-	signals  *Signals // nil where the kernel has no such list
-	unlisted error    // why
+	signals  *Signals
+	unlisted error // why the kernel has no such list
 	keeper   *Process // holds the namespace
 	hold     *os.File // closed: the keeper kills everything in the namespace
 	libvirtd *Process
@@ -33,10 +33,12 @@ type Node struct {
 
 // The keeper's program. It ends when its standard input does, which is also
 // what happens when the process that started it dies. What cannot be found by
-// the mount namespace (a shim in one of its own) has VMGRACE_NODE.
+// the mount namespace (a shim in one of its own) has VMGRACE_NODE. The kernel's
+// list of signals ends with it, too, where there is one.
 const keeper = `set -e
 mount --make-rprivate /
 while [ $# -gt 0 ]; do mkdir -p "$1" "$2"; mount --bind "$1" "$2"; shift 2; done
+mkdir "$VMGRACE_NODE/trace" && mount -t tracefs tracefs "$VMGRACE_NODE/trace" || :
 touch /run/libvirt/vmgrace-node
 read -r _ || :
 me=$(readlink /proc/self/ns/mnt)
@@ -48,6 +50,7 @@ for pass in 1 2; do
 		fi
 	done 2>/dev/null
 done
+rmdir "$VMGRACE_NODE/trace/instances/${VMGRACE_NODE##*/}" 2>/dev/null || :
 `
 
 const libvirtdConf = `auth_unix_rw = "none"
@@ -107,7 +110,6 @@ func Start(ctx context.Context) (*Node, error) {
 		return nil, fmt.Errorf("node directory: %w", err)
 	}
 	n := &Node{Dir: dir, late: StartLateness()}
-	n.signals, n.unlisted = listSignals()
 	if err := n.start(ctx); err != nil {
 		n.Close()
 		return nil, err
@@ -148,6 +150,8 @@ func (n *Node) start(ctx context.Context) error {
 	if !Poll(ctx, waitTimeout, ready) || !n.keeper.Running() {
 		return fmt.Errorf("mount namespace: %s", n.keeper.Log())
 	}
+	n.signals = &Signals{filepath.Join("/proc", strconv.Itoa(n.keeper.PID()), "root", n.Dir, "trace/instances", filepath.Base(n.Dir))}
+	n.unlisted = n.signals.begin()
 	return n.StartLibvirtd(ctx)
 }
 
@@ -166,9 +170,6 @@ func (n *Node) Close() {
 	}
 	_ = os.RemoveAll(n.Dir)
 	n.late.Close()
-	if n.signals != nil {
-		_ = n.signals.close()
-	}
 }
 
 // Late is how late a plain thread was woken on this machine, at worst, between

@@ -1,12 +1,10 @@
 package node
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -19,71 +17,45 @@ import (
 // this machine, whoever sends them: a trace instance of its own
 // (Documentation/trace/ftrace.rst), on CLOCK_MONOTONIC. When QEMU has heard one,
 // by its log, depends on when it gets a core.
-type Signals struct {
-	trace string
-	undo  []func() error
-}
+type Signals struct{ trace string }
 
 var sentTo = regexp.MustCompile(` (\d+)\.(\d{6}): signal_generate: sig=(\d+) .* pid=(\d+) `)
 
 // ListSignals begins to list them, until the test ends.
 func ListSignals(t T) *Signals {
 	t.Helper()
-	s, err := listSignals()
-	if err != nil {
-		t.Fatalf("%v", err)
-	}
-	t.Cleanup(func() {
-		if err := s.close(); err != nil {
-			t.Fatalf("%v", err)
+	must := func(tried string, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("the kernel's list of signals: %s: %v", tried, err)
 		}
-	})
+	}
+	mount, err := os.MkdirTemp("", "vmgrace-trace-")
+	must("mount point", err)
+	t.Cleanup(func() { must("mount point", os.Remove(mount)) })
+	must("mount tracefs", unix.Mount("tracefs", mount, "tracefs", 0, ""))
+	t.Cleanup(func() { must("unmount tracefs", unix.Unmount(mount, unix.MNT_DETACH)) })
+	s := &Signals{trace: filepath.Join(mount, "instances", filepath.Base(mount))}
+	t.Cleanup(func() { must("instance", os.Remove(s.trace)) })
+	must("begin", s.begin())
 	return s
 }
 
-func listSignals() (*Signals, error) {
-	s := &Signals{}
-	if err := s.begin(); err != nil {
-		return nil, errors.Join(fmt.Errorf("the kernel's list of signals: %w", err), s.close())
-	}
-	return s, nil
-}
-
+// begin makes the trace instance. Its end is its directory's.
 func (s *Signals) begin() error {
-	mount, err := os.MkdirTemp("", "vmgrace-trace-")
-	if err != nil {
-		return fmt.Errorf("mount point: %w", err)
-	}
-	s.undo = append(s.undo, func() error { return os.Remove(mount) })
-	if err := unix.Mount("tracefs", mount, "tracefs", 0, ""); err != nil {
-		return fmt.Errorf("mount tracefs: %w", err)
-	}
-	s.undo = append(s.undo, func() error { return unix.Unmount(mount, unix.MNT_DETACH) })
-	s.trace = filepath.Join(mount, "instances", filepath.Base(mount))
 	if err := os.Mkdir(s.trace, 0o700); err != nil {
-		return fmt.Errorf("instance: %w", err)
+		return fmt.Errorf("the kernel's list of signals: %w", err)
 	}
-	s.undo = append(s.undo, func() error { return os.Remove(s.trace) })
 	for _, set := range [][2]string{
 		{"trace_clock", "mono"},
 		{"events/signal/signal_generate/filter", "sig==9 || sig==15"},
 		{"events/signal/signal_generate/enable", "1"},
 	} {
 		if err := os.WriteFile(filepath.Join(s.trace, set[0]), []byte(set[1]), 0o600); err != nil {
-			return fmt.Errorf("%s: %w", set[0], err)
+			return fmt.Errorf("the kernel's list of signals: %w", err)
 		}
 	}
 	return nil
-}
-
-func (s *Signals) close() (err error) {
-	for _, undo := range slices.Backward(s.undo) {
-		err = errors.Join(err, undo())
-	}
-	if err != nil {
-		err = fmt.Errorf("end the kernel's list of signals: %w", err)
-	}
-	return err
 }
 
 // Sent is when the first such signal was sent to a guest's QEMU, on
@@ -105,7 +77,7 @@ func (s *Signals) Sent(t T, g *Guest, signal syscall.Signal) (at time.Duration, 
 // where none was. The list is the node's.
 func (g *Guest) Sent(t T, signal syscall.Signal) (at time.Time, ok bool) {
 	t.Helper()
-	if g.node.signals == nil {
+	if g.node.unlisted != nil {
 		t.Fatalf("%v", g.node.unlisted)
 	}
 	sent, ok := g.node.signals.Sent(t, g, signal)
