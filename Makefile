@@ -91,7 +91,7 @@ GUESTS := ./test/acceptance ./pkg/hypervisor/libvirt ./test/node ./test/demo
 GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=1 $(if $(SUDO),-exec "$(SUDO)")
 
 .PHONY: test
-test: deps race ## unit tests as root, and real guests under a real libvirtd: 10 minutes
+test: deps race ## unit tests as root, and real guests under a real libvirtd: 9 minutes
 	@echo '===== 1 of 2: packages by themselves, with the race detector, 3 minutes ====='
 	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
 	@echo '===== 2 of 2: both binaries with real guests, 6 minutes ====='
@@ -110,7 +110,7 @@ e2e: deps k8s csi images ## all of it in a cluster of two nodes: 13 minutes
 # VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
 FAULTS := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 2 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)")
 .PHONY: test-faults
-test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 18 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 16 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
 	status=0; $(FAULTS) ./test/faults || status=1; $(FAULTS) ./test/faults/crash ./test/faults/hostile || status=1; exit $$status
 
 .PHONY: fuzz
