@@ -103,11 +103,12 @@ test-kubernetes: deps race k8s csi images ## what asks a real API server, manife
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s csi images ## all of it in a cluster of two nodes: 13 minutes
+e2e: deps k8s csi images ## all of it in a cluster of two nodes: 14 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
-# VMGRACE_KILLS=1000 the storm of kills. -parallel 4: most of it waits.
+# VMGRACE_KILLS=1000 the storm of kills. -p 2, -parallel 4: most of it waits.
+# test/faults, four tests at a time, is alone; the other two have one each.
 FAULTS := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 2 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)")
 .PHONY: test-faults
 test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 16 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)

@@ -49,6 +49,10 @@ func TestThirtyDeafGuestsWithOneDeadline(t *testing.T) {
 	for _, v := range vms {
 		v.WaitStopped(t, "LauncherSignal", "Forced")
 	}
+	// And what the agent says of itself is the same.
+	if sent := a.Metrics(t)[`vmgrace_deadline_overshoot_seconds_bucket{le="0.05"}`]; sent != guests {
+		t.Errorf("%v of %d signals were sent less than %v after the deadline", sent, guests, late)
+	}
 	if stranger.Gone() {
 		t.Error("a domain that is not ours was touched")
 	}

@@ -31,8 +31,9 @@ func targetPoints() []string {
 func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
 	// Given: agents that have the points, and a guest.
 	w := given(t)
+	binary := node.WithFailpoints(t)
 	for _, h := range []*host{w.a, w.b} {
-		h.agent.Path = node.WithFailpoints(t)
+		h.agent.Path = binary
 		h.restart(w)
 	}
 	v := w.guarded(node.Spec{GuestAgent: true})

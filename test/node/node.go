@@ -24,7 +24,7 @@ type Node struct {
 
 	late     *Lateness
 	signals  *Signals
-	unlisted error // why the kernel has no such list
+	unlisted error    // why the kernel has no such list
 	keeper   *Process // holds the namespace
 	hold     *os.File // closed: the keeper kills everything in the namespace
 	libvirtd *Process
@@ -38,7 +38,7 @@ type Node struct {
 const keeper = `set -e
 mount --make-rprivate /
 while [ $# -gt 0 ]; do mkdir -p "$1" "$2"; mount --bind "$1" "$2"; shift 2; done
-mkdir "$VMGRACE_NODE/trace" && mount -t tracefs tracefs "$VMGRACE_NODE/trace" || :
+mkdir "$VMGRACE_NODE/trace" && mount -t tracefs none "$VMGRACE_NODE/trace" || :
 touch /run/libvirt/vmgrace-node
 read -r _ || :
 me=$(readlink /proc/self/ns/mnt)

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -36,15 +37,15 @@ func ListSignals(t T) *Signals {
 	must("mount tracefs", unix.Mount("tracefs", mount, "tracefs", 0, ""))
 	t.Cleanup(func() { must("unmount tracefs", unix.Unmount(mount, unix.MNT_DETACH)) })
 	s := &Signals{trace: filepath.Join(mount, "instances", filepath.Base(mount))}
+	must("instance", s.begin())
 	t.Cleanup(func() { must("instance", os.Remove(s.trace)) })
-	must("begin", s.begin())
 	return s
 }
 
-// begin makes the trace instance. Its end is its directory's.
+// begin makes the trace instance, which lasts until its directory is removed.
 func (s *Signals) begin() error {
 	if err := os.Mkdir(s.trace, 0o700); err != nil {
-		return fmt.Errorf("the kernel's list of signals: %w", err)
+		return err
 	}
 	for _, set := range [][2]string{
 		{"trace_clock", "mono"},
@@ -52,7 +53,7 @@ func (s *Signals) begin() error {
 		{"events/signal/signal_generate/enable", "1"},
 	} {
 		if err := os.WriteFile(filepath.Join(s.trace, set[0]), []byte(set[1]), 0o600); err != nil {
-			return fmt.Errorf("the kernel's list of signals: %w", err)
+			return errors.Join(err, os.Remove(s.trace))
 		}
 	}
 	return nil
@@ -78,7 +79,7 @@ func (s *Signals) Sent(t T, g *Guest, signal syscall.Signal) (at time.Duration, 
 func (g *Guest) Sent(t T, signal syscall.Signal) (at time.Time, ok bool) {
 	t.Helper()
 	if g.node.unlisted != nil {
-		t.Fatalf("%v", g.node.unlisted)
+		t.Fatalf("the kernel's list of signals: %v", g.node.unlisted)
 	}
 	sent, ok := g.node.signals.Sent(t, g, signal)
 	return Moment(t, sent), ok

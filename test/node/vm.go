@@ -72,9 +72,9 @@ func (v *VM) WaitBegun(t T) (deadline string) {
 	return v.Launcher.Status().Deadline
 }
 
-// WaitTerminated waits for the end of QEMU and fails where its SIGTERM came
-// was sent before a time, or more than slack after it. Where no core was free, what a
-// plain thread was late comes on top, for each who has to be woken, see machineLate.
+// WaitTerminated waits for the end of QEMU and fails where its SIGTERM was sent before
+// a time, or more than slack after it. Where no core was free, what a plain thread was
+// late comes on top, for each who has to be woken, see machineLate.
 func (v *VM) WaitTerminated(t T, at time.Time, slack time.Duration) {
 	t.Helper()
 	v.WaitGone(t, time.Until(at)+waitTimeout)
