@@ -11,58 +11,43 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
 // Add has the certificate kept, in every replica.
 func (k *Keeper) Add(mgr ctrl.Manager, m Meter) error {
 	r := &reconciler{k, mgr.GetClient(), m}
 	everything := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return k.request() })
-	err := ctrl.NewControllerManagedBy(mgr).Named("certificate").
+	return ctrl.NewControllerManagedBy(mgr).Named("certificate").
 		For(&corev1.Secret{}).
 		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, everything).
 		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, everything).
-		WithOptions(controller.Options{NeedLeaderElection: new(false)}).
+		WatchesRawSource(first(k.request()[0])).
+		WithOptions(options()).
 		Complete(r)
-	if err != nil {
-		return err
-	}
-	return mgr.Add(first{r, mgr.GetCache().WaitForCacheSync})
 }
 
-// first makes the Secret where there is none: nothing else would say so.
-type first struct {
-	*reconciler
-
-	synced func(context.Context) bool
+// options: each try of a first certificate makes RSA keys, so the tries get rarer, but
+// without a certificate nothing can be answered.
+func options() controller.Options {
+	return controller.Options{
+		NeedLeaderElection: new(false),
+		RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 10*time.Second),
+	}
 }
 
-var _ manager.LeaderElectionRunnable = first{}
-
-func (first) NeedLeaderElection() bool { return false }
-
-// Start ends when there is a certificate. Failures are tried again: without it
-// nothing can be answered.
-func (f first) Start(ctx context.Context) error {
-	const retry = time.Second
-	for f.synced(ctx) {
-		_, err := f.Reconcile(ctx, f.keeper.request()[0])
-		if err == nil && f.keeper.Ready(nil) == nil {
-			return nil
-		}
-		ctrl.LoggerFrom(ctx).Info("no certificate for the webhooks yet", "err", fmt.Sprint(err))
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(retry):
-		}
-	}
-	return nil
+// first asks for the Secret where there is none: no watch would say so.
+func first(r reconcile.Request) source.Source {
+	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		queue.Add(r)
+		return nil
+	})
 }
 
 func (k *Keeper) request() []reconcile.Request {
