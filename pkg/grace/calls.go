@@ -1,5 +1,7 @@
 package grace
 
+import "slices"
+
 // callFor is where the state of a kind of call is kept, nil for what is none.
 func (o *observation) callFor(d Decision) *Call {
 	switch d.Do {
@@ -140,7 +142,7 @@ func (v *VM) Handled(d Decision) {
 	case WarnOfPod:
 		o.WarnedPod = o.Pod.UID
 	case RejectPeriod:
-		map[Source]*stated{SourceVMI: &o.FromVMI, SourceDomain: &o.Metadata, SourceLauncher: &o.FromDirectory}[d.Source].Reported = d.Text
+		o.Stated[slices.Index(sources[:], d.Source)].Reported = d.Text
 	case ClearTrigger:
 		o.Consumed, o.Leftover = d.Trigger, TriggerID{}
 		o.Trigger = o.Trigger && o.TriggerID != d.Trigger

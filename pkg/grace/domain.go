@@ -51,7 +51,7 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 			o.End = EndUnknown // it goes on: on_poweroff=restart, or a hint that was wrong
 		}
 	}
-	o.Metadata.Read, o.Metadata.Text = true, d.Grace
+	o.Stated[byDomain].Read, o.Stated[byDomain].Text = true, d.Grace
 	v.resolve()
 	if o.Recorded && v.rec.Instance.PID == 0 && d.Instance != v.rec.Instance && !v.rec.identifiedBy(d.Instance) {
 		v.ProcessGone(now)
@@ -79,7 +79,7 @@ func (o *observation) adoptable(d *Domain, now Mono) bool {
 func (v *VM) DomainAbsent(now Mono) {
 	o := &v.obs
 	o.Domain, o.Power, o.Agent = domainAbsent, PowerUnknown, false
-	o.Instance, o.UnidentifiedAt, o.Metadata.Read = Instance{}, 0, false
+	o.Instance, o.UnidentifiedAt, o.Stated[byDomain].Read = Instance{}, 0, false
 	if o.Recorded && v.rec.Instance.PID == 0 {
 		v.ProcessGone(now)
 	}

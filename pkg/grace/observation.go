@@ -89,10 +89,20 @@ func (c *Call) due(interval time.Duration, now Mono) Mono {
 	}
 }
 
+// sources are what may state the grace period, best first.
+var sources = [...]Source{SourceVMI, SourceDomain, SourceLauncher}
+
+// The places of the sources in observation.Stated.
+const (
+	byVMI = iota
+	byDomain
+	byLauncher
+)
+
 // stated is what a source of the grace period says now.
 type stated struct {
-	Read     bool // it can be read
-	Text     string
+	Read     bool   // it can be read; what it does not state, it does not state
+	Text     string // "" where it states none
 	Reported string // the invalid text that was reported
 }
 
@@ -162,8 +172,8 @@ type observation struct {
 	Arrival Arrival // of this instance, where it comes from another node
 
 	// Period follows from what the sources say now.
-	Period                           Period
-	FromVMI, Metadata, FromDirectory stated
+	Period Period
+	Stated [len(sources)]stated
 
 	// Unsaved: the record differs from what is on disk. Version counts its
 	// changes, Saving is the one that is being written.
@@ -219,7 +229,8 @@ func (o *observation) next(r *Record, p *Policy) observation {
 	n.Leftover, n.Consumed, n.LastStatus = o.Leftover, o.Consumed, o.LastStatus
 	n.Owner, n.OwnerBy, n.Migration, n.Node = o.Owner.next(), o.OwnerBy, o.Migration, o.Node
 	n.Pod, n.Followed, n.WarnedPod = o.Pod, o.Followed, o.WarnedPod
-	n.FromVMI, n.FromDirectory, n.Metadata.Reported = o.FromVMI, o.FromDirectory, o.Metadata.Reported
+	n.Stated = o.Stated
+	n.Stated[byDomain].Read = false
 	n.StaleRecord = o.OnDisk || o.StaleRecord
 	if n.Former = o.Former; o.Gone {
 		n.Former = r.Instance

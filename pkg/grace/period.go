@@ -47,22 +47,21 @@ func WholeSeconds(d time.Duration) int64 {
 	return int64((d + time.Second - 1) / time.Second)
 }
 
-// statement is what one source says about a grace period.
-type statement struct {
-	Source Source
-	Read   bool // the source could be read; what it does not state, it does not state
-	stated bool
-	Length time.Duration
+// length is the grace period that is stated; ok is false where none is, or an invalid one.
+func (s *stated) length() (length time.Duration, ok bool) {
+	length, err := ParseSeconds(s.Text)
+	return length, s.Read && (err == nil || errors.Is(err, ErrTooLong))
 }
 
-// resolve picks the grace period from statements, best first. The cached
+// resolve picks the grace period from what is stated, best first. The cached
 // value stands in only for a source that cannot be read now.
-func resolve(cached Period, fallback time.Duration, statements ...statement) Period {
-	for _, s := range statements {
+func resolve(cached Period, fallback time.Duration, all [len(sources)]stated) Period {
+	for i := range all {
+		length, ok := all[i].length()
 		switch {
-		case s.Read && s.stated:
-			return Period{Length: s.Length, Source: s.Source}
-		case !s.Read && cached.Source == s.Source:
+		case ok:
+			return Period{Length: length, Source: sources[i]}
+		case !all[i].Read && cached.Source == sources[i]:
 			return cached
 		}
 	}
@@ -74,38 +73,21 @@ func resolve(cached Period, fallback time.Duration, statements ...statement) Per
 func (v *VM) resolve() {
 	o := &v.obs
 	uid, created := o.Owner.Is(&v.rec)
-	o.FromVMI.Read = !created.IsZero() && o.Owner.Shown.UID == uid
-	o.FromVMI.Text = o.Owner.Shown.Grace
-	o.FromDirectory.Read = o.Dir.Registered && o.Dir.Readable
-	o.FromDirectory.Text = o.Dir.Grace
+	vmi, launcher := &o.Stated[byVMI], &o.Stated[byLauncher]
+	vmi.Read, vmi.Text = !created.IsZero() && o.Owner.Shown.UID == uid, o.Owner.Shown.Grace
+	launcher.Read, launcher.Text = o.Dir.Registered && o.Dir.Readable, o.Dir.Grace
 	cached := o.Arrival.period(uid)
 	if o.Recorded {
 		cached = v.rec.Period
 	}
-	o.Period = resolve(cached, v.policy.DefaultPeriod,
-		o.FromVMI.statement(SourceVMI), o.Metadata.statement(SourceDomain), o.FromDirectory.statement(SourceLauncher))
-}
-
-func (s *stated) statement(source Source) statement {
-	st := statement{Source: source, Read: s.Read}
-	if s.Read && s.Text != "" {
-		length, err := ParseSeconds(s.Text)
-		st.Length, st.stated = length, err == nil || errors.Is(err, ErrTooLong)
-	}
-	return st
+	o.Period = resolve(cached, v.policy.DefaultPeriod, o.Stated)
 }
 
 // invalidPeriod: what is invalid is said once, and counts as not stated.
 func invalidPeriod(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
-	for _, s := range [...]struct {
-		source Source
-		*stated
-	}{{SourceVMI, &o.FromVMI}, {SourceDomain, &o.Metadata}, {SourceLauncher, &o.FromDirectory}} {
-		if !s.Read || s.Text == "" || s.Text == s.Reported {
-			continue
-		}
-		if _, err := ParseSeconds(s.Text); err != nil {
-			return Decision{Do: RejectPeriod, Source: s.source, Text: s.Text}, true
+	for i, s := range o.Stated {
+		if _, err := ParseSeconds(s.Text); err != nil && s.Read && s.Text != "" && s.Text != s.Reported {
+			return Decision{Do: RejectPeriod, Source: sources[i], Text: s.Text}, true
 		}
 	}
 	return next()

@@ -56,27 +56,24 @@ func FuzzParseSeconds(f *testing.F) {
 func TestResolve(t *testing.T) {
 	const fallback = 30 * time.Second
 	cached := Period{Length: 60 * time.Second, Source: SourceDomain}
-	says := func(s Source, d time.Duration) statement {
-		return statement{Source: s, Read: true, stated: true, Length: d}
-	}
-	silent := func(s Source) statement { return statement{Source: s, Read: true} }
-	unread := func(s Source) statement { return statement{Source: s} }
+	says := func(text string) stated { return stated{Read: true, Text: text} }
+	silent, unread := stated{Read: true}, stated{Text: "99"}
 	for _, c := range []struct {
 		name     string
 		cached   Period
-		domain   statement
-		launcher statement
+		domain   stated
+		launcher stated
 		want     Period
 	}{
-		{"the domain wins", Period{}, says(SourceDomain, 10), says(SourceLauncher, 20), Period{10, SourceDomain}},
-		{"0 is a statement", Period{}, says(SourceDomain, 0), says(SourceLauncher, 20), Period{0, SourceDomain}},
-		{"the launcher where the domain states none", Period{}, silent(SourceDomain), says(SourceLauncher, 20), Period{20, SourceLauncher}},
-		{"the default where nobody states any", cached, silent(SourceDomain), silent(SourceLauncher), Period{fallback, SourceDefault}},
-		{"the cached value while its source cannot be read", cached, unread(SourceDomain), says(SourceLauncher, 20), cached},
-		{"another source's cached value does not", Period{20, SourceLauncher}, unread(SourceDomain), says(SourceLauncher, 25), Period{25, SourceLauncher}},
-		{"a lost vm.json leaves the cached value", Period{20, SourceLauncher}, silent(SourceDomain), unread(SourceLauncher), Period{20, SourceLauncher}},
+		{"the domain wins", Period{}, says("10"), says("20"), Period{10 * time.Second, SourceDomain}},
+		{"0 is stated, too", Period{}, says("0"), says("20"), Period{0, SourceDomain}},
+		{"the launcher where the domain states none", Period{}, silent, says("20"), Period{20 * time.Second, SourceLauncher}},
+		{"the default where nobody states any", cached, silent, silent, Period{fallback, SourceDefault}},
+		{"the cached value while its source cannot be read", cached, unread, says("20"), cached},
+		{"another source's cached value does not", Period{20 * time.Second, SourceLauncher}, unread, says("25"), Period{25 * time.Second, SourceLauncher}},
+		{"a lost vm.json leaves the cached value", Period{20 * time.Second, SourceLauncher}, silent, unread, Period{20 * time.Second, SourceLauncher}},
 	} {
-		if got := resolve(c.cached, fallback, c.domain, c.launcher); got != c.want {
+		if got := resolve(c.cached, fallback, [...]stated{byVMI: silent, byDomain: c.domain, byLauncher: c.launcher}); got != c.want {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
 	}
