@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // driver is what the volumes of this file are of.
@@ -42,15 +43,15 @@ func volume(t *testing.T, name string) string {
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes, VolumeName: name, StorageClassName: new(string), Resources: corev1.VolumeResourceRequirements{Requests: quantity}}}
-	must(t, shared.objects.Create(t.Context(), claim))
+	kit.Must(t, shared.objects.Create(t.Context(), claim))
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: quantity, AccessModes: modes, ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: name, UID: claim.UID},
 		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: name}},
 	}}
-	must(t, shared.objects.Create(t.Context(), pv))
+	kit.Must(t, shared.objects.Create(t.Context(), pv))
 	claim.Status.Phase, pv.Status.Phase = corev1.ClaimBound, corev1.VolumeBound
-	must(t, shared.objects.Status().Update(t.Context(), claim))
-	must(t, shared.objects.Status().Update(t.Context(), pv))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), claim))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), pv))
 	return name
 }
 
@@ -68,7 +69,7 @@ func csiNode(t *testing.T) string {
 	t.Helper()
 	name := newNode(t)
 	shared.api.Kubectl(t, "annotate", "node", name, "volumes.kubernetes.io/controller-managed-attach-detach=true")
-	must(t, shared.objects.Create(t.Context(), &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name},
+	kit.Must(t, shared.objects.Create(t.Context(), &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: name}}}}))
 	return name
 }
@@ -77,7 +78,7 @@ func csiNode(t *testing.T) string {
 func attached(t *testing.T, on string) (names []string) {
 	t.Helper()
 	n := &corev1.Node{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
 	for _, v := range n.Status.VolumesAttached {
 		_, handle, _ := strings.Cut(string(v.Name), "^")
 		names = append(names, handle)
@@ -95,11 +96,11 @@ func attachedIs(t *testing.T, on string, want ...string) {
 // The test is scheduler and kubelet; all else about volumes is done by the
 // controllers that do it in a cluster.
 func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
-	must(t, controllers())
+	kit.Must(t, controllers())
 	on, other := csiNode(t), csiNode(t)
 	high, slow, shared1 := volume(t, on+"-high"), volume(t, on+"-slow"), volume(t, on+"-shared")
 	pending := on + "-pending"
-	must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pending}, Spec: corev1.PersistentVolumeClaimSpec{
+	kit.Must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pending}, Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new(string),
 		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 	}}))
@@ -163,7 +164,7 @@ func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
 }
 
 func TestAVolumeThatIsStuckIsNamedWhenTheTimeIsOver(t *testing.T) {
-	must(t, controllers())
+	kit.Must(t, controllers())
 	on := csiNode(t)
 	stuck := volume(t, on+"-stuck")
 	p, next := newPod(t, on, "p", uses(stuck)), newPod(t, on, "q", uses(volume(t, on+"-next")))

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -32,10 +33,10 @@ func audited(dir string) (flags []string, file string, err error) {
 func requests(t *testing.T, from int64, program string) (n int, size int64) {
 	t.Helper()
 	text, err := os.ReadFile(shared.audit)
-	must(t, err)
+	kit.Must(t, err)
 	for line := range strings.Lines(string(text[from:])) {
 		var e struct{ UserAgent string }
-		must(t, json.Unmarshal([]byte(line), &e))
+		kit.Must(t, json.Unmarshal([]byte(line), &e))
 		if strings.HasPrefix(e.UserAgent, program) {
 			n++
 		}
@@ -67,7 +68,7 @@ func TestADrainOfManyPodsAsksLittleAndEndsSoon(t *testing.T) {
 		cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.api.Kubeconfig, "GORACE=atexit_sleep_ms=0 exitcode=66")
 		_, from := requests(t, 0, program)
 		p, err := node.StartProcess(cmd, filepath.Join(t.TempDir(), "log"))
-		must(t, err)
+		kit.Must(t, err)
 		t.Cleanup(p.Kill)
 		for _, pod := range all { // their kubelet
 			terminating(t, pod)
@@ -86,7 +87,7 @@ func TestADrainOfManyPodsAsksLittleAndEndsSoon(t *testing.T) {
 			t.Fatalf("%s: exit status %d, ended %v:\n%s", program, status, ended, p.Log())
 		}
 		asked[program], _ = requests(t, from, program)
-		must(t, shared.objects.DeleteAllOf(t.Context(), &policyv1.PodDisruptionBudget{}, client.InNamespace("default")))
+		kit.Must(t, shared.objects.DeleteAllOf(t.Context(), &policyv1.PodDisruptionBudget{}, client.InNamespace("default")))
 	}
 	t.Logf("after the VM's arrival it ends in %v; requests for %d pods and a VM: %v", took, pods, asked)
 	if asked["kubectl-vmdrain"] > pods+50 {

@@ -16,6 +16,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // evicting are the pods that a dry run names, and refused the lines that say why not.
@@ -79,7 +81,7 @@ func TestAServerSideDryRunAsksAndChangesNothing(t *testing.T) {
 	on := newNode(t)
 	a, b := newPod(t, on, "a", nil), newPod(t, on, "b", nil)
 	theirs, err := shared.api.Command(t.Context(), "drain", on, "--dry-run=server").CombinedOutput()
-	must(t, err)
+	kit.Must(t, err)
 	want, _ := evicting(string(theirs))
 	versions := func() string {
 		return shared.api.Kubectl(t, "get", "node/"+on, "-o", "jsonpath={.metadata.resourceVersion} ") +
@@ -130,7 +132,7 @@ func TestItEndsWhenTheLastPodIsGone(t *testing.T) {
 		t.Error("a pod that is to be skipped was evicted")
 	}
 	n := &corev1.Node{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
 	if !n.Spec.Unschedulable {
 		t.Error("the node is not cordoned")
 	}
@@ -143,14 +145,14 @@ func TestThroughKubectl(t *testing.T) {
 	cmd.Args = slices.Delete(cmd.Args, 1, 3) // a plugin's flags come after its name
 	cmd.Env = append(cmd.Env, "PATH="+filepath.Dir(shared.binary)+":/usr/bin:/bin")
 	out, err := cmd.Output()
-	must(t, err)
+	kit.Must(t, err)
 	if _, err := exec.LookPath(shared.binary); err != nil {
 		t.Fatal(err)
 	}
 	var results []string
 	for s := bufio.NewScanner(strings.NewReader(string(out))); s.Scan(); {
 		var o struct{ Event, Node, Result string }
-		must(t, json.Unmarshal(s.Bytes(), &o))
+		kit.Must(t, json.Unmarshal(s.Bytes(), &o))
 		results = append(results, o.Event+" "+o.Result)
 	}
 	if want := []string{"cordoned ", "result drained"}; !slices.Equal(results, want) {
@@ -163,11 +165,11 @@ func budget(t *testing.T, name string, p *corev1.Pod, status policyv1.PodDisrupt
 	t.Helper()
 	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": p.Labels["app"]}}}}
-	must(t, shared.objects.Create(t.Context(), b))
+	kit.Must(t, shared.objects.Create(t.Context(), b))
 	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), b) })
 	status.ObservedGeneration = b.Generation
 	b.Status = status
-	must(t, shared.objects.Status().Update(t.Context(), b))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), b))
 	return b
 }
 
@@ -181,7 +183,7 @@ func TestBudgets(t *testing.T) {
 			return strings.Contains(r.Log(), p.Name+": Blocked: waits for PodDisruptionBudget default/"+on)
 		})
 		b.Status.CurrentHealthy, b.Status.DisruptionsAllowed = 2, 1
-		must(t, shared.objects.Status().Update(t.Context(), b))
+		kit.Must(t, shared.objects.Status().Update(t.Context(), b))
 		terminating(t, p)
 		end(t, p)
 		r.ends(0)
@@ -191,11 +193,11 @@ func TestBudgets(t *testing.T) {
 		p := newPod(t, on, "p", nil)
 		b := budget(t, on, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
 		b.Spec.MinAvailable = new(intstr.FromInt32(0))
-		must(t, shared.objects.Update(t.Context(), b)) // answered 429 with Retry-After: 10
+		kit.Must(t, shared.objects.Update(t.Context(), b)) // answered 429 with Retry-After: 10
 		r := begin(t, on)
 		eventually(t, "it waits for the budget", func() bool { return strings.Contains(r.Log(), p.Name+": Blocked: waits for") })
 		b.Status.ObservedGeneration, b.Status.DesiredHealthy, b.Status.DisruptionsAllowed = b.Generation, 0, 1
-		must(t, shared.objects.Status().Update(t.Context(), b))
+		kit.Must(t, shared.objects.Status().Update(t.Context(), b))
 		terminating(t, p)
 		end(t, p)
 		r.ends(0)

@@ -24,6 +24,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -108,7 +109,7 @@ func begin(t *testing.T, args ...string) *run {
 	cmd := exec.Command(shared.binary, append([]string{"--kubeconfig=" + shared.api.Kubeconfig}, args...)...)
 	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0 exitcode=66")
 	p, err := node.StartProcess(cmd, filepath.Join(t.TempDir(), "log"))
-	must(t, err)
+	kit.Must(t, err)
 	t.Cleanup(func() {
 		p.Kill()
 		if t.Failed() {
@@ -130,12 +131,12 @@ func (r *run) ends(status int) {
 	}
 }
 
-func (r *run) interrupt() { must(r.t, r.Signal(syscall.SIGINT)) }
+func (r *run) interrupt() { kit.Must(r.t, r.Signal(syscall.SIGINT)) }
 
 func newNode(t *testing.T) string {
 	t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "n-"}}
-	must(t, shared.objects.Create(t.Context(), n))
+	kit.Must(t, shared.objects.Create(t.Context(), n))
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		_ = shared.objects.Delete(ctx, n)
@@ -156,14 +157,14 @@ func newPod(t *testing.T, node, name string, change func(*corev1.Pod)) *corev1.P
 		change(p)
 	}
 	phase := p.Status.Phase
-	must(t, shared.objects.Create(t.Context(), p))
+	kit.Must(t, shared.objects.Create(t.Context(), p))
 	p.Status.Phase = corev1.PodRunning
 	if phase != "" {
 		p.Status.Phase = phase
 	}
 	// The budget asks whether it is ready.
 	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-	must(t, shared.objects.Status().Update(t.Context(), p))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), p))
 	return p
 }
 
@@ -176,24 +177,17 @@ func terminating(t *testing.T, p *corev1.Pod) {
 func isTerminating(t *testing.T, p *corev1.Pod) bool {
 	t.Helper()
 	now := &corev1.Pod{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(p), now))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(p), now))
 	return now.DeletionTimestamp != nil
 }
 
 // end takes a pod away, as its kubelet does.
 func end(t *testing.T, p *corev1.Pod) {
 	t.Helper()
-	must(t, shared.objects.Delete(t.Context(), p.DeepCopy(), client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID}))
+	kit.Must(t, shared.objects.Delete(t.Context(), p.DeepCopy(), client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID}))
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	node.Eventually(t, soon, ok, "%s", what)
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func contextOf(t *testing.T) context.Context {
@@ -25,7 +26,7 @@ func contextOf(t *testing.T) context.Context {
 func unschedulable(t *testing.T, name string) bool {
 	t.Helper()
 	n := &corev1.Node{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: name}, n))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: name}, n))
 	return n.Spec.Unschedulable
 }
 
@@ -82,7 +83,7 @@ func TestANodeThatIsDeletedInTheMiddleIsDone(t *testing.T) {
 	p := newPod(t, on, "p", nil)
 	r := begin(t, on)
 	terminating(t, p)
-	must(t, shared.objects.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: on}}))
+	kit.Must(t, shared.objects.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: on}}))
 	r.ends(0)
 	if !strings.Contains(r.Log(), "node/"+on+" the node is gone") {
 		t.Errorf("it does not say so:\n%s", r.Log())
@@ -100,7 +101,7 @@ func TestAnAPIServerThatIsAwayForHalfAMinute(t *testing.T) {
 	if _, ended := r.Exited(30 * time.Second); ended {
 		t.Fatal("it has ended: an error is no answer")
 	}
-	must(t, shared.api.Start(t.Context()))
+	kit.Must(t, shared.api.Start(t.Context()))
 	end(t, b)
 	r.ends(0)
 }
@@ -128,7 +129,7 @@ func TestItNeverCutsAVMsGracePeriod(t *testing.T) {
 			}
 			terminating(t, vm)
 			now := &corev1.Pod{}
-			must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(vm), now))
+			kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(vm), now))
 			if *now.DeletionGracePeriodSeconds != 30 {
 				t.Errorf("its guest has %d s", *now.DeletionGracePeriodSeconds)
 			}
@@ -142,16 +143,16 @@ func TestItNeverCutsAVMsGracePeriod(t *testing.T) {
 func markedVM(t *testing.T, on, name string, strategy kubevirt.EvictionStrategy) (*kubevirt.VirtualMachineInstance, *corev1.Pod) {
 	t.Helper()
 	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: on + "-" + name}, Spec: kubevirt.VirtualMachineInstanceSpec{EvictionStrategy: &strategy}}
-	must(t, shared.objects.Create(t.Context(), v))
+	kit.Must(t, shared.objects.Create(t.Context(), v))
 	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), v) })
 	v.Status = kubevirt.VirtualMachineInstanceStatus{Phase: kubevirt.VMIRunning, NodeName: on, EvacuationNodeName: on}
-	must(t, shared.objects.Status().Update(t.Context(), v))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), v))
 	p := newPod(t, on, name, func(p *corev1.Pod) {
 		p.Labels["kubevirt.io"], p.Labels["kubevirt.io/created-by"] = "virt-launcher", string(v.UID)
 	})
 	b := budget(t, v.Name, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
 	b.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: v.Name, UID: v.UID}}
-	must(t, shared.objects.Update(t.Context(), b))
+	kit.Must(t, shared.objects.Update(t.Context(), b))
 	return v, p
 }
 
@@ -159,7 +160,7 @@ func migration(t *testing.T, v *kubevirt.VirtualMachineInstance, on string) *kub
 	t.Helper()
 	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v.Name, Annotations: map[string]string{kubevirt.EvacuationMigrationAnnotation: on}},
 		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: v.Name}}
-	must(t, shared.objects.Create(t.Context(), m))
+	kit.Must(t, shared.objects.Create(t.Context(), m))
 	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), m) })
 	return m
 }
@@ -195,7 +196,7 @@ func (m *moving) runs(t *testing.T, percent int) {
 	t.Helper()
 	m.m.Status = kubevirt.VirtualMachineInstanceMigrationStatus{Phase: kubevirt.MigrationRunning,
 		MigrationState: &kubevirt.MigrationState{Progress: &kubevirt.MigrationProgress{Percent: int64(percent), RemainingMiB: 300}}}
-	must(t, shared.objects.Status().Update(t.Context(), m.m))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), m.m))
 }
 
 // gone: the VM has moved, and its pod has ended.
@@ -208,7 +209,7 @@ func TestAVMThatWillNotBeMovedIsNamedWithTheReason(t *testing.T) {
 	on := newNode(t)
 	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
 	v.Status.Conditions = []kubevirt.Condition{{Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, Reason: "NotMigratable", Message: "it has a host device"}}
-	must(t, shared.objects.Status().Update(t.Context(), v))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), v))
 	r := begin(t, on)
 	r.ends(1)
 	if want := p.Name + ": Failed: VMI default/" + v.Name + " cannot be moved: it has a host device"; !strings.Contains(r.Log(), want) {
@@ -222,7 +223,7 @@ func TestCancelTakesTheMarksBack(t *testing.T) {
 	external, _ := markedVM(t, others, "vm", kubevirt.StrategyExternal)
 	pending := migration(t, moved, on)
 	mark := func(v *kubevirt.VirtualMachineInstance) string {
-		must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(v), v))
+		kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(v), v))
 		return v.Status.EvacuationNodeName
 	}
 	r := begin(t, "--cancel", on, others)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // terminal is a pseudo terminal whose lines wrap anew when it changes its width.
@@ -37,12 +38,12 @@ type terminal struct {
 func onTerminal(t *testing.T, term string, args ...string) *terminal {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	must(t, err)
-	must(t, unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0))
+	kit.Must(t, err)
+	kit.Must(t, unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0))
 	n, err := unix.IoctlGetUint32(int(keys.Fd()), unix.TIOCGPTN)
-	must(t, err)
+	kit.Must(t, err)
 	screen, err := os.OpenFile(fmt.Sprint("/dev/pts/", n), os.O_RDWR|syscall.O_NOCTTY, 0)
-	must(t, err)
+	kit.Must(t, err)
 	defer screen.Close()
 	s := &terminal{T: t, keys: keys, over: make(chan struct{}), lines: []string{""}}
 	s.resize(80, 24)
@@ -50,7 +51,7 @@ func onTerminal(t *testing.T, term string, args ...string) *terminal {
 	s.cmd.Env = append(os.Environ(), "TERM="+term, "GORACE=atexit_sleep_ms=0 exitcode=66")
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = screen, screen, screen
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	must(t, s.cmd.Start())
+	kit.Must(t, s.cmd.Start())
 	go s.show()
 	t.Cleanup(func() {
 		_ = s.cmd.Process.Kill()
@@ -68,7 +69,7 @@ func (s *terminal) resize(wide, high int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wide, s.high = wide, high
-	must(s.T, unix.IoctlSetWinsize(int(s.keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(wide), Row: uint16(high)}))
+	kit.Must(s.T, unix.IoctlSetWinsize(int(s.keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(wide), Row: uint16(high)}))
 }
 
 // show takes what the process writes, until it has ended.
@@ -143,7 +144,7 @@ func (s *terminal) String() string {
 func (s *terminal) ctrlC() {
 	s.Helper()
 	_, err := s.keys.WriteString("\x03")
-	must(s.T, err)
+	kit.Must(s.T, err)
 }
 
 // ends waits for its end: the exit status, 128+n after signal n.
@@ -236,8 +237,8 @@ func TestASecondCtrlCEndsItAtOnce(t *testing.T) {
 	s := onTerminal(t, "xterm", on, "--uncordon-on-cancel")
 	terminating(t, p)
 	s.shows("Terminating")
-	must(t, shared.api.Freeze())
-	defer func() { must(t, shared.api.Thaw()) }()
+	kit.Must(t, shared.api.Freeze())
+	defer func() { kit.Must(t, shared.api.Thaw()) }()
 	s.ctrlC()
 	s.shows("interrupted; pods left: 1")
 	select {

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // claimed gives a pod a bound volume that is attached to its node.
@@ -24,10 +26,10 @@ func claimedFrom(t *testing.T, on, name string, source corev1.PersistentVolumeSo
 	t.Helper()
 	pv, quantity := on+"-"+name, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv}, Spec: corev1.PersistentVolumeSpec{
+	kit.Must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: quantity, AccessModes: modes, PersistentVolumeSource: source,
 	}}))
-	must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pv}, Spec: corev1.PersistentVolumeClaimSpec{
+	kit.Must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pv}, Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: modes, VolumeName: pv, Resources: corev1.VolumeResourceRequirements{Requests: quantity},
 	}}))
 	attach(t, pv, on)
@@ -41,14 +43,14 @@ func attach(t *testing.T, pv, on string) {
 	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pv + "-" + on}, Spec: storagev1.VolumeAttachmentSpec{
 		Attacher: "mock.csi", NodeName: on, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv},
 	}}
-	must(t, shared.objects.Create(t.Context(), a))
+	kit.Must(t, shared.objects.Create(t.Context(), a))
 	a.Status.Attached = true
-	must(t, shared.objects.Status().Update(t.Context(), a))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), a))
 }
 
 func detach(t *testing.T, pv, on string) {
 	t.Helper()
-	must(t, shared.objects.Delete(t.Context(), &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pv + "-" + on}}))
+	kit.Must(t, shared.objects.Delete(t.Context(), &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pv + "-" + on}}))
 }
 
 func TestVolumesGoOneAfterTheOther(t *testing.T) {
@@ -64,9 +66,9 @@ func TestVolumesGoOneAfterTheOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := &corev1.Node{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
 	n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: corev1.UniqueVolumeName("kubernetes.io/csi/mock.csi^h-" + on + "-z")}}
-	must(t, shared.objects.Status().Update(t.Context(), n))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), n))
 
 	r := begin(t, on, "--reattach-timeout=1s")
 	terminating(t, first)
@@ -81,9 +83,9 @@ func TestVolumesGoOneAfterTheOther(t *testing.T) {
 	if isTerminating(t, second) || strings.Contains(r.Log(), first.Name+": Reattaching") {
 		t.Error("it did not wait for the node's status")
 	}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
 	n.Status.VolumesAttached = nil
-	must(t, shared.objects.Status().Update(t.Context(), n))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), n))
 	terminating(t, second)
 	says(second.Name + ": Evicting")
 	if before, _, _ := strings.Cut(r.Log(), second.Name+": Evicting"); !strings.Contains(before, first.Name+": Drained") {

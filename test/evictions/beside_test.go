@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -27,14 +28,14 @@ func TestBesideKubeVirtItMakesMigrationsAndMayDoNothingElse(t *testing.T) {
 		r := &replica{health: "127.0.0.1:" + freePort(t)}
 		cmd := exec.Command(shared.binary, append([]string{"--kubeconfig=" + account.Kubeconfig, "--metrics-address=", "--health-address=" + r.health, "-v"}, args...)...)
 		p, err := node.StartProcess(cmd, filepath.Join(t.TempDir(), "log"))
-		must(t, err)
+		kit.Must(t, err)
 		t.Cleanup(p.Kill)
 		r.Process = p
 		return r
 	}
 
 	refused := start()
-	eventually(t, "without the flag it refuses to start", func() bool { return !refused.Running() })
+	kit.Eventually(t, "without the flag it refuses to start", func() bool { return !refused.Running() })
 	if said := refused.Log(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "start with --beside-kubevirt") {
 		t.Errorf("it says %q", said)
 	}
@@ -69,7 +70,7 @@ metadata: {name: node-clean}
 
 	// When it runs, and Kubernetes deletes a launcher for a more important pod,
 	runs := start("--beside-kubevirt")
-	eventually(t, "it is ready and has the lease", func() bool {
+	kit.Eventually(t, "it is ready and has the lease", func() bool {
 		return runs.get("/readyz") == "ok" && strings.Contains(runs.Log(), "uccessfully acquired lease")
 	})
 	api.Kubectl(t, "patch", "pod", "virt-launcher-preempted", "--subresource=status", "-p",
@@ -77,7 +78,7 @@ metadata: {name: node-clean}
 	api.Kubectl(t, "delete", "pod", "virt-launcher-preempted", "--wait=false")
 	// then each VM that is to leave has one migration, with its cause,
 	for v, cause := range map[besideVMI]string{replaced: "NodeTaint", preempted: "PreemptionByScheduler"} {
-		eventually(t, v.name+" has a migration", func() bool { return v.migrations() == cause+" " })
+		kit.Eventually(t, v.name+" has a migration", func() bool { return v.migrations() == cause+" " })
 	}
 	// and the policy's status says what the VMI does not.
 	status := api.Kubectl(t, "get", "evacuationpolicy", "default", "-o", "jsonpath={.status.vmis[*].name} {.status.vmis[*].condition}")
@@ -87,12 +88,12 @@ metadata: {name: node-clean}
 	// When the first migration fails, then the next one waits.
 	failed := api.Kubectl(t, "get", "vmim", "-l", "kubevirt.io/vmi-name=replaced", "-o", "name")
 	api.Kubectl(t, "patch", failed, "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Failed"}}`)
-	eventually(t, "it is said why it waits", func() bool { return strings.Contains(runs.Log(), "Backoff: the last migration failed") })
+	kit.Eventually(t, "it is said why it waits", func() bool { return strings.Contains(runs.Log(), "Backoff: the last migration failed") })
 	// When the taint of a VM whose migration has not begun goes, the migration goes.
 	api.Kubectl(t, "patch", "node", "node-clean", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"taints":[{"key":"maint","effect":"NoSchedule","timeAdded":%q}]}}`, time.Now().UTC().Format(time.RFC3339)))
-	eventually(t, "a second VM has one", func() bool { return stays.migrations() == "NodeTaint " })
+	kit.Eventually(t, "a second VM has one", func() bool { return stays.migrations() == "NodeTaint " })
 	api.Kubectl(t, "patch", "node", "node-clean", "--type=merge", "-p", `{"spec":{"taints":null}}`)
-	eventually(t, "it is taken back", func() bool { return stays.migrations() == "" })
+	kit.Eventually(t, "it is taken back", func() bool { return stays.migrations() == "" })
 	runs.Kill()
 	if log := runs.Log(); strings.Contains(log, "forbidden") {
 		t.Error(log)

@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 const bothGates = `["PreemptionEvictionLiveMigration","NoExecuteTaintEvictionLiveMigration"]`
@@ -26,7 +28,7 @@ func disruptors(t *testing.T, gates string) []*replica {
 	newNode(t, "node-disrupted")
 	all := replicas(t, 2, "--controllers=pod-disruption")
 	for _, r := range all {
-		eventually(t, "a replica has the feature gates", func() bool {
+		kit.Eventually(t, "a replica has the feature gates", func() bool {
 			return strings.Contains(r.Log(), "FeatureGates:["+strings.NewReplacer(`"`, "", ",", " ", "[", "", "]", "").Replace(gates)+"]")
 		})
 	}
@@ -37,7 +39,7 @@ func disruptors(t *testing.T, gates string) []*replica {
 func (v *vm) disrupted(t *testing.T, status, reason string) {
 	t.Helper()
 	v.condition(t, status, reason)
-	must(t, client.IgnoreNotFound(shared.objects.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}})))
+	kit.Must(t, client.IgnoreNotFound(shared.objects.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}})))
 }
 
 func (v *vm) condition(t *testing.T, status, reason string) {
@@ -75,14 +77,14 @@ func TestAVMWhoseLauncherKubernetesDeletesIsMarked(t *testing.T) {
 			v := newVM(t, c.vm)
 			v.disrupted(t, c.status, c.reason)
 			if c.why == "" {
-				eventually(t, "the VM is marked", func() bool { return v.marked(t) })
+				kit.Eventually(t, "the VM is marked", func() bool { return v.marked(t) })
 				if vmi := v.get(t); vmi.Status.EvacuationNodeName != c.node || vmi.Annotations["vmgrace.io/evacuation-cause"] != c.reason {
 					t.Errorf("marked for %s, cause %v", vmi.Status.EvacuationNodeName, vmi.Annotations)
 				}
 				return
 			}
 			for _, r := range all {
-				eventually(t, "both replicas leave it alone", func() bool { return strings.Contains(r.Log(), v.leftAlone(c.why)) })
+				kit.Eventually(t, "both replicas leave it alone", func() bool { return strings.Contains(r.Log(), v.leftAlone(c.why)) })
 			}
 			if v.marked(t) {
 				t.Error("it is marked")
@@ -110,7 +112,7 @@ func TestAnEvictionOfAHeldLauncherIsRefused(t *testing.T) {
 	disruptors(t, bothGates)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-disrupted"})
 	v.disrupted(t, "True", "PreemptionByScheduler")
-	eventually(t, "the VM is marked", func() bool { return v.marked(t) })
+	kit.Eventually(t, "the VM is marked", func() bool { return v.marked(t) })
 	if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
 		t.Errorf("%+v", a)
 	}
@@ -147,9 +149,9 @@ func TestAGateThatIsOffMarksNothing(t *testing.T) {
 	v.disrupted(t, "True", "PreemptionByScheduler")
 	other.disrupted(t, "True", "DeletionByTaintManager")
 	for _, r := range all {
-		eventually(t, "both replicas leave it alone", func() bool { return strings.Contains(r.Log(), v.leftAlone("GateOff")) })
+		kit.Eventually(t, "both replicas leave it alone", func() bool { return strings.Contains(r.Log(), v.leftAlone("GateOff")) })
 	}
-	eventually(t, "the other is marked", func() bool { return other.marked(t) })
+	kit.Eventually(t, "the other is marked", func() bool { return other.marked(t) })
 	if v.marked(t) {
 		t.Error("marked though its gate is off")
 	}
@@ -161,7 +163,7 @@ func TestAGateThatIsOffMarksNothing(t *testing.T) {
 func (v *vm) holdFor(t *testing.T) string {
 	t.Helper()
 	p := &corev1.Pod{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
 	return p.Annotations["vmgrace.io/hold-for"]
 }
 
@@ -185,7 +187,7 @@ func TestAControllerThatDiesInTheMiddleOfADisruptionsMarkIsReplacedByTheNext(t *
 				t.Fatalf("it did not die between the two: %+v", vmi)
 			}
 			replicas(t, 1, "--controllers=pod-disruption")
-			eventually(t, "the VM is marked", func() bool { return v.marked(t) })
+			kit.Eventually(t, "the VM is marked", func() bool { return v.marked(t) })
 			if vmi := v.get(t); vmi.Annotations["vmgrace.io/evacuation-cause"] != "PreemptionByScheduler" || vmi.Status.EvacuationNodeName != "node-disrupted" {
 				t.Errorf("marked for %s, cause %v", vmi.Status.EvacuationNodeName, vmi.Annotations)
 			}

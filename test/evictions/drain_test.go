@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -24,7 +25,7 @@ func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "drained-"}}
-	must(t, shared.objects.Create(t.Context(), n))
+	kit.Must(t, shared.objects.Create(t.Context(), n))
 	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), n) })
 	moves := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: n.Name})
 	moves.budget(t)
@@ -37,7 +38,7 @@ func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 	}, Spec: corev1.PodSpec{NodeName: n.Name}})
 
 	p, err := node.StartProcess(exec.Command(binary, "--kubeconfig="+shared.api.Kubeconfig, "--force", n.Name), filepath.Join(t.TempDir(), "log"))
-	must(t, err)
+	kit.Must(t, err)
 	t.Cleanup(p.Kill)
 	for _, want := range []string{
 		moves.launcher() + ": Moving",
@@ -46,13 +47,13 @@ func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 		external.launcher() + ": Moving",
 		disk.Name + ": Blocked: it holds a volume of a VM and goes with it",
 	} {
-		eventually(t, "it says "+want, func() bool { return strings.Contains(p.Log(), want) })
+		kit.Eventually(t, "it says "+want, func() bool { return strings.Contains(p.Log(), want) })
 	}
 	if got := moves.get(t).Status.EvacuationNodeName; got != n.Name {
 		t.Errorf("the VM that moves is marked for %q", got)
 	}
 	for _, pod := range []string{moves.launcher(), external.launcher(), ends.launcher(), disk.Name} { // moved, or shut down
-		must(t, shared.core.CoreV1().Pods(moves.namespace).Delete(t.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		kit.Must(t, shared.core.CoreV1().Pods(moves.namespace).Delete(t.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
 	}
 	if status, ended := p.Exited(soon); !ended || status != 1 {
 		t.Errorf("exit status %d, ended %v", status, ended)

@@ -21,6 +21,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // Whatever is wrong with the webhooks: others are evicted as ever, VMs with a
@@ -81,7 +83,7 @@ func newVMWithoutWebhooks(t *testing.T) *vm {
 func hanging(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	kit.Must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Addr().String()
 }
@@ -91,23 +93,23 @@ func hanging(t *testing.T) string {
 func expired(t *testing.T) string {
 	t.Helper()
 	secret := &corev1.Secret{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: ours, Name: "vmgrace-cluster-controller"}, secret))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: ours, Name: "vmgrace-cluster-controller"}, secret))
 	caBlock, _ := pem.Decode(secret.Data["next-ca.crt"])
 	keyBlock, _ := pem.Decode(secret.Data["next-ca.key"])
 	ca, err := x509.ParseCertificate(caBlock.Bytes)
-	must(t, err)
+	kit.Must(t, err)
 	caKey, err := x509.ParsePKCS1PrivateKey(keyBlock.Bytes)
-	must(t, err)
+	kit.Must(t, err)
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	must(t, err)
+	kit.Must(t, err)
 	cert, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(-time.Minute),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}, ca, &key.PublicKey, caKey)
-	must(t, err)
+	kit.Must(t, err)
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert}, PrivateKey: key}}})
-	must(t, err)
+	kit.Must(t, err)
 	s := &http.Server{ReadHeaderTimeout: time.Second, ErrorLog: log.New(t.Output(), "", 0), Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("the API server asks somebody whose certificate has ended")
 	})}

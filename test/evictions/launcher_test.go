@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestALauncherPodOutlivesItsVMsGracePeriod(t *testing.T) {
@@ -27,7 +29,7 @@ func TestALauncherPodOutlivesItsVMsGracePeriod(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := newVM(t, vm{grace: c.vm})
 			p := &corev1.Pod{}
-			must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
+			kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
 			if got := *p.Spec.TerminationGracePeriodSeconds; got != c.want {
 				t.Errorf("terminationGracePeriodSeconds is %d, want %d", got, c.want)
 			}
@@ -44,12 +46,12 @@ func TestThePaddingIsFollowedLive(t *testing.T) {
 	policy := `{apiVersion: vmgrace.io/v1alpha1, kind: EvacuationPolicy, metadata: {name: default}, spec: {launcherPadding: 70s}}`
 	shared.api.KubectlApply(t, policy)
 	t.Cleanup(func() { _, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "evacuationpolicy", "default") })
-	eventually(t, "both replicas have the padding", func() bool {
+	kit.Eventually(t, "both replicas have the padding", func() bool {
 		return strings.Contains(all[0].Log(), "LauncherPadding:1m10s") && strings.Contains(all[1].Log(), "LauncherPadding:1m10s")
 	})
 	v := newVM(t, vm{grace: new(int64(100))})
 	p := &corev1.Pod{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
 	if got := *p.Spec.TerminationGracePeriodSeconds; got != 170 {
 		t.Errorf("terminationGracePeriodSeconds is %d, want 170", got)
 	}
@@ -59,7 +61,7 @@ func TestAPodThatIsNoVMsIsLeftAlone(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{grace: new(int64(600))})
 	v.uid = "somebody-elses"
-	must(t, shared.objects.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}, client.GracePeriodSeconds(0)))
+	kit.Must(t, shared.objects.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}, client.GracePeriodSeconds(0)))
 	if p := v.pod(t); *p.Spec.TerminationGracePeriodSeconds != 30 {
 		t.Errorf("terminationGracePeriodSeconds is %d", *p.Spec.TerminationGracePeriodSeconds)
 	}
@@ -91,7 +93,7 @@ func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
 	all := replicas(t, 2, "--certificate-validity=20s")
 	serial := func() string {
 		c, err := tls.Dial("tcp", "127.0.0.1:"+all[0].webhook, &tls.Config{InsecureSkipVerify: true})
-		must(t, err)
+		kit.Must(t, err)
 		defer c.Close()
 		return string(c.ConnectionState().PeerCertificates[0].Signature)
 	}

@@ -28,6 +28,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -208,9 +209,9 @@ func replicasVia(t *testing.T, n int, kubeconfig string, args ...string) []*repl
 	shared.front.backends.Store(&backends)
 	t.Cleanup(func() { shared.front.backends.Store(&[]string{}) })
 	for _, r := range all {
-		eventually(t, "a replica becomes ready", func() bool { return r.get("/readyz") == "ok" })
+		kit.Eventually(t, "a replica becomes ready", func() bool { return r.get("/readyz") == "ok" })
 	}
-	eventually(t, "the API server has the caBundle", func() bool {
+	kit.Eventually(t, "the API server has the caBundle", func() bool {
 		return shared.api.Kubectl(t, "get", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-o", "jsonpath={.items[*].webhooks[*].clientConfig.caBundle}") != ""
 	})
 	settled(t)
@@ -224,9 +225,4 @@ func freePort(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return fmt.Sprint(p)
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	node.Eventually(t, soon, ok, "%s", what)
 }

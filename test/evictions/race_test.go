@@ -24,6 +24,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 const byBudget = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -37,14 +38,14 @@ func TestAVMThatChangesBeforeItsMarkIsLookedAtAgain(t *testing.T) {
 		"it moves": func(t *testing.T, v *vm) { t.Helper(); v.status(t, `{"nodeName":"node-b"}`) },
 		"it is deleted": func(t *testing.T, v *vm) {
 			t.Helper()
-			must(t, shared.objects.Delete(t.Context(), v.get(t)))
+			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
 		},
 		"it is made anew": func(t *testing.T, v *vm) {
 			t.Helper()
-			must(t, shared.objects.Delete(t.Context(), v.get(t)))
+			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
 			next := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}
 			next.Spec.EvictionStrategy = &strategy
-			must(t, shared.objects.Create(t.Context(), next))
+			kit.Must(t, shared.objects.Create(t.Context(), next))
 			v.status(t, `{"phase":"Running","nodeName":"node-a","conditions":[{"type":"LiveMigratable","status":"True"}]}`)
 		},
 	} {
@@ -136,7 +137,7 @@ func TestAVMThatCannotBeMarkedIsNotEvicted(t *testing.T) {
 func (v *vm) status(t *testing.T, status string) {
 	t.Helper()
 	vmi := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}
-	must(t, shared.objects.Status().Patch(t.Context(), vmi, client.RawPatch("application/merge-patch+json", []byte(`{"status":`+status+`}`))))
+	kit.Must(t, shared.objects.Status().Patch(t.Context(), vmi, client.RawPatch("application/merge-patch+json", []byte(`{"status":`+status+`}`))))
 }
 
 // The explanation is written, and then the process is no more.
@@ -209,9 +210,9 @@ func TestTwoReplicasThatMarkAtOnceMakeOneMark(t *testing.T) {
 func evictionPath(t *testing.T) string {
 	t.Helper()
 	config := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: "vmgrace-cluster-controller"}, config))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: "vmgrace-cluster-controller"}, config))
 	u, err := url.Parse(*config.Webhooks[0].ClientConfig.URL)
-	must(t, err)
+	kit.Must(t, err)
 	return u.Path
 }
 
@@ -233,12 +234,12 @@ func TestAForgedReviewMarksNothing(t *testing.T) {
 
 	// An operator applies the manifest again: the path goes back, and comes again.
 	config := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: "vmgrace-cluster-controller"}, config))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: "vmgrace-cluster-controller"}, config))
 	plain := strings.TrimSuffix(*config.Webhooks[0].ClientConfig.URL, strings.TrimPrefix(path, "/evict-pod"))
 	config.Webhooks[0].ClientConfig.URL = &plain
-	must(t, shared.objects.Update(t.Context(), config))
-	eventually(t, "the path has its key again", func() bool { return evictionPath(t) == path })
-	eventually(t, "an eviction marks", func() bool {
+	kit.Must(t, shared.objects.Update(t.Context(), config))
+	kit.Eventually(t, "the path has its key again", func() bool { return evictionPath(t) == path })
+	kit.Eventually(t, "an eviction marks", func() bool {
 		a := marked.evict(t, nil)
 		return a.code == http.StatusTooManyRequests && strings.Contains(a.text, "Eviction triggered evacuation")
 	})
@@ -281,14 +282,14 @@ func TestAReplicaThatIsToldToEndAnswersAllThatItIsAsked(t *testing.T) {
 	go func() { answered <- before.evict(t, nil) }()
 	<-writing
 	// When the replica is told to end
-	must(t, r.Signal(syscall.SIGTERM))
+	kit.Must(t, r.Signal(syscall.SIGTERM))
 	// Then it takes the next one, which comes before the API server knows,
 	const mark = "Eviction triggered evacuation"
 	if a := after.evict(t, nil); a.code != 429 || !strings.Contains(a.text, mark) {
 		t.Errorf("asked after the signal: %+v", a)
 	}
 	// and answers the first one as ever, however long that takes within its bound.
-	eventually(t, "the replica takes no more", func() bool { return strings.Contains(r.Log(), "Shutting down webhook server") })
+	kit.Eventually(t, "the replica takes no more", func() bool { return strings.Contains(r.Log(), "Shutting down webhook server") })
 	close(goesOn)
 	if a := <-answered; a.code != 429 || !strings.Contains(a.text, mark) {
 		t.Errorf("asked before the signal: %+v", a)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -65,7 +66,7 @@ func resourceOf(group, resource, subresource string) string {
 func asked(t *testing.T) (granted map[string]map[right]bool, refused []string) {
 	t.Helper()
 	f, err := os.Open(shared.audit)
-	must(t, err)
+	kit.Must(t, err)
 	defer f.Close()
 	granted = map[string]map[right]bool{ours: {}, "": {}}
 	lines := bufio.NewScanner(f)
@@ -76,7 +77,7 @@ func asked(t *testing.T) (granted map[string]map[right]bool, refused []string) {
 			ObjectRef *struct{ Resource, Subresource, APIGroup, Namespace, Name string }
 			Response  struct{ Code int } `json:"responseStatus"`
 		}
-		must(t, json.Unmarshal(lines.Bytes(), &e))
+		kit.Must(t, json.Unmarshal(lines.Bytes(), &e))
 		if e.ObjectRef == nil {
 			continue // what the API server has
 		}
@@ -90,7 +91,7 @@ func asked(t *testing.T) (granted map[string]map[right]bool, refused []string) {
 		}
 		granted[where][r] = true
 	}
-	must(t, lines.Err())
+	kit.Must(t, lines.Err())
 	return granted, refused
 }
 
@@ -119,10 +120,10 @@ func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 	all := replicas(t, 1, "--controllers=disruption-budgets,evacuation,taint-replacement", "--certificate-validity=15s")
 	const nodeName = "node-rights"
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Spec: corev1.NodeSpec{Unschedulable: true}}
-	must(t, shared.objects.Create(t.Context(), n))
+	kit.Must(t, shared.objects.Create(t.Context(), n))
 	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), n) })
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	must(t, shared.objects.Status().Update(t.Context(), n))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), n))
 
 	// A drain: budget, mark, migration, and the descheduler's annotations.
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: nodeName})
@@ -130,32 +131,32 @@ func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 	there := func(o client.Object) bool {
 		return shared.objects.Get(t.Context(), client.ObjectKeyFromObject(o), o) == nil
 	}
-	eventually(t, "a budget", func() bool { return there(pdb) })
+	kit.Eventually(t, "a budget", func() bool { return there(pdb) })
 	if a := v.evict(t, nil); a.code != 429 {
 		t.Fatalf("%+v", a)
 	}
 	migrations := func() int {
 		var all kubevirt.VirtualMachineInstanceMigrationList
-		must(t, shared.objects.List(t.Context(), &all))
+		kit.Must(t, shared.objects.List(t.Context(), &all))
 		return len(all.Items)
 	}
-	eventually(t, "a migration", func() bool { return migrations() == 1 })
+	kit.Eventually(t, "a migration", func() bool { return migrations() == 1 })
 	// A hand on the budget.
-	must(t, shared.objects.Patch(t.Context(), pdb, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"minAvailable":0}}`))))
-	eventually(t, "the budget is put right", func() bool { return there(pdb) && pdb.Spec.MinAvailable.IntValue() == 1 })
+	kit.Must(t, shared.objects.Patch(t.Context(), pdb, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"minAvailable":0}}`))))
+	kit.Eventually(t, "the budget is put right", func() bool { return there(pdb) && pdb.Spec.MinAvailable.IntValue() == 1 })
 	// It is called off.
-	must(t, shared.objects.Patch(t.Context(), n, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":null,"taints":null}}`))))
-	eventually(t, "the mark and the migration go", func() bool { return v.get(t).Status.EvacuationNodeName == "" && migrations() == 0 })
+	kit.Must(t, shared.objects.Patch(t.Context(), n, client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"unschedulable":null,"taints":null}}`))))
+	kit.Eventually(t, "the mark and the migration go", func() bool { return v.get(t).Status.EvacuationNodeName == "" && migrations() == 0 })
 	// It needs no budget any more.
-	must(t, shared.objects.Patch(t.Context(), v.get(t), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"evictionStrategy":"None"}}`))))
-	eventually(t, "the budget goes", func() bool { return !there(pdb) })
+	kit.Must(t, shared.objects.Patch(t.Context(), v.get(t), client.RawPatch("application/merge-patch+json", []byte(`{"spec":{"evictionStrategy":"None"}}`))))
+	kit.Eventually(t, "the budget goes", func() bool { return !there(pdb) })
 	// Its node is tainted: it is stopped, by an eviction.
 	policy(t, `{"options":[{"key":"rights","durationInSeconds":0}],"taintReplacementTimeSeconds":0,"maxTaintedNodes":9}`)
 	taint(t, nodeName, "rights")
-	eventually(t, "its launcher is evicted", func() bool { return v.leaves(t) })
+	kit.Eventually(t, "its launcher is evicted", func() bool { return v.leaves(t) })
 	// An orphan, and an Event that is told again.
 	orphan := newVM(t, vm{strategy: "LiveMigrate"})
-	must(t, shared.objects.Delete(t.Context(), orphan.get(t)))
+	kit.Must(t, shared.objects.Delete(t.Context(), orphan.get(t)))
 	if a := orphan.evict(t, nil); a.code != 0 {
 		t.Errorf("%+v", a)
 	}
@@ -166,16 +167,16 @@ func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 	}
 	// A renewal.
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: ours, Name: "vmgrace-cluster-controller"}}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(secret), secret))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(secret), secret))
 	was := secret.ResourceVersion
-	eventually(t, "a renewal", func() bool { return there(secret) && secret.ResourceVersion != was })
+	kit.Eventually(t, "a renewal", func() bool { return there(secret) && secret.ResourceVersion != was })
 	all[0].Kill() // watches are noted when they end
 
 	var role rbacv1.Role
 	var clusterRole rbacv1.ClusterRole
 	const name = "vmgrace-cluster-controller"
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: ours, Name: name}, &role))
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: name}, &clusterRole))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: ours, Name: name}, &role))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: name}, &clusterRole))
 	var unused []string
 	if !node.Poll(t.Context(), soon, func() bool {
 		unused = nil

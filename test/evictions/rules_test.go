@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestFiftyEvictionsMakeOneMark(t *testing.T) {
@@ -48,26 +49,26 @@ func TestOrphansNeverBlockADrain(t *testing.T) {
 	for name, orphan := range map[string]func(*testing.T, *vm){
 		"VMI gone": func(t *testing.T, v *vm) {
 			t.Helper()
-			must(t, shared.objects.Delete(t.Context(), v.get(t)))
+			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
 		},
 		"VMI deleting": func(t *testing.T, v *vm) {
 			t.Helper()
 			vmi := v.get(t)
 			vmi.Finalizers = []string{"vmgrace.io/test"}
-			must(t, shared.objects.Update(t.Context(), vmi))
-			must(t, shared.objects.Delete(t.Context(), vmi))
+			kit.Must(t, shared.objects.Update(t.Context(), vmi))
+			kit.Must(t, shared.objects.Delete(t.Context(), vmi))
 			t.Cleanup(func() {
 				patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
-				must(t, shared.objects.Patch(contextOf(t), vmi, patch))
+				kit.Must(t, shared.objects.Patch(contextOf(t), vmi, patch))
 			})
 		},
 		"another VMI of the name": func(t *testing.T, v *vm) {
 			t.Helper()
-			must(t, shared.objects.Delete(t.Context(), v.get(t)))
+			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
 			next := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}
 			strategy := kubevirt.StrategyLiveMigrate
 			next.Spec.EvictionStrategy = &strategy
-			must(t, shared.objects.Create(t.Context(), next))
+			kit.Must(t, shared.objects.Create(t.Context(), next))
 		},
 		"pod without a name of its VMI": func(t *testing.T, v *vm) {
 			t.Helper()
@@ -91,7 +92,7 @@ func TestOrphansNeverBlockADrain(t *testing.T) {
 func (v *vm) changePod(t *testing.T, patch string) {
 	t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
-	must(t, shared.objects.Patch(t.Context(), p, client.RawPatch("application/merge-patch+json", []byte(patch))))
+	kit.Must(t, shared.objects.Patch(t.Context(), p, client.RawPatch("application/merge-patch+json", []byte(patch))))
 }
 
 func TestAMigrationsTargetNeverMarks(t *testing.T) {
@@ -110,7 +111,7 @@ func TestACordonedNodeIsNoted(t *testing.T) {
 		"neither":  {},
 	} {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-		must(t, shared.objects.Create(t.Context(), n))
+		kit.Must(t, shared.objects.Create(t.Context(), n))
 		v := newVM(t, vm{strategy: "External", node: name})
 		v.evict(t, nil)
 		if got := v.get(t).Annotations[evacuation.CordonedAnnotation] == evacuation.Yes; got != (name != "neither") {
@@ -145,7 +146,7 @@ func TestAVolumeIsNotTakenFromARunningVM(t *testing.T) {
 		"two owners": func(_ *testing.T, _ *vm) []metav1.OwnerReference { return []metav1.OwnerReference{owner, other} },
 		"VMI gone": func(t *testing.T, v *vm) []metav1.OwnerReference {
 			t.Helper()
-			must(t, shared.objects.Delete(t.Context(), v.get(t)))
+			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
 			return v.owner(t)
 		},
 		"VMI ended": func(t *testing.T, v *vm) []metav1.OwnerReference {
@@ -156,14 +157,14 @@ func TestAVolumeIsNotTakenFromARunningVM(t *testing.T) {
 		"launcher ended": func(t *testing.T, v *vm) []metav1.OwnerReference {
 			t.Helper()
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
-			must(t, shared.objects.Status().Patch(t.Context(), p, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Succeeded"}}`))))
+			kit.Must(t, shared.objects.Status().Patch(t.Context(), p, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Succeeded"}}`))))
 			return v.owner(t)
 		},
 		"launcher gone": func(t *testing.T, v *vm) []metav1.OwnerReference {
 			t.Helper()
 			owners := v.owner(t)
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
-			must(t, shared.objects.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
+			kit.Must(t, shared.objects.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
 			return owners
 		},
 	} {
@@ -179,6 +180,6 @@ func TestAVolumeIsNotTakenFromARunningVM(t *testing.T) {
 func (v *vm) owner(t *testing.T) []metav1.OwnerReference {
 	t.Helper()
 	launcher := &corev1.Pod{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, launcher))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, launcher))
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: launcher.Name, UID: launcher.UID}}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // contextOf is for what is done after the test.
@@ -84,9 +85,9 @@ func TestTheClustersStrategyCountsWhereTheVMStatesNone(t *testing.T) {
 	all := replicas(t, 2)
 	kv := &kubevirt.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevirt"}}
 	kv.Spec.Configuration.EvictionStrategy = new(kubevirt.StrategyLiveMigrate)
-	must(t, shared.objects.Create(t.Context(), kv))
-	t.Cleanup(func() { must(t, shared.objects.Delete(contextOf(t), kv)) })
-	eventually(t, "both replicas have the strategy", func() bool {
+	kit.Must(t, shared.objects.Create(t.Context(), kv))
+	t.Cleanup(func() { kit.Must(t, shared.objects.Delete(contextOf(t), kv)) })
+	kit.Eventually(t, "both replicas have the strategy", func() bool {
 		return strings.Contains(all[0].Log(), "EvictionStrategy:LiveMigrate") && strings.Contains(all[1].Log(), "EvictionStrategy:LiveMigrate")
 	})
 	for own, marks := range map[string]bool{"": true, "None": false, "Sometimes": false, "External": true} {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // replacers run the controller at once: they wait for no Lease of an earlier test's.
@@ -43,7 +44,7 @@ func policyStatus(t *testing.T) (s v1alpha1.EvacuationPolicyStatus) {
 	t.Helper()
 	text := shared.api.Kubectl(t, "get", "evacuationpolicy", "default", "-o", "jsonpath={.status}")
 	if text != "" {
-		must(t, json.Unmarshal([]byte(text), &s))
+		kit.Must(t, json.Unmarshal([]byte(text), &s))
 	}
 	return s
 }
@@ -52,13 +53,13 @@ func policyStatus(t *testing.T) (s v1alpha1.EvacuationPolicyStatus) {
 func newNode(t *testing.T, name string) {
 	t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	must(t, shared.objects.Create(t.Context(), n))
+	kit.Must(t, shared.objects.Create(t.Context(), n))
 	t.Cleanup(func() {
 		_ = shared.objects.Delete(contextOf(t), n)
 		_, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "vmi", "-A", "-l", "kubevirt.io/nodeName="+name)
 	})
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	must(t, shared.objects.Status().Update(t.Context(), n))
+	kit.Must(t, shared.objects.Status().Update(t.Context(), n))
 }
 
 // taint gives a node one taint, now; "" takes it.
@@ -86,7 +87,7 @@ func (v *vm) said(t *testing.T) (conditions, why string) {
 
 func (v *vm) becomes(t *testing.T, want string) {
 	t.Helper()
-	eventually(t, v.name+" says "+want, func() bool { got, _ := v.said(t); return got == want })
+	kit.Eventually(t, v.name+" says "+want, func() bool { got, _ := v.said(t); return got == want })
 }
 
 func (v *vm) marked(t *testing.T) bool {
@@ -110,7 +111,7 @@ func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
 	if took := time.Since(from); took < 2*time.Second {
 		t.Errorf("to be replaced after %v", took)
 	}
-	eventually(t, "it is marked", func() bool { return first.marked(t) })
+	kit.Eventually(t, "it is marked", func() bool { return first.marked(t) })
 	// then it is marked, with the cause, not earlier than asked for,
 	if took := time.Since(from); took < 4*time.Second {
 		t.Errorf("marked after %v", took)
@@ -119,8 +120,8 @@ func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
 		t.Errorf("cause %q", got)
 	}
 	// the next one waits for it, one that can neither be moved nor stopped is named,
-	eventually(t, "the second waits", func() bool { _, why := second.said(t); return why == "WaitsForItsTurn" })
-	eventually(t, "the third says why", func() bool { _, why := stays.said(t); return why == "NotMigratable" })
+	kit.Eventually(t, "the second waits", func() bool { _, why := second.said(t); return why == "WaitsForItsTurn" })
+	kit.Eventually(t, "the third says why", func() bool { _, why := stays.said(t); return why == "NotMigratable" })
 	// and all of it is in the policy's status.
 	s := policyStatus(t)
 	if len(s.VMIs) != 3 || s.VMIs[0].Name != first.name || s.VMIs[0].Reason != "InProgress" || s.VMIs[0].Taint != "maint:NoSchedule" || len(s.Taints) != 1 {
@@ -130,15 +131,15 @@ func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
 		t.Errorf("vmgrace_tainted_vmis counts %d", got)
 	}
 	// When the first has moved, the second is evicted.
-	must(t, shared.objects.Delete(t.Context(), first.get(t)))
-	eventually(t, "the second's launcher is evicted", func() bool { return second.leaves(t) })
+	kit.Must(t, shared.objects.Delete(t.Context(), first.get(t)))
+	kit.Eventually(t, "the second's launcher is evicted", func() bool { return second.leaves(t) })
 	if stays.marked(t) || stays.leaves(t) {
 		t.Error("a VM that cannot be moved was marked or stopped")
 	}
 	// When the taint goes, nothing is left of it.
 	taint(t, "node-tainted", "")
 	stays.becomes(t, "")
-	eventually(t, "the status is empty", func() bool { return len(policyStatus(t).VMIs) == 0 })
+	kit.Eventually(t, "the status is empty", func() bool { return len(policyStatus(t).VMIs) == 0 })
 }
 
 // An operator asks which VMs are on tainted nodes, since when, and when they go.
@@ -149,7 +150,7 @@ func TestKubectlTellsWhichVMsLeaveATaintedNodeAndWhen(t *testing.T) {
 	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":3600}`)
 	taint(t, "node-told", "maint")
 	v.becomes(t, "DR")
-	eventually(t, "the status lists it as to be replaced", func() bool {
+	kit.Eventually(t, "the status lists it as to be replaced", func() bool {
 		s := policyStatus(t)
 		return len(s.VMIs) == 1 && s.VMIs[0].Condition == kubevirt.NodeTaintReplacing && s.VMIs[0].Due != nil
 	})
@@ -182,12 +183,12 @@ func TestATaintThatGoesInTimeMovesNobodyAndTakesItsMarkBack(t *testing.T) {
 	// A flap starts the clock anew.
 	taint(t, "node-taint-goes", "maint")
 	again := time.Now()
-	eventually(t, "it is marked", func() bool { return v.marked(t) })
+	kit.Eventually(t, "it is marked", func() bool { return v.marked(t) })
 	if took := time.Since(again); took < 2*time.Second {
 		t.Errorf("marked after %v: the former taint's time was counted", took)
 	}
 	taint(t, "node-taint-goes", "")
-	eventually(t, "the mark is taken back", func() bool { return !v.marked(t) })
+	kit.Eventually(t, "the mark is taken back", func() bool { return !v.marked(t) })
 }
 
 func TestAReplacementGoesOnAfterARestart(t *testing.T) {
@@ -200,7 +201,7 @@ func TestAReplacementGoesOnAfterARestart(t *testing.T) {
 	since := v.get(t).Condition(kubevirt.NodeTaintReplacing).LastTransitionTime
 	r.Kill()
 	replacers(t)
-	eventually(t, "it is marked", func() bool { return v.marked(t) })
+	kit.Eventually(t, "it is marked", func() bool { return v.marked(t) })
 	if took := time.Since(since.Time); took > 12*time.Second {
 		t.Errorf("marked %v after it said that it is to leave: the time began anew", took)
 	}
@@ -221,9 +222,9 @@ func TestWithManyTaintedNodesNobodyIsReplacedAndThatIsSaid(t *testing.T) {
 	taint(t, "node-many-2", "other")
 	shared.api.Kubectl(t, "taint", "node", "node-many-1", "node-many-2", "maint=1:NoSchedule")
 	for _, v := range []*vm{one, other} {
-		eventually(t, v.name+" says why", func() bool { _, why := v.said(t); return why == "TooManyTaintedNodes" })
+		kit.Eventually(t, v.name+" says why", func() bool { _, why := v.said(t); return why == "TooManyTaintedNodes" })
 	}
-	eventually(t, "the policy says so", func() bool {
+	kit.Eventually(t, "the policy says so", func() bool {
 		for _, c := range policyStatus(t).Conditions {
 			if c.Type == v1alpha1.ConditionTaintReplacement {
 				return c.Status == metav1.ConditionFalse && strings.Contains(c.Message, "maxTaintedNodes allows 1")
@@ -236,7 +237,7 @@ func TestWithManyTaintedNodesNobodyIsReplacedAndThatIsSaid(t *testing.T) {
 	}
 	// When one of the taints goes, the other one's VM leaves.
 	taint(t, "node-many-1", "")
-	eventually(t, "the other's launcher is evicted", func() bool { return other.leaves(t) })
+	kit.Eventually(t, "the other's launcher is evicted", func() bool { return other.leaves(t) })
 }
 
 func TestAWholeTolerationKeepsAVMWhereItIs(t *testing.T) {
@@ -247,7 +248,7 @@ func TestAWholeTolerationKeepsAVMWhereItIs(t *testing.T) {
 	v.changePod(t, `{"spec":{"tolerations":[{"key":"maint","operator":"Exists"}]}}`)
 	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":0}`)
 	taint(t, "node-tolerated", "maint")
-	eventually(t, "the other one is marked", func() bool { return other.marked(t) })
+	kit.Eventually(t, "the other one is marked", func() bool { return other.marked(t) })
 	if got, _ := v.said(t); got != "" || v.leaves(t) {
 		t.Errorf("a VM that tolerates the taint says %q", got)
 	}
@@ -259,7 +260,7 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 	var have struct {
 		Rules []map[string]any `json:"rules"`
 	}
-	must(t, json.Unmarshal([]byte(rules), &have))
+	kit.Must(t, json.Unmarshal([]byte(rules), &have))
 	var without []map[string]any
 	for _, r := range have.Rules {
 		if fmt.Sprint(r["resources"]) != "[nodes]" {
@@ -267,7 +268,7 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 		}
 	}
 	text, err := json.Marshal(map[string]any{"rules": without})
-	must(t, err)
+	kit.Must(t, err)
 	shared.api.Kubectl(t, "patch", "clusterrole", role, "--type=merge", "-p", string(text))
 	t.Cleanup(func() {
 		back, err := json.Marshal(map[string]any{"rules": have.Rules})
@@ -279,7 +280,7 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 		}
 	})
 	var all []*replica
-	eventually(t, "the right is gone", func() bool {
+	kit.Eventually(t, "the right is gone", func() bool {
 		out, _ := shared.api.TryKubectl(t.Context(), "", "auth", "can-i", "list", "nodes", "--as=system:serviceaccount:"+ours+":cluster-controller")
 		return strings.Contains(out, "no")
 	})
@@ -290,9 +291,9 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 	if a := v.evict(t, nil); !strings.Contains(a.text, "Eviction triggered evacuation") {
 		t.Errorf("%+v", a)
 	}
-	eventually(t, "a migration is made, and its target pod", func() bool {
+	kit.Eventually(t, "a migration is made, and its target pod", func() bool {
 		var m kubevirt.VirtualMachineInstanceMigrationList
-		must(t, shared.objects.List(t.Context(), &m, client.InNamespace(v.namespace)))
+		kit.Must(t, shared.objects.List(t.Context(), &m, client.InNamespace(v.namespace)))
 		for i := range m.Items {
 			if m.Items[i].Spec.VMIName == v.name {
 				return shared.api.Kubectl(t, "get", "pods", "-n", v.namespace, "-l", "kubevirt.io/migrationJobUID="+string(m.Items[i].UID), "-o", "name") != ""
@@ -312,7 +313,7 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 
 func (v *vm) budgetExists(t *testing.T) {
 	t.Helper()
-	eventually(t, "a budget", func() bool {
+	kit.Eventually(t, "a budget", func() bool {
 		return shared.api.Kubectl(t, "get", "pdb", "-n", v.namespace, "kubevirt-disruption-budget-"+v.uid, "--ignore-not-found", "-o", "name") != ""
 	})
 }

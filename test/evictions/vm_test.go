@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func (r *replica) get(path string) string { return fetch("http://" + r.health + path) }
@@ -54,7 +55,7 @@ func counted(all []*replica, words ...string) (n int) {
 func settled(t *testing.T) {
 	t.Helper()
 	v := newVM(t, vm{strategy: "LiveMigrate"})
-	eventually(t, "the API server asks the webhook", func() bool {
+	kit.Eventually(t, "the API server asks the webhook", func() bool {
 		return strings.Contains(v.evict(t, nil).text, "not live-migratable") || v.again(t)
 	})
 }
@@ -92,7 +93,7 @@ func newVM(t *testing.T, v vm) *vm {
 		vmi.Spec.EvictionStrategy = &s
 	}
 	vmi.Spec.TerminationGracePeriodSeconds = v.grace
-	must(t, shared.objects.Create(t.Context(), vmi))
+	kit.Must(t, shared.objects.Create(t.Context(), vmi))
 	v.name, v.uid = vmi.Name, string(vmi.UID)
 	migratable := "False"
 	if v.migratable {
@@ -106,7 +107,7 @@ func newVM(t *testing.T, v vm) *vm {
 		vmi.Status.NodeName = ""
 	}
 	if !v.noStatus {
-		must(t, shared.objects.Status().Update(t.Context(), vmi))
+		kit.Must(t, shared.objects.Status().Update(t.Context(), vmi))
 	}
 	v.pod(t)
 	return &v
@@ -134,9 +135,9 @@ func (v *vm) pod(t *testing.T) *corev1.Pod {
 func newPod(t *testing.T, p *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
-	must(t, shared.objects.Create(t.Context(), p))
+	kit.Must(t, shared.objects.Create(t.Context(), p))
 	running := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`))
-	must(t, shared.objects.Status().Patch(t.Context(), p, running))
+	kit.Must(t, shared.objects.Status().Patch(t.Context(), p, running))
 	t.Cleanup(func() {
 		_ = shared.core.CoreV1().Pods(p.Namespace).Delete(contextOf(t), p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
 	})
@@ -164,7 +165,7 @@ func (v *vm) podThere(t *testing.T) bool {
 func (v *vm) get(t *testing.T) *kubevirt.VirtualMachineInstance {
 	t.Helper()
 	vmi := &kubevirt.VirtualMachineInstance{}
-	must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.name}, vmi))
+	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.name}, vmi))
 	return vmi
 }
 
@@ -212,14 +213,7 @@ func (v *vm) budget(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: "kubevirt-disruption-budget-" + v.uid},
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{kubevirt.CreatedByLabel: v.uid}}},
 	}
-	must(t, shared.objects.Create(t.Context(), pdb))
+	kit.Must(t, shared.objects.Create(t.Context(), pdb))
 	pdb.Status.ObservedGeneration = pdb.Generation
-	must(t, shared.objects.Status().Update(t.Context(), pdb))
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	kit.Must(t, shared.objects.Status().Update(t.Context(), pdb))
 }

@@ -15,6 +15,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // wire is between replicas and the API server. A test does something at the
@@ -29,13 +31,13 @@ type wire struct {
 func newWire(t *testing.T) *wire {
 	t.Helper()
 	to, err := url.Parse(shared.api.URL)
-	must(t, err)
+	kit.Must(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.FlushInterval = -1 // watches
 	account, err := clientcmd.BuildConfigFromFlags("", shared.api.ServiceAccount(t, ours, "cluster-controller").Kubeconfig)
-	must(t, err)
+	kit.Must(t, err)
 	proxy.Transport, err = rest.TransportFor(account) // clients send no token where there is no TLS
-	must(t, err)
+	kit.Must(t, err)
 	w := &wire{kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if instead := w.reads.Load(); instead != nil && r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/virtualmachineinstances/") {
@@ -55,7 +57,7 @@ func newWire(t *testing.T) *wire {
 	}))
 	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
 	text := "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: " + server.URL + "}}]\n"
-	must(t, os.WriteFile(w.kubeconfig, []byte(text), 0o600))
+	kit.Must(t, os.WriteFile(w.kubeconfig, []byte(text), 0o600))
 	return w
 }
 

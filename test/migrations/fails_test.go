@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // placed is a VM with a budget, and a migration of it that is Scheduled.
@@ -18,7 +19,7 @@ func placed(t *testing.T) (scene, *kubevirt.VirtualMachineInstanceMigration) {
 	s := given(t)
 	s.vm("vm")
 	controller(t)
-	eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
+	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
 	m := s.migrate("move", "vm")
 	return s, s.scheduled(m, "node-b")
 }
@@ -54,12 +55,12 @@ func TestAFailureLeavesTheVMWhereItIs(t *testing.T) {
 func TestAMigrationThatIsDeletedBeforeItRunsLeavesNothing(t *testing.T) {
 	s, m := placed(t)
 	s.to(m, kubevirt.MigrationPreparingTarget)
-	must(t, s.Delete(s.Context(), m))
-	eventually(t, "it is cancelled", func() bool { now := s.read(m); return now == nil || now.Final() })
+	kit.Must(t, s.Delete(s.Context(), m))
+	kit.Eventually(t, "it is cancelled", func() bool { now := s.read(m); return now == nil || now.Final() })
 	if s.read(m) != nil {
 		s.says("node-b", kubevirt.TargetAbsent, m)
 	}
-	eventually(t, "it is gone", func() bool { return s.read(m) == nil })
+	kit.Eventually(t, "it is gone", func() bool { return s.read(m) == nil })
 	s.stays(m)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // A marked VM moves: all that the contract names, in its order.
@@ -19,13 +20,13 @@ func TestAMarkedVMMoves(t *testing.T) {
 	s := given(t)
 	s.vm("vm")
 	controller(t)
-	eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
+	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
 	v := s.vmi("vm")
 	s.vmiStatus(v, `{"evacuationNodeName":"node-a"}`)
 	var m *kubevirt.VirtualMachineInstanceMigration
-	eventually(t, "its migration", func() bool {
+	kit.Eventually(t, "its migration", func() bool {
 		var all kubevirt.VirtualMachineInstanceMigrationList
-		must(t, s.List(t.Context(), &all, client.InNamespace(s.ns)))
+		kit.Must(t, s.List(t.Context(), &all, client.InNamespace(s.ns)))
 		if len(all.Items) == 1 {
 			m = &all.Items[0]
 		}
@@ -68,7 +69,7 @@ func TestAMarkedVMMoves(t *testing.T) {
 	s.says("node-a", kubevirt.SourceGone, m)
 	s.says("node-b", kubevirt.TargetRunning, m)
 	m = s.comes(m, kubevirt.MigrationSucceeded)
-	eventually(t, "an Event says for how long the guest was paused", func() bool {
+	kit.Eventually(t, "an Event says for how long the guest was paused", func() bool {
 		return strings.Contains(shared.api.Kubectl(t, "get", "events", "-n", s.ns, "--field-selector=reason=Migrated"), "it was paused for 4.2s")
 	})
 
@@ -91,7 +92,7 @@ func TestAMarkedVMMoves(t *testing.T) {
 	}
 	s.letGo(m)
 	shared.api.Kubectl(t, "delete", "pod", "-n", s.ns, "virt-launcher-vm", "--grace-period=0", "--force")
-	eventually(t, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
+	kit.Eventually(t, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
 	if s.target(m) == nil {
 		t.Error("the VM's pod is gone")
 	}
@@ -100,7 +101,7 @@ func TestAMarkedVMMoves(t *testing.T) {
 // letGo waits until nothing of a migration is left but its own object.
 func (s scene) letGo(m *kubevirt.VirtualMachineInstanceMigration) {
 	s.Helper()
-	eventually(s.T, "migration "+m.Name+" is let go", func() bool {
+	kit.Eventually(s.T, "migration "+m.Name+" is let go", func() bool {
 		now := s.read(m)
 		return now == nil || len(now.Finalizers) == 0
 	})
@@ -114,14 +115,14 @@ func (s scene) stays(m *kubevirt.VirtualMachineInstanceMigration) {
 	s.Helper()
 	s.letGo(m)
 	if s.target(m) != nil {
-		eventually(s.T, "the target pod goes", func() bool { p := s.target(m); return p == nil || p.DeletionTimestamp != nil })
+		kit.Eventually(s.T, "the target pod goes", func() bool { p := s.target(m); return p == nil || p.DeletionTimestamp != nil })
 		_ = s.Delete(s.Context(), s.target(m), client.GracePeriodSeconds(0))
 	}
 	v := s.vmi("vm")
 	if v.Status.NodeName != "node-a" || v.Labels[kubevirt.NodeNameLabel] != "node-a" {
 		s.Errorf("the VM is on %q, label %q", v.Status.NodeName, v.Labels[kubevirt.NodeNameLabel])
 	}
-	eventually(s.T, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
+	kit.Eventually(s.T, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
 	s.comes(s.migrate("retry", "vm"), kubevirt.MigrationScheduling)
 }
 
@@ -143,7 +144,7 @@ func TestAControllerKilledInAnyPhaseOfAMigrationIsReplacedByTheNext(t *testing.T
 	v := s.vm("vm")
 	c := controller(t)
 	kill := func() { c.Kill(); c = controller(t) }
-	eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
+	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
 	c.Kill()
 	move := func(name, to string) *kubevirt.VirtualMachineInstanceMigration {
 		m := s.migrate(name, "vm") // Pending
@@ -166,9 +167,9 @@ func TestAControllerKilledInAnyPhaseOfAMigrationIsReplacedByTheNext(t *testing.T
 	s.says("node-b", kubevirt.TargetAbsent, m)
 	c = controller(t)
 	s.letGo(m)
-	eventually(t, "the target pod goes", func() bool { p := s.target(m); return p == nil || p.DeletionTimestamp != nil })
-	must(t, client.IgnoreNotFound(s.Delete(t.Context(), s.target(m), client.GracePeriodSeconds(0))))
-	eventually(t, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
+	kit.Eventually(t, "the target pod goes", func() bool { p := s.target(m); return p == nil || p.DeletionTimestamp != nil })
+	kit.Must(t, client.IgnoreNotFound(s.Delete(t.Context(), s.target(m), client.GracePeriodSeconds(0))))
+	kit.Eventually(t, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
 
 	c.Kill()
 	m = move("moves", "node-b")

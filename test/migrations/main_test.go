@@ -32,11 +32,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-const (
-	ours = "vmgrace-system"
-	// soon bounds what has no bound of its own; the machine may be loaded.
-	soon = 30 * time.Second
-)
+const ours = "vmgrace-system"
 
 // shared is what all tests use.
 var shared struct {
@@ -156,18 +152,6 @@ func controller(t *testing.T, args ...string) *node.Process {
 		}
 	})
 	return p
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	node.Eventually(t, soon, ok, "%s", what)
 }
 
 func merge(text string, args ...any) client.Patch {

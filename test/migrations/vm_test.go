@@ -17,6 +17,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func authenticationToken(pod *corev1.Pod) *authenticationv1.TokenRequest {
@@ -37,7 +38,7 @@ type scene struct {
 func given(t *testing.T) scene {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "m-"}}
-	must(t, shared.objects.Create(t.Context(), ns))
+	kit.Must(t, shared.objects.Create(t.Context(), ns))
 	s := scene{t, shared.objects, ns.Name}
 	t.Cleanup(func() { s.tidy() })
 	return s
@@ -68,7 +69,7 @@ func (s scene) vm(name string) *kubevirt.VirtualMachineInstance {
 	strategy := kubevirt.StrategyLiveMigrate
 	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name, Labels: map[string]string{kubevirt.NodeNameLabel: "node-a"}}}
 	v.Spec.EvictionStrategy = &strategy
-	must(s.T, s.Create(s.Context(), v))
+	kit.Must(s.T, s.Create(s.Context(), v))
 	s.vmiStatus(v, `{"phase":"Running","nodeName":"node-a","unknown":"kept","conditions":[{"type":"LiveMigratable","status":"True"}]}`)
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "virt-launcher-" + name,
@@ -78,20 +79,20 @@ func (s scene) vm(name string) *kubevirt.VirtualMachineInstance {
 				Name: name, UID: v.UID, Controller: new(true)}}},
 		Spec: corev1.PodSpec{NodeName: "node-a", Containers: []corev1.Container{{Name: "launcher", Image: "x"}}},
 	}
-	must(s.T, s.Create(s.Context(), p))
+	kit.Must(s.T, s.Create(s.Context(), p))
 	s.podRuns(p.Name)
 	return v
 }
 
 func (s scene) vmiStatus(v *kubevirt.VirtualMachineInstance, status string) {
 	s.Helper()
-	must(s.T, s.Status().Patch(s.Context(), v, merge(`{"status":%s}`, status)))
+	kit.Must(s.T, s.Status().Patch(s.Context(), v, merge(`{"status":%s}`, status)))
 }
 
 func (s scene) podRuns(name string) {
 	s.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}}
-	must(s.T, s.Status().Patch(s.Context(), p, client.RawPatch(types.StrategicMergePatchType,
+	kit.Must(s.T, s.Status().Patch(s.Context(), p, client.RawPatch(types.StrategicMergePatchType,
 		[]byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"PodScheduled","status":"True"}]}}`))))
 }
 
@@ -100,7 +101,7 @@ func (s scene) migrate(name, vmi string) *kubevirt.VirtualMachineInstanceMigrati
 	s.Helper()
 	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name}}
 	m.Spec.VMIName = vmi
-	must(s.T, s.Create(s.Context(), m))
+	kit.Must(s.T, s.Create(s.Context(), m))
 	return m
 }
 
@@ -118,7 +119,7 @@ func (s scene) read(m *kubevirt.VirtualMachineInstanceMigration) *kubevirt.Virtu
 func (s scene) vmi(name string) *kubevirt.VirtualMachineInstance {
 	s.Helper()
 	now := &kubevirt.VirtualMachineInstance{}
-	must(s.T, s.Get(s.Context(), client.ObjectKey{Namespace: s.ns, Name: name}, now))
+	kit.Must(s.T, s.Get(s.Context(), client.ObjectKey{Namespace: s.ns, Name: name}, now))
 	return now
 }
 
@@ -126,7 +127,7 @@ func (s scene) vmi(name string) *kubevirt.VirtualMachineInstance {
 func (s scene) comes(m *kubevirt.VirtualMachineInstanceMigration, phase kubevirt.MigrationPhase) *kubevirt.VirtualMachineInstanceMigration {
 	s.Helper()
 	var now *kubevirt.VirtualMachineInstanceMigration
-	eventually(s.T, fmt.Sprintf("migration %s becomes %s", m.Name, phase), func() bool {
+	kit.Eventually(s.T, fmt.Sprintf("migration %s becomes %s", m.Name, phase), func() bool {
 		if now = s.read(m); now == nil {
 			return false
 		}
@@ -156,11 +157,11 @@ func (s scene) target(m *kubevirt.VirtualMachineInstanceMigration) *corev1.Pod {
 func (s scene) scheduled(m *kubevirt.VirtualMachineInstanceMigration, node string) *kubevirt.VirtualMachineInstanceMigration {
 	s.Helper()
 	var p *corev1.Pod
-	eventually(s.T, "the target pod is made", func() bool { p = s.target(m); return p != nil })
+	kit.Eventually(s.T, "the target pod is made", func() bool { p = s.target(m); return p != nil })
 	if n := s.keeps(m.Spec.VMIName); n != 2 {
 		s.Errorf("the budget keeps %d when the target pod is there, want 2", n)
 	}
-	must(s.T, shared.core.CoreV1().Pods(s.ns).Bind(s.Context(), &corev1.Binding{
+	kit.Must(s.T, shared.core.CoreV1().Pods(s.ns).Bind(s.Context(), &corev1.Binding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: node}}, metav1.CreateOptions{}))
 	s.podRuns(p.Name)
 	return s.comes(m, kubevirt.MigrationScheduled)
@@ -183,7 +184,7 @@ func (s scene) keeps(vmi string) int {
 // agent writes as the agent of a node, over what is there.
 func (s scene) agent(node string, m *kubevirt.VirtualMachineInstanceMigration, change func(*kubevirt.VirtualMachineInstanceMigration)) {
 	s.Helper()
-	must(s.T, s.tryAgent(node, m, change))
+	kit.Must(s.T, s.tryAgent(node, m, change))
 }
 
 func (s scene) tryAgent(node string, m *kubevirt.VirtualMachineInstanceMigration, change func(*kubevirt.VirtualMachineInstanceMigration)) error {
