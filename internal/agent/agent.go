@@ -60,7 +60,7 @@ func (a *Agent) Guard(records []grace.Record) {
 		}
 		k := a.keep(r.Domain(), r)
 		k.restore()
-		if k.vm.Due() != grace.Never {
+		if k.armed != nil {
 			armed++
 		}
 		if a.ctx != nil {
@@ -230,7 +230,7 @@ func (a *Agent) Ready() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, k := range a.keepers {
-		if k.unwritten.Load() {
+		if k.summary.Load().Unwritable {
 			return false
 		}
 	}

@@ -111,7 +111,7 @@ func (k *keeper) removeTrigger(d grace.Decision) {
 }
 
 func (k *keeper) save(d grace.Decision) {
-	rec, failing := k.vm.Record(), k.unwritten.Load()
+	rec, failing := k.vm.Record(), k.summary.Load().Unwritable
 	k.call(d, k.cacheOrder.keep(func(context.Context) error { return k.a.cfg.Cache.Put(rec) }), func(err error, _ int) {
 		k.arm() // what waited for this waits no longer
 		switch {

@@ -19,15 +19,15 @@ const maxSteps = 50
 
 // keeper carries out what is decided about one VM: it has the handles, and
 // decides nothing itself. Only its own goroutine touches its fields, but for
-// box and published.
+// box and summary.
 type keeper struct {
 	a      *Agent
 	log    *slog.Logger
 	domain string
 	vm     *grace.VM
 
-	box *mailbox
-	published
+	box     *mailbox
+	summary atomic.Pointer[grace.Summary] // as of the last step; anybody may read it
 
 	ctx     context.Context //nolint:containedctx // the keeper's life; workers get it
 	workers sync.WaitGroup
@@ -43,16 +43,6 @@ type keeper struct {
 	cacheOrder, dirOrder order
 	rule                 string // the last one
 	timer                *time.Timer
-}
-
-// published is what others may read of a keeper at any time, as of its last step.
-type published struct {
-	phase     atomic.Value // grace.Phase, "" without a record
-	heldSince atomic.Int64 // grace.Mono, 0 while no shutdown is held
-	priority  atomic.Int32 // of its launcher pod
-	unwritten atomic.Bool  // the record cannot be made durable
-	alive     atomic.Bool  // the record's instance has not ended
-	period    atomic.Int64 // its grace period
 }
 
 func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
@@ -134,7 +124,7 @@ func (k *keeper) handle(h hints) {
 		k.clusterSeen()
 	}
 	if h.node {
-		k.vm.SeeNode(k.a.nodeShutdown(k.vm.Domain()))
+		k.vm.SeeNode(k.a.nodeShutdown(k.domain))
 	}
 	if h.launcher {
 		k.vm.DirectoryChanged()
@@ -208,13 +198,8 @@ func within(limit time.Duration, do func(context.Context) error) func(context.Co
 }
 
 func (k *keeper) publish() {
-	now := k.now()
-	k.phase.Store(k.vm.Phase(now))
-	k.heldSince.Store(int64(k.vm.HeldSince()))
-	k.unwritten.Store(k.vm.Unwritable(now, slowDisk))
-	k.alive.Store(k.vm.Recorded() && !k.vm.Gone())
-	k.priority.Store(k.vm.Priority())
-	k.period.Store(int64(k.vm.Record().Period.Length))
+	s := k.vm.Summary(k.now(), slowDisk)
+	k.summary.Store(&s)
 }
 
 func done(p Watched) <-chan struct{} {

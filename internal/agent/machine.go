@@ -55,8 +55,8 @@ func (a *Agent) nodeShutdown(domain string) (now grace.NodeShutdownTime, turn gr
 func (a *Agent) turns(n grace.NodeShutdownTime) map[string]grace.Mono {
 	vms := map[string]grace.NodeVM{}
 	for domain, k := range a.keepers {
-		if k.alive.Load() {
-			vms[domain] = grace.NodeVM{Priority: k.priority.Load(), Needs: time.Duration(k.period.Load()) + a.cfg.Policy.DestroyTimeout}
+		if s := k.summary.Load(); s.Running {
+			vms[domain] = grace.NodeVM{Priority: s.Priority, Needs: s.Period + a.cfg.Policy.DestroyTimeout}
 		}
 	}
 	return n.Turns(vms)
@@ -67,12 +67,16 @@ func (a *Agent) turns(n grace.NodeShutdownTime) map[string]grace.Mono {
 func (a *Agent) nextTurn(now grace.Mono) (some bool) {
 	lowest := int32(math.MaxInt32)
 	for _, k := range a.keepers {
-		if k.alive.Load() {
-			lowest = min(lowest, k.priority.Load())
+		if s := k.summary.Load(); s.Running {
+			lowest = min(lowest, s.Priority)
 		}
 	}
 	for domain, turn := range a.machine.turns {
-		if k := a.keepers[domain]; turn > now && k != nil && k.alive.Load() && k.priority.Load() == lowest {
+		k := a.keepers[domain]
+		if turn <= now || k == nil {
+			continue
+		}
+		if s := k.summary.Load(); s.Running && s.Priority == lowest {
 			a.machine.turns[domain], some = now, true
 		}
 	}
@@ -92,8 +96,8 @@ func (a *Agent) Machine() MachineView {
 func (a *Agent) needed() time.Duration {
 	longest := time.Duration(0)
 	for _, k := range a.keepers {
-		if k.alive.Load() {
-			longest = max(longest, time.Duration(k.period.Load())+a.cfg.Policy.DestroyTimeout)
+		if s := k.summary.Load(); s.Running {
+			longest = max(longest, s.Period+a.cfg.Policy.DestroyTimeout)
 		}
 	}
 	return longest
@@ -223,9 +227,9 @@ func (a *Agent) mayGoDown(now grace.Mono) string {
 	m := &a.machine
 	alive, recorded := false, false
 	for _, k := range a.keepers {
-		phase, ok := k.phase.Load().(grace.Phase)
-		recorded = recorded || ok && phase != ""
-		alive = alive || k.alive.Load()
+		s := k.summary.Load()
+		recorded = recorded || s.Phase != ""
+		alive = alive || s.Running
 	}
 	if alive || !a.listed || !a.read {
 		m.goneAt = 0

@@ -6,30 +6,26 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// Phase is that of a domain's record, "" without one.
-func (a *Agent) Phase(domain string) grace.Phase {
+// summary is that of a domain, zero where there is no keeper.
+func (a *Agent) summary(domain string) grace.Summary {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	k := a.keepers[domain]
-	if k == nil {
-		return ""
+	if k := a.keepers[domain]; k != nil {
+		return *k.summary.Load()
 	}
-	phase, _ := k.phase.Load().(grace.Phase)
-	return phase
+	return grace.Summary{}
 }
+
+// Phase is that of a domain's record, "" without one.
+func (a *Agent) Phase(domain string) grace.Phase { return a.summary(domain).Phase }
 
 // HeldFor is how long a domain's shutdown has been held, 0 while it is not.
 func (a *Agent) HeldFor(domain string) time.Duration {
-	a.mu.Lock()
-	k := a.keepers[domain]
-	a.mu.Unlock()
-	if k == nil {
+	since := a.summary(domain).HeldSince
+	if since == 0 {
 		return 0
 	}
-	if since := k.heldSince.Load(); since != 0 {
-		return max(0, a.cfg.Clock.Now().Sub(grace.Mono(since)))
-	}
-	return 0
+	return max(0, a.cfg.Clock.Now().Sub(since))
 }
 
 // Guarding reports whether a grace period is under way, or a shutdown is held.
@@ -44,7 +40,7 @@ func (a *Agent) Phases() map[grace.Phase]int {
 	defer a.mu.Unlock()
 	count := map[grace.Phase]int{grace.Running: 0, grace.Held: 0, grace.ShuttingDown: 0, grace.Destroying: 0}
 	for _, k := range a.keepers {
-		if phase, ok := k.phase.Load().(grace.Phase); ok && phase != "" {
+		if phase := k.summary.Load().Phase; phase != "" {
 			count[phase]++
 		}
 	}

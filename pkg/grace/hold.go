@@ -26,14 +26,6 @@ type Hold struct {
 // UnderWay reports whether a shutdown is held.
 func (h *Hold) UnderWay() bool { return *h != (Hold{}) }
 
-// HeldSince is when the hold that is under way began, 0 where none is.
-func (v *VM) HeldSince() Mono {
-	if v.rec.ShuttingDown() {
-		return 0 // the record keeps what was before it
-	}
-	return v.rec.Hold.Start
-}
-
 // Shown is what people are shown of a shutdown: while it is held, the reason as its
 // cause and the latest moment as its deadline. It is zero while the VM is Running.
 func (r *Record) Shown() Shutdown {

@@ -49,9 +49,6 @@ func (n NodeShutdownTime) Turns(vms map[string]NodeVM) map[string]Mono {
 // this VM is to be asked at the latest.
 func (v *VM) SeeNode(n NodeShutdownTime, turn Mono) { v.obs.Node, v.obs.NodeTurn = n, turn }
 
-// Priority is that of the launcher pod, 0 where none is known.
-func (v *VM) Priority() int32 { return v.obs.Pod.Priority }
-
 // nodeTurn is when to begin because the machine shuts down, Never while it does not.
 func (o *observation) nodeTurn() Mono {
 	if !o.Node.UnderWay() {

@@ -205,9 +205,6 @@ func (v *VM) Recorded() bool { return v.obs.Recorded }
 // anything of it.
 func (v *VM) Owner() (uid string, created time.Time) { return v.obs.Owner.Is(&v.rec) }
 
-// Domain is the libvirt name of the VM.
-func (v *VM) Domain() string { return DomainName(v.Namespace, v.Name) }
-
 // Pod is the launcher pod; of one that was not shown yet there is only the UID.
 func (v *VM) Pod() Pod { return v.obs.Pod }
 
@@ -223,16 +220,34 @@ func (v *VM) Gone() bool { return v.obs.Gone }
 // Unsaved reports whether the record differs from what is on disk.
 func (v *VM) Unsaved() bool { return v.obs.Unsaved }
 
-// Phase is the record's, "" without one.
-func (v *VM) Phase(now Mono) Phase {
-	if !v.obs.Recorded {
-		return ""
-	}
-	return v.rec.Phase(now)
+// Summary is what the rest of the agent reads of a VM.
+type Summary struct {
+	Phase      Phase // the record's, "" without one
+	Running    bool  // there is a record, and its instance has not ended
+	HeldSince  Mono  // since when the shutdown is held, 0 while it is not
+	Period     time.Duration
+	Priority   int32 // of its launcher pod, 0 where none is known
+	Unwritable bool  // the disk refuses the record or its removal, or does not answer
 }
 
-// Due is the deadline that the record has in this boot, Never if it has none.
-func (v *VM) Due() Mono {
+// Summary is that of the VM now. A disk that has not answered for longer than slow
+// counts as one that refuses.
+func (v *VM) Summary(now Mono, slow time.Duration) Summary {
+	s := Summary{
+		Running: v.obs.Recorded && !v.obs.Gone, Period: v.rec.Period.Length, Priority: v.obs.Pod.Priority,
+		Unwritable: v.unwritable(now, slow),
+	}
+	if v.obs.Recorded {
+		s.Phase = v.rec.Phase(now)
+	}
+	if !v.rec.ShuttingDown() { // the record keeps what was before it
+		s.HeldSince = v.rec.Hold.Start
+	}
+	return s
+}
+
+// due is the deadline that the record has in this boot, Never if it has none.
+func (v *VM) due() Mono {
 	if !v.rec.ShuttingDown() || v.rec.BootID != v.policy.BootID {
 		return Never
 	}
@@ -247,7 +262,7 @@ func (v *VM) ArmAt(now Mono) Mono {
 	if v.policy.DryRun || v.rec.Shutdown.DryRun || o.Gone || o.Term.Tries > 0 && !o.Term.Running {
 		return Never
 	}
-	due := v.Due()
+	due := v.due()
 	if due == Never || !o.Unsaved || o.Save.Failed {
 		return due
 	}
@@ -258,9 +273,7 @@ func (v *VM) ArmAt(now Mono) Mono {
 	return max(due, since.Add(saveDeadlineTimeout))
 }
 
-// Unwritable reports whether the disk refuses the record or its removal, or has
-// not answered for longer than slow.
-func (v *VM) Unwritable(now Mono, slow time.Duration) bool {
+func (v *VM) unwritable(now Mono, slow time.Duration) bool {
 	s := &v.obs.Save
 	return v.obs.StaleRecord && v.obs.Remove.Failed ||
 		v.obs.Recorded && v.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= slow)
