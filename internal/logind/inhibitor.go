@@ -10,25 +10,22 @@ import (
 
 // hold takes an inhibitor anew: whether logind still knows the old one cannot be asked.
 func (b *bus) hold(ctx context.Context) {
-	err := bounded(ctx, func(ctx context.Context) error {
-		f, err := b.inhibit(ctx)
-		if err == nil {
-			b.of.take(f)
-		}
-		return err
-	})
+	f, err := b.inhibit(ctx)
 	if err != nil {
 		b.refused = true
 		b.of.sayOnce(fmt.Errorf("logind gives no inhibitor: %w", err))
 		return
 	}
+	b.of.take(f)
 	b.of.said = ""
 	b.of.Log.Info("shutdowns of this machine are delayed until its VMs are gone")
 }
 
-// inhibit waits for the answer as long as ctx. One that comes later is not kept: nobody
-// would close it, and the next shutdown would wait for all of its time.
+// inhibit waits for the answer no longer than callTimeout. One that comes later is not
+// kept: nobody would close it, and the next shutdown would wait for all of its time.
 func (b *bus) inhibit(ctx context.Context) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	answer := make(chan *dbus.Call, 1)
 	b.conn.Object(name, path).Go(manager+".Inhibit", dbus.FlagNoAutoStart, answer,
 		"shutdown", "vmgrace node-agent", "VMs get their grace period", "delay")

@@ -112,9 +112,10 @@ func (l *Logind) sayOnce(err error) {
 func (l *Logind) session(ctx context.Context, told func(agent.MachineState)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	conn, err := connect(ctx, l.Socket)
+	silent := time.AfterFunc(callTimeout, cancel) // a bus may take connections and say nothing
+	conn, err := dbus.Connect("unix:path="+dbus.EscapeBusAddressValue(l.Socket), dbus.WithContext(ctx))
 	if err != nil {
-		return err
+		return fmt.Errorf("the system bus %s: %w", l.Socket, err)
 	}
 	defer func() { _ = conn.Close() }() // its end is all that is wanted
 	signals := make(chan *dbus.Signal, 16)
@@ -123,10 +124,11 @@ func (l *Logind) session(ctx context.Context, told func(agent.MachineState)) err
 		{dbus.WithMatchSender(name), dbus.WithMatchInterface(manager), dbus.WithMatchMember("PrepareForShutdown")},
 		{dbus.WithMatchSender(busName), dbus.WithMatchInterface(busName), dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, name)},
 	} {
-		if err := bounded(ctx, func(ctx context.Context) error { return conn.AddMatchSignalContext(ctx, match...) }); err != nil {
+		if err := conn.AddMatchSignalContext(ctx, match...); err != nil {
 			return fmt.Errorf("listen to logind: %w", err)
 		}
 	}
+	silent.Stop()
 	s := bus{conn: conn, of: l}
 	for {
 		if err := s.look(ctx, told); err != nil {
@@ -186,23 +188,17 @@ func (b *bus) means(s *dbus.Signal) bool {
 // look asks logind for everything, takes an inhibitor if there may be one, and tells.
 func (b *bus) look(ctx context.Context, told func(agent.MachineState)) error {
 	b.refused = false
-	err := bounded(ctx, func(ctx context.Context) error {
-		return b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", name).Store(&b.owner)
-	})
-	switch {
-	case isAnswer(err): // no logind: it is heard of when it comes
+	err := b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", name).Store(&b.owner)
+	if _, answered := errors.AsType[dbus.Error](err); answered { // no logind: it is heard of when it comes
 		b.owner = ""
 		b.of.sayOnce(fmt.Errorf("there is no logind on the system bus: %w", err))
 		told(agent.MachineState{Held: b.of.holds()})
 		return nil
-	case err != nil:
+	}
+	if err != nil {
 		return fmt.Errorf("ask for logind on the system bus: %w", err)
 	}
-	var state agent.MachineState
-	err = bounded(ctx, func(ctx context.Context) (err error) {
-		state, err = b.state(ctx)
-		return err
-	})
+	state, err := b.state(ctx)
 	if err != nil {
 		return err
 	}
@@ -241,25 +237,20 @@ func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.Machin
 		return state
 	}
 	l.extent = true
-	err := bounded(ctx, func(ctx context.Context) error {
-		if err := l.Extend(ctx, b.conn, l.Wanted); err != nil {
-			return err
-		}
-		for {
-			now, err := b.state(ctx)
-			if err != nil {
-				return err
-			}
-			if state = now; state.Delay >= l.Wanted {
-				return nil
-			}
-			select {
-			case <-ctx.Done():
-				return fmt.Errorf("logind still delays for %v at most; is there a later drop-in?", state.Delay)
-			case <-time.After(100 * time.Millisecond):
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	err := l.Extend(ctx, b.conn, l.Wanted)
+	for err == nil && state.Delay < l.Wanted {
+		select {
+		case <-ctx.Done():
+			err = fmt.Errorf("logind still delays for %v at most; is there a later drop-in?", state.Delay)
+		case <-time.After(100 * time.Millisecond):
+			var now agent.MachineState
+			if now, err = b.state(ctx); err == nil {
+				state = now
 			}
 		}
-	})
+	}
 	if err != nil {
 		l.Log.Error("cannot have logind delay shutdowns for --node-shutdown-timeout", "wanted", l.Wanted, "err", err)
 		return state
@@ -268,7 +259,9 @@ func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.Machin
 	return state
 }
 
-// call never has the bus start anything.
+// call waits for the answer no longer than callTimeout. It never has the bus start anything.
 func (b *bus) call(ctx context.Context, to, object, method string, args ...any) *dbus.Call {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
 	return b.conn.Object(to, dbus.ObjectPath(object)).CallWithContext(ctx, method, dbus.FlagNoAutoStart, args...)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -307,6 +308,22 @@ func TestLogindAndTheBusMayComeAndGo(t *testing.T) {
 	}
 }
 
+// Only the bound on a session's first steps ends this wait.
+func TestABusThatSaysNothingIsLeft(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "bus")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w := watch(t, &Logind{Socket: socket})
+	w.until("a bus that says nothing", unknown)
+	w.stop()
+	if !strings.Contains(w.lines.String(), "the system bus") {
+		t.Error("not said:", w.lines)
+	}
+}
+
 func TestAnInhibitorThatWasRefusedIsAskedForAgain(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	defer startBus(t, socket)()
@@ -331,7 +348,7 @@ func TestAnInhibitorThatComesTooLateIsClosed(t *testing.T) {
 	fake.mu.Lock()
 	fake.slow = slow
 	fake.mu.Unlock()
-	conn, err := connect(t.Context(), socket)
+	conn, err := dbus.Connect("unix:path=" + socket)
 	if err != nil {
 		t.Fatal(err)
 	}
