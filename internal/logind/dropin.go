@@ -20,26 +20,18 @@ const (
 	systemd    = "org.freedesktop.systemd1"
 )
 
-// DropIn writes the drop-in that has logind delay for longer, below the node's root
-// directory, and has systemd send logind the SIGHUP that it reads it on.
-func DropIn(root string) func(context.Context, *dbus.Conn, time.Duration) error {
-	dir := filepath.Join(root, dropInDir)
-	return dropIn(dir, func(delay time.Duration) error { return writeDropIn(dir, delay) })
-}
-
-// dropIn writes it, within ctx: shutdowns are to be heard of meanwhile.
-func dropIn(dir string, write func(time.Duration) error) func(context.Context, *dbus.Conn, time.Duration) error {
-	return func(ctx context.Context, conn *dbus.Conn, delay time.Duration) error {
-		if err := durable.Within(ctx, "the disk", func() error { return write(delay) }); err != nil {
-			return fmt.Errorf("logind's drop-in: %w", err)
-		}
-		call := conn.Object(systemd, "/org/freedesktop/systemd1").
-			CallWithContext(ctx, systemd+".Manager.KillUnit", dbus.FlagNoAutoStart, "systemd-logind.service", "all", int32(1))
-		if call.Err != nil {
-			return fmt.Errorf("%s is written, but systemd cannot have logind read it (restart logind): %w", filepath.Join(dir, dropInName), call.Err)
-		}
-		return nil
+// dropIn writes the drop-in in dir that has logind delay for longer, and has systemd send
+// logind the SIGHUP that it reads it on, within ctx: shutdowns are to be heard of meanwhile.
+func dropIn(ctx context.Context, conn *dbus.Conn, dir string, write func() error) error {
+	if err := durable.Within(ctx, "the disk", write); err != nil {
+		return fmt.Errorf("logind's drop-in: %w", err)
 	}
+	call := conn.Object(systemd, "/org/freedesktop/systemd1").
+		CallWithContext(ctx, systemd+".Manager.KillUnit", dbus.FlagNoAutoStart, "systemd-logind.service", "all", int32(1))
+	if call.Err != nil {
+		return fmt.Errorf("%s is written, but systemd cannot have logind read it (restart logind): %w", filepath.Join(dir, dropInName), call.Err)
+	}
+	return nil
 }
 
 func writeDropIn(dir string, delay time.Duration) error {

@@ -57,7 +57,7 @@ func rootDir(t *testing.T) string {
 func TestElogindDelaysForAsLongAsTheDropInSaysAndWaitsForTheInhibitor(t *testing.T) {
 	m, root := logind.Start(t, 5*time.Second), rootDir(t)
 	systemdOn(t, m, root)
-	w := watch(t, &Logind{Socket: m.Socket, Wanted: 2 * time.Minute, Extend: DropIn(root)})
+	w := watch(t, &Logind{Socket: m.Socket, Wanted: 2 * time.Minute, Root: root})
 	if s := w.until("held", known); s.Delay != 2*time.Minute {
 		t.Errorf("%+v", s)
 	}
@@ -74,7 +74,7 @@ func TestElogindDelaysForAsLongAsTheDropInSaysAndWaitsForTheInhibitor(t *testing
 
 func TestADropInThatNobodyHasLogindReadIsSaid(t *testing.T) {
 	m, root := logind.Start(t, 5*time.Second), rootDir(t) // and no systemd on the bus
-	w := watch(t, &Logind{Socket: m.Socket, Wanted: 2 * time.Minute, Extend: DropIn(root)})
+	w := watch(t, &Logind{Socket: m.Socket, Wanted: 2 * time.Minute, Root: root})
 	if s := w.until("held", known); s.Delay != 5*time.Second {
 		t.Errorf("%+v", s)
 	}

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -41,10 +42,10 @@ type Logind struct {
 	// Socket of the system bus.
 	Socket string
 	Log    *slog.Logger
-	// Extend has logind delay longer than it does, if it is set and that is shorter than
-	// Wanted.
+	// Wanted is how long logind is to delay. Where its own time is shorter, a drop-in is
+	// written below Root, the node's root directory.
 	Wanted time.Duration
-	Extend func(context.Context, *dbus.Conn, time.Duration) error
+	Root   string
 
 	mu   sync.Mutex
 	held *os.File
@@ -233,13 +234,14 @@ const maxDelay = 100 * 365 * 24 * time.Hour
 // extend has logind delay for as long as is wanted, once.
 func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.MachineState {
 	l := b.of
-	if l.Extend == nil || l.extent || state.Delay >= l.Wanted {
+	if l.extent || state.Delay >= l.Wanted {
 		return state
 	}
 	l.extent = true
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := l.Extend(ctx, b.conn, l.Wanted)
+	dir := filepath.Join(l.Root, dropInDir)
+	err := dropIn(ctx, b.conn, dir, func() error { return writeDropIn(dir, l.Wanted) })
 	for err == nil && state.Delay < l.Wanted {
 		select {
 		case <-ctx.Done():

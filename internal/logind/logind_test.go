@@ -401,7 +401,7 @@ func TestTheDropInHasLogindDelayForLonger(t *testing.T) {
 	defer startBus(t, socket)()
 	fake := startLogind(t, socket, 5*time.Second)
 	fake.set(func() { fake.afterHUP = 120_000_000 })
-	w := watch(t, &Logind{Socket: socket, Wanted: 2 * time.Minute, Extend: DropIn(root)})
+	w := watch(t, &Logind{Socket: socket, Wanted: 2 * time.Minute, Root: root})
 	if s := w.until("held", known); s.Delay != 2*time.Minute {
 		t.Errorf("%+v", s)
 	}
@@ -417,7 +417,7 @@ func TestADropInThatCannotBeWrittenIsSaid(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	defer startBus(t, socket)()
 	startLogind(t, socket, 5*time.Second)
-	w := watch(t, &Logind{Socket: socket, Wanted: 2 * time.Minute, Extend: DropIn("/proc/no/such/root")})
+	w := watch(t, &Logind{Socket: socket, Wanted: 2 * time.Minute, Root: "/proc/no/such/root"})
 	if s := w.until("held", known); s.Delay != 5*time.Second {
 		t.Errorf("%+v", s)
 	}
@@ -431,7 +431,7 @@ func TestADropInOnADiskThatHangsIsLeftBehind(t *testing.T) {
 	hangs := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	err := dropIn("", func(time.Duration) error { <-hangs; return nil })(ctx, nil, time.Minute)
+	err := dropIn(ctx, nil, "", func() error { <-hangs; return nil })
 	if err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Error(err)
 	}

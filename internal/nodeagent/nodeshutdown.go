@@ -33,12 +33,9 @@ func (n *node) delayShutdowns(c *agent.Config, boot string) {
 	if n.DBusSocket == "" || n.DryRun {
 		return
 	}
-	l := &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout}
-	if n.NodeShutdownTimeout > 0 {
-		l.Extend = logind.DropIn(nodeRoot)
-	}
 	file := nodeShutdown{n.StateDir, boot}
-	c.Machine, c.KeepNodeShutdown = l, file.keep
+	c.Machine = &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout, Root: nodeRoot}
+	c.KeepNodeShutdown = file.keep
 	if n.records.read.Load() { // else the disk hangs
 		c.NodeShutdown = file.recall(n.log)
 	}
