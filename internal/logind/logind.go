@@ -28,13 +28,12 @@ const DefaultSocket = "/run/dbus/system_bus_socket"
 
 const (
 	callTimeout = 5 * time.Second
-	// retryMin and retryMax are how long a lost bus is waited for.
-	retryMin = time.Second
-	retryMax = 30 * time.Second
-	busName  = "org.freedesktop.DBus"
-	name     = "org.freedesktop.login1"
-	path     = "/org/freedesktop/login1"
-	manager  = name + ".Manager"
+	// retryInterval is how soon a lost bus is tried again, and a refused inhibitor asked for.
+	retryInterval = 5 * time.Second
+	busName       = "org.freedesktop.DBus"
+	name          = "org.freedesktop.login1"
+	path          = "/org/freedesktop/login1"
+	manager       = name + ".Manager"
 )
 
 // Logind implements agent.Machine.
@@ -52,7 +51,7 @@ type Logind struct {
 
 	said   string // only Watch uses these
 	extent bool
-	retry  time.Duration // for tests; 0 = retryMax
+	retry  time.Duration // for tests; 0 = retryInterval
 }
 
 // LetGo implements agent.Machine.
@@ -80,24 +79,17 @@ func (l *Logind) holds() bool {
 // is held stays held, and another one is taken when they are back.
 func (l *Logind) Watch(ctx context.Context, told func(agent.MachineState)) {
 	defer l.LetGo()
-	for wait := retryMin; ; wait = min(2*wait, retryMax) {
-		reached := false
-		err := l.session(ctx, func(s agent.MachineState) {
-			reached = reached || s.Known
-			told(s)
-		})
+	for {
+		err := l.session(ctx, told)
 		if ctx.Err() != nil {
 			return
 		}
 		told(agent.MachineState{Held: l.holds()})
 		l.sayOnce(err)
-		if reached {
-			wait = retryMin
-		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
+		case <-time.After(cmp.Or(l.retry, retryInterval)):
 		}
 	}
 }
@@ -152,7 +144,7 @@ type bus struct {
 // wait returns nil when there is something to look at: news, or an inhibitor that was
 // refused and may be given by now.
 func (b *bus) wait(ctx context.Context, signals <-chan *dbus.Signal) error {
-	again := time.NewTimer(cmp.Or(b.of.retry, retryMax))
+	again := time.NewTimer(cmp.Or(b.of.retry, retryInterval))
 	defer again.Stop()
 	for {
 		select {

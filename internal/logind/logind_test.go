@@ -279,7 +279,7 @@ func TestAnAgentThatStartsInTheMiddleHearsOfIt(t *testing.T) {
 func TestLogindAndTheBusMayComeAndGo(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	// Without a bus, then without logind, it is said and tried again.
-	w := watch(t, &Logind{Socket: socket})
+	w := watch(t, &Logind{Socket: socket, retry: 100 * time.Millisecond})
 	w.until("no bus", unknown)
 	stop := startBus(t, socket)
 	defer stop()
