@@ -8,13 +8,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
-
-// State is what is asked for when metrics are scraped. It must not block.
-type State interface {
-	Phases() map[grace.Phase]int
-}
 
 // Metrics counts. All methods may be called from any goroutine.
 type Metrics struct {
@@ -78,13 +74,18 @@ func (m *Metrics) TunnelRefused(reason string) { m.refused.WithLabelValues(reaso
 // Downtime measures for how long a guest that has left stood still.
 func (m *Metrics) Downtime(d time.Duration) { m.downtime.Observe(d.Seconds()) }
 
-// Observe registers what is read at each scrape.
-func (m *Metrics) Observe(s State) {
-	m.registry.MustRegister(&stateCollector{
-		state: s,
-		vms:   prometheus.NewDesc("vmgrace_vms", "Recorded VMs by phase.", []string{"phase"}, nil),
-		held:  prometheus.NewDesc("vmgrace_held_shutdowns", "Shutdowns that wait for their VM to be moved instead.", nil, nil),
-	})
+// Observe registers what counts VMs by phase. It is called at each scrape and must not
+// block.
+func (m *Metrics) Observe(phases func() map[grace.Phase]int) {
+	vms := prometheus.NewDesc("vmgrace_vms", "Recorded VMs by phase.", []string{"phase"}, nil)
+	held := prometheus.NewDesc("vmgrace_held_shutdowns", "Shutdowns that wait for their VM to be moved instead.", nil, nil)
+	m.registry.MustRegister(scraped(func(add sample) {
+		now := phases()
+		for phase, n := range now {
+			add(vms, float64(n), string(phase))
+		}
+		add(held, float64(now[grace.Held]))
+	}))
 }
 
 // WatchUp registers what reports whether the API server's VMIs are watched.
@@ -98,45 +99,20 @@ func (m *Metrics) LibvirtUp(up func() bool) {
 	m.isUp("vmgrace_libvirt_up", "1 while there is a connection to libvirt.", up)
 }
 
-// NodeShutdown is what is known of a shutdown of the node.
-type NodeShutdown struct {
-	Known, Held   bool
-	Delay, Needed time.Duration
-}
-
 // NodeShutdown registers what tells for how long a shutdown of the node is delayed.
 // The delay is absent while it is not known.
-func (m *Metrics) NodeShutdown(state func() NodeShutdown) {
-	gauge := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
-	m.registry.MustRegister(&nodeShutdownCollector{
-		state:  state,
-		held:   gauge("vmgrace_node_shutdown_delayed", "1 while a shutdown of the node would wait for its VMs."),
-		delay:  gauge("vmgrace_node_shutdown_delay_seconds", "How long logind delays a shutdown of the node at most."),
-		needed: gauge("vmgrace_node_shutdown_needed_seconds", "The longest grace period on the node, and the destroy timeout; 0 without VMs."),
-	})
-}
-
-type nodeShutdownCollector struct {
-	state               func() NodeShutdown
-	held, delay, needed *prometheus.Desc
-}
-
-func (c *nodeShutdownCollector) Describe(ch chan<- *prometheus.Desc) {
-	ch <- c.held
-	ch <- c.delay
-	ch <- c.needed
-}
-
-func (c *nodeShutdownCollector) Collect(ch chan<- prometheus.Metric) {
-	s, held := c.state(), 0.0
-	if s.Held {
-		held = 1
-	}
-	ch <- prometheus.MustNewConstMetric(c.held, prometheus.GaugeValue, held)
-	ch <- prometheus.MustNewConstMetric(c.needed, prometheus.GaugeValue, s.Needed.Seconds())
-	if s.Known {
-		ch <- prometheus.MustNewConstMetric(c.delay, prometheus.GaugeValue, s.Delay.Seconds())
-	}
+func (m *Metrics) NodeShutdown(state func() agent.MachineView) {
+	m.isUp("vmgrace_node_shutdown_delayed", "1 while a shutdown of the node would wait for its VMs.", func() bool { return state().Held })
+	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
+	delay := desc("vmgrace_node_shutdown_delay_seconds", "How long logind delays a shutdown of the node at most.")
+	needed := desc("vmgrace_node_shutdown_needed_seconds", "The longest grace period on the node, and the destroy timeout; 0 without VMs.")
+	m.registry.MustRegister(scraped(func(add sample) {
+		now := state()
+		add(needed, now.Needed.Seconds())
+		if now.Known {
+			add(delay, now.Delay.Seconds())
+		}
+	}))
 }
 
 func (m *Metrics) isUp(name, help string, up func() bool) {
@@ -186,19 +162,18 @@ func (m *Metrics) Conflict(with, found string) {
 	m.conflict.WithLabelValues(with).Set(value)
 }
 
-// stateCollector asks for the state at each scrape, so that nothing has to be
-// kept in step.
-type stateCollector struct {
-	state     State
-	vms, held *prometheus.Desc
-}
+// scraped is asked at each scrape, so that nothing has to be kept in step.
+type scraped func(add sample)
 
-func (c *stateCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.vms; ch <- c.held }
+// sample adds a gauge's value to what is scraped.
+type sample func(what *prometheus.Desc, value float64, labels ...string)
 
-func (c *stateCollector) Collect(ch chan<- prometheus.Metric) {
-	phases := c.state.Phases()
-	for phase, n := range phases {
-		ch <- prometheus.MustNewConstMetric(c.vms, prometheus.GaugeValue, float64(n), string(phase))
-	}
-	ch <- prometheus.MustNewConstMetric(c.held, prometheus.GaugeValue, float64(phases[grace.Held]))
+// Describe implements prometheus.Collector; an empty one leaves the descriptions to Collect.
+func (scraped) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (s scraped) Collect(ch chan<- prometheus.Metric) {
+	s(func(what *prometheus.Desc, value float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(what, prometheus.GaugeValue, value, labels...)
+	})
 }

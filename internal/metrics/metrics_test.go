@@ -12,14 +12,13 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-type state struct{}
-
-func (state) Phases() map[grace.Phase]int {
+func phases() map[grace.Phase]int {
 	return map[grace.Phase]int{grace.Running: 2, grace.Held: 3, grace.ShuttingDown: 1, grace.Destroying: 0}
 }
 
@@ -65,8 +64,11 @@ func always(ok bool) Check { return func() bool { return ok } }
 
 func TestTheMetricsAreTheContracts(t *testing.T) {
 	m := New()
-	m.Observe(state{})
+	m.Observe(phases)
 	m.LibvirtUp(func() bool { return true })
+	m.NodeShutdown(func() agent.MachineView {
+		return agent.MachineView{MachineState: agent.MachineState{Known: true, Held: true, Delay: 5 * time.Second}, Needed: 40 * time.Second}
+	})
 	m.Stopped(grace.LauncherSignal, grace.Graceful, 2*time.Second)
 	m.Reacted(grace.LauncherSignal, time.Millisecond)
 	m.Overshot(time.Millisecond)
@@ -91,6 +93,9 @@ func TestTheMetricsAreTheContracts(t *testing.T) {
 		`vmgrace_rejected_total{reason="trigger_uid"} 1`,
 		`vmgrace_recovered_records_total 3`,
 		`vmgrace_libvirt_up 1`,
+		`vmgrace_node_shutdown_delayed 1`,
+		`vmgrace_node_shutdown_delay_seconds 5`,
+		`vmgrace_node_shutdown_needed_seconds 40`,
 		`go_goroutines `,
 		`process_open_fds `,
 	} {

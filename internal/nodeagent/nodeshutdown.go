@@ -15,7 +15,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/logind"
-	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -39,11 +38,6 @@ func (n *node) delayShutdowns(c *agent.Config, boot string) {
 	if n.records.read.Load() { // else the disk hangs
 		c.NodeShutdown = file.recall(n.log)
 	}
-}
-
-func (n *node) nodeShutdown() metrics.NodeShutdown {
-	v := n.agent.Machine()
-	return metrics.NodeShutdown{Known: v.Known, Held: v.Held, Delay: v.Delay, Needed: v.Needed}
 }
 
 // nodeShutdown keeps a shutdown of the node for the agents of this boot.

@@ -134,9 +134,9 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	if n.records.read.Load() {
 		n.agent.Guard(known)
 	}
-	n.meter.Observe(n.agent)
+	n.meter.Observe(n.agent.Phases)
 	if config.Machine != nil {
-		n.meter.NodeShutdown(n.nodeShutdown)
+		n.meter.NodeShutdown(n.agent.Machine)
 	}
 	if n.driver.libvirt != nil {
 		n.meter.LibvirtUp(n.driver.libvirt.Up)
