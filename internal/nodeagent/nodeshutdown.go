@@ -1,6 +1,7 @@
 package nodeagent
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ const (
 
 // delayShutdowns has logind delay the node's shutdown. A dry run leaves its VMs alone,
 // so there is nothing to wait for.
-func (n *node) delayShutdowns(c *agent.Config, boot string) {
+func (n *node) delayShutdowns(ctx context.Context, c *agent.Config, boot string) {
 	if n.DBusSocket == "" || n.DryRun {
 		return
 	}
@@ -36,7 +37,7 @@ func (n *node) delayShutdowns(c *agent.Config, boot string) {
 	c.Machine = &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout, Root: nodeRoot}
 	c.KeepNodeShutdown = file.keep
 	if n.records.read.Load() { // else the disk hangs
-		c.NodeShutdown = file.recall(n.log)
+		c.NodeShutdown = file.recall(ctx, n.log)
 	}
 }
 
@@ -51,47 +52,35 @@ type diskNodeShutdown struct {
 
 func (s nodeShutdown) keep(n grace.NodeShutdownTime) error {
 	if !n.UnderWay() {
-		if err := durable.Remove(s.dir, nodeShutdownFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("forget the node's shutdown: %w", err)
-		}
-		return nil
+		return durable.Remove(s.dir, nodeShutdownFile)
 	}
 	text, err := json.Marshal(diskNodeShutdown{s.boot, n.Begin, n.End})
 	if err != nil {
-		return fmt.Errorf("keep the node's shutdown: %w", err)
+		return err
 	}
-	if err := durable.WriteFile(s.dir, nodeShutdownFile, append(text, '\n'), 0o600); err != nil {
-		return fmt.Errorf("keep the node's shutdown: %w", err)
-	}
-	return nil
+	return durable.WriteFile(s.dir, nodeShutdownFile, append(text, '\n'), 0o600)
 }
 
 // recall returns what an earlier agent of this boot has kept. What cannot be used is
 // left out: logind is asked anyway.
-func (s nodeShutdown) recall(log *slog.Logger) grace.NodeShutdownTime {
-	type answer struct {
-		time grace.NodeShutdownTime
-		err  error
+func (s nodeShutdown) recall(ctx context.Context, log *slog.Logger) grace.NodeShutdownTime {
+	ctx, cancel := context.WithTimeout(ctx, diskTimeout)
+	defer cancel()
+	var kept grace.NodeShutdownTime
+	err := durable.Within(ctx, "the disk", func() (err error) {
+		kept, err = s.read()
+		return err
+	})
+	if err != nil {
+		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+			log.Warn("what an earlier agent heard of the node's shutdown cannot be used; logind is asked anew", "err", err)
+		}
+		return grace.NodeShutdownTime{}
 	}
-	done := make(chan answer, 1)
-	go func() {
-		t, err := s.read()
-		done <- answer{t, err}
-	}()
-	var a answer
-	select {
-	case a = <-done:
-	case <-time.After(diskTimeout):
-		a.err = errors.New("the disk does not answer")
+	if kept.UnderWay() {
+		log.Info("the node was shutting down when the agent ended", "end", time.Duration(kept.End-clock{}.Now()))
 	}
-	switch {
-	case errors.Is(a.err, fs.ErrNotExist), errors.Is(a.err, unix.ENOTDIR): // nothing was kept
-	case a.err != nil:
-		log.Warn("what an earlier agent heard of the node's shutdown cannot be used; logind is asked anew", "err", a.err)
-	case a.time.UnderWay():
-		log.Info("the node was shutting down when the agent ended", "end", time.Duration(a.time.End-clock{}.Now()))
-	}
-	return a.time
+	return kept
 }
 
 func (s nodeShutdown) read() (grace.NodeShutdownTime, error) {

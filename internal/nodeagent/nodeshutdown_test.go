@@ -18,10 +18,10 @@ func TestTheNodesShutdownOutlivesTheAgentButNotTheBoot(t *testing.T) {
 	if err := file.keep(kept); err != nil {
 		t.Fatal(err)
 	}
-	if got := file.recall(log); got != kept {
+	if got := file.recall(t.Context(), log); got != kept {
 		t.Errorf("the next agent knows %+v", got)
 	}
-	if got := (nodeShutdown{dir, "boot-2"}).recall(log); got.UnderWay() {
+	if got := (nodeShutdown{dir, "boot-2"}).recall(t.Context(), log); got.UnderWay() {
 		t.Errorf("the next boot knows %+v", got)
 	}
 	for range 2 {
@@ -29,7 +29,7 @@ func TestTheNodesShutdownOutlivesTheAgentButNotTheBoot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := file.recall(log); got.UnderWay() {
+	if got := file.recall(t.Context(), log); got.UnderWay() {
 		t.Errorf("forgotten, and still %+v", got)
 	}
 }
@@ -47,7 +47,7 @@ func TestAFileOfTheNodesShutdownThatCannotBeMeantIsLeftOutAndSaid(t *testing.T) 
 				t.Fatal(err)
 			}
 			var said strings.Builder
-			if got := (nodeShutdown{dir, "boot-1"}).recall(slog.New(slog.NewTextHandler(&said, nil))); got.UnderWay() {
+			if got := (nodeShutdown{dir, "boot-1"}).recall(t.Context(), slog.New(slog.NewTextHandler(&said, nil))); got.UnderWay() {
 				t.Errorf("%+v", got)
 			}
 			if !strings.Contains(said.String(), "cannot be used") {

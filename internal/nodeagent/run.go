@@ -116,7 +116,7 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 		Hypervisor: n.driver, Prepare: n.driver.prepare, Cache: records, Processes: processes{n.deadlines, n.ends}, Clock: clock{}, Meter: n.meter,
 		Launcher: n.driver.directory(n.from.launcher), Watch: n.from.watch,
 	}
-	n.delayShutdowns(&config, boot)
+	n.delayShutdowns(ctx, &config, boot)
 	if !o.Standalone {
 		n.vmis = o.vmis(n.points.VMs(n.clusterChanged), n.log)
 		n.meter.WatchUp(n.vmis.Up)
