@@ -7,11 +7,8 @@ import (
 	"time"
 )
 
-// The pauses between two tries of a dependency.
-const (
-	retryMin = 500 * time.Millisecond
-	retryMax = 5 * time.Second
-)
+// retryInterval is the pause between two tries of a dependency.
+const retryInterval = time.Second
 
 // dependency is something that an agent needs for its whole work. Where it is
 // missing the agent ends with an error, but not while a grace period is under
@@ -35,8 +32,14 @@ func (d *dependency) check(ctx context.Context) error {
 // grace period.
 func (d *dependency) keep(ctx context.Context, guarding func() bool, log *slog.Logger) error {
 	logged := ""
-	for wait := retryMin; ; wait = min(2*wait, retryMax) {
-		err := d.once(ctx)
+	for {
+		var err error
+		if !d.met.Load() {
+			err = d.check(ctx)
+		}
+		if err == nil && d.run != nil {
+			err = d.run(ctx)
+		}
 		if err == nil || ctx.Err() != nil {
 			return nil //nolint:nilerr // the end of ctx is no failure
 		}
@@ -51,19 +54,7 @@ func (d *dependency) keep(ctx context.Context, guarding func() bool, log *slog.L
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(wait):
+		case <-time.After(retryInterval):
 		}
 	}
-}
-
-func (d *dependency) once(ctx context.Context) error {
-	if !d.met.Load() {
-		if err := d.check(ctx); err != nil {
-			return err
-		}
-	}
-	if d.run == nil {
-		return nil
-	}
-	return d.run(ctx)
 }
