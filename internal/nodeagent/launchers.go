@@ -21,25 +21,17 @@ type launchers struct {
 	watch    func(domain, pod string)
 }
 
+// launchers are the directories below --launchers-dir, or in a cluster volumes of
+// launcher pods, found by pod UID.
 func (o *Options) launchers(changed func(name string), log *slog.Logger) launchers {
 	if o.Standalone {
-		return o.standaloneLaunchers(changed, log)
+		return launchers{
+			watcher: watch.NewParent(o.LaunchersDir, quiet.New(log), changed),
+			launcher: func(namespace, name, _ string) agent.Launcher {
+				return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
+			},
+		}
 	}
-	return o.podLaunchers(changed, log)
-}
-
-// standaloneLaunchers are the directories below --launchers-dir.
-func (o *Options) standaloneLaunchers(changed func(name string), log *slog.Logger) launchers {
-	return launchers{
-		watcher: watch.NewParent(o.LaunchersDir, quiet.New(log), changed),
-		launcher: func(namespace, name, _ string) agent.Launcher {
-			return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
-		},
-	}
-}
-
-// podLaunchers are volumes of launcher pods, found by pod UID.
-func (o *Options) podLaunchers(changed func(name string), log *slog.Logger) launchers {
 	watcher := watch.New(quiet.New(log), changed)
 	dir := func(namespace, name, pod string) (watch.Directory, error) {
 		return watch.EmptyDir(o.KubeletDir, pod, namespace, name)
