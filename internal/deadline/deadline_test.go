@@ -203,7 +203,7 @@ func TestOnlyTheDeadlineThreadIsARealTimeOne(t *testing.T) {
 		}
 		refused := strings.Contains(said.String(), "no real-time priority")
 		switch {
-		case strings.TrimSpace(string(name)) != Name:
+		case strings.TrimSpace(string(name)) != "deadline":
 			if attr.Policy != unix.SCHED_NORMAL {
 				t.Errorf("%s has policy %d", name, attr.Policy)
 			}

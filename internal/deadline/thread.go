@@ -26,9 +26,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Name is the thread's name in /proc/PID/task/TID/comm (proc(5)).
-const Name = "deadline"
-
 // Thread sends the signals. Its methods may be called from any goroutine.
 type Thread struct {
 	c       *C.struct_thread

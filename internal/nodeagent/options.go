@@ -4,14 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/vmgrace/vmgrace/internal/logind"
-	"github.com/vmgrace/vmgrace/internal/logs"
 )
 
 // Options are the flags of the node-agent.
@@ -139,9 +137,6 @@ func (o *Options) check() error {
 
 // VersionAsked reports whether only the version is wanted.
 func (o *Options) VersionAsked() bool { return o.version }
-
-// Logger is the logger that the flags describe.
-func (o *Options) Logger(w io.Writer) *slog.Logger { return logs.New(w, o.LogFormat, o.Verbosity) }
 
 const defaultStateDir = "/var/lib/vmgrace"
 

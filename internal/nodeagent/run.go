@@ -17,6 +17,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/kube"
 	"github.com/vmgrace/vmgrace/internal/lines"
+	"github.com/vmgrace/vmgrace/internal/logs"
 	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/durable"
@@ -94,7 +95,7 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 	if err != nil {
 		return nil, err
 	}
-	n := &node{Options: o, log: o.Logger(stderr), meter: metrics.New(), points: failpoint.New()}
+	n := &node{Options: o, log: logs.New(stderr, o.LogFormat, o.Verbosity), meter: metrics.New(), points: failpoint.New()}
 	stdlog.SetOutput(stderr) // for libraries: their lines must not block either
 	stderr.Report(func() { n.meter.Rejected("log_line") },
 		func(lines int) { n.log.Warn("log lines were dropped: standard error was not read", "lines", lines) })
