@@ -15,7 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -46,8 +46,7 @@ type Logind struct {
 	Wanted time.Duration
 	Root   string
 
-	mu   sync.Mutex
-	held *os.File
+	held atomic.Pointer[os.File]
 
 	said   string // only Watch uses these
 	extent bool
@@ -60,20 +59,12 @@ func (l *Logind) LetGo() { l.take(nil) }
 // take puts a new inhibitor in the place of the old one, which is closed only then:
 // in between the machine would not wait.
 func (l *Logind) take(f *os.File) {
-	l.mu.Lock()
-	old := l.held
-	l.held = f
-	l.mu.Unlock()
-	if old != nil {
+	if old := l.held.Swap(f); old != nil {
 		_ = old.Close() // nothing was written
 	}
 }
 
-func (l *Logind) holds() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.held != nil
-}
+func (l *Logind) holds() bool { return l.held.Load() != nil }
 
 // Watch implements agent.Machine. Bus and logind may come and go: an inhibitor that
 // is held stays held, and another one is taken when they are back.
