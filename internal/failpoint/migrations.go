@@ -11,8 +11,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// Migrations puts points before and after each step of a live migration that
-// another node, libvirt or the API server sees.
+// Migrations puts points before and after the steps of a live migration at which a
+// test kills an agent.
 func (p Points) Migrations(c nodemigration.Config) nodemigration.Config {
 	c.Sender = senders{c.Sender, p.points}
 	c.Hypervisor = migrators{c.Hypervisor, p.points}
@@ -31,11 +31,6 @@ func (s senders) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 	return s.Sender.Migrate(ctx, o)
 }
 
-func (s senders) Pause(ctx context.Context, name string, i grace.Instance) error {
-	defer s.around("migration-pause")()
-	return s.Sender.Pause(ctx, name, i)
-}
-
 type migrators struct {
 	nodemigration.Hypervisor
 	*points
@@ -44,11 +39,6 @@ type migrators struct {
 func (m migrators) Resume(ctx context.Context, name string, i grace.Instance) error {
 	defer m.around("migration-resume")()
 	return m.Hypervisor.Resume(ctx, name, i)
-}
-
-func (m migrators) Remove(ctx context.Context, name string, i grace.Instance) error {
-	defer m.around("migration-remove")()
-	return m.Hypervisor.Remove(ctx, name, i)
 }
 
 type migrations struct {
