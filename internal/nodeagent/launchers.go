@@ -2,10 +2,8 @@ package nodeagent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/quiet"
@@ -64,12 +62,8 @@ func (noDirectory) WriteStatus(signals.Status) error { return nil }
 func (noDirectory) RemoveTrigger(watch.FileID) error { return nil }
 
 func (o *Options) checkLaunchersDir(context.Context) error {
-	info, err := os.Stat(o.LaunchersDir)
-	if err == nil && !info.IsDir() {
-		err = errors.New("not a directory")
-	}
-	if err != nil {
-		return fmt.Errorf("--launchers-dir %s: %w; create it (mkdir -p) or name another", o.LaunchersDir, err)
+	if !isDir(o.LaunchersDir) {
+		return fmt.Errorf("--launchers-dir %s is no directory; create it (mkdir -p) or name another", o.LaunchersDir)
 	}
 	return nil
 }
