@@ -89,12 +89,8 @@ func (s nodeShutdown) read() (grace.NodeShutdownTime, error) {
 		return grace.NodeShutdownTime{}, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxNodeShutdown))
-	if err != nil {
-		return grace.NodeShutdownTime{}, err
-	}
 	var d diskNodeShutdown
-	if err := json.Unmarshal(text, &d); err != nil {
+	if err := json.NewDecoder(io.LimitReader(f, maxNodeShutdown)).Decode(&d); err != nil {
 		return grace.NodeShutdownTime{}, err
 	}
 	switch {
