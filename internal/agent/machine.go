@@ -10,27 +10,27 @@ import (
 )
 
 const (
-	// machineTick is how often it is looked whether the machine may go down.
+	// machineTick is how often the agent checks whether the machine may go down.
 	machineTick = 50 * time.Millisecond
-	// machineReport is how long the ends of the last VMs may take to be told and
-	// removed from the disk, once no instance is left.
-	machineReport = 300 * time.Millisecond
-	// machineKeep is how long the guests wait until the shutdown's end is durable.
-	machineKeep = 200 * time.Millisecond
-	// machineCheck is how often it is looked whether the delay is long enough.
+	// machineReportTimeout is how long the ends of the last VMs may take to be reported
+	// and removed from the disk, once no instance is left.
+	machineReportTimeout = 300 * time.Millisecond
+	// machineSaveTimeout is how long the guests wait until the shutdown's end is durable.
+	machineSaveTimeout = 200 * time.Millisecond
+	// machineCheck is how often the agent checks whether the delay is long enough.
 	machineCheck = 30 * time.Second
-	// machineFirst is how long VMs wait at the agent's start for the word on whether
-	// the machine shuts down: then the end of a launcher means something else.
-	machineFirst = 500 * time.Millisecond
+	// machineFirstTimeout is how long VMs wait at the agent's start for logind's first
+	// report: while the machine shuts down, the end of a launcher is no cause of its own.
+	machineFirstTimeout = 500 * time.Millisecond
 )
 
 // machine is what the agent knows of the machine's shutdown, under its lock but for
 // warned.
 type machine struct {
-	time  grace.NodeShutdownTime
-	state MachineState
-	told  bool
-	done  bool // this shutdown was let go
+	time     grace.NodeShutdownTime
+	state    MachineState
+	heard    bool // of logind, at least once
+	released bool // the inhibitor, for this shutdown
 	// goneAt is since when no instance is left, 0 while there is one.
 	goneAt grace.Mono
 	// turns are when VMs are asked, of those that were there when it began.
@@ -88,7 +88,7 @@ func (a *Agent) Machine() MachineView {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	state := a.machine.state
-	state.Held = state.Held && !a.machine.done
+	state.Held = state.Held && !a.machine.released
 	return MachineView{state, a.needed()}
 }
 
@@ -103,9 +103,9 @@ func (a *Agent) needed() time.Duration {
 	return longest
 }
 
-// awaitMachine: what has a deadline is armed by then.
+// awaitMachine waits for the first report. The deadlines of the records are armed by then.
 func awaitMachine(ctx context.Context, first <-chan struct{}) {
-	late := time.NewTimer(machineFirst)
+	late := time.NewTimer(machineFirstTimeout)
 	defer late.Stop()
 	select {
 	case <-first:
@@ -114,14 +114,14 @@ func awaitMachine(ctx context.Context, first <-chan struct{}) {
 	}
 }
 
-// keepMachine hears of shutdowns of the machine, and lets it go down when no VM is
-// left. heard is called each time that something was heard.
-func (a *Agent) keepMachine(ctx context.Context, heard func()) {
-	told := make(chan MachineState)
+// keepMachine delays shutdowns of the machine until no VM is left. reported is called
+// after each report of logind's state.
+func (a *Agent) keepMachine(ctx context.Context, reported func()) {
+	reports := make(chan MachineState)
 	a.wg.Go(func() {
 		a.cfg.Machine.Watch(ctx, func(s MachineState) {
 			select {
-			case told <- s:
+			case reports <- s:
 			case <-ctx.Done():
 			}
 		})
@@ -132,28 +132,28 @@ func (a *Agent) keepMachine(ctx context.Context, heard func()) {
 		select {
 		case <-ctx.Done():
 			return
-		case s := <-told:
-			a.machineTold(ctx, s)
-			heard()
+		case s := <-reports:
+			a.machineReported(ctx, s)
+			reported()
 		case <-timer.C:
 		}
 		timer.Reset(a.checkMachine(ctx))
 	}
 }
 
-// machineTold takes over what is known. A shutdown keeps the end that it had at first.
-func (a *Agent) machineTold(ctx context.Context, s MachineState) {
+// machineReported takes over what is known. A shutdown keeps the end that it had at first.
+func (a *Agent) machineReported(ctx context.Context, s MachineState) {
 	a.mu.Lock()
 	m, now := &a.machine, a.cfg.Clock.Now()
-	m.state, m.told = s, true
+	m.state, m.heard = s, true
 	before := m.time
 	switch {
-	case !s.Known: // what was heard before stands
+	case !s.Known: // the last report stands
 	case s.ShuttingDown && !before.UnderWay():
 		m.time = grace.NodeShutdownTime{Begin: now, End: now.Add(s.Delay)}
 		m.turns = a.turns(m.time)
 	case !s.ShuttingDown:
-		m.time, m.done, m.goneAt = grace.NodeShutdownTime{}, false, 0
+		m.time, m.released, m.goneAt = grace.NodeShutdownTime{}, false, 0
 	default:
 	}
 	after := m.time
@@ -172,13 +172,13 @@ func (a *Agent) machineChanged(ctx context.Context, now grace.NodeShutdownTime) 
 		a.log.Info("the machine's shutdown is called off: VMs that were asked finish, the others go on")
 	}
 	kept := make(chan error, 1)
-	a.wg.Go(func() { kept <- a.cfg.KeepNodeShutdown(now) })
+	a.wg.Go(func() { kept <- a.cfg.SaveNodeShutdown(now) })
 	select {
 	case err := <-kept:
 		if err != nil {
 			a.log.Error("cannot keep the end of the machine's shutdown: an agent that starts in the middle would not know it", "err", err)
 		}
-	case <-time.After(machineKeep):
+	case <-time.After(machineSaveTimeout):
 		a.log.Error("the disk does not answer: going on with the machine's shutdown from memory")
 	case <-ctx.Done():
 	}
@@ -190,18 +190,18 @@ func (a *Agent) checkMachine(ctx context.Context) time.Duration {
 	a.mu.Lock()
 	m, now := &a.machine, a.cfg.Clock.Now()
 	begin, end, needed := m.time.Begin, m.time.End, a.needed()
-	underWay, letGo, next := m.time.UnderWay(), "", false
+	underWay, because, next := m.time.UnderWay(), "", false
 	// Logind has not come back, and the time that it had is over.
-	over := underWay && now >= end && m.told && !m.state.Known
+	over := underWay && now >= end && m.heard && !m.state.Known
 	switch {
 	case over:
-		m.time, m.done, m.goneAt = grace.NodeShutdownTime{}, false, 0
-	case underWay && !m.done:
+		m.time, m.released, m.goneAt = grace.NodeShutdownTime{}, false, 0
+	case underWay && !m.released:
 		next = a.nextTurn(now)
-		letGo = a.mayGoDown(now)
-		m.done = letGo != ""
+		because = a.mayGoDown(now)
+		m.released = because != ""
 	}
-	state, done := m.state, m.done
+	state, released := m.state, m.released
 	a.mu.Unlock()
 	if next {
 		a.hintAll(func(h *hints) { h.node = true })
@@ -213,10 +213,10 @@ func (a *Agent) checkMachine(ctx context.Context) time.Duration {
 	case !underWay:
 		a.warnOfDelay(state, needed)
 		return machineCheck
-	case letGo != "":
-		a.cfg.Machine.LetGo()
-		a.log.Info("the machine may go down", "because", letGo, "after", now.Sub(begin))
-	case done:
+	case because != "":
+		a.cfg.Machine.Release()
+		a.log.Info("the machine may go down", "because", because, "after", now.Sub(begin))
+	case released:
 		return max(machineTick, min(machineCheck, end.Sub(now)))
 	}
 	return machineTick
@@ -243,7 +243,7 @@ func (a *Agent) mayGoDown(now grace.Mono) string {
 		return ""
 	case !recorded:
 		return "no VM is left"
-	case now.Sub(m.goneAt) >= machineReport:
+	case now.Sub(m.goneAt) >= machineReportTimeout:
 		return "no VM runs any more"
 	default:
 		return ""

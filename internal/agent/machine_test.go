@@ -43,7 +43,7 @@ func (m *memoryMachine) Watch(ctx context.Context, told func(MachineState)) {
 	<-ctx.Done()
 }
 
-func (m *memoryMachine) LetGo() {
+func (m *memoryMachine) Release() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.letGo = append(m.letGo, time.Now())

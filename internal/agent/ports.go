@@ -137,11 +137,11 @@ type Config struct {
 	Clock     Clock
 	Meter     Meter
 	// Machine is nil where the machine's shutdown is not delayed. NodeShutdown is the
-	// one that an earlier agent of this boot has heard of, and KeepNodeShutdown makes
+	// one that an earlier agent of this boot has heard of, and SaveNodeShutdown makes
 	// one durable, or forgets it: it may block, and is not waited for long.
 	Machine          Machine
 	NodeShutdown     grace.NodeShutdownTime
-	KeepNodeShutdown func(grace.NodeShutdownTime) error
+	SaveNodeShutdown func(grace.NodeShutdownTime) error
 }
 
 // Machine delays the shutdown of the machine that the VMs run on.
@@ -149,8 +149,8 @@ type Machine interface {
 	// Watch delays shutdowns and tells of them until ctx ends. It tells what it
 	// finds at its start, and then each change.
 	Watch(ctx context.Context, report func(MachineState))
-	// LetGo lets the shutdown that is under way go on. It does not block.
-	LetGo()
+	// Release lets the shutdown that is under way go on. It does not block.
+	Release()
 }
 
 // MachineState is what is known of the machine's shutdown.

@@ -123,7 +123,7 @@ func (r *rig) run() {
 		cfg.Watch = r.cluster.watch
 	}
 	if r.machine != nil {
-		cfg.Machine, cfg.NodeShutdown, cfg.KeepNodeShutdown = r.machine, r.machine.keeps(), r.machine.keep
+		cfg.Machine, cfg.NodeShutdown, cfg.SaveNodeShutdown = r.machine, r.machine.keeps(), r.machine.keep
 	}
 	r.agent = New(cfg, slog.New(r.log))
 	agent := r.agent

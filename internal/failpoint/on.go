@@ -110,8 +110,8 @@ func (p Points) Ports(c agent.Config) agent.Config {
 		c.Cluster = clusters{c.Cluster, p.points}
 	}
 	if c.Machine != nil {
-		keep := c.KeepNodeShutdown
-		c.KeepNodeShutdown = func(n grace.NodeShutdownTime) error {
+		keep := c.SaveNodeShutdown
+		c.SaveNodeShutdown = func(n grace.NodeShutdownTime) error {
 			defer p.around("keep-node-shutdown")()
 			return keep(n)
 		}

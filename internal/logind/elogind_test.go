@@ -68,7 +68,7 @@ func TestElogindDelaysForAsLongAsTheDropInSaysAndWaitsForTheInhibitor(t *testing
 	if _, _, down := m.Down(t); down {
 		t.Fatal("it went down with an inhibitor held")
 	}
-	w.LetGo()
+	w.Release()
 	node.Eventually(t, patience, func() bool { _, _, down := m.Down(t); return down }, "it goes down")
 }
 

@@ -13,12 +13,12 @@ func (b *bus) hold(ctx context.Context) {
 	f, err := b.inhibit(ctx)
 	if err != nil {
 		b.refused = true
-		b.of.sayOnce(fmt.Errorf("logind gives no inhibitor: %w", err))
+		b.logind.logOnce(fmt.Errorf("logind gives no inhibitor: %w", err))
 		return
 	}
-	b.of.take(f)
-	b.of.said = ""
-	b.of.Log.Info("shutdowns of this machine are delayed until its VMs are gone")
+	b.logind.take(f)
+	b.logind.logged = ""
+	b.logind.Log.Info("shutdowns of this machine are delayed until its VMs are gone")
 }
 
 // inhibit waits for the answer no longer than callTimeout. One that comes later is not

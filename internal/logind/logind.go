@@ -48,13 +48,13 @@ type Logind struct {
 
 	held atomic.Pointer[os.File]
 
-	said   string // only Watch uses these
-	extent bool
-	retry  time.Duration // for tests; 0 = retryInterval
+	logged   string // only Watch uses these
+	extended bool
+	retry    time.Duration // for tests; 0 = retryInterval
 }
 
-// LetGo implements agent.Machine.
-func (l *Logind) LetGo() { l.take(nil) }
+// Release implements agent.Machine.
+func (l *Logind) Release() { l.take(nil) }
 
 // take puts a new inhibitor in the place of the old one, which is closed only then:
 // in between the machine would not wait.
@@ -68,15 +68,15 @@ func (l *Logind) holds() bool { return l.held.Load() != nil }
 
 // Watch implements agent.Machine. Bus and logind may come and go: an inhibitor that
 // is held stays held, and another one is taken when they are back.
-func (l *Logind) Watch(ctx context.Context, told func(agent.MachineState)) {
-	defer l.LetGo()
+func (l *Logind) Watch(ctx context.Context, report func(agent.MachineState)) {
+	defer l.Release()
 	for {
-		err := l.session(ctx, told)
+		err := l.session(ctx, report)
 		if ctx.Err() != nil {
 			return
 		}
-		told(agent.MachineState{Held: l.holds()})
-		l.sayOnce(err)
+		report(agent.MachineState{Held: l.holds()})
+		l.logOnce(err)
 		select {
 		case <-ctx.Done():
 			return
@@ -85,15 +85,15 @@ func (l *Logind) Watch(ctx context.Context, told func(agent.MachineState)) {
 	}
 }
 
-func (l *Logind) sayOnce(err error) {
-	if err.Error() != l.said {
-		l.said = err.Error()
+func (l *Logind) logOnce(err error) {
+	if err.Error() != l.logged {
+		l.logged = err.Error()
 		l.Log.Warn("shutdowns of this machine are not delayed: a reboot may cut grace periods short; everything else works", "err", err)
 	}
 }
 
 // session is one connection to the bus.
-func (l *Logind) session(ctx context.Context, told func(agent.MachineState)) error {
+func (l *Logind) session(ctx context.Context, report func(agent.MachineState)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silent := time.AfterFunc(callTimeout, cancel) // a bus may take connections and say nothing
@@ -113,9 +113,9 @@ func (l *Logind) session(ctx context.Context, told func(agent.MachineState)) err
 		}
 	}
 	silent.Stop()
-	s := bus{conn: conn, of: l}
+	s := bus{conn: conn, logind: l}
 	for {
-		if err := s.look(ctx, told); err != nil {
+		if err := s.look(ctx, report); err != nil {
 			return err
 		}
 		if err := s.wait(ctx, signals); err != nil {
@@ -127,7 +127,7 @@ func (l *Logind) session(ctx context.Context, told func(agent.MachineState)) err
 // bus is a connection, and who is logind on it.
 type bus struct {
 	conn    *dbus.Conn
-	of      *Logind
+	logind  *Logind
 	owner   string
 	refused bool // the inhibitor that was asked for last
 }
@@ -135,7 +135,7 @@ type bus struct {
 // wait returns nil when there is something to look at: news, or an inhibitor that was
 // refused and may be given by now.
 func (b *bus) wait(ctx context.Context, signals <-chan *dbus.Signal) error {
-	again := time.NewTimer(cmp.Or(b.of.retry, retryInterval))
+	again := time.NewTimer(cmp.Or(b.logind.retry, retryInterval))
 	defer again.Stop()
 	for {
 		select {
@@ -149,16 +149,16 @@ func (b *bus) wait(ctx context.Context, signals <-chan *dbus.Signal) error {
 			if !open {
 				return errors.New("the connection to the system bus has ended")
 			}
-			if b.means(got) {
+			if b.trusted(got) {
 				return nil
 			}
 		}
 	}
 }
 
-// means tells whether a signal is logind's or the bus's own: anybody on the bus can
+// trusted tells whether a signal is logind's or the bus's own: anybody on the bus can
 // send this process a signal of any name.
-func (b *bus) means(s *dbus.Signal) bool {
+func (b *bus) trusted(s *dbus.Signal) bool {
 	switch s.Name {
 	case manager + ".PrepareForShutdown":
 		return s.Sender == b.owner && s.Path == path
@@ -170,13 +170,13 @@ func (b *bus) means(s *dbus.Signal) bool {
 }
 
 // look asks logind for everything, takes an inhibitor if there may be one, and tells.
-func (b *bus) look(ctx context.Context, told func(agent.MachineState)) error {
+func (b *bus) look(ctx context.Context, report func(agent.MachineState)) error {
 	b.refused = false
 	err := b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", name).Store(&b.owner)
 	if _, answered := errors.AsType[dbus.Error](err); answered { // no logind: it is heard of when it comes
 		b.owner = ""
-		b.of.sayOnce(fmt.Errorf("there is no logind on the system bus: %w", err))
-		told(agent.MachineState{Held: b.of.holds()})
+		b.logind.logOnce(fmt.Errorf("there is no logind on the system bus: %w", err))
+		report(agent.MachineState{Held: b.logind.holds()})
 		return nil
 	}
 	if err != nil {
@@ -190,8 +190,8 @@ func (b *bus) look(ctx context.Context, told func(agent.MachineState)) error {
 		b.hold(ctx)
 		state = b.extend(ctx, state)
 	}
-	state.Held = b.of.holds()
-	told(state)
+	state.Held = b.logind.holds()
+	report(state)
 	return nil
 }
 
@@ -216,11 +216,11 @@ const maxDelay = 100 * 365 * 24 * time.Hour
 
 // extend has logind delay for as long as is wanted, once.
 func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.MachineState {
-	l := b.of
-	if l.extent || state.Delay >= l.Wanted {
+	l := b.logind
+	if l.extended || state.Delay >= l.Wanted {
 		return state
 	}
-	l.extent = true
+	l.extended = true
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	dir := filepath.Join(l.Root, dropInDir)

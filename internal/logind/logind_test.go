@@ -249,7 +249,7 @@ func TestAnInhibitorIsHeldUntilTheVMsAreGone(t *testing.T) {
 	if !fake.held(0) {
 		t.Fatal("the inhibitor was let go before the VMs were gone")
 	}
-	w.LetGo()
+	w.Release()
 	if !fake.ended(0) {
 		t.Error("the inhibitor is still held")
 	}
@@ -387,7 +387,7 @@ func TestOnlyLogindIsBelieved(t *testing.T) {
 		{dbus.Signal{Sender: busName, Path: "/", Name: busName + ".NameOwnerChanged"}, true},
 		{dbus.Signal{Sender: ":1.7", Path: path, Name: manager + ".SessionNew"}, false},
 	} {
-		if b.means(&c.s) != c.mean {
+		if b.trusted(&c.s) != c.mean {
 			t.Errorf("%+v: %v", c.s, !c.mean)
 		}
 	}

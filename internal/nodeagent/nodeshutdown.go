@@ -35,7 +35,7 @@ func (n *node) delayShutdowns(ctx context.Context, c *agent.Config, boot string)
 	}
 	file := nodeShutdown{n.StateDir, boot}
 	c.Machine = &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout, Root: nodeRoot}
-	c.KeepNodeShutdown = file.keep
+	c.SaveNodeShutdown = file.keep
 	if n.records.read.Load() { // else the disk hangs
 		c.NodeShutdown = file.recall(ctx, n.log)
 	}
