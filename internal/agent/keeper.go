@@ -199,7 +199,9 @@ func within(limit time.Duration, do func(context.Context) error) func(context.Co
 
 func (k *keeper) publish() {
 	s := k.vm.Summary(k.now(), slowDisk)
-	k.summary.Store(&s)
+	if old := k.summary.Load(); old == nil || *old != s {
+		k.summary.Store(new(s))
+	}
 }
 
 func done(p Watched) <-chan struct{} {
