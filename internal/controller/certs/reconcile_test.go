@@ -41,12 +41,12 @@ func TestAnAPIServerThatIsAwayCostsFewKeys(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- c.Start(ctx) }()
-		time.Sleep(time.Minute)
+		<-time.After(time.Minute)
 		if n := tries.Load(); n < 3 || n > 10 {
 			t.Errorf("%d tries in a minute, want 3 to 10", n)
 		}
 		back.Store(true)
-		time.Sleep(12 * time.Second)
+		<-time.After(12 * time.Second)
 		synctest.Wait()
 		if err := k.Ready(nil); err != nil {
 			t.Errorf("12 s after the API server's return: %v", err)
