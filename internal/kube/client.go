@@ -154,8 +154,3 @@ func ask(ctx context.Context, r *rest.Request) (answer, error) {
 	}
 	return a, nil
 }
-
-// quietly keeps the library from logging what is returned as an error.
-func quietly(ctx context.Context) context.Context {
-	return klog.NewContext(ctx, klog.Logger{}) // the zero one says nothing
-}

@@ -74,7 +74,7 @@ func TestARotatedCACountsWithoutARestart(t *testing.T) {
 	}
 	defer c.http.CloseIdleConnections()
 	get := func() error {
-		_, err := ask(quietly(t.Context()), c.of(pods()).Get().AbsPath("/version"))
+		_, err := ask(t.Context(), c.of(pods()).Get().AbsPath("/version"))
 		return err
 	}
 	if err := get(); err != nil || token.Load() != "Bearer one" {

@@ -32,7 +32,7 @@ var errNotOpen = fmt.Errorf("%w: there is no client of the API server yet", errN
 // A VMI that is on another node has moved, whatever else it says: its VM is
 // there, and so is the agent that shuts it down.
 func (s *Source) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error) {
-	ctx, cancel := context.WithTimeout(quietly(ctx), confirmTimeout)
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	fate, err := s.confirm(ctx, key{namespace, name}, uid, created)
 	if err == nil {

@@ -25,7 +25,7 @@ const (
 // Sign has a certificate signed for this node: the PEM of a certificate request in,
 // that of the certificate out.
 func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(quietly(ctx), signingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": signingRequests().version().String(), "kind": signingRequests().kind,
@@ -86,7 +86,7 @@ func signed(a answer) ([]byte, error) {
 
 // Roots is the PEM of those who sign for nodes, from the controller's ConfigMap.
 func (m *Migrations) Roots(ctx context.Context, namespace string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(quietly(ctx), signingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
 	a, err := ask(ctx, m.source.client(pods()).Get().Namespace(namespace).Resource("configmaps").Name(migration.CAName))
 	if err != nil {

@@ -51,7 +51,6 @@ func NewMigrations(s *Source, changed func()) *Migrations {
 
 // Run watches until ctx ends.
 func (m *Migrations) Run(ctx context.Context) {
-	ctx = quietly(ctx)
 	var running sync.WaitGroup
 	for _, w := range []struct {
 		label string
@@ -149,7 +148,7 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 	if err != nil {
 		return fmt.Errorf("encode it: %w", err)
 	}
-	a, err := ask(quietly(ctx), m.source.client(migrations()).Patch(types.MergePatchType).
+	a, err := ask(ctx, m.source.client(migrations()).Patch(types.MergePatchType).
 		Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name).SubResource("status").Body(body))
 	if err != nil {
 		return err
@@ -171,7 +170,7 @@ func (m *Migrations) Event(of *kubevirt.VirtualMachineInstanceMigration, reason,
 // Gone reports whether the API server says by its name that there is no such
 // migration.
 func (m *Migrations) Gone(ctx context.Context, of *kubevirt.VirtualMachineInstanceMigration) (bool, error) {
-	a, err := ask(quietly(ctx), m.source.client(migrations()).Get().Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name))
+	a, err := ask(ctx, m.source.client(migrations()).Get().Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name))
 	if err != nil {
 		return false, err
 	}

@@ -91,7 +91,7 @@ func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemi
 	if s.clients.Load() == nil {
 		return errNotOpen
 	}
-	a, err := ask(quietly(ctx), s.client(vmis()).Get().Namespace(v.Namespace).Resource(vmis().plural).Name(v.Name))
+	a, err := ask(ctx, s.client(vmis()).Get().Namespace(v.Namespace).Resource(vmis().plural).Name(v.Name))
 	if err != nil {
 		return fmt.Errorf("read the VMI: %w", err)
 	}
@@ -107,7 +107,7 @@ func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemi
 		return err
 	}
 	for _, subresource := range [][]string{{"status"}, nil} { // KubeVirt's own CRD has no status subresource
-		a, err = ask(quietly(ctx), s.client(vmis()).Patch(types.JSONPatchType).Namespace(v.Namespace).
+		a, err = ask(ctx, s.client(vmis()).Patch(types.JSONPatchType).Namespace(v.Namespace).
 			Resource(vmis().plural).Name(v.Name).SubResource(subresource...).Body(patch))
 		if err != nil || a.code != http.StatusNotFound {
 			break

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/klog/v2"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -130,7 +129,6 @@ func wake(c chan struct{}) {
 // Run watches and delivers until ctx ends; nothing that the API server does
 // ends it earlier. It is called after Open.
 func (s *Source) Run(ctx context.Context) error {
-	ctx = quietly(ctx)
 	node := fields.OneTermEqualSelector("spec.nodeName", s.node).String()
 	var running sync.WaitGroup
 	for _, w := range []struct {
@@ -156,7 +154,6 @@ func (s *Source) Run(ctx context.Context) error {
 // about 5 s, for as long as ctx lasts.
 func reflect(ctx context.Context, from *source, to cache.ReflectorStore) {
 	cache.NewReflectorWithOptions(from, &object{}, to, cache.ReflectorOptions{
-		Logger:  &klog.Logger{},
 		Name:    from.resource.plural,
 		Backoff: &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 3 * time.Second, Steps: 10, Jitter: 0.6},
 	}).RunWithContext(ctx)
