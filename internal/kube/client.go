@@ -31,15 +31,8 @@ const (
 // the whole process and races with clients that run: call it once, first.
 func SilenceLibraries() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
-// clients has a REST client for each group, all on the same connection.
-type clients struct {
-	http    *http.Client
-	byGroup map[string]*rest.RESTClient
-}
-
-func (c *clients) of(r resource) *rest.RESTClient { return c.byGroup[r.group] }
-
-func newClients(kubeconfig string) (*clients, error) {
+// newClient makes a REST client for all groups.
+func newClient(kubeconfig string) (*rest.RESTClient, error) {
 	cfg, err := load(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -50,23 +43,18 @@ func newClients(kubeconfig string) (*clients, error) {
 	cfg.UserAgent = "vmgrace-node-agent"
 	cfg.WarningHandlerWithContext = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
+	for _, r := range []resource{vmis(), migrations(), pods(), crds()} { // what is watched
+		metav1.AddToGroupVersion(scheme, r.version())
+		scheme.AddKnownTypeWithName(r.version().WithKind(r.kind), &object{})
+	}
 	cfg.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	c := &clients{byGroup: map[string]*rest.RESTClient{}}
-	if c.http, err = newHTTPClient(cfg); err != nil {
+	httpClient, err := newHTTPClient(cfg)
+	if err != nil {
 		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
-	for _, r := range []resource{vmis(), migrations(), pods(), crds(), signingRequests()} {
-		version := r.version()
-		metav1.AddToGroupVersion(scheme, version)
-		scheme.AddKnownTypeWithName(version.WithKind(r.kind), &object{})
-		own := rest.CopyConfig(cfg)
-		own.GroupVersion, own.APIPath = &version, "/apis"
-		if r.group == "" {
-			own.APIPath = "/api"
-		}
-		if c.byGroup[r.group], err = rest.RESTClientForConfigAndClient(own, c.http); err != nil {
-			return nil, fmt.Errorf("client for %s: %w", version, err)
-		}
+	c, err := rest.UnversionedRESTClientForConfigAndClient(cfg, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
 	return c, nil
 }

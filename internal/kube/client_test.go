@@ -68,13 +68,13 @@ func TestARotatedCACountsWithoutARestart(t *testing.T) {
 	serving.Store(cert)
 	kit.Write(t, ca, string(text))
 	kit.Write(t, tokenFile, "one")
-	c, err := newClients(config)
+	c, err := newClient(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.http.CloseIdleConnections()
+	defer c.Client.CloseIdleConnections()
 	get := func() error {
-		_, err := ask(t.Context(), c.of(pods()).Get().AbsPath("/version"))
+		_, err := ask(t.Context(), c.Get().AbsPath("/version"))
 		return err
 	}
 	if err := get(); err != nil || token.Load() != "Bearer one" {

@@ -49,7 +49,7 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	if !k.valid() || uid == "" || created.IsZero() {
 		return grace.FateUnknown, fmt.Errorf("%w: the API server has never shown it", errNotAsked)
 	}
-	if s.clients.Load() == nil {
+	if s.client.Load() == nil {
 		return grace.FateUnknown, errNotOpen
 	}
 	now, err := s.get(ctx, vmis(), k)
@@ -101,7 +101,7 @@ func (s *Source) getCRD(ctx context.Context) (crd, error) {
 // get asks for one object. It fails with errGone if, and only if, the answer
 // is an API server's and says so of this very object.
 func (s *Source) get(ctx context.Context, r resource, k key) (*object, error) {
-	a, err := ask(ctx, s.client(r).Get().NamespaceIfScoped(k.namespace, k.namespace != "").Resource(r.plural).Name(k.name))
+	a, err := ask(ctx, r.of(s.client.Load().Get()).NamespaceIfScoped(k.namespace, k.namespace != "").Name(k.name))
 	var o *object
 	if err == nil {
 		o, err = a.object(r, k)

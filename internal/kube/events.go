@@ -157,7 +157,7 @@ func (s *Source) post(ctx context.Context, e agent.Event) (verdict, error) {
 	if err != nil {
 		return refused, fmt.Errorf("encode it: %w", err)
 	}
-	a, err := ask(ctx, s.client(pods()).Post().Namespace(e.Namespace).Resource("events").SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
+	a, err := ask(ctx, events().of(s.client.Load().Post()).Namespace(e.Namespace).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
 	if err != nil {
 		return retry, err
 	}
@@ -179,7 +179,7 @@ func (s *Source) eventObject(e agent.Event) map[string]any {
 		about = map[string]any{"apiVersion": "v1", "kind": "Node", "name": e.Name, "uid": e.UID}
 	}
 	return map[string]any{
-		"apiVersion": "v1", "kind": "Event",
+		"apiVersion": events().version().String(), "kind": events().kind,
 		"metadata":       map[string]any{"namespace": e.Namespace, "name": eventName(e)},
 		"involvedObject": about,
 		"reason":         e.Reason, "message": e.Message, "type": severity,

@@ -38,8 +38,8 @@ func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode it: %w", err)
 	}
-	client := m.source.client(signingRequests())
-	a, err := ask(ctx, client.Post().Resource(signingRequests().plural).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body))
+	client := m.source.client.Load()
+	a, err := ask(ctx, signingRequests().of(client.Post()).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body))
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
 		return nil, fmt.Errorf("ask for a certificate: the API server answers %d: %.200s", a.code, a.body)
 	}
 	for {
-		a, err := ask(ctx, client.Get().Resource(signingRequests().plural).Name(made.Name))
+		a, err := ask(ctx, signingRequests().of(client.Get()).Name(made.Name))
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +88,7 @@ func signed(a answer) ([]byte, error) {
 func (m *Migrations) Roots(ctx context.Context, namespace string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
-	a, err := ask(ctx, m.source.client(pods()).Get().Namespace(namespace).Resource("configmaps").Name(migration.CAName))
+	a, err := ask(ctx, resource{plural: "configmaps"}.of(m.source.client.Load().Get()).Namespace(namespace).Name(migration.CAName))
 	if err != nil {
 		return nil, err
 	}

@@ -57,7 +57,7 @@ func (m *Migrations) Run(ctx context.Context) {
 		to    *store[*kubevirt.VirtualMachineInstanceMigration]
 	}{{migration.SourceNodeLabel, m.from}, {migration.TargetNodeLabel, m.to}} {
 		from := &source{
-			client: m.source.client(migrations()), resource: migrations(),
+			client: m.source.client.Load(), resource: migrations(),
 			labels: labels.Set{w.label: m.source.node}.String(), health: m.health, failing: m.failing,
 		}
 		running.Go(func() { reflect(ctx, from, w.to) })
@@ -148,8 +148,8 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 	if err != nil {
 		return fmt.Errorf("encode it: %w", err)
 	}
-	a, err := ask(ctx, m.source.client(migrations()).Patch(types.MergePatchType).
-		Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name).SubResource("status").Body(body))
+	a, err := ask(ctx, migrations().of(m.source.client.Load().Patch(types.MergePatchType)).
+		Namespace(of.Namespace).Name(of.Name).SubResource("status").Body(body))
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (m *Migrations) Event(of *kubevirt.VirtualMachineInstanceMigration, reason,
 // Gone reports whether the API server says by its name that there is no such
 // migration.
 func (m *Migrations) Gone(ctx context.Context, of *kubevirt.VirtualMachineInstanceMigration) (bool, error) {
-	a, err := ask(ctx, m.source.client(migrations()).Get().Namespace(of.Namespace).Resource(migrations().plural).Name(of.Name))
+	a, err := ask(ctx, migrations().of(m.source.client.Load().Get()).Namespace(of.Namespace).Name(of.Name))
 	if err != nil {
 		return false, err
 	}

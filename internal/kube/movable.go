@@ -88,10 +88,10 @@ func (s *Source) Movables() []nodemigration.VMI {
 // TellMovable implements nodemigration.VMIs. A VMI that is another one by now, or
 // on another node, is left alone.
 func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemigration.Verdict) error {
-	if s.clients.Load() == nil {
+	if s.client.Load() == nil {
 		return errNotOpen
 	}
-	a, err := ask(ctx, s.client(vmis()).Get().Namespace(v.Namespace).Resource(vmis().plural).Name(v.Name))
+	a, err := ask(ctx, vmis().of(s.client.Load().Get()).Namespace(v.Namespace).Name(v.Name))
 	if err != nil {
 		return fmt.Errorf("read the VMI: %w", err)
 	}
@@ -107,8 +107,8 @@ func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemi
 		return err
 	}
 	for _, subresource := range [][]string{{"status"}, nil} { // KubeVirt's own CRD has no status subresource
-		a, err = ask(ctx, s.client(vmis()).Patch(types.JSONPatchType).Namespace(v.Namespace).
-			Resource(vmis().plural).Name(v.Name).SubResource(subresource...).Body(patch))
+		a, err = ask(ctx, vmis().of(s.client.Load().Patch(types.JSONPatchType)).Namespace(v.Namespace).
+			Name(v.Name).SubResource(subresource...).Body(patch))
 		if err != nil || a.code != http.StatusNotFound {
 			break
 		}

@@ -9,11 +9,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/rest"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// resource is a kind of objects that is watched.
+// resource is a kind of objects.
 type resource struct {
 	group, kind, plural string // each in version v1
 }
@@ -24,7 +25,8 @@ func vmis() resource {
 func migrations() resource {
 	return resource{"kubevirt.io", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"}
 }
-func pods() resource { return resource{"", "Pod", "pods"} }
+func pods() resource   { return resource{"", "Pod", "pods"} }
+func events() resource { return resource{"", "Event", "events"} }
 func crds() resource {
 	return resource{"apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"}
 }
@@ -35,6 +37,15 @@ func signingRequests() resource {
 
 func (r resource) version() schema.GroupVersion {
 	return schema.GroupVersion{Group: r.group, Version: "v1"}
+}
+
+// of makes a request one for objects of this kind.
+func (r resource) of(request *rest.Request) *rest.Request {
+	root := "/apis"
+	if r.group == "" {
+		root = "/api"
+	}
+	return request.AbsPath(root, r.version().String()).Resource(r.plural)
 }
 
 // object is as much of a VMI, a launcher pod or a CRD as counts here. KubeVirt's

@@ -39,17 +39,17 @@ type proxy struct {
 // newProxy makes a proxy to the server that a kubeconfig names, as its user.
 func newProxy(t *testing.T, upstream string) *proxy {
 	t.Helper()
-	c, err := newClients(upstream)
+	c, err := newClient(upstream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	target, err := url.Parse(c.of(pods()).Get().AbsPath("/").URL().String())
+	target, err := url.Parse(c.Get().AbsPath("/").URL().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &proxy{conns: map[net.Conn]bool{}, received: map[string]*bytes.Buffer{}}
 	p.forward = httputil.NewSingleHostReverseProxy(&url.URL{Scheme: target.Scheme, Host: target.Host})
-	p.forward.Transport = c.http.Transport
+	p.forward.Transport = c.Client.Transport
 	p.forward.FlushInterval = -1
 	p.forward.ErrorHandler = func(_ http.ResponseWriter, _ *http.Request, _ error) {
 		panic(http.ErrAbortHandler) // no answer, as if there were no proxy
@@ -64,7 +64,7 @@ func newProxy(t *testing.T, upstream string) *proxy {
 		p.recover()
 		p.cut()
 		p.server.Close()
-		c.http.CloseIdleConnections()
+		c.Client.CloseIdleConnections()
 	})
 	return p
 }

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/test/cluster"
@@ -76,7 +77,7 @@ type rig struct {
 	*testing.T
 	*Source
 	api   *cluster.API
-	admin *clients
+	admin *rest.RESTClient
 	proxy *proxy
 	name  string // of the node, the namespace and the user
 	stop  func() // ends the Source, and waits for that
@@ -94,10 +95,10 @@ func newRigAt(t *testing.T, api *cluster.API) *rig {
 	r := &rig{T: t, api: api, changed: map[string]int{}, stop: func() {}}
 	r.name = fmt.Sprintf("kube-%x", time.Now().UnixNano()&0xffffffff)
 	var err error
-	if r.admin, err = newClients(api.Kubeconfig); err != nil {
+	if r.admin, err = newClient(api.Kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(r.admin.http.CloseIdleConnections)
+	t.Cleanup(r.admin.Client.CloseIdleConnections)
 	r.must("POST", "/api/v1/namespaces", fmt.Sprintf(`{"metadata":{"name":%q}}`, r.name))
 	r.must("POST", "/api/v1/namespaces/"+r.name+"/serviceaccounts", `{"metadata":{"name":"default"}}`)
 	r.permit()
@@ -210,7 +211,7 @@ func (r *rig) eventually(cond func() bool, format string, args ...any) {
 func (r *rig) do(verb, path, body string) answer {
 	r.Helper()
 	path, query, _ := strings.Cut(path, "?")
-	req := r.admin.of(pods()).Verb(verb).AbsPath(path)
+	req := r.admin.Verb(verb).AbsPath(path)
 	for _, pair := range strings.FieldsFunc(query, func(c rune) bool { return c == '&' }) {
 		k, v, _ := strings.Cut(pair, "=")
 		req = req.Param(k, v)

@@ -46,7 +46,7 @@ type Config struct {
 // called from any goroutine, and before Open: until then nothing is known, and
 // Events wait.
 type Source struct {
-	clients    atomic.Pointer[clients] // nil before Open
+	client     atomic.Pointer[rest.RESTClient] // nil before Open
 	kubeconfig string
 	health     *health
 	outbox     *outbox
@@ -82,16 +82,13 @@ func (s *Source) Open() error {
 	if len(validation.IsDNS1123Subdomain(s.node)) > 0 || len(s.node) > maxLabel {
 		return fmt.Errorf("--node-name %q cannot be a node's name in Kubernetes: give the one that kubectl get nodes shows", s.node)
 	}
-	c, err := newClients(s.kubeconfig)
+	c, err := newClient(s.kubeconfig)
 	if err != nil {
 		return err
 	}
-	s.clients.Store(c)
+	s.client.Store(c)
 	return nil
 }
-
-// client is that of a resource's group, once the Source is open.
-func (s *Source) client(r resource) *rest.RESTClient { return s.clients.Load().of(r) }
 
 func (s *Source) vmiChanged(was, is vmi) {
 	if is.undecided() {
@@ -140,13 +137,13 @@ func (s *Source) Run(ctx context.Context) error {
 		{vmis(), labels.Set{nodeLabel: s.node}.String(), "", s.vmis},
 		{pods(), labels.Set{launcherLabel: launcherValue}.String(), node, s.pods},
 	} {
-		from := &source{client: s.client(w.of), resource: w.of, labels: w.labels, fields: w.fields, health: s.health}
+		from := &source{client: s.client.Load(), resource: w.of, labels: w.labels, fields: w.fields, health: s.health}
 		running.Go(func() { reflect(ctx, from, w.to) })
 	}
 	running.Go(func() { s.decideDeletions(ctx) })
 	running.Go(func() { s.outbox.deliver(ctx, s.post) })
 	running.Wait()
-	s.clients.Load().http.CloseIdleConnections()
+	s.client.Load().Client.CloseIdleConnections()
 	return nil
 }
 

@@ -91,7 +91,7 @@ func (s *source) WatchWithContext(parent context.Context, o metav1.ListOptions) 
 
 func (s *source) request(o *metav1.ListOptions) *rest.Request {
 	o.LabelSelector, o.FieldSelector = s.labels, s.fields
-	return s.client.Get().Resource(s.resource.plural).SpecificallyVersionedParams(o, metav1.ParameterCodec, metav1.SchemeGroupVersion).MaxRetries(0)
+	return s.resource.of(s.client.Get()).SpecificallyVersionedParams(o, metav1.ParameterCodec, metav1.SchemeGroupVersion).MaxRetries(0)
 }
 
 func (s *source) failed(ctx context.Context, verb string, err error) error {
