@@ -142,3 +142,11 @@ func ask(ctx context.Context, r *rest.Request) (answer, error) {
 	}
 	return a, nil
 }
+
+// expect fails for an answer of another status.
+func (a answer) expect(code int) error {
+	if a.code != code {
+		return fmt.Errorf("the API server answers %d: %.200s", a.code, a.body)
+	}
+	return nil
+}

@@ -3,7 +3,6 @@ package kube
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 )
@@ -153,11 +151,7 @@ func lastOf(queue []agent.Event, uid string) []agent.Event {
 func (s *Source) post(ctx context.Context, e agent.Event) (verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
-	text, err := json.Marshal(s.eventObject(e))
-	if err != nil {
-		return refused, fmt.Errorf("encode it: %w", err)
-	}
-	a, err := ask(ctx, events().of(s.client.Load().Post()).Namespace(e.Namespace).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
+	a, err := s.create(ctx, events(), e.Namespace, s.eventObject(e))
 	if err != nil {
 		return retry, err
 	}
@@ -179,7 +173,6 @@ func (s *Source) eventObject(e agent.Event) map[string]any {
 		about = map[string]any{"apiVersion": "v1", "kind": "Node", "name": e.Name, "uid": e.UID}
 	}
 	return map[string]any{
-		"apiVersion": events().version().String(), "kind": events().kind,
 		"metadata":       map[string]any{"namespace": e.Namespace, "name": eventName(e)},
 		"involvedObject": about,
 		"reason":         e.Reason, "message": e.Message, "type": severity,

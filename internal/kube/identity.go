@@ -1,14 +1,13 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
-
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
@@ -27,32 +26,26 @@ const (
 func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
-	body, err := json.Marshal(map[string]any{
-		"apiVersion": signingRequests().version().String(), "kind": signingRequests().kind,
+	a, err := m.source.create(ctx, signingRequests(), "", map[string]any{
 		"metadata": map[string]any{"generateName": "vmgrace-migration-" + cut(m.source.node, maxLabel) + "-"},
 		"spec": map[string]any{
 			"request": request, "signerName": migration.SignerName, "expirationSeconds": int(certificateLife.Seconds()),
 			"usages": []string{"digital signature", "client auth", "server auth"},
 		},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("encode it: %w", err)
-	}
-	client := m.source.client.Load()
-	a, err := ask(ctx, signingRequests().of(client.Post()).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body))
-	if err != nil {
-		return nil, err
-	}
 	var made object
-	if a.code != http.StatusCreated || json.Unmarshal(a.body, &made) != nil {
-		return nil, fmt.Errorf("ask for a certificate: the API server answers %d: %.200s", a.code, a.body)
+	if err == nil {
+		err = cmp.Or(a.expect(http.StatusCreated), json.Unmarshal(a.body, &made))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask for a certificate: %w", err)
 	}
 	for {
-		a, err := ask(ctx, signingRequests().of(client.Get()).Name(made.Name))
+		o, err := m.source.get(ctx, signingRequests(), key{"", made.Name})
 		if err != nil {
 			return nil, err
 		}
-		if cert, err := signed(a); cert != nil || err != nil {
+		if cert, err := signed(o); cert != nil || err != nil {
 			return cert, err
 		}
 		select {
@@ -64,11 +57,7 @@ func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
 }
 
 // signed is the certificate, nil while there is none.
-func signed(a answer) ([]byte, error) {
-	var o object
-	if a.code != http.StatusOK || json.Unmarshal(a.body, &o) != nil {
-		return nil, fmt.Errorf("look for a certificate: the API server answers %d: %.200s", a.code, a.body)
-	}
+func signed(o *object) ([]byte, error) {
 	var status struct {
 		Certificate []byte
 		Conditions  []struct{ Type, Message string }
@@ -88,16 +77,14 @@ func signed(a answer) ([]byte, error) {
 func (m *Migrations) Roots(ctx context.Context, namespace string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
-	a, err := ask(ctx, resource{plural: "configmaps"}.of(m.source.client.Load().Get()).Namespace(namespace).Name(migration.CAName))
+	o, err := m.source.get(ctx, configMaps(), key{namespace, migration.CAName})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("ConfigMap %s/%s: %w", namespace, migration.CAName, err)
 	}
-	var config struct{ Data map[string]string }
-	if a.code != http.StatusOK || json.Unmarshal(a.body, &config) != nil {
-		return nil, fmt.Errorf("ConfigMap %s/%s: the API server answers %d: %.200s", namespace, migration.CAName, a.code, a.body)
-	}
-	if config.Data[migration.CAKey] == "" {
+	var data map[string]string
+	_ = json.Unmarshal(o.Data, &data) // unreadable is as if it were empty
+	if data[migration.CAKey] == "" {
 		return nil, errors.New("the ConfigMap " + migration.CAName + " has no " + migration.CAKey)
 	}
-	return []byte(config.Data[migration.CAKey]), nil
+	return []byte(data[migration.CAKey]), nil
 }

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -153,10 +154,7 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 	if err != nil {
 		return err
 	}
-	if a.code != http.StatusOK {
-		return fmt.Errorf("the API server answers %d: %.200s", a.code, a.body)
-	}
-	return nil
+	return a.expect(http.StatusOK)
 }
 
 // Event reports an Event of the VM that moves.
@@ -170,24 +168,12 @@ func (m *Migrations) Event(of *kubevirt.VirtualMachineInstanceMigration, reason,
 // Gone reports whether the API server says by its name that there is no such
 // migration.
 func (m *Migrations) Gone(ctx context.Context, of *kubevirt.VirtualMachineInstanceMigration) (bool, error) {
-	a, err := ask(ctx, migrations().of(m.source.client.Load().Get()).Namespace(of.Namespace).Name(of.Name))
+	o, err := m.source.get(ctx, migrations(), key{of.Namespace, of.Name})
+	if errors.Is(err, errGone) {
+		return true, nil
+	}
 	if err != nil {
 		return false, err
 	}
-	switch a.code {
-	case http.StatusOK:
-		var o object
-		if err := json.Unmarshal(a.body, &o); err != nil || o.UID == "" {
-			return false, fmt.Errorf("%w: %w", errNotAPIServer, err)
-		}
-		return o.UID != of.UID, nil
-	case http.StatusNotFound:
-		var s metav1.Status
-		if err := json.Unmarshal(a.body, &s); err != nil || s.Details == nil || s.Details.Name != of.Name {
-			return false, errNotAPIServer
-		}
-		return true, nil
-	default:
-		return false, fmt.Errorf("the API server answers %d: %.200s", a.code, a.body)
-	}
+	return o.UID != of.UID, nil
 }

@@ -88,24 +88,15 @@ func (s *Source) Movables() []nodemigration.VMI {
 // TellMovable implements nodemigration.VMIs. A VMI that is another one by now, or
 // on another node, is left alone.
 func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemigration.Verdict) error {
-	if s.client.Load() == nil {
-		return errNotOpen
-	}
-	a, err := ask(ctx, vmis().of(s.client.Load().Get()).Namespace(v.Namespace).Name(v.Name))
+	o, err := s.get(ctx, vmis(), key{v.Namespace, v.Name})
 	if err != nil {
-		return fmt.Errorf("read the VMI: %w", err)
+		return err
 	}
-	if a.code != http.StatusOK {
-		return fmt.Errorf("read the VMI: the API server answers %d: %.200s", a.code, a.body)
-	}
-	var o object
-	if err := json.Unmarshal(a.body, &o); err != nil {
-		return fmt.Errorf("%w: %w", errNotAPIServer, err)
-	}
-	patch, err := s.movablePatch(&o, v, is)
+	patch, err := s.movablePatch(o, v, is)
 	if err != nil || patch == nil {
 		return err
 	}
+	var a answer
 	for _, subresource := range [][]string{{"status"}, nil} { // KubeVirt's own CRD has no status subresource
 		a, err = ask(ctx, vmis().of(s.client.Load().Patch(types.JSONPatchType)).Namespace(v.Namespace).
 			Name(v.Name).SubResource(subresource...).Body(patch))
@@ -113,11 +104,11 @@ func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemi
 			break
 		}
 	}
-	switch {
-	case err != nil:
+	if err == nil {
+		err = a.expect(http.StatusOK)
+	}
+	if err != nil {
 		return fmt.Errorf("set the condition LiveMigratable: %w", err)
-	case a.code != http.StatusOK:
-		return fmt.Errorf("set the condition LiveMigratable: the API server answers %d: %.200s", a.code, a.body)
 	}
 	return nil
 }

@@ -25,8 +25,9 @@ func vmis() resource {
 func migrations() resource {
 	return resource{"kubevirt.io", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"}
 }
-func pods() resource   { return resource{"", "Pod", "pods"} }
-func events() resource { return resource{"", "Event", "events"} }
+func pods() resource       { return resource{"", "Pod", "pods"} }
+func events() resource     { return resource{"", "Event", "events"} }
+func configMaps() resource { return resource{"", "ConfigMap", "configmaps"} }
 func crds() resource {
 	return resource{"apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"}
 }
@@ -48,7 +49,7 @@ func (r resource) of(request *rest.Request) *rest.Request {
 	return request.AbsPath(root, r.version().String()).Resource(r.plural)
 }
 
-// object is as much of a VMI, a launcher pod or a CRD as counts here. KubeVirt's
+// object is as much of an object as counts here. KubeVirt's
 // own type would refuse a whole list for one field of another type, and with
 // Kubernetes' own types all of the core API is in the agent's memory.
 type object struct {
@@ -56,6 +57,7 @@ type object struct {
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              json.RawMessage `json:"spec"`
 	Status            json.RawMessage `json:"status"`
+	Data              json.RawMessage `json:"data"` // of a ConfigMap
 }
 
 // DeepCopyObject is what the library wants of every object. Spec and status are

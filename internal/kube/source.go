@@ -3,6 +3,7 @@ package kube
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -88,6 +90,17 @@ func (s *Source) Open() error {
 	}
 	s.client.Store(c)
 	return nil
+}
+
+// create makes an object.
+func (s *Source) create(ctx context.Context, r resource, namespace string, o map[string]any) (answer, error) {
+	o["apiVersion"], o["kind"] = r.version().String(), r.kind
+	text, err := json.Marshal(o)
+	if err != nil {
+		return answer{}, fmt.Errorf("encode it: %w", err)
+	}
+	return ask(ctx, r.of(s.client.Load().Post()).NamespaceIfScoped(namespace, namespace != "").
+		SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
 }
 
 func (s *Source) vmiChanged(was, is vmi) {
