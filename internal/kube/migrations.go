@@ -108,44 +108,33 @@ func (m *Migrations) All() []*kubevirt.VirtualMachineInstanceMigration {
 // Tell changes the status of a migration: only what is said, and a phase only over
 // the object that was read.
 func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstanceMigration, t nodemigration.Told) error {
-	state := map[string]any{}
-	set := func(name, value string) {
-		if value != "" {
-			state[name] = value
-		}
-	}
-	set("targetNodeAddress", t.TargetAddress)
-	set("transport", string(t.Transport))
-	set("sourceState", t.SourceState)
-	set("targetState", t.TargetState)
-	set("failureReason", t.FailureReason)
-	if t.Progress != nil {
-		state["progress"] = t.Progress
+	now := time.Now()
+	state := kubevirt.MigrationState{
+		TargetNodeAddress: t.TargetAddress, Transport: t.Transport, SourceState: t.SourceState, TargetState: t.TargetState,
+		FailureReason: t.FailureReason, Progress: t.Progress,
 	}
 	if !t.Paused.IsZero() {
-		state["mode"], state["pauseTimestamp"] = kubevirt.MigrationPaused, metav1.NewMicroTime(t.Paused)
+		state.Mode, state.PauseTimestamp = kubevirt.MigrationPaused, &metav1.MicroTime{Time: t.Paused}
 	}
 	if t.Downtime > 0 {
-		state["downtimeMilliseconds"] = max(1, t.Downtime.Milliseconds())
+		state.DowntimeMilliseconds = max(1, t.Downtime.Milliseconds())
 	}
 	if t.TargetState == kubevirt.TargetRunning {
-		state["resumeTimestamp"] = metav1.NowMicro()
+		state.ResumeTimestamp = &metav1.MicroTime{Time: now}
 	}
-	status := map[string]any{}
+	if t.Phase == kubevirt.MigrationRunning {
+		state.StartTimestamp = &metav1.Time{Time: now}
+	}
 	meta := map[string]any{"uid": of.UID}
+	status := kubevirt.VirtualMachineInstanceMigrationStatus{Phase: t.Phase}
 	if t.Phase != "" {
-		now := time.Now()
 		meta["resourceVersion"] = of.ResourceVersion
-		status["phase"] = t.Phase
-		status["phaseTransitionTimestamps"] = of.Transitions(t.Phase, now)
-		if t.Phase == kubevirt.MigrationRunning {
-			state["startTimestamp"] = metav1.NewTime(now)
-		}
+		status.PhaseTransitionTimestamps = of.Transitions(t.Phase, now)
 	}
-	if len(state) > 0 {
-		status["migrationState"] = state
+	if state != (kubevirt.MigrationState{}) {
+		status.MigrationState = &state
 	}
-	body, err := json.Marshal(map[string]any{"metadata": meta, "status": status})
+	body, err := json.Marshal(map[string]any{"metadata": meta, "status": status}) // without what is empty
 	if err != nil {
 		return fmt.Errorf("encode it: %w", err)
 	}
