@@ -21,8 +21,7 @@ const (
 	certificateLife = 24 * time.Hour
 )
 
-// Sign has a certificate signed for this node: the PEM of a certificate request in,
-// that of the certificate out.
+// Sign implements nodemigration.Signer.
 func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
@@ -73,13 +72,13 @@ func signed(o *object) ([]byte, error) {
 	return status.Certificate, nil
 }
 
-// Roots is the PEM of those who sign for nodes, from the controller's ConfigMap.
-func (m *Migrations) Roots(ctx context.Context, namespace string) ([]byte, error) {
+// Roots implements nodemigration.Signer. They are in the controller's ConfigMap.
+func (m *Migrations) Roots(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
-	o, err := m.source.get(ctx, configMaps(), key{namespace, migration.CAName})
+	o, err := m.source.get(ctx, configMaps(), key{m.signers, migration.CAName})
 	if err != nil {
-		return nil, fmt.Errorf("ConfigMap %s/%s: %w", namespace, migration.CAName, err)
+		return nil, fmt.Errorf("ConfigMap %s/%s: %w", m.signers, migration.CAName, err)
 	}
 	var data map[string]string
 	_ = json.Unmarshal(o.Data, &data) // unreadable is as if it were empty

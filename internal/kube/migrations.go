@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,28 +25,30 @@ import (
 // two watches, each with a selector of this node's name.
 type Migrations struct {
 	source  *Source
-	from    *store[*kubevirt.VirtualMachineInstanceMigration] // this node
-	to      *store[*kubevirt.VirtualMachineInstanceMigration]
+	signers string // the namespace of those who sign for nodes
+	sides   []side
 	health  *health
 	changed func()
 	refused atomic.Bool // the API server knows no migrations, or does not show them
 }
 
-// NewMigrations shares the connection of a Source. changed is called whenever All
-// may say something else; it must not block.
-func NewMigrations(s *Source, changed func()) *Migrations {
-	m := &Migrations{source: s, changed: changed, health: newHealth(s.log, s.now, migrations())}
+// side has the migrations that name this node in a label.
+type side struct {
+	label string
+	*store[*nodemigration.Migration]
+}
+
+// NewMigrations shares the connection of a Source. signers is the namespace of the
+// controller that signs for nodes. changed is called whenever Migrations may say
+// something else; it must not block.
+func NewMigrations(s *Source, signers string, changed func()) *Migrations {
+	m := &Migrations{source: s, signers: signers, changed: changed, health: newHealth(s.log, s.now, migrations())}
 	m.health.what, m.health.without = "live migrations are", "no VM is moved from or to this node"
-	for _, side := range []struct {
-		store **store[*kubevirt.VirtualMachineInstanceMigration]
-		label string
-	}{{&m.from, migration.SourceNodeLabel}, {&m.to, migration.TargetNodeLabel}} {
-		*side.store = &store[*kubevirt.VirtualMachineInstanceMigration]{
-			strip: func(o *object, _ *kubevirt.VirtualMachineInstanceMigration) *kubevirt.VirtualMachineInstanceMigration {
-				return m.strip(o, side.label)
-			},
-			notify: func(_, _ *kubevirt.VirtualMachineInstanceMigration) { changed() },
-		}
+	for _, label := range []string{migration.SourceNodeLabel, migration.TargetNodeLabel} {
+		m.sides = append(m.sides, side{label, &store[*nodemigration.Migration]{
+			strip:  func(o *object, _ *nodemigration.Migration) *nodemigration.Migration { return m.strip(o, label) },
+			notify: func(_, _ *nodemigration.Migration) { changed() },
+		}})
 	}
 	return m
 }
@@ -53,15 +56,12 @@ func NewMigrations(s *Source, changed func()) *Migrations {
 // Run watches until ctx ends.
 func (m *Migrations) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	for _, w := range []struct {
-		label string
-		to    *store[*kubevirt.VirtualMachineInstanceMigration]
-	}{{migration.SourceNodeLabel, m.from}, {migration.TargetNodeLabel, m.to}} {
+	for _, side := range m.sides {
 		from := &source{
 			client: m.source.client.Load(), resource: migrations(),
-			labels: labels.Set{w.label: m.source.node}.String(), health: m.health, failing: m.failing,
+			labels: labels.Set{side.label: m.source.node}.String(), health: m.health, failing: m.failing,
 		}
-		running.Go(func() { reflect(ctx, from, w.to) })
+		running.Go(func() { reflect(ctx, from, side.store) })
 	}
 	running.Wait()
 }
@@ -75,13 +75,10 @@ func (m *Migrations) failing(err error) {
 	}
 }
 
-// Known reports whether All is complete: everything was listed, or cannot be.
-func (m *Migrations) Known() bool { return m.from.synced() && m.to.synced() || m.refused.Load() }
-
 // strip takes over what has the shape of a migration. A status of another kind is
 // as if it were empty.
-func (m *Migrations) strip(o *object, label string) *kubevirt.VirtualMachineInstanceMigration {
-	is := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: o.ObjectMeta}
+func (m *Migrations) strip(o *object, label string) *nodemigration.Migration {
+	is := &nodemigration.Migration{ObjectMeta: o.ObjectMeta}
 	is.ManagedFields = nil
 	if o.Labels[label] != m.source.node || json.Unmarshal(o.Spec, &is.Spec) != nil || !(key{o.Namespace, is.Spec.VMIName}).valid() {
 		return nil
@@ -90,24 +87,26 @@ func (m *Migrations) strip(o *object, label string) *kubevirt.VirtualMachineInst
 	return is
 }
 
-// All returns the migrations, which must not be written to.
-func (m *Migrations) All() []*kubevirt.VirtualMachineInstanceMigration {
-	var all []*kubevirt.VirtualMachineInstanceMigration
+// Migrations implements nodemigration.Cluster. They are complete where everything
+// was listed, or cannot be.
+func (m *Migrations) Migrations() (all []*nodemigration.Migration, complete bool) {
+	// What is listed meanwhile is told of.
+	complete = m.refused.Load() || !slices.ContainsFunc(m.sides, func(s side) bool { return !s.synced() })
 	seen := map[types.UID]bool{}
-	for _, s := range []*store[*kubevirt.VirtualMachineInstanceMigration]{m.from, m.to} {
-		s.all(func(is *kubevirt.VirtualMachineInstanceMigration) {
+	for _, side := range m.sides {
+		side.all(func(is *nodemigration.Migration) {
 			if !seen[is.UID] {
 				seen[is.UID] = true
 				all = append(all, is)
 			}
 		})
 	}
-	return all
+	return all, complete
 }
 
-// Tell changes the status of a migration: only what is said, and a phase only over
-// the object that was read.
-func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstanceMigration, t nodemigration.Told) error {
+// Tell implements nodemigration.Cluster: it writes only what is said, and a phase
+// only over the object that was read.
+func (m *Migrations) Tell(ctx context.Context, of *nodemigration.Migration, t nodemigration.Told) error {
 	now := time.Now()
 	state := kubevirt.MigrationState{
 		TargetNodeAddress: t.TargetAddress, Transport: t.Transport, SourceState: t.SourceState, TargetState: t.TargetState,
@@ -146,17 +145,16 @@ func (m *Migrations) Tell(ctx context.Context, of *kubevirt.VirtualMachineInstan
 	return a.expect(http.StatusOK)
 }
 
-// Event reports an Event of the VM that moves.
-func (m *Migrations) Event(of *kubevirt.VirtualMachineInstanceMigration, reason, message string) {
+// Event implements nodemigration.Cluster.
+func (m *Migrations) Event(of *nodemigration.Migration, reason, message string) {
 	m.source.Report(agent.Event{
 		Namespace: of.Namespace, Name: of.Spec.VMIName, UID: migration.StateOf(of).VMIUID,
 		Reason: reason, Message: message, Warning: true, Key: string(of.UID), At: time.Now().UTC(),
 	})
 }
 
-// Gone reports whether the API server says by its name that there is no such
-// migration.
-func (m *Migrations) Gone(ctx context.Context, of *kubevirt.VirtualMachineInstanceMigration) (bool, error) {
+// Gone implements nodemigration.Cluster.
+func (m *Migrations) Gone(ctx context.Context, of *nodemigration.Migration) (bool, error) {
 	o, err := m.source.get(ctx, migrations(), key{of.Namespace, of.Name})
 	if errors.Is(err, errGone) {
 		return true, nil

@@ -89,9 +89,8 @@ func (m *migrations) stopped(e hypervisor.Event) {
 // again.
 func (m *migrations) run(ctx context.Context) error {
 	var changed func()
-	watch := kube.NewMigrations(m.vmis, func() { changed() })
-	signer := signer{watch, m.options.Migration.CANamespace}
-	identity := nodemigration.NewIdentity(m.options.NodeName, signer, m.log)
+	watch := kube.NewMigrations(m.vmis, m.options.Migration.CANamespace, func() { changed() })
+	identity := nodemigration.NewIdentity(m.options.NodeName, watch, m.log)
 	l := m.listen(ctx)
 	if l == nil {
 		return nil
@@ -101,7 +100,7 @@ func (m *migrations) run(ctx context.Context) error {
 		LibvirtSocket: libvirtSocket(m.options.LibvirtURI), SocketDir: filepath.Join(m.options.StateDir, "migration"),
 		URI:   m.options.Migration.uri,
 		Paths: m.options.Migration.AllowPaths, Networks: m.options.Migration.AllowNetworks,
-		Cluster: watched{watch}, Identity: identity, Sender: m.moves, Hypervisor: m.moves, VMs: m, Meter: m.meter,
+		Cluster: watch, Identity: identity, Sender: m.moves, Hypervisor: m.moves, VMs: m, Meter: m.meter,
 		Open: func(pid int, start uint64) (nodemigration.Process, error) {
 			p, err := process.Open(pid, start)
 			if err != nil {
@@ -208,24 +207,3 @@ func (m *migrations) Moved(domain, uuid string) {
 
 // Changed implements nodemigration.VMs.
 func (m *migrations) Changed(namespace, name string) { m.agent.ClusterChanged(namespace, name) }
-
-// watched is kube.Migrations as the node's part wants it.
-type watched struct{ kubeMigrations }
-
-type kubeMigrations = *kube.Migrations
-
-func (w watched) Migrations() ([]*nodemigration.Migration, bool) {
-	complete := w.Known() // what is listed meanwhile is told of
-	return w.All(), complete
-}
-
-// signer asks in the controller's namespace.
-type signer struct {
-	*kube.Migrations
-
-	namespace string
-}
-
-func (s signer) Roots(ctx context.Context) ([]byte, error) {
-	return s.Migrations.Roots(ctx, s.namespace)
-}
