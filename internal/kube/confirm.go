@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -57,7 +58,7 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	case errors.Is(err, errGone):
 	case err != nil:
 		return grace.FateUnknown, err
-	case string(now.UID) == uid && now.Labels[nodeLabel] != "" && now.Labels[nodeLabel] != s.node:
+	case string(now.UID) == uid && now.Labels[kubevirt.NodeNameLabel] != "" && now.Labels[kubevirt.NodeNameLabel] != s.node:
 		return grace.FateMoved, nil
 	case string(now.UID) == uid && now.DeletionTimestamp == nil:
 		return grace.FateHere, nil
@@ -91,7 +92,7 @@ func (s *Source) deletedOrLost(ctx context.Context, created time.Time) (grace.Fa
 var errGone = errors.New("it does not exist")
 
 func (s *Source) getCRD(ctx context.Context) (crd, error) {
-	o, err := s.get(ctx, crds(), key{"", crdName})
+	o, err := s.get(ctx, crds(), key{"", kubevirt.CRD})
 	if err != nil {
 		return crd{}, err
 	}

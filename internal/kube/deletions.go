@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -50,7 +51,7 @@ func (s *Source) crd() (c crd, known bool) {
 	if !s.health.isEstablished(crds().plural) {
 		return crd{}, false
 	}
-	return s.crds.get(key{"", crdName})
+	return s.crds.get(key{"", kubevirt.CRD})
 }
 
 // took: what was created then goes, or went, with its CRD.

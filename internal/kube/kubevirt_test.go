@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"testing"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -29,7 +30,7 @@ func TestAVMIAsKubeVirtWritesIt(t *testing.T) {
 	r := newRig(t)
 	// Given: KubeVirt's own CRD has no status subresource; its columns and its
 	// second version change nothing here.
-	if _, err := r.api.TryKubectl(t.Context(), "", "patch", "crd", crdName, "--type=json", "-p", `[{"op":"remove","path":"/spec/versions/0/subresources"}]`); err != nil {
+	if _, err := r.api.TryKubectl(t.Context(), "", "patch", "crd", kubevirt.CRD, "--type=json", "-p", `[{"op":"remove","path":"/spec/versions/0/subresources"}]`); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

@@ -130,7 +130,7 @@ func (s *Source) movablePatch(o *object, v nodemigration.VMI, is nodemigration.V
 	if err := json.Unmarshal(o.Status, &status); err != nil && len(o.Status) > 0 {
 		return nil, fmt.Errorf("%w: status: %w", errNotAPIServer, err)
 	}
-	if string(o.UID) != v.UID || o.Labels[nodeLabel] != s.node || cmp.Or(status.NodeName, s.node) != s.node || o.DeletionTimestamp != nil {
+	if string(o.UID) != v.UID || o.Labels[kubevirt.NodeNameLabel] != s.node || cmp.Or(status.NodeName, s.node) != s.node || o.DeletionTimestamp != nil {
 		return nil, nil
 	}
 	at := slices.IndexFunc(status.Conditions, func(c map[string]any) bool { return c["type"] == kubevirt.LiveMigratable })

@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
@@ -62,7 +63,7 @@ func prepare(a *cluster.API) error {
 		{"create", "namespace", "vmgrace-system"},
 		{"apply", "-n", "vmgrace-system", "-f", rbacFile},
 		{"apply", "-f", crdFile},
-		{"wait", "--for=condition=Established", "--timeout=60s", "crd/" + crdName},
+		{"wait", "--for=condition=Established", "--timeout=60s", "crd/" + kubevirt.CRD},
 	} {
 		if _, err := a.TryKubectl(context.Background(), "", args...); err != nil {
 			return err

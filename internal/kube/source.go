@@ -20,15 +20,13 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 // maxLabel is how long a label's value may be, and so a node's name here.
 const maxLabel = 63
-
-// crdName is the name of the VMIs' CRD.
-const crdName = "virtualmachineinstances.kubevirt.io"
 
 // Config is what a Source is made of. All but Kubeconfig must be set.
 type Config struct {
@@ -124,7 +122,7 @@ func (s *Source) podChanged(was, is pod) {
 func (s *Source) crdChanged(was, is crd) {
 	wake(s.marked)
 	if is.ending && !was.ending {
-		s.log.Warn("the CRD of the VMIs is being deleted, and all VMIs with it; that shuts down no VM", "crd", crdName)
+		s.log.Warn("the CRD of the VMIs is being deleted, and all VMIs with it; that shuts down no VM", "crd", kubevirt.CRD)
 	}
 }
 
@@ -146,9 +144,9 @@ func (s *Source) Run(ctx context.Context) error {
 		labels, fields string
 		to             cache.ReflectorStore
 	}{
-		{crds(), "", fields.OneTermEqualSelector("metadata.name", crdName).String(), s.crds},
-		{vmis(), labels.Set{nodeLabel: s.node}.String(), "", s.vmis},
-		{pods(), labels.Set{launcherLabel: launcherValue}.String(), node, s.pods},
+		{crds(), "", fields.OneTermEqualSelector("metadata.name", kubevirt.CRD).String(), s.crds},
+		{vmis(), labels.Set{kubevirt.NodeNameLabel: s.node}.String(), "", s.vmis},
+		{pods(), labels.Set{kubevirt.AppLabel: kubevirt.LauncherApp}.String(), node, s.pods},
 	} {
 		from := &source{client: s.client.Load(), resource: w.of, labels: w.labels, fields: w.fields, health: s.health}
 		running.Go(func() { reflect(ctx, from, w.to) })

@@ -8,18 +8,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-)
-
-// KubeVirt's names (kubevirt.io/api, core/v1/types.go).
-const (
-	nodeLabel        = "kubevirt.io/nodeName"
-	launcherLabel    = "kubevirt.io"
-	launcherValue    = "virt-launcher"
-	createdByLabel   = "kubevirt.io/created-by"
-	domainAnnotation = "kubevirt.io/domain"
 )
 
 // maxGrace bounds what is kept of a grace period that is none.
@@ -58,7 +51,7 @@ type crd struct {
 
 func (s *Source) stripVMI(o *object, was vmi) vmi {
 	name := key{o.Namespace, o.Name}
-	if !name.valid() || !grace.IsUID(string(o.UID)) || o.Labels[nodeLabel] != s.node {
+	if !name.valid() || !grace.IsUID(string(o.UID)) || o.Labels[kubevirt.NodeNameLabel] != s.node {
 		return vmi{}
 	}
 	var status struct{ EvacuationNodeName string }
@@ -101,8 +94,8 @@ func (s *Source) stripPod(o *object, was pod) pod {
 	var status podStatus
 	_, _ = json.Unmarshal(o.Spec, &spec), json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
 	// A pod that names no VMI is a VM by its own name.
-	of := key{o.Namespace, strings.Clone(cmp.Or(o.Annotations[domainAnnotation], o.Name))}
-	if !of.valid() || !grace.IsUID(string(o.UID)) || spec.NodeName != s.node || o.Labels[launcherLabel] != launcherValue {
+	of := key{o.Namespace, strings.Clone(cmp.Or(o.Annotations[kubevirt.DomainAnnotation], o.Name))}
+	if !of.valid() || !grace.IsUID(string(o.UID)) || spec.NodeName != s.node || o.Labels[kubevirt.AppLabel] != kubevirt.LauncherApp {
 		return pod{}
 	}
 	is := pod{pinned: pinned(o), of: of, Pod: grace.Pod{
@@ -113,7 +106,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		GracePeriod:   seconds(spec.TerminationGracePeriodSeconds),
 		Priority:      spec.Priority,
 	}}
-	if uid := o.Labels[createdByLabel]; grace.IsUID(uid) {
+	if uid := o.Labels[kubevirt.CreatedByLabel]; grace.IsUID(uid) {
 		is.VMI = uid
 	}
 	is.holdable(o, &status)
@@ -137,27 +130,19 @@ type podStatus struct {
 	Conditions []struct{ Type, Status, Reason string }
 }
 
-// Annotations of the launcher webhook (pkg/evacuation has their meaning).
-const (
-	holdForAnnotation   = "vmgrace.io/hold-for"
-	reserveAnnotation   = "vmgrace.io/shutdown-reserve-seconds"
-	paddingAnnotation   = "vmgrace.io/launcher-padding-seconds"
-	allowanceAnnotation = "vmgrace.io/migration-allowance-seconds"
-)
-
 // holdable reads whether the pod's shutdown may be held: only for a reason of
 // Kubernetes' that it names, and not where its reserve is nonsense or a migration is
 // allowed no time. An allowance that is not stated is the default.
 func (p *pod) holdable(o *object, status *podStatus) {
 	var reserve time.Duration // at least what the agent knows of, where none is stated
-	if stated := o.Annotations[reserveAnnotation]; stated != "" {
+	if stated := o.Annotations[evacuation.ReserveAnnotation]; stated != "" {
 		var err error
 		if reserve, err = grace.ParseSeconds(stated); err != nil && !errors.Is(err, grace.ErrTooLong) {
 			return
 		}
 	}
 	for _, reason := range []grace.Cause{grace.PreemptionByScheduler, grace.DeletionByTaintManager} {
-		if !slices.Contains(strings.Split(o.Annotations[holdForAnnotation], ","), string(reason)) {
+		if !slices.Contains(strings.Split(o.Annotations[evacuation.HoldForAnnotation], ","), string(reason)) {
 			continue
 		}
 		p.Holdable, p.Reserve = true, reserve
@@ -170,18 +155,18 @@ func (p *pod) holdable(o *object, status *podStatus) {
 	if !p.Holdable {
 		return
 	}
-	if padding, err := grace.ParseSeconds(o.Annotations[paddingAnnotation]); err == nil {
+	if padding, err := grace.ParseSeconds(o.Annotations[evacuation.PaddingAnnotation]); err == nil {
 		p.Padding = padding
 	}
 	p.Allowance = v1alpha1.DefaultMigrationAllowance
-	if allowance, err := grace.ParseSeconds(o.Annotations[allowanceAnnotation]); err == nil {
+	if allowance, err := grace.ParseSeconds(o.Annotations[evacuation.AllowanceAnnotation]); err == nil {
 		p.Allowance, p.Holdable = allowance, allowance > 0
 	}
 }
 
 // stripCRD: a CRD that is being deleted stays so.
 func stripCRD(o *object, _ crd) crd {
-	if o.Name != crdName {
+	if o.Name != kubevirt.CRD {
 		return crd{}
 	}
 	return crd{uid: string(o.UID), created: o.CreationTimestamp.UTC(), ending: o.DeletionTimestamp != nil}

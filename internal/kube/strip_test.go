@@ -8,6 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -17,16 +19,16 @@ func TestWhoseLauncherAPodIs(t *testing.T) {
 		annotations map[string]string
 		want        key
 	}{
-		"by its annotation":    {map[string]string{domainAnnotation: "vm"}, key{"ns", "vm"}},
+		"by its annotation":    {map[string]string{kubevirt.DomainAnnotation: "vm"}, key{"ns", "vm"}},
 		"by its own name":      {nil, key{"ns", "virt-launcher-x"}},
-		"by an empty one":      {map[string]string{domainAnnotation: ""}, key{"ns", "virt-launcher-x"}},
-		"a name that is none":  {map[string]string{domainAnnotation: "../x"}, key{}},
+		"by an empty one":      {map[string]string{kubevirt.DomainAnnotation: ""}, key{"ns", "virt-launcher-x"}},
+		"a name that is none":  {map[string]string{kubevirt.DomainAnnotation: "../x"}, key{}},
 		"another's annotation": {map[string]string{"kubevirt.io/domainx": "vm"}, key{"ns", "virt-launcher-x"}},
 	} {
 		o := &object{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns", Name: "virt-launcher-x", UID: "u-1",
-				Labels: map[string]string{launcherLabel: launcherValue}, Annotations: c.annotations,
+				Labels: map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp}, Annotations: c.annotations,
 			},
 			Spec: json.RawMessage(`{"nodeName":"n","priority":-7}`),
 		}
@@ -40,7 +42,7 @@ func TestWhoseLauncherAPodIs(t *testing.T) {
 func TestForWhatALauncherIsHeld(t *testing.T) {
 	const both = "PreemptionByScheduler,DeletionByTaintManager"
 	annotated := func(holdFor, reserve, allowance string) map[string]string {
-		return map[string]string{domainAnnotation: "vm", holdForAnnotation: holdFor, reserveAnnotation: reserve, allowanceAnnotation: allowance}
+		return map[string]string{kubevirt.DomainAnnotation: "vm", evacuation.HoldForAnnotation: holdFor, evacuation.ReserveAnnotation: reserve, evacuation.AllowanceAnnotation: allowance}
 	}
 	condition := func(kind, status, reason string) string {
 		return fmt.Sprintf(`{"conditions":[{"type":"Ready","status":"True"},{"type":%q,"status":%q,"reason":%q}]}`, kind, status, reason)
@@ -69,7 +71,7 @@ func TestForWhatALauncherIsHeld(t *testing.T) {
 		"another condition":      {annotated(both, "50", "150"), condition("Ready", "True", "PreemptionByScheduler"), "", held{true, "", 50 * time.Second, 150 * time.Second}},
 		"for the other reason":   {annotated("DeletionByTaintManager", "50", "150"), preempted, "", held{true, "", 50 * time.Second, 150 * time.Second}},
 		"no reason of ours":      {annotated("TerminationByKubelet", "50", "150"), condition("DisruptionTarget", "True", "TerminationByKubelet"), "", held{}},
-		"webhook was down":       {map[string]string{domainAnnotation: "vm"}, preempted, "", held{}},
+		"webhook was down":       {map[string]string{kubevirt.DomainAnnotation: "vm"}, preempted, "", held{}},
 		"nonsense":               {annotated(both, "-1", "150"), preempted, "", held{}},
 		"nonsense as allowance":  {annotated(both, "50", "soon"), preempted, "", held{true, "PreemptionByScheduler", 50 * time.Second, 150 * time.Second}},
 		"no time to move":        {annotated(both, "50", "0"), preempted, "", held{false, "PreemptionByScheduler", 50 * time.Second, 0}},
@@ -79,7 +81,7 @@ func TestForWhatALauncherIsHeld(t *testing.T) {
 		o := &object{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns", Name: "virt-launcher-x", UID: "u-1", DeletionTimestamp: &deleted,
-				Labels: map[string]string{launcherLabel: launcherValue}, Annotations: c.annotations,
+				Labels: map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp}, Annotations: c.annotations,
 			},
 			Spec: json.RawMessage(`{"nodeName":"n"}`), Status: json.RawMessage(c.status),
 		}
@@ -97,7 +99,7 @@ func TestAVMIIsMarkedToLeaveThisNode(t *testing.T) {
 		`{"evacuationNodeName":"n"}`: true, `{"evacuationNodeName":"other"}`: false, `{}`: false, `{"evacuationNodeName":7}`: false,
 	} {
 		o := &object{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", UID: "u-1", Labels: map[string]string{nodeLabel: "n"}},
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", UID: "u-1", Labels: map[string]string{kubevirt.NodeNameLabel: "n"}},
 			Status:     json.RawMessage(status),
 		}
 		if got := s.stripVMI(o, vmi{}).Marked; got != want {
