@@ -19,11 +19,12 @@ import (
 
 // A server that is frozen accepts connections and answers nothing. These find
 // it out within 20 s: silence, a ping without an answer, a new connection
-// without a handshake.
+// without a handshake, a request without a response.
 const (
 	silenceTimeout = 10 * time.Second
 	pingTimeout    = 5 * time.Second
 	dialTimeout    = 5 * time.Second
+	answerTimeout  = 20 * time.Second
 )
 
 // SilenceLibraries stops what the client libraries write to stderr on their
@@ -84,14 +85,15 @@ func newHTTPClient(cfg *rest.Config) (*http.Client, error) {
 	}
 	dialer := &net.Dialer{Timeout: dialTimeout, KeepAlive: silenceTimeout}
 	transport := &http.Transport{
-		Proxy:               http.ProxyFromEnvironment,
-		DialContext:         dialer.DialContext,
-		TLSClientConfig:     first, // by a proxy only
-		TLSHandshakeTimeout: dialTimeout,
-		ForceAttemptHTTP2:   true,
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: silenceTimeout, PingTimeout: pingTimeout, WriteByteTimeout: silenceTimeout},
-		IdleConnTimeout:     90 * time.Second,
-		MaxIdleConnsPerHost: 2,
+		Proxy:                 http.ProxyFromEnvironment,
+		DialContext:           dialer.DialContext,
+		TLSClientConfig:       first, // by a proxy only
+		TLSHandshakeTimeout:   dialTimeout,
+		ForceAttemptHTTP2:     true,
+		HTTP2:                 &http.HTTP2Config{SendPingTimeout: silenceTimeout, PingTimeout: pingTimeout, WriteByteTimeout: silenceTimeout},
+		ResponseHeaderTimeout: answerTimeout,
+		IdleConnTimeout:       90 * time.Second,
+		MaxIdleConnsPerHost:   2,
 	}
 	transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		return dialTLS(ctx, cfg, dialer, network, address)

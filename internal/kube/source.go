@@ -161,7 +161,8 @@ func (s *Source) Run(ctx context.Context) error {
 // reflect keeps to like what from lists and watches. It tries again within
 // about 5 s, for as long as ctx lasts.
 func reflect(ctx context.Context, from *source, to cache.ReflectorStore) {
-	cache.NewReflectorWithOptions(from, &object{}, to, cache.ReflectorOptions{
+	lw := &cache.ListWatch{ListWithContextFunc: from.list, WatchFuncWithContext: from.watch}
+	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, from), &object{}, to, cache.ReflectorOptions{
 		Name:    from.resource.plural,
 		Backoff: &wait.Backoff{Duration: 500 * time.Millisecond, Factor: 2, Cap: 3 * time.Second, Steps: 10, Jitter: 0.6},
 	}).RunWithContext(ctx)

@@ -14,10 +14,9 @@ import (
 
 const (
 	listTimeout = 20 * time.Second
-	// openTimeout is how long a watch may take to begin.
-	openTimeout = 20 * time.Second
-	// expiryMargin is how long a watch may outlast the timeout that was asked of the server.
-	expiryMargin = time.Minute
+	// watchTimeout is longer than any that the reflector asks of the server, which
+	// is 10 minutes at most.
+	watchTimeout = 11 * time.Minute
 )
 
 // source lists and watches one resource for a reflector, and keeps health up to
@@ -35,18 +34,8 @@ type source struct {
 // list, by a watch: what stands between us and the server may not know it.
 func (*source) IsWatchListSemanticsUnSupported() bool { return true }
 
-// List is for the library.
-func (s *source) List(o metav1.ListOptions) (runtime.Object, error) {
-	return s.ListWithContext(context.Background(), o)
-}
-
-// Watch is for the library.
-func (s *source) Watch(o metav1.ListOptions) (watch.Interface, error) {
-	return s.WatchWithContext(context.Background(), o)
-}
-
-// ListWithContext gets all objects that the selectors pick.
-func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+// list gets all objects that the selectors pick.
+func (s *source) list(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, listTimeout)
 	defer cancel()
 	s.health.pending(s.resource.plural)
@@ -61,32 +50,25 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	return l, nil
 }
 
-// WatchWithContext begins to watch them.
-func (s *source) WatchWithContext(parent context.Context, o metav1.ListOptions) (watch.Interface, error) {
-	ctx, cancel := context.WithCancel(parent)
-	timer := time.AfterFunc(openTimeout, cancel)
-	lasts := expiryMargin
-	if o.TimeoutSeconds != nil {
-		lasts += time.Duration(*o.TimeoutSeconds) * time.Second
-	}
+// watch begins to watch them.
+func (s *source) watch(parent context.Context, o metav1.ListOptions) (watch.Interface, error) {
+	ctx, cancel := context.WithTimeout(parent, watchTimeout)
 	o.Watch = true
 	s.health.pending(s.resource.plural)
 	w, err := s.request(&o).Watch(ctx)
 	if err == nil {
 		// Where the request times out the library returns a watch that has
 		// ended, and no error.
-		if _, open := w.(*watch.StreamWatcher); !open || !timer.Reset(lasts) {
-			w.Stop()
+		if _, open := w.(*watch.StreamWatcher); !open {
 			err = errEndedEarly
 		}
 	}
 	if err != nil {
-		timer.Stop()
 		cancel()
 		return nil, s.failed(parent, "watch", err)
 	}
 	s.health.established(s.resource.plural)
-	return &bounded{w, func() { timer.Stop(); cancel() }}, nil
+	return &bounded{w, cancel}, nil
 }
 
 func (s *source) request(o *metav1.ListOptions) *rest.Request {
@@ -109,7 +91,7 @@ var errEndedEarly = errors.New("the watch did not start: no response in time, or
 // bounded is a watch that gives back its context.
 type bounded struct {
 	watch.Interface
-	release func()
+	release context.CancelFunc
 }
 
 // Stop ends the watch.
