@@ -88,6 +88,7 @@ func (m *migrations) stopped(e hypervisor.Event) {
 // run takes part until ctx ends. What it lacks costs no VM anything: it is tried
 // again.
 func (m *migrations) run(ctx context.Context) error {
+	defer m.moves.Close()
 	var changed func()
 	watch := kube.NewMigrations(m.vmis, m.options.Migration.CANamespace, func() { changed() })
 	identity := nodemigration.NewIdentity(m.options.NodeName, watch, m.log)
@@ -114,7 +115,6 @@ func (m *migrations) run(ctx context.Context) error {
 	m.node.Store(node)
 	var running sync.WaitGroup
 	defer running.Wait()
-	defer m.moves.Close()
 	running.Go(func() { watch.Run(ctx) })
 	running.Go(func() { identity.Run(ctx, node.Changed) })
 	node.Run(ctx, l)

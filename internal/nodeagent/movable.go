@@ -26,23 +26,14 @@ func (n *node) conditions() *nodemigration.Conditions {
 	if n.DryRun {
 		return nil
 	}
-	if n.driver.libvirt != nil && n.Migration.Listen != "" {
-		n.defined = n.driver.libvirt.Migrator()
-	}
-	look := &movable{node: n, files: files{root: nodeRoot}}
+	files := &files{root: nodeRoot}
 	return &nodemigration.Conditions{
-		VMIs: n.vmis, Look: look.look, Log: n.log,
+		VMIs: n.vmis, Log: n.log,
+		Look: func(ctx context.Context, domain string) (nodemigration.Guest, error) {
+			return n.look(ctx, domain, files)
+		},
 		Running: func(domain string) bool { return n.agent.Phase(domain) == grace.Running },
 	}
-}
-
-// judge keeps the conditions until ctx ends.
-func (n *node) judge(ctx context.Context) error {
-	n.movable.Run(ctx)
-	if n.defined != nil {
-		n.defined.Close()
-	}
-	return nil
 }
 
 func (n *node) clusterChanged(namespace, name string) {
@@ -69,32 +60,27 @@ func (n *node) changed(domain string) {
 	}
 }
 
-// movable looks at what decides whether a VM can be moved.
-type movable struct {
-	node  *node
-	files files
-}
-
-func (m *movable) look(ctx context.Context, domain string) (nodemigration.Guest, error) {
-	g := nodemigration.Guest{SharedFile: m.files.shared}
-	if n := m.node.moves; n != nil {
-		g.Off = n.off()
+// look looks at what decides whether a VM can be moved.
+func (n *node) look(ctx context.Context, domain string, files *files) (nodemigration.Guest, error) {
+	g := nodemigration.Guest{SharedFile: files.shared}
+	if n.moves != nil {
+		g.Off = n.moves.off()
 	}
 	switch {
-	case m.node.driver.launchers.Claims(domain), m.node.driver.libvirt == nil:
+	case n.driver.launchers.Claims(domain), n.driver.libvirt == nil:
 		g.InLauncher = true
 		return g, nil
-	case m.node.defined == nil:
+	case n.moves == nil:
 		return g, hypervisor.ErrNotFound // others judge it
 	}
-	d, err := m.node.driver.libvirt.Get(ctx, domain)
+	d, err := n.driver.libvirt.Get(ctx, domain)
 	if err != nil {
 		return g, err //nolint:wrapcheck // it says what was tried
 	}
-	if g.Domain, err = m.node.defined.Define(ctx, domain); err != nil {
+	if g.Domain, err = n.moves.moves.Define(ctx, domain); err != nil {
 		return g, err //nolint:wrapcheck // as above
 	}
-	o := m.node.Migration
+	o := n.Migration
 	g.Native = o.uri.Native()
 	g.Agreed = tunnel.Agreement{Domain: domain, UUID: d.Instance.UUID, Paths: o.AllowPaths, Networks: o.AllowNetworks}
 	return g, nil

@@ -22,7 +22,6 @@ import (
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
@@ -43,7 +42,6 @@ type node struct {
 	agent     *agent.Agent
 	moves     *migrations // nil without live migrations
 	movable   *nodemigration.Conditions
-	defined   *libvirt.Migrator // for movable; nil without libvirt
 	points    failpoint.Points
 }
 
@@ -72,7 +70,7 @@ func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
 	group.Go(func() error { return n.agent.Run(ctx) })
 	group.Go(func() error { return n.from.watcher.Run(ctx) })
 	if n.movable != nil {
-		group.Go(func() error { return n.judge(ctx) })
+		group.Go(func() error { n.movable.Run(ctx); return nil })
 	}
 	group.Go(func() error { watchConflicts(ctx, nodeRoot, n.meter.Conflict, n.log); return nil })
 	for _, d := range dependencies {
