@@ -12,6 +12,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
@@ -115,22 +116,16 @@ func (f *files) shared(path string) (bool, error) {
 	if !f.busy.CompareAndSwap(false, true) {
 		return false, errHangs
 	}
-	type result struct {
-		kind uint32
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
+	ctx, cancel := context.WithTimeout(context.Background(), statTimeout)
+	defer cancel()
+	shared := false
+	err := durable.Within(ctx, "a file system of this node", func() error {
+		defer f.busy.Store(false)
 		kind, err := fileSystem(f.root, path)
-		f.busy.Store(false)
-		done <- result{kind, err}
-	}()
-	select {
-	case r := <-done:
-		return sharedFileSystems()[r.kind], r.err
-	case <-time.After(statTimeout):
-		return false, errHangs
-	}
+		shared = sharedFileSystems()[kind]
+		return err
+	})
+	return err == nil && shared, err
 }
 
 // fileSystem is the kind of the file system that a file below root is on. Links are
