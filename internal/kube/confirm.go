@@ -17,18 +17,11 @@ import (
 
 const confirmTimeout = 10 * time.Second
 
-// ErrUnconfirmed is the failure to learn what became of a VMI; the error that
-// wraps it says why.
-var ErrUnconfirmed = errors.New("the fate of the VMI is not known")
-
 // errNotAsked: the API server was not asked, or not to the end.
 var errNotAsked = errors.New("not asked")
 
-// errNotOpen: the kubeconfig could not be used yet.
-var errNotOpen = fmt.Errorf("%w: there is no client of the API server yet", errNotAsked)
-
 // Confirm asks the API server what became of the VMI that was seen with this
-// UID and creation time. It fails with ErrUnconfirmed and grace.FateUnknown.
+// UID and creation time. Where it fails the fate is grace.FateUnknown.
 //
 // A VMI that is on another node has moved, whatever else it says: its VM is
 // there, and so is the agent that shuts it down.
@@ -39,7 +32,7 @@ func (s *Source) Confirm(ctx context.Context, namespace, name, uid string, creat
 	if err == nil {
 		return fate, nil
 	}
-	err = fmt.Errorf("%w: %s/%s: %w", ErrUnconfirmed, namespace, name, err)
+	err = fmt.Errorf("the fate of the VMI is not known: %s/%s: %w", namespace, name, err)
 	if !errors.Is(err, errNotAsked) && !errors.Is(ctx.Err(), context.Canceled) {
 		s.health.unanswered(err)
 	}
@@ -51,7 +44,7 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 		return grace.FateUnknown, fmt.Errorf("%w: the API server has never shown it", errNotAsked)
 	}
 	if s.client.Load() == nil {
-		return grace.FateUnknown, errNotOpen
+		return grace.FateUnknown, fmt.Errorf("%w: the kubeconfig could not be used yet", errNotAsked)
 	}
 	now, err := s.get(ctx, vmis(), k)
 	switch {

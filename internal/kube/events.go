@@ -21,8 +21,6 @@ const (
 
 	maxQueue   = 4096
 	maxMessage = 1024
-	// maxInstance is the API server's bound on reportingInstance.
-	maxInstance = 128
 
 	postTimeout = 10 * time.Second
 	firstPause  = 500 * time.Millisecond
@@ -178,7 +176,7 @@ func (s *Source) eventObject(e agent.Event) map[string]any {
 		"reason":         e.Reason, "message": e.Message, "type": severity,
 		"source":         map[string]any{"component": component, "host": s.node},
 		"firstTimestamp": at, "lastTimestamp": at, "count": 1,
-		"reportingComponent": component, "reportingInstance": cut(s.node, maxInstance),
+		"reportingComponent": component, "reportingInstance": s.node,
 	}
 }
 

@@ -26,7 +26,7 @@ func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
 	a, err := m.source.create(ctx, signingRequests(), "", map[string]any{
-		"metadata": map[string]any{"generateName": "vmgrace-migration-" + cut(m.source.node, maxLabel) + "-"},
+		"metadata": map[string]any{"generateName": "vmgrace-migration-" + m.source.node + "-"},
 		"spec": map[string]any{
 			"request": request, "signerName": migration.SignerName, "expirationSeconds": int(certificateLife.Seconds()),
 			"usages": []string{"digital signature", "client auth", "server auth"},

@@ -22,7 +22,8 @@ func (n *node) openCluster(context.Context) error {
 	if err := n.vmis.Open(); err != nil {
 		return err
 	}
-	if pods := filepath.Join(n.KubeletDir, "pods"); !isDir(pods) {
+	pods := filepath.Join(n.KubeletDir, "pods")
+	if info, err := os.Stat(pods); err != nil || !info.IsDir() {
 		n.log.Warn("kubelet's pods are not where they should be: launcher directories will not be found; see --kubelet-dir", "dir", pods)
 	}
 	return nil
@@ -36,9 +37,4 @@ func (n *node) runCluster(ctx context.Context) error {
 		group.Go(func() error { return n.moves.run(ctx) })
 	}
 	return group.Wait()
-}
-
-func isDir(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
 }
