@@ -5,14 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
@@ -120,37 +119,31 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// movablePatch changes the condition in the object as it was read, and keeps fields
-// of it that are not known here. It is nil where nothing is to be changed.
+// movablePatch changes the condition in the object as it was read, and keeps the
+// others and fields that are not known here. It is nil where nothing is to be changed.
 func (s *Source) movablePatch(o *object, v nodemigration.VMI, is nodemigration.Verdict) ([]byte, error) {
 	var status struct {
-		NodeName   string
-		Conditions []map[string]any
+		NodeName   string           `json:"nodeName"`
+		Conditions []map[string]any `json:"conditions"`
 	}
-	if err := json.Unmarshal(o.Status, &status); err != nil && len(o.Status) > 0 {
+	// Unlike the standard library it keeps integers as they are.
+	if err := kjson.Unmarshal(o.Status, &status); err != nil && len(o.Status) > 0 {
 		return nil, fmt.Errorf("%w: status: %w", errNotAPIServer, err)
 	}
 	if string(o.UID) != v.UID || o.Labels[kubevirt.NodeNameLabel] != s.node || cmp.Or(status.NodeName, s.node) != s.node || o.DeletionTimestamp != nil {
 		return nil, nil
 	}
 	at := slices.IndexFunc(status.Conditions, func(c map[string]any) bool { return c["type"] == kubevirt.LiveMigratable })
-	c := map[string]any{"type": kubevirt.LiveMigratable}
-	if at >= 0 {
-		c = maps.Clone(status.Conditions[at])
+	if at < 0 {
+		at = len(status.Conditions)
+		status.Conditions = append(status.Conditions, map[string]any{"type": kubevirt.LiveMigratable})
 	}
-	write(c, is)
-	ops := []operation{{"test", "/metadata/resourceVersion", o.ResourceVersion}}
-	switch {
-	case at >= 0:
-		ops = append(ops, operation{"replace", "/status/conditions/" + strconv.Itoa(at), c})
-	case len(status.Conditions) > 0:
-		ops = append(ops, operation{"add", "/status/conditions/-", c})
-	case len(o.Status) > 0:
-		ops = append(ops, operation{"add", "/status/conditions", []any{c}})
-	default:
-		ops = append(ops, operation{"add", "/status", map[string]any{"conditions": []any{c}}})
+	write(status.Conditions[at], is)
+	add := operation{"add", "/status/conditions", status.Conditions} // or replace
+	if len(o.Status) == 0 {
+		add = operation{"add", "/status", map[string]any{"conditions": status.Conditions}}
 	}
-	text, err := json.Marshal(ops)
+	text, err := json.Marshal([]operation{{"test", "/metadata/resourceVersion", o.ResourceVersion}, add})
 	if err != nil {
 		return nil, fmt.Errorf("encode it: %w", err)
 	}
