@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -133,16 +131,8 @@ func (m *Migrations) Tell(ctx context.Context, of *nodemigration.Migration, t no
 	if state != (kubevirt.MigrationState{}) {
 		status.MigrationState = &state
 	}
-	body, err := json.Marshal(map[string]any{"metadata": meta, "status": status}) // without what is empty
-	if err != nil {
-		return fmt.Errorf("encode it: %w", err)
-	}
-	a, err := ask(ctx, migrations().of(m.source.client.Load().Patch(types.MergePatchType)).
-		Namespace(of.Namespace).Name(of.Name).SubResource("status").Body(body))
-	if err != nil {
-		return err
-	}
-	return a.expect(http.StatusOK)
+	patch := map[string]any{"metadata": meta, "status": status} // without what is empty
+	return m.source.patchStatus(ctx, migrations(), key{of.Namespace, of.Name}, types.MergePatchType, patch)
 }
 
 // Event implements nodemigration.Cluster.

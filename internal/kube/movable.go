@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -95,18 +94,7 @@ func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemi
 	if err != nil || patch == nil {
 		return err
 	}
-	var a answer
-	for _, subresource := range [][]string{{"status"}, nil} { // KubeVirt's own CRD has no status subresource
-		a, err = ask(ctx, vmis().of(s.client.Load().Patch(types.JSONPatchType)).Namespace(v.Namespace).
-			Name(v.Name).SubResource(subresource...).Body(patch))
-		if err != nil || a.code != http.StatusNotFound {
-			break
-		}
-	}
-	if err == nil {
-		err = a.expect(http.StatusOK)
-	}
-	if err != nil {
+	if err := s.patchStatus(ctx, vmis(), key{v.Namespace, v.Name}, types.JSONPatchType, patch); err != nil {
 		return fmt.Errorf("set the condition LiveMigratable: %w", err)
 	}
 	return nil
@@ -121,7 +109,7 @@ type operation struct {
 
 // movablePatch changes the condition in the object as it was read, and keeps the
 // others and fields that are not known here. It is nil where nothing is to be changed.
-func (s *Source) movablePatch(o *object, v nodemigration.VMI, is nodemigration.Verdict) ([]byte, error) {
+func (s *Source) movablePatch(o *object, v nodemigration.VMI, is nodemigration.Verdict) ([]operation, error) {
 	var status struct {
 		NodeName   string           `json:"nodeName"`
 		Conditions []map[string]any `json:"conditions"`
@@ -143,11 +131,7 @@ func (s *Source) movablePatch(o *object, v nodemigration.VMI, is nodemigration.V
 	if len(o.Status) == 0 {
 		add = operation{"add", "/status", map[string]any{"conditions": status.Conditions}}
 	}
-	text, err := json.Marshal([]operation{{"test", "/metadata/resourceVersion", o.ResourceVersion}, add})
-	if err != nil {
-		return nil, fmt.Errorf("encode it: %w", err)
-	}
-	return text, nil
+	return []operation{{"test", "/metadata/resourceVersion", o.ResourceVersion}, add}, nil
 }
 
 // write changes a condition to this verdict.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
@@ -99,6 +101,19 @@ func (s *Source) create(ctx context.Context, r resource, namespace string, o map
 	}
 	return ask(ctx, r.of(s.client.Load().Post()).NamespaceIfScoped(namespace, namespace != "").
 		SetHeader("Content-Type", runtime.ContentTypeJSON).Body(text))
+}
+
+// patchStatus patches the status of an object.
+func (s *Source) patchStatus(ctx context.Context, r resource, k key, how types.PatchType, patch any) error {
+	text, err := json.Marshal(patch)
+	if err != nil {
+		return fmt.Errorf("encode it: %w", err)
+	}
+	a, err := ask(ctx, r.of(s.client.Load().Patch(how)).Namespace(k.namespace).Name(k.name).SubResource("status").Body(text))
+	if err != nil {
+		return err
+	}
+	return a.expect(http.StatusOK)
 }
 
 func (s *Source) vmiChanged(was, is vmi) {
