@@ -42,7 +42,6 @@ func newClient(kubeconfig string) (*rest.RESTClient, error) {
 	// server's own priorities and fairness do.
 	cfg.QPS = -1
 	cfg.UserAgent = "vmgrace-node-agent"
-	cfg.WarningHandlerWithContext = rest.NoWarnings{}
 	scheme := runtime.NewScheme()
 	for _, r := range []resource{vmis(), migrations(), pods(), crds()} { // what is watched
 		metav1.AddToGroupVersion(scheme, r.version())
@@ -93,7 +92,6 @@ func newHTTPClient(cfg *rest.Config) (*http.Client, error) {
 		HTTP2:                 &http.HTTP2Config{SendPingTimeout: silenceTimeout, PingTimeout: pingTimeout, WriteByteTimeout: silenceTimeout},
 		ResponseHeaderTimeout: answerTimeout,
 		IdleConnTimeout:       90 * time.Second,
-		MaxIdleConnsPerHost:   2,
 	}
 	transport.DialTLSContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		return dialTLS(ctx, cfg, dialer, network, address)
