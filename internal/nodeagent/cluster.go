@@ -3,7 +3,6 @@ package nodeagent
 import (
 	"context"
 	"log/slog"
-	"os"
 	"path/filepath"
 
 	"golang.org/x/sync/errgroup"
@@ -22,8 +21,7 @@ func (n *node) openCluster(context.Context) error {
 	if err := n.vmis.Open(); err != nil {
 		return err
 	}
-	pods := filepath.Join(n.KubeletDir, "pods")
-	if info, err := os.Stat(pods); err != nil || !info.IsDir() {
+	if pods := filepath.Join(n.KubeletDir, "pods"); !isDir(pods) {
 		n.log.Warn("kubelet's pods are not where they should be: launcher directories will not be found; see --kubelet-dir", "dir", pods)
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/quiet"
@@ -66,4 +67,9 @@ func (o *Options) checkLaunchersDir(context.Context) error {
 		return fmt.Errorf("--launchers-dir %s is no directory; create it (mkdir -p) or name another", o.LaunchersDir)
 	}
 	return nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
