@@ -16,6 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
@@ -27,7 +28,8 @@ type Migrations struct {
 	sides   []side
 	health  *health
 	changed func()
-	refused atomic.Bool // the API server knows no migrations, or does not show them
+	refused atomic.Bool  // the API server knows no migrations, or does not show them
+	since   atomic.Int64 // grace.Mono, of the first such answer; 0: there was none
 }
 
 // side has the migrations that name this node in a label.
@@ -65,9 +67,15 @@ func (m *Migrations) Run(ctx context.Context) {
 }
 
 // failing: where there are no migrations, or none may be seen, this node has a side
-// in none.
+// in none. A server that starts says so for a moment, too: a guest that arrives would
+// be taken for one that runs here.
 func (m *Migrations) failing(err error) {
-	if t := classify(err); t == notServed || t == forbidden {
+	if t := classify(err); t != notServed && t != forbidden {
+		return
+	}
+	now := m.source.now()
+	m.since.CompareAndSwap(0, int64(now))
+	if now.Sub(grace.Mono(m.since.Load())) >= persistent {
 		m.refused.Store(true)
 		m.changed()
 	}
