@@ -1,9 +1,11 @@
 package launcher
 
 import (
-	"bytes"
+	"bufio"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strconv"
 	"time"
 
@@ -28,7 +30,7 @@ func powerdown(path string, deadline time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(q.fd)              //nolint:errcheck // nothing is left to be written
+	defer q.conn.Close()                //nolint:errcheck // nothing is left to be written
 	if _, err := q.line(); err != nil { // the greeting
 		return q.failed("greeting", err)
 	}
@@ -56,54 +58,43 @@ func powerdown(path string, deadline time.Time) error {
 
 // qmp is a connection to a monitor. Package net would be 0.7 MB of program.
 type qmp struct {
-	fd       int
-	path     string
-	deadline time.Time
-	said     int // bytes read so far
-	rest     []byte
-	id       int
+	conn  *os.File
+	heard *io.LimitedReader
+	lines *bufio.Reader // of what is heard
+	id    int
 }
 
 func dialQMP(path string, deadline time.Time) (*qmp, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	// Non-blocking, so that the runtime's poller waits and knows deadlines.
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	q := &qmp{fd: fd, path: path, deadline: deadline}
-	err = q.bound(unix.SO_SNDTIMEO) // of connect, too
+	q := &qmp{conn: os.NewFile(uintptr(fd), path)}
+	q.heard = &io.LimitedReader{R: q.conn, N: maxQMP}
+	q.lines = bufio.NewReader(q.heard)
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 	if err == nil {
-		err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
+		err = q.conn.SetDeadline(deadline)
 	}
 	if err != nil {
-		_ = unix.Close(fd)
-		return nil, q.failed("connect", err)
+		return nil, errors.Join(q.failed("connect", err), q.conn.Close())
 	}
 	return q, nil
 }
 
-// bound lets the next call take no longer than there is time.
-func (q *qmp) bound(option int) error {
-	left := time.Until(q.deadline)
-	if left <= 0 {
-		return unix.EAGAIN
-	}
-	timeout := unix.NsecToTimeval(max(left, time.Millisecond).Nanoseconds())
-	return unix.SetsockoptTimeval(q.fd, unix.SOL_SOCKET, option, &timeout)
-}
-
 func (q *qmp) failed(what string, err error) error {
-	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINPROGRESS) {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errAskTimeout
 	}
-	return fmt.Errorf("QMP %s: %s: %w", q.path, what, err)
+	return fmt.Errorf("QMP %s: %s: %w", q.conn.Name(), what, err)
 }
 
 // do has a command carried out and returns what it returned.
 func (q *qmp) do(command string) (string, error) {
 	q.id++
 	id := strconv.Itoa(q.id)
-	text := `{"execute":"` + command + `","id":` + id + "}\r\n"
-	if err := q.write([]byte(text)); err != nil {
+	if _, err := q.conn.WriteString(`{"execute":"` + command + `","id":` + id + "}\r\n"); err != nil {
 		return "", q.failed(command, err)
 	}
 	for {
@@ -122,43 +113,14 @@ func (q *qmp) do(command string) (string, error) {
 	}
 }
 
-func (q *qmp) write(text []byte) error {
-	for len(text) > 0 {
-		if err := q.bound(unix.SO_SNDTIMEO); err != nil {
-			return err
-		}
-		n, err := unix.SendmsgN(q.fd, text, nil, nil, unix.MSG_NOSIGNAL)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return err
-		}
-		text = text[max(n, 0):]
-	}
-	return nil
-}
-
 func (q *qmp) line() (string, error) {
-	var chunk [4096]byte
-	for {
-		if line, rest, whole := bytes.Cut(q.rest, []byte("\n")); whole {
-			q.rest = rest
-			return string(line), nil
-		}
-		if q.said >= maxQMP {
-			return "", errQMPFlood
-		}
-		if err := q.bound(unix.SO_RCVTIMEO); err != nil {
-			return "", err
-		}
-		n, err := unix.Read(q.fd, chunk[:])
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return "", err
-		case n == 0:
-			return "", errQMPEnd
-		default:
-			q.said += n
-			q.rest = append(q.rest, chunk[:n]...)
-		}
+	line, err := q.lines.ReadString('\n')
+	switch {
+	case !errors.Is(err, io.EOF):
+		return line, err
+	case q.heard.N <= 0:
+		return "", errQMPFlood
+	default:
+		return "", errQMPEnd
 	}
 }
