@@ -3,8 +3,6 @@ package launcher
 import (
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -52,8 +50,7 @@ type asker struct {
 	sender *signals.Sender
 	pid    int // of the VM process, 0 while it is not known
 
-	hints   *hints // of status.json
-	deaf    bool   // there are none: it is looked at now and then
+	status  *hints // of status.json
 	asked   uint64 // the last request that was begun
 	busy    bool
 	command int        // a command that was started
@@ -61,40 +58,31 @@ type asker struct {
 	timer   *time.Timer
 }
 
-func newAsker(how Ask, sender *signals.Sender) *asker {
+func newAsker(how Ask, sender *signals.Sender, status *hints) *asker {
 	if how == (Ask{}) {
 		return nil
 	}
-	a := &asker{how: how, sender: sender, hints: newHints(), results: make(chan error, 1), timer: time.NewTimer(0)}
+	a := &asker{how: how, sender: sender, status: status, results: make(chan error, 1), timer: time.NewTimer(0)}
 	a.timer.Stop()
 	return a
 }
 
-func (a *asker) close() {
-	if a != nil {
-		a.hints.close()
-		a.timer.Stop()
-	}
-}
-
 // look takes the agent's request, if there is a new one.
-func (a *asker) look(dir string) error {
-	unheard := a.hints.arm(filepath.Join(dir, signals.FileStatus)) // before the file is read
-	a.deaf = unheard != nil
+func (a *asker) look() error {
 	n, err := a.sender.Requested()
 	if err != nil || n <= a.asked || a.busy || a.pid == 0 {
-		return errors.Join(unheard, err)
+		return err
 	}
 	a.asked, a.busy = n, true
 	a.timer.Reset(askTimeout)
 	if a.how.Exec == "" {
 		go func() { a.results <- powerdown(a.how.QMP, time.Now().Add(askTimeout)) }()
-		return unheard
+		return nil
 	}
 	if a.command, err = start(strings.Fields(a.how.Exec)); err != nil {
-		return errors.Join(unheard, a.done(err))
+		return a.done(err)
 	}
-	return unheard
+	return nil
 }
 
 // ended is told of a child that has ended.
@@ -124,8 +112,7 @@ func (a *asker) late() error {
 	return a.done(errAskTimeout)
 }
 
-// done answers. What was asked for meanwhile has made a hint, which is made
-// again.
+// done answers, and has status.json looked at for what was asked for meanwhile.
 func (a *asker) done(failed error) error {
 	a.busy = false
 	a.timer.Stop()
@@ -134,10 +121,7 @@ func (a *asker) done(failed error) error {
 		result = failed.Error()
 	}
 	err := a.sender.Tell(a.pid, a.asked, result)
-	select {
-	case a.hints.C <- os.Signal(unix.SIGIO):
-	default: // one is waiting
-	}
+	a.status.poke()
 	debug.FreeOSMemory()
 	return errors.Join(failed, err)
 }
@@ -152,20 +136,11 @@ func (a *asker) found(pid int) error {
 }
 
 // asking is what the asker waits for.
-func (s *shim) asking() (hint <-chan os.Signal, result <-chan error, late <-chan time.Time) {
+func (s *shim) asking() (result <-chan error, late <-chan time.Time) {
 	if s.asker == nil {
-		return nil, nil, nil
+		return nil, nil
 	}
-	return s.asker.hints.C, s.asker.results, s.asker.timer.C
-}
-
-// deaf: nothing would tell of a request.
-func (s *shim) deaf() bool { return s.asker != nil && s.asker.deaf }
-
-func (s *shim) lookForRequest() {
-	if s.asker != nil {
-		s.try(s.asker.look(s.config.Dir))
-	}
+	return s.asker.results, s.asker.timer.C
 }
 
 // begin registers and finds the VM process. Where the agent has to be told of

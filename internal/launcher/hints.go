@@ -46,6 +46,14 @@ func newHints() *hints {
 	return h
 }
 
+// poke makes a hint.
+func (h *hints) poke() {
+	select {
+	case h.C <- unix.SIGIO:
+	default: // one is waiting
+	}
+}
+
 // close ends the hints.
 func (h *hints) close() {
 	signal.Stop(h.C)

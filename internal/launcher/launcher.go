@@ -69,16 +69,17 @@ type shim struct {
 	ended   <-chan struct{}
 	vm      *process.Watched
 	asker   *asker // nil where libvirt asks the guest
-	status  *hints // of status.json, once it is registered
+	status  *hints // of status.json
+	deaf    bool   // there are none: it is looked at now and then
 }
 
 // Run does the shim's work until the VM process has ended, and returns the
 // exit status. It waits for every child of this process.
 func Run(config Config, caught Signals, logger *log.Logger) int {
-	s := &shim{config: config, log: logger, logged: map[string]bool{}, sender: signals.NewSender(config.Dir, config.VM)}
-	s.asker = newAsker(config.Ask, s.sender)
+	s := &shim{config: config, log: logger, logged: map[string]bool{}, sender: signals.NewSender(config.Dir, config.VM), status: newHints()}
+	s.asker = newAsker(config.Ask, s.sender, s.status)
 	status := s.run(caught)
-	s.asker.close()
+	s.status.close()
 	if err := s.sender.Withdraw(); err != nil {
 		s.once(err)
 	}
@@ -87,9 +88,6 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 	}
 	if s.waiting != nil {
 		s.waiting.close()
-	}
-	if s.status != nil {
-		s.status.close()
 	}
 	return status
 }
@@ -103,7 +101,7 @@ func (s *shim) run(caught Signals) int {
 	for !ended {
 		hintC, lookC := s.hints()
 		retryC, tidyC := s.repeats(retry, tidy)
-		askC, resultC, lateC := s.asking()
+		resultC, lateC := s.asking()
 		select {
 		case sig := <-caught.Requests:
 			s.request(sig)
@@ -112,8 +110,8 @@ func (s *shim) run(caught Signals) int {
 		case <-s.ended:
 			s.log.Print("the VM process has ended")
 			status, ended = 0, true
-		case <-s.statusHint():
-			ended = s.moved()
+		case <-s.status.C:
+			ended = s.lookAtStatus()
 		case <-hintC:
 			s.waiting.hint()
 		case <-lookC:
@@ -121,9 +119,9 @@ func (s *shim) run(caught Signals) int {
 		case <-retryC:
 			s.tell()
 			ended = s.leaving() && s.stopped()
-			s.lookForRequest()
-		case <-askC:
-			s.lookForRequest()
+			if s.deaf {
+				s.status.poke()
+			}
 		case err := <-resultC:
 			s.try(s.asker.done(err))
 		case <-lateC:
@@ -149,7 +147,7 @@ func (s *shim) repeats(retry, tidy *time.Ticker) (retryC, tidyC <-chan time.Time
 	if s.waiting != nil && s.waiting.polled {
 		tidyC = tidy.C
 	}
-	if !s.complete || s.leaving() || s.deaf() {
+	if !s.complete || s.leaving() || s.deaf {
 		return retry.C, tidy.C
 	}
 	return nil, tidyC
@@ -176,17 +174,14 @@ func (s *shim) tell() {
 	if told && !s.told {
 		s.log.Printf("%s: asked the agent to shut down %s", s.signal, grace.DomainName(s.config.VM.Namespace, s.config.VM.Name))
 	}
-	if err == nil && !s.complete && s.signal == "" {
-		s.log.Printf("registered %s in %s", grace.DomainName(s.config.VM.Namespace, s.config.VM.Name), s.config.Dir)
-	}
-	if s.asker != nil && err == nil && !s.complete {
-		s.lookForRequest()
+	if err == nil && !s.complete {
+		if s.signal == "" {
+			s.log.Printf("registered %s in %s", grace.DomainName(s.config.VM.Namespace, s.config.VM.Name), s.config.Dir)
+		}
+		s.status.poke() // from now on it says something of this VM
 	}
 	s.told, s.complete = told, err == nil
 	s.try(err)
-	if s.complete {
-		s.hearOfMove()
-	}
 }
 
 // find starts the command, or begins to watch.
