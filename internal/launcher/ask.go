@@ -3,7 +3,6 @@ package launcher
 import (
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -122,7 +121,6 @@ func (a *asker) done(failed error) error {
 	}
 	err := a.sender.Tell(a.pid, a.asked, result)
 	a.status.poke()
-	debug.FreeOSMemory()
 	return errors.Join(failed, err)
 }
 

@@ -5,7 +5,6 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"time"
 
@@ -27,9 +26,6 @@ const (
 	// restInterval is for what makes no hint: a mount over a directory, another
 	// name for one that is far above.
 	restInterval = 10 * time.Minute
-	// tidyInterval is for giving memory back while there is something to repeat.
-	// On its own the runtime would let the heap grow to 4 MiB first.
-	tidyInterval = 10 * time.Second
 )
 
 // Signals are the caught signals.
@@ -95,12 +91,14 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 func (s *shim) run(caught Signals) int {
 	s.try(adoptOrphans())
 	status, ended := s.begin()
-	retry, tidy := time.NewTicker(retryInterval), time.NewTicker(tidyInterval)
+	retry := time.NewTicker(retryInterval)
 	defer retry.Stop()
-	defer tidy.Stop()
 	for !ended {
 		hintC, lookC := s.hints()
-		retryC, tidyC := s.repeats(retry, tidy)
+		var retryC <-chan time.Time // an idle shim sleeps: a ticker that nobody waits for wakes nobody
+		if !s.complete || s.leaving() || s.deaf {
+			retryC = retry.C
+		}
 		resultC, lateC := s.asking()
 		select {
 		case sig := <-caught.Requests:
@@ -126,8 +124,6 @@ func (s *shim) run(caught Signals) int {
 			s.try(s.asker.done(err))
 		case <-lateC:
 			s.try(s.asker.late())
-		case <-tidyC:
-			debug.FreeOSMemory()
 		}
 	}
 	return status
@@ -139,18 +135,6 @@ func (s *shim) hints() (hint <-chan os.Signal, look <-chan time.Time) {
 		return nil, nil
 	}
 	return s.waiting.hints.C, s.waiting.next.C
-}
-
-// repeats are the tickers of what is repeated now. An idle shim sleeps: a ticker
-// that nobody waits for wakes nobody.
-func (s *shim) repeats(retry, tidy *time.Ticker) (retryC, tidyC <-chan time.Time) {
-	if s.waiting != nil && s.waiting.polled {
-		tidyC = tidy.C
-	}
-	if !s.complete || s.leaving() || s.deaf {
-		return retry.C, tidy.C
-	}
-	return nil, tidyC
 }
 
 // request takes the first signal; the others change nothing.
