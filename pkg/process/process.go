@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 
@@ -28,50 +27,38 @@ var (
 // Start returns when a process started, in clock ticks since boot: field 22 of
 // /proc/pid/stat (proc(5)). The error is ErrGone if there is no such process.
 func Start(pid int) (uint64, error) {
-	_, start, err := look(pid)
-	return start, err
-}
-
-// ended are the states of a process whose first thread has ended (proc(5)).
-const ended = "ZXx"
-
-// Check returns nil if the process that started at start runs, ErrGone if it
-// has ended and ErrNoStart if start is 0. It is what Open finds out, for less.
-func Check(pid int, start uint64) error {
-	state, now, err := look(pid)
-	if err == nil && start != 0 && now == start && !strings.Contains(ended, state) {
-		return nil
-	}
-	p, err := Open(pid, start) // other threads may live on
-	if err != nil {
-		return err
-	}
-	return p.Close()
-}
-
-func look(pid int) (state string, start uint64, err error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
-		return "", 0, fmt.Errorf("pid %d: %w", pid, ErrGone)
+		return 0, fmt.Errorf("pid %d: %w", pid, ErrGone)
 	}
 	if err != nil {
-		return "", 0, fmt.Errorf("start time of pid %d: %w", pid, err)
+		return 0, fmt.Errorf("start time of pid %d: %w", pid, err)
 	}
 	return parse(stat)
 }
 
 // parse skips the command's name, which may hold spaces and brackets.
-func parse(stat []byte) (state string, start uint64, err error) {
+func parse(stat []byte) (start uint64, err error) {
 	const after = 22 - 3 // fields between the state (3) and the start time
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) <= after {
-		return "", 0, fmt.Errorf("start time in %.80q: too few fields", stat)
+		return 0, fmt.Errorf("start time in %.80q: too few fields", stat)
 	}
 	start, err = strconv.ParseUint(string(fields[after]), 10, 64)
 	if err != nil {
-		return "", 0, fmt.Errorf("start time in %.80q: %w", stat, err)
+		return 0, fmt.Errorf("start time in %.80q: %w", stat, err)
 	}
-	return string(fields[0]), start, nil
+	return start, nil
+}
+
+// Check returns what Open does of a process that nobody needs to hold: nil if the
+// process that started at start runs.
+func Check(pid int, start uint64) error {
+	p, err := Open(pid, start)
+	if err != nil {
+		return err
+	}
+	return p.Close()
 }
 
 // Watched is one process whose end can be seen, until Close. It cannot be
