@@ -17,40 +17,22 @@ func failed(op, domain string, err error) error {
 	return &hypervisor.Error{Op: op, Domain: domain, Err: plain(err)}
 }
 
-// plain says what an error of libvirt means for the caller, in libvirt's own
+// plain says what an error of libvirt means for the caller, with libvirt's own
 // words; the binding's are for programmers. Other errors stay as they are.
 func plain(err error) error {
 	le, ok := err.(libvirt.Error) //nolint:errorlint // only the bare one: a wrapped one has been here
 	if !ok {
 		return err
 	}
-	e := callError{cause: le}
 	switch le.Code {
 	case libvirt.ERR_NO_DOMAIN:
-		e.means = hypervisor.ErrNotFound
+		return fmt.Errorf("%w: %s", hypervisor.ErrNotFound, le.Message)
 	case libvirt.ERR_OPERATION_INVALID:
-		e.means = hypervisor.ErrState
+		return fmt.Errorf("%w: %s", hypervisor.ErrState, le.Message)
 	case libvirt.ERR_AGENT_UNRESPONSIVE, libvirt.ERR_AGENT_UNSYNCED, libvirt.ERR_AGENT_COMMAND_TIMEOUT,
 		libvirt.ERR_AGENT_COMMAND_FAILED, libvirt.ERR_ARGUMENT_UNSUPPORTED: // the last: it has no agent channel
-		e.means = hypervisor.ErrNoAgent
+		return fmt.Errorf("%w: %s", hypervisor.ErrNoAgent, le.Message)
 	default:
+		return errors.New(le.Message)
 	}
-	return e
 }
-
-// callError is an error of libvirt, with the sentinel that it amounts to.
-type callError struct {
-	cause libvirt.Error
-	means error // nil: nothing that a caller decides on
-}
-
-func (e callError) Error() string {
-	if e.means == nil {
-		return e.cause.Message
-	}
-	return fmt.Sprintf("%v: %s", e.means, e.cause.Message)
-}
-
-func (e callError) Is(target error) bool { return errors.Is(e.means, target) }
-
-func (e callError) Unwrap() error { return e.cause }
