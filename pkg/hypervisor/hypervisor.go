@@ -7,7 +7,6 @@ package hypervisor
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -40,8 +39,8 @@ type Event struct {
 	Stopped time.Time
 }
 
-// Sentinel errors. Anything else, and ErrUnavailable too, says nothing about
-// the domain.
+// Sentinel errors, which a Driver wraps with what was tried and the domain's name.
+// Anything else, and ErrUnavailable too, says nothing about the domain.
 var (
 	// ErrNotFound: the hypervisor was asked and has no such running domain.
 	ErrNotFound = errors.New("no such running domain")
@@ -54,17 +53,6 @@ var (
 	// ErrUnavailable: the hypervisor could not be reached.
 	ErrUnavailable = errors.New("hypervisor unavailable")
 )
-
-// Error is a failed call, with what was tried. It unwraps to a sentinel.
-type Error struct {
-	Op, Domain string
-	Err        error
-}
-
-func (e *Error) Error() string { return fmt.Sprintf("%s %s: %v", e.Op, e.Domain, e.Err) }
-
-// Unwrap returns the cause.
-func (e *Error) Unwrap() error { return e.Err }
 
 // Driver talks to one hypervisor. All methods may be called at once from any
 // goroutine. A call that hangs holds up no call about another domain; when ctx

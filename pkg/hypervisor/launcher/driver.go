@@ -231,5 +231,5 @@ func failed(op, domain string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &hypervisor.Error{Op: op, Domain: domain, Err: err}
+	return fmt.Errorf("%s %s: %w", op, domain, err)
 }

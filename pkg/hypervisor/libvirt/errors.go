@@ -9,12 +9,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// failed makes a *hypervisor.Error of what went wrong, nil of nil.
+// failed says what went wrong, nil of nil.
 func failed(op, domain string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &hypervisor.Error{Op: op, Domain: domain, Err: plain(err)}
+	return fmt.Errorf("%s %s: %w", op, domain, plain(err))
 }
 
 // plain says what an error of libvirt means for the caller, with libvirt's own
