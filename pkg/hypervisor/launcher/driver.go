@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -54,7 +55,7 @@ func New() *Driver {
 func (d *Driver) Directory(domain, pod string, dir Directory) Directory {
 	v := &vm{
 		driver: d, name: domain, pod: pod, Directory: dir,
-		uuid: uuidPrefix + orElse(pod, domain), writing: make(chan struct{}, 1), news: make(chan struct{}),
+		uuid: uuidPrefix + cmp.Or(pod, domain), writing: make(chan struct{}, 1), news: make(chan struct{}),
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -63,13 +64,6 @@ func (d *Driver) Directory(domain, pod string, dir Directory) Directory {
 	}
 	d.vms[domain] = v
 	return v
-}
-
-func orElse(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
 }
 
 // Claims tells whether a VM's launcher says that it asks the guest itself, as

@@ -13,6 +13,7 @@
 package libvirt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,7 +88,7 @@ type Driver struct {
 // New returns a driver; it connects when something is asked of it, or by Run.
 func New(c Config) *Driver {
 	if system(c.URI) {
-		c.RunDir, c.LogDir = orElse(c.RunDir, systemRunDir), orElse(c.LogDir, systemLogDir)
+		c.RunDir, c.LogDir = cmp.Or(c.RunDir, systemRunDir), cmp.Or(c.LogDir, systemLogDir)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -103,13 +104,6 @@ func New(c Config) *Driver {
 func system(uri string) bool {
 	uri, _, _ = strings.Cut(uri, "?")
 	return uri == "qemu:///system" || uri == "qemu+unix:///system"
-}
-
-func orElse(s, fallback string) string {
-	if s == "" {
-		return fallback
-	}
-	return s
 }
 
 // Up reports whether Run holds a connection to libvirt that works.
