@@ -31,7 +31,7 @@ func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hyper
 	}
 	all := make([]hypervisor.Domain, 0, len(seen))
 	for _, v := range seen {
-		all = append(all, join(v, d.tryRun(v.name)))
+		all = append(all, join(v, d.tryRun(v.Name)))
 	}
 	for _, name := range names {
 		if _, listed := seen[name]; listed || !ours(name) {
@@ -55,8 +55,8 @@ func (d *Driver) tryRun(name string) entry {
 }
 
 // queryAll asks libvirtd about all running domains that are ours.
-func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map[string]view, error) {
-	var seen map[string]view
+func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map[string]hypervisor.Domain, error) {
+	var seen map[string]hypervisor.Domain
 	err := d.queries.do(ctx, "", func(c *connection) (err error) {
 		seen, err = d.seeAll(c.Connect, ours)
 		return err
@@ -70,7 +70,7 @@ func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map
 // seeAll learns from a list which domains run and will not come back by
 // themselves, and asks only about the others: 200 domains, one by one, cost
 // more processor time than everything else that an idle agent does.
-func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[string]view, error) {
+func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[string]hypervisor.Domain, error) {
 	if d.run.path == "" {
 		return active(c, 0, ours, d.see) // the XML of each is needed
 	}
@@ -78,9 +78,9 @@ func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[st
 	if err != nil {
 		return nil, err
 	}
-	return active(c, 0, ours, func(dom *libvirt.Domain) (view, error) {
+	return active(c, 0, ours, func(dom *libvirt.Domain) (hypervisor.Domain, error) {
 		v, err := listed(dom)
-		if err == nil && usual[v.name] == v {
+		if err == nil && usual[v.Name] == v {
 			return v, nil
 		}
 		return d.see(dom)
@@ -88,7 +88,7 @@ func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[st
 }
 
 // active sees the domains of ours that are active and on a list of libvirt's.
-func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours func(name string) bool, see func(*libvirt.Domain) (view, error)) (map[string]view, error) {
+func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours func(name string) bool, see func(*libvirt.Domain) (hypervisor.Domain, error)) (map[string]hypervisor.Domain, error) {
 	doms, err := c.ListAllDomains(libvirt.CONNECT_LIST_DOMAINS_ACTIVE | list)
 	if err != nil {
 		return nil, plain(err)
@@ -98,7 +98,7 @@ func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours fu
 			_ = doms[i].Free() // gives memory back, no more
 		}
 	}()
-	seen := make(map[string]view, len(doms))
+	seen := make(map[string]hypervisor.Domain, len(doms))
 	for i := range doms {
 		name, err := doms[i].GetName()
 		if err != nil {
@@ -120,13 +120,12 @@ func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours fu
 }
 
 // listed is what a list says of a domain that runs. It makes no call.
-func listed(dom *libvirt.Domain) (v view, err error) {
-	if v.name, err = dom.GetName(); err != nil {
-		return v, plain(err)
+func listed(dom *libvirt.Domain) (hypervisor.Domain, error) {
+	is := hypervisor.Domain{Power: grace.PowerOn}
+	var err error
+	if is.Name, err = dom.GetName(); err != nil {
+		return is, plain(err)
 	}
-	if v.uuid, err = dom.GetUUIDString(); err != nil {
-		return v, plain(err)
-	}
-	v.power = grace.PowerOn
-	return v, nil
+	is.Instance.UUID, err = dom.GetUUIDString()
+	return is, plain(err)
 }

@@ -22,14 +22,6 @@ const queryTimeout = 5 * time.Second
 // errOff: libvirt knows the domain, and it does not run.
 var errOff = fmt.Errorf("%w: it is defined but off", hypervisor.ErrNotFound)
 
-// view is what libvirtd says of a running domain.
-type view struct {
-	name, uuid            string
-	power                 grace.Power
-	persistent, autostart bool
-	status                status // only where there is no run directory
-}
-
 // Get joins the run directory with what libvirtd says, see
 // hypervisor.Driver. While a process cannot be identified the instance has
 // PID 0: at its start, and after its end until libvirt has cleaned up.
@@ -41,7 +33,7 @@ func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error
 	}
 	defer cancel()
 	seen, err := d.query(asking, name)
-	if err == nil && seen.uuid != run.instance.UUID || errors.Is(err, hypervisor.ErrNotFound) {
+	if err == nil && seen.Instance.UUID != run.instance.UUID || errors.Is(err, hypervisor.ErrNotFound) {
 		run, runErr = d.run.look(name) // it has changed between the two looks
 	}
 	known := runErr == nil
@@ -68,66 +60,56 @@ func unavailable(err error) error {
 
 // join: libvirtd says what the domain does, the run directory which process
 // it is, if it knows the domain.
-func join(seen view, run entry) hypervisor.Domain {
-	dom := hypervisor.Domain{
-		Name: seen.name, Instance: grace.Instance{UUID: seen.uuid}, Power: seen.power,
-		Agent: seen.status.agent, Grace: seen.status.grace,
-		Persistent: seen.persistent, Autostart: seen.autostart,
-	}
-	if run.uuid == seen.uuid {
-		dom.Instance, dom.Agent, dom.Grace = run.instance, run.agent, run.grace
+func join(seen hypervisor.Domain, run entry) hypervisor.Domain {
+	if run.uuid == seen.Instance.UUID {
+		seen.Instance, seen.Agent, seen.Grace = run.instance, run.agent, run.grace
 		if run.gone {
-			dom.Power = grace.PowerEnding
+			seen.Power = grace.PowerEnding
 		}
 	}
-	return dom
+	return seen
 }
 
 // query asks libvirtd about one domain.
-func (d *Driver) query(ctx context.Context, name string) (view, error) {
-	var seen view
+func (d *Driver) query(ctx context.Context, name string) (hypervisor.Domain, error) {
+	var seen hypervisor.Domain
 	err := d.queries.find(ctx, name, "", func(dom *libvirt.Domain) (err error) {
 		seen, err = d.see(dom)
 		return err
 	})
 	if err != nil {
-		return view{}, err // seen may still be written to
+		return hypervisor.Domain{}, err // seen may still be written to
 	}
 	return seen, nil
 }
 
 // see asks libvirtd what a domain does. None of these calls takes the
-// domain's job lock, except for the XML on new versions of libvirt.
-func (d *Driver) see(dom *libvirt.Domain) (v view, err error) {
-	if v.name, err = dom.GetName(); err != nil {
-		return v, plain(err)
-	}
-	if v.uuid, err = dom.GetUUIDString(); err != nil {
-		return v, plain(err)
-	}
-	state, reason, err := dom.GetState()
+// domain's job lock, except for the XML on new versions of libvirt. Which process
+// it is libvirtd does not say.
+func (d *Driver) see(dom *libvirt.Domain) (hypervisor.Domain, error) {
+	is, err := listed(dom)
 	if err != nil {
-		return v, plain(err)
+		return is, err
 	}
-	var running bool
-	if v.power, running = powerOf(state, reason); !running {
-		return v, errOff
+	if is.Power, err = powerNow(dom); err != nil {
+		return is, err
 	}
-	if v.persistent, err = dom.IsPersistent(); err != nil {
-		return v, plain(err)
+	if is.Persistent, err = dom.IsPersistent(); err != nil {
+		return is, plain(err)
 	}
-	if v.persistent {
-		if v.autostart, err = dom.GetAutostart(); err != nil {
-			return v, plain(err)
+	if is.Persistent {
+		if is.Autostart, err = dom.GetAutostart(); err != nil {
+			return is, plain(err)
 		}
 	}
 	if d.run.path == "" {
 		text, err := dom.GetXMLDesc(0)
 		if err != nil {
-			return v, plain(err)
+			return is, plain(err)
 		}
-		v.status, err = parseStatus(strings.NewReader(text))
-		return v, err
+		s, err := parseStatus(strings.NewReader(text))
+		is.Agent, is.Grace = s.agent, s.grace
+		return is, err
 	}
-	return v, nil
+	return is, nil
 }
