@@ -113,8 +113,8 @@ func (d *Driver) same(name string, i grace.Instance) error {
 	}
 	run, err := d.run.look(name)
 	switch {
-	case err == nil && run.live() && run.instance != i:
-		return fmt.Errorf("%w: its process is %d", hypervisor.ErrOtherInstance, run.instance.PID)
+	case err == nil && run.live() && run.instance() != i:
+		return fmt.Errorf("%w: its process is %d", hypervisor.ErrOtherInstance, run.pid)
 	case gone:
 		return fmt.Errorf("%w: its process %d has ended", hypervisor.ErrNotFound, i.PID)
 	default:

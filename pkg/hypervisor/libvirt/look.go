@@ -33,7 +33,7 @@ func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error
 	}
 	defer cancel()
 	seen, err := d.query(asking, name)
-	if err == nil && seen.Instance.UUID != run.instance.UUID || errors.Is(err, hypervisor.ErrNotFound) {
+	if err == nil && seen.Instance.UUID != run.uuid || errors.Is(err, hypervisor.ErrNotFound) {
 		run, runErr = d.run.look(name) // it has changed between the two looks
 	}
 	known := runErr == nil
@@ -62,7 +62,7 @@ func unavailable(err error) error {
 // it is, if it knows the domain.
 func join(seen hypervisor.Domain, run entry) hypervisor.Domain {
 	if run.uuid == seen.Instance.UUID {
-		seen.Instance, seen.Agent, seen.Grace = run.instance, run.agent, run.grace
+		seen.Instance, seen.Agent, seen.Grace = run.instance(), run.agent, run.grace
 		if run.gone {
 			seen.Power = grace.PowerEnding
 		}

@@ -137,8 +137,8 @@ func (m *Migrator) Look(ctx context.Context, name string) (hypervisor.Stay, grac
 	case err != nil:
 		return hypervisor.StayUnknown, grace.Instance{}, failed("look at", name, err)
 	}
-	if run, err := m.driver.run.look(name); err == nil && run.instance.UUID == uuid {
-		return stay, run.instance, nil
+	if run, err := m.driver.run.look(name); err == nil && run.uuid == uuid {
+		return stay, run.instance(), nil
 	}
 	return stay, grace.Instance{UUID: uuid}, nil
 }

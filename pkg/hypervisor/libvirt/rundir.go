@@ -29,39 +29,33 @@ type runDir struct {
 	path string // "" = there is none
 
 	mu    sync.Mutex
-	cache map[string]cached
+	cache map[string]entry // as they were last looked at
 }
 
-// cached is a parsed file. The file's identity reports whether it still counts.
-type cached struct {
-	id     fileID
-	status status
-	start  uint64 // of its process, 0 until that was identified
-}
-
-type fileID struct {
-	inode uint64
-	mtime unix.Timespec
-	size  int64
-}
-
-// entry is what the run directory says of a domain. Its instance has PID 0
-// where the process cannot be identified.
+// entry is what the run directory says of a domain.
 type entry struct {
 	status
-	instance grace.Instance
-	// gone: the process has ended, although the file is still there.
-	gone bool
+	file  os.FileInfo // that this was read from
+	start uint64      // of its process, 0 until that was identified
+	gone  bool        // the process has ended, although the file is still there
 }
 
 // live: the run directory alone proves that the domain runs.
-func (e *entry) live() bool { return e.instance.PID != 0 }
+func (e *entry) live() bool { return e.start != 0 && !e.gone }
 
-func (e *entry) domain(p grace.Power) hypervisor.Domain {
-	return hypervisor.Domain{Name: e.name, Instance: e.instance, Power: p, Agent: e.agent, Grace: e.grace}
+// instance has PID 0 where the process cannot be identified.
+func (e *entry) instance() grace.Instance {
+	if !e.live() {
+		return grace.Instance{UUID: e.uuid}
+	}
+	return grace.Instance{UUID: e.uuid, PID: e.pid, Start: e.start}
 }
 
-func newRunDir(path string) *runDir { return &runDir{path: path, cache: map[string]cached{}} }
+func (e *entry) domain(p grace.Power) hypervisor.Domain {
+	return hypervisor.Domain{Name: e.name, Instance: e.instance(), Power: p, Agent: e.agent, Grace: e.grace}
+}
+
+func newRunDir(path string) *runDir { return &runDir{path: path, cache: map[string]entry{}} }
 
 // names returns the names of all domains that have a file, sorted.
 func (r *runDir) names() ([]string, error) {
@@ -87,7 +81,7 @@ func (r *runDir) names() ([]string, error) {
 func (r *runDir) forget(but []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.cache, func(name string, _ cached) bool {
+	maps.DeleteFunc(r.cache, func(name string, _ entry) bool {
 		_, found := slices.BinarySearch(but, name)
 		return !found
 	})
@@ -102,76 +96,71 @@ func (r *runDir) look(name string) (entry, error) {
 	r.mu.Lock()
 	old := r.cache[name]
 	r.mu.Unlock()
-	c, err := r.read(name, old)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c, err = r.read(name, old) // it may have been just replaced
-	}
+	e, err := r.read(name, old)
 	if err != nil {
 		return entry{}, err
 	}
-	if c.start == 0 {
-		c.start, err = identify(c.status)
+	if e.start == 0 {
+		e.start, err = identify(e.status)
 	} else {
-		err = process.Check(c.status.pid, c.start)
+		err = process.Check(e.pid, e.start)
 	}
-	gone := errors.Is(err, process.ErrGone)
-	if err != nil && !gone {
+	e.gone = errors.Is(err, process.ErrGone)
+	if err != nil && !e.gone {
 		return entry{}, fmt.Errorf("identify QEMU of %s: %w", name, err)
 	}
 	r.mu.Lock()
-	r.cache[name] = c
+	r.cache[name] = e
 	r.mu.Unlock()
-	e := entry{status: c.status, instance: grace.Instance{UUID: c.status.uuid}, gone: gone}
-	if c.start != 0 && !gone {
-		e.instance.PID, e.instance.Start = c.status.pid, c.start
-	}
 	return e, nil
 }
 
 // read parses a file, or takes it from the cache.
-func (r *runDir) read(name string, old cached) (cached, error) {
+func (r *runDir) read(name string, old entry) (entry, error) {
 	path := filepath.Join(r.path, name+".xml")
-	var stat unix.Stat_t
-	if unix.Lstat(path, &stat) == nil && old.id == (fileID{stat.Ino, stat.Mtim, stat.Size}) {
+	if now, err := os.Lstat(path); err == nil && old.file != nil && same(old.file, now) {
 		return old, nil
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return cached{}, fmt.Errorf("libvirt's status of %s: %w", name, err)
+		return entry{}, fmt.Errorf("libvirt's status of %s: %w", name, err)
 	}
 	defer f.Close()
-	id, err := identity(f)
+	file, err := isLibvirts(f)
 	if err != nil {
-		return cached{}, fmt.Errorf("%s: %w", path, err)
+		return entry{}, fmt.Errorf("%s: %w", path, err)
 	}
 	s, err := parseStatus(io.LimitReader(f, maxStatus))
 	if err == nil && s.name != name {
 		err = fmt.Errorf("it is of %q", s.name)
 	}
 	if err != nil {
-		return cached{}, fmt.Errorf("%s: %w", path, err)
+		return entry{}, fmt.Errorf("%s: %w", path, err)
 	}
-	fresh := cached{id: id, status: s}
-	if old.status.pid == s.pid && old.status.uuid == s.uuid {
+	fresh := entry{status: s, file: file}
+	if old.pid == s.pid && old.uuid == s.uuid {
 		fresh.start = old.start
 	}
 	return fresh, nil
 }
 
-// identity also makes sure that the file is libvirt's.
-func identity(f *os.File) (fileID, error) {
+func same(a, b os.FileInfo) bool {
+	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime()) && a.Size() == b.Size()
+}
+
+func isLibvirts(f *os.File) (os.FileInfo, error) {
 	info, err := f.Stat()
 	if err != nil {
-		return fileID{}, err
+		return nil, err
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !ok || !info.Mode().IsRegular():
-		return fileID{}, errors.New("not a regular file")
+		return nil, errors.New("not a regular file")
 	case stat.Uid != 0:
-		return fileID{}, fmt.Errorf("it belongs to uid %d, not to root", stat.Uid)
+		return nil, fmt.Errorf("it belongs to uid %d, not to root", stat.Uid)
 	case info.Size() > maxStatus:
-		return fileID{}, fmt.Errorf("%d bytes are too many", info.Size())
+		return nil, fmt.Errorf("%d bytes are too many", info.Size())
 	}
-	return fileID{inode: stat.Ino, mtime: unix.Timespec(stat.Mtim), size: stat.Size}, nil
+	return info, nil
 }

@@ -71,7 +71,7 @@ func TestAnEntryIsTheProcessThatLibvirtNames(t *testing.T) {
 	kit.Write(t, dir+"/ns_vm.xml", statusXML("ns_vm", uuidA, pid))
 	for range 2 { // the second time from the cache
 		e, err := r.look("ns_vm")
-		if want := (grace.Instance{UUID: uuidA, PID: pid, Start: start}); err != nil || e.instance != want || !e.live() || e.gone {
+		if want := (grace.Instance{UUID: uuidA, PID: pid, Start: start}); err != nil || e.instance() != want || !e.live() || e.gone {
 			t.Errorf("got %+v, %v, want %+v", e, err, want)
 		}
 	}
@@ -97,7 +97,7 @@ func TestAProcessThatIsNotThisQEMUIsNotIdentified(t *testing.T) {
 		}
 		kit.Write(t, dir+"/"+domain+".xml", statusXML(domain, uuidA, pid))
 		e, err := r.look(domain)
-		if want := (grace.Instance{UUID: uuidA}); err != nil || e.instance != want || e.live() || e.gone {
+		if want := (grace.Instance{UUID: uuidA}); err != nil || e.instance() != want || e.live() || e.gone {
 			t.Errorf("%s: got %+v, %v", name, e, err)
 		}
 	}
@@ -124,7 +124,7 @@ func TestADeadProcessIsGoneThoughItsFileStays(t *testing.T) {
 		<-p.Done() // a zombie now
 		_ = p.Close()
 		e, err := r.look(name)
-		if err != nil || !e.gone || e.live() || e.instance.PID != 0 {
+		if err != nil || !e.gone || e.live() || e.instance().PID != 0 {
 			t.Errorf("%s: %+v, %v", name, e, err)
 		}
 	}
@@ -139,7 +139,7 @@ func TestAnotherStatusWithTheSameNameIsRead(t *testing.T) {
 		if err := os.Rename(dir+"/ns_vm.xml.new", dir+"/ns_vm.xml"); err != nil {
 			t.Fatal(err)
 		}
-		if e, err := r.look("ns_vm"); err != nil || e.instance.UUID != uuid || e.instance.PID != pid {
+		if e, err := r.look("ns_vm"); err != nil || e.uuid != uuid || e.instance().PID != pid {
 			t.Errorf("got %+v, %v, want %s with %d", e, err, uuid, pid)
 		}
 	}
