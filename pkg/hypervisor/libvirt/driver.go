@@ -128,12 +128,11 @@ func (d *Driver) Close() error {
 
 // connect opens a connection. It may hang as long as libvirtd does.
 func (d *Driver) connect() (*libvirt.Connect, error) {
-	if err := loop.join(); err != nil {
+	if err := loop(); err != nil {
 		return nil, fmt.Errorf("libvirt's event loop: %w", plain(err))
 	}
 	c, err := libvirt.NewConnect(d.uri)
 	if err != nil {
-		loop.leave()
 		return nil, fmt.Errorf("connect to %s: %w", d.uri, plain(err))
 	}
 	return c, nil
@@ -144,7 +143,6 @@ func (d *Driver) disconnect(c *libvirt.Connect) {
 	if _, err := c.Close(); err != nil {
 		d.log.Debug("closing a libvirt connection failed", "err", plain(err))
 	}
-	loop.leave()
 }
 
 // alive is a local question (virConnectIsAlive): the end of file, or the

@@ -13,8 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/test/kit"
@@ -196,8 +194,7 @@ func TestAProcessThatLibvirtForgotIsNotGone(t *testing.T) {
 }
 
 func TestADriverWithoutARunDirectoryIdentifiesNoProcess(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	leavesNothing(t)
 	d := New(Config{URI: "test:///default"})
 	defer func() {
 		if err := d.Close(); err != nil {

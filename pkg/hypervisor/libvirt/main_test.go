@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -41,14 +42,22 @@ func socket() string { return filepath.Join(shared.Dir, "run", "libvirt-sock") }
 // ends it must close without leaving a goroutine.
 func open(t *testing.T) (*Driver, *proxy) {
 	t.Helper()
-	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+	leavesNothing(t)
 	p := newProxy(t, socket())
 	d := New(Config{URI: p.uri(), RunDir: shared.RunDir(), LogDir: filepath.Join(shared.Dir, "log", "qemu"), Logger: logger(t)})
 	t.Cleanup(func() {
 		node.Eventually(unending{t}, testTimeout, func() bool { return d.Close() == nil }, "no call hangs in libvirt")
 	})
 	return d, p
+}
+
+// leavesNothing has the test fail that leaves a goroutine. libvirt's event loop is the
+// process's.
+func leavesNothing(t *testing.T) {
+	t.Helper()
+	kit.Must(t, loop())
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
 }
 
 // unending is a test whose context does not end before its cleanup.
