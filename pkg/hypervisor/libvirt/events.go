@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"time"
 
 	"libvirt.org/go/libvirt"
@@ -21,14 +20,11 @@ const (
 	pauseMax = 5 * time.Second
 )
 
-// maxEvents is how many events wait for a slow receiver; then one "anything
-// may have changed" stands for them all.
-const maxEvents = 4096
-
 // Run keeps a connection for libvirt's events until ctx ends; it returns nil
-// then, also while libvirt hangs. The sink gets the events one after the
-// other; one without a name follows each connect, because libvirt repeats
-// nothing that was missed. A libvirtd that is not there is normal life.
+// then, also while libvirt hangs. An event without a name follows each connect,
+// because libvirt repeats nothing that was missed. The sink is called by libvirt's
+// event loop: it must not block, nor ask libvirt. A libvirtd that is not there is
+// normal life.
 func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
 	logged := false
 	for pause := pauseMin; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
@@ -57,7 +53,11 @@ func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (work
 	}
 	opened := make(chan result)
 	started := d.calls.start(func() {
-		s, err := d.openSession()
+		s, err := d.openSession(func(e hypervisor.Event) {
+			if ctx.Err() == nil {
+				sink(e)
+			}
+		})
 		select {
 		case opened <- result{s, err}:
 		case <-ctx.Done(): // it hung for too long
@@ -91,29 +91,30 @@ func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (work
 		}
 	})
 	sink(hypervisor.Event{})
-	return true, r.s.relay(ctx, sink)
+	select {
+	case <-ctx.Done():
+		return true, ctx.Err()
+	case reason := <-r.s.lost:
+		return true, fmt.Errorf("%w: the connection was lost: %s", hypervisor.ErrUnavailable, closeReason(reason))
+	}
 }
 
 // session is an event connection.
 type session struct {
 	conn *libvirt.Connect
-	ids  []int         // of the registered callbacks
-	lost chan struct{} // closed with the connection
-	wake chan struct{} // there are events
-
-	mu     sync.Mutex
-	events []hypervisor.Event
-	reason libvirt.ConnectCloseReason
-	life   lifecycle
+	ids  []int                           // of the registered callbacks
+	lost chan libvirt.ConnectCloseReason // of the connection
+	sink func(hypervisor.Event)
+	life lifecycle // the event loop's alone
 }
 
-func (d *Driver) openSession() (*session, error) {
+func (d *Driver) openSession(sink func(hypervisor.Event)) (*session, error) {
 	conn, err := d.connect()
 	if err != nil {
 		return nil, err
 	}
 	s := &session{
-		conn: conn, lost: make(chan struct{}), wake: make(chan struct{}, 1),
+		conn: conn, lost: make(chan libvirt.ConnectCloseReason, 1), sink: sink,
 		life: lifecycle{asked: map[string]grace.End{}},
 	}
 	if err := s.register(); err != nil {
@@ -130,13 +131,10 @@ func (d *Driver) openSession() (*session, error) {
 }
 
 // register: the callbacks run in libvirt's event loop, which every
-// connection needs. They must not block, nor call libvirt.
+// connection needs, one after the other.
 func (s *session) register() error {
 	err := s.conn.RegisterCloseCallback(func(_ *libvirt.Connect, reason libvirt.ConnectCloseReason) {
-		s.mu.Lock()
-		s.reason = reason
-		s.mu.Unlock()
-		close(s.lost)
+		s.lost <- reason // once
 	})
 	if err != nil {
 		return err
@@ -145,30 +143,30 @@ func (s *session) register() error {
 	for _, event := range []func() (int, error){
 		func() (int, error) {
 			return s.conn.DomainEventLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
-				s.push(dom, func(is *hypervisor.Event) {
+				s.tell(dom, func(is *hypervisor.Event) {
 					is.End, is.Stopped = s.life.end(is.UUID, e.Event, e.Detail), stoppedAt(e)
 				})
 			})
 		},
 		func() (int, error) {
 			return s.conn.DomainEventAgentLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventAgentLifecycle) {
-				s.push(dom, look)
+				s.tell(dom, look)
 			})
 		},
 		func() (int, error) { // a grace period that is edited counts until the shutdown starts
 			return s.conn.DomainEventMetadataChangeRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventMetadataChange) {
-				s.push(dom, look)
+				s.tell(dom, look)
 			})
 		},
 		// What a VM has plugged in decides whether it can be migrated.
 		func() (int, error) {
 			return s.conn.DomainEventDeviceAddedRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventDeviceAdded) {
-				s.push(dom, look)
+				s.tell(dom, look)
 			})
 		},
 		func() (int, error) {
 			return s.conn.DomainEventDeviceRemovedRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventDeviceRemoved) {
-				s.push(dom, look)
+				s.tell(dom, look)
 			})
 		},
 	} {
@@ -190,52 +188,17 @@ func stoppedAt(e *libvirt.DomainEventLifecycle) time.Time {
 	return time.Time{}
 }
 
-// push takes an event whose details a function reads, under the lock.
-func (s *session) push(dom *libvirt.Domain, read func(*hypervisor.Event)) {
+// tell tells of an event whose details a function reads.
+func (s *session) tell(dom *libvirt.Domain, read func(*hypervisor.Event)) {
 	name, err := dom.GetName() // both are local
 	uuid, err2 := dom.GetUUIDString()
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	if err != nil || err2 != nil {
-		s.append(hypervisor.Event{})
+		s.sink(hypervisor.Event{})
 		return
 	}
 	e := hypervisor.Event{Name: name, UUID: uuid}
 	read(&e)
-	s.append(e)
-}
-
-func (s *session) append(e hypervisor.Event) {
-	if len(s.events) >= maxEvents {
-		s.events, e = nil, hypervisor.Event{}
-	}
-	s.events = append(s.events, e)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// relay hands the events on until the connection is lost or ctx ends.
-func (s *session) relay(ctx context.Context, sink func(hypervisor.Event)) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-s.lost:
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return fmt.Errorf("%w: the connection was lost: %s", hypervisor.ErrUnavailable, closeReason(s.reason))
-		case <-s.wake:
-			s.mu.Lock()
-			events := s.events
-			s.events = nil
-			s.mu.Unlock()
-			for _, e := range events {
-				sink(e)
-			}
-		}
-	}
+	s.sink(e)
 }
 
 func closeReason(r libvirt.ConnectCloseReason) string {

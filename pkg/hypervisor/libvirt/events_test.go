@@ -187,12 +187,3 @@ func TestASilentLibvirtdIsGivenUp(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestASlowReceiverLosesEventsButNotTheNews(t *testing.T) {
-	s := &session{wake: make(chan struct{}, 1), events: make([]hypervisor.Event, maxEvents)}
-	s.append(hypervisor.Event{Name: "a"})
-	s.append(hypervisor.Event{Name: "b"})
-	if want := []hypervisor.Event{{}, {Name: "b"}}; !slices.Equal(s.events, want) {
-		t.Errorf("got %+v, want %+v", s.events, want)
-	}
-}
