@@ -29,12 +29,10 @@ var errClosed = fmt.Errorf("%w: the driver is closed", hypervisor.ErrUnavailable
 // for its reply. It looks like CVE-2024-4418: a callback is left behind that
 // points into the first thread's stack.
 type pool struct {
-	name       string
-	keep       int // connections that stay open when idle
-	idleTime   time.Duration
-	connect    func() (*libvirt.Connect, error)
-	disconnect func(*libvirt.Connect)
-	start      func(func()) bool
+	driver   *Driver
+	name     string
+	keep     int // connections that stay open when idle
+	idleTime time.Duration
 
 	slots chan struct{} // one per call that libvirt may have at once
 	freed chan struct{} // a connection was given back
@@ -48,8 +46,7 @@ type pool struct {
 
 func (d *Driver) newPool(name string, most, keep int) *pool {
 	return &pool{
-		name: name, keep: keep, idleTime: idleTime,
-		connect: d.connect, disconnect: d.disconnect, start: d.calls.start,
+		driver: d, name: name, keep: keep, idleTime: idleTime,
 		slots: make(chan struct{}, most), freed: make(chan struct{}, 1), calling: map[string]chan struct{}{},
 	}
 }
@@ -64,7 +61,7 @@ func (p *pool) do(ctx context.Context, domain string, call func(*connection) err
 		return err
 	}
 	done := make(chan error, 1)
-	started := p.start(func() {
+	started := p.driver.calls.start(func() {
 		err := p.with(call)
 		returned()
 		done <- err
@@ -148,10 +145,8 @@ func (p *pool) take() (*connection, error) {
 	wait := time.NewTimer(openDelay)
 	defer wait.Stop()
 	for {
-		c, open, err := p.pop()
+		c, open := p.pop()
 		switch {
-		case err != nil:
-			return nil, err
 		case c != nil && alive(c.Connect):
 			return c, nil
 		case c != nil:
@@ -170,23 +165,20 @@ func (p *pool) take() (*connection, error) {
 
 // pop takes the idle connection that was used last, nil if there is none; open
 // is how many connections there are.
-func (p *pool) pop() (c *connection, open int, err error) {
+func (p *pool) pop() (c *connection, open int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return nil, 0, errClosed
-	}
 	if last := len(p.idle) - 1; last >= 0 {
 		c, p.idle = p.idle[last], p.idle[:last]
 		c.expiry.Stop()
 	}
-	return c, p.open, nil
+	return c, p.open
 }
 
 // dial opens a connection. There are as many slots as connections may be.
 func (p *pool) dial() (*connection, error) {
 	p.count(+1)
-	c, err := p.connect()
+	c, err := p.driver.connect()
 	if err != nil {
 		p.count(-1)
 		return nil, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, err)
@@ -223,7 +215,7 @@ func (p *pool) release(c *connection) {
 
 func (p *pool) end(c *connection) {
 	c.forget()
-	p.disconnect(c.Connect)
+	p.driver.disconnect(c.Connect)
 }
 
 // expire closes a connection that was not used for idleTime.
@@ -235,8 +227,8 @@ func (p *pool) expire(c *connection) {
 		p.remove(at)
 	}
 	p.mu.Unlock()
-	if unused && !p.start(func() { p.end(c) }) {
-		p.end(c) // Close came in between
+	if unused {
+		p.end(c)
 	}
 }
 
@@ -259,6 +251,6 @@ func (p *pool) close() {
 	for len(p.idle) > 0 {
 		c := p.idle[0]
 		p.remove(0)
-		p.start(func() { p.end(c) })
+		p.driver.calls.start(func() { p.end(c) })
 	}
 }
