@@ -1,6 +1,7 @@
 package libvirt
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,44 +140,32 @@ func (s *session) register() error {
 	if err != nil {
 		return err
 	}
-	look := func(*hypervisor.Event) {}
-	for _, event := range []func() (int, error){
-		func() (int, error) {
-			return s.conn.DomainEventLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
-				s.tell(dom, func(is *hypervisor.Event) {
-					is.End, is.Stopped = s.life.end(is.UUID, e.Event, e.Detail), stoppedAt(e)
-				})
-			})
-		},
-		func() (int, error) {
-			return s.conn.DomainEventAgentLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventAgentLifecycle) {
-				s.tell(dom, look)
-			})
-		},
-		func() (int, error) { // a grace period that is edited counts until the shutdown starts
-			return s.conn.DomainEventMetadataChangeRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventMetadataChange) {
-				s.tell(dom, look)
-			})
-		},
-		// What a VM has plugged in decides whether it can be migrated.
-		func() (int, error) {
-			return s.conn.DomainEventDeviceAddedRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventDeviceAdded) {
-				s.tell(dom, look)
-			})
-		},
-		func() (int, error) {
-			return s.conn.DomainEventDeviceRemovedRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventDeviceRemoved) {
-				s.tell(dom, look)
-			})
-		},
-	} {
-		id, err := event()
-		if err != nil {
-			return err
+	add := func(id int, failed error) {
+		if err = cmp.Or(err, failed); failed == nil {
+			s.ids = append(s.ids, id)
 		}
-		s.ids = append(s.ids, id)
 	}
-	return nil
+	look := func(dom *libvirt.Domain) { s.sink(eventOf(dom)) }
+	add(s.conn.DomainEventLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, e *libvirt.DomainEventLifecycle) {
+		is := eventOf(dom)
+		is.End, is.Stopped = s.life.end(is.UUID, e.Event, e.Detail), stoppedAt(e)
+		s.sink(is)
+	}))
+	add(s.conn.DomainEventAgentLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventAgentLifecycle) {
+		look(dom)
+	}))
+	// A grace period that is edited counts until the shutdown starts.
+	add(s.conn.DomainEventMetadataChangeRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventMetadataChange) {
+		look(dom)
+	}))
+	// What a VM has plugged in decides whether it can be migrated.
+	add(s.conn.DomainEventDeviceAddedRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventDeviceAdded) {
+		look(dom)
+	}))
+	add(s.conn.DomainEventDeviceRemovedRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventDeviceRemoved) {
+		look(dom)
+	}))
+	return err
 }
 
 // stoppedAt is now, where a guest was stopped for the rest of it to be sent: also by a
@@ -188,17 +177,12 @@ func stoppedAt(e *libvirt.DomainEventLifecycle) time.Time {
 	return time.Time{}
 }
 
-// tell tells of an event whose details a function reads.
-func (s *session) tell(dom *libvirt.Domain, read func(*hypervisor.Event)) {
-	name, err := dom.GetName() // both are local
-	uuid, err2 := dom.GetUUIDString()
-	if err != nil || err2 != nil {
-		s.sink(hypervisor.Event{})
-		return
-	}
-	e := hypervisor.Event{Name: name, UUID: uuid}
-	read(&e)
-	s.sink(e)
+// eventOf is an event about a domain. Both parts are local: libvirt has no reason to
+// fail, and without a name it would say that anything may have changed.
+func eventOf(dom *libvirt.Domain) hypervisor.Event {
+	name, _ := dom.GetName()
+	uuid, _ := dom.GetUUIDString()
+	return hypervisor.Event{Name: name, UUID: uuid}
 }
 
 func closeReason(r libvirt.ConnectCloseReason) string {
