@@ -10,22 +10,18 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
 // reuseMargin is more than clocks and file systems round.
 const reuseMargin = 2 * time.Second
 
-// startedAfter tells whether a process with this start time (ticks of 10 ms
-// since boot, proc(5)) started clearly later than a file with its pid was
-// written: then it is another process with a used pid. What is not known
-// proves nothing.
+// startedAfter tells whether a process with this start time started clearly later
+// than a file with its pid was written: then it is another process with a used pid.
+// What is not known proves nothing.
 func startedAfter(start uint64, written time.Time) bool {
-	var boot unix.Timespec
-	if start == 0 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot) != nil {
-		return false
-	}
-	age := time.Duration(boot.Nano()) - time.Duration(start)*10*time.Millisecond
-	return time.Since(written)-age > reuseMargin
+	return start != 0 && time.Since(written)-process.Age(start) > reuseMargin
 }
 
 // start starts the command in a process group of its own, so that neither a

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,6 +50,15 @@ func parse(stat []byte) (start uint64, err error) {
 		return 0, fmt.Errorf("start time in %.80q: %w", stat, err)
 	}
 	return start, nil
+}
+
+// Age is how long ago a process with this start time started, with the time that the
+// host was suspended.
+func Age(start uint64) time.Duration {
+	const tick = 10 * time.Millisecond // USER_HZ is 100 wherever Go runs
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) // every kernel with pidfds has it
+	return time.Duration(now.Nano()) - time.Duration(start)*tick
 }
 
 // Check returns what Open does of a process that nobody needs to hold: nil if the

@@ -100,6 +100,14 @@ func TestAPidThatStartedAtAnotherTimeIsAnotherProcess(t *testing.T) {
 	}
 }
 
+func TestTheAgeOfAProcess(t *testing.T) {
+	for pid, oldest := range map[int]time.Duration{sleeper(t).Process.Pid: time.Minute, os.Getpid(): time.Hour} {
+		if age := Age(started(t, pid)); age < 0 || age > oldest {
+			t.Errorf("process %d of this test started %v ago", pid, age)
+		}
+	}
+}
+
 func TestAProcessWithoutAStartTimeIsNotOpened(t *testing.T) {
 	pid := sleeper(t).Process.Pid
 	if p, err := Open(pid, 0); !errors.Is(err, ErrNoStart) || p != nil {

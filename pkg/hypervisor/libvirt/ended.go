@@ -48,11 +48,7 @@ func (d *Driver) endByLog(name string, i grace.Instance) (grace.End, error) {
 	if err != nil {
 		return grace.EndUnknown, fmt.Errorf("QEMU's log: %w", err)
 	}
-	started, err := startedAt(i)
-	if err != nil {
-		return grace.EndUnknown, err
-	}
-	return logEnd(tail, i.UUID, started), nil
+	return logEnd(tail, i.UUID, startedAt(i)), nil
 }
 
 func readTail(path string) (string, error) {

@@ -1,14 +1,12 @@
 package libvirt
 
 import (
-	"fmt"
 	"regexp"
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
 // What libvirt (qemuDomainLogAppendMessage) and QEMU (qemu_kill_report) write:
@@ -31,22 +29,13 @@ const agentName = "node-agent"
 
 const logTime = "2006-01-02 15:04:05.000-0700"
 
-// ticksPerSecond is USER_HZ, the unit of start times in /proc (proc(5)); it is
-// 100 wherever Go runs.
-const ticksPerSecond = 100
-
 // startedAt is an instance's start by the wall clock, the zero time if its
 // process is not known. It is wrong where the clock was set since.
-func startedAt(i grace.Instance) (time.Time, error) {
+func startedAt(i grace.Instance) time.Time {
 	if i.PID == 0 {
-		return time.Time{}, nil
+		return time.Time{}
 	}
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return time.Time{}, fmt.Errorf("clock_gettime: %w", err)
-	}
-	age := time.Duration(now.Nano()) - time.Duration(i.Start)*(time.Second/ticksPerSecond)
-	return time.Now().Add(-age), nil
+	return time.Now().Add(-process.Age(i.Start))
 }
 
 // logEnd reads why an instance ended from the tail of its domain's log.

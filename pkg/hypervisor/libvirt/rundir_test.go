@@ -17,15 +17,6 @@ import (
 // testTimeout is how long anything without a promise may take.
 const testTimeout = 60 * time.Second
 
-func selfStart(t *testing.T) uint64 {
-	t.Helper()
-	start, err := process.Start(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return start
-}
-
 // qemu starts a process with the arguments that identify a QEMU.
 func qemu(t *testing.T, name, uuid string) *exec.Cmd {
 	t.Helper()
