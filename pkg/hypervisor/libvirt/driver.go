@@ -138,13 +138,6 @@ func (d *Driver) connect() (*libvirt.Connect, error) {
 	return c, nil
 }
 
-// disconnect closes a connection that no call uses any more.
-func (d *Driver) disconnect(c *libvirt.Connect) {
-	if _, err := c.Close(); err != nil {
-		d.log.Debug("closing a libvirt connection failed", "err", plain(err))
-	}
-}
-
 // alive is a local question (virConnectIsAlive): the end of file, or the
 // keepalive, has the answer.
 func alive(c *libvirt.Connect) bool {

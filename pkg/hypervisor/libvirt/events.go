@@ -63,7 +63,7 @@ func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (work
 		case opened <- result{s, err}:
 		case <-ctx.Done(): // it hung for too long
 			if s != nil {
-				d.closeSession(s)
+				s.close()
 			}
 		}
 	})
@@ -80,17 +80,8 @@ func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (work
 	d.log.Info("connected to libvirt", "uri", d.uri)
 	d.up.Store(true)
 	defer d.up.Store(false)
-	closing := func() { d.closeSession(r.s) }
-	defer func() {
-		if !d.calls.start(closing) {
-			closing()
-		}
-	}()
-	d.calls.start(func() {
-		if err := d.requests.warm(ctx); err != nil {
-			d.log.Debug("no connection for requests yet", "err", err)
-		}
-	})
+	defer d.calls.start(r.s.close)
+	d.calls.start(func() { _ = d.requests.warm(ctx) }) // the first request will say what is wrong
 	sink(hypervisor.Event{})
 	select {
 	case <-ctx.Done():
@@ -119,13 +110,13 @@ func (d *Driver) openSession(sink func(hypervisor.Event)) (*session, error) {
 		life: lifecycle{asked: map[string]grace.End{}},
 	}
 	if err := s.register(); err != nil {
-		d.closeSession(s)
+		s.close()
 		return nil, fmt.Errorf("register for libvirt's events: %w", plain(err))
 	}
 	// The last call on this connection: see pool for why.
 	err = conn.SetKeepAlive(d.keepalive, keepaliveCount)
 	if err != nil && !errors.Is(err, libvirt.ERR_NO_SUPPORT) && !errors.Is(err, libvirt.ERR_OK) {
-		d.closeSession(s)
+		s.close()
 		return nil, fmt.Errorf("keepalive of %s: %w", d.uri, plain(err))
 	}
 	return s, nil
@@ -196,12 +187,12 @@ func closeReason(r libvirt.ConnectCloseReason) string {
 	}
 }
 
-// closeSession may hang as long as libvirtd does. Over a broken connection
-// libvirt has nothing left to undo, so what fails here does not matter.
-func (d *Driver) closeSession(s *session) {
+// close may hang as long as libvirtd does. Over a broken connection libvirt has
+// nothing left to undo, so what fails here does not matter.
+func (s *session) close() {
 	for _, id := range s.ids {
 		_ = s.conn.DomainEventDeregister(id)
 	}
 	_ = s.conn.UnregisterCloseCallback()
-	d.disconnect(s.conn)
+	_, _ = s.conn.Close()
 }

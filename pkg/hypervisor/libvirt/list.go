@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 
 	"libvirt.org/go/libvirt"
 
@@ -31,27 +30,19 @@ func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hyper
 	}
 	all := make([]hypervisor.Domain, 0, len(seen))
 	for _, v := range seen {
-		all = append(all, join(v, d.tryRun(v.Name)))
+		run, _ := d.run.look(v.Name) // nothing is known of it where that fails
+		all = append(all, join(v, run))
 	}
 	for _, name := range names {
 		if _, listed := seen[name]; listed || !ours(name) {
 			continue
 		}
 		// Not listed means off if libvirt was asked, unless the process runs.
-		if run := d.tryRun(name); run.live() || err != nil && run.uuid != "" && !run.gone {
+		if run, _ := d.run.look(name); run.live() || err != nil && run.uuid != "" && !run.gone {
 			all = append(all, run.domain(grace.PowerUnknown))
 		}
 	}
 	return all, nil
-}
-
-// tryRun is the run directory's entry, the zero entry if it cannot be had.
-func (d *Driver) tryRun(name string) entry {
-	run, err := d.run.look(name)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.log.Debug("a domain of libvirt's run directory cannot be read", "err", err)
-	}
-	return run
 }
 
 // queryAll asks libvirtd about all running domains that are ours.

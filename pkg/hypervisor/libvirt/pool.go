@@ -215,7 +215,7 @@ func (p *pool) release(c *connection) {
 
 func (p *pool) end(c *connection) {
 	c.forget()
-	p.driver.disconnect(c.Connect)
+	_, _ = c.Close() // of a connection that no call uses any more
 }
 
 // expire closes a connection that was not used for idleTime.
