@@ -87,9 +87,6 @@ func reap(tell func(pid, status int)) {
 }
 
 func signalName(sig os.Signal) string {
-	number, ok := sig.(unix.Signal)
-	if !ok {
-		return sig.String()
-	}
+	number, _ := sig.(unix.Signal) // on Linux each is one
 	return unix.SignalName(number)
 }

@@ -32,7 +32,7 @@ const (
 
 // Progress is how far a migration is. Bytes, of memory and disks together.
 type Progress struct {
-	Total, Processed, Remaining uint64
+	Total, Remaining uint64
 }
 
 // Stay is what a domain that migrates is on one of the two hosts.

@@ -88,7 +88,7 @@ func (m *Migrator) Progress(ctx context.Context, name string, i grace.Instance) 
 		if info.Type == libvirt.DOMAIN_JOB_NONE {
 			return fmt.Errorf("%w: no job is under way", hypervisor.ErrState)
 		}
-		p = hypervisor.Progress{Total: info.DataTotal, Processed: info.DataProcessed, Remaining: info.DataRemaining}
+		p = hypervisor.Progress{Total: info.DataTotal, Remaining: info.DataRemaining}
 		return nil
 	})
 	if err != nil {
