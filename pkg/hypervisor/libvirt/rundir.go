@@ -57,7 +57,7 @@ func (e *entry) domain(p grace.Power) hypervisor.Domain {
 
 func newRunDir(path string) *runDir { return &runDir{path: path, cache: map[string]entry{}} }
 
-// names returns the names of all domains that have a file, sorted.
+// names returns the names of all domains that have a file, and forgets the others.
 func (r *runDir) names() ([]string, error) {
 	if r.path == "" {
 		return nil, fmt.Errorf("libvirt's run directory: %w", fs.ErrNotExist)
@@ -72,19 +72,10 @@ func (r *runDir) names() ([]string, error) {
 			names = append(names, name)
 		}
 	}
-	slices.Sort(names) // with their suffix they sort otherwise
-	r.forget(names)
-	return names, nil
-}
-
-// forget drops from the cache what has no file any more.
-func (r *runDir) forget(but []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	maps.DeleteFunc(r.cache, func(name string, _ entry) bool {
-		_, found := slices.BinarySearch(but, name)
-		return !found
-	})
+	maps.DeleteFunc(r.cache, func(name string, _ entry) bool { return !slices.Contains(names, name) })
+	return names, nil
 }
 
 // look reads a domain's entry. The error is fs.ErrNotExist if there is none;

@@ -167,7 +167,7 @@ func TestAListOfManyDomainsParsesNothingTwice(t *testing.T) {
 func TestNamesAreForgottenOneByOne(t *testing.T) {
 	dir := t.TempDir()
 	r := newRunDir(dir)
-	for _, name := range []string{"a", "a-b", "a.b"} { // sorted otherwise with their suffix
+	for _, name := range []string{"a", "a-b", "a.b"} {
 		pid := qemu(t, name, uuidA).Process.Pid
 		kit.Write(t, dir+"/"+name+".xml", statusXML(name, uuidA, pid))
 		if _, err := r.look(name); err != nil {
