@@ -110,17 +110,12 @@ func find(space string, pid int) (int, error) {
 	if own, err := namespaceOf(os.Getpid()); err == nil && own == space {
 		return pid, nil
 	}
-	proc, err := os.Open("/proc")
+	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return 0, fmt.Errorf("processes: %w", err)
 	}
-	defer proc.Close()
-	names, err := proc.Readdirnames(-1)
-	if err != nil {
-		return 0, fmt.Errorf("processes: %w", err)
-	}
-	for _, name := range names {
-		candidate, err := strconv.Atoi(name)
+	for _, e := range entries {
+		candidate, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
