@@ -145,26 +145,24 @@ func (c *Config) checkTarget(pid string) error {
 // wholeSeconds turns a flag into what vm.json holds: "" for none, else whole
 // seconds, rounded up, because a guest must not get less than was asked for.
 func wholeSeconds(text string) (string, error) {
-	const most = "at most 9223372036854775807 seconds"
+	n, err := strconv.ParseUint(text, 10, 63)
 	switch {
 	case text == "":
 		return "", nil
 	case strings.HasPrefix(text, "-"):
 		return "", grace.ErrNegative
-	case strings.Trim(text, "0123456789") == "":
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return "", errors.New(most)
-		}
-		return strconv.FormatInt(n, 10), nil
+	case errors.Is(err, strconv.ErrRange):
+		return "", errors.New("at most 9223372036854775807 seconds")
+	case err == nil:
+		return strconv.FormatUint(n, 10), nil
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil {
 		return "", errors.New("use whole seconds (90) or a Go duration (1m30s)")
 	}
-	n := int64(d / time.Second)
+	seconds := int64(d / time.Second)
 	if d%time.Second > 0 {
-		n++
+		seconds++
 	}
-	return strconv.FormatInt(n, 10), nil
+	return strconv.FormatInt(seconds, 10), nil
 }

@@ -114,10 +114,6 @@ func readSmall(path string) (string, time.Time, error) {
 	if !info.Mode().IsRegular() {
 		return "", time.Time{}, fmt.Errorf("%s: %w", path, errNotRegular)
 	}
-	var content [64]byte
-	n, err := io.ReadFull(f, content[:])
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return "", time.Time{}, err
-	}
-	return string(content[:n]), info.ModTime(), nil
+	content, err := io.ReadAll(io.LimitReader(f, 64))
+	return string(content), info.ModTime(), err
 }
