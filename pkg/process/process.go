@@ -95,7 +95,9 @@ func Open(pid int, start uint64) (*Process, error) {
 	if start == 0 {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoStart)
 	}
-	w, err := open(pid)
+	// Once the pidfd is there it cannot change hands, so what has the pid then is
+	// what was opened.
+	w, err := Watch(pid)
 	if err != nil {
 		// The pid may be a thread's by now (EINVAL); the kernel may be too old.
 		if now, startErr := Start(pid); errors.Is(startErr, ErrGone) || startErr == nil && now != start {
@@ -103,38 +105,19 @@ func Open(pid int, start uint64) (*Process, error) {
 		}
 		return nil, err
 	}
-	// From here on the pidfd cannot change hands, so what has the pid now is
-	// what was opened.
-	w.start, err = Start(pid)
-	switch {
-	case w.Gone():
-		err = fmt.Errorf("pid %d: %w", pid, ErrGone)
-	case err == nil && w.start != start:
-		err = fmt.Errorf("pid %d started at %d, not %d: %w", pid, w.start, start, ErrGone)
+	switch w.start {
+	case start:
+		return &Process{w}, nil
+	case 0:
+		return nil, errors.Join(fmt.Errorf("pid %d: %w", pid, ErrNoStart), w.Close())
+	default:
+		return nil, errors.Join(fmt.Errorf("pid %d started at %d, not %d: %w", pid, w.start, start, ErrGone), w.Close())
 	}
-	if err != nil {
-		return nil, errors.Join(err, w.Close())
-	}
-	return &Process{w}, nil
 }
 
 // Watch opens whichever process has the pid now. The error is ErrGone if there
 // is none, or only a zombie.
 func Watch(pid int) (*Watched, error) {
-	w, err := open(pid)
-	if err != nil {
-		return nil, err
-	}
-	if start, err := Start(pid); err == nil {
-		w.start = start
-	}
-	if w.Gone() {
-		return nil, errors.Join(fmt.Errorf("pid %d: %w", pid, ErrGone), w.Close())
-	}
-	return w, nil
-}
-
-func open(pid int) (*Watched, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrGone)
@@ -147,7 +130,12 @@ func open(pid int) (*Watched, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return nil, errors.Join(fmt.Errorf("pidfd of %d: %w", pid, err), unix.Close(fd))
 	}
-	return &Watched{pid: pid, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{})}, nil
+	w := &Watched{pid: pid, file: os.NewFile(uintptr(fd), "pidfd"), done: make(chan struct{})}
+	w.start, _ = Start(pid) // 0 where /proc hides it
+	if w.Gone() {
+		return nil, errors.Join(fmt.Errorf("pid %d: %w", pid, ErrGone), w.Close())
+	}
+	return w, nil
 }
 
 // wait closes done when the process has ended. Close ends it too, with an error.
