@@ -24,9 +24,6 @@ const (
 // maxLinks is the kernel's own limit (path_resolution(7)).
 const maxLinks = 40
 
-// armTries bounds the work that a directory replaced all the time can cause.
-const armTries = 3
-
 // hints tell that a path may lead to something else than before.
 //
 // They come by dnotify (fcntl(2), F_NOTIFY), whose marks belong to a process.
@@ -68,29 +65,24 @@ func (h *hints) disarm() {
 	h.dirs = nil
 }
 
-// arm asks for hints about path: what comes there or changes there after it
-// returns makes one. An error means that a change may go unnoticed.
+// arm asks for hints about path: what comes there or changes there makes one, also
+// while they are asked for. An error means that a change may go unnoticed.
 func (h *hints) arm(path string) error {
 	h.disarm()
-	var armed []string
-	for range armTries {
-		dirs, written := h.way(path)
-		if slices.Equal(dirs, armed) {
-			return nil // as they were before they were armed
+	dirs, written := h.way(path)
+	for i, dir := range dirs {
+		changes := dnCreate | dnDelete | dnRename
+		if written && i == len(dirs)-1 {
+			changes |= dnModify
 		}
-		h.disarm()
-		for i, dir := range dirs {
-			changes := dnCreate | dnDelete | dnRename
-			if written && i == len(dirs)-1 {
-				changes |= dnModify
-			}
-			if err := h.listen(dir, changes|dnMultishot); err != nil {
-				return err
-			}
+		if err := h.listen(dir, changes|dnMultishot); err != nil {
+			return err
 		}
-		armed = dirs
 	}
-	return fmt.Errorf("the way to %s changes all the time", path)
+	if now, _ := h.way(path); !slices.Equal(now, dirs) {
+		h.poke()
+	}
+	return nil
 }
 
 func (h *hints) listen(dir string, changes int) error {
