@@ -48,45 +48,40 @@ func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
 
 // session is the life of one event connection. worked is true if there was one.
 func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (worked bool, err error) {
-	type result struct {
-		s   *session
-		err error
-	}
-	opened := make(chan result)
+	var s *session // may still be written to where ctx has ended first
+	opened := make(chan error)
 	started := d.calls.start(func() {
-		s, err := d.openSession(func(e hypervisor.Event) {
+		is, err := d.openSession(func(e hypervisor.Event) {
 			if ctx.Err() == nil {
 				sink(e)
 			}
 		})
+		s = is
 		select {
-		case opened <- result{s, err}:
+		case opened <- err:
 		case <-ctx.Done(): // it hung for too long
-			if s != nil {
-				s.close()
+			if err == nil {
+				is.close()
 			}
 		}
 	})
 	if !started {
 		return false, errClosed
 	}
-	r, err := first(ctx, opened)
-	if err != nil {
+	err, late := first(ctx, opened)
+	if err := cmp.Or(late, err); err != nil {
 		return false, err
-	}
-	if r.err != nil {
-		return false, r.err
 	}
 	d.log.Info("connected to libvirt", "uri", d.uri)
 	d.up.Store(true)
 	defer d.up.Store(false)
-	defer d.calls.start(r.s.close)
+	defer d.calls.start(s.close)
 	d.calls.start(func() { _ = d.requests.warm(ctx) }) // the first request will say what is wrong
 	sink(hypervisor.Event{})
 	select {
 	case <-ctx.Done():
 		return true, ctx.Err()
-	case reason := <-r.s.lost:
+	case reason := <-s.lost:
 		return true, fmt.Errorf("%w: the connection was lost: %s", hypervisor.ErrUnavailable, closeReason(reason))
 	}
 }
