@@ -18,9 +18,8 @@ type pidFile struct {
 	// last is a text without a newline: its writer may be in the middle of it.
 	last string
 
-	hints  *hints
-	next   *time.Timer // of the next look
-	polled bool        // it is looked at soon, also without a hint
+	hints *hints
+	next  *time.Timer // of the next look
 }
 
 func newPIDFile(path string) *pidFile {
@@ -39,10 +38,7 @@ func (p *pidFile) hint() {
 }
 
 // poll has it looked at again soon, without a hint.
-func (p *pidFile) poll() {
-	p.polled = true
-	p.next.Reset(pollInterval)
-}
+func (p *pidFile) poll() { p.next.Reset(pollInterval) }
 
 // look returns 0 while there is no pid yet, and sets the time of the next look.
 // The time is the file's last change. An error is worth a line; the file may
@@ -50,9 +46,8 @@ func (p *pidFile) poll() {
 func (p *pidFile) look() (pid int, written time.Time, err error) {
 	unheard := p.hints.arm(p.path) // before the file is read: what comes later makes a hint
 	pid, written, err = p.read()
-	p.polled = unheard != nil || p.last != "" || err != nil && !lasting(err)
 	p.next.Reset(restInterval)
-	if p.polled {
+	if unheard != nil || p.last != "" || err != nil && !lasting(err) {
 		p.poll()
 	}
 	if unheard != nil {
