@@ -33,7 +33,6 @@ type claim struct {
 type refusal struct {
 	claim
 
-	at  time.Time
 	why error
 }
 
@@ -46,10 +45,7 @@ func (v *vm) claim(view *watch.View) (says claim, open bool) {
 
 // turn tells whether a claim is looked into now, or how much later it is to be
 // looked at again. The caller holds the lock.
-func (v *vm) turn(says claim, now time.Time) (due bool, later time.Duration) {
-	if v.refused.claim == says && now.Sub(v.refused.at) < identifyEvery {
-		return false, 0
-	}
+func (v *vm) turn(now time.Time) (due bool, later time.Duration) {
 	if v.paid.Before(now) {
 		v.paid = now
 	}
@@ -89,12 +85,12 @@ func (v *vm) reject(says claim, view *watch.View) {
 	}
 }
 
-func (v *vm) identify(says claim, now time.Time) {
+func (v *vm) identify(says claim) {
 	p, err := identify(says.holder, says.pid, v.pod)
 	v.mu.Lock()
 	v.refused = refusal{}
 	if err != nil {
-		v.refused = refusal{claim: says, at: now}
+		v.refused = refusal{claim: says}
 		if !errors.Is(err, process.ErrGone) {
 			v.refused.why = fmt.Errorf("vm.json names a process that is not its VM's: %w", err)
 		}

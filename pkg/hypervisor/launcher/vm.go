@@ -74,14 +74,14 @@ func (v *vm) learn(view *watch.View) {
 	running := v.process != nil && !v.process.Gone()
 	says, open := v.claim(view)
 	open = open && !running
-	due, later, now := false, time.Duration(0), time.Now()
+	due, later := false, time.Duration(0)
 	if open {
-		due, later = v.turn(says, now)
+		due, later = v.turn(time.Now())
 	}
 	v.mu.Unlock()
 	v.driver.keep(v, view.Present || running)
 	if due {
-		v.identify(says, now)
+		v.identify(says)
 	}
 	if later > 0 {
 		v.lookAgain(later)
