@@ -16,7 +16,6 @@ import (
 func TestADomainIsDefinedAsAMigrationWouldSendIt(t *testing.T) {
 	d, _ := open(t)
 	m := d.Migrator()
-	t.Cleanup(m.Close)
 	g := shared.Boot(t, node.Spec{Firmware: true, Persistent: true})
 	judge := func() nodemigration.Verdict {
 		t.Helper()

@@ -80,6 +80,7 @@ type Driver struct {
 	agents   *pool // guest agent calls: up to 60 s
 	destroys *pool // up to 40 s
 	queries  *pool
+	pools    []*pool // these and its migrators', for Close
 
 	up    atomic.Bool
 	calls calls
@@ -115,7 +116,7 @@ func (d *Driver) Up() bool { return d.up.Load() }
 // ends, or when its own timeouts strike.
 // Calls after Close fail with ErrUnavailable.
 func (d *Driver) Close() error {
-	for _, p := range []*pool{d.requests, d.agents, d.destroys, d.queries} {
+	for _, p := range d.pools {
 		p.close()
 	}
 	select {

@@ -29,17 +29,10 @@ type Migrator struct {
 	texts  *pool
 }
 
-// Migrator returns one; it connects when something is asked of it. It is closed
-// before the driver.
+// Migrator returns one; it connects when something is asked of it, and is closed with
+// the driver.
 func (d *Driver) Migrator() *Migrator {
 	return &Migrator{driver: d, moves: d.newPool("migrations", migrationConns, 0), jobs: d.newPool("jobs", jobConns, 0), texts: d.newPool("definitions", textConns, 0)}
-}
-
-// Close closes connections that nobody uses; the rest follows as calls return.
-func (m *Migrator) Close() {
-	m.moves.close()
-	m.jobs.close()
-	m.texts.close()
 }
 
 // flagsOf is how libvirt sends: live, from one libvirt to the other, and paused when

@@ -45,10 +45,12 @@ type pool struct {
 }
 
 func (d *Driver) newPool(name string, most, keep int) *pool {
-	return &pool{
+	p := &pool{
 		driver: d, name: name, keep: keep, idleTime: idleTime,
 		slots: make(chan struct{}, most), freed: make(chan struct{}, 1), calling: map[string]chan struct{}{},
 	}
+	d.pools = append(d.pools, p)
+	return p
 }
 
 // do makes a call about a domain. It returns when ctx ends, with an error that
