@@ -117,11 +117,8 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		"internal/launcher/launcher.go",     // the trigger's time, which nobody uses
 		"internal/launcher/process.go",      // the age of a file
 		"internal/launcher/ask.go",          // how long a request may take
-		"internal/launcher/qmp.go",          // how long of that is left
-		"pkg/hypervisor/launcher/vm.go",     // for how long a claim stays refused
+		"pkg/hypervisor/launcher/vm.go",     // how often claims are looked into
 		"pkg/hypervisor/libvirt/events.go",  // how long a connection lasted
-		"pkg/hypervisor/libvirt/list.go",    // for how long a list stands
-		"pkg/hypervisor/libvirt/rundir.go",  // for how long a directory has not changed
 		"pkg/hypervisor/libvirt/qemulog.go", // which run in QEMU's log, for the outcome
 		"pkg/hypervisor/fake/fake.go",       // for tests
 		"pkg/hypervisor/drivertest/drivertest.go",
