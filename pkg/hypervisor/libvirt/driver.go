@@ -174,13 +174,12 @@ func (c *calls) close() <-chan struct{} {
 	return idle
 }
 
-// first waits for a result, at most until ctx ends.
-func first[T any](ctx context.Context, results <-chan T) (T, error) {
+// answered waits for the result of a call, at most until ctx ends.
+func answered(ctx context.Context, result <-chan error) error {
 	select {
-	case r := <-results:
-		return r, nil
+	case err := <-result:
+		return err
 	case <-ctx.Done():
-		var none T
-		return none, fmt.Errorf("libvirt has not answered in time: %w", ctx.Err())
+		return fmt.Errorf("libvirt has not answered in time: %w", ctx.Err())
 	}
 }

@@ -68,8 +68,7 @@ func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (work
 	if !started {
 		return false, errClosed
 	}
-	err, late := first(ctx, opened)
-	if err := cmp.Or(late, err); err != nil {
+	if err := answered(ctx, opened); err != nil {
 		return false, err
 	}
 	d.log.Info("connected to libvirt", "uri", d.uri)

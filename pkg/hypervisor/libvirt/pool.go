@@ -72,11 +72,7 @@ func (p *pool) do(ctx context.Context, domain string, call func(*connection) err
 		returned()
 		return errClosed
 	}
-	err, late := first(ctx, done)
-	if late != nil {
-		return late
-	}
-	return err
+	return answered(ctx, done)
 }
 
 // find does something with a domain. One that was prepared is taken where its UUID
