@@ -106,7 +106,7 @@ func powerNow(dom *libvirt.Domain) (grace.Power, error) {
 func (d *Driver) same(name string, i grace.Instance) error {
 	gone := false
 	if i.PID != 0 {
-		err := running(i)
+		err := process.Check(i.PID, i.Start)
 		if gone = errors.Is(err, process.ErrGone); !gone {
 			return err
 		}
@@ -125,12 +125,8 @@ func (d *Driver) same(name string, i grace.Instance) error {
 // absent: libvirt says that there is no such domain. That is not the truth
 // unless its process has ended.
 func (d *Driver) absent(err error, i grace.Instance) error {
-	if errors.Is(err, hypervisor.ErrNotFound) && i.PID != 0 && !errors.Is(running(i), process.ErrGone) {
+	if errors.Is(err, hypervisor.ErrNotFound) && i.PID != 0 && !errors.Is(process.Check(i.PID, i.Start), process.ErrGone) {
 		return fmt.Errorf("%w: libvirt does not know the domain, but its process %d runs", hypervisor.ErrUnavailable, i.PID)
 	}
 	return err
 }
-
-// running returns nil if the instance's process runs, and process.ErrGone if
-// it has ended.
-func running(i grace.Instance) error { return process.Check(i.PID, i.Start) }
