@@ -88,7 +88,6 @@ func (m *migrations) stopped(e hypervisor.Event) {
 // run takes part until ctx ends. What it lacks costs no VM anything: it is tried
 // again.
 func (m *migrations) run(ctx context.Context) error {
-	defer m.moves.Close()
 	var changed func()
 	watch := kube.NewMigrations(m.vmis, m.options.Migration.CANamespace, func() { changed() })
 	identity := nodemigration.NewIdentity(m.options.NodeName, watch, m.log)
