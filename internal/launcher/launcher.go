@@ -73,7 +73,9 @@ type shim struct {
 // exit status. It waits for every child of this process.
 func Run(config Config, caught Signals, logger *log.Logger) int {
 	s := &shim{config: config, log: logger, logged: map[string]bool{}, sender: signals.NewSender(config.Dir, config.VM), status: newHints()}
-	s.asker = newAsker(config.Ask, s.sender, s.status)
+	if s.asker = newAsker(config.Ask, s.sender, s.status); s.asker == nil {
+		s.status.way = ownDirectory
+	}
 	status := s.run(caught)
 	s.status.close()
 	if err := s.sender.Withdraw(); err != nil {
