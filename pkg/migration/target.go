@@ -37,8 +37,6 @@ type TargetFacts struct {
 	Ready bool
 	// Refused is why this node cannot take the VM, in one line; empty = it can.
 	Refused string
-	// Ending: the target's launcher was signalled, or its pod is being deleted.
-	Ending bool
 }
 
 // TargetAction is a step of the target's agent.
@@ -129,10 +127,6 @@ var targetRules = []struct {
 	// From here on there is no copy.
 	{"Absent", func(f TargetFacts) bool { return f.told(kubevirt.TargetAbsent) }, TargetNothing, "the guest is not here"},
 	{"Over", TargetFacts.over, TargetSayGone, "the migration is over and the guest is not here"},
-	{"LauncherEnding", func(f TargetFacts) bool {
-		return f.Ending && f.before(kubevirt.MigrationScheduled, kubevirt.MigrationPreparingTarget)
-	},
-		TargetRefuse, "the target's launcher is being shut down"},
 	{"Refused", func(f TargetFacts) bool {
 		return f.Refused != "" && f.before(kubevirt.MigrationScheduled, kubevirt.MigrationPreparingTarget)
 	}, TargetRefuse, ""},
