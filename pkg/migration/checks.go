@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -76,13 +77,8 @@ func (f Facts) targetFails() string {
 }
 
 func because(c *kubevirt.Condition) string {
-	switch {
-	case c == nil:
-		return ""
-	case c.Message != "":
-		return ": " + bounded(c.Message)
-	case c.Reason != "":
-		return ": " + bounded(c.Reason)
+	if why := cmp.Or(c.Message, c.Reason); why != "" {
+		return ": " + bounded(why)
 	}
 	return ""
 }

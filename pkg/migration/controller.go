@@ -1,7 +1,9 @@
 package migration
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -95,23 +97,13 @@ func (f Facts) phase() kubevirt.MigrationPhase { return f.Migration.Status.Phase
 func (f Facts) state() *kubevirt.MigrationState { return StateOf(f.Migration) }
 
 func (f Facts) in(phases ...kubevirt.MigrationPhase) bool {
-	for _, p := range phases {
-		if f.phase() == p {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(phases, f.phase())
 }
 
 func (f Facts) pending() bool { return f.in("", kubevirt.MigrationPending) }
 
 func (f Facts) adopted() bool {
-	for _, name := range f.Migration.Finalizers {
-		if name == Finalizer {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(f.Migration.Finalizers, Finalizer)
 }
 
 // same reports whether the VMI is the one that the migration began with.
@@ -166,7 +158,7 @@ var controllerRules = []struct {
 
 	// What ends it.
 	{"Stayed", func(f Facts) bool { return f.state().SourceState == kubevirt.SourceRunning }, Fail, func(f Facts) string {
-		return orElse(f.state().FailureReason, "the guest stayed on node "+f.state().SourceNode)
+		return cmp.Or(f.state().FailureReason, "the guest stayed on node "+f.state().SourceNode)
 	}},
 	{"Lost", func(f Facts) bool {
 		return f.state().SourceState == kubevirt.SourceGone && f.state().TargetState == kubevirt.TargetAbsent
@@ -177,7 +169,7 @@ var controllerRules = []struct {
 	{"Refused", func(f Facts) bool {
 		return !begun(f.Migration) && f.state().TargetState == kubevirt.TargetAbsent && !f.pending()
 	}, Fail, func(f Facts) string {
-		return orElse(f.state().FailureReason, "node "+f.state().TargetNode+" cannot take the VM")
+		return cmp.Or(f.state().FailureReason, "node "+f.state().TargetNode+" cannot take the VM")
 	}},
 	{"Abort", func(f Facts) bool {
 		return begun(f.Migration) && f.state().SourceState == "" && !f.state().AbortRequested && f.cancelled() != ""
@@ -261,10 +253,3 @@ func (f Facts) waitsFor() string {
 }
 
 func text(s string) func(Facts) string { return func(Facts) string { return s } }
-
-func orElse(s, other string) string {
-	if s != "" {
-		return s
-	}
-	return other
-}

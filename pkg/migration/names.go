@@ -3,6 +3,7 @@ package migration
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"strings"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
@@ -31,12 +32,7 @@ func TargetPodName(vmi, migrationUID string) string {
 	const most = 63 - 10
 	sum := sha256.Sum256([]byte(migrationUID))
 	name := kubevirt.LauncherPrefix + "-" + vmi
-	if len(name) > most {
-		name = name[:most]
-	}
-	for len(name) > 0 && (name[len(name)-1] == '-' || name[len(name)-1] == '.') {
-		name = name[:len(name)-1]
-	}
+	name = strings.TrimRight(name[:min(len(name), most)], "-.")
 	return name + "-" + hex.EncodeToString(sum[:4])
 }
 

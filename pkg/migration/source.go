@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -97,10 +98,8 @@ func (f SourceFacts) abort() string {
 		return f.Ending
 	case f.Migration.DeletionTimestamp != nil || f.Gone:
 		return "the migration was deleted"
-	case s.AbortRequested && s.FailureReason != "":
-		return s.FailureReason
 	case s.AbortRequested:
-		return "the migration was aborted"
+		return cmp.Or(s.FailureReason, "the migration was aborted")
 	}
 	return ""
 }
@@ -138,15 +137,7 @@ func (f SourceFacts) tooBusy() string {
 }
 
 func (f SourceFacts) whyFailed() string {
-	switch {
-	case f.abort() != "":
-		return f.abort()
-	case StateOf(f.Migration).FailureReason != "":
-		return StateOf(f.Migration).FailureReason
-	case f.Failed != "":
-		return f.Failed
-	}
-	return "libvirt ended the migration and the guest runs on"
+	return cmp.Or(f.abort(), StateOf(f.Migration).FailureReason, f.Failed, "libvirt ended the migration and the guest runs on")
 }
 
 // unlike tells why this node does not send a guest as the target expects it, in one

@@ -1,6 +1,10 @@
 package migration
 
-import "github.com/vmgrace/vmgrace/api/kubevirt"
+import (
+	"slices"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
 
 // Copy is what the target has of a guest.
 type Copy string
@@ -86,14 +90,9 @@ func (f TargetFacts) over() bool {
 	return !f.JobRuns && (f.closed() || f.Source != "" || f.givenUp() || f.phase() == kubevirt.MigrationFailed)
 }
 
-// before reports whether the source has not been asked to begin.
+// before reports whether it is in one of these phases, of before the source begins.
 func (f TargetFacts) before(phases ...kubevirt.MigrationPhase) bool {
-	for _, p := range phases {
-		if f.phase() == p && !f.Gone {
-			return true
-		}
-	}
-	return false
+	return !f.Gone && slices.Contains(phases, f.phase())
 }
 
 // targetRules are read from top to bottom: the first that holds decides.
