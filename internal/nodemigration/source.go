@@ -168,7 +168,7 @@ func (s *side) sourceSays(ctx context.Context, m *Migration, f migration.SourceF
 		s.say(kubevirt.SourceGone)
 		s.tell(ctx, m, Told{SourceState: kubevirt.SourceGone})
 		return s.gone && f.Target != "" && f.Target != kubevirt.TargetArrived // nobody else has to hear it
-	case migration.SourceSayRunning, migration.SourceDecline:
+	case migration.SourceSayRunning:
 		s.settle()
 		s.say(kubevirt.SourceRunning)
 		s.tell(ctx, m, Told{SourceState: kubevirt.SourceRunning, FailureReason: step.Message})

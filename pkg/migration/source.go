@@ -64,16 +64,14 @@ const (
 	SourceNothing    SourceAction = "Nothing"
 	SourceWait       SourceAction = "Wait"
 	SourceBegin      SourceAction = "Begin"      // write Running over what was read; accepted: have libvirt migrate
-	SourceDecline    SourceAction = "Decline"    // say Running with the reason, never begin
 	SourceFollow     SourceAction = "Follow"     // tell the progress
 	SourcePause      SourceAction = "Pause"      // pause the guest, tell when, with the message in an Event
 	SourceAbort      SourceAction = "Abort"      // abort the job; without effect: close the relay
 	SourceEnd        SourceAction = "End"        // end QEMU, then look again
 	SourceResume     SourceAction = "Resume"     // resume the guest, then say Running
 	SourceSayGone    SourceAction = "SayGone"    // record that it moved, say Gone
-	SourceSayRunning SourceAction = "SayRunning" // say Running with the reason
+	SourceSayRunning SourceAction = "SayRunning" // say Running with the reason: from then on it never begins
 	SourceAsk        SourceAction = "Ask"        // ask the target's agent what it has: nothing more is sent
-	SourceDontKnow   SourceAction = "DontKnow"   // libvirt has to be asked first
 )
 
 // SourceStep is what the source's agent does next. Message is the migration's
@@ -174,7 +172,7 @@ var sourceRules = []struct {
 	{"SaidAll", func(f SourceFacts) bool {
 		return f.Guest == GuestUnknown && !f.JobRuns && f.final() && StateOf(f.Migration).SourceState != ""
 	}, SourceNothing, says("the migration is over, and what became of the guest was said")},
-	{"Unknown", func(f SourceFacts) bool { return f.Guest == GuestUnknown }, SourceDontKnow, says("libvirt does not say what is here")},
+	{"Unknown", func(f SourceFacts) bool { return f.Guest == GuestUnknown }, SourceWait, says("libvirt does not say what is here")},
 
 	// From here on libvirt's job is over, or was never begun.
 	{"RanOn", func(f SourceFacts) bool { return f.RanOn && f.begun() }, SourceSayRunning, SourceFacts.whyFailed},
@@ -190,13 +188,13 @@ var sourceRules = []struct {
 
 	// Not begun.
 	{"Ended", SourceFacts.final, SourceNothing, says("the migration is over")},
-	{"NoGuest", func(f SourceFacts) bool { return f.Guest == GuestGone }, SourceDecline, says("the VM has ended on this node")},
-	{"Ending", func(f SourceFacts) bool { return f.abort() != "" }, SourceDecline, SourceFacts.abort},
+	{"NoGuest", func(f SourceFacts) bool { return f.Guest == GuestGone }, SourceSayRunning, says("the VM has ended on this node")},
+	{"Ending", func(f SourceFacts) bool { return f.abort() != "" }, SourceSayRunning, SourceFacts.abort},
 	// At the target it would run on.
-	{"Stopped", func(f SourceFacts) bool { return f.Stopped }, SourceDecline, says("the guest is paused: it can be moved once it runs")},
+	{"Stopped", func(f SourceFacts) bool { return f.Stopped }, SourceSayRunning, says("the guest is paused: it can be moved once it runs")},
 	{"Unlike", func(f SourceFacts) bool {
 		return f.Migration.Status.Phase == kubevirt.MigrationTargetReady && f.unlike() != ""
-	}, SourceDecline, SourceFacts.unlike},
+	}, SourceSayRunning, SourceFacts.unlike},
 	{"Begin", func(f SourceFacts) bool { return f.Migration.Status.Phase == kubevirt.MigrationTargetReady }, SourceBegin,
 		says("the target is ready")},
 	{"Waiting", func(SourceFacts) bool { return true }, SourceWait, says("the target's turn")},

@@ -48,17 +48,16 @@ type TargetAction string
 
 // Actions of the target.
 const (
-	TargetNothing  TargetAction = "Nothing"
-	TargetWait     TargetAction = "Wait"
-	TargetPrepare  TargetAction = "Prepare"  // say PreparingTarget, get ready
-	TargetOffer    TargetAction = "Offer"    // say TargetReady with the address
-	TargetRefuse   TargetAction = "Refuse"   // say Absent with the reason
-	TargetHold     TargetAction = "Hold"     // say Arrived, leave it paused
-	TargetResume   TargetAction = "Resume"   // record it, resume it, say Running
-	TargetTell     TargetAction = "Tell"     // say Running
-	TargetRemove   TargetAction = "Remove"   // end it, then look again
-	TargetSayGone  TargetAction = "SayGone"  // say Absent
-	TargetDontKnow TargetAction = "DontKnow" // libvirt has to be asked first
+	TargetNothing TargetAction = "Nothing"
+	TargetWait    TargetAction = "Wait"
+	TargetPrepare TargetAction = "Prepare" // say PreparingTarget, get ready
+	TargetOffer   TargetAction = "Offer"   // say TargetReady with the address
+	TargetRefuse  TargetAction = "Refuse"  // say Absent with the reason
+	TargetHold    TargetAction = "Hold"    // say Arrived, leave it paused
+	TargetResume  TargetAction = "Resume"  // record it, resume it, say Running
+	TargetTell    TargetAction = "Tell"    // say Running
+	TargetRemove  TargetAction = "Remove"  // end it, then look again
+	TargetSayGone TargetAction = "SayGone" // say Absent
 )
 
 // TargetStep is what the target's agent does next.
@@ -111,7 +110,7 @@ var targetRules = []struct {
 	{"Arrived", func(f TargetFacts) bool { return f.Copy == CopyRunning && !f.told(kubevirt.TargetRunning) },
 		TargetTell, "the guest runs here"},
 	{"Moved", func(f TargetFacts) bool { return f.Copy == CopyRunning }, TargetNothing, "the guest runs here"},
-	{"Unknown", func(f TargetFacts) bool { return f.Copy == CopyUnknown }, TargetDontKnow, "libvirt does not say what is here"},
+	{"Unknown", func(f TargetFacts) bool { return f.Copy == CopyUnknown }, TargetWait, "libvirt does not say what is here"},
 	{"SourceGone", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone },
 		TargetResume, "QEMU of the source is gone: the guest goes on here"},
 	{"GivenUp", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.givenUp() },

@@ -18,10 +18,10 @@ func TestAGuestIsSentOnlyAsTheTargetExpectsIt(t *testing.T) {
 	}{
 		{false, "", "", SourceBegin, ""},
 		{true, kubevirt.TransportNative, "", SourceBegin, ""},
-		{true, "", "", SourceDecline, "the agent of node b does not have"},
-		{false, kubevirt.TransportNative, "", SourceDecline, "the agent of this node does not have"},
+		{true, "", "", SourceSayRunning, "the agent of node b does not have"},
+		{false, kubevirt.TransportNative, "", SourceSayRunning, "the agent of this node does not have"},
 		{false, "Pigeon", "", SourceBegin, ""}, // no transport of ours
-		{true, kubevirt.TransportNative, "its address is none", SourceDecline, "its address is none"},
+		{true, kubevirt.TransportNative, "its address is none", SourceSayRunning, "its address is none"},
 	} {
 		m := given(t, kubevirt.MigrationTargetReady).Migration
 		m.Status.MigrationState.Transport = c.target

@@ -201,7 +201,7 @@ func (w *world) sourceAgent() {
 		if began && (w.calm || w.r.IntN(8) > 0) && (w.native || w.link && !w.closed) && w.source == GuestRuns {
 			w.job, w.relay, w.copy, w.incoming = "perform", true, CopyIncoming, true
 		}
-	case SourceDecline, SourceSayRunning:
+	case SourceSayRunning:
 		say(kubevirt.SourceRunning)
 	case SourceSayGone:
 		say(kubevirt.SourceGone)
@@ -223,7 +223,7 @@ func (w *world) sourceAgent() {
 		w.ran()
 	case SourceAsk:
 		w.asked = w.asked || w.link
-	case SourceNothing, SourceWait, SourceFollow, SourceDontKnow:
+	case SourceNothing, SourceWait, SourceFollow:
 	}
 }
 
@@ -277,6 +277,6 @@ func (w *world) targetAgent() {
 			w.cut()
 		}
 		w.copy, w.incoming, w.finishing = CopyNone, false, false
-	case TargetNothing, TargetWait, TargetDontKnow:
+	case TargetNothing, TargetWait:
 	}
 }
