@@ -39,14 +39,14 @@ func TestNoVMIsSaidNotToMigrateBeforeEachMigrationHasItsSide(t *testing.T) {
 	l.complete = true
 	is("listed, not taken up", grace.MigrationUnknown)
 	l.complete = false
-	n.takeUp()
+	n.takeUp(t.Context())
 	is("taken up, not all of them", grace.MigrationUnknown)
 	if len(vms.names) != 0 {
 		t.Errorf("told too early: %q", vms.names)
 	}
 	l.complete = true
-	n.takeUp()
-	n.takeUp()
+	n.takeUp(t.Context())
+	n.takeUp(t.Context())
 	is("all taken up", grace.MigrationNone)
 	if len(vms.names) != 1 || vms.names[0] != "" {
 		t.Errorf("told: %q, want all VMs once", vms.names)

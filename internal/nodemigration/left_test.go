@@ -206,7 +206,7 @@ func TestAGuestWhoseMigrationsObjectIsGoneGoesOn(t *testing.T) {
 
 func (n *Node) receives(uid string) bool {
 	n.mu.Lock()
-	s := n.sides[sideKey{uid, true}]
+	s := n.sides[uid]
 	n.mu.Unlock()
 	if s == nil {
 		return false

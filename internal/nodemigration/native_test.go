@@ -127,7 +127,7 @@ func TestAnotherDomainThanWasSentIsLeftAlone(t *testing.T) {
 		n := w.nodes["b"]
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		s := n.sides[sideKey{"m-1", true}]
+		s := n.sides["m-1"]
 		if s == nil {
 			return false
 		}

@@ -55,21 +55,14 @@ type Node struct {
 	wake chan struct{}
 
 	mu    sync.Mutex
-	sides map[sideKey]*side
-	ended map[sideKey]bool // nothing is left to do
+	sides map[string]*side // by migration: nobody is both sides of one
 	known bool             // each migration that there was has its side
-	ctx   context.Context  //nolint:containedctx // the sides' life, set once by Run
 	wg    sync.WaitGroup
-}
-
-type sideKey struct {
-	uid    string
-	target bool
 }
 
 // New returns a node that does nothing yet.
 func New(cfg Config) *Node {
-	return &Node{cfg: cfg, wake: make(chan struct{}, 1), sides: map[sideKey]*side{}, ended: map[sideKey]bool{}}
+	return &Node{cfg: cfg, wake: make(chan struct{}, 1), sides: map[string]*side{}}
 }
 
 // Changed is called when Cluster.Migrations may say something else. It does not
@@ -84,28 +77,24 @@ func (n *Node) Changed() {
 // Run takes part in migrations until ctx ends: it serves others on l, and takes up
 // what Changed tells of. What is under way is left to libvirt and the next agent.
 func (n *Node) Run(ctx context.Context, l net.Listener) {
-	n.mu.Lock()
-	n.ctx = ctx
-	n.mu.Unlock()
 	n.clear()
 	n.wg.Go(func() { n.serve(ctx, l) })
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	for {
-		n.takeUp()
+	for ctx.Err() == nil {
+		n.takeUp(ctx)
 		select {
 		case <-n.wake:
 		case <-ctx.Done():
-			n.wg.Wait()
-			return
 		}
 	}
+	n.wg.Wait()
 }
 
 // takeUp gives each migration of the list to its side.
-func (n *Node) takeUp() {
+func (n *Node) takeUp(ctx context.Context) {
 	all, complete := n.cfg.Cluster.Migrations()
-	begun, first := n.takeUpAll(all, complete)
+	begun, first := n.takeUpAll(ctx, all, complete)
 	if first {
 		n.cfg.VMs.Changed("", "") // all waited for it
 	}
@@ -114,51 +103,34 @@ func (n *Node) takeUp() {
 	}
 }
 
-func (n *Node) takeUpAll(all []*Migration, complete bool) (begun []*Migration, first bool) {
+func (n *Node) takeUpAll(ctx context.Context, all []*Migration, complete bool) (begun []*Migration, first bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	first, n.known = complete && !n.known, complete || n.known
-	seen := map[sideKey]bool{}
+	seen := map[string]bool{}
 	for _, m := range all {
-		for _, k := range []sideKey{{string(m.UID), false}, {string(m.UID), true}} {
-			if !n.has(m, k) {
-				continue
-			}
-			seen[k] = true
-			switch s := n.sides[k]; {
-			case s != nil:
-				s.see(m)
-			case !n.ended[k] && (!m.Final() || k.target && !settled(migration.StateOf(m).TargetState)):
-				n.begin(k, m)
-				begun = append(begun, m)
-			}
+		state := migration.StateOf(m)
+		target := state.TargetNode == n.cfg.Node
+		if target == (state.SourceNode == n.cfg.Node) {
+			continue // neither, or both: no migration of this node's
+		}
+		uid := string(m.UID)
+		switch s := n.sides[uid]; {
+		case s != nil && s.target == target:
+			seen[uid] = true
+			s.see(m)
+		case s == nil && (!m.Final() || target && !settled(state.TargetState)):
+			seen[uid] = true
+			n.begin(ctx, m, target)
+			begun = append(begun, m)
 		}
 	}
-	n.notShown(seen)
-	return begun, first
-}
-
-// has tells whether this node has that side.
-func (n *Node) has(m *Migration, k sideKey) bool {
-	state := migration.StateOf(m)
-	if state.SourceNode == state.TargetNode {
-		return false
-	}
-	return k.target && state.TargetNode == n.cfg.Node || !k.target && state.SourceNode == n.cfg.Node
-}
-
-// notShown is about what the watch shows no more; the caller holds the lock.
-func (n *Node) notShown(seen map[sideKey]bool) {
-	for k, s := range n.sides {
-		if !seen[k] {
+	for uid, s := range n.sides {
+		if !seen[uid] {
 			s.vanish()
 		}
 	}
-	for k := range n.ended {
-		if !seen[k] {
-			delete(n.ended, k)
-		}
-	}
+	return begun, first
 }
 
 // settled: the target's last word.
@@ -167,19 +139,19 @@ func settled(targetState string) bool {
 }
 
 // begin starts a side; the caller holds the lock.
-func (n *Node) begin(k sideKey, m *Migration) {
+func (n *Node) begin(ctx context.Context, m *Migration, target bool) {
+	uid := string(m.UID)
 	s := &side{
-		node: n, target: k.target, wake: make(chan struct{}, 1), heard: make(chan struct{}), ended: make(chan struct{}),
+		node: n, target: target, wake: make(chan struct{}, 1), heard: make(chan struct{}), ended: make(chan struct{}),
 		log:       n.cfg.Log.With("namespace", m.Namespace, "name", m.Spec.VMIName, "migration", m.Name),
 		domain:    grace.DomainName(m.Namespace, m.Spec.VMIName),
 		migration: m, received: m.Status.Phase == kubevirt.MigrationRunning,
 	}
-	n.sides[k] = s
+	n.sides[uid] = s
 	n.wg.Go(func() {
-		s.run(n.ctx)
+		s.run(ctx)
 		n.mu.Lock()
-		delete(n.sides, k)
-		n.ended[k] = true
+		delete(n.sides, uid)
 		n.mu.Unlock()
 		n.cfg.VMs.Changed(m.Namespace, m.Spec.VMIName)
 		n.Changed()
@@ -211,8 +183,8 @@ func (n *Node) Standing(domain string) (standing grace.Migration, a grace.Arriva
 func (n *Node) Stopped(domain string, at time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for k, s := range n.sides {
-		if !k.target && s.domain == domain {
+	for _, s := range n.sides {
+		if !s.target && s.domain == domain {
 			s.stopped(at)
 		}
 	}
@@ -263,9 +235,9 @@ func (n *Node) welcome(ctx context.Context, c net.Conn) error {
 		return err
 	}
 	n.mu.Lock()
-	s := n.sides[sideKey{h.MigrationUID, true}]
+	s := n.sides[h.MigrationUID]
 	n.mu.Unlock()
-	if s == nil {
+	if s == nil || !s.target {
 		err = fmt.Errorf("no migration %.64q is expected from node %s", h.MigrationUID, from)
 	} else {
 		err = s.admit(from, h)
