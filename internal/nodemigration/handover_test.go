@@ -181,7 +181,7 @@ func TestOnlyTheSourceOfAnAgreedMigrationIsLetIn(t *testing.T) {
 	w.eventually("it is under way", func() bool { return w.m.Status.Phase == kubevirt.MigrationRunning })
 	stranger := newAuthority(t)
 	for name, c := range map[string]struct {
-		who identity
+		who *Identity
 		h   hello
 	}{
 		"another node":        {w.ca.node(t, "c"), hello{MigrationUID: "m-1", Role: roleRelay}},
@@ -189,7 +189,7 @@ func TestOnlyTheSourceOfAnAgreedMigrationIsLetIn(t *testing.T) {
 		"another authority":   {stranger.node(t, "a"), hello{MigrationUID: "m-1", Role: roleRelay}},
 		"an unknown role":     {w.ca.node(t, "a"), hello{MigrationUID: "m-1", Role: "shell"}},
 	} {
-		c.who.roots = w.ca.node(t, "a").roots
+		c.who.roots.Store(w.ca.node(t, "a").roots.Load())
 		if l, err := dial(t.Context(), c.who, "b", w.addrs["b"], c.h); err == nil {
 			_ = l.Close()
 			t.Errorf("%s was let in", name)

@@ -35,9 +35,8 @@ type Signer interface {
 	Roots(ctx context.Context) ([]byte, error)
 }
 
-// NodeIdentity is this node's certificate. Its key never leaves the memory. It
-// implements Identity.
-type NodeIdentity struct {
+// Identity is this node's certificate. Its key never leaves the memory.
+type Identity struct {
 	node   string
 	signer Signer
 	log    *slog.Logger
@@ -47,12 +46,12 @@ type NodeIdentity struct {
 }
 
 // NewIdentity has no certificate yet.
-func NewIdentity(node string, signer Signer, log *slog.Logger) *NodeIdentity {
-	return &NodeIdentity{node: node, signer: signer, log: log, want: make(chan struct{}, 1)}
+func NewIdentity(node string, signer Signer, log *slog.Logger) *Identity {
+	return &Identity{node: node, signer: signer, log: log, want: make(chan struct{}, 1)}
 }
 
-// Certificate implements Identity.
-func (i *NodeIdentity) Certificate() *tls.Certificate {
+// Certificate is nil while there is none.
+func (i *Identity) Certificate() *tls.Certificate {
 	c := i.cert.Load()
 	if c == nil || time.Now().After(c.Leaf.NotAfter) {
 		return nil
@@ -60,20 +59,17 @@ func (i *NodeIdentity) Certificate() *tls.Certificate {
 	return c
 }
 
-// Want implements Identity.
-func (i *NodeIdentity) Want() {
+// Want has one asked for soon. It does not block.
+func (i *Identity) Want() {
 	select {
 	case i.want <- struct{}{}:
 	default:
 	}
 }
 
-// Roots implements Identity.
-func (i *NodeIdentity) Roots() *x509.CertPool { return i.roots.Load() }
-
 // Run gets a certificate, and the next one after two thirds of its life, until ctx
 // ends. changed is called when there is a new one.
-func (i *NodeIdentity) Run(ctx context.Context, changed func()) {
+func (i *Identity) Run(ctx context.Context, changed func()) {
 	retry, said := identityRetry, ""
 	for ctx.Err() == nil {
 		wait, err := i.refresh(ctx, changed)
@@ -91,7 +87,7 @@ func (i *NodeIdentity) Run(ctx context.Context, changed func()) {
 }
 
 // sleep ends early, but not at once, where a migration waits for the certificate.
-func (i *NodeIdentity) sleep(ctx context.Context, wait time.Duration) {
+func (i *Identity) sleep(ctx context.Context, wait time.Duration) {
 	long, short := time.After(wait), time.After(min(wait, identityWanted))
 	select {
 	case <-ctx.Done():
@@ -106,7 +102,7 @@ func (i *NodeIdentity) sleep(ctx context.Context, wait time.Duration) {
 }
 
 // refresh returns when to do so again.
-func (i *NodeIdentity) refresh(ctx context.Context, changed func()) (time.Duration, error) {
+func (i *Identity) refresh(ctx context.Context, changed func()) (time.Duration, error) {
 	text, err := i.signer.Roots(ctx)
 	if err != nil {
 		return 0, err
@@ -141,7 +137,7 @@ func signedBy(c *x509.Certificate, roots *x509.CertPool) bool {
 	return err == nil
 }
 
-func (i *NodeIdentity) request(ctx context.Context, roots *x509.CertPool) (*tls.Certificate, error) {
+func (i *Identity) request(ctx context.Context, roots *x509.CertPool) (*tls.Certificate, error) {
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)

@@ -105,8 +105,8 @@ func (l *link) writeLine(v any) error {
 var errNoIdentity = errors.New("this node has no certificate yet: is the cluster-controller running?")
 
 // tlsConfig has both sides show the certificate of a node.
-func tlsConfig(who Identity) (*tls.Config, error) {
-	cert, roots := who.Certificate(), who.Roots()
+func tlsConfig(who *Identity) (*tls.Config, error) {
+	cert, roots := who.Certificate(), who.roots.Load()
 	if cert == nil || roots == nil {
 		return nil, errNoIdentity
 	}
@@ -129,7 +129,7 @@ func nodeOf(c *x509.Certificate) (string, error) {
 }
 
 // dial connects to the agent of a node, and to no other.
-func dial(ctx context.Context, who Identity, node, address string, h hello) (*link, error) {
+func dial(ctx context.Context, who *Identity, node, address string, h hello) (*link, error) {
 	cfg, err := tlsConfig(who)
 	if err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func keepAlive() net.KeepAliveConfig {
 }
 
 // accept takes a connection's TLS and its first line. The caller answers.
-func accept(ctx context.Context, who Identity, c net.Conn) (l *link, node string, h hello, err error) {
+func accept(ctx context.Context, who *Identity, c net.Conn) (l *link, node string, h hello, err error) {
 	cfg, err := tlsConfig(who)
 	if err != nil {
 		return nil, "", h, err

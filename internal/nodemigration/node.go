@@ -39,7 +39,7 @@ type Config struct {
 	// Paths and Networks are what an arriving domain may name.
 	Paths, Networks []string
 	Cluster         Cluster
-	Identity        Identity
+	Identity        *Identity
 	Sender          Sender
 	Hypervisor      Hypervisor
 	VMs             VMs

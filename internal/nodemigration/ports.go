@@ -2,8 +2,6 @@ package nodemigration
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -41,16 +39,6 @@ type Cluster interface {
 	Gone(ctx context.Context, m *Migration) (bool, error)
 	// Event tells people of the VM that moves. It does not block.
 	Event(m *Migration, reason, message string)
-}
-
-// Identity is who this node is to others.
-type Identity interface {
-	// Certificate is this node's, nil while it has none.
-	Certificate() *tls.Certificate
-	// Want has it asked for soon, where there is none. It does not block.
-	Want()
-	// Roots are who signs for nodes.
-	Roots() *x509.CertPool
 }
 
 // Sender sends domains to other hosts. Each call is bound by its context, but the

@@ -66,17 +66,8 @@ func (a *authority) sign(t *testing.T, template *x509.Certificate, public *ecdsa
 	return cert
 }
 
-// identity is a node's, as the authority says.
-type identity struct {
-	cert  *tls.Certificate
-	roots *x509.CertPool
-}
-
-func (i identity) Certificate() *tls.Certificate { return i.cert }
-func (i identity) Want()                         {}
-func (i identity) Roots() *x509.CertPool         { return i.roots }
-
-func (a *authority) node(t *testing.T, name string) identity {
+// node is the identity of a node, as the authority says.
+func (a *authority) node(t *testing.T, name string) *Identity {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -88,7 +79,10 @@ func (a *authority) node(t *testing.T, name string) identity {
 	}, &key.PublicKey)
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)
-	return identity{&tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf}, roots}
+	i := NewIdentity(name, nil, nil)
+	i.cert.Store(&tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf})
+	i.roots.Store(roots)
+	return i
 }
 
 // world is two nodes, the object of one migration, and the guest on both sides.
