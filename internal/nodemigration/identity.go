@@ -152,18 +152,16 @@ func (i *Identity) request(ctx context.Context, roots *x509.CertPool) (*tls.Cert
 	if err != nil {
 		return nil, err
 	}
-	cert := &tls.Certificate{PrivateKey: private}
-	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
-		cert.Certificate = append(cert.Certificate, block.Bytes)
-	}
-	if len(cert.Certificate) == 0 {
+	block, _ := pem.Decode(text)
+	if block == nil {
 		return nil, errors.New("what was signed is no certificate")
 	}
-	if cert.Leaf, err = x509.ParseCertificate(cert.Certificate[0]); err != nil {
+	leaf, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
 		return nil, fmt.Errorf("what was signed: %w", err)
 	}
-	if node, err := nodeOf(cert.Leaf); err != nil || node != i.node || !signedBy(cert.Leaf, roots) {
+	if node, err := nodeOf(leaf); err != nil || node != i.node || !signedBy(leaf, roots) {
 		return nil, errors.Join(errors.New("what was signed is not for this node, or not by whom nodes trust"), err)
 	}
-	return cert, nil
+	return &tls.Certificate{Certificate: [][]byte{block.Bytes}, PrivateKey: private, Leaf: leaf}, nil
 }
