@@ -3,7 +3,6 @@ package nodeagent
 import (
 	"cmp"
 	"context"
-	"log/slog"
 	"net"
 	"net/url"
 	"os"
@@ -12,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
-	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/kube"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -27,25 +24,20 @@ const listenRetry = 5 * time.Second
 
 // migrations is this node's part in live migrations.
 type migrations struct {
-	options *Options
-	log     *slog.Logger
-	agent   *agent.Agent
-	vmis    *kube.Source
-	from    launchers
-	driver  *libvirt.Driver
-	moves   *libvirt.Migrator
-	former  map[string]grace.Instance // of the records when this agent was started
-	meter   nodemigration.Meter
-	points  failpoint.Points
+	node     *node
+	migrator *libvirt.Migrator
+	watch    *kube.Migrations
+	identity *nodemigration.Identity
+	sides    *nodemigration.Node
+	former   map[string]grace.Instance // of the records when this agent was started
 
-	node         atomic.Pointer[nodemigration.Node]
 	notListening atomic.Bool // the listener does not work
 }
 
 // off says why nothing can be moved from or to this node, empty where it can.
 func (m *migrations) off() string {
 	if m.notListening.Load() {
-		return "this node's agent cannot listen on --migration-listen " + m.options.Migration.Listen
+		return "this node's agent cannot listen on --migration-listen " + m.node.Migration.Listen
 	}
 	return ""
 }
@@ -56,10 +48,7 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 	if n.Migration.Listen == "" || n.DryRun || n.driver.libvirt == nil {
 		return nil
 	}
-	m := &migrations{
-		options: n.Options, log: n.log, vmis: n.vmis, from: n.from, driver: n.driver.libvirt, moves: n.driver.libvirt.Migrator(),
-		former: map[string]grace.Instance{}, meter: n.meter, points: n.points,
-	}
+	m := &migrations{node: n, migrator: n.driver.libvirt.Migrator(), former: map[string]grace.Instance{}}
 	for _, r := range records {
 		i := r.Instance
 		if r.BootID != boot {
@@ -67,40 +56,12 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 		}
 		m.former[r.Domain()] = i
 	}
-	return m
-}
-
-// standing is what the agent's rules have to know of a domain.
-func (m *migrations) standing(domain string) (grace.Migration, grace.Arrival) {
-	if node := m.node.Load(); node != nil {
-		return node.Standing(domain)
-	}
-	return grace.MigrationUnknown, grace.Arrival{}
-}
-
-// stopped: a domain stands still so that the rest of it is sent.
-func (m *migrations) stopped(e hypervisor.Event) {
-	if node := m.node.Load(); node != nil {
-		node.Stopped(e.Name, e.Stopped)
-	}
-}
-
-// run takes part until ctx ends. What it lacks costs no VM anything: it is tried
-// again.
-func (m *migrations) run(ctx context.Context) error {
-	var changed func()
-	watch := kube.NewMigrations(m.vmis, m.options.Migration.CANamespace, func() { changed() })
-	identity := nodemigration.NewIdentity(m.options.NodeName, watch, m.log)
-	l := m.listen(ctx)
-	if l == nil {
-		return nil
-	}
-	node := nodemigration.New(m.points.Migrations(nodemigration.Config{
-		Node: m.options.NodeName, Address: m.address(l.Addr()),
-		LibvirtSocket: libvirtSocket(m.options.LibvirtURI), SocketDir: filepath.Join(m.options.StateDir, "migration"),
-		URI:   m.options.Migration.uri,
-		Paths: m.options.Migration.AllowPaths, Networks: m.options.Migration.AllowNetworks,
-		Cluster: watch, Identity: identity, Sender: m.moves, Hypervisor: m.moves, VMs: m, Meter: m.meter,
+	m.watch = kube.NewMigrations(n.vmis, n.Migration.CANamespace, func() { m.sides.Changed() })
+	m.identity = nodemigration.NewIdentity(n.NodeName, m.watch, n.log)
+	m.sides = nodemigration.New(n.points.Migrations(nodemigration.Config{
+		Node: n.NodeName, LibvirtSocket: libvirtSocket(n.LibvirtURI), SocketDir: filepath.Join(n.StateDir, "migration"),
+		URI: n.Migration.uri, Paths: n.Migration.AllowPaths, Networks: n.Migration.AllowNetworks,
+		Cluster: m.watch, Identity: m.identity, Sender: m.migrator, Hypervisor: m.migrator, VMs: m, Meter: n.meter,
 		Open: func(pid int, start uint64) (nodemigration.Process, error) {
 			p, err := process.Open(pid, start)
 			if err != nil {
@@ -108,15 +69,23 @@ func (m *migrations) run(ctx context.Context) error {
 			}
 			return p, nil
 		},
-		Log: m.log,
+		Log: n.log,
 	}))
-	changed = node.Changed
-	m.node.Store(node)
+	return m
+}
+
+// run takes part until ctx ends. What it lacks costs no VM anything: it is tried
+// again.
+func (m *migrations) run(ctx context.Context) error {
+	l := m.listen(ctx)
+	if l == nil {
+		return nil
+	}
 	var running sync.WaitGroup
 	defer running.Wait()
-	running.Go(func() { watch.Run(ctx) })
-	running.Go(func() { identity.Run(ctx, node.Changed) })
-	node.Run(ctx, l)
+	running.Go(func() { m.watch.Run(ctx) })
+	running.Go(func() { m.identity.Run(ctx, m.sides.Changed) })
+	m.sides.Run(ctx, l, m.address(l.Addr()))
 	return nil
 }
 
@@ -125,14 +94,14 @@ func (m *migrations) listen(ctx context.Context) net.Listener {
 	logged := false
 	for {
 		var config net.ListenConfig
-		l, err := config.Listen(ctx, "tcp", m.options.Migration.Listen)
+		l, err := config.Listen(ctx, "tcp", m.node.Migration.Listen)
 		m.notListening.Store(err != nil)
 		if err == nil {
 			return l
 		}
 		if !logged {
 			logged = true
-			m.log.Warn("no VM can be moved from or to this node: --migration-listen does not work; trying again", "err", err)
+			m.node.log.Warn("no VM can be moved from or to this node: --migration-listen does not work; trying again", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -145,11 +114,11 @@ func (m *migrations) listen(ctx context.Context) net.Listener {
 // address is where others reach the listener.
 func (m *migrations) address(at net.Addr) string {
 	_, port, _ := net.SplitHostPort(at.String()) // of a listener that works
-	host, _, _ := net.SplitHostPort(m.options.Migration.Listen)
+	host, _, _ := net.SplitHostPort(m.node.Migration.Listen)
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = ""
 	}
-	host = cmp.Or(m.options.Migration.Address, host, os.Getenv("POD_IP"), firstAddress())
+	host = cmp.Or(m.node.Migration.Address, host, os.Getenv("POD_IP"), firstAddress())
 	return net.JoinHostPort(host, port)
 }
 
@@ -180,16 +149,16 @@ func libvirtSocket(uri string) string {
 }
 
 // Phase implements nodemigration.VMs.
-func (m *migrations) Phase(domain string) grace.Phase { return m.agent.Phase(domain) }
+func (m *migrations) Phase(domain string) grace.Phase { return m.node.agent.Phase(domain) }
 
 // HeldFor implements nodemigration.VMs.
-func (m *migrations) HeldFor(domain string) time.Duration { return m.agent.HeldFor(domain) }
+func (m *migrations) HeldFor(domain string) time.Duration { return m.node.agent.HeldFor(domain) }
 
 // LauncherReady implements nodemigration.VMs.
 func (m *migrations) LauncherReady(namespace, name, pod string) bool {
-	for _, p := range m.vmis.Pods(namespace, name) {
+	for _, p := range m.node.vmis.Pods(namespace, name) {
 		if p.UID == pod && !p.Done && !p.Deleting {
-			view, err := m.from.launcher(namespace, name, pod).Look()
+			view, err := m.node.from.launcher(namespace, name, pod).Look()
 			return err == nil && view.Registered && !view.Trigger
 		}
 	}
@@ -201,8 +170,8 @@ func (m *migrations) Former(domain string) grace.Instance { return m.former[doma
 
 // Moved implements nodemigration.VMs.
 func (m *migrations) Moved(domain, uuid string) {
-	m.agent.DomainChanged(hypervisor.Event{Name: domain, UUID: uuid, End: grace.EndMoved})
+	m.node.agent.DomainChanged(hypervisor.Event{Name: domain, UUID: uuid, End: grace.EndMoved})
 }
 
 // Changed implements nodemigration.VMs.
-func (m *migrations) Changed(namespace, name string) { m.agent.ClusterChanged(namespace, name) }
+func (m *migrations) Changed(namespace, name string) { m.node.agent.ClusterChanged(namespace, name) }

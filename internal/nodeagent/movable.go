@@ -48,7 +48,7 @@ func (n *node) clusterChanged(namespace, name string) {
 
 func (n *node) domainChanged(e hypervisor.Event) {
 	if n.moves != nil && !e.Stopped.IsZero() {
-		n.moves.stopped(e)
+		n.moves.sides.Stopped(e.Name, e.Stopped)
 	}
 	n.agent.DomainChanged(e)
 	n.changed(e.Name)
@@ -78,7 +78,7 @@ func (n *node) look(ctx context.Context, domain string, files *files) (nodemigra
 	if err != nil {
 		return g, err //nolint:wrapcheck // it says what was tried
 	}
-	if g.Domain, err = n.moves.moves.Define(ctx, domain); err != nil {
+	if g.Domain, err = n.moves.migrator.Define(ctx, domain); err != nil {
 		return g, err //nolint:wrapcheck // as above
 	}
 	o := n.Migration

@@ -123,12 +123,9 @@ func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) 
 		n.moves, n.movable = n.migrations(known, boot), n.conditions()
 	}
 	if n.moves != nil {
-		config.Migration = n.moves.standing
+		config.Migration = n.moves.sides.Standing
 	}
 	n.agent = agent.New(n.points.Ports(config), n.log)
-	if n.moves != nil {
-		n.moves.agent = n.agent
-	}
 	n.records.agent = n.agent
 	if n.records.read.Load() {
 		n.agent.Guard(known)

@@ -29,8 +29,8 @@ const (
 
 // Config is what a Node is made of.
 type Config struct {
-	// Node is this node's name, Address where others reach its listener.
-	Node, Address string
+	// Node is this node's name.
+	Node string
 	// LibvirtSocket is libvirt's, SocketDir where a socket is made for each outgoing
 	// migration: a path that is the same for libvirt.
 	LibvirtSocket, SocketDir string
@@ -51,8 +51,9 @@ type Config struct {
 
 // Node has this node's sides of migrations.
 type Node struct {
-	cfg  Config
-	wake chan struct{}
+	cfg     Config
+	wake    chan struct{}
+	address string // where others reach its listener; set by Run
 
 	mu    sync.Mutex
 	sides map[string]*side // by migration: nobody is both sides of one
@@ -74,9 +75,11 @@ func (n *Node) Changed() {
 	}
 }
 
-// Run takes part in migrations until ctx ends: it serves others on l, and takes up
-// what Changed tells of. What is under way is left to libvirt and the next agent.
-func (n *Node) Run(ctx context.Context, l net.Listener) {
+// Run takes part in migrations until ctx ends: it serves others on l, which they reach
+// at the address, and takes up what Changed tells of. What is under way is left to
+// libvirt and the next agent.
+func (n *Node) Run(ctx context.Context, l net.Listener, address string) {
+	n.address = address
 	n.clear()
 	n.wg.Go(func() { n.serve(ctx, l) })
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })

@@ -171,12 +171,12 @@ func (w *world) start() {
 		h := host{w, name}
 		w.addrs[name], listeners[name], w.dirs[name] = l.Addr().String(), l, cmp.Or(w.dirs[name], w.t.TempDir())
 		w.nodes[name] = New(Config{
-			Node: name, Address: cmp.Or(w.address, l.Addr().String()), SocketDir: w.dirs[name], LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Sender: h, Hypervisor: h, VMs: h, Meter: h,
+			Node: name, SocketDir: w.dirs[name], LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Sender: h, Hypervisor: h, VMs: h, Meter: h,
 			Open: w.open, Log: slog.New(slog.DiscardHandler),
 		})
 	}
 	for name, n := range w.nodes {
-		running.Go(func() { n.Run(ctx, listeners[name]) })
+		running.Go(func() { n.Run(ctx, listeners[name], cmp.Or(w.address, w.addrs[name])) })
 	}
 	w.t.Cleanup(func() { cancel(); running.Wait() })
 }

@@ -85,7 +85,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 	case migration.TargetPrepare:
 		s.tell(ctx, m, Told{Phase: kubevirt.MigrationPreparingTarget})
 	case migration.TargetOffer:
-		s.tell(ctx, m, Told{Phase: kubevirt.MigrationTargetReady, TargetAddress: s.node.cfg.Address, Transport: s.node.transport()})
+		s.tell(ctx, m, Told{Phase: kubevirt.MigrationTargetReady, TargetAddress: s.node.address, Transport: s.node.transport()})
 	case migration.TargetRefuse:
 		s.close()
 		s.tell(ctx, m, Told{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
