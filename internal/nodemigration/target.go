@@ -187,11 +187,10 @@ func (s *side) receive(ctx context.Context, l *link, h hello) (err error) {
 	if err != nil {
 		return fmt.Errorf("libvirt of this node: %w", err)
 	}
-	started := time.Now()
-	result, err := tunnel.Guard(ctx, l, libvirt, tunnel.Agreement{
+	err = tunnel.Guard(ctx, l, libvirt, tunnel.Agreement{
 		Domain: s.domain, UUID: h.UUID, Paths: s.node.cfg.Paths, Networks: s.node.cfg.Networks,
 	})
-	s.log.Info("the guest's connection has ended", "complete", result.Complete, "received", result.Received, "took", time.Since(started))
+	s.log.Info("the guest's connection has ended")
 	if r, refused := errors.AsType[*tunnel.Refusal](err); refused {
 		s.node.cfg.Meter.TunnelRefused(r.Reason)
 		return err

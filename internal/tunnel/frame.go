@@ -53,7 +53,7 @@ type frame struct {
 func readFrame(r io.Reader, buf *[]byte) (frame, error) {
 	var h [headerSize]byte
 	if _, err := io.ReadFull(r, h[:4]); err != nil {
-		return frame{}, endOfFile(err)
+		return frame{}, fmt.Errorf("read a frame: %w", err)
 	}
 	length := binary.BigEndian.Uint32(h[:4])
 	if length < headerSize || length > maxFrame {
@@ -73,13 +73,6 @@ func readFrame(r io.Reader, buf *[]byte) (frame, error) {
 		return frame{}, fmt.Errorf("read a frame's body: %w", err)
 	}
 	return f, f.check()
-}
-
-func endOfFile(err error) error {
-	if err == io.EOF { //nolint:errorlint // ReadFull returns it bare
-		return io.EOF
-	}
-	return fmt.Errorf("read a frame: %w", err)
 }
 
 // check refuses what no side ever sends: file descriptors, holes, other programs.

@@ -1,5 +1,7 @@
 package tunnel
 
+import "sync"
+
 // stage is where an incoming migration stands.
 type stage int
 
@@ -9,42 +11,38 @@ const (
 	stageConnected
 	stagePrepared // libvirt has prepared: the stream may come
 	stageStreamed // the stream is over: the end may come
-	stageFinished // libvirt was told of the end
-	stageUnneeded // prepared in vain, or over: only what closes a connection follows
-	stageClosing  // the callback is taken away
+	stageOver     // or prepared in vain: only what closes a connection follows
 	stageClosed   // nothing may follow
 )
 
-const (
-	noCall = -1
-	// maxFeature is the last of virDrvFeature that fits into a word; there are 16.
-	maxFeature = 63
-)
+// maxFeature is the last of virDrvFeature that fits into a word; there are 16.
+const maxFeature = 63
 
 // machine is one incoming migration. The frames of each side are shown to it in
-// the order in which they come; it is not safe for concurrent use.
+// the order in which they come; the two sides may be shown at the same time.
 type machine struct {
 	agreed *Agreement
-	stage  stage
+
+	mu    sync.Mutex
+	stage stage
 
 	serial  uint32 // of the next call
-	waiting int64  // procedure that waits for its reply, or noCall
+	waiting uint32 // procedure that waits for its reply; there is none of number 0
 	stream  uint32 // serial of the stream
 	asked   uint64 // features that were asked for, as bits
 	closes  bool   // a close callback is registered
 	broken  bool   // libvirt of this node has ended the stream
 
-	prepared  prepared
-	cancelled bool
-	// complete: libvirt has said that the domain is there.
-	complete bool
+	prepared prepared
 }
 
-func newMachine(a *Agreement) *machine { return &machine{agreed: a, waiting: noCall} }
+func newMachine(a *Agreement) *machine { return &machine{agreed: a} }
 
 // fromSource takes a frame of the source's. What is to be passed on is the frame
 // as it is afterwards.
 func (m *machine) fromSource(f *frame) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	switch {
 	case f.keepalive():
 		return nil
@@ -52,7 +50,7 @@ func (m *machine) fromSource(f *frame) error {
 		return m.streamed(f)
 	case f.kind != kindCall || f.status != statusOK:
 		return refuse(ReasonCall, "a frame of type %d and status %d from the source", f.kind, f.status)
-	case m.waiting != noCall:
+	case m.waiting != 0:
 		return refuse(ReasonCall, "call %d while call %d has no answer", f.procedure, m.waiting)
 	case f.serial != m.serial:
 		return refuse(ReasonCall, "call %d with serial %d; %d is due", f.procedure, f.serial, m.serial)
@@ -60,7 +58,7 @@ func (m *machine) fromSource(f *frame) error {
 	if err := m.called(f); err != nil {
 		return err
 	}
-	m.waiting, m.serial = int64(f.procedure), m.serial+1
+	m.waiting, m.serial = f.procedure, m.serial+1
 	return nil
 }
 
@@ -79,8 +77,9 @@ func (m *machine) called(f *frame) (err error) {
 		m.stream = f.serial
 		return err
 	case procFinish:
-		f.body, m.cancelled, err = m.agreed.finish(&m.prepared, f.body)
-		if err == nil && m.stage == stagePrepared && !m.cancelled {
+		var cancelled bool
+		f.body, cancelled, err = m.agreed.finish(&m.prepared, f.body)
+		if err == nil && m.stage == stagePrepared && !cancelled {
 			return refuse(ReasonCall, "call %d, which is not due before the end of the stream", f.procedure)
 		}
 		return err
@@ -95,7 +94,7 @@ func (m *machine) called(f *frame) (err error) {
 // due: in which stages a call may come. What closes a connection may come whenever
 // no migration is under way on it.
 func (m *machine) due(procedure uint32) bool {
-	idle := m.stage == stageConnected || m.stage >= stageStreamed && m.stage < stageClosed
+	idle := m.stage == stageConnected || m.stage == stageStreamed || m.stage == stageOver
 	switch procedure {
 	case procAuthList:
 		return m.stage == stageAuth
@@ -137,7 +136,7 @@ func (m *machine) feature(body []byte) error {
 func (m *machine) streamed(f *frame) error {
 	due := m.stage == stagePrepared || m.stage == stageStreamed && m.broken
 	switch {
-	case !due || m.waiting != noCall || f.procedure != procPrepareTunnel || f.serial != m.stream:
+	case !due || m.waiting != 0 || f.procedure != procPrepareTunnel || f.serial != m.stream:
 		return refuse(ReasonCall, "a stream that is not due")
 	case f.status != statusContinue:
 		m.stage = stageStreamed
@@ -147,6 +146,8 @@ func (m *machine) streamed(f *frame) error {
 
 // fromTarget takes a frame of our own libvirt's.
 func (m *machine) fromTarget(f *frame) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	switch {
 	case f.keepalive(), f.kind == kindMessage && f.procedure == procConnectionClosed:
 		return nil
@@ -155,10 +156,10 @@ func (m *machine) fromTarget(f *frame) error {
 			m.stage, m.broken = stageStreamed, true
 		}
 		return nil
-	case f.kind != kindReply || m.waiting == noCall || int64(f.procedure) != m.waiting || f.serial != m.serial-1:
+	case f.kind != kindReply || m.waiting == 0 || f.procedure != m.waiting || f.serial != m.serial-1:
 		return refuse(ReasonCall, "libvirt of this node answers what was not asked: procedure %d, type %d, serial %d", f.procedure, f.kind, f.serial)
 	}
-	m.waiting = noCall
+	m.waiting = 0
 	m.answered(f.procedure, f.status == statusOK)
 	return nil
 }
@@ -172,14 +173,12 @@ func (m *machine) answered(procedure uint32, worked bool) {
 		m.stage = stageConnected
 	case procedure == procPrepareTunnel && worked:
 		m.stage = stagePrepared
-	case procedure == procPrepareTunnel:
-		m.stage = stageUnneeded
-	case procedure == procFinish:
-		m.stage, m.complete = stageFinished, worked && !m.cancelled
+	case procedure == procPrepareTunnel, procedure == procFinish:
+		m.stage = stageOver
 	case procedure == procRegisterClose:
 		m.closes = worked
 	case procedure == procUnregisterClose:
-		m.closes, m.stage = false, stageClosing
+		m.closes, m.stage = false, stageOver
 	case procedure == procClose:
 		m.stage = stageClosed
 	}

@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"encoding/binary"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -60,11 +61,9 @@ func (d *decoder) string(limit int) string {
 		d.fail("is not UTF-8")
 		return ""
 	}
-	for i := range len(s) {
-		if s[i] == 0 {
-			d.fail("has a NUL byte in its text")
-			return ""
-		}
+	if strings.Contains(s, "\x00") {
+		d.fail("has a NUL byte in its text")
+		return ""
 	}
 	return s
 }
