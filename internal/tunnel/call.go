@@ -115,6 +115,13 @@ func open(body []byte) error {
 	return nil
 }
 
+// feature reads the argument of CONNECT_SUPPORTS_FEATURE, a number.
+func feature(body []byte) error {
+	d := decoder{rest: body}
+	d.uint32()
+	return d.end()
+}
+
 // prepared is what PREPARE has said, for FINISH to say it again.
 type prepared struct {
 	raw    params // as read

@@ -15,9 +15,6 @@ const (
 	stageClosed   // nothing may follow
 )
 
-// maxFeature is the last of virDrvFeature that fits into a word; there are 16.
-const maxFeature = 63
-
 // machine is one incoming migration. The frames of each side are shown to it in
 // the order in which they come; the two sides may be shown at the same time.
 type machine struct {
@@ -29,7 +26,6 @@ type machine struct {
 	serial  uint32 // of the next call
 	waiting uint32 // procedure that waits for its reply; there is none of number 0
 	stream  uint32 // serial of the stream
-	asked   uint64 // features that were asked for, as bits
 	closes  bool   // a close callback is registered
 	broken  bool   // libvirt of this node has ended the stream
 
@@ -71,7 +67,7 @@ func (m *machine) called(f *frame) (err error) {
 	case procOpen:
 		return open(f.body)
 	case procSupportsFeature:
-		return m.feature(f.body)
+		return feature(f.body)
 	case procPrepareTunnel:
 		m.prepared, f.body, err = m.agreed.prepare(f.body)
 		m.stream = f.serial
@@ -115,20 +111,6 @@ func (m *machine) due(procedure uint32) bool {
 	default:
 		return false
 	}
-}
-
-// feature is a question about what libvirt can do; each may come once.
-func (m *machine) feature(body []byte) error {
-	d := decoder{rest: body}
-	n := d.uint32()
-	if err := d.end(); err != nil {
-		return err
-	}
-	if n > maxFeature || m.asked&(1<<n) != 0 {
-		return refuse(ReasonParam, "feature %d is asked for, again or as a new one", n)
-	}
-	m.asked |= 1 << n
-	return nil
 }
 
 // streamed takes a part of the memory stream. Nothing in it is understood here. After
