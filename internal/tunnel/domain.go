@@ -26,20 +26,19 @@ const (
 
 // domain checks a domain's XML and writes it anew.
 func (a *Agreement) domain(text string) (string, error) {
-	return a.rewrite(text, domainSchema, ReasonDomain)
+	return a.rewrite(text, newDomainSchema(), ReasonDomain)
 }
 
 // cookie checks a migration cookie and writes it anew.
 func (a *Agreement) cookie(text string) (string, error) {
-	return a.rewrite(text, cookieSchema, ReasonCookie)
+	return a.rewrite(text, newCookieSchema(), ReasonCookie)
 }
 
-func (a *Agreement) rewrite(text, schema, reason string) (string, error) {
+func (a *Agreement) rewrite(text string, s *schema, reason string) (string, error) {
 	root, err := parse(text, reason)
 	if err != nil {
 		return "", err
 	}
-	s := newSchema(schema)
 	c := checker{agreed: a, reason: reason}
 	if err := c.element(s, root, root.name); err != nil {
 		return "", err

@@ -1,5 +1,7 @@
 package tunnel
 
+import "maps"
+
 // domainSchema is what a domain that arrives may consist of, as libvirt 9.0
 // writes it (docs/formatdomain.rst). What is not here names something of the host
 // (hostdev, filesystem, shmem, qemu:commandline, scripts, backends, seclabels
@@ -127,15 +129,11 @@ domain/devices/disk/product =free
 domain/devices/disk/boot order=number
 domain/devices/disk/blockio logical_block_size=number physical_block_size=number discard_granularity=number
 domain/devices/disk/geometry cyls=number heads=number secs=number trans=word
-domain/devices/disk/alias name=word
-domain/devices/disk/address type=word domain=number bus=number slot=number function=number multifunction=on|off controller=number target=number unit=number
 domain/devices/controller type=usb|sata|scsi|ide|fdc|pci|virtio-serial|ccid index=number model=word ports=number vectors=number
 domain/devices/controller/driver queues=number cmd_per_lun=number max_sectors=number ioeventfd=on|off iothread=number packed=on|off
 domain/devices/controller/model name=word
 domain/devices/controller/target chassisNr=number chassis=number port=number busNr=number index=number hotplug=on|off
 domain/devices/controller/master startport=number
-domain/devices/controller/alias name=word
-domain/devices/controller/address type=word domain=number bus=number slot=number function=number multifunction=on|off
 domain/devices/interface type=bridge|network|user
 domain/devices/interface/mac address=word type=word check=yes|no
 domain/devices/interface/source bridge=network network=network portgroup=network
@@ -146,64 +144,55 @@ domain/devices/interface/link state=up|down
 domain/devices/interface/mtu size=number
 domain/devices/interface/boot order=number
 domain/devices/interface/rom bar=on|off enabled=yes|no
-domain/devices/interface/alias name=word
-domain/devices/interface/address type=word domain=number bus=number slot=number function=number multifunction=on|off
 domain/devices/serial type=pty|file|null
 domain/devices/serial/source path=path append=on|off
 domain/devices/serial/target type=word port=number
 domain/devices/serial/target/model name=word
 domain/devices/serial/log file=path append=on|off
-domain/devices/serial/alias name=word
-domain/devices/serial/address type=word domain=number bus=number slot=number function=number iobase=number irq=number controller=number port=number
 domain/devices/console type=pty|file|null
 domain/devices/console/source path=path append=on|off
 domain/devices/console/target type=word port=number
 domain/devices/console/log file=path append=on|off
-domain/devices/console/alias name=word
-domain/devices/console/address type=word controller=number bus=number port=number
 domain/devices/channel type=pty|unix|null|spicevmc
 domain/devices/channel/source mode=bind path=path
 domain/devices/channel/target type=virtio name=word
-domain/devices/channel/alias name=word
-domain/devices/channel/address type=word controller=number bus=number port=number
 domain/devices/input type=mouse|tablet|keyboard bus=ps2|usb|virtio model=word
-domain/devices/input/alias name=word
-domain/devices/input/address type=word domain=number bus=number slot=number function=number port=word
 domain/devices/graphics type=vnc|spice port=number tlsPort=number autoport=yes|no websocket=number listen=127.0.0.1|::1 keymap=word sharePolicy=word
 domain/devices/graphics/listen type=address|none address=127.0.0.1|::1
 domain/devices/graphics/image compression=word
 domain/devices/sound model=word
 domain/devices/sound/codec type=word
-domain/devices/sound/alias name=word
-domain/devices/sound/address type=word domain=number bus=number slot=number function=number
 domain/devices/audio id=number type=none|spice
 domain/devices/video
 domain/devices/video/model type=word ram=number vram=number vram64=number vgamem=number heads=number primary=yes|no blob=on|off
 domain/devices/video/model/resolution x=number y=number
-domain/devices/video/alias name=word
-domain/devices/video/address type=word domain=number bus=number slot=number function=number multifunction=on|off
 domain/devices/hub type=usb
-domain/devices/hub/alias name=word
-domain/devices/hub/address type=word bus=number port=word
 domain/devices/watchdog model=word action=reset|shutdown|poweroff|pause|none|inject-nmi
-domain/devices/watchdog/alias name=word
-domain/devices/watchdog/address type=word domain=number bus=number slot=number function=number
 domain/devices/memballoon model=word autodeflate=on|off freePageReporting=on|off
 domain/devices/memballoon/stats period=number
 domain/devices/memballoon/driver packed=on|off
-domain/devices/memballoon/alias name=word
-domain/devices/memballoon/address type=word domain=number bus=number slot=number function=number
 domain/devices/rng model=word
 domain/devices/rng/rate bytes=number period=number
 domain/devices/rng/backend model=random|builtin =/dev/urandom|/dev/random|
-domain/devices/rng/alias name=word
-domain/devices/rng/address type=word domain=number bus=number slot=number function=number
 domain/devices/panic model=word
-domain/devices/panic/alias name=word
-domain/devices/panic/address type=word iobase=number
 domain/devices/iommu model=word
 domain/devices/iommu/driver intremap=on|off caching_mode=on|off eim=on|off iotlb=on|off aw_bits=number
 `
+
+// deviceSchema is what each device may have besides.
+const deviceSchema = `
+alias name=word
+address type=word domain=number bus=number slot=number function=number multifunction=on|off controller=number target=number unit=number port=word iobase=number irq=number
+`
+
+// newDomainSchema is all that a domain may consist of.
+func newDomainSchema() *schema {
+	s := newSchema(domainSchema)
+	for _, device := range s.children["domain"].children["devices"].children {
+		maps.Copy(device.children, newSchema(deviceSchema).children)
+	}
+	return s
+}
 
 // cookieSchema is what a source's migration cookie may consist of
 // (qemu_migration_cookie.c). What is not here makes something on the target: a
@@ -218,17 +207,15 @@ qemu-migration/feature name=lockstate
 qemu-migration/lockstate driver=word
 qemu-migration/lockstate/leases =free
 qemu-migration/allowReboot value=yes|no
-qemu-migration/cpu mode=custom|host-model|host-passthrough match=minimum|exact|strict check=none|partial|full migratable=on|off
-qemu-migration/cpu/model fallback=allow|forbid vendor_id=word =word
-qemu-migration/cpu/vendor =word
-qemu-migration/cpu/topology sockets=number dies=number clusters=number cores=number threads=number
-qemu-migration/cpu/cache level=number mode=emulate|passthrough|disable
-qemu-migration/cpu/maxphysaddr mode=emulate|passthrough bits=number limit=number
-qemu-migration/cpu/feature policy=force|require|optional|disable|forbid name=word
-qemu-migration/cpu/numa
-qemu-migration/cpu/numa/cell id=number cpus=set memory=number unit=word memAccess=shared|private discard=yes|no
 qemu-migration/capabilities
 qemu-migration/capabilities/cap name=word auto=yes|no
 qemu-migration/statistics
 qemu-migration/statistics/* =number
 `
+
+// newCookieSchema is all that a cookie may consist of: its CPU is as a domain's.
+func newCookieSchema() *schema {
+	s := newSchema(cookieSchema)
+	s.children["qemu-migration"].children["cpu"] = newSchema(domainSchema).children["domain"].children["cpu"]
+	return s
+}
