@@ -35,24 +35,33 @@ func (a *Agreement) cookie(text string) (string, error) {
 }
 
 func (a *Agreement) rewrite(text string, s *schema, reason string) (string, error) {
-	root, err := parse(text, reason)
+	root, err := a.read(text, s, reason)
 	if err != nil {
 		return "", err
-	}
-	c := checker{agreed: a, reason: reason}
-	if err := c.element(s, root, root.name); err != nil {
-		return "", err
-	}
-	// Name and UUID must be there, and be the agreed ones; each value was checked.
-	for _, must := range []string{"name", "uuid"} {
-		if root.child(must) == nil {
-			return "", refuse(reason, "XML without a %s", must)
-		}
 	}
 	var b strings.Builder
 	root.write(&b)
 	b.WriteByte('\n')
 	return b.String(), nil
+}
+
+// read reads XML that is of the schema and of the agreed domain.
+func (a *Agreement) read(text string, s *schema, reason string) (*node, error) {
+	root, err := parse(text, reason)
+	if err != nil {
+		return nil, err
+	}
+	c := checker{agreed: a, reason: reason}
+	if err := c.element(s, root, root.name); err != nil {
+		return nil, err
+	}
+	// Name and UUID must be there, and be the agreed ones; each value was checked.
+	for _, must := range []string{"name", "uuid"} {
+		if root.child(must) == nil {
+			return nil, refuse(reason, "XML without a %s", must)
+		}
+	}
+	return root, nil
 }
 
 // schema is what an element may be.

@@ -1,7 +1,6 @@
 package tunnel
 
-// maxDomain bounds what is read of a domain: libvirt's own XML stays far below.
-const maxDomain = 1 << 20
+import "slices"
 
 // Disk is a disk of a domain, as far as a migration depends on it.
 type Disk struct {
@@ -16,62 +15,49 @@ type Disk struct {
 // Examine reads a domain as a node that lets in what was agreed would read it when
 // the domain arrives, and returns its disks. What would not be let in is a *Refusal.
 func Examine(domain string, agreed Agreement) ([]Disk, error) {
-	if len(domain) > maxDomain {
-		return nil, refuse(ReasonDomain, "a domain of %d bytes", len(domain))
-	}
-	if _, err := agreed.domain(domain); err != nil {
-		return nil, err
-	}
-	root, err := parse(domain, ReasonDomain)
+	root, err := agreed.read(domain, newDomainSchema(), ReasonDomain)
 	if err != nil {
 		return nil, err
 	}
-	devices := root.child("devices")
-	if devices == nil {
-		return nil, nil
-	}
-	return devices.disks(), nil
-}
-
-func (n *node) disks() (disks []Disk) {
-	for _, d := range n.children {
-		if d.name == "disk" {
-			disks = append(disks, disk(d))
-		}
-	}
-	return disks
+	return disks(root), nil
 }
 
 // Sendable reads a domain that libvirt is to send by itself, and returns its disks. It
 // is a *Refusal where the domain has what libvirt does not send (lv9
 // qemuMigrationSrcIsAllowed); there may be more, which libvirt knows.
 func Sendable(domain string) ([]Disk, error) {
-	if len(domain) > maxDomain {
-		return nil, refuse(ReasonDomain, "a domain of %d bytes", len(domain))
-	}
 	root, err := parse(domain, ReasonDomain)
 	if err != nil {
 		return nil, err
 	}
-	devices := root.child("devices")
-	if devices == nil {
-		return nil, nil
-	}
-	for _, kind := range []string{"hostdev", "filesystem", "shmem"} {
-		if devices.child(kind) != nil {
-			return nil, refuse(ReasonDomain, "an element %s", quoted("domain/devices/"+kind))
+	for _, d := range root.devices() {
+		if slices.Contains([]string{"hostdev", "filesystem", "shmem"}, d.name) {
+			return nil, refuse(ReasonDomain, "an element %s", quoted("domain/devices/"+d.name))
 		}
 	}
-	return devices.disks(), nil
+	return disks(root), nil
 }
 
-func disk(n *node) Disk {
-	is := Disk{ReadOnly: n.child("readonly") != nil, Shareable: n.child("shareable") != nil}
-	if s := n.child("source"); s != nil {
-		is.File, is.Device = s.attr("file"), s.attr("dev")
+func (n *node) devices() []*node {
+	if devices := n.child("devices"); devices != nil {
+		return devices.children
 	}
-	if d := n.child("driver"); d != nil {
-		is.Cache = d.attr("cache")
+	return nil
+}
+
+func disks(domain *node) (all []Disk) {
+	for _, n := range domain.devices() {
+		if n.name != "disk" {
+			continue
+		}
+		is := Disk{ReadOnly: n.child("readonly") != nil, Shareable: n.child("shareable") != nil}
+		if s := n.child("source"); s != nil {
+			is.File, is.Device = s.attr("file"), s.attr("dev")
+		}
+		if d := n.child("driver"); d != nil {
+			is.Cache = d.attr("cache")
+		}
+		all = append(all, is)
 	}
-	return is
+	return all
 }

@@ -32,6 +32,9 @@ type parser struct {
 // parse reads XML without anything but elements, attributes, text and comments,
 // which are left out.
 func parse(text, reason string) (*node, error) {
+	if len(text) > maxFrame {
+		return nil, refuse(reason, "XML of %d bytes", len(text))
+	}
 	d := xml.NewDecoder(strings.NewReader(text))
 	d.Entity = map[string]string{}
 	root := &node{}
