@@ -249,16 +249,12 @@ func (s *side) follow(ctx context.Context, m *Migration) {
 func (s *side) pause(ctx context.Context, m *Migration, why string) {
 	x := s.sending
 	s.log.Info("pausing the guest until it has moved", "why", why)
-	s.do(ctx, "pause the guest", func(ctx context.Context) error {
-		at := time.Now()
-		if err := s.node.cfg.Sender.Pause(ctx, s.domain, x.instance); err != nil {
-			return err
-		}
+	at := time.Now()
+	if s.do(ctx, "pause the guest", x.instance, s.node.cfg.Sender.Pause) {
 		x.pausedAt = at
 		s.node.cfg.Cluster.Event(m, reasonPaused, why)
 		s.tell(ctx, m, Told{Paused: at})
-		return nil
-	})
+	}
 }
 
 // callTarget keeps a connection for words to the target's agent.

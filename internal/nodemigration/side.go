@@ -195,15 +195,16 @@ func (s *side) settle() {
 	}
 }
 
-// do does something to the guest, bounded.
-func (s *side) do(ctx context.Context, what string, f func(context.Context) error) {
+// do does something to the guest, bounded, and tells whether it worked.
+func (s *side) do(ctx context.Context, what string, i grace.Instance, f func(ctx context.Context, name string, i grace.Instance) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, doTimeout)
 	defer cancel()
-	if err := f(ctx); err != nil {
+	if err := f(ctx, s.domain, i); err != nil {
 		s.log.Error("a step of a migration failed; trying again", "step", what, "err", err)
-		return
+		return false
 	}
 	s.poke() // to look what came of it
+	return true
 }
 
 // tell tells the API server, unless it shows that already.

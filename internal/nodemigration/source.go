@@ -141,17 +141,13 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 	case migration.SourceEnd:
 		s.log.Info("ending what is left of the guest", "why", step.Message)
 		s.remember(ctx)
-		s.do(ctx, "end what is left of the guest", func(ctx context.Context) error {
-			return s.node.cfg.Hypervisor.Remove(ctx, s.domain, instance)
-		})
+		s.do(ctx, "end what is left of the guest", instance, s.node.cfg.Hypervisor.Remove)
 	case migration.SourceAsk:
 		s.ask()
 		s.undecided(m, step.Message)
 	case migration.SourceResume:
 		s.log.Info("resuming the guest", "why", step.Message)
-		s.do(ctx, "resume the guest", func(ctx context.Context) error {
-			return s.node.cfg.Hypervisor.Resume(ctx, s.domain, instance)
-		})
+		s.do(ctx, "resume the guest", instance, s.node.cfg.Hypervisor.Resume)
 	default:
 		return s.sourceSays(ctx, m, f, step)
 	}

@@ -9,13 +9,14 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
 // targetFacts looks. What the connections say comes first: what is seen after a
 // connection has ended is what came of it.
-func (s *side) targetFacts(ctx context.Context) (f migration.TargetFacts, remove, resume func(context.Context) error) {
+func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.Instance) {
 	s.askGone(ctx)
 	s.mu.Lock()
 	receiving, received, asks, uuid := s.receiving, s.received, s.asks, s.uuid
@@ -23,7 +24,7 @@ func (s *side) targetFacts(ctx context.Context) (f migration.TargetFacts, remove
 	here, instance := s.look(ctx)
 	m, source := s.snapshot()
 	state := migration.StateOf(m)
-	f = migration.TargetFacts{
+	f := migration.TargetFacts{
 		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Asked: asks, Source: source,
 		Ready: s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
@@ -35,15 +36,7 @@ func (s *side) targetFacts(ctx context.Context) (f migration.TargetFacts, remove
 	if (early || other) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
 		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, receiving
 	}
-	hv := s.node.cfg.Hypervisor
-	return f, func(ctx context.Context) error { return hv.Remove(ctx, s.domain, instance) },
-		func(ctx context.Context) error {
-			err := hv.Resume(ctx, s.domain, instance)
-			if err == nil {
-				s.resumed(time.Now())
-			}
-			return err //nolint:wrapcheck // it says what was tried
-		}
+	return f, instance
 }
 
 func copyOf(here hypervisor.Stay) migration.Copy {
@@ -61,12 +54,6 @@ func copyOf(here hypervisor.Stay) migration.Copy {
 	}
 }
 
-func (s *side) resumed(at time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.resumedAt = at
-}
-
 // transport is how this node takes guests.
 func (n *Node) transport() kubevirt.MigrationTransport {
 	if n.cfg.URI.Native() {
@@ -78,7 +65,7 @@ func (n *Node) transport() kubevirt.MigrationTransport {
 // targetTurn looks, decides and acts once. It returns true when nothing is left to
 // do.
 func (s *side) targetTurn(ctx context.Context) (over bool) {
-	f, remove, resume := s.targetFacts(ctx)
+	f, instance := s.targetFacts(ctx)
 	step, m := migration.NextOfTarget(f), f.Migration
 	s.log.Debug("target decided", "do", step.Action, "why", step.Reason, "here", f.Copy, "source", f.Source, "phase", m.Status.Phase)
 	switch step.Action {
@@ -95,11 +82,15 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		s.tell(ctx, m, Told{TargetState: kubevirt.TargetArrived})
 	case migration.TargetResume:
 		s.log.Info("resuming the guest that arrived", "why", step.Message)
-		s.do(ctx, "resume the guest that arrived", resume)
+		if s.do(ctx, "resume the guest that arrived", instance, s.node.cfg.Hypervisor.Resume) {
+			s.mu.Lock()
+			s.resumedAt = time.Now()
+			s.mu.Unlock()
+		}
 	case migration.TargetRemove:
 		s.log.Info("removing what arrived", "why", step.Message)
 		s.close()
-		s.do(ctx, "remove the guest that arrived", remove)
+		s.do(ctx, "remove the guest that arrived", instance, s.node.cfg.Hypervisor.Remove)
 	case migration.TargetTell:
 		s.settle()
 		s.say(kubevirt.TargetRunning)
