@@ -42,8 +42,7 @@ const (
 // sending is an outgoing migration.
 type sending struct {
 	instance  grace.Instance
-	process   Process // nil where it is not watched
-	released  chan struct{}
+	process   Process         // nil where it is not watched
 	gone      bool            // it had ended before it could be watched
 	ranOn     bool            // it ran, or may have run, after the migration was over
 	last      hypervisor.Stay // when it was looked at before
@@ -52,10 +51,7 @@ type sending struct {
 
 	explained bool // what its end means is known
 
-	listener net.Listener
-	socket   string
-	hangUp   context.CancelFunc // of the guest's connection
-
+	hangUp    context.CancelFunc // of the guest's connection, where it is this agent's
 	started   time.Time
 	returned  chan struct{} // closed when libvirt's call has returned; nil before it
 	err       error         // of the call; read it after returned
@@ -75,7 +71,7 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	if x.process == nil || !s.certified() {
 		return // until it is known, and the target's agent can be reached
 	}
-	out, err := s.outgoing(m)
+	out, l, err := s.outgoing(m)
 	if err != nil {
 		s.log.Error("cannot begin a migration; trying again", "err", err)
 		return
@@ -85,7 +81,9 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	// The controller may give it up until then: one of the two is refused.
 	if err := s.node.cfg.Cluster.Tell(telling, m, Told{Phase: kubevirt.MigrationRunning}); err != nil {
 		s.log.Warn("cannot begin a migration; trying again", "err", err)
-		x.unlisten()
+		if l != nil {
+			_ = l.Close()
+		}
 		return
 	}
 	s.mu.Lock()
@@ -94,9 +92,9 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	s.mu.Unlock()
 	state := migration.StateOf(m)
 	relay, hangUp := context.WithCancel(ctx)
-	if x.listener != nil {
+	if l != nil {
 		x.hangUp = hangUp
-		wg.Go(func() { s.relay(relay, m, x) })
+		wg.Go(func() { s.relay(relay, m, l) })
 	}
 	now := time.Now()
 	x.started, x.asked, x.leastAt, x.returned = now, now, now, make(chan struct{})
@@ -114,21 +112,22 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 
 // outgoing is what libvirt is asked: by itself, or through a socket that this agent
 // listens on from now on.
-func (s *side) outgoing(m *Migration) (hypervisor.Outgoing, error) {
-	x, state := s.sending, migration.StateOf(m)
-	out := hypervisor.Outgoing{Domain: s.domain, Instance: x.instance}
+func (s *side) outgoing(m *Migration) (out hypervisor.Outgoing, l net.Listener, err error) {
+	state := migration.StateOf(m)
+	out = hypervisor.Outgoing{Domain: s.domain, Instance: s.sending.instance}
 	if o := state.Options; o != nil {
 		out.Bandwidth, out.AutoConverge = uint64(max(0, o.BandwidthMiB)), o.AllowAutoConverge
 	}
-	var err error
 	if to := s.node.cfg.URI; to.Native() {
 		out.Transport = to.transport()
 		out.URI, err = to.at(state.TargetNodeAddress)
-		return out, err
+		return out, nil, err
 	}
-	err = x.listen(s.node.cfg.SocketDir)
-	out.URI = "qemu+unix:///system?socket=" + x.socket
-	return out, err
+	if l, err = listen(s.node.cfg.SocketDir); err != nil {
+		return out, nil, err
+	}
+	out.URI = "qemu+unix:///system?socket=" + l.Addr().String()
+	return out, l, nil
 }
 
 // because says why the guest was not sent, where it is known better than by libvirt.
@@ -152,38 +151,29 @@ func (s *side) because(ctx context.Context, err error) error {
 	return fmt.Errorf("node %s did not let it in: %s", migration.StateOf(s.migration).TargetNode, s.last.Refusal)
 }
 
-// listen makes the socket that libvirt connects to.
-func (x *sending) listen(dir string) error {
+// listen makes a socket that libvirt connects to, in a directory of root's.
+func listen(dir string) (net.Listener, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("directory for a socket: %w", err)
+		return nil, fmt.Errorf("directory for a socket: %w", err)
 	}
-	x.socket = filepath.Join(dir, rand.Text()[:12])
-	l, err := net.Listen("unix", x.socket) //nolint:noctx // it does not wait
+	l, err := net.Listen("unix", filepath.Join(dir, rand.Text()[:12])) //nolint:noctx // it does not wait
 	if err != nil {
-		return fmt.Errorf("socket for libvirt: %w", err)
+		return nil, fmt.Errorf("socket for libvirt: %w", err)
 	}
-	x.listener = l
-	return os.Chmod(x.socket, 0o600) //nolint:wrapcheck // of a file that was just made
-}
-
-func (x *sending) unlisten() {
-	if x.listener != nil {
-		_ = x.listener.Close()
-	}
+	return l, nil
 }
 
 // relay joins libvirt's one connection to the target's agent.
-func (s *side) relay(ctx context.Context, m *Migration, x *sending) {
-	stop := context.AfterFunc(ctx, func() { _ = x.listener.Close() })
+func (s *side) relay(ctx context.Context, m *Migration, from net.Listener) {
+	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
 	defer stop()
-	defer x.listener.Close()
-	c, err := x.listener.Accept()
+	c, err := from.Accept()
 	if err != nil {
 		return
 	}
-	_ = x.listener.Close() // one is all there is
+	_ = from.Close() // one is all there is
 	state := migration.StateOf(m)
-	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: x.instance.UUID})
+	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: s.sending.instance.UUID})
 	if err != nil {
 		s.log.Warn("cannot reach the target", "err", err)
 		s.reached(err)
@@ -276,20 +266,12 @@ func (s *side) callTarget(ctx context.Context) {
 	}
 }
 
-// stopSending lets go of everything. A call that is under way goes on in libvirt.
+// stopSending lets go of QEMU. A call that is under way goes on in libvirt.
 func (s *side) stopSending() {
-	x := s.sending
-	if x == nil {
+	if s.sending == nil || s.sending.process == nil {
 		return
 	}
-	x.unlisten()
-	if x.hangUp != nil {
-		x.hangUp()
-	}
-	if x.process != nil {
-		close(x.released)
-		if err := x.process.Close(); err != nil {
-			s.log.Debug("close pidfd", "err", err)
-		}
+	if err := s.sending.process.Close(); err != nil {
+		s.log.Debug("close pidfd", "err", err)
 	}
 }

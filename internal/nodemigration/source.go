@@ -22,7 +22,7 @@ func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.In
 	calling := x.calling()
 	here, instance := s.lookWhileThere(ctx)
 	if x.process == nil && !x.gone {
-		s.identify(here, instance)
+		s.identify(ctx, here, instance)
 	}
 	m, target := s.snapshot()
 	return s.factsOf(ctx, m, target, here, calling), instance
@@ -189,7 +189,7 @@ func (s *side) ending() string {
 
 // identify takes hold of the QEMU that is here while libvirt says so, or of the one
 // that was here when this agent was started.
-func (s *side) identify(here hypervisor.Stay, i grace.Instance) {
+func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Instance) {
 	x := s.sending
 	if here == hypervisor.StayAbsent {
 		i = s.node.cfg.VMs.Former(s.domain)
@@ -205,12 +205,12 @@ func (s *side) identify(here hypervisor.Stay, i grace.Instance) {
 	case err != nil:
 		s.log.Warn("cannot watch the QEMU that migrates", "pid", i.PID, "err", err)
 	default:
-		x.process, x.released = p, make(chan struct{})
+		x.process = p
 		go func() {
 			select {
 			case <-p.Done():
 				s.poke()
-			case <-x.released:
+			case <-ctx.Done():
 			}
 		}()
 	}
