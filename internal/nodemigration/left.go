@@ -34,23 +34,13 @@ func (s *side) explain(ctx context.Context, last hypervisor.Stay) bool {
 	case last == hypervisor.StayLeft || s.left(ctx):
 	case !x.called():
 		x.ranOn = true
-	case x.answered(answerPatience):
+	case closed(x.returned):
 		x.ranOn = x.err != nil
 	default:
 		return false
 	}
 	x.explained = true
 	return true
-}
-
-// answered waits a moment for libvirt's answer.
-func (x *sending) answered(within time.Duration) bool {
-	select {
-	case <-x.returned:
-		return true
-	case <-time.After(within):
-		return false
-	}
 }
 
 // left: the hypervisor says so, or this node's agent did.

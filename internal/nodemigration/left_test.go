@@ -96,7 +96,7 @@ func TestTheEndOfQEMUIsNotExplainedBeforeLibvirtAnswers(t *testing.T) {
 	w.start()
 	<-w.qemu.done
 	w.looked("a")
-	w.looked("a") // it has waited for the answer in between
+	w.looked("a") // and again, without an answer
 	w.mu.Lock()
 	if said := w.m.Status.MigrationState.SourceState; said != "" || len(w.resumed) > 0 {
 		t.Errorf("said %q, resumed %v", said, w.resumed)

@@ -27,9 +27,6 @@ const (
 	// refusalPatience is how long the target's word is waited for, which libvirt's
 	// error does not tell: to it a connection was closed.
 	refusalPatience = 2 * time.Second
-	// answerPatience is how long libvirt's answer is waited for once QEMU has ended:
-	// usually it comes within milliseconds.
-	answerPatience = 2 * time.Second
 
 	// undecidedFor is how long a guest may wait for a word of the other node before
 	// people are told.
@@ -214,8 +211,8 @@ func (s *side) abort(ctx context.Context, why string) {
 // follow tells how far it is.
 func (s *side) follow(ctx context.Context, m *Migration) {
 	x := s.sending
-	if !x.calling() || time.Since(x.asked) < progressEvery {
-		return
+	if !x.calling() || x.ended() || time.Since(x.asked) < progressEvery {
+		return // of a QEMU that has ended libvirt's answer to the call is waited for
 	}
 	x.asked = time.Now()
 	asking, cancel := context.WithTimeout(ctx, lookTimeout)
