@@ -9,26 +9,84 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// check is a thing that may be wrong, and how it is told.
-type check struct {
-	wrong func(Facts) bool
-	text  func(Facts) string
+// cancelled tells why a migration is not to go on, in one line, or is empty. The first
+// reason counts.
+func (f Facts) cancelled() string {
+	switch {
+	case f.Migration.DeletionTimestamp != nil:
+		return "the migration was deleted"
+	case f.pending():
+		return "" // invalid says it better
+	case f.VMI == nil:
+		return fmt.Sprintf("VirtualMachineInstance %q is gone", f.Migration.Spec.VMIName)
+	case !f.same():
+		return fmt.Sprintf("VirtualMachineInstance %q was deleted and made anew", f.Migration.Spec.VMIName)
+	case f.vmEnds() != "":
+		return f.vmEnds()
+	case f.VMI.Node() != f.state().SourceNode && f.VMI.Node() != f.state().TargetNode:
+		return fmt.Sprintf("the VM is on node %q, and no longer on node %q", f.VMI.Node(), f.state().SourceNode)
+	}
+	return f.podEnds()
 }
 
-func firstOf(checks []check, f Facts) string {
-	for _, c := range checks {
-		if c.wrong(f) {
-			return c.text(f)
-		}
+func (f Facts) podEnds() string {
+	switch s := f.state(); {
+	case !begun(f.Migration) && (f.Source == nil || f.Source.Ended || f.Source.UID != s.SourcePodUID):
+		return fmt.Sprintf("launcher pod %s has ended", s.SourcePod)
+	case f.launcherEnds() != "":
+		return f.launcherEnds()
+	case s.TargetPodUID != "" && (f.Target == nil || f.Target.Ended || f.Target.Deleting):
+		return fmt.Sprintf("target pod %s has ended", s.TargetPod)
 	}
 	return ""
 }
 
-// cancelled tells why a migration is not to go on, in one line, or is empty.
-func (f Facts) cancelled() string { return firstOf(cancellations, f) }
+func (f Facts) vmEnds() string {
+	switch {
+	case f.VMI.DeletionTimestamp != nil:
+		return fmt.Sprintf("VirtualMachineInstance %q is being shut down", f.VMI.Name)
+	case f.VMI.Final():
+		return fmt.Sprintf("the VM has ended (%s)", f.VMI.Status.Phase)
+	}
+	return ""
+}
 
-// invalid tells why a migration cannot begin at all, in one line, or is empty.
-func (f Facts) invalid() string { return firstOf(invalidities, f) }
+func (f Facts) launcherEnds() string {
+	if f.Source != nil && f.Source.Deleting && !f.Source.Held {
+		return fmt.Sprintf("launcher pod %s is being shut down", f.Source.Name)
+	}
+	return ""
+}
+
+// invalid tells why a migration cannot begin at all, in one line, or is empty. The first
+// reason counts.
+func (f Facts) invalid() string {
+	switch name := f.Migration.Spec.VMIName; {
+	case name == "":
+		return "spec.vmiName is empty: name the VirtualMachineInstance to move"
+	case strings.Contains(name, "/"):
+		return fmt.Sprintf("spec.vmiName is %q: a migration moves a VM of its own namespace (%s), by its name alone", bounded(name), f.Migration.Namespace)
+	case f.forged() != "":
+		return f.forged() + ": the target is the controller's to choose; make the migration without it"
+	case f.VMI == nil:
+		return fmt.Sprintf("no VirtualMachineInstance %q in namespace %q", bounded(name), f.Migration.Namespace)
+	case f.vmEnds() != "":
+		return f.vmEnds()
+	case f.VMI.Status.Phase != kubevirt.VMIRunning && f.VMI.Status.Phase != "":
+		return fmt.Sprintf("the VM does not run (%s): it can be moved once it does", bounded(string(f.VMI.Status.Phase)))
+	case f.VMI.Node() == "":
+		return "the VM has no node yet: it can be moved once it runs"
+	case f.Before != "":
+		return fmt.Sprintf("migration %s is to move this VM already", f.Before)
+	case f.VMI.ConditionIs(kubevirt.LiveMigratable, kubevirt.ConditionFalse):
+		return "the VM is not live-migratable" + because(f.VMI.Condition(kubevirt.LiveMigratable))
+	case f.OtherNodes == 0:
+		return fmt.Sprintf("the cluster has no node beside %q that could take the VM", f.VMI.Node())
+	case f.Launchers == 0 || f.Source == nil && f.Launchers == 1:
+		return fmt.Sprintf("the VM has no launcher pod that runs on its node %q", f.VMI.Node())
+	}
+	return f.launcherEnds()
+}
 
 // waits tells what a valid migration waits for before it begins.
 func (f Facts) waits() string {
@@ -91,89 +149,4 @@ func bounded(s string) string {
 		s = strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
-}
-
-// cancellations are read from top to bottom: the first that holds is why a
-// migration is not to go on.
-var cancellations = []check{
-	{func(f Facts) bool { return f.Migration.DeletionTimestamp != nil }, func(Facts) string {
-		return "the migration was deleted"
-	}},
-	{func(f Facts) bool { return f.pending() }, func(Facts) string {
-		return "" // the checks say it better
-	}},
-	{func(f Facts) bool { return f.VMI == nil }, func(f Facts) string {
-		return fmt.Sprintf("VirtualMachineInstance %q is gone", f.Migration.Spec.VMIName)
-	}},
-	{func(f Facts) bool { return !f.same() }, func(f Facts) string {
-		return fmt.Sprintf("VirtualMachineInstance %q was deleted and made anew", f.Migration.Spec.VMIName)
-	}},
-	{func(f Facts) bool { return f.VMI.DeletionTimestamp != nil }, func(f Facts) string {
-		return fmt.Sprintf("VirtualMachineInstance %q is being shut down", f.VMI.Name)
-	}},
-	{func(f Facts) bool { return f.VMI.Final() }, func(f Facts) string {
-		return fmt.Sprintf("the VM has ended (%s)", f.VMI.Status.Phase)
-	}},
-	{func(f Facts) bool {
-		return f.VMI.Node() != f.state().SourceNode && f.VMI.Node() != f.state().TargetNode
-	}, func(f Facts) string {
-		return fmt.Sprintf("the VM is on node %q, and no longer on node %q", f.VMI.Node(), f.state().SourceNode)
-	}},
-	{func(f Facts) bool {
-		return !begun(f.Migration) && (f.Source == nil || f.Source.Ended || f.Source.UID != f.state().SourcePodUID)
-	}, func(f Facts) string {
-		return fmt.Sprintf("launcher pod %s has ended", f.state().SourcePod)
-	}},
-	{func(f Facts) bool { return f.Source != nil && f.Source.Deleting && !f.Source.Held }, func(f Facts) string {
-		return fmt.Sprintf("launcher pod %s is being shut down", f.Source.Name)
-	}},
-	{func(f Facts) bool {
-		return f.state().TargetPodUID != "" && (f.Target == nil || f.Target.Ended || f.Target.Deleting)
-	}, func(f Facts) string {
-		return fmt.Sprintf("target pod %s has ended", f.state().TargetPod)
-	}},
-}
-
-// invalidities are read from top to bottom: the first that holds is why a
-// migration cannot begin at all.
-var invalidities = []check{
-	{func(f Facts) bool { return f.Migration.Spec.VMIName == "" }, func(Facts) string {
-		return "spec.vmiName is empty: name the VirtualMachineInstance to move"
-	}},
-	{func(f Facts) bool { return strings.Contains(f.Migration.Spec.VMIName, "/") }, func(f Facts) string {
-		return fmt.Sprintf("spec.vmiName is %q: a migration moves a VM of its own namespace (%s), by its name alone", bounded(f.Migration.Spec.VMIName), f.Migration.Namespace)
-	}},
-	{func(f Facts) bool { return f.forged() != "" }, func(f Facts) string {
-		return f.forged() + ": the target is the controller's to choose; make the migration without it"
-	}},
-	{func(f Facts) bool { return f.VMI == nil }, func(f Facts) string {
-		return fmt.Sprintf("no VirtualMachineInstance %q in namespace %q", bounded(f.Migration.Spec.VMIName), f.Migration.Namespace)
-	}},
-	{func(f Facts) bool { return f.VMI.DeletionTimestamp != nil }, func(f Facts) string {
-		return fmt.Sprintf("VirtualMachineInstance %q is being shut down", f.VMI.Name)
-	}},
-	{func(f Facts) bool { return f.VMI.Final() }, func(f Facts) string {
-		return fmt.Sprintf("the VM has ended (%s)", f.VMI.Status.Phase)
-	}},
-	{func(f Facts) bool { return f.VMI.Status.Phase != kubevirt.VMIRunning && f.VMI.Status.Phase != "" }, func(f Facts) string {
-		return fmt.Sprintf("the VM does not run (%s): it can be moved once it does", bounded(string(f.VMI.Status.Phase)))
-	}},
-	{func(f Facts) bool { return f.VMI.Node() == "" }, func(Facts) string {
-		return "the VM has no node yet: it can be moved once it runs"
-	}},
-	{func(f Facts) bool { return f.Before != "" }, func(f Facts) string {
-		return fmt.Sprintf("migration %s is to move this VM already", f.Before)
-	}},
-	{func(f Facts) bool { return f.VMI.ConditionIs(kubevirt.LiveMigratable, kubevirt.ConditionFalse) }, func(f Facts) string {
-		return "the VM is not live-migratable" + because(f.VMI.Condition(kubevirt.LiveMigratable))
-	}},
-	{func(f Facts) bool { return f.OtherNodes == 0 }, func(f Facts) string {
-		return fmt.Sprintf("the cluster has no node beside %q that could take the VM", f.VMI.Node())
-	}},
-	{func(f Facts) bool { return f.Launchers == 0 || f.Source == nil && f.Launchers == 1 }, func(f Facts) string {
-		return fmt.Sprintf("the VM has no launcher pod that runs on its node %q", f.VMI.Node())
-	}},
-	{func(f Facts) bool { return f.Source != nil && f.Source.Deleting && !f.Source.Held }, func(f Facts) string {
-		return fmt.Sprintf("launcher pod %s is being shut down", f.Source.Name)
-	}},
 }
