@@ -171,7 +171,10 @@ func (s *side) sourceSays(ctx context.Context, m *Migration, f migration.SourceF
 		return s.gone && f.Target == kubevirt.TargetAbsent
 	case migration.SourceNothing:
 		s.settle() // what was said is known: the record is not needed for it any more
-		s.tellDowntime(ctx, m)
+		s.mu.Lock()
+		d := s.downtime
+		s.mu.Unlock()
+		s.tell(ctx, m, Told{Downtime: d}) // once it is known
 		return m.Final() || s.gone
 	default:
 	}
@@ -213,16 +216,6 @@ func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Insta
 			case <-ctx.Done():
 			}
 		}()
-	}
-}
-
-// tellDowntime tells the API server, once it is known.
-func (s *side) tellDowntime(ctx context.Context, m *Migration) {
-	s.mu.Lock()
-	d := s.downtime
-	s.mu.Unlock()
-	if d > 0 {
-		s.tell(ctx, m, Told{Downtime: d})
 	}
 }
 

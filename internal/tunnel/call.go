@@ -140,7 +140,11 @@ func (a *Agreement) prepare(body []byte) (p prepared, anew []byte, err error) {
 	if given != flags {
 		return p, nil, refuse(ReasonParam, "flags %#x of a migration; only %#x is served", given, flags)
 	}
-	if p.params, err = a.params(p.raw); err != nil {
+	if p.raw.name != a.Domain {
+		return p, nil, refuse(ReasonParam, "destination_name %s; %s was agreed", quoted(p.raw.name), a.Domain)
+	}
+	p.params = p.raw
+	if p.params.xml, err = a.domain(p.raw.xml); err != nil {
 		return p, nil, err
 	}
 	if cookie, err = a.cookie(cookie); err != nil {
@@ -171,16 +175,6 @@ func (a *Agreement) finish(p *prepared, body []byte) (anew []byte, cancelled boo
 	}
 	anew = putCookie(p.params.put(nil), cookie)
 	return putUint32(putUint32(anew, flagsGiven), cancel), cancel == 1, nil
-}
-
-// params checks them and writes the domain anew.
-func (a *Agreement) params(p params) (params, error) {
-	if p.name != a.Domain {
-		return p, refuse(ReasonParam, "destination_name %s; %s was agreed", quoted(p.name), a.Domain)
-	}
-	var err error
-	p.xml, err = a.domain(p.xml)
-	return p, err
 }
 
 // cookie reads a migration cookie, which has a NUL byte at its end.
