@@ -140,8 +140,7 @@ func dial(ctx context.Context, who *Identity, node, address string, h hello) (*l
 	}
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	d := tls.Dialer{NetDialer: &net.Dialer{KeepAliveConfig: keepAlive()}, Config: cfg}
-	c, err := d.DialContext(ctx, "tcp", address)
+	c, err := (&tls.Dialer{Config: cfg}).DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the agent of %s at %s: %w", node, address, err)
 	}
@@ -166,11 +165,6 @@ func (l *link) greet(h hello) error {
 	}
 	_ = l.SetReadDeadline(time.Time{}) // as above
 	return nil
-}
-
-// keepAlive finds a peer out that is cut off, within half a minute.
-func keepAlive() net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 5 * time.Second, Count: 4}
 }
 
 // accept takes a connection's TLS and its first line. The caller answers.
