@@ -97,19 +97,9 @@ func (n *Node) Run(ctx context.Context, l net.Listener, address string) {
 // takeUp gives each migration of the list to its side.
 func (n *Node) takeUp(ctx context.Context) {
 	all, complete := n.cfg.Cluster.Migrations()
-	begun, first := n.takeUpAll(ctx, all, complete)
-	if first {
-		n.cfg.VMs.Changed("", "") // all waited for it
-	}
-	for _, m := range begun {
-		n.cfg.VMs.Changed(m.Namespace, m.Spec.VMIName)
-	}
-}
-
-func (n *Node) takeUpAll(ctx context.Context, all []*Migration, complete bool) (begun []*Migration, first bool) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	first, n.known = complete && !n.known, complete || n.known
+	first := complete && !n.known
+	n.known = complete || n.known
 	seen := map[string]bool{}
 	for _, m := range all {
 		state := migration.StateOf(m)
@@ -125,7 +115,6 @@ func (n *Node) takeUpAll(ctx context.Context, all []*Migration, complete bool) (
 		case s == nil && (!m.Final() || target && !settled(state.TargetState)):
 			seen[uid] = true
 			n.begin(ctx, m, target)
-			begun = append(begun, m)
 		}
 	}
 	for uid, s := range n.sides {
@@ -133,7 +122,10 @@ func (n *Node) takeUpAll(ctx context.Context, all []*Migration, complete bool) (
 			s.vanish()
 		}
 	}
-	return begun, first
+	n.mu.Unlock()
+	if first {
+		n.cfg.VMs.Changed("", "") // all waited for it
+	}
 }
 
 // settled: the target's last word.
@@ -152,6 +144,7 @@ func (n *Node) begin(ctx context.Context, m *Migration, target bool) {
 	}
 	n.sides[uid] = s
 	n.wg.Go(func() {
+		n.cfg.VMs.Changed(m.Namespace, m.Spec.VMIName)
 		s.run(ctx)
 		n.mu.Lock()
 		delete(n.sides, uid)
