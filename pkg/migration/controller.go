@@ -140,14 +140,12 @@ var controllerRules = []struct {
 	text   func(Facts) string
 }{
 	// Over: tidy up, and let it go.
-	{"Untidy", func(f Facts) bool { return f.in(kubevirt.MigrationSucceeded) && f.adopted() && f.labelled() }, Unlabel, text("the VM has moved")},
-	{"Done", func(f Facts) bool { return f.in(kubevirt.MigrationSucceeded) && f.adopted() }, Release, text("the VM has moved")},
 	{"PodStays", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.targetStays() && f.removable() }, DropPod, text("the migration has failed")},
 	{"TargetStays", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.adopted() && !f.removable() }, Wait, func(f Facts) string {
 		return "the agent of node " + f.state().TargetNode + " has not said that the guest is not there"
 	}},
-	{"Untidy", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.adopted() && f.labelled() }, Unlabel, text("the migration has failed")},
-	{"Failed", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.adopted() }, Release, text("the migration has failed")},
+	{"Untidy", func(f Facts) bool { return f.Migration.Final() && f.adopted() && f.labelled() }, Unlabel, text("the migration has ended")},
+	{"Done", func(f Facts) bool { return f.Migration.Final() && f.adopted() }, Release, text("the migration has ended")},
 	{"Ended", func(f Facts) bool { return f.Migration.Final() }, Nothing, text("the migration has ended")},
 
 	// A guest that runs at the target has moved, whatever was asked meanwhile.

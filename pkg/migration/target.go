@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -138,14 +139,9 @@ var targetRules = []struct {
 // NextOfTarget decides what the target's agent does.
 func NextOfTarget(f TargetFacts) TargetStep {
 	for _, rule := range targetRules {
-		if !rule.holds(f) {
-			continue
+		if rule.holds(f) {
+			return TargetStep{Action: rule.action, Reason: rule.reason, Message: cmp.Or(rule.message, f.Refused)}
 		}
-		s := TargetStep{Action: rule.action, Reason: rule.reason, Message: rule.message}
-		if rule.reason == "Refused" {
-			s.Message = f.Refused
-		}
-		return s
 	}
 	return TargetStep{} // not reached: the last rule always holds
 }
