@@ -54,14 +54,6 @@ func copyOf(here hypervisor.Stay) migration.Copy {
 	}
 }
 
-// transport is how this node takes guests.
-func (n *Node) transport() kubevirt.MigrationTransport {
-	if n.cfg.URI.Native() {
-		return kubevirt.TransportNative
-	}
-	return ""
-}
-
 // targetTurn looks, decides and acts once. It returns true when nothing is left to
 // do.
 func (s *side) targetTurn(ctx context.Context) (over bool) {
@@ -72,7 +64,11 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 	case migration.TargetPrepare:
 		s.tell(ctx, m, Told{Phase: kubevirt.MigrationPreparingTarget})
 	case migration.TargetOffer:
-		s.tell(ctx, m, Told{Phase: kubevirt.MigrationTargetReady, TargetAddress: s.node.address, Transport: s.node.transport()})
+		t := Told{Phase: kubevirt.MigrationTargetReady, TargetAddress: s.node.address}
+		if s.node.cfg.URI.Native() {
+			t.Transport = kubevirt.TransportNative
+		}
+		s.tell(ctx, m, t)
 	case migration.TargetRefuse:
 		s.close()
 		s.tell(ctx, m, Told{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
