@@ -181,7 +181,7 @@ func (w *world) end() {
 // Before, what had arrived stayed paused for ever.
 func TestAGuestWhoseMigrationsObjectIsGoneGoesOn(t *testing.T) {
 	w := given(t)
-	w.late, w.libvirt = true, libvirtOf(t)
+	w.late, w.libvirt = kubevirt.MigrationTargetReady, libvirtOf(t)
 	w.sends = func(ctx context.Context) error {
 		w.mu.Lock()
 		_, socket, _ := strings.Cut(w.uri, "socket=")
@@ -202,6 +202,21 @@ func TestAGuestWhoseMigrationsObjectIsGoneGoesOn(t *testing.T) {
 	}
 	w.start()
 	w.eventually("it goes on at the target", func() bool { return slices.Equal(w.resumed, []string{"b"}) })
+}
+
+// The source's watch may show what the target offers before the target's own does. Before,
+// the guest that arrived was taken for a domain that had been there, and was lost.
+func TestAGuestThatArrivesBeforeTheTargetsWatchShowsItsOfferIsLetIn(t *testing.T) {
+	w := given(t)
+	w.late = kubevirt.MigrationPreparingTarget
+	w.sends = func(context.Context) error {
+		w.becomes(hypervisor.StayBusy, hypervisor.StayPaused)
+		w.looked("b")
+		w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
+		return nil
+	}
+	w.start()
+	w.moved()
 }
 
 func (n *Node) receives(uid string) bool {

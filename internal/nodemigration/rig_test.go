@@ -118,9 +118,9 @@ type world struct {
 	dirs    map[string]string // of a node's sockets
 	// stripped: the object is gone, whatever its finalizers are for.
 	stripped bool
-	late     bool    // the target's watch: it does not show that the source has begun
-	hangs    bool    // the source's libvirt answers nothing about the domain
-	hung     []error // why each such question of the source ended
+	late     kubevirt.MigrationPhase // the target's watch shows no later one before the end
+	hangs    bool                    // the source's libvirt answers nothing about the domain
+	hung     []error                 // why each such question of the source ended
 }
 
 type proc struct {
@@ -230,9 +230,9 @@ func (h host) Migrations() ([]*Migration, bool) {
 	if h.w.stripped {
 		return nil, true
 	}
-	if h.w.late && h.name == "b" && h.w.m.Status.Phase == kubevirt.MigrationRunning {
+	if phase := h.w.m.Status.Phase; h.w.late != "" && h.name == "b" && (phase == kubevirt.MigrationTargetReady || phase == kubevirt.MigrationRunning) {
 		late := h.w.m.DeepCopy()
-		late.Status.Phase = kubevirt.MigrationTargetReady
+		late.Status.Phase = h.w.late
 		return []*Migration{late}, true
 	}
 	return []*Migration{h.w.m}, true

@@ -84,7 +84,7 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 		return
 	}
 	s.mu.Lock()
-	s.begun, s.uuid = true, x.instance.UUID
+	s.phase, s.uuid = kubevirt.MigrationRunning, x.instance.UUID
 	s.news()
 	s.mu.Unlock()
 	state := migration.StateOf(m)

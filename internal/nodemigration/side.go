@@ -31,7 +31,9 @@ type side struct {
 	receiving bool
 	received  bool // a connection was, or may have been before this agent was started
 	settled   bool // the guest is not a migration's matter any more
-	begun     bool // Running was written and accepted; target: the source's connection says so
+	// phase: TargetReady or Running, which this side has written, or the source's
+	// connection says, also where the watch does not show it yet.
+	phase     kubevirt.MigrationPhase
 	last      word // what the target's side says of the end of the guest's connection
 	ended     chan struct{}
 	joined    bool      // source: libvirt's connection has reached the target's agent
@@ -104,12 +106,7 @@ func (s *side) arrival() grace.Arrival {
 func (s *side) snapshot() (m *Migration, other string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, other = s.migration, s.other
-	if s.begun && m.Status.Phase == kubevirt.MigrationTargetReady {
-		// The watch is late: what was written is known.
-		late := *m
-		late.Status.Phase, m = kubevirt.MigrationRunning, &late
-	}
+	m, other = s.known(), s.other
 	said := migration.StateOf(m).TargetState
 	if s.target {
 		said = migration.StateOf(m).SourceState
@@ -118,6 +115,18 @@ func (s *side) snapshot() (m *Migration, other string) {
 		other = said
 	}
 	return m, other
+}
+
+// known is the migration as the watch shows it, or as it is known to be by now; the caller
+// holds the lock.
+func (s *side) known() *Migration {
+	shown := s.migration.Status.Phase
+	if s.phase == "" || shown != kubevirt.MigrationPreparingTarget && shown != kubevirt.MigrationTargetReady {
+		return s.migration
+	}
+	late := *s.migration
+	late.Status.Phase = s.phase
+	return &late
 }
 
 // run is the side's life.
@@ -219,6 +228,11 @@ func (s *side) tell(ctx context.Context, m *Migration, t Told) {
 		return
 	}
 	s.told, s.toldAt = t, time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.Phase == kubevirt.MigrationTargetReady && s.phase == "" {
+		s.phase = t.Phase
+	}
 }
 
 func shows(m *Migration, t *Told) bool {

@@ -129,7 +129,7 @@ func (s *side) close() {
 func (s *side) admit(from string, h hello) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.migration
+	m := s.known()
 	phase := m.Status.Phase
 	switch {
 	case from != migration.StateOf(m).SourceNode:
@@ -145,7 +145,7 @@ func (s *side) admit(from string, h hello) error {
 	case s.receiving || s.received || s.vanished || s.state != "" || m.DeletionTimestamp != nil:
 		return fmt.Errorf("migration %s had its connection, or is over", m.Name)
 	}
-	s.receiving, s.begun = true, true
+	s.receiving, s.phase = true, kubevirt.MigrationRunning
 	return nil
 }
 
