@@ -27,17 +27,10 @@ const (
 	typeULLong, typeString = 4, 7
 	// maxParams is how many there are that a migration may have.
 	maxParams = 4
-	// maxBandwidth is in MiB/s: what fits into bytes.
-	maxBandwidth = 1 << 40
 )
 
-// params are the typed parameters of a migration.
-type params struct {
-	xml, name    string
-	bandwidth    uint64
-	hasBandwidth bool
-	postcopy     uint64
-}
+// params are the typed parameters of a migration that count at its target.
+type params struct{ xml, name string }
 
 // params reads typed parameters: those that are known, each at most once.
 func (d *decoder) params() (p params) {
@@ -60,41 +53,22 @@ func (d *decoder) params() (p params) {
 			p.xml = d.string(maxText)
 		case field == "destination_name" && typ == typeString:
 			p.name = d.string(maxName)
-		case field == "bandwidth" && typ == typeULLong:
-			p.bandwidth, p.hasBandwidth = d.uint64(), true
-		case field == "bandwidth.postcopy" && typ == typeULLong:
-			// Go's binding sets it together with the other (12.2); without postcopy it
-			// means nothing, and it is not passed on.
-			p.postcopy = d.uint64()
+		case (field == "bandwidth" || field == "bandwidth.postcopy") && typ == typeULLong:
+			d.uint64() // the source's matter: it is not passed on
 		default:
 			d.fail("list has an unknown parameter " + quoted(field))
 		}
 	}
-	p.check(d)
-	return p
-}
-
-func (p *params) check(d *decoder) {
 	if d.err == nil && (p.xml == "" || p.name == "") {
 		d.fail("list has no destination_xml or no destination_name")
 	}
-	if p.bandwidth > maxBandwidth {
-		d.fail("is a bandwidth beyond all measure")
-	}
+	return p
 }
 
 func (p *params) put(b []byte) []byte {
-	count := uint32(2)
-	if p.hasBandwidth {
-		count++
-	}
-	b = putUint32(b, count)
+	b = putUint32(b, 2)
 	b = putOpaque(putUint32(putOpaque(b, "destination_xml"), typeString), p.xml)
-	b = putOpaque(putUint32(putOpaque(b, "destination_name"), typeString), p.name)
-	if p.hasBandwidth {
-		b = putUint64(putUint32(putOpaque(b, "bandwidth"), typeULLong), p.bandwidth)
-	}
-	return b
+	return putOpaque(putUint32(putOpaque(b, "destination_name"), typeString), p.name)
 }
 
 // open reads the arguments of CONNECT_OPEN: a URI can name any host, and a command.

@@ -76,8 +76,6 @@ func (d *decoder) end() error {
 	return d.err
 }
 
-func putUint64(b []byte, v uint64) []byte { return binary.BigEndian.AppendUint64(b, v) }
-
 func putUint32(b []byte, v uint32) []byte { return binary.BigEndian.AppendUint32(b, v) }
 
 func putOpaque[T ~string | ~[]byte](b []byte, v T) []byte {
