@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -82,15 +81,12 @@ func (n *node) describe(ctx context.Context, pods []corev1.Pod) ([]drain.Pod, er
 	all := make([]drain.Pod, len(pods))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(atOnce)
-	sets := &lookups{seen: map[string]func() (drain.DaemonSetState, string){}}
 	for i := range pods {
 		group.Go(func() (err error) {
 			p := &pods[i]
 			all[i] = known(p)
 			if name, is := ofDaemonSet(p); is && !all[i].Ended {
-				all[i].DaemonSet, all[i].DaemonSetError = sets.of(p.Namespace+"/"+name, func() (drain.DaemonSetState, string) {
-					return n.daemonSet(ctx, client.ObjectKey{Namespace: p.Namespace, Name: name})
-				})
+				all[i].DaemonSet, all[i].DaemonSetError = n.daemonSet(ctx, client.ObjectKey{Namespace: p.Namespace, Name: name})
 				return nil // stays, or has nothing to wait for
 			}
 			all[i].Volumes, err = n.volumes(ctx, p)
@@ -98,23 +94,6 @@ func (n *node) describe(ctx context.Context, pods []corev1.Pod) ([]drain.Pod, er
 		})
 	}
 	return all, group.Wait()
-}
-
-// lookups asks once for each name.
-type lookups struct {
-	mu   sync.Mutex
-	seen map[string]func() (drain.DaemonSetState, string)
-}
-
-func (l *lookups) of(name string, ask func() (drain.DaemonSetState, string)) (drain.DaemonSetState, string) {
-	l.mu.Lock()
-	once, ok := l.seen[name]
-	if !ok {
-		once = sync.OnceValues(ask)
-		l.seen[name] = once
-	}
-	l.mu.Unlock()
-	return once()
 }
 
 func (n *node) daemonSet(ctx context.Context, key client.ObjectKey) (drain.DaemonSetState, string) {
