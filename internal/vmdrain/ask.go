@@ -44,15 +44,12 @@ func (n *node) evict(ctx context.Context, p *drain.Pod) *drain.Reply {
 	defer cancel()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	opts := metav1.DeleteOptions{GracePeriodSeconds: n.Drain.Grace(p), Preconditions: &metav1.Preconditions{UID: new(types.UID(p.UID))}}
-	if n.DryRun == dryRunServer {
-		opts.DryRun = []string{metav1.DryRunAll}
-	}
 	var err error
 	if n.DisableEviction {
-		err = n.live.Delete(ctx, pod, &client.DeleteOptions{GracePeriodSeconds: opts.GracePeriodSeconds, Preconditions: opts.Preconditions, DryRun: opts.DryRun})
+		err = n.live.Delete(ctx, pod, &client.DeleteOptions{GracePeriodSeconds: opts.GracePeriodSeconds, Preconditions: opts.Preconditions})
 	} else {
 		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: &opts}
-		err = n.live.SubResource("eviction").Create(ctx, pod, eviction, &client.SubResourceCreateOptions{CreateOptions: client.CreateOptions{DryRun: opts.DryRun}})
+		err = n.live.SubResource("eviction").Create(ctx, pod, eviction)
 	}
 	return reply(err)
 }

@@ -74,13 +74,8 @@ func (c *command) strategy(ctx context.Context) (kubevirt.EvictionStrategy, erro
 
 // unmark takes one mark, if the VMI is as it was seen, then its pending migrations.
 func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance, node string) error {
-	var opts []client.SubResourcePatchOption
-	var deletes []client.DeleteOption
 	if c.DryRun == dryRunClient {
 		return nil
-	}
-	if c.DryRun == dryRunServer {
-		opts, deletes = append(opts, client.DryRunAll), append(deletes, client.DryRunAll)
 	}
 	raw, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": v.UID, "resourceVersion": v.ResourceVersion},
@@ -89,7 +84,7 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 	if err != nil {
 		return err
 	}
-	if err := c.live.Status().Patch(ctx, v.DeepCopy(), client.RawPatch(types.MergePatchType, raw), opts...); err != nil {
+	if err := c.live.Status().Patch(ctx, v.DeepCopy(), client.RawPatch(types.MergePatchType, raw)); err != nil {
 		return fmt.Errorf("mark of VMI %s/%s: %w", v.Namespace, v.Name, err)
 	}
 	migrations := &kubevirt.VirtualMachineInstanceMigrationList{}
@@ -104,7 +99,7 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 		}
 		// As it was seen: one that has begun meanwhile goes on.
 		as := client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}
-		if err := c.live.Delete(ctx, m, append(deletes, as)...); err != nil {
+		if err := c.live.Delete(ctx, m, as); err != nil {
 			return fmt.Errorf("migration %s/%s: %w", m.Namespace, m.Name, err)
 		}
 	}

@@ -60,7 +60,7 @@ func (o *Options) Run(ctx context.Context, out Output) error {
 	}
 	calls := ofCalls(c.cfg)
 	c.cfg.Timeout = 0 // a watch has no end
-	if c.live, err = client.New(calls, client.Options{Scheme: c.scheme}); err != nil {
+	if c.live, err = client.New(calls, client.Options{Scheme: c.scheme, DryRun: new(o.DryRun != dryRunNone)}); err != nil {
 		return fmt.Errorf("API server %s: %w", c.cfg.Host, err)
 	}
 	return c.run(ctx)
@@ -181,7 +181,7 @@ func (c *command) cordon(ctx context.Context, node *corev1.Node) (bool, error) {
 		c.show.node(node.Name, "cordoned", "cordoned (dry run)")
 		return false, nil
 	}
-	if err := c.schedulable(ctx, node, func(n *corev1.Node) { n.Spec.Unschedulable = true }); err != nil {
+	if err := c.setUnschedulable(ctx, node, true); err != nil {
 		return false, fmt.Errorf("cordon node %s: %w", node.Name, err)
 	}
 	if c.DryRun == dryRunServer {
@@ -192,14 +192,11 @@ func (c *command) cordon(ctx context.Context, node *corev1.Node) (bool, error) {
 	return true, nil
 }
 
-func (c *command) schedulable(ctx context.Context, node *corev1.Node, change func(*corev1.Node)) error {
+// setUnschedulable writes whether the scheduler may not place pods on a node.
+func (c *command) setUnschedulable(ctx context.Context, node *corev1.Node, is bool) error {
 	before := node.DeepCopy()
-	change(node)
-	var opts []client.PatchOption
-	if c.DryRun == dryRunServer {
-		opts = append(opts, client.DryRunAll)
-	}
-	return c.live.Patch(ctx, node, client.MergeFrom(before), opts...)
+	node.Spec.Unschedulable = is
+	return c.live.Patch(ctx, node, client.MergeFrom(before))
 }
 
 // uncordon gives back nodes that this run has cordoned, after an interruption.
@@ -210,7 +207,7 @@ func (c *command) uncordon(interrupted context.Context, names []string) (err err
 		node := &corev1.Node{}
 		failed := c.live.Get(ctx, client.ObjectKey{Name: name}, node)
 		if failed == nil {
-			failed = c.schedulable(ctx, node, func(n *corev1.Node) { n.Spec.Unschedulable = false })
+			failed = c.setUnschedulable(ctx, node, false)
 		}
 		if failed != nil {
 			err = errors.Join(err, fmt.Errorf("uncordon node %s, which stays cordoned: %w", name, failed))
