@@ -40,8 +40,6 @@ func (n *node) tell(ctx context.Context, what func(now time.Time)) {
 
 // evict asks for this pod, not for another of the same name.
 func (n *node) evict(ctx context.Context, p *drain.Pod) *drain.Reply {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	opts := metav1.DeleteOptions{GracePeriodSeconds: n.Drain.Grace(p), Preconditions: &metav1.Preconditions{UID: new(types.UID(p.UID))}}
 	var err error

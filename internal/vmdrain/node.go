@@ -26,7 +26,7 @@ type node struct {
 	changed chan struct{}            // something in the store
 	told    chan func(now time.Time) // answers
 	slots   chan struct{}            // for requests
-	calls   sync.WaitGroup           // requests under way
+	calls   sync.WaitGroup           // requests under way, and the watches
 	known   bool                     // which pods have to go
 	met     map[types.UID]bool       // pods that were looked at
 	away    map[string]bool          // controllers that had a pod here
@@ -59,9 +59,7 @@ func (c *command) drain(ctx context.Context, of *corev1.Node) error {
 	if n.store, err = c.newStore(of.Name); err != nil {
 		return fmt.Errorf("node %s: %w", of.Name, err)
 	}
-	ended := make(chan struct{})
-	go func() { defer close(ended); _ = n.store.Start(ctx) }() // its only error is to be started twice
-	defer func() { stop(); <-ended }()
+	n.calls.Go(func() { _ = n.store.Start(ctx) }) // its only error is to be started twice
 
 	if err = n.begin(ctx); err == nil && c.DryRun == dryRunNone {
 		err = n.loop(ctx)
