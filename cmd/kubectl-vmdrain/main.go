@@ -37,34 +37,28 @@ func run(args []string) int {
 		<-signals // the second one ends the process at once, however soon it comes
 		os.Exit(exitInterrupted)
 	}()
-	err := command(ctx, args)
-	if err == nil || errors.Is(err, pflag.ErrHelp) {
-		return 0
-	}
-	var usage *vmdrain.UsageError
-	fmt.Fprintln(os.Stderr, "kubectl vmdrain:", err)
-	switch {
-	case errors.As(err, &usage):
-		return exitUsage
-	case errors.Is(err, vmdrain.ErrInterrupted):
-		return exitInterrupted
-	default:
-		return exitFailure
-	}
-}
-
-func command(ctx context.Context, args []string) error {
 	if len(args) > 0 && args[0] == vmdrain.CompleteCommand {
 		vmdrain.Complete(ctx, args[1:], os.Stdout)
-		return nil
+		return 0
 	}
 	o, err := vmdrain.Parse(args, os.Stdout)
-	if err != nil {
-		return err
-	}
-	if o.VersionAsked() {
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "kubectl vmdrain: %v (see kubectl vmdrain --help)\n", err)
+		return exitUsage
+	case o.Version:
 		fmt.Println("kubectl-vmdrain", version)
-		return nil
+		return 0
 	}
-	return o.Run(ctx, vmdrain.Output{Out: os.Stdout, Err: os.Stderr})
+	err = o.Run(ctx, vmdrain.Output{Out: os.Stdout, Err: os.Stderr})
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, "kubectl vmdrain:", err)
+	if errors.Is(err, vmdrain.ErrInterrupted) {
+		return exitInterrupted
+	}
+	return exitFailure
 }

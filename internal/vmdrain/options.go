@@ -24,9 +24,9 @@ type Options struct {
 	DryRun                    string
 	Output                    string
 	Cancel, UncordonOnCancel  bool
+	Version                   bool // print it, and do nothing else
 	skipDeletedSeconds, grace int
 	chunk                     int64
-	version                   bool
 
 	rules     *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
@@ -41,16 +41,6 @@ const (
 	outputText = ""
 	outputJSON = "json"
 )
-
-// UsageError is a command line that cannot be followed: exit status 2.
-type UsageError struct{ Err error }
-
-func (e *UsageError) Error() string {
-	return fmt.Sprintf("%v (see kubectl vmdrain --help)", e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *UsageError) Unwrap() error { return e.Err }
 
 const usage = `Empty nodes for maintenance: cordon them, then evict their pods. VMs that can be
 moved are moved, and waited for. Pods with volumes go one after the other, by
@@ -87,7 +77,7 @@ func (o *Options) flags() (own, connection *pflag.FlagSet) {
 	f.BoolVar(&o.UncordonOnCancel, "uncordon-on-cancel", false, "on Ctrl-C uncordon the nodes that this run has cordoned")
 	f.BoolVar(&o.Cancel, "cancel", false, "drain nothing; take back the marks of the nodes' VMs")
 	f.StringVarP(&o.Output, "output", "o", "", "json: one object a line; default: a table on a terminal, else lines")
-	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	f.BoolVar(&o.Version, "version", false, "print the version and exit")
 
 	c := pflag.NewFlagSet("connection", pflag.ContinueOnError)
 	o.rules = clientcmd.NewDefaultClientConfigLoadingRules()
@@ -98,8 +88,8 @@ func (o *Options) flags() (own, connection *pflag.FlagSet) {
 	return f, c
 }
 
-// Parse reads the command line. The error is a *UsageError, or pflag.ErrHelp
-// when help was asked for and written to out.
+// Parse reads the command line. The error is pflag.ErrHelp where help was asked for
+// and written to out; any other says what is wrong with the command line.
 func Parse(args []string, out io.Writer) (*Options, error) {
 	o := &Options{}
 	f, connection := o.flags()
@@ -108,24 +98,18 @@ func Parse(args []string, out io.Writer) (*Options, error) {
 	f.SetOutput(io.Discard)
 	f.Usage = func() { fmt.Fprint(out, usage, help) }
 	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return nil, err
-		}
-		return nil, &UsageError{err}
+		return nil, err
 	}
 	o.Nodes = f.Args()
 	o.Drain.GraceSeconds, o.Drain.SkipDeleted = int64(o.grace), time.Duration(o.skipDeletedSeconds)*time.Second
-	if err := o.check(); err != nil {
-		return nil, &UsageError{err}
-	}
-	return o, nil
+	return o, o.check()
 }
 
 func (o *Options) check() error {
 	_, nodes := labels.Parse(o.Selector)
 	_, pods := labels.Parse(o.PodSelector)
 	switch {
-	case o.version:
+	case o.Version:
 		return nil
 	case len(o.Nodes) == 0 && o.Selector == "":
 		return errors.New("name a node, or nodes by --selector")
@@ -147,9 +131,6 @@ func (o *Options) check() error {
 		return nil
 	}
 }
-
-// VersionAsked tells whether only the version is wanted.
-func (o *Options) VersionAsked() bool { return o.version }
 
 func (o *Options) config() (*rest.Config, error) {
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.rules, &o.overrides).ClientConfig()
