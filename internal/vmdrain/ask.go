@@ -3,7 +3,6 @@ package vmdrain
 import (
 	"context"
 	"errors"
-	"net/http"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/drain"
 )
 
@@ -25,8 +25,8 @@ func (n *node) ask(ctx context.Context, p drain.Pod) {
 		case <-ctx.Done():
 			return
 		}
-		reply := n.evict(ctx, &p)
-		n.tell(ctx, func(now time.Time) { n.plan.Answer(p.UID, n.classify(ctx, &p, reply), now) })
+		err := n.evict(ctx, &p)
+		n.tell(ctx, func(now time.Time) { n.plan.Answer(p.UID, n.classify(ctx, &p, err), now) })
 	})
 }
 
@@ -39,23 +39,17 @@ func (n *node) tell(ctx context.Context, what func(now time.Time)) {
 }
 
 // evict asks for this pod, not for another of the same name.
-func (n *node) evict(ctx context.Context, p *drain.Pod) *drain.Reply {
+func (n *node) evict(ctx context.Context, p *drain.Pod) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	opts := metav1.DeleteOptions{GracePeriodSeconds: n.Drain.Grace(p), Preconditions: &metav1.Preconditions{UID: new(types.UID(p.UID))}}
-	var err error
 	if n.DisableEviction {
-		err = n.live.Delete(ctx, pod, &client.DeleteOptions{GracePeriodSeconds: opts.GracePeriodSeconds, Preconditions: opts.Preconditions})
-	} else {
-		eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: &opts}
-		err = n.live.SubResource("eviction").Create(ctx, pod, eviction)
+		return n.live.Delete(ctx, pod, &client.DeleteOptions{GracePeriodSeconds: opts.GracePeriodSeconds, Preconditions: opts.Preconditions})
 	}
-	return reply(err)
+	eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: &opts}
+	return n.live.SubResource("eviction").Create(ctx, pod, eviction)
 }
 
 func reply(err error) *drain.Reply {
-	if err == nil {
-		return &drain.Reply{OK: true, Code: http.StatusOK}
-	}
 	r := &drain.Reply{Text: err.Error()}
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
@@ -70,19 +64,17 @@ func reply(err error) *drain.Reply {
 	return r
 }
 
-// classify adds what the store says to a reply.
-func (n *node) classify(ctx context.Context, p *drain.Pod, r *drain.Reply) drain.Answer {
-	f, pods, err := n.facts(ctx)
-	if err != nil {
-		return drain.Classify(p, r, nil, nil)
+// classify says what the outcome of evict means, given the pod's budgets and its VM.
+func (n *node) classify(ctx context.Context, p *drain.Pod, err error) drain.Answer {
+	if err == nil {
+		return drain.Answer{Verdict: drain.Accepted}
 	}
-	var some []drain.Budget
-	if all, err := listed(ctx, n, &policyv1.PodDisruptionBudgetList{}); err == nil {
-		for i := range pods {
-			if string(pods[i].UID) == p.UID {
-				some = budgets(selecting(all.Items, &pods[i]))
-			}
-		}
+	pod := &corev1.Pod{}
+	if n.store.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: p.Name}, pod) != nil || string(pod.UID) != p.UID {
+		return drain.Classify(p, reply(err), nil, nil)
 	}
-	return drain.Classify(p, r, some, f.Pods[p.UID].VM)
+	// After an error of the cache the answer names no budget or VM.
+	all, _ := listed(ctx, n, &policyv1.PodDisruptionBudgetList{})
+	vms, _ := n.vms(ctx)
+	return drain.Classify(p, reply(err), budgets(selecting(all.Items, pod)), vms[pod.Labels[kubevirt.CreatedByLabel]])
 }

@@ -26,11 +26,10 @@ type Answer struct {
 	Reason  string
 }
 
-// Reply is what the API server said to an eviction.
+// Reply is the error of an eviction that the API server did not accept.
 type Reply struct {
-	// Code is the HTTP status, 0 where there was none; OK: it was accepted.
+	// Code is the HTTP status, 0 where there was none.
 	Code int
-	OK   bool
 	// Text is the error; Causes are the details of it.
 	Text   string
 	Causes []string
@@ -90,8 +89,6 @@ const (
 // and its VM, which is nil if it has none.
 func Classify(p *Pod, r *Reply, budgets []Budget, vm *VM) Answer {
 	switch {
-	case r.OK:
-		return Answer{Verdict: Accepted}
 	case r.Code == notFound:
 		return Answer{Accepted, "it is gone already"}
 	case strings.Contains(r.Text, saysNotMigrated):

@@ -84,7 +84,6 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		want    Verdict
 		says    string
 	}{
-		"accepted":              {Reply{OK: true, Code: 201}, nil, nil, Accepted, ""},
 		"gone":                  {Reply{Code: 404, Text: "not found"}, nil, nil, Accepted, "gone"},
 		"evacuation":            {Reply{Code: 429, Text: `admission webhook denied the request: Eviction triggered evacuation of VMI "a/vm"`}, ofVM, nil, Moving, "moved"},
 		"not migratable":        {Reply{Code: 429, Text: "VMI vm is configured with an eviction strategy but is not live-migratable"}, nil, &VM{NotMigratable: "host device"}, Failed, "live-migratable: host device"},
