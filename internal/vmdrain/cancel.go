@@ -93,8 +93,7 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 	}
 	for i := range migrations.Items {
 		m := &migrations.Items[i]
-		pending := m.Status.Phase == "" || m.Status.Phase == kubevirt.MigrationPending
-		if m.Spec.VMIName != v.Name || !pending || m.Annotations[kubevirt.EvacuationMigrationAnnotation] != node {
+		if m.Spec.VMIName != v.Name || evacuation.PhaseOf(m) != kubevirt.MigrationPending || m.Annotations[kubevirt.EvacuationMigrationAnnotation] != node {
 			continue
 		}
 		// As it was seen: one that has begun meanwhile goes on.

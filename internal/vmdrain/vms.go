@@ -1,6 +1,7 @@
 package vmdrain
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/drain"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
 // vms is what is known of the node's VMs, by the UID of the VMI.
@@ -56,10 +58,7 @@ func vm(v *kubevirt.VirtualMachineInstance, m *kubevirt.VirtualMachineInstanceMi
 	if m == nil {
 		return d
 	}
-	d.Progress = "migration " + string(m.Status.Phase)
-	if m.Status.Phase == "" {
-		d.Progress = "migration Pending"
-	}
+	d.Progress = "migration " + string(evacuation.PhaseOf(m))
 	if s := m.Status.MigrationState; s != nil && s.Progress != nil {
 		d.Percent = int(min(max(s.Progress.Percent, 0), 100))
 		d.Progress += fmt.Sprintf(", %d %%, %d MiB left", d.Percent, s.Progress.RemainingMiB)
@@ -67,12 +66,7 @@ func vm(v *kubevirt.VirtualMachineInstance, m *kubevirt.VirtualMachineInstanceMi
 	return d
 }
 
-func words(c *kubevirt.Condition) string {
-	if c.Message == "" {
-		return c.Reason
-	}
-	return c.Message
-}
+func words(c *kubevirt.Condition) string { return cmp.Or(c.Message, c.Reason) }
 
 // budgets are as the plan knows them.
 func budgets(all []policyv1.PodDisruptionBudget) (some []drain.Budget) {

@@ -1,6 +1,7 @@
 package drain
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -134,7 +135,7 @@ func byBudget(p *Pod, r *Reply, budgets []Budget, vm *VM) Answer {
 	for i := range budgets {
 		if b := &budgets[i]; b.never() {
 			return Answer{Failed, fmt.Sprintf("%v keeps %d of %d pods and can never let one go; change it, or give %s more replicas",
-				b, b.Desired, b.Expected, owner(p))}
+				b, b.Desired, b.Expected, cmp.Or(p.Owner, "its application"))}
 		}
 	}
 	switch {
@@ -154,13 +155,6 @@ func notMigrated(text string, vm *VM) string {
 		return text
 	}
 	return text + ": " + vm.NotMigratable
-}
-
-func owner(p *Pod) string {
-	if p.Owner == "" {
-		return "its application"
-	}
-	return p.Owner
 }
 
 func list(budgets []Budget) string {

@@ -143,7 +143,7 @@ func StrategyOf(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Eviction
 	if s == "" {
 		return kubevirt.StrategyNone, ""
 	}
-	if _, known := verdicts[s]; !known {
+	if !knownStrategy(s) {
 		return kubevirt.StrategyNone, string(s)
 	}
 	return s, ""

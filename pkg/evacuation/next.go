@@ -236,15 +236,11 @@ func sortByAge(all []kubevirt.VirtualMachineInstanceMigration) {
 	})
 }
 
-// ended is when a finished migration ended, as far as it says so.
+// ended is when a finished migration ended: its creation where it has no time of its
+// last phase.
 func ended(m *kubevirt.VirtualMachineInstanceMigration) time.Time {
-	for _, t := range m.Status.PhaseTransitionTimestamps {
-		if t.Phase == m.Status.Phase {
-			return t.Timestamp.Time
-		}
-	}
-	if s := m.Status.MigrationState; s != nil && s.EndTimestamp != nil {
-		return s.EndTimestamp.Time
+	if t := m.Reached(m.Status.Phase); !t.IsZero() {
+		return t
 	}
 	return m.CreationTimestamp.Time
 }
@@ -257,10 +253,7 @@ func Evacuates(m *kubevirt.VirtualMachineInstanceMigration) bool {
 
 // PhaseOf is a migration's phase: one that nobody has looked at is Pending.
 func PhaseOf(m *kubevirt.VirtualMachineInstanceMigration) kubevirt.MigrationPhase {
-	if m.Status.Phase == "" {
-		return kubevirt.MigrationPending
-	}
-	return m.Status.Phase
+	return cmp.Or(m.Status.Phase, kubevirt.MigrationPending)
 }
 
 // waiting reports whether a migration has not begun.

@@ -44,7 +44,7 @@ func (s Settings) WithKubeVirt(kv *kubevirt.KubeVirt) (Settings, []Invalid) {
 		next.EvictionStrategy = *c.EvictionStrategy
 	default:
 		refuse("spec.configuration.evictionStrategy", fmt.Sprintf("%q", bounded(string(*c.EvictionStrategy))),
-			"None, LiveMigrate, LiveMigrateIfPossible or External", orNone(s.EvictionStrategy))
+			"None, LiveMigrate, LiveMigrateIfPossible or External", cmp.Or(s.EvictionStrategy, kubevirt.StrategyNone))
 	}
 
 	next.FeatureGates = nil
@@ -158,13 +158,6 @@ func Oldest(all []kubevirt.KubeVirt) (counts *kubevirt.KubeVirt, others []kubevi
 			cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 	return &sorted[0], sorted[1:]
-}
-
-func orNone(s kubevirt.EvictionStrategy) kubevirt.EvictionStrategy {
-	if s == "" {
-		return kubevirt.StrategyNone
-	}
-	return s
 }
 
 // bounded cuts what somebody wrote to what fits into a message.
