@@ -35,22 +35,8 @@ const maxGraceSeconds = 100 * 365 * 24 * 60 * 60
 // LauncherGrace is what a launcher pod needs so that its VM has its whole
 // grace period.
 type LauncherGrace struct {
-	Seconds int64 // of the pod's terminationGracePeriodSeconds
-	// HoldFor and the others are for the annotations; empty: none.
-	HoldFor   string
-	Reserve   string
-	Allowance string
-	Padding   string
-}
-
-// Annotations are those that the launcher pod is to have, by their names.
-func (g *LauncherGrace) Annotations() map[string]string {
-	if g.HoldFor == "" {
-		return nil
-	}
-	return map[string]string{
-		HoldForAnnotation: g.HoldFor, ReserveAnnotation: g.Reserve, AllowanceAnnotation: g.Allowance, PaddingAnnotation: g.Padding,
-	}
+	Seconds     int64             // of the pod's terminationGracePeriodSeconds
+	Annotations map[string]string // HoldAnnotations; nil where its shutdown is not held
 }
 
 // GraceFor computes it for a pod that has stated seconds of its own; nil is
@@ -67,8 +53,10 @@ func GraceFor(vmi *kubevirt.VirtualMachineInstance, stated *int64, s *Settings) 
 	if strategy, _ := StrategyOf(vmi, s.EvictionStrategy); len(reasons) > 0 && migrates(strategy) {
 		allowance := min(wholeSeconds(s.MigrationAllowance), maxGraceSeconds)
 		g.Seconds = max(has, min(reserve+allowance, maxGraceSeconds))
-		g.HoldFor, g.Reserve = strings.Join(reasons, ","), strconv.FormatInt(reserve, 10)
-		g.Allowance, g.Padding = strconv.FormatInt(allowance, 10), strconv.FormatInt(padding, 10)
+		g.Annotations = map[string]string{
+			HoldForAnnotation: strings.Join(reasons, ","), ReserveAnnotation: strconv.FormatInt(reserve, 10),
+			AllowanceAnnotation: strconv.FormatInt(allowance, 10), PaddingAnnotation: strconv.FormatInt(padding, 10),
+		}
 	}
 	return g
 }
@@ -87,11 +75,10 @@ func wholeSeconds(d time.Duration) int64 { return int64(math.Ceil(max(d, 0).Seco
 
 func holdReasons(s *Settings) []string {
 	var reasons []string
-	if s.Gate(GatePreemption) {
-		reasons = append(reasons, CausePreemption)
-	}
-	if s.Gate(GateNoExecute) {
-		reasons = append(reasons, CauseNoExecute)
+	for _, cause := range []string{CausePreemption, CauseNoExecute} {
+		if s.Gate(gates[cause]) {
+			reasons = append(reasons, cause)
+		}
 	}
 	return reasons
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -12,6 +13,9 @@ import (
 func TestALauncherOutlivesItsVM(t *testing.T) {
 	on := Defaults()
 	on.FeatureGates = []string{GatePreemption, GateNoExecute}
+	held := LauncherGrace{200, map[string]string{
+		HoldForAnnotation: CausePreemption + "," + CauseNoExecute, ReserveAnnotation: "50", AllowanceAnnotation: "150", PaddingAnnotation: "30",
+	}}
 	for name, c := range map[string]struct {
 		vm, pod  *int64
 		strategy kubevirt.EvictionStrategy
@@ -23,8 +27,8 @@ func TestALauncherOutlivesItsVM(t *testing.T) {
 		"zero":            {new(int64(0)), new(int64(5)), "", Defaults(), LauncherGrace{Seconds: 30}},
 		"negative":        {new(int64(-1)), new(int64(0)), "", Defaults(), LauncherGrace{Seconds: 60}},
 		"pod has more":    {new(int64(20)), new(int64(600)), "", Defaults(), LauncherGrace{Seconds: 600}},
-		"may be held":     {new(int64(20)), nil, "LiveMigrate", on, LauncherGrace{200, CausePreemption + "," + CauseNoExecute, "50", "150", "30"}},
-		"may be held too": {new(int64(20)), nil, "LiveMigrateIfPossible", on, LauncherGrace{200, CausePreemption + "," + CauseNoExecute, "50", "150", "30"}},
+		"may be held":     {new(int64(20)), nil, "LiveMigrate", on, held},
+		"may be held too": {new(int64(20)), nil, "LiveMigrateIfPossible", on, held},
 		"by others":       {new(int64(20)), nil, "External", on, LauncherGrace{Seconds: 50}},
 		"never":           {new(int64(20)), nil, "None", on, LauncherGrace{Seconds: 50}},
 		"gates are off":   {new(int64(20)), nil, "LiveMigrate", Defaults(), LauncherGrace{Seconds: 50}},
@@ -34,7 +38,7 @@ func TestALauncherOutlivesItsVM(t *testing.T) {
 		if c.strategy != "" {
 			vmi.Spec.EvictionStrategy = &c.strategy
 		}
-		if got := GraceFor(vmi, c.pod, &c.settings); got != c.want {
+		if got := GraceFor(vmi, c.pod, &c.settings); !cmp.Equal(got, c.want) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
@@ -57,7 +61,7 @@ func TestPaddingIsIdempotentAndBounded(t *testing.T) {
 		stated := rapid.Int64Range(0, 1000).Draw(t, "pod's")
 		once := GraceFor(vmi, &stated, &s)
 		twice := GraceFor(vmi, &once.Seconds, &s)
-		if once != twice {
+		if !cmp.Equal(once, twice) {
 			t.Fatalf("%+v, then %+v", once, twice)
 		}
 		if once.Seconds < stated || once.Seconds > maxGraceSeconds {

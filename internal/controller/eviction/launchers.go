@@ -75,7 +75,7 @@ func annotations(pod *corev1.Pod, g evacuation.LauncherGrace) map[string]string 
 	if _, has := pod.Annotations[kubevirt.RequestEvictOnlyAnnotation]; !has {
 		all[kubevirt.RequestEvictOnlyAnnotation] = "" // the descheduler evicts it, and does not count it as gone
 	}
-	maps.Copy(all, g.Annotations())
+	maps.Copy(all, g.Annotations)
 	return all
 }
 
