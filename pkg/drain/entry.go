@@ -43,8 +43,7 @@ type entry struct {
 	before          State // of the request that is under way
 	reason, warning string
 	tries           int
-	due             time.Time // of the next request
-	deadline        time.Time // of what it waits for
+	due             time.Time // the next request, or the end of a wait; zero: neither
 	left            bool      // it left the line
 	looked          bool      // at what is attached
 	ended, free     bool      // as last seen
@@ -65,18 +64,6 @@ func (e *entry) holdsLine() bool {
 		slices.Contains([]State{StateEvicting, StateTerminating, StateDetaching, StateReattaching}, e.state)
 }
 
-// times are the moments at which something is to be done.
-func (e *entry) times() []time.Time {
-	switch e.state {
-	case StateWaiting, StateBlocked, StateMoving:
-		return []time.Time{e.due}
-	case StateTerminating, StateDetaching, StateReattaching:
-		return []time.Time{e.deadline}
-	default:
-		return nil
-	}
-}
-
 // look takes what is seen.
 func (e *entry) look(f *Facts, reattach time.Duration) {
 	seen, there := f.Pods[e.pod.UID]
@@ -92,15 +79,15 @@ func (e *entry) look(f *Facts, reattach time.Duration) {
 	switch e.state {
 	case StateCompleting:
 		if !there || seen.Ended {
-			e.leave(f, f.Now.Add(DetachTimeout))
+			e.leave(f.Now)
 			e.ended = true
 		}
 	case StateWaiting, StateBlocked, StateMoving:
 		e.waits(f, seen)
 	case StateTerminating:
 		if !there {
-			e.leave(f, e.deadline)
-		} else if e.queued() && !f.Now.Before(e.deadline) {
+			e.leave(f.Now)
+		} else if e.queued() && !f.Now.Before(e.due) {
 			e.to(StateFailed, after(e.pod.Grace+DetachTimeout, "it still terminates"))
 		}
 	default: // an answer is owed, or it is gone
@@ -117,12 +104,12 @@ func (e *entry) look(f *Facts, reattach time.Duration) {
 // it asked again at once.
 func (e *entry) waits(f *Facts, seen Seen) {
 	if _, there := f.Pods[e.pod.UID]; !there {
-		e.leave(f, f.Now.Add(DetachTimeout))
+		e.leave(f.Now)
 		return
 	}
 	if seen.Deleting && !e.pod.Launcher && !e.pod.Hurried {
 		e.to(StateTerminating, "it was deleted already")
-		e.deadline = f.Now.Add(e.pod.Grace + DetachTimeout)
+		e.due = f.Now.Add(e.pod.Grace + DetachTimeout)
 		return
 	}
 	if e.state != StateWaiting && e.news(seen) {
@@ -140,13 +127,13 @@ func (e *entry) news(seen Seen) bool {
 	return unmarked || seen.Ended && !e.ended || seen.BudgetFree && !e.free
 }
 
-// leave: the pod is gone, or has ended, and its volumes follow.
-func (e *entry) leave(f *Facts, deadline time.Time) {
-	if e.left || deadline.Before(f.Now) {
-		deadline = f.Now.Add(DetachTimeout)
+// leave: the pod is gone, or has ended, and its volumes follow. They have what is left
+// of the time for the pod's end, unless others have gone before it.
+func (e *entry) leave(now time.Time) {
+	if e.state != StateTerminating || e.left || e.due.Before(now) {
+		e.due = now.Add(DetachTimeout)
 	}
 	e.to(StateDetaching, "")
-	e.deadline = deadline
 }
 
 // detach waits until no volume that only this pod used is attached here.
@@ -161,8 +148,8 @@ func (e *entry) detach(f *Facts, reattach time.Duration) {
 	switch {
 	case len(still) == 0:
 		e.to(StateReattaching, "")
-		e.deadline = f.Now.Add(reattach)
-	case !f.Now.Before(e.deadline):
+		e.due = f.Now.Add(reattach)
+	case !f.Now.Before(e.due):
 		e.to(StateFailed, "still attached to this node: "+names)
 	default:
 		e.reason = "attached here: " + names
@@ -181,9 +168,9 @@ func (e *entry) follow(f *Facts, reattach time.Duration) {
 	}
 	names := strings.Join(still, ", ")
 	switch {
-	case len(still) == 0 || e.pod.Controller == "" || e.ended || e.pod.Ended:
+	case len(still) == 0 || e.pod.Controller == "" || e.ended:
 		e.to(StateDrained, "")
-	case !f.Now.Before(e.deadline):
+	case !f.Now.Before(e.due):
 		e.warning = after(reattach, "not attached to another node") + ": " + names
 		e.to(StateDrained, "")
 	default:

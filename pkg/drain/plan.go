@@ -59,7 +59,7 @@ func (p *Plan) Add(pod *Pod) {
 	if p.find(pod.UID) != nil {
 		return
 	}
-	e := &entry{pod: *pod, state: StateWaiting, attached: map[string]bool{}}
+	e := &entry{pod: *pod, state: StateWaiting, ended: pod.Ended, attached: map[string]bool{}}
 	if pod.Policy == WaitCompleted {
 		e.state, e.reason = StateCompleting, "it has the label "+PolicyLabel+"="+string(WaitCompleted)
 	}
@@ -72,10 +72,7 @@ func (p *Plan) Add(pod *Pod) {
 // Next takes what is seen, and returns the pods to evict now and when to be asked
 // again if nothing changes; zero is never. Each returned pod is owed an Answer.
 func (p *Plan) Next(f *Facts) (evict []Pod, again time.Time) {
-	if f.NodeGone {
-		p.gone = true
-	}
-	if p.gone {
+	if p.gone = f.NodeGone; p.gone {
 		for _, e := range p.all {
 			e.to(StateDrained, "the node is gone")
 		}
@@ -101,12 +98,11 @@ func (p *Plan) Next(f *Facts) (evict []Pod, again time.Time) {
 	return evict, p.again(f.Now)
 }
 
+// again is the next time at which something is due, zero where nothing is.
 func (p *Plan) again(now time.Time) (t time.Time) {
 	for _, e := range p.all {
-		for _, at := range e.times() {
-			if at.After(now) && (t.IsZero() || at.Before(t)) {
-				t = at
-			}
+		if !e.state.Final() && e.due.After(now) && (t.IsZero() || e.due.Before(t)) {
+			t = e.due
 		}
 	}
 	return t
@@ -122,7 +118,7 @@ func (p *Plan) Answer(uid string, a Answer, now time.Time) {
 	switch a.Verdict {
 	case Accepted:
 		e.to(StateTerminating, a.Reason)
-		e.deadline = now.Add(e.pod.Grace + DetachTimeout)
+		e.due = now.Add(e.pod.Grace + DetachTimeout)
 	case Failed:
 		e.to(StateFailed, a.Reason)
 	case Moving:
@@ -155,7 +151,7 @@ func (p *Plan) find(uid string) *entry {
 
 // Done tells whether nothing is left to wait for: each pod is drained or failed.
 func (p *Plan) Done() bool {
-	return p.gone || !slices.ContainsFunc(p.all, func(e *entry) bool { return !e.state.Final() })
+	return !slices.ContainsFunc(p.all, func(e *entry) bool { return !e.state.Final() })
 }
 
 // NodeGone tells whether the node went away.
