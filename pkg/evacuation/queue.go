@@ -16,10 +16,6 @@ const (
 	rankDescheduler        // the descheduler would like to have it elsewhere
 )
 
-// VMKey names a VM: by namespace and name, for one namespace's names are
-// nothing to another.
-type VMKey struct{ Namespace, Name string }
-
 // Moving is a migration with what its turn depends on.
 type Moving struct {
 	Migration *kubevirt.VirtualMachineInstanceMigration
@@ -29,25 +25,23 @@ type Moving struct {
 	HeldUntil time.Time
 }
 
-// VM that is moved.
-func (m Moving) VM() VMKey {
-	return VMKey{Namespace: m.Migration.Namespace, Name: m.Migration.Spec.VMIName}
-}
+// vm is namespace/name of the VM that is moved.
+func (m Moving) vm() string { return m.Migration.Namespace + "/" + m.Migration.Spec.VMIName }
 
 // Start returns those of the waiting migrations that may begin, in the order in
 // which they do: as many as the limits leave room for, never a second one of a
 // VM. Finished migrations in all are ignored.
 func Start(all []Moving, s Settings) []Moving {
 	var waits []Moving
-	moving := map[VMKey]bool{}
+	moving := map[string]bool{}
 	outbound := map[string]int{}
 	for _, m := range all {
 		switch {
 		case m.Migration.Final():
 		case waiting(m.Migration):
 			waits = append(waits, m)
-		case !moving[m.VM()]:
-			moving[m.VM()] = true
+		case !moving[m.vm()]:
+			moving[m.vm()] = true
 			outbound[m.Node]++
 		}
 	}
@@ -58,10 +52,10 @@ func Start(all []Moving, s Settings) []Moving {
 		if len(moving) >= s.PerCluster {
 			break
 		}
-		if moving[m.VM()] || outbound[m.Node] >= s.PerNode {
+		if moving[m.vm()] || outbound[m.Node] >= s.PerNode {
 			continue
 		}
-		moving[m.VM()] = true
+		moving[m.vm()] = true
 		outbound[m.Node]++
 		begin = append(begin, m)
 	}

@@ -96,12 +96,12 @@ func TestStartWithinLimits(t *testing.T) {
 		for _, m := range begun {
 			total++
 			if node[m.Node]++; node[m.Node] > s.PerNode || total > s.PerCluster {
-				t.Fatalf("%v begins beyond the limits %+v", m.VM(), s)
+				t.Fatalf("%v begins beyond the limits %+v", m.vm(), s)
 			}
 		}
 		for _, m := range all {
 			if waiting(m.Migration) && !slices.Contains(names(begun), names([]Moving{m})[0]) && total < s.PerCluster && node[m.Node] < s.PerNode {
-				t.Fatalf("%v waits though there is room", m.VM())
+				t.Fatalf("%v waits though there is room", m.vm())
 			}
 		}
 	})

@@ -10,12 +10,8 @@ import (
 
 // Feature gates, in KubeVirt's spec.configuration.developerConfiguration.
 const (
-	GatePreemption    = "PreemptionEvictionLiveMigration"
-	GateNoExecute     = "NoExecuteTaintEvictionLiveMigration"
-	DefaultPerNode    = 2
-	DefaultPerCluster = 5
-	defaultPerGiB     = 150 * time.Second
-	defaultNoAdvance  = 150 * time.Second
+	GatePreemption = "PreemptionEvictionLiveMigration"
+	GateNoExecute  = "NoExecuteTaintEvictionLiveMigration"
 )
 
 // Settings are what counts for the whole cluster, with every default filled in.
@@ -38,8 +34,8 @@ type Settings struct {
 // Defaults are the settings of a cluster that states none.
 func Defaults() Settings {
 	return Settings{
-		PerCluster: DefaultPerCluster, PerNode: DefaultPerNode,
-		CompletionPerGiB: defaultPerGiB, ProgressTimeout: defaultNoAdvance,
+		PerCluster: 5, PerNode: 2,
+		CompletionPerGiB: 150 * time.Second, ProgressTimeout: 150 * time.Second,
 		DrainTaint:         kubevirt.DefaultDrainTaint,
 		LauncherPadding:    v1alpha1.DefaultLauncherPadding,
 		MigrationAllowance: v1alpha1.DefaultMigrationAllowance,
