@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// PreferNoSchedule keeps no pod away: it does not count.
-const PreferNoSchedule = "PreferNoSchedule"
+// preferNoSchedule keeps no pod away: it does not count.
+const preferNoSchedule = "PreferNoSchedule"
 
 // Taint of a node. Added is zero where the taint does not say it.
 type Taint struct {
@@ -35,7 +35,7 @@ func (p *Policy) run(before Clocks, nodes map[string]Node, now time.Time) Clocks
 	clocks := Clocks{}
 	for _, n := range nodes {
 		for _, t := range n.Taints {
-			if _, counts := p.option(t.Key); !counts || t.Effect == PreferNoSchedule {
+			if _, counts := p.option(t.Key); !counts || t.Effect == preferNoSchedule {
 				continue
 			}
 			id := TaintID{n.Name, t.Key, t.Effect}

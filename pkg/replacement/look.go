@@ -47,7 +47,7 @@ func (w *World) look(vm *VM, before State, p *Plan) seen {
 		return v
 	}
 	cause, replacing := w.cause(taints, had)
-	progress := w.goOn(vm, before, had, cause, replacing)
+	progress := w.goOn(vm, had, cause, replacing)
 	if !replacing && vm.unmarked() {
 		v.Action = Unmark
 	}
@@ -64,9 +64,7 @@ func (w *World) look(vm *VM, before State, p *Plan) seen {
 
 // goOn is what is remembered of a VM from now on. cause is the taint for which it is
 // to be replaced, if it is.
-func (w *World) goOn(vm *VM, before State, had Progress, cause running, replacing bool) Progress {
-	_, known := before.VMs[vm.UID]
-	known = known && before.VMs[vm.UID].Node == vm.Node
+func (w *World) goOn(vm *VM, had Progress, cause running, replacing bool) Progress {
 	p := had
 	p.Node = vm.Node
 	if p.Since.IsZero() {
@@ -78,7 +76,7 @@ func (w *World) goOn(vm *VM, before State, had Progress, cause running, replacin
 	case cause.id != had.Cause || had.Replacing.IsZero() || had.Replacing.Before(cause.since):
 		p.Cause, p.Replacing = cause.id, w.Now
 		// What the VM itself says outlives what is remembered.
-		if !known && !vm.Replacing.IsZero() && vm.Replacing.Before(w.Now) && vm.Replacing.After(cause.since) {
+		if had.Since.IsZero() && !vm.Replacing.IsZero() && vm.Replacing.Before(w.Now) && vm.Replacing.After(cause.since) {
 			p.Replacing = vm.Replacing
 		}
 	}

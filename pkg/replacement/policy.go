@@ -10,8 +10,8 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 )
 
-// AnyKey is the key of the option for taints that have none of their own.
-const AnyKey = "*"
+// anyKey is the key of the option for taints that have none of their own.
+const anyKey = "*"
 
 // longest is what a longer duration counts as: such a taint never gets there.
 const longest = 100 * 365 * 24 * time.Hour
@@ -59,16 +59,13 @@ func (p *Policy) Off() bool { return len(p.Options) == 0 }
 
 // option is that of a taint: the one of its key, else the one of any key.
 func (p *Policy) option(key string) (o Option, counts bool) {
-	for _, k := range []string{key, AnyKey} {
+	for _, k := range []string{key, anyKey} {
 		if i := slices.IndexFunc(p.Options, func(o Option) bool { return o.Key == k }); i >= 0 {
 			return p.Options[i], true
 		}
 	}
 	return Option{}, false
 }
-
-// DefaultMaxTainted is the share of the nodes with VMs that may be tainted.
-const DefaultMaxTainted = 10
 
 // PolicyOf reads the policy; nil is one that states nothing. What cannot be used
 // stays as it was before, and is named.
@@ -77,7 +74,7 @@ func PolicyOf(t *v1alpha1.TaintReplacement, before Policy) (p Policy, invalid []
 		t = &v1alpha1.TaintReplacement{}
 	}
 	p.Notice, p.MaxConcurrent = v1alpha1.DefaultTaintReplacementTime*time.Second, v1alpha1.DefaultMaxConcurrentReplacements
-	p.MaxTainted = Share{Percent: DefaultMaxTainted}
+	p.MaxTainted = Share{Percent: 10}
 	for _, o := range t.Options {
 		p.Options = append(p.Options, Option{Key: o.Key, After: seconds(o.DurationInSeconds)})
 	}
