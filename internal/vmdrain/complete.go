@@ -2,6 +2,7 @@ package vmdrain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -39,16 +40,18 @@ func Complete(ctx context.Context, args []string, out io.Writer) {
 	own, connection := o.flags()
 	own.AddFlagSet(connection)
 	own.SetOutput(io.Discard)
-	own.Usage = func() {}
-	_ = own.Parse(args) // as far as it goes
+	err := own.Parse(args)
 	var lines []string
 	then := withoutFiles
-	flag, value, is := valueOf(own, args, last)
+	var missing *pflag.ValueRequiredError
+	name, value, assigned := strings.Cut(last, "=")
 	switch {
-	case is:
-		lines, then = o.values(flag, value)
+	case assigned && strings.HasPrefix(name, "--"):
+		lines, then = o.values(name[2:], value)
 	case strings.HasPrefix(last, "-"):
 		lines = flagsLike(own, last)
+	case errors.As(err, &missing): // last is the value of the flag before it
+		lines, then = o.values(missing.GetFlag().Name, last)
 	default:
 		lines = slices.DeleteFunc(o.nodesLike(ctx, last), func(name string) bool { return slices.Contains(own.Args(), name) })
 	}
@@ -56,28 +59,6 @@ func Complete(ctx context.Context, args []string, out io.Writer) {
 		fmt.Fprintln(out, line)
 	}
 	fmt.Fprintln(out, then)
-}
-
-// valueOf tells which flag last is a value of, and how far that is: "--flag=va", or
-// "--flag" and then "va".
-func valueOf(all *pflag.FlagSet, args []string, last string) (flag, value string, is bool) {
-	if name, value, ok := strings.Cut(last, "="); ok && strings.HasPrefix(name, "--") {
-		return name[2:], value, true
-	}
-	if len(args) == 0 || strings.HasPrefix(last, "-") {
-		return "", "", false
-	}
-	word := args[len(args)-1]
-	f := all.Lookup(strings.TrimPrefix(word, "--"))
-	if len(word) == 2 && word[0] == '-' && word[1] != '-' {
-		f = all.ShorthandLookup(word[1:])
-	} else if !strings.HasPrefix(word, "--") {
-		return "", "", false
-	}
-	if f == nil || f.NoOptDefVal != "" {
-		return "", "", false
-	}
-	return f.Name, last, true
 }
 
 // values are those that a flag may have.
