@@ -71,16 +71,14 @@ func TestPaddingIsIdempotentAndBounded(t *testing.T) {
 }
 
 func TestAMarkIsExplained(t *testing.T) {
-	e := Explanation{Cause: CauseEviction, Descheduler: true, Cordoned: true}
-	vmi := &kubevirt.VirtualMachineInstance{}
-	if e.Explained(vmi) {
-		t.Error("a VMI without annotations explains nothing")
+	all := (&Explanation{Cause: CauseEviction, Descheduler: true, Cordoned: true}).Annotations()
+	if all[CauseAnnotation] != CauseEviction || all[CordonedAnnotation] != Yes || all[kubevirt.EvictionSourceAnnotation] != "descheduler" {
+		t.Errorf("%v", all)
 	}
-	vmi.Annotations = e.Annotations()
-	if !e.Explained(vmi) || vmi.Annotations[CordonedAnnotation] != Yes || vmi.Annotations[kubevirt.EvictionSourceAnnotation] != "descheduler" {
-		t.Errorf("%v", vmi.Annotations)
-	}
-	if plain := (&Explanation{Cause: CauseEviction}); plain.Explained(vmi) || plain.Annotations()[CordonedAnnotation] != "" {
-		t.Error("a former mark's words stay")
+	plain := (&Explanation{Cause: CauseEviction}).Annotations()
+	for _, key := range []string{CordonedAnnotation, kubevirt.EvictionSourceAnnotation} {
+		if value, removed := plain[key]; !removed || value != nil {
+			t.Errorf("%s of a former mark stays: %v", key, plain)
+		}
 	}
 }

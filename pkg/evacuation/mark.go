@@ -27,9 +27,10 @@ type Explanation struct {
 	Cordoned bool
 }
 
-// Annotations are those of a mark; "" takes one away that a former mark left.
-func (e *Explanation) Annotations() map[string]string {
-	m := map[string]string{CauseAnnotation: e.Cause, CordonedAnnotation: "", kubevirt.EvictionSourceAnnotation: ""}
+// Annotations are those of a mark, as a merge patch has them: nil removes one that a
+// former mark left.
+func (e *Explanation) Annotations() map[string]any {
+	m := map[string]any{CauseAnnotation: e.Cause, CordonedAnnotation: nil, kubevirt.EvictionSourceAnnotation: nil}
 	if e.Descheduler {
 		m[kubevirt.EvictionSourceAnnotation] = kubevirt.EvictionSourceDescheduler
 	}
@@ -37,14 +38,4 @@ func (e *Explanation) Annotations() map[string]string {
 		m[CordonedAnnotation] = Yes
 	}
 	return m
-}
-
-// Explained reports whether the VMI's annotations say that already.
-func (e *Explanation) Explained(vmi *kubevirt.VirtualMachineInstance) bool {
-	for key, value := range e.Annotations() {
-		if vmi.Annotations[key] != value {
-			return false
-		}
-	}
-	return true
 }

@@ -23,10 +23,8 @@ var ErrChanged = errors.New("the VMI changes all the time")
 // it, then the mark: a process that dies between them leaves a VM unmarked. It
 // fails with ErrChanged if the VMI is not any more as it was read.
 func Set(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
-	if !why.Explained(vmi) {
-		if err := explain(ctx, c, vmi, why); err != nil {
-			return err
-		}
+	if err := explain(ctx, c, vmi, why); err != nil {
+		return err
 	}
 	if err := patch.HaveStatus(ctx, c, vmi); err != nil {
 		return changed(err)
@@ -39,16 +37,9 @@ func Set(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInsta
 }
 
 func explain(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
-	annotations := map[string]any{}
-	for key, value := range why.Annotations() {
-		annotations[key] = value
-		if value == "" {
-			annotations[key] = nil // removed
-		}
-	}
 	// Only on the object that was read: two that explain at once would mix.
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
-		"uid": vmi.UID, "resourceVersion": vmi.ResourceVersion, "annotations": annotations,
+		"uid": vmi.UID, "resourceVersion": vmi.ResourceVersion, "annotations": why.Annotations(),
 	}})
 	if err != nil {
 		return err
