@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // finish says how it ended. Without an error the node is empty of what had to go.
@@ -57,7 +58,7 @@ func sorted(texts map[string][]string) []string {
 	all := make([]string, 0, len(texts))
 	for text, names := range texts {
 		slices.Sort(names)
-		all = append(all, text+": "+join(names))
+		all = append(all, text+": "+strings.Join(names, ", "))
 	}
 	slices.Sort(all)
 	return all

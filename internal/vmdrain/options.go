@@ -16,17 +16,15 @@ import (
 
 // Options are the command line.
 type Options struct {
-	Nodes                     []string
-	Drain                     drain.Options
-	Selector, PodSelector     string
-	DisableEviction           bool
-	Timeout, Reattach         time.Duration
-	DryRun                    string
-	Output                    string
-	Cancel, UncordonOnCancel  bool
-	Version                   bool // print it, and do nothing else
-	skipDeletedSeconds, grace int
-	chunk                     int64
+	Nodes                    []string
+	Drain                    drain.Options
+	Selector, PodSelector    string
+	DisableEviction          bool
+	Timeout, Reattach        time.Duration
+	DryRun                   string
+	Output                   string
+	Cancel, UncordonOnCancel bool
+	Version                  bool // print it, and do nothing else
 
 	rules     *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
@@ -64,14 +62,14 @@ func (o *Options) flags() (own, connection *pflag.FlagSet) {
 	f.BoolVar(&o.Drain.IgnoreDaemonSets, "ignore-daemonsets", false, "leave the pods of DaemonSets where they are")
 	f.BoolVar(&o.Drain.DeleteEmptyDir, "delete-emptydir-data", false, "also pods with emptyDir volumes: their data is deleted")
 	f.BoolVar(&o.DisableEviction, "disable-eviction", false, "delete pods instead of evicting them: passes by disruption\nbudgets, and shuts VMs down instead of moving them")
-	f.IntVar(&o.grace, "grace-period", -1, "seconds that each pod gets to end; negative = the pod's own.\nDoes not cut that of a running VM, see --force-power-off")
+	f.Int64Var(&o.Drain.GraceSeconds, "grace-period", -1, "seconds that each pod gets to end; negative = the pod's own.\nDoes not cut that of a running VM, see --force-power-off")
 	f.BoolVar(&o.Drain.PowerOff, "force-power-off", false, "--grace-period also cuts the grace period of running VMs:\ntheir guests are powered off")
 	f.DurationVar(&o.Timeout, "timeout", 0, "give up after this long per node, with exit status 1; 0 = never")
 	f.DurationVar(&o.Reattach, "reattach-timeout", drain.ReattachTimeout, "how long to wait for volumes to be attached elsewhere")
 	f.StringVarP(&o.Selector, "selector", "l", "", "labels of the nodes to drain")
 	f.StringVar(&o.PodSelector, "pod-selector", "", "labels of the pods to evict; others stay")
-	f.IntVar(&o.skipDeletedSeconds, "skip-wait-for-delete-timeout", 0, "leave out pods that were deleted more than that many seconds ago")
-	f.Int64Var(&o.chunk, "chunk-size", 500, "as in kubectl drain, without effect: lists come as streams")
+	f.Int64Var(&o.Drain.SkipDeletedSeconds, "skip-wait-for-delete-timeout", 0, "leave out pods that were deleted more than that many seconds ago")
+	f.Int64("chunk-size", 500, "as in kubectl drain, without effect: lists come as streams")
 	f.StringVar(&o.DryRun, "dry-run", dryRunNone, "none; client: say what would go; server: ask the API server as well")
 	f.Lookup("dry-run").NoOptDefVal = dryRunClient
 	f.BoolVar(&o.UncordonOnCancel, "uncordon-on-cancel", false, "on Ctrl-C uncordon the nodes that this run has cordoned")
@@ -101,7 +99,6 @@ func Parse(args []string, out io.Writer) (*Options, error) {
 		return nil, err
 	}
 	o.Nodes = f.Args()
-	o.Drain.GraceSeconds, o.Drain.SkipDeleted = int64(o.grace), time.Duration(o.skipDeletedSeconds)*time.Second
 	return o, o.check()
 }
 

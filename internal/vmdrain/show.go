@@ -134,8 +134,6 @@ func because(reason string) string {
 	return ": " + reason
 }
 
-func join(names []string) string { return strings.Join(names, ", ") }
-
 // objects are for programs: one JSON object a line. docs/drain.md has the fields.
 type objects struct {
 	out  *json.Encoder

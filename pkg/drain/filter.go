@@ -64,8 +64,8 @@ type Volume struct {
 // Options are what the operator allows. They mean what kubectl drain's mean.
 type Options struct {
 	Force, IgnoreDaemonSets, DeleteEmptyDir bool
-	// SkipDeleted: pods that were deleted longer ago are left out; 0 = none.
-	SkipDeleted time.Duration
+	// SkipDeletedSeconds: pods that were deleted longer ago are left out; 0 = none.
+	SkipDeletedSeconds int64
 	// GraceSeconds for each pod, negative = the pod's own.
 	GraceSeconds int64
 	// PowerOff: GraceSeconds may cut the grace period of a VM that runs.
@@ -121,7 +121,7 @@ func Choose(p *Pod, o *Options, now time.Time) Choice {
 }
 
 func (p *Pod) deletedLongAgo(o *Options, now time.Time) bool {
-	return o.SkipDeleted > 0 && !p.DeletedAt.IsZero() && now.Sub(p.DeletedAt).Truncate(time.Second) > o.SkipDeleted
+	return o.SkipDeletedSeconds > 0 && !p.DeletedAt.IsZero() && int64(now.Sub(p.DeletedAt).Seconds()) > o.SkipDeletedSeconds
 }
 
 // ofDaemonSet: its controller would make it anew on this node. An orphan goes
