@@ -1,9 +1,6 @@
 package replacement
 
-import (
-	"maps"
-	"time"
-)
+import "time"
 
 // preferNoSchedule keeps no pod away: it does not count.
 const preferNoSchedule = "PreferNoSchedule"
@@ -26,7 +23,8 @@ type Node struct {
 	Taints []Taint
 }
 
-// Clocks tell since when each taint that counts is there.
+// Clocks tell since when each taint that counts is there. Who sees that a taint was
+// removed between two calls of Next deletes its clock, though it may be there again.
 type Clocks map[TaintID]time.Time
 
 // run returns the clocks of the taints that are there now. A taint that says
@@ -50,15 +48,4 @@ func (p *Policy) run(before Clocks, nodes map[string]Node, now time.Time) Clocks
 		}
 	}
 	return clocks
-}
-
-// Forget returns the clocks without those of taints that were gone meanwhile,
-// though they are there again.
-func (c Clocks) Forget(gone map[TaintID]bool) Clocks {
-	if len(gone) == 0 {
-		return c
-	}
-	kept := maps.Clone(c)
-	maps.DeleteFunc(kept, func(id TaintID, _ time.Time) bool { return gone[id] })
-	return kept
 }

@@ -171,7 +171,7 @@ func TestAVMOnATaintedNode(t *testing.T) {
 		"a flap that no look fell into starts it anew": {
 			{0, taints("maint"), "D NodeTainted"},
 			{50, func(c *cluster) {
-				c.state.Clocks = c.state.Clocks.Forget(map[TaintID]bool{{"n", "maint", "NoSchedule"}: true})
+				delete(c.state.Clocks, TaintID{"n", "maint", "NoSchedule"})
 			}, "D NodeTainted"},
 			{109, none, "D NodeTainted"}, {110, none, "DR Notice"}},
 		"a flap of a taint that fires at once gives the whole notice": {

@@ -155,7 +155,9 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	r.state.Clocks = r.state.Clocks.Forget(r.gone.take())
+	for id := range r.gone.take() {
+		delete(r.state.Clocks, id)
+	}
 	seen, err := r.look(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
