@@ -58,7 +58,7 @@ func (t *table) erase() string {
 	width, height := t.size()
 	var n int
 	for line := range strings.Lines(t.drawn) {
-		n += 1 + max(len(line)-2, 0)/max(width, 1)
+		n += 1 + max(len(line)-2, 0)/width
 	}
 	t.drawn = ""
 	n = min(n, height-1) // what has left the terminal cannot be taken back
@@ -122,8 +122,12 @@ func clip(text string, width int) string {
 		}
 		return r
 	}, clean(text))
-	if len(text) > width {
-		return text[:max(width-1, 0)] + "~"[:min(max(width, 0), 1)]
+	switch {
+	case len(text) <= width:
+		return text
+	case width == 0:
+		return ""
+	default:
+		return text[:width-1] + "~"
 	}
-	return text
 }
