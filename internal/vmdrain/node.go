@@ -127,10 +127,9 @@ func (n *node) add(p *drain.Pod) {
 
 // selected are pods that nobody has looked at, and that --pod-selector selects.
 func (n *node) selected(pods []corev1.Pod) (some []corev1.Pod) {
-	selector, err := labels.Parse(n.PodSelector)
 	for i := range pods {
 		p := &pods[i]
-		if err == nil && selector.Matches(labels.Set(p.Labels)) && !n.met[p.UID] {
+		if n.podSelector.Matches(labels.Set(p.Labels)) && !n.met[p.UID] {
 			some = append(some, *p)
 		}
 		n.met[p.UID] = true

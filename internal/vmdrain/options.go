@@ -26,6 +26,8 @@ type Options struct {
 	Cancel, UncordonOnCancel bool
 	Version                  bool // print it, and do nothing else
 
+	nodeSelector, podSelector labels.Selector
+
 	rules     *clientcmd.ClientConfigLoadingRules
 	overrides clientcmd.ConfigOverrides
 }
@@ -103,8 +105,9 @@ func Parse(args []string, out io.Writer) (*Options, error) {
 }
 
 func (o *Options) check() error {
-	_, nodes := labels.Parse(o.Selector)
-	_, pods := labels.Parse(o.PodSelector)
+	var nodes, pods error
+	o.nodeSelector, nodes = labels.Parse(o.Selector)
+	o.podSelector, pods = labels.Parse(o.PodSelector)
 	switch {
 	case o.Version:
 		return nil

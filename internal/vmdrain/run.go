@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -53,10 +52,8 @@ func (o *Options) Run(ctx context.Context, out Output) error {
 		return err
 	}
 	c.scheme = runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, kubevirt.AddToScheme} {
-		if err := add(c.scheme); err != nil {
-			return err
-		}
+	if err := errors.Join(scheme.AddToScheme(c.scheme), kubevirt.AddToScheme(c.scheme)); err != nil {
+		return err
 	}
 	calls := ofCalls(c.cfg)
 	c.cfg.Timeout = 0 // a watch has no end
@@ -140,12 +137,8 @@ func interrupted(ctx context.Context, err error) error {
 
 func (c *command) nodes(ctx context.Context) ([]corev1.Node, error) {
 	if c.Selector != "" {
-		selector, err := labels.Parse(c.Selector)
-		if err != nil {
-			return nil, err
-		}
 		list := &corev1.NodeList{}
-		if err := c.live.List(ctx, list, client.MatchingLabelsSelector{Selector: selector}); err != nil {
+		if err := c.live.List(ctx, list, client.MatchingLabelsSelector{Selector: c.nodeSelector}); err != nil {
 			return nil, fmt.Errorf("nodes with %s: %w", c.Selector, err)
 		}
 		if len(list.Items) == 0 {

@@ -76,11 +76,12 @@ func budgets(all []policyv1.PodDisruptionBudget) (some []drain.Budget) {
 			Name: b.Namespace + "/" + b.Name, Observed: b.Status.ObservedGeneration >= b.Generation,
 			Desired: b.Status.DesiredHealthy, Expected: b.Status.ExpectedPods, Allowed: b.Status.DisruptionsAllowed,
 		}
-		if o := metav1.GetControllerOf(b); o != nil {
-			d.Owner, d.OfVM = o.Kind+" "+o.Name, o.Kind == "VirtualMachineInstance"
-		} else if len(b.OwnerReferences) > 0 {
-			o := &b.OwnerReferences[0]
-			d.Owner, d.OfVM = o.Kind+" "+o.Name, o.Kind == "VirtualMachineInstance"
+		owner := metav1.GetControllerOf(b)
+		if owner == nil && len(b.OwnerReferences) > 0 {
+			owner = &b.OwnerReferences[0]
+		}
+		if owner != nil {
+			d.Owner, d.OfVM = owner.Kind+" "+owner.Name, owner.Kind == "VirtualMachineInstance"
 		}
 		some = append(some, d)
 	}
