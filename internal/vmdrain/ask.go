@@ -49,8 +49,8 @@ func (n *node) evict(ctx context.Context, p *drain.Pod) error {
 	return n.live.SubResource("eviction").Create(ctx, pod, eviction)
 }
 
-func reply(err error) *drain.Reply {
-	r := &drain.Reply{Text: err.Error()}
+func response(err error) *drain.Response {
+	r := &drain.Response{Text: err.Error()}
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		s := status.Status()
@@ -71,10 +71,10 @@ func (n *node) classify(ctx context.Context, p *drain.Pod, err error) drain.Answ
 	}
 	pod := &corev1.Pod{}
 	if n.store.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: p.Name}, pod) != nil || string(pod.UID) != p.UID {
-		return drain.Classify(p, reply(err), nil, nil)
+		return drain.Classify(p, response(err), nil, nil)
 	}
 	// After an error of the cache the answer names no budget or VM.
 	all, _ := listed(ctx, n, &policyv1.PodDisruptionBudgetList{})
 	vms, _ := n.vms(ctx)
-	return drain.Classify(p, reply(err), budgets(selecting(all.Items, pod)), vms[pod.Labels[kubevirt.CreatedByLabel]])
+	return drain.Classify(p, response(err), budgets(selecting(all.Items, pod)), vms[pod.Labels[kubevirt.CreatedByLabel]])
 }

@@ -109,7 +109,7 @@ func listed[L client.ObjectList](ctx context.Context, n *node, list L) (L, error
 
 // facts are what is seen now, and the pods on the node.
 func (n *node) facts(ctx context.Context) (*drain.Facts, []corev1.Pod, error) {
-	f := &drain.Facts{Now: time.Now(), Pods: map[string]drain.Seen{}, Claims: map[string]int{}, Here: map[string]bool{}, Elsewhere: map[string]bool{}}
+	f := &drain.Facts{Now: time.Now(), Pods: map[string]drain.PodFacts{}, Claims: map[string]int{}, Here: map[string]bool{}, Elsewhere: map[string]bool{}}
 	var err error
 	if f.NodeGone, err = n.attached(ctx, f); err != nil || f.NodeGone {
 		return f, nil, err
@@ -128,7 +128,7 @@ func (n *node) facts(ctx context.Context) (*drain.Facts, []corev1.Pod, error) {
 	}
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		f.Pods[string(p.UID)] = drain.Seen{
+		f.Pods[string(p.UID)] = drain.PodFacts{
 			Ended: ended(p), Deleting: p.DeletionTimestamp != nil, BudgetFree: free(selecting(budgets.Items, p)), VM: vms[p.Labels[kubevirt.CreatedByLabel]],
 		}
 		if !ended(p) {

@@ -113,7 +113,7 @@ func (n *node) begin(ctx context.Context) error {
 
 // add gives the plan a pod that has to go.
 func (n *node) add(p *drain.Pod) {
-	p.Hurried = n.Drain.Grace(p) != nil
+	p.OverridesGrace = n.Drain.Grace(p) != nil
 	n.plan.Add(p)
 	for _, v := range p.Volumes {
 		if v.Handle != "" {

@@ -52,7 +52,7 @@ func busy(t *testing.T, n int32, after string) (*rest.RESTClient, *atomic.Int32)
 // The library would ask again by itself, ten times, and sleep in between.
 func TestAnEvictionThatIsRefusedComesBackAtOnce(t *testing.T) {
 	c, asked := busy(t, 1, "1")
-	r := reply(c.Post().AbsPath("/api/v1/namespaces/default/pods/a/eviction").Do(t.Context()).Error())
+	r := response(c.Post().AbsPath("/api/v1/namespaces/default/pods/a/eviction").Do(t.Context()).Error())
 	if asked.Load() != 1 || r.Code != http.StatusTooManyRequests {
 		t.Errorf("asked %d times: %+v", asked.Load(), r)
 	}

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Verdict is what an answer means for the pod.
+// Verdict is the meaning of an answer for the pod.
 type Verdict string
 
-// Verdicts. Accepted: it terminates. Moving: its VM is on the way to another
-// node. Blocked: not now. Failed: never, without somebody's help. Retry: the
-// answer says nothing about the pod.
+// Verdicts. Accepted: it terminates. Moving: its VM is to be migrated. Blocked: refused
+// for now. Failed: refused until a user changes something. Retry: the request failed for
+// a reason that does not concern the pod.
 const (
 	Accepted Verdict = "Accepted"
 	Moving   Verdict = "Moving"
@@ -21,36 +21,38 @@ const (
 	Retry    Verdict = "Retry"
 )
 
-// Answer is a verdict, and why.
+// Answer is a verdict with its reason.
 type Answer struct {
 	Verdict Verdict
 	Reason  string
 }
 
-// Reply is the error of an eviction that the API server did not accept.
-type Reply struct {
+// Response is an error response to an eviction request.
+type Response struct {
 	// Code is the HTTP status, 0 where there was none.
 	Code int
-	// Text is the error; Causes are the details of it.
+	// Text is the error message; Causes are the types of metav1.Status.Details.Causes.
 	Text   string
 	Causes []string
 }
 
 // Budget is a PodDisruptionBudget that selects the pod.
 type Budget struct {
-	// Name is namespace/name; Owner is how people name its owner, or empty.
+	// Name is namespace/name; Owner is kind and name of its owner, or empty.
 	Name, Owner string
-	// Observed: its controller has seen it as it is. Desired and Expected are the
-	// numbers of healthy pods that it keeps and of all its pods.
+	// Observed: its status is of its current generation. Desired is the number of healthy
+	// pods that it keeps, Expected that of all its pods, Allowed that of the disruptions
+	// that it allows now.
 	Observed          bool
 	Desired, Expected int32
 	Allowed           int32
-	// OfVM: it is the one that protects a VM, and goes when that has moved.
+	// OfVM: it protects a VM, and is deleted or free again once that was migrated.
 	OfVM bool
 }
 
-// never tells whether no pod of the budget can ever be evicted as things are.
-func (b *Budget) never() bool {
+// blocksForever tells whether no pod of the budget can be evicted until its numbers or
+// the number of its pods are changed.
+func (b *Budget) blocksForever() bool {
 	return !b.OfVM && b.Observed && b.Expected > 0 && b.Desired >= b.Expected && b.Allowed <= 0
 }
 
@@ -61,43 +63,46 @@ func (b *Budget) String() string {
 	return "PodDisruptionBudget " + b.Name + " of " + b.Owner
 }
 
-// VM is what is known of the VM in a launcher pod.
+// VM is the observed state of the VM in a launcher pod.
 type VM struct {
 	// Name is namespace/name of its VirtualMachineInstance.
 	Name string
-	// Marked: it is to leave the node.
+	// Marked: it is to be evacuated from the node.
 	Marked bool
-	// Stuck is why it has to leave and will not be moved, empty where it will be.
-	// NotMigratable is what its condition LiveMigratable says against it.
+	// Stuck is why it is not migrated though it is to be evacuated, or empty.
+	// NotMigratable is the message of its condition LiveMigratable where that is False.
 	Stuck, NotMigratable string
-	// Progress is how far its migration is, for people; Percent is -1 where unknown.
+	// Progress is the progress of its migration as text, Percent as a number, -1 where
+	// it is unknown.
 	Progress string
 	Percent  int
 }
 
-// The words of the eviction webhook, vmgrace's and KubeVirt's, and of the API server.
+// Parts of the messages and causes of the eviction webhook (vmgrace's and KubeVirt's)
+// and of the API server.
 const (
-	saysEvacuation   = "Eviction triggered evacuation"
-	saysNotMigrated  = "not live-migratable"
-	saysHotplug      = "hotplug pod"
-	saysSeveral      = "more than one PodDisruptionBudget"
-	saysBudget       = "disruption budget"
-	causeBudget      = "DisruptionBudget"
-	causeTerminating = "NamespaceTerminating"
+	textEvacuation     = "Eviction triggered evacuation"
+	textNotMigratable  = "not live-migratable"
+	textHotplug        = "hotplug pod"
+	textSeveralBudgets = "more than one PodDisruptionBudget"
+	textBudget         = "disruption budget"
+	causeBudget        = "DisruptionBudget"
+	causeTerminating   = "NamespaceTerminating"
 )
 
-// Classify says what a reply means for a pod, given the budgets that select it
-// and its VM, which is nil if it has none.
-func Classify(p *Pod, r *Reply, budgets []Budget, vm *VM) Answer {
+// Classify interprets an error response to an eviction request, given the budgets that
+// select the pod
+// and its VM, which is nil if the pod has none.
+func Classify(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	switch {
 	case r.Code == notFound:
 		return Answer{Accepted, "it is gone already"}
-	case strings.Contains(r.Text, saysNotMigrated):
-		return Answer{Failed, notMigrated(r.Text, vm)}
-	case strings.Contains(r.Text, saysSeveral):
+	case strings.Contains(r.Text, textNotMigratable):
+		return Answer{Failed, notMigratable(r.Text, vm)}
+	case strings.Contains(r.Text, textSeveralBudgets):
 		return Answer{Failed, "several PodDisruptionBudgets select it, which no eviction passes: " + list(budgets)}
 	case r.Code == tooManyRequests:
-		return notNow(p, r, budgets, vm)
+		return classify429(p, r, budgets, vm)
 	case r.Code == forbidden && slices.Contains(r.Causes, causeTerminating):
 		return Answer{Retry, "its namespace is terminating"}
 	case slices.Contains([]int{badRequest, unauthorized, forbidden, notAllowed, unprocessable}, r.Code):
@@ -107,7 +112,7 @@ func Classify(p *Pod, r *Reply, budgets []Budget, vm *VM) Answer {
 	}
 }
 
-// The HTTP statuses that differ.
+// HTTP statuses. net/http would bring I/O into this package.
 const (
 	badRequest      = 400
 	unauthorized    = 401
@@ -118,22 +123,22 @@ const (
 	tooManyRequests = 429
 )
 
-func notNow(p *Pod, r *Reply, budgets []Budget, vm *VM) Answer {
+func classify429(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	switch {
-	case strings.Contains(r.Text, saysEvacuation):
+	case strings.Contains(r.Text, textEvacuation):
 		return Answer{Moving, "its VM is to be moved"}
-	case strings.Contains(r.Text, saysHotplug):
+	case strings.Contains(r.Text, textHotplug):
 		return Answer{Blocked, "it holds a volume of a VM and goes with it"}
-	case slices.Contains(r.Causes, causeBudget), strings.Contains(r.Text, saysBudget):
+	case slices.Contains(r.Causes, causeBudget), strings.Contains(r.Text, textBudget):
 		return byBudget(p, r, budgets, vm)
-	default: // the server has too much to do, or the webhook could not tell
+	default: // the API server is overloaded, or the webhook could not read an object
 		return Answer{Retry, r.Text}
 	}
 }
 
-func byBudget(p *Pod, r *Reply, budgets []Budget, vm *VM) Answer {
+func byBudget(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	for i := range budgets {
-		if b := &budgets[i]; b.never() {
+		if b := &budgets[i]; b.blocksForever() {
 			return Answer{Failed, fmt.Sprintf("%v keeps %d of %d pods and can never let one go; change it, or give %s more replicas",
 				b, b.Desired, b.Expected, cmp.Or(p.Owner, "its application"))}
 		}
@@ -150,7 +155,7 @@ func byBudget(p *Pod, r *Reply, budgets []Budget, vm *VM) Answer {
 	}
 }
 
-func notMigrated(text string, vm *VM) string {
+func notMigratable(text string, vm *VM) string {
 	if vm == nil || vm.NotMigratable == "" || strings.Contains(text, vm.NotMigratable) {
 		return text
 	}

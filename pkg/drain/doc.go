@@ -1,12 +1,12 @@
-// Package drain decides how a node is emptied. It does nothing itself: Choose
-// says which pods have to go, as kubectl drain would; Classify says what an
-// answer of the API server means; a Plan says which pods to evict now and what
-// the others wait for. Whoever carries it out hands in what is seen and at what
-// time, and asks again when something has changed.
+// Package drain decides how a node is drained. It does no I/O: Choose selects the
+// pods to evict, as kubectl drain does; Classify interprets the API server's answer to
+// an eviction; a Plan returns the pods to evict now, and tracks what the others wait
+// for. The caller passes in what it observes with the time, and calls again after each
+// change.
 //
-// Pods without volumes go side by side, as do those of which none is attached.
-// Pods with volumes go one after the other, by priority: evicted, gone, volumes detached from this node, attached
-// elsewhere; then comes the next. A pod whose eviction is refused for now, as
-// that of a VM that is being moved, leaves this line: the others do not wait
-// for it.
+// Pods without attached volumes are evicted concurrently. Pods with attached volumes
+// form a queue by priority: each is evicted, then gone, then its volumes are detached
+// from this node and attached to another one; then the next pod follows. A pod whose
+// eviction is refused for now, such as one whose VM is being migrated, leaves the
+// queue: the others do not wait for it.
 package drain

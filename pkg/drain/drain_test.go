@@ -13,7 +13,7 @@ func TestChooseIsKubectls(t *testing.T) {
 		pod    Pod
 		opts   Options
 		drain  bool
-		says   string
+		text   string
 		refuse bool
 	}{
 		"managed":                  {Pod{Controller: "c"}, Options{}, true, "", false},
@@ -38,7 +38,7 @@ func TestChooseIsKubectls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Choose(&c.pod, &c.opts, now)
-			if got.Drain != c.drain || (got.Refusal != "") != c.refuse || !strings.Contains(got.Warning+got.Refusal, c.says) {
+			if got.Drain != c.drain || (got.Refusal != "") != c.refuse || !strings.Contains(got.Warning+got.Refusal, c.text) {
 				t.Errorf("%+v", got)
 			}
 		})
@@ -74,38 +74,38 @@ func TestOnlyForcePowerOffCutsAVMsGracePeriod(t *testing.T) {
 
 func TestWhatAnAnswerMeans(t *testing.T) {
 	const budget = "Cannot evict pod as it would violate the pod's disruption budget."
-	never := []Budget{{Name: "a/web", Owner: "Deployment web", Observed: true, Desired: 2, Expected: 2}}
+	blocksForever := []Budget{{Name: "a/web", Owner: "Deployment web", Observed: true, Desired: 2, Expected: 2}}
 	full := []Budget{{Name: "a/web", Observed: true, Desired: 1, Expected: 2}}
 	ofVM := []Budget{{Name: "a/vm", OfVM: true, Observed: true, Desired: 1, Expected: 1}}
 	for name, c := range map[string]struct {
-		reply   Reply
-		budgets []Budget
-		vm      *VM
-		want    Verdict
-		says    string
+		response Response
+		budgets  []Budget
+		vm       *VM
+		want     Verdict
+		text     string
 	}{
-		"gone":                  {Reply{Code: 404, Text: "not found"}, nil, nil, Accepted, "gone"},
-		"evacuation":            {Reply{Code: 429, Text: `admission webhook denied the request: Eviction triggered evacuation of VMI "a/vm"`}, ofVM, nil, Moving, "moved"},
-		"not migratable":        {Reply{Code: 429, Text: "VMI vm is configured with an eviction strategy but is not live-migratable"}, nil, &VM{NotMigratable: "host device"}, Failed, "live-migratable: host device"},
-		"hotplug":               {Reply{Code: 429, Text: "cannot evict hotplug pod x associated with running vmi vm"}, nil, nil, Blocked, "goes with it"},
-		"never":                 {Reply{Code: 429, Text: budget}, never, nil, Failed, "a/web of Deployment web"},
-		"later":                 {Reply{Code: 429, Text: budget}, full, nil, Blocked, "waits for PodDisruptionBudget a/web"},
-		"not observed":          {Reply{Code: 429, Text: budget}, []Budget{{Name: "a/web", Desired: 2, Expected: 2}}, nil, Blocked, "a/web"},
-		"a VM's own":            {Reply{Code: 429, Text: budget}, ofVM, &VM{Name: "a/vm", Marked: true}, Moving, ""},
-		"a VM's own, no mark":   {Reply{Code: 429, Text: budget}, ofVM, &VM{Name: "a/vm"}, Blocked, "a/vm"},
-		"a VM that stays":       {Reply{Code: 429, Text: budget}, ofVM, &VM{Name: "a/vm", Marked: true, Stuck: "no strategy"}, Failed, "a/vm cannot be moved: no strategy"},
-		"several":               {Reply{Code: 500, Text: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}, append(full, never...), nil, Failed, "PodDisruptionBudget a/web, PodDisruptionBudget a/web of"},
-		"server is busy":        {Reply{Code: 429, Text: "too many requests, please try again later"}, never, nil, Retry, "too many"},
-		"webhook cannot tell":   {Reply{Code: 429, Text: "kubevirt failed getting the vmi: timeout"}, never, nil, Retry, "getting"},
-		"no rights":             {Reply{Code: 403, Text: "forbidden"}, nil, nil, Failed, "forbidden"},
-		"terminating namespace": {Reply{Code: 403, Causes: []string{"NamespaceTerminating"}}, nil, nil, Retry, "terminating"},
-		"conflict":              {Reply{Code: 409, Text: "uid"}, nil, nil, Retry, ""},
-		"no server":             {Reply{Text: "connection refused"}, nil, nil, Retry, "refused"},
-		"server error":          {Reply{Code: 500, Text: "etcd"}, nil, nil, Retry, "etcd"},
+		"gone":                  {Response{Code: 404, Text: "not found"}, nil, nil, Accepted, "gone"},
+		"evacuation":            {Response{Code: 429, Text: `admission webhook denied the request: Eviction triggered evacuation of VMI "a/vm"`}, ofVM, nil, Moving, "moved"},
+		"not migratable":        {Response{Code: 429, Text: "VMI vm is configured with an eviction strategy but is not live-migratable"}, nil, &VM{NotMigratable: "host device"}, Failed, "live-migratable: host device"},
+		"hotplug":               {Response{Code: 429, Text: "cannot evict hotplug pod x associated with running vmi vm"}, nil, nil, Blocked, "goes with it"},
+		"never":                 {Response{Code: 429, Text: budget}, blocksForever, nil, Failed, "a/web of Deployment web"},
+		"later":                 {Response{Code: 429, Text: budget}, full, nil, Blocked, "waits for PodDisruptionBudget a/web"},
+		"not observed":          {Response{Code: 429, Text: budget}, []Budget{{Name: "a/web", Desired: 2, Expected: 2}}, nil, Blocked, "a/web"},
+		"a VM's own":            {Response{Code: 429, Text: budget}, ofVM, &VM{Name: "a/vm", Marked: true}, Moving, ""},
+		"a VM's own, no mark":   {Response{Code: 429, Text: budget}, ofVM, &VM{Name: "a/vm"}, Blocked, "a/vm"},
+		"a VM that stays":       {Response{Code: 429, Text: budget}, ofVM, &VM{Name: "a/vm", Marked: true, Stuck: "no strategy"}, Failed, "a/vm cannot be moved: no strategy"},
+		"several":               {Response{Code: 500, Text: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}, append(full, blocksForever...), nil, Failed, "PodDisruptionBudget a/web, PodDisruptionBudget a/web of"},
+		"server is busy":        {Response{Code: 429, Text: "too many requests, please try again later"}, blocksForever, nil, Retry, "too many"},
+		"webhook cannot tell":   {Response{Code: 429, Text: "kubevirt failed getting the vmi: timeout"}, blocksForever, nil, Retry, "getting"},
+		"no rights":             {Response{Code: 403, Text: "forbidden"}, nil, nil, Failed, "forbidden"},
+		"terminating namespace": {Response{Code: 403, Causes: []string{"NamespaceTerminating"}}, nil, nil, Retry, "terminating"},
+		"conflict":              {Response{Code: 409, Text: "uid"}, nil, nil, Retry, ""},
+		"no server":             {Response{Text: "connection refused"}, nil, nil, Retry, "refused"},
+		"server error":          {Response{Code: 500, Text: "etcd"}, nil, nil, Retry, "etcd"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := Classify(&Pod{Owner: "ReplicaSet web"}, &c.reply, c.budgets, c.vm)
-			if got.Verdict != c.want || !strings.Contains(got.Reason, c.says) {
+			got := Classify(&Pod{Owner: "ReplicaSet web"}, &c.response, c.budgets, c.vm)
+			if got.Verdict != c.want || !strings.Contains(got.Reason, c.text) {
 				t.Errorf("%+v", got)
 			}
 		})

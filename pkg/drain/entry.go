@@ -6,27 +6,27 @@ import (
 	"time"
 )
 
-// State is where a pod is on its way.
+// State is the progress of one pod of a plan.
 type State string
 
 // States. Drained and Failed are final.
 const (
-	StateWaiting     State = "Waiting"     // for its turn
-	StateCompleting  State = "Completing"  // not evicted, until it ends by itself
-	StateEvicting    State = "Evicting"    // a request is under way
-	StateMoving      State = "Moving"      // its VM moves to another node
-	StateBlocked     State = "Blocked"     // refused for now
-	StateTerminating State = "Terminating" // evicted, not gone
-	StateDetaching   State = "Detaching"   // gone, its volumes still attached here
-	StateReattaching State = "Reattaching" // its volumes not yet attached elsewhere
+	StateWaiting     State = "Waiting"     // not evicted yet: another pod of the queue comes first
+	StateCompleting  State = "Completing"  // not evicted: the drain waits until it has ended
+	StateEvicting    State = "Evicting"    // an eviction request is under way
+	StateMoving      State = "Moving"      // its VM is being migrated to another node
+	StateBlocked     State = "Blocked"     // the eviction was refused for now
+	StateTerminating State = "Terminating" // evicted, still exists
+	StateDetaching   State = "Detaching"   // gone, its volumes still attached to this node
+	StateReattaching State = "Reattaching" // its volumes not yet attached to another node
 	StateDrained     State = "Drained"
 	StateFailed      State = "Failed"
 )
 
-// Final tells whether nothing follows.
+// Final tells whether the state does not change any more.
 func (s State) Final() bool { return s == StateDrained || s == StateFailed }
 
-// Status is how it stands with a pod.
+// Status is the state of one pod for the user.
 type Status struct {
 	Pod     Pod
 	State   State
@@ -42,137 +42,138 @@ type entry struct {
 	state           State
 	before          State // of the request that is under way
 	reason, warning string
-	tries           int
+	tries           int       // answered requests
 	due             time.Time // the next request, or the end of a wait; zero: neither
-	left            bool      // it left the line
-	looked          bool      // at what is attached
-	ended, free     bool      // as last seen
+	leftQueue       bool      // its eviction was refused: other pods no longer wait for it
+	observed        bool      // observe was called
+	ended           bool      // phase Succeeded or Failed when last observed
+	budgetFree      bool      // PodFacts.BudgetFree when last observed
 	vm              *VM
-	attached        map[string]bool // its volumes that were seen attached here
+	attached        map[string]bool // its volumes that were attached to this node
 }
 
-// to changes the state.
-func (e *entry) to(s State, reason string) { e.state, e.reason = s, reason }
+func (e *entry) set(s State, reason string) { e.state, e.reason = s, reason }
 
-// queued tells whether it goes one after the other: it has volumes that are
-// attached to the node, and no eviction was refused.
-func (e *entry) queued() bool { return len(e.attached) > 0 && !e.left }
+// queued tells whether the pod is in the queue of pods that are evicted one after the
+// other: volumes of it are attached to the node, and no eviction was refused.
+func (e *entry) queued() bool { return len(e.attached) > 0 && !e.leftQueue }
 
-// holdsLine tells whether the next pod with volumes waits for this one.
-func (e *entry) holdsLine() bool {
+// holdsQueue tells whether the next pod of the queue waits for this one.
+func (e *entry) holdsQueue() bool {
 	return e.queued() &&
 		slices.Contains([]State{StateEvicting, StateTerminating, StateDetaching, StateReattaching}, e.state)
 }
 
-// look takes what is seen.
-func (e *entry) look(f *Facts, reattach time.Duration) {
-	seen, there := f.Pods[e.pod.UID]
-	// The first look also counts for one that has ended since it was chosen.
-	if there || !e.looked {
+// observe takes the facts, and changes the state accordingly.
+func (e *entry) observe(f *Facts, reattach time.Duration) {
+	pod, exists := f.Pods[e.pod.UID]
+	// The first call also counts for a pod that has gone since it was chosen.
+	if exists || !e.observed {
 		for _, v := range e.pod.Volumes {
 			if f.Here[v.Name] {
 				e.attached[v.Name] = true
 			}
 		}
 	}
-	e.looked = true
+	e.observed = true
 	switch e.state {
 	case StateCompleting:
-		if !there || seen.Ended {
-			e.leave(f.Now)
+		if !exists || pod.Ended {
+			e.startDetaching(f.Now)
 			e.ended = true
 		}
 	case StateWaiting, StateBlocked, StateMoving:
-		e.waits(f, seen)
+		e.observePending(f, pod)
 	case StateTerminating:
-		if !there {
-			e.leave(f.Now)
+		if !exists {
+			e.startDetaching(f.Now)
 		} else if e.queued() && !f.Now.Before(e.due) {
-			e.to(StateFailed, after(e.pod.Grace+DetachTimeout, "it still terminates"))
+			e.set(StateFailed, after(e.pod.Grace+DetachTimeout, "it still terminates"))
 		}
-	default: // an answer is owed, or it is gone
+	default: // an answer is outstanding, or the pod is gone
 	}
 	if e.state == StateDetaching {
-		e.detach(f, reattach)
+		e.checkDetached(f, reattach)
 	}
 	if e.state == StateReattaching {
-		e.follow(f, reattach)
+		e.checkReattached(f, reattach)
 	}
 }
 
-// waits looks at a pod that has not been evicted. What may change the answer has
-// it asked again at once.
-func (e *entry) waits(f *Facts, seen Seen) {
-	if _, there := f.Pods[e.pod.UID]; !there {
-		e.leave(f.Now)
+// observePending observes a pod that has not been evicted. A change that may change
+// the answer to an eviction makes the next request due at once.
+func (e *entry) observePending(f *Facts, pod PodFacts) {
+	if _, exists := f.Pods[e.pod.UID]; !exists {
+		e.startDetaching(f.Now)
 		return
 	}
-	if seen.Deleting && !e.pod.Launcher && !e.pod.Hurried {
-		e.to(StateTerminating, "it was deleted already")
+	if pod.Deleting && !e.pod.Launcher && !e.pod.OverridesGrace {
+		e.set(StateTerminating, "it was deleted already")
 		e.due = f.Now.Add(e.pod.Grace + DetachTimeout)
 		return
 	}
-	if e.state != StateWaiting && e.news(seen) {
+	if e.state != StateWaiting && e.mayChangeAnswer(pod) {
 		e.due = f.Now
 	}
-	e.ended, e.free, e.vm = seen.Ended, seen.BudgetFree, seen.VM
+	e.ended, e.budgetFree, e.vm = pod.Ended, pod.BudgetFree, pod.VM
 	if e.state == StateMoving && e.vm != nil && e.vm.Marked && e.vm.Stuck != "" {
-		e.to(StateFailed, "VMI "+e.vm.Name+" cannot be moved: "+e.vm.Stuck)
+		e.set(StateFailed, "VMI "+e.vm.Name+" cannot be moved: "+e.vm.Stuck)
 	}
 }
 
-// news tells whether something has changed that may change the answer.
-func (e *entry) news(seen Seen) bool {
-	unmarked := e.vm != nil && e.vm.Marked && (seen.VM == nil || !seen.VM.Marked)
-	return unmarked || seen.Ended && !e.ended || seen.BudgetFree && !e.free
+// mayChangeAnswer tells whether an eviction may be answered differently now.
+func (e *entry) mayChangeAnswer(pod PodFacts) bool {
+	unmarked := e.vm != nil && e.vm.Marked && (pod.VM == nil || !pod.VM.Marked)
+	return unmarked || pod.Ended && !e.ended || pod.BudgetFree && !e.budgetFree
 }
 
-// leave: the pod is gone, or has ended, and its volumes follow. They have what is left
-// of the time for the pod's end, unless others have gone before it.
-func (e *entry) leave(now time.Time) {
-	if e.state != StateTerminating || e.left || e.due.Before(now) {
+// startDetaching: the pod is gone, or has ended; now its volumes are waited for. A pod
+// of the queue has one timeout for its end and the detaching; any other pod has a new
+// timeout for the detaching.
+func (e *entry) startDetaching(now time.Time) {
+	if e.state != StateTerminating || e.leftQueue || e.due.Before(now) {
 		e.due = now.Add(DetachTimeout)
 	}
-	e.to(StateDetaching, "")
+	e.set(StateDetaching, "")
 }
 
-// detach waits until no volume that only this pod used is attached here.
-func (e *entry) detach(f *Facts, reattach time.Duration) {
-	var still []string
+// checkDetached waits until no volume of this pod alone is attached to this node.
+func (e *entry) checkDetached(f *Facts, reattach time.Duration) {
+	var attached []string
 	for _, v := range e.pod.Volumes {
 		if e.attached[v.Name] && f.Here[v.Name] && f.Claims[v.Claim] == 0 {
-			still = append(still, v.Claim)
+			attached = append(attached, v.Claim)
 		}
 	}
-	names := strings.Join(still, ", ")
+	names := strings.Join(attached, ", ")
 	switch {
-	case len(still) == 0:
-		e.to(StateReattaching, "")
+	case len(attached) == 0:
+		e.set(StateReattaching, "")
 		e.due = f.Now.Add(reattach)
 	case !f.Now.Before(e.due):
-		e.to(StateFailed, "still attached to this node: "+names)
+		e.set(StateFailed, "still attached to this node: "+names)
 	default:
 		e.reason = "attached here: " + names
 	}
 }
 
-// follow waits until the volumes are attached elsewhere, if somebody makes the
-// pod anew.
-func (e *entry) follow(f *Facts, reattach time.Duration) {
-	var still []string
+// checkReattached waits until the volumes are attached to another node, if the pod's
+// controller replaces it there.
+func (e *entry) checkReattached(f *Facts, reattach time.Duration) {
+	var missing []string
 	for _, v := range e.pod.Volumes {
 		shared := f.Claims[v.Claim] > 0
 		if e.attached[v.Name] && !v.Ephemeral && !shared && !f.Elsewhere[v.Name] {
-			still = append(still, v.Claim)
+			missing = append(missing, v.Claim)
 		}
 	}
-	names := strings.Join(still, ", ")
+	names := strings.Join(missing, ", ")
 	switch {
-	case len(still) == 0 || e.pod.Controller == "" || e.ended:
-		e.to(StateDrained, "")
+	case len(missing) == 0 || e.pod.Controller == "" || e.ended:
+		e.set(StateDrained, "")
 	case !f.Now.Before(e.due):
 		e.warning = after(reattach, "not attached to another node") + ": " + names
-		e.to(StateDrained, "")
+		e.set(StateDrained, "")
 	default:
 		e.reason = "not attached to another node yet: " + names
 	}

@@ -2,10 +2,10 @@ package drain
 
 import "time"
 
-// Policy is what a pod says about drains in its label PolicyLabel.
+// Policy is the value of a pod's label PolicyLabel.
 type Policy string
 
-// PolicyLabel on a pod, and its values. Any other value says nothing.
+// PolicyLabel on a pod, and its values. Any other value has no effect.
 const (
 	PolicyLabel = "vmgrace.io/drain"
 
@@ -15,33 +15,33 @@ const (
 	WaitCompleted Policy = "WaitCompleted"
 )
 
-// Pod is what counts of a pod on the node.
+// Pod has the properties of a pod on the node that decisions depend on.
 type Pod struct {
 	UID, Namespace, Name string
-	// Controller is the UID of its controller, Owner how people name that:
-	// "ReplicaSet web-1". Both empty: nobody makes it anew.
+	// Controller is the UID of its controller, Owner kind and name of that, such as
+	// "ReplicaSet web-1". Both empty: the pod is not replaced.
 	Controller, Owner string
 	Priority          int32
 	// Grace is its termination grace period.
 	Grace  time.Duration
 	Policy Policy
-	// Launcher: a VM runs in it. Hotplug: it holds a volume of such a VM. Ended:
-	// Succeeded or Failed.
+	// Launcher: a VM runs in it. Hotplug: it holds a volume of such a VM. Ended: its
+	// phase is Succeeded or Failed.
 	Launcher, Hotplug, Ended bool
-	// Hurried: its request names a grace period, and is made also where it
-	// terminates already: it may have a longer one.
-	Hurried          bool
+	// OverridesGrace: its eviction sets a grace period. It is then evicted also where it
+	// terminates already, because its current grace period may be longer.
+	OverridesGrace   bool
 	Mirror, EmptyDir bool
 	// DeletedAt is its deletion timestamp, zero if it has none.
 	DeletedAt time.Time
 	// DaemonSet is the state of the DaemonSet that controls it, empty if none does.
-	// DaemonSetError is why that is not DaemonSetThere.
+	// DaemonSetError is the error of reading it.
 	DaemonSet      DaemonSetState
 	DaemonSetError string
 	Volumes        []Volume
 }
 
-// DaemonSetState is what the API server says of a pod's DaemonSet.
+// DaemonSetState is the result of reading a pod's DaemonSet.
 type DaemonSetState string
 
 // States of a DaemonSet.
@@ -55,31 +55,31 @@ const (
 type Volume struct {
 	// Claim is namespace/name of the claim, Name that of the PersistentVolume.
 	Claim, Name string
-	// Handle is its name in a node's status.
+	// Handle is its name in Node.status.volumesAttached and volumesInUse.
 	Handle string
-	// Ephemeral: it goes with its pod.
+	// Ephemeral: it is deleted with its pod.
 	Ephemeral bool
 }
 
-// Options are what the operator allows. They mean what kubectl drain's mean.
+// Options are flags, with the meaning that they have in kubectl drain.
 type Options struct {
 	Force, IgnoreDaemonSets, DeleteEmptyDir bool
-	// SkipDeletedSeconds: pods that were deleted longer ago are left out; 0 = none.
+	// SkipDeletedSeconds: pods that were deleted longer ago are skipped; 0 = none.
 	SkipDeletedSeconds int64
-	// GraceSeconds for each pod, negative = the pod's own.
+	// GraceSeconds is the grace period of each pod, negative = the pod's own.
 	GraceSeconds int64
-	// PowerOff: GraceSeconds may cut the grace period of a VM that runs.
+	// PowerOff: GraceSeconds may shorten the grace period of a running VM.
 	PowerOff bool
 }
 
-// Choice is whether a pod has to go. Refusal is why the drain must not begin:
-// then nothing is evicted.
+// Choice is whether a pod is drained. With a Refusal of any pod the drain does not
+// begin: no pod is evicted.
 type Choice struct {
 	Drain            bool
 	Warning, Refusal string
 }
 
-// Refusals and warnings, in kubectl's words.
+// Refusals and warnings, worded as kubectl's.
 const (
 	daemonSetRefused = "DaemonSet-managed Pods (use --ignore-daemonsets to ignore)"
 	daemonSetIgnored = "ignoring DaemonSet-managed Pods"
@@ -90,8 +90,8 @@ const (
 	skipped          = "skipping Pods with the label " + PolicyLabel + "=" + string(Skip)
 )
 
-// Choose says what a drain does with a pod. Without the label PolicyLabel it is
-// what kubectl drain does.
+// Choose decides whether a pod is drained: as kubectl drain does, but for the label
+// PolicyLabel.
 func Choose(p *Pod, o *Options, now time.Time) Choice {
 	if p.deletedLongAgo(o, now) {
 		return Choice{}
@@ -124,8 +124,8 @@ func (p *Pod) deletedLongAgo(o *Options, now time.Time) bool {
 	return o.SkipDeletedSeconds > 0 && !p.DeletedAt.IsZero() && int64(now.Sub(p.DeletedAt).Seconds()) > o.SkipDeletedSeconds
 }
 
-// ofDaemonSet: its controller would make it anew on this node. An orphan goes
-// with --force.
+// ofDaemonSet decides for a pod of a DaemonSet, which would be replaced on this node.
+// With --force a pod whose DaemonSet does not exist is drained.
 func ofDaemonSet(p *Pod, o *Options) Choice {
 	switch {
 	case p.DaemonSet == DaemonSetGone && o.Force && p.Mirror:
@@ -143,9 +143,9 @@ func ofDaemonSet(p *Pod, o *Options) Choice {
 	}
 }
 
-// Grace is what the request for a pod says: nil is the pod's own grace period.
-// That of a VM that runs is not cut unless PowerOff says so, nor that of a pod
-// which holds one of its disks.
+// Grace returns the grace period for the eviction of a pod, in seconds; nil is the
+// pod's own. Without PowerOff the grace period of a running VM's pod, or of a pod that
+// holds one of its disks, is not shortened.
 func (o *Options) Grace(p *Pod) *int64 {
 	short := time.Duration(o.GraceSeconds)*time.Second < p.Grace
 	if o.GraceSeconds < 0 || (p.Launcher || p.Hotplug) && !p.Ended && short && !o.PowerOff {

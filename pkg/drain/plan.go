@@ -7,54 +7,55 @@ import (
 	"time"
 )
 
-// Bounds of waiting.
+// Timeouts.
 const (
-	// DetachTimeout and the pod's grace period are for its end and the detaching
-	// of its volumes.
+	// DetachTimeout is the time, after the pod's grace period, for its end and for the
+	// detaching of its volumes.
 	DetachTimeout = 2 * time.Minute
-	// ReattachTimeout is the default for volumes to be attached elsewhere.
+	// ReattachTimeout is the default time for volumes to be attached to another node.
 	ReattachTimeout = 90 * time.Second
 
-	firstRetry   = time.Second
-	longestRetry = 30 * time.Second
-	longestError = 10 * time.Second
-	// inLine is how many errors a pod keeps its place for.
-	inLine = 5
+	minRetryDelay   = time.Second
+	maxRefusedDelay = 30 * time.Second
+	maxErrorDelay   = 10 * time.Second
+	// maxErrorsInQueue is the number of errors after which a pod leaves the queue.
+	maxErrorsInQueue = 5
 )
 
-// Facts are what is seen at one moment.
+// Facts is the observed state at one time.
 type Facts struct {
 	Now time.Time
-	// NodeGone: the API server said so itself.
+	// NodeGone: the node does not exist any more, by a read from the API server, not
+	// from a cache.
 	NodeGone bool
-	// Pods are those on the node, by UID. One that is not in it is gone.
-	Pods map[string]Seen
-	// Claims counts the pods of the node that have not ended, by claim.
+	// Pods on the node, by UID. A pod that is missing is gone.
+	Pods map[string]PodFacts
+	// Claims is the number of the node's pods that have not ended, by claim.
 	Claims map[string]int
-	// Here and Elsewhere are the volumes that are attached, by name.
+	// Here and Elsewhere are the volumes attached to this node and to others, by name.
 	Here, Elsewhere map[string]bool
 }
 
-// Seen is what changes of a pod.
-type Seen struct {
+// PodFacts is the observed state of one pod.
+type PodFacts struct {
 	Ended, Deleting bool
-	// BudgetFree: a budget that selects it lets a pod go.
+	// BudgetFree: every budget that selects it, of at least one, allows a disruption.
 	BudgetFree bool
 	VM         *VM
 }
 
-// Plan is a drain of one node. It belongs to one goroutine.
+// Plan is the drain of one node. It is not safe for concurrent use.
 type Plan struct {
 	reattach time.Duration
-	all      []*entry // in the order in which they go
+	all      []*entry // in the order of eviction
 	gone     bool
 }
 
-// NewPlan makes a plan without pods. reattach bounds the wait for volumes to be
-// attached elsewhere.
+// NewPlan returns a plan without pods. reattach is the timeout for volumes to be
+// attached to another node.
 func NewPlan(reattach time.Duration) *Plan { return &Plan{reattach: reattach} }
 
-// Add adds a pod that has to go. One that is there already is left as it is.
+// Add adds a pod to evict. A pod of the plan, by UID, is not changed.
 func (p *Plan) Add(pod *Pod) {
 	if p.find(pod.UID) != nil {
 		return
@@ -69,26 +70,27 @@ func (p *Plan) Add(pod *Pod) {
 	})
 }
 
-// Next takes what is seen, and returns the pods to evict now and when to be asked
-// again if nothing changes; zero is never. Each returned pod is owed an Answer.
+// Next takes the facts, and returns the pods to evict now, and when to call it again
+// if nothing changes; zero: only after a change. The caller has to call Answer for each
+// returned pod.
 func (p *Plan) Next(f *Facts) (evict []Pod, again time.Time) {
 	if p.gone = f.NodeGone; p.gone {
 		for _, e := range p.all {
-			e.to(StateDrained, "the node is gone")
+			e.set(StateDrained, "the node is gone")
 		}
 		return nil, time.Time{}
 	}
 	for _, e := range p.all {
-		e.look(f, p.reattach)
+		e.observe(f, p.reattach)
 	}
-	busy := slices.ContainsFunc(p.all, (*entry).holdsLine)
+	busy := slices.ContainsFunc(p.all, (*entry).holdsQueue)
 	for _, e := range p.all {
 		turn := e.state == StateWaiting && (!e.queued() || !busy) || e.state == StateBlocked || e.state == StateMoving
 		if !turn {
 			continue
 		}
 		if e.state == StateWaiting && e.queued() {
-			busy = true // also while it waits for its next try
+			busy = true // also while it waits for its next request
 		}
 		if !e.due.After(f.Now) {
 			e.before, e.state = e.state, StateEvicting
@@ -98,7 +100,7 @@ func (p *Plan) Next(f *Facts) (evict []Pod, again time.Time) {
 	return evict, p.again(f.Now)
 }
 
-// again is the next time at which something is due, zero where nothing is.
+// again returns the next time at which something is due, zero where nothing is.
 func (p *Plan) again(now time.Time) (t time.Time) {
 	for _, e := range p.all {
 		if !e.state.Final() && e.due.After(now) && (t.IsZero() || e.due.Before(t)) {
@@ -108,7 +110,8 @@ func (p *Plan) again(now time.Time) (t time.Time) {
 	return t
 }
 
-// Answer takes what the API server answered about a pod that Next returned.
+// Answer takes the API server's answer for a pod that Next returned. Answers for other
+// pods are ignored.
 func (p *Plan) Answer(uid string, a Answer, now time.Time) {
 	e := p.find(uid)
 	if e == nil || e.state != StateEvicting {
@@ -117,27 +120,27 @@ func (p *Plan) Answer(uid string, a Answer, now time.Time) {
 	e.tries++
 	switch a.Verdict {
 	case Accepted:
-		e.to(StateTerminating, a.Reason)
+		e.set(StateTerminating, a.Reason)
 		e.due = now.Add(e.pod.Grace + DetachTimeout)
 	case Failed:
-		e.to(StateFailed, a.Reason)
+		e.set(StateFailed, a.Reason)
 	case Moving:
-		e.to(StateMoving, a.Reason)
-		e.left, e.due = true, now.Add(backoff(e.tries, longestRetry))
+		e.set(StateMoving, a.Reason)
+		e.leftQueue, e.due = true, now.Add(backoff(e.tries, maxRefusedDelay))
 	case Blocked:
-		e.to(StateBlocked, a.Reason)
-		e.left, e.due = true, now.Add(backoff(e.tries, longestRetry))
+		e.set(StateBlocked, a.Reason)
+		e.leftQueue, e.due = true, now.Add(backoff(e.tries, maxRefusedDelay))
 	case Retry:
-		e.to(e.before, a.Reason)
-		e.due = now.Add(backoff(e.tries, longestError))
-		if e.tries >= inLine && e.state == StateWaiting {
-			e.state, e.left = StateBlocked, true
+		e.set(e.before, a.Reason)
+		e.due = now.Add(backoff(e.tries, maxErrorDelay))
+		if e.tries >= maxErrorsInQueue && e.state == StateWaiting {
+			e.state, e.leftQueue = StateBlocked, true
 		}
 	}
 }
 
 func backoff(tries int, most time.Duration) time.Duration {
-	return min(firstRetry<<min(tries-1, 6), most)
+	return min(minRetryDelay<<min(tries-1, 6), most)
 }
 
 func (p *Plan) find(uid string) *entry {
@@ -149,16 +152,16 @@ func (p *Plan) find(uid string) *entry {
 	return nil
 }
 
-// Done tells whether nothing is left to wait for: each pod is drained or failed.
+// Done tells whether each pod is drained or failed.
 func (p *Plan) Done() bool {
 	return !slices.ContainsFunc(p.all, func(e *entry) bool { return !e.state.Final() })
 }
 
-// NodeGone tells whether the node went away.
+// NodeGone tells whether the node was deleted.
 func (p *Plan) NodeGone() bool { return p.gone }
 
-// Left are the pods that are not drained, in order. Only an empty Left of a plan
-// that is Done is success.
+// Left returns the pods that are not drained, in order. The drain succeeded if the
+// plan is Done and Left is empty.
 func (p *Plan) Left() (left []Status) {
 	for _, s := range p.Status() {
 		if s.State != StateDrained {
@@ -168,13 +171,13 @@ func (p *Plan) Left() (left []Status) {
 	return left
 }
 
-// Status is how it stands with each pod, in order.
+// Status returns the state of each pod, in order.
 func (p *Plan) Status() []Status {
 	all := make([]Status, 0, len(p.all))
 	for _, e := range p.all {
 		s := Status{Pod: e.pod, State: e.state, Reason: e.reason, Warning: e.warning, Percent: -1}
-		if s.State == StateEvicting && e.left {
-			s.State = e.before // asked again: nothing that somebody waits to see
+		if s.State == StateEvicting && e.leftQueue {
+			s.State = e.before // a retry, which is no change for the user
 		}
 		if e.vm != nil && s.State == StateMoving {
 			s.Percent = e.vm.Percent
@@ -187,4 +190,5 @@ func (p *Plan) Status() []Status {
 	return all
 }
 
+// after says that something has lasted for d.
 func after(d time.Duration, what string) string { return fmt.Sprintf("%s after %v", what, d) }
