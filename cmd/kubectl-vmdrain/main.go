@@ -1,5 +1,5 @@
-// Command kubectl-vmdrain is kubectl vmdrain: it empties nodes, moves their VMs
-// and waits for volumes.
+// Command kubectl-vmdrain is the kubectl plugin vmdrain: it drains nodes, waits for the
+// migration of their VMs and for their volumes.
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 
 var version = "dev"
 
-// Exit statuses: something is left or failed, wrong usage, interrupted.
+// Exit statuses: not drained, wrong usage, interrupted.
 const (
 	exitFailure     = 1
 	exitUsage       = 2
@@ -34,7 +34,7 @@ func run(args []string) int {
 	go func() {
 		<-signals
 		cancel()
-		<-signals // the second one ends the process at once, however soon it comes
+		<-signals // a second signal ends the process at once
 		os.Exit(exitInterrupted)
 	}()
 	if len(args) > 0 && args[0] == vmdrain.CompleteCommand {

@@ -14,9 +14,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// cancelMarks takes back the marks of a node's VMs, and the migrations that have not
-// begun. One that runs goes on; a VM whose launcher terminates already, or that
-// somebody else moves, keeps its mark.
+// cancelMarks removes the evacuation marks of a node's VMs, and deletes their pending
+// migrations. A running migration continues. A VM whose launcher pod is terminating, or
+// with the strategy External, keeps its mark.
 func (c *command) cancelMarks(ctx context.Context, name string) error {
 	vmis := &kubevirt.VirtualMachineInstanceList{}
 	if err := c.live.List(ctx, vmis); err != nil {
@@ -36,7 +36,7 @@ func (c *command) cancelMarks(ctx context.Context, name string) error {
 			terminating[p.Labels[kubevirt.CreatedByLabel]] = true
 		}
 	}
-	var taken int
+	var removed int
 	for i := range vmis.Items {
 		v := &vmis.Items[i]
 		strategy, _ := evacuation.StrategyOf(v, fallback)
@@ -49,19 +49,19 @@ func (c *command) cancelMarks(ctx context.Context, name string) error {
 		default:
 			failed := c.unmark(ctx, v, name)
 			if failed == nil {
-				taken++
+				removed++
 				c.show.node(name, "unmarked", fmt.Sprintf("VMI %s/%s stays", v.Namespace, v.Name))
 			}
 			err = errors.Join(err, failed)
 		}
 	}
 	if err == nil {
-		c.show.node(name, "cancelled", fmt.Sprintf("%d marks taken back; cordoned nodes stay so until kubectl uncordon", taken))
+		c.show.node(name, "cancelled", fmt.Sprintf("%d marks taken back; cordoned nodes stay so until kubectl uncordon", removed))
 	}
 	return err
 }
 
-// strategy is the cluster's, of VMs that state none.
+// strategy returns the cluster's eviction strategy, for VMs without one.
 func (c *command) strategy(ctx context.Context) (kubevirt.EvictionStrategy, error) {
 	all := &kubevirt.KubeVirtList{}
 	if err := c.live.List(ctx, all); err != nil {
@@ -72,7 +72,8 @@ func (c *command) strategy(ctx context.Context) (kubevirt.EvictionStrategy, erro
 	return set.EvictionStrategy, nil
 }
 
-// unmark takes one mark, if the VMI is as it was seen, then its pending migrations.
+// unmark removes the mark of one VMI, if the VMI has not changed since it was read, then
+// deletes the VMI's pending migrations away from node.
 func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance, node string) error {
 	if c.DryRun == dryRunClient {
 		return nil
@@ -96,9 +97,9 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 		if m.Spec.VMIName != v.Name || evacuation.PhaseOf(m) != kubevirt.MigrationPending || m.Annotations[kubevirt.EvacuationMigrationAnnotation] != node {
 			continue
 		}
-		// As it was seen: one that has begun meanwhile goes on.
-		as := client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}
-		if err := c.live.Delete(ctx, m, as); err != nil {
+		// The precondition fails for a migration that has started since.
+		unchanged := client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}
+		if err := c.live.Delete(ctx, m, unchanged); err != nil {
 			return fmt.Errorf("migration %s/%s: %w", m.Namespace, m.Name, err)
 		}
 	}

@@ -16,21 +16,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// CompleteCommand is the hidden command that Complete is the work of.
+// CompleteCommand is the hidden command by which a shell calls Complete.
 const CompleteCommand = "__complete"
 
-// completing bounds it: somebody waits at a shell.
-const completing = 3 * time.Second
+// completionTimeout bounds Complete: the shell waits for it.
+const completionTimeout = 3 * time.Second
 
-// What the shell does beside that, as cobra names it: it completes file names, or not.
+// Directives of cobra's completion protocol: whether the shell completes file names, too.
 const (
-	withFiles    = ":0"
-	withoutFiles = ":4"
+	directiveFiles   = ":0"
+	directiveNoFiles = ":4"
 )
 
-// Complete writes what the last of args may become, as kubectl asks of a plugin: a
-// line each, a tab before its description, and in the end what the shell is to
-// do. What cannot be found out is left out.
+// Complete writes the completions of the last of args in cobra's protocol, which kubectl
+// expects of a plugin: one a line, with a description after a tab, then the directive.
+// After an error of the kubeconfig or the API server there are fewer completions.
 func Complete(ctx context.Context, args []string, out io.Writer) {
 	var last string
 	if n := len(args); n > 0 {
@@ -42,42 +42,42 @@ func Complete(ctx context.Context, args []string, out io.Writer) {
 	own.SetOutput(io.Discard)
 	err := own.Parse(args)
 	var lines []string
-	then := withoutFiles
+	directive := directiveNoFiles
 	var missing *pflag.ValueRequiredError
 	name, value, assigned := strings.Cut(last, "=")
 	switch {
 	case assigned && strings.HasPrefix(name, "--"):
-		lines, then = o.values(name[2:], value)
+		lines, directive = o.values(name[2:], value)
 	case strings.HasPrefix(last, "-"):
-		lines = flagsLike(own, last)
+		lines = flagsWithPrefix(own, last)
 	case errors.As(err, &missing): // last is the value of the flag before it
-		lines, then = o.values(missing.GetFlag().Name, last)
+		lines, directive = o.values(missing.GetFlag().Name, last)
 	default:
-		lines = slices.DeleteFunc(o.nodesLike(ctx, last), func(name string) bool { return slices.Contains(own.Args(), name) })
+		lines = slices.DeleteFunc(o.nodesWithPrefix(ctx, last), func(name string) bool { return slices.Contains(own.Args(), name) })
 	}
 	for _, line := range lines {
 		fmt.Fprintln(out, line)
 	}
-	fmt.Fprintln(out, then)
+	fmt.Fprintln(out, directive)
 }
 
-// values are those that a flag may have.
-func (o *Options) values(flag, prefix string) (all []string, then string) {
+// values returns the possible values of a flag that begin with prefix.
+func (o *Options) values(flag, prefix string) (all []string, directive string) {
 	switch flag {
 	case "dry-run":
 		all = []string{dryRunNone, dryRunClient, dryRunServer}
 	case "output":
 		all = []string{outputJSON}
 	case "context", "cluster", "user":
-		all = o.configured(flag)
+		all = o.kubeconfigNames(flag)
 	case "kubeconfig", "certificate-authority", "client-certificate", "client-key":
-		return nil, withFiles
+		return nil, directiveFiles
 	}
-	return like(all, prefix), withoutFiles
+	return withPrefix(all, prefix), directiveNoFiles
 }
 
-// configured are the names of a kind in the kubeconfig.
-func (o *Options) configured(kind string) []string {
+// kubeconfigNames returns the names of the contexts, clusters or users in the kubeconfig.
+func (o *Options) kubeconfigNames(kind string) []string {
 	cfg, err := o.rules.Load()
 	switch {
 	case err != nil:
@@ -91,12 +91,13 @@ func (o *Options) configured(kind string) []string {
 	}
 }
 
-func like(all []string, prefix string) []string {
+// withPrefix sorts all, and drops what does not begin with prefix.
+func withPrefix(all []string, prefix string) []string {
 	slices.Sort(all)
 	return slices.DeleteFunc(all, func(s string) bool { return !strings.HasPrefix(s, prefix) })
 }
 
-func flagsLike(all *pflag.FlagSet, prefix string) (lines []string) {
+func flagsWithPrefix(all *pflag.FlagSet, prefix string) (lines []string) {
 	all.VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden && strings.HasPrefix("--"+f.Name, prefix) {
 			first, _, _ := strings.Cut(f.Usage, "\n")
@@ -106,15 +107,15 @@ func flagsLike(all *pflag.FlagSet, prefix string) (lines []string) {
 	return lines
 }
 
-// nodesLike are the nodes whose names begin so.
-func (o *Options) nodesLike(ctx context.Context, prefix string) (names []string) {
-	ctx, cancel := context.WithTimeout(ctx, completing)
+// nodesWithPrefix returns the names of nodes that begin with prefix.
+func (o *Options) nodesWithPrefix(ctx context.Context, prefix string) (names []string) {
+	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	cfg, err := o.config()
 	if err != nil {
 		return nil
 	}
-	live, err := client.New(ofCalls(cfg), client.Options{})
+	live, err := client.New(callConfig(cfg), client.Options{})
 	if err != nil {
 		return nil
 	}
@@ -126,5 +127,5 @@ func (o *Options) nodesLike(ctx context.Context, prefix string) (names []string)
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
-	return like(names, prefix)
+	return withPrefix(names, prefix)
 }

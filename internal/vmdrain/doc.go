@@ -1,5 +1,5 @@
-// Package vmdrain is kubectl vmdrain: it empties nodes as pkg/drain decides.
-// What is seen comes from informers, which tell of each change; what is asked
-// goes straight to the API server, each call with a bound. One goroutine owns the
-// plan and everything that is shown; answers come to it over a channel.
+// Package vmdrain implements kubectl vmdrain: it carries out the decisions of pkg/drain.
+// The state of the node comes from informers. Requests go to the API server directly,
+// each with a timeout. One goroutine, the loop, owns the plan and the output; other
+// goroutines send it their results over a channel.
 package vmdrain

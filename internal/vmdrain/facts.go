@@ -22,7 +22,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/drain"
 )
 
-// watched is a kind that is followed. Without an optional one a drain says less.
+// watched is a kind with an informer. Without the right to read an optional kind the
+// drain works, and shows less.
 type watched struct {
 	object   client.Object
 	list     client.ObjectList
@@ -40,8 +41,8 @@ func kinds() []watched {
 	}
 }
 
-// newStore makes a store of what concerns the node. Nothing is watched before
-// follow.
+// newStore returns a cache of the objects that concern the node. It has no informers
+// before startWatches.
 func (c *command) newStore(name string) (cache.Cache, error) {
 	return cache.New(c.cfg, cache.Options{
 		Scheme: c.scheme, ReaderFailOnMissingInformer: true, DefaultTransform: cache.TransformStripManagedFields(),
@@ -52,9 +53,9 @@ func (c *command) newStore(name string) (cache.Cache, error) {
 	})
 }
 
-// follow watches, and returns once the store has everything there is. A kind
-// that may not be read is found out by asking, before a watch tries for ever.
-func (n *node) follow(ctx context.Context) error {
+// startWatches starts the informers, and returns once they are synced. It lists each
+// kind first: an informer would retry for ever where the kind must not be read.
+func (n *node) startWatches(ctx context.Context) error {
 	for _, k := range kinds() {
 		err := n.live.List(ctx, k.list, client.Limit(1))
 		if k.optional && (meta.IsNoMatchError(err) || apierrors.IsNotFound(err)) {
@@ -77,19 +78,19 @@ func (n *node) follow(ctx context.Context) error {
 			return fmt.Errorf("watch: %w", err)
 		}
 	}
-	bound, cancel := context.WithTimeout(ctx, patience)
+	bound, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if !n.store.WaitForCacheSync(bound) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("the API server did not send its lists within %v", patience)
+		return fmt.Errorf("the API server did not send its lists within %v", callTimeout)
 	}
 	return nil
 }
 
-// wake has the loop look again. What changed is in the store, so nothing can be
-// missed: one word is as good as many.
+// wake triggers the loop. The loop reads the whole state from the cache, so several
+// changes may be merged into one trigger.
 func (n *node) wake() {
 	select {
 	case n.changed <- struct{}{}:
@@ -97,9 +98,10 @@ func (n *node) wake() {
 	}
 }
 
-// listed is what of a kind is in the store; nothing where it is not followed.
-func listed[L client.ObjectList](ctx context.Context, n *node, list L) (L, error) {
-	err := n.store.List(ctx, list, client.UnsafeDisableDeepCopy) // it is only read
+// cachedList lists a kind from the cache; the list is empty where it has no informer.
+// The objects must not be changed.
+func cachedList[L client.ObjectList](ctx context.Context, n *node, list L) (L, error) {
+	err := n.store.List(ctx, list, client.UnsafeDisableDeepCopy)
 	var none *cache.ErrResourceNotCached
 	if errors.As(err, &none) {
 		return list, nil
@@ -107,18 +109,18 @@ func listed[L client.ObjectList](ctx context.Context, n *node, list L) (L, error
 	return list, err
 }
 
-// facts are what is seen now, and the pods on the node.
+// facts collects the facts for the plan, and the pods on the node.
 func (n *node) facts(ctx context.Context) (*drain.Facts, []corev1.Pod, error) {
 	f := &drain.Facts{Now: time.Now(), Pods: map[string]drain.PodFacts{}, Claims: map[string]int{}, Here: map[string]bool{}, Elsewhere: map[string]bool{}}
 	var err error
-	if f.NodeGone, err = n.attached(ctx, f); err != nil || f.NodeGone {
+	if f.NodeGone, err = n.readAttachments(ctx, f); err != nil || f.NodeGone {
 		return f, nil, err
 	}
-	pods, err := listed(ctx, n, &corev1.PodList{})
+	pods, err := cachedList(ctx, n, &corev1.PodList{})
 	if err != nil {
 		return nil, nil, err
 	}
-	budgets, err := listed(ctx, n, &policyv1.PodDisruptionBudgetList{})
+	budgets, err := cachedList(ctx, n, &policyv1.PodDisruptionBudgetList{})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -129,7 +131,7 @@ func (n *node) facts(ctx context.Context) (*drain.Facts, []corev1.Pod, error) {
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		f.Pods[string(p.UID)] = drain.PodFacts{
-			Ended: ended(p), Deleting: p.DeletionTimestamp != nil, BudgetFree: free(selecting(budgets.Items, p)), VM: vms[p.Labels[kubevirt.CreatedByLabel]],
+			Ended: ended(p), Deleting: p.DeletionTimestamp != nil, BudgetFree: allowsDisruption(budgetsSelecting(budgets.Items, p)), VM: vms[p.Labels[kubevirt.CreatedByLabel]],
 		}
 		if !ended(p) {
 			for claim := range claims(p) {
@@ -140,13 +142,13 @@ func (n *node) facts(ctx context.Context) (*drain.Facts, []corev1.Pod, error) {
 	return f, pods.Items, nil
 }
 
-// attached notes where volumes are, and tells whether the node is gone: only the
-// API server itself says that, never a store.
-func (n *node) attached(ctx context.Context, f *drain.Facts) (gone bool, err error) {
-	here := &corev1.Node{}
-	err = n.store.Get(ctx, client.ObjectKey{Name: n.name}, here)
+// readAttachments fills in where volumes are attached, and tells whether the node is
+// gone, which only a read from the API server proves.
+func (n *node) readAttachments(ctx context.Context, f *drain.Facts) (gone bool, err error) {
+	node := &corev1.Node{}
+	err = n.store.Get(ctx, client.ObjectKey{Name: n.name}, node)
 	if apierrors.IsNotFound(err) {
-		err = n.live.Get(ctx, client.ObjectKey{Name: n.name}, here)
+		err = n.live.Get(ctx, client.ObjectKey{Name: n.name}, node)
 		if apierrors.IsNotFound(err) {
 			return true, nil
 		}
@@ -154,26 +156,26 @@ func (n *node) attached(ctx context.Context, f *drain.Facts) (gone bool, err err
 	if err != nil {
 		return false, err
 	}
-	if here.UID != n.uid {
-		return true, nil // another of the same name
+	if node.UID != n.uid {
+		return true, nil // another node of the same name
 	}
-	for _, v := range here.Status.VolumesAttached {
+	for _, v := range node.Status.VolumesAttached {
 		if name := n.handles[string(v.Name)]; name != "" {
 			f.Here[name] = true
 		}
 	}
-	for _, v := range here.Status.VolumesInUse {
+	for _, v := range node.Status.VolumesInUse {
 		if name := n.handles[string(v)]; name != "" {
 			f.Here[name] = true
 		}
 	}
-	all, err := listed(ctx, n, &storagev1.VolumeAttachmentList{})
+	all, err := cachedList(ctx, n, &storagev1.VolumeAttachmentList{})
 	if err != nil {
 		return false, err
 	}
 	for i := range all.Items {
 		switch a := &all.Items[i]; {
-		case a.Spec.Source.PersistentVolumeName == nil: // inline: no claim of a pod
+		case a.Spec.Source.PersistentVolumeName == nil: // an inline volume has no claim
 		case a.Spec.NodeName == n.name:
 			f.Here[*a.Spec.Source.PersistentVolumeName] = true
 		case a.Status.Attached:
@@ -183,8 +185,8 @@ func (n *node) attached(ctx context.Context, f *drain.Facts) (gone bool, err err
 	return false, nil
 }
 
-// selecting are the budgets that select a pod.
-func selecting(all []policyv1.PodDisruptionBudget, p *corev1.Pod) (some []policyv1.PodDisruptionBudget) {
+// budgetsSelecting returns the budgets that select a pod.
+func budgetsSelecting(all []policyv1.PodDisruptionBudget, p *corev1.Pod) (some []policyv1.PodDisruptionBudget) {
 	for i := range all {
 		if all[i].Namespace != p.Namespace {
 			continue
@@ -197,7 +199,8 @@ func selecting(all []policyv1.PodDisruptionBudget, p *corev1.Pod) (some []policy
 	return some
 }
 
-func free(budgets []policyv1.PodDisruptionBudget) bool {
+// allowsDisruption tells whether there are budgets, and all of them allow a disruption.
+func allowsDisruption(budgets []policyv1.PodDisruptionBudget) bool {
 	for i := range budgets {
 		if budgets[i].Status.DisruptionsAllowed <= 0 {
 			return false

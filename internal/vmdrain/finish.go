@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// finish says how it ended. Without an error the node is empty of what had to go.
+// finish prints the result of the drain, and returns nil only where it succeeded. err is
+// the error of the loop, or nil.
 func (n *node) finish(err error) error {
 	if n.plan.NodeGone() {
 		n.show.result(n.name, "gone", "the node is gone", nil)
@@ -24,7 +25,7 @@ func (n *node) finish(err error) error {
 		return nil
 	}
 	if err == nil {
-		err = errFailed
+		err = errNotEvicted
 	}
 	if errors.Is(err, context.Canceled) {
 		err = ErrInterrupted
@@ -34,18 +35,18 @@ func (n *node) finish(err error) error {
 		return fmt.Errorf("node %s: %w", n.name, err)
 	}
 	which := fmt.Sprintf("pods left: %d", len(left))
-	if !n.known {
+	if !n.chosen {
 		which = "which pods have to go is not known"
 	}
 	n.show.result(n.name, "left", fmt.Sprintf("not drained: %v; %s", err, which), left)
 	return fmt.Errorf("node %s is not drained: %w", n.name, err)
 }
 
-// errFailed: each pod had its answer.
-var errFailed = errors.New("some pods cannot be evicted")
+// errNotEvicted: every pod was tried, and some evictions failed for good.
+var errNotEvicted = errors.New("some pods cannot be evicted")
 
-// refused is kubectl drain's list of what must not be evicted.
-func refused(refusals map[string][]string) error {
+// refusalError names the pods that must not be evicted, worded as kubectl drain's error.
+func refusalError(refusals map[string][]string) error {
 	all := sorted(refusals)
 	errs := make([]error, len(all))
 	for i, text := range all {
@@ -54,6 +55,7 @@ func refused(refusals map[string][]string) error {
 	return errors.Join(errs...)
 }
 
+// sorted returns a line for each text with its names.
 func sorted(texts map[string][]string) []string {
 	all := make([]string, 0, len(texts))
 	for text, names := range texts {

@@ -14,7 +14,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/drain"
 )
 
-// node is the drain of one node. Its loop owns all of it but the channels.
+// node is the drain of one node. Other goroutines than the loop use only its channels
+// and what is constant.
 type node struct {
 	*command
 
@@ -23,27 +24,27 @@ type node struct {
 	store cache.Cache
 	plan  *drain.Plan
 
-	changed chan struct{}            // something in the store
-	told    chan func(now time.Time) // answers
-	slots   chan struct{}            // for requests
-	calls   sync.WaitGroup           // requests under way, and the watches
-	known   bool                     // which pods have to go
-	met     map[types.UID]bool       // pods that were looked at
-	away    map[string]bool          // controllers that had a pod here
-	looking int                      // pods that came later, and are looked at
-	handles map[string]string        // volumes by their name in a node's status
-	since   time.Time                // the node was cordoned, by the API server's clock
+	changed     chan struct{}            // an object in the cache has changed
+	results     chan func(now time.Time) // called by the loop
+	slots       chan struct{}            // semaphore of eviction requests
+	calls       sync.WaitGroup           // goroutines: requests and watches
+	chosen      bool                     // begin has chosen the pods to drain
+	seenPods    map[types.UID]bool       // pods that were chosen or not
+	controllers map[string]bool          // UIDs of the controllers of drained pods
+	reading     int                      // late pods whose volumes are being read
+	handles     map[string]string        // PersistentVolume by its name in Node.status
+	since       time.Time                // when the node was cordoned, by the API server's clock
 }
 
-// drain empties a node that is cordoned.
-func (c *command) drain(ctx context.Context, of *corev1.Node) error {
+// drain drains a cordoned node.
+func (c *command) drain(ctx context.Context, from *corev1.Node) error {
 	n := &node{
-		command: c, name: of.Name, uid: of.UID, plan: drain.NewPlan(c.Reattach),
-		changed: make(chan struct{}, 1), told: make(chan func(time.Time)), slots: make(chan struct{}, atOnce),
-		met: map[types.UID]bool{}, away: map[string]bool{}, handles: map[string]string{},
+		command: c, name: from.Name, uid: from.UID, plan: drain.NewPlan(c.Reattach),
+		changed: make(chan struct{}, 1), results: make(chan func(time.Time)), slots: make(chan struct{}, maxConcurrent),
+		seenPods: map[types.UID]bool{}, controllers: map[string]bool{}, handles: map[string]string{},
 	}
-	for i := range of.ManagedFields {
-		if t := of.ManagedFields[i].Time; t != nil && t.After(n.since) && of.Spec.Unschedulable {
+	for i := range from.ManagedFields {
+		if t := from.ManagedFields[i].Time; t != nil && t.After(n.since) && from.Spec.Unschedulable {
 			n.since = t.Time
 		}
 	}
@@ -56,25 +57,26 @@ func (c *command) drain(ctx context.Context, of *corev1.Node) error {
 	defer n.calls.Wait()
 	defer stop()
 	var err error
-	if n.store, err = c.newStore(of.Name); err != nil {
-		return fmt.Errorf("node %s: %w", of.Name, err)
+	if n.store, err = c.newStore(from.Name); err != nil {
+		return fmt.Errorf("node %s: %w", from.Name, err)
 	}
-	n.calls.Go(func() { _ = n.store.Start(ctx) }) // its only error is to be started twice
+	n.calls.Go(func() { _ = n.store.Start(ctx) }) // it fails only when started twice
 
 	if err = n.begin(ctx); err == nil && c.DryRun == dryRunNone {
 		err = n.loop(ctx)
 	} else if err == nil {
-		err = n.rehearse(ctx)
+		err = n.dryRun(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx) // what failed did so because of it
+		err = context.Cause(ctx) // the cancellation is the cause of err
 	}
 	return n.finish(err)
 }
 
-// begin looks at the pods that are there, and refuses as kubectl drain does.
+// begin chooses the pods to drain. Like kubectl drain it fails if one must not be drained
+// without another flag.
 func (n *node) begin(ctx context.Context) error {
-	if err := n.follow(ctx); err != nil {
+	if err := n.startWatches(ctx); err != nil {
 		return err
 	}
 	_, pods, err := n.facts(ctx)
@@ -101,9 +103,9 @@ func (n *node) begin(ctx context.Context) error {
 			n.add(p)
 		}
 	}
-	n.known = true
+	n.chosen = true
 	if len(refusals) > 0 {
-		return refused(refusals)
+		return refusalError(refusals)
 	}
 	for _, text := range sorted(warnings) {
 		n.show.warn(n.name, text)
@@ -111,7 +113,7 @@ func (n *node) begin(ctx context.Context) error {
 	return nil
 }
 
-// add gives the plan a pod that has to go.
+// add adds a pod to the plan.
 func (n *node) add(p *drain.Pod) {
 	p.OverridesGrace = n.Drain.Grace(p) != nil
 	n.plan.Add(p)
@@ -121,23 +123,24 @@ func (n *node) add(p *drain.Pod) {
 		}
 	}
 	if p.Controller != "" {
-		n.away[p.Controller] = true
+		n.controllers[p.Controller] = true
 	}
 }
 
-// selected are pods that nobody has looked at, and that --pod-selector selects.
+// selected returns the pods that --pod-selector selects and that are new since the last
+// call.
 func (n *node) selected(pods []corev1.Pod) (some []corev1.Pod) {
 	for i := range pods {
 		p := &pods[i]
-		if n.podSelector.Matches(labels.Set(p.Labels)) && !n.met[p.UID] {
+		if n.podSelector.Matches(labels.Set(p.Labels)) && !n.seenPods[p.UID] {
 			some = append(some, *p)
 		}
-		n.met[p.UID] = true
+		n.seenPods[p.UID] = true
 	}
 	return some
 }
 
-// loop carries the plan out until nothing is left to wait for.
+// loop carries out the plan until it is done.
 func (n *node) loop(ctx context.Context) error {
 	for {
 		f, pods, err := n.facts(ctx)
@@ -145,15 +148,15 @@ func (n *node) loop(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		again := time.Now().Add(time.Second)
-		if err == nil { // else it is asked for again: an error is no answer
-			n.late(ctx, n.selected(pods))
+		if err == nil { // otherwise it retries after a second
+			n.addLate(ctx, n.selected(pods))
 			var evict []drain.Pod
 			evict, again = n.plan.Next(f)
 			for _, p := range evict {
-				n.ask(ctx, p)
+				n.startEviction(ctx, p)
 			}
 			n.show.pods(n.name, n.plan.Status())
-			if n.plan.Done() && n.looking == 0 {
+			if n.plan.Done() && n.reading == 0 {
 				return nil
 			}
 		}
@@ -163,46 +166,46 @@ func (n *node) loop(ctx context.Context) error {
 	}
 }
 
-// wait returns when there is something new, or at that time; zero is never.
+// wait returns after a change or a result, or at the time again; zero: no timer.
 func (n *node) wait(ctx context.Context, again time.Time) error {
-	var alarm <-chan time.Time
+	var timeout <-chan time.Time
 	if !again.IsZero() {
 		t := time.NewTimer(time.Until(again))
 		defer t.Stop()
-		alarm = t.C
+		timeout = t.C
 	}
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-alarm:
+	case <-timeout:
 	case <-n.changed:
-	case what := <-n.told:
-		what(time.Now())
+	case apply := <-n.results:
+		apply(time.Now())
 	}
 	return nil
 }
 
-// late has pods that came after the beginning looked at: those that were bound
-// before the node was cordoned go too. One whose controller has had a pod here
-// comes back whatever is done, and is only named.
-func (n *node) late(ctx context.Context, pods []corev1.Pod) {
+// addLate adds pods that were seen after begin: they may have been bound to the node
+// before it was cordoned. A pod that was created since, of a controller with a drained
+// pod, tolerates the cordon: it would be replaced here again, and is only reported.
+func (n *node) addLate(ctx context.Context, pods []corev1.Pod) {
 	for i := range pods {
 		p := pods[i]
-		d := known(&p)
+		d := podOf(&p)
 		if _, is := ofDaemonSet(&p); is || d.Mirror {
 			continue
 		}
-		if n.away[d.Controller] && p.CreationTimestamp.After(n.since) {
+		if n.controllers[d.Controller] && p.CreationTimestamp.After(n.since) {
 			n.show.warn(n.name, fmt.Sprintf("pod %s/%s came back to this node and stays: %s tolerates the cordon", p.Namespace, p.Name, d.Owner))
 			continue
 		}
-		n.looking++
+		n.reading++
 		n.calls.Go(func() {
 			all, err := n.describe(ctx, []corev1.Pod{p})
-			n.tell(ctx, func(now time.Time) {
-				n.looking--
+			n.deliver(ctx, func(now time.Time) {
+				n.reading--
 				if err != nil {
-					delete(n.met, p.UID)
+					delete(n.seenPods, p.UID)
 					n.show.warn(n.name, fmt.Sprintf("pod %s/%s came later: %v", p.Namespace, p.Name, err))
 					return
 				}
@@ -217,23 +220,23 @@ func (n *node) late(ctx context.Context, pods []corev1.Pod) {
 	}
 }
 
-// rehearse says what would go; with --dry-run=server it asks for each.
-func (n *node) rehearse(ctx context.Context) error {
+// dryRun prints the evictions; with --dry-run=server it requests each as a dry run.
+func (n *node) dryRun(ctx context.Context) error {
 	var failed int
 	for _, s := range n.plan.Status() {
 		name := s.Pod.Namespace + "/" + s.Pod.Name
 		switch {
 		case s.Pod.Policy == drain.WaitCompleted:
-			n.show.rehearsal(n.name, &s, "waiting for pod "+name+" to end (dry run)")
+			n.show.dryRun(n.name, &s, "waiting for pod "+name+" to end (dry run)")
 		case n.DryRun == dryRunClient:
-			n.show.rehearsal(n.name, &s, "evicting pod "+name+" (dry run)")
+			n.show.dryRun(n.name, &s, "evicting pod "+name+" (dry run)")
 		default:
 			a := n.classify(ctx, &s.Pod, n.evict(ctx, &s.Pod))
 			if a.Verdict == drain.Failed || a.Verdict == drain.Retry {
 				failed++
 			}
 			s.Reason = a.Reason
-			n.show.rehearsal(n.name, &s, fmt.Sprintf("evicting pod %s (server dry run): %s%s", name, a.Verdict, because(a.Reason)))
+			n.show.dryRun(n.name, &s, fmt.Sprintf("evicting pod %s (server dry run): %s%s", name, a.Verdict, withColon(a.Reason)))
 		}
 	}
 	if failed > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/drain"
 )
 
-// Options are the command line.
+// Options is the parsed command line.
 type Options struct {
 	Nodes                    []string
 	Drain                    drain.Options
@@ -24,7 +24,7 @@ type Options struct {
 	DryRun                   string
 	Output                   string
 	Cancel, UncordonOnCancel bool
-	Version                  bool // print it, and do nothing else
+	Version                  bool // only print the version
 
 	nodeSelector, podSelector labels.Selector
 
@@ -83,13 +83,13 @@ func (o *Options) flags() (own, connection *pflag.FlagSet) {
 	o.rules = clientcmd.NewDefaultClientConfigLoadingRules()
 	c.StringVar(&o.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig file")
 	names := clientcmd.RecommendedConfigOverrideFlags("")
-	names.ContextOverrideFlags.Namespace.LongName = "" // a drain has none
+	names.ContextOverrideFlags.Namespace.LongName = "" // a node has no namespace
 	clientcmd.BindOverrideFlags(&o.overrides, c, names)
 	return f, c
 }
 
-// Parse reads the command line. The error is pflag.ErrHelp where help was asked for
-// and written to out; any other says what is wrong with the command line.
+// Parse parses the command line. With --help it writes the help to out and returns
+// pflag.ErrHelp. Any other error is wrong usage.
 func Parse(args []string, out io.Writer) (*Options, error) {
 	o := &Options{}
 	f, connection := o.flags()
@@ -138,6 +138,6 @@ func (o *Options) config() (*rest.Config, error) {
 		return nil, fmt.Errorf("API server: %w", err)
 	}
 	cfg.UserAgent = "kubectl-vmdrain"
-	cfg.QPS = -1 // the server's own priorities and fairness do that
+	cfg.QPS = -1 // no client-side limit: the API server has priority and fairness
 	return cfg, nil
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/drain"
 )
 
-// atOnce bounds how many calls of one kind are under way.
-const atOnce = 16
+// maxConcurrent is the number of concurrent evictions, and of concurrent reads.
+const maxConcurrent = 16
 
-// known is the pod as the plan knows it, without its DaemonSet and volumes.
-func known(p *corev1.Pod) drain.Pod {
+// podOf converts a pod for the plan, without DaemonSet and volumes.
+func podOf(p *corev1.Pod) drain.Pod {
 	d := drain.Pod{
 		UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Grace: 30 * time.Second,
 		Policy:   drain.Policy(p.Labels[drain.PolicyLabel]),
@@ -53,7 +53,7 @@ func ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// ofDaemonSet tells whether a DaemonSet controls the pod, and its name.
+// ofDaemonSet returns the name of the DaemonSet that controls the pod, if one does.
 func ofDaemonSet(p *corev1.Pod) (string, bool) {
 	c := metav1.GetControllerOf(p)
 	if c == nil || c.Kind != "DaemonSet" || c.APIVersion != appsv1.SchemeGroupVersion.String() {
@@ -62,7 +62,8 @@ func ofDaemonSet(p *corev1.Pod) (string, bool) {
 	return c.Name, true
 }
 
-// claims are the claims of a pod, by namespace/name; true where it goes with the pod.
+// claims returns the volume claims of a pod, by namespace/name; true for one that is
+// deleted with the pod.
 func claims(p *corev1.Pod) map[string]bool {
 	all := map[string]bool{}
 	for i := range p.Spec.Volumes {
@@ -76,18 +77,18 @@ func claims(p *corev1.Pod) map[string]bool {
 	return all
 }
 
-// describe asks for what is not in the pods themselves.
+// describe converts pods, and reads their DaemonSets and volumes from the API server.
 func (n *node) describe(ctx context.Context, pods []corev1.Pod) ([]drain.Pod, error) {
 	all := make([]drain.Pod, len(pods))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
+	group.SetLimit(maxConcurrent)
 	for i := range pods {
 		group.Go(func() (err error) {
 			p := &pods[i]
-			all[i] = known(p)
+			all[i] = podOf(p)
 			if name, is := ofDaemonSet(p); is && !all[i].Ended {
 				all[i].DaemonSet, all[i].DaemonSetError = n.daemonSet(ctx, client.ObjectKey{Namespace: p.Namespace, Name: name})
-				return nil // stays, or has nothing to wait for
+				return nil // its volumes are not waited for
 			}
 			all[i].Volumes, err = n.volumes(ctx, p)
 			return err
@@ -107,10 +108,10 @@ func (n *node) daemonSet(ctx context.Context, key client.ObjectKey) (drain.Daemo
 	}
 }
 
-// volumes are the bound claims of a pod. One that is not bound, or gone, has
-// nothing to be detached. Those that nobody attaches, such as host paths and NFS,
-// are never seen attached. Volumes of a cloud's plugin from before CSI are, by the
-// CSI driver that has taken over: a VolumeAttachment names them.
+// volumes reads the bound claims of a pod. An unbound or missing claim has nothing to
+// detach. Volumes that are never attached, such as host paths and NFS, are included: no
+// VolumeAttachment or node status will name them. In-tree volumes that were migrated to
+// CSI are found by their VolumeAttachments.
 func (n *node) volumes(ctx context.Context, p *corev1.Pod) (all []drain.Volume, err error) {
 	for claim, ephemeral := range claims(p) {
 		pvc := &corev1.PersistentVolumeClaim{}

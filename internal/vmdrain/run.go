@@ -21,16 +21,17 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// patience bounds each call of the API server: it asks a webhook for 10 s at most.
-const patience = 30 * time.Second
+// callTimeout bounds each request, with its retries. The API server waits 10 s at most
+// for a webhook.
+const callTimeout = 30 * time.Second
 
-// ErrInterrupted is that somebody ended the drain: exit status 130.
+// ErrInterrupted is part of Run's error if its context was cancelled.
 var ErrInterrupted = errors.New("interrupted")
 
-// errTimeout: --timeout is over.
+// errTimeout is the cause of a context that --timeout has ended.
 var errTimeout = errors.New("--timeout is over")
 
-// command is one run.
+// command is one run of kubectl vmdrain.
 type command struct {
 	*Options
 
@@ -40,10 +41,10 @@ type command struct {
 	show   printer
 }
 
-// Run does what the command line says, and shows it on out. The end of ctx is
-// an interruption.
+// Run executes the command and prints to out. It fails if a node is not drained, and
+// with ErrInterrupted if ctx is cancelled.
 func (o *Options) Run(ctx context.Context, out Output) error {
-	// What the libraries log would break into the table; errors come back.
+	// Log lines of the libraries would break the table; errors are returned.
 	klog.SetLogger(logr.Discard())
 	ctrllog.SetLogger(logr.Discard())
 	c := &command{Options: o, show: newPrinter(out, o.Output)}
@@ -55,31 +56,31 @@ func (o *Options) Run(ctx context.Context, out Output) error {
 	if err := errors.Join(scheme.AddToScheme(c.scheme), kubevirt.AddToScheme(c.scheme)); err != nil {
 		return err
 	}
-	calls := ofCalls(c.cfg)
-	c.cfg.Timeout = 0 // a watch has no end
+	calls := callConfig(c.cfg)
+	c.cfg.Timeout = 0 // a watch is not bounded
 	if c.live, err = client.New(calls, client.Options{Scheme: c.scheme, DryRun: new(o.DryRun != dryRunNone)}); err != nil {
 		return fmt.Errorf("API server %s: %w", c.cfg.Host, err)
 	}
 	return c.run(ctx)
 }
 
-// ofCalls is the configuration of what is asked, not watched: each call has a bound.
-func ofCalls(cfg *rest.Config) *rest.Config {
+// callConfig returns the configuration for requests other than watches.
+func callConfig(cfg *rest.Config) *rest.Config {
 	calls := rest.CopyConfig(cfg)
-	if calls.Timeout == 0 || calls.Timeout > patience {
-		calls.Timeout = patience
+	if calls.Timeout == 0 || calls.Timeout > callTimeout {
+		calls.Timeout = callTimeout
 	}
-	calls.Wrap(func(next http.RoundTripper) http.RoundTripper { return &impatient{next} })
+	calls.Wrap(func(next http.RoundTripper) http.RoundTripper { return &evictionOnce{next} })
 	return calls
 }
 
-// impatient has each answer to an eviction come back at once. The library would
-// sleep over one that names a time, such as that of a budget whose controller has
-// not seen it, and ask again by itself: the plan knows better when. With all else
-// the library is right: a server that has just started refuses lists for a second.
-type impatient struct{ next http.RoundTripper }
+// evictionOnce stops client-go from retrying evictions, which it does after a response
+// with Retry-After, such as for a budget whose status is not current: the plan decides
+// when to retry. Other requests are retried: an API server that has just started refuses
+// lists for a second.
+type evictionOnce struct{ next http.RoundTripper }
 
-func (i *impatient) RoundTrip(r *http.Request) (*http.Response, error) {
+func (i *evictionOnce) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := i.next.RoundTrip(r)
 	if err == nil && strings.HasSuffix(r.URL.Path, "/eviction") {
 		resp.Header.Del("Retry-After")
@@ -120,8 +121,8 @@ func (c *command) run(ctx context.Context) error {
 	return interrupted(ctx, err)
 }
 
-// interrupted: after an interruption errors are its consequences, all but those
-// that say what is left.
+// interrupted adds ErrInterrupted if ctx was cancelled, and drops an error that is only
+// the cancellation itself.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
@@ -156,7 +157,8 @@ func (c *command) nodes(ctx context.Context) ([]corev1.Node, error) {
 	return all, nil
 }
 
-// nodeName takes away the kind that kubectl drain also understands.
+// nodeName removes the kind of an argument such as node/worker-1, which kubectl drain
+// accepts.
 func nodeName(arg string) string {
 	if kind, name, both := strings.Cut(arg, "/"); both && slices.Contains([]string{"node", "nodes", "no"}, kind) {
 		return name
@@ -164,7 +166,7 @@ func nodeName(arg string) string {
 	return arg
 }
 
-// cordon tells whether it was this run that did it.
+// cordon cordons a node, and tells whether this run has done so.
 func (c *command) cordon(ctx context.Context, node *corev1.Node) (bool, error) {
 	switch {
 	case node.Spec.Unschedulable:
@@ -185,16 +187,16 @@ func (c *command) cordon(ctx context.Context, node *corev1.Node) (bool, error) {
 	return true, nil
 }
 
-// setUnschedulable writes whether the scheduler may not place pods on a node.
+// setUnschedulable patches spec.unschedulable.
 func (c *command) setUnschedulable(ctx context.Context, node *corev1.Node, is bool) error {
 	before := node.DeepCopy()
 	node.Spec.Unschedulable = is
 	return c.live.Patch(ctx, node, client.MergeFrom(before))
 }
 
-// uncordon gives back nodes that this run has cordoned, after an interruption.
+// uncordon uncordons the nodes that this run has cordoned, after an interruption.
 func (c *command) uncordon(interrupted context.Context, names []string) (err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(interrupted), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(interrupted), callTimeout)
 	defer cancel()
 	for _, name := range names {
 		node := &corev1.Node{}

@@ -36,10 +36,10 @@ func busy(t *testing.T, n int32, after string) (*rest.RESTClient, *atomic.Int32)
 		_ = json.NewEncoder(w).Encode(err.Status())
 	}))
 	t.Cleanup(server.Close)
-	cfg := ofCalls(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{
+	cfg := callConfig(&rest.Config{Host: server.URL, ContentConfig: rest.ContentConfig{
 		GroupVersion: &corev1.SchemeGroupVersion, NegotiatedSerializer: scheme.Codecs.WithoutConversion(),
 	}})
-	if cfg.Timeout != patience {
+	if cfg.Timeout != callTimeout {
 		t.Errorf("a call is bound by %v", cfg.Timeout)
 	}
 	c, err := rest.RESTClientFor(cfg)
@@ -49,7 +49,7 @@ func busy(t *testing.T, n int32, after string) (*rest.RESTClient, *atomic.Int32)
 	return c, &asked
 }
 
-// The library would ask again by itself, ten times, and sleep in between.
+// client-go would retry it ten times, with pauses.
 func TestAnEvictionThatIsRefusedComesBackAtOnce(t *testing.T) {
 	c, asked := busy(t, 1, "1")
 	r := response(c.Post().AbsPath("/api/v1/namespaces/default/pods/a/eviction").Do(t.Context()).Error())
@@ -118,7 +118,7 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%q: %q, want %q", args, got, want)
 		}
 	}
-	var out bytes.Buffer // a server that is away is no reason to complain to a shell
+	var out bytes.Buffer // without an API server there are no completions and no error
 	server.Close()
 	if Complete(t.Context(), []string{"--kubeconfig=" + config, ""}, &out); out.String() != ":4\n" {
 		t.Errorf("%q", out.String())

@@ -14,36 +14,36 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/drain"
 )
 
-// Output is where things are shown: what happens on Out, warnings on Err.
+// Output is where Run prints: progress and results to Out, warnings to Err.
 type Output struct {
 	Out, Err io.Writer
 }
 
-// printer shows a run. Its methods are for one goroutine.
+// printer prints the progress of a run. It is not safe for concurrent use.
 type printer interface {
-	// node says what happened to a node; event is a word for programs.
+	// node prints an event of a node; event is its type in the JSON output.
 	node(name, event, text string)
 	warn(node, text string)
-	// pods shows how it stands, as often as anything may have changed.
+	// pods prints the pods whose state has changed since the last call.
 	pods(node string, all []drain.Status)
-	rehearsal(node string, s *drain.Status, text string)
-	// result is the last word about a node.
+	dryRun(node string, s *drain.Status, text string)
+	// result prints the final result of a node.
 	result(node, result, text string, left []drain.Status)
 }
 
 func newPrinter(out Output, format string) printer {
 	if format == outputJSON {
-		return &objects{out: json.NewEncoder(out.Out), last: map[string]string{}}
+		return &jsonPrinter{out: json.NewEncoder(out.Out), last: map[string]string{}}
 	}
-	lines := &lines{out: out, last: map[string]string{}}
+	lines := &linePrinter{out: out, last: map[string]string{}}
 	if size := terminal(out.Out); size != nil {
-		return &table{lines: lines, size: size}
+		return &tablePrinter{linePrinter: lines, size: size}
 	}
 	return lines
 }
 
-// terminal tells how large the terminal is now; nil where w is none, or one that
-// can only write line after line.
+// terminal returns a function that reads the terminal's size, at least 1 by 1. It is nil
+// where w is no terminal, or one that cannot move the cursor.
 func terminal(w io.Writer) func() (width, height int) {
 	f, ok := w.(*os.File)
 	if term := os.Getenv("TERM"); !ok || term == "" || term == "dumb" {
@@ -55,26 +55,26 @@ func terminal(w io.Writer) func() (width, height int) {
 	return func() (width, height int) {
 		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 		if err != nil || size.Col == 0 || size.Row == 0 {
-			return 80, 24 // one that does not say
+			return 80, 24 // it does not report a size
 		}
 		return int(size.Col), int(size.Row)
 	}
 }
 
-// lines are for a pipe or a file: one for each change.
-type lines struct {
+// linePrinter prints a line for each change, for a pipe or a file.
+type linePrinter struct {
 	out  Output
 	last map[string]string
 }
 
-// put writes one line.
-func put(w io.Writer, format string, args ...any) {
-	fmt.Fprintln(w, clean(fmt.Sprintf(format, args...)))
+// writeLine writes one sanitized line.
+func writeLine(w io.Writer, format string, args ...any) {
+	fmt.Fprintln(w, sanitize(fmt.Sprintf(format, args...)))
 }
 
-// clean makes one line of a text, which may be somebody else's: nothing of it
-// reaches a terminal as a command.
-func clean(text string) string {
+// sanitize makes one line of a text, and replaces control characters: parts of it come
+// from objects of other users, and must not control the terminal.
+func sanitize(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
 			return ' '
@@ -83,28 +83,31 @@ func clean(text string) string {
 	}, strings.ReplaceAll(text, "\n", "; "))
 }
 
-func (l *lines) node(name, _, text string) { put(l.out.Out, "node/%s %s", name, text) }
+func (l *linePrinter) node(name, _, text string) { writeLine(l.out.Out, "node/%s %s", name, text) }
 
-func (l *lines) warn(node, text string) { put(l.out.Err, "Warning: node/%s: %s", node, text) }
+func (l *linePrinter) warn(node, text string) {
+	writeLine(l.out.Err, "Warning: node/%s: %s", node, text)
+}
 
-func (l *lines) pods(_ string, all []drain.Status) {
+func (l *linePrinter) pods(_ string, all []drain.Status) {
 	for i := range all {
 		s := &all[i]
 		if !changed(l.last, s) {
 			continue
 		}
-		put(l.out.Out, "pod %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, because(s.Reason))
+		writeLine(l.out.Out, "pod %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, withColon(s.Reason))
 		if s.Warning != "" {
-			l.warned(s)
+			l.podWarning(s)
 		}
 	}
 }
 
-func (l *lines) warned(s *drain.Status) {
-	put(l.out.Err, "Warning: pod %s/%s: %s", s.Pod.Namespace, s.Pod.Name, s.Warning)
+func (l *linePrinter) podWarning(s *drain.Status) {
+	writeLine(l.out.Err, "Warning: pod %s/%s: %s", s.Pod.Namespace, s.Pod.Name, s.Warning)
 }
 
-// changed tells whether a status is worth a line: of a migration each tenth is.
+// changed tells whether a status is printed: if its state or reason differs from the last
+// one of the pod; of a migration's progress each 10 % is printed.
 func changed(last map[string]string, s *drain.Status) bool {
 	key := fmt.Sprintf("%s %s", s.State, s.Reason)
 	if s.Percent >= 0 {
@@ -117,25 +120,28 @@ func changed(last map[string]string, s *drain.Status) bool {
 	return true
 }
 
-func (l *lines) rehearsal(_ string, _ *drain.Status, text string) { put(l.out.Out, "%s", text) }
+func (l *linePrinter) dryRun(_ string, _ *drain.Status, text string) {
+	writeLine(l.out.Out, "%s", text)
+}
 
-func (l *lines) result(node, _, text string, left []drain.Status) {
-	put(l.out.Out, "node/%s %s", node, text)
+func (l *linePrinter) result(node, _, text string, left []drain.Status) {
+	writeLine(l.out.Out, "node/%s %s", node, text)
 	for i := range left {
 		s := &left[i]
-		put(l.out.Out, "  %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, because(s.Reason))
+		writeLine(l.out.Out, "  %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, withColon(s.Reason))
 	}
 }
 
-func because(reason string) string {
+// withColon returns ": reason", or nothing without a reason.
+func withColon(reason string) string {
 	if reason == "" {
 		return ""
 	}
 	return ": " + reason
 }
 
-// objects are for programs: one JSON object a line. docs/drain.md has the fields.
-type objects struct {
+// jsonPrinter prints one JSON object a line. docs/drain.md describes the fields.
+type jsonPrinter struct {
 	out  *json.Encoder
 	last map[string]string
 }
@@ -154,20 +160,20 @@ type object struct {
 	Left      []object  `json:"left,omitempty"`
 }
 
-func (o *objects) say(x object) {
+func (o *jsonPrinter) write(x object) {
 	x.Time = time.Now().UTC()
-	_ = o.out.Encode(x) // a reader that is gone has nothing to be told
+	_ = o.out.Encode(x) // the reader has closed the pipe
 }
 
-func (o *objects) node(name, event, text string) {
-	o.say(object{Event: event, Node: name, Message: text})
+func (o *jsonPrinter) node(name, event, text string) {
+	o.write(object{Event: event, Node: name, Message: text})
 }
 
-func (o *objects) warn(node, text string) {
-	o.say(object{Event: "warning", Node: node, Message: text})
+func (o *jsonPrinter) warn(node, text string) {
+	o.write(object{Event: "warning", Node: node, Message: text})
 }
 
-func of(event, node string, s *drain.Status) object {
+func podObject(event, node string, s *drain.Status) object {
 	x := object{
 		Time: time.Now().UTC(), Event: event, Node: node, Namespace: s.Pod.Namespace, Pod: s.Pod.Name, UID: s.Pod.UID,
 		State: string(s.State), Message: s.Reason,
@@ -181,24 +187,24 @@ func of(event, node string, s *drain.Status) object {
 	return x
 }
 
-func (o *objects) pods(node string, all []drain.Status) {
+func (o *jsonPrinter) pods(node string, all []drain.Status) {
 	for i := range all {
 		if changed(o.last, &all[i]) {
-			o.say(of("pod", node, &all[i]))
+			o.write(podObject("pod", node, &all[i]))
 		}
 	}
 }
 
-func (o *objects) rehearsal(node string, s *drain.Status, text string) {
-	x := of("dry run", node, s)
+func (o *jsonPrinter) dryRun(node string, s *drain.Status, text string) {
+	x := podObject("dry run", node, s)
 	x.Message = text
-	o.say(x)
+	o.write(x)
 }
 
-func (o *objects) result(node, result, text string, left []drain.Status) {
+func (o *jsonPrinter) result(node, result, text string, left []drain.Status) {
 	x := object{Event: "result", Node: node, Result: result, Message: text}
 	for i := range left {
-		x.Left = append(x.Left, of("left", node, &left[i]))
+		x.Left = append(x.Left, podObject("left", node, &left[i]))
 	}
-	o.say(x)
+	o.write(x)
 }

@@ -63,7 +63,7 @@ func TestTheTableFitsASmallTerminal(t *testing.T) {
 	}
 }
 
-// What somebody else has written does not command the terminal.
+// Control characters of other users' texts do not reach the terminal.
 func TestALineIsOneLine(t *testing.T) {
 	var out, errs bytes.Buffer
 	p := newPrinter(Output{&out, &errs}, outputText)

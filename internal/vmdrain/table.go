@@ -9,67 +9,66 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/drain"
 )
 
-// table is for a terminal: it is drawn anew over itself at each change. Lines go
-// above it.
-type table struct {
-	*lines
+// tablePrinter redraws a table in place at each change. Other lines are printed above it.
+type tablePrinter struct {
+	*linePrinter
 
 	size  func() (width, height int)
-	drawn string // as it stands on the terminal
+	drawn string // the table on the terminal, or empty
 }
 
-// widest is what a table makes use of.
-const widest = 120
+// maxWidth is the largest width of the table.
+const maxWidth = 120
 
-func (t *table) node(name, event, text string) {
+func (t *tablePrinter) node(name, event, text string) {
 	fmt.Fprint(t.out.Out, t.erase())
-	t.lines.node(name, event, text)
+	t.linePrinter.node(name, event, text)
 }
 
-func (t *table) warn(node, text string) {
+func (t *tablePrinter) warn(node, text string) {
 	fmt.Fprint(t.out.Out, t.erase())
-	t.lines.warn(node, text)
+	t.linePrinter.warn(node, text)
 }
 
-func (t *table) pods(_ string, all []drain.Status) {
+func (t *tablePrinter) pods(_ string, all []drain.Status) {
 	for i := range all {
 		if s := &all[i]; s.Warning != "" && changed(t.last, s) {
 			fmt.Fprint(t.out.Out, t.erase())
-			t.warned(s)
+			t.podWarning(s)
 		}
 	}
-	// The last column stays free: some terminals go on to the next line from it. So
-	// does the last line, which the cursor is in.
+	// The last column stays free, because some terminals wrap after it, and the last
+	// line, because the cursor is in it.
 	width, height := t.size()
-	if text := render(all, min(width-1, widest), height-1); text != t.drawn {
-		fmt.Fprint(t.out.Out, t.erase()+text) // in one piece: it does not flicker
+	if text := render(all, min(width-1, maxWidth), height-1); text != t.drawn {
+		fmt.Fprint(t.out.Out, t.erase()+text) // one write, so that it does not flicker
 		t.drawn = text
 	}
 }
 
-func (t *table) result(node, result, text string, left []drain.Status) {
-	t.drawn = "" // the last state stays
-	t.lines.result(node, result, text, left)
+func (t *tablePrinter) result(node, result, text string, left []drain.Status) {
+	t.drawn = "" // the last table stays on the terminal
+	t.linePrinter.result(node, result, text, left)
 }
 
-// erase is what goes back to the table's first line and clears from there. Lines
-// that are longer than a terminal that has become smaller are several there.
-func (t *table) erase() string {
+// erase returns the control sequence that moves the cursor to the table's first line and
+// clears from there. If the terminal was made narrower, a line takes several rows.
+func (t *tablePrinter) erase() string {
 	width, height := t.size()
 	var n int
 	for line := range strings.Lines(t.drawn) {
 		n += 1 + max(len(line)-2, 0)/width
 	}
 	t.drawn = ""
-	n = min(n, height-1) // what has left the terminal cannot be taken back
+	n = min(n, height-1) // rows that were scrolled out cannot be cleared
 	if n == 0 {
 		return ""
 	}
 	return fmt.Sprintf("\x1b[%dA\r\x1b[J", n)
 }
 
-// render is a table of at most height lines, none wider than width. What has to
-// be seen comes first: what failed, moves or waits, then the rest.
+// render returns a table of at most height lines, none wider than width, with failed and
+// moving pods first, and waiting ones last.
 func render(all []drain.Status, width, height int) string {
 	var drained int
 	var shown []drain.Status
@@ -86,7 +85,7 @@ func render(all []drain.Status, width, height int) string {
 	fmt.Fprintf(&text, "%s\n", clip(fmt.Sprintf("%d of %d pods drained", drained, len(all)), width))
 	for i, s := range shown {
 		if height < 2 {
-			break // no room for more
+			break // no line is left
 		}
 		if i >= height-2 && len(shown) > height-1 {
 			fmt.Fprintf(&text, "%s\n", clip(fmt.Sprintf("and %d more", len(shown)-i), width))
@@ -101,6 +100,7 @@ func render(all []drain.Status, width, height int) string {
 	return text.String()
 }
 
+// rank is the position of a state in the table.
 func rank(s drain.State) int {
 	return slices.Index([]drain.State{
 		drain.StateFailed, drain.StateMoving, drain.StateBlocked, drain.StateEvicting, drain.StateTerminating,
@@ -113,15 +113,15 @@ func bar(percent int) string {
 	return "[" + strings.Repeat("#", full) + strings.Repeat(".", 10-full) + "]"
 }
 
-// clip cuts a text, which may be somebody else's. What is left is as wide as it is
-// long: each character takes one column.
+// clip sanitizes a text and shortens it to width columns. The result is ASCII, so each
+// byte takes one column.
 func clip(text string, width int) string {
 	text = strings.Map(func(r rune) rune {
 		if r > unicode.MaxASCII {
 			return '?'
 		}
 		return r
-	}, clean(text))
+	}, sanitize(text))
 	switch {
 	case len(text) <= width:
 		return text

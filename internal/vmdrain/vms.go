@@ -15,16 +15,16 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// vms is what is known of the node's VMs, by the UID of the VMI.
+// vms returns the state of the node's VMs, by the UID of the VMI.
 func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
-	vmis, err := listed(ctx, n, &kubevirt.VirtualMachineInstanceList{})
+	vmis, err := cachedList(ctx, n, &kubevirt.VirtualMachineInstanceList{})
 	if err != nil {
 		return nil, err
 	}
 	if len(vmis.Items) == 0 {
 		return nil, nil
 	}
-	migrations, err := listed(ctx, n, &kubevirt.VirtualMachineInstanceMigrationList{})
+	migrations, err := cachedList(ctx, n, &kubevirt.VirtualMachineInstanceMigrationList{})
 	if err != nil {
 		return nil, err
 	}
@@ -46,14 +46,14 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 func vm(v *kubevirt.VirtualMachineInstance, m *kubevirt.VirtualMachineInstanceMigration) *drain.VM {
 	d := &drain.VM{Name: v.Namespace + "/" + v.Name, Marked: v.Marked(), Percent: -1}
 	if c := v.Condition(kubevirt.LiveMigratable); c != nil && c.Status == kubevirt.ConditionFalse {
-		d.NotMigratable = words(c)
+		d.NotMigratable = conditionText(c)
 	}
 	switch c := v.Condition(kubevirt.EvictionRequested); {
 	case c == nil || c.Status != kubevirt.ConditionTrue:
 	case c.Reason == "NotMigratable" || c.Reason == "NotMigrated":
-		d.Stuck = words(c)
+		d.Stuck = conditionText(c)
 	default:
-		d.Progress = words(c)
+		d.Progress = conditionText(c)
 	}
 	if m == nil {
 		return d
@@ -66,9 +66,10 @@ func vm(v *kubevirt.VirtualMachineInstance, m *kubevirt.VirtualMachineInstanceMi
 	return d
 }
 
-func words(c *kubevirt.Condition) string { return cmp.Or(c.Message, c.Reason) }
+// conditionText returns the message of a condition, or its reason.
+func conditionText(c *kubevirt.Condition) string { return cmp.Or(c.Message, c.Reason) }
 
-// budgets are as the plan knows them.
+// budgets converts budgets for the plan.
 func budgets(all []policyv1.PodDisruptionBudget) (some []drain.Budget) {
 	for i := range all {
 		b := &all[i]
@@ -85,7 +86,7 @@ func budgets(all []policyv1.PodDisruptionBudget) (some []drain.Budget) {
 		}
 		some = append(some, d)
 	}
-	// A store has no order.
+	// A list from the cache is not sorted.
 	slices.SortFunc(some, func(a, b drain.Budget) int { return strings.Compare(a.Name, b.Name) })
 	return some
 }

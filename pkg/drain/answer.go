@@ -91,8 +91,7 @@ const (
 )
 
 // Classify interprets an error response to an eviction request, given the budgets that
-// select the pod
-// and its VM, which is nil if the pod has none.
+// select the pod and its VM, which is nil if the pod has none.
 func Classify(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	switch {
 	case r.Code == notFound:

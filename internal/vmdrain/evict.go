@@ -16,8 +16,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/drain"
 )
 
-// ask evicts a pod, and hands the answer to the loop.
-func (n *node) ask(ctx context.Context, p drain.Pod) {
+// startEviction evicts a pod in a goroutine, which sends the answer to the loop.
+func (n *node) startEviction(ctx context.Context, p drain.Pod) {
 	n.calls.Go(func() {
 		select {
 		case n.slots <- struct{}{}:
@@ -26,19 +26,20 @@ func (n *node) ask(ctx context.Context, p drain.Pod) {
 			return
 		}
 		err := n.evict(ctx, &p)
-		n.tell(ctx, func(now time.Time) { n.plan.Answer(p.UID, n.classify(ctx, &p, err), now) })
+		n.deliver(ctx, func(now time.Time) { n.plan.Answer(p.UID, n.classify(ctx, &p, err), now) })
 	})
 }
 
-// tell hands something to the loop, which owns the plan.
-func (n *node) tell(ctx context.Context, what func(now time.Time)) {
+// deliver has the loop call apply: only the loop may use the plan.
+func (n *node) deliver(ctx context.Context, apply func(now time.Time)) {
 	select {
-	case n.told <- what:
+	case n.results <- apply:
 	case <-ctx.Done():
 	}
 }
 
-// evict asks for this pod, not for another of the same name.
+// evict sends one eviction request, or with --disable-eviction a deletion. Its
+// precondition is the UID: another pod of the same name is not evicted.
 func (n *node) evict(ctx context.Context, p *drain.Pod) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	opts := metav1.DeleteOptions{GracePeriodSeconds: n.Drain.Grace(p), Preconditions: &metav1.Preconditions{UID: new(types.UID(p.UID))}}
@@ -49,6 +50,7 @@ func (n *node) evict(ctx context.Context, p *drain.Pod) error {
 	return n.live.SubResource("eviction").Create(ctx, pod, eviction)
 }
 
+// response converts an error of evict.
 func response(err error) *drain.Response {
 	r := &drain.Response{Text: err.Error()}
 	var status apierrors.APIStatus
@@ -64,7 +66,7 @@ func response(err error) *drain.Response {
 	return r
 }
 
-// classify says what the outcome of evict means, given the pod's budgets and its VM.
+// classify interprets the result of evict, with the pod's budgets and VM from the cache.
 func (n *node) classify(ctx context.Context, p *drain.Pod, err error) drain.Answer {
 	if err == nil {
 		return drain.Answer{Verdict: drain.Accepted}
@@ -73,8 +75,8 @@ func (n *node) classify(ctx context.Context, p *drain.Pod, err error) drain.Answ
 	if n.store.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: p.Name}, pod) != nil || string(pod.UID) != p.UID {
 		return drain.Classify(p, response(err), nil, nil)
 	}
-	// After an error of the cache the answer names no budget or VM.
-	all, _ := listed(ctx, n, &policyv1.PodDisruptionBudgetList{})
+	// Without budgets or VM, after an error of the cache, the reason is less specific.
+	all, _ := cachedList(ctx, n, &policyv1.PodDisruptionBudgetList{})
 	vms, _ := n.vms(ctx)
-	return drain.Classify(p, response(err), budgets(selecting(all.Items, pod)), vms[pod.Labels[kubevirt.CreatedByLabel]])
+	return drain.Classify(p, response(err), budgets(budgetsSelecting(all.Items, pod)), vms[pod.Labels[kubevirt.CreatedByLabel]])
 }
