@@ -6,51 +6,51 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Verdict is what becomes of an eviction.
+// Verdict is the decision about an eviction.
 type Verdict string
 
-// The verdicts. Allow leaves the rest to the disruption budgets. Mark and
-// Refuse are answered 429; Mark marks the VM first.
+// Verdicts. Allow: the webhook allows it, and disruption budgets decide. Mark and Refuse
+// are answered 429; with Mark the VM is marked first.
 const (
 	Allow  Verdict = "allowed"
 	Mark   Verdict = "marked"
 	Refuse Verdict = "refused"
 )
 
-// NotApplicable is the strategy of a pod whose VM does not count.
+// NotApplicable is the strategy in an Admission that no strategy has decided.
 const NotApplicable kubevirt.EvictionStrategy = "NotApplicable"
 
 // Admission is the answer to an eviction.
 type Admission struct {
 	Verdict Verdict
-	// Reason is one word for logs; Message is for the one who evicts.
+	// Reason is for logs; Message is the answer to the client.
 	Reason, Message string
-	// Strategy is the one that counted.
+	// Strategy is the one that was applied.
 	Strategy kubevirt.EvictionStrategy
-	// Unknown is the word that was stated as a strategy and is none: it counted
-	// as None, which somebody should hear of.
+	// Unknown is the value of an evictionStrategy that is unknown, and was handled as
+	// None: an Event is to report it.
 	Unknown string
 }
 
-// Pod is what counts of a VM's pod that is to be evicted.
+// Pod has the properties of a pod that is to be evicted.
 type Pod struct {
 	Launcher bool // by its label
 	Finished bool // Succeeded or Failed
 	Deleting bool
-	// Held: its node's agent holds the shutdown, or will, until the VM was moved.
+	// Held: the node agent delays the shutdown, or will, until the VM was migrated.
 	Held bool
 	Node string
-	// VMI is the name of its VMI, VMIUID that VMI's UID, as the pod says.
+	// VMI and VMIUID are name and UID of its VMI, from the pod's metadata.
 	VMI, VMIUID string
 }
 
-// OfVM reports whether it takes the VMI to answer for the pod.
+// OfVM reports whether the answer depends on a VMI.
 func (p *Pod) OfVM() bool { return p.Launcher && !p.Finished && p.VMI != "" }
 
-// Admit answers the eviction of a launcher pod. vmi is nil if the API server
-// says that it does not exist; fallback is the cluster's strategy.
+// Admit decides about the eviction of a launcher pod. vmi is nil if it does not exist
+// in the API server; fallback is the cluster's strategy.
 func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) Admission {
-	if reason := notAVMs(p, vmi); reason != "" {
+	if reason := noVMReason(p, vmi); reason != "" {
 		return Admission{Verdict: Allow, Reason: reason, Strategy: NotApplicable}
 	}
 	a := byStrategy(vmi, fallback)
@@ -58,18 +58,18 @@ func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Evict
 	case vmi.Node() == "" || p.Node != vmi.Node():
 		a.Verdict, a.Reason, a.Message = Allow, "NotOnTheVMsNode", ""
 	case p.Deleting && p.Held && vmi.Marked():
-		a.Verdict, a.Reason, a.Message = Refuse, "ShutdownHeld", triggered(vmi)
+		a.Verdict, a.Reason, a.Message = Refuse, "ShutdownHeld", evictionTriggered(vmi)
 	case p.Deleting && p.Held:
-		a.Verdict, a.Reason, a.Message = Mark, "ShutdownHeld", triggered(vmi)
+		a.Verdict, a.Reason, a.Message = Mark, "ShutdownHeld", evictionTriggered(vmi)
 	case p.Deleting:
 		a.Verdict, a.Reason, a.Message = Allow, "PodDeleting", ""
 	}
 	return a
 }
 
-// notAVMs is why no VM is stopped with this pod; empty if one is. An orphan
-// never blocks a drain.
-func notAVMs(p *Pod, vmi *kubevirt.VirtualMachineInstance) string {
+// noVMReason is why the eviction of the pod stops no VM, or empty. Such a pod never
+// blocks a drain.
+func noVMReason(p *Pod, vmi *kubevirt.VirtualMachineInstance) string {
 	switch {
 	case p.Finished:
 		return "PodFinished"
@@ -90,16 +90,16 @@ func notAVMs(p *Pod, vmi *kubevirt.VirtualMachineInstance) string {
 	}
 }
 
-// A cell of the table.
+// cell of the table of verdicts.
 type cell struct {
 	verdict Verdict
 	reason  string
 	message func(*kubevirt.VirtualMachineInstance) string
 }
 
-func allowed(reason string) cell { return cell{Allow, reason, nothing} }
+func allowed(reason string) cell { return cell{Allow, reason, noMessage} }
 
-// verdicts is the table: by strategy, then migratable, then marked.
+// verdicts by strategy, migratable and marked.
 var verdicts = map[kubevirt.EvictionStrategy]map[string][2]cell{
 	//                  not marked, then marked
 	kubevirt.StrategyNone: {
@@ -107,16 +107,16 @@ var verdicts = map[kubevirt.EvictionStrategy]map[string][2]cell{
 		"not migratable": {allowed("StrategyNone"), allowed("StrategyNone")},
 	},
 	kubevirt.StrategyLiveMigrate: {
-		"migratable":     {{Mark, "ToBeMigrated", triggered}, allowed("BudgetAnswers")},
+		"migratable":     {{Mark, "ToBeMigrated", evictionTriggered}, allowed("BudgetAnswers")},
 		"not migratable": {{Refuse, "NotMigratable", notMigratable}, {Refuse, "NotMigratable", notMigratable}},
 	},
 	kubevirt.StrategyLiveMigrateIfPossible: {
-		"migratable":     {{Mark, "ToBeMigrated", triggered}, allowed("BudgetAnswers")},
+		"migratable":     {{Mark, "ToBeMigrated", evictionTriggered}, allowed("BudgetAnswers")},
 		"not migratable": {allowed("NotMigratable"), allowed("NotMigratable")},
 	},
 	kubevirt.StrategyExternal: {
-		"migratable":     {{Mark, "ToBeMovedByOthers", triggered}, allowed("BudgetAnswers")},
-		"not migratable": {{Mark, "ToBeMovedByOthers", triggered}, allowed("BudgetAnswers")},
+		"migratable":     {{Mark, "ToBeMovedByOthers", evictionTriggered}, allowed("BudgetAnswers")},
+		"not migratable": {{Mark, "ToBeMovedByOthers", evictionTriggered}, allowed("BudgetAnswers")},
 	},
 }
 
@@ -133,8 +133,8 @@ func byStrategy(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Eviction
 	return Admission{Verdict: c.verdict, Reason: c.reason, Message: c.message(vmi), Strategy: strategy, Unknown: unknown}
 }
 
-// StrategyOf is the strategy that counts: the VMI's, else the cluster's, else
-// None. A word that is no strategy is None, and returned as well.
+// StrategyOf returns the effective strategy: the VMI's, else the cluster's, else None.
+// An unknown value is None, and is returned as unknown.
 func StrategyOf(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) (s kubevirt.EvictionStrategy, unknown string) {
 	s = fallback
 	if vmi.Spec.EvictionStrategy != nil && *vmi.Spec.EvictionStrategy != "" {
@@ -149,10 +149,10 @@ func StrategyOf(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Eviction
 	return s, ""
 }
 
-func nothing(*kubevirt.VirtualMachineInstance) string { return "" }
+func noMessage(*kubevirt.VirtualMachineInstance) string { return "" }
 
-// The descheduler looks for these words.
-func triggered(vmi *kubevirt.VirtualMachineInstance) string {
+// evictionTriggered is the text that the descheduler matches.
+func evictionTriggered(vmi *kubevirt.VirtualMachineInstance) string {
 	return fmt.Sprintf(`Eviction triggered evacuation of VMI "%s/%s"`, vmi.Namespace, vmi.Name)
 }
 
@@ -160,8 +160,8 @@ func notMigratable(vmi *kubevirt.VirtualMachineInstance) string {
 	return fmt.Sprintf("VMI %s is configured with an eviction strategy but is not live-migratable", vmi.Name)
 }
 
-// Unreadable is the answer while nobody can say what would be stopped: what
-// could not be read is "vmi" or "pod".
+// Unreadable is the answer where an object cannot be read: what is "vmi", "pod" or
+// "settings".
 func Unreadable(what string, err error) Admission {
 	return Admission{
 		Verdict: Refuse, Reason: "Unreadable", Strategy: NotApplicable,
@@ -169,7 +169,7 @@ func Unreadable(what string, err error) Admission {
 	}
 }
 
-// MarkFailed is the answer where the VM could not be marked.
+// MarkFailed changes the answer a, because the VM could not be marked.
 func MarkFailed(a Admission, err error) Admission {
 	a.Verdict, a.Reason = Refuse, "MarkFailed"
 	a.Message = fmt.Sprintf("kubevirt failed marking the vmi for eviction: %v", err)

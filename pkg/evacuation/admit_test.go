@@ -14,7 +14,7 @@ import (
 
 const here = "node-a"
 
-// a migratable VM that runs here, and its launcher pod.
+// given returns a migratable VM that runs here, and its launcher pod.
 func given(strategy kubevirt.EvictionStrategy, change ...func(*Pod, *kubevirt.VirtualMachineInstance)) (*Pod, *kubevirt.VirtualMachineInstance) {
 	vmi := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "vm", UID: "uid-1"}}
 	if strategy != "" {
@@ -122,8 +122,7 @@ func TestAnUnknownStrategyIsSaid(t *testing.T) {
 	}
 }
 
-// Whatever is met: nothing but Allow goes without a message, and a mark is only
-// ever put on a VM that runs where the pod is.
+// In every state only Allow has no message, and only a VM on the pod's node is marked.
 func TestEveryAnswerCanBeGiven(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := rapid.SampledFrom([]string{"", here, "node-b"})

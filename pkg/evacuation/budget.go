@@ -2,35 +2,35 @@ package evacuation
 
 import "github.com/vmgrace/vmgrace/api/kubevirt"
 
-// Sizes of a budget: pods that no eviction may take.
+// Values of a budget's minAvailable.
 const (
 	noBudget        = 0
 	oneLauncher     = 1
 	duringMigration = 2
 )
 
-// BudgetFacts is what is known of a VM when its disruption budget is looked at.
+// BudgetFacts is the state of a VM that its disruption budget depends on.
 type BudgetFacts struct {
 	VMI      *kubevirt.VirtualMachineInstance
 	Strategy kubevirt.EvictionStrategy // StrategyOf the VMI
-	// ActivePods counts the pods that the budget selects and that have not ended.
+	// ActivePods is the number of pods that the budget selects and that have not ended.
 	ActivePods int
 	// Migrations of the VMI, in any phase.
 	Migrations []kubevirt.VirtualMachineInstanceMigration
-	// Exists tells of a budget, and Label of the migration that it names.
+	// Exists: the VM has a budget. Label is the name of the migration in its label.
 	Exists bool
 	Label  string
 }
 
-// Budget is what a VM's disruption budget is to be.
+// Budget is the desired disruption budget of a VM.
 type Budget struct {
-	MinAvailable int32  // 0: there is to be none
-	Migration    string // the migration that it was expanded for, or empty
+	MinAvailable int32  // 0: no budget
+	Migration    string // the migration for which minAvailable is 2, or empty
 	Reason       string
 	Message      string
 }
 
-// budgetRules are read from top to bottom: the first that holds decides.
+// budgetRules: the first rule that holds decides.
 var budgetRules = []struct {
 	reason       string
 	holds        func(BudgetFacts) bool
@@ -49,7 +49,7 @@ var budgetRules = []struct {
 		"an eviction may shut the VM down"},
 }
 
-// BudgetFor decides whether a VM has a disruption budget and how large it is.
+// BudgetFor returns the desired disruption budget of a VM.
 func BudgetFor(f BudgetFacts) Budget {
 	for _, rule := range budgetRules {
 		if !rule.holds(f) {
@@ -64,10 +64,10 @@ func BudgetFor(f BudgetFacts) Budget {
 	return Budget{} // not reached: the last rule always holds
 }
 
-// BudgetName is the name of a VMI's budget: with it there cannot be two.
+// BudgetName is the name of a VMI's budget. The name makes a second one impossible.
 func BudgetName(uid string) string { return BudgetPrefix + uid }
 
-// BudgetPrefix begins the names of all budgets that KubeVirt ever made.
+// BudgetPrefix is the prefix of the names of budgets, in every version of KubeVirt.
 const BudgetPrefix = "kubevirt-disruption-budget-"
 
 func (f BudgetFacts) needed() bool {
@@ -81,9 +81,9 @@ func (f BudgetFacts) needed() bool {
 	return false
 }
 
-// expanded reports whether one launcher alone is not enough: while a migration
-// is under way, and as long as it left two. A Pending migration waits for its
-// turn, unless the budget was expanded for it already.
+// expanded reports whether minAvailable is to be 2: while a migration is under way, or two
+// launcher pods are left of one. A Pending migration does not count, unless the budget
+// names it already.
 func (f BudgetFacts) expanded() bool {
 	return f.ActivePods > 1 || f.underWay() != ""
 }
@@ -103,7 +103,7 @@ func (f BudgetFacts) underWay() string {
 		case m.Final():
 		case m.Name == f.Label:
 			return m.Name
-		case !waiting(m):
+		case !pending(m):
 			name = m.Name
 		}
 	}

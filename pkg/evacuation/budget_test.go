@@ -94,8 +94,8 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// Whatever happens to a VM that lives: a budget is never taken away during a
-// migration, and never smaller than its launchers are many.
+// For every running VM: the budget is not deleted during a migration, and is not smaller
+// than the number of launcher pods.
 func TestBudgetDuringMigration(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := BudgetFacts{
@@ -116,7 +116,7 @@ func TestBudgetDuringMigration(t *testing.T) {
 		b := BudgetFor(f)
 		underWay := false
 		for i := range f.Migrations {
-			underWay = underWay || !f.Migrations[i].Final() && !waiting(&f.Migrations[i])
+			underWay = underWay || !f.Migrations[i].Final() && !pending(&f.Migrations[i])
 		}
 		if (underWay || f.ActivePods > 1) && b.MinAvailable != duringMigration {
 			t.Fatalf("migrating: %v, pods %d, and the budget is %d", underWay, f.ActivePods, b.MinAvailable)

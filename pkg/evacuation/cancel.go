@@ -2,20 +2,20 @@ package evacuation
 
 import "github.com/vmgrace/vmgrace/api/kubevirt"
 
-// MarkFacts is what is known of a VM whose mark may go. All of it is to be had
-// by a live look: a cache that is behind must take no mark.
+// MarkFacts is the state of a VM that the removal of its mark depends on. The caller has
+// to read it from the API server: a stale cache must not remove a mark.
 type MarkFacts struct {
 	VMI      *kubevirt.VirtualMachineInstance
 	Strategy kubevirt.EvictionStrategy // StrategyOf the VMI
-	// NodeSchedulable: the VM's node is there, neither cordoned nor tainted to
-	// be emptied.
+	// NodeSchedulable: the VM's node exists, and is neither cordoned nor has the drain
+	// taint.
 	NodeSchedulable bool
-	// LauncherTerminating: the launcher pod is being deleted, so that the VM
-	// ends unless it is moved.
+	// LauncherTerminating: the launcher pod is being deleted, so that the VM ends unless
+	// it is migrated.
 	LauncherTerminating bool
 }
 
-// cancelRules are read from top to bottom: the first that holds decides.
+// cancelRules: the first rule that holds decides.
 var cancelRules = []struct {
 	reason string
 	holds  func(MarkFacts) bool
@@ -29,7 +29,7 @@ var cancelRules = []struct {
 	{"Uncordoned", func(MarkFacts) bool { return true }, true},
 }
 
-// Unmark decides whether the mark of a VM goes because its node is used again.
+// Unmark decides whether the mark of a VM is removed because its node is schedulable again.
 func Unmark(f MarkFacts) (goes bool, reason string) {
 	for _, rule := range cancelRules {
 		if rule.holds(f) {
@@ -39,15 +39,15 @@ func Unmark(f MarkFacts) (goes bool, reason string) {
 	return false, "" // not reached: the last rule always holds
 }
 
-// Withdrawn returns the VM's evacuations that have not begun and that nobody
-// asks for any more. One that runs goes on.
+// Withdrawn returns the VM's pending evacuations that are no longer requested. A running
+// one is not returned: it continues.
 func Withdrawn(e Evacuee) []kubevirt.VirtualMachineInstanceMigration {
 	if e.Requested() || e.LauncherTerminating || e.Strategy == kubevirt.StrategyExternal {
 		return nil
 	}
 	var some []kubevirt.VirtualMachineInstanceMigration
 	for _, m := range e.evacuations() {
-		if waiting(&m) && m.DeletionTimestamp == nil {
+		if pending(&m) && m.DeletionTimestamp == nil {
 			some = append(some, m)
 		}
 	}

@@ -1,8 +1,8 @@
-// Package evacuation has the rules of evictions and evacuations: what an
-// eviction of a VM's pod is answered, which disruption budget a VM needs, and
-// which migrations come next.
+// Package evacuation has the rules of evictions and evacuations: the answer to an
+// eviction of a VM's pod, the disruption budget that a VM needs, and the migrations to
+// make and to start next.
 //
-// It decides and does nothing: it knows no server, no clock and no cache. What
-// it is told are KubeVirt's objects and Kubernetes' words; what it returns is a
-// decision with a reason for metrics and a message for people.
+// It does no I/O and reads no clock. Its input is KubeVirt's objects and facts about pods
+// and nodes; its output is a decision with a reason for logs and metrics, and a message
+// for users. All functions are pure.
 package evacuation

@@ -8,13 +8,13 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// gates are the reasons of a pod's condition DisruptionTarget that may move its VM,
-// with the feature gate of each.
+// gates are the reasons of a pod's condition DisruptionTarget for which its VM may be
+// migrated, with the feature gate of each.
 var gates = map[string]string{CausePreemption: GatePreemption, CauseNoExecute: GateNoExecute}
 
-// HoldReason is why the shutdown of a launcher pod that is being deleted is held,
-// "" if it is not: the reason that the pod shows, else the cause of its VM's mark,
-// which is the reason as it was seen first. holdFor is the pod's annotation.
+// HoldReason returns the reason for which the shutdown of a launcher pod that is being
+// deleted is held, "" if it is not: the reason of its condition, else the cause of its
+// VM's mark, which keeps the first reason. holdFor is the pod's annotation.
 func HoldReason(holdFor, disruption, cause string) string {
 	for _, reason := range []string{disruption, cause} {
 		if gates[reason] != "" && slices.Contains(strings.Split(holdFor, ","), reason) {
@@ -24,7 +24,7 @@ func HoldReason(holdFor, disruption, cause string) string {
 	return ""
 }
 
-// Disruption is what is known of a VM whose launcher pod Kubernetes deletes.
+// Disruption is the state of a VM whose launcher pod is being deleted by Kubernetes.
 type Disruption struct {
 	VMI       *kubevirt.VirtualMachineInstance
 	Strategy  kubevirt.EvictionStrategy // StrategyOf the VMI
@@ -34,11 +34,11 @@ type Disruption struct {
 	// Reason of the pod's condition DisruptionTarget, "" where it is not True; HoldFor
 	// is the pod's annotation.
 	Reason, HoldFor string
-	// Unheld: no agent of the cluster holds shutdowns.
+	// Unheld: no agent of the cluster holds shutdowns (--beside-kubevirt).
 	Unheld bool
 }
 
-// disruptionRules are read from top to bottom: the first that holds decides.
+// disruptionRules: the first rule that holds is why the VM is not marked.
 var disruptionRules = []struct {
 	reason string
 	holds  func(*Disruption, *Settings) bool
@@ -54,7 +54,7 @@ var disruptionRules = []struct {
 	{"NotMigratable", func(d *Disruption, _ *Settings) bool {
 		return d.Strategy != kubevirt.StrategyExternal && !d.VMI.Migratable()
 	}},
-	// Nobody holds its shutdown: it was made while the webhook did not run.
+	// Its shutdown is not held: the pod was created while the webhook did not run.
 	{"NotHeld", func(d *Disruption, _ *Settings) bool {
 		return !d.Unheld && d.Strategy != kubevirt.StrategyExternal && HoldReason(d.HoldFor, d.Reason, "") == ""
 	}},
@@ -64,8 +64,8 @@ var disruptionRules = []struct {
 	}},
 }
 
-// Disrupted decides whether a VM is marked to leave its node because Kubernetes
-// deletes its launcher pod. reason is a word for logs.
+// Disrupted decides whether a VM is marked because Kubernetes deletes its launcher pod.
+// The reason is for logs.
 func Disrupted(d *Disruption, s *Settings) (mark bool, reason string) {
 	for _, rule := range disruptionRules {
 		if rule.holds(d, s) {
@@ -75,9 +75,8 @@ func Disrupted(d *Disruption, s *Settings) (mark bool, reason string) {
 	return true, d.Reason
 }
 
-// HeldUntil is the latest moment of a shutdown that is held, as far as the
-// cluster knows: of a pod that is killed at kill, with so many seconds since its
-// deletion, and with these annotations.
+// HeldUntil returns the latest end of a hold: of a pod that kubelet kills at kill, which
+// is graceSeconds after its deletion, with the values of two of its annotations.
 func HeldUntil(kill time.Time, graceSeconds int64, reserve, allowance string) time.Time {
 	until := kill
 	if n, ok := parseSeconds(reserve); ok {

@@ -7,22 +7,22 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Hotplug reports whether a pod holds a volume that was plugged into a VM.
+// Hotplug reports whether a pod holds a hotplugged volume of a VM.
 func Hotplug(name, appLabel string) bool {
 	return appLabel == kubevirt.HotplugApp || strings.HasPrefix(name, kubevirt.HotplugPrefix)
 }
 
-// HotplugPod is what counts of a pod that holds a VM's volume.
+// HotplugPod has the properties of a pod that holds a hotplugged volume.
 type HotplugPod struct {
 	Namespace, Name    string
 	Finished, Deleting bool
-	// Owner is the launcher pod that owns it: nil where there is none, where it
-	// is gone, or where there are several owners.
+	// Owner is the launcher pod that owns it, nil unless there is exactly one owner, which
+	// exists.
 	Owner *Pod
 }
 
-// AdmitHotplug answers its eviction, which would take a disk from a VM that
-// runs: whatever the strategy. vmi is the owner's, nil where it does not exist.
+// AdmitHotplug decides about its eviction, which would remove a disk from a running VM,
+// whatever the strategy. vmi is the owner's, nil where it does not exist.
 func AdmitHotplug(p *HotplugPod, vmi *kubevirt.VirtualMachineInstance) Admission {
 	allow := func(reason string) Admission {
 		return Admission{Verdict: Allow, Reason: reason, Strategy: NotApplicable}

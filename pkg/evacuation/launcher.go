@@ -9,38 +9,37 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Annotations of a launcher pod whose shutdown its node's agent may hold.
+// Annotations of a launcher pod whose shutdown the node agent may hold.
 const (
-	HoldForAnnotation = "vmgrace.io/hold-for"                 // reasons, by commas
-	ReserveAnnotation = "vmgrace.io/shutdown-reserve-seconds" // what a shutdown needs at most
-	// AllowanceAnnotation is how long a shutdown may be held at most, PaddingAnnotation
-	// what the reserve has over the VM's grace period, which may be edited: the agents
-	// have no settings.
+	HoldForAnnotation = "vmgrace.io/hold-for"                 // reasons, separated by commas
+	ReserveAnnotation = "vmgrace.io/shutdown-reserve-seconds" // the longest duration of a shutdown
+	// AllowanceAnnotation is the longest time of a hold. PaddingAnnotation is the part of
+	// the reserve that exceeds the VM's grace period, which may be changed later. The
+	// agents do not read the settings themselves.
 	AllowanceAnnotation = "vmgrace.io/migration-allowance-seconds"
 	PaddingAnnotation   = "vmgrace.io/launcher-padding-seconds"
 )
 
-// HoldAnnotations are all of them.
+// HoldAnnotations returns the names of all annotations above.
 func HoldAnnotations() []string {
 	return []string{HoldForAnnotation, ReserveAnnotation, AllowanceAnnotation, PaddingAnnotation}
 }
 
-// DefaultGracePeriod is that of VMs that state none.
+// DefaultGracePeriod is the grace period of VMs without one.
 const DefaultGracePeriod = 30 * time.Second
 
-// maxGraceSeconds is 100 years, as for the agents: far from every overflow, in
-// seconds and in the API server's own sums.
+// maxGraceSeconds is 100 years, as for the agents: no sum overflows, here or in the API
+// server.
 const maxGraceSeconds = 100 * 365 * 24 * 60 * 60
 
-// LauncherGrace is what a launcher pod needs so that its VM has its whole
-// grace period.
+// LauncherGrace is what a launcher pod needs so that its VM gets its whole grace period.
 type LauncherGrace struct {
-	Seconds     int64             // of the pod's terminationGracePeriodSeconds
-	Annotations map[string]string // HoldAnnotations; nil where its shutdown is not held
+	Seconds     int64             // for terminationGracePeriodSeconds
+	Annotations map[string]string // HoldAnnotations; nil where its shutdown is never held
 }
 
-// GraceFor computes it for a pod that has stated seconds of its own; nil is
-// the API server's default. Applied again, it changes nothing.
+// GraceFor computes the LauncherGrace of a pod with stated seconds; nil is the API
+// server's default. It is idempotent.
 func GraceFor(vmi *kubevirt.VirtualMachineInstance, stated *int64, s *Settings) LauncherGrace {
 	has := int64(DefaultGracePeriod / time.Second) // the API server's default, too
 	if stated != nil {
@@ -61,8 +60,8 @@ func GraceFor(vmi *kubevirt.VirtualMachineInstance, stated *int64, s *Settings) 
 	return g
 }
 
-// graceSeconds is the VM's grace period. A negative one is none: the agents use
-// their default, as where none is stated.
+// graceSeconds is the VM's grace period. A negative or missing one is the default, as for
+// the agents.
 func graceSeconds(vmi *kubevirt.VirtualMachineInstance) int64 {
 	stated := vmi.Spec.TerminationGracePeriodSeconds
 	if stated == nil || *stated < 0 {
@@ -83,7 +82,7 @@ func holdReasons(s *Settings) []string {
 	return reasons
 }
 
-// parseSeconds reads an annotation; ok is false where it says none.
+// parseSeconds parses an annotation; ok is false where it is no number of seconds.
 func parseSeconds(text string) (d time.Duration, ok bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {

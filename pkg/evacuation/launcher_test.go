@@ -44,8 +44,8 @@ func TestALauncherOutlivesItsVM(t *testing.T) {
 	}
 }
 
-// Twice gives the same, nothing gets shorter, and nothing overflows: neither
-// here nor where the API server adds it to the time of day.
+// GraceFor is idempotent, shortens nothing, and does not overflow, also where the API
+// server adds the result to the time.
 func TestPaddingIsIdempotentAndBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		vmi := &kubevirt.VirtualMachineInstance{}

@@ -2,7 +2,7 @@ package evacuation
 
 import "github.com/vmgrace/vmgrace/api/kubevirt"
 
-// Annotations of a marked VMI: why, and whether its node was cordoned.
+// Annotations of a marked VMI: the cause, and whether its node was cordoned.
 const (
 	CauseAnnotation    = "vmgrace.io/evacuation-cause"
 	CordonedAnnotation = "vmgrace.io/cordoned"
@@ -18,17 +18,17 @@ const (
 	CauseNodeTaint  = "NodeTaint"
 )
 
-// Explanation is what is told of a mark, in annotations of the VMI.
+// Explanation of a mark, for annotations of the VMI.
 type Explanation struct {
 	Cause string
-	// Descheduler: it was the descheduler that asked.
+	// Descheduler: the eviction was requested by the descheduler.
 	Descheduler bool
 	// Cordoned: the node was unschedulable or had the drain taint.
 	Cordoned bool
 }
 
-// Annotations are those of a mark, as a merge patch has them: nil removes one that a
-// former mark left.
+// Annotations returns the annotations as part of a merge patch: nil removes one of a
+// former mark.
 func (e *Explanation) Annotations() map[string]any {
 	m := map[string]any{CauseAnnotation: e.Cause, CordonedAnnotation: nil, kubevirt.EvictionSourceAnnotation: nil}
 	if e.Descheduler {

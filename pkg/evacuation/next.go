@@ -11,37 +11,37 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Evacuee is what is known of a VM that may have to leave its node.
+// Evacuee is the state of a VM that may have to be evacuated.
 type Evacuee struct {
 	VMI      *kubevirt.VirtualMachineInstance
 	Strategy kubevirt.EvictionStrategy // StrategyOf the VMI
-	// NodeReady and NodeDrained are of the VM's node: condition Ready, and the
-	// taint that asks for it to be emptied.
+	// NodeReady and NodeDrained are the condition Ready and the drain taint of the VM's
+	// node.
 	NodeReady   bool
 	NodeDrained bool
-	// Launchers counts the VM's launcher pods that have not ended. One that is
-	// being deleted and still runs counts.
+	// Launchers is the number of the VM's launcher pods that have not ended, including
+	// terminating ones.
 	Launchers int
-	// LauncherTerminating: one of them is being deleted, so that the VM ends
-	// unless it is moved.
+	// LauncherTerminating: one of them is being deleted, so that the VM ends unless it is
+	// migrated.
 	LauncherTerminating bool
-	// Unschedulable is what the scheduler says of a launcher pod of the VM for which it
-	// finds no node, "" where there is none.
+	// Unschedulable is the scheduler's message about an unschedulable launcher pod of the
+	// VM, "" where there is none.
 	Unschedulable string
 	// Migrations of the VMI, in any phase.
 	Migrations []kubevirt.VirtualMachineInstanceMigration
 	Now        time.Time
 }
 
-// Action is what is to be done next.
+// Action to take for a VM.
 type Action string
 
 // Actions.
 const (
-	Nothing Action = "Nothing" // the VM may stay, or is about to be gone
-	Migrate Action = "Migrate" // make a migration
-	Wait    Action = "Wait"    // it is under way, or somebody else's
-	Blocked Action = "Blocked" // it is to leave and cannot: that is to be said
+	Nothing Action = "Nothing" // no evacuation is requested, or the VM ends
+	Migrate Action = "Migrate" // create a migration
+	Wait    Action = "Wait"    // a migration is under way, or others move the VM
+	Blocked Action = "Blocked" // the VM cannot be evacuated: to be reported
 )
 
 // Step is the decision for one VM.
@@ -49,11 +49,11 @@ type Step struct {
 	Action  Action
 	Reason  string
 	Message string
-	// Again is when to look again though nothing happened; 0 = no need to.
+	// Again is when to reconcile again without a change; 0: not needed.
 	Again time.Duration
 }
 
-// evacuationRules are read from top to bottom: the first that holds decides.
+// evacuationRules: the first rule that holds decides.
 var evacuationRules = []struct {
 	reason  string
 	holds   func(Evacuee) bool
@@ -64,12 +64,12 @@ var evacuationRules = []struct {
 	{"Ended", func(e Evacuee) bool { return e.VMI.Final() }, Nothing, nil},
 	{"Deleting", func(e Evacuee) bool { return e.VMI.DeletionTimestamp != nil }, Nothing, nil},
 	{"External", func(e Evacuee) bool { return e.Strategy == kubevirt.StrategyExternal }, Wait,
-		says("evictionStrategy is External: whoever watches status.evacuationNodeName has to move the VM")},
+		fixed("evictionStrategy is External: whoever watches status.evacuationNodeName has to move the VM")},
 	{"NotMigrated", func(e Evacuee) bool { return !migrates(e.Strategy) }, Blocked, func(e Evacuee) string {
 		return fmt.Sprintf("the VM is to leave its node, and its evictionStrategy is %s: it is not moved", e.Strategy)
 	}},
 	{"NoRoom", func(e Evacuee) bool { return e.unfinished() != nil && e.Unschedulable != "" }, Blocked, func(e Evacuee) string {
-		return fmt.Sprintf("migration %s finds no node for the VM: %s", e.unfinished().Name, cut(e.Unschedulable, longMessage))
+		return fmt.Sprintf("migration %s finds no node for the VM: %s", e.unfinished().Name, truncate(e.Unschedulable, longMessage))
 	}},
 	{"Migrating", func(e Evacuee) bool { return e.unfinished() != nil }, Wait, func(e Evacuee) string {
 		return fmt.Sprintf("migration %s is to move the VM", e.unfinished().Name)
@@ -79,17 +79,17 @@ var evacuationRules = []struct {
 		return fmt.Sprintf("node %s is not Ready: the VM cannot be moved away from it", e.VMI.Node())
 	}},
 	{"NoLauncher", func(e Evacuee) bool { return e.Launchers == 0 }, Wait,
-		says("the VM has no launcher pod that runs")},
+		fixed("the VM has no launcher pod that runs")},
 	{"SeveralLaunchers", func(e Evacuee) bool { return e.Launchers > 1 }, Wait,
-		says("the VM has more than one launcher pod: the next migration begins when one is left")},
+		fixed("the VM has more than one launcher pod: the next migration begins when one is left")},
 	{"Backoff", func(e Evacuee) bool { return e.backoff() > 0 }, Wait, func(e Evacuee) string {
 		failed, last := e.failures()
-		return fmt.Sprintf("the last migration failed, %d in a row: the next one begins %v after it%s", failed, backoffAfter(failed), reasonOf(last))
+		return fmt.Sprintf("the last migration failed, %d in a row: the next one begins %v after it%s", failed, backoffAfter(failed), failureSuffix(last))
 	}},
-	{"Evacuate", func(Evacuee) bool { return true }, Migrate, says("the VM is to leave its node")},
+	{"Evacuate", func(Evacuee) bool { return true }, Migrate, fixed("the VM is to leave its node")},
 }
 
-// Next decides what is to be done for one VM.
+// Next decides the action for one VM.
 func Next(e Evacuee) Step {
 	for _, rule := range evacuationRules {
 		if !rule.holds(e) {
@@ -107,8 +107,8 @@ func Next(e Evacuee) Step {
 	return Step{} // not reached: the last rule always holds
 }
 
-// Requested reports whether the VM is to leave its node: it is marked, or its
-// node is to be emptied and an eviction would mark it.
+// Requested reports whether the evacuation of the VM is requested: it is marked, or its
+// node has the drain taint and an eviction would mark it.
 func (e Evacuee) Requested() bool {
 	if e.VMI.Marked() {
 		return true
@@ -117,10 +117,10 @@ func (e Evacuee) Requested() bool {
 		e.Strategy == kubevirt.StrategyLiveMigrateIfPossible && e.VMI.Migratable())
 }
 
-// Finished migrations of a VM: so many are kept.
+// keptMigrations is the number of finished migrations of a VM that are kept.
 const keptMigrations = 5
 
-// Outdated returns the finished migrations that are not kept, the oldest first.
+// Outdated returns the finished migrations to delete, the oldest first.
 func Outdated(all []kubevirt.VirtualMachineInstanceMigration) []kubevirt.VirtualMachineInstanceMigration {
 	var done []kubevirt.VirtualMachineInstanceMigration
 	for i := range all {
@@ -135,12 +135,11 @@ func Outdated(all []kubevirt.VirtualMachineInstanceMigration) []kubevirt.Virtual
 	return done[:len(done)-keptMigrations]
 }
 
-// MigrationPrefix begins the name of each migration that empties a node.
+// MigrationPrefix is the prefix of the names of evacuations.
 const MigrationPrefix = "kubevirt-evacuation-"
 
-// MigrationName is the name of the VM's next evacuation. It follows from what
-// came before, so that two controllers that know the same, or one that knows
-// less than the other, cannot make two.
+// MigrationName returns the name of the VM's next evacuation. It is derived from the last
+// evacuation, so that two controllers, also with a stale cache, cannot create two.
 func (e Evacuee) MigrationName() string {
 	last := ""
 	if own := e.evacuations(); len(own) > 0 {
@@ -150,34 +149,34 @@ func (e Evacuee) MigrationName() string {
 	return MigrationPrefix + hex.EncodeToString(sum[:5])
 }
 
-// Backoff after failures: base × 2ⁿ, at most the last.
+// Backoff after n failures: backoffBase × 2ⁿ⁻¹, at most backoffMax.
 const (
 	backoffBase = 20 * time.Second
-	backoffMost = 320 * time.Second
+	backoffMax  = 320 * time.Second
 )
 
 func backoffAfter(failures int) time.Duration {
 	wait := backoffBase
 	for range failures - 1 {
-		if wait *= 2; wait >= backoffMost {
-			return backoffMost
+		if wait *= 2; wait >= backoffMax {
+			return backoffMax
 		}
 	}
 	return wait
 }
 
-// backoff is what is left of the wait after the last failure.
+// backoff is the remaining wait after the last failure.
 func (e Evacuee) backoff() time.Duration {
 	failed, last := e.failures()
 	if failed == 0 {
 		return 0
 	}
-	// A clock that was set back must not make the wait longer.
+	// A clock that was set back must not extend the wait.
 	return min(ended(last).Add(backoffAfter(failed)).Sub(e.Now), backoffAfter(failed))
 }
 
-// failures counts the VM's evacuations that failed since a migration last
-// succeeded, and returns the last of them.
+// failures returns the number of the VM's evacuations that failed since its last
+// successful migration, and the last of them.
 func (e Evacuee) failures() (failed int, last *kubevirt.VirtualMachineInstanceMigration) {
 	for _, m := range e.own() {
 		switch {
@@ -190,10 +189,10 @@ func (e Evacuee) failures() (failed int, last *kubevirt.VirtualMachineInstanceMi
 	return failed, last
 }
 
-// reasonOf says why a migration failed, as the end of a sentence.
-func reasonOf(m *kubevirt.VirtualMachineInstanceMigration) string {
+// failureSuffix returns why a migration failed, as the end of a sentence.
+func failureSuffix(m *kubevirt.VirtualMachineInstanceMigration) string {
 	if s := m.Status.MigrationState; s != nil && s.FailureReason != "" {
-		return "; " + cut(s.FailureReason, longMessage)
+		return "; " + truncate(s.FailureReason, longMessage)
 	}
 	return ""
 }
@@ -207,8 +206,8 @@ func (e Evacuee) unfinished() *kubevirt.VirtualMachineInstanceMigration {
 	return nil
 }
 
-// own are the migrations made since the VMI exists, the oldest first: earlier
-// ones are of a former VMI of its name.
+// own returns the migrations that were created after the VMI, the oldest first: earlier
+// ones belong to a former VMI of the same name.
 func (e Evacuee) own() []kubevirt.VirtualMachineInstanceMigration {
 	var own []kubevirt.VirtualMachineInstanceMigration
 	for i := range e.Migrations {
@@ -236,7 +235,7 @@ func sortByAge(all []kubevirt.VirtualMachineInstanceMigration) {
 	})
 }
 
-// ended is when a finished migration ended: its creation where it has no time of its
+// ended returns when a finished migration ended, or was created if it has no time of its
 // last phase.
 func ended(m *kubevirt.VirtualMachineInstanceMigration) time.Time {
 	if t := m.Reached(m.Status.Phase); !t.IsZero() {
@@ -245,19 +244,19 @@ func ended(m *kubevirt.VirtualMachineInstanceMigration) time.Time {
 	return m.CreationTimestamp.Time
 }
 
-// Evacuates reports whether a migration was made to empty a node.
+// Evacuates reports whether a migration is an evacuation.
 func Evacuates(m *kubevirt.VirtualMachineInstanceMigration) bool {
 	_, ok := m.Annotations[kubevirt.EvacuationMigrationAnnotation]
 	return ok
 }
 
-// PhaseOf is a migration's phase: one that nobody has looked at is Pending.
+// PhaseOf is a migration's phase: Pending where it has none yet.
 func PhaseOf(m *kubevirt.VirtualMachineInstanceMigration) kubevirt.MigrationPhase {
 	return cmp.Or(m.Status.Phase, kubevirt.MigrationPending)
 }
 
-// waiting reports whether a migration has not begun.
-func waiting(m *kubevirt.VirtualMachineInstanceMigration) bool {
+// pending reports whether a migration has not started.
+func pending(m *kubevirt.VirtualMachineInstanceMigration) bool {
 	return PhaseOf(m) == kubevirt.MigrationPending
 }
 
@@ -268,11 +267,11 @@ func whyNotMigratable(e Evacuee) string {
 	case c == nil:
 		return text + ": no condition LiveMigratable"
 	case c.Message != "":
-		return text + ": " + bounded(c.Message)
+		return text + ": " + shorten(c.Message)
 	case c.Reason != "":
-		return text + ": " + bounded(c.Reason)
+		return text + ": " + shorten(c.Reason)
 	}
 	return text
 }
 
-func says(text string) func(Evacuee) string { return func(Evacuee) string { return text } }
+func fixed(text string) func(Evacuee) string { return func(Evacuee) string { return text } }

@@ -13,8 +13,8 @@ import (
 
 func at(seconds int) metav1.Time { return metav1.Unix(1_000_000+int64(seconds), 0) }
 
-// evacuation is a migration that empties node-a, made and (if it is final)
-// ended at a second.
+// evacuation returns an evacuation of node-a that was created, and if it is final ended,
+// at a second.
 func evacuation(name string, phase kubevirt.MigrationPhase, second int) kubevirt.VirtualMachineInstanceMigration {
 	m := migration(name, phase)
 	m.Annotations = map[string]string{kubevirt.EvacuationMigrationAnnotation: "node-a"}
@@ -37,10 +37,10 @@ func evacuee(change ...func(*Evacuee)) Evacuee {
 
 func TestNext(t *testing.T) {
 	for name, c := range map[string]struct {
-		given  func(*Evacuee)
-		action Action
-		reason string
-		says   string
+		given   func(*Evacuee)
+		action  Action
+		reason  string
+		message string
 	}{
 		"marked":                      {func(*Evacuee) {}, Migrate, "Evacuate", ""},
 		"not marked":                  {func(e *Evacuee) { e.VMI.Status.EvacuationNodeName = "" }, Nothing, "NotRequested", ""},
@@ -83,8 +83,8 @@ func TestNext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := Next(evacuee(c.given))
-			if got.Action != c.action || got.Reason != c.reason || !strings.Contains(got.Message, c.says) {
-				t.Errorf("%+v; want %s, %s, %q", got, c.action, c.reason, c.says)
+			if got.Action != c.action || got.Reason != c.reason || !strings.Contains(got.Message, c.message) {
+				t.Errorf("%+v; want %s, %s, %q", got, c.action, c.reason, c.message)
 			}
 			if got.Action != Nothing && got.Message == "" {
 				t.Errorf("%s says nothing", got.Reason)

@@ -11,18 +11,17 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 )
 
-// Invalid is a setting that cannot be used, and is what it was before.
+// Invalid is an invalid setting, whose last valid value stays in force.
 type Invalid struct {
 	Field   string // its path in the object
-	Message string // what is wrong with it, what is allowed, what counts instead
+	Message string // the value, what is allowed, the value in force
 }
 
-// maxSeconds bounds what is stated in seconds: a year.
+// maxSeconds is the largest value of settings in seconds: a year.
 const maxSeconds = 365 * 24 * 3600
 
-// WithKubeVirt returns the settings with those of KubeVirt's object. A field
-// that is not stated has its default, one that is invalid stays as it is. Nil
-// is a cluster without such an object.
+// WithKubeVirt returns the settings with those of the KubeVirt object, nil where there is
+// none. A missing field has its default; an invalid one keeps the value in s.
 func (s Settings) WithKubeVirt(kv *kubevirt.KubeVirt) (Settings, []Invalid) {
 	var c kubevirt.KubeVirtConfiguration
 	if kv != nil {
@@ -43,7 +42,7 @@ func (s Settings) WithKubeVirt(kv *kubevirt.KubeVirt) (Settings, []Invalid) {
 	case *c.EvictionStrategy == "" || knownStrategy(*c.EvictionStrategy):
 		next.EvictionStrategy = *c.EvictionStrategy
 	default:
-		refuse("spec.configuration.evictionStrategy", fmt.Sprintf("%q", bounded(string(*c.EvictionStrategy))),
+		refuse("spec.configuration.evictionStrategy", fmt.Sprintf("%q", shorten(string(*c.EvictionStrategy))),
 			"None, LiveMigrate, LiveMigrateIfPossible or External", cmp.Or(s.EvictionStrategy, kubevirt.StrategyNone))
 	}
 
@@ -60,7 +59,7 @@ func (s Settings) WithKubeVirt(kv *kubevirt.KubeVirt) (Settings, []Invalid) {
 	return next, bad
 }
 
-// limits takes over what is stated of migrations, and refuses what is invalid.
+// limits applies the settings of migrations, and calls refuse for invalid ones.
 func (s *Settings) limits(m kubevirt.MigrationConfiguration, refuse func(field string, value any, allowed string, stays any)) {
 	def := Defaults()
 	const path = "spec.configuration.migrations."
@@ -95,7 +94,7 @@ func (s *Settings) limits(m kubevirt.MigrationConfiguration, refuse func(field s
 	if b := m.BandwidthPerMigration; b == nil {
 		s.Bandwidth = def.Bandwidth
 	} else if n, err := b.Value(); err != nil || n < 0 {
-		refuse(path+"bandwidthPerMigration", bounded(string(*b)), "a quantity of bytes per second, or 0 for no limit", s.Bandwidth)
+		refuse(path+"bandwidthPerMigration", shorten(string(*b)), "a quantity of bytes per second, or 0 for no limit", s.Bandwidth)
 	} else {
 		s.Bandwidth = n
 	}
@@ -104,14 +103,13 @@ func (s *Settings) limits(m kubevirt.MigrationConfiguration, refuse func(field s
 	case key == nil:
 		s.DrainTaint = def.DrainTaint
 	case !taintKey(*key):
-		refuse(path+"nodeDrainTaintKey", fmt.Sprintf("%q", bounded(*key)), "the key of a taint", s.DrainTaint)
+		refuse(path+"nodeDrainTaintKey", fmt.Sprintf("%q", shorten(*key)), "the key of a taint", s.DrainTaint)
 	default:
 		s.DrainTaint = *key
 	}
 }
 
-// WithPolicy returns the settings with those of the EvacuationPolicy, in the
-// same way.
+// WithPolicy returns the settings with those of the EvacuationPolicy, as WithKubeVirt.
 func (s Settings) WithPolicy(policy *v1alpha1.EvacuationPolicy) (Settings, []Invalid) {
 	var p v1alpha1.EvacuationPolicySpec
 	if policy != nil {
@@ -146,8 +144,8 @@ func (s Settings) WithPolicy(policy *v1alpha1.EvacuationPolicy) (Settings, []Inv
 	return next, bad
 }
 
-// Oldest returns the KubeVirt that counts, nil where there is none, and those
-// that do not.
+// Oldest returns the oldest KubeVirt, whose settings apply, nil where there is none, and
+// the others.
 func Oldest(all []kubevirt.KubeVirt) (counts *kubevirt.KubeVirt, others []kubevirt.KubeVirt) {
 	if len(all) == 0 {
 		return nil, nil
@@ -160,24 +158,24 @@ func Oldest(all []kubevirt.KubeVirt) (counts *kubevirt.KubeVirt, others []kubevi
 	return &sorted[0], sorted[1:]
 }
 
-// bounded cuts what somebody wrote to what fits into a message.
-func bounded(s string) string {
+// shorten truncates a user's text for a message.
+func shorten(s string) string {
 	const most = 64
-	return cut(s, most)
+	return truncate(s, most)
 }
 
-// longMessage is how much is repeated of what another program has to say.
+// longMessage is the length to which another program's message is truncated.
 const longMessage = 256
 
-func cut(s string, most int) string {
+func truncate(s string, most int) string {
 	if len(s) <= most {
 		return s
 	}
 	return strings.ToValidUTF8(s[:most], "") + "…"
 }
 
-// taintKey reports whether a word can be the key of a taint: a name, perhaps
-// after a domain and a slash.
+// taintKey reports whether key is valid for a taint: a name, with or without a domain and
+// a slash before it.
 func taintKey(key string) bool {
 	domain, name, two := strings.Cut(key, "/")
 	if !two {

@@ -8,47 +8,46 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Ranks of migrations that wait for their turn, the first first.
+// Ranks of pending migrations: a lower rank starts first.
 const (
-	rankHeld        = iota // a shutdown is held for it: by latest moment
-	rankEvacuation         // somebody empties a node
-	rankUser               // somebody asked for it
-	rankDescheduler        // the descheduler would like to have it elsewhere
+	rankHeld        = iota // a shutdown is held for it; by HeldUntil
+	rankEvacuation         // evacuations
+	rankUser               // created by users
+	rankDescheduler        // the descheduler's evacuations
 )
 
-// Moving is a migration with what its turn depends on.
+// Moving is a migration with what its rank depends on.
 type Moving struct {
 	Migration *kubevirt.VirtualMachineInstanceMigration
-	// Node that the VM is on, or was on when the migration began.
+	// Node is the VM's node, or was when the migration started.
 	Node string
-	// HeldUntil is the latest moment of a shutdown that is held for it, or zero.
+	// HeldUntil is the latest end of the hold of a shutdown for it, or zero.
 	HeldUntil time.Time
 }
 
-// vm is namespace/name of the VM that is moved.
+// vm is namespace/name of the VM.
 func (m Moving) vm() string { return m.Migration.Namespace + "/" + m.Migration.Spec.VMIName }
 
-// Start returns those of the waiting migrations that may begin, in the order in
-// which they do: as many as the limits leave room for, never a second one of a
-// VM. Finished migrations in all are ignored.
+// Start returns the pending migrations that may start, in order: as many as the limits
+// allow, and one per VM. Finished migrations in all are ignored.
 func Start(all []Moving, s Settings) []Moving {
-	var waits []Moving
+	var queued []Moving
 	moving := map[string]bool{}
 	outbound := map[string]int{}
 	for _, m := range all {
 		switch {
 		case m.Migration.Final():
-		case waiting(m.Migration):
-			waits = append(waits, m)
+		case pending(m.Migration):
+			queued = append(queued, m)
 		case !moving[m.vm()]:
 			moving[m.vm()] = true
 			outbound[m.Node]++
 		}
 	}
-	slices.SortFunc(waits, inOrder)
+	slices.SortFunc(queued, inOrder)
 
 	var begin []Moving
-	for _, m := range waits {
+	for _, m := range queued {
 		if len(moving) >= s.PerCluster {
 			break
 		}
@@ -62,7 +61,7 @@ func Start(all []Moving, s Settings) []Moving {
 	return begin
 }
 
-// Priority of an evacuation: the descheduler's can wait.
+// Priority returns the priority of an evacuation: lower for the descheduler's.
 func Priority(source string) string {
 	if source == kubevirt.EvictionSourceDescheduler {
 		return kubevirt.PrioritySystemMaintenance

@@ -71,8 +71,8 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// Whatever waits and runs, in whatever order it is told: no more than the
-// limits say, and no place that somebody may have stays empty.
+// For all migrations in any order: the limits are kept, and no free slot is left while a
+// migration may have it.
 func TestStartWithinLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := Settings{PerCluster: rapid.IntRange(1, 6).Draw(t, "cluster"), PerNode: rapid.IntRange(1, 3).Draw(t, "node")}
@@ -88,7 +88,7 @@ func TestStartWithinLimits(t *testing.T) {
 		}
 		total, node := 0, map[string]int{}
 		for _, m := range all {
-			if !m.Migration.Final() && !waiting(m.Migration) {
+			if !m.Migration.Final() && !pending(m.Migration) {
 				total++
 				node[m.Node]++
 			}
@@ -100,7 +100,7 @@ func TestStartWithinLimits(t *testing.T) {
 			}
 		}
 		for _, m := range all {
-			if waiting(m.Migration) && !slices.Contains(names(begun), names([]Moving{m})[0]) && total < s.PerCluster && node[m.Node] < s.PerNode {
+			if pending(m.Migration) && !slices.Contains(names(begun), names([]Moving{m})[0]) && total < s.PerCluster && node[m.Node] < s.PerNode {
 				t.Fatalf("%v waits though there is room", m.vm())
 			}
 		}

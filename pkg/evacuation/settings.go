@@ -14,12 +14,12 @@ const (
 	GateNoExecute  = "NoExecuteTaintEvictionLiveMigration"
 )
 
-// Settings are what counts for the whole cluster, with every default filled in.
+// Settings of the whole cluster, with defaults filled in.
 type Settings struct {
-	EvictionStrategy  kubevirt.EvictionStrategy // "" where none is stated
+	EvictionStrategy  kubevirt.EvictionStrategy // "" where none is set
 	FeatureGates      []string
-	PerCluster        int // migrations at the same time
-	PerNode           int // of those, away from one node
+	PerCluster        int // concurrent migrations
+	PerNode           int // of those, with the same source node
 	Bandwidth         int64
 	CompletionPerGiB  time.Duration
 	ProgressTimeout   time.Duration
@@ -31,7 +31,7 @@ type Settings struct {
 	PauseAfter         time.Duration
 }
 
-// Defaults are the settings of a cluster that states none.
+// Defaults returns the settings of a cluster without any.
 func Defaults() Settings {
 	return Settings{
 		PerCluster: 5, PerNode: 2,

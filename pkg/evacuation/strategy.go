@@ -2,7 +2,7 @@ package evacuation
 
 import "github.com/vmgrace/vmgrace/api/kubevirt"
 
-// migrates reports whether a VM with this strategy is moved by a migration.
+// migrates reports whether a VM with this strategy is evacuated by a migration.
 func migrates(s kubevirt.EvictionStrategy) bool {
 	return s == kubevirt.StrategyLiveMigrate || s == kubevirt.StrategyLiveMigrateIfPossible
 }
@@ -12,9 +12,9 @@ func knownStrategy(s kubevirt.EvictionStrategy) bool {
 	return known
 }
 
-// HoldsUpDrains reports whether an eviction of the VM is refused and nothing is
-// done about it: it is to be migrated and cannot be.
-func HoldsUpDrains(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) bool {
+// BlocksDrains reports whether evictions of the VM are refused and it is not evacuated:
+// its strategy is LiveMigrate, and it is not migratable.
+func BlocksDrains(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) bool {
 	strategy, _ := StrategyOf(vmi, fallback)
 	return strategy == kubevirt.StrategyLiveMigrate && !vmi.Migratable() &&
 		!vmi.Final() && vmi.DeletionTimestamp == nil && vmi.Node() != ""

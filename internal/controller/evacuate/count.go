@@ -34,7 +34,7 @@ func Count(cache client.Reader, live *settings.Live) (meter.VMs, bool) {
 	}
 	fallback := live.Get().EvictionStrategy
 	for i := range vmis.Items {
-		if evacuation.HoldsUpDrains(&vmis.Items[i], fallback) {
+		if evacuation.BlocksDrains(&vmis.Items[i], fallback) {
 			n.NotEvictable++
 		}
 	}
