@@ -2,34 +2,35 @@ package replacement
 
 import "time"
 
-// preferNoSchedule keeps no pod away: it does not count.
+// preferNoSchedule is ignored: the effect keeps no pod away.
 const preferNoSchedule = "PreferNoSchedule"
 
-// Taint of a node. Added is zero where the taint does not say it.
+// Taint of a node. Added is its timeAdded, zero where that is missing.
 type Taint struct {
 	Key, Effect string
 	Added       time.Time
 }
 
-// TaintID names a taint: there is one of each key and effect on a node.
+// TaintID identifies a taint: key and effect are unique on a node.
 type TaintID struct{ Node, Key, Effect string }
 
 func (i TaintID) String() string { return i.Key + ":" + i.Effect }
 
-// Node is what counts of a node.
+// Node has the properties of a node that decisions depend on.
 type Node struct {
 	Name   string
 	Ready  bool
 	Taints []Taint
 }
 
-// Clocks tell since when each taint that counts is there. Who sees that a taint was
-// removed between two calls of Next deletes its clock, though it may be there again.
+// Clocks are the start times of the taints that have an option. The caller has to delete
+// the clock of a taint that was removed between two calls of Next, also if it was added
+// again.
 type Clocks map[TaintID]time.Time
 
-// run returns the clocks of the taints that are there now. A taint that says
-// when it was added is believed; another one is there since it was first seen.
-func (p *Policy) run(before Clocks, nodes map[string]Node, now time.Time) Clocks {
+// updateClocks returns the clocks of the current taints: timeAdded, else the time of the
+// first call that had the taint.
+func (p *Policy) updateClocks(before Clocks, nodes map[string]Node, now time.Time) Clocks {
 	clocks := Clocks{}
 	for _, n := range nodes {
 		for _, t := range n.Taints {
@@ -37,11 +38,11 @@ func (p *Policy) run(before Clocks, nodes map[string]Node, now time.Time) Clocks
 				continue
 			}
 			id := TaintID{n.Name, t.Key, t.Effect}
-			switch seen, known := before[id]; {
+			switch firstSeen, known := before[id]; {
 			case !t.Added.IsZero():
 				clocks[id] = t.Added
 			case known:
-				clocks[id] = seen
+				clocks[id] = firstSeen
 			default:
 				clocks[id] = now
 			}

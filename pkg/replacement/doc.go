@@ -1,7 +1,6 @@
-// Package replacement has the rules by which VMs leave tainted nodes: which
-// taints count, since when, what is said of each VM, and which VM is replaced
-// next.
+// Package replacement has the rules by which VMs are moved off tainted nodes: which taints
+// count, since when, the conditions of each VM, and which VM is replaced next.
 //
-// It decides and does nothing: it knows no server, no clock and no cache. What
-// it must remember goes out and comes in again as a State.
+// It does no I/O and reads no clock. Next returns its state, which the caller persists and
+// passes to the next call.
 package replacement

@@ -15,7 +15,7 @@ import (
 
 const live, stopped = kubevirt.StrategyLiveMigrate, kubevirt.StrategyNone
 
-// acts are the VMs that something is done with, in order.
+// acts returns the VMs with an action, in order.
 func (c *cluster) acts() (all []string) {
 	for _, v := range c.plan.VMs {
 		if v.Action != Nothing {
@@ -27,9 +27,9 @@ func (c *cluster) acts() (all []string) {
 
 func (c *cluster) wants(t *testing.T, seconds int, want ...string) {
 	t.Helper()
-	said := c.look(seconds)
+	results := c.evaluate(seconds)
 	if got := c.acts(); !slices.Equal(got, want) {
-		t.Fatalf("after %d s: %q, want %q; said: %v", seconds, got, want, said)
+		t.Fatalf("after %d s: %q, want %q; results: %v", seconds, got, want, results)
 	}
 }
 
@@ -42,12 +42,12 @@ func TestTheOldestIsReplacedFirstAndAsManyAsAllowedAtOnce(t *testing.T) {
 		c.vm(string(rune('d'-i)), node, live)
 	}
 	for i := range 4 { // n4 first
-		c.look(i)
+		c.evaluate(i)
 	}
 	c.wants(t, 11, "a Mark", "b Mark") // both due
 	c.wants(t, 13)                     // c and d are due, and wait
-	if said := c.look(14); said["c"] != "DR WaitsForItsTurn" || said["d"] != "DR WaitsForItsTurn" {
-		t.Errorf("%v", said)
+	if results := c.evaluate(14); results["c"] != "DR WaitsForItsTurn" || results["d"] != "DR WaitsForItsTurn" {
+		t.Errorf("%v", results)
 	}
 	c.change("a", func(v *VM) { *v = VM{Name: "a", UID: "a", Node: "elsewhere", Launcher: true} })
 	c.wants(t, 15, "c Mark")
@@ -77,10 +77,10 @@ func TestWhatIsInFlight(t *testing.T) {
 			w.policy(10, 1, after("maint", 0))
 			w.taint("n", "maint")
 			c.first(w)
-			w.look(0)
-			w.look(10) // a's turn
+			w.evaluate(0)
+			w.evaluate(10) // a's turn
 			w.vm("b", "n", live)
-			w.look(11)
+			w.evaluate(11)
 			if c.then != nil {
 				c.then(w)
 			}
@@ -123,17 +123,17 @@ func TestManyTaintedNodesAtOnceReplaceNobody(t *testing.T) {
 			w.taint(fmt.Sprintf("kept%d", i), "kept")
 			w.vm(fmt.Sprintf("kept%d", i), fmt.Sprintf("kept%d", i), live)
 		}
-		w.look(0)
+		w.evaluate(0)
 		if got := len(w.acts()) > 0; got != c.replaces || w.plan.TooMany() == c.replaces || w.plan.Allowed != c.allowed {
 			t.Errorf("%v: %d of %d tainted: replaces %v, want %v; %d allowed, want %d", c.limit, c.tainted, c.withVMs, got, c.replaces, w.plan.Allowed, c.allowed)
 		}
-		if said := w.look(1)["on n0"]; !c.replaces && said != "DR TooManyTaintedNodes" {
-			t.Errorf("said: %q", said)
+		if result := w.evaluate(1)["on n0"]; !c.replaces && result != "DR TooManyTaintedNodes" {
+			t.Errorf("result: %q", result)
 		}
 	}
 }
 
-// A restarted controller has what was persisted, or only what the VMs say.
+// A restarted controller has what was persisted, or only the VMs' conditions.
 func TestARestartGoesOnWhereItWas(t *testing.T) {
 	for name, lose := range map[string]func(*cluster){
 		"nothing is lost": func(*cluster) {},
@@ -155,8 +155,8 @@ func TestARestartGoesOnWhereItWas(t *testing.T) {
 			c := given()
 			c.taint("n", "maint")
 			c.vm("a", "n", live)
-			c.look(0)
-			c.look(60)
+			c.evaluate(0)
+			c.evaluate(60)
 			c.wants(t, 65)
 			lose(c)
 			c.wants(t, 69)
@@ -170,17 +170,17 @@ func TestARestartGoesOnWhereItWas(t *testing.T) {
 	}
 }
 
-// Between the decision, which is persisted first, and the act: it is done again.
+// After a crash between decision and request the request is sent.
 func TestWhatWasDecidedAndNotDoneIsDone(t *testing.T) {
 	c := given()
 	c.policy(10, 1, after("maint", 0))
 	c.taint("n", "maint")
 	c.vm("a", "n", stopped)
 	c.vm("b", "n", stopped)
-	c.look(0)
+	c.evaluate(0)
 	c.wants(t, 10, "a Evict")
 	c.change("a", func(v *VM) { v.Leaving = false }) // the crash
-	// Older than a meanwhile, and not before it.
+	// b is older than a now, and still comes after it.
 	p := c.state.VMs["b"]
 	p.Replacing = start.Add(-time.Hour)
 	c.state.VMs["b"] = p
@@ -194,7 +194,7 @@ func TestWhatWasAskedForIsNotAskedForAgainAtOnce(t *testing.T) {
 	c.vm("a", "n", stopped)
 	c.wants(t, 0, "a Evict")
 	ask := func(change func(*Progress)) {
-		c.change("a", func(v *VM) { v.Leaving = false }) // the cache does not know of it
+		c.change("a", func(v *VM) { v.Leaving = false }) // the cache is behind
 		p := c.state.VMs["a"]
 		change(&p)
 		c.state.VMs["a"] = p
@@ -205,12 +205,12 @@ func TestWhatWasAskedForIsNotAskedForAgainAtOnce(t *testing.T) {
 		t.Errorf("%d in flight, looks again in %v", c.plan.InFlight, c.plan.Again)
 	}
 	c.wants(t, 5, "a Evict")
-	// Refused: half a minute, and others go on.
+	// A refused request is retried after half a minute; others go on.
 	c.vm("b", "n", stopped)
 	ask(func(p *Progress) { p.Asked, p.Failed, p.Why = time.Time{}, c.Now, "a budget" })
 	c.wants(t, 6, "b Evict")
-	if said := c.look(7)["a"]; said != "DR EvictionRefused" {
-		t.Error(said)
+	if result := c.evaluate(7)["a"]; result != "DR EvictionRefused" {
+		t.Error(result)
 	}
 	c.VMs = c.VMs[:1]
 	c.wants(t, 34)
@@ -229,20 +229,20 @@ func TestItLooksAgainWhenSomethingIsDueAndNotOtherwise(t *testing.T) {
 		{72, taints("maint", "other"), 0},
 	} {
 		s.do(c)
-		if c.look(s.at); c.plan.Again != s.want {
+		if c.evaluate(s.at); c.plan.Again != s.want {
 			t.Errorf("after %d s it looks again in %v, want %v", s.at, c.plan.Again, s.want)
 		}
 	}
 }
 
-// The same world, the same decisions: nothing is written while nothing changes.
+// Next is idempotent: nothing is written while nothing changes.
 func TestALookThatMeetsNothingNewChangesNothing(t *testing.T) {
 	c := given()
 	c.taint("n", "maint", "other")
 	c.vm("a", "n", live)
 	c.vm("b", "n", stopped)
 	for at := range 200 {
-		c.look(at)
+		c.evaluate(at)
 		before := c.state
 		first := slices.Clone(c.plan.VMs)
 		again := Next(c.World, before)
@@ -262,13 +262,13 @@ func TestAPolicyThatCannotBeUsedStaysAsItWas(t *testing.T) {
 	was := Policy{Notice: time.Minute, MaxConcurrent: 7, MaxTainted: Share{Nodes: 3}}
 	for _, word := range []string{"ten", "-1", "101%", "10 %", "%", "1.5"} {
 		limit := intstr.FromString(word)
-		got, said := PolicyOf(&v1alpha1.TaintReplacement{TaintReplacementTimeSeconds: &bad, MaxConcurrentReplacements: &worse, MaxTaintedNodes: &limit}, was)
-		if len(said) != 3 || got.Notice != was.Notice || got.MaxConcurrent != 7 || got.MaxTainted != was.MaxTainted {
-			t.Errorf("%s: %+v, said %q", word, got, said)
+		got, invalid := PolicyOf(&v1alpha1.TaintReplacement{TaintReplacementTimeSeconds: &bad, MaxConcurrentReplacements: &worse, MaxTaintedNodes: &limit}, was)
+		if len(invalid) != 3 || got.Notice != was.Notice || got.MaxConcurrent != 7 || got.MaxTainted != was.MaxTainted {
+			t.Errorf("%s: %+v, invalid: %q", word, got, invalid)
 		}
 	}
-	got, said := PolicyOf(nil, was)
-	if len(said) > 0 || !got.Off() || got.Notice != 30*time.Minute || got.MaxConcurrent != 1 || got.MaxTainted != (Share{Percent: 10}) {
-		t.Errorf("the defaults: %+v, %v", got, said)
+	got, invalid := PolicyOf(nil, was)
+	if len(invalid) > 0 || !got.Off() || got.Notice != 30*time.Minute || got.MaxConcurrent != 1 || got.MaxTainted != (Share{Percent: 10}) {
+		t.Errorf("the defaults: %+v, %v", got, invalid)
 	}
 }

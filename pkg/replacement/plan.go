@@ -8,27 +8,26 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// VM is what is known of a VM that is on a tainted node, or was.
+// VM is the state of a VM that is, or was, on a tainted node.
 type VM struct {
 	Namespace, Name, UID string
 	Node                 string
-	Strategy             kubevirt.EvictionStrategy // the one that counts
+	Strategy             kubevirt.EvictionStrategy // evacuation.StrategyOf the VMI
 	Migratable           bool
-	// Marked: it is to leave its node; Ours: because of a taint.
+	// Marked: its evacuation is requested; Ours: because of a taint.
 	Marked, Ours bool
-	// Launcher: a pod of the VM runs on its node. Without one nobody knows what
-	// it tolerates: nothing is decided.
+	// Launcher: its launcher pod on its node is known. Without it the tolerations are
+	// unknown, and nothing is decided.
 	Launcher bool
-	// Leaving: that pod is being deleted.
+	// Leaving: the launcher pod is being deleted.
 	Leaving bool
-	// Tolerates the taints of its node without a time limit.
+	// Tolerates tells whether the launcher pod tolerates a taint without a time limit.
 	Tolerates func(TaintID) bool
-	// Replacing is since when the VM itself says that it is to be replaced; zero:
-	// it does not.
+	// Replacing is the start of its condition NodeTaintReplacing; zero: it has none.
 	Replacing time.Time
 }
 
-// World is what was seen, at one time.
+// World is the observed state at one time.
 type World struct {
 	Now          time.Time
 	Policy       Policy
@@ -37,46 +36,46 @@ type World struct {
 	VMs          []VM
 }
 
-// Progress is what is remembered of a VM.
+// Progress is the persisted state of a VM.
 type Progress struct {
 	Node  string
-	Cause TaintID   // the taint for which it is to be replaced, if it is
-	Since time.Time // since when it is where its node is tainted
-	// Replacing is since when it is to be replaced; zero: it is not.
+	Cause TaintID   // the taint for which it is replaced, if it is
+	Since time.Time // since when it is on its tainted node
+	// Replacing is the start of the notice; zero: it is not replaced.
 	Replacing time.Time
-	// Started is when it was decided to replace it now: persisted first.
+	// Started is when its replacement was decided; it is persisted before the request.
 	Started time.Time
-	// Asked is when that was asked of the API server, Failed when it refused,
-	// with Why.
+	// Asked is when the API server got the request, Failed when it refused, with Why. The
+	// caller sets them.
 	Asked, Failed time.Time
 	Why           string
 }
 
-// State is what is remembered from one look to the next.
+// State is passed from one call of Next to the next.
 type State struct {
 	Clocks Clocks
 	VMs    map[string]Progress // by UID
 }
 
-// Reason why a VM is where it is.
+// Reason of the verdict on a VM.
 type Reason string
 
 // Reasons.
 const (
-	Tainted        Reason = "NodeTainted"         // its time has not come
-	Notice         Reason = "Notice"              // to be replaced, not yet due
-	Waiting        Reason = "WaitsForItsTurn"     // due; as many as allowed are under way
-	TooMany        Reason = "TooManyTaintedNodes" // due; no VM is replaced
-	NodeNotReady   Reason = "NodeNotReady"        // due; its node does not answer
-	NotMigratable  Reason = "NotMigratable"       // it is to be migrated and cannot be: only said
-	Refused        Reason = "EvictionRefused"     // the API server refuses, tried again
+	Tainted        Reason = "NodeTainted"         // the duration is not over
+	Notice         Reason = "Notice"              // the notice is not over
+	Waiting        Reason = "WaitsForItsTurn"     // due; maxConcurrentReplacements are in flight
+	TooMany        Reason = "TooManyTaintedNodes" // due; more nodes are tainted than maxTaintedNodes
+	NodeNotReady   Reason = "NodeNotReady"        // due; its node is not Ready
+	NotMigratable  Reason = "NotMigratable"       // due; LiveMigrate and not migratable: reported only
+	Refused        Reason = "EvictionRefused"     // due; the API server refused the request, which is retried
 	InProgress     Reason = "InProgress"          // it is being replaced
-	LeavesAnyway   Reason = "LeavesAnyway"        // somebody else has it moved or stopped
-	NotKnown       Reason = "LauncherNotKnown"    // it has no launcher pod that is known
+	LeavesAnyway   Reason = "LeavesAnyway"        // it is moved or stopped for another reason
+	NotKnown       Reason = "LauncherNotKnown"    // its launcher pod is not known
 	NotOnTaintNode Reason = ""                    // its node has no taint that counts
 )
 
-// Action is what is to be done with a VM.
+// Action to take for a VM.
 type Action string
 
 // Actions.
@@ -87,63 +86,63 @@ const (
 	Unmark  Action = "Unmark"
 )
 
-// Verdict is what was decided for one VM.
+// Verdict is the decision about one VM.
 type Verdict struct {
 	VM     *VM
 	Reason Reason
 	Action Action
-	// Detected and Replacing are the messages of its conditions; empty: it has
-	// none. Keep leaves both as they are.
+	// Detected and Replacing are the messages of its conditions NodeTaintDetected and
+	// NodeTaintReplacing; empty: no condition. Keep: both stay as they are.
 	Detected, Replacing string
 	Keep                bool
 	Cause               TaintID
-	// Since is of the condition that counts, Due when the next thing happens to
-	// the VM: zero if never.
+	// Since is the start of the later of its conditions, Due when the next step is due:
+	// zero if never.
 	Since, Due time.Time
 }
 
-// Plan is what was decided.
+// Plan is the decision about all VMs.
 type Plan struct {
 	State State
-	VMs   []Verdict // in the order in which they are replaced
-	// TaintedNodes are those with VMs that a taint will have replaced, Allowed how
-	// many there may be.
+	VMs   []Verdict // in the order of replacement
+	// TaintedNodes is the number of nodes with VMs that are or will be replaced, Allowed
+	// is its limit.
 	TaintedNodes, Allowed int
 	InFlight              int
-	// Again is when to look again though nothing happened; 0 = no need to.
+	// Again is when to call Next again without a change; 0: not needed.
 	Again time.Duration
 }
 
-// TooMany tells whether no VM is replaced because so many nodes are tainted.
+// TooMany tells whether no VM is replaced because too many nodes are tainted.
 func (p *Plan) TooMany() bool { return p.TaintedNodes > p.Allowed }
 
-// How long the API server is waited for, and a refused eviction.
+// Times after a request: until its effect is in the cache, and until a refused one is retried.
 const (
-	settle  = 5 * time.Second
-	retryIn = 30 * time.Second
+	effectTimeout = 5 * time.Second
+	evictionRetry = 30 * time.Second
 )
 
-// Next decides for all VMs.
+// Next decides about all VMs. before is the State of the last call's Plan.
 func Next(w World, before State) Plan {
-	p := Plan{State: State{Clocks: w.Policy.run(before.Clocks, w.Nodes, w.Now), VMs: map[string]Progress{}}}
+	p := Plan{State: State{Clocks: w.Policy.updateClocks(before.Clocks, w.Nodes, w.Now), VMs: map[string]Progress{}}}
 	p.Allowed = w.Policy.MaxTainted.Of(w.NodesWithVMs)
 	tainted := map[string]bool{}
 	for i := range w.VMs {
-		v := w.look(&w.VMs[i], before, &p)
-		if v.fires && !v.Keep {
+		v := w.evaluate(&w.VMs[i], before, &p)
+		if v.expires && !v.Keep {
 			tainted[v.VM.Node] = true
 		}
 		p.VMs = append(p.VMs, v.Verdict)
 	}
 	p.TaintedNodes = len(tainted)
-	slices.SortFunc(p.VMs, func(a, b Verdict) int { return p.inOrder(&a, &b) })
+	slices.SortFunc(p.VMs, func(a, b Verdict) int { return p.compare(&a, &b) })
 	w.choose(&p)
-	p.again(w.Now)
+	p.setAgain(w.Now)
 	return p
 }
 
-// inOrder: what was started goes on, then the oldest.
-func (p *Plan) inOrder(a, b *Verdict) int {
+// compare sorts VMs: started replacements first, then the oldest.
+func (p *Plan) compare(a, b *Verdict) int {
 	x, y := p.State.VMs[a.VM.UID], p.State.VMs[b.VM.UID]
 	return cmp.Or(
 		-compareSet(x.Started, y.Started),
@@ -164,93 +163,92 @@ func compareSet(a, b time.Time) int {
 	}
 }
 
-// choose decides which VMs that are due are replaced now.
+// choose selects the due VMs that are replaced now, and sets messages.
 func (w *World) choose(p *Plan) {
 	for i := range p.VMs {
 		if w.inFlight(p.State.VMs[p.VMs[i].VM.UID], p.VMs[i].VM) {
 			p.InFlight++
 		}
 	}
-	room := w.Policy.MaxConcurrent - p.InFlight
+	slots := w.Policy.MaxConcurrent - p.InFlight
 	for i := range p.VMs {
 		v := &p.VMs[i]
 		progress := p.State.VMs[v.VM.UID]
 		if v.Reason != Notice || w.Now.Before(v.Due) {
 			if !w.inFlight(progress, v.VM) && !v.Keep {
 				progress.Started = time.Time{}
-				p.remember(v.VM, progress)
+				p.setProgress(v.VM, progress)
 			}
 			continue
 		}
-		if w.due(p, v, progress, room) {
-			room--
+		if w.decideDue(p, v, progress, slots) {
+			slots--
 		}
 	}
 	for i := range p.VMs {
-		p.VMs[i].say(p)
+		p.VMs[i].setMessage(p)
 	}
 }
 
-// due decides for a VM that is due, and reports whether it takes a place of those that
-// are free.
-func (w *World) due(p *Plan, v *Verdict, progress Progress, room int) (takes bool) {
+// decideDue decides about a due VM, and reports whether it takes one of the free slots.
+func (w *World) decideDue(p *Plan, v *Verdict, progress Progress, slots int) (takes bool) {
 	has := w.inFlight(progress, v.VM)
-	v.Reason, v.Action = w.decide(p, v, progress, room)
+	v.Reason, v.Action = w.decide(p, v, progress, slots)
 	switch {
 	case v.Action == Nothing && v.Reason != InProgress:
 		progress.Started = time.Time{}
 	case v.Action != Nothing && progress.Started.IsZero():
 		progress.Started = w.Now
 	}
-	p.remember(v.VM, progress)
-	return v.Action != Nothing && takesRoom(v.VM) && !has
+	p.setProgress(v.VM, progress)
+	return v.Action != Nothing && countsAsInFlight(v.VM) && !has
 }
 
-func (p *Plan) remember(v *VM, progress Progress) {
+func (p *Plan) setProgress(v *VM, progress Progress) {
 	if _, known := p.State.VMs[v.UID]; known {
 		p.State.VMs[v.UID] = progress
 	}
 }
 
-// decide decides for a VM that is due.
-func (w *World) decide(p *Plan, v *Verdict, progress Progress, room int) (Reason, Action) {
+// decide returns reason and action for a due VM.
+func (w *World) decide(p *Plan, v *Verdict, progress Progress, slots int) (Reason, Action) {
 	vm := v.VM
 	switch {
-	case w.stranded(progress, vm): // as one that is not marked; it has its place
-		room++
+	case w.markWithoutEffect(progress, vm): // handled as unmarked; it has a slot
+		slots++
 	case w.inFlight(progress, vm), vm.Marked && vm.Ours:
 		return InProgress, Nothing
 	case vm.Marked, vm.Leaving:
 		return LeavesAnyway, Nothing
 	}
-	if why := w.blocked(p, vm, progress, room); why != NotOnTaintNode {
+	if why := w.blocked(p, vm, progress, slots); why != NotOnTaintNode {
 		return why, Nothing
 	}
-	if w.asked(progress) {
+	if w.awaitsEffect(progress) {
 		return InProgress, Nothing
 	}
-	return InProgress, how(vm)
+	return InProgress, actionFor(vm)
 }
 
-// blocked says why a VM that is due has to stay, or is empty.
-func (w *World) blocked(p *Plan, vm *VM, progress Progress, room int) Reason {
+// blocked returns why a due VM is not replaced now, or is empty.
+func (w *World) blocked(p *Plan, vm *VM, progress Progress, slots int) Reason {
 	switch {
-	case onlySaid(vm):
+	case reportedOnly(vm):
 		return NotMigratable
 	case p.TooMany():
 		return TooMany
 	case !w.Nodes[vm.Node].Ready:
 		return NodeNotReady
-	case w.Now.Before(progress.Failed.Add(retryIn)) && !progress.Failed.After(w.Now):
+	case w.Now.Before(progress.Failed.Add(evictionRetry)) && !progress.Failed.After(w.Now):
 		return Refused
-	case w.Policy.MaxConcurrent == 0, room <= 0 && takesRoom(vm):
+	case w.Policy.MaxConcurrent == 0, slots <= 0 && countsAsInFlight(vm):
 		return Waiting
 	}
 	return NotOnTaintNode
 }
 
-// again is when the next thing happens by time alone.
-func (p *Plan) again(now time.Time) {
+// setAgain sets Again to the next time at which a decision may change.
+func (p *Plan) setAgain(now time.Time) {
 	at := func(t time.Time) {
 		if left := t.Sub(now); left > 0 && (p.Again == 0 || left < p.Again) {
 			p.Again = left
@@ -263,10 +261,10 @@ func (p *Plan) again(now time.Time) {
 			at(v.Due)
 		}
 		if !progress.Failed.IsZero() {
-			at(progress.Failed.Add(retryIn))
+			at(progress.Failed.Add(evictionRetry))
 		}
 		if !progress.Asked.IsZero() {
-			at(progress.Asked.Add(settle))
+			at(progress.Asked.Add(effectTimeout))
 		}
 	}
 }

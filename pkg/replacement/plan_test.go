@@ -11,7 +11,7 @@ import (
 
 var start = time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 
-// cluster is a world that does what was decided.
+// cluster is a World to which the decisions are applied.
 type cluster struct {
 	World
 
@@ -41,7 +41,7 @@ func (c *cluster) taint(node string, taints ...string) {
 	c.Nodes[node] = n
 }
 
-// added says when a node's first taint was added, in seconds from the start.
+// added sets timeAdded of a node's first taint, in seconds from the start.
 func (c *cluster) added(node string, seconds int) {
 	c.Nodes[node].Taints[0].Added = start.Add(time.Duration(seconds) * time.Second)
 }
@@ -67,13 +67,13 @@ func (c *cluster) change(name string, f func(*VM)) {
 
 func pinned(v *VM) { v.Migratable = false }
 
-// look decides at a time, does it, and tells what becomes of each VM: D and R
-// are its conditions.
-func (c *cluster) look(seconds int) map[string]string {
+// evaluate calls Next at a time, applies the actions, and returns conditions (D and R),
+// reason and action of each VM.
+func (c *cluster) evaluate(seconds int) map[string]string {
 	c.Now = start.Add(time.Duration(seconds) * time.Second)
 	c.plan = Next(c.World, c.state)
 	c.state = c.plan.State
-	said := map[string]string{}
+	results := map[string]string{}
 	for _, v := range c.plan.VMs {
 		word := ""
 		if v.Detected != "" {
@@ -82,7 +82,7 @@ func (c *cluster) look(seconds int) map[string]string {
 		if v.Replacing != "" {
 			word += "R"
 		}
-		said[v.VM.Name] = strings.TrimSpace(word + " " + string(v.Reason) + " " + string(v.Action))
+		results[v.VM.Name] = strings.TrimSpace(word + " " + string(v.Reason) + " " + string(v.Action))
 		c.change(v.VM.Name, func(vm *VM) {
 			switch v.Action {
 			case Mark:
@@ -95,7 +95,7 @@ func (c *cluster) look(seconds int) map[string]string {
 			}
 		})
 	}
-	return said
+	return results
 }
 
 func given() *cluster {
@@ -105,7 +105,7 @@ func given() *cluster {
 	return c
 }
 
-// step is a change at a time, and what is then said of VM a.
+// step is a change at a time, and the expected result for VM a.
 type step struct {
 	at   int
 	do   func(*cluster)
@@ -245,7 +245,7 @@ func TestAVMOnATaintedNode(t *testing.T) {
 			c.vm("a", "n", live)
 			for _, s := range steps {
 				s.do(c)
-				if got := c.look(s.at)["a"]; got != s.want {
+				if got := c.evaluate(s.at)["a"]; got != s.want {
 					t.Fatalf("after %d s: %q, want %q", s.at, got, s.want)
 				}
 			}

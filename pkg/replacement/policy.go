@@ -10,23 +10,23 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 )
 
-// anyKey is the key of the option for taints that have none of their own.
+// anyKey is the key of the option for taints without an option of their own.
 const anyKey = "*"
 
-// longest is what a longer duration counts as: such a taint never gets there.
-const longest = 100 * 365 * 24 * time.Hour
+// maxDuration replaces longer durations, which would overflow.
+const maxDuration = 100 * 365 * 24 * time.Hour
 
-// Policy is what was asked for, with every default filled in.
+// Policy is the policy with defaults filled in.
 type Policy struct {
-	Options []Option // none: off
-	// Notice is how long a VM is left where it is once it is to be replaced.
+	Options []Option // none: no VM is replaced
+	// Notice is the time between the condition NodeTaintReplacing and the replacement.
 	Notice        time.Duration
 	MaxConcurrent int
 	MaxTainted    Share
 }
 
-// Option is a taint that counts. After so long a VM is to be replaced; negative
-// is never.
+// Option is a taint that counts. After is the duration until the condition
+// NodeTaintReplacing; negative is never.
 type Option struct {
 	Key   string
 	After time.Duration
@@ -35,10 +35,10 @@ type Option struct {
 // Share is a number of nodes, or a percentage of those with VMs.
 type Share struct {
 	Nodes   int
-	Percent int // counts where it is not 0
+	Percent int // used if not 0
 }
 
-// Of is the share of so many nodes, rounded down, and at least 1.
+// Of returns the share of a number of nodes, rounded down, at least 1.
 func (s Share) Of(nodes int) int {
 	n := s.Nodes
 	if s.Percent > 0 {
@@ -54,10 +54,10 @@ func (s Share) String() string {
 	return strconv.Itoa(s.Nodes)
 }
 
-// Off tells whether no taint counts.
+// Off tells whether there are no options.
 func (p *Policy) Off() bool { return len(p.Options) == 0 }
 
-// option is that of a taint: the one of its key, else the one of any key.
+// option returns the option of a taint: that of its key, else that of any key.
 func (p *Policy) option(key string) (o Option, counts bool) {
 	for _, k := range []string{key, anyKey} {
 		if i := slices.IndexFunc(p.Options, func(o Option) bool { return o.Key == k }); i >= 0 {
@@ -67,8 +67,8 @@ func (p *Policy) option(key string) (o Option, counts bool) {
 	return Option{}, false
 }
 
-// PolicyOf reads the policy; nil is one that states nothing. What cannot be used
-// stays as it was before, and is named.
+// PolicyOf converts the policy; nil has defaults. An invalid field keeps its value in
+// before, and has a message in invalid.
 func PolicyOf(t *v1alpha1.TaintReplacement, before Policy) (p Policy, invalid []string) {
 	if t == nil {
 		t = &v1alpha1.TaintReplacement{}
@@ -91,7 +91,7 @@ func PolicyOf(t *v1alpha1.TaintReplacement, before Policy) (p Policy, invalid []
 		invalid = append(invalid, fmt.Sprintf("spec.taintReplacement.maxConcurrentReplacements: %d is negative: %d stays in force", *n, before.MaxConcurrent))
 	}
 	if m := t.MaxTaintedNodes; m != nil {
-		if share, ok := shareOf(int(m.IntVal), m.StrVal); ok {
+		if share, ok := parseShare(int(m.IntVal), m.StrVal); ok {
 			p.MaxTainted = share
 		} else {
 			p.MaxTainted = before.MaxTainted
@@ -101,12 +101,12 @@ func PolicyOf(t *v1alpha1.TaintReplacement, before Policy) (p Policy, invalid []
 	return p, invalid
 }
 
-// shareOf: a word is a percentage, or a number that was written as one.
-func shareOf(number int, word string) (Share, bool) {
-	if word == "" {
+// parseShare parses text, a percentage or a number; without it number is the share.
+func parseShare(number int, text string) (Share, bool) {
+	if text == "" {
 		return Share{Nodes: number}, number >= 0
 	}
-	digits, percent := strings.CutSuffix(word, "%")
+	digits, percent := strings.CutSuffix(text, "%")
 	n, err := strconv.Atoi(digits)
 	switch {
 	case err != nil || n < 0 || percent && n > 100:
@@ -122,5 +122,5 @@ func seconds(n int64) time.Duration {
 	if n < 0 {
 		return -1
 	}
-	return time.Duration(min(n, int64(longest/time.Second))) * time.Second
+	return time.Duration(min(n, int64(maxDuration/time.Second))) * time.Second
 }
