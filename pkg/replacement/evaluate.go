@@ -9,13 +9,6 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// evaluation is the verdict on a VM before the limits are applied.
-type evaluation struct {
-	Verdict
-
-	expires bool // one of the taints requires, or will require, a replacement
-}
-
 // activeTaint is a taint that counts for a VM. expires is when its option's duration is
 // over, and the VM gets the condition NodeTaintReplacing: zero if never.
 type activeTaint struct {
@@ -23,10 +16,10 @@ type activeTaint struct {
 	since, expires time.Time
 }
 
-// evaluate derives the verdict on a VM from the taints of its node, and puts its new
-// progress into the plan.
-func (w *World) evaluate(vm *VM, before State, p *Plan) evaluation {
-	v := evaluation{Verdict: Verdict{VM: vm, Reason: NotOnTaintNode}}
+// evaluate derives the verdict on a VM, before the limits are applied, from the taints of
+// its node, and puts its new progress into the plan.
+func (w *World) evaluate(vm *VM, before State, p *Plan) Verdict {
+	v := Verdict{VM: vm, Reason: NotOnTaintNode}
 	had, known := before.VMs[vm.UID]
 	if known && had.Node != vm.Node {
 		had, known = Progress{}, false
@@ -84,13 +77,9 @@ func (w *World) nextProgress(vm *VM, had Progress, cause activeTaint, replacing 
 }
 
 // setFirstDue sets Due and Cause to those of the taint that expires first.
-func (v *evaluation) setFirstDue(taints []activeTaint) {
+func (v *Verdict) setFirstDue(taints []activeTaint) {
 	for _, t := range taints {
-		if t.expires.IsZero() {
-			continue
-		}
-		v.expires = true
-		if v.Due.IsZero() || t.expires.Before(v.Due) {
+		if !t.expires.IsZero() && (v.Due.IsZero() || t.expires.Before(v.Due)) {
 			v.Due, v.Cause = t.expires, t.id
 		}
 	}

@@ -129,10 +129,10 @@ func Next(w World, before State) Plan {
 	tainted := map[string]bool{}
 	for i := range w.VMs {
 		v := w.evaluate(&w.VMs[i], before, &p)
-		if v.expires && !v.Keep {
+		if !v.Due.IsZero() { // one of the taints requires, or will require, a replacement
 			tainted[v.VM.Node] = true
 		}
-		p.VMs = append(p.VMs, v.Verdict)
+		p.VMs = append(p.VMs, v)
 	}
 	p.TaintedNodes = len(tainted)
 	slices.SortFunc(p.VMs, func(a, b Verdict) int { return p.compare(&a, &b) })
