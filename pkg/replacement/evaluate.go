@@ -26,7 +26,7 @@ func (w *World) evaluate(vm *VM, before State, p *Plan) Verdict {
 	}
 	taints := w.taintsOf(vm, p.State.Clocks)
 	if len(taints) > 0 && !vm.Launcher {
-		v.Reason, v.Keep = NotKnown, true
+		v.Reason = NotKnown
 		if known {
 			p.State.VMs[vm.UID] = had
 			v.Since = had.Since
@@ -157,7 +157,7 @@ func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 // setMessage sets the message of the condition NodeTaintReplacing.
 func (v *Verdict) setMessage(p *Plan) {
-	if v.Keep || v.Detected == "" || v.Reason == Tainted {
+	if v.Detected == "" || v.Reason == Tainted {
 		return
 	}
 	text := fmt.Sprintf("the VM is to leave node %s for its taint %s", v.VM.Node, v.Cause)

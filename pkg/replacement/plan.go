@@ -92,9 +92,9 @@ type Verdict struct {
 	Reason Reason
 	Action Action
 	// Detected and Replacing are the messages of its conditions NodeTaintDetected and
-	// NodeTaintReplacing; empty: no condition. Keep: both stay as they are.
+	// NodeTaintReplacing; empty: no condition. With the reason NotKnown both conditions
+	// stay as they are.
 	Detected, Replacing string
-	Keep                bool
 	Cause               TaintID
 	// Since is the start of the later of its conditions, Due when the next step is due:
 	// zero if never.
@@ -175,7 +175,7 @@ func (w *World) choose(p *Plan) {
 		v := &p.VMs[i]
 		progress := p.State.VMs[v.VM.UID]
 		if v.Reason != Notice || w.Now.Before(v.Due) {
-			if !w.inFlight(progress, v.VM) && !v.Keep {
+			if !w.inFlight(progress, v.VM) && v.Reason != NotKnown {
 				progress.Started = time.Time{}
 				p.setProgress(v.VM, progress)
 			}
