@@ -42,13 +42,11 @@ type entry struct {
 	state           State
 	before          State // of the request that is under way
 	reason, warning string
-	tries           int       // answered requests
-	due             time.Time // the next request, or the end of a wait; zero: neither
-	leftQueue       bool      // its eviction was refused: other pods no longer wait for it
-	observed        bool      // observe was called
-	ended           bool      // phase Succeeded or Failed when last observed
-	budgetFree      bool      // PodFacts.BudgetFree when last observed
-	vm              *VM
+	tries           int             // answered requests
+	due             time.Time       // the next request, or the end of a wait; zero: neither
+	leftQueue       bool            // its eviction was refused: other pods no longer wait for it
+	observed        bool            // observe was called
+	last            PodFacts        // when it was last pending
 	attached        map[string]bool // its volumes that were attached to this node
 }
 
@@ -80,7 +78,7 @@ func (e *entry) observe(f *Facts, reattach time.Duration) {
 	case StateCompleting:
 		if !exists || pod.Ended {
 			e.startDetaching(f.Now)
-			e.ended = true
+			e.last.Ended = true
 		}
 	case StateWaiting, StateBlocked, StateMoving:
 		e.observePending(f, pod)
@@ -115,16 +113,16 @@ func (e *entry) observePending(f *Facts, pod PodFacts) {
 	if e.state != StateWaiting && e.mayChangeAnswer(pod) {
 		e.due = f.Now
 	}
-	e.ended, e.budgetFree, e.vm = pod.Ended, pod.BudgetFree, pod.VM
-	if e.state == StateMoving && e.vm != nil && e.vm.Marked && e.vm.Stuck != "" {
-		e.set(StateFailed, "VMI "+e.vm.Name+" cannot be moved: "+e.vm.Stuck)
+	e.last = pod
+	if vm := pod.VM; e.state == StateMoving && vm != nil && vm.Marked && vm.Stuck != "" {
+		e.set(StateFailed, "VMI "+vm.Name+" cannot be moved: "+vm.Stuck)
 	}
 }
 
 // mayChangeAnswer tells whether an eviction may be answered differently now.
 func (e *entry) mayChangeAnswer(pod PodFacts) bool {
-	unmarked := e.vm != nil && e.vm.Marked && (pod.VM == nil || !pod.VM.Marked)
-	return unmarked || pod.Ended && !e.ended || pod.BudgetFree && !e.budgetFree
+	unmarked := e.last.VM != nil && e.last.VM.Marked && (pod.VM == nil || !pod.VM.Marked)
+	return unmarked || pod.Ended && !e.last.Ended || pod.BudgetFree && !e.last.BudgetFree
 }
 
 // startDetaching: the pod is gone, or has ended; now its volumes are waited for. A pod
@@ -169,7 +167,7 @@ func (e *entry) checkReattached(f *Facts, reattach time.Duration) {
 	}
 	names := strings.Join(missing, ", ")
 	switch {
-	case len(missing) == 0 || e.pod.Controller == "" || e.ended:
+	case len(missing) == 0 || e.pod.Controller == "" || e.last.Ended:
 		e.set(StateDrained, "")
 	case !f.Now.Before(e.due):
 		e.warning = after(reattach, "not attached to another node") + ": " + names

@@ -60,7 +60,7 @@ func (p *Plan) Add(pod *Pod) {
 	if p.find(pod.UID) != nil {
 		return
 	}
-	e := &entry{pod: *pod, state: StateWaiting, ended: pod.Ended, attached: map[string]bool{}}
+	e := &entry{pod: *pod, state: StateWaiting, last: PodFacts{Ended: pod.Ended}, attached: map[string]bool{}}
 	if pod.Policy == WaitCompleted {
 		e.state, e.reason = StateCompleting, "it has the label "+PolicyLabel+"="+string(WaitCompleted)
 	}
@@ -179,11 +179,8 @@ func (p *Plan) Status() []Status {
 		if s.State == StateEvicting && e.leftQueue {
 			s.State = e.before // a retry, which is no change for the user
 		}
-		if e.vm != nil && s.State == StateMoving {
-			s.Percent = e.vm.Percent
-			if e.vm.Progress != "" {
-				s.Reason = e.vm.Progress
-			}
+		if vm := e.last.VM; vm != nil && s.State == StateMoving {
+			s.Percent, s.Reason = vm.Percent, cmp.Or(vm.Progress, s.Reason)
 		}
 		all = append(all, s)
 	}
