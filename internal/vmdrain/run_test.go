@@ -23,10 +23,10 @@ import (
 // initialized does, and counts all of them.
 func busy(t *testing.T, n int32, after string) (*rest.RESTClient, *atomic.Int32) {
 	t.Helper()
-	var asked atomic.Int32
+	var requests atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		if asked.Add(1) > n {
+		if requests.Add(1) > n {
 			_ = json.NewEncoder(w).Encode(corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}})
 			return
 		}
@@ -46,22 +46,22 @@ func busy(t *testing.T, n int32, after string) (*rest.RESTClient, *atomic.Int32)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c, &asked
+	return c, &requests
 }
 
 // client-go would retry it ten times, with pauses.
 func TestAnEvictionThatIsRefusedComesBackAtOnce(t *testing.T) {
-	c, asked := busy(t, 1, "1")
+	c, requests := busy(t, 1, "1")
 	r := response(c.Post().AbsPath("/api/v1/namespaces/default/pods/a/eviction").Do(t.Context()).Error())
-	if asked.Load() != 1 || r.Code != http.StatusTooManyRequests {
-		t.Errorf("asked %d times: %+v", asked.Load(), r)
+	if requests.Load() != 1 || r.Code != http.StatusTooManyRequests {
+		t.Errorf("%d requests: %+v", requests.Load(), r)
 	}
 }
 
 func TestAnyOtherRequestThatIsRefusedForNowIsAskedAgain(t *testing.T) {
-	c, asked := busy(t, 2, "0")
-	if err := c.Get().AbsPath("/api/v1/pods").Do(t.Context()).Error(); err != nil || asked.Load() != 3 {
-		t.Errorf("asked %d times: %v", asked.Load(), err)
+	c, requests := busy(t, 2, "0")
+	if err := c.Get().AbsPath("/api/v1/pods").Do(t.Context()).Error(); err != nil || requests.Load() != 3 {
+		t.Errorf("%d requests: %v", requests.Load(), err)
 	}
 }
 
@@ -111,8 +111,8 @@ func TestCompletion(t *testing.T) {
 		Complete(t.Context(), append([]string{"--kubeconfig=" + config}, strings.Split(args, " ")...), &out)
 		var got []string
 		for line := range strings.Lines(out.String()) {
-			word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
-			got = append(got, word)
+			first, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+			got = append(got, first)
 		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("%q: %q, want %q", args, got, want)

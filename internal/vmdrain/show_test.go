@@ -87,7 +87,7 @@ func TestALineForEachChangeAndEachTenthOfAMigration(t *testing.T) {
 }
 
 func TestTheCommandLine(t *testing.T) {
-	for args, says := range map[string]string{
+	for args, text := range map[string]string{
 		"":                          "name a node",
 		"n --selector=a=b":          "not both",
 		"--selector=!!":             "--selector",
@@ -101,7 +101,7 @@ func TestTheCommandLine(t *testing.T) {
 		"-l a=b --grace-period=0":   "",
 	} {
 		_, err := Parse(strings.Fields(args), &bytes.Buffer{})
-		if (says == "") != (err == nil) || err != nil && (errors.Is(err, pflag.ErrHelp) || !strings.Contains(err.Error(), says)) {
+		if (text == "") != (err == nil) || err != nil && (errors.Is(err, pflag.ErrHelp) || !strings.Contains(err.Error(), text)) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}

@@ -34,7 +34,7 @@ func given(strategy kubevirt.EvictionStrategy, change ...func(*Pod, *kubevirt.Vi
 func stuck(_ *Pod, v *kubevirt.VirtualMachineInstance)      { v.Status.Conditions = nil }
 func onceMarked(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.Status.EvacuationNodeName = here }
 
-func TestTheTable(t *testing.T) {
+func TestAdmitTable(t *testing.T) {
 	const (
 		evacuation = `Eviction triggered evacuation of VMI "ns/vm"`
 		cannot     = "VMI vm is configured with an eviction strategy but is not live-migratable"
@@ -78,7 +78,7 @@ func TestTheTable(t *testing.T) {
 	}
 }
 
-func TestWhatComesBeforeTheTable(t *testing.T) {
+func TestAdmitBeforeTheTable(t *testing.T) {
 	now := metav1.Now()
 	for name, c := range map[string]struct {
 		change func(*Pod, *kubevirt.VirtualMachineInstance)
@@ -115,7 +115,7 @@ func TestWhatComesBeforeTheTable(t *testing.T) {
 	}
 }
 
-func TestAnUnknownStrategyIsSaid(t *testing.T) {
+func TestUnknownStrategyIsReported(t *testing.T) {
 	p, vmi := given("Sometimes")
 	if a := Admit(p, vmi, kubevirt.StrategyLiveMigrate); a.Unknown != "Sometimes" || a.Strategy != kubevirt.StrategyNone {
 		t.Errorf("%+v", a)
@@ -123,7 +123,7 @@ func TestAnUnknownStrategyIsSaid(t *testing.T) {
 }
 
 // In every state only Allow has no message, and only a VM on the pod's node is marked.
-func TestEveryAnswerCanBeGiven(t *testing.T) {
+func TestEveryAnswerIsValid(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := rapid.SampledFrom([]string{"", here, "node-b"})
 		p, vmi := given(rapid.SampledFrom([]kubevirt.EvictionStrategy{"", "None", "LiveMigrate", "LiveMigrateIfPossible", "External", "x"}).Draw(t, "strategy"))

@@ -19,7 +19,7 @@ type MarkFacts struct {
 var cancelRules = []struct {
 	reason string
 	holds  func(MarkFacts) bool
-	goes   bool
+	remove bool
 }{
 	{"NotMarked", func(f MarkFacts) bool { return !f.VMI.Marked() }, false},
 	{"External", func(f MarkFacts) bool { return f.Strategy == kubevirt.StrategyExternal }, false},
@@ -30,10 +30,10 @@ var cancelRules = []struct {
 }
 
 // Unmark decides whether the mark of a VM is removed because its node is schedulable again.
-func Unmark(f MarkFacts) (goes bool, reason string) {
+func Unmark(f MarkFacts) (remove bool, reason string) {
 	for _, rule := range cancelRules {
 		if rule.holds(f) {
-			return rule.goes, rule.reason
+			return rule.remove, rule.reason
 		}
 	}
 	return false, "" // not reached: the last rule always holds

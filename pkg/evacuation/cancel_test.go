@@ -14,8 +14,8 @@ func cordonedMark(v *kubevirt.VirtualMachineInstance) {
 func TestUnmark(t *testing.T) {
 	const live = kubevirt.StrategyLiveMigrate
 	for name, c := range map[string]struct {
-		given MarkFacts
-		goes  bool
+		given  MarkFacts
+		remove bool
 	}{
 		"uncordoned":                  {MarkFacts{VMI: vmi(cordonedMark), Strategy: live, NodeSchedulable: true}, true},
 		"still cordoned":              {MarkFacts{VMI: vmi(cordonedMark), Strategy: live}, false},
@@ -25,8 +25,8 @@ func TestUnmark(t *testing.T) {
 		"a mark that is stale anyway": {MarkFacts{VMI: vmi(cordonedMark, func(v *kubevirt.VirtualMachineInstance) { v.Status.NodeName = "node-b" }), Strategy: live, NodeSchedulable: true}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if goes, reason := Unmark(c.given); goes != c.goes || reason == "" {
-				t.Errorf("the mark goes: %v (%s), want %v", goes, reason, c.goes)
+			if remove, reason := Unmark(c.given); remove != c.remove || reason == "" {
+				t.Errorf("the mark goes: %v (%s), want %v", remove, reason, c.remove)
 			}
 		})
 	}
