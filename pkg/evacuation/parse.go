@@ -11,29 +11,21 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 )
 
-// Invalid is an invalid setting, whose last valid value stays in force.
-type Invalid struct {
-	Field   string // its path in the object
-	Message string // the value, what is allowed, the value in force
-}
-
 // maxSeconds is the largest value of settings in seconds: a year.
 const maxSeconds = 365 * 24 * 3600
 
 // WithKubeVirt returns the settings with those of the KubeVirt object, nil where there is
-// none. A missing field has its default; an invalid one keeps the value in s.
-func (s Settings) WithKubeVirt(kv *kubevirt.KubeVirt) (Settings, []Invalid) {
+// none. A missing field has its default; an invalid one keeps the value in s, and has a
+// message in invalid: its path, its value, what is allowed, and the value in force.
+func (s Settings) WithKubeVirt(kv *kubevirt.KubeVirt) (next Settings, invalid []string) {
 	var c kubevirt.KubeVirtConfiguration
 	if kv != nil {
 		c = kv.Spec.Configuration
 	}
-	next, def := s, Defaults()
-	var bad []Invalid
+	next = s
+	def := Defaults()
 	refuse := func(field string, value any, allowed string, stays any) {
-		bad = append(bad, Invalid{
-			Field:   field,
-			Message: fmt.Sprintf("%s: %v is not %s: %v stays in force", field, value, allowed, stays),
-		})
+		invalid = append(invalid, fmt.Sprintf("%s: %v is not %s: %v stays in force", field, value, allowed, stays))
 	}
 
 	switch {
@@ -56,7 +48,7 @@ func (s Settings) WithKubeVirt(kv *kubevirt.KubeVirt) (Settings, []Invalid) {
 	} else {
 		next.limits(kubevirt.MigrationConfiguration{}, refuse)
 	}
-	return next, bad
+	return next, invalid
 }
 
 // limits applies the settings of migrations, and calls refuse for invalid ones.
@@ -110,13 +102,12 @@ func (s *Settings) limits(m kubevirt.MigrationConfiguration, refuse func(field s
 }
 
 // WithPolicy returns the settings with those of the EvacuationPolicy, as WithKubeVirt.
-func (s Settings) WithPolicy(policy *v1alpha1.EvacuationPolicy) (Settings, []Invalid) {
+func (s Settings) WithPolicy(policy *v1alpha1.EvacuationPolicy) (next Settings, invalid []string) {
 	var p v1alpha1.EvacuationPolicySpec
 	if policy != nil {
 		p = policy.Spec
 	}
-	next := s
-	var bad []Invalid
+	next = s
 	var statedLauncherPadding, statedMigrationAllowance, statedPauseAfter *time.Duration
 	if p.LauncherPadding != nil {
 		statedLauncherPadding = &p.LauncherPadding.Duration
@@ -132,8 +123,7 @@ func (s Settings) WithPolicy(policy *v1alpha1.EvacuationPolicy) (Settings, []Inv
 		case value == nil:
 			*to = def
 		case *value < 0 || *value > maxSeconds*time.Second:
-			bad = append(bad, Invalid{Field: "spec." + name, Message: fmt.Sprintf(
-				"spec.%s: %v is not a time from 0s to a year: %v stays in force", name, *value, *to)})
+			invalid = append(invalid, fmt.Sprintf("spec.%s: %v is not a time from 0s to a year: %v stays in force", name, *value, *to))
 		default:
 			*to = *value
 		}
@@ -141,7 +131,7 @@ func (s Settings) WithPolicy(policy *v1alpha1.EvacuationPolicy) (Settings, []Inv
 	duration("launcherPadding", &next.LauncherPadding, statedLauncherPadding, v1alpha1.DefaultLauncherPadding)
 	duration("migrationAllowance", &next.MigrationAllowance, statedMigrationAllowance, v1alpha1.DefaultMigrationAllowance)
 	duration("pauseAfter", &next.PauseAfter, statedPauseAfter, next.MigrationAllowance/2)
-	return next, bad
+	return next, invalid
 }
 
 // Oldest returns the oldest KubeVirt, whose settings apply, nil where there is none, and

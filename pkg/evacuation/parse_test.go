@@ -83,8 +83,8 @@ migrations:
 			t.Errorf("%d of 7 are reported: %v", len(bad), bad)
 		}
 		for _, b := range bad {
-			if !strings.HasPrefix(b.Message, b.Field) || !strings.Contains(b.Message, "stays in force") {
-				t.Errorf("%q does not say which field, or what counts", b.Message)
+			if !strings.HasPrefix(b, "spec.configuration.") || !strings.Contains(b, "stays in force") {
+				t.Errorf("%q does not name the field, or the value in force", b)
 			}
 		}
 	})

@@ -94,8 +94,8 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	counts, others := evacuation.Oldest(kubevirts.Items)
 	next, invalid := f.Live.Get().WithKubeVirt(counts)
 	var all []complaint
-	for _, i := range invalid {
-		all = append(all, complaint{counts, "InvalidSetting", i.Message})
+	for _, message := range invalid {
+		all = append(all, complaint{counts, "InvalidSetting", message})
 	}
 	for i := range others {
 		all = append(all, complaint{&others[i], "Ignored", fmt.Sprintf(
@@ -108,8 +108,8 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 			continue
 		}
 		next, invalid = next.WithPolicy(p)
-		for _, i := range invalid {
-			all = append(all, complaint{p, "InvalidSetting", i.Message})
+		for _, message := range invalid {
+			all = append(all, complaint{p, "InvalidSetting", message})
 		}
 	}
 	if !hasPolicy(policies.Items) {
