@@ -43,9 +43,9 @@ func (c *command) cancelMarks(ctx context.Context, name string) error {
 		switch {
 		case !v.Marked() || v.Node() != name:
 		case strategy == kubevirt.StrategyExternal:
-			c.show.warn(name, fmt.Sprintf("VMI %s/%s keeps its mark: somebody else moves it (External)", v.Namespace, v.Name))
+			c.show.warn(name, fmt.Sprintf("VMI %s/%s keeps its mark: its evictionStrategy is External", v.Namespace, v.Name))
 		case terminating[string(v.UID)]:
-			c.show.warn(name, fmt.Sprintf("VMI %s/%s keeps its mark: its launcher terminates", v.Namespace, v.Name))
+			c.show.warn(name, fmt.Sprintf("VMI %s/%s keeps its mark: its launcher pod is terminating", v.Namespace, v.Name))
 		default:
 			failed := c.unmark(ctx, v, name)
 			if failed == nil {

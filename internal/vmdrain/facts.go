@@ -62,11 +62,11 @@ func (n *node) startWatches(ctx context.Context) error {
 			continue // a cluster without VMs
 		}
 		if k.optional && apierrors.IsForbidden(err) {
-			n.show.warn(n.name, fmt.Sprintf("how far VMs are is not shown: %v", err))
+			n.show.warn(n.name, fmt.Sprintf("the progress of VMs is not shown: %v", err))
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("what a drain has to see: %w", err)
+			return fmt.Errorf("cannot read what the drain depends on: %w", err)
 		}
 		informer, err := n.store.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
 		if err != nil {
@@ -84,7 +84,7 @@ func (n *node) startWatches(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return fmt.Errorf("the API server did not send its lists within %v", callTimeout)
+		return fmt.Errorf("the API server did not list all objects within %v", callTimeout)
 	}
 	return nil
 }

@@ -99,7 +99,7 @@ func Classify(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	case strings.Contains(r.Text, textNotMigratable):
 		return Answer{Failed, notMigratable(r.Text, vm)}
 	case strings.Contains(r.Text, textSeveralBudgets):
-		return Answer{Failed, "several PodDisruptionBudgets select it, which no eviction passes: " + list(budgets)}
+		return Answer{Failed, "several PodDisruptionBudgets select it, so each eviction fails: " + list(budgets)}
 	case r.Code == tooManyRequests:
 		return classify429(p, r, budgets, vm)
 	case r.Code == forbidden && slices.Contains(r.Causes, causeTerminating):
@@ -138,7 +138,7 @@ func classify429(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 func byBudget(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	for i := range budgets {
 		if b := &budgets[i]; b.blocksForever() {
-			return Answer{Failed, fmt.Sprintf("%v keeps %d of %d pods and can never let one go; change it, or give %s more replicas",
+			return Answer{Failed, fmt.Sprintf("%v keeps %d of %d pods and never allows an eviction; change it, or give %s more replicas",
 				b, b.Desired, b.Expected, cmp.Or(p.Owner, "its application"))}
 		}
 	}
@@ -163,7 +163,7 @@ func notMigratable(text string, vm *VM) string {
 
 func list(budgets []Budget) string {
 	if len(budgets) == 0 {
-		return "unknown ones"
+		return "not known"
 	}
 	text := budgets[0].String()
 	for i := range budgets[1:] {
