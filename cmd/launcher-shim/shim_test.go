@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -146,9 +147,9 @@ func (s *shim) trigger() signals.Trigger {
 	s.eventually("the trigger", func() bool { return s.there(signals.FileTrigger) })
 	content, err := os.ReadFile(filepath.Join(s.dir, signals.FileTrigger))
 	kit.Must(s.t, err)
-	trigger, ok := signals.ParseTrigger(content)
-	if !ok {
-		s.t.Errorf("the agent cannot read the trigger %q", content)
+	var trigger signals.Trigger
+	if err := json.Unmarshal(content, &trigger); err != nil || signals.TriggerUID(content) != trigger.UID {
+		s.t.Errorf("the agent cannot read the trigger %q: %v", content, err)
 	}
 	return trigger
 }

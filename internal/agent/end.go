@@ -26,7 +26,7 @@ func (k *keeper) finished(d grace.Decision) {
 
 func statusOf(s grace.Status) signals.Status {
 	return signals.Status{
-		Version: signals.Version, UID: s.UID, Phase: s.Phase, Cause: s.Cause, Outcome: s.Outcome,
+		UID: s.UID, Phase: s.Phase, Cause: s.Cause, Outcome: s.Outcome,
 		StartedAt: s.StartedAt, Deadline: s.DeadlineAt, EndedAt: s.EndedAt, Message: s.Message,
 	}
 }

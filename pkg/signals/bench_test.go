@@ -32,7 +32,7 @@ func BenchmarkDecodeTrigger(b *testing.B) {
 	data := Trigger{UID: "b7c6a1d2-0000-4000-8000-000000000001", Signal: "SIGTERM", Time: time.Unix(1, 0)}.Encode()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, ok := ParseTrigger(data); !ok {
+		if TriggerUID(data) == "" {
 			b.Fatal("not a trigger")
 		}
 	}

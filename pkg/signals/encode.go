@@ -30,12 +30,12 @@ func (v VM) Encode() []byte {
 	return []byte(text + "}\n")
 }
 
-// Encode is the inverse of ParseTrigger, always as Version.
+// Encode is the shutdown file, always as Version.
 func (t Trigger) Encode() []byte {
 	return []byte(`{"version":1,"uid":` + quote(t.UID) + member("signal", t.Signal) + member("time", stamp(t.Time)) + "}\n")
 }
 
-// Encode is the inverse of ParseStatus, always as Version.
+// Encode is status.json, always as Version.
 func (s Status) Encode() []byte {
 	return []byte(`{"version":1,"uid":` + quote(s.UID) + `,"phase":` + quote(string(s.Phase)) +
 		member("cause", string(s.Cause)) + member("startedAt", stamp(s.StartedAt)) + member("deadline", stamp(s.Deadline)) +

@@ -27,9 +27,15 @@ func FuzzHandWrittenFiles(f *testing.F) {
 			t.Errorf("grace period %q became %q", period, vm.Grace)
 		}
 		at := time.Unix(seconds%1e9, 0).UTC()
-		trigger, ok := ParseTrigger(Trigger{UID: uid, Signal: signal, Time: at}.Encode())
-		if ok != (uid != "") || ok && (trigger.UID != valid(uid) || trigger.Signal != valid(signal) || !trigger.Time.Equal(at)) {
-			t.Errorf("%+v, %v", trigger, ok)
+		var trigger Trigger
+		content := Trigger{UID: uid, Signal: signal, Time: at}.Encode()
+		if err := json.Unmarshal(content, &trigger); err != nil || trigger != (Trigger{valid(uid), valid(signal), at}) || TriggerUID(content) != valid(uid) {
+			t.Errorf("%s: %+v, %v", content, trigger, err)
+		}
+		var status Status
+		content = Status{UID: uid, Phase: grace.Stopped, EndedAt: at, Message: signal, Request: uint64(seconds)}.Encode()
+		if err := json.Unmarshal(content, &status); err != nil || status != (Status{UID: valid(uid), Phase: grace.Stopped, EndedAt: at, Message: valid(signal), Request: uint64(seconds)}) {
+			t.Errorf("%s: %+v, %v", content, status, err)
 		}
 	})
 }
@@ -38,7 +44,8 @@ func FuzzHandWrittenFiles(f *testing.F) {
 func FuzzSaysStopped(f *testing.F) {
 	f.Add([]byte(`{"version": 1, "uid": "u", "phase": "Stopped", "x": [{"phase": "Running"}]}`), "m")
 	f.Fuzz(func(t *testing.T, content []byte, message string) {
-		status, err := ParseStatus(content)
+		var status Status
+		err := json.Unmarshal(content, &status)
 		// encoding/json also takes Phase for phase, and the last one of two.
 		if err == nil && saysStopped(content, "u") && (status.UID != "u" || status.Phase != grace.Stopped) &&
 			strings.Count(strings.ToLower(string(content)), "phase") == 1 && strings.Count(strings.ToLower(string(content)), "uid") == 1 {

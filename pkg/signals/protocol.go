@@ -138,43 +138,28 @@ func graceText(raw json.RawMessage) string {
 
 // Trigger is the shim's form of the shutdown file.
 type Trigger struct {
-	Version     int
 	UID, Signal string
 	// Time is for people. The grace period starts when the agent sees the file.
 	Time time.Time
 }
 
-type triggerFile struct {
-	Version int             `json:"version"`
-	UID     string          `json:"uid"`
-	Signal  json.RawMessage `json:"signal,omitempty"`
-	Time    json.RawMessage `json:"time,omitempty"`
-}
-
-// ParseTrigger reads the shutdown file. ok is false where it is not an object
-// with a version from 1 up and a uid: such a file names no VM, and is a
-// trigger for whichever is there. A bad signal or time is left empty, because
-// only the uid decides.
-func ParseTrigger(content []byte) (t Trigger, ok bool) {
-	var f triggerFile
-	if err := parse(content, &f, &f.Version); err != nil || f.UID == "" {
-		return Trigger{}, false
+// TriggerUID is the uid that a shutdown file names. It is "" where that is not an
+// object with a version from 1 up and a uid: such a file names no VM, and is a
+// trigger for whichever is there.
+func TriggerUID(content []byte) string {
+	var f struct {
+		Version int    `json:"version"`
+		UID     string `json:"uid"`
 	}
-	t = Trigger{Version: f.Version, UID: f.UID}
-	var text string
-	if json.Unmarshal(f.Signal, &text) == nil {
-		t.Signal = text
+	if parse(content, &f, &f.Version) != nil {
+		return ""
 	}
-	if json.Unmarshal(f.Time, &text) == nil {
-		t.Time, _ = readTime(text)
-	}
-	return t, true
+	return f.UID
 }
 
 // Status is status.json: the agent's answer. Times are to the millisecond;
 // what does not apply is zero and not written.
 type Status struct {
-	Version   int
 	UID       string
 	Phase     grace.Phase
 	Cause     grace.Cause
@@ -186,43 +171,6 @@ type Status struct {
 	// Request is the last request to ask the guest to shut down, for a launcher
 	// that does that itself: a number that grows, 0 for none.
 	Request uint64
-}
-
-type statusFile struct {
-	Version   int           `json:"version"`
-	UID       string        `json:"uid"`
-	Phase     grace.Phase   `json:"phase"`
-	Cause     grace.Cause   `json:"cause,omitempty"`
-	StartedAt string        `json:"startedAt,omitempty"`
-	Deadline  string        `json:"deadline,omitempty"`
-	Outcome   grace.Outcome `json:"outcome,omitempty"`
-	EndedAt   string        `json:"endedAt,omitempty"`
-	Message   string        `json:"message,omitempty"`
-	Request   uint64        `json:"request,omitempty"`
-}
-
-// ParseStatus reads status.json. Values of a newer agent are passed on as they
-// are. Errors wrap ErrTooLarge or ErrFormat.
-func ParseStatus(content []byte) (Status, error) {
-	var f statusFile
-	if err := parse(content, &f, &f.Version); err != nil {
-		return Status{}, fmt.Errorf("%s: %w", FileStatus, err)
-	}
-	s := Status{Version: f.Version, UID: f.UID, Phase: f.Phase, Cause: f.Cause, Outcome: f.Outcome, Message: f.Message, Request: f.Request}
-	for _, field := range []struct {
-		text string
-		into *time.Time
-	}{{f.StartedAt, &s.StartedAt}, {f.Deadline, &s.Deadline}, {f.EndedAt, &s.EndedAt}} {
-		if field.text == "" {
-			continue
-		}
-		at, ok := readTime(field.text)
-		if !ok {
-			return Status{}, fmt.Errorf("%s: %w: a time that is not RFC 3339", FileStatus, ErrFormat)
-		}
-		*field.into = at
-	}
-	return s, nil
 }
 
 // ValidUID reports whether uid can stand in the files. Kubernetes uses UUIDs,
@@ -247,13 +195,4 @@ func parse(content []byte, into any, version *int) error {
 		return fmt.Errorf("%w: version %d", ErrFormat, *version)
 	}
 	return nil
-}
-
-func readTime(text string) (at time.Time, ok bool) {
-	at, err := time.Parse(time.RFC3339, text)
-	// A zone can push the year to 10000, which RFC 3339 cannot write.
-	if at = at.UTC(); err != nil || at.Year() < 0 || at.Year() > 9999 {
-		return time.Time{}, false
-	}
-	return at, true
 }

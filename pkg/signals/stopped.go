@@ -7,8 +7,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// saysStopped reports whether a status.json names uid and the phase Stopped. It
-// reads less than ParseStatus does: in doubt it is false.
+// saysStopped reports whether a status.json names uid and the phase Stopped. In
+// doubt it is false.
 func saysStopped(content []byte, uid string) bool {
 	m := Members(string(content))
 	return m["uid"] == `"`+uid+`"` && m["phase"] == `"`+string(grace.Stopped)+`"`

@@ -242,9 +242,7 @@ func (d Directory) lookTrigger(root *os.Root, view *View) error {
 		return fmt.Errorf("look at %s: %w", signals.FileTrigger, err)
 	}
 	view.Trigger, view.TriggerID = true, identity(info)
-	if trigger, ok := signals.ParseTrigger(content); ok {
-		view.TriggerUID = trigger.UID
-	}
+	view.TriggerUID = signals.TriggerUID(content)
 	return nil
 }
 
