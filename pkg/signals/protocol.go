@@ -69,11 +69,15 @@ type vmFile struct {
 	Namespace string          `json:"namespace"`
 	Name      string          `json:"name"`
 	UID       string          `json:"uid"`
-	Grace     json.RawMessage `json:"gracePeriodSeconds,omitempty"`
-	Asks      json.RawMessage `json:"asks,omitempty"`
-	PID       json.RawMessage `json:"pid,omitempty"`
-	Requested json.RawMessage `json:"requested,omitempty"`
-	Result    json.RawMessage `json:"result,omitempty"`
+	Grace     json.RawMessage `json:"gracePeriodSeconds"`
+}
+
+// askingFile is the rest of vm.json where the launcher asks its guest itself.
+type askingFile struct {
+	Asks      string `json:"asks"`
+	PID       int32  `json:"pid"`
+	Requested uint64 `json:"requested"`
+	Result    string `json:"result"`
 }
 
 // ParseVM reads vm.json. A bad grace period, pid, request or result never spoils
@@ -88,28 +92,12 @@ func ParseVM(content []byte) (VM, error) {
 		return VM{}, fmt.Errorf("%s: %w", FileVM, ErrUID)
 	}
 	vm := VM{Version: f.Version, Namespace: f.Namespace, Name: f.Name, UID: f.UID, Grace: graceText(f.Grace)}
-	vm.takeAsking(f)
+	var a askingFile
+	_ = json.Unmarshal(content, &a) // leaves out what is of another type, and reads on
+	if a.Asks == AsksLauncher {
+		vm.Asks, vm.PID, vm.Requested, vm.Result = a.Asks, int(max(a.PID, 0)), a.Requested, resultText(a.Result)
+	}
 	return vm, nil
-}
-
-// takeAsking takes what a launcher says that asks its guest itself.
-func (vm *VM) takeAsking(f vmFile) {
-	var asks string
-	if json.Unmarshal(f.Asks, &asks) != nil || asks != AsksLauncher {
-		return
-	}
-	vm.Asks = asks
-	var pid int32
-	if json.Unmarshal(f.PID, &pid) == nil && pid > 0 {
-		vm.PID = int(pid)
-	}
-	if json.Unmarshal(f.Requested, &vm.Requested) != nil {
-		vm.Requested = 0
-	}
-	if json.Unmarshal(f.Result, &vm.Result) != nil {
-		vm.Result = ""
-	}
-	vm.Result = resultText(vm.Result)
 }
 
 // resultText is one short line of printable ASCII.
