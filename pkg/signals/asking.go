@@ -1,28 +1,17 @@
 package signals
 
-import (
-	"errors"
-	"fmt"
-	"io/fs"
-)
+import "fmt"
 
 // The shim's end of requests: a launcher whose VM process is in its own pod asks
 // the guest itself when status.json says so, and answers in vm.json.
 
 // Requested is the last request of the agent to this launcher, 0 for none.
 func (s *Sender) Requested() (uint64, error) {
-	if s.root == nil {
-		return 0, nil
+	now, err := s.status()
+	if n := now.request(); n > s.before.request() {
+		return n, err
 	}
-	content, _, err := ReadFile(s.root, FileStatus)
-	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
-	}
-	n := requestOf(content, s.vm.UID)
-	if err != nil || n <= s.before {
-		return 0, err
-	}
-	return n, nil
+	return 0, err
 }
 
 // Tell changes what vm.json says of the VM process and of the last request. It

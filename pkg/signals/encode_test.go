@@ -47,13 +47,13 @@ func FuzzSaysStopped(f *testing.F) {
 		var status Status
 		err := json.Unmarshal(content, &status)
 		// encoding/json also takes Phase for phase, and the last one of two.
-		if err == nil && saysStopped(content, "u") && (status.UID != "u" || status.Phase != grace.Stopped) &&
+		if err == nil && statusFor("u", content).stopped() && (status.UID != "u" || status.Phase != grace.Stopped) &&
 			strings.Count(strings.ToLower(string(content)), "phase") == 1 && strings.Count(strings.ToLower(string(content)), "uid") == 1 {
 			t.Errorf("%q", content)
 		}
 		for _, phase := range []grace.Phase{grace.Running, grace.ShuttingDown, grace.Destroying, grace.Stopped} {
 			encoded := Status{UID: "u", Phase: phase, Message: message}.Encode()
-			if saysStopped(encoded, "u") != (phase == grace.Stopped) || saysStopped(encoded, "v") {
+			if statusFor("u", encoded).stopped() != (phase == grace.Stopped) || statusFor("v", encoded).stopped() {
 				t.Errorf("%s", encoded)
 			}
 		}
@@ -97,7 +97,7 @@ func TestARequestIsReadForItsVMAlone(t *testing.T) {
 		`[{"uid":"u","request":12}]`:                    0,
 		`{"uid":"u","y":"\"","request":3,"phase":"\\"}`: 3,
 	} {
-		if got := requestOf([]byte(text), "u"); got != want {
+		if got := statusFor("u", []byte(text)).request(); got != want {
 			t.Errorf("%s: %d, want %d", text, got, want)
 		}
 	}

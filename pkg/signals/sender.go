@@ -42,11 +42,9 @@ type Sender struct {
 	lock *os.File
 	// spare is a trigger written in advance: on a full disk a rename still works.
 	spare *os.File
-	// before is the last request that was there when the directory was found: an
-	// earlier launcher's.
-	before uint64
-	// movedBefore is the move that was there then.
-	movedBefore string
+	// before is the status that was there when the directory was found: what an
+	// earlier launcher was told.
+	before statusMembers
 }
 
 // NewSender does nothing yet. The vm's uid must be a ValidUID.
@@ -78,33 +76,6 @@ func (s *Sender) Send(signal string, at time.Time) (sent bool, err error) {
 	}
 	s.sent = true
 	return true, registerErr
-}
-
-// Stopped reports whether the agent has said that this VM is gone. Without a
-// directory or a status it has not.
-func (s *Sender) Stopped() (bool, error) {
-	if s.root == nil {
-		return false, nil
-	}
-	content, _, err := ReadFile(s.root, FileStatus)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil && saysStopped(content, s.vm.UID), err
-}
-
-// Moved reports whether the agent has said that this VM is on another node. What an
-// earlier launcher was told does not count: the VM has come back.
-func (s *Sender) Moved() (bool, error) {
-	if s.root == nil {
-		return false, nil
-	}
-	content, _, err := ReadFile(s.root, FileStatus)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	at := movedAt(content, s.vm.UID)
-	return err == nil && at != "" && at != s.movedBefore, err
 }
 
 // Withdraw is the orderly end: vm.json goes while it is still locked, so that
@@ -148,8 +119,8 @@ func (s *Sender) open() error {
 	// from there is of no use.
 	_ = s.Withdraw()
 	s.root = root
-	if content, _, err := ReadFile(root, FileStatus); err == nil && !s.sent {
-		s.before, s.movedBefore = requestOf(content, s.vm.UID), movedAt(content, s.vm.UID)
+	if was, _ := s.status(); was != nil && !s.sent { // an error comes back with each later call
+		s.before = was
 	}
 	return nil
 }
@@ -157,11 +128,15 @@ func (s *Sender) open() error {
 // complete does the part of the registration that is missing.
 func (s *Sender) complete() error {
 	if !s.registered() {
-		f, err := s.create(tempVM, s.content(), lockWhole)
+		f, err := s.create(tempVM, s.content())
 		if err != nil {
 			return err
 		}
-		if err := s.root.Rename(tempVM, FileVM); err != nil {
+		err = lockWhole(f)
+		if err == nil {
+			err = s.root.Rename(tempVM, FileVM)
+		}
+		if err != nil {
 			return errors.Join(err, f.Close(), removeIfThere(s.root, tempVM))
 		}
 		_ = s.lock.Close() // of a file that is not vm.json any more
@@ -170,7 +145,7 @@ func (s *Sender) complete() error {
 	if s.sent || s.ours(s.spare, tempTrigger) {
 		return nil
 	}
-	f, err := s.create(tempTrigger, pad(Trigger{UID: s.vm.UID}), noLock)
+	f, err := s.create(tempTrigger, pad(Trigger{UID: s.vm.UID}))
 	if err != nil {
 		return err
 	}
@@ -197,7 +172,7 @@ func (s *Sender) trigger(t Trigger) error {
 			return nil
 		}
 	}
-	f, err := s.create(tempTrigger, nil, noLock)
+	f, err := s.create(tempTrigger, nil)
 	if err != nil {
 		return err
 	}
@@ -209,9 +184,8 @@ func (s *Sender) trigger(t Trigger) error {
 	return f.Close()
 }
 
-// create makes a new file that everybody can read, whatever the umask; prepare
-// comes before anybody can know the file.
-func (s *Sender) create(name string, content []byte, prepare func(*os.File) error) (*os.File, error) {
+// create makes a new file that everybody can read, whatever the umask.
+func (s *Sender) create(name string, content []byte) (*os.File, error) {
 	if err := removeIfThere(s.root, name); err != nil {
 		return nil, err
 	}
@@ -222,9 +196,6 @@ func (s *Sender) create(name string, content []byte, prepare func(*os.File) erro
 	_, err = f.Write(content)
 	if err == nil {
 		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = prepare(f)
 	}
 	if err != nil {
 		return nil, errors.Join(err, f.Close(), s.root.Remove(name))
@@ -259,8 +230,6 @@ func removeIfThere(root *os.Root, name string) error {
 	}
 	return nil
 }
-
-func noLock(*os.File) error { return nil }
 
 // lockWhole takes the lock whose holder the agent asks for with F_GETLK. Not
 // an OFD lock: that has no holder's pid, and would survive in a child.
