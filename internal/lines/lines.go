@@ -69,13 +69,10 @@ func (w *Writer) run(out io.Writer) {
 		select {
 		case line := <-w.lines:
 			w.pass(out, line)
-			continue
-		default:
-		}
-		select { // all lines before the end
-		case line := <-w.lines:
-			w.pass(out, line)
 		case <-w.closing:
+			for len(w.lines) > 0 {
+				w.pass(out, <-w.lines)
+			}
 			return
 		}
 	}
