@@ -16,6 +16,9 @@ import (
 const (
 	scanInterval = 10 * time.Second
 	pollInterval = 500 * time.Millisecond
+	// fullScan is each how many scans all directories are looked at, also those in
+	// which nothing changes: a lock comes and goes without a trace there.
+	fullScan = 30
 )
 
 // A storm of events is taken together, a name once: one tenant's renames must
@@ -99,7 +102,7 @@ func (w *Watcher) watch(ctx context.Context, mounted <-chan struct{}) error {
 			w.forget()
 			w.scan(notify)
 		case <-again.C:
-			w.scan(notify)
+			w.tick(notify)
 		case <-mounts:
 			w.scan(notify)
 			// fsnotify may learn later than we do that a watch has ended with its mount:

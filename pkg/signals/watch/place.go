@@ -1,22 +1,11 @@
 package watch
 
 import (
-	"time"
-
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 )
 
-// lookInterval is how long a directory in which nothing changes is not looked
-// at: a lock comes and goes without a trace there.
-const lookInterval = 5 * time.Minute
-
-// clockTick is the age from which a change's time tells it from the next one:
-// the clock of a file system may tick that rarely.
-const clockTick = time.Second
-
-// place is a path at which there may be a directory to watch. One with nothing
-// but a path was not looked at yet.
+// place is a path at which there may be a directory to watch.
 type place struct {
 	path string
 	stat func(path string, into *unix.Stat_t) error // Lstat where it may be a tenant's link
@@ -24,10 +13,10 @@ type place struct {
 	seen    Identity
 	watched bool
 	refused bool // inotify refused it, and that was logged
-	// changed is its ctime, since is when that was first seen, looked when it was
-	// last to be looked at.
-	changed       unix.Timespec
-	since, looked time.Duration
+	looked  bool // false: it is to be looked at, whatever there is to see here
+	// changed is its ctime. While that is young, the next change may have the same one.
+	changed unix.Timespec
+	young   bool
 }
 
 // Identity tells a directory from others that are there at the same time. The
@@ -51,14 +40,12 @@ func (at *place) identify() (is Identity, changed unix.Timespec) {
 // it is not what was there before, may have changed, or cannot be watched. The
 // error says why it cannot, once.
 func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
-	now := monotonic()
 	seen, changed := at.identify()
 	is := seen != Identity{}
-	if seen != at.seen || changed != at.changed {
-		at.since, look = now, true
-	}
+	differs := seen != at.seen || changed != at.changed || is != at.watched
+	look = differs || at.young || !at.looked
 	if seen != at.seen || is != at.watched {
-		at.watched, look = false, true
+		at.watched = false
 		unwatch(notify, at.path)
 		if is && notify != nil {
 			err = notify.Add(at.path)
@@ -70,22 +57,8 @@ func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
 		}
 		at.refused = refused
 	}
-	at.seen, at.changed = seen, changed
-	look = look || at.looked < at.since+clockTick || now-at.looked >= lookInterval
-	if look {
-		at.looked = now
-	}
+	at.seen, at.changed, at.young, at.looked = seen, changed, differs, true
 	return look, err
-}
-
-// monotonic is CLOCK_MONOTONIC; 0 where it cannot be read, with which every
-// directory counts as changed.
-func monotonic() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
-		return 0
-	}
-	return time.Duration(t.Nano())
 }
 
 // watchList is what fsnotify watches: it drops a watch that has ended, and a

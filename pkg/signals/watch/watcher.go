@@ -36,6 +36,7 @@ type Watcher struct {
 	parent  *place // the launchers directory; nil: Set tells what is wanted
 	missing bool   // the launchers directory is, and that was logged
 	watched map[string]*named
+	ticks   int  // of scanInterval
 	settled bool // all that can be watched is
 	polling bool // there is no inotify
 }
@@ -111,7 +112,15 @@ func (w *Watcher) scan(notify *fsnotify.Watcher) {
 
 // check does so for what inotify does not watch, or no more.
 func (w *Watcher) check(notify *fsnotify.Watcher) {
-	w.arm(notify, func(at *named) bool { return !at.watched || at.looked == 0 })
+	w.arm(notify, func(at *named) bool { return !at.watched || !at.looked })
+}
+
+// tick scans each scanInterval, and now and then has everything looked at.
+func (w *Watcher) tick(notify *fsnotify.Watcher) {
+	if w.ticks++; w.ticks%fullScan == 0 {
+		w.forget()
+	}
+	w.scan(notify)
 }
 
 // event takes only the names that count: others are of no interest, however
@@ -125,7 +134,7 @@ func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
 		if at != nil {
 			at.forget()
 		}
-		w.parent.looked = 0
+		w.parent.looked = false
 		w.check(notify)
 	case at != nil && (ev.Has(fsnotify.Remove) || ev.Has(fsnotify.Rename)),
 		w.parent != nil && path == w.parent.path:
@@ -231,7 +240,7 @@ func (w *Watcher) update(notify *fsnotify.Watcher) {
 		case at == nil:
 			w.watched[path] = &named{place: place{path: path, stat: unix.Lstat}, names: names}
 		case !slices.Equal(at.names, names): // it is news to a new owner
-			at.names, at.looked = names, 0
+			at.names, at.looked = names, false
 		}
 	}
 }
