@@ -39,12 +39,15 @@ func (w *Watcher) Run(ctx context.Context) error {
 	defer cancel()
 	mounts := make(chan struct{}, 1) // something may have been mounted or unmounted
 	waiting.Go(func() {
-		Mounts(ctx, w.log, func() {
+		err := watchMounts(ctx, "/proc/self/mountinfo", func() {
 			select {
 			case mounts <- struct{}{}:
 			default: // one is pending
 			}
 		})
+		if ctx.Err() == nil {
+			w.log.Warn("cannot watch the mount table; mounts are found by scans", "every", scanInterval, "err", err)
+		}
 	})
 	for {
 		err := w.watch(ctx, mounts)

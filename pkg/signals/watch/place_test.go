@@ -119,7 +119,7 @@ func TestAChangeThatIsYoungIsNotTrusted(t *testing.T) {
 	}
 }
 
-func TestWhereMountsCannotBeHeardOfTheyAreLookedFor(t *testing.T) {
+func TestWhereMountsCannotBeHeardOfThatIsSaid(t *testing.T) {
 	if err := watchMounts(t.Context(), t.TempDir()+"/missing", func() {}); err == nil {
 		t.Error("a kernel that does not tell is no error")
 	}
