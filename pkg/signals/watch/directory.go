@@ -206,25 +206,14 @@ func still(root *os.Root, opened fs.FileInfo) bool {
 
 // lockOf asks who keeps us from locking the file, and locks nothing.
 func lockOf(f *os.File) (Lock, int, error) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return LockUnknown, 0, fmt.Errorf("lock of %s: %w", f.Name(), err)
-	}
 	query := unix.Flock_t{Type: unix.F_WRLCK}
-	var failed error
-	if err := raw.Control(func(fd uintptr) {
-		failed = unix.FcntlFlock(fd, unix.F_GETLK, &query)
-	}); err != nil {
-		failed = err
+	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &query); err != nil {
+		return LockUnknown, 0, fmt.Errorf("fcntl F_GETLK %s: %w", f.Name(), err)
 	}
-	switch {
-	case failed != nil:
-		return LockUnknown, 0, fmt.Errorf("fcntl F_GETLK %s: %w", f.Name(), failed)
-	case query.Type == unix.F_UNLCK:
+	if query.Type == unix.F_UNLCK {
 		return LockFree, 0, nil
-	default:
-		return LockHeld, max(int(query.Pid), 0), nil // -1: an OFD lock
 	}
+	return LockHeld, max(int(query.Pid), 0), nil // -1: an OFD lock
 }
 
 func (d Directory) lookTrigger(root *os.Root, view *View) error {
