@@ -37,14 +37,6 @@ func lock(dir string, create int) (*os.File, error) {
 	return f, nil
 }
 
-// unlock gives a directory back, if it was taken.
-func unlock(f *os.File) error {
-	if f == nil {
-		return nil
-	}
-	return f.Close()
-}
-
 func flock(f *os.File) error {
 	for {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EINTR {

@@ -30,24 +30,34 @@ func (s *Store) Retake() (taken bool, err error) {
 	if s.closed {
 		return false, s.closedError("retake")
 	}
+	err = s.take(ours)
+	return !s.lost, err
+}
+
+// take makes the directory where it is missing, and durable, and locks it where it
+// is not ours. Until then all writes are refused. The caller is alone.
+func (s *Store) take(ours bool) error {
 	s.lost = true
+	// This may fail where the directory is there: EIO of an fsync.
 	if err := s.disk.MkdirAll(s.dir, 0o700); err != nil {
-		return false, notWritable(s.dir, err)
+		return notWritable(s.dir, err)
 	}
-	if ours {
-		s.lost = false
-		return true, nil
+	if !ours {
+		f, err := lock(s.dir, os.O_CREATE)
+		if errors.Is(err, ErrLocked) {
+			return err
+		}
+		if err != nil {
+			return notWritable(s.dir, err)
+		}
+		_ = s.lock.Close() // of a directory that is not there any more, if any
+		s.lock = f
 	}
-	f, err := lock(s.dir, os.O_CREATE)
-	if errors.Is(err, ErrLocked) {
-		return false, err
+	s.lost = false
+	if err := sign(s.lock); err != nil {
+		return notWritable(s.dir, err)
 	}
-	if err != nil {
-		return false, notWritable(s.dir, err)
-	}
-	old := s.lock
-	s.lock, s.lost = f, false
-	return true, errors.Join(sign(f), unlock(old))
+	return nil
 }
 
 // isOurs reports whether the lock file that is there is the one that is held,

@@ -1,7 +1,6 @@
 package gracecache
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -96,20 +95,10 @@ func (s *Store) MakeWritable() error {
 	if s.closed {
 		return s.closedError("open")
 	}
-	made := s.disk.MkdirAll(s.dir, 0o700) // may fail where dir is there: EIO on fsync
-	if s.lock == nil {
-		f, err := lock(s.dir, os.O_CREATE)
-		if errors.Is(err, ErrLocked) {
-			return err
-		}
-		if err != nil {
-			return notWritable(s.dir, cmp.Or(made, err))
-		}
-		s.lock = f
+	if err := s.take(s.lock != nil); err != nil {
+		return err
 	}
-	s.lost = made != nil
-	signed := sign(s.lock)
-	if err := cmp.Or(made, s.tryWrite(), signed); err != nil {
+	if err := s.tryWrite(); err != nil {
 		return notWritable(s.dir, err)
 	}
 	return nil
@@ -217,10 +206,10 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	if err := unlock(s.lock); err != nil {
-		return fmt.Errorf("unlock state directory %s: %w", s.dir, err)
+	if s.lock == nil {
+		return nil
 	}
-	return nil
+	return s.lock.Close()
 }
 
 func (s *Store) closedError(tried string) error {
