@@ -18,6 +18,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/internal/lines"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
@@ -98,7 +99,10 @@ func TestALaunchersDirectoryThatIsNotThereIsSaidAtTheStart(t *testing.T) {
 func given(t *testing.T, start grace.Mono) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")
-	store, err := gracecache.Open(dir)
+	store, _, err := gracecache.Take(durable.Real(), dir)
+	if err == nil {
+		err = store.MakeWritable()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

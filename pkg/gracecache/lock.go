@@ -14,7 +14,7 @@ import (
 
 const lockName = ".lock"
 
-// ErrLocked is the error of Open while another agent has the directory.
+// ErrLocked is the error of Take and MakeWritable while another agent has the directory.
 var ErrLocked = errors.New("another node-agent is using it")
 
 // lock takes the directory for this process. The kernel gives it back when the

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -19,7 +20,7 @@ func TestSecondAgentIsToldWhoHasTheDirectory(t *testing.T) {
 	dir := t.TempDir()
 	first := openStore(t, dir)
 	// when
-	second, err := Open(dir)
+	second, err := open(durable.Real(), dir)
 	// then
 	if second != nil || !errors.Is(err, ErrLocked) {
 		t.Fatalf("second agent: %v, %v, want ErrLocked", second, err)
@@ -68,7 +69,7 @@ func TestDirectoryThatCannotBeOne(t *testing.T) {
 		if !filepath.IsAbs(bad) {
 			path = filepath.Join(dir, bad)
 		}
-		s, err := Open(path)
+		s, err := open(durable.Real(), path)
 		if s != nil || !errors.Is(err, ErrNotWritable) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: store %v, error %v, want ErrNotWritable", bad, s, err)
 		}
@@ -91,7 +92,7 @@ const crashing = "VMGRACE_TEST_CRASHING"
 // putUntilKilled changes two records in the current directory for as long as
 // it lives, and says when it has begun.
 func putUntilKilled() int {
-	s, err := Open(".")
+	s, err := open(durable.Real(), ".")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -125,7 +126,7 @@ func TestAgentKilledInTheMiddleOfAWriteLeavesWholeRecords(t *testing.T) {
 		if _, err := out.Read(make([]byte, 1)); err != nil {
 			t.Errorf("the writer did not begin: %v", err)
 		}
-		if _, err := Open(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprint(writer.Process.Pid)) {
+		if _, err := open(durable.Real(), dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), fmt.Sprint(writer.Process.Pid)) {
 			t.Errorf("error %v, want ErrLocked with pid %d", err, writer.Process.Pid)
 		}
 		// when: it dies, at another point each time
@@ -137,7 +138,7 @@ func TestAgentKilledInTheMiddleOfAWriteLeavesWholeRecords(t *testing.T) {
 			t.Error("the writer ended by itself")
 		}
 		// then
-		s, err := Open(dir)
+		s, err := open(durable.Real(), dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -30,7 +30,7 @@ func newSession(t *testing.T, prepare func(*tracer)) *session {
 	tr := newTracer(t.TempDir())
 	prepare(tr)
 	s := &session{t: t, tracer: tr}
-	store, err := OpenOn(durable.Disk{FS: tr}, filepath.Join(tr.root, "state"))
+	store, err := open(durable.Disk{FS: tr}, filepath.Join(tr.root, "state"))
 	if store == nil {
 		return s // a step that failed; there is nothing more to lose
 	}
@@ -163,7 +163,7 @@ func afterPowerLoss(t *testing.T, root string, files map[string][]byte, allowed 
 		}
 		write(t, root, path, files[path])
 	}
-	s, err := Open(dir)
+	s, err := open(durable.Real(), dir)
 	if err != nil {
 		return []string{fmt.Sprintf("does not open: %v", err)}
 	}

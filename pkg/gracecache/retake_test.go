@@ -47,7 +47,7 @@ func TestAStateDirectoryThatWasTakenAwayIsTakenAgain(t *testing.T) {
 			if !retake(t, s) || retake(t, s) {
 				t.Error("not taken again, or more than once")
 			}
-			if _, err := Open(dir); !errors.Is(err, ErrLocked) {
+			if _, err := open(durable.Real(), dir); !errors.Is(err, ErrLocked) {
 				t.Errorf("a second agent: %v, want ErrLocked", err)
 			}
 			put(t, s, runningRecord())
@@ -145,7 +145,7 @@ func (eioFile) Sync() error { return unix.EIO }
 func TestARecordWhoseFsyncFailedIsNotTakenForWritten(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	broken := &eioFS{FS: durable.Real().FS}
-	s, err := OpenOn(durable.Disk{FS: broken}, dir)
+	s, err := open(durable.Disk{FS: broken}, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestAStateDirectoryThatIsNotDurableGivesItsRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	broken := &eioFS{FS: durable.Real().FS, dir: above}
-	s, err := OpenOn(durable.Disk{FS: broken}, dir)
+	s, err := open(durable.Disk{FS: broken}, dir)
 	if s == nil || !errors.Is(err, ErrNotWritable) || !errors.Is(err, unix.EIO) {
 		t.Fatalf("store %v, error %v, want a store, ErrNotWritable and EIO", s, err)
 	}

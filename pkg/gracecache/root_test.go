@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
@@ -56,7 +57,7 @@ func TestDirectoryThatCannotBeWrittenStillGivesItsRecords(t *testing.T) {
 				t.Fatal(err)
 			}
 			// when
-			s, err := Open(dir)
+			s, err := open(durable.Real(), dir)
 			// then
 			if s == nil || !errors.Is(err, ErrNotWritable) || !errors.Is(err, c.want) {
 				t.Fatalf("store %v, error %v", s, err)
@@ -70,7 +71,7 @@ func TestDirectoryThatCannotBeWrittenStillGivesItsRecords(t *testing.T) {
 				!strings.HasSuffix(m, "; choose another with --state-dir") || strings.Contains(m, "\n") {
 				t.Errorf("message %q", m)
 			}
-			if _, err := Open(dir); name == "full" && !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", os.Getpid())) {
+			if _, err := open(durable.Real(), dir); name == "full" && !strings.Contains(err.Error(), fmt.Sprintf("(pid %d)", os.Getpid())) {
 				t.Errorf("a second agent is told %q", err)
 			}
 			loaded := load(t, s)
@@ -217,7 +218,7 @@ func TestAFullDiskIsSaidByEveryWriteUntilThereIsRoom(t *testing.T) {
 	for name, options := range map[string]string{"no blocks": "size=64k", "no inodes": "nr_inodes=6"} {
 		t.Run(name, func(t *testing.T) {
 			dir := kit.Tmpfs(t, options)
-			s, err := Open(dir) // it dies in the middle
+			s, err := open(durable.Real(), dir) // it dies in the middle
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -235,7 +236,7 @@ func TestAFullDiskIsSaidByEveryWriteUntilThereIsRoom(t *testing.T) {
 			if err := s.lock.Close(); err != nil {
 				t.Fatal(err)
 			}
-			next, err := Open(dir)
+			next, err := open(durable.Real(), dir)
 			if !errors.Is(err, ErrNotWritable) || next == nil {
 				t.Fatalf("start on a full disk: %v", err)
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
 
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -18,6 +19,20 @@ func TestMain(m *testing.M) {
 		os.Exit(putUntilKilled())
 	}
 	goleak.VerifyTestMain(m)
+}
+
+// open starts as an agent does. A store comes with ErrNotWritable where only the
+// durable write failed.
+func open(disk durable.Disk, dir string) (*Store, error) {
+	s, _, err := Take(disk, dir)
+	if err != nil && s == nil {
+		return nil, err
+	}
+	err = s.MakeWritable()
+	if s.lock == nil {
+		return nil, err
+	}
+	return s, err
 }
 
 func runningRecord() grace.Record {
@@ -66,7 +81,7 @@ func named(name string) grace.Record {
 
 func openStore(tb testing.TB, dir string) *Store {
 	tb.Helper()
-	s, err := Open(dir)
+	s, err := open(durable.Real(), dir)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -20,7 +20,7 @@ const extension = ".json"
 // takes its time (measured: 981 for 1,000 VMs), and more do not make it faster.
 const maxWrites = 32
 
-// ErrNotWritable is the error of Open where no record can be written now.
+// ErrNotWritable is the error of MakeWritable where no record can be written now.
 var ErrNotWritable = errors.New("not writable")
 
 // Store is a state directory that this process has for itself. All methods may
@@ -38,28 +38,6 @@ type Store struct {
 	mu     sync.RWMutex
 	closed bool
 	lost   bool // see ErrLost
-}
-
-// Open takes the state directory dir, creates it (mode 0700) where it is
-// missing, removes what killed writers left behind and tries a durable write.
-//
-// Errors: ErrLocked while another agent has the directory; ErrNotWritable for
-// all else. Where only the try failed (disk full, read-only), ErrNotWritable
-// comes with a Store that is not nil: shutdowns that are under way must go on,
-// its Load works, and its Put will when the disk does.
-func Open(dir string) (*Store, error) { return OpenOn(durable.Real(), dir) }
-
-// OpenOn is Open on a Disk with another FS.
-func OpenOn(disk durable.Disk, dir string) (*Store, error) {
-	s, _, err := Take(disk, dir)
-	if errors.Is(err, ErrLocked) {
-		return nil, err
-	}
-	err = s.MakeWritable()
-	if s.lock == nil {
-		return nil, err
-	}
-	return s, err
 }
 
 // Take takes the state directory dir for this process, where it was used before,

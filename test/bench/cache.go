@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
@@ -35,7 +36,10 @@ func cache(b *bench) []figure {
 	for range b.rounds {
 		sync.floor = append(sync.floor, b.fsync(size))
 		dir := b.temp()
-		store, err := gracecache.Open(dir)
+		store, _, err := gracecache.Take(durable.Real(), dir)
+		if err == nil {
+			err = store.MakeWritable()
+		}
 		b.must(err)
 		// In small turns, so that what else the disk does hits both.
 		var ours, floor []float64
@@ -106,7 +110,10 @@ func (b *bench) floorPuts(n, size int) []float64 {
 // recordSize is the length of a record's file.
 func (b *bench) recordSize() int {
 	dir := b.temp()
-	store, err := gracecache.Open(dir)
+	store, _, err := gracecache.Take(durable.Real(), dir)
+	if err == nil {
+		err = store.MakeWritable()
+	}
 	b.must(err)
 	rec := b.record(0, grace.Instance{UUID: "u", PID: 1, Start: 1})
 	b.must(store.Put(rec))

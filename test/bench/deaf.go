@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 	"github.com/vmgrace/vmgrace/test/node"
@@ -119,7 +120,10 @@ func (b *bench) agentKills(guests []*node.Guest, deadline grace.Mono, wall time.
 	program := b.contained(filepath.Join(b.bin, "node-agent")) // before: its cgroup goes when the agent has ended
 	agent := b.node().Agent(b, "--shutdown-retry-interval=1h")
 	agent.Path = program
-	store, err := gracecache.Open(agent.StateDir)
+	store, _, err := gracecache.Take(durable.Real(), agent.StateDir)
+	if err == nil {
+		err = store.MakeWritable()
+	}
 	b.must(err)
 	b.parallel(guests, func(g *node.Guest) error {
 		rec := b.record(0, grace.Instance{UUID: g.UUID, PID: g.PID, Start: g.StartTime})

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 	"github.com/vmgrace/vmgrace/pkg/process"
@@ -39,7 +40,10 @@ func restart(b *bench) []figure {
 // mourn makes records of VMs that are in mid-grace, with their launcher
 // directories and processes.
 func (b *bench) mourn(state, launchers string) {
-	store, err := gracecache.Open(state)
+	store, _, err := gracecache.Take(durable.Real(), state)
+	if err == nil {
+		err = store.MakeWritable()
+	}
 	b.must(err)
 	var group errgroup.Group
 	group.SetLimit(writers)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
@@ -66,7 +67,10 @@ func TestWhatAnExt4DiskHoldsAfterAPowerLoss(t *testing.T) {
 	// given
 	image := newImage(t)
 	dir := filepath.Join(mountImage(t, image), "above", "state")
-	store, err := gracecache.Open(dir)
+	store, _, err := gracecache.Take(durable.Real(), dir)
+	if err == nil {
+		err = store.MakeWritable()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

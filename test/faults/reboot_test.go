@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 	"github.com/vmgrace/vmgrace/test/node"
@@ -29,7 +30,10 @@ func TestARecordOfAnotherBootHitsNoNewVM(t *testing.T) {
 			},
 		}
 	}
-	store, err := gracecache.Open(a.StateDir)
+	store, _, err := gracecache.Take(durable.Real(), a.StateDir)
+	if err == nil {
+		err = store.MakeWritable()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	fakedeadline "github.com/vmgrace/vmgrace/internal/deadline/fake"
 	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/internal/quiet"
+	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
@@ -47,7 +48,10 @@ func newHost(state, launchers string, log *slog.Logger) (*host, error) {
 	if err != nil {
 		return nil, fmt.Errorf("boot id: %w", err)
 	}
-	cache, err := gracecache.Open(state)
+	cache, _, err := gracecache.Take(durable.Real(), state)
+	if err == nil {
+		err = cache.MakeWritable()
+	}
 	if err != nil {
 		return nil, err
 	}
