@@ -36,7 +36,7 @@ type diskRecord struct {
 	Namespace   string        `json:"namespace"`
 	Name        string        `json:"name"`
 	UID         string        `json:"uid"`
-	VMICreated  string        `json:"vmiCreated,omitempty"` // RFC 3339
+	VMICreated  time.Time     `json:"vmiCreated,omitzero"`
 	Pod         string        `json:"pod,omitempty"`
 	Holdable    bool          `json:"holdable,omitempty"`
 	BootID      string        `json:"bootID"`

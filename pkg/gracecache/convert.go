@@ -14,14 +14,12 @@ func toDisk(rec grace.Record) diskRecord {
 		Namespace:   rec.Namespace,
 		Name:        rec.Name,
 		UID:         rec.UID,
+		VMICreated:  rec.VMICreated.UTC(),
 		Pod:         rec.Pod,
 		Holdable:    rec.Holdable,
 		BootID:      rec.BootID,
 		GracePeriod: diskPeriod{Length: &length, Source: rec.Period.Source},
 		Instance:    diskInstance(rec.Instance),
-	}
-	if !rec.VMICreated.IsZero() {
-		d.VMICreated = rec.VMICreated.UTC().Format(time.RFC3339)
 	}
 	if rec.Launcher != (grace.Holder{}) {
 		holder := diskHolder(rec.Launcher)
@@ -50,13 +48,14 @@ func toDisk(rec grace.Record) diskRecord {
 
 func (d *diskRecord) toRecord() (grace.Record, error) {
 	rec := grace.Record{
-		Namespace: d.Namespace,
-		Name:      d.Name,
-		UID:       d.UID,
-		Pod:       d.Pod,
-		Holdable:  d.Holdable,
-		BootID:    d.BootID,
-		Instance:  grace.Instance(d.Instance),
+		Namespace:  d.Namespace,
+		Name:       d.Name,
+		UID:        d.UID,
+		VMICreated: d.VMICreated.UTC(),
+		Pod:        d.Pod,
+		Holdable:   d.Holdable,
+		BootID:     d.BootID,
+		Instance:   grace.Instance(d.Instance),
 	}
 	if d.GracePeriod.Length == nil {
 		return grace.Record{}, errors.New("no grace period")
@@ -66,13 +65,6 @@ func (d *diskRecord) toRecord() (grace.Record, error) {
 		return grace.Record{}, fmt.Errorf("grace period: %w", err)
 	}
 	rec.Period = grace.Period{Length: length, Source: d.GracePeriod.Source}
-	if d.VMICreated != "" {
-		created, err := time.Parse(time.RFC3339, d.VMICreated)
-		if err != nil {
-			return grace.Record{}, fmt.Errorf("vmiCreated: %w", err)
-		}
-		rec.VMICreated = created.UTC()
-	}
 	if d.Launcher != nil {
 		rec.Launcher = grace.Holder(*d.Launcher)
 	}
