@@ -205,27 +205,6 @@ func TestWriteReplacesALinkAndNotItsTarget(t *testing.T) {
 	wantContent(t, filepath.Join(dir, "a"), "new")
 }
 
-func TestNamesThatLeaveTheDirectoryAreRefused(t *testing.T) {
-	dir := newDir(t)
-	trace := newTrace("")
-	disk := Disk{FS: trace}
-	for _, name := range []string{"", ".", "..", "../a", "/a", "b/a", "a\x00"} {
-		for tried, err := range map[string]error{
-			"write":       disk.WriteFile(dir, name, nil, 0o600),
-			"remove":      disk.Remove(dir, name),
-			"rename":      disk.Rename(dir, name, "a"),
-			"rename onto": disk.Rename(dir, "a", name),
-		} {
-			if !errors.Is(err, ErrName) {
-				t.Errorf("%s of %q: error %v, want ErrName", tried, name, err)
-			}
-		}
-	}
-	if steps := trace.taken(); len(steps) != 0 {
-		t.Errorf("the disk was touched: %q", steps)
-	}
-}
-
 func TestRemoveTakesNoDirectory(t *testing.T) {
 	dir := newDir(t)
 	if err := os.Mkdir(filepath.Join(dir, "a"), 0o700); err != nil {
