@@ -205,17 +205,6 @@ func TestWriteReplacesALinkAndNotItsTarget(t *testing.T) {
 	wantContent(t, filepath.Join(dir, "a"), "new")
 }
 
-func TestRemoveTakesNoDirectory(t *testing.T) {
-	dir := newDir(t)
-	if err := os.Mkdir(filepath.Join(dir, "a"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := Remove(dir, "a"); err == nil {
-		t.Error("removed a directory, want an error")
-	}
-	wantNames(t, dir, "a")
-}
-
 func TestDirectoryThatIsNotOne(t *testing.T) {
 	dir := newDir(t)
 	fifo := filepath.Join(dir, "fifo")

@@ -57,16 +57,5 @@ func (osFS) SyncDir(dir string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// Remove is os.Remove without its second try as rmdir: a directory is never
-// removed in the place of a file.
-func (osFS) Remove(path string) error {
-	for {
-		switch err := syscall.Unlink(path); err {
-		case nil:
-			return nil
-		case syscall.EINTR:
-		default:
-			return &fs.PathError{Op: "unlink", Path: path, Err: err}
-		}
-	}
-}
+// Remove implements FS.
+func (osFS) Remove(path string) error { return os.Remove(path) }
