@@ -52,13 +52,13 @@ type diskNodeShutdown struct {
 
 func (s nodeShutdown) keep(n grace.NodeShutdownTime) error {
 	if !n.UnderWay() {
-		return durable.Remove(s.dir, nodeShutdownFile)
+		return durable.Real().Remove(s.dir, nodeShutdownFile)
 	}
 	text, err := json.Marshal(diskNodeShutdown{s.boot, n.Begin, n.End})
 	if err != nil {
 		return err
 	}
-	return durable.WriteFile(s.dir, nodeShutdownFile, append(text, '\n'), 0o600)
+	return durable.Real().WriteFile(s.dir, nodeShutdownFile, append(text, '\n'), 0o600)
 }
 
 // recall returns what an earlier agent of this boot has kept. What cannot be used is

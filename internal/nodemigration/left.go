@@ -79,7 +79,7 @@ func (s *side) remember(ctx context.Context) {
 		if err := durable.Real().MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		return durable.WriteFile(dir, name, nil, 0o600)
+		return durable.Real().WriteFile(dir, name, nil, 0o600)
 	})
 	if err != nil {
 		s.log.Error("cannot write down that the guest has left; going on without", "err", err)

@@ -23,7 +23,7 @@ func TestFullDiskLeavesTheOldContentAndRecoversByItself(t *testing.T) {
 	for name, options := range map[string]string{"no blocks": "size=64k", "no inodes": "nr_inodes=3"} {
 		t.Run(name, func(t *testing.T) {
 			dir := kit.Tmpfs(t, options)
-			if err := WriteFile(dir, "a", []byte("old"), 0o600); err != nil {
+			if err := Real().WriteFile(dir, "a", []byte("old"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			// given: nothing is left
@@ -33,16 +33,16 @@ func TestFullDiskLeavesTheOldContentAndRecoversByItself(t *testing.T) {
 			}
 			// when, then
 			data := bytes.Repeat([]byte("n"), 8192)
-			if err := WriteFile(dir, "a", data, 0o600); !errors.Is(err, syscall.ENOSPC) {
+			if err := Real().WriteFile(dir, "a", data, 0o600); !errors.Is(err, syscall.ENOSPC) {
 				t.Errorf("error %v, want ENOSPC", err)
 			}
 			wantContent(t, filepath.Join(dir, "a"), "old")
 			wantNames(t, dir, "a", "filler")
 
-			if err := Remove(dir, "filler"); err != nil {
+			if err := Real().Remove(dir, "filler"); err != nil {
 				t.Fatalf("remove on a full disk: %v", err)
 			}
-			if err := WriteFile(dir, "a", data, 0o600); err != nil {
+			if err := Real().WriteFile(dir, "a", data, 0o600); err != nil {
 				t.Errorf("write after space was made: %v", err)
 			}
 			wantContent(t, filepath.Join(dir, "a"), string(data))
@@ -52,16 +52,16 @@ func TestFullDiskLeavesTheOldContentAndRecoversByItself(t *testing.T) {
 
 func TestReadOnlyDisk(t *testing.T) {
 	dir := kit.Tmpfs(t, "size=64k")
-	if err := WriteFile(dir, "a", []byte("old"), 0o600); err != nil {
+	if err := Real().WriteFile(dir, "a", []byte("old"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteFile(dir, "a", []byte("new"), 0o600); !errors.Is(err, syscall.EROFS) {
+	if err := Real().WriteFile(dir, "a", []byte("new"), 0o600); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("write: %v, want EROFS", err)
 	}
-	if err := Remove(dir, "a"); !errors.Is(err, syscall.EROFS) {
+	if err := Real().Remove(dir, "a"); !errors.Is(err, syscall.EROFS) {
 		t.Errorf("remove: %v, want EROFS", err)
 	}
 	if err := Real().MkdirAll(dir, 0o700); err != nil {
@@ -77,11 +77,11 @@ func TestUnwritableDirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := WriteFile(dir, "a", []byte("old"), 0o644); err != nil {
+	if err := Real().WriteFile(dir, "a", []byte("old"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	write, remove := asNobody(func() error { return WriteFile(dir, "a", []byte("new"), 0o600) }),
-		asNobody(func() error { return Remove(dir, "a") })
+	write, remove := asNobody(func() error { return Real().WriteFile(dir, "a", []byte("new"), 0o600) }),
+		asNobody(func() error { return Real().Remove(dir, "a") })
 	if !errors.Is(write, fs.ErrPermission) {
 		t.Errorf("write: %v, want ErrPermission", write)
 	}

@@ -30,14 +30,6 @@ type Disk struct{ FS FS }
 // Real is the machine's own file system.
 func Real() Disk { return Disk{FS: osFS{}} }
 
-// WriteFile is Disk.WriteFile on the machine's own file system.
-func WriteFile(dir, name string, data []byte, mode fs.FileMode) error {
-	return Real().WriteFile(dir, name, data, mode)
-}
-
-// Remove is Disk.Remove on the machine's own file system.
-func Remove(dir, name string) error { return Real().Remove(dir, name) }
-
 // IsTemp reports whether name is a temporary file. One that is
 // found while nobody writes in its directory is a leftover of a killed process.
 func IsTemp(name string) bool { return strings.HasPrefix(name, tempPrefix) }

@@ -116,7 +116,7 @@ func TestFailureOfAnyStepLeavesTheOldContentAndNoTemporaryFile(t *testing.T) {
 	for _, failing := range []string{"create temp", "chmod", "write", "fsync file", "close", "rename temp to a"} {
 		t.Run(failing, func(t *testing.T) {
 			dir := newDir(t)
-			if err := WriteFile(dir, "a", []byte("old"), 0o600); err != nil {
+			if err := Real().WriteFile(dir, "a", []byte("old"), 0o600); err != nil {
 				t.Fatal(err)
 			}
 			trace := newTrace(failing)
@@ -176,7 +176,7 @@ func TestModeIsExactWhateverTheUmask(t *testing.T) {
 	dir := newDir(t)
 	defer syscall.Umask(syscall.Umask(0o077))
 	for _, mode := range []fs.FileMode{0o600, 0o644} {
-		if err := WriteFile(dir, "a", nil, mode); err != nil {
+		if err := Real().WriteFile(dir, "a", nil, mode); err != nil {
 			t.Fatal(err)
 		}
 		info, err := os.Stat(filepath.Join(dir, "a"))
@@ -198,7 +198,7 @@ func TestWriteReplacesALinkAndNotItsTarget(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(dir, "a")); err != nil {
 		t.Fatal(err)
 	}
-	if err := WriteFile(dir, "a", []byte("new"), 0o600); err != nil {
+	if err := Real().WriteFile(dir, "a", []byte("new"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	wantContent(t, outside, "mine")
@@ -214,10 +214,10 @@ func TestDirectoryThatIsNotOne(t *testing.T) {
 	if err := Real().FS.SyncDir(fifo); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("fsync of a FIFO as directory: %v, want ENOTDIR, and no waiting", err)
 	}
-	if err := WriteFile(filepath.Join(dir, "gone"), "a", nil, 0o600); !errors.Is(err, fs.ErrNotExist) {
+	if err := Real().WriteFile(filepath.Join(dir, "gone"), "a", nil, 0o600); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("write into a missing directory: %v, want ErrNotExist", err)
 	}
-	if err := Remove(filepath.Join(dir, "gone"), "a"); !errors.Is(err, fs.ErrNotExist) {
+	if err := Real().Remove(filepath.Join(dir, "gone"), "a"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("remove in a missing directory: %v, want ErrNotExist: nothing was made durable", err)
 	}
 }
@@ -225,14 +225,14 @@ func TestDirectoryThatIsNotOne(t *testing.T) {
 func TestReaderSeesOneWholeContentWhileManyWrite(t *testing.T) {
 	dir := newDir(t)
 	content := func(i int) []byte { return bytes.Repeat([]byte{byte('a' + i)}, 100_000) }
-	if err := WriteFile(dir, "f", content(0), 0o600); err != nil {
+	if err := Real().WriteFile(dir, "f", content(0), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var writers sync.WaitGroup
 	for i := range 8 {
 		writers.Go(func() {
 			for range 10 {
-				if err := WriteFile(dir, "f", content(i), 0o600); err != nil {
+				if err := Real().WriteFile(dir, "f", content(i), 0o600); err != nil {
 					t.Error(err)
 				}
 			}
@@ -262,7 +262,7 @@ func BenchmarkWriteFile(b *testing.B) {
 	data := bytes.Repeat([]byte("x"), 700)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if err := WriteFile(dir, fmt.Sprint(i%30), data, 0o600); err != nil {
+		if err := Real().WriteFile(dir, fmt.Sprint(i%30), data, 0o600); err != nil {
 			b.Fatal(err)
 		}
 	}
