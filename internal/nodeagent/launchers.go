@@ -32,21 +32,21 @@ func (o *Options) launchers(changed func(name string), log *slog.Logger) launche
 		}
 	}
 	watcher := watch.New(quiet.New(log), changed)
-	dir := func(namespace, name, pod string) (watch.Directory, error) {
+	dir := func(namespace, name, pod string) (watch.Directory, bool) {
 		return watch.EmptyDir(o.KubeletDir, pod, namespace, name)
 	}
 	return launchers{
 		watcher: watcher,
 		launcher: func(namespace, name, pod string) agent.Launcher {
-			d, err := dir(namespace, name, pod)
-			if err != nil {
+			d, ok := dir(namespace, name, pod)
+			if !ok {
 				return noDirectory{} // no pod is known
 			}
 			return d
 		},
 		watch: func(domain, pod string) {
 			namespace, name, _ := grace.SplitDomainName(domain)
-			if d, err := dir(namespace, name, pod); err == nil {
+			if d, ok := dir(namespace, name, pod); ok {
 				watcher.Set(domain, d)
 			} else {
 				watcher.Set(domain)

@@ -160,8 +160,10 @@ func TestAQuietNodeIsNotEvenChecked(t *testing.T) {
 // pod is the launcher directory of a pod that kubelet knows nothing of yet.
 func pod(t *testing.T, kubeletDir, uid string) Directory {
 	t.Helper()
-	d, err := EmptyDir(kubeletDir, uid, "ns", "vm")
-	kit.Must(t, err)
+	d, ok := EmptyDir(kubeletDir, uid, "ns", "vm")
+	if !ok {
+		t.Fatalf("%q is no pod's UID", uid)
+	}
 	return d
 }
 

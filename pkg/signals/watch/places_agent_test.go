@@ -31,10 +31,7 @@ func watchPlaces(kubeletDir string) int {
 			return fail(err)
 		}
 	}
-	d, err := EmptyDir(kubeletDir, "uid-1", "ns", "vm")
-	if err != nil {
-		return fail(err)
-	}
+	d, _ := EmptyDir(kubeletDir, "uid-1", "ns", "vm")
 	looks := make(chan string, 100)
 	p := New(slog.New(slog.NewTextHandler(os.Stderr, nil)), func(name string) { looks <- name })
 	p.Set("ns_vm", d)

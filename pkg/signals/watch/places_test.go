@@ -404,11 +404,8 @@ func BenchmarkScanOf200QuietPlaces(b *testing.B) {
 	defer notify.Close()
 	p, kubelet := New(slog.New(slog.DiscardHandler), func(string) {}), b.TempDir()
 	for i := range 200 {
-		d, err := EmptyDir(kubelet, fmt.Sprintf("3f2504e0-4f89-11d3-9a0c-0305e82c33%02d", i), "ns", "vm")
-		if err == nil {
-			err = os.MkdirAll(d.path(), 0o755)
-		}
-		if err != nil {
+		d, _ := EmptyDir(kubelet, fmt.Sprintf("3f2504e0-4f89-11d3-9a0c-0305e82c33%02d", i), "ns", "vm")
+		if err := os.MkdirAll(d.path(), 0o755); err != nil {
 			b.Fatal(err)
 		}
 		p.Set(fmt.Sprint("ns_vm", i), d)
