@@ -46,11 +46,8 @@ func (o *Options) launchers(changed func(name string), log *slog.Logger) launche
 		},
 		watch: func(domain, pod string) {
 			namespace, name, _ := grace.SplitDomainName(domain)
-			if d, ok := dir(namespace, name, pod); ok {
-				watcher.Set(domain, d)
-			} else {
-				watcher.Set(domain)
-			}
+			d, _ := dir(namespace, name, pod)
+			watcher.Set(domain, d)
 		},
 	}
 }

@@ -105,18 +105,19 @@ func TestAPlaceThatIsMissingIsLookedAtAndFoundWhenItComes(t *testing.T) {
 	w.hears("ns_vm", d)
 }
 
-func TestTwoPodsOfAVMAreBothHeard(t *testing.T) {
+func TestAVMsNextPodIsHeard(t *testing.T) {
 	kubelet := t.TempDir()
 	first, second := pod(t, kubelet, "uid-1"), pod(t, kubelet, "uid-2")
 	first.mount(t)
-	_, w := told(t, func(p *Watcher) { p.Set("ns_vm", second, first, first) })
+	p, w := told(t, func(p *Watcher) { p.Set("ns_vm", first) })
 	w.looksAt("ns_vm")
 	w.hears("ns_vm", first)
 	w.drain()
+	p.Set("ns_vm", second)
+	w.looksAt("ns_vm")
 	second.mount(t)
 	w.looksAt("ns_vm")
 	w.hears("ns_vm", second)
-	w.hears("ns_vm", first)
 }
 
 func TestWatchingHoldsUpNoUnmountAndItsEndIsLookedAt(t *testing.T) {
@@ -291,13 +292,12 @@ func TestWhatIsForgottenIsLetGoOf(t *testing.T) {
 		set            func()
 		watches, looks int // looks: since the step before
 	}{
-		{func() { p.Set("ns_vm", first, second) }, 2, 2},
-		{func() {}, 2, 0},
-		{func() { p.Set("ns_vm", second, first) }, 2, 0}, // nothing new
-		{func() { p.Set("ns_vm", second) }, 1, 0},
+		{func() { p.Set("ns_vm", first) }, 1, 1},
+		{func() { p.Set("ns_vm", first) }, 1, 0}, // nothing new
+		{func() { p.Set("ns_vm", second) }, 1, 1},
 		{func() { p.Set("ns_other", second) }, 1, 2}, // a pod changes hands: new first
-		{func() { p.Set("ns_vm") }, 1, 1},
-		{func() { p.Set("ns_other"); p.Set("ns_never") }, 0, 0},
+		{func() { p.Set("ns_vm", Directory{}) }, 1, 1},
+		{func() { p.Set("ns_other", Directory{}); p.Set("ns_never", Directory{}) }, 0, 0},
 	} {
 		looks = nil
 		step.set()
@@ -372,7 +372,7 @@ func TestPlacesMayBeToldByAnybodyAtAnyTime(t *testing.T) {
 		tellers.Go(func() {
 			for n := range times {
 				p.Set(fmt.Sprint("ns_vm", i), pod(t, kubelet, fmt.Sprint("uid-", i, "-", n)))
-				p.Set(fmt.Sprint("ns_vm", i))
+				p.Set(fmt.Sprint("ns_vm", i), Directory{})
 			}
 			p.Set(fmt.Sprint("ns_vm", i), last[i])
 		})

@@ -29,8 +29,8 @@ type Watcher struct {
 	changed chan struct{}
 
 	mu      sync.Mutex
-	wanted  map[string][]string // paths by name
-	pending bool                // wanted is not what is watched
+	wanted  map[string]string // paths by name
+	pending bool              // wanted is not what is watched
 
 	// What follows is owned by Run.
 	parent  *place // the launchers directory; nil: Set tells what is wanted
@@ -48,11 +48,11 @@ type named struct {
 }
 
 // New returns a watcher of what Set will say. look is called with the name of a
-// VM one of whose launcher directories may have changed; it must not block.
+// VM whose launcher directory may have changed; it must not block.
 func New(log *slog.Logger, look func(name string)) *Watcher {
 	return &Watcher{
 		look: look, log: log, changed: make(chan struct{}, 1),
-		wanted: map[string][]string{}, watched: map[string]*named{},
+		wanted: map[string]string{}, watched: map[string]*named{},
 	}
 }
 
@@ -64,23 +64,21 @@ func NewParent(dir string, log *slog.Logger, look func(name string)) *Watcher {
 	return w
 }
 
-// Set tells which launcher directories name has, in place of what was told of
-// it before; none forgets it, though a look may still be under way. New ones
-// are looked at once they are watched, missing ones too. It may be called
+// Set tells which launcher directory name has, in place of what was told of it
+// before; the zero Directory forgets it, though a look may still be under way. A
+// new one is looked at once it is watched, a missing one too. It may be called
 // before and during Run, from any goroutine, and does not block.
-func (w *Watcher) Set(name string, dirs ...Directory) {
-	paths := make([]string, 0, len(dirs))
-	for _, d := range dirs {
-		paths = append(paths, filepath.Join(d.Base, d.Name))
+func (w *Watcher) Set(name string, d Directory) {
+	path := ""
+	if d != (Directory{}) {
+		path = filepath.Join(d.Base, d.Name)
 	}
-	slices.Sort(paths)
-	paths = slices.Compact(paths)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if slices.Equal(w.wanted[name], paths) {
+	if w.wanted[name] == path {
 		return
 	}
-	if w.wanted[name] = paths; len(paths) == 0 {
+	if w.wanted[name] = path; path == "" {
 		delete(w.wanted, name)
 	}
 	w.pending = true
@@ -192,12 +190,12 @@ func (w *Watcher) list(notify *fsnotify.Watcher, kept map[string]bool) {
 	if w.missing = errors.Is(err, fs.ErrNotExist); err != nil && !w.missing {
 		return // unknown, which is not empty
 	}
-	wanted := make(map[string][]string, len(entries))
+	wanted := make(map[string]string, len(entries))
 	for _, e := range entries {
-		wanted[e.Name()] = []string{filepath.Join(dir, e.Name())}
+		wanted[e.Name()] = filepath.Join(dir, e.Name())
 	}
 	for name := range w.wanted {
-		if wanted[name] == nil {
+		if wanted[name] == "" {
 			w.look(name)
 		}
 	}
@@ -254,10 +252,8 @@ func (w *Watcher) owners() map[string][]string {
 	}
 	w.pending = false
 	names := map[string][]string{}
-	for name, paths := range w.wanted {
-		for _, path := range paths {
-			names[path] = append(names[path], name)
-		}
+	for name, path := range w.wanted {
+		names[path] = append(names[path], name)
 	}
 	return names
 }
