@@ -28,21 +28,13 @@ func lock(dir string, create int) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open its lock: %w", err)
 	}
-	if err := flock(f); err != nil {
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			err = fmt.Errorf("%w%s", ErrLocked, holder(f))
 		}
 		return nil, errors.Join(fmt.Errorf("lock state directory %s: %w", dir, err), f.Close())
 	}
 	return f, nil
-}
-
-func flock(f *os.File) error {
-	for {
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EINTR {
-			return err
-		}
-	}
 }
 
 // sign writes our pid for the message of an agent that comes second. In place,
