@@ -86,36 +86,26 @@ func notWritable(dir string, err error) error {
 	return fmt.Errorf("state directory %s is %w: %w; choose another with --state-dir", dir, ErrNotWritable, err)
 }
 
-// tryWrite starts with the leftovers: they may be what fills the disk.
+// tryWrite starts with what an earlier agent has left: it may be what fills the disk.
 func (s *Store) tryWrite() error {
 	const probe = ".probe"
-	temps, err := s.temps()
+	entries, err := os.ReadDir(s.dir)
 	if err != nil {
 		return err
 	}
-	if len(temps) > 0 {
-		if err := s.disk.Remove(s.dir, temps...); err != nil {
-			return err
+	var leftovers []string
+	for _, e := range entries {
+		if durable.IsTemp(e.Name()) && !e.IsDir() {
+			leftovers = append(leftovers, e.Name())
 		}
+	}
+	if err := s.disk.Remove(s.dir, leftovers...); err != nil {
+		return err
 	}
 	if err := s.disk.WriteFile(s.dir, probe, []byte("vmgrace\n"), 0o600); err != nil {
 		return err
 	}
 	return s.disk.Remove(s.dir, probe)
-}
-
-// temps are the temporary files that an earlier agent has left.
-func (s *Store) temps() (names []string, err error) {
-	entries, err := os.ReadDir(s.dir)
-	if err != nil {
-		return nil, fmt.Errorf("read state directory %s: %w", s.dir, err)
-	}
-	for _, e := range entries {
-		if durable.IsTemp(e.Name()) && !e.IsDir() {
-			names = append(names, e.Name())
-		}
-	}
-	return names, nil
 }
 
 // Load reads all records. Each file that cannot be trusted is moved aside,
