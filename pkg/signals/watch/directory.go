@@ -91,10 +91,7 @@ func (d Directory) Look() (View, error) {
 		return View{}, err
 	}
 	defer root.Close()
-	view := View{Present: true}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		view.Dir = Identity{st.Dev, st.Ino}
-	}
+	view := View{Present: true, Dir: identity(info)}
 	// The trigger first: a shim registers before it asks, so a trigger that is
 	// seen comes with the registration it belongs to.
 	if err := d.lookTrigger(root, &view); err != nil {
@@ -158,7 +155,7 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 	if err != nil && !errors.Is(err, signals.ErrTooLarge) {
 		return err
 	}
-	view.Registered, view.File = true, inode(info)
+	view.Registered, view.File = true, identity(info).Inode
 	if view.Lock, view.Holder, err = lockOf(f); err != nil {
 		return err
 	}
@@ -230,7 +227,7 @@ func (d Directory) lookTrigger(root *os.Root, view *View) error {
 	case err != nil && !errors.Is(err, signals.ErrTooLarge):
 		return fmt.Errorf("look at %s: %w", signals.FileTrigger, err)
 	}
-	view.Trigger, view.TriggerID = true, identity(info)
+	view.Trigger, view.TriggerID = true, fileID(info)
 	view.TriggerUID = signals.TriggerUID(content)
 	return nil
 }
@@ -239,11 +236,11 @@ func (v *View) reject(reason string, err error) {
 	v.Rejected = append(v.Rejected, Rejection{reason, err})
 }
 
-func identity(info fs.FileInfo) FileID { return FileID{inode(info), info.ModTime().UnixNano()} }
+func fileID(info fs.FileInfo) FileID { return FileID{identity(info).Inode, info.ModTime().UnixNano()} }
 
-func inode(info fs.FileInfo) uint64 {
+func identity(info fs.FileInfo) Identity {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return st.Ino
+		return Identity{st.Dev, st.Ino}
 	}
-	return 0
+	return Identity{}
 }

@@ -184,7 +184,7 @@ func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
 	}
 	info, err := os.Lstat(filepath.Join(neighbour, signals.FileTrigger))
 	kit.Must(t, err)
-	_ = d.RemoveTrigger(identity(info))
+	_ = d.RemoveTrigger(fileID(info))
 	if _, err := os.Stat(filepath.Join(neighbour, signals.FileTrigger)); err != nil {
 		t.Error("the neighbour's trigger was removed through the link")
 	}

@@ -96,7 +96,9 @@ func (w *Watcher) watch(ctx context.Context, mounted <-chan struct{}) error {
 			if !open {
 				return errors.New("inotify closed")
 			}
-			w.events(notify, ev)
+			for _, ev := range coalesce(ev, notify.Events) {
+				w.event(notify, ev)
+			}
 		case err, open := <-notify.Errors:
 			if !open {
 				return errors.New("inotify closed")
@@ -117,12 +119,6 @@ func (w *Watcher) watch(ctx context.Context, mounted <-chan struct{}) error {
 		case <-w.changed:
 			w.check(notify)
 		}
-	}
-}
-
-func (w *Watcher) events(notify *fsnotify.Watcher, first fsnotify.Event) {
-	for _, ev := range coalesce(first, notify.Events) {
-		w.event(notify, ev)
 	}
 }
 

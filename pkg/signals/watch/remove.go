@@ -48,7 +48,7 @@ func (d Directory) removeTrigger(seen FileID, between func()) error {
 		return nil
 	case err != nil:
 		return errors.Join(fmt.Errorf("look at the taken %s: %w", signals.FileTrigger, err), putBack(root))
-	case identity(taken) != seen:
+	case fileID(taken) != seen:
 		return putBack(root)
 	}
 	if err := root.Remove(signals.FileTakenTrigger); err != nil && !errors.Is(err, fs.ErrNotExist) {
