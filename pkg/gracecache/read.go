@@ -96,12 +96,12 @@ func notRegular(mode fs.FileMode) error {
 // readRegular reads one byte more than is allowed, at most, so that decode
 // sees what is too long. No link is followed and no open blocks, also where
 // the file was replaced since the directory was listed.
-func readRegular(path string) (data []byte, err error) {
+func readRegular(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, f.Close()) }()
+	defer f.Close() // nothing was written through it
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -109,12 +109,7 @@ func readRegular(path string) (data []byte, err error) {
 	if !info.Mode().IsRegular() {
 		return nil, notRegular(info.Mode())
 	}
-	data = make([]byte, min(info.Size(), maxSize)+1)
-	n, err := io.ReadFull(f, data)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	return data[:n], nil
+	return io.ReadAll(io.LimitReader(f, maxSize+1))
 }
 
 // quarantine moves a file aside, to a name that nothing has yet. The caller
