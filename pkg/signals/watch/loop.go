@@ -131,10 +131,7 @@ func coalesce(ev fsnotify.Event, more <-chan fsnotify.Event) map[string]fsnotify
 	}
 	for range cap(more) {
 		select {
-		case ev, open := <-more:
-			if !open {
-				return all // the next read sees it, too
-			}
+		case ev := <-more:
 			ev.Op |= all[ev.Name].Op
 			all[ev.Name] = ev
 		default:
