@@ -128,7 +128,7 @@ func (s *Sender) open() error {
 // complete does the part of the registration that is missing.
 func (s *Sender) complete() error {
 	if !s.registered() {
-		f, err := s.create(tempVM, s.content())
+		f, err := Create(s.root, tempVM, s.content())
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (s *Sender) complete() error {
 	if s.sent || s.ours(s.spare, tempTrigger) {
 		return nil
 	}
-	f, err := s.create(tempTrigger, pad(Trigger{UID: s.vm.UID}))
+	f, err := Create(s.root, tempTrigger, pad(Trigger{UID: s.vm.UID}))
 	if err != nil {
 		return err
 	}
@@ -172,7 +172,7 @@ func (s *Sender) trigger(t Trigger) error {
 			return nil
 		}
 	}
-	f, err := s.create(tempTrigger, nil)
+	f, err := Create(s.root, tempTrigger, nil)
 	if err != nil {
 		return err
 	}
@@ -184,12 +184,14 @@ func (s *Sender) trigger(t Trigger) error {
 	return f.Close()
 }
 
-// create makes a new file that everybody can read, whatever the umask.
-func (s *Sender) create(name string, content []byte) (*os.File, error) {
-	if err := removeIfThere(s.root, name); err != nil {
+// Create makes a new file in a launcher directory in the place of what has its name,
+// whatever that is. The other end is another user: everybody can read it, whatever the
+// umask.
+func Create(dir *os.Root, name string, content []byte) (*os.File, error) {
+	if err := removeIfThere(dir, name); err != nil {
 		return nil, err
 	}
-	f, err := s.root.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := dir.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return nil, err
 	}
@@ -198,7 +200,7 @@ func (s *Sender) create(name string, content []byte) (*os.File, error) {
 		err = f.Chmod(0o644)
 	}
 	if err != nil {
-		return nil, errors.Join(err, f.Close(), s.root.Remove(name))
+		return nil, errors.Join(err, f.Close(), dir.Remove(name))
 	}
 	return f, nil
 }
@@ -224,8 +226,8 @@ func (s *Sender) remove(f *os.File, name string) error {
 	return s.root.Remove(name)
 }
 
-func removeIfThere(root *os.Root, name string) error {
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+func removeIfThere(dir *os.Root, name string) error {
+	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

@@ -3,8 +3,6 @@ package watch
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
@@ -21,16 +19,11 @@ func (d Directory) WriteStatus(s signals.Status) error {
 		return err
 	}
 	defer root.Close()
-	if err := root.Remove(tempStatus); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("clear %s: %w", tempStatus, err)
-	}
-	f, err := root.OpenFile(tempStatus, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := signals.Create(root, tempStatus, s.Encode())
 	if err != nil {
-		return fmt.Errorf("create %s: %w", tempStatus, err)
+		return fmt.Errorf("write %s: %w", signals.FileStatus, err)
 	}
-	_, err = f.Write(s.Encode())
-	// The launcher is another user, and the umask may be any.
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	err = f.Close()
 	if err == nil {
 		err = root.Rename(tempStatus, signals.FileStatus)
 	}
