@@ -28,9 +28,8 @@ type Watcher struct {
 	// changed asks for a check at once.
 	changed chan struct{}
 
-	mu      sync.Mutex
-	wanted  map[string]string // paths by name
-	pending bool              // wanted is not what is watched
+	mu     sync.Mutex
+	wanted map[string]string // paths by name
 
 	// What follows is owned by Run.
 	parent  *place // the launchers directory; nil: Set tells what is wanted
@@ -81,7 +80,6 @@ func (w *Watcher) Set(name string, d Directory) {
 	if w.wanted[name] = path; path == "" {
 		delete(w.wanted, name)
 	}
-	w.pending = true
 	select {
 	case w.changed <- struct{}{}:
 	default: // one is pending
@@ -201,7 +199,7 @@ func (w *Watcher) list(notify *fsnotify.Watcher, kept map[string]bool) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wanted, w.pending = wanted, true
+	w.wanted = wanted
 }
 
 // report says what has become of the launchers directory, which was before.
@@ -223,9 +221,6 @@ func (w *Watcher) report(before Identity, err error) {
 // update has what is wanted watched, and nothing else.
 func (w *Watcher) update(notify *fsnotify.Watcher) {
 	names := w.owners()
-	if names == nil {
-		return
-	}
 	for path := range w.watched {
 		if names[path] == nil {
 			delete(w.watched, path)
@@ -243,14 +238,10 @@ func (w *Watcher) update(notify *fsnotify.Watcher) {
 	}
 }
 
-// owners is whose every path is; nil if nothing has changed.
+// owners is whose every path is.
 func (w *Watcher) owners() map[string][]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.pending {
-		return nil
-	}
-	w.pending = false
 	names := map[string][]string{}
 	for name, path := range w.wanted {
 		names[path] = append(names[path], name)
