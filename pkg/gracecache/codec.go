@@ -42,7 +42,7 @@ type diskRecord struct {
 	BootID      string        `json:"bootID"`
 	GracePeriod diskPeriod    `json:"gracePeriod"`
 	Instance    diskInstance  `json:"instance"`
-	Launcher    *diskHolder   `json:"launcher,omitempty"`
+	Launcher    diskHolder    `json:"launcher,omitzero"`
 	Hold        *diskHold     `json:"hold,omitempty"`
 	Shutdown    *diskShutdown `json:"shutdown,omitempty"`
 }

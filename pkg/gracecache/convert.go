@@ -20,10 +20,7 @@ func toDisk(rec grace.Record) diskRecord {
 		BootID:      rec.BootID,
 		GracePeriod: diskPeriod{Length: &length, Source: rec.Period.Source},
 		Instance:    diskInstance(rec.Instance),
-	}
-	if rec.Launcher != (grace.Holder{}) {
-		holder := diskHolder(rec.Launcher)
-		d.Launcher = &holder
+		Launcher:    diskHolder(rec.Launcher),
 	}
 	if h := rec.Hold; h.UnderWay() {
 		d.Hold = &diskHold{
@@ -56,6 +53,7 @@ func (d *diskRecord) toRecord() (grace.Record, error) {
 		Holdable:   d.Holdable,
 		BootID:     d.BootID,
 		Instance:   grace.Instance(d.Instance),
+		Launcher:   grace.Holder(d.Launcher),
 	}
 	if d.GracePeriod.Length == nil {
 		return grace.Record{}, errors.New("no grace period")
@@ -65,9 +63,6 @@ func (d *diskRecord) toRecord() (grace.Record, error) {
 		return grace.Record{}, fmt.Errorf("grace period: %w", err)
 	}
 	rec.Period = grace.Period{Length: length, Source: d.GracePeriod.Source}
-	if d.Launcher != nil {
-		rec.Launcher = grace.Holder(*d.Launcher)
-	}
 	if d.Hold != nil {
 		if rec.Hold, err = d.Hold.toHold(); err != nil {
 			return grace.Record{}, fmt.Errorf("hold: %w", err)
