@@ -12,7 +12,7 @@ import (
 // timeLayout is RFC 3339 with milliseconds; times are written in UTC.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// Encode is the inverse of ParseVM, always as Version. A Grace that is not a
+// Encode is the inverse of ParseVM, always as version 1. A Grace that is not a
 // whole number becomes a string.
 func (v VM) Encode() []byte {
 	text := `{"version":1,"namespace":` + quote(v.Namespace) + `,"name":` + quote(v.Name) + `,"uid":` + quote(v.UID)
@@ -30,12 +30,12 @@ func (v VM) Encode() []byte {
 	return []byte(text + "}\n")
 }
 
-// Encode is the shutdown file, always as Version.
+// Encode is the shutdown file.
 func (t Trigger) Encode() []byte {
 	return []byte(`{"version":1,"uid":` + quote(t.UID) + member("signal", t.Signal) + member("time", stamp(t.Time)) + "}\n")
 }
 
-// Encode is status.json, always as Version.
+// Encode is status.json.
 func (s Status) Encode() []byte {
 	return []byte(`{"version":1,"uid":` + quote(s.UID) + `,"phase":` + quote(string(s.Phase)) +
 		member("cause", string(s.Cause)) + member("startedAt", stamp(s.StartedAt)) + member("deadline", stamp(s.Deadline)) +

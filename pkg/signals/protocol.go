@@ -20,13 +20,8 @@ const (
 	FileTakenTrigger = ".shutdown.agent"
 )
 
-const (
-	// MaxSize is how many bytes of a file are read; a longer one is invalid.
-	MaxSize = 64 << 10
-	// Version is what is written. Any version from 1 up is read, for the
-	// fields known here, so that old and new ends understand each other.
-	Version = 1
-)
+// MaxSize is how many bytes of a file are read; a longer one is invalid.
+const MaxSize = 64 << 10
 
 // maxGraceText bounds what an invalid grace period adds to a log line.
 const maxGraceText = 64
@@ -172,6 +167,8 @@ func ValidUID(uid string) bool {
 	return uid != "" && len(uid) <= 128
 }
 
+// parse takes any version from 1 up, for the fields known here, so that old and new
+// ends understand each other.
 func parse(content []byte, into any, version *int) error {
 	if len(content) > MaxSize {
 		return ErrTooLarge

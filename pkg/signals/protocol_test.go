@@ -141,7 +141,7 @@ func FuzzParseVM(f *testing.F) {
 			return
 		}
 		again, err := ParseVM(vm.Encode())
-		vm.Version = Version
+		vm.Version = 1
 		again.Grace, vm.Grace = "", "" // a shortened one is no JSON any more
 		if err != nil || again != vm {
 			t.Errorf("%q: %+v, then %+v, %v", content, vm, again, err)
