@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/internal/launcher"
-	"github.com/vmgrace/vmgrace/internal/lines"
+	"github.com/vmgrace/vmgrace/internal/logwriter"
 )
 
 // version is set by the linker (-X main.version=...).
@@ -25,7 +25,7 @@ func main() {
 }
 
 func run(caught launcher.Signals) int {
-	stderr := lines.New(os.Stderr)
+	stderr := logwriter.New(os.Stderr)
 	defer stderr.Close(flush)
 	config, err := launcher.ParseConfig(os.Args[1:], os.Getenv)
 	switch {

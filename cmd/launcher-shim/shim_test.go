@@ -25,7 +25,7 @@ import (
 const patience = 10 * time.Second
 
 // sources are the project's packages that the shim links.
-var sources = []string{"cmd/launcher-shim", "internal/launcher", "internal/lines", "pkg/grace", "pkg/process", "pkg/signals"}
+var sources = []string{"cmd/launcher-shim", "internal/launcher", "internal/logwriter", "pkg/grace", "pkg/process", "pkg/signals"}
 
 // binary is the shim as it is released, built once by TestMain.
 var binary string

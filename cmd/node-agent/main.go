@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/vmgrace/vmgrace/internal/lines"
+	"github.com/vmgrace/vmgrace/internal/logwriter"
 	"github.com/vmgrace/vmgrace/internal/nodeagent"
 )
 
@@ -42,7 +42,7 @@ func run(args []string) int {
 	defer stop()
 	// Caught and forgotten: a log whose reader is gone must not end the agent.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	stderr := lines.New(os.Stderr)
+	stderr := logwriter.New(os.Stderr)
 	defer stderr.Close(flush)
 	var usage *nodeagent.UsageError
 	err := command(ctx, args, stderr)
@@ -58,7 +58,7 @@ func run(args []string) int {
 	}
 }
 
-func command(ctx context.Context, args []string, stderr *lines.Writer) error {
+func command(ctx context.Context, args []string, stderr *logwriter.Writer) error {
 	if len(args) > 0 && args[0] == "status" {
 		return nodeagent.Status(args[1:], os.Stdout, os.Stderr)
 	}

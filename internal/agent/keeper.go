@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/quiet"
+	"github.com/vmgrace/vmgrace/internal/logs"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
@@ -50,7 +50,7 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	k := &keeper{
 		a: a, domain: domain,
 		vm:   grace.NewVM(namespace, name, r, &a.cfg.Policy),
-		log:  quiet.New(a.log.With("namespace", namespace, "name", name)),
+		log:  logs.Limited(a.log.With("namespace", namespace, "name", name)),
 		dir:  a.cfg.Launcher(namespace, name, r.Pod),
 		box:  newMailbox(),
 		back: make(chan func()),

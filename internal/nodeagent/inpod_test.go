@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vmgrace/vmgrace/internal/lines"
+	"github.com/vmgrace/vmgrace/internal/logwriter"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/test/kit"
@@ -36,7 +36,7 @@ func TestAnAgentWithoutLibvirtShutsDownVMsInTheirPods(t *testing.T) {
 	kit.Must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	stderr := lines.New(t.Output())
+	stderr := logwriter.New(t.Output())
 	go func() { ended <- o.Run(ctx, stderr) }()
 	t.Cleanup(func() {
 		cancel()

@@ -7,7 +7,7 @@ import (
 	"os"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
-	"github.com/vmgrace/vmgrace/internal/quiet"
+	"github.com/vmgrace/vmgrace/internal/logs"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
@@ -25,13 +25,13 @@ type launchers struct {
 func (o *Options) launchers(changed func(name string), log *slog.Logger) launchers {
 	if o.Standalone {
 		return launchers{
-			watcher: watch.NewParent(o.LaunchersDir, quiet.New(log), changed),
+			watcher: watch.NewParent(o.LaunchersDir, logs.Limited(log), changed),
 			launcher: func(namespace, name, _ string) agent.Launcher {
 				return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
 			},
 		}
 	}
-	watcher := watch.New(quiet.New(log), changed)
+	watcher := watch.New(logs.Limited(log), changed)
 	dir := func(namespace, name, pod string) (watch.Directory, bool) {
 		return watch.EmptyDir(o.KubeletDir, pod, namespace, name)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/lines"
+	"github.com/vmgrace/vmgrace/internal/logwriter"
 	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
@@ -23,7 +23,7 @@ func TestOnlyAnAgentWithLibvirtTellsWhetherItIsUp(t *testing.T) {
 			o, err := Parse([]string{"--standalone", "--libvirt-uri=" + uri, "--metrics-address=",
 				"--launchers-dir=" + dir, "--state-dir=" + dir + "/state"}, io.Discard)
 			kit.Must(t, err)
-			stderr := lines.New(t.Output())
+			stderr := logwriter.New(t.Output())
 			t.Cleanup(func() { stderr.Close(time.Second) })
 			n, err := o.arm(t.Context(), stderr)
 			kit.Must(t, err)

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.uber.org/goleak"
 
-	"github.com/vmgrace/vmgrace/internal/lines"
+	"github.com/vmgrace/vmgrace/internal/logwriter"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -88,7 +88,7 @@ func TestALaunchersDirectoryThatIsNotThereIsSaidAtTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stderr := lines.New(io.Discard)
+	stderr := logwriter.New(io.Discard)
 	defer stderr.Close(time.Second)
 	if err := o.Run(context.Background(), stderr); err == nil || !strings.Contains(err.Error(), "mkdir -p") {
 		t.Errorf("%v", err)

@@ -16,8 +16,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/deadline"
 	"github.com/vmgrace/vmgrace/internal/failpoint"
 	"github.com/vmgrace/vmgrace/internal/kube"
-	"github.com/vmgrace/vmgrace/internal/lines"
 	"github.com/vmgrace/vmgrace/internal/logs"
+	"github.com/vmgrace/vmgrace/internal/logwriter"
 	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/durable"
@@ -50,7 +50,7 @@ type node struct {
 //
 // The records are read and their deadlines armed before anything else: no
 // dependency is needed to send a signal.
-func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
+func (o *Options) Run(ctx context.Context, stderr *logwriter.Writer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	n, err := o.arm(ctx, stderr)
 	if err != nil {
@@ -88,7 +88,7 @@ func (o *Options) Run(ctx context.Context, stderr *lines.Writer) error {
 }
 
 // arm reads the records and arms their deadlines.
-func (o *Options) arm(ctx context.Context, stderr *lines.Writer) (*node, error) {
+func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, error) {
 	boot, err := bootID()
 	if err != nil {
 		return nil, err

@@ -140,7 +140,7 @@ func TestTheCoreDoesNoIO(t *testing.T) {
 // of its own, and the controllers share small packages, but know nothing of each other.
 func TestNeitherTheLoopNorAControllerImportsAnother(t *testing.T) {
 	imports := map[string][]string{
-		"internal/agent": {"internal/deadline", "internal/quiet", "pkg/grace", "pkg/hypervisor", "pkg/process", "pkg/signals", "pkg/signals/watch"},
+		"internal/agent": {"internal/deadline", "internal/logs", "pkg/grace", "pkg/hypervisor", "pkg/process", "pkg/signals", "pkg/signals/watch"},
 	}
 	for _, controller := range []string{"budget", "certs", "disrupt", "evacuate", "eviction", "migrate", "nodecerts", "replace"} {
 		imports["internal/controller/"+controller] = []string{

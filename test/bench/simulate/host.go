@@ -15,8 +15,8 @@ import (
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 	fakedeadline "github.com/vmgrace/vmgrace/internal/deadline/fake"
+	"github.com/vmgrace/vmgrace/internal/logs"
 	"github.com/vmgrace/vmgrace/internal/metrics"
-	"github.com/vmgrace/vmgrace/internal/quiet"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
@@ -68,7 +68,7 @@ func newHost(state, launchers string, log *slog.Logger) (*host, error) {
 		},
 	}, log)
 	h.agent.Guard(nil)
-	h.watcher = watch.NewParent(launchers, quiet.New(log), h.agent.LauncherChanged)
+	h.watcher = watch.NewParent(launchers, logs.Limited(log), h.agent.LauncherChanged)
 	return h, nil
 }
 

@@ -1,6 +1,4 @@
-// Package quiet bounds what tenants can add to a log: a tenant that causes
-// the same line again and again neither fills the disk nor hides other lines.
-package quiet
+package logs
 
 import (
 	"context"
@@ -18,7 +16,8 @@ const (
 	maxBytes = 256
 )
 
-type handler struct {
+// limiter is a handler that leaves lines out.
+type limiter struct {
 	slog.Handler
 	shared *budgets
 }
@@ -34,15 +33,16 @@ type budget struct {
 	leftOut  int
 }
 
-// New returns a logger that writes to the same place, with a budget for each
-// message: repeated lines do not hide those of a shutdown. Loggers made from
-// it share the budgets. Debug lines are not limited: -v asks for all of them.
-func New(log *slog.Logger) *slog.Logger {
-	return slog.New(handler{log.Handler(), &budgets{used: map[string]*budget{}}})
+// Limited returns a logger that writes to the same place, with a budget for each
+// message: a tenant that causes the same line again and again neither fills the disk
+// nor hides the lines of a shutdown. Loggers made from it share the budgets. Debug
+// lines are not limited: -v asks for all of them.
+func Limited(log *slog.Logger) *slog.Logger {
+	return slog.New(limiter{log.Handler(), &budgets{used: map[string]*budget{}}})
 }
 
 // Handle passes the record on, unless there were too many like it.
-func (h handler) Handle(ctx context.Context, r slog.Record) error {
+func (h limiter) Handle(ctx context.Context, r slog.Record) error {
 	leftOut, ok := 0, true
 	if r.Level > slog.LevelDebug {
 		leftOut, ok = h.shared.pass(r.Message, r.Time)
@@ -62,13 +62,13 @@ func (h handler) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // WithAttrs shares the budgets.
-func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return handler{h.Handler.WithAttrs(attrs), h.shared}
+func (h limiter) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return limiter{h.Handler.WithAttrs(attrs), h.shared}
 }
 
 // WithGroup shares the budgets.
-func (h handler) WithGroup(name string) slog.Handler {
-	return handler{h.Handler.WithGroup(name), h.shared}
+func (h limiter) WithGroup(name string) slog.Handler {
+	return limiter{h.Handler.WithGroup(name), h.shared}
 }
 
 func (b *budgets) pass(message string, now time.Time) (leftOut int, ok bool) {

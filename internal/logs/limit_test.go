@@ -1,4 +1,4 @@
-package quiet
+package logs
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 func TestEachMessageHasItsBudgetAndDebugPasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var text bytes.Buffer
-		log := New(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
+		log := Limited(slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug})))
 		for i := range 100 {
 			log.With("i", i).WithGroup("g").Warn("noise")
 			log.Debug("asked for")
@@ -36,7 +36,7 @@ func TestEachMessageHasItsBudgetAndDebugPasses(t *testing.T) {
 func TestLongTextsAreCut(t *testing.T) {
 	var text bytes.Buffer
 	long := strings.Repeat("ä", 30_000)
-	New(slog.New(slog.NewTextHandler(&text, nil))).Warn("m", "err", errors.New(long), "uid", long, "n", 7)
+	Limited(slog.New(slog.NewTextHandler(&text, nil))).Warn("m", "err", errors.New(long), "uid", long, "n", 7)
 	if text.Len() > 2*maxBytes+200 || !strings.Contains(text.String(), "n=7") {
 		t.Errorf("%d bytes", text.Len())
 	}

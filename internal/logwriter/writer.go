@@ -1,6 +1,6 @@
-// Package lines writes log lines for a program that must not wait for whoever
+// Package logwriter writes log lines for a program that must not wait for whoever
 // reads them: stderr is a pipe, and full as soon as it is not read.
-package lines
+package logwriter
 
 import (
 	"bytes"
