@@ -34,30 +34,22 @@ func main() {
 }
 
 func run(args []string) int {
+	o, err := controller.Parse(args, os.Stdout)
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "cluster-controller: %v (see cluster-controller --help)\n", err)
+		return exitUsage
+	case o.Version:
+		fmt.Println("cluster-controller", version)
+		return 0
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	var usage *controller.UsageError
-	err := command(ctx, args)
-	switch {
-	case err == nil || errors.Is(err, pflag.ErrHelp):
-		return 0
-	case errors.As(err, &usage):
-		fmt.Fprintln(os.Stderr, "cluster-controller:", err)
-		return exitUsage
-	default:
+	if err := o.Run(ctx, o.Logger(os.Stderr)); err != nil {
 		fmt.Fprintln(os.Stderr, "cluster-controller:", err)
 		return exitFailure
 	}
-}
-
-func command(ctx context.Context, args []string) error {
-	o, err := controller.Parse(args, os.Stdout)
-	if err != nil {
-		return err
-	}
-	if o.VersionAsked() {
-		fmt.Println("cluster-controller", version)
-		return nil
-	}
-	return o.Run(ctx, o.Logger(os.Stderr))
+	return 0
 }

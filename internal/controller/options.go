@@ -27,19 +27,8 @@ type Options struct {
 	ShutdownDelay       time.Duration
 	LogFormat           string
 	Verbosity           int
-
-	version bool
+	Version             bool // only print the version
 }
-
-// UsageError is a command line that cannot be followed: exit status 2.
-type UsageError struct{ Err error }
-
-func (e *UsageError) Error() string {
-	return fmt.Sprintf("%v (see cluster-controller --help)", e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *UsageError) Unwrap() error { return e.Err }
 
 func (o *Options) flags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("cluster-controller", pflag.ContinueOnError)
@@ -56,7 +45,7 @@ func (o *Options) flags() *pflag.FlagSet {
 	f.DurationVar(&o.ShutdownDelay, "shutdown-delay", 3*time.Second, "go on for so long after SIGTERM: the API server asks this replica until it hears that it leaves")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.CountVarP(&o.Verbosity, "verbose", "v", "say more (-v: every decision)")
-	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	f.BoolVar(&o.Version, "version", false, "print the version and exit")
 	return f
 }
 
@@ -71,31 +60,25 @@ Flags:
 // minValidity leaves time for a renewal.
 const minValidity = 10 * time.Second
 
-// Parse reads the command line. The error is a *UsageError, or pflag.ErrHelp
-// when help was asked for and written to out.
+// Parse reads the command line. The error is pflag.ErrHelp when help was asked for
+// and written to out; any other error means wrong usage.
 func Parse(args []string, out io.Writer) (*Options, error) {
 	o := &Options{}
 	f := o.flags()
 	f.SetOutput(io.Discard)
 	f.Usage = func() { fmt.Fprint(out, usage, f.FlagUsages()) }
 	if err := f.Parse(args); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return nil, err
-		}
-		return nil, &UsageError{err}
+		return nil, err
 	}
 	if f.NArg() > 0 {
-		return nil, &UsageError{fmt.Errorf("unknown argument %q; there are only flags", f.Arg(0))}
+		return nil, fmt.Errorf("unknown argument %q; there are only flags", f.Arg(0))
 	}
-	if err := o.check(); err != nil {
-		return nil, &UsageError{err}
-	}
-	return o, nil
+	return o, o.check()
 }
 
 func (o *Options) check() error {
 	switch {
-	case o.version:
+	case o.Version:
 		return nil
 	case o.LogFormat != "text" && o.LogFormat != "json":
 		return fmt.Errorf("--log-format %q: must be text or json", o.LogFormat)
@@ -111,9 +94,6 @@ func (o *Options) check() error {
 		return checkNames(o.Controllers)
 	}
 }
-
-// VersionAsked reports whether only the version is wanted.
-func (o *Options) VersionAsked() bool { return o.version }
 
 // Logger is the logger that the flags describe.
 func (o *Options) Logger(w io.Writer) *slog.Logger { return logs.New(w, o.LogFormat, o.Verbosity) }
