@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"strings"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -50,11 +52,15 @@ func (h *launchers) Handle(ctx context.Context, req admission.Request) admission
 	}
 	set := h.Settings.Get()
 	g := evacuation.GraceFor(vmi, pod.Spec.TerminationGracePeriodSeconds, &set)
-	changed, err := patched(req.Object.Raw, g.Seconds, annotations(pod, g))
+	change, err := json.Marshal([]patch.Operation{
+		{Op: "add", Path: "/spec/terminationGracePeriodSeconds", Value: g.Seconds},
+		{Op: "add", Path: "/metadata/annotations", Value: annotations(pod, g)},
+	})
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
-	response := admission.PatchResponseFromRaw(req.Object.Raw, changed)
+	response := admission.Allowed("")
+	response.Patch, response.PatchType = change, new(admissionv1.PatchTypeJSONPatch)
 	h.Meter.Launcher(result(pod, g))
 	if !seenByEvictions(pod) {
 		response = response.WithWarnings("vmgrace: a launcher pod whose name does not begin with " + kubevirt.LauncherPrefix + " can be evicted without its VM being moved")
@@ -69,12 +75,10 @@ func result(pod *corev1.Pod, g evacuation.LauncherGrace) string {
 	return "padded"
 }
 
-// annotations are those that the pod is to be made with.
+// annotations are all that the pod is to be made with.
 func annotations(pod *corev1.Pod, g evacuation.LauncherGrace) map[string]string {
-	all := map[string]string{}
-	if _, has := pod.Annotations[kubevirt.RequestEvictOnlyAnnotation]; !has {
-		all[kubevirt.RequestEvictOnlyAnnotation] = "" // the descheduler evicts it, and does not count it as gone
-	}
+	all := map[string]string{kubevirt.RequestEvictOnlyAnnotation: ""} // the descheduler evicts it, and does not count it as gone
+	maps.Copy(all, pod.Annotations)
 	maps.Copy(all, g.Annotations)
 	return all
 }
@@ -86,49 +90,4 @@ func seenByEvictions(p *corev1.Pod) bool {
 		name = p.GenerateName
 	}
 	return strings.HasPrefix(name, kubevirt.LauncherPrefix)
-}
-
-// patched changes the fields in question and no others: the API server may have
-// more fields than the type here.
-func patched(raw []byte, graceSeconds int64, annotations map[string]string) ([]byte, error) {
-	var pod map[string]json.RawMessage
-	if err := json.Unmarshal(raw, &pod); err != nil {
-		return nil, err
-	}
-	if err := set(pod, "spec", "terminationGracePeriodSeconds", graceSeconds); err != nil {
-		return nil, err
-	}
-	if len(annotations) == 0 {
-		return json.Marshal(pod)
-	}
-	var meta map[string]json.RawMessage
-	if err := json.Unmarshal(pod["metadata"], &meta); err != nil {
-		return nil, err
-	}
-	for key, value := range annotations {
-		if err := set(meta, "annotations", key, value); err != nil {
-			return nil, err
-		}
-	}
-	var err error
-	if pod["metadata"], err = json.Marshal(meta); err != nil {
-		return nil, err
-	}
-	return json.Marshal(pod)
-}
-
-// set sets a field of an object's object.
-func set(object map[string]json.RawMessage, name, field string, value any) error {
-	inner := map[string]json.RawMessage{}
-	if len(object[name]) > 0 {
-		if err := json.Unmarshal(object[name], &inner); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-	}
-	var err error
-	if inner[field], err = json.Marshal(value); err != nil {
-		return err
-	}
-	object[name], err = json.Marshal(inner)
-	return err
 }
