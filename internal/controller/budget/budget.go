@@ -193,7 +193,7 @@ func (r *reconciler) gone(ctx context.Context, vm types.NamespacedName, uid type
 	switch {
 	case err == nil:
 		return now.UID != uid, nil
-	case apierrors.IsNotFound(err) && lookup.Names(err, vm.Name):
+	case lookup.Gone(err, vm.Name):
 		return true, nil
 	}
 	return false, fmt.Errorf("VMI %s: %w", vm, err)

@@ -7,6 +7,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 )
 
 // cordoned tells whether new pods stay off the node: it is to be emptied.
@@ -14,7 +16,7 @@ func (h *evictions) cordoned(ctx context.Context, name, drainTaint string) (bool
 	node := &corev1.Node{}
 	err := h.Live.Get(ctx, client.ObjectKey{Name: name}, node)
 	switch {
-	case gone(err, "", "nodes", name):
+	case lookup.Gone(err, name):
 		return false, nil
 	case apierrors.IsForbidden(err):
 		return false, nil // without the right to read nodes nobody knows

@@ -6,12 +6,12 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -22,7 +22,7 @@ func (r reader) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, err
 	pod := &corev1.Pod{}
 	err := r.live.Get(ctx, key, pod)
 	switch {
-	case gone(err, "", "pods", key.Name):
+	case lookup.Gone(err, key.Name):
 		return nil, nil //nolint:nilnil // it does not exist
 	case err != nil:
 		return nil, err
@@ -39,7 +39,7 @@ func (r reader) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.Virtua
 	switch {
 	case err == nil:
 		return vmi, nil
-	case !gone(err, kubevirt.Group, "virtualmachineinstances", key.Name):
+	case !lookup.Gone(err, key.Name):
 		return nil, err
 	default:
 		return nil, r.kindIsThere(ctx)
@@ -59,21 +59,6 @@ func (r reader) kindIsThere(ctx context.Context) error {
 		return errKindLeaves
 	}
 	return nil
-}
-
-// gone: the API server says that this very object does not exist. A proxy's
-// 404, and that of a kind that is not served, become errors that name the
-// object as well, but are marked.
-func gone(err error, group, resource, name string) bool {
-	var status apierrors.APIStatus
-	if !apierrors.IsNotFound(err) || !errors.As(err, &status) {
-		return false
-	}
-	d := status.Status().Details
-	if d == nil || d.Name != name || d.Group != group || d.Kind != resource {
-		return false
-	}
-	return !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
 // facts are what the rules want to know of a pod.

@@ -202,11 +202,12 @@ func Selected(ctx context.Context, r client.Reader, b *policyv1.PodDisruptionBud
 	return out
 }
 
-// Names reports whether a 404 names this object: that of a kind that is not
-// served, or of a proxy, does not.
-func Names(err error, name string) bool {
+// Gone reports whether the API server says that this very object does not exist: a
+// 404 of a kind that is not served, or of a proxy, does not name the object, or is
+// marked as unexpected.
+func Gone(err error, name string) bool {
 	var status apierrors.APIStatus
-	if !errors.As(err, &status) || status.Status().Details == nil {
+	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details == nil {
 		return false
 	}
 	return status.Status().Details.Name == name && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)

@@ -82,7 +82,7 @@ func (r *reconciler) vmi(ctx context.Context, m *kubevirt.VirtualMachineInstance
 	switch {
 	case err == nil:
 		return vmi, nil
-	case apierrors.IsNotFound(err) && lookup.Names(err, key.Name):
+	case lookup.Gone(err, key.Name):
 		return nil, nil //nolint:nilnil // gone
 	}
 	return nil, fmt.Errorf("VMI %s: %w", key, err)
@@ -93,7 +93,7 @@ func (r *reconciler) nodeGone(ctx context.Context, name string) (bool, error) {
 		return false, nil
 	}
 	err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
-	if apierrors.IsNotFound(err) && lookup.Names(err, name) {
+	if lookup.Gone(err, name) {
 		return true, nil
 	}
 	if err != nil {
