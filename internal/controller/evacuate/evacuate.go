@@ -77,15 +77,10 @@ type nodeState struct{ there, ready, cordoned, drained bool }
 func (n nodeState) schedulable() bool { return n.there && !n.cordoned && !n.drained }
 
 func (r *reconciler) seen(node *corev1.Node) nodeState {
-	s := nodeState{there: true, cordoned: node.Spec.Unschedulable}
-	for _, c := range node.Status.Conditions {
-		s.ready = s.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	return nodeState{
+		there: true, ready: lookup.Ready(node), cordoned: node.Spec.Unschedulable,
+		drained: lookup.Drained(node, r.Settings.Get().DrainTaint),
 	}
-	key := r.Settings.Get().DrainTaint
-	for _, t := range node.Spec.Taints {
-		s.drained = s.drained || t.Key == key && t.Effect == corev1.TaintEffectNoSchedule
-	}
-	return s
 }
 
 // vm is what was gathered of one VM.

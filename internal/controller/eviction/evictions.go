@@ -154,7 +154,7 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (answe
 	if answer.Verdict != evacuation.Mark {
 		return answer, "", nil
 	}
-	cordoned, err := h.cordoned(ctx, vmi.Node(), set.DrainTaint)
+	cordoned, err := h.read.cordoned(ctx, vmi.Node(), set.DrainTaint)
 	if err != nil {
 		return answer, "", err
 	}

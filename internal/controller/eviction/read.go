@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +44,20 @@ func (r reader) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.Virtua
 		return nil, err
 	default:
 		return nil, r.kindIsThere(ctx)
+	}
+}
+
+// cordoned tells whether new pods stay off the node: it is to be emptied.
+func (r reader) cordoned(ctx context.Context, name, drainTaint string) (bool, error) {
+	node := &corev1.Node{}
+	err := r.live.Get(ctx, client.ObjectKey{Name: name}, node)
+	switch {
+	case lookup.Gone(err, name), apierrors.IsForbidden(err): // without the right to read nodes it is not known
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("its node: %w", err)
+	default:
+		return node.Spec.Unschedulable || lookup.Drained(node, drainTaint), nil
 	}
 }
 

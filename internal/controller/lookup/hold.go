@@ -46,13 +46,3 @@ func HeldUntil(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) time.Time {
 	return evacuation.HeldUntil(p.DeletionTimestamp.Time, *p.DeletionGracePeriodSeconds,
 		p.Annotations[evacuation.ReserveAnnotation], p.Annotations[evacuation.AllowanceAnnotation])
 }
-
-// Ready reports whether a node is.
-func Ready(n *corev1.Node) bool {
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
-}
