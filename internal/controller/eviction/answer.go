@@ -3,15 +3,8 @@ package eviction
 import (
 	"log/slog"
 
-	admissionv1 "k8s.io/api/admission/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
-
-func admissionResponse(s *metav1.Status) admissionv1.AdmissionResponse {
-	return admissionv1.AdmissionResponse{Allowed: false, Result: s}
-}
 
 // verdict is the metric's: an answer for want of a better one is a failure.
 func verdict(a evacuation.Admission) string {

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"time"
 
+	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -27,15 +29,6 @@ type evictions struct {
 	read reader
 }
 
-// request is what counts of an eviction. All versions of its kind have this.
-type request struct {
-	metav1.ObjectMeta `json:"metadata"`
-
-	DeleteOptions struct {
-		DryRun []string `json:"dryRun"`
-	} `json:"deleteOptions"`
-}
-
 // ask is an eviction.
 type ask struct {
 	pod         client.ObjectKey
@@ -44,13 +37,13 @@ type ask struct {
 }
 
 func parse(req admission.Request) (ask, error) {
-	var e request
+	var e policyv1.Eviction // policy/v1beta1 has the same fields
 	if err := json.Unmarshal(req.Object.Raw, &e); err != nil {
 		return ask{}, fmt.Errorf("the Eviction cannot be read: %w", err)
 	}
 	a := ask{
 		pod:         client.ObjectKey{Namespace: req.Namespace, Name: req.Name},
-		dryRun:      req.DryRun != nil && *req.DryRun || slices.Contains(e.DeleteOptions.DryRun, metav1.DryRunAll),
+		dryRun:      req.DryRun != nil && *req.DryRun || e.DeleteOptions != nil && slices.Contains(e.DeleteOptions.DryRun, metav1.DryRunAll),
 		descheduler: e.Annotations[kubevirt.RequestedByAnnotation] == kubevirt.Descheduler,
 	}
 	if a.pod.Name == "" {
@@ -80,9 +73,9 @@ func (h *evictions) Handle(ctx context.Context, req admission.Request) admission
 // tooManyRequests is what clients of the eviction API wait and try again on. It
 // names no time: clients would repeat then by themselves and show nobody.
 func tooManyRequests(message string) admission.Response {
-	return admission.Response{AdmissionResponse: admissionResponse(&metav1.Status{
+	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: message,
-	})}
+	}}}
 }
 
 // answer looks, decides and marks, until these three fit together.
