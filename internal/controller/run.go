@@ -49,11 +49,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	if err := o.checkCRDs(ctx, mgr.GetAPIReader()); err != nil {
 		return err
 	}
-	m, err := meter.New(metrics.Registry)
-	if err != nil {
-		return err
-	}
-	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), keeper: keeper, meter: m, settings: settings.New(), budgets: o.runs(disruptionBudgets)}
+	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), keeper: keeper, meter: meter.New(metrics.Registry), settings: settings.New(), budgets: o.runs(disruptionBudgets)}
 	if err := o.register(&s); err != nil {
 		return err
 	}

@@ -12,7 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
 
 // Where the webhooks are served.
@@ -31,27 +32,14 @@ func within(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 }
 
-// Settings are the cluster's, as they are now.
-type Settings interface {
-	Get() evacuation.Settings
-	// Known is false before the cluster was asked for them.
-	Known() bool
-}
-
-// Meter counts.
-type Meter interface {
-	Eviction(strategy, verdict string)
-	Launcher(result string)
-}
-
 // Config is what the webhooks need.
 type Config struct {
 	Log      *slog.Logger
 	Live     client.Reader // asks the API server, not a cache
 	Patch    client.Client
 	Events   events.EventRecorder
-	Meter    Meter
-	Settings Settings
+	Meter    *meter.Meter
+	Settings *settings.Live
 }
 
 // AddEvictions serves the eviction webhook, in every replica, to those who know
@@ -59,7 +47,7 @@ type Config struct {
 func AddEvictions(mgr ctrl.Manager, cfg Config, knows func(key string) bool) {
 	server := mgr.GetWebhookServer()
 	stranger := &webhook.Admission{Handler: admission.HandlerFunc(refuse)}
-	answers := &webhook.Admission{Handler: &evictions{cfg, reader{cfg.Live}}}
+	answers := &webhook.Admission{Handler: &evictions{cfg}}
 	server.Register(EvictionPath, stranger)
 	server.Register(EvictionPath+"/{key}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if knows(r.PathValue("key")) {
@@ -79,5 +67,5 @@ func refuse(context.Context, admission.Request) admission.Response {
 
 // AddLaunchers serves the launcher webhook, in every replica.
 func AddLaunchers(mgr ctrl.Manager, cfg Config) {
-	mgr.GetWebhookServer().Register(LauncherPath, &webhook.Admission{Handler: &launchers{cfg, reader{cfg.Live}}})
+	mgr.GetWebhookServer().Register(LauncherPath, &webhook.Admission{Handler: &launchers{cfg}})
 }

@@ -23,11 +23,7 @@ import (
 )
 
 // evictions answers for pods that are evicted.
-type evictions struct {
-	Config
-
-	read reader
-}
+type evictions struct{ Config }
 
 // ask is an eviction.
 type ask struct {
@@ -82,7 +78,7 @@ func tooManyRequests(message string) admission.Response {
 func (h *evictions) answer(ctx context.Context, a ask) evacuation.Admission {
 	refused := "" // the version of the VMI that could not be marked
 	for {
-		pod, err := h.read.pod(ctx, a.pod)
+		pod, err := h.pod(ctx, a.pod)
 		switch {
 		case err != nil:
 			return evacuation.Unreadable("pod", err)
@@ -123,7 +119,7 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (answe
 	p := facts(pod)
 	var vmi *kubevirt.VirtualMachineInstance
 	if p.OfVM() {
-		if vmi, err = h.read.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.VMI}); err != nil {
+		if vmi, err = h.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.VMI}); err != nil {
 			return evacuation.Unreadable("vmi", err), "", nil
 		}
 	}
@@ -147,7 +143,7 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (answe
 	if answer.Verdict != evacuation.Mark {
 		return answer, "", nil
 	}
-	cordoned, err := h.read.cordoned(ctx, vmi.Node(), set.DrainTaint)
+	cordoned, err := h.cordoned(ctx, vmi.Node(), set.DrainTaint)
 	if err != nil {
 		return answer, "", err
 	}
@@ -163,7 +159,7 @@ func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Adm
 	p := evacuation.HotplugPod{Namespace: pod.Namespace, Name: pod.Name, Finished: finished(pod), Deleting: pod.DeletionTimestamp != nil}
 	var vmi *kubevirt.VirtualMachineInstance
 	if owners := pod.OwnerReferences; len(owners) == 1 && owners[0].Kind == "Pod" {
-		owner, err := h.read.pod(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owners[0].Name})
+		owner, err := h.pod(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owners[0].Name})
 		if err != nil {
 			return evacuation.Unreadable("pod", err)
 		}
@@ -174,7 +170,7 @@ func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Adm
 	}
 	if p.Owner != nil && p.Owner.OfVM() {
 		var err error
-		if vmi, err = h.read.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.Owner.VMI}); err != nil {
+		if vmi, err = h.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.Owner.VMI}); err != nil {
 			return evacuation.Unreadable("vmi", err)
 		}
 	}

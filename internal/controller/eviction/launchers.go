@@ -20,11 +20,7 @@ import (
 
 // launchers sees to it that a launcher pod lives as long as its VM's shutdown
 // may take.
-type launchers struct {
-	Config
-
-	read reader
-}
+type launchers struct{ Config }
 
 // Handle answers an AdmissionReview of a pod that is created. It stands in
 // nobody's way: what cannot be done is a warning.
@@ -40,7 +36,7 @@ func (h *launchers) Handle(ctx context.Context, req admission.Request) admission
 		h.Meter.Launcher("not_ours")
 		return admission.Allowed("")
 	}
-	vmi, err := h.read.vmi(ctx, client.ObjectKey{Namespace: req.Namespace, Name: p.VMI})
+	vmi, err := h.vmi(ctx, client.ObjectKey{Namespace: req.Namespace, Name: p.VMI})
 	switch {
 	case err != nil:
 		h.Meter.Launcher("failed")

@@ -16,12 +16,10 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// reader asks the API server. A nil object without an error does not exist.
-type reader struct{ live client.Reader }
-
-func (r reader) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, error) {
+// pod asks the API server; nil: it does not exist.
+func (c *Config) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
-	err := r.live.Get(ctx, key, pod)
+	err := c.Live.Get(ctx, key, pod)
 	switch {
 	case lookup.Gone(err, key.Name):
 		return nil, nil //nolint:nilnil // it does not exist
@@ -32,25 +30,25 @@ func (r reader) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, err
 	}
 }
 
-// vmi is a VMI by name. That it does not exist is believed only of an API
+// vmi asks the API server; nil: it does not exist. That is believed only of an API
 // server that has the kind.
-func (r reader) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.VirtualMachineInstance, error) {
+func (c *Config) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.VirtualMachineInstance, error) {
 	vmi := &kubevirt.VirtualMachineInstance{}
-	err := r.live.Get(ctx, key, vmi)
+	err := c.Live.Get(ctx, key, vmi)
 	switch {
 	case err == nil:
 		return vmi, nil
 	case !lookup.Gone(err, key.Name):
 		return nil, err
 	default:
-		return nil, r.kindIsThere(ctx)
+		return nil, c.kindIsThere(ctx)
 	}
 }
 
 // cordoned tells whether new pods stay off the node: it is to be emptied.
-func (r reader) cordoned(ctx context.Context, name, drainTaint string) (bool, error) {
+func (c *Config) cordoned(ctx context.Context, name, drainTaint string) (bool, error) {
 	node := &corev1.Node{}
-	err := r.live.Get(ctx, client.ObjectKey{Name: name}, node)
+	err := c.Live.Get(ctx, client.ObjectKey{Name: name}, node)
 	switch {
 	case lookup.Gone(err, name), apierrors.IsForbidden(err): // without the right to read nodes it is not known
 		return false, nil
@@ -64,10 +62,10 @@ func (r reader) cordoned(ctx context.Context, name, drainTaint string) (bool, er
 var errKindLeaves = errors.New("its CustomResourceDefinition is being deleted")
 
 // kindIsThere: a VMI that goes with its CRD is no VM that somebody deleted.
-func (r reader) kindIsThere(ctx context.Context) error {
+func (c *Config) kindIsThere(ctx context.Context) error {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-	if err := r.live.Get(ctx, client.ObjectKey{Name: kubevirt.CRD}, crd); err != nil {
+	if err := c.Live.Get(ctx, client.ObjectKey{Name: kubevirt.CRD}, crd); err != nil {
 		return fmt.Errorf("it does not exist, and of its kind: %w", err)
 	}
 	if crd.DeletionTimestamp != nil {

@@ -1,51 +1,68 @@
 // Package meter has the metrics of the cluster side.
 package meter
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
 
 // Meter counts what the webhooks and controllers do. Safe for concurrent use.
 type Meter struct {
-	evictions *prometheus.CounterVec
-	launchers *prometheus.CounterVec
-	notAfter  prometheus.Gauge
-	invalid   prometheus.Gauge
-
+	evictions  *prometheus.CounterVec
+	launchers  *prometheus.CounterVec
+	notAfter   prometheus.Gauge
+	invalid    prometheus.Gauge
 	migrations *prometheus.CounterVec
-	nodeCerts  *prometheus.CounterVec
 	took       prometheus.Histogram
-
-	tainted *prometheus.GaugeVec
-	nodes   prometheus.Gauge
+	nodeCerts  *prometheus.CounterVec
+	tainted    *prometheus.GaugeVec
+	nodes      prometheus.Gauge
 }
 
-// New registers the metrics.
-func New(r prometheus.Registerer) (*Meter, error) {
-	m := &Meter{
-		evictions: prometheus.NewCounterVec(prometheus.CounterOpts{
+// New registers the metrics, which must not be registered there yet.
+func New(r prometheus.Registerer) *Meter {
+	f := promauto.With(r)
+	return &Meter{
+		evictions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "vmgrace_evictions_total",
 			Help: "Evictions of VMs' pods that the webhook answered, by the VM's eviction strategy and the verdict: allowed, marked, refused, failed.",
 		}, []string{"strategy", "verdict"}),
-		launchers: prometheus.NewCounterVec(prometheus.CounterOpts{
+		launchers: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "vmgrace_launcher_pods_total",
 			Help: "Launcher pods that the webhook saw being created: padded, long_enough, not_ours, failed.",
 		}, []string{"result"}),
-		notAfter: prometheus.NewGauge(prometheus.GaugeOpts{
+		notAfter: f.NewGauge(prometheus.GaugeOpts{
 			Name: "vmgrace_webhook_certificate_not_after_timestamp_seconds",
 			Help: "When the serving certificate of the webhooks ends, 0 = there is none.",
 		}),
-		invalid: prometheus.NewGauge(prometheus.GaugeOpts{
+		invalid: f.NewGauge(prometheus.GaugeOpts{
 			Name: "vmgrace_invalid_settings",
 			Help: "Settings of the cluster that cannot be used, and objects with settings that do not count: their Events say why.",
 		}),
+		migrations: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "vmgrace_migrations_total",
+			Help: "Migrations that ended, by what asked for them (cause: Eviction, PreemptionByScheduler, DeletionByTaintManager, NodeTaint, User) and result: succeeded, failed.",
+		}, []string{"cause", "result"}),
+		took: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "vmgrace_migration_duration_seconds",
+			Help:    "Time that successful migrations took, from when libvirt began.",
+			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000},
+		}),
+		nodeCerts: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "vmgrace_node_certificates_total",
+			Help: "Certificates that agents asked for, by result: signed, denied.",
+		}, []string{"result"}),
+		tainted: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "vmgrace_tainted_vmis",
+			Help: "VMIs with the condition NodeTaintDetected or NodeTaintReplacing, as the elected replica sees them.",
+		}, []string{"condition"}),
+		nodes: f.NewGauge(prometheus.GaugeOpts{
+			Name: "vmgrace_nodes_readable",
+			Help: "Whether this replica may read nodes: without that right no VM is replaced because of a taint, and an uncordon takes no mark back.",
+		}),
 	}
-	m.addMigrations()
-	m.addTaints()
-	for _, c := range []prometheus.Collector{m.evictions, m.launchers, m.notAfter, m.invalid, m.migrations, m.nodeCerts, m.took, m.tainted, m.nodes} {
-		if err := r.Register(c); err != nil {
-			return nil, err
-		}
-	}
-	return m, nil
 }
 
 // Eviction counts an answered eviction.
@@ -61,3 +78,26 @@ func (m *Meter) CertificateEnds(at float64) { m.notAfter.Set(at) }
 
 // InvalidSettings says how many settings cannot be used.
 func (m *Meter) InvalidSettings(n int) { m.invalid.Set(float64(n)) }
+
+// Migration counts one that ended. 0 is not known.
+func (m *Meter) Migration(cause, result string, took time.Duration) {
+	m.migrations.WithLabelValues(cause, result).Inc()
+	if result == "succeeded" && took > 0 {
+		m.took.Observe(took.Seconds())
+	}
+}
+
+// NodeCertificate counts a request for an agent's certificate: signed, denied.
+func (m *Meter) NodeCertificate(result string) { m.nodeCerts.WithLabelValues(result).Inc() }
+
+// TaintedVMIs says how many VMs have each condition.
+func (m *Meter) TaintedVMIs(detected, replacing int) {
+	m.tainted.WithLabelValues("NodeTaintDetected").Set(float64(detected))
+	m.tainted.WithLabelValues("NodeTaintReplacing").Set(float64(replacing))
+}
+
+// NodesReadable says that nodes may be read.
+func (m *Meter) NodesReadable() { m.nodes.Set(1) }
+
+// NodesUnreadable says that they may not.
+func (m *Meter) NodesUnreadable() { m.nodes.Set(0) }

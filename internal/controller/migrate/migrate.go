@@ -23,6 +23,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
@@ -33,16 +34,11 @@ type Config struct {
 	Live     client.Reader
 	Events   events.EventRecorder
 	Settings *settings.Live
-	Meter    Meter
+	Meter    *meter.Meter
 	// Budgets: the controller of the disruption budgets runs here.
 	Budgets bool
 	// Nodes may be read.
 	Nodes bool
-}
-
-// Meter counts migrations that ended.
-type Meter interface {
-	Migration(cause, result string, took time.Duration)
 }
 
 // workers look at migrations at the same time.

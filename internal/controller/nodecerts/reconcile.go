@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
@@ -23,11 +24,8 @@ type Config struct {
 	Log       *slog.Logger
 	Live      client.Reader
 	Namespace string
-	Meter     Meter
+	Meter     *meter.Meter
 }
-
-// Meter counts requests that were answered.
-type Meter interface{ NodeCertificate(result string) }
 
 // look is how often the CA is looked after while nobody asks.
 const look = time.Minute

@@ -25,6 +25,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
@@ -36,7 +37,7 @@ type Config struct {
 	Log      *slog.Logger
 	Events   events.EventRecorder
 	Settings *settings.Live
-	Meter    Meter
+	Meter    *meter.Meter
 	Mover    Mover
 	// Conditions has a VMI say what its node's taints mean for it; nil where its
 	// status is not written.
@@ -51,11 +52,6 @@ type Mover interface {
 	Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error)
 	// TakeBack undoes a Move that has not begun.
 	TakeBack(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error
-}
-
-// Meter says how many VMs have each condition.
-type Meter interface {
-	TaintedVMIs(detected, replacing int)
 }
 
 const (

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
@@ -135,8 +137,6 @@ type silent struct{}
 
 func (silent) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
-func (silent) TaintedVMIs(int, int) {}
-
 // nobody moves.
 type nobody struct{ Mover }
 
@@ -164,7 +164,7 @@ func given(t *testing.T, nodes, vmis int, replacement *v1alpha1.TaintReplacement
 	}
 	live := settings.New()
 	live.Set(evacuation.Defaults())
-	return c, &reconciler{Client: c, Config: Config{Log: slog.New(slog.DiscardHandler), Events: silent{}, Settings: live, Meter: silent{}, Mover: nobody{},
+	return c, &reconciler{Client: c, Config: Config{Log: slog.New(slog.DiscardHandler), Events: silent{}, Settings: live, Meter: meter.New(prometheus.NewRegistry()), Mover: nobody{},
 		Conditions: func(ctx context.Context, v *kubevirt.VirtualMachineInstance, steps ...patch.Operation) error {
 			return patch.Status(ctx, c, v, steps...)
 		},

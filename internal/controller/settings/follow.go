@@ -19,6 +19,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -26,12 +27,9 @@ import (
 type Config struct {
 	Log    *slog.Logger
 	Events events.EventRecorder
-	Meter  Meter
+	Meter  *meter.Meter
 	Live   *Live
 }
-
-// Meter counts settings that cannot be used.
-type Meter interface{ InvalidSettings(n int) }
 
 // follower reads all settings whenever one of their objects changes. Only its
 // controller's one worker uses it.
