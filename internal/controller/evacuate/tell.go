@@ -125,10 +125,7 @@ func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualM
 // it was marked says so with the same patch: by that unexplain knows later that
 // its annotations are those of a mark that has gone.
 func (r *reconciler) unmark(ctx context.Context, v *vm) error {
-	steps := []patch.Operation{
-		{Op: "test", Path: "/status/evacuationNodeName", Value: v.VMI.Status.EvacuationNodeName},
-		{Op: "remove", Path: "/status/evacuationNodeName"},
-	}
+	steps := []patch.Operation{{Op: "remove", Path: "/status/evacuationNodeName"}}
 	if v.VMI.Condition(kubevirt.EvictionRequested) == nil {
 		now := metav1.Time{Time: v.Now}
 		steps = append(steps, patch.Conditions(v.VMI, patch.Wanted{Type: kubevirt.EvictionRequested, Is: &kubevirt.Condition{

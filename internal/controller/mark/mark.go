@@ -29,11 +29,7 @@ func Set(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInsta
 	if err := patch.HaveStatus(ctx, c, vmi); err != nil {
 		return changed(err)
 	}
-	raw, err := json.Marshal(markPatch(vmi))
-	if err != nil {
-		return err
-	}
-	return changed(c.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)))
+	return changed(patch.Apply(ctx, c, vmi, markPatch(vmi)...))
 }
 
 func explain(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
@@ -54,16 +50,11 @@ func explain(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineI
 
 // markPatch marks the very VM that was read, on the node where it was then.
 func markPatch(vmi *kubevirt.VirtualMachineInstance) []patch.Operation {
-	p := []patch.Operation{
-		{Op: "test", Path: "/metadata/uid", Value: vmi.UID},
-		{Op: "test", Path: "/status/nodeName", Value: patch.OrNull(vmi.Status.NodeName)},
-		{Op: "test", Path: "/status/evacuationNodeName", Value: patch.OrNull(vmi.Status.EvacuationNodeName)},
-		{Op: "add", Path: "/status/evacuationNodeName", Value: vmi.Node()},
-	}
+	steps := patch.SameNode(vmi)
 	if vmi.Status.NodeName == "" {
-		p = append([]patch.Operation{{Op: "test", Path: "/metadata/labels/kubevirt.io~1nodeName", Value: vmi.Labels[kubevirt.NodeNameLabel]}}, p...)
+		steps = append(steps, patch.Operation{Op: "test", Path: "/metadata/labels/kubevirt.io~1nodeName", Value: vmi.Labels[kubevirt.NodeNameLabel]})
 	}
-	return p
+	return append(steps, patch.Operation{Op: "add", Path: "/status/evacuationNodeName", Value: vmi.Node()})
 }
 
 // changed tells a patch that met another object from one that failed.
@@ -76,13 +67,6 @@ func changed(err error) error {
 
 // Take takes the mark that was seen, and no other.
 func Take(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance) error {
-	raw, err := json.Marshal([]patch.Operation{
-		{Op: "test", Path: "/metadata/uid", Value: vmi.UID},
-		{Op: "test", Path: "/status/evacuationNodeName", Value: vmi.Status.EvacuationNodeName},
-		{Op: "remove", Path: "/status/evacuationNodeName"},
-	})
-	if err != nil {
-		return err
-	}
-	return changed(c.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)))
+	steps := append(patch.SameNode(vmi), patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
+	return changed(patch.Apply(ctx, c, vmi, steps...))
 }

@@ -45,16 +45,15 @@ func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error
 // migration's own word counts: this one may get lost.
 func (r *reconciler) tellVMI(ctx context.Context, g *gathered, reason string, now metav1.Time) {
 	s := migration.StateOf(g.Migration)
-	if g.VMI == nil || s.TargetNode == "" || s.VMIUID != string(g.VMI.UID) || empty(g.VMI) {
+	if g.VMI == nil || s.TargetNode == "" || s.VMIUID != string(g.VMI.UID) {
 		return
 	}
-	err := r.vmiStatus(ctx, g.VMI, []patch.Operation{
-		{Op: "test", Path: "/metadata/uid", Value: g.VMI.UID},
-		{Op: "add", Path: "/status/migrationState", Value: &kubevirt.MigrationState{
+	err := patch.Apply(ctx, r.Client, g.VMI,
+		patch.Operation{Op: "test", Path: "/metadata/uid", Value: g.VMI.UID},
+		patch.Operation{Op: "add", Path: "/status/migrationState", Value: &kubevirt.MigrationState{
 			MigrationUID: s.MigrationUID, SourceNode: s.SourceNode, SourcePod: s.SourcePod, TargetNode: s.TargetNode, TargetPod: s.TargetPod,
 			StartTimestamp: s.StartTimestamp, EndTimestamp: &now, Failed: true, FailureReason: reason,
-		}},
-	})
+		}})
 	if err != nil {
 		r.Log.Debug("the VMI is not told", "migration", name(g.Migration), "error", err)
 	}
@@ -65,8 +64,11 @@ func (r *reconciler) tellVMI(ctx context.Context, g *gathered, reason string, no
 func (r *reconciler) move(ctx context.Context, g *gathered) error {
 	s := migration.StateOf(g.Migration)
 	if g.VMI.Status.NodeName != s.TargetNode {
-		if err := r.vmiStatus(ctx, g.VMI, moved(g.VMI, s, metav1.Now())); err != nil {
+		if err := patch.HaveStatus(ctx, r.Client, g.VMI); err != nil {
 			return err
+		}
+		if err := patch.Apply(ctx, r.Client, g.VMI, moved(g.VMI, s, metav1.Now())...); err != nil {
+			return fmt.Errorf("status of VMI %s: %w", name(g.VMI), err)
 		}
 	}
 	return r.label(ctx, g.VMI, map[string]any{kubevirt.NodeNameLabel: s.TargetNode, kubevirt.MigrationTargetLabel: nil})
@@ -74,39 +76,15 @@ func (r *reconciler) move(ctx context.Context, g *gathered) error {
 
 // moved is the patch of the VMI's status.
 func moved(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now metav1.Time) []patch.Operation {
-	ops := []patch.Operation{{Op: "test", Path: "/metadata/uid", Value: vmi.UID}}
-	if empty(vmi) {
-		ops = append(ops, patch.Operation{Op: "test", Path: "/status", Value: nil}, patch.Operation{Op: "add", Path: "/status", Value: map[string]any{}})
-	} else {
-		ops = append(ops, patch.Operation{Op: "test", Path: "/status/nodeName", Value: patch.OrNull(vmi.Status.NodeName)},
-			patch.Operation{Op: "test", Path: "/status/evacuationNodeName", Value: patch.OrNull(vmi.Status.EvacuationNodeName)})
-	}
-	ops = append(ops, patch.Operation{Op: "add", Path: "/status/nodeName", Value: s.TargetNode})
+	steps := append(patch.SameNode(vmi), patch.Operation{Op: "add", Path: "/status/nodeName", Value: s.TargetNode})
 	if vmi.Status.EvacuationNodeName != "" {
-		ops = append(ops, patch.Operation{Op: "remove", Path: "/status/evacuationNodeName", Value: nil})
+		steps = append(steps, patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
 	}
-	return append(ops, patch.Operation{Op: "add", Path: "/status/migrationState", Value: &kubevirt.MigrationState{
+	return append(steps, patch.Operation{Op: "add", Path: "/status/migrationState", Value: &kubevirt.MigrationState{
 		MigrationUID: s.MigrationUID, SourceNode: s.SourceNode, SourcePod: s.SourcePod,
 		TargetNode: s.TargetNode, TargetPod: s.TargetPod, TargetNodeAddress: s.TargetNodeAddress,
 		StartTimestamp: s.StartTimestamp, EndTimestamp: &now, Completed: true, Mode: s.Mode,
 	}})
-}
-
-// empty reports whether a VMI may have no status at all.
-func empty(vmi *kubevirt.VirtualMachineInstance) bool {
-	s := &vmi.Status
-	return s.Phase == "" && s.NodeName == "" && s.EvacuationNodeName == "" && len(s.Conditions) == 0 && s.MigrationState == nil && len(s.ActivePods) == 0
-}
-
-func (r *reconciler) vmiStatus(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, ops []patch.Operation) error {
-	raw, err := json.Marshal(ops)
-	if err != nil {
-		return err
-	}
-	if err := r.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)); err != nil {
-		return fmt.Errorf("status of VMI %s: %w", name(vmi), err)
-	}
-	return nil
 }
 
 // label sets labels of the very VMI that was seen; nil takes one away.

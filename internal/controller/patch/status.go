@@ -33,22 +33,39 @@ func HaveStatus(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachi
 	return nil
 }
 
+// SameNode are the steps that fail unless the VMI is still the same object, on the
+// same node and with the same mark.
+func SameNode(vmi *kubevirt.VirtualMachineInstance) []Operation {
+	return []Operation{
+		{Op: "test", Path: "/metadata/uid", Value: vmi.UID},
+		{Op: "test", Path: "/status/nodeName", Value: OrNull(vmi.Status.NodeName)},
+		{Op: "test", Path: "/status/evacuationNodeName", Value: OrNull(vmi.Status.EvacuationNodeName)},
+	}
+}
+
+// Apply sends the steps as one JSON patch of the VMI's status. It returns the API
+// server's error: a step that tests fails as invalid.
+func Apply(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, steps ...Operation) error {
+	raw, err := json.Marshal(steps)
+	if err != nil {
+		return err
+	}
+	return c.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw))
+}
+
 // within bounds a change of a VMI's status.
 const within = 10 * time.Second
 
-// Status patches the status of a VMI as it was seen: it fails with a conflict where
-// somebody else was first.
+// Status patches the status of a VMI as it was read: it fails with a conflict or as
+// invalid where the VMI has changed since.
 func Status(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, steps ...Operation) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	if err := HaveStatus(ctx, c, vmi); err != nil {
 		return err
 	}
-	raw, err := json.Marshal(append([]Operation{{Op: "test", Path: "/metadata/resourceVersion", Value: vmi.ResourceVersion}}, steps...))
-	if err != nil {
-		return err
-	}
-	if err := c.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw)); err != nil {
+	steps = append([]Operation{{Op: "test", Path: "/metadata/resourceVersion", Value: vmi.ResourceVersion}}, steps...)
+	if err := Apply(ctx, c, vmi, steps...); err != nil {
 		return fmt.Errorf("status of VMI %s/%s: %w", vmi.Namespace, vmi.Name, err)
 	}
 	return nil
