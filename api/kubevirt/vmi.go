@@ -71,8 +71,6 @@ type VirtualMachineInstanceStatus struct {
 	EvacuationNodeName string          `json:"evacuationNodeName,omitempty"`
 	Conditions         []Condition     `json:"conditions,omitempty"`
 	MigrationState     *MigrationState `json:"migrationState,omitempty"`
-	// ActivePods maps the UIDs of the VM's launcher pods to their nodes.
-	ActivePods map[string]string `json:"activePods,omitempty"`
 }
 
 // Condition is one of KubeVirt's: without an observed generation.

@@ -77,9 +77,6 @@ func strippedVMI(object any) (any, error) {
 		stripMeta(&v.ObjectMeta)
 		v.OwnerReferences = nil
 		v.Labels = only(v.Labels, func(key string) bool { return key == kubevirt.NodeNameLabel || key == kubevirt.MigrationTargetLabel })
-		if v.Status.Phase != "" {
-			v.Status.ActivePods = nil // read only to tell an empty status
-		}
 		// All of them, where they are: a patch names one by its place.
 		v.Status.Conditions = slices.Clone(v.Status.Conditions)
 	}

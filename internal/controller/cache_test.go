@@ -58,22 +58,18 @@ func TestTheCacheKeepsOfAVMIWhatIsRead(t *testing.T) {
 	given := &kubevirt.VirtualMachineInstance{ObjectMeta: meta,
 		Spec: kubevirt.VirtualMachineInstanceSpec{EvictionStrategy: &strategy, TerminationGracePeriodSeconds: &grace},
 		Status: kubevirt.VirtualMachineInstanceStatus{
-			Phase: kubevirt.VMIRunning, NodeName: "a", EvacuationNodeName: "a", ActivePods: map[string]string{"u": "a"},
+			Phase: kubevirt.VMIRunning, NodeName: "a", EvacuationNodeName: "a",
 			Conditions: []kubevirt.Condition{{Type: "AgentConnected"}, {Type: kubevirt.LiveMigratable, Status: "True"}}, MigrationState: &kubevirt.MigrationState{},
 		},
 	}
 	want := given.DeepCopy() // all of its status: a patch names a condition by its place
-	want.Annotations, want.Status.ActivePods = read, nil
+	want.Annotations = read
 	want.Labels = map[string]string{kubevirt.NodeNameLabel: "a", kubevirt.MigrationTargetLabel: "b"} // a move has ended where they say so
 	given.Annotations = annotations(read)
 	given.Labels = map[string]string{kubevirt.NodeNameLabel: "a", kubevirt.MigrationTargetLabel: "b", "team": "a"}
 	given.ManagedFields, given.Finalizers = []metav1.ManagedFieldsEntry{{}}, []string{"f"}
 	given.OwnerReferences = []metav1.OwnerReference{{Name: "vm"}}
 	keeps(t, strippedVMI, given, want)
-
-	// A status that has only this is no empty one.
-	given = &kubevirt.VirtualMachineInstance{ObjectMeta: meta, Status: kubevirt.VirtualMachineInstanceStatus{ActivePods: map[string]string{"u": "a"}}}
-	keeps(t, strippedVMI, given, given.DeepCopy())
 }
 
 func TestTheCacheKeepsOfABudgetWhatIsRead(t *testing.T) {
