@@ -84,7 +84,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 			}
 			return nil
 		})).
-		WatchesRawSource(cfg.Settings.Source(r.allWaiting)).
+		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context, _ client.Object) []reconcile.Request { return r.allWaiting(ctx) })).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r)
 }

@@ -76,13 +76,14 @@ type reconciler struct {
 // Add has the manager run the controller, in the replica that is elected.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
-	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return one() })
+	world := func(context.Context, client.Object) []reconcile.Request { return one() }
+	all := handler.EnqueueRequestsFromMapFunc(world)
 	return ctrl.NewControllerManagedBy(mgr).Named("taint-replacement").
 		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged, DeleteFunc: r.nodeGone})).
 		Watches(&kubevirt.VirtualMachineInstance{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: vmiChanged})).
 		Watches(&corev1.Pod{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: podChanged})).
 		Watches(&v1alpha1.EvacuationPolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(cfg.Settings.Source(func(context.Context) []reconcile.Request { return one() })).
+		WatchesRawSource(cfg.Settings.Source(world)).
 		Complete(r)
 }
 

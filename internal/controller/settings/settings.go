@@ -3,12 +3,11 @@
 package settings
 
 import (
-	"context"
 	"sync"
 	"time"
 
-	"k8s.io/client-go/util/workqueue"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
@@ -22,7 +21,7 @@ type Live struct {
 	mu      sync.Mutex
 	now     evacuation.Settings
 	known   bool
-	changed []chan struct{}
+	changed []chan event.GenericEvent
 }
 
 // New returns the defaults, which are not known to be the cluster's settings.
@@ -50,32 +49,18 @@ func (l *Live) Set(s evacuation.Settings) {
 	l.now, l.known = s, true
 	for _, c := range l.changed { // several changes may become one
 		select {
-		case c <- struct{}{}:
+		case c <- event.GenericEvent{}:
 		default: // it has yet to take the last one
 		}
 	}
 }
 
-// Source asks, after each change, for what all names to be looked at again. It
-// ends with its controller.
-func (l *Live) Source(all func(context.Context) []reconcile.Request) source.Source {
-	changed := make(chan struct{}, 1)
+// Source has a controller look, after each change, at what all names. It ends with
+// its controller.
+func (l *Live) Source(all handler.MapFunc) source.Source {
+	changed := make(chan event.GenericEvent, 1)
 	l.mu.Lock()
 	l.changed = append(l.changed, changed)
 	l.mu.Unlock()
-	return source.Func(func(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-		go func() {
-			for {
-				select {
-				case <-changed:
-					for _, request := range all(ctx) {
-						queue.Add(request)
-					}
-				case <-ctx.Done():
-					return
-				}
-			}
-		}()
-		return nil
-	})
+	return source.Channel(changed, handler.EnqueueRequestsFromMapFunc(all))
 }
