@@ -184,7 +184,7 @@ func (o *Options) follow(s *setup) error {
 		index = lookup.IndexVMs
 	}
 	if err := index(context.Background(), s.GetFieldIndexer()); err != nil {
-		return err
+		return fmt.Errorf("indexes of the cache: %w", err)
 	}
 	cache := s.GetClient()
 	return meter.CountVMs(metrics.Registry, func() (meter.VMs, bool) { return evacuate.Count(cache, s.settings) })

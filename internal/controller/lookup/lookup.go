@@ -39,61 +39,43 @@ const (
 // foreign is the maker of budgets that were made for no VMI.
 const foreign = "foreign"
 
-// index is a field that the cache finds objects of a kind by.
-type index struct {
-	of    client.Object
-	field string
-	value func(client.Object) []string
-}
-
 // Index has the cache keep what all lookups need.
 func Index(ctx context.Context, i client.FieldIndexer) error {
-	if err := IndexVMs(ctx, i); err != nil {
-		return err
-	}
-	return add(ctx, i, []index{
-		{&policyv1.PodDisruptionBudget{}, byMaker, func(o client.Object) []string {
+	return errors.Join(
+		IndexVMs(ctx, i),
+		i.IndexField(ctx, &policyv1.PodDisruptionBudget{}, byMaker, func(o client.Object) []string {
 			if BudgetOf(o) == "" {
 				return []string{foreign}
 			}
 			return nil
-		}},
-		{&policyv1.PodDisruptionBudget{}, byOwner, func(o client.Object) []string {
+		}),
+		i.IndexField(ctx, &policyv1.PodDisruptionBudget{}, byOwner, func(o client.Object) []string {
 			if owner := VMIOf(o); owner != nil && BudgetOf(o) != "" {
 				return []string{owner.Name}
 			}
 			return nil
-		}},
-	})
+		}),
+	)
 }
 
 // IndexVMs has the cache keep what the lookups of VMs, launchers and migrations need,
 // and no disruption budgets.
 func IndexVMs(ctx context.Context, i client.FieldIndexer) error {
-	return add(ctx, i, []index{
-		{&corev1.Pod{}, byCreator, func(o client.Object) []string { return []string{o.GetLabels()[kubevirt.CreatedByLabel]} }},
-		{&kubevirt.VirtualMachineInstanceMigration{}, byVMI, func(o client.Object) []string {
+	return errors.Join(
+		i.IndexField(ctx, &corev1.Pod{}, byCreator, func(o client.Object) []string { return []string{o.GetLabels()[kubevirt.CreatedByLabel]} }),
+		i.IndexField(ctx, &kubevirt.VirtualMachineInstanceMigration{}, byVMI, func(o client.Object) []string {
 			if m, ok := o.(*kubevirt.VirtualMachineInstanceMigration); ok {
 				return []string{m.Spec.VMIName}
 			}
 			return nil
-		}},
-		{&kubevirt.VirtualMachineInstance{}, byNode, func(o client.Object) []string {
+		}),
+		i.IndexField(ctx, &kubevirt.VirtualMachineInstance{}, byNode, func(o client.Object) []string {
 			if vmi, ok := o.(*kubevirt.VirtualMachineInstance); ok {
 				return []string{vmi.Node()}
 			}
 			return nil
-		}},
-	})
-}
-
-func add(ctx context.Context, i client.FieldIndexer, all []index) error {
-	for _, f := range all {
-		if err := i.IndexField(ctx, f.of, f.field, f.value); err != nil {
-			return fmt.Errorf("index of %T by %s: %w", f.of, f.field, err)
-		}
-	}
-	return nil
+		}),
+	)
 }
 
 // BudgetOf is the UID of the VMI that a disruption budget was made for: by its
