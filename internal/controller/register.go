@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/budget"
 	"github.com/vmgrace/vmgrace/internal/controller/certs"
 	"github.com/vmgrace/vmgrace/internal/controller/disrupt"
@@ -25,7 +24,6 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/internal/controller/migrate"
 	"github.com/vmgrace/vmgrace/internal/controller/nodecerts"
-	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/replace"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
@@ -54,11 +52,6 @@ func (s *setup) marks() mark.Marks { return mark.Marks{Client: s.GetClient()} }
 
 func (s *setup) migrations() mark.Migrations {
 	return mark.Migrations{Client: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
-}
-
-// conditions writes those of a VMI.
-func (s *setup) conditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, steps ...patch.Operation) error {
-	return patch.Status(ctx, s.GetClient(), vmi, steps...)
 }
 
 // registered is what --controllers chooses from.
@@ -92,9 +85,9 @@ func (o *Options) registered() map[string]func(*setup) error {
 			if !s.nodes {
 				return nil // that was said
 			}
-			c := replace.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Meter: s.meter, Mover: s.marks(), Conditions: s.conditions}
+			c := replace.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Meter: s.meter, Mover: s.marks(), Conditions: !o.BesideKubeVirt}
 			if o.BesideKubeVirt {
-				c.Mover, c.Conditions = s.migrations(), nil
+				c.Mover = s.migrations()
 			}
 			return replace.Add(s.Manager, c)
 		},

@@ -78,7 +78,7 @@ func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
 // says so already.
 func (r *reconciler) tell(ctx context.Context, s *seen, v *replacement.Verdict) error {
 	vmi := s.vmis[v.VM.UID]
-	if r.Conditions == nil || v.Reason == replacement.NotKnown || v.Action != replacement.Nothing {
+	if !r.Conditions || v.Reason == replacement.NotKnown || v.Action != replacement.Nothing {
 		return nil // what has just been written to is told by the next look
 	}
 	progress := r.state.VMs[v.VM.UID]
@@ -91,7 +91,7 @@ func (r *reconciler) tell(ctx context.Context, s *seen, v *replacement.Verdict) 
 	if v.Replacing != "" && !vmi.ConditionIs(kubevirt.NodeTaintReplacing, kubevirt.ConditionTrue) {
 		r.Events.Eventf(vmi, nil, corev1.EventTypeWarning, kubevirt.NodeTaintReplacing, "Replace", "%s", v.Replacing)
 	}
-	return r.Conditions(ctx, vmi.DeepCopy(), steps...)
+	return patch.Status(ctx, r.Client, vmi.DeepCopy(), steps...)
 }
 
 // condition is nil without a message.

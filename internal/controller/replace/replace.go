@@ -26,7 +26,6 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
-	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/replacement"
@@ -39,9 +38,8 @@ type Config struct {
 	Settings *settings.Live
 	Meter    *meter.Meter
 	Mover    Mover
-	// Conditions has a VMI say what its node's taints mean for it; nil where its
-	// status is not written.
-	Conditions func(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, steps ...patch.Operation) error
+	// Conditions are written to the VMIs.
+	Conditions bool
 }
 
 // Mover has VMs leave their nodes.

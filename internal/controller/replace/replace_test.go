@@ -24,7 +24,6 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
-	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
@@ -164,11 +163,7 @@ func given(t *testing.T, nodes, vmis int, replacement *v1alpha1.TaintReplacement
 	}
 	live := settings.New()
 	live.Set(evacuation.Defaults())
-	return c, &reconciler{Client: c, Config: Config{Log: slog.New(slog.DiscardHandler), Events: silent{}, Settings: live, Meter: meter.New(prometheus.NewRegistry()), Mover: nobody{},
-		Conditions: func(ctx context.Context, v *kubevirt.VirtualMachineInstance, steps ...patch.Operation) error {
-			return patch.Status(ctx, c, v, steps...)
-		},
-	}}
+	return c, &reconciler{Client: c, Config: Config{Log: slog.New(slog.DiscardHandler), Events: silent{}, Settings: live, Meter: meter.New(prometheus.NewRegistry()), Mover: nobody{}, Conditions: true}}
 }
 
 // taint changes a node as its watch tells.
