@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/mark"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
@@ -101,16 +102,9 @@ func (r *reconciler) lookAgain(ctx context.Context, v *vm) (*vm, error) {
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(v.VMI), vmi); err != nil {
 		return nil, fmt.Errorf("VMI: %w", err)
 	}
-	now, err := r.gather(ctx, r.Live, vmi)
+	launchers, err := lookup.LaunchersNow(ctx, r.Live, vmi)
 	if err != nil {
 		return nil, err
 	}
-	var pods corev1.PodList
-	err = r.Live.List(ctx, &pods, client.InNamespace(vmi.Namespace), client.MatchingLabels{kubevirt.CreatedByLabel: string(vmi.UID)})
-	if err != nil {
-		return nil, fmt.Errorf("launcher pods: %w", err)
-	}
-	now.launchers = pods.Items
-	now.LauncherTerminating = now.terminating()
-	return now, nil
+	return r.gather(ctx, r.Live, vmi, launchers)
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -93,12 +94,7 @@ type vm struct {
 
 // terminating tells whether a launcher is being deleted.
 func (v *vm) terminating() bool {
-	for i := range v.launchers {
-		if v.launchers[i].DeletionTimestamp != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.launchers, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
 // unschedulable is what the scheduler says of a launcher that it finds no node for.
@@ -122,7 +118,11 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err := r.Get(ctx, req.NamespacedName, vmi); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
-	v, err := r.gather(ctx, r.Client, vmi)
+	launchers, err := lookup.Launchers(ctx, r.Client, vmi)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	v, err := r.gather(ctx, r.Client, vmi, launchers)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -137,10 +137,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: next.Again}, err
 }
 
-// gather looks at a VM's node and pods through a reader, and at its migrations
-// in the cache.
-func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevirt.VirtualMachineInstance) (*vm, error) {
-	v := &vm{}
+// gather looks at a VM's node through a reader, and at its migrations in the cache.
+func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) (*vm, error) {
+	v := &vm{launchers: launchers}
 	node := &corev1.Node{}
 	if name := vmi.Node(); !r.Nodes {
 		v.node = nodeState{ready: true}
@@ -150,10 +149,6 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevi
 		} else if !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
-	}
-	var err error
-	if v.launchers, err = lookup.Launchers(ctx, r.Client, vmi); err != nil {
-		return nil, err
 	}
 	migrations, err := lookup.Migrations(ctx, r.Client, client.ObjectKeyFromObject(vmi))
 	if err != nil {
