@@ -8,9 +8,8 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/x509"
-	"errors"
+	"encoding/pem"
 	"fmt"
-	"math/big"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -22,15 +21,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
-
-// authority is the agents' certificate authority, kept in a Secret. Its
-// certificate is told in a ConfigMap, after that of the one before it.
-type authority struct {
-	live      client.Reader
-	write     client.Writer
-	namespace string
-	now       func() time.Time
-}
 
 const (
 	// caLeft is how much of its ten years a CA has left when it is replaced.
@@ -47,46 +37,44 @@ type pair struct {
 	key  crypto.Signer
 }
 
-var errUnusable = errors.New("the CA in the Secret cannot be used")
-
-// get returns the CA, and makes one where there is none that can be used. The
-// bundle is told before anything is signed.
-func (a *authority) get(ctx context.Context) (*pair, error) {
+// authority returns the agents' CA from its Secret, and makes one where there is none
+// that can be used. Its certificate is in the ConfigMap before anything is signed.
+func (s *signer) authority(ctx context.Context) (*pair, error) {
 	secret := &corev1.Secret{}
-	err := a.live.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: migration.CAName}, secret)
-	missing := apierrors.IsNotFound(err)
-	if err != nil && !missing {
+	err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: migration.CAName}, secret)
+	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("CA of the agents: %w", err)
 	}
-	ca, err := a.read(secret)
-	if err != nil {
-		if ca, err = a.make(ctx, secret); err != nil {
+	ca := readCA(secret)
+	if ca == nil {
+		if ca, err = s.makeCA(ctx, secret); err != nil {
 			return nil, fmt.Errorf("CA of the agents: %w", err)
 		}
 	}
-	if err := a.publish(ctx, ca); err != nil {
+	if err := s.publish(ctx, ca); err != nil {
 		return nil, fmt.Errorf("bundle of the agents' CA: %w", err)
 	}
 	return ca, nil
 }
 
-func (a *authority) read(secret *corev1.Secret) (*pair, error) {
+// readCA returns nil where the Secret has no CA that can be used for long enough.
+func readCA(secret *corev1.Secret) *pair {
 	certs, err := cert.ParseCertsPEM(secret.Data[corev1.TLSCertKey])
-	if err != nil || len(certs) == 0 {
-		return nil, errUnusable
+	if err != nil {
+		return nil
 	}
 	key, err := keyutil.ParsePrivateKeyPEM(secret.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
-		return nil, errUnusable
+		return nil
 	}
 	signer, ok := key.(*ecdsa.PrivateKey)
-	if !ok || !signer.PublicKey.Equal(certs[0].PublicKey) || !certs[0].IsCA || a.now().Add(caLeft).After(certs[0].NotAfter) {
-		return nil, errUnusable
+	if !ok || !signer.PublicKey.Equal(certs[0].PublicKey) || !certs[0].IsCA || time.Now().Add(caLeft).After(certs[0].NotAfter) {
+		return nil
 	}
-	return &pair{certs[0], signer}, nil
+	return &pair{certs[0], signer}
 }
 
-func (a *authority) make(ctx context.Context, secret *corev1.Secret) (*pair, error) {
+func (s *signer) makeCA(ctx context.Context, secret *corev1.Secret) (*pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -103,38 +91,38 @@ func (a *authority) make(ctx context.Context, secret *corev1.Secret) (*pair, err
 	if err != nil {
 		return nil, err
 	}
-	secret.Namespace, secret.Name = a.namespace, migration.CAName
+	secret.Namespace, secret.Name = s.Namespace, migration.CAName
 	secret.Data = map[string][]byte{corev1.TLSCertKey: certPEM, corev1.TLSPrivateKeyKey: keyPEM}
 	if secret.ResourceVersion == "" { // there is none yet
 		secret.Type = corev1.SecretTypeTLS
-		err = a.write.Create(ctx, secret)
+		err = s.Create(ctx, secret)
 	} else {
-		err = a.write.Update(ctx, secret)
+		err = s.Update(ctx, secret)
 	}
 	return &pair{ca, key}, err
 }
 
 // publish tells the CA. Its predecessor stays: agents have certificates of it
 // for a day.
-func (a *authority) publish(ctx context.Context, ca *pair) error {
+func (s *signer) publish(ctx context.Context, ca *pair) error {
 	own, err := cert.EncodeCertificates(ca.cert)
 	if err != nil {
 		return err
 	}
 	told := &corev1.ConfigMap{}
-	err = a.live.Get(ctx, client.ObjectKey{Namespace: a.namespace, Name: migration.CAName}, told)
+	err = s.Live.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: migration.CAName}, told)
 	switch {
 	case apierrors.IsNotFound(err):
-		told.ObjectMeta = metav1.ObjectMeta{Namespace: a.namespace, Name: migration.CAName}
+		told.ObjectMeta = metav1.ObjectMeta{Namespace: s.Namespace, Name: migration.CAName}
 		told.Data = map[string]string{migration.CAKey: string(own)}
-		return a.write.Create(ctx, told)
+		return s.Create(ctx, told)
 	case err != nil:
 		return err
 	}
 	bundle := own
 	before, _ := cert.ParseCertsPEM([]byte(told.Data[migration.CAKey])) // what cannot be read is replaced
 	for _, c := range before {
-		if c.Equal(ca.cert) || !c.IsCA || c.NotAfter.Before(a.now()) {
+		if c.Equal(ca.cert) || !c.IsCA || c.NotAfter.Before(time.Now()) {
 			continue
 		}
 		one, err := cert.EncodeCertificates(c)
@@ -148,22 +136,18 @@ func (a *authority) publish(ctx context.Context, ca *pair) error {
 		return nil
 	}
 	told.Data = map[string]string{migration.CAKey: string(bundle)}
-	return a.write.Update(ctx, told)
+	return s.Update(ctx, told)
 }
 
 // sign makes an agent's certificate, for at most a day.
-func (a *authority) sign(ca *pair, request *x509.CertificateRequest, node string, asked *int32) ([]byte, error) {
+func sign(ca *pair, request *x509.CertificateRequest, node string, asked *int32) ([]byte, error) {
 	lasts := leafMost
 	if asked != nil {
 		lasts = min(lasts, time.Duration(*asked)*time.Second)
 	}
-	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
-	if err != nil {
-		return nil, err
-	}
 	leaf := &x509.Certificate{
-		SerialNumber: serial, Subject: request.Subject, DNSNames: []string{node},
-		NotBefore: a.now().Add(-skew), NotAfter: a.now().Add(lasts),
+		Subject: request.Subject, DNSNames: []string{node},
+		NotBefore: time.Now().Add(-skew), NotAfter: time.Now().Add(lasts),
 		KeyUsage:              x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
 		BasicConstraintsValid: true,
@@ -172,9 +156,5 @@ func (a *authority) sign(ca *pair, request *x509.CertificateRequest, node string
 	if err != nil {
 		return nil, err
 	}
-	made, err := x509.ParseCertificate(raw)
-	if err != nil {
-		return nil, err
-	}
-	return cert.EncodeCertificates(made)
+	return pem.EncodeToMemory(&pem.Block{Type: cert.CertificateBlockType, Bytes: raw}), nil
 }

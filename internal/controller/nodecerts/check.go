@@ -12,17 +12,13 @@ import (
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
 // nodeExtra is where the API server says which node a token's pod is on.
 const nodeExtra = "authentication.kubernetes.io/node-name"
-
-// usages are exactly those that a request has to have.
-func usages() []certificatesv1.KeyUsage {
-	return []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
-}
 
 // check returns the request of an agent for its own node, and the node; or why
 // it is refused, in one line.
@@ -35,12 +31,9 @@ func check(csr *certificatesv1.CertificateSigningRequest, account string) (*x509
 		return nil, "", errors.New("the token names no node: it has to be bound to the agent's pod")
 	}
 	node := names[0]
-	asked := slices.Clone(csr.Spec.Usages)
-	slices.Sort(asked)
-	want := usages()
-	slices.Sort(want)
-	if !slices.Equal(slices.Compact(asked), want) {
-		return nil, "", fmt.Errorf("usages are %v: they have to be %v", csr.Spec.Usages, usages())
+	usages := []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
+	if !sets.New(csr.Spec.Usages...).Equal(sets.New(usages...)) {
+		return nil, "", fmt.Errorf("usages are %v: they have to be %v", csr.Spec.Usages, usages)
 	}
 	request, err := parse(csr.Spec.Request)
 	if err != nil {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
@@ -33,32 +35,22 @@ const look = time.Minute
 type signer struct {
 	Config
 	client.Client // reads the cache
-
-	ca *authority
 }
 
 // Add has the manager run the signer, in the replica that is elected.
 func Add(mgr ctrl.Manager, cfg Config) error {
-	s := &signer{Config: cfg, Client: mgr.GetClient(), ca: &authority{live: cfg.Live, write: mgr.GetClient(), namespace: cfg.Namespace, now: time.Now}}
-	if err := mgr.Add(manager.RunnableFunc(s.keep)); err != nil {
+	s := &signer{cfg, mgr.GetClient()}
+	keep := manager.RunnableFunc(func(ctx context.Context) error { wait.UntilWithContext(ctx, s.keep, look); return nil })
+	if err := mgr.Add(keep); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("node-certificates").For(&certificatesv1.CertificateSigningRequest{}).Complete(s)
 }
 
 // keep has the CA there before anybody asks, and its bundle put right.
-func (s *signer) keep(ctx context.Context) error {
-	tick := time.NewTicker(look)
-	defer tick.Stop()
-	for {
-		if _, err := s.ca.get(ctx); err != nil && ctx.Err() == nil {
-			s.Log.Warn("the CA of the agents' certificates is not as it should be: tried again", "error", err)
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
-		}
+func (s *signer) keep(ctx context.Context) {
+	if _, err := s.authority(ctx); err != nil && ctx.Err() == nil {
+		s.Log.Warn("the CA of the agents' certificates is not as it should be: tried again", "error", err)
 	}
 }
 
@@ -94,11 +86,11 @@ func (s *signer) answer(ctx context.Context, csr *certificatesv1.CertificateSign
 			return err
 		}
 	}
-	ca, err := s.ca.get(ctx)
+	ca, err := s.authority(ctx)
 	if err != nil {
 		return err
 	}
-	made, err := s.ca.sign(ca, request, node, csr.Spec.ExpirationSeconds)
+	made, err := sign(ca, request, node, csr.Spec.ExpirationSeconds)
 	if err != nil {
 		return fmt.Errorf("certificate %s: %w", csr.Name, err)
 	}
@@ -132,10 +124,5 @@ func (s *signer) decide(ctx context.Context, csr *certificatesv1.CertificateSign
 }
 
 func has(csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType) bool {
-	for _, c := range csr.Status.Conditions {
-		if c.Type == kind {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == kind })
 }
