@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -202,6 +203,19 @@ func ForeignBudgets(ctx context.Context, r client.Reader, namespace string) ([]p
 		return nil, fmt.Errorf("disruption budgets: %w", err)
 	}
 	return all.Items, nil
+}
+
+// Policy is the EvacuationPolicy; nil: there is none.
+func Policy(ctx context.Context, r client.Reader) (*v1alpha1.EvacuationPolicy, error) {
+	policy := &v1alpha1.EvacuationPolicy{}
+	switch err := r.Get(ctx, client.ObjectKey{Name: v1alpha1.Name}, policy); {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // there is none
+	case err != nil:
+		return nil, fmt.Errorf("EvacuationPolicy: %w", err)
+	default:
+		return policy, nil
+	}
 }
 
 // OnNode asks for the VMs of a node to be looked at.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -29,13 +28,9 @@ type seen struct {
 // readPolicy reads what was asked for; nil where there is no policy. At the start
 // it reads what was remembered, too.
 func (r *reconciler) readPolicy(ctx context.Context) (*v1alpha1.EvacuationPolicy, error) {
-	policy := &v1alpha1.EvacuationPolicy{}
-	err := r.Get(ctx, client.ObjectKey{Name: v1alpha1.Name}, policy)
-	if apierrors.IsNotFound(err) {
-		policy, err = nil, nil
-	}
+	policy, err := lookup.Policy(ctx, r.Client)
 	if err != nil {
-		return nil, fmt.Errorf("EvacuationPolicy: %w", err)
+		return nil, err
 	}
 	if !r.read {
 		r.read = true

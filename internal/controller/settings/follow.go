@@ -19,6 +19,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
@@ -85,8 +86,8 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	if err := f.cache.List(ctx, &kubevirts); err != nil {
 		return reconcile.Result{}, fmt.Errorf("settings: %w", err)
 	}
-	var policies v1alpha1.EvacuationPolicyList
-	if err := f.cache.List(ctx, &policies); err != nil {
+	policy, err := lookup.Policy(ctx, f.cache)
+	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("settings: %w", err)
 	}
 	counts, others := evacuation.Oldest(kubevirts.Items)
@@ -99,19 +100,9 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 		all = append(all, complaint{&others[i], "Ignored", fmt.Sprintf(
 			"of several KubeVirts the oldest counts, which is %s/%s: remove this one", counts.Namespace, counts.Name)})
 	}
-	for i := range policies.Items {
-		p := &policies.Items[i]
-		if p.Name != v1alpha1.Name {
-			all = append(all, complaint{p, "Ignored", "only the EvacuationPolicy called " + v1alpha1.Name + " counts"})
-			continue
-		}
-		next, invalid = next.WithPolicy(p)
-		for _, message := range invalid {
-			all = append(all, complaint{p, "InvalidSetting", message})
-		}
-	}
-	if !hasPolicy(policies.Items) {
-		next, _ = next.WithPolicy(nil)
+	next, invalid = next.WithPolicy(policy)
+	for _, message := range invalid {
+		all = append(all, complaint{policy, "InvalidSetting", message})
 	}
 	if !f.Live.Known() || !reflect.DeepEqual(next, f.Live.Get()) {
 		f.Log.Info("settings of the cluster", "settings", fmt.Sprintf("%+v", next))
@@ -119,15 +110,6 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	}
 	f.report(all)
 	return reconcile.Result{}, nil
-}
-
-func hasPolicy(all []v1alpha1.EvacuationPolicy) bool {
-	for i := range all {
-		if all[i].Name == v1alpha1.Name {
-			return true
-		}
-	}
-	return false
 }
 
 // report tells of each complaint once, as long as it lasts: by the replica that
