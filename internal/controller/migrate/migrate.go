@@ -76,7 +76,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 			return r.ofVM(ctx, client.ObjectKeyFromObject(o))
 		})).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
-			return r.ofVMs(ctx, lookup.OfPod(ctx, o))
+			return r.ofVM(ctx, types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetAnnotations()[kubevirt.DomainAnnotation]})
 		})).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			if owner := lookup.VMIOf(o); owner != nil {

@@ -1,6 +1,9 @@
 package migrate
 
 import (
+	"cmp"
+	"maps"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -24,10 +27,7 @@ func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Po
 		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
 			out.Ready = p.Status.Phase == corev1.PodRunning
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
-			out.Unschedulable, out.Since = c.Message, c.LastTransitionTime.Time
-			if out.Unschedulable == "" {
-				out.Unschedulable = c.Reason
-			}
+			out.Unschedulable, out.Since = cmp.Or(c.Message, c.Reason), c.LastTransitionTime.Time
 		}
 	}
 	return out
@@ -39,17 +39,11 @@ func targetPod(m *kubevirt.VirtualMachineInstanceMigration, vmi *kubevirt.Virtua
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: m.Namespace, Name: migration.TargetPodName(vmi.Name, string(m.UID)),
-			Labels: map[string]string{}, Annotations: map[string]string{}, OwnerReferences: source.OwnerReferences,
+			Labels: maps.Clone(source.Labels), Annotations: maps.Clone(source.Annotations), OwnerReferences: source.OwnerReferences,
 		},
 		Spec: *source.Spec.DeepCopy(),
 	}
-	for k, v := range source.Labels {
-		p.Labels[k] = v
-	}
-	p.Labels[kubevirt.MigrationJobLabel] = string(m.UID)
-	for k, v := range source.Annotations {
-		p.Annotations[k] = v
-	}
+	metav1.SetMetaDataLabel(&p.ObjectMeta, kubevirt.MigrationJobLabel, string(m.UID))
 	for _, key := range append(evacuation.HoldAnnotations(), kubevirt.EvictionInProgressAnnotation) {
 		delete(p.Annotations, key)
 	}

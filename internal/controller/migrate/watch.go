@@ -75,11 +75,3 @@ func (r *reconciler) ofVM(ctx context.Context, vm types.NamespacedName) []reconc
 	}
 	return out
 }
-
-func (r *reconciler) ofVMs(ctx context.Context, vms []reconcile.Request) []reconcile.Request {
-	out := make([]reconcile.Request, 0, len(vms))
-	for _, vm := range vms {
-		out = append(out, r.ofVM(ctx, vm.NamespacedName)...)
-	}
-	return out
-}
