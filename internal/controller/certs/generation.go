@@ -3,9 +3,10 @@ package certs
 import (
 	"bytes"
 	"crypto/rand"
+	"crypto/rsa"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"fmt"
 	"strings"
 	"time"
 
@@ -35,25 +36,20 @@ const cas = 3
 // due is when the certificate of the Secret is renewed: at once where it cannot
 // be used, else when a third of its time is left.
 func (k *Keeper) due(secret *corev1.Secret) time.Time {
-	names := k.names()
-	usages := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	next := secret.Data[nextKey]
 	if len(next) == 0 || len(secret.Data[nextKeyKey]) == 0 || !bytes.Contains(secret.Data[bundleKey], next) || len(secret.Data[pathKey]) < minPathKey {
 		return time.Time{}
 	}
-	for _, ca := range split(secret.Data[bundleKey]) {
-		ok, err := rotator.ValidCert(ca, secret.Data[certKey], secret.Data[keyKey], names[0], &usages, time.Now())
-		if !ok || err != nil {
-			continue
-		}
-		block, _ := pem.Decode(secret.Data[certKey])
-		cert, err := x509.ParseCertificate(block.Bytes)
-		if err != nil {
-			return time.Time{}
-		}
-		return cert.NotAfter.Add(-k.cfg.Validity / 3)
+	served, err := tls.X509KeyPair(secret.Data[certKey], secret.Data[keyKey])
+	if err != nil {
+		return time.Time{}
 	}
-	return time.Time{}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(secret.Data[bundleKey])
+	if _, err := served.Leaf.Verify(x509.VerifyOptions{DNSName: k.names()[0], Roots: roots}); err != nil {
+		return time.Time{}
+	}
+	return served.Leaf.NotAfter.Add(-k.cfg.Validity / 3)
 }
 
 // names that the API server may use.
@@ -74,8 +70,9 @@ func (k *Keeper) renew(secret *corev1.Secret, now time.Time) error {
 		return maker.CreateCACert(now.Add(-skew), now.Add(4*k.cfg.Validity+skew))
 	}
 	bundle := split(secret.Data[bundleKey])
-	ca, err := pair(secret.Data[nextKey], secret.Data[nextKeyKey], now.Add(k.cfg.Validity))
-	if err != nil { // the first one, or somebody has changed the Secret
+	ca := pair(secret.Data[nextKey], secret.Data[nextKeyKey], now.Add(k.cfg.Validity))
+	if ca == nil { // the first one, or the Secret was changed by others
+		var err error
 		if ca, err = makeCA(); err != nil {
 			return err
 		}
@@ -103,25 +100,17 @@ func (k *Keeper) renew(secret *corev1.Secret, now time.Time) error {
 	return nil
 }
 
-// pair reads a CA that can sign until then.
-func pair(certPEM, keyPEM []byte, until time.Time) (*rotator.KeyPairArtifacts, error) {
-	certBlock, _ := pem.Decode(certPEM)
-	keyBlock, _ := pem.Decode(keyPEM)
-	if certBlock == nil || keyBlock == nil {
-		return nil, errNone
-	}
-	cert, err := x509.ParseCertificate(certBlock.Bytes)
+// pair reads a CA that can sign until then; nil: it cannot.
+func pair(certPEM, keyPEM []byte, until time.Time) *rotator.KeyPairArtifacts {
+	ca, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("next CA: %w", err)
+		return nil
 	}
-	key, err := x509.ParsePKCS1PrivateKey(keyBlock.Bytes)
-	if err != nil {
-		return nil, fmt.Errorf("next CA's key: %w", err)
+	key, ok := ca.PrivateKey.(*rsa.PrivateKey)
+	if !ok || ca.Leaf.NotAfter.Before(until) {
+		return nil
 	}
-	if !key.PublicKey.Equal(cert.PublicKey) || cert.NotAfter.Before(until) {
-		return nil, errNone
-	}
-	return &rotator.KeyPairArtifacts{Cert: cert, Key: key, CertPEM: certPEM, KeyPEM: keyPEM}, nil
+	return &rotator.KeyPairArtifacts{Cert: ca.Leaf, Key: key, CertPEM: certPEM, KeyPEM: keyPEM}
 }
 
 // split returns the certificates of a bundle, each as PEM.
