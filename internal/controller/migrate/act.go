@@ -3,6 +3,7 @@ package migrate
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -88,19 +89,16 @@ func (r *reconciler) beginOne(ctx context.Context, g *gathered) error {
 	r.begin.Lock()
 	defer r.begin.Unlock()
 	var all kubevirt.VirtualMachineInstanceMigrationList
-	if err := r.Live.List(ctx, &all, client.InNamespace(g.Migration.Namespace)); err != nil {
+	if err := r.Live.List(ctx, &all); err != nil {
 		return fmt.Errorf("migrations: %w", err)
 	}
-	var own []kubevirt.VirtualMachineInstanceMigration
-	for i := range all.Items {
-		if all.Items[i].Spec.VMIName == g.Migration.Spec.VMIName {
-			own = append(own, all.Items[i])
-		}
-	}
-	turn, err := r.turn(ctx, r.Live, g.Migration)
+	turn, err := r.turn(ctx, all.Items, g.Migration)
 	if err != nil {
 		return err
 	}
+	own := slices.DeleteFunc(all.Items, func(m object) bool {
+		return m.Namespace != g.Migration.Namespace || m.Spec.VMIName != g.Migration.Spec.VMIName
+	})
 	if !turn || before(g.Migration, own) != "" {
 		return errBehind()
 	}

@@ -180,7 +180,11 @@ func (r *reconciler) room(ctx context.Context, g *gathered) (err error) {
 	if g.OtherNodes, err = r.otherNodes(ctx, g.VMI.Node()); err != nil {
 		return err
 	}
-	g.Turn, err = r.turn(ctx, r.Client, g.Migration)
+	var all kubevirt.VirtualMachineInstanceMigrationList
+	if err := r.List(ctx, &all); err != nil {
+		return fmt.Errorf("migrations: %w", err)
+	}
+	g.Turn, err = r.turn(ctx, all.Items, g.Migration)
 	return err
 }
 
@@ -204,14 +208,10 @@ func (r *reconciler) otherNodes(ctx context.Context, than string) (n int, err er
 
 // turn reports whether the limits leave room for a migration. Those that could
 // not begin anyway keep no place.
-func (r *reconciler) turn(ctx context.Context, from client.Reader, m *kubevirt.VirtualMachineInstanceMigration) (bool, error) {
-	var all kubevirt.VirtualMachineInstanceMigrationList
-	if err := from.List(ctx, &all); err != nil {
-		return false, fmt.Errorf("migrations: %w", err)
-	}
+func (r *reconciler) turn(ctx context.Context, all []object, m *object) (bool, error) {
 	var moving []evacuation.Moving
-	for i := range all.Items {
-		o := &all.Items[i]
+	for i := range all {
+		o := &all[i]
 		if o.Final() {
 			continue
 		}
