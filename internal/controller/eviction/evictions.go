@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -91,22 +90,10 @@ func (h *evictions) answer(ctx context.Context, a ask) evacuation.Admission {
 		switch {
 		case err == nil:
 			return answer
-		case !errors.Is(err, mark.ErrChanged) || version == refused || wait(ctx) != nil:
+		case !errors.Is(err, mark.ErrChanged) || version == refused:
 			return evacuation.MarkFailed(answer, err)
 		}
 		refused = version // a VMI that is the same at the next look has not changed
-	}
-}
-
-// again is how long is waited before a second look: another replica is at it.
-const again = 5 * time.Millisecond
-
-func wait(ctx context.Context) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(again):
-		return nil
 	}
 }
 
