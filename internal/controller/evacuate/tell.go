@@ -90,9 +90,16 @@ func (r *reconciler) unexplain(ctx context.Context, vmi *kubevirt.VirtualMachine
 	if vmi.Annotations[evacuation.CordonedAnnotation] == "" || vmi.Condition(kubevirt.EvictionRequested) == nil {
 		return nil
 	}
-	return r.annotate(ctx, vmi, map[string]any{
-		evacuation.CordonedAnnotation: nil, evacuation.CauseAnnotation: nil, kubevirt.EvictionSourceAnnotation: nil,
-	})
+	to := vmi.DeepCopy()
+	for _, key := range []string{evacuation.CordonedAnnotation, evacuation.CauseAnnotation, kubevirt.EvictionSourceAnnotation} {
+		delete(to.Annotations, key)
+	}
+	// The condition is removed next, by its place: only from the VMI that was read.
+	if err := r.Patch(ctx, to, client.MergeFromWithOptions(vmi, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("annotations of %s/%s: %w", vmi.Namespace, vmi.Name, err)
+	}
+	vmi.ResourceVersion = to.ResourceVersion
+	return nil
 }
 
 // annotate patches annotations of the object as it was seen; nil takes one away.
@@ -111,8 +118,6 @@ func (r *reconciler) annotate(ctx context.Context, o client.Object, annotations 
 	if err := r.Patch(ctx, to, client.RawPatch(types.MergePatchType, raw)); err != nil {
 		return fmt.Errorf("annotations of %s/%s: %w", o.GetNamespace(), o.GetName(), err)
 	}
-	o.SetResourceVersion(to.GetResourceVersion())
-	o.SetAnnotations(to.GetAnnotations())
 	return nil
 }
 
