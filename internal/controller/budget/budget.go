@@ -42,13 +42,12 @@ type reconciler struct {
 	Config
 	client.Client // reads the cache
 
-	mu   sync.Mutex
-	told map[types.NamespacedName]string // foreign budgets that an Event names
+	told sync.Map // by VMI: the foreign budgets that its last Event names
 }
 
 // Add has the manager run the controller, in the replica that is elected.
 func Add(mgr ctrl.Manager, cfg Config) error {
-	r := &reconciler{Config: cfg, Client: mgr.GetClient(), told: map[types.NamespacedName]string{}}
+	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
 	return ctrl.NewControllerManagedBy(mgr).Named("disruption-budgets").
 		For(&kubevirt.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(lookup.OfPod)).
@@ -67,7 +66,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	vmi := &kubevirt.VirtualMachineInstance{}
 	err := r.Get(ctx, req.NamespacedName, vmi)
 	if apierrors.IsNotFound(err) {
-		r.forget(req.NamespacedName)
+		r.told.Delete(req.NamespacedName)
 		return outcome(r.removeOrphans(ctx, req.NamespacedName, ""))
 	}
 	if err != nil {
@@ -224,25 +223,13 @@ func (r *reconciler) tellForeign(ctx context.Context, vmi *kubevirt.VirtualMachi
 			names += " " + others[i].Name
 		}
 	}
-	r.mu.Lock()
-	before := r.told[key]
 	if names == "" {
-		delete(r.told, key)
-	} else {
-		r.told[key] = names
-	}
-	r.mu.Unlock()
-	if names != "" && names != before {
+		r.told.Delete(key)
+	} else if before, _ := r.told.Swap(key, names); before != names {
 		r.Events.Eventf(vmi, nil, corev1.EventTypeWarning, "ForeignDisruptionBudget", "Budget",
 			"launcher pod is also selected by disruption budget%s: with two budgets each of its evictions fails; change that selector", names)
 	}
 	return nil
-}
-
-func (r *reconciler) forget(vm types.NamespacedName) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.told, vm)
 }
 
 func selectsOne(b *policyv1.PodDisruptionBudget, pods []corev1.Pod) bool {
