@@ -122,17 +122,10 @@ func isRead(annotation string) bool {
 func strippedNode(object any) (any, error) {
 	if n, ok := object.(*corev1.Node); ok {
 		n.Spec = corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable, Taints: n.Spec.Taints}
-		n.Status = corev1.NodeStatus{Conditions: readiness(n.Status.Conditions)}
+		n.Status = corev1.NodeStatus{Conditions: slices.Clone(slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type != corev1.NodeReady
+		}))}
 		n.Annotations, n.Labels = nil, nil
 	}
 	return stripped(object)
-}
-
-func readiness(all []corev1.NodeCondition) []corev1.NodeCondition {
-	for i := range all {
-		if all[i].Type == corev1.NodeReady {
-			return []corev1.NodeCondition{{Type: all[i].Type, Status: all[i].Status}}
-		}
-	}
-	return nil
 }

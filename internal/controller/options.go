@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -36,7 +37,7 @@ func (o *Options) flags() *pflag.FlagSet {
 	f.StringSliceVar(&o.Controllers, "controllers", []string{"*"}, "what to run: * = all, NAME = this one, -NAME = not this one; names:\n"+listNames())
 	f.BoolVar(&o.BesideKubeVirt, "beside-kubevirt", false, "KubeVirt marks, budgets and migrates: run only pod-disruption and taint-replacement")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "API server; empty = in-cluster")
-	f.StringVar(&o.Namespace, "namespace", defaultNamespace(), "where the Lease, the certificate's Secret and the Service are; $POD_NAMESPACE")
+	f.StringVar(&o.Namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "vmgrace-system"), "where the Lease, the certificate's Secret and the Service are; $POD_NAMESPACE")
 	f.BoolVar(&o.LeaderElect, "leader-elect", true, "controllers run in one replica at a time; webhooks in all of them")
 	f.StringVar(&o.MetricsAddress, "metrics-address", ":9470", "/metrics; empty = off")
 	f.StringVar(&o.HealthAddress, "health-address", ":9471", "/livez, /readyz; empty = off")
@@ -97,10 +98,3 @@ func (o *Options) check() error {
 
 // Logger is the logger that the flags describe.
 func (o *Options) Logger(w io.Writer) *slog.Logger { return logs.New(w, o.LogFormat, o.Verbosity) }
-
-func defaultNamespace() string {
-	if namespace := os.Getenv("POD_NAMESPACE"); namespace != "" {
-		return namespace
-	}
-	return "vmgrace-system"
-}

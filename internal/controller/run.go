@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -35,6 +36,8 @@ const (
 	// leave is how long the end may take, after --shutdown-delay: an answer that was
 	// begun is given.
 	leave = 9 * time.Second
+	// off is the address with which controller-runtime does not listen.
+	off = "0"
 )
 
 // Run is the controller's life, until ctx ends.
@@ -111,8 +114,8 @@ func (o *Options) manager(log logr.Logger) (ctrl.Manager, *certs.Keeper, error) 
 		LeaderElection: o.LeaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: o.Namespace,
 		// The process ends with the manager: nothing runs on without the lease.
 		LeaderElectionReleaseOnCancel: true,
-		Metrics:                       server.Options{BindAddress: offIfEmpty(o.MetricsAddress)},
-		HealthProbeBindAddress:        offIfEmpty(o.HealthAddress),
+		Metrics:                       server.Options{BindAddress: cmp.Or(o.MetricsAddress, off)},
+		HealthProbeBindAddress:        cmp.Or(o.HealthAddress, off),
 		LivenessEndpointName:          "/livez", ReadinessEndpointName: "/readyz",
 		WebhookServer: webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: []func(*tls.Config){func(c *tls.Config) {
 			c.MinVersion, c.GetCertificate = tls.VersionTLS12, keeper.Certificate
@@ -123,12 +126,4 @@ func (o *Options) manager(log logr.Logger) (ctrl.Manager, *certs.Keeper, error) 
 		return nil, nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
 	return mgr, keeper, nil
-}
-
-// offIfEmpty: controller-runtime's word for off is 0.
-func offIfEmpty(address string) string {
-	if address == "" {
-		return "0"
-	}
-	return address
 }
