@@ -48,10 +48,12 @@ func (s *setup) webhooks() eviction.Config {
 	}
 }
 
-func (s *setup) marks() mark.Marks { return mark.Marks{Client: s.GetClient()} }
-
-func (s *setup) migrations() mark.Migrations {
-	return mark.Migrations{Client: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
+// mover marks VMs, or makes their migrations where KubeVirt does not let VMIs be marked.
+func (o *Options) mover(s *setup) replace.Mover {
+	if o.BesideKubeVirt {
+		return mark.Migrations{Client: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
+	}
+	return mark.Marks{Client: s.GetClient()}
 }
 
 // registered is what --controllers chooses from.
@@ -75,21 +77,15 @@ func (o *Options) registered() map[string]func(*setup) error {
 				Settings: s.settings, Meter: s.meter, Budgets: s.budgets, Nodes: s.nodes})
 		},
 		podDisruption: func(s *setup) error {
-			c := disrupt.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Nodes: s.nodes, Mover: s.marks()}
-			if o.BesideKubeVirt {
-				c.Mover, c.Unheld = s.migrations(), true
-			}
-			return disrupt.Add(s.Manager, c)
+			return disrupt.Add(s.Manager, disrupt.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings,
+				Nodes: s.nodes, Mover: o.mover(s), Unheld: o.BesideKubeVirt})
 		},
 		taintReplacement: func(s *setup) error {
 			if !s.nodes {
 				return nil // that was said
 			}
-			c := replace.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Meter: s.meter, Mover: s.marks(), Conditions: !o.BesideKubeVirt}
-			if o.BesideKubeVirt {
-				c.Mover = s.migrations()
-			}
-			return replace.Add(s.Manager, c)
+			return replace.Add(s.Manager, replace.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings,
+				Meter: s.meter, Mover: o.mover(s), Conditions: !o.BesideKubeVirt})
 		},
 	}
 }

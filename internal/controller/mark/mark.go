@@ -64,9 +64,3 @@ func changed(err error) error {
 	}
 	return err
 }
-
-// Take takes the mark that was seen, and no other.
-func Take(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance) error {
-	steps := append(patch.SameNode(vmi), patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
-	return changed(patch.Apply(ctx, c, vmi, steps...))
-}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
@@ -31,9 +32,10 @@ func (Marks) Moving(_ context.Context, vmi *kubevirt.VirtualMachineInstance) (ca
 	return vmi.Annotations[evacuation.CauseAnnotation], vmi.Marked(), nil
 }
 
-// TakeBack takes the mark of a VM.
+// TakeBack takes the mark that was seen, and no other.
 func (m Marks) TakeBack(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	return Take(ctx, m.Client, vmi)
+	steps := append(patch.SameNode(vmi), patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
+	return changed(patch.Apply(ctx, m.Client, vmi, steps...))
 }
 
 // Migrations moves VMs by making their migrations itself, beside KubeVirt: what
