@@ -113,26 +113,18 @@ func (r *reconciler) succeed(ctx context.Context, g *gathered) error {
 	if g.VMI != nil {
 		s := migration.StateOf(g.Migration)
 		r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeNormal, "Migrated", "Migrate",
-			"the VM has moved from node %s to node %s (migration %s)%s", s.SourceNode, s.TargetNode, g.Migration.Name, whilePaused(s))
+			"the VM has moved from node %s to node %s (migration %s)%s", s.SourceNode, s.TargetNode, g.Migration.Name, pauseText(s))
 	}
 	return nil
 }
 
-// whilePaused tells for how long the guest was paused so that its migration ends.
-func whilePaused(s *kubevirt.MigrationState) string {
-	if d := paused(s); d > 0 {
-		return fmt.Sprintf("; it was paused for %v", d.Round(10*time.Millisecond))
+// pauseText states for how long the guest was paused so that its migration ends;
+// empty where it was not, or where the clocks of the two nodes disagree.
+func pauseText(s *kubevirt.MigrationState) string {
+	if !s.PauseTimestamp.Before(s.ResumeTimestamp) { // false also where one of them is nil
+		return ""
 	}
-	return ""
-}
-
-// paused is between the clocks of two nodes; 0 where the guest was not, or those
-// disagree.
-func paused(s *kubevirt.MigrationState) time.Duration {
-	if s.PauseTimestamp == nil || s.ResumeTimestamp == nil {
-		return 0
-	}
-	return max(0, s.ResumeTimestamp.Sub(s.PauseTimestamp.Time))
+	return fmt.Sprintf("; it was paused for %v", s.ResumeTimestamp.Sub(s.PauseTimestamp.Time).Round(10*time.Millisecond))
 }
 
 // count the end of a migration, once: its write was accepted once.
