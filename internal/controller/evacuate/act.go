@@ -32,7 +32,7 @@ func (r *reconciler) migrate(ctx context.Context, v *vm) (*kubevirt.VirtualMachi
 	return m, nil
 }
 
-// prune drops the oldest of the finished migrations.
+// prune deletes the oldest of the finished migrations.
 func (r *reconciler) prune(ctx context.Context, v *vm) error {
 	for _, m := range evacuation.Outdated(v.Migrations) {
 		if err := r.remove(ctx, &m); err != nil {
@@ -42,7 +42,8 @@ func (r *reconciler) prune(ctx context.Context, v *vm) error {
 	return nil
 }
 
-// remove deletes a migration as it was seen: not one that has begun meanwhile.
+// remove deletes a migration in the version that was read, so not one that has begun
+// since.
 func (r *reconciler) remove(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) error {
 	err := r.Delete(ctx, m, client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
@@ -51,29 +52,29 @@ func (r *reconciler) remove(ctx context.Context, m *kubevirt.VirtualMachineInsta
 	return nil
 }
 
-// takeBack takes the mark of a VM whose node is used again, and its migrations
-// that have not begun. The cache says only whether it is worth a look: what is
-// taken is decided by what the API server says now.
-func (r *reconciler) takeBack(ctx context.Context, v *vm) (changed bool, err error) {
-	unmark, _ := evacuation.Unmark(v.facts())
-	note := v.unnoted()
+// cancel removes the mark of a VM whose node is schedulable again, and deletes its
+// pending migrations. The cache only shows whether there may be something to cancel;
+// what is cancelled is decided from live reads.
+func (r *reconciler) cancel(ctx context.Context, v *vm) (changed bool, err error) {
+	unmark, _ := evacuation.Unmark(v.markFacts())
+	note := v.cordonUnrecorded()
 	if !unmark && !note && len(evacuation.Withdrawn(v.Evacuee)) == 0 {
 		return false, nil
 	}
-	now, err := r.lookAgain(ctx, v)
+	now, err := r.readLive(ctx, v)
 	if err != nil {
 		return false, err
 	}
-	if goes, why := evacuation.Unmark(now.facts()); goes {
+	if goes, why := evacuation.Unmark(now.markFacts()); goes {
 		r.Log.Info("the mark goes", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "node", now.VMI.Node(), "why", why)
 		if err := r.unmark(ctx, now); err != nil {
 			return false, err
 		}
 		r.Events.Eventf(now.VMI, nil, corev1.EventTypeNormal, "EvacuationCancelled", "Cancel",
 			"node %s is used again: the VM stays", now.VMI.Node())
-		return true, nil // the next look takes the migrations
+		return true, nil // the next reconcile deletes the migrations
 	}
-	if note && now.unnoted() {
+	if note && now.cordonUnrecorded() {
 		return false, r.annotate(ctx, now.VMI, map[string]any{evacuation.CordonedAnnotation: evacuation.Yes})
 	}
 	for _, m := range evacuation.Withdrawn(now.Evacuee) {
@@ -86,18 +87,19 @@ func (r *reconciler) takeBack(ctx context.Context, v *vm) (changed bool, err err
 	return changed, nil
 }
 
-// facts are what the rules want to know of the VM's mark.
-func (v *vm) facts() evacuation.MarkFacts {
+// markFacts are the inputs of evacuation.Unmark.
+func (v *vm) markFacts() evacuation.MarkFacts {
 	return evacuation.MarkFacts{VMI: v.VMI, Strategy: v.Strategy, NodeSchedulable: v.node.schedulable(), LauncherTerminating: v.LauncherTerminating}
 }
 
-// unnoted tells of a mark whose node is cordoned and that does not say so.
-func (v *vm) unnoted() bool {
+// cordonUnrecorded reports whether the VM is marked and its node is cordoned or drained,
+// but the annotation for that is missing.
+func (v *vm) cordonUnrecorded() bool {
 	return v.VMI.Marked() && v.node.there && !v.node.schedulable() && v.VMI.Annotations[evacuation.CordonedAnnotation] == ""
 }
 
-// lookAgain asks the API server for the VM, its node and its launchers.
-func (r *reconciler) lookAgain(ctx context.Context, v *vm) (*vm, error) {
+// readLive reads the VM, its node and its launchers from the API server.
+func (r *reconciler) readLive(ctx context.Context, v *vm) (*vm, error) {
 	vmi := &kubevirt.VirtualMachineInstance{}
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(v.VMI), vmi); err != nil {
 		return nil, fmt.Errorf("VMI: %w", err)

@@ -12,11 +12,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// countWithin bounds a look into the cache that has yet to start.
+// countWithin bounds a read of a cache that has not started yet.
 const countWithin = 2 * time.Second
 
-// Count counts what the cache has: on each replica that has started. It returns
-// false where that is not known.
+// Count counts VMs and migrations in the cache, in each replica. It returns false while
+// the settings or the cache are not available.
 func Count(cache client.Reader, live *settings.Live) (meter.VMs, bool) {
 	if !live.Known() {
 		return meter.VMs{}, false

@@ -1,5 +1,5 @@
-// Package evacuate has VMs leave their nodes: of a mark it makes a migration,
-// it says what becomes of it, and it takes back what an uncordon made needless.
+// Package evacuate moves marked VMs away from their nodes: it creates a migration for
+// each mark, reports its progress, and cancels marks and migrations after an uncordon.
 // Gather, decide (evacuation.Next, Unmark, Withdrawn), act.
 package evacuate
 
@@ -29,18 +29,18 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// Config is what the controller needs. Live asks the API server.
+// Config is what the controller needs. Live reads from the API server, not the cache.
 type Config struct {
 	Log      *slog.Logger
 	Live     client.Reader
 	Events   events.EventRecorder
 	Settings *settings.Live
-	// Nodes may be read. Where not, each is taken for one that is Ready, and it is
-	// not known whether new pods may come to it.
+	// Nodes: nodes may be read. Otherwise each is assumed to be Ready, and it is
+	// unknown whether it is schedulable.
 	Nodes bool
 }
 
-// workers look at VMs at the same time.
+// workers is how many VMs are reconciled at the same time.
 const workers = 16
 
 type reconciler struct {
@@ -48,7 +48,7 @@ type reconciler struct {
 	client.Client // reads the cache
 }
 
-// Add has the manager run the controller, in the replica that is elected.
+// Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
 	b := ctrl.NewControllerManagedBy(mgr).Named("evacuation").
@@ -65,26 +65,26 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	return b.Complete(r)
 }
 
-// nodeChanged leaves out a node's sign of life.
+// nodeChanged filters out heartbeats of nodes.
 func (r *reconciler) nodeChanged(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, ok2 := e.ObjectNew.(*corev1.Node)
-	return ok && ok2 && r.seen(before) != r.seen(after)
+	return ok && ok2 && r.stateOf(before) != r.stateOf(after)
 }
 
-// nodeState is what counts of a node.
+// nodeState is the state of a node that decisions depend on.
 type nodeState struct{ there, ready, cordoned, drained bool }
 
 func (n nodeState) schedulable() bool { return n.there && !n.cordoned && !n.drained }
 
-func (r *reconciler) seen(node *corev1.Node) nodeState {
+func (r *reconciler) stateOf(node *corev1.Node) nodeState {
 	return nodeState{
 		there: true, ready: lookup.Ready(node), cordoned: node.Spec.Unschedulable,
 		drained: lookup.Drained(node, r.Settings.Get().DrainTaint),
 	}
 }
 
-// vm is what was gathered of one VM.
+// vm is one VM with what was read for it.
 type vm struct {
 	evacuation.Evacuee
 
@@ -92,12 +92,13 @@ type vm struct {
 	launchers []corev1.Pod
 }
 
-// terminating tells whether a launcher is being deleted.
+// terminating reports whether a launcher is being deleted.
 func (v *vm) terminating() bool {
 	return slices.ContainsFunc(v.launchers, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
-// unschedulable is what the scheduler says of a launcher that it finds no node for.
+// unschedulable is the scheduler's message about a launcher that fits on no node; empty:
+// there is none.
 func (v *vm) unschedulable() string {
 	for i := range v.launchers {
 		for _, c := range v.launchers[i].Status.Conditions {
@@ -109,7 +110,7 @@ func (v *vm) unschedulable() string {
 	return ""
 }
 
-// Reconcile does for one VM what comes next.
+// Reconcile takes the next step for one VM.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
 		return reconcile.Result{RequeueAfter: settings.Retry}, nil
@@ -132,12 +133,12 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
 	}
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-		return reconcile.Result{}, nil // it has gone meanwhile
+		return reconcile.Result{}, nil // the object or its namespace was deleted meanwhile
 	}
 	return reconcile.Result{RequeueAfter: next.Again}, err
 }
 
-// gather looks at a VM's node through a reader, and at its migrations in the cache.
+// gather reads a VM's node through the reader from, and its migrations from the cache.
 func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) (*vm, error) {
 	v := &vm{launchers: launchers}
 	node := &corev1.Node{}
@@ -145,7 +146,7 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevi
 		v.node = nodeState{ready: true}
 	} else if name != "" {
 		if err := from.Get(ctx, client.ObjectKey{Name: name}, node); err == nil {
-			v.node = r.seen(node)
+			v.node = r.stateOf(node)
 		} else if !apierrors.IsNotFound(err) {
 			return nil, fmt.Errorf("node %s: %w", name, err)
 		}
@@ -163,9 +164,9 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevi
 	return v, nil
 }
 
-// act does what was decided. What an eviction waits for comes first.
+// act carries out the decision. What an eviction waits for comes before reports.
 func (r *reconciler) act(ctx context.Context, v *vm) (evacuation.Step, error) {
-	if changed, err := r.takeBack(ctx, v); changed || err != nil {
+	if changed, err := r.cancel(ctx, v); changed || err != nil {
 		return evacuation.Step{}, err
 	}
 	next := evacuation.Next(v.Evacuee)
@@ -177,7 +178,7 @@ func (r *reconciler) act(ctx context.Context, v *vm) (evacuation.Step, error) {
 		v.Migrations = append(v.Migrations, *made)
 		next = evacuation.Next(v.Evacuee)
 	}
-	if err := r.tell(ctx, v, next); err != nil {
+	if err := r.report(ctx, v, next); err != nil {
 		return next, err
 	}
 	return next, r.prune(ctx, v)

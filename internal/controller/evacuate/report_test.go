@@ -14,8 +14,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// A patch names a condition by its place. Where the VMI has changed since it was read,
-// the condition that is there now must stay.
+// A patch addresses a condition by its index. Where the VMI has changed since it was
+// read, the condition that has this index now must stay.
 func TestAConditionOfAVMIThatChangedSinceStays(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := kubevirt.AddToScheme(scheme); err != nil {
@@ -39,7 +39,7 @@ func TestAConditionOfAVMIThatChangedSinceStays(t *testing.T) {
 	}
 
 	r := &reconciler{Config: Config{Log: slog.New(slog.DiscardHandler)}, Client: api}
-	err := r.tell(t.Context(), &vm{Evacuee: evacuation.Evacuee{VMI: read}}, evacuation.Step{})
+	err := r.report(t.Context(), &vm{Evacuee: evacuation.Evacuee{VMI: read}}, evacuation.Step{})
 	if !apierrors.IsConflict(err) {
 		t.Errorf("%v, want a conflict", err)
 	}

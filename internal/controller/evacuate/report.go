@@ -15,27 +15,27 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// tell has the VM and its launchers say what happens to them. Nothing is sent
-// where they say it already.
-func (r *reconciler) tell(ctx context.Context, v *vm, next evacuation.Step) error {
-	requested := v.leaves()
+// report writes the progress to the VMI and its launchers. Nothing is sent where they
+// are up to date.
+func (r *reconciler) report(ctx context.Context, v *vm, next evacuation.Step) error {
+	requested := v.evacuating()
 	for i := range v.launchers {
-		if err := r.tellDescheduler(ctx, &v.launchers[i], requested && v.launchers[i].Spec.NodeName == v.VMI.Node()); err != nil {
+		if err := r.annotateForDescheduler(ctx, &v.launchers[i], requested && v.launchers[i].Spec.NodeName == v.VMI.Node()); err != nil {
 			return err
 		}
 	}
 	if !requested && !v.VMI.Marked() {
-		if err := r.unexplain(ctx, v.VMI); err != nil {
+		if err := r.removeMarkAnnotations(ctx, v.VMI); err != nil {
 			return err
 		}
 	}
-	return r.tellVMI(ctx, v, next)
+	return r.reportOnVMI(ctx, v, next)
 }
 
-// leaves tells whether the VM is asked to leave its node.
-func (v *vm) leaves() bool { return v.Requested() && !v.VMI.Final() }
+// evacuating reports whether the VM is to leave its node and is not final.
+func (v *vm) evacuating() bool { return v.Requested() && !v.VMI.Final() }
 
-// condition is what a VM that is to leave says of it.
+// condition is the VMI's condition EvictionRequested.
 func (v *vm) condition(next evacuation.Step) *kubevirt.Condition {
 	now := metav1.Time{Time: v.Now}
 	c := &kubevirt.Condition{
@@ -48,10 +48,10 @@ func (v *vm) condition(next evacuation.Step) *kubevirt.Condition {
 	return c
 }
 
-func (r *reconciler) tellVMI(ctx context.Context, v *vm, next evacuation.Step) error {
+func (r *reconciler) reportOnVMI(ctx context.Context, v *vm, next evacuation.Step) error {
 	have := v.VMI.Condition(kubevirt.EvictionRequested)
-	switch requested := v.leaves(); {
-	case requested && next.Action == evacuation.Nothing: // it is on its way out
+	switch requested := v.evacuating(); {
+	case requested && next.Action == evacuation.Nothing: // it is being deleted
 		return nil
 	case !requested && have == nil:
 		return nil
@@ -70,23 +70,24 @@ func (r *reconciler) tellVMI(ctx context.Context, v *vm, next evacuation.Step) e
 // inProgress is KubeVirt's value of the descheduler's annotation.
 const inProgress = "kubevirt"
 
-func (r *reconciler) tellDescheduler(ctx context.Context, pod *corev1.Pod, leaves bool) error {
+func (r *reconciler) annotateForDescheduler(ctx context.Context, pod *corev1.Pod, evicting bool) error {
 	want := map[string]any{}
 	if _, ok := pod.Annotations[kubevirt.RequestEvictOnlyAnnotation]; !ok {
 		want[kubevirt.RequestEvictOnlyAnnotation] = ""
 	}
 	switch _, ok := pod.Annotations[kubevirt.EvictionInProgressAnnotation]; {
-	case leaves && !ok:
+	case evicting && !ok:
 		want[kubevirt.EvictionInProgressAnnotation] = inProgress
-	case !leaves && ok:
+	case !evicting && ok:
 		want[kubevirt.EvictionInProgressAnnotation] = nil
 	}
 	return r.annotate(ctx, pod, want)
 }
 
-// unexplain takes the annotations of a mark that has gone.
-func (r *reconciler) unexplain(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	// A mark's annotations come before it: they are left alone for a while.
+// removeMarkAnnotations removes the annotations of a mark that was removed.
+func (r *reconciler) removeMarkAnnotations(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+	// A mark's annotations are written before it: without the condition they may belong
+	// to a mark that is about to be set.
 	if vmi.Annotations[evacuation.CordonedAnnotation] == "" || vmi.Condition(kubevirt.EvictionRequested) == nil {
 		return nil
 	}
@@ -94,7 +95,7 @@ func (r *reconciler) unexplain(ctx context.Context, vmi *kubevirt.VirtualMachine
 	for _, key := range []string{evacuation.CordonedAnnotation, evacuation.CauseAnnotation, kubevirt.EvictionSourceAnnotation} {
 		delete(to.Annotations, key)
 	}
-	// The condition is removed next, by its place: only from the VMI that was read.
+	// The condition is removed next, by its index: only from the VMI that was read.
 	if err := r.Patch(ctx, to, client.MergeFromWithOptions(vmi, client.MergeFromWithOptimisticLock{})); err != nil {
 		return fmt.Errorf("annotations of %s/%s: %w", vmi.Namespace, vmi.Name, err)
 	}
@@ -102,7 +103,7 @@ func (r *reconciler) unexplain(ctx context.Context, vmi *kubevirt.VirtualMachine
 	return nil
 }
 
-// annotate patches annotations of the object as it was seen; nil takes one away.
+// annotate patches annotations of the object with this UID; nil removes one.
 func (r *reconciler) annotate(ctx context.Context, o client.Object, annotations map[string]any) error {
 	if len(annotations) == 0 {
 		return nil
@@ -121,14 +122,14 @@ func (r *reconciler) annotate(ctx context.Context, o client.Object, annotations 
 	return nil
 }
 
-// patchConditions sets the condition EvictionRequested, or takes it where c is nil.
+// patchConditions sets the condition EvictionRequested, or removes it if c is nil.
 func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) error {
 	return patch.Status(ctx, r.Client, vmi, patch.Conditions(vmi, patch.Wanted{Type: kubevirt.EvictionRequested, Is: c})...)
 }
 
-// unmark takes the mark that was seen, and no other. A VM that never said that
-// it was marked says so with the same patch: by that unexplain knows later that
-// its annotations are those of a mark that has gone.
+// unmark removes the mark from the VMI that was read. A VMI without the condition
+// EvictionRequested gets it with the same patch: removeMarkAnnotations removes
+// annotations only where it is there.
 func (r *reconciler) unmark(ctx context.Context, v *vm) error {
 	steps := []patch.Operation{{Op: "remove", Path: "/status/evacuationNodeName"}}
 	if v.VMI.Condition(kubevirt.EvictionRequested) == nil {
