@@ -1,5 +1,5 @@
-// Package budget gives each VM that is to be moved instead of stopped the
-// disruption budget that it needs: gather, decide (evacuation.BudgetFor), act.
+// Package budget keeps the disruption budgets of VMs that are to be moved instead of
+// stopped: gather, decide (evacuation.BudgetFor), act.
 package budget
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// Config is what the controller needs. Its Reader asks the API server.
+// Config is what the controller needs. Live reads from the API server, not the cache.
 type Config struct {
 	Log      *slog.Logger
 	Live     client.Reader
@@ -35,17 +35,17 @@ type Config struct {
 	Settings *settings.Live
 }
 
-// workers look at VMs at the same time.
+// workers is how many VMs are reconciled at the same time.
 const workers = 8
 
 type reconciler struct {
 	Config
 	client.Client // reads the cache
 
-	told sync.Map // by VMI: the foreign budgets that its last Event names
+	reported sync.Map // by VMI: the names of foreign budgets in its last Event
 }
 
-// Add has the manager run the controller, in the replica that is elected.
+// Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
 	return ctrl.NewControllerManagedBy(mgr).Named("disruption-budgets").
@@ -58,7 +58,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		Complete(r)
 }
 
-// Reconcile gives one VM the budget that it needs, or none.
+// Reconcile makes, corrects or deletes one VM's budget.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
 		return reconcile.Result{RequeueAfter: settings.Retry}, nil
@@ -66,19 +66,19 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	vmi := &kubevirt.VirtualMachineInstance{}
 	err := r.Get(ctx, req.NamespacedName, vmi)
 	if apierrors.IsNotFound(err) {
-		r.told.Delete(req.NamespacedName)
-		return outcome(r.removeOrphans(ctx, req.NamespacedName, ""))
+		r.reported.Delete(req.NamespacedName)
+		return result(r.removeOrphans(ctx, req.NamespacedName, ""))
 	}
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("VMI: %w", err)
 	}
-	if err := r.one(ctx, vmi); err != nil {
-		return outcome(err)
+	if err := r.reconcileVMI(ctx, vmi); err != nil {
+		return result(err)
 	}
-	return outcome(r.removeOrphans(ctx, req.NamespacedName, vmi.UID))
+	return result(r.removeOrphans(ctx, req.NamespacedName, vmi.UID))
 }
 
-func (r *reconciler) one(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+func (r *reconciler) reconcileVMI(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
 	launchers, err := lookup.Launchers(ctx, r.Client, vmi)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (r *reconciler) one(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 	if err := r.act(ctx, vmi, have, want); err != nil {
 		return err
 	}
-	return r.tellForeign(ctx, vmi, launchers)
+	return r.reportForeign(ctx, vmi, launchers)
 }
 
 func (r *reconciler) act(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, have []policyv1.PodDisruptionBudget, want evacuation.Budget) error {
@@ -117,31 +117,32 @@ func (r *reconciler) act(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 	switch {
 	case want.MinAvailable == 0:
 		for i := range have {
-			log.Debug("disruption budget goes", "budget", have[i].Name)
+			log.Debug("deleting the disruption budget", "budget", have[i].Name)
 			if err := r.remove(ctx, &have[i]); err != nil {
 				return err
 			}
 		}
 		return nil
 	case ours == nil:
-		log.Debug("disruption budget is made", "budget", name)
-		if err := r.Create(ctx, made(vmi, want)); err != nil {
+		log.Debug("creating the disruption budget", "budget", name)
+		if err := r.Create(ctx, desired(vmi, want)); err != nil {
 			return fmt.Errorf("disruption budget %s: %w", name, err)
 		}
-	case !as(ours, vmi, want):
-		log.Info("disruption budget is put right", "budget", name)
-		put := made(vmi, want)
-		put.ResourceVersion = ours.ResourceVersion
-		if err := r.Update(ctx, put); err != nil {
+	case !upToDate(ours, vmi, want):
+		log.Info("correcting the disruption budget", "budget", name)
+		update := desired(vmi, want)
+		update.ResourceVersion = ours.ResourceVersion
+		if err := r.Update(ctx, update); err != nil {
 			return fmt.Errorf("disruption budget %s: %w", name, err)
 		}
 	}
-	// Two budgets fail each eviction with 500; none would let one through.
+	// With two budgets each eviction fails with 500, without one it is allowed: so the
+	// second is deleted last.
 	for i := range have {
 		if have[i].Name == name {
 			continue
 		}
-		log.Info("second disruption budget goes", "budget", have[i].Name)
+		log.Info("deleting a second disruption budget", "budget", have[i].Name)
 		if err := r.remove(ctx, &have[i]); err != nil {
 			return err
 		}
@@ -149,7 +150,7 @@ func (r *reconciler) act(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 	return nil
 }
 
-// remove deletes the very budget that was seen.
+// remove deletes a budget in the version that was read.
 func (r *reconciler) remove(ctx context.Context, b *policyv1.PodDisruptionBudget) error {
 	err := r.Delete(ctx, b, client.Preconditions{UID: &b.UID, ResourceVersion: &b.ResourceVersion})
 	if err != nil && !apierrors.IsNotFound(err) {
@@ -158,9 +159,8 @@ func (r *reconciler) remove(ctx context.Context, b *policyv1.PodDisruptionBudget
 	return nil
 }
 
-// removeOrphans deletes budgets of a VMI that was deleted, or of one of that
-// name before it, where no garbage collector has done so. Only what the API
-// server says now counts: the cache may be behind.
+// removeOrphans deletes budgets of deleted VMIs of this name that the garbage collector
+// has left. Whether a VMI is deleted is read from the API server: the cache may be stale.
 func (r *reconciler) removeOrphans(ctx context.Context, vm types.NamespacedName, present types.UID) error {
 	orphans, err := lookup.BudgetsByName(ctx, r.Client, vm)
 	if err != nil {
@@ -172,11 +172,11 @@ func (r *reconciler) removeOrphans(ctx context.Context, vm types.NamespacedName,
 		if uid == present {
 			continue
 		}
-		gone, err := r.gone(ctx, vm, uid)
+		deleted, err := r.deleted(ctx, vm, uid)
 		if err != nil {
 			return err
 		}
-		if gone {
+		if deleted {
 			if err := r.remove(ctx, b); err != nil {
 				return err
 			}
@@ -185,8 +185,8 @@ func (r *reconciler) removeOrphans(ctx context.Context, vm types.NamespacedName,
 	return nil
 }
 
-// gone tells whether the API server says that a VMI is no more.
-func (r *reconciler) gone(ctx context.Context, vm types.NamespacedName, uid types.UID) (bool, error) {
+// deleted reports whether the VMI with this UID no longer exists, by a live read.
+func (r *reconciler) deleted(ctx context.Context, vm types.NamespacedName, uid types.UID) (bool, error) {
 	now := &kubevirt.VirtualMachineInstance{}
 	err := r.Live.Get(ctx, vm, now)
 	switch {
@@ -198,9 +198,9 @@ func (r *reconciler) gone(ctx context.Context, vm types.NamespacedName, uid type
 	return false, fmt.Errorf("VMI %s: %w", vm, err)
 }
 
-// outcome of an attempt: a cache that is behind is no error, and in a namespace
-// that is being deleted nothing is made any more.
-func outcome(err error) (reconcile.Result, error) {
+// result of a reconcile: conflicts of a stale cache are retried and are no errors, and
+// nothing is created in a namespace that is being deleted.
+func result(err error) (reconcile.Result, error) {
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
 		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
@@ -210,9 +210,9 @@ func outcome(err error) (reconcile.Result, error) {
 	return reconcile.Result{}, err
 }
 
-// tellForeign names, once, the budgets of others that select the launcher: with
-// two, the API server fails each eviction.
-func (r *reconciler) tellForeign(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) error {
+// reportForeign emits an Event with the budgets of other owners that select the launcher,
+// once for each set of names: with two budgets the API server fails each eviction.
+func (r *reconciler) reportForeign(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) error {
 	others, err := lookup.ForeignBudgets(ctx, r.Client, vmi.Namespace)
 	if err != nil {
 		return err
@@ -224,8 +224,8 @@ func (r *reconciler) tellForeign(ctx context.Context, vmi *kubevirt.VirtualMachi
 		}
 	}
 	if names == "" {
-		r.told.Delete(key)
-	} else if before, _ := r.told.Swap(key, names); before != names {
+		r.reported.Delete(key)
+	} else if before, _ := r.reported.Swap(key, names); before != names {
 		r.Events.Eventf(vmi, nil, corev1.EventTypeWarning, "ForeignDisruptionBudget", "Budget",
 			"launcher pod is also selected by disruption budget%s: with two budgets each of its evictions fails; change that selector", names)
 	}
@@ -245,8 +245,8 @@ func selectsOne(b *policyv1.PodDisruptionBudget, pods []corev1.Pod) bool {
 	return false
 }
 
-// ofBudget asks for the VM to be looked at that a budget was made for, and of a
-// foreign one for all whose launchers it selects.
+// ofBudget returns requests for the VM that owns a budget; for a foreign budget, for all
+// VMs whose launchers it selects.
 func (r *reconciler) ofBudget(ctx context.Context, o client.Object) []reconcile.Request {
 	b, ok := o.(*policyv1.PodDisruptionBudget)
 	if !ok {

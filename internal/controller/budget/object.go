@@ -10,9 +10,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// made is the budget that a VM is to have.
-func made(vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) *policyv1.PodDisruptionBudget {
-	// An integer: percentages ask for a controller with a scale subresource.
+// desired is the budget that a VM is to have.
+func desired(vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) *policyv1.PodDisruptionBudget {
+	// An integer: percentages need a controller with a scale subresource.
 	minAvailable := intstr.FromInt32(want.MinAvailable)
 	owns := true
 	b := &policyv1.PodDisruptionBudget{
@@ -34,9 +34,9 @@ func made(vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) *policyv
 	return b
 }
 
-// as tells whether a budget is as it is to be.
-func as(b *policyv1.PodDisruptionBudget, vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) bool {
-	to := made(vmi, want)
+// upToDate reports whether a budget needs no correction.
+func upToDate(b *policyv1.PodDisruptionBudget, vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) bool {
+	to := desired(vmi, want)
 	return b.Labels[kubevirt.MigrationNameLabel] == want.Migration &&
 		equality.Semantic.DeepEqual(b.OwnerReferences, to.OwnerReferences) &&
 		equality.Semantic.DeepEqual(b.Spec, to.Spec)
