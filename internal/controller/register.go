@@ -59,7 +59,7 @@ func (o *Options) mover(s *setup) replace.Mover {
 // registered is what --controllers chooses from.
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
-		evictionWebhook: func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.Knows); return nil },
+		evictionWebhook: func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.ValidKey); return nil },
 		launcherWebhook: func(s *setup) error { eviction.AddLaunchers(s.Manager, s.webhooks()); return nil },
 		disruptionBudgets: func(s *setup) error {
 			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})

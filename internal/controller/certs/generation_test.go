@@ -86,7 +86,7 @@ func TestACertificateIsRenewedInTime(t *testing.T) {
 
 func TestTheKeyOfThePathStaysAndIsNeverEmpty(t *testing.T) {
 	k := New(Config{Namespace: "ns", Validity: time.Hour})
-	if k.Knows("") {
+	if k.ValidKey("") {
 		t.Error("no key is a key before there is one")
 	}
 	s := renewed(t, k, &corev1.Secret{})
@@ -95,7 +95,7 @@ func TestTheKeyOfThePathStaysAndIsNeverEmpty(t *testing.T) {
 		t.Fatal(err)
 	}
 	key := string(s.Data[pathKey])
-	if len(key) < minPathKey || !k.Knows(key) || k.Knows("") || k.Knows(key[1:]) || k.Knows(key+"A") {
+	if len(key) < minPathKey || !k.ValidKey(key) || k.ValidKey("") || k.ValidKey(key[1:]) || k.ValidKey(key+"A") {
 		t.Errorf("the key %q, or another one", key)
 	}
 	if wrong := validation.IsDNS1123Subdomain(key); len(wrong) > 0 {

@@ -47,7 +47,7 @@ func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 
 // Knows reports whether somebody has the key that the API server was given with
 // the path: who reaches the port is not yet the API server.
-func (k *Keeper) Knows(key string) bool {
+func (k *Keeper) ValidKey(key string) bool {
 	known := k.key.Load()
 	return known != nil && subtle.ConstantTimeCompare(*known, []byte(key)) == 1
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// verdict is the metric's: an answer for want of a better one is a failure.
+// verdict is the metric's label: an answer after an error counts as failed.
 func verdict(a evacuation.Admission) string {
 	if failed(a) {
 		return "failed"
@@ -16,7 +16,7 @@ func verdict(a evacuation.Admission) string {
 
 func failed(a evacuation.Admission) bool { return a.Reason == "Unreadable" || a.Reason == "MarkFailed" }
 
-// level: a drain asks every 5 s, and is told each time; marks are news.
+// level is the log level: a drain retries every 5 s, so only marks are logged as info.
 func level(a evacuation.Admission) slog.Level {
 	switch {
 	case failed(a):

@@ -16,56 +16,56 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
 
-// Where the webhooks are served.
+// Paths of the webhooks.
 const (
 	EvictionPath = "/evict-pod"
 	LauncherPath = "/create-launcher-pod"
 )
 
-// answerWithin is how long an answer may take: the API server waits for 10 s,
-// and without an answer it lets the eviction through.
+// answerWithin is the timeout of an answer: the API server's is 10 s, after which it
+// allows the eviction (failurePolicy Ignore).
 const answerWithin = 8 * time.Second
 
-// within bounds an answer. It is given also where this replica is told to end
-// meanwhile, which cancels the request's context: a mark may be written by then.
-func within(ctx context.Context) (context.Context, context.CancelFunc) {
+// answerContext is the context of one answer. It is not cancelled with the request's
+// context, which ends when this replica shuts down: a mark may be written by then.
+func answerContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 }
 
 // Config is what the webhooks need.
 type Config struct {
 	Log      *slog.Logger
-	Live     client.Reader // asks the API server, not a cache
+	Live     client.Reader // reads from the API server, not the cache
 	Patch    client.Client
 	Events   events.EventRecorder
 	Meter    *meter.Meter
 	Settings *settings.Live
 }
 
-// AddEvictions serves the eviction webhook, in every replica, to those who know
-// the key behind its path: it marks VMs of all namespaces.
-func AddEvictions(mgr ctrl.Manager, cfg Config, knows func(key string) bool) {
+// AddEvictions registers the eviction webhook, which runs in every replica. It marks VMs
+// of all namespaces, so it requires the key at the end of its path.
+func AddEvictions(mgr ctrl.Manager, cfg Config, validKey func(key string) bool) {
 	server := mgr.GetWebhookServer()
-	stranger := &webhook.Admission{Handler: admission.HandlerFunc(refuse)}
+	unauthenticated := &webhook.Admission{Handler: admission.HandlerFunc(refuse)}
 	answers := &webhook.Admission{Handler: &evictions{cfg}}
-	server.Register(EvictionPath, stranger)
+	server.Register(EvictionPath, unauthenticated)
 	server.Register(EvictionPath+"/{key}", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if knows(r.PathValue("key")) {
+		if validKey(r.PathValue("key")) {
 			answers.ServeHTTP(w, r)
 			return
 		}
-		stranger.ServeHTTP(w, r)
+		unauthenticated.ServeHTTP(w, r)
 	}))
 }
 
-// refuse reads and writes nothing. An API server that has not heard of the key
-// yet asks here too: who evicts is told to try again, as nobody protects a VM
-// where a webhook gives no answer.
+// refuse answers requests without a valid key, and reads and writes nothing. An API
+// server that does not have the key yet comes here too: 429 makes its client retry, where
+// an error would let the eviction through.
 func refuse(context.Context, admission.Request) admission.Response {
 	return tooManyRequests("vmgrace: this review does not have the key of the webhook configuration vmgrace-cluster-controller, which cluster-controller is about to write; try again")
 }
 
-// AddLaunchers serves the launcher webhook, in every replica.
+// AddLaunchers registers the launcher webhook, which runs in every replica.
 func AddLaunchers(mgr ctrl.Manager, cfg Config) {
 	mgr.GetWebhookServer().Register(LauncherPath, &webhook.Admission{Handler: &launchers{cfg}})
 }

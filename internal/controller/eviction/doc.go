@@ -1,4 +1,3 @@
-// Package eviction has the two webhooks: the one that answers evictions of VMs'
-// pods and marks the VMs, and the one that gives launcher pods a grace period
-// that is long enough.
+// Package eviction has the two webhooks. One answers evictions of VMs' pods and marks the
+// VMs, the other gives launcher pods a sufficient grace period.
 package eviction

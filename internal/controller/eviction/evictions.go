@@ -21,22 +21,22 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// evictions answers for pods that are evicted.
+// evictions is the handler of pods/eviction.
 type evictions struct{ Config }
 
-// ask is an eviction.
-type ask struct {
+// evictionRequest is what is read from an Eviction.
+type evictionRequest struct {
 	pod         client.ObjectKey
 	dryRun      bool
 	descheduler bool
 }
 
-func parse(req admission.Request) (ask, error) {
+func parse(req admission.Request) (evictionRequest, error) {
 	var e policyv1.Eviction // policy/v1beta1 has the same fields
 	if err := json.Unmarshal(req.Object.Raw, &e); err != nil {
-		return ask{}, fmt.Errorf("the Eviction cannot be read: %w", err)
+		return evictionRequest{}, fmt.Errorf("the Eviction cannot be read: %w", err)
 	}
-	a := ask{
+	a := evictionRequest{
 		pod:         client.ObjectKey{Namespace: req.Namespace, Name: req.Name},
 		dryRun:      req.DryRun != nil && *req.DryRun || e.DeleteOptions != nil && slices.Contains(e.DeleteOptions.DryRun, metav1.DryRunAll),
 		descheduler: e.Annotations[kubevirt.RequestedByAnnotation] == kubevirt.Descheduler,
@@ -49,13 +49,13 @@ func parse(req admission.Request) (ask, error) {
 
 // Handle answers an AdmissionReview of pods/eviction.
 func (h *evictions) Handle(ctx context.Context, req admission.Request) admission.Response {
-	ctx, cancel := within(ctx)
+	ctx, cancel := answerContext(ctx)
 	defer cancel()
 	a, err := parse(req)
 	if err != nil {
 		return admission.Errored(http.StatusBadRequest, err)
 	}
-	answer := h.answer(ctx, a)
+	answer := h.admit(ctx, a)
 	h.Meter.Eviction(string(answer.Strategy), verdict(answer))
 	h.Log.Log(ctx, level(answer), "eviction answered", "namespace", a.pod.Namespace, "pod", a.pod.Name, "verdict", answer.Verdict,
 		"reason", answer.Reason, "message", answer.Message, "strategy", answer.Strategy, "dryRun", a.dryRun, "user", req.UserInfo.Username)
@@ -65,17 +65,17 @@ func (h *evictions) Handle(ctx context.Context, req admission.Request) admission
 	return tooManyRequests(answer.Message)
 }
 
-// tooManyRequests is what clients of the eviction API wait and try again on. It
-// names no time: clients would repeat then by themselves and show nobody.
+// tooManyRequests makes clients of the eviction API retry. It has no retryAfterSeconds:
+// client libraries would retry on it without showing the message.
 func tooManyRequests(message string) admission.Response {
 	return admission.Response{AdmissionResponse: admissionv1.AdmissionResponse{Result: &metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests, Message: message,
 	}}}
 }
 
-// answer looks, decides and marks, until these three fit together.
-func (h *evictions) answer(ctx context.Context, a ask) evacuation.Admission {
-	refused := "" // the version of the VMI that could not be marked
+// admit reads, decides and marks. It starts again where the VMI changed in between.
+func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Admission {
+	refused := "" // resourceVersion of the VMI whose mark failed
 	for {
 		pod, err := h.pod(ctx, a.pod)
 		switch {
@@ -93,16 +93,17 @@ func (h *evictions) answer(ctx context.Context, a ask) evacuation.Admission {
 		case !errors.Is(err, mark.ErrChanged) || version == refused:
 			return evacuation.MarkFailed(answer, err)
 		}
-		refused = version // a VMI that is the same at the next look has not changed
+		refused = version // the same version again means that the VMI was not changed by others
 	}
 }
 
-// errUnknown: a VM that states no strategy may have one by the cluster's.
+// errUnknown: without the cluster's settings, the strategy of a VM that states none is
+// unknown.
 var errUnknown = errors.New("the cluster has not answered yet")
 
-// launcher answers for a launcher pod. An error is that of the mark, version that of
-// the VMI that was to have it.
-func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (answer evacuation.Admission, version string, err error) {
+// launcher decides on a launcher pod's eviction. The error is that of marking, version
+// the resourceVersion of the VMI that was to be marked.
+func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1.Pod) (answer evacuation.Admission, version string, err error) {
 	p := facts(pod)
 	var vmi *kubevirt.VirtualMachineInstance
 	if p.OfVM() {
@@ -117,7 +118,7 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (answe
 	if p.Deleting && vmi != nil {
 		strategy, _ := evacuation.StrategyOf(vmi, set.EvictionStrategy)
 		marks, _ := evacuation.Disrupted(lookup.DisruptionOf(pod, vmi, strategy), &set)
-		p.Held = lookup.Held(pod, vmi) && (vmi.Marked() || marks) // a mark would hold up the shutdown of one that nobody moves
+		p.Held = lookup.Held(pod, vmi) && (vmi.Marked() || marks) // others are not moved: a mark would only delay their shutdown
 	}
 	answer = evacuation.Admit(&p, vmi, set.EvictionStrategy)
 	if a.dryRun {
@@ -136,10 +137,10 @@ func (h *evictions) launcher(ctx context.Context, a ask, pod *corev1.Pod) (answe
 	}
 	cause := evacuation.CauseEviction
 	if p.Held {
-		cause = lookup.Disruption(pod) // Kubernetes was first
+		cause = lookup.Disruption(pod) // the disruption is the older cause
 	}
 	err = mark.Set(ctx, h.Patch, vmi, evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned})
-	return answer, vmi.ResourceVersion, err // of what Set has left, or met
+	return answer, vmi.ResourceVersion, err // Set updates the version when it writes the annotations
 }
 
 func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Admission {

@@ -18,14 +18,14 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// launchers sees to it that a launcher pod lives as long as its VM's shutdown
-// may take.
+// launchers is the handler of new pods. It makes a launcher pod's grace period as long as
+// its VM's shutdown may take.
 type launchers struct{ Config }
 
-// Handle answers an AdmissionReview of a pod that is created. It stands in
-// nobody's way: what cannot be done is a warning.
+// Handle answers an AdmissionReview of a pod that is created. It rejects no pod over an
+// unreadable VMI: that is a warning.
 func (h *launchers) Handle(ctx context.Context, req admission.Request) admission.Response {
-	ctx, cancel := within(ctx)
+	ctx, cancel := answerContext(ctx)
 	defer cancel()
 	pod := &corev1.Pod{}
 	if err := json.Unmarshal(req.Object.Raw, pod); err != nil {
@@ -58,7 +58,7 @@ func (h *launchers) Handle(ctx context.Context, req admission.Request) admission
 	response := admission.Allowed("")
 	response.Patch, response.PatchType = change, new(admissionv1.PatchTypeJSONPatch)
 	h.Meter.Launcher(result(pod, g))
-	if !seenByEvictions(pod) {
+	if !matchedByEvictionWebhook(pod) {
 		response = response.WithWarnings("vmgrace: a launcher pod whose name does not begin with " + kubevirt.LauncherPrefix + " can be evicted without its VM being moved")
 	}
 	return response
@@ -71,16 +71,17 @@ func result(pod *corev1.Pod, g evacuation.LauncherGrace) string {
 	return "padded"
 }
 
-// annotations are all that the pod is to be made with.
+// annotations are the pod's own with those to add.
 func annotations(pod *corev1.Pod, g evacuation.LauncherGrace) map[string]string {
-	all := map[string]string{kubevirt.RequestEvictOnlyAnnotation: ""} // the descheduler evicts it, and does not count it as gone
+	all := map[string]string{kubevirt.RequestEvictOnlyAnnotation: ""} // the descheduler only evicts it, and does not assume that it has ended
 	maps.Copy(all, pod.Annotations)
 	maps.Copy(all, g.Annotations)
 	return all
 }
 
-// seenByEvictions: an Eviction carries nothing of the pod but its name.
-func seenByEvictions(p *corev1.Pod) bool {
+// matchedByEvictionWebhook reports whether the eviction webhook's matchConditions match
+// the pod: an Eviction has only the pod's name.
+func matchedByEvictionWebhook(p *corev1.Pod) bool {
 	name := p.Name
 	if name == "" {
 		name = p.GenerateName

@@ -16,7 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// pod asks the API server; nil: it does not exist.
+// pod reads a pod from the API server; nil: it does not exist.
 func (c *Config) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := c.Live.Get(ctx, key, pod)
@@ -30,8 +30,7 @@ func (c *Config) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, er
 	}
 }
 
-// vmi asks the API server; nil: it does not exist. That is believed only of an API
-// server that has the kind.
+// vmi reads a VMI from the API server; nil: it does not exist, and its CRD does.
 func (c *Config) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.VirtualMachineInstance, error) {
 	vmi := &kubevirt.VirtualMachineInstance{}
 	err := c.Live.Get(ctx, key, vmi)
@@ -41,16 +40,16 @@ func (c *Config) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.Virtu
 	case !lookup.Gone(err, key.Name):
 		return nil, err
 	default:
-		return nil, c.kindIsThere(ctx)
+		return nil, c.crdExists(ctx)
 	}
 }
 
-// cordoned tells whether new pods stay off the node: it is to be emptied.
+// cordoned reports whether a node is unschedulable or has the drain taint.
 func (c *Config) cordoned(ctx context.Context, name, drainTaint string) (bool, error) {
 	node := &corev1.Node{}
 	err := c.Live.Get(ctx, client.ObjectKey{Name: name}, node)
 	switch {
-	case lookup.Gone(err, name), apierrors.IsForbidden(err): // without the right to read nodes it is not known
+	case lookup.Gone(err, name), apierrors.IsForbidden(err): // gone, or no right to read nodes: unknown
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("its node: %w", err)
@@ -59,22 +58,23 @@ func (c *Config) cordoned(ctx context.Context, name, drainTaint string) (bool, e
 	}
 }
 
-var errKindLeaves = errors.New("its CustomResourceDefinition is being deleted")
+var errCRDDeleting = errors.New("its CustomResourceDefinition is being deleted")
 
-// kindIsThere: a VMI that goes with its CRD is no VM that somebody deleted.
-func (c *Config) kindIsThere(ctx context.Context) error {
+// crdExists returns an error unless the VMIs' CRD exists and is not being deleted: a VMI
+// that was removed with its CRD counts as unreadable, not as deleted.
+func (c *Config) crdExists(ctx context.Context) error {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
 	if err := c.Live.Get(ctx, client.ObjectKey{Name: kubevirt.CRD}, crd); err != nil {
 		return fmt.Errorf("it does not exist, and of its kind: %w", err)
 	}
 	if crd.DeletionTimestamp != nil {
-		return errKindLeaves
+		return errCRDDeleting
 	}
 	return nil
 }
 
-// facts are what the rules want to know of a pod.
+// facts are a pod's inputs of evacuation.Admit.
 func facts(p *corev1.Pod) evacuation.Pod {
 	return evacuation.Pod{
 		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,

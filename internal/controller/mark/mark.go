@@ -1,4 +1,4 @@
-// Package mark has VMs leave the node that they are on.
+// Package mark makes VMs leave their nodes: by a mark, or by a migration object.
 package mark
 
 import (
@@ -16,12 +16,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// ErrChanged says that the VMI is not as it was read.
+// ErrChanged is returned where the VMI has changed since it was read.
 var ErrChanged = errors.New("the VMI changes all the time")
 
-// Set has the VMI leave the node it is on. First the annotations that explain
-// it, then the mark: a process that dies between them leaves a VM unmarked. It
-// fails with ErrChanged if the VMI is not any more as it was read.
+// Set marks the VMI: it is to leave its present node. The annotations that explain the
+// mark are written first, so a process that dies in between leaves an unmarked VMI. It
+// fails with ErrChanged if the VMI has changed since it was read.
 func Set(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
 	if err := explain(ctx, c, vmi, why); err != nil {
 		return err
@@ -33,7 +33,7 @@ func Set(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInsta
 }
 
 func explain(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
-	// Only on the object that was read: two that explain at once would mix.
+	// With the resourceVersion: annotations of two concurrent writers would mix.
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": vmi.UID, "resourceVersion": vmi.ResourceVersion, "annotations": why.Annotations(),
 	}})
@@ -48,7 +48,7 @@ func explain(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineI
 	return nil
 }
 
-// markPatch marks the very VM that was read, on the node where it was then.
+// markPatch sets the mark, unless the VMI's node or mark has changed since it was read.
 func markPatch(vmi *kubevirt.VirtualMachineInstance) []patch.Operation {
 	steps := patch.SameNode(vmi)
 	if vmi.Status.NodeName == "" {
@@ -57,7 +57,8 @@ func markPatch(vmi *kubevirt.VirtualMachineInstance) []patch.Operation {
 	return append(steps, patch.Operation{Op: "add", Path: "/status/evacuationNodeName", Value: vmi.Node()})
 }
 
-// changed tells a patch that met another object from one that failed.
+// changed wraps the error of a patch as ErrChanged where the object was not the expected
+// one.
 func changed(err error) error {
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
 		return fmt.Errorf("%w: %w", ErrChanged, err)

@@ -18,37 +18,36 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// Marks moves VMs by their marks, which the evacuation controller acts on.
+// Marks moves VMs by marking them; the evacuation controller migrates marked VMs.
 type Marks struct{ Client client.Client }
 
-// Move marks a VM, unless it is marked for this. It fails with ErrChanged if the VMI
-// is not any more as it was read.
+// Move marks a VM. It fails with ErrChanged if the VMI has changed since it was read.
 func (m Marks) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
 	return Set(ctx, m.Client, vmi.DeepCopy(), why)
 }
 
-// Moving tells whether a VM is to leave its node, and for which cause.
+// Moving reports whether a VM is marked, and for which cause.
 func (Marks) Moving(_ context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error) {
 	return vmi.Annotations[evacuation.CauseAnnotation], vmi.Marked(), nil
 }
 
-// TakeBack takes the mark that was seen, and no other.
-func (m Marks) TakeBack(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+// Cancel removes the mark, unless the VMI's node or mark has changed since it was read.
+func (m Marks) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
 	steps := append(patch.SameNode(vmi), patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
 	return changed(patch.Apply(ctx, m.Client, vmi, steps...))
 }
 
-// Migrations moves VMs by making their migrations itself, beside KubeVirt: what
-// somebody else writes to a VMI's status KubeVirt takes back.
+// Migrations moves VMs by creating their migrations. It is for clusters with KubeVirt,
+// which reverts what others write to a VMI's status.
 type Migrations struct {
 	Client   client.Client // reads the cache
 	Settings *settings.Live
-	// Nodes may be read. Where not, each is taken for one that is Ready.
+	// Nodes: nodes may be read. Otherwise each is assumed to be Ready.
 	Nodes bool
 }
 
-// NotNowError says why a VM is not moved now. Again is when the reason ends by time
-// alone, 0 if it does not.
+// NotNowError is why a VM cannot be moved now. Again is after what time the reason ends,
+// 0 if only an event can end it.
 type NotNowError struct {
 	Reason, Message string
 	Again           time.Duration
@@ -56,9 +55,8 @@ type NotNowError struct {
 
 func (e *NotNowError) Error() string { return e.Reason + ": " + e.Message }
 
-// Move makes a migration of a VM. It fails with a *NotNowError where the VM is not to
-// be moved now, by the rules that count for a mark, and with ErrChanged where somebody
-// else has just made it.
+// Move creates a migration of a VM. It fails with a *NotNowError where the rules for
+// marked VMs allow none now, and with ErrChanged where it exists already.
 func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
 	e, err := m.gather(ctx, vmi)
 	if err != nil {
@@ -68,10 +66,10 @@ func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 		return &NotNowError{Reason: s.Reason, Message: s.Message, Again: s.Again}
 	}
 	made := Migration(&e, why.Cause)
-	made.Spec.Priority = nil // an order of ours, which KubeVirt need not know
+	made.Spec.Priority = nil // priorities are vmgrace's own
 	err = m.Client.Create(ctx, made)
 	switch {
-	case apierrors.IsAlreadyExists(err): // another replica was first, or the cache is behind
+	case apierrors.IsAlreadyExists(err): // created by another replica, or the cache is stale
 		return fmt.Errorf("%w: %w", ErrChanged, err)
 	case err != nil:
 		return fmt.Errorf("make migration %s/%s: %w", made.Namespace, made.Name, err)
@@ -79,7 +77,7 @@ func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 	return nil
 }
 
-// gather looks at what decides whether the VM is moved, as if it were marked.
+// gather reads the inputs of evacuation.Next for the VM as if it were marked.
 func (m Migrations) gather(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (e evacuation.Evacuee, err error) {
 	marked := vmi.DeepCopy()
 	marked.Status.EvacuationNodeName = vmi.Node()
@@ -101,10 +99,10 @@ func (m Migrations) gather(ctx context.Context, vmi *kubevirt.VirtualMachineInst
 	return e, err
 }
 
-// Migration is a VM's next evacuation, an object to be made. Its name is the one
-// that any other controller would give it: what exists already is not made again.
+// Migration is the object of a VM's next evacuation. Its name is the same in each
+// replica, so it is created once.
 func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInstanceMigration {
-	by := "" // of a former mark it says nothing
+	by := "" // the annotation of a former mark does not count
 	if e.VMI.Marked() {
 		by = e.VMI.Annotations[kubevirt.EvictionSourceAnnotation]
 	}
@@ -122,7 +120,7 @@ func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInst
 	}
 }
 
-// labelValue leaves out what is too long for one.
+// labelValue is s, or empty where s is too long for a label.
 func labelValue(s string) string {
 	const most = 63
 	if len(s) > most {
@@ -131,8 +129,8 @@ func labelValue(s string) string {
 	return s
 }
 
-// Moving tells whether KubeVirt is to move a VM, or does, and for which cause: ""
-// where it is not of vmgrace's making.
+// Moving reports whether KubeVirt is moving a VM or is asked to, and for which cause: empty
+// where vmgrace did not ask for it.
 func (m Migrations) Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error) {
 	all, err := lookup.Migrations(ctx, m.Client, client.ObjectKeyFromObject(vmi))
 	if err != nil {
@@ -145,9 +143,8 @@ func (m Migrations) Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInst
 	return all[at].Annotations[evacuation.CauseAnnotation], true, nil
 }
 
-// TakeBack deletes the migration that was made for a VM's tainted node, unless it has
-// begun.
-func (m Migrations) TakeBack(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+// Cancel deletes the VM's pending migration that a tainted node has caused.
+func (m Migrations) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
 	all, err := lookup.Migrations(ctx, m.Client, client.ObjectKeyFromObject(vmi))
 	if err != nil {
 		return err

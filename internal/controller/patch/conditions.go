@@ -13,17 +13,16 @@ type Wanted struct {
 	Is   *kubevirt.Condition
 }
 
-// Conditions are the steps from the conditions that a VMI has to the wanted ones:
-// none where they are the same but for their times. Others, and fields that are not
-// known here, stay as they are.
+// Conditions are the steps that change the VMI's conditions to the wanted ones; none where
+// they differ only in their times. Other conditions, and unknown fields, stay as they are.
 func Conditions(vmi *kubevirt.VirtualMachineInstance, all ...Wanted) (steps []Operation) {
-	var gone []int
+	var removed []int
 	none := len(vmi.Status.Conditions) == 0
 	for _, want := range all {
 		at := slices.IndexFunc(vmi.Status.Conditions, func(has kubevirt.Condition) bool { return has.Type == want.Type })
 		switch {
 		case want.Is == nil && at >= 0:
-			gone = append(gone, at)
+			removed = append(removed, at)
 		case want.Is == nil:
 		case at >= 0:
 			if have := &vmi.Status.Conditions[at]; have.Status != want.Is.Status || have.Reason != want.Is.Reason || have.Message != want.Is.Message {
@@ -36,8 +35,8 @@ func Conditions(vmi *kubevirt.VirtualMachineInstance, all ...Wanted) (steps []Op
 			steps = append(steps, Operation{Op: "add", Path: "/status/conditions/-", Value: want.Is})
 		}
 	}
-	slices.Sort(gone)
-	for _, at := range slices.Backward(gone) { // the last first: places move
+	slices.Sort(removed)
+	for _, at := range slices.Backward(removed) { // the last first: removing one moves those after it
 		steps = append(steps, Operation{Op: "remove", Path: "/status/conditions/" + strconv.Itoa(at)})
 	}
 	return steps

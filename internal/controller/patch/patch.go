@@ -1,4 +1,4 @@
-// Package patch has what JSON patches are made of (RFC 6902).
+// Package patch builds and sends JSON patches (RFC 6902) of VMIs' status.
 package patch
 
 // Operation is one step of a JSON patch. A test for a nil value also passes
@@ -9,7 +9,7 @@ type Operation struct {
 	Value any    `json:"value"`
 }
 
-// OrNull is the value of a test for a field that is left out where it is empty.
+// OrNull is the value of a test for a string field with omitempty.
 func OrNull(s string) any {
 	if s == "" {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// HaveStatus gives a VMI a status, where nobody has written one: a JSON patch
-// cannot add to what is not there. It takes the VMI as it was read; afterwards
-// vmi has the resourceVersion of now.
+// HaveStatus makes an empty status where a VMI has none: a JSON patch cannot add to a
+// missing object. It fails with a conflict if the VMI has changed since it was read, and
+// updates vmi's resourceVersion.
 func HaveStatus(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance) error {
 	if s := &vmi.Status; s.Phase != "" || s.NodeName != "" || s.EvacuationNodeName != "" || len(s.Conditions) > 0 {
 		return nil
@@ -53,7 +53,7 @@ func Apply(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineIns
 	return c.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw))
 }
 
-// within bounds a change of a VMI's status.
+// within is the timeout of Status.
 const within = 10 * time.Second
 
 // Status patches the status of a VMI as it was read: it fails with a conflict or as

@@ -29,7 +29,7 @@ func (r *reconciler) act(ctx context.Context, s *seen, v *replacement.Verdict) e
 		return nil
 	case replacement.Unmark:
 		r.Log.Info("the mark goes: its taint has gone", "vmi", name(vmi), "node", v.VM.Node)
-		return r.Mover.TakeBack(ctx, vmi)
+		return r.Mover.Cancel(ctx, vmi)
 	case replacement.Mark:
 		r.Log.Info("VM is replaced: it is to be moved", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
 		err = r.Mover.Move(ctx, vmi, evacuation.Explanation{Cause: evacuation.CauseNodeTaint})

@@ -48,8 +48,8 @@ type Mover interface {
 	Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error
 	// Moving tells whether a VM is to leave its node already, and the cause.
 	Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error)
-	// TakeBack undoes a Move that has not begun.
-	TakeBack(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error
+	// Cancel undoes a Move that has not begun.
+	Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error
 }
 
 const (
