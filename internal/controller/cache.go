@@ -20,9 +20,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/certs"
 )
 
-// cacheOptions: only what is read is watched, and only of that is kept what is
-// read. An object is watched from the first time on that somebody asks for its
-// kind.
+// cacheOptions: only objects that are read are watched, and only the fields that are read
+// are kept.
 func (o *Options) cacheOptions() cache.Options {
 	ours := fields.OneTermEqualSelector("metadata.name", certs.Name)
 	return cache.Options{
@@ -40,7 +39,7 @@ func (o *Options) cacheOptions() cache.Options {
 	}
 }
 
-// stripped drops what nobody reads of any object.
+// stripped removes what is not read of any object.
 func stripped(object any) (any, error) {
 	if m, err := meta.Accessor(object); err == nil {
 		m.SetManagedFields(nil)
@@ -65,7 +64,7 @@ func strippedPod(object any) (any, error) {
 	return stripped(object)
 }
 
-// readConditions are those of a pod that somebody reads.
+// readConditions are the conditions of a pod that are read.
 func readConditions(all []corev1.PodCondition) []corev1.PodCondition {
 	return slices.Clone(slices.DeleteFunc(all, func(c corev1.PodCondition) bool {
 		return c.Type != corev1.DisruptionTarget && c.Type != corev1.PodReady && c.Type != corev1.PodScheduled
@@ -77,7 +76,7 @@ func strippedVMI(object any) (any, error) {
 		stripMeta(&v.ObjectMeta)
 		v.OwnerReferences = nil
 		v.Labels = only(v.Labels, func(key string) bool { return key == kubevirt.NodeNameLabel || key == kubevirt.MigrationTargetLabel })
-		// All of them, where they are: a patch names one by its place.
+		// All of them, in their order: a patch addresses one by its index.
 		v.Status.Conditions = slices.Clone(v.Status.Conditions)
 	}
 	return stripped(object)
@@ -91,13 +90,13 @@ func strippedBudget(object any) (any, error) {
 	return stripped(object)
 }
 
-// stripMeta leaves what is read of the metadata of all kinds.
+// stripMeta removes metadata that is not read of any kind.
 func stripMeta(m *metav1.ObjectMeta) {
 	m.Finalizers, m.GenerateName = nil, ""
-	m.Annotations = only(m.Annotations, isRead)
+	m.Annotations = only(m.Annotations, isReadAnnotation)
 }
 
-// only are those that are read; nil where none is: an empty map has a price, too.
+// only returns the entries that are read, nil if there are none: an empty map takes memory.
 func only(all map[string]string, read func(key string) bool) (kept map[string]string) {
 	for key, value := range all {
 		if read(key) {
@@ -110,7 +109,7 @@ func only(all map[string]string, read func(key string) bool) (kept map[string]st
 	return kept
 }
 
-func isRead(annotation string) bool {
+func isReadAnnotation(annotation string) bool {
 	switch annotation {
 	case kubevirt.DomainAnnotation, kubevirt.EvictionSourceAnnotation, kubevirt.RequestEvictOnlyAnnotation, kubevirt.EvictionInProgressAnnotation:
 		return true

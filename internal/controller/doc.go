@@ -1,7 +1,7 @@
 // Package controller is the program cluster-controller: its flags, and the
 // wiring of its webhooks and controllers.
 //
-// What is decided is decided in pkg/evacuation. The packages below this one
-// gather what the rules want to know, and act. They, and this one, are the only
-// ones that know controller-runtime.
+// Decisions are made in pkg/evacuation, pkg/migration and pkg/replacement. The packages
+// below this one gather the inputs and act. They, this one and internal/vmdrain are the
+// only ones that import controller-runtime.
 package controller

@@ -14,13 +14,13 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// errKubeVirt: two that mark, budget and migrate the same VMs undo each other.
+// errKubeVirt: KubeVirt and vmgrace would undo each other's marks, budgets and migrations.
 var errKubeVirt = errors.New("this cluster has KubeVirt's own CRDs, and KubeVirt marks, budgets and migrates its VMs itself: start with --beside-kubevirt (deploy/beside-kubevirt), or remove KubeVirt")
 
-// errNoCRDs: the webhook could tell no orphan from a VM.
+// errNoCRDs: without the CRD the webhook cannot tell a pod without a VMI from a VM's.
 var errNoCRDs = errors.New("this cluster has no VirtualMachineInstance: deploy/crds/run apply first")
 
-// checkCRDs looks at whose CRDs the cluster has.
+// checkCRDs returns an error unless the cluster's CRDs are those that the flags expect.
 func (o *Options) checkCRDs(ctx context.Context, live client.Reader) error {
 	crd := &metav1.PartialObjectMetadata{}
 	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})

@@ -21,7 +21,7 @@ func names() []string {
 	return []string{evictionWebhook, launcherWebhook, disruptionBudgets, evacuations, migrations, podDisruption, taintReplacement}
 }
 
-// besideKubeVirt: what runs where KubeVirt marks, budgets and migrates itself.
+// besideKubeVirt reports whether the controller runs with --beside-kubevirt.
 func besideKubeVirt(name string) bool { return name == podDisruption || name == taintReplacement }
 
 func listNames() string { return strings.Join(names(), ", ") }
@@ -35,8 +35,8 @@ func checkNames(chosen []string) error {
 	return nil
 }
 
-// enabled is kube-controller-manager's rule: the first word that names the
-// controller counts, else whether there is a *.
+// enabled is kube-controller-manager's rule: the first item that names the controller
+// counts, otherwise whether there is a *.
 func enabled(name string, chosen []string) bool {
 	for _, c := range chosen {
 		switch c {

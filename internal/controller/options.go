@@ -58,11 +58,11 @@ evicted, and says what happens: webhooks, disruption budgets and evacuations.
 Flags:
 `
 
-// minValidity leaves time for a renewal.
+// minValidity is the shortest validity that leaves time for a renewal.
 const minValidity = 10 * time.Second
 
-// Parse reads the command line. The error is pflag.ErrHelp when help was asked for
-// and written to out; any other error means wrong usage.
+// Parse reads the command line. The error is pflag.ErrHelp after help was written to out;
+// any other error means wrong usage.
 func Parse(args []string, out io.Writer) (*Options, error) {
 	o := &Options{}
 	f := o.flags()
@@ -96,5 +96,5 @@ func (o *Options) check() error {
 	}
 }
 
-// Logger is the logger that the flags describe.
+// Logger returns a logger with the format and level of the flags.
 func (o *Options) Logger(w io.Writer) *slog.Logger { return logs.New(w, o.LogFormat, o.Verbosity) }

@@ -28,16 +28,16 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
 
-// setup is what a controller may take from.
+// setup is what the controllers and webhooks are made from.
 type setup struct {
 	ctrl.Manager
 
 	log      *slog.Logger
-	live     client.Reader // asks the API server, not the cache
+	live     client.Reader // reads from the API server, not the cache
 	keeper   *certs.Keeper
 	meter    *meter.Meter
 	settings *settings.Live
-	budgets  bool // the controller of the disruption budgets runs
+	budgets  bool // disruption-budgets is enabled
 	nodes    bool // nodes may be read
 }
 
@@ -56,7 +56,7 @@ func (o *Options) mover(s *setup) replace.Mover {
 	return mark.Marks{Client: s.GetClient()}
 }
 
-// registered is what --controllers chooses from.
+// registered are the functions behind the names of --controllers.
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
 		evictionWebhook: func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.ValidKey); return nil },
@@ -82,7 +82,7 @@ func (o *Options) registered() map[string]func(*setup) error {
 		},
 		taintReplacement: func(s *setup) error {
 			if !s.nodes {
-				return nil // that was said
+				return nil // logged at the start
 			}
 			return replace.Add(s.Manager, replace.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings,
 				Meter: s.meter, Mover: o.mover(s), Conditions: !o.BesideKubeVirt})
@@ -91,14 +91,14 @@ func (o *Options) registered() map[string]func(*setup) error {
 }
 
 func (o *Options) register(s *setup) error {
-	// Without a check there is no such endpoint.
+	// controller-runtime serves the endpoints only if there is a check.
 	if err := errors.Join(s.AddHealthzCheck("ping", healthz.Ping), s.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return err
 	}
-	if err := o.follow(s); err != nil {
+	if err := o.followSettings(s); err != nil {
 		return err
 	}
-	if err := o.mayReadNodes(s); err != nil {
+	if err := o.checkNodeAccess(s); err != nil {
 		return err
 	}
 	add := o.registered()
@@ -122,20 +122,20 @@ func (o *Options) register(s *setup) error {
 	return s.AddReadyzCheck("webhooks", s.GetWebhookServer().StartedChecker())
 }
 
-// mayReadNodes finds out whether nodes may be read. Without that right everything
-// else works; a watch of them would wait for ever.
-func (o *Options) mayReadNodes(s *setup) error {
-	ctx, cancel := context.WithTimeout(context.Background(), askWithin)
+// checkNodeAccess sets s.nodes. A watch of nodes without the right to read them would never
+// be synced.
+func (o *Options) checkNodeAccess(s *setup) error {
+	ctx, cancel := context.WithTimeout(context.Background(), accessReviewTimeout)
 	defer cancel()
 	s.nodes = true
 	for _, verb := range []string{"get", "list", "watch"} {
-		ask := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Resource: "nodes"},
 		}}
-		if err := s.GetClient().Create(ctx, ask); err != nil {
+		if err := s.GetClient().Create(ctx, review); err != nil {
 			return fmt.Errorf("ask whether nodes may be read: %w", err)
 		}
-		s.nodes = s.nodes && ask.Status.Allowed
+		s.nodes = s.nodes && review.Status.Allowed
 	}
 	if s.nodes {
 		s.meter.NodesReadable()
@@ -146,12 +146,12 @@ func (o *Options) mayReadNodes(s *setup) error {
 	return nil
 }
 
-const askWithin = 30 * time.Second
+const accessReviewTimeout = 30 * time.Second
 
 var errSettings = errors.New("the cluster's settings are not known yet")
 
-// follow has the settings followed, and what the controllers look up indexed.
-func (o *Options) follow(s *setup) error {
+// followSettings adds the controller of the settings, and the indexes of the cache.
+func (o *Options) followSettings(s *setup) error {
 	err := settings.Follow(s.Manager, settings.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Meter: s.meter, Live: s.settings})
 	if err != nil {
 		return fmt.Errorf("settings: %w", err)

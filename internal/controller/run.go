@@ -33,14 +33,14 @@ import (
 const (
 	userAgent = "vmgrace-cluster-controller"
 	leaseName = "vmgrace-cluster-controller"
-	// leave is how long the end may take, after --shutdown-delay: an answer that was
-	// begun is given.
-	leave = 9 * time.Second
+	// shutdownTimeout is the time after --shutdown-delay for answers under way.
+	shutdownTimeout = 9 * time.Second
 	// off is the address with which controller-runtime does not listen.
 	off = "0"
 )
 
-// Run is the controller's life, until ctx ends.
+// Run runs the webhooks and controllers until ctx ends. It returns an error where they
+// cannot be started, or where the lease is lost.
 func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	bridge := logr.FromSlogHandler(log.Handler())
 	ctrllog.SetLogger(bridge)
@@ -57,7 +57,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	log.Info("cluster-controller starts", "controllers", o.Controllers, "besideKubeVirt", o.BesideKubeVirt, "namespace", o.Namespace)
-	ctx, stop := later(ctx, o.ShutdownDelay)
+	ctx, stop := delayed(ctx, o.ShutdownDelay)
 	defer stop()
 	if err := mgr.Start(ctx); err != nil {
 		return fmt.Errorf("cluster-controller: %w", err)
@@ -65,8 +65,8 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	return nil
 }
 
-// later is a context that ends that long after ctx has ended.
-func later(ctx context.Context, delay time.Duration) (context.Context, context.CancelFunc) {
+// delayed returns a context that ends delay after ctx.
+func delayed(ctx context.Context, delay time.Duration) (context.Context, context.CancelFunc) {
 	after, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	context.AfterFunc(ctx, func() {
 		select {
@@ -84,7 +84,7 @@ func (o *Options) config() (*rest.Config, error) {
 		return nil, fmt.Errorf("API server: %w; name a --kubeconfig", err)
 	}
 	cfg.UserAgent = userAgent
-	cfg.QPS = -1 // the server's own priorities and fairness do that
+	cfg.QPS = -1 // no client-side limit: the API server has priority and fairness
 	return cfg, nil
 }
 
@@ -120,7 +120,7 @@ func (o *Options) manager(log logr.Logger) (ctrl.Manager, *certs.Keeper, error) 
 		WebhookServer: webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: []func(*tls.Config){func(c *tls.Config) {
 			c.MinVersion, c.GetCertificate = tls.VersionTLS12, keeper.Certificate
 		}}}),
-		GracefulShutdownTimeout: new(leave),
+		GracefulShutdownTimeout: new(shutdownTimeout),
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("API server %s: %w", cfg.Host, err)

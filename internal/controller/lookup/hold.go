@@ -9,8 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// Disruption is the reason of a pod's condition DisruptionTarget, "" where that is
-// not True.
+// Disruption is the reason of a pod's condition DisruptionTarget, empty unless it is True.
 func Disruption(p *corev1.Pod) string {
 	for _, c := range p.Status.Conditions {
 		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
@@ -20,7 +19,7 @@ func Disruption(p *corev1.Pod) string {
 	return ""
 }
 
-// DisruptionOf is what a launcher pod says of its deletion, on a node that is Ready.
+// DisruptionOf is the disruption of a launcher pod, assuming that its node is Ready.
 func DisruptionOf(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance, s kubevirt.EvictionStrategy) *evacuation.Disruption {
 	return &evacuation.Disruption{
 		VMI: vmi, Strategy: s, NodeReady: true,
@@ -28,8 +27,8 @@ func DisruptionOf(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance, s kubevir
 	}
 }
 
-// Held reports whether the agent of the launcher's node holds its shutdown, or will,
-// until the VM was moved. A VMI that is not known (nil) tells no cause.
+// Held reports whether the agent of the launcher's node holds the shutdown, or will, until
+// the VM is moved. vmi may be nil: then the cause is the pod's alone.
 func Held(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) bool {
 	cause := ""
 	if vmi != nil && vmi.Marked() {
@@ -38,7 +37,7 @@ func Held(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) bool {
 	return p.DeletionTimestamp != nil && evacuation.HoldReason(p.Annotations[evacuation.HoldForAnnotation], Disruption(p), cause) != ""
 }
 
-// HeldUntil is the latest moment of a shutdown that is held, zero if none is.
+// HeldUntil is the latest begin of a held shutdown, zero if none is held.
 func HeldUntil(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) time.Time {
 	if !Held(p, vmi) || p.DeletionGracePeriodSeconds == nil {
 		return time.Time{}

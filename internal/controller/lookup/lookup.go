@@ -1,6 +1,6 @@
-// Package lookup finds in the cache what belongs to a VM: its launcher pods,
-// migrations and disruption budgets, and the VMs of a node. What it returns is
-// a copy of the cache's, and as old as the cache is.
+// Package lookup finds the objects that belong to a VM: its launcher pods, migrations and
+// disruption budgets, and the VMs of a node. Where nothing else is said it reads the cache
+// and returns copies, which may be stale. Safe for concurrent use.
 package lookup
 
 import (
@@ -24,23 +24,22 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// RetryBehind is how soon something is looked at again that was not as the cache
-// had it.
+// RetryBehind is the requeue delay after a write that failed because the cache was stale.
 const RetryBehind = 100 * time.Millisecond
 
-// Fields that the cache finds objects by.
+// Names of the cache's indexes.
 const (
 	byCreator = "createdBy" // launcher pods: the VMI's UID
 	byVMI     = "vmiName"   // migrations
-	byMaker   = "madeBy"    // budgets that were made for no VMI
+	byMaker   = "madeBy"    // budgets of other owners
 	byOwner   = "vmiOwner"  // budgets: the name of the VMI that owns them
 	byNode    = "nodeName"  // VMIs
 )
 
-// foreign is the maker of budgets that were made for no VMI.
+// foreign is byMaker's value of budgets of other owners.
 const foreign = "foreign"
 
-// Index has the cache keep what all lookups need.
+// Index adds the indexes of all lookups to the cache.
 func Index(ctx context.Context, i client.FieldIndexer) error {
 	return errors.Join(
 		IndexVMs(ctx, i),
@@ -59,8 +58,8 @@ func Index(ctx context.Context, i client.FieldIndexer) error {
 	)
 }
 
-// IndexVMs has the cache keep what the lookups of VMs, launchers and migrations need,
-// and no disruption budgets.
+// IndexVMs adds the indexes of VMs, launchers and migrations: the cache then watches no
+// disruption budgets.
 func IndexVMs(ctx context.Context, i client.FieldIndexer) error {
 	return errors.Join(
 		i.IndexField(ctx, &corev1.Pod{}, byCreator, func(o client.Object) []string { return []string{o.GetLabels()[kubevirt.CreatedByLabel]} }),
@@ -79,9 +78,9 @@ func IndexVMs(ctx context.Context, i client.FieldIndexer) error {
 	)
 }
 
-// BudgetOf is the UID of the VMI that a disruption budget was made for: by its
-// name, which nobody can change, or, as older controllers named theirs, by its
-// owner. Empty: it is not one of these.
+// BudgetOf is the UID of the VMI that a disruption budget was made for: from its name,
+// which is immutable, or from its owner, where an older controller named it. Empty: it is
+// a budget of another owner.
 func BudgetOf(o client.Object) types.UID {
 	uid, ok := strings.CutPrefix(o.GetName(), evacuation.BudgetPrefix)
 	if !ok {
@@ -96,7 +95,7 @@ func BudgetOf(o client.Object) types.UID {
 	return ""
 }
 
-// VMIOf is the owner of an object that is a VMI, nil if none is.
+// VMIOf is the owner reference of an object to a VMI, nil if there is none.
 func VMIOf(o client.Object) *metav1.OwnerReference {
 	for _, owner := range o.GetOwnerReferences() {
 		if owner.Kind == "VirtualMachineInstance" && strings.HasPrefix(owner.APIVersion, kubevirt.Group+"/") {
@@ -106,12 +105,12 @@ func VMIOf(o client.Object) *metav1.OwnerReference {
 	return nil
 }
 
-// Launchers are a VM's launcher pods that have not ended.
+// Launchers are a VM's launcher pods that have not ended, read from the cache.
 func Launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]corev1.Pod, error) {
 	return launchers(ctx, r, vmi, client.MatchingFields{byCreator: string(vmi.UID)})
 }
 
-// LaunchersNow are those of the API server: the cache may be behind.
+// LaunchersNow are a VM's launcher pods that have not ended, read from the API server.
 func LaunchersNow(ctx context.Context, live client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]corev1.Pod, error) {
 	return launchers(ctx, live, vmi, client.MatchingLabels{kubevirt.CreatedByLabel: string(vmi.UID)})
 }
@@ -139,7 +138,7 @@ func Migrations(ctx context.Context, r client.Reader, vm types.NamespacedName) (
 	return all.Items, nil
 }
 
-// Budgets are those that were made for a VMI: under its UID, or owned by it.
+// Budgets are the disruption budgets of a VMI: by name, or by owner.
 func Budgets(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]policyv1.PodDisruptionBudget, error) {
 	all, err := BudgetsByName(ctx, r, client.ObjectKeyFromObject(vmi))
 	if err != nil {
@@ -158,8 +157,7 @@ func Budgets(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineI
 	}
 }
 
-// BudgetsByName are those that were made for VMIs of a name, also for one that
-// is no more.
+// BudgetsByName are the disruption budgets of all VMIs with a name, deleted ones included.
 func BudgetsByName(ctx context.Context, r client.Reader, vm types.NamespacedName) ([]policyv1.PodDisruptionBudget, error) {
 	var all policyv1.PodDisruptionBudgetList
 	if err := r.List(ctx, &all, client.InNamespace(vm.Namespace), client.MatchingFields{byOwner: vm.Name}); err != nil {
@@ -168,7 +166,7 @@ func BudgetsByName(ctx context.Context, r client.Reader, vm types.NamespacedName
 	return all.Items, nil
 }
 
-// Selected asks for the VMs to be looked at whose launchers a budget selects.
+// Selected returns requests for the VMs whose launchers a budget selects.
 func Selected(ctx context.Context, r client.Reader, b *policyv1.PodDisruptionBudget) []reconcile.Request {
 	selector, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
 	if err != nil {
@@ -185,9 +183,9 @@ func Selected(ctx context.Context, r client.Reader, b *policyv1.PodDisruptionBud
 	return out
 }
 
-// Gone reports whether the API server says that this very object does not exist: a
-// 404 of a kind that is not served, or of a proxy, does not name the object, or is
-// marked as unexpected.
+// Gone reports whether err proves that this object does not exist. The 404 of a proxy or of
+// a kind that is not served does not name the object, or has the cause
+// UnexpectedServerResponse.
 func Gone(err error, name string) bool {
 	var status apierrors.APIStatus
 	if !apierrors.IsNotFound(err) || !errors.As(err, &status) || status.Status().Details == nil {
@@ -196,7 +194,7 @@ func Gone(err error, name string) bool {
 	return status.Status().Details.Name == name && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// ForeignBudgets are those of a namespace that were made for no VMI.
+// ForeignBudgets are a namespace's disruption budgets of other owners.
 func ForeignBudgets(ctx context.Context, r client.Reader, namespace string) ([]policyv1.PodDisruptionBudget, error) {
 	var all policyv1.PodDisruptionBudgetList
 	if err := r.List(ctx, &all, client.InNamespace(namespace), client.MatchingFields{byMaker: foreign}); err != nil {
@@ -205,7 +203,7 @@ func ForeignBudgets(ctx context.Context, r client.Reader, namespace string) ([]p
 	return all.Items, nil
 }
 
-// Policy is the EvacuationPolicy; nil: there is none.
+// Policy reads the EvacuationPolicy; nil: there is none.
 func Policy(ctx context.Context, r client.Reader) (*v1alpha1.EvacuationPolicy, error) {
 	policy := &v1alpha1.EvacuationPolicy{}
 	switch err := r.Get(ctx, client.ObjectKey{Name: v1alpha1.Name}, policy); {
@@ -218,16 +216,16 @@ func Policy(ctx context.Context, r client.Reader) (*v1alpha1.EvacuationPolicy, e
 	}
 }
 
-// OnNode asks for the VMs of a node to be looked at.
+// OnNode returns requests for the VMs of a node.
 func OnNode(ctx context.Context, r client.Reader, node string) []reconcile.Request {
 	var all kubevirt.VirtualMachineInstanceList
 	if err := r.List(ctx, &all, client.MatchingFields{byNode: node}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache has started, or there would be no event
+		return nil // cannot fail: the cache has started, or there would be no event
 	}
 	return requests(all.Items)
 }
 
-// All asks for all VMs to be looked at.
+// All returns requests for all VMs.
 func All(ctx context.Context, r client.Reader) []reconcile.Request {
 	var all kubevirt.VirtualMachineInstanceList
 	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
@@ -236,12 +234,12 @@ func All(ctx context.Context, r client.Reader) []reconcile.Request {
 	return requests(all.Items)
 }
 
-// OfPod asks for the VM of a launcher pod to be looked at.
+// OfPod returns the request for the VM of a launcher pod.
 func OfPod(_ context.Context, pod client.Object) []reconcile.Request {
 	return named(pod.GetNamespace(), pod.GetAnnotations()[kubevirt.DomainAnnotation])
 }
 
-// OfMigration asks for the VM of a migration to be looked at.
+// OfMigration returns the request for the VM of a migration.
 func OfMigration(_ context.Context, o client.Object) []reconcile.Request {
 	m, ok := o.(*kubevirt.VirtualMachineInstanceMigration)
 	if !ok {

@@ -1,4 +1,4 @@
-// Package meter has the metrics of the cluster side.
+// Package meter has the metrics of cluster-controller.
 package meter
 
 import (
@@ -73,13 +73,13 @@ func (m *Meter) Eviction(strategy, verdict string) {
 // Launcher counts a launcher pod that is created.
 func (m *Meter) Launcher(result string) { m.launchers.WithLabelValues(result).Inc() }
 
-// CertificateEnds says when the serving certificate ends, in Unix seconds.
+// CertificateEnds sets when the serving certificate expires, in Unix seconds.
 func (m *Meter) CertificateEnds(at float64) { m.notAfter.Set(at) }
 
-// InvalidSettings says how many settings cannot be used.
+// InvalidSettings sets how many settings are invalid or ignored.
 func (m *Meter) InvalidSettings(n int) { m.invalid.Set(float64(n)) }
 
-// Migration counts one that ended. 0 is not known.
+// Migration counts a migration that ended; took is 0 where it is unknown.
 func (m *Meter) Migration(cause, result string, took time.Duration) {
 	m.migrations.WithLabelValues(cause, result).Inc()
 	if result == "succeeded" && took > 0 {
@@ -90,14 +90,14 @@ func (m *Meter) Migration(cause, result string, took time.Duration) {
 // NodeCertificate counts a request for an agent's certificate: signed, denied.
 func (m *Meter) NodeCertificate(result string) { m.nodeCerts.WithLabelValues(result).Inc() }
 
-// TaintedVMIs says how many VMs have each condition.
+// TaintedVMIs sets how many VMs have each condition.
 func (m *Meter) TaintedVMIs(detected, replacing int) {
 	m.tainted.WithLabelValues("NodeTaintDetected").Set(float64(detected))
 	m.tainted.WithLabelValues("NodeTaintReplacing").Set(float64(replacing))
 }
 
-// NodesReadable says that nodes may be read.
+// NodesReadable records that nodes may be read.
 func (m *Meter) NodesReadable() { m.nodes.Set(1) }
 
-// NodesUnreadable says that they may not.
+// NodesUnreadable records that nodes may not be read.
 func (m *Meter) NodesUnreadable() { m.nodes.Set(0) }

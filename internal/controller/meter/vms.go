@@ -2,21 +2,20 @@ package meter
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// VMs is what is counted when somebody asks.
+// VMs are the counts of one scrape.
 type VMs struct {
 	Evacuations  map[string]int // migrations that empty nodes, by phase
-	NotEvictable int            // VMs that hold up a drain until somebody does something
+	NotEvictable int            // VMs that block a drain
 }
 
-// vms counts VMs. Look returns false where it cannot tell: then there is no
-// number, and not 0.
+// vms is the collector of VMs. Where look returns false there are no values, not 0.
 type vms struct {
 	look         func() (VMs, bool)
 	evacuations  *prometheus.Desc
 	notEvictable *prometheus.Desc
 }
 
-// CountVMs registers what look counts.
+// CountVMs registers a collector that calls look at each scrape.
 func CountVMs(r prometheus.Registerer, look func() (VMs, bool)) error {
 	return r.Register(&vms{
 		look: look,

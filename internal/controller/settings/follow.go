@@ -24,7 +24,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// Config is what following the settings needs.
+// Config is what Follow needs.
 type Config struct {
 	Log    *slog.Logger
 	Events events.EventRecorder
@@ -32,8 +32,8 @@ type Config struct {
 	Live   *Live
 }
 
-// follower reads all settings whenever one of their objects changes. Only its
-// controller's one worker uses it.
+// follower reads all settings whenever one of their objects changes. It is used by the
+// one worker of its controller.
 type follower struct {
 	Config
 
@@ -42,40 +42,40 @@ type follower struct {
 	reported map[string]bool
 }
 
-// Follow keeps cfg.Live up to date, in every replica.
+// Follow adds the controller that keeps cfg.Live up to date. It runs in every replica.
 func Follow(mgr ctrl.Manager, cfg Config) error {
 	f := &follower{Config: cfg, cache: mgr.GetClient(), elected: mgr.Elected(), reported: map[string]bool{}}
-	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return one() })
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return request() })
 	everyReplica := false
 	return ctrl.NewControllerManagedBy(mgr).Named("settings").
 		Watches(&kubevirt.KubeVirt{}, all).
 		Watches(&v1alpha1.EvacuationPolicy{}, all).
-		WatchesRawSource(source.Func(f.first)).
+		WatchesRawSource(source.Func(f.initial)).
 		WithOptions(controller.Options{NeedLeaderElection: &everyReplica}).
 		Complete(f)
 }
 
-// first has the settings read where there is no object to tell of them, and
-// once more by the replica that has become the one that reports.
-func (f *follower) first(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	queue.Add(one()[0])
+// initial enqueues the first request, for clusters without any of the objects, and another
+// one when this replica is elected and has to report.
+func (f *follower) initial(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	queue.Add(request()[0])
 	go func() {
 		select {
 		case <-f.elected:
-			queue.Add(one()[0])
+			queue.Add(request()[0])
 		case <-ctx.Done():
 		}
 	}()
 	return nil
 }
 
-// one: whatever changes, all is read.
-func one() []reconcile.Request {
+// request is the same for all objects: any change makes all settings be read.
+func request() []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.Name}}}
 }
 
-// complaint is about an object that has something that cannot be used.
-type complaint struct {
+// problem is an invalid or ignored setting, with the object that has it.
+type problem struct {
 	about           client.Object
 	reason, message string
 }
@@ -92,17 +92,17 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	}
 	counts, others := evacuation.Oldest(kubevirts.Items)
 	next, invalid := f.Live.Get().WithKubeVirt(counts)
-	var all []complaint
+	var all []problem
 	for _, message := range invalid {
-		all = append(all, complaint{counts, "InvalidSetting", message})
+		all = append(all, problem{counts, "InvalidSetting", message})
 	}
 	for i := range others {
-		all = append(all, complaint{&others[i], "Ignored", fmt.Sprintf(
+		all = append(all, problem{&others[i], "Ignored", fmt.Sprintf(
 			"of several KubeVirts the oldest counts, which is %s/%s: remove this one", counts.Namespace, counts.Name)})
 	}
 	next, invalid = next.WithPolicy(policy)
 	for _, message := range invalid {
-		all = append(all, complaint{policy, "InvalidSetting", message})
+		all = append(all, problem{policy, "InvalidSetting", message})
 	}
 	if !f.Live.Known() || !reflect.DeepEqual(next, f.Live.Get()) {
 		f.Log.Info("settings of the cluster", "settings", fmt.Sprintf("%+v", next))
@@ -112,9 +112,9 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	return reconcile.Result{}, nil
 }
 
-// report tells of each complaint once, as long as it lasts: by the replica that
-// was elected, so that it is not told twice.
-func (f *follower) report(all []complaint) {
+// report logs each problem and emits an Event, once for as long as it lasts. Only the
+// elected replica does so.
+func (f *follower) report(all []problem) {
 	f.Meter.InvalidSettings(len(all))
 	select {
 	case <-f.elected:

@@ -1,5 +1,5 @@
-// Package settings has the settings of the whole cluster as they are now: those
-// of KubeVirt's object and of the EvacuationPolicy, followed live.
+// Package settings has the current cluster-wide settings: those of the KubeVirt object and
+// of the EvacuationPolicy, followed live.
 package settings
 
 import (
@@ -13,10 +13,10 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// Retry is how soon somebody asks again who came before the cluster's settings.
+// Retry is the requeue delay while the settings are not known.
 const Retry = 200 * time.Millisecond
 
-// Live is the last good settings. Safe for concurrent use.
+// Live has the last valid settings. Safe for concurrent use.
 type Live struct {
 	mu      sync.Mutex
 	now     evacuation.Settings
@@ -24,39 +24,39 @@ type Live struct {
 	changed []chan event.GenericEvent
 }
 
-// New returns the defaults, which are not known to be the cluster's settings.
+// New returns the defaults; Known is false.
 func New() *Live { return &Live{now: evacuation.Defaults()} }
 
-// Get returns a copy of what counts now; its slices are not to be changed.
+// Get returns the current settings. Callers must not change their slices.
 func (l *Live) Get() evacuation.Settings {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.now
 }
 
-// Known reports whether the cluster was asked for its settings. Before that
-// nothing may be undone because of them.
+// Known reports whether the cluster's settings were read. Before that no mark, budget or
+// migration may be removed because of them.
 func (l *Live) Known() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.known
 }
 
-// Set replaces them and tells all who want to know.
+// Set replaces the settings and notifies all sources.
 func (l *Live) Set(s evacuation.Settings) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.now, l.known = s, true
-	for _, c := range l.changed { // several changes may become one
+	for _, c := range l.changed { // several changes may be merged into one event
 		select {
 		case c <- event.GenericEvent{}:
-		default: // it has yet to take the last one
+		default: // the last event is still pending
 		}
 	}
 }
 
-// Source has a controller look, after each change, at what all names. It ends with
-// its controller.
+// Source enqueues, after each change, the requests that all returns. It ends with its
+// controller.
 func (l *Live) Source(all handler.MapFunc) source.Source {
 	changed := make(chan event.GenericEvent, 1)
 	l.mu.Lock()
