@@ -20,8 +20,8 @@ import (
 
 type object = kubevirt.VirtualMachineInstanceMigration
 
-// act does what was decided. Each write says over which state of its object it
-// was decided: a write of anybody else in between is found out.
+// act carries out the decision. Each write is conditional on the version or UID of the
+// object that the decision was made on, and fails with a conflict otherwise.
 func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) error {
 	switch step.Action {
 	case migration.Adopt:
@@ -29,9 +29,9 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 	case migration.Release:
 		return r.meta(ctx, g.Migration, func(m *object) { controllerutil.RemoveFinalizer(m, migration.Finalizer) })
 	case migration.Begin:
-		return r.beginOne(ctx, g)
+		return r.beginMigration(ctx, g)
 	case migration.MakePod:
-		return r.makePod(ctx, g)
+		return r.createPod(ctx, g)
 	case migration.Schedule:
 		return r.schedule(ctx, g)
 	case migration.Abort:
@@ -42,14 +42,14 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 	case migration.Fail:
 		return r.fail(ctx, g, step.Message)
 	case migration.Move:
-		return r.move(ctx, g)
+		return r.recordMove(ctx, g)
 	case migration.Succeed:
 		return r.succeed(ctx, g)
 	case migration.Unlabel:
 		return r.label(ctx, g.VMI, map[string]any{kubevirt.MigrationTargetLabel: nil})
 	case migration.DropPod:
-		return r.dropPod(ctx, g)
-	case migration.Expand: // the budgets' controller does, and its budget is watched
+		return r.deletePod(ctx, g)
+	case migration.Expand: // done by the controller disruption-budgets, whose budgets are watched
 	case migration.Nothing, migration.Wait:
 	}
 	return nil
@@ -57,14 +57,14 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 
 func name(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-// meta patches a migration's metadata, over what was seen.
+// meta patches a migration's metadata, with the optimistic lock.
 func (r *reconciler) meta(ctx context.Context, m *object, change func(*object)) error {
 	before := m.DeepCopy()
 	change(m)
 	return r.Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// status patches a migration's status, over what was seen.
+// status patches a migration's status, with the optimistic lock.
 func (r *reconciler) status(ctx context.Context, m *object, change func(*object)) error {
 	before := m.DeepCopy()
 	if m.Status.MigrationState == nil {
@@ -84,23 +84,24 @@ func (r *reconciler) status(ctx context.Context, m *object, change func(*object)
 	return nil
 }
 
-// beginOne begins a migration if the API server, too, says that it is its turn.
-func (r *reconciler) beginOne(ctx context.Context, g *gathered) error {
+// beginMigration begins a migration if, by a live read, the limits and the VM's other
+// migrations allow it.
+func (r *reconciler) beginMigration(ctx context.Context, g *gathered) error {
 	r.begin.Lock()
 	defer r.begin.Unlock()
 	var all kubevirt.VirtualMachineInstanceMigrationList
 	if err := r.Live.List(ctx, &all); err != nil {
 		return fmt.Errorf("migrations: %w", err)
 	}
-	turn, err := r.turn(ctx, all.Items, g.Migration)
+	allowed, err := r.withinLimits(ctx, all.Items, g.Migration)
 	if err != nil {
 		return err
 	}
 	own := slices.DeleteFunc(all.Items, func(m object) bool {
 		return m.Namespace != g.Migration.Namespace || m.Spec.VMIName != g.Migration.Spec.VMIName
 	})
-	if !turn || before(g.Migration, own) != "" {
-		return errBehind()
+	if !allowed || precededBy(g.Migration, own) != "" {
+		return errStale()
 	}
 	return r.status(ctx, g.Migration, func(m *object) {
 		m.Status.Phase = kubevirt.MigrationScheduling
@@ -110,19 +111,19 @@ func (r *reconciler) beginOne(ctx context.Context, g *gathered) error {
 	})
 }
 
-// errBehind: the cache was, look again.
-func errBehind() error {
+// errStale is the conflict of a decision from a stale cache: it is retried.
+func errStale() error {
 	return apierrors.NewConflict(kubevirt.GroupVersion().WithResource("virtualmachineinstancemigrations").GroupResource(), "", nil)
 }
 
-func (r *reconciler) makePod(ctx context.Context, g *gathered) error {
+func (r *reconciler) createPod(ctx context.Context, g *gathered) error {
 	source := &corev1.Pod{}
 	key := client.ObjectKey{Namespace: g.Migration.Namespace, Name: g.Source.Name}
 	if err := r.Live.Get(ctx, key, source); err != nil {
 		return fmt.Errorf("launcher pod %s: %w", key, err)
 	}
 	if string(source.UID) != g.Source.UID {
-		return errBehind()
+		return errStale()
 	}
 	p := targetPod(g.Migration, g.VMI, source)
 	err := r.Create(ctx, p)
@@ -135,18 +136,18 @@ func (r *reconciler) makePod(ctx context.Context, g *gathered) error {
 		if getErr := r.Live.Get(ctx, client.ObjectKeyFromObject(p), there); getErr == nil && there.Labels[kubevirt.MigrationJobLabel] != string(g.Migration.UID) {
 			return r.fail(ctx, g, fmt.Sprintf("there is a pod %s already that is not of this migration", p.Name))
 		}
-		return err // the cache does not show it yet
+		return err // made by an earlier attempt: not in the cache yet
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return err
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		// A quota, pod security, a webhook: it will not get better by itself.
+		// A quota, pod security or a webhook: retrying does not help.
 		return r.fail(ctx, g, "the target pod cannot be made: "+oneLine(err))
 	}
 	return fmt.Errorf("target pod %s: %w", p.Name, err)
 }
 
-// schedule tells both agents of the migration: labels first, by which they see
-// it, then all that they need to know in one patch.
+// schedule hands the migration to both agents: first the labels by which their watches
+// select it, then all parameters in one patch of the status.
 func (r *reconciler) schedule(ctx context.Context, g *gathered) error {
 	set := r.Settings.Get()
 	source := migration.StateOf(g.Migration).SourceNode
@@ -187,8 +188,8 @@ func options(s evacuation.Settings) *kubevirt.MigrationOptions {
 	}
 }
 
-// dropPod deletes the very pod that was seen.
-func (r *reconciler) dropPod(ctx context.Context, g *gathered) error {
+// deletePod deletes the target pod with the UID that was read.
+func (r *reconciler) deletePod(ctx context.Context, g *gathered) error {
 	uid := types.UID(g.Target.UID)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.Migration.Namespace, Name: g.Target.Name}}
 	if err := r.Delete(ctx, pod, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {

@@ -20,10 +20,10 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// fail ends a migration. Who is told of the reason has it in one line.
+// fail ends a migration as failed. The reason must be one line.
 func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error {
 	now := metav1.Now()
-	r.tellVMI(ctx, g, reason, now)
+	r.writeFailureToVMI(ctx, g, reason, now)
 	err := r.status(ctx, g.Migration, func(m *object) {
 		m.Status.Phase = kubevirt.MigrationFailed
 		s := m.Status.MigrationState
@@ -33,7 +33,7 @@ func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error
 	if err != nil {
 		return err
 	}
-	r.count(g, "failed")
+	r.countEnd(g, "failed")
 	r.Events.Eventf(g.Migration, nil, corev1.EventTypeWarning, "MigrationFailed", "Migrate", "%s", reason)
 	if g.VMI != nil && (migration.StateOf(g.Migration).SourceNode != "" || evacuation.Evacuates(g.Migration)) {
 		r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeWarning, "MigrationFailed", "Migrate", "migration %s: %s", g.Migration.Name, reason)
@@ -41,9 +41,9 @@ func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error
 	return nil
 }
 
-// tellVMI writes a failure into the VMI, too, once two nodes took part. The
-// migration's own word counts: this one may get lost.
-func (r *reconciler) tellVMI(ctx context.Context, g *gathered, reason string, now metav1.Time) {
+// writeFailureToVMI copies a failure to the VMI's status once the target is known. It is
+// best effort: the migration's own status counts.
+func (r *reconciler) writeFailureToVMI(ctx context.Context, g *gathered, reason string, now metav1.Time) {
 	s := migration.StateOf(g.Migration)
 	if g.VMI == nil || s.TargetNode == "" || s.VMIUID != string(g.VMI.UID) {
 		return
@@ -55,27 +55,27 @@ func (r *reconciler) tellVMI(ctx context.Context, g *gathered, reason string, no
 			StartTimestamp: s.StartTimestamp, EndTimestamp: &now, Failed: true, FailureReason: reason,
 		}})
 	if err != nil {
-		r.Log.Debug("the VMI is not told", "migration", name(g.Migration), "error", err)
+		r.Log.Debug("the failure is not written to the VMI", "migration", name(g.Migration), "error", err)
 	}
 }
 
-// move writes down where the VM is: node and mark at once, then the label by
-// which the agents see it.
-func (r *reconciler) move(ctx context.Context, g *gathered) error {
+// recordMove writes the VM's new node: status.nodeName and the mark in one patch, then the
+// label by which the agents' watches select the VMI.
+func (r *reconciler) recordMove(ctx context.Context, g *gathered) error {
 	s := migration.StateOf(g.Migration)
 	if g.VMI.Status.NodeName != s.TargetNode {
 		if err := patch.HaveStatus(ctx, r.Client, g.VMI); err != nil {
 			return err
 		}
-		if err := patch.Apply(ctx, r.Client, g.VMI, moved(g.VMI, s, metav1.Now())...); err != nil {
+		if err := patch.Apply(ctx, r.Client, g.VMI, movePatch(g.VMI, s, metav1.Now())...); err != nil {
 			return fmt.Errorf("status of VMI %s: %w", name(g.VMI), err)
 		}
 	}
 	return r.label(ctx, g.VMI, map[string]any{kubevirt.NodeNameLabel: s.TargetNode, kubevirt.MigrationTargetLabel: nil})
 }
 
-// moved is the patch of the VMI's status.
-func moved(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now metav1.Time) []patch.Operation {
+// movePatch is the patch of the VMI's status after a move.
+func movePatch(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now metav1.Time) []patch.Operation {
 	steps := append(patch.SameNode(vmi), patch.Operation{Op: "add", Path: "/status/nodeName", Value: s.TargetNode})
 	if vmi.Status.EvacuationNodeName != "" {
 		steps = append(steps, patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
@@ -87,7 +87,7 @@ func moved(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now
 	}})
 }
 
-// label sets labels of the very VMI that was seen; nil takes one away.
+// label sets labels of the VMI with the UID that was read; nil removes one.
 func (r *reconciler) label(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, labels map[string]any) error {
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": vmi.UID, "labels": labels}})
 	if err != nil {
@@ -109,7 +109,7 @@ func (r *reconciler) succeed(ctx context.Context, g *gathered) error {
 	if err != nil {
 		return err
 	}
-	r.count(g, "succeeded")
+	r.countEnd(g, "succeeded")
 	if g.VMI != nil {
 		s := migration.StateOf(g.Migration)
 		r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeNormal, "Migrated", "Migrate",
@@ -127,11 +127,12 @@ func pauseText(s *kubevirt.MigrationState) string {
 	return fmt.Sprintf("; it was paused for %v", s.ResumeTimestamp.Sub(s.PauseTimestamp.Time).Round(10*time.Millisecond))
 }
 
-// count the end of a migration, once: its write was accepted once.
-func (r *reconciler) count(g *gathered, result string) {
+// countEnd counts a migration that ended. It is called after the write of its end, which
+// is accepted once.
+func (r *reconciler) countEnd(g *gathered, result string) {
 	s := migration.StateOf(g.Migration)
 	cause := g.Migration.Annotations[evacuation.CauseAnnotation]
-	switch cause { // the annotation may be anybody's
+	switch cause { // users may write the annotation: no other value becomes a label
 	case evacuation.CauseEviction, evacuation.CausePreemption, evacuation.CauseNoExecute, evacuation.CauseNodeTaint:
 	default:
 		cause = "User"
@@ -143,7 +144,7 @@ func (r *reconciler) count(g *gathered, result string) {
 	r.Meter.Migration(cause, result, took)
 }
 
-// oneLine is what the API server said.
+// oneLine is an error's message without line breaks, at most 256 bytes.
 func oneLine(err error) string {
 	text := err.Error()
 	var status apierrors.APIStatus

@@ -16,7 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// gathered is what is known of one migration, with the objects behind it.
+// gathered are the inputs of migration.Next, with the objects that they were read from.
 type gathered struct {
 	migration.Facts
 
@@ -25,16 +25,16 @@ type gathered struct {
 
 func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) (*gathered, error) {
 	now := time.Now()
-	g := &gathered{Facts: migration.Facts{Migration: m, Now: now, Seen: r.since(m, now)}}
+	g := &gathered{Facts: migration.Facts{Migration: m, Now: now, Seen: r.phaseSince(m, now)}}
 	var err error
 	if g.others, err = lookup.Migrations(ctx, r.Client, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}); err != nil {
 		return nil, err
 	}
-	g.Before = before(m, g.others)
+	g.Before = precededBy(m, g.others)
 	if g.VMI, err = r.vmi(ctx, m); err != nil {
 		return nil, err
 	}
-	if err := r.pods(ctx, g); err != nil {
+	if err := r.readPods(ctx, g); err != nil {
 		return nil, err
 	}
 	if m.Final() {
@@ -42,14 +42,14 @@ func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInsta
 		return g, err
 	}
 	if evacuation.PhaseOf(m) == kubevirt.MigrationPending && g.VMI != nil {
-		return g, r.room(ctx, g)
+		return g, r.checkLimits(ctx, g)
 	}
-	return g, r.budget(ctx, g)
+	return g, r.checkBudget(ctx, g)
 }
 
-// before is the name of the migration that goes first: one that has begun, or
-// the oldest. For one that has ended it is one that has begun.
-func before(m *kubevirt.VirtualMachineInstanceMigration, all []kubevirt.VirtualMachineInstanceMigration) string {
+// precededBy is the name of a migration of the same VM that m has to wait for: one that
+// has begun, or an older one. For a final m only one that has begun counts.
+func precededBy(m *kubevirt.VirtualMachineInstanceMigration, all []kubevirt.VirtualMachineInstanceMigration) string {
 	for i := range all {
 		o := &all[i]
 		if o.UID == m.UID || o.Final() {
@@ -64,11 +64,11 @@ func before(m *kubevirt.VirtualMachineInstanceMigration, all []kubevirt.VirtualM
 	return ""
 }
 
-// vmi is nil only where the API server says so itself.
+// vmi reads the migration's VMI. It is nil only if a live read proves that there is none.
 func (r *reconciler) vmi(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) (*kubevirt.VirtualMachineInstance, error) {
 	key := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
 	if key.Name == "" {
-		return nil, nil //nolint:nilnil // there is no VMI without a name
+		return nil, nil //nolint:nilnil // a VMI has a name
 	}
 	vmi := &kubevirt.VirtualMachineInstance{}
 	err := r.Get(ctx, key, vmi)
@@ -77,7 +77,7 @@ func (r *reconciler) vmi(ctx context.Context, m *kubevirt.VirtualMachineInstance
 		return vmi, nil
 	}
 	if err == nil || apierrors.IsNotFound(err) {
-		err = r.Live.Get(ctx, key, vmi) // the cache may be behind
+		err = r.Live.Get(ctx, key, vmi) // the cache may be stale
 	}
 	switch {
 	case err == nil:
@@ -102,8 +102,8 @@ func (r *reconciler) nodeGone(ctx context.Context, name string) (bool, error) {
 	return false, nil
 }
 
-// pods looks for the source and for the target.
-func (r *reconciler) pods(ctx context.Context, g *gathered) error {
+// readPods reads the source and the target pod.
+func (r *reconciler) readPods(ctx context.Context, g *gathered) error {
 	s := migration.StateOf(g.Migration)
 	if g.VMI != nil {
 		launchers, err := r.launchers(ctx, g)
@@ -111,7 +111,7 @@ func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 			return err
 		}
 		g.Launchers = len(launchers)
-		if i := slices.IndexFunc(launchers, g.leaves); i >= 0 {
+		if i := slices.IndexFunc(launchers, g.isSource); i >= 0 {
 			g.Source = podFacts(&launchers[i], g.VMI)
 		}
 	}
@@ -119,7 +119,7 @@ func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 	key := client.ObjectKey{Namespace: g.Migration.Namespace, Name: migration.TargetPodName(g.Migration.Spec.VMIName, string(g.Migration.UID))}
 	err := r.Get(ctx, key, target)
 	if apierrors.IsNotFound(err) && s.TargetPodUID != "" && !g.Migration.Final() {
-		err = r.Live.Get(ctx, key, target) // the cache may be behind here, too
+		err = r.Live.Get(ctx, key, target) // the cache may be stale
 	}
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -133,26 +133,26 @@ func (r *reconciler) pods(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// launchers of the VM. A migration that fails has failed for ever: where the cache
-// does not have the one that the VM leaves it may be behind, and the server is asked.
+// launchers of the VM. A failed migration is final: so where the source pod is not in the
+// cache, which may be stale, they are read from the API server.
 func (r *reconciler) launchers(ctx context.Context, g *gathered) ([]corev1.Pod, error) {
 	cached, err := lookup.Launchers(ctx, r.Client, g.VMI)
-	if err != nil || g.Migration.Final() || slices.ContainsFunc(cached, g.leaves) {
+	if err != nil || g.Migration.Final() || slices.ContainsFunc(cached, g.isSource) {
 		return cached, err
 	}
 	return lookup.LaunchersNow(ctx, r.Live, g.VMI)
 }
 
-// leaves: the VM is to leave this launcher, or leaves it.
-func (g *gathered) leaves(p corev1.Pod) bool {
+// isSource reports whether a launcher is the source of the migration.
+func (g *gathered) isSource(p corev1.Pod) bool {
 	if uid := migration.StateOf(g.Migration).SourcePodUID; uid != "" {
 		return uid == string(p.UID)
 	}
 	return p.Spec.NodeName != "" && p.Spec.NodeName == g.VMI.Node()
 }
 
-// budget reports whether a second launcher may come.
-func (r *reconciler) budget(ctx context.Context, g *gathered) error {
+// checkBudget sets whether the disruption budget allows for a second launcher.
+func (r *reconciler) checkBudget(ctx context.Context, g *gathered) error {
 	g.Kept = !r.Budgets || g.VMI == nil
 	if g.Kept {
 		return nil
@@ -174,9 +174,9 @@ func (r *reconciler) budget(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// room reports whether there is another node, and whether it is this one's turn,
-// as far as the cache knows.
-func (r *reconciler) room(ctx context.Context, g *gathered) (err error) {
+// checkLimits sets, from the cache, how many other nodes there are and whether the limits
+// allow the migration to begin.
+func (r *reconciler) checkLimits(ctx context.Context, g *gathered) (err error) {
 	if g.OtherNodes, err = r.otherNodes(ctx, g.VMI.Node()); err != nil {
 		return err
 	}
@@ -184,12 +184,12 @@ func (r *reconciler) room(ctx context.Context, g *gathered) (err error) {
 	if err := r.List(ctx, &all); err != nil {
 		return fmt.Errorf("migrations: %w", err)
 	}
-	g.Turn, err = r.turn(ctx, all.Items, g.Migration)
+	g.Turn, err = r.withinLimits(ctx, all.Items, g.Migration)
 	return err
 }
 
-// otherNodes counts them. Where nodes cannot be read there is one, until the
-// scheduler says otherwise.
+// otherNodes counts the other nodes. Without the right to read nodes it returns 1, and the
+// scheduler reports where there is none.
 func (r *reconciler) otherNodes(ctx context.Context, than string) (n int, err error) {
 	if !r.Nodes {
 		return 1, nil
@@ -206,9 +206,9 @@ func (r *reconciler) otherNodes(ctx context.Context, than string) (n int, err er
 	return n, nil
 }
 
-// turn reports whether the limits leave room for a migration. Those that could
-// not begin anyway keep no place.
-func (r *reconciler) turn(ctx context.Context, all []object, m *object) (bool, error) {
+// withinLimits reports whether the limits allow a migration to begin. Pending ones that
+// cannot begin do not count.
+func (r *reconciler) withinLimits(ctx context.Context, all []object, m *object) (bool, error) {
 	var moving []evacuation.Moving
 	for i := range all {
 		o := &all[i]

@@ -1,6 +1,5 @@
-// Package migrate is the controller's side of live migrations: it checks them,
-// makes the target pod, hands them to the two agents and writes down how they
-// end. Gather, decide (migration.Next), act.
+// Package migrate is the controller's side of live migrations: it checks them, creates the
+// target pod, hands them to the two agents and records their result. Gather, decide (migration.Next), act.
 package migrate
 
 import (
@@ -28,42 +27,42 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// Config is what the controller needs. Live asks the API server.
+// Config is what the controller needs. Live reads from the API server, not the cache.
 type Config struct {
 	Log      *slog.Logger
 	Live     client.Reader
 	Events   events.EventRecorder
 	Settings *settings.Live
 	Meter    *meter.Meter
-	// Budgets: the controller of the disruption budgets runs here.
+	// Budgets: the controller disruption-budgets is enabled.
 	Budgets bool
-	// Nodes may be read.
+	// Nodes: nodes may be read.
 	Nodes bool
 }
 
-// workers look at migrations at the same time.
+// workers is how many migrations are reconciled at the same time.
 const workers = 8
 
 type reconciler struct {
 	Config
 	client.Client // reads the cache
 
-	begin sync.Mutex // one begins at a time: the limits are counted
+	begin sync.Mutex // held from counting against the limits until the migration has begun
 
-	mu   sync.Mutex
-	seen map[types.UID]phaseSeen
+	mu     sync.Mutex
+	phases map[types.UID]phaseStart
 }
 
-// phaseSeen is since when a migration is in a phase, by this machine's clock.
-type phaseSeen struct {
+// phaseStart is when a migration was first read in a phase, by this machine's clock.
+type phaseStart struct {
 	phase kubevirt.MigrationPhase
 	at    time.Time
 }
 
-// Add has the manager run the controller, in the replica that is elected.
+// Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
-	r := &reconciler{Config: cfg, Client: mgr.GetClient(), seen: map[types.UID]phaseSeen{}}
-	// Nodes are counted, and tell nothing of themselves.
+	r := &reconciler{Config: cfg, Client: mgr.GetClient(), phases: map[types.UID]phaseStart{}}
+	// Nodes are only counted: they need a cache, and their events no reconcile.
 	if cfg.Nodes {
 		if _, err := mgr.GetCache().GetInformer(context.Background(), &corev1.Node{}); err != nil {
 			return fmt.Errorf("nodes: %w", err)
@@ -71,7 +70,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("migration").
 		For(&kubevirt.VirtualMachineInstanceMigration{}).
-		Watches(&kubevirt.VirtualMachineInstanceMigration{}, r.waiting()).
+		Watches(&kubevirt.VirtualMachineInstanceMigration{}, r.onEnd()).
 		Watches(&kubevirt.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.ofVM(ctx, client.ObjectKeyFromObject(o))
 		})).
@@ -84,12 +83,12 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 			}
 			return nil
 		})).
-		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context, _ client.Object) []reconcile.Request { return r.allWaiting(ctx) })).
+		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context, _ client.Object) []reconcile.Request { return r.allPending(ctx) })).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(r)
 }
 
-// Reconcile does for one migration what comes next.
+// Reconcile takes the next step for one migration.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
 		return reconcile.Result{RequeueAfter: settings.Retry}, nil
@@ -110,7 +109,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.Log.Debug("the cache was behind", "migration", req.String(), "error", err)
 		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
 	case apierrors.IsNotFound(err):
-		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil // something has gone meanwhile
+		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil // an object was deleted meanwhile
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	case err != nil:
@@ -119,17 +118,17 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{RequeueAfter: step.Again}, nil
 }
 
-// since is when a migration was first seen in its present phase.
-func (r *reconciler) since(m *kubevirt.VirtualMachineInstanceMigration, now time.Time) time.Time {
+// phaseSince is when a migration was first read in its present phase.
+func (r *reconciler) phaseSince(m *kubevirt.VirtualMachineInstanceMigration, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m.Final() {
-		delete(r.seen, m.UID)
+		delete(r.phases, m.UID)
 		return now
 	}
-	if s, ok := r.seen[m.UID]; ok && s.phase == m.Status.Phase {
+	if s, ok := r.phases[m.UID]; ok && s.phase == m.Status.Phase {
 		return s.at
 	}
-	r.seen[m.UID] = phaseSeen{m.Status.Phase, now}
+	r.phases[m.UID] = phaseStart{m.Status.Phase, now}
 	return now
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// podFacts is what counts of a launcher pod.
+// podFacts are a launcher pod's inputs of migration.Next.
 func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Pod {
 	out := &migration.Pod{
 		Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
@@ -33,8 +33,8 @@ func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Po
 	return out
 }
 
-// targetPod is the source's with another place. What it was given at its own
-// creation, by the scheduler or by admission, it is given anew.
+// targetPod is a copy of the source pod for another node, without what the scheduler and
+// admission set: they set it again.
 func targetPod(m *kubevirt.VirtualMachineInstanceMigration, vmi *kubevirt.VirtualMachineInstance, source *corev1.Pod) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -51,12 +51,12 @@ func targetPod(m *kubevirt.VirtualMachineInstanceMigration, vmi *kubevirt.Virtua
 	p.Spec.Priority = nil
 	p.Spec.PreemptionPolicy = nil
 	p.Spec.EphemeralContainers = nil
-	apart(&p.Spec, vmi)
+	addAntiAffinity(&p.Spec, vmi)
 	return p
 }
 
-// apart keeps the pod from the node of any other launcher of its VM.
-func apart(spec *corev1.PodSpec, vmi *kubevirt.VirtualMachineInstance) {
+// addAntiAffinity keeps the pod off the nodes of other launchers of its VM.
+func addAntiAffinity(spec *corev1.PodSpec, vmi *kubevirt.VirtualMachineInstance) {
 	if spec.Affinity == nil {
 		spec.Affinity = &corev1.Affinity{}
 	}
@@ -67,7 +67,7 @@ func apart(spec *corev1.PodSpec, vmi *kubevirt.VirtualMachineInstance) {
 	terms := &spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	for _, t := range *terms {
 		if t.TopologyKey == corev1.LabelHostname && t.LabelSelector != nil && t.LabelSelector.MatchLabels[kubevirt.CreatedByLabel] == uid {
-			return // the source was a target itself
+			return // the source has it from an earlier migration
 		}
 	}
 	*terms = append(*terms, corev1.PodAffinityTerm{

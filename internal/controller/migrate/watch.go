@@ -17,10 +17,10 @@ import (
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// waiting has those that wait for their turn looked at when another has ended.
-func (r *reconciler) waiting() handler.EventHandler {
+// onEnd enqueues the pending migrations when another one has ended.
+func (r *reconciler) onEnd() handler.EventHandler {
 	all := func(ctx context.Context, q queue) {
-		for _, req := range r.allWaiting(ctx) {
+		for _, req := range r.allPending(ctx) {
 			q.Add(req)
 		}
 	}
@@ -36,7 +36,7 @@ func (r *reconciler) waiting() handler.EventHandler {
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			delete(r.seen, e.Object.GetUID())
+			delete(r.phases, e.Object.GetUID())
 		},
 	}
 }
@@ -46,11 +46,11 @@ func final(o client.Object) bool {
 	return ok && m.Final()
 }
 
-// allWaiting are the migrations that have not begun.
-func (r *reconciler) allWaiting(ctx context.Context) []reconcile.Request {
+// allPending returns requests for the migrations that have not begun.
+func (r *reconciler) allPending(ctx context.Context) []reconcile.Request {
 	var all kubevirt.VirtualMachineInstanceMigrationList
 	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // the cache has started, or there would be no event
+		return nil // cannot fail: the cache has started, or there would be no event
 	}
 	var out []reconcile.Request
 	for i := range all.Items {
@@ -61,7 +61,7 @@ func (r *reconciler) allWaiting(ctx context.Context) []reconcile.Request {
 	return out
 }
 
-// ofVM are the migrations of a VM that are not over, or not let go.
+// ofVM returns requests for a VM's migrations that have not ended or have a finalizer.
 func (r *reconciler) ofVM(ctx context.Context, vm types.NamespacedName) []reconcile.Request {
 	all, err := lookup.Migrations(ctx, r.Client, vm)
 	if err != nil {
