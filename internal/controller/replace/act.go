@@ -19,9 +19,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/replacement"
 )
 
-// act does what was decided for a VM. What the API server refuses is remembered
-// and tried again later; that the VM is not as it was seen is an error.
-func (r *reconciler) act(ctx context.Context, s *seen, v *replacement.Verdict) error {
+// act carries out the decision for a VM. What the API server refuses is recorded and
+// retried later. It returns an error where the VM has changed since it was read.
+func (r *reconciler) act(ctx context.Context, s *observed, v *replacement.Verdict) error {
 	vmi, pod := s.vmis[v.VM.UID], s.pods[v.VM.UID]
 	var err error
 	switch v.Action {
@@ -62,7 +62,7 @@ func oneLine(err error) string {
 	return fmt.Sprintf("%.200s", strings.ReplaceAll(err.Error(), "\n", "; "))
 }
 
-// evict asks for the launcher's eviction, as a drain does: its budget counts.
+// evict evicts the launcher through the API, as a drain does: its budget counts.
 func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
 	eviction := &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
@@ -74,12 +74,12 @@ func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// tell has the VM say what its node's taints mean for it, in one patch, unless it
-// says so already.
-func (r *reconciler) tell(ctx context.Context, s *seen, v *replacement.Verdict) error {
+// writeConditions writes the VM's conditions about its node's taints, in one patch, unless
+// they are up to date.
+func (r *reconciler) writeConditions(ctx context.Context, s *observed, v *replacement.Verdict) error {
 	vmi := s.vmis[v.VM.UID]
 	if !r.Conditions || v.Reason == replacement.NotKnown || v.Action != replacement.Nothing {
-		return nil // what has just been written to is told by the next look
+		return nil // after an action the VMI has another version: the next reconcile writes them
 	}
 	progress := r.state.VMs[v.VM.UID]
 	steps := patch.Conditions(vmi,
@@ -94,7 +94,7 @@ func (r *reconciler) tell(ctx context.Context, s *seen, v *replacement.Verdict) 
 	return patch.Status(ctx, r.Client, vmi.DeepCopy(), steps...)
 }
 
-// condition is nil without a message.
+// condition returns nil without a message.
 func condition(kind, reason, message string, since, now time.Time) *kubevirt.Condition {
 	if message == "" {
 		return nil

@@ -1,7 +1,7 @@
-// Package replace has VMs leave nodes that have been tainted for too long. One
-// look at all nodes and VMs decides for all of them (replacement.Next), because
-// how many may leave at once is a matter of the whole cluster. What it remembers
-// is in the EvacuationPolicy's status, and written before anything is done.
+// Package replace moves VMs away from nodes that have been tainted for too long. One
+// reconcile reads all nodes and VMs and decides for all of them (replacement.Next),
+// because the limit of concurrent replacements is cluster-wide. Its state is in the
+// EvacuationPolicy's status, and is written before any action.
 package replace
 
 import (
@@ -38,43 +38,43 @@ type Config struct {
 	Settings *settings.Live
 	Meter    *meter.Meter
 	Mover    Mover
-	// Conditions are written to the VMIs.
+	// Conditions: the VMIs' conditions are written. False with KubeVirt, which reverts them.
 	Conditions bool
 }
 
-// Mover has VMs leave their nodes.
+// Mover moves VMs away from their nodes.
 type Mover interface {
-	// Move fails with mark.ErrChanged if the VMI is not any more as it was read.
+	// Move fails with mark.ErrChanged if the VMI has changed since it was read.
 	Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error
-	// Moving tells whether a VM is to leave its node already, and the cause.
+	// Moving reports whether a VM is to leave its node already, and the cause.
 	Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error)
 	// Cancel undoes a Move that has not begun.
 	Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error
 }
 
 const (
-	// gather is how long several changes wait to be one look.
-	gather = 200 * time.Millisecond
-	// settle is when an act is looked after that nothing was heard of.
-	settle = 5 * time.Second
+	// batchDelay merges changes in quick succession into one reconcile.
+	batchDelay = 200 * time.Millisecond
+	// recheckAfter is the requeue delay after an action, in case no event follows it.
+	recheckAfter = 5 * time.Second
 )
 
-// reconciler is used by its one worker alone, but for what is gone.
+// reconciler is used by its one worker; event handlers use only removed.
 type reconciler struct {
 	Config
 	client.Client // reads the cache
 
-	gone   gone
-	state  replacement.State
-	read   bool // the status of the policy, at the start
-	policy replacement.Policy
-	warned bool // that too many nodes are tainted
+	removed  removedTaints
+	state    replacement.State
+	restored bool // state was read from the policy's status
+	policy   replacement.Policy
+	warned   bool // the Event about too many tainted nodes was emitted
 }
 
-// Add has the manager run the controller, in the replica that is elected.
+// Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
-	world := func(context.Context, client.Object) []reconcile.Request { return one() }
+	world := func(context.Context, client.Object) []reconcile.Request { return request() }
 	all := handler.EnqueueRequestsFromMapFunc(world)
 	return ctrl.NewControllerManagedBy(mgr).Named("taint-replacement").
 		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged, DeleteFunc: r.nodeGone})).
@@ -85,30 +85,30 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		Complete(r)
 }
 
-// one: whatever changes, all is looked at.
-func one() []reconcile.Request {
+// request is the same for all objects: any change makes all nodes and VMs be read.
+func request() []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.Name}}}
 }
 
-// nodeChanged leaves out a node's sign of life.
+// nodeChanged filters out heartbeats of nodes, and records removed taints.
 func (r *reconciler) nodeChanged(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*corev1.Node)
 	after, ok2 := e.ObjectNew.(*corev1.Node)
 	if !ok || !ok2 {
 		return false
 	}
-	r.gone.note(before, after)
+	r.removed.record(before, after)
 	return !equality.Semantic.DeepEqual(before.Spec.Taints, after.Spec.Taints) || lookup.Ready(before) != lookup.Ready(after)
 }
 
 func (r *reconciler) nodeGone(e event.DeleteEvent) bool {
 	if before, ok := e.Object.(*corev1.Node); ok {
-		r.gone.note(before, nil)
+		r.removed.record(before, nil)
 	}
 	return true
 }
 
-// vmiChanged leaves out what nothing is decided by.
+// vmiChanged filters out changes that no decision depends on.
 func vmiChanged(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*kubevirt.VirtualMachineInstance)
 	after, ok2 := e.ObjectNew.(*kubevirt.VirtualMachineInstance)
@@ -136,29 +136,29 @@ func podChanged(e event.UpdateEvent) bool {
 		!equality.Semantic.DeepEqual(before.Spec.Tolerations, after.Spec.Tolerations))
 }
 
-// Reconcile looks at everything, remembers, tells and acts.
+// Reconcile reads everything, decides, persists the state, acts and reports.
 func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
 		return reconcile.Result{RequeueAfter: settings.Retry}, nil
 	}
-	select { // what comes with it is seen with it
+	select { // changes that follow at once are handled together
 	case <-ctx.Done():
 		return reconcile.Result{}, nil
-	case <-time.After(gather):
+	case <-time.After(batchDelay):
 	}
 	policy, err := r.readPolicy(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	for id := range r.gone.take() {
+	for id := range r.removed.take() {
 		delete(r.state.Clocks, id)
 	}
-	seen, err := r.look(ctx)
+	now, err := r.observe(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	plan := replacement.Next(seen.World, r.state)
-	again, err := r.carryOut(ctx, policy, seen, plan)
+	plan := replacement.Next(now.World, r.state)
+	again, err := r.carryOut(ctx, policy, now, plan)
 	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
 		r.Log.Debug("the cache was behind", "error", err)
 		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
@@ -166,8 +166,8 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return reconcile.Result{RequeueAfter: again}, err
 }
 
-// carryOut persists, then acts, then reports.
-func (r *reconciler) carryOut(ctx context.Context, policy *v1alpha1.EvacuationPolicy, seen *seen, plan replacement.Plan) (time.Duration, error) {
+// carryOut persists the state, then acts, then reports. It returns the requeue delay.
+func (r *reconciler) carryOut(ctx context.Context, policy *v1alpha1.EvacuationPolicy, now *observed, plan replacement.Plan) (time.Duration, error) {
 	if err := r.persist(ctx, policy, &plan); err != nil {
 		return 0, err
 	}
@@ -176,14 +176,14 @@ func (r *reconciler) carryOut(ctx context.Context, policy *v1alpha1.EvacuationPo
 	acted := false
 	for i := range plan.VMs {
 		acted = acted || plan.VMs[i].Action != replacement.Nothing
-		if err := r.act(ctx, seen, &plan.VMs[i]); err != nil {
+		if err := r.act(ctx, now, &plan.VMs[i]); err != nil {
 			return 0, err
 		}
 	}
 	detected, replacing := 0, 0
 	for i := range plan.VMs {
 		v := &plan.VMs[i]
-		if err := r.tell(ctx, seen, v); err != nil {
+		if err := r.writeConditions(ctx, now, v); err != nil {
 			return 0, err
 		}
 		if v.Detected != "" {
@@ -194,8 +194,8 @@ func (r *reconciler) carryOut(ctx context.Context, policy *v1alpha1.EvacuationPo
 		}
 	}
 	r.Meter.TaintedVMIs(detected, replacing)
-	if again := plan.Again; !acted || again > 0 && again < settle {
+	if again := plan.Again; !acted || again > 0 && again < recheckAfter {
 		return again, nil
 	}
-	return settle, nil
+	return recheckAfter, nil
 }

@@ -132,14 +132,14 @@ func apply(t *testing.T, v *kubevirt.VirtualMachineInstance, raw []byte) {
 	v.Status.Conditions = have
 }
 
-type silent struct{}
+type noEvents struct{}
 
-func (silent) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
+func (noEvents) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
-// nobody moves.
-type nobody struct{ Mover }
+// noMover moves.
+type noMover struct{ Mover }
 
-func (nobody) Moving(context.Context, *kubevirt.VirtualMachineInstance) (string, bool, error) {
+func (noMover) Moving(context.Context, *kubevirt.VirtualMachineInstance) (string, bool, error) {
 	return "", false, nil
 }
 
@@ -163,7 +163,7 @@ func given(t *testing.T, nodes, vmis int, replacement *v1alpha1.TaintReplacement
 	}
 	live := settings.New()
 	live.Set(evacuation.Defaults())
-	return c, &reconciler{Client: c, Config: Config{Log: slog.New(slog.DiscardHandler), Events: silent{}, Settings: live, Meter: meter.New(prometheus.NewRegistry()), Mover: nobody{}, Conditions: true}}
+	return c, &reconciler{Client: c, Config: Config{Log: slog.New(slog.DiscardHandler), Events: noEvents{}, Settings: live, Meter: meter.New(prometheus.NewRegistry()), Mover: noMover{}, Conditions: true}}
 }
 
 // taint changes a node as its watch tells.
@@ -178,7 +178,7 @@ func (c *cluster) taint(r *reconciler, i int, keys ...string) {
 
 func (c *cluster) reconcile(r *reconciler) time.Duration {
 	c.t.Helper()
-	again, err := r.Reconcile(c.t.Context(), one()[0])
+	again, err := r.Reconcile(c.t.Context(), request()[0])
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -19,12 +19,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/replacement"
 )
 
-// listed bounds how many VMs the status lists: those that are replaced first.
+// listed is how many VMs the status lists at most: those that are replaced first.
 const listed = 500
 
-// remembered is the state of the controller before this one. What the status does
-// not list the VMs themselves say, in their conditions.
-func remembered(policy *v1alpha1.EvacuationPolicy) replacement.State {
+// restoreState returns the state that a former leader has persisted. VMs that the status
+// does not list have it in their conditions.
+func restoreState(policy *v1alpha1.EvacuationPolicy) replacement.State {
 	s := replacement.State{Clocks: replacement.Clocks{}, VMs: map[string]replacement.Progress{}}
 	if policy == nil {
 		return s
@@ -49,10 +49,10 @@ func remembered(policy *v1alpha1.EvacuationPolicy) replacement.State {
 	return s
 }
 
-// persist writes what is remembered, where it has changed.
+// persist writes the state to the policy's status, if it has changed.
 func (r *reconciler) persist(ctx context.Context, policy *v1alpha1.EvacuationPolicy, plan *replacement.Plan) error {
 	if policy == nil {
-		return nil // without one there is nothing to remember
+		return nil // without a policy there is no state
 	}
 	before := policy.DeepCopy()
 	s := &policy.Status
@@ -69,7 +69,7 @@ func (r *reconciler) persist(ctx context.Context, policy *v1alpha1.EvacuationPol
 	if r.policy.Off() {
 		meta.RemoveStatusCondition(&s.Conditions, v1alpha1.ConditionTaintReplacement)
 	} else {
-		meta.SetStatusCondition(&s.Conditions, r.condition(policy, plan))
+		meta.SetStatusCondition(&s.Conditions, r.policyCondition(policy, plan))
 	}
 	if equality.Semantic.DeepEqual(before.Status, policy.Status) {
 		return nil
@@ -92,7 +92,7 @@ func taints(plan *replacement.Plan) []v1alpha1.NodeTaint {
 	return all
 }
 
-// seconds is a time as the API server keeps it.
+// seconds rounds a time down to the API's precision.
 func seconds(t time.Time) metav1.Time { return metav1.NewTime(t.UTC().Truncate(time.Second)) }
 
 func entry(v *replacement.Verdict, p replacement.Progress) v1alpha1.TaintedVMI {
@@ -114,8 +114,8 @@ func entry(v *replacement.Verdict, p replacement.Progress) v1alpha1.TaintedVMI {
 	return e
 }
 
-// condition says whether VMs are replaced, and why not.
-func (r *reconciler) condition(policy *v1alpha1.EvacuationPolicy, plan *replacement.Plan) metav1.Condition {
+// policyCondition reports whether VMs are replaced, and if not, why.
+func (r *reconciler) policyCondition(policy *v1alpha1.EvacuationPolicy, plan *replacement.Plan) metav1.Condition {
 	c := metav1.Condition{
 		Type: v1alpha1.ConditionTaintReplacement, Status: metav1.ConditionTrue, Reason: "Watching", ObservedGeneration: policy.Generation,
 		Message: fmt.Sprintf("%d of at most %d tainted nodes, %d VMs are being replaced", plan.TaintedNodes, plan.Allowed, plan.InFlight),
@@ -130,14 +130,14 @@ func (r *reconciler) condition(policy *v1alpha1.EvacuationPolicy, plan *replacem
 	return c
 }
 
-// warn says once that nobody is replaced because so many nodes are tainted.
+// warn emits an Event, once, when no VM is replaced because too many nodes are tainted.
 func (r *reconciler) warn(policy *v1alpha1.EvacuationPolicy, plan *replacement.Plan) {
-	said := r.warned
+	before := r.warned
 	r.warned = plan.TooMany()
-	if said || !r.warned || policy == nil {
+	if before || !r.warned || policy == nil {
 		return
 	}
-	c := r.condition(policy, plan)
+	c := r.policyCondition(policy, plan)
 	r.Log.Warn("too many nodes are tainted: no VM is replaced", "tainted", plan.TaintedNodes, "allowed", plan.Allowed)
 	r.Events.Eventf(policy, nil, corev1.EventTypeWarning, c.Reason, "Replace", "%s", c.Message)
 }

@@ -16,25 +16,25 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/replacement"
 )
 
-// seen is what was looked at, with the objects that are acted on. They are the
-// cache's: only copies are changed.
-type seen struct {
+// observed are the inputs of replacement.Next, with the objects to act on. These belong
+// to the cache and must not be modified.
+type observed struct {
 	replacement.World
 
 	vmis map[string]*kubevirt.VirtualMachineInstance // by UID
 	pods map[string]*corev1.Pod                      // launchers, by the VMI's UID
 }
 
-// readPolicy reads what was asked for; nil where there is no policy. At the start
-// it reads what was remembered, too.
+// readPolicy reads the policy; nil: there is none. The first time, it also restores the
+// state from the policy's status.
 func (r *reconciler) readPolicy(ctx context.Context) (*v1alpha1.EvacuationPolicy, error) {
 	policy, err := lookup.Policy(ctx, r.Client)
 	if err != nil {
 		return nil, err
 	}
-	if !r.read {
-		r.read = true
-		r.state = remembered(policy)
+	if !r.restored {
+		r.restored = true
+		r.state = restoreState(policy)
 	}
 	var asked *v1alpha1.TaintReplacement
 	if policy != nil {
@@ -48,9 +48,9 @@ func (r *reconciler) readPolicy(ctx context.Context) (*v1alpha1.EvacuationPolicy
 	return policy, nil
 }
 
-// look looks at all nodes and VMs. Pods are looked up only of VMs that matter.
-func (r *reconciler) look(ctx context.Context) (*seen, error) {
-	s := &seen{
+// observe reads all nodes and VMs. Pods are read only of relevant VMs.
+func (r *reconciler) observe(ctx context.Context) (*observed, error) {
+	s := &observed{
 		World: replacement.World{Now: time.Now(), Policy: r.policy, Nodes: map[string]replacement.Node{}},
 		vmis:  map[string]*kubevirt.VirtualMachineInstance{}, pods: map[string]*corev1.Pod{},
 	}
@@ -75,7 +75,7 @@ func (r *reconciler) look(ctx context.Context) (*seen, error) {
 			continue
 		}
 		used[v.Node()] = true
-		if !r.matters(v, len(taints[v.Node()]) > 0) {
+		if !r.relevant(v, len(taints[v.Node()]) > 0) {
 			continue
 		}
 		vm, pod, err := r.vm(ctx, v, taints[v.Node()])
@@ -89,14 +89,15 @@ func (r *reconciler) look(ctx context.Context) (*seen, error) {
 	return s, nil
 }
 
-// matters: its node has a taint, or something of one is left.
-func (r *reconciler) matters(v *kubevirt.VirtualMachineInstance, tainted bool) bool {
+// relevant reports whether a VM's node has a taint, or a mark, condition or state of one is
+// left.
+func (r *reconciler) relevant(v *kubevirt.VirtualMachineInstance, tainted bool) bool {
 	_, known := r.state.VMs[string(v.UID)]
-	return tainted || known || ours(v) || v.Condition(kubevirt.NodeTaintDetected) != nil || v.Condition(kubevirt.NodeTaintReplacing) != nil
+	return tainted || known || markedForTaint(v) || v.Condition(kubevirt.NodeTaintDetected) != nil || v.Condition(kubevirt.NodeTaintReplacing) != nil
 }
 
-// ours: it is marked because of a taint.
-func ours(v *kubevirt.VirtualMachineInstance) bool {
+// markedForTaint reports whether a VM is marked because of a taint.
+func markedForTaint(v *kubevirt.VirtualMachineInstance) bool {
 	return v.Marked() && v.Annotations[evacuation.CauseAnnotation] == evacuation.CauseNodeTaint
 }
 
@@ -144,7 +145,7 @@ func (r *reconciler) vm(ctx context.Context, v *kubevirt.VirtualMachineInstance,
 	return vm, launcher, nil
 }
 
-// tolerates tells whether a pod stays with a taint for ever.
+// tolerates reports whether a pod tolerates a taint without a time limit.
 func tolerates(pod *corev1.Pod, taints []corev1.Taint, id replacement.TaintID) bool {
 	quiet := klog.NewKlogr().V(10)
 	for i := range taints {

@@ -9,16 +9,16 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/replacement"
 )
 
-// gone are the taints that were taken from nodes since they were last asked for,
-// also those that are there again: a look alone would not see that. It is safe for
-// concurrent use.
-type gone struct {
+// removedTaints are the taints that were removed from nodes since the last reconcile, also
+// those that were added again since: the nodes' present state does not show these. Safe
+// for concurrent use.
+type removedTaints struct {
 	mu  sync.Mutex
 	all map[replacement.TaintID]bool
 }
 
-// note takes a change of a node; after is nil where the node itself went.
-func (g *gone) note(before, after *corev1.Node) {
+// record takes a change of a node; after is nil where the node was deleted.
+func (g *removedTaints) record(before, after *corev1.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, t := range before.Spec.Taints {
@@ -33,8 +33,8 @@ func (g *gone) note(before, after *corev1.Node) {
 	}
 }
 
-// take returns them, once.
-func (g *gone) take() map[replacement.TaintID]bool {
+// take returns the removed taints and forgets them.
+func (g *removedTaints) take() map[replacement.TaintID]bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	all := g.all
