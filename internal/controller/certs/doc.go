@@ -1,12 +1,11 @@
-// Package certs keeps the serving certificate of the webhooks, and the caBundle
-// by which the API server knows it.
+// Package certs makes, renews and serves the certificate of the webhooks, and writes the
+// caBundle by which the API server verifies it.
 //
-// Both are in one Secret that all replicas watch, and any replica renews: the
-// Secret's resourceVersion decides who was first. There is no moment in which
-// the API server meets a certificate that it does not know: the CA that signs
-// next is in the caBundle for the whole life of the one before it, and the one
-// before stays there for as long.
+// Both are in one Secret that all replicas watch. Any replica renews it; of concurrent
+// writes the Secret's resourceVersion lets one succeed. The API server can verify each
+// certificate at any time: a CA is in the caBundle one generation before it signs, and
+// stays there for one generation after that.
 //
-// The Secret also has the key that is put behind the path of the webhook that
-// marks VMs: a port is reached by many, a certificate proves only who serves.
+// The Secret also has the key at the end of the path of the webhook that marks VMs. It
+// authenticates the API server: the certificate only authenticates the webhook.
 package certs

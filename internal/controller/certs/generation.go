@@ -18,23 +18,23 @@ import (
 const (
 	certKey    = "tls.crt"
 	keyKey     = "tls.key"
-	bundleKey  = "ca.crt"      // the caBundle: the CAs before, now and next
+	bundleKey  = "ca.crt"      // the caBundle: previous, current and next CA
 	nextKey    = "next-ca.crt" // signs the next certificate
 	nextKeyKey = "next-ca.key"
-	pathKey    = "path-key" // behind the path of a webhook that acts
+	pathKey    = "path-key" // the end of the path of a webhook that writes
 )
 
-// skew: another machine's clock may be behind.
+// skew allows for clocks of other machines that are late.
 const skew = time.Hour
 
-// minPathKey is how long rand.Text is at least: 128 bits.
+// minPathKey is the shortest length of rand.Text: 128 bits.
 const minPathKey = 26
 
-// cas of a bundle: the CA before, that of the certificate, and the next.
-const cas = 3
+// maxCAs of a bundle: the previous, the current and the next one.
+const maxCAs = 3
 
-// due is when the certificate of the Secret is renewed: at once where it cannot
-// be used, else when a third of its time is left.
+// due is when the Secret's certificate is to be renewed: zero if it cannot be used,
+// otherwise when a third of its validity is left.
 func (k *Keeper) due(secret *corev1.Secret) time.Time {
 	next := secret.Data[nextKey]
 	if len(next) == 0 || len(secret.Data[nextKeyKey]) == 0 || !bytes.Contains(secret.Data[bundleKey], next) || len(secret.Data[pathKey]) < minPathKey {
@@ -52,7 +52,7 @@ func (k *Keeper) due(secret *corev1.Secret) time.Time {
 	return served.Leaf.NotAfter.Add(-k.cfg.Validity / 3)
 }
 
-// names that the API server may use.
+// names are the DNS names of the certificate.
 func (k *Keeper) names() []string {
 	service := Name + "." + k.cfg.Namespace + ".svc"
 	return []string{service, service + ".cluster.local", "localhost"}
@@ -65,13 +65,14 @@ func (k *Keeper) renew(secret *corev1.Secret, now time.Time) error {
 		CAName: Name + "-ca", CAOrganization: "vmgrace", DNSName: names[0], ExtraDNSNames: names[1:],
 		ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	// A CA is next, then signs, then is remembered: three times, and some.
+	// A CA is the next, the current and then the previous one: three validities, and one in
+	// reserve.
 	makeCA := func() (*rotator.KeyPairArtifacts, error) {
 		return maker.CreateCACert(now.Add(-skew), now.Add(4*k.cfg.Validity+skew))
 	}
 	bundle := split(secret.Data[bundleKey])
-	ca := pair(secret.Data[nextKey], secret.Data[nextKeyKey], now.Add(k.cfg.Validity))
-	if ca == nil { // the first one, or the Secret was changed by others
+	ca := readCA(secret.Data[nextKey], secret.Data[nextKeyKey], now.Add(k.cfg.Validity))
+	if ca == nil { // the first certificate, or the Secret was changed by others
 		var err error
 		if ca, err = makeCA(); err != nil {
 			return err
@@ -89,10 +90,10 @@ func (k *Keeper) renew(secret *corev1.Secret, now time.Time) error {
 		return err
 	}
 	bundle = append(bundle, next.CertPEM)
-	bundle = bundle[max(0, len(bundle)-cas):]
+	bundle = bundle[max(0, len(bundle)-maxCAs):]
 	path := secret.Data[pathKey]
 	if len(path) < minPathKey {
-		path = []byte(strings.ToLower(rand.Text())) // what a Service's path may have
+		path = []byte(strings.ToLower(rand.Text())) // a Service's path must be lower case
 	}
 	secret.Data = map[string][]byte{
 		pathKey: path, certKey: cert, keyKey: key, bundleKey: bytes.Join(bundle, nil), nextKey: next.CertPEM, nextKeyKey: next.KeyPEM,
@@ -100,8 +101,8 @@ func (k *Keeper) renew(secret *corev1.Secret, now time.Time) error {
 	return nil
 }
 
-// pair reads a CA that can sign until then; nil: it cannot.
-func pair(certPEM, keyPEM []byte, until time.Time) *rotator.KeyPairArtifacts {
+// readCA returns the CA, nil if it cannot sign certificates that are valid until then.
+func readCA(certPEM, keyPEM []byte, until time.Time) *rotator.KeyPairArtifacts {
 	ca, err := tls.X509KeyPair(certPEM, keyPEM)
 	if err != nil {
 		return nil

@@ -51,7 +51,7 @@ func TestEachGenerationIsKnownBeforeAndAfterItIsServed(t *testing.T) {
 	if known(t, s[3], s[0]) {
 		t.Error("a CA is trusted for ever")
 	}
-	if n := len(split(s[4].Data[bundleKey])); n != cas {
+	if n := len(split(s[4].Data[bundleKey])); n != maxCAs {
 		t.Errorf("the bundle has %d CAs", n)
 	}
 }
@@ -118,13 +118,13 @@ func TestTheKeyGoesBehindThePathOnce(t *testing.T) {
 		"/proxy/evict-pod": "/proxy/evict-pod/K",
 	} {
 		service := admissionregistrationv1.WebhookClientConfig{Service: &admissionregistrationv1.ServiceReference{Path: &is}}
-		guard(&service, "/evict-pod", "K")
+		addKey(&service, "/evict-pod", "K")
 		if got := *service.Service.Path; got != want {
 			t.Errorf("%q becomes %q, want %q", is, got, want)
 		}
 		url := "https://h:1" + is
 		direct := admissionregistrationv1.WebhookClientConfig{URL: &url}
-		guard(&direct, "/evict-pod", "K")
+		addKey(&direct, "/evict-pod", "K")
 		if got := *direct.URL; got != "https://h:1"+want {
 			t.Errorf("%q becomes %q", url, got)
 		}

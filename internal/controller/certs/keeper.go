@@ -14,30 +14,30 @@ import (
 // Name of the Secret, the Service and the webhook configurations.
 const Name = "vmgrace-cluster-controller"
 
-// Config says for whom the certificate is.
+// Config is the namespace of the Service, and the certificate's validity.
 type Config struct {
 	Namespace string
 	Validity  time.Duration
-	// Guarded is the path of validating webhooks: the Secret's key is behind it.
+	// Guarded is the path of validating webhooks that the Secret's key is appended to.
 	Guarded string
 }
 
-// Meter hears when the certificate ends.
+// Meter records when the certificate expires.
 type Meter interface{ CertificateEnds(unixSeconds float64) }
 
-// Keeper has the certificate that is served now. Safe for concurrent use.
+// Keeper has the certificate that is served, and the key. Safe for concurrent use.
 type Keeper struct {
 	cfg    Config
 	served atomic.Pointer[tls.Certificate]
 	key    atomic.Pointer[[]byte]
 }
 
-// New returns one without a certificate.
+// New returns a Keeper without a certificate; Add has it filled from the Secret.
 func New(cfg Config) *Keeper { return &Keeper{cfg: cfg} }
 
 var errNone = errors.New("there is no certificate yet")
 
-// Certificate is for tls.Config.GetCertificate.
+// Certificate implements tls.Config.GetCertificate. It fails before there is one.
 func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if c := k.served.Load(); c != nil {
 		return c, nil
@@ -45,20 +45,20 @@ func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return nil, errNone
 }
 
-// Knows reports whether somebody has the key that the API server was given with
-// the path: who reaches the port is not yet the API server.
+// ValidKey reports whether key is the one at the end of the webhook's path, which only the
+// API server has. It takes the same time for each key of the same length.
 func (k *Keeper) ValidKey(key string) bool {
 	known := k.key.Load()
 	return known != nil && subtle.ConstantTimeCompare(*known, []byte(key)) == 1
 }
 
-// Ready is a health check.
+// Ready is a health check: it fails before there is a certificate.
 func (k *Keeper) Ready(*http.Request) error {
 	_, err := k.Certificate(nil)
 	return err
 }
 
-// serve takes the Secret's certificate from the next connection on.
+// serve uses the Secret's certificate and key from the next connection on.
 func (k *Keeper) serve(secret *corev1.Secret, m Meter) error {
 	c, err := tls.X509KeyPair(secret.Data[certKey], secret.Data[keyKey])
 	if err != nil {

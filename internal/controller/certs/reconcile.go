@@ -20,30 +20,30 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// Add has the certificate kept, in every replica.
+// Add adds the controller of the certificate to the manager. It runs in every replica.
 func (k *Keeper) Add(mgr ctrl.Manager, m Meter) error {
 	r := &reconciler{k, mgr.GetClient(), m}
-	everything := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return k.request() })
+	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return k.request() })
 	return ctrl.NewControllerManagedBy(mgr).Named("certificate").
 		For(&corev1.Secret{}).
-		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, everything).
-		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, everything).
-		WatchesRawSource(first(k.request()[0])).
-		WithOptions(options()).
+		Watches(&admissionregistrationv1.ValidatingWebhookConfiguration{}, all).
+		Watches(&admissionregistrationv1.MutatingWebhookConfiguration{}, all).
+		WatchesRawSource(initial(k.request()[0])).
+		WithOptions(controllerOptions()).
 		Complete(r)
 }
 
-// options: each try of a first certificate makes RSA keys, so the tries get rarer, but
-// without a certificate nothing can be answered.
-func options() controller.Options {
+// controllerOptions: each attempt at a first certificate makes RSA keys, so there is a
+// backoff; it is short, as without a certificate the webhooks cannot answer.
+func controllerOptions() controller.Options {
 	return controller.Options{
 		NeedLeaderElection: new(false),
 		RateLimiter:        workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](time.Second, 10*time.Second),
 	}
 }
 
-// first asks for the Secret where there is none: no watch would say so.
-func first(r reconcile.Request) source.Source {
+// initial enqueues the Secret at the start: where there is none, no watch event comes.
+func initial(r reconcile.Request) source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		queue.Add(r)
 		return nil
@@ -60,8 +60,8 @@ type reconciler struct {
 	meter  Meter
 }
 
-// Reconcile serves what the Secret has, renews it in time, and tells the API
-// server. Done twice, by two replicas at once or after a crash, it is the same.
+// Reconcile serves the Secret's certificate, renews it in time, and writes the caBundle. It
+// is idempotent, and safe in several replicas at once.
 func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
 	secret := &corev1.Secret{}
 	err := r.client.Get(ctx, request.NamespacedName, secret)
@@ -75,14 +75,14 @@ func (r *reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	if err := r.keeper.serve(secret, r.meter); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := r.tell(ctx, secret.Data[bundleKey], string(secret.Data[pathKey])); err != nil {
+	if err := r.updateWebhooks(ctx, secret.Data[bundleKey], string(secret.Data[pathKey])); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: max(time.Second, time.Until(r.keeper.due(secret)))}, nil
 }
 
-// write makes or renews the Secret, unless another replica was first; either
-// way the watch brings what came of it.
+// write creates or renews the Secret. A conflict with another replica is no error: the
+// watch shows the result.
 func (r *reconciler) write(ctx context.Context, secret *corev1.Secret, now time.Time) (reconcile.Result, error) {
 	secret = secret.DeepCopy()
 	if err := r.keeper.renew(secret, now); err != nil {
@@ -108,8 +108,8 @@ func (r *reconciler) write(ctx context.Context, secret *corev1.Secret, now time.
 	return reconcile.Result{RequeueAfter: time.Second}, nil
 }
 
-// tell writes caBundle and key into the webhook configurations.
-func (r *reconciler) tell(ctx context.Context, bundle []byte, key string) error {
+// updateWebhooks writes caBundle and key to the webhook configurations.
+func (r *reconciler) updateWebhooks(ctx context.Context, bundle []byte, key string) error {
 	name := client.ObjectKey{Name: Name}
 	validating := &admissionregistrationv1.ValidatingWebhookConfiguration{}
 	if err := r.client.Get(ctx, name, validating); client.IgnoreNotFound(err) != nil {
@@ -123,7 +123,7 @@ func (r *reconciler) tell(ctx context.Context, bundle []byte, key string) error 
 	for i := range newV.Webhooks {
 		c := &newV.Webhooks[i].ClientConfig
 		c.CABundle = bundle
-		guard(c, r.keeper.cfg.Guarded, key)
+		addKey(c, r.keeper.cfg.Guarded, key)
 	}
 	for i := range newM.Webhooks {
 		newM.Webhooks[i].ClientConfig.CABundle = bundle
@@ -134,8 +134,9 @@ func (r *reconciler) tell(ctx context.Context, bundle []byte, key string) error 
 	return r.patch(ctx, mutating, newM)
 }
 
-// guard puts the key behind the path. Applying the manifest again takes it away.
-func guard(c *admissionregistrationv1.WebhookClientConfig, path, key string) {
+// addKey appends the key to the path, or replaces it. Applying the manifest again removes
+// it.
+func addKey(c *admissionregistrationv1.WebhookClientConfig, path, key string) {
 	behind := func(is string) *string {
 		before, _, _ := strings.Cut(is, path)
 		return new(before + path + "/" + key)

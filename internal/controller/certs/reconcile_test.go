@@ -29,13 +29,13 @@ func TestAnAPIServerThatIsAwayCostsFewKeys(t *testing.T) {
 			},
 		}).Build()
 		k := New(Config{Namespace: "ns", Validity: time.Hour})
-		o := options()
+		o := controllerOptions()
 		o.Reconciler, o.SkipNameValidation = &reconciler{k, api, new(meter)}, new(true)
 		c, err := controller.NewTypedUnmanaged("certificate", o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.Watch(first(k.request()[0])); err != nil {
+		if err := c.Watch(initial(k.request()[0])); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

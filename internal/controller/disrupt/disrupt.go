@@ -1,7 +1,6 @@
-// Package disrupt has VMs leave their nodes whose launcher pods are deleted by
-// Kubernetes itself: for a more important pod, or for a taint. What counts is
-// decided in evacuation.Disrupted. It runs in every replica: the node's agent
-// holds the shutdown for seconds only until the VM is marked.
+// Package disrupt moves VMs whose launcher pods Kubernetes deletes itself: for preemption
+// or for a NoExecute taint. evacuation.Disrupted decides. It runs in every replica, because
+// the node's agent holds the shutdown of an unmarked VM only for seconds.
 package disrupt
 
 import (
@@ -37,23 +36,23 @@ type Config struct {
 	Events   events.EventRecorder
 	Settings *settings.Live
 	Mover    Mover
-	// Nodes may be read. Where not, each is taken for one that is Ready.
+	// Nodes: nodes may be read. Otherwise each is assumed to be Ready.
 	Nodes bool
-	// Unheld: no agent holds shutdowns here. VMs are moved all the same, if there is
-	// time enough.
+	// Unheld: no agent holds shutdowns. VMs are moved nevertheless, if there is enough
+	// time.
 	Unheld bool
 }
 
-// Mover has a VM leave its node. It fails with mark.ErrChanged if the VMI is not any
-// more as it was read, and with a *mark.NotNowError if it cannot be moved now.
+// Mover moves a VM away from its node. It fails with mark.ErrChanged if the VMI has changed
+// since it was read, and with a *mark.NotNowError if it cannot be moved now.
 type Mover interface {
 	Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error
 }
 
-// retryMove is how soon a VM is tried again that could not be moved.
+// retryMove is the shortest requeue delay of a VM that could not be moved.
 const retryMove = 2 * time.Second
 
-// workers mark VMs at the same time: a taint hits all of a node at once.
+// workers is how many VMs are reconciled at the same time: a taint hits all of a node.
 const workers = 16
 
 type reconciler struct {
@@ -61,15 +60,15 @@ type reconciler struct {
 	client.Client // reads the cache
 }
 
-// Add has the manager run the controller, in each replica.
+// Add adds the controller to the manager. It runs in every replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
-	// What is read has to be watched by whoever does not lead, too.
+	// Replicas that are not elected need these caches as well; events are ignored.
 	cached := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return nil })
 	b := ctrl.NewControllerManagedBy(mgr).Named("pod-disruption").
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(deleted)).
-		// The cache may show the pod's deletion before what made the VM movable.
-		Watches(&kubevirt.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: unmarkedBefore})).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(ofDeletedPod)).
+		// The cache may show the pod's deletion before the change that made the VM movable.
+		Watches(&kubevirt.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: wasUnmarked})).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, cached).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers, NeedLeaderElection: new(false)})
 	if cfg.Nodes {
@@ -78,22 +77,21 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	return b.Complete(r)
 }
 
-// deleted asks for the VM of a launcher pod that is being deleted.
-func deleted(ctx context.Context, pod client.Object) []reconcile.Request {
+// ofDeletedPod returns the request for the VM of a launcher pod that is being deleted.
+func ofDeletedPod(ctx context.Context, pod client.Object) []reconcile.Request {
 	if pod.GetDeletionTimestamp() == nil {
 		return nil
 	}
 	return lookup.OfPod(ctx, pod)
 }
 
-// unmarkedBefore leaves out VMs whose mark was taken: they are not to be marked anew
-// for that.
-func unmarkedBefore(e event.UpdateEvent) bool {
+// wasUnmarked filters out removals of a mark: they must not set it again.
+func wasUnmarked(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*kubevirt.VirtualMachineInstance)
 	return ok && !before.Marked()
 }
 
-// Reconcile has one VM moved, if it is to leave its node.
+// Reconcile moves one VM if its launcher's deletion is a disruption that counts.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !r.Settings.Known() {
 		return reconcile.Result{RequeueAfter: settings.Retry}, nil
@@ -119,7 +117,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.Log.Debug("the VM whose launcher is deleted is not moved now", "vmi", req.String(), "why", notNow)
 		return reconcile.Result{RequeueAfter: max(notNow.Again, retryMove)}, nil
 	case errors.Is(err, mark.ErrChanged):
-		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil // another replica was first, or the cache is behind
+		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil // written by another replica, or the cache is stale
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("move %s: %w", req, err)
 	}
@@ -129,8 +127,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, nil
 }
 
-// gather looks at the launcher on the VM's node that is being deleted, and at the
-// node; nil: there is no such launcher.
+// gather reads the launcher on the VM's node that is being deleted, and the node; nil:
+// there is no such launcher.
 func (r *reconciler) gather(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (*evacuation.Disruption, error) {
 	launchers, err := lookup.Launchers(ctx, r.Client, vmi)
 	if err != nil {

@@ -23,23 +23,23 @@ import (
 )
 
 const (
-	// caLeft is how much of its ten years a CA has left when it is replaced.
+	// caLeft is the remaining validity, of ten years, at which a CA is replaced.
 	caLeft = 365 * 24 * time.Hour
-	// skew: another machine's clock may be behind.
+	// skew allows for clocks of other machines that are late.
 	skew = 5 * time.Minute
-	// leafMost is how long an agent's certificate may last.
+	// leafMost is the longest validity of an agent's certificate.
 	leafMost = 24 * time.Hour
 )
 
-// pair is a CA that can sign.
-type pair struct {
+// authority is the agents' CA with its key.
+type authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// authority returns the agents' CA from its Secret, and makes one where there is none
-// that can be used. Its certificate is in the ConfigMap before anything is signed.
-func (s *signer) authority(ctx context.Context) (*pair, error) {
+// getCA returns the agents' CA from its Secret, and makes one if there is no usable one.
+// Its certificate is in the ConfigMap before it signs.
+func (s *signer) getCA(ctx context.Context) (*authority, error) {
 	secret := &corev1.Secret{}
 	err := s.Live.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: migration.CAName}, secret)
 	if client.IgnoreNotFound(err) != nil {
@@ -57,8 +57,8 @@ func (s *signer) authority(ctx context.Context) (*pair, error) {
 	return ca, nil
 }
 
-// readCA returns nil where the Secret has no CA that can be used for long enough.
-func readCA(secret *corev1.Secret) *pair {
+// readCA returns the Secret's CA, nil if it is unusable or due for replacement.
+func readCA(secret *corev1.Secret) *authority {
 	certs, err := cert.ParseCertsPEM(secret.Data[corev1.TLSCertKey])
 	if err != nil {
 		return nil
@@ -71,10 +71,10 @@ func readCA(secret *corev1.Secret) *pair {
 	if !ok || !signer.PublicKey.Equal(certs[0].PublicKey) || !certs[0].IsCA || time.Now().Add(caLeft).After(certs[0].NotAfter) {
 		return nil
 	}
-	return &pair{certs[0], signer}
+	return &authority{certs[0], signer}
 }
 
-func (s *signer) makeCA(ctx context.Context, secret *corev1.Secret) (*pair, error) {
+func (s *signer) makeCA(ctx context.Context, secret *corev1.Secret) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -99,28 +99,28 @@ func (s *signer) makeCA(ctx context.Context, secret *corev1.Secret) (*pair, erro
 	} else {
 		err = s.Update(ctx, secret)
 	}
-	return &pair{ca, key}, err
+	return &authority{ca, key}, err
 }
 
-// publish tells the CA. Its predecessor stays: agents have certificates of it
-// for a day.
-func (s *signer) publish(ctx context.Context, ca *pair) error {
+// publish writes the CA's certificate to the ConfigMap. The previous one stays: agents'
+// certificates of it are valid for a day.
+func (s *signer) publish(ctx context.Context, ca *authority) error {
 	own, err := cert.EncodeCertificates(ca.cert)
 	if err != nil {
 		return err
 	}
-	told := &corev1.ConfigMap{}
-	err = s.Live.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: migration.CAName}, told)
+	published := &corev1.ConfigMap{}
+	err = s.Live.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: migration.CAName}, published)
 	switch {
 	case apierrors.IsNotFound(err):
-		told.ObjectMeta = metav1.ObjectMeta{Namespace: s.Namespace, Name: migration.CAName}
-		told.Data = map[string]string{migration.CAKey: string(own)}
-		return s.Create(ctx, told)
+		published.ObjectMeta = metav1.ObjectMeta{Namespace: s.Namespace, Name: migration.CAName}
+		published.Data = map[string]string{migration.CAKey: string(own)}
+		return s.Create(ctx, published)
 	case err != nil:
 		return err
 	}
 	bundle := own
-	before, _ := cert.ParseCertsPEM([]byte(told.Data[migration.CAKey])) // what cannot be read is replaced
+	before, _ := cert.ParseCertsPEM([]byte(published.Data[migration.CAKey])) // an invalid bundle is replaced
 	for _, c := range before {
 		if c.Equal(ca.cert) || !c.IsCA || c.NotAfter.Before(time.Now()) {
 			continue
@@ -132,15 +132,16 @@ func (s *signer) publish(ctx context.Context, ca *pair) error {
 		bundle = append(bundle, one...)
 		break
 	}
-	if bytes.Equal(bundle, []byte(told.Data[migration.CAKey])) {
+	if bytes.Equal(bundle, []byte(published.Data[migration.CAKey])) {
 		return nil
 	}
-	told.Data = map[string]string{migration.CAKey: string(bundle)}
-	return s.Update(ctx, told)
+	published.Data = map[string]string{migration.CAKey: string(bundle)}
+	return s.Update(ctx, published)
 }
 
-// sign makes an agent's certificate, for at most a day.
-func sign(ca *pair, request *x509.CertificateRequest, node string, asked *int32) ([]byte, error) {
+// sign makes an agent's certificate in PEM. asked is its validity in seconds, nil: the
+// longest one.
+func sign(ca *authority, request *x509.CertificateRequest, node string, asked *int32) ([]byte, error) {
 	lasts := leafMost
 	if asked != nil {
 		lasts = min(lasts, time.Duration(*asked)*time.Second)

@@ -17,11 +17,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// nodeExtra is where the API server says which node a token's pod is on.
+// nodeExtra is the field of the user info with the node of the token's pod.
 const nodeExtra = "authentication.kubernetes.io/node-name"
 
-// check returns the request of an agent for its own node, and the node; or why
-// it is refused, in one line.
+// check returns an agent's request for its own node, and the node. The error is the reason
+// of a denial, in one line.
 func check(csr *certificatesv1.CertificateSigningRequest, account string) (*x509.CertificateRequest, string, error) {
 	if csr.Spec.Username != account {
 		return nil, "", fmt.Errorf("asked by %q: only %s may", csr.Spec.Username, account)

@@ -1,5 +1,5 @@
-// Package nodecerts gives the agents the certificates by which they know each
-// other in migrations: it keeps their certificate authority, and approves and
-// signs what an agent asks for its own node, by the node in its token. All else
-// that is asked of its signer is denied.
+// Package nodecerts issues the certificates by which agents authenticate each other in
+// migrations. It has their certificate authority, and approves and signs an agent's request
+// for its own node, which is the node in its token. It denies all other requests to its
+// signer.
 package nodecerts

@@ -21,7 +21,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// Config is what the signer needs. Live asks the API server.
+// Config is what the signer needs. Live reads from the API server, not the cache.
 type Config struct {
 	Log       *slog.Logger
 	Live      client.Reader
@@ -29,32 +29,32 @@ type Config struct {
 	Meter     *meter.Meter
 }
 
-// look is how often the CA is looked after while nobody asks.
-const look = time.Minute
+// checkInterval is how often the CA and its ConfigMap are checked without a request.
+const checkInterval = time.Minute
 
 type signer struct {
 	Config
 	client.Client // reads the cache
 }
 
-// Add has the manager run the signer, in the replica that is elected.
+// Add adds the signer to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	s := &signer{cfg, mgr.GetClient()}
-	keep := manager.RunnableFunc(func(ctx context.Context) error { wait.UntilWithContext(ctx, s.keep, look); return nil })
-	if err := mgr.Add(keep); err != nil {
+	run := manager.RunnableFunc(func(ctx context.Context) error { wait.UntilWithContext(ctx, s.ensureCA, checkInterval); return nil })
+	if err := mgr.Add(run); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).Named("node-certificates").For(&certificatesv1.CertificateSigningRequest{}).Complete(s)
 }
 
-// keep has the CA there before anybody asks, and its bundle put right.
-func (s *signer) keep(ctx context.Context) {
-	if _, err := s.authority(ctx); err != nil && ctx.Err() == nil {
-		s.Log.Warn("the CA of the agents' certificates is not as it should be: tried again", "error", err)
+// ensureCA makes the CA before the first request, and corrects the ConfigMap.
+func (s *signer) ensureCA(ctx context.Context) {
+	if _, err := s.getCA(ctx); err != nil && ctx.Err() == nil {
+		s.Log.Warn("cannot check or make the CA of the agents' certificates; retrying", "error", err)
 	}
 }
 
-// Reconcile answers one request.
+// Reconcile approves and signs, or denies, one request.
 func (s *signer) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	csr := &certificatesv1.CertificateSigningRequest{}
 	if err := s.Get(ctx, req.NamespacedName, csr); err != nil {
@@ -73,7 +73,7 @@ func (s *signer) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 func (s *signer) answer(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 	request, node, refused := check(csr, "system:serviceaccount:"+s.Namespace+":node-agent")
 	if refused != nil {
-		// Also where somebody else has approved it.
+		// Also where another approver has approved it.
 		s.Log.Warn("certificate denied", "request", csr.Name, "why", refused)
 		if err := s.decide(ctx, csr, certificatesv1.CertificateDenied, "Refused", refused.Error()); err != nil {
 			return err
@@ -86,7 +86,7 @@ func (s *signer) answer(ctx context.Context, csr *certificatesv1.CertificateSign
 			return err
 		}
 	}
-	ca, err := s.authority(ctx)
+	ca, err := s.getCA(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s *signer) answer(ctx context.Context, csr *certificatesv1.CertificateSign
 
 func (s *signer) decide(ctx context.Context, csr *certificatesv1.CertificateSigningRequest, kind certificatesv1.RequestConditionType, reason, message string) error {
 	if has(csr, certificatesv1.CertificateApproved) && kind == certificatesv1.CertificateDenied {
-		kind = certificatesv1.CertificateFailed // an approval cannot be taken back
+		kind = certificatesv1.CertificateFailed // the API server refuses to deny an approved request
 	}
 	now := metav1.Now()
 	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
