@@ -1,5 +1,5 @@
-// Command cluster-controller has VMs moved instead of stopped when their
-// launcher pods are evicted.
+// Command cluster-controller moves VMs, instead of stopping them, when their launcher pods
+// are evicted.
 package main
 
 import (
@@ -24,8 +24,8 @@ const (
 	exitFailure = 1
 )
 
-// gcPercent: nearly all memory are caches, which hardly change; with more percent
-// it would be mostly garbage.
+// gcPercent is low because nearly all memory is caches, which hardly change: with Go's
+// default, as much again would be garbage.
 const gcPercent = 10
 
 func main() {

@@ -107,7 +107,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	set := r.Settings.Get()
 	marks, why := evacuation.Disrupted(d, &set)
 	if !marks {
-		r.Log.Debug("the launcher pod's deletion moves no VM", "vmi", req.String(), "why", why)
+		r.Log.Debug("the launcher pod's deletion is no reason to move the VM", "vmi", req.String(), "why", why)
 		return reconcile.Result{}, nil
 	}
 	explanation := evacuation.Explanation{Cause: d.Reason, Cordoned: vmi.Annotations[evacuation.CordonedAnnotation] == evacuation.Yes}

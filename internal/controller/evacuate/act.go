@@ -65,8 +65,8 @@ func (r *reconciler) cancel(ctx context.Context, v *vm) (changed bool, err error
 	if err != nil {
 		return false, err
 	}
-	if goes, why := evacuation.Unmark(now.markFacts()); goes {
-		r.Log.Info("the mark goes", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "node", now.VMI.Node(), "why", why)
+	if remove, why := evacuation.Unmark(now.markFacts()); remove {
+		r.Log.Info("removing the mark", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "node", now.VMI.Node(), "why", why)
 		if err := r.unmark(ctx, now); err != nil {
 			return false, err
 		}

@@ -28,13 +28,13 @@ func (r *reconciler) act(ctx context.Context, s *observed, v *replacement.Verdic
 	case replacement.Nothing:
 		return nil
 	case replacement.Unmark:
-		r.Log.Info("the mark goes: its taint has gone", "vmi", name(vmi), "node", v.VM.Node)
+		r.Log.Info("removing the mark: the taint was removed", "vmi", name(vmi), "node", v.VM.Node)
 		return r.Mover.Cancel(ctx, vmi)
 	case replacement.Mark:
-		r.Log.Info("VM is replaced: it is to be moved", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
+		r.Log.Info("replacing the VM: it is to be moved", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
 		err = r.Mover.Move(ctx, vmi, evacuation.Explanation{Cause: evacuation.CauseNodeTaint})
 	case replacement.Evict:
-		r.Log.Info("VM is replaced: its launcher is evicted", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
+		r.Log.Info("replacing the VM: evicting its launcher", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
 		err = r.evict(ctx, pod)
 	}
 	progress, known := r.state.VMs[v.VM.UID]
