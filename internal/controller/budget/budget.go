@@ -55,14 +55,11 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.ofBudget)).
 		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context, _ client.Object) []reconcile.Request { return lookup.All(ctx, r.Client) })).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
-		Complete(r)
+		Complete(cfg.Settings.WhenKnown(r))
 }
 
 // Reconcile makes, corrects or deletes one VM's budget.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if !r.Settings.Known() {
-		return reconcile.Result{RequeueAfter: settings.Retry}, nil
-	}
 	vmi := &kubevirt.VirtualMachineInstance{}
 	err := r.Get(ctx, req.NamespacedName, vmi)
 	if apierrors.IsNotFound(err) {

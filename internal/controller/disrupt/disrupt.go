@@ -74,7 +74,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	if cfg.Nodes {
 		b = b.Watches(&corev1.Node{}, cached)
 	}
-	return b.Complete(r)
+	return b.Complete(cfg.Settings.WhenKnown(r))
 }
 
 // ofDeletedPod returns the request for the VM of a launcher pod that is being deleted.
@@ -93,9 +93,6 @@ func wasUnmarked(e event.UpdateEvent) bool {
 
 // Reconcile moves one VM if its launcher's deletion is a disruption that counts.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if !r.Settings.Known() {
-		return reconcile.Result{RequeueAfter: settings.Retry}, nil
-	}
 	vmi := &kubevirt.VirtualMachineInstance{}
 	if err := r.Get(ctx, req.NamespacedName, vmi); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

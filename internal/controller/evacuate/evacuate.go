@@ -62,7 +62,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 			return lookup.OnNode(ctx, r.Client, node.GetName())
 		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged}))
 	}
-	return b.Complete(r)
+	return b.Complete(cfg.Settings.WhenKnown(r))
 }
 
 // nodeChanged filters out heartbeats of nodes.
@@ -112,9 +112,6 @@ func (v *vm) unschedulable() string {
 
 // Reconcile takes the next step for one VM.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if !r.Settings.Known() {
-		return reconcile.Result{RequeueAfter: settings.Retry}, nil
-	}
 	vmi := &kubevirt.VirtualMachineInstance{}
 	if err := r.Get(ctx, req.NamespacedName, vmi); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

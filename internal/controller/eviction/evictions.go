@@ -110,9 +110,9 @@ func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1
 		if vmi, err = h.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.VMI}); err != nil {
 			return evacuation.Unreadable("vmi", err), "", nil
 		}
-	}
-	if p.OfVM() && !h.Settings.Known() {
-		return evacuation.Unreadable("settings", errUnknown), "", nil
+		if !h.Settings.Known() {
+			return evacuation.Unreadable("settings", errUnknown), "", nil
+		}
 	}
 	set := h.Settings.Get()
 	if p.Deleting && vmi != nil {

@@ -85,14 +85,11 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		})).
 		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context, _ client.Object) []reconcile.Request { return r.allPending(ctx) })).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
-		Complete(r)
+		Complete(cfg.Settings.WhenKnown(r))
 }
 
 // Reconcile takes the next step for one migration.
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
-	if !r.Settings.Known() {
-		return reconcile.Result{RequeueAfter: settings.Retry}, nil
-	}
 	m := &kubevirt.VirtualMachineInstanceMigration{}
 	if err := r.Get(ctx, req.NamespacedName, m); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)

@@ -82,7 +82,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		Watches(&corev1.Pod{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: podChanged})).
 		Watches(&v1alpha1.EvacuationPolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(cfg.Settings.Source(world)).
-		Complete(r)
+		Complete(cfg.Settings.WhenKnown(r))
 }
 
 // request is the same for all objects: any change makes all nodes and VMs be read.
@@ -138,9 +138,6 @@ func podChanged(e event.UpdateEvent) bool {
 
 // Reconcile reads everything, decides, persists the state, acts and reports.
 func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
-	if !r.Settings.Known() {
-		return reconcile.Result{RequeueAfter: settings.Retry}, nil
-	}
 	select { // changes that follow at once are handled together
 	case <-ctx.Done():
 		return reconcile.Result{}, nil

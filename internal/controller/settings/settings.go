@@ -3,18 +3,20 @@
 package settings
 
 import (
+	"context"
 	"sync"
 	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// Retry is the requeue delay while the settings are not known.
-const Retry = 200 * time.Millisecond
+// retry is the requeue delay while the settings are not known.
+const retry = 200 * time.Millisecond
 
 // Live has the last valid settings. Safe for concurrent use.
 type Live struct {
@@ -40,6 +42,16 @@ func (l *Live) Known() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.known
+}
+
+// WhenKnown returns a reconciler that calls r, once the settings are known.
+func (l *Live) WhenKnown(r reconcile.Reconciler) reconcile.Reconciler {
+	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+		if !l.Known() {
+			return reconcile.Result{RequeueAfter: retry}, nil
+		}
+		return r.Reconcile(ctx, request)
+	})
 }
 
 // Set replaces the settings and notifies all sources.
