@@ -53,7 +53,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(lookup.OfPod)).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(lookup.OfMigration)).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.ofBudget)).
-		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context, _ client.Object) []reconcile.Request { return lookup.All(ctx, r.Client) })).
+		WatchesRawSource(cfg.Settings.Source(lookup.All(r.Client))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
 		Complete(cfg.Settings.WhenKnown(r))
 }

@@ -55,12 +55,11 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		For(&kubevirt.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(lookup.OfPod)).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(lookup.OfMigration)).
-		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context, _ client.Object) []reconcile.Request { return lookup.All(ctx, r.Client) })).
+		WatchesRawSource(cfg.Settings.Source(lookup.All(r.Client))).
 		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
 	if cfg.Nodes {
-		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, node client.Object) []reconcile.Request {
-			return lookup.OnNode(ctx, r.Client, node.GetName())
-		}), builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged}))
+		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(lookup.OfNode(r.Client)),
+			builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged}))
 	}
 	return b.Complete(cfg.Settings.WhenKnown(r))
 }

@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -216,22 +217,16 @@ func Policy(ctx context.Context, r client.Reader) (*v1alpha1.EvacuationPolicy, e
 	}
 }
 
-// OnNode returns requests for the VMs of a node.
-func OnNode(ctx context.Context, r client.Reader, node string) []reconcile.Request {
-	var all kubevirt.VirtualMachineInstanceList
-	if err := r.List(ctx, &all, client.MatchingFields{byNode: node}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // cannot fail: the cache has started, or there would be no event
+// OfNode returns requests for the VMs of a node.
+func OfNode(r client.Reader) handler.MapFunc {
+	return func(ctx context.Context, node client.Object) []reconcile.Request {
+		return requests(ctx, r, client.MatchingFields{byNode: node.GetName()})
 	}
-	return requests(all.Items)
 }
 
-// All returns requests for all VMs.
-func All(ctx context.Context, r client.Reader) []reconcile.Request {
-	var all kubevirt.VirtualMachineInstanceList
-	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-		return nil
-	}
-	return requests(all.Items)
+// All returns requests for all VMs, whatever the object is.
+func All(r client.Reader) handler.MapFunc {
+	return func(ctx context.Context, _ client.Object) []reconcile.Request { return requests(ctx, r) }
 }
 
 // OfPod returns the request for the VM of a launcher pod.
@@ -255,10 +250,14 @@ func named(namespace, name string) []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}}}
 }
 
-func requests(vmis []kubevirt.VirtualMachineInstance) []reconcile.Request {
-	out := make([]reconcile.Request, 0, len(vmis))
-	for i := range vmis {
-		out = append(out, named(vmis[i].Namespace, vmis[i].Name)...)
+func requests(ctx context.Context, r client.Reader, which ...client.ListOption) []reconcile.Request {
+	var all kubevirt.VirtualMachineInstanceList
+	if err := r.List(ctx, &all, append(which, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil // cannot fail: the cache has started, or there would be no event
+	}
+	out := make([]reconcile.Request, 0, len(all.Items))
+	for i := range all.Items {
+		out = append(out, named(all.Items[i].Namespace, all.Items[i].Name)...)
 	}
 	return out
 }
