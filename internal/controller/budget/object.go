@@ -12,19 +12,17 @@ import (
 
 // desired is the budget that a VM is to have.
 func desired(vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) *policyv1.PodDisruptionBudget {
-	// An integer: percentages need a controller with a scale subresource.
-	minAvailable := intstr.FromInt32(want.MinAvailable)
-	owns := true
 	b := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: vmi.Namespace, Name: evacuation.BudgetName(string(vmi.UID)),
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance",
-				Name: vmi.Name, UID: vmi.UID, Controller: &owns, BlockOwnerDeletion: &owns,
+				Name: vmi.Name, UID: vmi.UID, Controller: new(true), BlockOwnerDeletion: new(true),
 			}},
 		},
 		Spec: policyv1.PodDisruptionBudgetSpec{
-			MinAvailable: &minAvailable,
+			// An integer: percentages need a controller with a scale subresource.
+			MinAvailable: new(intstr.FromInt32(want.MinAvailable)),
 			Selector:     &metav1.LabelSelector{MatchLabels: map[string]string{kubevirt.CreatedByLabel: string(vmi.UID)}},
 		},
 	}

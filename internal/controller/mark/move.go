@@ -106,7 +106,6 @@ func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInst
 	if e.VMI.Marked() {
 		by = e.VMI.Annotations[kubevirt.EvictionSourceAnnotation]
 	}
-	priority := evacuation.Priority(by)
 	return &kubevirt.VirtualMachineInstanceMigration{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.VMI.Namespace, Name: e.MigrationName(), GenerateName: evacuation.MigrationPrefix,
@@ -116,7 +115,7 @@ func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInst
 				APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance", Name: e.VMI.Name, UID: e.VMI.UID,
 			}},
 		},
-		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: e.VMI.Name, Priority: &priority},
+		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: e.VMI.Name, Priority: new(evacuation.Priority(by))},
 	}
 }
 

@@ -190,9 +190,8 @@ func options(s evacuation.Settings) *kubevirt.MigrationOptions {
 
 // deletePod deletes the target pod with the UID that was read.
 func (r *reconciler) deletePod(ctx context.Context, g *gathered) error {
-	uid := types.UID(g.Target.UID)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.Migration.Namespace, Name: g.Target.Name}}
-	if err := r.Delete(ctx, pod, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+	if err := r.Delete(ctx, pod, client.Preconditions{UID: new(types.UID(g.Target.UID))}); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("target pod %s: %w", g.Target.Name, err)
 	}
 	r.Log.Info("deleting the target pod", "migration", name(g.Migration), "pod", g.Target.Name)

@@ -104,12 +104,10 @@ func entry(v *replacement.Verdict, p replacement.Progress) v1alpha1.TaintedVMI {
 		e.Condition, e.Since = kubevirt.NodeTaintReplacing, seconds(p.Replacing)
 	}
 	if !v.Due.IsZero() {
-		due := seconds(v.Due)
-		e.Due = &due
+		e.Due = new(seconds(v.Due))
 	}
 	if !p.Started.IsZero() {
-		started := seconds(p.Started)
-		e.Started = &started
+		e.Started = new(seconds(p.Started))
 	}
 	return e
 }

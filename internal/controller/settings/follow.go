@@ -46,12 +46,11 @@ type follower struct {
 func Follow(mgr ctrl.Manager, cfg Config) error {
 	f := &follower{Config: cfg, cache: mgr.GetClient(), elected: mgr.Elected(), reported: map[string]bool{}}
 	all := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return request() })
-	everyReplica := false
 	return ctrl.NewControllerManagedBy(mgr).Named("settings").
 		Watches(&kubevirt.KubeVirt{}, all).
 		Watches(&v1alpha1.EvacuationPolicy{}, all).
 		WatchesRawSource(source.Func(f.initial)).
-		WithOptions(controller.Options{NeedLeaderElection: &everyReplica}).
+		WithOptions(controller.Options{NeedLeaderElection: new(false)}).
 		Complete(f)
 }
 
