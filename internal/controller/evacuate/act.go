@@ -10,6 +10,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/mark"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -75,7 +76,7 @@ func (r *reconciler) cancel(ctx context.Context, v *vm) (changed bool, err error
 		return true, nil // the next reconcile deletes the migrations
 	}
 	if note && now.cordonUnrecorded() {
-		return false, r.annotate(ctx, now.VMI, map[string]any{evacuation.CordonedAnnotation: evacuation.Yes})
+		return false, patch.Metadata(ctx, r.Client, now.VMI, "annotations", map[string]any{evacuation.CordonedAnnotation: evacuation.Yes})
 	}
 	for _, m := range evacuation.Withdrawn(now.Evacuee) {
 		r.Log.Info("migration withdrawn", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "migration", m.Name)

@@ -2,12 +2,10 @@ package evacuate
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -81,7 +79,7 @@ func (r *reconciler) annotateForDescheduler(ctx context.Context, pod *corev1.Pod
 	case !evicting && ok:
 		want[kubevirt.EvictionInProgressAnnotation] = nil
 	}
-	return r.annotate(ctx, pod, want)
+	return patch.Metadata(ctx, r.Client, pod, "annotations", want)
 }
 
 // removeMarkAnnotations removes the annotations of a mark that was removed.
@@ -100,25 +98,6 @@ func (r *reconciler) removeMarkAnnotations(ctx context.Context, vmi *kubevirt.Vi
 		return fmt.Errorf("annotations of %s/%s: %w", vmi.Namespace, vmi.Name, err)
 	}
 	vmi.ResourceVersion = to.ResourceVersion
-	return nil
-}
-
-// annotate patches annotations of the object with this UID; nil removes one.
-func (r *reconciler) annotate(ctx context.Context, o client.Object, annotations map[string]any) error {
-	if len(annotations) == 0 {
-		return nil
-	}
-	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.GetUID(), "annotations": annotations}})
-	if err != nil {
-		return err
-	}
-	to, ok := o.DeepCopyObject().(client.Object)
-	if !ok {
-		return fmt.Errorf("%T is no object", o)
-	}
-	if err := r.Patch(ctx, to, client.RawPatch(types.MergePatchType, raw)); err != nil {
-		return fmt.Errorf("annotations of %s/%s: %w", o.GetNamespace(), o.GetName(), err)
-	}
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
@@ -46,7 +47,7 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 	case migration.Succeed:
 		return r.succeed(ctx, g)
 	case migration.Unlabel:
-		return r.label(ctx, g.VMI, map[string]any{kubevirt.MigrationTargetLabel: nil})
+		return patch.Metadata(ctx, r.Client, g.VMI, "labels", map[string]any{kubevirt.MigrationTargetLabel: nil})
 	case migration.DropPod:
 		return r.deletePod(ctx, g)
 	case migration.Expand: // done by the controller disruption-budgets, whose budgets are watched
@@ -160,7 +161,7 @@ func (r *reconciler) schedule(ctx context.Context, g *gathered) error {
 	if err != nil {
 		return err
 	}
-	if err := r.label(ctx, g.VMI, map[string]any{kubevirt.MigrationTargetLabel: g.Target.Node}); err != nil {
+	if err := patch.Metadata(ctx, r.Client, g.VMI, "labels", map[string]any{kubevirt.MigrationTargetLabel: g.Target.Node}); err != nil {
 		return err
 	}
 	err = r.status(ctx, g.Migration, func(m *object) {

@@ -2,7 +2,6 @@ package migrate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,8 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
@@ -71,7 +68,7 @@ func (r *reconciler) recordMove(ctx context.Context, g *gathered) error {
 			return fmt.Errorf("status of VMI %s: %w", name(g.VMI), err)
 		}
 	}
-	return r.label(ctx, g.VMI, map[string]any{kubevirt.NodeNameLabel: s.TargetNode, kubevirt.MigrationTargetLabel: nil})
+	return patch.Metadata(ctx, r.Client, g.VMI, "labels", map[string]any{kubevirt.NodeNameLabel: s.TargetNode, kubevirt.MigrationTargetLabel: nil})
 }
 
 // movePatch is the patch of the VMI's status after a move.
@@ -85,18 +82,6 @@ func movePatch(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState,
 		TargetNode: s.TargetNode, TargetPod: s.TargetPod, TargetNodeAddress: s.TargetNodeAddress,
 		StartTimestamp: s.StartTimestamp, EndTimestamp: &now, Completed: true, Mode: s.Mode,
 	}})
-}
-
-// label sets labels of the VMI with the UID that was read; nil removes one.
-func (r *reconciler) label(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, labels map[string]any) error {
-	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": vmi.UID, "labels": labels}})
-	if err != nil {
-		return err
-	}
-	if err := r.Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.MergePatchType, raw)); err != nil {
-		return fmt.Errorf("labels of VMI %s: %w", name(vmi), err)
-	}
-	return nil
 }
 
 func (r *reconciler) succeed(ctx context.Context, g *gathered) error {
