@@ -144,7 +144,7 @@ func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1
 }
 
 func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Admission {
-	p := evacuation.HotplugPod{Namespace: pod.Namespace, Name: pod.Name, Finished: finished(pod), Deleting: pod.DeletionTimestamp != nil}
+	p := evacuation.HotplugPod{Namespace: pod.Namespace, Name: pod.Name, Finished: lookup.Ended(pod), Deleting: pod.DeletionTimestamp != nil}
 	var vmi *kubevirt.VirtualMachineInstance
 	if owners := pod.OwnerReferences; len(owners) == 1 && owners[0].Kind == "Pod" {
 		owner, err := h.pod(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owners[0].Name})

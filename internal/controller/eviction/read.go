@@ -78,14 +78,10 @@ func (c *Config) crdExists(ctx context.Context) error {
 func facts(p *corev1.Pod) evacuation.Pod {
 	return evacuation.Pod{
 		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,
-		Finished: finished(p),
+		Finished: lookup.Ended(p),
 		Deleting: p.DeletionTimestamp != nil,
 		Node:     p.Spec.NodeName,
 		VMI:      p.Annotations[kubevirt.DomainAnnotation],
 		VMIUID:   p.Labels[kubevirt.CreatedByLabel],
 	}
-}
-
-func finished(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }

@@ -121,13 +121,12 @@ func launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachin
 	if err := r.List(ctx, &all, client.InNamespace(vmi.Namespace), which); err != nil {
 		return nil, fmt.Errorf("launcher pods: %w", err)
 	}
-	var active []corev1.Pod
-	for i := range all.Items {
-		if p := &all.Items[i]; p.Status.Phase != corev1.PodSucceeded && p.Status.Phase != corev1.PodFailed {
-			active = append(active, *p)
-		}
-	}
-	return active, nil
+	return slices.DeleteFunc(all.Items, func(p corev1.Pod) bool { return Ended(&p) }), nil
+}
+
+// Ended reports whether a pod's containers have ended for good.
+func Ended(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 // Migrations are those of a VM, in any phase.

@@ -17,7 +17,7 @@ import (
 func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Pod {
 	out := &migration.Pod{
 		Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
-		Ended:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		Ended:    lookup.Ended(p),
 		Deleting: p.DeletionTimestamp != nil,
 		Held:     lookup.Held(p, vmi),
 		Created:  p.CreationTimestamp.Time,
