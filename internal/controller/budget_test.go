@@ -100,7 +100,7 @@ func TestBudgetsFollowTheirVMs(t *testing.T) {
 	if _, n := w.of(none); n != 0 {
 		t.Error("the VMI's own None does not count")
 	}
-	// What is no strategy is told, and the last good one stays.
+	// An invalid strategy is reported, and the last valid one stays.
 	strategy := func(s string) {
 		w.must(w.Patch(t.Context(), kv, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"configuration":{"evictionStrategy":`+s+`}}}`))))
 	}
@@ -125,7 +125,7 @@ func TestBudgetsOfOthersAndByHand(t *testing.T) {
 	older := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "kubevirt-disruption-budget-x7k2p", OwnerReferences: owner},
 		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: selector}}
 	w.make(older)
-	foreign := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "somebodys"},
+	foreign := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "other-owner"},
 		Spec: policyv1.PodDisruptionBudgetSpec{MaxUnavailable: new(intstr.FromInt32(0)),
 			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"kubevirt.io": "virt-launcher"}}}}
 	w.make(foreign)
@@ -134,9 +134,9 @@ func TestBudgetsOfOthersAndByHand(t *testing.T) {
 	w.keeps(v, 1)
 	w.eventually("an older controller's goes, the foreign one stays", func() bool {
 		all := w.budgets()
-		return len(all) == 2 && all["somebodys"] != nil
+		return len(all) == 2 && all["other-owner"] != nil
 	})
-	w.event("live", "ForeignDisruptionBudget", "somebodys")
+	w.event("live", "ForeignDisruptionBudget", "other-owner")
 
 	name := "kubevirt-disruption-budget-" + string(v.UID)
 	for what, patch := range map[string]string{

@@ -14,7 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// annotations are read ones beside two that nobody reads.
+// annotations are the ones that are read and two that are not.
 func annotations(read map[string]string) map[string]string {
 	all := map[string]string{lastApplied: "{}", "k8s.v1.cni.cncf.io/network-status": "[{}]"}
 	maps.Copy(all, read)

@@ -30,10 +30,10 @@ func (w world) unfinished(v *kubevirt.VirtualMachineInstance) *kubevirt.VirtualM
 	return nil
 }
 
-// says waits until a VMI's condition EvictionRequested has a reason; "" is none.
-func (w world) says(v *kubevirt.VirtualMachineInstance, reason string) {
+// evictionRequested waits until the VMI's condition has this reason; empty: there is none.
+func (w world) evictionRequested(v *kubevirt.VirtualMachineInstance, reason string) {
 	w.Helper()
-	w.eventually(v.Name+" says "+reason, func() bool {
+	w.eventually("condition EvictionRequested of "+v.Name+" has reason "+reason, func() bool {
 		c := w.read(v).Condition(kubevirt.EvictionRequested)
 		return c == nil && reason == "" || c != nil && c.Status == "True" && c.Reason == reason
 	})
@@ -72,10 +72,10 @@ func TestMarksBecomeMigrations(t *testing.T) {
 		m.Annotations["vmgrace.io/evacuation-cause"] != "Eviction" || *m.Spec.Priority != "system-critical" {
 		t.Errorf("migration: %+v", m)
 	}
-	w.says(live, "Migrating")
-	w.says(external, "External")
-	w.says(pinned, "NotMigratable")
-	w.says(lost, "NodeNotReady")
+	w.evictionRequested(live, "Migrating")
+	w.evictionRequested(external, "External")
+	w.evictionRequested(pinned, "NotMigratable")
+	w.evictionRequested(lost, "NodeNotReady")
 	w.event("pinned", "NotMigratable", "a host device")
 	w.event("lost", "NodeNotReady", "dead is not Ready")
 	if n := len(w.migrations()); n != 1 {
@@ -85,7 +85,7 @@ func TestMarksBecomeMigrations(t *testing.T) {
 		t.Errorf("a field of another condition is %q", c)
 	}
 	pod := &corev1.Pod{}
-	w.eventually("the descheduler is told", func() bool {
+	w.eventually("the launcher has the descheduler's annotations", func() bool {
 		w.must(w.Get(t.Context(), client.ObjectKey{Namespace: w.ns, Name: "virt-launcher-live"}, pod))
 		_, only := pod.Annotations["descheduler.alpha.kubernetes.io/request-evict-only"]
 		_, now := pod.Annotations["descheduler.alpha.kubernetes.io/eviction-in-progress"]
@@ -97,21 +97,21 @@ func TestMarksBecomeMigrations(t *testing.T) {
 	w.launcher(live, target, "")
 	api.Kubectl(t, "patch", "pod", "-n", w.ns, target, "--subresource=status", "--type=merge", "-p",
 		`{"status":{"phase":"Pending","conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"0/2 nodes are available"}]}}`)
-	w.says(live, "NoRoom")
+	w.evictionRequested(live, "NoRoom")
 	w.event("live", "NoRoom", "0/2 nodes are available")
 	api.Kubectl(t, "delete", "pod", "-n", w.ns, target, "--grace-period=0", "--force")
-	w.says(live, "Migrating")
+	w.evictionRequested(live, "Migrating")
 
 	// The node is back: so is the hope.
 	w.ready("dead", corev1.ConditionTrue)
 	w.evacuation(lost)
-	w.says(lost, "Migrating")
+	w.evictionRequested(lost, "Migrating")
 
 	// A failure is followed by a wait, a success by silence.
 	w.phase(m, "Failed")
-	w.says(live, "Backoff")
+	w.evictionRequested(live, "Backoff")
 	w.status(live, `{"evacuationNodeName":null}`)
-	w.says(live, "")
+	w.evictionRequested(live, "")
 }
 
 func TestADrainTaintIsAMarkOfAllVMs(t *testing.T) {
@@ -123,19 +123,19 @@ func TestADrainTaintIsAMarkOfAllVMs(t *testing.T) {
 	strategy := kubevirt.StrategyLiveMigrate
 	bare := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "bare", Labels: map[string]string{kubevirt.NodeNameLabel: "n1"}}}
 	bare.Spec.EvictionStrategy = &strategy
-	w.make(bare) // nobody has written a status
+	w.make(bare) // without a status
 	w.launcher(bare, "virt-launcher-bare", "n1")
 	w.alone()
 	w.taints("n1", "kubevirt.io/drain")
 	m := w.evacuation(live)
-	w.says(live, "Migrating")
-	w.says(bare, "NotMigratable")
+	w.evictionRequested(live, "Migrating")
+	w.evictionRequested(bare, "NotMigratable")
 	if n := len(w.migrations()); n != 1 {
 		t.Errorf("%d migrations, want one", n)
 	}
 	w.taints("n1")
 	w.eventually("it is withdrawn", func() bool { return w.unfinished(live) == nil })
-	w.says(live, "")
+	w.evictionRequested(live, "")
 	_ = m
 }
 
@@ -156,11 +156,11 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 	w.evacuation(waits)
 	w.evacuation(descheduled)
 	w.phase(w.evacuation(runs), "Running")
-	w.says(external, "External")
+	w.evictionRequested(external, "External")
 
-	// Also while nobody looked.
+	// Also while no controller ran.
 	p.kill()
-	unseen := w.vm("unseen", "n1", kubevirt.StrategyLiveMigrate, migratable) // marked and never told so
+	unseen := w.vm("unseen", "n1", kubevirt.StrategyLiveMigrate, migratable) // marked, without the condition
 	w.mark(unseen, true)
 	w.cordon("n1", false)
 	w.alone()
@@ -168,7 +168,7 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 		w.eventually("mark and migration of "+v.Name+" go", func() bool {
 			return w.read(v).Status.EvacuationNodeName == "" && w.unfinished(v) == nil
 		})
-		w.says(v, "")
+		w.evictionRequested(v, "")
 		if now := w.read(v); now.Annotations["vmgrace.io/cordoned"] != "" {
 			t.Errorf("%s: annotations %v", v.Name, now.Annotations)
 		}
@@ -217,7 +217,7 @@ func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
 		}
 	}
 	for _, v := range all {
-		w.says(v, "Migrating")
+		w.evictionRequested(v, "Migrating")
 	}
 	of := map[string]int{}
 	for _, m := range w.migrations() {

@@ -130,7 +130,7 @@ func (p *process) Write(b []byte) (int, error) {
 	return p.log.Write(b)
 }
 
-func (p *process) said() string {
+func (p *process) output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.log.String()
@@ -146,8 +146,8 @@ func (w world) controller(args ...string) *process {
 	w.must(p.cmd.Start())
 	w.Cleanup(func() {
 		p.kill()
-		if log := p.said(); w.Failed() || strings.Contains(log, "DATA RACE") {
-			w.Errorf("cluster-controller said:\n%s", log)
+		if log := p.output(); w.Failed() || strings.Contains(log, "DATA RACE") {
+			w.Errorf("output of cluster-controller:\n%s", log)
 		}
 	})
 	return p

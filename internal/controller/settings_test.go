@@ -17,9 +17,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// What cannot be used is told on its object and counted, and the last good one
+// An invalid setting is reported by an Event on its object and counted, and the last valid one
 // stays; of several KubeVirts the oldest counts.
-func TestSettingsThatCannotBeUsedAreToldAndCounted(t *testing.T) {
+func TestInvalidSettingsAreReportedAndCounted(t *testing.T) {
 	w := given(t)
 	w.node("n1")
 	port, err := node.FreePort()
@@ -55,7 +55,7 @@ func TestSettingsThatCannotBeUsedAreToldAndCounted(t *testing.T) {
 		t.Helper()
 		w.must(w.Patch(t.Context(), oldest, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"configuration":`+configuration+`}}`))))
 	}
-	change(`{"migrations":{"bandwidthPerMigration":"soon"}}`) // it can be read by nobody
+	change(`{"migrations":{"bandwidthPerMigration":"soon"}}`) // not a quantity
 	w.event("a-oldest", "InvalidSetting", "bandwidthPerMigration: soon is not")
 	change(`{"migrations":null}`)
 	invalid("1")

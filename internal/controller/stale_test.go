@@ -77,7 +77,7 @@ func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 	w.cordon("n1", true)
 	w.mark(v, true)
 	m := w.evacuation(v) // it has looked at the mark, and thinks that the node is schedulable
-	w.says(v, "Migrating")
+	w.evictionRequested(v, "Migrating")
 	if now := w.read(v); now.Status.EvacuationNodeName != "n1" || w.unfinished(v) == nil || w.unfinished(v).UID != m.UID {
 		t.Errorf("taken back: %+v", now.Status)
 	}

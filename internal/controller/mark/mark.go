@@ -17,7 +17,7 @@ import (
 )
 
 // ErrChanged is returned where the VMI has changed since it was read.
-var ErrChanged = errors.New("the VMI changes all the time")
+var ErrChanged = errors.New("the VMI has changed since it was read")
 
 // Set marks the VMI: it is to leave its present node. The annotations that explain the
 // mark are written first, so a process that dies in between leaves an unmarked VMI. It

@@ -18,8 +18,8 @@ func TestConditionsOfOthersStayAsTheyAre(t *testing.T) {
 	}{
 		"none yet":          {nil, []Wanted{{"A", is("A", "x")}, {"B", is("B", "x")}}, "add /status/conditions; add /status/conditions/-; "},
 		"beside another":    {[]string{"Z"}, []Wanted{{"A", is("A", "x")}}, "add /status/conditions/-; "},
-		"said already":      {[]string{"A"}, []Wanted{{"A", is("A", "x")}}, ""},
-		"says another":      {[]string{"Z", "A"}, []Wanted{{"A", is("A", "y")}}, "replace /status/conditions/1; "},
+		"up to date":        {[]string{"A"}, []Wanted{{"A", is("A", "x")}}, ""},
+		"another message":   {[]string{"Z", "A"}, []Wanted{{"A", is("A", "y")}}, "replace /status/conditions/1; "},
 		"goes":              {[]string{"Z", "A"}, []Wanted{{"A", nil}}, "remove /status/conditions/1; "},
 		"both go":           {[]string{"A", "Z", "B"}, []Wanted{{"A", nil}, {"B", nil}}, "remove /status/conditions/2; remove /status/conditions/0; "},
 		"was never there":   {[]string{"Z"}, []Wanted{{"A", nil}}, ""},
