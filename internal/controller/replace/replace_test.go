@@ -136,7 +136,7 @@ type noEvents struct{}
 
 func (noEvents) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
-// noMover moves.
+// noMover is a Mover that moves no VM.
 type noMover struct{ Mover }
 
 func (noMover) Moving(context.Context, *kubevirt.VirtualMachineInstance) (string, bool, error) {
