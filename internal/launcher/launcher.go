@@ -98,7 +98,7 @@ func (s *shim) run(caught Signals) int {
 	for !ended {
 		hintC, lookC := s.hints()
 		var retryC <-chan time.Time // an idle shim sleeps: a ticker that nobody waits for wakes nobody
-		if !s.complete || s.leaving() || s.deaf {
+		if s.retries() {
 			retryC = retry.C
 		}
 		resultC, lateC := s.asking()
@@ -138,6 +138,9 @@ func (s *shim) hints() (hint <-chan os.Signal, look <-chan time.Time) {
 	}
 	return s.waiting.hints.C, s.waiting.next.C
 }
+
+// retries: something is not done yet, or nothing would tell of it.
+func (s *shim) retries() bool { return !s.complete || s.leaving() || s.deaf }
 
 // request takes the first signal; the others change nothing.
 func (s *shim) request(sig os.Signal) {

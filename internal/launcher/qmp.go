@@ -30,7 +30,7 @@ func powerdown(path string, deadline time.Time) error {
 	if err != nil {
 		return err
 	}
-	defer q.conn.Close()                //nolint:errcheck // nothing is left to be written
+	defer q.conn.Close()                // nothing is left to be written
 	if _, err := q.line(); err != nil { // the greeting
 		return q.failed("greeting", err)
 	}

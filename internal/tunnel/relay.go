@@ -23,7 +23,7 @@ func Guard(ctx context.Context, source, libvirt io.ReadWriteCloser, agreed Agree
 	go func() { ends <- pass(source, libvirt, m.fromSource) }()
 	err := <-ends // the other one will only say that its connection was closed
 	closeBoth()
-	<-ends
+	<-ends //nolint:errcheck // says that its connection was closed
 	return err
 }
 

@@ -30,19 +30,23 @@ func (s *Store) Retake() (taken bool, err error) {
 	if s.closed {
 		return false, s.closedError("retake")
 	}
-	err = s.take(ours)
+	held := s.lock
+	if !ours {
+		held = nil
+	}
+	err = s.take(held)
 	return !s.lost, err
 }
 
-// take makes the directory where it is missing, and durable, and locks it where it
-// is not ours. Until then all writes are refused. The caller is alone.
-func (s *Store) take(ours bool) error {
+// take makes the directory where it is missing, and durable, and locks it where no
+// lock of it is held. Until then all writes are refused. The caller is alone.
+func (s *Store) take(held *os.File) error {
 	s.lost = true
 	// This may fail where the directory is there: EIO of an fsync.
 	if err := s.disk.MkdirAll(s.dir, 0o700); err != nil {
 		return notWritable(s.dir, err)
 	}
-	if !ours {
+	if held == nil {
 		f, err := lock(s.dir, os.O_CREATE)
 		if errors.Is(err, ErrLocked) {
 			return err

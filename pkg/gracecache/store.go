@@ -73,7 +73,7 @@ func (s *Store) MakeWritable() error {
 	if s.closed {
 		return s.closedError("open")
 	}
-	if err := s.take(s.lock != nil); err != nil {
+	if err := s.take(s.lock); err != nil {
 		return err
 	}
 	if err := s.tryWrite(); err != nil {

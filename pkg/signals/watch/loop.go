@@ -96,9 +96,7 @@ func (w *Watcher) watch(ctx context.Context, mounted <-chan struct{}) error {
 			if !open {
 				return errors.New("inotify closed")
 			}
-			for _, ev := range coalesce(ev, notify.Events) {
-				w.event(notify, ev)
-			}
+			w.events(notify, ev)
 		case err, open := <-notify.Errors:
 			if !open {
 				return errors.New("inotify closed")
@@ -119,6 +117,12 @@ func (w *Watcher) watch(ctx context.Context, mounted <-chan struct{}) error {
 		case <-w.changed:
 			w.check(notify)
 		}
+	}
+}
+
+func (w *Watcher) events(notify *fsnotify.Watcher, first fsnotify.Event) {
+	for _, ev := range coalesce(first, notify.Events) {
+		w.event(notify, ev)
 	}
 }
 
