@@ -1,6 +1,10 @@
 package kubevirt
 
-import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // What the agents say of their side of a migration. Each word is final, except
 // TargetArrived, which TargetRunning or TargetAbsent follows.
@@ -77,6 +81,11 @@ type MigrationState struct {
 	Completed      bool         `json:"completed,omitempty"`
 	Failed         bool         `json:"failed,omitempty"`
 	FailureReason  string       `json:"failureReason,omitempty"`
+}
+
+// SetPaused sets the mode and the time of a pause.
+func (s *MigrationState) SetPaused(at time.Time) {
+	s.Mode, s.PauseTimestamp = MigrationPaused, &metav1.MicroTime{Time: at}
 }
 
 // MigrationOptions bound one migration. They are the cluster's settings as they

@@ -4,8 +4,8 @@ package failpoint
 
 import (
 	"context"
-	"strings"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -46,14 +46,13 @@ type migrations struct {
 	*points
 }
 
-// Tell's points have the words that are told, without those of the progress.
-func (m migrations) Tell(ctx context.Context, of *nodemigration.Migration, t nodemigration.Told) error {
-	words := strings.Join([]string{string(t.Phase), t.SourceState, t.TargetState}, "")
-	if words == "" {
-		return m.Cluster.Tell(ctx, of, t)
+// UpdateStatus has points named after the phase or state that is written, and none for
+// the progress.
+func (m migrations) UpdateStatus(ctx context.Context, of *nodemigration.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
+	if name := string(phase) + state.SourceState + state.TargetState; name != "" {
+		defer m.around("migration-tell-" + name)()
 	}
-	defer m.around("migration-tell-" + words)()
-	return m.Cluster.Tell(ctx, of, t)
+	return m.Cluster.UpdateStatus(ctx, of, phase, state)
 }
 
 type movers struct {

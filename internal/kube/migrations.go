@@ -110,36 +110,25 @@ func (m *Migrations) Migrations() (all []*nodemigration.Migration, complete bool
 	return all, complete
 }
 
-// Tell implements nodemigration.Cluster: it writes only what is said, and a phase
-// only over the object that was read.
-func (m *Migrations) Tell(ctx context.Context, of *nodemigration.Migration, t nodemigration.Told) error {
+// UpdateStatus implements nodemigration.Cluster: a merge patch without the empty fields.
+func (m *Migrations) UpdateStatus(ctx context.Context, of *nodemigration.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
 	now := time.Now()
-	state := kubevirt.MigrationState{
-		TargetNodeAddress: t.TargetAddress, Transport: t.Transport, SourceState: t.SourceState, TargetState: t.TargetState,
-		FailureReason: t.FailureReason, Progress: t.Progress,
-	}
-	if !t.Paused.IsZero() {
-		state.Mode, state.PauseTimestamp = kubevirt.MigrationPaused, &metav1.MicroTime{Time: t.Paused}
-	}
-	if t.Downtime > 0 {
-		state.DowntimeMilliseconds = max(1, t.Downtime.Milliseconds())
-	}
-	if t.TargetState == kubevirt.TargetRunning {
+	if state.TargetState == kubevirt.TargetRunning {
 		state.ResumeTimestamp = &metav1.MicroTime{Time: now}
 	}
-	if t.Phase == kubevirt.MigrationRunning {
+	if phase == kubevirt.MigrationRunning {
 		state.StartTimestamp = &metav1.Time{Time: now}
 	}
 	meta := map[string]any{"uid": of.UID}
-	status := kubevirt.VirtualMachineInstanceMigrationStatus{Phase: t.Phase}
-	if t.Phase != "" {
+	status := kubevirt.VirtualMachineInstanceMigrationStatus{Phase: phase}
+	if phase != "" {
 		meta["resourceVersion"] = of.ResourceVersion
-		status.PhaseTransitionTimestamps = of.Transitions(t.Phase, now)
+		status.PhaseTransitionTimestamps = of.Transitions(phase, now)
 	}
 	if state != (kubevirt.MigrationState{}) {
 		status.MigrationState = &state
 	}
-	patch := map[string]any{"metadata": meta, "status": status} // without what is empty
+	patch := map[string]any{"metadata": meta, "status": status}
 	return m.source.patchStatus(ctx, migrations(), key{of.Namespace, of.Name}, types.MergePatchType, patch)
 }
 

@@ -12,28 +12,15 @@ import (
 // Migration is a live migration as the API server shows it. It is not written to.
 type Migration = kubevirt.VirtualMachineInstanceMigration
 
-// Told is what a side says of a migration. What is empty stays as it is.
-type Told struct {
-	// Phase follows the one that was read; it is refused where that has changed.
-	Phase                    kubevirt.MigrationPhase
-	TargetAddress            string
-	Transport                kubevirt.MigrationTransport
-	SourceState, TargetState string
-	FailureReason            string
-	Progress                 *kubevirt.MigrationProgress
-	// Paused is when the guest was paused so that it can be sent, zero if it was not.
-	Paused time.Time
-	// Downtime is for how long the guest stood still, 0 where that is not known.
-	Downtime time.Duration
-}
-
 // Cluster is what the API server knows of migrations.
 type Cluster interface {
 	// Migrations are those that this node has a side in, from memory. They are all
 	// that there are, or not yet.
 	Migrations() (all []*Migration, complete bool)
-	// Tell changes the migration's status.
-	Tell(ctx context.Context, m *Migration, t Told) error
+	// UpdateStatus writes the fields that are not empty. A phase, if there is one,
+	// replaces the phase of m; it fails where the object has changed since m was read.
+	// The timestamps of the phase, of the start and of the resume are set with them.
+	UpdateStatus(ctx context.Context, m *Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error
 	// Gone tells whether the API server says that there is no such migration any
 	// more.
 	Gone(ctx context.Context, m *Migration) (bool, error)

@@ -238,34 +238,34 @@ func (h host) Migrations() ([]*Migration, bool) {
 	return []*Migration{h.w.m}, true
 }
 
-func (h host) Tell(_ context.Context, m *Migration, t Told) error {
+func (h host) UpdateStatus(_ context.Context, m *Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if h.w.stripped {
 		return errors.New("not found")
 	}
 	is := h.w.m.DeepCopy()
-	if t.Phase != "" {
+	if phase != "" {
 		if m.Status.Phase != is.Status.Phase {
 			return errors.New("conflict")
 		}
-		is.Status.Phase = t.Phase
+		is.Status.Phase = phase
 	}
 	for to, from := range map[*string]string{
-		&is.Status.MigrationState.TargetNodeAddress: t.TargetAddress, &is.Status.MigrationState.SourceState: t.SourceState,
-		&is.Status.MigrationState.TargetState: t.TargetState, &is.Status.MigrationState.FailureReason: t.FailureReason,
+		&is.Status.MigrationState.TargetNodeAddress: state.TargetNodeAddress, &is.Status.MigrationState.SourceState: state.SourceState,
+		&is.Status.MigrationState.TargetState: state.TargetState, &is.Status.MigrationState.FailureReason: state.FailureReason,
 	} {
 		if from != "" {
 			*to = from
 		}
 	}
-	if t.Transport != "" {
-		is.Status.MigrationState.Transport = t.Transport
+	if state.Transport != "" {
+		is.Status.MigrationState.Transport = state.Transport
 	}
-	if t.Downtime > 0 {
-		is.Status.MigrationState.DowntimeMilliseconds = max(1, t.Downtime.Milliseconds())
+	if state.DowntimeMilliseconds > 0 {
+		is.Status.MigrationState.DowntimeMilliseconds = state.DowntimeMilliseconds
 	}
-	if !t.Paused.IsZero() && is.Status.MigrationState.Mode == "" {
+	if state.Mode == kubevirt.MigrationPaused && is.Status.MigrationState.Mode == "" {
 		is.Status.MigrationState.Mode = kubevirt.MigrationPaused
 		h.w.paused = append(h.w.paused, "told")
 	}

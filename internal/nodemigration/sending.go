@@ -50,11 +50,11 @@ type sending struct {
 
 	hangUp    context.CancelFunc // of the guest's connection, where it is this agent's
 	started   time.Time
-	returned  chan struct{} // closed when libvirt's call has returned; nil before it
-	err       error         // of the call; read it after returned
-	abortedAt time.Time     // zero: it was not
-	abortedBy string        // why, since then
-	pausedAt  time.Time     // zero: it was not, by this agent
+	returned  chan struct{}           // closed when libvirt's call has returned; nil before it
+	err       error                   // of the call; read it after returned
+	abortedAt time.Time               // zero: it was not
+	abortedBy string                  // why, since then
+	paused    kubevirt.MigrationState // the status of a pause by this agent; zero: none
 
 	asked   time.Time // for progress
 	least   uint64    // of what remained
@@ -76,7 +76,7 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	telling, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
 	// The controller may give it up until then: one of the two is refused.
-	if err := s.node.cfg.Cluster.Tell(telling, m, Told{Phase: kubevirt.MigrationRunning}); err != nil {
+	if err := s.node.cfg.Cluster.UpdateStatus(telling, m, kubevirt.MigrationRunning, kubevirt.MigrationState{}); err != nil {
 		s.log.Warn("cannot begin a migration; trying again", "err", err)
 		if l != nil {
 			_ = l.Close()
@@ -227,9 +227,11 @@ func (s *side) follow(ctx context.Context, m *Migration) {
 	x.total = p.Total
 	const mib = 1 << 20
 	done := p.Total - min(p.Remaining, p.Total)
-	s.tell(ctx, m, Told{Paused: x.pausedAt, Progress: &kubevirt.MigrationProgress{
+	state := x.paused // again: the first write of it may have failed
+	state.Progress = &kubevirt.MigrationProgress{
 		Percent: int64(100 * done / p.Total), RemainingMiB: int64(p.Remaining / mib), TotalMiB: int64(p.Total / mib),
-	}})
+	}
+	s.updateStatus(ctx, m, "", state)
 }
 
 // pause stops the guest for the rest of its migration.
@@ -238,9 +240,9 @@ func (s *side) pause(ctx context.Context, m *Migration, why string) {
 	s.log.Info("pausing the guest until it has moved", "why", why)
 	at := time.Now()
 	if s.do(ctx, "pause the guest", x.instance, s.node.cfg.Sender.Pause) {
-		x.pausedAt = at
+		x.paused.SetPaused(at)
 		s.node.cfg.Cluster.Event(m, reasonPaused, why)
-		s.tell(ctx, m, Told{Paused: at})
+		s.updateStatus(ctx, m, "", x.paused)
 	}
 }
 

@@ -42,14 +42,16 @@ type side struct {
 	uuid      string    // of the domain that is sent, "" while it is not known
 	stoppedAt time.Time // source: when the guest stopped for good; zero: it was not seen
 	resumedAt time.Time // target: when it ran; zero: it was not resumed by this agent
-	downtime  time.Duration
+	downtime  int64     // source: milliseconds; 0: not known
 
 	// Only run's goroutine touches what follows.
-	told    Told // what was last told to the API server, and when
-	toldAt  time.Time
-	gone    bool // the API server says that there is no such migration
-	sending *sending
-	talking bool
+	// The last status update, and when the API server has taken it.
+	lastPhase kubevirt.MigrationPhase
+	lastState kubevirt.MigrationState
+	updatedAt time.Time
+	gone      bool // the API server says that there is no such migration
+	sending   *sending
+	talking   bool
 
 	remembered bool      // source: it is written down that the guest has left, if it can be
 	paused     time.Time // since when the guest waits for a word of the other side
@@ -216,27 +218,31 @@ func (s *side) do(ctx context.Context, what string, i grace.Instance, f func(ctx
 	return true
 }
 
-// tell tells the API server, unless it shows that already.
-func (s *side) tell(ctx context.Context, m *Migration, t Told) {
-	if s.gone || shows(m, &t) || s.told == t && time.Since(s.toldAt) < tellTimeout {
-		return // or the watch will show it
+// updateStatus writes to the migration's status, unless m has it already or the same was
+// written a moment ago, which the watch will show.
+func (s *side) updateStatus(ctx context.Context, m *Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) {
+	repeated := s.lastPhase == phase && s.lastState == state && time.Since(s.updatedAt) < tellTimeout
+	if s.gone || repeated || hasStatus(m, phase, &state) {
+		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
-	if err := s.node.cfg.Cluster.Tell(ctx, m, t); err != nil {
+	if err := s.node.cfg.Cluster.UpdateStatus(ctx, m, phase, state); err != nil {
 		s.log.Warn("cannot tell the API server of the migration; trying again", "err", err)
 		return
 	}
-	s.told, s.toldAt = t, time.Now()
+	s.lastPhase, s.lastState, s.updatedAt = phase, state, time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.Phase == kubevirt.MigrationTargetReady && s.phase == "" {
-		s.phase = t.Phase
+	if phase == kubevirt.MigrationTargetReady && s.phase == "" {
+		s.phase = phase
 	}
 }
 
-func shows(m *Migration, t *Told) bool {
-	state := migration.StateOf(m)
-	return (t.Phase == "" || m.Status.Phase == t.Phase) && (t.Downtime == 0 || state.DowntimeMilliseconds != 0) && (t.SourceState == "" || state.SourceState == t.SourceState) &&
-		(t.TargetState == "" || state.TargetState == t.TargetState) && t.Progress == nil && t.Paused.IsZero()
+// hasStatus reports whether an update would change nothing.
+func hasStatus(m *Migration, phase kubevirt.MigrationPhase, state *kubevirt.MigrationState) bool {
+	old := migration.StateOf(m)
+	return (phase == "" || m.Status.Phase == phase) && (state.DowntimeMilliseconds == 0 || old.DowntimeMilliseconds != 0) &&
+		(state.SourceState == "" || old.SourceState == state.SourceState) && (state.TargetState == "" || old.TargetState == state.TargetState) &&
+		state.Progress == nil && state.PauseTimestamp == nil
 }

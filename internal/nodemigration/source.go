@@ -73,7 +73,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	}
 	f.Native, f.Refused = s.node.cfg.URI.Native(), s.unreachable(m)
-	f.Paused = !x.pausedAt.IsZero() || migration.StateOf(m).Mode == kubevirt.MigrationPaused
+	f.Paused = x.paused.Mode != "" || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	f.Stopped = here == hypervisor.StayPaused
 	f.Guest = s.guest(ctx, here)
 	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
@@ -162,19 +162,19 @@ func (s *side) sourceSays(ctx context.Context, m *Migration, f migration.SourceF
 		s.remember(ctx)
 		s.node.cfg.VMs.Moved(s.domain, s.sending.instance.UUID)
 		s.say(kubevirt.SourceGone)
-		s.tell(ctx, m, Told{SourceState: kubevirt.SourceGone})
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{SourceState: kubevirt.SourceGone})
 		return s.gone && f.Target != "" && f.Target != kubevirt.TargetArrived // nobody else has to hear it
 	case migration.SourceSayRunning:
 		s.settle()
 		s.say(kubevirt.SourceRunning)
-		s.tell(ctx, m, Told{SourceState: kubevirt.SourceRunning, FailureReason: step.Message})
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{SourceState: kubevirt.SourceRunning, FailureReason: step.Message})
 		return s.gone && f.Target == kubevirt.TargetAbsent
 	case migration.SourceNothing:
 		s.settle() // what was said is known: the record is not needed for it any more
 		s.mu.Lock()
-		d := s.downtime
+		downtime := s.downtime
 		s.mu.Unlock()
-		s.tell(ctx, m, Told{Downtime: d}) // once it is known
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{DowntimeMilliseconds: downtime}) // once it is known
 		return m.Final() || s.gone
 	default:
 	}

@@ -62,20 +62,20 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 	s.log.Debug("target decided", "do", step.Action, "why", step.Reason, "here", f.Copy, "source", f.Source, "phase", m.Status.Phase)
 	switch step.Action {
 	case migration.TargetPrepare:
-		s.tell(ctx, m, Told{Phase: kubevirt.MigrationPreparingTarget})
+		s.updateStatus(ctx, m, kubevirt.MigrationPreparingTarget, kubevirt.MigrationState{})
 	case migration.TargetOffer:
-		t := Told{Phase: kubevirt.MigrationTargetReady, TargetAddress: s.node.address}
+		state := kubevirt.MigrationState{TargetNodeAddress: s.node.address}
 		if s.node.cfg.URI.Native() {
-			t.Transport = kubevirt.TransportNative
+			state.Transport = kubevirt.TransportNative
 		}
-		s.tell(ctx, m, t)
+		s.updateStatus(ctx, m, kubevirt.MigrationTargetReady, state)
 	case migration.TargetRefuse:
 		s.close()
-		s.tell(ctx, m, Told{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
 	case migration.TargetHold:
 		s.undecided(m, step.Message)
 		s.say(kubevirt.TargetArrived)
-		s.tell(ctx, m, Told{TargetState: kubevirt.TargetArrived})
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetArrived})
 	case migration.TargetResume:
 		s.log.Info("resuming the guest that arrived", "why", step.Message)
 		if s.do(ctx, "resume the guest that arrived", instance, s.node.cfg.Hypervisor.Resume) {
@@ -90,12 +90,12 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 	case migration.TargetTell:
 		s.settle()
 		s.say(kubevirt.TargetRunning)
-		s.tell(ctx, m, Told{TargetState: kubevirt.TargetRunning})
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetRunning})
 		return s.gone
 	case migration.TargetSayGone:
 		s.close()
 		s.say(kubevirt.TargetAbsent)
-		s.tell(ctx, m, Told{TargetState: kubevirt.TargetAbsent})
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetAbsent})
 		return s.gone
 	case migration.TargetNothing:
 		s.settle()

@@ -87,7 +87,7 @@ func (s *side) measure(w word) {
 	known := w.TargetState == kubevirt.TargetRunning && w.RanFor > 0 && s.state == kubevirt.SourceGone && !s.stoppedAt.IsZero() && d > 0
 	first := known && s.downtime == 0
 	if first {
-		s.downtime = d
+		s.downtime = max(1, d.Milliseconds())
 	}
 	s.mu.Unlock()
 	if first {
