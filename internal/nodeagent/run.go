@@ -123,7 +123,7 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 		n.moves, n.movable = n.migrations(known, boot), n.conditions()
 	}
 	if n.moves != nil {
-		config.Migration = n.moves.sides.Standing
+		config.Migration = n.moves.sides.MigrationOf
 	}
 	n.agent = agent.New(n.points.Ports(config), n.log)
 	n.records.agent = n.agent

@@ -12,58 +12,59 @@ import (
 )
 
 const (
-	// settleTime is from a change to the look that it causes: several changes, one
-	// look.
-	settleTime = 500 * time.Millisecond
-	// tries are how often a VM that is not guarded yet is looked for after a change.
-	tries = 10
-	// judgeEvery is for what tells nobody of its change: the file below a disk.
-	judgeEvery = 5 * time.Minute
-	// retryEvery is how often what could not be told is tried again.
-	retryEvery = time.Minute
+	// debounce is the delay from a change to the check, so that several changes cause one.
+	debounce = 500 * time.Millisecond
+	// attempts is how often after a change a VM that is not guarded yet is checked.
+	attempts = 10
+	// recheckInterval is for changes without an event, as of the file of a disk.
+	recheckInterval = 5 * time.Minute
+	// retryInterval is how often a failed check or update is retried.
+	retryInterval = time.Minute
 )
 
-// VMI is a VMI of this node, and what it shows of its condition LiveMigratable.
+// VMI is a VMI of this node with its present condition LiveMigratable.
 type VMI struct {
 	Namespace, Name, UID string
 	Shown                Verdict
-	// Pinned says what keeps its launcher pod from being made anew elsewhere.
+	// Pinned is why the launcher pod cannot be recreated on another node, or "".
 	Pinned string
 }
 
-// VMIs are what the API server knows.
+// VMIs reads and updates VMIs in the API server.
 type VMIs interface {
-	// Movables are the VMIs of this node, from memory.
+	// Movables are the VMIs of this node, from a cache.
 	Movables() []VMI
 	// TellMovable sets the condition LiveMigratable, and nothing else.
 	TellMovable(ctx context.Context, v VMI, is Verdict) error
 }
 
-// Conditions keeps the condition LiveMigratable of this node's VMIs. What cannot be
-// told stays as it was.
+// Conditions keeps the condition LiveMigratable of this node's VMIs up to date. A condition
+// that cannot be determined stays as it was.
 type Conditions struct {
 	VMIs VMIs
-	// Running tells whether the domain is guarded and nobody ends it.
+	// Running reports whether the domain is guarded and not being shut down.
 	Running func(domain string) bool
-	// Look says what is known of a VM but its pod. ErrNotFound: nothing.
+	// Look returns the facts about a VM without Pinned; hypervisor.ErrNotFound: no
+	// condition is to be set.
 	Look func(ctx context.Context, domain string) (Guest, error)
 	Log  *slog.Logger
 
 	once  sync.Once
 	wake  chan struct{}
 	mu    sync.Mutex
-	dirty map[string]int // domains, and how often they are looked for; "" is all
+	dirty map[string]int // remaining attempts by domain; "" is all domains
 }
 
 func (c *Conditions) init() {
-	c.once.Do(func() { c.wake, c.dirty = make(chan struct{}, 1), map[string]int{"": tries} })
+	c.once.Do(func() { c.wake, c.dirty = make(chan struct{}, 1), map[string]int{"": attempts} })
 }
 
-// Changed has a domain looked at soon, all of them for "". It does not block.
+// Changed schedules the check of a domain, of all domains for "". It does not block, and
+// may be called before Run.
 func (c *Conditions) Changed(domain string) {
 	c.init()
 	c.mu.Lock()
-	c.dirty[domain] = tries
+	c.dirty[domain] = attempts
 	c.mu.Unlock()
 	select {
 	case c.wake <- struct{}{}:
@@ -71,37 +72,37 @@ func (c *Conditions) Changed(domain string) {
 	}
 }
 
-// Run judges until ctx ends.
+// Run checks VMs until ctx ends.
 func (c *Conditions) Run(ctx context.Context) {
 	c.init()
-	all, again := time.NewTicker(judgeEvery), time.NewTicker(retryEvery)
+	all, again := time.NewTicker(recheckInterval), time.NewTicker(retryInterval)
 	defer all.Stop()
 	defer again.Stop()
-	settled := time.NewTimer(0)
-	defer settled.Stop()
-	said := map[string]string{} // what failed last, by domain
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	lastErrors := map[string]string{} // by domain, of those that failed last
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-			settled.Reset(settleTime)
+			timer.Reset(debounce)
 		case <-all.C:
 			c.Changed("")
 		case <-again.C:
-			for domain := range said {
+			for domain := range lastErrors {
 				c.Changed(domain)
 			}
-		case <-settled.C:
-			if c.pass(ctx, said) {
-				settled.Reset(settleTime)
+		case <-timer.C:
+			if c.pass(ctx, lastErrors) {
+				timer.Reset(debounce)
 			}
 		}
 	}
 }
 
-// pass judges what has changed, and tells whether it is to be called again soon.
-func (c *Conditions) pass(ctx context.Context, said map[string]string) (again bool) {
+// pass checks what has changed, and reports whether it has to be called again soon.
+func (c *Conditions) pass(ctx context.Context, lastErrors map[string]string) (again bool) {
 	c.mu.Lock()
 	dirty := c.dirty
 	c.dirty = map[string]int{}
@@ -119,24 +120,24 @@ func (c *Conditions) pass(ctx context.Context, said map[string]string) (again bo
 			continue
 		}
 		err := c.judge(ctx, domain, v)
-		if err != nil && said[domain] != err.Error() && ctx.Err() == nil {
-			c.Log.Warn("cannot say whether the VM can be live-migrated; trying again",
-				"namespace", v.Namespace, "name", v.Name, "every", retryEvery, "err", err)
+		if err != nil && lastErrors[domain] != err.Error() && ctx.Err() == nil {
+			c.Log.Warn("cannot determine whether the VM can be live-migrated; trying again",
+				"namespace", v.Namespace, "name", v.Name, "every", retryInterval, "err", err)
 		}
-		delete(said, domain)
+		delete(lastErrors, domain)
 		if err != nil {
-			said[domain] = err.Error()
+			lastErrors[domain] = err.Error()
 		}
 	}
-	for domain := range said {
+	for domain := range lastErrors {
 		if !there[domain] {
-			delete(said, domain)
+			delete(lastErrors, domain)
 		}
 	}
 	return again
 }
 
-// later has a domain looked for again, left times.
+// later schedules left more attempts for a domain, and reports whether there are any.
 func (c *Conditions) later(domain string, left int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,9 +146,9 @@ func (c *Conditions) later(domain string, left int) bool {
 }
 
 func (c *Conditions) judge(ctx context.Context, domain string, v VMI) error {
-	looking, cancel := context.WithTimeout(ctx, lookTimeout)
+	lookCtx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	g, err := c.Look(looking, domain)
+	g, err := c.Look(lookCtx, domain)
 	if errors.Is(err, hypervisor.ErrNotFound) {
 		return nil
 	}
@@ -159,12 +160,12 @@ func (c *Conditions) judge(ctx context.Context, domain string, v VMI) error {
 	if err != nil || is == v.Shown {
 		return err
 	}
-	telling, cancel := context.WithTimeout(ctx, tellTimeout)
+	updateCtx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	if err := c.VMIs.TellMovable(telling, v, is); err != nil {
-		return err //nolint:wrapcheck // it says what was tried
+	if err := c.VMIs.TellMovable(updateCtx, v, is); err != nil {
+		return err //nolint:wrapcheck // it names what was tried
 	}
-	c.Log.Info("told whether the VM can be live-migrated", "namespace", v.Namespace, "name", v.Name,
+	c.Log.Info("set the condition LiveMigratable", "namespace", v.Namespace, "name", v.Name,
 		"liveMigratable", is.Status, "reason", is.Reason, "message", is.Message)
 	return nil
 }

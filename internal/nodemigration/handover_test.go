@@ -59,7 +59,7 @@ func TestTheEndOfAGuestThatRanOnIsNotTakenForAMove(t *testing.T) {
 				}
 				w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
 				close(gone)
-				if seen { // that says all, also where libvirt hangs
+				if seen { // which decides, even if libvirt hangs
 					<-ctx.Done()
 				}
 				return errBroken
@@ -74,7 +74,7 @@ func TestTheEndOfAGuestThatRanOnIsNotTakenForAMove(t *testing.T) {
 	}
 }
 
-// Paused once, told of once, and gone on with: not before its time, and not where
+// Paused once, with one Event, and continued: not before its time, and not where
 // no shutdown is held.
 func TestAGuestThatIsSentForTooLongIsPausedOnce(t *testing.T) {
 	w := given(t)
@@ -109,8 +109,8 @@ func TestAGuestThatIsSentForTooLongIsPausedOnce(t *testing.T) {
 	w.mu.Lock()
 	w.held++
 	w.mu.Unlock()
-	want := []string{"a", "GuestPaused", "told"}
-	w.eventually("it is paused, and told of", func() bool { return slices.Equal(w.paused, want) })
+	want := []string{"a", "GuestPaused", "status"}
+	w.eventually("it is paused and reported", func() bool { return slices.Equal(w.paused, want) })
 	w.change()
 	close(sent)
 	w.eventually("it runs at the target", func() bool { return slices.Equal(w.resumed, []string{"b"}) })
@@ -138,7 +138,7 @@ func TestWhatArrivedIsRemovedWhereTheSourceRunsOn(t *testing.T) {
 }
 
 // The source's libvirtd dies after the guest was sent: it stays paused there, and
-// nobody but the agents knows that it has arrived.
+// only the agents know that it has arrived.
 func TestASourceThatIsLeftPausedEndsBeforeTheTargetRuns(t *testing.T) {
 	w := given(t)
 	w.sends = func(context.Context) error {
@@ -195,7 +195,7 @@ func TestOnlyTheSourceOfAnAgreedMigrationIsLetIn(t *testing.T) {
 			t.Errorf("%s was let in", name)
 		}
 	}
-	// And a source does not speak with another node than the target.
+	// And a source does not connect to another node than the target.
 	if l, err := dial(t.Context(), w.ca.node(t, "a"), "c", w.addrs["b"], hello{MigrationUID: "m-1", Role: roleControl}); err == nil {
 		_ = l.Close()
 		t.Error("node b passed for node c")

@@ -19,38 +19,39 @@ import (
 )
 
 const (
-	rootsEvery    = 5 * time.Minute // how often the roots are read again
+	rootsInterval = 5 * time.Minute // how often the roots are reread
 	identityRetry = 5 * time.Second
 	identityMax   = time.Minute
-	// identityWanted is how long at least nobody is asked again, also while a
-	// migration waits.
-	identityWanted = 2 * time.Second
+	// identityMinInterval is the shortest time between two attempts, even while a migration
+	// waits.
+	identityMinInterval = 2 * time.Second
 )
 
-// Signer has certificates signed.
+// Signer requests certificates.
 type Signer interface {
-	// Sign takes the PEM of a certificate request, and gives that of a certificate.
+	// Sign takes a certificate request and returns the certificate, both as PEM.
 	Sign(ctx context.Context, request []byte) ([]byte, error)
-	// Roots is the PEM of those who sign.
+	// Roots returns the certificates of the trusted authorities as PEM.
 	Roots(ctx context.Context) ([]byte, error)
 }
 
-// Identity is this node's certificate. Its key never leaves the memory.
+// Identity keeps this node's certificate. The key is never written to disk. All methods but
+// Run may be called at any time.
 type Identity struct {
-	node   string
-	signer Signer
-	log    *slog.Logger
-	cert   atomic.Pointer[tls.Certificate]
-	roots  atomic.Pointer[x509.CertPool]
-	want   chan struct{}
+	node        string
+	signer      Signer
+	log         *slog.Logger
+	cert        atomic.Pointer[tls.Certificate]
+	roots       atomic.Pointer[x509.CertPool]
+	refreshSoon chan struct{}
 }
 
-// NewIdentity has no certificate yet.
+// NewIdentity returns an Identity without a certificate; Run requests one.
 func NewIdentity(node string, signer Signer, log *slog.Logger) *Identity {
-	return &Identity{node: node, signer: signer, log: log, want: make(chan struct{}, 1)}
+	return &Identity{node: node, signer: signer, log: log, refreshSoon: make(chan struct{}, 1)}
 }
 
-// Certificate is nil while there is none.
+// Certificate returns nil while there is no valid certificate.
 func (i *Identity) Certificate() *tls.Certificate {
 	c := i.cert.Load()
 	if c == nil || time.Now().After(c.Leaf.NotAfter) {
@@ -59,26 +60,26 @@ func (i *Identity) Certificate() *tls.Certificate {
 	return c
 }
 
-// Want has one asked for soon. It does not block.
-func (i *Identity) Want() {
+// RefreshSoon makes Run retry soon. It does not block.
+func (i *Identity) RefreshSoon() {
 	select {
-	case i.want <- struct{}{}:
+	case i.refreshSoon <- struct{}{}:
 	default:
 	}
 }
 
-// Run gets a certificate, and the next one after two thirds of its life, until ctx
+// Run requests a certificate, and renews it after two thirds of its lifetime, until ctx
 // ends. changed is called when there is a new one.
 func (i *Identity) Run(ctx context.Context, changed func()) {
-	retry, said := identityRetry, ""
+	retry, lastError := identityRetry, ""
 	for ctx.Err() == nil {
 		wait, err := i.refresh(ctx, changed)
 		if err == nil {
-			retry, said = identityRetry, ""
+			retry, lastError = identityRetry, ""
 		} else {
 			wait, retry = retry, min(2*retry, identityMax)
-			if text := err.Error(); text != said && ctx.Err() == nil {
-				said = text
+			if text := err.Error(); text != lastError && ctx.Err() == nil {
+				lastError = text
 				i.log.Warn("this node has no certificate for live migrations; asking again", "err", err)
 			}
 		}
@@ -86,9 +87,10 @@ func (i *Identity) Run(ctx context.Context, changed func()) {
 	}
 }
 
-// sleep ends early, but not at once, where a migration waits for the certificate.
+// sleep ends early, but not before identityMinInterval, if a migration waits for the
+// certificate.
 func (i *Identity) sleep(ctx context.Context, wait time.Duration) {
-	long, short := time.After(wait), time.After(min(wait, identityWanted))
+	long, short := time.After(wait), time.After(min(wait, identityMinInterval))
 	select {
 	case <-ctx.Done():
 		return
@@ -97,11 +99,12 @@ func (i *Identity) sleep(ctx context.Context, wait time.Duration) {
 	select {
 	case <-ctx.Done():
 	case <-long:
-	case <-i.want:
+	case <-i.refreshSoon:
 	}
 }
 
-// refresh returns when to do so again.
+// refresh reads the roots, renews the certificate if necessary, and returns when to refresh
+// again.
 func (i *Identity) refresh(ctx context.Context, changed func()) (time.Duration, error) {
 	text, err := i.signer.Roots(ctx)
 	if err != nil {
@@ -114,7 +117,7 @@ func (i *Identity) refresh(ctx context.Context, changed func()) (time.Duration, 
 	i.roots.Store(roots)
 	if c := i.cert.Load(); c != nil && signedBy(c.Leaf, roots) {
 		if left := time.Until(dueAt(c.Leaf)); left > 0 {
-			return min(left, rootsEvery), nil
+			return min(left, rootsInterval), nil
 		}
 	}
 	cert, err := i.request(ctx, roots)
@@ -124,10 +127,10 @@ func (i *Identity) refresh(ctx context.Context, changed func()) (time.Duration, 
 	i.cert.Store(cert)
 	i.log.Info("this node has a certificate for live migrations", "until", cert.Leaf.NotAfter)
 	changed()
-	return min(time.Until(dueAt(cert.Leaf)), rootsEvery), nil
+	return min(time.Until(dueAt(cert.Leaf)), rootsInterval), nil
 }
 
-// dueAt is after two thirds of a certificate's life.
+// dueAt is after two thirds of a certificate's lifetime.
 func dueAt(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 3 * 2)
 }

@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// nobody signs, and counts how often it was asked for the roots.
-type nobody struct{ asked int }
+// unavailable is a signer that fails, and counts the requests for the roots.
+type unavailable struct{ requests int }
 
-func (n *nobody) Sign(context.Context, []byte) ([]byte, error) {
+func (n *unavailable) Sign(context.Context, []byte) ([]byte, error) {
 	return nil, errors.New("not asked for")
 }
-func (n *nobody) Roots(context.Context) ([]byte, error) {
-	n.asked++
+func (n *unavailable) Roots(context.Context) ([]byte, error) {
+	n.requests++
 	return nil, errors.New("there is no controller")
 }
 
@@ -24,7 +24,7 @@ func (n *nobody) Roots(context.Context) ([]byte, error) {
 // wait for the agent's next try.
 func TestAMigrationThatWaitsHasTheCertificateAskedForSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &nobody{}
+		n := &unavailable{}
 		i := NewIdentity("a", n, slog.New(slog.DiscardHandler))
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -32,20 +32,20 @@ func TestAMigrationThatWaitsHasTheCertificateAskedForSoon(t *testing.T) {
 		defer func() { cancel(); <-ended }()
 		<-time.After(10 * time.Minute)
 		synctest.Wait()
-		before := n.asked
+		before := n.requests
 		if before > 20 {
-			t.Errorf("asked %d times in ten minutes without need", before)
+			t.Errorf("%d requests in ten minutes without need", before)
 		}
 		<-time.After(3 * time.Second)
 		synctest.Wait()
-		before = n.asked
+		before = n.requests
 		for range 10 { // a side looks each second
-			i.Want()
+			i.RefreshSoon()
 			<-time.After(time.Second)
 		}
 		synctest.Wait()
-		if more := n.asked - before; more < 4 || more > 6 {
-			t.Errorf("asked %d times in 10 s of need, want every 2 s", more)
+		if more := n.requests - before; more < 4 || more > 6 {
+			t.Errorf("%d requests in 10 s of need, want every 2 s", more)
 		}
 	})
 }

@@ -17,21 +17,21 @@ import (
 )
 
 const (
-	dialTimeout = 5 * time.Second
-	helloBound  = 10 * time.Second
-	maxLine     = 4096
-	// beat is how often at least each side says a word, silence how long the other
-	// one waits for it.
-	beat    = 5 * time.Second
-	silence = 3 * beat
+	dialTimeout      = 5 * time.Second
+	handshakeTimeout = 10 * time.Second
+	maxLine          = 4096
+	// heartbeatInterval is the longest time between two messages of a side, peerTimeout
+	// how long its peer waits for one.
+	heartbeatInterval = 5 * time.Second
+	peerTimeout       = 3 * heartbeatInterval
 )
 
-// hello is the source's first line on a connection. The target answers with a
-// reply, also in one line.
+// hello is the source's first line on a connection. The target answers with a reply, also
+// one line.
 type hello struct {
 	MigrationUID string `json:"migrationUID"`
 	Role         role   `json:"role"`
-	// UUID is libvirt's of the domain.
+	// UUID is libvirt's UUID of the domain.
 	UUID string `json:"uuid,omitempty"`
 }
 
@@ -39,28 +39,28 @@ type role string
 
 const (
 	roleRelay   role = "relay"   // libvirt's RPC follows
-	roleControl role = "control" // words follow
+	roleControl role = "control" // messages follow
 )
 
 type reply struct {
 	Error string `json:"error,omitempty"`
 }
 
-// word is a line of a control connection, from either side.
-type word struct {
+// message is a line of a control connection, in either direction.
+type message struct {
 	SourceState string `json:"sourceState,omitempty"`
 	TargetState string `json:"targetState,omitempty"`
-	// Ended: the guest's connection has ended at the target; Refusal says why it was
-	// the target's doing, if it was.
+	// Ended: the relay connection has ended at the target. Refusal is the reason if the
+	// target has ended it.
 	Ended   bool   `json:"ended,omitempty"`
 	Refusal string `json:"refusal,omitempty"`
-	// RanFor is how long the guest has run at the target, in nanoseconds by its clock;
-	// 0 is not known.
+	// RanFor is how long the guest has run at the target, in nanoseconds by the target's
+	// clock; 0 = unknown.
 	RanFor time.Duration `json:"ranFor,omitempty"`
-	// Asks: the source's libvirt sends nothing more, and the source has to know what
-	// has arrived. UUID is libvirt's of the domain that it sends.
-	Asks bool   `json:"asks,omitempty"`
-	UUID string `json:"uuid,omitempty"`
+	// Query: the source's libvirt sends nothing more, and the source asks for the
+	// target's state. UUID is libvirt's UUID of the domain that is sent.
+	Query bool   `json:"asks,omitempty"`
+	UUID  string `json:"uuid,omitempty"`
 }
 
 // link is a connection between two agents.
@@ -87,7 +87,7 @@ func (l *link) readLine(to any) error {
 }
 
 func (l *link) writeLine(v any) error {
-	_ = l.SetWriteDeadline(time.Now().Add(helloBound)) // fails only where the write fails, too
+	_ = l.SetWriteDeadline(time.Now().Add(handshakeTimeout)) // on failure the write fails, too
 	if err := json.NewEncoder(l).Encode(v); err != nil {
 		return fmt.Errorf("write a line: %w", err)
 	}
@@ -97,7 +97,7 @@ func (l *link) writeLine(v any) error {
 
 var errNoIdentity = errors.New("this node has no certificate yet: is the cluster-controller running?")
 
-// tlsConfig has both sides show the certificate of a node.
+// tlsConfig makes both peers present a node certificate.
 func tlsConfig(who *Identity) (*tls.Config, error) {
 	cert, roots := who.Certificate(), who.roots.Load()
 	if cert == nil || roots == nil {
@@ -106,13 +106,13 @@ func tlsConfig(who *Identity) (*tls.Config, error) {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*cert},
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
-		// A node has no host name in its certificate: dial checks it by its own name.
+		// A node certificate has no host name: dial checks the node's name.
 		InsecureSkipVerify:     true, //nolint:gosec // see VerifyConnection in dial
 		SessionTicketsDisabled: true,
 	}, nil
 }
 
-// nodeOf is the node that a certificate is for.
+// nodeOf returns the node that a certificate is issued to.
 func nodeOf(c *x509.Certificate) (string, error) {
 	node, ok := strings.CutPrefix(c.Subject.CommonName, migration.CommonNamePrefix)
 	if !ok || node == "" {
@@ -121,7 +121,7 @@ func nodeOf(c *x509.Certificate) (string, error) {
 	return node, nil
 }
 
-// dial connects to the agent of a node, and to no other.
+// dial connects to the agent of a node and verifies that it is that node.
 func dial(ctx context.Context, who *Identity, node, address string, h hello) (*link, error) {
 	cfg, err := tlsConfig(who)
 	if err != nil {
@@ -129,7 +129,7 @@ func dial(ctx context.Context, who *Identity, node, address string, h hello) (*l
 	}
 	roots := cfg.ClientCAs
 	cfg.VerifyConnection = func(s tls.ConnectionState) error {
-		peer := s.PeerCertificates[0] // a server always shows one
+		peer := s.PeerCertificates[0] // a server always presents one
 		if _, err := peer.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}); err != nil {
 			return fmt.Errorf("the certificate of %s: %w", address, err)
 		}
@@ -145,14 +145,14 @@ func dial(ctx context.Context, who *Identity, node, address string, h hello) (*l
 		return nil, fmt.Errorf("connect to the agent of %s at %s: %w", node, address, err)
 	}
 	l := newLink(c)
-	if err := l.greet(h); err != nil {
+	if err := l.handshake(h); err != nil {
 		return nil, errors.Join(fmt.Errorf("the agent of %s: %w", node, err), c.Close())
 	}
 	return l, nil
 }
 
-func (l *link) greet(h hello) error {
-	_ = l.SetReadDeadline(time.Now().Add(helloBound)) // fails only where the read fails, too
+func (l *link) handshake(h hello) error {
+	_ = l.SetReadDeadline(time.Now().Add(handshakeTimeout)) // on failure the read fails, too
 	if err := l.writeLine(h); err != nil {
 		return err
 	}
@@ -167,13 +167,13 @@ func (l *link) greet(h hello) error {
 	return nil
 }
 
-// accept takes a connection's TLS and its first line. The caller answers.
+// accept does the TLS handshake and reads the hello. The caller sends the reply.
 func accept(ctx context.Context, who *Identity, c net.Conn) (l *link, node string, h hello, err error) {
 	cfg, err := tlsConfig(who)
 	if err != nil {
 		return nil, "", h, err
 	}
-	_ = c.SetDeadline(time.Now().Add(helloBound)) // fails only where the handshake fails, too
+	_ = c.SetDeadline(time.Now().Add(handshakeTimeout)) // on failure the handshake fails, too
 	s := tls.Server(c, cfg)
 	if err := s.HandshakeContext(ctx); err != nil {
 		return nil, "", h, fmt.Errorf("a connection from %s: %w", c.RemoteAddr(), err)
@@ -189,8 +189,8 @@ func accept(ctx context.Context, who *Identity, c net.Conn) (l *link, node strin
 	return l, node, h, nil
 }
 
-// join copies both ways until one side ends, and closes both.
-func join(ctx context.Context, a, b io.ReadWriteCloser) {
+// copyBothWays copies in both directions until one connection ends, and closes both.
+func copyBothWays(ctx context.Context, a, b io.ReadWriteCloser) {
 	closeBoth := func() {
 		_ = a.Close()
 		_ = b.Close()
@@ -200,7 +200,7 @@ func join(ctx context.Context, a, b io.ReadWriteCloser) {
 	ended := make(chan struct{}, 2)
 	for _, way := range [][2]io.ReadWriteCloser{{a, b}, {b, a}} {
 		go func() {
-			_, _ = io.Copy(way[0], way[1]) // whatever ends it, it ends both
+			_, _ = io.Copy(way[0], way[1]) // an error ends both directions
 			ended <- struct{}{}
 		}()
 	}

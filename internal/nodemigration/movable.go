@@ -10,21 +10,21 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// Guest is what decides whether a VM can be moved, as far as its node knows.
+// Guest has the facts that decide whether a VM can be live-migrated.
 type Guest struct {
-	// Domain is how the hypervisor would send it.
+	// Domain is the definition that the hypervisor would send.
 	Domain hypervisor.Definition
-	// Off says why this node takes no part in migrations, empty where it does.
+	// Off is why this node takes no part in migrations, or "".
 	Off string
-	// InLauncher: its process is in the launcher pod, and no matter of libvirt's.
+	// InLauncher: the process runs in the launcher pod, not in the node's libvirt.
 	InLauncher bool
-	// Pinned says what keeps its launcher pod from being made anew elsewhere.
+	// Pinned is why the launcher pod cannot be recreated on another node, or "".
 	Pinned string
-	// Native: libvirt sends it by itself. Agreed is what nodes let in otherwise.
+	// Native: libvirt sends it directly. Otherwise Agreed is what other nodes accept.
 	Native bool
 	Agreed tunnel.Agreement
-	// SharedFile tells whether other nodes see the same file, as libvirt judges by
-	// its file system. An error is no answer.
+	// SharedFile reports whether a file is on a shared file system, by libvirt's rules. An
+	// error means unknown.
 	SharedFile func(path string) (bool, error)
 }
 
@@ -32,7 +32,7 @@ type Guest struct {
 // where Status is True.
 type Verdict struct{ Status, Reason, Message string }
 
-// Reasons of a VMI that cannot be moved; KubeVirt's own words where it has one.
+// Reasons of a VMI that cannot be live-migrated; KubeVirt's reason where there is one.
 const (
 	ReasonOff        = "MigrationsOff"
 	ReasonInLauncher = "ProcessInLauncherPod"
@@ -44,11 +44,11 @@ const (
 	ReasonDomain     = "DomainNotLiveMigratable"
 )
 
-// maxMessage bounds what a tenant's domain brings into a condition.
+// maxMessage bounds a condition's message, which may contain text of the domain, in bytes.
 const maxMessage = 512
 
-// Judge tells whether a VM can be moved. The first obstacle counts. An error means
-// that it cannot be told now.
+// Judge decides whether a VM can be live-migrated. The first obstacle is the reason. An
+// error means that it cannot be determined now.
 func Judge(g Guest) (Verdict, error) {
 	switch {
 	case g.Off != "":
@@ -78,7 +78,7 @@ func Judge(g Guest) (Verdict, error) {
 	return Verdict{Status: kubevirt.ConditionTrue}, nil
 }
 
-// disks are the domain's. A refusal is that of who.
+// disks returns the domain's disks, or a *tunnel.Refusal; who names the one that refuses.
 func (g Guest) disks() (disks []tunnel.Disk, who string, err error) {
 	if g.Native {
 		disks, err = tunnel.Sendable(g.Domain.XML)
@@ -88,7 +88,7 @@ func (g Guest) disks() (disks []tunnel.Disk, who string, err error) {
 	return disks, "other nodes would not let it in", err
 }
 
-// immovable says why libvirt would not send a VM with this disk (lv9
+// immovable returns why libvirt would not migrate a VM with this disk, or "" (libvirt 9.0,
 // qemuMigrationSrcIsSafe).
 func (g Guest) immovable(d tunnel.Disk) (string, error) {
 	if d.ReadOnly || d.File == "" && d.Device == "" {

@@ -98,21 +98,21 @@ func TestAFileSystemThatDoesNotAnswerIsNoVerdict(t *testing.T) {
 	}
 }
 
-// told is an API server with one VMI.
-type told struct {
+// fakeAPI is an API server with one VMI.
+type fakeAPI struct {
 	mu    sync.Mutex // around all that the test changes
 	vmi   VMI
 	err   error
 	calls int
 }
 
-func (t *told) Movables() []VMI {
+func (t *fakeAPI) Movables() []VMI {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return []VMI{t.vmi}
 }
 
-func (t *told) TellMovable(_ context.Context, _ VMI, is Verdict) error {
+func (t *fakeAPI) TellMovable(_ context.Context, _ VMI, is Verdict) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls++
@@ -127,7 +127,7 @@ func TestTheConditionFollowsTheVM(t *testing.T) {
 		// Given a VM that is not guarded yet.
 		guest, running := movableGuest(""), false
 		var looks int
-		api := &told{vmi: VMI{Namespace: "ns", Name: "vm", UID: "u"}}
+		api := &fakeAPI{vmi: VMI{Namespace: "ns", Name: "vm", UID: "u"}}
 		c := &Conditions{
 			VMIs: api, Log: slog.New(slog.DiscardHandler),
 			Running: func(string) bool {
@@ -165,23 +165,23 @@ func TestTheConditionFollowsTheVM(t *testing.T) {
 		// When it is, the condition is there within a second, and stays.
 		set(func() { running = true })
 		after(time.Second, "guarded", "True", 1)
-		after(10*judgeEvery, "unchanged", "True", 1)
+		after(10*recheckInterval, "unchanged", "True", 1)
 		if looks > 12 {
-			t.Errorf("%d looks in %v", looks, 10*judgeEvery)
+			t.Errorf("%d looks in %v", looks, 10*recheckInterval)
 		}
-		// When a host device is there of which nobody says so.
+		// When a host device is there without an event.
 		set(func() { guest = movableGuest(`<hostdev mode='subsystem' type='usb'/>`) })
-		after(judgeEvery+time.Second, "host device", "False", 2)
+		after(recheckInterval+time.Second, "host device", "False", 2)
 		// When the API server refuses, it is asked once a minute.
 		set(func() { guest, api.err = movableGuest(""), errors.New("refused") })
 		c.Changed("ns_vm")
 		after(time.Second, "refused", "False", 3)
-		after(3*retryEvery, "refused", "False", 6)
+		after(3*retryInterval, "refused", "False", 6)
 		set(func() { api.err = nil })
-		after(retryEvery, "taken", "True", 7)
-		// When it is being shut down, nobody is told anything.
+		after(retryInterval, "taken", "True", 7)
+		// When it is being shut down, nothing is written.
 		set(func() { running, guest = false, movableGuest(`<hostdev mode='subsystem' type='usb'/>`) })
 		c.Changed("ns_vm")
-		after(2*judgeEvery, "shutting down", "True", 7)
+		after(2*recheckInterval, "shutting down", "True", 7)
 	})
 }

@@ -86,7 +86,7 @@ func TestWhatCannotBeSentByLibvirtItselfIsDeclined(t *testing.T) {
 }
 
 // The source's libvirtd dies after the guest was sent, and the target's has removed
-// it: only the word of the source's agent says that nothing more comes.
+// it: only the source's agent knows that nothing more comes.
 func TestASourceThatIsLeftPausedGoesOnWhereNothingArrivedByItself(t *testing.T) {
 	w := givenNative(t, "qemu+tcp://{{address}}/system")
 	sent := make(chan struct{})
@@ -97,12 +97,12 @@ func TestASourceThatIsLeftPausedGoesOnWhereNothingArrivedByItself(t *testing.T) 
 	}
 	w.start()
 	w.eventually("it is under way", func() bool { return w.uri != "" && w.m.Status.Phase == kubevirt.MigrationRunning })
-	// Before it is sent the target has nothing, and does not say that it never will.
+	// Before it is sent the target has nothing, and does not report Absent.
 	w.looked("b")
 	w.looked("b")
 	w.mu.Lock()
 	if s := w.m.Status.MigrationState.TargetState; s != "" {
-		t.Errorf("the target says %s while it is sent", s)
+		t.Errorf("the target reports %s while it is sent", s)
 	}
 	w.mu.Unlock()
 	close(sent)
@@ -112,7 +112,7 @@ func TestASourceThatIsLeftPausedGoesOnWhereNothingArrivedByItself(t *testing.T) 
 	})
 }
 
-// A domain of the same name that somebody else has started there is not the guest.
+// A domain of the same name that was started there otherwise is not the guest.
 func TestAnotherDomainThanWasSentIsLeftAlone(t *testing.T) {
 	w := givenNative(t, "qemu+tcp://{{address}}/system")
 	w.uuids = map[string]string{"b": "another"}
@@ -123,7 +123,7 @@ func TestAnotherDomainThanWasSentIsLeftAlone(t *testing.T) {
 		return errBroken
 	}
 	w.start()
-	w.eventually("the source's agent says what it sends", func() bool {
+	w.eventually("the target knows the UUID of what is sent", func() bool {
 		n := w.nodes["b"]
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -173,15 +173,15 @@ func TestTheDowntimeIsFromTheStopToTheReturnOfTheResume(t *testing.T) {
 				return s.SourceState == kubevirt.SourceGone && s.TargetState == kubevirt.TargetRunning && (s.DowntimeMilliseconds > 0 || !c.seen)
 			})
 			whole := time.Since(before)
-			w.change() // what is said again is not measured again
+			w.change() // a repeated message is not measured again
 			w.looked("a")
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			if len(w.stood) != c.want {
-				t.Fatalf("measured %v", w.stood)
+			if len(w.downtimes) != c.want {
+				t.Fatalf("measured %v", w.downtimes)
 			}
-			if c.seen && (w.stood[0] < resumes || w.stood[0] > whole || w.m.Status.MigrationState.DowntimeMilliseconds != w.stood[0].Milliseconds()) {
-				t.Errorf("measured %v, told %d ms; between %v and %v", w.stood, w.m.Status.MigrationState.DowntimeMilliseconds, resumes, whole)
+			if c.seen && (w.downtimes[0] < resumes || w.downtimes[0] > whole || w.m.Status.MigrationState.DowntimeMilliseconds != w.downtimes[0].Milliseconds()) {
+				t.Errorf("measured %v, status has %d ms; between %v and %v", w.downtimes, w.m.Status.MigrationState.DowntimeMilliseconds, resumes, whole)
 			}
 		})
 	}

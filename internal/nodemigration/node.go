@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	// tick is how often a side looks, unasked.
+	// tick is how often a side observes without an event.
 	tick = time.Second
-	// lookTimeout bounds a look, doTimeout what is done.
+	// lookTimeout bounds an observation, doTimeout a step, apiTimeout an API request.
 	lookTimeout = 5 * time.Second
 	doTimeout   = 20 * time.Second
-	tellTimeout = 10 * time.Second
-	// maxConnections bounds what others may have open here.
+	apiTimeout  = 10 * time.Second
+	// maxConnections bounds the connections of all other nodes together.
 	maxConnections = 64
-	// maxRefusal bounds what the other side says, in a line that people read.
+	// maxRefusal bounds the peer's text in a failure reason, in bytes.
 	maxRefusal = 400
 )
 
-// Config is what a Node is made of.
+// Config has the parameters and dependencies of a Node.
 type Config struct {
 	// Node is this node's name.
 	Node string
-	// LibvirtSocket is libvirt's, SocketDir where a socket is made for each outgoing
-	// migration: a path that is the same for libvirt.
+	// LibvirtSocket is where libvirt listens. SocketDir gets a socket for each outgoing
+	// migration; libvirt must see it at the same path.
 	LibvirtSocket, SocketDir string
-	// URI has this node's libvirt send guests by itself, and receive them so.
+	// URI makes libvirt send guests directly, without the agents' relay.
 	URI URITemplate
-	// Paths and Networks are what an arriving domain may name.
+	// Paths and Networks of this host may be named by an arriving domain.
 	Paths, Networks []string
 	Cluster         Cluster
 	Identity        *Identity
@@ -49,24 +49,24 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Node has this node's sides of migrations.
+// Node runs this node's sides of migrations. All methods but Run may be called at any time.
 type Node struct {
 	cfg     Config
 	wake    chan struct{}
-	address string // where others reach its listener; set by Run
+	address string // of its listener, for other nodes; set by Run
 
-	mu    sync.Mutex
-	sides map[string]*side // by migration: nobody is both sides of one
-	known bool             // each migration that there was has its side
-	wg    sync.WaitGroup
+	mu     sync.Mutex
+	sides  map[string]*side // by migration: a node is never both sides of one
+	synced bool             // each migration of the first complete list has its side
+	wg     sync.WaitGroup
 }
 
-// New returns a node that does nothing yet.
+// New returns a node; Run starts it.
 func New(cfg Config) *Node {
 	return &Node{cfg: cfg, wake: make(chan struct{}, 1), sides: map[string]*side{}}
 }
 
-// Changed is called when Cluster.Migrations may say something else. It does not
+// Changed is called when the result of Cluster.Migrations may have changed. It does not
 // block.
 func (n *Node) Changed() {
 	select {
@@ -75,17 +75,17 @@ func (n *Node) Changed() {
 	}
 }
 
-// Run takes part in migrations until ctx ends: it serves others on l, which they reach
-// at the address, and takes up what Changed tells of. What is under way is left to
-// libvirt and the next agent.
+// Run takes part in migrations until ctx ends: it serves other nodes on l, which they reach
+// at address, and reconciles after each Changed. A migration that is under way when ctx
+// ends continues in libvirt; the next agent takes it over.
 func (n *Node) Run(ctx context.Context, l net.Listener, address string) {
 	n.address = address
-	n.clear()
+	n.removeSockets()
 	n.wg.Go(func() { n.serve(ctx, l) })
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	for ctx.Err() == nil {
-		n.takeUp(ctx)
+		n.reconcile(ctx)
 		select {
 		case <-n.wake:
 		case <-ctx.Done():
@@ -94,50 +94,50 @@ func (n *Node) Run(ctx context.Context, l net.Listener, address string) {
 	n.wg.Wait()
 }
 
-// takeUp gives each migration of the list to its side.
-func (n *Node) takeUp(ctx context.Context) {
+// reconcile passes each listed migration to its side, and starts sides for new ones.
+func (n *Node) reconcile(ctx context.Context) {
 	all, complete := n.cfg.Cluster.Migrations()
 	n.mu.Lock()
-	first := complete && !n.known
-	n.known = complete || n.known
+	first := complete && !n.synced
+	n.synced = complete || n.synced
 	seen := map[string]bool{}
 	for _, m := range all {
 		state := migration.StateOf(m)
 		target := state.TargetNode == n.cfg.Node
 		if target == (state.SourceNode == n.cfg.Node) {
-			continue // neither, or both: no migration of this node's
+			continue // neither or both: not a migration of this node
 		}
 		uid := string(m.UID)
 		switch s := n.sides[uid]; {
 		case s != nil && s.target == target:
 			seen[uid] = true
-			s.see(m)
-		case s == nil && (!m.Final() || target && !settled(state.TargetState)):
+			s.setMigration(m)
+		case s == nil && (!m.Final() || target && !finalTargetState(state.TargetState)):
 			seen[uid] = true
-			n.begin(ctx, m, target)
+			n.startSide(ctx, m, target)
 		}
 	}
 	for uid, s := range n.sides {
 		if !seen[uid] {
-			s.vanish()
+			s.setMissing()
 		}
 	}
 	n.mu.Unlock()
 	if first {
-		n.cfg.VMs.Changed("", "") // all waited for it
+		n.cfg.VMs.Changed("", "") // it was MigrationUnknown for all VMs
 	}
 }
 
-// settled: the target's last word.
-func settled(targetState string) bool {
-	return targetState == kubevirt.TargetRunning || targetState == kubevirt.TargetAbsent
+// finalTargetState reports whether a target has reached its last state.
+func finalTargetState(state string) bool {
+	return state == kubevirt.TargetRunning || state == kubevirt.TargetAbsent
 }
 
-// begin starts a side; the caller holds the lock.
-func (n *Node) begin(ctx context.Context, m *Migration, target bool) {
+// startSide starts a side. The caller holds the lock.
+func (n *Node) startSide(ctx context.Context, m *Migration, target bool) {
 	uid := string(m.UID)
 	s := &side{
-		node: n, target: target, wake: make(chan struct{}, 1), heard: make(chan struct{}), ended: make(chan struct{}),
+		node: n, target: target, wake: make(chan struct{}, 1), changed: make(chan struct{}), relayEnded: make(chan struct{}),
 		log:       n.cfg.Log.With("namespace", m.Namespace, "name", m.Spec.VMIName, "migration", m.Name),
 		domain:    grace.DomainName(m.Namespace, m.Spec.VMIName),
 		migration: m, received: m.Status.Phase == kubevirt.MigrationRunning,
@@ -154,28 +154,28 @@ func (n *Node) begin(ctx context.Context, m *Migration, target bool) {
 	})
 }
 
-// Standing is what the grace period's rules have to know of a domain's migration, and
-// of a guest that comes.
-func (n *Node) Standing(domain string) (standing grace.Migration, a grace.Arrival) {
+// MigrationOf is the state of a domain's migration for the rules of the grace period, and
+// the arrival if the domain is migrated to this node.
+func (n *Node) MigrationOf(domain string) (state grace.Migration, a grace.Arrival) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, s := range n.sides {
-		is, arrival := s.standing(domain)
+		is, arrival := s.migrationOf(domain)
 		if is != grace.MigrationNone {
-			standing = is
+			state = is
 		}
 		if arrival != (grace.Arrival{}) {
 			a = arrival
 		}
 	}
-	if standing == grace.MigrationNone && !n.known {
-		standing = grace.MigrationUnknown
+	if state == grace.MigrationNone && !n.synced {
+		state = grace.MigrationUnknown
 	}
-	return standing, a
+	return state, a
 }
 
-// Stopped is called when a domain that is sent stands still so that the rest of it can
-// be. It does not block.
+// Stopped is called when libvirt has stopped a domain for the last part of its migration.
+// It does not block.
 func (n *Node) Stopped(domain string, at time.Time) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -186,7 +186,7 @@ func (n *Node) Stopped(domain string, at time.Time) {
 	}
 }
 
-// serve takes connections of other nodes.
+// serve accepts connections of other nodes.
 func (n *Node) serve(ctx context.Context, l net.Listener) {
 	slots := make(chan struct{}, maxConnections)
 	for {
@@ -208,21 +208,21 @@ func (n *Node) serve(ctx context.Context, l net.Listener) {
 		select {
 		case slots <- struct{}{}:
 		default:
-			_ = c.Close() // nobody honest has so many
+			_ = c.Close() // far more than a cluster's agents need
 			continue
 		}
 		n.wg.Go(func() {
 			defer func() { <-slots }()
-			defer func() { _ = c.Close() }() // whoever has ended it
-			if err := n.welcome(ctx, c); err != nil {
+			defer func() { _ = c.Close() }() // even if it is closed already
+			if err := n.handleConnection(ctx, c); err != nil {
 				n.cfg.Log.Warn("a connection of another node was ended", "from", c.RemoteAddr().String(), "err", err)
 			}
 		})
 	}
 }
 
-// welcome serves one connection.
-func (n *Node) welcome(ctx context.Context, c net.Conn) error {
+// handleConnection serves one connection.
+func (n *Node) handleConnection(ctx context.Context, c net.Conn) error {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
 	l, from, h, err := accept(ctx, n.cfg.Identity, c)
@@ -243,11 +243,11 @@ func (n *Node) welcome(ctx context.Context, c net.Conn) error {
 		return errors.Join(err, l.writeLine(reply{Error: err.Error()}))
 	}
 	if err := l.writeLine(reply{}); err != nil {
-		s.over(h)
+		s.connectionClosed(h)
 		return err
 	}
 	if h.Role == roleControl {
-		return s.talk(ctx, l)
+		return s.exchange(ctx, l)
 	}
 	return s.receive(ctx, l, h)
 }

@@ -9,80 +9,79 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// Migration is a live migration as the API server shows it. It is not written to.
+// Migration is a live migration as read from the API server. It is read-only.
 type Migration = kubevirt.VirtualMachineInstanceMigration
 
-// Cluster is what the API server knows of migrations.
+// Cluster reads and updates migrations in the API server.
 type Cluster interface {
-	// Migrations are those that this node has a side in, from memory. They are all
-	// that there are, or not yet.
+	// Migrations are those with a side on this node, from a cache. complete is false
+	// until the cache has been filled.
 	Migrations() (all []*Migration, complete bool)
 	// UpdateStatus writes the fields that are not empty. A phase, if there is one,
 	// replaces the phase of m; it fails where the object has changed since m was read.
 	// The timestamps of the phase, of the start and of the resume are set with them.
 	UpdateStatus(ctx context.Context, m *Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error
-	// Gone tells whether the API server says that there is no such migration any
-	// more.
+	// Gone asks the API server whether the migration no longer exists.
 	Gone(ctx context.Context, m *Migration) (bool, error)
-	// Event tells people of the VM that moves. It does not block.
+	// Event sends a warning Event about the VM of m. It does not block.
 	Event(m *Migration, reason, message string)
 }
 
-// Sender sends domains to other hosts. Each call is bound by its context, but the
-// hypervisor's own work goes on.
+// Sender sends domains to other hosts. A call returns when its context ends; the
+// hypervisor's job continues.
 type Sender interface {
-	// Migrate returns when the hypervisor says that it is over. An error says
-	// nothing about either side.
+	// Migrate returns when the hypervisor's job is over. An error says nothing about
+	// where the guest is.
 	Migrate(ctx context.Context, o hypervisor.Outgoing) error
-	// Progress fails with hypervisor.ErrState where nothing is under way.
+	// Progress fails with hypervisor.ErrState without a running job.
 	Progress(ctx context.Context, name string, i grace.Instance) (hypervisor.Progress, error)
-	// Abort may have no effect, and return nil.
+	// Abort may return nil without having an effect.
 	Abort(ctx context.Context, name string, i grace.Instance) error
-	// Pause stops the guest, whose migration goes on, and does not fail where it is
-	// stopped already. Where it is not sent in the end, the hypervisor lets it run.
+	// Pause stops the guest while its migration continues. It succeeds if the guest is
+	// stopped already. If the migration fails, the hypervisor resumes the guest.
 	Pause(ctx context.Context, name string, i grace.Instance) error
 }
 
-// Hypervisor has the domains of this host. Each call is bound by its context.
+// Hypervisor manages the domains of this host. A call returns when its context ends.
 type Hypervisor interface {
-	// Look says what a domain is on this host.
+	// Look returns the state of a domain on this host.
 	Look(ctx context.Context, name string) (hypervisor.Stay, grace.Instance, error)
-	// Resume lets it run: the caller knows that it runs nowhere else.
+	// Resume resumes a domain. The caller makes sure that it runs nowhere else.
 	Resume(ctx context.Context, name string, i grace.Instance) error
-	// Remove ends it by force; what is not there is no error.
+	// Remove destroys a domain. It succeeds if there is none.
 	Remove(ctx context.Context, name string, i grace.Instance) error
-	// Left tells whether the hypervisor says that an instance which has ended here went
-	// elsewhere. Where it does not say, it is false.
+	// Left reports whether the hypervisor has recorded that an ended instance was
+	// migrated away; false without such a record.
 	Left(ctx context.Context, name string, i grace.Instance) (bool, error)
 }
 
-// Process is a process whose end is seen.
+// Process is a handle of a process, as a pidfd. Done is closed when the process ends.
 type Process interface {
 	Done() <-chan struct{}
 	Close() error
 }
 
-// VMs is what the agent's other half knows and has to know.
+// VMs is the part of the agent that guards VMs.
 type VMs interface {
-	// Phase is that of the domain's record, "" without one.
+	// Phase is the phase of the domain's record, "" without one.
 	Phase(domain string) grace.Phase
 	// HeldFor is how long the domain's shutdown has been held, 0 while it is not.
 	HeldFor(domain string) time.Duration
-	// LauncherReady: the launcher pod with this UID runs and has registered.
+	// LauncherReady reports whether the launcher pod with this UID runs and has registered.
 	LauncherReady(namespace, name, pod string) bool
-	// Former is the instance of the record that there was when this agent started:
-	// without a process where that was of another boot, zero where there was none.
+	// Former is the instance in the domain's record when this agent started: without a
+	// process if it is of another boot, zero without a record.
 	Former(domain string) grace.Instance
-	// Moved is told that an instance has ended here because it went elsewhere.
+	// Moved reports that an instance has ended because it was migrated away.
 	Moved(domain, uuid string)
-	// Changed is told that Standing may say something else now.
+	// Changed reports that Node.MigrationOf may have changed; for all VMs if both are "".
 	Changed(namespace, name string)
 }
 
-// Meter counts. Its methods do not block.
+// Meter updates metrics. Its methods do not block.
 type Meter interface {
-	// TunnelRefused counts what a source sent and must not.
+	// TunnelRefused counts a rejected connection or a rejected part of a migration.
 	TunnelRefused(reason string)
-	// Downtime measures for how long a guest that has left stood still, once.
+	// Downtime observes the downtime of a migrated guest, once per migration.
 	Downtime(d time.Duration)
 }

@@ -59,7 +59,7 @@ func libvirtOf(t *testing.T) string {
 // libvirt's own error is that a connection was closed: the migration has to say
 // why.
 func TestWhatTheTargetRefusesIsWhyTheMigrationFailed(t *testing.T) {
-	const strange = "\x00\x00\x00\x1c\xde\xad\xbe\xef\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+	const invalid = "\x00\x00\x00\x1c\xde\xad\xbe\xef\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	for name, c := range map[string]struct {
 		libvirt func(t *testing.T) string
 		want    string
@@ -70,9 +70,9 @@ func TestWhatTheTargetRefusesIsWhyTheMigrationFailed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := given(t)
 			w.libvirt = c.libvirt(t)
-			w.sendsThis(strange)
+			w.sendsThis(invalid)
 			w.start()
-			w.eventually("the failure says why", func() bool {
+			w.eventually("the failure has the reason", func() bool {
 				s := w.m.Status.MigrationState
 				return s.SourceState == kubevirt.SourceRunning && s.TargetState == kubevirt.TargetAbsent &&
 					strings.HasPrefix(s.FailureReason, c.want) && !strings.Contains(s.FailureReason, "\n")
@@ -86,7 +86,7 @@ func TestATargetThatCannotBeReachedIsWhyTheMigrationFailed(t *testing.T) {
 	w.address = "127.0.0.1:1" // where nobody listens
 	w.sendsThis("")
 	w.start()
-	w.eventually("the failure says why", func() bool {
+	w.eventually("the failure has the reason", func() bool {
 		s := w.m.Status.MigrationState
 		return s.SourceState == kubevirt.SourceRunning && s.TargetState == kubevirt.TargetAbsent &&
 			strings.HasPrefix(s.FailureReason, "connect to the agent of b at 127.0.0.1:1: ")

@@ -66,7 +66,7 @@ func (a *authority) sign(t *testing.T, template *x509.Certificate, public *ecdsa
 	return cert
 }
 
-// node is the identity of a node, as the authority says.
+// node is the identity of a node, with a certificate of the authority.
 func (a *authority) node(t *testing.T, name string) *Identity {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -97,25 +97,25 @@ type world struct {
 	stays map[string]hypervisor.Stay // of the guest, by node
 	qemu  *proc                      // the source's
 	// sends is what libvirt does when it is to migrate.
-	sends   func(ctx context.Context) error
-	phase   grace.Phase
-	aborted chan struct{}
-	uri     string                 // that libvirt was last given
-	libvirt string                 // the target's socket
-	address string                 // that the target tells; "" is where it listens
-	uris    map[string]URITemplate // of the nodes
-	uuids   map[string]string      // of the guest's domain, by node; "u" where there is none
-	out     hypervisor.Outgoing    // that libvirt was last asked for
-	resumes time.Duration          // how long that takes
-	stood   []time.Duration        // for how long the guest stood still, as it was measured
-	resumed []string               // on which node, in order
-	removed []string
-	looks   map[string]int
-	held    time.Duration // for how long the shutdown is held
-	paused  []string      // what was done to the guest that is sent, and what was told of it
-	left    bool          // the source's libvirt says that the guest went elsewhere
-	former  grace.Instance
-	dirs    map[string]string // of a node's sockets
+	sends     func(ctx context.Context) error
+	phase     grace.Phase
+	aborted   chan struct{}
+	uri       string                 // that libvirt was last given
+	libvirt   string                 // the target's socket
+	address   string                 // that the target publishes; "": where it listens
+	uris      map[string]URITemplate // of the nodes
+	uuids     map[string]string      // of the guest's domain, by node; "u" where there is none
+	out       hypervisor.Outgoing    // that libvirt was last asked for
+	resumes   time.Duration          // how long that takes
+	downtimes []time.Duration        // as measured
+	resumed   []string               // on which node, in order
+	removed   []string
+	looks     map[string]int
+	held      time.Duration // for how long the shutdown is held
+	paused    []string      // the pause of the guest, its Event and its status, in order
+	left      bool          // the source's libvirt has recorded that the guest was migrated
+	former    grace.Instance
+	dirs      map[string]string // of a node's sockets
 	// stripped: the object is gone, whatever its finalizers are for.
 	stripped bool
 	late     kubevirt.MigrationPhase // the target's watch shows no later one before the end
@@ -267,7 +267,7 @@ func (h host) UpdateStatus(_ context.Context, m *Migration, phase kubevirt.Migra
 	}
 	if state.Mode == kubevirt.MigrationPaused && is.Status.MigrationState.Mode == "" {
 		is.Status.MigrationState.Mode = kubevirt.MigrationPaused
-		h.w.paused = append(h.w.paused, "told")
+		h.w.paused = append(h.w.paused, "status")
 	}
 	h.w.m = is
 	h.w.change()
@@ -382,5 +382,5 @@ func (host) TunnelRefused(string)                      {}
 func (h host) Downtime(d time.Duration) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
-	h.w.stood = append(h.w.stood, d)
+	h.w.downtimes = append(h.w.downtimes, d)
 }

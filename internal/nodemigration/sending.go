@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// progressEvery is how often people are told, and time-outs looked at.
-	progressEvery = 2 * time.Second
-	// abortPatience is how long libvirt gets after an abort before the connection is
-	// closed: late in a migration an abort has no effect.
-	abortPatience = 10 * time.Second
-	// refusalPatience is how long the target's word is waited for, which libvirt's
-	// error does not tell: to it a connection was closed.
-	refusalPatience = 2 * time.Second
+	// progressInterval is how often the progress is read and written to the status.
+	progressInterval = 2 * time.Second
+	// abortTimeout is the time from an abort to closing the relay: late in a migration an
+	// abort has no effect.
+	abortTimeout = 10 * time.Second
+	// refusalTimeout bounds the wait for the target's refusal. libvirt's own error only
+	// says that a connection was closed.
+	refusalTimeout = 2 * time.Second
 
-	// undecidedFor is how long a guest may wait for a word of the other node before
-	// people are told.
-	undecidedFor = 10 * time.Second
+	// undecidedTimeout is how long a guest may wait, paused, for the peer's state before
+	// an Event is sent.
+	undecidedTimeout = 10 * time.Second
 
 	reasonPaused    = "GuestPaused"
 	reasonUndecided = "GuestUndecided"
@@ -38,45 +38,45 @@ const (
 
 // sending is an outgoing migration.
 type sending struct {
-	instance  grace.Instance
-	process   Process         // nil where it is not watched
-	gone      bool            // it had ended before it could be watched
-	ranOn     bool            // it ran, or may have run, after the migration was over
-	last      hypervisor.Stay // when it was looked at before
-	busy      bool            // the job was seen
-	hadAnswer bool            // libvirt's call had returned before the last look
+	instance    grace.Instance
+	process     Process         // nil if it cannot be watched
+	gone        bool            // the process had ended before it could be watched
+	ranOn       bool            // the guest ran, or may have run, after the migration was over
+	lastStay    hypervisor.Stay // at the last observation
+	jobSeen     bool            // libvirt's job was observed
+	hadReturned bool            // libvirt's call had returned before the last observation
 
-	explained bool // what its end means is known
+	exitExplained bool // it is known what the end of the process means
 
-	hangUp    context.CancelFunc // of the guest's connection, where it is this agent's
-	started   time.Time
-	returned  chan struct{}           // closed when libvirt's call has returned; nil before it
-	err       error                   // of the call; read it after returned
-	abortedAt time.Time               // zero: it was not
-	abortedBy string                  // why, since then
-	paused    kubevirt.MigrationState // the status of a pause by this agent; zero: none
+	closeRelay context.CancelFunc // nil if libvirt sends directly
+	started    time.Time
+	returned   chan struct{}           // closed when libvirt's call has returned; nil before it
+	err        error                   // of the call; read it after returned
+	abortedAt  time.Time               // zero: not aborted
+	abortedBy  string                  // the reason
+	paused     kubevirt.MigrationState // the status of a pause by this agent; zero: not paused
 
-	asked   time.Time // for progress
-	least   uint64    // of what remained
-	leastAt time.Time
-	total   uint64
+	progressAt     time.Time // when the progress was read
+	minRemaining   uint64    // the least remaining memory in bytes so far
+	minRemainingAt time.Time
+	total          uint64 // bytes
 }
 
-// start has libvirt send the guest.
+// start starts libvirt's migration.
 func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	x := s.sending
 	if x.process == nil || !s.certified() {
-		return // until it is known, and the target's agent can be reached
+		return // tried again when both are there
 	}
 	out, l, err := s.outgoing(m)
 	if err != nil {
 		s.log.Error("cannot begin a migration; trying again", "err", err)
 		return
 	}
-	telling, cancel := context.WithTimeout(ctx, tellTimeout)
+	updateCtx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	// The controller may give it up until then: one of the two is refused.
-	if err := s.node.cfg.Cluster.UpdateStatus(telling, m, kubevirt.MigrationRunning, kubevirt.MigrationState{}); err != nil {
+	// The controller may cancel it at the same time: the API server accepts one of the two.
+	if err := s.node.cfg.Cluster.UpdateStatus(updateCtx, m, kubevirt.MigrationRunning, kubevirt.MigrationState{}); err != nil {
 		s.log.Warn("cannot begin a migration; trying again", "err", err)
 		if l != nil {
 			_ = l.Close()
@@ -85,30 +85,30 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	}
 	s.mu.Lock()
 	s.phase, s.uuid = kubevirt.MigrationRunning, x.instance.UUID
-	s.news()
+	s.broadcast()
 	s.mu.Unlock()
 	state := migration.StateOf(m)
-	relay, hangUp := context.WithCancel(ctx)
+	relay, closeRelay := context.WithCancel(ctx)
 	if l != nil {
-		x.hangUp = hangUp
+		x.closeRelay = closeRelay
 		wg.Go(func() { s.relay(relay, m, l) })
 	}
 	now := time.Now()
-	x.started, x.asked, x.leastAt, x.returned = now, now, now, make(chan struct{})
+	x.started, x.progressAt, x.minRemainingAt, x.returned = now, now, now, make(chan struct{})
 	s.log.Info("sending the guest", "to", state.TargetNode, "address", state.TargetNodeAddress)
 	wg.Go(func() {
-		x.err = s.because(ctx, s.node.cfg.Sender.Migrate(ctx, out))
+		x.err = s.failureCause(ctx, s.node.cfg.Sender.Migrate(ctx, out))
 		if x.err != nil && ctx.Err() == nil {
 			s.log.Warn("libvirt has not sent the guest", "err", x.err)
 		}
 		close(x.returned)
-		hangUp()
-		s.poke()
+		closeRelay()
+		s.wakeUp()
 	})
 }
 
-// outgoing is what libvirt is asked: by itself, or through a socket that this agent
-// listens on from now on.
+// outgoing returns the parameters of libvirt's migration, and the socket to relay from; no
+// socket if libvirt sends directly.
 func (s *side) outgoing(m *Migration) (out hypervisor.Outgoing, l net.Listener, err error) {
 	state := migration.StateOf(m)
 	out = hypervisor.Outgoing{Domain: s.domain, Instance: s.sending.instance}
@@ -127,28 +127,29 @@ func (s *side) outgoing(m *Migration) (out hypervisor.Outgoing, l net.Listener, 
 	return out, l, nil
 }
 
-// because says why the guest was not sent, where it is known better than by libvirt.
-func (s *side) because(ctx context.Context, err error) error {
+// failureCause replaces libvirt's error by the relay's error or the target's refusal, if
+// there is one.
+func (s *side) failureCause(ctx context.Context, err error) error {
 	s.mu.Lock()
-	joined, unreached := s.joined, s.unreached
+	connected, relayErr := s.relayConnected, s.relayErr
 	s.mu.Unlock()
-	if err == nil || !joined {
-		return cmp.Or(unreached, err)
+	if err == nil || !connected {
+		return cmp.Or(relayErr, err)
 	}
 	select {
-	case <-s.ended:
-	case <-time.After(refusalPatience):
+	case <-s.relayEnded:
+	case <-time.After(refusalTimeout):
 	case <-ctx.Done():
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.last.Refusal == "" {
+	if s.relayEnd.Refusal == "" {
 		return err
 	}
-	return fmt.Errorf("node %s did not let it in: %s", migration.StateOf(s.migration).TargetNode, s.last.Refusal)
+	return fmt.Errorf("node %s did not let it in: %s", migration.StateOf(s.migration).TargetNode, s.relayEnd.Refusal)
 }
 
-// listen makes a socket that libvirt connects to, in a directory of root's.
+// listen makes a socket for libvirt in a directory that only root can enter.
 func listen(dir string) (net.Listener, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("directory for a socket: %w", err)
@@ -160,7 +161,7 @@ func listen(dir string) (net.Listener, error) {
 	return l, nil
 }
 
-// relay joins libvirt's one connection to the target's agent.
+// relay connects libvirt's one connection with the target's agent.
 func (s *side) relay(ctx context.Context, m *Migration, from net.Listener) {
 	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
 	defer stop()
@@ -168,36 +169,35 @@ func (s *side) relay(ctx context.Context, m *Migration, from net.Listener) {
 	if err != nil {
 		return
 	}
-	_ = from.Close() // one is all there is
+	_ = from.Close() // a migration has one connection
 	state := migration.StateOf(m)
 	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: s.sending.instance.UUID})
 	if err != nil {
 		s.log.Warn("cannot reach the target", "err", err)
-		s.reached(err)
-		_ = c.Close() // libvirt hears of it after that
+		s.setRelayResult(err)
+		_ = c.Close() // only now: failureCause follows libvirt's error
 		return
 	}
-	s.reached(nil)
-	join(ctx, c, l)
+	s.setRelayResult(nil)
+	copyBothWays(ctx, c, l)
 }
 
-// reached notes whether libvirt's connection has reached the target's agent.
-func (s *side) reached(err error) {
+// setRelayResult records whether the relay connection to the target's agent was made.
+func (s *side) setRelayResult(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.joined, s.unreached = err == nil, err
+	s.relayConnected, s.relayErr = err == nil, err
 }
 
-// abort has libvirt stop sending; where that has no effect, the connection ends, if it
-// is this agent's.
+// abort aborts libvirt's job. If that has no effect within abortTimeout, it closes the relay.
 func (s *side) abort(ctx context.Context, why string) {
 	x := s.sending
 	if x.abortedAt.IsZero() {
 		x.abortedAt, x.abortedBy = time.Now(), why
 		s.log.Info("aborting the migration", "why", why)
 	}
-	if x.hangUp != nil && time.Since(x.abortedAt) > abortPatience {
-		x.hangUp()
+	if x.closeRelay != nil && time.Since(x.abortedAt) > abortTimeout {
+		x.closeRelay()
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -208,33 +208,33 @@ func (s *side) abort(ctx context.Context, why string) {
 	}
 }
 
-// follow tells how far it is.
+// follow writes the progress to the status.
 func (s *side) follow(ctx context.Context, m *Migration) {
 	x := s.sending
-	if !x.calling() || x.ended() || time.Since(x.asked) < progressEvery {
-		return // of a QEMU that has ended libvirt's answer to the call is waited for
+	if !x.calling() || x.ended() || time.Since(x.progressAt) < progressInterval {
+		return // once QEMU has ended, only the result of libvirt's call counts
 	}
-	x.asked = time.Now()
-	asking, cancel := context.WithTimeout(ctx, lookTimeout)
+	x.progressAt = time.Now()
+	progressCtx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	p, err := s.node.cfg.Sender.Progress(asking, s.domain, x.instance)
+	p, err := s.node.cfg.Sender.Progress(progressCtx, s.domain, x.instance)
 	if err != nil || p.Total == 0 {
 		return
 	}
-	if x.total == 0 || p.Remaining < x.least {
-		x.least, x.leastAt = p.Remaining, time.Now()
+	if x.total == 0 || p.Remaining < x.minRemaining {
+		x.minRemaining, x.minRemainingAt = p.Remaining, time.Now()
 	}
 	x.total = p.Total
 	const mib = 1 << 20
 	done := p.Total - min(p.Remaining, p.Total)
-	state := x.paused // again: the first write of it may have failed
+	state := x.paused // repeated: the first update may have failed
 	state.Progress = &kubevirt.MigrationProgress{
 		Percent: int64(100 * done / p.Total), RemainingMiB: int64(p.Remaining / mib), TotalMiB: int64(p.Total / mib),
 	}
 	s.updateStatus(ctx, m, "", state)
 }
 
-// pause stops the guest for the rest of its migration.
+// pause pauses the guest for the rest of its migration.
 func (s *side) pause(ctx context.Context, m *Migration, why string) {
 	x := s.sending
 	s.log.Info("pausing the guest until it has moved", "why", why)
@@ -246,17 +246,17 @@ func (s *side) pause(ctx context.Context, m *Migration, why string) {
 	}
 }
 
-// callTarget keeps a connection for words to the target's agent.
-func (s *side) callTarget(ctx context.Context) {
+// runControl keeps a control connection to the target's agent until ctx ends.
+func (s *side) runControl(ctx context.Context) {
 	for ctx.Err() == nil {
 		m, _ := s.snapshot()
 		state := migration.StateOf(m)
 		l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleControl})
 		if err == nil {
-			err = s.talk(ctx, l)
+			err = s.exchange(ctx, l)
 		}
 		if err != nil {
-			s.log.Debug("no words with the target", "err", err)
+			s.log.Debug("no control connection to the target", "err", err)
 		}
 		select {
 		case <-ctx.Done():
@@ -265,8 +265,8 @@ func (s *side) callTarget(ctx context.Context) {
 	}
 }
 
-// stopSending lets go of QEMU. A call that is under way goes on in libvirt.
-func (s *side) stopSending() {
+// closeProcess closes QEMU's pidfd. A migration that is under way continues in libvirt.
+func (s *side) closeProcess() {
 	if s.sending == nil || s.sending.process == nil {
 		return
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// side is this node's side of one migration. Its goroutine decides and acts; the
-// connections of the other side and the watch only leave word, under mu.
+// side is this node's side of one migration. Its goroutine decides and acts. The peer's
+// connections and the watch only set fields, under mu.
 type side struct {
 	node   *Node
 	target bool
@@ -24,68 +24,69 @@ type side struct {
 
 	mu        sync.Mutex
 	migration *Migration
-	vanished  bool   // the watch shows the object no more
-	other     string // what the other side has said on a connection
-	state     string // what this side says
-	heard     chan struct{}
-	receiving bool
-	received  bool // a connection was, or may have been before this agent was started
-	settled   bool // the guest is not a migration's matter any more
-	// phase: TargetReady or Running, which this side has written, or the source's
-	// connection says, also where the watch does not show it yet.
-	phase     kubevirt.MigrationPhase
-	last      word // what the target's side says of the end of the guest's connection
-	ended     chan struct{}
-	joined    bool      // source: libvirt's connection has reached the target's agent
-	unreached error     // source: why it has not
-	asks      bool      // the source sends nothing more, and has to know what has arrived
-	uuid      string    // of the domain that is sent, "" while it is not known
-	stoppedAt time.Time // source: when the guest stopped for good; zero: it was not seen
-	resumedAt time.Time // target: when it ran; zero: it was not resumed by this agent
-	downtime  int64     // source: milliseconds; 0: not known
+	missing   bool          // the object is no longer in the watch's cache
+	peerState string        // the last state that the peer has sent
+	state     string        // the state that this side sends
+	changed   chan struct{} // closed when there is a new message to send
+	receiving bool          // target: the relay connection is open
+	received  bool          // target: it was open, or may have been before this agent started
+	released  bool          // the migration no longer decides about the guest
+	// phase is TargetReady or Running if this side has written it, or has accepted the
+	// relay connection. The watch may show it later.
+	phase          kubevirt.MigrationPhase
+	relayEnd       message // its fields Ended and Refusal
+	relayEnded     chan struct{}
+	relayConnected bool      // source: the relay connection to the target's agent was made
+	relayErr       error     // source: why it failed
+	query          bool      // the source sends nothing more, and asks for the target's state
+	uuid           string    // of the domain that is sent; "": unknown
+	stoppedAt      time.Time // source: when libvirt stopped the guest; zero: unknown
+	resumedAt      time.Time // target: when this agent resumed the guest; zero: it did not
+	downtime       int64     // source: in milliseconds; 0: unknown
 
-	// Only run's goroutine touches what follows.
-	// The last status update, and when the API server has taken it.
-	lastPhase kubevirt.MigrationPhase
-	lastState kubevirt.MigrationState
-	updatedAt time.Time
-	gone      bool // the API server says that there is no such migration
-	sending   *sending
-	talking   bool
+	// The following fields belong to run's goroutine.
 
-	remembered bool      // source: it is written down that the guest has left, if it can be
-	paused     time.Time // since when the guest waits for a word of the other side
-	reported   bool      // that it does
+	// The last status update, and when it succeeded.
+	lastPhase  kubevirt.MigrationPhase
+	lastState  kubevirt.MigrationState
+	updatedAt  time.Time
+	gone       bool // the API server has confirmed that the migration no longer exists
+	sending    *sending
+	connecting bool // source: runControl was started
+
+	departureRecorded bool      // source: the record of the guest's departure was written, or failed
+	undecidedSince    time.Time // since when the guest waits, paused, for the peer's state
+	undecidedReported bool      // the Event about it was sent
 }
 
-func (s *side) poke() {
+func (s *side) wakeUp() {
 	select {
 	case s.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (s *side) see(m *Migration) {
+func (s *side) setMigration(m *Migration) {
 	s.mu.Lock()
-	s.migration, s.vanished = m, false
+	s.migration, s.missing = m, false
 	s.mu.Unlock()
-	s.poke()
+	s.wakeUp()
 }
 
-func (s *side) vanish() {
+func (s *side) setMissing() {
 	s.mu.Lock()
-	s.vanished = true
+	s.missing = true
 	s.mu.Unlock()
-	s.poke()
+	s.wakeUp()
 }
 
-func (s *side) standing(domain string) (grace.Migration, grace.Arrival) {
+func (s *side) migrationOf(domain string) (grace.Migration, grace.Arrival) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.domain != domain:
 		return grace.MigrationNone, grace.Arrival{}
-	case s.settled:
+	case s.released:
 		return grace.MigrationNone, s.arrival()
 	case s.target:
 		return grace.MigrationIncoming, s.arrival()
@@ -94,8 +95,7 @@ func (s *side) standing(domain string) (grace.Migration, grace.Arrival) {
 	}
 }
 
-// arrival is what the core has to know of a guest that comes; the caller holds the
-// lock.
+// arrival is what the core needs to know about an arriving guest. The caller holds the lock.
 func (s *side) arrival() grace.Arrival {
 	state := migration.StateOf(s.migration)
 	if !s.target || state.GracePeriodSeconds == nil {
@@ -104,34 +104,34 @@ func (s *side) arrival() grace.Arrival {
 	return grace.Arrival{UID: state.VMIUID, Grace: strconv.FormatInt(*state.GracePeriodSeconds, 10)}
 }
 
-// snapshot is what others have left.
-func (s *side) snapshot() (m *Migration, other string) {
+// snapshot returns the migration, and the peer's state from its messages or the status.
+func (s *side) snapshot() (m *Migration, peerState string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, other = s.known(), s.other
-	said := migration.StateOf(m).TargetState
+	m, peerState = s.current(), s.peerState
+	inStatus := migration.StateOf(m).TargetState
 	if s.target {
-		said = migration.StateOf(m).SourceState
+		inStatus = migration.StateOf(m).SourceState
 	}
-	if said != "" && (other == "" || other == kubevirt.TargetArrived) {
-		other = said
+	if inStatus != "" && (peerState == "" || peerState == kubevirt.TargetArrived) {
+		peerState = inStatus
 	}
-	return m, other
+	return m, peerState
 }
 
-// known is the migration as the watch shows it, or as it is known to be by now; the caller
-// holds the lock.
-func (s *side) known() *Migration {
-	shown := s.migration.Status.Phase
-	if s.phase == "" || shown != kubevirt.MigrationPreparingTarget && shown != kubevirt.MigrationTargetReady {
+// current is the migration of the watch, with a later phase that this side knows. The
+// caller holds the lock.
+func (s *side) current() *Migration {
+	cached := s.migration.Status.Phase
+	if s.phase == "" || cached != kubevirt.MigrationPreparingTarget && cached != kubevirt.MigrationTargetReady {
 		return s.migration
 	}
-	late := *s.migration
-	late.Status.Phase = s.phase
-	return &late
+	m := *s.migration
+	m.Status.Phase = s.phase
+	return &m
 }
 
-// run is the side's life.
+// run decides and acts until the side is done or ctx ends.
 func (s *side) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -139,7 +139,7 @@ func (s *side) run(ctx context.Context) {
 	defer cancel()
 	timer := time.NewTicker(tick)
 	defer timer.Stop()
-	defer s.stopSending()
+	defer s.closeProcess()
 	turn := s.targetTurn
 	if !s.target {
 		turn = func(ctx context.Context) bool { return s.sourceTurn(ctx, &wg) }
@@ -153,60 +153,60 @@ func (s *side) run(ctx context.Context) {
 		}
 	}
 	if !s.target {
-		s.forget()
+		s.removeRecord()
 	}
 }
 
-// certified tells whether this node can prove who it is, and asks for that if not.
+// certified reports whether this node has a valid certificate, and requests one if not.
 func (s *side) certified() bool {
 	if s.node.cfg.Identity.Certificate() != nil {
 		return true
 	}
-	s.node.cfg.Identity.Want()
+	s.node.cfg.Identity.RefreshSoon()
 	return false
 }
 
-// look asks the hypervisor what is here.
+// look asks the hypervisor for the domain's state on this node.
 func (s *side) look(ctx context.Context) (hypervisor.Stay, grace.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	stay, instance, err := s.node.cfg.Hypervisor.Look(ctx, s.domain)
 	if err != nil {
-		s.log.Debug("cannot look at a domain that migrates", "err", err)
+		s.log.Debug("cannot get the state of a migrating domain", "err", err)
 		return hypervisor.StayUnknown, instance
 	}
 	return stay, instance
 }
 
-// askGone asks for an object that the watch shows no more.
-func (s *side) askGone(ctx context.Context) {
+// checkGone asks the API server for an object that is missing in the watch's cache.
+func (s *side) checkGone(ctx context.Context) {
 	s.mu.Lock()
-	m, vanished := s.migration, s.vanished
+	m, missing := s.migration, s.missing
 	s.mu.Unlock()
-	if !vanished || s.gone {
+	if !missing || s.gone {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	gone, err := s.node.cfg.Cluster.Gone(ctx, m)
 	if err != nil {
-		s.log.Debug("cannot ask for the migration", "err", err)
+		s.log.Debug("cannot get the migration", "err", err)
 	}
 	s.gone = gone && err == nil
 }
 
-// settle: from now on the guest, if it is here, is one as any other.
-func (s *side) settle() {
+// release ends the migration's influence: a guest on this node is guarded as any other.
+func (s *side) release() {
 	s.mu.Lock()
-	was, m := s.settled, s.migration
-	s.settled = true
+	was, m := s.released, s.migration
+	s.released = true
 	s.mu.Unlock()
 	if !was {
 		s.node.cfg.VMs.Changed(m.Namespace, m.Spec.VMIName)
 	}
 }
 
-// do does something to the guest, bounded, and tells whether it worked.
+// do calls f for the domain with a timeout, and reports whether it succeeded.
 func (s *side) do(ctx context.Context, what string, i grace.Instance, f func(ctx context.Context, name string, i grace.Instance) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, doTimeout)
 	defer cancel()
@@ -214,21 +214,21 @@ func (s *side) do(ctx context.Context, what string, i grace.Instance, f func(ctx
 		s.log.Error("a step of a migration failed; trying again", "step", what, "err", err)
 		return false
 	}
-	s.poke() // to look what came of it
+	s.wakeUp() // to observe the result
 	return true
 }
 
-// updateStatus writes to the migration's status, unless m has it already or the same was
-// written a moment ago, which the watch will show.
+// updateStatus writes to the migration's status. It skips an update that m has already, or
+// that was written just before and is not in the watch's cache yet.
 func (s *side) updateStatus(ctx context.Context, m *Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) {
-	repeated := s.lastPhase == phase && s.lastState == state && time.Since(s.updatedAt) < tellTimeout
+	repeated := s.lastPhase == phase && s.lastState == state && time.Since(s.updatedAt) < apiTimeout
 	if s.gone || repeated || hasStatus(m, phase, &state) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	if err := s.node.cfg.Cluster.UpdateStatus(ctx, m, phase, state); err != nil {
-		s.log.Warn("cannot tell the API server of the migration; trying again", "err", err)
+		s.log.Warn("cannot update the status of a migration; trying again", "err", err)
 		return
 	}
 	s.lastPhase, s.lastState, s.updatedAt = phase, state, time.Now()

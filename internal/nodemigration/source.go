@@ -15,12 +15,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// sourceFacts looks.
+// sourceFacts observes the source's facts.
 func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.Instance) {
-	s.askGone(ctx)
+	s.checkGone(ctx)
 	x := s.sending
 	calling := x.calling()
-	here, instance := s.lookWhileThere(ctx)
+	here, instance := s.lookUntilExit(ctx)
 	if x.process == nil && !x.gone {
 		s.identify(ctx, here, instance)
 	}
@@ -28,10 +28,10 @@ func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.In
 	return s.factsOf(ctx, m, target, here, calling), instance
 }
 
-// lookWhileThere asks the hypervisor what is here until QEMU has ended: libvirt answers
-// nothing about a domain while it lets go of it, for a second or more, and meanwhile the
-// guest would stand still.
-func (s *side) lookWhileThere(ctx context.Context) (hypervisor.Stay, grace.Instance) {
+// lookUntilExit asks the hypervisor for the domain's state, and stops when QEMU ends: libvirt
+// answers nothing about a domain while it cleans up, for a second or more, which would be
+// part of the downtime.
+func (s *side) lookUntilExit(ctx context.Context) (hypervisor.Stay, grace.Instance) {
 	p := s.sending.process
 	if p == nil {
 		return s.look(ctx)
@@ -51,25 +51,25 @@ func (s *side) lookWhileThere(ctx context.Context) (hypervisor.Stay, grace.Insta
 	return s.look(ctx)
 }
 
-// factsOf puts together what was seen.
+// factsOf builds the facts from the observation.
 func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hypervisor.Stay, calling bool) migration.SourceFacts {
 	x := s.sending
 	f := migration.SourceFacts{
 		Migration: m, Gone: s.gone, Target: target, Memory: int64(x.total),
 		Ending: s.ending(),
 	}
-	// Another job than this migration's is waited for, or left alone: once the guest
-	// was seen to run on, this one's is over.
+	// A job counts only if it is this migration's: it was started, and the guest has not
+	// been seen to run on, which means that the job is over.
 	ours := x.called() || m.Status.Phase == kubevirt.MigrationRunning
 	f.JobRuns = calling || here == hypervisor.StayBusy && ours && !x.ranOn
-	x.hadAnswer = x.called() && !calling
-	if x.hadAnswer && x.err != nil {
-		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // of an abort libvirt says that it was one
+	x.hadReturned = x.called() && !calling
+	if x.hadReturned && x.err != nil {
+		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // of an abort libvirt's error has no reason
 	}
 	if f.JobRuns && x.called() {
-		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.leastAt)
+		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.minRemainingAt)
 	}
-	if here == hypervisor.StayBusy { // before that libvirt has not begun to send it
+	if here == hypervisor.StayBusy { // otherwise libvirt has not begun to send it
 		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	}
 	f.Native, f.Refused = s.node.cfg.URI.Native(), s.unreachable(m)
@@ -80,8 +80,8 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	return f
 }
 
-// unreachable says why libvirt cannot send to the target by itself, empty where it
-// can, or need not.
+// unreachable returns why libvirt cannot send directly to the target, empty if it can or
+// does not have to.
 func (s *side) unreachable(m *Migration) string {
 	state := migration.StateOf(m)
 	if !s.node.cfg.URI.Native() || state.TargetNodeAddress == "" {
@@ -93,31 +93,30 @@ func (s *side) unreachable(m *Migration) string {
 	return ""
 }
 
-// guest is what is here.
+// guest derives the guest's state from the observation.
 func (s *side) guest(ctx context.Context, here hypervisor.Stay) migration.Guest {
-	x, last := s.sending, s.sending.last
-	x.last = here
+	x, last := s.sending, s.sending.lastStay
+	x.lastStay = here
 	if here == hypervisor.StayBusy && x.calling() && !x.ended() {
-		x.busy, x.ranOn = true, false // what was over before was another job
+		x.jobSeen, x.ranOn = true, false // an earlier end was the end of another job
 	}
 	switch {
-	case x.ended() && s.explain(ctx, last):
+	case x.ended() && s.explainExit(ctx, last):
 		return migration.GuestGone
 	case x.ended():
-		return migration.GuestUnknown // until libvirt answers
+		return migration.GuestUnknown // until libvirt's call returns
 	case here == hypervisor.StayRunning || here == hypervisor.StayPaused:
-		// Its job was seen, and is over: libvirt's answer may come late.
-		x.ranOn = x.ranOn || x.hadAnswer || x.busy || !x.called() && s.received
+		// The job is over, even if libvirt's call has not returned yet.
+		x.ranOn = x.ranOn || x.hadReturned || x.jobSeen || !x.called() && s.received
 		return migration.GuestRuns
 	case here == hypervisor.StayLeft:
 		return migration.GuestPaused
 	default:
-		return migration.GuestUnknown // absent is no proof while its process is there
+		return migration.GuestUnknown // absence of the domain is no proof while the process exists
 	}
 }
 
-// sourceTurn looks, decides and acts once. It returns true when nothing is left to
-// do.
+// sourceTurn observes, decides and acts once. It returns true when the side is done.
 func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 	if s.sending == nil {
 		s.sending = &sending{}
@@ -125,9 +124,9 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 	f, instance := s.sourceFacts(ctx)
 	step, m := migration.NextOfSource(f), f.Migration
 	s.log.Debug("source decided", "do", step.Action, "why", step.Reason, "guest", f.Guest, "job", f.JobRuns, "target", f.Target, "phase", m.Status.Phase)
-	if migration.StateOf(m).TargetNodeAddress != "" && !s.talking {
-		s.talking = true
-		wg.Go(func() { s.callTarget(ctx) })
+	if migration.StateOf(m).TargetNodeAddress != "" && !s.connecting {
+		s.connecting = true
+		wg.Go(func() { s.runControl(ctx) })
 	}
 	switch step.Action {
 	case migration.SourceBegin:
@@ -140,49 +139,49 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.abort(ctx, step.Message)
 	case migration.SourceEnd:
 		s.log.Info("ending what is left of the guest", "why", step.Message)
-		s.remember(ctx)
+		s.recordDeparture(ctx)
 		s.do(ctx, "end what is left of the guest", instance, s.node.cfg.Hypervisor.Remove)
 	case migration.SourceAsk:
-		s.ask()
-		s.undecided(m, step.Message)
+		s.queryTarget()
+		s.reportUndecided(m, step.Message)
 	case migration.SourceResume:
 		s.log.Info("resuming the guest", "why", step.Message)
 		s.do(ctx, "resume the guest", instance, s.node.cfg.Hypervisor.Resume)
 	default:
-		return s.sourceSays(ctx, m, f, step)
+		return s.reportSource(ctx, m, f, step)
 	}
 	return false
 }
 
-// sourceSays says what has become of the guest here. It returns true when nothing is
-// left to do.
-func (s *side) sourceSays(ctx context.Context, m *Migration, f migration.SourceFacts, step migration.SourceStep) (over bool) {
+// reportSource does the steps that report the guest's state on this node. It returns true
+// when the side is done.
+func (s *side) reportSource(ctx context.Context, m *Migration, f migration.SourceFacts, step migration.SourceStep) (over bool) {
 	switch step.Action {
 	case migration.SourceSayGone:
-		s.remember(ctx)
+		s.recordDeparture(ctx)
 		s.node.cfg.VMs.Moved(s.domain, s.sending.instance.UUID)
-		s.say(kubevirt.SourceGone)
+		s.report(kubevirt.SourceGone)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{SourceState: kubevirt.SourceGone})
-		return s.gone && f.Target != "" && f.Target != kubevirt.TargetArrived // nobody else has to hear it
+		return s.gone && f.Target != "" && f.Target != kubevirt.TargetArrived // the target has received it
 	case migration.SourceSayRunning:
-		s.settle()
-		s.say(kubevirt.SourceRunning)
+		s.release()
+		s.report(kubevirt.SourceRunning)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{SourceState: kubevirt.SourceRunning, FailureReason: step.Message})
 		return s.gone && f.Target == kubevirt.TargetAbsent
 	case migration.SourceNothing:
-		s.settle() // what was said is known: the record is not needed for it any more
+		s.release() // the final state is in the status: the grace record may go
 		s.mu.Lock()
 		downtime := s.downtime
 		s.mu.Unlock()
-		s.updateStatus(ctx, m, "", kubevirt.MigrationState{DowntimeMilliseconds: downtime}) // once it is known
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{DowntimeMilliseconds: downtime}) // skipped while unknown
 		return m.Final() || s.gone
 	default:
 	}
 	return false
 }
 
-// ending tells why the guest has to be shut down where it is, or is empty: a
-// shutdown beats a migration, unless it is held for one.
+// ending returns why the guest has to be shut down on this node, or "". A shutdown takes
+// precedence over a migration, unless it is held for the migration.
 func (s *side) ending() string {
 	if p := s.node.cfg.VMs.Phase(s.domain); p != "" && p != grace.Running && p != grace.Held {
 		return "the guest is being shut down"
@@ -190,13 +189,13 @@ func (s *side) ending() string {
 	return ""
 }
 
-// identify takes hold of the QEMU that is here while libvirt says so, or of the one
-// that was here when this agent was started.
+// identify opens the process of the domain's QEMU or, if there is no domain, of the QEMU in
+// the record that this agent found when it started.
 func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Instance) {
 	x := s.sending
 	if here == hypervisor.StayAbsent {
 		i = s.node.cfg.VMs.Former(s.domain)
-		x.gone = i.PID == 0 // it was of another boot, or nobody knows it
+		x.gone = i.PID == 0 // of another boot, or without a record
 	}
 	if x.instance = i; i.PID == 0 {
 		return
@@ -212,7 +211,7 @@ func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Insta
 		go func() {
 			select {
 			case <-p.Done():
-				s.poke()
+				s.wakeUp()
 			case <-ctx.Done():
 			}
 		}()
@@ -221,7 +220,7 @@ func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Insta
 
 func (x *sending) ended() bool { return x.gone || x.process != nil && closed(x.process.Done()) }
 
-// called: libvirt was asked to migrate. calling: it has not answered.
+// called: libvirt's call was made. calling: it has not returned.
 func (x *sending) called() bool  { return x.returned != nil }
 func (x *sending) calling() bool { return x.called() && !closed(x.returned) }
 

@@ -14,23 +14,23 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// targetFacts looks. What the connections say comes first: what is seen after a
-// connection has ended is what came of it.
+// targetFacts observes the target's facts. It reads the connections' state before the
+// domain's: a domain that is seen after its connection has ended is the final result.
 func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.Instance) {
-	s.askGone(ctx)
+	s.checkGone(ctx)
 	s.mu.Lock()
-	receiving, received, asks, uuid := s.receiving, s.received, s.asks, s.uuid
+	receiving, received, query, uuid := s.receiving, s.received, s.query, s.uuid
 	s.mu.Unlock()
 	here, instance := s.look(ctx)
 	m, source := s.snapshot()
 	state := migration.StateOf(m)
 	f := migration.TargetFacts{
-		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Asked: asks, Source: source,
+		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source,
 		Ready: s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
 	f.Copy = copyOf(here)
-	// What is here before the source was asked to begin, or is another domain than it
-	// sends, is not this migration's.
+	// A domain that exists before the source may begin, or has another UUID than the one
+	// that is sent, does not belong to this migration.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
 	other := uuid != "" && instance.UUID != "" && instance.UUID != uuid
 	if (early || other) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
@@ -54,8 +54,7 @@ func copyOf(here hypervisor.Stay) migration.Copy {
 	}
 }
 
-// targetTurn looks, decides and acts once. It returns true when nothing is left to
-// do.
+// targetTurn observes, decides and acts once. It returns true when the side is done.
 func (s *side) targetTurn(ctx context.Context) (over bool) {
 	f, instance := s.targetFacts(ctx)
 	step, m := migration.NextOfTarget(f), f.Migration
@@ -70,11 +69,11 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		}
 		s.updateStatus(ctx, m, kubevirt.MigrationTargetReady, state)
 	case migration.TargetRefuse:
-		s.close()
+		s.stopReceiving()
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
 	case migration.TargetHold:
-		s.undecided(m, step.Message)
-		s.say(kubevirt.TargetArrived)
+		s.reportUndecided(m, step.Message)
+		s.report(kubevirt.TargetArrived)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetArrived})
 	case migration.TargetResume:
 		s.log.Info("resuming the guest that arrived", "why", step.Message)
@@ -85,51 +84,51 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		}
 	case migration.TargetRemove:
 		s.log.Info("removing what arrived", "why", step.Message)
-		s.close()
+		s.stopReceiving()
 		s.do(ctx, "remove the guest that arrived", instance, s.node.cfg.Hypervisor.Remove)
 	case migration.TargetTell:
-		s.settle()
-		s.say(kubevirt.TargetRunning)
+		s.release()
+		s.report(kubevirt.TargetRunning)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetRunning})
 		return s.gone
 	case migration.TargetSayGone:
-		s.close()
-		s.say(kubevirt.TargetAbsent)
+		s.stopReceiving()
+		s.report(kubevirt.TargetAbsent)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetAbsent})
 		return s.gone
 	case migration.TargetNothing:
-		s.settle()
+		s.release()
 		return m.Final() || s.gone
 	default:
 	}
 	return false
 }
 
-// undecided tells people once of a guest that stays paused.
-func (s *side) undecided(m *Migration, why string) {
-	if s.paused.IsZero() {
-		s.paused = time.Now()
+// reportUndecided sends one Event about a guest that stays paused.
+func (s *side) reportUndecided(m *Migration, why string) {
+	if s.undecidedSince.IsZero() {
+		s.undecidedSince = time.Now()
 	}
-	if s.reported || time.Since(s.paused) < undecidedFor {
+	if s.undecidedReported || time.Since(s.undecidedSince) < undecidedTimeout {
 		return
 	}
-	s.reported = true
+	s.undecidedReported = true
 	s.log.Warn("a guest is paused between two nodes", "why", why)
 	s.node.cfg.Cluster.Event(m, reasonUndecided, why)
 }
 
-// close lets no connection in any more.
-func (s *side) close() {
+// stopReceiving rejects further relay connections.
+func (s *side) stopReceiving() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.received = true
 }
 
-// admit tells whether a connection is that of this migration's source.
+// admit checks that a connection is of this migration's source and allowed in its phase.
 func (s *side) admit(from string, h hello) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.known()
+	m := s.current()
 	phase := m.Status.Phase
 	switch {
 	case from != migration.StateOf(m).SourceNode:
@@ -142,32 +141,33 @@ func (s *side) admit(from string, h hello) error {
 		return errors.New("a connection of no known kind")
 	case migration.StateOf(m).Transport == kubevirt.TransportNative:
 		return fmt.Errorf("migration %s comes by --migration-uri here, and not through the agents", m.Name)
-	case s.receiving || s.received || s.vanished || s.state != "" || m.DeletionTimestamp != nil:
+	case s.receiving || s.received || s.missing || s.state != "" || m.DeletionTimestamp != nil:
 		return fmt.Errorf("migration %s had its connection, or is over", m.Name)
 	}
 	s.receiving, s.phase = true, kubevirt.MigrationRunning
 	return nil
 }
 
-// over: a connection with the guest has ended.
-func (s *side) over(h hello) {
+// connectionClosed records the end of a relay connection.
+func (s *side) connectionClosed(h hello) {
 	if h.Role == roleRelay {
 		s.mu.Lock()
 		s.receiving, s.received = false, true
 		s.mu.Unlock()
-		s.poke()
+		s.wakeUp()
 	}
 }
 
-// receive lets the guest in.
+// receive passes the relay connection through package tunnel to libvirt. The error is what
+// the source gets as the refusal.
 func (s *side) receive(ctx context.Context, l *link, h hello) (err error) {
-	defer s.over(h)
+	defer s.connectionClosed(h)
 	defer func() {
 		refusal := ""
 		if err != nil {
 			refusal = err.Error()
 		}
-		s.end(refusal)
+		s.setRelayEnd(refusal)
 	}()
 	dialer := net.Dialer{Timeout: dialTimeout}
 	libvirt, err := dialer.DialContext(ctx, "unix", s.node.cfg.LibvirtSocket)

@@ -13,27 +13,26 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// URITemplate is where libvirt of this node reaches that of another one, with
-// {{address}} for the other one's host. The zero value is none: guests are sent
-// through the agents.
+// URITemplate is the URI of another node's libvirt, with {{address}} for the host. The zero
+// value means that guests are sent through the agents.
 type URITemplate struct{ before, after string }
 
 const (
 	addressMark = "{{address}}"
-	// probe stands for a host while a template is read.
+	// probe replaces the host while a template is parsed.
 	probe = "target.invalid"
-	// tlsScheme has libvirt's connection encrypted, and the guest's memory with it.
+	// tlsScheme encrypts libvirt's connection and the guest's memory.
 	tlsScheme = "qemu+tls"
 )
 
-// hostName is what a name of a host may be: nothing that means something in a URI.
+// hostName matches host names without characters that have a meaning in a URI.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$`)
 
 const maxHostName = 253
 
 var errNotOnce = errors.New("must have " + addressMark + " once, where the host is: qemu+tls://" + addressMark + "/system")
 
-// ParseURITemplate reads what an operator writes. An empty text is the zero value.
+// ParseURITemplate parses the flag's value. An empty text is the zero value.
 func ParseURITemplate(text string) (URITemplate, error) {
 	if text == "" {
 		return URITemplate{}, nil
@@ -46,7 +45,7 @@ func ParseURITemplate(text string) (URITemplate, error) {
 	if err != nil {
 		return URITemplate{}, fmt.Errorf("no URI: %w", errors.Unwrap(err))
 	}
-	// Those that reach another host; ext would run a command.
+	// The schemes that reach another host. The scheme ext would run a command.
 	schemes := []string{tlsScheme, "qemu+tcp", "qemu+ssh", "qemu+libssh", "qemu+libssh2"}
 	switch {
 	case u.Hostname() != probe:
@@ -59,10 +58,10 @@ func ParseURITemplate(text string) (URITemplate, error) {
 	return URITemplate{before, after}, nil
 }
 
-// Native tells whether libvirt sends guests by itself.
+// Native reports whether libvirt sends guests directly.
 func (t URITemplate) Native() bool { return t != URITemplate{} }
 
-// transport is how the guest's memory is sent then.
+// transport is how libvirt sends the guest's memory.
 func (t URITemplate) transport() hypervisor.Transport {
 	if strings.HasPrefix(t.before, tlsScheme+":") {
 		return hypervisor.TransportNativeTLS
@@ -70,8 +69,8 @@ func (t URITemplate) transport() hypervisor.Transport {
 	return hypervisor.TransportNative
 }
 
-// at is the URI of the node whose agent is at an address, host:port. The address is
-// another node's word: of the URI it says the host, or nothing.
+// at returns the URI of the node whose agent has this address, host:port. The address comes
+// from another node and is not trusted: it can only set the URI's host.
 func (t URITemplate) at(address string) (string, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 func TestATemplateIsOfAURIWithItsHostLeftOut(t *testing.T) {
-	for text, says := range map[string]string{ // "" is: it is taken
+	for text, want := range map[string]string{ // "": valid
 		"qemu+tls://{{address}}/system":                           "",
 		"qemu+tls://{{address}}:16514/system":                     "",
 		"qemu+tls://{{address}}/system?pkipath=/etc/pki/vmgrace":  "",
@@ -36,10 +36,10 @@ func TestATemplateIsOfAURIWithItsHostLeftOut(t *testing.T) {
 	} {
 		is, err := ParseURITemplate(text)
 		switch {
-		case says == "" && (err != nil || !is.Native()):
+		case want == "" && (err != nil || !is.Native()):
 			t.Errorf("%s: %v", text, err)
-		case says != "" && (err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "\n") || is.Native()):
-			t.Errorf("%s: %v, want %q", text, err, says)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || is.Native()):
+			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 	if is, err := ParseURITemplate(""); err != nil || is.Native() {
@@ -89,7 +89,7 @@ func TestTheAddressIsTheHost(t *testing.T) {
 	}
 }
 
-// Whatever another node's agent tells, of the URI it says the host alone.
+// Whatever address another node's agent publishes, it sets only the URI's host.
 func FuzzTheAddressSaysTheHostAlone(f *testing.F) {
 	for _, address := range []string{"192.0.2.2:1", "[2001:db8::2]:1", "node-b:1", "a@b:1", "a/b:1", "a?b:1", "[::1%25a]:1", "a:1/system?x=:2"} {
 		f.Add(address)

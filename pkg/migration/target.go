@@ -32,9 +32,9 @@ type TargetFacts struct {
 	// let in again. One connection is all that a migration has; an agent that
 	// starts and finds it Running lets none in.
 	Closed bool
-	// Asked: the source's agent has asked what is here, as its libvirt sends nothing
+	// Queried: the source's agent has asked what is here, as its libvirt sends nothing
 	// more.
-	Asked bool
+	Queried bool
 	// Source is what the source's agent said, on the connection of the two or in
 	// the migration: SourceGone, SourceRunning or empty. It is remembered.
 	Source string
@@ -80,7 +80,7 @@ func (f TargetFacts) givenUp() bool {
 // itself, only the source's agent knows.
 func (f TargetFacts) closed() bool {
 	if native(f.Migration) {
-		return f.Asked
+		return f.Queried
 	}
 	return f.Closed || f.Gone
 }

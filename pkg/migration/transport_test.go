@@ -55,7 +55,7 @@ func TestTheTargetOfANativeMigrationSaysAbsentOnTheSourcesWordAlone(t *testing.T
 	} {
 		m := given(t, kubevirt.MigrationRunning).Migration
 		m.Status.MigrationState.Transport = c.transport
-		f := TargetFacts{Migration: m, Copy: CopyNone, Closed: c.closed, Asked: c.asked, Source: c.source}
+		f := TargetFacts{Migration: m, Copy: CopyNone, Closed: c.closed, Queried: c.asked, Source: c.source}
 		if step := NextOfTarget(f); step.Action != c.want {
 			t.Errorf("%+v: %s, want %s", c, step.Action, c.want)
 		}

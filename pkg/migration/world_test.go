@@ -234,7 +234,7 @@ func (w *world) targetAgent() {
 		source = StateOf(m).SourceState
 	}
 	jobs := w.incoming || w.finishing || w.relay && !w.native
-	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Asked: w.asked, Source: source, Ready: true}
+	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Queried: w.asked, Source: source, Ready: true}
 	step := NextOfTarget(f)
 	if step.Action != TargetNothing && step.Action != TargetWait {
 		w.notef("target: %+v (%s)", step, w.copy)

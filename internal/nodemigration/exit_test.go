@@ -57,8 +57,8 @@ func TestTheLogOfLibvirtSaysThatAGuestHasLeftWhereLibvirtDoesNot(t *testing.T) {
 	}
 }
 
-// libvirt answers nothing about a domain while it lets go of it. A guest that has left
-// stands still until the target hears of that: no answer is waited for.
+// libvirt answers nothing about a domain while it cleans up. The guest is stopped until the
+// target knows that QEMU has ended: the source's agent does not wait for libvirt.
 func TestOnceQEMUHasEndedNoAnswerAboutItIsWaitedFor(t *testing.T) {
 	w := given(t)
 	w.left = true
@@ -82,7 +82,7 @@ func TestOnceQEMUHasEndedNoAnswerAboutItIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Neither libvirt nor its log says how QEMU ended: nothing is resumed before one does.
+// Neither libvirt nor its log has the reason why QEMU ended: nothing is resumed before.
 func TestTheEndOfQEMUIsNotExplainedBeforeLibvirtAnswers(t *testing.T) {
 	w := given(t)
 	answer := make(chan struct{})
@@ -98,8 +98,8 @@ func TestTheEndOfQEMUIsNotExplainedBeforeLibvirtAnswers(t *testing.T) {
 	w.looked("a")
 	w.looked("a") // and again, without an answer
 	w.mu.Lock()
-	if said := w.m.Status.MigrationState.SourceState; said != "" || len(w.resumed) > 0 {
-		t.Errorf("said %q, resumed %v", said, w.resumed)
+	if state := w.m.Status.MigrationState.SourceState; state != "" || len(w.resumed) > 0 {
+		t.Errorf("source state %q, resumed %v", state, w.resumed)
 	}
 	w.mu.Unlock()
 	close(answer)
@@ -132,13 +132,13 @@ func TestAnAgentThatIsStartedAgainKnowsWhetherItsGuestHasLeft(t *testing.T) {
 		written bool
 		then    func(*world)
 	}{
-		"libvirt's log says so":                         {former: here, log: true, then: (*world).moved},
-		"the agent before wrote it down":                {former: here, written: true, then: (*world).moved},
-		"nobody says so":                                {former: here, then: (*world).stayed},
-		"after a reboot, libvirt's log says so":         {former: before, log: true, then: (*world).moved},
-		"after a reboot, nobody says so":                {former: before, then: (*world).stayed},
-		"no record is left, the agent before has it":    {written: true, then: (*world).moved},
-		"no record is left, nobody says anything of it": {then: (*world).stayed},
+		"libvirt's log has it":                       {former: here, log: true, then: (*world).moved},
+		"the agent before has recorded it":           {former: here, written: true, then: (*world).moved},
+		"no evidence":                                {former: here, then: (*world).stayed},
+		"after a reboot, libvirt's log has it":       {former: before, log: true, then: (*world).moved},
+		"after a reboot, no evidence":                {former: before, then: (*world).stayed},
+		"no record is left, the agent before has it": {written: true, then: (*world).moved},
+		"no record is left, no evidence":             {then: (*world).stayed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := given(t)
@@ -166,7 +166,7 @@ func TestAnAgentThatIsStartedAgainKnowsWhetherItsGuestHasLeft(t *testing.T) {
 	}
 }
 
-// end is the controller's word on the migration.
+// end is the controller's end of the migration.
 func (w *world) end() {
 	w.mu.Lock()
 	is := w.m.DeepCopy()
@@ -244,19 +244,19 @@ func TestAPausedGuestIsNotMoved(t *testing.T) {
 	}
 }
 
-// A link that swallows everything closes nothing, so that words are lost that were said.
-func TestAConnectionOnWhichNothingComesIsGivenUp(t *testing.T) {
+// A network that drops all packets closes no connection.
+func TestAControlConnectionEndsAfterThePeerTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
 		go func() { _, _ = io.Copy(io.Discard, theirs) }()
-		s := &side{wake: make(chan struct{}, 1), heard: make(chan struct{}), ended: make(chan struct{})}
+		s := &side{wake: make(chan struct{}, 1), changed: make(chan struct{}), relayEnded: make(chan struct{})}
 		begin := time.Now()
-		if err := s.talk(t.Context(), newLink(ours)); err != nil {
+		if err := s.exchange(t.Context(), newLink(ours)); err != nil {
 			t.Log(err)
 		}
-		if took := time.Since(begin); took != silence {
-			t.Errorf("given up after %v, want %v", took, silence)
+		if took := time.Since(begin); took != peerTimeout {
+			t.Errorf("ended after %v, want %v", took, peerTimeout)
 		}
 	})
 }

@@ -16,39 +16,39 @@ type listed struct {
 
 func (l *listed) Migrations() ([]*Migration, bool) { return l.all, l.complete }
 
-// waiting are who is told that something has changed.
-type waiting struct {
+// changes records the calls of Changed.
+type changes struct {
 	host
 
 	names []string
 }
 
-func (v *waiting) Changed(_, name string) { v.names = append(v.names, name) }
+func (v *changes) Changed(_, name string) { v.names = append(v.names, name) }
 
 // Otherwise a VM that migrates would be one that does not, for a moment after the
 // agent's start.
-func TestNoVMIsSaidNotToMigrateBeforeEachMigrationHasItsSide(t *testing.T) {
-	l, vms := &listed{}, &waiting{}
+func TestMigrationsAreUnknownBeforeEachHasItsSide(t *testing.T) {
+	l, vms := &listed{}, &changes{}
 	n := New(Config{Node: "a", Cluster: l, VMs: vms})
 	is := func(when string, want grace.Migration) {
 		t.Helper()
-		if got, _ := n.Standing("ns_vm"); got != want {
+		if got, _ := n.MigrationOf("ns_vm"); got != want {
 			t.Errorf("%s: %v, want %v", when, got, want)
 		}
 	}
 	l.complete = true
-	is("listed, not taken up", grace.MigrationUnknown)
+	is("listed, not reconciled", grace.MigrationUnknown)
 	l.complete = false
-	n.takeUp(t.Context())
-	is("taken up, not all of them", grace.MigrationUnknown)
+	n.reconcile(t.Context())
+	is("reconciled, list incomplete", grace.MigrationUnknown)
 	if len(vms.names) != 0 {
-		t.Errorf("told too early: %q", vms.names)
+		t.Errorf("Changed is called too early: %q", vms.names)
 	}
 	l.complete = true
-	n.takeUp(t.Context())
-	n.takeUp(t.Context())
-	is("all taken up", grace.MigrationNone)
+	n.reconcile(t.Context())
+	n.reconcile(t.Context())
+	is("all reconciled", grace.MigrationNone)
 	if len(vms.names) != 1 || vms.names[0] != "" {
-		t.Errorf("told: %q, want all VMs once", vms.names)
+		t.Errorf("Changed: %q, want all VMs once", vms.names)
 	}
 }

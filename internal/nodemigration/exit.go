@@ -14,24 +14,24 @@ import (
 )
 
 const (
-	// leftPrefix begins the name of a file that says that a migration's guest has left
-	// here; its UID follows.
+	// leftPrefix is the file name, without the migration's UID, of the record that a guest
+	// has left this node.
 	leftPrefix = "left-"
-	// rememberTimeout bounds a disk that hangs.
-	rememberTimeout = 2 * time.Second
+	// recordTimeout bounds an access to a disk that may hang.
+	recordTimeout = 2 * time.Second
 )
 
-// explain finds out what the end of QEMU means: whether the guest has left, or ran on
-// here. It is false while only libvirt's answer will tell. Who does not know says that
-// it ran on: what arrived elsewhere is stale then, or may be.
-func (s *side) explain(ctx context.Context, last hypervisor.Stay) bool {
+// explainExit finds out whether QEMU has ended because the guest has left, or the guest ran
+// on here. It returns false while that depends on the result of libvirt's call. Without any
+// evidence the guest counts as one that ran on: the copy at the target may be stale.
+func (s *side) explainExit(ctx context.Context, last hypervisor.Stay) bool {
 	x := s.sending
-	if x.explained {
+	if x.exitExplained {
 		return true
 	}
 	switch {
 	case x.ranOn:
-	case last == hypervisor.StayLeft || s.left(ctx):
+	case last == hypervisor.StayLeft || s.departed(ctx):
 	case !x.called():
 		x.ranOn = true
 	case closed(x.returned):
@@ -39,12 +39,12 @@ func (s *side) explain(ctx context.Context, last hypervisor.Stay) bool {
 	default:
 		return false
 	}
-	x.explained = true
+	x.exitExplained = true
 	return true
 }
 
-// left: the hypervisor says so, or this node's agent did.
-func (s *side) left(ctx context.Context) bool {
+// departed reports whether this agent or the hypervisor has recorded that the guest has left.
+func (s *side) departed(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	file := s.leftFile()
@@ -64,15 +64,15 @@ func (s *side) leftFile() string {
 	return filepath.Join(s.node.cfg.SocketDir, leftPrefix+string(s.migration.UID))
 }
 
-// remember that the guest leaves, before its QEMU is ended here and before anybody
-// hears of it: an agent that is started again says the same. On a disk that does not
-// work the migration goes on without.
-func (s *side) remember(ctx context.Context) {
-	if s.remembered {
+// recordDeparture writes that the guest leaves, before its QEMU is ended here and before the
+// peer gets the report: an agent that restarts then reports the same. If the disk fails, the
+// migration continues without the record.
+func (s *side) recordDeparture(ctx context.Context) {
+	if s.departureRecorded {
 		return
 	}
-	s.remembered = true
-	ctx, cancel := context.WithTimeout(ctx, rememberTimeout)
+	s.departureRecorded = true
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	dir, name := filepath.Split(s.leftFile())
 	err := durable.Within(ctx, "write that a guest has left", func() error {
@@ -86,9 +86,9 @@ func (s *side) remember(ctx context.Context) {
 	}
 }
 
-// forget it: the API server has this side's last word.
-func (s *side) forget() {
-	ctx, cancel := context.WithTimeout(context.Background(), rememberTimeout)
+// removeRecord removes the record: the final state is in the API server.
+func (s *side) removeRecord() {
+	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 	defer cancel()
 	file := s.leftFile()
 	if err := durable.Within(ctx, file, func() error { return os.Remove(file) }); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -96,8 +96,8 @@ func (s *side) forget() {
 	}
 }
 
-// clear removes the sockets of an agent that was killed.
-func (n *Node) clear() {
+// removeSockets removes the sockets of an agent that was killed.
+func (n *Node) removeSockets() {
 	files, err := os.ReadDir(n.cfg.SocketDir)
 	if err != nil && !os.IsNotExist(err) {
 		n.cfg.Log.Warn("cannot clear the directory for migrations", "err", err)
