@@ -141,7 +141,7 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.log.Info("ending what is left of the guest", "why", step.Message)
 		s.recordDeparture(ctx)
 		s.do(ctx, "end what is left of the guest", instance, s.node.cfg.Hypervisor.Remove)
-	case migration.SourceAsk:
+	case migration.SourceQuery:
 		s.queryTarget()
 		s.reportUndecided(m, step.Message)
 	case migration.SourceResume:
@@ -157,13 +157,13 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 // when the side is done.
 func (s *side) reportSource(ctx context.Context, m *Migration, f migration.SourceFacts, step migration.SourceStep) (over bool) {
 	switch step.Action {
-	case migration.SourceSayGone:
+	case migration.SourceReportGone:
 		s.recordDeparture(ctx)
 		s.node.cfg.VMs.Moved(s.domain, s.sending.instance.UUID)
 		s.report(kubevirt.SourceGone)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{SourceState: kubevirt.SourceGone})
 		return s.gone && f.Target != "" && f.Target != kubevirt.TargetArrived // the target has received it
-	case migration.SourceSayRunning:
+	case migration.SourceReportRunning:
 		s.release()
 		s.report(kubevirt.SourceRunning)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{SourceState: kubevirt.SourceRunning, FailureReason: step.Message})

@@ -86,12 +86,12 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		s.log.Info("removing what arrived", "why", step.Message)
 		s.stopReceiving()
 		s.do(ctx, "remove the guest that arrived", instance, s.node.cfg.Hypervisor.Remove)
-	case migration.TargetTell:
+	case migration.TargetReportRunning:
 		s.release()
 		s.report(kubevirt.TargetRunning)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetRunning})
 		return s.gone
-	case migration.TargetSayGone:
+	case migration.TargetReportAbsent:
 		s.stopReceiving()
 		s.report(kubevirt.TargetAbsent)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetAbsent})

@@ -9,14 +9,14 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// cancelled tells why a migration is not to go on, in one line, or is empty. The first
-// reason counts.
+// cancelled returns why a migration must not continue, in one line, or "". The first reason
+// counts.
 func (f Facts) cancelled() string {
 	switch {
 	case f.Migration.DeletionTimestamp != nil:
 		return "the migration was deleted"
 	case f.pending():
-		return "" // invalid says it better
+		return "" // invalid has the better message
 	case f.VMI == nil:
 		return fmt.Sprintf("VirtualMachineInstance %q is gone", f.Migration.Spec.VMIName)
 	case !f.same():
@@ -58,8 +58,8 @@ func (f Facts) launcherEnds() string {
 	return ""
 }
 
-// invalid tells why a migration cannot begin at all, in one line, or is empty. The first
-// reason counts.
+// invalid returns why a migration cannot begin at all, in one line, or "". The first reason
+// counts.
 func (f Facts) invalid() string {
 	switch name := f.Migration.Spec.VMIName; {
 	case name == "":
@@ -88,7 +88,7 @@ func (f Facts) invalid() string {
 	return f.launcherEnds()
 }
 
-// waits tells what a valid migration waits for before it begins.
+// waits returns what a valid migration waits for before it begins, or "".
 func (f Facts) waits() string {
 	switch {
 	case f.Launchers > 1:
@@ -99,7 +99,7 @@ func (f Facts) waits() string {
 	return ""
 }
 
-// forged names what a migration had with it that only the controller may write.
+// forged names a field of a new migration that only the controller may write, or "".
 func (f Facts) forged() string {
 	for _, label := range []string{SourceNodeLabel, TargetNodeLabel} {
 		if _, there := f.Migration.Labels[label]; there {
@@ -112,7 +112,7 @@ func (f Facts) forged() string {
 	return ""
 }
 
-// targetFails tells why the target pod is of no use, in one line, or is empty.
+// targetFails returns why the target pod cannot be used, in one line, or "".
 func (f Facts) targetFails() string {
 	p := f.Target
 	switch {
@@ -128,10 +128,10 @@ func (f Facts) targetFails() string {
 		return fmt.Sprintf("target pod %s is on the VM's own node %s", p.Name, p.Node)
 	case !f.in(kubevirt.MigrationScheduling) || f.left() > 0:
 		return ""
-	case p.Unschedulable != "" && f.Now.Sub(p.Since) >= UnschedulableFor:
-		return fmt.Sprintf("target pod %s found no node for %v: %s", p.Name, UnschedulableFor.Round(time.Minute), bounded(p.Unschedulable))
+	case p.Unschedulable != "" && f.Now.Sub(p.Since) >= UnschedulableTimeout:
+		return fmt.Sprintf("target pod %s found no node for %v: %s", p.Name, UnschedulableTimeout.Round(time.Minute), bounded(p.Unschedulable))
 	}
-	return fmt.Sprintf("target pod %s did not run within %v: see kubectl describe pod", p.Name, StartFor.Round(time.Minute))
+	return fmt.Sprintf("target pod %s did not run within %v: see kubectl describe pod", p.Name, StartTimeout.Round(time.Minute))
 }
 
 func because(c *kubevirt.Condition) string {
@@ -141,7 +141,7 @@ func because(c *kubevirt.Condition) string {
 	return ""
 }
 
-// bounded makes one line of what others wrote, and not a long one.
+// bounded makes a short line of a text that others have written.
 func bounded(s string) string {
 	const most = 256
 	s = strings.Join(strings.Fields(s), " ")

@@ -9,37 +9,37 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Bounds of the controller's patience. None of them ends a migration that the
-// source's agent has begun.
+// Timeouts of the controller. None of them ends a migration that the source's agent has
+// begun.
 const (
-	// UnschedulableFor is how long a target pod may find no node.
-	UnschedulableFor = 5 * time.Minute
-	// StartFor is how long it may take to run, all in all.
-	StartFor = 15 * time.Minute
-	// AgentFor is how long an agent may take for its next phase.
-	AgentFor = 2 * time.Minute
+	// UnschedulableTimeout is how long a target pod may be unschedulable.
+	UnschedulableTimeout = 5 * time.Minute
+	// StartTimeout is how long it may take from its creation until it runs.
+	StartTimeout = 15 * time.Minute
+	// AgentTimeout is how long an agent may take for the next phase.
+	AgentTimeout = 2 * time.Minute
 )
 
-// Pod is what counts of a launcher pod.
+// Pod has the facts about a launcher pod.
 type Pod struct {
 	Name, UID, Node string
-	Ready           bool // it runs, and says so
+	Ready           bool // running and ready
 	Ended           bool
 	Deleting        bool
-	// Held: it is being deleted, and its shutdown waits for the migration.
+	// Held: it is being deleted, and the VM's shutdown waits for the migration.
 	Held bool
-	// Foreign: it has the target's name and is not of this migration.
+	// Foreign: it has the target pod's name but does not belong to this migration.
 	Foreign bool
 	Created time.Time
-	// Unschedulable is what the scheduler says, Since when.
+	// Unschedulable is the scheduler's message, Since its time.
 	Unschedulable string
 	Since         time.Time
 }
 
-// Facts is what the controller knows of a migration.
+// Facts is what the controller knows about a migration.
 type Facts struct {
 	Migration *kubevirt.VirtualMachineInstanceMigration
-	// VMI of that name; nil: the API server says by its name that there is none.
+	// VMI is nil if the API server has none of that name.
 	VMI *kubevirt.VirtualMachineInstance
 	// Before is another unfinished migration of the VM that goes first, or empty.
 	Before string
@@ -50,13 +50,13 @@ type Facts struct {
 	Launchers int
 	// OtherNodes counts the nodes beside the VM's.
 	OtherNodes int
-	// Turn: the limits leave room for it.
+	// Turn: the limits on parallel migrations allow it.
 	Turn bool
-	// Kept: the VM's disruption budget keeps two pods, or there is none to be.
+	// Kept: the VM's disruption budget protects two pods, or the VM needs no budget.
 	Kept bool
-	// TargetNodeGone: the API server says that the target's node is no more.
+	// TargetNodeGone: the API server has no object of the target's node.
 	TargetNodeGone bool
-	// Seen is when the controller first saw the present phase.
+	// Seen is when the controller first observed the present phase.
 	Seen time.Time
 	Now  time.Time
 }
@@ -64,22 +64,22 @@ type Facts struct {
 // Action is a step of the controller.
 type Action string
 
-// Actions of the controller. Each is one write, or some that may be done twice.
+// Actions of the controller. Each is one write, or idempotent writes.
 const (
 	Nothing  Action = "Nothing"
 	Wait     Action = "Wait"     // for the limits, a pod, an agent
-	Adopt    Action = "Adopt"    // put the finalizer on
-	Expand   Action = "Expand"   // the budget keeps two
-	Begin    Action = "Begin"    // Scheduling, with the source as it is
-	MakePod  Action = "MakePod"  // the target pod
-	Schedule Action = "Schedule" // labels of both objects, then Scheduled with all the agents need
-	Abort    Action = "Abort"    // ask the source's agent to end it
-	Fail     Action = "Fail"     // Failed
+	Adopt    Action = "Adopt"    // add the finalizer
+	Expand   Action = "Expand"   // make the budget protect two pods
+	Begin    Action = "Begin"    // phase Scheduling, with the source of the VMI
+	MakePod  Action = "MakePod"  // create the target pod
+	Schedule Action = "Schedule" // label both objects, then phase Scheduled with all that the agents need
+	Abort    Action = "Abort"    // request the abort from the source's agent
+	Fail     Action = "Fail"     // phase Failed
 	Move     Action = "Move"     // the VMI's node, mark and label
-	Succeed  Action = "Succeed"  // Succeeded
-	Unlabel  Action = "Unlabel"  // the VMI's label goes
-	DropPod  Action = "DropPod"  // the target pod goes
-	Release  Action = "Release"  // the finalizer goes
+	Succeed  Action = "Succeed"  // phase Succeeded
+	Unlabel  Action = "Unlabel"  // remove the VMI's label
+	DropPod  Action = "DropPod"  // delete the target pod
+	Release  Action = "Release"  // remove the finalizer
 )
 
 // Step is what the controller does next. Message is the failureReason where the
@@ -88,7 +88,7 @@ type Step struct {
 	Action  Action
 	Reason  string
 	Message string
-	// Again is when to look again though nothing happened; 0 = no need to.
+	// Again is when to decide again without an event; 0 = not needed.
 	Again time.Duration
 }
 
@@ -106,12 +106,12 @@ func (f Facts) adopted() bool {
 	return slices.Contains(f.Migration.Finalizers, Finalizer)
 }
 
-// same reports whether the VMI is the one that the migration began with.
+// same reports whether the VMI is the one with which the migration has begun.
 func (f Facts) same() bool {
 	return f.VMI != nil && (f.state().VMIUID == "" || f.state().VMIUID == string(f.VMI.UID))
 }
 
-// moved reports whether the VMI says all that a success has it say.
+// moved reports whether the VMI already shows the target node.
 func (f Facts) moved() bool {
 	return !f.same() || f.VMI.Status.NodeName == f.state().TargetNode && f.VMI.Labels[kubevirt.NodeNameLabel] == f.state().TargetNode
 }
@@ -125,7 +125,7 @@ func (f Facts) labelled() bool {
 	return label != "" && (f.state().TargetNode == "" || f.state().TargetNode == label)
 }
 
-// removable: the target's agent has nothing that the pod's end would take along.
+// removable reports whether no guest at the target depends on the target pod.
 func (f Facts) removable() bool {
 	return !taken(f.Migration) || f.state().TargetState == kubevirt.TargetAbsent || f.TargetNodeGone
 }
@@ -139,7 +139,7 @@ var controllerRules = []struct {
 	action Action
 	text   func(Facts) string
 }{
-	// Over: tidy up, and let it go.
+	// The migration has ended: clean up.
 	{"PodStays", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.targetStays() && f.removable() }, DropPod, text("the migration has failed")},
 	{"TargetStays", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.adopted() && !f.removable() }, Wait, func(f Facts) string {
 		return "the agent of node " + f.state().TargetNode + " has not said that the guest is not there"
@@ -148,13 +148,13 @@ var controllerRules = []struct {
 	{"Done", func(f Facts) bool { return f.Migration.Final() && f.adopted() }, Release, text("the migration has ended")},
 	{"Ended", func(f Facts) bool { return f.Migration.Final() }, Nothing, text("the migration has ended")},
 
-	// A guest that runs at the target has moved, whatever was asked meanwhile.
-	{"Arrived", func(f Facts) bool { return f.begunAndSaid(kubevirt.TargetRunning) && !f.moved() }, Move, func(f Facts) string {
+	// A guest that runs at the target has moved, even if an abort was requested.
+	{"Arrived", func(f Facts) bool { return f.begunAndReported(kubevirt.TargetRunning) && !f.moved() }, Move, func(f Facts) string {
 		return "the guest runs on node " + f.state().TargetNode
 	}},
-	{"Moved", func(f Facts) bool { return f.begunAndSaid(kubevirt.TargetRunning) }, Succeed, text("")},
+	{"Moved", func(f Facts) bool { return f.begunAndReported(kubevirt.TargetRunning) }, Succeed, text("")},
 
-	// What ends it.
+	// Reasons to fail or abort.
 	{"Stayed", func(f Facts) bool { return f.state().SourceState == kubevirt.SourceRunning }, Fail, func(f Facts) string {
 		return cmp.Or(f.state().FailureReason, "the guest stayed on node "+f.state().SourceNode)
 	}},
@@ -186,11 +186,11 @@ var controllerRules = []struct {
 	{"TargetStarts", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) }, Wait, func(f Facts) string {
 		return "target pod " + f.Target.Name + " starts"
 	}},
-	{"AgentSilent", func(f Facts) bool { return f.left() <= 0 }, Fail, Facts.silent},
-	{"AgentsTurn", func(Facts) bool { return true }, Wait, Facts.waitsFor},
+	{"AgentTimeout", func(f Facts) bool { return f.left() <= 0 }, Fail, Facts.agentTimeout},
+	{"AgentWorks", func(Facts) bool { return true }, Wait, Facts.waitsFor},
 }
 
-// Next decides what the controller does.
+// Next returns the controller's next step.
 func Next(f Facts) Step {
 	for _, rule := range controllerRules {
 		if rule.holds(f) {
@@ -200,11 +200,11 @@ func Next(f Facts) Step {
 	return Step{} // not reached: the last rule always holds
 }
 
-func (f Facts) begunAndSaid(word string) bool {
-	return begun(f.Migration) && f.state().TargetState == word
+func (f Facts) begunAndReported(state string) bool {
+	return begun(f.Migration) && f.state().TargetState == state
 }
 
-// again is when a wait may be over though nothing happens.
+// again is when a wait may time out.
 func (f Facts) again(a Action) time.Duration {
 	if a != Wait || f.Migration.Final() || begun(f.Migration) || f.pending() {
 		return 0
@@ -212,28 +212,28 @@ func (f Facts) again(a Action) time.Duration {
 	return max(time.Second, f.left())
 }
 
-// left is how long the present phase may still take.
+// left is the remaining time of the present phase.
 func (f Facts) left() time.Duration {
 	if f.in(kubevirt.MigrationScheduling) {
 		if f.Target == nil {
-			return StartFor
+			return StartTimeout
 		}
-		left := f.Target.Created.Add(StartFor).Sub(f.Now)
+		left := f.Target.Created.Add(StartTimeout).Sub(f.Now)
 		if f.Target.Unschedulable != "" {
-			left = min(left, f.Target.Since.Add(UnschedulableFor).Sub(f.Now))
+			left = min(left, f.Target.Since.Add(UnschedulableTimeout).Sub(f.Now))
 		}
 		return left
 	}
-	// The writer's clock may be another one: what counts is when it was seen.
-	return min(f.Seen.Add(AgentFor).Sub(f.Now), AgentFor)
+	// Not the timestamp of the phase: its writer has another clock.
+	return min(f.Seen.Add(AgentTimeout).Sub(f.Now), AgentTimeout)
 }
 
-func (f Facts) silent() string {
+func (f Facts) agentTimeout() string {
 	node := f.state().TargetNode
 	if f.in(kubevirt.MigrationTargetReady) {
 		node = f.state().SourceNode
 	}
-	return fmt.Sprintf("the agent of node %s did not take the migration on within %v of %s: look at its log and its --migration-listen", node, AgentFor, f.phase())
+	return fmt.Sprintf("the agent of node %s did not take the migration on within %v of %s: look at its log and its --migration-listen", node, AgentTimeout, f.phase())
 }
 
 func (f Facts) waitsFor() string {

@@ -99,9 +99,9 @@ func TestNext(t *testing.T) {
 		{"VM made anew", scheduling, func(f *Facts) { f.VMI.UID = "3" }, Fail, "made anew"},
 
 		{"target's turn", scheduled, nil, Wait, "agent of node b"},
-		{"target's agent silent", scheduled, func(f *Facts) { f.Now = noon.Add(AgentFor) }, Fail, "agent of node b did not take the migration on"},
+		{"target's agent silent", scheduled, func(f *Facts) { f.Now = noon.Add(AgentTimeout) }, Fail, "agent of node b did not take the migration on"},
 		{"target refuses", preparing, says("", kubevirt.TargetAbsent), Fail, "node b cannot take the VM"},
-		{"source's agent silent", ready, func(f *Facts) { f.Now = noon.Add(AgentFor) }, Fail, "agent of node a"},
+		{"source's agent silent", ready, func(f *Facts) { f.Now = noon.Add(AgentTimeout) }, Fail, "agent of node a"},
 		{"source declines", ready, says(kubevirt.SourceRunning, ""), Fail, "stayed on node a"},
 		{"aborted when ready", ready, deleted, Fail, "was deleted"},
 		{"target pod evicted", ready, func(f *Facts) { f.Target.Deleting = true }, Fail, "target pod dst has ended"},

@@ -1,21 +1,19 @@
-// Package migration has the rules of a live migration: what the cluster's
-// controller does next, what the agent of the source does, what the agent of
-// the target does.
+// Package migration has the rules of a live migration for the cluster's controller, the
+// source's agent and the target's agent.
 //
-// Each of the three is told what it knows and returns one step. None knows all:
-// the objects may be old, the other side may be out of reach, any of them may
-// have been started a moment ago. The rules hold with whatever each may know:
+// Each of the three has a function from the facts that it knows to its next step. The facts
+// may be incomplete: cached objects may be old, the peer may be unreachable, the process may
+// have just started. The rules are safe for every combination:
 //
-//   - A migration may be given up by the controller alone until it is Running.
-//     The source's agent begins by writing Running over the state it has read,
-//     so that one of the two is refused by the API server.
-//   - From then on the source's agent has the word on its own QEMU. It says Gone
-//     once, or Running once, and neither is ever taken back.
-//   - The target's agent resumes what has arrived on the word Gone alone, and
-//     removes it on the word Running. Without a word it stays paused.
-//   - The source's agent resumes a guest that is paused for the migration on the
-//     target's word Absent alone, and ends it on the word Arrived.
+//   - The controller may cancel a migration only before it is Running. The source's agent
+//     starts it by writing Running over the state that it has read, so that the API server
+//     rejects one of the two.
+//   - From then on the source's agent reports the state of its QEMU. It reports either Gone
+//     or Running, and both are final.
+//   - The target's agent resumes the arrived guest only after Gone, and removes it after
+//     Running. Without a report the guest stays paused.
+//   - The source's agent resumes a guest that the migration has paused only after the
+//     target's report Absent, and ends it after Arrived.
 //
-// The package decides and does nothing: it knows no server, no clock and no
-// hypervisor.
+// The package has no side effects and uses no server, clock or hypervisor.
 package migration

@@ -8,13 +8,13 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Names of vmgrace's own.
+// Names in the API of vmgrace.
 const (
 	// SourceNodeLabel and TargetNodeLabel on a migration are its nodes: an agent
 	// watches the migrations of its own node.
 	SourceNodeLabel = "vmgrace.io/source-node"
 	TargetNodeLabel = "vmgrace.io/target-node"
-	// Finalizer on a migration: it is to be ended before it is gone.
+	// Finalizer keeps a migration until it has ended.
 	Finalizer = "vmgrace.io/migration"
 	// SignerName of the agents' certificates, CommonNamePrefix what comes before
 	// the node in their subject.
@@ -26,8 +26,8 @@ const (
 	CAKey  = "ca.crt"
 )
 
-// TargetPodName is the name of a migration's target pod. It follows from the
-// migration, so that there cannot be two.
+// TargetPodName is the name of a migration's target pod. It is derived from the migration's
+// UID, so that a migration cannot have two.
 func TargetPodName(vmi, migrationUID string) string {
 	const most = 63 - 10
 	sum := sha256.Sum256([]byte(migrationUID))
@@ -36,7 +36,7 @@ func TargetPodName(vmi, migrationUID string) string {
 	return name + "-" + hex.EncodeToString(sum[:4])
 }
 
-// StateOf is a migration's state: never nil.
+// StateOf returns a migration's state, never nil.
 func StateOf(m *kubevirt.VirtualMachineInstanceMigration) *kubevirt.MigrationState {
 	if m.Status.MigrationState == nil {
 		return &kubevirt.MigrationState{}
@@ -44,19 +44,19 @@ func StateOf(m *kubevirt.VirtualMachineInstanceMigration) *kubevirt.MigrationSta
 	return m.Status.MigrationState
 }
 
-// native tells whether libvirt of the source sends the guest by itself.
+// native reports whether the source's libvirt sends the guest directly.
 func native(m *kubevirt.VirtualMachineInstanceMigration) bool {
 	return StateOf(m).Transport == kubevirt.TransportNative
 }
 
-// begun reports whether the source's agent may have had libvirt begin. It has
-// written Running before.
+// begun reports whether the source's agent may have started libvirt's migration. It writes
+// Running before.
 func begun(m *kubevirt.VirtualMachineInstanceMigration) bool {
 	return m.Status.Phase == kubevirt.MigrationRunning || m.Status.Phase == kubevirt.MigrationSucceeded ||
 		StateOf(m).StartTimestamp != nil
 }
 
-// taken reports whether the target's agent may have something for the migration.
+// taken reports whether the target's agent may have state of the migration.
 func taken(m *kubevirt.VirtualMachineInstanceMigration) bool {
 	return begun(m) || StateOf(m).TargetNodeAddress != "" || StateOf(m).TargetState != "" ||
 		m.Status.Phase == kubevirt.MigrationPreparingTarget || m.Status.Phase == kubevirt.MigrationTargetReady ||

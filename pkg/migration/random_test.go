@@ -83,11 +83,11 @@ func (w *world) fault() {
 	case 5: // source agent dies: its relay with it
 		w.notef("source agent starts anew")
 		w.agentCut()
-		w.ranOn, w.heardT = false, ""
+		w.ranOn, w.targetMsg = false, ""
 	case 6:
 		w.notef("target agent starts anew")
 		w.agentCut()
-		w.heardS, w.asked = "", false
+		w.sourceMsg, w.queried = "", false
 		w.closed = w.m.Status.Phase == kubevirt.MigrationRunning || w.m.Final() || StateOf(w.m).TargetState == kubevirt.TargetAbsent
 	case 7: // source libvirtd
 		w.notef("libvirtd of the source dies in %q", w.job)

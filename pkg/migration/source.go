@@ -8,10 +8,10 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Guest is what the source has of a guest.
+// Guest is the state of the guest at the source.
 type Guest string
 
-// Guests.
+// States of the guest at the source.
 const (
 	GuestRuns    Guest = "Runs"    // running, or paused by its user
 	GuestPaused  Guest = "Paused"  // paused by the migration, which is over
@@ -22,37 +22,37 @@ const (
 // SourceFacts is what the source's agent knows.
 type SourceFacts struct {
 	Migration *kubevirt.VirtualMachineInstanceMigration
-	// Gone: the API server says by its name that there is no such migration.
+	// Gone: the API server has confirmed that the migration no longer exists.
 	Gone  bool
 	Guest Guest
 	// JobRuns: libvirt's call has not returned, or libvirt has an outgoing
 	// migration of the domain.
 	JobRuns bool
-	// Failed is libvirt's own word on the end of the call, in one line.
+	// Failed is the error of libvirt's call, in one line.
 	Failed string
-	// RanOn: the guest was seen to run after the job. It stays true, also when
-	// its QEMU has ended since.
+	// RanOn: the guest was observed to run after the job. It stays true after the end of
+	// its QEMU.
 	RanOn bool
-	// Target is what the target's agent said, on the connection of the two or in
-	// the migration: TargetArrived, TargetRunning, TargetAbsent or empty.
+	// Target is the state that the target's agent has reported, in a message or in the
+	// status: TargetArrived, TargetRunning, TargetAbsent or empty.
 	Target string
-	// Ending: VMI deleted, launcher signalled, node shut down: why the guest has
-	// to be shut down where it is, in one line.
+	// Ending is why the guest has to be shut down at the source, in one line, or "": the
+	// VMI is deleted, the launcher is signalled, the node shuts down.
 	Ending string
-	// Since libvirt began, since the amount that remains last became less, and
-	// the guest's memory in bytes: only while the job runs.
+	// Since is the time since the start of the job, NoProgress since the remaining memory
+	// last decreased, Memory the guest's memory in bytes; only while the job runs.
 	Since, NoProgress time.Duration
 	Memory            int64
-	// HeldFor is how long the shutdown that the launcher was signalled for has been
-	// held, 0 while it is not.
+	// HeldFor is how long the VM's shutdown has been held for the migration, 0 if it is
+	// not held.
 	HeldFor time.Duration
-	// Paused: the guest was paused so that it can be sent.
+	// Paused: the guest was paused to let the migration complete.
 	Paused bool
-	// Native: libvirt of this node is to send guests by itself. Refused is why it
-	// cannot send this one, in one line; empty = it can.
+	// Native: this node's libvirt sends guests directly. Refused is why it cannot send
+	// this guest, in one line, or "".
 	Native  bool
 	Refused string
-	// Stopped: somebody has paused the guest, and it is not being sent.
+	// Stopped: the guest is paused by its user, and not being sent.
 	Stopped bool
 }
 
@@ -61,35 +61,35 @@ type SourceAction string
 
 // Actions of the source.
 const (
-	SourceNothing    SourceAction = "Nothing"
-	SourceWait       SourceAction = "Wait"
-	SourceBegin      SourceAction = "Begin"      // write Running over what was read; accepted: have libvirt migrate
-	SourceFollow     SourceAction = "Follow"     // tell the progress
-	SourcePause      SourceAction = "Pause"      // pause the guest, tell when, with the message in an Event
-	SourceAbort      SourceAction = "Abort"      // abort the job; without effect: close the relay
-	SourceEnd        SourceAction = "End"        // end QEMU, then look again
-	SourceResume     SourceAction = "Resume"     // resume the guest, then say Running
-	SourceSayGone    SourceAction = "SayGone"    // record that it moved, say Gone
-	SourceSayRunning SourceAction = "SayRunning" // say Running with the reason: from then on it never begins
-	SourceAsk        SourceAction = "Ask"        // ask the target's agent what it has: nothing more is sent
+	SourceNothing       SourceAction = "Nothing"
+	SourceWait          SourceAction = "Wait"
+	SourceBegin         SourceAction = "Begin"         // write Running over the phase that was read; if accepted, start libvirt's migration
+	SourceFollow        SourceAction = "Follow"        // write the progress to the status
+	SourcePause         SourceAction = "Pause"         // pause the guest, write the time, send the message as an Event
+	SourceAbort         SourceAction = "Abort"         // abort the job; if that has no effect, close the relay
+	SourceEnd           SourceAction = "End"           // end QEMU
+	SourceResume        SourceAction = "Resume"        // resume the guest
+	SourceReportGone    SourceAction = "SayGone"       // record that the guest has moved, report Gone
+	SourceReportRunning SourceAction = "ReportRunning" // report Running with the reason: the migration cannot begin any more
+	SourceQuery         SourceAction = "Query"         // ask the target's agent for its state: nothing more is sent
 )
 
-// SourceStep is what the source's agent does next. Message is the migration's
-// failureReason where the action says Running.
+// SourceStep is the next step of the source's agent. Message is the migration's
+// failureReason where the action is SourceReportRunning.
 type SourceStep struct {
 	Action  SourceAction
 	Reason  string
 	Message string
 }
 
-func (f SourceFacts) said(word string) bool { return StateOf(f.Migration).SourceState == word }
+func (f SourceFacts) reported(state string) bool { return StateOf(f.Migration).SourceState == state }
 
 func (f SourceFacts) final() bool { return f.Gone || f.Migration.Final() }
 
-// begun as far as this agent knows: a job is its own.
+// begun also holds if the status does not show it yet: only this agent starts jobs.
 func (f SourceFacts) begun() bool { return begun(f.Migration) || f.JobRuns || f.Guest == GuestPaused }
 
-// abort tells why the migration is to end, in one line, or is empty.
+// abort returns why the migration has to be aborted, in one line, or "".
 func (f SourceFacts) abort() string {
 	switch s := StateOf(f.Migration); {
 	case f.Ending != "":
@@ -104,7 +104,7 @@ func (f SourceFacts) abort() string {
 
 const gib = 1 << 30
 
-// tooLong tells which bound the job is over, in one line, or is empty.
+// tooLong returns which timeout the job has exceeded, in one line, or "".
 func (f SourceFacts) tooLong() string {
 	o := StateOf(f.Migration).Options
 	if o == nil {
@@ -120,8 +120,8 @@ func (f SourceFacts) tooLong() string {
 	return ""
 }
 
-// tooBusy tells why the guest has to be paused for its migration to end, in one
-// line, or is empty.
+// tooBusy returns why the guest has to be paused to let the migration complete, in one line,
+// or "".
 func (f SourceFacts) tooBusy() string {
 	o := StateOf(f.Migration).Options
 	if o == nil || o.PauseAfter <= 0 || f.Paused {
@@ -138,8 +138,8 @@ func (f SourceFacts) whyFailed() string {
 	return cmp.Or(f.abort(), StateOf(f.Migration).FailureReason, f.Failed, "libvirt ended the migration and the guest runs on")
 }
 
-// unlike tells why this node does not send a guest as the target expects it, in one
-// line, or is empty.
+// unlike returns why this node cannot send the guest by the transport that the target
+// expects, in one line, or "".
 func (f SourceFacts) unlike() string {
 	target := StateOf(f.Migration).TargetNode
 	switch {
@@ -158,49 +158,49 @@ var sourceRules = []struct {
 	action  SourceAction
 	message func(SourceFacts) string
 }{
-	// A word that was given stays.
-	{"SaidRunning", func(f SourceFacts) bool {
-		return f.said(kubevirt.SourceRunning) && f.Guest != GuestPaused && !f.JobRuns
+	// A reported state is final.
+	{"ReportedRunning", func(f SourceFacts) bool {
+		return f.reported(kubevirt.SourceRunning) && f.Guest != GuestPaused && !f.JobRuns
 	},
-		SourceNothing, says("the guest stayed here")},
-	{"SaidGone", func(f SourceFacts) bool { return f.said(kubevirt.SourceGone) && f.Guest == GuestGone },
-		SourceNothing, says("the guest has left")},
+		SourceNothing, fixed("the guest stayed here")},
+	{"ReportedGone", func(f SourceFacts) bool { return f.reported(kubevirt.SourceGone) && f.Guest == GuestGone },
+		SourceNothing, fixed("the guest has left")},
 	{"Aborted", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone && f.abort() != "" }, SourceAbort, SourceFacts.abort},
 	{"TooLong", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone && f.tooLong() != "" }, SourceAbort, SourceFacts.tooLong},
 	{"TooBusy", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone && f.tooBusy() != "" }, SourcePause, SourceFacts.tooBusy},
-	{"Moving", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone }, SourceFollow, says("the guest's memory is sent")},
-	{"SaidAll", func(f SourceFacts) bool {
+	{"Moving", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone }, SourceFollow, fixed("the guest's memory is sent")},
+	{"ReportedAll", func(f SourceFacts) bool {
 		return f.Guest == GuestUnknown && !f.JobRuns && f.final() && StateOf(f.Migration).SourceState != ""
-	}, SourceNothing, says("the migration is over, and what became of the guest was said")},
-	{"Unknown", func(f SourceFacts) bool { return f.Guest == GuestUnknown }, SourceWait, says("libvirt does not say what is here")},
+	}, SourceNothing, fixed("the migration is over, and what became of the guest was said")},
+	{"Unknown", func(f SourceFacts) bool { return f.Guest == GuestUnknown }, SourceWait, fixed("libvirt does not say what is here")},
 
-	// From here on libvirt's job is over, or was never begun.
-	{"RanOn", func(f SourceFacts) bool { return f.RanOn && f.begun() }, SourceSayRunning, SourceFacts.whyFailed},
-	{"QEMUGone", func(f SourceFacts) bool { return f.Guest == GuestGone && f.begun() && !f.Migration.Final() }, SourceSayGone, says("QEMU has ended here")},
-	{"RunsOn", func(f SourceFacts) bool { return f.Guest == GuestRuns && f.begun() && !f.final() }, SourceSayRunning, SourceFacts.whyFailed},
+	// No job of libvirt runs in the following rules.
+	{"RanOn", func(f SourceFacts) bool { return f.RanOn && f.begun() }, SourceReportRunning, SourceFacts.whyFailed},
+	{"QEMUGone", func(f SourceFacts) bool { return f.Guest == GuestGone && f.begun() && !f.Migration.Final() }, SourceReportGone, fixed("QEMU has ended here")},
+	{"RunsOn", func(f SourceFacts) bool { return f.Guest == GuestRuns && f.begun() && !f.final() }, SourceReportRunning, SourceFacts.whyFailed},
 	{"ArrivedThere", func(f SourceFacts) bool {
 		return f.Guest == GuestPaused && (f.Target == kubevirt.TargetArrived || f.Target == kubevirt.TargetRunning)
-	}, SourceEnd, says("the guest is complete at the target: it ends here")},
+	}, SourceEnd, fixed("the guest is complete at the target: it ends here")},
 	{"NotThere", func(f SourceFacts) bool { return f.Guest == GuestPaused && f.Target == kubevirt.TargetAbsent }, SourceResume,
-		says("the guest did not arrive: it goes on here")},
-	{"Undecided", func(f SourceFacts) bool { return f.Guest == GuestPaused }, SourceAsk,
-		says("the guest stays paused until the target's agent says whether it arrived")},
+		fixed("the guest did not arrive: it goes on here")},
+	{"Undecided", func(f SourceFacts) bool { return f.Guest == GuestPaused }, SourceQuery,
+		fixed("the guest stays paused until the target's agent says whether it arrived")},
 
-	// Not begun.
-	{"Ended", SourceFacts.final, SourceNothing, says("the migration is over")},
-	{"NoGuest", func(f SourceFacts) bool { return f.Guest == GuestGone }, SourceSayRunning, says("the VM has ended on this node")},
-	{"Ending", func(f SourceFacts) bool { return f.abort() != "" }, SourceSayRunning, SourceFacts.abort},
-	// At the target it would run on.
-	{"Stopped", func(f SourceFacts) bool { return f.Stopped }, SourceSayRunning, says("the guest is paused: it can be moved once it runs")},
+	// The migration has not begun in the following rules.
+	{"Ended", SourceFacts.final, SourceNothing, fixed("the migration is over")},
+	{"NoGuest", func(f SourceFacts) bool { return f.Guest == GuestGone }, SourceReportRunning, fixed("the VM has ended on this node")},
+	{"Ending", func(f SourceFacts) bool { return f.abort() != "" }, SourceReportRunning, SourceFacts.abort},
+	// The target's agent would resume it.
+	{"Stopped", func(f SourceFacts) bool { return f.Stopped }, SourceReportRunning, fixed("the guest is paused: it can be moved once it runs")},
 	{"Unlike", func(f SourceFacts) bool {
 		return f.Migration.Status.Phase == kubevirt.MigrationTargetReady && f.unlike() != ""
-	}, SourceSayRunning, SourceFacts.unlike},
+	}, SourceReportRunning, SourceFacts.unlike},
 	{"Begin", func(f SourceFacts) bool { return f.Migration.Status.Phase == kubevirt.MigrationTargetReady }, SourceBegin,
-		says("the target is ready")},
-	{"Waiting", func(SourceFacts) bool { return true }, SourceWait, says("the target's turn")},
+		fixed("the target is ready")},
+	{"Waiting", func(SourceFacts) bool { return true }, SourceWait, fixed("the target's turn")},
 }
 
-// NextOfSource decides what the source's agent does.
+// NextOfSource returns the next step of the source's agent.
 func NextOfSource(f SourceFacts) SourceStep {
 	for _, rule := range sourceRules {
 		if rule.holds(f) {
@@ -210,4 +210,4 @@ func NextOfSource(f SourceFacts) SourceStep {
 	return SourceStep{} // not reached: the last rule always holds
 }
 
-func says(text string) func(SourceFacts) string { return func(SourceFacts) string { return text } }
+func fixed(text string) func(SourceFacts) string { return func(SourceFacts) string { return text } }

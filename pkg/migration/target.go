@@ -7,14 +7,14 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Copy is what the target has of a guest.
+// Copy is the state of the guest at the target.
 type Copy string
 
-// Copies.
+// States of the guest at the target.
 const (
 	CopyNone     Copy = "None"     // no domain of this migration
 	CopyIncoming Copy = "Incoming" // its memory is arriving
-	CopyComplete Copy = "Complete" // all is there, paused by the migration
+	CopyComplete Copy = "Complete" // arrived completely, paused by the migration
 	CopyRunning  Copy = "Running"  // resumed
 	CopyUnknown  Copy = "Unknown"  // libvirt does not answer
 )
@@ -22,25 +22,25 @@ const (
 // TargetFacts is what the target's agent knows.
 type TargetFacts struct {
 	Migration *kubevirt.VirtualMachineInstanceMigration
-	// Gone: the API server says by its name that there is no such migration.
+	// Gone: the API server has confirmed that the migration no longer exists.
 	Gone bool
 	Copy Copy
-	// JobRuns: libvirt still works on the incoming migration, or its connection
-	// to this agent's relay is open: what is not there may yet come.
+	// JobRuns: libvirt has a job of the incoming migration, or the relay connection is
+	// open: the guest may still arrive.
 	JobRuns bool
-	// Closed: the source's connection to this agent's relay has ended and none is
-	// let in again. One connection is all that a migration has; an agent that
-	// starts and finds it Running lets none in.
+	// Closed: the relay connection has ended, and no further one is accepted. A migration
+	// has one relay connection; an agent that starts and finds the migration Running
+	// accepts none.
 	Closed bool
-	// Queried: the source's agent has asked what is here, as its libvirt sends nothing
+	// Queried: the source's agent has asked for this state; its libvirt sends nothing
 	// more.
 	Queried bool
-	// Source is what the source's agent said, on the connection of the two or in
-	// the migration: SourceGone, SourceRunning or empty. It is remembered.
+	// Source is the state that the source's agent has reported, in a message or in the
+	// status: SourceGone, SourceRunning or empty. It is final.
 	Source string
-	// Ready: what a migration needs is there: listener, libvirt, launcher.
+	// Ready: the certificate, libvirt and the launcher are there.
 	Ready bool
-	// Refused is why this node cannot take the VM, in one line; empty = it can.
+	// Refused is why this node cannot take the VM, in one line, or "".
 	Refused string
 }
 
@@ -49,19 +49,19 @@ type TargetAction string
 
 // Actions of the target.
 const (
-	TargetNothing TargetAction = "Nothing"
-	TargetWait    TargetAction = "Wait"
-	TargetPrepare TargetAction = "Prepare" // say PreparingTarget, get ready
-	TargetOffer   TargetAction = "Offer"   // say TargetReady with the address
-	TargetRefuse  TargetAction = "Refuse"  // say Absent with the reason
-	TargetHold    TargetAction = "Hold"    // say Arrived, leave it paused
-	TargetResume  TargetAction = "Resume"  // record it, resume it, say Running
-	TargetTell    TargetAction = "Tell"    // say Running
-	TargetRemove  TargetAction = "Remove"  // end it, then look again
-	TargetSayGone TargetAction = "SayGone" // say Absent
+	TargetNothing       TargetAction = "Nothing"
+	TargetWait          TargetAction = "Wait"
+	TargetPrepare       TargetAction = "Prepare"       // write phase PreparingTarget
+	TargetOffer         TargetAction = "Offer"         // write phase TargetReady with the address
+	TargetRefuse        TargetAction = "Refuse"        // report Absent with the reason
+	TargetHold          TargetAction = "Hold"          // report Arrived, leave the guest paused
+	TargetResume        TargetAction = "Resume"        // resume the guest
+	TargetReportRunning TargetAction = "ReportRunning" // report Running
+	TargetRemove        TargetAction = "Remove"        // remove the guest
+	TargetReportAbsent  TargetAction = "ReportAbsent"  // report Absent
 )
 
-// TargetStep is what the target's agent does next.
+// TargetStep is the next step of the target's agent.
 type TargetStep struct {
 	Action  TargetAction
 	Reason  string
@@ -70,14 +70,13 @@ type TargetStep struct {
 
 func (f TargetFacts) phase() kubevirt.MigrationPhase { return f.Migration.Status.Phase }
 
-// givenUp: the migration ended before libvirt began, so that nothing that runs
-// depends on what is here.
+// givenUp: the migration ended before it began, so that a guest here is not needed.
 func (f TargetFacts) givenUp() bool {
 	return (f.phase() == kubevirt.MigrationFailed || f.Gone) && !begun(f.Migration)
 }
 
-// closed: by the way that was agreed nothing comes any more. Where libvirt sends by
-// itself, only the source's agent knows.
+// closed: the agreed transport has ended. If libvirt sends directly, only the source's agent
+// knows that.
 func (f TargetFacts) closed() bool {
 	if native(f.Migration) {
 		return f.Queried
@@ -85,12 +84,12 @@ func (f TargetFacts) closed() bool {
 	return f.Closed || f.Gone
 }
 
-// over: nothing of the source comes any more.
+// over: nothing more arrives from the source.
 func (f TargetFacts) over() bool {
 	return !f.JobRuns && (f.closed() || f.Source != "" || f.givenUp() || f.phase() == kubevirt.MigrationFailed)
 }
 
-// before reports whether it is in one of these phases, of before the source begins.
+// before reports whether the migration is in one of these phases before Running.
 func (f TargetFacts) before(phases ...kubevirt.MigrationPhase) bool {
 	return !f.Gone && slices.Contains(phases, f.phase())
 }
@@ -102,14 +101,14 @@ var targetRules = []struct {
 	action  TargetAction
 	message string
 }{
-	// What has said Absent stays absent: the source may have resumed its guest.
+	// Absent is final: the source may have resumed its guest.
 	{"RanOnAtSource", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.Source == kubevirt.SourceRunning },
 		TargetRemove, "the guest ran on at the source: what arrived is stale"},
-	{"SaidAbsent", func(f TargetFacts) bool {
+	{"ReportedAbsent", func(f TargetFacts) bool {
 		return (f.Copy == CopyComplete || f.Copy == CopyIncoming) && StateOf(f.Migration).TargetState == kubevirt.TargetAbsent
 	}, TargetRemove, "this node has said that the guest is not here"},
-	{"Arrived", func(f TargetFacts) bool { return f.Copy == CopyRunning && !f.told(kubevirt.TargetRunning) },
-		TargetTell, "the guest runs here"},
+	{"Arrived", func(f TargetFacts) bool { return f.Copy == CopyRunning && !f.reported(kubevirt.TargetRunning) },
+		TargetReportRunning, "the guest runs here"},
 	{"Moved", func(f TargetFacts) bool { return f.Copy == CopyRunning }, TargetNothing, "the guest runs here"},
 	{"Unknown", func(f TargetFacts) bool { return f.Copy == CopyUnknown }, TargetWait, "libvirt does not say what is here"},
 	{"SourceGone", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone },
@@ -123,9 +122,9 @@ var targetRules = []struct {
 	}, TargetRemove, "nothing more comes from the source"},
 	{"Arriving", func(f TargetFacts) bool { return f.Copy == CopyIncoming }, TargetWait, "the guest's memory arrives"},
 
-	// From here on there is no copy.
-	{"Absent", func(f TargetFacts) bool { return f.told(kubevirt.TargetAbsent) }, TargetNothing, "the guest is not here"},
-	{"Over", TargetFacts.over, TargetSayGone, "the migration is over and the guest is not here"},
+	// There is no copy in the following rules.
+	{"Absent", func(f TargetFacts) bool { return f.reported(kubevirt.TargetAbsent) }, TargetNothing, "the guest is not here"},
+	{"Over", TargetFacts.over, TargetReportAbsent, "the migration is over and the guest is not here"},
 	{"Refused", func(f TargetFacts) bool {
 		return f.Refused != "" && f.before(kubevirt.MigrationScheduled, kubevirt.MigrationPreparingTarget)
 	}, TargetRefuse, ""},
@@ -136,7 +135,7 @@ var targetRules = []struct {
 	{"Waiting", func(TargetFacts) bool { return true }, TargetWait, "the source's turn"},
 }
 
-// NextOfTarget decides what the target's agent does.
+// NextOfTarget returns the next step of the target's agent.
 func NextOfTarget(f TargetFacts) TargetStep {
 	for _, rule := range targetRules {
 		if rule.holds(f) {
@@ -146,4 +145,4 @@ func NextOfTarget(f TargetFacts) TargetStep {
 	return TargetStep{} // not reached: the last rule always holds
 }
 
-func (f TargetFacts) told(word string) bool { return StateOf(f.Migration).TargetState == word }
+func (f TargetFacts) reported(state string) bool { return StateOf(f.Migration).TargetState == state }

@@ -18,10 +18,10 @@ func TestAGuestIsSentOnlyAsTheTargetExpectsIt(t *testing.T) {
 	}{
 		{false, "", "", SourceBegin, ""},
 		{true, kubevirt.TransportNative, "", SourceBegin, ""},
-		{true, "", "", SourceSayRunning, "the agent of node b does not have"},
-		{false, kubevirt.TransportNative, "", SourceSayRunning, "the agent of this node does not have"},
+		{true, "", "", SourceReportRunning, "the agent of node b does not have"},
+		{false, kubevirt.TransportNative, "", SourceReportRunning, "the agent of this node does not have"},
 		{false, "Pigeon", "", SourceBegin, ""}, // no transport of ours
-		{true, kubevirt.TransportNative, "its address is none", SourceSayRunning, "its address is none"},
+		{true, kubevirt.TransportNative, "its address is none", SourceReportRunning, "its address is none"},
 	} {
 		m := given(t, kubevirt.MigrationTargetReady).Migration
 		m.Status.MigrationState.Transport = c.target
@@ -47,11 +47,11 @@ func TestTheTargetOfANativeMigrationSaysAbsentOnTheSourcesWordAlone(t *testing.T
 		source        string
 		want          TargetAction
 	}{
-		{"", true, false, "", TargetSayGone},
+		{"", true, false, "", TargetReportAbsent},
 		{kubevirt.TransportNative, true, false, "", TargetWait},
-		{kubevirt.TransportNative, true, true, "", TargetSayGone},
-		{kubevirt.TransportNative, false, false, kubevirt.SourceRunning, TargetSayGone},
-		{kubevirt.TransportNative, false, false, kubevirt.SourceGone, TargetSayGone},
+		{kubevirt.TransportNative, true, true, "", TargetReportAbsent},
+		{kubevirt.TransportNative, false, false, kubevirt.SourceRunning, TargetReportAbsent},
+		{kubevirt.TransportNative, false, false, kubevirt.SourceGone, TargetReportAbsent},
 	} {
 		m := given(t, kubevirt.MigrationRunning).Migration
 		m.Status.MigrationState.Transport = c.transport

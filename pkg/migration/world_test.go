@@ -43,12 +43,12 @@ type world struct {
 	ranSince, killS, killT bool
 
 	// what the agents remember until they die
-	ranOn, closed  bool
-	asked          bool
-	heardS, heardT string
-	phaseSeen      kubevirt.MigrationPhase
-	phaseAt        time.Time
-	ending         bool
+	ranOn, closed        bool
+	queried              bool
+	sourceMsg, targetMsg string
+	phaseSeen            kubevirt.MigrationPhase
+	phaseAt              time.Time
+	ending               bool
 }
 
 func (w *world) notef(format string, args ...any) { fmt.Fprintf(&w.log, format+"\n", args...) }
@@ -164,7 +164,7 @@ func (w *world) sourceAgent() {
 	if w.job == "" && w.source == GuestRuns && begun(m) {
 		w.ranOn = true
 	}
-	target := w.heardT
+	target := w.targetMsg
 	if target == "" {
 		target = StateOf(m).TargetState
 	}
@@ -179,13 +179,13 @@ func (w *world) sourceAgent() {
 	if step.Action != SourceNothing && step.Action != SourceWait && step.Action != SourceFollow {
 		w.notef("source: %+v (%s, job %q)", step, w.source, w.job)
 	}
-	say := func(word string) {
+	report := func(state string) {
 		if w.link {
-			w.heardS = word
+			w.sourceMsg = state
 		}
 		w.write("s", func(m *kubevirt.VirtualMachineInstanceMigration) {
-			m.Status.MigrationState.SourceState = word
-			if word == kubevirt.SourceRunning {
+			m.Status.MigrationState.SourceState = state
+			if state == kubevirt.SourceRunning {
 				m.Status.MigrationState.FailureReason = step.Message
 			}
 		})
@@ -201,10 +201,10 @@ func (w *world) sourceAgent() {
 		if began && (w.calm || w.r.IntN(8) > 0) && (w.native || w.link && !w.closed) && w.source == GuestRuns {
 			w.job, w.relay, w.copy, w.incoming = "perform", true, CopyIncoming, true
 		}
-	case SourceSayRunning:
-		say(kubevirt.SourceRunning)
-	case SourceSayGone:
-		say(kubevirt.SourceGone)
+	case SourceReportRunning:
+		report(kubevirt.SourceRunning)
+	case SourceReportGone:
+		report(kubevirt.SourceGone)
 	case SourceAbort:
 		if w.job == "perform" {
 			w.cut()
@@ -221,30 +221,30 @@ func (w *world) sourceAgent() {
 	case SourceResume:
 		w.source, w.ranOn = GuestRuns, true
 		w.ran()
-	case SourceAsk:
-		w.asked = w.asked || w.link
+	case SourceQuery:
+		w.queried = w.queried || w.link
 	case SourceNothing, SourceWait, SourceFollow:
 	}
 }
 
 func (w *world) targetAgent() {
 	m := w.look("t")
-	source := w.heardS
+	source := w.sourceMsg
 	if source == "" {
 		source = StateOf(m).SourceState
 	}
 	jobs := w.incoming || w.finishing || w.relay && !w.native
-	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Queried: w.asked, Source: source, Ready: true}
+	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Queried: w.queried, Source: source, Ready: true}
 	step := NextOfTarget(f)
 	if step.Action != TargetNothing && step.Action != TargetWait {
 		w.notef("target: %+v (%s)", step, w.copy)
 	}
-	say := func(word string) {
+	report := func(state string) {
 		if w.link {
-			w.heardT = word
+			w.targetMsg = state
 		}
-		if StateOf(w.view["t"]).TargetState != word {
-			w.write("t", func(m *kubevirt.VirtualMachineInstanceMigration) { m.Status.MigrationState.TargetState = word })
+		if StateOf(w.view["t"]).TargetState != state {
+			w.write("t", func(m *kubevirt.VirtualMachineInstanceMigration) { m.Status.MigrationState.TargetState = state })
 		}
 	}
 	phase := func(p kubevirt.MigrationPhase) {
@@ -260,18 +260,18 @@ func (w *world) targetAgent() {
 				m.Status.MigrationState.Transport = kubevirt.TransportNative
 			}
 		})
-	case TargetRefuse, TargetSayGone:
+	case TargetRefuse, TargetReportAbsent:
 		w.closed = true
-		say(kubevirt.TargetAbsent)
+		report(kubevirt.TargetAbsent)
 	case TargetHold:
-		say(kubevirt.TargetArrived)
+		report(kubevirt.TargetArrived)
 	case TargetResume:
 		if w.ranSince && !w.killS {
 			w.failf("a stale guest was resumed")
 		}
 		w.copy = CopyRunning
-	case TargetTell:
-		say(kubevirt.TargetRunning)
+	case TargetReportRunning:
+		report(kubevirt.TargetRunning)
 	case TargetRemove:
 		if w.copy == CopyIncoming {
 			w.cut()
