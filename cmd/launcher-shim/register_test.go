@@ -34,7 +34,7 @@ func TestTheLockIsThereWhenVMFileAppears(t *testing.T) {
 	pid, end := vm(t)
 	for range 20 {
 		s := prepare(t, t.TempDir(), "--pid", pid).start()
-		for begin := time.Now(); !s.there(signals.FileVM) && time.Since(begin) < patience; { // as close as one can get
+		for begin := time.Now(); !s.there(signals.FileVM) && time.Since(begin) < testTimeout; { // as close as one can get
 		}
 		if got := s.holder(); got != s.cmd.Process.Pid {
 			t.Fatalf("vm.json became visible with the lock held by %d, not %d", got, s.cmd.Process.Pid)

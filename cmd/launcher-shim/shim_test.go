@@ -21,8 +21,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// patience bounds every wait; it says nothing about how fast the shim is.
-const patience = 10 * time.Second
+// testTimeout bounds every wait; it says nothing about how fast the shim is.
+const testTimeout = 10 * time.Second
 
 // sources are the project's packages that the shim links.
 var sources = []string{"cmd/launcher-shim", "internal/launcher", "internal/logwriter", "pkg/grace", "pkg/process", "pkg/signals"}
@@ -157,7 +157,7 @@ func (s *shim) trigger() signals.Trigger {
 func (s *shim) wait() {
 	select {
 	case <-s.ended:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		s.t.Error("the shim does not end")
 	}
 }

@@ -93,7 +93,7 @@ func TestTheButtonIsPressedOfAGuestThatCanHearIt(t *testing.T) {
 }
 
 func TestAMonitorThatHangsFloodsOrLies(t *testing.T) {
-	const patience = 300 * time.Millisecond
+	const timeout = 300 * time.Millisecond
 	flood := slices.Repeat([]string{`{"event": "` + strings.Repeat("x", 1000) + `"}`}, 1000)
 	for name, c := range map[string]struct {
 		greeting string
@@ -112,7 +112,7 @@ func TestAMonitorThatHangsFloodsOrLies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := listen(t, c.greeting, c.answer)
 			from := time.Now()
-			err := powerdown(m.path, from.Add(patience))
+			err := powerdown(m.path, from.Add(timeout))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}

@@ -69,7 +69,7 @@ func TestElogindDelaysForAsLongAsTheDropInSaysAndWaitsForTheInhibitor(t *testing
 		t.Fatal("it went down with an inhibitor held")
 	}
 	w.Release()
-	node.Eventually(t, patience, func() bool { _, _, down := m.Down(t); return down }, "it goes down")
+	node.Eventually(t, testTimeout, func() bool { _, _, down := m.Down(t); return down }, "it goes down")
 }
 
 func TestADropInThatNobodyHasLogindReadIsSaid(t *testing.T) {
@@ -100,5 +100,5 @@ func TestElogindGoesDownAtOnceWhenWhoHeldTheInhibitorHasEnded(t *testing.T) {
 		t.Errorf("who comes in the middle is told %+v", s)
 	}
 	w.stop()
-	node.Eventually(t, patience, func() bool { verb, _, down := m.Down(t); return down && verb == "reboot" }, "it goes down")
+	node.Eventually(t, testTimeout, func() bool { verb, _, down := m.Down(t); return down && verb == "reboot" }, "it goes down")
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 )
 
-// patience is for what happens at once.
-const patience = 20 * time.Second
+// testTimeout is for what happens at once.
+const testTimeout = 20 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -173,7 +173,7 @@ func (l *fakeLogind) ours(n int) *os.File {
 // ended waits until an inhibitor is closed everywhere.
 func (l *fakeLogind) ended(n int) bool {
 	f := l.ours(n)
-	_ = f.SetReadDeadline(time.Now().Add(patience))
+	_ = f.SetReadDeadline(time.Now().Add(testTimeout))
 	_, err := f.Read(make([]byte, 1))
 	return err != nil && !os.IsTimeout(err)
 }
@@ -212,7 +212,7 @@ func watch(t *testing.T, l *Logind) *watched {
 // until waits for a state.
 func (w *watched) until(what string, want func(agent.MachineState) bool) agent.MachineState {
 	w.t.Helper()
-	late := time.After(patience)
+	late := time.After(testTimeout)
 	for {
 		select {
 		case s := <-w.told:

@@ -53,7 +53,7 @@ func (b *bench) bystanders(frozen int) (took [2]float64) {
 		var mu sync.Mutex
 		var each []float64
 		b.parallel(guests[frozen:], func(g *node.Guest) error {
-			gone := g.WaitGone(b, offPatience)
+			gone := g.WaitGone(b, offTimeout)
 			mu.Lock()
 			defer mu.Unlock()
 			each = append(each, gone.Sub(begin).Seconds())

@@ -37,7 +37,7 @@ func (b *bench) nodePowersOff() (took float64) {
 		unix.Sync()
 		begin := m.Shutdown(b, "PowerOff")
 		var end time.Time
-		node.Eventually(b, offPatience, func() (down bool) { _, end, down = m.Down(b); return down }, "the node goes down")
+		node.Eventually(b, offTimeout, func() (down bool) { _, end, down = m.Down(b); return down }, "the node goes down")
 		b.offByThemselves(guests)
 		took = end.Sub(begin).Seconds()
 	})

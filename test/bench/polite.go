@@ -19,8 +19,8 @@ const (
 	peerRounds = 3
 	// bootRest is how long guests that have booted may rest before they are asked.
 	bootRest = 3 * time.Second
-	// offPatience is how long a shutdown of all guests may take.
-	offPatience = 2 * time.Minute
+	// offTimeout is how long a shutdown of all guests may take.
+	offTimeout = 2 * time.Minute
 )
 
 // polite is row b: guests that power off when they are asked to. Ours begins
@@ -65,7 +65,7 @@ func (b *bench) powerOff(ask func(*bench, []*node.Guest) time.Time) (took float6
 		begin := ask(b, guests)
 		var last time.Time
 		for _, g := range guests {
-			last = g.WaitGone(b, offPatience) // the latest of them all comes last
+			last = g.WaitGone(b, offTimeout) // the latest of them all comes last
 		}
 		b.offByThemselves(guests)
 		took = last.Sub(begin).Seconds()
@@ -150,7 +150,7 @@ func (b *bench) inNode(name string, args ...string) time.Time {
 	p, err := node.StartProcess(b.node().Command(name, args...), log)
 	b.must(err)
 	b.Cleanup(func() {
-		code, ended := p.Exited(offPatience)
+		code, ended := p.Exited(offTimeout)
 		p.Kill()
 		if !ended || code != 0 {
 			b.Fatalf("%s: ended %v, status %d: %s", name, ended, code, p.Log())

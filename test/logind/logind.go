@@ -18,10 +18,10 @@ import (
 )
 
 const (
-	patience = 20 * time.Second
-	name     = "org.freedesktop.login1"
-	path     = "/org/freedesktop/login1"
-	manager  = name + ".Manager"
+	timeout = 20 * time.Second
+	name    = "org.freedesktop.login1"
+	path    = "/org/freedesktop/login1"
+	manager = name + ".Manager"
 
 	busConfig = `<busconfig><type>session</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth><policy context="default"><allow user="*"/><allow own="*"/><allow send_type="method_call"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>`
 )
@@ -85,7 +85,7 @@ func (m *Machine) StartBus(t node.T) {
 	if m.bus, err = node.StartProcess(exec.Command("dbus-daemon", "--config-file="+file, "--nofork"), filepath.Join(m.dir, "bus.log")); err != nil {
 		t.Fatalf("%v; make deps installs it", err)
 	}
-	node.Eventually(t, patience, func() bool { _, err := os.Stat(m.Socket); return err == nil || !m.bus.Running() }, "the bus is there")
+	node.Eventually(t, timeout, func() bool { _, err := os.Stat(m.Socket); return err == nil || !m.bus.Running() }, "the bus is there")
 	if !m.bus.Running() {
 		t.Fatalf("dbus-daemon ended: %s", m.bus.Log())
 	}
@@ -122,7 +122,7 @@ func (m *Machine) StartLogind(t node.T) {
 		_, err := m.property("PreparingForShutdown")
 		return err == nil || !m.logind.Running()
 	}
-	if !node.Poll(t.Context(), patience, up) || !m.logind.Running() {
+	if !node.Poll(t.Context(), timeout, up) || !m.logind.Running() {
 		t.Fatalf("elogind does not answer: %s", m.logind.Log())
 	}
 }

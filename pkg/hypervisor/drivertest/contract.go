@@ -201,7 +201,7 @@ func (c *contract) anEndedContextEndsTheCall() {
 	select {
 	case err := <-ended:
 		c.fails(err, context.DeadlineExceeded, "ask a hung domain")
-	case <-time.After(c.patience):
+	case <-time.After(c.timeout):
 		c.Fatal("the call goes on although its context has ended")
 	}
 }

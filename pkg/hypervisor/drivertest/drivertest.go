@@ -49,8 +49,8 @@ type Suite struct {
 	New func(t *testing.T) *Harness
 	// Around calls f; synctest.Test is one. nil: f is just called.
 	Around func(t *testing.T, f func(t *testing.T))
-	// Patience is how long anything without a promise may take.
-	Patience time.Duration
+	// Timeout bounds every wait for which the contract has no bound.
+	Timeout time.Duration
 	// Without are tests that do not apply, by name, each with its reason.
 	Without map[string]string
 }
@@ -85,7 +85,7 @@ func Run(t *testing.T, s Suite) {
 		t.Run(c.name, func(t *testing.T) {
 			s.Around(t, func(t *testing.T) {
 				t.Helper()
-				c.test(&contract{T: t, Harness: s.New(t), patience: s.Patience})
+				c.test(&contract{T: t, Harness: s.New(t), timeout: s.Timeout})
 			})
 		})
 	}
@@ -95,13 +95,13 @@ func Run(t *testing.T, s Suite) {
 type contract struct {
 	*testing.T
 	*Harness
-	patience time.Duration
-	events   events
+	timeout time.Duration
+	events  events
 }
 
 // ctx bounds one call.
 func (c *contract) ctx() context.Context {
-	ctx, cancel := context.WithTimeout(c.Context(), c.patience)
+	ctx, cancel := context.WithTimeout(c.Context(), c.timeout)
 	c.Cleanup(cancel)
 	return ctx
 }
@@ -111,9 +111,9 @@ func (c *contract) eventually(cond func() bool, what string) {
 	c.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(c.patience); !cond(); <-tick.C {
+	for end := time.Now().Add(c.timeout); !cond(); <-tick.C {
 		if time.Now().After(end) {
-			c.Fatalf("not within %v: %s", c.patience, what)
+			c.Fatalf("not within %v: %s", c.timeout, what)
 		}
 	}
 }
@@ -149,7 +149,7 @@ func (c *contract) listen() {
 			if err != nil {
 				c.Errorf("Run: %v", err)
 			}
-		case <-time.After(c.patience):
+		case <-time.After(c.timeout):
 			c.Error("Run does not end with its context")
 		}
 	})

@@ -17,7 +17,7 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	drivertest.Run(t, drivertest.Suite{New: harness, Around: synctest.Test, Patience: time.Minute})
+	drivertest.Run(t, drivertest.Suite{New: harness, Around: synctest.Test, Timeout: time.Minute})
 }
 
 func harness(*testing.T) *drivertest.Harness {

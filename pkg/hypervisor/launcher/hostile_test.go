@@ -159,7 +159,7 @@ func TestAnAnswerToNoRequestIsNone(t *testing.T) {
 	}
 	d, err := w.Get(t.Context(), domain)
 	kit.Must(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	kit.Must(t, w.Ask(ctx, domain, d.Instance, grace.ModeACPI))
 }
@@ -199,7 +199,7 @@ func TestRequestsGrowFromOneAgentToTheNext(t *testing.T) {
 		_, err := v.Look()
 		kit.Must(t, err)
 		for range 3 {
-			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 			n, err := v.write(ctx)
 			cancel()
 			kit.Must(t, err)

@@ -23,7 +23,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-const patience = 20 * time.Second
+const testTimeout = 20 * time.Second
 
 // binary is the shim, built once.
 var binary string
@@ -140,7 +140,7 @@ func content(path string) string {
 }
 
 func TestContract(t *testing.T) {
-	drivertest.Run(t, drivertest.Suite{New: harness, Patience: patience, Without: map[string]string{
+	drivertest.Run(t, drivertest.Suite{New: harness, Timeout: testTimeout, Without: map[string]string{
 		"UnreachableIsNotNotFound":   "there is nothing between it and the launcher directories: see TestADirectoryThatCannotBeReadProvesNothing",
 		"AReconnectSaysLookAgain":    "there is no connection",
 		"APausedGuestIsResumedFirst": "the launcher resumes it when it asks: see internal/launcher",

@@ -78,7 +78,7 @@ func bounded(t *testing.T) context.Context {
 }
 
 func TestContract(t *testing.T) {
-	drivertest.Run(t, drivertest.Suite{New: harness, Patience: testTimeout})
+	drivertest.Run(t, drivertest.Suite{New: harness, Timeout: testTimeout})
 }
 
 func harness(t *testing.T) *drivertest.Harness {
