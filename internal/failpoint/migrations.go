@@ -11,8 +11,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// Migrations puts points before and after the steps of a live migration at which a
-// test kills an agent.
+// Migrations adds points before and after the steps of a live migration, at which a test
+// kills an agent.
 func (p Points) Migrations(c nodemigration.Config) nodemigration.Config {
 	c.Sender = senders{c.Sender, p.points}
 	c.Hypervisor = migrators{c.Hypervisor, p.points}
@@ -50,7 +50,7 @@ type migrations struct {
 // the progress.
 func (m migrations) UpdateStatus(ctx context.Context, of *nodemigration.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
 	if name := string(phase) + state.SourceState + state.TargetState; name != "" {
-		defer m.around("migration-tell-" + name)()
+		defer m.around("migration-status-" + name)()
 	}
 	return m.Cluster.UpdateStatus(ctx, of, phase, state)
 }

@@ -20,16 +20,16 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// Migrations watches the live migrations that this node has a side in, and no other:
-// two watches, each with a selector of this node's name.
+// Migrations watches the live migrations of this node, by two watches: for each side one
+// with a label selector of this node's name.
 type Migrations struct {
 	source  *Source
-	signers string // the namespace of those who sign for nodes
+	signers string // namespace of the controller that signs node certificates
 	sides   []side
 	health  *health
 	changed func()
-	refused atomic.Bool  // the API server knows no migrations, or does not show them
-	since   atomic.Int64 // grace.Mono, of the first such answer; 0: there was none
+	refused atomic.Bool  // the API server does not serve migrations, or forbids to list them
+	since   atomic.Int64 // grace.Mono of the first such response; 0: none
 }
 
 // side has the migrations that name this node in a label.
@@ -39,8 +39,8 @@ type side struct {
 }
 
 // NewMigrations shares the connection of a Source. signers is the namespace of the
-// controller that signs for nodes. changed is called whenever Migrations may say
-// something else; it must not block.
+// controller that signs node certificates. changed is called whenever the result of
+// Migrations may have changed; it must not block.
 func NewMigrations(s *Source, signers string, changed func()) *Migrations {
 	m := &Migrations{source: s, signers: signers, changed: changed, health: newHealth(s.log, s.now, migrations())}
 	m.health.what, m.health.without = "live migrations are", "no VM is moved from or to this node"
@@ -66,9 +66,9 @@ func (m *Migrations) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// failing: where there are no migrations, or none may be seen, this node has a side
-// in none. A server that starts says so for a moment, too: a guest that arrives would
-// be taken for one that runs here.
+// failing is called for each failed request. If migrations are not served or forbidden,
+// this node takes part in none. A server that starts responds so for a moment, too, and an
+// arriving guest would be mistaken for one that runs here: only a persistent error counts.
 func (m *Migrations) failing(err error) {
 	if t := classify(err); t != notServed && t != forbidden {
 		return
@@ -81,8 +81,8 @@ func (m *Migrations) failing(err error) {
 	}
 }
 
-// strip takes over what has the shape of a migration. A status of another kind is
-// as if it were empty.
+// strip converts a valid object to a migration, or returns nil. An invalid status counts as
+// empty.
 func (m *Migrations) strip(o *object, label string) *nodemigration.Migration {
 	is := &nodemigration.Migration{ObjectMeta: o.ObjectMeta}
 	is.ManagedFields = nil
@@ -93,10 +93,10 @@ func (m *Migrations) strip(o *object, label string) *nodemigration.Migration {
 	return is
 }
 
-// Migrations implements nodemigration.Cluster. They are complete where everything
-// was listed, or cannot be.
+// Migrations implements nodemigration.Cluster. They are complete after the first list of
+// both watches, or if there is nothing to list.
 func (m *Migrations) Migrations() (all []*nodemigration.Migration, complete bool) {
-	// What is listed meanwhile is told of.
+	// First: a list that completes after this line calls changed.
 	complete = m.refused.Load() || !slices.ContainsFunc(m.sides, func(s side) bool { return !s.synced() })
 	seen := map[types.UID]bool{}
 	for _, side := range m.sides {

@@ -19,7 +19,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// listenRetry is how soon a port that is taken is tried again.
+// listenRetry is the interval of attempts to listen on a port that is in use.
 const listenRetry = 5 * time.Second
 
 // migrations is this node's part in live migrations.
@@ -29,12 +29,12 @@ type migrations struct {
 	watch    *kube.Migrations
 	identity *nodemigration.Identity
 	sides    *nodemigration.Node
-	former   map[string]grace.Instance // of the records when this agent was started
+	former   map[string]grace.Instance // instances in the records when this agent started
 
 	notListening atomic.Bool // the listener does not work
 }
 
-// off says why nothing can be moved from or to this node, empty where it can.
+// off returns why no VM can be moved from or to this node, or "".
 func (m *migrations) off() string {
 	if m.notListening.Load() {
 		return "this node's agent cannot listen on --migration-listen " + m.node.Migration.Listen
@@ -42,8 +42,7 @@ func (m *migrations) off() string {
 	return ""
 }
 
-// migrations is nil where they are switched off, or there is no libvirt. A dry run
-// moves nothing.
+// migrations returns nil if migrations are off, without libvirt, and in a dry run.
 func (n *node) migrations(records []grace.Record, boot string) *migrations {
 	if n.Migration.Listen == "" || n.DryRun || n.driver.libvirt == nil {
 		return nil
@@ -74,8 +73,7 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 	return m
 }
 
-// run takes part until ctx ends. What it lacks costs no VM anything: it is tried
-// again.
+// run takes part in migrations until ctx ends. Failures are retried and affect no VM.
 func (m *migrations) run(ctx context.Context) error {
 	l := m.listen(ctx)
 	if l == nil {
@@ -89,7 +87,7 @@ func (m *migrations) run(ctx context.Context) error {
 	return nil
 }
 
-// listen tries until it works, or ctx ends: nil then.
+// listen retries until it succeeds. It returns nil if ctx ends.
 func (m *migrations) listen(ctx context.Context) net.Listener {
 	logged := false
 	for {
@@ -111,7 +109,7 @@ func (m *migrations) listen(ctx context.Context) net.Listener {
 	}
 }
 
-// address is where others reach the listener.
+// address is the listener's address for other nodes.
 func (m *migrations) address(at net.Addr) string {
 	_, port, _ := net.SplitHostPort(at.String()) // of a listener that works
 	host, _, _ := net.SplitHostPort(m.node.Migration.Listen)
@@ -122,7 +120,7 @@ func (m *migrations) address(at net.Addr) string {
 	return net.JoinHostPort(host, port)
 }
 
-// firstAddress is the first of this host that is not only for itself.
+// firstAddress is the first global unicast address of this host, or "".
 func firstAddress() string {
 	all, err := net.InterfaceAddrs()
 	if err != nil {

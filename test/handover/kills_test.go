@@ -14,17 +14,17 @@ import (
 // migration passes them.
 func sourcePoints() []string {
 	return []string{
-		"migration-tell-Running", "migration-tell-Running.done", "migration-send", "migration-send.done",
-		"migration-moved", "migration-moved.done", "migration-tell-Gone", "migration-tell-Gone.done",
+		"migration-status-Running", "migration-status-Running.done", "migration-send", "migration-send.done",
+		"migration-moved", "migration-moved.done", "migration-status-Gone", "migration-status-Gone.done",
 	}
 }
 
-// It says Arrived only where the source's word is late: cut_test.go has that.
+// The target reports Arrived only if the source's report is late: see cut_test.go.
 func targetPoints() []string {
 	return []string{
-		"migration-tell-PreparingTarget", "migration-tell-PreparingTarget.done", "migration-tell-TargetReady", "migration-tell-TargetReady.done",
+		"migration-status-PreparingTarget", "migration-status-PreparingTarget.done", "migration-status-TargetReady", "migration-status-TargetReady.done",
 		"migration-resume", "migration-resume.done",
-		"migration-tell-Running", "migration-tell-Running.done",
+		"migration-status-Running", "migration-status-Running.done",
 	}
 }
 
