@@ -17,22 +17,22 @@ const (
 
 const (
 	systemURI = "qemu:///system"
-	// flags of libvirt's are LIVE, PEER2PEER, TUNNELLED and PAUSED. What the source
-	// does by itself (auto-converge) is not told to the target.
+	// flags are libvirt's LIVE, PEER2PEER, TUNNELLED and PAUSED. Flags that concern only
+	// the source (auto-converge) are not sent.
 	flags = 0x27
 	// maxText bounds the XML of a domain or a cookie.
 	maxText = maxFrame / 2
 	maxName = 256
 	// typeULLong and typeString are of virTypedParameterType.
 	typeULLong, typeString = 4, 7
-	// maxParams is how many there are that a migration may have.
+	// maxParams is the number of typed parameters that a migration may have.
 	maxParams = 4
 )
 
-// params are the typed parameters of a migration that count at its target.
+// params are the typed parameters of a migration that the target uses.
 type params struct{ xml, name string }
 
-// params reads typed parameters: those that are known, each at most once.
+// params reads typed parameters: known ones, each at most once.
 func (d *decoder) params() (p params) {
 	seen := map[string]bool{}
 	count := d.uint32()
@@ -54,7 +54,7 @@ func (d *decoder) params() (p params) {
 		case field == "destination_name" && typ == typeString:
 			p.name = d.string(maxName)
 		case (field == "bandwidth" || field == "bandwidth.postcopy") && typ == typeULLong:
-			d.uint64() // the source's matter: it is not passed on
+			d.uint64() // concerns only the source: not passed on
 		default:
 			d.fail("list has an unknown parameter " + quoted(field))
 		}
@@ -71,7 +71,7 @@ func (p *params) put(b []byte) []byte {
 	return putOpaque(putUint32(putOpaque(b, "destination_name"), typeString), p.name)
 }
 
-// open reads the arguments of CONNECT_OPEN: a URI can name any host, and a command.
+// open checks the arguments of CONNECT_OPEN: a URI could name any host, or a command.
 func open(body []byte) error {
 	d := decoder{rest: body}
 	there := d.uint32()
@@ -89,22 +89,22 @@ func open(body []byte) error {
 	return nil
 }
 
-// feature reads the argument of CONNECT_SUPPORTS_FEATURE, a number.
+// feature checks the argument of CONNECT_SUPPORTS_FEATURE, a number.
 func feature(body []byte) error {
 	d := decoder{rest: body}
 	d.uint32()
 	return d.end()
 }
 
-// prepared is what PREPARE has said, for FINISH to say it again.
+// prepared has the parameters of PREPARE, which FINISH must repeat.
 type prepared struct {
 	raw    params // as read
-	params params // as written anew
+	params params // as passed on
 }
 
-// prepare reads the arguments of DOMAIN_MIGRATE_PREPARE_TUNNEL3_PARAMS and writes
-// them anew.
-func (a *Agreement) prepare(body []byte) (p prepared, anew []byte, err error) {
+// prepare checks the arguments of DOMAIN_MIGRATE_PREPARE_TUNNEL3_PARAMS and serializes them
+// again.
+func (a *Agreement) prepare(body []byte) (p prepared, out []byte, err error) {
 	d := decoder{rest: body}
 	p.raw = d.params()
 	cookie, given := d.cookie(), d.uint32()
@@ -127,9 +127,9 @@ func (a *Agreement) prepare(body []byte) (p prepared, anew []byte, err error) {
 	return p, putUint32(putCookie(p.params.put(nil), cookie), given), nil
 }
 
-// finish reads the arguments of DOMAIN_MIGRATE_FINISH3_PARAMS, which must speak of
-// what was prepared, and writes them anew.
-func (a *Agreement) finish(p *prepared, body []byte) (anew []byte, cancelled bool, err error) {
+// finish checks the arguments of DOMAIN_MIGRATE_FINISH3_PARAMS, which must have the parameters
+// of PREPARE, and serializes them again.
+func (a *Agreement) finish(p *prepared, body []byte) (out []byte, cancelled bool, err error) {
 	d := decoder{rest: body}
 	given := d.params()
 	cookie, flagsGiven, cancel := d.cookie(), d.uint32(), d.uint32()
@@ -147,8 +147,8 @@ func (a *Agreement) finish(p *prepared, body []byte) (anew []byte, cancelled boo
 			return nil, false, err
 		}
 	}
-	anew = putCookie(p.params.put(nil), cookie)
-	return putUint32(putUint32(anew, flagsGiven), cancel), cancel == 1, nil
+	out = putCookie(p.params.put(nil), cookie)
+	return putUint32(putUint32(out, flagsGiven), cancel), cancel == 1, nil
 }
 
 // cookie reads a migration cookie, which has a NUL byte at its end.
@@ -167,7 +167,7 @@ func putCookie(b []byte, cookie string) []byte {
 	return putOpaque(b, cookie+"\x00")
 }
 
-// quoted shows text of the other side's: short, and in one line.
+// quoted makes text of the source printable: short and in one line.
 func quoted(s string) string {
 	const most = 60
 	if len(s) > most {

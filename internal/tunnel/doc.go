@@ -1,34 +1,31 @@
-// Package tunnel lets one incoming migration through to libvirt, and nothing
-// else.
+// Package tunnel passes one incoming migration to libvirt, and nothing else.
 //
-// Whoever may talk to libvirt's socket is root on its node. The agent of another
-// node is not meant to be, so what it sends as libvirt's RPC goes through a strict
-// machine: the calls of one tunnelled migration in their order, one at a time,
-// exactly qemu:///system, the agreed name and UUID, the agreed flags, and a domain
-// of known elements that names nothing of this host but what its operator allows.
-// What was understood is written anew and passed on, because Go and libxml2 need
-// not read the same bytes alike. Anything else is a *Refusal, which ends the
-// connection.
+// Access to libvirt's socket is equivalent to root on the node. Another node's agent must
+// not get that, so its libvirt RPC passes a strict state machine: the calls of one tunnelled
+// migration in their order, one at a time, exactly qemu:///system, the agreed name and UUID,
+// fixed flags, and a domain of known elements that names nothing of this host but what the
+// operator allows. Parsed arguments and XML are serialized again before they are passed on,
+// because Go and libxml2 may parse the same bytes differently. Anything else is a *Refusal,
+// which ends the connection.
 //
-// The numbers and shapes are those of libvirt 9.0.0: src/rpc/virnetprotocol.x and
+// The protocol is that of libvirt 9.0.0: src/rpc/virnetprotocol.x and
 // src/remote/remote_protocol.x.
 package tunnel
 
 import "fmt"
 
-// Agreement is what was agreed of one migration.
+// Agreement is what one migration may do on this node.
 type Agreement struct {
-	// Domain and UUID are libvirt's name and UUID of the domain.
+	// Domain and UUID are the domain's name and UUID in libvirt.
 	Domain, UUID string
-	// Paths are the directories, or files, of this host that a domain may name.
+	// Paths are the directories and files of this host that a domain may name.
 	Paths []string
-	// Networks are the bridges and the networks of libvirt's that it may be
-	// connected to.
+	// Networks are the bridges and libvirt networks that it may be connected to.
 	Networks []string
 }
 
-// Refusal is why a connection was ended: the other side sent what one incoming
-// migration does not. Reason is one of a fixed set, for a metric's label.
+// Refusal is the error of a connection on which the source has sent something that one
+// incoming migration may not. Reason is one of the constants below, for a metric's label.
 type Refusal struct {
 	Reason, Text string
 }
@@ -37,11 +34,11 @@ func (r *Refusal) Error() string { return "refused: " + r.Text }
 
 // The reasons of a Refusal.
 const (
-	ReasonFrame  = "frame"  // no frame of libvirt's RPC, or too large
-	ReasonCall   = "call"   // a call that is not due
+	ReasonFrame  = "frame"  // not a frame of libvirt's RPC, or too large
+	ReasonCall   = "call"   // a call out of order
 	ReasonParam  = "param"  // a parameter or an argument of a call
 	ReasonDomain = "domain" // the domain's XML
-	ReasonPath   = "path"   // something of this host that the operator does not allow
+	ReasonPath   = "path"   // a path or network of this host that the operator does not allow
 	ReasonCookie = "cookie" // the migration cookie
 )
 

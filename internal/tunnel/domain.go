@@ -24,12 +24,12 @@ const (
 	maxCounter        = 64
 )
 
-// domain checks a domain's XML and writes it anew.
+// domain checks a domain's XML and serializes it again.
 func (a *Agreement) domain(text string) (string, error) {
 	return a.rewrite(text, newDomainSchema(), ReasonDomain)
 }
 
-// cookie checks a migration cookie and writes it anew.
+// cookie checks a migration cookie and serializes it again.
 func (a *Agreement) cookie(text string) (string, error) {
 	return a.rewrite(text, newCookieSchema(), ReasonCookie)
 }
@@ -45,7 +45,7 @@ func (a *Agreement) rewrite(text string, s *schema, reason string) (string, erro
 	return b.String(), nil
 }
 
-// read reads XML that is of the schema and of the agreed domain.
+// read parses XML and checks it against the schema and the agreed domain.
 func (a *Agreement) read(text string, s *schema, reason string) (*node, error) {
 	root, err := parse(text, reason)
 	if err != nil {
@@ -55,7 +55,7 @@ func (a *Agreement) read(text string, s *schema, reason string) (*node, error) {
 	if err := c.element(s, root, root.name); err != nil {
 		return nil, err
 	}
-	// Name and UUID must be there, and be the agreed ones; each value was checked.
+	// The values of name and UUID were checked; here they must exist.
 	for _, must := range []string{"name", "uuid"} {
 		if root.child(must) == nil {
 			return nil, refuse(reason, "XML without a %s", must)
@@ -64,16 +64,16 @@ func (a *Agreement) read(text string, s *schema, reason string) (*node, error) {
 	return root, nil
 }
 
-// schema is what an element may be.
+// schema is what an element may have.
 type schema struct {
 	attrs    map[string]string // name to kind of value
 	text     string            // kind, "" for none
 	children map[string]*schema
 }
 
-// newSchema reads a table of lines: the path of an element, its attributes as
-// name=kind, =kind where it has text, and ^ where it may be in itself. A kind is a word that checker.value
-// knows, or the values themselves, with | between them.
+// newSchema parses a table with one element per line: its path, its attributes as name=kind,
+// =kind if it has text, and ^ if it may contain itself. A kind is one of checker.value, or
+// the allowed values separated by |.
 func newSchema(table string) *schema {
 	root := &schema{children: map[string]*schema{}}
 	for line := range strings.Lines(table) {
@@ -112,14 +112,14 @@ func (s *schema) child(name string) *schema {
 	return nil
 }
 
-// checker checks what was read against a schema.
+// checker checks parsed XML against a schema.
 type checker struct {
 	agreed *Agreement
 	reason string
 }
 
-// once are elements of which a second one would hide the first from us or from
-// libvirt.
+// once are elements that must not be repeated: this package and libvirt might use different
+// ones.
 const once = " name uuid metadata os devices source emulator kernel initrd loader nvram driver target listen statistics capabilities cpu "
 
 func (c *checker) element(parent *schema, n *node, where string) error {
@@ -163,8 +163,8 @@ func (c *checker) text(s *schema, n *node, where string) error {
 	}
 }
 
-// pattern is that of the kinds that have one, and how long a value may be: a
-// repetition that is bounded by the pattern itself costs 1 KiB for each of its steps.
+// pattern returns the pattern of a kind, nil if it has none, and the maximum length of a
+// value. The length is not in the pattern: a bounded repetition costs 1 KiB per step.
 func pattern(kind string) (p *regexp.Regexp, longest int) {
 	switch kind {
 	case "word":
@@ -184,7 +184,7 @@ func pattern(kind string) (p *regexp.Regexp, longest int) {
 	}
 }
 
-// value reports whether a value is of a kind.
+// value checks that a value is of a kind.
 func (c *checker) value(kind, v, where string) error {
 	var ok bool
 	switch p, longest := pattern(kind); {
@@ -214,8 +214,8 @@ func (c *checker) value(kind, v, where string) error {
 	return refuse(c.reason, "%s for %s", quoted(v), quoted(where))
 }
 
-// allows reports whether a path is one of the operator's, or below one. Paths that
-// could mean another one ("..", "//") are none.
+// allows reports whether a path is an allowed one, or below one. A path that is not clean
+// ("..", "//") is not allowed.
 func (a *Agreement) allows(p string) bool {
 	if len(p) > maxTextValue || !pathPattern.MatchString(p) || path.Clean(p) != p {
 		return false
@@ -226,7 +226,7 @@ func (a *Agreement) allows(p string) bool {
 	})
 }
 
-// whole checks what no single value says.
+// whole checks conditions on more than one value.
 func (c *checker) whole(n *node, where string) error {
 	switch {
 	case n.name == "graphics" && n.attr("listen") == "" && n.child("listen") == nil:

@@ -2,18 +2,17 @@ package tunnel
 
 import "slices"
 
-// Disk is a disk of a domain, as far as a migration depends on it.
+// Disk has the facts about a domain's disk that a migration depends on.
 type Disk struct {
-	// File and Device say where it is on the host; both are empty where it has no
-	// medium.
+	// File or Device is its path on the host; both are empty without a medium.
 	File, Device string
 	// Cache is libvirt's cache mode, empty for the hypervisor's default.
 	Cache               string
 	ReadOnly, Shareable bool
 }
 
-// Examine reads a domain as a node that lets in what was agreed would read it when
-// the domain arrives, and returns its disks. What would not be let in is a *Refusal.
+// Examine checks a domain as the target would when it arrives, and returns its disks. The
+// error is a *Refusal if the target would refuse it.
 func Examine(domain string, agreed Agreement) ([]Disk, error) {
 	root, err := agreed.read(domain, newDomainSchema(), ReasonDomain)
 	if err != nil {
@@ -22,9 +21,9 @@ func Examine(domain string, agreed Agreement) ([]Disk, error) {
 	return disks(root), nil
 }
 
-// Sendable reads a domain that libvirt is to send by itself, and returns its disks. It
-// is a *Refusal where the domain has what libvirt does not send (lv9
-// qemuMigrationSrcIsAllowed); there may be more, which libvirt knows.
+// Sendable checks a domain that libvirt is to send directly, and returns its disks. The error
+// is a *Refusal for devices that libvirt does not migrate (libvirt 9.0,
+// qemuMigrationSrcIsAllowed); libvirt may refuse for other reasons.
 func Sendable(domain string) ([]Disk, error) {
 	root, err := parse(domain, ReasonDomain)
 	if err != nil {

@@ -13,7 +13,7 @@ const (
 	protocolVersion  = 1
 )
 
-// kind is what a frame is (virNetMessageType).
+// kind is a frame's type (virNetMessageType).
 type kind uint32
 
 const (
@@ -23,7 +23,7 @@ const (
 	kindStream
 )
 
-// status is how it went (virNetMessageStatus); of a stream whether more follows.
+// status is a reply's result (virNetMessageStatus); in a stream, whether more follows.
 type status uint32
 
 const (
@@ -34,8 +34,8 @@ const (
 
 const (
 	headerSize = 28
-	// maxFrame bounds any frame: libvirt's own streams come in chunks of 64 KiB, a
-	// domain of a hundred disks has less than 200 KiB.
+	// maxFrame bounds a frame in bytes: libvirt's streams have chunks of 64 KiB, a domain
+	// of a hundred disks has less than 200 KiB.
 	maxFrame = 1 << 20
 )
 
@@ -48,8 +48,8 @@ type frame struct {
 	body                        []byte
 }
 
-// readFrame reads one frame; its body is in buf, which grows to what is needed and
-// no further than maxFrame. io.EOF is the end between two frames.
+// readFrame reads one frame. Its body is in buf, which grows as needed up to maxFrame. The
+// error is io.EOF at the end between two frames.
 func readFrame(r io.Reader, buf *[]byte) (frame, error) {
 	var h [headerSize]byte
 	if _, err := io.ReadFull(r, h[:4]); err != nil {
@@ -62,8 +62,8 @@ func readFrame(r io.Reader, buf *[]byte) (frame, error) {
 	if _, err := io.ReadFull(r, h[4:]); err != nil {
 		return frame{}, fmt.Errorf("read a frame's header: %w", err)
 	}
-	word := func(i int) uint32 { return binary.BigEndian.Uint32(h[4*i:]) }
-	f := frame{program: word(1), version: word(2), procedure: word(3), kind: kind(word(4)), serial: word(5), status: status(word(6))}
+	field := func(i int) uint32 { return binary.BigEndian.Uint32(h[4*i:]) }
+	f := frame{program: field(1), version: field(2), procedure: field(3), kind: kind(field(4)), serial: field(5), status: status(field(6))}
 	size := int(length) - headerSize
 	if cap(*buf) < size {
 		*buf = make([]byte, size)
@@ -75,7 +75,7 @@ func readFrame(r io.Reader, buf *[]byte) (frame, error) {
 	return f, f.check()
 }
 
-// check refuses what no side ever sends: file descriptors, holes, other programs.
+// check refuses what neither side sends: file descriptors, holes, other programs.
 func (f *frame) check() error {
 	switch {
 	case f.program != programRemote && f.program != programKeepalive:
@@ -93,20 +93,20 @@ func (f *frame) check() error {
 	}
 }
 
-// keepalive: a ping or a pong, either way, at any time.
+// keepalive reports whether it is a ping or a pong. Both sides may send them at any time.
 func (f *frame) keepalive() bool {
 	return f.program == programKeepalive && (f.procedure == 1 || f.procedure == 2) &&
 		f.kind == kindMessage && f.serial == 0 && f.status == statusOK && len(f.body) == 0
 }
 
-// write writes the frame in one piece.
+// write writes the frame with one call of Write.
 func (f *frame) write(w io.Writer, buf *[]byte) error {
 	b := (*buf)[:0]
-	for _, word := range [...]uint32{
+	for _, field := range [...]uint32{
 		headerSize + uint32(len(f.body)),
 		f.program, f.version, f.procedure, uint32(f.kind), f.serial, uint32(f.status),
 	} {
-		b = binary.BigEndian.AppendUint32(b, word)
+		b = binary.BigEndian.AppendUint32(b, field)
 	}
 	b = append(b, f.body...)
 	*buf = b

@@ -265,7 +265,7 @@ func TestWhatAGuestMayHave(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if again, err := a.domain(out); err != nil || again != out {
-			t.Errorf("%s: what was written anew reads as %q, %v", name, again, err)
+			t.Errorf("%s: what is serialized again reads as %q, %v", name, again, err)
 		}
 	}
 }

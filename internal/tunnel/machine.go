@@ -2,21 +2,21 @@ package tunnel
 
 import "sync"
 
-// stage is where an incoming migration stands.
+// stage is the progress of an incoming migration.
 type stage int
 
 const (
 	stageAuth stage = iota
 	stageConnect
 	stageConnected
-	stagePrepared // libvirt has prepared: the stream may come
-	stageStreamed // the stream is over: the end may come
-	stageOver     // or prepared in vain: only what closes a connection follows
+	stagePrepared // PREPARE succeeded: the stream may follow
+	stageStreamed // the stream has ended: FINISH may follow
+	stageOver     // finished, or PREPARE failed: only calls that close the connection may follow
 	stageClosed   // nothing may follow
 )
 
-// machine is one incoming migration. The frames of each side are shown to it in
-// the order in which they come; the two sides may be shown at the same time.
+// machine is the state machine of one incoming migration. It gets the frames of each
+// direction in their order; the two directions may call it concurrently.
 type machine struct {
 	agreed *Agreement
 
@@ -24,7 +24,7 @@ type machine struct {
 	stage stage
 
 	serial  uint32 // of the next call
-	waiting uint32 // procedure that waits for its reply; there is none of number 0
+	waiting uint32 // procedure of the call without a reply yet; 0: none
 	stream  uint32 // serial of the stream
 	closes  bool   // a close callback is registered
 	broken  bool   // libvirt of this node has ended the stream
@@ -34,8 +34,7 @@ type machine struct {
 
 func newMachine(a *Agreement) *machine { return &machine{agreed: a} }
 
-// fromSource takes a frame of the source's. What is to be passed on is the frame
-// as it is afterwards.
+// fromSource checks a frame of the source, and replaces its body by what is passed on.
 func (m *machine) fromSource(f *frame) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -58,7 +57,7 @@ func (m *machine) fromSource(f *frame) error {
 	return nil
 }
 
-// called reports whether a call is due.
+// called checks a call and its arguments.
 func (m *machine) called(f *frame) (err error) {
 	if !m.due(f.procedure) {
 		return refuse(ReasonCall, "call %d, which is not due", f.procedure)
@@ -87,8 +86,8 @@ func (m *machine) called(f *frame) (err error) {
 	}
 }
 
-// due: in which stages a call may come. What closes a connection may come whenever
-// no migration is under way on it.
+// due reports whether a call is allowed in the present stage. Calls that close the connection
+// are allowed while no migration is under way.
 func (m *machine) due(procedure uint32) bool {
 	idle := m.stage == stageConnected || m.stage == stageStreamed || m.stage == stageOver
 	switch procedure {
@@ -102,7 +101,7 @@ func (m *machine) due(procedure uint32) bool {
 		return m.stage == stageConnected && !m.closes
 	case procPrepareTunnel:
 		return m.stage == stageConnected
-	case procFinish: // where nothing can be sent it follows at once
+	case procFinish: // without a stream if nothing could be sent
 		return m.stage == stagePrepared || m.stage == stageStreamed
 	case procUnregisterClose:
 		return m.closes && idle
@@ -113,8 +112,8 @@ func (m *machine) due(procedure uint32) bool {
 	}
 }
 
-// streamed takes a part of the memory stream. Nothing in it is understood here. After
-// its end by this node's libvirt more may be on its way, which libvirt takes no notice of.
+// streamed checks a frame of the memory stream; its content is opaque. After this node's
+// libvirt has ended the stream, more may be in transit, which libvirt ignores.
 func (m *machine) streamed(f *frame) error {
 	due := m.stage == stagePrepared || m.stage == stageStreamed && m.broken
 	switch {
@@ -126,7 +125,7 @@ func (m *machine) streamed(f *frame) error {
 	return nil
 }
 
-// fromTarget takes a frame of our own libvirt's.
+// fromTarget checks a frame of this node's libvirt.
 func (m *machine) fromTarget(f *frame) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -146,7 +145,7 @@ func (m *machine) fromTarget(f *frame) error {
 	return nil
 }
 
-// answered: a call has its answer.
+// answered advances the stage by a call's reply.
 func (m *machine) answered(procedure uint32, worked bool) {
 	switch {
 	case procedure == procAuthList:

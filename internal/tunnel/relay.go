@@ -6,13 +6,12 @@ import (
 	"io"
 )
 
-// Guard passes one incoming migration from its source to libvirt's socket on this
-// node, until either side ends, ctx ends, or the source sends what is refused,
-// which is a *Refusal. Both connections are closed then; the rest of a frame is
-// never passed on.
+// Guard relays one incoming migration from its source to libvirt's socket on this node,
+// until either connection ends, ctx ends, or a frame is refused; the error is a *Refusal
+// then. It closes both connections. A refused frame is not passed on, not even in part.
 func Guard(ctx context.Context, source, libvirt io.ReadWriteCloser, agreed Agreement) error {
 	closeBoth := func() {
-		_ = source.Close() // a side that is gone is what this is for
+		_ = source.Close() // it may be closed already
 		_ = libvirt.Close()
 	}
 	stop := context.AfterFunc(ctx, closeBoth)
@@ -21,14 +20,14 @@ func Guard(ctx context.Context, source, libvirt io.ReadWriteCloser, agreed Agree
 	ends := make(chan error, 2)
 	go func() { ends <- pass(libvirt, source, m.fromTarget) }()
 	go func() { ends <- pass(source, libvirt, m.fromSource) }()
-	err := <-ends // the other one will only say that its connection was closed
+	err := <-ends // the other error is only that the connection was closed
 	closeBoth()
 	<-ends //nolint:errcheck // says that its connection was closed
 	return err
 }
 
-// pass passes frames on until the end of one side. Its buffers are its own, so a
-// migration costs little memory, however much of the guest's passes.
+// pass relays frames of one direction until its end. It reuses its buffers: the memory
+// does not grow with the guest.
 func pass(from io.Reader, to io.Writer, look func(*frame) error) error {
 	var in, out []byte
 	for {

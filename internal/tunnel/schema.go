@@ -2,10 +2,10 @@ package tunnel
 
 import "maps"
 
-// domainSchema is what a domain that arrives may consist of, as libvirt 9.0
-// writes it (docs/formatdomain.rst). What is not here names something of the host
-// (hostdev, filesystem, shmem, qemu:commandline, scripts, backends, seclabels
-// other than dynamic ones, disks by network, secrets), or is rare.
+// domainSchema has the allowed elements of an arriving domain, as libvirt 9.0 formats it
+// (docs/formatdomain.rst). Elements are missing because they name something of the host
+// (hostdev, filesystem, shmem, qemu:commandline, scripts, backends, seclabels other than
+// dynamic ones, network disks, secrets), or because they are rare.
 const domainSchema = `
 domain type=qemu|kvm
 domain/name =name
@@ -179,13 +179,13 @@ domain/devices/iommu model=word
 domain/devices/iommu/driver intremap=on|off caching_mode=on|off eim=on|off iotlb=on|off aw_bits=number
 `
 
-// deviceSchema is what each device may have besides.
+// deviceSchema has the allowed elements of every device.
 const deviceSchema = `
 alias name=word
 address type=word domain=number bus=number slot=number function=number multifunction=on|off controller=number target=number unit=number port=word iobase=number irq=number
 `
 
-// newDomainSchema is all that a domain may consist of.
+// newDomainSchema combines domainSchema and deviceSchema.
 func newDomainSchema() *schema {
 	s := newSchema(domainSchema)
 	for _, device := range s.children["domain"].children["devices"].children {
@@ -194,9 +194,9 @@ func newDomainSchema() *schema {
 	return s
 }
 
-// cookieSchema is what a source's migration cookie may consist of
-// (qemu_migration_cookie.c). What is not here makes something on the target: a
-// persistent domain, a server for disks, ports of a switch.
+// cookieSchema has the allowed elements of the source's migration cookie
+// (qemu_migration_cookie.c). The others create something on the target: a persistent
+// domain, an NBD server, ports of a switch.
 const cookieSchema = `
 qemu-migration
 qemu-migration/name =name
@@ -213,7 +213,7 @@ qemu-migration/statistics
 qemu-migration/statistics/* =number
 `
 
-// newCookieSchema is all that a cookie may consist of: its CPU is as a domain's.
+// newCookieSchema is cookieSchema with the CPU of domainSchema.
 func newCookieSchema() *schema {
 	s := newSchema(cookieSchema)
 	s.children["qemu-migration"].children["cpu"] = newSchema(domainSchema).children["domain"].children["cpu"]

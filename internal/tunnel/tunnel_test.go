@@ -75,7 +75,7 @@ func TestARealMigrationPasses(t *testing.T) {
 	}
 }
 
-// Through Guard: what arrives at libvirt is the domain written anew, and its
+// Through Guard: what arrives at libvirt is the domain serialized again, and its
 // answers come back word for word.
 func TestGuardPassesAMigrationOn(t *testing.T) {
 	source, sourceEnd := net.Pipe()

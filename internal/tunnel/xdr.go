@@ -6,8 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// decoder reads XDR (RFC 4506). The first mistake stays; what is read after it is
-// zero.
+// decoder reads XDR (RFC 4506). It keeps the first error; later reads return zero values.
 type decoder struct {
 	rest []byte
 	err  error
@@ -68,7 +67,7 @@ func (d *decoder) string(limit int) string {
 	return s
 }
 
-// end is the error of all that was read; nothing may be left.
+// end returns the first error, or an error if data is left.
 func (d *decoder) end() error {
 	if len(d.rest) > 0 {
 		d.fail("is followed by more")

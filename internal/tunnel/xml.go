@@ -7,14 +7,13 @@ import (
 	"strings"
 )
 
-// Bounds of what is read: libvirt's own XML stays far below.
+// Bounds of the XML: libvirt's own stays far below.
 const (
 	maxDepth  = 24
 	maxTokens = 40_000
 )
 
-// node is an element of XML that was read. Only names without a namespace are
-// read, but for what the schema knows.
+// node is a parsed element. A namespace prefix is part of its name.
 type node struct {
 	name     string
 	attrs    [][2]string
@@ -25,12 +24,12 @@ type node struct {
 // parser builds a tree of nodes.
 type parser struct {
 	reason string
-	open   []*node // the root that stands around the document, and what is open
+	open   []*node // the open elements; the first is a parent for the root element
 	tokens int
 }
 
-// parse reads XML without anything but elements, attributes, text and comments,
-// which are left out.
+// parse parses XML with nothing but elements, attributes, text and comments. It drops the
+// comments.
 func parse(text, reason string) (*node, error) {
 	if len(text) > maxFrame {
 		return nil, refuse(reason, "XML of %d bytes", len(text))
@@ -71,7 +70,7 @@ func (p *parser) take(token xml.Token) error {
 		top.children = append(top.children, n)
 		p.open = append(p.open, n)
 	case xml.EndElement:
-		// The raw reader does not compare names.
+		// RawToken does not compare the names.
 		if len(p.open) == 1 || qualified(t.Name) != top.name {
 			return refuse(p.reason, "XML whose elements do not nest")
 		}
@@ -99,8 +98,7 @@ func element(t *xml.StartElement, reason string) (*node, error) {
 	return n, nil
 }
 
-// qualified is a name as it stands in the text. A prefix is part of it: so an
-// element of another namespace is one that no schema knows.
+// qualified is a name with its prefix: a schema has no elements of unknown namespaces.
 func qualified(n xml.Name) string {
 	if n.Space == "" {
 		return n.Local
@@ -108,7 +106,7 @@ func qualified(n xml.Name) string {
 	return n.Space + ":" + n.Local
 }
 
-// write writes a node anew.
+// write serializes a node.
 func (n *node) write(b *strings.Builder) {
 	b.WriteString("<" + n.name)
 	for _, a := range n.attrs {
@@ -132,7 +130,7 @@ func (n *node) write(b *strings.Builder) {
 }
 
 func escape(b *strings.Builder, s string) {
-	_ = xml.EscapeText(b, []byte(s)) // a Builder takes everything
+	_ = xml.EscapeText(b, []byte(s)) // a Builder returns no error
 }
 
 func (n *node) attr(name string) string {
