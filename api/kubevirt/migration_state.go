@@ -6,7 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What the agents say of their side of a migration. Each word is final, except
+// States that the agents report of their side of a migration. Each is final, except
 // TargetArrived, which TargetRunning or TargetAbsent follows.
 const (
 	// SourceGone: QEMU of the source has ended, and the guest did not run on
@@ -26,7 +26,7 @@ const (
 // MigrationMode is how a guest is sent.
 type MigrationMode string
 
-// MigrationPaused is KubeVirt's word for it.
+// MigrationPaused is KubeVirt's mode of a migration whose guest was paused.
 const MigrationPaused MigrationMode = "Paused"
 
 // MigrationTransport is how a guest's memory reaches the target.
@@ -61,7 +61,7 @@ type MigrationState struct {
 	Options  *MigrationOptions  `json:"options,omitempty"`
 	Progress *MigrationProgress `json:"progress,omitempty"`
 
-	// SourceState and TargetState are what the two agents say, or empty.
+	// SourceState and TargetState are the states that the two agents have reported, or empty.
 	SourceState string `json:"sourceState,omitempty"`
 	TargetState string `json:"targetState,omitempty"`
 	// Mode is MigrationPaused once the source's agent has paused the guest so that
@@ -70,8 +70,8 @@ type MigrationState struct {
 	PauseTimestamp *metav1.MicroTime `json:"pauseTimestamp,omitempty"`
 	// ResumeTimestamp is when the guest ran at the target, by the target's clock.
 	ResumeTimestamp *metav1.MicroTime `json:"resumeTimestamp,omitempty"`
-	// DowntimeMilliseconds is for how long the guest stood still, as the source's agent
-	// measured it; 0 is not known.
+	// DowntimeMilliseconds is the guest's downtime as measured by the source's agent; 0 =
+	// unknown.
 	DowntimeMilliseconds int64 `json:"downtimeMilliseconds,omitempty"`
 	// AbortRequested: the migration is to end, the guest to stay.
 	AbortRequested bool `json:"abortRequested,omitempty"`

@@ -83,9 +83,9 @@ func (s *Source) Movables() []nodemigration.VMI {
 	return all
 }
 
-// TellMovable implements nodemigration.VMIs. A VMI that is another one by now, or
+// SetLiveMigratable implements nodemigration.VMIs. A VMI that is another one by now, or
 // on another node, is left alone.
-func (s *Source) TellMovable(ctx context.Context, v nodemigration.VMI, is nodemigration.Verdict) error {
+func (s *Source) SetLiveMigratable(ctx context.Context, v nodemigration.VMI, is nodemigration.Verdict) error {
 	o, err := s.get(ctx, vmis(), key{v.Namespace, v.Name})
 	if err != nil {
 		return err

@@ -69,13 +69,13 @@ func TestOnlyTheConditionLiveMigratableIsWritten(t *testing.T) {
 	}
 	for name, from := range map[string]string{"bare": "", "others": "", "shown": "False"} {
 		// When the agent says True, and False after it.
-		if err := r.TellMovable(t.Context(), r.movableOf(name, from), yes); err != nil {
+		if err := r.SetLiveMigratable(t.Context(), r.movableOf(name, from), yes); err != nil {
 			t.Fatal(err)
 		}
 		if v := r.movableOf(name, "True"); v.Shown != yes {
 			t.Errorf("%s shows %+v", name, v.Shown)
 		}
-		if err := r.TellMovable(t.Context(), r.movableOf(name, "True"), no); err != nil {
+		if err := r.SetLiveMigratable(t.Context(), r.movableOf(name, "True"), no); err != nil {
 			t.Fatal(err)
 		}
 		if v := r.movableOf(name, "False"); v.Shown != no {
@@ -102,7 +102,7 @@ func TestAVMIThatIsAnotherOneOrElsewhereIsNotWrittenTo(t *testing.T) {
 	moved, anew := r.movableOf("moved", ""), r.movableOf("anew", "")
 	anew.UID = "another"
 	for _, v := range []nodemigration.VMI{moved, anew} {
-		if err := r.TellMovable(t.Context(), v, nodemigration.Verdict{Status: "True"}); err != nil {
+		if err := r.SetLiveMigratable(t.Context(), v, nodemigration.Verdict{Status: "True"}); err != nil {
 			t.Error(err)
 		}
 		if has := r.conditions(v.Name); len(has) > 0 {

@@ -34,8 +34,8 @@ type VMI struct {
 type VMIs interface {
 	// Movables are the VMIs of this node, from a cache.
 	Movables() []VMI
-	// TellMovable sets the condition LiveMigratable, and nothing else.
-	TellMovable(ctx context.Context, v VMI, is Verdict) error
+	// SetLiveMigratable sets the condition LiveMigratable, and nothing else.
+	SetLiveMigratable(ctx context.Context, v VMI, is Verdict) error
 }
 
 // Conditions keeps the condition LiveMigratable of this node's VMIs up to date. A condition
@@ -162,7 +162,7 @@ func (c *Conditions) judge(ctx context.Context, domain string, v VMI) error {
 	}
 	updateCtx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
-	if err := c.VMIs.TellMovable(updateCtx, v, is); err != nil {
+	if err := c.VMIs.SetLiveMigratable(updateCtx, v, is); err != nil {
 		return err //nolint:wrapcheck // it names what was tried
 	}
 	c.Log.Info("set the condition LiveMigratable", "namespace", v.Namespace, "name", v.Name,

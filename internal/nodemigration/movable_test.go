@@ -112,7 +112,7 @@ func (t *fakeAPI) Movables() []VMI {
 	return []VMI{t.vmi}
 }
 
-func (t *fakeAPI) TellMovable(_ context.Context, _ VMI, is Verdict) error {
+func (t *fakeAPI) SetLiveMigratable(_ context.Context, _ VMI, is Verdict) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.calls++
