@@ -20,7 +20,7 @@ import (
 // maxCondition bounds what is kept of a condition that others may write.
 const maxCondition = 1024
 
-// shownVerdict is what a VMI's status says of its condition LiveMigratable.
+// shownVerdict is the condition LiveMigratable in a VMI's status.
 func shownVerdict(status json.RawMessage) nodemigration.Verdict {
 	var s struct {
 		Conditions []struct{ Type, Status, Reason, Message string }
@@ -34,8 +34,8 @@ func shownVerdict(status json.RawMessage) nodemigration.Verdict {
 	return nodemigration.Verdict{}
 }
 
-// pinned says why a launcher pod cannot be made anew on another node, or by nobody
-// but who controls it.
+// pinned returns why a launcher pod cannot be recreated on another node, or is recreated by
+// its controller, or "".
 func pinned(o *object) string {
 	const hostname = "kubernetes.io/hostname"
 	if c := metav1.GetControllerOf(o); c != nil && c.Kind != vmis().kind {

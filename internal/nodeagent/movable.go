@@ -20,9 +20,8 @@ import (
 // statTimeout is for a file system that does not answer.
 const statTimeout = 2 * time.Second
 
-// conditions keeps LiveMigratable of this node's VMIs. Where migrations are switched
-// off, who moves VMs says whether they can be moved; only of VMs whose process is in
-// their pod nobody else knows.
+// conditions keeps LiveMigratable of this node's VMIs. If migrations are off, another
+// component may set it, except for VMs whose process is in their pod.
 func (n *node) conditions() *nodemigration.Conditions {
 	if n.DryRun {
 		return nil
@@ -54,14 +53,14 @@ func (n *node) domainChanged(e hypervisor.Event) {
 	n.changed(e.Name)
 }
 
-// changed has a VM judged anew; all of them for "".
+// changed schedules the check of a VM, of all VMs for "".
 func (n *node) changed(domain string) {
 	if n.movable != nil {
 		n.movable.Changed(domain)
 	}
 }
 
-// look looks at what decides whether a VM can be moved.
+// look collects the facts that decide whether a VM can be moved.
 func (n *node) look(ctx context.Context, domain string, files *files) (nodemigration.Guest, error) {
 	g := nodemigration.Guest{SharedFile: files.shared}
 	if n.moves != nil {

@@ -56,8 +56,8 @@ func libvirtOf(t *testing.T) string {
 	return path
 }
 
-// libvirt's own error is that a connection was closed: the migration has to say
-// why.
+// libvirt's own error is only that a connection was closed: the failureReason must have the
+// target's.
 func TestWhatTheTargetRefusesIsWhyTheMigrationFailed(t *testing.T) {
 	const invalid = "\x00\x00\x00\x1c\xde\xad\xbe\xef\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	for name, c := range map[string]struct {

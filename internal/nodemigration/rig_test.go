@@ -181,7 +181,7 @@ func (w *world) start() {
 	w.t.Cleanup(func() { cancel(); running.Wait() })
 }
 
-// eventually polls what the object and the guests say.
+// eventually polls the object and the guests until cond holds.
 func (w *world) eventually(what string, cond func() bool) {
 	w.t.Helper()
 	end := time.After(20 * time.Second)

@@ -23,7 +23,7 @@ func preparedFor(t *testing.T) (*machine, []frame) {
 	return nil, nil
 }
 
-// ofEnd is the recorded FINISH, with cancelled as its last word.
+// ofEnd is the recorded FINISH, with cancelled as its last argument.
 func ofEnd(frames []frame, cancelled byte) frame {
 	for _, f := range edit(frames, procFinish, func(b []byte) []byte { b[len(b)-1] = cancelled; return b }) {
 		if f.procedure == procFinish {
@@ -33,12 +33,12 @@ func ofEnd(frames []frame, cancelled byte) frame {
 	return frame{}
 }
 
-// Where the target's QEMU dies its libvirt ends the stream, and more of it is on its way:
-// that is nobody's refusal.
+// If the target's QEMU dies its libvirt ends the stream while more of it is in transit, which
+// is not refused.
 func TestWhatIsOnItsWayWhenTheTargetHasEndedTheStreamIsNotRefused(t *testing.T) {
 	m, rest := preparedFor(t)
 	stream := frame{procedure: procPrepareTunnel, kind: kindStream, serial: m.stream, status: statusContinue}
-	for _, say := range []func() error{
+	for _, step := range []func() error{
 		func() error { return m.fromSource(&stream) },
 		func() error {
 			return m.fromTarget(&frame{procedure: procPrepareTunnel, kind: kindStream, serial: m.stream, status: statusError})
@@ -46,7 +46,7 @@ func TestWhatIsOnItsWayWhenTheTargetHasEndedTheStreamIsNotRefused(t *testing.T) 
 		func() error { return m.fromSource(&stream) },
 		func() error { f := ofEnd(rest, 1); return m.fromSource(&f) },
 	} {
-		if err := say(); err != nil {
+		if err := step(); err != nil {
 			t.Fatal(err)
 		}
 	}

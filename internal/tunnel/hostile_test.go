@@ -168,7 +168,7 @@ func TestAHostileSourceIsRefused(t *testing.T) {
 		"a serial port to a file":      {ReasonPath, replaced("<source path='/tmp/vmgrace-node-0000000001/", "<source path='/etc/")},
 		"a serial port that listens":   {ReasonDomain, device(`<serial type="tcp"><source mode="bind" host="0.0.0.0" service="1"/></serial>`)},
 		"a display that listens":       {ReasonDomain, device(`<graphics type="vnc" port="-1" autoport="yes" listen="0.0.0.0"/>`)},
-		"a display on libvirt's word":  {ReasonPath, device(`<graphics type="vnc" port="-1" autoport="yes"/>`)},
+		"a display without an address": {ReasonPath, device(`<graphics type="vnc" port="-1" autoport="yes"/>`)},
 		"seclabel none":                {ReasonDomain, replaced("<devices>", `<seclabel type="none"/><devices>`)},
 		"a seclabel of its own":        {ReasonDomain, replaced("<devices>", `<seclabel type="static" model="dac"><label>root:root</label></seclabel><devices>`)},
 		"a partition of its own":       {ReasonDomain, replaced("<partition>/machine", "<partition>/system.slice")},
@@ -236,7 +236,7 @@ func TestTheOrderIsTheWholeOrder(t *testing.T) {
 	frames := recorded(t, "source.bin")
 	for i, f := range frames {
 		optional := f.procedure == procSupportsFeature
-		last := i >= len(frames)-2                                 // nobody misses what closes
+		last := i >= len(frames)-2                                 // the calls that close the connection are optional
 		data := f.kind == kindStream && f.status == statusContinue // any number of them
 		if _, err := played(t, slices.Delete(slices.Clone(frames), i, i+1)); err == nil && !optional && !last && !data && f.procedure != procRegisterClose {
 			t.Errorf("frame %d (procedure %d) may be left out", i, f.procedure)

@@ -76,14 +76,14 @@ func TestARealMigrationPasses(t *testing.T) {
 }
 
 // Through Guard: what arrives at libvirt is the domain serialized again, and its
-// answers come back word for word.
+// replies are unchanged.
 func TestGuardPassesAMigrationOn(t *testing.T) {
 	source, sourceEnd := net.Pipe()
 	libvirt, libvirtEnd := net.Pipe()
 	errs := make(chan error, 1)
 	go func() { errs <- Guard(t.Context(), sourceEnd, libvirtEnd, agreement()) }()
 	answers := recorded(t, "target.bin")
-	var heard, said []byte
+	var calls, replies []byte
 	for _, f := range recorded(t, "source.bin") {
 		var in, out []byte
 		if err := f.write(source, &out); err != nil {
@@ -93,7 +93,7 @@ func TestGuardPassesAMigrationOn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		heard = append(heard, got.body...)
+		calls = append(calls, got.body...)
 		if got.kind == kindCall {
 			reply := answers[0]
 			answers = answers[1:]
@@ -107,7 +107,7 @@ func TestGuardPassesAMigrationOn(t *testing.T) {
 			if err != nil || !bytes.Equal(back.body, reply.body) || back.serial != reply.serial {
 				t.Fatalf("answer %+v came back as %+v, %v", reply, back, err)
 			}
-			said = append(said, back.body...)
+			replies = append(replies, back.body...)
 		}
 	}
 	_ = source.Close()
@@ -115,12 +115,12 @@ func TestGuardPassesAMigrationOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`<name>` + domainName + `</name>`, `<kernel>/var/cache/vmgrace/`, `deletionGracePeriodSeconds>17<`} {
-		if !bytes.Contains(heard, []byte(want)) {
-			t.Errorf("libvirt did not hear %s", want)
+		if !bytes.Contains(calls, []byte(want)) {
+			t.Errorf("libvirt did not receive %s", want)
 		}
 	}
-	if len(said) == 0 {
-		t.Error("the source heard nothing")
+	if len(replies) == 0 {
+		t.Error("the source received nothing")
 	}
 }
 

@@ -142,7 +142,7 @@ var controllerRules = []struct {
 	// The migration has ended: clean up.
 	{"PodStays", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.targetStays() && f.removable() }, DropPod, text("the migration has failed")},
 	{"TargetStays", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.adopted() && !f.removable() }, Wait, func(f Facts) string {
-		return "the agent of node " + f.state().TargetNode + " has not said that the guest is not there"
+		return "the agent of node " + f.state().TargetNode + " has not reported that the guest is absent"
 	}},
 	{"Untidy", func(f Facts) bool { return f.Migration.Final() && f.adopted() && f.labelled() }, Unlabel, text("the migration has ended")},
 	{"Done", func(f Facts) bool { return f.Migration.Final() && f.adopted() }, Release, text("the migration has ended")},
@@ -245,7 +245,7 @@ func (f Facts) waitsFor() string {
 	case f.state().SourceState == kubevirt.SourceGone:
 		return "the agent of node " + f.state().TargetNode + " is to resume the guest"
 	case f.state().TargetState != "":
-		return "the agent of node " + f.state().SourceNode + " is to say what became of its QEMU"
+		return "the agent of node " + f.state().SourceNode + " is to report the state of its QEMU"
 	}
 	return "the agent of node " + f.state().SourceNode + " moves the guest"
 }

@@ -39,7 +39,7 @@ func given(t *testing.T, phase kubevirt.MigrationPhase) Facts {
 
 func TestNext(t *testing.T) {
 	deleted := func(f *Facts) { f.Migration.DeletionTimestamp = &metav1.Time{Time: noon} }
-	says := func(source, target string) func(*Facts) {
+	reported := func(source, target string) func(*Facts) {
 		return func(f *Facts) {
 			f.Migration.Status.MigrationState.SourceState, f.Migration.Status.MigrationState.TargetState = source, target
 		}
@@ -87,7 +87,7 @@ func TestNext(t *testing.T) {
 		{"target starts", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Created: noon} }, Wait, "starts"},
 		{"target runs", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon} }, Schedule, ""},
 		{"target on the same node", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Node: "a", Ready: true, Created: noon} }, Fail, "own node a"},
-		{"somebody else's pod", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Foreign: true} }, Fail, "not of this migration"},
+		{"a foreign pod", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Foreign: true} }, Fail, "not of this migration"},
 		{"no room yet", scheduling, func(f *Facts) {
 			f.Target = &Pod{Name: "dst", Created: noon.Add(-time.Hour / 12), Unschedulable: "0/2 nodes", Since: noon.Add(-4 * time.Minute)}
 		}, Wait, ""},
@@ -96,13 +96,13 @@ func TestNext(t *testing.T) {
 		}, Fail, "found no node for 5m0s: 0/2 nodes are available"},
 		{"an image that never comes", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Node: "b", Created: noon.Add(-15 * time.Minute)} }, Fail, "did not run within 15m0s"},
 		{"aborted while scheduling", scheduling, deleted, Fail, "was deleted"},
-		{"VM made anew", scheduling, func(f *Facts) { f.VMI.UID = "3" }, Fail, "made anew"},
+		{"VM recreated", scheduling, func(f *Facts) { f.VMI.UID = "3" }, Fail, "made anew"},
 
 		{"target's turn", scheduled, nil, Wait, "agent of node b"},
-		{"target's agent silent", scheduled, func(f *Facts) { f.Now = noon.Add(AgentTimeout) }, Fail, "agent of node b did not take the migration on"},
-		{"target refuses", preparing, says("", kubevirt.TargetAbsent), Fail, "node b cannot take the VM"},
-		{"source's agent silent", ready, func(f *Facts) { f.Now = noon.Add(AgentTimeout) }, Fail, "agent of node a"},
-		{"source declines", ready, says(kubevirt.SourceRunning, ""), Fail, "stayed on node a"},
+		{"target's agent times out", scheduled, func(f *Facts) { f.Now = noon.Add(AgentTimeout) }, Fail, "agent of node b did not take the migration on"},
+		{"target refuses", preparing, reported("", kubevirt.TargetAbsent), Fail, "node b cannot take the VM"},
+		{"source's agent times out", ready, func(f *Facts) { f.Now = noon.Add(AgentTimeout) }, Fail, "agent of node a"},
+		{"source declines", ready, reported(kubevirt.SourceRunning, ""), Fail, "stayed on node a"},
 		{"aborted when ready", ready, deleted, Fail, "was deleted"},
 		{"target pod evicted", ready, func(f *Facts) { f.Target.Deleting = true }, Fail, "target pod dst has ended"},
 
@@ -110,23 +110,23 @@ func TestNext(t *testing.T) {
 		{"aborted while moving", running, deleted, Abort, "was deleted"},
 		{"asked once", running, func(f *Facts) { deleted(f); f.Migration.Status.MigrationState.AbortRequested = true }, Wait, ""},
 		{"VM deleted while moving", running, func(f *Facts) { f.VMI.DeletionTimestamp = &metav1.Time{Time: noon} }, Abort, "being shut down"},
-		{"undecided", running, says("", kubevirt.TargetArrived), Wait, "agent of node a is to say"},
-		{"handed over", running, says(kubevirt.SourceGone, kubevirt.TargetArrived), Wait, "agent of node b is to resume"},
-		{"arrived", running, says(kubevirt.SourceGone, kubevirt.TargetRunning), Move, ""},
-		{"arrived, aborted too late", running, func(f *Facts) { says(kubevirt.SourceGone, kubevirt.TargetRunning)(f); deleted(f) }, Move, ""},
+		{"undecided", running, reported("", kubevirt.TargetArrived), Wait, "agent of node a is to report"},
+		{"handed over", running, reported(kubevirt.SourceGone, kubevirt.TargetArrived), Wait, "agent of node b is to resume"},
+		{"arrived", running, reported(kubevirt.SourceGone, kubevirt.TargetRunning), Move, ""},
+		{"arrived, aborted too late", running, func(f *Facts) { reported(kubevirt.SourceGone, kubevirt.TargetRunning)(f); deleted(f) }, Move, ""},
 		{"arrived, label missing", running, func(f *Facts) {
-			says(kubevirt.SourceGone, kubevirt.TargetRunning)(f)
+			reported(kubevirt.SourceGone, kubevirt.TargetRunning)(f)
 			f.VMI.Status.NodeName = "b"
 		}, Move, ""},
 		{"moved", running, func(f *Facts) {
-			says(kubevirt.SourceGone, kubevirt.TargetRunning)(f)
+			reported(kubevirt.SourceGone, kubevirt.TargetRunning)(f)
 			f.VMI.Status.NodeName, f.VMI.Labels[kubevirt.NodeNameLabel] = "b", "b"
 		}, Succeed, ""},
-		{"moved, VMI gone since", running, func(f *Facts) { says(kubevirt.SourceGone, kubevirt.TargetRunning)(f); f.VMI = nil }, Succeed, ""},
-		{"stayed", running, says(kubevirt.SourceRunning, ""), Fail, "stayed on node a"},
-		{"QEMU killed", running, says(kubevirt.SourceGone, kubevirt.TargetAbsent), Fail, "QEMU of node a ended"},
+		{"moved, VMI gone since", running, func(f *Facts) { reported(kubevirt.SourceGone, kubevirt.TargetRunning)(f); f.VMI = nil }, Succeed, ""},
+		{"stayed", running, reported(kubevirt.SourceRunning, ""), Fail, "stayed on node a"},
+		{"QEMU killed", running, reported(kubevirt.SourceGone, kubevirt.TargetAbsent), Fail, "QEMU of node a ended"},
 
-		{"failed, target unsaid", failed, func(f *Facts) { f.Migration.Status.MigrationState.TargetNodeAddress = "b:1" }, Wait, "has not said"},
+		{"failed, target not reported", failed, func(f *Facts) { f.Migration.Status.MigrationState.TargetNodeAddress = "b:1" }, Wait, "has not reported"},
 		{"failed, target's node gone", failed, func(f *Facts) { f.Migration.Status.MigrationState.TargetNodeAddress, f.TargetNodeGone = "b:1", true }, DropPod, ""},
 		{"failed, never taken", failed, nil, DropPod, ""},
 		{"failed, pod gone", failed, func(f *Facts) { f.Target = nil }, Unlabel, ""},

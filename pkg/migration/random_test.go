@@ -81,11 +81,11 @@ func (w *world) fault() {
 		w.api[who] = !w.api[who]
 		w.notef("API of %s %v", who, w.api[who])
 	case 5: // source agent dies: its relay with it
-		w.notef("source agent starts anew")
+		w.notef("source agent restarts")
 		w.agentCut()
 		w.ranOn, w.targetMsg = false, ""
 	case 6:
-		w.notef("target agent starts anew")
+		w.notef("target agent restarts")
 		w.agentCut()
 		w.sourceMsg, w.queried = "", false
 		w.closed = w.m.Status.Phase == kubevirt.MigrationRunning || w.m.Final() || StateOf(w.m).TargetState == kubevirt.TargetAbsent
@@ -165,9 +165,9 @@ func (w *world) step() {
 	}
 }
 
-// Whatever dies and whoever cannot hear whom: never two run; one does as soon as
-// all hear each other again, unless its own QEMU was killed; and the migration
-// ends with what is true.
+// Whatever dies and whatever connection breaks: never two guests run; one runs once all
+// connections are back, unless its own QEMU was killed; and the migration ends with the
+// phase that matches.
 func TestRandomWorlds(t *testing.T) {
 	t.Run("through the agents", func(t *testing.T) { randomWorlds(t, false) })
 	t.Run("native", func(t *testing.T) { randomWorlds(t, true) })
@@ -206,9 +206,9 @@ func randomWorlds(t *testing.T, native bool) {
 		case !runs && !w.killS && !w.killT:
 			w.failf("none runs: source %s, copy %s", w.source, w.copy)
 		case w.copy == CopyRunning && (w.m.Status.Phase != kubevirt.MigrationSucceeded || w.vmi.Status.NodeName != "b"):
-			w.failf("it moved, and is said to be %s on %s", w.m.Status.Phase, w.vmi.Status.NodeName)
+			w.failf("it moved, but the status is %s on %s", w.m.Status.Phase, w.vmi.Status.NodeName)
 		case w.executes() && (w.m.Status.Phase != kubevirt.MigrationFailed || w.vmi.Status.NodeName != "a"):
-			w.failf("it stayed, and is said to be %s on %s", w.m.Status.Phase, w.vmi.Status.NodeName)
+			w.failf("it stayed, but the status is %s on %s", w.m.Status.Phase, w.vmi.Status.NodeName)
 		case w.m.Status.Phase == kubevirt.MigrationFailed && (StateOf(w.m).FailureReason == "" || w.pod != nil):
 			w.failf("failed: reason %q, pod %+v", StateOf(w.m).FailureReason, w.pod)
 		case len(w.m.Finalizers) != 0 || w.vmi.Labels[kubevirt.MigrationTargetLabel] != "":

@@ -171,8 +171,8 @@ var sourceRules = []struct {
 	{"Moving", func(f SourceFacts) bool { return f.JobRuns && f.Guest != GuestGone }, SourceFollow, fixed("the guest's memory is sent")},
 	{"ReportedAll", func(f SourceFacts) bool {
 		return f.Guest == GuestUnknown && !f.JobRuns && f.final() && StateOf(f.Migration).SourceState != ""
-	}, SourceNothing, fixed("the migration is over, and what became of the guest was said")},
-	{"Unknown", func(f SourceFacts) bool { return f.Guest == GuestUnknown }, SourceWait, fixed("libvirt does not say what is here")},
+	}, SourceNothing, fixed("the migration is over, and the guest's state was reported")},
+	{"Unknown", func(f SourceFacts) bool { return f.Guest == GuestUnknown }, SourceWait, fixed("libvirt does not answer")},
 
 	// No job of libvirt runs in the following rules.
 	{"RanOn", func(f SourceFacts) bool { return f.RanOn && f.begun() }, SourceReportRunning, SourceFacts.whyFailed},

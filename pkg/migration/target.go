@@ -106,11 +106,11 @@ var targetRules = []struct {
 		TargetRemove, "the guest ran on at the source: what arrived is stale"},
 	{"ReportedAbsent", func(f TargetFacts) bool {
 		return (f.Copy == CopyComplete || f.Copy == CopyIncoming) && StateOf(f.Migration).TargetState == kubevirt.TargetAbsent
-	}, TargetRemove, "this node has said that the guest is not here"},
+	}, TargetRemove, "this node has reported the guest as absent"},
 	{"Arrived", func(f TargetFacts) bool { return f.Copy == CopyRunning && !f.reported(kubevirt.TargetRunning) },
 		TargetReportRunning, "the guest runs here"},
 	{"Moved", func(f TargetFacts) bool { return f.Copy == CopyRunning }, TargetNothing, "the guest runs here"},
-	{"Unknown", func(f TargetFacts) bool { return f.Copy == CopyUnknown }, TargetWait, "libvirt does not say what is here"},
+	{"Unknown", func(f TargetFacts) bool { return f.Copy == CopyUnknown }, TargetWait, "libvirt does not answer"},
 	{"SourceGone", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone },
 		TargetResume, "QEMU of the source is gone: the guest goes on here"},
 	{"GivenUp", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.givenUp() },

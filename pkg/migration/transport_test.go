@@ -14,7 +14,7 @@ func TestAGuestIsSentOnlyAsTheTargetExpectsIt(t *testing.T) {
 		target  kubevirt.MigrationTransport
 		refused string
 		action  SourceAction
-		says    string
+		message string
 	}{
 		{false, "", "", SourceBegin, ""},
 		{true, kubevirt.TransportNative, "", SourceBegin, ""},
@@ -26,10 +26,10 @@ func TestAGuestIsSentOnlyAsTheTargetExpectsIt(t *testing.T) {
 		m := given(t, kubevirt.MigrationTargetReady).Migration
 		m.Status.MigrationState.Transport = c.target
 		f := SourceFacts{Migration: m, Guest: GuestRuns, Native: c.native, Refused: c.refused}
-		if step := NextOfSource(f); step.Action != c.action || !strings.Contains(step.Message, c.says) {
-			t.Errorf("native %v, target %q: %+v, want %s %q", c.native, c.target, step, c.action, c.says)
+		if step := NextOfSource(f); step.Action != c.action || !strings.Contains(step.Message, c.message) {
+			t.Errorf("native %v, target %q: %+v, want %s %q", c.native, c.target, step, c.action, c.message)
 		}
-		// What has begun is not given up for it.
+		// A migration that has begun continues.
 		m.Status.Phase = kubevirt.MigrationRunning
 		f.JobRuns = true
 		if step := NextOfSource(f); step.Action != SourceFollow {
@@ -38,9 +38,9 @@ func TestAGuestIsSentOnlyAsTheTargetExpectsIt(t *testing.T) {
 	}
 }
 
-// While libvirt may send by itself, no end of a connection of the agents' says that
-// nothing comes.
-func TestTheTargetOfANativeMigrationSaysAbsentOnTheSourcesWordAlone(t *testing.T) {
+// While libvirt may send directly, the end of a connection between the agents does not mean
+// that nothing arrives.
+func TestTheTargetOfANativeMigrationReportsAbsentOnlyAfterTheSource(t *testing.T) {
 	for _, c := range []struct {
 		transport     kubevirt.MigrationTransport
 		closed, asked bool

@@ -14,7 +14,7 @@ import (
 
 // world is one migration with all that takes part in it, in virtual time: an
 // API server, libvirt and QEMU on two nodes, the connection between them, and
-// three actors that each know what they last heard.
+// three actors that each know what they last received.
 type world struct {
 	t     *testing.T
 	r     *rand.Rand
