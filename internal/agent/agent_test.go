@@ -270,7 +270,7 @@ func TestAPausedGuestIsResumedFirst(t *testing.T) {
 func TestAGuestHeldByAnIOErrorIsNotResumedAndDestroyedAtItsDeadline(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain, Presses: 1}, "30")
-		r.hv.SetPower(domain, grace.PowerHeld)
+		r.hv.SetPower(domain, grace.PowerPausedOther)
 		r.after(second)
 		r.trigger(domain)
 		r.after(minute)

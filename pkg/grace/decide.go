@@ -103,7 +103,7 @@ var rules = [...]rule{
 	{"destroying", "wait for QEMU to exit", destroying},
 	{"guest-off", "the guest has powered off: libvirt ends QEMU", guestOff},
 	{"resume", "the guest is paused by a user or suspended: resume it, so that it can react to a request", resume},
-	{"held", "the guest is paused by an I/O error or a migration: do not resume it, look again", held},
+	{"do-not-resume", "the guest is paused by an I/O error or a migration: look again", doNotResume},
 	{"ask-agent", "a guest agent is connected: it is asked first", askAgent},
 	{"agent-answers", "a guest agent gets a bounded time before ACPI is used", agentAnswers},
 	{"ask", "press the ACPI power button, again each retry interval: a booting guest misses the first", ask},

@@ -99,7 +99,7 @@ func TestDecide(t *testing.T) {
 		{name: "look again", begun: true, now: at(5), do: Look, rule: "look"},
 		{name: "paused by a user", begun: true, given: func(_ *Record, o *observation, _ *Policy) { o.Power = PowerPaused }, do: Resume, rule: "resume"},
 		{name: "suspended", begun: true, given: func(_ *Record, o *observation, _ *Policy) { o.Power = PowerSuspended }, do: Resume, rule: "resume"},
-		{name: "paused by an I/O error", begun: true, given: func(_ *Record, o *observation, _ *Policy) { o.Power = PowerHeld }, do: Wait, rule: "held", at: at(5)},
+		{name: "paused by an I/O error", begun: true, given: func(_ *Record, o *observation, _ *Policy) { o.Power = PowerPausedOther }, do: Wait, rule: "do-not-resume", at: at(5)},
 		{name: "the guest is off", begun: true, given: func(_ *Record, o *observation, _ *Policy) { o.Power = PowerEnding }, do: Wait, rule: "guest-off", at: at(5)},
 		{name: "dry run", begun: true, given: func(r *Record, _ *observation, p *Policy) { p.DryRun, r.Shutdown.DryRun = true, true }, do: Wait, rule: "dry-run", at: at(30)},
 		{name: "dry run past its deadline", begun: true, now: at(31), given: func(r *Record, _ *observation, p *Policy) { p.DryRun, r.Shutdown.DryRun = true, true }, do: Wait, rule: "dry-run", at: Never},
@@ -122,7 +122,7 @@ func TestDecide(t *testing.T) {
 			o.Look = Call{Running: true, Tries: 1}
 		}, do: Wait, rule: "waiting", at: at(30)},
 		{name: "the deadline", begun: true, now: at(30), given: func(_ *Record, o *observation, _ *Policy) { o.Look.Last = at(30) }, do: Terminate, rule: "deadline"},
-		{name: "the deadline, paused", begun: true, now: at(30), given: func(_ *Record, o *observation, _ *Policy) { o.Power, o.Look.Last = PowerHeld, at(30) }, do: Terminate, rule: "deadline"},
+		{name: "the deadline, paused", begun: true, now: at(30), given: func(_ *Record, o *observation, _ *Policy) { o.Power, o.Look.Last = PowerPausedOther, at(30) }, do: Terminate, rule: "deadline"},
 		{name: "the deadline, with a disk that hangs", begun: true, now: at(30), given: func(_ *Record, o *observation, _ *Policy) {
 			o.Look.Last, o.Unsaved, o.Save = at(30), true, Call{Running: true, Tries: 1, Last: t0}
 		}, do: Wait, rule: "save-first", at: at(30).Add(saveDeadlineTimeout)},

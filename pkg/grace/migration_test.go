@@ -10,7 +10,7 @@ func TestAGuestThatArrivesIsNotGuardedYet(t *testing.T) {
 		guarded   bool
 	}{
 		"no migration":                      {MigrationNone, PowerPaused, true},
-		"it arrives":                        {MigrationIncoming, PowerHeld, false},
+		"it arrives":                        {MigrationIncoming, PowerPausedOther, false},
 		"it has arrived, and is paused":     {MigrationIncoming, PowerPaused, false},
 		"it leaves":                         {MigrationOutgoing, PowerOn, true},
 		"nobody has told yet, and it runs":  {MigrationUnknown, PowerOn, true},

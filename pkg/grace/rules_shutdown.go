@@ -124,8 +124,8 @@ func resume(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	return do(Resume)
 }
 
-func held(r *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
-	if o.Power != PowerHeld {
+func doNotResume(r *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
+	if o.Power != PowerPausedOther {
 		return next()
 	}
 	return untilDeadline(r, o, p, Never)

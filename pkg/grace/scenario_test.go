@@ -172,7 +172,7 @@ func TestPromisesHoldInRandomWorlds(t *testing.T) {
 			killable:  rapid.Bool().Draw(t, "killable"),
 		}
 		w.o.Agent = rapid.Bool().Draw(t, "guest agent")
-		w.o.Power = rapid.SampledFrom([]Power{PowerOn, PowerUnknown, PowerPaused, PowerHeld, PowerSuspended, PowerEnding}).Draw(t, "power")
+		w.o.Power = rapid.SampledFrom([]Power{PowerOn, PowerUnknown, PowerPaused, PowerPausedOther, PowerSuspended, PowerEnding}).Draw(t, "power")
 		w.o.Trigger, w.o.TriggerAt = true, t0
 		shimDies := rapid.Bool().Draw(t, "shim dies")
 		if shimDies {

@@ -44,7 +44,7 @@ var happenings = map[string]func(*stage){
 	"the domain is migrated away":   func(s *stage) { s.over(EndMoved) },
 	"a user pauses the guest":       func(s *stage) { s.power = PowerPaused },
 	"the guest suspends itself":     func(s *stage) { s.power = PowerSuspended },
-	"an I/O error pauses the guest": func(s *stage) { s.power = PowerHeld },
+	"an I/O error pauses the guest": func(s *stage) { s.power = PowerPausedOther },
 	"the guest can write again":     func(s *stage) { s.power = PowerOn },
 	"the launcher registers": func(s *stage) {
 		s.shims++

@@ -65,12 +65,12 @@ type Power string
 
 // The powers. PowerUnknown is not "off": libvirt could not be asked.
 const (
-	PowerUnknown   Power = ""
-	PowerOn        Power = "on"
-	PowerPaused    Power = "paused"    // by a user or an API client: may be resumed
-	PowerHeld      Power = "held"      // paused for any other reason: I/O error, migration, ...
-	PowerSuspended Power = "suspended" // PMSUSPENDED: may be woken
-	PowerEnding    Power = "ending"    // libvirt's state SHUTDOWN: the guest is off, QEMU not yet gone
+	PowerUnknown     Power = ""
+	PowerOn          Power = "on"
+	PowerPaused      Power = "paused"       // by a user or an API client: may be resumed
+	PowerPausedOther Power = "paused-other" // paused for any other reason: I/O error, migration, ...
+	PowerSuspended   Power = "suspended"    // PMSUSPENDED: may be woken
+	PowerEnding      Power = "ending"       // libvirt's state SHUTDOWN: the guest is off, QEMU not yet gone
 )
 
 // End is why an instance ended.

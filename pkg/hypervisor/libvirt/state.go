@@ -34,7 +34,7 @@ func pausedOf(reason libvirt.DomainPausedReason) grace.Power {
 	case libvirt.DOMAIN_PAUSED_SHUTTING_DOWN:
 		return grace.PowerEnding
 	default:
-		return grace.PowerHeld
+		return grace.PowerPausedOther
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 
 func TestOnlyAPauseByAUserIsOne(t *testing.T) {
 	for reason := range 20 {
-		want := grace.PowerHeld
+		want := grace.PowerPausedOther
 		switch libvirt.DomainPausedReason(reason) {
 		case libvirt.DOMAIN_PAUSED_USER:
 			want = grace.PowerPaused
