@@ -20,7 +20,7 @@ import (
 func (s *shim) request(uid string, n uint64) {
 	s.t.Helper()
 	temp := filepath.Join(s.dir, ".status.test")
-	kit.Must(s.t, os.WriteFile(temp, signals.Status{UID: uid, Phase: grace.ShuttingDown, Request: n}.Encode(), 0o600))
+	kit.Must(s.t, os.WriteFile(temp, signals.EncodeStatus(grace.Status{UID: uid, Phase: grace.ShuttingDown, Request: n}), 0o600))
 	kit.Must(s.t, os.Rename(temp, filepath.Join(s.dir, signals.FileStatus)))
 }
 

@@ -13,10 +13,10 @@ import (
 )
 
 // says writes status.json as the agent does.
-func says(t *testing.T, dir string, status signals.Status) {
+func says(t *testing.T, dir string, status grace.Status) {
 	t.Helper()
 	path := filepath.Join(dir, signals.FileStatus)
-	kit.Must(t, os.WriteFile(path+".x", status.Encode(), 0o600))
+	kit.Must(t, os.WriteFile(path+".x", signals.EncodeStatus(status), 0o600))
 	kit.Must(t, os.Rename(path+".x", path))
 }
 
@@ -24,8 +24,8 @@ func TestAShimWhoseVMHasMovedEnds(t *testing.T) {
 	pid, _ := vm(t)
 	written := filepath.Join(t.TempDir(), "pid")
 	kit.Must(t, os.WriteFile(written, []byte(pid+"\n"), 0o600))
-	moved := func(uid string, at time.Time) signals.Status {
-		return signals.Status{UID: uid, Phase: grace.Stopped, Outcome: grace.Migrated, EndedAt: at}
+	moved := func(uid string, at time.Time) grace.Status {
+		return grace.Status{UID: uid, Phase: grace.Stopped, Outcome: grace.Migrated, EndedAt: at}
 	}
 	for name, args := range map[string][]string{
 		"no process yet":                  {"--pid-file", filepath.Join(t.TempDir(), "never")},
@@ -40,7 +40,7 @@ func TestAShimWhoseVMHasMovedEnds(t *testing.T) {
 			s := started(t, dir, args...)
 			s.staysFor(300 * time.Millisecond)
 			// When something else is said, the shim goes on.
-			for _, other := range []signals.Status{
+			for _, other := range []grace.Status{
 				{UID: "u-1", Phase: grace.Running}, moved("u-2", was.Add(time.Second)),
 				{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced},
 			} {
@@ -64,6 +64,6 @@ func TestAShimWhoseVMHasMovedEnds(t *testing.T) {
 func TestAShimWithACommandEndsWithIt(t *testing.T) {
 	dir := t.TempDir()
 	s := started(t, dir, "--", "sleep", "300")
-	says(t, dir, signals.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Migrated, EndedAt: time.Now()})
+	says(t, dir, grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Migrated, EndedAt: time.Now()})
 	s.staysFor(300 * time.Millisecond)
 }

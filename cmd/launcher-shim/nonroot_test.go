@@ -75,7 +75,7 @@ func TestALauncherThatIsNotRootIsServedInItsVolume(t *testing.T) {
 				prepare(t, dir, "--grace-period", "45", "--pid-file", filepath.Join(dir, "vm.pid")).asRestrictedPIDOne(),
 			} {
 				// An earlier launcher of this pod left them.
-				kit.Must(t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.Running}))
+				kit.Must(t, d.WriteStatus(grace.Status{UID: "u-1", Phase: grace.Running}))
 				leftover := filepath.Join(dir, signals.FileTrigger)
 				kit.Must(t, os.WriteFile(leftover, []byte(`{"version":1,"uid":"u-0"}`), 0o600))
 				kit.Must(t, os.Chown(leftover, nonRoot, nonRoot))
@@ -109,9 +109,9 @@ func (s *shim) served(d watch.Directory) {
 	if uid := look().TriggerUID; uid != "u-1" {
 		s.t.Errorf("the trigger is of %q", uid)
 	}
-	kit.Must(s.t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.ShuttingDown}))
+	kit.Must(s.t, d.WriteStatus(grace.Status{UID: "u-1", Phase: grace.ShuttingDown}))
 	s.staysFor(300 * time.Millisecond)
-	kit.Must(s.t, d.WriteStatus(signals.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Graceful}))
+	kit.Must(s.t, d.WriteStatus(grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Graceful}))
 	kit.Must(s.t, d.RemoveTrigger(look().TriggerID))
 	s.wantExit(0)
 	if view := look(); view.Registered || view.Trigger {

@@ -105,7 +105,7 @@ func TestSignalBeforeThePIDFileExists(t *testing.T) {
 	kit.Must(t, os.WriteFile(pidFile, []byte(pid+"\n"), 0o600))
 	s.eventually("the process is watched", func() bool { return strings.Contains(s.stderr.String(), "watching process "+pid) })
 	// Now only the process counts.
-	kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.Status{UID: "u-1", Phase: grace.Stopped}.Encode(), 0o600))
+	kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped}), 0o600))
 	s.staysFor(300 * time.Millisecond)
 	end()
 	s.wantExit(0)
@@ -116,7 +116,7 @@ func TestSignalledWithoutAVMEndsWhenTheAgentSaysStopped(t *testing.T) {
 	s := started(t, dir, "--pid-file", filepath.Join(dir, "never"))
 	status := func(uid string, phase grace.Phase) {
 		path := filepath.Join(dir, signals.FileStatus)
-		kit.Must(t, os.WriteFile(path+".x", signals.Status{UID: uid, Phase: phase}.Encode(), 0o600))
+		kit.Must(t, os.WriteFile(path+".x", signals.EncodeStatus(grace.Status{UID: uid, Phase: phase}), 0o600))
 		kit.Must(t, os.Rename(path+".x", path))
 	}
 	status("u-1", grace.Stopped)

@@ -110,7 +110,7 @@ func TestATriggerThatComesWhileTheEndIsToldStays(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain}, "5")
 		next := watch.FileID{Inode: 4711}
-		r.dir(domain).told = func(v *watch.View, s signals.Status) {
+		r.dir(domain).told = func(v *watch.View, s grace.Status) {
 			if s.Phase == grace.Stopped {
 				v.TriggerID = next // of the same VM, by rename
 			}

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -24,16 +23,9 @@ func (k *keeper) finished(d grace.Decision) {
 	k.reportEnd(e)
 }
 
-func statusOf(s grace.Status) signals.Status {
-	return signals.Status{
-		UID: s.UID, Phase: s.Phase, Cause: s.Cause, Outcome: s.Outcome,
-		StartedAt: s.StartedAt, Deadline: s.DeadlineAt, EndedAt: s.EndedAt, Message: s.Message,
-	}
-}
-
 // writeStatus writes status.json.
 func (k *keeper) writeStatus(d grace.Decision, now grace.Mono) {
-	dir, status := k.dir, statusOf(k.vm.Status(now))
+	dir, status := k.dir, k.vm.Status(now)
 	k.call(d, k.dirOrder.keep(func(context.Context) error { return dir.WriteStatus(status) }), func(err error, _ int) {
 		if err != nil {
 			k.log.Warn("cannot write status.json", "err", err)
@@ -44,7 +36,7 @@ func (k *keeper) writeStatus(d grace.Decision, now grace.Mono) {
 // answer reports the end, and then takes the trigger away, unless it is kept
 // for the next instance: this one, and none that comes meanwhile.
 func (k *keeper) answer(d grace.Decision, now grace.Mono) {
-	dir, rec, pod, status, kept := k.dir, k.vm.Record(), k.vm.Pod().UID, statusOf(k.vm.Status(now)), false
+	dir, rec, pod, status, kept := k.dir, k.vm.Record(), k.vm.Pod().UID, k.vm.Status(now), false
 	boot := k.a.cfg.Policy.BootID
 	k.call(d, k.dirOrder.keep(func(context.Context) error {
 		view, err := dir.Look()

@@ -246,7 +246,7 @@ func TestALauncherDirectoryThatIsMountedOverGetsItsStatus(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 		// When kubelet mounts the volume there, then the launcher finds it, too.
-		_ = r.dir(domain).WriteStatus(signals.Status{})
+		_ = r.dir(domain).WriteStatus(grace.Status{})
 		r.change(domain, func(v *watch.View) { v.Dir = watch.Identity{Device: 2, Inode: 1} })
 		r.after(second)
 		if s := r.dir(domain).said(); s.Phase != grace.Running {

@@ -9,7 +9,6 @@ import (
 	"github.com/vmgrace/vmgrace/internal/deadline"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -23,7 +22,7 @@ type Cache interface {
 // Launcher is one launcher directory.
 type Launcher interface {
 	Look() (watch.View, error)
-	WriteStatus(signals.Status) error
+	WriteStatus(grace.Status) error
 	RemoveTrigger(seen watch.FileID) error
 }
 

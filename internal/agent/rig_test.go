@@ -320,11 +320,11 @@ type memoryDir struct {
 	mu     sync.Mutex
 	view   watch.View
 	err    error
-	status signals.Status
+	status grace.Status
 	looks  int
-	takes  atomic.Int64                      // how long a look takes
-	stuck  bool                              // the trigger cannot be removed
-	told   func(*watch.View, signals.Status) // what happens when a status is written
+	takes  atomic.Int64                    // how long a look takes
+	stuck  bool                            // the trigger cannot be removed
+	told   func(*watch.View, grace.Status) // what happens when a status is written
 }
 
 func (d *memoryDir) Look() (watch.View, error) {
@@ -344,7 +344,7 @@ func (d *memoryDir) breaks(err error, stuck bool) {
 
 func (d *memoryDir) look() watch.View { v, _ := d.Look(); return v }
 
-func (d *memoryDir) WriteStatus(s signals.Status) error {
+func (d *memoryDir) WriteStatus(s grace.Status) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.status = s
@@ -354,7 +354,7 @@ func (d *memoryDir) WriteStatus(s signals.Status) error {
 	return nil
 }
 
-func (d *memoryDir) said() signals.Status {
+func (d *memoryDir) said() grace.Status {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.status

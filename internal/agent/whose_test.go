@@ -6,7 +6,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -156,7 +155,7 @@ func TestALauncherThatLivesKeepsItsPlaceBesideANewerPodWithItsLabels(t *testing.
 				r.agent.LauncherChanged(domain)
 				r.after(time.Minute)
 				r.untouched()
-				if copied.said() != (signals.Status{}) {
+				if copied.said() != (grace.Status{}) {
 					t.Error("the copy is taken for the launcher")
 				}
 				// Then the real one's signal is heard.

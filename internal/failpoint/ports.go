@@ -12,7 +12,6 @@ import (
 	"github.com/vmgrace/vmgrace/internal/deadline"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -119,7 +118,7 @@ func (l launchers) Look() (watch.View, error) {
 	return l.Launcher.Look()
 }
 
-func (l launchers) WriteStatus(s signals.Status) error {
+func (l launchers) WriteStatus(s grace.Status) error {
 	defer l.around("status-" + string(s.Phase))()
 	return l.Launcher.WriteStatus(s)
 }

@@ -75,7 +75,7 @@ func TestEveryEndOfRunLeavesNoGoroutineAndNoFile(t *testing.T) {
 	})
 	t.Run("the agent says Stopped", func(t *testing.T) {
 		dir := t.TempDir()
-		kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.Status{UID: "u-1", Phase: grace.Stopped}.Encode(), 0o600))
+		kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped}), 0o600))
 		requests, ended := runInProcess(t, Config{Dir: dir, PIDFile: filepath.Join(dir, "none")})
 		requests <- unix.SIGTERM
 		wantStatus(t, ended, 0)

@@ -63,7 +63,7 @@ func TestAnAgentWithoutLibvirtShutsDownVMsInTheirPods(t *testing.T) {
 			kit.Must(t, shim.Start())
 			said := func(phase grace.Phase) bool {
 				text, _ := os.ReadFile(filepath.Join(at, signals.FileStatus)) // it may come later
-				var status signals.Status
+				var status grace.Status
 				return json.Unmarshal(text, &status) == nil && status.Phase == phase && (phase != grace.Stopped || status.Outcome == c.want)
 			}
 			kit.Eventually(t, "it is guarded", func() bool {

@@ -9,7 +9,6 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/logs"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -56,7 +55,7 @@ func (o *Options) launchers(changed func(name string), log *slog.Logger) launche
 type noDirectory struct{}
 
 func (noDirectory) Look() (watch.View, error)        { return watch.View{}, nil }
-func (noDirectory) WriteStatus(signals.Status) error { return nil }
+func (noDirectory) WriteStatus(grace.Status) error   { return nil }
 func (noDirectory) RemoveTrigger(watch.FileID) error { return nil }
 
 func (o *Options) checkLaunchersDir(context.Context) error {

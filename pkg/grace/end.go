@@ -23,16 +23,20 @@ type Ending struct {
 	Kept bool
 }
 
-// Status is what a launcher is told of its VM.
+// Status is status.json: what a launcher is told of its VM. What does not apply is
+// zero. Times are shown to the millisecond.
 type Status struct {
-	UID        string
-	Phase      Phase
-	Cause      Cause
-	StartedAt  time.Time
-	DeadlineAt time.Time
-	Outcome    Outcome
-	EndedAt    time.Time
-	Message    string
+	UID       string
+	Phase     Phase
+	Cause     Cause
+	StartedAt time.Time
+	Deadline  time.Time
+	Outcome   Outcome
+	EndedAt   time.Time
+	Message   string
+	// Request is the last request to ask the guest to shut down, for a launcher
+	// that does that itself: a number that grows, 0 for none. The core has none.
+	Request uint64
 }
 
 // Status is what a launcher is to be told now.
@@ -42,7 +46,7 @@ func status(r *Record, o *observation, now Mono) Status {
 	shown := r.Shown()
 	s := Status{
 		UID: launcherUID(r, o), Phase: r.Phase(now), Cause: shown.Cause,
-		StartedAt: shown.StartedAt, DeadlineAt: shown.DeadlineAt,
+		StartedAt: shown.StartedAt, Deadline: shown.DeadlineAt,
 	}
 	if s.Phase == Held {
 		s.Message = "the guest was not asked yet: the VM may be moved until then"

@@ -8,13 +8,13 @@ import (
 )
 
 func BenchmarkEncodeStatus(b *testing.B) {
-	s := Status{
+	s := grace.Status{
 		UID: "b7c6a1d2-0000-4000-8000-000000000001", Phase: grace.ShuttingDown, Cause: grace.LauncherSignal,
 		StartedAt: time.Unix(1, 0), Deadline: time.Unix(31, 0),
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		s.Encode()
+		EncodeStatus(s)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 // The files are written by hand: with encoding/json the shim's program is of 2.46
@@ -35,8 +37,8 @@ func (t Trigger) Encode() []byte {
 	return []byte(`{"version":1,"uid":` + quote(t.UID) + member("signal", t.Signal) + member("time", stamp(t.Time)) + "}\n")
 }
 
-// Encode is status.json.
-func (s Status) Encode() []byte {
+// EncodeStatus is status.json. What is zero is not written.
+func EncodeStatus(s grace.Status) []byte {
 	return []byte(`{"version":1,"uid":` + quote(s.UID) + `,"phase":` + quote(string(s.Phase)) +
 		member("cause", string(s.Cause)) + member("startedAt", stamp(s.StartedAt)) + member("deadline", stamp(s.Deadline)) +
 		member("outcome", string(s.Outcome)) + member("endedAt", stamp(s.EndedAt)) + member("message", s.Message) + number("request", s.Request) + "}\n")

@@ -32,9 +32,9 @@ func FuzzHandWrittenFiles(f *testing.F) {
 		if err := json.Unmarshal(content, &trigger); err != nil || trigger != (Trigger{valid(uid), valid(signal), at}) || TriggerUID(content) != valid(uid) {
 			t.Errorf("%s: %+v, %v", content, trigger, err)
 		}
-		var status Status
-		content = Status{UID: uid, Phase: grace.Stopped, EndedAt: at, Message: signal, Request: uint64(seconds)}.Encode()
-		if err := json.Unmarshal(content, &status); err != nil || status != (Status{UID: valid(uid), Phase: grace.Stopped, EndedAt: at, Message: valid(signal), Request: uint64(seconds)}) {
+		var status grace.Status
+		content = EncodeStatus(grace.Status{UID: uid, Phase: grace.Stopped, EndedAt: at, Message: signal, Request: uint64(seconds)})
+		if err := json.Unmarshal(content, &status); err != nil || status != (grace.Status{UID: valid(uid), Phase: grace.Stopped, EndedAt: at, Message: valid(signal), Request: uint64(seconds)}) {
 			t.Errorf("%s: %+v, %v", content, status, err)
 		}
 	})
@@ -44,7 +44,7 @@ func FuzzHandWrittenFiles(f *testing.F) {
 func FuzzSaysStopped(f *testing.F) {
 	f.Add([]byte(`{"version": 1, "uid": "u", "phase": "Stopped", "x": [{"phase": "Running"}]}`), "m")
 	f.Fuzz(func(t *testing.T, content []byte, message string) {
-		var status Status
+		var status grace.Status
 		err := json.Unmarshal(content, &status)
 		// encoding/json also takes Phase for phase, and the last one of two.
 		if err == nil && statusFor("u", content).stopped() && (status.UID != "u" || status.Phase != grace.Stopped) &&
@@ -52,7 +52,7 @@ func FuzzSaysStopped(f *testing.F) {
 			t.Errorf("%q", content)
 		}
 		for _, phase := range []grace.Phase{grace.Running, grace.ShuttingDown, grace.Destroying, grace.Stopped} {
-			encoded := Status{UID: "u", Phase: phase, Message: message}.Encode()
+			encoded := EncodeStatus(grace.Status{UID: "u", Phase: phase, Message: message})
 			if statusFor("u", encoded).stopped() != (phase == grace.Stopped) || statusFor("v", encoded).stopped() {
 				t.Errorf("%s", encoded)
 			}
@@ -84,8 +84,8 @@ func FuzzMembers(f *testing.F) {
 
 func TestARequestIsReadForItsVMAlone(t *testing.T) {
 	for text, want := range map[string]uint64{
-		string(Status{UID: "u", Phase: grace.ShuttingDown, Request: 12}.Encode()): 12,
-		string(Status{UID: "v", Phase: grace.ShuttingDown, Request: 12}.Encode()): 0,
+		string(EncodeStatus(grace.Status{UID: "u", Phase: grace.ShuttingDown, Request: 12})): 12,
+		string(EncodeStatus(grace.Status{UID: "v", Phase: grace.ShuttingDown, Request: 12})): 0,
 		`{"uid":"u","request":-1}`:                      0,
 		`{"uid":"u","request":"12"}`:                    0,
 		`{"uid":"u","request":18446744073709551616}`:    0,

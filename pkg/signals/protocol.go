@@ -140,22 +140,6 @@ func TriggerUID(content []byte) string {
 	return f.UID
 }
 
-// Status is status.json: the agent's answer. Times are to the millisecond;
-// what does not apply is zero and not written.
-type Status struct {
-	UID       string
-	Phase     grace.Phase
-	Cause     grace.Cause
-	StartedAt time.Time
-	Deadline  time.Time
-	Outcome   grace.Outcome
-	EndedAt   time.Time
-	Message   string
-	// Request is the last request to ask the guest to shut down, for a launcher
-	// that does that itself: a number that grows, 0 for none.
-	Request uint64
-}
-
 // ValidUID reports whether uid can stand in the files. Kubernetes uses UUIDs,
 // but promises only a string.
 func ValidUID(uid string) bool {

@@ -30,10 +30,10 @@ func TestFilesSayWhatTheContractShows(t *testing.T) {
 			`{"version":1,"namespace":"","name":"","uid":"u","gracePeriodSeconds":"soon"}`},
 		{"trigger", Trigger{UID: "u-1", Signal: "SIGTERM", Time: noon}.Encode(),
 			`{"version":1,"uid":"u-1","signal":"SIGTERM","time":"2026-03-01T12:00:00.123Z"}`},
-		{"running", Status{UID: "u-1", Phase: grace.Running}.Encode(),
+		{"running", EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Running}),
 			`{"version":1,"uid":"u-1","phase":"Running"}`},
-		{"stopped", Status{UID: "u-1", Phase: grace.Stopped, Cause: grace.LauncherSignal, StartedAt: noon,
-			Deadline: noon.Add(4 * time.Second).In(time.FixedZone("", 3600)), Outcome: grace.Forced, EndedAt: noon.Add(4 * time.Second), Message: "m"}.Encode(),
+		{"stopped", EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped, Cause: grace.LauncherSignal, StartedAt: noon,
+			Deadline: noon.Add(4 * time.Second).In(time.FixedZone("", 3600)), Outcome: grace.Forced, EndedAt: noon.Add(4 * time.Second), Message: "m"}),
 			`{"version":1,"uid":"u-1","phase":"Stopped","cause":"LauncherSignal","startedAt":"2026-03-01T12:00:00.123Z",` +
 				`"deadline":"2026-03-01T12:00:04.123Z","outcome":"Forced","endedAt":"2026-03-01T12:00:04.123Z","message":"m"}`},
 	} {
@@ -53,10 +53,10 @@ func TestWhatOneEndWritesTheOtherReads(t *testing.T) {
 	if err := json.Unmarshal(trigger.Encode(), &read); err != nil || read != trigger || TriggerUID(trigger.Encode()) != "u-1" {
 		t.Errorf("the trigger: %+v, %v", read, err)
 	}
-	status := Status{UID: "u-1", Phase: grace.Stopped, Cause: grace.LauncherDied, StartedAt: noon,
+	status := grace.Status{UID: "u-1", Phase: grace.Stopped, Cause: grace.LauncherDied, StartedAt: noon,
 		Deadline: noon, Outcome: grace.Lost, EndedAt: noon, Message: "<\x00\">", Request: 7}
-	var said Status
-	if err := json.Unmarshal(status.Encode(), &said); err != nil || said != status {
+	var said grace.Status
+	if err := json.Unmarshal(EncodeStatus(status), &said); err != nil || said != status {
 		t.Errorf("the status: %+v, %v", said, err)
 	}
 }

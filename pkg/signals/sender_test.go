@@ -264,11 +264,11 @@ func TestOnlyStoppedForOurUIDCounts(t *testing.T) {
 	if stopped, err := s.Stopped(); stopped || err != nil {
 		t.Errorf("without a status: %v, %v", stopped, err)
 	}
-	if !status(Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced, Message: "{"}.Encode()) {
+	if !status(EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced, Message: "{"})) {
 		t.Error("Stopped for our uid was not seen")
 	}
 	for _, c := range []string{
-		string(Status{UID: "u-2", Phase: grace.Stopped}.Encode()), string(Status{UID: "u-1", Phase: grace.Destroying}.Encode()),
+		string(EncodeStatus(grace.Status{UID: "u-2", Phase: grace.Stopped})), string(EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Destroying})),
 		`{"version":1,"x":{"uid":"u-1","phase":"Stopped"}}`, `["uid","u-1","phase","Stopped"]`, `{"uid":"u-1","phase":"Stopped"`, `"`, ``, `{"\`,
 		`{"message":"\"uid\":\"u-1\",\"phase\":\"Stopped\"","uid":"u-2","phase":"Stopped"}`,
 	} {
@@ -287,10 +287,10 @@ func TestAStatusThatIsNoFileOfTheAgentDoesNotBlock(t *testing.T) {
 		"FIFO":      func() error { return unix.Mkfifo(path, 0o600) },
 		"directory": func() error { return os.Mkdir(path, 0o700) },
 		"link inside": func() error {
-			return errors.Join(os.WriteFile(filepath.Join(dir, "s"), Status{UID: "u-1", Phase: grace.Stopped}.Encode(), 0o600), os.Symlink("s", path))
+			return errors.Join(os.WriteFile(filepath.Join(dir, "s"), EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped}), 0o600), os.Symlink("s", path))
 		},
 		"too large": func() error {
-			return os.WriteFile(path, append(Status{UID: "u-1", Phase: grace.Stopped}.Encode(), make([]byte, MaxSize)...), 0o600)
+			return os.WriteFile(path, append(EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped}), make([]byte, MaxSize)...), 0o600)
 		},
 	} {
 		kit.Must(t, put())

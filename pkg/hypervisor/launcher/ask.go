@@ -71,7 +71,7 @@ func (v *vm) write(ctx context.Context) (n uint64, err error) {
 	n = v.request
 	s := v.status
 	if s.Phase == "" || s.UID == "" {
-		s = signals.Status{UID: v.uid, Phase: grace.ShuttingDown}
+		s = grace.Status{UID: v.uid, Phase: grace.ShuttingDown}
 	}
 	s.Request = n
 	v.mu.Unlock()

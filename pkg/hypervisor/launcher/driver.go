@@ -13,7 +13,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -28,7 +27,7 @@ func Owns(i grace.Instance) bool { return strings.HasPrefix(i.UUID, uuidPrefix) 
 // Directory is a launcher directory.
 type Directory interface {
 	Look() (watch.View, error)
-	WriteStatus(signals.Status) error
+	WriteStatus(grace.Status) error
 	RemoveTrigger(seen watch.FileID) error
 }
 

@@ -41,7 +41,7 @@ type vm struct {
 	paid      time.Time // until when looks into claims are used up
 	waiting   bool      // for the next one
 
-	status            signals.Status // what the agent has told last
+	status            grace.Status // what the agent has told last
 	request, answered uint64
 	result            string
 	news              chan struct{} // closed at an answer
@@ -57,7 +57,7 @@ func (v *vm) Look() (watch.View, error) {
 }
 
 // WriteStatus implements Directory.
-func (v *vm) WriteStatus(s signals.Status) error {
+func (v *vm) WriteStatus(s grace.Status) error {
 	v.writing <- struct{}{}
 	defer func() { <-v.writing }()
 	v.mu.Lock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
@@ -13,13 +14,13 @@ const tempStatus = ".status.json.agent"
 
 // WriteStatus replaces status.json, by rename. It is an answer to a tenant, in
 // the tenant's memory: nothing depends on it, so it is not made durable.
-func (d Directory) WriteStatus(s signals.Status) error {
+func (d Directory) WriteStatus(s grace.Status) error {
 	root, _, err := d.open()
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	f, err := signals.Create(root, tempStatus, s.Encode())
+	f, err := signals.Create(root, tempStatus, signals.EncodeStatus(s))
 	if err != nil {
 		return fmt.Errorf("write %s: %w", signals.FileStatus, err)
 	}

@@ -179,7 +179,7 @@ func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
 	if v, err := d.Look(); err == nil && (v.Present || v.Trigger) {
 		t.Errorf("followed: %+v", v)
 	}
-	if err := d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped}); err == nil {
+	if err := d.WriteStatus(grace.Status{UID: "u", Phase: grace.Stopped}); err == nil {
 		t.Error("status.json was written through the link")
 	}
 	info, err := os.Lstat(filepath.Join(neighbour, signals.FileTrigger))
@@ -220,10 +220,10 @@ func TestStatusIsReplacedAndNeverWrittenThroughALink(t *testing.T) {
 	kit.Must(t, os.Symlink(victim, filepath.Join(path, signals.FileStatus)))
 	kit.Must(t, os.Symlink(victim, filepath.Join(path, tempStatus)))
 	for _, phase := range []grace.Phase{grace.Running, grace.Stopped} {
-		kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: phase}))
+		kit.Must(t, d.WriteStatus(grace.Status{UID: "u1", Phase: phase}))
 		content, err := os.ReadFile(filepath.Join(path, signals.FileStatus))
 		kit.Must(t, err)
-		var s signals.Status
+		var s grace.Status
 		if err := json.Unmarshal(content, &s); err != nil || s.UID != "u1" || s.Phase != phase {
 			t.Errorf("%s, %v", content, err)
 		}

@@ -47,7 +47,7 @@ func TestAVolumeThatKubeletHasNotMadeIsNotPresent(t *testing.T) {
 		if v := look(t, d); v.Present || v.Trigger || v.Registered {
 			t.Errorf("stage %d: %+v", i, v)
 		}
-		if err := d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}); !errors.Is(err, fs.ErrNotExist) {
+		if err := d.WriteStatus(grace.Status{UID: "u1", Phase: grace.Running}); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("stage %d: an answer to nobody: %v", i, err)
 		}
 		kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
@@ -60,7 +60,7 @@ func TestAVolumeThatKubeletHasNotMadeIsNotPresent(t *testing.T) {
 	if v := look(t, d); !v.Present || !v.Trigger {
 		t.Errorf("mounted: %+v", v)
 	}
-	kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
+	kit.Must(t, d.WriteStatus(grace.Status{UID: "u1", Phase: grace.Stopped}))
 	kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
 	d.unmount(t) // nothing was kept open
 	if v := look(t, d); !v.Present || v.Trigger {
@@ -74,7 +74,7 @@ func TestTheAnswerCanBeReadByAnyUserWhateverTheUmask(t *testing.T) {
 	kit.Must(t, os.Chown(d.path(), 0, 2000)) // fsGroup
 	kit.Must(t, os.Chmod(d.path(), 0o777|fs.ModeSetgid))
 	defer syscall.Umask(syscall.Umask(0o077))
-	kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}))
+	kit.Must(t, d.WriteStatus(grace.Status{UID: "u1", Phase: grace.Running}))
 	info, err := os.Stat(filepath.Join(d.path(), signals.FileStatus))
 	kit.Must(t, err)
 	if info.Mode().Perm() != 0o644 {
@@ -120,9 +120,9 @@ func TestWhatATenantPlantsInAVolumeHoldsUpNoAnswer(t *testing.T) {
 				kit.Must(t, plant(filepath.Join(d.path(), file)))
 				kit.Must(t, os.Lchown(filepath.Join(d.path(), file), 65532, 65532))
 				d.trigger(t)
-				kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
+				kit.Must(t, d.WriteStatus(grace.Status{UID: "u1", Phase: grace.Stopped}))
 				content, _, err := signals.ReadFile(open(t, d), signals.FileStatus)
-				var s signals.Status
+				var s grace.Status
 				if jsonErr := json.Unmarshal(content, &s); err != nil || jsonErr != nil || s.UID != "u1" {
 					t.Errorf("%s, %v, %v", content, err, jsonErr)
 				}
@@ -142,7 +142,7 @@ func TestADirectoryInTheAnswersPlaceCostsThatTenantItsAnswerOnly(t *testing.T) {
 		planted := filepath.Join(d.path(), file)
 		kit.Must(t, os.MkdirAll(filepath.Join(planted, strings.Repeat("deep/", 200)), 0o777))
 		d.trigger(t)
-		if err := d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}); err == nil {
+		if err := d.WriteStatus(grace.Status{UID: "u1", Phase: grace.Stopped}); err == nil {
 			t.Error(file, "an answer that nobody can read counts as given")
 		}
 		if v := look(t, d); !v.Trigger {
@@ -150,7 +150,7 @@ func TestADirectoryInTheAnswersPlaceCostsThatTenantItsAnswerOnly(t *testing.T) {
 		}
 		kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
 		kit.Must(t, os.RemoveAll(planted))
-		kit.Must(t, d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Stopped}))
+		kit.Must(t, d.WriteStatus(grace.Status{UID: "u1", Phase: grace.Stopped}))
 		if entries, err := os.ReadDir(d.path()); err != nil || len(entries) != 1 {
 			t.Errorf("%s: left behind: %v, %v", file, entries, err)
 		}

@@ -69,7 +69,7 @@ func TestADirectorySwappedAllTheTimeLeadsToNobodyElse(t *testing.T) {
 		if v, err := d.Look(); err == nil && (v.Trigger || v.Registered) {
 			t.Fatalf("the look was led to another VM's directory: %+v", v)
 		}
-		_ = d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped})
+		_ = d.WriteStatus(grace.Status{UID: "u", Phase: grace.Stopped})
 		_ = d.RemoveTrigger(fileID(info))
 	}
 	stop()
@@ -130,7 +130,7 @@ func TestAHardLinkToAnotherVMsFilesChangesNothingThere(t *testing.T) {
 	if v := look(t, d); v.VM != (signals.VM{}) {
 		t.Errorf("took over %+v", v.VM)
 	}
-	kit.Must(t, d.WriteStatus(signals.Status{UID: "u", Phase: grace.Stopped}))
+	kit.Must(t, d.WriteStatus(grace.Status{UID: "u", Phase: grace.Stopped}))
 	kit.Must(t, d.RemoveTrigger(look(t, d).TriggerID))
 	for _, name := range []string{signals.FileVM, signals.FileTrigger, signals.FileStatus} {
 		content, err := os.ReadFile(filepath.Join(victim, name))

@@ -54,7 +54,7 @@ func TestAFullDiskIsAnErrorOfTheStatusAlone(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Unmount(path, syscall.MNT_DETACH) })
 	kit.Write(t, filepath.Join(path, signals.FileTrigger), "")
 	kit.Write(t, filepath.Join(path, "filler"), "x")
-	if err := d.WriteStatus(signals.Status{UID: "u1", Phase: grace.Running}); !errors.Is(err, syscall.ENOSPC) {
+	if err := d.WriteStatus(grace.Status{UID: "u1", Phase: grace.Running}); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("status on a full disk: %v", err)
 	}
 	if v := look(t, d); !v.Trigger {
