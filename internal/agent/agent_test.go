@@ -25,7 +25,7 @@ const (
 )
 
 // unlocked is what the kernel makes of vm.json when its shim dies.
-func unlocked(v *watch.View) { v.Lock = watch.LockFree }
+func unlocked(v *watch.View) { v.Locked = false }
 
 func TestAPoliteGuestIsAskedOnceAndStops(t *testing.T) {
 	inBubble(t, func(r *rig) {
@@ -413,7 +413,7 @@ func TestAShimOfAnEarlierInstanceDoesNotCount(t *testing.T) {
 func TestALockThatCannotBeWatchedIsLookedAtInstead(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.hv.Start(fake.Guest{Name: domain})
-		r.change(domain, func(v *watch.View) { v.Registered, v.Lock, v.Holder, v.File = true, watch.LockHeld, 0, 77 })
+		r.change(domain, func(v *watch.View) { v.Registered, v.Locked, v.Holder, v.File = true, true, 0, 77 })
 		r.after(5 * second)
 		r.set(domain, unlocked)
 		r.after(second)

@@ -46,7 +46,7 @@ func TestAKeeperThatIsStuckDoesNotHoldUpItsDeadline(t *testing.T) {
 		log.full.Store(true)
 		// When: the grace period passes.
 		begun := time.Since(r.start)
-		r.set(domain, func(v *watch.View) { v.Trigger, v.TriggerID = true, watch.FileID{Inode: 5} })
+		r.set(domain, func(v *watch.View) { v.Trigger, v.TriggerID = true, grace.TriggerID{Inode: 5} })
 		r.agent.LauncherChanged(domain)
 		r.after(minute)
 		// Then: SIGTERM was sent at its end.
@@ -64,7 +64,7 @@ func TestAShorterDeadlineIsArmed(t *testing.T) {
 		_, shim := r.guarded(fake.Guest{Name: domain}, "60")
 		r.trigger(domain)
 		r.after(10 * second)
-		r.set(domain, func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 })
+		r.set(domain, func(v *watch.View) { v.Locked, v.Holder = false, 0 })
 		died := time.Since(r.start)
 		if err := shim.Signal(9); err != nil {
 			t.Fatal(err)
@@ -263,7 +263,7 @@ func TestADeadlineOfNowWaitsAMomentForItsRecord(t *testing.T) {
 				r.guarded(fake.Guest{Name: domain}, "0")
 				r.cache.slowly(of.disk)
 				begun := time.Since(r.start)
-				r.set(domain, func(v *watch.View) { v.Trigger, v.TriggerID = true, watch.FileID{Inode: 5} })
+				r.set(domain, func(v *watch.View) { v.Trigger, v.TriggerID = true, grace.TriggerID{Inode: 5} })
 				r.agent.LauncherChanged(domain)
 				r.after(5 * second)
 				if got, want := r.when(fake.OpSignal, domain), []time.Duration{begun + of.late}; !slices.Equal(got, want) {

@@ -16,7 +16,7 @@ func TestATriggerThatComesDuringALookGetsItsWholeGracePeriod(t *testing.T) {
 		r.agent.LauncherChanged(domain)
 		r.after(second / 2)
 		came := time.Since(r.start)
-		r.set(domain, func(v *watch.View) { v.Trigger, v.TriggerID = true, watch.FileID{Inode: 5} })
+		r.set(domain, func(v *watch.View) { v.Trigger, v.TriggerID = true, grace.TriggerID{Inode: 5} })
 		r.after(minute)
 		if got := r.when(fake.OpSignal, domain); len(got) != 1 || got[0] < came+10*second {
 			t.Errorf("the trigger came at %v, signalled at %v: less than 10 s later", came, got)

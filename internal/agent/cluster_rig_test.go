@@ -139,7 +139,7 @@ func (r *rig) pod(pod, vmi string) *memoryDir {
 	d := r.dir(pod)
 	shim := r.hv.StartProcess("shim")
 	r.set(pod, func(v *watch.View) {
-		v.Registered, v.Lock, v.Holder, v.File = true, watch.LockHeld, shim.PID(), 77
+		v.Registered, v.Locked, v.Holder, v.File = true, true, shim.PID(), 77
 		v.VM = signals.VM{Version: 1, UID: vmi}
 	})
 	return d
@@ -157,7 +157,7 @@ func (r *rig) podDir(pod string) *memoryDir {
 // sigterm is what kubelet does to a launcher: its shim writes the trigger.
 func (r *rig) sigterm(pod string) {
 	r.set(pod, func(v *watch.View) {
-		v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, watch.FileID{Inode: uint64(time.Since(r.start)) + 1}
+		v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, grace.TriggerID{Inode: uint64(time.Since(r.start)) + 1}
 	})
 	r.agent.LauncherChanged(domain)
 	synctest.Wait()

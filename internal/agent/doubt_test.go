@@ -79,7 +79,7 @@ func TestATriggerThatNamesAnUnknownVMWaitsUntilItIsKnown(t *testing.T) {
 			inBubble(t, func(r *rig) {
 				// Given: trigger and domain are there before the shim has registered.
 				r.change(domain, func(v *watch.View) {
-					v.Trigger, v.TriggerUID, v.TriggerID = true, c.uid, watch.FileID{Inode: 5}
+					v.Trigger, v.TriggerUID, v.TriggerID = true, c.uid, grace.TriggerID{Inode: 5}
 				})
 				r.hv.Start(fake.Guest{Name: domain})
 				r.after(10 * time.Second)
@@ -88,7 +88,7 @@ func TestATriggerThatNamesAnUnknownVMWaitsUntilItIsKnown(t *testing.T) {
 				shim := r.hv.StartProcess("shim")
 				at := r.Now()
 				r.change(domain, func(v *watch.View) {
-					v.Registered, v.Lock, v.Holder, v.File = true, watch.LockHeld, shim.PID(), 77
+					v.Registered, v.Locked, v.Holder, v.File = true, true, shim.PID(), 77
 					v.VM = signals.VM{Version: 1, UID: "uid-1", Grace: "30"}
 				})
 				r.after(time.Second)
@@ -109,7 +109,7 @@ func TestATriggerThatNamesAnUnknownVMWaitsUntilItIsKnown(t *testing.T) {
 func TestATriggerThatComesWhileTheEndIsToldStays(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain}, "5")
-		next := watch.FileID{Inode: 4711}
+		next := grace.TriggerID{Inode: 4711}
 		r.dir(domain).told = func(v *watch.View, s grace.Status) {
 			if s.Phase == grace.Stopped {
 				v.TriggerID = next // of the same VM, by rename

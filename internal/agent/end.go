@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
 // finished says how it ended. What follows (Answer, FlushEvents, Reset, Remove) may
@@ -95,7 +94,7 @@ func (k *keeper) removeTrigger(d grace.Decision) {
 	k.log.Warn("removing a trigger", "why", text)
 	dir := k.dir
 	k.vm.Handled(d)
-	k.call(d, k.dirOrder.keep(func(context.Context) error { return dir.RemoveTrigger(watch.FileID(d.Trigger)) }), func(err error, _ int) {
+	k.call(d, k.dirOrder.keep(func(context.Context) error { return dir.RemoveTrigger(d.Trigger) }), func(err error, _ int) {
 		if err != nil {
 			k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)
 		}

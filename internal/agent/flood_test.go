@@ -102,10 +102,10 @@ func TestNoTenantFloodsTheLog(t *testing.T) {
 		},
 		"grace periods": func(i int, v *watch.View) { v.VM.Grace = fmt.Sprintf("-%d%s", i, strings.Repeat("0", 30_000)) },
 		"leftovers": func(i int, v *watch.View) {
-			v.Trigger, v.TriggerUID, v.TriggerID = true, long, watch.FileID{Inode: uint64(i) + 1}
+			v.Trigger, v.TriggerUID, v.TriggerID = true, long, grace.TriggerID{Inode: uint64(i) + 1}
 		},
 		"identities": func(i int, v *watch.View) { v.VM.UID = fmt.Sprint(i) },
-		"locks":      func(i int, v *watch.View) { v.Lock, v.File = watch.Lock(1+i%2), uint64(i/2) },
+		"locks":      func(i int, v *watch.View) { v.Locked, v.File = i%2 == 1, uint64(i/2) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
@@ -125,9 +125,9 @@ func TestATriggerWithoutAVMAgainAndAgainFloodsNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		text := r.logging()
 		r.change(domain, func(v *watch.View) {
-			v.Registered, v.Lock, v.VM = true, watch.LockHeld, signals.VM{Version: 1, UID: "u", Grace: "0"}
+			v.Registered, v.Locked, v.VM = true, true, signals.VM{Version: 1, UID: "u", Grace: "0"}
 		})
-		r.storm(minute, func(i int, v *watch.View) { v.Trigger, v.TriggerID = true, watch.FileID{Inode: uint64(i) + 1} })
+		r.storm(minute, func(i int, v *watch.View) { v.Trigger, v.TriggerID = true, grace.TriggerID{Inode: uint64(i) + 1} })
 		if lines := strings.Count(text.String(), "\n"); lines > 40 {
 			t.Errorf("%d lines in a minute:\n%.2000s", lines, text)
 		}

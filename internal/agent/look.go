@@ -50,7 +50,7 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 	var seen grace.Mono
 	k.call(d, func(context.Context) (err error) {
 		view, err = dir.Look()
-		if err == nil && view.Lock == watch.LockHeld && view.Holder != 0 && view.Holder != known {
+		if err == nil && view.Locked && view.Holder != 0 && view.Holder != known {
 			view, shim, err = k.openShim(dir, view)
 		}
 		// After the look: a trigger may have come while it was under way, and its
@@ -81,10 +81,10 @@ func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Watched, e
 		return view, nil, nil
 	}
 	again, lookErr := dir.Look()
-	if p != nil && (lookErr != nil || again.Lock != watch.LockHeld || again.Holder != view.Holder) {
+	if p != nil && (lookErr != nil || !again.Locked || again.Holder != view.Holder) {
 		_ = p.Close() // nothing was done with it
 		p = nil
-		if lookErr == nil && again.Lock == watch.LockHeld {
+		if lookErr == nil && again.Locked {
 			again.Holder = 0
 		}
 	}
@@ -96,7 +96,7 @@ func (k *keeper) directorySeen(view watch.View, pod string, shim Watched, seen g
 		release(k, &k.shim)
 		k.shim = shim
 	}
-	if !view.Registered || view.Lock != watch.LockHeld {
+	if !view.Registered || !view.Locked {
 		release(k, &k.shim)
 	}
 	d := directoryOf(view, pod)
@@ -116,9 +116,9 @@ func directoryOf(view watch.View, pod string) grace.Directory {
 	return grace.Directory{
 		Present: view.Present, ID: [2]uint64{view.Dir.Device, view.Dir.Inode},
 		Registered: view.Registered, UID: view.VM.UID, Readable: view.VM.Version != 0, Grace: view.VM.Grace,
-		Lock:    grace.Lock(view.Lock),
+		Locked:  view.Locked,
 		Holder:  grace.Holder{PID: view.Holder, Device: view.Dir.Device, File: view.File, Pod: pod},
-		Trigger: view.Trigger, TriggerID: grace.TriggerID(view.TriggerID), TriggerUID: view.TriggerUID,
+		Trigger: view.Trigger, TriggerID: view.TriggerID, TriggerUID: view.TriggerUID,
 	}
 }
 

@@ -75,9 +75,9 @@ func TestATriggerOfTheNextInstanceOutlivesTheOldRecord(t *testing.T) {
 				r.policy.BootID = c.boot
 				shim := r.hv.StartProcess("the next shim")
 				r.set(domain, func(v *watch.View) {
-					*v = watch.View{Present: true, Registered: true, Lock: watch.LockHeld, Holder: shim.PID(), File: 78,
+					*v = watch.View{Present: true, Registered: true, Locked: true, Holder: shim.PID(), File: 78,
 						VM:      signals.VM{Version: 1, UID: c.uid, Grace: "20"},
-						Trigger: true, TriggerUID: c.uid, TriggerID: watch.FileID{Inode: 4711}}
+						Trigger: true, TriggerUID: c.uid, TriggerID: grace.TriggerID{Inode: 4711}}
 				})
 				r.hv.Start(fake.Guest{Name: domain, Presses: 1, ShutsDown: 2 * second})
 				asked := r.hv.Count(fake.OpAsk, domain)
@@ -102,7 +102,7 @@ func TestATriggerFromBeforeARebootEndsNobody(t *testing.T) {
 		r.trigger(domain)
 		r.stop()
 		r.policy.BootID = "next boot"
-		r.set(domain, func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 })
+		r.set(domain, func(v *watch.View) { v.Locked, v.Holder = false, 0 })
 		r.hv.Restart(domain)
 		r.run()
 		r.after(time.Hour)
@@ -191,7 +191,7 @@ func TestAChangeThatIsSeenWithTheTriggerStillCounts(t *testing.T) {
 		shim := r.hv.StartProcess("another shim")
 		r.set(domain, func(v *watch.View) {
 			v.Holder, v.File, v.VM.Grace = shim.PID(), 78, "20"
-			v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, watch.FileID{Inode: 4711}
+			v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, grace.TriggerID{Inode: 4711}
 		})
 		begun := time.Since(r.start)
 		r.run()

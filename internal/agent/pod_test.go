@@ -49,7 +49,7 @@ func TestAPodsKillCountsFromItsSignalWhereThatWasSeenFirst(t *testing.T) {
 
 func TestATouchLongBeforeAPodsDeletionDoesNotBringItsKillForward(t *testing.T) {
 	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
-		r.set(pod1, func(v *watch.View) { v.Trigger, v.TriggerID = true, watch.FileID{Inode: 5} })
+		r.set(pod1, func(v *watch.View) { v.Trigger, v.TriggerID = true, grace.TriggerID{Inode: 5} })
 		r.agent.LauncherChanged(domain)
 		r.after(10 * time.Second)
 		at := r.Now()

@@ -23,7 +23,7 @@ type Cache interface {
 type Launcher interface {
 	Look() (watch.View, error)
 	WriteStatus(grace.Status) error
-	RemoveTrigger(seen watch.FileID) error
+	RemoveTrigger(seen grace.TriggerID) error
 }
 
 // Watched is a process whose end is seen, and that is never signalled.

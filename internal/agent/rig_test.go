@@ -168,7 +168,7 @@ func (r *rig) guarded(g fake.Guest, seconds string) (grace.Instance, *fake.Proce
 	r.t.Helper()
 	shim := r.hv.StartProcess("shim")
 	r.change(g.Name, func(v *watch.View) {
-		v.Registered, v.Lock, v.Holder, v.File = true, watch.LockHeld, shim.PID(), 77
+		v.Registered, v.Locked, v.Holder, v.File = true, true, shim.PID(), 77
 		v.VM = signals.VM{Version: 1, UID: "uid-" + g.Name, Grace: seconds}
 	})
 	i := r.hv.Start(g)
@@ -197,7 +197,7 @@ func (r *rig) change(name string, f func(*watch.View)) {
 func (r *rig) trigger(name string) {
 	r.t.Helper()
 	r.change(name, func(v *watch.View) {
-		v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, watch.FileID{Inode: uint64(time.Since(r.start)) + 1}
+		v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, grace.TriggerID{Inode: uint64(time.Since(r.start)) + 1}
 	})
 }
 
@@ -360,14 +360,14 @@ func (d *memoryDir) said() grace.Status {
 	return d.status
 }
 
-func (d *memoryDir) RemoveTrigger(seen watch.FileID) error {
+func (d *memoryDir) RemoveTrigger(seen grace.TriggerID) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stuck {
 		return errors.New("read-only file system")
 	}
 	if seen == d.view.TriggerID {
-		d.view.Trigger, d.view.TriggerUID, d.view.TriggerID = false, "", watch.FileID{}
+		d.view.Trigger, d.view.TriggerUID, d.view.TriggerID = false, "", grace.TriggerID{}
 	}
 	return nil
 }

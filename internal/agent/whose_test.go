@@ -151,7 +151,7 @@ func TestALauncherThatLivesKeepsItsPlaceBesideANewerPodWithItsLabels(t *testing.
 				between(r)
 				r.after(time.Minute)
 				// When the shim in it is killed, then nothing follows.
-				r.set("copy", func(v *watch.View) { v.Lock, v.Holder = watch.LockFree, 0 })
+				r.set("copy", func(v *watch.View) { v.Locked, v.Holder = false, 0 })
 				r.agent.LauncherChanged(domain)
 				r.after(time.Minute)
 				r.untouched()

@@ -123,7 +123,7 @@ func (l launchers) WriteStatus(s grace.Status) error {
 	return l.Launcher.WriteStatus(s)
 }
 
-func (l launchers) RemoveTrigger(seen watch.FileID) error {
+func (l launchers) RemoveTrigger(seen grace.TriggerID) error {
 	defer l.around("remove-trigger")()
 	return l.Launcher.RemoveTrigger(seen)
 }

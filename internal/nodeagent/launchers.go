@@ -54,9 +54,9 @@ func (o *Options) launchers(changed func(name string), log *slog.Logger) launche
 // noDirectory is the launcher directory of a VM without a launcher pod.
 type noDirectory struct{}
 
-func (noDirectory) Look() (watch.View, error)        { return watch.View{}, nil }
-func (noDirectory) WriteStatus(grace.Status) error   { return nil }
-func (noDirectory) RemoveTrigger(watch.FileID) error { return nil }
+func (noDirectory) Look() (watch.View, error)           { return watch.View{}, nil }
+func (noDirectory) WriteStatus(grace.Status) error      { return nil }
+func (noDirectory) RemoveTrigger(grace.TriggerID) error { return nil }
 
 func (o *Options) checkLaunchersDir(context.Context) error {
 	if !isDir(o.LaunchersDir) {

@@ -5,16 +5,6 @@ import (
 	"time"
 )
 
-// Lock is what is known of the lock on a vm.json.
-type Lock int
-
-// The locks. The zero value is "unknown": nothing follows from it.
-const (
-	lockUnknown Lock = iota
-	lockFree
-	lockHeld
-)
-
 // TriggerID tells a trigger file from its successor.
 type TriggerID struct {
 	Inode uint64
@@ -29,7 +19,7 @@ type Directory struct {
 	UID        string    // the VM that vm.json names, "" if it names none
 	Readable   bool      // vm.json can be read; Grace is what it states
 	Grace      string
-	Lock       Lock
+	Locked     bool // vm.json is, by Holder
 	// Holder is who holds the lock; PID is 0 where it cannot be seen. Watched
 	// reports whether its end will be seen.
 	Holder  Holder
@@ -98,7 +88,7 @@ func (v *VM) seeShim(d *Directory, now Mono) {
 	switch {
 	case !d.Registered:
 		o.Shim, o.Holder = shimNone, Holder{}
-	case d.Lock == lockHeld:
+	case d.Locked:
 		o.Shim, o.Holder = shimAlive, d.Holder
 		if !d.Watched {
 			o.DirAt = now.Add(lookUnwatched)
@@ -154,7 +144,7 @@ func (r *Record) ForNext(d Directory, bootID, uid string) bool {
 	}
 	otherVM := d.TriggerUID != "" && uid != "" && d.TriggerUID != uid
 	otherShim := r.BootID != bootID || r.Launcher.PID != 0 && r.Launcher.PID != d.Holder.PID
-	return otherVM || otherShim && d.Lock == lockHeld && d.Holder.PID != 0
+	return otherVM || otherShim && d.Locked && d.Holder.PID != 0
 }
 
 // forgetDirectory is for a launcher that is another one's now.

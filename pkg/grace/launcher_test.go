@@ -9,7 +9,7 @@ import (
 func registered(uid string) Directory {
 	return Directory{
 		Present: true, Registered: true, UID: uid, Readable: true, Grace: "30",
-		Lock: lockHeld, Holder: Holder{PID: 7, Start: 1, File: 77}, Watched: true,
+		Locked: true, Holder: Holder{PID: 7, Start: 1, File: 77}, Watched: true,
 	}
 }
 
@@ -90,7 +90,7 @@ func TestALeftoverIsRemovedOnceAndNeverBegins(t *testing.T) {
 
 func TestAShimThatDied(t *testing.T) {
 	held, free := registered("uid"), registered("uid")
-	free.Lock, free.Holder.PID, free.Holder.Start, free.Watched = lockFree, 0, 0, false
+	free.Locked, free.Holder.PID, free.Holder.Start, free.Watched = false, 0, 0, false
 	gone := Directory{Present: true}
 	other := free
 	other.Holder.File = 78

@@ -38,7 +38,7 @@ func (s *stage) see() {
 		}})
 	}
 	d := Directory{
-		Present: l.dir, Registered: l.shim != 0, Lock: lockFree, Watched: true,
+		Present: l.dir, Registered: l.shim != 0, Watched: true,
 		Holder:  Holder{File: uint64(l.shim), Pod: s.pod},
 		Trigger: l.trigger, TriggerUID: l.triggerUID, TriggerID: TriggerID{Inode: uint64(l.triggers)},
 	}
@@ -46,7 +46,7 @@ func (s *stage) see() {
 		d.UID, d.Readable, d.Grace = l.uid, true, s.grace
 	}
 	if l.alive {
-		d.Lock, d.Holder.PID, d.Holder.Start = lockHeld, l.shim, 1
+		d.Locked, d.Holder.PID, d.Holder.Start = true, l.shim, 1
 	}
 	if s.cluster {
 		d.Holder.Pod = s.pod

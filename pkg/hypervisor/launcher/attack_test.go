@@ -29,7 +29,7 @@ func registered(t *testing.T, dir Directory) watch.View {
 		var err error
 		view, err = dir.Look()
 		kit.Must(t, err)
-		return view.VM.PID != 0 && view.Lock == watch.LockHeld && view.Holder != 0
+		return view.VM.PID != 0 && view.Locked && view.Holder != 0
 	})
 	return view
 }

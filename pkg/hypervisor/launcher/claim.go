@@ -40,7 +40,7 @@ type refusal struct {
 // not found by it. The caller holds the lock.
 func (v *vm) claim(view *watch.View) (says claim, open bool) {
 	says = claim{view.Holder, view.VM.PID, view.File}
-	return says, v.claims && view.Lock == watch.LockHeld && says.holder > 0 && says.pid > 0 && says != v.found
+	return says, v.claims && view.Locked && says.holder > 0 && says.pid > 0 && says != v.found
 }
 
 // turn tells whether a claim is looked into now, or how much later it is to be

@@ -28,7 +28,7 @@ func Owns(i grace.Instance) bool { return strings.HasPrefix(i.UUID, uuidPrefix) 
 type Directory interface {
 	Look() (watch.View, error)
 	WriteStatus(grace.Status) error
-	RemoveTrigger(seen watch.FileID) error
+	RemoveTrigger(seen grace.TriggerID) error
 }
 
 // Driver implements hypervisor.Driver.

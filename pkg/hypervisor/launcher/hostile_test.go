@@ -131,7 +131,7 @@ func TestAProcessOutsideOfTheLauncherPodIsNotItsVM(t *testing.T) {
 	w.launch(t, domain, drivertest.Deaf)
 	view, err := dir.Look()
 	kit.Must(t, err)
-	if view.VM.PID == 0 || view.Lock != watch.LockHeld {
+	if view.VM.PID == 0 || !view.Locked {
 		t.Fatalf("nothing to refuse: %+v", view)
 	}
 	if d, err := w.Get(t.Context(), domain); !errors.Is(err, hypervisor.ErrNotFound) {

@@ -102,7 +102,7 @@ func TestAClaimThatWasTrueIsNoWrongOneOnceItsProcessHasEnded(t *testing.T) {
 		t.Fatal("not a vm")
 	}
 	view := watch.View{
-		Present: true, Registered: true, File: 7, Lock: watch.LockHeld, Holder: os.Getppid(),
+		Present: true, Registered: true, File: 7, Locked: true, Holder: os.Getppid(),
 		VM: signals.VM{Version: 1, UID: "u-1", Asks: signals.AsksLauncher, PID: os.Getpid()},
 	}
 	v.found = claim{view.Holder, view.VM.PID, view.File}

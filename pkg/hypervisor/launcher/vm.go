@@ -201,7 +201,7 @@ func (v *vm) ended(ctx context.Context, i grace.Instance) (grace.End, error) {
 	switch {
 	case err != nil:
 		return grace.EndUnknown, err
-	case view.Registered && view.Lock == watch.LockFree:
+	case view.Registered && !view.Locked:
 		return grace.EndDestroyed, nil
 	default:
 		return grace.EndGuest, nil

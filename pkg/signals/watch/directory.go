@@ -11,17 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
-)
-
-// Lock is what is known of the lock on vm.json.
-type Lock int
-
-// The locks. The zero value is "unknown": nothing follows from it.
-const (
-	LockUnknown Lock = iota
-	LockFree
-	LockHeld
 )
 
 // View is what a launcher directory said at one moment.
@@ -33,7 +24,7 @@ type View struct {
 	// Registered: vm.json is there. VM is what it says, zero if it is rejected.
 	Registered bool
 	VM         signals.VM
-	Lock       Lock
+	Locked     bool
 	// Holder is the pid of the lock's holder in our pid namespace, 0 if it
 	// cannot be seen from here (fcntl(2), F_GETLK).
 	Holder int
@@ -41,15 +32,9 @@ type View struct {
 	// Trigger: the file is there; TriggerUID is the VM it names, "" for a touch.
 	Trigger    bool
 	TriggerUID string
-	TriggerID  FileID
+	TriggerID  grace.TriggerID
 	// Rejected is what was there and cannot be used.
 	Rejected []Rejection
-}
-
-// FileID tells a file from its successor under the same name.
-type FileID struct {
-	Inode uint64
-	Mtime int64
 }
 
 // Rejection is a file that cannot be used. Reason is one of ours, usable as a
@@ -156,12 +141,12 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 		return err
 	}
 	view.Registered, view.File = true, identity(info).Inode
-	if view.Lock, view.Holder, err = lockOf(f); err != nil {
+	if view.Locked, view.Holder, err = lockOf(f); err != nil {
 		return err
 	}
-	if view.Lock == LockFree && !still(root, info) {
+	if !view.Locked && !still(root, info) {
 		// Its shim has removed it and ended: that is not a shim that was killed.
-		view.Registered, view.File, view.Lock = false, 0, LockUnknown
+		view.Registered, view.File = false, 0
 		return fmt.Errorf("%s: %w", signals.FileVM, errSwapped)
 	}
 	vm, err := signals.ParseVM(content) // what is too large has no content
@@ -202,15 +187,15 @@ func still(root *os.Root, opened fs.FileInfo) bool {
 }
 
 // lockOf asks who keeps us from locking the file, and locks nothing.
-func lockOf(f *os.File) (Lock, int, error) {
+func lockOf(f *os.File) (locked bool, holder int, err error) {
 	query := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &query); err != nil {
-		return LockUnknown, 0, fmt.Errorf("fcntl F_GETLK %s: %w", f.Name(), err)
+		return false, 0, fmt.Errorf("fcntl F_GETLK %s: %w", f.Name(), err)
 	}
 	if query.Type == unix.F_UNLCK {
-		return LockFree, 0, nil
+		return false, 0, nil
 	}
-	return LockHeld, max(int(query.Pid), 0), nil // -1: an OFD lock
+	return true, max(int(query.Pid), 0), nil // -1: an OFD lock
 }
 
 func (d Directory) lookTrigger(root *os.Root, view *View) error {
@@ -227,7 +212,7 @@ func (d Directory) lookTrigger(root *os.Root, view *View) error {
 	case err != nil && !errors.Is(err, signals.ErrTooLarge):
 		return fmt.Errorf("look at %s: %w", signals.FileTrigger, err)
 	}
-	view.Trigger, view.TriggerID = true, fileID(info)
+	view.Trigger, view.TriggerID = true, triggerID(info)
 	view.TriggerUID = signals.TriggerUID(content)
 	return nil
 }
@@ -236,7 +221,9 @@ func (v *View) reject(reason string, err error) {
 	v.Rejected = append(v.Rejected, Rejection{reason, err})
 }
 
-func fileID(info fs.FileInfo) FileID { return FileID{identity(info).Inode, info.ModTime().UnixNano()} }
+func triggerID(info fs.FileInfo) grace.TriggerID {
+	return grace.TriggerID{Inode: identity(info).Inode, Mtime: info.ModTime().UnixNano()}
+}
 
 func identity(info fs.FileInfo) Identity {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

@@ -47,7 +47,7 @@ func TestLookReadsRegistrationAndTrigger(t *testing.T) {
 	kit.Write(t, filepath.Join(path, signals.FileVM), `{"version":1,"namespace":"ns","name":"vm","uid":"u1","gracePeriodSeconds":45}`)
 	kit.Write(t, filepath.Join(path, signals.FileTrigger), `{"version":1,"uid":"u1","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`)
 	v := look(t, d)
-	if !v.Present || !v.Registered || v.VM.UID != "u1" || v.VM.Grace != "45" || v.Lock != LockFree {
+	if !v.Present || !v.Registered || v.VM.UID != "u1" || v.VM.Grace != "45" || v.Locked {
 		t.Errorf("registration: %+v", v)
 	}
 	if !v.Trigger || v.TriggerUID != "u1" {
@@ -116,12 +116,12 @@ func TestTheLockTellsWhetherTheShimLives(t *testing.T) {
 	vm := filepath.Join(path, signals.FileVM)
 	kit.Write(t, vm, `{"version":1,"namespace":"ns","name":"vm","uid":"u1"}`)
 	holder := holdLock(t, vm)
-	if v := look(t, d); v.Lock != LockHeld || v.Holder != holder.Process.Pid {
+	if v := look(t, d); !v.Locked || v.Holder != holder.Process.Pid {
 		t.Errorf("held by %d: %+v", holder.Process.Pid, v)
 	}
 	kit.Must(t, holder.Process.Kill())
 	_ = holder.Wait()
-	if v := look(t, d); v.Lock != LockFree || !v.Registered {
+	if v := look(t, d); v.Locked || !v.Registered {
 		t.Errorf("after the holder was killed: %+v", v)
 	}
 }
@@ -157,11 +157,11 @@ func TestAShimThatEndsInOrderIsNeverTakenForKilled(t *testing.T) {
 		}
 		// When somebody looks at the directory meanwhile.
 		v, err := d.Look()
-		if err == nil && v.Lock == LockHeld {
+		if err == nil && v.Locked {
 			held++
 		}
 		// Then: the mark of a killed shim is never seen.
-		if err == nil && v.Registered && v.Lock == LockFree {
+		if err == nil && v.Registered && !v.Locked {
 			_ = shims.Process.Kill()
 			t.Log("the shims end:", <-ended)
 			t.Fatalf("vm.json without its lock, after %d looks that saw it: %+v", held, v)
@@ -184,7 +184,7 @@ func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
 	}
 	info, err := os.Lstat(filepath.Join(neighbour, signals.FileTrigger))
 	kit.Must(t, err)
-	_ = d.RemoveTrigger(fileID(info))
+	_ = d.RemoveTrigger(triggerID(info))
 	if _, err := os.Stat(filepath.Join(neighbour, signals.FileTrigger)); err != nil {
 		t.Error("the neighbour's trigger was removed through the link")
 	}

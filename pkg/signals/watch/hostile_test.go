@@ -70,7 +70,7 @@ func TestADirectorySwappedAllTheTimeLeadsToNobodyElse(t *testing.T) {
 			t.Fatalf("the look was led to another VM's directory: %+v", v)
 		}
 		_ = d.WriteStatus(grace.Status{UID: "u", Phase: grace.Stopped})
-		_ = d.RemoveTrigger(fileID(info))
+		_ = d.RemoveTrigger(triggerID(info))
 	}
 	stop()
 	if entries, err := os.ReadDir(victim); err != nil || len(entries) != 2 {

@@ -8,12 +8,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
 // RemoveTrigger removes the trigger that was seen, and no other: another one
 // that took its place stays, or comes back. It is no error if there is none.
-func (d Directory) RemoveTrigger(seen FileID) error {
+func (d Directory) RemoveTrigger(seen grace.TriggerID) error {
 	return d.removeTrigger(seen, func() {})
 }
 
@@ -21,7 +22,7 @@ func (d Directory) RemoveTrigger(seen FileID) error {
 // cannot be removed by what it is, only by its name. So it is taken away under
 // a name that only the agent uses, looked at there, and put back where it is
 // another one. An agent may die in between: Look reads that name, too.
-func (d Directory) removeTrigger(seen FileID, between func()) error {
+func (d Directory) removeTrigger(seen grace.TriggerID, between func()) error {
 	root, _, err := d.open()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -48,7 +49,7 @@ func (d Directory) removeTrigger(seen FileID, between func()) error {
 		return nil
 	case err != nil:
 		return errors.Join(fmt.Errorf("look at the taken %s: %w", signals.FileTrigger, err), putBack(root))
-	case fileID(taken) != seen:
+	case triggerID(taken) != seen:
 		return putBack(root)
 	}
 	if err := root.Remove(signals.FileTakenTrigger); err != nil && !errors.Is(err, fs.ErrNotExist) {
