@@ -96,7 +96,7 @@ func (s *shim) served(d watch.Directory) {
 	}
 	s.eventually("it is registered", func() bool { return look().Locked })
 	view := look()
-	if view.VM.UID != "u-1" || view.VM.Grace != "45" || view.Holder != s.cmd.Process.Pid || view.Trigger || len(view.Rejected) != 0 {
+	if view.UID != "u-1" || view.Grace != "45" || view.Holder.PID != s.cmd.Process.Pid || view.Trigger || len(view.Rejected) != 0 {
 		s.t.Errorf("registered: %+v; the shim is %d", view, s.cmd.Process.Pid)
 	}
 	info, err := os.Stat(filepath.Join(s.dir, signals.FileVM))
@@ -134,7 +134,7 @@ func TestAKilledLauncherThatIsNotRootIsSeenAndItsSuccessorTakesOver(t *testing.T
 	first.wait()
 	view, err := d.Look()
 	kit.Must(t, err)
-	if !view.Registered || view.Locked || view.VM.UID != "u-1" {
+	if !view.Registered || view.Locked || view.UID != "u-1" {
 		t.Errorf("killed: %+v", view)
 	}
 	next := prepare(t, dir, "--grace-period", "45", "--pid-file", filepath.Join(dir, "vm.pid")).asNonRoot().start()

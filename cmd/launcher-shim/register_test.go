@@ -24,7 +24,7 @@ func TestVMFileSaysWhatTheFlagsOrTheEnvironmentSay(t *testing.T) {
 	e.start().eventually("vm.json", func() bool { return e.there(signals.FileVM) })
 	for s, grace := range map[*shim]string{s: "2", e: "0"} {
 		got, err := signals.ParseVM([]byte(readFile(t, filepath.Join(s.dir, signals.FileVM))))
-		if want := (signals.VM{Version: 1, Namespace: "ns", Name: "vm", UID: "u-1", Grace: grace}); err != nil || got != want {
+		if want := (signals.VM{Namespace: "ns", Name: "vm", UID: "u-1", Grace: grace}); err != nil || got != want {
 			t.Errorf("vm.json says %+v, %v", got, err)
 		}
 	}

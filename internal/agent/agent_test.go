@@ -137,7 +137,7 @@ func TestAnotherBootMeansAnotherVM(t *testing.T) {
 		r.trigger(domain)
 		r.stop()
 		r.policy.BootID = "next boot"
-		r.change(domain, func(v *watch.View) { *v = watch.View{Present: true} })
+		r.change(domain, func(v *watch.View) { *v = watch.View{Directory: grace.Directory{Present: true}} })
 		r.hv.Restart(domain)
 		r.run()
 		r.after(time.Hour)
@@ -383,7 +383,7 @@ func TestAShimKilledWhileTheAgentWasDownIsNoticedOnItsReturn(t *testing.T) {
 func TestAnOrderlyEndIsNoDeathAlsoAcrossARestart(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		_, shim := r.guarded(fake.Guest{Name: domain}, "3600")
-		r.set(domain, func(v *watch.View) { *v = watch.View{Present: true} })
+		r.set(domain, func(v *watch.View) { *v = watch.View{Directory: grace.Directory{Present: true}} })
 		_ = shim.Signal(unix.SIGKILL)
 		r.after(minute)
 		r.restart()
@@ -413,7 +413,7 @@ func TestAShimOfAnEarlierInstanceDoesNotCount(t *testing.T) {
 func TestALockThatCannotBeWatchedIsLookedAtInstead(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.hv.Start(fake.Guest{Name: domain})
-		r.change(domain, func(v *watch.View) { v.Registered, v.Locked, v.Holder, v.File = true, true, 0, 77 })
+		r.change(domain, func(v *watch.View) { v.Registered, v.Locked, v.Holder.PID, v.Holder.File = true, true, 0, 77 })
 		r.after(5 * second)
 		r.set(domain, unlocked)
 		r.after(second)

@@ -64,7 +64,7 @@ func TestAShorterDeadlineIsArmed(t *testing.T) {
 		_, shim := r.guarded(fake.Guest{Name: domain}, "60")
 		r.trigger(domain)
 		r.after(10 * second)
-		r.set(domain, func(v *watch.View) { v.Locked, v.Holder = false, 0 })
+		r.set(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
 		died := time.Since(r.start)
 		if err := shim.Signal(9); err != nil {
 			t.Fatal(err)

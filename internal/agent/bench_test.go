@@ -64,7 +64,7 @@ func BenchmarkEventToAction(b *testing.B) {
 func (d *memoryDir) arrive(trigger bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.view = watch.View{Present: true, Trigger: trigger}
+	d.view = watch.View{Directory: grace.Directory{Present: true, Trigger: trigger}}
 	if trigger {
 		d.view.TriggerID.Inode = 1
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -139,8 +138,8 @@ func (r *rig) pod(pod, vmi string) *memoryDir {
 	d := r.dir(pod)
 	shim := r.hv.StartProcess("shim")
 	r.set(pod, func(v *watch.View) {
-		v.Registered, v.Locked, v.Holder, v.File = true, true, shim.PID(), 77
-		v.VM = signals.VM{Version: 1, UID: vmi}
+		v.Registered, v.Locked, v.Holder.PID, v.Holder.File = true, true, shim.PID(), 77
+		v.UID, v.Readable = vmi, true
 	})
 	return d
 }
@@ -157,7 +156,7 @@ func (r *rig) podDir(pod string) *memoryDir {
 // sigterm is what kubelet does to a launcher: its shim writes the trigger.
 func (r *rig) sigterm(pod string) {
 	r.set(pod, func(v *watch.View) {
-		v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, grace.TriggerID{Inode: uint64(time.Since(r.start)) + 1}
+		v.Trigger, v.TriggerUID, v.TriggerID = true, v.UID, grace.TriggerID{Inode: uint64(time.Since(r.start)) + 1}
 	})
 	r.agent.LauncherChanged(domain)
 	synctest.Wait()

@@ -6,7 +6,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -88,8 +87,8 @@ func TestATriggerThatNamesAnUnknownVMWaitsUntilItIsKnown(t *testing.T) {
 				shim := r.hv.StartProcess("shim")
 				at := r.Now()
 				r.change(domain, func(v *watch.View) {
-					v.Registered, v.Locked, v.Holder, v.File = true, true, shim.PID(), 77
-					v.VM = signals.VM{Version: 1, UID: "uid-1", Grace: "30"}
+					v.Registered, v.Locked, v.Holder.PID, v.Holder.File = true, true, shim.PID(), 77
+					v.UID, v.Readable, v.Grace = "uid-1", true, "30"
 				})
 				r.after(time.Second)
 				if c.counts {

@@ -35,14 +35,14 @@ func (k *keeper) writeStatus(d grace.Decision, now grace.Mono) {
 // answer reports the end, and then takes the trigger away, unless it is kept
 // for the next instance: this one, and none that comes meanwhile.
 func (k *keeper) answer(d grace.Decision, now grace.Mono) {
-	dir, rec, pod, status, kept := k.dir, k.vm.Record(), k.vm.Pod().UID, k.vm.Status(now), false
+	dir, rec, status, kept := k.dir, k.vm.Record(), k.vm.Status(now), false
 	boot := k.a.cfg.Policy.BootID
 	k.call(d, k.dirOrder.keep(func(context.Context) error {
 		view, err := dir.Look()
 		if err != nil || !view.Present {
 			return err // a launcher directory that is gone needs no answer
 		}
-		kept = rec.ForNext(directoryOf(view, pod), boot, status.UID)
+		kept = rec.ForNext(view.Directory, boot, status.UID)
 		if err = dir.WriteStatus(status); view.Trigger && !kept {
 			err = errors.Join(err, dir.RemoveTrigger(view.TriggerID))
 		}

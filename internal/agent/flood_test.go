@@ -13,7 +13,6 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -100,12 +99,12 @@ func TestNoTenantFloodsTheLog(t *testing.T) {
 		"bad files": func(i int, v *watch.View) {
 			v.Rejected = []watch.Rejection{{Reason: watch.ReasonVMFile, Err: fmt.Errorf("%d %s", i, long)}}
 		},
-		"grace periods": func(i int, v *watch.View) { v.VM.Grace = fmt.Sprintf("-%d%s", i, strings.Repeat("0", 30_000)) },
+		"grace periods": func(i int, v *watch.View) { v.Grace = fmt.Sprintf("-%d%s", i, strings.Repeat("0", 30_000)) },
 		"leftovers": func(i int, v *watch.View) {
 			v.Trigger, v.TriggerUID, v.TriggerID = true, long, grace.TriggerID{Inode: uint64(i) + 1}
 		},
-		"identities": func(i int, v *watch.View) { v.VM.UID = fmt.Sprint(i) },
-		"locks":      func(i int, v *watch.View) { v.Locked, v.File = i%2 == 1, uint64(i/2) },
+		"identities": func(i int, v *watch.View) { v.UID = fmt.Sprint(i) },
+		"locks":      func(i int, v *watch.View) { v.Locked, v.Holder.File = i%2 == 1, uint64(i/2) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
@@ -125,7 +124,7 @@ func TestATriggerWithoutAVMAgainAndAgainFloodsNothing(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		text := r.logging()
 		r.change(domain, func(v *watch.View) {
-			v.Registered, v.Locked, v.VM = true, true, signals.VM{Version: 1, UID: "u", Grace: "0"}
+			v.Registered, v.Locked, v.UID, v.Readable, v.Grace = true, true, "u", true, "0"
 		})
 		r.storm(minute, func(i int, v *watch.View) { v.Trigger, v.TriggerID = true, grace.TriggerID{Inode: uint64(i) + 1} })
 		if lines := strings.Count(text.String(), "\n"); lines > 40 {

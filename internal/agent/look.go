@@ -44,13 +44,13 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 	if k.shim != nil {
 		known = k.vm.Known().PID
 	}
-	dir, pod := k.dir, k.vm.Pod().UID
+	dir := k.dir
 	var view watch.View
 	var shim Watched
 	var seen grace.Mono
 	k.call(d, func(context.Context) (err error) {
 		view, err = dir.Look()
-		if err == nil && view.Locked && view.Holder != 0 && view.Holder != known {
+		if err == nil && view.Locked && view.Holder.PID != 0 && view.Holder.PID != known {
 			view, shim, err = k.openShim(dir, view)
 		}
 		// After the look: a trigger may have come while it was under way, and its
@@ -66,7 +66,7 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 			k.log.Warn("cannot read the launcher directory; keeping its last known state", "err", err)
 			k.vm.DirectoryUnreadable(k.now())
 		default:
-			k.directorySeen(view, pod, shim, seen)
+			k.directorySeen(view, shim, seen)
 		}
 	})
 }
@@ -74,52 +74,41 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 // openShim opens the lock's holder, and looks again: a holder that is still
 // the same afterwards is the process that was opened.
 func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Watched, error) {
-	p, err := k.a.cfg.Processes.Watch(view.Holder)
+	p, err := k.a.cfg.Processes.Watch(view.Holder.PID)
 	if err != nil && !errors.Is(err, process.ErrGone) {
 		// It lives, and cannot be watched: it is looked at instead.
-		view.Holder = 0
+		view.Holder.PID = 0
 		return view, nil, nil
 	}
 	again, lookErr := dir.Look()
-	if p != nil && (lookErr != nil || !again.Locked || again.Holder != view.Holder) {
+	if p != nil && (lookErr != nil || !again.Locked || again.Holder.PID != view.Holder.PID) {
 		_ = p.Close() // nothing was done with it
 		p = nil
 		if lookErr == nil && again.Locked {
-			again.Holder = 0
+			again.Holder.PID = 0
 		}
 	}
 	return again, p, lookErr
 }
 
-func (k *keeper) directorySeen(view watch.View, pod string, shim Watched, seen grace.Mono) {
+func (k *keeper) directorySeen(view watch.View, shim Watched, seen grace.Mono) {
 	if shim != nil {
 		release(k, &k.shim)
 		k.shim = shim
 	}
-	if !view.Registered || !view.Locked {
+	if !view.Locked {
 		release(k, &k.shim)
 	}
-	d := directoryOf(view, pod)
 	if k.shim != nil {
-		d.Watched, d.Holder.Start = true, k.shim.StartTime()
+		view.Watched, view.Holder.Start = true, k.shim.StartTime()
 	}
-	if !k.vm.SeeDirectory(d, seen, k.now()) {
+	if !k.vm.SeeDirectory(view.Directory, seen, k.now()) {
 		uid, _ := k.vm.Owner()
 		view.Rejected = append(view.Rejected, watch.Rejection{
-			Reason: watch.ReasonVMClaim, Err: fmt.Errorf("vm.json claims the UID %.64q, the VMI has %s", view.VM.UID, uid),
+			Reason: watch.ReasonVMClaim, Err: fmt.Errorf("vm.json claims the UID %.64q, the VMI has %s", view.UID, uid),
 		})
 	}
 	k.reject(view.Rejected)
-}
-
-func directoryOf(view watch.View, pod string) grace.Directory {
-	return grace.Directory{
-		Present: view.Present, ID: [2]uint64{view.Dir.Device, view.Dir.Inode},
-		Registered: view.Registered, UID: view.VM.UID, Readable: view.VM.Version != 0, Grace: view.VM.Grace,
-		Locked:  view.Locked,
-		Holder:  grace.Holder{PID: view.Holder, Device: view.Dir.Device, File: view.File, Pod: pod},
-		Trigger: view.Trigger, TriggerID: view.TriggerID, TriggerUID: view.TriggerUID,
-	}
 }
 
 // reject counts each bad file once.

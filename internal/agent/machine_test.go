@@ -121,7 +121,7 @@ func TestAMachineThatShutsDownWaitsForItsVMs(t *testing.T) {
 		at := time.Now()
 		m.shutsDown(time.Minute)
 		r.after(time.Second)
-		r.set("ns_slow", func(v *watch.View) { v.Locked, v.Holder = false, 0 })
+		r.set("ns_slow", func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
 		r.agent.LauncherChanged("ns_slow")
 		r.after(15 * time.Second)
 		r.stoppedAs("ns_polite", grace.NodeShutdown, grace.Graceful)
@@ -174,7 +174,7 @@ func TestAnAgentThatStartsInTheMiddleKeepsTheMachinesEnd(t *testing.T) {
 		m.shutsDown(60 * time.Second)
 		r.stop()
 		r.after(5 * time.Second)
-		r.set(domain, func(v *watch.View) { v.Locked, v.Holder = false, 0 }) // killed meanwhile
+		r.set(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 }) // killed meanwhile
 		r.run()
 		r.after(time.Second)
 		if rec, _ := r.cache.get(domain); rec.Shutdown.Deadline != at.Add(40*time.Second) {
@@ -203,7 +203,7 @@ func TestAnAgentThatStartsInTheMiddleAsksWhyALauncherDied(t *testing.T) {
 			onMachine(t, func(r *rig, m *memoryMachine) {
 				r.guarded(fake.Guest{Name: domain, Presses: 1, ShutsDown: 2 * time.Second}, "20")
 				r.stop()
-				r.set(domain, func(v *watch.View) { v.Locked, v.Holder = false, 0 })
+				r.set(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
 				m.slow, m.state.ShuttingDown = c.slow, c.down
 				at := r.Now()
 				r.run()
@@ -227,7 +227,7 @@ func TestALauncherThatEndedWithTheMachineDoesNotEndItsVMWhenThatIsCalledOff(t *t
 		r.guarded(fake.Guest{Name: domain}, "30")
 		at := r.Now()
 		m.shutsDown(time.Minute)
-		r.change(domain, func(v *watch.View) { v.Locked, v.Holder = false, 0 })
+		r.change(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
 		r.after(time.Second)
 		m.is(MachineState{Known: true, Held: true, Delay: time.Minute})
 		r.after(time.Second)

@@ -9,7 +9,6 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -75,9 +74,11 @@ func TestATriggerOfTheNextInstanceOutlivesTheOldRecord(t *testing.T) {
 				r.policy.BootID = c.boot
 				shim := r.hv.StartProcess("the next shim")
 				r.set(domain, func(v *watch.View) {
-					*v = watch.View{Present: true, Registered: true, Locked: true, Holder: shim.PID(), File: 78,
-						VM:      signals.VM{Version: 1, UID: c.uid, Grace: "20"},
-						Trigger: true, TriggerUID: c.uid, TriggerID: grace.TriggerID{Inode: 4711}}
+					*v = watch.View{Directory: grace.Directory{
+						Present: true, Registered: true, Locked: true, Holder: grace.Holder{PID: shim.PID(), File: 78},
+						UID: c.uid, Readable: true, Grace: "20",
+						Trigger: true, TriggerUID: c.uid, TriggerID: grace.TriggerID{Inode: 4711},
+					}}
 				})
 				r.hv.Start(fake.Guest{Name: domain, Presses: 1, ShutsDown: 2 * second})
 				asked := r.hv.Count(fake.OpAsk, domain)
@@ -102,7 +103,7 @@ func TestATriggerFromBeforeARebootEndsNobody(t *testing.T) {
 		r.trigger(domain)
 		r.stop()
 		r.policy.BootID = "next boot"
-		r.set(domain, func(v *watch.View) { v.Locked, v.Holder = false, 0 })
+		r.set(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
 		r.hv.Restart(domain)
 		r.run()
 		r.after(time.Hour)
@@ -190,8 +191,8 @@ func TestAChangeThatIsSeenWithTheTriggerStillCounts(t *testing.T) {
 		// While no agent is there another shim takes over, with another grace period.
 		shim := r.hv.StartProcess("another shim")
 		r.set(domain, func(v *watch.View) {
-			v.Holder, v.File, v.VM.Grace = shim.PID(), 78, "20"
-			v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, grace.TriggerID{Inode: 4711}
+			v.Holder.PID, v.Holder.File, v.Grace = shim.PID(), 78, "20"
+			v.Trigger, v.TriggerUID, v.TriggerID = true, v.UID, grace.TriggerID{Inode: 4711}
 		})
 		begun := time.Since(r.start)
 		r.run()
@@ -247,7 +248,7 @@ func TestALauncherDirectoryThatIsMountedOverGetsItsStatus(t *testing.T) {
 		}
 		// When kubelet mounts the volume there, then the launcher finds it, too.
 		_ = r.dir(domain).WriteStatus(grace.Status{})
-		r.change(domain, func(v *watch.View) { v.Dir = watch.Identity{Device: 2, Inode: 1} })
+		r.change(domain, func(v *watch.View) { v.ID = [2]uint64{2, 1} })
 		r.after(second)
 		if s := r.dir(domain).said(); s.Phase != grace.Running {
 			t.Errorf("%+v", s)

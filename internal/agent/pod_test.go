@@ -7,7 +7,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -157,7 +156,7 @@ func TestTheFirstWordOfTheAPIServerIsWaitedForASecond(t *testing.T) {
 
 func TestALauncherThatClaimsAnotherUIDIsNotBelieved(t *testing.T) {
 	inCluster(t, "", func(r *rig, _ *memoryCluster) {
-		r.set(pod1, func(v *watch.View) { v.VM = signals.VM{Version: 1, UID: "another", Grace: "7"} })
+		r.set(pod1, func(v *watch.View) { v.UID, v.Readable, v.Grace = "another", true, "7" })
 		r.agent.LauncherChanged(domain)
 		r.after(time.Second)
 		rec, _ := r.record()

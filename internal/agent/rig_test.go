@@ -17,7 +17,6 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
@@ -158,7 +157,10 @@ func (r *rig) restart() { r.stop(); r.run() }
 
 func (r *rig) dir(name string) *memoryDir {
 	if r.dirs[name] == nil {
-		r.dirs[name] = &memoryDir{view: watch.View{Present: true}}
+		r.dirs[name] = &memoryDir{view: watch.View{Directory: grace.Directory{Present: true}}}
+		if r.cluster != nil {
+			r.dirs[name].pod = name
+		}
 	}
 	return r.dirs[name]
 }
@@ -168,8 +170,8 @@ func (r *rig) guarded(g fake.Guest, seconds string) (grace.Instance, *fake.Proce
 	r.t.Helper()
 	shim := r.hv.StartProcess("shim")
 	r.change(g.Name, func(v *watch.View) {
-		v.Registered, v.Locked, v.Holder, v.File = true, true, shim.PID(), 77
-		v.VM = signals.VM{Version: 1, UID: "uid-" + g.Name, Grace: seconds}
+		v.Registered, v.Locked, v.Holder.PID, v.Holder.File = true, true, shim.PID(), 77
+		v.UID, v.Readable, v.Grace = "uid-"+g.Name, true, seconds
 	})
 	i := r.hv.Start(g)
 	r.after(time.Second)
@@ -197,7 +199,7 @@ func (r *rig) change(name string, f func(*watch.View)) {
 func (r *rig) trigger(name string) {
 	r.t.Helper()
 	r.change(name, func(v *watch.View) {
-		v.Trigger, v.TriggerUID, v.TriggerID = true, v.VM.UID, grace.TriggerID{Inode: uint64(time.Since(r.start)) + 1}
+		v.Trigger, v.TriggerUID, v.TriggerID = true, v.UID, grace.TriggerID{Inode: uint64(time.Since(r.start)) + 1}
 	})
 }
 
@@ -317,6 +319,7 @@ func (c *memoryCache) release() {
 
 // memoryDir is a launcher directory.
 type memoryDir struct {
+	pod    string // the launcher pod's UID
 	mu     sync.Mutex
 	view   watch.View
 	err    error
@@ -332,7 +335,9 @@ func (d *memoryDir) Look() (watch.View, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.looks++
-	return d.view, d.err
+	view := d.view
+	view.Holder.Pod = d.pod
+	return view, d.err
 }
 
 // breaks makes looks fail, or the trigger stay.

@@ -119,7 +119,7 @@ func TestAContainerThatWasRestartedWhileTheAgentWasDownIsTheLauncherNow(t *testi
 	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
 		r.stop()
 		shim := r.hv.StartProcess("shim")
-		r.set(pod1, func(v *watch.View) { v.Holder, v.File = shim.PID(), 78 })
+		r.set(pod1, func(v *watch.View) { v.Holder.PID, v.Holder.File = shim.PID(), 78 })
 		r.run()
 		r.after(time.Minute)
 		r.untouched()
@@ -151,7 +151,7 @@ func TestALauncherThatLivesKeepsItsPlaceBesideANewerPodWithItsLabels(t *testing.
 				between(r)
 				r.after(time.Minute)
 				// When the shim in it is killed, then nothing follows.
-				r.set("copy", func(v *watch.View) { v.Locked, v.Holder = false, 0 })
+				r.set("copy", func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
 				r.agent.LauncherChanged(domain)
 				r.after(time.Minute)
 				r.untouched()

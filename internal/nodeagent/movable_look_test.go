@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"testing"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/launcher"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
@@ -17,11 +18,11 @@ import (
 type seen struct {
 	launcher.Directory
 
-	vm signals.VM
+	says signals.Asking
 }
 
 func (s seen) Look() (watch.View, error) {
-	return watch.View{Present: true, Registered: true, VM: s.vm}, nil
+	return watch.View{Directory: grace.Directory{Present: true, Registered: true}, Asking: s.says}, nil
 }
 
 // Where migrations are switched off, KubeVirt or nobody says whether a libvirt's
@@ -31,7 +32,7 @@ func TestWithoutMigrationsOnlyVMsInTheirPodsAreJudged(t *testing.T) {
 	n := &node{Options: &Options{}, log: log, driver: hypervisors{launchers: launcher.New(), libvirt: libvirt.New(libvirt.Config{Logger: log})}}
 	t.Cleanup(func() { kit.Must(t, n.driver.close()) })
 	for name, asks := range map[string]string{"pod": signals.AsksLauncher, "libvirt": ""} {
-		_, err := n.driver.launchers.Directory(name, "", seen{vm: signals.VM{Asks: asks}}).Look()
+		_, err := n.driver.launchers.Directory(name, "", seen{says: signals.Asking{Asks: asks}}).Look()
 		kit.Must(t, err)
 	}
 	c := n.conditions()

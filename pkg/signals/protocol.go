@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -35,19 +36,24 @@ var (
 
 // VM is vm.json: the shim's statement of what it launches.
 type VM struct {
-	Version              int
 	Namespace, Name, UID string
 	// Grace is the JSON text of gracePeriodSeconds, "" where it is absent or
 	// null. It may be anything; grace.ParseSeconds judges it.
 	Grace string
-	// Asks is AsksLauncher where the shim asks the guest itself; PID is the VM
-	// process then, as its container sees it, 0 while it is not known.
-	Asks string
-	PID  int
+	Asking
+}
+
+// Asking is the rest of vm.json where the shim asks the guest itself, zero where it
+// does not.
+type Asking struct {
+	// Asks is AsksLauncher; PID is the VM process, as its container sees it, 0 while
+	// it is not known.
+	Asks string `json:"asks"`
+	PID  int    `json:"pid"`
 	// Requested is the last request of status.json that was carried out, and
 	// Result what came of it: ResultOK, or an error for people.
-	Requested uint64
-	Result    string
+	Requested uint64 `json:"requested"`
+	Result    string `json:"result"`
 }
 
 // Values in vm.json of a launcher that asks its guest itself.
@@ -67,14 +73,6 @@ type vmFile struct {
 	Grace     json.RawMessage `json:"gracePeriodSeconds"`
 }
 
-// askingFile is the rest of vm.json where the launcher asks its guest itself.
-type askingFile struct {
-	Asks      string `json:"asks"`
-	PID       int32  `json:"pid"`
-	Requested uint64 `json:"requested"`
-	Result    string `json:"result"`
-}
-
 // ParseVM reads vm.json. A bad grace period, pid, request or result never spoils
 // the rest; an absent namespace, name or uid is "", for the caller to judge. Errors wrap
 // ErrTooLarge, ErrFormat or ErrUID.
@@ -86,12 +84,15 @@ func ParseVM(content []byte) (VM, error) {
 	if f.UID != "" && !ValidUID(f.UID) {
 		return VM{}, fmt.Errorf("%s: %w", FileVM, ErrUID)
 	}
-	vm := VM{Version: f.Version, Namespace: f.Namespace, Name: f.Name, UID: f.UID, Grace: graceText(f.Grace)}
-	var a askingFile
-	_ = json.Unmarshal(content, &a) // leaves out what is of another type, and reads on
-	if a.Asks == AsksLauncher {
-		vm.Asks, vm.PID, vm.Requested, vm.Result = a.Asks, int(max(a.PID, 0)), a.Requested, resultText(a.Result)
+	vm := VM{Namespace: f.Namespace, Name: f.Name, UID: f.UID, Grace: graceText(f.Grace)}
+	_ = json.Unmarshal(content, &vm.Asking) // leaves out what is of another type, and reads on
+	if vm.Asks != AsksLauncher {
+		vm.Asking = Asking{}
 	}
+	if vm.PID < 0 || vm.PID > math.MaxInt32 {
+		vm.PID = 0
+	}
+	vm.Result = resultText(vm.Result)
 	return vm, nil
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-var testVM = VM{Version: 1, Namespace: "ns", Name: "vm", UID: "u-1", Grace: "30"}
+var testVM = VM{Namespace: "ns", Name: "vm", UID: "u-1", Grace: "30"}
 
 // fill writes until the file system has no block left.
 func fill(t *testing.T, dir string) (filler string) {

@@ -29,7 +29,7 @@ func registered(t *testing.T, dir Directory) watch.View {
 		var err error
 		view, err = dir.Look()
 		kit.Must(t, err)
-		return view.VM.PID != 0 && view.Locked && view.Holder != 0
+		return view.PID != 0 && view.Locked && view.Holder.PID != 0
 	})
 	return view
 }
@@ -71,7 +71,7 @@ func TestAProcessOfAPIDNamespaceBelowTheLaunchersIsNotItsVM(t *testing.T) {
 	domain, dir := w.directory(t, "")
 	w.run(t, domain, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, "unshare", "--pid", "--fork", "--kill-child", "sleep", "300")
 	view := registered(t, dir)
-	p, err := identify(view.Holder, view.VM.PID, "")
+	p, err := identify(view.Holder.PID, view.PID, "")
 	kit.Must(t, err) // the one that the shim has started, in its own namespace
 	t.Cleanup(func() { kit.Must(t, p.Close()) })
 	var inner int
@@ -92,7 +92,7 @@ func TestAProcessOfAPIDNamespaceBelowTheLaunchersIsNotItsVM(t *testing.T) {
 	// Then neither its pid there, nor that of the shim's namespace, nor the host's
 	// names a VM process. 1 is the shim there.
 	for pid, want := range map[int]error{middle: errNoSuchPID, 1: errNotBelow, inner: errNoSuchPID} {
-		if got, err := identify(view.Holder, pid, ""); !errors.Is(err, want) {
+		if got, err := identify(view.Holder.PID, pid, ""); !errors.Is(err, want) {
 			t.Errorf("pid %d: %+v, %v; want %v", pid, got, err, want)
 		}
 	}
@@ -104,7 +104,7 @@ func TestAPIDThatBelongsToAnotherProcessByTheTimeItIsOpenedIsNobodys(t *testing.
 	domain, dir := w.directory(t, "")
 	w.launch(t, domain, drivertest.Deaf)
 	view := registered(t, dir)
-	space, err := namespaceOf(view.Holder)
+	space, err := namespaceOf(view.Holder.PID)
 	kit.Must(t, err)
 	otherDomain, otherDir := w.directory(t, "")
 	w.launch(t, otherDomain, drivertest.Deaf)
@@ -120,13 +120,13 @@ func TestAPIDThatBelongsToAnotherProcessByTheTimeItIsOpenedIsNobodys(t *testing.
 		opened, says int
 		want         error
 	}{
-		"another launcher's VM":     {others.VM.PID, others.VM.PID, errNotBelow},
-		"another launcher's shim":   {others.Holder, others.Holder, errNotBelow},
+		"another launcher's VM":     {others.PID, others.PID, errNotBelow},
+		"another launcher's shim":   {others.Holder.PID, others.Holder.PID, errNotBelow},
 		"the agent":                 {os.Getpid(), os.Getpid(), errNotBelow},
 		"of another namespace":      {stranger.Process.Pid, 1, errNoSuchPID},
-		"one with another pid":      {view.VM.PID, view.VM.PID + 1, errNoSuchPID},
-		"the VM itself, of no pod":  {view.VM.PID, view.VM.PID, errNotInPod},
-		"the VM itself, for itself": {view.VM.PID, view.VM.PID, nil},
+		"one with another pid":      {view.PID, view.PID + 1, errNoSuchPID},
+		"the VM itself, of no pod":  {view.PID, view.PID, errNotInPod},
+		"the VM itself, for itself": {view.PID, view.PID, nil},
 	} {
 		p, err := hold(c.opened)
 		kit.Must(t, err)
@@ -134,7 +134,7 @@ func TestAPIDThatBelongsToAnotherProcessByTheTimeItIsOpenedIsNobodys(t *testing.
 		if errors.Is(c.want, errNotInPod) {
 			in = pod
 		}
-		if err := check(p, space, c.says, in, view.Holder); !errors.Is(err, c.want) {
+		if err := check(p, space, c.says, in, view.Holder.PID); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 		kit.Must(t, p.Close())
@@ -157,15 +157,15 @@ func TestAVMProcessIsWhatWasStartedWhateverItCallsItselfAndWhateverItStarts(t *t
 	child, err := strconv.Atoi(content(left))
 	kit.Must(t, err)
 	t.Cleanup(func() { _ = syscall.Kill(child, syscall.SIGKILL) })
-	if comm := content("/proc/" + strconv.Itoa(view.VM.PID) + "/comm"); !strings.Contains(comm, "Z 1\nPPid:") {
+	if comm := content("/proc/" + strconv.Itoa(view.PID) + "/comm"); !strings.Contains(comm, "Z 1\nPPid:") {
 		t.Fatalf("its name is %q", comm)
 	}
 	d, err := w.Get(t.Context(), domain)
 	kit.Must(t, err)
-	start, err := process.Start(view.VM.PID)
+	start, err := process.Start(view.PID)
 	kit.Must(t, err)
-	if d.Instance.PID != view.VM.PID || d.Instance.Start != start {
-		t.Errorf("%+v, want pid %d of %d", d.Instance, view.VM.PID, start)
+	if d.Instance.PID != view.PID || d.Instance.Start != start {
+		t.Errorf("%+v, want pid %d of %d", d.Instance, view.PID, start)
 	}
 	// When it ends, so does the VM, and its child is nobody's business.
 	kit.Must(t, os.Remove(left))

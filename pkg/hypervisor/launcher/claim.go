@@ -39,7 +39,7 @@ type refusal struct {
 // claim is what is claimed; open: by a launcher that lives, of a process that was
 // not found by it. The caller holds the lock.
 func (v *vm) claim(view *watch.View) (says claim, open bool) {
-	says = claim{view.Holder, view.VM.PID, view.File}
+	says = claim{view.Holder.PID, view.PID, view.Holder.File}
 	return says, v.claims && view.Locked && says.holder > 0 && says.pid > 0 && says != v.found
 }
 

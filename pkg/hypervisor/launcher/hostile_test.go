@@ -131,16 +131,16 @@ func TestAProcessOutsideOfTheLauncherPodIsNotItsVM(t *testing.T) {
 	w.launch(t, domain, drivertest.Deaf)
 	view, err := dir.Look()
 	kit.Must(t, err)
-	if view.VM.PID == 0 || !view.Locked {
+	if view.PID == 0 || !view.Locked {
 		t.Fatalf("nothing to refuse: %+v", view)
 	}
 	if d, err := w.Get(t.Context(), domain); !errors.Is(err, hypervisor.ErrNotFound) {
 		t.Errorf("got %+v, %v", d, err)
 	}
-	if _, err := identify(view.Holder, view.VM.PID, pod); !errors.Is(err, errNotInPod) {
+	if _, err := identify(view.Holder.PID, view.PID, pod); !errors.Is(err, errNotInPod) {
 		t.Errorf("refused for %v", err)
 	}
-	p, err := identify(view.Holder, view.VM.PID, "")
+	p, err := identify(view.Holder.PID, view.PID, "")
 	kit.Must(t, err) // else the test shows nothing
 	kit.Must(t, p.Close())
 }
@@ -152,7 +152,10 @@ func TestAnAnswerToNoRequestIsNone(t *testing.T) {
 	w.look(t, domain)
 	v := w.vm(domain)
 	for _, n := range []uint64{1, 1 << 63} {
-		v.learn(&watch.View{Present: true, Registered: true, VM: signals.VM{Version: 1, UID: "u-1", Asks: signals.AsksLauncher, PID: 1, Requested: n, Result: "ok"}})
+		v.learn(&watch.View{
+			Directory: grace.Directory{Present: true, Registered: true, UID: "u-1", Readable: true},
+			Asking:    signals.Asking{Asks: signals.AsksLauncher, PID: 1, Requested: n, Result: "ok"},
+		})
 		if v.answered != 0 {
 			t.Errorf("an answer to %d counts", n)
 		}

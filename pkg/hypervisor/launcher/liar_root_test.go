@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
 	"github.com/vmgrace/vmgrace/pkg/signals"
@@ -26,7 +27,7 @@ type liar struct {
 func (l *liar) Look() (watch.View, error) {
 	view, err := l.Directory.Look()
 	if pid := l.pid.Load(); pid != 0 {
-		view.VM.PID = int(pid)
+		view.PID = int(pid)
 	}
 	return view, err
 }
@@ -102,16 +103,16 @@ func TestAClaimThatWasTrueIsNoWrongOneOnceItsProcessHasEnded(t *testing.T) {
 		t.Fatal("not a vm")
 	}
 	view := watch.View{
-		Present: true, Registered: true, File: 7, Locked: true, Holder: os.Getppid(),
-		VM: signals.VM{Version: 1, UID: "u-1", Asks: signals.AsksLauncher, PID: os.Getpid()},
+		Directory: grace.Directory{Present: true, Registered: true, Locked: true, UID: "u-1", Readable: true, Holder: grace.Holder{PID: os.Getppid(), File: 7}},
+		Asking:    signals.Asking{Asks: signals.AsksLauncher, PID: os.Getpid()},
 	}
-	v.found = claim{view.Holder, view.VM.PID, view.File}
+	v.found = claim{view.Holder.PID, view.PID, view.Holder.File}
 	v.learn(&view)
 	if _, runs := v.known(); runs || len(view.Rejected) != 0 || !v.paid.IsZero() {
 		t.Errorf("it is looked into again: it runs %v, rejected %v", runs, view.Rejected)
 	}
 	// Another registration says something of its own.
-	view.File = 8
+	view.Holder.File = 8
 	v.learn(&view)
 	if _, runs := v.known(); !runs || len(view.Rejected) != 0 {
 		t.Errorf("a new claim, of a process below its parent: it runs %v, rejected %v", runs, view.Rejected)

@@ -47,7 +47,7 @@ func TestAVMIsFoundInTheCgroupOfItsPodAlone(t *testing.T) {
 	w.launch(t, domain, drivertest.Deaf)
 	view, err := dir.Look()
 	kit.Must(t, err)
-	shim, vm := view.Holder, view.VM.PID
+	shim, vm := view.Holder.PID, view.PID
 	for name, c := range map[string]struct {
 		shim, vm string
 		want     error
@@ -94,11 +94,11 @@ func TestAPIDIsThatOfTheShimsNamespace(t *testing.T) {
 	v := w.vm(domain)
 	view, err := v.Look()
 	kit.Must(t, err)
-	if !strings.Contains(status, "\nNSpid:\t"+strconv.Itoa(d.Instance.PID)+"\t"+strconv.Itoa(view.VM.PID)+"\n") {
-		t.Errorf("pid %d is not %d in the shim's namespace:\n%s", d.Instance.PID, view.VM.PID, status)
+	if !strings.Contains(status, "\nNSpid:\t"+strconv.Itoa(d.Instance.PID)+"\t"+strconv.Itoa(view.PID)+"\n") {
+		t.Errorf("pid %d is not %d in the shim's namespace:\n%s", d.Instance.PID, view.PID, status)
 	}
 	// A pid of the host means nothing there.
-	if _, err := identify(view.Holder, os.Getpid(), ""); !errors.Is(err, errNoSuchPID) {
+	if _, err := identify(view.Holder.PID, os.Getpid(), ""); !errors.Is(err, errNoSuchPID) {
 		t.Errorf("the agent's own pid: %v", err)
 	}
 	if _, err := w.Get(t.Context(), "ns_other"); !errors.Is(err, hypervisor.ErrNotFound) {

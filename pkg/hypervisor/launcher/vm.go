@@ -94,14 +94,14 @@ func (v *vm) learn(view *watch.View) {
 // take takes whose the VM is, and answers. The caller holds the lock.
 func (v *vm) take(view *watch.View) {
 	v.looked = true
-	v.claims = view.Registered && view.VM.Asks == signals.AsksLauncher
+	v.claims = view.Registered && view.Asks == signals.AsksLauncher
 	if !v.claims {
 		return
 	}
-	v.uid = view.VM.UID
+	v.uid = view.UID
 	// Only of what was asked: other numbers are nothing.
-	if n := view.VM.Requested; n > v.answered && n <= v.request {
-		v.answered, v.result = n, view.VM.Result
+	if n := view.Requested; n > v.answered && n <= v.request {
+		v.answered, v.result = n, view.Result
 		close(v.news)
 		v.news = make(chan struct{})
 	}

@@ -15,24 +15,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// View is what a launcher directory said at one moment.
+// View is what a launcher directory said at one moment. Whether the end of the lock's
+// holder will be seen, and when that started, is not known here.
 type View struct {
-	// Present is false where there is no such directory. Dir tells it from one
-	// that takes its place: a volume that is mounted over it.
-	Present bool
-	Dir     Identity
-	// Registered: vm.json is there. VM is what it says, zero if it is rejected.
-	Registered bool
-	VM         signals.VM
-	Locked     bool
-	// Holder is the pid of the lock's holder in our pid namespace, 0 if it
-	// cannot be seen from here (fcntl(2), F_GETLK).
-	Holder int
-	File   uint64 // vm.json's inode: tells one registration from the next
-	// Trigger: the file is there; TriggerUID is the VM it names, "" for a touch.
-	Trigger    bool
-	TriggerUID string
-	TriggerID  grace.TriggerID
+	grace.Directory
+	signals.Asking
+
 	// Rejected is what was there and cannot be used.
 	Rejected []Rejection
 }
@@ -61,8 +49,9 @@ const lookTries = 3
 // unmounted at any time.
 type Directory struct {
 	Base, Name string
-	// Namespace and VM are whose directory it is; vm.json cannot change that.
-	Namespace, VM string
+	// Namespace and VM are whose directory it is, Pod is the launcher pod's UID, ""
+	// without Kubernetes; vm.json cannot change that.
+	Namespace, VM, Pod string
 }
 
 // Look reads the directory. An error means that nothing is known; a missing
@@ -76,7 +65,7 @@ func (d Directory) Look() (View, error) {
 		return View{}, err
 	}
 	defer root.Close()
-	view := View{Present: true, Dir: identity(info)}
+	view := View{Directory: grace.Directory{Present: true, ID: idOf(info)}}
 	// The trigger first: a shim registers before it asks, so a trigger that is
 	// seen comes with the registration it belongs to.
 	if err := d.lookTrigger(root, &view); err != nil {
@@ -140,13 +129,14 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 	if err != nil && !errors.Is(err, signals.ErrTooLarge) {
 		return err
 	}
-	view.Registered, view.File = true, identity(info).Inode
-	if view.Locked, view.Holder, err = lockOf(f); err != nil {
+	view.Registered = true
+	view.Holder = grace.Holder{Device: view.ID[0], File: idOf(info)[1], Pod: d.Pod}
+	if view.Locked, view.Holder.PID, err = lockOf(f); err != nil {
 		return err
 	}
 	if !view.Locked && !still(root, info) {
 		// Its shim has removed it and ended: that is not a shim that was killed.
-		view.Registered, view.File = false, 0
+		view.Registered, view.Holder = false, grace.Holder{}
 		return fmt.Errorf("%s: %w", signals.FileVM, errSwapped)
 	}
 	vm, err := signals.ParseVM(content) // what is too large has no content
@@ -156,7 +146,7 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 	case vm.Namespace != d.Namespace || vm.Name != d.VM:
 		view.reject(ReasonVMClaim, fmt.Errorf("%s claims to be %.64q/%.64q", signals.FileVM, vm.Namespace, vm.Name))
 	default:
-		view.VM = vm
+		view.UID, view.Readable, view.Grace, view.Asking = vm.UID, true, vm.Grace, vm.Asking
 	}
 	return nil
 }
@@ -186,7 +176,8 @@ func still(root *os.Root, opened fs.FileInfo) bool {
 	return err == nil && os.SameFile(opened, now)
 }
 
-// lockOf asks who keeps us from locking the file, and locks nothing.
+// lockOf asks who keeps us from locking the file, and locks nothing. holder is the pid
+// in our pid namespace, 0 where it cannot be seen from here (fcntl(2), F_GETLK).
 func lockOf(f *os.File) (locked bool, holder int, err error) {
 	query := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &query); err != nil {
@@ -222,12 +213,12 @@ func (v *View) reject(reason string, err error) {
 }
 
 func triggerID(info fs.FileInfo) grace.TriggerID {
-	return grace.TriggerID{Inode: identity(info).Inode, Mtime: info.ModTime().UnixNano()}
+	return grace.TriggerID{Inode: idOf(info)[1], Mtime: info.ModTime().UnixNano()}
 }
 
-func identity(info fs.FileInfo) Identity {
+func idOf(info fs.FileInfo) fileID {
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return Identity{st.Dev, st.Ino}
+		return fileID{st.Dev, st.Ino}
 	}
-	return Identity{}
+	return fileID{}
 }

@@ -19,5 +19,5 @@ func EmptyDir(kubeletDir, podUID, namespace, vm string) (d Directory, ok bool) {
 		return Directory{}, false
 	}
 	base := filepath.Join(kubeletDir, "pods", podUID, "volumes", "kubernetes.io~empty-dir")
-	return Directory{Base: base, Name: volume, Namespace: namespace, VM: vm}, true
+	return Directory{Base: base, Name: volume, Namespace: namespace, VM: vm, Pod: podUID}, true
 }

@@ -23,7 +23,7 @@ func TestAnEmptyDirIsWhereKubeletPutsIt(t *testing.T) {
 	for _, uid := range []string{"3f2504e0-4f89-11d3-9a0c-0305e82c3301", "1d4b8c0e9a6f5e3b2c7d", "A", strings.Repeat("a", 64)} {
 		d, ok := EmptyDir("/var/lib/kubelet", uid, "ns", "vm")
 		want := "/var/lib/kubelet/pods/" + uid + "/volumes/kubernetes.io~empty-dir/vmgrace"
-		if !ok || d.path() != want || d.Name != "vmgrace" || d.Namespace != "ns" || d.VM != "vm" {
+		if !ok || d.path() != want || d.Name != "vmgrace" || d.Namespace != "ns" || d.VM != "vm" || d.Pod != uid {
 			t.Errorf("%s: %+v, %v", uid, d, ok)
 		}
 	}
@@ -96,7 +96,7 @@ func TestAFileThatOnlyTheLaunchersUserMayReadIsRead(t *testing.T) {
 		kit.Write(t, path, content)
 		kit.Must(t, errors.Join(os.Chmod(path, 0o600), os.Chown(path, 65532, 65532)))
 	}
-	if v := look(t, d); v.VM.UID != "u1" || v.TriggerUID != "u1" {
+	if v := look(t, d); v.UID != "u1" || v.TriggerUID != "u1" || v.Holder.Pod != "uid-1" {
 		t.Errorf("%+v", v)
 	}
 }

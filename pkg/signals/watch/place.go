@@ -10,7 +10,7 @@ type place struct {
 	path string
 	stat func(path string, into *unix.Stat_t) error // Lstat where it may be a tenant's link
 	// seen is the directory that was there last; watched: inotify has it.
-	seen    Identity
+	seen    fileID
 	watched bool
 	refused bool // inotify refused it, and that was logged
 	looked  bool // false: it is to be looked at, whatever there is to see here
@@ -19,21 +19,21 @@ type place struct {
 	young   bool
 }
 
-// Identity tells a directory from others that are there at the same time. The
-// zero identity is that of no directory.
-type Identity struct{ Device, Inode uint64 }
+// fileID is a device and an inode: it tells a directory from others that are there at
+// the same time. The zero one is that of no directory.
+type fileID = [2]uint64
 
 // forget counts it as not watched. Why it could not be was logged already.
 func (at *place) forget() { *at = place{path: at.path, stat: at.stat, refused: at.refused} }
 
 // identify: what cannot be looked at is no directory as long as that lasts; the
 // look will say what is wrong.
-func (at *place) identify() (is Identity, changed unix.Timespec) {
+func (at *place) identify() (is fileID, changed unix.Timespec) {
 	var st unix.Stat_t
 	if err := at.stat(at.path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return Identity{}, unix.Timespec{}
+		return fileID{}, unix.Timespec{}
 	}
-	return Identity{st.Dev, st.Ino}, st.Ctim
+	return fileID{st.Dev, st.Ino}, st.Ctim
 }
 
 // arm watches what is at path now, and reports whether that is to be looked at:
@@ -41,7 +41,7 @@ func (at *place) identify() (is Identity, changed unix.Timespec) {
 // error says why it cannot, once.
 func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
 	seen, changed := at.identify()
-	is := seen != Identity{}
+	is := seen != fileID{}
 	differs := seen != at.seen || changed != at.changed || is != at.watched
 	look = differs || at.young || !at.looked
 	if seen != at.seen || is != at.watched {

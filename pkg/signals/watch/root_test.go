@@ -38,7 +38,7 @@ func TestNothingOfATenantIsFollowedOrBlocks(t *testing.T) {
 			kit.Must(t, plant(filepath.Join(path, signals.FileVM)))
 			kit.Must(t, plant(filepath.Join(path, signals.FileTrigger)))
 			v := look(t, d)
-			if v.Registered || v.VM.UID != "" || v.Trigger {
+			if v.Registered || v.UID != "" || v.Trigger {
 				t.Errorf("used: %+v", v)
 			}
 			if len(v.Rejected) != 2 {

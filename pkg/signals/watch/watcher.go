@@ -203,9 +203,9 @@ func (w *Watcher) list(notify *fsnotify.Watcher, kept map[string]bool) {
 }
 
 // report says what has become of the launchers directory, which was before.
-func (w *Watcher) report(before Identity, err error) {
+func (w *Watcher) report(before fileID, err error) {
 	dir, gone := w.parent.path, errors.Is(err, fs.ErrNotExist)
-	switch none := (Identity{}); {
+	switch none := (fileID{}); {
 	case gone && !w.missing:
 		w.log.Error("the launchers directory is gone; waiting for it", "dir", dir)
 	case gone:
