@@ -53,10 +53,10 @@ func (a *Agent) nodeShutdown(domain string) (now grace.NodeShutdownTime, turn gr
 
 // turns are when the VMs are asked; the caller holds the lock.
 func (a *Agent) turns(n grace.NodeShutdownTime) map[string]grace.Mono {
-	vms := map[string]grace.NodeVM{}
+	vms := map[string]grace.Summary{}
 	for domain, k := range a.keepers {
 		if s := k.summary.Load(); s.Running {
-			vms[domain] = grace.NodeVM{Priority: s.Priority, Needs: s.Period + a.cfg.Policy.DestroyTimeout}
+			vms[domain] = *s
 		}
 	}
 	return n.Turns(vms)
@@ -97,7 +97,7 @@ func (a *Agent) needed() time.Duration {
 	longest := time.Duration(0)
 	for _, k := range a.keepers {
 		if s := k.summary.Load(); s.Running {
-			longest = max(longest, s.Period+a.cfg.Policy.DestroyTimeout)
+			longest = max(longest, s.Needs)
 		}
 	}
 	return longest

@@ -14,17 +14,10 @@ type NodeShutdownTime struct{ Begin, End Mono }
 // UnderWay tells whether the machine shuts down.
 func (n NodeShutdownTime) UnderWay() bool { return n != NodeShutdownTime{} }
 
-// NodeVM is a VM of a machine that shuts down: its pod's priority, 0 where it has none,
-// and what its shutdown takes at most.
-type NodeVM struct {
-	Priority int32
-	Needs    time.Duration
-}
-
 // Turns are the latest moments at which the VMs are asked, each by its name: those of
 // a lower priority first, where there is time for one priority after the other; where
 // not, all at once. A priority's turn comes sooner when no VM of a lower one is left.
-func (n NodeShutdownTime) Turns(vms map[string]NodeVM) map[string]Mono {
+func (n NodeShutdownTime) Turns(vms map[string]Summary) map[string]Mono {
 	longest := map[int32]time.Duration{}
 	for _, vm := range vms {
 		longest[vm.Priority] = max(longest[vm.Priority], vm.Needs)

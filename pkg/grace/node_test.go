@@ -8,8 +8,9 @@ import (
 
 func TestTurnsOfANodesVMs(t *testing.T) {
 	begin := Mono(0).Add(time.Hour)
-	vms := map[string]NodeVM{
-		"low": {-5, 30 * time.Second}, "low too": {-5, 10 * time.Second}, "none": {0, 20 * time.Second}, "high": {1000, 40 * time.Second},
+	vms := map[string]Summary{
+		"low": {Priority: -5, Needs: 30 * time.Second}, "low too": {Priority: -5, Needs: 10 * time.Second},
+		"none": {Needs: 20 * time.Second}, "high": {Priority: 1000, Needs: 40 * time.Second},
 	}
 	after := func(d time.Duration) Mono { return begin.Add(d) }
 	for delay, want := range map[time.Duration]map[string]Mono{

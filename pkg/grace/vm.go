@@ -222,20 +222,20 @@ func (v *VM) Unsaved() bool { return v.obs.Unsaved }
 
 // Summary is what the rest of the agent reads of a VM.
 type Summary struct {
-	Phase      Phase // the record's, "" without one
-	Running    bool  // there is a record, and its instance has not ended
-	HeldSince  Mono  // since when the shutdown is held, 0 while it is not
-	Period     time.Duration
-	Priority   int32 // of its launcher pod, 0 where none is known
-	Unwritable bool  // the disk refuses the record or its removal, or does not answer
+	Phase      Phase         // the record's, "" without one
+	Running    bool          // there is a record, and its instance has not ended
+	HeldSince  Mono          // since when the shutdown is held, 0 while it is not
+	Needs      time.Duration // what its shutdown takes at most
+	Priority   int32         // of its launcher pod, 0 where none is known
+	Unwritable bool          // the disk refuses the record or its removal, or does not answer
 }
 
 // Summary is that of the VM now. A disk that has not answered for longer than slow
 // counts as one that refuses.
 func (v *VM) Summary(now Mono, slow time.Duration) Summary {
 	s := Summary{
-		Running: v.obs.Recorded && !v.obs.Gone, Period: v.rec.Period.Length, Priority: v.obs.Pod.Priority,
-		Unwritable: v.unwritable(now, slow),
+		Running: v.obs.Recorded && !v.obs.Gone, Needs: v.rec.Period.Length + v.policy.DestroyTimeout,
+		Priority: v.obs.Pod.Priority, Unwritable: v.unwritable(now, slow),
 	}
 	if v.obs.Recorded {
 		s.Phase = v.rec.Phase(now)
