@@ -115,8 +115,8 @@ func given(t *testing.T, start grace.Mono) string {
 	ending := r
 	ending.Name, ending.UID, ending.Period = "b", "u2", grace.Period{Length: time.Minute, Source: grace.SourceLauncher}
 	wall := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
-	if err := ending.Begin(grace.LauncherSignal, start, start, wall, false); err != nil {
-		t.Fatal(err)
+	ending.Shutdown = grace.Shutdown{
+		Cause: grace.LauncherSignal, Start: start, Deadline: start.Add(time.Minute), StartedAt: wall, DeadlineAt: wall.Add(time.Minute),
 	}
 	for _, rec := range []grace.Record{r, ending} {
 		if err := store.Put(rec); err != nil {

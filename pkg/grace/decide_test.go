@@ -30,7 +30,7 @@ func begun(t *testing.T, length time.Duration) (Record, observation) {
 	t.Helper()
 	r, o := guarded(length)
 	o.Trigger, o.TriggerAt = true, t0
-	if err := r.Begin(LauncherSignal, t0, t0, time.Unix(0, 0), false); err != nil {
+	if err := r.start(LauncherSignal, t0, t0, time.Unix(0, 0), false); err != nil {
 		t.Fatal(err)
 	}
 	o.Announced, o.Look = true, Call{Tries: 1, Last: t0}

@@ -93,7 +93,7 @@ func (v *VM) seeShim(d *Directory, now Mono) {
 		if !d.Watched {
 			o.DirAt = now.Add(lookUnwatched)
 		}
-	case o.Recorded && v.rec.Launcher.SameFile(d.Holder), !o.Recorded && o.Holder.SameFile(d.Holder):
+	case o.Recorded && v.rec.Launcher.sameFile(d.Holder), !o.Recorded && o.Holder.sameFile(d.Holder):
 		// The same file was locked while this instance ran: its shim is dead.
 		if o.Shim != shimDied {
 			o.Shim, o.DiedAt, o.DiedWithNode = shimDied, now, o.Node.UnderWay()

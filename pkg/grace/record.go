@@ -105,8 +105,8 @@ type Holder struct {
 	Pod    string // the UID of the launcher pod; "" as Device is 0, and without Kubernetes
 }
 
-// SameFile reports whether o holds, or held, the vm.json that h does.
-func (h Holder) SameFile(o Holder) bool {
+// sameFile reports whether o holds, or held, the vm.json that h does.
+func (h Holder) sameFile(o Holder) bool {
 	return h.File == o.File && (h.Pod == o.Pod || h.Pod == "") && (h.Device == o.Device || h.Device == 0)
 }
 

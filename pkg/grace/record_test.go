@@ -109,10 +109,19 @@ func TestDomainNames(t *testing.T) {
 	}
 }
 
+// start is what VM.Apply does of a Begin to the record.
+func (r *Record) start(cause Cause, start, now Mono, wall time.Time, dry bool) error {
+	if err := allow(r.Phase(now), Begin); err != nil {
+		return err
+	}
+	r.begin(cause, start, wall, dry)
+	return nil
+}
+
 func TestBeginFixesTheTimesOnce(t *testing.T) {
 	r, _ := guarded(4 * time.Second)
 	wall := time.Date(2026, 1, 2, 3, 4, 5, 678_912_345, time.FixedZone("x", 3600))
-	if err := r.Begin(LauncherSignal, t0, t0, wall, false); err != nil {
+	if err := r.start(LauncherSignal, t0, t0, wall, false); err != nil {
 		t.Fatal(err)
 	}
 	s := r.Shutdown
@@ -126,7 +135,7 @@ func TestBeginFixesTheTimesOnce(t *testing.T) {
 		t.Errorf("deadline %v after the start", got)
 	}
 	var illegal *transitionError
-	if err := r.Begin(VMIDeleted, at(1), at(1), wall, false); !errors.As(err, &illegal) || r.Shutdown != s {
+	if err := r.start(VMIDeleted, at(1), at(1), wall, false); !errors.As(err, &illegal) || r.Shutdown != s {
 		t.Errorf("a second cause: %v, %v; the first must stand", err, r.Shutdown)
 	}
 	v := VM{policy: &policy, rec: r, obs: observation{Recorded: true, Period: Period{Length: time.Hour}}}
@@ -137,7 +146,7 @@ func TestBeginFixesTheTimesOnce(t *testing.T) {
 
 func TestALauncherThatDiedLeavesNoGracePeriod(t *testing.T) {
 	r, _ := guarded(time.Hour)
-	if err := r.Begin(LauncherDied, t0, at(0.1), time.Now(), false); err != nil || r.Shutdown.Deadline != t0 {
+	if err := r.start(LauncherDied, t0, at(0.1), time.Now(), false); err != nil || r.Shutdown.Deadline != t0 {
 		t.Errorf("deadline t0+%v, %v", r.Shutdown.Deadline.Sub(t0), err)
 	}
 }
@@ -190,11 +199,11 @@ func TestTheSameInodeInAnotherPodIsAnotherLauncher(t *testing.T) {
 		"another device": {Holder{PID: 1, Device: 42, File: 77, Pod: "pod-1"}, false},
 		"another file":   {Holder{PID: 1, Device: 41, File: 78, Pod: "pod-1"}, false},
 	} {
-		if was.SameFile(c.now) != c.same {
+		if was.sameFile(c.now) != c.same {
 			t.Errorf("%s: %v, want %v", name, !c.same, c.same)
 		}
 	}
-	if old := (Holder{File: 77}); !old.SameFile(was) {
+	if old := (Holder{File: 77}); !old.sameFile(was) {
 		t.Error("the launcher that an older agent recorded is not known")
 	}
 }

@@ -48,7 +48,7 @@ func (w *world) act(d Decision) {
 	switch d.Do {
 	case Begin:
 		w.begunAt = d.When
-		if err := w.r.Begin(d.Cause, d.When, w.now, time.Unix(0, 0), false); err != nil {
+		if err := w.r.start(d.Cause, d.When, w.now, time.Unix(0, 0), false); err != nil {
 			w.t.Fatal(err)
 		}
 		w.o.Unsaved = true

@@ -76,17 +76,8 @@ func arrived(from Phase, by Action, to Phase) error {
 	return &transitionError{From: from, By: by, To: to}
 }
 
-// Begin starts the grace period, as VM.Apply does. start is when the agent
-// first saw the cause, wall the same moment on the wall clock.
-func (r *Record) Begin(cause Cause, start, now Mono, wall time.Time, dry bool) error {
-	if err := allow(r.Phase(now), Begin); err != nil {
-		return err
-	}
-	r.begin(cause, start, wall, dry)
-	return nil
-}
-
-// begin: a launcher that died leaves no grace period.
+// begin starts the grace period. start is when the agent first saw the cause, wall the
+// same moment on the wall clock. A launcher that died leaves no grace period.
 func (r *Record) begin(cause Cause, start Mono, wall time.Time, dry bool) {
 	length := r.Period.Length
 	if cause == LauncherDied {

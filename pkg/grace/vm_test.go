@@ -23,7 +23,7 @@ func inPhase(t *testing.T, p Phase) *VM {
 	default:
 	}
 	if p == ShuttingDown || p == Destroying {
-		if err := v.rec.Begin(LauncherSignal, start, start, time.Unix(0, 0), false); err != nil {
+		if err := v.rec.start(LauncherSignal, start, start, time.Unix(0, 0), false); err != nil {
 			t.Fatal(err)
 		}
 	}

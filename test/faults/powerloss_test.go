@@ -80,9 +80,9 @@ func TestWhatAnExt4DiskHoldsAfterAPowerLoss(t *testing.T) {
 		}
 	}()
 	running := grace.Record{Namespace: "ns", Name: "vm", UID: "uid", BootID: "boot", Period: grace.Period{Length: time.Minute, Source: grace.SourceVMI}}
-	ending := running
-	if err := ending.Begin(grace.LauncherSignal, 5, 5, time.Unix(1_770_000_000, 0).UTC(), false); err != nil {
-		t.Fatal(err)
+	ending, wall := running, time.Unix(1_770_000_000, 0).UTC()
+	ending.Shutdown = grace.Shutdown{
+		Cause: grace.LauncherSignal, Start: 5, Deadline: grace.Mono(5).Add(time.Minute), StartedAt: wall, DeadlineAt: wall.Add(time.Minute),
 	}
 	for _, step := range []struct {
 		what string
