@@ -31,7 +31,7 @@ func (k *keeper) lookAtDomain(d grace.Decision) {
 }
 
 func (k *keeper) domainSeen(d hypervisor.Domain) {
-	k.vm.SeeDomain(grace.Domain{Instance: d.Instance, Power: d.Power, Agent: d.Agent, Grace: d.Grace}, k.now())
+	k.vm.SeeDomain(d.Domain, k.now())
 	if !k.vm.Recorded() && (d.Persistent || d.Autostart) {
 		k.log.Warn("this domain is persistent or autostarted: libvirt may start it again after its shutdown; define it transient",
 			"persistent", d.Persistent, "autostart", d.Autostart)

@@ -6,8 +6,10 @@ import "time"
 type Domain struct {
 	Instance Instance
 	Power    Power
-	Agent    bool   // a guest agent has its channel open
-	Grace    string // as its metadata state it
+	Agent    bool // a guest agent has its channel open
+	// Grace is the text of <deletionGracePeriodSeconds> in the domain's
+	// KubeVirt metadata, "" where there is none. It is not trusted.
+	Grace string
 }
 
 // A domain that has just appeared has no process that can be identified yet.

@@ -14,14 +14,8 @@ import (
 
 // Domain is a running domain as it was last seen.
 type Domain struct {
-	Name     string
-	Instance grace.Instance
-	Power    grace.Power
-	// Agent reports whether a guest agent has its channel open.
-	Agent bool
-	// Grace is the text of <deletionGracePeriodSeconds> in the domain's
-	// KubeVirt metadata, "" where there is none. It is not trusted.
-	Grace string
+	Name string
+	grace.Domain
 	// Persistent and Autostart: such a domain may come back by itself.
 	Persistent, Autostart bool
 }

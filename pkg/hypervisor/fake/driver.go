@@ -64,7 +64,7 @@ func (h *Hypervisor) visible(d *domain) bool { return !h.down || !d.gone }
 
 func (h *Hypervisor) show(d *domain) hypervisor.Domain {
 	dom := hypervisor.Domain{
-		Name: d.Name, Instance: d.instance, Power: d.power, Agent: d.Agent, Grace: d.Grace,
+		Name: d.Name, Domain: grace.Domain{Instance: d.instance, Power: d.power, Agent: d.Agent, Grace: d.Grace},
 		Persistent: d.Persistent, Autostart: d.Autostart,
 	}
 	if d.gone {

@@ -112,7 +112,7 @@ func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours fu
 
 // listed is what a list says of a domain that runs. It makes no call.
 func listed(dom *libvirt.Domain) (hypervisor.Domain, error) {
-	is := hypervisor.Domain{Power: grace.PowerOn}
+	is := hypervisor.Domain{Domain: grace.Domain{Power: grace.PowerOn}}
 	var err error
 	if is.Name, err = dom.GetName(); err != nil {
 		return is, plain(err)

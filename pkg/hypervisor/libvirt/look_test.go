@@ -25,8 +25,10 @@ func TestGetKnowsQEMUGraceAndAgent(t *testing.T) {
 	d, _ := open(t)
 	g := shared.Boot(t, node.Spec{GuestAgent: true, Behaviour: "agent=hung", Grace: "33"})
 	want := hypervisor.Domain{
-		Name: g.Domain, Power: grace.PowerOn, Agent: true, Grace: "33",
-		Instance: grace.Instance{UUID: g.UUID, PID: g.PID, Start: g.StartTime},
+		Name: g.Domain,
+		Domain: grace.Domain{
+			Instance: grace.Instance{UUID: g.UUID, PID: g.PID, Start: g.StartTime}, Power: grace.PowerOn, Agent: true, Grace: "33",
+		},
 	}
 	node.Eventually(t, testTimeout, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom == want }, "it is %+v", want)
 
@@ -121,7 +123,7 @@ func TestWithLibvirtdDeadTheRunDirectoryKnows(t *testing.T) {
 	g := shared.Boot(t, node.Spec{Firmware: true, Grace: "7"})
 	i := instance(t, d, g.Domain)
 	shared.Libvirtd().Kill()
-	want := hypervisor.Domain{Name: g.Domain, Instance: i, Grace: "7"}
+	want := hypervisor.Domain{Name: g.Domain, Domain: grace.Domain{Instance: i, Grace: "7"}}
 	if dom, err := d.Get(bounded(t), g.Domain); err != nil || dom != want {
 		t.Errorf("%+v, %v, want %+v", dom, err, want)
 	}

@@ -52,7 +52,7 @@ func (e *entry) instance() grace.Instance {
 }
 
 func (e *entry) domain(p grace.Power) hypervisor.Domain {
-	return hypervisor.Domain{Name: e.name, Instance: e.instance(), Power: p, Agent: e.agent, Grace: e.grace}
+	return hypervisor.Domain{Name: e.name, Domain: grace.Domain{Instance: e.instance(), Power: p, Agent: e.agent, Grace: e.grace}}
 }
 
 func newRunDir(path string) *runDir { return &runDir{path: path, cache: map[string]entry{}} }
