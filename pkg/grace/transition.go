@@ -42,38 +42,24 @@ var transitions = [...]struct {
 	{Stopped, Reset, ""},
 }
 
-// transitionError is an action that a phase does not allow, or that led to
-// another phase than it should have: a bug.
-type transitionError struct {
-	From Phase
-	By   Action
-	To   Phase // where it led, if that is the error
-}
-
-func (e *transitionError) Error() string {
-	if e.To != "" {
-		return fmt.Sprintf("%s led from %q to %q", e.By, e.From, e.To)
-	}
-	return fmt.Sprintf("no transition from %q by %s", e.From, e.By)
-}
-
+// allow returns an error for an action that the phase does not allow: a bug.
 func allow(from Phase, by Action) error {
 	for _, t := range transitions {
 		if t.from == from && t.by == by {
 			return nil
 		}
 	}
-	return &transitionError{From: from, By: by}
+	return fmt.Errorf("no transition from %q by %s", from, by)
 }
 
-// arrived reports whether an action has led where the table says.
+// arrived returns an error where an action has not led where the table says: a bug.
 func arrived(from Phase, by Action, to Phase) error {
 	for _, t := range transitions {
 		if t.from == from && t.by == by && (t.to == to || t.to == ShuttingDown && to == Destroying) {
 			return nil
 		}
 	}
-	return &transitionError{From: from, By: by, To: to}
+	return fmt.Errorf("%s led from %q to %q", by, from, to)
 }
 
 // begin starts the grace period. start is when the agent first saw the cause, wall the

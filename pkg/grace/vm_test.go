@@ -1,7 +1,6 @@
 package grace
 
 import (
-	"errors"
 	"testing"
 	"time"
 )
@@ -43,9 +42,8 @@ func TestARecordChangesOnlyAsTheTableSays(t *testing.T) {
 			v := inPhase(t, phase)
 			before := v.rec
 			err := v.Apply(Decision{Do: action, Cause: VMIDeleted, When: t0}, t0, time.Unix(0, 0))
-			var illegal *transitionError
 			switch {
-			case !allowed && (!errors.As(err, &illegal) || v.rec != before):
+			case !allowed && (err == nil || v.rec != before):
 				t.Errorf("%q by %s: %v; want it refused and nothing changed", phase, action, err)
 			case allowed && (err != nil || v.phase(t0) != to && (to != ShuttingDown || v.phase(t0) != Destroying)):
 				t.Errorf("%q by %s: %q, %v; want %q", phase, action, v.phase(t0), err, to)
