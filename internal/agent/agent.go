@@ -35,7 +35,6 @@ type Agent struct {
 
 // New returns an agent that does nothing yet.
 func New(cfg Config, log *slog.Logger) *Agent {
-	cfg.Policy.DefaultPeriod = cfg.DefaultPeriod
 	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, rejected: map[string]bool{}, relist: make(chan struct{}, 1),
 		machine: machine{time: cfg.NodeShutdown}}
 }
@@ -150,8 +149,7 @@ func (a *Agent) expected(domain string) bool {
 	if !ok || a.cfg.Cluster == nil {
 		return false
 	}
-	there := a.cfg.Cluster.VMI(namespace, name).UID != ""
-	return there
+	return a.cfg.Cluster.VMI(namespace, name).UID != ""
 }
 
 // DomainChanged takes a hypervisor's event. It does not block. Domains that

@@ -20,7 +20,7 @@ func BenchmarkEventToAction(b *testing.B) {
 	r := &rig{
 		hv: fake.New(), start: time.Now(), dirs: map[string]*memoryDir{},
 		cache: &memoryCache{records: map[string]grace.Record{}}, meter: &memoryMeter{counts: map[string]int{}},
-		policy: grace.Policy{BootID: "boot", RetryInterval: time.Hour, DestroyTimeout: time.Hour},
+		policy: grace.Policy{BootID: "boot", RetryInterval: time.Hour, DestroyTimeout: time.Hour, DefaultPeriod: time.Hour},
 	}
 	var mu sync.Mutex // of dirs: each keeper asks for its own
 	dir := func(name string) *memoryDir {
@@ -29,7 +29,7 @@ func BenchmarkEventToAction(b *testing.B) {
 		return r.dir(name)
 	}
 	agent := New(Config{
-		Policy: r.policy, DefaultPeriod: time.Hour, Hypervisor: r.hv, Cache: r.cache, Processes: r, Clock: r, Meter: r.meter,
+		Policy: r.policy, Hypervisor: r.hv, Cache: r.cache, Processes: r, Clock: r, Meter: r.meter,
 		Launcher: func(namespace, name, _ string) Launcher { return dir(grace.DomainName(namespace, name)) },
 	}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(b.Context())

@@ -42,7 +42,7 @@ func (k *keeper) domainSeen(d hypervisor.Domain) {
 func (k *keeper) lookAtDirectory(d grace.Decision) {
 	known := 0
 	if k.shim != nil {
-		known = k.vm.Known().PID
+		known = k.vm.Holder().PID
 	}
 	dir := k.dir
 	var view watch.View

@@ -109,14 +109,10 @@ type Event struct {
 	At  time.Time
 }
 
-// Hypervisor is what the agent needs of libvirt.
-type Hypervisor = hypervisor.Driver
-
 // Config is what an Agent is made of.
 type Config struct {
-	Policy        grace.Policy
-	DefaultPeriod time.Duration
-	Hypervisor    Hypervisor
+	Policy     grace.Policy
+	Hypervisor hypervisor.Driver
 	// Prepare says that an instance will be asked as soon as its record is durable. It
 	// does not block; nil where that helps nobody.
 	Prepare   func(domain string, i grace.Instance)

@@ -56,7 +56,7 @@ func inBubble(t *testing.T, test func(*rig)) {
 			t: t, hv: fake.New(), start: time.Now(), log: slog.DiscardHandler,
 			cache: &memoryCache{records: map[string]grace.Record{}},
 			dirs:  map[string]*memoryDir{}, meter: &memoryMeter{counts: map[string]int{}},
-			policy: grace.Policy{BootID: "boot", RetryInterval: 5 * time.Second, AgentTimeout: 5 * time.Second,
+			policy: grace.Policy{BootID: "boot", DefaultPeriod: 30 * time.Second, RetryInterval: 5 * time.Second, AgentTimeout: 5 * time.Second,
 				UseAgent: true, DestroyTimeout: 10 * time.Second},
 		}
 		r.dir(domain)
@@ -111,7 +111,7 @@ func (r *rig) Watch(pid int) (Watched, error) {
 func (r *rig) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cfg := Config{
-		Policy: r.policy, DefaultPeriod: 30 * time.Second, Hypervisor: r.hv, Cache: r.cache,
+		Policy: r.policy, Hypervisor: r.hv, Cache: r.cache,
 		Processes: r, Clock: r, Meter: r.meter,
 		Prepare:  func(string, grace.Instance) { r.prepared.Add(1) },
 		Launcher: func(namespace, name, _ string) Launcher { return r.dir(grace.DomainName(namespace, name)) },

@@ -22,38 +22,38 @@ func (p *points) around(name string) func() {
 }
 
 type hypervisors struct {
-	agent.Hypervisor
+	hypervisor.Driver
 	*points
 }
 
 func (h hypervisors) List(ctx context.Context, ours func(string) bool) ([]hypervisor.Domain, error) {
 	defer h.around("list")()
-	return h.Hypervisor.List(ctx, ours)
+	return h.Driver.List(ctx, ours)
 }
 
 func (h hypervisors) Get(ctx context.Context, name string) (hypervisor.Domain, error) {
 	defer h.around("get")()
-	return h.Hypervisor.Get(ctx, name)
+	return h.Driver.Get(ctx, name)
 }
 
 func (h hypervisors) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
 	defer h.around("ask")()
-	return h.Hypervisor.Ask(ctx, name, i, m)
+	return h.Driver.Ask(ctx, name, i, m)
 }
 
 func (h hypervisors) Resume(ctx context.Context, name string, i grace.Instance) error {
 	defer h.around("resume")()
-	return h.Hypervisor.Resume(ctx, name, i)
+	return h.Driver.Resume(ctx, name, i)
 }
 
 func (h hypervisors) Destroy(ctx context.Context, name string, i grace.Instance) error {
 	defer h.around("destroy")()
-	return h.Hypervisor.Destroy(ctx, name, i)
+	return h.Driver.Destroy(ctx, name, i)
 }
 
 func (h hypervisors) Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	defer h.around("ended")()
-	return h.Hypervisor.Ended(ctx, name, i)
+	return h.Driver.Ended(ctx, name, i)
 }
 
 type processes struct {

@@ -111,7 +111,7 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 	n.driver = o.hypervisors(n.log)
 	n.from = o.launchers(n.points.Launchers(func(name string) { n.agent.LauncherChanged(name); n.changed(name) }), n.log)
 	config := agent.Config{
-		Policy: o.policy(boot), DefaultPeriod: o.DefaultGracePeriod,
+		Policy:     o.policy(boot),
 		Hypervisor: n.driver, Prepare: n.driver.prepare, Cache: records, Processes: processes{n.deadlines, n.ends}, Clock: clock{}, Meter: n.meter,
 		Launcher: n.driver.directory(n.from.launcher), Watch: n.from.watch,
 	}
@@ -184,6 +184,7 @@ func (o *Options) policy(boot string) grace.Policy {
 	return grace.Policy{
 		BootID: boot, RetryInterval: o.RetryInterval, AgentTimeout: o.AgentTimeout,
 		UseAgent: o.ShutdownMode == "auto", DestroyTimeout: o.DestroyTimeout, DryRun: o.DryRun,
+		DefaultPeriod: o.DefaultGracePeriod,
 	}
 }
 

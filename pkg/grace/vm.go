@@ -208,8 +208,8 @@ func (v *VM) Owner() (uid string, created time.Time) { return v.obs.Owner.Is(&v.
 // Pod is the launcher pod; of one that was not shown yet there is only the UID.
 func (v *VM) Pod() Pod { return v.obs.Pod }
 
-// Known reports whether the lock's holder is the process that is watched already.
-func (v *VM) Known() Holder { return v.obs.Holder }
+// Holder is who holds the lock of vm.json, as far as is known.
+func (v *VM) Holder() Holder { return v.obs.Holder }
 
 // Restored reports whether the shutdown was begun by an agent before this one.
 func (v *VM) Restored() bool { return v.obs.Restored }

@@ -59,10 +59,9 @@ func newHost(state, launchers string, log *slog.Logger) (*host, error) {
 	h.agent = agent.New(agent.Config{
 		Policy: grace.Policy{
 			BootID: strings.TrimSpace(string(boot)), RetryInterval: 5 * time.Second, AgentTimeout: 5 * time.Second,
-			UseAgent: true, DestroyTimeout: 10 * time.Second,
+			UseAgent: true, DestroyTimeout: 10 * time.Second, DefaultPeriod: 30 * time.Second,
 		},
-		DefaultPeriod: 30 * time.Second,
-		Hypervisor:    h.hypervisor, Cache: h.store, Processes: processes{h.hypervisor}, Clock: clock{}, Meter: metrics.New(),
+		Hypervisor: h.hypervisor, Cache: h.store, Processes: processes{h.hypervisor}, Clock: clock{}, Meter: metrics.New(),
 		Launcher: func(namespace, name, _ string) agent.Launcher {
 			return watch.Directory{Base: launchers, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
 		},
