@@ -21,7 +21,7 @@ func guarded(length time.Duration) (Record, observation) {
 	i := Instance{UUID: "u1", PID: 42, Start: 7}
 	p := Period{Length: length, Source: SourceLauncher}
 	r := Record{Namespace: "ns", Name: "vm", UID: "uid", BootID: boot, Period: p, Instance: i}
-	o := observation{Recorded: true, Looked: true, Ours: true, Domain: domainPresent, Instance: i, Power: PowerOn, Watched: true, OnDisk: true, DirAt: Never, LookAt: Never, Owner: owner{Claimed: "uid"}, Period: p}
+	o := observation{Recorded: true, Looked: true, Dir: Directory{Present: true}, Domain: domainPresent, Instance: i, Power: PowerOn, Watched: true, OnDisk: true, DirAt: Never, LookAt: Never, Owner: owner{Claimed: "uid"}, Period: p}
 	return r, o
 }
 
@@ -56,7 +56,7 @@ func TestDecide(t *testing.T) {
 	}{
 		{name: "nothing known", given: func(r *Record, o *observation, _ *Policy) { *r, *o = Record{}, observation{} }, do: Wait, rule: "no-vm", at: Never},
 		{name: "a domain of ours appears", given: func(r *Record, o *observation, _ *Policy) { *r = Record{}; o.Recorded = false }, do: Adopt, rule: "adopt"},
-		{name: "a domain without launcher directory", given: func(r *Record, o *observation, _ *Policy) { *r = Record{}; o.Recorded, o.Ours = false, false }, do: Wait, rule: "no-vm", at: Never},
+		{name: "a domain without launcher directory", given: func(r *Record, o *observation, _ *Policy) { *r = Record{}; o.Recorded, o.Dir.Present = false, false }, do: Wait, rule: "no-vm", at: Never},
 		{name: "a domain whose launcher was not looked at yet", given: func(r *Record, o *observation, _ *Policy) { *r = Record{}; o.Recorded, o.Looked = false, false }, do: Wait, rule: "no-vm", at: Never},
 		{name: "at rest", do: Wait, rule: "running", at: Never},
 		{name: "libvirt unknown is not gone", given: func(_ *Record, o *observation, _ *Policy) { o.Domain, o.Power = domainUnknown, PowerUnknown }, do: Wait, rule: "running", at: Never},
@@ -184,7 +184,7 @@ func TestDecide(t *testing.T) {
 
 func TestPendingTriggerWaitsOneGracePeriodForItsDomain(t *testing.T) {
 	given := func(shim shim) observation {
-		return observation{Looked: true, Ours: true, Domain: domainAbsent, Trigger: true, TriggerByShim: true, TriggerAt: t0, Shim: shim, Period: Period{Length: 30 * time.Second}}
+		return observation{Looked: true, Dir: Directory{Present: true}, Domain: domainAbsent, Trigger: true, TriggerByShim: true, TriggerAt: t0, Shim: shim, Period: Period{Length: 30 * time.Second}}
 	}
 	for _, c := range []struct {
 		name string

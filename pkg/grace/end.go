@@ -179,7 +179,7 @@ func announce(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 }
 
 func writeStatus(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
-	if !o.Recorded || o.Ending != nil || o.WriteStatus.Running || !o.Ours || o.LastStatus == status(r, o, now) {
+	if !o.Recorded || o.Ending != nil || o.WriteStatus.Running || !o.Dir.Present || o.LastStatus == status(r, o, now) {
 		return next()
 	}
 	if at := o.publishAt(); now < at {

@@ -108,7 +108,7 @@ func TestARecordThatCannotBeRemovedIsTriedEachSecondUntilTheNextTakesItsPlace(t 
 		t.Error("nobody would try again")
 	}
 	// The next instance.
-	v.obs.Ours = true
+	v.obs.Dir.Present = true
 	v.SeeDomain(Domain{Instance: Instance{UUID: "u2", PID: 43, Start: 8}}, at(4))
 	d := v.Next(at(4))
 	if err := v.Apply(d, at(4), time.Unix(0, 0)); d.Do != Adopt || err != nil {
@@ -129,7 +129,7 @@ func TestARecordThatCannotBeRemovedIsKnownAlsoWhereTheNextInstanceWasGoneAtOnce(
 	for _, do := range []Action{Answer, FlushEvents, Reset} {
 		expect(t, v, at(2), do, false)
 	}
-	v.obs.DirWanted, v.obs.LookAt, v.obs.Ours = false, Never, true
+	v.obs.DirWanted, v.obs.LookAt, v.obs.Dir.Present = false, Never, true
 	expect(t, v, at(2), Remove, true)
 	// when: the next instance ends before anything of it is on disk
 	v.SeeDomain(Domain{Instance: Instance{UUID: "u2", PID: 43, Start: 8}}, at(4))
@@ -141,7 +141,7 @@ func TestARecordThatCannotBeRemovedIsKnownAlsoWhereTheNextInstanceWasGoneAtOnce(
 		v.ProcessGone(at(4))
 	}
 	// then
-	v.obs.DirWanted, v.obs.LookAt, v.obs.Ours = false, Never, false
+	v.obs.DirWanted, v.obs.LookAt, v.obs.Dir.Present = false, Never, false
 	if v.Idle() {
 		t.Error("nobody would remove the record of the one before")
 	}
@@ -231,10 +231,10 @@ func TestAnEndIsToldAfterItsBegin(t *testing.T) {
 func TestStatusIsWrittenWhereItIsNewAndThereIsADirectory(t *testing.T) {
 	v := inPhase(t, Running)
 	v.obs.DirWanted = false
-	if d := v.Next(t0); d.Do == WriteStatus != v.obs.Ours {
+	if d := v.Next(t0); d.Do == WriteStatus != v.obs.Dir.Present {
 		t.Fatalf("%s by %q", d.Do, d.Rule)
 	}
-	v.obs.Ours = true
+	v.obs.Dir.Present = true
 	expect(t, v, t0, WriteStatus, false)
 	if d := v.Next(at(1)); d.Do != Wait {
 		t.Errorf("%s by %q though nothing is new", d.Do, d.Rule)

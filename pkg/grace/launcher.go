@@ -65,7 +65,7 @@ func (v *VM) SeeDirectory(d Directory, seen, now Mono) (believed bool) {
 	if d.ID != o.Dir.ID {
 		o.LastStatus = Status{} // that was said in another directory
 	}
-	o.Dir, o.Ours = d, d.Present
+	o.Dir = d
 	v.seeShim(&d, now)
 	o.Owner.Claimed = cmp.Or(o.Pod.VMI, d.UID)
 	v.seeTrigger(&d, seen)
@@ -149,7 +149,7 @@ func (r *Record) ForNext(d Directory, bootID, uid string) bool {
 
 // forgetDirectory is for a launcher that is another one's now.
 func (o *observation) forgetDirectory() {
-	o.Dir, o.Ours, o.LastStatus = Directory{}, false, Status{}
+	o.Dir, o.LastStatus = Directory{}, Status{}
 	o.Trigger, o.TriggerID, o.Consumed, o.Leftover = false, TriggerID{}, TriggerID{}, TriggerID{}
 	o.Shim, o.Holder = shimUnknown, Holder{}
 	o.DirWanted = true

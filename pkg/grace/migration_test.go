@@ -3,7 +3,7 @@ package grace
 import "testing"
 
 func TestAGuestThatArrivesIsNotGuardedYet(t *testing.T) {
-	present := observation{Domain: domainPresent, Looked: true, Ours: true, Power: PowerPaused}
+	present := observation{Domain: domainPresent, Looked: true, Dir: Directory{Present: true}, Power: PowerPaused}
 	for name, c := range map[string]struct {
 		migration Migration
 		power     Power

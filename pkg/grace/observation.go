@@ -114,9 +114,9 @@ type observation struct {
 	Recorded, OnDisk bool
 
 	// The launcher directory: Looked is set once it was read, or could not be.
-	// Ours: there is one. DirAt is when to look again, unasked; DirReserved until when
-	// looks are used up, at most a burst ahead.
-	Looked, Ours       bool
+	// DirAt is when to look again, unasked; DirReserved until when looks are used up,
+	// at most a burst ahead.
+	Looked             bool
 	Dir                Directory
 	DirWanted          bool
 	DirAt, DirReserved Mono
@@ -222,7 +222,7 @@ func newObservation(p *Policy) observation {
 // not of the instance that ended.
 func (o *observation) next(r *Record, p *Policy) observation {
 	n := newObservation(p)
-	n.Looked, n.Ours, n.Dir, n.DirAt, n.DirReserved = o.Looked, o.Ours, o.Dir, o.DirAt, o.DirReserved
+	n.Looked, n.Dir, n.DirAt, n.DirReserved = o.Looked, o.Dir, o.DirAt, o.DirReserved
 	n.Look, n.LookDir, n.WriteStatus, n.Remove = o.Look, o.LookDir, o.WriteStatus, Call{Running: o.Remove.Running}
 	n.Shim, n.Holder, n.DiedAt, n.DiedWithNode = o.Shim, o.Holder, o.DiedAt, o.DiedWithNode
 	n.Trigger, n.TriggerByShim, n.TriggerAt, n.TriggerID = o.Trigger, o.TriggerByShim, o.TriggerAt, o.TriggerID

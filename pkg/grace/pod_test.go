@@ -83,7 +83,7 @@ func TestAfterARestartTheRecordedLauncherIsLookedAtBeforeItIsGivenUp(t *testing.
 		t.Fatalf("%s by %q", d.Do, d.Rule)
 	}
 	v.Handled(d)
-	if v.obs.Ours || v.obs.Trigger || v.obs.Shim != shimUnknown || !v.obs.DirWanted {
+	if v.obs.Dir.Present || v.obs.Trigger || v.obs.Shim != shimUnknown || !v.obs.DirWanted {
 		t.Errorf("%+v is taken for the new launcher's", v.obs.Dir)
 	}
 }

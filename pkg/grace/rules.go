@@ -19,7 +19,7 @@ func (o *observation) arriving() bool {
 // behind when the VMI moved.
 func (o *observation) ours() bool {
 	v := o.Owner.current()
-	return v.visible() || o.Ours && (o.Trigger || !o.Owner.leftBehind())
+	return v.visible() || o.Dir.Present && (o.Trigger || !o.Owner.leftBehind())
 }
 
 func orphanTrigger(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {

@@ -285,6 +285,6 @@ func (v *VM) unwritable(now Mono, slow time.Duration) bool {
 func (v *VM) Idle() bool {
 	o := &v.obs
 	former := o.Owner.Shown.UID != "" && o.Owner.Shown.UID == o.Owner.endedUID()
-	return !o.StaleRecord && !o.Recorded && o.Ending == nil && o.Looked && !o.Ours && !o.DirWanted && o.DirAt == Never &&
+	return !o.StaleRecord && !o.Recorded && o.Ending == nil && o.Looked && !o.Dir.Present && !o.DirWanted && o.DirAt == Never &&
 		!former && o.Pod.UID == "" && o.Domain != domainUnknown
 }
