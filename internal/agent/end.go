@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -114,6 +113,3 @@ func (k *keeper) save(d grace.Decision) {
 		}
 	})
 }
-
-// slowDisk is after which time a disk that does not answer counts as one that fails.
-const slowDisk = 10 * time.Second

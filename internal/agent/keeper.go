@@ -198,7 +198,7 @@ func within(limit time.Duration, do func(context.Context) error) func(context.Co
 }
 
 func (k *keeper) publish() {
-	s := k.vm.Summary(k.now(), slowDisk)
+	s := k.vm.Summary(k.now())
 	if old := k.summary.Load(); old == nil || *old != s {
 		k.summary.Store(new(s))
 	}

@@ -49,7 +49,7 @@ func TestAnEndIsAnsweredThenSettledThenLetGo(t *testing.T) {
 	expect(t, v, at(2), Answer, false)
 	expect(t, v, at(2), FlushEvents, false)
 	expect(t, v, at(2), Reset, false)
-	if v.Recorded() || v.Record() != (Record{}) || v.Summary(at(2), time.Second).Phase != "" {
+	if v.Recorded() || v.Record() != (Record{}) || v.Summary(at(2)).Phase != "" {
 		t.Errorf("%+v is left", v.Record())
 	}
 	v.obs.DirWanted, v.obs.LookAt = false, Never // looks are another story
@@ -100,7 +100,7 @@ func TestARecordThatCannotBeRemovedIsTriedEachSecondUntilTheNextTakesItsPlace(t 
 	quiet := func() { v.obs.DirWanted, v.obs.LookAt = false, Never }
 	quiet()
 	expect(t, v, at(2), Remove, true)
-	if d := v.Next(at(2)); d.Do != Wait || d.At != at(3) || !v.Summary(at(2), time.Second).Unwritable {
+	if d := v.Next(at(2)); d.Do != Wait || d.At != at(3) || !v.Summary(at(2)).Unwritable {
 		t.Fatalf("%s by %q until t0+%v", d.Do, d.Rule, d.At.Sub(t0))
 	}
 	expect(t, v, at(3), Remove, true)

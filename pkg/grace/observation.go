@@ -24,6 +24,8 @@ const (
 	// noteDelay is how long a note waits. Most VMs are gone by then; on the disk
 	// it would be in the way of another VM's grace period.
 	noteDelay = 500 * time.Millisecond
+	// slowDisk is when a disk that does not answer counts as one that fails.
+	slowDisk = 10 * time.Second
 	// saveRetry is how often a failed save is tried again.
 	saveRetry = time.Second
 	// failedRetry is how soon a request that failed is repeated, where the

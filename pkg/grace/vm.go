@@ -230,12 +230,11 @@ type Summary struct {
 	Unwritable bool          // the disk refuses the record or its removal, or does not answer
 }
 
-// Summary is that of the VM now. A disk that has not answered for longer than slow
-// counts as one that refuses.
-func (v *VM) Summary(now Mono, slow time.Duration) Summary {
+// Summary is that of the VM now.
+func (v *VM) Summary(now Mono) Summary {
 	s := Summary{
 		Running: v.obs.Recorded && !v.obs.Gone, Needs: v.rec.Period.Length + v.policy.DestroyTimeout,
-		Priority: v.obs.Pod.Priority, Unwritable: v.unwritable(now, slow),
+		Priority: v.obs.Pod.Priority, Unwritable: v.unwritable(now),
 	}
 	if v.obs.Recorded {
 		s.Phase = v.rec.Phase(now)
@@ -273,10 +272,10 @@ func (v *VM) ArmAt(now Mono) Mono {
 	return max(due, since.Add(saveDeadlineTimeout))
 }
 
-func (v *VM) unwritable(now Mono, slow time.Duration) bool {
+func (v *VM) unwritable(now Mono) bool {
 	s := &v.obs.Save
 	return v.obs.StaleRecord && v.obs.Remove.Failed ||
-		v.obs.Recorded && v.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= slow)
+		v.obs.Recorded && v.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= slowDisk)
 }
 
 // Idle reports whether there is no VM to guard and nothing under way. A launcher pod
