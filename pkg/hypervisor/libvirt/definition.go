@@ -26,8 +26,12 @@ func (m *Migrator) Define(ctx context.Context, name string) (hypervisor.Definiti
 			return plain(err)
 		}
 		defer dom.Free() //nolint:errcheck // gives memory back, no more
-		if active, err := dom.IsActive(); err != nil || !active {
-			return errors.Join(plain(err), fmt.Errorf("%w: it does not run", hypervisor.ErrNotFound))
+		active, err := dom.IsActive()
+		if err != nil {
+			return plain(err)
+		}
+		if !active {
+			return fmt.Errorf("%w: it does not run", hypervisor.ErrNotFound)
 		}
 		if is.XML, err = dom.GetXMLDesc(libvirt.DOMAIN_XML_MIGRATABLE); err != nil {
 			return plain(err)
