@@ -69,13 +69,18 @@ type shim struct {
 	deaf    bool   // there are none: it is looked at now and then
 }
 
-// Run does the shim's work until the VM process has ended, and returns the
-// exit status. It waits for every child of this process.
-func Run(config Config, caught Signals, logger *log.Logger) int {
+func newShim(config Config, logger *log.Logger) *shim {
 	s := &shim{config: config, log: logger, logged: map[string]bool{}, sender: signals.NewSender(config.Dir, config.VM), status: newHints()}
 	if s.asker = newAsker(config.Ask, s.sender, s.status); s.asker == nil {
 		s.status.way = ownDirectory
 	}
+	return s
+}
+
+// Run does the shim's work until the VM process has ended, and returns the
+// exit status. It waits for every child of this process.
+func Run(config Config, caught Signals, logger *log.Logger) int {
+	s := newShim(config, logger)
 	status := s.run(caught)
 	s.status.close()
 	if err := s.sender.Withdraw(); err != nil {

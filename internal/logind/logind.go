@@ -92,14 +92,16 @@ func (l *Logind) logOnce(err error) {
 	}
 }
 
+var errSilent = errors.New("it takes connections and does not answer")
+
 // session is one connection to the bus.
 func (l *Logind) session(ctx context.Context, report func(agent.MachineState)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	silent := time.AfterFunc(callTimeout, cancel) // a bus may take connections and say nothing
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := time.AfterFunc(callTimeout, func() { cancel(errSilent) })
 	conn, err := dbus.Connect("unix:path="+dbus.EscapeBusAddressValue(l.Socket), dbus.WithContext(ctx))
 	if err != nil {
-		return fmt.Errorf("the system bus %s: %w", l.Socket, err)
+		return fmt.Errorf("the system bus %s: %w", l.Socket, cmp.Or(context.Cause(ctx), err))
 	}
 	defer func() { _ = conn.Close() }() // its end is all that is wanted
 	signals := make(chan *dbus.Signal, 16)
@@ -109,7 +111,7 @@ func (l *Logind) session(ctx context.Context, report func(agent.MachineState)) e
 		{dbus.WithMatchSender(busName), dbus.WithMatchInterface(busName), dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, name)},
 	} {
 		if err := conn.AddMatchSignalContext(ctx, match...); err != nil {
-			return fmt.Errorf("listen to logind: %w", err)
+			return fmt.Errorf("listen to logind: %w", cmp.Or(context.Cause(ctx), err))
 		}
 	}
 	silent.Stop()

@@ -319,7 +319,7 @@ func TestABusThatSaysNothingIsLeft(t *testing.T) {
 	w := watch(t, &Logind{Socket: socket})
 	w.until("a bus that says nothing", unknown)
 	w.stop()
-	if !strings.Contains(w.lines.String(), "the system bus") {
+	if !strings.Contains(w.lines.String(), "the system bus "+socket+": it takes connections and does not answer") {
 		t.Error("not said:", w.lines)
 	}
 }

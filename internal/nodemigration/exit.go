@@ -86,8 +86,8 @@ func (s *side) recordDeparture(ctx context.Context) {
 	}
 }
 
-// removeRecord removes the record: the final state is in the API server.
-func (s *side) removeRecord() {
+// removeDeparture removes the record of the departure: the final state is in the API server.
+func (s *side) removeDeparture() {
 	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 	defer cancel()
 	file := s.leftFile()

@@ -153,7 +153,7 @@ func (s *side) run(ctx context.Context) {
 		}
 	}
 	if !s.target {
-		s.removeRecord()
+		s.removeDeparture()
 	}
 }
 

@@ -1,4 +1,5 @@
-// Package patch builds and sends JSON patches (RFC 6902) of VMIs' status.
+// Package patch builds and sends patches: JSON patches (RFC 6902) of VMIs' status, and
+// merge patches of metadata.
 package patch
 
 // Operation is one step of a JSON patch. A test for a nil value also passes

@@ -53,13 +53,13 @@ func Apply(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineIns
 	return c.Status().Patch(ctx, vmi.DeepCopy(), client.RawPatch(types.JSONPatchType, raw))
 }
 
-// within is the timeout of Status.
-const within = 10 * time.Second
+// statusTimeout bounds Status.
+const statusTimeout = 10 * time.Second
 
 // Status patches the status of a VMI as it was read: it fails with a conflict or as
 // invalid where the VMI has changed since.
 func Status(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, steps ...Operation) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	if err := HaveStatus(ctx, c, vmi); err != nil {
 		return err
