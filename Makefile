@@ -97,6 +97,11 @@ test: deps race ## unit tests as root, and real guests under a real libvirtd: 9 
 	@echo '===== 2 of 2: both binaries with real guests, 6 minutes ====='
 	$(GOTEST) -v -p 2 -timeout 15m $(GUESTS)
 
+# P names the package, T what go test -run takes: CONTRIBUTING.md has one of each kind.
+.PHONY: test-one
+test-one: deps race ## one test: make test-one P=./pkg/grace T=TestStories
+	$(GOTEST) -v -timeout 30m -run '$(T)' $(or $(P),$(error P=./some/package T=TestName))
+
 .PHONY: test-kubernetes
 test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: 16 minutes
 	$(GOTEST) -p 3 -timeout 40m ./test/handover ./test/kubernetes $(KUBERNETES)
