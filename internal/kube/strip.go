@@ -127,7 +127,19 @@ func (s *Source) stripPod(o *object, was pod) pod {
 
 type podStatus struct {
 	Phase      string
-	Conditions []struct{ Type, Status, Reason string }
+	Conditions []podCondition
+}
+
+type podCondition struct{ Type, Status, Reason, LastTransitionTime string }
+
+// explainsDeletion: the pod is deleted because of this condition. One whose time cannot be
+// read has none.
+func (c *podCondition) explainsDeletion(o *object) bool {
+	if c.Type != "DisruptionTarget" || c.Status != "True" || o.DeletionTimestamp == nil {
+		return false
+	}
+	since, _ := time.Parse(time.RFC3339, c.LastTransitionTime)
+	return evacuation.ExplainsDeletion(since, o.DeletionTimestamp.Time, o.DeletionGracePeriodSeconds)
 }
 
 // holdable reads whether the pod's shutdown may be held: only for a reason of
@@ -147,7 +159,7 @@ func (p *pod) holdable(o *object, status *podStatus) {
 		}
 		p.Holdable, p.Reserve = true, reserve
 		for _, c := range status.Conditions {
-			if c.Type == "DisruptionTarget" && c.Status == "True" && c.Reason == string(reason) {
+			if c.Reason == string(reason) && c.explainsDeletion(o) {
 				p.HoldReason = reason
 			}
 		}

@@ -48,6 +48,12 @@ func TestForWhatALauncherIsHeld(t *testing.T) {
 		return fmt.Sprintf(`{"conditions":[{"type":"Ready","status":"True"},{"type":%q,"status":%q,"reason":%q}]}`, kind, status, reason)
 	}
 	preempted := condition("DisruptionTarget", "True", "PreemptionByScheduler")
+	deleted, grace200 := metav1.Now(), int64(200)
+	kill := metav1.NewTime(deleted.Add(200 * time.Second))
+	preemptedAt := func(sinceDeletion time.Duration) string {
+		return fmt.Sprintf(`{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler","lastTransitionTime":%q}]}`,
+			deleted.Add(sinceDeletion).UTC().Format(time.RFC3339))
+	}
 	s := &Source{node: "n", now: func() grace.Mono { return 0 }}
 	type held struct {
 		holdable           bool
@@ -75,12 +81,14 @@ func TestForWhatALauncherIsHeld(t *testing.T) {
 		"nonsense":               {annotated(both, "-1", "150"), preempted, "", held{}},
 		"nonsense as allowance":  {annotated(both, "50", "soon"), preempted, "", held{true, "PreemptionByScheduler", 50 * time.Second, 150 * time.Second}},
 		"no time to move":        {annotated(both, "50", "0"), preempted, "", held{false, "PreemptionByScheduler", 50 * time.Second, 0}},
+		"just preempted":         {annotated(both, "50", "150"), preemptedAt(-time.Second), "", held{true, "PreemptionByScheduler", 50 * time.Second, 150 * time.Second}},
+		"preempted long before":  {annotated(both, "50", "150"), preemptedAt(-95 * time.Second), "", held{true, "", 50 * time.Second, 150 * time.Second}},
+		"latched by then":        {annotated(both, "50", "150"), preemptedAt(-95 * time.Second), "PreemptionByScheduler", held{true, "PreemptionByScheduler", 50 * time.Second, 150 * time.Second}},
 		"status of another kind": {annotated(both, "50", "150"), `[1]`, "", held{true, "", 50 * time.Second, 150 * time.Second}},
 	} {
-		deleted := metav1.Now()
 		o := &object{
 			ObjectMeta: metav1.ObjectMeta{
-				Namespace: "ns", Name: "virt-launcher-x", UID: "u-1", DeletionTimestamp: &deleted,
+				Namespace: "ns", Name: "virt-launcher-x", UID: "u-1", DeletionTimestamp: &kill, DeletionGracePeriodSeconds: &grace200,
 				Labels: map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp}, Annotations: c.annotations,
 			},
 			Spec: json.RawMessage(`{"nodeName":"n"}`), Status: json.RawMessage(c.status),

@@ -24,6 +24,27 @@ func HoldReason(holdFor, disruption, cause string) string {
 	return ""
 }
 
+// disruptionWindow is the longest time between a pod's condition DisruptionTarget and the
+// deletion that it explains. The scheduler and the taint manager write the condition and
+// delete at once; their clocks and the API server's may differ.
+const disruptionWindow = 30 * time.Second
+
+// ExplainsDeletion reports whether a condition DisruptionTarget that has been True since
+// then is why its pod is deleted. kill is the pod's deletionTimestamp, graceSeconds its
+// deletionGracePeriodSeconds: the API server keeps the difference, the time of the
+// deletion, when the grace period is shortened later. A condition without a time is one of
+// unknown age, and counts.
+func ExplainsDeletion(since, kill time.Time, graceSeconds *int64) bool {
+	if since.IsZero() {
+		return true
+	}
+	deleted := kill
+	if graceSeconds != nil {
+		deleted = kill.Add(-time.Duration(min(max(*graceSeconds, 0), maxGraceSeconds)) * time.Second)
+	}
+	return deleted.Sub(since).Abs() <= disruptionWindow
+}
+
 // Disruption is the state of a VM whose launcher pod is being deleted by Kubernetes.
 type Disruption struct {
 	VMI       *kubevirt.VirtualMachineInstance
@@ -31,8 +52,8 @@ type Disruption struct {
 	NodeReady bool                      // the VM's node
 	// Deleting: the launcher pod on the VM's node has a deletionTimestamp.
 	Deleting bool
-	// Reason of the pod's condition DisruptionTarget, "" where it is not True; HoldFor
-	// is the pod's annotation.
+	// Reason of the pod's condition DisruptionTarget, "" where it is not True or does not
+	// explain the deletion; HoldFor is the pod's annotation.
 	Reason, HoldFor string
 	// Unheld: no agent of the cluster holds shutdowns (--beside-kubevirt).
 	Unheld bool

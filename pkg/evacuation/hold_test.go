@@ -88,3 +88,34 @@ func TestAHoldsLatestMoment(t *testing.T) {
 		}
 	}
 }
+
+// Kubernetes takes a condition back after 2 minutes only; until then a user may delete
+// the pod.
+func TestAConditionExplainsOnlyTheDeletionItComesWith(t *testing.T) {
+	deleted := time.Unix(100_000, 0)
+	for name, c := range map[string]struct {
+		since time.Duration // after the deletion
+		grace *int64
+		want  bool
+	}{
+		"just before":          {-time.Second, new(int64(200)), true},
+		"with the deletion":    {0, new(int64(200)), true},
+		"shown by another":     {29 * time.Second, new(int64(200)), true},
+		"95 s before":          {-95 * time.Second, new(int64(200)), false},
+		"long after":           {31 * time.Second, new(int64(200)), false},
+		"at the kill":          {200 * time.Second, new(int64(200)), false},
+		"no grace period":      {-time.Second, nil, true},
+		"old, no grace period": {-31 * time.Second, nil, false},
+	} {
+		kill := deleted
+		if c.grace != nil {
+			kill = deleted.Add(time.Duration(*c.grace) * time.Second)
+		}
+		if got := ExplainsDeletion(deleted.Add(c.since), kill, c.grace); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if !ExplainsDeletion(time.Time{}, deleted, nil) {
+		t.Error("a condition without a time was taken for an old one")
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,8 +48,14 @@ func (v *vm) condition(t *testing.T, status, reason string) {
 	if reason == "" {
 		return
 	}
+	v.conditionSince(t, status, reason, time.Now())
+}
+
+func (v *vm) conditionSince(t *testing.T, status, reason string, since time.Time) {
+	t.Helper()
 	shared.api.Kubectl(t, "patch", "pod", "-n", v.namespace, v.launcher(), "--subresource=status", "--type=strategic", "-p",
-		fmt.Sprintf(`{"status":{"conditions":[{"type":"DisruptionTarget","status":%q,"reason":%q}]}}`, status, reason))
+		fmt.Sprintf(`{"status":{"conditions":[{"type":"DisruptionTarget","status":%q,"reason":%q,"lastTransitionTime":%q}]}}`,
+			status, reason, since.UTC().Format(time.RFC3339)))
 }
 
 func TestAVMWhoseLauncherKubernetesDeletesIsMarked(t *testing.T) {
@@ -98,6 +105,21 @@ func TestAVMWhoseLauncherKubernetesDeletesIsMarked(t *testing.T) {
 	}
 	if marks != 4 {
 		t.Errorf("%d marks were logged, want 4", marks)
+	}
+}
+
+// The scheduler may have left the condition on a pod that it did not delete in the end;
+// it goes after 2 minutes.
+func TestADeletionLongAfterTheConditionMarksNothing(t *testing.T) {
+	all := disruptors(t, bothGates)
+	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-disrupted"})
+	v.conditionSince(t, "True", "PreemptionByScheduler", time.Now().Add(-95*time.Second))
+	v.disrupted(t, "", "")
+	for _, r := range all {
+		kit.Eventually(t, "both replicas leave it alone", func() bool { return strings.Contains(r.Log(), v.leftAlone("AnotherReason")) })
+	}
+	if a := v.evict(t, nil); a.code != 0 || v.marked(t) {
+		t.Errorf("%+v, marked: %v", a, v.marked(t))
 	}
 }
 

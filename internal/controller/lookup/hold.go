@@ -9,10 +9,15 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
-// Disruption is the reason of a pod's condition DisruptionTarget, empty unless it is True.
+// Disruption is the reason of the condition DisruptionTarget of a pod that is being
+// deleted, empty unless it is True and explains the deletion.
 func Disruption(p *corev1.Pod) string {
+	if p.DeletionTimestamp == nil {
+		return ""
+	}
 	for _, c := range p.Status.Conditions {
-		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			evacuation.ExplainsDeletion(c.LastTransitionTime.Time, p.DeletionTimestamp.Time, p.DeletionGracePeriodSeconds) {
 			return c.Reason
 		}
 	}
