@@ -110,3 +110,21 @@ func HeldUntil(kill time.Time, graceSeconds int64, reserve, allowance string) ti
 	}
 	return until
 }
+
+// killMargin is how long before the launcher's kill an agent ends a shutdown at the latest.
+const killMargin = 2 * time.Second
+
+// InTime reports whether a launcher pod that is killed killSeconds after its deletion has
+// time before the shutdown of its VM has to begin, with the values of two of its annotations.
+// The agent of its node decides until when.
+func InTime(vmi *kubevirt.VirtualMachineInstance, killSeconds int64, reserve, padding string) bool {
+	least := killMargin
+	if n, ok := parseSeconds(padding); ok {
+		least = max(least, n)
+	}
+	needs := time.Duration(min(graceSeconds(vmi), maxGraceSeconds))*time.Second + least
+	if n, ok := parseSeconds(reserve); ok {
+		needs = max(needs, n)
+	}
+	return time.Duration(min(killSeconds, maxGraceSeconds))*time.Second > needs
+}

@@ -119,3 +119,27 @@ func TestAConditionExplainsOnlyTheDeletionItComesWith(t *testing.T) {
 		t.Error("a condition without a time was taken for an old one")
 	}
 }
+
+func TestADeletedLauncherMayHaveTimeForAMigration(t *testing.T) {
+	for name, c := range map[string]struct {
+		grace            *int64
+		kill             int64
+		reserve, padding string
+		want             bool
+	}{
+		"padded":             {new(int64(60)), 90, "", "", true},
+		"no more than grace": {new(int64(60)), 60, "", "", false},
+		"the margin alone":   {new(int64(60)), 62, "", "", false},
+		"allowance":          {new(int64(60)), 240, "90", "30", true},
+		"its reserve alone":  {new(int64(60)), 90, "90", "30", false},
+		"edited, longer":     {new(int64(220)), 240, "90", "30", false},
+		"default grace":      {nil, 40, "", "", true},
+		"cut short":          {nil, 0, "60", "", false},
+	} {
+		vmi := &kubevirt.VirtualMachineInstance{}
+		vmi.Spec.TerminationGracePeriodSeconds = c.grace
+		if got := InTime(vmi, c.kill, c.reserve, c.padding); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -9,7 +9,9 @@ import (
 // the guest may be moved instead. It is zero while there is none. The wall clock
 // times are for people; only the Mono ones count.
 type Hold struct {
-	// Reason is why the launcher pod is being deleted, "" until that is shown.
+	// Reason is why the launcher pod is being deleted, "" until that is shown:
+	// Kubernetes' reason, or LauncherSignal for any other deletion while a migration of
+	// the VM is under way.
 	Reason Cause
 	Start  Mono
 	// Until is the latest moment: once there is a reason it only ever moves forward,
@@ -54,7 +56,7 @@ const (
 func (o *observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 	h = r.Hold
 	if !h.UnderWay() {
-		if !o.Trigger || !o.holdable(r) {
+		if !o.Trigger {
 			return Hold{}, false
 		}
 		h = Hold{Start: min(o.TriggerAt, now), Until: Never}
@@ -63,18 +65,28 @@ func (o *observation) holds(r *Record, now Mono) (h Hold, yes bool) {
 		return Hold{}, false
 	}
 	if h.Reason == "" {
-		if o.Pod.Deleting && o.Pod.HoldReason == "" {
-			return Hold{}, false // deleted for another reason
-		}
 		h.Until = Never // what counted without a reason does not bind
 		if o.Pod.Deleting {
-			h.Reason = o.Pod.HoldReason
+			h.Reason = o.holdReason(r)
 		}
 	}
 	h.Leaving = h.Leaving || o.leaving(r)
 	h.Moving = h.Moving || o.Migration == MigrationOutgoing
-	h.Until = min(h.Until, o.latestHold(&h))
+	h.Until = min(h.Until, o.latestHold(r, &h))
 	return h, now < h.Until && !o.staysHere(r, &h, now)
+}
+
+// holdReason is the reason of a hold for a launcher that is being deleted, "" where there
+// is none, or none yet.
+func (o *observation) holdReason(r *Record) Cause {
+	switch {
+	case o.holdable(r) && o.Pod.HoldReason != "":
+		return o.Pod.HoldReason
+	case o.Migration == MigrationOutgoing:
+		return LauncherSignal
+	default:
+		return ""
+	}
 }
 
 // holdable: the launcher pod's shutdown may be held. Until the API server has shown
@@ -91,13 +103,11 @@ func (o *observation) leaving(r *Record) bool {
 
 // latestHold is the latest moment by what is known now. The guest is to get its
 // whole grace period before kubelet kills the launcher.
-func (o *observation) latestHold(h *Hold) Mono {
+func (o *observation) latestHold(r *Record, h *Hold) Mono {
 	pod, latest := &o.Pod, Never
 	switch {
 	case h.Reason == "":
-		// An agent that starts waits for the API server's first list: nobody has looked
-		// for a reason meanwhile.
-		latest = max(h.Start.Add(reasonTimeout), o.OwnerBy)
+		latest = o.reasonBy(r, h)
 	case pod.Allowance > 0:
 		latest = h.Start.Add(pod.Allowance)
 	}
@@ -112,12 +122,27 @@ func (o *observation) latestHold(h *Hold) Mono {
 	return latest
 }
 
+// reasonBy is until when a reason may still be shown. An agent that starts waits for the
+// API server's first lists: nobody has looked for a reason meanwhile.
+func (o *observation) reasonBy(r *Record, h *Hold) Mono {
+	switch {
+	case o.Migration == MigrationOutgoing && !o.Pod.Deleting, o.holdable(r) && !o.Pod.Deleting:
+		return max(h.Start.Add(reasonTimeout), o.OwnerBy)
+	case o.Migration == MigrationUnknown:
+		return o.OwnerBy
+	default:
+		return h.Start
+	}
+}
+
 // staysHere: nobody moves the VM, or not in time.
 func (o *observation) staysHere(r *Record, h *Hold, now Mono) bool {
 	v := o.Owner.current()
 	switch {
 	case h.Reason == "" || o.Migration == MigrationOutgoing:
 		return false
+	case h.Reason == LauncherSignal:
+		return o.Migration == MigrationNone // nobody moves it again
 	case !h.Leaving:
 		return now >= h.Start.Add(markTimeout)
 	case v.State == VMIPresent && v.UID == r.UID && !v.Marked:
@@ -140,7 +165,7 @@ func (o *observation) holdEnds(r *Record) Mono {
 		return Never
 	case h.Reason != "" && !h.Leaving:
 		return min(h.Until, h.Start.Add(markTimeout))
-	case o.moveFailed(h):
+	case o.moveFailed(h) && h.Reason != LauncherSignal:
 		return min(h.Until, max(h.Until.Add(-moveAgain)+1, h.Start))
 	default:
 		return h.Until

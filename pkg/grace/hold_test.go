@@ -30,7 +30,7 @@ func TestTheLatestMomentOfAHold(t *testing.T) {
 			Created: time.Unix(1, 0), GracePeriod: pod, Deleting: true, DeletionGrace: pod, KillAt: start.Add(pod),
 			Allowance: c.allowance, Reserve: c.reserve, Padding: c.padding,
 		}
-		if got := o.latestHold(&Hold{Reason: PreemptionByScheduler, Start: start}).Sub(start); got != c.want {
+		if got := o.latestHold(&Record{}, &Hold{Reason: PreemptionByScheduler, Start: start}).Sub(start); got != c.want {
 			t.Errorf("%s: %v after the signal, want %v", name, got, c.want)
 		}
 	}
@@ -97,7 +97,7 @@ func TestNoGuestLosesItsGracePeriodToAHold(t *testing.T) {
 		}
 		add("marked", 15*time.Second, 30*time.Second, "the VM is marked")
 		add("unmarked", 25*time.Second, 100*time.Second, "the mark is taken away")
-		add("migrates", 25*time.Second, 60*time.Second, "the migration begins")
+		add("migrates", 10*time.Second, 60*time.Second, "the migration begins")
 		add("fails", 30*time.Second, 100*time.Second, "the migration fails")
 		add("reason overwritten", 20*time.Second, 60*time.Second, "an eviction overwrites the reason")
 		add("VMI deleted", 10*time.Second, 100*time.Second, "the VMI is being deleted")
@@ -109,7 +109,7 @@ func TestNoGuestLosesItsGracePeriodToAHold(t *testing.T) {
 		var heldAt, kill Mono
 		checkHeld := func(h Hold) {
 			listed := s.begun.Add(time.Second + time.Millisecond) // an agent that starts waits for the first list
-			if s.now > max(h.Start.Add(allowance+reasonTimeout), listed) || kill != 0 && s.now > kill.Add(time.Millisecond-needs) && !s.still {
+			if allowance > 0 && s.now > max(h.Start.Add(allowance+reasonTimeout), listed) || kill != 0 && s.now > kill.Add(time.Millisecond-needs) && !s.still {
 				rt.Fatalf("held at %s: %+v", s.clock(s.now), h)
 			}
 			if h.Reason == "" && s.now > max(h.Start.Add(reasonTimeout+time.Millisecond), listed) || !h.Leaving && s.now.Sub(h.Start) > markTimeout+time.Millisecond {
@@ -118,8 +118,11 @@ func TestNoGuestLosesItsGracePeriodToAHold(t *testing.T) {
 			if h.Reason == "" && s.podKill != Never && s.reason == "" && !s.still {
 				rt.Fatalf("held though its pod is deleted for no reason at %s: %+v", s.clock(s.now), h)
 			}
-			if deletion != "preempted" && h.Reason != "" {
+			if h.Reason != "" && h.Reason != LauncherSignal && deletion != "preempted" || h.Reason == LauncherSignal && !h.Moving {
 				rt.Fatalf("held for %s: %+v", h.Reason, h)
+			}
+			if h.Reason == LauncherSignal && s.migration != MigrationOutgoing {
+				rt.Fatalf("held for a migration that is over: %+v", h)
 			}
 			if held.UnderWay() && held.Start != h.Start || held.Reason != "" && h.Until > held.Until {
 				rt.Fatalf("the hold was %+v, it is %+v", held, h)

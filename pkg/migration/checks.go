@@ -33,7 +33,7 @@ func (f Facts) podEnds() string {
 	switch s := f.state(); {
 	case !begun(f.Migration) && (f.Source == nil || f.Source.Ended || f.Source.UID != s.SourcePodUID):
 		return fmt.Sprintf("launcher pod %s has ended", s.SourcePod)
-	case f.launcherEnds() != "":
+	case f.launcherEnds() != "" && !f.goesOn():
 		return f.launcherEnds()
 	case s.TargetPodUID != "" && (f.Target == nil || f.Target.Ended || f.Target.Deleting):
 		return fmt.Sprintf("target pod %s has ended", s.TargetPod)
@@ -56,6 +56,13 @@ func (f Facts) launcherEnds() string {
 		return fmt.Sprintf("launcher pod %s is being shut down", f.Source.Name)
 	}
 	return ""
+}
+
+// goesOn: the agents move the guest, or are about to, and may do so until the shutdown of the
+// source has to begin. The source's agent decides when that is, and reports that the guest
+// stays.
+func (f Facts) goesOn() bool {
+	return f.Source.InTime && (begun(f.Migration) || f.in(kubevirt.MigrationScheduled, kubevirt.MigrationPreparingTarget, kubevirt.MigrationTargetReady))
 }
 
 // invalid returns why a migration cannot begin at all, in one line, or "". The first reason

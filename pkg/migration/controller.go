@@ -28,6 +28,9 @@ type Pod struct {
 	Deleting        bool
 	// Held: it is being deleted, and the VM's shutdown waits for the migration.
 	Held bool
+	// InTime: it is being deleted, and has time for a migration that is under way before
+	// the shutdown has to begin.
+	InTime bool
 	// Foreign: it has the target pod's name but does not belong to this migration.
 	Foreign bool
 	Created time.Time

@@ -78,6 +78,7 @@ func TestNext(t *testing.T) {
 		{"no launcher", pending, func(f *Facts) { f.Launchers, f.Source = 0, nil }, Fail, "no launcher pod"},
 		{"launcher signalled", pending, func(f *Facts) { f.Source.Deleting = true }, Fail, "launcher pod src is being shut down"},
 		{"launcher held for it", pending, func(f *Facts) { f.Source.Deleting, f.Source.Held = true, true }, Adopt, ""},
+		{"launcher deleted", scheduling, func(f *Facts) { f.Source.Deleting, f.Source.InTime = true, true }, Fail, "launcher pod src is being shut down"},
 		{"limits", pending, func(f *Facts) { f.Turn = false }, Wait, "limits"},
 		{"an old target", pending, func(f *Facts) { f.Launchers = 2 }, Wait, "more than one launcher"},
 		{"deleted before it began", pending, deleted, Fail, "was deleted"},
@@ -110,6 +111,13 @@ func TestNext(t *testing.T) {
 		{"aborted while moving", running, deleted, Abort, "was deleted"},
 		{"asked once", running, func(f *Facts) { deleted(f); f.Migration.Status.MigrationState.AbortRequested = true }, Wait, ""},
 		{"VM deleted while moving", running, func(f *Facts) { f.VMI.DeletionTimestamp = &metav1.Time{Time: noon} }, Abort, "being shut down"},
+		{"launcher deleted when scheduled", scheduled, func(f *Facts) { f.Source.Deleting, f.Source.InTime = true, true }, Wait, "agent of node b"},
+		{"launcher deleted, no time", scheduled, func(f *Facts) { f.Source.Deleting = true }, Fail, "launcher pod src is being shut down"},
+		{"launcher deleted while moving", running, func(f *Facts) { f.Source.Deleting, f.Source.InTime = true, true }, Wait, "agent of node a moves"},
+		{"launcher deleted while moving, no time", running, func(f *Facts) { f.Source.Deleting = true }, Abort, "launcher pod src is being shut down"},
+		{"VMI deleted, too", running, func(f *Facts) {
+			f.Source.Deleting, f.Source.InTime, f.VMI.DeletionTimestamp = true, true, &metav1.Time{Time: noon}
+		}, Abort, "being shut down"},
 		{"undecided", running, reported("", kubevirt.TargetArrived), Wait, "agent of node a is to report"},
 		{"handed over", running, reported(kubevirt.SourceGone, kubevirt.TargetArrived), Wait, "agent of node b is to resume"},
 		{"arrived", running, reported(kubevirt.SourceGone, kubevirt.TargetRunning), Move, ""},

@@ -69,7 +69,7 @@ func (w *world) libvirt() {
 
 // fault does something that happens.
 func (w *world) fault() {
-	switch n := w.r.IntN(24); n {
+	switch n := w.r.IntN(26); n {
 	case 0, 1:
 		w.link = !w.link
 		w.notef("link %v", w.link)
@@ -132,6 +132,14 @@ func (w *world) fault() {
 		if w.pod != nil && w.r.IntN(3) == 0 {
 			w.notef("the target pod ends")
 			w.pod.Ended = true
+		}
+	case 16:
+		w.notef("the launcher is deleted")
+		w.deleted = true
+	case 17: // there is no time any more, or the VMI goes, too
+		if w.deleted {
+			w.notef("the shutdown begins")
+			w.ending = true
 		}
 	case 14, 15:
 		if w.native {

@@ -48,7 +48,8 @@ type world struct {
 	sourceMsg, targetMsg string
 	phaseSeen            kubevirt.MigrationPhase
 	phaseAt              time.Time
-	ending               bool
+	ending               bool // the launcher is shut down, its agent begins at once
+	deleted              bool // its agent waits for the migration first
 }
 
 func (w *world) notef(format string, args ...any) { fmt.Fprintf(&w.log, format+"\n", args...) }
@@ -102,7 +103,7 @@ func (w *world) controller() {
 	if m.Status.Phase != w.phaseSeen {
 		w.phaseSeen, w.phaseAt = m.Status.Phase, w.now
 	}
-	f := Facts{Migration: m, VMI: w.vmi, Source: &Pod{Name: "src", UID: "s", Node: "a", Ready: true, Deleting: w.ending},
+	f := Facts{Migration: m, VMI: w.vmi, Source: &Pod{Name: "src", UID: "s", Node: "a", Ready: true, Deleting: w.ending || w.deleted, InTime: w.deleted},
 		Target: w.pod, Launchers: 1, OtherNodes: 1, Turn: true, Kept: true, Seen: w.phaseAt, Now: w.now}
 	step := Next(f)
 	if step.Action != Wait && step.Action != Nothing {

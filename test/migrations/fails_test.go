@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
@@ -62,6 +64,28 @@ func TestAMigrationThatIsDeletedBeforeItRunsLeavesNothing(t *testing.T) {
 	}
 	kit.Eventually(t, "it is gone", func() bool { return s.read(m) == nil })
 	s.stays(m)
+}
+
+// The agent of the source has the shutdown wait for the migration, where there is time.
+func TestADeletedLauncherWithTimeLetsItsMigrationEnd(t *testing.T) {
+	s, m := placed(t)
+	s.to(m, kubevirt.MigrationRunning)
+	s.vm("hurried")
+	other := s.migrate("hurry", "hurried")
+	other = s.scheduled(other, "node-b")
+	s.to(other, kubevirt.MigrationRunning)
+	for vm, seconds := range map[string]int64{"vm": 200, "hurried": 20} {
+		kit.Must(t, s.Delete(s.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "virt-launcher-" + vm}}, client.GracePeriodSeconds(seconds)))
+	}
+	kit.Eventually(t, "the one without time is aborted", func() bool { return s.read(other).Status.MigrationState.AbortRequested })
+	s.says("node-a", kubevirt.SourceGone, m)
+	s.says("node-b", kubevirt.TargetRunning, m)
+	if now := s.comes(m, kubevirt.MigrationSucceeded); now.Status.MigrationState.AbortRequested {
+		t.Errorf("aborted: %s", now.Status.MigrationState.FailureReason)
+	}
+	if why := s.read(other).Status.MigrationState.FailureReason; why != "launcher pod virt-launcher-hurried is being shut down" {
+		t.Error(why)
+	}
 }
 
 func TestAMigrationThatCannotBeFailsWithOneLine(t *testing.T) {

@@ -50,3 +50,10 @@ func HeldUntil(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) time.Time {
 	return evacuation.HeldUntil(p.DeletionTimestamp.Time, *p.DeletionGracePeriodSeconds,
 		p.Annotations[evacuation.ReserveAnnotation], p.Annotations[evacuation.AllowanceAnnotation])
 }
+
+// InTime reports whether a launcher pod that is being deleted has time for a migration that
+// is under way.
+func InTime(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) bool {
+	return p.DeletionTimestamp != nil && vmi != nil && p.DeletionGracePeriodSeconds != nil &&
+		evacuation.InTime(vmi, *p.DeletionGracePeriodSeconds, p.Annotations[evacuation.ReserveAnnotation], p.Annotations[evacuation.PaddingAnnotation])
+}

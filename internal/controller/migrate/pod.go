@@ -20,6 +20,7 @@ func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Po
 		Ended:    lookup.Ended(p),
 		Deleting: p.DeletionTimestamp != nil,
 		Held:     lookup.Held(p, vmi),
+		InTime:   lookup.InTime(p, vmi),
 		Created:  p.CreationTimestamp.Time,
 	}
 	for _, c := range p.Status.Conditions {
