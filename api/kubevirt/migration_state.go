@@ -70,6 +70,8 @@ type MigrationState struct {
 	PauseTimestamp *metav1.MicroTime `json:"pauseTimestamp,omitempty"`
 	// ResumeTimestamp is when the guest ran at the target, by the target's clock.
 	ResumeTimestamp *metav1.MicroTime `json:"resumeTimestamp,omitempty"`
+	// GuestPaused: its user had paused the guest when it was sent, and it stays so.
+	GuestPaused bool `json:"vmgraceGuestPaused,omitempty"`
 	// DowntimeMilliseconds is the guest's downtime as measured by the source's agent; 0 =
 	// unknown.
 	DowntimeMilliseconds int64 `json:"downtimeMilliseconds,omitempty"`

@@ -232,14 +232,14 @@ func (n *Node) receives(uid string) bool {
 }
 
 // At the target it would run on.
-func TestAPausedGuestIsNotMoved(t *testing.T) {
+func TestAGuestThatAnErrorHasStoppedIsNotMoved(t *testing.T) {
 	w := given(t)
-	w.becomes(hypervisor.StayPaused, hypervisor.StayAbsent)
+	w.becomes(hypervisor.StayStopped, hypervisor.StayAbsent)
 	w.start()
 	w.stayed()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if why := w.m.Status.MigrationState.FailureReason; why != "the guest is paused: it can be moved once it runs" {
+	if why := w.m.Status.MigrationState.FailureReason; why != "the guest is paused, and not by its user: it can be moved once it runs" {
 		t.Error(why)
 	}
 }
@@ -250,7 +250,7 @@ func TestAControlConnectionEndsAfterThePeerTimeout(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
 		go func() { _, _ = io.Copy(io.Discard, theirs) }()
-		s := &side{wake: make(chan struct{}, 1), changed: make(chan struct{}), relayEnded: make(chan struct{})}
+		s := &side{migration: &Migration{}, wake: make(chan struct{}, 1), changed: make(chan struct{}), relayEnded: make(chan struct{})}
 		begin := time.Now()
 		if err := s.exchange(t.Context(), newLink(ours)); err != nil {
 			t.Log(err)

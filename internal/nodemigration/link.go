@@ -57,6 +57,10 @@ type message struct {
 	// RanFor is how long the guest has run at the target, in nanoseconds by the target's
 	// clock; 0 = unknown.
 	RanFor time.Duration `json:"ranFor,omitempty"`
+	// GuestPaused: the source's guest was paused by its user when it was sent. KeepsPaused:
+	// the target leaves such a guest paused; agents that do not know of it resume it.
+	GuestPaused bool `json:"guestPaused,omitempty"`
+	KeepsPaused bool `json:"keepsPaused,omitempty"`
 	// Query: the source's libvirt sends nothing more, and the source asks for the
 	// target's state. UUID is libvirt's UUID of the domain that is sent.
 	Query bool   `json:"asks,omitempty"`

@@ -58,7 +58,9 @@ func (s *side) handle(msg message) {
 	}
 	s.mu.Lock()
 	if s.target {
-		s.query, s.uuid = s.query || msg.Query, cmp.Or(s.uuid, msg.UUID)
+		s.query, s.uuid, s.guestPaused = s.query || msg.Query, cmp.Or(s.uuid, msg.UUID), s.guestPaused || msg.GuestPaused
+	} else {
+		s.heard, s.peerKeepsPaused = true, msg.KeepsPaused
 	}
 	if slices.Contains(valid, state) && (s.peerState == "" || s.peerState == kubevirt.TargetArrived) {
 		s.peerState = state
@@ -101,10 +103,10 @@ func (s *side) message() (msg message, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.target {
-		return message{SourceState: s.state, Query: s.query, UUID: s.uuid}, s.changed
+		return message{SourceState: s.state, Query: s.query, UUID: s.uuid, GuestPaused: s.keptPaused()}, s.changed
 	}
 	msg = s.relayEnd
-	msg.TargetState = s.state
+	msg.TargetState, msg.KeepsPaused = s.state, true
 	if s.state == kubevirt.TargetRunning && !s.resumedAt.IsZero() {
 		msg.RanFor = max(1, time.Since(s.resumedAt))
 	}

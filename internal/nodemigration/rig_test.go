@@ -262,6 +262,9 @@ func (h host) UpdateStatus(_ context.Context, m *Migration, phase kubevirt.Migra
 	if state.Transport != "" {
 		is.Status.MigrationState.Transport = state.Transport
 	}
+	if state.GuestPaused {
+		is.Status.MigrationState.GuestPaused = true
+	}
 	if state.DowntimeMilliseconds > 0 {
 		is.Status.MigrationState.DowntimeMilliseconds = state.DowntimeMilliseconds
 	}

@@ -76,7 +76,8 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	updateCtx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	// The controller may cancel it at the same time: the API server accepts one of the two.
-	if err := s.node.cfg.Cluster.UpdateStatus(updateCtx, m, kubevirt.MigrationRunning, kubevirt.MigrationState{}); err != nil {
+	paused := x.lastStay == hypervisor.StayPaused
+	if err := s.node.cfg.Cluster.UpdateStatus(updateCtx, m, kubevirt.MigrationRunning, kubevirt.MigrationState{GuestPaused: paused}); err != nil {
 		s.log.Warn("cannot begin a migration; trying again", "err", err)
 		if l != nil {
 			_ = l.Close()
@@ -84,7 +85,7 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 		return
 	}
 	s.mu.Lock()
-	s.phase, s.uuid = kubevirt.MigrationRunning, x.instance.UUID
+	s.phase, s.uuid, s.guestPaused = kubevirt.MigrationRunning, x.instance.UUID, paused
 	s.broadcast()
 	s.mu.Unlock()
 	state := migration.StateOf(m)

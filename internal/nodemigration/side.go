@@ -40,6 +40,9 @@ type side struct {
 	relayErr       error     // source: why it failed
 	query          bool      // the source sends nothing more, and asks for the target's state
 	uuid           string    // of the domain that is sent; "": unknown
+	guestPaused    bool      // its user had paused the guest when it was sent
+	// Source: the target's agent has sent a message, and leaves a paused guest paused.
+	heard, peerKeepsPaused bool
 	stoppedAt      time.Time // source: when libvirt stopped the guest; zero: unknown
 	resumedAt      time.Time // target: when this agent resumed the guest; zero: it did not
 	downtime       int64     // source: in milliseconds; 0: unknown
@@ -103,6 +106,10 @@ func (s *side) arrival() grace.Arrival {
 	}
 	return grace.Arrival{UID: state.VMIUID, Grace: strconv.FormatInt(*state.GracePeriodSeconds, 10)}
 }
+
+// keptPaused reports whether the guest is to stay paused where it arrives: its user had
+// paused it when it was sent. The caller holds the lock.
+func (s *side) keptPaused() bool { return s.guestPaused || migration.StateOf(s.migration).GuestPaused }
 
 // snapshot returns the migration, and the peer's state from its messages or the status.
 func (s *side) snapshot() (m *Migration, peerState string) {

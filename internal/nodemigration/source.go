@@ -74,8 +74,15 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	}
 	f.Native, f.Refused = s.node.cfg.URI.Native(), s.unreachable(m)
 	f.Paused = x.paused.Mode != "" || migration.StateOf(m).Mode == kubevirt.MigrationPaused
-	f.Stopped = here == hypervisor.StayPaused
-	f.Guest = s.guest(ctx, here)
+	f.Stopped, f.ByUser = here == hypervisor.StayStopped, here == hypervisor.StayPaused
+	s.mu.Lock()
+	sentPaused := s.keptPaused()
+	f.KeepsPaused, f.TooOld = s.peerKeepsPaused, s.heard && !s.peerKeepsPaused
+	s.mu.Unlock()
+	if ours {
+		f.ByUser = sentPaused
+	}
+	f.Guest = s.guest(ctx, here, sentPaused)
 	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
 	return f
 }
@@ -93,8 +100,9 @@ func (s *side) unreachable(m *Migration) string {
 	return ""
 }
 
-// guest derives the guest's state from the observation.
-func (s *side) guest(ctx context.Context, here hypervisor.Stay) migration.Guest {
+// guest derives the guest's state from the observation. One that was sent paused looks the
+// same while it is handed over and after it has stayed: the target's agent knows.
+func (s *side) guest(ctx context.Context, here hypervisor.Stay, sentPaused bool) migration.Guest {
 	x, last := s.sending, s.sending.lastStay
 	x.lastStay = here
 	if here == hypervisor.StayBusy && x.calling() && !x.ended() {
@@ -105,7 +113,9 @@ func (s *side) guest(ctx context.Context, here hypervisor.Stay) migration.Guest 
 		return migration.GuestGone
 	case x.ended():
 		return migration.GuestUnknown // until libvirt's call returns
-	case here == hypervisor.StayRunning || here == hypervisor.StayPaused:
+	case sentPaused && (here == hypervisor.StayPaused || here == hypervisor.StayStopped):
+		return migration.GuestPaused
+	case here == hypervisor.StayRunning || here == hypervisor.StayPaused || here == hypervisor.StayStopped:
 		// The job is over, even if libvirt's call has not returned yet.
 		x.ranOn = x.ranOn || x.hadReturned || x.jobSeen || !x.called() && s.received
 		return migration.GuestRuns

@@ -19,13 +19,13 @@ import (
 func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.Instance) {
 	s.checkGone(ctx)
 	s.mu.Lock()
-	receiving, received, query, uuid := s.receiving, s.received, s.query, s.uuid
+	receiving, received, query, uuid, paused := s.receiving, s.received, s.query, s.uuid, s.keptPaused()
 	s.mu.Unlock()
 	here, instance := s.look(ctx)
 	m, source := s.snapshot()
 	state := migration.StateOf(m)
 	f := migration.TargetFacts{
-		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source,
+		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source, Paused: paused,
 		Ready: s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
 	f.Copy = copyOf(here)
@@ -45,7 +45,7 @@ func copyOf(here hypervisor.Stay) migration.Copy {
 		return migration.CopyNone
 	case hypervisor.StayBusy, hypervisor.StayLeft:
 		return migration.CopyIncoming
-	case hypervisor.StayPaused:
+	case hypervisor.StayPaused, hypervisor.StayStopped:
 		return migration.CopyComplete
 	case hypervisor.StayRunning:
 		return migration.CopyRunning

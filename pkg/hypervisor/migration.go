@@ -45,9 +45,11 @@ const (
 	// StayBusy: a job is under way, a migration's most of all. It ends by itself.
 	StayBusy    Stay = "busy"
 	StayRunning Stay = "running"
-	// StayPaused: it is whole and does not run, and no job is left. So is one that
-	// has arrived.
+	// StayPaused: it is whole and does not run, and no job is left. Its user has paused it,
+	// or it has arrived.
 	StayPaused Stay = "paused"
+	// StayStopped: as StayPaused, for another reason, such as an I/O error.
+	StayStopped Stay = "stopped"
 	// StayLeft: it has been sent, whole, and nobody has said that it arrived.
 	StayLeft Stay = "left"
 )

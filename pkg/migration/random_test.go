@@ -93,7 +93,7 @@ func (w *world) fault() {
 		w.notef("libvirtd of the source dies in %q", w.job)
 		job := w.job
 		w.cut()
-		if job == "finish" && w.source == GuestRuns {
+		if job == "finish" && w.source == GuestRuns && !w.userPaused {
 			w.source = GuestPaused
 			w.ranSince = false
 		}
@@ -151,7 +151,16 @@ func (w *world) fault() {
 
 // executes reports whether the guest's processors run at the source: not while
 // libvirt hands it over.
-func (w *world) executes() bool { return w.source == GuestRuns && w.job != "finish" }
+func (w *world) executes() bool { return w.source == GuestRuns && w.job != "finish" && !w.userPaused }
+
+// pausedRight reports whether one copy of a guest that its user has paused is left, where
+// the migration says.
+func (w *world) pausedRight() bool {
+	if w.m.Status.Phase == kubevirt.MigrationSucceeded {
+		return w.copy == CopyComplete && w.source == GuestGone && w.vmi.Status.NodeName == "b"
+	}
+	return w.m.Status.Phase == kubevirt.MigrationFailed && w.copy == CopyNone && w.source == GuestRuns && w.vmi.Status.NodeName == "a"
+}
 
 func (w *world) step() {
 	w.now = w.now.Add(time.Second)
@@ -177,17 +186,20 @@ func (w *world) step() {
 // connections are back, unless its own QEMU was killed; and the migration ends with the
 // phase that matches.
 func TestRandomWorlds(t *testing.T) {
-	t.Run("through the agents", func(t *testing.T) { randomWorlds(t, false) })
-	t.Run("native", func(t *testing.T) { randomWorlds(t, true) })
+	t.Run("through the agents", func(t *testing.T) { randomWorlds(t, false, false) })
+	t.Run("native", func(t *testing.T) { randomWorlds(t, true, false) })
+	t.Run("paused by its user", func(t *testing.T) { randomWorlds(t, false, true) })
+	t.Run("native, paused by its user", func(t *testing.T) { randomWorlds(t, true, true) })
 }
 
-func randomWorlds(t *testing.T, native bool) {
+func randomWorlds(t *testing.T, native, paused bool) {
 	t.Helper()
 	ends := map[kubevirt.MigrationPhase]int{}
 	undecided := 0
 	for seed := range uint64(8000) {
 		w := newWorld(t, seed)
 		w.every, w.native = []int{2, 8, 16, 32}[seed%4], native
+		w.userPaused = paused
 		w.notef("seed %d", seed)
 		for range 60 + w.r.IntN(200) {
 			w.step()
@@ -211,6 +223,9 @@ func randomWorlds(t *testing.T, native bool) {
 		switch {
 		case !w.m.Final():
 			w.failf("no end: %s, source %s, copy %s, state %+v", w.m.Status.Phase, w.source, w.copy, w.m.Status.MigrationState)
+		case paused && !w.killS && !w.killT && !w.pausedRight():
+			w.failf("paused: source %s, copy %s, status %s", w.source, w.copy, w.m.Status.Phase)
+		case paused:
 		case !runs && !w.killS && !w.killT:
 			w.failf("none runs: source %s, copy %s", w.source, w.copy)
 		case w.copy == CopyRunning && (w.m.Status.Phase != kubevirt.MigrationSucceeded || w.vmi.Status.NodeName != "b"):

@@ -14,7 +14,7 @@ type Guest string
 // States of the guest at the source.
 const (
 	GuestRuns    Guest = "Runs"    // running, or paused by its user
-	GuestPaused  Guest = "Paused"  // paused by the migration, which is over
+	GuestPaused  Guest = "Paused"  // whole, and the migration is over; also one that was sent paused
 	GuestGone    Guest = "Gone"    // QEMU has ended, by its pidfd
 	GuestUnknown Guest = "Unknown" // libvirt does not answer
 )
@@ -52,8 +52,12 @@ type SourceFacts struct {
 	// this guest, in one line, or "".
 	Native  bool
 	Refused string
-	// Stopped: the guest is paused by its user, and not being sent.
+	// Stopped: the guest is paused by something else than its user, and not being sent.
 	Stopped bool
+	// ByUser: the guest is paused by its user, or was when it was sent: it stays so.
+	// KeepsPaused, TooOld: the target's agent leaves it paused, or would resume it; neither
+	// while it has not been heard.
+	ByUser, KeepsPaused, TooOld bool
 }
 
 // SourceAction is a step of the source's agent.
@@ -124,7 +128,7 @@ func (f SourceFacts) tooLong() string {
 // or "".
 func (f SourceFacts) tooBusy() string {
 	o := StateOf(f.Migration).Options
-	if o == nil || o.PauseAfter <= 0 || f.Paused {
+	if o == nil || o.PauseAfter <= 0 || f.Paused || f.ByUser {
 		return ""
 	}
 	if after := time.Duration(o.PauseAfter) * time.Second; f.HeldFor >= after {
@@ -160,7 +164,7 @@ var sourceRules = []struct {
 }{
 	// A reported state is final.
 	{"ReportedRunning", func(f SourceFacts) bool {
-		return f.reported(kubevirt.SourceRunning) && f.Guest != GuestPaused && !f.JobRuns
+		return f.reported(kubevirt.SourceRunning) && (f.Guest != GuestPaused || f.ByUser) && !f.JobRuns
 	},
 		SourceNothing, fixed("the guest stayed here")},
 	{"ReportedGone", func(f SourceFacts) bool { return f.reported(kubevirt.SourceGone) && f.Guest == GuestGone },
@@ -181,6 +185,9 @@ var sourceRules = []struct {
 	{"ArrivedThere", func(f SourceFacts) bool {
 		return f.Guest == GuestPaused && (f.Target == kubevirt.TargetArrived || f.Target == kubevirt.TargetRunning)
 	}, SourceEnd, fixed("the guest is complete at the target: it ends here")},
+	{"StaysPaused", func(f SourceFacts) bool {
+		return f.Guest == GuestPaused && f.ByUser && f.Target == kubevirt.TargetAbsent
+	}, SourceReportRunning, SourceFacts.whyFailed},
 	{"NotThere", func(f SourceFacts) bool { return f.Guest == GuestPaused && f.Target == kubevirt.TargetAbsent }, SourceResume,
 		fixed("the guest did not arrive: it goes on here")},
 	{"Undecided", func(f SourceFacts) bool { return f.Guest == GuestPaused }, SourceQuery,
@@ -190,8 +197,12 @@ var sourceRules = []struct {
 	{"Ended", SourceFacts.final, SourceNothing, fixed("the migration is over")},
 	{"NoGuest", func(f SourceFacts) bool { return f.Guest == GuestGone }, SourceReportRunning, fixed("the VM has ended on this node")},
 	{"Ending", func(f SourceFacts) bool { return f.abort() != "" }, SourceReportRunning, SourceFacts.abort},
-	// The target's agent would resume it.
-	{"Stopped", func(f SourceFacts) bool { return f.Stopped }, SourceReportRunning, fixed("the guest is paused: it can be moved once it runs")},
+	{"Stopped", func(f SourceFacts) bool { return f.Stopped }, SourceReportRunning, fixed("the guest is paused, and not by its user: it can be moved once it runs")},
+	{"WouldRun", func(f SourceFacts) bool { return f.ByUser && f.TooOld }, SourceReportRunning, func(f SourceFacts) string {
+		return fmt.Sprintf("the guest is paused, and the agent of node %s is too old to leave it so", StateOf(f.Migration).TargetNode)
+	}},
+	{"NotHeard", func(f SourceFacts) bool { return f.ByUser && !f.KeepsPaused }, SourceWait,
+		fixed("whether the target's agent leaves the guest paused is not known yet")},
 	{"Unlike", func(f SourceFacts) bool {
 		return f.Migration.Status.Phase == kubevirt.MigrationTargetReady && f.unlike() != ""
 	}, SourceReportRunning, SourceFacts.unlike},

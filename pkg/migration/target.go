@@ -38,6 +38,8 @@ type TargetFacts struct {
 	// Source is the state that the source's agent has reported, in a message or in the
 	// status: SourceGone, SourceRunning or empty. It is final.
 	Source string
+	// Paused: its user had paused the guest when it was sent, and it stays so.
+	Paused bool
 	// Ready: the certificate, libvirt and the launcher are there.
 	Ready bool
 	// Refused is why this node cannot take the VM, in one line, or "".
@@ -75,13 +77,10 @@ func (f TargetFacts) givenUp() bool {
 	return (f.phase() == kubevirt.MigrationFailed || f.Gone) && !begun(f.Migration)
 }
 
-// closed: the agreed transport has ended. If libvirt sends directly, only the source's agent
-// knows that.
+// closed: the agreed transport has ended, or the source's agent says that nothing more is
+// sent. If libvirt sends directly, only that agent knows.
 func (f TargetFacts) closed() bool {
-	if native(f.Migration) {
-		return f.Queried
-	}
-	return f.Closed || f.Gone
+	return f.Queried || !native(f.Migration) && (f.Closed || f.Gone)
 }
 
 // over: nothing more arrives from the source.
@@ -111,6 +110,9 @@ var targetRules = []struct {
 		TargetReportRunning, "the guest runs here"},
 	{"Moved", func(f TargetFacts) bool { return f.Copy == CopyRunning }, TargetNothing, "the guest runs here"},
 	{"Unknown", func(f TargetFacts) bool { return f.Copy == CopyUnknown }, TargetWait, "libvirt does not answer"},
+	{"ArrivedPaused", func(f TargetFacts) bool { return f.staysPaused() && !f.reported(kubevirt.TargetRunning) },
+		TargetReportRunning, "the guest is here alone, paused by its user"},
+	{"MovedPaused", TargetFacts.staysPaused, TargetNothing, "the guest is here alone, paused by its user"},
 	{"SourceGone", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone },
 		TargetResume, "QEMU of the source is gone: the guest goes on here"},
 	{"GivenUp", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.givenUp() },
@@ -146,3 +148,8 @@ func NextOfTarget(f TargetFacts) TargetStep {
 }
 
 func (f TargetFacts) reported(state string) bool { return StateOf(f.Migration).TargetState == state }
+
+// staysPaused: the guest has moved, and its user had paused it.
+func (f TargetFacts) staysPaused() bool {
+	return f.Paused && f.Copy == CopyComplete && f.Source == kubevirt.SourceGone
+}

@@ -38,6 +38,28 @@ func TestAGuestIsSentOnlyAsTheTargetExpectsIt(t *testing.T) {
 	}
 }
 
+// A target that would resume a paused guest is not sent one; an agent that does not say so
+// has not been heard yet.
+func TestAPausedGuestIsSentOnlyToWhereItStaysPaused(t *testing.T) {
+	for _, c := range []struct {
+		facts   SourceFacts
+		action  SourceAction
+		message string
+	}{
+		{SourceFacts{ByUser: true, KeepsPaused: true}, SourceBegin, ""},
+		{SourceFacts{ByUser: true}, SourceWait, "not known yet"},
+		{SourceFacts{ByUser: true, TooOld: true}, SourceReportRunning, "the agent of node b is too old"},
+		{SourceFacts{Stopped: true, KeepsPaused: true}, SourceReportRunning, "not by its user"},
+		{SourceFacts{TooOld: true}, SourceBegin, ""},
+	} {
+		f := c.facts
+		f.Migration, f.Guest = given(t, kubevirt.MigrationTargetReady).Migration, GuestRuns
+		if step := NextOfSource(f); step.Action != c.action || !strings.Contains(step.Message, c.message) {
+			t.Errorf("%+v: %+v, want %s %q", c.facts, step, c.action, c.message)
+		}
+	}
+}
+
 // While libvirt may send directly, the end of a connection between the agents does not mean
 // that nothing arrives.
 func TestTheTargetOfANativeMigrationReportsAbsentOnlyAfterTheSource(t *testing.T) {

@@ -50,6 +50,7 @@ type world struct {
 	phaseAt              time.Time
 	ending               bool // the launcher is shut down, its agent begins at once
 	deleted              bool // its agent waits for the migration first
+	userPaused           bool // and is to stay so, wherever it is
 }
 
 func (w *world) notef(format string, args ...any) { fmt.Fprintf(&w.log, format+"\n", args...) }
@@ -162,7 +163,7 @@ const pauseAfter = time.Minute
 
 func (w *world) sourceAgent() {
 	m := w.look("s")
-	if w.job == "" && w.source == GuestRuns && begun(m) {
+	if w.job == "" && w.source == GuestRuns && begun(m) && !w.userPaused {
 		w.ranOn = true
 	}
 	target := w.targetMsg
@@ -170,6 +171,9 @@ func (w *world) sourceAgent() {
 		target = StateOf(m).TargetState
 	}
 	f := SourceFacts{Migration: m, Guest: w.source, JobRuns: w.job != "", RanOn: w.ranOn, Target: target}
+	if f.ByUser, f.KeepsPaused = w.userPaused, true; w.userPaused && begun(m) && w.source == GuestRuns {
+		f.Guest = GuestPaused // libvirt shows no difference
+	}
 	if w.ending {
 		f.Ending = "the VM is being shut down"
 	}
@@ -195,6 +199,7 @@ func (w *world) sourceAgent() {
 	case SourceBegin:
 		began := w.write("s", func(m *kubevirt.VirtualMachineInstanceMigration) {
 			m.Status.Phase = kubevirt.MigrationRunning
+			m.Status.MigrationState.GuestPaused = w.userPaused
 			m.Status.MigrationState.StartTimestamp = &metav1.Time{Time: w.now}
 			m.Status.MigrationState.Options = &kubevirt.MigrationOptions{PauseAfter: int64(pauseAfter.Seconds())}
 		})
@@ -220,6 +225,9 @@ func (w *world) sourceAgent() {
 	case SourceEnd:
 		w.source = GuestGone
 	case SourceResume:
+		if w.userPaused {
+			w.failf("a guest that its user has paused is resumed at the source")
+		}
 		w.source, w.ranOn = GuestRuns, true
 		w.ran()
 	case SourceQuery:
@@ -235,7 +243,8 @@ func (w *world) targetAgent() {
 		source = StateOf(m).SourceState
 	}
 	jobs := w.incoming || w.finishing || w.relay && !w.native
-	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Queried: w.queried, Source: source, Ready: true}
+	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Queried: w.queried, Source: source, Ready: true,
+		Paused: StateOf(m).GuestPaused || w.sourceMsg != "" && w.userPaused}
 	step := NextOfTarget(f)
 	if step.Action != TargetNothing && step.Action != TargetWait {
 		w.notef("target: %+v (%s)", step, w.copy)
@@ -269,6 +278,9 @@ func (w *world) targetAgent() {
 	case TargetResume:
 		if w.ranSince && !w.killS {
 			w.failf("a stale guest was resumed")
+		}
+		if w.userPaused {
+			w.failf("a guest that its user has paused is resumed at the target")
 		}
 		w.copy = CopyRunning
 	case TargetReportRunning:

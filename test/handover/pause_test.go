@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -68,5 +70,49 @@ func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
 	}
 	if n := v.Presses(); n != 1 {
 		t.Errorf("asked %d times", n)
+	}
+}
+
+func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) {
+	// Given: a guest that counts on its disk, and that its user pauses.
+	w := given(t)
+	v := w.counting(node.Spec{Behaviour: "disk=count"})
+	v.counts()
+	w.a.Virsh(w, "suspend", v.Domain)
+	v.stopped = true
+	// When it is moved, there and back,
+	for range 2 {
+		to := w.other(v.here.host)
+		v.schedule(to, `"bandwidthMiB":200`)
+		if !v.decided() {
+			t.Fatalf("it was not moved: %s", v.whyFailed())
+		}
+		// then it is there, and is not resumed, also by an agent that starts.
+		to.restart(w)
+		node.Never(w, 5*time.Second, func() bool { return to.state(v.Domain) != "paused" }, "it does not stay paused")
+	}
+	// It goes on when its user says so, and is shut down as any other.
+	v.here.host.Virsh(w, "resume", v.Domain)
+	v.counts()
+	v.here.host.Virsh(w, "suspend", v.Domain)
+	v.ends()
+}
+
+func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) {
+	w := given(t)
+	v := w.guarded(node.Spec{Behaviour: "busy=8"})
+	v.watchForTwo()
+	// When the launcher is deleted while its guest is sent,
+	v.schedule(w.b, `"bandwidthMiB":16`)
+	node.Eventually(w, soon, func() bool { return w.get("vmim", v.migration, "{.status.migrationState.progress.percent}") != "" }, "it is not sent")
+	w.api.Kubectl(w, "delete", "pod", v.here.pod, "--wait=false")
+	if err := v.here.shim.Signal(unix.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	node.Eventually(w, soon, func() bool { s, _ := w.a.agent.StatusOf(w, v.Guest); return s.Phase == "Held" && s.Cause == "LauncherSignal" }, "the shutdown does not wait")
+	// then it moves, and was never asked.
+	v.cause = "LauncherSignal"
+	if !v.decided() {
+		t.Fatalf("it was not moved: %s", v.whyFailed())
 	}
 }

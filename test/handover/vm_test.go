@@ -29,6 +29,7 @@ type vm struct {
 	moves        int
 	cause        string // for which its shutdown is held
 	disk         *disk  // on which it counts, nil: it has none
+	stopped      bool   // by its user
 }
 
 // place is a launcher of the VM.
@@ -138,7 +139,9 @@ func (v *vm) decided() (moved bool) {
 	if moved {
 		is, was = was, is
 	}
-	node.Eventually(w, soon, func() bool { return is.runs(v.Domain) && was.state(v.Domain) == "" },
+	node.Eventually(w, soon, func() bool {
+		return (is.runs(v.Domain) || v.stopped && is.state(v.Domain) == "paused") && was.state(v.Domain) == ""
+	},
 		"%s is not on %s alone, as the agents say: %s", v.Domain, is.name, said)
 	if moved {
 		if s := was.launcher.WaitStopped(w, soon); s.Outcome != "Migrated" || s.Cause != v.cause {

@@ -161,8 +161,10 @@ func stayOf(dom *libvirt.Domain) (hypervisor.Stay, error) {
 		return hypervisor.StayBusy, nil // it ends
 	case libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_MIGRATION:
 		return hypervisor.StayLeft, nil
-	default:
+	case libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_USER:
 		return hypervisor.StayPaused, nil
+	default:
+		return hypervisor.StayStopped, nil
 	}
 }
 
