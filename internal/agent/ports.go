@@ -154,6 +154,7 @@ type MachineState struct {
 	Held         bool // a shutdown would be delayed, or is
 	ShuttingDown bool
 	Delay        time.Duration // how long a shutdown is delayed at most
+	SetBy        string        // the file that makes it shorter than was asked for, "" where none is known
 }
 
 // call bounds for calls that have no deadline of their own.

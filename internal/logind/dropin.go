@@ -1,44 +1,233 @@
 package logind
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/godbus/dbus/v5"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 )
 
 const (
-	dropInDir  = "etc/systemd/logind.conf.d"
-	dropInName = "99-vmgrace.conf" // behind kubelet's 99-kubelet.conf
-	systemd    = "org.freedesktop.systemd1"
+	dropInDir = "etc/systemd/logind.conf.d"
+	// dropInName is behind those of distributions, such as Ubuntu's
+	// unattended-upgrades-logind-maxdelay.conf: logind takes the last one's word.
+	dropInName = "zzz-vmgrace.conf"
+	dropInHead = "# Written by vmgrace's node-agent"
+	setting    = "InhibitDelayMaxSec="
+	// maxDropInRetry is the longest pause before a delay that is too short again, or still,
+	// is tried to be made longer. It begins with checkInterval, and doubles.
+	maxDropInRetry = time.Hour
+	maxDropIn      = 64 << 10
 )
 
-// dropIn writes the drop-in in dir that has logind delay for longer, and has systemd send
-// logind the SIGHUP that it reads it on, within ctx: shutdowns are to be heard of meanwhile.
-func dropIn(ctx context.Context, conn *dbus.Conn, dir string, write func() error) error {
-	if err := durable.Within(ctx, "the disk", write); err != nil {
-		return fmt.Errorf("logind's drop-in: %w", err)
+// dropInDirs are where logind's drop-ins are, below the root directory; one hides those of
+// its name in a later directory.
+func dropInDirs() []string {
+	return []string{dropInDir, "run/systemd/logind.conf.d", "usr/local/lib/systemd/logind.conf.d", "usr/lib/systemd/logind.conf.d"}
+}
+
+// dropIn is a file that sets the delay.
+type dropIn struct {
+	path string // below the root directory
+	ours bool
+}
+
+func (d *dropIn) name() string { return filepath.Base(d.path) }
+
+// dropIns are the files that set the delay, in the order in which logind reads them.
+func dropIns(root string) ([]dropIn, error) {
+	var all []dropIn
+	hidden := map[string]bool{}
+	for _, dir := range dropInDirs() {
+		entries, err := os.ReadDir(filepath.Join(root, dir))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if !strings.HasSuffix(e.Name(), ".conf") || hidden[e.Name()] {
+				continue
+			}
+			hidden[e.Name()] = true
+			d := dropIn{path: filepath.Join(dir, e.Name())}
+			text, err := os.ReadFile(filepath.Join(root, d.path))
+			if err != nil || len(text) > maxDropIn || !sets(text) {
+				continue // logind cannot read it either
+			}
+			d.ours = bytes.HasPrefix(text, []byte(dropInHead))
+			all = append(all, d)
+		}
 	}
-	call := conn.Object(systemd, "/org/freedesktop/systemd1").
-		CallWithContext(ctx, systemd+".Manager.KillUnit", dbus.FlagNoAutoStart, "systemd-logind.service", "all", int32(1))
+	slices.SortFunc(all, func(a, b dropIn) int { return strings.Compare(a.name(), b.name()) })
+	return all, nil
+}
+
+// sets reports whether a drop-in sets the delay.
+func sets(text []byte) bool {
+	for line := range bytes.Lines(text) {
+		if bytes.HasPrefix(bytes.ReplaceAll(line, []byte(" "), nil), []byte(setting)) {
+			return true
+		}
+	}
+	return false
+}
+
+// writeDropIn writes the drop-in that has logind delay for so long, behind all others, and
+// removes those that earlier agents have written. later is the one that was last until then.
+func writeDropIn(root string, delay time.Duration) (later string, err error) {
+	all, err := dropIns(root)
+	if err != nil {
+		return "", err
+	}
+	name := dropInName
+	if n := len(all); n > 0 && !all[n-1].ours {
+		later = "/" + all[n-1].path
+	}
+	for _, d := range all {
+		if !d.ours && d.name() >= name {
+			name = strings.TrimSuffix(d.name(), ".conf") + "_vmgrace.conf"
+		}
+	}
+	dir := filepath.Join(root, dropInDir)
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // as systemd's own
+		return later, err
+	}
+	seconds := (delay + time.Second - 1) / time.Second
+	text := fmt.Sprintf("%s (--node-shutdown-timeout).\n[Login]\n%s%d\n", dropInHead, setting, seconds)
+	if err := durable.Real().WriteFile(dir, name, []byte(text), 0o644); err != nil {
+		return later, err
+	}
+	for _, d := range all {
+		if d.ours && d.name() != name && filepath.Dir(d.path) == dropInDir {
+			if err := durable.Real().Remove(dir, d.name()); err != nil {
+				return later, err
+			}
+		}
+	}
+	return later, nil
+}
+
+// reload has systemd send logind the SIGHUP that it reads its drop-ins on.
+func reload(ctx context.Context, conn *dbus.Conn) error {
+	call := conn.Object(systemd, systemdPath).
+		CallWithContext(ctx, systemdManager+".KillUnit", dbus.FlagNoAutoStart, "systemd-logind.service", "all", int32(1))
 	if call.Err != nil {
-		return fmt.Errorf("%s is written, but systemd cannot have logind read it (restart logind): %w", filepath.Join(dir, dropInName), call.Err)
+		return fmt.Errorf("the drop-in is written, but systemd cannot have logind read it (restart logind): %w", call.Err)
 	}
 	return nil
 }
 
-func writeDropIn(dir string, delay time.Duration) error {
-	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) { //nolint:gosec // as systemd's own
-		return err
+// lengthy is how the delay was made longer, and when that may be tried again.
+type lengthy struct {
+	at    time.Time
+	pause time.Duration
+	said  string
+	setBy string // the file that logind obeys instead of the agent's, "" where none is known
+}
+
+func (l *lengthy) due() bool { return time.Now().After(l.at) }
+
+// extend has logind delay for as long as is wanted: at the start, and whenever another file
+// has made the time shorter again.
+func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.MachineState {
+	l := b.logind
+	if state.Delay >= l.Wanted {
+		return state
 	}
-	seconds := (delay + time.Second - 1) / time.Second
-	text := fmt.Sprintf("# Written by vmgrace's node-agent (--node-shutdown-timeout).\n[Login]\nInhibitDelayMaxSec=%d\n", seconds)
-	return durable.Real().WriteFile(dir, dropInName, []byte(text), 0o644)
+	if state.SetBy = l.lengthy.setBy; !l.lengthy.due() {
+		return state
+	}
+	l.lengthy.pause = min(max(2*l.lengthy.pause, cmp.Or(l.check, checkInterval)), maxDropInRetry)
+	l.lengthy.at = time.Now().Add(l.lengthy.pause)
+	state, err := b.lengthen(ctx, state)
+	l.lengthy.setBy = state.SetBy
+	switch {
+	case err == nil:
+		l.lengthy.said = ""
+		l.Log.Info("logind delays shutdowns for longer now", "delay", state.Delay)
+	case err.Error() != l.lengthy.said:
+		l.lengthy.said = err.Error()
+		l.Log.Error("cannot have logind delay shutdowns for --node-shutdown-timeout", "wanted", l.Wanted, "err", err)
+	}
+	return state
+}
+
+// lengthen writes the drop-in, has logind read it and waits until logind says so, within
+// callTimeout: shutdowns are to be heard of meanwhile.
+func (b *bus) lengthen(ctx context.Context, state agent.MachineState) (agent.MachineState, error) {
+	l := b.logind
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	later, err := lastPlace(ctx, func() (string, error) { return writeDropIn(l.Root, l.Wanted) })
+	if err != nil {
+		return state, err
+	}
+	if later != "" {
+		l.Log.Warn("another file sets for how long logind delays shutdowns: the agent's comes after it now", "file", later, "delay", state.Delay, "wanted", l.Wanted)
+	}
+	state.SetBy = ""
+	if err := reload(ctx, b.conn); err != nil {
+		return state, err
+	}
+	for {
+		now, err := b.state(ctx)
+		if err == nil {
+			state.Delay, state.ShuttingDown = now.Delay, now.ShuttingDown
+		}
+		if err == nil && state.Delay >= l.Wanted {
+			return state, nil
+		}
+		select {
+		case <-ctx.Done():
+			state.SetBy, err = stillShort(l.Root, state.Delay)
+			return state, err
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// lastPlace waits for write, which names the file that was last, no longer than ctx allows.
+func lastPlace(ctx context.Context, write func() (string, error)) (later string, err error) {
+	answer := make(chan string, 1)
+	err = durable.Within(ctx, "the disk", func() error {
+		file, err := write()
+		answer <- file
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("logind's drop-in: %w", err)
+	}
+	return <-answer, nil
+}
+
+// stillShort names the file that logind obeys, where there is one behind the agent's.
+func stillShort(root string, delay time.Duration) (setBy string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), systemdTimeout)
+	defer cancel()
+	setBy, err = lastPlace(ctx, func() (string, error) {
+		all, err := dropIns(root)
+		if n := len(all); err == nil && n > 0 && !all[n-1].ours {
+			return "/" + all[n-1].path, nil
+		}
+		return "", err
+	})
+	switch {
+	case err != nil:
+		return "", err
+	case setBy != "":
+		return setBy, fmt.Errorf("logind still delays for %v at most, as %s has it", delay, setBy)
+	default:
+		return "", fmt.Errorf("logind still delays for %v at most, though no drop-in comes after the agent's: restart logind", delay)
+	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // systemdOn has the bus a systemd that sends logind its SIGHUP. elogind reads one file
-// and no drop-ins, so what is in the drop-in is put there first.
+// and no drop-ins, so what they amount to is put there first, as logind reads them.
 func systemdOn(t *testing.T, m *logind.Machine, root string) {
 	t.Helper()
 	conn, err := dbus.Connect("unix:path=" + m.Socket)
@@ -26,14 +26,8 @@ func systemdOn(t *testing.T, m *logind.Machine, root string) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	kill := func(unit, _ string, signal int32) *dbus.Error {
-		text, err := os.ReadFile(filepath.Join(root, dropInDir, dropInName))
-		if _, delay, ok := strings.Cut(string(text), "[Login]\nInhibitDelayMaxSec="); err == nil && ok && unit == "systemd-logind.service" && signal == 1 {
-			seconds, err := time.ParseDuration(strings.TrimSpace(delay) + "s")
-			if err != nil {
-				t.Error(err)
-			}
-			m.SetDelay(t, seconds)
-			m.Reload(t)
+		if unit == "systemd-logind.service" && signal == 1 {
+			reloaded(t, m, root)
 		}
 		return nil
 	}
@@ -41,6 +35,43 @@ func systemdOn(t *testing.T, m *logind.Machine, root string) {
 		t.Fatal(err)
 	}
 	if _, err := conn.RequestName(systemd, dbus.NameFlagReplaceExisting); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// reloaded has logind read its drop-ins: the last name of all directories counts.
+func reloaded(t *testing.T, m *logind.Machine, root string) {
+	t.Helper()
+	last, delay := "", time.Duration(0)
+	for _, dir := range []string{"etc", "run", "usr/local/lib", "usr/lib"} {
+		files, err := filepath.Glob(filepath.Join(root, dir, "systemd/logind.conf.d/*.conf"))
+		if err != nil {
+			t.Error(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			_, seconds, sets := strings.Cut(string(text), "[Login]\nInhibitDelayMaxSec=")
+			if err != nil || !sets || filepath.Base(file) <= last {
+				continue
+			}
+			last = filepath.Base(file)
+			if delay, err = time.ParseDuration(strings.TrimSpace(seconds) + "s"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	m.SetDelay(t, delay)
+	m.Reload(t)
+}
+
+// dropInAt is what a distribution, or somebody else, has put there.
+func dropInAt(t *testing.T, root, path, head, seconds string) {
+	t.Helper()
+	file := filepath.Join(root, path)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(head+"[Login]\nInhibitDelayMaxSec="+seconds+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -70,6 +101,39 @@ func TestElogindDelaysForAsLongAsTheDropInSaysAndWaitsForTheInhibitor(t *testing
 	}
 	w.Release()
 	node.Eventually(t, testTimeout, func() bool { _, _, down := m.Down(t); return down }, "it goes down")
+}
+
+func TestTheDropInTakesTheLastPlace(t *testing.T) {
+	const ubuntu = "usr/lib/systemd/logind.conf.d/unattended-upgrades-logind-maxdelay.conf"
+	m, root := logind.Start(t, 30*time.Second), rootDir(t)
+	systemdOn(t, m, root)
+	dropInAt(t, root, ubuntu, "", "30")
+	dropInAt(t, root, "etc/systemd/logind.conf.d/99-vmgrace.conf", "# Written by vmgrace's node-agent (--node-shutdown-timeout).\n", "60")
+	w := watch(t, &Logind{Socket: m.Socket, Wanted: 2 * time.Minute, Root: root, check: 50 * time.Millisecond})
+	if s := w.until("held", known); s.Delay != 2*time.Minute || s.SetBy != "" {
+		t.Errorf("%+v", s)
+	}
+	if _, err := os.Stat(filepath.Join(root, "etc/systemd/logind.conf.d/99-vmgrace.conf")); !os.IsNotExist(err) {
+		t.Errorf("what an earlier agent has written is still there: %v", err)
+	}
+	// When another file comes, which sorts after it, and logind reads it,
+	dropInAt(t, root, "etc/systemd/logind.conf.d/zzzz-mine.conf", "", "7")
+	reloaded(t, m, root)
+	// then the agent's is the last again.
+	node.Eventually(t, testTimeout, func() bool { return w.until("again", known).Delay == 2*time.Minute }, "logind delays for as long as is wanted")
+	w.stop()
+	for _, file := range []string{ubuntu, "etc/systemd/logind.conf.d/zzzz-mine.conf"} {
+		if !strings.Contains(w.lines.String(), "file=/"+file) {
+			t.Errorf("%s is not named: %s", file, w.lines)
+		}
+		if _, err := os.Stat(filepath.Join(root, file)); err != nil {
+			t.Errorf("somebody else's file: %v", err)
+		}
+	}
+	ours, err := filepath.Glob(filepath.Join(root, dropInDir, "*vmgrace*"))
+	if err != nil || len(ours) != 1 {
+		t.Errorf("%v, %v: one file is the agent's", ours, err)
+	}
 }
 
 func TestADropInThatNobodyHasLogindReadIsSaid(t *testing.T) {

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -30,6 +29,9 @@ const (
 	callTimeout = 5 * time.Second
 	// retryInterval is how soon a lost bus is tried again, and a refused inhibitor asked for.
 	retryInterval = 5 * time.Second
+	// checkInterval is how often that is looked at of which no signal tells: the delay,
+	// which another drop-in may have made shorter, and systemd's state.
+	checkInterval = time.Minute
 	busName       = "org.freedesktop.DBus"
 	name          = "org.freedesktop.login1"
 	path          = "/org/freedesktop/login1"
@@ -48,9 +50,10 @@ type Logind struct {
 
 	held atomic.Pointer[os.File]
 
-	logged   string // only Watch uses these
-	extended bool
-	retry    time.Duration // for tests; 0 = retryInterval
+	logged  string // only Watch uses these
+	lengthy lengthy
+	retry   time.Duration // for tests; 0 = retryInterval
+	check   time.Duration // for tests; 0 = checkInterval
 }
 
 // Release implements agent.Machine.
@@ -106,10 +109,10 @@ func (l *Logind) session(ctx context.Context, report func(agent.MachineState)) e
 	defer func() { _ = conn.Close() }() // its end is all that is wanted
 	signals := make(chan *dbus.Signal, 16)
 	conn.Signal(signals)
-	for _, match := range [][]dbus.MatchOption{
+	for _, match := range append(systemdMatches(), [][]dbus.MatchOption{
 		{dbus.WithMatchSender(name), dbus.WithMatchInterface(manager), dbus.WithMatchMember("PrepareForShutdown")},
 		{dbus.WithMatchSender(busName), dbus.WithMatchInterface(busName), dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, name)},
-	} {
+	}...) {
 		if err := conn.AddMatchSignalContext(ctx, match...); err != nil {
 			return fmt.Errorf("listen to logind: %w", cmp.Or(context.Cause(ctx), err))
 		}
@@ -131,7 +134,11 @@ type bus struct {
 	conn    *dbus.Conn
 	logind  *Logind
 	owner   string
-	refused bool // the inhibitor that was asked for last
+	refused bool   // the inhibitor that was asked for last
+	pid1    string // who is systemd
+	// jobs: systemd has had a job to stop the machine. removed: one was taken away since.
+	jobs, removed bool
+	stopTime      time.Duration // that systemd gives a unit to stop
 }
 
 // wait returns nil when there is something to look at: news, or an inhibitor that was
@@ -139,12 +146,18 @@ type bus struct {
 func (b *bus) wait(ctx context.Context, signals <-chan *dbus.Signal) error {
 	again := time.NewTimer(cmp.Or(b.logind.retry, retryInterval))
 	defer again.Stop()
+	check := time.NewTicker(cmp.Or(b.logind.check, checkInterval))
+	defer check.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-again.C:
 			if b.refused {
+				return nil
+			}
+		case <-check.C:
+			if b.changed(ctx) {
 				return nil
 			}
 		case got, open := <-signals:
@@ -167,7 +180,7 @@ func (b *bus) trusted(s *dbus.Signal) bool {
 	case busName + ".NameOwnerChanged":
 		return s.Sender == busName
 	default:
-		return false
+		return b.ofSystemd(s)
 	}
 }
 
@@ -178,7 +191,9 @@ func (b *bus) look(ctx context.Context, report func(agent.MachineState)) error {
 	if _, answered := errors.AsType[dbus.Error](err); answered { // no logind: it is heard of when it comes
 		b.owner = ""
 		b.logind.logOnce(fmt.Errorf("there is no logind on the system bus: %w", err))
-		report(agent.MachineState{Held: b.logind.holds()})
+		state := b.stopping(ctx, agent.MachineState{})
+		state.Held = b.logind.holds()
+		report(state)
 		return nil
 	}
 	if err != nil {
@@ -188,7 +203,7 @@ func (b *bus) look(ctx context.Context, report func(agent.MachineState)) error {
 	if err != nil {
 		return err
 	}
-	if !state.ShuttingDown {
+	if state = b.stopping(ctx, state); !state.ShuttingDown {
 		b.hold(ctx)
 		state = b.extend(ctx, state)
 	}
@@ -201,50 +216,31 @@ func (b *bus) state(ctx context.Context) (agent.MachineState, error) {
 	s := agent.MachineState{Known: true}
 	var delay uint64
 	for property, into := range map[string]any{"InhibitDelayMaxUSec": &delay, "PreparingForShutdown": &s.ShuttingDown} {
-		var v dbus.Variant
-		if err := b.call(ctx, name, path, "org.freedesktop.DBus.Properties.Get", manager, property).Store(&v); err != nil {
-			return s, fmt.Errorf("logind's %s: %w", property, err)
-		}
-		if err := v.Store(into); err != nil {
-			return s, fmt.Errorf("logind's %s: %w", property, err)
+		if err := b.property(ctx, name, path, manager, property, into); err != nil {
+			return s, err
 		}
 	}
-	s.Delay = time.Duration(min(delay, uint64(maxDelay/time.Microsecond))) * time.Microsecond
+	s.Delay = microseconds(delay)
 	return s, nil
+}
+
+func (b *bus) property(ctx context.Context, of, at, iface, property string, into any) error {
+	var v dbus.Variant
+	if err := b.call(ctx, of, at, properties+".Get", iface, property).Store(&v); err != nil {
+		return fmt.Errorf("%s of %s: %w", property, of, err)
+	}
+	if err := v.Store(into); err != nil {
+		return fmt.Errorf("%s of %s: %w", property, of, err)
+	}
+	return nil
+}
+
+func microseconds(n uint64) time.Duration {
+	return time.Duration(min(n, uint64(maxDelay/time.Microsecond))) * time.Microsecond
 }
 
 // maxDelay: "infinity" is 2^64-1 µs.
 const maxDelay = 100 * 365 * 24 * time.Hour
-
-// extend has logind delay for as long as is wanted, once.
-func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.MachineState {
-	l := b.logind
-	if l.extended || state.Delay >= l.Wanted {
-		return state
-	}
-	l.extended = true
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	dir := filepath.Join(l.Root, dropInDir)
-	err := dropIn(ctx, b.conn, dir, func() error { return writeDropIn(dir, l.Wanted) })
-	for err == nil && state.Delay < l.Wanted {
-		select {
-		case <-ctx.Done():
-			err = fmt.Errorf("logind still delays for %v at most; is there a later drop-in?", state.Delay)
-		case <-time.After(100 * time.Millisecond):
-			var now agent.MachineState
-			if now, err = b.state(ctx); err == nil {
-				state = now
-			}
-		}
-	}
-	if err != nil {
-		l.Log.Error("cannot have logind delay shutdowns for --node-shutdown-timeout", "wanted", l.Wanted, "err", err)
-		return state
-	}
-	l.Log.Info("logind delays shutdowns for longer now", "delay", state.Delay)
-	return state
-}
 
 // call waits for the answer no longer than callTimeout. It never has the bus start anything.
 func (b *bus) call(ctx context.Context, to, object, method string, args ...any) *dbus.Call {

@@ -431,7 +431,7 @@ func TestADropInOnADiskThatHangsIsLeftBehind(t *testing.T) {
 	hangs := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	err := dropIn(ctx, nil, "", func() error { <-hangs; return nil })
+	_, err := lastPlace(ctx, func() (string, error) { <-hangs; return "", nil })
 	if err == nil || !strings.Contains(err.Error(), "does not answer") {
 		t.Error(err)
 	}

@@ -62,7 +62,7 @@ func (o *Options) flags() *pflag.FlagSet {
 	f.BoolVar(&o.DryRun, "dry-run", false, "everything but requests, signals and destroys; says what it would do")
 	f.StringVar(&o.MetricsAddress, "metrics-address", "127.0.0.1:9469", "/metrics, /livez, /readyz; empty = off")
 	f.StringVar(&o.DBusSocket, "dbus-socket", logind.DefaultSocket, "system bus, where logind is asked to delay the node's shutdown for its VMs; empty = not delayed")
-	f.DurationVar(&o.NodeShutdownTimeout, "node-shutdown-timeout", 0, "have logind delay the node's shutdown for this long at most: writes a drop-in of logind.conf where logind's own is shorter; 0 = leave it as it is")
+	f.DurationVar(&o.NodeShutdownTimeout, "node-shutdown-timeout", 0, "have logind delay the node's shutdown for this long at most: writes a drop-in of logind.conf, the last one, where logind's own is shorter; 0 = leave it as it is")
 	o.Migration.flags(f)
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.CountVarP(&o.Verbosity, "verbose", "v", "say more (-v: every decision)")

@@ -36,16 +36,16 @@ type side struct {
 	phase          kubevirt.MigrationPhase
 	relayEnd       message // its fields Ended and Refusal
 	relayEnded     chan struct{}
-	relayConnected bool      // source: the relay connection to the target's agent was made
-	relayErr       error     // source: why it failed
-	query          bool      // the source sends nothing more, and asks for the target's state
-	uuid           string    // of the domain that is sent; "": unknown
-	guestPaused    bool      // its user had paused the guest when it was sent
+	relayConnected bool   // source: the relay connection to the target's agent was made
+	relayErr       error  // source: why it failed
+	query          bool   // the source sends nothing more, and asks for the target's state
+	uuid           string // of the domain that is sent; "": unknown
+	guestPaused    bool   // its user had paused the guest when it was sent
 	// Source: the target's agent has sent a message, and leaves a paused guest paused.
 	heard, peerKeepsPaused bool
-	stoppedAt      time.Time // source: when libvirt stopped the guest; zero: unknown
-	resumedAt      time.Time // target: when this agent resumed the guest; zero: it did not
-	downtime       int64     // source: in milliseconds; 0: unknown
+	stoppedAt              time.Time // source: when libvirt stopped the guest; zero: unknown
+	resumedAt              time.Time // target: when this agent resumed the guest; zero: it did not
+	downtime               int64     // source: in milliseconds; 0: unknown
 
 	// The following fields belong to run's goroutine.
 

@@ -1,0 +1,153 @@
+package logind
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+
+	"github.com/vmgrace/vmgrace/internal/agent"
+)
+
+// A reboot that passes by logind is heard of from systemd's manager alone: it has a job for
+// shutdown.target, and its SystemState is "stopping" (org.freedesktop.systemd1(5)).
+const (
+	systemd        = "org.freedesktop.systemd1"
+	systemdPath    = "/org/freedesktop/systemd1"
+	systemdManager = systemd + ".Manager"
+	properties     = "org.freedesktop.DBus.Properties"
+	stateStopping  = "stopping"
+	// defaultStop is systemd's own DefaultTimeoutStopSec.
+	defaultStop = 90 * time.Second
+	// systemdTimeout bounds a question to systemd: logind's word is not to wait for it.
+	systemdTimeout = time.Second
+)
+
+// stopTargets are the units whose job says that the machine stops.
+func stopTargets() []string {
+	return []string{"shutdown.target", "reboot.target", "poweroff.target", "halt.target", "kexec.target"}
+}
+
+// systemdMatches are the signals that tell of such a job, or of the manager's state.
+func systemdMatches() (matches [][]dbus.MatchOption) {
+	for _, unit := range stopTargets() {
+		for _, member := range []string{"JobNew", "JobRemoved"} {
+			matches = append(matches, []dbus.MatchOption{
+				dbus.WithMatchSender(systemd), dbus.WithMatchInterface(systemdManager), dbus.WithMatchMember(member), dbus.WithMatchArg(2, unit),
+			})
+		}
+	}
+	return append(matches, []dbus.MatchOption{
+		dbus.WithMatchSender(systemd), dbus.WithMatchInterface(properties), dbus.WithMatchMember("PropertiesChanged"),
+		dbus.WithMatchObjectPath(systemdPath), dbus.WithMatchArg(0, systemdManager),
+	}, []dbus.MatchOption{
+		dbus.WithMatchSender(busName), dbus.WithMatchInterface(busName), dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, systemd),
+	})
+}
+
+// subscribe has systemd send its signals, which it does not where nobody has asked. There is
+// nothing to do where it does not: its state is looked at.
+func (b *bus) subscribe() {
+	b.conn.Object(systemd, systemdPath).Go(systemdManager+".Subscribe", dbus.FlagNoAutoStart|dbus.FlagNoReplyExpected, nil)
+}
+
+// ofSystemd takes over a signal, and tells whether it is systemd's and says something.
+func (b *bus) ofSystemd(s *dbus.Signal) bool {
+	if s.Sender != b.pid1 || b.pid1 == "" || s.Path != systemdPath {
+		return false
+	}
+	switch s.Name {
+	case systemdManager + ".JobNew", systemdManager + ".JobRemoved":
+		if len(s.Body) < 3 {
+			return false
+		}
+		unit, ok := s.Body[2].(string)
+		if !ok || !slices.Contains(stopTargets(), unit) {
+			return false
+		}
+		if b.removed = s.Name == systemdManager+".JobRemoved"; !b.removed {
+			b.jobs = true
+		}
+		return true
+	default:
+		return s.Name == properties+".PropertiesChanged" && names(s.Body, "SystemState")
+	}
+}
+
+// names reports whether a signal of changed properties names this one.
+func names(body []any, property string) bool {
+	if len(body) < 3 {
+		return false
+	}
+	changed, _ := body[1].(map[string]dbus.Variant)
+	invalidated, _ := body[2].([]string)
+	_, is := changed[property]
+	return is || slices.Contains(invalidated, property)
+}
+
+// stopping is a state with what systemd says. Where that stops the machine by itself, the
+// time is what it gives a unit to stop: nobody holds it up.
+func (b *bus) stopping(ctx context.Context, s agent.MachineState) agent.MachineState {
+	if s.ShuttingDown || !b.stops(ctx) {
+		return s
+	}
+	s.Known, s.ShuttingDown, s.Delay = true, true, b.stopTime
+	return s
+}
+
+// stops reports whether systemd stops the machine. Its job is enough; that it has none any
+// more is believed only with its state.
+func (b *bus) stops(ctx context.Context) bool {
+	was := b.pid1
+	err := b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", systemd).Store(&b.pid1)
+	if _, answered := errors.AsType[dbus.Error](err); answered { // no systemd
+		b.pid1, b.jobs, b.removed = "", false, false
+		return false
+	}
+	if b.pid1 != was {
+		b.subscribe()
+		b.stopTime = b.timeToStop(ctx)
+	}
+	if b.jobs && !b.removed {
+		return true
+	}
+	state, known := b.systemState(ctx)
+	if known && b.removed {
+		b.jobs, b.removed = false, false
+	}
+	return b.jobs || state == stateStopping
+}
+
+// timeToStop is asked for before the machine stops: then nobody waits for an answer.
+func (b *bus) timeToStop(ctx context.Context) time.Duration {
+	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
+	defer cancel()
+	var most uint64
+	if err := b.property(ctx, systemd, systemdPath, systemdManager, "DefaultTimeoutStopUSec", &most); err != nil {
+		return defaultStop
+	}
+	return microseconds(most)
+}
+
+func (b *bus) systemState(ctx context.Context) (state string, known bool) {
+	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
+	defer cancel()
+	err := b.property(ctx, systemd, systemdPath, systemdManager, "SystemState", &state)
+	return state, err == nil
+}
+
+// changed tells whether there is something to look at of which no signal tells.
+func (b *bus) changed(ctx context.Context) bool {
+	if b.pid1 != "" && !b.jobs {
+		if state, _ := b.systemState(ctx); state == stateStopping {
+			return true
+		}
+	}
+	if b.logind.Wanted == 0 || b.owner == "" {
+		return false
+	}
+	s, err := b.state(ctx)
+	return err != nil || s.Delay < b.logind.Wanted && b.logind.lengthy.due()
+}
