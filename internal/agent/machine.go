@@ -152,6 +152,12 @@ func (a *Agent) machineReported(ctx context.Context, s MachineState) {
 	case s.ShuttingDown && !before.UnderWay():
 		m.time = grace.NodeShutdownTime{Begin: now, End: now.Add(s.Delay)}
 		m.turns = a.turns(m.time)
+		if s.AtOnce {
+			m.turns = nil
+		}
+	case s.ShuttingDown && s.AtOnce && m.turns != nil:
+		m.turns = nil
+		defer a.hintAll(func(h *hints) { h.node = true })
 	case !s.ShuttingDown:
 		m.time, m.released, m.goneAt = grace.NodeShutdownTime{}, false, 0
 	default:

@@ -371,6 +371,29 @@ func TestAllVMsAreAskedAtOnceWhereThereIsNoTimeForMore(t *testing.T) {
 	})
 }
 
+// systemd does not wait for the VMs, from the start or by and by.
+func TestNoVMWaitsForItsTurnWhereTheMachineDoesNot(t *testing.T) {
+	for name, waits := range map[string]bool{"from the start": false, "by and by": true} {
+		t.Run(name, func(t *testing.T) {
+			priorities(t, 2*time.Minute, func(r *rig, m *memoryMachine) {
+				at := time.Now()
+				stops := MachineState{Known: true, Held: true, ShuttingDown: true, Delay: 2 * time.Minute, AtOnce: !waits}
+				m.is(stops)
+				if waits {
+					r.after(5 * time.Second)
+					at, stops.AtOnce = time.Now(), true
+					m.is(stops)
+				}
+				r.after(time.Second)
+				if asked := r.when(fake.OpAsk, "ns_high"); len(asked) == 0 || r.start.Add(asked[0]).Sub(at) > time.Second {
+					t.Errorf("the important one is asked at %v", asked)
+				}
+				r.after(time.Minute)
+			})
+		})
+	}
+}
+
 // kubelet signals the launcher of a VM whose turn is later: it is asked now.
 func TestALauncherThatIsSignalledDoesNotWaitForItsTurn(t *testing.T) {
 	priorities(t, 2*time.Minute, func(r *rig, m *memoryMachine) {

@@ -153,6 +153,7 @@ type MachineState struct {
 	Known        bool // logind can be asked
 	Held         bool // a shutdown would be delayed, or is
 	ShuttingDown bool
+	AtOnce       bool          // it does not wait for the VMs: none waits for its turn
 	Delay        time.Duration // how long a shutdown is delayed at most
 	SetBy        string        // the file that makes it shorter than was asked for, "" where none is known
 }

@@ -90,10 +90,14 @@ func names(body []any, property string) bool {
 // stopping is a state with what systemd says. Where that stops the machine by itself, the
 // time is what it gives a unit to stop: nobody holds it up.
 func (b *bus) stopping(ctx context.Context, s agent.MachineState) agent.MachineState {
-	if s.ShuttingDown || !b.stops(ctx) {
+	if s.ShuttingDown {
+		s.AtOnce = b.jobs && !b.removed
 		return s
 	}
-	s.Known, s.ShuttingDown, s.Delay = true, true, b.stopTime
+	if !b.stops(ctx) {
+		return s
+	}
+	s.Known, s.ShuttingDown, s.AtOnce, s.Delay = true, true, true, b.stopTime
 	return s
 }
 

@@ -81,7 +81,7 @@ func TestAShutdownThatPassesByLogindIsHeardOfFromSystemd(t *testing.T) {
 	<-systemd.subscribed
 	systemd.is("stopping")
 	systemd.job("JobNew", "shutdown.target")
-	if s := w.until("shutdown", down); s.Delay != 45*time.Second {
+	if s := w.until("shutdown", down); s.Delay != 45*time.Second || !s.AtOnce {
 		t.Errorf("%+v, want the time that systemd gives a unit", s)
 	}
 	// Cancelled: held again.
@@ -124,10 +124,12 @@ func TestAShutdownOfLogindsKeepsItsTime(t *testing.T) {
 	w.until("held", known)
 	<-systemd.subscribed
 	m.Shutdown(t, "Reboot")
-	w.until("shutdown", down)
+	if s := w.until("shutdown", down); s.AtOnce {
+		t.Errorf("%+v", s)
+	}
 	systemd.is("stopping")
 	systemd.job("JobNew", "shutdown.target")
-	if s := w.until("still", down); s.Delay != time.Minute || !s.Held {
+	if s := w.until("still", down); s.Delay != time.Minute || !s.Held || !s.AtOnce {
 		t.Errorf("%+v", s)
 	}
 }
