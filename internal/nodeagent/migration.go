@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/internal/kube"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
@@ -30,6 +31,7 @@ type migrations struct {
 	identity *nodemigration.Identity
 	sides    *nodemigration.Node
 	former   map[string]grace.Instance // instances in the records when this agent started
+	allowed  tunnel.Agreement          // what a domain that arrives may have
 
 	notListening atomic.Bool // the listener does not work
 }
@@ -47,7 +49,7 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 	if n.Migration.Listen == "" || n.DryRun || n.driver.libvirt == nil {
 		return nil
 	}
-	m := &migrations{node: n, migrator: n.driver.libvirt.Migrator(), former: map[string]grace.Instance{}}
+	m := &migrations{node: n, migrator: n.driver.libvirt.Migrator(), former: map[string]grace.Instance{}, allowed: n.Migration.allowed()}
 	for _, r := range records {
 		i := r.Instance
 		if r.BootID != boot {
@@ -59,7 +61,7 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 	m.identity = nodemigration.NewIdentity(n.NodeName, m.watch, n.log)
 	m.sides = nodemigration.New(n.points.Migrations(nodemigration.Config{
 		Node: n.NodeName, LibvirtSocket: libvirtSocket(n.LibvirtURI), SocketDir: filepath.Join(n.StateDir, "migration"),
-		URI: n.Migration.uri, Paths: n.Migration.AllowPaths, Networks: n.Migration.AllowNetworks,
+		URI: n.Migration.uri, Allowed: m.allowed,
 		Cluster: m.watch, Identity: m.identity, Sender: m.migrator, Hypervisor: m.migrator, VMs: m, Meter: n.meter,
 		Open: func(pid int, start uint64) (nodemigration.Process, error) {
 			p, err := process.Open(pid, start)

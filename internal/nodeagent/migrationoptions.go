@@ -1,20 +1,25 @@
 package nodeagent
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
+	"runtime"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
 )
 
 // MigrationOptions are the flags about live migrations.
 type MigrationOptions struct {
 	Listen, Address, CANamespace string
-	AllowPaths, AllowNetworks    []string
+	AllowPaths, AllowFirmware    []string
+	AllowNetworks                []string
 	URI                          string
 
 	uri nodemigration.URITemplate // of URI
@@ -24,14 +29,33 @@ func (o *MigrationOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.Listen, "migration-listen", "", "where other nodes' agents bring VMs that are live-migrated here (:9470 is usual); empty = no live migrations from or to this node")
 	f.StringVar(&o.Address, "migration-address", "", "the address that other nodes' agents reach this one at; $POD_IP or this node's first address; with the port of --migration-listen")
 	f.StringVar(&o.CANamespace, "migration-ca-namespace", "vmgrace-system", "where the cluster-controller's ConfigMap with the authority for nodes' certificates is")
-	f.StringSliceVar(&o.AllowPaths, "migration-allow-paths", defaultPaths(), "directories or files of this host that a VM which is live-migrated here may name: disks, kernels, firmware, logs")
+	f.StringSliceVar(&o.AllowPaths, "migration-allow-paths", defaultPaths(), "directories or files of this host that a VM which is live-migrated here may write to: disks, logs, nvram. It may read kernels and firmware there, too. Shared storage is to be mounted nosymfollow,nodev")
+	f.StringSliceVar(&o.AllowFirmware, "migration-allow-firmware", nil, "directories or files of this host that such a VM may read firmware and kernels from, beside those of distributions and libvirt; never to be written to, whatever --migration-allow-paths says")
 	f.StringSliceVar(&o.AllowNetworks, "migration-allow-networks", nil, "bridges and libvirt networks of this host that such a VM may be connected to")
 	f.StringVar(&o.URI, "migration-uri", "", "has libvirt send and receive VMs by itself: where it reaches another node's libvirt, such as qemu+tls://{{address}}/system with the host of that one's --migration-address; the same on all nodes. What arrives is not checked then, and who may send it is libvirt's matter; empty = through the agents")
 }
 
-// defaultPaths are where libvirt and distributions keep images and firmware.
-func defaultPaths() []string {
-	return []string{"/var/lib/libvirt/images", "/var/lib/libvirt/boot", "/usr/share/OVMF", "/usr/share/AAVMF", "/usr/share/edk2", "/usr/share/qemu", "/usr/share/seabios"}
+// defaultPaths are where libvirt keeps images.
+func defaultPaths() []string { return []string{"/var/lib/libvirt/images"} }
+
+// cpusPerCPU is how many processors one arriving VM may have for each of this node's.
+const cpusPerCPU = 16
+
+// allowed is what an arriving domain may have of this node.
+func (o *MigrationOptions) allowed() tunnel.Agreement {
+	return tunnel.Agreement{
+		Paths: o.AllowPaths, Firmware: o.AllowFirmware, Networks: o.AllowNetworks, Files: tunnel.NewFiles(nodeRoot),
+		Memory: memory(), CPUs: cpusPerCPU * runtime.NumCPU(),
+	}
+}
+
+// memory is this node's memory in bytes, 0 if it is unknown.
+func memory() uint64 {
+	var s unix.Sysinfo_t
+	if unix.Sysinfo(&s) != nil {
+		return 0
+	}
+	return uint64(s.Totalram) * uint64(s.Unit)
 }
 
 func (o *MigrationOptions) check() (err error) {
@@ -47,9 +71,13 @@ func (o *MigrationOptions) check() (err error) {
 	if _, _, err := net.SplitHostPort(o.Listen); err != nil {
 		return fmt.Errorf("--migration-listen %s: %w", o.Listen, err)
 	}
-	for _, p := range o.AllowPaths {
+	return cmp.Or(belowRoot("--migration-allow-paths", o.AllowPaths), belowRoot("--migration-allow-firmware", o.AllowFirmware))
+}
+
+func belowRoot(flag string, paths []string) error {
+	for _, p := range paths {
 		if !filepath.IsAbs(p) || filepath.Clean(p) == "/" {
-			return fmt.Errorf("--migration-allow-paths %q: must be a path below /", p)
+			return fmt.Errorf("%s %q: must be a path below /", flag, p)
 		}
 	}
 	return nil

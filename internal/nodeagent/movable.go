@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
-	"github.com/vmgrace/vmgrace/internal/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -80,9 +79,9 @@ func (n *node) look(ctx context.Context, domain string, files *files) (nodemigra
 	if g.Domain, err = n.moves.migrator.Define(ctx, domain); err != nil {
 		return g, err //nolint:wrapcheck // as above
 	}
-	o := n.Migration
-	g.Native = o.uri.Native()
-	g.Agreed = tunnel.Agreement{Domain: domain, UUID: d.Instance.UUID, Paths: o.AllowPaths, Networks: o.AllowNetworks}
+	g.Native = n.Migration.uri.Native()
+	g.Agreed = n.moves.allowed
+	g.Agreed.Domain, g.Agreed.UUID = domain, d.Instance.UUID
 	return g, nil
 }
 

@@ -54,6 +54,8 @@ func TestWrongUsageIsOneLineThatSaysWhatToDo(t *testing.T) {
 		{"--standalone", "--migration-listen=9470"},
 		{"--standalone", "--migration-listen=:9470", "--migration-allow-paths=images"},
 		{"--standalone", "--migration-listen=:9470", "--migration-allow-paths=/"},
+		{"--standalone", "--migration-listen=:9470", "--migration-allow-firmware=OVMF"},
+		{"--standalone", "--migration-listen=:9470", "--migration-allow-paths=a", "--migration-allow-firmware=b"},
 		{"--standalone", "--migration-listen=:9470", "--migration-uri=qemu+tls://node-b/system"},
 		{"--standalone", "--migration-listen=:9470", "--migration-uri=qemu+ext://{{address}}/system?command=sh"},
 		{"--standalone", "--migration-uri=qemu+tls://{{address}}/system"},

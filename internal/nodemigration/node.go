@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
@@ -36,14 +37,15 @@ type Config struct {
 	LibvirtSocket, SocketDir string
 	// URI makes libvirt send guests directly, without the agents' relay.
 	URI URITemplate
-	// Paths and Networks of this host may be named by an arriving domain.
-	Paths, Networks []string
-	Cluster         Cluster
-	Identity        *Identity
-	Sender          Sender
-	Hypervisor      Hypervisor
-	VMs             VMs
-	Meter           Meter
+	// Allowed is what a domain that arrives may have of this host; name and UUID are each
+	// migration's own.
+	Allowed    tunnel.Agreement
+	Cluster    Cluster
+	Identity   *Identity
+	Sender     Sender
+	Hypervisor Hypervisor
+	VMs        VMs
+	Meter      Meter
 	// Open opens a process, as process.Open does.
 	Open func(pid int, start uint64) (Process, error)
 	Log  *slog.Logger

@@ -174,9 +174,9 @@ func (s *side) receive(ctx context.Context, l *link, h hello) (err error) {
 	if err != nil {
 		return fmt.Errorf("libvirt of this node: %w", err)
 	}
-	err = tunnel.Guard(ctx, l, libvirt, tunnel.Agreement{
-		Domain: s.domain, UUID: h.UUID, Paths: s.node.cfg.Paths, Networks: s.node.cfg.Networks,
-	})
+	agreed := s.node.cfg.Allowed
+	agreed.Domain, agreed.UUID = s.domain, h.UUID
+	err = tunnel.Guard(ctx, l, libvirt, agreed)
 	s.log.Info("the guest's connection has ended")
 	if r, refused := errors.AsType[*tunnel.Refusal](err); refused {
 		s.node.cfg.Meter.TunnelRefused(r.Reason)

@@ -18,10 +18,19 @@ import "fmt"
 type Agreement struct {
 	// Domain and UUID are the domain's name and UUID in libvirt.
 	Domain, UUID string
-	// Paths are the directories and files of this host that a domain may name.
+	// Paths are the directories and files of this host that a domain may write to: disks,
+	// logs, nvram.
 	Paths []string
+	// Firmware are those that it may only read, beside FirmwarePaths.
+	Firmware []string
 	// Networks are the bridges and libvirt networks that it may be connected to.
 	Networks []string
+	// Memory in bytes and CPUs are the most that it may have; 0: no more than maxMemory and
+	// maxCPUs.
+	Memory uint64
+	CPUs   int
+	// Files are this host's; nil: its paths are compared as text only.
+	Files *Files
 }
 
 // Refusal is the error of a connection on which the source has sent something that one

@@ -23,31 +23,31 @@ domain/metadata/kubevirt/uid =word
 domain/metadata/kubevirt/graceperiod
 domain/metadata/kubevirt/graceperiod/deletionGracePeriodSeconds =word
 domain/metadata/kubevirt/graceperiod/markedForGracefulShutdown =word
-domain/memory unit=word dumpCore=on|off =number
-domain/currentMemory unit=word =number
-domain/maxMemory unit=word slots=number =number
+domain/memory unit=KiB dumpCore=on|off =memory
+domain/currentMemory unit=KiB =memory
+domain/maxMemory unit=KiB slots=1..256 =0..17179869184
 domain/memoryBacking
 domain/memoryBacking/hugepages
-domain/memoryBacking/hugepages/page size=number unit=word nodeset=set
+domain/memoryBacking/hugepages/page size=1..16777216 unit=KiB nodeset=set
 domain/memoryBacking/nosharepages
 domain/memoryBacking/source type=memfd|anonymous
 domain/memoryBacking/access mode=shared|private
-domain/memoryBacking/allocation mode=immediate|ondemand threads=number
+domain/memoryBacking/allocation mode=immediate|ondemand threads=1..64
 domain/memoryBacking/discard
-domain/vcpu placement=static current=number =number
+domain/vcpu placement=static current=cpus =cpus
 domain/vcpus
-domain/vcpus/vcpu id=number enabled=yes|no hotpluggable=yes|no order=number
-domain/iothreads =number
+domain/vcpus/vcpu id=0..1023 enabled=yes|no hotpluggable=yes|no order=0..1024
+domain/iothreads =0..64
 domain/iothreadids
-domain/iothreadids/iothread id=number
+domain/iothreadids/iothread id=1..1024
 domain/cputune
-domain/cputune/shares =number
-domain/cputune/period =number
-domain/cputune/quota =number
-domain/cputune/global_period =number
-domain/cputune/global_quota =number
-domain/cputune/emulator_period =number
-domain/cputune/emulator_quota =number
+domain/cputune/shares =2..262144
+domain/cputune/period =1000..1000000
+domain/cputune/quota =-1..17592186044415
+domain/cputune/global_period =1000..1000000
+domain/cputune/global_quota =-1..17592186044415
+domain/cputune/emulator_period =1000..1000000
+domain/cputune/emulator_quota =-1..17592186044415
 domain/resource
 domain/resource/partition =/machine
 domain/sysinfo type=smbios
@@ -63,15 +63,15 @@ domain/os firmware=bios|efi
 domain/os/type arch=word machine=word =hvm
 domain/os/firmware
 domain/os/firmware/feature enabled=yes|no name=word
-domain/os/loader readonly=yes secure=yes|no type=rom|pflash stateless=yes|no format=raw|qcow2 =path
-domain/os/nvram template=path format=raw|qcow2 =path
-domain/os/kernel =path
-domain/os/initrd =path
-domain/os/dtb =path
+domain/os/loader readonly=yes secure=yes|no type=rom|pflash stateless=yes|no format=raw|qcow2 =read
+domain/os/nvram template=read format=raw|qcow2 =nvram
+domain/os/kernel =read
+domain/os/initrd =read
+domain/os/dtb =read
 domain/os/cmdline =free
 domain/os/boot dev=fd|hd|cdrom|network
-domain/os/bootmenu enable=yes|no timeout=number
-domain/os/bios useserial=yes|no rebootTimeout=number
+domain/os/bootmenu enable=yes|no timeout=0..65535
+domain/os/bios useserial=yes|no rebootTimeout=-1..65535
 domain/os/smbios mode=emulate|sysinfo
 domain/features
 domain/features/acpi
@@ -89,21 +89,21 @@ domain/features/gic version=word
 domain/features/kvm
 domain/features/kvm/* state=on|off
 domain/features/hyperv mode=custom
-domain/features/hyperv/* state=on|off retries=number value=word
+domain/features/hyperv/* state=on|off retries=0..4294967295 value=word
 domain/cpu mode=custom|host-model|host-passthrough match=minimum|exact|strict check=none|partial|full migratable=on|off
 domain/cpu/model fallback=allow|forbid vendor_id=word =word
 domain/cpu/vendor =word
-domain/cpu/topology sockets=number dies=number clusters=number cores=number threads=number
-domain/cpu/cache level=number mode=emulate|passthrough|disable
-domain/cpu/maxphysaddr mode=emulate|passthrough bits=number limit=number
+domain/cpu/topology sockets=1..1024 dies=1..1024 clusters=1..1024 cores=1..1024 threads=1..1024
+domain/cpu/cache level=1..9 mode=emulate|passthrough|disable
+domain/cpu/maxphysaddr mode=emulate|passthrough bits=1..64 limit=1..64
 domain/cpu/feature policy=force|require|optional|disable|forbid name=word
 domain/cpu/numa
-domain/cpu/numa/cell id=number cpus=set memory=number unit=word memAccess=shared|private discard=yes|no
-domain/clock offset=utc|localtime|timezone|variable|absolute basis=utc|localtime adjustment=word timezone=free start=number
-domain/clock/timer name=word track=word tickpolicy=word present=yes|no frequency=number mode=word
+domain/cpu/numa/cell id=0..255 cpus=set memory=memory unit=KiB memAccess=shared|private discard=yes|no
+domain/clock offset=utc|localtime|timezone|variable|absolute basis=utc|localtime adjustment=reset|-9999999999..9999999999 timezone=zone start=0..99999999999
+domain/clock/timer name=word track=word tickpolicy=word present=yes|no frequency=0..99999999999 mode=word
 domain/on_poweroff =destroy|restart|preserve|rename-restart
 domain/on_reboot =destroy|restart|preserve|rename-restart
-domain/on_crash =destroy|restart|preserve|rename-restart|coredump-destroy|coredump-restart
+domain/on_crash =destroy|restart|preserve|rename-restart
 domain/on_lockfailure =poweroff|restart|pause|ignore
 domain/pm
 domain/pm/suspend-to-mem enabled=yes|no
@@ -112,77 +112,77 @@ domain/seclabel type=dynamic model=selinux|apparmor|dac relabel=yes
 domain/devices
 domain/devices/emulator =emulator
 domain/devices/disk type=file|block device=disk|cdrom|floppy model=word snapshot=no|internal|external
-domain/devices/disk/driver name=qemu type=raw|qcow2 cache=none|writeback|writethrough|directsync|unsafe|default error_policy=word rerror_policy=word io=native|threads|io_uring ioeventfd=on|off event_idx=on|off copy_on_read=on|off discard=unmap|ignore iothread=number detect_zeroes=off|on|unmap queues=number queue_size=number packed=on|off discard_no_unref=on|off
-domain/devices/disk/source file=path dev=path index=number startupPolicy=mandatory|requisite|optional
-domain/devices/disk/backingStore type=file|block index=number ^
+domain/devices/disk/driver name=qemu type=raw|qcow2 cache=none|writeback|writethrough|directsync|unsafe|default error_policy=word rerror_policy=word io=native|threads|io_uring ioeventfd=on|off event_idx=on|off copy_on_read=on|off discard=unmap|ignore iothread=1..1024 detect_zeroes=off|on|unmap queues=1..256 queue_size=1..1024 packed=on|off discard_no_unref=on|off
+domain/devices/disk/source file=disk dev=disk index=0..999999 startupPolicy=mandatory|requisite|optional
+domain/devices/disk/backingStore type=file|block index=0..999999 ^
 domain/devices/disk/backingStore/format type=raw|qcow2
-domain/devices/disk/backingStore/source file=path dev=path index=number
-domain/devices/disk/target dev=word bus=word tray=open|closed removable=on|off rotation_rate=number
+domain/devices/disk/backingStore/source file=disk dev=disk index=0..999999
+domain/devices/disk/target dev=word bus=word tray=open|closed removable=on|off rotation_rate=0..65535
 domain/devices/disk/iotune
-domain/devices/disk/iotune/* =number
+domain/devices/disk/iotune/* =0..999999999999999
 domain/devices/disk/readonly
 domain/devices/disk/shareable
 domain/devices/disk/serial =free
 domain/devices/disk/wwn =word
 domain/devices/disk/vendor =free
 domain/devices/disk/product =free
-domain/devices/disk/boot order=number
-domain/devices/disk/blockio logical_block_size=number physical_block_size=number discard_granularity=number
-domain/devices/disk/geometry cyls=number heads=number secs=number trans=word
-domain/devices/controller type=usb|sata|scsi|ide|fdc|pci|virtio-serial|ccid index=number model=word ports=number vectors=number
-domain/devices/controller/driver queues=number cmd_per_lun=number max_sectors=number ioeventfd=on|off iothread=number packed=on|off
+domain/devices/disk/boot order=1..9999
+domain/devices/disk/blockio logical_block_size=0..2097152 physical_block_size=0..2097152 discard_granularity=0..4294967295
+domain/devices/disk/geometry cyls=1..4294967295 heads=1..255 secs=1..255 trans=word
+domain/devices/controller type=usb|sata|scsi|ide|fdc|pci|virtio-serial|ccid index=0..255 model=word ports=0..128 vectors=0..2048
+domain/devices/controller/driver queues=1..256 cmd_per_lun=0..65535 max_sectors=0..65535 ioeventfd=on|off iothread=1..1024 packed=on|off
 domain/devices/controller/model name=word
-domain/devices/controller/target chassisNr=number chassis=number port=number busNr=number index=number hotplug=on|off
-domain/devices/controller/master startport=number
-domain/devices/interface type=bridge|network|user
-domain/devices/interface/mac address=word type=word check=yes|no
+domain/devices/controller/target chassisNr=0..255 chassis=0..255 port=0..255 busNr=0..255 index=0..255 hotplug=on|off
+domain/devices/controller/master startport=0..15
+domain/devices/interface type=bridge|network
+domain/devices/interface/mac address=mac type=word check=yes|no
 domain/devices/interface/source bridge=network network=network portgroup=network
-domain/devices/interface/target dev=word
-domain/devices/interface/model type=word
-domain/devices/interface/driver name=qemu|vhost queues=number rx_queue_size=number tx_queue_size=number txmode=word ioeventfd=on|off event_idx=on|off packed=on|off
+domain/devices/interface/target dev=ifname
+domain/devices/interface/model type=virtio|virtio-transitional|virtio-non-transitional|e1000|e1000-82544gc|e1000-82545em|e1000e|igb|rtl8139|ne2k_isa|ne2k_pci|pcnet|i82551|i82557b|i82558b|i82559er|vmxnet3|usb-net|spapr-vlan|lan9118|smc91c111
+domain/devices/interface/driver name=qemu|vhost queues=1..64 rx_queue_size=1..1024 tx_queue_size=1..1024 txmode=word ioeventfd=on|off event_idx=on|off packed=on|off
 domain/devices/interface/link state=up|down
-domain/devices/interface/mtu size=number
-domain/devices/interface/boot order=number
+domain/devices/interface/mtu size=68..65535
+domain/devices/interface/boot order=1..9999
 domain/devices/interface/rom bar=on|off enabled=yes|no
 domain/devices/serial type=pty|file|null
-domain/devices/serial/source path=path append=on|off
-domain/devices/serial/target type=word port=number
+domain/devices/serial/source path=written append=on|off
+domain/devices/serial/target type=word port=0..255
 domain/devices/serial/target/model name=word
-domain/devices/serial/log file=path append=on|off
+domain/devices/serial/log file=written append=on|off
 domain/devices/console type=pty|file|null
-domain/devices/console/source path=path append=on|off
-domain/devices/console/target type=word port=number
-domain/devices/console/log file=path append=on|off
+domain/devices/console/source path=written append=on|off
+domain/devices/console/target type=word port=0..255
+domain/devices/console/log file=written append=on|off
 domain/devices/channel type=pty|unix|null|spicevmc
-domain/devices/channel/source mode=bind path=path
+domain/devices/channel/source mode=bind path=socket
 domain/devices/channel/target type=virtio name=word
 domain/devices/input type=mouse|tablet|keyboard bus=ps2|usb|virtio model=word
-domain/devices/graphics type=vnc|spice port=number tlsPort=number autoport=yes|no websocket=number listen=127.0.0.1|::1 keymap=word sharePolicy=word
+domain/devices/graphics type=vnc|spice port=-1|5900..65535 tlsPort=-1|5900..65535 autoport=yes|no websocket=-1|5700..65535 listen=127.0.0.1|::1 keymap=word sharePolicy=word
 domain/devices/graphics/listen type=address|none address=127.0.0.1|::1
 domain/devices/graphics/image compression=word
 domain/devices/sound model=word
 domain/devices/sound/codec type=word
-domain/devices/audio id=number type=none|spice
+domain/devices/audio id=1..255 type=none|spice
 domain/devices/video
-domain/devices/video/model type=word ram=number vram=number vram64=number vgamem=number heads=number primary=yes|no blob=on|off
-domain/devices/video/model/resolution x=number y=number
+domain/devices/video/model type=word ram=0..1048576 vram=0..1048576 vram64=0..1048576 vgamem=0..1048576 heads=1..16 primary=yes|no blob=on|off
+domain/devices/video/model/resolution x=0..16384 y=0..16384
 domain/devices/hub type=usb
 domain/devices/watchdog model=word action=reset|shutdown|poweroff|pause|none|inject-nmi
 domain/devices/memballoon model=word autodeflate=on|off freePageReporting=on|off
-domain/devices/memballoon/stats period=number
+domain/devices/memballoon/stats period=0..2147483647
 domain/devices/memballoon/driver packed=on|off
 domain/devices/rng model=word
-domain/devices/rng/rate bytes=number period=number
+domain/devices/rng/rate bytes=0..4294967295 period=0..4294967295
 domain/devices/rng/backend model=random|builtin =/dev/urandom|/dev/random|
 domain/devices/panic model=word
 domain/devices/iommu model=word
-domain/devices/iommu/driver intremap=on|off caching_mode=on|off eim=on|off iotlb=on|off aw_bits=number
+domain/devices/iommu/driver intremap=on|off caching_mode=on|off eim=on|off iotlb=on|off aw_bits=1..64
 `
 
 // deviceSchema has the allowed elements of every device.
 const deviceSchema = `
 alias name=word
-address type=word domain=number bus=number slot=number function=number multifunction=on|off controller=number target=number unit=number port=word iobase=number irq=number
+address type=word domain=0..65535 bus=0..255 slot=0..31 function=0..7 multifunction=on|off controller=0..31 target=0..255 unit=0..16383 port=word iobase=0..65535 irq=0..255
 `
 
 // newDomainSchema combines domainSchema and deviceSchema.
@@ -205,7 +205,6 @@ qemu-migration/hostname =host
 qemu-migration/hostuuid =uuid
 qemu-migration/feature name=lockstate
 qemu-migration/lockstate driver=word
-qemu-migration/lockstate/leases =free
 qemu-migration/allowReboot value=yes|no
 qemu-migration/capabilities
 qemu-migration/capabilities/cap name=word auto=yes|no

@@ -1,0 +1,47 @@
+package tunnel
+
+import "path"
+
+// place returns the path as one of this host that the domain may use so; ok is false if it
+// may not. A path that is not clean ("..", "//") is none.
+func (a *Agreement) place(kind, p string) (is hostPath, ok bool) {
+	if len(p) > maxTextValue || !pathPattern.MatchString(p) || path.Clean(p) != p {
+		return is, false
+	}
+	is = hostPath{name: p}
+	readable := append(FirmwarePaths(), a.Firmware...)
+	switch kind {
+	case "read":
+		if is.below = over(p, readable); is.below != "" {
+			is.local = true
+		} else {
+			is.below = over(p, a.Paths)
+		}
+		return is, is.below != "" && !is.device()
+	case "nvram":
+		is.use = useWrite
+		if p == nvramPath(a.Domain) {
+			is.below = path.Dir(p)
+			return is, true
+		}
+	case "disk":
+		is.use = useDisk
+	case "written":
+		is.use = useWrite
+	case "socket":
+		is.use = useSocket
+	}
+	is.below = over(p, a.Paths)
+	written := is.below != "" && !belowAny(p, readable) && !belowAny(p, systemPaths())
+	return is, written && (is.use == useDisk || !is.device())
+}
+
+// isPath reports whether a kind of value is a path of this host.
+func isPath(kind string) bool {
+	switch kind {
+	case "read", "disk", "written", "nvram", "socket":
+		return true
+	default:
+		return false
+	}
+}

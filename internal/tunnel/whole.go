@@ -1,0 +1,215 @@
+package tunnel
+
+// Bounds of how many devices a domain has.
+const (
+	maxDevices    = 512
+	maxInterfaces = 64
+	maxVideos     = 8
+	maxIOThreads  = 64
+	// maxControllers is of one type other than pci.
+	maxControllers = 32
+)
+
+const diskElement = "domain/devices/disk"
+
+// whole checks conditions on more than one value.
+func (c *checker) whole(n *node, where string) error {
+	switch where {
+	case "domain/memoryBacking":
+		if n.child("access") != nil && !n.backed() {
+			return refuse(c.reason, "memory with an access mode, and neither memfd nor huge pages: libvirt would make a file of it")
+		}
+	case "domain/cpu":
+		return c.cells(n)
+	case "domain":
+		return c.domainWide(n)
+	case "domain/os/loader":
+		if n.attr("readonly") != "yes" && n.attr("type") != "rom" {
+			return refuse(ReasonPath, "a loader without readonly='yes'")
+		}
+	case "domain/iothreadids":
+		if len(n.children) > maxIOThreads {
+			return refuse(c.reason, "%d I/O threads", len(n.children))
+		}
+	case "domain/devices":
+		return c.count(n)
+	case diskElement:
+		return c.disk(n)
+	case "domain/devices/controller":
+		// libvirt adds those with a lower index.
+		if n.attr("type") != "pci" && n.attr("index") != "" && !inRange(n.attr("index"), 0, maxControllers-1) {
+			return refuse(c.reason, "index %s for %s", quoted(n.attr("index")), quoted(where))
+		}
+	case "domain/devices/interface":
+		// Its type is bridge or network, which its source names, too.
+		if s := n.child("source"); s == nil || len(n.attr("type")) == 0 || s.attr(n.attr("type")) == "" {
+			return refuse(ReasonPath, "an interface that does not say which bridge or network it is connected to")
+		}
+	case "domain/devices/serial", "domain/devices/console":
+		if s := n.child("source"); s != nil && s.attr("path") != "" && n.attr("type") != "file" {
+			return refuse(ReasonPath, "%s with a path, which is no file", quoted(where))
+		}
+	case "domain/devices/channel":
+		if s := n.child("source"); s != nil && (n.attr("type") != "unix" || s.attr("mode") != "bind") {
+			return refuse(ReasonPath, "a channel that connects to something, and does not bind a socket")
+		}
+	case "domain/devices/graphics":
+		if n.attr("listen") == "" && n.child("listen") == nil {
+			return refuse(ReasonPath, "graphics without an address to listen on, which is for libvirt to choose then")
+		}
+	case "domain/devices/graphics/listen":
+		if n.attr("type") == "address" && n.attr("address") == "" {
+			return refuse(ReasonPath, "%s without an address", quoted(where))
+		}
+	}
+	return nil
+}
+
+// backed reports whether memory is neither a file of libvirt's directory nor QEMU's own.
+func (n *node) backed() bool {
+	s := n.child("source")
+	return n.child("hugepages") != nil || s != nil && s.attr("type") == "memfd"
+}
+
+// cells bounds the memory of all NUMA cells, which libvirt takes for the domain's.
+func (c *checker) cells(cpu *node) error {
+	numa := cpu.child("numa")
+	if numa == nil {
+		return nil
+	}
+	var sum int64
+	for _, cell := range numa.children {
+		n, _ := numeric(cell.attr("memory")) // it was checked
+		sum += n
+		if sum > c.agreed.memory() {
+			return refuse(c.reason, "NUMA cells with more memory than this node takes (%d KiB)", c.agreed.memory())
+		}
+	}
+	return nil
+}
+
+// domainWide checks what is said in different places of a domain.
+func (c *checker) domainWide(n *node) error {
+	backing := n.child("memoryBacking")
+	cpu := n.child("cpu")
+	if cpu == nil || cpu.child("numa") == nil || backing != nil && backing.backed() {
+		return nil
+	}
+	for _, cell := range cpu.child("numa").children {
+		if cell.attr("memAccess") != "" {
+			return refuse(c.reason, "a NUMA cell with an access mode, and neither memfd nor huge pages: libvirt would make a file of it")
+		}
+	}
+	return nil
+}
+
+// count bounds the number of devices: each costs the host memory, threads or descriptors.
+func (c *checker) count(devices *node) error {
+	of := map[string]int{}
+	for _, d := range devices.children {
+		of[d.name]++
+	}
+	for name, most := range map[string]int{"interface": maxInterfaces, "video": maxVideos} {
+		if of[name] > most {
+			return refuse(c.reason, "%d devices %s; %d are allowed", of[name], quoted(name), most)
+		}
+	}
+	if len(devices.children) > maxDevices {
+		return refuse(c.reason, "%d devices; %d are allowed", len(devices.children), maxDevices)
+	}
+	return nil
+}
+
+// disk checks that the format of each level of a disk is known and that the last level ends
+// the chain: libvirt would follow what the image says otherwise, to any path of this host.
+func (c *checker) disk(n *node) error {
+	medium, err := c.medium(n)
+	if err != nil {
+		return err
+	}
+	if !medium {
+		if n.child("backingStore") != nil {
+			return refuse(c.reason, "%s without a medium has a backing store", quoted(diskElement))
+		}
+		return nil
+	}
+	d := n.child("driver")
+	if d == nil {
+		d = &node{name: "driver"}
+		n.children = append(n.children, d)
+	}
+	if d.attr("type") == "" {
+		d.attrs = append(d.attrs, [2]string{"type", "raw"}) // as libvirt reads it
+	}
+	return c.chain(n, d.attr("type"))
+}
+
+// medium reports whether a disk or a level of its chain has a file or device, which must be
+// what its type says.
+func (c *checker) medium(n *node) (bool, error) {
+	s := n.child("source")
+	if s == nil {
+		return false, nil
+	}
+	file, dev, kind := s.attr("file"), s.attr("dev"), n.attr("type")
+	if file != "" && kind != "file" || dev != "" && kind != "block" {
+		return false, refuse(c.reason, "%s of type %s has a source of another", quoted(diskElement), quoted(kind))
+	}
+	return file != "" || dev != "", nil
+}
+
+// chain checks a level and those below it. A raw image has none below it: that is written.
+func (c *checker) chain(level *node, format string) error {
+	store := level.child("backingStore")
+	switch {
+	case format == "":
+		return refuse(c.reason, "%s does not state the format of each level", quoted(diskElement))
+	case store == nil && format == "raw":
+		level.children = append(level.children, &node{name: "backingStore"})
+		return nil
+	case store == nil:
+		return refuse(c.reason, "%s does not end its chain: no backingStore below %s, whose header would be followed", quoted(diskElement), quoted(level.file()))
+	}
+	if format == "qcow2" {
+		c.qcow2(level.file())
+	}
+	if len(store.attrs) == 0 && len(store.children) == 0 {
+		return nil
+	}
+	if format == "raw" {
+		return refuse(c.reason, "%s has a backing store of a raw image", quoted(diskElement))
+	}
+	medium, err := c.medium(store)
+	if err != nil {
+		return err
+	}
+	if !medium {
+		return refuse(c.reason, "%s has a backing store without a file or device", quoted(diskElement))
+	}
+	below := ""
+	if f := store.child("format"); f != nil {
+		below = f.attr("type")
+	}
+	return c.chain(store, below)
+}
+
+// file is the path of a disk or of a level of its chain.
+func (n *node) file() string {
+	s := n.child("source")
+	if s == nil {
+		return ""
+	}
+	if file := s.attr("file"); file != "" {
+		return file
+	}
+	return s.attr("dev")
+}
+
+// qcow2 notes that an image has that format.
+func (c *checker) qcow2(name string) {
+	for i := range c.paths {
+		if c.paths[i].name == name && c.paths[i].use == useDisk {
+			c.paths[i].qcow2 = true
+		}
+	}
+}
