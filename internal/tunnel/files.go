@@ -65,8 +65,13 @@ func (f *Files) look(paths []hostPath) error {
 	}
 	return durable.Within(ctx, "a file system with files of a domain", func() error { //nolint:wrapcheck // it says what was tried
 		defer func() { <-f.looks }()
+		root, err := unix.Open(f.root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", f.root, err)
+		}
+		defer unix.Close(root) //nolint:errcheck // nothing was written
 		for i := range paths {
-			if err := f.one(&paths[i]); err != nil {
+			if err := paths[i].look(root); err != nil {
 				return err
 			}
 		}
@@ -74,9 +79,9 @@ func (f *Files) look(paths []hostPath) error {
 	})
 }
 
-// one checks one path. What is not there leads nowhere.
-func (f *Files) one(p *hostPath) error {
-	fd, err := f.open(p, unix.O_PATH)
+// look checks a path. What is not there leads nowhere.
+func (p *hostPath) look(root int) error {
+	fd, err := p.open(root, unix.O_PATH)
 	switch {
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
 		return nil
@@ -94,7 +99,7 @@ func (f *Files) one(p *hostPath) error {
 		return refuse(ReasonPath, "%s for %s: a file of type %#o; one of type %#o may be used so", quoted(p.name), quoted(p.where), s.Mode&unix.S_IFMT, kind)
 	}
 	if p.qcow2 && !p.device() {
-		return f.image(p)
+		return p.image(root)
 	}
 	return nil
 }
@@ -102,18 +107,10 @@ func (f *Files) one(p *hostPath) error {
 // open opens a path without following symbolic links below the allowed directory, whose own
 // name is the operator's. udev's links below /dev, and those of directories that are only
 // read, are this host's.
-func (f *Files) open(p *hostPath, flags uint64) (int, error) {
-	root, err := unix.Open(f.root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return -1, err //nolint:wrapcheck // the caller says what was tried
-	}
-	defer unix.Close(root) //nolint:errcheck // nothing was written
-	within := unix.OpenHow{Flags: flags | unix.O_CLOEXEC | unix.O_NONBLOCK, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	if flags&unix.O_PATH != 0 {
-		within.Flags &^= unix.O_NONBLOCK // not with O_PATH
-	}
+func (p *hostPath) open(root int, flags uint64) (int, error) {
+	within := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	if p.name == p.below || p.local {
-		return unix.Openat2(root, p.name[1:], &within) //nolint:wrapcheck // as above
+		return unix.Openat2(root, p.name[1:], &within) //nolint:wrapcheck // the caller says what was tried
 	}
 	below := p.below
 	how := within
@@ -153,8 +150,8 @@ const (
 // image refuses a qcow2 image whose header names another file for its data, which QEMU
 // opens. Its backing file is the domain's word. An image that only QEMU's user may read is
 // not looked into.
-func (f *Files) image(p *hostPath) error {
-	fd, err := f.open(p, unix.O_RDONLY)
+func (p *hostPath) image(root int) error {
+	fd, err := p.open(root, unix.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
 		return nil
 	}

@@ -67,6 +67,8 @@ func FuzzDomain(f *testing.F) {
 		}
 	}
 	f.Add(`<domain type="kvm"><name>` + domainName + `</name><uuid>` + domainUUID + `</uuid></domain>`)
+	f.Add(strings.NewReplacer("622795a5-0a0a-48ee-a1f9-0d789936f8ed", domainUUID, "ns_vm", domainName, "onbr", "br0",
+		"/var/lib/libvirt/images", "/var/cache/vmgrace", "/var/log/libvirt/qemu", "/var/cache/vmgrace").Replace(q35(f)))
 	f.Fuzz(func(t *testing.T, text string) {
 		a := agreement()
 		out, err := a.domain(text)
@@ -87,5 +89,33 @@ func FuzzDomain(f *testing.F) {
 				t.Fatalf("%q is in %q", never, out)
 			}
 		}
+		root, err := parse(out, ReasonDomain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range root.devices() {
+			if d.name == "interface" && d.child("source").attr("network")+d.child("source").attr("bridge") != "br0" {
+				t.Fatalf("an interface to somewhere in %q", out)
+			}
+			if d.name == "disk" {
+				closed(t, &a, d, out)
+			}
+		}
 	})
+}
+
+// closed checks a level of a disk and those below it.
+func closed(t *testing.T, a *Agreement, level *node, out string) {
+	t.Helper()
+	file, store := level.file(), level.child("backingStore")
+	if file == "" {
+		return
+	}
+	if over(file, a.Paths) == "" || store == nil {
+		t.Fatalf("a level of %q, %+v, in %q", file, store, out)
+	}
+	if len(store.children) > 0 && store.file() == "" {
+		t.Fatalf("a chain without an end in %q", out)
+	}
+	closed(t, a, store, out)
 }

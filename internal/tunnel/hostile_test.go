@@ -132,6 +132,7 @@ func TestAHostileSourceIsRefused(t *testing.T) {
 		"another UUID in the cookie":   {ReasonCookie, cookie("<uuid>6", "<uuid>7")},
 		"a server for disks":           {ReasonCookie, cookie("</qemu-migration>", `<nbd port="1"/></qemu-migration>`)},
 		"a persistent domain":          {ReasonCookie, cookie("</qemu-migration>", `<domain type="qemu"/></qemu-migration>`)},
+		"leases of a lock manager":     {ReasonCookie, cookie("</qemu-migration>", `<lockstate driver="sanlock"><leases>x</leases></lockstate></qemu-migration>`)},
 		"PERSIST_DEST":                 {ReasonParam, flagged(flags | 8)},
 		"UNDEFINE_SOURCE":              {ReasonParam, flagged(flags | 16)},
 		"NON_SHARED_DISK":              {ReasonParam, flagged(flags | 64)},

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"libvirt.org/go/libvirt"
-
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
@@ -33,8 +31,8 @@ func (m *Migrator) Define(ctx context.Context, name string) (hypervisor.Definiti
 		if !active {
 			return fmt.Errorf("%w: it does not run", hypervisor.ErrNotFound)
 		}
-		if is.XML, err = dom.GetXMLDesc(libvirt.DOMAIN_XML_MIGRATABLE); err != nil {
-			return plain(err)
+		if is.XML, _, err = sentXML(dom); err != nil {
+			return err
 		}
 		if is.Autostart, err = dom.GetAutostart(); err != nil {
 			return plain(err)

@@ -64,6 +64,13 @@ func (m *Migrator) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 		if starts, err := dom.GetAutostart(); err != nil || starts {
 			return cmp.Or(err, errAutostart)
 		}
+		if o.Transport == hypervisor.TransportTunnelled {
+			text, whole, err := sentXML(dom)
+			if err != nil {
+				return err
+			}
+			params.DestXMLSet, params.DestXML = whole, text
+		}
 		return dom.MigrateToURI3(o.URI, &params, flagsOf(o))
 	})
 	return failed("migrate", o.Domain, err)

@@ -1,0 +1,79 @@
+//go:build !unit
+
+package handover
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// qcow2 makes an empty image with a backing file, "" for none.
+func qcow2(w world, file, backing, format string) {
+	w.Helper()
+	const cluster = 1 << 16
+	b := make([]byte, 4*cluster) // its header, the table and block of references, the table of clusters
+	copy(b, "QFI\xfb")
+	be := binary.BigEndian
+	be.PutUint32(b[4:], 3)
+	be.PutUint32(b[20:], 16)
+	be.PutUint64(b[24:], 1<<20)
+	be.PutUint32(b[36:], 1)
+	be.PutUint64(b[40:], 3*cluster)
+	be.PutUint64(b[48:], cluster)
+	be.PutUint32(b[56:], 1)
+	be.PutUint32(b[96:], 4)
+	be.PutUint32(b[100:], 104)
+	if backing != "" {
+		be.PutUint32(b[104:], 0xe2792aca)
+		be.PutUint32(b[108:], uint32(len(format)))
+		copy(b[112:], format)
+		be.PutUint64(b[8:], 256)
+		be.PutUint32(b[16:], uint32(len(backing)))
+		copy(b[256:], backing)
+	}
+	be.PutUint64(b[cluster:], 2*cluster)
+	for i := range 4 {
+		be.PutUint16(b[2*cluster+2*i:], 1)
+	}
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func TestAChainOfImagesArrivesAsItWasWithItsEnd(t *testing.T) {
+	// Given a guest with a disk whose images below the first libvirt has found by itself. It
+	// only reads it: libvirt sends no writable one of a local file system.
+	w := given(t)
+	v := w.guarded(node.Spec{Firmware: true})
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(at("base.raw"), make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	qcow2(w, at("mid.qcow2"), at("base.raw"), "raw")
+	qcow2(w, at("top.qcow2"), at("mid.qcow2"), "qcow2")
+	device := filepath.Join(dir, "disk.xml")
+	text := fmt.Sprintf(`<disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='%s'/><target dev='vda' bus='virtio'/><readonly/></disk>`, at("top.qcow2"))
+	if err := os.WriteFile(device, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	v.Virsh(t, "attach-device", device)
+	if sent := v.Virsh(t, "dumpxml", "--migratable"); strings.Contains(sent, "mid.qcow2") {
+		t.Error("libvirt itself sends the chain: what the agent adds is needless")
+	}
+	// When it is moved,
+	v.mustMove(w.b, "")
+	// then the target's libvirt has the whole chain, as it was said.
+	is := w.b.Virsh(t, "dumpxml", v.Domain)
+	for _, want := range []string{at("top.qcow2"), at("mid.qcow2"), at("base.raw"), "<backingStore/>"} {
+		if !strings.Contains(is, want) {
+			t.Errorf("%s is not there:\n%s", want, is)
+		}
+	}
+}
