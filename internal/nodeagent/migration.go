@@ -49,7 +49,7 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 	if n.Migration.Listen == "" || n.DryRun || n.driver.libvirt == nil {
 		return nil
 	}
-	m := &migrations{node: n, migrator: n.driver.libvirt.Migrator(), former: map[string]grace.Instance{}, allowed: n.Migration.allowed()}
+	m := &migrations{node: n, migrator: n.driver.libvirt.Migrator(), former: map[string]grace.Instance{}, allowed: n.Migration.allowed(rootOf(nodeRoot, n.log))}
 	for _, r := range records {
 		i := r.Instance
 		if r.BootID != boot {

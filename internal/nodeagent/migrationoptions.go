@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"runtime"
@@ -41,12 +42,26 @@ func defaultPaths() []string { return []string{"/var/lib/libvirt/images"} }
 // cpusPerCPU is how many processors one arriving VM may have for each of this node's.
 const cpusPerCPU = 16
 
-// allowed is what an arriving domain may have of this node.
-func (o *MigrationOptions) allowed() tunnel.Agreement {
+// allowed is what an arriving domain may have of this node, whose root directory is root.
+func (o *MigrationOptions) allowed(root string) tunnel.Agreement {
 	return tunnel.Agreement{
-		Paths: o.AllowPaths, Firmware: o.AllowFirmware, Networks: o.AllowNetworks, Files: tunnel.NewFiles(nodeRoot),
+		Paths: o.AllowPaths, Firmware: o.AllowFirmware, Networks: o.AllowNetworks, Files: tunnel.NewFiles(root),
 		Memory: memory(), CPUs: cpusPerCPU * runtime.NumCPU(),
 	}
+}
+
+// rootOf is the node's root directory. Where even root may not look at process 1, as in a
+// container without privileges that the node itself is, it is this process's own.
+func rootOf(node string, log *slog.Logger) string {
+	fd, err := unix.Open(node, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+		log.Warn("the files of arriving VMs are looked at from this agent's own root directory", "err", fmt.Errorf("open %s: %w", node, err))
+		return "/"
+	}
+	if err == nil {
+		_ = unix.Close(fd) // nothing was written
+	}
+	return node
 }
 
 // memory is this node's memory in bytes, 0 if it is unknown.
