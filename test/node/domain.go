@@ -36,6 +36,8 @@ type Spec struct {
 	// Disk is a block device of the host's, "" = none. It needs no cache of a host's,
 	// so that two hosts may have it.
 	Disk string
+	// Image is a qcow2 image that the guest only reads, "" = none.
+	Image string
 	// CPUFeature is one that the domain's CPU must have, "" = any CPU.
 	CPUFeature string
 	// Persistent defines the domain; otherwise it is transient, as KubeVirt's are.
@@ -91,6 +93,14 @@ const domainXML = `<domain type='qemu'>
       <driver name='qemu' type='raw' cache='none'/>
       <source dev='{{xml .Disk}}'/>
       <target dev='vda' bus='virtio'/>
+    </disk>
+{{- end}}
+{{- if .Image}}
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='qcow2'/>
+      <source file='{{xml .Image}}'/>
+      <target dev='vdb' bus='virtio'/>
+      <readonly/>
     </disk>
 {{- end}}
 {{- if .GuestAgent}}
