@@ -103,7 +103,7 @@ func (n *Node) removeSockets() {
 		n.cfg.Log.Warn("cannot clear the directory for migrations", "err", err)
 	}
 	for _, f := range files {
-		if strings.HasPrefix(f.Name(), leftPrefix) {
+		if strings.HasPrefix(f.Name(), leftPrefix) || n.arrivedLives(f.Name()) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(n.cfg.SocketDir, f.Name())); err != nil {

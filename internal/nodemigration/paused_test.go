@@ -2,7 +2,10 @@ package nodemigration
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -29,6 +32,9 @@ func (w *world) movedPaused() {
 	if !w.m.Status.MigrationState.GuestPaused {
 		w.t.Error("an agent that restarts would resume it")
 	}
+	if _, err := os.Stat(filepath.Join(w.dirs["b"], "paused-1-1")); err != nil {
+		w.t.Error("it would be sent again before it has run:", err)
+	}
 }
 
 func TestAPausedGuestMovesAndStaysPaused(t *testing.T) {
@@ -46,6 +52,22 @@ func TestAPausedGuestMovesAndStaysPaused(t *testing.T) {
 	}
 	w.start()
 	w.movedPaused()
+}
+
+// Its disks are inactive: QEMU would fail, and with it the guest.
+func TestAGuestThatArrivedPausedIsNotSentSoAgain(t *testing.T) {
+	w := paused(t)
+	w.dirs["a"] = t.TempDir()
+	if err := os.WriteFile(filepath.Join(w.dirs["a"], "paused-1-1"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.start()
+	w.stayed()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if why := w.m.Status.MigrationState.FailureReason; !strings.Contains(why, "it can be moved while it runs") {
+		t.Error(why)
+	}
 }
 
 func TestAPausedGuestThatIsNotSentStaysPaused(t *testing.T) {

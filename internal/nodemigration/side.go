@@ -57,6 +57,7 @@ type side struct {
 	sending    *sending
 	connecting bool // source: runControl was started
 
+	pausedRecorded    bool      // target: the record of a guest that arrived paused was written, or failed
 	departureRecorded bool      // source: the record of the guest's departure was written, or failed
 	undecidedSince    time.Time // since when the guest waits, paused, for the peer's state
 	undecidedReported bool      // the Event about it was sent

@@ -82,6 +82,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	if ours {
 		f.ByUser = sentPaused
 	}
+	f.ArrivedSo = f.ByUser && !ours && s.arrivedPaused(ctx)
 	f.Guest = s.guest(ctx, here, sentPaused)
 	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
 	return f

@@ -87,6 +87,9 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		s.stopReceiving()
 		s.do(ctx, "remove the guest that arrived", instance, s.node.cfg.Hypervisor.Remove)
 	case migration.TargetReportRunning:
+		if f.Paused && f.Copy == migration.CopyComplete {
+			s.recordPaused(ctx, instance)
+		}
 		s.release()
 		s.report(kubevirt.TargetRunning)
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetRunning})

@@ -58,6 +58,8 @@ type SourceFacts struct {
 	// KeepsPaused, TooOld: the target's agent leaves it paused, or would resume it; neither
 	// while it has not been heard.
 	ByUser, KeepsPaused, TooOld bool
+	// ArrivedSo: it has arrived on this node paused.
+	ArrivedSo bool
 }
 
 // SourceAction is a step of the source's agent.
@@ -198,6 +200,9 @@ var sourceRules = []struct {
 	{"NoGuest", func(f SourceFacts) bool { return f.Guest == GuestGone }, SourceReportRunning, fixed("the VM has ended on this node")},
 	{"Ending", func(f SourceFacts) bool { return f.abort() != "" }, SourceReportRunning, SourceFacts.abort},
 	{"Stopped", func(f SourceFacts) bool { return f.Stopped }, SourceReportRunning, fixed("the guest is paused, and not by its user: it can be moved once it runs")},
+	// Its disks are inactive until it runs: QEMU 7.2 fails when it sends such a guest.
+	{"NeverRan", func(f SourceFacts) bool { return f.ByUser && f.ArrivedSo }, SourceReportRunning,
+		fixed("the guest arrived on this node paused, and QEMU cannot send it again so: it can be moved while it runs")},
 	{"WouldRun", func(f SourceFacts) bool { return f.ByUser && f.TooOld }, SourceReportRunning, func(f SourceFacts) string {
 		return fmt.Sprintf("the guest is paused, and the agent of node %s is too old to leave it so", StateOf(f.Migration).TargetNode)
 	}},

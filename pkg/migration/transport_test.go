@@ -51,6 +51,8 @@ func TestAPausedGuestIsSentOnlyToWhereItStaysPaused(t *testing.T) {
 		{SourceFacts{ByUser: true, TooOld: true}, SourceReportRunning, "the agent of node b is too old"},
 		{SourceFacts{Stopped: true, KeepsPaused: true}, SourceReportRunning, "not by its user"},
 		{SourceFacts{TooOld: true}, SourceBegin, ""},
+		{SourceFacts{ByUser: true, KeepsPaused: true, ArrivedSo: true}, SourceReportRunning, "it can be moved while it runs"},
+		{SourceFacts{ArrivedSo: true}, SourceBegin, ""},
 	} {
 		f := c.facts
 		f.Migration, f.Guest = given(t, kubevirt.MigrationTargetReady).Migration, GuestRuns
@@ -70,6 +72,8 @@ func TestTheTargetOfANativeMigrationReportsAbsentOnlyAfterTheSource(t *testing.T
 		want          TargetAction
 	}{
 		{"", true, false, "", TargetReportAbsent},
+		{"", false, true, "", TargetReportAbsent}, // an agent that was killed before its libvirt began
+		{"", false, false, "", TargetWait},
 		{kubevirt.TransportNative, true, false, "", TargetWait},
 		{kubevirt.TransportNative, true, true, "", TargetReportAbsent},
 		{kubevirt.TransportNative, false, false, kubevirt.SourceRunning, TargetReportAbsent},
