@@ -155,7 +155,7 @@ func (a *Agent) machineReported(ctx context.Context, s MachineState) {
 		if s.AtOnce {
 			m.turns = nil
 		}
-	case false:
+	case s.ShuttingDown && s.AtOnce && m.turns != nil:
 		m.turns = nil
 		defer a.hintAll(func(h *hints) { h.node = true })
 	case !s.ShuttingDown:

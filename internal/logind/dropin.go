@@ -2,7 +2,6 @@ package logind
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,9 +25,9 @@ const (
 	dropInName = "zzz-vmgrace.conf"
 	dropInHead = "# Written by vmgrace's node-agent"
 	setting    = "InhibitDelayMaxSec="
-	// maxDropInRetry is the longest pause before a delay that is too short again, or still,
-	// is tried to be made longer. It begins with checkInterval, and doubles.
-	maxDropInRetry = time.Hour
+	// maxDropInRetry is the longest pause, in checks, before a delay that is too short again,
+	// or still, is tried to be made longer. It begins with one, and doubles.
+	maxDropInRetry = 60
 	maxDropIn      = 64 << 10
 )
 
@@ -130,13 +129,13 @@ func reload(ctx context.Context, conn *dbus.Conn) error {
 
 // lengthy is how the delay was made longer, and when that may be tried again.
 type lengthy struct {
-	at    time.Time
-	pause time.Duration
+	skip  int // so many checks are to pass first
+	pause int
 	said  string
 	setBy string // the file that logind obeys instead of the agent's, "" where none is known
 }
 
-func (l *lengthy) due() bool { return time.Now().After(l.at) }
+func (l *lengthy) due() bool { return l.skip <= 0 }
 
 // extend has logind delay for as long as is wanted: at the start, and whenever another file
 // has made the time shorter again.
@@ -148,8 +147,8 @@ func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.Machin
 	if state.SetBy = l.lengthy.setBy; !l.lengthy.due() {
 		return state
 	}
-	l.lengthy.pause = min(max(2*l.lengthy.pause, cmp.Or(l.check, checkInterval)), maxDropInRetry)
-	l.lengthy.at = time.Now().Add(l.lengthy.pause)
+	l.lengthy.pause = min(max(2*l.lengthy.pause, 1), maxDropInRetry)
+	l.lengthy.skip = l.lengthy.pause
 	state, err := b.lengthen(ctx, state)
 	l.lengthy.setBy = state.SetBy
 	switch {

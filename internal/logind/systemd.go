@@ -152,6 +152,7 @@ func (b *bus) changed(ctx context.Context) bool {
 	if b.logind.Wanted == 0 || b.owner == "" {
 		return false
 	}
+	b.logind.lengthy.skip--
 	s, err := b.state(ctx)
 	return err != nil || s.Delay < b.logind.Wanted && b.logind.lengthy.due()
 }
