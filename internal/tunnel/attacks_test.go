@@ -66,6 +66,7 @@ func TestWhatElseAGuestMayHave(t *testing.T) {
 		"as much memory as agreed":       instead(t, "<memory unit='KiB'>65536<", "<memory unit='KiB'>131072<"),
 		"a socket that QEMU makes":       instead(t, "<target type='virtio' name='org.qemu.guest_agent.0'/>", "<source mode='bind' path='/var/lib/libvirt/images/agent.sock'/><target type='virtio' name='org.qemu.guest_agent.0'/>"),
 		"a bridge":                       instead(t, "<interface type='network'>", "<interface type='bridge'><source bridge='onbr'/></interface><interface type='network'>"),
+		"a drive without a medium":       instead(t, "<target dev='sdd' bus='sata'/>", "<source startupPolicy='optional'/><target dev='sdd' bus='sata'/>"),
 		"a time zone":                    instead(t, "<clock offset='utc'>", "<clock offset='timezone' timezone='America/Argentina/Buenos_Aires'>"),
 		"a clock of its own":             instead(t, "<clock offset='utc'>", "<clock offset='variable' adjustment='-3600' basis='utc'>"),
 		"a raw disk whose end is absent": instead(t, "<source file='/var/lib/libvirt/images/raw.img'/>\n      <backingStore/>", "<source file='/var/lib/libvirt/images/raw.img'/>"),
@@ -235,6 +236,8 @@ func TestADomainThatAsksForTooMuchIsRefused(t *testing.T) {
 		"a processor of the host":          {ReasonDomain, before(t, "<resource>", "<cputune><vcpupin vcpu='0' cpuset='0'/></cputune>")},
 		"a scheduler of real time":         {ReasonDomain, before(t, "<resource>", "<cputune><vcpusched vcpus='0' scheduler='fifo' priority='99'/></cputune>")},
 		// The rest.
+		"a display without an address":     {ReasonPath, instead(t, "<listen type='address' address='127.0.0.1'/>", "<listen type='address'/>")},
+		"a level of another type":          {ReasonDomain, instead(t, "<backingStore type='file'>", "<backingStore type='block'>")},
 		"a socket that is connected to":    {ReasonPath, instead(t, agent, "<channel type='unix'><source path='"+images+"x'/><target type='virtio' name='a'/>")},
 		"a socket that says so":            {ReasonDomain, instead(t, agent, "<channel type='unix'><source mode='connect' path='"+images+"x'/><target type='virtio' name='a'/>")},
 		"a terminal with a path":           {ReasonPath, instead(t, serial, "<serial type='pty'><source path='"+images+"x'/>")},
