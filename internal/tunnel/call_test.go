@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -31,7 +32,7 @@ func recordedArguments(tb testing.TB) arguments {
 
 func (a arguments) prepare() []byte {
 	p := params{a.xml, a.name}
-	return putUint32(putCookie(p.put(nil), a.cookie), a.flags)
+	return putUint32(putCookie(p.put([]byte{}), a.cookie), a.flags)
 }
 
 func (a arguments) finish() []byte { return putUint32(a.prepare(), a.cancelled) }
@@ -133,7 +134,8 @@ func refusedFor(err error, reason string) bool {
 	if reason == "" {
 		return err == nil
 	}
-	return isRefusal(err) && err.(*Refusal).Reason == reason //nolint:errorlint,forcetypeassert // never wrapped
+	r, is := errors.AsType[*Refusal](err)
+	return is && r.Reason == reason
 }
 
 func TestTheArgumentsOfFinishAreExact(t *testing.T) {

@@ -38,7 +38,7 @@ func (a *Agreement) read(text string, s *schema, reason string) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := checker{agreed: a, reason: reason}
+	c := checker{agreed: a, reason: reason, conditions: conditions()}
 	if err := c.element(s, root, root.name); err != nil {
 		return nil, err
 	}
@@ -109,6 +109,8 @@ type checker struct {
 	agreed *Agreement
 	reason string
 	paths  []hostPath // that were found
+	// conditions are those on more than one value, by element.
+	conditions map[string]func(*checker, *node) error
 }
 
 // once are elements that must not be repeated: this package and libvirt might use different
@@ -143,7 +145,10 @@ func (c *checker) element(parent *schema, n *node, where string) error {
 			return err
 		}
 	}
-	return c.whole(n, where)
+	if whole := c.conditions[where]; whole != nil {
+		return whole(c, n)
+	}
+	return nil
 }
 
 func (c *checker) text(s *schema, n *node, where string) error {

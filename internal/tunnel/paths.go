@@ -5,7 +5,7 @@ import "path"
 // place returns the path as one of this host that the domain may use so; ok is false if it
 // may not. A path that is not clean ("..", "//") is none.
 func (a *Agreement) place(kind, p string) (is hostPath, ok bool) {
-	if len(p) > maxTextValue || !pathPattern.MatchString(p) || path.Clean(p) != p {
+	if !clean(p) {
 		return is, false
 	}
 	is = hostPath{name: p}
@@ -34,6 +34,11 @@ func (a *Agreement) place(kind, p string) (is hostPath, ok bool) {
 	is.below = over(p, a.Paths)
 	written := is.below != "" && !belowAny(p, readable) && !belowAny(p, systemPaths())
 	return is, written && (is.use == useDisk || !is.device())
+}
+
+// clean reports whether text is an absolute path that says where it leads.
+func clean(p string) bool {
+	return len(p) <= maxTextValue && pathPattern.MatchString(p) && path.Clean(p) == p
 }
 
 // isPath reports whether a kind of value is a path of this host.

@@ -84,9 +84,15 @@ func (c *checker) value(kind, v, where string) error {
 	default:
 		ok = oneOf(kind, v)
 	}
-	switch {
-	case ok:
+	if ok {
 		return nil
+	}
+	return c.denied(kind, v, where)
+}
+
+// denied is the refusal of a value.
+func (c *checker) denied(kind, v, where string) error {
+	switch {
 	case kind == "emulator" || kind == "network" || isPath(kind):
 		return refuse(ReasonPath, "%s for %s: not allowed on this node, see --migration-allow-paths, --migration-allow-firmware and --migration-allow-networks", quoted(v), quoted(where))
 	case kind == "memory" || kind == "cpus":

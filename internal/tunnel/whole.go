@@ -12,55 +12,79 @@ const (
 
 const diskElement = "domain/devices/disk"
 
-// whole checks conditions on more than one value.
-func (c *checker) whole(n *node, where string) error {
-	switch where {
-	case "domain/memoryBacking":
-		if n.child("access") != nil && !n.backed() {
-			return refuse(c.reason, "memory with an access mode, and neither memfd nor huge pages: libvirt would make a file of it")
-		}
-	case "domain/cpu":
-		return c.cells(n)
-	case "domain":
-		return c.domainWide(n)
-	case "domain/os/loader":
-		if n.attr("readonly") != "yes" && n.attr("type") != "rom" {
-			return refuse(ReasonPath, "a loader without readonly='yes'")
-		}
-	case "domain/iothreadids":
-		if len(n.children) > maxIOThreads {
-			return refuse(c.reason, "%d I/O threads", len(n.children))
-		}
-	case "domain/devices":
-		return c.count(n)
-	case diskElement:
-		return c.disk(n)
-	case "domain/devices/controller":
-		// libvirt adds those with a lower index.
-		if n.attr("type") != "pci" && n.attr("index") != "" && !inRange(n.attr("index"), 0, maxControllers-1) {
-			return refuse(c.reason, "index %s for %s", quoted(n.attr("index")), quoted(where))
-		}
-	case "domain/devices/interface":
-		// Its type is bridge or network, which its source names, too.
-		if s := n.child("source"); s == nil || len(n.attr("type")) == 0 || s.attr(n.attr("type")) == "" {
-			return refuse(ReasonPath, "an interface that does not say which bridge or network it is connected to")
-		}
-	case "domain/devices/serial", "domain/devices/console":
-		if s := n.child("source"); s != nil && s.attr("path") != "" && n.attr("type") != "file" {
-			return refuse(ReasonPath, "%s with a path, which is no file", quoted(where))
-		}
-	case "domain/devices/channel":
-		if s := n.child("source"); s != nil && (n.attr("type") != "unix" || s.attr("mode") != "bind") {
-			return refuse(ReasonPath, "a channel that connects to something, and does not bind a socket")
-		}
-	case "domain/devices/graphics":
-		if n.attr("listen") == "" && n.child("listen") == nil {
-			return refuse(ReasonPath, "graphics without an address to listen on, which is for libvirt to choose then")
-		}
-	case "domain/devices/graphics/listen":
-		if n.attr("type") == "address" && n.attr("address") == "" {
-			return refuse(ReasonPath, "%s without an address", quoted(where))
-		}
+// conditions are what is checked of more than one value, by element.
+func conditions() map[string]func(*checker, *node) error {
+	return map[string]func(*checker, *node) error{
+		"domain": (*checker).cellAccess, "domain/memoryBacking": (*checker).access, "domain/cpu": (*checker).cells, "domain/os/loader": (*checker).loader,
+		"domain/iothreadids": (*checker).ioThreads, "domain/devices": (*checker).count, diskElement: (*checker).disk,
+		"domain/devices/controller": (*checker).controller, "domain/devices/interface": (*checker).network,
+		"domain/devices/serial": (*checker).serial, "domain/devices/console": (*checker).serial, "domain/devices/channel": (*checker).channel,
+		"domain/devices/graphics": (*checker).graphics, "domain/devices/graphics/listen": (*checker).listen,
+	}
+}
+
+func (c *checker) access(n *node) error {
+	if n.child("access") != nil && !n.backed() {
+		return refuse(c.reason, "memory with an access mode, and neither memfd nor huge pages: libvirt would make a file of it")
+	}
+	return nil
+}
+
+// loader: that of type rom is never written to.
+func (c *checker) loader(n *node) error {
+	if n.attr("readonly") != "yes" && n.attr("type") != "rom" {
+		return refuse(ReasonPath, "a loader without readonly='yes'")
+	}
+	return nil
+}
+
+func (c *checker) ioThreads(n *node) error {
+	if len(n.children) > maxIOThreads {
+		return refuse(c.reason, "%d I/O threads", len(n.children))
+	}
+	return nil
+}
+
+// controller bounds the index: libvirt adds those with a lower one.
+func (c *checker) controller(n *node) error {
+	if n.attr("type") != "pci" && n.attr("index") != "" && !inRange(n.attr("index"), 0, maxControllers-1) {
+		return refuse(c.reason, "index %s of a controller", quoted(n.attr("index")))
+	}
+	return nil
+}
+
+// network: an interface is of type bridge or network, which its source names, too.
+func (c *checker) network(n *node) error {
+	if s, kind := n.child("source"), n.attr("type"); s == nil || kind == "" || s.attr(kind) == "" {
+		return refuse(ReasonPath, "an interface that does not say which bridge or network it is connected to")
+	}
+	return nil
+}
+
+func (c *checker) serial(n *node) error {
+	if s := n.child("source"); s != nil && s.attr("path") != "" && n.attr("type") != "file" {
+		return refuse(ReasonPath, "%s with a path, which is no file", quoted(n.name))
+	}
+	return nil
+}
+
+func (c *checker) channel(n *node) error {
+	if s := n.child("source"); s != nil && (n.attr("type") != "unix" || s.attr("mode") != "bind") {
+		return refuse(ReasonPath, "a channel that connects to something, and does not bind a socket")
+	}
+	return nil
+}
+
+func (c *checker) graphics(n *node) error {
+	if n.attr("listen") == "" && n.child("listen") == nil {
+		return refuse(ReasonPath, "graphics without an address to listen on, which is for libvirt to choose then")
+	}
+	return nil
+}
+
+func (c *checker) listen(n *node) error {
+	if n.attr("type") == "address" && n.attr("address") == "" {
+		return refuse(ReasonPath, "graphics that listen on no address")
 	}
 	return nil
 }
@@ -88,8 +112,8 @@ func (c *checker) cells(cpu *node) error {
 	return nil
 }
 
-// domainWide checks what is said in different places of a domain.
-func (c *checker) domainWide(n *node) error {
+// cellAccess checks the access modes of NUMA cells, which libvirt would keep in a file.
+func (c *checker) cellAccess(n *node) error {
 	backing := n.child("memoryBacking")
 	cpu := n.child("cpu")
 	if cpu == nil || cpu.child("numa") == nil || backing != nil && backing.backed() {
