@@ -13,13 +13,17 @@ func TestAFrameIsReadWholeOrNotAtAll(t *testing.T) {
 	whole := frame{program: programRemote, version: 1, procedure: 60, serial: 1, body: []byte("body")}
 	var b bytes.Buffer
 	var out, in []byte
-	if err := whole.write(&b, &out); err != nil {
-		t.Fatal(err)
-	}
-	text := b.Bytes()
-	for n := range text {
-		if _, err := readFrame(bytes.NewReader(text[:n]), &in); err == nil || isRefusal(err) || n == 0 && !errors.Is(err, io.EOF) {
-			t.Errorf("%d of %d bytes: %v", n, len(text), err)
+	for _, body := range []string{"body", ""} {
+		whole.body = []byte(body)
+		b.Reset()
+		if err := whole.write(&b, &out); err != nil {
+			t.Fatal(err)
+		}
+		text := b.Bytes()
+		for n := range text {
+			if _, err := readFrame(bytes.NewReader(text[:n]), &in); err == nil || isRefusal(err) || n == 0 && !errors.Is(err, io.EOF) {
+				t.Errorf("%d of %d bytes: %v", n, len(text), err)
+			}
 		}
 	}
 	for _, size := range []int{0, maxFrame - headerSize} {
