@@ -58,6 +58,10 @@ type MigrationState struct {
 	// Transport is how the target's agent expects the guest.
 	Transport MigrationTransport `json:"transport,omitempty"`
 
+	// DomainUUID is libvirt's UUID of the guest, canonical, which the source's agent has
+	// written before the target's offers to take the guest. No other domain is let in.
+	DomainUUID string `json:"vmgraceDomainUUID,omitempty"`
+
 	Options  *MigrationOptions  `json:"options,omitempty"`
 	Progress *MigrationProgress `json:"progress,omitempty"`
 

@@ -75,6 +75,7 @@ var cases = []struct {
 	{"VmgraceMigrationRefused", "the first one", []string{`vmgrace_migration_refused_total{reason="path"} _x27 1x2`}, true},
 	{"VmgraceMigrationRefused", "one more", []string{`vmgrace_migration_refused_total{reason="domain"} 4x27 5x2`}, true},
 	{"VmgraceMigrationRefused", "long ago", []string{`vmgrace_migration_refused_total{reason="domain"} 4x30`}, false},
+	{"VmgraceMigrationRefused", "a source that was lost", []string{`vmgrace_migration_refused_total{reason="idle"} 0+1x30`}, false},
 	{"VmgraceMigrationRefused", "somebody without a certificate", []string{`vmgrace_migration_refused_total{reason="tls"} 0+1x30`}, false},
 	{"VmgraceNodeConflict", "libvirt-guests", []string{`vmgrace_node_conflict{with="libvirt-guests"} 1x30`, `vmgrace_node_conflict{with="auto_shutdown"} 0x30`}, true},
 	{"VmgraceNodeConflict", "none", []string{`vmgrace_node_conflict{with="libvirt-guests"} 0x30`}, false},

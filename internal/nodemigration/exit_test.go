@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -250,7 +251,7 @@ func TestAControlConnectionEndsAfterThePeerTimeout(t *testing.T) {
 		ours, theirs := net.Pipe()
 		defer theirs.Close()
 		go func() { _, _ = io.Copy(io.Discard, theirs) }()
-		s := &side{migration: &Migration{}, wake: make(chan struct{}, 1), changed: make(chan struct{}), relayEnded: make(chan struct{})}
+		s := newSide(New(Config{Log: slog.New(slog.DiscardHandler)}), &Migration{}, false)
 		begin := time.Now()
 		if err := s.exchange(t.Context(), newLink(ours)); err != nil {
 			t.Log(err)

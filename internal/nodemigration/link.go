@@ -17,8 +17,11 @@ import (
 )
 
 const (
-	dialTimeout      = 5 * time.Second
-	handshakeTimeout = 10 * time.Second
+	dialTimeout = 5 * time.Second
+	// handshakeTimeout bounds the time from the acceptance of a connection to its hello,
+	// lineTimeout a line that is written or, by the source, waited for.
+	handshakeTimeout = 3 * time.Second
+	lineTimeout      = 10 * time.Second
 	maxLine          = 4096
 	// heartbeatInterval is the longest time between two messages of a side, peerTimeout
 	// how long its peer waits for one.
@@ -31,7 +34,7 @@ const (
 type hello struct {
 	MigrationUID string `json:"migrationUID"`
 	Role         role   `json:"role"`
-	// UUID is libvirt's UUID of the domain.
+	// UUID is libvirt's UUID of the domain, as in the migration's status.
 	UUID string `json:"uuid,omitempty"`
 }
 
@@ -62,7 +65,8 @@ type message struct {
 	GuestPaused bool `json:"guestPaused,omitempty"`
 	KeepsPaused bool `json:"keepsPaused,omitempty"`
 	// Query: the source's libvirt sends nothing more, and the source asks for the
-	// target's state. UUID is libvirt's UUID of the domain that is sent.
+	// target's state. UUID is libvirt's UUID of the domain that is sent: the target of an
+	// earlier version has it from here, not from the migration's status.
 	Query bool   `json:"asks,omitempty"`
 	UUID  string `json:"uuid,omitempty"`
 }
@@ -91,7 +95,7 @@ func (l *link) readLine(to any) error {
 }
 
 func (l *link) writeLine(v any) error {
-	_ = l.SetWriteDeadline(time.Now().Add(handshakeTimeout)) // on failure the write fails, too
+	_ = l.SetWriteDeadline(time.Now().Add(lineTimeout)) // on failure the write fails, too
 	if err := json.NewEncoder(l).Encode(v); err != nil {
 		return fmt.Errorf("write a line: %w", err)
 	}
@@ -156,7 +160,7 @@ func dial(ctx context.Context, who *Identity, node, address string, h hello) (*l
 }
 
 func (l *link) handshake(h hello) error {
-	_ = l.SetReadDeadline(time.Now().Add(handshakeTimeout)) // on failure the read fails, too
+	_ = l.SetReadDeadline(time.Now().Add(lineTimeout)) // on failure the read fails, too
 	if err := l.writeLine(h); err != nil {
 		return err
 	}

@@ -2,8 +2,6 @@ package nodemigration
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"sync"
@@ -22,8 +20,6 @@ const (
 	lookTimeout = 5 * time.Second
 	doTimeout   = 20 * time.Second
 	apiTimeout  = 10 * time.Second
-	// maxConnections bounds the connections of all other nodes together.
-	maxConnections = 64
 	// maxRefusal bounds the peer's text in a failure reason, in bytes.
 	maxRefusal = 400
 )
@@ -56,6 +52,8 @@ type Node struct {
 	cfg     Config
 	wake    chan struct{}
 	address string // of its listener, for other nodes; set by Run
+	door    door
+	refused refusals
 
 	mu     sync.Mutex
 	sides  map[string]*side // by migration: a node is never both sides of one
@@ -138,12 +136,7 @@ func finalTargetState(state string) bool {
 // startSide starts a side. The caller holds the lock.
 func (n *Node) startSide(ctx context.Context, m *Migration, target bool) {
 	uid := string(m.UID)
-	s := &side{
-		node: n, target: target, wake: make(chan struct{}, 1), changed: make(chan struct{}), relayEnded: make(chan struct{}),
-		log:       n.cfg.Log.With("namespace", m.Namespace, "name", m.Spec.VMIName, "migration", m.Name),
-		domain:    grace.DomainName(m.Namespace, m.Spec.VMIName),
-		migration: m, received: m.Status.Phase == kubevirt.MigrationRunning,
-	}
+	s := newSide(n, m, target)
 	n.sides[uid] = s
 	n.wg.Go(func() {
 		n.cfg.VMs.Changed(m.Namespace, m.Spec.VMIName)
@@ -186,70 +179,4 @@ func (n *Node) Stopped(domain string, at time.Time) {
 			s.stopped(at)
 		}
 	}
-}
-
-// serve accepts connections of other nodes.
-func (n *Node) serve(ctx context.Context, l net.Listener) {
-	slots := make(chan struct{}, maxConnections)
-	for {
-		c, err := l.Accept()
-		if ctx.Err() != nil {
-			if err == nil {
-				_ = c.Close()
-			}
-			return
-		}
-		if err != nil {
-			n.cfg.Log.Warn("cannot take a connection of another node; going on", "err", err)
-			select {
-			case <-ctx.Done():
-			case <-time.After(tick):
-			}
-			continue
-		}
-		select {
-		case slots <- struct{}{}:
-		default:
-			_ = c.Close() // far more than a cluster's agents need
-			continue
-		}
-		n.wg.Go(func() {
-			defer func() { <-slots }()
-			defer func() { _ = c.Close() }() // even if it is closed already
-			if err := n.handleConnection(ctx, c); err != nil {
-				n.cfg.Log.Warn("a connection of another node was ended", "from", c.RemoteAddr().String(), "err", err)
-			}
-		})
-	}
-}
-
-// handleConnection serves one connection.
-func (n *Node) handleConnection(ctx context.Context, c net.Conn) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-	defer stop()
-	l, from, h, err := accept(ctx, n.cfg.Identity, c)
-	if err != nil {
-		n.cfg.Meter.TunnelRefused("tls")
-		return err
-	}
-	n.mu.Lock()
-	s := n.sides[h.MigrationUID]
-	n.mu.Unlock()
-	if s == nil || !s.target {
-		err = fmt.Errorf("no migration %.64q is expected from node %s", h.MigrationUID, from)
-	} else {
-		err = s.admit(from, h)
-	}
-	if err != nil {
-		n.cfg.Meter.TunnelRefused("unexpected")
-		return errors.Join(err, l.writeLine(reply{Error: err.Error()}))
-	}
-	if err := l.writeLine(reply{}); err != nil {
-		s.connectionClosed(h)
-		return err
-	}
-	if h.Role == roleControl {
-		return s.exchange(ctx, l)
-	}
-	return s.receive(ctx, l, h)
 }

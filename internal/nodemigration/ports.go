@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -58,6 +60,8 @@ type Hypervisor interface {
 // Process is a handle of a process, as a pidfd. Done is closed when the process ends.
 type Process interface {
 	Done() <-chan struct{}
+	// Signal sends a signal to the process, and to no other.
+	Signal(s unix.Signal) error
 	Close() error
 }
 

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -27,6 +28,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 	"github.com/vmgrace/vmgrace/pkg/process"
+)
+
+// guestUUID is libvirt's UUID of the guest, otherUUID of another domain of its name.
+const (
+	guestUUID = "6ea4a593-6ab6-4db6-97dd-f1dcde1d9d3a"
+	otherUUID = "11111111-2222-4333-8444-555555555555"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -104,7 +111,10 @@ type world struct {
 	libvirt   string                 // the target's socket
 	address   string                 // that the target publishes; "": where it listens
 	uris      map[string]URITemplate // of the nodes
-	uuids     map[string]string      // of the guest's domain, by node; "u" where there is none
+	uuids     map[string]string      // of the guest's domain, by node; guestUUID where there is none
+	starts    map[string]uint64      // of its QEMU, by node; 1 where there is none
+	refused   map[string]int         // connections, by reason
+	strangers map[uint64]*proc       // other QEMUs, by start
 	out       hypervisor.Outgoing    // that libvirt was last asked for
 	resumes   time.Duration          // how long that takes
 	downtimes []time.Duration        // as measured
@@ -132,6 +142,9 @@ func (p *proc) Done() <-chan struct{} { return p.done }
 func (*proc) Close() error            { return nil }
 func (p *proc) end()                  { p.once.Do(func() { close(p.done) }) }
 
+// Signal ends it.
+func (p *proc) Signal(unix.Signal) error { p.end(); return nil }
+
 func given(t *testing.T) *world {
 	t.Helper()
 	w := &world{
@@ -150,7 +163,12 @@ func given(t *testing.T) *world {
 }
 
 // open is process.Open for the source's QEMU.
-func (w *world) open(int, uint64) (Process, error) {
+func (w *world) open(_ int, start uint64) (Process, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p := w.strangers[start]; p != nil {
+		return p, nil
+	}
 	if closed(w.qemu.done) {
 		return nil, process.ErrGone
 	}
@@ -250,10 +268,13 @@ func (h host) UpdateStatus(_ context.Context, m *Migration, phase kubevirt.Migra
 			return errors.New("conflict")
 		}
 		is.Status.Phase = phase
+		if phase == kubevirt.MigrationTargetReady && is.Status.MigrationState.DomainUUID == "" {
+			h.w.t.Error("the guest is offered a place before its UUID is in the status")
+		}
 	}
 	for to, from := range map[*string]string{
 		&is.Status.MigrationState.TargetNodeAddress: state.TargetNodeAddress, &is.Status.MigrationState.SourceState: state.SourceState,
-		&is.Status.MigrationState.TargetState: state.TargetState, &is.Status.MigrationState.FailureReason: state.FailureReason,
+		&is.Status.MigrationState.DomainUUID: state.DomainUUID, &is.Status.MigrationState.TargetState: state.TargetState, &is.Status.MigrationState.FailureReason: state.FailureReason,
 	} {
 		if from != "" {
 			*to = from
@@ -332,7 +353,7 @@ func (h host) Look(ctx context.Context, _ string) (hypervisor.Stay, grace.Instan
 		h.w.hung = append(h.w.hung, ctx.Err())
 		return hypervisor.StayUnknown, grace.Instance{}, ctx.Err()
 	}
-	return h.w.stays[h.name], grace.Instance{UUID: cmp.Or(h.w.uuids[h.name], "u"), PID: 1, Start: 1}, nil
+	return h.w.stays[h.name], grace.Instance{UUID: cmp.Or(h.w.uuids[h.name], guestUUID), PID: 1, Start: cmp.Or(h.w.starts[h.name], 1)}, nil
 }
 
 func (h host) Resume(context.Context, string, grace.Instance) error {
@@ -380,7 +401,15 @@ func (host) LauncherReady(string, string, string) bool { return true }
 func (h host) Former(string) grace.Instance            { return h.w.former }
 func (host) Moved(string, string)                      {}
 func (host) Changed(string, string)                    {}
-func (host) TunnelRefused(string)                      {}
+
+func (h host) TunnelRefused(reason string) {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	if h.w.refused == nil {
+		h.w.refused = map[string]int{}
+	}
+	h.w.refused[reason]++
+}
 
 func (h host) Downtime(d time.Duration) {
 	h.w.mu.Lock()

@@ -65,8 +65,8 @@ type sending struct {
 // start starts libvirt's migration.
 func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	x := s.sending
-	if x.process == nil || !s.certified() {
-		return // tried again when both are there
+	if x.process == nil || migration.StateOf(m).DomainUUID == "" || !s.certified() {
+		return // tried again when all are there
 	}
 	out, l, err := s.outgoing(m)
 	if err != nil {
@@ -85,7 +85,7 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 		return
 	}
 	s.mu.Lock()
-	s.phase, s.uuid, s.guestPaused = kubevirt.MigrationRunning, x.instance.UUID, paused
+	s.phase, s.guestPaused = kubevirt.MigrationRunning, paused
 	s.broadcast()
 	s.mu.Unlock()
 	state := migration.StateOf(m)
@@ -172,7 +172,7 @@ func (s *side) relay(ctx context.Context, m *Migration, from net.Listener) {
 	}
 	_ = from.Close() // a migration has one connection
 	state := migration.StateOf(m)
-	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: s.sending.instance.UUID})
+	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: state.DomainUUID})
 	if err != nil {
 		s.log.Warn("cannot reach the target", "err", err)
 		s.setRelayResult(err)
@@ -252,7 +252,7 @@ func (s *side) runControl(ctx context.Context) {
 	for ctx.Err() == nil {
 		m, _ := s.snapshot()
 		state := migration.StateOf(m)
-		l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleControl})
+		l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleControl, UUID: state.DomainUUID})
 		if err == nil {
 			err = s.exchange(ctx, l)
 		}

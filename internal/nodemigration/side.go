@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -21,6 +23,8 @@ type side struct {
 	domain string
 	log    *slog.Logger
 	wake   chan struct{}
+	// messages bounds the messages of the peer.
+	messages *rate.Limiter
 
 	mu        sync.Mutex
 	migration *Migration
@@ -36,16 +40,18 @@ type side struct {
 	phase          kubevirt.MigrationPhase
 	relayEnd       message // its fields Ended and Refusal
 	relayEnded     chan struct{}
-	relayConnected bool   // source: the relay connection to the target's agent was made
-	relayErr       error  // source: why it failed
-	query          bool   // the source sends nothing more, and asks for the target's state
-	uuid           string // of the domain that is sent; "": unknown
-	guestPaused    bool   // its user had paused the guest when it was sent
+	relayConnected bool  // source: the relay connection to the target's agent was made
+	relayErr       error // source: why it failed
+	query          bool  // the source sends nothing more, and asks for the target's state
+	guestPaused    bool  // its user had paused the guest when it was sent
 	// Source: the target's agent has sent a message, and leaves a paused guest paused.
 	heard, peerKeepsPaused bool
 	stoppedAt              time.Time // source: when libvirt stopped the guest; zero: unknown
 	resumedAt              time.Time // target: when this agent resumed the guest; zero: it did not
 	downtime               int64     // source: in milliseconds; 0: unknown
+	controls               []*link   // target: open control connections, oldest first
+	relayedAt              time.Time // target: when this agent let the relay connection in; zero: it did not
+	relayEndedAt           time.Time // target: when that ended
 
 	// The following fields belong to run's goroutine.
 
@@ -61,6 +67,16 @@ type side struct {
 	departureRecorded bool      // source: the record of the guest's departure was written, or failed
 	undecidedSince    time.Time // since when the guest waits, paused, for the peer's state
 	undecidedReported bool      // the Event about it was sent
+}
+
+func newSide(n *Node, m *Migration, target bool) *side {
+	return &side{
+		node: n, target: target, wake: make(chan struct{}, 1), changed: make(chan struct{}), relayEnded: make(chan struct{}),
+		log:       n.cfg.Log.With("namespace", m.Namespace, "name", m.Spec.VMIName, "migration", m.Name),
+		domain:    grace.DomainName(m.Namespace, m.Spec.VMIName),
+		migration: m, received: m.Status.Phase == kubevirt.MigrationRunning,
+		messages: rate.NewLimiter(messageRate, messageBurst),
+	}
 }
 
 func (s *side) wakeUp() {
@@ -252,5 +268,5 @@ func hasStatus(m *Migration, phase kubevirt.MigrationPhase, state *kubevirt.Migr
 	old := migration.StateOf(m)
 	return (phase == "" || m.Status.Phase == phase) && (state.DowntimeMilliseconds == 0 || old.DowntimeMilliseconds != 0) &&
 		(state.SourceState == "" || old.SourceState == state.SourceState) && (state.TargetState == "" || old.TargetState == state.TargetState) &&
-		state.Progress == nil && state.PauseTimestamp == nil
+		(state.DomainUUID == "" || old.DomainUUID == state.DomainUUID) && state.Progress == nil && state.PauseTimestamp == nil
 }

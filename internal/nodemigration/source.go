@@ -72,7 +72,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	if here == hypervisor.StayBusy { // otherwise libvirt has not begun to send it
 		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	}
-	f.Native, f.Refused = s.node.cfg.URI.Native(), s.unreachable(m)
+	f.Native, f.Refused = s.node.cfg.URI.Native(), cmp.Or(s.replaced(m), s.unreachable(m))
 	f.Paused = x.paused.Mode != "" || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	f.Stopped, f.ByUser = here == hypervisor.StayStopped, here == hypervisor.StayPaused
 	s.mu.Lock()
@@ -139,6 +139,7 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.connecting = true
 		wg.Go(func() { s.runControl(ctx) })
 	}
+	s.stateUUID(ctx, m)
 	switch step.Action {
 	case migration.SourceBegin:
 		s.start(ctx, wg, m)

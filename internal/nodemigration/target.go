@@ -19,20 +19,23 @@ import (
 func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.Instance) {
 	s.checkGone(ctx)
 	s.mu.Lock()
-	receiving, received, query, uuid, paused := s.receiving, s.received, s.query, s.uuid, s.keptPaused()
+	receiving, received, query, paused := s.receiving, s.received, s.query, s.keptPaused()
 	s.mu.Unlock()
 	here, instance := s.look(ctx)
 	m, source := s.snapshot()
 	state := migration.StateOf(m)
 	f := migration.TargetFacts{
 		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source, Paused: paused,
-		Ready: s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
+		Ready: canonicalUUID(state.DomainUUID) && s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
 	f.Copy = copyOf(here)
 	// A domain that exists before the source may begin, or has another UUID than the one
-	// that is sent, does not belong to this migration.
+	// that is sent, is not the guest. If it came through the relay, it is nobody else's.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
-	other := uuid != "" && instance.UUID != "" && instance.UUID != uuid
+	other := state.DomainUUID != "" && instance.UUID != "" && instance.UUID != state.DomainUUID
+	if other && f.Copy != migration.CopyRunning {
+		s.removeStranger(instance)
+	}
 	if (early || other) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
 		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, receiving
 	}
@@ -136,18 +139,22 @@ func (s *side) admit(from string, h hello) error {
 	switch {
 	case from != migration.StateOf(m).SourceNode:
 		return fmt.Errorf("migration %s comes from another node than %s", m.Name, from)
+	case h.UUID != migration.StateOf(m).DomainUUID:
+		return fmt.Errorf("migration %s is of domain %q, not %.64q", m.Name, migration.StateOf(m).DomainUUID, h.UUID)
 	case phase != kubevirt.MigrationTargetReady && phase != kubevirt.MigrationRunning && h.Role == roleRelay:
 		return fmt.Errorf("migration %s is in phase %s", m.Name, phase)
 	case h.Role == roleControl:
 		return nil
 	case h.Role != roleRelay:
 		return errors.New("a connection of no known kind")
+	case !canonicalUUID(h.UUID):
+		return fmt.Errorf("the status of migration %s does not say yet which domain is sent", m.Name)
 	case migration.StateOf(m).Transport == kubevirt.TransportNative:
 		return fmt.Errorf("migration %s comes by --migration-uri here, and not through the agents", m.Name)
 	case s.receiving || s.received || s.missing || s.state != "" || m.DeletionTimestamp != nil:
 		return fmt.Errorf("migration %s had its connection, or is over", m.Name)
 	}
-	s.receiving, s.phase = true, kubevirt.MigrationRunning
+	s.receiving, s.phase, s.relayedAt = true, kubevirt.MigrationRunning, time.Now()
 	return nil
 }
 
@@ -155,7 +162,7 @@ func (s *side) admit(from string, h hello) error {
 func (s *side) connectionClosed(h hello) {
 	if h.Role == roleRelay {
 		s.mu.Lock()
-		s.receiving, s.received = false, true
+		s.receiving, s.received, s.relayEndedAt = false, true, time.Now()
 		s.mu.Unlock()
 		s.wakeUp()
 	}
@@ -181,8 +188,7 @@ func (s *side) receive(ctx context.Context, l *link, h hello) (err error) {
 	agreed.Domain, agreed.UUID = s.domain, h.UUID
 	err = tunnel.Guard(ctx, l, libvirt, agreed)
 	s.log.Info("the guest's connection has ended")
-	if r, refused := errors.AsType[*tunnel.Refusal](err); refused {
-		s.node.cfg.Meter.TunnelRefused(r.Reason)
+	if _, refused := errors.AsType[*tunnel.Refusal](err); refused {
 		return err
 	}
 	return nil

@@ -49,6 +49,8 @@ const (
 	ReasonDomain = "domain" // the domain's XML
 	ReasonPath   = "path"   // a path or network of this host that the operator does not allow
 	ReasonCookie = "cookie" // the migration cookie
+	ReasonRate   = "rate"   // more than a migration needs
+	ReasonIdle   = "idle"   // the source does not go on
 )
 
 func refuse(reason, format string, args ...any) error {

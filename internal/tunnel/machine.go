@@ -1,6 +1,11 @@
 package tunnel
 
-import "sync"
+import (
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+)
 
 // stage is the progress of an incoming migration.
 type stage int
@@ -29,10 +34,15 @@ type machine struct {
 	closes  bool   // a close callback is registered
 	broken  bool   // libvirt of this node has ended the stream
 
+	pings *rate.Limiter
+	idle  *time.Timer // ends the connection if the source does not go on
+
 	prepared prepared
 }
 
-func newMachine(a *Agreement) *machine { return &machine{agreed: a} }
+func newMachine(a *Agreement) *machine {
+	return &machine{agreed: a, pings: rate.NewLimiter(pingRate, pingBurst), idle: time.NewTimer(prepareTimeout)}
+}
 
 // fromSource checks a frame of the source, and replaces its body by what is passed on.
 func (m *machine) fromSource(f *frame) error {
@@ -40,7 +50,7 @@ func (m *machine) fromSource(f *frame) error {
 	defer m.mu.Unlock()
 	switch {
 	case f.keepalive():
-		return nil
+		return m.ping()
 	case f.kind == kindStream:
 		return m.streamed(f)
 	case f.kind != kindCall || f.status != statusOK:
@@ -54,11 +64,15 @@ func (m *machine) fromSource(f *frame) error {
 		return err
 	}
 	m.waiting, m.serial = f.procedure, m.serial+1
+	m.goesOn()
 	return nil
 }
 
 // called checks a call and its arguments.
 func (m *machine) called(f *frame) (err error) {
+	if f.serial >= maxCalls {
+		return refuse(ReasonRate, "more than %d calls of one migration", maxCalls)
+	}
 	if !m.due(f.procedure) {
 		return refuse(ReasonCall, "call %d, which is not due", f.procedure)
 	}
@@ -122,6 +136,7 @@ func (m *machine) streamed(f *frame) error {
 	case f.status != statusContinue:
 		m.stage = stageStreamed
 	}
+	m.goesOn()
 	return nil
 }
 
@@ -142,6 +157,7 @@ func (m *machine) fromTarget(f *frame) error {
 	}
 	m.waiting = 0
 	m.answered(f.procedure, f.status == statusOK)
+	m.goesOn()
 	return nil
 }
 

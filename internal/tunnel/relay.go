@@ -7,8 +7,8 @@ import (
 )
 
 // Guard relays one incoming migration from its source to libvirt's socket on this node,
-// until either connection ends, ctx ends, or a frame is refused; the error is a *Refusal
-// then. It closes both connections. A refused frame is not passed on, not even in part.
+// until either connection ends, ctx ends, a frame is refused, or the source does not go on;
+// the error is a *Refusal in the last two cases. It closes both connections. A refused frame is not passed on, not even in part.
 func Guard(ctx context.Context, source, libvirt io.ReadWriteCloser, agreed Agreement) error {
 	closeBoth := func() {
 		_ = source.Close() // it may be closed already
@@ -17,12 +17,22 @@ func Guard(ctx context.Context, source, libvirt io.ReadWriteCloser, agreed Agree
 	stop := context.AfterFunc(ctx, closeBoth)
 	defer stop()
 	m := newMachine(&agreed)
+	defer m.idle.Stop()
 	ends := make(chan error, 2)
 	go func() { ends <- pass(libvirt, source, m.fromTarget) }()
 	go func() { ends <- pass(source, libvirt, m.fromSource) }()
-	err := <-ends // the other error is only that the connection was closed
+	var err error
+	left := 2
+	select {
+	case err = <-ends: // the other error is only that the connection was closed
+		left--
+	case <-m.idle.C:
+		err = refuse(ReasonIdle, "the source sends nothing more")
+	}
 	closeBoth()
-	<-ends //nolint:errcheck // says that its connection was closed
+	for range left {
+		<-ends //nolint:errcheck // says that its connection was closed
+	}
 	return err
 }
 

@@ -126,7 +126,7 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		// what happens to a guest follows from none of them.
 		"internal/nodemigration/identity.go", "internal/nodemigration/link.go", "internal/nodemigration/side.go",
 		"internal/nodemigration/source.go", "internal/nodemigration/sending.go", "internal/nodemigration/target.go",
-		"internal/nodemigration/messages.go",
+		"internal/nodemigration/messages.go", "internal/nodemigration/refusals.go", "internal/nodemigration/uuid.go",
 		"internal/kube/migrations.go", // a phase's time, for people
 		"internal/kube/movable.go",    // a condition's times, for people
 	}
