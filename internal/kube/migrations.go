@@ -113,7 +113,7 @@ func (m *Migrations) Migrations() (all []*nodemigration.Migration, complete bool
 // UpdateStatus implements nodemigration.Cluster: a merge patch without the empty fields.
 func (m *Migrations) UpdateStatus(ctx context.Context, of *nodemigration.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
 	now := time.Now()
-	if state.TargetState == kubevirt.TargetRunning {
+	if state.TargetState == kubevirt.TargetRunning && migration.StateOf(of).ResumeTimestamp == nil { // it is written once
 		state.ResumeTimestamp = &metav1.MicroTime{Time: now}
 	}
 	if phase == kubevirt.MigrationRunning {

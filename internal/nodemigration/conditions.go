@@ -157,6 +157,7 @@ func (c *Conditions) judge(ctx context.Context, domain string, v VMI) error {
 	}
 	g.Pinned = v.Pinned
 	is, err := Judge(g)
+	is.Message = oneLine(is.Message)
 	if err != nil || is == v.Shown {
 		return err
 	}

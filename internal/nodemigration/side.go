@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -245,6 +246,10 @@ func (s *side) do(ctx context.Context, what string, i grace.Instance, f func(ctx
 // updateStatus writes to the migration's status. It skips an update that m has already, or
 // that was written just before and is not in the watch's cache yet.
 func (s *side) updateStatus(ctx context.Context, m *Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) {
+	state.FailureReason = oneLine(state.FailureReason)
+	if m.Final() {
+		state.FailureReason = "" // what has ended keeps its reason
+	}
 	repeated := s.lastPhase == phase && s.lastState == state && time.Since(s.updatedAt) < apiTimeout
 	if s.gone || repeated || hasStatus(m, phase, &state) {
 		return
@@ -261,6 +266,15 @@ func (s *side) updateStatus(ctx context.Context, m *Migration, phase kubevirt.Mi
 	if phase == kubevirt.MigrationTargetReady && s.phase == "" {
 		s.phase = phase
 	}
+}
+
+// maxReason bounds a failure reason in bytes; an admission policy lets no longer one pass.
+const maxReason = 1000
+
+// oneLine makes text of libvirt's or a peer's a failure reason.
+func oneLine(text string) string {
+	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
+	return strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
 }
 
 // hasStatus reports whether an update would change nothing.

@@ -10,6 +10,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,19 +46,27 @@ func (s *signer) getCA(ctx context.Context) (*authority, error) {
 	if client.IgnoreNotFound(err) != nil {
 		return nil, fmt.Errorf("CA of the agents: %w", err)
 	}
-	ca := readCA(secret)
-	if ca == nil {
-		if ca, err = s.makeCA(ctx, secret); err != nil {
+	was, now := secret.DeepCopy(), time.Now()
+	ca, former := readCA(secret), readFormer(secret, now)
+	if ca == nil || now.Add(caLeft).After(ca.cert.NotAfter) {
+		if ca != nil {
+			former = append(former, replaced{ca.cert, now})
+		}
+		if ca, err = makeCA(secret, now); err != nil {
 			return nil, fmt.Errorf("CA of the agents: %w", err)
 		}
 	}
-	if err := s.publish(ctx, ca); err != nil {
+	writeFormer(secret, former)
+	if err := s.keep(ctx, was, secret); err != nil {
+		return nil, fmt.Errorf("CA of the agents: %w", err)
+	}
+	if err := s.publish(ctx, ca, former); err != nil {
 		return nil, fmt.Errorf("bundle of the agents' CA: %w", err)
 	}
 	return ca, nil
 }
 
-// readCA returns the Secret's CA, nil if it is unusable or due for replacement.
+// readCA returns the Secret's CA, nil if it is unusable.
 func readCA(secret *corev1.Secret) *authority {
 	certs, err := cert.ParseCertsPEM(secret.Data[corev1.TLSCertKey])
 	if err != nil {
@@ -68,18 +77,19 @@ func readCA(secret *corev1.Secret) *authority {
 		return nil
 	}
 	signer, ok := key.(*ecdsa.PrivateKey)
-	if !ok || !signer.PublicKey.Equal(certs[0].PublicKey) || !certs[0].IsCA || time.Now().Add(caLeft).After(certs[0].NotAfter) {
+	if !ok || !signer.PublicKey.Equal(certs[0].PublicKey) || !certs[0].IsCA {
 		return nil
 	}
 	return &authority{certs[0], signer}
 }
 
-func (s *signer) makeCA(ctx context.Context, secret *corev1.Secret) (*authority, error) {
+// makeCA puts a new CA into the Secret's data.
+func makeCA(secret *corev1.Secret, now time.Time) (*authority, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
 	}
-	ca, err := cert.NewSelfSignedCACert(cert.Config{CommonName: migration.CAName}, key)
+	ca, err := cert.NewSelfSignedCACert(cert.Config{CommonName: migration.CAName, NotBefore: now.Add(-skew)}, key)
 	if err != nil {
 		return nil, err
 	}
@@ -91,51 +101,47 @@ func (s *signer) makeCA(ctx context.Context, secret *corev1.Secret) (*authority,
 	if err != nil {
 		return nil, err
 	}
-	secret.Namespace, secret.Name = s.Namespace, migration.CAName
 	secret.Data = map[string][]byte{corev1.TLSCertKey: certPEM, corev1.TLSPrivateKeyKey: keyPEM}
-	if secret.ResourceVersion == "" { // there is none yet
-		secret.Type = corev1.SecretTypeTLS
-		err = s.Create(ctx, secret)
-	} else {
-		err = s.Update(ctx, secret)
-	}
-	return &authority{ca, key}, err
+	return &authority{ca, key}, nil
 }
 
-// publish writes the CA's certificate to the ConfigMap. The previous one stays: agents'
-// certificates of it are valid for a day.
-func (s *signer) publish(ctx context.Context, ca *authority) error {
-	own, err := cert.EncodeCertificates(ca.cert)
+// keep writes the Secret if it is not as it was.
+func (s *signer) keep(ctx context.Context, was, is *corev1.Secret) error {
+	if maps.EqualFunc(was.Data, is.Data, bytes.Equal) {
+		return nil
+	}
+	if is.ResourceVersion != "" {
+		return s.Update(ctx, is)
+	}
+	is.Namespace, is.Name, is.Type = s.Namespace, migration.CAName, corev1.SecretTypeTLS
+	return s.Create(ctx, is)
+}
+
+// publish writes the certificates of the Secret to the ConfigMap, and nothing else: what
+// others have put there is no longer trusted.
+func (s *signer) publish(ctx context.Context, ca *authority, former []replaced) error {
+	trusted := []*x509.Certificate{ca.cert}
+	for _, f := range former {
+		trusted = append(trusted, f.cert)
+	}
+	bundle, err := cert.EncodeCertificates(trusted...)
 	if err != nil {
 		return err
 	}
+	data := map[string]string{migration.CAKey: string(bundle)}
 	published := &corev1.ConfigMap{}
 	err = s.Live.Get(ctx, client.ObjectKey{Namespace: s.Namespace, Name: migration.CAName}, published)
 	switch {
 	case apierrors.IsNotFound(err):
 		published.ObjectMeta = metav1.ObjectMeta{Namespace: s.Namespace, Name: migration.CAName}
-		published.Data = map[string]string{migration.CAKey: string(own)}
+		published.Data = data
 		return s.Create(ctx, published)
 	case err != nil:
 		return err
-	}
-	bundle := own
-	before, _ := cert.ParseCertsPEM([]byte(published.Data[migration.CAKey])) // an invalid bundle is replaced
-	for _, c := range before {
-		if c.Equal(ca.cert) || !c.IsCA || c.NotAfter.Before(time.Now()) {
-			continue
-		}
-		one, err := cert.EncodeCertificates(c)
-		if err != nil {
-			return err
-		}
-		bundle = append(bundle, one...)
-		break
-	}
-	if bytes.Equal(bundle, []byte(published.Data[migration.CAKey])) {
+	case maps.Equal(published.Data, data):
 		return nil
 	}
-	published.Data = map[string]string{migration.CAKey: string(bundle)}
+	published.Data = data
 	return s.Update(ctx, published)
 }
 
