@@ -212,8 +212,8 @@ func (s *side) abort(ctx context.Context, why string) {
 // follow writes the progress to the status.
 func (s *side) follow(ctx context.Context, m *Migration) {
 	x := s.sending
-	if !x.calling() || x.ended() || time.Since(x.progressAt) < progressInterval {
-		return // once QEMU has ended, only the result of libvirt's call counts
+	if m.Final() || !x.calling() || x.ended() || time.Since(x.progressAt) < progressInterval {
+		return // once QEMU has ended, only the result of libvirt's call counts; what has ended shows no progress
 	}
 	x.progressAt = time.Now()
 	progressCtx, cancel := context.WithTimeout(ctx, lookTimeout)
