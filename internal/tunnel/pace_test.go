@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -105,17 +106,19 @@ func TestASourceThatDoesNotGoOnIsEnded(t *testing.T) {
 						break
 					}
 				}
-				go func() { // it only pings, and libvirt takes that
+				var playing sync.WaitGroup
+				playing.Go(func() { // it only pings, and libvirt takes that
 					for out := []byte(nil); ping().write(source, &out) == nil; {
 						time.Sleep(5 * time.Second)
 					}
-				}()
-				go func() { _, _ = io.Copy(io.Discard, libvirt) }()
-				err := <-errs
+				})
+				playing.Go(func() { _, _ = io.Copy(io.Discard, libvirt) })
+				err, took := <-errs, time.Since(began)
+				playing.Wait()
 				if r, is := errors.AsType[*Refusal](err); !is || r.Reason != ReasonIdle {
 					t.Errorf("%v", err)
 				}
-				if took := time.Since(began); took != c.most {
+				if took != c.most {
 					t.Errorf("ended after %v, want %v", took, c.most)
 				}
 			})
