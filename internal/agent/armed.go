@@ -14,9 +14,6 @@ import (
 // restore opens the process of a record that was read, and arms its deadline.
 func (k *keeper) restore() {
 	if r := k.vm.Record(); k.vm.Recorded() && r.BootID == k.a.cfg.Policy.BootID && r.Instance.PID != 0 && k.qemu == nil {
-		if k.a.cfg.Processes.Signalled(r.Instance.PID, r.Instance.Start) {
-			k.vm.SignalledBefore(k.now())
-		}
 		k.watchQEMU(grace.Decision{Do: grace.Watch})
 	}
 	k.arm()

@@ -274,17 +274,16 @@ func TestADeadlineOfNowWaitsAMomentForItsRecord(t *testing.T) {
 	}
 }
 
-func TestTheSignalOfAnAgentThatWasKilledRightAfterItIsKnownToTheNext(t *testing.T) {
+func TestTheLogTellsOfASignalThatNoRecordTellsOf(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		// Given: a deaf guest in mid-grace.
-		i, _ := r.guarded(fake.Guest{Name: domain}, "10")
+		r.guarded(fake.Guest{Name: domain}, "10")
 		r.trigger(domain)
 		r.after(5 * second)
 		r.stop()
-		// When: it ends by a signal that nobody else knows of, at its deadline.
+		// When: an agent signals it at its deadline, and is killed before it notes that.
 		r.after(6 * second)
-		r.hv.End(domain, grace.EndGuest)
-		r.signalled = i.PID
+		r.hv.End(domain, grace.EndKilled)
 		r.run()
 		r.after(second)
 		// Then

@@ -55,9 +55,6 @@ type Armed interface {
 // Processes opens processes: Open and Watch fail with process.ErrGone if it has
 // ended.
 type Processes interface {
-	// Signalled reports whether an agent before this one has signalled it, or was
-	// about to.
-	Signalled(pid int, start uint64) bool
 	// Open fails with process.ErrNoStart without a start time.
 	Open(pid int, start uint64) (Process, error)
 	// Watch takes whichever has the pid now.

@@ -38,8 +38,6 @@ type rig struct {
 	pause  atomic.Int64 // how long the process is held up before it reads that
 	stop   func()
 	full   atomic.Bool // no file can be opened
-	// signalled is the pid of one that an agent before has signalled.
-	signalled int
 	prepared  atomic.Int64 // how many requests
 	deaf      atomic.Bool  // libvirt's events are lost
 	unread    bool         // the records cannot be read when the agent starts
@@ -95,8 +93,6 @@ func (q qemu) Arm(at grace.Mono) (Armed, error) {
 	}
 	return fakedeadline.Arm(q, at, q.r.Now), nil
 }
-
-func (r *rig) Signalled(pid int, _ uint64) bool { return r.signalled == pid }
 
 func (r *rig) Watch(pid int) (Watched, error) {
 	p, err := r.hv.WatchProcess(pid)

@@ -1,12 +1,9 @@
 package deadline
 
-// #include "thread.h"
-import "C"
-
 import (
-	"runtime/cgo"
-	"sync"
-	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
@@ -22,11 +19,12 @@ type Sent struct {
 // anything but another of them.
 type Armed struct {
 	thread *Thread
+	pidfd  int
 	report chan Sent
 
-	mu       sync.Mutex // not the thread's
-	c        *C.struct_armed
-	disarmed bool // once c is nil
+	// Under the thread's lock:
+	at       grace.Mono
+	disarmed bool
 }
 
 // Arm has SIGTERM sent to a process at a time, or at once where that has
@@ -36,29 +34,38 @@ func (t *Thread) Arm(p *process.Process, at grace.Mono) (*Armed, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Armed{thread: t, report: make(chan Sent, 1)}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.c = C.deadline_arm(t.c, C.int(pidfd), C.uint64_t(p.PID()), C.uint64_t(p.StartTime()), C.int64_t(at), C.uintptr_t(cgo.NewHandle(a)))
+	a := &Armed{thread: t, pidfd: pidfd, report: make(chan Sent, 1), at: at}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closing {
+		_ = unix.Close(pidfd) // nothing was written to it
+		return nil, ErrClosed
+	}
+	t.armed[a] = true
+	if at < t.next {
+		t.set(at)
+	}
 	return a, nil
 }
 
-// Move has it sent at another time. Once it is sent that does nothing.
+// Move has it sent at another time. Once it is sent or disarmed that does nothing.
 func (a *Armed) Move(to grace.Mono) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.c != nil {
-		C.deadline_move(a.thread.c, a.c, C.int64_t(to))
+	t := a.thread
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	a.at = to
+	if t.armed[a] && to < t.next {
+		t.set(to)
 	}
 }
 
-// Disarm returns false where the signal is sent or being sent: Sent tells, at
-// once.
+// Disarm returns false where the signal is sent: Sent tells, at once.
 func (a *Armed) Disarm() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.c != nil {
-		return C.deadline_disarm(a.thread.c, a.c) != 0
+	a.thread.mu.Lock()
+	defer a.thread.mu.Unlock()
+	if a.thread.armed[a] {
+		a.disarmed = true
+		a.thread.drop(a)
 	}
 	return a.disarmed
 }
@@ -66,21 +73,30 @@ func (a *Armed) Disarm() bool {
 // Sent gives one value, once the signal was tried.
 func (a *Armed) Sent() <-chan Sent { return a.report }
 
-// end takes what came of it. The thread's part is freed.
-func (a *Armed) end(r C.struct_result) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.c, a.disarmed = nil, r.sent == 0
-	if a.disarmed {
-		return
+// terminate uses raw system calls: around others Go's scheduler may give this
+// thread's processor to another one. It looks first, because a zombie takes a
+// signal without an error (pidfd_open(2)).
+func terminate(pidfd int) Sent {
+	gone := unix.PollFd{Fd: int32(pidfd), Events: unix.POLLIN}
+	var none unix.Timespec
+	n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&gone)), 1, uintptr(unsafe.Pointer(&none)), 0, 0, 0)
+	if int(n) == 1 {
+		return Sent{now(), process.ErrGone}
 	}
-	s := Sent{At: grace.Mono(r.at)}
-	switch errno := syscall.Errno(r.err); errno {
+	_, _, errno := unix.RawSyscall6(unix.SYS_PIDFD_SEND_SIGNAL, uintptr(pidfd), uintptr(unix.SIGTERM), 0, 0, 0, 0)
+	s := Sent{At: now()}
+	switch errno {
 	case 0:
-	case syscall.ESRCH:
+	case unix.ESRCH:
 		s.Err = process.ErrGone
 	default:
 		s.Err = errno
 	}
-	a.report <- s
+	return s
+}
+
+func now() grace.Mono {
+	var t unix.Timespec
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&t)), 0) // every kernel has it
+	return grace.Mono(t.Nano())
 }

@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +25,7 @@ import (
 func start(t *testing.T) (thread *Thread, said *bytes.Buffer) {
 	t.Helper()
 	said = &bytes.Buffer{}
-	thread, err := Start(slog.New(slog.NewTextHandler(said, nil)), newJournal(t))
+	thread, err := Start(slog.New(slog.NewTextHandler(said, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +220,7 @@ func TestOnlyTheDeadlineThreadIsARealTimeOne(t *testing.T) {
 func TestCloseSendsNothingAndLeavesNothing(t *testing.T) {
 	p, _ := child(t)
 	before := open(t)
-	thread, err := Start(slog.New(slog.DiscardHandler), newJournal(t))
+	thread, err := Start(slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,41 +238,111 @@ func TestCloseSendsNothingAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// Go's scheduler waits for a processor that a system call of these holds: a
-// thread of Go's could not go on before they end.
-func TestADeadlineNeedsNoProcessorOfGos(t *testing.T) {
+// deaf is a process that SIGTERM does not end.
+func deaf(t *testing.T) *process.Process {
+	t.Helper()
+	p, _ := shell(t, "trap '' TERM; echo; exec sleep infinity")
+	return p
+}
+
+// A keeper moves its own deadline to now, and that at the very moment in which it is
+// sent anyway.
+func TestAMoveNeverTouchesAnotherVMsDeadline(t *testing.T) {
+	const rounds = 1000
 	thread, _ := start(t)
-	p, ended := child(t)
-	at := now().Add(200 * time.Millisecond)
-	armed := arm(t, thread, p, at)
-	var holding sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		holding.Go(func() {
-			runtime.LockOSThread() // and never unlocked: with its mask it ends here
-			var all unix.Sigset_t
-			for i := range all.Val {
-				all.Val[i] = ^all.Val[i]
+	due, later := deaf(t), deaf(t)
+	var moving sync.WaitGroup
+	for range 3 {
+		moving.Go(func() {
+			for range rounds {
+				at := now()
+				armed, err := thread.Arm(due, at)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				for sent := false; !sent; {
+					select {
+					case <-armed.Sent():
+						sent = true
+					default:
+						armed.Move(at)
+					}
+				}
 			}
-			if err := unix.PthreadSigmask(unix.SIG_SETMASK, &all, nil); err != nil { // the scheduler would interrupt it
-				t.Error(err)
-			}
-			sleep := unix.Timespec{Sec: 2}
-			_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&sleep)), 0, 0)
 		})
 	}
-	holding.Wait()
-	if late := (<-armed.Sent()).At.Sub(at); late > time.Second {
-		t.Errorf("sent %v after the deadline, when Go's scheduler went on", late)
+	over := make(chan struct{})
+	go func() { moving.Wait(); close(over) }()
+	for early := 0; early < 3; {
+		armed := arm(t, thread, later, now().Add(time.Hour))
+		runtime.Gosched()
+		if !armed.Disarm() {
+			early++
+			t.Errorf("signalled an hour early: %+v", <-armed.Sent())
+		}
+		select {
+		case <-over:
+			return
+		default:
+		}
 	}
-	if got := ended(); got != syscall.SIGTERM {
-		t.Errorf("ended by %v", got)
+	<-over
+}
+
+func TestTheThreadArmsAllAndGivesBackAllWhileItIsBusy(t *testing.T) {
+	const rounds, vms = 30, 50
+	thread, _ := start(t)
+	p, q := deaf(t), deaf(t)
+	before := open(t)
+	for range rounds {
+		soon := now().Add(time.Millisecond)
+		var all []*Armed
+		for range vms {
+			all = append(all, arm(t, thread, p, soon))
+		}
+		hour := arm(t, thread, q, soon.Add(time.Hour))
+		for _, a := range all {
+			a.Move(soon)
+		}
+		for _, a := range all {
+			if s := <-a.Sent(); s.Err != nil || s.At < soon {
+				t.Errorf("sent %v after the deadline, %v", s.At.Sub(soon), s.Err)
+			}
+			a.Move(soon) // it is over: nothing is moved
+		}
+		if !hour.Disarm() {
+			t.Fatalf("signalled an hour early: %+v", <-hour.Sent())
+		}
+	}
+	if now := open(t); now != before {
+		t.Errorf("%d descriptors are open, and %d were", now, before)
 	}
 }
 
-func now() grace.Mono {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
-	return grace.Mono(t.Nano())
+func TestAThreadThatHasEndedArmsNothing(t *testing.T) {
+	p, _ := child(t)
+	thread, err := Start(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	armed := arm(t, thread, p, now().Add(time.Hour))
+	for range 2 {
+		if err := thread.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := open(t)
+	armed.Move(now())
+	if !armed.Disarm() {
+		t.Error("it counts as sent")
+	}
+	if _, err := thread.Arm(p, now()); !errors.Is(err, ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	if now := open(t); now != before {
+		t.Errorf("%d descriptors are open, and %d were", now, before)
+	}
 }
 
 // docs/operations.md says what that means for a node that is suspended.

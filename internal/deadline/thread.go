@@ -1,92 +1,147 @@
 // Package deadline sends SIGTERM to processes at their deadlines, from one
 // thread that does nothing else.
 //
-// From Arm to the signal that thread takes no lock, writes no line, touches no
-// disk, needs nothing of Go's scheduler and waits for nobody: it sleeps on a
-// timer (timerfd_create(2)) and an eventfd. Callers hand over through a
-// lock-free list, and a goroutine passes on what came of it. Where the kernel
-// allows it, the thread is a real-time one (SCHED_RR, sched(7)), so that a node
-// without a free core does not make it late. It runs for microseconds per
-// deadline.
+// The thread sleeps on a timer (timerfd_create(2)). It takes one lock, which is
+// never held over anything that waits, and sends by raw system calls. It writes
+// no line, touches no disk and waits for no other VM. Where the kernel allows it,
+// the thread is a real-time one (SCHED_RR, sched(7)), so that a node without a
+// free core does not make it late. It runs for microseconds per deadline.
 package deadline
-
-// #include "thread.h"
-import "C"
 
 import (
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime/cgo"
+	"runtime"
 	"sync"
-	"syscall"
-	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
+
+// ErrClosed is the error of Arm after Close.
+var ErrClosed = errors.New("the deadline thread has ended")
 
 // Thread sends the signals. Its methods may be called from any goroutine.
 type Thread struct {
-	c       *C.struct_thread
-	reports *os.File // eventfd: there are results
-	journal *journal // nil for none
-	passing sync.WaitGroup
+	timer int // timerfd
+	ended chan struct{}
+
+	mu      sync.Mutex // never held over anything that waits
+	armed   map[*Armed]bool
+	next    grace.Mono // what the timer is set to
+	closing bool
 }
 
-// Start starts the thread. The journal is a file on a tmpfs, which is made where
-// there is none, and in which an agent before this one has noted whom it signals.
-// Where there can be no journal, or the kernel refuses real-time priority, that
-// is logged and the thread works without.
-func Start(log *slog.Logger, journal string) (*Thread, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+// Start starts the thread. Where the kernel refuses real-time priority, that is
+// logged and the thread works without.
+func Start(log *slog.Logger) (*Thread, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("the deadline thread: eventfd: %w", err)
+		return nil, fmt.Errorf("the deadline thread: timerfd_create: %w", err)
 	}
-	t := &Thread{reports: os.NewFile(uintptr(fd), "eventfd")}
-	if t.journal, err = openJournal(journal); err != nil {
-		log.Warn("signals are not noted in memory that outlives the agent: if it is killed right after one, the next may call the end of that VM Graceful", "err", err)
+	t := &Thread{timer: fd, ended: make(chan struct{}), armed: map[*Armed]bool{}, next: grace.Never}
+	refused := make(chan error)
+	go onOwnThread(func() {
+		defer close(t.ended)
+		refused <- becomeRealTime()
+		for t.fire() {
+			t.sleep()
+		}
+	})
+	if err := <-refused; err != nil {
+		log.Warn("the deadline thread has no real-time priority: on a node without a free core signals may be late; a larger CPU request helps", "err", err)
 	}
-	var refused C.int
-	if errno := C.deadline_start(&t.c, C.int(fd), t.journal.shared(), &refused); errno != 0 {
-		return nil, errors.Join(fmt.Errorf("the deadline thread: %w", syscall.Errno(errno)), t.journal.close(), t.reports.Close())
-	}
-	if refused != 0 {
-		log.Warn("the deadline thread has no real-time priority: on a node without a free core signals may be late; a larger CPU request helps", "err", syscall.Errno(refused))
-	}
-	t.passing.Go(t.passOn)
 	return t, nil
 }
 
-// Close ends the thread. What is still armed is not sent. Nothing may be armed,
-// moved or disarmed afterwards.
+// Close ends the thread. What is still armed is not sent.
 func (t *Thread) Close() error {
-	C.deadline_end(t.c) // its last results are rung for
-	err := t.reports.SetReadDeadline(time.Unix(1, 0))
-	t.passing.Wait()
-	C.deadline_free(t.c)
-	return errors.Join(err, t.journal.close(), t.reports.Close())
-}
-
-// Signalled reports whether the process with this pid and start time was about to
-// be signalled by an agent before this one.
-func (t *Thread) Signalled(pid int, start uint64) bool {
-	return t.journal != nil && t.journal.before[signalled{uint64(pid), start}]
-}
-
-// passOn tells the owners what came of their signals, until Close.
-func (t *Thread) passOn() {
-	count := make([]byte, 8)
-	for ended := false; !ended; {
-		_, err := t.reports.Read(count)
-		ended = err != nil
-		var r C.struct_result
-		for C.deadline_take(t.c, &r) != 0 {
-			handle := cgo.Handle(r.handle)
-			if a, ok := handle.Value().(*Armed); ok {
-				a.end(r)
-			}
-			handle.Delete()
+	t.mu.Lock()
+	first := !t.closing
+	t.closing = true
+	if first {
+		for a := range t.armed {
+			a.disarmed = true
+			t.drop(a)
 		}
+		t.set(0)
 	}
+	t.mu.Unlock()
+	<-t.ended
+	if !first {
+		return nil
+	}
+	if err := unix.Close(t.timer); err != nil {
+		return fmt.Errorf("the deadline thread: close the timer: %w", err)
+	}
+	return nil
+}
+
+// onOwnThread runs f on a thread that ends with it. It is not the main thread,
+// whose name is the program's and which Go does not end.
+func onOwnThread(f func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() != os.Getpid() {
+		f()
+		return
+	}
+	ended := make(chan struct{})
+	go func() { defer close(ended); onOwnThread(f) }()
+	<-ended
+	runtime.UnlockOSThread()
+}
+
+// becomeRealTime changes the calling thread. What Go makes from it does not
+// inherit that (sched(7)).
+func becomeRealTime() error {
+	name := [...]byte{'d', 'e', 'a', 'd', 'l', 'i', 'n', 'e', 0} // for people
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name)), 0, 0, 0)
+	return unix.SchedSetAttr(0, &unix.SchedAttr{
+		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
+	}, 0)
+}
+
+// sleep waits for the timer. Meanwhile Go's scheduler needs nothing of this thread.
+func (t *Thread) sleep() {
+	var expirations [8]byte
+	_, _ = unix.Read(t.timer, expirations[:]) // EINTR: fire looks what is due
+}
+
+// fire sends what is due, until Close. It allocates nothing: that could wait for the
+// garbage collector.
+func (t *Thread) fire() (open bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now, next := now(), grace.Never
+	for a := range t.armed {
+		if a.at > now {
+			next = min(next, a.at)
+			continue
+		}
+		s := terminate(a.pidfd)
+		t.drop(a)
+		a.report <- s // there is room
+	}
+	t.set(next)
+	return !t.closing
+}
+
+// set sets the timer. The caller holds the lock.
+func (t *Thread) set(at grace.Mono) {
+	t.next = at
+	var spec unix.ItimerSpec // none
+	if at != grace.Never {
+		spec.Value = unix.NsecToTimespec(max(int64(at), 1))
+	}
+	_ = unix.TimerfdSettime(t.timer, unix.TFD_TIMER_ABSTIME, &spec, nil) // it cannot fail with these arguments
+}
+
+// drop takes a signal off the list that it is on. The caller holds the lock.
+func (t *Thread) drop(a *Armed) {
+	delete(t.armed, a)
+	_ = unix.Close(a.pidfd) // nothing was written to it
 }

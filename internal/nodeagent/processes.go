@@ -29,8 +29,6 @@ func (p processes) Watch(pid int) (agent.Watched, error) {
 	return w, nil
 }
 
-func (p processes) Signalled(pid int, start uint64) bool { return p.deadlines.Signalled(pid, start) }
-
 type qemu struct {
 	*process.Process
 	deadlines *deadline.Thread

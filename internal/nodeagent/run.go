@@ -2,9 +2,7 @@ package nodeagent
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
-	"fmt"
 	stdlog "log"
 	"log/slog"
 	"net"
@@ -97,7 +95,7 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 	stdlog.SetOutput(stderr) // for libraries: their lines must not block either
 	stderr.Report(func() { n.meter.Rejected("log_line") },
 		func(lines int) { n.log.Warn("log lines were dropped: standard error was not read", "lines", lines) })
-	if n.deadlines, err = deadline.Start(n.log, o.journal()); err != nil {
+	if n.deadlines, err = deadline.Start(n.log); err != nil {
 		return nil, err
 	}
 	if n.ends, err = process.WaitForEnds(); err != nil {
@@ -186,12 +184,6 @@ func (o *Options) policy(boot string) grace.Policy {
 		UseAgent: o.ShutdownMode == "auto", DestroyTimeout: o.DestroyTimeout, DryRun: o.DryRun,
 		DefaultPeriod: o.DefaultGracePeriod,
 	}
-}
-
-// journal is where signals are noted: /dev/shm outlives the agent's container, as
-// it is the pod's (CRI), and one agent works on a state directory.
-func (o *Options) journal() string {
-	return fmt.Sprintf("/dev/shm/vmgrace-signals-%.16x", sha256.Sum256([]byte(o.StateDir)))
 }
 
 // wait waits for the end, but not for calls that hang past the end of ctx: the

@@ -168,10 +168,6 @@ func (v *VM) Signalled(d Decision, at Mono, err error) (first bool) {
 	return v.rec.Shutdown.Signalled
 }
 
-// SignalledBefore is called when an agent before this one has sent the signal of
-// the deadline, and was killed before the record said so.
-func (v *VM) SignalledBefore(now Mono) { v.note(Terminate, now) }
-
 // NoteDestroy is called when libvirt's destroy is all there is. It returns true
 // the first time.
 func (v *VM) NoteDestroy(now Mono) (first bool) {

@@ -67,6 +67,8 @@ func endMessage(o Outcome, e End) string {
 	switch {
 	case o == Lost && e == EndUnknown:
 		return "the VM is gone; libvirt does not say why"
+	case o == Lost && e == EndExited:
+		return "the VM is gone since its deadline; no log says who ended it"
 	case o == Lost:
 		return fmt.Sprintf("the VM was %s", e)
 	default:

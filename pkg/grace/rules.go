@@ -125,7 +125,7 @@ func outcome(r *Record, o *observation) Outcome {
 		return Forced
 	case o.End == EndMoved && o.Migration != MigrationNone:
 		return Migrated
-	case o.End != EndGuest:
+	case o.End != EndGuest && !exitedInTime(r, o):
 		return Lost
 	case r.Shutdown.Requested || o.AskACPI.Running || o.AskAgent.Running:
 		return Graceful // the end may be seen before the request's answer
@@ -138,6 +138,12 @@ func outcome(r *Record, o *observation) Outcome {
 func killedByAgent(r *Record, o *observation) bool {
 	s := &r.Shutdown
 	return o.End == EndKilled && r.ShuttingDown() && !s.DryRun && o.GoneAt >= s.Deadline
+}
+
+// exitedInTime: nobody has seen the process end, and no agent can have signalled it by
+// then.
+func exitedInTime(r *Record, o *observation) bool {
+	return o.End == EndExited && (!r.ShuttingDown() || o.GoneAt < r.Shutdown.Deadline)
 }
 
 func begin(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {

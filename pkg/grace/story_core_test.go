@@ -13,9 +13,6 @@ func (s *stage) start() {
 		r = *s.disk
 	}
 	s.agent = NewVM("ns", "vm", r, &s.policy)
-	if s.signalled {
-		s.agent.SignalledBefore(s.now)
-	}
 	if s.cluster {
 		s.agent.AwaitCluster(s.begun.Add(time.Second))
 	}

@@ -132,7 +132,6 @@ type truth struct {
 	migration  Migration
 	arrival    Arrival
 	still      bool   // the watches show nothing new
-	signalled  bool   // by an agent that was killed before it noted that
 	grace      string // seconds, as the launcher states it
 	boots      int
 	down       bool // no agent runs

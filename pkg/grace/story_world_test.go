@@ -60,8 +60,12 @@ var happenings = map[string]func(*stage){
 
 	"the agent dies": func(s *stage) { s.down = true },
 	"the agent is killed right after its signal": func(s *stage) {
-		s.down, s.signalled = true, true
-		s.over(EndGuest) // as it looks where no libvirt says who ended it
+		s.down = true
+		s.over(EndKilled)
+	},
+	"the agent is killed right after its signal, and there is no log": func(s *stage) {
+		s.down = true
+		s.over(EndExited)
 	},
 	"an agent starts":                 func(s *stage) { s.start() },
 	"an agent starts without dry run": func(s *stage) { s.policy.DryRun = false; s.start() },

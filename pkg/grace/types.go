@@ -80,6 +80,7 @@ type End string
 const (
 	EndUnknown   End = ""
 	EndGuest     End = "guest"     // the guest powered off
+	EndExited    End = "exited"    // its process ended while nobody watched it, and no log says why
 	EndDestroyed End = "destroyed" // by a destroy or a signal
 	EndKilled    End = "killed"    // by a signal of an agent, or of a process that has ended since
 	EndCrashed   End = "crashed"

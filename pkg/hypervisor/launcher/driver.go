@@ -201,7 +201,7 @@ func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) err
 func (d *Driver) Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	v := d.vm(name)
 	if v == nil {
-		return grace.EndGuest, nil // with its launcher, in good order
+		return grace.EndExited, nil // with its launcher, in good order
 	}
 	end, err := v.ended(ctx, i)
 	return end, failed("ask for the end of", name, err)

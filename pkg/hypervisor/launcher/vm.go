@@ -184,8 +184,9 @@ func (v *vm) kill(i grace.Instance, s unix.Signal) error {
 // order, saw the VM end by itself.
 func (v *vm) ended(ctx context.Context, i grace.Instance) (grace.End, error) {
 	v.mu.Lock()
-	runs := v.instance == i && v.process != nil && !v.process.Gone()
-	destroyed := v.instance == i && v.destroyed
+	known := v.instance == i // this driver has watched it
+	runs := known && v.process != nil && !v.process.Gone()
+	destroyed := known && v.destroyed
 	v.mu.Unlock()
 	switch {
 	case runs:
@@ -203,6 +204,8 @@ func (v *vm) ended(ctx context.Context, i grace.Instance) (grace.End, error) {
 		return grace.EndUnknown, err
 	case view.Registered && !view.Locked:
 		return grace.EndDestroyed, nil
+	case !known:
+		return grace.EndExited, nil
 	default:
 		return grace.EndGuest, nil
 	}

@@ -165,8 +165,6 @@ func (a armable) Arm(at grace.Mono) (agent.Armed, error) {
 	return fakedeadline.Arm(a, at, clock{}.Now), nil
 }
 
-func (processes) Signalled(int, uint64) bool { return false }
-
 func (processes) Watch(pid int) (agent.Watched, error) {
 	shim, err := process.Watch(pid)
 	if err != nil {

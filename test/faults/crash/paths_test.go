@@ -103,8 +103,8 @@ func paths() []path {
 			name: "in its launcher", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, outcomes: []string{"Forced"},
 			points: slices.Concat(call("look", "ask"), []string{"put-begun.rename", "put-begun.done", "put-requested.rename"}),
 		}, {
-			// No libvirt has a log of the signal: the agent's journal tells of it.
-			name: "in its launcher, signalled", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, outcomes: []string{"Forced"},
+			// No libvirt has a log of the signal, so the next agent may not know of it.
+			name: "in its launcher, signalled", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, outcomes: []string{"Forced", "Lost"},
 			points: call("SIGTERM"),
 		}, {
 			name: "in its launcher, the second agent", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, back: true, outcomes: []string{"Forced"},
