@@ -68,6 +68,8 @@ func (k *keeper) work(d grace.Decision, now grace.Mono) {
 		k.lookAtDirectory(d)
 	case grace.Watch:
 		k.watchQEMU(d)
+	case grace.Inspect:
+		k.inspect(d)
 	case grace.Ask:
 		k.ask(d)
 	case grace.Resume:

@@ -100,6 +100,10 @@ func (k *keeper) signalled(d grace.Decision, s unix.Signal, at grace.Mono, err e
 		k.log.Error("cannot signal QEMU", "signal", unix.SignalName(s), "pid", pid, "err", err)
 		return
 	}
+	if at < due {
+		k.log.Info("the guest is off: its process is ended", "signal", unix.SignalName(s), "pid", pid)
+		return
+	}
 	k.a.cfg.Meter.Destroyed("signal")
 	log := k.log.With("signal", unix.SignalName(s), "pid", pid, "afterDeadline", at.Sub(due))
 	if first {

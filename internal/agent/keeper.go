@@ -111,7 +111,7 @@ func (k *keeper) handle(h hints) {
 		k.restore()
 	}
 	if h.end != "" {
-		k.vm.Ended(h.end, h.endOf)
+		k.vm.Ended(h.end, h.endOf, k.now())
 	}
 	switch {
 	case h.seen == nil:

@@ -32,6 +32,7 @@ func (k *keeper) lookAtDomain(d grace.Decision) {
 
 func (k *keeper) domainSeen(d hypervisor.Domain) {
 	k.vm.SeeDomain(d.Domain, k.now())
+	k.arm() // a guest that is off has no time left
 	if !k.vm.Recorded() && (d.Persistent || d.Autostart) {
 		k.log.Warn("this domain is persistent or autostarted: libvirt may start it again after its shutdown; define it transient",
 			"persistent", d.Persistent, "autostart", d.Autostart)
@@ -149,6 +150,17 @@ func (k *keeper) watchQEMU(d grace.Decision) {
 	default:
 		k.qemu = p
 		k.arm()
+	}
+}
+
+// inspect looks whether QEMU is exiting.
+func (k *keeper) inspect(d grace.Decision) {
+	started := k.vm.Started(d, k.now())
+	exiting := k.qemu != nil && k.qemu.Exiting()
+	k.vm.Done(d, started, false, k.now())
+	k.vm.SeeProcess(exiting, k.now())
+	if exiting {
+		k.log.Info("the QEMU process is exiting", "pid", k.vm.Record().Instance.PID)
 	}
 }
 

@@ -219,6 +219,21 @@ func TestAQEMUThatCannotBeKilledIsToldOnItsVMIOnce(t *testing.T) {
 	})
 }
 
+func TestAQEMUThatIsExitingIsNotToldAsOneThatCannotBeKilled(t *testing.T) {
+	inCluster(t, "30", func(r *rig, c *memoryCluster) {
+		r.hv.End(domain, grace.EndDestroyed)
+		r.after(time.Second)
+		r.hv.Start(fake.Guest{Name: domain, Presses: 1, ShutsDown: second, Frees: 10 * minute})
+		r.after(time.Second)
+		before := len(c.told())
+		r.api(func(c *memoryCluster) { c.vmi.State, c.vmi.DeletingAt = grace.VMIDeleting, r.Now() })
+		r.after(time.Hour)
+		if got := c.told()[before:]; !slices.Equal(got, []string{"ShutdownStarted", "ShutdownCompleted"}) {
+			t.Errorf("Events %v", got)
+		}
+	})
+}
+
 func TestAVMWithoutADomainIsNotAskedForAllTheTime(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		// Given: a launcher directory whose domain is not there yet.

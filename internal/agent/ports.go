@@ -38,6 +38,8 @@ type Process interface {
 	Watched
 	// Signal fails with process.ErrGone if it has ended.
 	Signal(unix.Signal) error
+	// Exiting reports whether it is on its way out already.
+	Exiting() bool
 	// Arm has SIGTERM sent at a time, or at once where that has passed. Neither
 	// the caller nor anything else of the agent is needed for that.
 	Arm(at grace.Mono) (Armed, error)

@@ -25,22 +25,22 @@ const domain = "ns_vm"
 // rig is an agent in a bubble of virtual time, with everything around it in
 // the test's hands.
 type rig struct {
-	t      *testing.T
-	policy grace.Policy
-	hv     *fake.Hypervisor
-	cache  *memoryCache
-	dirs   map[string]*memoryDir
-	meter  *memoryMeter
-	agent  *Agent
-	log    slog.Handler
-	start  time.Time
-	wall   atomic.Int64 // by how much the wall clock was set
-	pause  atomic.Int64 // how long the process is held up before it reads that
-	stop   func()
-	full   atomic.Bool // no file can be opened
-	prepared  atomic.Int64 // how many requests
-	deaf      atomic.Bool  // libvirt's events are lost
-	unread    bool         // the records cannot be read when the agent starts
+	t        *testing.T
+	policy   grace.Policy
+	hv       *fake.Hypervisor
+	cache    *memoryCache
+	dirs     map[string]*memoryDir
+	meter    *memoryMeter
+	agent    *Agent
+	log      slog.Handler
+	start    time.Time
+	wall     atomic.Int64 // by how much the wall clock was set
+	pause    atomic.Int64 // how long the process is held up before it reads that
+	stop     func()
+	full     atomic.Bool  // no file can be opened
+	prepared atomic.Int64 // how many requests
+	deaf     atomic.Bool  // libvirt's events are lost
+	unread   bool         // the records cannot be read when the agent starts
 
 	cluster *memoryCluster // nil: standalone
 	machine *memoryMachine // nil: its shutdowns are not delayed

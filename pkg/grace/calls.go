@@ -13,6 +13,8 @@ func (o *observation) callFor(d Decision) *Call {
 		return &o.LookDir
 	case Watch:
 		return &o.Watch
+	case Inspect:
+		return &o.Inspect
 	case Ask:
 		if d.Mode == ModeAgent {
 			return &o.AskAgent

@@ -28,6 +28,7 @@ const (
 	ClearTrigger Action = "clear-trigger" // remove a trigger that belongs to no VM here
 	Follow       Action = "follow"        // look at another pod's launcher directory from now on
 	Watch        Action = "watch"         // open the process of the record's instance
+	Inspect      Action = "inspect"       // look whether the process is exiting
 
 	Answer      Action = "answer"       // write the final status.json, remove the trigger
 	FlushEvents Action = "flush-events" // wait for the Events that were reported
@@ -91,12 +92,13 @@ var rules = [...]rule{
 	{"node-ends", "the machine goes down before the deadline: the deadline moves to where QEMU still has its destroy timeout", nodeEnds},
 	{"launcher-died", "the shim was killed: the deadline moves to now, unless the machine was shutting down", launcherDied},
 	{"pod-killed", "kubelet kills the launcher before the deadline: the deadline moves to 2 s before that", podKilled},
+	{"inspect", "look whether the process is exiting by itself: what is sent to it then does not make its end Forced", inspect},
 	{"save", "the record has changed: write it before acting", save},
 	{"running", "there is no cause for a shutdown", running},
 	{"save-first", "no request before the record is durable, unless the disk takes too long", saveFirst},
 	{"dry-run", "a dry run sends no request and no signal", dryRun},
 	{"look", "events get lost: look at the domain again each retry interval", look},
-	{"deadline", "the deadline has passed: SIGTERM to QEMU", deadline},
+	{"deadline", "the deadline has passed, or the guest is off and nobody else ends QEMU: SIGTERM to QEMU", deadline},
 	{"destroy-timeout", "QEMU is still there after the destroy timeout: SIGKILL", destroyTimeout},
 	{"destroy", "the process cannot be signalled, or survives SIGKILL: have libvirt destroy the domain", destroyByLibvirt},
 	{"destroy-failed", "report that QEMU survived SIGKILL", destroyFailed},

@@ -49,9 +49,7 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 	o.Domain, o.Instance = domainPresent, d.Instance
 	if !o.Recorded || d.Instance == v.rec.Instance {
 		o.Power, o.Agent = d.Power, d.Agent
-		if d.Power == PowerOn && !o.Gone {
-			o.End = EndUnknown // it goes on: on_poweroff=restart, or a hint that was wrong
-		}
+		v.seePower(now)
 	}
 	o.Stated[byDomain].Read, o.Stated[byDomain].Text = true, d.Grace
 	v.resolve()
@@ -101,12 +99,15 @@ func (v *VM) DomainMissingFromList() {
 // Ended takes why an instance with this UUID ended, as libvirt says. Where
 // its process is watched the domain need not be looked at: whoever asks for
 // one that ends keeps libvirt from its work.
-func (v *VM) Ended(end End, uuid string) {
+func (v *VM) Ended(end End, uuid string, now Mono) {
 	o := &v.obs
 	ours := o.Recorded && uuid == v.rec.Instance.UUID
 	// Where it had moved, what was left of it may have been destroyed.
 	if ours && (o.End == EndUnknown || end == EndMoved) {
 		o.End = end
+	}
+	if ours && end == EndGuest {
+		v.over(GuestOff, now)
 	}
 	watched := ours && (o.Watched || o.Gone)
 	// The process told of its end before libvirt did; a look is due anyway.

@@ -62,7 +62,7 @@ func TestWhatTellsThatAnInstanceIsGone(t *testing.T) {
 		{"libvirt does not know the domain", nil, func(v *VM) { v.DomainAbsent(t0) }, false},
 		{"libvirt shows another instance", nil, func(v *VM) { v.SeeDomain(Domain{Instance: Instance{UUID: "u2", PID: 43, Start: 9}}, t0) }, false},
 		{"libvirt cannot be asked", nil, func(v *VM) { v.DomainUnreadable() }, false},
-		{"libvirt's event says so", nil, func(v *VM) { v.Ended(EndGuest, "u1") }, false},
+		{"libvirt's event says so", nil, func(v *VM) { v.Ended(EndGuest, "u1", t0) }, false},
 		{"a list leaves it out", nil, func(v *VM) { v.DomainMissingFromList() }, false},
 		{"it has no known process, and libvirt knows no domain", unidentified, func(v *VM) { v.DomainAbsent(t0) }, true},
 		{"it has no known process, and libvirt shows another UUID", unidentified, func(v *VM) {
@@ -94,7 +94,7 @@ func TestAnEndThatLibvirtTellsOfCostsALookOnlyWhereNobodyWatches(t *testing.T) {
 	} {
 		v := inPhase(t, Running)
 		v.obs.Watched = c.watched
-		v.Ended(EndCrashed, c.uuid)
+		v.Ended(EndCrashed, c.uuid, t0)
 		if look := v.obs.LookAt == 0; look != c.look {
 			t.Errorf("%s: looked at %v", c.name, look)
 		}
@@ -106,7 +106,7 @@ func TestAnEndThatLibvirtTellsOfCostsALookOnlyWhereNobodyWatches(t *testing.T) {
 
 func TestAHintThatWasWrongIsForgotten(t *testing.T) {
 	v := inPhase(t, ShuttingDown)
-	v.Ended(EndGuest, "u1")
+	v.Ended(EndGuest, "u1", t0)
 	v.SeeDomain(Domain{Instance: known, Power: PowerOn}, at(1)) // on_poweroff=restart
 	if v.obs.End != EndUnknown {
 		t.Errorf("it still counts as %q", v.obs.End)

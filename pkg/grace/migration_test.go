@@ -81,7 +81,7 @@ func TestAGuestThatHasMovedHasMovedWhateverBecameOfItsRest(t *testing.T) {
 	r := Record{Name: "vm", Instance: Instance{UUID: "u1", PID: 42, Start: 7}}
 	v := NewVM("ns", "vm", r, &Policy{})
 	for _, end := range []End{EndDestroyed, EndMoved, EndDestroyed} {
-		v.Ended(end, "u1")
+		v.Ended(end, "u1", t0)
 	}
 	if v.obs.End != EndMoved {
 		t.Errorf("its end is %q", v.obs.End)

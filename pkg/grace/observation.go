@@ -42,6 +42,8 @@ const (
 	destroyFailedAfter = 30 * time.Second
 	destroyRetry       = time.Second
 	destroySlowRetry   = 30 * time.Second
+	// inspectAhead is how long before its signal the process is looked at.
+	inspectAhead = 20 * time.Millisecond
 )
 
 // presence is whether a domain runs, as far as anybody knows.
@@ -138,6 +140,11 @@ type observation struct {
 	Gone   bool
 	GoneAt Mono
 	End    End
+	// OverAt is when the end was seen that Shutdown.Over is about; OffAt, since when
+	// the agent is to end the process of a guest that is off. Exiting: the process is on
+	// its way out.
+	OverAt, OffAt Mono
+	Exiting       bool
 
 	// Owner is whose VM it is. OwnerBy is until when a shutdown waits for the API
 	// server's first list: the grace period may be stated there.
@@ -191,6 +198,7 @@ type observation struct {
 	Look        Call // at the domain
 	LookDir     Call // at the launcher directory
 	Watch       Call // the process
+	Inspect     Call // the process
 	AskACPI     Call
 	AskAgent    Call
 	Resume      Call

@@ -69,6 +69,8 @@ type Shutdown struct {
 	Requested bool
 	// Signalled: the agent has signalled QEMU, or had libvirt destroy it.
 	Signalled bool
+	// Over: the VM had ended before QEMU was signalled; "" where it had not.
+	Over Over
 }
 
 // Record is what the node remembers of one VM. It is a value: a copy shares

@@ -66,7 +66,7 @@ func dropDryRun(r *Record, _ *observation, p *Policy, _ Mono) (Decision, bool) {
 }
 
 func explain(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
-	if !o.Gone || o.End != EndUnknown || r.Shutdown.Signalled {
+	if !o.Gone || o.End != EndUnknown || r.Shutdown.Signalled && r.Shutdown.Over == "" {
 		return next()
 	}
 	over := o.GoneAt.Add(explainTimeout)
@@ -120,12 +120,13 @@ func howEnded(r *Record, o *observation) (Cause, Outcome) {
 
 // outcome of an instance that is gone.
 func outcome(r *Record, o *observation) Outcome {
+	end := endOf(r, o)
 	switch {
-	case r.Shutdown.Signalled || killedByAgent(r, o):
+	case r.Shutdown.Over == "" && (r.Shutdown.Signalled || killedByAgent(r, o)):
 		return Forced
-	case o.End == EndMoved && o.Migration != MigrationNone:
+	case end == EndMoved && o.Migration != MigrationNone:
 		return Migrated
-	case o.End != EndGuest && !exitedInTime(r, o):
+	case end != EndGuest:
 		return Lost
 	case r.Shutdown.Requested || o.AskACPI.Running || o.AskAgent.Running:
 		return Graceful // the end may be seen before the request's answer
@@ -138,12 +139,6 @@ func outcome(r *Record, o *observation) Outcome {
 func killedByAgent(r *Record, o *observation) bool {
 	s := &r.Shutdown
 	return o.End == EndKilled && r.ShuttingDown() && !s.DryRun && o.GoneAt >= s.Deadline
-}
-
-// exitedInTime: nobody has seen the process end, and no agent can have signalled it by
-// then.
-func exitedInTime(r *Record, o *observation) bool {
-	return o.End == EndExited && (!r.ShuttingDown() || o.GoneAt < r.Shutdown.Deadline)
 }
 
 func begin(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {

@@ -5,17 +5,17 @@ import "time"
 // The rules of a shutdown that is under way: first from the deadline on, then
 // before it.
 
-func overdue(r *Record, now Mono) bool { return now >= r.Shutdown.Deadline }
+func overdue(r *Record, o *observation, now Mono) bool { return now >= signalAt(r, o) }
 
 func deadline(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
-	if !overdue(r, now) || r.Instance.PID == 0 || o.Term.Tries > 0 {
+	if !overdue(r, o, now) || r.Instance.PID == 0 || o.Term.Tries > 0 {
 		return next()
 	}
 	return do(Terminate)
 }
 
 func destroyTimeout(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
-	if !overdue(r, now) || r.Instance.PID == 0 || now < o.Term.Last.Add(p.DestroyTimeout) {
+	if !overdue(r, o, now) || r.Instance.PID == 0 || now < o.Term.Last.Add(p.DestroyTimeout) {
 		return next()
 	}
 	if o.Kill.Tries > 0 && now < o.Kill.Last.Add(slowing(o.Kill.Tries)) {
@@ -30,7 +30,7 @@ func slowing(n int) time.Duration {
 }
 
 func destroyByLibvirt(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
-	if !overdue(r, now) || o.Destroy.Running {
+	if !overdue(r, o, now) || o.Destroy.Running {
 		return next()
 	}
 	if at := destroyDue(r, o, now); now < at {
@@ -56,18 +56,18 @@ func destroyDue(r *Record, o *observation, now Mono) Mono {
 }
 
 func destroyFailed(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
-	if !overdue(r, now) || o.Reported || now < failedAt(r, p) {
+	if !overdue(r, o, now) || o.Reported || o.Exiting || now < failedAt(r, o, p) {
 		return next()
 	}
 	return do(ReportFailed)
 }
 
-func failedAt(r *Record, p *Policy) Mono {
-	return r.Shutdown.Deadline.Add(p.DestroyTimeout).Add(destroyFailedAfter)
+func failedAt(r *Record, o *observation, p *Policy) Mono {
+	return signalAt(r, o).Add(p.DestroyTimeout).Add(destroyFailedAfter)
 }
 
 func destroying(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
-	if !overdue(r, now) {
+	if !overdue(r, o, now) {
 		return next()
 	}
 	at := now.Add(destroySlowRetry)
@@ -81,15 +81,15 @@ func destroying(r *Record, o *observation, p *Policy, now Mono) (Decision, bool)
 	if !o.Destroy.Running {
 		at = min(at, destroyDue(r, o, now))
 	}
-	if !o.Reported {
-		at = min(at, failedAt(r, p))
+	if !o.Reported && !o.Exiting {
+		at = min(at, failedAt(r, o, p))
 	}
-	return waitUntil(min(at, o.saveAt(), lookAgain(o, p)))
+	return waitUntil(min(at, o.saveAt(), lookAgain(o, p), inspectAt(r, o, p)))
 }
 
 // untilDeadline waits for at, the deadline, or what else is due before it.
 func untilDeadline(r *Record, o *observation, p *Policy, at Mono) (Decision, bool) {
-	return waitUntil(min(at, r.Shutdown.Deadline, o.saveAt(), lookAgain(o, p)))
+	return waitUntil(min(at, r.Shutdown.Deadline, o.saveAt(), lookAgain(o, p), inspectAt(r, o, p)))
 }
 
 // lookAgain is when the next look at the domain is due.

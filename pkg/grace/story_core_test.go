@@ -73,6 +73,9 @@ func (s *stage) quietly(d Decision) bool {
 		}
 		v.Done(d, v.Started(d, s.now), false, s.now)
 		s.see()
+	case Inspect:
+		v.Done(d, v.Started(d, s.now), false, s.now)
+		v.SeeProcess(s.exiting, s.now)
 	case Watch, WriteStatus, Answer, FlushEvents:
 		v.Done(d, v.Started(d, s.now), false, s.now)
 		if d.Do == Answer {

@@ -117,6 +117,9 @@ type truth struct {
 	off        time.Duration
 	deaf       bool
 	unkillable bool
+	exits      time.Duration // how long its process is exiting
+	exiting    bool
+	stays      Power // what a guest that has powered off is, where its process goes on
 	noProcess  bool
 	diskState  string // "", "full", "hangs"
 	launcher   launcher

@@ -17,11 +17,13 @@ var happenings = map[string]func(*stage){
 	},
 	"dry run": func(s *stage) { s.policy.DryRun = true; s.start() },
 
-	"the guest does not listen":           func(s *stage) { s.deaf = true },
-	"the guest agent answers":             func(s *stage) { s.guestAgent = "answers" },
-	"the guest agent hangs":               func(s *stage) { s.guestAgent = "hangs" },
-	"QEMU cannot be killed":               func(s *stage) { s.unkillable = true },
-	"QEMU's process cannot be identified": func(s *stage) { s.noProcess = true },
+	"the guest does not listen":                             func(s *stage) { s.deaf = true },
+	"the guest agent answers":                               func(s *stage) { s.guestAgent = "answers" },
+	"the guest agent hangs":                                 func(s *stage) { s.guestAgent = "hangs" },
+	"QEMU cannot be killed":                                 func(s *stage) { s.unkillable = true },
+	"libvirt is away, and QEMU stays when the guest is off": func(s *stage) { s.stays = PowerEnding },
+	"nobody ends QEMU when the guest is off":                func(s *stage) { s.stays = PowerOff },
+	"QEMU's process cannot be identified":                   func(s *stage) { s.noProcess = true },
 	"QEMU's process can be identified": func(s *stage) {
 		s.noProcess = false
 		s.instance.PID, s.instance.Start = 100+s.instances, uint64(s.instances)
@@ -33,12 +35,13 @@ var happenings = map[string]func(*stage){
 	"a domain appears": func(s *stage) {
 		s.instances++
 		s.instance, s.ended, s.end, s.power = Instance{UUID: fmt.Sprint("uuid-", s.instances), PID: 100 + s.instances, Start: uint64(s.instances)}, false, EndUnknown, PowerOn
-		s.asked = false
+		s.asked, s.exiting = false, false
 		if s.noProcess {
 			s.instance.PID, s.instance.Start = 0, 0
 		}
 	},
 	"the guest powers off":          func(s *stage) { s.over(EndGuest) },
+	"the guest begins to exit":      func(s *stage) { s.powerOff() },
 	"QEMU crashes":                  func(s *stage) { s.over(EndCrashed) },
 	"somebody destroys the domain":  func(s *stage) { s.over(EndDestroyed) },
 	"the domain is migrated away":   func(s *stage) { s.over(EndMoved) },
@@ -98,6 +101,7 @@ var happenings = map[string]func(*stage){
 var parameters = map[string]func(*stage, string){
 	"grace period":                           func(s *stage, v string) { s.grace = seconds(s.duration(v)); s.start() },
 	"the guest needs, to shut down":          func(s *stage, v string) { s.off = s.duration(v) },
+	"QEMU needs, to exit":                    func(s *stage, v string) { s.exits = s.duration(v) },
 	"the VMI is shown":                       func(s *stage, v string) { s.vmi = shownVMI(v) },
 	"a trigger is left that names":           func(s *stage, v string) { s.trigger(v) },
 	"the API server, asked, says":            func(s *stage, v string) { s.answer = Fate(v) },
@@ -271,17 +275,38 @@ func (s *stage) ask(d Decision) {
 		s.asked = true
 		s.after(s.off, func() {
 			if s.instance == i && !s.ended {
-				s.say(".", "the guest has powered off, QEMU is gone")
+				s.powerOff()
+			}
+		})
+	}
+}
+
+// powerOff is what a guest that was asked does.
+func (s *stage) powerOff() {
+	i := s.instance
+	switch {
+	case s.stays != "":
+		s.say(".", "the guest has powered off, QEMU stays")
+		s.power = s.stays
+	case s.exits != 0:
+		s.say(".", "the guest has powered off, QEMU is exiting")
+		s.exiting = true
+		s.after(s.exits, func() {
+			if s.instance == i && !s.ended {
+				s.say(".", "QEMU is gone")
 				s.over(EndGuest)
 			}
 		})
+	default:
+		s.say(".", "the guest has powered off, QEMU is gone")
+		s.over(EndGuest)
 	}
 }
 
 // die ends QEMU, where it can be killed.
 func (s *stage) die(takes time.Duration) {
 	i := s.instance
-	if s.unkillable {
+	if s.unkillable || s.exiting {
 		return
 	}
 	s.after(takes, func() {

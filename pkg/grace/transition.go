@@ -30,6 +30,9 @@ var transitions = [...]struct {
 	{ShuttingDown, Identify, ShuttingDown},
 	{ShuttingDown, Shorten, ShuttingDown},
 	{ShuttingDown, Ask, ShuttingDown},
+	{ShuttingDown, Terminate, ShuttingDown}, // the guest is off
+	{ShuttingDown, Kill, ShuttingDown},
+	{ShuttingDown, Destroy, ShuttingDown},
 	{ShuttingDown, DropDryRun, Running},
 	{ShuttingDown, Finish, Stopped},
 	{Destroying, Identify, Destroying},

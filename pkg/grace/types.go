@@ -71,6 +71,7 @@ const (
 	PowerPausedOther Power = "paused-other" // paused for any other reason: I/O error, migration, ...
 	PowerSuspended   Power = "suspended"    // PMSUSPENDED: may be woken
 	PowerEnding      Power = "ending"       // libvirt's state SHUTDOWN: the guest is off, QEMU not yet gone
+	PowerOff         Power = "off"          // the guest is off, and nobody but the agent ends its process
 )
 
 // End is why an instance ended.
@@ -86,6 +87,15 @@ const (
 	EndCrashed   End = "crashed"
 	EndMoved     End = "moved" // migrated or saved
 	EndFailed    End = "failed"
+)
+
+// Over is what was seen of an end before the agent signalled the process.
+type Over string
+
+// What may be seen.
+const (
+	GuestOff Over = "guest-off" // the guest had powered off
+	Exiting  Over = "exiting"   // the process was exiting, whatever had ended it
 )
 
 // Mode is a way to ask a guest to shut down.

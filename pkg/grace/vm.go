@@ -137,6 +137,7 @@ func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 		v.rec.refresh(o)
 	case Begin:
 		v.rec.begin(d.Cause, d.When, wall.Add(-now.Sub(d.When)), v.policy.DryRun)
+		v.overBefore(now)
 	case HoldShutdown:
 		v.rec.hold(d.Hold, wall.Add(-now.Sub(d.When)))
 	case Shorten:
@@ -250,7 +251,7 @@ func (v *VM) due() Mono {
 	if !v.rec.ShuttingDown() || v.rec.BootID != v.policy.BootID {
 		return Never
 	}
-	return v.rec.Shutdown.Deadline
+	return signalAt(&v.rec, &v.obs)
 }
 
 // ArmAt is when SIGTERM is to be sent, whatever the agent waits for then; Never

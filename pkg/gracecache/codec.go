@@ -85,6 +85,7 @@ type diskShutdown struct {
 	DryRun     bool        `json:"dryRun"`
 	Requested  bool        `json:"requested"`
 	Signalled  bool        `json:"signalled"`
+	Over       grace.Over  `json:"over,omitempty"`
 }
 
 // encode returns the file of a record.

@@ -25,6 +25,8 @@ func TestGoldenFilesAreReadForEverAndWrittenByteForByte(t *testing.T) {
 		Cause: grace.VMIDeleted, Start: 1, Deadline: grace.Never, DryRun: true, Requested: true, Signalled: true,
 		StartedAt: never.Shutdown.StartedAt, DeadlineAt: never.Shutdown.StartedAt.Add(grace.MaxPeriod),
 	}
+	over := shutdownRecord()
+	over.Shutdown.Over = grace.GuestOff
 	bare := grace.Record{Namespace: "a", Name: "b", Period: grace.Period{Source: grace.SourceLauncher}}
 	inCluster := runningRecord()
 	inCluster.VMICreated = time.Date(2026, 2, 28, 9, 0, 1, 0, time.UTC)
@@ -41,6 +43,7 @@ func TestGoldenFilesAreReadForEverAndWrittenByteForByte(t *testing.T) {
 		"v1-shutdown.json":      shutdownRecord(),
 		"v1-held.json":          heldRecord(),
 		"v1-limits.json":        never,
+		"v1-over.json":          over,
 		"v1-bare.json":          bare,
 		"v1-cluster.json":       inCluster,
 	} {
@@ -117,6 +120,7 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 				Start: mono.Draw(t, "start"), Deadline: mono.Draw(t, "deadline"),
 				StartedAt: wall.Draw(t, "started at"), DeadlineAt: wall.Draw(t, "deadline at"),
 				DryRun: rapid.Bool().Draw(t, "dry"), Requested: rapid.Bool().Draw(t, "requested"), Signalled: rapid.Bool().Draw(t, "signalled"),
+				Over: grace.Over(text.Draw(t, "over")),
 			}
 		}
 		data, err := encode(want)
@@ -136,7 +140,7 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 // A field that somebody adds to grace.Record must be stored too.
 func TestEveryFieldOfARecordIsStored(t *testing.T) {
 	want := shutdownRecord()
-	want.Shutdown.DryRun, want.Shutdown.Signalled = true, true
+	want.Shutdown.DryRun, want.Shutdown.Signalled, want.Shutdown.Over = true, true, grace.Exiting
 	want.VMICreated, want.Pod, want.Holdable = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), "a-pod", true
 	want.Launcher.Device, want.Launcher.Pod = 41, "a-pod"
 	want.Hold = heldRecord().Hold

@@ -38,6 +38,7 @@ func toDisk(rec grace.Record) diskRecord {
 			DryRun:     s.DryRun,
 			Requested:  s.Requested,
 			Signalled:  s.Signalled,
+			Over:       s.Over,
 		}
 	}
 	return d
@@ -94,6 +95,7 @@ func (d *diskShutdown) toShutdown() (grace.Shutdown, error) {
 		DryRun:     d.DryRun,
 		Requested:  d.Requested,
 		Signalled:  d.Signalled,
+		Over:       d.Over,
 	}, nil
 }
 

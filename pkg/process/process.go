@@ -38,18 +38,27 @@ func Start(pid int) (uint64, error) {
 	return parse(stat)
 }
 
-// parse skips the command's name, which may hold spaces and brackets.
+// parse takes the start time from the text of a stat file.
 func parse(stat []byte) (start uint64, err error) {
-	const after = 22 - 3 // fields between the state (3) and the start time
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) <= after {
-		return 0, fmt.Errorf("start time in %.80q: too few fields", stat)
-	}
-	start, err = strconv.ParseUint(string(fields[after]), 10, 64)
-	if err != nil {
-		return 0, fmt.Errorf("start time in %.80q: %w", stat, err)
+	if start, err = number(stat, 22); err != nil {
+		return 0, fmt.Errorf("start time: %w", err)
 	}
 	return start, nil
+}
+
+// number takes a field of a stat file, which are counted from 1. It skips the
+// command's name (2), which may hold spaces and brackets.
+func number(stat []byte, field int) (uint64, error) {
+	const first = 3 // the state
+	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	if len(fields) <= field-first {
+		return 0, fmt.Errorf("field %d of %.80q: too few fields", field, stat)
+	}
+	n, err := strconv.ParseUint(string(fields[field-first]), 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("field %d of %.80q: %w", field, stat, err)
+	}
+	return n, nil
 }
 
 // Age is how long ago a process with this start time started, with the time that the

@@ -62,6 +62,10 @@ type Guest struct {
 
 	// Exits is how long QEMU takes to exit on SIGTERM.
 	Exits time.Duration
+	// Frees is how long QEMU is exiting once its guest is off, whatever is sent to it.
+	Frees time.Duration
+	// Stays: QEMU stays when its guest is off, and nobody but the agent ends it.
+	Stays bool
 	// Frozen: QEMU does not heed SIGTERM, only SIGKILL. Unkillable: neither.
 	Frozen, Unkillable bool
 	// Lingers is how long libvirt shows the domain, with no process that
@@ -236,7 +240,19 @@ func (h *Hypervisor) note(c Call) {
 func (h *Hypervisor) powerOff(d *domain) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !d.gone && d.power == grace.PowerOn {
+	switch {
+	case d.gone || d.power != grace.PowerOn:
+	case d.Stays:
+		d.power = grace.PowerOff
+		h.emit(hypervisor.Event{Name: d.Name, UUID: d.UUID})
+	case d.Frees != 0:
+		d.proc.exiting = true
+		time.AfterFunc(d.Frees, func() {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.exit(d, grace.EndGuest)
+		})
+	default:
 		h.exit(d, grace.EndGuest)
 	}
 }

@@ -19,6 +19,8 @@ type proc struct {
 	domain *domain // nil: not a QEMU
 	dying  bool
 	done   chan struct{}
+	// exiting: it ends later, whatever is sent to it.
+	exiting bool
 }
 
 // spawn makes a process. Pids and start times never come again.
@@ -80,6 +82,13 @@ func (p *Process) Done() <-chan struct{} { return p.p.done }
 // Gone reports whether the process has ended.
 func (p *Process) Gone() bool { return p.p.gone() }
 
+// Exiting reports whether it is on its way out.
+func (p *Process) Exiting() bool {
+	p.h.mu.Lock()
+	defer p.h.mu.Unlock()
+	return p.p.exiting
+}
+
 // Close does nothing.
 func (p *Process) Close() error { return nil }
 
@@ -115,7 +124,7 @@ func (p *proc) exit() {
 func (p *proc) signal(h *Hypervisor, s unix.Signal) {
 	d := p.domain
 	switch {
-	case p.gone() || s == 0:
+	case p.gone() || p.exiting || s == 0:
 	case d == nil:
 		p.exit()
 	case s == unix.SIGKILL && !d.Unkillable:
