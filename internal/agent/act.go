@@ -139,7 +139,10 @@ func (k *keeper) ask(d grace.Decision) {
 	k.call(d, within(max(r.Shutdown.Deadline.Sub(k.now()), time.Duration(0)), func(ctx context.Context) error {
 		err := k.a.cfg.Hypervisor.Ask(ctx, k.domain, r.Instance, d.Mode)
 		result := "ok"
-		if err != nil {
+		switch {
+		case errors.Is(err, hypervisor.ErrBusy):
+			result = "busy"
+		case err != nil:
 			result = "failed"
 		}
 		k.a.cfg.Meter.Asked(d.Mode, result) // also where the guest was off before the answer

@@ -55,6 +55,7 @@ type asker struct {
 	command int        // a command that was started
 	results chan error // of QMP
 	timer   *time.Timer
+	monitor *powerRequest // the last one, which waits for the guest's end
 }
 
 func newAsker(how Ask, sender *signals.Sender, status *hints) *asker {
@@ -75,7 +76,8 @@ func (a *asker) look() error {
 	a.asked, a.busy = n, true
 	a.timer.Reset(askTimeout)
 	if a.how.Exec == "" {
-		go func() { a.results <- powerdown(a.how.QMP, time.Now().Add(askTimeout)) }()
+		a.monitor.close()
+		a.monitor = press(a.how.QMP, time.Now().Add(askTimeout), a.results)
 		return nil
 	}
 	if a.command, err = start(strings.Fields(a.how.Exec)); err != nil {
@@ -124,6 +126,20 @@ func (a *asker) done(failed error) error {
 	return errors.Join(failed, err)
 }
 
+// off tells that the guest is off. The agent ends the process.
+func (a *asker) off() error {
+	a.monitor.close()
+	a.monitor = nil
+	return a.sender.TellGuest(signals.GuestOff)
+}
+
+// close lets go of the monitor.
+func (a *asker) close() {
+	if a != nil {
+		a.monitor.close()
+	}
+}
+
 // found is told the pid of the VM process.
 func (a *asker) found(pid int) error {
 	if a == nil {
@@ -134,11 +150,11 @@ func (a *asker) found(pid int) error {
 }
 
 // asking is what the asker waits for.
-func (s *shim) asking() (result <-chan error, late <-chan time.Time) {
+func (s *shim) asking() (result <-chan error, late <-chan time.Time, off <-chan struct{}) {
 	if s.asker == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
-	return s.asker.results, s.asker.timer.C
+	return s.asker.results, s.asker.timer.C, s.asker.monitor.guestOff()
 }
 
 // begin registers and finds the VM process. Where the agent has to be told of

@@ -83,6 +83,7 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 	s := newShim(config, logger)
 	status := s.run(caught)
 	s.status.close()
+	s.asker.close()
 	if err := s.sender.Withdraw(); err != nil {
 		s.once(err)
 	}
@@ -106,7 +107,7 @@ func (s *shim) run(caught Signals) int {
 		if s.retries() {
 			retryC = retry.C
 		}
-		resultC, lateC := s.asking()
+		resultC, lateC, offC := s.asking()
 		select {
 		case sig := <-caught.Requests:
 			s.request(sig)
@@ -131,6 +132,9 @@ func (s *shim) run(caught Signals) int {
 			s.try(s.asker.done(err))
 		case <-lateC:
 			s.try(s.asker.late())
+		case <-offC:
+			s.log.Print("the guest is off, and its process stays: the agent ends it")
+			s.try(s.asker.off())
 		}
 	}
 	return status

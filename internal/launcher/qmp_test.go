@@ -30,21 +30,12 @@ func listen(t *testing.T, greeting string, answer func(command, id string) []str
 	kit.Must(t, err)
 	var served sync.WaitGroup
 	served.Go(func() {
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		fmt.Fprint(conn, greeting)
-		for lines := bufio.NewScanner(conn); lines.Scan(); {
-			c := signals.Members(lines.Text())
-			command := strings.Trim(c["execute"], `"`)
-			m.mu.Lock()
-			m.got = append(m.got, command)
-			m.mu.Unlock()
-			for _, line := range answer(command, c["id"]) {
-				fmt.Fprint(conn, line+"\r\n")
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
 			}
+			m.serve(conn, greeting, answer)
 		}
 	})
 	t.Cleanup(func() {
@@ -52,6 +43,21 @@ func listen(t *testing.T, greeting string, answer func(command, id string) []str
 		served.Wait()
 	})
 	return m
+}
+
+func (m *monitor) serve(conn net.Conn, greeting string, answer func(command, id string) []string) {
+	defer conn.Close()
+	fmt.Fprint(conn, greeting)
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		c := signals.Members(lines.Text())
+		command := strings.Trim(c["execute"], `"`)
+		m.mu.Lock()
+		m.got = append(m.got, command)
+		m.mu.Unlock()
+		for _, line := range answer(command, c["id"]) {
+			fmt.Fprint(conn, line+"\r\n")
+		}
+	}
 }
 
 func (m *monitor) commands() []string {
@@ -76,8 +82,9 @@ func qemu(status string) func(command, id string) []string {
 func TestTheButtonIsPressedOfAGuestThatCanHearIt(t *testing.T) {
 	for status, before := range map[string][]string{"running": nil, "paused": {"cont"}, "suspended": {"system_wakeup"}, "prelaunch": nil} {
 		m := listen(t, greeting, qemu(status))
-		if err := powerdown(m.path, time.Now().Add(10*time.Second)); err != nil {
-			t.Errorf("%s: %v", status, err)
+		off, err := powerdown(t.Context(), m.path, time.Now().Add(10*time.Second))
+		if err != nil || off {
+			t.Errorf("%s: off %t, %v", status, off, err)
 		}
 		want := slices.Concat([]string{"qmp_capabilities", "query-status"}, before, []string{"system_powerdown"})
 		if got := m.commands(); !slices.Equal(got, want) {
@@ -86,9 +93,88 @@ func TestTheButtonIsPressedOfAGuestThatCanHearIt(t *testing.T) {
 	}
 	for _, status := range []string{"io-error", "inmigrate", "internal-error", ""} {
 		m := listen(t, greeting, qemu(status))
-		if err := powerdown(m.path, time.Now().Add(10*time.Second)); err == nil || slices.Contains(m.commands(), "cont") {
+		if _, err := powerdown(t.Context(), m.path, time.Now().Add(10*time.Second)); err == nil || slices.Contains(m.commands(), "cont") {
 			t.Errorf("%s: %v, after %q", status, err, m.commands())
 		}
+	}
+}
+
+// ending answers as a QEMU does whose guest powers off when it is asked to.
+func ending(after string) func(command, id string) []string {
+	pressed := false
+	return func(command, id string) []string {
+		switch {
+		case command == "system_powerdown":
+			pressed = true
+			event := `{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-shutdown"}}`
+			return []string{`{"return": {}, "id": ` + id + `}`, `{"event": "POWERDOWN"}`, event}
+		case command == "query-status" && pressed:
+			return qemu(after)(command, id)
+		default:
+			return qemu("running")(command, id)
+		}
+	}
+}
+
+func TestTheShimHearsThatAGuestIsOffAndQEMUStays(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer   func(command, id string) []string
+		commands int
+	}{
+		"it powers off":         {ending("shutdown"), 5},
+		"it was off when asked": {qemu("shutdown"), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			monitor := listen(t, greeting, c.answer)
+			result := make(chan error, 1)
+			m := press(monitor.path, time.Now().Add(10*time.Second), result)
+			defer m.close()
+			if err := <-result; err != nil {
+				t.Fatal(err)
+			}
+			<-m.guestOff()
+			if got := monitor.commands(); len(got) != c.commands || slices.Contains(got, "quit") {
+				t.Errorf("%q", got)
+			}
+		})
+	}
+}
+
+func TestAGuestThatRunsIsNotOff(t *testing.T) {
+	for name, answer := range map[string]func(command, id string) []string{"it hears nothing": qemu("running"), "it was reset": ending("running"), "it is paused": ending("paused")} {
+		t.Run(name, func(t *testing.T) {
+			result := make(chan error, 1)
+			monitor := listen(t, greeting, answer)
+			m := press(monitor.path, time.Now().Add(10*time.Second), result)
+			if err := <-result; err != nil {
+				t.Fatal(err)
+			}
+			kit.Eventually(t, "it was looked at", func() bool { return len(monitor.commands()) >= 5 })
+			m.close() // what waits ends with it
+			select {
+			case <-m.guestOff():
+				t.Error("off")
+			default:
+			}
+		})
+	}
+}
+
+func TestAMonitorThatSomebodyElseHoldsIsSaid(t *testing.T) {
+	// given: QEMU takes a second client's connection, and does not read it
+	path := filepath.Join(t.TempDir(), "qmp")
+	l, err := net.Listen("unix", path)
+	kit.Must(t, err)
+	defer l.Close()
+	// when
+	result := make(chan error, 1)
+	m := press(path, time.Now().Add(100*time.Millisecond), result)
+	err = <-result
+	m.close()
+	// then
+	text := fmt.Sprint(err)
+	if !strings.HasPrefix(text, signals.ResultBusy) || !strings.Contains(text, "of its own") {
+		t.Errorf("%v", err)
 	}
 }
 
@@ -100,7 +186,7 @@ func TestAMonitorThatHangsFloodsOrLies(t *testing.T) {
 		answer   func(command, id string) []string
 		want     string
 	}{
-		"says nothing":       {"", qemu("running"), "no answer"},
+		"says nothing":       {"", qemu("running"), signals.ResultBusy},
 		"hangs":              {greeting, func(string, string) []string { return nil }, "no answer"},
 		"floods":             {greeting, func(string, string) []string { return flood }, "says too much"},
 		"never ends a line":  {strings.Repeat("x", maxQMP+1), qemu("running"), "says too much"},
@@ -112,7 +198,7 @@ func TestAMonitorThatHangsFloodsOrLies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			m := listen(t, c.greeting, c.answer)
 			from := time.Now()
-			err := powerdown(m.path, from.Add(timeout))
+			_, err := powerdown(t.Context(), m.path, from.Add(timeout))
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, want %q", err, c.want)
 			}

@@ -44,6 +44,8 @@ var (
 	ErrState = errors.New("the domain's state does not allow it")
 	// ErrNoAgent: no guest agent answers.
 	ErrNoAgent = errors.New("no guest agent answers")
+	// ErrBusy: another program holds what the guest is asked by.
+	ErrBusy = errors.New("the guest's monitor is held by another program")
 	// ErrUnavailable: the hypervisor could not be reached.
 	ErrUnavailable = errors.New("hypervisor unavailable")
 )

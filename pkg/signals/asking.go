@@ -18,6 +18,16 @@ func (s *Sender) Requested() (uint64, error) {
 // stays the same file, with its lock: that is how the agent knows the launcher.
 func (s *Sender) Tell(pid int, requested uint64, result string) error {
 	s.vm.PID, s.vm.Requested, s.vm.Result = pid, requested, result
+	return s.rewrite()
+}
+
+// TellGuest changes what vm.json says of the guest: GuestOff, or "".
+func (s *Sender) TellGuest(guest string) error {
+	s.vm.Guest = guest
+	return s.rewrite()
+}
+
+func (s *Sender) rewrite() error {
 	if s.lock == nil {
 		return nil // it will be said by Register
 	}

@@ -27,7 +27,7 @@ func (v VM) Encode() []byte {
 	}
 	if v.Asks != "" {
 		text += member("asks", v.Asks) + number("pid", uint64(max(v.PID, 0))) +
-			number("requested", v.Requested) + member("result", resultText(v.Result))
+			number("requested", v.Requested) + member("result", resultText(v.Result)) + member("guest", v.Guest)
 	}
 	return []byte(text + "}\n")
 }

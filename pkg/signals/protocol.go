@@ -54,12 +54,17 @@ type Asking struct {
 	// Result what came of it: ResultOK, or an error for people.
 	Requested uint64 `json:"requested"`
 	Result    string `json:"result"`
+	// Guest is GuestOff once the guest has powered off and the VM process stays.
+	Guest string `json:"guest"`
 }
 
 // Values in vm.json of a launcher that asks its guest itself.
 const (
 	AsksLauncher = "launcher"
 	ResultOK     = "ok"
+	// ResultBusy begins the result where another program holds QEMU's monitor.
+	ResultBusy = "monitor busy"
+	GuestOff   = "off"
 )
 
 // maxResult bounds the text of a result.
@@ -93,6 +98,9 @@ func ParseVM(content []byte) (VM, error) {
 		vm.PID = 0
 	}
 	vm.Result = resultText(vm.Result)
+	if vm.Guest != GuestOff {
+		vm.Guest = ""
+	}
 	return vm, nil
 }
 

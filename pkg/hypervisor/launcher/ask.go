@@ -3,6 +3,7 @@ package launcher
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,6 +40,8 @@ func (v *vm) ask(ctx context.Context) error {
 		switch {
 		case answered && result == signals.ResultOK:
 			return nil
+		case answered && strings.HasPrefix(result, signals.ResultBusy):
+			return fmt.Errorf("the launcher could not ask the guest: %w: %.200q", hypervisor.ErrBusy, result)
 		case answered:
 			return fmt.Errorf("the launcher could not ask the guest: %.200q", result)
 		case p == nil || p.Gone():

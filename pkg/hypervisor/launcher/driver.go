@@ -165,9 +165,7 @@ func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error
 	if err != nil {
 		return hypervisor.Domain{}, failed("look at", name, err)
 	}
-	// What the guest does is the launcher's to know: it resumes a paused one
-	// before it asks.
-	return hypervisor.Domain{Name: name, Domain: grace.Domain{Instance: i, Power: grace.PowerOn}}, nil
+	return hypervisor.Domain{Name: name, Domain: grace.Domain{Instance: i, Power: v.power()}}, nil
 }
 
 // Ask has the launcher ask its guest, and waits for its answer.

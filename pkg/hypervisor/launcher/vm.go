@@ -40,6 +40,7 @@ type vm struct {
 	refused   refusal
 	paid      time.Time // until when looks into claims are used up
 	waiting   bool      // for the next one
+	off       bool      // its launcher says that the guest is off, and the process stays
 
 	status            grace.Status // what the agent has told last
 	request, answered uint64
@@ -74,12 +75,20 @@ func (v *vm) learn(view *watch.View) {
 	running := v.process != nil && !v.process.Gone()
 	says, open := v.claim(view)
 	open = open && !running
+	// Only of the process that it has named. Its word ends that one alone.
+	off := running && v.claims && says == v.found && view.Guest == signals.GuestOff
+	changed := off != v.off
+	v.off = off
+	i := v.instance
 	due, later := false, time.Duration(0)
 	if open {
 		due, later = v.turn(time.Now())
 	}
 	v.mu.Unlock()
 	v.driver.keep(v, view.Present || running)
+	if changed {
+		v.driver.tell(hypervisor.Event{Name: v.name, UUID: i.UUID})
+	}
 	if due {
 		v.identify(says)
 	}
@@ -162,6 +171,17 @@ func (v *vm) now(ctx context.Context) (grace.Instance, error) {
 		return i, nil
 	}
 	return grace.Instance{}, hypervisor.ErrNotFound
+}
+
+// power is what the guest does, as far as the agent has to know: the launcher resumes
+// a paused one before it asks.
+func (v *vm) power() grace.Power {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.off {
+		return grace.PowerOff
+	}
+	return grace.PowerOn
 }
 
 // kill signals exactly this instance.
