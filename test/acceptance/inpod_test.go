@@ -38,6 +38,30 @@ func TestAVMInItsPodIsShutDownWithoutLibvirt(t *testing.T) {
 	}
 }
 
+func TestAGuestInItsPodThatIsOffEndsThoughItsQEMUStays(t *testing.T) {
+	a := shared.Agent(t, "--libvirt-uri=").WithoutLibvirt(t).Start(t)
+	v := a.InLauncher(t, node.Spec{NoShutdown: true}, "--grace-period=30")
+	from := v.SignalShim(t)
+	shared.Within(t, 2*time.Second, from, v.WaitGone(t, soon), "ended")
+	v.WaitExit(t, 0)
+	v.WaitStopped(t, "LauncherSignal", "Graceful")
+	if n := a.Metrics(t)[`vmgrace_destroys_total{via="signal"}`]; n != 0 {
+		t.Errorf("%v destroys of a guest that was off", n)
+	}
+}
+
+func TestAMonitorThatSomebodyElseHoldsIsSeen(t *testing.T) {
+	a := shared.Agent(t, "--libvirt-uri=").WithoutLibvirt(t).Start(t)
+	v := a.InLauncher(t, node.Spec{}, "--grace-period=10")
+	defer v.HoldMonitor(t)()
+	v.SignalShim(t)
+	node.Eventually(t, soon, func() bool { return v.Launcher.Says("vm.json", `"result":"monitor busy`) }, "vm.json does not say it")
+	node.Eventually(t, soon, func() bool {
+		return a.Metrics(t)[`vmgrace_shutdown_requests_total{mode="acpi",result="busy"}`] > 0
+	}, "no metric says it")
+	v.WaitStopped(t, "LauncherSignal", "Forced")
+}
+
 func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 	a := shared.Agent(t, "--libvirt-uri=", "--shutdown-retry-interval=1s").Start(t)
 	t.Run("guests", func(t *testing.T) {

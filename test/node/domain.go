@@ -22,6 +22,8 @@ type Spec struct {
 	// Firmware is a domain without an operating system: its firmware starts what
 	// halts the processor (see [HaltImage]). It is deaf, quick to start, and no load.
 	Firmware bool
+	// NoShutdown: in its launcher, QEMU stays when the guest is off.
+	NoShutdown bool
 	// Unbootable is a firmware guest that has nothing to start, and so looks for it all
 	// the time: its processor runs.
 	Unbootable bool

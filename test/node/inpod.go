@@ -154,6 +154,9 @@ func (g *Guest) qemu(t T) []string {
 	} else {
 		boot = append(boot, "-initrd", initrd, "-append", kernelArgs+g.Behaviour)
 	}
+	if g.NoShutdown {
+		boot = append(boot, "-no-shutdown")
+	}
 	return append([]string{
 		"qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", memory, "-display", "none", "-nodefaults", "-no-user-config",
 		"-msg", "timestamp=on", "-serial", "file:" + g.serial, "-qmp", "unix:" + g.monitor() + ",server=on,wait=off",
@@ -219,4 +222,19 @@ func Monitor(t T, socket, command string) {
 		}
 	}
 	t.Fatalf("the monitor %s does not answer", socket)
+}
+
+// HoldMonitor is another client of QEMU's monitor, until the function that it returns
+// is called.
+func (g *Guest) HoldMonitor(t T) (release func()) {
+	t.Helper()
+	conn, err := net.DialTimeout("unix", g.monitor(), waitTimeout)
+	if err != nil {
+		t.Fatalf("monitor of %s: %v", g.Domain, err)
+	}
+	_ = conn.SetDeadline(time.Now().Add(waitTimeout))
+	if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil { // the greeting: it is ours
+		t.Fatalf("monitor of %s: %v", g.Domain, err)
+	}
+	return func() { _ = conn.Close() }
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -63,6 +64,11 @@ func (l *Launcher) Path(name string) string { return filepath.Join(l.Dir, name) 
 func (l *Launcher) Has(name string) bool {
 	_, err := os.Lstat(l.Path(name))
 	return err == nil
+}
+
+// Says reports whether a file has a text in it.
+func (l *Launcher) Says(name, text string) bool {
+	return strings.Contains(readText(l.Path(name)), text)
 }
 
 // Touch makes an empty trigger, as a person does.
