@@ -54,33 +54,6 @@ func TestADeafGuestIsAskedEachIntervalAndDestroyedAtTheDeadline(t *testing.T) {
 	})
 }
 
-func TestAGuestThatIsOffBeforeItsDeadlineIsNotForced(t *testing.T) {
-	for name, c := range map[string]struct {
-		guest   fake.Guest
-		takes   time.Duration
-		signals int
-	}{
-		"its QEMU frees memory beyond the deadline": {fake.Guest{Frees: 2 * minute}, 2*minute + 20*second, -1},
-		"its QEMU stays": {fake.Guest{Stays: true}, 4 * second, 1},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(r *rig) {
-				c.guest.Name, c.guest.Presses, c.guest.ShutsDown = domain, 1, 3*second
-				r.guarded(c.guest, "10")
-				r.trigger(domain)
-				r.after(c.takes)
-				r.stoppedAs(domain, grace.LauncherSignal, grace.Graceful)
-				if n := r.hv.Count(fake.OpSignal, domain); c.signals >= 0 && n != c.signals {
-					t.Errorf("%d signals, want %d", n, c.signals)
-				}
-				if n := r.meter.of("overshot"); c.guest.Stays && n != 0 {
-					t.Error("a signal before the deadline counts as one after it")
-				}
-			})
-		})
-	}
-}
-
 func TestTheRecordIsDurableBeforeTheGuestHearsAnything(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain}, "60")

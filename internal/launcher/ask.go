@@ -14,6 +14,8 @@ import (
 // askTimeout is how long one request to the guest may take.
 const askTimeout = 4 * time.Second
 
+func askDeadline() time.Time { return time.Now().Add(askTimeout) }
+
 // Ask is how the guest is asked to shut down: one of the two, or none.
 type Ask struct {
 	QMP  string // the path of QEMU's monitor socket
@@ -77,7 +79,7 @@ func (a *asker) look() error {
 	a.timer.Reset(askTimeout)
 	if a.how.Exec == "" {
 		a.monitor.close()
-		a.monitor = press(a.how.QMP, time.Now().Add(askTimeout), a.results)
+		a.monitor = press(a.how.QMP, askDeadline(), a.results)
 		return nil
 	}
 	if a.command, err = start(strings.Fields(a.how.Exec)); err != nil {

@@ -62,7 +62,7 @@ func press(path string, deadline time.Time, result chan<- error) *powerRequest {
 
 // isOff asks QEMU whether its guest is off. One that does not answer has not said so.
 func isOff(ctx context.Context, path string) bool {
-	q, err := dialQMP(ctx, path, time.Now().Add(askTimeout))
+	q, err := dialQMP(ctx, path, askDeadline())
 	if err != nil {
 		return false
 	}

@@ -34,6 +34,7 @@ func begun(t *testing.T, length time.Duration) (Record, observation) {
 		t.Fatal(err)
 	}
 	o.Announced, o.Look = true, Call{Tries: 1, Last: t0}
+	o.Inspect = Call{Tries: 1, Last: Never} // what it finds is a case of its own
 	return r, o
 }
 
@@ -146,6 +147,25 @@ func TestDecide(t *testing.T) {
 		{name: "cannot be killed", begun: true, now: at(70), given: func(_ *Record, o *observation, _ *Policy) {
 			o.Look.Last, o.Term, o.Kill, o.Destroy = at(70), Call{Tries: 1, Last: at(30)}, Call{Tries: 9, Last: at(69)}, Call{Running: true, Tries: 1}
 		}, do: ReportFailed, rule: "destroy-failed"},
+
+		{name: "the process was not looked at", begun: true, given: func(_ *Record, o *observation, _ *Policy) { o.Inspect = Call{} }, do: Inspect, rule: "inspect"},
+		{name: "right before the deadline", begun: true, now: at(30).Add(-inspectAhead), given: func(_ *Record, o *observation, _ *Policy) {
+			o.Inspect, o.Look.Last = Call{Tries: 1, Last: t0}, at(29)
+		}, do: Inspect, rule: "inspect"},
+		{name: "right before the deadline, off already", begun: true, now: at(30).Add(-inspectAhead), given: func(r *Record, o *observation, _ *Policy) {
+			r.Shutdown.Over, o.Power, o.Inspect, o.Look.Last = GuestOff, PowerEnding, Call{Tries: 1, Last: t0}, at(29)
+		}, do: Wait, rule: "guest-off", at: at(30)},
+		{name: "off, and nobody else ends its process", begun: true, now: at(3), given: func(_ *Record, o *observation, _ *Policy) {
+			o.Power, o.OffAt, o.Look.Last = PowerOff, at(3), at(3)
+		}, do: Terminate, rule: "deadline"},
+		{name: "cannot be killed, is it exiting", begun: true, now: at(70), given: func(_ *Record, o *observation, _ *Policy) {
+			o.Look.Last, o.Term, o.Kill, o.Destroy = at(70), Call{Tries: 1, Last: at(30)}, Call{Tries: 9, Last: at(69)}, Call{Running: true, Tries: 1}
+			o.Inspect = Call{Tries: 2, Last: at(30)}
+		}, do: Inspect, rule: "inspect"},
+		{name: "cannot be killed, and is exiting", begun: true, now: at(70), given: func(_ *Record, o *observation, _ *Policy) {
+			o.Look.Last, o.Term, o.Kill, o.Destroy = at(70), Call{Tries: 1, Last: at(30)}, Call{Tries: 9, Last: at(69)}, Call{Running: true, Tries: 1}
+			o.Inspect, o.Exiting = Call{Tries: 3, Last: at(70)}, true
+		}, do: Wait, rule: "destroying", at: at(75)},
 
 		{name: "gone, and nobody knows why yet", begun: true, now: at(2), given: func(_ *Record, o *observation, _ *Policy) { o.Gone, o.GoneAt = true, at(2) }, do: Explain, rule: "explain"},
 		{name: "gone, explaining", begun: true, now: at(2), given: func(_ *Record, o *observation, _ *Policy) {

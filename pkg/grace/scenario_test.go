@@ -81,6 +81,9 @@ func (w *world) act(d Decision) {
 				w.end(EndGuest)
 			}
 		})
+	case Inspect:
+		w.start(&w.o.Inspect)
+		w.o.Inspect.Running = false
 	case Resume:
 		w.start(&w.o.Resume)
 		w.o.Resume.Running, w.o.Power = false, PowerOn
