@@ -79,7 +79,7 @@ func (a *Armed) Sent() <-chan Sent { return a.report }
 func terminate(pidfd int) Sent {
 	gone := unix.PollFd{Fd: int32(pidfd), Events: unix.POLLIN}
 	var none unix.Timespec
-	n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&gone)), 1, uintptr(unsafe.Pointer(&none)), 0, 0, 0)
+	n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&gone)), 1, uintptr(unsafe.Pointer(&none)), 0, 0, 0) //nolint:gosec // a raw system call
 	if int(n) == 1 {
 		return Sent{now(), process.ErrGone}
 	}
@@ -97,6 +97,6 @@ func terminate(pidfd int) Sent {
 
 func now() grace.Mono {
 	var t unix.Timespec
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&t)), 0) // every kernel has it
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&t)), 0) //nolint:gosec // a raw system call, which every kernel has
 	return grace.Mono(t.Nano())
 }

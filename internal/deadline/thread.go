@@ -98,8 +98,8 @@ func onOwnThread(f func()) {
 // becomeRealTime changes the calling thread. What Go makes from it does not
 // inherit that (sched(7)).
 func becomeRealTime() error {
-	name := [...]byte{'d', 'e', 'a', 'd', 'l', 'i', 'n', 'e', 0} // for people
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name)), 0, 0, 0)
+	name := [...]byte{'d', 'e', 'a', 'd', 'l', 'i', 'n', 'e', 0}              // for people
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name)), 0, 0, 0) //nolint:gosec // as prctl(2) takes it
 	return unix.SchedSetAttr(0, &unix.SchedAttr{
 		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
 	}, 0)

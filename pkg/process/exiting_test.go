@@ -6,9 +6,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 const leaderlessChild = "PROCESS_TEST_LEADERLESS"
@@ -16,7 +17,7 @@ const leaderlessChild = "PROCESS_TEST_LEADERLESS"
 // init makes a process whose main thread has exited while another one goes on.
 func init() {
 	if os.Getenv(leaderlessChild) != "" {
-		go func() { time.Sleep(time.Hour) }()
+		go func() { select {} }()
 		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
 	}
 }
@@ -40,9 +41,7 @@ func TestAProcessWithOneThreadLeftIsNotExiting(t *testing.T) {
 		flags, _ := number(stat, 9)
 		return err == nil && flags&pfExiting != 0
 	}
-	for end := time.Now().Add(10 * time.Second); !mainExits() && time.Now().Before(end); {
-		time.Sleep(time.Millisecond)
-	}
+	kit.Eventually(t, "its main thread exits", mainExits)
 	if !mainExits() || p.Exiting() || p.Gone() {
 		t.Errorf("its main thread exits %t, it exits %t, it is gone %t", mainExits(), p.Exiting(), p.Gone())
 	}
