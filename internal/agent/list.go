@@ -21,7 +21,9 @@ func (a *Agent) listSoon() {
 	}
 }
 
-// list asks the hypervisor for everything, because events get lost.
+// list asks the hypervisor for everything, because events get lost. asked is never
+// written to once the hypervisor has it: a call that hangs may use the filter after List
+// has returned.
 func (a *Agent) list(ctx context.Context) error {
 	a.mu.Lock()
 	asked := maps.Clone(a.keepers)
@@ -35,19 +37,19 @@ func (a *Agent) list(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("list domains: %w", err)
 	}
-	now := a.cfg.Clock.Now()
+	now, found := a.cfg.Clock.Now(), make(map[string]bool, len(domains))
 	for _, d := range domains {
+		found[d.Name] = true
 		switch k := a.keepers[d.Name]; {
 		case k == nil && a.expected(d.Name):
 			a.keeper(d.Name) // and its own first look
 		case k != nil && k == asked[d.Name]:
 			k.box.put(now, func(h *hints) { h.seen = &d })
 		}
-		delete(asked, d.Name)
 	}
 	for name, k := range asked {
 		// A list that leaves a domain out is no proof: its keeper asks for it.
-		if k == a.keepers[name] {
+		if !found[name] && k == a.keepers[name] {
 			k.box.put(now, func(h *hints) { h.seen = &hypervisor.Domain{} })
 		}
 	}

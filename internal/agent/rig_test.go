@@ -42,8 +42,9 @@ type rig struct {
 	deaf     atomic.Bool  // libvirt's events are lost
 	unread   bool         // the records cannot be read when the agent starts
 
-	cluster *memoryCluster // nil: standalone
-	machine *memoryMachine // nil: its shutdowns are not delayed
+	cluster *memoryCluster    // nil: standalone
+	machine *memoryMachine    // nil: its shutdowns are not delayed
+	driver  hypervisor.Driver // nil: hv
 }
 
 // inBubble runs a test in virtual time with a fresh rig.
@@ -116,6 +117,9 @@ func (r *rig) run() {
 		cfg.Cluster = r.cluster
 		cfg.Launcher = func(_, _, pod string) Launcher { return r.podDir(pod) }
 		cfg.Watch = r.cluster.watch
+	}
+	if r.driver != nil {
+		cfg.Hypervisor = r.driver
 	}
 	if r.machine != nil {
 		cfg.Machine, cfg.NodeShutdown, cfg.SaveNodeShutdown = r.machine, r.machine.keeps(), r.machine.keep
