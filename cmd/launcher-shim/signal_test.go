@@ -134,6 +134,20 @@ func TestSignalledWithoutAVMEndsWhenTheAgentSaysStopped(t *testing.T) {
 	}
 }
 
+func TestAnEndThatAnEarlierContainerWasToldEndsNoShim(t *testing.T) {
+	// Given: a launcher that was started again in place, in the directory of the one before.
+	dir := t.TempDir()
+	says(t, dir, grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Graceful, EndedAt: time.Now()})
+	s := started(t, dir, "--pid-file", filepath.Join(dir, "never"))
+	// When: it is signalled before its VM is there.
+	s.signal(syscall.SIGTERM)
+	s.trigger()
+	s.staysFor(300 * time.Millisecond)
+	// Then: its own VM's end is what it waits for.
+	says(t, dir, grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced, EndedAt: time.Now().Add(time.Second)})
+	s.wantExit(0)
+}
+
 // staysFor shows that the shim does not end; a slow machine can only hide a
 // mistake here, not make one up.
 func (s *shim) staysFor(d time.Duration) {

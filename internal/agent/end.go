@@ -31,17 +31,17 @@ func (k *keeper) writeStatus(d grace.Decision, now grace.Mono) {
 	})
 }
 
-// answer reports the end, and then takes the trigger away, unless it is kept
-// for the next instance: this one, and none that comes meanwhile.
+// answer reports the end, and then takes the trigger away, unless it is kept for the
+// next instance, or for one that comes yet: this one, and none that comes meanwhile.
 func (k *keeper) answer(d grace.Decision, now grace.Mono) {
-	dir, rec, status, kept := k.dir, k.vm.Record(), k.vm.Status(now), false
-	boot := k.a.cfg.Policy.BootID
+	dir, rec, status, pending := k.dir, k.vm.Record(), k.vm.Status(now), k.vm.Ending().Kept
+	boot, begunBy, kept := k.a.cfg.Policy.BootID, k.vm.BegunBy(), pending
 	k.call(d, k.dirOrder.keep(func(context.Context) error {
 		view, err := dir.Look()
 		if err != nil || !view.Present {
 			return err // a launcher directory that is gone needs no answer
 		}
-		kept = rec.ForNext(view.Directory, boot, status.UID)
+		kept = pending || view.TriggerID != begunBy && rec.ForNext(view.Directory, boot, status.UID)
 		if err = dir.WriteStatus(status); view.Trigger && !kept {
 			err = errors.Join(err, dir.RemoveTrigger(view.TriggerID))
 		}

@@ -45,7 +45,7 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 	if k.shim != nil {
 		known = k.vm.Holder().PID
 	}
-	dir := k.dir
+	dir, recorded := k.dir, k.vm.Record().Launcher
 	var view watch.View
 	var shim Watched
 	var seen grace.Mono
@@ -53,6 +53,9 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 		view, err = dir.Look()
 		if err == nil && view.Locked && view.Holder.PID != 0 && view.Holder.PID != known {
 			view, shim, err = k.openShim(dir, view)
+		}
+		if view.Locked && recorded.PID != 0 && (shim != nil || view.Holder.PID != recorded.PID) {
+			view.LauncherGone = k.gone(recorded)
 		}
 		// After the look: a trigger may have come while it was under way, and its
 		// grace period must not begin before it was there.
@@ -90,6 +93,16 @@ func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Watched, e
 		}
 	}
 	return again, p, lookErr
+}
+
+// gone reports whether the process that held the lock has ended. In doubt it has not.
+func (k *keeper) gone(h grace.Holder) bool {
+	p, err := k.a.cfg.Processes.Watch(h.PID)
+	if err != nil {
+		return errors.Is(err, process.ErrGone)
+	}
+	defer p.Close() //nolint:errcheck // nothing was done with it
+	return h.Start != 0 && p.StartTime() != 0 && p.StartTime() != h.Start
 }
 
 func (k *keeper) directorySeen(view watch.View, shim Watched, seen grace.Mono) {

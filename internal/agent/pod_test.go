@@ -226,6 +226,12 @@ func TestALauncherWhoseVMNeverCameTellsNobodyOfAShutdown(t *testing.T) {
 		r.after(time.Second)
 		r.sigterm(pod1)
 		r.after(2 * time.Minute)
+		if s := r.dir(pod1).said(); s.Phase != grace.Stopped || s.Outcome != grace.AlreadyStopped {
+			t.Fatalf("status.json: %+v", s)
+		}
+		r.set(pod1, func(v *watch.View) { v.Registered, v.Locked, v.Holder = false, false, grace.Holder{} }) // it ends, as it was told
+		r.agent.LauncherChanged(domain)
+		r.after(time.Minute)
 		r.stoppedAs(pod1, grace.LauncherSignal, grace.AlreadyStopped)
 		if got := c.told(); len(got) > 0 {
 			t.Errorf("Events %v", got)

@@ -75,9 +75,10 @@ func TestEveryEndOfRunLeavesNoGoroutineAndNoFile(t *testing.T) {
 	})
 	t.Run("the agent says Stopped", func(t *testing.T) {
 		dir := t.TempDir()
-		kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped}), 0o600))
 		requests, ended := runInProcess(t, Config{Dir: dir, PIDFile: filepath.Join(dir, "none")})
 		requests <- unix.SIGTERM
+		kit.Eventually(t, "the trigger", exists(dir, signals.FileTrigger))
+		kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped}), 0o600))
 		wantStatus(t, ended, 0)
 	})
 	t.Run("the process is another", func(t *testing.T) {

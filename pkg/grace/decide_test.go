@@ -206,6 +206,12 @@ func TestPendingTriggerWaitsOneGracePeriodForItsDomain(t *testing.T) {
 	given := func(shim shim) observation {
 		return observation{Looked: true, Dir: Directory{Present: true}, Domain: domainAbsent, Trigger: true, TriggerByShim: true, TriggerAt: t0, Shim: shim, Period: Period{Length: 30 * time.Second}}
 	}
+	told := func(shim shim) observation { o := given(shim); o.Told = true; return o }
+	short := func(seconds int, o observation) observation {
+		o.Period.Length = time.Duration(seconds) * time.Second
+		return o
+	}
+	endedAt := func(seconds float64, o observation) observation { o.ShimEndedAt = at(seconds); return o }
 	for _, c := range []struct {
 		name string
 		o    observation
@@ -215,8 +221,16 @@ func TestPendingTriggerWaitsOneGracePeriodForItsDomain(t *testing.T) {
 		{"while its shim lives", given(shimAlive), at(29), Wait},
 		{"without any shim", given(shimNone), at(29), Wait},
 		{"after the grace period", given(shimAlive), at(30), Finish},
-		{"after its shim was killed", given(shimDied), at(1), ClearTrigger},
-		{"left by a shim that was killed earlier", given(shimOrphan), at(1), ClearTrigger},
+		{"after its launcher was told", told(shimAlive), at(1000), Wait},
+		{"after its launcher was told and has ended", told(shimNone), at(30), ClearTrigger},
+		{"soon after its shim was killed", given(shimDied), at(29), Wait},
+		{"long after its shim was killed", given(shimDied), at(30), ClearTrigger},
+		{"soon after the end of a shim that lived for long", endedAt(20, given(shimDied)), at(49), Wait},
+		{"left by a shim that was killed earlier", given(shimOrphan), at(30), ClearTrigger},
+		{"with a grace period of 0", short(0, given(shimAlive)), at(29), Wait},
+		{"with a grace period of 0, without a shim", short(0, given(shimNone)), at(29), Wait},
+		{"with a grace period of 0, after 30 s", short(0, given(shimNone)), at(30), Finish},
+		{"with a long grace period", short(60, given(shimNone)), at(59), Wait},
 	} {
 		if d := decide(&Record{}, &c.o, &policy, c.now); d.Do != c.do {
 			t.Errorf("%s: %s by %q, want %s", c.name, d.Do, d.Rule, c.do)

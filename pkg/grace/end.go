@@ -19,7 +19,8 @@ type Ending struct {
 	Took    time.Duration
 	EndedAt time.Time
 	Message string
-	// Kept: the trigger in the launcher directory is for the next instance.
+	// Kept: the trigger in the launcher directory is for the next instance, or for one
+	// that comes yet.
 	Kept bool
 }
 
@@ -81,19 +82,25 @@ func (v *VM) finish(d Decision, now Mono, wall time.Time) {
 	if shown := v.rec.Shown(); shown.Cause != "" {
 		e.Took = now.Sub(shown.Start)
 	}
+	// Nothing has come yet: a launcher that lives may have it still to come.
+	e.Kept = !v.obs.Recorded && v.obs.Shim == shimAlive
 	v.obs.Ending = &e
 }
 
 // reset makes ready for the next instance. What was answered has consumed the
 // trigger; without an answer it stays.
 func (v *VM) reset(now Mono) {
-	over, ended := v.obs.Ending, v.obs.Gone
+	over, ended, recorded := v.obs.Ending, v.obs.Gone, v.obs.Recorded
 	v.obs = v.obs.next(&v.rec, v.policy)
 	v.rec = Record{}
 	v.instances++
 	kept := over != nil && over.Kept
+	v.obs.Told = kept && !recorded
 	if over != nil && !kept {
 		v.obs.Consumed, v.obs.Trigger = v.obs.TriggerID, false
+	}
+	if v.obs.Dir.Registered {
+		v.seeShim(&v.obs.Dir, now) // a launcher that took the place of the last one is this one's
 	}
 	if ended && !kept { // else the next instance may be there
 		v.obs.LookAt = now.Add(leaveRetry) // unless an event comes first

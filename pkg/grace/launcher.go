@@ -24,6 +24,8 @@ type Directory struct {
 	// reports whether its end will be seen.
 	Holder  Holder
 	Watched bool
+	// LauncherGone: the process of the record's launcher was looked for, and has ended.
+	LauncherGone bool
 
 	Trigger    bool
 	TriggerID  TriggerID
@@ -84,23 +86,37 @@ func (v *VM) believes(claim string) bool {
 }
 
 func (v *VM) seeShim(d *Directory, now Mono) {
-	o := &v.obs
+	o, was := &v.obs, v.obs.Shim
 	switch {
 	case !d.Registered:
 		o.Shim, o.Holder = shimNone, Holder{}
+	case d.Locked && o.Recorded && v.rec.Launcher.succeeded(d):
+		// The one that was there with this instance is dead, although another one has
+		// taken its place.
+		o.Shim, o.Holder = shimDied, d.Holder
 	case d.Locked:
 		o.Shim, o.Holder = shimAlive, d.Holder
-		if !d.Watched {
-			o.DirAt = now.Add(lookUnwatched)
-		}
 	case o.Recorded && v.rec.Launcher.sameFile(d.Holder), !o.Recorded && o.Holder.sameFile(d.Holder):
 		// The same file was locked while this instance ran: its shim is dead.
-		if o.Shim != shimDied {
-			o.Shim, o.DiedAt, o.DiedWithNode = shimDied, now, o.Node.UnderWay()
-		}
+		o.Shim = shimDied
 	default:
 		o.Shim = shimOrphan
 	}
+	if d.Registered && d.Locked && !d.Watched {
+		o.DirAt = now.Add(lookUnwatched)
+	}
+	if o.Shim == shimDied && was != shimDied {
+		o.DiedAt, o.DiedWithNode = now, o.Node.UnderWay()
+	}
+	if o.Shim != shimAlive && was == shimAlive {
+		o.ShimEndedAt = now
+	}
+}
+
+// succeeded reports whether the shim h has ended and another one holds the lock in its
+// place, in the same launcher pod.
+func (h Holder) succeeded(d *Directory) bool {
+	return h.PID != 0 && d.LauncherGone && d.Holder.PID != 0 && !h.sameProcess(d.Holder) && (h.Pod == d.Holder.Pod || h.Pod == "")
 }
 
 // seeTrigger decides whether a trigger counts: one that names a VM waits until
@@ -118,6 +134,7 @@ func (v *VM) seeTrigger(d *Directory, seen Mono) {
 	case counts && !o.Trigger:
 		o.TriggerAt = seen
 	}
+	o.Told = o.Told && counts
 	if o.Trigger = counts; counts {
 		o.TriggerID, o.TriggerByShim = d.TriggerID, d.TriggerUID != ""
 	}
@@ -150,7 +167,7 @@ func (r *Record) ForNext(d Directory, bootID, uid string) bool {
 // forgetDirectory is for a launcher that is another one's now.
 func (o *observation) forgetDirectory() {
 	o.Dir, o.LastStatus = Directory{}, Status{}
-	o.Trigger, o.TriggerID, o.Consumed, o.Leftover = false, TriggerID{}, TriggerID{}, TriggerID{}
+	o.Trigger, o.TriggerID, o.Consumed, o.Leftover, o.Told = false, TriggerID{}, TriggerID{}, TriggerID{}, false
 	o.Shim, o.Holder = shimUnknown, Holder{}
 	o.DirWanted = true
 }

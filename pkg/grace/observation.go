@@ -168,6 +168,9 @@ type observation struct {
 	Shim   shim
 	Holder Holder // who holds the lock, while shimAlive
 	DiedAt Mono   // when the agent first saw that it died
+	// ShimEndedAt is when the agent first saw that the last one that lived does no more, in
+	// whatever way.
+	ShimEndedAt Mono
 	// DiedWithNode: the machine was shutting down then.
 	DiedWithNode bool
 	Trigger      bool // there is one that counts
@@ -177,6 +180,10 @@ type observation struct {
 	TriggerID     TriggerID
 	Leftover      TriggerID // a trigger that names another VM, to be removed
 	Consumed      TriggerID // did its work, and counts no more even if it cannot be removed
+	// Told: the launcher was told that no domain came for the trigger that counts.
+	Told bool
+	// BegunBy is the trigger that was there when the shutdown began.
+	BegunBy TriggerID
 
 	Arrival Arrival // of this instance, where it comes from another node
 
@@ -235,6 +242,7 @@ func (o *observation) next(r *Record, p *Policy) observation {
 	n.Looked, n.Dir, n.DirAt, n.DirReserved = o.Looked, o.Dir, o.DirAt, o.DirReserved
 	n.Look, n.LookDir, n.WriteStatus, n.Remove = o.Look, o.LookDir, o.WriteStatus, Call{Running: o.Remove.Running}
 	n.Shim, n.Holder, n.DiedAt, n.DiedWithNode = o.Shim, o.Holder, o.DiedAt, o.DiedWithNode
+	n.ShimEndedAt = o.ShimEndedAt
 	n.Trigger, n.TriggerByShim, n.TriggerAt, n.TriggerID = o.Trigger, o.TriggerByShim, o.TriggerAt, o.TriggerID
 	n.Leftover, n.Consumed, n.LastStatus = o.Leftover, o.Consumed, o.LastStatus
 	n.Owner, n.OwnerBy, n.Migration, n.Node = o.Owner.next(), o.OwnerBy, o.Migration, o.Node

@@ -112,6 +112,11 @@ func (h Holder) sameFile(o Holder) bool {
 	return h.File == o.File && (h.Pod == o.Pod || h.Pod == "") && (h.Device == o.Device || h.Device == 0)
 }
 
+// sameProcess reports whether o is the same shim, whatever file it has by now.
+func (h Holder) sameProcess(o Holder) bool {
+	return h.PID == o.PID && (h.Start == o.Start || h.Start == 0 || o.Start == 0)
+}
+
 // Domain is the libvirt name of the record's VM.
 func (r *Record) Domain() string { return DomainName(r.Namespace, r.Name) }
 

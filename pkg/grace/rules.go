@@ -1,5 +1,7 @@
 package grace
 
+import "time"
+
 // The rules up to the point where a shutdown is under way and durable.
 
 func adopt(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
@@ -22,19 +24,39 @@ func (o *observation) ours() bool {
 	return v.visible() || o.Dir.Present && (o.Trigger || !o.Owner.leftBehind())
 }
 
-func orphanTrigger(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
-	orphan := o.Shim == shimOrphan || o.Shim == shimDied
-	if o.Recorded || o.Domain != domainAbsent || !o.Trigger || !o.TriggerByShim || !orphan {
+// pendingLeast is how long at least a trigger waits for its domain, however short the
+// grace period is: as long as a launcher may need to start again in place, or QEMU to
+// come.
+const pendingLeast = 30 * time.Second
+
+// pendingUntil is until when a trigger waits for its domain: one grace period from when it
+// came, or from the end of its shim.
+func (o *observation) pendingUntil() Mono {
+	since := o.TriggerAt
+	if o.Shim != shimAlive {
+		since = max(since, o.ShimEndedAt)
+	}
+	return since.Add(max(o.Period.Length, pendingLeast))
+}
+
+func orphanTrigger(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
+	orphan := o.Told || o.TriggerByShim && (o.Shim == shimOrphan || o.Shim == shimDied)
+	if o.Recorded || o.Domain != domainAbsent || !o.Trigger || !orphan || o.Shim == shimAlive || now < o.pendingUntil() {
 		return next()
 	}
 	return Decision{Do: ClearTrigger, Trigger: o.TriggerID}, true
 }
 
+// nothingCame tells the launcher that it may end. While it lives all the same, its trigger
+// stays for a domain that comes yet.
 func nothingCame(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if o.Recorded || o.Domain != domainAbsent || !o.Trigger {
 		return next()
 	}
-	if end := o.TriggerAt.Add(o.Period.Length); now < end {
+	if o.Told && o.Shim == shimAlive {
+		return waitUntil(Never)
+	}
+	if end := o.pendingUntil(); now < end {
 		return waitUntil(end)
 	}
 	return Decision{Do: Finish, Cause: LauncherSignal, Outcome: AlreadyStopped}, true
@@ -188,8 +210,9 @@ func refresh(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 		return next()
 	}
 	uid, created := o.Owner.toRecord(r)
+	shim := o.shimToRecord(r)
 	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod.UID == "" || o.Pod.UID == r.Pod) && r.Holdable == o.holdable(r) &&
-		(o.Shim != shimAlive || o.Holder == r.Launcher)
+		shim == r.Launcher
 	if same {
 		return next()
 	}

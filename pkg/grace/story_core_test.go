@@ -42,6 +42,7 @@ func (s *stage) see() {
 	if d.Registered {
 		d.UID, d.Readable, d.Grace = l.uid, true, s.grace
 	}
+	d.LauncherGone = v.Record().Launcher.PID != 0 && (!l.alive || v.Record().Launcher.PID != l.shim)
 	if l.alive {
 		d.Locked, d.Holder.PID, d.Holder.Start = true, l.shim, 1
 	}
@@ -78,7 +79,7 @@ func (s *stage) quietly(d Decision) bool {
 		v.SeeProcess(s.exiting, s.now)
 	case Watch, WriteStatus, Answer, FlushEvents:
 		v.Done(d, v.Started(d, s.now), false, s.now)
-		if d.Do == Answer {
+		if d.Do == Answer && !v.Ending().Kept {
 			s.launcher.trigger = false
 		}
 	case Remove:

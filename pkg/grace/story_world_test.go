@@ -54,12 +54,13 @@ var happenings = map[string]func(*stage){
 		s.launcher = launcher{dir: true, uid: s.launcher.uid, shim: s.shims, alive: true}
 		s.uid()
 	},
-	"the launcher registers beside it": func(s *stage) { s.shims++; s.launcher.shim, s.launcher.alive = s.shims, true; s.uid() },
-	"the launcher is signalled":        func(s *stage) { s.trigger(s.launcher.uid) },
-	"somebody touches the trigger":     func(s *stage) { s.trigger("") },
-	"the launcher is killed":           func(s *stage) { s.launcher.alive = false },
-	"the launcher ends in order":       func(s *stage) { s.launcher.shim, s.launcher.alive = 0, false },
-	"the launcher directory appears":   func(s *stage) { s.launcher.dir = true },
+	"the launcher registers beside it":       func(s *stage) { s.shims++; s.launcher.shim, s.launcher.alive = s.shims, true; s.uid() },
+	"the launcher is started again in place": func(s *stage) { s.shims++; s.launcher.shim, s.launcher.alive = s.shims, true },
+	"the launcher is signalled":              func(s *stage) { s.trigger(s.launcher.uid) },
+	"somebody touches the trigger":           func(s *stage) { s.trigger("") },
+	"the launcher is killed":                 func(s *stage) { s.launcher.alive = false },
+	"the launcher ends in order":             func(s *stage) { s.launcher.shim, s.launcher.alive = 0, false },
+	"the launcher directory appears":         func(s *stage) { s.launcher.dir = true },
 
 	"the agent dies": func(s *stage) { s.down = true },
 	"the agent is killed right after its signal": func(s *stage) {

@@ -98,7 +98,18 @@ func (r *Record) refresh(o *observation) {
 		r.Pod = o.Pod.UID
 	}
 	r.Holdable = o.holdable(r)
-	if o.Shim == shimAlive {
-		r.Launcher = o.Holder
+	r.Launcher = o.shimToRecord(r)
+}
+
+// shimToRecord is the launcher that the record is to name: the one that lives. One that has
+// ended in order is none any more. One whose process is not known for the moment stands.
+func (o *observation) shimToRecord(r *Record) Holder {
+	switch {
+	case o.Shim == shimAlive && (o.Holder.PID != 0 || r.Launcher.PID == 0):
+		return o.Holder
+	case o.Shim == shimNone && o.Dir.Present:
+		return Holder{}
+	default:
+		return r.Launcher
 	}
 }

@@ -138,6 +138,9 @@ func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 	case Begin:
 		v.rec.begin(d.Cause, d.When, wall.Add(-now.Sub(d.When)), v.policy.DryRun)
 		v.overBefore(now)
+		if o.Trigger {
+			o.BegunBy = o.TriggerID
+		}
 	case HoldShutdown:
 		v.rec.hold(d.Hold, wall.Add(-now.Sub(d.When)))
 	case Shorten:
@@ -211,6 +214,10 @@ func (v *VM) Pod() Pod { return v.obs.Pod }
 
 // Holder is who holds the lock of vm.json, as far as is known.
 func (v *VM) Holder() Holder { return v.obs.Holder }
+
+// BegunBy is the trigger that was there when the shutdown began, zero where there was none
+// or this agent does not know.
+func (v *VM) BegunBy() TriggerID { return v.obs.BegunBy }
 
 // Restored reports whether the shutdown was begun by an agent before this one.
 func (v *VM) Restored() bool { return v.obs.Restored }

@@ -7,7 +7,7 @@ import "fmt"
 
 // Requested is the last request of the agent to this launcher, 0 for none.
 func (s *Sender) Requested() (uint64, error) {
-	now, err := s.status()
+	now, _, err := s.status()
 	if n := now.request(); n > s.before.request() {
 		return n, err
 	}

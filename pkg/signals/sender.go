@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 // Files become visible by rename from these names, which the agent does not
@@ -43,14 +45,15 @@ type Sender struct {
 	// spare is a trigger written in advance: on a full disk a rename still works.
 	spare *os.File
 	// before is the status that was there when the directory was found: what an
-	// earlier launcher was told.
-	before statusMembers
+	// earlier launcher was told. beforeFile is its file, nil where there was none.
+	before     statusMembers
+	beforeFile fs.FileInfo
 }
 
 // NewSender does nothing yet. The vm's uid must be a ValidUID.
 func NewSender(dir string, vm VM) *Sender { return &Sender{dir: dir, vm: vm} }
 
-// Register clears a trigger that an earlier launcher left, makes vm.json
+// Register clears a trigger that an earlier launcher left (see clear), makes vm.json
 // appear, locked, and prepares the trigger. A complete registration in the
 // directory that is there now costs a few stat calls.
 func (s *Sender) Register() error {
@@ -110,7 +113,7 @@ func (s *Sender) open() error {
 		return err
 	}
 	if !s.sent { // what is there now cannot be ours
-		if err := errors.Join(removeIfThere(root, FileTakenTrigger), removeIfThere(root, FileTrigger)); err != nil {
+		if err := errors.Join(removeIfThere(root, FileTakenTrigger), s.clear(root)); err != nil {
 			return errors.Join(err, root.Close())
 		}
 	}
@@ -119,10 +122,30 @@ func (s *Sender) open() error {
 	// from there is of no use.
 	_ = s.Withdraw()
 	s.root = root
-	if was, _ := s.status(); was != nil && !s.sent { // an error comes back with each later call
-		s.before = was
+	if was, file, _ := s.status(); file != nil && !s.sent { // an error comes back with each later call
+		s.before, s.beforeFile = was, file
 	}
 	return nil
+}
+
+// clear removes a trigger that is left. One of this VM that the agent has not seen stays:
+// the launcher that wrote it was killed, and this is the same one, started again in place.
+func (s *Sender) clear(root *os.Root) error {
+	content, written, err := ReadFile(root, FileTrigger)
+	if err == nil && triggers(content, s.vm.UID) && !s.seen(root, written) {
+		return nil
+	}
+	return removeIfThere(root, FileTrigger)
+}
+
+// seen reports whether the agent has acted upon a trigger: it has told of a shutdown since.
+func (s *Sender) seen(root *os.Root, trigger fs.FileInfo) bool {
+	content, told, err := ReadFile(root, FileStatus)
+	if err != nil {
+		return false
+	}
+	phase := statusFor(s.vm.UID, content)["phase"]
+	return phase != "" && phase != quote(string(grace.Running)) && !told.ModTime().Before(trigger.ModTime())
 }
 
 // complete does the part of the registration that is missing.

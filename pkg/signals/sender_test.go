@@ -278,6 +278,81 @@ func TestOnlyStoppedForOurUIDCounts(t *testing.T) {
 	}
 }
 
+func TestATriggerThatTheAgentHasNotSeenOutlivesItsLauncher(t *testing.T) {
+	ours := Trigger{UID: "u-1", Signal: "SIGTERM", Time: noon}.Encode()
+	told := func(uid string, phase grace.Phase) []byte { return EncodeStatus(grace.Status{UID: uid, Phase: phase}) }
+	for name, c := range map[string]struct {
+		trigger []byte
+		status  []byte
+		later   bool // than the trigger
+		stays   bool
+	}{
+		"nothing was told":               {trigger: ours, stays: true},
+		"a VM runs":                      {trigger: ours, status: told("u-1", grace.Running), later: true, stays: true},
+		"an end was told before":         {trigger: ours, status: told("u-1", grace.Stopped), stays: true},
+		"another VM's end":               {trigger: ours, status: told("u-2", grace.Stopped), later: true, stays: true},
+		"nothing that can be understood": {trigger: ours, status: []byte("{"), later: true, stays: true},
+		"a shutdown has begun":           {trigger: ours, status: told("u-1", grace.ShuttingDown), later: true},
+		"an end was told since":          {trigger: ours, status: told("u-1", grace.Stopped), later: true},
+		"the trigger of another VM":      {trigger: Trigger{UID: "u-2"}.Encode()},
+		"the trigger of nobody":          {trigger: nil},
+		"a trigger that is no JSON":      {trigger: []byte("u-1")},
+	} {
+		dir := t.TempDir()
+		kit.Must(t, os.WriteFile(filepath.Join(dir, FileTrigger), c.trigger, 0o600))
+		kit.Must(t, os.Chtimes(filepath.Join(dir, FileTrigger), noon, noon))
+		if c.status != nil {
+			at := noon.Add(-time.Second)
+			if c.later {
+				at = noon.Add(time.Second)
+			}
+			kit.Must(t, os.WriteFile(filepath.Join(dir, FileStatus), c.status, 0o600))
+			kit.Must(t, os.Chtimes(filepath.Join(dir, FileStatus), at, at))
+		}
+		s := newSender(t, dir)
+		kit.Must(t, s.Register())
+		if _, err := os.Stat(filepath.Join(dir, FileTrigger)); (err == nil) != c.stays {
+			t.Errorf("%s: stat says %v, want it to stay: %v", name, err, c.stays)
+		}
+	}
+}
+
+func TestAnEndThatAnEarlierLauncherWasToldIsNone(t *testing.T) {
+	dir := t.TempDir()
+	tell := func(s grace.Status) {
+		t.Helper()
+		path := filepath.Join(dir, FileStatus)
+		kit.Must(t, os.WriteFile(path+".x", EncodeStatus(s), 0o600))
+		kit.Must(t, os.Rename(path+".x", path))
+	}
+	for name, end := range map[string]grace.Status{
+		"with its time":    {UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced, EndedAt: noon},
+		"without its time": {UID: "u-1", Phase: grace.Stopped},
+		"moved":            {UID: "u-1", Phase: grace.Stopped, Outcome: grace.Migrated, EndedAt: noon},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Given: an end that was told before this launcher has started.
+			tell(end)
+			s := newSender(t, dir)
+			kit.Must(t, s.Register())
+			send(t, s)
+			was, err := s.Stopped()
+			kit.Must(t, err)
+			moved, err := s.Moved()
+			kit.Must(t, err)
+			if was || moved {
+				t.Error("the end of an earlier VM is taken for this one's")
+			}
+			// When: its own is told.
+			end.EndedAt = end.EndedAt.Add(time.Minute)
+			tell(end)
+			if is, err := s.Stopped(); !is || err != nil {
+				t.Errorf("its own end: %v, %v", is, err)
+			}
+		})
+	}
+}
+
 func TestAStatusThatIsNoFileOfTheAgentDoesNotBlock(t *testing.T) {
 	dir := t.TempDir()
 	s := newSender(t, dir)

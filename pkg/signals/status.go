@@ -3,6 +3,7 @@ package signals
 import (
 	"errors"
 	"io/fs"
+	"os"
 	"strconv"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -20,6 +21,9 @@ func statusFor(uid string, content []byte) statusMembers {
 	return m
 }
 
+// triggers reports whether a trigger names this VM. One that names none, as a person's, does not.
+func triggers(content []byte, uid string) bool { return Members(string(content))["uid"] == quote(uid) }
+
 func (m statusMembers) stopped() bool { return m["phase"] == quote(string(grace.Stopped)) }
 
 func (m statusMembers) moved() bool {
@@ -36,31 +40,46 @@ func (m statusMembers) request() uint64 {
 }
 
 // status is what the agent has told this VM: nothing without a directory or a file.
-func (s *Sender) status() (statusMembers, error) {
+func (s *Sender) status() (statusMembers, fs.FileInfo, error) {
 	if s.root == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
-	content, _, err := ReadFile(s.root, FileStatus)
+	content, info, err := ReadFile(s.root, FileStatus)
 	if err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
 			err = nil
 		}
+		return nil, nil, err
+	}
+	return statusFor(s.vm.UID, content), info, nil
+}
+
+// ended is what the agent has told of this VM's end, nothing where that was told to an
+// earlier launcher: the file was there before, or it tells of the same end.
+func (s *Sender) ended() (statusMembers, error) {
+	now, file, err := s.status()
+	if !now.stopped() {
 		return nil, err
 	}
-	return statusFor(s.vm.UID, content), nil
+	sameFile := s.beforeFile != nil && os.SameFile(s.beforeFile, file) && s.beforeFile.ModTime().Equal(file.ModTime())
+	sameEnd := s.before.stopped() && now["endedAt"] != "" && s.before["endedAt"] == now["endedAt"]
+	if sameFile || sameEnd {
+		return nil, err
+	}
+	return now, err
 }
 
 // Stopped reports whether the agent has said that this VM is gone. Without a
-// directory or a status it has not.
+// directory or a status it has not. What an earlier launcher was told does not count:
+// the next VM comes yet.
 func (s *Sender) Stopped() (bool, error) {
-	now, err := s.status()
+	now, err := s.ended()
 	return now.stopped(), err
 }
 
 // Moved reports whether the agent has said that this VM is on another node. What an
 // earlier launcher was told does not count: the VM has come back.
 func (s *Sender) Moved() (bool, error) {
-	now, err := s.status()
-	old := s.before.moved() && s.before["endedAt"] == now["endedAt"]
-	return now.moved() && !old, err
+	now, err := s.ended()
+	return now.moved(), err
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,4 +105,43 @@ func TestAPidFileOfTheRealQEMUIsWatched(t *testing.T) {
 	v.SignalShim(t)
 	v.WaitExit(t, 0)
 	v.WaitStopped(t, "LauncherSignal", "Graceful")
+}
+
+func TestALauncherStartedAgainInPlaceTakesItsVMWithIt(t *testing.T) {
+	t.Parallel()
+	a := shared.Agent(t).Start(t)
+	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=60")
+	a.Kill()
+	v.Shim.Kill()
+	again := v.Launcher.Shim(t, fmt.Sprintf("--pid=%d", v.PID), "--grace-period=60")
+	v.WaitRegistered(t)
+	node.Eventually(t, soon, func() bool { return strings.Contains(again.Log(), "registered") }, "the next shim does not register")
+	a.Start(t)
+	v.WaitGone(t, soon)
+	v.WaitOutcome(t, "LauncherDied", "Forced")
+}
+
+func TestATriggerThatNoAgentHasSeenOutlivesItsLauncher(t *testing.T) {
+	t.Parallel()
+	a := shared.Agent(t)
+	l := a.LauncherFor(t, "vmgrace-test", "unseen", "uid-unseen")
+	flags := []string{"--grace-period=1", "--pid-file=" + l.Dir + "/../unseen.pid"}
+	shim := l.Shim(t, flags...)
+	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim does not register")
+	if err := shim.Signal(15); err != nil {
+		t.Fatal(err)
+	}
+	node.Eventually(t, soon, func() bool { return l.Has("shutdown") }, "no trigger")
+	shim.Kill()
+	again := l.Shim(t, flags...)
+	node.Eventually(t, soon, func() bool { return strings.Contains(again.Log(), "registered") }, "the next shim does not register")
+	if !l.Has("shutdown") {
+		t.Fatal("the next shim has removed the trigger")
+	}
+	a.Start(t)
+	g := shared.Start(t, node.Spec{Namespace: "vmgrace-test", Name: "unseen", Firmware: true})
+	g.WaitGone(t, soon)
+	if s := l.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome != "Forced" {
+		t.Errorf("%+v", s)
+	}
 }

@@ -83,7 +83,30 @@ func TestATriggerWaitsForItsDomain(t *testing.T) {
 	}
 }
 
-func TestASignalledShimWithoutAVMEndsAfterItsGracePeriod(t *testing.T) {
+func TestADomainBehindItsTriggerIsDestroyedAtGrace0(t *testing.T) {
+	t.Parallel()
+	a := shared.Agent(t).Start(t)
+	name := "behind"
+	l := a.LauncherFor(t, "vmgrace-test", name, "uid-behind")
+	shim := l.Shim(t, "--grace-period=0", "--pid-file="+l.Dir+"/../behind.pid")
+	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim does not register")
+	if err := shim.Signal(15); err != nil {
+		t.Fatal(err)
+	}
+	node.Eventually(t, soon, func() bool { return l.Has("shutdown") }, "no trigger")
+	node.Never(t, 1500*ms, func() bool { return l.Status().Phase == "Stopped" || !l.Has("shutdown") }, "the trigger did not wait")
+	g := shared.Start(t, node.Spec{Namespace: "vmgrace-test", Name: name, Firmware: true})
+	g.WaitGone(t, soon)
+	if s := l.WaitStopped(t, soon); s.Cause != "LauncherSignal" || s.Outcome != "Forced" {
+		t.Errorf("%+v", s)
+	}
+	if code, ok := shim.Exited(soon); !ok || code != 0 {
+		t.Errorf("shim: %d, ended %v", code, ok)
+	}
+}
+
+// The trigger stays for 30 s more: then nothing of it is left.
+func TestASignalledShimWithoutAVMEndsAfter30Seconds(t *testing.T) {
 	t.Parallel()
 	a := shared.Agent(t).Start(t)
 	l := a.LauncherFor(t, "vmgrace-test", "novm", "uid-novm")
@@ -92,12 +115,13 @@ func TestASignalledShimWithoutAVMEndsAfterItsGracePeriod(t *testing.T) {
 	if err := shim.Signal(15); err != nil {
 		t.Fatal(err)
 	}
-	if code, ok := shim.Exited(soon); !ok || code != 0 {
+	if code, ok := shim.Exited(30*time.Second + soon); !ok || code != 0 {
 		t.Errorf("shim: %d, ended %v\n%s", code, ok, shim.Log())
 	}
-	if s := l.Status(); s.Outcome != "AlreadyStopped" || l.Has("shutdown") {
+	if s := l.Status(); s.Outcome != "AlreadyStopped" || !l.Has("shutdown") {
 		t.Errorf("%+v, trigger there: %v", s, l.Has("shutdown"))
 	}
+	node.Eventually(t, 30*time.Second+soon, func() bool { return !l.Has("shutdown") }, "the trigger is still there")
 }
 
 func TestTheNextVMOfThatNameLives(t *testing.T) {
