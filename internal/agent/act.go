@@ -61,7 +61,7 @@ func (k *keeper) act(d grace.Decision, now grace.Mono) {
 func (k *keeper) work(d grace.Decision, now grace.Mono) {
 	switch d.Do {
 	case grace.Save:
-		k.save(d)
+		k.save(d, now)
 	case grace.Look:
 		k.lookAtDomain(d)
 	case grace.LookDirectory:

@@ -21,6 +21,7 @@ type Agent struct {
 	cfg    Config
 	log    *slog.Logger
 	relist chan struct{}
+	saves  pace
 
 	mu       sync.Mutex
 	keepers  map[string]*keeper // by domain

@@ -2,11 +2,13 @@ package agent
 
 import (
 	"errors"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
 var errDisk = errors.New("no space left on device")
@@ -16,6 +18,13 @@ func (r *rig) ready(want bool, when string) {
 	if r.agent.Ready() != want {
 		r.t.Errorf("%s: ready is %v, want %v", when, !want, want)
 	}
+}
+
+// written is how often records were written.
+func (c *memoryCache) written() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.puts
 }
 
 // forget is what becomes of a state directory that somebody deletes.
@@ -171,6 +180,67 @@ func TestADiskThatRefusesANoteIsNotReady(t *testing.T) {
 		r.ready(true, "written")
 		if rec, _ := r.record(); !rec.Shutdown.Requested {
 			t.Errorf("%+v", rec.Shutdown)
+		}
+	})
+}
+
+// editing has tenants state another grace period each 50 ms.
+func (r *rig) editing(names []string, during time.Duration) {
+	r.t.Helper()
+	for n := range int(during / (50 * time.Millisecond)) {
+		for _, name := range names {
+			r.set(name, func(v *watch.View) { v.Grace = strconv.Itoa(100 + n) })
+			r.agent.LauncherChanged(name)
+		}
+		r.after(50 * time.Millisecond)
+	}
+}
+
+func TestATenantThatEditsItsGracePeriodCostsOneSaveASecond(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "30")
+		before := r.cache.written()
+		// When: its grace period changes all the time.
+		r.editing([]string{domain}, minute)
+		// Then: the disk hears of it now and then, and in the end of the last one.
+		if n := r.cache.written() - before; n < 30 || n > 61 {
+			t.Errorf("%d saves in a minute", n)
+		}
+		r.after(2 * second)
+		if rec, _ := r.cache.get(domain); rec.Period.Length != (100+1199)*time.Second {
+			t.Errorf("the record says %v", rec.Period.Length)
+		}
+		// When: a shutdown begins in the middle of that, it waits for nothing.
+		r.editing([]string{domain}, second/2)
+		began := time.Since(r.start)
+		r.trigger(domain)
+		if at := r.when(fake.OpAsk, domain); len(at) == 0 || at[0] > began+10*time.Millisecond {
+			t.Errorf("asked at %v, the trigger came at %v", at, began)
+		}
+		if rec, _ := r.cache.get(domain); !rec.ShuttingDown() {
+			t.Error("it is not on disk")
+		}
+	})
+}
+
+func TestManyTenantsTogetherCostTheDiskTenSavesASecond(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		var names []string
+		for n := range 60 {
+			name := "ns_vm" + strconv.Itoa(n)
+			names = append(names, name)
+			r.guarded(fake.Guest{Name: name}, "30")
+		}
+		before := r.cache.written()
+		r.editing(names, minute)
+		if n := r.cache.written() - before; n < 550 || n > 610+saveBurst {
+			t.Errorf("%d saves in a minute", n)
+		}
+		r.after(20 * second)
+		for _, name := range names {
+			if rec, _ := r.cache.get(name); rec.Period.Length != (100+1199)*time.Second {
+				t.Errorf("%s: the record says %v", name, rec.Period.Length)
+			}
 		}
 	})
 }

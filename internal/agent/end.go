@@ -100,7 +100,15 @@ func (k *keeper) removeTrigger(d grace.Decision) {
 	})
 }
 
-func (k *keeper) save(d grace.Decision) {
+func (k *keeper) save(d grace.Decision, now grace.Mono) {
+	if d.MayWait && k.saveTurn == 0 {
+		k.saveTurn = k.a.saves.turn(now)
+	}
+	if d.MayWait && now < k.saveTurn {
+		k.vm.SaveLater(k.saveTurn)
+		return
+	}
+	k.saveTurn = 0
 	rec, failing := k.vm.Record(), k.summary.Load().Unwritable
 	k.call(d, k.cacheOrder.keep(func(context.Context) error { return k.a.cfg.Cache.Put(rec) }), func(err error, _ int) {
 		k.arm() // what waited for this waits no longer

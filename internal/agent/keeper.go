@@ -41,7 +41,8 @@ type keeper struct {
 	shim     Watched           // the holder of vm.json's lock, nil if there is none to watch
 
 	cacheOrder, dirOrder order
-	rule                 string // the last one
+	saveTurn             grace.Mono // when a save that may wait is to be made, 0 where none is
+	rule                 string     // the last one
 	timer                *time.Timer
 }
 

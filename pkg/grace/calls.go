@@ -70,6 +70,7 @@ func (v *VM) Started(d Decision, now Mono) Call {
 	switch d.Do {
 	case Save:
 		o.Saving, o.NotedAt, o.OnDisk, o.StaleRecord = o.Version, 0, true, false // in the place of one that is left
+		o.Urgent, o.SaveAfter = false, 0
 	case LookDirectory:
 		o.DirWanted, o.DirAt, o.DirReserved = false, Never, max(o.DirReserved, now).Add(lookEvery)
 	case Look:

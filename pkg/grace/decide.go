@@ -48,6 +48,7 @@ type Decision struct {
 	Do   Action
 	// At is when to look again, for Wait. Never: only when something changes.
 	At      Mono
+	MayWait bool      // for Save: it is of no consequence yet, see SaveLater
 	Mode    Mode      // for Ask
 	Cause   Cause     // for Begin, HoldShutdown and Finish; for Shorten LauncherDied, NodeShutdown, or none for a pod's kill
 	When    Mono      // for Begin and HoldShutdown the start; for Shorten the new deadline

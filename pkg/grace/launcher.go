@@ -124,7 +124,10 @@ func (h Holder) succeeded(d *Directory) bool {
 func (v *VM) seeTrigger(d *Directory, seen Mono) {
 	o := &v.obs
 	uid := cmp.Or(o.Owner.Claimed, launcherUID(&v.rec, o), o.Owner.Shown.UID)
-	counts := d.Trigger && d.TriggerID != o.Consumed && (d.TriggerUID == "" || d.TriggerUID == uid)
+	// One that counted does so still where its launcher has left and nobody else says whose
+	// VM this is.
+	known := d.TriggerUID == "" || d.TriggerUID == uid || uid == "" && o.Trigger && d.TriggerID == o.TriggerID
+	counts := d.Trigger && d.TriggerID != o.Consumed && known
 	o.Leftover = TriggerID{}
 	switch {
 	case !d.Trigger:

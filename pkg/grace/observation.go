@@ -26,6 +26,9 @@ const (
 	noteDelay = 500 * time.Millisecond
 	// slowDisk is when a disk that does not answer counts as one that fails.
 	slowDisk = 10 * time.Second
+	// saveEvery is how often at most a record is saved of which no shutdown depends yet:
+	// whose launcher states its grace period can change it as often as it likes.
+	saveEvery = time.Second
 	// saveRetry is how often a failed save is tried again.
 	saveRetry = time.Second
 	// failedRetry is how soon a request that failed is repeated, where the
@@ -195,6 +198,10 @@ type observation struct {
 	// changes, Saving is the one that is being written.
 	Unsaved         bool
 	Version, Saving int
+	// Urgent: a shutdown depends on what is unsaved, or an agent that comes after this one.
+	// Else it is not saved before SaveAfter.
+	Urgent    bool
+	SaveAfter Mono
 	// NotedAt is since when it differs in a note: what only an agent that comes
 	// after this one may need, to name the outcome. 0: in none.
 	NotedAt Mono

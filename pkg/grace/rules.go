@@ -230,7 +230,7 @@ func save(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if now < o.saveAt() {
 		return next()
 	}
-	return do(Save)
+	return Decision{Do: Save, MayWait: o.Unsaved && !o.Urgent}, true
 }
 
 func running(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
@@ -254,8 +254,10 @@ func (o *observation) saveAt() Mono {
 		return Never
 	case o.Save.Failed:
 		return o.Save.Last.Add(saveRetry)
-	case o.Unsaved:
+	case o.Unsaved && o.Urgent || o.Unsaved && o.Save.Tries == 0:
 		return 0
+	case o.Unsaved:
+		return max(o.Save.Last.Add(saveEvery), o.SaveAfter)
 	default:
 		return o.NotedAt.Add(noteDelay)
 	}

@@ -127,7 +127,7 @@ func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 	if err := allow(from, d.Do); err != nil {
 		return err
 	}
-	o := &v.obs
+	o, before := &v.obs, v.rec
 	switch d.Do {
 	case Adopt:
 		v.adopt(now)
@@ -157,7 +157,14 @@ func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 	default:
 		return errNotDecided
 	}
-	v.changed()
+	// What a tenant states is stated again to the next agent. What the API server has shown
+	// may not be: with it comes the right to ask what became of the VMI.
+	before.Hold.Until, before.Hold.UntilAt = v.rec.Hold.Until, v.rec.Hold.UntilAt // it follows from the grace period
+	if d.Do == Refresh && before.VMICreated.Equal(v.rec.VMICreated) || d.Do == HoldShutdown && before.Hold == v.rec.Hold {
+		v.restated()
+	} else {
+		v.changed()
+	}
 	return arrived(from, d.Do, v.phase(now))
 }
 
@@ -195,9 +202,18 @@ func (v *VM) adopt(now Mono) {
 }
 
 func (v *VM) changed() {
+	v.restated()
+	v.obs.Urgent = true
+}
+
+// restated is called for a change whose save may wait.
+func (v *VM) restated() {
 	v.obs.Version++
 	v.obs.Unsaved = true
 }
+
+// SaveLater has a save that may wait made at a time, or then.
+func (v *VM) SaveLater(at Mono) { v.obs.SaveAfter = at }
 
 // Record is what the node remembers of the VM; zero if there is none.
 func (v *VM) Record() Record { return v.rec }

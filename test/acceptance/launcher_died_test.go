@@ -125,7 +125,7 @@ func TestATriggerThatNoAgentHasSeenOutlivesItsLauncher(t *testing.T) {
 	t.Parallel()
 	a := shared.Agent(t)
 	l := a.LauncherFor(t, "vmgrace-test", "unseen", "uid-unseen")
-	flags := []string{"--grace-period=1", "--pid-file=" + l.Dir + "/../unseen.pid"}
+	flags := []string{"--grace-period=5", "--pid-file=" + l.Dir + "/../unseen.pid"}
 	shim := l.Shim(t, flags...)
 	node.Eventually(t, soon, func() bool { return l.Has("vm.json") }, "the shim does not register")
 	if err := shim.Signal(15); err != nil {

@@ -13,10 +13,13 @@ import (
 )
 
 // What a launcher names is looked for among all processes of the node. A few
-// claims are looked into at once, then one every so often, whatever they say.
+// claims are looked into at once, then one every so often, whatever they say: those of
+// one VM, and those of all VMs of the node.
 const (
-	identifyEvery = time.Second
-	identifyBurst = 5
+	identifyEvery     = time.Second
+	identifyBurst     = 5
+	nodeIdentifyEvery = 50 * time.Millisecond
+	nodeIdentifyBurst = 100
 )
 
 // reasonProcess is why a claim was rejected.
@@ -43,21 +46,54 @@ func (v *vm) claim(view *watch.View) (says claim, open bool) {
 	return says, v.claims && view.Locked && says.holder > 0 && says.pid > 0 && says != v.found
 }
 
+// budget is what may be looked into: burst at once, then one every so often.
+type budget struct {
+	every time.Duration
+	burst int
+	paid  time.Time // until when it is used up
+}
+
+// wait is how long the next one has to wait, 0 or less where it need not.
+func (b *budget) wait(now time.Time) time.Duration {
+	if b.paid.Before(now) {
+		b.paid = now
+	}
+	return b.paid.Sub(now) - time.Duration(b.burst-1)*b.every
+}
+
+func (b *budget) pay() { b.paid = b.paid.Add(b.every) }
+
 // turn tells whether a claim is looked into now, or how much later it is to be
-// looked at again. The caller holds the lock.
+// looked at again. A VM has one place at a time among those of the node. The caller holds
+// the VM's lock.
 func (v *vm) turn(now time.Time) (due bool, later time.Duration) {
-	if v.paid.Before(now) {
-		v.paid = now
+	if v.place.IsZero() {
+		if later = v.budget.wait(now); later <= 0 {
+			v.budget.pay()
+			v.place = now.Add(v.driver.turn(now))
+		}
 	}
-	if later = v.paid.Sub(now) - (identifyBurst-1)*identifyEvery; later <= 0 {
-		v.paid = v.paid.Add(identifyEvery)
+	if !v.place.IsZero() {
+		later = v.place.Sub(now)
+	}
+	switch {
+	case later <= 0:
+		v.place = time.Time{}
 		return true, 0
-	}
-	if v.waiting {
+	case v.waiting:
 		return false, 0
 	}
 	v.waiting = true
 	return false, later
+}
+
+// turn gives a VM its place among all of the node.
+func (d *Driver) turn(now time.Time) (later time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	later = d.budget.wait(now)
+	d.budget.pay()
+	return max(later, 0)
 }
 
 // lookAgain has the VM looked at after some time.

@@ -36,15 +36,16 @@ type Driver struct {
 	closed chan struct{}
 	ends   sync.WaitGroup // waiters for the end of a process
 
-	mu   sync.Mutex
-	vms  map[string]*vm // by domain
-	sink func(hypervisor.Event)
-	done bool
+	mu     sync.Mutex
+	vms    map[string]*vm // by domain
+	sink   func(hypervisor.Event)
+	done   bool
+	budget budget // for looks into the claims of all
 }
 
 // New returns a driver that knows of no launcher directory yet.
 func New() *Driver {
-	return &Driver{closed: make(chan struct{}), vms: map[string]*vm{}}
+	return &Driver{closed: make(chan struct{}), vms: map[string]*vm{}, budget: budget{every: nodeIdentifyEvery, burst: nodeIdentifyBurst}}
 }
 
 // Directory has the VM looked for in dir from now on, which is that of the
@@ -55,6 +56,7 @@ func (d *Driver) Directory(domain, pod string, dir Directory) Directory {
 	v := &vm{
 		driver: d, name: domain, pod: pod, Directory: dir,
 		uuid: uuidPrefix + cmp.Or(pod, domain), writing: make(chan struct{}, 1), news: make(chan struct{}),
+		budget: budget{every: identifyEvery, burst: identifyBurst},
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -108,7 +108,7 @@ func TestAClaimThatWasTrueIsNoWrongOneOnceItsProcessHasEnded(t *testing.T) {
 	}
 	v.found = claim{view.Holder.PID, view.PID, view.Holder.File}
 	v.learn(&view)
-	if _, runs := v.known(); runs || len(view.Rejected) != 0 || !v.paid.IsZero() {
+	if _, runs := v.known(); runs || len(view.Rejected) != 0 || !v.budget.paid.IsZero() {
 		t.Errorf("it is looked into again: it runs %v, rejected %v", runs, view.Rejected)
 	}
 	// Another registration says something of its own.

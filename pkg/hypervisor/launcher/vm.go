@@ -38,9 +38,10 @@ type vm struct {
 	destroyed bool  // by this driver
 	found     claim // that named it: once it has ended that is nothing any more
 	refused   refusal
-	paid      time.Time // until when looks into claims are used up
+	budget    budget    // for looks into claims
 	waiting   bool      // for the next one
 	off       bool      // its launcher says that the guest is off, and the process stays
+	place     time.Time // its place among those of the node; zero: none
 
 	status            grace.Status // what the agent has told last
 	request, answered uint64

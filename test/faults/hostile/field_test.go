@@ -57,8 +57,11 @@ func newField(t *testing.T) *field {
 	return f
 }
 
-// neighbour has no VM and no grace period: its trigger is answered and removed
-// at once, as often as the test likes.
+// strangers is a trigger that names another VM: it is removed at once, as often as the
+// test likes.
+const strangers = `{"version":1,"uid":"somebody-else","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`
+
+// neighbour is a launcher directory that has no VM.
 func neighbour(t *testing.T, a *node.Agent) *node.Launcher {
 	t.Helper()
 	l := a.LauncherFor(t, "vmgrace-test", "neighbour", "uid-neighbour")
@@ -72,7 +75,7 @@ func answered(t *testing.T, l *node.Launcher, within time.Duration) time.Duratio
 	t.Helper()
 	// Two files of one inode within one tick of the kernel's clock look alike.
 	node.WaitUntil(t, time.Now().Add(50*ms))
-	l.Write(t, "shutdown", "")
+	l.Write(t, "shutdown", strangers)
 	return gone(t, l.Path("shutdown"), within)
 }
 
@@ -126,7 +129,7 @@ func (f *field) reacts(t *testing.T) time.Duration {
 	t.Helper()
 	node.WaitUntil(t, time.Now().Add(50*ms)) // see answered
 	begin := time.Now()
-	f.neighbour.Write(t, "shutdown", "")
+	f.neighbour.Write(t, "shutdown", strangers)
 	took := gone(t, f.neighbour.Path("shutdown"), soon)
 	if machine := f.n.Late(begin, time.Now()); took > reaction+2*machine {
 		t.Errorf("a neighbour's trigger was acted upon after %v, want %v and twice the %v that the machine is late", took, reaction, machine)
