@@ -34,7 +34,7 @@ type cache struct {
 	disk     durable.Disk
 	reading  chan taken
 	read     atomic.Bool // or known to be unreadable
-	store    *gracecache.Store
+	store    atomic.Pointer[gracecache.Store] // nil until it is taken, in whichever goroutine
 	records  atomic.Int64
 	opening  chan error // nil while nothing is under way
 	writable chan struct{}
@@ -80,7 +80,7 @@ func (c *cache) took(t taken) error {
 		}
 		return t.err
 	}
-	c.store = t.store
+	c.store.Store(t.store)
 	c.records.Store(int64(len(t.loaded.Records)))
 	c.meter.Recovered(len(t.loaded.Records))
 	return nil
@@ -103,7 +103,7 @@ func (c *cache) open(context.Context) error {
 }
 
 func (c *cache) makeWritable() error {
-	if c.store == nil {
+	if c.store.Load() == nil {
 		t := <-c.reading
 		if err := c.took(t); err != nil {
 			go c.take() // for the next try
@@ -112,11 +112,11 @@ func (c *cache) makeWritable() error {
 		c.log.Info("the state directory is read after all", "records", c.records.Load())
 		c.agent.Guard(t.loaded.Records)
 	}
-	err := c.store.MakeWritable()
+	err := c.store.Load().MakeWritable()
 	if errors.Is(err, gracecache.ErrLocked) {
 		return err
 	}
-	loaded, loadErr := c.store.Load() // moves aside what cannot be used
+	loaded, loadErr := c.store.Load().Load() // moves aside what cannot be used
 	for _, q := range loaded.Quarantined {
 		c.meter.Rejected("record")
 		c.log.Error("a record is invalid; its file is kept under another name", "file", q.Name, "movedTo", q.MovedTo, "reason", q.Reason)
@@ -128,7 +128,7 @@ func (c *cache) makeWritable() error {
 // refuses writes, which they then say.
 func (c *cache) opened(err error) error {
 	c.opening = nil
-	if err != nil && (c.store == nil || c.records.Load() == 0 || errors.Is(err, gracecache.ErrLocked)) {
+	if err != nil && (c.store.Load() == nil || c.records.Load() == 0 || errors.Is(err, gracecache.ErrLocked)) {
 		return err
 	}
 	close(c.writable)
@@ -157,7 +157,7 @@ func (c *cache) keep(ctx context.Context) error {
 	tick := time.NewTicker(retakeInterval)
 	defer tick.Stop()
 	for failing := false; ; {
-		taken, err := c.store.Retake()
+		taken, err := c.store.Load().Retake()
 		switch {
 		case taken:
 			c.log.Error("the state directory was removed or replaced; it is taken again and every record written anew", "err", err)
@@ -187,10 +187,10 @@ func (c *cache) ready() bool {
 }
 
 func (c *cache) close() error {
-	if !c.read.Load() || c.store == nil {
-		return nil
+	if store := c.store.Load(); store != nil {
+		return store.Close()
 	}
-	return c.store.Close()
+	return nil
 }
 
 func (c *cache) wait() error {
@@ -207,7 +207,7 @@ func (c *cache) Put(r grace.Record) error {
 	if err := c.wait(); err != nil {
 		return err
 	}
-	return c.store.Put(r)
+	return c.store.Load().Put(r)
 }
 
 // Delete implements agent.Cache.
@@ -215,5 +215,5 @@ func (c *cache) Delete(domain string) error {
 	if err := c.wait(); err != nil {
 		return err
 	}
-	return c.store.Delete(domain)
+	return c.store.Load().Delete(domain)
 }

@@ -52,6 +52,8 @@ func (v *VM) choosePod() {
 	current, shown := shownAs(v.pods, o.Pod)
 	mine := madeFor(current) || o.Recorded && current.VMI == o.Owner.endedUID()
 	switch {
+	case o.ending():
+		o.Pod = current // it is told of the end, whichever comes next
 	case r.ShuttingDown() || r.Hold.UnderWay():
 		o.Pod = recorded
 	case mine && o.keeps(r, &current) && o.launcherLives(&current, shown):
@@ -64,6 +66,9 @@ func (v *VM) choosePod() {
 		})
 	}
 }
+
+// ending: what there was has ended, or did not come, and that is being told or found out.
+func (o *observation) ending() bool { return o.Ending != nil || o.Recorded && o.Gone }
 
 // keeps reports whether a launcher that lives keeps its place: the recorded one
 // always, another one if it says for which VMI it was made.

@@ -130,3 +130,71 @@ func TestAPodThatWouldBeKilledTooEarlyIsWarnedOfOnce(t *testing.T) {
 		t.Error("warned of a pod that lives long enough")
 	}
 }
+
+func TestAnEndIsToldToTheLauncherOfTheVMThatEnded(t *testing.T) {
+	next := Pod{UID: "pod-2", VMI: "uid-2", Created: born.Add(time.Hour), DeletingAt: Never, KillAt: Never, GracePeriod: time.Hour}
+	successor := func(v *VM) {
+		v.SeeVMI(VMI{State: VMIPresent, UID: "uid-2", Created: born.Add(time.Hour)})
+		v.SeePods([]Pod{next})
+	}
+	for name, given := range map[string]func(t *testing.T) *VM{
+		"it has ended by itself": func(*testing.T) *VM {
+			v := empty()
+			v.SeeVMI(VMI{State: VMIPresent, UID: "uid-1", Created: born})
+			v.SeePods([]Pod{{UID: "pod-1", VMI: "uid-1", Created: born, DeletingAt: Never, KillAt: Never, GracePeriod: time.Hour}})
+			v.obs.Followed = "pod-1"
+			v.SeeDirectory(registered("uid-1"), t0, t0)
+			v.SeeDomain(Domain{Instance: Instance{UUID: "u", PID: 5, Start: 1}, Power: PowerOn}, t0)
+			settle(t, v, t0)
+			v.ProcessGone(at(10))
+			return v
+		},
+		"it never came": func(*testing.T) *VM {
+			v := empty()
+			v.SeePods([]Pod{{UID: "pod-1", VMI: "uid-1", Created: born, DeletingAt: Never, KillAt: Never, GracePeriod: time.Hour}})
+			v.obs.Followed = "pod-1"
+			v.DomainAbsent(t0)
+			v.SeeDirectory(withTrigger(Directory{Present: true}, 1, ""), t0.Add(-time.Hour), t0)
+			return v
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Given: the end is being found out, or told.
+			v := given(t)
+			answered, followed := "", false
+			for range 50 {
+				d := v.Next(at(10))
+				switch d.Do {
+				case Explain:
+					v.Started(d, at(10))
+					v.Done(d, v.Started(d, at(10)), false, at(10))
+					v.Explained(EndGuest)
+				case Finish:
+					if err := v.Apply(d, at(10), time.Unix(0, 0)); err != nil {
+						t.Fatal(err)
+					}
+				case Answer:
+					answered = v.obs.Followed + " " + v.Status(at(10)).UID
+					v.Done(d, v.Started(d, at(10)), false, at(10))
+				case Reset:
+					if err := v.Apply(d, at(10), time.Unix(0, 0)); err != nil {
+						t.Fatal(err)
+					}
+				case Follow:
+					followed = true
+					v.Handled(d)
+				default:
+					if !carryOut(t, v, d, at(10)) {
+						break
+					}
+				}
+				// When: the next launcher appears meanwhile.
+				successor(v)
+			}
+			// Then: the former one was told, and the next one is followed afterwards.
+			if answered != "pod-1 uid-1" || !followed || v.obs.Followed != "pod-2" {
+				t.Errorf("told in the directory and as %q, then followed %q", answered, v.obs.Followed)
+			}
+		})
+	}
+}

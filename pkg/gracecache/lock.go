@@ -17,6 +17,10 @@ const lockName = ".lock"
 // ErrLocked is the error of Take and MakeWritable while another agent has the directory.
 var ErrLocked = errors.New("another node-agent is using it")
 
+// errEnding: the agent that has the directory was killed, and cannot end while its disk
+// hangs. It does nothing any more, so that the next one need not leave its VMs alone.
+var errEnding = errors.New("a node-agent that was killed cannot let go of it: it hangs in the kernel")
+
 // lock takes the directory for this process. The kernel gives it back when the
 // process ends, however it ends (flock(2)). create is os.O_CREATE, or 0 where
 // nothing may be written: on a frozen disk O_CREATE blocks, also where the file
@@ -29,7 +33,11 @@ func lock(dir string, create int) (*os.File, error) {
 		return nil, fmt.Errorf("open its lock: %w", err)
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		switch is := heldBy(f, "/proc"); {
+		case !errors.Is(err, unix.EWOULDBLOCK):
+		case isEnding(is, "/proc"):
+			err = fmt.Errorf("%w (pid %d)", errEnding, is)
+		default:
 			err = fmt.Errorf("%w%s", ErrLocked, holder(f))
 		}
 		return nil, errors.Join(fmt.Errorf("lock state directory %s: %w", dir, err), f.Close())

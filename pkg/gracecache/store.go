@@ -45,8 +45,8 @@ type Store struct {
 // every write hangs. Before MakeWritable no other method may be called but
 // Close.
 //
-// The error is ErrLocked, without a Store, while another agent has the
-// directory. Another one says why the records cannot be read; the Store is there.
+// The error is ErrLocked, without a Store, while another agent has the directory, but not
+// where that one was killed and cannot end. Another one says why the records cannot be read; the Store is there.
 func Take(disk durable.Disk, dir string) (*Store, Loaded, error) {
 	f, err := lock(dir, 0)
 	if errors.Is(err, ErrLocked) {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -122,6 +123,58 @@ func TestAnAgentStartedInMidGraceOnADiskThatHangsKeepsTheDeadline(t *testing.T) 
 	resting.WaitStopped(t, "LauncherSignal", "Forced")
 	node.Eventually(t, soon, a.Ready, "the agent is not ready again")
 	node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
+}
+
+// killedOn kills the agent while it writes to a disk that hangs: it cannot end before thaw,
+// and its lock stays.
+func killedOn(t *testing.T, n *node.Node, a *node.Agent, writes *node.VM) (thaw func()) {
+	t.Helper()
+	thaw = freezeStateDir(t, n, a)
+	writes.SignalShim(t)
+	hangs := func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", a.PID()))
+		return err == nil && slices.ContainsFunc(threads, func(path string) bool {
+			status, err := os.ReadFile(path)
+			return err == nil && strings.Contains(string(status), "State:\tD")
+		})
+	}
+	node.Eventually(t, soon, hangs, "the agent does not write")
+	if err := a.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	before := a.Process
+	t.Cleanup(func() { thaw(); before.Exited(soon) })
+	node.Never(t, time.Second, func() bool { return !before.Running() }, "the agent has ended")
+	return thaw
+}
+
+func TestAnAgentWhosePredecessorCannotEndKeepsItsDeadlines(t *testing.T) {
+	t.Parallel()
+	// given
+	n := node.New(t)
+	a := onExt4(t, n).Start(t)
+	begun := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=12")
+	other := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3600")
+	begun.SignalShim(t)
+	deadline := begun.WaitBegun(t)
+	persisted(t, a, begun, deadline)
+	// when
+	thaw := killedOn(t, n, a, other)
+	a.Launch(t)
+	// then
+	onTime(t, begun, deadline)
+	if !a.Running() {
+		t.Fatal("the agent has ended")
+	}
+	// and: the directory is taken once it can be
+	thaw()
+	begun.WaitStopped(t, "LauncherSignal", "Forced")
+	node.Eventually(t, soon, a.Ready, "the agent is not ready")
+	node.Eventually(t, soon, func() bool {
+		s, ok := a.StatusOf(t, other.Guest)
+		return ok && s.Phase == "ShuttingDown" && len(a.Status(t)) == 1
+	},
+		"what was begun meanwhile is not on disk")
 }
 
 // hangStateDir has whatever is done in the state directory hang, reading too, until
