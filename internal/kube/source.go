@@ -127,6 +127,10 @@ func (s *Source) vmiChanged(was, is vmi) {
 }
 
 func (s *Source) podChanged(was, is pod) {
+	if is.static && !was.static {
+		s.log.Warn("a launcher that is a static pod is not guarded: kubelet keeps its volume by another name than its UID; have the API server make it",
+			"namespace", is.of.namespace, "name", is.of.name, "uid", is.UID)
+	}
 	for _, k := range slices.Compact([]key{was.of, is.of}) {
 		if k != (key{}) {
 			s.changed(k.namespace, k.name)

@@ -37,7 +37,13 @@ type pod struct {
 	of key
 	grace.Pod
 	pinned string // what keeps it from being made anew elsewhere
+	// static: it mirrors a static pod of kubelet's, whose directory has not the name of this
+	// pod's UID.
+	static bool
 }
+
+// mirror is kubelet's annotation of a pod that mirrors a static one.
+const mirror = "kubernetes.io/config.mirror"
 
 // crd is the definition of VMIs.
 type crd struct {
@@ -98,7 +104,8 @@ func (s *Source) stripPod(o *object, was pod) pod {
 	if !of.valid() || !grace.IsUID(string(o.UID)) || spec.NodeName != s.node || o.Labels[kubevirt.AppLabel] != kubevirt.LauncherApp {
 		return pod{}
 	}
-	is := pod{pinned: pinned(o), of: of, Pod: grace.Pod{
+	_, static := o.Annotations[mirror]
+	is := pod{pinned: pinned(o), of: of, static: static, Pod: grace.Pod{
 		UID: string(o.UID), Created: o.CreationTimestamp.UTC(),
 		Done: status.Phase == "Succeeded" || status.Phase == "Failed", Deleting: o.DeletionTimestamp != nil,
 		DeletingAt: grace.Never, KillAt: grace.Never,

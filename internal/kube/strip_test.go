@@ -1,8 +1,11 @@
 package kube
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 func TestWhoseLauncherAPodIs(t *testing.T) {
@@ -35,6 +39,21 @@ func TestWhoseLauncherAPodIs(t *testing.T) {
 		got := s.stripPod(o, pod{})
 		if got.of != c.want || got.of != (key{}) && got.Priority != -7 {
 			t.Errorf("%s: %v of priority %d, want %v", name, got.of, got.Priority, c.want)
+		}
+	}
+}
+
+func TestALauncherThatIsAStaticPodIsSaidOnce(t *testing.T) {
+	var log bytes.Buffer
+	s := &Source{node: "node-a", log: slog.New(slog.NewTextHandler(&log, nil)), changed: func(string, string) {}, now: func() grace.Mono { return 0 }}
+	pods := &store[pod]{strip: s.stripPod, notify: s.podChanged}
+	for n, annotations := range []string{`"kubevirt.io/domain":"vm"`, `"kubevirt.io/domain":"vm","kubernetes.io/config.mirror":"3f"`, `"kubevirt.io/domain":"vm","kubernetes.io/config.mirror":"3f","x":"y"`} {
+		var o object
+		text := `{"metadata":{"namespace":"ns","name":"virt-launcher-vm","uid":"uid-1","labels":{"kubevirt.io":"virt-launcher"},"annotations":{` + annotations + `}},"spec":{"nodeName":"node-a"}}`
+		kit.Must(t, json.Unmarshal([]byte(text), &o))
+		kit.Must(t, pods.Update(&o))
+		if got, want := strings.Count(log.String(), "static pod"), min(n, 1); got != want {
+			t.Errorf("%s: said %d times, want %d", annotations, got, want)
 		}
 	}
 }

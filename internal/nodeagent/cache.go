@@ -33,7 +33,7 @@ type cache struct {
 
 	disk     durable.Disk
 	reading  chan taken
-	read     atomic.Bool // or known to be unreadable
+	read     atomic.Bool                      // or known to be unreadable
 	store    atomic.Pointer[gracecache.Store] // nil until it is taken, in whichever goroutine
 	records  atomic.Int64
 	opening  chan error // nil while nothing is under way

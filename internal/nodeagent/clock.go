@@ -23,6 +23,17 @@ func (clock) Now() grace.Mono {
 	return grace.Mono(t.Nano())
 }
 
+// asleep is how long the machine has been suspended in this boot.
+func (c clock) asleep() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // every kernel with pidfds has it
+	const jitter = 10 * time.Millisecond           // between the two readings
+	if by := time.Duration(t.Nano()) - time.Duration(c.Now()); by > jitter {
+		return by - jitter
+	}
+	return 0
+}
+
 func (clock) Wall() time.Time { return time.Now() }
 
 // bootID names this boot of the kernel (proc(5)): monotonic times mean

@@ -180,7 +180,7 @@ func (n *node) close() error {
 
 func (o *Options) policy(boot string) grace.Policy {
 	return grace.Policy{
-		BootID: boot, RetryInterval: o.RetryInterval, AgentTimeout: o.AgentTimeout,
+		BootID: boot, Asleep: clock{}.asleep(), RetryInterval: o.RetryInterval, AgentTimeout: o.AgentTimeout,
 		UseAgent: o.ShutdownMode == "auto", DestroyTimeout: o.DestroyTimeout, DryRun: o.DryRun,
 		DefaultPeriod: o.DefaultGracePeriod,
 	}

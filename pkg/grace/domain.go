@@ -53,9 +53,18 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 	}
 	o.Stated[byDomain].Read, o.Stated[byDomain].Text = true, d.Grace
 	v.resolve()
-	if o.Recorded && v.rec.Instance.PID == 0 && d.Instance != v.rec.Instance && !v.rec.identifiedBy(d.Instance) {
+	if o.Recorded && v.rec.Instance.PID == 0 && d.Instance != v.rec.Instance && !v.rec.identifiedBy(d.Instance, o.asleep(v.policy)) {
 		v.ProcessGone(now)
 	}
+}
+
+// asleep is how long the machine had surely been suspended when the shutdown began. Of one that
+// an agent before this one has begun nobody knows.
+func (o *observation) asleep(p *Policy) time.Duration {
+	if o.Restored {
+		return 0
+	}
+	return p.Asleep
 }
 
 // adoptable reports whether what was seen is an instance to guard. A domain that

@@ -105,6 +105,10 @@ func (v *VM) seeShim(d *Directory, now Mono) {
 	if d.Registered && d.Locked && !d.Watched {
 		o.DirAt = now.Add(lookUnwatched)
 	}
+	o.shimChanged(was, now)
+}
+
+func (o *observation) shimChanged(was shim, now Mono) {
 	if o.Shim == shimDied && was != shimDied {
 		o.DiedAt, o.DiedWithNode = now, o.Node.UnderWay()
 	}

@@ -4,7 +4,10 @@ import "time"
 
 // Policy is what the operator set, with the facts of this boot.
 type Policy struct {
-	BootID        string
+	BootID string
+	// Asleep is how long the machine had been suspended in this boot when the agent started:
+	// CLOCK_BOOTTIME less CLOCK_MONOTONIC.
+	Asleep        time.Duration
 	RetryInterval time.Duration
 	AgentTimeout  time.Duration // how long a guest agent may take before ACPI is used
 	UseAgent      bool          // --shutdown-mode auto

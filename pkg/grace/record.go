@@ -46,8 +46,10 @@ func (i Instance) certain() Instance {
 const tick = 10 * time.Millisecond
 
 // startedBefore reports whether the process surely started before then. The
-// start time counts a suspended machine's time too, so it is never too small.
-func (i Instance) startedBefore(then Mono) bool { return i.Start < uint64(then)/uint64(tick) }
+// start time counts a suspended machine's time too, of which asleep was over by then.
+func (i Instance) startedBefore(then Mono, asleep time.Duration) bool {
+	return i.Start < uint64(then.Add(asleep))/uint64(tick)
+}
 
 // Period is a grace period with the place that stated it.
 type Period struct {
@@ -141,8 +143,8 @@ func (r *Record) Phase(now Mono) Phase {
 // identifiedBy reports whether an instance is the record's, whose process was not
 // known: the UUID is the same, and the process was there when the shutdown
 // began. In doubt it is another instance.
-func (r *Record) identifiedBy(i Instance) bool {
-	return r.Instance.PID == 0 && i.PID != 0 && i.UUID == r.Instance.UUID && (!r.ShuttingDown() || i.startedBefore(r.Shutdown.Start))
+func (r *Record) identifiedBy(i Instance, asleep time.Duration) bool {
+	return r.Instance.PID == 0 && i.PID != 0 && i.UUID == r.Instance.UUID && (!r.ShuttingDown() || i.startedBefore(r.Shutdown.Start, asleep))
 }
 
 // IsUID reports whether uid can be a Kubernetes object's: it becomes a part

@@ -219,8 +219,8 @@ func refresh(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	return do(Refresh)
 }
 
-func identify(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
-	if o.Domain != domainPresent || !r.identifiedBy(o.Instance) {
+func identify(r *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
+	if o.Domain != domainPresent || !r.identifiedBy(o.Instance, o.asleep(p)) {
 		return next()
 	}
 	return do(Identify)

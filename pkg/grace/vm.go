@@ -157,14 +157,7 @@ func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 	default:
 		return errNotDecided
 	}
-	// What a tenant states is stated again to the next agent. What the API server has shown
-	// may not be: with it comes the right to ask what became of the VMI.
-	before.Hold.Until, before.Hold.UntilAt = v.rec.Hold.Until, v.rec.Hold.UntilAt // it follows from the grace period
-	if d.Do == Refresh && before.VMICreated.Equal(v.rec.VMICreated) || d.Do == HoldShutdown && before.Hold == v.rec.Hold {
-		v.restated()
-	} else {
-		v.changed()
-	}
+	v.changedFrom(before, d.Do)
 	return arrived(from, d.Do, v.phase(now))
 }
 
@@ -198,6 +191,18 @@ func (v *VM) adopt(now Mono) {
 	o.Recorded = true
 	if o.Trigger {
 		o.TriggerAt = now // it waited for the domain; the grace period begins now
+	}
+}
+
+// changedFrom tells what may wait from what is news of the VM. What a tenant states is
+// stated again to the next agent. What the API server has shown may not be: with it comes
+// the right to ask what became of the VMI.
+func (v *VM) changedFrom(before Record, by Action) {
+	before.Hold.Until, before.Hold.UntilAt = v.rec.Hold.Until, v.rec.Hold.UntilAt // it follows from the grace period
+	if by == Refresh && before.VMICreated.Equal(v.rec.VMICreated) || by == HoldShutdown && before.Hold == v.rec.Hold {
+		v.restated()
+	} else {
+		v.changed()
 	}
 }
 
