@@ -136,10 +136,10 @@ test-all: ## all of these, and which failed: an hour
 
 # -count=1: rules.yaml is outside its module, where the test cache sees no change.
 .PHONY: lint
-lint: ## golangci-lint of every module, and the alerts by Prometheus's own library
+lint: ## golangci-lint of every module, the alerts by Prometheus's own library, the objects by KubeVirt's
 	$(TOOL) golangci-lint config verify
-	for module in . hack/csi hack/k8s hack/plot hack/rules; do (cd $$module && GOWORK=off $(TOOL) golangci-lint run ./...); done
-	cd hack/rules && GOWORK=off go test -count=1 ./...
+	for module in . hack/csi hack/k8s hack/kubevirt hack/plot hack/rules; do (cd $$module && GOWORK=off $(TOOL) golangci-lint run ./...); done
+	for module in hack/kubevirt hack/rules; do (cd $$module && GOWORK=off go test -count=1 ./...); done
 
 # VULNDB=file:///some/dir is for a machine without the internet: a copy of the
 # database. Without any database this fails: not checked is not clean.

@@ -66,8 +66,9 @@ type MigrationState struct {
 	Progress *MigrationProgress `json:"progress,omitempty"`
 
 	// SourceState and TargetState are the states that the two agents have reported, or empty.
-	SourceState string `json:"sourceState,omitempty"`
-	TargetState string `json:"targetState,omitempty"`
+	// KubeVirt's sourceState and targetState are objects.
+	SourceState string `json:"vmgraceSourceState,omitempty"`
+	TargetState string `json:"vmgraceTargetState,omitempty"`
 	// Mode is MigrationPaused once the source's agent has paused the guest so that
 	// its migration ends, at PauseTimestamp.
 	Mode           MigrationMode     `json:"mode,omitempty"`

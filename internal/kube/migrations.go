@@ -81,15 +81,15 @@ func (m *Migrations) failing(err error) {
 	}
 }
 
-// strip converts a valid object to a migration, or returns nil. An invalid status counts as
-// empty.
+// strip converts a valid object to a migration, or returns nil. What cannot be read counts
+// as absent.
 func (m *Migrations) strip(o *object, label string) *nodemigration.Migration {
 	is := &nodemigration.Migration{ObjectMeta: o.ObjectMeta}
 	is.ManagedFields = nil
-	if o.Labels[label] != m.source.node || json.Unmarshal(o.Spec, &is.Spec) != nil || !(key{o.Namespace, is.Spec.VMIName}).valid() {
+	_, _ = json.Unmarshal(o.Spec, &is.Spec), json.Unmarshal(o.Status, &is.Status)
+	if o.Labels[label] != m.source.node || !(key{o.Namespace, is.Spec.VMIName}).valid() {
 		return nil
 	}
-	_ = json.Unmarshal(o.Status, &is.Status)
 	return is
 }
 

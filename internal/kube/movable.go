@@ -22,9 +22,7 @@ const maxCondition = 1024
 
 // shownVerdict is the condition LiveMigratable in a VMI's status.
 func shownVerdict(status json.RawMessage) nodemigration.Verdict {
-	var s struct {
-		Conditions []struct{ Type, Status, Reason, Message string }
-	}
+	var s kubevirt.VirtualMachineInstanceStatus
 	_ = json.Unmarshal(status, &s) // one of another kind shows nothing
 	for _, c := range s.Conditions {
 		if c.Type == kubevirt.LiveMigratable {
@@ -107,31 +105,48 @@ type operation struct {
 	Value any    `json:"value"`
 }
 
-// movablePatch changes the condition in the object as it was read, and keeps the
-// others and fields that are not known here. It is nil where nothing is to be changed.
+// movablePatch changes the condition in the object as it was read, and keeps its fields
+// that are not known here. It is nil where nothing is to be changed.
 func (s *Source) movablePatch(o *object, v nodemigration.VMI, is nodemigration.Verdict) ([]operation, error) {
-	var status struct {
-		NodeName   string           `json:"nodeName"`
-		Conditions []map[string]any `json:"conditions"`
-	}
-	// Unlike the standard library it keeps integers as they are.
-	if err := kjson.Unmarshal(o.Status, &status); err != nil && len(o.Status) > 0 {
-		return nil, fmt.Errorf("%w: status: %w", errNotAPIServer, err)
-	}
+	var status kubevirt.VirtualMachineInstanceStatus
+	_ = json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
 	if string(o.UID) != v.UID || o.Labels[kubevirt.NodeNameLabel] != s.node || cmp.Or(status.NodeName, s.node) != s.node || o.DeletionTimestamp != nil {
 		return nil, nil
 	}
-	at := slices.IndexFunc(status.Conditions, func(c map[string]any) bool { return c["type"] == kubevirt.LiveMigratable })
-	if at < 0 {
-		at = len(status.Conditions)
-		status.Conditions = append(status.Conditions, map[string]any{"type": kubevirt.LiveMigratable})
+	steps := []operation{{"test", "/metadata/resourceVersion", o.ResourceVersion}}
+	at := slices.IndexFunc(status.Conditions, func(c kubevirt.Condition) bool { return c.Type == kubevirt.LiveMigratable })
+	if at >= 0 {
+		condition, err := conditionAt(o.Status, at)
+		if err != nil {
+			return nil, err
+		}
+		write(condition, is)
+		return append(steps, operation{"replace", fmt.Sprintf("/status/conditions/%d", at), condition}), nil
 	}
-	write(status.Conditions[at], is)
-	add := operation{"add", "/status/conditions", status.Conditions} // or replace
-	if len(o.Status) == 0 {
-		add = operation{"add", "/status", map[string]any{"conditions": status.Conditions}}
+	condition := map[string]any{"type": kubevirt.LiveMigratable}
+	write(condition, is)
+	switch all := []map[string]any{condition}; {
+	case len(o.Status) == 0:
+		steps = append(steps, operation{"add", "/status", map[string]any{"conditions": all}})
+	case len(status.Conditions) == 0:
+		steps = append(steps, operation{"add", "/status/conditions", all})
+	default:
+		steps = append(steps, operation{"add", "/status/conditions/-", condition})
 	}
-	return []operation{{"test", "/metadata/resourceVersion", o.ResourceVersion}, add}, nil
+	return steps, nil
+}
+
+// conditionAt is a condition with all its fields.
+func conditionAt(status json.RawMessage, at int) (map[string]any, error) {
+	var members struct {
+		Conditions []map[string]any `json:"conditions"`
+	}
+	// Unlike the standard library it takes no other spelling of a key and keeps integers as
+	// they are. An item of another type keeps its place, and is an error.
+	if err := kjson.Unmarshal(status, &members); len(members.Conditions) <= at {
+		return nil, fmt.Errorf("%w: status.conditions: %w", errNotAPIServer, err)
+	}
+	return members.Conditions[at], nil
 }
 
 // write changes a condition to this verdict.

@@ -60,7 +60,7 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 	if !name.valid() || !grace.IsUID(string(o.UID)) || o.Labels[kubevirt.NodeNameLabel] != s.node {
 		return vmi{}
 	}
-	var status struct{ EvacuationNodeName string }
+	var status kubevirt.VirtualMachineInstanceStatus
 	_ = json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
 	is := vmi{
 		name: name, marked: grace.Never, movable: shownVerdict(o.Status),

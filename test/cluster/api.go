@@ -195,7 +195,7 @@ func (a *API) apiserverCommand(at endpoint, etcdURL string) ([]string, error) {
 	command := append(slices.Clip(at.enter), server,
 		"--etcd-servers="+etcdURL, "--bind-address="+at.address, "--secure-port="+strconv.Itoa(at.port),
 		"--advertise-address=127.0.0.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.96.0.0/16",
-		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction", "--allow-privileged=true",
+		"--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction,OwnerReferencesPermissionEnforcement", "--allow-privileged=true",
 		"--client-ca-file="+a.pki.ca(), "--tls-cert-file="+serving.certFile, "--tls-private-key-file="+serving.keyFile,
 		"--kubelet-client-certificate="+kubelet.certFile, "--kubelet-client-key="+kubelet.keyFile,
 		"--kubelet-preferred-address-types=InternalIP", "--profiling=false",

@@ -115,7 +115,7 @@ func (v *vm) patch(status string) {
 // states are what the two agents say: source/target.
 func (v *vm) states() string {
 	v.w.Helper()
-	return v.w.get("vmim", v.migration, "{.status.migrationState.sourceState}/{.status.migrationState.targetState}")
+	return v.w.get("vmim", v.migration, "{.status.migrationState.vmgraceSourceState}/{.status.migrationState.vmgraceTargetState}")
 }
 
 func (v *vm) phase() string {

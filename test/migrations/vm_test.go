@@ -76,7 +76,7 @@ func (s scene) vm(name string) *kubevirt.VirtualMachineInstance {
 			Labels:      map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.CreatedByLabel: string(v.UID)},
 			Annotations: map[string]string{kubevirt.DomainAnnotation: name, "of.the/owner": "kept"},
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance",
-				Name: name, UID: v.UID, Controller: new(true)}}},
+				Name: name, UID: v.UID, Controller: new(true), BlockOwnerDeletion: new(true)}}},
 		Spec: corev1.PodSpec{NodeName: "node-a", Containers: []corev1.Container{{Name: "launcher", Image: "x"}}},
 	}
 	kit.Must(s.T, s.Create(s.Context(), p))

@@ -125,11 +125,13 @@ func (r *reconciler) act(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 		if err := r.Create(ctx, desired(vmi, want)); err != nil {
 			return fmt.Errorf("disruption budget %s: %w", name, err)
 		}
-	case !upToDate(ours, vmi, want):
+	case !upToDate(ours, desired(vmi, want)):
 		log.Info("correcting the disruption budget", "budget", name)
-		update := desired(vmi, want)
-		update.ResourceVersion = ours.ResourceVersion
-		if err := r.Update(ctx, update); err != nil {
+		raw, err := correction(ours, desired(vmi, want))
+		if err != nil {
+			return fmt.Errorf("disruption budget %s: %w", name, err)
+		}
+		if err := r.Patch(ctx, ours, client.RawPatch(types.MergePatchType, raw)); err != nil {
 			return fmt.Errorf("disruption budget %s: %w", name, err)
 		}
 	}

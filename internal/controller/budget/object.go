@@ -1,6 +1,9 @@
 package budget
 
 import (
+	"encoding/json"
+	"slices"
+
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +20,8 @@ func desired(vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) *poli
 			Namespace: vmi.Namespace, Name: evacuation.BudgetName(string(vmi.UID)),
 			OwnerReferences: []metav1.OwnerReference{{
 				APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance",
-				Name: vmi.Name, UID: vmi.UID, Controller: new(true), BlockOwnerDeletion: new(true),
+				// Without blockOwnerDeletion, which needs a right on the VMI's finalizers.
+				Name: vmi.Name, UID: vmi.UID, Controller: new(true),
 			}},
 		},
 		Spec: policyv1.PodDisruptionBudgetSpec{
@@ -33,9 +37,49 @@ func desired(vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) *poli
 }
 
 // upToDate reports whether a budget needs no correction.
-func upToDate(b *policyv1.PodDisruptionBudget, vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) bool {
-	to := desired(vmi, want)
-	return b.Labels[kubevirt.MigrationNameLabel] == want.Migration &&
-		equality.Semantic.DeepEqual(b.OwnerReferences, to.OwnerReferences) &&
+func upToDate(b, to *policyv1.PodDisruptionBudget) bool {
+	return b.Labels[kubevirt.MigrationNameLabel] == to.Labels[kubevirt.MigrationNameLabel] &&
+		equality.Semantic.DeepEqual(b.OwnerReferences, owners(b, to)) &&
 		equality.Semantic.DeepEqual(b.Spec, to.Spec)
+}
+
+// owners are those that a budget is to have: the VMI, and those of others. An object has
+// one controller.
+func owners(b, to *policyv1.PodDisruptionBudget) []metav1.OwnerReference {
+	all := slices.Clone(to.OwnerReferences)
+	for _, o := range b.OwnerReferences {
+		if o.UID != all[0].UID && (o.Controller == nil || !*o.Controller) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// correction is the merge patch that gives a budget, in the version that was read, what
+// vmgrace decides about it. What others have written in its metadata stays.
+func correction(b, to *policyv1.PodDisruptionBudget) ([]byte, error) {
+	label := any(nil)
+	if name := to.Labels[kubevirt.MigrationNameLabel]; name != "" {
+		label = name
+	}
+	// A merge keeps the keys that are there: each that is too many is named.
+	selector := map[string]any{}
+	if b.Spec.Selector != nil {
+		for key := range b.Spec.Selector.MatchLabels {
+			selector[key] = nil
+		}
+	}
+	for key, value := range to.Spec.Selector.MatchLabels {
+		selector[key] = value
+	}
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{
+			"uid": b.UID, "resourceVersion": b.ResourceVersion,
+			"labels": map[string]any{kubevirt.MigrationNameLabel: label}, "ownerReferences": owners(b, to),
+		},
+		"spec": map[string]any{
+			"minAvailable": to.Spec.MinAvailable, "maxUnavailable": nil, "unhealthyPodEvictionPolicy": nil,
+			"selector": map[string]any{"matchLabels": selector, "matchExpressions": nil},
+		},
+	})
 }

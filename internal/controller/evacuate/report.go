@@ -2,11 +2,9 @@ package evacuate
 
 import (
 	"context"
-	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
@@ -89,16 +87,10 @@ func (r *reconciler) removeMarkAnnotations(ctx context.Context, vmi *kubevirt.Vi
 	if vmi.Annotations[evacuation.CordonedAnnotation] == "" || vmi.Condition(kubevirt.EvictionRequested) == nil {
 		return nil
 	}
-	to := vmi.DeepCopy()
-	for _, key := range []string{evacuation.CordonedAnnotation, evacuation.CauseAnnotation, kubevirt.EvictionSourceAnnotation} {
-		delete(to.Annotations, key)
-	}
 	// The condition is removed next, by its index: only from the VMI that was read.
-	if err := r.Patch(ctx, to, client.MergeFromWithOptions(vmi, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("annotations of %s/%s: %w", vmi.Namespace, vmi.Name, err)
-	}
-	vmi.ResourceVersion = to.ResourceVersion
-	return nil
+	return patch.MetadataAsRead(ctx, r.Client, vmi, "annotations", map[string]any{
+		evacuation.CordonedAnnotation: nil, evacuation.CauseAnnotation: nil, kubevirt.EvictionSourceAnnotation: nil,
+	})
 }
 
 // patchConditions sets the condition EvictionRequested, or removes it if c is nil.

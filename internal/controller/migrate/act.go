@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
@@ -26,9 +25,10 @@ type object = kubevirt.VirtualMachineInstanceMigration
 func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) error {
 	switch step.Action {
 	case migration.Adopt:
-		return r.meta(ctx, g.Migration, func(m *object) { controllerutil.AddFinalizer(m, migration.Finalizer) })
+		return patch.MetadataAsRead(ctx, r.Client, g.Migration, "finalizers", append(slices.Clone(g.Migration.Finalizers), migration.Finalizer))
 	case migration.Release:
-		return r.meta(ctx, g.Migration, func(m *object) { controllerutil.RemoveFinalizer(m, migration.Finalizer) })
+		others := slices.DeleteFunc(slices.Clone(g.Migration.Finalizers), func(f string) bool { return f == migration.Finalizer })
+		return patch.MetadataAsRead(ctx, r.Client, g.Migration, "finalizers", others)
 	case migration.Begin:
 		return r.beginMigration(ctx, g)
 	case migration.MakePod:
@@ -57,13 +57,6 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 }
 
 func name(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() }
-
-// meta patches a migration's metadata, with the optimistic lock.
-func (r *reconciler) meta(ctx context.Context, m *object, change func(*object)) error {
-	before := m.DeepCopy()
-	change(m)
-	return r.Patch(ctx, m, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
-}
 
 // status patches a migration's status, with the optimistic lock.
 func (r *reconciler) status(ctx context.Context, m *object, change func(*object)) error {
@@ -152,11 +145,8 @@ func (r *reconciler) createPod(ctx context.Context, g *gathered) error {
 func (r *reconciler) schedule(ctx context.Context, g *gathered) error {
 	set := r.Settings.Get()
 	source := migration.StateOf(g.Migration).SourceNode
-	err := r.meta(ctx, g.Migration, func(m *object) {
-		if m.Labels == nil {
-			m.Labels = map[string]string{}
-		}
-		m.Labels[migration.SourceNodeLabel], m.Labels[migration.TargetNodeLabel] = source, g.Target.Node
+	err := patch.MetadataAsRead(ctx, r.Client, g.Migration, "labels", map[string]any{
+		migration.SourceNodeLabel: source, migration.TargetNodeLabel: g.Target.Node,
 	})
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package migrate
 import (
 	"cmp"
 	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -40,9 +41,12 @@ func targetPod(m *kubevirt.VirtualMachineInstanceMigration, vmi *kubevirt.Virtua
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: m.Namespace, Name: migration.TargetPodName(vmi.Name, string(m.UID)),
-			Labels: maps.Clone(source.Labels), Annotations: maps.Clone(source.Annotations), OwnerReferences: source.OwnerReferences,
+			Labels: maps.Clone(source.Labels), Annotations: maps.Clone(source.Annotations), OwnerReferences: slices.Clone(source.OwnerReferences),
 		},
 		Spec: *source.Spec.DeepCopy(),
+	}
+	for i := range p.OwnerReferences { // blockOwnerDeletion needs a right on the owner's finalizers
+		p.OwnerReferences[i].BlockOwnerDeletion = nil
 	}
 	metav1.SetMetaDataLabel(&p.ObjectMeta, kubevirt.MigrationJobLabel, string(m.UID))
 	for _, key := range append(evacuation.HoldAnnotations(), kubevirt.EvictionInProgressAnnotation) {

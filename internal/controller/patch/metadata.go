@@ -16,12 +16,33 @@ func Metadata(ctx context.Context, c client.Client, o client.Object, field strin
 	if len(values) == 0 {
 		return nil
 	}
-	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": o.GetUID(), field: values}})
+	return merge(ctx, c, o, map[string]any{"uid": o.GetUID(), field: values}, field)
+}
+
+// MetadataAsRead is Metadata for a decision that only holds for the object as it was read:
+// it fails with a conflict if the object has changed since. Only the resourceVersion of o
+// is updated.
+func MetadataAsRead(ctx context.Context, c client.Client, o client.Object, field string, values any) error {
+	to, ok := o.DeepCopyObject().(client.Object)
+	if !ok {
+		return fmt.Errorf("a copy of %T is no object", o)
+	}
+	err := merge(ctx, c, to, map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion(), field: values}, field)
+	if err == nil {
+		o.SetResourceVersion(to.GetResourceVersion())
+	}
+	return err
+}
+
+// merge names each field that is to change. A difference between objects in the cache, which
+// keeps a part of each, would remove what is not kept.
+func merge(ctx context.Context, c client.Client, o client.Object, metadata map[string]any, what string) error {
+	raw, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {
 		return err
 	}
 	if err := c.Patch(ctx, o, client.RawPatch(types.MergePatchType, raw)); err != nil {
-		return fmt.Errorf("%s of %s/%s: %w", field, o.GetNamespace(), o.GetName(), err)
+		return fmt.Errorf("%s of %s/%s: %w", what, o.GetNamespace(), o.GetName(), err)
 	}
 	return nil
 }

@@ -1,0 +1,146 @@
+//go:build !unit
+
+package migrations
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
+)
+
+// kubeVirts makes an object with every field that KubeVirt's own type has.
+func (s scene) kubeVirts(kind, name string) {
+	s.Helper()
+	text, err := os.ReadFile("../../api/kubevirt/testdata/" + kind + ".json")
+	kit.Must(s.T, err)
+	var o map[string]any
+	kit.Must(s.T, json.Unmarshal(text, &o))
+	o["metadata"] = map[string]any{"namespace": s.ns, "name": name}
+	text, err = json.Marshal(o)
+	kit.Must(s.T, err)
+	status, err := json.Marshal(map[string]any{"status": o["status"]})
+	kit.Must(s.T, err)
+	if _, err := shared.api.TryKubectl(s.Context(), string(text), "create", "-f", "-"); err != nil {
+		s.Fatal(err)
+	}
+	plural := strings.ToLower(o["kind"].(string)) + "s"
+	shared.api.Kubectl(s.T, "patch", plural, "-n", s.ns, name, "--subresource=status", "--type=merge", "-p", string(status))
+}
+
+// Of one such VMI, or one such migration, no list could be decoded.
+func TestObjectsWithAllOfKubeVirtsFieldsHideNoOther(t *testing.T) {
+	s := given(t)
+	s.kubeVirts("vmi", "foreign-vm")
+	s.kubeVirts("migration", "foreign-migration")
+	s.vm("vm")
+	m := s.migrate("m", "vm")
+	controller(t)
+	s.scheduled(m, "node-b")
+	// A migration of vmgrace's whose state KubeVirt fills in goes on.
+	kit.Must(t, s.Status().Patch(t.Context(), s.read(m), merge(`{"status":{"migrationState":{"sourceState":{"node":"x"},"targetState":{"node":"y"}}}}`)))
+	s.to(m, kubevirt.MigrationRunning)
+	s.says("node-b", kubevirt.TargetArrived, m)
+	s.says("node-a", kubevirt.SourceGone, m)
+	s.says("node-b", kubevirt.TargetRunning, m)
+	s.comes(m, kubevirt.MigrationSucceeded)
+	if has := shared.api.Kubectl(t, "get", "vmim", "-n", s.ns, "m", "-o", "jsonpath={.status.migrationState.sourceState.node}"); has != "x" {
+		t.Errorf("KubeVirt's field is %q", has)
+	}
+}
+
+func TestAnAgentsWordIsSaidOnceUnderEitherName(t *testing.T) {
+	s, m := placed(t)
+	s.to(m, kubevirt.MigrationRunning)
+	// Given: an agent of v0.1 has said that the guest ran on.
+	write := func(text string) error { return shared.agents["node-a"].Status().Patch(t.Context(), s.read(m), merge("%s", text)) }
+	kit.Must(t, write(`{"status":{"migrationState":{"sourceState":"Running"}}}`))
+	if is := s.read(m).Status.MigrationState.SourceState; is != kubevirt.SourceRunning {
+		t.Errorf("it is read as %q", is)
+	}
+	for _, text := range []string{
+		`{"status":{"migrationState":{"vmgraceSourceState":"Gone"}}}`, `{"status":{"migrationState":{"sourceState":"Gone"}}}`,
+		`{"status":{"migrationState":{"sourceState":null}}}`, `{"status":{"migrationState":{"vmgraceTargetState":"Running"}}}`,
+	} {
+		if err := write(text); err == nil || !strings.Contains(err.Error(), "denied") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	kit.Must(t, write(`{"status":{"migrationState":{"vmgraceSourceState":"Running"}}}`))
+}
+
+// keep is what is others' of an object, by its jsonpath.
+func (s scene) keep(kind, name string, want map[string]string) {
+	s.Helper()
+	for path, value := range want {
+		if has := shared.api.Kubectl(s.T, "get", kind, "-n", s.ns, name, "-o", "jsonpath={"+path+"}"); !strings.Contains(has, value) {
+			s.Errorf("%s %s: %s is %q, want %q", kind, name, path, has, value)
+		}
+	}
+}
+
+// What others have written stays where it is, through a whole drain.
+func TestAMoveKeepsWhatOthersWrote(t *testing.T) {
+	s := given(t)
+	v := s.vm("vm")
+	others := `{"metadata":{"annotations":{"meta.helm.sh/release-name":"mine"},"labels":{"of.the/owner":"kept"},"finalizers":["example.org/keeps"]}}`
+	paths := map[string]string{`.metadata.annotations.meta\.helm\.sh/release-name`: "mine", `.metadata.labels.of\.the/owner`: "kept", `.metadata.finalizers`: "example.org/keeps"}
+	budget := "kubevirt-disruption-budget-" + string(v.UID)
+	controller(t)
+	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
+	for _, o := range [][]string{{"vmi", "vm"}, {"pod", "virt-launcher-vm"}, {"pdb", budget}} {
+		shared.api.Kubectl(t, "patch", o[0], "-n", s.ns, o[1], "--type=merge", "-p", others)
+		t.Cleanup(func() {
+			_, _ = shared.api.TryKubectl(t.Context(), "", "patch", o[0], "-n", s.ns, o[1], "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+		})
+	}
+	s.vmiStatus(v, `{"conditions":[{"type":"Ready","status":"True","message":"others"},{"type":"LiveMigratable","status":"True","of":"others"}]}`)
+	// When: marked as the webhook marks it, for a cordoned node.
+	kit.Must(t, s.Patch(t.Context(), v, merge(`{"metadata":{"annotations":{"vmgrace.io/cordoned":"true","vmgrace.io/evacuation-cause":"Eviction"}}}`)))
+	shared.api.Kubectl(t, "cordon", "node-a")
+	defer shared.api.Kubectl(t, "uncordon", "node-a")
+	s.vmiStatus(v, `{"evacuationNodeName":"node-a"}`)
+	var m *kubevirt.VirtualMachineInstanceMigration
+	kit.Eventually(t, "its migration", func() bool {
+		var all kubevirt.VirtualMachineInstanceMigrationList
+		kit.Must(t, s.List(t.Context(), &all, client.InNamespace(s.ns)))
+		if len(all.Items) > 0 {
+			m = &all.Items[0]
+		}
+		return m != nil
+	})
+	shared.api.Kubectl(t, "patch", "vmim", "-n", s.ns, m.Name, "--type=merge", "-p",
+		`{"metadata":{"annotations":{"meta.helm.sh/release-name":"mine"},"labels":{"of.the/owner":"kept"}}}`)
+	s.scheduled(m, "node-b")
+	s.to(m, kubevirt.MigrationRunning)
+	s.says("node-b", kubevirt.TargetArrived, m)
+	s.says("node-a", kubevirt.SourceGone, m)
+	s.says("node-b", kubevirt.TargetRunning, m)
+	s.comes(m, kubevirt.MigrationSucceeded)
+	s.letGo(m)
+	// Then: vmgrace's annotations of the mark are gone, the rest is there.
+	kit.Eventually(t, "the mark's annotations and condition go", func() bool {
+		now := s.vmi("vm")
+		return now.Annotations["vmgrace.io/cordoned"] == "" && now.Annotations["vmgrace.io/evacuation-cause"] == "" && now.Condition(kubevirt.EvictionRequested) == nil
+	})
+	s.keep("vmi", "vm", paths)
+	s.keep("vmi", "vm", map[string]string{`.status.conditions[?(@.type=="Ready")].message`: "others", `.status.conditions[?(@.type=="LiveMigratable")].of`: "others", ".status.unknown": "kept"})
+	s.keep("pod", "virt-launcher-vm", paths)
+	s.keep("pdb", budget, paths)
+	delete(paths, ".metadata.finalizers")
+	s.keep("vmim", m.Name, paths)
+	// And: a budget that was edited by hand is put right, without its foreign parts.
+	shared.api.Kubectl(t, "patch", "pdb", "-n", s.ns, budget, "--type=merge", "-p",
+		`{"spec":{"minAvailable":null,"maxUnavailable":1,"unhealthyPodEvictionPolicy":"AlwaysAllow","selector":{"matchLabels":{"a":"b"}}}}`)
+	kit.Eventually(t, "it is put right", func() bool {
+		return shared.api.Kubectl(t, "get", "pdb", "-n", s.ns, budget, "-o", "jsonpath={.spec}") ==
+			`{"minAvailable":2,"selector":{"matchLabels":{"kubevirt.io/created-by":"`+string(v.UID)+`"}}}`
+	})
+	paths[".metadata.finalizers"] = "example.org/keeps"
+	s.keep("pdb", budget, paths)
+}
