@@ -145,7 +145,7 @@ func TestNeitherTheLoopNorAControllerImportsAnother(t *testing.T) {
 	for _, controller := range []string{"budget", "certs", "disrupt", "evacuate", "eviction", "migrate", "nodecerts", "replace"} {
 		imports["internal/controller/"+controller] = []string{
 			"api/kubevirt", "api/v1alpha1", "pkg/evacuation", "pkg/migration", "pkg/replacement", "internal/controller/lookup",
-			"internal/controller/mark", "internal/controller/meter", "internal/controller/patch", "internal/controller/settings",
+			"internal/controller/mark", "internal/controller/meter", "internal/controller/patch", "internal/controller/retry", "internal/controller/settings",
 		}
 	}
 	for importer, allowed := range imports {

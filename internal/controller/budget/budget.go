@@ -17,12 +17,12 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
@@ -48,14 +48,15 @@ type reconciler struct {
 // Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
+	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
 	return ctrl.NewControllerManagedBy(mgr).Named("disruption-budgets").
 		For(&kubevirt.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(lookup.OfPod)).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(lookup.OfMigration)).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.ofBudget)).
 		WatchesRawSource(cfg.Settings.Source(lookup.All(r.Client))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
-		Complete(cfg.Settings.WhenKnown(r))
+		WithOptions(failures.Options(mgr, workers)).
+		Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
 }
 
 // Reconcile makes, corrects or deletes one VM's budget.
@@ -197,13 +198,9 @@ func (r *reconciler) deleted(ctx context.Context, vm types.NamespacedName, uid t
 	return false, fmt.Errorf("VMI %s: %w", vm, err)
 }
 
-// result of a reconcile: conflicts of a stale cache are retried and are no errors, and
-// nothing is created in a namespace that is being deleted.
+// result of a reconcile: nothing is created in a namespace that is being deleted.
 func result(err error) (reconcile.Result, error) {
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err):
-		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil
 	}
 	return reconcile.Result{}, err

@@ -17,7 +17,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -26,6 +25,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/mark"
+	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
@@ -63,6 +63,9 @@ type reconciler struct {
 // Add adds the controller to the manager. It runs in every replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
+	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
+	options := failures.Options(mgr, workers)
+	options.NeedLeaderElection = new(false)
 	// Replicas that are not elected need these caches as well; events are ignored.
 	cached := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return nil })
 	b := ctrl.NewControllerManagedBy(mgr).Named("pod-disruption").
@@ -70,11 +73,11 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		// The cache may show the pod's deletion before the change that made the VM movable.
 		Watches(&kubevirt.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: wasUnmarked})).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, cached).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers, NeedLeaderElection: new(false)})
+		WithOptions(options)
 	if cfg.Nodes {
 		b = b.Watches(&corev1.Node{}, cached)
 	}
-	return b.Complete(cfg.Settings.WhenKnown(r))
+	return b.Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
 }
 
 // ofDeletedPod returns the request for the VM of a launcher pod that is being deleted.
@@ -113,8 +116,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	case errors.As(err, &notNow):
 		r.Log.Debug("the VM whose launcher is deleted is not moved now", "vmi", req.String(), "why", notNow)
 		return reconcile.Result{RequeueAfter: max(notNow.Again, retryMove)}, nil
-	case errors.Is(err, mark.ErrChanged):
-		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil // written by another replica, or the cache is stale
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("move %s: %w", req, err)
 	}

@@ -17,7 +17,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
@@ -51,17 +51,18 @@ type reconciler struct {
 // Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
+	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
 	b := ctrl.NewControllerManagedBy(mgr).Named("evacuation").
 		For(&kubevirt.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(lookup.OfPod)).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(lookup.OfMigration)).
 		WatchesRawSource(cfg.Settings.Source(lookup.All(r.Client))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers})
+		WithOptions(failures.Options(mgr, workers))
 	if cfg.Nodes {
 		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(lookup.OfNode(r.Client)),
 			builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged}))
 	}
-	return b.Complete(cfg.Settings.WhenKnown(r))
+	return b.Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
 }
 
 // nodeChanged filters out heartbeats of nodes.
@@ -124,10 +125,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err
 	}
 	next, err := r.act(ctx, v)
-	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsAlreadyExists(err) {
-		r.Log.Debug("the cache was behind", "vmi", req.String(), "error", err)
-		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
-	}
 	if apierrors.IsNotFound(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil // the object or its namespace was deleted meanwhile
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -24,9 +23,6 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
-
-// RetryBehind is the requeue delay after a write that failed because the cache was stale.
-const RetryBehind = 100 * time.Millisecond
 
 // Names of the cache's indexes.
 const (

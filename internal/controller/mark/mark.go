@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -60,7 +59,7 @@ func markPatch(vmi *kubevirt.VirtualMachineInstance) []patch.Operation {
 // changed wraps the error of a patch as ErrChanged where the object was not the expected
 // one.
 func changed(err error) error {
-	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
+	if patch.Stale(err) {
 		return fmt.Errorf("%w: %w", ErrChanged, err)
 	}
 	return err

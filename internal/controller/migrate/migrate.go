@@ -16,13 +16,13 @@ import (
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
@@ -62,6 +62,7 @@ type phaseStart struct {
 // Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient(), phases: map[types.UID]phaseStart{}}
+	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstanceMigration{} })
 	// Nodes are only counted: they need a cache, and their events no reconcile.
 	if cfg.Nodes {
 		if _, err := mgr.GetCache().GetInformer(context.Background(), &corev1.Node{}); err != nil {
@@ -84,8 +85,8 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 			return nil
 		})).
 		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context, _ client.Object) []reconcile.Request { return r.allPending(ctx) })).
-		WithOptions(controller.Options{MaxConcurrentReconciles: workers}).
-		Complete(cfg.Settings.WhenKnown(r))
+		WithOptions(failures.Options(mgr, workers)).
+		Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
 }
 
 // Reconcile takes the next step for one migration.
@@ -102,11 +103,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	r.Log.Debug("migration", "migration", req.String(), "phase", m.Status.Phase, "step", step.Action, "reason", step.Reason, "why", step.Message)
 	err = r.act(ctx, g, step)
 	switch {
-	case apierrors.IsConflict(err), apierrors.IsInvalid(err), apierrors.IsAlreadyExists(err):
-		r.Log.Debug("the cache was behind", "migration", req.String(), "error", err)
-		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
-	case apierrors.IsNotFound(err):
-		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil // an object was deleted meanwhile
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return reconcile.Result{RequeueAfter: time.Second}, nil
 	case err != nil:

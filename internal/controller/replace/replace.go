@@ -11,7 +11,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -26,6 +25,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
 	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/replacement"
@@ -76,13 +76,15 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
 	world := func(context.Context, client.Object) []reconcile.Request { return request() }
 	all := handler.EnqueueRequestsFromMapFunc(world)
+	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &v1alpha1.EvacuationPolicy{} })
 	return ctrl.NewControllerManagedBy(mgr).Named("taint-replacement").
 		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged, DeleteFunc: r.nodeGone})).
 		Watches(&kubevirt.VirtualMachineInstance{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: vmiChanged})).
 		Watches(&corev1.Pod{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: podChanged})).
 		Watches(&v1alpha1.EvacuationPolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WatchesRawSource(cfg.Settings.Source(world)).
-		Complete(cfg.Settings.WhenKnown(r))
+		WithOptions(failures.Options(mgr, 1)).
+		Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
 }
 
 // request is the same for all objects: any change makes all nodes and VMs be read.
@@ -156,10 +158,6 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	}
 	plan := replacement.Next(now.World, r.state)
 	again, err := r.carryOut(ctx, policy, now, plan)
-	if apierrors.IsConflict(err) || apierrors.IsInvalid(err) || apierrors.IsNotFound(err) {
-		r.Log.Debug("the cache was behind", "error", err)
-		return reconcile.Result{RequeueAfter: lookup.RetryBehind}, nil
-	}
 	return reconcile.Result{RequeueAfter: again}, err
 }
 
