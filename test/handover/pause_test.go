@@ -111,7 +111,10 @@ func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) {
 	if err := v.here.shim.Signal(unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	node.Eventually(w, soon, func() bool { s, _ := w.a.agent.StatusOf(w, v.Guest); return s.Phase == "Held" && s.Cause == "LauncherSignal" }, "the shutdown does not wait")
+	node.Eventually(w, soon, func() bool {
+		s, _ := w.a.agent.StatusOf(w, v.Guest)
+		return s.Phase == "Held" && s.Cause == "LauncherSignal"
+	}, "the shutdown does not wait")
 	// then it moves, and was never asked.
 	v.cause = "LauncherSignal"
 	if !v.decided() {
