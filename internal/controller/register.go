@@ -43,7 +43,7 @@ type setup struct {
 
 func (s *setup) webhooks() eviction.Config {
 	return eviction.Config{
-		Log: s.log, Live: s.live, Patch: s.GetClient(), Events: s.GetEventRecorder(userAgent),
+		Log: s.log, Live: s.live, Cached: s.GetCache(), Patch: s.GetClient(), Events: s.GetEventRecorder(userAgent),
 		Meter: s.meter, Settings: s.settings,
 	}
 }
@@ -59,7 +59,7 @@ func (o *Options) mover(s *setup) replace.Mover {
 // registered are the functions behind the names of --controllers.
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
-		evictionWebhook: func(s *setup) error { eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.ValidKey); return nil },
+		evictionWebhook: func(s *setup) error { return eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.ValidKey) },
 		launcherWebhook: func(s *setup) error { eviction.AddLaunchers(s.Manager, s.webhooks()); return nil },
 		disruptionBudgets: func(s *setup) error {
 			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})

@@ -2,6 +2,7 @@ package evacuation
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
@@ -16,6 +17,9 @@ const (
 	Mark   Verdict = "marked"
 	Refuse Verdict = "refused"
 )
+
+// budgetAnswers is the reason of an answer that is left to the VM's disruption budget.
+const budgetAnswers = "BudgetAnswers"
 
 // NotApplicable is the strategy in an Admission that no strategy has decided.
 const NotApplicable kubevirt.EvictionStrategy = "NotApplicable"
@@ -39,7 +43,9 @@ type Pod struct {
 	Deleting bool
 	// Held: the node agent delays the shutdown, or will, until the VM was migrated.
 	Held bool
-	Node string
+	// Settling: LiveMigratable may not have been judged yet, see Settling.
+	Settling bool
+	Node     string
 	// VMI and VMIUID are name and UID of its VMI, from the pod's metadata.
 	VMI, VMIUID string
 }
@@ -54,6 +60,9 @@ func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Evict
 		return Admission{Verdict: Allow, Reason: reason, Strategy: NotApplicable}
 	}
 	a := byStrategy(vmi, fallback)
+	if p.Settling && migrates(a.Strategy) && !judged(vmi) {
+		a.Verdict, a.Reason, a.Message = Refuse, "NotJudgedYet", notJudged(vmi)
+	}
 	switch {
 	case vmi.Node() == "" || p.Node != vmi.Node():
 		a.Verdict, a.Reason, a.Message = Allow, "NotOnTheVMsNode", ""
@@ -107,16 +116,16 @@ var verdicts = map[kubevirt.EvictionStrategy]map[string][2]cell{
 		"not migratable": {allowed("StrategyNone"), allowed("StrategyNone")},
 	},
 	kubevirt.StrategyLiveMigrate: {
-		"migratable":     {{Mark, "ToBeMigrated", evictionTriggered}, allowed("BudgetAnswers")},
+		"migratable":     {{Mark, "ToBeMigrated", evictionTriggered}, allowed(budgetAnswers)},
 		"not migratable": {{Refuse, "NotMigratable", notMigratable}, {Refuse, "NotMigratable", notMigratable}},
 	},
 	kubevirt.StrategyLiveMigrateIfPossible: {
-		"migratable":     {{Mark, "ToBeMigrated", evictionTriggered}, allowed("BudgetAnswers")},
+		"migratable":     {{Mark, "ToBeMigrated", evictionTriggered}, allowed(budgetAnswers)},
 		"not migratable": {allowed("NotMigratable"), allowed("NotMigratable")},
 	},
 	kubevirt.StrategyExternal: {
-		"migratable":     {{Mark, "ToBeMovedByOthers", evictionTriggered}, allowed("BudgetAnswers")},
-		"not migratable": {{Mark, "ToBeMovedByOthers", evictionTriggered}, allowed("BudgetAnswers")},
+		"migratable":     {{Mark, "ToBeMovedByOthers", evictionTriggered}, allowed(budgetAnswers)},
+		"not migratable": {{Mark, "ToBeMovedByOthers", evictionTriggered}, allowed(budgetAnswers)},
 	},
 }
 
@@ -158,6 +167,31 @@ func evictionTriggered(vmi *kubevirt.VirtualMachineInstance) string {
 
 func notMigratable(vmi *kubevirt.VirtualMachineInstance) string {
 	return fmt.Sprintf("VMI %s is configured with an eviction strategy but is not live-migratable", vmi.Name)
+}
+
+// judged reports whether it is known whether the VM is migratable.
+func judged(vmi *kubevirt.VirtualMachineInstance) bool {
+	return vmi.ConditionIs(kubevirt.LiveMigratable, kubevirt.ConditionTrue) || vmi.ConditionIs(kubevirt.LiveMigratable, kubevirt.ConditionFalse)
+}
+
+func notJudged(vmi *kubevirt.VirtualMachineInstance) string {
+	return fmt.Sprintf("kubevirt failed getting the vmi: it is not known yet whether %s is live-migratable", vmi.Name)
+}
+
+// Times for which a VM is waited for that is not judged: after its launcher is ready, and
+// for a launcher that is not ready, after its creation.
+const (
+	judgedWithin = time.Minute
+	readyWithin  = 5 * time.Minute
+)
+
+// Settling reports whether it may be too early for LiveMigratable: ready is since when the
+// launcher pod is ready, nil if it is not.
+func Settling(now, created time.Time, ready *time.Time) bool {
+	if ready == nil {
+		return now.Sub(created) < readyWithin
+	}
+	return now.Sub(*ready) < judgedWithin
 }
 
 // Unreadable is the answer where an object cannot be read: what is "vmi", "pod" or

@@ -171,6 +171,7 @@ func TestTwoReplicasThatMarkAtOnceMakeOneMark(t *testing.T) {
 	w := newWire(t)
 	all := replicasVia(t, 2, w.kubeconfig)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
+	v.budget(t)
 	// Each mark waits until the other is about to be written.
 	met := make(chan struct{})
 	var arrived atomic.Int32

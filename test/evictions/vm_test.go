@@ -206,14 +206,21 @@ func told(t *testing.T, err error) answer {
 	return a
 }
 
-// budget protects the VM as the controller of budgets would.
-func (v *vm) budget(t *testing.T) {
+// budget protects the VM as the controllers of budgets and of disruptions would.
+func (v *vm) budget(t *testing.T, change ...func(*policyv1.PodDisruptionBudget)) {
 	t.Helper()
 	pdb := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: "kubevirt-disruption-budget-" + v.uid},
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{kubevirt.CreatedByLabel: v.uid}}},
 	}
+	for _, c := range change {
+		c(pdb)
+	}
 	kit.Must(t, shared.objects.Create(t.Context(), pdb))
-	pdb.Status.ObservedGeneration = pdb.Generation
+	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), pdb) })
+	pdb.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: pdb.Generation, ExpectedPods: 1, DesiredHealthy: 1, CurrentHealthy: 1}
+	for _, c := range change {
+		c(pdb)
+	}
 	kit.Must(t, shared.objects.Status().Update(t.Context(), pdb))
 }

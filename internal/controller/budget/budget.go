@@ -43,6 +43,7 @@ type reconciler struct {
 	client.Client // reads the cache
 
 	reported sync.Map // by VMI: the names of foreign budgets in its last Event
+	unmade   sync.Map // by VMI: why its budget could not be made, as in its last Event
 }
 
 // Add adds the controller to the manager. It runs in the elected replica.
@@ -65,6 +66,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	err := r.Get(ctx, req.NamespacedName, vmi)
 	if apierrors.IsNotFound(err) {
 		r.reported.Delete(req.NamespacedName)
+		r.unmade.Delete(req.NamespacedName)
 		return result(r.removeOrphans(ctx, req.NamespacedName, ""))
 	}
 	if err != nil {
@@ -123,7 +125,9 @@ func (r *reconciler) act(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 		return nil
 	case ours == nil:
 		log.Debug("creating the disruption budget", "budget", name)
-		if err := r.Create(ctx, desired(vmi, want)); err != nil {
+		err := r.Create(ctx, desired(vmi, want))
+		r.reportUnmade(vmi, err)
+		if err != nil {
 			return fmt.Errorf("disruption budget %s: %w", name, err)
 		}
 	case !upToDate(ours, desired(vmi, want)):

@@ -2,12 +2,15 @@ package eviction
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
 
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -36,6 +39,7 @@ func answerContext(ctx context.Context) (context.Context, context.CancelFunc) {
 type Config struct {
 	Log      *slog.Logger
 	Live     client.Reader // reads from the API server, not the cache
+	Cached   client.Reader
 	Patch    client.Client
 	Events   events.EventRecorder
 	Meter    *meter.Meter
@@ -44,7 +48,10 @@ type Config struct {
 
 // AddEvictions registers the eviction webhook, which runs in every replica. It marks VMs
 // of all namespaces, so it requires the key at the end of its path.
-func AddEvictions(mgr ctrl.Manager, cfg Config, validKey func(key string) bool) {
+func AddEvictions(mgr ctrl.Manager, cfg Config, validKey func(key string) bool) error {
+	if _, err := mgr.GetCache().GetInformer(context.Background(), &policyv1.PodDisruptionBudget{}, cache.BlockUntilSynced(false)); err != nil {
+		return fmt.Errorf("watch of disruption budgets: %w", err)
+	}
 	server := mgr.GetWebhookServer()
 	unauthenticated := &webhook.Admission{Handler: admission.HandlerFunc(refuse)}
 	answers := &webhook.Admission{Handler: &evictions{cfg}}
@@ -56,6 +63,7 @@ func AddEvictions(mgr ctrl.Manager, cfg Config, validKey func(key string) bool) 
 		}
 		unauthenticated.ServeHTTP(w, r)
 	}))
+	return nil
 }
 
 // refuse answers requests without a valid key, and reads and writes nothing. An API

@@ -121,6 +121,9 @@ func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1
 		p.Held = lookup.Held(pod, vmi) && (vmi.Marked() || marks) // others are not moved: a mark would only delay their shutdown
 	}
 	answer = evacuation.Admit(&p, vmi, set.EvictionStrategy)
+	if answer.LeftToBudget() {
+		answer = answer.WithBudget(vmi, h.protection(ctx, pod, vmi))
+	}
 	if a.dryRun {
 		return answer, "", nil
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -80,8 +81,19 @@ func facts(p *corev1.Pod) evacuation.Pod {
 		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,
 		Finished: lookup.Ended(p),
 		Deleting: p.DeletionTimestamp != nil,
+		Settling: evacuation.Settling(time.Now(), p.CreationTimestamp.Time, readySince(p)),
 		Node:     p.Spec.NodeName,
 		VMI:      p.Annotations[kubevirt.DomainAnnotation],
 		VMIUID:   p.Labels[kubevirt.CreatedByLabel],
 	}
+}
+
+// readySince returns since when a pod is ready, nil if it is not.
+func readySince(p *corev1.Pod) *time.Time {
+	for i := range p.Status.Conditions {
+		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return &c.LastTransitionTime.Time
+		}
+	}
+	return nil
 }

@@ -1,0 +1,79 @@
+package eviction
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// budgetsWithin bounds the reads of budgets: an answer remains possible without them.
+const budgetsWithin = 4 * time.Second
+
+// protection reads what protects a launcher pod. After an error it protects from nothing,
+// so that the webhook refuses the eviction itself.
+func (c *Config) protection(ctx context.Context, pod *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *evacuation.Protection {
+	ctx, cancel := context.WithTimeout(ctx, budgetsWithin)
+	defer cancel()
+	p, err := c.readBudgets(ctx, pod, vmi)
+	if err != nil {
+		c.Log.Warn("the disruption budgets of a marked VM cannot be read, its eviction is refused", "namespace", pod.Namespace, "vmi", vmi.Name, "err", err)
+		return &evacuation.Protection{}
+	}
+	p.Pending, p.Ready = pod.Status.Phase == corev1.PodPending, readySince(pod) != nil
+	return p
+}
+
+func (c *Config) readBudgets(ctx context.Context, pod *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) (*evacuation.Protection, error) {
+	name := evacuation.BudgetName(string(vmi.UID))
+	own := &policyv1.PodDisruptionBudgetList{} // needs only the right to list that the cache needs
+	if err := c.Live.List(ctx, own, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": name}); err != nil {
+		return nil, fmt.Errorf("disruption budget %s: %w", name, err)
+	}
+	p := &evacuation.Protection{}
+	for i := range own.Items {
+		b := &own.Items[i]
+		if b.Name != name || !selects(b, pod) {
+			continue
+		}
+		p.Found, p.Observed = b.DeletionTimestamp == nil, b.Status.ObservedGeneration >= b.Generation
+		p.Expected, p.Healthy, p.Desired, p.Allowed = b.Status.ExpectedPods, b.Status.CurrentHealthy, b.Status.DesiredHealthy, b.Status.DisruptionsAllowed
+		p.EvictsUnhealthy = b.Spec.UnhealthyPodEvictionPolicy != nil && *b.Spec.UnhealthyPodEvictionPolicy == policyv1.AlwaysAllow
+	}
+	if !p.Found {
+		return p, nil
+	}
+	// A cache that is behind costs an answer of 500 at worst: the API server evicts no pod
+	// that two budgets select.
+	all := &policyv1.PodDisruptionBudgetList{}
+	if err := c.Cached.List(ctx, all, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("other disruption budgets: %w", err)
+	}
+	for i := range all.Items {
+		if b := &all.Items[i]; b.Name != name && selects(b, pod) {
+			p.Others = true
+		}
+	}
+	return p, nil
+}
+
+// selects reports whether a budget selects a pod.
+func selects(b *policyv1.PodDisruptionBudget, p *corev1.Pod) bool {
+	s := b.Spec.Selector
+	if s == nil {
+		return false
+	}
+	if vm := s.MatchLabels[kubevirt.CreatedByLabel]; vm != "" && vm != p.Labels[kubevirt.CreatedByLabel] {
+		return false // another VM's: there may be thousands, and parsing each selector is slow
+	}
+	selector, err := metav1.LabelSelectorAsSelector(s)
+	return err == nil && selector.Matches(labels.Set(p.Labels))
+}

@@ -1,0 +1,52 @@
+package evacuation
+
+import "github.com/vmgrace/vmgrace/api/kubevirt"
+
+// Protection is what was read of a launcher pod and of the disruption budgets that select
+// it. The zero value protects from nothing.
+type Protection struct {
+	// Found: the VMI's own budget exists by the API server's word, not a cache's, and
+	// selects the pod.
+	Found bool
+	// Observed: the budget's status is of its current generation. Expected, Healthy and
+	// Desired are numbers of pods, Allowed is the number of disruptions that it allows.
+	Observed                            bool
+	Expected, Healthy, Desired, Allowed int32
+	// EvictsUnhealthy: the budget never protects pods that are not ready.
+	EvictsUnhealthy bool
+	// Others: another budget selects the pod, too.
+	Others bool
+	// Pending and Ready are the pod's.
+	Pending, Ready bool
+}
+
+// gaps in a protection: the first that holds is why the API server would not refuse the
+// eviction because of the VM's budget.
+var gaps = []struct {
+	reason string
+	holds  func(*Protection) bool
+}{
+	{"NoBudget", func(p *Protection) bool { return !p.Found }},
+	{"BudgetNotObserved", func(p *Protection) bool { return !p.Observed || p.Expected <= 0 }},
+	{"BudgetAllows", func(p *Protection) bool { return p.Allowed > 0 }},
+	{"SeveralBudgets", func(p *Protection) bool { return p.Others }}, // answered 500
+	{"PodPending", func(p *Protection) bool { return p.Pending }},    // no budget is asked
+	{"PodNotReady", func(p *Protection) bool {
+		return !p.Ready && (p.EvictsUnhealthy || p.Desired > 0 && p.Healthy >= p.Desired)
+	}},
+}
+
+// LeftToBudget reports whether the answer allows the eviction because the VM's disruption
+// budget refuses it. It counts only where that is so: see WithBudget.
+func (a *Admission) LeftToBudget() bool { return a.Reason == budgetAnswers }
+
+// WithBudget returns the answer to an eviction that is left to the VM's budget. Where the
+// budget would not refuse it, the webhook does, with the words of the first answer.
+func (a *Admission) WithBudget(vmi *kubevirt.VirtualMachineInstance, p *Protection) Admission {
+	for _, gap := range gaps {
+		if gap.holds(p) {
+			return Admission{Verdict: Refuse, Reason: gap.reason, Message: evictionTriggered(vmi), Strategy: a.Strategy}
+		}
+	}
+	return *a
+}
