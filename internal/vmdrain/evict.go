@@ -38,12 +38,12 @@ func (n *node) deliver(ctx context.Context, apply func(now time.Time)) {
 	}
 }
 
-// evict sends one eviction request, or with --disable-eviction a deletion. Its
-// precondition is the UID: another pod of the same name is not evicted.
+// evict sends one eviction request, or a deletion with --disable-eviction or where the
+// plan says so. Its precondition is the UID: another pod of the same name is not evicted.
 func (n *node) evict(ctx context.Context, p *drain.Pod) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	opts := metav1.DeleteOptions{GracePeriodSeconds: n.Drain.Grace(p), Preconditions: &metav1.Preconditions{UID: new(types.UID(p.UID))}}
-	if n.DisableEviction {
+	if n.DisableEviction || p.Delete {
 		return n.live.Delete(ctx, pod, &client.DeleteOptions{GracePeriodSeconds: opts.GracePeriodSeconds, Preconditions: opts.Preconditions})
 	}
 	eviction := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}, DeleteOptions: &opts}
@@ -78,5 +78,5 @@ func (n *node) classify(ctx context.Context, p *drain.Pod, err error) drain.Answ
 	// Without budgets or VM, after an error of the cache, the reason is less specific.
 	all, _ := cachedList(ctx, n, &policyv1.PodDisruptionBudgetList{})
 	vms, _ := n.vms(ctx)
-	return drain.Classify(p, response(err), budgets(budgetsSelecting(all.Items, pod)), vms[pod.Labels[kubevirt.CreatedByLabel]])
+	return drain.Classify(p, response(err), budgets(budgetsSelecting(all.Items, pod), time.Now()), vms[pod.Labels[kubevirt.CreatedByLabel]])
 }

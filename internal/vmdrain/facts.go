@@ -56,6 +56,9 @@ func (c *command) newStore(name string) (cache.Cache, error) {
 // startWatches starts the informers, and returns once they are synced. It lists each
 // kind first: an informer would retry for ever where the kind must not be read.
 func (n *node) startWatches(ctx context.Context) error {
+	if err := n.watch(ctx, n.targets, &corev1.Pod{}); err != nil {
+		return err
+	}
 	for _, k := range kinds() {
 		err := n.live.List(ctx, k.list, client.Limit(1))
 		if k.optional && (meta.IsNoMatchError(err) || apierrors.IsNotFound(err)) {
@@ -68,23 +71,31 @@ func (n *node) startWatches(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("cannot read what the drain depends on: %w", err)
 		}
-		informer, err := n.store.GetInformer(ctx, k.object, cache.BlockUntilSynced(false))
-		if err != nil {
-			return fmt.Errorf("watch: %w", err)
-		}
-		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { n.wake() }, UpdateFunc: func(any, any) { n.wake() }, DeleteFunc: func(any) { n.wake() },
-		}); err != nil {
-			return fmt.Errorf("watch: %w", err)
+		if err := n.watch(ctx, n.store, k.object); err != nil {
+			return err
 		}
 	}
 	bound, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if !n.store.WaitForCacheSync(bound) {
+	if !n.store.WaitForCacheSync(bound) || !n.targets.WaitForCacheSync(bound) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		return fmt.Errorf("the API server did not list all objects within %v", callTimeout)
+	}
+	return nil
+}
+
+// watch starts the informer of a kind: its changes wake the loop.
+func (n *node) watch(ctx context.Context, store cache.Cache, kind client.Object) error {
+	informer, err := store.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
+	if err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { n.wake() }, UpdateFunc: func(any, any) { n.wake() }, DeleteFunc: func(any) { n.wake() },
+	}); err != nil {
+		return fmt.Errorf("watch: %w", err)
 	}
 	return nil
 }
@@ -98,10 +109,15 @@ func (n *node) wake() {
 	}
 }
 
-// cachedList lists a kind from the cache; the list is empty where it has no informer.
-// The objects must not be changed.
+// cachedList is listCached of the node's cache.
 func cachedList[L client.ObjectList](ctx context.Context, n *node, list L) (L, error) {
-	err := n.store.List(ctx, list, client.UnsafeDisableDeepCopy)
+	return listCached(ctx, n.store, list)
+}
+
+// listCached lists a kind from a cache; the list is empty where it has no informer. The
+// objects must not be changed.
+func listCached[L client.ObjectList](ctx context.Context, store client.Reader, list L) (L, error) {
+	err := store.List(ctx, list, client.UnsafeDisableDeepCopy)
 	var none *cache.ErrResourceNotCached
 	if errors.As(err, &none) {
 		return list, nil
@@ -199,12 +215,12 @@ func budgetsSelecting(all []policyv1.PodDisruptionBudget, p *corev1.Pod) (some [
 	return some
 }
 
-// allowsDisruption tells whether there are budgets, and all of them allow a disruption.
+// allowsDisruption tells whether no budget refuses a disruption.
 func allowsDisruption(budgets []policyv1.PodDisruptionBudget) bool {
 	for i := range budgets {
 		if budgets[i].Status.DisruptionsAllowed <= 0 {
 			return false
 		}
 	}
-	return len(budgets) > 0
+	return true
 }

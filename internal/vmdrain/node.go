@@ -22,7 +22,9 @@ type node struct {
 	name  string
 	uid   types.UID
 	store cache.Cache
-	plan  *drain.Plan
+	// targets is the cache of newTargets.
+	targets cache.Cache
+	plan    *drain.Plan
 
 	changed     chan struct{}            // an object in the cache has changed
 	results     chan func(now time.Time) // called by the loop
@@ -39,7 +41,7 @@ type node struct {
 // drain drains a cordoned node.
 func (c *command) drain(ctx context.Context, from *corev1.Node) error {
 	n := &node{
-		command: c, name: from.Name, uid: from.UID, plan: drain.NewPlan(c.Reattach),
+		command: c, name: from.Name, uid: from.UID, plan: drain.NewPlan(c.Limits),
 		changed: make(chan struct{}, 1), results: make(chan func(time.Time)), slots: make(chan struct{}, maxConcurrent),
 		seenPods: map[types.UID]bool{}, controllers: map[string]bool{}, handles: map[string]string{},
 	}
@@ -60,7 +62,12 @@ func (c *command) drain(ctx context.Context, from *corev1.Node) error {
 	if n.store, err = c.newStore(from.Name); err != nil {
 		return fmt.Errorf("node %s: %w", from.Name, err)
 	}
-	n.calls.Go(func() { _ = n.store.Start(ctx) }) // it fails only when started twice
+	if n.targets, err = c.newTargets(); err != nil {
+		return fmt.Errorf("node %s: %w", from.Name, err)
+	}
+	for _, store := range []cache.Cache{n.store, n.targets} {
+		n.calls.Go(func() { _ = store.Start(ctx) }) // it fails only when started twice
+	}
 
 	if err = n.begin(ctx); err == nil && c.DryRun == dryRunNone {
 		err = n.loop(ctx)
@@ -115,7 +122,9 @@ func (n *node) begin(ctx context.Context) error {
 
 // add adds a pod to the plan.
 func (n *node) add(p *drain.Pod) {
-	p.OverridesGrace = n.Drain.Grace(p) != nil
+	if grace := n.Drain.Grace(p); grace != nil {
+		p.OverridesGrace, p.Grace = true, time.Duration(*grace)*time.Second
+	}
 	n.plan.Add(p)
 	for _, v := range p.Volumes {
 		if v.Handle != "" {

@@ -20,7 +20,8 @@ type Options struct {
 	Drain                    drain.Options
 	Selector, PodSelector    string
 	DisableEviction          bool
-	Timeout, Reattach        time.Duration
+	Timeout                  time.Duration
+	Limits                   drain.Limits
 	DryRun                   string
 	Output                   string
 	Cancel, UncordonOnCancel bool
@@ -67,7 +68,9 @@ func (o *Options) flags() (own, connection *pflag.FlagSet) {
 	f.Int64Var(&o.Drain.GraceSeconds, "grace-period", -1, "seconds that each pod gets to end; negative = the pod's own.\nDoes not cut that of a running VM, see --force-power-off")
 	f.BoolVar(&o.Drain.PowerOff, "force-power-off", false, "--grace-period also cuts the grace period of running VMs:\ntheir guests are powered off")
 	f.DurationVar(&o.Timeout, "timeout", 0, "give up after this long per node, with exit status 1; 0 = never")
-	f.DurationVar(&o.Reattach, "reattach-timeout", drain.ReattachTimeout, "how long to wait for volumes to be attached elsewhere")
+	f.DurationVar(&o.Limits.Pod, "pod-timeout", 0, "how long a pod may take to end once it is evicted: then it\nhas failed, and the others go on; 0 = its grace period and\n2 minutes")
+	f.IntVar(&o.Limits.DeleteAfter, "delete-after", 0, "delete a pod after that many evictions refused by disruption\nbudgets; 0 = never. Never a pod of a VM")
+	f.DurationVar(&o.Limits.Reattach, "reattach-timeout", drain.ReattachTimeout, "how long to wait for volumes to be attached elsewhere")
 	f.StringVarP(&o.Selector, "selector", "l", "", "labels of the nodes to drain")
 	f.StringVar(&o.PodSelector, "pod-selector", "", "labels of the pods to evict; others stay")
 	f.Int64Var(&o.Drain.SkipDeletedSeconds, "skip-wait-for-delete-timeout", 0, "leave out pods that were deleted more than that many seconds ago")
@@ -125,8 +128,12 @@ func (o *Options) check() error {
 		return fmt.Errorf("--output %q: must be json", o.Output)
 	case o.Timeout < 0:
 		return fmt.Errorf("--timeout %v: must not be negative", o.Timeout)
-	case o.Reattach < 0:
-		return fmt.Errorf("--reattach-timeout %v: must not be negative", o.Reattach)
+	case o.Limits.Reattach < 0:
+		return fmt.Errorf("--reattach-timeout %v: must not be negative", o.Limits.Reattach)
+	case o.Limits.Pod < 0:
+		return fmt.Errorf("--pod-timeout %v: must not be negative", o.Limits.Pod)
+	case o.Limits.DeleteAfter < 0:
+		return fmt.Errorf("--delete-after %d: must not be negative", o.Limits.DeleteAfter)
 	default:
 		return nil
 	}

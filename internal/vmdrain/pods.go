@@ -44,9 +44,33 @@ func podOf(p *corev1.Pod) drain.Pod {
 	}
 	_, d.Mirror = p.Annotations[corev1.MirrorPodAnnotationKey]
 	for i := range p.Spec.Volumes {
-		d.EmptyDir = d.EmptyDir || p.Spec.Volumes[i].EmptyDir != nil
+		switch v := &p.Spec.Volumes[i]; {
+		case v.EmptyDir == nil:
+		case isLauncherDirectory(v):
+			d.OfVM = true
+			d.EmptyDir = d.EmptyDir || !d.Launcher
+		default:
+			d.EmptyDir = true
+		}
 	}
+	d.OfVM = d.OfVM || ofVM(p)
 	return d
+}
+
+// launcherVolume is the name of the volume by which a launcher and its node's agent talk.
+const launcherVolume = "vmgrace"
+
+// isLauncherDirectory tells whether a volume is a launcher directory, which has no data.
+func isLauncherDirectory(v *corev1.Volume) bool {
+	return v.Name == launcherVolume && v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
+}
+
+// ofVM tells whether anything in a pod's metadata says that it belongs to a VM.
+func ofVM(p *corev1.Pod) bool {
+	app := p.Labels[kubevirt.AppLabel]
+	return app == kubevirt.LauncherApp || app == kubevirt.HotplugApp ||
+		p.Labels[kubevirt.CreatedByLabel] != "" || p.Annotations[kubevirt.DomainAnnotation] != "" ||
+		strings.HasPrefix(p.Name, kubevirt.LauncherPrefix) || strings.HasPrefix(p.Name, kubevirt.HotplugPrefix)
 }
 
 func ended(p *corev1.Pod) bool {

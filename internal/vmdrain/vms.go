@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -28,6 +30,10 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 	if err != nil {
 		return nil, err
 	}
+	unscheduled, err := n.unscheduled(ctx)
+	if err != nil {
+		return nil, err
+	}
 	moving := map[string]*kubevirt.VirtualMachineInstanceMigration{}
 	for i := range migrations.Items {
 		if m := &migrations.Items[i]; !m.Final() {
@@ -37,7 +43,11 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 	all := map[string]*drain.VM{}
 	for i := range vmis.Items {
 		if v := &vmis.Items[i]; v.Node() == n.name {
-			all[string(v.UID)] = vm(v, moving[v.Namespace+"/"+v.Name])
+			m := moving[v.Namespace+"/"+v.Name]
+			all[string(v.UID)] = vm(v, m)
+			if m != nil && unscheduled[string(m.UID)] != "" {
+				all[string(v.UID)].Progress += ": " + unscheduled[string(m.UID)]
+			}
 		}
 	}
 	return all, nil
@@ -45,8 +55,9 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 
 func vm(v *kubevirt.VirtualMachineInstance, m *kubevirt.VirtualMachineInstanceMigration) *drain.VM {
 	d := &drain.VM{Name: v.Namespace + "/" + v.Name, Marked: v.Marked(), Percent: -1}
+	d.Judged = v.Migratable()
 	if c := v.Condition(kubevirt.LiveMigratable); c != nil && c.Status == kubevirt.ConditionFalse {
-		d.NotMigratable = conditionText(c)
+		d.Judged, d.NotMigratable = true, conditionText(c)
 	}
 	switch c := v.Condition(kubevirt.EvictionRequested); {
 	case c == nil || c.Status != kubevirt.ConditionTrue:
@@ -70,12 +81,15 @@ func vm(v *kubevirt.VirtualMachineInstance, m *kubevirt.VirtualMachineInstanceMi
 func conditionText(c *kubevirt.Condition) string { return cmp.Or(c.Message, c.Reason) }
 
 // budgets converts budgets for the plan.
-func budgets(all []policyv1.PodDisruptionBudget) (some []drain.Budget) {
+func budgets(all []policyv1.PodDisruptionBudget, now time.Time) (some []drain.Budget) {
 	for i := range all {
 		b := &all[i]
 		d := drain.Budget{
 			Name: b.Namespace + "/" + b.Name, Observed: b.Status.ObservedGeneration >= b.Generation,
 			Desired: b.Status.DesiredHealthy, Expected: b.Status.ExpectedPods, Allowed: b.Status.DisruptionsAllowed,
+		}
+		if c := meta.FindStatusCondition(b.Status.Conditions, policyv1.DisruptionAllowedCondition); c != nil && c.Reason == policyv1.SyncFailedReason {
+			d.SyncFailed, d.SyncFailedFor = cmp.Or(c.Message, c.Reason), now.Sub(c.LastTransitionTime.Time)
 		}
 		owner := metav1.GetControllerOf(b)
 		if owner == nil && len(b.OwnerReferences) > 0 {

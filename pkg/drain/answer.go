@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Verdict is the meaning of an answer for the pod.
@@ -25,6 +26,8 @@ const (
 type Answer struct {
 	Verdict Verdict
 	Reason  string
+	// ByBudget: disruption budgets alone refuse it, so that a deletion would succeed.
+	ByBudget bool
 }
 
 // Response is an error response to an eviction request.
@@ -46,14 +49,32 @@ type Budget struct {
 	Observed          bool
 	Desired, Expected int32
 	Allowed           int32
+	// SyncFailed is why Kubernetes cannot compute the budget, or empty, SyncFailedFor for
+	// how long it has not been able to.
+	SyncFailed    string
+	SyncFailedFor time.Duration
 	// OfVM: it protects a VM, and is deleted or free again once that was migrated.
 	OfVM bool
 }
 
-// blocksForever tells whether no pod of the budget can be evicted until its numbers or
-// the number of its pods are changed.
-func (b *Budget) blocksForever() bool {
-	return !b.OfVM && b.Observed && b.Expected > 0 && b.Desired >= b.Expected && b.Allowed <= 0
+// maxSyncFailed is the time after which a budget that was computed before counts as one
+// that cannot be computed: until then an API server may be restarting.
+const maxSyncFailed = time.Minute
+
+// blocksForever is why no pod of the budget can be evicted until its numbers or its pods
+// are changed, or empty.
+func (b *Budget) blocksForever(p *Pod) string {
+	switch {
+	case b.OfVM || b.Allowed > 0:
+		return ""
+	case b.SyncFailed != "" && (b.Expected == 0 || b.SyncFailedFor >= maxSyncFailed):
+		return fmt.Sprintf("%v can never allow an eviction (SyncFailed): %s; change it: minAvailable as a number needs no scale", b, b.SyncFailed)
+	case b.Observed && b.Expected > 0 && b.Desired >= b.Expected:
+		return fmt.Sprintf("%v keeps %d of %d pods and never allows an eviction; change it, or give %s more replicas",
+			b, b.Desired, b.Expected, cmp.Or(p.Owner, "its application"))
+	default:
+		return ""
+	}
 }
 
 func (b *Budget) String() string {
@@ -72,6 +93,8 @@ type VM struct {
 	// Stuck is why it is not migrated though it is to be evacuated, or empty.
 	// NotMigratable is the message of its condition LiveMigratable where that is False.
 	Stuck, NotMigratable string
+	// Judged: it is known whether it is migratable.
+	Judged bool
 	// Progress is the progress of its migration as text, Percent as a number, -1 where
 	// it is unknown.
 	Progress string
@@ -83,6 +106,7 @@ type VM struct {
 const (
 	textEvacuation     = "Eviction triggered evacuation"
 	textNotMigratable  = "not live-migratable"
+	textNotJudged      = "it is not known yet whether"
 	textHotplug        = "hotplug pod"
 	textSeveralBudgets = "more than one PodDisruptionBudget"
 	textBudget         = "disruption budget"
@@ -95,19 +119,19 @@ const (
 func Classify(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	switch {
 	case r.Code == notFound:
-		return Answer{Accepted, "it is gone already"}
+		return Answer{Verdict: Accepted, Reason: "it is gone already"}
 	case strings.Contains(r.Text, textNotMigratable):
-		return Answer{Failed, notMigratable(r.Text, vm)}
+		return Answer{Verdict: Failed, Reason: notMigratable(r.Text, vm)}
 	case strings.Contains(r.Text, textSeveralBudgets):
-		return Answer{Failed, "several PodDisruptionBudgets select it, so each eviction fails: " + list(budgets)}
+		return bySeveralBudgets(budgets, vm)
 	case r.Code == tooManyRequests:
 		return classify429(p, r, budgets, vm)
 	case r.Code == forbidden && slices.Contains(r.Causes, causeTerminating):
-		return Answer{Retry, "its namespace is terminating"}
+		return Answer{Verdict: Retry, Reason: "its namespace is terminating"}
 	case slices.Contains([]int{badRequest, unauthorized, forbidden, notAllowed, unprocessable}, r.Code):
-		return Answer{Failed, r.Text}
+		return Answer{Verdict: Failed, Reason: r.Text}
 	default:
-		return Answer{Retry, r.Text}
+		return Answer{Verdict: Retry, Reason: r.Text}
 	}
 }
 
@@ -125,32 +149,51 @@ const (
 func classify429(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	switch {
 	case strings.Contains(r.Text, textEvacuation):
-		return Answer{Moving, "its VM is to be moved"}
+		return moving(vm)
+	case strings.Contains(r.Text, textNotJudged):
+		return Answer{Verdict: Blocked, Reason: "its VM has just started: it is not known yet whether it can be moved"}
 	case strings.Contains(r.Text, textHotplug):
-		return Answer{Blocked, "it holds a volume of a VM and goes with it"}
+		return Answer{Verdict: Blocked, Reason: "it holds a volume of a VM and goes with it"}
 	case slices.Contains(r.Causes, causeBudget), strings.Contains(r.Text, textBudget):
 		return byBudget(p, r, budgets, vm)
 	default: // the API server is overloaded, or the webhook could not read an object
-		return Answer{Retry, r.Text}
+		return Answer{Verdict: Retry, Reason: r.Text}
 	}
 }
 
+// moving is the answer for a pod whose VM is to be moved.
+func moving(vm *VM) Answer {
+	if vm != nil && vm.Marked && vm.Stuck != "" {
+		return Answer{Verdict: Failed, Reason: "VMI " + vm.Name + " cannot be moved: " + vm.Stuck}
+	}
+	return Answer{Verdict: Moving, Reason: "its VM is to be moved"}
+}
+
 func byBudget(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
+	if vm != nil && vm.Marked { // it goes when it has moved, whatever its budgets allow
+		return moving(vm)
+	}
 	for i := range budgets {
-		if b := &budgets[i]; b.blocksForever() {
-			return Answer{Failed, fmt.Sprintf("%v keeps %d of %d pods and never allows an eviction; change it, or give %s more replicas",
-				b, b.Desired, b.Expected, cmp.Or(p.Owner, "its application"))}
+		if why := budgets[i].blocksForever(p); why != "" {
+			return Answer{Verdict: Failed, Reason: why, ByBudget: true}
 		}
 	}
+	if len(budgets) == 0 {
+		return Answer{Verdict: Blocked, Reason: r.Text, ByBudget: true}
+	}
+	return Answer{Verdict: Blocked, Reason: "waits for " + list(budgets), ByBudget: true}
+}
+
+// bySeveralBudgets is the answer where several budgets select the pod: the API server
+// fails each of its evictions. A VM is moved all the same, and its own budget goes then.
+func bySeveralBudgets(budgets []Budget, vm *VM) Answer {
 	switch {
-	case vm != nil && vm.Marked && vm.Stuck != "":
-		return Answer{Failed, "VMI " + vm.Name + " cannot be moved: " + vm.Stuck}
 	case vm != nil && vm.Marked:
-		return Answer{Moving, "its VM is to be moved"}
-	case len(budgets) == 0:
-		return Answer{Blocked, r.Text}
+		return moving(vm)
+	case slices.ContainsFunc(budgets, func(b Budget) bool { return b.OfVM }):
+		return Answer{Verdict: Blocked, Reason: "its VM is not to be moved yet, and several PodDisruptionBudgets select it: " + list(budgets)}
 	default:
-		return Answer{Blocked, "waits for " + list(budgets)}
+		return Answer{Verdict: Failed, Reason: "several PodDisruptionBudgets select it, so each eviction fails: " + list(budgets), ByBudget: true}
 	}
 }
 

@@ -76,6 +76,10 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 	const budget = "Cannot evict pod as it would violate the pod's disruption budget."
 	blocksForever := []Budget{{Name: "a/web", Owner: "Deployment web", Observed: true, Desired: 2, Expected: 2}}
 	full := []Budget{{Name: "a/web", Observed: true, Desired: 1, Expected: 2}}
+	never := []Budget{{Name: "a/web", SyncFailed: "pods does not have a scale subresource"}}
+	failing := []Budget{{Name: "a/web", Expected: 3, Desired: 2, SyncFailed: "timeout", SyncFailedFor: 59 * time.Second}}
+	failed := []Budget{{Name: "a/web", Expected: 3, Desired: 2, SyncFailed: "no scale", SyncFailedFor: time.Minute}}
+	const several = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
 	ofVM := []Budget{{Name: "a/vm", OfVM: true, Observed: true, Desired: 1, Expected: 1}}
 	for name, c := range map[string]struct {
 		response Response
@@ -87,6 +91,17 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		"gone":                  {Response{Code: 404, Text: "not found"}, nil, nil, Accepted, "gone"},
 		"evacuation":            {Response{Code: 429, Text: `admission webhook denied the request: Eviction triggered evacuation of VMI "a/vm"`}, ofVM, nil, Moving, "moved"},
 		"not migratable":        {Response{Code: 429, Text: "VMI vm is configured with an eviction strategy but is not live-migratable"}, nil, &VM{NotMigratable: "host device"}, Failed, "live-migratable: host device"},
+		"evacuation, stays":     {Response{Code: 429, Text: `Eviction triggered evacuation of VMI "a/vm"`}, ofVM, &VM{Name: "a/vm", Marked: true, Stuck: "no strategy"}, Failed, "a/vm cannot be moved: no strategy"},
+		"not judged yet":        {Response{Code: 429, Text: "kubevirt failed getting the vmi: it is not known yet whether vm is live-migratable"}, nil, &VM{Name: "a/vm"}, Blocked, "not known yet"},
+		"never computed":        {Response{Code: 429, Text: budget}, never, nil, Failed, "a/web can never allow an eviction (SyncFailed): pods does not have a scale"},
+		"not computed now":      {Response{Code: 429, Text: budget}, failing, nil, Blocked, "waits for PodDisruptionBudget a/web"},
+		"not computed for long": {Response{Code: 429, Text: budget}, failed, nil, Failed, "SyncFailed): no scale"},
+		"a moving VM, never":    {Response{Code: 429, Text: budget}, never, &VM{Name: "a/vm", Marked: true}, Moving, "moved"},
+		"a moving VM, several":  {Response{Code: 500, Text: several}, append(full, ofVM...), &VM{Name: "a/vm", Marked: true}, Moving, "moved"},
+		"a VM, several":         {Response{Code: 500, Text: several}, append(full, ofVM...), &VM{Name: "a/vm"}, Blocked, "a/web, PodDisruptionBudget a/vm"},
+		"VM unknown, several":   {Response{Code: 500, Text: several}, append(full, ofVM...), nil, Blocked, "a/vm"},
+		"stuck VM, several":     {Response{Code: 500, Text: several}, append(full, ofVM...), &VM{Name: "a/vm", Marked: true, Stuck: "host device"}, Failed, "host device"},
+		"VM None, several":      {Response{Code: 500, Text: several}, full, &VM{Name: "a/vm"}, Failed, "several"},
 		"hotplug":               {Response{Code: 429, Text: "cannot evict hotplug pod x associated with running vmi vm"}, nil, nil, Blocked, "goes with it"},
 		"never":                 {Response{Code: 429, Text: budget}, blocksForever, nil, Failed, "a/web of Deployment web"},
 		"later":                 {Response{Code: 429, Text: budget}, full, nil, Blocked, "waits for PodDisruptionBudget a/web"},
@@ -94,7 +109,7 @@ func TestWhatAnAnswerMeans(t *testing.T) {
 		"a VM's own":            {Response{Code: 429, Text: budget}, ofVM, &VM{Name: "a/vm", Marked: true}, Moving, ""},
 		"a VM's own, no mark":   {Response{Code: 429, Text: budget}, ofVM, &VM{Name: "a/vm"}, Blocked, "a/vm"},
 		"a VM that stays":       {Response{Code: 429, Text: budget}, ofVM, &VM{Name: "a/vm", Marked: true, Stuck: "no strategy"}, Failed, "a/vm cannot be moved: no strategy"},
-		"several":               {Response{Code: 500, Text: "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."}, append(full, blocksForever...), nil, Failed, "PodDisruptionBudget a/web, PodDisruptionBudget a/web of"},
+		"several":               {Response{Code: 500, Text: several}, append(full, blocksForever...), nil, Failed, "PodDisruptionBudget a/web, PodDisruptionBudget a/web of"},
 		"server is busy":        {Response{Code: 429, Text: "too many requests, please try again later"}, blocksForever, nil, Retry, "too many"},
 		"webhook cannot tell":   {Response{Code: 429, Text: "kubevirt failed getting the vmi: timeout"}, blocksForever, nil, Retry, "getting"},
 		"no rights":             {Response{Code: 403, Text: "forbidden"}, nil, nil, Failed, "forbidden"},

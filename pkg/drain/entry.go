@@ -43,6 +43,7 @@ type entry struct {
 	before          State // of the request that is under way
 	reason, warning string
 	tries           int             // answered requests
+	refused         int             // evictions that budgets alone have refused
 	due             time.Time       // the next request, or the end of a wait; zero: neither
 	leftQueue       bool            // its eviction was refused: other pods no longer wait for it
 	observed        bool            // observe was called
@@ -63,7 +64,7 @@ func (e *entry) holdsQueue() bool {
 }
 
 // observe takes the facts, and changes the state accordingly.
-func (e *entry) observe(f *Facts, reattach time.Duration) {
+func (e *entry) observe(f *Facts, l *Limits) {
 	pod, exists := f.Pods[e.pod.UID]
 	// The first call also counts for a pod that has gone since it was chosen.
 	if exists || !e.observed {
@@ -81,33 +82,36 @@ func (e *entry) observe(f *Facts, reattach time.Duration) {
 			e.last.Ended = true
 		}
 	case StateWaiting, StateBlocked, StateMoving:
-		e.observePending(f, pod)
+		e.observePending(f, pod, l)
 	case StateTerminating:
 		if !exists {
 			e.startDetaching(f.Now)
-		} else if e.queued() && !f.Now.Before(e.due) {
-			e.set(StateFailed, after(e.pod.Grace+DetachTimeout, "it still terminates"))
+		} else if !f.Now.Before(e.due) {
+			e.set(StateFailed, after(l.podTimeout(&e.pod), "it still terminates"))
 		}
 	default: // an answer is outstanding, or the pod is gone
 	}
 	if e.state == StateDetaching {
-		e.checkDetached(f, reattach)
+		e.checkDetached(f, l.Reattach)
 	}
 	if e.state == StateReattaching {
-		e.checkReattached(f, reattach)
+		e.checkReattached(f, l.Reattach)
 	}
 }
 
 // observePending observes a pod that has not been evicted. A change that may change
 // the answer to an eviction makes the next request due at once.
-func (e *entry) observePending(f *Facts, pod PodFacts) {
+func (e *entry) observePending(f *Facts, pod PodFacts, l *Limits) {
 	if _, exists := f.Pods[e.pod.UID]; !exists {
 		e.startDetaching(f.Now)
 		return
 	}
 	if pod.Deleting && !e.pod.Launcher && !e.pod.OverridesGrace {
 		e.set(StateTerminating, "it was deleted already")
-		e.due = f.Now.Add(e.pod.Grace + DetachTimeout)
+		e.due = f.Now.Add(l.podTimeout(&e.pod))
+		if killed := e.pod.DeletedAt.Add(DetachTimeout); l.Pod == 0 && killed.After(e.due) {
+			e.due = killed // it was deleted with a longer grace period than its own
+		}
 		return
 	}
 	if e.state != StateWaiting && e.mayChangeAnswer(pod) {
@@ -121,8 +125,9 @@ func (e *entry) observePending(f *Facts, pod PodFacts) {
 
 // mayChangeAnswer tells whether an eviction may be answered differently now.
 func (e *entry) mayChangeAnswer(pod PodFacts) bool {
+	judged := e.last.VM != nil && !e.last.VM.Judged && pod.VM != nil && pod.VM.Judged
 	unmarked := e.last.VM != nil && e.last.VM.Marked && (pod.VM == nil || !pod.VM.Marked)
-	return unmarked || pod.Ended && !e.last.Ended || pod.BudgetFree && !e.last.BudgetFree
+	return judged || unmarked || pod.Ended && !e.last.Ended || pod.BudgetFree && !e.last.BudgetFree
 }
 
 // startDetaching: the pod is gone, or has ended; now its volumes are waited for. A pod

@@ -28,6 +28,10 @@ type Pod struct {
 	// Launcher: a VM runs in it. Hotplug: it holds a volume of such a VM. Ended: its
 	// phase is Succeeded or Failed.
 	Launcher, Hotplug, Ended bool
+	// OfVM: it belongs to a VM in any way, and is never deleted instead of being evicted.
+	OfVM bool
+	// Delete it instead of evicting it: set in pods that Plan.Next returns.
+	Delete bool
 	// OverridesGrace: its eviction sets a grace period. It is then evicted also where it
 	// terminates already, because its current grace period may be longer.
 	OverridesGrace   bool

@@ -9,8 +9,8 @@ import (
 
 // Timeouts.
 const (
-	// DetachTimeout is the time, after the pod's grace period, for its end and for the
-	// detaching of its volumes.
+	// DetachTimeout is the default time, after the pod's grace period, for its end and for
+	// the detaching of its volumes.
 	DetachTimeout = 2 * time.Minute
 	// ReattachTimeout is the default time for volumes to be attached to another node.
 	ReattachTimeout = 90 * time.Second
@@ -39,21 +39,45 @@ type Facts struct {
 // PodFacts is the observed state of one pod.
 type PodFacts struct {
 	Ended, Deleting bool
-	// BudgetFree: every budget that selects it, of at least one, allows a disruption.
+	// BudgetFree: no budget that selects it refuses a disruption.
 	BudgetFree bool
 	VM         *VM
 }
 
-// Plan is the drain of one node. It is not safe for concurrent use.
-type Plan struct {
-	reattach time.Duration
-	all      []*entry // in the order of eviction
-	gone     bool
+// Limits of a plan.
+type Limits struct {
+	// Pod is the time from a pod's accepted eviction to its end, and to the detaching of
+	// its volumes; 0 = its grace period and DetachTimeout.
+	Pod time.Duration
+	// Reattach is the time for volumes to be attached to another node.
+	Reattach time.Duration
+	// DeleteAfter is the number of evictions refused by disruption budgets after which a
+	// pod is deleted, 0 = none. It is not for pods of VMs.
+	DeleteAfter int
 }
 
-// NewPlan returns a plan without pods. reattach is the timeout for volumes to be
-// attached to another node.
-func NewPlan(reattach time.Duration) *Plan { return &Plan{reattach: reattach} }
+// podTimeout is the time for the pod's end, from its accepted eviction.
+func (l *Limits) podTimeout(p *Pod) time.Duration {
+	if l.Pod > 0 {
+		return l.Pod
+	}
+	return p.Grace + DetachTimeout
+}
+
+// deletes tells whether a pod is deleted after evictions were refused.
+func (l *Limits) deletes(p *Pod) bool {
+	return l.DeleteAfter > 0 && !p.OfVM && !p.Launcher && !p.Hotplug
+}
+
+// Plan is the drain of one node. It is not safe for concurrent use.
+type Plan struct {
+	limits Limits
+	all    []*entry // in the order of eviction
+	gone   bool
+}
+
+// NewPlan returns a plan without pods.
+func NewPlan(limits Limits) *Plan { return &Plan{limits: limits} }
 
 // Add adds a pod to evict. A pod of the plan, by UID, is not changed.
 func (p *Plan) Add(pod *Pod) {
@@ -81,7 +105,7 @@ func (p *Plan) Next(f *Facts) (evict []Pod, again time.Time) {
 		return nil, time.Time{}
 	}
 	for _, e := range p.all {
-		e.observe(f, p.reattach)
+		e.observe(f, &p.limits)
 	}
 	busy := slices.ContainsFunc(p.all, (*entry).holdsQueue)
 	for _, e := range p.all {
@@ -94,7 +118,9 @@ func (p *Plan) Next(f *Facts) (evict []Pod, again time.Time) {
 		}
 		if !e.due.After(f.Now) {
 			e.before, e.state = e.state, StateEvicting
-			evict = append(evict, e.pod)
+			pod := e.pod
+			pod.Delete = p.limits.deletes(&pod) && e.refused >= p.limits.DeleteAfter
+			evict = append(evict, pod)
 		}
 	}
 	return evict, p.again(f.Now)
@@ -118,10 +144,17 @@ func (p *Plan) Answer(uid string, a Answer, now time.Time) {
 		return
 	}
 	e.tries++
+	if a.ByBudget && p.limits.deletes(&e.pod) {
+		e.refused++
+		a.Verdict = Blocked
+	}
 	switch a.Verdict {
 	case Accepted:
 		e.set(StateTerminating, a.Reason)
-		e.due = now.Add(e.pod.Grace + DetachTimeout)
+		if e.refused > 0 && e.refused >= p.limits.DeleteAfter {
+			e.reason = fmt.Sprintf("deleted after %d refused evictions", e.refused)
+		}
+		e.due = now.Add(p.limits.podTimeout(&e.pod))
 	case Failed:
 		e.set(StateFailed, a.Reason)
 	case Moving:

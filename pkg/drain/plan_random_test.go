@@ -25,7 +25,7 @@ func (c *cluster) chance(name string, percent int) bool {
 }
 
 func newCluster(t *rapid.T) *cluster {
-	c := &cluster{T: t, plan: NewPlan(ReattachTimeout), pods: map[string]*Pod{}, unanswered: map[string]bool{}, terminating: map[string]time.Time{}, completed: map[string]bool{}, facts: Facts{
+	c := &cluster{T: t, plan: NewPlan(Limits{Reattach: ReattachTimeout}), pods: map[string]*Pod{}, unanswered: map[string]bool{}, terminating: map[string]time.Time{}, completed: map[string]bool{}, facts: Facts{
 		Now: time.Unix(0, 0), Pods: map[string]PodFacts{}, Claims: map[string]int{}, Here: map[string]bool{}, Elsewhere: map[string]bool{},
 	}}
 	for i := range rapid.IntRange(1, 6).Draw(t, "pods") {
@@ -60,7 +60,7 @@ func (c *cluster) step() {
 		if v == Accepted {
 			c.terminating[uid] = c.facts.Now.Add(c.pods[uid].Grace)
 		}
-		c.plan.Answer(uid, Answer{v, "reason"}, c.facts.Now)
+		c.plan.Answer(uid, Answer{Verdict: v, Reason: "reason"}, c.facts.Now)
 	}
 	for i := range len(c.pods) {
 		uid := fmt.Sprint(i)

@@ -18,7 +18,7 @@ type scenario struct {
 
 func begin(t *testing.T, pods ...Pod) *scenario {
 	t.Helper()
-	s := &scenario{T: t, plan: NewPlan(ReattachTimeout), facts: Facts{
+	s := &scenario{T: t, plan: NewPlan(Limits{Reattach: ReattachTimeout}), facts: Facts{
 		Now: time.Unix(0, 0), Pods: map[string]PodFacts{}, Claims: map[string]int{}, Here: map[string]bool{}, Elsewhere: map[string]bool{},
 	}}
 	for i := range pods {
@@ -52,7 +52,7 @@ func (s *scenario) wantEvicted(want string) {
 }
 
 func (s *scenario) answer(uid string, v Verdict) {
-	s.plan.Answer(uid, Answer{v, "because"}, s.facts.Now)
+	s.plan.Answer(uid, Answer{Verdict: v, Reason: "because"}, s.facts.Now)
 }
 
 func (s *scenario) gone(p *Pod) {
@@ -177,6 +177,7 @@ func TestWhatMayChangeTheAnswerHasItAskedAtOnce(t *testing.T) {
 	for name, c := range map[string]struct{ before, now PodFacts }{
 		"the budget has room":  {PodFacts{}, PodFacts{BudgetFree: true}},
 		"the pod has ended":    {PodFacts{}, PodFacts{Ended: true}},
+		"it is judged":         {PodFacts{VM: &VM{}}, PodFacts{VM: &VM{Judged: true}}},
 		"the mark was removed": {PodFacts{VM: &VM{Marked: true}}, PodFacts{VM: &VM{}}},
 		"the VM has moved":     {PodFacts{VM: &VM{Marked: true}}, PodFacts{}},
 	} {

@@ -20,20 +20,25 @@ type Protection struct {
 	Pending, Ready bool
 }
 
-// gaps in a protection: the first that holds is why the API server would not refuse the
-// eviction because of the VM's budget.
-var gaps = []struct {
-	reason string
-	holds  func(*Protection) bool
-}{
-	{"NoBudget", func(p *Protection) bool { return !p.Found }},
-	{"BudgetNotObserved", func(p *Protection) bool { return !p.Observed || p.Expected <= 0 }},
-	{"BudgetAllows", func(p *Protection) bool { return p.Allowed > 0 }},
-	{"SeveralBudgets", func(p *Protection) bool { return p.Others }}, // answered 500
-	{"PodPending", func(p *Protection) bool { return p.Pending }},    // no budget is asked
-	{"PodNotReady", func(p *Protection) bool {
-		return !p.Ready && (p.EvictsUnhealthy || p.Desired > 0 && p.Healthy >= p.Desired)
-	}},
+// gap is why the API server would not refuse the eviction because of the VM's budget, or
+// empty.
+func (p *Protection) gap() string {
+	switch {
+	case !p.Found:
+		return "NoBudget"
+	case !p.Observed || p.Expected <= 0:
+		return "BudgetNotObserved"
+	case p.Allowed > 0:
+		return "BudgetAllows"
+	case p.Others: // answered 500
+		return "SeveralBudgets"
+	case p.Pending: // no budget is asked
+		return "PodPending"
+	case !p.Ready && (p.EvictsUnhealthy || p.Desired > 0 && p.Healthy >= p.Desired):
+		return "PodNotReady"
+	default:
+		return ""
+	}
 }
 
 // LeftToBudget reports whether the answer allows the eviction because the VM's disruption
@@ -43,10 +48,8 @@ func (a *Admission) LeftToBudget() bool { return a.Reason == budgetAnswers }
 // WithBudget returns the answer to an eviction that is left to the VM's budget. Where the
 // budget would not refuse it, the webhook does, with the words of the first answer.
 func (a *Admission) WithBudget(vmi *kubevirt.VirtualMachineInstance, p *Protection) Admission {
-	for _, gap := range gaps {
-		if gap.holds(p) {
-			return Admission{Verdict: Refuse, Reason: gap.reason, Message: evictionTriggered(vmi), Strategy: a.Strategy}
-		}
+	if gap := p.gap(); gap != "" {
+		return Admission{Verdict: Refuse, Reason: gap, Message: evictionTriggered(vmi), Strategy: a.Strategy}
 	}
 	return *a
 }

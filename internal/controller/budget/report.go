@@ -24,7 +24,7 @@ func (r *reconciler) reportUnmade(vmi *kubevirt.VirtualMachineInstance, err erro
 	reason := apierrors.ReasonForError(err)
 	if before, _ := r.unmade.Swap(key, reason); before != reason {
 		r.Events.Eventf(vmi, nil, corev1.EventTypeWarning, "NoDisruptionBudget", "Budget",
-			"the VM has no disruption budget, so only the eviction webhook protects it: %v", err)
+			"the VM has no disruption budget, so only the eviction webhook protects it: %.512v", err)
 	}
 }
 
