@@ -241,6 +241,10 @@ func (n *node) dryRun(ctx context.Context) error {
 			n.show.dryRun(n.name, &s, "evicting pod "+name+" (dry run)")
 		default:
 			a := n.classify(ctx, &s.Pod, n.evict(ctx, &s.Pod))
+			if a.ByBudget && n.Limits.Deletes(&s.Pod) {
+				a.Verdict = drain.Blocked
+				a.Reason += fmt.Sprintf("; it is deleted after %d refused evictions", n.Limits.DeleteAfter)
+			}
 			if a.Verdict == drain.Failed || a.Verdict == drain.Retry {
 				failed++
 			}

@@ -64,8 +64,8 @@ func (l *Limits) podTimeout(p *Pod) time.Duration {
 	return p.Grace + DetachTimeout
 }
 
-// deletes tells whether a pod is deleted after evictions were refused.
-func (l *Limits) deletes(p *Pod) bool {
+// Deletes tells whether a pod is deleted after evictions that budgets have refused.
+func (l *Limits) Deletes(p *Pod) bool {
 	return l.DeleteAfter > 0 && !p.OfVM && !p.Launcher && !p.Hotplug
 }
 
@@ -119,7 +119,7 @@ func (p *Plan) Next(f *Facts) (evict []Pod, again time.Time) {
 		if !e.due.After(f.Now) {
 			e.before, e.state = e.state, StateEvicting
 			pod := e.pod
-			pod.Delete = p.limits.deletes(&pod) && e.refused >= p.limits.DeleteAfter
+			pod.Delete = p.limits.Deletes(&pod) && e.refused >= p.limits.DeleteAfter
 			evict = append(evict, pod)
 		}
 	}
@@ -144,7 +144,7 @@ func (p *Plan) Answer(uid string, a Answer, now time.Time) {
 		return
 	}
 	e.tries++
-	if a.ByBudget && p.limits.deletes(&e.pod) {
+	if a.ByBudget && p.limits.Deletes(&e.pod) {
 		e.refused++
 		a.Verdict = Blocked
 	}

@@ -1,0 +1,168 @@
+//go:build !unit
+
+package drains
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
+)
+
+// says waits until it has said so.
+func (r *run) says(what string) {
+	r.t.Helper()
+	eventually(r.t, what, func() bool { return strings.Contains(r.Log(), what) })
+}
+
+// The API server answers 500 to each eviction, and the VM moves all the same.
+func TestAVMWithTwoBudgetsIsFollowedToo(t *testing.T) {
+	on := newNode(t)
+	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
+	budget(t, on+"-users-own", p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
+	r := begin(t, on)
+	r.says(p.Name + ": Moving")
+	m := moving{p, migration(t, v, on)}
+	m.runs(t, 42)
+	r.says(p.Name + ": Moving: migration Running, 42 %")
+	m.gone(t)
+	r.ends(0)
+}
+
+// notComputed is the status of a budget whose pods' controller has no scale subresource.
+func notComputed(t *testing.T, b *policyv1.PodDisruptionBudget) {
+	t.Helper()
+	b.Status = policyv1.PodDisruptionBudgetStatus{Conditions: []metav1.Condition{{
+		Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.SyncFailedReason,
+		Message: "virtualmachineinstances.kubevirt.io does not implement the scale subresource", LastTransitionTime: metav1.Now(),
+	}}}
+	kit.Must(t, shared.objects.Status().Update(t.Context(), b))
+}
+
+func TestABudgetThatCannotBeComputedIsNamedAtOnce(t *testing.T) {
+	on := newNode(t)
+	p := newPod(t, on, "vm", func(p *corev1.Pod) { p.Labels["kubevirt.io"] = "virt-launcher" })
+	notComputed(t, budget(t, on+"-never", p, policyv1.PodDisruptionBudgetStatus{}))
+	r := begin(t, on, "--timeout=40s")
+	r.ends(1)
+	want := p.Name + ": Failed: PodDisruptionBudget default/" + on + "-never can never allow an eviction (SyncFailed): virtualmachineinstances.kubevirt.io does not"
+	if !strings.Contains(r.Log(), want) || strings.Contains(r.Log(), "--timeout is over") || isTerminating(t, p) {
+		t.Errorf("it does not say %q:\n%s", want, r.Log())
+	}
+}
+
+func TestAMigrationWithoutANodeHasTheSchedulersWords(t *testing.T) {
+	on := newNode(t)
+	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
+	m := migration(t, v, on)
+	m.Status.Phase = kubevirt.MigrationScheduling
+	kit.Must(t, shared.objects.Status().Update(t.Context(), m))
+	target := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: p.Name + "-target", Labels: map[string]string{kubevirt.MigrationJobLabel: string(m.UID)}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},
+	}
+	kit.Must(t, shared.objects.Create(t.Context(), target))
+	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), target, client.GracePeriodSeconds(0)) })
+	target.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
+		Message: "0/2 nodes are available: 1 node(s) were unschedulable."}}
+	kit.Must(t, shared.objects.Status().Update(t.Context(), target))
+	r := begin(t, on)
+	r.says(p.Name + ": Moving: migration Scheduling: 0/2 nodes are available: 1 node(s) were unschedulable.")
+	target.Status.Conditions[0].Message = "0/3 nodes are available"
+	kit.Must(t, shared.objects.Status().Update(t.Context(), target))
+	r.says("migration Scheduling: 0/3 nodes are available")
+	kit.Must(t, shared.objects.SubResource("binding").Create(t.Context(), target, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "other"}}))
+	r.says(p.Name + ": Moving: migration Scheduling\n")
+	end(t, p)
+	r.ends(0)
+}
+
+func TestTheLauncherDirectoryIsNoLocalData(t *testing.T) {
+	memory := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}
+	disk := corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}
+	for name, c := range map[string]struct {
+		app     string
+		volumes []corev1.Volume
+		drains  bool
+	}{
+		"a launcher's":      {"virt-launcher", []corev1.Volume{{Name: "vmgrace", VolumeSource: memory}}, true},
+		"and another one":   {"virt-launcher", []corev1.Volume{{Name: "vmgrace", VolumeSource: memory}, {Name: "data", VolumeSource: disk}}, false},
+		"on the disk":       {"virt-launcher", []corev1.Volume{{Name: "vmgrace", VolumeSource: disk}}, false},
+		"of somebody else":  {"mine", []corev1.Volume{{Name: "vmgrace", VolumeSource: memory}}, false},
+		"of another's name": {"virt-launcher", []corev1.Volume{{Name: "data", VolumeSource: memory}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			on := newNode(t)
+			p := newPod(t, on, "p", func(p *corev1.Pod) { p.Labels["kubevirt.io"], p.Spec.Volumes = c.app, c.volumes })
+			r := begin(t, on)
+			if c.drains {
+				terminating(t, p)
+				end(t, p)
+				r.ends(0)
+				return
+			}
+			r.ends(1)
+			if !strings.Contains(r.Log(), "Pods with local storage") || isTerminating(t, p) {
+				t.Errorf("it says\n%s", r.Log())
+			}
+		})
+	}
+}
+
+// A second container outlives the VM: the pod is there when its budget goes.
+func TestAFinishedVMsPodGoesWithItsBudget(t *testing.T) {
+	on := newNode(t)
+	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
+	v.Status.EvacuationNodeName, v.Status.NodeName = "", "other" // it has moved
+	kit.Must(t, shared.objects.Status().Update(t.Context(), v))
+	r := begin(t, on)
+	r.says(p.Name + ": Blocked: waits for PodDisruptionBudget")
+	kit.Must(t, shared.objects.Delete(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v.Name}}))
+	terminating(t, p)
+	end(t, p)
+	r.ends(0)
+}
+
+func TestAPodThatDoesNotEndIsNamedAndTheOthersGo(t *testing.T) {
+	on := newNode(t)
+	stays, goes := newPod(t, on, "stays", nil), newPod(t, on, "goes", nil)
+	r := begin(t, on, "--pod-timeout=6s")
+	terminating(t, stays)
+	terminating(t, goes)
+	end(t, goes)
+	r.ends(1)
+	for _, want := range []string{stays.Name + ": Failed: it still terminates after 6s", goes.Name + ": Drained", "pods left: 1\n"} {
+		if !strings.Contains(r.Log(), want) {
+			t.Errorf("it does not say %q:\n%s", want, r.Log())
+		}
+	}
+}
+
+func TestPodsAreDeletedAfterRefusedEvictions(t *testing.T) {
+	on := newNode(t)
+	plain := newPod(t, on, "plain", nil)
+	vm := newPod(t, on, "vm", func(p *corev1.Pod) { p.Labels["kubevirt.io"] = "virt-launcher" })
+	for _, p := range []*corev1.Pod{plain, vm} {
+		budget(t, p.Name, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
+	}
+	dry := begin(t, on, "--delete-after=2", "--dry-run=server")
+	dry.says(plain.Name + " (server dry run): Blocked: PodDisruptionBudget")
+	dry.ends(1) // the VM's
+	if isTerminating(t, plain) {
+		t.Error("a dry run has deleted a pod")
+	}
+	r := begin(t, on, "--delete-after=2")
+	terminating(t, plain)
+	r.says(plain.Name + ": Terminating: deleted after 2 refused evictions")
+	end(t, plain)
+	r.ends(1)
+	if want := vm.Name + ": Failed: PodDisruptionBudget default/" + vm.Name + " keeps 1 of 1"; !strings.Contains(r.Log(), want) || isTerminating(t, vm) {
+		t.Errorf("it does not say %q:\n%s", want, r.Log())
+	}
+}
