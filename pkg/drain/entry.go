@@ -109,7 +109,7 @@ func (e *entry) observePending(f *Facts, pod PodFacts, l *Limits) {
 	if pod.Deleting && !e.pod.Launcher && !e.pod.OverridesGrace {
 		e.set(StateTerminating, "it was deleted already")
 		e.due = f.Now.Add(l.podTimeout(&e.pod))
-		if killed := e.pod.DeletedAt.Add(DetachTimeout); l.Pod == 0 && killed.After(e.due) {
+		if killed := pod.KillAt.Add(DetachTimeout); l.Pod == 0 && killed.After(e.due) {
 			e.due = killed // it was deleted with a longer grace period than its own
 		}
 		return

@@ -38,8 +38,8 @@ func TestAPodWithoutVolumesHasABoundToo(t *testing.T) {
 
 func TestADeletedPodKeepsTheGraceOfItsDeletion(t *testing.T) {
 	kill := time.Unix(0, 0).Add(time.Hour)
-	s := begin(t, Pod{UID: "a", Controller: "c", Grace: 30 * time.Second, DeletedAt: kill})
-	s.facts.Pods["a"] = PodFacts{Deleting: true}
+	s := begin(t, Pod{UID: "a", Controller: "c", Grace: 30 * time.Second})
+	s.facts.Pods["a"] = PodFacts{Deleting: true, KillAt: kill}
 	s.after(0).wantStates("a=Terminating")
 	s.after(time.Hour + DetachTimeout - time.Second).wantStates("a=Terminating")
 	s.after(time.Second).wantStates("a=Failed")

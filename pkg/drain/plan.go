@@ -39,6 +39,8 @@ type Facts struct {
 // PodFacts is the observed state of one pod.
 type PodFacts struct {
 	Ended, Deleting bool
+	// KillAt is the end of the grace period of a pod that is being deleted.
+	KillAt time.Time
 	// BudgetFree: no budget that selects it refuses a disruption.
 	BudgetFree bool
 	VM         *VM
