@@ -126,6 +126,14 @@ func (o *Options) check() error {
 		return fmt.Errorf("--dry-run %q: must be none, client or server", o.DryRun)
 	case o.Output != outputText && o.Output != outputJSON:
 		return fmt.Errorf("--output %q: must be json", o.Output)
+	default:
+		return o.checkLimits()
+	}
+}
+
+// checkLimits returns an error for a negative limit.
+func (o *Options) checkLimits() error {
+	switch {
 	case o.Timeout < 0:
 		return fmt.Errorf("--timeout %v: must not be negative", o.Timeout)
 	case o.Limits.Reattach < 0:
