@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
@@ -101,10 +100,12 @@ func (f Facts) waits() string {
 	case f.Launchers > 1:
 		return "the VM has more than one launcher pod: it begins when one is left"
 	case !f.Turn:
-		return "the limits of the settings (parallelMigrationsPerCluster, parallelOutboundMigrationsPerNode) leave no room"
+		return noRoom
 	}
 	return ""
 }
+
+const noRoom = "the limits of the settings (parallelMigrationsPerCluster, parallelOutboundMigrationsPerNode) leave no room"
 
 // forged names a field of a new migration that only the controller may write, or "".
 func (f Facts) forged() string {
@@ -135,10 +136,8 @@ func (f Facts) targetFails() string {
 		return fmt.Sprintf("target pod %s is on the VM's own node %s", p.Name, p.Node)
 	case !f.in(kubevirt.MigrationScheduling) || f.left() > 0:
 		return ""
-	case p.Unschedulable != "" && f.Now.Sub(p.Since) >= UnschedulableTimeout:
-		return fmt.Sprintf("target pod %s found no node for %v: %s", p.Name, UnschedulableTimeout.Round(time.Minute), bounded(p.Unschedulable))
 	}
-	return fmt.Sprintf("target pod %s did not run within %v: see kubectl describe pod", p.Name, StartTimeout.Round(time.Minute))
+	return f.targetLate()
 }
 
 func because(c *kubevirt.Condition) string {

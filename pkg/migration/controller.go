@@ -2,22 +2,10 @@ package migration
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-)
-
-// Timeouts of the controller. None of them ends a migration that the source's agent has
-// begun.
-const (
-	// UnschedulableTimeout is how long a target pod may be unschedulable.
-	UnschedulableTimeout = 5 * time.Minute
-	// StartTimeout is how long it may take from its creation until it runs.
-	StartTimeout = 15 * time.Minute
-	// AgentTimeout is how long an agent may take for the next phase.
-	AgentTimeout = 2 * time.Minute
 )
 
 // Pod has the facts about a launcher pod.
@@ -53,8 +41,11 @@ type Facts struct {
 	Launchers int
 	// OtherNodes counts the nodes beside the VM's.
 	OtherNodes int
-	// Turn: the limits on parallel migrations allow it.
+	// Turn: the limits on parallel migrations allow it to begin; of one that has begun, to
+	// be handed to the agents.
 	Turn bool
+	// Trouble is the last error of making the target pod, in one line, or "".
+	Trouble string
 	// Kept: the VM's disruption budget protects two pods, or the VM needs no budget.
 	Kept bool
 	// TargetNodeGone: the API server has no object of the target's node.
@@ -152,10 +143,11 @@ var controllerRules = []struct {
 	{"Ended", func(f Facts) bool { return f.Migration.Final() }, Nothing, text("the migration has ended")},
 
 	// A guest that runs at the target has moved, even if an abort was requested.
-	{"Arrived", func(f Facts) bool { return f.begunAndReported(kubevirt.TargetRunning) && !f.moved() }, Move, func(f Facts) string {
+	// It takes both agents: the word of one proves nothing about the other's node.
+	{"Arrived", func(f Facts) bool { return f.arrived() && !f.moved() }, Move, func(f Facts) string {
 		return "the guest runs on node " + f.state().TargetNode
 	}},
-	{"Moved", func(f Facts) bool { return f.begunAndReported(kubevirt.TargetRunning) }, Succeed, text("")},
+	{"Moved", Facts.arrived, Succeed, text("")},
 
 	// Reasons to fail or abort.
 	{"Stayed", func(f Facts) bool { return f.state().SourceState == kubevirt.SourceRunning }, Fail, func(f Facts) string {
@@ -178,17 +170,17 @@ var controllerRules = []struct {
 	{"Running", func(f Facts) bool { return begun(f.Migration) }, Wait, Facts.waitsFor},
 
 	{"Invalid", func(f Facts) bool { return f.pending() && f.invalid() != "" }, Fail, Facts.invalid},
+	{"LaunchersStay", func(f Facts) bool { return f.pending() && f.Launchers > 1 && f.left() <= 0 }, Fail, Facts.launchersStay},
 	{"Waits", func(f Facts) bool { return f.pending() && f.waits() != "" }, Wait, Facts.waits},
 	{"Adopt", func(f Facts) bool { return !f.adopted() }, Adopt, text("the migration begins")},
 	{"Begin", Facts.pending, Begin, text("the migration begins")},
 
+	{"NotMade", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) && f.Target == nil && f.left() <= 0 }, Fail, Facts.notMade},
 	{"NotKept", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) && f.Target == nil && !f.Kept }, Expand, text("a second launcher pod is to come")},
 	{"NoTarget", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) && f.Target == nil }, MakePod, text("the target pod is made")},
 	{"TargetFails", func(f Facts) bool { return f.targetFails() != "" }, Fail, Facts.targetFails},
-	{"TargetRuns", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) && f.Target.Ready }, Schedule, text("the target pod runs")},
-	{"TargetStarts", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) }, Wait, func(f Facts) string {
-		return "target pod " + f.Target.Name + " starts"
-	}},
+	{"TargetRuns", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) && f.Target.Ready && f.Turn }, Schedule, text("the target pod runs")},
+	{"TargetStarts", func(f Facts) bool { return f.in(kubevirt.MigrationScheduling) }, Wait, Facts.targetStarts},
 	{"AgentTimeout", func(f Facts) bool { return f.left() <= 0 }, Fail, Facts.agentTimeout},
 	{"AgentWorks", func(Facts) bool { return true }, Wait, Facts.waitsFor},
 }
@@ -203,54 +195,9 @@ func Next(f Facts) Step {
 	return Step{} // not reached: the last rule always holds
 }
 
-func (f Facts) begunAndReported(state string) bool {
-	return begun(f.Migration) && f.state().TargetState == state
-}
-
-// again is when a wait may time out.
-func (f Facts) again(a Action) time.Duration {
-	if a != Wait || f.Migration.Final() || begun(f.Migration) || f.pending() {
-		return 0
-	}
-	return max(time.Second, f.left())
-}
-
-// left is the remaining time of the present phase.
-func (f Facts) left() time.Duration {
-	if f.in(kubevirt.MigrationScheduling) {
-		if f.Target == nil {
-			return StartTimeout
-		}
-		left := f.Target.Created.Add(StartTimeout).Sub(f.Now)
-		if f.Target.Unschedulable != "" {
-			left = min(left, f.Target.Since.Add(UnschedulableTimeout).Sub(f.Now))
-		}
-		return left
-	}
-	// Not the timestamp of the phase: its writer has another clock.
-	return min(f.Seen.Add(AgentTimeout).Sub(f.Now), AgentTimeout)
-}
-
-func (f Facts) agentTimeout() string {
-	node := f.state().TargetNode
-	if f.in(kubevirt.MigrationTargetReady) {
-		node = f.state().SourceNode
-	}
-	return fmt.Sprintf("the agent of node %s did not take the migration on within %v of %s: look at its log and its --migration-listen", node, AgentTimeout, f.phase())
-}
-
-func (f Facts) waitsFor() string {
-	switch {
-	case f.in(kubevirt.MigrationScheduled):
-		return "the agent of node " + f.state().TargetNode + " is to prepare"
-	case f.in(kubevirt.MigrationPreparingTarget):
-		return "the agent of node " + f.state().TargetNode + " prepares"
-	case f.state().SourceState == kubevirt.SourceGone:
-		return "the agent of node " + f.state().TargetNode + " is to resume the guest"
-	case f.state().TargetState != "":
-		return "the agent of node " + f.state().SourceNode + " is to report the state of its QEMU"
-	}
-	return "the agent of node " + f.state().SourceNode + " moves the guest"
+// arrived reports whether the guest runs at the target, and QEMU of the source is gone.
+func (f Facts) arrived() bool {
+	return begun(f.Migration) && f.state().TargetState == kubevirt.TargetRunning && f.state().SourceState == kubevirt.SourceGone
 }
 
 func text(s string) func(Facts) string { return func(Facts) string { return s } }

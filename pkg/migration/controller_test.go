@@ -81,6 +81,8 @@ func TestNext(t *testing.T) {
 		{"launcher deleted", scheduling, func(f *Facts) { f.Source.Deleting, f.Source.InTime = true, true }, Fail, "launcher pod src is being shut down"},
 		{"limits", pending, func(f *Facts) { f.Turn = false }, Wait, "limits"},
 		{"an old target", pending, func(f *Facts) { f.Launchers = 2 }, Wait, "more than one launcher"},
+		{"an old target that stays", pending, func(f *Facts) { f.Launchers, f.Now = 2, noon.Add(StartTimeout) }, Fail, "more than one launcher pod for 15m0s"},
+		{"its turn does not come", pending, func(f *Facts) { f.Turn, f.Now = false, noon.Add(24*time.Hour) }, Wait, "limits"},
 		{"deleted before it began", pending, deleted, Fail, "was deleted"},
 
 		{"budget first", scheduling, func(f *Facts) { f.Kept = false }, Expand, ""},
@@ -95,7 +97,22 @@ func TestNext(t *testing.T) {
 		{"no room", scheduling, func(f *Facts) {
 			f.Target = &Pod{Name: "dst", Created: noon.Add(-5 * time.Minute), Unschedulable: "0/2 nodes are available", Since: noon.Add(-5 * time.Minute)}
 		}, Fail, "found no node for 5m0s: 0/2 nodes are available"},
-		{"an image that never comes", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Node: "b", Created: noon.Add(-15 * time.Minute)} }, Fail, "did not run within 15m0s"},
+		{"an image that never comes", scheduling, func(f *Facts) {
+			f.Target, f.Now = &Pod{Name: "dst", Node: "b", Created: noon}, noon.Add(15*time.Minute)
+		}, Fail, "did not run within 15m0s"},
+		{"a budget that cannot be made", scheduling, func(f *Facts) { f.Kept, f.Now = false, noon.Add(MakeTimeout) }, Fail, "disruption budget did not protect two pods within 1m0s"},
+		{"a pod that cannot be made", scheduling, func(f *Facts) { f.Trouble, f.Now = "the webhook is down", noon.Add(MakeTimeout) }, Fail, "could not be made for 1m0s: the webhook is down"},
+		{"a pod that is tried again", scheduling, func(f *Facts) { f.Trouble = "the webhook is down" }, MakePod, ""},
+		{"begun long ago by a former controller", scheduling, func(f *Facts) {
+			f.Migration.Status.PhaseTransitionTimestamps = []kubevirt.MigrationPhaseTransition{{Phase: scheduling, Timestamp: metav1.NewTime(noon.Add(-StartTimeout))}}
+		}, Fail, "was not made"},
+		{"the scheduler says nothing", scheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Created: noon.Add(-time.Minute)} }, Wait, "waits for the scheduler"},
+		{"target runs, limits", scheduling, func(f *Facts) {
+			f.Target, f.Turn = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, false
+		}, Wait, "limits"},
+		{"target runs, limits for ever", scheduling, func(f *Facts) {
+			f.Target, f.Turn, f.Now = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, false, noon.Add(StartTimeout)
+		}, Fail, "no room for the migration"},
 		{"aborted while scheduling", scheduling, deleted, Fail, "was deleted"},
 		{"VM recreated", scheduling, func(f *Facts) { f.VMI.UID = "3" }, Fail, "made anew"},
 
@@ -121,6 +138,8 @@ func TestNext(t *testing.T) {
 		{"undecided", running, reported("", kubevirt.TargetArrived), Wait, "agent of node a is to report"},
 		{"handed over", running, reported(kubevirt.SourceGone, kubevirt.TargetArrived), Wait, "agent of node b is to resume"},
 		{"arrived", running, reported(kubevirt.SourceGone, kubevirt.TargetRunning), Move, ""},
+		{"arrived, says the target alone", running, reported("", kubevirt.TargetRunning), Wait, "agent of node a is to report"},
+		{"arrived, says the target, and the source that it stayed", running, reported(kubevirt.SourceRunning, kubevirt.TargetRunning), Fail, "stayed on node a"},
 		{"arrived, aborted too late", running, func(f *Facts) { reported(kubevirt.SourceGone, kubevirt.TargetRunning)(f); deleted(f) }, Move, ""},
 		{"arrived, label missing", running, func(f *Facts) {
 			reported(kubevirt.SourceGone, kubevirt.TargetRunning)(f)
@@ -158,6 +177,47 @@ func TestNext(t *testing.T) {
 			}
 			if got.Action == Fail && got.Message == "" {
 				t.Error("a failure without a reason")
+			}
+		})
+	}
+}
+
+// Without an event no phase before Running lasts: the wait itself ends it.
+func TestEveryWaitBeforeRunningEnds(t *testing.T) {
+	for name, c := range map[string]struct {
+		phase kubevirt.MigrationPhase
+		but   func(*Facts)
+		most  time.Duration
+	}{
+		"several launchers": {kubevirt.MigrationPending, func(f *Facts) { f.Launchers = 2 }, 15 * time.Minute},
+		"no budget":         {kubevirt.MigrationScheduling, func(f *Facts) { f.Kept = false }, time.Minute},
+		"unschedulable": {kubevirt.MigrationScheduling, func(f *Facts) {
+			f.Target = &Pod{Name: "dst", Created: noon, Unschedulable: "no", Since: noon}
+		}, 5 * time.Minute},
+		"no scheduler":     {kubevirt.MigrationScheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Created: noon} }, 15 * time.Minute},
+		"no image":         {kubevirt.MigrationScheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Node: "b", Created: noon} }, 15 * time.Minute},
+		"scheduled":        {kubevirt.MigrationScheduled, func(*Facts) {}, time.Minute},
+		"preparing":        {kubevirt.MigrationPreparingTarget, func(*Facts) {}, time.Minute},
+		"ready":            {kubevirt.MigrationTargetReady, func(*Facts) {}, time.Minute},
+		"clock set back":   {kubevirt.MigrationScheduled, func(f *Facts) { f.Seen = noon.Add(time.Hour) }, time.Hour + time.Minute},
+		"pod of tomorrow":  {kubevirt.MigrationScheduling, func(f *Facts) { f.Target = &Pod{Name: "dst", Created: noon.Add(24 * time.Hour)} }, 15 * time.Minute},
+		"budget and error": {kubevirt.MigrationScheduling, func(f *Facts) { f.Kept, f.Trouble = false, "x" }, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := given(t, c.phase)
+			c.but(&f)
+			for {
+				step := Next(f)
+				if step.Action == Fail {
+					break
+				}
+				if step.Again <= 0 {
+					t.Fatalf("%+v waits for ever", step)
+				}
+				f.Now = f.Now.Add(step.Again)
+			}
+			if took := f.Now.Sub(noon); took > c.most {
+				t.Errorf("it ends after %v, want %v", took, c.most)
 			}
 		})
 	}
