@@ -54,6 +54,9 @@ type VirtualMachineInstanceMigrationSpec struct {
 	VMIName string `json:"vmiName,omitempty"`
 	// Priority is nil for a user's.
 	Priority *string `json:"priority,omitempty"`
+	// AddedNodeSelector restricts the nodes to which this migration may go, beside the
+	// launcher pod's own selector, which wins where both have a key.
+	AddedNodeSelector map[string]string `json:"addedNodeSelector,omitempty"`
 }
 
 // VirtualMachineInstanceMigrationStatus is what is.

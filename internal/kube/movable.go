@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,6 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/nodemigration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
 // maxCondition bounds what is kept of a condition that others may write.
@@ -52,6 +54,9 @@ func pinned(o *object) string {
 	}
 	_ = json.Unmarshal(o.Spec, &spec) // unreadable is as if it were empty
 	_, selects := spec.NodeSelector[hostname]
+	if slices.Contains(strings.Split(o.Annotations[migration.AddedSelectorAnnotation], ","), hostname) {
+		selects = false // by the migration that brought the VM here, and not for the next one
+	}
 	must := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
 	for _, t := range must {
 		for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {

@@ -118,6 +118,7 @@ func TestALauncherPodThatIsPinnedIsSeen(t *testing.T) {
 		{`{"ownerReferences":[{"kind":"ReplicaSet","name":"rs","controller":true}]}`, `{}`, "controlled by ReplicaSet rs"},
 		{`{}`, `{"nodeSelector":{"disk":"ssd"}}`, ""},
 		{`{}`, `{"nodeSelector":{"kubernetes.io/hostname":"n"}}`, "pinned to its host"},
+		{`{"annotations":{"vmgrace.io/added-node-selector":"disk,kubernetes.io/hostname"}}`, `{"nodeSelector":{"kubernetes.io/hostname":"n"}}`, ""},
 		{`{}`, `{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name"}]}]}}}}`, "pinned to its host"},
 		{`{}`, `{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"zone"}]}]}}}}`, ""},
 		{`{}`, `{"affinity":7}`, ""},

@@ -8,57 +8,97 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Ranks of pending migrations: a lower rank starts first.
+// Ranks of migrations: a lower rank gets a slot first.
 const (
 	rankHeld        = iota // a shutdown is held for it; by HeldUntil
+	rankStarted            // in phase Scheduling
 	rankEvacuation         // evacuations
 	rankUser               // created by users
 	rankDescheduler        // the descheduler's evacuations
 )
 
-// Moving is a migration with what its rank depends on.
+// Moving is a migration with what its turn depends on.
 type Moving struct {
 	Migration *kubevirt.VirtualMachineInstanceMigration
+	// Phase of the migration: the caller may have written one that Migration does not show
+	// yet. Empty is the phase of Migration.
+	Phase kubevirt.MigrationPhase
 	// Node is the VM's node, or was when the migration started.
 	Node string
 	// HeldUntil is the latest end of the hold of a shutdown for it, or zero.
 	HeldUntil time.Time
+	// Waits: its target pod waits for the scheduler.
+	Waits bool
+	// Blocked: it cannot start now, whatever the limits.
+	Blocked bool
 }
 
 // vm is namespace/name of the VM.
 func (m Moving) vm() string { return m.Migration.Namespace + "/" + m.Migration.Spec.VMIName }
 
-// Start returns the pending migrations that may start, in order: as many as the limits
-// allow, and one per VM. Finished migrations in all are ignored.
-func Start(all []Moving, s Settings) []Moving {
+func (m Moving) phase() kubevirt.MigrationPhase { return cmp.Or(m.Phase, PhaseOf(m.Migration)) }
+
+func (m Moving) starts() bool { return m.phase() == kubevirt.MigrationPending }
+
+// slots are the limits on parallel migrations, and what is taken of them.
+type slots struct {
+	Settings
+
+	cluster int
+	node    map[string]int
+}
+
+func (s *slots) free(node string) bool {
+	return s.cluster < s.PerCluster && s.node[node] < s.PerNode
+}
+
+func (s *slots) take(node string) {
+	s.cluster++
+	s.node[node]++
+}
+
+// Turns returns the migrations that have a slot and may go on, in order: pending ones that
+// may start, one per VM, and those in phase Scheduling that may be handed to the agents once
+// their target pod runs. Finished migrations in all are ignored.
+//
+// A migration from phase Scheduled on has a slot in any case. Then come those for which a
+// shutdown is held, whatever their phase, then those in phase Scheduling, then pending ones.
+// Who waits for the scheduler has none, so that others start meanwhile: at most as many as
+// there are slots.
+func Turns(all []Moving, s Settings) []Moving {
 	var queued []Moving
 	moving := map[string]bool{}
-	outbound := map[string]int{}
+	taken := slots{Settings: s, node: map[string]int{}}
+	waiting := slots{Settings: s, node: map[string]int{}}
 	for _, m := range all {
-		switch {
+		switch phase := m.phase(); {
 		case m.Migration.Final():
-		case pending(m.Migration):
+		case m.starts() && m.Blocked:
+		case m.starts():
 			queued = append(queued, m)
-		case !moving[m.vm()]:
+		case phase == kubevirt.MigrationScheduling:
 			moving[m.vm()] = true
-			outbound[m.Node]++
+			queued = append(queued, m)
+		default:
+			moving[m.vm()] = true
+			taken.take(m.Node)
 		}
 	}
 	slices.SortFunc(queued, inOrder)
 
-	var begin []Moving
+	var turns []Moving
 	for _, m := range queued {
-		if len(moving) >= s.PerCluster {
-			break
+		switch {
+		case m.starts() && moving[m.vm()]:
+		case m.Waits && waiting.free(m.Node):
+			waiting.take(m.Node)
+		case taken.free(m.Node):
+			taken.take(m.Node)
+			moving[m.vm()] = true
+			turns = append(turns, m)
 		}
-		if moving[m.vm()] || outbound[m.Node] >= s.PerNode {
-			continue
-		}
-		moving[m.vm()] = true
-		outbound[m.Node]++
-		begin = append(begin, m)
 	}
-	return begin
+	return turns
 }
 
 // Priority returns the priority of an evacuation: lower for the descheduler's.
@@ -87,6 +127,8 @@ func rank(m Moving) int {
 	switch {
 	case !m.HeldUntil.IsZero():
 		return rankHeld
+	case !m.starts():
+		return rankStarted
 	case priority == kubevirt.PrioritySystemCritical:
 		return rankEvacuation
 	case priority == kubevirt.PrioritySystemMaintenance:

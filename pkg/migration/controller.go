@@ -48,8 +48,9 @@ type Facts struct {
 	Trouble string
 	// Kept: the VM's disruption budget protects two pods, or the VM needs no budget.
 	Kept bool
-	// TargetNodeGone: the API server has no object of the target's node.
-	TargetNodeGone bool
+	// TargetNodeGone: the API server has no object of the target's node. TargetNodeLost: it
+	// has none, or the node is not Ready.
+	TargetNodeGone, TargetNodeLost bool
 	// Seen is when the controller first observed the present phase.
 	Seen time.Time
 	Now  time.Time
@@ -119,9 +120,18 @@ func (f Facts) labelled() bool {
 	return label != "" && (f.state().TargetNode == "" || f.state().TargetNode == label)
 }
 
-// removable reports whether no guest at the target depends on the target pod.
+// removable reports whether no guest at the target depends on the target pod. A migration that
+// has failed before it had begun can begin no more.
 func (f Facts) removable() bool {
-	return !taken(f.Migration) || f.state().TargetState == kubevirt.TargetAbsent || f.TargetNodeGone
+	return !begun(f.Migration) || f.state().TargetState == kubevirt.TargetAbsent || f.TargetNodeGone
+}
+
+// targetNode is the node of the target, or where its pod is placed, or empty.
+func (f Facts) targetNode() string {
+	if f.state().TargetNode == "" && f.Target != nil && !f.Target.Foreign {
+		return f.Target.Node
+	}
+	return f.state().TargetNode
 }
 
 func (f Facts) targetStays() bool { return f.Target != nil && !f.Target.Deleting && !f.Target.Foreign }
@@ -163,6 +173,9 @@ var controllerRules = []struct {
 		return !begun(f.Migration) && f.state().TargetState == kubevirt.TargetAbsent && !f.pending()
 	}, Fail, func(f Facts) string {
 		return cmp.Or(f.state().FailureReason, "node "+f.state().TargetNode+" cannot take the VM")
+	}},
+	{"TargetLost", func(f Facts) bool { return !begun(f.Migration) && !f.pending() && f.TargetNodeLost }, Fail, func(f Facts) string {
+		return "the target's node " + f.targetNode() + " is not Ready"
 	}},
 	{"Abort", func(f Facts) bool {
 		return begun(f.Migration) && f.state().SourceState == "" && !f.state().AbortRequested && f.cancelled() != ""

@@ -124,6 +124,11 @@ func TestNext(t *testing.T) {
 		{"aborted when ready", ready, deleted, Fail, "was deleted"},
 		{"target pod evicted", ready, func(f *Facts) { f.Target.Deleting = true }, Fail, "target pod dst has ended"},
 
+		{"target's node lost, starting", scheduling, func(f *Facts) {
+			f.Target, f.TargetNodeLost = &Pod{Name: "dst", Node: "b", Created: noon}, true
+		}, Fail, "node b is not Ready"},
+		{"target's node lost, ready", ready, func(f *Facts) { f.TargetNodeLost = true }, Fail, "node b is not Ready"},
+		{"target's node lost while moving", running, func(f *Facts) { f.TargetNodeLost = true }, Wait, ""},
 		{"moving", running, func(f *Facts) { f.Now = noon.Add(time.Hour) }, Wait, "agent of node a moves"},
 		{"aborted while moving", running, deleted, Abort, "was deleted"},
 		{"asked once", running, func(f *Facts) { deleted(f); f.Migration.Status.MigrationState.AbortRequested = true }, Wait, ""},
@@ -153,8 +158,11 @@ func TestNext(t *testing.T) {
 		{"stayed", running, reported(kubevirt.SourceRunning, ""), Fail, "stayed on node a"},
 		{"QEMU killed", running, reported(kubevirt.SourceGone, kubevirt.TargetAbsent), Fail, "QEMU of node a ended"},
 
-		{"failed, target not reported", failed, func(f *Facts) { f.Migration.Status.MigrationState.TargetNodeAddress = "b:1" }, Wait, "has not reported"},
-		{"failed, target's node gone", failed, func(f *Facts) { f.Migration.Status.MigrationState.TargetNodeAddress, f.TargetNodeGone = "b:1", true }, DropPod, ""},
+		{"failed, target not reported", failed, func(f *Facts) { f.Migration.Status.MigrationState.StartTimestamp = &metav1.Time{Time: noon} }, Wait, "has not reported"},
+		{"failed, target's node gone", failed, func(f *Facts) {
+			f.Migration.Status.MigrationState.StartTimestamp, f.TargetNodeGone = &metav1.Time{Time: noon}, true
+		}, DropPod, ""},
+		{"failed before it began", failed, func(f *Facts) { f.Migration.Status.MigrationState.TargetNodeAddress = "b:1" }, DropPod, ""},
 		{"failed, never taken", failed, nil, DropPod, ""},
 		{"failed, pod gone", failed, func(f *Facts) { f.Target = nil }, Unlabel, ""},
 		{"failed, tidy", failed, func(f *Facts) { f.Target = nil; delete(f.VMI.Labels, kubevirt.MigrationTargetLabel) }, Release, ""},

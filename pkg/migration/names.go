@@ -3,6 +3,7 @@ package migration
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"slices"
 	"strings"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -56,9 +57,8 @@ func begun(m *kubevirt.VirtualMachineInstanceMigration) bool {
 		StateOf(m).StartTimestamp != nil
 }
 
-// taken reports whether the target's agent may have state of the migration.
-func taken(m *kubevirt.VirtualMachineInstanceMigration) bool {
-	return begun(m) || StateOf(m).TargetNodeAddress != "" || StateOf(m).TargetState != "" ||
-		m.Status.Phase == kubevirt.MigrationPreparingTarget || m.Status.Phase == kubevirt.MigrationTargetReady ||
-		!m.Reached(kubevirt.MigrationPreparingTarget).IsZero()
+// NotBefore reports whether a migration has come to a phase, or is beyond it.
+func NotBefore(m *kubevirt.VirtualMachineInstanceMigration, phase kubevirt.MigrationPhase) bool {
+	order := kubevirt.MigrationPhases()
+	return slices.Index(order, m.Status.Phase) >= slices.Index(order, phase)
 }

@@ -27,7 +27,7 @@ const (
 // again is when a wait may time out.
 func (f Facts) again(a Action) time.Duration {
 	switch {
-	case a != Wait && a != Expand, f.Migration.Final(), begun(f.Migration):
+	case a != Wait && a != Expand && a != MakePod, f.Migration.Final(), begun(f.Migration):
 		return 0
 	case f.pending() && f.Launchers <= 1:
 		return 0 // its turn is an event

@@ -25,7 +25,7 @@ type object = kubevirt.VirtualMachineInstanceMigration
 func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) error {
 	switch step.Action {
 	case migration.Adopt:
-		return patch.MetadataAsRead(ctx, r.Client, g.Migration, "finalizers", append(slices.Clone(g.Migration.Finalizers), migration.Finalizer))
+		return r.adopt(ctx, g.Migration)
 	case migration.Release:
 		others := slices.DeleteFunc(slices.Clone(g.Migration.Finalizers), func(f string) bool { return f == migration.Finalizer })
 		return patch.MetadataAsRead(ctx, r.Client, g.Migration, "finalizers", others)
@@ -56,6 +56,16 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 	return nil
 }
 
+// adopt adds the finalizer. A migration that cannot have it lets others go first.
+func (r *reconciler) adopt(ctx context.Context, m *object) error {
+	err := patch.MetadataAsRead(ctx, r.Client, m, "finalizers", append(slices.Clone(m.Finalizers), migration.Finalizer))
+	if err != nil && !apierrors.IsConflict(err) {
+		r.turns.refused(m.UID)
+		r.computeTurns()
+	}
+	return err
+}
+
 func name(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
 // status patches a migration's status, with the optimistic lock.
@@ -78,30 +88,15 @@ func (r *reconciler) status(ctx context.Context, m *object, change func(*object)
 	return nil
 }
 
-// beginMigration begins a migration if, by a live read, the limits and the VM's other
-// migrations allow it.
+// beginMigration begins a migration, if it is still its turn.
 func (r *reconciler) beginMigration(ctx context.Context, g *gathered) error {
-	r.begin.Lock()
-	defer r.begin.Unlock()
-	var all kubevirt.VirtualMachineInstanceMigrationList
-	if err := r.Live.List(ctx, &all); err != nil {
-		return fmt.Errorf("migrations: %w", err)
-	}
-	allowed, err := r.withinLimits(ctx, all.Items, g.Migration)
-	if err != nil {
-		return err
-	}
-	own := slices.DeleteFunc(all.Items, func(m object) bool {
-		return m.Namespace != g.Migration.Namespace || m.Spec.VMIName != g.Migration.Spec.VMIName
-	})
-	if !allowed || precededBy(g.Migration, own) != "" {
-		return errStale()
-	}
-	return r.status(ctx, g.Migration, func(m *object) {
-		m.Status.Phase = kubevirt.MigrationScheduling
-		s := m.Status.MigrationState
-		s.MigrationUID, s.VMIUID, s.GracePeriodSeconds = string(m.UID), string(g.VMI.UID), g.VMI.Spec.TerminationGracePeriodSeconds
-		s.SourceNode, s.SourcePod, s.SourcePodUID = g.VMI.Node(), g.Source.Name, g.Source.UID
+	return r.inTurn(g.Migration, kubevirt.MigrationScheduling, func() error {
+		return r.status(ctx, g.Migration, func(m *object) {
+			m.Status.Phase = kubevirt.MigrationScheduling
+			s := m.Status.MigrationState
+			s.MigrationUID, s.VMIUID, s.GracePeriodSeconds = string(m.UID), string(g.VMI.UID), g.VMI.Spec.TerminationGracePeriodSeconds
+			s.SourceNode, s.SourcePod, s.SourcePodUID = g.VMI.Node(), g.Source.Name, g.Source.UID
+		})
 	})
 }
 
@@ -116,10 +111,14 @@ func (r *reconciler) createPod(ctx context.Context, g *gathered) error {
 	if err := r.Live.Get(ctx, key, source); err != nil {
 		return fmt.Errorf("launcher pod %s: %w", key, err)
 	}
-	if string(source.UID) != g.Source.UID {
+	vmi := &kubevirt.VirtualMachineInstance{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(g.VMI), vmi); err != nil {
+		return fmt.Errorf("VMI of the target pod: %w", err)
+	}
+	if string(source.UID) != g.Source.UID || vmi.UID != g.VMI.UID {
 		return errStale()
 	}
-	p := targetPod(g.Migration, g.VMI, source)
+	p := targetPod(wanted{g.Migration, vmi, r.Settings.Get(), migration.Avoided(g.others, string(vmi.UID))}, source)
 	err := r.Create(ctx, p)
 	switch {
 	case err == nil:
@@ -127,16 +126,18 @@ func (r *reconciler) createPod(ctx context.Context, g *gathered) error {
 		return nil
 	case apierrors.IsAlreadyExists(err):
 		there := &corev1.Pod{}
-		if getErr := r.Live.Get(ctx, client.ObjectKeyFromObject(p), there); getErr == nil && there.Labels[kubevirt.MigrationJobLabel] != string(g.Migration.UID) {
+		if getErr := r.Live.Get(ctx, client.ObjectKeyFromObject(p), there); getErr != nil {
+			return fmt.Errorf("target pod %s: %w", p.Name, getErr)
+		}
+		if there.Labels[kubevirt.MigrationJobLabel] != string(g.Migration.UID) {
 			return r.fail(ctx, g, fmt.Sprintf("there is a pod %s already that is not of this migration", p.Name))
 		}
-		return err // made by an earlier attempt: not in the cache yet
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return err
-	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
+		return nil // made by an earlier attempt: not in the cache yet
+	case apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsInvalid(err):
 		// A quota, pod security or a webhook: retrying does not help.
 		return r.fail(ctx, g, "the target pod cannot be made: "+oneLine(err))
 	}
+	r.phases.trouble(g.Migration, oneLine(err))
 	return fmt.Errorf("target pod %s: %w", p.Name, err)
 }
 
@@ -154,11 +155,13 @@ func (r *reconciler) schedule(ctx context.Context, g *gathered) error {
 	if err := patch.Metadata(ctx, r.Client, g.VMI, "labels", map[string]any{kubevirt.MigrationTargetLabel: g.Target.Node}); err != nil {
 		return err
 	}
-	err = r.status(ctx, g.Migration, func(m *object) {
-		m.Status.Phase = kubevirt.MigrationScheduled
-		s := m.Status.MigrationState
-		s.TargetNode, s.TargetPod, s.TargetPodUID = g.Target.Node, g.Target.Name, g.Target.UID
-		s.Options = options(set)
+	err = r.inTurn(g.Migration, kubevirt.MigrationScheduled, func() error {
+		return r.status(ctx, g.Migration, func(m *object) {
+			m.Status.Phase = kubevirt.MigrationScheduled
+			s := m.Status.MigrationState
+			s.TargetNode, s.TargetPod, s.TargetPodUID = g.Target.Node, g.Target.Name, g.Target.UID
+			s.Options = options(set)
+		})
 	})
 	if err != nil {
 		return err

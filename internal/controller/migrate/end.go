@@ -25,6 +25,9 @@ func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error
 		m.Status.Phase = kubevirt.MigrationFailed
 		s := m.Status.MigrationState
 		s.MigrationUID = string(m.UID)
+		if s.TargetNode == "" && g.Target != nil && !g.Target.Foreign {
+			s.TargetNode = g.Target.Node // the next target avoids it
+		}
 		s.Failed, s.FailureReason, s.EndTimestamp = true, reason, &now
 	})
 	if err != nil {

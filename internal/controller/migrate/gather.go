@@ -25,7 +25,8 @@ type gathered struct {
 
 func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) (*gathered, error) {
 	now := time.Now()
-	g := &gathered{Facts: migration.Facts{Migration: m, Now: now, Seen: r.phaseSince(m, now)}}
+	g := &gathered{Facts: migration.Facts{Migration: m, Now: now, Turn: r.turns.has(m.UID)}}
+	g.Seen, g.Trouble = r.phases.since(m, now)
 	var err error
 	if g.others, err = lookup.Migrations(ctx, r.Client, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}); err != nil {
 		return nil, err
@@ -41,10 +42,37 @@ func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInsta
 		g.TargetNodeGone, err = r.nodeGone(ctx, migration.StateOf(m).TargetNode)
 		return g, err
 	}
-	if evacuation.PhaseOf(m) == kubevirt.MigrationPending && g.VMI != nil {
-		return g, r.checkLimits(ctx, g)
+	if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
+		if g.VMI != nil {
+			g.OtherNodes, err = r.otherNodes(ctx, g.VMI.Node())
+		}
+		return g, err
+	}
+	if err := r.checkTargetNode(ctx, g); err != nil {
+		return nil, err
 	}
 	return g, r.checkBudget(ctx, g)
+}
+
+// checkTargetNode sets whether the target's node is lost, from the cache.
+func (r *reconciler) checkTargetNode(ctx context.Context, g *gathered) error {
+	name := migration.StateOf(g.Migration).TargetNode
+	if name == "" && g.Target != nil {
+		name = g.Target.Node
+	}
+	if name == "" || !r.Nodes {
+		return nil
+	}
+	node := &corev1.Node{}
+	err := r.Get(ctx, client.ObjectKey{Name: name}, node)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("node %s: %w", name, err)
+	}
+	g.TargetNodeLost = err == nil && !lookup.Ready(node)
+	if err != nil {
+		g.TargetNodeLost, err = r.nodeGone(ctx, name)
+	}
+	return err
 }
 
 // precededBy is the name of a migration of the same VM that m has to wait for: one that
@@ -174,20 +202,6 @@ func (r *reconciler) checkBudget(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// checkLimits sets, from the cache, how many other nodes there are and whether the limits
-// allow the migration to begin.
-func (r *reconciler) checkLimits(ctx context.Context, g *gathered) (err error) {
-	if g.OtherNodes, err = r.otherNodes(ctx, g.VMI.Node()); err != nil {
-		return err
-	}
-	var all kubevirt.VirtualMachineInstanceMigrationList
-	if err := r.List(ctx, &all); err != nil {
-		return fmt.Errorf("migrations: %w", err)
-	}
-	g.Turn, err = r.withinLimits(ctx, all.Items, g.Migration)
-	return err
-}
-
 // otherNodes counts the other nodes. Without the right to read nodes it returns 1, and the
 // scheduler reports where there is none.
 func (r *reconciler) otherNodes(ctx context.Context, than string) (n int, err error) {
@@ -204,42 +218,4 @@ func (r *reconciler) otherNodes(ctx context.Context, than string) (n int, err er
 		}
 	}
 	return n, nil
-}
-
-// withinLimits reports whether the limits allow a migration to begin. Pending ones that
-// cannot begin do not count.
-func (r *reconciler) withinLimits(ctx context.Context, all []object, m *object) (bool, error) {
-	var moving []evacuation.Moving
-	for i := range all {
-		o := &all[i]
-		if o.Final() {
-			continue
-		}
-		next := evacuation.Moving{Migration: o, Node: migration.StateOf(o).SourceNode}
-		if evacuation.PhaseOf(o) == kubevirt.MigrationPending {
-			vmi := &kubevirt.VirtualMachineInstance{}
-			if err := r.Get(ctx, client.ObjectKey{Namespace: o.Namespace, Name: o.Spec.VMIName}, vmi); err != nil {
-				continue
-			}
-			launchers, err := lookup.Launchers(ctx, r.Client, vmi)
-			if err != nil {
-				return false, err
-			}
-			if o.UID != m.UID && len(launchers) != 1 {
-				continue
-			}
-			next.Node = vmi.Node()
-			if len(launchers) == 1 {
-				next.HeldUntil = lookup.HeldUntil(&launchers[0], vmi)
-			}
-		}
-		moving = append(moving, next)
-	}
-	set := r.Settings.Get()
-	for _, next := range evacuation.Start(moving, set) {
-		if next.Migration.UID == m.UID {
-			return true, nil
-		}
-	}
-	return false, nil
 }

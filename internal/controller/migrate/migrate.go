@@ -4,9 +4,9 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,9 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
@@ -47,31 +50,27 @@ type reconciler struct {
 	Config
 	client.Client // reads the cache
 
-	begin sync.Mutex // held from counting against the limits until the migration has begun
-
-	mu     sync.Mutex
-	phases map[types.UID]phaseStart
-}
-
-// phaseStart is when a migration was first read in a phase, by this machine's clock.
-type phaseStart struct {
-	phase kubevirt.MigrationPhase
-	at    time.Time
+	turns  *turns
+	phases *phases
+	// granted has the migrations that have a turn, retry is written where one has lost it.
+	granted, retry chan event.GenericEvent
 }
 
 // Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
-	r := &reconciler{Config: cfg, Client: mgr.GetClient(), phases: map[types.UID]phaseStart{}}
+	r := &reconciler{Config: cfg, Client: mgr.GetClient(), turns: newTurns(), phases: newPhases(),
+		granted: make(chan event.GenericEvent), retry: make(chan event.GenericEvent, 1)}
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstanceMigration{} })
-	// Nodes are only counted: they need a cache, and their events no reconcile.
-	if cfg.Nodes {
-		if _, err := mgr.GetCache().GetInformer(context.Background(), &corev1.Node{}); err != nil {
-			return fmt.Errorf("nodes: %w", err)
-		}
+	if err := r.addQueue(mgr); err != nil {
+		return fmt.Errorf("queue of the migrations: %w", err)
 	}
-	return ctrl.NewControllerManagedBy(mgr).Named("migration").
+	if err := r.addLeftovers(mgr); err != nil {
+		return fmt.Errorf("left over launcher pods: %w", err)
+	}
+	b := ctrl.NewControllerManagedBy(mgr).Named("migration").
 		For(&kubevirt.VirtualMachineInstanceMigration{}).
-		Watches(&kubevirt.VirtualMachineInstanceMigration{}, r.onEnd()).
+		Watches(&kubevirt.VirtualMachineInstanceMigration{}, r.forget()).
+		WatchesRawSource(source.Channel(r.granted, &handler.EnqueueRequestForObject{})).
 		Watches(&kubevirt.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.ofVM(ctx, client.ObjectKeyFromObject(o))
 		})).
@@ -84,9 +83,11 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 			}
 			return nil
 		})).
-		WatchesRawSource(cfg.Settings.Source(func(ctx context.Context, _ client.Object) []reconcile.Request { return r.allPending(ctx) })).
-		WithOptions(failures.Options(mgr, workers)).
-		Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
+		WithOptions(failures.Options(mgr, workers))
+	if cfg.Nodes {
+		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.ofTarget), builder.WithPredicates(readyChanges()))
+	}
+	return b.Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
 }
 
 // Reconcile takes the next step for one migration.
@@ -105,23 +106,27 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return reconcile.Result{RequeueAfter: time.Second}, nil
+	case errors.Is(err, errNoTurn): // its next turn reconciles it again
+		return reconcile.Result{RequeueAfter: time.Second}, nil
 	case err != nil:
 		return reconcile.Result{}, fmt.Errorf("%s: %w", step.Action, err)
 	}
 	return reconcile.Result{RequeueAfter: step.Again}, nil
 }
 
-// phaseSince is when a migration was first read in its present phase.
-func (r *reconciler) phaseSince(m *kubevirt.VirtualMachineInstanceMigration, now time.Time) time.Time {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if m.Final() {
-		delete(r.phases, m.UID)
-		return now
+// inTurn calls write, which writes the migration's phase, if it is its turn.
+func (r *reconciler) inTurn(m *object, phase kubevirt.MigrationPhase, write func() error) error {
+	err := r.turns.use(m, phase, write)
+	if err != nil {
+		r.computeTurns()
 	}
-	if s, ok := r.phases[m.UID]; ok && s.phase == m.Status.Phase {
-		return s.at
+	return err
+}
+
+// computeTurns has the queue compute the turns anew: one was lost.
+func (r *reconciler) computeTurns() {
+	select {
+	case r.retry <- event.GenericEvent{}:
+	default: // one is pending
 	}
-	r.phases[m.UID] = phaseStart{m.Status.Phase, now}
-	return now
 }

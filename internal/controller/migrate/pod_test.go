@@ -6,7 +6,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -31,17 +30,5 @@ func TestALauncherIsHeldOnlyForTheReasonThatItMayBe(t *testing.T) {
 		if got := podFacts(p, nil).Held; got != c.want {
 			t.Errorf("%s: held %v, want %v", name, got, c.want)
 		}
-	}
-}
-
-// Admission gives them anew, if the gates are still on.
-func TestATargetPodIsHeldForNothingThatItsSourceWas(t *testing.T) {
-	source := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
-		evacuation.HoldForAnnotation: "x", evacuation.ReserveAnnotation: "1", evacuation.AllowanceAnnotation: "1", evacuation.PaddingAnnotation: "1",
-		"of.the/owner": "kept",
-	}}}
-	got := targetPod(&kubevirt.VirtualMachineInstanceMigration{}, &kubevirt.VirtualMachineInstance{}, source).Annotations
-	if len(got) != 1 || got["of.the/owner"] != "kept" {
-		t.Error(got)
 	}
 }

@@ -3,62 +3,27 @@ package migrate
 import (
 	"context"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/lookup"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
-// onEnd enqueues the pending migrations when another one has ended.
-func (r *reconciler) onEnd() handler.EventHandler {
-	all := func(ctx context.Context, q queue) {
-		for _, req := range r.allPending(ctx) {
-			q.Add(req)
-		}
-	}
-	return handler.Funcs{
-		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			if !final(e.ObjectOld) && final(e.ObjectNew) {
-				all(ctx, q)
-			}
-		},
-		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
-			if !final(e.Object) {
-				all(ctx, q)
-			}
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			delete(r.phases, e.Object.GetUID())
-		},
-	}
-}
-
-func final(o client.Object) bool {
-	m, ok := o.(*kubevirt.VirtualMachineInstanceMigration)
-	return ok && m.Final()
-}
-
-// allPending returns requests for the migrations that have not begun.
-func (r *reconciler) allPending(ctx context.Context) []reconcile.Request {
-	var all kubevirt.VirtualMachineInstanceMigrationList
-	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
-		return nil // cannot fail: the cache has started, or there would be no event
-	}
-	var out []reconcile.Request
-	for i := range all.Items {
-		if evacuation.PhaseOf(&all.Items[i]) == kubevirt.MigrationPending {
-			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all.Items[i])})
-		}
-	}
-	return out
+// forget drops what is kept of a migration that was deleted.
+func (r *reconciler) forget() handler.EventHandler {
+	return handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ requests) {
+		r.phases.forget(e.Object.GetUID())
+	}}
 }
 
 // ofVM returns requests for a VM's migrations that have not ended or have a finalizer.
@@ -74,4 +39,31 @@ func (r *reconciler) ofVM(ctx context.Context, vm types.NamespacedName) []reconc
 		}
 	}
 	return out
+}
+
+// ofTarget returns requests for the unfinished migrations to a node.
+func (r *reconciler) ofTarget(ctx context.Context, node client.Object) []reconcile.Request {
+	var all kubevirt.VirtualMachineInstanceMigrationList
+	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range all.Items {
+		if m := &all.Items[i]; !m.Final() && migration.StateOf(m).TargetNode == node.GetName() {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+		}
+	}
+	return out
+}
+
+// readyChanges lets events of nodes pass where one is no longer Ready, or is deleted.
+func readyChanges() predicate.Predicate {
+	ready := func(o client.Object) bool {
+		node, ok := o.(*corev1.Node)
+		return ok && lookup.Ready(node)
+	}
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) && !ready(e.ObjectNew) },
+	}
 }

@@ -1,0 +1,147 @@
+//go:build !unit
+
+package migrations
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
+)
+
+// comesTarget waits for a migration's target pod.
+func (s scene) comesTarget(m *kubevirt.VirtualMachineInstanceMigration) (p *corev1.Pod) {
+	s.Helper()
+	kit.Eventually(s.T, "the target pod of "+m.Name+" is made", func() bool { p = s.target(m); return p != nil })
+	return p
+}
+
+func (s scene) launcher(vm string) *corev1.Pod {
+	s.Helper()
+	p := &corev1.Pod{}
+	kit.Must(s.T, s.Get(s.Context(), client.ObjectKey{Namespace: s.ns, Name: "virt-launcher-" + vm}, p))
+	return p
+}
+
+// No launcher webhook runs here: the controller computes the grace period by itself.
+func TestATargetPodIsWhatAUserWroteAndNothingElse(t *testing.T) {
+	s := given(t)
+	s.vm("vm")
+	kit.Must(t, s.Patch(t.Context(), s.launcher("vm"), merge(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"a"},"annotations":{
+		"k8s.ovn.org/pod-networks":"{}","cni.projectcalico.org/podIP":"10.0.0.9/32","k8s.v1.cni.cncf.io/network-status":"[]",
+		"ovn.kubernetes.io/ip_address":"10.0.0.9","example.org/mine":"1"}}}`)))
+	controller(t)
+	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
+	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "move"}}
+	m.Spec.VMIName, m.Spec.AddedNodeSelector = "vm", map[string]string{"rack": "7"}
+	kit.Must(t, s.Create(t.Context(), m))
+	p := s.comesTarget(m)
+	want := map[string]string{kubevirt.DomainAnnotation: "vm", "of.the/owner": "kept", "example.org/mine": "1", "vmgrace.io/added-node-selector": "rack"}
+	delete(p.Annotations, "descheduler.alpha.kubernetes.io/request-evict-only") // of all launchers
+	if !maps.Equal(p.Annotations, want) || p.Labels["topology.kubernetes.io/zone"] != "" {
+		t.Errorf("annotations %v, labels %v", p.Annotations, p.Labels)
+	}
+	if p.Spec.NodeSelector["rack"] != "7" || *p.Spec.TerminationGracePeriodSeconds != 60 {
+		t.Errorf("selector %v, grace %d", p.Spec.NodeSelector, *p.Spec.TerminationGracePeriodSeconds)
+	}
+}
+
+func TestARetryPrefersAnotherNode(t *testing.T) {
+	s, m := placed(t)
+	s.to(m, kubevirt.MigrationPreparingTarget)
+	s.agent("node-b", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
+		m.Status.MigrationState.TargetState, m.Status.MigrationState.FailureReason = kubevirt.TargetAbsent, "no"
+	})
+	s.failed(m, "no")
+	s.stays(m) // a migration called retry has begun
+	retry := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "retry"}}
+	p := s.comesTarget(s.read(retry))
+	terms := p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	if len(terms) != 1 || terms[0].Preference.MatchFields[0].Values[0] != "node-b" {
+		t.Errorf("preferred: %+v", terms)
+	}
+}
+
+// The source pod has a container that outlives the VM: nobody else ends it.
+func TestASourcePodThatStaysIsDeleted(t *testing.T) {
+	s, m := placed(t)
+	s.to(m, kubevirt.MigrationRunning)
+	s.says("node-b", kubevirt.TargetRunning, m)
+	s.says("node-a", kubevirt.SourceGone, m)
+	s.comes(m, kubevirt.MigrationSucceeded)
+	kit.Eventually(t, "the source pod is deleted", func() bool { return s.launcher("vm").DeletionTimestamp != nil })
+	if p := s.launcher("vm"); *p.DeletionGracePeriodSeconds != 30 {
+		t.Errorf("with %d s", *p.DeletionGracePeriodSeconds)
+	}
+	if p := s.target(m); p == nil || p.DeletionTimestamp != nil {
+		t.Error("the VM's pod is deleted")
+	}
+	kit.Must(t, s.Delete(t.Context(), s.launcher("vm"), client.GracePeriodSeconds(0)))
+	kit.Eventually(t, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
+
+	s.vmiStatus(s.vmi("vm"), `{"phase":"Succeeded"}`)
+	kit.Eventually(t, "the pod of a VM that has ended is deleted", func() bool { return s.target(m).DeletionTimestamp != nil })
+}
+
+// Two of node-a may move at a time. Two that fit nowhere hold up nobody; a placed one still
+// waits for a slot.
+func TestWhoFitsNowhereHoldsUpNobody(t *testing.T) {
+	s := given(t)
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		s.vm(name)
+	}
+	controller(t)
+	for _, name := range []string{"a", "b", "c", "d", "e"} {
+		kit.Eventually(t, "the budget of "+name, func() bool { return s.keeps(name) == 1 })
+	}
+	one := s.comes(s.migrate("m-a", "a"), kubevirt.MigrationScheduling)
+	two := s.comes(s.migrate("m-b", "b"), kubevirt.MigrationScheduling)
+	three, four, five := s.migrate("m-c", "c"), s.migrate("m-d", "d"), s.migrate("m-e", "e")
+	for _, m := range []*kubevirt.VirtualMachineInstanceMigration{one, two} {
+		s.comesTarget(m)
+		if now := s.read(three); now.Status.Phase != "" && now.Status.Phase != kubevirt.MigrationPending {
+			t.Errorf("a third begins beside two: %s", now.Status.Phase)
+		}
+	}
+	for _, m := range []*kubevirt.VirtualMachineInstanceMigration{one, two} {
+		kit.Must(t, s.Status().Patch(t.Context(), s.comesTarget(m), client.RawPatch(types.StrategicMergePatchType,
+			[]byte(`{"status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"0/3 nodes"}]}}`))))
+	}
+	s.scheduled(three, "node-b")
+	s.scheduled(four, "node-b")
+	// The first one is placed at last, and has no slot; nor has the fifth.
+	p := s.comesTarget(one)
+	kit.Must(t, shared.core.CoreV1().Pods(s.ns).Bind(t.Context(), &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: "node-b"}}, metav1.CreateOptions{}))
+	s.podRuns(p.Name)
+	s.to(three, kubevirt.MigrationPreparingTarget)
+	s.agent("node-b", three, func(m *kubevirt.VirtualMachineInstanceMigration) {
+		m.Status.MigrationState.TargetState, m.Status.MigrationState.FailureReason = kubevirt.TargetAbsent, "no"
+	})
+	s.failed(three, "no")
+	s.comes(one, kubevirt.MigrationScheduled)
+	if now := s.read(five); now.Status.Phase != "" && now.Status.Phase != kubevirt.MigrationPending {
+		t.Errorf("the fifth is %s beside two", now.Status.Phase)
+	}
+}
+
+// An agent that says that the guest runs moves nothing without the source's word.
+func TestATargetAloneMovesNoVM(t *testing.T) {
+	s, m := placed(t)
+	s.to(m, kubevirt.MigrationRunning)
+	s.says("node-b", kubevirt.TargetRunning, m)
+	s.agent("node-a", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
+		m.Status.MigrationState.SourceState, m.Status.MigrationState.FailureReason = kubevirt.SourceRunning, "it stayed"
+	})
+	s.failed(m, "it stayed")
+	if v := s.vmi("vm"); v.Status.NodeName != "node-a" || !strings.Contains(v.Labels[kubevirt.NodeNameLabel], "node-a") {
+		t.Errorf("the VM is on %q, %v", v.Status.NodeName, v.Labels)
+	}
+}
