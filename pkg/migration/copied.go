@@ -44,17 +44,15 @@ var runTimeKeys = []struct{ key, why string }{
 	{kubevirt.MigrationJobLabel, "the migration of the source pod"},
 }
 
-// userKeys are keys of domains above that only users write, and that name no address.
-var userKeys = []string{"cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools"}
-
 // ofVMgrace are all annotations of this project: they are computed anew.
 const ofVMgrace = "vmgrace.io/"
 
 // RunTimeKey returns why an annotation or label of a launcher pod is not copied to the target
 // pod, or "".
 func RunTimeKey(key string) string {
-	if slices.Contains(userKeys, key) {
-		return ""
+	switch key {
+	case "cni.projectcalico.org/ipv4pools", "cni.projectcalico.org/ipv6pools":
+		return "" // only users write these, and they name no address
 	}
 	for _, k := range runTimeKeys {
 		if matches(k.key, key) {

@@ -168,7 +168,7 @@ func TestNoGlobalState(t *testing.T) {
 	tables := []string{
 		"cmd/node-agent.version", "cmd/launcher-shim.version", "cmd/cluster-controller.version", "cmd/kubectl-vmdrain.version", // set by the linker
 		"pkg/evacuation.verdicts", "pkg/evacuation.gates", "pkg/evacuation.disruptionRules", "pkg/evacuation.budgetRules", "pkg/evacuation.evacuationRules", "pkg/evacuation.cancelRules",
-		"pkg/migration.controllerRules", "pkg/migration.sourceRules", "pkg/migration.targetRules",
+		"pkg/migration.controllerRules", "pkg/migration.sourceRules", "pkg/migration.targetRules", "pkg/migration.runTimeKeys",
 		"pkg/grace.rules", "pkg/grace.background", "pkg/grace.transitions", "pkg/grace.sources",
 		"test/cluster.configs",        // embedded files
 		"pkg/hypervisor/libvirt.loop", // libvirt itself has one event loop per process
