@@ -94,9 +94,9 @@ func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) {
 		t.Error("it was moved back; sent so QEMU has failed")
 	}
 	// It goes on when its user says so, and is shut down as any other.
-	v.here.host.Virsh(w, "resume", v.Domain)
+	v.here.Virsh(w, "resume", v.Domain)
 	v.counts()
-	v.here.host.Virsh(w, "suspend", v.Domain)
+	v.here.Virsh(w, "suspend", v.Domain)
 	v.ends()
 }
 

@@ -58,7 +58,9 @@ func TestAnAgentsWordIsSaidOnceUnderEitherName(t *testing.T) {
 	s, m := placed(t)
 	s.to(m, kubevirt.MigrationRunning)
 	// Given: an agent of v0.1 has said that the guest ran on.
-	write := func(text string) error { return shared.agents["node-a"].Status().Patch(t.Context(), s.read(m), merge("%s", text)) }
+	write := func(text string) error {
+		return shared.agents["node-a"].Status().Patch(t.Context(), s.read(m), merge("%s", text))
+	}
 	kit.Must(t, write(`{"status":{"migrationState":{"sourceState":"Running"}}}`))
 	if is := s.read(m).Status.MigrationState.SourceState; is != kubevirt.SourceRunning {
 		t.Errorf("it is read as %q", is)

@@ -2,7 +2,6 @@ package budget
 
 import (
 	"encoding/json"
-	"slices"
 
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -39,20 +38,8 @@ func desired(vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) *poli
 // upToDate reports whether a budget needs no correction.
 func upToDate(b, to *policyv1.PodDisruptionBudget) bool {
 	return b.Labels[kubevirt.MigrationNameLabel] == to.Labels[kubevirt.MigrationNameLabel] &&
-		equality.Semantic.DeepEqual(b.OwnerReferences, owners(b, to)) &&
+		equality.Semantic.DeepEqual(b.OwnerReferences, to.OwnerReferences) &&
 		equality.Semantic.DeepEqual(b.Spec, to.Spec)
-}
-
-// owners are those that a budget is to have: the VMI, and those of others. An object has
-// one controller.
-func owners(b, to *policyv1.PodDisruptionBudget) []metav1.OwnerReference {
-	all := slices.Clone(to.OwnerReferences)
-	for _, o := range b.OwnerReferences {
-		if o.UID != all[0].UID && (o.Controller == nil || !*o.Controller) {
-			all = append(all, o)
-		}
-	}
-	return all
 }
 
 // correction is the merge patch that gives a budget, in the version that was read, what
@@ -75,7 +62,7 @@ func correction(b, to *policyv1.PodDisruptionBudget) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"metadata": map[string]any{
 			"uid": b.UID, "resourceVersion": b.ResourceVersion,
-			"labels": map[string]any{kubevirt.MigrationNameLabel: label}, "ownerReferences": owners(b, to),
+			"labels": map[string]any{kubevirt.MigrationNameLabel: label}, "ownerReferences": to.OwnerReferences,
 		},
 		"spec": map[string]any{
 			"minAvailable": to.Spec.MinAvailable, "maxUnavailable": nil, "unhealthyPodEvictionPolicy": nil,
