@@ -73,6 +73,19 @@ func (w world) requests() (n float64) {
 	return n
 }
 
+// refusedBudgets counts the budgets that the API server has refused to make.
+func (w world) refusedBudgets() int {
+	w.Helper()
+	line := regexp.MustCompile(`(?m)^apiserver_request_total\{.*code="403".*resource="poddisruptionbudgets".*verb="POST".*\} (\d+)$`)
+	n := 0
+	for _, found := range line.FindAllStringSubmatch(api.Kubectl(w, "get", "--raw", "/metrics"), -1) {
+		more, err := strconv.Atoi(found[1])
+		w.must(err)
+		n += more
+	}
+	return n
+}
+
 func TestThousandRefusedVMsAreTriedRarely(t *testing.T) {
 	const vms = 1000
 	w := given(t)
@@ -91,6 +104,7 @@ func TestThousandRefusedVMsAreTriedRarely(t *testing.T) {
 	w.must(making.Wait())
 	p := w.alone()
 	const said = "it fails and is tried again"
+	w.eventually("half of it is said", func() bool { return strings.Count(p.output(), said) >= vms })
 	w.eventually("each is said by both controllers", func() bool { return strings.Count(p.output(), said) >= 2*vms })
 	// Events of the first pass are being written.
 	w.eventually("it gets quiet", func() bool {

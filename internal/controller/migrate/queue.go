@@ -93,7 +93,7 @@ func (q *queue) showsAllBegun(ctx context.Context) (bool, error) {
 		if client.IgnoreNotFound(err) != nil {
 			return false, fmt.Errorf("migration %s: %w", name(m), err)
 		}
-		if err != nil || cached.UID != m.UID || !cached.Final() && !migration.NotBefore(cached, m.Status.Phase) {
+		if cached.UID != m.UID || !cached.Final() && !migration.NotBefore(cached, m.Status.Phase) {
 			return false, nil
 		}
 	}
