@@ -109,11 +109,11 @@ func TestThousandRefusedVMsAreTriedRarely(t *testing.T) {
 	// Events of the first pass are being written.
 	w.eventually("it gets quiet", func() bool {
 		before := w.requests()
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // the span that is measured
 		return w.requests()-before <= 50
 	})
 	before := w.requests()
-	time.Sleep(10 * time.Second)
+	time.Sleep(10 * time.Second) //nolint:forbidigo // the span that is measured
 	if n := w.requests() - before; n > 500 {
 		t.Errorf("%v requests in 10 s, want at most 50 a second", n)
 	}

@@ -70,7 +70,7 @@ func memory() uint64 {
 	if unix.Sysinfo(&s) != nil {
 		return 0
 	}
-	return uint64(s.Totalram) * uint64(s.Unit)
+	return s.Totalram * uint64(s.Unit)
 }
 
 func (o *MigrationOptions) check() (err error) {

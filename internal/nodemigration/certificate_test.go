@@ -113,9 +113,9 @@ func TestACertificateIsRenewedInTime(t *testing.T) {
 		}
 		refresh(rootsInterval, 1)
 		refresh(rootsInterval, 1)
-		time.Sleep(2*time.Hour - time.Minute)
+		time.Sleep(2*time.Hour - time.Minute) //nolint:forbidigo // virtual time
 		refresh(time.Minute, 1)
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
 		refresh(rootsInterval, 2)
 		// Another authority.
 		c.ca = newCA(t)
@@ -126,11 +126,11 @@ func TestACertificateIsRenewedInTime(t *testing.T) {
 		if i.Certificate() == nil {
 			t.Error("no certificate")
 		}
-		time.Sleep(3 * time.Minute)
+		time.Sleep(3 * time.Minute) //nolint:forbidigo // virtual time
 		if i.Certificate() == nil {
 			t.Error("no certificate at the end of its life")
 		}
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // virtual time
 		if i.Certificate() != nil {
 			t.Error("a certificate that is not valid any more")
 		}
@@ -194,7 +194,7 @@ func TestRetriesForACertificateBackOff(t *testing.T) {
 			after time.Duration
 			asked int
 		}{{0, 1}, {4, 1}, {2, 2}, {8, 2}, {2, 3}, {18, 3}, {2, 4}, {38, 4}, {2, 5}, {58, 5}, {2, 6}} {
-			time.Sleep(step.after * time.Second)
+			time.Sleep(step.after * time.Second) //nolint:forbidigo,durationcheck // virtual time
 			synctest.Wait()
 			if c.rootsAsk != step.asked {
 				t.Fatalf("%d tries, want %d", c.rootsAsk, step.asked)
@@ -204,25 +204,25 @@ func TestRetriesForACertificateBackOff(t *testing.T) {
 			t.Errorf("%d warnings of one error", n)
 		}
 		c.err = errors.New("forbidden")
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		if n := strings.Count(text.String(), "level=WARN"); n != 2 {
 			t.Errorf("%d warnings of two errors", n)
 		}
 		c.err = nil
-		time.Sleep(time.Minute)
+		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		if changes != 1 || i.Certificate() == nil {
 			t.Errorf("%d changes", changes)
 		}
 		before := c.rootsAsk
-		time.Sleep(rootsInterval - 2*time.Second)
+		time.Sleep(rootsInterval - 2*time.Second) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		c.err = errors.New("away")
 		if c.rootsAsk != before {
 			t.Errorf("%d tries too early", c.rootsAsk-before)
 		}
-		time.Sleep(4*time.Second + identityRetry)
+		time.Sleep(4*time.Second + identityRetry) //nolint:forbidigo // virtual time
 		synctest.Wait()
 		if c.rootsAsk != before+2 {
 			t.Errorf("%d tries, want one after %v and one %v later", c.rootsAsk-before, rootsInterval, identityRetry)

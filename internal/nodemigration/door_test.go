@@ -199,12 +199,12 @@ func TestRefusalsAreLoggedOnceAMinuteWithTheirNumber(t *testing.T) {
 			r.warn(log, refusedBefore, "192.0.2.1:1", errors.New("x"))
 		}
 		r.warn(log, refusedAfter, "a", errors.New("x"))
-		time.Sleep(refusalInterval - 1)
+		time.Sleep(refusalInterval - 1) //nolint:forbidigo // virtual time
 		r.warn(log, refusedBefore, "192.0.2.1:1", errors.New("x"))
 		if n := strings.Count(text.String(), "\n"); n != 2 {
 			t.Errorf("%d lines, want one of each kind:\n%s", n, text.String())
 		}
-		time.Sleep(1)
+		time.Sleep(1) //nolint:forbidigo // virtual time
 		r.warn(log, refusedBefore, "192.0.2.1:1", errors.New("x"))
 		if n := strings.Count(text.String(), "\n"); n != 3 || !strings.Contains(text.String(), "leftOut=1000") {
 			t.Errorf("%d lines, want the number of those left out:\n%s", n, text.String())

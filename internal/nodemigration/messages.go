@@ -68,7 +68,7 @@ func (s *side) handle(msg message) error {
 	if s.target {
 		state, valid = msg.SourceState, []string{kubevirt.SourceGone, kubevirt.SourceRunning}
 	}
-	changed := false
+	var changed bool
 	s.mu.Lock()
 	agreed := migration.StateOf(s.migration).DomainUUID
 	if s.target {

@@ -23,7 +23,7 @@ func (r *refusals) warn(log *slog.Logger, message, from string, err error) {
 	if !due {
 		return
 	}
-	log.Warn(message, "from", from, "err", err, "leftOut", leftOut)
+	log.Warn(message, "from", from, "err", err, "leftOut", leftOut) //nolint:sloglint // a constant of the caller's
 }
 
 func (r *refusals) take(message string, now time.Time) (leftOut int, due bool) {

@@ -30,7 +30,7 @@ func TestKeepaliveMessagesAtAHighRateAreRefused(t *testing.T) {
 		// As libvirt sends them, for as long as it likes.
 		m = newMachine(&a)
 		for range 10000 {
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) //nolint:forbidigo // virtual time
 			if err := m.fromSource(ping()); err != nil {
 				t.Fatal(err)
 			}
@@ -88,7 +88,7 @@ func TestASourceThatDoesNotGoOnIsEnded(t *testing.T) {
 						continue
 					}
 					if f.procedure == procPrepareTunnel || f.procedure == procFinish {
-						time.Sleep(work)
+						time.Sleep(work) //nolint:forbidigo // virtual time
 						began = time.Now()
 					}
 					reply := answers[0]
@@ -109,7 +109,7 @@ func TestASourceThatDoesNotGoOnIsEnded(t *testing.T) {
 				var playing sync.WaitGroup
 				playing.Go(func() { // it only pings, and libvirt takes that
 					for out := []byte(nil); ping().write(source, &out) == nil; {
-						time.Sleep(5 * time.Second)
+						time.Sleep(5 * time.Second) //nolint:forbidigo // virtual time
 					}
 				})
 				playing.Go(func() { _, _ = io.Copy(io.Discard, libvirt) })

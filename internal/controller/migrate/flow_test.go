@@ -48,19 +48,19 @@ type rig struct {
 	podsFail error // of creating pods
 }
 
-func aRig(t testing.TB) *rig {
-	t.Helper()
+func aRig(tb testing.TB) *rig {
+	tb.Helper()
 	known := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, kubevirt.AddToScheme} {
 		if err := add(known); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	b := fake.NewClientBuilder().WithScheme(known).WithStatusSubresource(&object{}, &kubevirt.VirtualMachineInstance{}, &corev1.Pod{})
-	if err := lookup.Index(t.Context(), indexer{b}); err != nil {
-		t.Fatal(err)
+	if err := lookup.Index(tb.Context(), indexer{b}); err != nil {
+		tb.Fatal(err)
 	}
-	r := &rig{TB: t}
+	r := &rig{TB: tb}
 	b.WithInterceptorFuncs(interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 		if _, pod := o.(*corev1.Pod); pod && r.podsFail != nil {
 			return r.podsFail

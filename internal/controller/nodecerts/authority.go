@@ -120,7 +120,8 @@ func (s *signer) keep(ctx context.Context, was, is *corev1.Secret) error {
 // publish writes the certificates of the Secret to the ConfigMap, and nothing else: what
 // others have put there is no longer trusted.
 func (s *signer) publish(ctx context.Context, ca *authority, former []replaced) error {
-	trusted := []*x509.Certificate{ca.cert}
+	trusted := make([]*x509.Certificate, 1, 1+len(former))
+	trusted[0] = ca.cert
 	for _, f := range former {
 		trusted = append(trusted, f.cert)
 	}

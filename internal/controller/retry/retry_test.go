@@ -64,7 +64,7 @@ func (r *rig) fails(n int, d time.Duration, err error) {
 				due[of] = time.Now().Add(r.When(of))
 			}
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) //nolint:forbidigo // virtual time
 	}
 }
 
