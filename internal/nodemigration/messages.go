@@ -68,16 +68,9 @@ func (s *side) handle(msg message) error {
 	if s.target {
 		state, valid = msg.SourceState, []string{kubevirt.SourceGone, kubevirt.SourceRunning}
 	}
-	var changed bool
 	s.mu.Lock()
 	agreed := migration.StateOf(s.migration).DomainUUID
-	if s.target {
-		changed = msg.Query && !s.query || msg.GuestPaused && !s.guestPaused
-		s.query, s.guestPaused = s.query || msg.Query, s.guestPaused || msg.GuestPaused
-	} else {
-		changed = !s.heard || s.peerKeepsPaused != msg.KeepsPaused
-		s.heard, s.peerKeepsPaused = true, msg.KeepsPaused
-	}
+	changed := s.note(msg)
 	if slices.Contains(valid, state) && state != s.peerState && (s.peerState == "" || s.peerState == kubevirt.TargetArrived) {
 		s.peerState, changed = state, true
 	}
@@ -89,6 +82,19 @@ func (s *side) handle(msg message) error {
 		s.wakeUp()
 	}
 	return nil
+}
+
+// note takes over what a message says beside the peer's state. It reports whether that is
+// new. The caller holds s.mu.
+func (s *side) note(msg message) (changed bool) {
+	if s.target {
+		changed = msg.Query && !s.query || msg.GuestPaused && !s.guestPaused
+		s.query, s.guestPaused = s.query || msg.Query, s.guestPaused || msg.GuestPaused
+		return changed
+	}
+	changed = !s.heard || s.peerKeepsPaused != msg.KeepsPaused
+	s.heard, s.peerKeepsPaused = true, msg.KeepsPaused
+	return changed
 }
 
 // stopped records when the guest was stopped for the last part of its migration.

@@ -74,18 +74,25 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	}
 	f.Native, f.Refused = s.node.cfg.URI.Native(), cmp.Or(s.replaced(m), s.unreachable(m))
 	f.Paused = x.paused.Mode != "" || migration.StateOf(m).Mode == kubevirt.MigrationPaused
-	f.Stopped, f.ByUser = here == hypervisor.StayStopped, here == hypervisor.StayPaused
+	sentPaused := s.pausedFacts(ctx, &f, here, ours)
+	f.Guest = s.guest(ctx, here, sentPaused)
+	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
+	return f
+}
+
+// pausedFacts sets what is known of a guest that its user has paused. It reports whether the
+// guest was sent so. ours: this migration's job was started.
+func (s *side) pausedFacts(ctx context.Context, f *migration.SourceFacts, here hypervisor.Stay, ours bool) (sentPaused bool) {
 	s.mu.Lock()
-	sentPaused := s.keptPaused()
+	sentPaused = s.keptPaused()
 	f.KeepsPaused, f.TooOld = s.peerKeepsPaused, s.heard && !s.peerKeepsPaused
 	s.mu.Unlock()
+	f.Stopped, f.ByUser = here == hypervisor.StayStopped, here == hypervisor.StayPaused
 	if ours {
 		f.ByUser = sentPaused
 	}
 	f.ArrivedSo = f.ByUser && !ours && s.arrivedPaused(ctx)
-	f.Guest = s.guest(ctx, here, sentPaused)
-	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
-	return f
+	return sentPaused
 }
 
 // unreachable returns why libvirt cannot send directly to the target, empty if it can or
@@ -109,19 +116,18 @@ func (s *side) guest(ctx context.Context, here hypervisor.Stay, sentPaused bool)
 	if here == hypervisor.StayBusy && x.calling() && !x.ended() {
 		x.jobSeen, x.ranOn = true, false // an earlier end was the end of another job
 	}
+	stands := here == hypervisor.StayPaused || here == hypervisor.StayStopped
 	switch {
 	case x.ended() && s.explainExit(ctx, last):
 		return migration.GuestGone
 	case x.ended():
 		return migration.GuestUnknown // until libvirt's call returns
-	case sentPaused && (here == hypervisor.StayPaused || here == hypervisor.StayStopped):
+	case sentPaused && stands, here == hypervisor.StayLeft:
 		return migration.GuestPaused
-	case here == hypervisor.StayRunning || here == hypervisor.StayPaused || here == hypervisor.StayStopped:
+	case stands, here == hypervisor.StayRunning:
 		// The job is over, even if libvirt's call has not returned yet.
 		x.ranOn = x.ranOn || x.hadReturned || x.jobSeen || !x.called() && s.received
 		return migration.GuestRuns
-	case here == hypervisor.StayLeft:
-		return migration.GuestPaused
 	default:
 		return migration.GuestUnknown // absence of the domain is no proof while the process exists
 	}

@@ -4,6 +4,7 @@ package migrations
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -29,7 +30,7 @@ func (s scene) kubeVirts(kind, name string) {
 	if _, err := shared.api.TryKubectl(s.Context(), string(text), "create", "-f", "-"); err != nil {
 		s.Fatal(err)
 	}
-	plural := strings.ToLower(o["kind"].(string)) + "s"
+	plural := strings.ToLower(fmt.Sprint(o["kind"])) + "s"
 	shared.api.Kubectl(s.T, "patch", plural, "-n", s.ns, name, "--subresource=status", "--type=merge", "-p", string(status))
 }
 

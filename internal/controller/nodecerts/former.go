@@ -1,6 +1,7 @@
 package nodecerts
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"time"
@@ -44,15 +45,15 @@ func readFormer(secret *corev1.Secret, now time.Time) (all []replaced) {
 
 // writeFormer puts the former CAs into the Secret's data.
 func writeFormer(secret *corev1.Secret, all []replaced) {
-	var text []byte
+	var text bytes.Buffer
 	for _, f := range all {
-		text = append(text, pem.EncodeToMemory(&pem.Block{
+		text.Write(pem.EncodeToMemory(&pem.Block{
 			Type: cert.CertificateBlockType, Bytes: f.cert.Raw,
 			Headers: map[string]string{replacedHeader: f.at.UTC().Format(time.RFC3339)},
-		})...)
+		}))
 	}
 	delete(secret.Data, formerKey)
-	if len(text) > 0 {
-		secret.Data[formerKey] = text
+	if text.Len() > 0 {
+		secret.Data[formerKey] = text.Bytes()
 	}
 }
