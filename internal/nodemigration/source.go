@@ -58,9 +58,8 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 		Migration: m, Gone: s.gone, Target: target, Memory: int64(x.total),
 		Ending: s.ending(),
 	}
-	// A job counts only if it is this migration's: it was started, and the guest has not
-	// been seen to run on, which means that the job is over.
-	ours := x.called() || m.Status.Phase == kubevirt.MigrationRunning
+	ours := s.jobIsOurs(m)
+	// It is over once the guest was seen to run on.
 	f.JobRuns = calling || here == hypervisor.StayBusy && ours && !x.ranOn
 	x.hadReturned = x.called() && !calling
 	if x.hadReturned && x.err != nil {
@@ -74,15 +73,22 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	}
 	f.Native, f.Refused = s.node.cfg.URI.Native(), cmp.Or(s.replaced(m), s.unreachable(m))
 	f.Paused = x.paused.Mode != "" || migration.StateOf(m).Mode == kubevirt.MigrationPaused
-	sentPaused := s.pausedFacts(ctx, &f, here, ours)
+	sentPaused := s.pausedFacts(ctx, &f, here)
 	f.Guest = s.guest(ctx, here, sentPaused)
 	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
 	return f
 }
 
+// jobIsOurs reports whether this migration's job was started. Another job of libvirt's does
+// not count.
+func (s *side) jobIsOurs(m *Migration) bool {
+	return s.sending.called() || m.Status.Phase == kubevirt.MigrationRunning
+}
+
 // pausedFacts sets what is known of a guest that its user has paused. It reports whether the
-// guest was sent so. ours: this migration's job was started.
-func (s *side) pausedFacts(ctx context.Context, f *migration.SourceFacts, here hypervisor.Stay, ours bool) (sentPaused bool) {
+// guest was sent so.
+func (s *side) pausedFacts(ctx context.Context, f *migration.SourceFacts, here hypervisor.Stay) (sentPaused bool) {
+	ours := s.jobIsOurs(f.Migration)
 	s.mu.Lock()
 	sentPaused = s.keptPaused()
 	f.KeepsPaused, f.TooOld = s.peerKeepsPaused, s.heard && !s.peerKeepsPaused
