@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"math/big"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 
 // controller signs as cluster-controller does.
 type controller struct {
+	mu       sync.Mutex // a test holds it that looks while Run runs
 	t        *testing.T
 	ca       *authority
 	roots    []byte // nil: those of ca
@@ -60,6 +62,8 @@ func signCertificate(t *testing.T, template, parent *x509.Certificate, public an
 }
 
 func (c *controller) Roots(context.Context) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.rootsAsk++
 	if c.roots != nil {
 		return c.roots, c.err
@@ -188,14 +192,21 @@ func TestRetriesForACertificateBackOff(t *testing.T) {
 		i, changes := NewIdentity("a", c, slog.New(slog.NewTextHandler(&text, nil))), 0
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
+		c.mu.Lock()
+		pass := func(d time.Duration) {
+			c.mu.Unlock()
+			time.Sleep(d) //nolint:forbidigo // virtual time
+			synctest.Wait()
+			c.mu.Lock()
+		}
 		go func() { defer close(ended); i.Run(ctx, func() { changes++ }) }()
+		const s = time.Second
 		// The moments of the tries: 0, 5, 15, 35, 75, 135 s.
 		for _, step := range []struct {
 			after time.Duration
 			asked int
-		}{{0, 1}, {4, 1}, {2, 2}, {8, 2}, {2, 3}, {18, 3}, {2, 4}, {38, 4}, {2, 5}, {58, 5}, {2, 6}} {
-			time.Sleep(step.after * time.Second) //nolint:forbidigo,durationcheck // virtual time
-			synctest.Wait()
+		}{{0, 1}, {4 * s, 1}, {2 * s, 2}, {8 * s, 2}, {2 * s, 3}, {18 * s, 3}, {2 * s, 4}, {38 * s, 4}, {2 * s, 5}, {58 * s, 5}, {2 * s, 6}} {
+			pass(step.after)
 			if c.rootsAsk != step.asked {
 				t.Fatalf("%d tries, want %d", c.rootsAsk, step.asked)
 			}
@@ -204,32 +215,29 @@ func TestRetriesForACertificateBackOff(t *testing.T) {
 			t.Errorf("%d warnings of one error", n)
 		}
 		c.err = errors.New("forbidden")
-		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
-		synctest.Wait()
+		pass(time.Minute)
 		if n := strings.Count(text.String(), "level=WARN"); n != 2 {
 			t.Errorf("%d warnings of two errors", n)
 		}
 		c.err = nil
-		time.Sleep(time.Minute) //nolint:forbidigo // virtual time
-		synctest.Wait()
+		pass(time.Minute)
 		if changes != 1 || i.Certificate() == nil {
 			t.Errorf("%d changes", changes)
 		}
 		before := c.rootsAsk
-		time.Sleep(rootsInterval - 2*time.Second) //nolint:forbidigo // virtual time
-		synctest.Wait()
+		pass(rootsInterval - 2*time.Second)
 		c.err = errors.New("away")
 		if c.rootsAsk != before {
 			t.Errorf("%d tries too early", c.rootsAsk-before)
 		}
-		time.Sleep(4*time.Second + identityRetry) //nolint:forbidigo // virtual time
-		synctest.Wait()
+		pass(4*time.Second + identityRetry)
 		if c.rootsAsk != before+2 {
 			t.Errorf("%d tries, want one after %v and one %v later", c.rootsAsk-before, rootsInterval, identityRetry)
 		}
 		if n := strings.Count(text.String(), "level=WARN"); n != 3 {
 			t.Errorf("%d warnings: that of a new failure is left out", n)
 		}
+		c.mu.Unlock()
 		cancel()
 		<-ended
 		if n := strings.Count(text.String(), "level=WARN"); n != 3 {
