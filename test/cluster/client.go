@@ -77,10 +77,11 @@ func (c Client) Script(ctx context.Context, path string, args ...string) (string
 	return string(out), nil
 }
 
-// ServiceAccount is a client with a token of that ServiceAccount, valid for an hour.
-func (c Client) ServiceAccount(t T, namespace, name string) Client {
+// ServiceAccount is a client with a token of that ServiceAccount, valid for an hour. flags
+// are more of kubectl create token, such as to what the token is bound.
+func (c Client) ServiceAccount(t T, namespace, name string, flags ...string) Client {
 	t.Helper()
-	token := c.Kubectl(t, "create", "token", "--duration=1h", "-n", namespace, name)
+	token := c.Kubectl(t, append([]string{"create", "token", "--duration=1h", "-n", namespace, name}, flags...)...)
 	var config struct {
 		Clusters []struct {
 			Cluster map[string]any `json:"cluster"`

@@ -153,13 +153,19 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 	vms[3].untouched()
 }
 
+// ofNode is the agent's account with a token that names its node, as one of a pod does.
+func ofNode(t *testing.T, own *cluster.API) cluster.Client {
+	t.Helper()
+	own.KubectlApply(t, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+here+`"}}`)
+	return own.ServiceAccount(t, "vmgrace-system", "node-agent", "--bound-object-kind=Node", "--bound-object-name="+here)
+}
+
 func TestWithoutRightsNoVMIsTouched(t *testing.T) {
 	own := cluster.NewAPI(t)
 	w := newWorld(t, own, nil)
 	w.installCRDs()
 	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
-	account := own.ServiceAccount(t, "vmgrace-system", "node-agent")
-	w.agent = machine.ClusterAgent(t, account.Kubeconfig, here).Start(t)
+	w.agent = machine.ClusterAgent(t, ofNode(t, own).Kubeconfig, here).Start(t)
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1")
 	v.waitGrace(1)
 	if w.agent.Said("orbidden") > 0 {
@@ -184,7 +190,7 @@ func TestARestartedVMThatTheAgentCouldNotFollowIsNotShutDownAfterwards(t *testin
 	w := newWorld(t, own, nil)
 	w.installCRDs()
 	own.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
-	w.agent = machine.ClusterAgent(t, own.ServiceAccount(t, "vmgrace-system", "node-agent").Kubeconfig, here).Start(t)
+	w.agent = machine.ClusterAgent(t, ofNode(t, own).Kubeconfig, here).Start(t)
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1")
 	v.waitGrace(1)
 	own.Kubectl(t, "delete", "clusterrolebinding", "-l", "app.kubernetes.io/name=node-agent")
