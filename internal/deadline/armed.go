@@ -24,6 +24,7 @@ type Armed struct {
 
 	// Under the thread's lock:
 	at       grace.Mono
+	sent     Sent // zero: not tried yet
 	disarmed bool
 }
 
