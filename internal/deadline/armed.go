@@ -1,7 +1,10 @@
 package deadline
 
+// #include "thread.h"
+import "C"
+
 import (
-	"unsafe"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -23,8 +26,7 @@ type Armed struct {
 	report chan Sent
 
 	// Under the thread's lock:
-	at       grace.Mono
-	sent     Sent // zero: not tried yet
+	slot     C.int // of the table, while the thread has it among the armed
 	disarmed bool
 }
 
@@ -35,28 +37,27 @@ func (t *Thread) Arm(p *process.Process, at grace.Mono) (*Armed, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &Armed{thread: t, pidfd: pidfd, report: make(chan Sent, 1), at: at}
+	a := &Armed{thread: t, pidfd: pidfd, report: make(chan Sent, 1)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closing {
+	if err = ErrClosed; !t.closed {
+		err = ErrFull
+		a.slot = C.deadline_arm(C.int(pidfd), C.int64_t(at))
+	}
+	if t.closed || a.slot < 0 {
 		_ = unix.Close(pidfd) // nothing was written to it
-		return nil, ErrClosed
+		return nil, err
 	}
 	t.armed[a] = true
-	if at < t.next {
-		t.set(at)
-	}
 	return a, nil
 }
 
 // Move has it sent at another time. Once it is sent or disarmed that does nothing.
 func (a *Armed) Move(to grace.Mono) {
-	t := a.thread
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	a.at = to
-	if t.armed[a] && to < t.next {
-		t.set(to)
+	a.thread.mu.Lock()
+	defer a.thread.mu.Unlock()
+	if a.thread.armed[a] {
+		C.deadline_move(a.slot, C.int64_t(to))
 	}
 }
 
@@ -65,8 +66,7 @@ func (a *Armed) Disarm() bool {
 	a.thread.mu.Lock()
 	defer a.thread.mu.Unlock()
 	if a.thread.armed[a] {
-		a.disarmed = true
-		a.thread.drop(a)
+		a.settle()
 	}
 	return a.disarmed
 }
@@ -74,30 +74,36 @@ func (a *Armed) Disarm() bool {
 // Sent gives one value, once the signal was tried.
 func (a *Armed) Sent() <-chan Sent { return a.report }
 
-// terminate uses raw system calls: around others Go's scheduler may give this
-// thread's processor to another one. It looks first, because a zombie takes a
-// signal without an error (pidfd_open(2)).
-func terminate(pidfd int) Sent {
-	gone := unix.PollFd{Fd: int32(pidfd), Events: unix.POLLIN}
-	var none unix.Timespec
-	n, _, _ := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&gone)), 1, uintptr(unsafe.Pointer(&none)), 0, 0, 0) //nolint:gosec // a raw system call
-	if int(n) == 1 {
-		return Sent{now(), process.ErrGone}
+// settle disarms it, or reports what came of it. The caller holds the thread's lock.
+func (a *Armed) settle() {
+	if C.deadline_disarm(a.slot) == 0 {
+		a.take()
+		return
 	}
-	_, _, errno := unix.RawSyscall6(unix.SYS_PIDFD_SEND_SIGNAL, uintptr(pidfd), uintptr(unix.SIGTERM), 0, 0, 0, 0)
-	s := Sent{At: now()}
-	switch errno {
+	a.disarmed = true
+	a.forget()
+}
+
+// take reports what came of it, if it was sent. The caller holds the thread's lock.
+func (a *Armed) take() {
+	var sent C.struct_deadline_sent
+	if C.deadline_take(a.slot, &sent) == 0 {
+		return
+	}
+	s := Sent{At: grace.Mono(sent.at)}
+	switch errno := syscall.Errno(sent.error); errno {
 	case 0:
 	case unix.ESRCH:
 		s.Err = process.ErrGone
 	default:
 		s.Err = errno
 	}
-	return s
+	a.forget()
+	a.report <- s // there is room
 }
 
-func now() grace.Mono {
-	var t unix.Timespec
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&t)), 0) //nolint:gosec // a raw system call, which every kernel has
-	return grace.Mono(t.Nano())
+// forget gives its slot back, which is free. The caller holds the thread's lock.
+func (a *Armed) forget() {
+	delete(a.thread.armed, a)
+	_ = unix.Close(a.pidfd) // nothing was written to it
 }

@@ -21,6 +21,14 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
+func now() grace.Mono {
+	var t unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t); err != nil {
+		panic(err)
+	}
+	return grace.Mono(t.Nano())
+}
+
 // start starts a thread that is ended with the test.
 func start(t *testing.T) (thread *Thread, said *bytes.Buffer) {
 	t.Helper()

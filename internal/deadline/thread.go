@@ -1,165 +1,98 @@
 // Package deadline sends SIGTERM to processes at their deadlines, from one
 // thread that does nothing else.
 //
-// The thread sleeps on a timer (timerfd_create(2)). It takes one lock, which is
-// never held over anything that waits, and sends by raw system calls. It writes
-// no line, touches no disk and waits for no other VM. Where the kernel allows it,
-// the thread is a real-time one (SCHED_RR, sched(7)), so that a node without a
-// free core does not make it late. It runs for microseconds per deadline.
+// The thread is C's, and needs nothing of Go's scheduler: one of Go's had to wait for a
+// processor where 30 VMs have one deadline, and was 60 ms late. It sleeps on a timer
+// (timerfd_create(2)), takes one lock that is never held over anything that waits, writes no
+// line, touches no disk and waits for no VM. Where the kernel allows it, it is a real-time
+// thread (SCHED_RR, sched(7)), so that a node without a free core does not make it late; who
+// holds the lock meanwhile inherits its priority.
+//
+// Go and C share a static table of slots, and small numbers. Go alone says which slot is
+// whose, and when one is free.
 package deadline
+
+// #include "thread.h"
+import "C"
 
 import (
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
-	"runtime"
 	"sync"
+	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 // ErrClosed is the error of Arm after Close.
 var ErrClosed = errors.New("the deadline thread has ended")
 
+// ErrFull is the error of Arm where too many are armed.
+var ErrFull = errors.New("the deadline thread has no room for another deadline")
+
 // Thread sends the signals. Its methods may be called from any goroutine.
 type Thread struct {
-	timer int // timerfd
-	ended chan struct{}
+	reports *os.File // eventfd: signals were sent
+	passing sync.WaitGroup
 
-	mu      sync.Mutex // never held over anything that waits
-	armed   map[*Armed]bool
-	next    grace.Mono // what the timer is set to
-	closing bool
+	mu     sync.Mutex
+	armed  map[*Armed]bool // those that have a slot
+	closed bool
 }
 
-// Start starts the thread. Where the kernel refuses real-time priority, that is
+// Start starts the thread; a process has one at a time. Where the kernel refuses real-time priority, that is
 // logged and the thread works without.
 func Start(log *slog.Logger) (*Thread, error) {
-	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC)
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return nil, fmt.Errorf("the deadline thread: timerfd_create: %w", err)
+		return nil, fmt.Errorf("the deadline thread: eventfd: %w", err)
 	}
-	t := &Thread{timer: fd, ended: make(chan struct{}), armed: map[*Armed]bool{}, next: grace.Never}
-	refused := make(chan error)
-	go onOwnThread(func() {
-		defer close(t.ended)
-		refused <- becomeRealTime()
-		for t.fire() {
-			t.sleep()
-		}
-	})
-	if err := <-refused; err != nil {
-		log.Warn("the deadline thread has no real-time priority: on a node without a free core signals may be late; a larger CPU request helps", "err", err)
+	t := &Thread{reports: os.NewFile(uintptr(fd), "eventfd"), armed: map[*Armed]bool{}}
+	var refused C.int
+	if errno := C.deadline_start(C.int(fd), &refused); errno != 0 {
+		return nil, errors.Join(fmt.Errorf("the deadline thread: %w", syscall.Errno(errno)), t.reports.Close())
 	}
+	if refused != 0 {
+		log.Warn("the deadline thread has no real-time priority: on a node without a free core signals may be late; a larger CPU request helps", "err", syscall.Errno(refused))
+	}
+	t.passing.Go(t.passOn)
 	return t, nil
 }
 
 // Close ends the thread. What is still armed is not sent.
 func (t *Thread) Close() error {
 	t.mu.Lock()
-	first := !t.closing
-	t.closing = true
-	if first {
+	first := !t.closed
+	if t.closed = true; first {
+		C.deadline_end()
 		for a := range t.armed {
-			a.disarmed = true
-			t.drop(a)
+			a.settle()
 		}
-		t.set(0)
+		C.deadline_free()
 	}
 	t.mu.Unlock()
-	<-t.ended
 	if !first {
 		return nil
 	}
-	if err := unix.Close(t.timer); err != nil {
-		return fmt.Errorf("the deadline thread: close the timer: %w", err)
-	}
-	return nil
+	err := t.reports.SetReadDeadline(time.Unix(1, 0))
+	t.passing.Wait()
+	return errors.Join(err, t.reports.Close())
 }
 
-// onOwnThread runs f on a thread that ends with it. It is not the main thread,
-// whose name is the program's and which Go does not end.
-func onOwnThread(f func()) {
-	runtime.LockOSThread()
-	if unix.Gettid() != os.Getpid() {
-		f()
-		return
-	}
-	ended := make(chan struct{})
-	go func() { defer close(ended); onOwnThread(f) }()
-	<-ended
-	runtime.UnlockOSThread()
-}
-
-// becomeRealTime changes the calling thread. What Go makes from it does not
-// inherit that (sched(7)).
-func becomeRealTime() error {
-	name := [...]byte{'d', 'e', 'a', 'd', 'l', 'i', 'n', 'e', 0}              // for people
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(&name)), 0, 0, 0) //nolint:gosec // as prctl(2) takes it
-	return unix.SchedSetAttr(0, &unix.SchedAttr{
-		Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1, Flags: unix.SCHED_FLAG_RESET_ON_FORK,
-	}, 0)
-}
-
-// lead is how long before a deadline the timer wakes the thread. Go's scheduler may keep it
-// waiting for a processor while many goroutines have work, as they do at a deadline that many
-// VMs share. The rest of the time it sleeps with the processor in its hands.
-const lead = 10 * time.Millisecond
-
-// sleep waits for the next deadline. Until lead before it Go's scheduler needs nothing of
-// this thread.
-func (t *Thread) sleep() {
-	var expirations [8]byte
-	_, _ = unix.Read(t.timer, expirations[:]) // EINTR: fire looks what is due
-	t.mu.Lock()
-	next := t.next
-	t.mu.Unlock()
-	if now().Add(lead) >= next {
-		at := unix.NsecToTimespec(max(int64(next), 1))
-		_, _, _ = unix.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, uintptr(unsafe.Pointer(&at)), 0, 0, 0) //nolint:gosec // EINTR, as above
-	}
-}
-
-// fire sends what is due, until Close. It allocates nothing: that could wait for the
-// garbage collector. It wakes nobody before the last signal is sent.
-func (t *Thread) fire() (open bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	now, next := now(), grace.Never
-	for a := range t.armed {
-		if a.at <= now {
-			a.sent = terminate(a.pidfd)
-		} else {
-			next = min(next, a.at)
+// passOn reports what came of the signals, until Close.
+func (t *Thread) passOn() {
+	count := make([]byte, 8)
+	for {
+		if _, err := t.reports.Read(count); err != nil {
+			return
 		}
-	}
-	for a := range t.armed {
-		if a.sent != (Sent{}) {
-			t.drop(a)
-			a.report <- a.sent // there is room
+		t.mu.Lock()
+		for a := range t.armed {
+			a.take()
 		}
+		t.mu.Unlock()
 	}
-	t.set(next)
-	return !t.closing
-}
-
-// set sets the timer. The caller holds the lock: no call here may give the processor away.
-func (t *Thread) set(at grace.Mono) {
-	t.next = at
-	var spec unix.ItimerSpec // none
-	if at != grace.Never {
-		spec.Value = unix.NsecToTimespec(max(int64(at.Add(-lead)), 1))
-	}
-	_, _, _ = unix.RawSyscall6(unix.SYS_TIMERFD_SETTIME, uintptr(t.timer), unix.TFD_TIMER_ABSTIME, uintptr(unsafe.Pointer(&spec)), 0, 0, 0) //nolint:gosec // it cannot fail with these arguments
-}
-
-// drop takes a signal off the list that it is on. The caller holds the lock.
-func (t *Thread) drop(a *Armed) {
-	delete(t.armed, a)
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, uintptr(a.pidfd), 0, 0) // nothing was written to it
 }
