@@ -95,6 +95,12 @@ func (o *observation) holdable(r *Record) bool {
 	return o.Pod.Holdable || o.Pod.Created.IsZero() && r.Holdable
 }
 
+// moving: a migration of the VM away from here is under way. Until it is known after the
+// agent's start which migrations there are, it is as it was.
+func (o *observation) moving(r *Record) bool {
+	return o.Migration == MigrationOutgoing || o.Migration == MigrationUnknown && r.Moving
+}
+
 // leaving: somebody is to move the VM, or does.
 func (o *observation) leaving(r *Record) bool {
 	v := o.Owner.current()
@@ -123,12 +129,13 @@ func (o *observation) latestHold(r *Record, h *Hold) Mono {
 }
 
 // reasonBy is until when a reason may still be shown. An agent that starts waits for the
-// API server's first lists: nobody has looked for a reason meanwhile.
+// API server's first lists where the record says that there may be one: nobody has looked
+// for it meanwhile.
 func (o *observation) reasonBy(r *Record, h *Hold) Mono {
 	switch {
 	case o.Migration == MigrationOutgoing && !o.Pod.Deleting, o.holdable(r) && !o.Pod.Deleting:
 		return max(h.Start.Add(reasonTimeout), o.OwnerBy)
-	case o.Migration == MigrationUnknown:
+	case o.moving(r): // an agent that starts does not know yet
 		return o.OwnerBy
 	default:
 		return h.Start

@@ -85,9 +85,11 @@ type Record struct {
 	// server showed it; zero if it never did.
 	VMICreated time.Time
 	// Pod is the UID of the launcher pod, "" without Kubernetes. Holdable: its
-	// shutdown may be held, when it was last shown.
+	// shutdown may be held, when it was last shown. Moving: a migration of the VM away
+	// from here was under way.
 	Pod      string
 	Holdable bool
+	Moving   bool
 	BootID   string
 	Period   Period
 	Instance Instance

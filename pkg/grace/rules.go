@@ -212,7 +212,7 @@ func refresh(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	uid, created := o.Owner.toRecord(r)
 	shim := o.shimToRecord(r)
 	same := r.Period == o.Period && uid == r.UID && created.Equal(r.VMICreated) && (o.Pod.UID == "" || o.Pod.UID == r.Pod) && r.Holdable == o.holdable(r) &&
-		shim == r.Launcher
+		r.Moving == o.moving(r) && shim == r.Launcher
 	if same {
 		return next()
 	}

@@ -97,7 +97,7 @@ func (r *Record) refresh(o *observation) {
 	if o.Pod.UID != "" {
 		r.Pod = o.Pod.UID
 	}
-	r.Holdable = o.holdable(r)
+	r.Holdable, r.Moving = o.holdable(r), o.moving(r)
 	r.Launcher = o.shimToRecord(r)
 }
 

@@ -39,6 +39,7 @@ type diskRecord struct {
 	VMICreated  time.Time     `json:"vmiCreated,omitzero"`
 	Pod         string        `json:"pod,omitempty"`
 	Holdable    bool          `json:"holdable,omitempty"`
+	Moving      bool          `json:"moving,omitempty"`
 	BootID      string        `json:"bootID"`
 	GracePeriod diskPeriod    `json:"gracePeriod"`
 	Instance    diskInstance  `json:"instance"`

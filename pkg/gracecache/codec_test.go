@@ -104,7 +104,7 @@ func TestAnyRecordSurvivesTheRoundTrip(t *testing.T) {
 			VMICreated: rapid.Custom(func(t *rapid.T) time.Time {
 				return time.Unix(rapid.Int64Range(1, 200_000_000_000).Draw(t, "seconds"), 0).UTC()
 			}).Draw(t, "vmi created"),
-			Pod: rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "pod"), Holdable: rapid.Bool().Draw(t, "holdable"),
+			Pod: rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "pod"), Holdable: rapid.Bool().Draw(t, "holdable"), Moving: rapid.Bool().Draw(t, "moving"),
 			Launcher: grace.Holder{PID: rapid.IntMin(0).Draw(t, "shim"), Start: rapid.Uint64().Draw(t, "shim start"), File: rapid.Uint64().Draw(t, "file"),
 				Device: rapid.Uint64().Draw(t, "device"), Pod: rapid.StringMatching("[a-zA-Z0-9-]{0,64}").Draw(t, "shim's pod")},
 		}
@@ -142,6 +142,7 @@ func TestEveryFieldOfARecordIsStored(t *testing.T) {
 	want := shutdownRecord()
 	want.Shutdown.DryRun, want.Shutdown.Signalled, want.Shutdown.Over = true, true, grace.Exiting
 	want.VMICreated, want.Pod, want.Holdable = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), "a-pod", true
+	want.Moving = true
 	want.Launcher.Device, want.Launcher.Pod = 41, "a-pod"
 	want.Hold = heldRecord().Hold
 	want.Hold.Moving = true

@@ -43,7 +43,7 @@ func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) {
 	v := w.guarded(writes)
 	v.watchForTwo()
 	// When the progress time-out is shorter than the guest ever lets it be
-	v.schedule(w.b, `"bandwidthMiB":16,"progressTimeout":5`)
+	v.schedule(w.b, `"bandwidthMiB":8,"progressTimeout":5`)
 	// Then it is sent no longer, runs on here, and the reason is told.
 	if v.decided() {
 		t.Fatal("it was moved: it made progress")
