@@ -87,6 +87,8 @@ type EvacuationPolicyStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 	// Taints that count, of all nodes.
 	Taints []NodeTaint `json:"taints,omitempty"`
+	// TaintsNotListed are more than fit in.
+	TaintsNotListed int32 `json:"taintsNotListed,omitempty"`
 	// VMIs on tainted nodes, in the order in which they are replaced.
 	VMIs []TaintedVMI `json:"vmis,omitempty"`
 	// VMIsNotListed are more than fit in.

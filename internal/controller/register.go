@@ -152,7 +152,9 @@ var errSettings = errors.New("the cluster's settings are not known yet")
 
 // followSettings adds the controller of the settings, and the indexes of the cache.
 func (o *Options) followSettings(s *setup) error {
-	err := settings.Follow(s.Manager, settings.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Meter: s.meter, Live: s.settings})
+	err := settings.Follow(s.Manager, settings.Config{
+		Log: s.log, Events: s.GetEventRecorder(userAgent), Meter: s.meter, Live: s.settings, BesideKubeVirt: o.BesideKubeVirt,
+	})
 	if err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}

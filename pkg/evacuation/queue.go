@@ -29,6 +29,9 @@ type Moving struct {
 	HeldUntil time.Time
 	// Waits: its target pod waits for the scheduler.
 	Waits bool
+	// Marked: the VM is marked to leave its node, so that this is its evacuation. Who made
+	// the migration may write what he likes into it: what it says of itself only lowers its rank.
+	Marked bool
 	// Blocked: it cannot start now, whatever the limits.
 	Blocked bool
 }
@@ -129,11 +132,9 @@ func rank(m Moving) int {
 		return rankHeld
 	case !m.starts():
 		return rankStarted
-	case priority == kubevirt.PrioritySystemCritical:
-		return rankEvacuation
 	case priority == kubevirt.PrioritySystemMaintenance:
 		return rankDescheduler
-	case priority == "" && Evacuates(m.Migration):
+	case m.Marked:
 		return rankEvacuation
 	}
 	return rankUser

@@ -26,7 +26,11 @@ func heldUntil(second int) func(*Moving) {
 	return func(m *Moving) { m.HeldUntil = at(second).Time }
 }
 
-func waits(m *Moving)   { m.Waits = true }
+func waits(m *Moving)  { m.Waits = true }
+func leaves(m *Moving) { m.Marked = true }
+func evacuates(m *Moving) {
+	m.Migration.Annotations = map[string]string{kubevirt.EvacuationMigrationAnnotation: m.Node}
+}
 func blocked(m *Moving) { m.Blocked = true }
 
 func names(all []Moving) []string {
@@ -57,14 +61,17 @@ func TestTurns(t *testing.T) {
 			moving("ns", "d", "4", running), moving("ns", "e", "5", pending), moving("ns", "f", "6", pending)}, []string{"ns/e"}},
 		"a second one of the VM": {[]Moving{moving("ns", "a", "n", running), moving("ns", "a", "n", pending)}, nil},
 		"a full node lets others pass": {[]Moving{moving("ns", "a", "n", running), moving("ns", "b", "n", running),
-			moving("ns", "c", "n", pending, priority(kubevirt.PrioritySystemCritical)), moving("ns", "d", "m", pending)}, []string{"ns/d"}},
+			moving("ns", "c", "n", pending, leaves), moving("ns", "d", "m", pending)}, []string{"ns/d"}},
 		"by rank": {[]Moving{
 			moving("ns", "descheduler", "1", pending, priority(kubevirt.PrioritySystemMaintenance)),
 			moving("ns", "user", "2", pending),
-			moving("ns", "evacuation", "3", pending, priority(kubevirt.PrioritySystemCritical)),
+			moving("ns", "evacuation", "3", pending, leaves, priority(kubevirt.PrioritySystemCritical)),
 			moving("ns", "later", "4", pending, heldUntil(20)),
 			moving("ns", "sooner", "5", pending, heldUntil(10), priority(kubevirt.PrioritySystemMaintenance)),
 		}, []string{"ns/sooner", "ns/later", "ns/evacuation", "ns/user", "ns/descheduler"}},
+		"what a user's own says of itself makes it no evacuation": {[]Moving{
+			moving("ns", "claims", "1", pending, priority(kubevirt.PrioritySystemCritical), evacuates), moving("ns", "a", "2", pending), moving("ns", "z", "3", pending, leaves),
+		}, []string{"ns/z", "ns/a", "ns/claims"}},
 		"who waits for the scheduler has no slot": {[]Moving{moving("ns", "a", "n", scheduling, waits), moving("ns", "b", "n", scheduling, waits),
 			moving("ns", "c", "n", pending), moving("ns", "d", "n", pending), moving("ns", "e", "n", pending)}, []string{"ns/c", "ns/d"}},
 		"as many as slots wait without one": {[]Moving{moving("ns", "a", "n", scheduling, waits), moving("ns", "b", "n", scheduling, waits),
@@ -72,7 +79,7 @@ func TestTurns(t *testing.T) {
 		"and no more": {[]Moving{moving("ns", "a", "n", scheduling, waits), moving("ns", "b", "n", scheduling, waits),
 			moving("ns", "c", "n", scheduling, waits), moving("ns", "d", "n", scheduling, waits), moving("ns", "e", "n", pending)}, []string{"ns/c", "ns/d"}},
 		"one that was placed goes before those that wait for their turn": {[]Moving{moving("ns", "a", "n", running),
-			moving("ns", "b", "n", pending, priority(kubevirt.PrioritySystemCritical)), moving("ns", "z", "n", scheduling)}, []string{"ns/z"}},
+			moving("ns", "b", "n", pending, leaves), moving("ns", "z", "n", scheduling)}, []string{"ns/z"}},
 		"one that was placed waits for a slot": {[]Moving{moving("ns", "a", "n", running), moving("ns", "b", "n", running), moving("ns", "c", "n", scheduling)}, nil},
 		"a held one goes before all that are not sent yet": {[]Moving{moving("ns", "a", "n", scheduling), moving("ns", "b", "n", scheduling),
 			moving("ns", "c", "n", pending, heldUntil(10))}, []string{"ns/c", "ns/a"}},

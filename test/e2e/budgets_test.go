@@ -54,7 +54,7 @@ func TestAQuotaOnBudgetsStopsNoVM(t *testing.T) {
 	}
 	w.untouched(v)
 	node.Eventually(t, soon, func() bool {
-		return strings.Contains(w.find(objects.Query{Kind: "events", Namespace: namespace, Fields: "reason=NoDisruptionBudget,involvedObject.name=" + v.Name,
+		return strings.Contains(w.find(objects.Query{Kind: "event", Namespace: namespace, Fields: "reason=NoDisruptionBudget,involvedObject.name=" + v.Name,
 			Path: "{.items[*].message}"}), "exceeded quota: nopdb")
 	}, "no Event says that %s has no budget, and why", v.Name)
 }

@@ -31,9 +31,12 @@ func (Marks) Moving(_ context.Context, vmi *kubevirt.VirtualMachineInstance) (ca
 	return vmi.Annotations[evacuation.CauseAnnotation], vmi.Marked(), nil
 }
 
-// Cancel removes the mark, unless the VMI's node or mark has changed since it was read.
+// Cancel removes the mark, unless the VMI has changed since it was read: another cause may
+// have marked it anew.
 func (m Marks) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	steps := append(patch.SameNode(vmi), patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
+	steps := append(patch.SameNode(vmi),
+		patch.Operation{Op: "test", Path: "/metadata/resourceVersion", Value: vmi.ResourceVersion},
+		patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
 	return changed(patch.Apply(ctx, m.Client, vmi, steps...))
 }
 

@@ -156,7 +156,7 @@ func (q *queue) readPending(ctx context.Context, m *evacuation.Moving) error {
 	if vmi == nil {
 		return nil
 	}
-	m.Node = vmi.Node()
+	m.Node, m.Marked = vmi.Node(), vmi.Marked()
 	for i := range launchers {
 		m.HeldUntil = lookup.HeldUntil(&launchers[i], vmi)
 	}

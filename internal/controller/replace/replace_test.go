@@ -208,6 +208,24 @@ func TestAFlapThatNoLookFallsIntoStartsTheClockAnew(t *testing.T) {
 	})
 }
 
+// The API server takes no object of more than some 1.5 MB, and then nothing is replaced.
+func TestAStatusListsTheOldestOfThousandsOfTaints(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, r := given(t, 10_001, 0, &v1alpha1.TaintReplacement{Options: []v1alpha1.TaintOption{{Key: "maint", DurationInSeconds: 60}}})
+		c.taint(r, 10_000, "maint")
+		c.reconcile(r)
+		<-time.After(time.Minute)
+		for i := range 10_000 {
+			c.taint(r, i, "maint")
+		}
+		c.reconcile(r)
+		s := c.policy.Status
+		if len(s.Taints) != listed || s.TaintsNotListed != 10_001-listed || s.Taints[listed-1].Node != "node-10000" {
+			t.Errorf("%d taints listed, %d not, the last is %+v", len(s.Taints), s.TaintsNotListed, s.Taints[len(s.Taints)-1])
+		}
+	})
+}
+
 // cpu is what this process has used.
 func cpu(t *testing.T) time.Duration {
 	t.Helper()

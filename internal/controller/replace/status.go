@@ -1,6 +1,7 @@
 package replace
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -19,7 +20,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/replacement"
 )
 
-// listed is how many VMs the status lists at most: those that are replaced first.
+// listed is how many VMs the status lists at most: those that are replaced first. And how
+// many taints: those that are the oldest. The API server takes no object that is too large.
+// After a change of leader the time of a taint that is not listed counts from then on.
 const listed = 500
 
 // restoreState returns the state that a former leader has persisted. VMs that the status
@@ -57,6 +60,7 @@ func (r *reconciler) persist(ctx context.Context, policy *v1alpha1.EvacuationPol
 	before := policy.DeepCopy()
 	s := &policy.Status
 	s.Taints, s.VMIs, s.VMIsNotListed = taints(plan), nil, 0
+	s.TaintsNotListed = int32(len(plan.State.Clocks) - len(s.Taints)) //nolint:gosec // a cluster has not that many
 	for i := range plan.VMs {
 		switch v := &plan.VMs[i]; {
 		case v.Detected == "" && plan.State.VMs[v.VM.UID].Since.IsZero():
@@ -86,9 +90,16 @@ func taints(plan *replacement.Plan) []v1alpha1.NodeTaint {
 	for id, since := range plan.State.Clocks {
 		all = append(all, v1alpha1.NodeTaint{Node: id.Node, Key: id.Key, Effect: id.Effect, Since: seconds(since)})
 	}
-	slices.SortFunc(all, func(a, b v1alpha1.NodeTaint) int {
+	inOrder := func(a, b v1alpha1.NodeTaint) int {
 		return strings.Compare(a.Node+" "+a.Key+" "+a.Effect, b.Node+" "+b.Key+" "+b.Effect)
-	})
+	}
+	if len(all) > listed {
+		slices.SortFunc(all, func(a, b v1alpha1.NodeTaint) int {
+			return cmp.Or(a.Since.Compare(b.Since.Time), inOrder(a, b))
+		})
+		all = all[:listed]
+	}
+	slices.SortFunc(all, inOrder)
 	return all
 }
 

@@ -30,6 +30,8 @@ type Config struct {
 	Events events.EventRecorder
 	Meter  *meter.Meter
 	Live   *Live
+	// BesideKubeVirt: feature gates that vmgrace does not know are KubeVirt's.
+	BesideKubeVirt bool
 }
 
 // follower reads all settings whenever one of their objects changes. It is used by the
@@ -94,6 +96,11 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	var all []problem
 	for _, message := range invalid {
 		all = append(all, problem{counts, "InvalidSetting", message})
+	}
+	if !f.BesideKubeVirt {
+		for _, message := range next.UnknownGates() {
+			all = append(all, problem{counts, "UnknownFeatureGate", message})
+		}
 	}
 	for i := range others {
 		all = append(all, problem{&others[i], "Ignored", fmt.Sprintf(
