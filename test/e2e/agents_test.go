@@ -108,6 +108,7 @@ func TestWithoutTheDaemonSetVMsRunOnAndTheNextOneAdoptsThem(t *testing.T) {
 	w.delete(dying.launcherPod())
 	s := dying.begun("LauncherSignal", 30*time.Second)
 
+	from := time.Now() // the agents' rights go before they do
 	w.Kubectl(t, "delete", "-k", "../../deploy/daemonset")
 	w.step("kubectl delete -k deploy/daemonset")
 	w.delete("vmi/" + deleted.Name)
@@ -121,6 +122,7 @@ func TestWithoutTheDaemonSetVMsRunOnAndTheNextOneAdoptsThem(t *testing.T) {
 	if err := w.applyAgents(w.Context()); err != nil {
 		t.Fatal(err)
 	}
+	w.starts = append(w.starts, window{from, time.Now()})
 	w.step("kubectl apply -k deploy/daemonset")
 	started.waitGuarded()
 	w.untouched(kept)

@@ -38,7 +38,7 @@ type suite struct {
 	a, b    *cluster.Node
 	objects *objects.Reader
 	late    *node.Lateness // of this machine, from the beginning
-	// rightless are the times in which a test had taken the agents' rights.
+	// starts are those in which they may not be in force, rightless are the times in which a test had taken the agents' rights.
 	rightless []window
 	// starts are the times in which the API server was starting.
 	starts []window

@@ -60,7 +60,7 @@ func (r *reconciler) persist(ctx context.Context, policy *v1alpha1.EvacuationPol
 	before := policy.DeepCopy()
 	s := &policy.Status
 	s.Taints, s.VMIs, s.VMIsNotListed = taints(plan), nil, 0
-	s.TaintsNotListed = int32(len(plan.State.Clocks) - len(s.Taints)) //nolint:gosec // a cluster has not that many
+	s.TaintsNotListed = int32(len(plan.State.Clocks) - len(s.Taints))
 	for i := range plan.VMs {
 		switch v := &plan.VMs[i]; {
 		case v.Detected == "" && plan.State.VMs[v.VM.UID].Since.IsZero():
