@@ -38,9 +38,10 @@ type suite struct {
 	a, b    *cluster.Node
 	objects *objects.Reader
 	late    *node.Lateness // of this machine, from the beginning
-	// starts are those in which they may not be in force, rightless are the times in which a test had taken the agents' rights.
+	// rightless are the times in which a test had taken the agents' rights.
 	rightless []window
-	// starts are the times in which the API server was starting.
+	// starts are the times in which the API server was starting, or the agents' rights were
+	// deleted and made again with them.
 	starts []window
 	found  []string // what was there before, of what is applied
 	// buildVMDrain builds kubectl-vmdrain, once, and returns its path.
