@@ -35,8 +35,9 @@ func TestAnAgentKilledAtAnyStepOfAHoldKeepsItsLatestMoment(t *testing.T) {
 	for i, point := range p.points {
 		crashes[i] = m.prepareDeleted(t, n, api, p, point)
 	}
-	for _, c := range crashes {
+	for i, c := range crashes {
 		c.preempt(api)
+		all(crashes[:i+1], (*crash).over) // the next agent is there before the latest moment
 	}
 	node.Eventually(t, time.Minute, func() bool { return all(crashes, (*crash).over) }, "not all of %v end", p.points)
 	for _, c := range crashes {
