@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,4 +49,21 @@ func TestAMigrationThatWaitsHasTheCertificateAskedForSoon(t *testing.T) {
 			t.Errorf("%d requests in 10 s of need, want every 2 s", more)
 		}
 	})
+}
+
+// rubbish is a signer whose roots are none.
+type rubbish struct{ unavailable }
+
+func (*rubbish) Roots(context.Context) ([]byte, error) { return []byte("rubbish"), nil }
+
+// A ConfigMap without a certificate, as somebody may leave it, takes no trust away.
+func TestRootsWithoutACertificateReplaceNone(t *testing.T) {
+	i := NewIdentity("a", &rubbish{}, slog.New(slog.DiscardHandler))
+	before := i.roots.Load()
+	if _, err := i.refresh(t.Context(), func() { t.Error("a new certificate") }); err == nil || !strings.Contains(err.Error(), "have none in them") {
+		t.Errorf("the error is %v", err)
+	}
+	if i.roots.Load() != before {
+		t.Error("the roots were replaced")
+	}
 }
