@@ -60,7 +60,7 @@ func fill(v reflect.Value, depth int) {
 		is.Raw = []byte(`{"a":"b"}`)
 		return
 	case *metav1.FieldsV1:
-		is.Raw = []byte(`{}`)
+		is.SetRawString(`{}`)
 		return
 	case *intstr.IntOrString:
 		*is = intstr.FromString("7%")
@@ -93,6 +93,7 @@ func fill(v reflect.Value, depth int) {
 		v.SetUint(7)
 	case reflect.Float32, reflect.Float64:
 		v.SetFloat(0.5)
+	default: // KubeVirt's types have no others
 	}
 }
 
