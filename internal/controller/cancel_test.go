@@ -1,0 +1,33 @@
+//go:build !unit
+
+package controller_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/mark"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// Between the read of a VM whose taint has gone and the write, an eviction marks it anew.
+func TestAMarkThatWasMadeAnewIsNotTakenBack(t *testing.T) {
+	w := given(t)
+	v := w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	marks := mark.Marks{Client: w.Client}
+	w.must(marks.Move(t.Context(), w.read(v), evacuation.Explanation{Cause: evacuation.CauseNodeTaint}))
+	tainted := w.read(v)
+	w.must(marks.Move(t.Context(), w.read(v), evacuation.Explanation{Cause: "Eviction"}))
+
+	if err := marks.Cancel(t.Context(), tainted); !errors.Is(err, mark.ErrChanged) {
+		t.Errorf("taken back by who saw the former mark: %v", err)
+	}
+	if !w.read(v).Marked() {
+		t.Error("it is marked no more")
+	}
+	w.must(marks.Cancel(t.Context(), w.read(v)))
+	if w.read(v).Marked() {
+		t.Error("it is still marked")
+	}
+}
