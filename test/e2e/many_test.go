@@ -102,11 +102,12 @@ func (v *vm) wasShutDown() bool {
 	})
 }
 
-// leaving is how many migrations are under way.
+// leaving is how many migrations have been handed to the agents: one whose target pod waits
+// for the scheduler leaves its slot to another.
 func (w *world) leaving() (n int) {
 	w.Helper()
 	for _, phase := range strings.Fields(w.find(objects.Query{Kind: "vmim", Namespace: namespace, Path: "{.items[*].status.phase}"})) {
-		if !slices.Contains([]string{"Pending", "Succeeded", "Failed"}, phase) {
+		if !slices.Contains([]string{"Pending", "Scheduling", "Succeeded", "Failed"}, phase) {
 			n++
 		}
 	}
