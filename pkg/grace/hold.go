@@ -45,7 +45,7 @@ const (
 	// deleted, and why.
 	reasonTimeout = 2 * time.Second
 	// restartTimeout is what an agent that starts in the middle of a hold gives the API
-	// server beyond the second that it waits for it anyway: the machine is busy then.
+	// server for its first list, beyond the second that it waits for it anyway.
 	restartTimeout = 4 * time.Second
 	// markTimeout is how long a VM may take to be marked.
 	markTimeout = 5 * time.Second

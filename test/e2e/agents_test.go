@@ -122,7 +122,7 @@ func TestWithoutTheDaemonSetVMsRunOnAndTheNextOneAdoptsThem(t *testing.T) {
 	if err := w.applyAgents(w.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.starts = append(w.starts, window{from, time.Now()})
+	w.unsettled = append(w.unsettled, window{from, time.Now()})
 	w.step("kubectl apply -k deploy/daemonset")
 	started.waitGuarded()
 	w.untouched(kept)

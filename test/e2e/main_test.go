@@ -40,10 +40,10 @@ type suite struct {
 	late    *node.Lateness // of this machine, from the beginning
 	// rightless are the times in which a test had taken the agents' rights.
 	rightless []window
-	// starts are the times in which the API server was starting, or the agents' rights were
-	// deleted and made again with them.
-	starts []window
-	found  []string // what was there before, of what is applied
+	// unsettled are those in which they may not be in force: the API server was starting, or
+	// they were deleted and made anew with the agents.
+	unsettled []window
+	found     []string // what was there before, of what is applied
 	// buildVMDrain builds kubectl-vmdrain, once, and returns its path.
 	buildVMDrain func() (string, error)
 }

@@ -48,7 +48,7 @@ func (w *world) start(api *cluster.API) {
 func (w *world) starting(ctx context.Context, api *cluster.API) error {
 	from := time.Now()
 	err := api.Start(ctx)
-	w.starts = append(w.starts, window{from, time.Now()})
+	w.unsettled = append(w.unsettled, window{from, time.Now()})
 	return err //nolint:wrapcheck // it says what was tried
 }
 

@@ -39,7 +39,7 @@ func TestNoAgentWasEverRefusedAnything(t *testing.T) {
 			case !line.refused():
 			case within(w.rightless, line.Time):
 				expected++
-			case within(w.starts, line.Time): // it answers before it has read the roles
+			case within(w.unsettled, line.Time): // it answers before it has read the roles
 			default:
 				t.Errorf("%s: %s", n.Name, text)
 			}

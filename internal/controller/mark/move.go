@@ -34,10 +34,7 @@ func (Marks) Moving(_ context.Context, vmi *kubevirt.VirtualMachineInstance) (ca
 // Cancel removes the mark, unless the VMI has changed since it was read: another cause may
 // have marked it anew.
 func (m Marks) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	steps := append(patch.SameNode(vmi),
-		patch.Operation{Op: "test", Path: "/metadata/resourceVersion", Value: vmi.ResourceVersion},
-		patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
-	return changed(patch.Apply(ctx, m.Client, vmi, steps...))
+	return changed(patch.Status(ctx, m.Client, vmi.DeepCopy(), patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"}))
 }
 
 // Migrations moves VMs by creating their migrations. It is for clusters with KubeVirt,

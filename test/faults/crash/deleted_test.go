@@ -16,7 +16,7 @@ import (
 func deletion() path {
 	return path{
 		name: "deleted", spec: node.Spec{Firmware: true}, round: 7, outcomes: []string{"Forced"}, cause: "VMIDeleted",
-		notice: 10 * time.Second, // seven new agents connect, list and ask first, beside seven guests
+		notice: 5 * time.Second, // a new agent connects, lists and asks first
 		points: slices.Concat(
 			call("hint-cluster", "confirm"), []string{"put-begun.create", "put-begun.rename", "put-begun.done"},
 			call("report-ShutdownStarted", "ask", "SIGTERM", "status-Stopped", "report-ShutdownForced", "flush-events"),

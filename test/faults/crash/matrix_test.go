@@ -277,8 +277,9 @@ func (c *crash) check() {
 	if off := deadline.Sub(c.from.Add(crashGrace)); off < -ms {
 		c.t.Errorf("%s: the deadline is %v early", c.point, -off)
 	}
-	if off := deadline.Sub(start.Add(crashGrace)); off > c.notice {
-		c.t.Errorf("%s: the deadline is %v late", c.point, off)
+	machine := c.node.Late(c.from, time.Now()) // seven agents start at once
+	if off := deadline.Sub(start.Add(crashGrace)); off > c.notice+2*machine {
+		c.t.Errorf("%s: the deadline is %v late, want %v and twice the %v that the machine was late", c.point, off, c.notice, machine)
 	}
 	if !c.own {
 		c.checkDestroyed()
