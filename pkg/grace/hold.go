@@ -44,9 +44,6 @@ const (
 	// reasonTimeout is how long the launcher pod may take to show that it is being
 	// deleted, and why.
 	reasonTimeout = 2 * time.Second
-	// restartTimeout is what an agent that starts in the middle of a hold gives the API
-	// server for its first list, beyond the second that it waits for it anyway.
-	restartTimeout = 4 * time.Second
 	// markTimeout is how long a VM may take to be marked.
 	markTimeout = 5 * time.Second
 	// moveAgain is what another migration needs at least after one that failed: the
@@ -136,8 +133,6 @@ func (o *observation) latestHold(r *Record, h *Hold) Mono {
 // for it meanwhile.
 func (o *observation) reasonBy(r *Record, h *Hold) Mono {
 	switch {
-	case r.Hold.UnderWay() && o.holdable(r) && !o.Pod.Holdable && !o.Pod.Deleting: // the pod is not shown yet
-		return max(h.Start.Add(reasonTimeout), o.OwnerBy.Add(restartTimeout))
 	case o.Migration == MigrationOutgoing && !o.Pod.Deleting, o.holdable(r) && !o.Pod.Deleting:
 		return max(h.Start.Add(reasonTimeout), o.OwnerBy)
 	case o.moving(r): // an agent that starts does not know yet
