@@ -97,7 +97,7 @@ ASAN = go test -asan -tags $(TAGS) -count=1 -timeout 5m -exec "$(SUDO) env ASAN_
 CGO = $$(go list -tags $(TAGS),unit -f '{{if .CgoFiles}}{{.ImportPath}}{{end}}' ./internal/... ./pkg/...)
 
 .PHONY: test
-test: deps race ## unit tests as root, and real guests under a real libvirtd: 13 minutes
+test: deps race ## unit tests as root, and real guests under a real libvirtd: 20 minutes
 	@echo '===== 1 of 2: packages by themselves, with the race detector, and those with C with the address sanitizer, 5 minutes ====='
 	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
 	$(ASAN) $(CGO)
@@ -110,12 +110,12 @@ test-one: deps race ## one test: make test-one P=./pkg/grace T=TestStories
 	$(GOTEST) -v -timeout 30m -run '$(T)' $(or $(P),$(error P=./some/package T=TestName))
 
 .PHONY: test-kubernetes
-test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: 25 minutes
+test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: 28 minutes
 	$(GOTEST) -p 3 -timeout 40m ./test/handover ./test/kubernetes $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s csi images ## all of it in a cluster of two nodes: 14 minutes
+e2e: deps k8s csi images ## all of it in a cluster of two nodes: 17 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
@@ -123,7 +123,7 @@ e2e: deps k8s csi images ## all of it in a cluster of two nodes: 14 minutes
 # test/faults, four tests at a time, is alone; the other two have one each.
 FAULTS := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 2 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)")
 .PHONY: test-faults
-test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 22 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 24 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
 	status=0; $(FAULTS) ./test/faults || status=1; $(FAULTS) ./test/faults/crash ./test/faults/hostile || status=1; exit $$status
 
 .PHONY: fuzz
@@ -131,7 +131,7 @@ fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)
 	hack/fuzz.sh 20000x
 
 .PHONY: test-all
-test-all: ## all of these, and which failed: an hour and a quarter
+test-all: ## all of these, and which failed: an hour and a half
 	.ci/run unit test fuzz test-kubernetes test-faults e2e
 
 # -count=1: rules.yaml is outside its module, where the test cache sees no change.
