@@ -160,10 +160,11 @@ func (o *observation) podKillAt() Mono {
 }
 
 // podKilled: kubelet kills a launcher with its own grace period, which may be
-// shorter than the VM's.
+// shorter than the VM's. A pod that has ended is not killed: kubelet removes it with a
+// grace period of 0, as one whose containers never ran.
 func podKilled(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	s := &r.Shutdown
-	if !r.ShuttingDown() || !o.Pod.Deleting || o.Node.UnderWay() || s.Deadline <= now {
+	if !r.ShuttingDown() || !o.Pod.Deleting || o.Pod.Done || o.Node.UnderWay() || s.Deadline <= now {
 		return next()
 	}
 	kill := o.podKillAt()

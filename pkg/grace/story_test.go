@@ -129,7 +129,8 @@ type truth struct {
 	answer     Fate
 	apiDown    bool
 	pod        string
-	podKill    Mono          // Never: it is not being deleted
+	podKill    Mono // Never: it is not being deleted
+	podDone    bool
 	allowance  time.Duration // its shutdown may be held for so long; 0: not at all
 	reason     Cause
 	migration  Migration

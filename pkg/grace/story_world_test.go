@@ -92,6 +92,7 @@ var happenings = map[string]func(*stage){
 	"the migration begins":                       func(s *stage) { s.migration = MigrationOutgoing },
 	"the migration fails":                        func(s *stage) { s.migration = MigrationNone },
 	"it is not known which migrations there are": func(s *stage) { s.migration = MigrationUnknown },
+	"the pod has ended and is removed":           func(s *stage) { s.podDone, s.podKill = true, s.now },
 	"the machine's shutdown is called off":       func(s *stage) { s.node = NodeShutdownTime{} },
 	"the VMI is being deleted":                   func(s *stage) { s.vmi.State, s.vmi.DeletingAt = VMIDeleting, s.now },
 	"the VMI is not shown any more":              func(s *stage) { s.vmi = VMI{State: VMIAbsent} },
@@ -117,7 +118,7 @@ var parameters = map[string]func(*stage, string){
 		s.launcher.uid = v
 		happenings["the launcher registers"](s)
 		s.pod = "pod-of-" + v
-		s.podKill = Never
+		s.podKill, s.podDone = Never, false
 	},
 }
 
