@@ -157,14 +157,14 @@ demo: deps build ## three real guests, live, in less than a minute
 # On a quiet machine: the figures are only as good as it is idle. Single steps,
 # with their allocations: go test -tags libvirt_dlopen -run '^$' -bench . ./internal/... ./pkg/...
 .PHONY: bench
-bench: deps build k8s ## measure beside a floor and the peers into docs/performance.md: an hour
+bench: deps build k8s ## measure beside a floor and the peers into docs/lab/performance.md: an hour
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/floor ./test/bench/floor
 	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/simulate ./test/bench/simulate
 	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/bench ./test/bench
 	CGO_ENABLED=1 go test -c -tags $(TAGS) -o bin/handover.test ./test/handover
 	cd hack/plot && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/bin/plot .
-	$(SUDO) bin/bench --out docs/performance.md --growth docs/performance.json
-	bin/plot docs/performance.json docs/performance.svg
+	$(SUDO) bin/bench --out docs/lab/performance.md --growth docs/lab/performance.json
+	bin/plot docs/lab/performance.json docs/lab/performance.svg
 
 .PHONY: clean
 clean: ## remove what was built

@@ -17,14 +17,14 @@ import (
 )
 
 // request is what the agent does: status.json appears by rename.
-func (s *shim) request(uid string, n uint64) {
+func (s *shimProcess) request(uid string, n uint64) {
 	s.t.Helper()
 	temp := filepath.Join(s.dir, ".status.test")
 	kit.Must(s.t, os.WriteFile(temp, signals.EncodeStatus(grace.Status{UID: uid, Phase: grace.ShuttingDown, Request: n}), 0o600))
 	kit.Must(s.t, os.Rename(temp, filepath.Join(s.dir, signals.FileStatus)))
 }
 
-func (s *shim) vm() signals.VM {
+func (s *shimProcess) vm() signals.VM {
 	s.t.Helper()
 	content, err := os.ReadFile(filepath.Join(s.dir, signals.FileVM))
 	kit.Must(s.t, err)
@@ -33,7 +33,7 @@ func (s *shim) vm() signals.VM {
 	return vm
 }
 
-func (s *shim) answers(n uint64) signals.VM {
+func (s *shimProcess) answers(n uint64) signals.VM {
 	s.t.Helper()
 	s.eventually(fmt.Sprintf("the answer to request %d", n), func() bool { return s.vm().Requested == n })
 	return s.vm()
@@ -108,7 +108,7 @@ func TestARequestThatFailsSaysWhy(t *testing.T) {
 
 func TestARequestToAnEarlierLauncherIsNotCarriedOut(t *testing.T) {
 	dir, did := t.TempDir(), filepath.Join(t.TempDir(), "did")
-	old := &shim{t: t, dir: dir}
+	old := &shimProcess{t: t, dir: dir}
 	old.request("u-1", 5)
 	s := started(t, dir, "--ask-with", "exec:"+script(t, "echo x >>"+did), "--", "sleep", "300")
 	s.request("u-1", 6)

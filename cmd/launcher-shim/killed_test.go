@@ -68,7 +68,7 @@ func killedAt(t *testing.T, dir, call string, n int) bool {
 
 // leavesWhole: what the agent looks at is whole or not there, unlocked, and
 // nothing piles up.
-func (s *shim) leavesWhole(step string) {
+func (s *shimProcess) leavesWhole(step string) {
 	s.t.Helper()
 	for name := range strings.FieldsSeq(dirNames(s.t, s.dir)) {
 		content := readFile(s.t, filepath.Join(s.dir, name))

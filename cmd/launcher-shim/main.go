@@ -9,8 +9,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/vmgrace/vmgrace/internal/launcher"
 	"github.com/vmgrace/vmgrace/internal/logwriter"
+	"github.com/vmgrace/vmgrace/internal/shim"
 )
 
 // version is set by the linker (-X main.version=...).
@@ -20,17 +20,17 @@ var version = "devel"
 const flush = 200 * time.Millisecond
 
 func main() {
-	caught := launcher.Catch() // before anything else: see there
+	caught := shim.Catch() // before anything else: see there
 	os.Exit(run(caught))
 }
 
-func run(caught launcher.Signals) int {
+func run(caught shim.Signals) int {
 	stderr := logwriter.New(os.Stderr)
 	defer stderr.Close(flush)
-	config, err := launcher.ParseConfig(os.Args[1:], os.Getenv)
+	config, err := shim.ParseConfig(os.Args[1:], os.Getenv)
 	switch {
-	case errors.Is(err, launcher.ErrHelp):
-		return show(launcher.Usage)
+	case errors.Is(err, shim.ErrHelp):
+		return show(shim.Usage)
 	case err != nil:
 		fmt.Fprintf(stderr, "launcher-shim: %v (see launcher-shim --help)\n", err)
 		return 2
@@ -39,7 +39,7 @@ func run(caught launcher.Signals) int {
 	}
 	logger := log.New(stderr, "launcher-shim: ", 0)
 	stderr.Report(func() {}, func(n int) { logger.Printf("%d log lines were dropped: standard error was not read", n) })
-	return launcher.Run(config, caught, logger)
+	return shim.Run(config, caught, logger)
 }
 
 func show(text string) int {

@@ -42,7 +42,7 @@ func emptyDir(t *testing.T, mode fs.FileMode) (watch.Directory, string) {
 }
 
 // asNonRoot runs the shim as that user, with no capability.
-func (s *shim) asNonRoot() *shim {
+func (s *shimProcess) asNonRoot() *shimProcess {
 	s.t.Helper()
 	kit.Must(s.t, os.Chmod(filepath.Dir(binary), 0o755))
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -52,7 +52,7 @@ func (s *shim) asNonRoot() *shim {
 }
 
 // asRestrictedPIDOne makes it PID 1 of a container at the restricted level.
-func (s *shim) asRestrictedPIDOne() *shim {
+func (s *shimProcess) asRestrictedPIDOne() *shimProcess {
 	s.t.Helper()
 	kit.Must(s.t, os.Chmod(filepath.Dir(binary), 0o755))
 	setpriv, err := exec.LookPath("setpriv")
@@ -70,7 +70,7 @@ func TestALauncherThatIsNotRootIsServedInItsVolume(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, dir := emptyDir(t, mode)
-			for _, s := range []*shim{
+			for _, s := range []*shimProcess{
 				prepare(t, dir, "--grace-period", "45", "--pid-file", filepath.Join(dir, "vm.pid")).asNonRoot(),
 				prepare(t, dir, "--grace-period", "45", "--pid-file", filepath.Join(dir, "vm.pid")).asRestrictedPIDOne(),
 			} {
@@ -87,7 +87,7 @@ func TestALauncherThatIsNotRootIsServedInItsVolume(t *testing.T) {
 }
 
 // served is one life of a shim, with the test in the agent's stead.
-func (s *shim) served(d watch.Directory) {
+func (s *shimProcess) served(d watch.Directory) {
 	s.t.Helper()
 	look := func() watch.View {
 		view, err := d.Look()
@@ -119,7 +119,7 @@ func (s *shim) served(d watch.Directory) {
 	}
 }
 
-func (s *shim) refusedNothing() {
+func (s *shimProcess) refusedNothing() {
 	s.t.Helper()
 	if text := s.stderr.String(); strings.Contains(text, "denied") || strings.Contains(text, "not permitted") {
 		s.t.Errorf("it was refused something:\n%s", text)

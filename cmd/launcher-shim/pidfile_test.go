@@ -12,7 +12,7 @@ import (
 )
 
 // watches waits until the shim watches the process.
-func (s *shim) watches(pid string) {
+func (s *shimProcess) watches(pid string) {
 	s.t.Helper()
 	s.eventually("process "+pid+" is watched", func() bool { return strings.Contains(s.stderr.String(), "watching process "+pid) })
 }
@@ -148,7 +148,7 @@ func renamed(t *testing.T, path, pid string) {
 }
 
 // asleep waits until the shim has looked for its file and waits for a hint.
-func (s *shim) asleep() {
+func (s *shimProcess) asleep() {
 	s.t.Helper()
 	last := -1
 	s.eventually("the shim sleeps", func() bool {

@@ -22,7 +22,7 @@ func TestVMFileSaysWhatTheFlagsOrTheEnvironmentSay(t *testing.T) {
 	e.cmd.Args = []string{binary, "--launcher-dir", e.dir, "--pid", pid}
 	e.cmd.Env = append(os.Environ(), "VM_NAMESPACE=ns", "VM_NAME=vm", "VM_UID=u-1", "VM_GRACE_PERIOD_SECONDS=0")
 	e.start().eventually("vm.json", func() bool { return e.there(signals.FileVM) })
-	for s, grace := range map[*shim]string{s: "2", e: "0"} {
+	for s, grace := range map[*shimProcess]string{s: "2", e: "0"} {
 		got, err := signals.ParseVM([]byte(readFile(t, filepath.Join(s.dir, signals.FileVM))))
 		if want := (signals.VM{Namespace: "ns", Name: "vm", UID: "u-1", Grace: grace}); err != nil || got != want {
 			t.Errorf("vm.json says %+v, %v", got, err)

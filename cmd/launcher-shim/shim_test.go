@@ -25,7 +25,7 @@ import (
 const testTimeout = 10 * time.Second
 
 // sources are the project's packages that the shim links.
-var sources = []string{"cmd/launcher-shim", "internal/launcher", "internal/logwriter", "pkg/grace", "pkg/process", "pkg/signals"}
+var sources = []string{"cmd/launcher-shim", "internal/shim", "internal/logwriter", "pkg/grace", "pkg/process", "pkg/signals"}
 
 // binary is the shim as it is released, built once by TestMain.
 var binary string
@@ -79,7 +79,7 @@ func (o *output) String() string {
 }
 
 // shim is one run of the binary.
-type shim struct {
+type shimProcess struct {
 	t      *testing.T
 	dir    string
 	cmd    *exec.Cmd
@@ -88,16 +88,16 @@ type shim struct {
 }
 
 // prepare makes a shim for ns/vm with uid u-1 that is not running yet.
-func prepare(t *testing.T, dir string, args ...string) *shim {
+func prepare(t *testing.T, dir string, args ...string) *shimProcess {
 	t.Helper()
-	s := &shim{t: t, dir: dir, ended: make(chan struct{})}
+	s := &shimProcess{t: t, dir: dir, ended: make(chan struct{})}
 	s.cmd = exec.Command(binary, append([]string{"--namespace", "ns", "--name", "vm", "--uid", "u-1", "--launcher-dir", dir}, args...)...)
 	s.cmd.Stderr = &s.stderr
 	s.cmd.WaitDelay = time.Second // a child of the shim may keep stderr open
 	return s
 }
 
-func (s *shim) start() *shim {
+func (s *shimProcess) start() *shimProcess {
 	s.t.Helper()
 	kit.Must(s.t, s.cmd.Start())
 	go func() {
@@ -120,29 +120,29 @@ func (s *shim) start() *shim {
 }
 
 // started starts a shim and waits until it is registered.
-func started(t *testing.T, dir string, args ...string) *shim {
+func started(t *testing.T, dir string, args ...string) *shimProcess {
 	t.Helper()
 	s := prepare(t, dir, args...).start()
 	s.eventually("vm.json", func() bool { return s.there(signals.FileVM) })
 	return s
 }
 
-func (s *shim) eventually(what string, is func() bool) {
+func (s *shimProcess) eventually(what string, is func() bool) {
 	s.t.Helper()
 	kit.Eventually(s.t, what, is)
 }
 
-func (s *shim) there(name string) bool {
+func (s *shimProcess) there(name string) bool {
 	_, err := os.Lstat(filepath.Join(s.dir, name))
 	return err == nil
 }
 
-func (s *shim) signal(sig syscall.Signal) {
+func (s *shimProcess) signal(sig syscall.Signal) {
 	s.t.Helper()
 	kit.Must(s.t, s.cmd.Process.Signal(sig))
 }
 
-func (s *shim) trigger() signals.Trigger {
+func (s *shimProcess) trigger() signals.Trigger {
 	s.t.Helper()
 	s.eventually("the trigger", func() bool { return s.there(signals.FileTrigger) })
 	content, err := os.ReadFile(filepath.Join(s.dir, signals.FileTrigger))
@@ -154,7 +154,7 @@ func (s *shim) trigger() signals.Trigger {
 	return trigger
 }
 
-func (s *shim) wait() {
+func (s *shimProcess) wait() {
 	select {
 	case <-s.ended:
 	case <-time.After(testTimeout):
@@ -164,7 +164,7 @@ func (s *shim) wait() {
 
 // wantExit waits for the end and compares the exit status; 128+n never stands
 // for a shim that was killed itself.
-func (s *shim) wantExit(status int) {
+func (s *shimProcess) wantExit(status int) {
 	s.t.Helper()
 	s.wait()
 	if got := s.cmd.ProcessState.ExitCode(); got != status {
@@ -172,7 +172,7 @@ func (s *shim) wantExit(status int) {
 	}
 }
 
-func (s *shim) running() bool {
+func (s *shimProcess) running() bool {
 	select {
 	case <-s.ended:
 		return false
@@ -182,7 +182,7 @@ func (s *shim) running() bool {
 }
 
 // holder is the pid that holds vm.json's lock as this process sees it, 0 for none.
-func (s *shim) holder() int {
+func (s *shimProcess) holder() int {
 	s.t.Helper()
 	f, err := os.Open(filepath.Join(s.dir, signals.FileVM))
 	kit.Must(s.t, err)
@@ -209,7 +209,7 @@ func vm(t *testing.T) (pid string, end func()) {
 }
 
 // inPIDNamespace makes the shim PID 1 of a PID namespace with its own /proc.
-func (s *shim) inPIDNamespace() *shim {
+func (s *shimProcess) inPIDNamespace() *shimProcess {
 	script := `mount -t proc none /proc && exec "$@"`
 	s.cmd.Path = "/bin/sh"
 	s.cmd.Args = append([]string{"sh", "-c", script, "sh"}, s.cmd.Args...)

@@ -150,7 +150,7 @@ func TestAnEndThatAnEarlierContainerWasToldEndsNoShim(t *testing.T) {
 
 // staysFor shows that the shim does not end; a slow machine can only hide a
 // mistake here, not make one up.
-func (s *shim) staysFor(d time.Duration) {
+func (s *shimProcess) staysFor(d time.Duration) {
 	s.t.Helper()
 	select {
 	case <-s.ended:

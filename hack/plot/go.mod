@@ -1,4 +1,4 @@
-// The picture of docs/performance.md: a module of its own, so that none of it
+// The picture of docs/lab/performance.md: a module of its own, so that none of it
 // reaches the product.
 module github.com/vmgrace/vmgrace/hack/plot
 

@@ -1,4 +1,4 @@
-// Command plot draws docs/performance.svg from the figures of make bench:
+// Command plot draws docs/lab/performance.svg from the figures of make bench:
 // how the cost of a VM grows with their number. A file name that ends in .png
 // makes it a PNG.
 package main

@@ -31,13 +31,13 @@ type Agent struct {
 	listed   bool
 	read     bool // the records, so that none comes later
 	started  grace.Mono
-	machine  machine
+	node     node
 }
 
 // New returns an agent that does nothing yet.
 func New(cfg Config, log *slog.Logger) *Agent {
 	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, rejected: map[string]bool{}, relist: make(chan struct{}, 1),
-		machine: machine{time: cfg.NodeShutdown}}
+		node: node{time: cfg.NodeShutdown}}
 }
 
 // Guard takes over records that were read, and arms their deadlines, soonest
@@ -75,10 +75,10 @@ func (a *Agent) Guard(records []grace.Record) {
 // Run guards the records and whatever LauncherChanged brings, until ctx ends.
 // It leaves every VM alone when it ends.
 func (a *Agent) Run(ctx context.Context) error {
-	if a.cfg.Machine != nil {
+	if a.cfg.Node != nil {
 		first := make(chan struct{})
-		a.wg.Go(func() { a.keepMachine(ctx, sync.OnceFunc(func() { close(first) })) })
-		awaitMachine(ctx, first)
+		a.wg.Go(func() { a.keepNode(ctx, sync.OnceFunc(func() { close(first) })) })
+		awaitNode(ctx, first)
 	}
 	a.mu.Lock()
 	a.ctx, a.started = ctx, a.cfg.Clock.Now()
@@ -200,14 +200,14 @@ func (a *Agent) keeper(domain string) *keeper {
 // keep makes a keeper; the caller holds the lock.
 func (a *Agent) keep(domain string, r grace.Record) *keeper {
 	k := newKeeper(a, domain, r)
-	k.vm.SeeNode(a.machine.time, a.machine.turns[domain])
+	k.vm.SeeNode(a.node.time, a.node.turns[domain])
 	a.keepers[domain] = k
 	return k
 }
 
 // start lets a keeper run; the caller holds the lock.
 func (a *Agent) start(k *keeper) {
-	k.vm.SeeNode(a.machine.time, a.machine.turns[k.domain]) // what was heard since it was made
+	k.vm.SeeNode(a.node.time, a.node.turns[k.domain]) // what was heard since it was made
 	a.wg.Go(func() { k.run(a.ctx) })
 }
 

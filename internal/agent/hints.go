@@ -14,7 +14,7 @@ type hints struct {
 	domain   bool
 	cluster  bool
 	save     bool
-	node     bool               // the machine shuts down, or does not any more
+	node     bool               // the node shuts down, or does not any more
 	record   *grace.Record      // read from the cache late
 	seen     *hypervisor.Domain // from a list, newer than any look before; zero: not in the list
 	end      grace.End

@@ -13,7 +13,7 @@ import (
 )
 
 // What happens outside while an agent follows a shutdown, or is away: the
-// clock is set, the machine reboots, libvirt loses a VM.
+// clock is set, the node reboots, libvirt loses a VM.
 
 func TestAWallClockThatIsSetMovesNoDeadline(t *testing.T) {
 	for name, set := range map[string]func(past time.Duration) time.Duration{

@@ -130,25 +130,25 @@ type Config struct {
 	Migration func(domain string) (grace.Migration, grace.Arrival)
 	Clock     Clock
 	Meter     Meter
-	// Machine is nil where the machine's shutdown is not delayed. NodeShutdown is the
+	// Node is nil where the node's shutdown is not delayed. NodeShutdown is the
 	// one that an earlier agent of this boot has heard of, and SaveNodeShutdown makes
 	// one durable, or forgets it: it may block, and is not waited for long.
-	Machine          Machine
+	Node             Node
 	NodeShutdown     grace.NodeShutdownTime
 	SaveNodeShutdown func(grace.NodeShutdownTime) error
 }
 
-// Machine delays the shutdown of the machine that the VMs run on.
-type Machine interface {
+// Node delays the shutdown of the node that the VMs run on.
+type Node interface {
 	// Watch delays shutdowns and tells of them until ctx ends. It tells what it
 	// finds at its start, and then each change.
-	Watch(ctx context.Context, report func(MachineState))
+	Watch(ctx context.Context, report func(NodeState))
 	// Release lets the shutdown that is under way go on. It does not block.
 	Release()
 }
 
-// MachineState is what is known of the machine's shutdown.
-type MachineState struct {
+// NodeState is what is known of the node's shutdown.
+type NodeState struct {
 	Known        bool // logind can be asked
 	Held         bool // a shutdown would be delayed, or is
 	ShuttingDown bool

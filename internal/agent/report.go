@@ -94,7 +94,7 @@ func (k *keeper) shortened(d grace.Decision) {
 	deadline := r.Shutdown.DeadlineAt
 	if d.Cause == grace.NodeShutdown {
 		k.a.cfg.Meter.Rejected("node_shutdown_delay")
-		k.log.Warn("the machine goes down before the VM's deadline: the deadline is earlier now; see InhibitDelayMaxSec of logind.conf",
+		k.log.Warn("the node goes down before the VM's deadline: the deadline is earlier now; see InhibitDelayMaxSec of logind.conf",
 			"rule", d.Rule, "gracePeriod", r.Period.Length, "deadline", deadline)
 		k.report(reasonShortened, true, fmt.Sprintf("the node goes down before the end of the VM's grace period of %s: logind delays that no longer (InhibitDelayMaxSec); the deadline is %s now, to leave QEMU its --destroy-timeout of %s",
 			r.Period.Length, deadline.Format(time.RFC3339), k.a.cfg.Policy.DestroyTimeout))

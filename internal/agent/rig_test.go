@@ -43,7 +43,7 @@ type rig struct {
 	unread   bool         // the records cannot be read when the agent starts
 
 	cluster *memoryCluster    // nil: standalone
-	machine *memoryMachine    // nil: its shutdowns are not delayed
+	node    *memoryNode       // nil: its shutdowns are not delayed
 	driver  hypervisor.Driver // nil: hv
 }
 
@@ -121,8 +121,8 @@ func (r *rig) run() {
 	if r.driver != nil {
 		cfg.Hypervisor = r.driver
 	}
-	if r.machine != nil {
-		cfg.Machine, cfg.NodeShutdown, cfg.SaveNodeShutdown = r.machine, r.machine.keeps(), r.machine.keep
+	if r.node != nil {
+		cfg.Node, cfg.NodeShutdown, cfg.SaveNodeShutdown = r.node, r.node.keeps(), r.node.keep
 	}
 	r.agent = New(cfg, slog.New(r.log))
 	agent := r.agent

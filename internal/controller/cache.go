@@ -17,13 +17,13 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-	"github.com/vmgrace/vmgrace/internal/controller/certs"
+	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
 
 // cacheOptions: only objects that are read are watched, and only the fields that are read
 // are kept.
 func (o *Options) cacheOptions() cache.Options {
-	ours := fields.OneTermEqualSelector("metadata.name", certs.Name)
+	ours := fields.OneTermEqualSelector("metadata.name", webhookcerts.Name)
 	return cache.Options{
 		ReaderFailOnMissingInformer: true,
 		DefaultTransform:            stripped,

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -82,7 +82,7 @@ func TestTheCacheKeepsOfABudgetWhatIsRead(t *testing.T) {
 	}
 	want := given.DeepCopy()
 	given.Status, given.Annotations = policyv1.PodDisruptionBudgetStatus{ExpectedPods: 1}, annotations(nil)
-	if lookup.VMIOf(given) == nil {
+	if index.VMIOf(given) == nil {
 		t.Fatal("the budget has no owner")
 	}
 	keeps(t, strippedBudget, given, want)

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/controller/mark"
+	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -15,12 +15,12 @@ import (
 func TestAMarkThatWasMadeAnewIsNotTakenBack(t *testing.T) {
 	w := given(t)
 	v := w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)
-	marks := mark.Marks{Client: w.Client}
+	marks := move.Marks{Client: w.Client}
 	w.must(marks.Move(t.Context(), w.read(v), evacuation.Explanation{Cause: evacuation.CauseNodeTaint}))
 	tainted := w.read(v)
 	w.must(marks.Move(t.Context(), w.read(v), evacuation.Explanation{Cause: "Eviction"}))
 
-	if err := marks.Cancel(t.Context(), tainted); !errors.Is(err, mark.ErrChanged) {
+	if err := marks.Cancel(t.Context(), tainted); !errors.Is(err, move.ErrChanged) {
 		t.Errorf("taken back by who saw the former mark: %v", err)
 	}
 	if !w.read(v).Marked() {

@@ -12,20 +12,20 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/vmgrace/vmgrace/internal/controller/budget"
-	"github.com/vmgrace/vmgrace/internal/controller/certs"
-	"github.com/vmgrace/vmgrace/internal/controller/disrupt"
-	"github.com/vmgrace/vmgrace/internal/controller/evacuate"
+	"github.com/vmgrace/vmgrace/internal/controller/disruption"
+	"github.com/vmgrace/vmgrace/internal/controller/evacuation"
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
-	"github.com/vmgrace/vmgrace/internal/controller/lookup"
-	"github.com/vmgrace/vmgrace/internal/controller/mark"
-	"github.com/vmgrace/vmgrace/internal/controller/meter"
-	"github.com/vmgrace/vmgrace/internal/controller/migrate"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/internal/controller/metrics"
+	"github.com/vmgrace/vmgrace/internal/controller/migration"
+	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/nodecerts"
-	"github.com/vmgrace/vmgrace/internal/controller/replace"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/internal/controller/taints"
+	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
 
 // setup is what the controllers and webhooks are made from.
@@ -34,8 +34,8 @@ type setup struct {
 
 	log      *slog.Logger
 	live     client.Reader // reads from the API server, not the cache
-	keeper   *certs.Keeper
-	meter    *meter.Meter
+	keeper   *webhookcerts.Keeper
+	meter    *metrics.Meter
 	settings *settings.Live
 	budgets  bool // disruption-budgets is enabled
 	nodes    bool // nodes may be read
@@ -49,11 +49,11 @@ func (s *setup) webhooks() eviction.Config {
 }
 
 // mover marks VMs, or makes their migrations where KubeVirt does not let VMIs be marked.
-func (o *Options) mover(s *setup) replace.Mover {
+func (o *Options) mover(s *setup) taints.Mover {
 	if o.BesideKubeVirt {
-		return mark.Migrations{Client: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
+		return move.Migrations{Client: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
 	}
-	return mark.Marks{Client: s.GetClient()}
+	return move.Marks{Client: s.GetClient()}
 }
 
 // registered are the functions behind the names of --controllers.
@@ -65,7 +65,7 @@ func (o *Options) registered() map[string]func(*setup) error {
 			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
 		},
 		evacuations: func(s *setup) error {
-			return evacuate.Add(s.Manager, evacuate.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
+			return evacuation.Add(s.Manager, evacuation.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
 				Settings: s.settings, Nodes: s.nodes})
 		},
 		migrations: func(s *setup) error {
@@ -73,18 +73,18 @@ func (o *Options) registered() map[string]func(*setup) error {
 			if err != nil {
 				return err
 			}
-			return migrate.Add(s.Manager, migrate.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
+			return migration.Add(s.Manager, migration.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
 				Settings: s.settings, Meter: s.meter, Budgets: s.budgets, Nodes: s.nodes})
 		},
 		podDisruption: func(s *setup) error {
-			return disrupt.Add(s.Manager, disrupt.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings,
+			return disruption.Add(s.Manager, disruption.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings,
 				Nodes: s.nodes, Mover: o.mover(s), Unheld: o.BesideKubeVirt})
 		},
 		taintReplacement: func(s *setup) error {
 			if !s.nodes {
 				return nil // logged at the start
 			}
-			return replace.Add(s.Manager, replace.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings,
+			return taints.Add(s.Manager, taints.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings,
 				Meter: s.meter, Mover: o.mover(s), Conditions: !o.BesideKubeVirt})
 		},
 	}
@@ -170,13 +170,13 @@ func (o *Options) followSettings(s *setup) error {
 	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) && !o.runs(podDisruption) {
 		return nil
 	}
-	index := lookup.Index
+	add := index.Add
 	if o.BesideKubeVirt {
-		index = lookup.IndexVMs
+		add = index.AddVMs
 	}
-	if err := index(context.Background(), s.GetFieldIndexer()); err != nil {
+	if err := add(context.Background(), s.GetFieldIndexer()); err != nil {
 		return fmt.Errorf("indexes of the cache: %w", err)
 	}
 	cache := s.GetClient()
-	return meter.CountVMs(metrics.Registry, func() (meter.VMs, bool) { return evacuate.Count(cache, s.settings) })
+	return metrics.CountVMs(registry.Registry, func() (metrics.VMs, bool) { return evacuation.Count(cache, s.settings) })
 }

@@ -18,16 +18,16 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
-	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-	"github.com/vmgrace/vmgrace/internal/controller/certs"
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
-	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
 
 const (
@@ -52,7 +52,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	if err := o.checkCRDs(ctx, mgr.GetAPIReader()); err != nil {
 		return err
 	}
-	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), keeper: keeper, meter: meter.New(metrics.Registry), settings: settings.New(), budgets: o.runs(disruptionBudgets)}
+	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), keeper: keeper, meter: metrics.New(registry.Registry), settings: settings.New(), budgets: o.runs(disruptionBudgets)}
 	if err := o.register(&s); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func newScheme() (*runtime.Scheme, error) {
 	return s, nil
 }
 
-func (o *Options) manager(log logr.Logger) (ctrl.Manager, *certs.Keeper, error) {
+func (o *Options) manager(log logr.Logger) (ctrl.Manager, *webhookcerts.Keeper, error) {
 	cfg, err := o.config()
 	if err != nil {
 		return nil, nil, err
@@ -107,7 +107,7 @@ func (o *Options) manager(log logr.Logger) (ctrl.Manager, *certs.Keeper, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	keeper := certs.New(certs.Config{Namespace: o.Namespace, Validity: o.CertificateValidity, Guarded: eviction.EvictionPath})
+	keeper := webhookcerts.New(webhookcerts.Config{Namespace: o.Namespace, Validity: o.CertificateValidity, Guarded: eviction.EvictionPath})
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: known, Logger: log, Cache: o.cacheOptions(),
 		Client:         client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Event{}}}},

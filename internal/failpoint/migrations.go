@@ -6,14 +6,14 @@ import (
 	"context"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
 // Migrations adds points before and after the steps of a live migration, at which a test
 // kills an agent.
-func (p Points) Migrations(c nodemigration.Config) nodemigration.Config {
+func (p Points) Migrations(c transfer.Config) transfer.Config {
 	c.Sender = senders{c.Sender, p.points}
 	c.Hypervisor = migrators{c.Hypervisor, p.points}
 	c.Cluster = migrations{c.Cluster, p.points}
@@ -22,7 +22,7 @@ func (p Points) Migrations(c nodemigration.Config) nodemigration.Config {
 }
 
 type senders struct {
-	nodemigration.Sender
+	transfer.Sender
 	*points
 }
 
@@ -32,7 +32,7 @@ func (s senders) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 }
 
 type migrators struct {
-	nodemigration.Hypervisor
+	transfer.Hypervisor
 	*points
 }
 
@@ -42,13 +42,13 @@ func (m migrators) Resume(ctx context.Context, name string, i grace.Instance) er
 }
 
 type migrations struct {
-	nodemigration.Cluster
+	transfer.Cluster
 	*points
 }
 
 // UpdateStatus has points named after the phase or state that is written, and none for
 // the progress.
-func (m migrations) UpdateStatus(ctx context.Context, of *nodemigration.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
+func (m migrations) UpdateStatus(ctx context.Context, of *transfer.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
 	if name := string(phase) + state.SourceState + state.TargetState; name != "" {
 		defer m.around("migration-status-" + name)()
 	}
@@ -56,7 +56,7 @@ func (m migrations) UpdateStatus(ctx context.Context, of *nodemigration.Migratio
 }
 
 type movers struct {
-	nodemigration.VMs
+	transfer.VMs
 	*points
 }
 

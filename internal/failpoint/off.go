@@ -4,7 +4,7 @@ package failpoint
 
 import (
 	"github.com/vmgrace/vmgrace/internal/agent"
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
@@ -22,7 +22,7 @@ func (Points) Disk(d durable.Disk) durable.Disk { return d }
 func (Points) Ports(c agent.Config) agent.Config { return c }
 
 // Migrations returns c.
-func (Points) Migrations(c nodemigration.Config) nodemigration.Config { return c }
+func (Points) Migrations(c transfer.Config) transfer.Config { return c }
 
 // Launchers returns notify.
 func (Points) Launchers(notify func(name string)) func(name string) { return notify }

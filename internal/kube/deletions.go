@@ -10,7 +10,7 @@ import (
 
 const (
 	// crdTimeout is how long the API server has to answer a question about the
-	// CRD. So much later than the VMIs' the CRD's own watch may be.
+	// CRD. The CRD watch may lag the VMI watch by this much.
 	crdTimeout = 500 * time.Millisecond
 	crdRetry   = time.Second
 )

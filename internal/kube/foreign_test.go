@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
@@ -45,7 +45,7 @@ func TestKubeVirtsOwnObjectsAreRead(t *testing.T) {
 // Conditions of others, of whatever type, keep their places and fields.
 func TestOneConditionIsPatchedByItsPlace(t *testing.T) {
 	s := &Source{node: "n"}
-	v := nodemigration.VMI{Namespace: "ns", Name: "vm", UID: "u"}
+	v := transfer.VMI{Namespace: "ns", Name: "vm", UID: "u"}
 	for status, want := range map[string]string{
 		``:                                  `{"op":"add","path":"/status","value":{"conditions":[`,
 		`{"phase":7}`:                       `{"op":"add","path":"/status/conditions","value":[{`,
@@ -55,7 +55,7 @@ func TestOneConditionIsPatchedByItsPlace(t *testing.T) {
 	} {
 		o := &object{Status: json.RawMessage(status)}
 		o.UID, o.Labels = "u", map[string]string{kubevirt.NodeNameLabel: "n"}
-		patch, err := s.movablePatch(o, v, nodemigration.Verdict{Status: "True"})
+		patch, err := s.movablePatch(o, v, transfer.Verdict{Status: "True"})
 		if err != nil || len(patch) != 2 {
 			t.Errorf("%s: %v, %v", status, patch, err)
 			continue

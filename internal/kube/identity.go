@@ -21,7 +21,7 @@ const (
 	certificateLife = 24 * time.Hour
 )
 
-// Sign implements nodemigration.Signer.
+// Sign implements transfer.Signer.
 func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
@@ -72,7 +72,7 @@ func signed(o *object) ([]byte, error) {
 	return status.Certificate, nil
 }
 
-// Roots implements nodemigration.Signer. They are in the controller's ConfigMap.
+// Roots implements transfer.Signer. They are in the controller's ConfigMap.
 func (m *Migrations) Roots(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()

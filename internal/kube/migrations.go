@@ -15,7 +15,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/agent"
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
@@ -35,7 +35,7 @@ type Migrations struct {
 // side has the migrations that name this node in a label.
 type side struct {
 	label string
-	*store[*nodemigration.Migration]
+	*store[*transfer.Migration]
 }
 
 // NewMigrations shares the connection of a Source. signers is the namespace of the
@@ -45,9 +45,9 @@ func NewMigrations(s *Source, signers string, changed func()) *Migrations {
 	m := &Migrations{source: s, signers: signers, changed: changed, health: newHealth(s.log, s.now, migrations())}
 	m.health.what, m.health.without = "live migrations are", "no VM is moved from or to this node"
 	for _, label := range []string{migration.SourceNodeLabel, migration.TargetNodeLabel} {
-		m.sides = append(m.sides, side{label, &store[*nodemigration.Migration]{
-			strip:  func(o *object, _ *nodemigration.Migration) *nodemigration.Migration { return m.strip(o, label) },
-			notify: func(_, _ *nodemigration.Migration) { changed() },
+		m.sides = append(m.sides, side{label, &store[*transfer.Migration]{
+			strip:  func(o *object, _ *transfer.Migration) *transfer.Migration { return m.strip(o, label) },
+			notify: func(_, _ *transfer.Migration) { changed() },
 		}})
 	}
 	return m
@@ -83,8 +83,8 @@ func (m *Migrations) failing(err error) {
 
 // strip converts a valid object to a migration, or returns nil. What cannot be read counts
 // as absent.
-func (m *Migrations) strip(o *object, label string) *nodemigration.Migration {
-	is := &nodemigration.Migration{ObjectMeta: o.ObjectMeta}
+func (m *Migrations) strip(o *object, label string) *transfer.Migration {
+	is := &transfer.Migration{ObjectMeta: o.ObjectMeta}
 	is.ManagedFields = nil
 	_, _ = json.Unmarshal(o.Spec, &is.Spec), json.Unmarshal(o.Status, &is.Status)
 	if o.Labels[label] != m.source.node || !(key{o.Namespace, is.Spec.VMIName}).valid() {
@@ -93,14 +93,14 @@ func (m *Migrations) strip(o *object, label string) *nodemigration.Migration {
 	return is
 }
 
-// Migrations implements nodemigration.Cluster. They are complete after the first list of
+// Migrations implements transfer.Cluster. They are complete after the first list of
 // both watches, or if there is nothing to list.
-func (m *Migrations) Migrations() (all []*nodemigration.Migration, complete bool) {
+func (m *Migrations) Migrations() (all []*transfer.Migration, complete bool) {
 	// First: a list that completes after this line calls changed.
 	complete = m.refused.Load() || !slices.ContainsFunc(m.sides, func(s side) bool { return !s.synced() })
 	seen := map[types.UID]bool{}
 	for _, side := range m.sides {
-		side.all(func(is *nodemigration.Migration) {
+		side.all(func(is *transfer.Migration) {
 			if !seen[is.UID] {
 				seen[is.UID] = true
 				all = append(all, is)
@@ -110,8 +110,8 @@ func (m *Migrations) Migrations() (all []*nodemigration.Migration, complete bool
 	return all, complete
 }
 
-// UpdateStatus implements nodemigration.Cluster: a merge patch without the empty fields.
-func (m *Migrations) UpdateStatus(ctx context.Context, of *nodemigration.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
+// UpdateStatus implements transfer.Cluster: a merge patch without the empty fields.
+func (m *Migrations) UpdateStatus(ctx context.Context, of *transfer.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
 	now := time.Now()
 	if state.TargetState == kubevirt.TargetRunning && migration.StateOf(of).ResumeTimestamp == nil { // it is written once
 		state.ResumeTimestamp = &metav1.MicroTime{Time: now}
@@ -132,16 +132,16 @@ func (m *Migrations) UpdateStatus(ctx context.Context, of *nodemigration.Migrati
 	return m.source.patchStatus(ctx, migrations(), key{of.Namespace, of.Name}, types.MergePatchType, patch)
 }
 
-// Event implements nodemigration.Cluster.
-func (m *Migrations) Event(of *nodemigration.Migration, reason, message string) {
+// Event implements transfer.Cluster.
+func (m *Migrations) Event(of *transfer.Migration, reason, message string) {
 	m.source.Report(agent.Event{
 		Namespace: of.Namespace, Name: of.Spec.VMIName, UID: migration.StateOf(of).VMIUID,
 		Reason: reason, Message: message, Warning: true, Key: string(of.UID), At: time.Now().UTC(),
 	})
 }
 
-// Gone implements nodemigration.Cluster.
-func (m *Migrations) Gone(ctx context.Context, of *nodemigration.Migration) (bool, error) {
+// Gone implements transfer.Cluster.
+func (m *Migrations) Gone(ctx context.Context, of *transfer.Migration) (bool, error) {
 	o, err := m.source.get(ctx, migrations(), key{of.Namespace, of.Name})
 	if errors.Is(err, errGone) {
 		return true, nil

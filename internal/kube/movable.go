@@ -14,7 +14,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
@@ -23,15 +23,15 @@ import (
 const maxCondition = 1024
 
 // shownVerdict is the condition LiveMigratable in a VMI's status.
-func shownVerdict(status json.RawMessage) nodemigration.Verdict {
+func shownVerdict(status json.RawMessage) transfer.Verdict {
 	var s kubevirt.VirtualMachineInstanceStatus
 	_ = json.Unmarshal(status, &s) // one of another kind shows nothing
 	for _, c := range s.Conditions {
 		if c.Type == kubevirt.LiveMigratable {
-			return nodemigration.Verdict{Status: cut(c.Status, maxLabel), Reason: cut(c.Reason, maxLabel), Message: cut(c.Message, maxCondition)}
+			return transfer.Verdict{Status: cut(c.Status, maxLabel), Reason: cut(c.Reason, maxLabel), Message: cut(c.Message, maxCondition)}
 		}
 	}
-	return nodemigration.Verdict{}
+	return transfer.Verdict{}
 }
 
 // pinned returns why a launcher pod cannot be recreated on another node, or is recreated by
@@ -69,26 +69,26 @@ func pinned(o *object) string {
 	return ""
 }
 
-// Movables implements nodemigration.VMIs.
-func (s *Source) Movables() []nodemigration.VMI {
+// Movables implements transfer.VMIs.
+func (s *Source) Movables() []transfer.VMI {
 	pinned := map[key]string{}
 	s.pods.all(func(p pod) {
 		if p.pinned != "" && !p.Done {
 			pinned[p.of] = p.pinned
 		}
 	})
-	var all []nodemigration.VMI
+	var all []transfer.VMI
 	s.vmis.all(func(v vmi) {
 		if v.State != grace.VMIDeleting {
-			all = append(all, nodemigration.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.movable, Pinned: pinned[v.name]})
+			all = append(all, transfer.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.movable, Pinned: pinned[v.name]})
 		}
 	})
 	return all
 }
 
-// SetLiveMigratable implements nodemigration.VMIs. A VMI that is another one by now, or
+// SetLiveMigratable implements transfer.VMIs. A VMI that is another one by now, or
 // on another node, is left alone.
-func (s *Source) SetLiveMigratable(ctx context.Context, v nodemigration.VMI, is nodemigration.Verdict) error {
+func (s *Source) SetLiveMigratable(ctx context.Context, v transfer.VMI, is transfer.Verdict) error {
 	o, err := s.get(ctx, vmis(), key{v.Namespace, v.Name})
 	if err != nil {
 		return err
@@ -112,7 +112,7 @@ type operation struct {
 
 // movablePatch changes the condition in the object as it was read, and keeps its fields
 // that are not known here. It is nil where nothing is to be changed.
-func (s *Source) movablePatch(o *object, v nodemigration.VMI, is nodemigration.Verdict) ([]operation, error) {
+func (s *Source) movablePatch(o *object, v transfer.VMI, is transfer.Verdict) ([]operation, error) {
 	var status kubevirt.VirtualMachineInstanceStatus
 	_ = json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
 	if string(o.UID) != v.UID || o.Labels[kubevirt.NodeNameLabel] != s.node || cmp.Or(status.NodeName, s.node) != s.node || o.DeletionTimestamp != nil {
@@ -155,7 +155,7 @@ func conditionAt(status json.RawMessage, at int) (map[string]any, error) {
 }
 
 // write changes a condition to this verdict.
-func write(c map[string]any, is nodemigration.Verdict) {
+func write(c map[string]any, is transfer.Verdict) {
 	now := time.Now().UTC().Format(time.RFC3339)
 	if c["status"] != is.Status {
 		c["lastTransitionTime"] = now

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 )
 
 // mayTell gives the rig's user the right that an agent which takes part in
@@ -26,7 +26,7 @@ func (r *rig) mayTell() {
 }
 
 // movableOf waits until the Source shows this of the VMI's condition.
-func (r *rig) movableOf(name, status string) (v nodemigration.VMI) {
+func (r *rig) movableOf(name, status string) (v transfer.VMI) {
 	r.Helper()
 	r.eventually(func() bool {
 		for _, v = range r.Movables() {
@@ -54,8 +54,8 @@ func TestOnlyTheConditionLiveMigratableIsWritten(t *testing.T) {
 	r := newRig(t)
 	r.mayTell()
 	r.watching()
-	yes := nodemigration.Verdict{Status: "True"}
-	no := nodemigration.Verdict{Status: "False", Reason: "HostDeviceNotLiveMigratable", Message: "a host device"}
+	yes := transfer.Verdict{Status: "True"}
+	no := transfer.Verdict{Status: "False", Reason: "HostDeviceNotLiveMigratable", Message: "a host device"}
 	// Given VMIs without a status, with conditions of others, and with one of
 	// LiveMigratable that has a field which is not known here.
 	for name, status := range map[string]string{
@@ -101,8 +101,8 @@ func TestAVMIThatIsAnotherOneOrElsewhereIsNotWrittenTo(t *testing.T) {
 	r.makeVMI("anew", "", `{}`)
 	moved, anew := r.movableOf("moved", ""), r.movableOf("anew", "")
 	anew.UID = "another"
-	for _, v := range []nodemigration.VMI{moved, anew} {
-		if err := r.SetLiveMigratable(t.Context(), v, nodemigration.Verdict{Status: "True"}); err != nil {
+	for _, v := range []transfer.VMI{moved, anew} {
+		if err := r.SetLiveMigratable(t.Context(), v, transfer.Verdict{Status: "True"}); err != nil {
 			t.Error(err)
 		}
 		if has := r.conditions(v.Name); len(has) > 0 {

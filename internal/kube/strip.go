@@ -10,7 +10,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -26,7 +26,7 @@ type vmi struct {
 	// one. It may be the doing of the CRD's deletion: see deletions.go.
 	marked grace.Mono
 	// movable is what it shows of its condition LiveMigratable.
-	movable nodemigration.Verdict
+	movable transfer.Verdict
 }
 
 // undecided: whether its deletionTimestamp is its own deletion is not known.

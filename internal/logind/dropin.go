@@ -139,7 +139,7 @@ func (l *lengthy) due() bool { return l.skip <= 0 }
 
 // extend has logind delay for as long as is wanted: at the start, and whenever another file
 // has made the time shorter again.
-func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.MachineState {
+func (b *bus) extend(ctx context.Context, state agent.NodeState) agent.NodeState {
 	l := b.logind
 	if state.Delay >= l.Wanted {
 		return state
@@ -164,7 +164,7 @@ func (b *bus) extend(ctx context.Context, state agent.MachineState) agent.Machin
 
 // lengthen writes the drop-in, has logind read it and waits until logind says so, within
 // callTimeout: shutdowns are to be heard of meanwhile.
-func (b *bus) lengthen(ctx context.Context, state agent.MachineState) (agent.MachineState, error) {
+func (b *bus) lengthen(ctx context.Context, state agent.NodeState) (agent.NodeState, error) {
 	l := b.logind
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -160,7 +160,7 @@ func TestElogindGoesDownAtOnceWhenWhoHeldTheInhibitorHasEnded(t *testing.T) {
 	m.Shutdown(t, "Reboot")
 	w.until("shutdown", down)
 	second := watch(t, &Logind{Socket: m.Socket})
-	if s := second.until("shutdown", down); s != (agent.MachineState{Known: true, ShuttingDown: true, Delay: time.Minute}) {
+	if s := second.until("shutdown", down); s != (agent.NodeState{Known: true, ShuttingDown: true, Delay: time.Minute}) {
 		t.Errorf("who comes in the middle is told %+v", s)
 	}
 	w.stop()

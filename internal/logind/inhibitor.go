@@ -18,7 +18,7 @@ func (b *bus) hold(ctx context.Context) {
 	}
 	b.logind.take(f)
 	b.logind.logged = ""
-	b.logind.Log.Info("shutdowns of this machine are delayed until its VMs are gone")
+	b.logind.Log.Info("shutdowns of this node are delayed until its VMs are gone")
 }
 
 // inhibit waits for the answer no longer than callTimeout. One that comes later is not

@@ -1,4 +1,4 @@
-// Package logind delays the machine's shutdown with an inhibitor of
+// Package logind delays the node's shutdown with an inhibitor of
 // systemd-logind, or of elogind, and hears of shutdowns from it
 // (org.freedesktop.login1(5), https://systemd.io/INHIBITOR_LOCKS).
 //
@@ -38,7 +38,7 @@ const (
 	manager       = name + ".Manager"
 )
 
-// Logind implements agent.Machine.
+// Logind implements agent.Node.
 type Logind struct {
 	// Socket of the system bus.
 	Socket string
@@ -56,11 +56,11 @@ type Logind struct {
 	check   time.Duration // for tests; 0 = checkInterval
 }
 
-// Release implements agent.Machine.
+// Release implements agent.Node.
 func (l *Logind) Release() { l.take(nil) }
 
 // take puts a new inhibitor in the place of the old one, which is closed only then:
-// in between the machine would not wait.
+// in between the node would not wait.
 func (l *Logind) take(f *os.File) {
 	if old := l.held.Swap(f); old != nil {
 		_ = old.Close() // nothing was written
@@ -69,16 +69,16 @@ func (l *Logind) take(f *os.File) {
 
 func (l *Logind) holds() bool { return l.held.Load() != nil }
 
-// Watch implements agent.Machine. Bus and logind may come and go: an inhibitor that
+// Watch implements agent.Node. Bus and logind may come and go: an inhibitor that
 // is held stays held, and another one is taken when they are back.
-func (l *Logind) Watch(ctx context.Context, report func(agent.MachineState)) {
+func (l *Logind) Watch(ctx context.Context, report func(agent.NodeState)) {
 	defer l.Release()
 	for {
 		err := l.session(ctx, report)
 		if ctx.Err() != nil {
 			return
 		}
-		report(agent.MachineState{Held: l.holds()})
+		report(agent.NodeState{Held: l.holds()})
 		l.logOnce(err)
 		select {
 		case <-ctx.Done():
@@ -91,14 +91,14 @@ func (l *Logind) Watch(ctx context.Context, report func(agent.MachineState)) {
 func (l *Logind) logOnce(err error) {
 	if err.Error() != l.logged {
 		l.logged = err.Error()
-		l.Log.Warn("shutdowns of this machine are not delayed: a reboot may cut grace periods short; everything else works", "err", err)
+		l.Log.Warn("shutdowns of this node are not delayed: a reboot may cut grace periods short; everything else works", "err", err)
 	}
 }
 
 var errSilent = errors.New("it takes connections and does not answer")
 
 // session is one connection to the bus.
-func (l *Logind) session(ctx context.Context, report func(agent.MachineState)) error {
+func (l *Logind) session(ctx context.Context, report func(agent.NodeState)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	silent := time.AfterFunc(callTimeout, func() { cancel(errSilent) })
@@ -136,7 +136,7 @@ type bus struct {
 	owner   string
 	refused bool   // the inhibitor that was asked for last
 	pid1    string // who is systemd
-	// jobs: systemd has had a job to stop the machine. removed: one was taken away since.
+	// jobs: systemd has had a job to stop the node. removed: one was taken away since.
 	jobs, removed bool
 	stopTime      time.Duration // that systemd gives a unit to stop
 }
@@ -185,13 +185,13 @@ func (b *bus) trusted(s *dbus.Signal) bool {
 }
 
 // look asks logind for everything, takes an inhibitor if there may be one, and tells.
-func (b *bus) look(ctx context.Context, report func(agent.MachineState)) error {
+func (b *bus) look(ctx context.Context, report func(agent.NodeState)) error {
 	b.refused = false
 	err := b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", name).Store(&b.owner)
 	if _, answered := errors.AsType[dbus.Error](err); answered { // no logind: it is heard of when it comes
 		b.owner = ""
 		b.logind.logOnce(fmt.Errorf("there is no logind on the system bus: %w", err))
-		state := b.stopping(ctx, agent.MachineState{})
+		state := b.stopping(ctx, agent.NodeState{})
 		state.Held = b.logind.holds()
 		report(state)
 		return nil
@@ -212,8 +212,8 @@ func (b *bus) look(ctx context.Context, report func(agent.MachineState)) error {
 	return nil
 }
 
-func (b *bus) state(ctx context.Context) (agent.MachineState, error) {
-	s := agent.MachineState{Known: true}
+func (b *bus) state(ctx context.Context) (agent.NodeState, error) {
+	s := agent.NodeState{Known: true}
 	var delay uint64
 	for property, into := range map[string]any{"InhibitDelayMaxUSec": &delay, "PreparingForShutdown": &s.ShuttingDown} {
 		if err := b.property(ctx, name, path, manager, property, into); err != nil {

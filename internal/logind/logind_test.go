@@ -189,20 +189,20 @@ func (l *fakeLogind) held(n int) bool {
 type watched struct {
 	*Logind
 	t     *testing.T
-	told  chan agent.MachineState
+	told  chan agent.NodeState
 	stop  func()
 	lines *strings.Builder
 }
 
 func watch(t *testing.T, l *Logind) *watched {
 	t.Helper()
-	w := &watched{Logind: l, t: t, told: make(chan agent.MachineState, 100), lines: &strings.Builder{}}
+	w := &watched{Logind: l, t: t, told: make(chan agent.NodeState, 100), lines: &strings.Builder{}}
 	l.Log = slog.New(slog.NewTextHandler(w.lines, nil))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		l.Watch(ctx, func(s agent.MachineState) { w.told <- s })
+		l.Watch(ctx, func(s agent.NodeState) { w.told <- s })
 	}()
 	w.stop = sync.OnceFunc(func() { cancel(); <-done })
 	t.Cleanup(w.stop)
@@ -210,7 +210,7 @@ func watch(t *testing.T, l *Logind) *watched {
 }
 
 // until waits for a state.
-func (w *watched) until(what string, want func(agent.MachineState) bool) agent.MachineState {
+func (w *watched) until(what string, want func(agent.NodeState) bool) agent.NodeState {
 	w.t.Helper()
 	late := time.After(testTimeout)
 	for {
@@ -225,9 +225,9 @@ func (w *watched) until(what string, want func(agent.MachineState) bool) agent.M
 	}
 }
 
-func known(s agent.MachineState) bool   { return s.Known && s.Held && !s.ShuttingDown }
-func down(s agent.MachineState) bool    { return s.Known && s.ShuttingDown }
-func unknown(s agent.MachineState) bool { return !s.Known }
+func known(s agent.NodeState) bool   { return s.Known && s.Held && !s.ShuttingDown }
+func down(s agent.NodeState) bool    { return s.Known && s.ShuttingDown }
+func unknown(s agent.NodeState) bool { return !s.Known }
 
 func TestAnInhibitorIsHeldUntilTheVMsAreGone(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
@@ -330,7 +330,7 @@ func TestAnInhibitorThatWasRefusedIsAskedForAgain(t *testing.T) {
 	fake := startLogind(t, socket, time.Minute)
 	fake.set(func() { fake.refuses = true })
 	w := watch(t, &Logind{Socket: socket, retry: 10 * time.Millisecond})
-	w.until("none is given", func(s agent.MachineState) bool { return s.Known && !s.Held })
+	w.until("none is given", func(s agent.NodeState) bool { return s.Known && !s.Held })
 	fake.set(func() { fake.refuses = false })
 	w.until("held", known)
 	w.stop()

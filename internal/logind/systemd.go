@@ -25,7 +25,7 @@ const (
 	systemdTimeout = time.Second
 )
 
-// stopTargets are the units whose job says that the machine stops.
+// stopTargets are the units whose job says that the node stops.
 func stopTargets() []string {
 	return []string{"shutdown.target", "reboot.target", "poweroff.target", "halt.target", "kexec.target"}
 }
@@ -87,9 +87,9 @@ func names(body []any, property string) bool {
 	return is || slices.Contains(invalidated, property)
 }
 
-// stopping is a state with what systemd says. Where that stops the machine by itself, the
+// stopping is a state with what systemd says. Where that stops the node by itself, the
 // time is what it gives a unit to stop: nobody holds it up.
-func (b *bus) stopping(ctx context.Context, s agent.MachineState) agent.MachineState {
+func (b *bus) stopping(ctx context.Context, s agent.NodeState) agent.NodeState {
 	if s.ShuttingDown {
 		s.AtOnce = b.jobs && !b.removed
 		return s
@@ -101,7 +101,7 @@ func (b *bus) stopping(ctx context.Context, s agent.MachineState) agent.MachineS
 	return s
 }
 
-// stops reports whether systemd stops the machine. Its job is enough; that it has none any
+// stops reports whether systemd stops the node. Its job is enough; that it has none any
 // more is believed only with its state.
 func (b *bus) stops(ctx context.Context) bool {
 	was := b.pid1
@@ -124,7 +124,7 @@ func (b *bus) stops(ctx context.Context) bool {
 	return b.jobs || state == stateStopping
 }
 
-// timeToStop is asked for before the machine stops: then nobody waits for an answer.
+// timeToStop is asked for before the node stops: then nobody waits for an answer.
 func (b *bus) timeToStop(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
 	defer cancel()

@@ -101,7 +101,7 @@ func (m *Metrics) LibvirtUp(up func() bool) {
 
 // NodeShutdown registers what tells for how long a shutdown of the node is delayed.
 // The delay is absent while it is not known.
-func (m *Metrics) NodeShutdown(state func() agent.MachineView) {
+func (m *Metrics) NodeShutdown(state func() agent.NodeView) {
 	m.isUp("vmgrace_node_shutdown_delayed", "1 while a shutdown of the node would wait for its VMs.", func() bool { return state().Held })
 	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
 	delay := desc("vmgrace_node_shutdown_delay_seconds", "How long logind delays a shutdown of the node at most.")

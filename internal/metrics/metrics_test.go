@@ -66,8 +66,8 @@ func TestTheMetricsAreTheContracts(t *testing.T) {
 	m := New()
 	m.Observe(phases)
 	m.LibvirtUp(func() bool { return true })
-	m.NodeShutdown(func() agent.MachineView {
-		return agent.MachineView{MachineState: agent.MachineState{Known: true, Held: true, Delay: 5 * time.Second}, Needed: 40 * time.Second}
+	m.NodeShutdown(func() agent.NodeView {
+		return agent.NodeView{NodeState: agent.NodeState{Known: true, Held: true, Delay: 5 * time.Second}, Needed: 40 * time.Second}
 	})
 	m.Stopped(grace.LauncherSignal, grace.Graceful, 2*time.Second)
 	m.Reacted(grace.LauncherSignal, time.Millisecond)

@@ -23,7 +23,7 @@ func (clock) Now() grace.Mono {
 	return grace.Mono(t.Nano())
 }
 
-// asleep is how long the machine has been suspended in this boot.
+// asleep is how long the node has been suspended in this boot.
 func (c clock) asleep() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // every kernel with pidfds has it

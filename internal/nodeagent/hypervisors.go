@@ -10,7 +10,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/launcher"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/inpod"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
 )
 
@@ -18,12 +18,12 @@ import (
 // those whose process is in their launcher pod. It implements hypervisor.Driver.
 // Neither kind waits for the other.
 type hypervisors struct {
-	launchers *launcher.Driver
+	launchers *inpod.Driver
 	libvirt   *libvirt.Driver // nil where there is none
 }
 
 func (o *Options) hypervisors(log *slog.Logger) hypervisors {
-	h := hypervisors{launchers: launcher.New()}
+	h := hypervisors{launchers: inpod.New()}
 	if o.LibvirtURI != "" {
 		h.libvirt = libvirt.New(libvirt.Config{URI: o.LibvirtURI, Logger: log})
 	}
@@ -65,7 +65,7 @@ func (h hypervisors) close() error {
 
 // of is the driver of an instance.
 func (h hypervisors) of(i grace.Instance) hypervisor.Driver {
-	if h.libvirt == nil || launcher.Owns(i) {
+	if h.libvirt == nil || inpod.Owns(i) {
 		return h.launchers
 	}
 	return h.libvirt
@@ -106,7 +106,7 @@ func (h hypervisors) Ask(ctx context.Context, name string, i grace.Instance, m g
 
 // prepare implements agent.Config.Prepare: only libvirt is asked for the domain first.
 func (h hypervisors) prepare(name string, i grace.Instance) {
-	if h.libvirt != nil && !launcher.Owns(i) {
+	if h.libvirt != nil && !inpod.Owns(i) {
 		h.libvirt.Prepare(name)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/internal/kube"
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -28,8 +28,8 @@ type migrations struct {
 	node     *node
 	migrator *libvirt.Migrator
 	watch    *kube.Migrations
-	identity *nodemigration.Identity
-	sides    *nodemigration.Node
+	identity *transfer.Identity
+	sides    *transfer.Node
 	former   map[string]grace.Instance // instances in the records when this agent started
 	allowed  tunnel.Agreement          // what a domain that arrives may have
 
@@ -58,12 +58,12 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 		m.former[r.Domain()] = i
 	}
 	m.watch = kube.NewMigrations(n.vmis, n.Migration.CANamespace, func() { m.sides.Changed() })
-	m.identity = nodemigration.NewIdentity(n.NodeName, m.watch, n.log)
-	m.sides = nodemigration.New(n.points.Migrations(nodemigration.Config{
+	m.identity = transfer.NewIdentity(n.NodeName, m.watch, n.log)
+	m.sides = transfer.New(n.points.Migrations(transfer.Config{
 		Node: n.NodeName, LibvirtSocket: libvirtSocket(n.LibvirtURI), SocketDir: filepath.Join(n.StateDir, "migration"),
 		URI: n.Migration.uri, Allowed: m.allowed,
 		Cluster: m.watch, Identity: m.identity, Sender: m.migrator, Hypervisor: m.migrator, VMs: m, Meter: n.meter,
-		Open: func(pid int, start uint64) (nodemigration.Process, error) {
+		Open: func(pid int, start uint64) (transfer.Process, error) {
 			p, err := process.Open(pid, start)
 			if err != nil {
 				return nil, err
@@ -148,13 +148,13 @@ func libvirtSocket(uri string) string {
 	return "/run/libvirt/libvirt-sock"
 }
 
-// Phase implements nodemigration.VMs.
+// Phase implements transfer.VMs.
 func (m *migrations) Phase(domain string) grace.Phase { return m.node.agent.Phase(domain) }
 
-// HeldFor implements nodemigration.VMs.
+// HeldFor implements transfer.VMs.
 func (m *migrations) HeldFor(domain string) time.Duration { return m.node.agent.HeldFor(domain) }
 
-// LauncherReady implements nodemigration.VMs.
+// LauncherReady implements transfer.VMs.
 func (m *migrations) LauncherReady(namespace, name, pod string) bool {
 	for _, p := range m.node.vmis.Pods(namespace, name) {
 		if p.UID == pod && !p.Done && !p.Deleting {
@@ -165,13 +165,13 @@ func (m *migrations) LauncherReady(namespace, name, pod string) bool {
 	return false
 }
 
-// Former implements nodemigration.VMs.
+// Former implements transfer.VMs.
 func (m *migrations) Former(domain string) grace.Instance { return m.former[domain] }
 
-// Moved implements nodemigration.VMs.
+// Moved implements transfer.VMs.
 func (m *migrations) Moved(domain, uuid string) {
 	m.node.agent.DomainChanged(hypervisor.Event{Name: domain, UUID: uuid, End: grace.EndMoved})
 }
 
-// Changed implements nodemigration.VMs.
+// Changed implements transfer.VMs.
 func (m *migrations) Changed(namespace, name string) { m.node.agent.ClusterChanged(namespace, name) }

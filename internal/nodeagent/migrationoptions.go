@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
 )
 
@@ -23,7 +23,7 @@ type MigrationOptions struct {
 	AllowNetworks                []string
 	URI                          string
 
-	uri nodemigration.URITemplate // of URI
+	uri transfer.URITemplate // of URI
 }
 
 func (o *MigrationOptions) flags(f *pflag.FlagSet) {
@@ -74,7 +74,7 @@ func memory() uint64 {
 }
 
 func (o *MigrationOptions) check() (err error) {
-	if o.uri, err = nodemigration.ParseURITemplate(o.URI); err != nil {
+	if o.uri, err = transfer.ParseURITemplate(o.URI); err != nil {
 		return fmt.Errorf("--migration-uri %q: %w", o.URI, err)
 	}
 	if o.Listen == "" && o.uri.Native() {

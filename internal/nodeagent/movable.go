@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -21,14 +21,14 @@ const statTimeout = 2 * time.Second
 
 // conditions keeps LiveMigratable of this node's VMIs. If migrations are off, another
 // component may set it, except for VMs whose process is in their pod.
-func (n *node) conditions() *nodemigration.Conditions {
+func (n *node) conditions() *transfer.Conditions {
 	if n.DryRun {
 		return nil
 	}
 	files := &files{root: nodeRoot}
-	return &nodemigration.Conditions{
+	return &transfer.Conditions{
 		VMIs: n.vmis, Log: n.log,
-		Look: func(ctx context.Context, domain string) (nodemigration.Guest, error) {
+		Look: func(ctx context.Context, domain string) (transfer.Guest, error) {
 			return n.look(ctx, domain, files)
 		},
 		Running: func(domain string) bool { return n.agent.Phase(domain) == grace.Running },
@@ -60,8 +60,8 @@ func (n *node) changed(domain string) {
 }
 
 // look collects the facts that decide whether a VM can be moved.
-func (n *node) look(ctx context.Context, domain string, files *files) (nodemigration.Guest, error) {
-	g := nodemigration.Guest{SharedFile: files.shared}
+func (n *node) look(ctx context.Context, domain string, files *files) (transfer.Guest, error) {
+	g := transfer.Guest{SharedFile: files.shared}
 	if n.moves != nil {
 		g.Off = n.moves.off()
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/hypervisor/launcher"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/inpod"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
@@ -16,7 +16,7 @@ import (
 
 // seen is a launcher directory with one VM.
 type seen struct {
-	launcher.Directory
+	inpod.Directory
 
 	says signals.Asking
 }
@@ -29,7 +29,7 @@ func (s seen) Look() (watch.View, error) {
 // domain can be moved; of a VM in its launcher pod only this agent can.
 func TestWithoutMigrationsOnlyVMsInTheirPodsAreJudged(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
-	n := &node{Options: &Options{}, log: log, driver: hypervisors{launchers: launcher.New(), libvirt: libvirt.New(libvirt.Config{Logger: log})}}
+	n := &node{Options: &Options{}, log: log, driver: hypervisors{launchers: inpod.New(), libvirt: libvirt.New(libvirt.Config{Logger: log})}}
 	t.Cleanup(func() { kit.Must(t, n.driver.close()) })
 	for name, asks := range map[string]string{"pod": signals.AsksLauncher, "libvirt": ""} {
 		_, err := n.driver.launchers.Directory(name, "", seen{says: signals.Asking{Asks: asks}}).Look()

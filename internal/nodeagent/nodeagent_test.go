@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/vmgrace/vmgrace/internal/logwriter"
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
@@ -38,7 +38,7 @@ func TestDefaultsAreTheContracts(t *testing.T) {
 		MetricsAddress: "127.0.0.1:9469", LogFormat: "text",
 		Migration: MigrationOptions{CANamespace: "vmgrace-system", AllowPaths: defaultPaths()},
 	}
-	if diff := cmp.Diff(want, o, cmp.AllowUnexported(Options{}, MigrationOptions{}, nodemigration.URITemplate{})); diff != "" {
+	if diff := cmp.Diff(want, o, cmp.AllowUnexported(Options{}, MigrationOptions{}, transfer.URITemplate{})); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/logs"
 	"github.com/vmgrace/vmgrace/internal/logwriter"
 	"github.com/vmgrace/vmgrace/internal/metrics"
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
@@ -39,7 +39,7 @@ type node struct {
 	vmis      *kube.Source // nil with --standalone
 	agent     *agent.Agent
 	moves     *migrations // nil without live migrations
-	movable   *nodemigration.Conditions
+	movable   *transfer.Conditions
 	points    failpoint.Points
 }
 
@@ -129,8 +129,8 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 		n.agent.Guard(known)
 	}
 	n.meter.Observe(n.agent.Phases)
-	if config.Machine != nil {
-		n.meter.NodeShutdown(n.agent.Machine)
+	if config.Node != nil {
+		n.meter.NodeShutdown(n.agent.Node)
 	}
 	if n.driver.libvirt != nil {
 		n.meter.LibvirtUp(n.driver.libvirt.Up)

@@ -27,7 +27,7 @@ const tempPrefix = ".tmp-"
 // The names of files are the caller's to judge: none may lead out of its directory.
 type Disk struct{ FS FS }
 
-// Real is the machine's own file system.
+// Real is the node's own file system.
 func Real() Disk { return Disk{FS: osFS{}} }
 
 // IsTemp reports whether name is a temporary file. One that is

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAProcessOfAMachineThatSleptIsKnownByItsStart(t *testing.T) {
+func TestAProcessOfANodeThatSleptIsKnownByItsStart(t *testing.T) {
 	const slept = 3 * time.Hour
 	ticks := func(m Mono) uint64 { return uint64(m) / uint64(tick) }
 	for name, c := range map[string]struct {

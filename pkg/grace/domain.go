@@ -58,7 +58,7 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 	}
 }
 
-// asleep is how long the machine had surely been suspended when the shutdown began. Of one that
+// asleep is how long the node had surely been suspended when the shutdown began. Of one that
 // an agent before this one has begun nobody knows.
 func (o *observation) asleep(p *Policy) time.Duration {
 	if o.Restored {

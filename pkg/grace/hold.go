@@ -51,9 +51,9 @@ const (
 	moveAgain = 30 * time.Second
 )
 
-// holds tells what the hold of the shutdown is now; no: there is none, or it is
-// over. What is not seen now stands as it was seen last.
-func (o *observation) holds(r *Record, now Mono) (h Hold, yes bool) {
+// holds returns the current hold; false if there is none or it is over. What is not
+// seen now stands as it was seen last.
+func (o *observation) holds(r *Record, now Mono) (h Hold, held bool) {
 	h = r.Hold
 	if !h.UnderWay() {
 		if !o.Trigger {

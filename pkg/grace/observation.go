@@ -5,7 +5,7 @@ import "time"
 // Policy is what the operator set, with the facts of this boot.
 type Policy struct {
 	BootID string
-	// Asleep is how long the machine had been suspended in this boot when the agent started:
+	// Asleep is how long the node had been suspended in this boot when the agent started:
 	// CLOCK_BOOTTIME less CLOCK_MONOTONIC.
 	Asleep        time.Duration
 	RetryInterval time.Duration
@@ -166,7 +166,7 @@ type observation struct {
 	// Migration is what a live migration has to do with the domain.
 	Migration Migration
 
-	// Node is the shutdown of the machine, zero while none is under way.
+	// Node is the shutdown of the node, zero while none is under way.
 	Node NodeShutdownTime
 	// NodeTurn is when the VM is to be asked then.
 	NodeTurn Mono
@@ -177,7 +177,7 @@ type observation struct {
 	// ShimEndedAt is when the agent first saw that the last one that lived does no more, in
 	// whatever way.
 	ShimEndedAt Mono
-	// DiedWithNode: the machine was shutting down then.
+	// DiedWithNode: the node was shutting down then.
 	DiedWithNode bool
 	Trigger      bool // there is one that counts
 	// TriggerByShim: it names its shim's VM, so it is void once that shim has ended.

@@ -46,7 +46,7 @@ func (i Instance) certain() Instance {
 const tick = 10 * time.Millisecond
 
 // startedBefore reports whether the process surely started before then. The
-// start time counts a suspended machine's time too, of which asleep was over by then.
+// start time counts a suspended node's time too, of which asleep was over by then.
 func (i Instance) startedBefore(then Mono, asleep time.Duration) bool {
 	return i.Start < uint64(then.Add(asleep))/uint64(tick)
 }

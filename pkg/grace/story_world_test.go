@@ -73,7 +73,7 @@ var happenings = map[string]func(*stage){
 	},
 	"an agent starts":                 func(s *stage) { s.start() },
 	"an agent starts without dry run": func(s *stage) { s.policy.DryRun = false; s.start() },
-	"the machine boots": func(s *stage) {
+	"the node boots": func(s *stage) {
 		s.boots++
 		s.policy.BootID = fmt.Sprint("boot-", s.boots)
 		s.over(EndUnknown)
@@ -93,7 +93,7 @@ var happenings = map[string]func(*stage){
 	"the migration fails":                        func(s *stage) { s.migration = MigrationNone },
 	"it is not known which migrations there are": func(s *stage) { s.migration = MigrationUnknown },
 	"the pod has ended and is removed":           func(s *stage) { s.podDone, s.podKill = true, s.now },
-	"the machine's shutdown is called off":       func(s *stage) { s.node = NodeShutdownTime{} },
+	"the node's shutdown is called off":          func(s *stage) { s.node = NodeShutdownTime{} },
 	"the VMI is being deleted":                   func(s *stage) { s.vmi.State, s.vmi.DeletingAt = VMIDeleting, s.now },
 	"the VMI is not shown any more":              func(s *stage) { s.vmi = VMI{State: VMIAbsent} },
 	"the API server cannot be reached":           func(s *stage) { s.apiDown = true },
@@ -112,7 +112,7 @@ var parameters = map[string]func(*stage, string){
 	"the pod is preempted and killed in": func(s *stage, v string) {
 		s.podKill, s.reason = s.now.Add(s.duration(v)), PreemptionByScheduler
 	},
-	"the machine shuts down in":  func(s *stage, v string) { s.node = NodeShutdownTime{Begin: s.now, End: s.now.Add(s.duration(v))} },
+	"the node shuts down in":     func(s *stage, v string) { s.node = NodeShutdownTime{Begin: s.now, End: s.now.Add(s.duration(v))} },
 	"the grace period is edited": func(s *stage, v string) { s.grace = seconds(s.duration(v)) },
 	"a launcher registers for": func(s *stage, v string) {
 		s.launcher.uid = v

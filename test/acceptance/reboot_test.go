@@ -105,7 +105,7 @@ func TestADeadlineIsCutToWhatLogindLeaves(t *testing.T) {
 	waitDown(t, m, "reboot", deaf)
 	deaf.WaitTerminated(t, deadline, 50*ms)
 	deaf.WaitOutcome(t, "NodeShutdown", "Forced")
-	a.WaitSaid(t, "the machine goes down before the VM's deadline", 1)
+	a.WaitSaid(t, "the node goes down before the VM's deadline", 1)
 	if got := a.Metrics(t)[`vmgrace_rejected_total{reason="node_shutdown_delay"}`]; got != 1 {
 		t.Errorf("counted %v times", got)
 	}
@@ -153,7 +153,7 @@ func TestAShutdownThatIsCalledOffEndsOnlyTheGuestsThatWereAsked(t *testing.T) {
 	deaf.Shim.Kill()
 	m.StopLogind()
 	m.StartLogind(t)
-	a.WaitSaid(t, "the machine's shutdown is called off", 1)
+	a.WaitSaid(t, "the node's shutdown is called off", 1)
 	next := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=2")
 	deaf.WaitTerminated(t, deadline, 50*ms)
 	deaf.WaitOutcome(t, "NodeShutdown", "Forced")

@@ -15,7 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/vmgrace/vmgrace/internal/launcher"
+	"github.com/vmgrace/vmgrace/internal/shim"
 )
 
 // example applies the example as a user does, in a namespace at the
@@ -76,7 +76,7 @@ func TestTheExamplesShimAcceptsItsFlagsAndVolume(t *testing.T) {
 			env[e.Name] = pod.Namespace
 		}
 	}
-	config, err := launcher.ParseConfig(c.Args, func(name string) string { return env[name] })
+	config, err := shim.ParseConfig(c.Args, func(name string) string { return env[name] })
 	if err != nil {
 		t.Fatalf("the shim refuses its arguments: %v", err)
 	}
@@ -133,7 +133,7 @@ func TestTheExampleVMIsAllowedWhereOnlyRestrictedPodsAre(t *testing.T) {
 			env[e.Name] = e.Value
 		}
 	}
-	if _, err := launcher.ParseConfig(c.Args, func(name string) string { return env[name] }); err != nil {
+	if _, err := shim.ParseConfig(c.Args, func(name string) string { return env[name] }); err != nil {
 		t.Errorf("launcher-shim does not take its flags: %v", err)
 	}
 	grace, err := strconv.Atoi(env["VM_GRACE_PERIOD_SECONDS"])

@@ -13,7 +13,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// TestADrainOfEightBesideVirsh is a figure of docs/performance.md, and no part of make
+// TestADrainOfEightBesideVirsh is a figure of docs/lab/performance.md, and no part of make
 // e2e: eight guests leave a node by kubectl vmdrain, and eight others by virsh, two at
 // a time as the settings allow, with the same bandwidth.
 func TestADrainOfEightBesideVirsh(t *testing.T) {

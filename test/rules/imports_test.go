@@ -60,8 +60,8 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 		"github.com/prometheus":          {"internal/metrics", "internal/controller"},
 		"k8s.io":                         {"internal/kube", "internal/controller", "internal/vmdrain", "api", "test/objects"},
 		"sigs.k8s.io/controller-runtime": {"internal/controller", "internal/vmdrain"},
-		"github.com/open-policy-agent":   {"internal/controller/certs"},
-		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/launcher", "internal/controller", "internal/vmdrain"},
+		"github.com/open-policy-agent":   {"internal/controller/webhookcerts"},
+		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/shim", "internal/controller", "internal/vmdrain"},
 		module + "/test/node":            {"test"},
 		"github.com/vmgrace/vmgrace/cmd": nil, // nobody
 	}
@@ -79,7 +79,7 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 
 // The node side and the cluster side share what is pure, and the API's types.
 func TestNodeSideAndClusterSideShareOnlyPurePackages(t *testing.T) {
-	shared := []string{"api", "pkg/evacuation", "pkg/migration", "pkg/taints", "pkg/grace", "internal/logs"}
+	shared := []string{"api", "pkg/evacuation", "pkg/migration", "pkg/grace", "internal/logs"}
 	cluster := list(t, "-deps", "./cmd/cluster-controller")
 	node := list(t, "-deps", "./cmd/node-agent", "./cmd/launcher-shim")
 	for _, p := range cluster {
@@ -142,10 +142,10 @@ func TestNeitherTheLoopNorAControllerImportsAnother(t *testing.T) {
 	imports := map[string][]string{
 		"internal/agent": {"internal/deadline", "internal/logs", "pkg/grace", "pkg/hypervisor", "pkg/process", "pkg/signals", "pkg/signals/watch"},
 	}
-	for _, controller := range []string{"budget", "certs", "disrupt", "evacuate", "eviction", "migrate", "nodecerts", "replace"} {
+	for _, controller := range []string{"budget", "disruption", "evacuation", "eviction", "migration", "nodecerts", "taints", "webhookcerts"} {
 		imports["internal/controller/"+controller] = []string{
-			"api/kubevirt", "api/v1alpha1", "pkg/evacuation", "pkg/migration", "pkg/replacement", "internal/controller/lookup",
-			"internal/controller/mark", "internal/controller/meter", "internal/controller/patch", "internal/controller/retry", "internal/controller/settings",
+			"api/kubevirt", "api/v1alpha1", "pkg/evacuation", "pkg/migration", "pkg/replacement", "internal/controller/index",
+			"internal/controller/move", "internal/controller/metrics", "internal/controller/patch", "internal/controller/retry", "internal/controller/settings",
 		}
 	}
 	for importer, allowed := range imports {

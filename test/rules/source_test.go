@@ -114,19 +114,19 @@ func TestTheCoreReadsNoClock(t *testing.T) {
 func TestTheWallClockDecidesNothing(t *testing.T) {
 	allowed := []string{
 		"internal/nodeagent/clock.go",       // agent.Clock itself
-		"internal/launcher/launcher.go",     // the trigger's time, which nobody uses
-		"internal/launcher/process.go",      // the age of a file
-		"internal/launcher/ask.go",          // how long a request may take
-		"pkg/hypervisor/launcher/vm.go",     // how often claims are looked into
+		"internal/shim/shim.go",             // the trigger's time, which nobody uses
+		"internal/shim/process.go",          // the age of a file
+		"internal/shim/ask.go",              // how long a request may take
+		"pkg/hypervisor/inpod/vm.go",        // how often claims are looked into
 		"pkg/hypervisor/libvirt/events.go",  // how long a connection lasted
 		"pkg/hypervisor/libvirt/qemulog.go", // which run in QEMU's log, for the outcome
 		"pkg/hypervisor/fake/fake.go",       // for tests
 		"pkg/hypervisor/drivertest/drivertest.go",
 		// Bounds of connections, the lives of certificates, how long a migration takes;
 		// what happens to a guest follows from none of them.
-		"internal/nodemigration/identity.go", "internal/nodemigration/link.go", "internal/nodemigration/side.go",
-		"internal/nodemigration/source.go", "internal/nodemigration/sending.go", "internal/nodemigration/target.go",
-		"internal/nodemigration/messages.go", "internal/nodemigration/refusals.go", "internal/nodemigration/uuid.go",
+		"internal/transfer/identity.go", "internal/transfer/link.go", "internal/transfer/side.go",
+		"internal/transfer/source.go", "internal/transfer/sending.go", "internal/transfer/target.go",
+		"internal/transfer/messages.go", "internal/transfer/refusals.go", "internal/transfer/uuid.go",
 		"internal/kube/migrations.go", // a phase's time, for people
 		"internal/kube/movable.go",    // a condition's times, for people
 	}

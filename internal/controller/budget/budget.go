@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
@@ -52,10 +52,10 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
 	return ctrl.NewControllerManagedBy(mgr).Named("disruption-budgets").
 		For(&kubevirt.VirtualMachineInstance{}).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(lookup.OfPod)).
-		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(lookup.OfMigration)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod)).
+		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration)).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.ofBudget)).
-		WatchesRawSource(cfg.Settings.Source(lookup.All(r.Client))).
+		WatchesRawSource(cfg.Settings.Source(index.All(r.Client))).
 		WithOptions(failures.Options(mgr, workers)).
 		Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
 }
@@ -79,15 +79,15 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 func (r *reconciler) reconcileVMI(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	launchers, err := lookup.Launchers(ctx, r.Client, vmi)
+	launchers, err := index.Launchers(ctx, r.Client, vmi)
 	if err != nil {
 		return err
 	}
-	migrations, err := lookup.Migrations(ctx, r.Client, client.ObjectKeyFromObject(vmi))
+	migrations, err := index.Migrations(ctx, r.Client, client.ObjectKeyFromObject(vmi))
 	if err != nil {
 		return err
 	}
-	have, err := lookup.Budgets(ctx, r.Client, vmi)
+	have, err := index.Budgets(ctx, r.Client, vmi)
 	if err != nil {
 		return err
 	}
@@ -166,13 +166,13 @@ func (r *reconciler) remove(ctx context.Context, b *policyv1.PodDisruptionBudget
 // removeOrphans deletes budgets of deleted VMIs of this name that the garbage collector
 // has left. Whether a VMI is deleted is read from the API server: the cache may be stale.
 func (r *reconciler) removeOrphans(ctx context.Context, vm types.NamespacedName, present types.UID) error {
-	orphans, err := lookup.BudgetsByName(ctx, r.Client, vm)
+	orphans, err := index.BudgetsByName(ctx, r.Client, vm)
 	if err != nil {
 		return err
 	}
 	for i := range orphans {
 		b := &orphans[i]
-		uid := lookup.BudgetOf(b)
+		uid := index.BudgetOf(b)
 		if uid == present {
 			continue
 		}
@@ -196,7 +196,7 @@ func (r *reconciler) deleted(ctx context.Context, vm types.NamespacedName, uid t
 	switch {
 	case err == nil:
 		return now.UID != uid, nil
-	case lookup.Gone(err, vm.Name):
+	case index.Gone(err, vm.Name):
 		return true, nil
 	}
 	return false, fmt.Errorf("VMI %s: %w", vm, err)
@@ -213,7 +213,7 @@ func result(err error) (reconcile.Result, error) {
 // reportForeign emits an Event with the budgets of other owners that select the launcher,
 // once for each set of names: with two budgets the API server fails each eviction.
 func (r *reconciler) reportForeign(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) error {
-	others, err := lookup.ForeignBudgets(ctx, r.Client, vmi.Namespace)
+	others, err := index.ForeignBudgets(ctx, r.Client, vmi.Namespace)
 	if err != nil {
 		return err
 	}
@@ -252,8 +252,8 @@ func (r *reconciler) ofBudget(ctx context.Context, o client.Object) []reconcile.
 	if !ok {
 		return nil
 	}
-	if owner := lookup.VMIOf(b); owner != nil {
+	if owner := index.VMIOf(b); owner != nil {
 		return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: b.Namespace, Name: owner.Name}}}
 	}
-	return lookup.Selected(ctx, r.Client, b)
+	return index.Selected(ctx, r.Client, b)
 }

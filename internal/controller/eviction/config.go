@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
 
@@ -42,7 +42,7 @@ type Config struct {
 	Cached   client.Reader
 	Patch    client.Client
 	Events   events.EventRecorder
-	Meter    *meter.Meter
+	Meter    *metrics.Meter
 	Settings *settings.Live
 }
 

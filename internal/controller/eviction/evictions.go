@@ -16,8 +16,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/controller/lookup"
-	"github.com/vmgrace/vmgrace/internal/controller/mark"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -90,7 +90,7 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 		switch {
 		case err == nil:
 			return answer
-		case !errors.Is(err, mark.ErrChanged) || version == refused:
+		case !errors.Is(err, move.ErrChanged) || version == refused:
 			return evacuation.MarkFailed(answer, err)
 		}
 		refused = version // the same version again means that the VMI was not changed by others
@@ -117,8 +117,8 @@ func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1
 	set := h.Settings.Get()
 	if p.Deleting && vmi != nil {
 		strategy, _ := evacuation.StrategyOf(vmi, set.EvictionStrategy)
-		marks, _ := evacuation.Disrupted(lookup.DisruptionOf(pod, vmi, strategy), &set)
-		p.Held = lookup.Held(pod, vmi) && (vmi.Marked() || marks) // others are not moved: a mark would only delay their shutdown
+		marks, _ := evacuation.Disrupted(index.DisruptionOf(pod, vmi, strategy), &set)
+		p.Held = index.Held(pod, vmi) && (vmi.Marked() || marks) // others are not moved: a mark would only delay their shutdown
 	}
 	answer = evacuation.Admit(&p, vmi, set.EvictionStrategy)
 	if answer.LeftToBudget() {
@@ -140,14 +140,14 @@ func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1
 	}
 	cause := evacuation.CauseEviction
 	if p.Held {
-		cause = lookup.Disruption(pod) // the disruption is the older cause
+		cause = index.Disruption(pod) // the disruption is the older cause
 	}
-	err = mark.Set(ctx, h.Patch, vmi, evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned})
+	err = move.Set(ctx, h.Patch, vmi, evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned})
 	return answer, vmi.ResourceVersion, err // Set updates the version when it writes the annotations
 }
 
 func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Admission {
-	p := evacuation.HotplugPod{Namespace: pod.Namespace, Name: pod.Name, Finished: lookup.Ended(pod), Deleting: pod.DeletionTimestamp != nil}
+	p := evacuation.HotplugPod{Namespace: pod.Namespace, Name: pod.Name, Finished: index.Ended(pod), Deleting: pod.DeletionTimestamp != nil}
 	var vmi *kubevirt.VirtualMachineInstance
 	if owners := pod.OwnerReferences; len(owners) == 1 && owners[0].Kind == "Pod" {
 		owner, err := h.pod(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owners[0].Name})

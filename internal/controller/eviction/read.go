@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/controller/lookup"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -22,7 +22,7 @@ func (c *Config) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, er
 	pod := &corev1.Pod{}
 	err := c.Live.Get(ctx, key, pod)
 	switch {
-	case lookup.Gone(err, key.Name):
+	case index.Gone(err, key.Name):
 		return nil, nil //nolint:nilnil // it does not exist
 	case err != nil:
 		return nil, err
@@ -38,7 +38,7 @@ func (c *Config) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.Virtu
 	switch {
 	case err == nil:
 		return vmi, nil
-	case !lookup.Gone(err, key.Name):
+	case !index.Gone(err, key.Name):
 		return nil, err
 	default:
 		return nil, c.crdExists(ctx)
@@ -50,12 +50,12 @@ func (c *Config) cordoned(ctx context.Context, name, drainTaint string) (bool, e
 	node := &corev1.Node{}
 	err := c.Live.Get(ctx, client.ObjectKey{Name: name}, node)
 	switch {
-	case lookup.Gone(err, name), apierrors.IsForbidden(err): // gone, or no right to read nodes: unknown
+	case index.Gone(err, name), apierrors.IsForbidden(err): // gone, or no right to read nodes: unknown
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("its node: %w", err)
 	default:
-		return node.Spec.Unschedulable || lookup.Drained(node, drainTaint), nil
+		return node.Spec.Unschedulable || index.Drained(node, drainTaint), nil
 	}
 }
 
@@ -79,7 +79,7 @@ func (c *Config) crdExists(ctx context.Context) error {
 func facts(p *corev1.Pod) evacuation.Pod {
 	return evacuation.Pod{
 		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,
-		Finished: lookup.Ended(p),
+		Finished: index.Ended(p),
 		Deleting: p.DeletionTimestamp != nil,
 		Settling: evacuation.Settling(time.Now(), p.CreationTimestamp.Time, readySince(p)),
 		Node:     p.Spec.NodeName,

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
@@ -87,7 +87,7 @@ func given(t *testing.T, objects ...client.Object) *scene {
 			return c.SubResource(sub).Update(ctx, o, opts...)
 		},
 	}).Build()
-	s.signer = &signer{Config{Log: slog.New(slog.DiscardHandler), Live: s.api, Namespace: namespace, Meter: meter.New(s.registry)}, s.api}
+	s.signer = &signer{Config{Log: slog.New(slog.DiscardHandler), Live: s.api, Namespace: namespace, Meter: metrics.New(s.registry)}, s.api}
 	return s
 }
 

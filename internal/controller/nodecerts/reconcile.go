@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
@@ -26,7 +26,7 @@ type Config struct {
 	Log       *slog.Logger
 	Live      client.Reader
 	Namespace string
-	Meter     *meter.Meter
+	Meter     *metrics.Meter
 }
 
 // checkInterval is how often the CA and its ConfigMap are checked without a request.

@@ -19,8 +19,8 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-	"github.com/vmgrace/vmgrace/internal/controller/lookup"
-	"github.com/vmgrace/vmgrace/internal/controller/meter"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/pkg/evacuation"
 )
 
@@ -28,7 +28,7 @@ import (
 type Config struct {
 	Log    *slog.Logger
 	Events events.EventRecorder
-	Meter  *meter.Meter
+	Meter  *metrics.Meter
 	Live   *Live
 	// BesideKubeVirt: feature gates that vmgrace does not know are KubeVirt's.
 	BesideKubeVirt bool
@@ -87,7 +87,7 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	if err := f.cache.List(ctx, &kubevirts); err != nil {
 		return reconcile.Result{}, fmt.Errorf("settings: %w", err)
 	}
-	policy, err := lookup.Policy(ctx, f.cache)
+	policy, err := index.Policy(ctx, f.cache)
 	if err != nil {
 		return reconcile.Result{}, fmt.Errorf("settings: %w", err)
 	}

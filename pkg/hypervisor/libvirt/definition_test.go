@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vmgrace/vmgrace/internal/nodemigration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/test/node"
@@ -17,13 +17,13 @@ func TestADomainIsDefinedAsAMigrationWouldSendIt(t *testing.T) {
 	d, _ := open(t)
 	m := d.Migrator()
 	g := shared.Boot(t, node.Spec{Firmware: true, Persistent: true})
-	judge := func() nodemigration.Verdict {
+	judge := func() transfer.Verdict {
 		t.Helper()
 		is, err := m.Define(bounded(t), g.Domain)
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := nodemigration.Judge(nodemigration.Guest{
+		v, err := transfer.Judge(transfer.Guest{
 			Domain: is, Agreed: tunnel.Agreement{Domain: g.Domain, UUID: g.UUID, Paths: []string{shared.Dir, node.CacheDir()}},
 		})
 		if err != nil {
@@ -36,7 +36,7 @@ func TestADomainIsDefinedAsAMigrationWouldSendIt(t *testing.T) {
 	}
 	// When libvirt starts it by itself, it cannot be moved, and is not.
 	g.Virsh(t, "autostart")
-	if v := judge(); v.Reason != nodemigration.ReasonAutostart {
+	if v := judge(); v.Reason != transfer.ReasonAutostart {
 		t.Errorf("with autostart: %+v", v)
 	}
 	_, instance, err := m.Look(bounded(t), g.Domain)

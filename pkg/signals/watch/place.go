@@ -26,8 +26,7 @@ type fileID = [2]uint64
 // forget counts it as not watched. Why it could not be was logged already.
 func (at *place) forget() { *at = place{path: at.path, stat: at.stat, refused: at.refused} }
 
-// identify: what cannot be looked at is no directory as long as that lasts; the
-// look will say what is wrong.
+// identify treats an unreadable path as missing. The look at it says what is wrong.
 func (at *place) identify() (is fileID, changed unix.Timespec) {
 	var st unix.Stat_t
 	if err := at.stat(at.path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {

@@ -1,0 +1,113 @@
+package evacuation
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/internal/controller/move"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// migrate makes the VM's next migration.
+func (r *reconciler) migrate(ctx context.Context, v *vm) (*kubevirt.VirtualMachineInstanceMigration, error) {
+	cause := v.VMI.Annotations[evacuation.CauseAnnotation]
+	switch {
+	case !v.VMI.Marked():
+		cause = evacuation.CauseNodeTaint
+	case cause == "":
+		cause = evacuation.CauseEviction
+	}
+	m := move.Migration(&v.Evacuee, cause)
+	if err := r.Create(ctx, m); err != nil {
+		return nil, fmt.Errorf("migration of VMI %s/%s: %w", v.VMI.Namespace, v.VMI.Name, err)
+	}
+	r.Log.Info("migration made", "vmi", v.VMI.Namespace+"/"+v.VMI.Name, "migration", m.Name, "node", v.VMI.Node(), "cause", cause)
+	r.Events.Eventf(v.VMI, nil, corev1.EventTypeNormal, "EvacuationStarted", "Migrate",
+		"migration %s is to move the VM away from node %s (%s)", m.Name, v.VMI.Node(), cause)
+	return m, nil
+}
+
+// prune deletes the oldest of the finished migrations.
+func (r *reconciler) prune(ctx context.Context, v *vm) error {
+	for _, m := range evacuation.Outdated(v.Migrations) {
+		if err := r.remove(ctx, &m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// remove deletes a migration in the version that was read, so not one that has begun
+// since.
+func (r *reconciler) remove(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) error {
+	err := r.Delete(ctx, m, client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion})
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("migration %s/%s: %w", m.Namespace, m.Name, err)
+	}
+	return nil
+}
+
+// cancel removes the mark of a VM whose node is schedulable again, and deletes its
+// pending migrations. The cache only shows whether there may be something to cancel;
+// what is cancelled is decided from live reads.
+func (r *reconciler) cancel(ctx context.Context, v *vm) (changed bool, err error) {
+	unmark, _ := evacuation.Unmark(v.markFacts())
+	note := v.cordonUnrecorded()
+	if !unmark && !note && len(evacuation.Withdrawn(v.Evacuee)) == 0 {
+		return false, nil
+	}
+	now, err := r.readLive(ctx, v)
+	if err != nil {
+		return false, err
+	}
+	if remove, why := evacuation.Unmark(now.markFacts()); remove {
+		r.Log.Info("removing the mark", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "node", now.VMI.Node(), "why", why)
+		if err := r.unmark(ctx, now); err != nil {
+			return false, err
+		}
+		r.Events.Eventf(now.VMI, nil, corev1.EventTypeNormal, "EvacuationCancelled", "Cancel",
+			"node %s is used again: the VM stays", now.VMI.Node())
+		return true, nil // the next reconcile deletes the migrations
+	}
+	if note && now.cordonUnrecorded() {
+		return false, patch.Metadata(ctx, r.Client, now.VMI, "annotations", map[string]any{evacuation.CordonedAnnotation: evacuation.Yes})
+	}
+	for _, m := range evacuation.Withdrawn(now.Evacuee) {
+		r.Log.Info("migration withdrawn", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "migration", m.Name)
+		if err := r.remove(ctx, &m); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	return changed, nil
+}
+
+// markFacts are the inputs of evacuation.Unmark.
+func (v *vm) markFacts() evacuation.MarkFacts {
+	return evacuation.MarkFacts{VMI: v.VMI, Strategy: v.Strategy, NodeSchedulable: v.node.schedulable(), LauncherTerminating: v.LauncherTerminating}
+}
+
+// cordonUnrecorded reports whether the VM is marked and its node is cordoned or drained,
+// but the annotation for that is missing.
+func (v *vm) cordonUnrecorded() bool {
+	return v.VMI.Marked() && v.node.there && !v.node.schedulable() && v.VMI.Annotations[evacuation.CordonedAnnotation] == ""
+}
+
+// readLive reads the VM, its node and its launchers from the API server.
+func (r *reconciler) readLive(ctx context.Context, v *vm) (*vm, error) {
+	vmi := &kubevirt.VirtualMachineInstance{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(v.VMI), vmi); err != nil {
+		return nil, fmt.Errorf("VMI: %w", err)
+	}
+	launchers, err := index.LaunchersNow(ctx, r.Live, vmi)
+	if err != nil {
+		return nil, err
+	}
+	return r.gather(ctx, r.Live, vmi, launchers)
+}

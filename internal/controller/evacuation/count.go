@@ -1,0 +1,47 @@
+package evacuation
+
+import (
+	"context"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/metrics"
+	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// countWithin bounds a read of a cache that has not started yet.
+const countWithin = 2 * time.Second
+
+// Count counts VMs and migrations in the cache, in each replica. It returns false while
+// the settings or the cache are not available.
+func Count(cache client.Reader, live *settings.Live) (metrics.VMs, bool) {
+	if !live.Known() {
+		return metrics.VMs{}, false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), countWithin)
+	defer cancel()
+	var vmis kubevirt.VirtualMachineInstanceList
+	var migrations kubevirt.VirtualMachineInstanceMigrationList
+	if cache.List(ctx, &vmis, client.UnsafeDisableDeepCopy) != nil || cache.List(ctx, &migrations, client.UnsafeDisableDeepCopy) != nil {
+		return metrics.VMs{}, false
+	}
+	n := metrics.VMs{Evacuations: map[string]int{}}
+	for _, phase := range kubevirt.MigrationPhases() {
+		n.Evacuations[string(phase)] = 0
+	}
+	fallback := live.Get().EvictionStrategy
+	for i := range vmis.Items {
+		if evacuation.BlocksDrains(&vmis.Items[i], fallback) {
+			n.NotEvictable++
+		}
+	}
+	for i := range migrations.Items {
+		if m := &migrations.Items[i]; evacuation.Evacuates(m) {
+			n.Evacuations[string(evacuation.PhaseOf(m))]++
+		}
+	}
+	return n, true
+}

@@ -1,0 +1,114 @@
+package evacuation
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// report writes the progress to the VMI and its launchers. Nothing is sent where they
+// are up to date.
+func (r *reconciler) report(ctx context.Context, v *vm, next evacuation.Step) error {
+	requested := v.evacuating()
+	for i := range v.launchers {
+		if err := r.annotateForDescheduler(ctx, &v.launchers[i], requested && v.launchers[i].Spec.NodeName == v.VMI.Node()); err != nil {
+			return err
+		}
+	}
+	if !requested && !v.VMI.Marked() {
+		if err := r.removeMarkAnnotations(ctx, v.VMI); err != nil {
+			return err
+		}
+	}
+	return r.reportOnVMI(ctx, v, next)
+}
+
+// evacuating reports whether the VM is to leave its node and is not final.
+func (v *vm) evacuating() bool { return v.Requested() && !v.VMI.Final() }
+
+// condition is the VMI's condition EvictionRequested.
+func (v *vm) condition(next evacuation.Step) *kubevirt.Condition {
+	now := metav1.Time{Time: v.Now}
+	c := &kubevirt.Condition{
+		Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, LastProbeTime: now, LastTransitionTime: now,
+		Reason: next.Reason, Message: next.Message,
+	}
+	if have := v.VMI.Condition(c.Type); have != nil && have.Status == c.Status {
+		c.LastTransitionTime = have.LastTransitionTime
+	}
+	return c
+}
+
+func (r *reconciler) reportOnVMI(ctx context.Context, v *vm, next evacuation.Step) error {
+	have := v.VMI.Condition(kubevirt.EvictionRequested)
+	switch requested := v.evacuating(); {
+	case requested && next.Action == evacuation.Nothing: // it is being deleted
+		return nil
+	case !requested && have == nil:
+		return nil
+	case !requested:
+		return r.patchConditions(ctx, v.VMI, nil)
+	case have != nil && have.Status == kubevirt.ConditionTrue && have.Reason == next.Reason && have.Message == next.Message:
+		return nil
+	}
+	if next.Action == evacuation.Blocked {
+		r.Log.Warn("VM cannot leave its node", "vmi", v.VMI.Namespace+"/"+v.VMI.Name, "reason", next.Reason, "why", next.Message)
+		r.Events.Eventf(v.VMI, nil, corev1.EventTypeWarning, next.Reason, "Evacuate", "%s", next.Message)
+	}
+	return r.patchConditions(ctx, v.VMI, v.condition(next))
+}
+
+// inProgress is KubeVirt's value of the descheduler's annotation.
+const inProgress = "kubevirt"
+
+func (r *reconciler) annotateForDescheduler(ctx context.Context, pod *corev1.Pod, evicting bool) error {
+	want := map[string]any{}
+	if _, ok := pod.Annotations[kubevirt.RequestEvictOnlyAnnotation]; !ok {
+		want[kubevirt.RequestEvictOnlyAnnotation] = ""
+	}
+	switch _, ok := pod.Annotations[kubevirt.EvictionInProgressAnnotation]; {
+	case evicting && !ok:
+		want[kubevirt.EvictionInProgressAnnotation] = inProgress
+	case !evicting && ok:
+		want[kubevirt.EvictionInProgressAnnotation] = nil
+	}
+	return patch.Metadata(ctx, r.Client, pod, "annotations", want)
+}
+
+// removeMarkAnnotations removes the annotations of a mark that was removed.
+func (r *reconciler) removeMarkAnnotations(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+	// A mark's annotations are written before it: without the condition they may belong
+	// to a mark that is about to be set.
+	if vmi.Annotations[evacuation.CordonedAnnotation] == "" || vmi.Condition(kubevirt.EvictionRequested) == nil {
+		return nil
+	}
+	// The condition is removed next, by its index: only from the VMI that was read.
+	return patch.MetadataAsRead(ctx, r.Client, vmi, "annotations", map[string]any{
+		evacuation.CordonedAnnotation: nil, evacuation.CauseAnnotation: nil, kubevirt.EvictionSourceAnnotation: nil,
+	})
+}
+
+// patchConditions sets the condition EvictionRequested, or removes it if c is nil.
+func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) error {
+	return patch.Status(ctx, r.Client, vmi, patch.Conditions(vmi, patch.Wanted{Type: kubevirt.EvictionRequested, Is: c})...)
+}
+
+// unmark removes the mark from the VMI that was read. A VMI without the condition
+// EvictionRequested gets it with the same patch: removeMarkAnnotations removes
+// annotations only where it is there.
+func (r *reconciler) unmark(ctx context.Context, v *vm) error {
+	steps := []patch.Operation{{Op: "remove", Path: "/status/evacuationNodeName"}}
+	if v.VMI.Condition(kubevirt.EvictionRequested) == nil {
+		now := metav1.Time{Time: v.Now}
+		steps = append(steps, patch.Conditions(v.VMI, patch.Wanted{Type: kubevirt.EvictionRequested, Is: &kubevirt.Condition{
+			Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionFalse, LastProbeTime: now, LastTransitionTime: now,
+			Reason: "Cancelled", Message: "the mark was taken back",
+		}})...)
+	}
+	return patch.Status(ctx, r.Client, v.VMI, steps...)
+}

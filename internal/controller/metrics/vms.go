@@ -1,0 +1,42 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// VMs are the counts of one scrape.
+type VMs struct {
+	Evacuations  map[string]int // migrations that empty nodes, by phase
+	NotEvictable int            // VMs that block a drain
+}
+
+// vms is the collector of VMs. Where look returns false there are no values, not 0.
+type vms struct {
+	look         func() (VMs, bool)
+	evacuations  *prometheus.Desc
+	notEvictable *prometheus.Desc
+}
+
+// CountVMs registers a collector that calls look at each scrape.
+func CountVMs(r prometheus.Registerer, look func() (VMs, bool)) error {
+	return r.Register(&vms{
+		look: look,
+		evacuations: prometheus.NewDesc("vmgrace_evacuations",
+			"Migrations that empty nodes, by phase. Finished ones are kept for a while.", []string{"phase"}, nil),
+		notEvictable: prometheus.NewDesc("vmgrace_vmis_not_evictable",
+			"VMs that run with evictionStrategy LiveMigrate and are not live-migratable: they hold up a drain.", nil, nil),
+	})
+}
+
+// Describe implements prometheus.Collector.
+func (v *vms) Describe(d chan<- *prometheus.Desc) { d <- v.evacuations; d <- v.notEvictable }
+
+// Collect implements prometheus.Collector.
+func (v *vms) Collect(c chan<- prometheus.Metric) {
+	now, ok := v.look()
+	if !ok {
+		return
+	}
+	for phase, n := range now.Evacuations {
+		c <- prometheus.MustNewConstMetric(v.evacuations, prometheus.GaugeValue, float64(n), phase)
+	}
+	c <- prometheus.MustNewConstMetric(v.notEvictable, prometheus.GaugeValue, float64(now.NotEvictable))
+}

@@ -1,0 +1,221 @@
+package migration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// gathered are the inputs of migration.Next, with the objects that they were read from.
+type gathered struct {
+	migration.Facts
+
+	others []kubevirt.VirtualMachineInstanceMigration // of the VM
+}
+
+func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) (*gathered, error) {
+	now := time.Now()
+	g := &gathered{Facts: migration.Facts{Migration: m, Now: now, Turn: r.turns.has(m.UID)}}
+	g.Seen, g.Trouble = r.phases.since(m, now)
+	var err error
+	if g.others, err = index.Migrations(ctx, r.Client, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}); err != nil {
+		return nil, err
+	}
+	g.Before = precededBy(m, g.others)
+	if g.VMI, err = r.vmi(ctx, m); err != nil {
+		return nil, err
+	}
+	if err := r.readPods(ctx, g); err != nil {
+		return nil, err
+	}
+	if m.Final() {
+		g.TargetNodeGone, err = r.nodeGone(ctx, migration.StateOf(m).TargetNode)
+		return g, err
+	}
+	if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
+		if g.VMI != nil {
+			g.OtherNodes, err = r.otherNodes(ctx, g.VMI.Node())
+		}
+		return g, err
+	}
+	if err := r.checkTargetNode(ctx, g); err != nil {
+		return nil, err
+	}
+	return g, r.checkBudget(ctx, g)
+}
+
+// checkTargetNode sets whether the target's node is lost, from the cache.
+func (r *reconciler) checkTargetNode(ctx context.Context, g *gathered) error {
+	name := migration.StateOf(g.Migration).TargetNode
+	if name == "" && g.Target != nil {
+		name = g.Target.Node
+	}
+	if name == "" || !r.Nodes {
+		return nil
+	}
+	node := &corev1.Node{}
+	err := r.Get(ctx, client.ObjectKey{Name: name}, node)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("node %s: %w", name, err)
+	}
+	g.TargetNodeLost = err == nil && !index.Ready(node)
+	if err != nil {
+		g.TargetNodeLost, err = r.nodeGone(ctx, name)
+	}
+	return err
+}
+
+// precededBy is the name of a migration of the same VM that m has to wait for: one that
+// has begun, or an older one. For a final m only one that has begun counts.
+func precededBy(m *kubevirt.VirtualMachineInstanceMigration, all []kubevirt.VirtualMachineInstanceMigration) string {
+	for i := range all {
+		o := &all[i]
+		if o.UID == m.UID || o.Final() {
+			continue
+		}
+		begun := evacuation.PhaseOf(o) != kubevirt.MigrationPending
+		older := o.CreationTimestamp.Before(&m.CreationTimestamp) || o.CreationTimestamp.Equal(&m.CreationTimestamp) && o.Name < m.Name
+		if begun || !m.Final() && evacuation.PhaseOf(m) == kubevirt.MigrationPending && older && o.DeletionTimestamp == nil {
+			return o.Name
+		}
+	}
+	return ""
+}
+
+// vmi reads the migration's VMI. It is nil only if a live read proves that there is none.
+func (r *reconciler) vmi(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) (*kubevirt.VirtualMachineInstance, error) {
+	key := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
+	if key.Name == "" {
+		return nil, nil //nolint:nilnil // a VMI has a name
+	}
+	vmi := &kubevirt.VirtualMachineInstance{}
+	err := r.Get(ctx, key, vmi)
+	uid := migration.StateOf(m).VMIUID
+	if err == nil && (uid == "" || uid == string(vmi.UID)) {
+		return vmi, nil
+	}
+	if err == nil || apierrors.IsNotFound(err) {
+		err = r.Live.Get(ctx, key, vmi) // the cache may be stale
+	}
+	switch {
+	case err == nil:
+		return vmi, nil
+	case index.Gone(err, key.Name):
+		return nil, nil //nolint:nilnil // gone
+	}
+	return nil, fmt.Errorf("VMI %s: %w", key, err)
+}
+
+func (r *reconciler) nodeGone(ctx context.Context, name string) (bool, error) {
+	if name == "" || !r.Nodes {
+		return false, nil
+	}
+	err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
+	if index.Gone(err, name) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("node %s: %w", name, err)
+	}
+	return false, nil
+}
+
+// readPods reads the source and the target pod.
+func (r *reconciler) readPods(ctx context.Context, g *gathered) error {
+	s := migration.StateOf(g.Migration)
+	if g.VMI != nil {
+		launchers, err := r.launchers(ctx, g)
+		if err != nil {
+			return err
+		}
+		g.Launchers = len(launchers)
+		if i := slices.IndexFunc(launchers, g.isSource); i >= 0 {
+			g.Source = podFacts(&launchers[i], g.VMI)
+		}
+	}
+	target := &corev1.Pod{}
+	key := client.ObjectKey{Namespace: g.Migration.Namespace, Name: migration.TargetPodName(g.Migration.Spec.VMIName, string(g.Migration.UID))}
+	err := r.Get(ctx, key, target)
+	if apierrors.IsNotFound(err) && s.TargetPodUID != "" && !g.Migration.Final() {
+		err = r.Live.Get(ctx, key, target) // the cache may be stale
+	}
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("pod %s: %w", key, err)
+	}
+	g.Target = podFacts(target, g.VMI)
+	g.Target.Foreign = target.Labels[kubevirt.MigrationJobLabel] != string(g.Migration.UID) ||
+		s.TargetPodUID != "" && s.TargetPodUID != string(target.UID)
+	return nil
+}
+
+// launchers of the VM. A failed migration is final: so where the source pod is not in the
+// cache, which may be stale, they are read from the API server.
+func (r *reconciler) launchers(ctx context.Context, g *gathered) ([]corev1.Pod, error) {
+	cached, err := index.Launchers(ctx, r.Client, g.VMI)
+	if err != nil || g.Migration.Final() || slices.ContainsFunc(cached, g.isSource) {
+		return cached, err
+	}
+	return index.LaunchersNow(ctx, r.Live, g.VMI)
+}
+
+// isSource reports whether a launcher is the source of the migration.
+func (g *gathered) isSource(p corev1.Pod) bool {
+	if uid := migration.StateOf(g.Migration).SourcePodUID; uid != "" {
+		return uid == string(p.UID)
+	}
+	return p.Spec.NodeName != "" && p.Spec.NodeName == g.VMI.Node()
+}
+
+// checkBudget sets whether the disruption budget allows for a second launcher.
+func (r *reconciler) checkBudget(ctx context.Context, g *gathered) error {
+	g.Kept = !r.Budgets || g.VMI == nil
+	if g.Kept {
+		return nil
+	}
+	strategy, _ := evacuation.StrategyOf(g.VMI, r.Settings.Get().EvictionStrategy)
+	want := evacuation.BudgetFor(evacuation.BudgetFacts{VMI: g.VMI, Strategy: strategy, ActivePods: g.Launchers, Migrations: g.others})
+	if want.MinAvailable == 0 {
+		g.Kept = true
+		return nil
+	}
+	have, err := index.Budgets(ctx, r.Client, g.VMI)
+	if err != nil {
+		return err
+	}
+	for i := range have {
+		b := &have[i]
+		g.Kept = g.Kept || b.Spec.MinAvailable != nil && b.Spec.MinAvailable.IntValue() >= 2
+	}
+	return nil
+}
+
+// otherNodes counts the other nodes. Without the right to read nodes it returns 1, and the
+// scheduler reports where there is none.
+func (r *reconciler) otherNodes(ctx context.Context, than string) (n int, err error) {
+	if !r.Nodes {
+		return 1, nil
+	}
+	var nodes corev1.NodeList
+	if err := r.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("nodes: %w", err)
+	}
+	for i := range nodes.Items {
+		if nodes.Items[i].Name != than {
+			n++
+		}
+	}
+	return n, nil
+}

@@ -1,0 +1,59 @@
+package migration
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// phases is since when this process has seen the unfinished migrations in their present
+// phases, by this machine's clock. Safe for concurrent use.
+type phases struct {
+	mu  sync.Mutex
+	now map[types.UID]seenPhase
+}
+
+type seenPhase struct {
+	phase   kubevirt.MigrationPhase
+	at      time.Time
+	trouble string // the last error of making the target pod, in one line
+}
+
+func newPhases() *phases { return &phases{now: map[types.UID]seenPhase{}} }
+
+// since is when a migration was first read in its present phase, and its trouble in it.
+func (p *phases) since(m *object, now time.Time) (time.Time, string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if m.Final() {
+		delete(p.now, m.UID)
+		return now, ""
+	}
+	phase := evacuation.PhaseOf(m)
+	if s, ok := p.now[m.UID]; ok && s.phase == phase {
+		return s.at, s.trouble
+	}
+	p.now[m.UID] = seenPhase{phase: phase, at: now}
+	return now, ""
+}
+
+// trouble notes an error in a migration's present phase.
+func (p *phases) trouble(m *object, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s, ok := p.now[m.UID]; ok {
+		s.trouble = text
+		p.now[m.UID] = s
+	}
+}
+
+// forget drops a migration that was deleted.
+func (p *phases) forget(uid types.UID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.now, uid)
+}

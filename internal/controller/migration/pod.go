@@ -1,0 +1,35 @@
+package migration
+
+import (
+	"cmp"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// podFacts are a launcher pod's inputs of migration.Next.
+func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Pod {
+	out := &migration.Pod{
+		Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,
+		Ended:    index.Ended(p),
+		Deleting: p.DeletionTimestamp != nil,
+		Held:     index.Held(p, vmi),
+		InTime:   index.InTime(p, vmi),
+		Created:  p.CreationTimestamp.Time,
+	}
+	for _, c := range p.Status.Conditions {
+		switch {
+		case c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue:
+			out.Ready = p.Status.Phase == corev1.PodRunning
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
+			out.Unschedulable, out.Since = cmp.Or(c.Message, c.Reason, "the scheduler does not say why"), c.LastTransitionTime.Time
+			if out.Since.IsZero() {
+				out.Since = out.Created
+			}
+		}
+	}
+	return out
+}

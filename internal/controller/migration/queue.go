@@ -1,0 +1,242 @@
+package migration
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// settleFor is how long the queue waits after a change for further ones: many come at once.
+const settleFor = 30 * time.Millisecond
+
+// catchUp is after what time the cache is looked at again that is behind.
+const catchUp = 100 * time.Millisecond
+
+// queue decides whose turn it is, for all migrations at once, after each change of what that
+// depends on. It has one worker, and one key.
+type queue struct {
+	*reconciler
+
+	caughtUp bool // the cache shows what a former leader has begun
+}
+
+// addQueue adds the queue to the manager.
+func (r *reconciler) addQueue(mgr ctrl.Manager) error {
+	q := &queue{reconciler: r}
+	relevant := builder.WithPredicates(turnChanges())
+	return ctrl.NewControllerManagedBy(mgr).Named("migration-queue").
+		Watches(&object{}, soon(), relevant).
+		Watches(&kubevirt.VirtualMachineInstance{}, soon(), relevant).
+		Watches(&corev1.Pod{}, soon(), relevant).
+		WatchesRawSource(source.Channel(r.retry, soon())).
+		WatchesRawSource(r.Settings.Source(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
+		Complete(r.Settings.WhenKnown(q))
+}
+
+// Reconcile computes whose turn it is, and has those migrations reconciled.
+func (q *queue) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	if !q.caughtUp {
+		var err error
+		if q.caughtUp, err = q.showsAllBegun(ctx); err != nil || !q.caughtUp {
+			return reconcile.Result{RequeueAfter: catchUp}, err
+		}
+	}
+	now := time.Now()
+	all, again, err := q.moving(ctx, now)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	fresh, retry := q.turns.compute(all, q.Settings.Get(), now)
+	for _, m := range fresh {
+		select {
+		case q.granted <- event.GenericEvent{Object: m}:
+		case <-ctx.Done():
+			return reconcile.Result{}, ctx.Err()
+		}
+	}
+	if again == 0 || retry > 0 && retry < again {
+		again = retry
+	}
+	return reconcile.Result{RequeueAfter: again}, nil
+}
+
+// showsAllBegun reports whether the cache shows each migration as begun that has begun: it
+// may be behind the writes of a former leader. Those of this one are noted in the turns.
+func (q *queue) showsAllBegun(ctx context.Context) (bool, error) {
+	var live kubevirt.VirtualMachineInstanceMigrationList
+	if err := q.Live.List(ctx, &live); err != nil {
+		return false, fmt.Errorf("migrations: %w", err)
+	}
+	for i := range live.Items {
+		m, cached := &live.Items[i], &object{}
+		if m.Final() || evacuation.PhaseOf(m) == kubevirt.MigrationPending {
+			continue
+		}
+		err := q.Get(ctx, client.ObjectKeyFromObject(m), cached)
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("migration %s: %w", name(m), err)
+		}
+		if cached.UID != m.UID || !cached.Final() && !migration.NotBefore(cached, m.Status.Phase) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// moving are the unfinished migrations, from the cache, and after what time one of them
+// changes without an event; 0: none does.
+func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Moving, again time.Duration, err error) {
+	var list kubevirt.VirtualMachineInstanceMigrationList
+	if err := q.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, 0, fmt.Errorf("migrations: %w", err)
+	}
+	full := handed(list.Items) >= q.Settings.Get().PerCluster
+	for i := range list.Items {
+		m := &list.Items[i]
+		if m.Final() {
+			continue
+		}
+		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode}
+		switch phase := evacuation.PhaseOf(m); {
+		case phase == kubevirt.MigrationPending && full:
+			next.Blocked = true // nothing has to be read to know that
+		case phase == kubevirt.MigrationPending:
+			if err := q.readPending(ctx, &next); err != nil {
+				return nil, 0, err
+			}
+		case phase == kubevirt.MigrationScheduling:
+			left, err := q.readScheduling(ctx, &next, now)
+			if err != nil {
+				return nil, 0, err
+			}
+			if left > 0 && (again == 0 || left < again) {
+				again = left
+			}
+		}
+		all = append(all, next)
+	}
+	return all, again, nil
+}
+
+// handed counts the migrations that have a slot in any case.
+func handed(all []object) (n int) {
+	for i := range all {
+		if m := &all[i]; !m.Final() && migration.NotBefore(m, kubevirt.MigrationScheduled) {
+			n++
+		}
+	}
+	return n
+}
+
+// readPending sets the node and the hold of a pending migration's VM. Without a VMI, or with
+// more than one launcher pod, it cannot start.
+func (q *queue) readPending(ctx context.Context, m *evacuation.Moving) error {
+	launchers, vmi, err := q.vm(ctx, m.Migration)
+	if err != nil {
+		return err
+	}
+	m.Blocked = vmi == nil || len(launchers) > 1
+	if vmi == nil {
+		return nil
+	}
+	m.Node, m.Marked = vmi.Node(), vmi.Marked()
+	for i := range launchers {
+		m.HeldUntil = index.HeldUntil(&launchers[i], vmi)
+	}
+	return nil
+}
+
+// readScheduling sets the hold of a migration's VM, and whether its target pod waits for the
+// scheduler; if not yet, left is after what time it does.
+func (q *queue) readScheduling(ctx context.Context, m *evacuation.Moving, now time.Time) (left time.Duration, err error) {
+	launchers, vmi, err := q.vm(ctx, m.Migration)
+	if err != nil || vmi == nil {
+		return 0, err
+	}
+	target := migration.TargetPodName(m.Migration.Spec.VMIName, string(m.Migration.UID))
+	for i := range launchers {
+		p := &launchers[i]
+		if string(p.UID) == migration.StateOf(m.Migration).SourcePodUID {
+			m.HeldUntil = index.HeldUntil(p, vmi)
+		}
+		if p.Name != target {
+			continue
+		}
+		facts := podFacts(p, vmi)
+		if m.Waits = facts.Unplaced(now); !m.Waits && p.Spec.NodeName == "" {
+			left = max(facts.Created.Add(migration.PlacementTimeout).Sub(now), time.Second)
+		}
+	}
+	return left, nil
+}
+
+// vm is a migration's VM with its launchers; nil: there is none.
+func (q *queue) vm(ctx context.Context, m *object) ([]corev1.Pod, *kubevirt.VirtualMachineInstance, error) {
+	vmi := &kubevirt.VirtualMachineInstance{}
+	if err := q.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi); err != nil {
+		return nil, nil, client.IgnoreNotFound(err)
+	}
+	launchers, err := index.Launchers(ctx, q.Client, vmi)
+	return launchers, vmi, err
+}
+
+// soon enqueues the queue's key.
+func soon() handler.EventHandler {
+	add := func(q requests) { q.AddAfter(reconcile.Request{}, settleFor) }
+	return handler.Funcs{
+		CreateFunc:  func(_ context.Context, _ event.CreateEvent, q requests) { add(q) },
+		UpdateFunc:  func(_ context.Context, _ event.UpdateEvent, q requests) { add(q) },
+		DeleteFunc:  func(_ context.Context, _ event.DeleteEvent, q requests) { add(q) },
+		GenericFunc: func(_ context.Context, _ event.GenericEvent, q requests) { add(q) },
+	}
+}
+
+// turnChanges lets an update pass where a turn may depend on it.
+func turnChanges() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return turnFactsOf(e.ObjectOld) != turnFactsOf(e.ObjectNew)
+	}}
+}
+
+// turnFacts is what turns depend on of an object.
+type turnFacts struct {
+	phase, node, priority, cause string
+	deleting, unschedulable      bool
+	held                         string
+}
+
+func turnFactsOf(o client.Object) (f turnFacts) {
+	f.deleting = o.GetDeletionTimestamp() != nil
+	switch o := o.(type) {
+	case *object:
+		f.phase = string(o.Status.Phase)
+		if o.Spec.Priority != nil {
+			f.priority = *o.Spec.Priority
+		}
+	case *kubevirt.VirtualMachineInstance:
+		f.node, f.phase, f.held = o.Node(), string(o.Status.Phase), o.Status.EvacuationNodeName
+		f.cause = o.Annotations[evacuation.CauseAnnotation]
+	case *corev1.Pod:
+		facts := podFacts(o, nil)
+		f.node, f.phase, f.unschedulable = o.Spec.NodeName, string(o.Status.Phase), facts.Unschedulable != ""
+		f.held, f.cause = o.Annotations[evacuation.HoldForAnnotation], index.Disruption(o)
+	}
+	return f
+}

@@ -1,0 +1,167 @@
+package migration
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// wanted is what a target pod is made for.
+type wanted struct {
+	migration *object
+	vmi       *kubevirt.VirtualMachineInstance
+	settings  evacuation.Settings
+	avoid     []string // nodes at which the last migrations have failed
+}
+
+// targetPod is a copy of the source pod for another node: what a user writes, without what the
+// cluster has written since (migration.RunTimeKey, setByCluster). The launcher's grace period
+// is computed here as by the launcher webhook, which may not be asked.
+func targetPod(w wanted, source *corev1.Pod) *corev1.Pod {
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.migration.Namespace, Name: migration.TargetPodName(w.vmi.Name, string(w.migration.UID)),
+			Labels: migration.Copied(source.Labels), Annotations: migration.CopiedAnnotations(source.Annotations),
+			OwnerReferences: owners(w.vmi, source.OwnerReferences),
+		},
+		Spec: *source.Spec.DeepCopy(),
+	}
+	p.Labels[kubevirt.MigrationJobLabel] = string(w.migration.UID)
+	for _, f := range setByCluster() {
+		f.unset(&p.Spec)
+	}
+	grace := evacuation.GraceFor(w.vmi, source.Spec.TerminationGracePeriodSeconds, &w.settings)
+	p.Spec.TerminationGracePeriodSeconds = &grace.Seconds
+	maps.Copy(p.Annotations, grace.Annotations)
+
+	selector, added := migration.Selector(source.Spec.NodeSelector, w.migration.Spec.AddedNodeSelector, source.Annotations[migration.AddedSelectorAnnotation])
+	p.Spec.NodeSelector = selector
+	if added != "" {
+		p.Annotations[migration.AddedSelectorAnnotation] = added
+	}
+	addAntiAffinity(&p.Spec, w.vmi)
+	avoid(&p.Spec, w.avoid)
+	return p
+}
+
+// owners are the source pod's, and the VMI. blockOwnerDeletion needs a right to each owner's
+// finalizers where the API server enforces that, and a launcher needs none.
+func owners(vmi *kubevirt.VirtualMachineInstance, source []metav1.OwnerReference) []metav1.OwnerReference {
+	all := slices.Clone(source)
+	for i := range all {
+		all[i].BlockOwnerDeletion = nil
+	}
+	if slices.ContainsFunc(all, func(o metav1.OwnerReference) bool { return o.UID == vmi.UID }) {
+		return all
+	}
+	return append(all, metav1.OwnerReference{
+		APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance", Name: vmi.Name, UID: vmi.UID,
+	})
+}
+
+// clusterField is a field of a pod's spec that the cluster sets, and sets again for a copy.
+type clusterField struct {
+	name, setBy string
+	unset       func(*corev1.PodSpec)
+}
+
+// setByCluster are the fields that a copy must not have. Others that admission has set (default
+// tolerations, default resources, the service account) stay: it would set the same again, and
+// they cannot be told from a user's.
+func setByCluster() []clusterField {
+	return []clusterField{
+		{"nodeName", "scheduler", func(s *corev1.PodSpec) { s.NodeName = "" }},
+		{"priority", "admission, from priorityClassName", func(s *corev1.PodSpec) { s.Priority = nil }},
+		{"preemptionPolicy", "admission, from priorityClassName", func(s *corev1.PodSpec) { s.PreemptionPolicy = nil }},
+		{"overhead", "admission, from runtimeClassName", func(s *corev1.PodSpec) { s.Overhead = nil }},
+		{"schedulingGates", "admission: those of the source pod are gone", func(s *corev1.PodSpec) { s.SchedulingGates = nil }},
+		{"ephemeralContainers", "kubectl debug", func(s *corev1.PodSpec) { s.EphemeralContainers = nil }},
+		{"volume " + tokenVolume + "*", "admission, from serviceAccountName", dropToken},
+		{"affinity to the nodes of former failures", "the migration of the source pod", dropAvoidance},
+	}
+}
+
+// tokenVolume is the prefix of the volume with a service account's token.
+const tokenVolume = "kube-api-access-"
+
+func dropToken(s *corev1.PodSpec) {
+	injected := map[string]bool{}
+	s.Volumes = slices.DeleteFunc(s.Volumes, func(v corev1.Volume) bool {
+		token := strings.HasPrefix(v.Name, tokenVolume) && v.Projected != nil
+		if token {
+			injected[v.Name] = true
+		}
+		return token
+	})
+	for _, containers := range [][]corev1.Container{s.Containers, s.InitContainers} {
+		for i := range containers {
+			containers[i].VolumeMounts = slices.DeleteFunc(containers[i].VolumeMounts, func(m corev1.VolumeMount) bool { return injected[m.Name] })
+		}
+	}
+}
+
+// addAntiAffinity keeps the pod off the nodes of other launchers of its VM.
+func addAntiAffinity(spec *corev1.PodSpec, vmi *kubevirt.VirtualMachineInstance) {
+	if spec.Affinity == nil {
+		spec.Affinity = &corev1.Affinity{}
+	}
+	if spec.Affinity.PodAntiAffinity == nil {
+		spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{}
+	}
+	uid := string(vmi.UID)
+	terms := &spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	for _, t := range *terms {
+		if t.TopologyKey == corev1.LabelHostname && t.LabelSelector != nil && t.LabelSelector.MatchLabels[kubevirt.CreatedByLabel] == uid {
+			return // the source has it from an earlier migration
+		}
+	}
+	*terms = append(*terms, corev1.PodAffinityTerm{
+		TopologyKey:   corev1.LabelHostname,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{kubevirt.CreatedByLabel: uid}},
+	})
+}
+
+// nodeField is a node's name as a field that an affinity matches.
+const nodeField = "metadata.name"
+
+// avoid has the scheduler prefer other nodes. The term's form is this controller's own:
+// dropAvoidance knows it by that.
+func avoid(spec *corev1.PodSpec, nodes []string) {
+	for _, node := range nodes {
+		if spec.Affinity.NodeAffinity == nil {
+			spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+		}
+		terms := &spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+		*terms = append(*terms, corev1.PreferredSchedulingTerm{Weight: avoidWeight, Preference: corev1.NodeSelectorTerm{
+			MatchFields: []corev1.NodeSelectorRequirement{{Key: nodeField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{node}}},
+		}})
+	}
+}
+
+// avoidWeight is the greatest that the API server takes.
+const avoidWeight = 100
+
+func dropAvoidance(s *corev1.PodSpec) {
+	if s.Affinity == nil || s.Affinity.NodeAffinity == nil {
+		return
+	}
+	terms := &s.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+	*terms = slices.DeleteFunc(*terms, func(t corev1.PreferredSchedulingTerm) bool {
+		p := t.Preference
+		return t.Weight == avoidWeight && len(p.MatchExpressions) == 0 && len(p.MatchFields) == 1 &&
+			p.MatchFields[0].Key == nodeField && p.MatchFields[0].Operator == corev1.NodeSelectorOpNotIn
+	})
+	if len(*terms) == 0 {
+		*terms = nil
+		if s.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+			s.Affinity.NodeAffinity = nil
+		}
+	}
+}

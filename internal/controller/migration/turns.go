@@ -1,0 +1,144 @@
+package migration
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// errNoTurn: the migration has lost its turn to another one since it was read. The queue tells
+// when it has one again.
+var errNoTurn = errors.New("it is not its turn any more")
+
+const (
+	// doubtFor is how long a phase counts as written whose write has failed in doubt.
+	doubtFor = 10 * time.Second
+	// asideFor is how long a migration that could not begin lets others go first.
+	asideFor = time.Minute
+)
+
+// turns are the migrations that may go on within the limits. The queue computes them, and each
+// use of one is noted, because the cache shows what was written only later. Safe for
+// concurrent use.
+type turns struct {
+	mu      sync.Mutex
+	granted map[types.UID]bool
+	written map[types.UID]written
+}
+
+// written is a phase of a migration that was, or may have been, written.
+type written struct {
+	phase  kubevirt.MigrationPhase
+	failed time.Time // when the write failed; zero: it did not
+}
+
+func newTurns() *turns {
+	return &turns{granted: map[types.UID]bool{}, written: map[types.UID]written{}}
+}
+
+// has reports whether it is a migration's turn.
+func (t *turns) has(uid types.UID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.granted[uid]
+}
+
+// use calls write, which writes the migration's phase, if it is its turn.
+func (t *turns) use(m *object, phase kubevirt.MigrationPhase, write func() error) error {
+	t.mu.Lock()
+	if !t.granted[m.UID] {
+		t.mu.Unlock()
+		return errNoTurn
+	}
+	delete(t.granted, m.UID)
+	t.written[m.UID] = written{phase: phase}
+	t.mu.Unlock()
+
+	err := write()
+	if err == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		delete(t.written, m.UID) // certainly not written
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
+		t.written[m.UID] = written{phase, time.Now().Add(-doubtFor)} // neither, and it will be refused again
+	default:
+		t.written[m.UID] = written{phase, time.Now()}
+	}
+	return err
+}
+
+// refused sets a migration aside that has a turn and could not be written.
+func (t *turns) refused(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.granted, uid)
+	t.written[uid] = written{kubevirt.MigrationScheduling, time.Now().Add(-doubtFor)}
+}
+
+// compute replaces the turns. It returns those that are new, and after what time to compute
+// again without an event; 0: not needed.
+func (t *turns) compute(all []evacuation.Moving, s evacuation.Settings, now time.Time) (fresh []*object, again time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	known := map[types.UID]bool{}
+	for i := range all {
+		known[all[i].Migration.UID] = true
+		if left := t.settle(&all[i], now); left > 0 && (again == 0 || left < again) {
+			again = left
+		}
+	}
+	for uid := range t.written {
+		if !known[uid] {
+			delete(t.written, uid)
+		}
+	}
+	before := t.granted
+	t.granted = map[types.UID]bool{}
+	for _, m := range evacuation.Turns(all, s) {
+		if _, unread := t.written[m.Migration.UID]; unread {
+			continue // it has its slot, and used its turn
+		}
+		t.granted[m.Migration.UID] = true
+		if !before[m.Migration.UID] {
+			fresh = append(fresh, m.Migration)
+		}
+	}
+	return fresh, again
+}
+
+// settle applies what was written of a migration to it, until the cache shows it or the write
+// has failed for long enough. It returns after what time that changes, 0 if only an event
+// changes it.
+func (t *turns) settle(m *evacuation.Moving, now time.Time) time.Duration {
+	w, ok := t.written[m.Migration.UID]
+	since := now.Sub(w.failed)
+	switch {
+	case !ok:
+		return 0
+	case m.Migration.Final(), migration.NotBefore(m.Migration, w.phase):
+		delete(t.written, m.Migration.UID)
+		return 0
+	case w.failed.IsZero():
+		m.Phase = w.phase
+		return 0
+	case since < doubtFor:
+		m.Phase = w.phase
+		return doubtFor - since
+	case since < doubtFor+asideFor && w.phase == kubevirt.MigrationScheduling:
+		m.Blocked = true
+		return doubtFor + asideFor - since
+	}
+	delete(t.written, m.Migration.UID)
+	return 0
+}

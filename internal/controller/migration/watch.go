@@ -1,0 +1,69 @@
+package migration
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// forget drops what is kept of a migration that was deleted.
+func (r *reconciler) forget() handler.EventHandler {
+	return handler.Funcs{DeleteFunc: func(_ context.Context, e event.DeleteEvent, _ requests) {
+		r.phases.forget(e.Object.GetUID())
+	}}
+}
+
+// ofVM returns requests for a VM's migrations that have not ended or have a finalizer.
+func (r *reconciler) ofVM(ctx context.Context, vm types.NamespacedName) []reconcile.Request {
+	all, err := index.Migrations(ctx, r.Client, vm)
+	if err != nil {
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range all {
+		if !all[i].Final() || len(all[i].Finalizers) > 0 {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&all[i])})
+		}
+	}
+	return out
+}
+
+// ofTarget returns requests for the unfinished migrations to a node.
+func (r *reconciler) ofTarget(ctx context.Context, node client.Object) []reconcile.Request {
+	var all kubevirt.VirtualMachineInstanceMigrationList
+	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return nil
+	}
+	var out []reconcile.Request
+	for i := range all.Items {
+		if m := &all.Items[i]; !m.Final() && migration.StateOf(m).TargetNode == node.GetName() {
+			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+		}
+	}
+	return out
+}
+
+// readyChanges lets events of nodes pass where one is no longer Ready, or is deleted.
+func readyChanges() predicate.Predicate {
+	ready := func(o client.Object) bool {
+		node, ok := o.(*corev1.Node)
+		return ok && index.Ready(node)
+	}
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) && !ready(e.ObjectNew) },
+	}
+}

@@ -1,0 +1,66 @@
+// Package move makes VMs leave their nodes: by a mark, or by a migration object.
+package move
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// ErrChanged is returned where the VMI has changed since it was read.
+var ErrChanged = errors.New("the VMI has changed since it was read")
+
+// Set marks the VMI: it is to leave its present node. The annotations that explain the
+// mark are written first, so a process that dies in between leaves an unmarked VMI. It
+// fails with ErrChanged if the VMI has changed since it was read.
+func Set(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
+	if err := explain(ctx, c, vmi, why); err != nil {
+		return err
+	}
+	if err := patch.HaveStatus(ctx, c, vmi); err != nil {
+		return changed(err)
+	}
+	return changed(patch.Apply(ctx, c, vmi, markPatch(vmi)...))
+}
+
+func explain(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
+	// With the resourceVersion: annotations of two concurrent writers would mix.
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
+		"uid": vmi.UID, "resourceVersion": vmi.ResourceVersion, "annotations": why.Annotations(),
+	}})
+	if err != nil {
+		return err
+	}
+	to := vmi.DeepCopy()
+	if err := c.Patch(ctx, to, client.RawPatch(types.MergePatchType, raw)); err != nil {
+		return changed(err)
+	}
+	vmi.ResourceVersion = to.ResourceVersion
+	return nil
+}
+
+// markPatch sets the mark, unless the VMI's node or mark has changed since it was read.
+func markPatch(vmi *kubevirt.VirtualMachineInstance) []patch.Operation {
+	steps := patch.SameNode(vmi)
+	if vmi.Status.NodeName == "" {
+		steps = append(steps, patch.Operation{Op: "test", Path: "/metadata/labels/kubevirt.io~1nodeName", Value: vmi.Labels[kubevirt.NodeNameLabel]})
+	}
+	return append(steps, patch.Operation{Op: "add", Path: "/status/evacuationNodeName", Value: vmi.Node()})
+}
+
+// changed wraps the error of a patch as ErrChanged where the object was not the expected
+// one.
+func changed(err error) error {
+	if patch.Stale(err) {
+		return fmt.Errorf("%w: %w", ErrChanged, err)
+	}
+	return err
+}

@@ -1,0 +1,162 @@
+package move
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/internal/controller/patch"
+	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/pkg/evacuation"
+)
+
+// Marks moves VMs by marking them; the evacuation controller migrates marked VMs.
+type Marks struct{ Client client.Client }
+
+// Move marks a VM. It fails with ErrChanged if the VMI has changed since it was read.
+func (m Marks) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
+	return Set(ctx, m.Client, vmi.DeepCopy(), why)
+}
+
+// Moving reports whether a VM is marked, and for which cause.
+func (Marks) Moving(_ context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error) {
+	return vmi.Annotations[evacuation.CauseAnnotation], vmi.Marked(), nil
+}
+
+// Cancel removes the mark, unless the VMI has changed since it was read: another cause may
+// have marked it anew.
+func (m Marks) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+	return changed(patch.Status(ctx, m.Client, vmi.DeepCopy(), patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"}))
+}
+
+// Migrations moves VMs by creating their migrations. It is for clusters with KubeVirt,
+// which reverts what others write to a VMI's status.
+type Migrations struct {
+	Client   client.Client // reads the cache
+	Settings *settings.Live
+	// Nodes: nodes may be read. Otherwise each is assumed to be Ready.
+	Nodes bool
+}
+
+// NotNowError is why a VM cannot be moved now. Again is after what time the reason ends,
+// 0 if only an event can end it.
+type NotNowError struct {
+	Reason, Message string
+	Again           time.Duration
+}
+
+func (e *NotNowError) Error() string { return e.Reason + ": " + e.Message }
+
+// Move creates a migration of a VM. It fails with a *NotNowError where the rules for
+// marked VMs allow none now, and with ErrChanged where it exists already.
+func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
+	e, err := m.gather(ctx, vmi)
+	if err != nil {
+		return err
+	}
+	if s := evacuation.Next(e); s.Action != evacuation.Migrate {
+		return &NotNowError{Reason: s.Reason, Message: s.Message, Again: s.Again}
+	}
+	made := Migration(&e, why.Cause)
+	made.Spec.Priority = nil // priorities are vmgrace's own
+	err = m.Client.Create(ctx, made)
+	switch {
+	case apierrors.IsAlreadyExists(err): // created by another replica, or the cache is stale
+		return fmt.Errorf("%w: %w", ErrChanged, err)
+	case err != nil:
+		return fmt.Errorf("make migration %s/%s: %w", made.Namespace, made.Name, err)
+	}
+	return nil
+}
+
+// gather reads the inputs of evacuation.Next for the VM as if it were marked.
+func (m Migrations) gather(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (e evacuation.Evacuee, err error) {
+	marked := vmi.DeepCopy()
+	marked.Status.EvacuationNodeName = vmi.Node()
+	e = evacuation.Evacuee{VMI: marked, NodeReady: true, Now: time.Now()}
+	e.Strategy, _ = evacuation.StrategyOf(vmi, m.Settings.Get().EvictionStrategy)
+	if m.Nodes {
+		node := &corev1.Node{}
+		if err := m.Client.Get(ctx, client.ObjectKey{Name: vmi.Node()}, node); client.IgnoreNotFound(err) != nil {
+			return e, fmt.Errorf("node %s: %w", vmi.Node(), err)
+		}
+		e.NodeReady = index.Ready(node)
+	}
+	launchers, err := index.Launchers(ctx, m.Client, vmi)
+	if err != nil {
+		return e, err
+	}
+	e.Launchers = len(launchers)
+	e.Migrations, err = index.Migrations(ctx, m.Client, client.ObjectKeyFromObject(vmi))
+	return e, err
+}
+
+// Migration is the object of a VM's next evacuation. Its name is the same in each
+// replica, so it is created once.
+func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInstanceMigration {
+	by := "" // the annotation of a former mark does not count
+	if e.VMI.Marked() {
+		by = e.VMI.Annotations[kubevirt.EvictionSourceAnnotation]
+	}
+	return &kubevirt.VirtualMachineInstanceMigration{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: e.VMI.Namespace, Name: e.MigrationName(), GenerateName: evacuation.MigrationPrefix,
+			Labels:      map[string]string{kubevirt.VMINameLabel: labelValue(e.VMI.Name)},
+			Annotations: map[string]string{kubevirt.EvacuationMigrationAnnotation: e.VMI.Node(), evacuation.CauseAnnotation: cause},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance", Name: e.VMI.Name, UID: e.VMI.UID,
+			}},
+		},
+		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: e.VMI.Name, Priority: new(evacuation.Priority(by))},
+	}
+}
+
+// labelValue is s, or empty where s is too long for a label.
+func labelValue(s string) string {
+	const most = 63
+	if len(s) > most {
+		return ""
+	}
+	return s
+}
+
+// Moving reports whether KubeVirt is moving a VM or is asked to, and for which cause: empty
+// where vmgrace did not ask for it.
+func (m Migrations) Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error) {
+	all, err := index.Migrations(ctx, m.Client, client.ObjectKeyFromObject(vmi))
+	if err != nil {
+		return "", false, err
+	}
+	at := slices.IndexFunc(all, func(m kubevirt.VirtualMachineInstanceMigration) bool { return !m.Final() })
+	if at < 0 {
+		return "", vmi.Marked(), nil
+	}
+	return all[at].Annotations[evacuation.CauseAnnotation], true, nil
+}
+
+// Cancel deletes the VM's pending migration that a tainted node has caused.
+func (m Migrations) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+	all, err := index.Migrations(ctx, m.Client, client.ObjectKeyFromObject(vmi))
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		made := &all[i]
+		if made.Annotations[evacuation.CauseAnnotation] != evacuation.CauseNodeTaint || evacuation.PhaseOf(made) != kubevirt.MigrationPending {
+			continue
+		}
+		err := m.Client.Delete(ctx, made, client.Preconditions{UID: &made.UID, ResourceVersion: &made.ResourceVersion})
+		if err != nil {
+			return changed(fmt.Errorf("take migration %s/%s back: %w", made.Namespace, made.Name, err))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package transfer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// messageRate bounds the messages of a peer in one migration, in a second and over all its
+// control connections; messageBurst is what may come at once. An agent sends one in
+// heartbeatInterval, one for each state, and one on each connection.
+const (
+	messageRate  = 4
+	messageBurst = 20
+)
+
+// report sets the state that this side sends to its peer.
+func (s *side) report(state string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == state || s.state == kubevirt.SourceGone || s.state == kubevirt.SourceRunning {
+		return // SourceGone, SourceRunning and TargetRunning (the same value) are final
+	}
+	s.state = state
+	s.broadcast()
+}
+
+// broadcast makes each control connection send the new message. The caller holds the lock.
+func (s *side) broadcast() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// setRelayEnd records that the relay connection has ended at the target, and the refusal
+// if the target has ended it. The target sends both to the source, which uses the refusal
+// as the failure reason.
+func (s *side) setRelayEnd(refusal string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.relayEnd.Ended {
+		return
+	}
+	s.relayEnd = message{Ended: true, Refusal: refusal[:min(len(refusal), maxRefusal)]}
+	close(s.relayEnded)
+	s.broadcast()
+}
+
+// queryTarget tells the target that nothing more is sent, and asks for its state.
+func (s *side) queryTarget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.query {
+		s.query = true
+		s.broadcast()
+	}
+}
+
+// handle takes over a message of the peer. A peer's state is final, except TargetArrived.
+// run looks again only if the message says something new.
+func (s *side) handle(msg message) error {
+	state, valid := msg.TargetState, []string{kubevirt.TargetArrived, kubevirt.TargetRunning, kubevirt.TargetAbsent}
+	if s.target {
+		state, valid = msg.SourceState, []string{kubevirt.SourceGone, kubevirt.SourceRunning}
+	}
+	s.mu.Lock()
+	agreed := migration.StateOf(s.migration).DomainUUID
+	changed := s.note(msg)
+	if slices.Contains(valid, state) && state != s.peerState && (s.peerState == "" || s.peerState == kubevirt.TargetArrived) {
+		s.peerState, changed = state, true
+	}
+	s.mu.Unlock()
+	if s.target && msg.UUID != "" && msg.UUID != agreed {
+		return &tunnel.Refusal{Reason: tunnel.ReasonParam, Text: fmt.Sprintf("a message about domain %.64q; %q was agreed", msg.UUID, agreed)}
+	}
+	if !s.target && s.measureDowntime(msg) || changed {
+		s.wakeUp()
+	}
+	return nil
+}
+
+// note takes over what a message says beside the peer's state. It reports whether that is
+// new. The caller holds s.mu.
+func (s *side) note(msg message) (changed bool) {
+	if s.target {
+		changed = msg.Query && !s.query || msg.GuestPaused && !s.guestPaused
+		s.query, s.guestPaused = s.query || msg.Query, s.guestPaused || msg.GuestPaused
+		return changed
+	}
+	changed = !s.heard || s.peerKeepsPaused != msg.KeepsPaused
+	s.heard, s.peerKeepsPaused = true, msg.KeepsPaused
+	return changed
+}
+
+// stopped records when the guest was stopped for the last part of its migration.
+func (s *side) stopped(at time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stoppedAt = at
+}
+
+// measureDowntime takes the downtime when the target reports that the guest runs: the time
+// since the stop by this host's clock, less the time for which the guest has run by the
+// target's clock. It is unknown where this agent has not seen the stop, or the target's
+// agent has not resumed the guest. It reports whether the downtime was measured now.
+func (s *side) measureDowntime(msg message) (first bool) {
+	s.mu.Lock()
+	d := time.Since(s.stoppedAt) - msg.RanFor
+	known := msg.TargetState == kubevirt.TargetRunning && msg.RanFor > 0 && s.state == kubevirt.SourceGone && !s.stoppedAt.IsZero() && d > 0
+	first = known && s.downtime == 0
+	if first {
+		s.downtime = max(1, d.Milliseconds())
+	}
+	s.mu.Unlock()
+	if first {
+		s.node.cfg.Meter.Downtime(d)
+		s.log.Info("the guest runs at the target", "downtime", d)
+	}
+	return first
+}
+
+// message is what this side sends now. changed is closed when there is a new one.
+func (s *side) message() (msg message, changed <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.target {
+		return message{SourceState: s.state, Query: s.query, UUID: migration.StateOf(s.migration).DomainUUID, GuestPaused: s.keptPaused()}, s.changed
+	}
+	msg = s.relayEnd
+	msg.TargetState, msg.KeepsPaused = s.state, true
+	if s.state == kubevirt.TargetRunning && !s.resumedAt.IsZero() {
+		msg.RanFor = max(1, time.Since(s.resumedAt))
+	}
+	return msg, s.changed
+}
+
+// exchange sends and receives messages until the control connection ends or the peer sends
+// nothing for peerTimeout: a network that drops all packets closes no connection. The error
+// is a *tunnel.Refusal if the peer sends too many, or what was not agreed.
+func (s *side) exchange(ctx context.Context, l *link) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- s.receiveMessages(l) }()
+	for {
+		msg, changed := s.message()
+		if err := l.writeLine(msg); err != nil {
+			_ = l.Close()
+			return cmp.Or(<-ended, err)
+		}
+		select {
+		case <-changed:
+		case <-time.After(heartbeatInterval):
+		case err := <-ended:
+			_ = l.Close()
+			return err
+		}
+	}
+}
+
+// receiveMessages takes over messages until the connection ends or one is refused.
+func (s *side) receiveMessages(l *link) error {
+	for {
+		var msg message
+		if l.SetReadDeadline(time.Now().Add(peerTimeout)) != nil || l.readLine(&msg) != nil {
+			return nil //nolint:nilerr // the end of a connection says nothing about the guest
+		}
+		if !s.messages.Allow() {
+			return &tunnel.Refusal{Reason: tunnel.ReasonRate, Text: fmt.Sprintf("more than %d messages a second", messageRate)}
+		}
+		if err := s.handle(msg); err != nil {
+			return err
+		}
+		if msg.Ended && !s.target {
+			s.setRelayEnd(msg.Refusal)
+		}
+	}
+}
+
+// controlOpened keeps at most maxControls control connections: a new one replaces the oldest.
+func (s *side) controlOpened(l *link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.controls = append(s.controls, l); len(s.controls) > maxControls {
+		_ = s.controls[0].Close()
+		s.controls = s.controls[1:]
+	}
+}
+
+func (s *side) controlClosed(l *link) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.controls = slices.DeleteFunc(s.controls, func(other *link) bool { return other == l })
+}

@@ -1,0 +1,54 @@
+package transfer
+
+import (
+	"testing"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// listed is a watch that has not seen everything yet.
+type listed struct {
+	host
+
+	all      []*Migration
+	complete bool
+}
+
+func (l *listed) Migrations() ([]*Migration, bool) { return l.all, l.complete }
+
+// changes records the calls of Changed.
+type changes struct {
+	host
+
+	names []string
+}
+
+func (v *changes) Changed(_, name string) { v.names = append(v.names, name) }
+
+// Otherwise a VM that migrates would be one that does not, for a moment after the
+// agent's start.
+func TestMigrationsAreUnknownBeforeEachHasItsSide(t *testing.T) {
+	l, vms := &listed{}, &changes{}
+	n := New(Config{Node: "a", Cluster: l, VMs: vms})
+	is := func(when string, want grace.Migration) {
+		t.Helper()
+		if got, _ := n.MigrationOf("ns_vm"); got != want {
+			t.Errorf("%s: %v, want %v", when, got, want)
+		}
+	}
+	l.complete = true
+	is("listed, not reconciled", grace.MigrationUnknown)
+	l.complete = false
+	n.reconcile(t.Context())
+	is("reconciled, list incomplete", grace.MigrationUnknown)
+	if len(vms.names) != 0 {
+		t.Errorf("Changed is called too early: %q", vms.names)
+	}
+	l.complete = true
+	n.reconcile(t.Context())
+	n.reconcile(t.Context())
+	is("all reconciled", grace.MigrationNone)
+	if len(vms.names) != 1 || vms.names[0] != "" {
+		t.Errorf("Changed: %q, want all VMs once", vms.names)
+	}
+}

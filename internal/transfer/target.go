@@ -1,0 +1,195 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/migration"
+)
+
+// targetFacts observes the target's facts. It reads the connections' state before the
+// domain's: a domain that is seen after its connection has ended is the final result.
+func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.Instance) {
+	s.checkGone(ctx)
+	s.mu.Lock()
+	receiving, received, query, paused := s.receiving, s.received, s.query, s.keptPaused()
+	s.mu.Unlock()
+	here, instance := s.look(ctx)
+	m, source := s.snapshot()
+	state := migration.StateOf(m)
+	f := migration.TargetFacts{
+		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source, Paused: paused,
+		Ready: canonicalUUID(state.DomainUUID) && s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
+	}
+	f.Copy = copyOf(here)
+	// A domain that exists before the source may begin, or has another UUID than the one
+	// that is sent, is not the guest. If it came through the relay, it is nobody else's.
+	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
+	other := state.DomainUUID != "" && instance.UUID != "" && instance.UUID != state.DomainUUID
+	if other && f.Copy != migration.CopyRunning {
+		s.removeStranger(instance)
+	}
+	if (early || other) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
+		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, receiving
+	}
+	return f, instance
+}
+
+func copyOf(here hypervisor.Stay) migration.Copy {
+	switch here {
+	case hypervisor.StayAbsent:
+		return migration.CopyNone
+	case hypervisor.StayBusy, hypervisor.StayLeft:
+		return migration.CopyIncoming
+	case hypervisor.StayPaused, hypervisor.StayStopped:
+		return migration.CopyComplete
+	case hypervisor.StayRunning:
+		return migration.CopyRunning
+	default:
+		return migration.CopyUnknown
+	}
+}
+
+// targetTurn observes, decides and acts once. It returns true when the side is done.
+func (s *side) targetTurn(ctx context.Context) (over bool) {
+	f, instance := s.targetFacts(ctx)
+	step, m := migration.NextOfTarget(f), f.Migration
+	s.log.Debug("target decided", "do", step.Action, "why", step.Reason, "here", f.Copy, "source", f.Source, "phase", m.Status.Phase)
+	switch step.Action {
+	case migration.TargetPrepare:
+		s.updateStatus(ctx, m, kubevirt.MigrationPreparingTarget, kubevirt.MigrationState{})
+	case migration.TargetOffer:
+		state := kubevirt.MigrationState{TargetNodeAddress: s.node.address}
+		if s.node.cfg.URI.Native() {
+			state.Transport = kubevirt.TransportNative
+		}
+		s.updateStatus(ctx, m, kubevirt.MigrationTargetReady, state)
+	case migration.TargetRefuse:
+		s.stopReceiving()
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
+	case migration.TargetHold:
+		s.reportUndecided(m, step.Message)
+		s.report(kubevirt.TargetArrived)
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetArrived})
+	case migration.TargetResume:
+		s.log.Info("resuming the guest that arrived", "why", step.Message)
+		if s.do(ctx, "resume the guest that arrived", instance, s.node.cfg.Hypervisor.Resume) {
+			s.mu.Lock()
+			s.resumedAt = time.Now()
+			s.mu.Unlock()
+		}
+	case migration.TargetRemove:
+		s.log.Info("removing what arrived", "why", step.Message)
+		s.stopReceiving()
+		s.do(ctx, "remove the guest that arrived", instance, s.node.cfg.Hypervisor.Remove)
+	case migration.TargetReportRunning:
+		if f.Paused && f.Copy == migration.CopyComplete {
+			s.recordPaused(ctx, instance)
+		}
+		s.release()
+		s.report(kubevirt.TargetRunning)
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetRunning})
+		return s.gone
+	case migration.TargetReportAbsent:
+		s.stopReceiving()
+		s.report(kubevirt.TargetAbsent)
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetAbsent})
+		return s.gone
+	case migration.TargetNothing:
+		s.release()
+		return m.Final() || s.gone
+	default:
+	}
+	return false
+}
+
+// reportUndecided sends one Event about a guest that stays paused.
+func (s *side) reportUndecided(m *Migration, why string) {
+	if s.undecidedSince.IsZero() {
+		s.undecidedSince = time.Now()
+	}
+	if s.undecidedReported || time.Since(s.undecidedSince) < undecidedTimeout {
+		return
+	}
+	s.undecidedReported = true
+	s.log.Warn("a guest is paused between two nodes", "why", why)
+	s.node.cfg.Cluster.Event(m, reasonUndecided, why)
+}
+
+// stopReceiving rejects further relay connections.
+func (s *side) stopReceiving() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.received = true
+}
+
+// admit checks that a connection is of this migration's source and allowed in its phase.
+func (s *side) admit(from string, h hello) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.current()
+	phase := m.Status.Phase
+	switch {
+	case from != migration.StateOf(m).SourceNode:
+		return fmt.Errorf("migration %s comes from another node than %s", m.Name, from)
+	case h.UUID != migration.StateOf(m).DomainUUID:
+		return fmt.Errorf("migration %s is of domain %q, not %.64q", m.Name, migration.StateOf(m).DomainUUID, h.UUID)
+	case phase != kubevirt.MigrationTargetReady && phase != kubevirt.MigrationRunning && h.Role == roleRelay:
+		return fmt.Errorf("migration %s is in phase %s", m.Name, phase)
+	case h.Role == roleControl:
+		return nil
+	case h.Role != roleRelay:
+		return errors.New("a connection of no known kind")
+	case !canonicalUUID(h.UUID):
+		return fmt.Errorf("the status of migration %s does not say yet which domain is sent", m.Name)
+	case migration.StateOf(m).Transport == kubevirt.TransportNative:
+		return fmt.Errorf("migration %s comes by --migration-uri here, and not through the agents", m.Name)
+	case s.receiving || s.received || s.missing || s.state != "" || m.DeletionTimestamp != nil:
+		return fmt.Errorf("migration %s had its connection, or is over", m.Name)
+	}
+	s.receiving, s.phase, s.relayedAt = true, kubevirt.MigrationRunning, time.Now()
+	return nil
+}
+
+// connectionClosed records the end of a relay connection.
+func (s *side) connectionClosed(h hello) {
+	if h.Role == roleRelay {
+		s.mu.Lock()
+		s.receiving, s.received, s.relayEndedAt = false, true, time.Now()
+		s.mu.Unlock()
+		s.wakeUp()
+	}
+}
+
+// receive passes the relay connection through package tunnel to libvirt. The error is what
+// the source gets as the refusal.
+func (s *side) receive(ctx context.Context, l *link, h hello) (err error) {
+	defer s.connectionClosed(h)
+	defer func() {
+		refusal := ""
+		if err != nil {
+			refusal = err.Error()
+		}
+		s.setRelayEnd(refusal)
+	}()
+	dialer := net.Dialer{Timeout: dialTimeout}
+	libvirt, err := dialer.DialContext(ctx, "unix", s.node.cfg.LibvirtSocket)
+	if err != nil {
+		return fmt.Errorf("libvirt of this node: %w", err)
+	}
+	agreed := s.node.cfg.Allowed
+	agreed.Domain, agreed.UUID = s.domain, h.UUID
+	err = tunnel.Guard(ctx, l, libvirt, agreed)
+	s.log.Info("the guest's connection has ended")
+	if _, refused := errors.AsType[*tunnel.Refusal](err); refused {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,93 @@
+package inpod
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+)
+
+// answerTimeout is how long a launcher may take for one request. It gives its
+// guest 4 s.
+const answerTimeout = 10 * time.Second
+
+// lookEvery is how often an answer is looked for that nothing has told of.
+const lookEvery = time.Second
+
+var errNoAnswer = fmt.Errorf("the launcher has not answered in %v", answerTimeout)
+
+// ask writes a request and waits for its answer. A guest that is off by then has
+// heard it.
+func (v *vm) ask(ctx context.Context) error {
+	bound, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
+	defer cancel()
+	n, err := v.write(bound)
+	if err != nil {
+		return err
+	}
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		v.mu.Lock()
+		answered, result, news, p := v.answered >= n, v.result, v.news, v.process
+		v.mu.Unlock()
+		switch {
+		case answered && result == signals.ResultOK:
+			return nil
+		case answered && strings.HasPrefix(result, signals.ResultBusy):
+			return fmt.Errorf("the launcher could not ask the guest: %w: %.200q", hypervisor.ErrBusy, result)
+		case answered:
+			return fmt.Errorf("the launcher could not ask the guest: %.200q", result)
+		case p == nil || p.Gone():
+			return nil
+		}
+		select {
+		case <-news:
+		case <-p.Done():
+		case <-look.C:
+			_ = within(bound, func() error { _, err := v.Look(); return err }) // the next one may work
+		case <-bound.Done():
+			return context.Cause(bound)
+		}
+	}
+}
+
+// write puts the next request into status.json, beside what the agent has told.
+func (v *vm) write(ctx context.Context) (n uint64, err error) {
+	select {
+	case v.writing <- struct{}{}:
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	if _, runs := v.known(); !runs { // the next instance must not hear it
+		<-v.writing
+		return 0, hypervisor.ErrNotFound
+	}
+	v.mu.Lock()
+	v.request = max(v.request+1, elapsed())
+	n = v.request
+	s := v.status
+	if s.Phase == "" || s.UID == "" {
+		s = grace.Status{UID: v.uid, Phase: grace.ShuttingDown}
+	}
+	s.Request = n
+	v.mu.Unlock()
+	return n, within(ctx, func() error {
+		defer func() { <-v.writing }()
+		return v.Directory.WriteStatus(s)
+	})
+}
+
+// elapsed is the time since the boot in milliseconds: an agent that comes back
+// goes on above the numbers of the one before it, which it need not know.
+func elapsed() uint64 {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // every kernel with pidfds has it
+	return uint64(t.Nano() / int64(time.Millisecond))
+}

@@ -1,0 +1,228 @@
+package inpod
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+)
+
+var _ hypervisor.Driver = (*Driver)(nil)
+
+// uuidPrefix begins what stands for a UUID. libvirt's never look so.
+const uuidPrefix = "launcher:"
+
+// Owns tells whether an instance is one of this driver's.
+func Owns(i grace.Instance) bool { return strings.HasPrefix(i.UUID, uuidPrefix) }
+
+// Directory is a launcher directory.
+type Directory interface {
+	Look() (watch.View, error)
+	WriteStatus(grace.Status) error
+	RemoveTrigger(seen grace.TriggerID) error
+}
+
+// Driver implements hypervisor.Driver.
+type Driver struct {
+	closed chan struct{}
+	ends   sync.WaitGroup // waiters for the end of a process
+
+	mu     sync.Mutex
+	vms    map[string]*vm // by domain
+	sink   func(hypervisor.Event)
+	done   bool
+	budget budget // for looks into the claims of all
+}
+
+// New returns a driver that knows of no launcher directory yet.
+func New() *Driver {
+	return &Driver{closed: make(chan struct{}), vms: map[string]*vm{}, budget: budget{every: nodeIdentifyEvery, burst: nodeIdentifyBurst}}
+}
+
+// Directory has the VM looked for in dir from now on, which is that of the
+// launcher pod with this UID; without a pod ("") only the process tree tells
+// whose a process is. What is returned stands for dir: each look at it also
+// tells this driver, and status.json has the driver's requests.
+func (d *Driver) Directory(domain, pod string, dir Directory) Directory {
+	v := &vm{
+		driver: d, name: domain, pod: pod, Directory: dir,
+		uuid: uuidPrefix + cmp.Or(pod, domain), writing: make(chan struct{}, 1), news: make(chan struct{}),
+		budget: budget{every: identifyEvery, burst: identifyBurst},
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if was := d.vms[domain]; was != nil && was.pod == pod {
+		return was
+	}
+	d.vms[domain] = v
+	return v
+}
+
+// Claims tells whether a VM's launcher says that it asks the guest itself, as
+// far as its directory was looked at.
+func (d *Driver) Claims(name string) bool {
+	v := d.vm(name)
+	return v != nil && v.claimed()
+}
+
+func (d *Driver) vm(name string) *vm {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.vms[name]
+}
+
+// keep holds on to a VM that there is something of, and lets go of others: who
+// looks at one again brings it back.
+func (d *Driver) keep(v *vm, present bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch was := d.vms[v.name]; {
+	case present && was == nil:
+		d.vms[v.name] = v
+	case !present && was == v:
+		delete(d.vms, v.name)
+	}
+}
+
+// Run has sink told of changes until ctx ends. First it says that anything may
+// have changed.
+func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
+	d.hear(sink)
+	defer d.hear(nil)
+	d.tell(hypervisor.Event{})
+	<-ctx.Done()
+	return nil
+}
+
+func (d *Driver) hear(sink func(hypervisor.Event)) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.sink = sink
+}
+
+func (d *Driver) tell(e hypervisor.Event) {
+	d.mu.Lock()
+	sink := d.sink
+	d.mu.Unlock()
+	if sink != nil {
+		sink(e)
+	}
+}
+
+// Close lets go of all processes, which go on.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	if !d.done {
+		close(d.closed)
+	}
+	d.done = true
+	vms := d.vms
+	d.vms = map[string]*vm{}
+	d.mu.Unlock()
+	d.ends.Wait()
+	for _, v := range vms {
+		v.letGo()
+	}
+	return nil
+}
+
+// List implements hypervisor.Driver. One launcher directory that cannot be read
+// costs the others nothing: it is missing here, and Get says why.
+func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hypervisor.Domain, error) {
+	d.mu.Lock()
+	names := slices.Collect(maps.Keys(d.vms))
+	d.mu.Unlock()
+	var domains []hypervisor.Domain
+	for _, name := range names {
+		if !ours(name) {
+			continue
+		}
+		if ctx.Err() != nil {
+			return nil, failed("list", "", ctx.Err())
+		}
+		if dom, err := d.Get(ctx, name); err == nil {
+			domains = append(domains, dom)
+		}
+	}
+	return domains, nil
+}
+
+// Get implements hypervisor.Driver. A process that was identified is the VM
+// until it ends, whatever its launcher says by then.
+func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error) {
+	v := d.vm(name)
+	if v == nil {
+		return hypervisor.Domain{}, failed("look at", name, hypervisor.ErrNotFound)
+	}
+	i, err := v.now(ctx)
+	if err != nil {
+		return hypervisor.Domain{}, failed("look at", name, err)
+	}
+	return hypervisor.Domain{Name: name, Domain: grace.Domain{Instance: i, Power: v.power()}}, nil
+}
+
+// Ask has the launcher ask its guest, and waits for its answer.
+func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
+	v, err := d.same(ctx, name, i)
+	if err == nil && m != grace.ModeACPI {
+		err = hypervisor.ErrNoAgent
+	}
+	if err == nil {
+		err = v.ask(ctx)
+	}
+	return failed("ask by "+string(m), name, err)
+}
+
+// Resume does nothing: the launcher resumes a paused guest when it asks it.
+func (d *Driver) Resume(ctx context.Context, name string, i grace.Instance) error {
+	_, err := d.same(ctx, name, i)
+	return failed("resume", name, err)
+}
+
+// Destroy sends SIGKILL.
+func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) error {
+	v, err := d.same(ctx, name, i)
+	if err == nil {
+		err = v.kill(i, unix.SIGKILL)
+	}
+	return failed("destroy", name, err)
+}
+
+// Ended implements hypervisor.Driver.
+func (d *Driver) Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
+	v := d.vm(name)
+	if v == nil {
+		return grace.EndExited, nil // with its launcher, in good order
+	}
+	end, err := v.ended(ctx, i)
+	return end, failed("ask for the end of", name, err)
+}
+
+// same gives the VM of a domain if it still is this instance.
+func (d *Driver) same(ctx context.Context, name string, i grace.Instance) (*vm, error) {
+	v := d.vm(name)
+	if v == nil {
+		return nil, hypervisor.ErrNotFound
+	}
+	now, err := v.now(ctx)
+	if err == nil && now != i {
+		err = fmt.Errorf("%w: its process is %d", hypervisor.ErrOtherInstance, now.PID)
+	}
+	return v, err
+}
+
+func failed(op, domain string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s %s: %w", op, domain, err)
+}

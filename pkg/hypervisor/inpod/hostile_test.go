@@ -1,0 +1,217 @@
+package inpod
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
+	"github.com/vmgrace/vmgrace/test/kit"
+)
+
+const pod = "8c3a1f70-5a4e-4b0c-9d3e-0f1e2d3c4b5a"
+
+func TestWhichCgroupsAreAPods(t *testing.T) {
+	const other = "00000000-5a4e-4b0c-9d3e-0f1e2d3c4b5a"
+	unit := strings.ReplaceAll(pod, "-", "_")
+	for text, want := range map[string]bool{
+		// cgroup v2, kubelet's driver systemd, and each class of service.
+		"0::/kubepods.slice/kubepods-pod" + unit + ".slice/cri-containerd-1f.scope\n":                                 true,
+		"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + unit + ".slice/crio-1f.scope\n":        true,
+		"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + unit + ".slice/crio-1f.scope/qemu\n": true,
+		// cgroup v2, cgroupfs.
+		"0::/kubepods/pod" + pod + "/1f\n":            true,
+		"0::/kubepods/burstable/pod" + pod + "/1f\n":  true,
+		"0::/kubepods/besteffort/pod" + pod + "/1f\n": true,
+		// cgroup v1, alone and beside an empty v2.
+		"4:memory:/kubepods/burstable/pod" + pod + "/1f\n1:name=systemd:/kubepods/burstable/pod" + pod + "/1f\n0::/\n": true,
+		// cgroup v1 with systemd; with controllers that kubelet does not use; beside a
+		// v2 that has the runtime's own; a container that is being removed.
+		"4:memory:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + unit + ".slice/crio-1f.scope\n" +
+			"1:name=systemd:/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" + unit + ".slice/crio-1f.scope\n": true,
+		"12:rdma:/\n11:misc:/\n3:pids:/kubepods/pod" + pod + "/1f\n":                                               true,
+		"3:pids:/kubepods/besteffort/pod" + pod + "/1f\n0::/system.slice/containerd.service\n":                     true,
+		"0::/kubepods/burstable/pod" + pod + "/1f (deleted)\n":                                                     true,
+		"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + unit + ".slice/crio-1f/container\n": true,
+		// kubelet below another cgroup (kind), and an agent in a cgroup namespace.
+		"0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod" + unit + ".slice/1f\n": true,
+		"0::/kubepods/pod" + other + "/1f/kubepods/pod" + pod + "/2f\n":                        true,
+		"0::/../../kubepods-burstable.slice/kubepods-burstable-pod" + unit + ".slice/x\n":      true,
+		// Others.
+		"":                                false,
+		"0::/\n":                          false,
+		"0::/system.slice/sshd.service\n": false,
+		"0::/kubepods/burstable/pod" + other + "/1f\n":       false,
+		"0::/kubepods/burstable/pod" + pod + "x/1f\n":        false,
+		"0::/kubepods/xpod" + pod + "/1f\n":                  false,
+		"0::/pod" + unit + "/1f\n":                           false,
+		"0::/kubepods/pod" + pod[:len(pod)-1] + "/1f\n":      false,
+		"0::/kubepods.slice/kubepods-pod" + unit + "\n":      false,
+		"0::/kubepods.slice/kubepods-pod" + pod + ".slice\n": false,
+		"3:pids:/\n1:name=systemd:/system.slice\n0::/\n":     false,
+		"0::/kubepods-pod" + unit + ".slicex/1f\n":           false,
+		// A process that was moved to another pod's in one hierarchy is nobody's.
+		"4:memory:/kubepods/pod" + pod + "/1f\n2:cpu:/kubepods/pod" + other + "/1f\n": false,
+		"4:memory:/kubepods/pod" + pod + "/1f\n2:cpu:/kubepods\n":                     false,
+	} {
+		if got := isPods([]byte(text), pod); got != want {
+			t.Errorf("%q: %v, want %v", text, got, want)
+		}
+	}
+}
+
+func FuzzWhatTheKernelSaysOfAProcess(f *testing.F) {
+	f.Add("Name:\tqemu\\nPPid:\t1\nPPid:\t7\nNSpid:\t70\t5\n", "0::/kubepods/pod"+pod+"/x\n")
+	f.Add("NSpid:\t", ":::\n::\n")
+	f.Fuzz(func(t *testing.T, status, cgroup string) {
+		s, err := parseStatus([]byte(status))
+		if err == nil && s.inner == 0 {
+			t.Errorf("%q has no pid", status)
+		}
+		if isPods([]byte(cgroup), pod) && !strings.Contains(cgroup, strings.ReplaceAll(pod, "-", "_")) && !strings.Contains(cgroup, pod) {
+			t.Errorf("%q is the pod's", cgroup)
+		}
+	})
+}
+
+// A launcher can name whatever it likes: nothing but a process below its own
+// shim is believed.
+func TestALauncherThatNamesAProcessOfOthers(t *testing.T) {
+	stranger := exec.Command("sleep", "300")
+	kit.Must(t, stranger.Start())
+	t.Cleanup(func() {
+		_ = stranger.Process.Kill()
+		_ = stranger.Wait() // killed: always an error
+	})
+	for name, pid := range map[string]int{
+		"of a stranger": stranger.Process.Pid, "of the agent": os.Getpid(), "of init": 1, "its shim's parent": os.Getppid(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := given(t)
+			domain, _ := w.directory(t, "")
+			file := filepath.Join(t.TempDir(), "pid")
+			kit.Must(t, os.WriteFile(file, []byte(strconv.Itoa(pid)+"\n"), 0o600))
+			_, vm, _ := grace.SplitDomainName(domain)
+			shim := exec.Command(binary, "--namespace=ns", "--name="+vm, "--uid=u-1", "--launcher-dir="+filepath.Join(w.base, domain),
+				"--ask-with=exec:true", "--pid-file="+file, "--", "sleep", "1")
+			kit.Must(t, shim.Start())
+			t.Cleanup(func() {
+				_ = shim.Process.Kill()
+				_ = shim.Wait() // killed: always an error
+			})
+			kit.Eventually(t, "the launcher names it", func() bool {
+				return strings.Contains(content(filepath.Join(w.base, domain, signals.FileVM)), fmt.Sprintf(`"pid":%d`, pid))
+			})
+			w.look(t, domain)
+			d, err := w.Get(t.Context(), domain)
+			if !errors.Is(err, hypervisor.ErrNotFound) {
+				t.Errorf("got %+v, %v", d, err)
+			}
+			i := grace.Instance{UUID: uuidPrefix + domain, PID: pid, Start: 1}
+			if err := w.Destroy(t.Context(), domain, i); err == nil {
+				t.Error("it can be destroyed")
+			}
+		})
+	}
+}
+
+func TestAProcessOutsideOfTheLauncherPodIsNotItsVM(t *testing.T) {
+	w := given(t)
+	domain, dir := w.directory(t, pod)
+	w.launch(t, domain, drivertest.Deaf)
+	view, err := dir.Look()
+	kit.Must(t, err)
+	if view.PID == 0 || !view.Locked {
+		t.Fatalf("nothing to refuse: %+v", view)
+	}
+	if d, err := w.Get(t.Context(), domain); !errors.Is(err, hypervisor.ErrNotFound) {
+		t.Errorf("got %+v, %v", d, err)
+	}
+	if _, err := identify(view.Holder.PID, view.PID, pod); !errors.Is(err, errNotInPod) {
+		t.Errorf("refused for %v", err)
+	}
+	p, err := identify(view.Holder.PID, view.PID, "")
+	kit.Must(t, err) // else the test shows nothing
+	kit.Must(t, p.Close())
+}
+
+func TestAnAnswerToNoRequestIsNone(t *testing.T) {
+	w := given(t)
+	domain, _ := w.directory(t, "")
+	w.launch(t, domain, drivertest.Deaf)
+	w.look(t, domain)
+	v := w.vm(domain)
+	for _, n := range []uint64{1, 1 << 63} {
+		v.learn(&watch.View{
+			Directory: grace.Directory{Present: true, Registered: true, UID: "u-1", Readable: true},
+			Asking:    signals.Asking{Asks: signals.AsksLauncher, PID: 1, Requested: n, Result: "ok"},
+		})
+		if v.answered != 0 {
+			t.Errorf("an answer to %d counts", n)
+		}
+	}
+	d, err := w.Get(t.Context(), domain)
+	kit.Must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	defer cancel()
+	kit.Must(t, w.Ask(ctx, domain, d.Instance, grace.ModeACPI))
+}
+
+func TestADirectoryThatCannotBeReadProvesNothing(t *testing.T) {
+	w := given(t)
+	domain, _ := w.directory(t, "")
+	w.launch(t, domain, drivertest.Deaf)
+	w.look(t, domain)
+	before, err := w.Get(t.Context(), domain)
+	kit.Must(t, err)
+	// Given a directory that is no directory any more.
+	kit.Must(t, os.Rename(filepath.Join(w.base, domain), filepath.Join(w.base, "away")))
+	kit.Must(t, os.WriteFile(filepath.Join(w.base, domain), nil, 0o600))
+	// Then what runs is still there, and what is not known is not "not found".
+	if after, err := w.Get(t.Context(), domain); err != nil || after != before {
+		t.Errorf("got %+v, %v", after, err)
+	}
+	if _, err := w.Get(t.Context(), "ns_never-was"); !errors.Is(err, hypervisor.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	kit.Must(t, os.Remove(filepath.Join(w.base, domain)))
+	kit.Must(t, os.Rename(filepath.Join(w.base, "away"), filepath.Join(w.base, domain)))
+}
+
+func TestRequestsGrowFromOneAgentToTheNext(t *testing.T) {
+	w := given(t)
+	domain, dir := w.directory(t, "")
+	w.launch(t, domain, drivertest.Deaf)
+	last := uint64(0)
+	for range 2 {
+		d := New()
+		v, ok := d.Directory(domain, "", dir.(*vm).Directory).(*vm)
+		if !ok {
+			t.Fatal("not a vm")
+		}
+		_, err := v.Look()
+		kit.Must(t, err)
+		for range 3 {
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+			n, err := v.write(ctx)
+			cancel()
+			kit.Must(t, err)
+			if n <= last {
+				t.Errorf("request %d after %d", n, last)
+			}
+			last = n
+		}
+		kit.Must(t, d.Close())
+		kit.Eventually(t, "some milliseconds have passed", func() bool { return elapsed() > last })
+	}
+}

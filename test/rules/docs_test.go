@@ -1,0 +1,116 @@
+package rules
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// documents are all of the project, by their path from its root.
+func documents(t *testing.T) map[string]string {
+	t.Helper()
+	texts := map[string]string{}
+	read := func(path string) {
+		text, err := os.ReadFile(filepath.Join("../..", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts[path] = string(text)
+	}
+	for _, path := range []string{"README.md", "CONTRIBUTING.md", "SECURITY.md"} {
+		read(path)
+	}
+	err := fs.WalkDir(os.DirFS("../.."), "docs", func(path string, _ fs.DirEntry, err error) error {
+		if err == nil && strings.HasSuffix(path, ".md") {
+			read(path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return texts
+}
+
+var (
+	namedTest = regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Za-z0-9]+)(\\.\\.\\.)?`")
+	test      = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)[A-Za-z0-9]+)\(`)
+	link      = regexp.MustCompile(`\]\(([^)#:]+)[^):]*\)`)
+)
+
+// No promise without a test: one that a document names is there.
+func TestEveryTestThatADocumentNamesExists(t *testing.T) {
+	var all []string
+	for _, p := range list(t, "./...") {
+		files, err := filepath.Glob(filepath.Join(p.Dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range append(files, "../e2e/figures_test.go") {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, match := range test.FindAllStringSubmatch(string(text), -1) {
+				all = append(all, match[1])
+			}
+		}
+	}
+	for path, text := range documents(t) {
+		for _, match := range namedTest.FindAllStringSubmatch(text, -1) {
+			name, cut := match[1], match[2] != ""
+			if !slices.ContainsFunc(all, func(n string) bool { return n == name || cut && strings.HasPrefix(n, name) }) {
+				t.Errorf("%s names %s, which does not exist", path, name)
+			}
+		}
+	}
+}
+
+func TestEveryLinkOfADocumentLeadsSomewhere(t *testing.T) {
+	for path, text := range documents(t) {
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(filepath.Join("../..", filepath.Dir(path), match[1])); err != nil {
+				t.Errorf("%s links to %s: %v", path, match[1], err)
+			}
+		}
+	}
+}
+
+// The map of docs/architecture.md has every package of ours.
+func TestEveryPackageIsOnTheMap(t *testing.T) {
+	text := documents(t)["docs/architecture.md"]
+	for _, p := range list(t, "./api/...", "./cmd/...", "./internal/...", "./pkg/...") {
+		name := filepath.Base(p.ImportPath)
+		if name != "fake" && name != "drivertest" && !regexp.MustCompile(`\b`+name+`\b`).MatchString(text) {
+			t.Errorf("docs/architecture.md does not show %s", p.short())
+		}
+	}
+}
+
+// A rule about a package or a file that has gone holds nothing.
+func TestTheRulesNameOnlyWhatExists(t *testing.T) {
+	inQuotes := regexp.MustCompile(`"((?:api|internal|pkg)/[a-zA-Z0-9/.]+)"`)
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range inQuotes.FindAllStringSubmatch(string(text), -1) {
+			path := match[1]
+			if !strings.HasSuffix(path, ".go") {
+				path, _, _ = strings.Cut(path, ".") // a variable of a package
+			}
+			if _, err := os.Stat(filepath.Join("../..", path)); err != nil {
+				t.Errorf("%s speaks of %s: %v", file, path, err)
+			}
+		}
+	}
+}
