@@ -164,7 +164,7 @@ func TestAShutdownThatIsCalledOffEndsOnlyTheGuestsThatWereAsked(t *testing.T) {
 	m.StopLogind()
 	m.StartBus(t)
 	m.StartLogind(t)
-	a.WaitSaid(t, "shutdowns of this machine are delayed", 3)
+	a.WaitSaid(t, "shutdowns of this node are delayed", 3)
 	if next.Gone() || next.Launcher.Status().Phase != "Running" {
 		t.Fatalf("a VM that was not asked is %+v", next.Launcher.Status())
 	}
