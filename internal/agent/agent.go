@@ -75,7 +75,7 @@ func (a *Agent) Guard(records []grace.Record) {
 // Run guards the records and whatever LauncherChanged brings, until ctx ends.
 // It leaves every VM alone when it ends.
 func (a *Agent) Run(ctx context.Context) error {
-	if a.cfg.Node != nil {
+	if a.cfg.Inhibitor != nil {
 		first := make(chan struct{})
 		a.wg.Go(func() { a.keepNode(ctx, sync.OnceFunc(func() { close(first) })) })
 		awaitNode(ctx, first)

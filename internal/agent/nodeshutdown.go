@@ -119,7 +119,7 @@ func awaitNode(ctx context.Context, first <-chan struct{}) {
 func (a *Agent) keepNode(ctx context.Context, reported func()) {
 	reports := make(chan NodeState)
 	a.wg.Go(func() {
-		a.cfg.Node.Watch(ctx, func(s NodeState) {
+		a.cfg.Inhibitor.Watch(ctx, func(s NodeState) {
 			select {
 			case reports <- s:
 			case <-ctx.Done():
@@ -220,7 +220,7 @@ func (a *Agent) checkNode(ctx context.Context) time.Duration {
 		a.warnOfDelay(state, needed)
 		return nodeCheck
 	case because != "":
-		a.cfg.Node.Release()
+		a.cfg.Inhibitor.Release()
 		a.log.Info("the node may go down", "because", because, "after", now.Sub(begin))
 	case released:
 		return max(nodeTick, min(nodeCheck, end.Sub(now)))

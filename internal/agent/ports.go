@@ -130,16 +130,16 @@ type Config struct {
 	Migration func(domain string) (grace.Migration, grace.Arrival)
 	Clock     Clock
 	Meter     Meter
-	// Node is nil where the node's shutdown is not delayed. NodeShutdown is the
+	// Inhibitor is nil where the node's shutdown is not delayed. NodeShutdown is the
 	// one that an earlier agent of this boot has heard of, and SaveNodeShutdown makes
 	// one durable, or forgets it: it may block, and is not waited for long.
-	Node             Node
+	Inhibitor        Inhibitor
 	NodeShutdown     grace.NodeShutdownTime
 	SaveNodeShutdown func(grace.NodeShutdownTime) error
 }
 
-// Node delays the shutdown of the node that the VMs run on.
-type Node interface {
+// Inhibitor delays the shutdown of the node that the VMs run on.
+type Inhibitor interface {
 	// Watch delays shutdowns and tells of them until ctx ends. It tells what it
 	// finds at its start, and then each change.
 	Watch(ctx context.Context, report func(NodeState))

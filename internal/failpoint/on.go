@@ -109,7 +109,7 @@ func (p Points) Ports(c agent.Config) agent.Config {
 	if c.Cluster != nil {
 		c.Cluster = clusters{c.Cluster, p.points}
 	}
-	if c.Node != nil {
+	if c.Inhibitor != nil {
 		keep := c.SaveNodeShutdown
 		c.SaveNodeShutdown = func(n grace.NodeShutdownTime) error {
 			defer p.around("keep-node-shutdown")()

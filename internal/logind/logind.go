@@ -38,7 +38,7 @@ const (
 	manager       = name + ".Manager"
 )
 
-// Logind implements agent.Node.
+// Logind implements agent.Inhibitor.
 type Logind struct {
 	// Socket of the system bus.
 	Socket string
@@ -56,7 +56,7 @@ type Logind struct {
 	check   time.Duration // for tests; 0 = checkInterval
 }
 
-// Release implements agent.Node.
+// Release implements agent.Inhibitor.
 func (l *Logind) Release() { l.take(nil) }
 
 // take puts a new inhibitor in the place of the old one, which is closed only then:
@@ -69,7 +69,7 @@ func (l *Logind) take(f *os.File) {
 
 func (l *Logind) holds() bool { return l.held.Load() != nil }
 
-// Watch implements agent.Node. Bus and logind may come and go: an inhibitor that
+// Watch implements agent.Inhibitor. Bus and logind may come and go: an inhibitor that
 // is held stays held, and another one is taken when they are back.
 func (l *Logind) Watch(ctx context.Context, report func(agent.NodeState)) {
 	defer l.Release()

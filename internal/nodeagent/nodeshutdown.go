@@ -34,7 +34,7 @@ func (n *node) delayShutdowns(ctx context.Context, c *agent.Config, boot string)
 		return
 	}
 	file := nodeShutdown{n.StateDir, boot}
-	c.Node = &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout, Root: nodeRoot}
+	c.Inhibitor = &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout, Root: nodeRoot}
 	c.SaveNodeShutdown = file.keep
 	if n.records.read.Load() { // else the disk hangs
 		c.NodeShutdown = file.recall(ctx, n.log)

@@ -129,7 +129,7 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 		n.agent.Guard(known)
 	}
 	n.meter.Observe(n.agent.Phases)
-	if config.Node != nil {
+	if config.Inhibitor != nil {
 		n.meter.NodeShutdown(n.agent.Node)
 	}
 	if n.driver.libvirt != nil {

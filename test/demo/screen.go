@@ -57,7 +57,7 @@ func (l *lines) show(rows []row) {
 	l.shown = time.Now()
 	for _, r := range rows {
 		if r.counting {
-			l.line(r.vm, fmt.Sprintf("%s, %.1f s left", r.phase, r.left.Seconds()))
+			l.line(r.vm, fmt.Sprintf("%s, %.1f s left", r.phase, max(r.left, 0).Seconds()))
 		}
 	}
 }

@@ -50,16 +50,6 @@ func TestVMIAndPodDeletedAtOnceAreOneShutdownWithOneDeadline(t *testing.T) {
 	v.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
 }
 
-// kubelet removes such a pod at once, with a grace period of 0, which kills nothing.
-func TestALauncherThatNeverRanCostsNoGracePeriod(t *testing.T) {
-	w := given(t)
-	v := w.vm(plan{Spec: node.Spec{Firmware: true}, grace: 6, image: "vmgrace.invalid/none:1"})
-	w.delete("vmi/"+v.Name, v.launcherPod())
-	s := v.begun(either, 6*time.Second)
-	v.destroyedAt(s.deadline)
-	v.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
-}
-
 func TestADeafGuestIsDestroyedAtItsDeadlineAndNotByKubelet(t *testing.T) {
 	w := given(t)
 	v := w.vm(plan{Spec: node.Spec{Firmware: true}, grace: 8, podGrace: 38})

@@ -67,7 +67,6 @@ type plan struct {
 	grace    int
 	podGrace int    // 0: grace + 30, as in the example
 	cpu      string // that the launcher asks for, if not the example's
-	image    string // of the launcher, if not the example's
 	// orphan: the launcher pod has no owner, and does not go with its VMI.
 	orphan bool
 	// strategy: the VMI's evictionStrategy, from the beginning.
@@ -190,9 +189,6 @@ func (w *world) launcher(p plan, uid string) string {
 	text := w.example("launcher.yaml",
 		"example", p.Name, "namespace: default", "namespace: "+namespace, "nodeName: NODE", "nodeName: "+p.on.Name, "VMI_UID", uid,
 		"terminationGracePeriodSeconds: 50", fmt.Sprintf("terminationGracePeriodSeconds: %d", p.podGrace), "cpu: 5m", "cpu: "+p.cpu)
-	if p.image != "" {
-		text = regexp.MustCompile(`image: .*`).ReplaceAllString(text, "image: "+p.image)
-	}
 	if p.orphan {
 		text = regexp.MustCompile(`(?s)  ownerReferences:.*?\nspec:`).ReplaceAllString(text, "spec:")
 	}

@@ -59,6 +59,31 @@ func TestAPodKilledEarlierMovesTheDeadline(t *testing.T) {
 	}
 }
 
+// Kubelet removes a pod whose containers have ended, or never ran, with a grace period of 0.
+// The finalizer keeps that state, which else is there for a moment.
+func TestALauncherPodThatHasEndedMovesNoDeadline(t *testing.T) {
+	w := given(t, api)
+	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 6")
+	pod := "launcher-" + v.Name
+	finalizers := func(list string) {
+		w.api.Kubectl(t, "patch", "pod", pod, "--type=merge", "-p", `{"metadata":{"finalizers":`+list+`}}`)
+	}
+	finalizers(`["vmgrace.io/test"]`)
+	w.api.Kubectl(t, "delete", "vmi", v.Name)
+	deadline := node.WallTime(t, v.WaitBegun(t))
+	// When the pod is deleted, ends, and is removed as kubelet does it,
+	w.api.Kubectl(t, "delete", "pod", pod, "--wait=false")
+	w.api.Kubectl(t, "patch", "pod", pod, "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Failed"}}`)
+	w.api.Kubectl(t, "delete", "pod", pod, "--grace-period=0", "--force", "--wait=false")
+	// then the guest has its whole grace period.
+	v.WaitTerminated(t, deadline, 50*ms)
+	if grace := w.get("pod", pod, "{.metadata.deletionGracePeriodSeconds}"); grace != "0" {
+		t.Errorf("the pod's grace period is %q", grace)
+	}
+	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
+	finalizers("null")
+}
+
 func TestAnEditedGracePeriodCountsUntilTheShutdownStarts(t *testing.T) {
 	w := given(t, api)
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 30")

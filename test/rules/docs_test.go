@@ -50,7 +50,7 @@ func TestEveryTestThatADocumentNamesExists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range append(files, "../e2e/figures_test.go") {
+		for _, file := range files { // whatever its build constraint
 			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -82,7 +82,8 @@ func TestEveryLinkOfADocumentLeadsSomewhere(t *testing.T) {
 
 // The map of docs/architecture.md has every package of ours.
 func TestEveryPackageIsOnTheMap(t *testing.T) {
-	text := documents(t)["docs/architecture.md"]
+	_, text, _ := strings.Cut(documents(t)["docs/architecture.md"], "## Packages and what they import")
+	text, _, _ = strings.Cut(text, "\n## ")
 	for _, p := range list(t, "./api/...", "./cmd/...", "./internal/...", "./pkg/...") {
 		name := filepath.Base(p.ImportPath)
 		if name != "fake" && name != "drivertest" && !regexp.MustCompile(`\b`+name+`\b`).MatchString(text) {
