@@ -67,7 +67,7 @@ func TestAPodThatIsNoVMsIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestALauncherOfAnotherNameGetsAWarning(t *testing.T) {
+func TestALauncherThatIsNotProtectedGetsAWarning(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{})
 	_, err := shared.api.TryKubectl(t.Context(), `
@@ -78,13 +78,15 @@ metadata:
   namespace: default
   labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: "`+v.uid+`"}
   annotations: {kubevirt.io/domain: `+v.name+`}
-spec: {containers: [{name: c, image: none}]}
+spec: {containers: [{name: c, image: none, livenessProbe: {tcpSocket: {port: 9252}, terminationGracePeriodSeconds: 5}}]}
 `, "create", "--warnings-as-errors", "-f", "-")
 	t.Cleanup(func() {
 		_, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "pod", "odd", "--grace-period=0", "--force")
 	})
-	if err == nil || !strings.Contains(err.Error(), "can be evicted without its VM being moved") {
-		t.Errorf("no warning: %v", err)
+	for _, warning := range []string{"can be evicted without its VM being moved", "where the probe fails the guest loses its grace period"} {
+		if err == nil || !strings.Contains(err.Error(), warning) {
+			t.Errorf("no warning that it %s: %v", warning, err)
+		}
 	}
 }
 

@@ -61,7 +61,22 @@ func (h *launchers) Handle(ctx context.Context, req admission.Request) admission
 	if !matchedByEvictionWebhook(pod) {
 		response = response.WithWarnings("vmgrace: a launcher pod whose name does not begin with " + kubevirt.LauncherPrefix + " can be evicted without its VM being moved")
 	}
-	return response
+	return response.WithWarnings(shortProbes(pod, g.Seconds)...)
+}
+
+// shortProbes returns a warning for each container with a probe that gives it less time than
+// its VM's shutdown may take. That time replaces the pod's where the probe fails.
+func shortProbes(pod *corev1.Pod, seconds int64) (warnings []string) {
+	for _, c := range pod.Spec.Containers {
+		for _, probe := range []*corev1.Probe{c.LivenessProbe, c.StartupProbe} {
+			if probe == nil || probe.TerminationGracePeriodSeconds == nil || *probe.TerminationGracePeriodSeconds >= seconds {
+				continue
+			}
+			warnings = append(warnings, fmt.Sprintf("vmgrace: a probe of container %q has a terminationGracePeriodSeconds of %d, and the VM's shutdown may take %d: where the probe fails the guest loses its grace period",
+				c.Name, *probe.TerminationGracePeriodSeconds, seconds))
+		}
+	}
+	return warnings
 }
 
 func result(pod *corev1.Pod, g evacuation.LauncherGrace) string {
