@@ -102,10 +102,10 @@ func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) {
 
 func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) {
 	w := given(t)
-	v := w.guarded(node.Spec{Behaviour: "busy=8"})
+	v := w.guarded(node.Spec{})
 	v.watchForTwo()
 	// When the launcher is deleted while its guest is sent,
-	v.schedule(w.b, `"bandwidthMiB":16`)
+	v.schedule(w.b, `"bandwidthMiB":4`)
 	node.Eventually(w, soon, func() bool { return w.get("vmim", v.migration, "{.status.migrationState.progress.percent}") != "" }, "it is not sent")
 	w.api.Kubectl(w, "delete", "pod", v.here.pod, "--wait=false")
 	if err := v.here.shim.Signal(unix.SIGTERM); err != nil {
