@@ -24,8 +24,7 @@ type options struct {
 	rows                    []string
 	rounds, guests, records int
 	polite, vmis            int
-	idle, window            time.Duration
-	growth                  string
+	idle                    time.Duration
 	version                 string // of the agent, and the day
 }
 
@@ -35,8 +34,8 @@ func (o options) check() error {
 			return fmt.Errorf("no row %q; there are %s", r, strings.Join(letters(), ", "))
 		}
 	}
-	if o.rounds < 1 || o.guests < 1 || o.polite < 1 || o.vmis < 1 || o.records < 1 || min(o.idle, o.window) < time.Second {
-		return errors.New("--rounds, --guests, --polite, --vmis and --records must be positive, --idle and --window at least a second")
+	if o.rounds < 1 || o.guests < 1 || o.polite < 1 || o.vmis < 1 || o.records < 1 || o.idle < time.Second {
+		return errors.New("--rounds, --guests, --polite, --vmis and --records must be positive, --idle at least a second")
 	}
 	return nil
 }
@@ -55,8 +54,8 @@ type row struct {
 
 func rows() []row {
 	return []row{
-		{"a", reaction}, {"b", polite}, {"c", deaf}, {"d", growth}, {"e", restart}, {"f", idle}, {"f", running}, {"f", watching}, {"g", shims}, {"h", cache}, {"i", traffic},
-		{"j", neighbour}, {"k", evictions}, {"l", moves}, {"m", nodeDown}, {"n", inPod},
+		{"a", reaction}, {"b", polite}, {"c", deaf}, {"e", restart}, {"f", idle}, {"f", running}, {"f", watching}, {"g", shims},
+		{"k", evictions}, {"l", moves}, {"m", nodeDown}, {"n", inPod},
 	}
 }
 

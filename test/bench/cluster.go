@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -28,8 +27,8 @@ func vmiPath(namespace, name string) string {
 	return strings.TrimSuffix("/apis/kubevirt.io/v1/namespaces/"+namespace+"/virtualmachineinstances/"+name, "/")
 }
 
-// fleet is an API server with VMIs; there is no kubelet. A node is a name. Those
-// that are living have VMs that run, all in the libvirt of this machine.
+// fleet is an API server with VMIs; there is no kubelet. A node is a name. VMs that
+// run are all in the libvirt of this machine.
 type fleet struct {
 	*bench
 	api        *cluster.API
@@ -37,10 +36,8 @@ type fleet struct {
 	kubeconfig string              // the agent's, as shipped
 	manifest   string              // of a VMI
 	vmis       map[string][]string // by node
-	turns      map[string]int      // by node: the changes made so far
 	made       int
 	spaces     []string               // that VMIs are spread over
-	living     map[string]bool        // by node
 	guests     map[string]*node.Guest // by VMI
 }
 
@@ -53,8 +50,8 @@ func (f *fleet) space(name string) string {
 
 func (b *bench) fleet() *fleet {
 	b.Helper()
-	f := &fleet{bench: b, api: cluster.NewAPI(b), vmis: map[string][]string{}, turns: map[string]int{}, spaces: []string{benchNamespace},
-		living: map[string]bool{}, guests: map[string]*node.Guest{}}
+	f := &fleet{bench: b, api: cluster.NewAPI(b), vmis: map[string][]string{}, spaces: []string{benchNamespace},
+		guests: map[string]*node.Guest{}}
 	manifest, err := os.ReadFile(vmiFile)
 	b.must(err)
 	f.manifest, f.http = string(manifest), f.api.HTTP()
@@ -98,28 +95,6 @@ func (f *fleet) create(nodeName, name string) error {
 	return f.ask(http.MethodPatch, vmiPath(f.space(name), name)+"/status", fmt.Sprintf(`{"status":%s}`, made.Status))
 }
 
-// change makes the next change to a node's VMIs. Their kinds take turns; VMs that
-// run are not deleted.
-func (f *fleet) change(nodeName string) error {
-	kinds := 4
-	if f.living[nodeName] {
-		kinds = 2
-	}
-	n := f.turns[nodeName]
-	f.turns[nodeName]++
-	name := f.vmis[nodeName][n/kinds%len(f.vmis[nodeName])]
-	switch path := vmiPath(f.space(name), name); n % kinds {
-	case 0:
-		return f.ask(http.MethodPatch, path, fmt.Sprintf(`{"metadata":{"annotations":{"kubevirt.io/vm-generation":"%06d"}}}`, n))
-	case 1:
-		return f.ask(http.MethodPatch, path+"/status", fmt.Sprintf(`{"status":{"memory":{"guestCurrent":"%06dKi"}}}`, n))
-	case 2:
-		return f.ask(http.MethodDelete, path, "")
-	default:
-		return f.create(nodeName, name)
-	}
-}
-
 func (f *fleet) ask(method, path, body string) error {
 	r, err := http.NewRequestWithContext(f.Context(), method, f.api.URL+path, strings.NewReader(body))
 	if err != nil {
@@ -141,30 +116,21 @@ func (f *fleet) ask(method, path, body string) error {
 	return err
 }
 
-// watcher is an agent of one of the fleet's nodes, and the wire to its server.
+// watcher is an agent of one of the fleet's nodes.
 type watcher struct {
 	*node.Agent
 	fleet *fleet
-	wire  *wire
 }
 
 func (f *fleet) watcher(nodeName string) *watcher {
 	f.Helper()
-	w := f.wire(strings.TrimPrefix(f.api.URL, "https://"))
-	config, err := os.ReadFile(f.kubeconfig)
-	f.must(err)
-	path := filepath.Join(f.temp(), "kubeconfig")
-	f.must(os.WriteFile(path, []byte(strings.ReplaceAll(string(config), f.api.URL, "https://"+w.address)), 0o600))
-	return &watcher{f.node().ClusterAgent(f, path, nodeName), f, w}
+	return &watcher{f.node().ClusterAgent(f, f.kubeconfig, nodeName), f}
 }
 
-// watch starts the agent, waits until it watches and has come to rest, and
-// returns the bytes that this took.
-func (w *watcher) watch() float64 {
+// watch starts the agent, and waits until it watches and has come to rest.
+func (w *watcher) watch() {
 	f := w.fleet
-	before := w.wire.received.Load()
 	w.Start(f)
 	node.Eventually(f, time.Minute, func() bool { return w.Metrics(f)["vmgrace_vmi_watch_up"] == 1 }, "the agent watches")
 	f.pause(settle)
-	return float64(w.wire.received.Load() - before)
 }

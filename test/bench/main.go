@@ -13,7 +13,6 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
-	"time"
 )
 
 func main() {
@@ -37,8 +36,6 @@ func run(ctx context.Context, args []string) int {
 	f.IntVar(&o.vmis, "vmis", 10000, "VMIs with launcher pods of row k")
 	f.IntVar(&o.records, "records", 1000, "records of row e")
 	f.DurationVar(&o.idle, "idle", idleTime, "how long row f looks at an idle agent")
-	f.DurationVar(&o.window, "window", time.Minute, "over how long row d's deadlines are spread")
-	f.StringVar(&o.growth, "growth", "", "the file for row d's figures, of which hack/plot makes a picture")
 	if err := f.Parse(args); err != nil {
 		return 2
 	}

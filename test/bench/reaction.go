@@ -25,7 +25,7 @@ func reaction(b *bench) []figure {
 	}
 	some, crowd := fmt.Sprintf("of %d, %d guests at a time", triggers, few), fmt.Sprintf("of %d, all guests at once", triggers)
 	lines := []figure{
-		line("p50 "+some, "≤ 2 × floor"), line("p99 "+some, "≤ 2 × floor, ≤ 10 ms"), line("p50 "+crowd, ""), line("p99 "+crowd, ""),
+		line("p50 "+some, "≤ 3 × floor"), line("p99 "+some, "≤ 15 ms"), line("p50 "+crowd, ""), line("p99 "+crowd, ""),
 	}
 	add := func(lines []figure, took, least []float64) {
 		for i, q := range []float64{0.5, 0.99} {

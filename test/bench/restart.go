@@ -46,7 +46,7 @@ func (b *bench) mourn(state, launchers string) {
 	}
 	b.must(err)
 	var group errgroup.Group
-	group.SetLimit(writers)
+	group.SetLimit(100)
 	for n := range b.records {
 		cmd := exec.CommandContext(b.Context(), "sleep", "infinity")
 		b.must(cmd.Start())
@@ -84,4 +84,14 @@ func (b *bench) armed(path, state, launchers string) float64 {
 		b.Fatalf("the agent did not arm %d deadlines", b.records)
 	}
 	return took
+}
+
+// record is one in mid-grace that ends in an hour.
+func (b *bench) record(n int, i grace.Instance) grace.Record {
+	now, wall := b.now(), time.Now()
+	return grace.Record{
+		Namespace: "vmgrace-bench", Name: fmt.Sprintf("vm-%d", n), UID: fmt.Sprintf("b7c6a1d2-0000-4000-8000-%012d", n), BootID: b.bootID(),
+		Period: grace.Period{Length: time.Hour, Source: grace.SourceDefault}, Instance: i,
+		Shutdown: grace.Shutdown{Cause: grace.LauncherSignal, Start: now, Deadline: now.Add(time.Hour), StartedAt: wall, DeadlineAt: wall.Add(time.Hour)},
+	}
 }

@@ -54,8 +54,8 @@ func shims(b *bench) []figure {
 	}
 	size := [3][]float64{{b.size(shim)}, {b.size(b.floor("")[0])}, {b.size(tini)}}
 	return []figure{
-		line("shim: binary", "≤ 2.5 MB", megabytes, size),
-		line("shim: RSS", "≤ 3.5 MiB", mebibytes, memory),
+		line("shim: binary", "≤ 5 MB", megabytes, size),
+		line("shim: RSS", "≤ 6 MiB", mebibytes, memory),
 		line("shim: exec → registered", "≤ 10 ms", seconds, registered),
 		line("shim: SIGTERM → trigger visible", "≤ 1 ms", seconds, triggered),
 	}

@@ -37,8 +37,6 @@ func seconds(v float64) string {
 }
 
 func mebibytes(v float64) string { return fmt.Sprintf("%.2f MiB", v/(1<<20)) }
-func kibibytes(v float64) string { return fmt.Sprintf("%.2f KiB", v/(1<<10)) }
-func kilobytes(v float64) string { return fmt.Sprintf("%.2f kB", v/1e3) }
 func megabytes(v float64) string { return fmt.Sprintf("%.2f MB", v/1e6) }
 func perSecond(v float64) string {
 	return fmt.Sprintf("%.*f/s", max(0, 2-int(math.Log10(max(v, 1)))), v)
@@ -88,9 +86,6 @@ func page(w io.Writer, o options, figures []figure, old string) error {
 	fmt.Fprintf(&b, "# Performance\n\nWritten by `make bench`; the floor is `test/bench/floor`. Medians of %d rounds (smallest … largest).\n"+
 		"Compare the ratios, not the times: all columns of a line were measured in turns, in one run.\n"+
 		"Single steps, with their allocations: `go test -tags libvirt_dlopen -run '^$' -bench . ./internal/... ./pkg/...`.\n\n%s\n\n", o.rounds, machine())
-	if o.growth != "" {
-		b.WriteString("![How the cost of a VM grows with their number](performance.svg)\n\n")
-	}
 	b.WriteString("| | what | vmgrace | floor | vmgrace : floor | peer | vmgrace : peer | target | of |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, letter := range letters() {
 		if !slices.ContainsFunc(figures, func(f figure) bool { return f.row == letter }) {

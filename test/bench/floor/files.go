@@ -1,12 +1,10 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"syscall"
-	"time"
 )
 
 // shim registers by a file and turns SIGTERM into another.
@@ -22,24 +20,6 @@ func shim(dir string) error {
 		return err
 	}
 	return os.Rename(temp, filepath.Join(dir, "shutdown"))
-}
-
-// put makes n files of so many bytes durable, one after the other, and says
-// how many nanoseconds each took.
-func put(dir string, n, size int) error {
-	data := make([]byte, size)
-	took := make([]time.Duration, 0, n)
-	for i := range n {
-		begin := time.Now()
-		if err := durable(dir, fmt.Sprintf("vm-%d.json", i), data); err != nil {
-			return err
-		}
-		took = append(took, time.Since(begin))
-	}
-	for _, d := range took {
-		fmt.Fprintln(os.Stdout, d.Nanoseconds())
-	}
-	return nil
 }
 
 // durable is write, fsync, rename, fsync of the directory.

@@ -18,17 +18,11 @@ func main() {
 
 func run(args []string) error {
 	if len(args) < 2 {
-		return fmt.Errorf("which job: shim, put, read, react, ask, kill, timers")
+		return fmt.Errorf("which job: shim, read, react, ask, kill, timers")
 	}
 	switch job, args := args[0], args[1:]; {
 	case job == "shim" && len(args) == 1:
 		return shim(args[0])
-	case job == "put" && len(args) == 3:
-		n, err := numbers(args[1:])
-		if err != nil {
-			return err
-		}
-		return put(args[0], n[0], n[1])
 	case job == "read" && len(args) == 1:
 		return read(args[0])
 	case job == "react" && len(args) == 3:
