@@ -77,7 +77,7 @@ images: ## build the images, without Docker: 4 minutes, then half a minute
 
 # Tests that need root, libvirt, an API server or a package of make deps have
 # the build constraint !unit. As root they run without root's rights here.
-UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules
+UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules ./test/shim
 
 .PHONY: unit
 unit: ## what needs no root, no libvirt, no cluster: 1 minute
@@ -138,7 +138,7 @@ test-all: ## all of these, and which failed: an hour and a half
 .PHONY: lint
 lint: ## golangci-lint of every module, the alerts by Prometheus's own library, the objects by KubeVirt's
 	$(TOOL) golangci-lint config verify
-	for module in . hack/csi hack/k8s hack/kubevirt hack/plot hack/rules; do (cd $$module && GOWORK=off $(TOOL) golangci-lint run ./...); done
+	for module in . hack/csi hack/k8s hack/kubevirt hack/rules; do (cd $$module && GOWORK=off $(TOOL) golangci-lint run ./...); done
 	for module in hack/kubevirt hack/rules; do (cd $$module && GOWORK=off go test -count=1 ./...); done
 
 # VULNDB=file:///some/dir is for a machine without the internet: a copy of the
@@ -159,12 +159,9 @@ demo: deps build ## three real guests, live, in less than a minute
 .PHONY: bench
 bench: deps build k8s ## measure beside a floor and the peers into docs/lab/performance.md: an hour
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o bin/floor ./test/bench/floor
-	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/simulate ./test/bench/simulate
 	CGO_ENABLED=1 go build -trimpath -tags $(TAGS) -o bin/bench ./test/bench
 	CGO_ENABLED=1 go test -c -tags $(TAGS) -o bin/handover.test ./test/handover
-	cd hack/plot && GOWORK=off CGO_ENABLED=0 go build -trimpath -o $(CURDIR)/bin/plot .
-	$(SUDO) bin/bench --out docs/lab/performance.md --growth docs/lab/performance.json
-	bin/plot docs/lab/performance.json docs/lab/performance.svg
+	$(SUDO) bin/bench --out docs/lab/performance.md
 
 .PHONY: clean
 clean: ## remove what was built

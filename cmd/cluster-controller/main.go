@@ -24,8 +24,8 @@ const (
 	exitFailure = 1
 )
 
-// gcPercent is low because nearly all memory is caches, which hardly change: with Go's
-// default, as much again would be garbage.
+// gcPercent is low because nearly all memory is caches, which hardly change: Go's default
+// would allow as much garbage again.
 const gcPercent = 10
 
 func main() {

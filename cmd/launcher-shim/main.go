@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/vmgrace/vmgrace/internal/logwriter"
@@ -21,6 +22,7 @@ const flush = 200 * time.Millisecond
 
 func main() {
 	caught := shim.Catch() // before anything else: see there
+	runtime.GOMAXPROCS(1)  // one goroutine does all: more only wake each other
 	os.Exit(run(caught))
 }
 

@@ -25,8 +25,8 @@ const (
 	exitFailure = 1
 )
 
-// gcPercent: the garbage of an agent's start stays resident for long, because at
-// rest there is hardly any more that would have it collected.
+// gcPercent is low because an idle agent makes hardly any garbage. So nothing would
+// trigger the collection of what its start left.
 const gcPercent = 25
 
 // flush is how long the last lines may take.
@@ -40,7 +40,7 @@ func main() {
 func run(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	// Caught and forgotten: a log whose reader is gone must not end the agent.
+	// Catch and ignore SIGPIPE: a log without a reader must not end the agent.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	stderr := logwriter.New(os.Stderr)
 	defer stderr.Close(flush)

@@ -5,114 +5,58 @@ import (
 	"errors"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// act carries out what was decided: here what changes the record or is reported,
-// in work what calls something outside.
-func (k *keeper) act(d grace.Decision, now grace.Mono) {
-	switch d.Do {
-	case grace.Adopt:
-		k.adopt(d, now)
-	case grace.Refresh:
-		k.apply(d, now)
-	case grace.Identify:
-		k.apply(d, now)
-		k.log.Info("QEMU's process is identified", "pid", k.vm.Record().Instance.PID)
-	case grace.Begin:
-		k.apply(d, now)
-		k.arm() // from here on nothing keeps QEMU from its signal
-		if k.a.cfg.Prepare != nil {
-			k.a.cfg.Prepare(k.domain, k.vm.Record().Instance)
-		}
-	case grace.HoldShutdown:
-		k.apply(d, now)
-		k.log.Info("the shutdown is held", "rule", d.Rule, "cause", d.Cause, "leaving", d.Hold.Leaving, "until", k.vm.Record().Hold.UntilAt)
-	case grace.Shorten:
-		k.apply(d, now)
-		k.arm()
-		k.shortened(d)
-	case grace.DropDryRun:
-		k.log.Info("dropping the shutdown of a dry run; deciding anew", "rule", d.Rule)
-		k.apply(d, now)
-	case grace.Finish:
-		k.apply(d, now)
-		k.finished(d)
-	case grace.Reset:
-		k.reset(d, now)
-	case grace.Forget:
-		k.log.Info("dropping the record", "rule", d.Rule)
-		k.reset(d, now)
-	case grace.Announce, grace.RejectPeriod, grace.WarnOfPod, grace.ReportFailed:
-		k.reportToUsers(d)
-		k.vm.Handled(d)
-	case grace.ClearTrigger:
-		k.removeTrigger(d)
-	case grace.Follow:
-		k.follow(d)
-	default:
-		k.work(d, now)
-	}
+// actions maps actions to the keeper's methods.
+var actions = map[grace.Action]func(*keeper, grace.Decision, grace.Mono){
+	// Changes of the record:
+	grace.Adopt: (*keeper).adopt, grace.Refresh: (*keeper).apply, grace.Identify: (*keeper).identify,
+	grace.Begin: (*keeper).begin, grace.HoldShutdown: (*keeper).hold, grace.Shorten: (*keeper).shorten,
+	grace.DropDryRun: (*keeper).dropDryRun, grace.Finish: (*keeper).finish, grace.Reset: (*keeper).reset, grace.Forget: (*keeper).forget,
+	// Reports:
+	grace.Announce: (*keeper).announce, grace.RejectPeriod: (*keeper).invalidPeriod, grace.WarnOfPod: (*keeper).warnOfPod,
+	grace.ReportFailed: (*keeper).destroyFailed,
+	// Calls to the outside:
+	grace.Follow: (*keeper).follow, grace.Look: (*keeper).lookAtDomain, grace.LookDirectory: (*keeper).lookAtDirectory,
+	grace.Watch: (*keeper).watchQEMU, grace.Inspect: (*keeper).inspect, grace.Save: (*keeper).save, grace.Ask: (*keeper).ask,
+	grace.Resume: (*keeper).resume, grace.Terminate: (*keeper).terminate, grace.Kill: (*keeper).kill, grace.Destroy: (*keeper).destroy,
+	grace.Explain: (*keeper).explain, grace.Confirm: (*keeper).confirm, grace.WriteStatus: (*keeper).writeStatus,
+	grace.Answer: (*keeper).answer, grace.FlushEvents: (*keeper).flushEvents, grace.Remove: (*keeper).removeRecord,
+	grace.ClearTrigger: (*keeper).removeTrigger,
 }
 
-func (k *keeper) work(d grace.Decision, now grace.Mono) {
-	switch d.Do {
-	case grace.Save:
-		k.save(d, now)
-	case grace.Look:
-		k.lookAtDomain(d)
-	case grace.LookDirectory:
-		k.lookAtDirectory(d)
-	case grace.Watch:
-		k.watchQEMU(d)
-	case grace.Inspect:
-		k.inspect(d)
-	case grace.Ask:
-		k.ask(d)
-	case grace.Resume:
-		k.resume(d)
-	case grace.Terminate:
-		k.terminate(d, now)
-	case grace.Kill:
-		k.signal(d, unix.SIGKILL, now)
-	case grace.Destroy:
-		k.destroy(d, now)
-	case grace.Explain:
-		k.explain(d)
-	case grace.Confirm:
-		k.confirm(d)
-	default:
-		k.conclude(d, now)
-	}
-}
-
-// conclude writes status.json and finishes an instance that ended.
-func (k *keeper) conclude(d grace.Decision, now grace.Mono) {
-	switch d.Do {
-	case grace.WriteStatus:
-		k.writeStatus(d, now)
-	case grace.Answer:
-		k.answer(d, now)
-	case grace.FlushEvents:
-		k.flushEvents(d)
-	case grace.Remove:
-		k.removeRecord(d)
-	default:
-		k.log.Error("unhandled action; this is a bug", "do", d.Do)
-	}
-}
-
-// apply reads the wall clock first: a pause between the two readings must not
-// make the deadline that is shown later than the one that counts.
+// apply reads the wall clock first. A pause between the two readings must not make the
+// shown deadline later than the real one.
 func (k *keeper) apply(d grace.Decision, now grace.Mono) {
 	wall := k.a.cfg.Clock.Wall()
-	wall = wall.Add(-k.now().Sub(now))
-	if err := k.vm.Apply(d, now, wall); err != nil {
-		k.log.Error("the record does not allow this; this is a bug", "err", err)
-	}
+	k.vm.Done(d, grace.Result{Wall: wall.Add(-k.now().Sub(now))}, now)
+}
+
+func (k *keeper) identify(d grace.Decision, now grace.Mono) {
+	k.apply(d, now)
+	k.log.Info("QEMU's process is identified", "pid", k.vm.Record().Instance.PID)
+}
+
+func (k *keeper) begin(d grace.Decision, now grace.Mono) {
+	k.apply(d, now)
+	k.arm() // from here on nothing keeps QEMU from its signal
+}
+
+func (k *keeper) hold(d grace.Decision, now grace.Mono) {
+	k.apply(d, now)
+	k.log.Info("the shutdown is held", "rule", d.Rule, "cause", d.Cause, "leaving", d.Hold.Leaving, "until", k.vm.Record().Hold.UntilAt)
+}
+
+func (k *keeper) dropDryRun(d grace.Decision, now grace.Mono) {
+	k.log.Info("dropping the shutdown of a dry run; deciding anew", "rule", d.Rule)
+	k.apply(d, now)
+}
+
+func (k *keeper) forget(d grace.Decision, now grace.Mono) {
+	k.log.Info("dropping the record", "rule", d.Rule)
+	k.reset(d, now)
 }
 
 func (k *keeper) adopt(d grace.Decision, now grace.Mono) {
@@ -128,7 +72,7 @@ func (k *keeper) adopt(d grace.Decision, now grace.Mono) {
 	}
 }
 
-func (k *keeper) ask(d grace.Decision) {
+func (k *keeper) ask(d grace.Decision, _ grace.Mono) {
 	r := k.vm.Record()
 	if !r.Shutdown.Requested && k.vm.Tries(d) == 0 {
 		k.a.cfg.Meter.Reacted(r.Shutdown.Cause, k.now().Sub(r.Shutdown.Start))
@@ -159,7 +103,7 @@ func (k *keeper) ask(d grace.Decision) {
 	})
 }
 
-func (k *keeper) resume(d grace.Decision) {
+func (k *keeper) resume(d grace.Decision, _ grace.Mono) {
 	instance := k.vm.Record().Instance
 	k.call(d, within(lookTimeout, func(ctx context.Context) error {
 		return k.a.cfg.Hypervisor.Resume(ctx, k.domain, instance)
@@ -174,25 +118,25 @@ func (k *keeper) resume(d grace.Decision) {
 }
 
 func (k *keeper) destroy(d grace.Decision, now grace.Mono) {
-	r := k.vm.Record()
+	before := k.vm.Record()
 	k.a.cfg.Meter.Destroyed("libvirt")
-	if k.vm.NoteDestroy(now) {
-		k.a.cfg.Meter.Overshot(now.Sub(r.Shutdown.Deadline))
-	}
 	k.call(d, within(destroyTimeout, func(ctx context.Context) error {
-		return k.a.cfg.Hypervisor.Destroy(ctx, k.domain, r.Instance)
+		return k.a.cfg.Hypervisor.Destroy(ctx, k.domain, before.Instance)
 	}), func(err error, _ int) {
 		if err != nil {
 			k.log.Warn("libvirt's destroy failed; looking at what became of the domain", "err", err)
 		}
 		k.vm.DomainChanged()
 	})
+	if s := k.vm.Record().Shutdown; s.Signalled && !before.Shutdown.Signalled {
+		k.a.cfg.Meter.Overshot(now.Sub(s.Deadline))
+	}
 }
 
-func (k *keeper) explain(d grace.Decision) {
+func (k *keeper) explain(d grace.Decision, _ grace.Mono) {
 	instance, end := k.vm.Record().Instance, grace.EndUnknown
 	k.call(d, within(lookTimeout, func(ctx context.Context) (err error) {
 		end, err = k.a.cfg.Hypervisor.Ended(ctx, k.domain, instance)
 		return err
-	}), func(error, int) { k.vm.Explained(end) })
+	}), func(error, int) { k.vm.SeeEnd(end) })
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// stuck is how old a pending hint may get before the agent counts as stuck. A keeper
-// never waits for anything but the next hint.
+// stuck is how old a pending hint may get before the agent counts as stuck. A keeper only
+// ever waits for the next hint.
 const stuck = 30 * time.Second
 
-// Agent keeps the VMs of one node to their grace periods.
+// Agent gives the VMs of one node their grace periods.
 type Agent struct {
 	cfg    Config
 	log    *slog.Logger
@@ -40,10 +40,10 @@ func New(cfg Config, log *slog.Logger) *Agent {
 		node: node{time: cfg.NodeShutdown}}
 }
 
-// Guard takes over records that were read, and arms their deadlines, soonest
-// first. Before Run that is all; from then on they are guarded at once. It is
-// called once the records are read, also where there are none: until then
-// which instances have ended is remembered. It does not block.
+// Guard takes over records that were read, and arms their deadlines, soonest first. After
+// Run has begun it also guards them at once. Call it once the records are read, even if
+// there are none: until then the agent remembers which instances have ended. It does not
+// block.
 func (a *Agent) Guard(records []grace.Record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -72,8 +72,8 @@ func (a *Agent) Guard(records []grace.Record) {
 	}
 }
 
-// Run guards the records and whatever LauncherChanged brings, until ctx ends.
-// It leaves every VM alone when it ends.
+// Run guards the records and every VM that it hears of, until ctx ends. It leaves every
+// VM alone when it ends.
 func (a *Agent) Run(ctx context.Context) error {
 	if a.cfg.Inhibitor != nil {
 		first := make(chan struct{})
@@ -110,8 +110,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 }
 
-// LauncherChanged is called with the name of a launcher directory that may
-// have changed. It does not block.
+// LauncherChanged says that the launcher directory of this name may have changed. It does
+// not block.
 func (a *Agent) LauncherChanged(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -120,8 +120,8 @@ func (a *Agent) LauncherChanged(name string) {
 	}
 }
 
-// ClusterChanged is called when what the API server says of a VMI or its
-// launcher pods may have changed, with empty names for all. It does not block.
+// ClusterChanged says that what the API server shows of a VMI or its launcher pods may
+// have changed; empty names mean all. It does not block.
 func (a *Agent) ClusterChanged(namespace, name string) {
 	if name == "" {
 		a.hintAll(func(h *hints) { h.cluster = true })
@@ -143,8 +143,8 @@ func (a *Agent) ClusterChanged(namespace, name string) {
 	}
 }
 
-// expected: there is a VMI for this domain. Until the domain or a launcher
-// appears it needs no keeper.
+// expected reports whether there is a VMI for this domain. It needs no keeper until the
+// domain or a launcher appears.
 func (a *Agent) expected(domain string) bool {
 	namespace, name, ok := grace.SplitDomainName(domain)
 	if !ok || a.cfg.Cluster == nil {
@@ -153,8 +153,8 @@ func (a *Agent) expected(domain string) bool {
 	return a.cfg.Cluster.VMI(namespace, name).UID != ""
 }
 
-// DomainChanged takes a hypervisor's event. It does not block. Domains that
-// are not ours are ignored.
+// DomainChanged takes a hypervisor's event. It does not block. It ignores domains that
+// are not ours.
 func (a *Agent) DomainChanged(ev hypervisor.Event) {
 	if ev.Name == "" {
 		a.listSoon()
@@ -181,8 +181,8 @@ func (a *Agent) DomainChanged(ev hypervisor.Event) {
 	})
 }
 
-// keeper is the one for this domain, which is made if there is none; nil if
-// that cannot be a VM's name. The caller holds the lock.
+// keeper returns the keeper for this domain, and makes a missing one. It returns nil if
+// no VM can have that name. The caller holds the lock.
 func (a *Agent) keeper(domain string) *keeper {
 	if k := a.keepers[domain]; k != nil {
 		return k
@@ -205,14 +205,14 @@ func (a *Agent) keep(domain string, r grace.Record) *keeper {
 	return k
 }
 
-// start lets a keeper run; the caller holds the lock.
+// start starts a keeper; the caller holds the lock.
 func (a *Agent) start(k *keeper) {
-	k.vm.SeeNode(a.node.time, a.node.turns[k.domain]) // what was heard since it was made
+	k.vm.SeeNode(a.node.time, a.node.turns[k.domain]) // it may have changed since
 	a.wg.Go(func() { k.run(a.ctx) })
 }
 
-// retire forgets an idle keeper, unless there is news for it, or its VM's record
-// may still be read.
+// retire forgets an idle keeper, unless there is news for it or its VM's record may still
+// be read.
 func (a *Agent) retire(k *keeper) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -223,8 +223,8 @@ func (a *Agent) retire(k *keeper) bool {
 	return true
 }
 
-// Ready reports whether libvirt was tried once, the records are guarded and none
-// of them waits for a disk that refuses it or does not answer.
+// Ready reports whether libvirt was tried once, the records are guarded and none of them
+// waits for a disk that refuses it or does not answer.
 func (a *Agent) Ready() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -236,8 +236,7 @@ func (a *Agent) Ready() bool {
 	return a.listed
 }
 
-// SaveAgain is called when the cache has lost what was put there. It does not
-// block.
+// SaveAgain saves all records again after the cache has lost them. It does not block.
 func (a *Agent) SaveAgain() { a.hintAll(func(h *hints) { h.save = true }) }
 
 func (a *Agent) hintAll(change func(*hints)) {

@@ -24,7 +24,7 @@ const (
 	minute = time.Minute
 )
 
-// unlocked is what the kernel makes of vm.json when its shim dies.
+// unlocked does what the kernel does to vm.json when its shim dies.
 func unlocked(v *watch.View) { v.Locked = false }
 
 func TestAPoliteGuestIsAskedOnceAndStops(t *testing.T) {
@@ -62,9 +62,6 @@ func TestTheRecordIsDurableBeforeTheGuestHearsAnything(t *testing.T) {
 		r.after(1900 * time.Millisecond)
 		if n := r.hv.Count(fake.OpAsk, domain); n != 0 {
 			t.Error("asked while the record was being written")
-		}
-		if n := r.prepared.Load(); n != 1 {
-			t.Errorf("the request was prepared %d times meanwhile, want once", n)
 		}
 		r.after(200 * time.Millisecond)
 		if n := r.hv.Count(fake.OpAsk, domain); n != 1 {
@@ -267,7 +264,7 @@ func TestAPausedGuestIsResumedFirst(t *testing.T) {
 	}
 }
 
-func TestAGuestHeldByAnIOErrorIsNotResumedAndDestroyedAtItsDeadline(t *testing.T) {
+func TestAGuestHeldByAnIOErrorIsDestroyedAtItsDeadline(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain, Presses: 1}, "30")
 		r.hv.SetPower(domain, grace.PowerPausedOther)

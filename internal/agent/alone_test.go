@@ -8,8 +8,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
 )
 
-// A launcher pod for which there never was a VMI is a VM all the same: what the
-// API server does not have is not deleted.
+// A launcher pod that never had a VMI is a VM, too: a VMI that the API server never had
+// was not deleted.
 func TestAPodAloneIsAVM(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()

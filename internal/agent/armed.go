@@ -14,14 +14,14 @@ import (
 // restore opens the process of a record that was read, and arms its deadline.
 func (k *keeper) restore() {
 	if r := k.vm.Record(); k.vm.Recorded() && r.BootID == k.a.cfg.Policy.BootID && r.Instance.PID != 0 && k.qemu == nil {
-		k.watchQEMU(grace.Decision{Do: grace.Watch})
+		k.watchQEMU(grace.Decision{Do: grace.Watch}, k.now())
 	}
 	k.arm()
 }
 
-// arm has SIGTERM sent at the record's deadline, whatever this keeper waits
-// for then. It is called whenever the deadline, the process or what is durable
-// may have changed.
+// arm makes the deadline thread send SIGTERM at the record's deadline, even if this
+// keeper is blocked then. It is called whenever the deadline, the process or what is
+// durable may have changed.
 func (k *keeper) arm() {
 	at := k.vm.ArmAt(k.now())
 	switch {
@@ -38,16 +38,17 @@ func (k *keeper) arm() {
 	}
 }
 
-// disarm is called once the process has ended or is nothing to this keeper.
+// disarm cancels the signal once the process has ended or does not concern this keeper
+// any more.
 func (k *keeper) disarm() {
 	armed := k.armed
 	k.armed = nil
 	if armed != nil && !armed.Disarm() {
-		k.terminated(<-armed.Sent()) // which is there at once
+		k.terminated(<-armed.Sent()) // it is there at once
 	}
 }
 
-// sent is where the armed signal is reported.
+// sent returns the channel that reports the armed signal.
 func (k *keeper) sent() <-chan deadline.Sent {
 	if k.armed == nil {
 		return nil
@@ -55,7 +56,7 @@ func (k *keeper) sent() <-chan deadline.Sent {
 	return k.armed.Sent()
 }
 
-// terminate is due at the deadline. An armed signal is on its way already.
+// terminate runs at the deadline. An armed signal is on its way already.
 func (k *keeper) terminate(d grace.Decision, now grace.Mono) {
 	if k.armed != nil {
 		k.vm.Started(d, now)
@@ -64,7 +65,9 @@ func (k *keeper) terminate(d grace.Decision, now grace.Mono) {
 	k.signal(d, unix.SIGTERM, now)
 }
 
-// terminated takes over what the deadline's thread has done.
+func (k *keeper) kill(d grace.Decision, now grace.Mono) { k.signal(d, unix.SIGKILL, now) }
+
+// terminated takes the result of the deadline thread's signal.
 func (k *keeper) terminated(s deadline.Sent) {
 	k.armed = nil
 	k.signalled(grace.Decision{Do: grace.Terminate}, unix.SIGTERM, s.At, s.Err)
@@ -72,11 +75,10 @@ func (k *keeper) terminated(s deadline.Sent) {
 
 var errNotWatched = errors.New("the process is not watched")
 
-// signal signals QEMU from the keeper: SIGKILL, and SIGTERM where none could
-// be armed.
+// signal signals QEMU from the keeper: SIGKILL, and SIGTERM if none could be armed.
 func (k *keeper) signal(d grace.Decision, s unix.Signal, now grace.Mono) {
 	if k.qemu == nil {
-		k.watchQEMU(grace.Decision{Do: grace.Watch})
+		k.watchQEMU(grace.Decision{Do: grace.Watch}, now)
 	}
 	err := errNotWatched
 	if k.vm.Gone() {
@@ -88,10 +90,11 @@ func (k *keeper) signal(d grace.Decision, s unix.Signal, now grace.Mono) {
 	k.signalled(d, s, now, err)
 }
 
-// signalled accounts for a signal that was sent at a time, or could not be.
+// signalled notes a signal that was sent at a time, or that failed.
 func (k *keeper) signalled(d grace.Decision, s unix.Signal, at grace.Mono, err error) {
-	due, pid := k.vm.Record().Shutdown.Deadline, k.vm.Record().Instance.PID
-	first := k.vm.Signalled(d, at, err)
+	before := k.vm.Record()
+	due, pid := before.Shutdown.Deadline, before.Instance.PID
+	k.vm.Done(d, grace.Result{Failed: err != nil}, at)
 	switch {
 	case errors.Is(err, process.ErrGone):
 		k.instanceGone()
@@ -106,7 +109,7 @@ func (k *keeper) signalled(d grace.Decision, s unix.Signal, at grace.Mono, err e
 	}
 	k.a.cfg.Meter.Destroyed("signal")
 	log := k.log.With("signal", unix.SignalName(s), "pid", pid, "afterDeadline", at.Sub(due))
-	if first {
+	if !before.Shutdown.Signalled && k.vm.Record().Shutdown.Signalled {
 		k.a.cfg.Meter.Overshot(at.Sub(due))
 		log.Info("the guest is destroyed")
 	} else {
@@ -114,7 +117,15 @@ func (k *keeper) signalled(d grace.Decision, s unix.Signal, at grace.Mono, err e
 	}
 }
 
+// armedSlack is how long the keeper waits after an armed deadline. Until then the
+// deadline thread has to send, and wakes the keeper. Keepers that woke at the deadline
+// would take the thread's processor if it has no real-time priority.
+const armedSlack = 100 * time.Millisecond
+
 func (k *keeper) sleep(until, now grace.Mono) {
+	if k.armed != nil && until == k.vm.ArmAt(now) {
+		until = until.Add(armedSlack)
+	}
 	if until == grace.Never {
 		k.timer.Stop()
 		return

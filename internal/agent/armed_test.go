@@ -14,7 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// blockingLog takes no line once it is full, as a pipe that nobody reads.
+// blockingLog blocks once it is full, like a pipe that nobody reads.
 type blockingLog struct {
 	slog.Handler
 	full *atomic.Bool
@@ -206,7 +206,7 @@ func TestARecordThatIsReadAfterTheEndIsRemovedAndNotTold(t *testing.T) {
 				}
 				r.agent.Guard([]grace.Record{record})
 				r.after(10 * second)
-				// Then: what was told stays, nothing is told again, and the record goes.
+				// Then: the report stays, nothing is reported again, the record goes.
 				r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
 				again, lost := r.meter.of("stopped LauncherSignal Forced"), r.meter.of("stopped LauncherSignal Lost")
 				if told == 0 || again != told || lost != 0 {
@@ -245,7 +245,7 @@ func TestAKeeperThatWaitedForARecordLeavesWhenThereIsNone(t *testing.T) {
 	})
 }
 
-// slowly is a disk that takes that long for each record.
+// slowly makes the disk take that long for each record.
 func (c *memoryCache) slowly(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

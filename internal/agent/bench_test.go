@@ -14,8 +14,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// BenchmarkEventToAction is from the hint that a trigger has come to the
-// request at the hypervisor, with everything outside of the agent in memory.
+// BenchmarkEventToAction measures from the hint of a trigger to the request at the
+// hypervisor, with all outside of the agent in memory.
 func BenchmarkEventToAction(b *testing.B) {
 	r := &rig{
 		hv: fake.New(), start: time.Now(), dirs: map[string]*memoryDir{},

@@ -6,20 +6,20 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// clusterSeen passes on to the core what the API server shows now.
+// clusterSeen passes what the API server shows now to the core.
 func (k *keeper) clusterSeen() {
 	c, namespace, name := k.a.cfg.Cluster, k.vm.Namespace, k.vm.Name
 	if c == nil {
 		return
 	}
 	if k.a.cfg.Migration != nil {
-		k.vm.SeeMigration(k.a.cfg.Migration(k.domain)) // before its VMI: it stands in for that
+		k.vm.SeeMigration(k.a.cfg.Migration(k.domain)) // before its VMI, which it replaces at first
 	}
 	k.vm.SeeVMI(c.VMI(namespace, name))
 	k.vm.SeePods(c.Pods(namespace, name))
 }
 
-func (k *keeper) confirm(d grace.Decision) {
+func (k *keeper) confirm(d grace.Decision, _ grace.Mono) {
 	uid, created := k.vm.Owner()
 	proof, fate := k.vm.Record().VMICreated.IsZero(), grace.FateUnknown
 	k.call(d, within(confirmTimeout, func(ctx context.Context) (err error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// memoryCluster is an API server in the test's hands.
+// memoryCluster is an API server that the test controls.
 type memoryCluster struct {
 	mu      sync.Mutex
 	synced  bool
@@ -144,8 +144,7 @@ func (r *rig) pod(pod, vmi string) *memoryDir {
 	return d
 }
 
-// podDir is the launcher directory of a pod; one that the test did not make is
-// not there.
+// podDir returns the launcher directory of a pod; it is missing unless the test made it.
 func (r *rig) podDir(pod string) *memoryDir {
 	if r.dirs[pod] == nil {
 		return &memoryDir{}
@@ -153,7 +152,7 @@ func (r *rig) podDir(pod string) *memoryDir {
 	return r.dirs[pod]
 }
 
-// sigterm is what kubelet does to a launcher: its shim writes the trigger.
+// sigterm does what kubelet does to a launcher: its shim writes the trigger.
 func (r *rig) sigterm(pod string) {
 	r.set(pod, func(v *watch.View) {
 		v.Trigger, v.TriggerUID, v.TriggerID = true, v.UID, grace.TriggerID{Inode: uint64(time.Since(r.start)) + 1}
@@ -162,7 +161,7 @@ func (r *rig) sigterm(pod string) {
 	synctest.Wait()
 }
 
-// cluster changes what the API server shows, and lets the agent know.
+// api changes what the API server shows, and tells the agent.
 func (r *rig) api(change func(*memoryCluster)) {
 	r.cluster.mu.Lock()
 	change(r.cluster)
@@ -171,7 +170,7 @@ func (r *rig) api(change func(*memoryCluster)) {
 	synctest.Wait()
 }
 
-// listed is the first list of the API server: no VMI is named by it.
+// listed plays the first list of the API server, which names no VMI.
 func (r *rig) listed() {
 	r.cluster.mu.Lock()
 	r.cluster.synced = true

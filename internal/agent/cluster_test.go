@@ -45,7 +45,7 @@ func TestAVMIThatDisappearsIsDeletedOnlyWhenTheAPIServerSaysSo(t *testing.T) {
 					r.untouched()
 					return
 				}
-				// The grace period begins with the proof: the guest has heard nothing yet.
+				// The grace period begins with the proof: the guest was not asked before.
 				rec, _ := r.record()
 				if ago := r.Now().Sub(rec.Shutdown.Start); rec.Shutdown.Cause != grace.VMIDeleted || ago > 5*time.Second {
 					t.Errorf("%+v, begun %v ago", rec.Shutdown, ago)
@@ -66,8 +66,8 @@ func TestADeletionThatTheAPIServerShowsNeedsNoAnswer(t *testing.T) {
 
 func TestVMIsThatGoWithTheirCRDTakeNoVMAlong(t *testing.T) {
 	inCluster(t, "45", func(r *rig, _ *memoryCluster) {
-		// Given: the CRD is being deleted, and with it every VMI; that is not shown
-		// as a deletion.
+		// Given: the CRD is being deleted, and with it every VMI. That is not shown as a
+		// deletion.
 		r.api(func(c *memoryCluster) { c.fate = grace.FateLost })
 		r.after(time.Minute)
 		r.untouched()
@@ -157,7 +157,7 @@ func TestAVMIThatWasDeletedIsNotHeldAgainstTheNextInstance(t *testing.T) {
 	})
 }
 
-func TestADomainThatAppearsAfterItsVMIsDeletionGetsItsWholeGracePeriod(t *testing.T) {
+func TestADomainAfterItsVMIsDeletionGetsItsGracePeriod(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.stop()
 		r.cluster = &memoryCluster{synced: true, fate: grace.FateDeleted}

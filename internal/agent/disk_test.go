@@ -20,14 +20,14 @@ func (r *rig) ready(want bool, when string) {
 	}
 }
 
-// written is how often records were written.
+// written returns how often records were written.
 func (c *memoryCache) written() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.puts
 }
 
-// forget is what becomes of a state directory that somebody deletes.
+// forget plays the deletion of the state directory.
 func (c *memoryCache) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,7 +160,7 @@ func TestWhatOnlyNamesTheOutcomeIsWrittenLater(t *testing.T) {
 		if rec, _ := r.record(); !rec.ShuttingDown() || rec.Shutdown.Requested {
 			t.Errorf("at once: %+v", rec.Shutdown)
 		}
-		// Then: that it was asked follows, when others have had the disk.
+		// Then: the note of the request is saved later, after other saves.
 		r.after(2 * second)
 		if rec, _ := r.record(); !rec.Shutdown.Requested {
 			t.Errorf("after 2 s: %+v", rec.Shutdown)
@@ -184,7 +184,7 @@ func TestADiskThatRefusesANoteIsNotReady(t *testing.T) {
 	})
 }
 
-// editing has tenants state another grace period each 50 ms.
+// editing changes the stated grace periods each 50 ms.
 func (r *rig) editing(names []string, during time.Duration) {
 	r.t.Helper()
 	for n := range int(during / (50 * time.Millisecond)) {
@@ -202,7 +202,7 @@ func TestATenantThatEditsItsGracePeriodCostsOneSaveASecond(t *testing.T) {
 		before := r.cache.written()
 		// When: its grace period changes all the time.
 		r.editing([]string{domain}, minute)
-		// Then: the disk hears of it now and then, and in the end of the last one.
+		// Then: the disk gets some of the changes, and in the end the last one.
 		if n := r.cache.written() - before; n < 30 || n > 61 {
 			t.Errorf("%d saves in a minute", n)
 		}

@@ -12,7 +12,7 @@ import (
 // In doubt: a process without a known start time, a trigger that names a VM
 // of which nothing is known yet, a trigger that comes in place of another.
 
-func TestARecordWithoutAStartTimeIsKeptAndItsProcessIdentifiedAnew(t *testing.T) {
+func TestARecordWithoutAStartTimeIsIdentifiedAnew(t *testing.T) {
 	for name, begun := range map[string]bool{"at rest": false, "in mid-grace": true} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(r *rig) {
@@ -51,7 +51,7 @@ func TestARecordWithoutAStartTimeIsKeptAndItsProcessIdentifiedAnew(t *testing.T)
 	}
 }
 
-func TestAnInstanceThatCannotBeIdentifiedIsLeftToLibvirtInMidGraceToo(t *testing.T) {
+func TestAnUnidentifiedInstanceIsLeftToLibvirtInMidGrace(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.hv.Start(fake.Guest{Name: domain, Unidentified: true})
 		r.after(12 * second)

@@ -7,9 +7,10 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// finished says how it ended. What follows (Answer, FlushEvents, Reset, Remove) may
+// finish logs how the VM ended. The next steps (Answer, FlushEvents, Reset, Remove) may
 // each be done twice after a crash.
-func (k *keeper) finished(d grace.Decision) {
+func (k *keeper) finish(d grace.Decision, now grace.Mono) {
+	k.apply(d, now)
 	k.disarm()
 	e := k.vm.Ending()
 	if e.Cause == "" {
@@ -31,8 +32,9 @@ func (k *keeper) writeStatus(d grace.Decision, now grace.Mono) {
 	})
 }
 
-// answer reports the end, and then takes the trigger away, unless it is kept for the
-// next instance, or for one that comes yet: this one, and none that comes meanwhile.
+// answer reports the end, and then removes the trigger, unless it is kept for the next
+// instance or one that is still to come. It removes only the trigger that it saw, and
+// none that comes meanwhile.
 func (k *keeper) answer(d grace.Decision, now grace.Mono) {
 	dir, rec, status, pending := k.dir, k.vm.Record(), k.vm.Status(now), k.vm.Ending().Kept
 	boot, begunBy, kept := k.a.cfg.Policy.BootID, k.vm.BegunBy(), pending
@@ -54,9 +56,9 @@ func (k *keeper) answer(d grace.Decision, now grace.Mono) {
 	})
 }
 
-// flushEvents is called before a record is removed: until then a restarted agent
-// reports again what was lost.
-func (k *keeper) flushEvents(d grace.Decision) {
+// flushEvents runs before a record is removed: until then a restarted agent reports lost
+// Events again.
+func (k *keeper) flushEvents(d grace.Decision, _ grace.Mono) {
 	k.call(d, within(flushTimeout, func(ctx context.Context) error {
 		if k.a.cfg.Cluster != nil {
 			k.a.cfg.Cluster.FlushEvents(ctx, k.vm.Namespace, k.vm.Name)
@@ -65,15 +67,15 @@ func (k *keeper) flushEvents(d grace.Decision) {
 	}), func(error, int) {})
 }
 
-// reset makes ready for the next instance.
+// reset prepares for the next instance.
 func (k *keeper) reset(d grace.Decision, now grace.Mono) {
 	k.disarm()
 	k.apply(d, now)
 	release(k, &k.qemu)
 }
 
-// removeRecord removes it behind every save that is still under way.
-func (k *keeper) removeRecord(d grace.Decision) {
+// removeRecord removes the record after every save that is still under way.
+func (k *keeper) removeRecord(d grace.Decision, _ grace.Mono) {
 	k.call(d, k.cacheOrder.keep(func(context.Context) error { return k.a.cfg.Cache.Delete(k.domain) }), func(err error, try int) {
 		if err != nil && try == 1 {
 			k.a.cfg.Meter.Rejected("record_write")
@@ -82,9 +84,9 @@ func (k *keeper) removeRecord(d grace.Decision) {
 	})
 }
 
-// removeTrigger removes one that belongs to no VM here. Where that fails it is ignored
-// from then on, so that it cannot shut down a later instance.
-func (k *keeper) removeTrigger(d grace.Decision) {
+// removeTrigger removes a trigger that belongs to no VM here. If that fails the trigger
+// is ignored from then on, so that it cannot shut down a later instance.
+func (k *keeper) removeTrigger(d grace.Decision, now grace.Mono) {
 	reason, text := "trigger_orphan", "its shim is gone"
 	if d.Rule == "leftover-trigger" {
 		reason, text = "trigger_uid", "it names another VM: a leftover"
@@ -92,7 +94,7 @@ func (k *keeper) removeTrigger(d grace.Decision) {
 	k.a.cfg.Meter.Rejected(reason)
 	k.log.Warn("removing a trigger", "why", text)
 	dir := k.dir
-	k.vm.Handled(d)
+	k.vm.Done(d, grace.Result{}, now)
 	k.call(d, k.dirOrder.keep(func(context.Context) error { return dir.RemoveTrigger(d.Trigger) }), func(err error, _ int) {
 		if err != nil {
 			k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)

@@ -39,7 +39,7 @@ func TestAVMIWithoutADomainCostsNoKeeper(t *testing.T) {
 		if n, asked := r.keepers(), r.hv.Count(fake.OpGet, domain)-before; n != 0 || asked > 0 {
 			t.Errorf("%d keepers, asked for %d times", n, asked)
 		}
-		// When its domain starts, it is guarded at once, and heard of at once.
+		// When its domain starts, it is guarded and reported at once.
 		r.hv.Start(fake.Guest{Name: domain})
 		r.after(100 * time.Millisecond)
 		if rec, ok := r.record(); !ok || rec.UID != uid || rec.Period.Length != 40*second {
@@ -64,7 +64,7 @@ func TestADomainThatIsOlderThanTheWordOfItsVMIIsFoundSoon(t *testing.T) {
 		if _, ok := r.record(); ok || r.keepers() > 0 {
 			t.Fatal("it is guarded, and nobody knows for whom")
 		}
-		// When the watch shows its VMI, then no list has to be waited for.
+		// When the watch shows its VMI, then no list is needed.
 		r.api(func(c *memoryCluster) { c.vmi = vmi })
 		r.after(listEvery + 100*time.Millisecond) // one may have just been made
 		if rec, ok := r.record(); !ok || rec.UID != uid {

@@ -7,8 +7,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// hints is what happened to a VM since its keeper last asked. Hints of one
-// kind merge: a storm of them costs one look.
+// hints holds what happened to a VM since its keeper last asked. Hints of one kind merge:
+// a storm of them costs one look.
 type hints struct {
 	launcher bool
 	domain   bool
@@ -26,8 +26,8 @@ func (h *hints) empty() bool {
 	return !h.launcher && !h.domain && !h.cluster && !h.save && !h.node && h.record == nil && h.seen == nil && h.end == ""
 }
 
-// mailbox holds hints until the keeper takes them. Anybody may put, without
-// ever waiting for the keeper.
+// mailbox holds hints until the keeper takes them. Any goroutine may put, and never waits
+// for the keeper.
 type mailbox struct {
 	mu    sync.Mutex
 	hints hints

@@ -8,7 +8,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// preempted: the pod may be held for two minutes, and is deleted for that.
+// preempted deletes a pod for preemption; its shutdown may be held for two minutes.
 func preempted(p *grace.Pod, at grace.Mono) {
 	p.Holdable, p.HoldReason, p.Reserve, p.Allowance = true, grace.PreemptionByScheduler, 90*time.Second, 2*time.Minute
 	deleted(p, at, 5*time.Minute)
@@ -55,7 +55,7 @@ func TestAHeldShutdownIsToldOfAndAsksNobody(t *testing.T) {
 	})
 }
 
-// Nobody who may not be held, or is deleted for another reason, pays for it.
+// A pod that may not be held, or is deleted for another reason, is not delayed.
 func TestAPlainDeletionBeginsAtOnce(t *testing.T) {
 	for name, change := range map[string]func(*grace.Pod){
 		"no annotation":  func(p *grace.Pod) { p.Holdable = false },

@@ -13,13 +13,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// maxSteps bounds what one wake-up may decide: a rule that applies again
-// after its action is a bug, and must not burn a core.
+// maxSteps bounds the decisions of one wake-up. A rule that applies again after its
+// action is a bug, and must not use up a core.
 const maxSteps = 50
 
-// keeper carries out what is decided about one VM: it has the handles, and
-// decides nothing itself. Only its own goroutine touches its fields, but for
-// box and summary.
+// keeper carries out the decisions about one VM. It owns the handles, and decides nothing
+// itself. Only its own goroutine uses its fields, except box and summary.
 type keeper struct {
 	a      *Agent
 	log    *slog.Logger
@@ -41,7 +40,7 @@ type keeper struct {
 	shim     Watched           // the holder of vm.json's lock, nil if there is none to watch
 
 	cacheOrder, dirOrder order
-	saveTurn             grace.Mono // when a save that may wait is to be made, 0 where none is
+	saveTurn             grace.Mono // when to make a save that may wait, 0 if there is none
 	rule                 string     // the last one
 	timer                *time.Timer
 }
@@ -62,7 +61,7 @@ func newKeeper(a *Agent, domain string, r grace.Record) *keeper {
 	return k
 }
 
-// run is the keeper's life. It leaves the VM alone when it ends.
+// run is the keeper's loop. It leaves the VM alone when it ends.
 func (k *keeper) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	k.ctx = ctx
@@ -105,7 +104,7 @@ func (k *keeper) run(ctx context.Context) {
 	}
 }
 
-// handle passes on to the core what has happened.
+// handle passes the hints to the core.
 func (k *keeper) handle(h hints) {
 	if h.record != nil && k.vm.Recover(*h.record) {
 		k.log.Info("the record could be read after all", "gracePeriod", h.record.Period.Length, "cause", h.record.Shutdown.Cause)
@@ -140,7 +139,7 @@ func (k *keeper) handle(h hints) {
 
 func (k *keeper) now() grace.Mono { return k.a.cfg.Clock.Now() }
 
-// step asks and acts until there is nothing to do but wait.
+// step decides and acts until it has to wait.
 func (k *keeper) step() {
 	for range maxSteps {
 		now := k.now()
@@ -154,15 +153,20 @@ func (k *keeper) step() {
 			k.publish()
 			return
 		}
-		k.act(d, now)
+		do, known := actions[d.Do]
+		if !known {
+			k.log.Error("unhandled action; this is a bug", "do", d.Do)
+			break
+		}
+		do(k, d, now)
 		k.publish()
 	}
 	k.log.Error("the rules did not converge; this is a bug", "rule", k.rule)
 	k.sleep(k.now().Add(time.Second), k.now())
 }
 
-// worker runs work beside the keeper; the function it returns is then run by
-// the keeper, which owns the state.
+// worker runs work beside the keeper. The keeper, which owns the state, then runs the
+// returned function.
 func (k *keeper) worker(work func(ctx context.Context) func()) {
 	ctx := k.ctx
 	k.busy++
@@ -175,21 +179,21 @@ func (k *keeper) worker(work func(ctx context.Context) func()) {
 	})
 }
 
-// call carries out what can hang. done is not called where the next instance
-// is there by then.
+// call carries out an action that can hang. done is not called if the next instance is
+// there by then.
 func (k *keeper) call(d grace.Decision, do func(context.Context) error, done func(err error, try int)) {
 	started := k.vm.Started(d, k.now())
 	k.worker(func(ctx context.Context) func() {
 		err := do(ctx)
 		return func() {
-			if k.vm.Done(d, started, err != nil, k.now()) {
+			if k.vm.Done(d, grace.Result{Call: started, Failed: err != nil}, k.now()) {
 				done(err, started.Tries)
 			}
 		}
 	})
 }
 
-// within bounds a call.
+// within limits a call's time.
 func within(limit time.Duration, do func(context.Context) error) func(context.Context) error {
 	return func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, limit)
@@ -212,7 +216,7 @@ func done(p Watched) <-chan struct{} {
 	return p.Done()
 }
 
-// release lets go of a process, if there is one.
+// release closes a process, if there is one.
 func release[P Watched](k *keeper, p *P) {
 	if any(*p) == nil {
 		return

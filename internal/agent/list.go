@@ -9,11 +9,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// listEvery bounds how often a list is made on request: VMIs that change all
-// the time must not keep libvirt busy.
+// listEvery bounds how often a list is made on request: VMIs that change all the time
+// must not keep libvirt busy.
 const listEvery = 200 * time.Millisecond
 
-// listSoon asks for a list, once for all who ask until then. It does not block.
+// listSoon asks for a list; requests until then share one. It does not block.
 func (a *Agent) listSoon() {
 	select {
 	case a.relist <- struct{}{}:
@@ -21,9 +21,9 @@ func (a *Agent) listSoon() {
 	}
 }
 
-// list asks the hypervisor for everything, because events get lost. asked is never
-// written to once the hypervisor has it: a call that hangs may use the filter after List
-// has returned.
+// list asks the hypervisor for everything, because events get lost. It does not change
+// asked after the call to List: a call that hangs may use the filter after List has
+// returned.
 func (a *Agent) list(ctx context.Context) error {
 	a.mu.Lock()
 	asked := maps.Clone(a.keepers)
@@ -48,7 +48,7 @@ func (a *Agent) list(ctx context.Context) error {
 		}
 	}
 	for name, k := range asked {
-		// A list that leaves a domain out is no proof: its keeper asks for it.
+		// A list without the domain proves nothing: its keeper asks for it.
 		if !found[name] && k == a.keepers[name] {
 			k.box.put(now, func(h *hints) { h.seen = &hypervisor.Domain{} })
 		}

@@ -12,8 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
 )
 
-// late is a hypervisor whose call goes on after List has returned, as libvirt's does
-// where its run directory has answered.
+// late is a hypervisor whose call goes on after List has returned, as libvirt's does if
+// its run directory has answered.
 type late struct {
 	*fake.Hypervisor
 	calls   sync.WaitGroup

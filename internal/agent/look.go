@@ -12,7 +12,7 @@ import (
 )
 
 // lookAtDomain asks the hypervisor.
-func (k *keeper) lookAtDomain(d grace.Decision) {
+func (k *keeper) lookAtDomain(d grace.Decision, _ grace.Mono) {
 	var seen hypervisor.Domain
 	k.call(d, within(lookTimeout, func(ctx context.Context) (err error) {
 		seen, err = k.a.cfg.Hypervisor.Get(ctx, k.domain)
@@ -40,7 +40,7 @@ func (k *keeper) domainSeen(d hypervisor.Domain) {
 }
 
 // lookAtDirectory reads the launcher directory.
-func (k *keeper) lookAtDirectory(d grace.Decision) {
+func (k *keeper) lookAtDirectory(d grace.Decision, _ grace.Mono) {
 	known := 0
 	if k.shim != nil {
 		known = k.vm.Holder().PID
@@ -57,8 +57,8 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 		if view.Locked && recorded.PID != 0 && (shim != nil || view.Holder.PID != recorded.PID) {
 			view.LauncherGone = k.gone(recorded)
 		}
-		// After the look: a trigger may have come while it was under way, and its
-		// grace period must not begin before it was there.
+		// Taken after the look: a trigger may come during it, and its grace period must
+		// not begin earlier.
 		seen = k.now()
 		return err
 	}, func(err error, _ int) {
@@ -75,12 +75,12 @@ func (k *keeper) lookAtDirectory(d grace.Decision) {
 	})
 }
 
-// openShim opens the lock's holder, and looks again: a holder that is still
-// the same afterwards is the process that was opened.
+// openShim opens the lock's holder, and looks again. If the holder is still the same, the
+// opened process is the right one.
 func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Watched, error) {
 	p, err := k.a.cfg.Processes.Watch(view.Holder.PID)
 	if err != nil && !errors.Is(err, process.ErrGone) {
-		// It lives, and cannot be watched: it is looked at instead.
+		// It lives, but cannot be watched: the directory is polled instead.
 		view.Holder.PID = 0
 		return view, nil, nil
 	}
@@ -95,7 +95,8 @@ func (k *keeper) openShim(dir Launcher, view watch.View) (watch.View, Watched, e
 	return again, p, lookErr
 }
 
-// gone reports whether the process that held the lock has ended. In doubt it has not.
+// gone reports whether the process that held the lock has ended. In doubt it returns
+// false.
 func (k *keeper) gone(h grace.Holder) bool {
 	p, err := k.a.cfg.Processes.Watch(h.PID)
 	if err != nil {
@@ -141,20 +142,20 @@ func (k *keeper) reject(rejected []watch.Rejection) {
 }
 
 // follow looks at another pod's launcher directory from now on.
-func (k *keeper) follow(d grace.Decision) {
+func (k *keeper) follow(d grace.Decision, now grace.Mono) {
 	pod := k.vm.Pod().UID
 	k.dir, k.rejected = k.a.cfg.Launcher(k.vm.Namespace, k.vm.Name, pod), nil
 	k.a.cfg.Watch(k.domain, pod)
 	release(k, &k.shim)
-	k.vm.Handled(d)
+	k.vm.Done(d, grace.Result{}, now)
 }
 
 // watchQEMU opens the process of the record's instance.
-func (k *keeper) watchQEMU(d grace.Decision) {
+func (k *keeper) watchQEMU(d grace.Decision, now grace.Mono) {
 	release(k, &k.qemu)
-	i, started := k.vm.Record().Instance, k.vm.Started(d, k.now())
+	i, started := k.vm.Record().Instance, k.vm.Started(d, now)
 	p, err := k.a.cfg.Processes.Open(i.PID, i.Start)
-	k.vm.Done(d, started, err != nil, k.now())
+	k.vm.Done(d, grace.Result{Call: started, Failed: err != nil}, k.now())
 	switch {
 	case errors.Is(err, process.ErrGone):
 		k.instanceGone()
@@ -167,10 +168,10 @@ func (k *keeper) watchQEMU(d grace.Decision) {
 }
 
 // inspect looks whether QEMU is exiting.
-func (k *keeper) inspect(d grace.Decision) {
-	started := k.vm.Started(d, k.now())
+func (k *keeper) inspect(d grace.Decision, now grace.Mono) {
+	started := k.vm.Started(d, now)
 	exiting := k.qemu != nil && k.qemu.Exiting()
-	k.vm.Done(d, started, false, k.now())
+	k.vm.Done(d, grace.Result{Call: started}, k.now())
 	k.vm.SeeProcess(exiting, k.now())
 	if exiting {
 		k.log.Info("the QEMU process is exiting", "pid", k.vm.Record().Instance.PID)

@@ -2,15 +2,15 @@ package agent
 
 import "github.com/vmgrace/vmgrace/pkg/grace"
 
-// maxRejected bounds what is remembered of names that are not ours.
+// maxRejected bounds how many rejected names are remembered.
 const maxRejected = 1000
 
 // maxName is the longest domain name that libvirt can run: it writes
 // NAME.xml.new, and a file name has 255 bytes (tried with libvirt 9.0).
 const maxName = 255 - len(".xml.new")
 
-// validName reports whether a VM can have this name, and says once if not. The caller
-// holds the lock.
+// validName reports whether a VM can have this name, and logs an invalid one once. The
+// caller holds the lock.
 func (a *Agent) validName(name string) bool {
 	problem := ""
 	if _, _, ok := grace.SplitDomainName(name); !ok {

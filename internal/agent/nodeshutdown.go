@@ -12,19 +12,19 @@ import (
 const (
 	// nodeTick is how often the agent checks whether the node may go down.
 	nodeTick = 50 * time.Millisecond
-	// nodeReportTimeout is how long the ends of the last VMs may take to be reported
-	// and removed from the disk, once no instance is left.
+	// nodeReportTimeout is how long the reports and removals of the last VMs may take,
+	// once no instance is left.
 	nodeReportTimeout = 300 * time.Millisecond
 	// nodeSaveTimeout is how long the guests wait until the shutdown's end is durable.
 	nodeSaveTimeout = 200 * time.Millisecond
 	// nodeCheck is how often the agent checks whether the delay is long enough.
 	nodeCheck = 30 * time.Second
 	// nodeFirstTimeout is how long VMs wait at the agent's start for logind's first
-	// report: while the node shuts down, the end of a launcher is no cause of its own.
+	// report. While the node shuts down, the end of a launcher is no cause of its own.
 	nodeFirstTimeout = 500 * time.Millisecond
 )
 
-// node is what the agent knows of the node's shutdown, under its lock but for
+// node is what the agent knows of the node's shutdown. The agent's lock guards it, except
 // warned.
 type node struct {
 	time     grace.NodeShutdownTime
@@ -33,13 +33,13 @@ type node struct {
 	released bool // the inhibitor, for this shutdown
 	// goneAt is since when no instance is left, 0 while there is one.
 	goneAt grace.Mono
-	// turns are when VMs are asked, of those that were there when it began.
+	// turns are when the VMs that were there at its begin are asked.
 	turns  map[string]grace.Mono
-	warned [2]time.Duration // the delay and what is needed that was warned of; keepNode's
+	warned [2]time.Duration // the delay and need last warned of; keepNode's own
 }
 
-// NodeView is what operators see of the delay. Needed is what the longest
-// grace period takes.
+// NodeView is the delay as operators see it. Needed is the time for the longest grace
+// period.
 type NodeView struct {
 	NodeState
 	Needed time.Duration
@@ -51,7 +51,7 @@ func (a *Agent) nodeShutdown(domain string) (now grace.NodeShutdownTime, turn gr
 	return a.node.time, a.node.turns[domain]
 }
 
-// turns are when the VMs are asked; the caller holds the lock.
+// turns returns when the VMs are asked; the caller holds the lock.
 func (a *Agent) turns(n grace.NodeShutdownTime) map[string]grace.Mono {
 	vms := map[string]grace.Summary{}
 	for domain, k := range a.keepers {
@@ -62,8 +62,8 @@ func (a *Agent) turns(n grace.NodeShutdownTime) map[string]grace.Mono {
 	return n.Turns(vms)
 }
 
-// nextTurn starts the shutdown of the VMs with the lowest remaining priority, and
-// returns whether there are any that wait for it. The caller holds the lock.
+// nextTurn starts the shutdown of the VMs with the lowest remaining priority. It returns
+// whether any VM waits for that. The caller holds the lock.
 func (a *Agent) nextTurn(now grace.Mono) (waiting bool) {
 	lowest := int32(math.MaxInt32)
 	for _, k := range a.keepers {
@@ -83,7 +83,7 @@ func (a *Agent) nextTurn(now grace.Mono) (waiting bool) {
 	return waiting
 }
 
-// Node is what is known of the node's shutdown.
+// Node returns what is known of the node's shutdown.
 func (a *Agent) Node() NodeView {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,7 +92,7 @@ func (a *Agent) Node() NodeView {
 	return NodeView{state, a.needed()}
 }
 
-// needed: the caller holds the lock.
+// needed is called under the lock.
 func (a *Agent) needed() time.Duration {
 	longest := time.Duration(0)
 	for _, k := range a.keepers {
@@ -103,7 +103,7 @@ func (a *Agent) needed() time.Duration {
 	return longest
 }
 
-// awaitNode waits for the first report. The deadlines of the records are armed by then.
+// awaitNode waits for the first report. The deadlines of the records are armed already.
 func awaitNode(ctx context.Context, first <-chan struct{}) {
 	late := time.NewTimer(nodeFirstTimeout)
 	defer late.Stop()
@@ -141,7 +141,7 @@ func (a *Agent) keepNode(ctx context.Context, reported func()) {
 	}
 }
 
-// nodeReported takes over what is known. A shutdown keeps the end that it had at first.
+// nodeReported takes logind's report. A shutdown keeps its first end.
 func (a *Agent) nodeReported(ctx context.Context, s NodeState) {
 	a.mu.Lock()
 	m, now := &a.node, a.cfg.Clock.Now()
@@ -169,8 +169,8 @@ func (a *Agent) nodeReported(ctx context.Context, s NodeState) {
 	}
 }
 
-// nodeChanged has it durable first: an agent that starts in the middle must not
-// give the VMs a new end.
+// nodeChanged saves the shutdown first: an agent that restarts during it must not give
+// the VMs a new end.
 func (a *Agent) nodeChanged(ctx context.Context, now grace.NodeShutdownTime) {
 	if now.UnderWay() {
 		a.log.Info("the node shuts down: every VM gets its grace period, as far as there is time", "timeLeft", now.End.Sub(now.Begin))
@@ -197,7 +197,7 @@ func (a *Agent) checkNode(ctx context.Context) time.Duration {
 	m, now := &a.node, a.cfg.Clock.Now()
 	begin, end, needed := m.time.Begin, m.time.End, a.needed()
 	underWay, because, next := m.time.UnderWay(), "", false
-	// Logind has not come back, and the time that it had is over.
+	// Logind has not come back, and the time for the shutdown is over.
 	over := underWay && now >= end && m.heard && !m.state.Known
 	switch {
 	case over:
@@ -228,7 +228,8 @@ func (a *Agent) checkNode(ctx context.Context) time.Duration {
 	return nodeTick
 }
 
-// mayGoDown says why, "" where it may not yet. The caller holds the lock.
+// mayGoDown returns why the node may go down, "" if it may not. The caller holds the
+// lock.
 func (a *Agent) mayGoDown(now grace.Mono) string {
 	m := &a.node
 	alive, recorded := false, false
@@ -256,8 +257,8 @@ func (a *Agent) mayGoDown(now grace.Mono) string {
 	}
 }
 
-// warnOfDelay says once per value that the delay is too short. Only keepNode's
-// goroutine calls it.
+// warnOfDelay warns once per value that the delay is too short. Only keepNode's goroutine
+// calls it.
 func (a *Agent) warnOfDelay(s NodeState, needed time.Duration) {
 	now := [2]time.Duration{s.Delay, needed}
 	if !s.Known || s.Delay >= needed || a.node.warned == now {

@@ -16,7 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// memoryNode is a node whose shutdown is in the test's hands.
+// memoryNode is a node whose shutdown the test controls.
 type memoryNode struct {
 	mu     sync.Mutex
 	tell   func(NodeState)
@@ -90,7 +90,7 @@ func (m *memoryNode) keeps() grace.NodeShutdownTime {
 	return m.kept
 }
 
-// wentDown is how long after t the node was let go, which must have been once.
+// wentDown returns how long after t the node was released, which must have happened once.
 func (m *memoryNode) wentDown(t *testing.T, after time.Time) time.Duration {
 	t.Helper()
 	m.mu.Lock()
@@ -222,7 +222,7 @@ func TestAnAgentThatStartsInTheMiddleAsksWhyALauncherDied(t *testing.T) {
 	}
 }
 
-func TestALauncherThatEndedWithTheNodeDoesNotEndItsVMWhenThatIsCalledOff(t *testing.T) {
+func TestALauncherThatEndedWithTheNodeLeavesItsVM(t *testing.T) {
 	onNode(t, func(r *rig, m *memoryNode) {
 		r.guarded(fake.Guest{Name: domain}, "30")
 		at := r.Now()
@@ -304,7 +304,7 @@ func TestADelayThatIsTooShortIsToldOfOnTheNode(t *testing.T) {
 		r.stop()
 		r.node = &memoryNode{state: NodeState{Known: true, Held: true, Delay: time.Minute}}
 		r.run()
-		// Once, however often it is looked.
+		// Once, however often it is checked.
 		r.after(10 * time.Minute)
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -343,8 +343,8 @@ func TestVMsOfALowerPriorityGoFirstWhereThereIsTime(t *testing.T) {
 		if len(low) == 0 || len(high) == 0 {
 			t.Fatalf("asked at %v, %v", low, high)
 		}
-		// The important one hears of it when the other is gone, not at the end of that
-		// one's time.
+		// The important one is asked when the other is gone, not at the end of that one's
+		// time.
 		if first, second := r.start.Add(low[0]).Sub(at), r.start.Add(high[0]).Sub(at); first > time.Second || second < 20*time.Second || second > 21*time.Second {
 			t.Errorf("asked after %v and %v", first, second)
 		}
@@ -371,7 +371,7 @@ func TestAllVMsAreAskedAtOnceWhereThereIsNoTimeForMore(t *testing.T) {
 	})
 }
 
-// systemd does not wait for the VMs, from the start or by and by.
+// systemd does not wait for the VMs, from the start or later.
 func TestNoVMWaitsForItsTurnWhereTheNodeDoesNot(t *testing.T) {
 	for name, waits := range map[string]bool{"from the start": false, "by and by": true} {
 		t.Run(name, func(t *testing.T) {

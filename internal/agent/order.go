@@ -2,8 +2,8 @@ package agent
 
 import "context"
 
-// order keeps calls from overtaking each other: they run one after the other, as the
-// keeper queued them.
+// order runs calls one after the other, as the keeper queued them, so that none overtakes
+// another.
 type order struct{ last chan struct{} }
 
 // keep queues a call, which fails if ctx ends before its turn comes.

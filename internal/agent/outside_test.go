@@ -12,8 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// What happens outside while an agent follows a shutdown, or is away: the
-// clock is set, the node reboots, libvirt loses a VM.
+// Events outside while an agent follows a shutdown, or is away: the clock is set, the
+// node reboots, libvirt loses a VM.
 
 func TestAWallClockThatIsSetMovesNoDeadline(t *testing.T) {
 	for name, set := range map[string]func(past time.Duration) time.Duration{
@@ -132,7 +132,7 @@ func TestAVMThatMigratesAwayInMidGraceIsLost(t *testing.T) {
 
 func TestADestroyThatHangsThoughTheVMIsDeadIsNoEnd(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		r.hv.Start(fake.Guest{Name: domain, Unidentified: true}) // libvirt's destroy is all there is
+		r.hv.Start(fake.Guest{Name: domain, Unidentified: true}) // only libvirt can destroy it
 		r.after(12 * second)
 		defer r.hv.Hang(fake.OpDestroy, domain)()
 		r.trigger(domain)
@@ -256,7 +256,7 @@ func TestAVMWithoutADomainIsNotAskedForAllTheTime(t *testing.T) {
 
 func TestALauncherDirectoryThatIsMountedOverGetsItsStatus(t *testing.T) {
 	inBubble(t, func(r *rig) {
-		// Given: a VM whose phase was told in the directory that kubelet made.
+		// Given: a VM whose phase was written to the directory that kubelet made.
 		r.guarded(fake.Guest{Name: domain}, "60")
 		if s := r.dir(domain).said(); s.Phase != grace.Running {
 			t.Fatalf("%+v", s)
@@ -297,7 +297,7 @@ func TestADomainThatLibvirtLetsGoOfIsNotAskedForAllTheTime(t *testing.T) {
 			// While others end an event says it, and the process is watched.
 			r.after(1050 * time.Millisecond)
 			r.stoppedAs(domain, grace.LauncherSignal, outcome)
-			// The process may tell of its end before libvirt does.
+			// The process's end may be seen before libvirt's event.
 			r.agent.DomainChanged(hypervisor.Event{Name: domain, UUID: i.UUID, End: grace.EndGuest})
 			r.after(time.Millisecond)
 			if n := r.hv.Count(fake.OpGet, domain) - before; n > 0 {

@@ -7,20 +7,20 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// Saves that may wait are what tenants can cause. All of a node's together cost the disk
-// no more than this.
+// Tenants can cause saves that may wait. These limits bound their cost for all VMs of a
+// node together.
 const (
 	savePace  = 100 * time.Millisecond
 	saveBurst = 10
 )
 
-// pace gives turns: a few at once, then one every savePace.
+// pace assigns turns: a few at once, then one every savePace.
 type pace struct {
 	mu   sync.Mutex
 	paid grace.Mono // until when turns are given
 }
 
-// turn gives the next one. It does not block.
+// turn assigns the next turn. It does not block.
 func (p *pace) turn(now grace.Mono) grace.Mono {
 	p.mu.Lock()
 	defer p.mu.Unlock()

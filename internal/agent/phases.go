@@ -6,7 +6,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// summary is that of a domain, zero where there is no keeper.
+// summary returns a domain's summary, zero without a keeper.
 func (a *Agent) summary(domain string) grace.Summary {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -16,10 +16,10 @@ func (a *Agent) summary(domain string) grace.Summary {
 	return grace.Summary{}
 }
 
-// Phase is that of a domain's record, "" without one.
+// Phase returns the phase of a domain's record, "" without one.
 func (a *Agent) Phase(domain string) grace.Phase { return a.summary(domain).Phase }
 
-// HeldFor is how long a domain's shutdown has been held, 0 while it is not.
+// HeldFor returns how long a domain's shutdown has been held, 0 while it is not.
 func (a *Agent) HeldFor(domain string) time.Duration {
 	since := a.summary(domain).HeldSince
 	if since == 0 {

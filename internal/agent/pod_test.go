@@ -203,7 +203,7 @@ func TestARecordOutlivesItsShutdownUntilItsEventsAreSettled(t *testing.T) {
 		r.after(time.Second)
 		r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)
 
-		// An API server and a disk that hang hold up nobody for ever.
+		// An API server and a disk that hang delay nothing for ever.
 		r.api(func(c *memoryCluster) { c.settles = time.Hour })
 		r.hv.Start(fake.Guest{Name: domain})
 		r.after(15 * time.Second)

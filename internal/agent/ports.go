@@ -12,8 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// Cache makes records durable. Its methods block until that is so and may be
-// called for different VMs at once.
+// Cache makes records durable. Its methods block until they are, and may be called for
+// different VMs at once.
 type Cache interface {
 	Put(grace.Record) error
 	Delete(domain string) error
@@ -26,7 +26,7 @@ type Launcher interface {
 	RemoveTrigger(seen grace.TriggerID) error
 }
 
-// Watched is a process whose end is seen, and that is never signalled.
+// Watched is a process whose end is seen, and that cannot be signalled.
 type Watched interface {
 	Done() <-chan struct{}
 	StartTime() uint64
@@ -38,28 +38,28 @@ type Process interface {
 	Watched
 	// Signal fails with process.ErrGone if it has ended.
 	Signal(unix.Signal) error
-	// Exiting reports whether it is on its way out already.
+	// Exiting reports whether it is exiting already.
 	Exiting() bool
-	// Arm has SIGTERM sent at a time, or at once where that has passed. Neither
-	// the caller nor anything else of the agent is needed for that.
+	// Arm sends SIGTERM at a time, or at once if that has passed, without the caller or
+	// any other part of the agent.
 	Arm(at grace.Mono) (Armed, error)
 }
 
 // Armed is a SIGTERM that is sent at its time. Its methods do not block.
 type Armed interface {
 	Move(to grace.Mono)
-	// Disarm returns false where the signal is sent or being sent: Sent says which.
+	// Disarm returns false if the signal is sent or being sent: Sent has the result.
 	Disarm() bool
 	// Sent gives one value, once it was tried.
 	Sent() <-chan deadline.Sent
 }
 
-// Processes opens processes: Open and Watch fail with process.ErrGone if it has
+// Processes opens processes. Open and Watch fail with process.ErrGone if the process has
 // ended.
 type Processes interface {
 	// Open fails with process.ErrNoStart without a start time.
 	Open(pid int, start uint64) (Process, error)
-	// Watch takes whichever has the pid now.
+	// Watch opens whichever process has the pid now.
 	Watch(pid int) (Watched, error)
 }
 
@@ -82,8 +82,8 @@ type Meter interface {
 // Cluster is what the API server says. Its methods do not block, but for
 // Confirm and FlushEvents.
 type Cluster interface {
-	// VMI and Pods read memory and do not wait. Whoever calls ClusterChanged
-	// holds no lock that they take: the agent calls them under its own.
+	// VMI and Pods read memory and do not wait. The agent calls them under its lock, so a
+	// caller of ClusterChanged must not hold a lock that they take.
 	VMI(namespace, name string) grace.VMI
 	Pods(namespace, name string) []grace.Pod
 	// Confirm asks what became of the VMI with this UID and creation time. An
@@ -91,14 +91,13 @@ type Cluster interface {
 	Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error)
 	// Report queues an Event, which is delivered once per Event.Key.
 	Report(Event)
-	// FlushEvents waits until what was reported of a VM survives this agent, or ctx
-	// ends.
+	// FlushEvents waits until a VM's reported Events survive this agent, or ctx ends.
 	FlushEvents(ctx context.Context, namespace, name string)
 }
 
 // Event is a Kubernetes Event about a VMI, or about this node.
 type Event struct {
-	// OfNode: it is of this node, and of no VM.
+	// OfNode means that it is about this node, and no VM.
 	OfNode               bool
 	Namespace, Name, UID string
 	Reason, Message      string
@@ -108,31 +107,28 @@ type Event struct {
 	At  time.Time
 }
 
-// Config is what an Agent is made of.
+// Config configures an Agent.
 type Config struct {
 	Policy     grace.Policy
 	Hypervisor hypervisor.Driver
-	// Prepare says that an instance will be asked as soon as its record is durable. It
-	// does not block; nil where that helps nobody.
-	Prepare   func(domain string, i grace.Instance)
-	Cache     Cache
-	Processes Processes
-	// Launcher gives the launcher directory of a VM; pod is its launcher pod,
-	// "" if none is known or needed.
+	Cache      Cache
+	Processes  Processes
+	// Launcher returns the launcher directory of a VM; pod is its launcher pod, "" if
+	// none is known or needed.
 	Launcher func(namespace, name, pod string) Launcher
-	// Watch watches the launcher directory of this pod, in place of what was watched
-	// for the domain before. It does not block.
+	// Watch watches the launcher directory of this pod in place of the domain's former
+	// one. It does not block.
 	Watch func(domain, pod string)
 	// Cluster is nil without an API server.
 	Cluster Cluster
-	// Migration is what a live migration has to do with a domain; nil where there are
-	// none. It does not block. ClusterChanged has it asked again.
+	// Migration returns a domain's role in a live migration; it is nil without
+	// migrations. It does not block. After ClusterChanged it is asked again.
 	Migration func(domain string) (grace.Migration, grace.Arrival)
 	Clock     Clock
 	Meter     Meter
-	// Inhibitor is nil where the node's shutdown is not delayed. NodeShutdown is the
-	// one that an earlier agent of this boot has heard of, and SaveNodeShutdown makes
-	// one durable, or forgets it: it may block, and is not waited for long.
+	// Inhibitor is nil if the node's shutdown is not delayed. NodeShutdown is a shutdown
+	// that an earlier agent of this boot has heard of. SaveNodeShutdown makes one
+	// durable, or forgets it. It may block, and the agent waits only briefly.
 	Inhibitor        Inhibitor
 	NodeShutdown     grace.NodeShutdownTime
 	SaveNodeShutdown func(grace.NodeShutdownTime) error
@@ -140,8 +136,8 @@ type Config struct {
 
 // Inhibitor delays the shutdown of the node that the VMs run on.
 type Inhibitor interface {
-	// Watch delays shutdowns and tells of them until ctx ends. It tells what it
-	// finds at its start, and then each change.
+	// Watch delays shutdowns and reports them until ctx ends. It reports the state at its
+	// start, and then each change.
 	Watch(ctx context.Context, report func(NodeState))
 	// Release lets the shutdown that is under way go on. It does not block.
 	Release()
@@ -152,17 +148,17 @@ type NodeState struct {
 	Known        bool // logind can be asked
 	Held         bool // a shutdown would be delayed, or is
 	ShuttingDown bool
-	AtOnce       bool          // it does not wait for the VMs: none waits for its turn
+	AtOnce       bool          // it does not wait for the VMs, so no VM waits for its turn
 	Delay        time.Duration // how long a shutdown is delayed at most
-	SetBy        string        // the file that makes it shorter than was asked for, "" where none is known
+	SetBy        string        // the file that makes it shorter than requested, "" if none is known
 }
 
-// call bounds for calls that have no deadline of their own.
+// Limits for calls that have no deadline of their own.
 const (
 	lookTimeout    = 20 * time.Second
 	destroyTimeout = 60 * time.Second
-	// relist is how long after a list the next one follows; relistFailed after one
-	// that failed.
+	// relist is how long after a list the next one follows; relistFailed is the pause
+	// after a list that failed.
 	relist       = 60 * time.Second
 	relistFailed = 10 * time.Second
 	// clusterTimeout is how long a shutdown waits for the API server's first list

@@ -40,27 +40,24 @@ func (k *keeper) reportAs(reason, key string, warning bool, message string) {
 	})
 }
 
-func (k *keeper) reportToUsers(d grace.Decision) {
-	switch d.Do {
-	case grace.Announce:
-		k.announce(d)
-	case grace.RejectPeriod:
-		k.invalidPeriod(d.Source, d.Text)
-	case grace.WarnOfPod:
-		pod, need := k.vm.Pod(), k.vm.PodNeeds()
-		k.reportAs(reasonPodTooShort, pod.UID, true, fmt.Sprintf("the launcher pod has a terminationGracePeriodSeconds of %d; the VM's grace period needs at least %d",
-			grace.WholeSeconds(pod.GracePeriod), grace.WholeSeconds(need)))
-		k.log.Warn("the launcher pod would be killed before the VM's grace period is over", "pod", pod.UID, "has", pod.GracePeriod, "needs", need)
-	case grace.ReportFailed:
-		k.report(reasonDestroyFailed, true, "QEMU survives SIGTERM, SIGKILL and libvirt's destroy; retrying")
-		k.a.cfg.Meter.Destroyed("failed")
-		k.log.Error("QEMU cannot be killed (a process in D state?); retrying at longer intervals", "rule", d.Rule, "pid", k.vm.Record().Instance.PID)
-	default:
-	}
+func (k *keeper) warnOfPod(d grace.Decision, now grace.Mono) {
+	pod, need := k.vm.Pod(), k.vm.PodNeeds()
+	k.reportAs(reasonPodTooShort, pod.UID, true, fmt.Sprintf("the launcher pod has a terminationGracePeriodSeconds of %d; the VM's grace period needs at least %d",
+		grace.WholeSeconds(pod.GracePeriod), grace.WholeSeconds(need)))
+	k.log.Warn("the launcher pod would be killed before the VM's grace period is over", "pod", pod.UID, "has", pod.GracePeriod, "needs", need)
+	k.vm.Done(d, grace.Result{}, now)
 }
 
-// announce is called when the shutdown is durable, or will not be soon.
-func (k *keeper) announce(d grace.Decision) {
+func (k *keeper) destroyFailed(d grace.Decision, now grace.Mono) {
+	k.report(reasonDestroyFailed, true, "QEMU survives SIGTERM, SIGKILL and libvirt's destroy; retrying")
+	k.a.cfg.Meter.Destroyed("failed")
+	k.log.Error("QEMU cannot be killed (a process in D state?); retrying at longer intervals", "rule", d.Rule, "pid", k.vm.Record().Instance.PID)
+	k.vm.Done(d, grace.Result{}, now)
+}
+
+// announce runs when the shutdown is durable, or will not be soon.
+func (k *keeper) announce(d grace.Decision, now grace.Mono) {
+	defer k.vm.Done(d, grace.Result{}, now)
 	r := k.vm.Record()
 	if !r.ShuttingDown() {
 		k.report(reasonHeld, false, fmt.Sprintf("%s: the guest is not asked to shut down yet: the VM may be moved until %s",
@@ -85,7 +82,9 @@ func (k *keeper) announce(d grace.Decision) {
 	}
 }
 
-func (k *keeper) shortened(d grace.Decision) {
+func (k *keeper) shorten(d grace.Decision, now grace.Mono) {
+	k.apply(d, now)
+	k.arm()
 	if d.Cause == grace.LauncherDied {
 		k.log.Info("the launcher died in mid-grace: the deadline is now", "rule", d.Rule)
 		return
@@ -123,7 +122,9 @@ func (k *keeper) reportEnd(e *grace.Ending) {
 	k.report(reason, e.Outcome == grace.Forced, text)
 }
 
-func (k *keeper) invalidPeriod(source grace.Source, text string) {
+func (k *keeper) invalidPeriod(d grace.Decision, now grace.Mono) {
+	source, text := d.Source, d.Text
+	k.vm.Done(d, grace.Result{}, now)
 	k.a.cfg.Meter.Rejected("grace_period")
 	length, err := grace.ParseSeconds(text)
 	if errors.Is(err, grace.ErrTooLong) {

@@ -22,25 +22,23 @@ import (
 
 const domain = "ns_vm"
 
-// rig is an agent in a bubble of virtual time, with everything around it in
-// the test's hands.
+// rig is an agent in a bubble of virtual time; the test controls all around it.
 type rig struct {
-	t        *testing.T
-	policy   grace.Policy
-	hv       *fake.Hypervisor
-	cache    *memoryCache
-	dirs     map[string]*memoryDir
-	meter    *memoryMeter
-	agent    *Agent
-	log      slog.Handler
-	start    time.Time
-	wall     atomic.Int64 // by how much the wall clock was set
-	pause    atomic.Int64 // how long the process is held up before it reads that
-	stop     func()
-	full     atomic.Bool  // no file can be opened
-	prepared atomic.Int64 // how many requests
-	deaf     atomic.Bool  // libvirt's events are lost
-	unread   bool         // the records cannot be read when the agent starts
+	t      *testing.T
+	policy grace.Policy
+	hv     *fake.Hypervisor
+	cache  *memoryCache
+	dirs   map[string]*memoryDir
+	meter  *memoryMeter
+	agent  *Agent
+	log    slog.Handler
+	start  time.Time
+	wall   atomic.Int64 // by how much the wall clock was set
+	pause  atomic.Int64 // how long the process is held up before it reads that
+	stop   func()
+	full   atomic.Bool // no file can be opened
+	deaf   atomic.Bool // libvirt's events are lost
+	unread bool        // the records cannot be read when the agent starts
 
 	cluster *memoryCluster    // nil: standalone
 	node    *memoryNode       // nil: its shutdowns are not delayed
@@ -103,14 +101,13 @@ func (r *rig) Watch(pid int) (Watched, error) {
 	return p, nil
 }
 
-// run starts an agent on what the cache holds; stop ends it as SIGKILL does,
-// with everything that it has in memory.
+// run starts an agent on what the cache holds. stop ends it as SIGKILL does: all that it
+// has in memory is lost.
 func (r *rig) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cfg := Config{
 		Policy: r.policy, Hypervisor: r.hv, Cache: r.cache,
 		Processes: r, Clock: r, Meter: r.meter,
-		Prepare:  func(string, grace.Instance) { r.prepared.Add(1) },
 		Launcher: func(namespace, name, _ string) Launcher { return r.dir(grace.DomainName(namespace, name)) },
 	}
 	if r.cluster != nil {
@@ -181,7 +178,7 @@ func (r *rig) guarded(g fake.Guest, seconds string) (grace.Instance, *fake.Proce
 	return i, shim
 }
 
-// set changes a launcher directory without a sign.
+// set changes a launcher directory without an event.
 func (r *rig) set(name string, f func(*watch.View)) {
 	d := r.dir(name)
 	d.mu.Lock()
@@ -289,7 +286,7 @@ func (c *memoryCache) all() []grace.Record {
 	return all
 }
 
-// take loses a record.
+// take removes a record.
 func (c *memoryCache) take(domain string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -340,7 +337,7 @@ func (d *memoryDir) Look() (watch.View, error) {
 	return view, d.err
 }
 
-// breaks makes looks fail, or the trigger stay.
+// breaks makes looks fail, or keeps the trigger.
 func (d *memoryDir) breaks(err error, stuck bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -15,8 +15,8 @@ func podOf(vmi, name string, made time.Time) grace.Pod {
 
 func TestADeletionSeenLateIsNotHeldAgainstTheNextVMIsInstance(t *testing.T) {
 	inCluster(t, "5", func(r *rig, c *memoryCluster) {
-		// Given: the agent's view stands still, while the VM ends, its VMI is
-		// deleted and made again, and the new one's domain starts.
+		// Given: the agent's watch is late. Meanwhile the VM ends, its VMI is deleted and
+		// made again, and the new one's domain starts.
 		r.sigterm(pod1)
 		r.after(20 * time.Second)
 		r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)
@@ -80,7 +80,7 @@ func TestTheNextVMIsLauncherIsFoundAlsoWhileNoVMIIsSeen(t *testing.T) {
 	})
 }
 
-func TestASignalThatComesAfterTheExpectedKillStartsKubeletsGraceAnew(t *testing.T) {
+func TestASignalAfterTheExpectedKillStartsKubeletsGraceAnew(t *testing.T) {
 	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
 		// Given: kubelet was down while the pod was deleted.
 		r.api(func(c *memoryCluster) { deleted(&c.pods[0], r.Now(), 50*time.Second) })
@@ -115,7 +115,7 @@ func TestAnIncomingVMIsNotTouchedBeforeItsVMIComes(t *testing.T) {
 	})
 }
 
-func TestAContainerThatWasRestartedWhileTheAgentWasDownIsTheLauncherNow(t *testing.T) {
+func TestAContainerRestartedWithoutAnAgentIsTheLauncherNow(t *testing.T) {
 	inCluster(t, "60", func(r *rig, _ *memoryCluster) {
 		r.stop()
 		shim := r.hv.StartProcess("shim")
@@ -138,7 +138,7 @@ func TestAGracePeriodThatIsTakenOutOfTheVMIIsTheDefault(t *testing.T) {
 	})
 }
 
-func TestALauncherThatLivesKeepsItsPlaceBesideANewerPodWithItsLabels(t *testing.T) {
+func TestALivingLauncherKeepsItsPlaceBesideANewerPod(t *testing.T) {
 	for name, between := range map[string]func(*rig){
 		"one agent":   func(*rig) {},
 		"a new agent": func(r *rig) { r.restart() },

@@ -26,7 +26,7 @@ func (w world) budgets() map[string]*policyv1.PodDisruptionBudget {
 	return byName
 }
 
-// of is the VM's budget, and how many pods it keeps: 0 without one.
+// of returns the VM's budget and how many pods it keeps, 0 without one.
 func (w world) of(v *kubevirt.VirtualMachineInstance) (*policyv1.PodDisruptionBudget, int) {
 	w.Helper()
 	b := w.budgets()["kubevirt-disruption-budget-"+string(v.UID)]
@@ -70,7 +70,8 @@ func TestBudgetsFollowTheirVMs(t *testing.T) {
 	w.status(maybe, `{"conditions":[{"type":"LiveMigratable","status":"False"}]}`)
 	w.keeps(maybe, 0)
 
-	// A migration: two from the time on that it has begun until one pod is left.
+	// From the start of a migration the budget keeps two pods, until one is
+	// left.
 	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "m"},
 		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: "live"}}
 	w.make(m)
@@ -92,7 +93,8 @@ func TestBudgetsFollowTheirVMs(t *testing.T) {
 		t.Errorf("labels %v", b.Labels)
 	}
 
-	// The cluster's strategy counts where the VMI states none, live.
+	// The cluster's strategy applies to a VMI that states none, without a
+	// restart.
 	kv := &kubevirt.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "kubevirt"}}
 	kv.Spec.Configuration.EvictionStrategy = new(kubevirt.StrategyLiveMigrate)
 	w.make(kv)
@@ -161,7 +163,7 @@ func TestBudgetsOfOthersAndByHand(t *testing.T) {
 	w.keeps(v, 1)
 }
 
-// Each VM has one budget, ever, however many come and go.
+// Each VM has one budget at any time, however many come and go.
 func TestFiveHundredVMsHaveOneBudgetEach(t *testing.T) {
 	w := given(t)
 	w.alone()
@@ -187,7 +189,7 @@ func TestFiveHundredVMsHaveOneBudgetEach(t *testing.T) {
 		all = append(all, v)
 		if n%50 == 49 {
 			observe()
-			// Half of them are made anew under their names.
+			// Half of them are recreated under their names.
 			for _, old := range all[n-49 : n-24] {
 				w.must(w.Delete(t.Context(), old))
 				again := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: old.Name}}

@@ -20,8 +20,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
 
-// cacheOptions: only objects that are read are watched, and only the fields that are read
-// are kept.
+// cacheOptions restricts the watches to objects that are read, and the cache to fields that
+// are read.
 func (o *Options) cacheOptions() cache.Options {
 	ours := fields.OneTermEqualSelector("metadata.name", webhookcerts.Name)
 	return cache.Options{
@@ -39,7 +39,7 @@ func (o *Options) cacheOptions() cache.Options {
 	}
 }
 
-// stripped removes what is not read of any object.
+// stripped removes fields that are read of no object.
 func stripped(object any) (any, error) {
 	if m, err := meta.Accessor(object); err == nil {
 		m.SetManagedFields(nil)
@@ -64,7 +64,7 @@ func strippedPod(object any) (any, error) {
 	return stripped(object)
 }
 
-// readConditions are the conditions of a pod that are read.
+// readConditions returns the conditions of a pod that are read.
 func readConditions(all []corev1.PodCondition) []corev1.PodCondition {
 	return slices.Clone(slices.DeleteFunc(all, func(c corev1.PodCondition) bool {
 		return c.Type != corev1.DisruptionTarget && c.Type != corev1.PodReady && c.Type != corev1.PodScheduled
@@ -76,7 +76,7 @@ func strippedVMI(object any) (any, error) {
 		stripMeta(&v.ObjectMeta)
 		v.OwnerReferences = nil
 		v.Labels = only(v.Labels, func(key string) bool { return key == kubevirt.NodeNameLabel || key == kubevirt.MigrationTargetLabel })
-		// All of them, in their order: a patch addresses one by its index.
+		// Keep all, in order: a patch addresses one by its index.
 		v.Status.Conditions = slices.Clone(v.Status.Conditions)
 	}
 	return stripped(object)

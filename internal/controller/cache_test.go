@@ -11,10 +11,10 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// annotations are the ones that are read and two that are not.
+// annotations adds two annotations that are not read.
 func annotations(read map[string]string) map[string]string {
 	all := map[string]string{lastApplied: "{}", "k8s.v1.cni.cncf.io/network-status": "[{}]"}
 	maps.Copy(all, read)
@@ -64,7 +64,7 @@ func TestTheCacheKeepsOfAVMIWhatIsRead(t *testing.T) {
 	}
 	want := given.DeepCopy() // all of its status: a patch names a condition by its place
 	want.Annotations = read
-	want.Labels = map[string]string{kubevirt.NodeNameLabel: "a", kubevirt.MigrationTargetLabel: "b"} // a move has ended where they say so
+	want.Labels = map[string]string{kubevirt.NodeNameLabel: "a", kubevirt.MigrationTargetLabel: "b"} // they show whether a move has ended
 	given.Annotations = annotations(read)
 	given.Labels = map[string]string{kubevirt.NodeNameLabel: "a", kubevirt.MigrationTargetLabel: "b", "team": "a"}
 	given.ManagedFields, given.Finalizers = []metav1.ManagedFieldsEntry{{}}, []string{"f"}

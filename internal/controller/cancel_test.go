@@ -8,10 +8,10 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/move"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// Between the read of a VM whose taint has gone and the write, an eviction marks it anew.
+// An eviction marks a VM anew between the read that shows its taint gone and the write.
 func TestAMarkThatWasMadeAnewIsNotTakenBack(t *testing.T) {
 	w := given(t)
 	v := w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)

@@ -30,7 +30,8 @@ func (w world) unfinished(v *kubevirt.VirtualMachineInstance) *kubevirt.VirtualM
 	return nil
 }
 
-// evictionRequested waits until the VMI's condition has this reason; empty: there is none.
+// evictionRequested waits until the VMI's condition has this reason, or is gone if reason
+// is "".
 func (w world) evictionRequested(v *kubevirt.VirtualMachineInstance, reason string) {
 	w.Helper()
 	w.eventually("condition EvictionRequested of "+v.Name+" has reason "+reason, func() bool {
@@ -102,12 +103,12 @@ func TestMarksBecomeMigrations(t *testing.T) {
 	api.Kubectl(t, "delete", "pod", "-n", w.ns, target, "--grace-period=0", "--force")
 	w.evictionRequested(live, "Migrating")
 
-	// The node is back: so is the hope.
+	// The node is Ready again, so the VM can move.
 	w.ready("dead", corev1.ConditionTrue)
 	w.evacuation(lost)
 	w.evictionRequested(lost, "Migrating")
 
-	// A failure is followed by a wait, a success by silence.
+	// A failure is followed by a wait. Without the mark the condition goes.
 	w.phase(m, "Failed")
 	w.evictionRequested(live, "Backoff")
 	w.status(live, `{"evacuationNodeName":null}`)
@@ -158,7 +159,7 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 	w.phase(w.evacuation(runs), "Running")
 	w.evictionRequested(external, "External")
 
-	// Also while no controller ran.
+	// Also for an uncordon without a controller.
 	p.kill()
 	unseen := w.vm("unseen", "n1", kubevirt.StrategyLiveMigrate, migratable) // marked, without the condition
 	w.mark(unseen, true)
@@ -198,8 +199,8 @@ func TestATerminatingLauncherKeepsItsMark(t *testing.T) {
 	}
 }
 
-// The leader dies in the middle of many: the next one makes no second
-// migration and loses none.
+// The leader dies amid many migrations. The next one makes no second migration and loses
+// none.
 func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
 	w := given(t)
 	w.node("n1")

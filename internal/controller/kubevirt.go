@@ -14,10 +14,12 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// errKubeVirt: KubeVirt and vmgrace would undo each other's marks, budgets and migrations.
+// errKubeVirt means that KubeVirt and vmgrace would undo each other's marks, budgets and
+// migrations.
 var errKubeVirt = errors.New("this cluster has KubeVirt's own CRDs, and KubeVirt marks, budgets and migrates its VMs itself: start with --beside-kubevirt (deploy/beside-kubevirt), or remove KubeVirt")
 
-// errNoCRDs: without the CRD the webhook cannot tell a pod without a VMI from a VM's.
+// errNoCRDs means that the CRD is missing: the webhook cannot tell a pod without a VMI
+// from a VM's.
 var errNoCRDs = errors.New("this cluster has no VirtualMachineInstance: deploy/crds/run apply first")
 
 // checkCRDs returns an error unless the cluster's CRDs are those that the flags expect.

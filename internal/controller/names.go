@@ -35,8 +35,8 @@ func checkNames(chosen []string) error {
 	return nil
 }
 
-// enabled is kube-controller-manager's rule: the first item that names the controller
-// counts, otherwise whether there is a *.
+// enabled applies kube-controller-manager's rule: the first item that names the
+// controller counts, otherwise whether there is a *.
 func enabled(name string, chosen []string) bool {
 	for _, c := range chosen {
 		switch c {

@@ -62,7 +62,7 @@ func (w world) marked(name, node string) error {
 
 var counted = regexp.MustCompile(`(?m)^apiserver_request_total\{.*resource="(virtualmachineinstances|virtualmachineinstancemigrations|poddisruptionbudgets|pods|events)".*verb="(POST|PATCH|PUT|DELETE|GET)".*\} (\S+)$`)
 
-// requests are those that the API server has answered about VMs.
+// requests counts what the API server has answered about VMs.
 func (w world) requests() (n float64) {
 	w.Helper()
 	for _, line := range counted.FindAllStringSubmatch(api.Kubectl(w, "get", "--raw", "/metrics"), -1) {
@@ -106,7 +106,7 @@ func TestThousandRefusedVMsAreTriedRarely(t *testing.T) {
 	const said = "it fails and is tried again"
 	w.eventually("half of it is said", func() bool { return strings.Count(p.output(), said) >= vms })
 	w.eventually("each is said by both controllers", func() bool { return strings.Count(p.output(), said) >= 2*vms })
-	// Events of the first pass are being written.
+	// Events of the first pass may still be written.
 	w.eventually("it gets quiet", func() bool {
 		before := w.requests()
 		time.Sleep(time.Second) //nolint:forbidigo // the span that is measured
@@ -123,7 +123,7 @@ func TestThousandRefusedVMsAreTriedRarely(t *testing.T) {
 	if log := p.output(); strings.Contains(log, "Reconciler error") {
 		t.Error("each try is logged")
 	}
-	// When the policy goes, so does the waiting.
+	// Without the policy VMs are moved.
 	api.Kubectl(w, "delete", "validatingadmissionpolicybinding", "refusing")
 	w.eventually("VMs are moved", func() bool { return len(w.migrations()) > 20 })
 }

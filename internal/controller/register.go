@@ -28,7 +28,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
 
-// setup is what the controllers and webhooks are made from.
+// setup has what the controllers and webhooks need.
 type setup struct {
 	ctrl.Manager
 
@@ -48,7 +48,8 @@ func (s *setup) webhooks() eviction.Config {
 	}
 }
 
-// mover marks VMs, or makes their migrations where KubeVirt does not let VMIs be marked.
+// mover returns a Mover that marks VMs, or makes their migrations: KubeVirt does not let
+// VMIs be marked.
 func (o *Options) mover(s *setup) taints.Mover {
 	if o.BesideKubeVirt {
 		return move.Migrations{Client: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
@@ -56,7 +57,7 @@ func (o *Options) mover(s *setup) taints.Mover {
 	return move.Marks{Client: s.GetClient()}
 }
 
-// registered are the functions behind the names of --controllers.
+// registered returns the functions behind the names of --controllers.
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
 		evictionWebhook: func(s *setup) error { return eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.ValidKey) },
@@ -122,8 +123,8 @@ func (o *Options) register(s *setup) error {
 	return s.AddReadyzCheck("webhooks", s.GetWebhookServer().StartedChecker())
 }
 
-// checkNodeAccess sets s.nodes. A watch of nodes without the right to read them would never
-// be synced.
+// checkNodeAccess sets s.nodes. Without the right to read nodes their watch would never
+// sync.
 func (o *Options) checkNodeAccess(s *setup) error {
 	ctx, cancel := context.WithTimeout(context.Background(), accessReviewTimeout)
 	defer cancel()

@@ -91,7 +91,7 @@ func given(t *testing.T) world {
 	return w
 }
 
-// tidy takes away what other tests would see.
+// tidy deletes what other tests would see.
 func (w world) tidy() {
 	ctx := context.Background()
 	for _, o := range []client.Object{&kubevirt.VirtualMachineInstance{}, &kubevirt.VirtualMachineInstanceMigration{}, &kubevirt.KubeVirt{}, &corev1.Pod{}} {
@@ -160,7 +160,7 @@ func (p *process) kill() {
 
 func (w world) alone() *process { w.Helper(); return w.controller("--leader-elect=false") }
 
-// soon bounds what has no bound of its own; the machine may be loaded.
+// soon bounds waits without a bound of their own; the machine may be loaded.
 const soon = 30 * time.Second
 
 func (w world) eventually(what string, holds func() bool) {
@@ -176,7 +176,7 @@ func (w world) node(name string, change ...func(*corev1.Node)) *corev1.Node {
 	}
 	w.make(n)
 	w.ready(name, corev1.ConditionTrue)
-	// A new node is tainted until a controller, which is not here, finds it Ready.
+	// A new node stays tainted until a controller finds it Ready; none runs here.
 	w.taints(name)
 	return n
 }

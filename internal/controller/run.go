@@ -35,12 +35,12 @@ const (
 	leaseName = "vmgrace-cluster-controller"
 	// shutdownTimeout is the time after --shutdown-delay for answers under way.
 	shutdownTimeout = 9 * time.Second
-	// off is the address with which controller-runtime does not listen.
+	// off is the address that keeps controller-runtime from listening.
 	off = "0"
 )
 
-// Run runs the webhooks and controllers until ctx ends. It returns an error where they
-// cannot be started, or where the lease is lost.
+// Run runs the webhooks and controllers until ctx ends. It returns an error if they
+// cannot be started or the lease is lost.
 func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	bridge := logr.FromSlogHandler(log.Handler())
 	ctrllog.SetLogger(bridge)

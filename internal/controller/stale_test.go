@@ -21,8 +21,8 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// gate is between a controller and the API server. Shut, what it watches of one
-// kind does not arrive: its cache is behind.
+// gate stands between a controller and the API server. While it is shut, the watch of
+// one kind gets nothing: the cache is stale.
 type gate struct {
 	kubeconfig string
 	shut       sync.RWMutex
@@ -59,12 +59,12 @@ type gated struct {
 
 func (g gated) Read(p []byte) (int, error) {
 	n, err := g.ReadCloser.Read(p)
-	g.shut.RLock() // what has come waits
+	g.shut.RLock() // what has arrived waits
 	defer g.shut.RUnlock()
 	return n, err
 }
 
-// A cache that does not know of a cordon takes back no mark that it explains.
+// A controller whose cache misses a cordon keeps a mark that the cordon explains.
 func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 	w := given(t)
 	w.node("n1")
@@ -76,7 +76,7 @@ func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 	g.shut.Lock()
 	w.cordon("n1", true)
 	w.mark(v, true)
-	m := w.evacuation(v) // it has looked at the mark, and thinks that the node is schedulable
+	m := w.evacuation(v) // it has seen the mark, and takes the node for schedulable
 	w.evictionRequested(v, "Migrating")
 	if now := w.read(v); now.Status.EvacuationNodeName != "n1" || w.unfinished(v) == nil || w.unfinished(v).UID != m.UID {
 		t.Errorf("taken back: %+v", now.Status)
@@ -89,8 +89,8 @@ func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 	})
 }
 
-// A migration that fails has failed for ever: a cache that does not know the launcher
-// pod yet ends none.
+// A failure is final: a controller whose cache misses the launcher pod must not fail
+// its migration.
 func TestACacheThatIsBehindFailsNoMigration(t *testing.T) {
 	w := given(t)
 	w.node("n1")

@@ -13,7 +13,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// A quota on budgets: a VM without one is only protected by the webhook.
+// A quota refuses budgets. Only the webhook protects a VM without one.
 func TestABudgetThatCannotBeMadeIsAnEventOnce(t *testing.T) {
 	w := given(t)
 	none := corev1.ResourceList{"count/poddisruptionbudgets.policy": resource.MustParse("0")}

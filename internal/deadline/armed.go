@@ -12,14 +12,13 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// Sent is what came of a signal.
+// Sent is the result of a signal.
 type Sent struct {
 	At  grace.Mono
 	Err error // process.ErrGone if the process had ended
 }
 
-// Armed is a SIGTERM that is sent at its time. None of its methods waits for
-// anything but another of them.
+// Armed is a SIGTERM that is sent at its time. Its methods wait only for each other.
 type Armed struct {
 	thread *Thread
 	pidfd  int
@@ -30,7 +29,7 @@ type Armed struct {
 	disarmed bool
 }
 
-// Arm has SIGTERM sent to a process at a time, or at once where that has
+// Arm makes the thread send SIGTERM to a process at a time, or at once if that has
 // passed. The caller may close the process.
 func (t *Thread) Arm(p *process.Process, at grace.Mono) (*Armed, error) {
 	pidfd, err := p.Duplicate()
@@ -52,7 +51,8 @@ func (t *Thread) Arm(p *process.Process, at grace.Mono) (*Armed, error) {
 	return a, nil
 }
 
-// Move has it sent at another time. Once it is sent or disarmed that does nothing.
+// Move changes the time of the signal. It does nothing once the signal is sent or
+// disarmed.
 func (a *Armed) Move(to grace.Mono) {
 	a.thread.mu.Lock()
 	defer a.thread.mu.Unlock()
@@ -61,7 +61,7 @@ func (a *Armed) Move(to grace.Mono) {
 	}
 }
 
-// Disarm returns false where the signal is sent: Sent tells, at once.
+// Disarm returns false if the signal is sent: Sent has the result at once.
 func (a *Armed) Disarm() bool {
 	a.thread.mu.Lock()
 	defer a.thread.mu.Unlock()
@@ -74,7 +74,7 @@ func (a *Armed) Disarm() bool {
 // Sent gives one value, once the signal was tried.
 func (a *Armed) Sent() <-chan Sent { return a.report }
 
-// settle disarms it, or reports what came of it. The caller holds the thread's lock.
+// settle disarms the signal, or reports its result. The caller holds the thread's lock.
 func (a *Armed) settle() {
 	if C.deadline_disarm(a.slot) == 0 {
 		a.take()
@@ -84,7 +84,7 @@ func (a *Armed) settle() {
 	a.forget()
 }
 
-// take reports what came of it, if it was sent. The caller holds the thread's lock.
+// take reports the result if the signal was sent. The caller holds the thread's lock.
 func (a *Armed) take() {
 	var sent C.struct_deadline_sent
 	if C.deadline_take(a.slot, &sent) == 0 {
@@ -102,7 +102,7 @@ func (a *Armed) take() {
 	a.report <- s // there is room
 }
 
-// forget gives its slot back, which is free. The caller holds the thread's lock.
+// forget releases the slot, which is free. The caller holds the thread's lock.
 func (a *Armed) forget() {
 	delete(a.thread.armed, a)
 	_ = unix.Close(a.pidfd) // nothing was written to it

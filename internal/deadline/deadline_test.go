@@ -29,7 +29,7 @@ func now() grace.Mono {
 	return grace.Mono(t.Nano())
 }
 
-// start starts a thread that is ended with the test.
+// start starts a thread that ends with the test.
 func start(t *testing.T) (thread *Thread, said *bytes.Buffer) {
 	t.Helper()
 	said = &bytes.Buffer{}
@@ -45,13 +45,13 @@ func start(t *testing.T) (thread *Thread, said *bytes.Buffer) {
 	return thread, said
 }
 
-// child is a process that lives until it is signalled. ended gives the signal.
+// child returns a process that lives until it is signalled. ended returns the signal.
 func child(t *testing.T) (p *process.Process, ended func() syscall.Signal) {
 	t.Helper()
 	return shell(t, "echo; exec sleep infinity")
 }
 
-// shell runs a command that says a line once it is what it should be.
+// shell runs a command that prints a line once it is ready.
 func shell(t *testing.T, command string) (p *process.Process, ended func() syscall.Signal) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
@@ -150,7 +150,7 @@ func TestWhatIsDisarmedIsNotSignalledAndItsPidfdClosed(t *testing.T) {
 	if once, again := armed.Disarm(), armed.Disarm(); !once || !again {
 		t.Fatal("not disarmed")
 	}
-	// A later deadline is over: so is this one.
+	// A later deadline has passed, so this one has, too.
 	<-arm(t, thread, other, now().Add(100*time.Millisecond)).Sent()
 	select {
 	case s := <-armed.Sent():
@@ -246,15 +246,15 @@ func TestCloseSendsNothingAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// deaf is a process that SIGTERM does not end.
+// deaf returns a process that SIGTERM does not end.
 func deaf(t *testing.T) *process.Process {
 	t.Helper()
 	p, _ := shell(t, "trap '' TERM; echo; exec sleep infinity")
 	return p
 }
 
-// A keeper moves its own deadline to now, and that at the very moment in which it is
-// sent anyway.
+// A keeper moves its own deadline to now at the very moment in which the signal is sent
+// anyway.
 func TestAMoveNeverTouchesAnotherVMsDeadline(t *testing.T) {
 	const rounds = 1000
 	thread, _ := start(t)
@@ -353,7 +353,7 @@ func TestAThreadThatHasEndedArmsNothing(t *testing.T) {
 	}
 }
 
-// docs/operations.md says what that means for a node that is suspended.
+// docs/operations.md describes the effect on a suspended node.
 func TestTheDeadlinesClockStandsStillInSuspend(t *testing.T) {
 	start(t)
 	fds, err := os.ReadDir("/proc/self/fdinfo")

@@ -21,15 +21,15 @@ struct slot {
 	struct deadline_sent sent;
 };
 
-// The one table and its thread: static, so that nothing of it can dangle.
+// The one table and its thread. They are static, so that no pointer can dangle.
 static struct {
 	atomic_flag running;
 	pthread_t thread;
-	pthread_mutex_t lock; // inherits the thread's priority; held over nothing that waits
+	pthread_mutex_t lock; // inherits the thread's priority; never held during a wait
 	int timer, eventfd;
 	int ending;
 	int64_t next; // what the timer is set to
-	int used;     // slots from this one on were never in use
+	int used;     // slots from here on were never in use
 	struct slot slots[SLOTS];
 } d = {.running = ATOMIC_FLAG_INIT};
 
@@ -51,7 +51,8 @@ static void set(int64_t at) {
 	timerfd_settime(d.timer, TFD_TIMER_ABSTIME, &spec, NULL); // cannot fail with these arguments
 }
 
-// terminate looks first: a zombie takes a signal without an error (pidfd_open(2)).
+// terminate first checks for the end: a zombie takes a signal without an error
+// (pidfd_open(2)).
 static struct deadline_sent terminate(int pidfd) {
 	struct pollfd gone = {.fd = pidfd, .events = POLLIN};
 	struct deadline_sent s = {.error = ESRCH};
@@ -61,7 +62,7 @@ static struct deadline_sent terminate(int pidfd) {
 	return s;
 }
 
-// fire sends what is due, and returns how many that were; -1 at the end.
+// fire sends all due signals, and returns their number; -1 at the end.
 static int fire(void) {
 	int64_t at = now(), next = INT64_MAX;
 	int sent = 0;
@@ -88,7 +89,7 @@ static void *run(void *unused) {
 	for (int sent; (sent = fire()) >= 0;) {
 		uint64_t n = 1;
 		ssize_t ignored = sent > 0 ? write(d.eventfd, &n, sizeof n) : 0; // it does not block, and cannot overflow
-		ignored = read(d.timer, &n, sizeof n);                            // fire looks what is due
+		ignored = read(d.timer, &n, sizeof n);                            // fire finds what is due
 		(void)ignored;
 	}
 	return NULL;

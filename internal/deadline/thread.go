@@ -1,15 +1,15 @@
 // Package deadline sends SIGTERM to processes at their deadlines, from one
 // thread that does nothing else.
 //
-// The thread is C's, and needs nothing of Go's scheduler: one of Go's had to wait for a
-// processor where 30 VMs have one deadline, and was 60 ms late. It sleeps on a timer
-// (timerfd_create(2)), takes one lock that is never held over anything that waits, writes no
-// line, touches no disk and waits for no VM. Where the kernel allows it, it is a real-time
-// thread (SCHED_RR, sched(7)), so that a node without a free core does not make it late; who
-// holds the lock meanwhile inherits its priority.
+// The thread is C's, and does not need Go's scheduler: a thread of Go's had to wait for a
+// processor when 30 VMs had one deadline, and was 60 ms late. The C thread sleeps on a
+// timer (timerfd_create(2)). It takes one lock that is never held during a wait, writes
+// no line, touches no disk and waits for no VM. If the kernel allows it, it is a
+// real-time thread (SCHED_RR, sched(7)), so that a node without a free core does not
+// delay it. Whoever holds the lock meanwhile inherits its priority.
 //
-// Go and C share a static table of slots, and small numbers. Go alone says which slot is
-// whose, and when one is free.
+// Go and C share a static table of slots, and small numbers. Only Go assigns slots and
+// knows when one is free.
 package deadline
 
 // #include "thread.h"
@@ -30,7 +30,7 @@ import (
 // ErrClosed is the error of Arm after Close.
 var ErrClosed = errors.New("the deadline thread has ended")
 
-// ErrFull is the error of Arm where too many are armed.
+// ErrFull is the error of Arm if too many are armed.
 var ErrFull = errors.New("the deadline thread has no room for another deadline")
 
 // Thread sends the signals. Its methods may be called from any goroutine.
@@ -43,8 +43,8 @@ type Thread struct {
 	closed bool
 }
 
-// Start starts the thread; a process has one at a time. Where the kernel refuses real-time priority, that is
-// logged and the thread works without.
+// Start starts the thread; a process has one at a time. If the kernel refuses real-time
+// priority, Start logs that, and the thread works without.
 func Start(log *slog.Logger) (*Thread, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -62,7 +62,7 @@ func Start(log *slog.Logger) (*Thread, error) {
 	return t, nil
 }
 
-// Close ends the thread. What is still armed is not sent.
+// Close ends the thread. Signals that are still armed are not sent.
 func (t *Thread) Close() error {
 	t.mu.Lock()
 	first := !t.closed
@@ -82,7 +82,7 @@ func (t *Thread) Close() error {
 	return errors.Join(err, t.reports.Close())
 }
 
-// passOn reports what came of the signals, until Close.
+// passOn reports the results of the signals, until Close.
 func (t *Thread) passOn() {
 	count := make([]byte, 8)
 	for {

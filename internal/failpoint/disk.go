@@ -76,7 +76,7 @@ func (f file) Close() error {
 	return f.File.Close()
 }
 
-// cache names what the disk is used for.
+// cache sets the names of the points on the disk.
 type cache struct {
 	agent.Cache
 	*points

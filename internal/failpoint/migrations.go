@@ -46,8 +46,8 @@ type migrations struct {
 	*points
 }
 
-// UpdateStatus has points named after the phase or state that is written, and none for
-// the progress.
+// UpdateStatus has points named after the written phase or state, and none for the
+// progress.
 func (m migrations) UpdateStatus(ctx context.Context, of *transfer.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
 	if name := string(phase) + state.SourceState + state.TargetState; name != "" {
 		defer m.around("migration-status-" + name)()

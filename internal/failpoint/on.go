@@ -41,7 +41,7 @@ func New() Points {
 	return Points{p}
 }
 
-// At is a point. It does not return where the process is to die.
+// At is a point. It does not return if the process is to die.
 func (p *points) At(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,8 +75,8 @@ func (p *points) note(name string) {
 	}
 }
 
-// use says what the disk is used for from now on. With several VMs at once
-// the names would mix; the tests have one VM per agent.
+// use sets what the disk is used for from now on. With several VMs at once the names
+// would mix; the tests have one VM per agent.
 func (p *points) use(stage string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,8 +93,8 @@ func (p *points) step(name string) {
 	}
 }
 
-// Disk puts a point before each step on the disk. The one after a step is the
-// one before the next.
+// Disk puts a point before each step on the disk. The point after a step is the one
+// before the next.
 func (p Points) Disk(d durable.Disk) durable.Disk { return durable.Disk{FS: disk{d.FS, p.points}} }
 
 // Ports puts points before and after every call through the agent's ports.
@@ -135,7 +135,7 @@ func (p Points) Domains(notify func(hypervisor.Event)) func(hypervisor.Event) {
 	}
 }
 
-// VMs puts points around the hint that the API server says something new.
+// VMs puts points around the hint that the API server shows a change.
 func (p Points) VMs(notify func(namespace, name string)) func(namespace, name string) {
 	return func(namespace, name string) {
 		defer p.around("hint-cluster")()

@@ -15,7 +15,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// around is the point before a call; what it returns is the one after it.
+// around is the point before a call; its result is the one after it.
 func (p *points) around(name string) func() {
 	p.At(name)
 	return func() { p.At(name + ".done") }
@@ -85,8 +85,8 @@ func (p process) Signal(s unix.Signal) error {
 	return p.Process.Signal(s)
 }
 
-// Arm has the points of the signal around its report: a process that dies before
-// the deadline's thread has sent it looks as one that dies at an earlier point.
+// Arm puts the points of the signal around its report. A process that dies before the
+// deadline's thread has sent it looks like one that dies at an earlier point.
 func (p process) Arm(at grace.Mono) (agent.Armed, error) {
 	inner, err := p.Process.Arm(at)
 	if err != nil {

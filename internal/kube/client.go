@@ -17,8 +17,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// A server that is frozen accepts connections and answers nothing. These find
-// it out within 20 s: silence, a ping without an answer, a new connection
+// A frozen server accepts connections and answers nothing. These timeouts
+// detect one within 20 s: silence, a ping without an answer, a new connection
 // without a handshake, a request without a response.
 const (
 	silenceTimeout = 10 * time.Second
@@ -27,9 +27,10 @@ const (
 	answerTimeout  = 20 * time.Second
 )
 
-// SilenceLibraries stops what the client libraries write to stderr on their
-// own; this package says in the agent's log what there is to say. It changes
-// the whole process and races with clients that run: call it once, first.
+// SilenceLibraries keeps the client libraries from writing to stderr. This
+// package itself logs what matters to the agent's log. The setting is
+// process-wide and races with running clients: call it once, before all of
+// them.
 func SilenceLibraries() { klog.SetSlogLogger(slog.New(slog.DiscardHandler)) }
 
 // newClient makes a REST client for all groups.
@@ -38,12 +39,12 @@ func newClient(kubeconfig string) (*rest.RESTClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	// No limit on the client's side: it would only add waiting to what the
-	// server's own priorities and fairness do.
+	// No client-side limit: it would only add waiting to the server's own
+	// priority and fairness.
 	cfg.QPS = -1
 	cfg.UserAgent = "vmgrace-node-agent"
 	scheme := runtime.NewScheme()
-	for _, r := range []resource{vmis(), migrations(), pods(), crds()} { // what is watched
+	for _, r := range []resource{vmis(), migrations(), pods(), crds()} { // the watched kinds
 		metav1.AddToGroupVersion(scheme, r.version())
 		scheme.AddKnownTypeWithName(r.version().WithKind(r.kind), &object{})
 	}
@@ -74,9 +75,8 @@ func load(kubeconfig string) (*rest.Config, error) {
 	return cfg, nil
 }
 
-// newHTTPClient makes the connections itself: the library's own transport
-// takes 45 s to notice a silent server, which only an environment variable
-// changes.
+// newHTTPClient configures the transport itself: the library's takes 45 s to
+// notice a silent server, and only an environment variable changes that.
 func newHTTPClient(cfg *rest.Config) (*http.Client, error) {
 	first, err := rest.TLSConfigFor(cfg)
 	if err != nil {
@@ -86,7 +86,7 @@ func newHTTPClient(cfg *rest.Config) (*http.Client, error) {
 	transport := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           dialer.DialContext,
-		TLSClientConfig:       first, // by a proxy only
+		TLSClientConfig:       first, // used only through a proxy
 		TLSHandshakeTimeout:   dialTimeout,
 		ForceAttemptHTTP2:     true,
 		HTTP2:                 &http.HTTP2Config{SendPingTimeout: silenceTimeout, PingTimeout: pingTimeout, WriteByteTimeout: silenceTimeout},
@@ -106,8 +106,8 @@ func newHTTPClient(cfg *rest.Config) (*http.Client, error) {
 	return &http.Client{Transport: wrapped}, nil
 }
 
-// dialTLS reads the files with certificates for each connection, so that
-// rotated ones count.
+// dialTLS reads the certificate files anew for each connection, so that rotated
+// certificates take effect.
 func dialTLS(ctx context.Context, cfg *rest.Config, dialer *net.Dialer, network, address string) (net.Conn, error) {
 	own, err := rest.TLSConfigFor(cfg)
 	if err != nil {
@@ -124,14 +124,14 @@ func dialTLS(ctx context.Context, cfg *rest.Config, dialer *net.Dialer, network,
 	return (&tls.Dialer{NetDialer: dialer, Config: own}).DialContext(ctx, network, address)
 }
 
-// answer is the server's response as it came: the library turns a proxy's
-// error page into a Status that names the object.
+// answer is the server's raw response. The library would turn a proxy's error
+// page into a Status that names the object.
 type answer struct {
 	code int
 	body []byte
 }
 
-// ask sends one request. An answer of any status is no error.
+// ask sends one request. An error status is an answer, not an error.
 func ask(ctx context.Context, r *rest.Request) (answer, error) {
 	result := r.MaxRetries(0).Do(ctx)
 	var a answer

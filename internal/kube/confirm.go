@@ -17,14 +17,14 @@ import (
 
 const confirmTimeout = 10 * time.Second
 
-// errNotAsked: the API server was not asked, or not to the end.
+// errNotAsked means that not all necessary questions reached the API server.
 var errNotAsked = errors.New("not asked")
 
-// Confirm asks the API server what became of the VMI that was seen with this
-// UID and creation time. Where it fails the fate is grace.FateUnknown.
+// Confirm asks the API server what became of the VMI with this UID and creation
+// time. On error the fate is grace.FateUnknown.
 //
-// A VMI that is on another node has moved, whatever else it says: its VM is
-// there, and so is the agent that shuts it down.
+// A VMI labelled with another node counts as moved, even if it is being
+// deleted: its VM is there, and that node's agent shuts it down.
 func (s *Source) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
@@ -63,12 +63,13 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	return fate, err
 }
 
-// deletedOrLost: the VMI was deleted by itself, or lost with its CRD.
+// deletedOrLost returns whether the VMI was deleted by itself or lost with its
+// CRD.
 func (s *Source) deletedOrLost(ctx context.Context, created time.Time) (grace.Fate, error) {
 	switch c, known := s.crd(); {
 	case !known:
 		return grace.FateUnknown, fmt.Errorf("%w: it is not there or is being deleted, and its CRD is not shown just now", errNotAsked)
-	case c.took(created): // nothing needs to be asked
+	case c.took(created): // no request needed
 		return grace.FateLost, nil
 	}
 	switch c, err := s.getCRD(ctx); {
@@ -81,7 +82,7 @@ func (s *Source) deletedOrLost(ctx context.Context, created time.Time) (grace.Fa
 	}
 }
 
-// errGone: the API server says that this very object does not exist.
+// errGone means that the API server says that this very object does not exist.
 var errGone = errors.New("it does not exist")
 
 func (s *Source) getCRD(ctx context.Context) (crd, error) {
@@ -92,8 +93,8 @@ func (s *Source) getCRD(ctx context.Context) (crd, error) {
 	return stripCRD(o, crd{}), nil
 }
 
-// get asks for one object. It fails with errGone if, and only if, the answer
-// is an API server's and says so of this very object.
+// get reads one object. It returns errGone only if an API server's own Status
+// says that this very object does not exist.
 func (s *Source) get(ctx context.Context, r resource, k key) (*object, error) {
 	a, err := ask(ctx, r.of(s.client.Load().Get()).NamespaceIfScoped(k.namespace, k.namespace != "").Name(k.name))
 	var o *object
@@ -120,7 +121,8 @@ func (a answer) object(r resource, k key) (*object, error) {
 	return &o, nil
 }
 
-// refusal is errGone if the answer says so of this very object.
+// refusal returns errGone if the answer says that this very object does not
+// exist.
 func (a answer) refusal(r resource, k key) error {
 	st, err := a.status()
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// lies are answers of which none says anything about a VMI.
+// lies returns answers of which none proves anything about a VMI.
 func (r *rig) lies() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{
 		"404 text":            textPage(404),
@@ -147,7 +147,7 @@ func crdFate(t *testing.T, metadata string) {
 			fates[f]++
 		}
 	}
-	// With finalizers the CRD stays, and so do its objects, all being deleted.
+	// With finalizers the CRD and its objects stay, all being deleted.
 	if metadata != "" {
 		marked := func() bool {
 			return strings.Contains(string(r.do("GET", r.vmiPath("vm-4"), "").body), "deletionTimestamp")
@@ -177,7 +177,7 @@ func crdFate(t *testing.T, metadata string) {
 			t.Errorf("%q %d times, want %d:\n%s", line, n, times, r.logged())
 		}
 	}
-	// Work goes on, also with a VMI of a known name.
+	// The Source still works, also for a VMI of a known name.
 	node := r.makeVMI("vm-0", "", `{}`)
 	r.sees("vm-0", node)
 	r.wantFate("vm-0", seen["vm-0"], grace.FateLost)

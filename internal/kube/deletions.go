@@ -15,8 +15,8 @@ const (
 	crdRetry   = time.Second
 )
 
-// decideDeletions finds out which deletionTimestamps mean that a VMI was
-// deleted, until ctx ends. A VMI whose CRD is not known to be there waits.
+// decideDeletions decides, until ctx ends, which deletionTimestamps mean that a
+// VMI was deleted. A VMI stays undecided until its CRD is known to exist.
 func (s *Source) decideDeletions(ctx context.Context) {
 	for {
 		select {
@@ -36,8 +36,8 @@ func (s *Source) decideDeletions(ctx context.Context) {
 	}
 }
 
-// waiting: a deletionTimestamp may turn out to be a deletion. While the CRD is
-// being deleted none may.
+// waiting returns whether a deletionTimestamp may turn out to be a deletion.
+// None can while the CRD is being deleted.
 func (s *Source) waiting() bool {
 	c, _ := s.crd()
 	found := false
@@ -45,8 +45,8 @@ func (s *Source) waiting() bool {
 	return found
 }
 
-// crd is the VMIs' CRD as its watch shows it; not known where there is no watch
-// just now, or it shows none.
+// crd returns the VMIs' CRD as its watch shows it. It is unknown while the
+// watch is down or shows no CRD.
 func (s *Source) crd() (c crd, known bool) {
 	if !s.health.isEstablished(crds().plural) {
 		return crd{}, false
@@ -54,12 +54,12 @@ func (s *Source) crd() (c crd, known bool) {
 	return s.crds.get(key{"", kubevirt.CRD})
 }
 
-// took: what was created then goes, or went, with its CRD.
+// took returns whether an object created then ends with the CRD.
 func (c crd) took(created time.Time) bool { return c.ending || c.created.After(created) }
 
-// standingCRD gives the CRD if it was there, and was not being deleted, at some
-// time after the call. One question does for all VMIs. Where the answer takes
-// long the CRD's watch counts, which had as long to show its end.
+// standingCRD returns the CRD if it existed, and was not being deleted, at some
+// time after the call. One request serves all VMIs. If the request fails or is
+// slow, the CRD's watch decides: by then it had crdTimeout to show a deletion.
 func (s *Source) standingCRD(ctx context.Context) (crd, bool) {
 	before, known := s.crd()
 	if !known || before.ending {
@@ -75,7 +75,7 @@ func (s *Source) standingCRD(ctx context.Context) (crd, bool) {
 	return before, known && after == before && ctx.Err() == nil
 }
 
-// countDeletions: this CRD stood after this time.
+// countDeletions counts deletionTimestamps seen by at as deletions.
 func (s *Source) countDeletions(c crd, at grace.Mono) {
 	s.vmis.edit(func(v vmi) vmi {
 		if v.undecided() && v.marked <= at && !c.took(v.Created) {

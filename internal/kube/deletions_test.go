@@ -23,7 +23,7 @@ func (r *rig) deleting(name string) time.Duration {
 	return time.Since(begin)
 }
 
-// stays looks for a while whether any of the VMIs is shown as deleted.
+// stays checks for a while that none of the VMIs is shown as deleted.
 func (r *rig) stays(seen map[string]grace.VMI, d time.Duration) {
 	r.Helper()
 	node.Never(r, d, func() bool {
@@ -40,8 +40,8 @@ func (r *rig) marked() int {
 	return strings.Count(string(r.must("GET", strings.TrimSuffix(r.vmiPath(""), "/"), "").body), `"deletionTimestamp"`)
 }
 
-// throttled answers each GET that is no watch 3 s late, as a server does that
-// has too much to do.
+// throttled delays each answer to a GET that is no watch by 3 s, like an
+// overloaded server.
 func (p *proxy) throttled() {
 	p.breaksFor(func(q *http.Request) bool { return q.Method == http.MethodGet && q.URL.Query().Get("watch") == "" },
 		func(w http.ResponseWriter, q *http.Request) {
@@ -82,7 +82,7 @@ func TestADeletionIsSeenAtOnceAlsoByAThrottledServer(t *testing.T) {
 	if n := r.proxy.asked("GET "+crdPath) - asked; n != 1 {
 		t.Errorf("%d questions about the CRD", n)
 	}
-	// When answers take longer than there is time, the watch of the CRD counts.
+	// If the answer takes longer than crdTimeout, the CRD's watch decides.
 	r.proxy.throttled()
 	r.must("DELETE", r.vmiPath("vm-1"), "")
 	if took := r.deleting("vm-1"); took > 2*time.Second {
@@ -98,8 +98,8 @@ func TestADeletionIsSeenAtOnceAlsoByAThrottledServer(t *testing.T) {
 	r.letGo(seen)
 }
 
-// What a CRD's deletion does to its objects must not look like theirs, however
-// slow the API server is then.
+// The deletion of a CRD must not look like that of its objects, however slow
+// the API server is.
 func TestTheDeletionOfTheirCRDIsNoDeletionOf300VMIs(t *testing.T) {
 	r := newRig(t).watching()
 	t.Cleanup(r.restoreCRD)
@@ -128,7 +128,7 @@ func TestADeletionWaitsUntilTheCRDIsKnown(t *testing.T) {
 	v := r.makeVMI("vm", finalizer, `{}`)
 	seen := map[string]grace.VMI{"vm": v}
 	r.must("DELETE", r.vmiPath("vm"), "")
-	// Given: an agent that starts, and is told of VMIs but not of their CRD.
+	// Given a starting agent that is told of VMIs but not of their CRD.
 	r.proxy.breaksFor(isCRD, bareStatus(http.StatusForbidden, "Forbidden"))
 	r.start()
 	r.sees("vm", v) // as if it were not deleted

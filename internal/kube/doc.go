@@ -1,18 +1,18 @@
 // Package kube watches the VMIs and launcher pods of this node, and delivers
 // Events.
 //
-// It decides nothing about VMs. What the watches have seen is kept in memory,
-// so that nobody waits for an API server; what is missing there is only that:
-// missing. Whether a VMI is really gone is asked with Confirm, which believes
-// an answer only if it can only come from an API server that serves VMIs.
-// Everything else is "unknown", and unknown shuts down nothing.
+// It decides nothing about VMs. It keeps what the watches show in memory, so
+// that nobody waits for an API server. A VMI that is missing there is not proven
+// gone: Confirm asks the API server. Confirm trusts an answer only if nothing
+// but an API server that serves VMIs can have given it. Any other answer is
+// "unknown", which shuts down nothing.
 //
 // When a CRD is deleted, the API server marks all its objects as deleted, as if
-// somebody had done so one by one (apiextensions-apiserver,
-// pkg/controller/finalizer); the CRD is marked first. Therefore the VMIs' CRD is
-// watched, too, and no VMI counts as deleted before the CRD was looked at.
+// each had been deleted by itself (apiextensions-apiserver,
+// pkg/controller/finalizer). It marks the CRD first. Therefore this package also
+// watches the VMIs' CRD, and checks it before a VMI counts as deleted.
 //
 // It is the only package of the agent that imports Kubernetes' client libraries.
-// Of those it takes the REST client and the reflector; the rest of the usual
-// stack would cost memory on every node and hide the answers that matter here.
+// It uses only their REST client and reflector: the rest of the usual stack
+// would cost memory on every node and hide the raw answers that matter here.
 package kube

@@ -27,15 +27,15 @@ const (
 	lastPause   = 5 * time.Second
 )
 
-// outbox holds the Events that the API server has not taken yet, for as long as
-// the agent lives. client-go's own recorder would merge similar Events, drop
-// the last ones of a flood, and give up after two minutes.
+// outbox queues the Events that the API server has not accepted yet, as long as
+// the agent runs. client-go's own recorder would merge similar Events, drop the
+// last ones of a flood, and give up after two minutes.
 type outbox struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
 	queue   []agent.Event
-	full    bool          // and this was logged
+	full    bool          // full, and logged as such
 	changed chan struct{} // closed when the queue has changed
 }
 
@@ -66,8 +66,8 @@ func (o *outbox) edit(f func([]agent.Event) []agent.Event) {
 	o.changed = make(chan struct{})
 }
 
-// wait waits until the queue is as asked for. It returns false if ctx ends
-// first.
+// wait waits until asked returns true for the queue. It returns false if ctx
+// ends first.
 func (o *outbox) wait(ctx context.Context, asked func(queue []agent.Event) bool) bool {
 	for {
 		o.mu.Lock()
@@ -84,24 +84,24 @@ func (o *outbox) wait(ctx context.Context, asked func(queue []agent.Event) bool)
 	}
 }
 
-// flush waits until no Event of a VM waits, or ctx ends.
+// flush waits until the queue holds no Event of a VM, or ctx ends.
 func (o *outbox) flush(ctx context.Context, namespace, name string) {
 	o.wait(ctx, func(queue []agent.Event) bool {
 		return !slices.ContainsFunc(queue, func(e agent.Event) bool { return e.Namespace == namespace && e.Name == name })
 	})
 }
 
-// verdict is what became of an Event that was sent.
+// verdict is the outcome of sending an Event.
 type verdict int
 
 const (
-	retry     verdict = iota // it was not taken: try again later
-	delivered                // it is there
-	refused                  // it will never be taken
+	retry     verdict = iota // not accepted: try again later
+	delivered                // the API server has it
+	refused                  // the API server will never accept it
 )
 
-// deliver sends Events in their order until ctx ends. One that is not taken
-// lets those of other VMIs pass.
+// deliver sends Events in their order until ctx ends. If one must be retried,
+// its VMI's Events move behind those of other VMIs.
 func (o *outbox) deliver(ctx context.Context, post func(context.Context, agent.Event) (verdict, error)) {
 	pause := firstPause
 	for {
@@ -138,7 +138,7 @@ func (o *outbox) deliver(ctx context.Context, post func(context.Context, agent.E
 	}
 }
 
-// lastOf puts the Events of one VMI behind all others, in their order.
+// lastOf moves the Events of one VMI behind all others, in their order.
 func lastOf(queue []agent.Event, uid string) []agent.Event {
 	others := slices.DeleteFunc(slices.Clone(queue), func(e agent.Event) bool { return e.UID == uid })
 	its := slices.DeleteFunc(queue, func(e agent.Event) bool { return e.UID != uid })
@@ -156,7 +156,7 @@ func (s *Source) post(ctx context.Context, e agent.Event) (verdict, error) {
 	return a.verdict(e)
 }
 
-// eventObject is the core/v1 Event.
+// eventObject returns the core/v1 Event.
 func (s *Source) eventObject(e agent.Event) map[string]any {
 	severity := "Normal"
 	if e.Warning {
@@ -180,15 +180,16 @@ func (s *Source) eventObject(e agent.Event) map[string]any {
 	}
 }
 
-// eventName is the same for the same Event, also after a restart: so there is
-// one of it, however often it is sent.
+// eventName returns the same name for the same Event, even after a restart. So
+// an Event that is sent twice exists once.
 func eventName(e agent.Event) string {
 	sum := sha256.Sum256([]byte(strings.Join([]string{e.UID, e.Reason, e.Key}, "\x00")))
 	const room = 200 // of the 253 that a name may have
 	return fmt.Sprintf("%s.%x", strings.TrimRight(cut(e.Name, room), "-."), sum[:8])
 }
 
-// verdict believes only an API server that it will never take this Event.
+// verdict returns refused only if an API server's own Status says so of this
+// Event.
 func (a answer) verdict(e agent.Event) (verdict, error) {
 	if a.code == http.StatusCreated {
 		return delivered, nil
@@ -212,8 +213,8 @@ func (a answer) verdict(e agent.Event) (verdict, error) {
 			return refused, err
 		}
 	case metav1.StatusReasonForbidden:
-		// By admission: the namespace ends, or has a quota. A missing right
-		// names no object, and may come back.
+		// Admission refused it: the namespace is terminating, or has a quota.
+		// RBAC names no object, and a missing right may come back.
 		if about.Name == eventName(e) {
 			return refused, err
 		}
@@ -222,7 +223,7 @@ func (a answer) verdict(e agent.Event) (verdict, error) {
 	return retry, err
 }
 
-// sleep waits that long, or until ctx ends.
+// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):

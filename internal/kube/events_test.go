@@ -19,7 +19,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 )
 
-// events are those in the rig's namespace, in the order in which they came.
+// events returns the Events in the rig's namespace, in order of arrival.
 func (r *rig) events() []corev1.Event {
 	r.Helper()
 	var l corev1.EventList

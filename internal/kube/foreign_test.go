@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/transfer"
+	"github.com/vmgrace/vmgrace/internal/migratable"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// kubeVirts is an object with every field that KubeVirt's own type has.
+// kubeVirts returns an object with every field of KubeVirt's own type.
 func kubeVirts(t *testing.T, kind string) *object {
 	t.Helper()
 	text, err := os.ReadFile("../../api/kubevirt/testdata/" + kind + ".json")
@@ -45,7 +45,7 @@ func TestKubeVirtsOwnObjectsAreRead(t *testing.T) {
 // Conditions of others, of whatever type, keep their places and fields.
 func TestOneConditionIsPatchedByItsPlace(t *testing.T) {
 	s := &Source{node: "n"}
-	v := transfer.VMI{Namespace: "ns", Name: "vm", UID: "u"}
+	v := migratable.VMI{Namespace: "ns", Name: "vm", UID: "u"}
 	for status, want := range map[string]string{
 		``:                                  `{"op":"add","path":"/status","value":{"conditions":[`,
 		`{"phase":7}`:                       `{"op":"add","path":"/status/conditions","value":[{`,
@@ -55,7 +55,7 @@ func TestOneConditionIsPatchedByItsPlace(t *testing.T) {
 	} {
 		o := &object{Status: json.RawMessage(status)}
 		o.UID, o.Labels = "u", map[string]string{kubevirt.NodeNameLabel: "n"}
-		patch, err := s.movablePatch(o, v, transfer.Verdict{Status: "True"})
+		patch, err := s.migratablePatch(o, v, migratable.Verdict{Status: "True"})
 		if err != nil || len(patch) != 2 {
 			t.Errorf("%s: %v, %v", status, patch, err)
 			continue

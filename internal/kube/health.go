@@ -45,16 +45,16 @@ func (t trouble) remedy() string {
 	}
 }
 
-// persistent is how long another kind of trouble in the same outage must last
-// to be worth another line, and a busy server to be worth one: a server that
-// starts refuses a lot for a moment.
+// persistent is how long a busy server, or a further kind of trouble in the same
+// outage, must last to be logged: a starting server refuses many requests for a
+// moment.
 const persistent = 10 * time.Second
 
 // health tracks which watches are established, and logs each change once.
 type health struct {
 	log *slog.Logger
 	now func() grace.Mono
-	// what is watched, and what follows where it is not.
+	// What is watched, and the consequence while it is not, as logged.
 	what, without string
 
 	mu       sync.Mutex
@@ -63,7 +63,7 @@ type health struct {
 	up       bool
 	begun    bool // it was up once
 
-	refused    trouble // of the last line about a question
+	refused    trouble // trouble last logged about a question
 	reportedAt grace.Mono
 }
 
@@ -90,14 +90,14 @@ func (h *health) isUp() bool {
 	return h.up
 }
 
-// isEstablished says whether the watch of this resource is.
+// isEstablished returns whether the watch of this resource is established.
 func (h *health) isEstablished(resource string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.watches[resource].established
 }
 
-// pending: a list or a watch was asked for, so there is none.
+// pending records that a list or watch was requested, so none is up.
 func (h *health) pending(resource string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -138,11 +138,12 @@ func (h *health) failed(resource, verb string, err error) {
 		"reason", string(t), "verb", verb, "resource", resource, "do", t.remedy(), "err", err)
 }
 
-// repeatInterval is when the same trouble with questions is worth another line.
+// repeatInterval is how long the same trouble with questions is not logged
+// again.
 const repeatInterval = 10 * time.Minute
 
-// unanswered: a question about a VMI was not answered. It is asked again soon;
-// while nothing is watched there is a line about that already.
+// unanswered logs that the API server did not answer a question about a VMI. The
+// agent asks again soon. While a watch is down, failed has logged that.
 func (h *health) unanswered(err error) {
 	t := classify(err)
 	h.mu.Lock()
@@ -182,10 +183,11 @@ func classify(err error) trouble {
 	}
 }
 
-// errNotAPIServer: an API server does not answer like that.
+// errNotAPIServer means that no API server answers like that.
 var errNotAPIServer = errors.New("not the response of an API server")
 
-// expired is the ordinary end of a watch that has fallen behind; a list follows.
+// expired returns whether a watch ended because it fell behind, which is
+// ordinary. A list follows.
 func expired(err error) bool {
 	return apierrors.IsResourceExpired(err) || apierrors.IsGone(err)
 }

@@ -9,15 +9,15 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 const (
-	// signingPoll is how often an answer to a request is looked for, signingTimeout
-	// for how long.
+	// signingPoll is how often Sign looks for the certificate, signingTimeout for
+	// how long.
 	signingPoll    = 500 * time.Millisecond
 	signingTimeout = 30 * time.Second
-	// certificateLife is what is asked for.
+	// certificateLife is the requested lifetime.
 	certificateLife = 24 * time.Hour
 )
 
@@ -55,7 +55,7 @@ func (m *Migrations) Sign(ctx context.Context, request []byte) ([]byte, error) {
 	}
 }
 
-// signed is the certificate, nil while there is none.
+// signed returns the certificate, nil while there is none.
 func signed(o *object) ([]byte, error) {
 	var status struct {
 		Certificate []byte
@@ -72,7 +72,7 @@ func signed(o *object) ([]byte, error) {
 	return status.Certificate, nil
 }
 
-// Roots implements transfer.Signer. They are in the controller's ConfigMap.
+// Roots implements transfer.Signer. It reads the controller's ConfigMap.
 func (m *Migrations) Roots(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
@@ -81,7 +81,7 @@ func (m *Migrations) Roots(ctx context.Context) ([]byte, error) {
 		return nil, fmt.Errorf("ConfigMap %s/%s: %w", m.signers, migration.CAName, err)
 	}
 	var data map[string]string
-	_ = json.Unmarshal(o.Data, &data) // unreadable is as if it were empty
+	_ = json.Unmarshal(o.Data, &data) // unreadable data counts as empty
 	if data[migration.CAKey] == "" {
 		return nil, errors.New("the ConfigMap " + migration.CAName + " has no " + migration.CAKey)
 	}

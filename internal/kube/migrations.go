@@ -15,13 +15,13 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/internal/transfer"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// Migrations watches the live migrations of this node, by two watches: for each side one
-// with a label selector of this node's name.
+// Migrations watches the live migrations of this node. It has one watch per side, each
+// with a label selector for this node's name.
 type Migrations struct {
 	source  *Source
 	signers string // namespace of the controller that signs node certificates
@@ -32,7 +32,7 @@ type Migrations struct {
 	since   atomic.Int64 // grace.Mono of the first such response; 0: none
 }
 
-// side has the migrations that name this node in a label.
+// side holds the migrations that name this node in a label.
 type side struct {
 	label string
 	*store[*transfer.Migration]
@@ -67,8 +67,8 @@ func (m *Migrations) Run(ctx context.Context) {
 }
 
 // failing is called for each failed request. If migrations are not served or forbidden,
-// this node takes part in none. A server that starts responds so for a moment, too, and an
-// arriving guest would be mistaken for one that runs here: only a persistent error counts.
+// this node takes part in none. Only a persistent error counts: a starting server responds
+// so for a moment, too, and an arriving guest would be mistaken for one that runs here.
 func (m *Migrations) failing(err error) {
 	if t := classify(err); t != notServed && t != forbidden {
 		return
@@ -81,8 +81,8 @@ func (m *Migrations) failing(err error) {
 	}
 }
 
-// strip converts a valid object to a migration, or returns nil. What cannot be read counts
-// as absent.
+// strip converts a valid object to a migration, or returns nil. An unreadable object
+// counts as absent.
 func (m *Migrations) strip(o *object, label string) *transfer.Migration {
 	is := &transfer.Migration{ObjectMeta: o.ObjectMeta}
 	is.ManagedFields = nil
@@ -93,10 +93,10 @@ func (m *Migrations) strip(o *object, label string) *transfer.Migration {
 	return is
 }
 
-// Migrations implements transfer.Cluster. They are complete after the first list of
-// both watches, or if there is nothing to list.
+// Migrations implements transfer.Cluster. The result is complete after the first list of
+// both watches, or if the API server persistently refuses to list.
 func (m *Migrations) Migrations() (all []*transfer.Migration, complete bool) {
-	// First: a list that completes after this line calls changed.
+	// Read this first: a list that completes after this line calls changed.
 	complete = m.refused.Load() || !slices.ContainsFunc(m.sides, func(s side) bool { return !s.synced() })
 	seen := map[types.UID]bool{}
 	for _, side := range m.sides {
@@ -113,7 +113,7 @@ func (m *Migrations) Migrations() (all []*transfer.Migration, complete bool) {
 // UpdateStatus implements transfer.Cluster: a merge patch without the empty fields.
 func (m *Migrations) UpdateStatus(ctx context.Context, of *transfer.Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error {
 	now := time.Now()
-	if state.TargetState == kubevirt.TargetRunning && migration.StateOf(of).ResumeTimestamp == nil { // it is written once
+	if state.TargetState == kubevirt.TargetRunning && migration.StateOf(of).ResumeTimestamp == nil { // written once
 		state.ResumeTimestamp = &metav1.MicroTime{Time: now}
 	}
 	if phase == kubevirt.MigrationRunning {

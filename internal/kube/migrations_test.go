@@ -11,9 +11,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// Given an API server that starts, and forbids everything for a moment: which migrations
-// there are stays unknown. Given one that forbids it for good, or a cluster without
-// migrations: there are none.
+// If a starting API server forbids everything for a moment, it stays unknown which
+// migrations there are. If it forbids them for good, or does not serve migrations, there
+// are none.
 func TestAMomentsRefusalIsNotTheAbsenceOfMigrations(t *testing.T) {
 	resource := schema.GroupResource{Group: "kubevirt.io", Resource: "virtualmachineinstancemigrations"}
 	for what, refusal := range map[string]error{

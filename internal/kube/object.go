@@ -40,7 +40,7 @@ func (r resource) version() schema.GroupVersion {
 	return schema.GroupVersion{Group: r.group, Version: "v1"}
 }
 
-// of makes a request one for objects of this kind.
+// of points a request at objects of this kind.
 func (r resource) of(request *rest.Request) *rest.Request {
 	root := "/apis"
 	if r.group == "" {
@@ -49,9 +49,9 @@ func (r resource) of(request *rest.Request) *rest.Request {
 	return request.AbsPath(root, r.version().String()).Resource(r.plural)
 }
 
-// object is as much of an object as counts here. KubeVirt's
-// own type would refuse a whole list for one field of another type, and with
-// Kubernetes' own types all of the core API is in the agent's memory.
+// object holds the part of an object that this package reads. KubeVirt's own
+// type would refuse a whole list for one field of another type. Kubernetes' own
+// types would load all of the core API into the agent's memory.
 type object struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -60,8 +60,8 @@ type object struct {
 	Data              json.RawMessage `json:"data"` // of a ConfigMap
 }
 
-// DeepCopyObject is what the library wants of every object. Spec and status are
-// never written to.
+// DeepCopyObject implements runtime.Object. The copy shares spec and status,
+// which nobody writes to.
 func (o *object) DeepCopyObject() runtime.Object {
 	c := *o
 	o.DeepCopyInto(&c.ObjectMeta)
@@ -74,13 +74,13 @@ type objectList struct {
 	Items           []object `json:"items"`
 }
 
-// DeepCopyObject is what the library wants of every list. Nobody calls it.
+// DeepCopyObject implements runtime.Object. Nobody calls it.
 func (l *objectList) DeepCopyObject() runtime.Object { c := *l; return &c }
 
-// readList refuses a list that no API server has made.
+// readList parses a list. It rejects what no API server sends.
 func readList(text []byte, kind string) (*objectList, error) {
 	l := &objectList{}
-	// Unlike the standard library it takes no other spelling of a key.
+	// Unlike the standard library, kjson matches keys exactly.
 	switch err := kjson.Unmarshal(text, l); {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errNotAPIServer, err)
@@ -92,16 +92,16 @@ func readList(text []byte, kind string) (*objectList, error) {
 	return l, nil
 }
 
-// key names an object; a VMI also by its pods.
+// key names an object, or the VMI of a pod.
 type key struct{ namespace, name string }
 
-// valid: it becomes part of domain names and paths.
+// valid returns whether k can be part of domain names and paths.
 func (k key) valid() bool {
 	_, _, ok := grace.SplitDomainName(grace.DomainName(k.namespace, k.name))
 	return ok
 }
 
-// cut makes valid text of at most n bytes, in memory of its own.
+// cut returns valid UTF-8 of at most n bytes, in memory of its own.
 func cut(text string, n int) string {
 	if len(text) > n {
 		text = text[:n]

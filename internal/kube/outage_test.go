@@ -45,7 +45,7 @@ type outage struct {
 	*rig
 	v     grace.VMI
 	says  trouble
-	lists int // before it
+	lists int // before the outage
 }
 
 func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
@@ -71,7 +71,7 @@ func TestEveryOutageIsOneLineAndEnds(t *testing.T) {
 		all[name].lists = r.proxy.asked(podLists)
 		r.proxy.breaks(c.fault)
 	}
-	// All at once: each takes as long as the retries take.
+	// All outages at once, so that the test waits for the retries only once.
 	for name, o := range all {
 		o.eventually(func() bool { return !o.Up() }, "%s: not noticed", name)
 		o.eventually(func() bool { return o.proxy.asked(podLists) > o.lists+2 }, "%s: nobody tries again", name)
@@ -129,13 +129,13 @@ func TestEmptyListsProveNothing(t *testing.T) {
 	r.sees("vm", v)
 	r.pod("vm", any1)
 	onlyLists := func(q *http.Request) bool { return !strings.HasSuffix(q.URL.Path, "/vm") && !isCRD(q) }
-	// A watch goes on from where it was; a new agent lists.
+	// A running watch resumes without a list. Only a new agent lists.
 	r.renew()
 	r.proxy.breaksFor(onlyLists, r.proxy.emptyLists)
 	r.start()
 	r.eventually(r.vmis.synced, "no list")
 	r.misses("vm")
-	r.wantFate("vm", v, grace.FateHere) // asked itself, the server knows it
+	r.wantFate("vm", v, grace.FateHere) // the server itself knows it
 	r.proxy.recover()
 	r.proxy.cut()
 	r.renew()
@@ -185,8 +185,8 @@ func TestRightsThatAreTakenAwayAndGivenBack(t *testing.T) {
 	r.eventually(func() bool { return r.reasons() == "MeanwhileStopped" }, "the Event of the meantime is lost")
 }
 
-// direct is a Source at the API server itself: its ends of connections are the
-// kernel's and the server's, not a proxy's.
+// direct returns a rig without a proxy: the kernel and the server end its
+// connections.
 func direct(t *testing.T, api *cluster.API) *rig {
 	t.Helper()
 	r := newRigAt(t, api)

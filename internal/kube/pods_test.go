@@ -72,11 +72,12 @@ func TestALauncherPodIsFoundByItsVMI(t *testing.T) {
 	r.must("PATCH", r.podPath("launcher")+"/status", `{"status":{"phase":"Failed"}}`)
 	r.pod("vm", func(p grace.Pod) bool { return p.Done })
 
-	// Two at once, as in a migration that ends where it began; oldest first.
+	// Two pods at once, as in a migration back to where it began. The oldest comes first.
 	second := r.makePod("second", podOnServer{vmi: "vm"})
 	r.eventually(func() bool { p := r.Pods(r.name, "vm"); return len(p) == 2 }, "the second is not seen")
 
-	// The annotation is a tenant's text. (An empty one is none: TestWhoseLauncherAPodIs.)
+	// A tenant may write the annotation. (An empty one counts as none:
+	// TestWhoseLauncherAPodIs.)
 	n := r.changes("vm")
 	r.must("PATCH", r.podPath("second"), `{"metadata":{"annotations":{"kubevirt.io/domain":"vm2"}}}`)
 	if p := r.pod("vm2", any1); p.UID != second {
@@ -105,7 +106,7 @@ func TestKubeletsKillIsTheEarliestThatAnyDeletionMeant(t *testing.T) {
 	if p.DeletingAt < before || p.KillAt != p.DeletingAt.Add(500*time.Second) || p.DeletionGrace != 500*time.Second || p.GracePeriod != 600*time.Second {
 		t.Errorf("%+v", p)
 	}
-	// An update that is none of the deletion moves nothing.
+	// An update unrelated to the deletion changes no time.
 	r.must("PATCH", r.podPath("launcher"), `{"metadata":{"annotations":{"a":"b"}}}`)
 	r.must("PATCH", r.podPath("launcher")+"/status", `{"status":{"phase":"Running"}}`)
 	second := mono()
@@ -126,8 +127,8 @@ func TestKubeletsKillIsTheEarliestThatAnyDeletionMeant(t *testing.T) {
 }
 
 func TestObjectsThatCannotBeOnThisNodeAreIgnored(t *testing.T) {
-	// A proxy that ignores selectors, or a tenant with luck: what is stored
-	// becomes part of paths and domain names.
+	// A proxy may ignore selectors, and a tenant may guess names. What is stored becomes
+	// part of paths and domain names.
 	good := `"uid":"u-1","creationTimestamp":"2026-01-02T03:04:05Z"`
 	s := &Source{node: "node", now: mono}
 	for name, text := range map[string]string{

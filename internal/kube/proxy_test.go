@@ -29,7 +29,7 @@ type proxy struct {
 	forward    *httputil.ReverseProxy
 
 	mu       sync.Mutex
-	fault    http.HandlerFunc // takes requests that only, if set, picks
+	fault    http.HandlerFunc // handles the requests that only picks, or all
 	only     func(*http.Request) bool
 	conns    map[net.Conn]bool
 	requests []string // "GET /path?query"
@@ -108,7 +108,7 @@ func (p *proxy) serve(w http.ResponseWriter, r *http.Request) {
 	p.forward.ServeHTTP(&tee{ResponseWriter: w, mu: &p.mu, to: body}, r)
 }
 
-// tee keeps what a Source was sent.
+// tee records what the proxy sends to a Source.
 type tee struct {
 	http.ResponseWriter
 	mu *sync.Mutex
@@ -136,7 +136,7 @@ func (p *proxy) track(c net.Conn, s http.ConnState) {
 	}
 }
 
-// breaks makes the proxy answer with fault, and cuts what is open.
+// breaks makes the proxy answer with fault, and closes open connections.
 func (p *proxy) breaks(fault http.HandlerFunc) {
 	p.mu.Lock()
 	p.fault, p.only = fault, nil
@@ -144,17 +144,18 @@ func (p *proxy) breaks(fault http.HandlerFunc) {
 	p.cut()
 }
 
-// breaksFor is like breaks, for some requests; what is open stays so.
+// breaksFor is like breaks for the requests that only picks. Open connections
+// stay.
 func (p *proxy) breaksFor(only func(*http.Request) bool, fault http.HandlerFunc) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fault, p.only = fault, only
 }
 
-// recover makes the proxy faithful again.
+// recover ends the fault.
 func (p *proxy) recover() { p.breaksFor(nil, nil) }
 
-// cut ends all connections without a word.
+// cut closes all connections.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -163,7 +164,7 @@ func (p *proxy) cut() {
 	}
 }
 
-// sent is all that a Source got from paths with this part.
+// sent returns all that a Source got from paths that contain part.
 func (p *proxy) sent(part string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -203,7 +204,7 @@ func textPage(code int) http.HandlerFunc {
 	return says(code, "text/plain; charset=utf-8", fmt.Sprintf("%d %s\n", code, http.StatusText(code)))
 }
 
-// bareStatus is a Status that names no object.
+// bareStatus answers with a Status that names no object.
 func bareStatus(code int, reason string) http.HandlerFunc {
 	return says(code, "application/json", fmt.Sprintf(
 		`{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"no","reason":%q,"code":%d}`, reason, code))
@@ -220,7 +221,7 @@ func hang(_ http.ResponseWriter, r *http.Request) {
 // hangUp takes requests and cuts the stream.
 func hangUp(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
 
-// emptyLists answers lists with lists of nothing, and watches with silence.
+// emptyLists answers lists with empty lists, and watches with no event.
 func (p *proxy) emptyLists(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("watch") != "" {
 		w.Header().Set("Content-Type", "application/json")

@@ -30,7 +30,7 @@ import (
 // shared is the API server of all tests that do not harm it.
 var shared *cluster.API
 
-// soon is how long things may take that have no promised time.
+// soon bounds waits for which no time is promised.
 const soon = 30 * time.Second
 
 func TestMain(m *testing.M) {
@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// What is shipped is what is tested.
+// The tests use the manifests that are shipped.
 const (
 	crdFile  = "../../deploy/crds/virtualmachineinstances.yaml"
 	rbacFile = "../../deploy/daemonset/rbac.yaml"
@@ -72,8 +72,8 @@ func prepare(a *cluster.API) error {
 	return nil
 }
 
-// rig is a Source of a node of its own, at a proxy to a real API server, with
-// a user of its own whose rights are those of the agent.
+// rig is a Source of a node of its own. It talks through a proxy to a real API
+// server, as a user with the agent's rights.
 type rig struct {
 	*testing.T
 	*Source
@@ -193,8 +193,8 @@ func (r *rig) changes(name string) int {
 	return r.changed[name]
 }
 
-// toldOfAll waits until all that has happened to VMIs has been told, which is in its
-// order: a VMI made now, of this unused name, is told of last.
+// toldOfAll waits until the Source has notified of all changes so far. It makes a
+// VMI of this unused name: as the order is kept, its change comes last.
 func (r *rig) toldOfAll(name string) {
 	r.Helper()
 	r.makeVMI(name, "", `{}`)
@@ -208,7 +208,7 @@ func (r *rig) eventually(cond func() bool, format string, args ...any) {
 	}
 }
 
-// do is a request of the administrator, past the proxy.
+// do sends a request as administrator, past the proxy.
 func (r *rig) do(verb, path, body string) answer {
 	r.Helper()
 	path, query, _ := strings.Cut(path, "?")
@@ -226,7 +226,7 @@ func (r *rig) do(verb, path, body string) answer {
 	}
 	a, err := ask(context.Background(), req)
 	if apierrors.IsNotFound(err) {
-		return answer{code: http.StatusNotFound} // a text: the resource is not served
+		return answer{code: http.StatusNotFound} // plain text: the resource is not served
 	}
 	if err != nil {
 		r.Fatalf("%s %s: %v", verb, path, err)
@@ -251,8 +251,8 @@ func (r *rig) vmiPath(name string) string {
 
 func (r *rig) podPath(name string) string { return "/api/v1/namespaces/" + r.name + "/pods/" + name }
 
-// makeVMI makes a VMI on this node, with more metadata and this spec, and
-// returns what the Source must say of it.
+// makeVMI makes a VMI on this node, with additional metadata and this spec. It
+// returns what the Source must show of it.
 func (r *rig) makeVMI(name, metadata, spec string) grace.VMI {
 	r.Helper()
 	return r.makeVMIOn(r.name, name, metadata, spec)
@@ -264,7 +264,7 @@ func (r *rig) makeVMIOn(nodeName, name, metadata, spec string) grace.VMI {
 		name, nodeName, metadata, spec)
 	path := strings.TrimSuffix(r.vmiPath(""), "/")
 	var a answer
-	// After its CRD was restored the resource takes a moment.
+	// A restored CRD takes a moment to be served.
 	r.eventually(func() bool { a = r.do("POST", path, body); return a.code != http.StatusNotFound }, "VMIs cannot be made")
 	if a.code != http.StatusCreated {
 		r.Fatalf("make VMI %s: %d %s", name, a.code, a.body)
@@ -276,7 +276,7 @@ func (r *rig) makeVMIOn(nodeName, name, metadata, spec string) grace.VMI {
 	return grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never}
 }
 
-// sees waits until the Source says exactly this of a VMI.
+// sees waits until the Source shows exactly this of a VMI.
 func (r *rig) sees(name string, want grace.VMI) {
 	r.Helper()
 	r.eventually(func() bool { return r.VMI(r.name, name) == want }, "VMI %s is not seen as %+v", name, want)
@@ -297,7 +297,7 @@ func (r *rig) fate(name string, v grace.VMI) (grace.Fate, error) {
 func (r *rig) wantFate(name string, v grace.VMI, want grace.Fate) {
 	r.Helper()
 	f, err := r.fate(name, v)
-	if want != grace.FateUnknown { // while a watch begins anew, the question is put again, as the agent does
+	if want != grace.FateUnknown { // while a watch restarts, ask again, as the agent does
 		r.eventually(func() bool { f, err = r.fate(name, v); return !errors.Is(err, errNotAsked) }, "VMI "+name+": nobody is asked")
 	}
 	if f != want || (err != nil) != (want == grace.FateUnknown) {

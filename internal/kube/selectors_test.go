@@ -16,8 +16,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// RBAC cannot keep an agent from the objects of other nodes: each list and watch of it says
-// that it wants its own.
+// RBAC cannot restrict an agent to the objects of its node. So each of its lists and
+// watches must select them.
 func TestEachListAsksForItsNodesObjectsAlone(t *testing.T) {
 	want := map[string]string{
 		"pods":                             "fieldSelector=spec.nodeName=node-a&labelSelector=kubevirt.io=virt-launcher",

@@ -27,10 +27,10 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// maxLabel is how long a label's value may be, and so a node's name here.
+// maxLabel is the maximum length of a label value, and so of a node's name here.
 const maxLabel = 63
 
-// Config is what a Source is made of. All but Kubeconfig must be set.
+// Config configures a Source. All fields but Kubeconfig are required.
 type Config struct {
 	// Kubeconfig is a file; empty means the service account of the pod.
 	Kubeconfig string
@@ -38,9 +38,9 @@ type Config struct {
 	Node string
 	Log  *slog.Logger
 	Now  func() grace.Mono
-	// Changed is called with the namespace and name of a VMI whenever what VMI
-	// or Pods says of it may have changed; with empty ones when that is so of
-	// all: VMIs were listed for the first time. It must not block.
+	// Changed is called with a VMI's namespace and name whenever the result of VMI
+	// or Pods may have changed. After the first list of VMIs it is called with empty
+	// strings: any result may have changed. It must not block.
 	Changed func(namespace, name string)
 }
 
@@ -80,7 +80,7 @@ func New(cfg Config) *Source {
 // Open reads the kubeconfig. It fails only for a configuration that cannot be
 // used, and may then be called again. It sends no request.
 func (s *Source) Open() error {
-	// An empty one would select what is on no node.
+	// An empty name would select objects that are on no node.
 	if len(validation.IsDNS1123Subdomain(s.node)) > 0 || len(s.node) > maxLabel {
 		return fmt.Errorf("--node-name %q cannot be a node's name in Kubernetes: give the one that kubectl get nodes shows", s.node)
 	}
@@ -145,7 +145,7 @@ func (s *Source) crdChanged(was, is crd) {
 	}
 }
 
-// wake never blocks: one that is awake looks at everything.
+// wake never blocks: a receiver that is already woken looks at everything.
 func wake(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -153,7 +153,7 @@ func wake(c chan struct{}) {
 	}
 }
 
-// Run watches and delivers until ctx ends; nothing that the API server does
+// Run watches and delivers Events until ctx ends. Nothing that the API server does
 // ends it earlier. It is called after Open.
 func (s *Source) Run(ctx context.Context) error {
 	node := fields.OneTermEqualSelector("spec.nodeName", s.node).String()
@@ -177,8 +177,8 @@ func (s *Source) Run(ctx context.Context) error {
 	return nil
 }
 
-// reflect keeps to like what from lists and watches. It tries again within
-// about 5 s, for as long as ctx lasts.
+// reflect keeps the store to up to date with what from lists and watches. It retries
+// within about 5 s until ctx ends.
 func reflect(ctx context.Context, from *source, to cache.ReflectorStore) {
 	lw := &cache.ListWatch{ListWithContextFunc: from.list, WatchFuncWithContext: from.watch}
 	cache.NewReflectorWithOptions(cache.ToListWatcherWithWatchListSemantics(lw, from), &object{}, to, cache.ReflectorOptions{
@@ -187,14 +187,14 @@ func reflect(ctx context.Context, from *source, to cache.ReflectorStore) {
 	}).RunWithContext(ctx)
 }
 
-// Up says whether all watches are established, and nothing has failed since.
+// Up returns whether all watches are established, and none has failed since.
 func (s *Source) Up() bool { return s.health.isUp() }
 
-// VMI says what the watch shows of a VMI, from memory. One that it does not
-// show is unknown until all VMIs were listed once, and may be anything after
-// that: ask Confirm.
+// VMI returns what the watch shows of a VMI, from memory. A VMI that it does not
+// show is unknown until the first list, and absent after it. Absent proves nothing:
+// ask Confirm.
 func (s *Source) VMI(namespace, name string) grace.VMI {
-	listed := s.vmis.synced() // before the look
+	listed := s.vmis.synced() // read before get
 	v, ok := s.vmis.get(key{namespace, name})
 	if !ok && listed {
 		return grace.VMI{State: grace.VMIAbsent}
@@ -202,8 +202,8 @@ func (s *Source) VMI(namespace, name string) grace.VMI {
 	return v.VMI
 }
 
-// Pods says what the watch shows of the launcher pods of a VMI, oldest first,
-// from memory. They claim to be that; their owner may have written it.
+// Pods returns the launcher pods that claim this VMI, oldest first, from memory. The
+// pod's owner may have written the claim.
 func (s *Source) Pods(namespace, name string) []grace.Pod {
 	of := key{namespace, name}
 	var found []grace.Pod
@@ -221,7 +221,7 @@ func (s *Source) Pods(namespace, name string) []grace.Pod {
 // Report queues an Event. It never blocks.
 func (s *Source) Report(e agent.Event) {
 	if e.OfNode {
-		// As kubelet's own: kubectl describe node asks for the name as the UID.
+		// Like kubelet's Events: kubectl describe node asks for the name as the UID.
 		e.Namespace, e.Name, e.UID = metav1.NamespaceDefault, s.node, s.node
 	}
 	s.outbox.add(e)

@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// store is where a reflector puts its objects; it keeps no more of each than a
-// T. The zero T is "nothing". It is a cache.ReflectorStore.
+// store is a cache.ReflectorStore that keeps only a T of each object. The zero
+// T means that there is no object.
 type store[T comparable] struct {
-	// strip takes from an object what counts, knowing what was known of it.
+	// strip makes a T of an object, given the T of its previous version.
 	strip func(o *object, was T) T
 	// notify is called with each change, with no lock held.
 	notify func(was, is T)
@@ -25,7 +25,7 @@ func (s *store[T]) get(k key) (T, bool) {
 	return t, ok
 }
 
-// all calls visit with each of them.
+// all calls visit for each T.
 func (s *store[T]) all(visit func(T)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -40,11 +40,11 @@ func (s *store[T]) synced() bool {
 	return s.listed
 }
 
-// change is what was, and is, known of one object.
+// change holds the T of one object before and after.
 type change[T any] struct{ was, is T }
 
-// put stores what is known of an object now, and adds that to the changes if it
-// is news. The caller holds the lock, and notifies afterwards.
+// put stores is as the T of an object, and appends a change if it differs. The
+// caller holds the lock, and calls notifyAll after it.
 func (s *store[T]) put(k key, is T, changes []change[T]) []change[T] {
 	var nothing T
 	was := s.byName[k]
@@ -66,7 +66,7 @@ func (s *store[T]) notifyAll(changes []change[T]) {
 	}
 }
 
-// edit replaces each of them by what f makes of it.
+// edit replaces each T by the result of f.
 func (s *store[T]) edit(f func(T) T) {
 	var changes []change[T]
 	s.mu.Lock()
@@ -83,7 +83,7 @@ func (s *store[T]) Add(obj any) error { return s.Update(obj) }
 // Update is called for an object that has changed.
 func (s *store[T]) Update(obj any) error { return s.one(obj, s.strip) }
 
-// Delete is called for an object that is gone, or does not match any more.
+// Delete is called for an object that is gone, or no longer matches.
 func (s *store[T]) Delete(obj any) error {
 	return s.one(obj, func(*object, T) (nothing T) { return nothing })
 }
@@ -101,14 +101,14 @@ func (s *store[T]) one(obj any, strip func(*object, T) T) error {
 	return nil
 }
 
-// Replace is called with all objects that there are.
+// Replace is called with the full list of objects.
 func (s *store[T]) Replace(list []any, _ string) error {
 	var nothing T
 	var changes []change[T]
 	s.mu.Lock()
 	if !s.listed {
 		s.listed = true
-		changes = append(changes, change[T]{}) // what is not in the list is news, too
+		changes = append(changes, change[T]{}) // an empty change: absent objects are news, too
 	}
 	there := make(map[key]bool, len(list))
 	for _, obj := range list {

@@ -10,35 +10,36 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-	"github.com/vmgrace/vmgrace/internal/transfer"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migratable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// maxGrace bounds what is kept of a grace period that is none.
+// maxGrace bounds the text kept of an invalid grace period.
 const maxGrace = 64
 
-// vmi is a VMI as the agent is shown it.
+// vmi is what the agent keeps of a VMI.
 type vmi struct {
 	name key
 	grace.VMI
-	// marked is when the deletionTimestamp was first seen, grace.Never without
-	// one. It may be the doing of the CRD's deletion: see deletions.go.
+	// marked is when the deletionTimestamp was first seen, grace.Never without one. The
+	// CRD's deletion may have set it: see deletions.go.
 	marked grace.Mono
-	// movable is what it shows of its condition LiveMigratable.
-	movable transfer.Verdict
+	// migratable is the VMI's condition LiveMigratable.
+	migratable migratable.Verdict
 }
 
-// undecided: whether its deletionTimestamp is its own deletion is not known.
+// undecided returns whether it is unknown if the deletionTimestamp is the VMI's own
+// deletion.
 func (v vmi) undecided() bool { return v.marked != grace.Never && v.State == grace.VMIPresent }
 
 // pod is a launcher pod and the name of its VMI.
 type pod struct {
 	of key
 	grace.Pod
-	pinned string // what keeps it from being made anew elsewhere
-	// static: it mirrors a static pod of kubelet's, whose directory has not the name of this
-	// pod's UID.
+	pinned string // why it cannot be recreated on another node
+	// static means that it mirrors a static pod of kubelet's. That pod's directory does not
+	// have this UID as its name.
 	static bool
 }
 
@@ -52,8 +53,8 @@ type crd struct {
 	ending  bool
 }
 
-// The selectors have already picked what is on this node; a proxy may have
-// ignored them. What is nothing for us is the zero value.
+// The strip functions repeat the checks of the selectors, which a proxy may have ignored.
+// They return the zero value for what does not concern this node.
 
 func (s *Source) stripVMI(o *object, was vmi) vmi {
 	name := key{o.Namespace, o.Name}
@@ -61,9 +62,9 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 		return vmi{}
 	}
 	var status kubevirt.VirtualMachineInstanceStatus
-	_ = json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
+	_ = json.Unmarshal(o.Status, &status) // unreadable JSON counts as empty
 	is := vmi{
-		name: name, marked: grace.Never, movable: shownVerdict(o.Status),
+		name: name, marked: grace.Never, migratable: shownVerdict(o.Status),
 		VMI: grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never, Marked: status.EvacuationNodeName == s.node},
 	}
 	switch {
@@ -76,10 +77,10 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 	return is
 }
 
-// statedGrace is the text of terminationGracePeriodSeconds, whatever it is: ""
-// where it is absent. A spec of another kind states nothing.
+// statedGrace returns the text of terminationGracePeriodSeconds, valid or not. It is "" if
+// the field is absent or the spec is no object.
 func statedGrace(spec json.RawMessage) string {
-	var fields map[string]json.RawMessage // a struct would take other spellings of a key
+	var fields map[string]json.RawMessage // a struct would match other spellings of a key
 	if json.Unmarshal(spec, &fields) != nil {
 		return ""
 	}
@@ -90,7 +91,7 @@ func statedGrace(spec json.RawMessage) string {
 	return cut(stated, maxGrace)
 }
 
-// stripPod: the labels and annotations are a tenant's text.
+// stripPod trusts no label or annotation: a tenant may have written it.
 func (s *Source) stripPod(o *object, was pod) pod {
 	var spec struct {
 		NodeName                      string
@@ -98,8 +99,8 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		Priority                      int32
 	}
 	var status podStatus
-	_, _ = json.Unmarshal(o.Spec, &spec), json.Unmarshal(o.Status, &status) // unreadable is as if it were empty
-	// A pod that names no VMI is a VM by its own name.
+	_, _ = json.Unmarshal(o.Spec, &spec), json.Unmarshal(o.Status, &status) // unreadable JSON counts as empty
+	// A pod without the annotation counts as the VM of its own name.
 	of := key{o.Namespace, strings.Clone(cmp.Or(o.Annotations[kubevirt.DomainAnnotation], o.Name))}
 	if !of.valid() || !grace.IsUID(string(o.UID)) || spec.NodeName != s.node || o.Labels[kubevirt.AppLabel] != kubevirt.LauncherApp {
 		return pod{}
@@ -126,7 +127,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 	}
 	if was.Deleting && was.UID == is.UID {
 		is.DeletingAt, is.KillAt = was.DeletingAt, min(was.KillAt, is.KillAt)
-		// An eviction of a pod that is being deleted writes another reason over it.
+		// A later eviction overwrites the reason of a pod that is being deleted.
 		is.HoldReason = cmp.Or(was.HoldReason, is.HoldReason)
 	}
 	return is
@@ -139,8 +140,8 @@ type podStatus struct {
 
 type podCondition struct{ Type, Status, Reason, LastTransitionTime string }
 
-// explainsDeletion: the pod is deleted because of this condition. One whose time cannot be
-// read has none.
+// explainsDeletion returns whether the pod is deleted because of this condition. An
+// unreadable time counts as the zero time.
 func (c *podCondition) explainsDeletion(o *object) bool {
 	if c.Type != "DisruptionTarget" || c.Status != "True" || o.DeletionTimestamp == nil {
 		return false
@@ -149,11 +150,11 @@ func (c *podCondition) explainsDeletion(o *object) bool {
 	return evacuation.ExplainsDeletion(since, o.DeletionTimestamp.Time, o.DeletionGracePeriodSeconds)
 }
 
-// holdable reads whether the pod's shutdown may be held: only for a reason of
-// Kubernetes' that it names, and not where its reserve is nonsense or a migration is
-// allowed no time. An allowance that is not stated is the default.
+// holdable sets whether the pod's shutdown may be held. The pod must name a reason of
+// Kubernetes'. Its stated reserve must be valid, and its migration allowance not 0. A
+// missing allowance is the default.
 func (p *pod) holdable(o *object, status *podStatus) {
-	var reserve time.Duration // at least what the agent knows of, where none is stated
+	var reserve time.Duration // 0 if none is stated; the agent uses at least its own
 	if stated := o.Annotations[evacuation.ReserveAnnotation]; stated != "" {
 		var err error
 		if reserve, err = grace.ParseSeconds(stated); err != nil && !errors.Is(err, grace.ErrTooLong) {
@@ -183,7 +184,7 @@ func (p *pod) holdable(o *object, status *podStatus) {
 	}
 }
 
-// stripCRD: a CRD that is being deleted stays so.
+// stripCRD needs no previous version: a CRD's deletion is final.
 func stripCRD(o *object, _ crd) crd {
 	if o.Name != kubevirt.CRD {
 		return crd{}
@@ -191,7 +192,7 @@ func stripCRD(o *object, _ crd) crd {
 	return crd{uid: string(o.UID), created: o.CreationTimestamp.UTC(), ending: o.DeletionTimestamp != nil}
 }
 
-// seconds reads a number of seconds that may be absent, or nonsense.
+// seconds converts a number of seconds that may be absent or out of range.
 func seconds(n *int64) time.Duration {
 	if n == nil {
 		return 0

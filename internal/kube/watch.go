@@ -14,8 +14,8 @@ import (
 
 const (
 	listTimeout = 20 * time.Second
-	// watchTimeout is longer than any that the reflector asks of the server, which
-	// is 10 minutes at most.
+	// watchTimeout is longer than any timeout that the reflector requests, at most
+	// 10 minutes.
 	watchTimeout = 11 * time.Minute
 )
 
@@ -30,8 +30,8 @@ type source struct {
 	failing  func(error) // may be nil
 }
 
-// IsWatchListSemanticsUnSupported keeps the reflector from the newer way to
-// list, by a watch: what stands between us and the server may not know it.
+// IsWatchListSemanticsUnSupported keeps the reflector from listing by a watch: a
+// proxy before the server may not know that.
 func (*source) IsWatchListSemanticsUnSupported() bool { return true }
 
 // list gets all objects that the selectors pick.
@@ -50,15 +50,15 @@ func (s *source) list(ctx context.Context, o metav1.ListOptions) (runtime.Object
 	return l, nil
 }
 
-// watch begins to watch them.
+// watch starts a watch of them.
 func (s *source) watch(parent context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	ctx, cancel := context.WithTimeout(parent, watchTimeout)
 	o.Watch = true
 	s.health.pending(s.resource.plural)
 	w, err := s.request(&o).Watch(ctx)
 	if err == nil {
-		// Where the request times out the library returns a watch that has
-		// ended, and no error.
+		// If the request times out, the library returns an ended watch and no
+		// error.
 		if _, open := w.(*watch.StreamWatcher); !open {
 			err = errEndedEarly
 		}
@@ -88,7 +88,7 @@ func (s *source) failed(ctx context.Context, verb string, err error) error {
 
 var errEndedEarly = errors.New("the watch did not start: no response in time, or the connection was closed")
 
-// bounded is a watch that gives back its context.
+// bounded is a watch that releases its context when stopped.
 type bounded struct {
 	watch.Interface
 	release context.CancelFunc

@@ -96,7 +96,7 @@ func TestWhatHappensDuringAnOutageIsSeenAfterIt(t *testing.T) {
 	r.must("DELETE", r.vmiPath("again"), "")
 	renewed := r.makeVMI("again", "", `{}`)
 	r.must("PATCH", r.vmiPath("moved"), `{"metadata":{"labels":{"kubevirt.io/nodeName":"another"}}}`)
-	r.sees("gone", gone) // nothing is known better
+	r.sees("gone", gone) // nothing newer is known
 	r.wantFate("gone", gone, grace.FateUnknown)
 
 	r.proxy.recover()
@@ -130,7 +130,7 @@ func TestAMoveIsNotADeletion(t *testing.T) {
 	r.must("PATCH", r.vmiPath("vm"), `{"metadata":{"finalizers":null,"labels":{"kubevirt.io/nodeName":null}}}`)
 	r.wantFate("vm", v, grace.FateDeleted)
 
-	// A label that is missing says of no other node.
+	// A missing label names no other node.
 	v = r.makeVMI("bare", "", `{}`)
 	r.sees("bare", v)
 	r.must("PATCH", r.vmiPath("bare"), `{"metadata":{"labels":{"kubevirt.io/nodeName":null}}}`)
@@ -163,7 +163,7 @@ func TestAWatchThatFellTooFarBehindListsAgain(t *testing.T) {
 	r.wantFate("gone", gone, grace.FateReplaced)
 	r.wantFate("gone", renewed, grace.FateHere)
 
-	// The same by the word of the server.
+	// The same, told by the server's 410.
 	r.proxy.breaksFor(func(q *http.Request) bool { return q.URL.Query().Get("watch") != "" }, bareStatus(http.StatusGone, "Expired"))
 	r.proxy.cut()
 	r.must("DELETE", r.vmiPath("kept"), "")
@@ -218,8 +218,8 @@ func TestAnIllTypedVMIHarmsNoOther(t *testing.T) {
 	}
 }
 
-// schema replaces the schema of the CRD until the end of the test, and waits
-// until a VMI with a spec that is none can be made.
+// schema replaces the schema of the CRD until the end of the test. It waits
+// until a VMI with an invalid spec is accepted.
 func (r *rig) schema(text string) {
 	r.Helper()
 	var crd struct {
@@ -279,7 +279,7 @@ func TestAStoredVMICostsLessThanAKiB(t *testing.T) {
 		return int64(m.HeapAlloc)
 	}
 	var took []int64
-	for range 3 { // what other tests have left may go meanwhile
+	for range 3 { // garbage of other tests may be freed meanwhile
 		source := &Source{node: "node", now: mono}
 		s := &store[vmi]{strip: source.stripVMI, notify: func(_, _ vmi) {}}
 		for i := range n {

@@ -20,19 +20,19 @@ import (
 
 const (
 	dropInDir = "etc/systemd/logind.conf.d"
-	// dropInName is behind those of distributions, such as Ubuntu's
-	// unattended-upgrades-logind-maxdelay.conf: logind takes the last one's word.
+	// dropInName sorts after those of distributions, such as Ubuntu's
+	// unattended-upgrades-logind-maxdelay.conf: logind obeys the last one.
 	dropInName = "zzz-vmgrace.conf"
 	dropInHead = "# Written by vmgrace's node-agent"
 	setting    = "InhibitDelayMaxSec="
-	// maxDropInRetry is the longest pause, in checks, before a delay that is too short again,
-	// or still, is tried to be made longer. It begins with one, and doubles.
+	// maxDropInRetry is the longest pause, in checks, between two attempts to lengthen a
+	// delay that is too short. The pause begins with one, and doubles.
 	maxDropInRetry = 60
 	maxDropIn      = 64 << 10
 )
 
-// dropInDirs are where logind's drop-ins are, below the root directory; one hides those of
-// its name in a later directory.
+// dropInDirs returns where logind's drop-ins are, below the root directory. A drop-in hides
+// those of its name in later directories.
 func dropInDirs() []string {
 	return []string{dropInDir, "run/systemd/logind.conf.d", "usr/local/lib/systemd/logind.conf.d", "usr/lib/systemd/logind.conf.d"}
 }
@@ -45,7 +45,7 @@ type dropIn struct {
 
 func (d *dropIn) name() string { return filepath.Base(d.path) }
 
-// dropIns are the files that set the delay, in the order in which logind reads them.
+// dropIns returns the files that set the delay, in the order in which logind reads them.
 func dropIns(root string) ([]dropIn, error) {
 	var all []dropIn
 	hidden := map[string]bool{}
@@ -82,8 +82,8 @@ func sets(text []byte) bool {
 	return false
 }
 
-// writeDropIn writes the drop-in that has logind delay for so long, behind all others, and
-// removes those that earlier agents have written. later is the one that was last until then.
+// writeDropIn writes the drop-in that makes logind delay for so long, behind all others. It
+// removes those that earlier agents have written. later is the file that was last until then.
 func writeDropIn(root string, delay time.Duration) (later string, err error) {
 	all, err := dropIns(root)
 	if err != nil {
@@ -117,7 +117,7 @@ func writeDropIn(root string, delay time.Duration) (later string, err error) {
 	return later, nil
 }
 
-// reload has systemd send logind the SIGHUP that it reads its drop-ins on.
+// reload makes systemd send logind SIGHUP, on which logind reads its drop-ins.
 func reload(ctx context.Context, conn *dbus.Conn) error {
 	call := conn.Object(systemd, systemdPath).
 		CallWithContext(ctx, systemdManager+".KillUnit", dbus.FlagNoAutoStart, "systemd-logind.service", "all", int32(1))
@@ -127,18 +127,18 @@ func reload(ctx context.Context, conn *dbus.Conn) error {
 	return nil
 }
 
-// lengthy is how the delay was made longer, and when that may be tried again.
+// lengthy is the state of lengthening the delay.
 type lengthy struct {
-	skip  int // so many checks are to pass first
+	skip  int // checks before the next attempt
 	pause int
 	said  string
-	setBy string // the file that logind obeys instead of the agent's, "" where none is known
+	setBy string // the file that logind obeys instead of the agent's, "" if unknown
 }
 
 func (l *lengthy) due() bool { return l.skip <= 0 }
 
-// extend has logind delay for as long as is wanted: at the start, and whenever another file
-// has made the time shorter again.
+// extend makes logind delay for as long as is wanted: at the start, and whenever another file
+// has shortened the delay.
 func (b *bus) extend(ctx context.Context, state agent.NodeState) agent.NodeState {
 	l := b.logind
 	if state.Delay >= l.Wanted {
@@ -162,8 +162,8 @@ func (b *bus) extend(ctx context.Context, state agent.NodeState) agent.NodeState
 	return state
 }
 
-// lengthen writes the drop-in, has logind read it and waits until logind says so, within
-// callTimeout: shutdowns are to be heard of meanwhile.
+// lengthen writes the drop-in, makes logind read it and waits until logind confirms it. It
+// takes at most callTimeout, so that shutdowns are noticed meanwhile.
 func (b *bus) lengthen(ctx context.Context, state agent.NodeState) (agent.NodeState, error) {
 	l := b.logind
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -196,7 +196,7 @@ func (b *bus) lengthen(ctx context.Context, state agent.NodeState) (agent.NodeSt
 	}
 }
 
-// lastPlace waits for write, which names the file that was last, no longer than ctx allows.
+// lastPlace waits for write no longer than ctx allows. write returns the file that was last.
 func lastPlace(ctx context.Context, write func() (string, error)) (later string, err error) {
 	answer := make(chan string, 1)
 	err = durable.Within(ctx, "the disk", func() error {
@@ -210,7 +210,7 @@ func lastPlace(ctx context.Context, write func() (string, error)) (later string,
 	return <-answer, nil
 }
 
-// stillShort names the file that logind obeys, where there is one behind the agent's.
+// stillShort returns the file that logind obeys, if there is one behind the agent's.
 func stillShort(root string, delay time.Duration) (setBy string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), systemdTimeout)
 	defer cancel()

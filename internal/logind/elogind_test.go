@@ -16,8 +16,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// systemdOn has the bus a systemd that sends logind its SIGHUP. elogind reads one file
-// and no drop-ins, so what they amount to is put there first, as logind reads them.
+// systemdOn puts a systemd on the bus that sends logind its SIGHUP. elogind reads one
+// file and no drop-ins. So the result of the drop-ins, as logind reads them, is
+// written there first.
 func systemdOn(t *testing.T, m *logind.Machine, root string) {
 	t.Helper()
 	conn, err := dbus.Connect("unix:path=" + m.Socket)
@@ -39,7 +40,7 @@ func systemdOn(t *testing.T, m *logind.Machine, root string) {
 	}
 }
 
-// reloaded has logind read its drop-ins: the last name of all directories counts.
+// reloaded makes logind read its drop-ins: the last name of all directories counts.
 func reloaded(t *testing.T, m *logind.Machine, root string) {
 	t.Helper()
 	last, delay := "", time.Duration(0)
@@ -64,7 +65,7 @@ func reloaded(t *testing.T, m *logind.Machine, root string) {
 	m.Reload(t)
 }
 
-// dropInAt is what a distribution, or somebody else, has put there.
+// dropInAt writes a drop-in as a distribution, or somebody else, would.
 func dropInAt(t *testing.T, root, path, head, seconds string) {
 	t.Helper()
 	file := filepath.Join(root, path)
@@ -85,7 +86,7 @@ func rootDir(t *testing.T) string {
 	return root
 }
 
-func TestElogindDelaysForAsLongAsTheDropInSaysAndWaitsForTheInhibitor(t *testing.T) {
+func TestElogindDelaysAsTheDropInSaysAndWaits(t *testing.T) {
 	m, root := logind.Start(t, 5*time.Second), rootDir(t)
 	systemdOn(t, m, root)
 	w := watch(t, &Logind{Socket: m.Socket, Wanted: 2 * time.Minute, Root: root})
@@ -146,13 +147,13 @@ func TestADropInThatNobodyHasLogindReadIsSaid(t *testing.T) {
 	if !strings.Contains(w.lines.String(), "is written, but systemd cannot have logind read it (restart logind)") {
 		t.Error("not said:", w.lines)
 	}
-	// As it says: the next logind reads it.
+	// As the message says, the next logind reads it.
 	if _, err := os.Stat(filepath.Join(root, dropInDir, dropInName)); err != nil {
 		t.Error(err)
 	}
 }
 
-// An agent beside it that is killed holds nothing any more.
+// A second agent that is killed holds no inhibitor any more.
 func TestElogindGoesDownAtOnceWhenWhoHeldTheInhibitorHasEnded(t *testing.T) {
 	m := logind.Start(t, time.Minute)
 	w := watch(t, &Logind{Socket: m.Socket})

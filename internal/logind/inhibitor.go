@@ -8,7 +8,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// hold takes an inhibitor anew: whether logind still knows the old one cannot be asked.
+// hold takes a new inhibitor: nobody can ask whether logind still knows the old one.
 func (b *bus) hold(ctx context.Context) {
 	f, err := b.inhibit(ctx)
 	if err != nil {
@@ -21,8 +21,8 @@ func (b *bus) hold(ctx context.Context) {
 	b.logind.Log.Info("shutdowns of this node are delayed until its VMs are gone")
 }
 
-// inhibit waits for the answer no longer than callTimeout. One that comes later is not
-// kept: nobody would close it, and the next shutdown would wait for all of its time.
+// inhibit waits for the answer no longer than callTimeout. It closes a later one:
+// otherwise nobody would, and logind would delay the next shutdown for its full time.
 func (b *bus) inhibit(ctx context.Context) (*os.File, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -1,10 +1,10 @@
-// Package logind delays the node's shutdown with an inhibitor of
-// systemd-logind, or of elogind, and hears of shutdowns from it
-// (org.freedesktop.login1(5), https://systemd.io/INHIBITOR_LOCKS).
+// Package logind delays the node's shutdown with an inhibitor of systemd-logind, or of
+// elogind, and learns of shutdowns from it (org.freedesktop.login1(5),
+// https://systemd.io/INHIBITOR_LOCKS).
 //
-// The inhibitor is a file descriptor: logind goes on when it is closed, also by the
-// end of the process, or when InhibitDelayMaxSec is over. While a shutdown is under
-// way logind gives no new one.
+// The inhibitor is a file descriptor. logind goes on with a shutdown when it is closed, also
+// by the end of the process, or when InhibitDelayMaxSec is over. During a shutdown logind
+// gives no new one.
 package logind
 
 import (
@@ -27,10 +27,10 @@ const DefaultSocket = "/run/dbus/system_bus_socket"
 
 const (
 	callTimeout = 5 * time.Second
-	// retryInterval is how soon a lost bus is tried again, and a refused inhibitor asked for.
+	// retryInterval is how often a lost bus, or a refused inhibitor, is tried again.
 	retryInterval = 5 * time.Second
-	// checkInterval is how often that is looked at of which no signal tells: the delay,
-	// which another drop-in may have made shorter, and systemd's state.
+	// checkInterval is how often the agent checks what no signal reports: the delay, which
+	// another drop-in may have shortened, and systemd's state.
 	checkInterval = time.Minute
 	busName       = "org.freedesktop.DBus"
 	name          = "org.freedesktop.login1"
@@ -43,8 +43,8 @@ type Logind struct {
 	// Socket of the system bus.
 	Socket string
 	Log    *slog.Logger
-	// Wanted is how long logind is to delay. Where its own time is shorter, a drop-in is
-	// written below Root, the node's root directory.
+	// Wanted is how long logind is to delay. If its own delay is shorter, the agent writes a
+	// drop-in below Root, the node's root directory.
 	Wanted time.Duration
 	Root   string
 
@@ -59,8 +59,8 @@ type Logind struct {
 // Release implements agent.Inhibitor.
 func (l *Logind) Release() { l.take(nil) }
 
-// take puts a new inhibitor in the place of the old one, which is closed only then:
-// in between the node would not wait.
+// take replaces the inhibitor, and closes the old one only then: in between the node would
+// not wait.
 func (l *Logind) take(f *os.File) {
 	if old := l.held.Swap(f); old != nil {
 		_ = old.Close() // nothing was written
@@ -69,8 +69,8 @@ func (l *Logind) take(f *os.File) {
 
 func (l *Logind) holds() bool { return l.held.Load() != nil }
 
-// Watch implements agent.Inhibitor. Bus and logind may come and go: an inhibitor that
-// is held stays held, and another one is taken when they are back.
+// Watch implements agent.Inhibitor. Bus and logind may come and go: a held inhibitor stays
+// held, and Watch takes another one when they are back.
 func (l *Logind) Watch(ctx context.Context, report func(agent.NodeState)) {
 	defer l.Release()
 	for {
@@ -106,7 +106,7 @@ func (l *Logind) session(ctx context.Context, report func(agent.NodeState)) erro
 	if err != nil {
 		return fmt.Errorf("the system bus %s: %w", l.Socket, cmp.Or(context.Cause(ctx), err))
 	}
-	defer func() { _ = conn.Close() }() // its end is all that is wanted
+	defer func() { _ = conn.Close() }() // only its end matters
 	signals := make(chan *dbus.Signal, 16)
 	conn.Signal(signals)
 	for _, match := range append(systemdMatches(), [][]dbus.MatchOption{
@@ -129,20 +129,21 @@ func (l *Logind) session(ctx context.Context, report func(agent.NodeState)) erro
 	}
 }
 
-// bus is a connection, and who is logind on it.
+// bus is a connection, and logind's name on it.
 type bus struct {
 	conn    *dbus.Conn
 	logind  *Logind
 	owner   string
-	refused bool   // the inhibitor that was asked for last
-	pid1    string // who is systemd
-	// jobs: systemd has had a job to stop the node. removed: one was taken away since.
+	refused bool   // the last request for an inhibitor
+	pid1    string // systemd's name on the bus
+	// jobs means that systemd has had a job to stop the node, removed that one was removed
+	// since.
 	jobs, removed bool
-	stopTime      time.Duration // that systemd gives a unit to stop
+	stopTime      time.Duration // how long systemd lets a unit take to stop
 }
 
-// wait returns nil when there is something to look at: news, or an inhibitor that was
-// refused and may be given by now.
+// wait returns nil when look has something to do: there is news, or a refused inhibitor may
+// be granted by now.
 func (b *bus) wait(ctx context.Context, signals <-chan *dbus.Signal) error {
 	again := time.NewTimer(cmp.Or(b.logind.retry, retryInterval))
 	defer again.Stop()
@@ -171,7 +172,7 @@ func (b *bus) wait(ctx context.Context, signals <-chan *dbus.Signal) error {
 	}
 }
 
-// trusted tells whether a signal is logind's or the bus's own: anybody on the bus can
+// trusted reports whether a signal is from logind, systemd or the bus: anybody on the bus can
 // send this process a signal of any name.
 func (b *bus) trusted(s *dbus.Signal) bool {
 	switch s.Name {
@@ -184,11 +185,11 @@ func (b *bus) trusted(s *dbus.Signal) bool {
 	}
 }
 
-// look asks logind for everything, takes an inhibitor if there may be one, and tells.
+// look asks logind for everything, takes an inhibitor if it can, and reports.
 func (b *bus) look(ctx context.Context, report func(agent.NodeState)) error {
 	b.refused = false
 	err := b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", name).Store(&b.owner)
-	if _, answered := errors.AsType[dbus.Error](err); answered { // no logind: it is heard of when it comes
+	if _, answered := errors.AsType[dbus.Error](err); answered { // no logind: a signal tells when it comes
 		b.owner = ""
 		b.logind.logOnce(fmt.Errorf("there is no logind on the system bus: %w", err))
 		state := b.stopping(ctx, agent.NodeState{})
@@ -239,10 +240,11 @@ func microseconds(n uint64) time.Duration {
 	return time.Duration(min(n, uint64(maxDelay/time.Microsecond))) * time.Microsecond
 }
 
-// maxDelay: "infinity" is 2^64-1 µs.
+// maxDelay bounds delays: "infinity" is 2^64-1 µs.
 const maxDelay = 100 * 365 * 24 * time.Hour
 
-// call waits for the answer no longer than callTimeout. It never has the bus start anything.
+// call waits for the answer no longer than callTimeout. It does not make the bus start
+// anything.
 func (b *bus) call(ctx context.Context, to, object, method string, args ...any) *dbus.Call {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

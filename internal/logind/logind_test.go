@@ -22,7 +22,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 )
 
-// testTimeout is for what happens at once.
+// testTimeout bounds waits for what happens at once.
 const testTimeout = 20 * time.Second
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -53,7 +53,7 @@ func startBus(t *testing.T, socket string) (stop func()) {
 	return sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 }
 
-// fakeLogind is org.freedesktop.login1 with what is needed of it. Its bus is real.
+// fakeLogind is the part of org.freedesktop.login1 that is needed. Its bus is real.
 type fakeLogind struct {
 	t    *testing.T
 	conn *dbus.Conn
@@ -63,7 +63,7 @@ type fakeLogind struct {
 	delay     uint64
 	asked     []string
 	inhibitor []*os.File // our ends: each reads its end of file when the other is closed
-	theirs    []*os.File // what was given away, until it has arrived
+	theirs    []*os.File // what was given away, until it arrived
 	hups      int
 	afterHUP  uint64
 	refuses   bool
@@ -162,7 +162,7 @@ func (l *fakeLogind) given() int {
 	return len(l.asked)
 }
 
-// ours is our end of one that has arrived.
+// ours returns our end of an inhibitor that has arrived.
 func (l *fakeLogind) ours(n int) *os.File {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,7 +178,7 @@ func (l *fakeLogind) ended(n int) bool {
 	return err != nil && !os.IsTimeout(err)
 }
 
-// held tells whether an inhibitor is still open.
+// held reports whether an inhibitor is still open.
 func (l *fakeLogind) held(n int) bool {
 	f := l.ours(n)
 	_ = f.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
@@ -253,7 +253,7 @@ func TestAnInhibitorIsHeldUntilTheVMsAreGone(t *testing.T) {
 	if !fake.ended(0) {
 		t.Error("the inhibitor is still held")
 	}
-	// Called off: held again.
+	// Cancelled: an inhibitor is held.
 	fake.prepare(false)
 	w.until("called off", known)
 	if fake.given() != 2 || !fake.held(1) {
@@ -278,7 +278,7 @@ func TestAnAgentThatStartsInTheMiddleHearsOfIt(t *testing.T) {
 
 func TestLogindAndTheBusMayComeAndGo(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
-	// Without a bus, then without logind, it is said and tried again.
+	// Without a bus, then without logind, it is logged and tried again.
 	w := watch(t, &Logind{Socket: socket, retry: 100 * time.Millisecond})
 	w.until("no bus", unknown)
 	stop := startBus(t, socket)
@@ -308,7 +308,7 @@ func TestLogindAndTheBusMayComeAndGo(t *testing.T) {
 	}
 }
 
-// Only the bound on a session's first steps ends this wait.
+// Only the bound on a session's first calls ends this wait.
 func TestABusThatSaysNothingIsLeft(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	l, err := new(net.ListenConfig).Listen(t.Context(), "unix", socket)
@@ -339,7 +339,7 @@ func TestAnInhibitorThatWasRefusedIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// Kept by nobody it would hold up the next shutdown for all of logind's time.
+// If left open, it would delay the next shutdown for all of logind's time.
 func TestAnInhibitorThatComesTooLateIsClosed(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	defer startBus(t, socket)()
@@ -361,7 +361,7 @@ func TestAnInhibitorThatComesTooLateIsClosed(t *testing.T) {
 	}
 	close(slow)
 	for fake.given() == 0 && t.Context().Err() == nil {
-		if _, err := b.state(t.Context()); err != nil { // and so the answer is on its way
+		if _, err := b.state(t.Context()); err != nil { // so the answer is on its way
 			t.Fatal(err)
 		}
 	}

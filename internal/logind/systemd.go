@@ -11,7 +11,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/agent"
 )
 
-// A reboot that passes by logind is heard of from systemd's manager alone: it has a job for
+// A reboot that bypasses logind shows only in systemd's manager: it has a job for
 // shutdown.target, and its SystemState is "stopping" (org.freedesktop.systemd1(5)).
 const (
 	systemd        = "org.freedesktop.systemd1"
@@ -21,16 +21,16 @@ const (
 	stateStopping  = "stopping"
 	// defaultStop is systemd's own DefaultTimeoutStopSec.
 	defaultStop = 90 * time.Second
-	// systemdTimeout bounds a question to systemd: logind's word is not to wait for it.
+	// systemdTimeout bounds a question to systemd, because logind's state waits for it.
 	systemdTimeout = time.Second
 )
 
-// stopTargets are the units whose job says that the node stops.
+// stopTargets returns the units whose job means that the node stops.
 func stopTargets() []string {
 	return []string{"shutdown.target", "reboot.target", "poweroff.target", "halt.target", "kexec.target"}
 }
 
-// systemdMatches are the signals that tell of such a job, or of the manager's state.
+// systemdMatches returns matches for signals of such a job, or of the manager's state.
 func systemdMatches() (matches [][]dbus.MatchOption) {
 	for _, unit := range stopTargets() {
 		for _, member := range []string{"JobNew", "JobRemoved"} {
@@ -47,13 +47,13 @@ func systemdMatches() (matches [][]dbus.MatchOption) {
 	})
 }
 
-// subscribe has systemd send its signals, which it does not where nobody has asked. There is
-// nothing to do where it does not: its state is looked at.
+// subscribe makes systemd send its signals: it sends none without a subscriber. A failure
+// needs no action: checks read systemd's state.
 func (b *bus) subscribe() {
 	b.conn.Object(systemd, systemdPath).Go(systemdManager+".Subscribe", dbus.FlagNoAutoStart|dbus.FlagNoReplyExpected, nil)
 }
 
-// ofSystemd takes over a signal, and tells whether it is systemd's and says something.
+// ofSystemd handles a signal, and reports whether it is systemd's and relevant.
 func (b *bus) ofSystemd(s *dbus.Signal) bool {
 	if s.Sender != b.pid1 || b.pid1 == "" || s.Path != systemdPath {
 		return false
@@ -76,7 +76,7 @@ func (b *bus) ofSystemd(s *dbus.Signal) bool {
 	}
 }
 
-// names reports whether a signal of changed properties names this one.
+// names reports whether a signal of changed properties names property.
 func names(body []any, property string) bool {
 	if len(body) < 3 {
 		return false
@@ -87,8 +87,8 @@ func names(body []any, property string) bool {
 	return is || slices.Contains(invalidated, property)
 }
 
-// stopping is a state with what systemd says. Where that stops the node by itself, the
-// time is what it gives a unit to stop: nobody holds it up.
+// stopping adds systemd's view to a state. If systemd stops the node by itself, the delay is
+// the time that it gives a unit to stop: no inhibitor extends it.
 func (b *bus) stopping(ctx context.Context, s agent.NodeState) agent.NodeState {
 	if s.ShuttingDown {
 		s.AtOnce = b.jobs && !b.removed
@@ -101,8 +101,8 @@ func (b *bus) stopping(ctx context.Context, s agent.NodeState) agent.NodeState {
 	return s
 }
 
-// stops reports whether systemd stops the node. Its job is enough; that it has none any
-// more is believed only with its state.
+// stops reports whether systemd stops the node. A job proves it. The removal of the job
+// proves nothing until systemd's state is read.
 func (b *bus) stops(ctx context.Context) bool {
 	was := b.pid1
 	err := b.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", systemd).Store(&b.pid1)
@@ -124,7 +124,7 @@ func (b *bus) stops(ctx context.Context) bool {
 	return b.jobs || state == stateStopping
 }
 
-// timeToStop is asked for before the node stops: then nobody waits for an answer.
+// timeToStop asks before the node stops, so that nobody waits for the answer then.
 func (b *bus) timeToStop(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, systemdTimeout)
 	defer cancel()
@@ -142,7 +142,7 @@ func (b *bus) systemState(ctx context.Context) (state string, known bool) {
 	return state, err == nil
 }
 
-// changed tells whether there is something to look at of which no signal tells.
+// changed reports whether something has changed that no signal reports.
 func (b *bus) changed(ctx context.Context) bool {
 	if b.pid1 != "" && !b.jobs {
 		if state, _ := b.systemState(ctx); state == stateStopping {

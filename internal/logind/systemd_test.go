@@ -13,8 +13,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/logind"
 )
 
-// manager1 is systemd's manager with what is needed of it. As the real one it sends signals
-// only where somebody has subscribed.
+// manager1 is the part of systemd's manager that is needed. Like the real one it sends
+// signals only to subscribers.
 type manager1 struct {
 	t    *testing.T
 	conn *dbus.Conn
@@ -22,7 +22,7 @@ type manager1 struct {
 	mu         sync.Mutex
 	state      string
 	subscribed chan struct{}
-	hangs      chan struct{} // until it is closed nothing is answered; nil: it answers
+	hangs      chan struct{} // no answers until it is closed; nil: it answers
 }
 
 func startManager(t *testing.T, socket, state string) *manager1 {
@@ -66,7 +66,7 @@ func (m *manager1) is(state string) {
 	m.state = state
 }
 
-// job tells of a job of a unit.
+// job sends a signal about a unit's job.
 func (m *manager1) job(member, unit string, more ...any) {
 	if err := m.conn.Emit(systemdPath, systemdManager+"."+member, append([]any{uint32(7), dbus.ObjectPath("/job/7"), unit}, more...)...); err != nil {
 		m.t.Error(err)
@@ -84,7 +84,7 @@ func TestAShutdownThatPassesByLogindIsHeardOfFromSystemd(t *testing.T) {
 	if s := w.until("shutdown", down); s.Delay != 45*time.Second || !s.AtOnce {
 		t.Errorf("%+v, want the time that systemd gives a unit", s)
 	}
-	// Cancelled: held again.
+	// Cancelled: an inhibitor is held.
 	systemd.is("running")
 	systemd.job("JobRemoved", "shutdown.target", "canceled")
 	w.until("called off", known)
@@ -98,7 +98,7 @@ func TestASystemdThatIsStoppingAtTheAgentsStart(t *testing.T) {
 	w.until("shutdown", down)
 }
 
-// Its job is enough: a manager that stops may have no time for questions.
+// The job is proof enough: a manager that stops may have no time for questions.
 func TestASystemdThatStopsAndDoesNotAnswer(t *testing.T) {
 	m := logind.Start(t, 5*time.Second)
 	systemd := startManager(t, m.Socket, "running")

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Of each message a few pass at once, then one a minute with the number of
-// those left out; no text is longer than this.
+// Each message may pass a few times at once, then once a minute with the number of lines
+// left out. No text is longer than maxBytes.
 const (
 	burst    = 10
 	every    = time.Minute
@@ -22,7 +22,7 @@ type limiter struct {
 	shared *budgets
 }
 
-// budgets has one budget per message; messages are constants of ours.
+// budgets has one budget per message. Messages are constants of this program.
 type budgets struct {
 	mu   sync.Mutex
 	used map[string]*budget
@@ -33,10 +33,10 @@ type budget struct {
 	leftOut  int
 }
 
-// Limited returns a logger that writes to the same place, with a budget for each
-// message: a tenant that causes the same line again and again neither fills the disk
-// nor hides the lines of a shutdown. Loggers made from it share the budgets. Debug
-// lines are not limited: -v asks for all of them.
+// Limited returns a logger that writes to the same place, with a budget for each message.
+// So a tenant that causes the same line again and again neither fills the disk nor hides
+// the lines of a shutdown. Loggers made from it share the budgets. Debug lines are not
+// limited: -v asks for all of them.
 func Limited(log *slog.Logger) *slog.Logger {
 	return slog.New(limiter{log.Handler(), &budgets{used: map[string]*budget{}}})
 }
@@ -91,7 +91,7 @@ func (b *budgets) pass(message string, now time.Time) (leftOut int, ok bool) {
 	return leftOut, true
 }
 
-// short cuts what a tenant may have written.
+// short cuts a text that a tenant may have written.
 func short(a slog.Attr) slog.Attr {
 	text := a.Value.String()
 	if len(text) <= maxBytes {

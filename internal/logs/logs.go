@@ -1,5 +1,5 @@
-// Package logs is how all programs of the project write log lines. A duration
-// has its unit ("1.5s"): JSON would have bare nanoseconds.
+// Package logs makes the loggers of all programs of the project. A duration has its unit
+// ("1.5s"): JSON would have bare nanoseconds.
 package logs
 
 import (
@@ -7,8 +7,8 @@ import (
 	"log/slog"
 )
 
-// New returns a logger that writes to w in a format, "json" or "text"; from a
-// verbosity of 1 on with debug lines.
+// New returns a logger that writes to w in a format, "json" or "text". From a verbosity
+// of 1 on it writes debug lines.
 func New(w io.Writer, format string, verbosity int) *slog.Logger {
 	opts := &slog.HandlerOptions{ReplaceAttr: durationText}
 	if verbosity > 0 {

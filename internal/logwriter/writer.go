@@ -1,5 +1,5 @@
-// Package logwriter writes log lines for a program that must not wait for whoever
-// reads them: stderr is a pipe, and full as soon as it is not read.
+// Package logwriter writes log lines for a program that must not wait for their reader:
+// stderr is a pipe, and fills up when nobody reads it.
 package logwriter
 
 import (
@@ -12,8 +12,8 @@ import (
 // waiting is how many lines wait for their reader.
 const waiting = 256
 
-// Writer passes lines on. Those that find no room are dropped. Its methods may
-// be called from any goroutine.
+// Writer passes lines on, and drops those that find no room. Any goroutine may call its
+// methods.
 type Writer struct {
 	lines   chan []byte
 	dropped atomic.Int64 // since it was last reported
@@ -34,7 +34,7 @@ func New(out io.Writer) *Writer {
 	return w
 }
 
-// Report has dropped called for each line that is, and resumed with their
+// Report sets two functions: dropped is called for each dropped line, resumed with their
 // number once lines are read again. Neither may block.
 func (w *Writer) Report(dropped func(), resumed func(lines int)) {
 	w.report.Store(&report{dropped, resumed})
@@ -53,8 +53,8 @@ func (w *Writer) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Close waits until the lines are written, but not longer than timeout. It is
-// called once; lines that come later are not written.
+// Close waits until the lines are written, at most for timeout. Call it once; later lines
+// are not written.
 func (w *Writer) Close(timeout time.Duration) {
 	close(w.closing)
 	select {

@@ -1,5 +1,5 @@
-// Package metrics is what operators see of the agent from outside: Prometheus
-// metrics and the health endpoints. Every label value is a constant of this program.
+// Package metrics is what operators see of the agent: Prometheus metrics and the health
+// endpoints. Every label value is a constant of this program.
 package metrics
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// Metrics counts. All methods may be called from any goroutine.
+// Metrics holds the metrics. Any goroutine may call its methods.
 type Metrics struct {
 	registry  *prometheus.Registry
 	stopped   *prometheus.CounterVec
@@ -68,14 +68,14 @@ func New() *Metrics {
 	return m
 }
 
-// TunnelRefused counts a connection of another node's agent that was ended.
+// TunnelRefused counts a refused connection of another node's agent.
 func (m *Metrics) TunnelRefused(reason string) { m.refused.WithLabelValues(reason).Inc() }
 
-// Downtime measures for how long a guest that has left stood still.
+// Downtime records how long a guest that has left stood still.
 func (m *Metrics) Downtime(d time.Duration) { m.downtime.Observe(d.Seconds()) }
 
-// Observe registers what counts VMs by phase. It is called at each scrape and must not
-// block.
+// Observe registers the function that counts VMs by phase. It is called at each scrape
+// and must not block.
 func (m *Metrics) Observe(phases func() map[grace.Phase]int) {
 	vms := prometheus.NewDesc("vmgrace_vms", "Recorded VMs by phase.", []string{"phase"}, nil)
 	held := prometheus.NewDesc("vmgrace_held_shutdowns", "Shutdowns that wait for their VM to be moved instead.", nil, nil)
@@ -88,19 +88,19 @@ func (m *Metrics) Observe(phases func() map[grace.Phase]int) {
 	}))
 }
 
-// WatchUp registers what reports whether the API server's VMIs are watched.
+// WatchUp registers the function that reports whether the API server's VMIs are watched.
 func (m *Metrics) WatchUp(up func() bool) {
 	m.isUp("vmgrace_vmi_watch_up", "1 while VMIs and launcher pods are watched.", up)
 }
 
-// LibvirtUp registers what reports whether there is a connection to libvirt. An
-// agent without libvirt has no such metric.
+// LibvirtUp registers the function that reports whether there is a connection to libvirt.
+// An agent without libvirt has no such metric.
 func (m *Metrics) LibvirtUp(up func() bool) {
 	m.isUp("vmgrace_libvirt_up", "1 while there is a connection to libvirt.", up)
 }
 
-// NodeShutdown registers what tells for how long a shutdown of the node is delayed.
-// The delay is absent while it is not known.
+// NodeShutdown registers the function that tells for how long a shutdown of the node is
+// delayed. The delay is absent while it is unknown.
 func (m *Metrics) NodeShutdown(state func() agent.NodeView) {
 	m.isUp("vmgrace_node_shutdown_delayed", "1 while a shutdown of the node would wait for its VMs.", func() bool { return state().Held })
 	desc := func(name, help string) *prometheus.Desc { return prometheus.NewDesc(name, help, nil, nil) }
@@ -130,12 +130,12 @@ func (m *Metrics) Stopped(cause grace.Cause, outcome grace.Outcome, took time.Du
 	m.duration.WithLabelValues(string(outcome)).Observe(took.Seconds())
 }
 
-// Reacted measures the way from a cause to the first request.
+// Reacted records the time from a cause to the first request.
 func (m *Metrics) Reacted(cause grace.Cause, after time.Duration) {
 	m.reaction.WithLabelValues(string(cause)).Observe(after.Seconds())
 }
 
-// Overshot measures the way from the deadline to the signal.
+// Overshot records the time from the deadline to the signal.
 func (m *Metrics) Overshot(by time.Duration) { m.overshoot.Observe(by.Seconds()) }
 
 // Asked counts a request; result is "ok" or "failed".
@@ -146,14 +146,14 @@ func (m *Metrics) Asked(mode grace.Mode, result string) {
 // Destroyed counts a signal, a destroy by libvirt, or the failure of both.
 func (m *Metrics) Destroyed(via string) { m.destroyed.WithLabelValues(via).Inc() }
 
-// Rejected counts what could not be used or done.
+// Rejected counts an unusable input or a failed step.
 func (m *Metrics) Rejected(reason string) { m.rejected.WithLabelValues(reason).Inc() }
 
 // Recovered counts the records found at start.
 func (m *Metrics) Recovered(n int) { m.recovered.Add(float64(n)) }
 
-// Conflict tells what of something else was found that ends VMs when the node
-// shuts down, "" for nothing.
+// Conflict records a found setting or unit that ends VMs when the node shuts down, "" for
+// none.
 func (m *Metrics) Conflict(with, found string) {
 	value := 0.0
 	if found != "" {
@@ -162,13 +162,14 @@ func (m *Metrics) Conflict(with, found string) {
 	m.conflict.WithLabelValues(with).Set(value)
 }
 
-// scraped is asked at each scrape, so that nothing has to be kept in step.
+// scraped computes its values at each scrape, so that none can be outdated.
 type scraped func(add sample)
 
 // sample adds a gauge's value to what is scraped.
 type sample func(what *prometheus.Desc, value float64, labels ...string)
 
-// Describe implements prometheus.Collector; an empty one leaves the descriptions to Collect.
+// Describe implements prometheus.Collector; an empty one leaves the descriptions to
+// Collect.
 func (scraped) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.

@@ -14,8 +14,8 @@ import (
 // Check is a health check; it must not block.
 type Check func() bool
 
-// Serve answers /metrics, /livez and /readyz on an address that Listen gave,
-// until ctx ends. A slow or silent client holds up nobody else.
+// Serve answers /metrics, /livez and /readyz on a listener from Listen, until ctx ends. A
+// slow or silent client delays nobody else.
 func (m *Metrics) Serve(ctx context.Context, l net.Listener, live, ready Check) error {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{Registry: m.registry, MaxRequestsInFlight: 4}))
@@ -30,7 +30,7 @@ func (m *Metrics) Serve(ctx context.Context, l net.Listener, live, ready Check) 
 	return nil
 }
 
-// Listen takes the address, so that a wrong one is an error at the start.
+// Listen opens the address, so that a wrong one is an error at the start.
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {

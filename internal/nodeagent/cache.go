@@ -23,8 +23,8 @@ const (
 	retakeInterval = 5 * time.Second
 )
 
-// cache is the state directory. It is read first, and written once that is
-// known to work, or to fail: until then those who write wait.
+// cache is the state directory. It is read first. Writers wait until it is known whether
+// writes work.
 type cache struct {
 	dir   string
 	log   *slog.Logger
@@ -34,14 +34,14 @@ type cache struct {
 	disk     durable.Disk
 	reading  chan taken
 	read     atomic.Bool                      // or known to be unreadable
-	store    atomic.Pointer[gracecache.Store] // nil until it is taken, in whichever goroutine
+	store    atomic.Pointer[gracecache.Store] // nil until it is taken, by any goroutine
 	records  atomic.Int64
 	opening  chan error // nil while nothing is under way
 	writable chan struct{}
 	end      <-chan struct{}
 }
 
-// recordOwner takes the records over.
+// recordOwner takes over the records.
 type recordOwner interface {
 	Guard(records []grace.Record)
 	SaveAgain()
@@ -53,8 +53,8 @@ type taken struct {
 	err    error
 }
 
-// takeCache begins to read the state directory and waits for the records, but
-// not for a disk that hangs.
+// takeCache begins to read the state directory and waits for the records, but not for a
+// disk that hangs.
 func (o *Options) takeCache(ctx context.Context, disk durable.Disk, meter *metrics.Metrics, log *slog.Logger) (*cache, []grace.Record, error) {
 	c := &cache{dir: o.StateDir, disk: disk, log: log, meter: meter, reading: make(chan taken, 1), writable: make(chan struct{}), end: ctx.Done()}
 	go c.take()
@@ -86,8 +86,7 @@ func (c *cache) took(t taken) error {
 	return nil
 }
 
-// open has the directory made writable. A disk that hangs is no error: keep
-// waits for it.
+// open makes the directory writable. A disk that hangs is no error: keep waits for it.
 func (c *cache) open(context.Context) error {
 	if c.opening == nil {
 		c.opening = make(chan error, 1)
@@ -124,8 +123,8 @@ func (c *cache) makeWritable() error {
 	return cmp.Or(err, loadErr)
 }
 
-// opened lets writers go on: where VMs are recorded, also on a disk that
-// refuses writes, which they then say.
+// opened lets writers go on. If VMs are recorded it does so even on a disk that refuses
+// writes; the writers then report that.
 func (c *cache) opened(err error) error {
 	c.opening = nil
 	if err != nil && (c.store.Load() == nil || c.records.Load() == 0 || errors.Is(err, gracecache.ErrLocked)) {
@@ -139,9 +138,9 @@ func (c *cache) opened(err error) error {
 	return nil
 }
 
-// keep checks whether the state directory is still the one that was opened,
-// until ctx ends. Where it is not, it is taken again, and every record is
-// written again, or its keeper says that it cannot be.
+// keep checks whether the state directory is still the one that was opened, until ctx
+// ends. If not, it takes the directory again, and every record is written again, or its
+// keeper reports that it cannot be.
 func (c *cache) keep(ctx context.Context) error {
 	if c.opening != nil {
 		select {

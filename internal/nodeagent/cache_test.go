@@ -35,7 +35,7 @@ func (f frozenFS) SyncDir(dir string) error {
 	return f.FS.SyncDir(dir)
 }
 
-// guarded has the records instead of an agent.
+// guarded takes the records in place of an agent.
 type guarded struct {
 	records []grace.Record
 	saves   chan struct{} // one for each time they were called for
@@ -89,7 +89,7 @@ func TestADiskThatHangsHoldsUpNeitherTheRecordsNorTheStart(t *testing.T) {
 	if err := c.open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Then: it is not ready, and what is put waits.
+	// Then: it is not ready, and a Put waits.
 	put := make(chan error, 1)
 	rec := g.records[0]
 	rec.Period.Length++

@@ -23,7 +23,7 @@ func (clock) Now() grace.Mono {
 	return grace.Mono(t.Nano())
 }
 
-// asleep is how long the node has been suspended in this boot.
+// asleep returns how long the node has been suspended in this boot.
 func (c clock) asleep() time.Duration {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // every kernel with pidfds has it
@@ -36,8 +36,8 @@ func (c clock) asleep() time.Duration {
 
 func (clock) Wall() time.Time { return time.Now() }
 
-// bootID names this boot of the kernel (proc(5)): monotonic times mean
-// nothing in another.
+// bootID identifies this boot of the kernel (proc(5)): monotonic times mean nothing in
+// another one.
 func bootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -10,13 +10,14 @@ import (
 	"github.com/vmgrace/vmgrace/internal/kube"
 )
 
-// vmis knows nothing until openCluster has worked.
+// vmis returns a source that is empty until openCluster has worked.
 func (o *Options) vmis(changed func(namespace, name string), log *slog.Logger) *kube.Source {
 	kube.SilenceLibraries()
 	return kube.New(kube.Config{Kubeconfig: o.Kubeconfig, Node: o.NodeName, Log: log, Now: clock{}.Now, Changed: changed})
 }
 
-// openCluster sends no request: the agent starts with the API server down, too.
+// openCluster sends no request, so that the agent starts even while the API server is
+// down.
 func (n *node) openCluster(context.Context) error {
 	if err := n.vmis.Open(); err != nil {
 		return err

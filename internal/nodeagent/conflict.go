@@ -19,13 +19,13 @@ const (
 	// nodeRoot is the node's file system, also from inside the agent's container,
 	// which has the node's PIDs.
 	nodeRoot = "/proc/1/root"
-	// conflictInterval is how often the node is looked at: packages come later, too.
+	// conflictInterval is how often the node is checked: packages may be installed later.
 	conflictInterval = 10 * time.Minute
 	maxQEMUConf      = 1 << 20
 )
 
-// conflict is something of libvirt's that saves, shuts down or destroys VMs when
-// the node shuts down, in its own time and not in their grace periods.
+// conflict is a part of libvirt that saves, shuts down or destroys VMs when the node
+// shuts down, without regard to their grace periods.
 type conflict struct {
 	with   string // the metric's label
 	look   func(root *os.Root) (found string, err error)
@@ -39,8 +39,8 @@ func conflicts() []conflict {
 	}
 }
 
-// watchConflicts looks at the node again and again, until ctx ends, and says
-// once what it finds. The file system may hang: nobody waits for this.
+// watchConflicts checks the node at intervals, until ctx ends, and logs each finding
+// once. The file system may hang: nobody waits for this.
 func watchConflicts(ctx context.Context, dir string, conflicted func(with, found string), log *slog.Logger) {
 	logged := map[string]string{}
 	tick := time.NewTicker(conflictInterval)
@@ -82,9 +82,9 @@ func (c conflict) lookIn(dir string) (found string, err error) {
 
 const guestsUnit = "libvirt-guests.service"
 
-// lookForLibvirtGuests tells where systemd has the unit as started or enabled.
-// systemd keeps a link in /run/systemd/units for each unit that is active, and
-// /run/systemd/system is there where it runs at all (sd_booted(3)).
+// lookForLibvirtGuests reports whether systemd has the unit started or enabled. systemd
+// keeps a link in /run/systemd/units for each active unit, and /run/systemd/system exists
+// if it runs at all (sd_booted(3)).
 func lookForLibvirtGuests(root *os.Root) (string, error) {
 	if _, err := root.Lstat("run/systemd/system"); err != nil {
 		return "", absent(err)
@@ -111,11 +111,11 @@ func lookForLibvirtGuests(root *os.Root) (string, error) {
 	return "", nil
 }
 
-// autoShutdown are settings of libvirt ≥ 11.2; the system's daemon has "none" where
-// they are not there (src/qemu/qemu.conf.in).
+// autoShutdown matches settings of libvirt ≥ 11.2. If they are missing, the system's
+// daemon uses "none" (src/qemu/qemu.conf.in).
 var autoShutdown = regexp.MustCompile(`(?m)^[ \t]*(auto_shutdown_(?:try_save|try_shutdown|poweroff))[ \t]*=[ \t]*["']([a-z]+)["']`)
 
-// lookForAutoShutdown tells which of these settings are not "none".
+// lookForAutoShutdown returns the settings that are not "none".
 func lookForAutoShutdown(root *os.Root) (string, error) {
 	f, err := root.Open("etc/libvirt/qemu.conf")
 	if err != nil {
@@ -134,7 +134,7 @@ func lookForAutoShutdown(root *os.Root) (string, error) {
 	return strings.Join(found, ", "), nil
 }
 
-// absent is nil where a file is not there, which is an answer.
+// absent returns nil for a missing file, which is an answer.
 func absent(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

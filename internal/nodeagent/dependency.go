@@ -10,11 +10,10 @@ import (
 // retryInterval is the pause between two tries of a dependency.
 const retryInterval = time.Second
 
-// dependency is something that an agent needs for its whole work. Where it is
-// missing the agent ends with an error, but not while a grace period is under
-// way: no dependency is needed to send a signal.
+// dependency is something that an agent needs for its whole work. If it is missing the
+// agent ends with an error, but not during a grace period: a signal needs no dependency.
 type dependency struct {
-	// try looks for it, or opens it; run uses it until ctx ends, and may be nil.
+	// try checks or opens it. run uses it until ctx ends, and may be nil.
 	try func(ctx context.Context) error
 	run func(ctx context.Context) error
 
@@ -28,7 +27,7 @@ func (d *dependency) check(ctx context.Context) error {
 	return err
 }
 
-// keep tries and runs until ctx ends. The error is for an agent that guards no
+// keep tries and runs until ctx ends. It returns an error only if the agent guards no
 // grace period.
 func (d *dependency) keep(ctx context.Context, guarding func() bool, log *slog.Logger) error {
 	logged := ""

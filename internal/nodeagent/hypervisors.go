@@ -14,9 +14,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/libvirt"
 )
 
-// hypervisors are the two kinds of VMs as one: those of the node's libvirt, and
-// those whose process is in their launcher pod. It implements hypervisor.Driver.
-// Neither kind waits for the other.
+// hypervisors joins the two kinds of VMs: those of the node's libvirt, and those whose
+// process is in their launcher pod. It implements hypervisor.Driver. Neither kind waits
+// for the other.
 type hypervisors struct {
 	launchers *inpod.Driver
 	libvirt   *libvirt.Driver // nil where there is none
@@ -30,14 +30,14 @@ func (o *Options) hypervisors(log *slog.Logger) hypervisors {
 	return h
 }
 
-// directory has the VMs of launcher directories found.
+// directory makes the driver find the VMs of launcher directories.
 func (h hypervisors) directory(find func(namespace, name, pod string) agent.Launcher) func(namespace, name, pod string) agent.Launcher {
 	return func(namespace, name, pod string) agent.Launcher {
 		return h.launchers.Directory(grace.DomainName(namespace, name), pod, find(namespace, name, pod))
 	}
 }
 
-// check reports whether what is needed of libvirt is there.
+// check reports whether the needed parts of libvirt are present.
 func (h hypervisors) check(context.Context) error {
 	if h.libvirt == nil {
 		return nil
@@ -63,7 +63,7 @@ func (h hypervisors) close() error {
 	return err
 }
 
-// of is the driver of an instance.
+// of returns the driver of an instance.
 func (h hypervisors) of(i grace.Instance) hypervisor.Driver {
 	if h.libvirt == nil || inpod.Owns(i) {
 		return h.launchers
@@ -71,8 +71,8 @@ func (h hypervisors) of(i grace.Instance) hypervisor.Driver {
 	return h.libvirt
 }
 
-// List implements hypervisor.Driver. It fails where libvirt's list fails; the other
-// kind has events of its own.
+// List implements hypervisor.Driver. It fails if libvirt's list fails; the other kind has
+// its own events.
 func (h hypervisors) List(ctx context.Context, ours func(name string) bool) ([]hypervisor.Domain, error) {
 	domains, err := h.launchers.List(ctx, ours)
 	if err != nil || h.libvirt == nil {
@@ -89,8 +89,8 @@ func (h hypervisors) List(ctx context.Context, ours func(name string) bool) ([]h
 	return append(domains, others...), nil
 }
 
-// Get implements hypervisor.Driver. A VM whose launcher asks the guest itself is
-// no matter of libvirt's, also before its process is there.
+// Get implements hypervisor.Driver. If a VM's launcher asks the guest itself, libvirt is
+// not asked, even before the VM's process is there.
 func (h hypervisors) Get(ctx context.Context, name string) (hypervisor.Domain, error) {
 	d, err := h.launchers.Get(ctx, name)
 	if err == nil || h.libvirt == nil || h.launchers.Claims(name) {
@@ -102,13 +102,6 @@ func (h hypervisors) Get(ctx context.Context, name string) (hypervisor.Domain, e
 // Ask implements hypervisor.Driver.
 func (h hypervisors) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
 	return h.of(i).Ask(ctx, name, i, m)
-}
-
-// prepare implements agent.Config.Prepare: only libvirt is asked for the domain first.
-func (h hypervisors) prepare(name string, i grace.Instance) {
-	if h.libvirt != nil && !inpod.Owns(i) {
-		h.libvirt.Prepare(name)
-	}
 }
 
 // Resume implements hypervisor.Driver.

@@ -12,14 +12,14 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// launchers is where the launcher directories are.
+// launchers finds and watches the launcher directories.
 type launchers struct {
 	watcher  *watch.Watcher
 	launcher func(namespace, name, pod string) agent.Launcher
 	watch    func(domain, pod string)
 }
 
-// launchers are the directories below --launchers-dir, or in a cluster volumes of
+// launchers returns the directories below --launchers-dir, or in a cluster the volumes of
 // launcher pods, found by pod UID.
 func (o *Options) launchers(changed func(name string), log *slog.Logger) launchers {
 	if o.Standalone {

@@ -13,8 +13,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// VmgraceLibvirtDown fires on vmgrace_libvirt_up of 0, which an agent that has
-// no libvirt on purpose must not say.
+// VmgraceLibvirtDown fires if vmgrace_libvirt_up is 0. An agent that has no libvirt on
+// purpose must not report that.
 func TestOnlyAnAgentWithLibvirtTellsWhetherItIsUp(t *testing.T) {
 	for uri, want := range map[string]bool{"": false, "qemu:///system": true} {
 		t.Run("--libvirt-uri="+uri, func(t *testing.T) {

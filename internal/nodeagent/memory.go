@@ -8,17 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockMemory keeps in memory what the agent has touched, so that no deadline
-// waits for a page from a disk that hangs: Linux drops pages of programs, too.
+// lockMemory keeps the agent's used pages in memory, so that no deadline waits for a page
+// from a disk that hangs: Linux drops pages of programs, too.
 func lockMemory(log *slog.Logger) {
 	if err := mlockall(); err != nil {
 		log.Warn("the agent's memory is not locked: a deadline may wait for a disk that its pages are read from; it needs CAP_IPC_LOCK", "err", err)
 	}
 }
 
-// mlockall locks all that is mapped now or later, page by page as it is touched.
-// A limit on locked memory would have a later allocation fail. For CAP_IPC_LOCK there
-// is no limit, and with a limit of 0 Linux lets only that capability through (mlock(2)).
+// mlockall locks all that is mapped now or later, page by page as it is touched. With a
+// limit on locked memory a later allocation could fail. For CAP_IPC_LOCK there is no
+// limit, and with a limit of 0 Linux allows only that capability (mlock(2)).
 func mlockall() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {

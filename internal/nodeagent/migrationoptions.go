@@ -36,7 +36,7 @@ func (o *MigrationOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.URI, "migration-uri", "", "has libvirt send and receive VMs by itself: where it reaches another node's libvirt, such as qemu+tls://{{address}}/system with the host of that one's --migration-address; the same on all nodes. What arrives is not checked then, and who may send it is libvirt's matter; empty = through the agents")
 }
 
-// defaultPaths are where libvirt keeps images.
+// defaultPaths returns where libvirt keeps images.
 func defaultPaths() []string { return []string{"/var/lib/libvirt/images"} }
 
 // cpusPerCPU is how many processors one arriving VM may have for each of this node's.
@@ -50,8 +50,8 @@ func (o *MigrationOptions) allowed(root string) tunnel.Agreement {
 	}
 }
 
-// rootOf is the node's root directory. Where even root may not look at process 1, as in a
-// container without privileges that the node itself is, it is this process's own.
+// rootOf returns the node's root directory. If even root may not look at process 1, as in
+// an unprivileged container that is itself the node, it returns this process's own.
 func rootOf(node string, log *slog.Logger) string {
 	fd, err := unix.Open(node, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {

@@ -11,14 +11,14 @@ import (
 
 const migratedUUID = "6ea4a593-6ab6-4db6-97dd-f1dcde1d9d3a"
 
-// arriving is a domain with these words in its os element and its devices.
+// arriving returns a domain with these words in its os element and its devices.
 func arriving(os, devices string) string {
 	return `<domain type='kvm'><name>ns_vm</name><uuid>` + migratedUUID + `</uuid><memory>1024</memory><vcpu>1</vcpu><os>` + os +
 		`</os><devices><emulator>/usr/bin/qemu-system-x86_64</emulator>` + devices + `</devices></domain>`
 }
 
-// With the flags that the manifests have, a guest writes to no firmware and reads none that
-// is not allowed, also where an operator allows its directory as it was once usual.
+// With the manifests' flags a guest writes to no firmware and reads only allowed ones,
+// even if an operator allows its directory as was once usual.
 func TestFirmwareIsReadAndNeverWritten(t *testing.T) {
 	root := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(root, "var/lib/libvirt/images"), 0o700); err != nil {

@@ -97,7 +97,7 @@ func TestALaunchersDirectoryThatIsNotThereIsSaidAtTheStart(t *testing.T) {
 	}
 }
 
-// given writes a cache with one VM at rest and one in mid-grace.
+// given writes a cache with one VM at rest and one in its grace period.
 func given(t *testing.T, start grace.Mono) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "state")

@@ -21,14 +21,14 @@ import (
 )
 
 const (
-	// nodeShutdownFile is in the state directory while the node shuts down. It is no
-	// VM's record, and has not their extension.
+	// nodeShutdownFile is in the state directory while the node shuts down. It is no VM's
+	// record, and has another extension.
 	nodeShutdownFile = "node-shutdown"
 	maxNodeShutdown  = 4096
 )
 
-// delayShutdowns has logind delay the node's shutdown. A dry run leaves its VMs alone,
-// so there is nothing to wait for.
+// delayShutdowns makes logind delay the node's shutdown. A dry run leaves its VMs alone,
+// so it needs no delay.
 func (n *node) delayShutdowns(ctx context.Context, c *agent.Config, boot string) {
 	if n.DBusSocket == "" || n.DryRun {
 		return
@@ -61,8 +61,8 @@ func (s nodeShutdown) keep(n grace.NodeShutdownTime) error {
 	return durable.Real().WriteFile(s.dir, nodeShutdownFile, append(text, '\n'), 0o600)
 }
 
-// recall returns what an earlier agent of this boot has kept. What cannot be used is
-// left out: logind is asked anyway.
+// recall returns what an earlier agent of this boot has kept. It ignores invalid content:
+// logind is asked anyway.
 func (s nodeShutdown) recall(ctx context.Context, log *slog.Logger) grace.NodeShutdownTime {
 	ctx, cancel := context.WithTimeout(ctx, diskTimeout)
 	defer cancel()

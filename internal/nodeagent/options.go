@@ -34,7 +34,7 @@ type Options struct {
 	version bool
 }
 
-// UsageError is a command line that cannot be followed: exit status 2.
+// UsageError is an invalid command line: exit status 2.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string {

@@ -7,7 +7,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// processes opens real ones.
+// processes opens real processes.
 type processes struct {
 	deadlines *deadline.Thread
 	ends      *process.Ends

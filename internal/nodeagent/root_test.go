@@ -13,7 +13,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/durable"
 )
 
-func TestAStateDirectoryThatGoesIsTakenAgainAndTheRecordsCalledFor(t *testing.T) {
+func TestAStateDirectoryThatGoesIsTakenAgain(t *testing.T) {
 	for name, lose := range map[string]func(dir string) error{
 		"removed": func(dir string) error {
 			if os.RemoveAll(dir) == nil {

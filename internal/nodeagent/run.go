@@ -17,37 +17,37 @@ import (
 	"github.com/vmgrace/vmgrace/internal/logs"
 	"github.com/vmgrace/vmgrace/internal/logwriter"
 	"github.com/vmgrace/vmgrace/internal/metrics"
-	"github.com/vmgrace/vmgrace/internal/transfer"
+	"github.com/vmgrace/vmgrace/internal/migratable"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// exitTimeout is how long calls that hang may hold up the end of the agent.
+// exitTimeout is how long calls that hang may delay the end of the agent.
 const exitTimeout = 700 * time.Millisecond
 
 // node is one agent with everything around it.
 type node struct {
 	*Options
-	log       *slog.Logger
-	meter     *metrics.Metrics
-	deadlines *deadline.Thread
-	ends      *process.Ends
-	records   *cache
-	driver    hypervisors
-	from      launchers
-	vmis      *kube.Source // nil with --standalone
-	agent     *agent.Agent
-	moves     *migrations // nil without live migrations
-	movable   *transfer.Conditions
-	points    failpoint.Points
+	log        *slog.Logger
+	meter      *metrics.Metrics
+	deadlines  *deadline.Thread
+	ends       *process.Ends
+	records    *cache
+	driver     hypervisors
+	from       launchers
+	vmis       *kube.Source // nil with --standalone
+	agent      *agent.Agent
+	moves      *migrations // nil without live migrations
+	migratable *migratable.Conditions
+	points     failpoint.Points
 }
 
-// Run is the agent's life, until ctx ends. It returns within a second of
-// that, whatever hangs, and leaves every VM alone.
+// Run runs the agent until ctx ends. It then returns within a second, whatever hangs, and
+// leaves every VM alone.
 //
-// The records are read and their deadlines armed before anything else: no
-// dependency is needed to send a signal.
+// It reads the records and arms their deadlines before anything else: a signal needs no
+// dependency.
 func (o *Options) Run(ctx context.Context, stderr *logwriter.Writer) error {
 	group, ctx := errgroup.WithContext(ctx)
 	n, err := o.arm(ctx, stderr)
@@ -67,8 +67,8 @@ func (o *Options) Run(ctx context.Context, stderr *logwriter.Writer) error {
 		"records", n.records.records.Load(), "dryRun", o.DryRun)
 	group.Go(func() error { return n.agent.Run(ctx) })
 	group.Go(func() error { return n.from.watcher.Run(ctx) })
-	if n.movable != nil {
-		group.Go(func() error { n.movable.Run(ctx); return nil })
+	if n.migratable != nil {
+		group.Go(func() error { n.migratable.Run(ctx); return nil })
 	}
 	group.Go(func() error { watchConflicts(ctx, nodeRoot, n.meter.Conflict, n.log); return nil })
 	for _, d := range dependencies {
@@ -110,7 +110,7 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 	n.from = o.launchers(n.points.Launchers(func(name string) { n.agent.LauncherChanged(name); n.changed(name) }), n.log)
 	config := agent.Config{
 		Policy:     o.policy(boot),
-		Hypervisor: n.driver, Prepare: n.driver.prepare, Cache: records, Processes: processes{n.deadlines, n.ends}, Clock: clock{}, Meter: n.meter,
+		Hypervisor: n.driver, Cache: records, Processes: processes{n.deadlines, n.ends}, Clock: clock{}, Meter: n.meter,
 		Launcher: n.driver.directory(n.from.launcher), Watch: n.from.watch,
 	}
 	n.delayShutdowns(ctx, &config, boot)
@@ -118,7 +118,7 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 		n.vmis = o.vmis(n.points.VMs(n.clusterChanged), n.log)
 		n.meter.WatchUp(n.vmis.Up)
 		config.Cluster = n.vmis
-		n.moves, n.movable = n.migrations(known, boot), n.conditions()
+		n.moves, n.migratable = n.migrations(known, boot), n.conditions()
 	}
 	if n.moves != nil {
 		config.Migration = n.moves.sides.MigrationOf
@@ -138,8 +138,8 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 	return n, nil
 }
 
-// guarding reports whether a grace period is under way, or may be: an agent that
-// could not read its records yet does not know.
+// guarding reports whether a grace period is under way, or may be, because the records
+// could not be read yet.
 func (n *node) guarding() bool { return !n.records.read.Load() || n.agent.Guarding() }
 
 func (n *node) dependencies() []*dependency {
@@ -186,8 +186,8 @@ func (o *Options) policy(boot string) grace.Policy {
 	}
 }
 
-// wait waits for the end, but not for calls that hang past the end of ctx: the
-// process ends with them, and the kernel lets go of the state directory.
+// wait waits for the end, but not for calls that hang past the end of ctx. They end with
+// the process, and the kernel then releases the state directory.
 func wait(ctx context.Context, end func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- end() }()

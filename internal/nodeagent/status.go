@@ -15,7 +15,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
 
-// vmStatus is one VM in the output of status; its keys are promised.
+// vmStatus is one VM in the output of status. Its keys are stable.
 type vmStatus struct {
 	Namespace          string      `json:"namespace"`
 	Name               string      `json:"name"`
@@ -34,8 +34,8 @@ const statusUsage = `node-agent status prints what the grace cache holds. It nee
 Flags:
 `
 
-// Status runs the status command. It reads the cache and touches nothing;
-// files that cannot be trusted are named on errOut.
+// Status runs the status command. It only reads the cache. Files that cannot be trusted
+// are named on errOut.
 func Status(args []string, out, errOut io.Writer) error {
 	f := pflag.NewFlagSet("node-agent status", pflag.ContinueOnError)
 	f.SetOutput(io.Discard)

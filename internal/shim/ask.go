@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
@@ -16,7 +17,7 @@ const askTimeout = 4 * time.Second
 
 func askDeadline() time.Time { return time.Now().Add(askTimeout) }
 
-// Ask is how the guest is asked to shut down: one of the two, or none.
+// Ask is how to ask the guest to shut down: one of the two, or none.
 type Ask struct {
 	QMP  string // the path of QEMU's monitor socket
 	Exec string // a command and its arguments
@@ -44,35 +45,64 @@ func parseAsk(text string) (Ask, error) {
 
 var errAskTimeout = fmt.Errorf("no answer in %v", askTimeout)
 
-// asker carries out the agent's requests, one at a time. A request that comes
-// meanwhile is carried out afterwards.
+// asker carries out the agent's requests to ask the guest, one at a time; a request that
+// comes meanwhile waits. If libvirt asks the guest it has nothing to do.
 type asker struct {
 	how    Ask
 	sender *signals.Sender
 	pid    int // of the VM process, 0 while it is not known
 
-	status  *hints // of status.json
 	asked   uint64 // the last request that was begun
 	busy    bool
 	command int        // a command that was started
 	results chan error // of QMP
 	timer   *time.Timer
-	monitor *powerRequest // the last one, which waits for the guest's end
+	monitor *powerRequest     // the last one; it waits for the guest's end
+	changes *fsnotify.Watcher // of the launcher directory, nil where there is none
 }
 
-func newAsker(how Ask, sender *signals.Sender, status *hints) *asker {
-	if how == (Ask{}) {
-		return nil
-	}
-	a := &asker{how: how, sender: sender, status: status, results: make(chan error, 1), timer: time.NewTimer(0)}
+func newAsker(how Ask, sender *signals.Sender) *asker {
+	a := &asker{how: how, sender: sender, results: make(chan error, 1), timer: time.NewTimer(0)}
 	a.timer.Stop()
 	return a
 }
 
+func (a *asker) asks() bool { return a.how != Ask{} }
+
+// listen wakes the shim when the launcher directory changes. That is only a hint: the
+// next look finds a request without an event, even if the shim's user has no inotify
+// instance left. The directory may have been replaced, so listen is called again.
+func (a *asker) listen(dir string) (err error) {
+	if !a.asks() {
+		return nil
+	}
+	if a.changes == nil {
+		if a.changes, err = fsnotify.NewWatcher(); err != nil {
+			return fmt.Errorf("looking for requests every %v alone: inotify: %w", unheardInterval, err)
+		}
+	}
+	if err := a.changes.Add(dir); err != nil {
+		return fmt.Errorf("looking for requests every %v alone: %w", unheardInterval, err)
+	}
+	return nil
+}
+
+// changed has an entry when the launcher directory has changed, lost when events were
+// lost.
+func (a *asker) changed() (changed <-chan fsnotify.Event, lost <-chan error) {
+	if a.changes == nil {
+		return nil, nil
+	}
+	return a.changes.Events, a.changes.Errors
+}
+
 // look takes the agent's request, if there is a new one.
 func (a *asker) look() error {
+	if a.busy || a.pid == 0 {
+		return nil
+	}
 	n, err := a.sender.Requested()
-	if err != nil || n <= a.asked || a.busy || a.pid == 0 {
+	if err != nil || n <= a.asked {
 		return err
 	}
 	a.asked, a.busy = n, true
@@ -88,9 +118,9 @@ func (a *asker) look() error {
 	return nil
 }
 
-// ended is told of a child that has ended.
+// ended takes the end of a child.
 func (a *asker) ended(pid, status int) error {
-	if a == nil || pid != a.command || pid == 0 {
+	if pid != a.command || pid == 0 {
 		return nil
 	}
 	a.command = 0
@@ -103,8 +133,8 @@ func (a *asker) ended(pid, status int) error {
 	return a.done(nil)
 }
 
-// late gives a request up. The command goes with whatever it has started; the
-// monitor's socket has a time-out of its own.
+// late gives a request up. It kills the command with all that it has started; the
+// monitor's socket has its own time-out.
 func (a *asker) late() error {
 	if a.command == 0 {
 		return nil
@@ -115,7 +145,7 @@ func (a *asker) late() error {
 	return a.done(errAskTimeout)
 }
 
-// done answers, and has status.json looked at for what was asked for meanwhile.
+// done sends the answer.
 func (a *asker) done(failed error) error {
 	a.busy = false
 	a.timer.Stop()
@@ -124,50 +154,28 @@ func (a *asker) done(failed error) error {
 		result = failed.Error()
 	}
 	err := a.sender.Tell(a.pid, a.asked, result)
-	a.status.poke()
 	return errors.Join(failed, err)
 }
 
-// off tells that the guest is off. The agent ends the process.
+// off reports that the guest is off. The agent ends the process.
 func (a *asker) off() error {
 	a.monitor.close()
 	a.monitor = nil
 	return a.sender.TellGuest(signals.GuestOff)
 }
 
-// close lets go of the monitor.
 func (a *asker) close() {
-	if a != nil {
-		a.monitor.close()
+	a.monitor.close()
+	if a.changes != nil {
+		_ = a.changes.Close() // nothing is left to be heard
 	}
 }
 
-// found is told the pid of the VM process.
+// found takes the pid of the VM process.
 func (a *asker) found(pid int) error {
-	if a == nil {
+	if !a.asks() {
 		return nil
 	}
 	a.pid = pid
 	return a.sender.Tell(pid, 0, "")
-}
-
-// asking is what the asker waits for.
-func (s *shim) asking() (result <-chan error, late <-chan time.Time, off <-chan struct{}) {
-	if s.asker == nil {
-		return nil, nil, nil
-	}
-	return s.asker.results, s.asker.timer.C, s.asker.monitor.guestOff()
-}
-
-// begin registers and finds the VM process. Where the agent has to be told of
-// that it comes first.
-func (s *shim) begin() (status int, ended bool) {
-	if s.asker == nil {
-		s.tell()
-		return s.find()
-	}
-	if status, ended = s.find(); !ended {
-		s.tell()
-	}
-	return status, ended
 }

@@ -13,9 +13,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// Config is what the command line says. Exactly one of PID, PIDFile and
-// Command is set, or Version alone; with Ask it is Command, and PIDFile may
-// come with it.
+// Config is the parsed command line. Exactly one of PID, PIDFile and Command is set, or
+// Version alone. With Ask it is Command, and PIDFile may come with it.
 type Config struct {
 	VM      signals.VM
 	Dir     string
@@ -142,8 +141,8 @@ func (c *Config) checkTarget(pid string) error {
 	return nil
 }
 
-// wholeSeconds turns a flag into what vm.json holds: "" for none, else whole
-// seconds, rounded up, because a guest must not get less than was asked for.
+// wholeSeconds turns a flag into the text for vm.json: "" for none, else whole seconds,
+// rounded up, because a guest must not get less than was asked for.
 func wholeSeconds(text string) (string, error) {
 	n, err := strconv.ParseUint(text, 10, 63)
 	switch {

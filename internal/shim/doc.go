@@ -1,11 +1,11 @@
 // Package shim is the shim's logic: it registers a VM, turns a signal into
 // the trigger file, and stays until the VM process has ended.
 //
-// It never passes a signal on and never kills: the agent alone decides. One
-// goroutine owns everything, and whatever can wait (a directory that is not
-// there yet, a log that nobody reads) makes nothing else wait.
+// It never passes a signal on and never kills: only the agent decides. One goroutine owns
+// everything. A wait (for a missing directory, or for a log that nobody reads) delays
+// nothing else.
 //
-// Every launcher pod pays for it, so it does without log/slog, os/exec,
-// encoding/json and pflag: each of them costs 0.2 to 0.4 MB of program, and as
-// much memory. Other values of GOMAXPROCS or GOGC gained nothing.
+// Every launcher pod pays for the shim. So it polls its files, and watches its directory
+// only if it asks the guest itself: a user has 128 inotify instances for all its
+// processes.
 package shim

@@ -12,50 +12,15 @@ import (
 	"time"
 )
 
-// pidFile waits for a file with the pid of the VM process.
+// pidFile is a file with the pid of the VM process, which may come later.
 type pidFile struct {
 	path string
-	// last is a text without a newline: its writer may be in the middle of it.
+	// last is a text without a newline: its writer may not have finished.
 	last string
-
-	hints *hints
-	next  *time.Timer // of the next look
 }
 
-func newPIDFile(path string) *pidFile {
-	return &pidFile{path: path, hints: newHints(), next: time.NewTimer(0)}
-}
-
-func (p *pidFile) close() {
-	p.hints.close()
-	p.next.Stop()
-}
-
-// hint has the file looked at, once for all the hints that come meanwhile.
-func (p *pidFile) hint() {
-	p.hints.disarm()
-	p.next.Reset(settleInterval)
-}
-
-// poll has it looked at again soon, without a hint.
-func (p *pidFile) poll() { p.next.Reset(pollInterval) }
-
-// look returns 0 while there is no pid yet, and sets the time of the next look.
-// The time is the file's last change. An error is worth a line; the file may
-// become valid later.
-func (p *pidFile) look() (pid int, written time.Time, err error) {
-	unheard := p.hints.arm(p.path) // before the file is read: what comes later makes a hint
-	pid, written, err = p.read()
-	p.next.Reset(restInterval)
-	if unheard != nil || p.last != "" || err != nil && !lasting(err) {
-		p.poll()
-	}
-	if unheard != nil {
-		err = errors.Join(err, fmt.Errorf("cannot hear of the pid file, looking for it every %v: %w", pollInterval, unheard))
-	}
-	return pid, written, err
-}
-
+// read returns 0 while there is no pid yet. The time is the file's last change. An
+// error is worth a line; the file may become valid later.
 func (p *pidFile) read() (pid int, written time.Time, err error) {
 	text, written, err := readSmall(p.path)
 	before := p.last
@@ -80,12 +45,7 @@ var (
 	errNotRegular = errors.New("not a regular file")
 )
 
-// lasting tells errors that go only with a change that makes a hint.
-func lasting(err error) bool {
-	return errors.Is(err, errNoPID) || errors.Is(err, errNotRegular) || errors.Is(err, syscall.ELOOP)
-}
-
-// parsePID refuses what could not be the VM process.
+// parsePID rejects a pid that cannot be the VM process.
 func parsePID(text string) (int, error) {
 	pid, err := strconv.ParseUint(text, 10, 31)
 	if err != nil || pid == 0 || int(pid) == os.Getpid() {

@@ -4,8 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
+	"os/exec"
 	"syscall"
 	"time"
 
@@ -14,23 +13,23 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// reuseMargin is more than clocks and file systems round.
+// reuseMargin exceeds the rounding of clocks and file systems.
 const reuseMargin = 2 * time.Second
 
-// startedAfter tells whether a process with this start time started clearly later
-// than a file with its pid was written: then it is another process with a used pid.
-// What is not known proves nothing.
+// startedAfter reports whether a process with this start time started clearly after its
+// pid was written to a file. Then it is another process with a reused pid. An unknown
+// start time proves nothing.
 func startedAfter(start uint64, written time.Time) bool {
 	return start != 0 && time.Since(written)-process.Age(start) > reuseMargin
 }
 
-// start starts the command in a process group of its own, so that neither a
-// signal to the shim's group nor a terminal's Ctrl-C reaches it. Not os/exec:
-// its Wait would fight reap for the child.
+// start starts the command in its own process group, so that neither a signal to the
+// shim's group nor a terminal's Ctrl-C reaches it. It does not use exec.Cmd, whose Wait
+// would compete with reap for the child.
 func start(command []string) (pid int, err error) {
-	path, err := lookPath(command[0], os.Getenv("PATH"))
+	path, err := exec.LookPath(command[0])
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("start %s: %w", command[0], err)
 	}
 	pid, err = syscall.ForkExec(path, command, &syscall.ProcAttr{
 		Env:   os.Environ(),
@@ -43,22 +42,8 @@ func start(command []string) (pid int, err error) {
 	return pid, nil
 }
 
-// lookPath finds a command as execvp(3) does. os/exec would cost 280 kB.
-func lookPath(name, path string) (string, error) {
-	if strings.Contains(name, "/") {
-		return name, nil
-	}
-	for _, dir := range filepath.SplitList(path) {
-		file := filepath.Join(dir, name)
-		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil {
-			return file, nil
-		}
-	}
-	return "", fmt.Errorf("start %s: not found in $PATH", name)
-}
-
-// adoptOrphans makes orphans below the shim its children, as they are anyway
-// where it is PID 1.
+// adoptOrphans makes orphans below the shim its children, as they already are if it is
+// PID 1.
 func adoptOrphans() error {
 	if os.Getpid() == 1 {
 		return nil
@@ -69,7 +54,7 @@ func adoptOrphans() error {
 	return nil
 }
 
-// reap takes every ended child, and tells of each with its exit status.
+// reap waits for every ended child, and reports each with its exit status.
 func reap(tell func(pid, status int)) {
 	for {
 		var ws unix.WaitStatus

@@ -1,21 +1,19 @@
 package shim
 
 import (
-	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
-	"strconv"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// maxQMP bounds what a monitor may say: events are counted, too.
+// maxQMP bounds what a monitor may send, events included.
 const maxQMP = 256 << 10
 
 var (
@@ -23,22 +21,23 @@ var (
 	errQMPEnd   = errors.New("the monitor has hung up")
 )
 
-// errQMPBusy: QEMU takes a second connection, and says nothing before the first ends.
+// errQMPBusy: QEMU accepts a second connection, but is silent before the first ends.
 var errQMPBusy = errors.New(signals.ResultBusy + ": another program holds the QMP socket, which serves one at a time; give the shim a socket of its own")
 
-// offInterval is how often a guest that was asked is looked at. Each look is a
-// connection of its own: whoever shares the monitor gets a turn.
+// offInterval is how often to check a guest that was asked. Each check opens its own
+// connection, so that others who share the monitor get a turn.
 const offInterval = 250 * time.Millisecond
 
-// powerRequest is a request by QEMU's monitor, and the wait for the guest's end after it.
+// powerRequest is a request through QEMU's monitor, and the wait for the guest's end
+// after it.
 type powerRequest struct {
 	off    chan struct{} // closed once the guest is off and QEMU stays
 	cancel context.CancelFunc
 	ended  chan struct{}
 }
 
-// press presses the power button once, says in result what came of it, and then
-// waits for the guest's end.
+// press presses the power button once, sends the result, and then waits for the guest's
+// end.
 func press(path string, deadline time.Time, result chan<- error) *powerRequest {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &powerRequest{off: make(chan struct{}), cancel: cancel, ended: make(chan struct{})}
@@ -60,7 +59,7 @@ func press(path string, deadline time.Time, result chan<- error) *powerRequest {
 	return m
 }
 
-// isOff asks QEMU whether its guest is off. One that does not answer has not said so.
+// isOff asks QEMU whether its guest is off. No answer counts as no.
 func isOff(ctx context.Context, path string) bool {
 	q, err := dialQMP(ctx, path, askDeadline())
 	if err != nil {
@@ -78,7 +77,7 @@ func (m *powerRequest) guestOff() <-chan struct{} {
 	return m.off
 }
 
-// close ends it. Its last result may be left unread.
+// close ends the wait. Its last result may be left unread.
 func (m *powerRequest) close() {
 	if m != nil {
 		m.cancel()
@@ -87,11 +86,11 @@ func (m *powerRequest) close() {
 }
 
 // shutdown is what QEMU calls a guest that is off.
-const shutdown = `"shutdown"`
+const shutdown = "shutdown"
 
-// powerdown presses the guest's power button by QEMU's monitor. A guest that a
-// user has paused is let run first, one that sleeps is woken: neither would
-// hear it. Of one that is off already there is nothing to do.
+// powerdown presses the guest's power button through QEMU's monitor. It first resumes a
+// guest that a user has paused, and wakes one that sleeps: neither would react. If the
+// guest is off already, there is nothing to do.
 func powerdown(ctx context.Context, path string, deadline time.Time) (off bool, err error) {
 	q, err := dialQMP(ctx, path, deadline)
 	if err != nil {
@@ -105,13 +104,13 @@ func powerdown(ctx context.Context, path string, deadline time.Time) (off bool, 
 	switch status {
 	case shutdown:
 		return true, nil
-	case `"paused"`:
+	case "paused":
 		_, err = q.do("cont")
-	case `"suspended"`:
+	case "suspended":
 		_, err = q.do("system_wakeup")
-	case `"running"`, `"prelaunch"`:
+	case "running", "prelaunch":
 	default:
-		return false, fmt.Errorf("the guest cannot hear it: it is %.40s", status)
+		return false, fmt.Errorf("the guest cannot hear it: it is %.40q", status)
 	}
 	if err == nil {
 		_, err = q.do("system_powerdown")
@@ -119,9 +118,9 @@ func powerdown(ctx context.Context, path string, deadline time.Time) (off bool, 
 	return false, err
 }
 
-// status is the first thing that is asked on a connection.
+// status is the first question on a connection.
 func (q *qmp) status() (string, error) {
-	if _, err := q.line(); err != nil {
+	if _, err := q.next(); err != nil {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return "", errQMPBusy
 		}
@@ -130,17 +129,42 @@ func (q *qmp) status() (string, error) {
 	if _, err := q.do("qmp_capabilities"); err != nil {
 		return "", err
 	}
-	state, err := q.do("query-status")
-	return signals.Members(state)["status"], err
+	return q.do("query-status")
 }
 
-// qmp is a connection to a monitor. Package net would be 0.7 MB of program.
+// qmp is a connection to a monitor.
 type qmp struct {
-	conn    *os.File
+	path    string
+	conn    net.Conn
 	heard   *io.LimitedReader
-	lines   *bufio.Reader // of what is heard
+	decoder *json.Decoder // of what is heard
 	id      int
 	release func() bool // of the connection, from its context
+}
+
+// message is what the shim reads of a greeting, an event or an answer.
+type message struct {
+	ID     int `json:"id"` // 0 if it is no answer
+	Return struct {
+		Status string `json:"status"`
+	} `json:"return"`
+	Error *struct {
+		Desc string `json:"desc"`
+	} `json:"error"`
+}
+
+func dialQMP(ctx context.Context, path string, deadline time.Time) (*qmp, error) {
+	conn, err := (&net.Dialer{Deadline: deadline}).DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("QMP: %w", err)
+	}
+	heard := &io.LimitedReader{R: conn, N: maxQMP}
+	q := &qmp{path: path, conn: conn, heard: heard, decoder: json.NewDecoder(heard)}
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, errors.Join(q.failed("connect", err), conn.Close())
+	}
+	q.release = context.AfterFunc(ctx, func() { _ = conn.Close() }) // which ends what waits for it
+	return q, nil
 }
 
 func (q *qmp) close() {
@@ -148,64 +172,42 @@ func (q *qmp) close() {
 	_ = q.conn.Close() // nothing is left to be written
 }
 
-func dialQMP(ctx context.Context, path string, deadline time.Time) (*qmp, error) {
-	// Non-blocking, so that the runtime's poller waits and knows deadlines.
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
-	}
-	q := &qmp{conn: os.NewFile(uintptr(fd), path)}
-	q.heard = &io.LimitedReader{R: q.conn, N: maxQMP}
-	q.lines = bufio.NewReader(q.heard)
-	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
-	if err == nil {
-		err = q.conn.SetDeadline(deadline)
-	}
-	if err != nil {
-		return nil, errors.Join(q.failed("connect", err), q.conn.Close())
-	}
-	q.release = context.AfterFunc(ctx, func() { _ = q.conn.Close() }) // which ends what waits for it
-	return q, nil
-}
-
 func (q *qmp) failed(what string, err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = errAskTimeout
 	}
-	return fmt.Errorf("QMP %s: %s: %w", q.conn.Name(), what, err)
+	return fmt.Errorf("QMP %s: %s: %w", q.path, what, err)
 }
 
-// do has a command carried out and returns what it returned.
-func (q *qmp) do(command string) (string, error) {
+// do runs a command and returns the status in its answer.
+func (q *qmp) do(command string) (status string, err error) {
 	q.id++
-	id := strconv.Itoa(q.id)
-	if _, err := q.conn.WriteString(`{"execute":"` + command + `","id":` + id + "}\r\n"); err != nil {
+	if _, err := fmt.Fprintf(q.conn, `{"execute":%q,"id":%d}`+"\r\n", command, q.id); err != nil {
 		return "", q.failed(command, err)
 	}
 	for {
-		line, err := q.line()
-		if err != nil {
+		m, err := q.next()
+		switch {
+		case err != nil:
 			return "", q.failed(command, err)
+		case m.ID != q.id: // an event
+		case m.Error != nil:
+			return "", q.failed(command, fmt.Errorf("refused: %.120q", m.Error.Desc))
+		default:
+			return m.Return.Status, nil
 		}
-		answer := signals.Members(line)
-		if answer["id"] != id {
-			continue // an event
-		}
-		if failure, is := answer["error"]; is {
-			return "", q.failed(command, fmt.Errorf("refused: %.120s", signals.Members(failure)["desc"]))
-		}
-		return answer["return"], nil
 	}
 }
 
-func (q *qmp) line() (string, error) {
-	line, err := q.lines.ReadString('\n')
+func (q *qmp) next() (message, error) {
+	var m message
+	err := q.decoder.Decode(&m)
 	switch {
-	case !errors.Is(err, io.EOF):
-		return line, err
+	case !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF):
+		return m, err
 	case q.heard.N <= 0:
-		return "", errQMPFlood
+		return m, errQMPFlood
 	default:
-		return "", errQMPEnd
+		return m, errQMPEnd
 	}
 }

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -15,14 +16,14 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// monitor is a QMP server whose answers a test makes.
+// monitor is a QMP server whose answers a test sets.
 type monitor struct {
 	path string
 	mu   sync.Mutex
 	got  []string
 }
 
-// listen answers each command; a nil answer is none at all.
+// listen answers each command; nil means no answer.
 func listen(t *testing.T, greeting string, answer func(command, id string) []string) *monitor {
 	t.Helper()
 	m := &monitor{path: filepath.Join(t.TempDir(), "qmp")}
@@ -49,12 +50,17 @@ func (m *monitor) serve(conn net.Conn, greeting string, answer func(command, id 
 	defer conn.Close()
 	fmt.Fprint(conn, greeting)
 	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		c := signals.Members(lines.Text())
-		command := strings.Trim(c["execute"], `"`)
+		var c struct {
+			Execute string          `json:"execute"`
+			ID      json.RawMessage `json:"id"`
+		}
+		if json.Unmarshal(lines.Bytes(), &c) != nil {
+			return
+		}
 		m.mu.Lock()
-		m.got = append(m.got, command)
+		m.got = append(m.got, c.Execute)
 		m.mu.Unlock()
-		for _, line := range answer(command, c["id"]) {
+		for _, line := range answer(c.Execute, string(c.ID)) {
 			fmt.Fprint(conn, line+"\r\n")
 		}
 	}
@@ -99,7 +105,7 @@ func TestTheButtonIsPressedOfAGuestThatCanHearIt(t *testing.T) {
 	}
 }
 
-// ending answers as a QEMU does whose guest powers off when it is asked to.
+// ending answers as a QEMU whose guest powers off when asked.
 func ending(after string) func(command, id string) []string {
 	pressed := false
 	return func(command, id string) []string {
@@ -189,11 +195,11 @@ func TestAMonitorThatHangsFloodsOrLies(t *testing.T) {
 		"says nothing":       {"", qemu("running"), signals.ResultBusy},
 		"hangs":              {greeting, func(string, string) []string { return nil }, "no answer"},
 		"floods":             {greeting, func(string, string) []string { return flood }, "says too much"},
-		"never ends a line":  {strings.Repeat("x", maxQMP+1), qemu("running"), "says too much"},
+		"never ends a line":  {`{"QMP": "` + strings.Repeat("x", maxQMP), qemu("running"), "says too much"},
 		"refuses":            {greeting, func(_, id string) []string { return []string{`{"error": {"desc": "no"}, "id": ` + id + `}`} }, `refused: "no"`},
 		"answers another":    {greeting, func(string, string) []string { return []string{`{"return": {}, "id": 99}`} }, "no answer"},
-		"is no monitor":      {"HTTP/1.1 400\r\n", func(string, string) []string { return []string{"?", "{", "[]"} }, "no answer"},
-		"lies of its status": {greeting, func(_, id string) []string { return []string{`{"return": [[[`, `{"return": 7, "id": ` + id + `}`} }, "cannot hear"},
+		"is no monitor":      {"HTTP/1.1 400\r\n", qemu("running"), "invalid character"},
+		"lies of its status": {greeting, func(_, id string) []string { return []string{`{"return": [[[`, `{"return": 7, "id": ` + id + `}`} }, "no answer"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := listen(t, c.greeting, c.answer)

@@ -16,35 +16,35 @@ import (
 )
 
 const (
-	// retryInterval is for the launcher directory and for status.json.
-	retryInterval = 100 * time.Millisecond
-	// pollInterval is for a pid file that may be half written or of which no
-	// hints can be had: twice this is well below 100 ms.
+	// pollInterval is for what is due: the pid file, the launcher directory, the end of a
+	// shim that was signalled. A pid file that may be half written is read twice, and
+	// must be noticed within 100 ms.
 	pollInterval = 40 * time.Millisecond
-	// settleInterval is from a hint to the look at the pid file.
-	settleInterval = 20 * time.Millisecond
-	// restInterval is for what makes no hint: a mount over a directory, another
-	// name for one that is far above.
-	restInterval = 10 * time.Minute
+	// statusInterval is for status.json, once nothing is due. The Go runtime looks around a
+	// dozen times whenever it wakes.
+	statusInterval = 10 * time.Second
+	// unheardInterval is for the status.json of a launcher that asks its guest, and has no
+	// inotify instance.
+	unheardInterval = time.Second
 )
 
 // Signals are the caught signals.
 type Signals struct {
-	// Requests are those that ask for the VM's end; the first one counts.
+	// Requests ask for the VM's end; the first one counts.
 	Requests <-chan os.Signal
 	// Children says that some child has ended.
 	Children <-chan os.Signal
 }
 
-// Catch is the first thing that main does: until then a signal is lost. It
-// stays in force until the process ends.
+// Catch must be main's first call: an earlier signal is lost. It stays in force until the
+// process ends.
 func Catch() Signals {
 	requests := make(chan os.Signal, 1)
 	signal.Notify(requests, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
-	// Caught and forgotten. To ignore it would be passed on to the command; to
-	// leave it would end the shim when nobody reads its log.
+	// Catch and drop SIGPIPE. An ignored signal would be inherited by the command. The
+	// default would end the shim when nobody reads its log.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	return Signals{Requests: requests, Children: children}
 }
@@ -64,17 +64,12 @@ type shim struct {
 	command int      // our child, where we started it
 	ended   <-chan struct{}
 	vm      *process.Watched
-	asker   *asker // nil where libvirt asks the guest
-	status  *hints // of status.json
-	deaf    bool   // there are none: it is looked at now and then
+	asker   *asker
 }
 
 func newShim(config Config, logger *log.Logger) *shim {
-	s := &shim{config: config, log: logger, logged: map[string]bool{}, sender: signals.NewSender(config.Dir, config.VM), status: newHints()}
-	if s.asker = newAsker(config.Ask, s.sender, s.status); s.asker == nil {
-		s.status.way = ownDirectory
-	}
-	return s
+	sender := signals.NewSender(config.Dir, config.VM)
+	return &shim{config: config, log: logger, logged: map[string]bool{}, sender: sender, asker: newAsker(config.Ask, sender)}
 }
 
 // Run does the shim's work until the VM process has ended, and returns the
@@ -82,16 +77,10 @@ func newShim(config Config, logger *log.Logger) *shim {
 func Run(config Config, caught Signals, logger *log.Logger) int {
 	s := newShim(config, logger)
 	status := s.run(caught)
-	s.status.close()
 	s.asker.close()
-	if err := s.sender.Withdraw(); err != nil {
-		s.once(err)
-	}
+	s.try(s.sender.Withdraw())
 	if s.vm != nil {
 		_ = s.vm.Close() // ends the watch, where it has not ended
-	}
-	if s.waiting != nil {
-		s.waiting.close()
 	}
 	return status
 }
@@ -99,59 +88,68 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 func (s *shim) run(caught Signals) int {
 	s.try(adoptOrphans())
 	status, ended := s.begin()
-	retry := time.NewTicker(retryInterval)
-	defer retry.Stop()
+	due, slow := time.NewTicker(pollInterval), time.NewTimer(statusInterval)
+	defer due.Stop()
+	defer slow.Stop()
 	for !ended {
-		hintC, lookC := s.hints()
-		var retryC <-chan time.Time // an idle shim sleeps: a ticker that nobody waits for wakes nobody
-		if s.retries() {
-			retryC = retry.C
+		var dueC <-chan time.Time // an idle shim sleeps: a ticker that nobody waits for wakes nobody
+		if !s.complete || s.waiting != nil {
+			dueC = due.C
 		}
-		resultC, lateC, offC := s.asking()
-		select {
-		case sig := <-caught.Requests:
-			s.request(sig)
-		case <-caught.Children:
-			status, ended = s.reap()
-		case <-s.ended:
-			s.log.Print("the VM process has ended")
-			status, ended = 0, true
-		case <-s.status.C:
+		s.listen(slow)
+		status, ended = s.step(caught, dueC, slow.C)
+		if !ended && s.readsStatus() {
 			ended = s.lookAtStatus()
-		case <-hintC:
-			s.waiting.hint()
-		case <-lookC:
-			status, ended = s.lookForPID()
-		case <-retryC:
-			s.tell()
-			ended = s.leaving() && s.stopped()
-			if s.deaf {
-				s.status.poke()
-			}
-		case err := <-resultC:
-			s.try(s.asker.done(err))
-		case <-lateC:
-			s.try(s.asker.late())
-		case <-offC:
-			s.log.Print("the guest is off, and its process stays: the agent ends it")
-			s.try(s.asker.off())
 		}
 	}
 	return status
 }
 
-// hints are what tells of the pid file.
-func (s *shim) hints() (hint <-chan os.Signal, look <-chan time.Time) {
-	if s.waiting == nil {
-		return nil, nil
+// step waits for the next event, and acts upon it.
+func (s *shim) step(caught Signals, due, slow <-chan time.Time) (status int, ended bool) {
+	changed, lost := s.asker.changed()
+	select {
+	case sig := <-caught.Requests:
+		s.request(sig)
+	case <-caught.Children:
+		status, ended = s.reap()
+	case <-s.ended:
+		s.log.Print("the VM process has ended")
+		status, ended = 0, true
+	case <-due:
+		s.tell()
+		if s.waiting != nil {
+			status, ended = s.lookForPID()
+		}
+	case err := <-s.asker.results:
+		s.try(s.asker.done(err))
+	case <-s.asker.timer.C:
+		s.try(s.asker.late())
+	case <-s.asker.monitor.guestOff():
+		s.log.Print("the guest is off, and its process stays: the agent ends it")
+		s.try(s.asker.off())
+	case err := <-lost:
+		s.try(err)
+	case <-changed: // status.json may be another
+	case <-slow:
 	}
-	return s.waiting.hints.C, s.waiting.next.C
+	return status, ended
 }
 
-// retries: something is not done yet, or nothing would tell of it.
-func (s *shim) retries() bool { return !s.complete || s.leaving() || s.deaf }
+// begin registers and finds the VM process. A launcher that asks its guest finds it
+// first, so that vm.json names it.
+func (s *shim) begin() (status int, ended bool) {
+	if !s.asker.asks() {
+		s.tell()
+		return s.find()
+	}
+	if status, ended = s.find(); !ended {
+		s.tell()
+	}
+	return status, ended
+}
 
-// request takes the first signal; the others change nothing.
+// request takes the first signal; later ones change nothing.
 func (s *shim) request(sig os.Signal) {
 	if s.signal != "" {
 		return
@@ -176,7 +174,6 @@ func (s *shim) tell() {
 		if s.signal == "" {
 			s.log.Printf("registered %s in %s", grace.DomainName(s.config.VM.Namespace, s.config.VM.Name), s.config.Dir)
 		}
-		s.status.poke() // from now on it says something of this VM
 	}
 	s.told, s.complete = told, err == nil
 	s.try(err)
@@ -186,7 +183,7 @@ func (s *shim) tell() {
 func (s *shim) find() (status int, ended bool) {
 	switch {
 	case s.config.PIDFile != "":
-		s.waiting = newPIDFile(s.config.PIDFile)
+		s.waiting = &pidFile{path: s.config.PIDFile}
 		if len(s.config.Command) == 0 {
 			return s.lookForPID()
 		}
@@ -195,7 +192,7 @@ func (s *shim) find() (status int, ended bool) {
 	}
 	pid, err := start(s.config.Command)
 	if err != nil {
-		s.once(err)
+		s.try(err)
 		return 1, true
 	}
 	s.command = pid
@@ -207,27 +204,21 @@ func (s *shim) find() (status int, ended bool) {
 }
 
 func (s *shim) lookForPID() (status int, ended bool) {
-	pid, written, err := s.waiting.look()
-	if err != nil {
-		s.once(err)
-	}
+	pid, written, err := s.waiting.read()
+	s.try(err)
 	if pid == 0 {
 		return 0, false
 	}
 	status, ended = s.watch(pid)
-	if s.vm == nil {
-		s.waiting.poll()
-		return status, ended
-	}
-	if startedAfter(s.vm.StartTime(), written) {
+	if s.vm != nil && startedAfter(s.vm.StartTime(), written) {
 		s.log.Printf("process %d is younger than %s: the VM process has ended", pid, s.config.PIDFile)
 		return 0, true
 	}
 	return status, ended
 }
 
-// watch begins to watch the VM process. Where that fails, a pid file is read
-// again later; a pid that was given for good is an error.
+// watch begins to watch the VM process. If that fails, a pid file is read again later;
+// for a fixed pid it is an error.
 func (s *shim) watch(pid int) (status int, ended bool) {
 	vm, err := process.Watch(pid)
 	switch {
@@ -235,36 +226,31 @@ func (s *shim) watch(pid int) (status int, ended bool) {
 		s.log.Printf("process %d has ended already", pid)
 		return 0, true
 	case err != nil:
-		s.once(err)
+		s.try(err)
 		return 1, s.waiting == nil
 	}
 	s.log.Printf("watching process %d", pid)
 	s.vm, s.ended = vm, vm.Done()
 	s.try(s.asker.found(pid))
-	if s.waiting != nil {
-		s.waiting.close()
-		s.waiting = nil
-	}
+	s.waiting = nil
 	return 0, false
 }
 
-// leaving: it was signalled and there is no VM process to wait for, so the
-// agent's word is the end.
+// leaving reports whether the shim was signalled and has no VM process to wait for. Then
+// status.json decides.
 func (s *shim) leaving() bool { return s.signal != "" && s.waiting != nil }
 
 func (s *shim) stopped() bool {
 	stopped, err := s.sender.Stopped()
-	if err != nil {
-		s.once(err)
-	}
+	s.try(err)
 	if stopped {
 		s.log.Print("the agent says that the VM is stopped")
 	}
 	return stopped
 }
 
-// reap takes the children that have ended. The command's end is the VM's,
-// unless a pid file has named another process.
+// reap waits for ended children. The command's end is the VM's, unless a pid file has
+// named another process.
 func (s *shim) reap() (status int, ended bool) {
 	reap(func(pid, code int) {
 		if pid == s.command && s.vm == nil {
@@ -275,15 +261,11 @@ func (s *shim) reap() (status int, ended bool) {
 	return status, ended
 }
 
-// try logs an error, if it is one.
+// try logs an error only the first time: it comes back with every retry.
 func (s *shim) try(err error) {
-	if err != nil {
-		s.once(err)
+	if err == nil {
+		return
 	}
-}
-
-// once logs an error the first time: it comes back with every retry.
-func (s *shim) once(err error) {
 	line := strings.ReplaceAll(err.Error(), "\n", "; ")
 	if !s.logged[line] {
 		s.logged[line] = true

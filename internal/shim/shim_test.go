@@ -21,8 +21,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// The behaviour is tested in cmd/launcher-shim, on the real binary. Here is
-// what that cannot show: goroutines, the race detector, and pure functions.
+// cmd/launcher-shim tests the behaviour, on the real binary. These tests cover the rest:
+// goroutines, the race detector, and pure functions.
 
 func sleeper(t *testing.T) *exec.Cmd {
 	t.Helper()
@@ -35,8 +35,8 @@ func sleeper(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-// runInProcess gives Run a signal channel of the test's and no SIGCHLD, so
-// that it does not reap the test's children.
+// runInProcess gives Run a signal channel of the test's and no SIGCHLD, so that Run does
+// not reap the test's children.
 func runInProcess(t *testing.T, config Config) (requests chan<- os.Signal, status <-chan int) {
 	t.Helper()
 	config.VM = signals.VM{Namespace: "ns", Name: "vm", UID: "u-1"}
@@ -93,7 +93,7 @@ func TestEveryEndOfRunLeavesNoGoroutineAndNoFile(t *testing.T) {
 		_, ended := runInProcess(t, Config{Dir: t.TempDir(), Command: []string{"/no/such/file"}})
 		wantStatus(t, ended, 1)
 	})
-	// At once: a little later the garbage collector closes what was forgotten.
+	// Check at once: later the garbage collector closes forgotten files.
 	if now := openFiles(t); now > before {
 		t.Errorf("%d files are still open", now-before)
 	}
@@ -159,51 +159,6 @@ func TestAPIDWithoutANewlineIsReadTwice(t *testing.T) {
 	}
 }
 
-// hinted waits for a hint.
-func hinted(t *testing.T, h *hints) {
-	t.Helper()
-	select {
-	case <-h.C:
-	case <-time.After(10 * time.Second):
-		t.Fatal("no hint")
-	}
-}
-
-func TestWhatComesWhileHintsAreAskedForIsNotMissed(t *testing.T) {
-	// Given: a directory that comes once its parent was looked into, and before that is
-	// listened to.
-	path := filepath.Join(t.TempDir(), "late", "pid")
-	h := newHints()
-	defer h.close()
-	h.way = func(path string) ([]string, bool) {
-		dirs, written := way(path)
-		kit.Must(t, os.MkdirAll(filepath.Dir(path), 0o700))
-		return dirs, written
-	}
-	kit.Must(t, h.arm(path))
-	// Then: there is a hint.
-	hinted(t, h)
-	// When it is followed, and the file comes, then there is one of that.
-	kit.Must(t, h.arm(path))
-	kit.Must(t, os.WriteFile(path, []byte("1\n"), 0o600))
-	hinted(t, h)
-}
-
-func TestAWayThatChangesAllTheTimeIsLookedAtEachTime(t *testing.T) {
-	dir := t.TempDir()
-	h, n := newHints(), 0
-	defer h.close()
-	h.way = func(string) ([]string, bool) {
-		n++
-		kit.Must(t, os.Mkdir(filepath.Join(dir, strconv.Itoa(n)), 0o700))
-		return []string{filepath.Join(dir, strconv.Itoa(n))}, false
-	}
-	for range 3 {
-		kit.Must(t, h.arm("pid"))
-		hinted(t, h)
-	}
-}
-
 func FuzzPIDFile(f *testing.F) {
 	f.Add("12\n")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -225,20 +180,5 @@ func TestAProcessIsYoungerOnlyWhereItIsClear(t *testing.T) {
 	}
 	if startedAfter(0, time.Now().Add(-time.Hour)) {
 		t.Error("a process that cannot be read is not known to be younger")
-	}
-}
-
-func TestLookPathTakesTheFirstThatCanBeRun(t *testing.T) {
-	first, second := t.TempDir(), t.TempDir()
-	kit.Must(t, os.WriteFile(filepath.Join(first, "tool"), nil, 0o600))
-	kit.Must(t, os.WriteFile(filepath.Join(second, "tool"), nil, 0o700))
-	kit.Must(t, os.Mkdir(filepath.Join(first, "dir"), 0o700))
-	if got, err := lookPath("tool", first+":"+second); err != nil || got != filepath.Join(second, "tool") {
-		t.Errorf("%s, %v", got, err)
-	}
-	for _, name := range []string{"dir", "none", ""} {
-		if got, err := lookPath(name, first+":"+second); err == nil {
-			t.Errorf("%q: %s", name, got)
-		}
 	}
 }

@@ -1,23 +1,36 @@
 package shim
 
-import (
-	"path/filepath"
+import "time"
 
-	"github.com/vmgrace/vmgrace/pkg/signals"
-)
-
-// lookAtStatus takes what the agent says in status.json, and has that looked at
-// again whenever it may have changed: a request to ask the guest, or that the VM
-// goes on at another node. That leaves no process here whose end would be seen, or
-// one that is not the VM's. A command of ours is the VM, and its end counts.
-func (s *shim) lookAtStatus() (ended bool) {
-	if s.asker == nil && len(s.config.Command) > 0 {
-		return false
+// listen sets when status.json is looked at without a hint.
+func (s *shim) listen(slow *time.Timer) {
+	if !s.readsStatus() {
+		slow.Stop()
+		return
 	}
-	err := s.status.arm(filepath.Join(s.config.Dir, signals.FileStatus)) // before the file is read
-	s.deaf = err != nil
+	interval, err := statusInterval, s.asker.listen(s.config.Dir)
+	if err != nil {
+		interval = unheardInterval
+	}
 	s.try(err)
-	if s.asker != nil {
+	slow.Reset(interval)
+}
+
+// readsStatus reports whether the shim acts upon status.json. With a command of ours
+// status.json cannot say that the VM is at another node: the command is the VM, and its
+// end counts.
+func (s *shim) readsStatus() bool {
+	return s.leaving() || s.complete && (s.asker.asks() || len(s.config.Command) == 0)
+}
+
+// lookAtStatus acts upon status.json: a request to ask the guest, or the end of a VM.
+// That end counts if the shim has no process, or if the VM goes on at another node and
+// the process is not the VM's any more.
+func (s *shim) lookAtStatus() (ended bool) {
+	switch {
+	case s.leaving():
+		return s.stopped()
+	case s.asker.asks():
 		s.try(s.asker.look())
 		return false
 	}
@@ -27,11 +40,4 @@ func (s *shim) lookAtStatus() (ended bool) {
 		s.log.Print("the agent says that the VM has moved to another node")
 	}
 	return moved
-}
-
-// ownDirectory is the way to a status.json that says whether the VM has moved: a
-// directory that is replaced has no status of ours, and above it another VM's
-// directory may come at any time.
-func ownDirectory(path string) (dirs []string, written bool) {
-	return []string{filepath.Dir(path)}, false
 }

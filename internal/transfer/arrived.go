@@ -13,8 +13,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// arrivedName is the file name, with the process of the guest's QEMU, of the record that it
-// has arrived paused. It counts as long as that process is there.
+// arrivedName is the file name of the record that a guest has arrived paused. It names the
+// guest's QEMU process, and counts while that process exists.
 const arrivedName = "paused-%d-%d"
 
 // recordPaused writes that a guest has arrived paused. If the disk fails, the guest counts
@@ -38,8 +38,8 @@ func (s *side) recordPaused(ctx context.Context, i grace.Instance) {
 	}
 }
 
-// arrivedPaused reports whether the guest has arrived on this node paused. A disk that does
-// not answer says nothing: it is taken for one that has.
+// arrivedPaused reports whether the guest has arrived on this node paused. If the disk does
+// not answer, it counts as one that has.
 func (s *side) arrivedPaused(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
@@ -49,8 +49,8 @@ func (s *side) arrivedPaused(ctx context.Context) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// arrivedLives reports whether a file says that a guest has arrived paused whose QEMU is
-// still there.
+// arrivedLives reports whether a file records a guest that arrived paused and whose QEMU
+// still exists.
 func (n *Node) arrivedLives(name string) bool {
 	var i grace.Instance
 	if read, err := fmt.Sscanf(name, arrivedName, &i.PID, &i.Start); err != nil || read != 2 {

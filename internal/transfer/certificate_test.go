@@ -16,12 +16,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // controller signs as cluster-controller does.
 type controller struct {
-	mu       sync.Mutex // a test holds it that looks while Run runs
+	mu       sync.Mutex // held by a test that looks while Run runs
 	t        *testing.T
 	ca       *authority
 	roots    []byte // nil: those of ca
@@ -38,7 +38,7 @@ func caPEM(a *authority) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw})
 }
 
-// newCA is an authority by the clock of a synctest bubble.
+// newCA returns an authority by the clock of a synctest bubble.
 func newCA(t *testing.T) *authority {
 	t.Helper()
 	a := newAuthority(t)
@@ -99,8 +99,8 @@ func newIdentity(c *controller) *Identity {
 	return NewIdentity("a", c, slog.New(slog.DiscardHandler))
 }
 
-// It is renewed after two thirds of its life, or at once where its authority is no longer
-// trusted; the authorities are read every 5 minutes.
+// A certificate is renewed after two thirds of its life, or at once if its authority is no
+// longer trusted. The authorities are read every 5 minutes.
 func TestACertificateIsRenewedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &controller{t: t, ca: newCA(t), lasts: 3 * time.Hour}
@@ -141,8 +141,8 @@ func TestACertificateIsRenewedInTime(t *testing.T) {
 	})
 }
 
-// What was signed is not what was asked for, or no certificate at all; an authority that
-// nobody knows. The certificate that was there stays.
+// The answer is not what was asked for, is no certificate, or is of an unknown authority.
+// The former certificate stays.
 func TestAnAnswerThatIsNoCertificateOfThisNodeIsNotTaken(t *testing.T) {
 	stranger := newAuthority(t)
 	subject := func(name string) func(*x509.Certificate) {

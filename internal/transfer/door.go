@@ -17,27 +17,28 @@ const (
 	// maxControls bounds the control connections of one migration: a source connects again
 	// before this agent notices that the network has cut the former connection.
 	maxControls = 2
-	// hostBits of an IPv6 address name a host: the rest is the host's own choice.
+	// hostBits is the part of an IPv6 address that identifies a host: the host chooses the
+	// rest.
 	hostBits = 64
 )
 
-// door limits the connections of other nodes. Before its certificate a connection takes the
-// place of an older one where there are too many, so that nobody keeps others out by
-// connecting and staying silent. After its certificate it counts for its node.
+// door limits the connections of other nodes. If too many have no certificate yet, a new
+// one displaces an older one. So nobody keeps others out by connecting and staying silent.
+// After its certificate a connection counts for its node.
 type door struct {
 	mu      sync.Mutex
 	callers []*caller      // before their certificate, oldest first
 	nodes   map[string]int // connections by node
 }
 
-// caller is a connection before its certificate.
+// caller is a connection without a certificate yet.
 type caller struct {
 	host      string
 	conn      net.Conn
 	displaced bool
 }
 
-// enter takes a connection before its certificate. It may close an older one: of the same
+// enter admits a connection without a certificate. It may close an older one: of the same
 // address if that has too many, otherwise of the address that has the most.
 func (d *door) enter(c net.Conn) *caller {
 	is := &caller{host: hostOf(c.RemoteAddr()), conn: c}
@@ -68,7 +69,7 @@ func (d *door) displace(host string) {
 	d.callers = slices.Delete(d.callers, i, i+1)
 }
 
-// leave ends the time before the certificate. It reports whether the connection was closed
+// leave removes a connection from the callers. It reports whether the connection was closed
 // for a newer one.
 func (d *door) leave(c *caller) (displaced bool) {
 	d.mu.Lock()
@@ -77,7 +78,7 @@ func (d *door) leave(c *caller) (displaced bool) {
 	return c.displaced
 }
 
-// take takes one of a node's connections, if there is one left. giveBack ends it.
+// take reserves one of a node's connections, if one is left. giveBack releases it.
 func (d *door) take(node string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

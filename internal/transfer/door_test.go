@@ -17,7 +17,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// underWay is a migration that runs until the test ends.
+// underWay starts a migration that runs until the test ends.
 func underWay(t *testing.T) *world {
 	t.Helper()
 	w := given(t)
@@ -38,8 +38,8 @@ func (w *world) tcp(node string) net.Conn {
 	return c
 }
 
-// Given: more silent connections than there are places, of the same address too. When: a
-// node connects. Then: it is served at once, and what was closed for it is counted.
+// Given more silent connections than there are places, all from the node's address. When
+// the node connects, it is served at once, and the closed connections are counted.
 func TestSilentConnectionsKeepNoNodeOut(t *testing.T) {
 	w := underWay(t)
 	for range 3 * maxHandshakes {
@@ -59,8 +59,8 @@ func TestSilentConnectionsKeepNoNodeOut(t *testing.T) {
 	w.eventually("they are counted", func() bool { return w.refused["tls"] >= 3*maxHandshakes-maxHandshakesPerHost })
 }
 
-// Given: as many connections of one node as it likes. Then: another node is answered, and
-// the migration has two of them left.
+// Given more connections of one node than it may have. Another node is answered, and the
+// migration keeps the last two.
 func TestConnectionsOfOneNodeKeepNoOtherOut(t *testing.T) {
 	w := underWay(t)
 	who, open := w.ca.node(t, "a"), []*link{}
@@ -83,7 +83,7 @@ func TestConnectionsOfOneNodeKeepNoOtherOut(t *testing.T) {
 	}
 }
 
-// pipes are connections from one address each.
+// pipe is a connection from one address.
 type pipe struct {
 	net.Conn
 
@@ -176,7 +176,7 @@ func TestANodeHasABoundOfConnections(t *testing.T) {
 	}
 }
 
-// A connection that says nothing ends soon, in the TLS handshake.
+// A silent connection ends soon, in the TLS handshake.
 func TestASilentConnectionEndsAfterItsTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{t: t}
@@ -212,7 +212,7 @@ func TestRefusalsAreLoggedOnceAMinuteWithTheirNumber(t *testing.T) {
 	})
 }
 
-// 30,000 messages at once made the agent look at the guest as often.
+// Formerly 30,000 messages at once made the agent look at the guest as often.
 func TestMessagesAtAHighRateEndTheConnection(t *testing.T) {
 	w := underWay(t)
 	w.mu.Lock()

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// leftPrefix is the file name, without the migration's UID, of the record that a guest
-	// has left this node.
+	// leftPrefix begins the file name of the record that a guest has left this node. The
+	// migration's UID follows.
 	leftPrefix = "left-"
 	// recordTimeout bounds an access to a disk that may hang.
 	recordTimeout = 2 * time.Second

@@ -35,9 +35,9 @@ func (w *world) stayed() {
 	})
 }
 
-// libvirtd is killed, or hangs, while it ends the source's QEMU: that the guest has
-// left is in its log. Before, a libvirtd that was killed there cost the guest: what was
-// whole at the target was removed.
+// libvirtd is killed, or hangs, while it ends the source's QEMU. Its log shows that the
+// guest has left. Formerly a libvirtd that was killed there cost the guest: the complete
+// copy at the target was removed.
 func TestTheLogOfLibvirtSaysThatAGuestHasLeftWhereLibvirtDoesNot(t *testing.T) {
 	for name, answers := range map[string]bool{"killed": true, "hangs": false} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +83,7 @@ func TestOnceQEMUHasEndedNoAnswerAboutItIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Neither libvirt nor its log has the reason why QEMU ended: nothing is resumed before.
+// If neither libvirt nor its log has the reason why QEMU ended, nothing is resumed.
 func TestTheEndOfQEMUIsNotExplainedBeforeLibvirtAnswers(t *testing.T) {
 	w := given(t)
 	answer := make(chan struct{})
@@ -108,8 +108,8 @@ func TestTheEndOfQEMUIsNotExplainedBeforeLibvirtAnswers(t *testing.T) {
 }
 
 // A job that ends before libvirt begins with the migration is not the migration's end.
-// Before, a guest that moved then counted as one that ran on, and what had arrived was
-// removed: it was lost.
+// Formerly a guest that moved then counted as one that ran on. Its copy at the target was
+// removed, and it was lost.
 func TestAnotherJobBeforeTheMigrationIsNotItsEnd(t *testing.T) {
 	w := given(t)
 	w.sends = func(context.Context) error {
@@ -167,7 +167,7 @@ func TestAnAgentThatIsStartedAgainKnowsWhetherItsGuestHasLeft(t *testing.T) {
 	}
 }
 
-// end is the controller's end of the migration.
+// end ends the migration as the controller does.
 func (w *world) end() {
 	w.mu.Lock()
 	is := w.m.DeepCopy()
@@ -177,9 +177,8 @@ func (w *world) end() {
 	w.change()
 }
 
-// The object has gone although it had a finalizer, before the target's agent has seen it
-// Running: the agents decide among themselves.
-// Before, what had arrived stayed paused for ever.
+// The object is gone despite its finalizer, before the target's agent has seen it Running.
+// The agents decide among themselves. Formerly the arrived guest stayed paused for ever.
 func TestAGuestWhoseMigrationsObjectIsGoneGoesOn(t *testing.T) {
 	w := given(t)
 	w.late, w.libvirt = kubevirt.MigrationTargetReady, libvirtOf(t)
@@ -205,9 +204,9 @@ func TestAGuestWhoseMigrationsObjectIsGoneGoesOn(t *testing.T) {
 	w.eventually("it goes on at the target", func() bool { return slices.Equal(w.resumed, []string{"b"}) })
 }
 
-// The source's watch may show what the target offers before the target's own does. Before,
-// the guest that arrived was taken for a domain that had been there, and was lost.
-func TestAGuestThatArrivesBeforeTheTargetsWatchShowsItsOfferIsLetIn(t *testing.T) {
+// The source's watch may show the target's offer before the target's own watch does.
+// Formerly the arrived guest was taken for a domain that had been there, and was lost.
+func TestAGuestThatArrivesBeforeTheTargetsWatchIsLetIn(t *testing.T) {
 	w := given(t)
 	w.late = kubevirt.MigrationPreparingTarget
 	w.sends = func(context.Context) error {
@@ -232,7 +231,7 @@ func (n *Node) receives(uid string) bool {
 	return s.receiving
 }
 
-// At the target it would run on.
+// At the target the guest would run on.
 func TestAGuestThatAnErrorHasStoppedIsNotMoved(t *testing.T) {
 	w := given(t)
 	w.becomes(hypervisor.StayStopped, hypervisor.StayAbsent)

@@ -12,7 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// becomes is what the guest is on both nodes from now on.
+// becomes sets the guest's state on both nodes.
 func (w *world) becomes(a, b hypervisor.Stay) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -24,7 +24,7 @@ func (w *world) becomes(a, b hypervisor.Stay) {
 
 var errBroken = errors.New("the connection broke")
 
-// Also where its launcher was preempted: a shutdown that is held aborts nothing.
+// The same if its launcher was preempted: a held shutdown aborts nothing.
 func TestAGuestThatHasGoneRunsAtTheTarget(t *testing.T) {
 	for _, phase := range []grace.Phase{grace.Running, grace.Held} {
 		t.Run(string(phase), func(t *testing.T) {
@@ -43,8 +43,8 @@ func TestAGuestThatHasGoneRunsAtTheTarget(t *testing.T) {
 	}
 }
 
-// A guest that is shut down right after its migration was aborted ran on: what came of
-// it elsewhere is stale. Its QEMU's end may be seen before libvirt's answer.
+// A guest that is shut down right after its migration was aborted has run on, so its
+// copy elsewhere is stale. The agent may see its QEMU's end before libvirt's answer.
 func TestTheEndOfAGuestThatRanOnIsNotTakenForAMove(t *testing.T) {
 	for name, seen := range map[string]bool{"the guest was seen to run": true, "not seen": false} {
 		t.Run(name, func(t *testing.T) {
@@ -74,8 +74,8 @@ func TestTheEndOfAGuestThatRanOnIsNotTakenForAMove(t *testing.T) {
 	}
 }
 
-// Paused once, with one Event, and continued: not before its time, and not where
-// no shutdown is held.
+// The guest is paused once, with one Event, and resumed at the target. It is not
+// paused before libvirt sends it, nor before its time.
 func TestAGuestThatIsSentForTooLongIsPausedOnce(t *testing.T) {
 	w := given(t)
 	w.m.Status.MigrationState.Options = &kubevirt.MigrationOptions{PauseAfter: 5}
@@ -121,7 +121,7 @@ func TestAGuestThatIsSentForTooLongIsPausedOnce(t *testing.T) {
 	}
 }
 
-// The answer of the last phase is lost, and the source runs on: what arrived is
+// libvirt's last answer is lost, and the source runs on: the copy that arrived is
 // stale.
 func TestWhatArrivedIsRemovedWhereTheSourceRunsOn(t *testing.T) {
 	w := given(t)
@@ -137,8 +137,8 @@ func TestWhatArrivedIsRemovedWhereTheSourceRunsOn(t *testing.T) {
 	})
 }
 
-// The source's libvirtd dies after the guest was sent: it stays paused there, and
-// only the agents know that it has arrived.
+// The source's libvirtd dies after it sent the guest. The guest stays paused there,
+// and only the agents know that it has arrived.
 func TestASourceThatIsLeftPausedEndsBeforeTheTargetRuns(t *testing.T) {
 	w := given(t)
 	w.sends = func(context.Context) error {

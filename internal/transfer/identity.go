@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 const (
@@ -87,7 +87,7 @@ func (i *Identity) Run(ctx context.Context, changed func()) {
 	}
 }
 
-// sleep ends early, but not before identityMinInterval, if a migration waits for the
+// sleep waits. It ends early, but not before identityMinInterval, if a migration needs the
 // certificate.
 func (i *Identity) sleep(ctx context.Context, wait time.Duration) {
 	long, short := time.After(wait), time.After(min(wait, identityMinInterval))
@@ -130,7 +130,7 @@ func (i *Identity) refresh(ctx context.Context, changed func()) (time.Duration, 
 	return min(time.Until(dueAt(cert.Leaf)), rootsInterval), nil
 }
 
-// dueAt is after two thirds of a certificate's lifetime.
+// dueAt returns the end of two thirds of a certificate's lifetime.
 func dueAt(c *x509.Certificate) time.Time {
 	return c.NotBefore.Add(c.NotAfter.Sub(c.NotBefore) / 3 * 2)
 }

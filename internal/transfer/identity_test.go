@@ -51,12 +51,12 @@ func TestAMigrationThatWaitsHasTheCertificateAskedForSoon(t *testing.T) {
 	})
 }
 
-// rubbish is a signer whose roots are none.
+// rubbish is a signer without a valid root.
 type rubbish struct{ unavailable }
 
 func (*rubbish) Roots(context.Context) ([]byte, error) { return []byte("rubbish"), nil }
 
-// A ConfigMap without a certificate, as somebody may leave it, takes no trust away.
+// A ConfigMap that somebody left without a certificate removes no trust.
 func TestRootsWithoutACertificateReplaceNone(t *testing.T) {
 	i := NewIdentity("a", &rubbish{}, slog.New(slog.DiscardHandler))
 	before := i.roots.Load()

@@ -13,13 +13,13 @@ import (
 	"strings"
 	"time"
 
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 const (
 	dialTimeout = 5 * time.Second
-	// handshakeTimeout bounds the time from the acceptance of a connection to its hello,
-	// lineTimeout a line that is written or, by the source, waited for.
+	// handshakeTimeout bounds the time from the acceptance of a connection to its hello.
+	// lineTimeout bounds writing a line, and the source's wait for one.
 	handshakeTimeout = 3 * time.Second
 	lineTimeout      = 10 * time.Second
 	maxLine          = 4096
@@ -53,20 +53,21 @@ type reply struct {
 type message struct {
 	SourceState string `json:"sourceState,omitempty"`
 	TargetState string `json:"targetState,omitempty"`
-	// Ended: the relay connection has ended at the target. Refusal is the reason if the
-	// target has ended it.
+	// Ended means that the relay connection has ended at the target. Refusal is the reason
+	// if the target has ended it.
 	Ended   bool   `json:"ended,omitempty"`
 	Refusal string `json:"refusal,omitempty"`
 	// RanFor is how long the guest has run at the target, in nanoseconds by the target's
 	// clock; 0 = unknown.
 	RanFor time.Duration `json:"ranFor,omitempty"`
-	// GuestPaused: the source's guest was paused by its user when it was sent. KeepsPaused:
-	// the target leaves such a guest paused; agents that do not know of it resume it.
+	// GuestPaused means that the source's guest was sent while paused by its user.
+	// KeepsPaused means that the target leaves such a guest paused. Agents that do not know
+	// it resume the guest.
 	GuestPaused bool `json:"guestPaused,omitempty"`
 	KeepsPaused bool `json:"keepsPaused,omitempty"`
-	// Query: the source's libvirt sends nothing more, and the source asks for the
-	// target's state. UUID is libvirt's UUID of the domain that is sent: the target of an
-	// earlier version has it from here, not from the migration's status.
+	// Query means that the source's libvirt sends nothing more, and that the source asks
+	// for the target's state. UUID is libvirt's UUID of the domain that is sent. A target
+	// of an earlier version reads it here, not from the migration's status.
 	Query bool   `json:"asks,omitempty"`
 	UUID  string `json:"uuid,omitempty"`
 }
@@ -114,7 +115,7 @@ func tlsConfig(who *Identity) (*tls.Config, error) {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*cert},
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: roots,
-		// A node certificate has no host name: dial checks the node's name.
+		// The certificate has the node's name, not the address: dial checks it.
 		InsecureSkipVerify:     true, //nolint:gosec // see VerifyConnection in dial
 		SessionTicketsDisabled: true,
 	}, nil

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
-// messageRate bounds the messages of a peer in one migration, in a second and over all its
-// control connections; messageBurst is what may come at once. An agent sends one in
-// heartbeatInterval, one for each state, and one on each connection.
+// messageRate bounds a peer's messages per second in one migration, over all its control
+// connections. messageBurst bounds those at once. An agent sends one in heartbeatInterval,
+// one for each state, and one on each connection.
 const (
 	messageRate  = 4
 	messageBurst = 20
@@ -61,8 +61,8 @@ func (s *side) queryTarget() {
 	}
 }
 
-// handle takes over a message of the peer. A peer's state is final, except TargetArrived.
-// run looks again only if the message says something new.
+// handle processes a message of the peer. A peer's state is final, except TargetArrived.
+// handle wakes run only if the message says something new.
 func (s *side) handle(msg message) error {
 	state, valid := msg.TargetState, []string{kubevirt.TargetArrived, kubevirt.TargetRunning, kubevirt.TargetAbsent}
 	if s.target {
@@ -84,8 +84,8 @@ func (s *side) handle(msg message) error {
 	return nil
 }
 
-// note takes over what a message says beside the peer's state. It reports whether that is
-// new. The caller holds s.mu.
+// note stores what a message says beside the peer's state. It reports whether that is new.
+// The caller holds s.mu.
 func (s *side) note(msg message) (changed bool) {
 	if s.target {
 		changed = msg.Query && !s.query || msg.GuestPaused && !s.guestPaused
@@ -104,10 +104,10 @@ func (s *side) stopped(at time.Time) {
 	s.stoppedAt = at
 }
 
-// measureDowntime takes the downtime when the target reports that the guest runs: the time
-// since the stop by this host's clock, less the time for which the guest has run by the
-// target's clock. It is unknown where this agent has not seen the stop, or the target's
-// agent has not resumed the guest. It reports whether the downtime was measured now.
+// measureDowntime measures the downtime when the target reports that the guest runs. It is
+// the time since the stop by this host's clock, less the time for which the guest has run by
+// the target's clock. It is unknown if this agent has not seen the stop, or the target's
+// agent has not resumed the guest. measureDowntime reports whether it was measured now.
 func (s *side) measureDowntime(msg message) (first bool) {
 	s.mu.Lock()
 	d := time.Since(s.stoppedAt) - msg.RanFor
@@ -124,7 +124,7 @@ func (s *side) measureDowntime(msg message) (first bool) {
 	return first
 }
 
-// message is what this side sends now. changed is closed when there is a new one.
+// message returns what this side sends now. changed is closed when there is a new one.
 func (s *side) message() (msg message, changed <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -141,7 +141,7 @@ func (s *side) message() (msg message, changed <-chan struct{}) {
 
 // exchange sends and receives messages until the control connection ends or the peer sends
 // nothing for peerTimeout: a network that drops all packets closes no connection. The error
-// is a *tunnel.Refusal if the peer sends too many, or what was not agreed.
+// is a *tunnel.Refusal if the peer sends too many messages, or one that was not agreed.
 func (s *side) exchange(ctx context.Context, l *link) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
@@ -163,7 +163,7 @@ func (s *side) exchange(ctx context.Context, l *link) error {
 	}
 }
 
-// receiveMessages takes over messages until the connection ends or one is refused.
+// receiveMessages handles messages until the connection ends or one is refused.
 func (s *side) receiveMessages(l *link) error {
 	for {
 		var msg message

@@ -20,7 +20,7 @@ func template(t *testing.T, text string) URITemplate {
 	return is
 }
 
-// givenNative is two nodes whose libvirts send guests by themselves.
+// givenNative returns a world whose two libvirts send guests directly.
 func givenNative(t *testing.T, text string) *world {
 	t.Helper()
 	w := given(t)
@@ -46,7 +46,7 @@ func TestLibvirtSendsAGuestByItself(t *testing.T) {
 			if w.out.URI != want.URI || w.out.Transport != want.Transport {
 				t.Errorf("%+v, want %+v", w.out, want)
 			}
-			// Nothing of it comes through the agents.
+			// The guest does not come through the agents.
 			if l, err := dial(t.Context(), w.ca.node(t, "a"), "b", w.addrs["b"], hello{MigrationUID: "m-1", Role: roleRelay, UUID: guestUUID}); err == nil || !strings.Contains(err.Error(), "comes by --migration-uri here") {
 				t.Errorf("a connection for the guest: %v, %v", l, err)
 			}
@@ -59,7 +59,7 @@ func TestLibvirtSendsAGuestByItself(t *testing.T) {
 	}
 }
 
-// The object has one line of why, and libvirt was not asked for anything.
+// The object has the reason in one line, and libvirt was not asked for anything.
 func TestWhatCannotBeSentByLibvirtItselfIsDeclined(t *testing.T) {
 	const uri = "qemu+tcp://{{address}}/system"
 	for name, c := range map[string]struct {
@@ -97,7 +97,8 @@ func TestASourceThatIsLeftPausedGoesOnWhereNothingArrivedByItself(t *testing.T) 
 	}
 	w.start()
 	w.eventually("it is under way", func() bool { return w.uri != "" && w.m.Status.Phase == kubevirt.MigrationRunning })
-	// Before it is sent the target has nothing, and does not report Absent.
+	// Before the guest is sent the target has no domain, and does not report
+	// Absent.
 	w.looked("b")
 	w.looked("b")
 	w.mu.Lock()
@@ -112,7 +113,7 @@ func TestASourceThatIsLeftPausedGoesOnWhereNothingArrivedByItself(t *testing.T) 
 	})
 }
 
-// A domain of the same name that was started there otherwise is not the guest.
+// A domain of the same name that somebody else started there is not the guest.
 func TestAnotherDomainThanWasSentIsLeftAlone(t *testing.T) {
 	w := givenNative(t, "qemu+tcp://{{address}}/system")
 	w.uuids = map[string]string{"b": otherUUID}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
 const (
@@ -33,7 +33,7 @@ type Config struct {
 	LibvirtSocket, SocketDir string
 	// URI makes libvirt send guests directly, without the agents' relay.
 	URI URITemplate
-	// Allowed is what a domain that arrives may have of this host; name and UUID are each
+	// Allowed is what an arriving domain may use of this host. Name and UUID are each
 	// migration's own.
 	Allowed    tunnel.Agreement
 	Cluster    Cluster
@@ -149,8 +149,8 @@ func (n *Node) startSide(ctx context.Context, m *Migration, target bool) {
 	})
 }
 
-// MigrationOf is the state of a domain's migration for the rules of the grace period, and
-// the arrival if the domain is migrated to this node.
+// MigrationOf returns the state of a domain's migration for the rules of the grace period.
+// It also returns the arrival if the domain is migrated to this node.
 func (n *Node) MigrationOf(domain string) (state grace.Migration, a grace.Arrival) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// listed is a watch that has not seen everything yet.
+// listed is a watch whose first list may be incomplete.
 type listed struct {
 	host
 
@@ -25,8 +25,8 @@ type changes struct {
 
 func (v *changes) Changed(_, name string) { v.names = append(v.names, name) }
 
-// Otherwise a VM that migrates would be one that does not, for a moment after the
-// agent's start.
+// Otherwise a migrating VM would count as one that does not migrate, for a moment
+// after the agent's start.
 func TestMigrationsAreUnknownBeforeEachHasItsSide(t *testing.T) {
 	l, vms := &listed{}, &changes{}
 	n := New(Config{Node: "a", Cluster: l, VMs: vms})

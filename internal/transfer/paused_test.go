@@ -12,7 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// paused is a world whose guest its user has paused.
+// paused returns a world whose guest was paused by its user.
 func paused(t *testing.T) *world {
 	t.Helper()
 	w := given(t)
@@ -20,7 +20,7 @@ func paused(t *testing.T) *world {
 	return w
 }
 
-// movedPaused waits until the target has the guest, which nobody has resumed.
+// movedPaused waits until the target has the guest, still paused.
 func (w *world) movedPaused() {
 	w.t.Helper()
 	w.eventually("the guest has moved, and stays paused", func() bool {
@@ -42,7 +42,7 @@ func TestAPausedGuestMovesAndStaysPaused(t *testing.T) {
 	w.sends = func(context.Context) error {
 		w.becomes(hypervisor.StayBusy, hypervisor.StayPaused)
 		w.looked("a")
-		// As it is handed over, libvirt shows the guest as before, and no job.
+		// During the handover libvirt shows the guest as before, and no job.
 		w.becomes(hypervisor.StayPaused, hypervisor.StayPaused)
 		w.looked("a")
 		w.looked("a")

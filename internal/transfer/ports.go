@@ -16,12 +16,12 @@ type Migration = kubevirt.VirtualMachineInstanceMigration
 
 // Cluster reads and updates migrations in the API server.
 type Cluster interface {
-	// Migrations are those with a side on this node, from a cache. complete is false
+	// Migrations returns those with a side on this node, from a cache. complete is false
 	// until the cache has been filled.
 	Migrations() (all []*Migration, complete bool)
-	// UpdateStatus writes the fields that are not empty. A phase, if there is one,
-	// replaces the phase of m; it fails where the object has changed since m was read.
-	// The timestamps of the phase, of the start and of the resume are set with them.
+	// UpdateStatus writes the fields that are not empty. A phase that is not empty replaces
+	// the phase of m, and fails if the object has changed since m was read. The timestamps
+	// of the phase, of the start and of the resume are set with them.
 	UpdateStatus(ctx context.Context, m *Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) error
 	// Gone asks the API server whether the migration no longer exists.
 	Gone(ctx context.Context, m *Migration) (bool, error)
@@ -67,14 +67,14 @@ type Process interface {
 
 // VMs is the part of the agent that guards VMs.
 type VMs interface {
-	// Phase is the phase of the domain's record, "" without one.
+	// Phase returns the phase of the domain's record, "" without one.
 	Phase(domain string) grace.Phase
-	// HeldFor is how long the domain's shutdown has been held, 0 while it is not.
+	// HeldFor returns how long the domain's shutdown has been held, 0 while it is not.
 	HeldFor(domain string) time.Duration
 	// LauncherReady reports whether the launcher pod with this UID runs and has registered.
 	LauncherReady(namespace, name, pod string) bool
-	// Former is the instance in the domain's record when this agent started: without a
-	// process if it is of another boot, zero without a record.
+	// Former returns the instance in the domain's record when this agent started. It has no
+	// process if it is of another boot. It is zero without a record.
 	Former(domain string) grace.Instance
 	// Moved reports that an instance has ended because it was migrated away.
 	Moved(domain, uuid string)

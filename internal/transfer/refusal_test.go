@@ -12,8 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// sendsThis has the source's libvirt send this through the agents, and fail with
-// what libvirt knows: that its connection was closed.
+// sendsThis makes the source's libvirt send frame through the agents. It fails as libvirt
+// does, which only knows that its connection was closed.
 func (w *world) sendsThis(frame string) {
 	w.sends = func(ctx context.Context) error {
 		defer w.becomes(hypervisor.StayRunning, hypervisor.StayAbsent)
@@ -33,7 +33,7 @@ func (w *world) sendsThis(frame string) {
 	}
 }
 
-// libvirtOf is a libvirt that answers nothing, until the test ends.
+// libvirtOf starts a libvirt that answers nothing, until the test ends.
 func libvirtOf(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "libvirt-sock")
@@ -56,8 +56,8 @@ func libvirtOf(t *testing.T) string {
 	return path
 }
 
-// libvirt's own error is only that a connection was closed: the failureReason must have the
-// target's.
+// libvirt's own error only says that a connection was closed: failureReason must have the
+// target's reason.
 func TestWhatTheTargetRefusesIsWhyTheMigrationFailed(t *testing.T) {
 	const invalid = "\x00\x00\x00\x1c\xde\xad\xbe\xef\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
 	for name, c := range map[string]struct {

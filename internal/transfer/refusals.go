@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// refusalInterval is the shortest time between two lines of the log of one kind.
+// refusalInterval is the shortest time between two log lines of one kind.
 const refusalInterval = time.Minute
 
 // refusals logs what other hosts are refused: one line in refusalInterval, with the number
-// of those that were left out before it. The metrics count all of them.
+// of refusals left out before it. The metrics count all of them.
 type refusals struct {
 	mu      sync.Mutex
 	next    map[string]time.Time // by message

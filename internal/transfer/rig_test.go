@@ -24,9 +24,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
@@ -73,7 +73,7 @@ func (a *authority) sign(t *testing.T, template *x509.Certificate, public *ecdsa
 	return cert
 }
 
-// node is the identity of a node, with a certificate of the authority.
+// node returns the identity of a node, with a certificate of the authority.
 func (a *authority) node(t *testing.T, name string) *Identity {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -103,7 +103,7 @@ type world struct {
 
 	stays map[string]hypervisor.Stay // of the guest, by node
 	qemu  *proc                      // the source's
-	// sends is what libvirt does when it is to migrate.
+	// sends is what libvirt does to migrate the guest.
 	sends     func(ctx context.Context) error
 	phase     grace.Phase
 	aborted   chan struct{}
@@ -111,8 +111,8 @@ type world struct {
 	libvirt   string                 // the target's socket
 	address   string                 // that the target publishes; "": where it listens
 	uris      map[string]URITemplate // of the nodes
-	uuids     map[string]string      // of the guest's domain, by node; guestUUID where there is none
-	starts    map[string]uint64      // of its QEMU, by node; 1 where there is none
+	uuids     map[string]string      // of the guest's domain, by node; guestUUID if there is none
+	starts    map[string]uint64      // of its QEMU, by node; 1 if there is none
 	refused   map[string]int         // connections, by reason
 	strangers map[uint64]*proc       // other QEMUs, by start
 	out       hypervisor.Outgoing    // that libvirt was last asked for
@@ -126,7 +126,7 @@ type world struct {
 	left      bool          // the source's libvirt has recorded that the guest was migrated
 	former    grace.Instance
 	dirs      map[string]string // of a node's sockets
-	// stripped: the object is gone, whatever its finalizers are for.
+	// stripped means that the object is gone despite its finalizers.
 	stripped bool
 	late     kubevirt.MigrationPhase // the target's watch shows no later one before the end
 	hangs    bool                    // the source's libvirt answers nothing about the domain
@@ -236,7 +236,7 @@ func (w *world) change() {
 	}
 }
 
-// host is what one node has of the world.
+// host is one node's view of the world.
 type host struct {
 	w    *world
 	name string

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
 const (
@@ -66,7 +66,7 @@ type sending struct {
 func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	x := s.sending
 	if x.process == nil || migration.StateOf(m).DomainUUID == "" || !s.certified() {
-		return // tried again when all are there
+		return // tried again later
 	}
 	out, l, err := s.outgoing(m)
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *side) abort(ctx context.Context, why string) {
 func (s *side) follow(ctx context.Context, m *Migration) {
 	x := s.sending
 	if m.Final() || !x.calling() || x.ended() || time.Since(x.progressAt) < progressInterval {
-		return // once QEMU has ended, only the result of libvirt's call counts; what has ended shows no progress
+		return // once QEMU has ended, only the result of libvirt's call counts; a final migration shows no progress
 	}
 	x.progressAt = time.Now()
 	progressCtx, cancel := context.WithTimeout(ctx, lookTimeout)

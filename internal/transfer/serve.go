@@ -17,7 +17,7 @@ const (
 	refusedMany       = "many"       // more connections than a node may have
 )
 
-// What the log says of them, each at most once in refusalInterval.
+// Log messages of refused connections, each at most once in refusalInterval.
 const (
 	refusedBefore = "a connection without a certificate of a node was ended"
 	refusedAfter  = "a connection of another node was ended"
@@ -54,7 +54,7 @@ func (n *Node) serve(ctx context.Context, l net.Listener) {
 	}
 }
 
-// handleConnection serves one connection. What is refused is counted and logged here.
+// handleConnection serves one connection. It counts and logs a refusal.
 func (n *Node) handleConnection(ctx context.Context, c net.Conn, caller *caller) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	defer stop()
@@ -95,7 +95,7 @@ func (n *Node) handleConnection(ctx context.Context, c net.Conn, caller *caller)
 	}
 }
 
-// admit returns the migration that a connection is of.
+// admit returns the side of the migration that a connection is for.
 func (n *Node) admit(from string, h hello) (*side, error) {
 	n.mu.Lock()
 	s := n.sides[h.MigrationUID]

@@ -4,16 +4,16 @@ import (
 	"context"
 	"log/slog"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/time/rate"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
+	"github.com/vmgrace/vmgrace/internal/oneline"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
 // side is this node's side of one migration. Its goroutine decides and acts. The peer's
@@ -39,7 +39,7 @@ type side struct {
 	// phase is TargetReady or Running if this side has written it, or has accepted the
 	// relay connection. The watch may show it later.
 	phase          kubevirt.MigrationPhase
-	relayEnd       message // its fields Ended and Refusal
+	relayEnd       message // only Ended and Refusal
 	relayEnded     chan struct{}
 	relayConnected bool  // source: the relay connection to the target's agent was made
 	relayErr       error // source: why it failed
@@ -116,7 +116,8 @@ func (s *side) migrationOf(domain string) (grace.Migration, grace.Arrival) {
 	}
 }
 
-// arrival is what the core needs to know about an arriving guest. The caller holds the lock.
+// arrival returns what the core needs to know about an arriving guest. The caller holds the
+// lock.
 func (s *side) arrival() grace.Arrival {
 	state := migration.StateOf(s.migration)
 	if !s.target || state.GracePeriodSeconds == nil {
@@ -144,7 +145,7 @@ func (s *side) snapshot() (m *Migration, peerState string) {
 	return m, peerState
 }
 
-// current is the migration of the watch, with a later phase that this side knows. The
+// current returns the watch's migration, with a later phase if this side knows one. The
 // caller holds the lock.
 func (s *side) current() *Migration {
 	cached := s.migration.Status.Phase
@@ -246,9 +247,9 @@ func (s *side) do(ctx context.Context, what string, i grace.Instance, f func(ctx
 // updateStatus writes to the migration's status. It skips an update that m has already, or
 // that was written just before and is not in the watch's cache yet.
 func (s *side) updateStatus(ctx context.Context, m *Migration, phase kubevirt.MigrationPhase, state kubevirt.MigrationState) {
-	state.FailureReason = oneLine(state.FailureReason)
+	state.FailureReason = oneline.Cut(state.FailureReason, maxReason)
 	if m.Final() {
-		state.FailureReason = "" // what has ended keeps its reason
+		state.FailureReason = "" // a final migration keeps its reason
 	}
 	repeated := s.lastPhase == phase && s.lastState == state && time.Since(s.updatedAt) < apiTimeout
 	if s.gone || repeated || hasStatus(m, phase, &state) {
@@ -268,14 +269,8 @@ func (s *side) updateStatus(ctx context.Context, m *Migration, phase kubevirt.Mi
 	}
 }
 
-// maxReason bounds a failure reason in bytes; an admission policy lets no longer one pass.
-const maxReason = 1000
-
-// oneLine makes text of libvirt's or a peer's a failure reason.
-func oneLine(text string) string {
-	text = strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " ")
-	return strings.ToValidUTF8(text[:min(len(text), maxReason)], "")
-}
+// maxReason bounds a failure reason in bytes; an admission policy rejects longer ones.
+const maxReason = 990
 
 // hasStatus reports whether an update would change nothing.
 func hasStatus(m *Migration, phase kubevirt.MigrationPhase, state *kubevirt.MigrationState) bool {

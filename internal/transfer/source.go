@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
@@ -28,9 +28,9 @@ func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.In
 	return s.factsOf(ctx, m, target, here, calling), instance
 }
 
-// lookUntilExit asks the hypervisor for the domain's state, and stops when QEMU ends: libvirt
-// answers nothing about a domain while it cleans up, for a second or more, which would be
-// part of the downtime.
+// lookUntilExit asks the hypervisor for the domain's state, and stops when QEMU ends. libvirt
+// answers nothing about a domain while it cleans up: waiting for it would add a second or
+// more to the downtime.
 func (s *side) lookUntilExit(ctx context.Context) (hypervisor.Stay, grace.Instance) {
 	p := s.sending.process
 	if p == nil {
@@ -59,11 +59,11 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 		Ending: s.ending(),
 	}
 	ours := s.jobIsOurs(m)
-	// It is over once the guest was seen to run on.
+	// The job is over once the guest was seen to run on.
 	f.JobRuns = calling || here == hypervisor.StayBusy && ours && !x.ranOn
 	x.hadReturned = x.called() && !calling
 	if x.hadReturned && x.err != nil {
-		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // of an abort libvirt's error has no reason
+		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // libvirt's error gives no reason for an abort
 	}
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.minRemainingAt)
@@ -85,8 +85,8 @@ func (s *side) jobIsOurs(m *Migration) bool {
 	return s.sending.called() || m.Status.Phase == kubevirt.MigrationRunning
 }
 
-// pausedFacts sets what is known of a guest that its user has paused. It reports whether the
-// guest was sent so.
+// pausedFacts sets the facts about a guest that its user has paused. It reports whether the
+// guest was sent paused.
 func (s *side) pausedFacts(ctx context.Context, f *migration.SourceFacts, here hypervisor.Stay) (sentPaused bool) {
 	ours := s.jobIsOurs(f.Migration)
 	s.mu.Lock()
@@ -114,8 +114,8 @@ func (s *side) unreachable(m *Migration) string {
 	return ""
 }
 
-// guest derives the guest's state from the observation. One that was sent paused looks the
-// same while it is handed over and after it has stayed: the target's agent knows.
+// guest derives the guest's state from the observation. A guest that was sent paused looks
+// the same while it is handed over and after it has stayed: only the target's agent knows.
 func (s *side) guest(ctx context.Context, here hypervisor.Stay, sentPaused bool) migration.Guest {
 	x, last := s.sending, s.sending.lastStay
 	x.lastStay = here
@@ -244,7 +244,7 @@ func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Insta
 
 func (x *sending) ended() bool { return x.gone || x.process != nil && closed(x.process.Done()) }
 
-// called: libvirt's call was made. calling: it has not returned.
+// called reports whether libvirt's call was made, calling whether it has not returned.
 func (x *sending) called() bool  { return x.returned != nil }
 func (x *sending) calling() bool { return x.called() && !closed(x.returned) }
 

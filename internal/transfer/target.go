@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 )
 
 // targetFacts observes the target's facts. It reads the connections' state before the
@@ -30,7 +30,7 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	}
 	f.Copy = copyOf(here)
 	// A domain that exists before the source may begin, or has another UUID than the one
-	// that is sent, is not the guest. If it came through the relay, it is nobody else's.
+	// that is sent, is not the guest. removeStranger ends it if it came through the relay.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
 	other := state.DomainUUID != "" && instance.UUID != "" && instance.UUID != state.DomainUUID
 	if other && f.Copy != migration.CopyRunning {

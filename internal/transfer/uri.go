@@ -61,7 +61,7 @@ func ParseURITemplate(text string) (URITemplate, error) {
 // Native reports whether libvirt sends guests directly.
 func (t URITemplate) Native() bool { return t != URITemplate{} }
 
-// transport is how libvirt sends the guest's memory.
+// transport returns how libvirt sends the guest's memory.
 func (t URITemplate) transport() hypervisor.Transport {
 	if strings.HasPrefix(t.before, tlsScheme+":") {
 		return hypervisor.TransportNativeTLS

@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/migration"
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// A migration is of one domain, by libvirt's UUID. The source's agent writes the UUID to the
-// status, where an admission policy lets it be written once, before the target's agent
-// offers to take the guest. Connections, messages and the domain's XML must have the same.
+// A migration moves one domain, identified by libvirt's UUID. The source's agent writes the
+// UUID to the status before the target's agent offers to take the guest. An admission policy
+// lets it be written once. Connections, messages and the domain's XML must have the same
+// UUID.
 
 var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
@@ -50,9 +51,9 @@ func (s *side) replaced(m *Migration) string {
 // startTicks is the precision of a process's start time.
 const startTicks = 20 * time.Millisecond
 
-// removeStranger ends a QEMU that libvirt started for this migration's relay connection, and
-// that is not the guest: the source has had libvirt take another domain. A domain that was
-// started before the connection, or after it, is somebody else's.
+// removeStranger ends a QEMU that libvirt started for this migration's relay connection and
+// that is not the guest: the source made libvirt accept another domain. A domain that was
+// started before or after the connection is somebody else's.
 func (s *side) removeStranger(i grace.Instance) {
 	s.mu.Lock()
 	from, to := s.relayedAt, s.relayEndedAt

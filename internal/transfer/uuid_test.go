@@ -11,11 +11,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// See also UpdateStatus of the rig, which every migration of the tests passes.
+// UpdateStatus of the rig checks this for all other migrations of the tests.
 func TestNothingIsOfferedWithoutACanonicalUUID(t *testing.T) {
 	w := given(t)
 	w.sends = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-	w.uuids = map[string]string{"a": strings.ToUpper(guestUUID)} // as libvirt never says it
+	w.uuids = map[string]string{"a": strings.ToUpper(guestUUID)} // as libvirt never writes it
 	w.start()
 	w.eventually("the target prepares", func() bool { return w.m.Status.Phase == kubevirt.MigrationPreparingTarget })
 	for range 3 {
@@ -29,7 +29,8 @@ func TestNothingIsOfferedWithoutACanonicalUUID(t *testing.T) {
 	}
 }
 
-// The UUID was the source's word of each connection: none, "x" and 3,000 bytes were taken.
+// Formerly each connection of the source stated the UUID: none, "x" and 3,000 bytes were
+// accepted.
 func TestOnlyTheAgreedDomainIsLetIn(t *testing.T) {
 	w := underWay(t)
 	for name, uuid := range map[string]string{
@@ -84,12 +85,12 @@ func TestADomainThatWasReplacedIsNotSent(t *testing.T) {
 	})
 }
 
-// ticks is the start time of a process that starts now.
+// ticks returns the start time of a process that starts now.
 func ticks() uint64 { return uint64(process.Age(0) / (10 * time.Millisecond)) }
 
-// Given: a relay connection, and a domain of the guest's name and another UUID that waits
-// there for its source. One that was started while the connection was open came through it,
-// and is ended by its process. One that is older is somebody else's, as is one that runs.
+// Given a relay connection, and a domain of the guest's name and another UUID that waits
+// there for its source. If it was started while the connection was open, it came through
+// it, and its process is ended. An older domain is somebody else's, as is one that runs.
 func TestAStrangerThatCameByTheRelayIsEnded(t *testing.T) {
 	for name, c := range map[string]struct {
 		came  bool

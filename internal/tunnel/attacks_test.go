@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// q35 is a domain as libvirt 9.0.0 of Debian 12 sends it: firmware with nvram, a chain of
-// images, serial port with a log, guest agent, display. The agent adds the chain.
+// q35 returns a domain as libvirt 9.0.0 of Debian 12 sends it: firmware with nvram, a chain
+// of images, serial port with a log, guest agent, display. The agent adds the chain.
 func q35(tb testing.TB) string {
 	tb.Helper()
 	b, err := os.ReadFile("testdata/q35.xml")
@@ -18,8 +18,8 @@ func q35(tb testing.TB) string {
 	return string(b)
 }
 
-// shipped is what the flags allow that the manifests have, beside a network and a directory
-// for logs.
+// shipped returns what the flags in the manifests allow, and a network and a directory for
+// logs.
 func shipped() Agreement {
 	return Agreement{
 		Domain: "ns_vm", UUID: "622795a5-0a0a-48ee-a1f9-0d789936f8ed", Networks: []string{"onbr"},
@@ -27,7 +27,7 @@ func shipped() Agreement {
 	}
 }
 
-// before is the domain with text before an element, and in place of it.
+// before returns the domain with text before an element, instead with text in its place.
 func before(tb testing.TB, element, text string) string {
 	tb.Helper()
 	return instead(tb, element, text+element)
@@ -84,7 +84,7 @@ func TestWhatElseAGuestMayHave(t *testing.T) {
 	}
 }
 
-// What libvirt would choose by itself is written: a raw image has no other below it.
+// The agent writes what libvirt would choose by itself: a raw image has no other below it.
 func TestTheEndOfARawDiskIsWritten(t *testing.T) {
 	a := shipped()
 	const disk = "<driver name='qemu' type='raw'/>\n      <source file='/var/lib/libvirt/images/raw.img'/>\n      <backingStore/>"
@@ -173,7 +173,7 @@ func TestADomainThatAsksForTooMuchIsRefused(t *testing.T) {
 		"a slice of a file":            {ReasonDomain, instead(t, "<source file='"+images+"top.qcow2'/>", "<source file='"+images+"top.qcow2'><slices/></source>")},
 		"a key for a disk":             {ReasonDomain, instead(t, disk, disk+"<encryption format='luks'/>")},
 		"a label of a disk":            {ReasonDomain, instead(t, "<source file='"+images+"top.qcow2'/>", "<source file='"+images+"top.qcow2'><seclabel model='dac' relabel='no'/></source>")},
-		// Each interface names where it belongs.
+		// Each interface names its network.
 		"the host's own network":            {ReasonDomain, instead(t, network, "<interface type='user'>")},
 		"the host's, beside a network":      {ReasonDomain, instead(t, network, "<interface type='user'><source network='onbr'/>")},
 		"an interface of no type":           {ReasonPath, instead(t, network, "<interface><source network='onbr'/>")},

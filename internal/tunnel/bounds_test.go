@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What is counted passes up to its bound, and not beyond.
+// A domain passes with as many devices as a bound allows, not with more.
 func TestWhatADomainHasManyOfIsBounded(t *testing.T) {
 	many := func(before, one string, n int) string { return instead(t, before, strings.Repeat(one, n)+before) }
 	for what, c := range map[string]struct {
@@ -74,7 +74,7 @@ func TestMemoryAndProcessorsAreBoundedByTheAgreement(t *testing.T) {
 			t.Errorf("%s: %d KiB, %d CPUs", what, m, n)
 		}
 	}
-	// It is said what the bound is.
+	// The error states the bound.
 	a := shipped()
 	for _, text := range []string{instead(t, "<memory unit='KiB'>65536<", "<memory unit='KiB'>131073<"), instead(t, "<vcpu placement='static'>2<", "<vcpu placement='static'>5<")} {
 		if _, err := a.domain(text); err == nil || !strings.Contains(err.Error(), "131072 KiB, 4 CPUs") {
@@ -101,7 +101,8 @@ func TestANumberIsReadAsLibvirtReadsIt(t *testing.T) {
 	}
 }
 
-// Each kind of the schema is one that is known: an enumeration by mistake lets its own name in.
+// Each kind in the schema is a known one: a misspelt kind would be an enumeration that allows
+// its own name.
 func TestEachKindOfTheSchemaIsKnown(t *testing.T) {
 	kinds := map[string]bool{}
 	var walk func(s *schema, seen map[*schema]bool)

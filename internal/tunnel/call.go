@@ -17,8 +17,8 @@ const (
 
 const (
 	systemURI = "qemu:///system"
-	// flags are libvirt's LIVE, PEER2PEER, TUNNELLED and PAUSED. Flags that concern only
-	// the source (auto-converge) are not sent.
+	// flags are libvirt's LIVE, PEER2PEER, TUNNELLED and PAUSED. The source does not send
+	// flags that concern only itself (auto-converge).
 	flags = 0x27
 	// maxText bounds the XML of a domain or a cookie.
 	maxText = maxFrame / 2
@@ -29,7 +29,7 @@ const (
 	maxParams = 4
 )
 
-// params are the typed parameters of a migration that the target uses.
+// params holds the typed parameters of a migration that the target uses.
 type params struct{ xml, name string }
 
 // params reads typed parameters: known ones, each at most once.
@@ -167,7 +167,7 @@ func putCookie(b []byte, cookie string) []byte {
 	return putOpaque(b, cookie+"\x00")
 }
 
-// quoted makes text of the source printable: short and in one line.
+// quoted makes text of the source printable, short and one line.
 func quoted(s string) string {
 	const most = 60
 	if len(s) > most {

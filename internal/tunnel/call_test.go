@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// arguments are those of the recorded PREPARE and FINISH.
+// arguments holds those of the recorded PREPARE and FINISH.
 type arguments struct {
 	xml, name, cookie string
 	flags, cancelled  uint32

@@ -1,12 +1,12 @@
 // Package tunnel passes one incoming migration to libvirt, and nothing else.
 //
 // Access to libvirt's socket is equivalent to root on the node. Another node's agent must
-// not get that, so its libvirt RPC passes a strict state machine: the calls of one tunnelled
-// migration in their order, one at a time, exactly qemu:///system, the agreed name and UUID,
-// fixed flags, and a domain of known elements that names nothing of this host but what the
-// operator allows. Parsed arguments and XML are serialized again before they are passed on,
-// because Go and libxml2 may parse the same bytes differently. Anything else is a *Refusal,
-// which ends the connection.
+// not get that, so its libvirt RPC passes a strict state machine. It lets the calls of one
+// tunnelled migration pass in their order, one at a time, for exactly qemu:///system, the
+// agreed name and UUID, and fixed flags. The domain may have known elements only, and name
+// nothing of this host but what the operator allows. Parsed arguments and XML are serialized
+// again before they are passed on, because Go and libxml2 may parse the same bytes
+// differently. Anything else is a *Refusal, which ends the connection.
 //
 // The protocol is that of libvirt 9.0.0: src/rpc/virnetprotocol.x and
 // src/remote/remote_protocol.x.
@@ -21,15 +21,14 @@ type Agreement struct {
 	// Paths are the directories and files of this host that a domain may write to: disks,
 	// logs, nvram.
 	Paths []string
-	// Firmware are those that it may only read, beside FirmwarePaths.
+	// Firmware are paths that a domain may only read, beside FirmwarePaths.
 	Firmware []string
 	// Networks are the bridges and libvirt networks that it may be connected to.
 	Networks []string
-	// Memory in bytes and CPUs are the most that it may have; 0: no more than maxMemory and
-	// maxCPUs.
+	// Memory in bytes and CPUs are the most that it may have; 0 means maxMemory and maxCPUs.
 	Memory uint64
 	CPUs   int
-	// Files are this host's; nil: its paths are compared as text only.
+	// Files are this host's. If nil, paths are compared as text only.
 	Files *Files
 }
 

@@ -56,7 +56,7 @@ func (a *Agreement) read(text string, s *schema, reason string) (*node, error) {
 	return root, nil
 }
 
-// schema is what an element may have.
+// schema holds what an element may have.
 type schema struct {
 	attrs    map[string]string // name to kind of value
 	text     string            // kind, "" for none
@@ -108,13 +108,13 @@ func (s *schema) child(name string) *schema {
 type checker struct {
 	agreed *Agreement
 	reason string
-	paths  []hostPath // that were found
-	// conditions are those on more than one value, by element.
+	paths  []hostPath // found in the XML
+	// conditions check more than one value, by element.
 	conditions map[string]func(*checker, *node) error
 }
 
-// once are elements that must not be repeated: this package and libvirt might use different
-// ones.
+// once lists elements that must not be repeated: this package and libvirt might use
+// different ones.
 const once = " name uuid metadata os devices source emulator kernel initrd dtb loader nvram driver target listen statistics capabilities cpu " +
 	"memory currentMemory maxMemory memoryBacking access numa iothreads iothreadids clock backingStore format model "
 

@@ -23,7 +23,7 @@ func Examine(domain string, agreed Agreement) ([]Disk, error) {
 
 // Sendable checks a domain that libvirt is to send directly, and returns its disks. The error
 // is a *Refusal for devices that libvirt does not migrate (libvirt 9.0,
-// qemuMigrationSrcIsAllowed); libvirt may refuse for other reasons.
+// qemuMigrationSrcIsAllowed); libvirt may refuse a domain for other reasons.
 func Sendable(domain string) ([]Disk, error) {
 	root, err := parse(domain, ReasonDomain)
 	if err != nil {

@@ -2,7 +2,8 @@ package tunnel
 
 import "testing"
 
-// preparedFor is a machine whose libvirt has prepared, and the recorded frames that follow.
+// preparedFor returns a machine whose libvirt has prepared, and the recorded frames that
+// follow.
 func preparedFor(t *testing.T) (*machine, []frame) {
 	t.Helper()
 	agreed := agreement()
@@ -23,7 +24,7 @@ func preparedFor(t *testing.T) (*machine, []frame) {
 	return nil, nil
 }
 
-// ofEnd is the recorded FINISH, with cancelled as its last argument.
+// ofEnd returns the recorded FINISH, with cancelled as its last argument.
 func ofEnd(frames []frame, cancelled byte) frame {
 	for _, f := range edit(frames, procFinish, func(b []byte) []byte { b[len(b)-1] = cancelled; return b }) {
 		if f.procedure == procFinish {
@@ -33,8 +34,8 @@ func ofEnd(frames []frame, cancelled byte) frame {
 	return frame{}
 }
 
-// If the target's QEMU dies its libvirt ends the stream while more of it is in transit, which
-// is not refused.
+// If the target's QEMU dies, its libvirt ends the stream while more of it is in transit.
+// Those frames are not refused.
 func TestWhatIsOnItsWayWhenTheTargetHasEndedTheStreamIsNotRefused(t *testing.T) {
 	m, rest := preparedFor(t)
 	stream := frame{procedure: procPrepareTunnel, kind: kindStream, serial: m.stream, status: statusContinue}
@@ -55,7 +56,7 @@ func TestWhatIsOnItsWayWhenTheTargetHasEndedTheStreamIsNotRefused(t *testing.T) 
 	}
 }
 
-// Where the source's QEMU dies before anything is sent its libvirt cancels at once.
+// If the source's QEMU dies before anything is sent, its libvirt cancels at once.
 func TestAMigrationMayBeCancelledBeforeAnythingIsSent(t *testing.T) {
 	for name, c := range map[string]struct {
 		cancelled byte

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// filesTimeout is for a file system that does not answer.
+	// filesTimeout bounds the wait for a file system.
 	filesTimeout = 2 * time.Second
-	// maxLooks is how many arriving domains may be looked at side by side: a file system
-	// that hangs costs this many threads.
+	// maxLooks bounds how many arriving domains are checked in parallel: a file system that
+	// hangs costs this many threads.
 	maxLooks = 8
 )
 
@@ -27,10 +27,10 @@ const (
 type use int
 
 const (
-	useRead   use = iota // firmware, a kernel: it is only read
+	useRead   use = iota // firmware, a kernel: only read
 	useDisk              // a disk or a level of its backing chain
-	useWrite             // a log, a serial port's file, nvram: it is made where it is not there
-	useSocket            // a socket that QEMU binds: what has its name is removed
+	useWrite             // a log, a serial port's file, nvram: created if missing
+	useSocket            // a socket that QEMU binds: an existing file of its name is removed
 )
 
 // hostPath is a path of this host in a domain.
@@ -39,11 +39,11 @@ type hostPath struct {
 	where string // the element or attribute
 	below string // the allowed directory, or the path itself
 	use   use
-	local bool // below a directory that is only read: links in it are this host's
-	qcow2 bool // the domain says that it has this format
+	local bool // below a directory that is only read: its links are this host's
+	qcow2 bool // the domain states this format
 }
 
-// Files looks at the files of a host. It is safe for concurrent use.
+// Files checks the files of a host. It is safe for concurrent use.
 type Files struct {
 	root  string
 	looks chan struct{}
@@ -53,7 +53,7 @@ type Files struct {
 func NewFiles(root string) *Files { return &Files{root: root, looks: make(chan struct{}, maxLooks)} }
 
 // look checks that each path leads to a file of the kind that the domain uses it as, and
-// nowhere else: libvirt and QEMU follow symbolic links. The error is a *Refusal if not;
+// nowhere else: libvirt and QEMU follow symbolic links. A *Refusal means that one does not;
 // another error means unknown.
 func (f *Files) look(paths []hostPath) error {
 	ctx, cancel := context.WithTimeout(context.Background(), filesTimeout)
@@ -79,7 +79,7 @@ func (f *Files) look(paths []hostPath) error {
 	})
 }
 
-// look checks a path. What is not there leads nowhere.
+// look checks a path. A missing path passes: it leads nowhere.
 func (p *hostPath) look(root int) error {
 	fd, err := p.open(root, unix.O_PATH)
 	switch {
@@ -104,9 +104,9 @@ func (p *hostPath) look(root int) error {
 	return nil
 }
 
-// open opens a path without following symbolic links below the allowed directory, whose own
-// name is the operator's. udev's links below /dev, and those of directories that are only
-// read, are this host's.
+// open opens a path without following symbolic links below the allowed directory. The
+// operator chose the directory's own name. It follows udev's links below /dev, and those in
+// directories that are only read: they are this host's.
 func (p *hostPath) open(root int, flags uint64) (int, error) {
 	within := unix.OpenHow{Flags: flags | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
 	if p.name == p.below || p.local {
@@ -128,7 +128,7 @@ func (p *hostPath) open(root int, flags uint64) (int, error) {
 
 func (p *hostPath) device() bool { return belowAny(p.name, []string{"/dev"}) }
 
-// kind is the type that the file must have.
+// kind returns the type that the file must have.
 func (p *hostPath) kind() uint32 {
 	switch {
 	case p.device():
@@ -147,9 +147,9 @@ const (
 	qcow2DataFile = 1 << 2
 )
 
-// image refuses a qcow2 image whose header names another file for its data, which QEMU
-// opens. Its backing file is the domain's word. An image that only QEMU's user may read is
-// not looked into.
+// image refuses a qcow2 image whose header names another file for its data, which QEMU would
+// open. The domain states the backing file. An image that only QEMU's user may read is not
+// checked.
 func (p *hostPath) image(root int) error {
 	fd, err := p.open(root, unix.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
@@ -170,23 +170,23 @@ func (p *hostPath) image(root int) error {
 	return nil
 }
 
-// systemPaths are directories of programs, firmware and the kernel, which no domain writes
-// to whatever is allowed.
+// systemPaths returns directories of programs, firmware and the kernel. No domain may write
+// to them, whatever is allowed.
 func systemPaths() []string { return []string{"/usr", "/boot", "/lib", "/etc", "/proc", "/sys"} }
 
-// FirmwarePaths are where distributions have firmware, and libvirt kernels. Domains may read
-// them.
+// FirmwarePaths returns where distributions keep firmware, and libvirt kernels. Domains may
+// read them.
 func FirmwarePaths() []string {
 	return []string{"/usr/share/OVMF", "/usr/share/AAVMF", "/usr/share/edk2", "/usr/share/qemu", "/usr/share/seabios", "/var/lib/libvirt/boot"}
 }
 
-// nvramPath is where libvirt keeps a domain's nvram if its definition does not say.
+// nvramPath returns where libvirt keeps a domain's nvram if its definition does not say.
 func nvramPath(domain string) string { return "/var/lib/libvirt/qemu/nvram/" + domain + "_VARS.fd" }
 
 // belowAny reports whether a clean path is one of all, or below one.
 func belowAny(p string, all []string) bool { return over(p, all) != "" }
 
-// over returns the one of all that a clean path is, or is below; "" if there is none.
+// over returns the element of all that a clean path equals or is below, or "".
 func over(p string, all []string) string {
 	for _, a := range all {
 		if a = path.Clean(a); p == a || strings.HasPrefix(p, strings.TrimSuffix(a, "/")+"/") {

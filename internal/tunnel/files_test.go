@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is the root of a host whose images are at /images, with what must not be reached
-// beside it. The directory that is allowed is a link of the operator's.
+// host returns the root of a host with images at /images, beside files that must not be
+// reached. The allowed directory is a link of the operator's.
 func host(t *testing.T) (root string, a Agreement) {
 	t.Helper()
 	root = t.TempDir()
@@ -40,7 +40,7 @@ func host(t *testing.T) (root string, a Agreement) {
 	return root, Agreement{Domain: "d", Paths: []string{"/images", "/dev/mapper"}, Files: NewFiles(root)}
 }
 
-// looked says what became of a path that a domain uses so.
+// looked returns the result for a path that a domain uses so.
 func looked(t *testing.T, a *Agreement, kind, name string) error {
 	t.Helper()
 	p, ok := a.place(kind, name)
@@ -100,7 +100,7 @@ func TestNoLinkOfSharedStorageIsFollowed(t *testing.T) {
 	}
 }
 
-// A node on shared storage is a device of this host.
+// A device node on shared storage would be a device of this host.
 func TestADeviceIsOneOnlyBelowDev(t *testing.T) {
 	root, a := host(t)
 	own := Agreement{Paths: []string{"/dev"}, Files: NewFiles("/")}
@@ -150,7 +150,7 @@ func TestAnImageWhoseDataIsElsewhereIsRefused(t *testing.T) {
 	}
 }
 
-// Of a whole domain each path is looked at, and each image of a chain is one.
+// Each path of a domain is checked, and each image of its chains.
 func TestEachPathOfADomainIsLookedAt(t *testing.T) {
 	root := t.TempDir()
 	images := filepath.Join(root, "var/lib/libvirt/images")

@@ -34,8 +34,8 @@ const (
 
 const (
 	headerSize = 28
-	// maxFrame bounds a frame in bytes: libvirt's streams have chunks of 64 KiB, a domain
-	// of a hundred disks has less than 200 KiB.
+	// maxFrame bounds a frame in bytes. libvirt's streams have chunks of 64 KiB, and a
+	// domain of a hundred disks has less than 200 KiB.
 	maxFrame = 1 << 20
 )
 
@@ -48,8 +48,8 @@ type frame struct {
 	body                        []byte
 }
 
-// readFrame reads one frame. Its body is in buf, which grows as needed up to maxFrame. The
-// error is io.EOF at the end between two frames.
+// readFrame reads one frame. Its body is in buf, which grows as needed up to maxFrame. At
+// the end, between two frames, the error is io.EOF.
 func readFrame(r io.Reader, buf *[]byte) (frame, error) {
 	var h [headerSize]byte
 	if _, err := io.ReadFull(r, h[:4]); err != nil {

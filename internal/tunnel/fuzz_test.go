@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Whatever a source sends: it is refused, or it is a call that was due, and what
-// is passed on is accepted again.
+// Whatever a source sends is refused, or is a call that was due. What is passed
+// on is accepted again.
 func FuzzFrames(f *testing.F) {
 	source, err := os.ReadFile("testdata/source.bin")
 	if err != nil {
@@ -57,8 +57,8 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// A domain that is accepted names nothing but what is agreed, and is its own
-// image.
+// An accepted domain names only what is agreed, and is serialized again to the
+// same text.
 func FuzzDomain(f *testing.F) {
 	for _, frame := range recorded(f, "source.bin") {
 		if frame.procedure == procPrepareTunnel && frame.kind == kindCall {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// edit changes the body of the recorded calls of one procedure; XML in it keeps
-// its length in front, so it is read and put together again.
+// edit changes the body of the recorded calls of one procedure. XML has its
+// length in front, so change must decode and encode it.
 func edit(frames []frame, procedure uint32, change func(body []byte) []byte) []frame {
 	frames = slices.Clone(frames)
 	for i := range frames {
@@ -20,7 +20,8 @@ func edit(frames []frame, procedure uint32, change func(body []byte) []byte) []f
 	return frames
 }
 
-// prepareWith is the recorded PREPARE with another domain, name, cookie or flags.
+// prepareWith returns the recorded PREPARE with another domain, name, cookie or
+// flags.
 func prepareWith(tb testing.TB, frames []frame, change func(p *params, cookie *string, flags *uint32)) []frame {
 	tb.Helper()
 	return edit(frames, procPrepareTunnel, func(body []byte) []byte {
@@ -76,7 +77,7 @@ func uri(with string, flags uint32) func(testing.TB, []frame) []frame {
 	}
 }
 
-// doubled has a parameter of PREPARE twice; the second one counts for libvirt.
+// doubled repeats a parameter of PREPARE; libvirt uses the second one.
 func doubled(name string) func(testing.TB, []frame) []frame {
 	return func(_ testing.TB, frames []frame) []frame {
 		return edit(frames, procPrepareTunnel, func(body []byte) []byte {
@@ -209,7 +210,7 @@ func TestAHostileSourceIsRefused(t *testing.T) {
 	}
 }
 
-// Frames beyond what libvirt itself would send, at any place.
+// Frames that libvirt itself would not send are refused at any place.
 func TestFramesThatNoMigrationSends(t *testing.T) {
 	for name, f := range map[string]frame{
 		"file descriptors":   {program: programRemote, version: 1, procedure: 1, kind: 4},
@@ -231,8 +232,8 @@ func TestFramesThatNoMigrationSends(t *testing.T) {
 	}
 }
 
-// Whatever frame comes out of turn ends the connection: each recorded frame is
-// left out, and each is sent twice.
+// Any frame out of turn ends the connection. The test leaves out each recorded
+// frame, and sends each one twice.
 func TestTheOrderIsTheWholeOrder(t *testing.T) {
 	frames := recorded(t, "source.bin")
 	for i, f := range frames {

@@ -21,7 +21,7 @@ const (
 )
 
 // machine is the state machine of one incoming migration. It gets the frames of each
-// direction in their order; the two directions may call it concurrently.
+// direction in order. The two directions may call it concurrently.
 type machine struct {
 	agreed *Agreement
 
@@ -29,7 +29,7 @@ type machine struct {
 	stage stage
 
 	serial  uint32 // of the next call
-	waiting uint32 // procedure of the call without a reply yet; 0: none
+	waiting uint32 // procedure of the call without a reply yet, or 0
 	stream  uint32 // serial of the stream
 	closes  bool   // a close callback is registered
 	broken  bool   // libvirt of this node has ended the stream
@@ -44,7 +44,7 @@ func newMachine(a *Agreement) *machine {
 	return &machine{agreed: a, pings: rate.NewLimiter(pingRate, pingBurst), idle: time.NewTimer(prepareTimeout)}
 }
 
-// fromSource checks a frame of the source, and replaces its body by what is passed on.
+// fromSource checks a frame of the source, and replaces its body by what to pass on.
 func (m *machine) fromSource(f *frame) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -127,7 +127,7 @@ func (m *machine) due(procedure uint32) bool {
 }
 
 // streamed checks a frame of the memory stream; its content is opaque. After this node's
-// libvirt has ended the stream, more may be in transit, which libvirt ignores.
+// libvirt has ended the stream, more may be in transit; libvirt ignores it.
 func (m *machine) streamed(f *frame) error {
 	due := m.stage == stagePrepared || m.stage == stageStreamed && m.broken
 	switch {

@@ -2,7 +2,7 @@ package tunnel
 
 import "testing"
 
-// in is a machine in a stage, with call 3 done and stream 2.
+// in returns a machine in a stage, with call 3 done and stream 2.
 func in(s stage) *machine {
 	a := agreement()
 	m := newMachine(&a)
@@ -12,7 +12,7 @@ func in(s stage) *machine {
 
 var stages = []stage{stageAuth, stageConnect, stageConnected, stagePrepared, stageStreamed, stageOver, stageClosed}
 
-// Each call in each stage: what is not in this table is not due.
+// Each call in each stage is tested: one that is not in this table is not due.
 func TestACallIsDueInItsStagesOnly(t *testing.T) {
 	for _, c := range []struct {
 		procedure uint32
@@ -136,7 +136,7 @@ func TestLibvirtOfThisNodeAnswersWhatWasAsked(t *testing.T) {
 	}
 }
 
-// An answer that says no leaves the stage, or ends the migration.
+// A reply with an error leaves the stage, or ends the migration.
 func TestAnAnswerMovesTheStage(t *testing.T) {
 	for _, c := range []struct {
 		procedure           uint32

@@ -14,7 +14,7 @@ func ping() *frame {
 	return &frame{program: programKeepalive, version: protocolVersion, procedure: 1, kind: kindMessage}
 }
 
-// 200,000 pings passed before any call.
+// Formerly 200,000 pings passed before any call.
 func TestKeepaliveMessagesAtAHighRateAreRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := agreement()
@@ -27,7 +27,7 @@ func TestKeepaliveMessagesAtAHighRateAreRefused(t *testing.T) {
 		if r, is := errors.AsType[*Refusal](m.fromSource(ping())); !is || r.Reason != ReasonRate {
 			t.Errorf("one more: %v", r)
 		}
-		// As libvirt sends them, for as long as it likes.
+		// libvirt's own pings pass, however long they go on.
 		m = newMachine(&a)
 		for range 10000 {
 			time.Sleep(time.Second) //nolint:forbidigo // virtual time
@@ -52,8 +52,8 @@ func TestCallsOfOneMigrationAreBounded(t *testing.T) {
 	}
 }
 
-// Each at its longest: before PREPARE, in the stream, before FINISH, and after it. Pings
-// give no more time, and libvirt's own work for a call takes none.
+// Each wait has its longest time: before PREPARE, in the stream, before FINISH, and
+// after it. Pings do not extend it, and libvirt's own work for a call does not count.
 func TestASourceThatDoesNotGoOnIsEnded(t *testing.T) {
 	for name, c := range map[string]struct {
 		until uint32 // the call after whose answer the source is silent; 0: from the beginning

@@ -2,8 +2,8 @@ package tunnel
 
 import "path"
 
-// place returns the path as one of this host that the domain may use so; ok is false if it
-// may not. A path that is not clean ("..", "//") is none.
+// place returns a path of this host that the domain may use so. ok is false if it may not,
+// or if the path is not clean ("..", "//").
 func (a *Agreement) place(kind, p string) (is hostPath, ok bool) {
 	if !clean(p) {
 		return is, false
@@ -36,7 +36,7 @@ func (a *Agreement) place(kind, p string) (is hostPath, ok bool) {
 	return is, written && (is.use == useDisk || !is.device())
 }
 
-// clean reports whether text is an absolute path that says where it leads.
+// clean reports whether text is an absolute path without detours.
 func clean(p string) bool {
 	return len(p) <= maxTextValue && pathPattern.MatchString(p) && path.Clean(p) == p
 }

@@ -64,7 +64,7 @@ func TestAKeepaliveHasNothingInIt(t *testing.T) {
 			t.Errorf("%s: %v, keepalive %t", what, err, f.keepalive())
 		}
 	}
-	// What looks like one in libvirt's own program is none.
+	// A frame that looks like a keepalive in libvirt's own program is none.
 	if f := (frame{program: programRemote, version: 1, procedure: 1, kind: kindMessage}); f.keepalive() {
 		t.Error("an event of libvirt's counts as a keepalive")
 	}
@@ -147,7 +147,7 @@ func TestAPathThatCannotBeLookedAtIsRefused(t *testing.T) {
 	if err := looked(t, &a, "disk", "/images/"+strings.Repeat("x", 300)); !isRefusal(err) || !strings.Contains(err.Error(), "cannot be looked at") {
 		t.Error(err)
 	}
-	// Where the directory itself is not there, nothing leads anywhere.
+	// If the directory itself is missing, no path leads anywhere.
 	a.Paths = []string{filepath.Join("/", "gone")}
 	if err := looked(t, &a, "disk", "/gone/x"); err != nil {
 		t.Errorf("below %s: %v", root, err)

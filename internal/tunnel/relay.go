@@ -6,9 +6,10 @@ import (
 	"io"
 )
 
-// Guard relays one incoming migration from its source to libvirt's socket on this node,
-// until either connection ends, ctx ends, a frame is refused, or the source does not go on;
-// the error is a *Refusal in the last two cases. It closes both connections. A refused frame is not passed on, not even in part.
+// Guard relays one incoming migration from its source to libvirt's socket on this node. It ends
+// when either connection or ctx ends, a frame is refused, or the source does not go on. In the last
+// two cases the error is a *Refusal. It closes both connections. No part of a refused frame is
+// passed on.
 func Guard(ctx context.Context, source, libvirt io.ReadWriteCloser, agreed Agreement) error {
 	closeBoth := func() {
 		_ = source.Close() // it may be closed already
@@ -24,7 +25,7 @@ func Guard(ctx context.Context, source, libvirt io.ReadWriteCloser, agreed Agree
 	var err error
 	left := 2
 	select {
-	case err = <-ends: // the other error is only that the connection was closed
+	case err = <-ends: // the other error only says that the connection was closed
 		left--
 	case <-m.idle.C:
 		err = refuse(ReasonIdle, "the source sends nothing more")

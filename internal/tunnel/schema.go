@@ -212,7 +212,7 @@ qemu-migration/statistics
 qemu-migration/statistics/* =number
 `
 
-// newCookieSchema is cookieSchema with the CPU of domainSchema.
+// newCookieSchema returns cookieSchema with the CPU of domainSchema.
 func newCookieSchema() *schema {
 	s := newSchema(cookieSchema)
 	s.children["qemu-migration"].children["cpu"] = newSchema(domainSchema).children["domain"].children["cpu"]

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// The frames of testdata were taken from a migration between two libvirtd 9.0.0
-// of Debian 12, with a relay between them that wrote down what passed; of the
-// memory one frame is left, cut to 4 KiB.
+// The frames in testdata are from a migration between two libvirtd 9.0.0 of
+// Debian 12, recorded by a relay between them. Of the memory one frame is left,
+// cut to 4 KiB.
 
 const (
 	domainName = "vmgrace-test_vm-enchh6et"
@@ -42,8 +42,8 @@ func recorded(tb testing.TB, name string) (frames []frame) {
 	}
 }
 
-// played is what came of showing frames to a machine as libvirt would: the
-// target answers each call and each end of a stream.
+// played shows frames to a machine as libvirt would: the target answers each
+// call and each end of a stream.
 func played(tb testing.TB, source []frame) (*machine, error) {
 	tb.Helper()
 	a := agreement()
@@ -75,8 +75,8 @@ func TestARealMigrationPasses(t *testing.T) {
 	}
 }
 
-// Through Guard: what arrives at libvirt is the domain serialized again, and its
-// replies are unchanged.
+// libvirt gets the domain serialized again through Guard, and the source gets
+// its replies unchanged.
 func TestGuardPassesAMigrationOn(t *testing.T) {
 	source, sourceEnd := net.Pipe()
 	libvirt, libvirtEnd := net.Pipe()

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// An empty UUID has libvirt choose one: what arrives is not the agreed domain then.
+// libvirt would choose a UUID for an empty one, so the domain would not be the
+// agreed one.
 func TestADomainWithoutTheAgreedUUIDIsRefused(t *testing.T) {
 	const is = "<uuid>" + domainUUID + "</uuid>"
 	for name, with := range map[string]string{

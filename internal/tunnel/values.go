@@ -22,7 +22,7 @@ var (
 	counterPattern = regexp.MustCompile(`^[a-z_]+$`)
 )
 
-// Bounds of what is not bounded by the agreement. The memory is in KiB, as libvirt formats
+// Bounds that apply if the agreement has none. The memory is in KiB, as libvirt formats
 // it.
 const (
 	maxMemory = 16 << 30
@@ -90,7 +90,7 @@ func (c *checker) value(kind, v, where string) error {
 	return c.denied(kind, v, where)
 }
 
-// denied is the refusal of a value.
+// denied returns the refusal of a value.
 func (c *checker) denied(kind, v, where string) error {
 	switch {
 	case kind == "emulator" || kind == "network" || isPath(kind):
@@ -102,7 +102,7 @@ func (c *checker) denied(kind, v, where string) error {
 	}
 }
 
-// memory is the most memory of a domain in KiB.
+// memory returns the most memory of a domain in KiB.
 func (a *Agreement) memory() int64 {
 	if most := a.Memory / 1024; a.Memory != 0 && most < maxMemory {
 		return int64(most)
@@ -110,7 +110,7 @@ func (a *Agreement) memory() int64 {
 	return maxMemory
 }
 
-// cpus is the most processors of a domain.
+// cpus returns the most processors of a domain.
 func (a *Agreement) cpus() int64 {
 	if a.CPUs > 0 && a.CPUs < maxCPUs {
 		return int64(a.CPUs)
@@ -138,8 +138,8 @@ func oneOf(kind, v string) bool {
 	return false
 }
 
-// inRange reports whether text is a number of a range. One with a leading zero is none:
-// libvirt reads it as octal in some places.
+// inRange reports whether text is a number of a range. A leading zero is refused: libvirt
+// reads such a number as octal in some places.
 func inRange(text string, from, to int64) bool {
 	n, ok := numeric(text)
 	return ok && n >= from && n <= to

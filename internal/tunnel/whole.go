@@ -1,18 +1,18 @@
 package tunnel
 
-// Bounds of how many devices a domain has.
+// Bounds of the number of a domain's devices.
 const (
 	maxDevices    = 512
 	maxInterfaces = 64
 	maxVideos     = 8
 	maxIOThreads  = 64
-	// maxControllers is of one type other than pci.
+	// maxControllers is for one type other than pci.
 	maxControllers = 32
 )
 
 const diskElement = "domain/devices/disk"
 
-// conditions are what is checked of more than one value, by element.
+// conditions returns the checks of more than one value, by element.
 func conditions() map[string]func(*checker, *node) error {
 	return map[string]func(*checker, *node) error{
 		"domain": (*checker).cellAccess, "domain/memoryBacking": (*checker).access, "domain/cpu": (*checker).cells, "domain/os/loader": (*checker).loader,
@@ -30,7 +30,7 @@ func (c *checker) access(n *node) error {
 	return nil
 }
 
-// loader: that of type rom is never written to.
+// loader requires a read-only loader, except of type rom.
 func (c *checker) loader(n *node) error {
 	if n.attr("readonly") != "yes" && n.attr("type") != "rom" {
 		return refuse(ReasonPath, "a loader without readonly='yes'")
@@ -45,7 +45,7 @@ func (c *checker) ioThreads(n *node) error {
 	return nil
 }
 
-// controller bounds the index: libvirt adds those with a lower one.
+// controller bounds the index: libvirt adds controllers for the lower ones.
 func (c *checker) controller(n *node) error {
 	if n.attr("type") != "pci" && n.attr("index") != "" && !inRange(n.attr("index"), 0, maxControllers-1) {
 		return refuse(c.reason, "index %s of a controller", quoted(n.attr("index")))
@@ -53,7 +53,8 @@ func (c *checker) controller(n *node) error {
 	return nil
 }
 
-// network: an interface is of type bridge or network, which its source names, too.
+// network checks that an interface is of type bridge or network, and that its source names
+// one.
 func (c *checker) network(n *node) error {
 	if s, kind := n.child("source"), n.attr("type"); s == nil || kind == "" || s.attr(kind) == "" {
 		return refuse(ReasonPath, "an interface that does not say which bridge or network it is connected to")
@@ -89,13 +90,14 @@ func (c *checker) listen(n *node) error {
 	return nil
 }
 
-// backed reports whether memory is neither a file of libvirt's directory nor QEMU's own.
+// backed reports whether memory is of memfd or huge pages, and so no file in libvirt's
+// directory.
 func (n *node) backed() bool {
 	s := n.child("source")
 	return n.child("hugepages") != nil || s != nil && s.attr("type") == "memfd"
 }
 
-// cells bounds the memory of all NUMA cells, which libvirt takes for the domain's.
+// cells bounds the memory of all NUMA cells: libvirt uses the sum as the domain's.
 func (c *checker) cells(cpu *node) error {
 	numa := cpu.child("numa")
 	if numa == nil {
@@ -145,7 +147,7 @@ func (c *checker) count(devices *node) error {
 }
 
 // disk checks that the format of each level of a disk is known and that the last level ends
-// the chain: libvirt would follow what the image says otherwise, to any path of this host.
+// the chain. Otherwise libvirt would follow what the image says, to any path of this host.
 func (c *checker) disk(n *node) error {
 	medium, err := c.medium(n)
 	if err != nil {
@@ -168,8 +170,8 @@ func (c *checker) disk(n *node) error {
 	return c.chain(n, d.attr("type"))
 }
 
-// medium reports whether a disk or a level of its chain has a file or device, which must be
-// what its type says.
+// medium reports whether a disk or a level of its chain has a file or device. It must match
+// the level's type.
 func (c *checker) medium(n *node) (bool, error) {
 	s := n.child("source")
 	if s == nil {
@@ -182,7 +184,7 @@ func (c *checker) medium(n *node) (bool, error) {
 	return file != "" || dev != "", nil
 }
 
-// chain checks a level and those below it. A raw image has none below it: that is written.
+// chain checks a level and those below it. It writes that a raw image has none below it.
 func (c *checker) chain(level *node, format string) error {
 	store := level.child("backingStore")
 	switch {
@@ -217,7 +219,7 @@ func (c *checker) chain(level *node, format string) error {
 	return c.chain(store, below)
 }
 
-// file is the path of a disk or of a level of its chain.
+// file returns the path of a disk or of a level of its chain.
 func (n *node) file() string {
 	s := n.child("source")
 	if s == nil {

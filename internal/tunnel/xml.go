@@ -98,7 +98,8 @@ func element(t *xml.StartElement, reason string) (*node, error) {
 	return n, nil
 }
 
-// qualified is a name with its prefix: a schema has no elements of unknown namespaces.
+// qualified returns a name with its prefix: a schema has no elements of unknown
+// namespaces.
 func qualified(n xml.Name) string {
 	if n.Space == "" {
 		return n.Local
@@ -142,7 +143,7 @@ func (n *node) attr(name string) string {
 	return ""
 }
 
-// child is the first child of that name, nil if there is none.
+// child returns the first child of that name, nil if there is none.
 func (n *node) child(name string) *node {
 	for _, c := range n.children {
 		if c.name == name {

@@ -30,7 +30,7 @@ const (
 
 // Complete writes the completions of the last of args in cobra's protocol, which kubectl
 // expects of a plugin: one a line, with a description after a tab, then the directive.
-// After an error of the kubeconfig or the API server there are fewer completions.
+// After an error of the kubeconfig or the API server it writes fewer completions.
 func Complete(ctx context.Context, args []string, out io.Writer) {
 	var last string
 	if n := len(args); n > 0 {

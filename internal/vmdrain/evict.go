@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/drain"
+	"github.com/vmgrace/vmgrace/internal/drain"
 )
 
 // startEviction evicts a pod in a goroutine, which sends the answer to the loop.
@@ -30,7 +30,7 @@ func (n *node) startEviction(ctx context.Context, p drain.Pod) {
 	})
 }
 
-// deliver has the loop call apply: only the loop may use the plan.
+// deliver makes the loop call apply: only the loop may use the plan.
 func (n *node) deliver(ctx context.Context, apply func(now time.Time)) {
 	select {
 	case n.results <- apply:
@@ -38,8 +38,9 @@ func (n *node) deliver(ctx context.Context, apply func(now time.Time)) {
 	}
 }
 
-// evict sends one eviction request, or a deletion with --disable-eviction or where the
-// plan says so. Its precondition is the UID: another pod of the same name is not evicted.
+// evict sends one eviction request. With --disable-eviction, or if the plan says so, it
+// sends a deletion. Its precondition is the UID: another pod of the same name is not
+// evicted.
 func (n *node) evict(ctx context.Context, p *drain.Pod) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	opts := metav1.DeleteOptions{GracePeriodSeconds: n.Drain.Grace(p), Preconditions: &metav1.Preconditions{UID: new(types.UID(p.UID))}}
@@ -75,7 +76,7 @@ func (n *node) classify(ctx context.Context, p *drain.Pod, err error) drain.Answ
 	if n.store.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: p.Name}, pod) != nil || string(pod.UID) != p.UID {
 		return drain.Classify(p, response(err), nil, nil)
 	}
-	// Without budgets or VM, after an error of the cache, the reason is less specific.
+	// If the cache cannot list budgets or VMs, the reason is less specific.
 	all, _ := cachedList(ctx, n, &policyv1.PodDisruptionBudgetList{})
 	vms, _ := n.vms(ctx)
 	return drain.Classify(p, response(err), budgets(budgetsSelecting(all.Items, pod), time.Now()), vms[pod.Labels[kubevirt.CreatedByLabel]])

@@ -19,7 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/drain"
+	"github.com/vmgrace/vmgrace/internal/drain"
 )
 
 // watched is a kind with an informer. Without the right to read an optional kind the
@@ -54,7 +54,7 @@ func (c *command) newStore(name string) (cache.Cache, error) {
 }
 
 // startWatches starts the informers, and returns once they are synced. It lists each
-// kind first: an informer would retry for ever where the kind must not be read.
+// kind first: an informer would retry for ever without the right to read the kind.
 func (n *node) startWatches(ctx context.Context) error {
 	if err := n.watch(ctx, n.targets, &corev1.Pod{}); err != nil {
 		return err
@@ -109,13 +109,13 @@ func (n *node) wake() {
 	}
 }
 
-// cachedList is listCached of the node's cache.
+// cachedList lists a kind from the node's cache.
 func cachedList[L client.ObjectList](ctx context.Context, n *node, list L) (L, error) {
 	return listCached(ctx, n.store, list)
 }
 
-// listCached lists a kind from a cache; the list is empty where it has no informer. The
-// objects must not be changed.
+// listCached lists a kind from a cache. The list is empty if the kind has no informer.
+// The objects must not be changed.
 func listCached[L client.ObjectList](ctx context.Context, store client.Reader, list L) (L, error) {
 	err := store.List(ctx, list, client.UnsafeDisableDeepCopy)
 	var none *cache.ErrResourceNotCached
@@ -159,8 +159,8 @@ func (n *node) facts(ctx context.Context) (*drain.Facts, []corev1.Pod, error) {
 	return f, pods.Items, nil
 }
 
-// readAttachments fills in where volumes are attached, and tells whether the node is
-// gone, which only a read from the API server proves.
+// readAttachments fills in where volumes are attached, and reports whether the node is
+// gone. Only a read from the API server proves that.
 func (n *node) readAttachments(ctx context.Context, f *drain.Facts) (gone bool, err error) {
 	node := &corev1.Node{}
 	err = n.store.Get(ctx, client.ObjectKey{Name: n.name}, node)
@@ -216,7 +216,7 @@ func budgetsSelecting(all []policyv1.PodDisruptionBudget, p *corev1.Pod) (some [
 	return some
 }
 
-// allowsDisruption tells whether no budget refuses a disruption.
+// allowsDisruption reports whether no budget refuses a disruption.
 func allowsDisruption(budgets []policyv1.PodDisruptionBudget) bool {
 	for i := range budgets {
 		if budgets[i].Status.DisruptionsAllowed <= 0 {

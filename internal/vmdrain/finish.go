@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// finish prints the result of the drain, and returns nil only where it succeeded. err is
+// finish prints the result of the drain, and returns nil only if it succeeded. err is
 // the error of the loop, or nil.
 func (n *node) finish(err error) error {
 	if n.plan.NodeGone() {
@@ -42,7 +42,7 @@ func (n *node) finish(err error) error {
 	return fmt.Errorf("node %s is not drained: %w", n.name, err)
 }
 
-// errNotEvicted: every pod was tried, and some evictions failed for good.
+// errNotEvicted means that every pod was tried, and some evictions failed for good.
 var errNotEvicted = errors.New("some pods cannot be evicted")
 
 // refusalError names the pods that must not be evicted, worded as kubectl drain's error.

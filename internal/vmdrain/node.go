@@ -11,11 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 
-	"github.com/vmgrace/vmgrace/pkg/drain"
+	"github.com/vmgrace/vmgrace/internal/drain"
 )
 
-// node is the drain of one node. Other goroutines than the loop use only its channels
-// and what is constant.
+// node is the drain of one node. Goroutines other than the loop use only its channels and
+// constant fields.
 type node struct {
 	*command
 
@@ -80,8 +80,8 @@ func (c *command) drain(ctx context.Context, from *corev1.Node) error {
 	return n.finish(err)
 }
 
-// begin chooses the pods to drain. Like kubectl drain it fails if one must not be drained
-// without another flag.
+// begin chooses the pods to drain. Like kubectl drain it fails if a pod needs another
+// flag to be drained.
 func (n *node) begin(ctx context.Context) error {
 	if err := n.startWatches(ctx); err != nil {
 		return err
@@ -175,7 +175,7 @@ func (n *node) loop(ctx context.Context) error {
 	}
 }
 
-// wait returns after a change or a result, or at the time again; zero: no timer.
+// wait returns after a change or a result, or at the time again. Zero means no timer.
 func (n *node) wait(ctx context.Context, again time.Time) error {
 	var timeout <-chan time.Time
 	if !again.IsZero() {
@@ -195,8 +195,8 @@ func (n *node) wait(ctx context.Context, again time.Time) error {
 }
 
 // addLate adds pods that were seen after begin: they may have been bound to the node
-// before it was cordoned. A pod that was created since, of a controller with a drained
-// pod, tolerates the cordon: it would be replaced here again, and is only reported.
+// before it was cordoned. A pod that was created since and whose controller has a drained
+// pod tolerates the cordon. It is only reported, because it would be replaced here again.
 func (n *node) addLate(ctx context.Context, pods []corev1.Pod) {
 	for i := range pods {
 		p := pods[i]

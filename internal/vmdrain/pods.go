@@ -15,7 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/drain"
+	"github.com/vmgrace/vmgrace/internal/drain"
 )
 
 // maxConcurrent is the number of concurrent evictions, and of concurrent reads.
@@ -60,12 +60,13 @@ func podOf(p *corev1.Pod) drain.Pod {
 // launcherVolume is the name of the volume by which a launcher and its node's agent talk.
 const launcherVolume = "vmgrace"
 
-// isLauncherDirectory tells whether a volume is a launcher directory, which has no data.
+// isLauncherDirectory reports whether a volume is a launcher directory, which has no
+// data.
 func isLauncherDirectory(v *corev1.Volume) bool {
 	return v.Name == launcherVolume && v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
 }
 
-// ofVM tells whether anything in a pod's metadata says that it belongs to a VM.
+// ofVM reports whether anything in a pod's metadata says that it belongs to a VM.
 func ofVM(p *corev1.Pod) bool {
 	app := p.Labels[kubevirt.AppLabel]
 	return app == kubevirt.LauncherApp || app == kubevirt.HotplugApp ||
@@ -86,8 +87,8 @@ func ofDaemonSet(p *corev1.Pod) (string, bool) {
 	return c.Name, true
 }
 
-// claims returns the volume claims of a pod, by namespace/name; true for one that is
-// deleted with the pod.
+// claims returns the volume claims of a pod, by namespace/name. The value is true for a
+// claim that is deleted with the pod.
 func claims(p *corev1.Pod) map[string]bool {
 	all := map[string]bool{}
 	for i := range p.Spec.Volumes {

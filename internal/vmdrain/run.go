@@ -74,10 +74,10 @@ func callConfig(cfg *rest.Config) *rest.Config {
 	return calls
 }
 
-// evictionOnce stops client-go from retrying evictions, which it does after a response
-// with Retry-After, such as for a budget whose status is not current: the plan decides
-// when to retry. Other requests are retried: an API server that has just started refuses
-// lists for a second.
+// evictionOnce stops client-go from retrying evictions after a response with
+// Retry-After, such as for a budget whose status is not current. The plan decides when
+// to retry. client-go retries other requests: an API server that has just started
+// refuses lists for a second.
 type evictionOnce struct{ next http.RoundTripper }
 
 func (i *evictionOnce) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -166,7 +166,7 @@ func nodeName(arg string) string {
 	return arg
 }
 
-// cordon cordons a node, and tells whether this run has done so.
+// cordon cordons a node, and reports whether this run has done so.
 func (c *command) cordon(ctx context.Context, node *corev1.Node) (bool, error) {
 	switch {
 	case node.Spec.Unschedulable:

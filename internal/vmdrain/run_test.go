@@ -19,8 +19,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// busy refuses the first n requests, as an API server whose storage is being
-// initialized does, and counts all of them.
+// busy refuses the first n requests, as an API server does whose storage is
+// being initialized, and counts all of them.
 func busy(t *testing.T, n int32, after string) (*rest.RESTClient, *atomic.Int32) {
 	t.Helper()
 	var requests atomic.Int32
@@ -49,7 +49,7 @@ func busy(t *testing.T, n int32, after string) (*rest.RESTClient, *atomic.Int32)
 	return c, &requests
 }
 
-// client-go would retry it ten times, with pauses.
+// client-go would retry the eviction ten times, with pauses.
 func TestAnEvictionThatIsRefusedComesBackAtOnce(t *testing.T) {
 	c, requests := busy(t, 1, "1")
 	r := response(c.Post().AbsPath("/api/v1/namespaces/default/pods/a/eviction").Do(t.Context()).Error())

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vmgrace/vmgrace/pkg/drain"
+	"github.com/vmgrace/vmgrace/internal/drain"
 )
 
 // Output is where Run prints: progress and results to Out, warnings to Err.
@@ -43,7 +43,7 @@ func newPrinter(out Output, format string) printer {
 }
 
 // terminal returns a function that reads the terminal's size, at least 1 by 1. It is nil
-// where w is no terminal, or one that cannot move the cursor.
+// if w is no terminal, or one that cannot move the cursor.
 func terminal(w io.Writer) func() (width, height int) {
 	f, ok := w.(*os.File)
 	if term := os.Getenv("TERM"); !ok || term == "" || term == "dumb" {
@@ -72,8 +72,8 @@ func writeLine(w io.Writer, format string, args ...any) {
 	fmt.Fprintln(w, sanitize(fmt.Sprintf(format, args...)))
 }
 
-// sanitize makes one line of a text, and replaces control characters: parts of it come
-// from objects of other users, and must not control the terminal.
+// sanitize makes one line of a text, and replaces control characters. Parts of the text
+// come from objects of other users, and must not control the terminal.
 func sanitize(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -106,8 +106,8 @@ func (l *linePrinter) podWarning(s *drain.Status) {
 	writeLine(l.out.Err, "Warning: pod %s/%s: %s", s.Pod.Namespace, s.Pod.Name, s.Warning)
 }
 
-// changed tells whether a status is printed: if its state or reason differs from the last
-// one of the pod; of a migration's progress each 10 % is printed.
+// changed reports whether to print a status: if its state or reason differs from the
+// pod's last one. Of a migration's progress it prints each 10 %.
 func changed(last map[string]string, s *drain.Status) bool {
 	key := fmt.Sprintf("%s %s", s.State, s.Reason)
 	if s.Percent >= 0 {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/vmgrace/vmgrace/pkg/drain"
+	"github.com/vmgrace/vmgrace/internal/drain"
 )
 
 func TestTheTableFitsTheTerminal(t *testing.T) {

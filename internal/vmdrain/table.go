@@ -6,7 +6,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/vmgrace/vmgrace/pkg/drain"
+	"github.com/vmgrace/vmgrace/internal/drain"
 )
 
 // tablePrinter redraws a table in place at each change. Other lines are printed above it.
@@ -37,8 +37,8 @@ func (t *tablePrinter) pods(_ string, all []drain.Status) {
 			t.podWarning(s)
 		}
 	}
-	// The last column stays free, because some terminals wrap after it, and the last
-	// line, because the cursor is in it.
+	// The last column stays free, because some terminals wrap after it. The last line
+	// stays free for the cursor.
 	width, height := t.size()
 	if text := render(all, min(width-1, maxWidth), height-1); text != t.drawn {
 		fmt.Fprint(t.out.Out, t.erase()+text) // one write, so that it does not flicker
@@ -100,7 +100,7 @@ func render(all []drain.Status, width, height int) string {
 	return text.String()
 }
 
-// rank is the position of a state in the table.
+// rank returns the position of a state in the table.
 func rank(s drain.State) int {
 	return slices.Index([]drain.State{
 		drain.StateFailed, drain.StateMoving, drain.StateBlocked, drain.StateEvicting, drain.StateTerminating,

@@ -15,7 +15,7 @@ import (
 )
 
 // newTargets returns a cache of the migrations' target pods that are not on a node yet. It
-// is a cache of its own: the other one has the pods of the node.
+// is separate because the node's cache has only the node's pods.
 func (c *command) newTargets() (cache.Cache, error) {
 	isTarget, err := labels.NewRequirement(kubevirt.MigrationJobLabel, selection.Exists, nil)
 	if err != nil {
@@ -46,7 +46,7 @@ func (n *node) unscheduled(ctx context.Context) (map[string]string, error) {
 	return all, nil
 }
 
-// schedulersWords is the message of the condition PodScheduled where it is False.
+// schedulersWords returns the message of the condition PodScheduled if it is False.
 func schedulersWords(p *corev1.Pod) string {
 	for i := range p.Status.Conditions {
 		if c := &p.Status.Conditions[i]; c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/drain"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/drain"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // vms returns the state of the node's VMs, by the UID of the VMI.

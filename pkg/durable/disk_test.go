@@ -92,8 +92,8 @@ func TestUnwritableDirectory(t *testing.T) {
 	wantNames(t, dir, "a")
 }
 
-// asNobody runs do without root's rights on files: setfsuid(2) concerns one
-// thread, which ends with the goroutine because it stays locked to it.
+// asNobody runs do without root's rights on files. setfsuid(2) concerns one thread; it
+// stays locked to the goroutine and ends with it.
 func asNobody(do func() error) error {
 	result := make(chan error)
 	go func() {

@@ -1,10 +1,9 @@
 // Package durable writes and removes files so that they survive a power loss.
 //
-// A rename is atomic but not durable: the new name lives in the directory, and
-// the directory is a file of its own that must be fsynced too. So a write is
-// always the same sequence: a new temporary file, write, fsync, close, rename
-// over the target, fsync of the directory. Whoever reads the target sees the
-// old or the new content, whole.
+// A rename is atomic but not durable: the new name lives in the directory, which must be
+// fsynced too. So a write is always the same sequence: a new temporary file, write,
+// fsync, close, rename over the target, fsync of the directory. A reader of the target
+// sees the old or the new content, whole.
 //
 // Every step goes through an [FS], which a test may replace to record the
 // steps or to let one fail.
@@ -22,24 +21,23 @@ import (
 // killed leaves at most one per call; see IsTemp.
 const tempPrefix = ".tmp-"
 
-// Disk is a file system with durable operations. It holds no state: all
-// methods may be used at the same time, and block for as long as the disk does.
-// The names of files are the caller's to judge: none may lead out of its directory.
+// Disk is a file system with durable operations. It holds no state: all methods may be
+// used at the same time, and block for as long as the disk does. The caller has to check
+// file names: none may lead out of its directory.
 type Disk struct{ FS FS }
 
 // Real is the node's own file system.
 func Real() Disk { return Disk{FS: osFS{}} }
 
-// IsTemp reports whether name is a temporary file. One that is
-// found while nobody writes in its directory is a leftover of a killed process.
+// IsTemp reports whether name is a temporary file. If nobody writes in its directory, it
+// is a leftover of a killed process.
 func IsTemp(name string) bool { return strings.HasPrefix(name, tempPrefix) }
 
-// WriteFile gives dir/name the content data and exactly the permissions mode
-// (no umask). When it returns nil the content is on the disk. After an error
-// the old content stands, whole, unless only the last step failed: then the
-// new content is there but a power loss may take it back. A retry is always
-// safe: it writes a new file, because after a failed fsync the kernel counts
-// the lost pages of the old one as written (fsync(2)).
+// WriteFile gives dir/name the content data and exactly the permissions mode (no umask).
+// When it returns nil the content is on the disk. After an error the old content stands,
+// whole, unless only the last step failed: then the new content is there but a power loss
+// may undo it. A retry is always safe. It writes a new file: after a failed fsync the
+// kernel counts the lost pages of the old one as written (fsync(2)).
 func (d Disk) WriteFile(dir, name string, data []byte, mode fs.FileMode) error {
 	path := filepath.Join(dir, name)
 	temp, err := d.writeTemp(dir, data, mode)
@@ -56,9 +54,9 @@ func (d Disk) WriteFile(dir, name string, data []byte, mode fs.FileMode) error {
 	return nil
 }
 
-// Remove deletes the files with these names in dir. When it returns nil they
-// are gone for good; one that was not there is no error, but its absence is
-// made durable all the same: an earlier Remove may have failed half way.
+// Remove deletes the files with these names in dir. When it returns nil they are gone for
+// good. A missing file is no error. Its absence is made durable all the same: an earlier
+// Remove may have failed half way.
 func (d Disk) Remove(dir string, names ...string) error {
 	for _, name := range names {
 		path := filepath.Join(dir, name)
@@ -84,8 +82,8 @@ func (d Disk) Rename(dir, from, to string) error {
 	return nil
 }
 
-// MkdirAll creates dir and what is missing above it, durably. A directory
-// that exists keeps its mode.
+// MkdirAll creates dir and its missing parents, durably. A directory that exists keeps
+// its mode.
 func (d Disk) MkdirAll(dir string, mode fs.FileMode) error {
 	dir = filepath.Clean(dir)
 	parent := filepath.Dir(dir)
@@ -99,14 +97,14 @@ func (d Disk) MkdirAll(dir string, mode fs.FileMode) error {
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("create directory %s: %w", dir, err)
 	}
-	// Also where it existed: its creator may have been killed before this.
+	// Also if it existed: its creator may have been killed before this.
 	if err := d.FS.SyncDir(parent); err != nil {
 		return fmt.Errorf("create directory %s: fsync its parent: %w", dir, err)
 	}
 	return nil
 }
 
-// writeTemp leaves data in a new file, synced and closed, and returns its path.
+// writeTemp writes data to a new file, syncs and closes it, and returns its path.
 func (d Disk) writeTemp(dir string, data []byte, mode fs.FileMode) (string, error) {
 	f, err := d.FS.CreateTemp(dir, tempPrefix+"*")
 	if err != nil {

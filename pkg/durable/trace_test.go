@@ -21,7 +21,7 @@ type traceFS struct {
 
 func newTrace(failing string) *traceFS { return &traceFS{FS: osFS{}, failing: failing} }
 
-// step notes what is tried, and says whether it may be done.
+// step records what is tried, and returns whether it may be done.
 func (t *traceFS) step(what string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

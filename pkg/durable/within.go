@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// Within waits, until ctx ends, for what a disk may hold up; what names it in the
-// error. What hangs is left behind, with one goroutine, until the disk answers.
+// Within waits for do until ctx ends; what names it in the error. A call that hangs is
+// left behind, with one goroutine, until the disk answers.
 func Within(ctx context.Context, what string, do func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- do() }()

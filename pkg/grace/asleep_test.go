@@ -9,7 +9,7 @@ func TestAProcessOfANodeThatSleptIsKnownByItsStart(t *testing.T) {
 	const slept = 3 * time.Hour
 	ticks := func(m Mono) uint64 { return uint64(m) / uint64(tick) }
 	for name, c := range map[string]struct {
-		start    Mono // on the clock that goes on in sleep
+		start    Mono // on a clock that counts suspended time
 		asleep   time.Duration
 		restored bool
 		want     bool // it is the instance that is shut down

@@ -18,9 +18,7 @@ func situations(tb testing.TB) []situation {
 	all := []situation{{"at rest", r, o}}
 	o.Trigger, o.TriggerAt = true, t0
 	all = append(all, situation{"trigger", r, o})
-	if err := r.start(LauncherSignal, t0, t0, time.Unix(0, 0), false); err != nil {
-		tb.Fatal(err)
-	}
+	r.begin(LauncherSignal, t0, time.Unix(0, 0), false)
 	o.Look = Call{Tries: 1, Last: t0}
 	all = append(all, situation{"begun", r, o})
 	o.AskACPI = Call{Tries: 1, Last: t0}

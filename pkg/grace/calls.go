@@ -1,8 +1,11 @@
 package grace
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
-// callFor is where the state of a kind of call is kept, nil for what is none.
+// callFor returns the state of the call that d makes, nil if it makes none.
 func (o *observation) callFor(d Decision) *Call {
 	switch d.Do {
 	case Save:
@@ -52,13 +55,13 @@ func (o *observation) callForEnd(a Action) *Call {
 	}
 }
 
-// outlivesInstance: a call that is about the place, not about the instance.
+// outlivesInstance reports whether a call stays valid for the next instance.
 func outlivesInstance(a Action) bool {
 	return a == Look || a == LookDirectory || a == WriteStatus || a == Remove
 }
 
-// Started is called when a decision is being carried out that takes time, or may
-// fail. What it returns is for Done.
+// Started notes the start of a decision that takes time or may fail. Pass the returned
+// value to Done in Result.Call.
 func (v *VM) Started(d Decision, now Mono) Call {
 	o := &v.obs
 	c := o.callFor(d)
@@ -69,7 +72,7 @@ func (v *VM) Started(d Decision, now Mono) Call {
 	c.Tries++
 	switch d.Do {
 	case Save:
-		o.Saving, o.NotedAt, o.OnDisk, o.StaleRecord = o.Version, 0, true, false // in the place of one that is left
+		o.Saving, o.NotedAt, o.OnDisk, o.StaleRecord = o.Version, 0, true, false // it replaces a stale one
 		o.Urgent, o.SaveAfter = false, 0
 	case LookDirectory:
 		o.DirWanted, o.DirAt, o.DirReserved = false, Never, max(o.DirReserved, now).Add(lookEvery)
@@ -79,15 +82,42 @@ func (v *VM) Started(d Decision, now Mono) Call {
 		o.LastStatus = v.Status(now)
 	case Answer:
 		o.LastStatus = v.Status(now)
+	case Destroy:
+		if v.rec.Instance.PID == 0 { // only libvirt can end it
+			v.note(Destroy, now)
+		}
 	default:
 	}
 	return *c
 }
 
-// Done is called when a call has ended. It returns false where it was about an
-// instance that is no more: then nothing follows from it.
-func (v *VM) Done(d Decision, started Call, failed bool, now Mono) bool {
-	if !outlivesInstance(d.Do) && started.instance != v.instances {
+// Result is the result of a decision.
+type Result struct {
+	Call   Call      // what Started returned, where it was called
+	Failed bool      // it could not be carried out
+	Wall   time.Time // the wall clock's time at now, for a decision that changes the record
+}
+
+// Done takes the result of a decision that was carried out. now is when; for Terminate
+// and Kill, when the signal was sent. It returns false, and changes nothing, if the
+// decision was about an earlier instance.
+func (v *VM) Done(d Decision, res Result, now Mono) bool {
+	switch d.Do {
+	case Adopt, Identify, Refresh, Begin, HoldShutdown, Shorten, DropDryRun, Finish, Reset, Forget:
+		v.change(d, now, res.Wall)
+	case Announce, ReportFailed, WarnOfPod, RejectPeriod, ClearTrigger, Follow:
+		v.handled(d)
+	case Terminate, Kill:
+		v.signalled(d, res, now)
+	default:
+		return v.returned(d, res, now)
+	}
+	return true
+}
+
+// returned takes the result of a call.
+func (v *VM) returned(d Decision, res Result, now Mono) bool {
+	if !outlivesInstance(d.Do) && res.Call.instance != v.instances {
 		return false
 	}
 	o := &v.obs
@@ -95,10 +125,11 @@ func (v *VM) Done(d Decision, started Call, failed bool, now Mono) bool {
 	if c == nil {
 		return true
 	}
+	failed := res.Failed
 	c.Running, c.Failed = false, failed
 	switch {
 	case d.Do == Save && (failed || o.Saving == o.Version):
-		o.Unsaved = failed // whatever it was, it is missing now
+		o.Unsaved = failed // a failed note counts too
 	case d.Do == Remove:
 		o.StaleRecord = failed && !o.OnDisk
 	case d.Do == Ask && !failed:
@@ -111,20 +142,20 @@ func (v *VM) Done(d Decision, started Call, failed bool, now Mono) bool {
 	return true
 }
 
-// Explained takes why the instance ended, as far as the hypervisor knows.
-func (v *VM) Explained(e End) {
+// SeeEnd takes why the instance ended, unless a reason is known already.
+func (v *VM) SeeEnd(e End) {
 	if v.obs.End == EndUnknown {
 		v.obs.End = e
 	}
 }
 
-// note notes in the record what was done. Nothing waits for its save.
+// note records what was done. Nothing waits for its save.
 func (v *VM) note(by Action, now Mono) {
 	done := &v.rec.Shutdown.Signalled
 	if by == Ask {
 		done = &v.rec.Shutdown.Requested
 	}
-	if *done || allow(v.phase(now), by) != nil {
+	if *done || !v.rec.ShuttingDown() || v.obs.Ending != nil {
 		return
 	}
 	*done = true
@@ -133,8 +164,8 @@ func (v *VM) note(by Action, now Mono) {
 	}
 }
 
-// Handled is called when a decision was carried out that takes no call.
-func (v *VM) Handled(d Decision) {
+// handled takes the result of a decision that needs no call.
+func (v *VM) handled(d Decision) {
 	o := &v.obs
 	switch d.Do {
 	case Announce:
@@ -156,30 +187,17 @@ func (v *VM) Handled(d Decision) {
 	}
 }
 
-// Signalled is called when QEMU was signalled, or could not be. It returns true
-// the first time that a signal has reached it.
-func (v *VM) Signalled(d Decision, at Mono, err error) (first bool) {
+// signalled takes the result of a signal to QEMU.
+func (v *VM) signalled(d Decision, res Result, at Mono) {
 	c := v.obs.callFor(d)
 	if !c.Running {
 		c.Tries++
 	}
-	c.Last, c.Running, c.Failed = at, false, err != nil
-	if err != nil || v.rec.Shutdown.Signalled {
-		return false
+	c.Last, c.Running, c.Failed = at, false, res.Failed
+	if !res.Failed {
+		v.note(d.Do, at)
 	}
-	v.note(d.Do, at)
-	return v.rec.Shutdown.Signalled
 }
 
-// NoteDestroy is called when libvirt's destroy is all there is. It returns true
-// the first time.
-func (v *VM) NoteDestroy(now Mono) (first bool) {
-	if v.rec.Instance.PID != 0 || v.rec.Shutdown.Signalled {
-		return false
-	}
-	v.note(Destroy, now)
-	return true
-}
-
-// Tries is how often what was decided has been tried.
+// Tries returns how often d has been tried.
 func (v *VM) Tries(d Decision) int { return v.obs.callFor(d).Tries }

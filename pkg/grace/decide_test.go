@@ -16,7 +16,7 @@ const t0 = Mono(1000 * time.Second)
 
 func at(s float64) Mono { return t0.Add(time.Duration(s * float64(time.Second))) }
 
-// guarded is a VM that is guarded and at rest.
+// guarded returns a VM that is guarded and at rest.
 func guarded(length time.Duration) (Record, observation) {
 	i := Instance{UUID: "u1", PID: 42, Start: 7}
 	p := Period{Length: length, Source: SourceLauncher}
@@ -25,20 +25,18 @@ func guarded(length time.Duration) (Record, observation) {
 	return r, o
 }
 
-// begun is a VM whose grace period of 30 s began at t0, saved, and whose domain was looked at.
+// begun returns a VM whose 30 s grace period began at t0, saved, its domain looked at.
 func begun(t *testing.T, length time.Duration) (Record, observation) {
 	t.Helper()
 	r, o := guarded(length)
 	o.Trigger, o.TriggerAt = true, t0
-	if err := r.start(LauncherSignal, t0, t0, time.Unix(0, 0), false); err != nil {
-		t.Fatal(err)
-	}
+	r.begin(LauncherSignal, t0, time.Unix(0, 0), false)
 	o.Announced, o.Look = true, Call{Tries: 1, Last: t0}
-	o.Inspect = Call{Tries: 1, Last: Never} // what it finds is a case of its own
+	o.Inspect = Call{Tries: 1, Last: Never} // its result is a separate case
 	return r, o
 }
 
-// unknown has nobody know the process of the domain that is there.
+// unknown makes the process of the present domain unknown.
 func unknown(r *Record, o *observation) {
 	r.Instance = Instance{UUID: "u1"}
 	o.Instance = r.Instance

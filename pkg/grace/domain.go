@@ -16,8 +16,8 @@ type Domain struct {
 const (
 	identifyTimeout = 2 * time.Second
 	identifyRetry   = 200 * time.Millisecond
-	// libvirt keeps a domain whose QEMU is gone for a while (9.0: 1.6 s), and tells
-	// when it has let go of it: looks before that would only keep it from its work.
+	// libvirt keeps a domain for a while after its QEMU has ended (9.0: 1.6 s), and then
+	// sends an event. Looks before that only delay libvirt.
 	leaveTimeout = time.Minute
 	leaveRetry   = 2 * time.Second
 )
@@ -35,13 +35,13 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 	d.Instance = d.Instance.certain()
 	switch {
 	case o.Recorded && v.rec.Instance.PID != 0 && d.Instance.PID == 0:
-		// Its process is unclear to libvirt for the moment; the pidfd is not.
+		// libvirt does not know the process for the moment; the pidfd does.
 		o.Power = d.Power
 		return
 	case !o.Recorded && !o.adoptable(&d, now):
 		retry := identifyRetry
 		if d.Instance.UUID == o.Former.UUID {
-			retry = leaveRetry // asking for it keeps libvirt from its work
+			retry = leaveRetry // a look delays libvirt
 		}
 		o.LookAt = now.Add(retry)
 		return
@@ -58,8 +58,8 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 	}
 }
 
-// asleep is how long the node had surely been suspended when the shutdown began. Of one that
-// an agent before this one has begun nobody knows.
+// asleep returns how long the node had at least been suspended when the shutdown began.
+// It returns 0 for a shutdown that an earlier agent began: nobody knows.
 func (o *observation) asleep(p *Policy) time.Duration {
 	if o.Restored {
 		return 0
@@ -72,7 +72,7 @@ func (o *observation) asleep(p *Policy) time.Duration {
 func (o *observation) adoptable(d *Domain, now Mono) bool {
 	if d.Instance.PID != 0 {
 		o.UnidentifiedAt = 0
-		return d.Instance != o.Former // a look that was under way when it ended
+		return d.Instance != o.Former // else it is from a look before its end
 	}
 	if o.UnidentifiedAt == 0 {
 		o.UnidentifiedAt = now
@@ -84,7 +84,7 @@ func (o *observation) adoptable(d *Domain, now Mono) bool {
 	return d.Power != PowerEnding && now.Sub(o.UnidentifiedAt) >= timeout
 }
 
-// DomainAbsent is called where the hypervisor says that there is no such domain.
+// DomainAbsent notes that the hypervisor has no such domain.
 func (v *VM) DomainAbsent(now Mono) {
 	o := &v.obs
 	o.Domain, o.Power, o.Agent = domainAbsent, PowerUnknown, false
@@ -94,24 +94,23 @@ func (v *VM) DomainAbsent(now Mono) {
 	}
 }
 
-// DomainUnreadable is called where a look failed.
+// DomainUnreadable notes a failed look.
 func (v *VM) DomainUnreadable() { v.obs.Power = PowerUnknown }
 
-// DomainMissingFromList asks for a look, unless it is known to be absent: that
-// a list leaves a domain out is no proof.
+// DomainMissingFromList asks for a look unless the domain is known to be absent. A list
+// that omits a domain proves nothing.
 func (v *VM) DomainMissingFromList() {
 	if v.obs.Recorded || v.obs.Domain != domainAbsent {
 		v.DomainChanged()
 	}
 }
 
-// Ended takes why an instance with this UUID ended, as libvirt says. Where
-// its process is watched the domain need not be looked at: whoever asks for
-// one that ends keeps libvirt from its work.
+// Ended takes libvirt's reason for the end of the instance with this UUID. It asks for no
+// look if the process is watched: a look at an ending domain only delays libvirt.
 func (v *VM) Ended(end End, uuid string, now Mono) {
 	o := &v.obs
 	ours := o.Recorded && uuid == v.rec.Instance.UUID
-	// Where it had moved, what was left of it may have been destroyed.
+	// After a migration libvirt may have destroyed the rest of it.
 	if ours && (o.End == EndUnknown || end == EndMoved) {
 		o.End = end
 	}
@@ -119,7 +118,7 @@ func (v *VM) Ended(end End, uuid string, now Mono) {
 		v.over(GuestOff, now)
 	}
 	watched := ours && (o.Watched || o.Gone)
-	// The process told of its end before libvirt did; a look is due anyway.
+	// The end of the process was seen before libvirt's event. A look is due anyway.
 	due := !o.Recorded && uuid == o.Former.UUID && o.LookAt != Never
 	if !watched && !due {
 		v.DomainChanged()
@@ -134,7 +133,7 @@ func (v *VM) ProcessGone(now Mono) {
 	}
 }
 
-// watch: the process of the instance is to be held by a handle.
+// watch opens a handle for the process of the instance.
 func watch(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if !o.Recorded || o.Watched || o.Gone || r.Instance.PID == 0 || r.BootID != p.BootID || now < o.Watch.due(p.RetryInterval, now) {
 		return next()
@@ -142,7 +141,7 @@ func watch(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	return do(Watch)
 }
 
-// vanished: it ended between the look and its adoption.
+// vanished forgets an instance that ended during its adoption.
 func vanished(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	if !o.Gone || r.ShuttingDown() || o.OnDisk {
 		return next()

@@ -120,7 +120,7 @@ func TestAProcessThatCannotBeOpenedIsTriedAgain(t *testing.T) {
 	if d.Do != Watch {
 		t.Fatalf("%s by %q", d.Do, d.Rule)
 	}
-	v.Done(d, v.Started(d, t0), true, t0)
+	v.Done(d, Result{Call: v.Started(d, t0), Failed: true}, t0)
 	if d := v.Next(t0.Add(failedRetry - 1)); d.Do == Watch {
 		t.Error("tried again at once")
 	}

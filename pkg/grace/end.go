@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// How often the last status.json is written where that fails.
+// Tries and pauses if a write of the last status.json, or a removal, fails.
 const (
 	answerTries = 6
 	answerRetry = 200 * time.Millisecond
 	removeRetry = time.Second
 )
 
-// Ending is the end of a VM: what is told of it, before its record goes.
+// Ending is the end of a VM, as it is reported before its record is removed.
 type Ending struct {
 	Cause   Cause // "" if there was no shutdown
 	Outcome Outcome
 	Took    time.Duration
 	EndedAt time.Time
 	Message string
-	// Kept: the trigger in the launcher directory is for the next instance, or for one
-	// that comes yet.
+	// Kept means that the trigger in the launcher directory is for an instance that is
+	// still to come.
 	Kept bool
 }
 
-// Status is status.json: what a launcher is told of its VM. What does not apply is
-// zero. Times are shown to the millisecond.
+// Status is the content of status.json, which tells a launcher about its VM. Fields that
+// do not apply are zero. Times are shown to the millisecond.
 type Status struct {
 	UID       string
 	Phase     Phase
@@ -35,12 +35,12 @@ type Status struct {
 	Outcome   Outcome
 	EndedAt   time.Time
 	Message   string
-	// Request is the last request to ask the guest to shut down, for a launcher
-	// that does that itself: a number that grows, 0 for none. The core has none.
+	// Request numbers the last request to shut down the guest, for a launcher that does
+	// that itself. The numbers grow; 0 is none. The core makes none.
 	Request uint64
 }
 
-// Status is what a launcher is to be told now.
+// Status returns what to tell a launcher now.
 func (v *VM) Status(now Mono) Status { return status(&v.rec, &v.obs, now) }
 
 func status(r *Record, o *observation, now Mono) Status {
@@ -61,7 +61,7 @@ func status(r *Record, o *observation, now Mono) Status {
 	return s
 }
 
-// Ending is the end that is being told, nil if there is none.
+// Ending returns the end that is being reported, nil if there is none.
 func (v *VM) Ending() *Ending { return v.obs.Ending }
 
 func endMessage(o Outcome, e End) string {
@@ -82,13 +82,13 @@ func (v *VM) finish(d Decision, now Mono, wall time.Time) {
 	if shown := v.rec.Shown(); shown.Cause != "" {
 		e.Took = now.Sub(shown.Start)
 	}
-	// Nothing has come yet: a launcher that lives may have it still to come.
+	// No domain has come yet, but a launcher that lives may still start one.
 	e.Kept = !v.obs.Recorded && v.obs.Shim == shimAlive
 	v.obs.Ending = &e
 }
 
-// reset makes ready for the next instance. What was answered has consumed the
-// trigger; without an answer it stays.
+// reset prepares for the next instance. An answer has consumed the trigger; without one
+// it stays.
 func (v *VM) reset(now Mono) {
 	over, ended, recorded := v.obs.Ending, v.obs.Gone, v.obs.Recorded
 	v.obs = v.obs.next(&v.rec, v.policy)
@@ -100,7 +100,7 @@ func (v *VM) reset(now Mono) {
 		v.obs.Consumed, v.obs.Trigger = v.obs.TriggerID, false
 	}
 	if v.obs.Dir.Registered {
-		v.seeShim(&v.obs.Dir, now) // a launcher that took the place of the last one is this one's
+		v.seeShim(&v.obs.Dir, now) // a launcher that replaced the last one is the next instance's
 	}
 	if ended && !kept { // else the next instance may be there
 		v.obs.LookAt = now.Add(leaveRetry) // unless an event comes first
@@ -158,8 +158,8 @@ func removeRecord(_ *Record, o *observation, _ *Policy, now Mono) (Decision, boo
 // afterAsk is how long status.json waits at most for the guest to be asked.
 const afterAsk = 100 * time.Millisecond
 
-// publishAt is when users may hear of the record: once it is durable, or will not
-// be soon, and the guest was asked.
+// publishAt returns when users may see the record: once it is saved or its save fails or
+// is slow, and the guest was asked.
 func (o *observation) publishAt() Mono {
 	at := Mono(0)
 	switch {

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// ended is a VM whose end is to be told: its guest has powered off in mid-grace.
+// ended returns a VM whose guest has powered off during its grace period.
 func ended(t *testing.T) *VM {
 	t.Helper()
 	v := inPhase(t, ShuttingDown)
 	v.obs.Announced, v.rec.Shutdown.Requested = true, true
 	v.ProcessGone(at(2))
-	v.Explained(EndGuest)
+	v.SeeEnd(EndGuest)
 	d := v.Next(at(2))
 	if d.Do != Finish || d.Outcome != Graceful {
 		t.Fatalf("%s %s by %q", d.Do, d.Outcome, d.Rule)
 	}
-	if err := v.Apply(d, at(2), time.Unix(2, 0)); err != nil {
+	if err := v.done(d, at(2), time.Unix(2, 0)); err != nil {
 		t.Fatal(err)
 	}
 	return v
@@ -30,12 +30,12 @@ func expect(t *testing.T, v *VM, now Mono, do Action, fails bool) {
 		t.Fatalf("%s by %q, want %s", d.Do, d.Rule, do)
 	}
 	if do == Reset {
-		if err := v.Apply(d, now, time.Unix(0, 0)); err != nil {
+		if err := v.done(d, now, time.Unix(0, 0)); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
-	v.Done(d, v.Started(d, now), fails, now)
+	v.Done(d, Result{Call: v.Started(d, now), Failed: fails}, now)
 }
 
 func TestAnEndIsAnsweredThenSettledThenLetGo(t *testing.T) {
@@ -52,7 +52,7 @@ func TestAnEndIsAnsweredThenSettledThenLetGo(t *testing.T) {
 	if v.Recorded() || v.Record() != (Record{}) || v.Summary(at(2)).Phase != "" {
 		t.Errorf("%+v is left", v.Record())
 	}
-	v.obs.DirWanted, v.obs.LookAt = false, Never // looks are another story
+	v.obs.DirWanted, v.obs.LookAt = false, Never // looks are tested elsewhere
 	expect(t, v, at(2), Remove, false)
 	if d := v.Next(at(2)); d.Do != Wait || d.At != Never {
 		t.Errorf("%s by %q until %v", d.Do, d.Rule, d.At)
@@ -92,7 +92,7 @@ func TestWhileAnAnswerIsOnItsWayNothingElseIsDecided(t *testing.T) {
 	}
 }
 
-func TestARecordThatCannotBeRemovedIsTriedEachSecondUntilTheNextTakesItsPlace(t *testing.T) {
+func TestARecordThatCannotBeRemovedIsRetriedEachSecond(t *testing.T) {
 	v := ended(t)
 	for _, do := range []Action{Answer, FlushEvents, Reset} {
 		expect(t, v, at(2), do, false)
@@ -111,19 +111,19 @@ func TestARecordThatCannotBeRemovedIsTriedEachSecondUntilTheNextTakesItsPlace(t 
 	v.obs.Dir.Present = true
 	v.SeeDomain(Domain{Instance: Instance{UUID: "u2", PID: 43, Start: 8}}, at(4))
 	d := v.Next(at(4))
-	if err := v.Apply(d, at(4), time.Unix(0, 0)); d.Do != Adopt || err != nil {
+	if err := v.done(d, at(4), time.Unix(0, 0)); d.Do != Adopt || err != nil {
 		t.Fatalf("%s by %q, %v", d.Do, d.Rule, err)
 	}
 	for now := at(4); now < at(20); now = now.Add(time.Second) {
 		if d := v.Next(now); d.Do == Remove {
 			t.Fatal("the next instance's record is removed")
 		} else if d.Do != Wait && d.Do != Finish {
-			v.Done(d, v.Started(d, now), false, now)
+			v.Done(d, Result{Call: v.Started(d, now)}, now)
 		}
 	}
 }
 
-func TestARecordThatCannotBeRemovedIsKnownAlsoWhereTheNextInstanceWasGoneAtOnce(t *testing.T) {
+func TestAStaleRecordOutlastsAShortLivedInstance(t *testing.T) {
 	// given
 	v := ended(t)
 	for _, do := range []Action{Answer, FlushEvents, Reset} {
@@ -135,7 +135,7 @@ func TestARecordThatCannotBeRemovedIsKnownAlsoWhereTheNextInstanceWasGoneAtOnce(
 	v.SeeDomain(Domain{Instance: Instance{UUID: "u2", PID: 43, Start: 8}}, at(4))
 	for _, do := range []Action{Adopt, Forget} {
 		d := v.Next(at(4))
-		if err := v.Apply(d, at(4), time.Unix(0, 0)); d.Do != do || err != nil {
+		if err := v.done(d, at(4), time.Unix(0, 0)); d.Do != do || err != nil {
 			t.Fatalf("%s by %q, %v; want %s", d.Do, d.Rule, err, do)
 		}
 		v.ProcessGone(at(4))
@@ -148,7 +148,7 @@ func TestARecordThatCannotBeRemovedIsKnownAlsoWhereTheNextInstanceWasGoneAtOnce(
 	expect(t, v, at(4), Remove, false)
 }
 
-func TestARecordThatIsReadLateIsRemovedWhereALaterInstanceHasEnded(t *testing.T) {
+func TestARecordReadLateOfAnEndedInstanceIsRemoved(t *testing.T) {
 	for name, of := range map[string]struct {
 		former Instance
 		takes  bool
@@ -217,12 +217,12 @@ func TestUsersHearOfAShutdownOnceItIsDurableAndTheGuestWasAsked(t *testing.T) {
 func TestAnEndIsToldAfterItsBegin(t *testing.T) {
 	v := inPhase(t, ShuttingDown)
 	v.ProcessGone(at(1))
-	v.Explained(EndGuest)
+	v.SeeEnd(EndGuest)
 	d := v.Next(at(1))
 	if d.Do != Announce {
 		t.Fatalf("%s by %q; want the begin to be told first", d.Do, d.Rule)
 	}
-	v.Handled(d)
+	v.Done(d, Result{}, t0)
 	if d := v.Next(at(1)); d.Do != Finish {
 		t.Errorf("%s by %q", d.Do, d.Rule)
 	}
@@ -246,13 +246,13 @@ func TestStatusIsWrittenWhereItIsNewAndThereIsADirectory(t *testing.T) {
 	for range 5 {
 		if d := v.Next(at(2)); d.Do == WriteStatus {
 			found = true
-			v.Done(d, v.Started(d, at(2)), false, at(2))
+			v.Done(d, Result{Call: v.Started(d, at(2))}, at(2))
 		} else if d.Do == Refresh {
-			if err := v.Apply(d, at(2), time.Unix(0, 0)); err != nil {
+			if err := v.done(d, at(2), time.Unix(0, 0)); err != nil {
 				t.Fatal(err)
 			}
 		} else if d.Do != Wait {
-			v.Done(d, v.Started(d, at(2)), false, at(2))
+			v.Done(d, Result{Call: v.Started(d, at(2))}, at(2))
 		}
 	}
 	if !found {

@@ -5,31 +5,32 @@ import (
 	"time"
 )
 
-// Hold is a shutdown that a launcher's signal asked for and that waits, because
-// the guest may be moved instead. It is zero while there is none. The wall clock
-// times are for people; only the Mono ones count.
+// Hold is a shutdown that a launcher's signal asked for and that waits, because the guest
+// may be moved instead. The zero value is none. The wall clock times are for people; only
+// the Mono ones count.
 type Hold struct {
 	// Reason is why the launcher pod is being deleted, "" until that is shown:
 	// Kubernetes' reason, or LauncherSignal for any other deletion while a migration of
 	// the VM is under way.
 	Reason Cause
 	Start  Mono
-	// Until is the latest moment: once there is a reason it only ever moves forward,
-	// towards Start.
+	// Until is when the hold ends at the latest. Once there is a reason it only becomes
+	// earlier.
 	Until     Mono
 	StartedAt time.Time
 	UntilAt   time.Time
-	// Leaving: the VM was seen marked to leave this node, or being migrated.
+	// Leaving is set once the VM was seen marked to leave this node, or migrating.
 	Leaving bool
-	// Moving: a migration of the VM was under way meanwhile. Where none is now, it has failed.
+	// Moving is set once a migration of the VM was seen under way. If none is now, it has
+	// failed.
 	Moving bool
 }
 
 // UnderWay reports whether a shutdown is held.
 func (h *Hold) UnderWay() bool { return *h != (Hold{}) }
 
-// Shown is what people are shown of a shutdown: while it is held, the reason as its
-// cause and the latest moment as its deadline. It is zero while the VM is Running.
+// Shown returns the shutdown as people see it. While it is held, the cause is the reason
+// and the deadline is the latest moment. It is zero while the VM is Running.
 func (r *Record) Shown() Shutdown {
 	h := &r.Hold
 	if r.ShuttingDown() || !h.UnderWay() {
@@ -46,13 +47,13 @@ const (
 	reasonTimeout = 2 * time.Second
 	// markTimeout is how long a VM may take to be marked.
 	markTimeout = 5 * time.Second
-	// moveAgain is what another migration needs at least after one that failed: the
+	// moveAgain is the least time for another migration after one that failed: the
 	// controller waits 20 s before it makes one.
 	moveAgain = 30 * time.Second
 )
 
-// holds returns the current hold; false if there is none or it is over. What is not
-// seen now stands as it was seen last.
+// holds returns the current hold; false if there is none or it is over. A fact that is
+// not seen now stays as last seen.
 func (o *observation) holds(r *Record, now Mono) (h Hold, held bool) {
 	h = r.Hold
 	if !h.UnderWay() {
@@ -65,7 +66,7 @@ func (o *observation) holds(r *Record, now Mono) (h Hold, held bool) {
 		return Hold{}, false
 	}
 	if h.Reason == "" {
-		h.Until = Never // what counted without a reason does not bind
+		h.Until = Never // the limit without a reason no longer binds
 		if o.Pod.Deleting {
 			h.Reason = o.holdReason(r)
 		}
@@ -76,8 +77,8 @@ func (o *observation) holds(r *Record, now Mono) (h Hold, held bool) {
 	return h, now < h.Until && !o.staysHere(r, &h, now)
 }
 
-// holdReason is the reason of a hold for a launcher that is being deleted, "" where there
-// is none, or none yet.
+// holdReason returns why a launcher that is being deleted may be held; "" if there is no
+// reason, or none yet.
 func (o *observation) holdReason(r *Record) Cause {
 	switch {
 	case o.holdable(r) && o.Pod.HoldReason != "":
@@ -89,25 +90,25 @@ func (o *observation) holdReason(r *Record) Cause {
 	}
 }
 
-// holdable: the launcher pod's shutdown may be held. Until the API server has shown
-// the pod, after the agent's start, it is as it was.
+// holdable reports whether the launcher pod's shutdown may be held. After the agent's
+// start, the record counts until the API server has shown the pod.
 func (o *observation) holdable(r *Record) bool {
 	return o.Pod.Holdable || o.Pod.Created.IsZero() && r.Holdable
 }
 
-// moving: a migration of the VM away from here is under way. Until it is known after the
-// agent's start which migrations there are, it is as it was.
+// moving reports whether a migration of the VM away from here is under way. After the
+// agent's start, the record counts until the migrations are known.
 func (o *observation) moving(r *Record) bool {
 	return o.Migration == MigrationOutgoing || o.Migration == MigrationUnknown && r.Moving
 }
 
-// leaving: somebody is to move the VM, or does.
+// leaving reports whether somebody is to move the VM, or does.
 func (o *observation) leaving(r *Record) bool {
 	v := o.Owner.current()
 	return o.Migration == MigrationOutgoing || v.visible() && v.Marked && v.UID == r.UID
 }
 
-// latestHold is the latest moment by what is known now. The guest is to get its
+// latestHold returns the latest moment by what is known now. It leaves the guest its
 // whole grace period before kubelet kills the launcher.
 func (o *observation) latestHold(r *Record, h *Hold) Mono {
 	pod, latest := &o.Pod, Never
@@ -128,21 +129,21 @@ func (o *observation) latestHold(r *Record, h *Hold) Mono {
 	return latest
 }
 
-// reasonBy is until when a reason may still be shown. An agent that starts waits for the
-// API server's first lists where the record says that there may be one: nobody has looked
-// for it meanwhile.
+// reasonBy returns until when a reason may still be shown. A restarted agent waits for
+// the API server's first lists if the record allows a reason: nobody has looked for it
+// meanwhile.
 func (o *observation) reasonBy(r *Record, h *Hold) Mono {
 	switch {
 	case o.Migration == MigrationOutgoing && !o.Pod.Deleting, o.holdable(r) && !o.Pod.Deleting:
 		return max(h.Start.Add(reasonTimeout), o.OwnerBy)
-	case o.moving(r): // an agent that starts does not know yet
+	case o.moving(r): // a restarted agent does not know yet
 		return o.OwnerBy
 	default:
 		return h.Start
 	}
 }
 
-// staysHere: nobody moves the VM, or not in time.
+// staysHere reports whether nobody moves the VM, or not in time.
 func (o *observation) staysHere(r *Record, h *Hold, now Mono) bool {
 	v := o.Owner.current()
 	switch {
@@ -159,12 +160,12 @@ func (o *observation) staysHere(r *Record, h *Hold, now Mono) bool {
 	}
 }
 
-// moveFailed: a migration away from here has ended, and the VM is still here.
+// moveFailed reports whether a migration away from here has ended and left the VM here.
 func (o *observation) moveFailed(h *Hold) bool {
 	return h.Moving && o.Migration == MigrationNone
 }
 
-// holdEnds is when the hold is to be looked at again, unasked.
+// holdEnds returns when to look at the hold again without an event.
 func (o *observation) holdEnds(r *Record) Mono {
 	h := &r.Hold
 	switch {
@@ -190,7 +191,7 @@ func holdShutdown(r *Record, o *observation, _ *Policy, now Mono) (Decision, boo
 	return Decision{Do: HoldShutdown, Cause: h.Reason, When: h.Start, Hold: h}, true
 }
 
-// hold takes over what was decided. wall is the moment of its start.
+// hold copies a decided hold into the record. wall is the moment of its start.
 func (r *Record) hold(h Hold, wall time.Time) {
 	if h.StartedAt.IsZero() {
 		h.StartedAt = wall.UTC().Truncate(time.Millisecond)

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// What the shutdown needs is what the pod states, or more where the VM's grace period
-// is longer by now.
+// The shutdown needs what the pod states, or more if the VM's grace period is longer by
+// now.
 func TestTheLatestMomentOfAHold(t *testing.T) {
 	const start, pod = Mono(time.Hour), 500 * time.Second
 	for name, c := range map[string]struct {
@@ -48,9 +48,9 @@ func TestOnlyAMigrationThatIsKnownToBeOverHasFailed(t *testing.T) {
 	}
 }
 
-// A launcher is deleted for any reason, its VM marked or not, moved or not, at any
-// time, while agents come and go: no guest gets less than its grace period, and
-// none is held without a reason, or for too long.
+// A launcher is deleted for any reason and at any time, its VM marked or not, moved or
+// not, while agents restart. No guest gets less than its grace period. None is held
+// without a reason, or for too long.
 func TestNoGuestLosesItsGracePeriodToAHold(t *testing.T) {
 	sixtyFourth := make([]int, 64)
 	for i := range sixtyFourth {
@@ -59,7 +59,7 @@ func TestNoGuestLosesItsGracePeriodToAHold(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		s := newStage(t)
 		between := func(what string, from, to time.Duration) time.Duration {
-			return from + (to-from)*time.Duration(rapid.SampledFrom(sixtyFourth).Draw(rt, what))/63 // not mostly small, as rapid's numbers are
+			return from + (to-from)*time.Duration(rapid.SampledFrom(sixtyFourth).Draw(rt, what))/63 // rapid's own numbers are mostly small
 		}
 		length := time.Duration(rapid.IntRange(0, 40).Draw(rt, "grace period")) * time.Second
 		allowance := between("allowance", 0, 90*time.Second)
@@ -130,7 +130,7 @@ func TestNoGuestLosesItsGracePeriodToAHold(t *testing.T) {
 		}
 		check := func() {
 			if s.down {
-				return // what it could not do at its time it does when it is back
+				return // it catches up when it is back
 			}
 			r := s.agent.Record()
 			if h := r.Hold; h.UnderWay() && r.Phase(s.now) == Held {
@@ -149,7 +149,7 @@ func TestNoGuestLosesItsGracePeriodToAHold(t *testing.T) {
 					kill = s.podKill
 				}
 				if script[0].what == "an agent starts" && held.Reason != "" {
-					s.podKill = s.now.Add(pod) // it takes the deletion for new
+					s.podKill = s.now.Add(pod) // it sees the deletion as new
 				}
 				s.see()
 				s.decide()

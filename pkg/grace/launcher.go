@@ -11,20 +11,20 @@ type TriggerID struct {
 	Mtime int64
 }
 
-// Directory is what a launcher directory says at one moment.
+// Directory is the state of a launcher directory at one moment.
 type Directory struct {
 	Present    bool
-	ID         [2]uint64 // device and inode: tells it from one that is mounted over it
+	ID         [2]uint64 // device and inode; another one may be mounted over it
 	Registered bool      // vm.json is there
 	UID        string    // the VM that vm.json names, "" if it names none
 	Readable   bool      // vm.json can be read; Grace is what it states
 	Grace      string
-	Locked     bool // vm.json is, by Holder
+	Locked     bool // Holder has locked vm.json
 	// Holder is who holds the lock; PID is 0 where it cannot be seen. Watched
 	// reports whether its end will be seen.
 	Holder  Holder
 	Watched bool
-	// LauncherGone: the process of the record's launcher was looked for, and has ended.
+	// LauncherGone means that a look found the record's launcher ended.
 	LauncherGone bool
 
 	Trigger    bool
@@ -32,15 +32,15 @@ type Directory struct {
 	TriggerUID string // the VM that it names, "" for a touch
 }
 
-// Looks at a launcher directory that no event asks for: after an error, and
-// while a shim lives that cannot be watched.
+// Pauses before a look that no event asks for: after an error, and while a shim lives
+// that cannot be watched.
 const (
 	lookAfterError = time.Second
 	lookUnwatched  = 500 * time.Millisecond
 )
 
-// A tenant can cause as many events as it likes. What is looked at more often
-// than any shim needs has to wait, and so costs no more than this.
+// A tenant can cause any number of events. These limits allow more looks than any shim
+// needs, and bound the cost.
 const (
 	lookBurst = 10
 	lookEvery = 100 * time.Millisecond
@@ -49,15 +49,14 @@ const (
 // DirectoryChanged asks for a look at the launcher directory.
 func (v *VM) DirectoryChanged() { v.obs.DirWanted = true }
 
-// DirectoryUnreadable is called where a look failed: what was known before stands.
+// DirectoryUnreadable notes a failed look: the last known state stands.
 func (v *VM) DirectoryUnreadable(now Mono) {
 	v.obs.Looked = true
 	v.obs.DirAt = now.Add(lookAfterError)
 }
 
-// SeeDirectory takes what a look has found, and when it was over. It returns
-// false where vm.json names another VM than Kubernetes does: then nothing that
-// vm.json says is believed.
+// SeeDirectory takes what a look has found, and when it was over. It returns false if
+// vm.json names another VM than Kubernetes does: then the content of vm.json is ignored.
 func (v *VM) SeeDirectory(d Directory, seen, now Mono) (believed bool) {
 	o := &v.obs
 	o.Looked = true
@@ -65,7 +64,7 @@ func (v *VM) SeeDirectory(d Directory, seen, now Mono) (believed bool) {
 		d.UID, d.Readable, d.Grace = "", false, ""
 	}
 	if d.ID != o.Dir.ID {
-		o.LastStatus = Status{} // that was said in another directory
+		o.LastStatus = Status{} // it was for another directory
 	}
 	o.Dir = d
 	v.seeShim(&d, now)
@@ -91,8 +90,7 @@ func (v *VM) seeShim(d *Directory, now Mono) {
 	case !d.Registered:
 		o.Shim, o.Holder = shimNone, Holder{}
 	case d.Locked && o.Recorded && v.rec.Launcher.succeeded(d):
-		// The one that was there with this instance is dead, although another one has
-		// taken its place.
+		// The recorded shim has died, although another one has replaced it.
 		o.Shim, o.Holder = shimDied, d.Holder
 	case d.Locked:
 		o.Shim, o.Holder = shimAlive, d.Holder
@@ -117,25 +115,25 @@ func (o *observation) shimChanged(was shim, now Mono) {
 	}
 }
 
-// succeeded reports whether the shim h has ended and another one holds the lock in its
-// place, in the same launcher pod.
+// succeeded reports whether the shim h has ended and another one in the same launcher pod
+// holds the lock.
 func (h Holder) succeeded(d *Directory) bool {
 	return h.PID != 0 && d.LauncherGone && d.Holder.PID != 0 && !h.sameProcess(d.Holder) && (h.Pod == d.Holder.Pod || h.Pod == "")
 }
 
-// seeTrigger decides whether a trigger counts: one that names a VM waits until
-// it is known whose VM this is, and is a leftover if that is another one.
+// seeTrigger decides whether a trigger counts. One that names a VM waits until the UID of
+// this VM is known. It is a leftover if it names another one.
 func (v *VM) seeTrigger(d *Directory, seen Mono) {
 	o := &v.obs
 	uid := cmp.Or(o.Owner.Claimed, launcherUID(&v.rec, o), o.Owner.Shown.UID)
-	// One that counted does so still where its launcher has left and nobody else says whose
-	// VM this is.
+	// A trigger that counted still counts if its launcher has left and nobody states the
+	// VM's UID.
 	known := d.TriggerUID == "" || d.TriggerUID == uid || uid == "" && o.Trigger && d.TriggerID == o.TriggerID
 	counts := d.Trigger && d.TriggerID != o.Consumed && known
 	o.Leftover = TriggerID{}
 	switch {
 	case !d.Trigger:
-		o.Consumed = TriggerID{} // it is gone; the next one may look the same
+		o.Consumed = TriggerID{} // the next trigger may have the same ID
 	case !counts && d.TriggerID != o.Consumed && uid != "":
 		o.Leftover = d.TriggerID
 	case counts && !o.Trigger:
@@ -159,9 +157,9 @@ func launcherUID(r *Record, o *observation) string {
 	}
 }
 
-// ForNext reports whether the trigger in a launcher directory is for an instance
-// after the record's: it names another VM than uid, or another shim lives
-// there, which has cleared whatever trigger it found.
+// ForNext reports whether the trigger in a launcher directory is for an instance after
+// the record's. It is if it names another VM than uid. It also is if another shim lives
+// there: a shim clears every trigger it finds at its start.
 func (r *Record) ForNext(d Directory, bootID, uid string) bool {
 	if !d.Trigger || r.Name == "" {
 		return false
@@ -171,7 +169,7 @@ func (r *Record) ForNext(d Directory, bootID, uid string) bool {
 	return otherVM || otherShim && d.Locked && d.Holder.PID != 0
 }
 
-// forgetDirectory is for a launcher that is another one's now.
+// forgetDirectory drops what was seen in the directory of the former launcher.
 func (o *observation) forgetDirectory() {
 	o.Dir, o.LastStatus = Directory{}, Status{}
 	o.Trigger, o.TriggerID, o.Consumed, o.Leftover, o.Told = false, TriggerID{}, TriggerID{}, TriggerID{}, false

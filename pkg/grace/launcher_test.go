@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// registered is a launcher directory with a shim that lives.
+// registered returns a launcher directory with a shim that lives.
 func registered(uid string) Directory {
 	return Directory{
 		Present: true, Registered: true, UID: uid, Readable: true, Grace: "30",
@@ -18,7 +18,7 @@ func withTrigger(d Directory, inode uint64, uid string) Directory {
 	return d
 }
 
-// empty is a VM of which nothing was seen yet.
+// empty returns a VM of which nothing was seen yet.
 func empty() *VM {
 	p := policy
 	p.DefaultPeriod = 30 * time.Second
@@ -80,7 +80,7 @@ func TestALeftoverIsRemovedOnceAndNeverBegins(t *testing.T) {
 	if d.Do != ClearTrigger || d.Trigger.Inode != 5 {
 		t.Fatalf("%s of %v by %q", d.Do, d.Trigger, d.Rule)
 	}
-	v.Handled(d)
+	v.Done(d, Result{}, t0)
 	// It could not be removed.
 	v.SeeDirectory(withTrigger(registered("uid"), 5, "old"), t0, t0)
 	if d := v.Next(t0); d.Do == ClearTrigger || d.Do == Begin {
@@ -154,9 +154,9 @@ func TestAStormOfChangesCostsTenLooksASecond(t *testing.T) {
 		v.DirectoryChanged()
 		if d := v.Next(now); d.Do == LookDirectory {
 			looks++
-			v.Done(d, v.Started(d, now), false, now)
+			v.Done(d, Result{Call: v.Started(d, now)}, now)
 		} else if d.Do == Look {
-			v.Done(d, v.Started(d, now), false, now)
+			v.Done(d, Result{Call: v.Started(d, now)}, now)
 		}
 	}
 	if looks < 100 || looks > 100+lookBurst {

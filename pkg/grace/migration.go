@@ -5,30 +5,30 @@ import (
 	"time"
 )
 
-// Migration is what a live migration has to do with a domain on this node.
+// Migration is the role of a domain on this node in a live migration.
 type Migration int
 
-// The migrations. The zero value is "none": agents without migrations have no
-// other.
+// The migrations. The zero value is "none": agents without migrations use no other.
 const (
 	MigrationNone Migration = iota
-	// MigrationUnknown: nobody has told yet which migrations there are.
+	// MigrationUnknown means that nobody has listed the migrations yet.
 	MigrationUnknown
 	MigrationOutgoing
-	// MigrationIncoming: until it is over the guest is not to run here.
+	// MigrationIncoming means that the guest must not run here until the migration is
+	// over.
 	MigrationIncoming
 )
 
-// movedTimeout is how long a migration that is under way is waited for to say
-// whether an instance that is gone has moved.
+// movedTimeout is how long an instance that is gone waits for its migration to tell
+// whether it has moved.
 const movedTimeout = 30 * time.Second
 
-// Arrival is what is known of a guest that comes by a migration, before the API server
-// shows its VMI as this node's: that VMI's UID, and the grace period that it stated.
-// It is zero where nothing is known.
+// Arrival is what is known of a guest that arrives by a migration: its VMI's UID, and the
+// grace period that the VMI stated. It is used until the API server shows the VMI on this
+// node. It is zero if nothing is known.
 type Arrival struct{ UID, Grace string }
 
-// period stands in for the VMI, as the record of the node that it comes from.
+// period returns the stated grace period if uid is the arriving VMI's, zero otherwise.
 func (a *Arrival) period(uid string) Period {
 	if length, err := ParseSeconds(a.Grace); uid == a.UID && (err == nil || errors.Is(err, ErrTooLong)) {
 		return Period{Length: length, Source: SourceVMI}
@@ -36,8 +36,8 @@ func (a *Arrival) period(uid string) Period {
 	return Period{}
 }
 
-// SeeMigration is told what a migration has to do with the domain now. What it said of
-// a guest that comes counts for this instance.
+// SeeMigration takes the domain's role in a migration. A non-zero Arrival stays valid for
+// this instance.
 func (v *VM) SeeMigration(m Migration, a Arrival) {
 	if a != (Arrival{}) {
 		v.obs.Arrival = a
@@ -48,9 +48,9 @@ func (v *VM) SeeMigration(m Migration, a Arrival) {
 	}
 }
 
-// moving keeps the record of a guest that has moved: the other node lets it run once
-// it hears that it has left here, and an agent that was killed before it said so
-// knows that from the record alone.
+// moving keeps the record of a guest that has moved. The other node lets the guest run
+// once this node says that it has left. An agent that was killed before it said so knows
+// that from the record alone.
 func moving(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	open := o.Migration == MigrationOutgoing || o.Migration == MigrationUnknown
 	another := o.Domain == domainPresent && o.Instance != r.Instance

@@ -76,7 +76,7 @@ func TestWhetherAGuestHasMovedItsMigrationSays(t *testing.T) {
 	}
 }
 
-// What was left of it is destroyed, which libvirt tells first.
+// libvirt first reports that it destroyed the rest.
 func TestAGuestThatHasMovedHasMovedWhateverBecameOfItsRest(t *testing.T) {
 	r := Record{Name: "vm", Instance: Instance{UUID: "u1", PID: 42, Start: 7}}
 	v := NewVM("ns", "vm", r, &Policy{})

@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// NodeShutdownTime is what a shutdown of the node leaves its VMs: from Begin, when
-// the agent heard of it, until End, when the node goes down whatever still
-// runs. The zero value is none.
+// NodeShutdownTime is the time that a shutdown of the node leaves its VMs. Begin is when
+// the agent heard of it. End is when the node goes down, whatever still runs. The zero
+// value is none.
 type NodeShutdownTime struct{ Begin, End Mono }
 
-// UnderWay tells whether the node shuts down.
+// UnderWay reports whether the node shuts down.
 func (n NodeShutdownTime) UnderWay() bool { return n != NodeShutdownTime{} }
 
-// Turns are the latest moments at which the VMs are asked, each by its name: those of
-// a lower priority first, where there is time for one priority after the other; where
-// not, all at once. A priority's turn comes sooner when no VM of a lower one is left.
+// Turns returns the latest moment at which each VM is asked, by its name. VMs of a lower
+// priority come first if there is time for one priority after the other. Otherwise all
+// are asked at once. A turn comes sooner when no VM of a lower priority is left.
 func (n NodeShutdownTime) Turns(vms map[string]Summary) map[string]Mono {
 	longest := map[int32]time.Duration{}
 	for _, vm := range vms {
@@ -37,12 +37,12 @@ func (n NodeShutdownTime) Turns(vms map[string]Summary) map[string]Mono {
 	return turns
 }
 
-// SeeNode is told that the node shuts down, or, with the zero value, that it
-// does not any more. VMs whose shutdown has begun by then finish it. turn is when
-// this VM is to be asked at the latest.
+// SeeNode takes the shutdown of the node; the zero value means that there is none any
+// more. VMs whose shutdown has begun finish it. turn is when this VM is to be asked at
+// the latest.
 func (v *VM) SeeNode(n NodeShutdownTime, turn Mono) { v.obs.Node, v.obs.NodeTurn = n, turn }
 
-// nodeTurn is when to begin because the node shuts down, Never while it does not.
+// nodeTurn returns when to begin because the node shuts down; Never while it does not.
 func (o *observation) nodeTurn() Mono {
 	if !o.Node.UnderWay() {
 		return Never
@@ -50,8 +50,8 @@ func (o *observation) nodeTurn() Mono {
 	return max(o.Node.Begin, o.NodeTurn)
 }
 
-// nodeBegins tells whether the shutdown begins because the node shuts down: it is
-// the VM's turn, or it is to end for another reason that came later.
+// nodeBegins reports whether the shutdown begins because the node shuts down: it is the
+// VM's turn, or there is another cause that came later.
 func (o *observation) nodeBegins(r *Record, now Mono) bool {
 	deletedAt, deleted := o.Owner.deleted(r)
 	if !o.Node.UnderWay() || deleted && deletedAt < o.Node.Begin || o.Trigger && o.TriggerAt < o.Node.Begin {
@@ -60,13 +60,13 @@ func (o *observation) nodeBegins(r *Record, now Mono) bool {
 	return now >= o.nodeTurn() || deleted || o.Trigger || o.Shim == shimDied
 }
 
-// nodeEndedLauncher: kubelet ends launchers, too, when the node shuts down. That
-// stands when the shutdown is called off.
+// nodeEndedLauncher reports whether the node's shutdown may have ended the launcher, even
+// if it was called off since.
 func (o *observation) nodeEndedLauncher(r *Record) bool {
 	return o.Node.UnderWay() || o.DiedWithNode || r.Shutdown.Cause == NodeShutdown
 }
 
-// nodeLatest is the latest deadline that leaves QEMU its destroy timeout before the
+// nodeLatest returns the latest deadline that leaves QEMU its destroy timeout before the
 // node goes down; Never while the node does not shut down.
 func (o *observation) nodeLatest(p *Policy) Mono {
 	if !o.Node.UnderWay() {
@@ -75,7 +75,7 @@ func (o *observation) nodeLatest(p *Policy) Mono {
 	return o.Node.End.Add(-p.DestroyTimeout)
 }
 
-// nodeEnds: what the node's shutdown leaves may be less than the grace period.
+// nodeEnds shortens a grace period to what the node's shutdown leaves.
 func nodeEnds(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	latest := max(o.nodeLatest(p), now)
 	if !r.ShuttingDown() || latest >= r.Shutdown.Deadline {

@@ -2,7 +2,7 @@ package grace
 
 import "time"
 
-// Policy is what the operator set, with the facts of this boot.
+// Policy holds the operator's settings and facts of this boot.
 type Policy struct {
 	BootID string
 	// Asleep is how long the node had been suspended in this boot when the agent started:
@@ -24,13 +24,14 @@ const (
 	// shutdown goes on from memory; at the deadline it is much shorter.
 	saveTimeout         = 2 * time.Second
 	saveDeadlineTimeout = 20 * time.Millisecond
-	// noteDelay is how long a note waits. Most VMs are gone by then; on the disk
-	// it would be in the way of another VM's grace period.
+	// noteDelay is how long the save of a note waits. Most VMs are gone by then. An
+	// earlier save could delay the grace period of another VM.
 	noteDelay = 500 * time.Millisecond
-	// slowDisk is when a disk that does not answer counts as one that fails.
+	// slowDisk is when a disk that does not answer counts as failed.
 	slowDisk = 10 * time.Second
-	// saveEvery is how often at most a record is saved of which no shutdown depends yet:
-	// whose launcher states its grace period can change it as often as it likes.
+	// saveEvery is the least time between two saves of a record on which no shutdown
+	// depends yet. A launcher that states its grace period can change it any number of
+	// times.
 	saveEvery = time.Second
 	// saveRetry is how often a failed save is tried again.
 	saveRetry = time.Second
@@ -48,8 +49,9 @@ const (
 	destroyFailedAfter = 30 * time.Second
 	destroyRetry       = time.Second
 	destroySlowRetry   = 30 * time.Second
-	// inspectAhead is how long before its signal the process is looked at.
-	inspectAhead = 20 * time.Millisecond
+	// inspectAhead is how long before its signal the process is looked at. In between the
+	// agent is to be at rest: what it runs at the deadline delays the signals of many VMs.
+	inspectAhead = 400 * time.Millisecond
 )
 
 // presence is whether a domain runs, as far as anybody knows.
@@ -62,30 +64,30 @@ const (
 	domainPresent
 )
 
-// Shim is what the launcher directory says about its shim.
+// shim is the state of the shim, as the launcher directory shows it.
 type shim int
 
 // The states of a shim. shimDied is always one that was seen alive beside
 // the record's instance; an unlocked vm.json of unknown age is shimOrphan.
 const (
 	shimUnknown shim = iota
-	shimNone         // no vm.json: none, or it ended in order
+	shimNone         // no vm.json: no shim, or it ended in order
 	shimAlive        // vm.json is locked
 	shimOrphan       // vm.json is there, unlocked
 	shimDied
 )
 
-// Call is one kind of work the agent does for a VM, at most one at a time.
+// Call is the state of one kind of work for a VM. At most one runs at a time.
 type Call struct {
 	Running bool
 	Failed  bool // the last one that ended failed
 	Tries   int
 	Last    Mono // when the last one was started
-	// instance is which one of the VM it was started for.
+	// instance counts the instance it was started for.
 	instance int
 }
 
-// due tells when the call may be made again.
+// due returns when the call may be made again.
 func (c *Call) due(interval time.Duration, now Mono) Mono {
 	switch {
 	case c.Running:
@@ -102,7 +104,7 @@ func (c *Call) due(interval time.Duration, now Mono) Mono {
 // sources are what may state the grace period, best first.
 var sources = [...]Source{SourceVMI, SourceDomain, SourceLauncher}
 
-// The places of the sources in observation.Stated.
+// The indexes of the sources in observation.Stated.
 const (
 	byVMI = iota
 	byDomain
@@ -111,7 +113,7 @@ const (
 
 // stated is what a source of the grace period says now.
 type stated struct {
-	Read     bool   // it can be read; what it does not state, it does not state
+	Read     bool   // it can be read; without a Text it states no period
 	Text     string // "" where it states none
 	Reported string // the invalid text that was reported
 }
@@ -123,15 +125,15 @@ type observation struct {
 	// on disk.
 	Recorded, OnDisk bool
 
-	// The launcher directory: Looked is set once it was read, or could not be.
-	// DirAt is when to look again, unasked; DirReserved until when looks are used up,
+	// The launcher directory. Looked is set once a read succeeded or failed. DirAt is
+	// when to look again without an event. DirReserved is until when looks are used up,
 	// at most a burst ahead.
 	Looked             bool
 	Dir                Directory
 	DirWanted          bool
 	DirAt, DirReserved Mono
 
-	// The domain. LookAt is when to look at it, unasked.
+	// The domain. LookAt is when to look at it next.
 	Domain         presence
 	Instance       Instance // of the domain that is present
 	Power          Power
@@ -141,52 +143,52 @@ type observation struct {
 	Former         Instance // the instance that ended last
 	Watched        bool     // its process is held by a handle
 
-	// Gone: the record's instance has ended, seen at GoneAt. Its process is the
-	// proof; where there is none to watch, libvirt's answer to a query.
+	// Gone means that the record's instance has ended, seen at GoneAt. The proof is its
+	// process or, if none is known, libvirt's answer to a query.
 	Gone   bool
 	GoneAt Mono
 	End    End
-	// OverAt is when the end was seen that Shutdown.Over is about; OffAt, since when
-	// the agent is to end the process of a guest that is off. Exiting: the process is on
-	// its way out.
+	// OverAt is when Shutdown.Over was seen. OffAt is since when the agent has to end the
+	// process of a guest that is off. Exiting means that the process is exiting.
 	OverAt, OffAt Mono
 	Exiting       bool
 
-	// Owner is whose VM it is. OwnerBy is until when a shutdown waits for the API
-	// server's first list: the grace period may be stated there.
+	// Owner tells whose VM it is. OwnerBy is until when a shutdown waits for the API
+	// server's first list, which may state the grace period.
 	Owner   owner
 	OwnerBy Mono
 
-	// Pod is the launcher pod as last shown; of one that was not shown yet there is
-	// only the UID. Followed is the one whose directory is looked at, WarnedPod one
-	// whose grace period was reported as too short.
+	// Pod is the launcher pod as last shown; only its UID if it was not shown yet.
+	// Followed is the pod whose directory is looked at. WarnedPod is a pod whose grace
+	// period was reported as too short.
 	Pod                 Pod
 	Followed, WarnedPod string
 
-	// Migration is what a live migration has to do with the domain.
+	// Migration is the domain's role in a live migration.
 	Migration Migration
 
 	// Node is the shutdown of the node, zero while none is under way.
 	Node NodeShutdownTime
-	// NodeTurn is when the VM is to be asked then.
+	// NodeTurn is when the VM is to be asked in that shutdown.
 	NodeTurn Mono
 
 	Shim   shim
 	Holder Holder // who holds the lock, while shimAlive
 	DiedAt Mono   // when the agent first saw that it died
-	// ShimEndedAt is when the agent first saw that the last one that lived does no more, in
-	// whatever way.
+	// ShimEndedAt is when the agent first saw that the last living shim had ended, in any
+	// way.
 	ShimEndedAt Mono
-	// DiedWithNode: the node was shutting down then.
+	// DiedWithNode means that the node was shutting down then.
 	DiedWithNode bool
 	Trigger      bool // there is one that counts
-	// TriggerByShim: it names its shim's VM, so it is void once that shim has ended.
+	// TriggerByShim means that it names its shim's VM. It is void once that shim has
+	// ended.
 	TriggerByShim bool
 	TriggerAt     Mono // when the agent first saw it
 	TriggerID     TriggerID
 	Leftover      TriggerID // a trigger that names another VM, to be removed
-	Consumed      TriggerID // did its work, and counts no more even if it cannot be removed
-	// Told: the launcher was told that no domain came for the trigger that counts.
+	Consumed      TriggerID // counts no more, even if it cannot be removed
+	// Told means that the launcher was told that no domain came for the trigger.
 	Told bool
 	// BegunBy is the trigger that was there when the shutdown began.
 	BegunBy TriggerID
@@ -197,16 +199,16 @@ type observation struct {
 	Period Period
 	Stated [len(sources)]stated
 
-	// Unsaved: the record differs from what is on disk. Version counts its
-	// changes, Saving is the one that is being written.
+	// Unsaved means that the record differs from the one on disk. Version counts its
+	// changes. Saving is the one that is being written.
 	Unsaved         bool
 	Version, Saving int
-	// Urgent: a shutdown depends on what is unsaved, or an agent that comes after this one.
-	// Else it is not saved before SaveAfter.
+	// Urgent means that a shutdown or the next agent depends on the unsaved change.
+	// Otherwise the save waits until SaveAfter.
 	Urgent    bool
 	SaveAfter Mono
-	// NotedAt is since when it differs in a note: what only an agent that comes
-	// after this one may need, to name the outcome. 0: in none.
+	// NotedAt is since when it differs in a note, 0 if in none. Only the next agent may
+	// need a note, to name the outcome.
 	NotedAt Mono
 
 	Save        Call
@@ -227,17 +229,17 @@ type observation struct {
 	FlushEvents Call // Events that were reported
 	Remove      Call // a record
 	Announced   bool // the shutdown's begin was reported
-	// HoldAnnounced: that the shutdown is held was reported.
+	// HoldAnnounced means that the hold was reported.
 	HoldAnnounced bool
 	Restored      bool // it was begun by an agent before this one
 	Reported      bool // the failure to destroy was reported
 
 	LastStatus  Status // the last status.json
 	Ending      *Ending
-	StaleRecord bool // the record of an instance that ended is still there, and no other in its place
+	StaleRecord bool // the record of an ended instance is still there, and none has replaced it
 }
 
-// newObservation is one of a VM of which nothing was seen yet.
+// newObservation returns the observation of a VM of which nothing was seen yet.
 func newObservation(p *Policy) observation {
 	return observation{
 		DirWanted: true, DirAt: Never, LookAt: 0,
@@ -245,8 +247,8 @@ func newObservation(p *Policy) observation {
 	}
 }
 
-// next is the observation for the next instance: what is known of the place,
-// not of the instance that ended.
+// next returns the observation for the next instance, without what concerned only the
+// ended one.
 func (o *observation) next(r *Record, p *Policy) observation {
 	n := newObservation(p)
 	n.Looked, n.Dir, n.DirAt, n.DirReserved = o.Looked, o.Dir, o.DirAt, o.DirReserved

@@ -1,9 +1,9 @@
 package grace
 
-// What was over before the agent signalled it. Freeing the memory of a large guest
-// takes QEMU up to a minute: its deadline may come meanwhile.
+// Signs of an end before the agent's signal. QEMU takes up to a minute to free the memory
+// of a large guest, and the deadline may pass meanwhile.
 
-// over notes what is seen of the end. From the deadline on it may be the signal's work.
+// over notes a sign of the end. From the deadline on, the signal may have caused it.
 func (v *VM) over(is Over, now Mono) {
 	s := &v.rec.Shutdown
 	if v.obs.Gone || s.Signalled || now >= s.Deadline {
@@ -23,7 +23,7 @@ func (v *VM) noteOver(is Over, now Mono) {
 	}
 }
 
-// overBefore: the shutdown has just begun of a guest that is off already.
+// overBefore notes that the guest was off before the shutdown began.
 func (v *VM) overBefore(now Mono) {
 	o := &v.obs
 	if !o.Gone && (o.End == EndGuest || o.Power == PowerEnding || o.Power == PowerOff) {
@@ -34,7 +34,7 @@ func (v *VM) overBefore(now Mono) {
 	}
 }
 
-// seePower takes what the domain of the record's instance is doing.
+// seePower takes the power of the record's instance.
 func (v *VM) seePower(now Mono) {
 	o, s := &v.obs, &v.rec.Shutdown
 	switch o.Power {
@@ -42,7 +42,7 @@ func (v *VM) seePower(now Mono) {
 		if o.Gone {
 			return
 		}
-		o.End = EndUnknown // it goes on: on_poweroff=restart, or a hint that was wrong
+		o.End = EndUnknown // the guest runs: on_poweroff=restart, or a wrong hint
 		if s.Over == GuestOff && !s.Signalled && o.Look.Last > o.OverAt {
 			s.Over, o.OverAt, o.OffAt = "", 0, 0
 		}
@@ -63,7 +63,7 @@ func (v *VM) SeeProcess(exiting bool, now Mono) {
 	o.Exiting = exiting
 	switch {
 	case !exiting:
-	// Of a deadline of now the first look comes before the signal: see ArmAt.
+	// If the deadline is now, the first look still comes before the signal: see ArmAt.
 	case o.Inspect.Tries == 1 && !o.Restored && now < s.Start.Add(saveDeadlineTimeout):
 		v.noteOver(Exiting, now)
 	default:
@@ -71,8 +71,8 @@ func (v *VM) SeeProcess(exiting bool, now Mono) {
 	}
 }
 
-// signalAt is when the process is to be signalled: at the deadline, or as soon as its
-// guest is off and nobody else ends it.
+// signalAt returns when to signal the process: at the deadline, or as soon as its guest
+// is off and nobody else ends it.
 func signalAt(r *Record, o *observation) Mono {
 	if o.OffAt != 0 {
 		return min(o.OffAt, r.Shutdown.Deadline)
@@ -87,8 +87,8 @@ func inspect(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	return do(Inspect)
 }
 
-// inspectAt is when to look whether the process is exiting: as the shutdown begins,
-// right before the signal, and before it is reported that nothing ends it.
+// inspectAt returns when to look whether the process is exiting: when the shutdown
+// begins, right before the signal, and before a failed end is reported.
 func inspectAt(r *Record, o *observation, p *Policy) Mono {
 	c := &o.Inspect
 	signal, failed := signalAt(r, o).Add(-inspectAhead), failedAt(r, o, p)
@@ -110,7 +110,7 @@ func inspectAt(r *Record, o *observation, p *Policy) Mono {
 	}
 }
 
-// endOf is why the instance ended, as far as it was over before it was signalled.
+// endOf returns why the instance ended, corrected by what was seen before the signal.
 func endOf(r *Record, o *observation) End {
 	off := r.Shutdown.Over == GuestOff
 	switch o.End {

@@ -11,8 +11,8 @@ const (
 	VMIUnknown VMIState = iota
 	VMIAbsent
 	VMIPresent
-	// VMIDeleting: it was deleted. A VMI is shown so only once its CRD is known to
-	// be there, older than the VMI and not being deleted itself: that puts a
+	// VMIDeleting means that the VMI was deleted. It is shown only if the CRD is known to
+	// exist, to be older than the VMI, and not to be deleted itself: that sets a
 	// deletionTimestamp on all VMIs.
 	VMIDeleting
 )
@@ -26,7 +26,7 @@ type VMI struct {
 	Grace   string // as stated, "" if it is not
 	// DeletingAt is when the agent first knew of its deletion.
 	DeletingAt Mono
-	// Marked: it is to leave this node.
+	// Marked means that it is to leave this node.
 	Marked bool
 }
 
@@ -42,21 +42,20 @@ const (
 	FateDeleted Fate = "deleted"
 	FateMoved   Fate = "moved" // to another node
 	FateLost    Fate = "lost"  // with its CRD, not by a deletion of its own
-	// FateReplaced: it was deleted, and another one has its name.
+	// FateReplaced means that it was deleted and another one has its name.
 	FateReplaced Fate = "replaced"
 )
 
 const (
 	// confirmRetry is how often the API server is asked about a VMI.
 	confirmRetry = 2 * time.Second
-	// killMargin is what lies between a deadline that was moved and kubelet's kill.
+	// killMargin is the time between a deadline that was moved and kubelet's kill.
 	killMargin = 2 * time.Second
 )
 
-// owner says whose VM an instance is. The best proof counts: a VMI that was
-// confirmed, which is in the record with its creation time; one that is only
-// shown, and may be the one before or after this instance's; the UID that the
-// launcher claims.
+// owner tells whose VM an instance is. The best proof counts. Best is a VMI that was
+// confirmed; the record has its creation time. Next is one that is only shown, and may be
+// another instance's. Last is the UID that the launcher claims.
 type owner struct {
 	Shown   VMI
 	Claimed string // by the launcher pod's label, or else by vm.json
@@ -67,14 +66,14 @@ type owner struct {
 	// Fate is what became of the record's VMI, known since FateAt.
 	Fate   Fate
 	FateAt Mono
-	// Former is a VMI that says nothing of this instance any more, because of
-	// what became of it: deleted, and its shutdown done; lost with its CRD; moved
-	// away, in which case it counts again when it is back.
+	// Former is a VMI that no longer counts for this instance: it was deleted and its
+	// shutdown is done, it was lost with its CRD, or it moved away. One that moved away
+	// counts again when it is back.
 	Former     string
 	FormerFate Fate
 }
 
-// current is the VMI that is shown, unless it is a former one.
+// current returns the VMI that is shown, VMIAbsent if it is a former one.
 func (w *owner) current() VMI {
 	if w.Shown.visible() && w.Shown.UID == w.endedUID() {
 		return VMI{State: VMIAbsent}
@@ -82,7 +81,7 @@ func (w *owner) current() VMI {
 	return w.Shown
 }
 
-// endedUID is the UID of the former VMI that does not come back.
+// endedUID returns the UID of the former VMI unless it moved and may come back.
 func (w *owner) endedUID() string {
 	if w.FormerFate == FateMoved {
 		return ""
@@ -93,9 +92,8 @@ func (w *owner) endedUID() string {
 // recorded reports whether the record has a VMI that counts.
 func (w *owner) recorded(r *Record) bool { return !r.VMICreated.IsZero() && r.UID != w.endedUID() }
 
-// Is tells whose VM it is: the API server has precedence, then the record of what
-// it said, then the launcher. created is zero where the API server never said
-// anything.
+// Is returns whose VM it is. A recorded VMI has precedence, then the one that is shown,
+// then the launcher's claim. created is zero if the API server never showed that VMI.
 func (w *owner) Is(r *Record) (uid string, created time.Time) {
 	v, known := w.current(), w.recorded(r)
 	switch {
@@ -110,9 +108,9 @@ func (w *owner) Is(r *Record) (uid string, created time.Time) {
 	}
 }
 
-// toRecord is Is without what is only shown: an instance that appears while
-// the watch stands still may be that of a VMI which it does not show yet, and
-// the deletion of the one that it shows must not be held against that.
+// toRecord is Is, with a zero created for a VMI that is only shown. If the watch is late,
+// the instance may belong to a VMI that is not shown yet. The deletion of the shown one
+// must not count for that.
 func (w *owner) toRecord(r *Record) (uid string, created time.Time) {
 	if uid, created = w.Is(r); w.unconfirmed(r) {
 		created = time.Time{}
@@ -120,20 +118,20 @@ func (w *owner) toRecord(r *Record) (uid string, created time.Time) {
 	return uid, created
 }
 
-// unconfirmed: the watch shows a VMI, and the API server was not asked since
-// the instance is there.
+// unconfirmed reports whether a VMI is shown that the API server was not asked about
+// since the instance appeared.
 func (w *owner) unconfirmed(r *Record) bool {
 	v := w.current()
 	return v.visible() && v.UID != w.Confirmed && !w.recorded(r)
 }
 
-// missing: the API server has shown the record's VMI, and does so no more.
+// missing reports whether the API server has shown the record's VMI and no longer does.
 func (w *owner) missing(r *Record) bool {
 	v := w.current()
 	return w.recorded(r) && (v.State == VMIAbsent || v.visible() && v.UID != r.UID)
 }
 
-// deleting: the record's VMI is shown with a deletion of its own.
+// deleting reports whether the record's VMI is shown with a deletion of its own.
 func (w *owner) deleting(r *Record) bool {
 	v := w.current()
 	return v.State == VMIDeleting && v.UID == r.UID && !r.VMICreated.IsZero()
@@ -152,19 +150,19 @@ func (w *owner) deleted(r *Record) (Mono, bool) {
 	}
 }
 
-// unclear: the API server has to be asked.
+// unclear reports whether to ask the API server.
 func (w *owner) unclear(r *Record) bool {
 	settled := w.Fate == FateDeleted || w.Fate == FateMoved
 	return !settled && w.missing(r) || w.unconfirmed(r)
 }
 
-// leftBehind: the launcher is that of a VMI that has moved away.
+// leftBehind reports whether the launcher is that of a VMI that has moved away.
 func (w *owner) leftBehind() bool {
 	return w.FormerFate == FateMoved && w.Claimed == w.Former
 }
 
-// see takes over what the watch shows. It returns true where an earlier answer
-// says nothing any more: the record's VMI is shown again.
+// see takes what the watch shows. It returns true if that voids an earlier answer: the
+// record's VMI is shown again.
 func (w *owner) see(r *Record, v VMI) (again bool) {
 	again = v != w.Shown && v.State == VMIPresent && v.UID == r.UID
 	w.Shown = v
@@ -174,8 +172,8 @@ func (w *owner) see(r *Record, v VMI) (again bool) {
 	return again
 }
 
-// learn takes over what the API server said of the VMI with this UID. It
-// returns true where that is news of an instance that was not confirmed.
+// learn takes what the API server said of the VMI with this UID. It returns true if the
+// instance was unconfirmed and the answer counts.
 func (w *owner) learn(r *Record, uid string, f Fate, now Mono) (confirmed bool) {
 	unconfirmed := w.unconfirmed(r)
 	switch {
@@ -199,13 +197,13 @@ func (w *owner) learn(r *Record, uid string, f Fate, now Mono) (confirmed bool) 
 	return unconfirmed
 }
 
-// next is what stays for the next instance.
+// next returns what stays valid for the next instance.
 func (w *owner) next() owner {
 	return owner{Shown: w.Shown, Claimed: w.Claimed, Former: w.Former, FormerFate: w.FormerFate}
 }
 
-// ended is called where the instance has ended: the deletion of its VMI is not
-// held against the next one.
+// ended notes that the instance has ended, so that the deletion of its VMI does not count
+// for the next one.
 func (w *owner) ended() {
 	if w.Shown.State == VMIDeleting {
 		w.Former, w.FormerFate = w.Shown.UID, FateDeleted
@@ -219,8 +217,8 @@ func confirm(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	return do(Confirm)
 }
 
-// confirmAt is when the API server is to be asked about the VMI, Never if
-// there is nothing to ask.
+// confirmAt returns when to ask the API server about the VMI; Never if there is nothing
+// to ask.
 func (o *observation) confirmAt(r *Record) Mono {
 	switch {
 	case r.ShuttingDown() || o.Confirm.Running || !o.Owner.unclear(r):

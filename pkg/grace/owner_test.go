@@ -9,7 +9,7 @@ import (
 
 var born = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// shown is a guarded VM whose VMI the API server shows.
+// shown returns a guarded VM whose VMI the API server shows.
 func shown() (Record, observation) {
 	r, o := guarded(30 * time.Second)
 	r.VMICreated = born
@@ -79,9 +79,8 @@ func TestDecideAboutAVMI(t *testing.T) {
 	}
 }
 
-// Whatever the watch shows and the API server answers, a VM is shut down for
-// its VMI's sake only if that very VMI showed its deletion, or was confirmed
-// to be deleted.
+// Whatever the watch shows and the API server answers, a deletion shuts a VM down only if
+// its own VMI was shown or confirmed to be deleted.
 func TestOnlyADeletionShutsAVMDown(t *testing.T) {
 	uids := []string{"uid", "other"}
 	rapid.Check(t, func(t *rapid.T) {

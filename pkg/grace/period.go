@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// MaxPeriod is the longest grace period; a longer one that was stated is cut
-// to it. 100 years keep every sum of times far from overflow.
+// MaxPeriod is the longest grace period. A longer one is cut to it. With 100 years no sum
+// of times overflows.
 const MaxPeriod = 100 * 365 * 24 * time.Hour
 
 // Errors of ParseSeconds. An invalid statement is never a grace period of 0.
@@ -47,14 +47,14 @@ func WholeSeconds(d time.Duration) int64 {
 	return int64((d + time.Second - 1) / time.Second)
 }
 
-// length is the grace period that is stated; ok is false where none is, or an invalid one.
+// length returns the stated grace period; ok is false if there is none or it is invalid.
 func (s *stated) length() (length time.Duration, ok bool) {
 	length, err := ParseSeconds(s.Text)
 	return length, s.Read && (err == nil || errors.Is(err, ErrTooLong))
 }
 
-// resolve picks the grace period from what is stated, best first. The cached
-// value stands in only for a source that cannot be read now.
+// resolve picks the grace period from what is stated, best first. The cached value
+// replaces only a source that cannot be read now.
 func resolve(cached Period, fallback time.Duration, all [len(sources)]stated) Period {
 	for i := range all {
 		length, ok := all[i].length()
@@ -68,8 +68,8 @@ func resolve(cached Period, fallback time.Duration, all [len(sources)]stated) Pe
 	return Period{Length: fallback, Source: SourceDefault}
 }
 
-// resolve picks the grace period from what the sources say now. Another VMI of
-// that name says nothing, and one that is missing cannot be read.
+// resolve picks the grace period from what the sources say now. A VMI that is missing or
+// has another UID counts as unreadable.
 func (v *VM) resolve() {
 	o := &v.obs
 	uid, created := o.Owner.Is(&v.rec)
@@ -83,7 +83,7 @@ func (v *VM) resolve() {
 	o.Period = resolve(cached, v.policy.DefaultPeriod, o.Stated)
 }
 
-// invalidPeriod: what is invalid is said once, and counts as not stated.
+// invalidPeriod reports an invalid grace period once. It counts as not stated.
 func invalidPeriod(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	for i, s := range o.Stated {
 		if _, err := ParseSeconds(s.Text); err != nil && s.Read && s.Text != "" && s.Text != s.Reported {

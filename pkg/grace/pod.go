@@ -14,14 +14,14 @@ type Pod struct {
 	Deleting      bool
 	DeletingAt    Mono          // when that was first seen
 	DeletionGrace time.Duration // from its deletion to its kill
-	KillAt        Mono          // the earliest kill that an update of its deletion has meant
+	KillAt        Mono          // the earliest kill time that an update of its deletion gave
 	GracePeriod   time.Duration // spec.terminationGracePeriodSeconds
-	// Holdable: its shutdown may be held, for some reasons. HoldReason is the one for
-	// which it is deleted, "" while none is known or another.
+	// Holdable tells whether its shutdown may be held, for some reasons. HoldReason is
+	// such a reason for its deletion, "" if none is known.
 	Holdable   bool
 	HoldReason Cause
-	// Reserve is what the shutdown needs, Padding what that has over the grace
-	// period, Allowance how long it may be held at most; 0 where that is not stated.
+	// Reserve is what the shutdown needs. Padding is its part beyond the grace period.
+	// Allowance is how long it may be held at most. Each is 0 if not stated.
 	Reserve, Padding, Allowance time.Duration
 	Priority                    int32
 }
@@ -36,15 +36,15 @@ func (v *VM) SeePods(pods []Pod) {
 	}
 }
 
-// choosePod picks the launcher. One that is recorded and lives keeps its place,
-// whatever pods are made beside it: whoever may create pods can copy the labels
-// of a launcher. During a shutdown, and while one is held, it is the one of the record. Otherwise it is
-// the newest that lives and was made for this VM.
+// choosePod picks the launcher. A recorded one that lives stays, whatever pods are made
+// beside it: whoever may create pods can copy a launcher's labels. During a shutdown or a
+// hold it is the recorded one. Otherwise it is the newest that lives and was made for
+// this VM.
 func (v *VM) choosePod() {
 	o, r := &v.obs, &v.rec
 	uid, created := o.Owner.Is(r)
 	if !o.Recorded && created.IsZero() {
-		uid = "" // only the launcher that was chosen before says so
+		uid = "" // only the launcher that was chosen before claims it
 	}
 	madeFor := func(p Pod) bool { return p.VMI == "" || uid == "" || p.VMI == uid }
 	recorded, _ := shownAs(v.pods, Pod{UID: r.Pod})
@@ -53,7 +53,7 @@ func (v *VM) choosePod() {
 	mine := madeFor(current) || o.Recorded && current.VMI == o.Owner.endedUID()
 	switch {
 	case o.ending():
-		o.Pod = current // it is told of the end, whichever comes next
+		o.Pod = current // the end is reported to it, whichever pod comes next
 	case r.ShuttingDown() || r.Hold.UnderWay():
 		o.Pod = recorded
 	case mine && o.keeps(r, &current) && o.launcherLives(&current, shown):
@@ -67,7 +67,7 @@ func (v *VM) choosePod() {
 	}
 }
 
-// ending: what there was has ended, or did not come, and that is being told or found out.
+// ending reports whether an end, or that no domain came, is being found out or reported.
 func (o *observation) ending() bool { return o.Ending != nil || o.Recorded && o.Gone }
 
 // keeps reports whether a launcher that lives keeps its place: the recorded one
@@ -76,7 +76,7 @@ func (o *observation) keeps(r *Record, p *Pod) bool {
 	return p.UID != "" && (p.VMI != "" || o.Recorded && p.UID == r.Pod)
 }
 
-// shownAs is a pod as it is shown, or as it was known where it is not.
+// shownAs returns the pod as shown, or as known if it is not shown.
 func shownAs(pods []Pod, known Pod) (Pod, bool) {
 	for _, p := range pods {
 		if p.UID == known.UID && p.UID != "" {
@@ -86,7 +86,7 @@ func shownAs(pods []Pod, known Pod) (Pod, bool) {
 	return known, false
 }
 
-// follow: another pod is the launcher, and its directory the one to look at.
+// follow switches to the launcher directory of the pod that has become the launcher.
 func follow(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	if o.Pod.UID == o.Followed {
 		return next()
@@ -105,19 +105,19 @@ func (o *observation) podNeeds(p *Policy) time.Duration {
 	return o.Period.Length + p.DestroyTimeout + podMargin
 }
 
-// podTooShort says early that kubelet would kill the launcher too soon.
+// podTooShort warns early that kubelet would kill the launcher too soon.
 func podTooShort(r *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
 	pod := &o.Pod
 	_, created := o.Owner.Is(r)
-	known := !pod.Created.IsZero() // not only by the record
+	known := !pod.Created.IsZero() // not from the record alone
 	if created.IsZero() || !known || pod.Deleting || pod.Done || pod.GracePeriod >= o.podNeeds(p) || o.WarnedPod == pod.UID {
 		return next()
 	}
 	return do(WarnOfPod)
 }
 
-// launcherLives reports whether the launcher that is looked at has a container
-// that runs, as far as is known.
+// launcherLives reports whether the launcher p has a running container, as far as is
+// known.
 func (o *observation) launcherLives(p *Pod, shown bool) bool {
 	switch {
 	case shown && p.Done:
@@ -129,8 +129,7 @@ func (o *observation) launcherLives(p *Pod, shown bool) bool {
 	}
 }
 
-// rank: a pod that does not say for which VMI it was made never displaces one
-// that does.
+// rank puts a pod that names no VMI below every pod that names one.
 func (p *Pod) rank() int {
 	score := 2
 	switch {
@@ -145,23 +144,23 @@ func (p *Pod) rank() int {
 	return score
 }
 
-// podKillAt is when kubelet kills the launcher: its grace period runs from its
-// own signal, which may have been seen before the pod's deletion.
+// podKillAt returns when kubelet kills the launcher. The pod's grace period runs from
+// kubelet's signal, which may be seen before the pod's deletion.
 func (o *observation) podKillAt() Mono {
 	at := o.Pod.KillAt
 	if o.Trigger && o.TriggerByShim {
 		signalled := o.TriggerAt.Add(o.Pod.DeletionGrace)
 		if at <= o.TriggerAt {
-			return signalled // kubelet was away: what was expected did not happen
+			return signalled // kubelet was away: the expected kill did not happen
 		}
 		at = min(at, signalled)
 	}
 	return at
 }
 
-// podKilled: kubelet kills a launcher with its own grace period, which may be
-// shorter than the VM's. A pod that has ended is not killed: kubelet removes it with a
-// grace period of 0, as one whose containers never ran.
+// podKilled moves the deadline before kubelet's kill of the launcher, whose own grace
+// period may be shorter than the VM's. A pod that has ended is not killed: kubelet
+// removes it with a grace period of 0, as it does if no container ever ran.
 func podKilled(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	s := &r.Shutdown
 	if !r.ShuttingDown() || !o.Pod.Deleting || o.Pod.Done || o.Node.UnderWay() || s.Deadline <= now {

@@ -61,7 +61,7 @@ func TestDuringAShutdownTheLauncherStaysTheRecords(t *testing.T) {
 	}
 }
 
-func TestAfterARestartTheRecordedLauncherIsLookedAtBeforeItIsGivenUp(t *testing.T) {
+func TestARestartedAgentLooksAtTheRecordedLauncherFirst(t *testing.T) {
 	r, _ := guarded(time.Minute)
 	r.Pod, r.VMICreated = "first", born
 	v := NewVM("ns", "vm", r, &policy)
@@ -77,12 +77,12 @@ func TestAfterARestartTheRecordedLauncherIsLookedAtBeforeItIsGivenUp(t *testing.
 	if got := v.Pod().UID; got != "copy" {
 		t.Errorf("%q, though it is gone", got)
 	}
-	// What was seen was another directory's.
+	// What was seen came from another directory.
 	d := v.Next(at(1))
 	if d.Do != Follow {
 		t.Fatalf("%s by %q", d.Do, d.Rule)
 	}
-	v.Handled(d)
+	v.Done(d, Result{}, t0)
 	if v.obs.Dir.Present || v.obs.Trigger || v.obs.Shim != shimUnknown || !v.obs.DirWanted {
 		t.Errorf("%+v is taken for the new launcher's", v.obs.Dir)
 	}
@@ -121,7 +121,7 @@ func TestAPodThatWouldBeKilledTooEarlyIsWarnedOfOnce(t *testing.T) {
 	if !yes || d.Do != WarnOfPod {
 		t.Fatalf("%s", d.Do)
 	}
-	v.Handled(d)
+	v.Done(d, Result{}, t0)
 	if _, yes := podTooShort(&v.rec, &v.obs, v.policy, t0); yes {
 		t.Error("warned of again")
 	}
@@ -167,22 +167,22 @@ func TestAnEndIsToldToTheLauncherOfTheVMThatEnded(t *testing.T) {
 				switch d.Do {
 				case Explain:
 					v.Started(d, at(10))
-					v.Done(d, v.Started(d, at(10)), false, at(10))
-					v.Explained(EndGuest)
+					v.Done(d, Result{Call: v.Started(d, at(10))}, at(10))
+					v.SeeEnd(EndGuest)
 				case Finish:
-					if err := v.Apply(d, at(10), time.Unix(0, 0)); err != nil {
+					if err := v.done(d, at(10), time.Unix(0, 0)); err != nil {
 						t.Fatal(err)
 					}
 				case Answer:
 					answered = v.obs.Followed + " " + v.Status(at(10)).UID
-					v.Done(d, v.Started(d, at(10)), false, at(10))
+					v.Done(d, Result{Call: v.Started(d, at(10))}, at(10))
 				case Reset:
-					if err := v.Apply(d, at(10), time.Unix(0, 0)); err != nil {
+					if err := v.done(d, at(10), time.Unix(0, 0)); err != nil {
 						t.Fatal(err)
 					}
 				case Follow:
 					followed = true
-					v.Handled(d)
+					v.Done(d, Result{}, t0)
 				default:
 					carryOut(t, v, d, at(10))
 				}

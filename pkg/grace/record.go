@@ -33,8 +33,8 @@ type Instance struct {
 	Start uint64
 }
 
-// Certain is the instance with its process only where that can be told from
-// another one with the same pid: nothing else is ever signalled.
+// certain drops the process if its start time is unknown. Another process may have its
+// pid by now, and must not be signalled.
 func (i Instance) certain() Instance {
 	if i.PID == 0 || i.Start == 0 {
 		i.PID, i.Start = 0, 0
@@ -45,13 +45,13 @@ func (i Instance) certain() Instance {
 // tick is the unit of Instance.Start (proc(5), USER_HZ).
 const tick = 10 * time.Millisecond
 
-// startedBefore reports whether the process surely started before then. The
-// start time counts a suspended node's time too, of which asleep was over by then.
+// startedBefore reports whether the process surely started before then. The start time
+// also counts suspended time; asleep is how much of that was over by then.
 func (i Instance) startedBefore(then Mono, asleep time.Duration) bool {
 	return i.Start < uint64(then.Add(asleep))/uint64(tick)
 }
 
-// Period is a grace period with the place that stated it.
+// Period is a grace period and its source.
 type Period struct {
 	Length time.Duration
 	Source Source
@@ -67,11 +67,11 @@ type Shutdown struct {
 	DeadlineAt time.Time
 	// DryRun marks a shutdown that only a --dry-run agent follows.
 	DryRun bool
-	// Requested: at least one request was accepted.
+	// Requested is set once a request was accepted.
 	Requested bool
-	// Signalled: the agent has signalled QEMU, or had libvirt destroy it.
+	// Signalled is set once the agent signalled QEMU, or had libvirt destroy it.
 	Signalled bool
-	// Over: the VM had ended before QEMU was signalled; "" where it had not.
+	// Over is the sign of an end seen before QEMU was signalled; "" if there was none.
 	Over Over
 }
 
@@ -84,9 +84,9 @@ type Record struct {
 	// VMICreated is the creation time of the VMI with this UID, as the API
 	// server showed it; zero if it never did.
 	VMICreated time.Time
-	// Pod is the UID of the launcher pod, "" without Kubernetes. Holdable: its
-	// shutdown may be held, when it was last shown. Moving: a migration of the VM away
-	// from here was under way.
+	// Pod is the UID of the launcher pod, "" without Kubernetes. Holdable tells whether
+	// its shutdown may be held, as last shown. Moving tells whether a migration of the VM
+	// away from here was under way.
 	Pod      string
 	Holdable bool
 	Moving   bool
@@ -101,14 +101,14 @@ type Record struct {
 	Shutdown Shutdown
 }
 
-// Holder is the process that holds, or held, the lock of a vm.json. Device,
-// File (its inode) and Pod tell that vm.json from every other one.
+// Holder is the process that holds, or held, the lock of a vm.json. Device, File (its
+// inode) and Pod identify that vm.json.
 type Holder struct {
 	PID    int
 	Start  uint64
 	Device uint64 // 0 where an older agent wrote the record
 	File   uint64
-	Pod    string // the UID of the launcher pod; "" as Device is 0, and without Kubernetes
+	Pod    string // the UID of the launcher pod; "" where Device is 0, and without Kubernetes
 }
 
 // sameFile reports whether o holds, or held, the vm.json that h does.
@@ -116,7 +116,7 @@ func (h Holder) sameFile(o Holder) bool {
 	return h.File == o.File && (h.Pod == o.Pod || h.Pod == "") && (h.Device == o.Device || h.Device == 0)
 }
 
-// sameProcess reports whether o is the same shim, whatever file it has by now.
+// sameProcess reports whether o is the same shim, whatever vm.json it holds now.
 func (h Holder) sameProcess(o Holder) bool {
 	return h.PID == o.PID && (h.Start == o.Start || h.Start == 0 || o.Start == 0)
 }
@@ -127,7 +127,7 @@ func (r *Record) Domain() string { return DomainName(r.Namespace, r.Name) }
 // ShuttingDown reports whether a grace period has begun.
 func (r *Record) ShuttingDown() bool { return r.Shutdown.Cause != "" }
 
-// Phase follows from the record and the clock: nothing is written at the
+// Phase derives the phase from the record and the clock, so nothing is written at the
 // deadline.
 func (r *Record) Phase(now Mono) Phase {
 	switch {
@@ -142,15 +142,15 @@ func (r *Record) Phase(now Mono) Phase {
 	}
 }
 
-// identifiedBy reports whether an instance is the record's, whose process was not
-// known: the UUID is the same, and the process was there when the shutdown
-// began. In doubt it is another instance.
+// identifiedBy reports whether i is the record's instance, whose process was not known.
+// The UUID must match, and the process must have started before the shutdown. In doubt i
+// is another instance.
 func (r *Record) identifiedBy(i Instance, asleep time.Duration) bool {
 	return r.Instance.PID == 0 && i.PID != 0 && i.UUID == r.Instance.UUID && (!r.ShuttingDown() || i.startedBefore(r.Shutdown.Start, asleep))
 }
 
-// IsUID reports whether uid can be a Kubernetes object's: it becomes a part
-// of paths and of file names. It has 1 to 64 letters, digits and '-'.
+// IsUID reports whether uid has 1 to 64 letters, digits and '-', as a Kubernetes object's
+// UID has. Paths and file names contain it.
 func IsUID(uid string) bool {
 	invalid := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-'
@@ -183,4 +183,52 @@ func isDNS(s string, most int, inside string) bool {
 		}
 	}
 	return alnum(s[0]) && alnum(s[len(s)-1])
+}
+
+// begin starts the grace period. start is when the agent first saw the cause, wall the
+// same moment on the wall clock. A launcher that died leaves no grace period.
+func (r *Record) begin(cause Cause, start Mono, wall time.Time, dry bool) {
+	length := r.Period.Length
+	if cause == LauncherDied {
+		length = 0
+	}
+	wall = wall.UTC().Truncate(time.Millisecond)
+	r.Shutdown = Shutdown{
+		Cause: cause, Start: start, Deadline: start.Add(length),
+		StartedAt: wall, DeadlineAt: wall.Add(length), DryRun: dry,
+	}
+}
+
+// shorten moves the deadline forward to when, never back.
+func (r *Record) shorten(when Mono) {
+	s := &r.Shutdown
+	if when >= s.Deadline {
+		return
+	}
+	s.Deadline = when
+	s.DeadlineAt = s.StartedAt.Add(when.Sub(s.Start)).Truncate(time.Millisecond)
+}
+
+// refresh copies identity, grace period and launcher from the observation.
+func (r *Record) refresh(o *observation) {
+	r.Period = o.Period
+	r.UID, r.VMICreated = o.Owner.toRecord(r)
+	if o.Pod.UID != "" {
+		r.Pod = o.Pod.UID
+	}
+	r.Holdable, r.Moving = o.holdable(r), o.moving(r)
+	r.Launcher = o.shimToRecord(r)
+}
+
+// shimToRecord returns the shim to record: the one that lives, or none after an orderly
+// end. While its process is unknown, the recorded one stays.
+func (o *observation) shimToRecord(r *Record) Holder {
+	switch {
+	case o.Shim == shimAlive && (o.Holder.PID != 0 || r.Launcher.PID == 0):
+		return o.Holder
+	case o.Shim == shimNone && o.Dir.Present:
+		return Holder{}
+	default:
+		return r.Launcher
+	}
 }

@@ -109,21 +109,10 @@ func TestDomainNames(t *testing.T) {
 	}
 }
 
-// start is what VM.Apply does of a Begin to the record.
-func (r *Record) start(cause Cause, start, now Mono, wall time.Time, dry bool) error {
-	if err := allow(r.Phase(now), Begin); err != nil {
-		return err
-	}
-	r.begin(cause, start, wall, dry)
-	return nil
-}
-
 func TestBeginFixesTheTimesOnce(t *testing.T) {
 	r, _ := guarded(4 * time.Second)
 	wall := time.Date(2026, 1, 2, 3, 4, 5, 678_912_345, time.FixedZone("x", 3600))
-	if err := r.start(LauncherSignal, t0, t0, wall, false); err != nil {
-		t.Fatal(err)
-	}
+	r.begin(LauncherSignal, t0, wall, false)
 	s := r.Shutdown
 	if s.Start != t0 || s.Deadline != at(4) {
 		t.Errorf("from %v to %v", s.Start, s.Deadline)
@@ -134,19 +123,12 @@ func TestBeginFixesTheTimesOnce(t *testing.T) {
 	if got := s.DeadlineAt.Sub(s.StartedAt); got != 4*time.Second {
 		t.Errorf("deadline %v after the start", got)
 	}
-	if err := r.start(VMIDeleted, at(1), at(1), wall, false); err == nil || r.Shutdown != s {
-		t.Errorf("a second cause: %v, %v; the first must stand", err, r.Shutdown)
-	}
-	v := VM{policy: &policy, rec: r, obs: observation{Recorded: true, Period: Period{Length: time.Hour}}}
-	if err := v.Apply(Decision{Do: Refresh}, at(1), wall); err == nil || v.rec != r {
-		t.Errorf("a change of the grace period in mid-grace: %v", err)
-	}
 }
 
 func TestALauncherThatDiedLeavesNoGracePeriod(t *testing.T) {
 	r, _ := guarded(time.Hour)
-	if err := r.start(LauncherDied, t0, at(0.1), time.Now(), false); err != nil || r.Shutdown.Deadline != t0 {
-		t.Errorf("deadline t0+%v, %v", r.Shutdown.Deadline.Sub(t0), err)
+	if r.begin(LauncherDied, t0, time.Now(), false); r.Shutdown.Deadline != t0 {
+		t.Errorf("deadline t0+%v", r.Shutdown.Deadline.Sub(t0))
 	}
 }
 

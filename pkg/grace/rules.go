@@ -11,26 +11,25 @@ func adopt(_ *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
 	return do(Adopt)
 }
 
-// arriving: the guest may run elsewhere. Without a record nothing is done to it; of
-// one that is paused it has to be known first.
+// arriving reports whether the guest may still run elsewhere. While the migrations are
+// unknown, a paused guest counts as arriving.
 func (o *observation) arriving() bool {
 	return o.Migration == MigrationIncoming || o.Migration == MigrationUnknown && o.Power == PowerPaused
 }
 
-// ours: its VMI is on this node, or its launcher is, unless that was left
-// behind when the VMI moved.
+// ours reports whether the VMI or its launcher is on this node. A launcher that its VMI
+// left behind counts only with a trigger.
 func (o *observation) ours() bool {
 	v := o.Owner.current()
 	return v.visible() || o.Dir.Present && (o.Trigger || !o.Owner.leftBehind())
 }
 
-// pendingLeast is how long at least a trigger waits for its domain, however short the
-// grace period is: as long as a launcher may need to start again in place, or QEMU to
-// come.
+// pendingLeast is how long a trigger waits for its domain at least, however short the
+// grace period is. A launcher may need so long to restart in place, or QEMU to appear.
 const pendingLeast = 30 * time.Second
 
-// pendingUntil is until when a trigger waits for its domain: one grace period from when it
-// came, or from the end of its shim.
+// pendingUntil returns until when a trigger waits for its domain: one grace period from
+// its appearance or from the end of its shim.
 func (o *observation) pendingUntil() Mono {
 	since := o.TriggerAt
 	if o.Shim != shimAlive {
@@ -47,8 +46,8 @@ func orphanTrigger(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bo
 	return Decision{Do: ClearTrigger, Trigger: o.TriggerID}, true
 }
 
-// nothingCame tells the launcher that it may end. While it lives all the same, its trigger
-// stays for a domain that comes yet.
+// nothingCame tells the launcher that it may end. If it lives on, its trigger stays for a
+// domain that comes later.
 func nothingCame(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if o.Recorded || o.Domain != domainAbsent || !o.Trigger {
 		return next()
@@ -110,11 +109,11 @@ func stopped(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if !o.Gone {
 		return next()
 	}
-	// An agent that comes back may see the end before the trigger that was there.
+	// A restarted agent may see the end before it sees the trigger.
 	if over := o.GoneAt.Add(lookTimeout); !r.ShuttingDown() && !o.Looked && now < over {
 		return waitUntil(over)
 	}
-	// Its migration shows a moment later whether it has moved.
+	// The migration shows a moment later whether the guest has moved.
 	if over := o.GoneAt.Add(movedTimeout); o.Migration == MigrationOutgoing && o.End != EndMoved && !r.ShuttingDown() && now < over {
 		return waitUntil(over)
 	}
@@ -125,7 +124,7 @@ func stopped(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	return Decision{Do: Finish, Cause: cause, Outcome: outcome}, true
 }
 
-// howEnded is why and how an instance that is gone has ended.
+// howEnded returns the cause and the outcome for an instance that is gone.
 func howEnded(r *Record, o *observation) (Cause, Outcome) {
 	outcome := outcome(r, o)
 	switch held := r.Hold.UnderWay(); {
@@ -140,7 +139,7 @@ func howEnded(r *Record, o *observation) (Cause, Outcome) {
 	}
 }
 
-// outcome of an instance that is gone.
+// outcome returns how a gone instance has ended.
 func outcome(r *Record, o *observation) Outcome {
 	end := endOf(r, o)
 	switch {
@@ -157,7 +156,7 @@ func outcome(r *Record, o *observation) Outcome {
 	}
 }
 
-// killedByAgent: an agent that is killed right after its signal leaves no note.
+// killedByAgent covers an agent that was killed right after its signal, before its note.
 func killedByAgent(r *Record, o *observation) bool {
 	s := &r.Shutdown
 	return o.End == EndKilled && r.ShuttingDown() && !s.DryRun && o.GoneAt >= s.Deadline
@@ -170,7 +169,7 @@ func begin(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if _, held := o.holds(r, now); held {
 		return next()
 	}
-	// The hold has cost nothing of the grace period.
+	// The grace period starts now: the hold does not count.
 	if r.Hold.UnderWay() {
 		return Decision{Do: Begin, Cause: LauncherSignal, When: now}, true
 	}
@@ -190,7 +189,7 @@ func begin(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	}
 }
 
-// holdUntil is until when the grace period may still be unknown.
+// holdUntil returns until when the grace period may be unknown.
 func holdUntil(r *Record, o *observation) Mono {
 	if o.Owner.Shown.State != VMIUnknown || !r.VMICreated.IsZero() {
 		return 0
@@ -247,7 +246,7 @@ func running(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	return waitUntil(at)
 }
 
-// saveAt is when the record is to be saved, Never if it need not be now.
+// saveAt returns when to save the record; Never if it need not be saved now.
 func (o *observation) saveAt() Mono {
 	switch {
 	case o.Save.Running || !o.Unsaved && o.NotedAt == 0:

@@ -24,7 +24,7 @@ func destroyTimeout(r *Record, o *observation, p *Policy, now Mono) (Decision, b
 	return do(Kill)
 }
 
-// slowing is the pause after n tries of something that should have worked.
+// slowing returns the pause after n tries that have not worked.
 func slowing(n int) time.Duration {
 	return min(destroyRetry<<min(n, 10), destroySlowRetry)
 }
@@ -39,9 +39,9 @@ func destroyByLibvirt(r *Record, o *observation, _ *Policy, now Mono) (Decision,
 	return do(Destroy)
 }
 
-// destroyDue is when libvirt's destroy is due: at once where the process is
-// unknown or cannot be signalled, after the SIGKILL otherwise. Earlier, its
-// own SIGKILL could cut --destroy-timeout short.
+// destroyDue returns when libvirt's destroy is due: at once if the process is unknown or
+// cannot be signalled, otherwise after the SIGKILL. An earlier destroy could cut
+// --destroy-timeout short by its own SIGKILL.
 func destroyDue(r *Record, o *observation, now Mono) Mono {
 	switch {
 	case o.Destroy.Tries > 0:
@@ -92,7 +92,7 @@ func untilDeadline(r *Record, o *observation, p *Policy, at Mono) (Decision, boo
 	return waitUntil(min(at, r.Shutdown.Deadline, o.saveAt(), lookAgain(o, p), inspectAt(r, o, p)))
 }
 
-// lookAgain is when the next look at the domain is due.
+// lookAgain returns when the next look at the domain is due.
 func lookAgain(o *observation, p *Policy) Mono {
 	if o.Look.Running {
 		return Never
@@ -138,8 +138,8 @@ func askAgent(_ *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
 	return Decision{Do: Ask, Mode: ModeAgent}, true
 }
 
-// agentAnswers keeps ACPI back: while the agent's call runs for its time, and
-// after a call that worked for an interval.
+// agentAnswers delays ACPI: by AgentTimeout while the agent's call runs, and by
+// RetryInterval after one that worked.
 func agentAnswers(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 	if o.AskAgent.Tries == 0 || o.AskACPI.Tries > 0 || o.AskAgent.Failed && !o.AskAgent.Running {
 		return next()
@@ -148,8 +148,8 @@ func agentAnswers(r *Record, o *observation, p *Policy, now Mono) (Decision, boo
 	if o.AskAgent.Running {
 		over = o.AskAgent.Last.Add(p.AgentTimeout)
 	}
-	// Half of the grace period stays for ACPI, however often the agent of this
-	// node has been restarted and has begun to wait anew.
+	// Half of the grace period stays for ACPI, even if this node's agent is restarted and
+	// begins to wait again.
 	grace := r.Shutdown.Deadline.Sub(r.Shutdown.Start)
 	if over = min(over, r.Shutdown.Start.Add(grace/2)); now >= over {
 		return next()

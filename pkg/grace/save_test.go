@@ -52,7 +52,7 @@ func TestWhatNoTenantCausesIsSavedAtOnce(t *testing.T) {
 	}
 }
 
-// settle carries out what is decided until there is nothing to do but wait.
+// settle carries out decisions until it has to wait.
 func settle(t *testing.T, v *VM, now Mono) {
 	t.Helper()
 	for range 50 {
@@ -63,20 +63,20 @@ func settle(t *testing.T, v *VM, now Mono) {
 	t.Fatal("it does not settle")
 }
 
-// carryOut is false for Wait.
+// carryOut returns false for Wait.
 func carryOut(t *testing.T, v *VM, d Decision, now Mono) bool {
 	t.Helper()
 	switch d.Do {
 	case Wait:
 		return false
 	case Adopt, Refresh, Begin, Identify:
-		if err := v.Apply(d, now, time.Unix(0, 0)); err != nil {
+		if err := v.done(d, now, time.Unix(0, 0)); err != nil {
 			t.Fatal(err)
 		}
 	case Announce, RejectPeriod, WarnOfPod, Follow, ClearTrigger, ReportFailed:
-		v.Handled(d)
+		v.Done(d, Result{}, t0)
 	default:
-		v.Done(d, v.Started(d, now), false, now)
+		v.Done(d, Result{Call: v.Started(d, now)}, now)
 	}
 	return true
 }

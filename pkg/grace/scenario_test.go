@@ -7,8 +7,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// world plays a VM, a disk and a libvirt with random manners around decide,
-// in virtual time, and checks the promises at every step.
+// world simulates a VM, a disk and a libvirt with random behaviour around decide, in
+// virtual time. It checks the promises at every step.
 type world struct {
 	t      *rapid.T
 	r      Record
@@ -48,9 +48,10 @@ func (w *world) act(d Decision) {
 	switch d.Do {
 	case Begin:
 		w.begunAt = d.When
-		if err := w.r.start(d.Cause, d.When, w.now, time.Unix(0, 0), false); err != nil {
-			w.t.Fatal(err)
+		if w.r.ShuttingDown() {
+			w.t.Fatalf("a second grace period begins by %q", d.Rule)
 		}
+		w.r.begin(d.Cause, d.When, time.Unix(0, 0), false)
 		w.o.Unsaved = true
 	case Shorten:
 		w.r.shorten(d.When)

@@ -5,7 +5,7 @@ import "time"
 // launcherPadding is what the shutdown of a launcher needs beyond the grace period.
 const launcherPadding = 15 * time.Second
 
-// start has an agent see the world, with what is on disk.
+// start starts an agent with what is on disk, and lets it see the world.
 func (s *stage) start() {
 	s.down, s.begun = false, s.now
 	var r Record
@@ -19,7 +19,7 @@ func (s *stage) start() {
 	s.see()
 }
 
-// see has the agent look at everything, without being asked.
+// see makes the agent look at everything.
 func (s *stage) see() {
 	if s.down {
 		return
@@ -63,8 +63,8 @@ func (s *stage) see() {
 	}
 }
 
-// quietly carries out what is no part of a story: looks, which are made all the
-// time, and what is told to users.
+// quietly carries out decisions that a story leaves out: looks, which are frequent, and
+// reports to users.
 func (s *stage) quietly(d Decision) bool {
 	v := s.agent
 	switch d.Do {
@@ -72,21 +72,21 @@ func (s *stage) quietly(d Decision) bool {
 		if d.Rule == "look" {
 			return false
 		}
-		v.Done(d, v.Started(d, s.now), false, s.now)
+		v.Done(d, Result{Call: v.Started(d, s.now)}, s.now)
 		s.see()
 	case Inspect:
-		v.Done(d, v.Started(d, s.now), false, s.now)
+		v.Done(d, Result{Call: v.Started(d, s.now)}, s.now)
 		v.SeeProcess(s.exiting, s.now)
 	case Watch, WriteStatus, Answer, FlushEvents:
-		v.Done(d, v.Started(d, s.now), false, s.now)
+		v.Done(d, Result{Call: v.Started(d, s.now)}, s.now)
 		if d.Do == Answer && !v.Ending().Kept {
 			s.launcher.trigger = false
 		}
 	case Remove:
 		s.disk = nil
-		v.Done(d, v.Started(d, s.now), false, s.now)
+		v.Done(d, Result{Call: v.Started(d, s.now)}, s.now)
 	case Announce, RejectPeriod, WarnOfPod, Follow:
-		v.Handled(d)
+		v.Done(d, Result{}, t0)
 		s.see()
 	case Reset:
 		s.apply(d)
@@ -98,7 +98,7 @@ func (s *stage) quietly(d Decision) bool {
 }
 
 func (s *stage) apply(d Decision) {
-	if err := s.agent.Apply(d, s.now, time.Unix(0, 0)); err != nil {
+	if err := s.agent.done(d, s.now, time.Unix(0, 0)); err != nil {
 		s.t.Fatal(err)
 	}
 }

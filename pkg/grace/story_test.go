@@ -14,10 +14,10 @@ import (
 
 var update = flag.Bool("update", false, "write testdata/*.txt anew, from what is decided now")
 
-// TestStories plays testdata/*.txt. A story has a title, what is given, and
-// then lines "TIME what happens". The indented lines below each are what comes
-// of it: "-" a decision that is carried out, with its rule in brackets; "."
-// what the world does. They are compared, or written anew with -update.
+// TestStories plays testdata/*.txt. A story has a title, what is given, and then lines
+// "TIME what happens". The indented lines below each show the results: "-" is a decision
+// that is carried out, with its rule in brackets; "." is what the world does. The test
+// compares them, or rewrites them with -update.
 func TestStories(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -90,8 +90,8 @@ func play(t *testing.T, text string) string {
 	return s.out.String()
 }
 
-// stage is a world in which a story is played: what is true in it, and what
-// the agent of this node knows of that.
+// stage is the world of a story: its true state, and what the agent of this node knows of
+// it.
 type stage struct {
 	t   *testing.T
 	out strings.Builder
@@ -106,7 +106,7 @@ type stage struct {
 	truth
 }
 
-// truth is the world as it is, whatever anybody knows.
+// truth is the true state of the world.
 type truth struct {
 	instance   Instance // of the domain; zero: there is none
 	instances  int
@@ -163,7 +163,7 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// say writes a line of what comes of it.
+// say writes a line of the results.
 func (s *stage) say(mark, format string, args ...any) {
 	fmt.Fprintf(&s.out, "  %9.3fs %s %s\n", s.now.Sub(t0).Seconds(), mark, fmt.Sprintf(format, args...))
 }
@@ -179,7 +179,7 @@ func (s *stage) after(d time.Duration, do func()) {
 	s.events = append(s.events, event{s.now.Add(d), do})
 }
 
-// playUntil lets the world and the agent go on until then.
+// playUntil runs the world and the agent until end.
 func (s *stage) playUntil(end Mono) {
 	for range 10_000 {
 		slices.SortStableFunc(s.events, func(a, b event) int { return cmp.Compare(a.at, b.at) })
@@ -228,7 +228,7 @@ func (s *stage) decide() {
 	s.t.Fatal("the rules did not converge")
 }
 
-// perform makes what a line says true.
+// perform carries out what a line says.
 func (s *stage) perform(what string) {
 	verb, rest, _ := strings.Cut(what, ": ")
 	if f, ok := happenings[what]; ok {

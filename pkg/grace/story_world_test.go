@@ -198,11 +198,11 @@ func (s *stage) do(d Decision) {
 			s.say(".", "it named %q", s.launcher.triggerUID)
 		}
 		s.launcher.trigger = false
-		v.Handled(d)
+		v.Done(d, Result{}, t0)
 		s.see()
 	case ReportFailed:
 		say("report that QEMU cannot be killed")
-		v.Handled(d)
+		v.Done(d, Result{}, t0)
 	case Save:
 		say("save")
 		s.save(d)
@@ -217,20 +217,19 @@ func (s *stage) do(d Decision) {
 		s.call(d, time.Millisecond, false, func() { s.power = PowerOn })
 	case Terminate:
 		say("SIGTERM to %d", r().Instance.PID)
-		v.Signalled(d, s.now, nil)
+		v.Done(d, Result{}, s.now)
 		s.die(50 * time.Millisecond)
 	case Kill:
 		say("SIGKILL to %d", r().Instance.PID)
-		v.Signalled(d, s.now, nil)
+		v.Done(d, Result{}, s.now)
 		s.die(time.Millisecond)
 	case Destroy:
 		say("libvirt's destroy")
-		v.NoteDestroy(s.now)
 		s.die(time.Second)
 		s.call(d, 40*time.Second, false, func() {})
 	case Explain:
 		say("ask libvirt why it ended")
-		s.call(d, 100*time.Millisecond, false, func() { v.Explained(s.end) })
+		s.call(d, 100*time.Millisecond, false, func() { v.SeeEnd(s.end) })
 	case Confirm:
 		say("ask the API server about the VMI")
 		s.confirm(d)
@@ -239,12 +238,12 @@ func (s *stage) do(d Decision) {
 	}
 }
 
-// call keeps the account of a call that takes this long.
+// call keeps track of a call that takes this long.
 func (s *stage) call(d Decision, takes time.Duration, fails bool, then func()) {
 	v := s.agent
 	started := v.Started(d, s.now)
 	s.after(takes, func() {
-		if v.Done(d, started, fails, s.now) && s.agent == v {
+		if v.Done(d, Result{Call: started, Failed: fails}, s.now) && s.agent == v {
 			then()
 		}
 	})
@@ -283,7 +282,7 @@ func (s *stage) ask(d Decision) {
 	}
 }
 
-// powerOff is what a guest that was asked does.
+// powerOff ends a guest that was asked.
 func (s *stage) powerOff() {
 	i := s.instance
 	switch {

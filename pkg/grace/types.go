@@ -1,20 +1,19 @@
 package grace
 
-// Phase is where a VM stands in its life under a grace period.
+// Phase is the stage that a VM has reached under a grace period.
 type Phase string
 
-// The phases. Stopped is seen only in a launcher's status: a stopped VM has
-// no record any more.
+// The phases. Only a launcher's status shows Stopped: a stopped VM has no record.
 const (
 	Running Phase = "Running"
-	// Held: the guest was not asked yet, because it may be moved instead.
+	// Held means that the guest was not asked yet: the VM may be moved instead.
 	Held         Phase = "Held"
 	ShuttingDown Phase = "ShuttingDown"
 	Destroying   Phase = "Destroying"
 	Stopped      Phase = "Stopped"
 )
 
-// Cause is why a shutdown began. The first one wins.
+// Cause is why a shutdown began. The first cause wins.
 type Cause string
 
 // The causes.
@@ -26,7 +25,7 @@ const (
 )
 
 // The reasons for which a shutdown may be held, as in Kubernetes (condition
-// DisruptionTarget of a pod). They stand as the cause while it is.
+// DisruptionTarget of a pod). While it is held, the reason is shown as its cause.
 const (
 	PreemptionByScheduler  Cause = "PreemptionByScheduler"
 	DeletionByTaintManager Cause = "DeletionByTaintManager"
@@ -37,15 +36,17 @@ type Outcome string
 
 // The outcomes.
 const (
-	// Forced: the agent signalled QEMU first, whatever libvirt says afterwards.
+	// Forced means that the agent signalled QEMU first, whatever libvirt reports
+	// afterwards.
 	Forced Outcome = "Forced"
-	// Graceful: the guest ended itself after a request.
+	// Graceful means that the guest powered off after a request.
 	Graceful Outcome = "Graceful"
-	// Lost: crashed, destroyed by another program, migrated by another program or saved.
+	// Lost means that the VM crashed, or that another program destroyed, migrated or
+	// saved it.
 	Lost Outcome = "Lost"
-	// Migrated: the VM goes on, on another node.
+	// Migrated means that the VM continues on another node.
 	Migrated Outcome = "Migrated"
-	// AlreadyStopped: the VM was gone, or ended itself, before it was asked.
+	// AlreadyStopped means that the VM was gone, or powered off, before it was asked.
 	AlreadyStopped Outcome = "AlreadyStopped"
 )
 
@@ -71,7 +72,7 @@ const (
 	PowerPausedOther Power = "paused-other" // paused for any other reason: I/O error, migration, ...
 	PowerSuspended   Power = "suspended"    // PMSUSPENDED: may be woken
 	PowerEnding      Power = "ending"       // libvirt's state SHUTDOWN: the guest is off, QEMU not yet gone
-	PowerOff         Power = "off"          // the guest is off, and nobody but the agent ends its process
+	PowerOff         Power = "off"          // the guest is off; only the agent ends its process
 )
 
 // End is why an instance ended.
@@ -89,10 +90,10 @@ const (
 	EndFailed    End = "failed"
 )
 
-// Over is what was seen of an end before the agent signalled the process.
+// Over is a sign of the end that was seen before the agent signalled the process.
 type Over string
 
-// What may be seen.
+// The signs of an end.
 const (
 	GuestOff Over = "guest-off" // the guest had powered off
 	Exiting  Over = "exiting"   // the process was exiting, whatever had ended it

@@ -1,14 +1,11 @@
 package grace
 
-import (
-	"errors"
-	"time"
-)
+import "time"
 
-// VM is the state of one VM: its record, and what was observed. Its methods take
-// facts, and Next returns what to do. Whoever carries a decision out reports that
-// with Apply, Started and Done. It has one owner: its methods may not
-// be called from two goroutines at once.
+// VM is the state of one VM: its record and its observations. Its methods take facts;
+// Next returns what to do. The caller reports an action with Done once it is carried out.
+// For an action that takes time it calls Started before. Only one goroutine at a time may
+// call the methods.
 type VM struct {
 	Namespace, Name string
 
@@ -16,7 +13,7 @@ type VM struct {
 	rec       Record
 	obs       observation
 	pods      []Pod
-	instances int // counts them: what was found out of an earlier one says nothing
+	instances int // counts them, so that results about an earlier one are ignored
 }
 
 // NewVM returns a VM of which nothing is known but its record, if r.Name is set.
@@ -36,9 +33,9 @@ func (v *VM) restore(r Record) {
 	v.obs.Pod.UID = r.Pod
 }
 
-// Recover takes over a record that could be read only late, unless what is
-// known by now is newer, or its deadline earlier. Where an instance has ended
-// meanwhile it is that one's, or one's before it, and is to be removed.
+// Recover takes over a record that was read late, unless the current one is newer or has
+// an earlier deadline. If an instance has ended meanwhile, the record belongs to that one
+// or to an earlier one, and is to be removed.
 func (v *VM) Recover(r Record) bool {
 	r.Instance = r.Instance.certain()
 	switch {
@@ -59,12 +56,11 @@ func (v *VM) Recover(r Record) bool {
 	return true
 }
 
-// HadInstance reports whether nothing is guarded here, and an instance has ended
-// that was. A record that is read then is not of a later one: this agent has
-// written none.
+// HadInstance reports whether no instance is guarded and a guarded one has ended. A
+// record that is read then is not a later instance's: this agent has written none.
 func (v *VM) HadInstance() bool { return !v.obs.Recorded && v.obs.Former != (Instance{}) }
 
-// AwaitCluster has a shutdown wait until then for the API server's first list.
+// AwaitCluster lets a shutdown wait for the API server's first list, until then at most.
 func (v *VM) AwaitCluster(until Mono) { v.obs.OwnerBy = until }
 
 // SeeVMI takes what the watch shows of the VMI of this name.
@@ -76,7 +72,7 @@ func (v *VM) SeeVMI(vmi VMI) {
 	v.choosePod()
 	v.resolve()
 	if vmi.UID != before {
-		v.DirectoryChanged() // who the launcher may claim to be has changed
+		v.DirectoryChanged() // the VM that the launcher may name has changed
 	}
 }
 
@@ -92,15 +88,15 @@ func (v *VM) Learn(uid string, f Fate, now Mono) {
 	v.resolve()
 }
 
-// SaveAgain is called when the cache has lost what was put there.
+// SaveAgain saves the record again after the cache has lost it.
 func (v *VM) SaveAgain() {
 	if v.obs.Recorded && v.obs.Ending == nil {
 		v.changed()
 	}
 }
 
-// Next says what to do now, or when to ask again: after anything but Wait, at
-// once.
+// Next returns what to do now, or Wait with the time to ask again. After any other
+// action, ask again at once.
 func (v *VM) Next(now Mono) Decision {
 	wait := decide(&v.rec, &v.obs, v.policy, now)
 	if wait.Do != Wait {
@@ -118,15 +114,8 @@ func (v *VM) Next(now Mono) Decision {
 	return wait
 }
 
-var errNotDecided = errors.New("no such decision about a record")
-
-// Apply makes a decision true that changes the record, or what is known. now
-// and wall are the same moment. An error is a bug.
-func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
-	from := v.phase(now)
-	if err := allow(from, d.Do); err != nil {
-		return err
-	}
+// change applies a decision that changes the record or the observation.
+func (v *VM) change(d Decision, now Mono, wall time.Time) {
 	o, before := &v.obs, v.rec
 	switch d.Do {
 	case Adopt:
@@ -150,15 +139,12 @@ func (v *VM) Apply(d Decision, now Mono, wall time.Time) error {
 		o.Announced, o.HoldAnnounced, o.Restored = false, false, false
 	case Finish:
 		v.finish(d, now, wall)
-		return nil
-	case Reset, Forget:
+		return
+	default: // Reset, Forget
 		v.reset(now)
-		return nil
-	default:
-		return errNotDecided
+		return
 	}
 	v.changedFrom(before, d.Do)
-	return arrived(from, d.Do, v.phase(now))
 }
 
 // phase is the record's, "" without one.
@@ -200,18 +186,17 @@ func (v *VM) Record() Record { return v.rec }
 // Recorded reports whether there is a record.
 func (v *VM) Recorded() bool { return v.obs.Recorded }
 
-// Owner says whose VM it is; created is zero where the API server never said
-// anything of it.
+// Owner returns whose VM it is; created is zero if the API server never showed that VMI.
 func (v *VM) Owner() (uid string, created time.Time) { return v.obs.Owner.Is(&v.rec) }
 
-// Pod is the launcher pod; of one that was not shown yet there is only the UID.
+// Pod returns the launcher pod; only its UID if it was not shown yet.
 func (v *VM) Pod() Pod { return v.obs.Pod }
 
-// Holder is who holds the lock of vm.json, as far as is known.
+// Holder returns who holds the lock of vm.json, as far as is known.
 func (v *VM) Holder() Holder { return v.obs.Holder }
 
-// BegunBy is the trigger that was there when the shutdown began, zero where there was none
-// or this agent does not know.
+// BegunBy returns the trigger that was present when the shutdown began; zero if there was
+// none or this agent does not know.
 func (v *VM) BegunBy() TriggerID { return v.obs.BegunBy }
 
 // Restored reports whether the shutdown was begun by an agent before this one.
@@ -233,7 +218,7 @@ type Summary struct {
 	Unwritable bool          // the disk refuses the record or its removal, or does not answer
 }
 
-// Summary is that of the VM now.
+// Summary returns the VM's summary.
 func (v *VM) Summary(now Mono) Summary {
 	s := Summary{
 		Running: v.obs.Recorded && !v.obs.Gone, Needs: v.rec.Period.Length + v.policy.DestroyTimeout,
@@ -242,13 +227,14 @@ func (v *VM) Summary(now Mono) Summary {
 	if v.obs.Recorded {
 		s.Phase = v.rec.Phase(now)
 	}
-	if !v.rec.ShuttingDown() { // the record keeps what was before it
+	if !v.rec.ShuttingDown() { // the record keeps an earlier hold
 		s.HeldSince = v.rec.Hold.Start
 	}
 	return s
 }
 
-// due is the deadline that the record has in this boot, Never if it has none.
+// due returns when the record's shutdown signals QEMU; Never if there is none in this
+// boot.
 func (v *VM) due() Mono {
 	if !v.rec.ShuttingDown() || v.rec.BootID != v.policy.BootID {
 		return Never
@@ -256,9 +242,9 @@ func (v *VM) due() Mono {
 	return signalAt(&v.rec, &v.obs)
 }
 
-// ArmAt is when SIGTERM is to be sent, whatever the agent waits for then; Never
-// if none is. A shutdown that is not durable yet is left a moment for that: else
-// an agent that is killed with a deadline of now does not know what it has done.
+// ArmAt returns when SIGTERM is to be sent, even if the agent is blocked then; Never if
+// none is. A shutdown that is not saved yet gets a moment for that. Otherwise a killed
+// agent would not know about its own signal.
 func (v *VM) ArmAt(now Mono) Mono {
 	o := &v.obs
 	if v.policy.DryRun || v.rec.Shutdown.DryRun || o.Gone || o.Term.Tries > 0 && !o.Term.Running {
@@ -282,8 +268,8 @@ func (v *VM) unwritable(now Mono) bool {
 }
 
 // Idle reports whether there is no VM to guard and nothing under way. A launcher pod
-// keeps a VM from being idle, and so does a VMI whose deletion must not be held
-// against the next domain.
+// prevents that. So does a former VMI that is still shown: its deletion must not count
+// for the next domain.
 func (v *VM) Idle() bool {
 	o := &v.obs
 	former := o.Owner.Shown.UID != "" && o.Owner.Shown.UID == o.Owner.endedUID()

@@ -37,7 +37,7 @@ func BenchmarkPut(b *testing.B) {
 	}
 }
 
-// BenchmarkPutParallel is a node drain: many VMs at once.
+// BenchmarkPutParallel plays a node drain: many VMs at once.
 func BenchmarkPutParallel(b *testing.B) {
 	s := openStore(b, b.TempDir())
 	b.SetParallelism(16)

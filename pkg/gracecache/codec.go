@@ -21,17 +21,16 @@ const (
 	wallTime = "2006-01-02T15:04:05.000Z07:00"
 )
 
-// envelope is a whole file. Record stays raw: the checksum covers its bytes as
-// they stand in the file, so a field that this agent does not know is covered
-// too.
+// envelope is a whole file. Record stays raw, because the checksum covers its bytes in
+// the file. So it covers unknown fields too.
 type envelope struct {
 	Version  int             `json:"version"`
 	Checksum string          `json:"checksum"`
 	Record   json.RawMessage `json:"record"`
 }
 
-// diskRecord is a grace.Record as it is written. Pointers are fields whose
-// absence must not be read as 0.
+// diskRecord is the written form of a grace.Record. Fields whose absence must not be read
+// as 0 are pointers.
 type diskRecord struct {
 	Namespace   string        `json:"namespace"`
 	Name        string        `json:"name"`
@@ -105,8 +104,8 @@ func encode(rec grace.Record) ([]byte, error) {
 	return data, nil
 }
 
-// seal puts a raw record into its envelope. Not json.Marshal: it would change
-// the bytes that the checksum is about.
+// seal puts a raw record into its envelope. json.Marshal would change the bytes that the
+// checksum covers.
 func seal(raw []byte) []byte {
 	return fmt.Appendf(nil, "{\n  \"version\": %d,\n  \"checksum\": %q,\n  \"record\": %s\n}\n",
 		version, checksum(raw), raw)
@@ -155,7 +154,7 @@ func decode(data []byte) (grace.Record, error) {
 	return rec, nil
 }
 
-// check refuses what no agent may write, and what would be dangerous to read.
+// check refuses records that no agent may write or that are dangerous to read.
 func check(rec grace.Record) error {
 	if _, _, ok := grace.SplitDomainName(rec.Domain()); !ok {
 		return fmt.Errorf("not a VM's name: %.80q, %.80q", rec.Namespace, rec.Name)

@@ -33,7 +33,7 @@ func TestGoldenFilesAreReadForEverAndWrittenByteForByte(t *testing.T) {
 	inCluster.Pod = "d3b07384-d9a0-4c9b-8f6e-1c2d3e4f5a6b"
 	launcher := inCluster
 	launcher.Launcher.Device, launcher.Launcher.Pod = 41, inCluster.Pod
-	// As agents wrote it that could not read /proc: kept as it is, nothing added.
+	// As written by agents that could not read /proc: kept as it is, nothing added.
 	noStart := runningRecord()
 	noStart.Instance.Start, noStart.Launcher.Start = 0, 0
 	for name, want := range map[string]grace.Record{
@@ -205,7 +205,7 @@ func TestDamageIsAlwaysNoticed(t *testing.T) {
 	}
 }
 
-// What is missing or absurd must not be read as 0, nor as "running".
+// A missing or absurd value must not be read as 0, nor as "running".
 func TestRecordThatCannotBeMeantIsRefused(t *testing.T) {
 	shutdown := `,"shutdown":{"cause":"VMIDeleted","startMonotonicNanoseconds":5,"deadlineMonotonicNanoseconds":9,"startedAt":"2026-03-01T12:30:15.250Z","deadlineAt":"2026-03-01T12:30:15.250Z"}}`
 	whole := `{"namespace":"a","name":"b","gracePeriod":{"length":"30s","source":"vmi"},"instance":{"uuid":"u","pid":1}` + shutdown

@@ -13,10 +13,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// The model of a disk that loses its power. POSIX promises only what was
-// fsynced: the data of a file by an fsync of the file, a name by an fsync of
-// its directory. Everything else may or may not have reached the disk, each
-// thing for itself and in any order.
+// The model of a disk that loses its power. POSIX promises only what was fsynced: a
+// file's data by an fsync of the file, a name by an fsync of its directory. Everything
+// else may or may not have reached the disk, each part independently and in any order.
 
 // event is one step of a trace.
 type event struct {
@@ -30,7 +29,7 @@ type event struct {
 
 type inode struct{ dir bool }
 
-// tracer is the machine's file system, and notes what is done to it.
+// tracer is the machine's file system, and records each step.
 type tracer struct {
 	durable.FS
 	root string
@@ -52,7 +51,7 @@ func newTracer(root string) *tracer {
 
 var errTried = errors.New("this step fails")
 
-// try does a step, and notes what it did in the moment of its end.
+// try does a step, and records its effect at the moment of its end.
 func (t *tracer) try(do func() error, notes func() []event) error {
 	t.mu.Lock()
 	fails := t.tried == t.failing
@@ -100,7 +99,7 @@ func (t *tracer) CreateTemp(dir, pattern string) (f durable.File, err error) {
 	return &tracedFile{f, t, node}, nil
 }
 
-// Rename is two changes of names: nothing says that both reach the disk.
+// Rename is two changes of names: both need not reach the disk.
 func (t *tracer) Rename(from, to string) error {
 	return t.try(func() error { return t.FS.Rename(from, to) }, func() []event {
 		node := t.inodes[t.rel(from)]
@@ -123,7 +122,7 @@ func (t *tracer) Mkdir(path string, mode fs.FileMode) error {
 	})
 }
 
-// SyncDir keeps what was done before it began, and nothing before it ends.
+// SyncDir makes durable what was done before it began, and nothing before it ends.
 func (t *tracer) SyncDir(dir string) error {
 	name := "."
 	if dir != t.root {
@@ -203,7 +202,7 @@ func states(trace []event, n int, visit func(files map[string][]byte)) {
 	choose(paths)
 }
 
-// replay returns what each name may stand for, and what is known of each file.
+// replay returns the values that each name may have, and the known content of each file.
 func replay(trace []event) (map[string][]link, map[*inode]content) {
 	names, contents := map[string][]link{}, map[*inode]content{}
 	for i, e := range trace {
@@ -234,7 +233,7 @@ func replay(trace []event) (map[string][]link, map[*inode]content) {
 	return names, contents
 }
 
-// fill gives each file that has a name one of the contents that it may have.
+// fill gives each named file one of its possible contents.
 func fill(chosen map[string]*inode, contents map[*inode]content, visit func(map[string][]byte)) {
 	files := map[string][]byte{}
 	paths := slices.Sorted(maps.Keys(chosen))
@@ -264,8 +263,8 @@ func fill(chosen map[string]*inode, contents map[*inode]content, visit func(map[
 	next(paths)
 }
 
-// survivors of a file: what was synced, and of the rest all, nothing, zeros,
-// or a torn part with nothing or zeros behind it.
+// survivors returns the possible contents of a file: what was synced, and of the rest
+// all, nothing, zeros, or a torn part with nothing or zeros behind it.
 func survivors(c content) [][]byte {
 	sure, rest := c.data[:c.synced], c.data[c.synced:]
 	if len(rest) == 0 {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// heldBy is the process that has locked a file, in our PID namespace, as the kernel lists
-// it (proc_locks(5)); 0 where it does not. The file's text may be older.
+// heldBy returns the process that has locked a file, in our PID namespace, from the
+// kernel's list (proc_locks(5)); 0 if unknown. The file's text may be older.
 func heldBy(f *os.File, proc string) int {
 	info, err := f.Stat()
 	if err != nil {
@@ -37,9 +37,9 @@ func heldBy(f *os.File, proc string) int {
 	return 0
 }
 
-// isEnding reports whether a process was killed and runs no code of its own any more. One of
-// its threads has a SIGKILL pending (proc(5)), which the kernel gives to all where one ends
-// the process: it waits for a call that no signal ends. In doubt it lives.
+// isEnding reports whether a process was killed and runs no more code of its own. One of
+// its threads then has a SIGKILL pending (proc(5)): the kernel gives one to each thread,
+// and the thread waits in a call that no signal ends. In doubt the process lives.
 func isEnding(pid int, proc string) bool {
 	if pid <= 0 {
 		return false

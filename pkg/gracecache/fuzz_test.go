@@ -20,8 +20,8 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(checkDecode)
 }
 
-// FuzzDecodeRecord gets past the checksum: it gives the decoder a record in an
-// envelope that is right.
+// FuzzDecodeRecord gets past the checksum: it gives the decoder a record in a valid
+// envelope.
 func FuzzDecodeRecord(f *testing.F) {
 	for _, golden := range goldenFiles(f) {
 		var env envelope
@@ -33,7 +33,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) { checkDecode(t, seal(raw)) })
 }
 
-// checkDecode: what is decoded can be written again, and then means the same.
+// checkDecode checks that a decoded record can be written again and then means the same.
 func checkDecode(t *testing.T, data []byte) {
 	t.Helper()
 	rec, err := decode(data)

@@ -14,20 +14,19 @@ import (
 
 const lockName = ".lock"
 
-// ErrLocked is the error of Take and MakeWritable while another agent has the directory.
+// ErrLocked is the error of Take and MakeWritable while another agent uses the directory.
 var ErrLocked = errors.New("another node-agent is using it")
 
-// errEnding: the agent that has the directory was killed, and cannot end while its disk
-// hangs. It does nothing any more, so that the next one need not leave its VMs alone.
+// errEnding means that the agent that has the directory was killed, and cannot end while
+// its disk hangs. It does nothing any more, so the next agent may guard its VMs.
 var errEnding = errors.New("a node-agent that was killed cannot let go of it: it hangs in the kernel")
 
-// lock takes the directory for this process. The kernel gives it back when the
-// process ends, however it ends (flock(2)). create is os.O_CREATE, or 0 where
-// nothing may be written: on a frozen disk O_CREATE blocks, also where the file
-// is there.
+// lock takes the directory for this process. The kernel releases it when the process
+// ends, in any way (flock(2)). create is os.O_CREATE, or 0 to write nothing: on a frozen
+// disk O_CREATE blocks even if the file exists.
 func lock(dir string, create int) (*os.File, error) {
-	// For reading: a file that stays open for writing keeps its disk from being
-	// remounted read-only, and cannot be opened on one that is.
+	// Opened for reading: a file open for writing blocks a read-only remount, and cannot
+	// be opened on a read-only disk.
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|create|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open its lock: %w", err)
@@ -45,8 +44,8 @@ func lock(dir string, create int) (*os.File, error) {
 	return f, nil
 }
 
-// sign writes our pid for the message of an agent that comes second. In place,
-// so that it needs no space on a full disk.
+// sign writes our pid for the error message of a second agent. It writes in place, so
+// that it needs no space on a full disk.
 func sign(lock *os.File) (err error) {
 	f, err := os.OpenFile(lock.Name(), os.O_WRONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -63,7 +62,7 @@ func sign(lock *os.File) (err error) {
 	return nil
 }
 
-// holder says who signed the lock, as far as it can be read.
+// holder returns who signed the lock, as far as it can be read.
 func holder(f *os.File) string {
 	text, err := io.ReadAll(io.LimitReader(f, 32))
 	if err != nil {

@@ -48,7 +48,7 @@ func TestLeftoversOfAKilledWriterAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	openStore(t, state)
-	wantNames(t, state, ".tmp-dir") // a directory is nothing that we made
+	wantNames(t, state, ".tmp-dir") // we never make a directory
 	if _, err := os.Stat(outside); err != nil {
 		t.Errorf("the link was followed: %v", err)
 	}
@@ -86,11 +86,11 @@ func TestStatusOfADirectoryThatIsNotThere(t *testing.T) {
 	}
 }
 
-// crashing is the variable that makes this test binary a writer.
+// crashing is the environment variable that makes this test binary a writer.
 const crashing = "VMGRACE_TEST_CRASHING"
 
-// putUntilKilled changes two records in the current directory for as long as
-// it lives, and says when it has begun.
+// putUntilKilled changes two records in the current directory until it is killed, and
+// says when it has begun.
 func putUntilKilled() int {
 	s, err := open(durable.Real(), ".")
 	if err != nil {

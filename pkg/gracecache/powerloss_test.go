@@ -18,7 +18,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// session is one agent's life on a disk that is traced.
+// session is one agent's life on a traced disk.
 type session struct {
 	t      *testing.T
 	tracer *tracer
@@ -71,7 +71,7 @@ func (s *session) delete(domain string) {
 	s.retry(domain, nil, func() error { return s.store.Delete(domain) })
 }
 
-// life is what happens to one VM, twice over.
+// life plays the life of one VM, twice.
 func (s *session) life(name string) {
 	running, ending := named(name), shutdownRecord()
 	ending.Name = name
@@ -85,7 +85,7 @@ func (s *session) life(name string) {
 	}
 }
 
-// enough problems to show: without a fsync there can be endless states.
+// enough bounds the problems to show: without a fsync there can be endless states.
 const enough = 3
 
 // powerLosses checks every state that every moment of the trace can leave, and
@@ -115,8 +115,8 @@ func (s *session) powerLosses() (count int, wrong map[string]int) {
 	return count, wrong
 }
 
-// promise follows what the caller knows: a call that has begun may have
-// happened, one that was acknowledged has.
+// promise tracks what the caller knows: a call that has begun may have happened, an
+// acknowledged one has.
 func promise(allowed map[string][]*grace.Record, e event) {
 	switch e.what {
 	case "begin":
@@ -147,7 +147,7 @@ func stateKey(files map[string][]byte, allowed map[string][]*grace.Record) [32]b
 	return [32]byte(h.Sum(nil))
 }
 
-// afterPowerLoss starts the next agent on what is left.
+// afterPowerLoss starts the next agent on the remaining files.
 func afterPowerLoss(t *testing.T, root string, files map[string][]byte, allowed map[string][]*grace.Record) (wrong []string) {
 	t.Helper()
 	dir := filepath.Join(root, "state")
@@ -226,7 +226,7 @@ const badName, badContent = "shop_bad.json", `{"version": 1, "checksum`
 
 func noBase(*tracer) {}
 
-// used is a state directory that earlier agents have left behind.
+// used makes a state directory that earlier agents have left behind.
 func used(t *testing.T, tr *tracer) {
 	t.Helper()
 	dir := filepath.Join(tr.root, "state")

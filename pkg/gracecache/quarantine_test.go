@@ -22,7 +22,7 @@ type badFile struct {
 	make   func(path string) error
 }
 
-// badFiles is one file of every kind that cannot be trusted.
+// badFiles returns one file of every kind that cannot be trusted.
 func badFiles(t *testing.T) map[string]badFile {
 	t.Helper()
 	whole := encoded(t, named("x"))
@@ -166,8 +166,8 @@ func TestShortageOfTheNodeQuarantinesNothing(t *testing.T) {
 	}
 }
 
-// asNobody runs do without root's rights on files: setfsuid(2) concerns one
-// thread, which ends with the goroutine because it stays locked to it.
+// asNobody runs do without root's rights on files. setfsuid(2) concerns one thread; it
+// stays locked to the goroutine and ends with it.
 func asNobody(do func() (Loaded, error)) (loaded Loaded, err error) {
 	done := make(chan struct{})
 	go func() {

@@ -27,15 +27,15 @@ type Loaded struct {
 type Quarantined struct {
 	// Name of the file in the state directory, as it was found.
 	Name string
-	// MovedTo is its name now; "" where it was not moved: by Read, or because
-	// that failed, which Reason then says.
+	// MovedTo is its new name; "" if it was not moved: by Read, or because that failed,
+	// as Reason then says.
 	MovedTo string
 	Reason  error
 }
 
-// Read reads a state directory without touching it: no lock, nothing moved,
-// so it works beside a running agent and after a dead one. A directory that is
-// not there is an error for which errors.Is says fs.ErrNotExist.
+// Read reads a state directory without changing it. It takes no lock and moves nothing,
+// so it works beside a running agent and after a dead one. For a missing directory
+// errors.Is reports fs.ErrNotExist.
 func Read(dir string) (Loaded, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -65,8 +65,8 @@ func readAll(dir string, entries []fs.DirEntry) (Loaded, error) {
 	return loaded, nil
 }
 
-// isShortage tells errors that come from the node and say nothing about the
-// file: a good record must not be put aside for them.
+// isShortage reports whether an error comes from the node and says nothing about the
+// file. A good record must not be moved aside for it.
 func isShortage(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }
@@ -93,9 +93,9 @@ func notRegular(mode fs.FileMode) error {
 	return fmt.Errorf("not a regular file (%s)", mode.Type())
 }
 
-// readRegular reads one byte more than is allowed, at most, so that decode
-// sees what is too long. No link is followed and no open blocks, also where
-// the file was replaced since the directory was listed.
+// readRegular reads at most one byte more than is allowed, so that decode sees a file
+// that is too long. It follows no link and does not block in open, even if the file was
+// replaced since the directory was listed.
 func readRegular(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -112,8 +112,7 @@ func readRegular(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxSize+1))
 }
 
-// quarantine moves a file aside, to a name that nothing has yet. The caller
-// is alone in the directory.
+// quarantine moves a file aside, to an unused name. The caller is alone in the directory.
 func (s *Store) quarantine(q *Quarantined) {
 	target, err := s.freeName(q.Name)
 	if err == nil {

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLost is the error of writes while it is not sure that the directory is
-// this process's and will be there after a power loss.
+// ErrLost is the error of writes while the directory may not be this process's, or not
+// survive a power loss.
 var ErrLost = errors.New("it was removed, replaced or not made durable")
 
-// Retake takes the state directory again where somebody has removed it,
-// replaced it or mounted over it; otherwise it only looks. After taken, what
-// was put before is not there: the caller has to put it again. Where it cannot
-// be taken (ErrLocked, ErrNotWritable) every write fails with ErrLost until it
-// can: it may be another agent's by now. Another error says nothing about the
-// directory. Not for concurrent use with itself.
+// Retake takes the state directory again if somebody has removed it, replaced it or
+// mounted over it; otherwise it only looks. If taken, earlier records are missing: the
+// caller has to put them again. If it cannot be taken (ErrLocked, ErrNotWritable), writes
+// fail with ErrLost until it can: another agent may have it. Another error says nothing
+// about the directory. Only one call at a time is allowed.
 func (s *Store) Retake() (taken bool, err error) {
 	ours, lost, err := s.isOurs()
 	if err != nil || ours && !lost {
@@ -38,11 +37,11 @@ func (s *Store) Retake() (taken bool, err error) {
 	return !s.lost, err
 }
 
-// take makes the directory where it is missing, and durable, and locks it where no
-// lock of it is held. Until then all writes are refused. The caller is alone.
+// take makes a missing directory, durably, and locks it if held is nil. Until then all
+// writes are refused. The caller is alone.
 func (s *Store) take(held *os.File) error {
 	s.lost = true
-	// This may fail where the directory is there: EIO of an fsync.
+	// An fsync may fail (EIO) although the directory is there.
 	if err := s.disk.MkdirAll(s.dir, 0o700); err != nil {
 		return notWritable(s.dir, err)
 	}
@@ -54,7 +53,7 @@ func (s *Store) take(held *os.File) error {
 		if err != nil {
 			return notWritable(s.dir, err)
 		}
-		_ = s.lock.Close() // of a directory that is not there any more, if any
+		_ = s.lock.Close() // its directory is gone, if there was one
 		s.lock = f
 	}
 	s.lost = false
@@ -64,8 +63,8 @@ func (s *Store) take(held *os.File) error {
 	return nil
 }
 
-// isOurs reports whether the lock file that is there is the one that is held,
-// and whether writes are refused.
+// isOurs reports whether the existing lock file is the one that is held, and whether
+// writes are refused.
 func (s *Store) isOurs() (ours, lost bool, err error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

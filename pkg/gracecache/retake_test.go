@@ -170,8 +170,8 @@ func TestARecordWhoseFsyncFailedIsNotTakenForWritten(t *testing.T) {
 	wantNames(t, dir, "shop_db-0.prod.json")
 }
 
-// EIO for the directory above: what is in the state directory counts all the
-// same, but nothing is acknowledged that a power loss could take back.
+// EIO for the directory above: the records in the state directory still count, but a
+// write that a power loss could undo is not acknowledged.
 func TestAStateDirectoryThatIsNotDurableGivesItsRecords(t *testing.T) {
 	above := t.TempDir()
 	dir := filepath.Join(above, "state")

@@ -257,7 +257,7 @@ func TestAFullDiskIsSaidByEveryWriteUntilThereIsRoom(t *testing.T) {
 	}
 }
 
-// fillUp takes all that a file system has left, below filler.
+// fillUp uses all free space of a file system, below filler.
 func fillUp(dir string) error {
 	filler := filepath.Join(dir, "filler")
 	if err := os.Mkdir(filler, 0o700); err != nil {

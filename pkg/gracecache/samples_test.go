@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// open starts as an agent does. A store comes with ErrNotWritable where only the
+// open starts as an agent does. It also returns the store with ErrNotWritable if only the
 // durable write failed.
 func open(disk durable.Disk, dir string) (*Store, error) {
 	s, _, err := Take(disk, dir)
@@ -72,7 +72,7 @@ func heldRecord() grace.Record {
 	return rec
 }
 
-// named is a running record of another VM.
+// named returns a running record of another VM.
 func named(name string) grace.Record {
 	rec := runningRecord()
 	rec.Name = name
@@ -134,7 +134,7 @@ func wantRecords(tb testing.TB, got []grace.Record, want ...grace.Record) {
 	}
 }
 
-// names is everything in dir except the lock.
+// names returns everything in dir except the lock.
 func names(tb testing.TB, dir string) []string {
 	tb.Helper()
 	entries, err := os.ReadDir(dir)

@@ -16,15 +16,15 @@ import (
 // extension ends the name of every record; names without it are not ours.
 const extension = ".json"
 
-// maxWrites bounds the writes under way: each has an OS thread while the disk
-// takes its time (measured: 981 for 1,000 VMs), and more do not make it faster.
+// maxWrites bounds the concurrent writes. Each has an OS thread while the disk takes its
+// time (measured: 981 for 1,000 VMs), and more do not make it faster.
 const maxWrites = 32
 
-// ErrNotWritable is the error of MakeWritable where no record can be written now.
+// ErrNotWritable is the error of MakeWritable if no record can be written now.
 var ErrNotWritable = errors.New("not writable")
 
-// Store is a state directory that this process has for itself. All methods may
-// be used at the same time; each blocks for as long as the disk does.
+// Store is a state directory that only this process uses. All methods may be used at the
+// same time; each blocks for as long as the disk does.
 type Store struct {
 	dir  string
 	disk durable.Disk
@@ -33,20 +33,20 @@ type Store struct {
 	// writes has a place for each write under way.
 	writes chan struct{}
 
-	// mu is held shared by every write, so that none waits for another, and
-	// alone by whoever must not see a write half done.
+	// mu is held shared by every write, so that writes run in parallel. Whoever must not
+	// see a half-done write holds it alone.
 	mu     sync.RWMutex
 	closed bool
 	lost   bool // see ErrLost
 }
 
-// Take takes the state directory dir for this process, where it was used before,
-// and reads its records. Nothing is written, so that it works on a disk on which
-// every write hangs. Before MakeWritable no other method may be called but
-// Close.
+// Take takes the state directory dir for this process, if it was used before, and reads
+// its records. It writes nothing, so it works on a disk on which every write hangs.
+// Before MakeWritable only Close may be called.
 //
-// The error is ErrLocked, without a Store, while another agent has the directory, but not
-// where that one was killed and cannot end. Another one says why the records cannot be read; the Store is there.
+// The error is ErrLocked, without a Store, while another agent has the directory, unless
+// that one was killed and cannot end. Any other error says why the records cannot be
+// read, and comes with a Store.
 func Take(disk durable.Disk, dir string) (*Store, Loaded, error) {
 	f, err := lock(dir, 0)
 	if errors.Is(err, ErrLocked) {
@@ -60,13 +60,12 @@ func Take(disk durable.Disk, dir string) (*Store, Loaded, error) {
 	return s, loaded, err
 }
 
-// MakeWritable creates the directory (mode 0700) and its lock where they are
-// missing, removes what killed writers left behind and tries a durable write. It
-// is called once, before anything is put, and blocks for as long as the disk
-// does.
+// MakeWritable creates a missing directory (mode 0700) and lock, removes what killed
+// writers left behind and tries a durable write. Call it once, before the first Put. It
+// blocks for as long as the disk does.
 //
-// Errors: ErrLocked, where another agent was quicker; ErrNotWritable for all
-// else. Put works as soon as the disk does, after a Retake where it says ErrLost.
+// Errors: ErrLocked if another agent was quicker; ErrNotWritable for all else. Put works
+// as soon as the disk does; after ErrLost call Retake first.
 func (s *Store) MakeWritable() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +85,7 @@ func notWritable(dir string, err error) error {
 	return fmt.Errorf("state directory %s is %w: %w; choose another with --state-dir", dir, ErrNotWritable, err)
 }
 
-// tryWrite starts with what an earlier agent has left: it may be what fills the disk.
+// tryWrite first removes an earlier agent's leftovers: they may be what fills the disk.
 func (s *Store) tryWrite() error {
 	const probe = ".probe"
 	entries, err := os.ReadDir(s.dir)
@@ -108,9 +107,9 @@ func (s *Store) tryWrite() error {
 	return s.disk.Remove(s.dir, probe)
 }
 
-// Load reads all records. Each file that cannot be trusted is moved aside,
-// reported in the result, and stops no other. An error means that the
-// directory, or the node, is in no state to say what there is.
+// Load reads all records. A file that cannot be trusted is moved aside and reported in
+// the result; the others are still read. An error means that the directory or the node
+// cannot tell which records exist.
 func (s *Store) Load() (Loaded, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,11 +123,10 @@ func (s *Store) Load() (Loaded, error) {
 	return loaded, err
 }
 
-// Put makes rec the record of its VM. It is on the disk when Put returns nil;
-// otherwise the older record stands, unless only the last step, the fsync of
-// the directory, failed. Wall clock times are cut to milliseconds. Whatever
-// happens, the file is whole; which of two Puts of one VM comes last is the
-// caller's business.
+// Put makes rec the record of its VM. It is on the disk when Put returns nil. Otherwise
+// the older record stands, unless only the last step, the fsync of the directory, failed.
+// Wall clock times are cut to milliseconds. The file is always whole. The caller has to
+// order two Puts of one VM.
 func (s *Store) Put(rec grace.Record) error {
 	data, err := encode(rec)
 	if err != nil {
@@ -139,8 +137,8 @@ func (s *Store) Put(rec grace.Record) error {
 	})
 }
 
-// Delete removes the record of a domain. It is gone for good when Delete
-// returns nil; one that was not there is no error.
+// Delete removes the record of a domain. It is gone for good when Delete returns nil. A
+// missing one is no error.
 func (s *Store) Delete(domain string) error {
 	if _, _, ok := grace.SplitDomainName(domain); !ok {
 		return fmt.Errorf("delete the record of %.80q: not a VM's domain name", domain)
@@ -164,9 +162,9 @@ func (s *Store) write(tried string, do func() error) error {
 	return do()
 }
 
-// Close gives the directory to the next agent, after the writes under way:
-// none of them may land in another agent's hands. On a disk that hangs an
-// agent ends without it; the kernel then keeps the same order.
+// Close releases the directory to the next agent after the writes under way: none may
+// land in another agent's directory. On a disk that hangs an agent ends without Close;
+// the kernel then keeps the same order.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

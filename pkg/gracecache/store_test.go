@@ -125,7 +125,7 @@ func TestWritesOfDifferentVMsDoNotWaitForEachOther(t *testing.T) {
 	group.Wait()
 }
 
-// slowFS holds every SyncDir until the test lets it go on.
+// slowFS delays every SyncDir until the test lets it go on.
 type slowFS struct {
 	durable.FS
 	entered, proceed chan struct{}
@@ -137,8 +137,8 @@ func (f *slowFS) SyncDir(dir string) error {
 	return f.FS.SyncDir(dir)
 }
 
-// A write that ended after Close, or in the middle of a Load, would change
-// files that belong to somebody else by then.
+// A write that ended after Close, or during a Load, would change files that another one
+// owns by then.
 func TestCloseAndLoadWaitForTheWritesUnderWay(t *testing.T) {
 	for name, do := range map[string]func(*Store) error{
 		"close": (*Store).Close,
@@ -239,7 +239,7 @@ func TestASlowDiskHoldsNoMoreThanSomeThreads(t *testing.T) {
 	s := openStore(t, t.TempDir())
 	slow := &slowFS{FS: s.disk.FS, entered: make(chan struct{}, 3*maxWrites), proceed: make(chan struct{})}
 	s.disk.FS = slow
-	// When more VMs are written at once than have a place.
+	// When more VMs are written at once than maxWrites.
 	written := make(chan error)
 	for i := range 3 * maxWrites {
 		go func() { written <- s.Put(named(fmt.Sprintf("vm-%d", i))) }()

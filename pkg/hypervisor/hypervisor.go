@@ -1,7 +1,6 @@
-// Package hypervisor is what vmgrace needs of a hypervisor: which domains run,
-// a request to shut one down, a resume, a destroy, and word of changes. The
-// libvirt implementation is in libvirt/, a scripted one in fake/, and
-// drivertest/ holds the contract that both pass.
+// Package hypervisor is what vmgrace needs of a hypervisor: the running domains, a
+// request to shut one down, a resume, a destroy, and events. libvirt/ implements it with
+// libvirt, fake/ with scripts. drivertest/ holds the contract that both pass.
 package hypervisor
 
 import (
@@ -16,43 +15,44 @@ import (
 type Domain struct {
 	Name string
 	grace.Domain
-	// Persistent and Autostart: such a domain may come back by itself.
+	// Persistent and Autostart mark a domain that may come back by itself.
 	Persistent, Autostart bool
 }
 
-// Event says that something about a domain changed. It is a hint: events get
-// lost, and the receiver looks for itself.
+// Event says that something about a domain changed. It is a hint: events get lost, so the
+// receiver looks itself.
 type Event struct {
 	// Name is the domain; "" means that anything may have changed.
 	Name string
 	UUID string
 	// End is set when the instance ended or is ending (guest off).
 	End grace.End
-	// Stopped is when the guest stopped so that the rest of it can be sent to another
-	// host, by this host's clock; zero otherwise.
+	// Stopped is when the guest stopped so that its remaining state can be sent to
+	// another host, by this host's clock; zero otherwise.
 	Stopped time.Time
 }
 
 // Sentinel errors, which a Driver wraps with what was tried and the domain's name.
 // Anything else, and ErrUnavailable too, says nothing about the domain.
 var (
-	// ErrNotFound: the hypervisor was asked and has no such running domain.
+	// ErrNotFound means that the hypervisor has no such running domain.
 	ErrNotFound = errors.New("no such running domain")
-	// ErrOtherInstance: a domain of that name runs, but as another instance.
+	// ErrOtherInstance means that a domain of that name runs as another instance.
 	ErrOtherInstance = errors.New("another instance of the domain runs")
-	// ErrState: the domain's state does not allow the call (paused, or already ending).
+	// ErrState means that the domain's state does not allow the call (paused, or already
+	// ending).
 	ErrState = errors.New("the domain's state does not allow it")
-	// ErrNoAgent: no guest agent answers.
+	// ErrNoAgent means that no guest agent answers.
 	ErrNoAgent = errors.New("no guest agent answers")
-	// ErrBusy: another program holds what the guest is asked by.
+	// ErrBusy means that another program holds the guest's monitor.
 	ErrBusy = errors.New("the guest's monitor is held by another program")
-	// ErrUnavailable: the hypervisor could not be reached.
+	// ErrUnavailable means that the hypervisor could not be reached.
 	ErrUnavailable = errors.New("hypervisor unavailable")
 )
 
-// Driver talks to one hypervisor. All methods may be called at once from any
-// goroutine. A call that hangs holds up no call about another domain; when ctx
-// ends, the method returns, although the hypervisor may still be working.
+// Driver talks to one hypervisor. Any goroutine may call the methods at any time. A call
+// that hangs does not delay a call about another domain. When ctx ends, the method
+// returns, although the hypervisor may still be working.
 type Driver interface {
 	// List returns the running domains whose name passes the filter.
 	List(ctx context.Context, ours func(name string) bool) ([]Domain, error)
@@ -65,6 +65,6 @@ type Driver interface {
 	Resume(ctx context.Context, name string, i grace.Instance) error
 	// Destroy ends exactly this instance, by force.
 	Destroy(ctx context.Context, name string, i grace.Instance) error
-	// Ended says why an instance that is gone ended, EndUnknown if that is not known.
+	// Ended returns why an instance that is gone ended, EndUnknown if that is not known.
 	Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error)
 }

@@ -10,14 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ends waits for the ends of many processes with one goroutine. One for each
-// would be a tenth of the memory of an agent with 200 VMs. Its methods may be
-// called from any goroutine, and none of them waits for a process.
+// Ends waits for the ends of many processes with one goroutine. One goroutine for each
+// would use a tenth of the memory of an agent with 200 VMs. Any goroutine may call its
+// methods, and none of them waits for a process.
 type Ends struct {
-	epoll *os.File // Go's poller waits for it, too: no thread does
+	epoll *os.File // Go's poller waits for it, so no thread does
 	run   sync.WaitGroup
 
-	mu sync.Mutex // also between a wait and what is done with what it found
+	mu sync.Mutex // also held from a wait until its results are handled
 	of map[int32]*Watched
 }
 
@@ -38,7 +38,7 @@ func WaitForEnds() (*Ends, error) {
 	return e, nil
 }
 
-// Open is Open of the package; Done of what it returns costs no goroutine.
+// Open is the package's Open, but Done of its result costs no goroutine.
 func (e *Ends) Open(pid int, start uint64) (*Process, error) {
 	p, err := Open(pid, start)
 	if err != nil {
@@ -50,7 +50,7 @@ func (e *Ends) Open(pid int, start uint64) (*Process, error) {
 	return p, nil
 }
 
-// Watch is Watch of the package; Done of what it returns costs no goroutine.
+// Watch is the package's Watch, but Done of its result costs no goroutine.
 func (e *Ends) Watch(pid int) (*Watched, error) {
 	w, err := Watch(pid)
 	if err != nil {
@@ -62,8 +62,7 @@ func (e *Ends) Watch(pid int) (*Watched, error) {
 	return w, nil
 }
 
-// Close ends the wait. What was opened stays open, and its end is not seen any
-// more.
+// Close ends the wait. Opened processes stay open, but their ends are not seen any more.
 func (e *Ends) Close() error {
 	err := e.epoll.Close()
 	e.run.Wait()
@@ -84,7 +83,7 @@ func (e *Ends) add(w *Watched) error {
 
 // remove comes before the pidfd is closed: a duplicate would keep it on the list.
 func (e *Ends) remove(w *Watched) {
-	_ = e.control(w, unix.EPOLL_CTL_DEL, func(fd int32) { delete(e.of, fd) }) // it is no more where Ends was closed
+	_ = e.control(w, unix.EPOLL_CTL_DEL, func(fd int32) { delete(e.of, fd) }) // it fails if Ends was closed
 }
 
 func (e *Ends) control(w *Watched, op int, done func(fd int32)) error {
@@ -109,7 +108,7 @@ func (e *Ends) wait() {
 	}
 }
 
-// take tells of all that have ended: the poller speaks once of what is there.
+// take reports all processes that have ended: the poller tells only once.
 func (e *Ends) take(epoll int) {
 	var events [64]unix.EpollEvent
 	for {

@@ -10,8 +10,8 @@ import (
 // pfExiting is PF_EXITING of the flags in a stat file (linux/sched.h).
 const pfExiting = 0x4
 
-// Exiting reports whether the process is on its way out, which takes as long as its
-// memory needs to be freed. What cannot be read is not exiting.
+// Exiting reports whether the process is exiting, which takes as long as its memory needs
+// to be freed. It is false if /proc cannot be read.
 func (p *Process) Exiting() bool {
 	dir := "/proc/" + strconv.Itoa(p.pid)
 	return exiting(dir) && sameStart(dir, p.start)
@@ -26,8 +26,8 @@ func sameStart(dir string, start uint64) bool {
 	return err == nil && now == start
 }
 
-// exiting reports whether all threads of the process are exiting. One that does not,
-// such as a CPU that waits for a disk, keeps a process whose main thread has ended.
+// exiting reports whether all threads of the process are exiting. One that is not, such
+// as a CPU that waits for a disk, keeps a process whose main thread has ended.
 func exiting(dir string) bool {
 	threads, err := os.ReadDir(filepath.Join(dir, "task"))
 	if err != nil {

@@ -22,7 +22,7 @@ func init() {
 	}
 }
 
-// As of a QEMU that was killed while one of its CPUs waits for a disk.
+// Like a QEMU that was killed while one of its CPUs waits for a disk.
 func TestAProcessWithOneThreadLeftIsNotExiting(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

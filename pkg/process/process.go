@@ -1,6 +1,6 @@
-// Package process identifies a process in a way that cannot be mistaken for
-// another: by a pidfd that was opened when it was first seen, checked against
-// its start time. A pid alone may be another process's a moment later.
+// Package process identifies a process so that it cannot be mistaken for another: by a
+// pidfd that was opened when it was first seen, and checked against its start time. A pid
+// alone may be another process's a moment later.
 package process
 
 import (
@@ -18,10 +18,10 @@ import (
 
 // Sentinel errors. Any other error says nothing about the process.
 var (
-	// ErrGone: the process has ended, or the pid belongs to another one now.
+	// ErrGone means that the process has ended, or that the pid belongs to another one.
 	ErrGone = errors.New("the process is gone")
-	// ErrNoStart: without its start time a process cannot be told from another
-	// one with the same pid.
+	// ErrNoStart means that the start time is unknown: another process with the same pid
+	// could not be told from this one.
 	ErrNoStart = errors.New("the start time of the process is not known")
 )
 
@@ -61,8 +61,8 @@ func number(stat []byte, field int) (uint64, error) {
 	return n, nil
 }
 
-// Age is how long ago a process with this start time started, with the time that the
-// host was suspended.
+// Age returns how long ago a process with this start time started, including the time
+// that the host was suspended.
 func Age(start uint64) time.Duration {
 	const tick = 10 * time.Millisecond // USER_HZ is 100 wherever Go runs
 	var now unix.Timespec
@@ -70,7 +70,7 @@ func Age(start uint64) time.Duration {
 	return time.Duration(now.Nano()) - time.Duration(start)*tick
 }
 
-// Check returns what Open does of a process that nobody needs to hold: nil if the
+// Check returns the error of Open for a process that nobody needs to hold: nil if the
 // process that started at start runs.
 func Check(pid int, start uint64) error {
 	p, err := Open(pid, start)
@@ -80,9 +80,8 @@ func Check(pid int, start uint64) error {
 	return p.Close()
 }
 
-// Watched is one process whose end can be seen, until Close. It cannot be
-// signalled: who has only a pid may mean another process. Its methods may be
-// called from any goroutine.
+// Watched is one process whose end can be seen, until Close. It cannot be signalled,
+// because its pid alone may mean another process. Any goroutine may call its methods.
 type Watched struct {
 	pid   int
 	start uint64
@@ -93,7 +92,7 @@ type Watched struct {
 	watch sync.WaitGroup
 }
 
-// Process is one process that is known by pid and start time, and so may be
+// Process is one process that is identified by pid and start time, and so may be
 // signalled.
 type Process struct{ *Watched }
 
@@ -104,8 +103,8 @@ func Open(pid int, start uint64) (*Process, error) {
 	if start == 0 {
 		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoStart)
 	}
-	// Once the pidfd is there it cannot change hands, so what has the pid then is
-	// what was opened.
+	// An open pidfd stays with its process, so the process that has the pid after that is
+	// the opened one.
 	w, err := Watch(pid)
 	if err != nil {
 		// The pid may be a thread's by now (EINVAL); the kernel may be too old.
@@ -124,8 +123,8 @@ func Open(pid int, start uint64) (*Process, error) {
 	}
 }
 
-// Watch opens whichever process has the pid now. The error is ErrGone if there
-// is none, or only a zombie.
+// Watch opens whichever process has the pid now. The error is ErrGone if there is none,
+// or only a zombie.
 func Watch(pid int) (*Watched, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -169,7 +168,7 @@ func ready(fd int) bool {
 	}
 }
 
-// within calls f with a file's descriptor, which stays its own meanwhile.
+// within calls f with a file's descriptor, which stays open meanwhile.
 func within(file *os.File, f func(fd int) error) error {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -185,12 +184,12 @@ func within(file *os.File, f func(fd int) error) error {
 // PID is the process's pid, as long as it lives.
 func (p *Watched) PID() int { return p.pid }
 
-// StartTime is what Start says of it. Of a Process it is never 0, of what was
-// only watched it is where /proc hides it.
+// StartTime returns its start time, as Start does. It is never 0 for a Process. It is 0
+// for a process that is only watched if /proc hides it.
 func (p *Watched) StartTime() uint64 { return p.start }
 
-// Done is closed when the process has ended. It stays open after Close. Who
-// never asks for it pays for no goroutine that waits.
+// Done is closed when the process has ended. It stays open after Close. Only a caller of
+// Done pays for the goroutine that waits.
 func (p *Watched) Done() <-chan struct{} {
 	if p.ends == nil {
 		p.once.Do(func() { p.watch.Go(p.wait) })
@@ -227,8 +226,7 @@ func (p *Process) Signal(s unix.Signal) error {
 	}
 }
 
-// Duplicate returns a pidfd of the process that is the caller's to close
-// (pidfd_open(2)).
+// Duplicate returns a pidfd of the process; the caller closes it (pidfd_open(2)).
 func (p *Process) Duplicate() (pidfd int, err error) {
 	err = within(p.file, func(fd int) (err error) {
 		pidfd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -240,7 +238,7 @@ func (p *Process) Duplicate() (pidfd int, err error) {
 	return pidfd, nil
 }
 
-// Close lets go of the process, which goes on.
+// Close releases the process, which goes on.
 func (p *Watched) Close() error {
 	if p.ends != nil {
 		p.ends.remove(p)

@@ -2,20 +2,20 @@ package signals
 
 import "fmt"
 
-// The shim's end of requests: a launcher whose VM process is in its own pod asks
-// the guest itself when status.json says so, and answers in vm.json.
+// The shim's end of requests. A launcher whose VM process is in its own pod asks the
+// guest itself when status.json says so, and answers in vm.json.
 
 // Requested is the last request of the agent to this launcher, 0 for none.
 func (s *Sender) Requested() (uint64, error) {
 	now, _, err := s.status()
-	if n := now.request(); n > s.before.request() {
-		return n, err
+	if now.Request > s.before.Request {
+		return now.Request, err
 	}
 	return 0, err
 }
 
-// Tell changes what vm.json says of the VM process and of the last request. It
-// stays the same file, with its lock: that is how the agent knows the launcher.
+// Tell changes what vm.json says of the VM process and of the last request. The file and
+// its lock stay the same, because the agent knows the launcher by them.
 func (s *Sender) Tell(pid int, requested uint64, result string) error {
 	s.vm.PID, s.vm.Requested, s.vm.Result = pid, requested, result
 	return s.rewrite()
@@ -29,7 +29,7 @@ func (s *Sender) TellGuest(guest string) error {
 
 func (s *Sender) rewrite() error {
 	if s.lock == nil {
-		return nil // it will be said by Register
+		return nil // Register will write it
 	}
 	if _, err := s.lock.WriteAt(s.content(), 0); err != nil {
 		return fmt.Errorf("write %s: %w", FileVM, err)
@@ -37,7 +37,7 @@ func (s *Sender) rewrite() error {
 	return nil
 }
 
-// content is vm.json. One that is rewritten has always the same length.
+// content returns vm.json. A file that is rewritten always has the same length.
 func (s *Sender) content() []byte {
 	content := s.vm.Encode()
 	if s.vm.Asks == "" {

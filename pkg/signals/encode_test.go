@@ -2,20 +2,17 @@ package signals
 
 import (
 	"encoding/json"
-	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// What is written without encoding/json must be read with it.
-func FuzzHandWrittenFiles(f *testing.F) {
+func FuzzFiles(f *testing.F) {
 	f.Add("ns", "vm", "u-1", "SIGTERM", "30", int64(1))
 	f.Add("\"\\\n\x00", "é\u2028", "<>&", "\xff", "-0", int64(-1))
 	f.Fuzz(func(t *testing.T, namespace, name, uid, signal, period string, seconds int64) {
-		valid := func(s string) string { return strings.ToValidUTF8(s, "\ufffd") }
+		valid := func(s string) string { return string([]rune(s)) } // invalid UTF-8 becomes U+FFFD
 		if len(namespace)+len(name)+len(uid)+len(signal)+len(period) > MaxSize/8 {
 			return
 		}
@@ -23,7 +20,7 @@ func FuzzHandWrittenFiles(f *testing.F) {
 		if (uid == "" || ValidUID(uid)) && (err != nil || vm.Namespace != valid(namespace) || vm.Name != valid(name) || vm.UID != uid) {
 			t.Errorf("%+v, %v", vm, err)
 		}
-		if isInteger(period) && err == nil && vm.Grace != period {
+		if _, failed := grace.ParseSeconds(period); failed == nil && period != "" && err == nil && vm.Grace != period {
 			t.Errorf("grace period %q became %q", period, vm.Grace)
 		}
 		at := time.Unix(seconds%1e9, 0).UTC()
@@ -36,48 +33,6 @@ func FuzzHandWrittenFiles(f *testing.F) {
 		content = EncodeStatus(grace.Status{UID: uid, Phase: grace.Stopped, EndedAt: at, Message: signal, Request: uint64(seconds)})
 		if err := json.Unmarshal(content, &status); err != nil || status != (grace.Status{UID: valid(uid), Phase: grace.Stopped, EndedAt: at, Message: valid(signal), Request: uint64(seconds)}) {
 			t.Errorf("%s: %+v, %v", content, status, err)
-		}
-	})
-}
-
-// The shim's reader may miss an end, but must not see one that is not there.
-func FuzzSaysStopped(f *testing.F) {
-	f.Add([]byte(`{"version": 1, "uid": "u", "phase": "Stopped", "x": [{"phase": "Running"}]}`), "m")
-	f.Fuzz(func(t *testing.T, content []byte, message string) {
-		var status grace.Status
-		err := json.Unmarshal(content, &status)
-		// encoding/json also takes Phase for phase, and the last one of two.
-		if err == nil && statusFor("u", content).stopped() && (status.UID != "u" || status.Phase != grace.Stopped) &&
-			strings.Count(strings.ToLower(string(content)), "phase") == 1 && strings.Count(strings.ToLower(string(content)), "uid") == 1 {
-			t.Errorf("%q", content)
-		}
-		for _, phase := range []grace.Phase{grace.Running, grace.ShuttingDown, grace.Destroying, grace.Stopped} {
-			encoded := EncodeStatus(grace.Status{UID: "u", Phase: phase, Message: message})
-			if statusFor("u", encoded).stopped() != (phase == grace.Stopped) || statusFor("v", encoded).stopped() {
-				t.Errorf("%s", encoded)
-			}
-		}
-	})
-}
-
-// Whatever encoding/json takes for an object, Members takes apart alike.
-func FuzzMembers(f *testing.F) {
-	f.Add(`{"a": 1, "b": {"c": ["}", "\""]}, "d":"x\\" }`)
-	f.Add(`{"a":}`)
-	f.Add(`{} `)
-	f.Fuzz(func(t *testing.T, text string) {
-		got := Members(text)
-		var want map[string]json.RawMessage
-		if json.Unmarshal([]byte(text), &want) != nil || strings.ContainsAny(text, `\`) || !utf8.ValidString(text) {
-			return
-		}
-		if len(got) != len(want) {
-			t.Fatalf("%q: %q, want %q", text, got, want)
-		}
-		for key, value := range want {
-			if got[key] != string(value) {
-				t.Errorf("%q: %s is %q, want %q", text, key, got[key], value)
-			}
 		}
 	})
 }
@@ -97,7 +52,7 @@ func TestARequestIsReadForItsVMAlone(t *testing.T) {
 		`[{"uid":"u","request":12}]`:                    0,
 		`{"uid":"u","y":"\"","request":3,"phase":"\\"}`: 3,
 	} {
-		if got := statusFor("u", []byte(text)).request(); got != want {
+		if got := statusFor("u", []byte(text)).Request; got != want {
 			t.Errorf("%s: %d, want %d", text, got, want)
 		}
 	}

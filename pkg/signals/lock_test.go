@@ -16,7 +16,7 @@ import (
 
 const registerIn = "SIGNALS_TEST_REGISTER_IN"
 
-// TestMain doubles as another process: a process does not see its own locks.
+// TestMain also plays another process: a process does not see its own locks.
 func TestMain(m *testing.M) {
 	dir := os.Getenv(registerIn)
 	if dir == "" {
@@ -63,7 +63,7 @@ func TestVMFileIsNeverSeenUnlockedFromItsFirstMomentToItsLast(t *testing.T) {
 	}
 }
 
-// look says there only of a file that still had its name after the question.
+// look returns there only for a file that still had its name after the question.
 func look(t *testing.T, path string, holder int) (locked, there bool) {
 	t.Helper()
 	f, err := os.Open(path)

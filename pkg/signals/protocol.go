@@ -16,8 +16,8 @@ const (
 	FileVM      = "vm.json"
 	FileTrigger = "shutdown"
 	FileStatus  = "status.json"
-	// FileTakenTrigger is a trigger that the agent is about to remove, or that
-	// an agent has died over.
+	// FileTakenTrigger is a trigger that the agent is about to remove, or was when it
+	// died.
 	FileTakenTrigger = ".shutdown.agent"
 )
 
@@ -43,26 +43,25 @@ type VM struct {
 	Asking
 }
 
-// Asking is the rest of vm.json where the shim asks the guest itself, zero where it
-// does not.
+// Asking is the rest of vm.json if the shim asks the guest itself, zero otherwise.
 type Asking struct {
-	// Asks is AsksLauncher; PID is the VM process, as its container sees it, 0 while
-	// it is not known.
-	Asks string `json:"asks"`
-	PID  int    `json:"pid"`
-	// Requested is the last request of status.json that was carried out, and
-	// Result what came of it: ResultOK, or an error for people.
-	Requested uint64 `json:"requested"`
-	Result    string `json:"result"`
+	// Asks is AsksLauncher. PID is the VM process as its container sees it, 0 while it is
+	// not known.
+	Asks string `json:"asks,omitempty"`
+	PID  int    `json:"pid,omitempty"`
+	// Requested is the last request of status.json that was carried out. Result is its
+	// result: ResultOK, or an error for people.
+	Requested uint64 `json:"requested,omitempty"`
+	Result    string `json:"result,omitempty"`
 	// Guest is GuestOff once the guest has powered off and the VM process stays.
-	Guest string `json:"guest"`
+	Guest string `json:"guest,omitempty"`
 }
 
 // Values in vm.json of a launcher that asks its guest itself.
 const (
 	AsksLauncher = "launcher"
 	ResultOK     = "ok"
-	// ResultBusy begins the result where another program holds QEMU's monitor.
+	// ResultBusy begins the result if another program holds QEMU's monitor.
 	ResultBusy = "monitor busy"
 	GuestOff   = "off"
 )
@@ -75,11 +74,11 @@ type vmFile struct {
 	Namespace string          `json:"namespace"`
 	Name      string          `json:"name"`
 	UID       string          `json:"uid"`
-	Grace     json.RawMessage `json:"gracePeriodSeconds"`
+	Grace     json.RawMessage `json:"gracePeriodSeconds,omitempty"`
 }
 
-// ParseVM reads vm.json. A bad grace period, pid, request or result never spoils
-// the rest; an absent namespace, name or uid is "", for the caller to judge. Errors wrap
+// ParseVM reads vm.json. A bad grace period, pid, request or result never spoils the
+// rest. An absent namespace, name or uid is "", for the caller to judge. Errors wrap
 // ErrTooLarge, ErrFormat or ErrUID.
 func ParseVM(content []byte) (VM, error) {
 	var f vmFile
@@ -90,7 +89,7 @@ func ParseVM(content []byte) (VM, error) {
 		return VM{}, fmt.Errorf("%s: %w", FileVM, ErrUID)
 	}
 	vm := VM{Namespace: f.Namespace, Name: f.Name, UID: f.UID, Grace: graceText(f.Grace)}
-	_ = json.Unmarshal(content, &vm.Asking) // leaves out what is of another type, and reads on
+	_ = json.Unmarshal(content, &vm.Asking) // skips values of another type, and reads on
 	if vm.Asks != AsksLauncher {
 		vm.Asking = Asking{}
 	}
@@ -104,7 +103,7 @@ func ParseVM(content []byte) (VM, error) {
 	return vm, nil
 }
 
-// resultText is one short line of printable ASCII.
+// resultText returns one short line of printable ASCII.
 func resultText(text string) string {
 	clean := strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' {
@@ -115,7 +114,7 @@ func resultText(text string) string {
 	return clean[:min(len(clean), maxResult)]
 }
 
-// graceText keeps every number whole, however long, and shortens the rest.
+// graceText keeps a number of any length whole, and shortens other text.
 func graceText(raw json.RawMessage) string {
 	text := string(raw)
 	if text == "null" {
@@ -135,11 +134,11 @@ type Trigger struct {
 	Time time.Time
 }
 
-// TriggerUID is the uid that a shutdown file names. It is "" where that is not an
-// object with a version from 1 up and a uid: such a file names no VM, and is a
-// trigger for whichever is there.
+// TriggerUID returns the uid that a shutdown file names. It is "" if the file is not an
+// object with a version from 1 up and a uid. Such a file names no VM, and triggers
+// whichever is there.
 func TriggerUID(content []byte) string {
-	var f struct {
+	var f struct { // its other members may be anything
 		Version int    `json:"version"`
 		UID     string `json:"uid"`
 	}
@@ -160,8 +159,8 @@ func ValidUID(uid string) bool {
 	return uid != "" && len(uid) <= 128
 }
 
-// parse takes any version from 1 up, for the fields known here, so that old and new
-// ends understand each other.
+// parse accepts any version from 1 up and reads the fields known here, so that old and
+// new ends understand each other.
 func parse(content []byte, into any, version *int) error {
 	if len(content) > MaxSize {
 		return ErrTooLarge

@@ -141,7 +141,7 @@ func FuzzParseVM(f *testing.F) {
 			return
 		}
 		again, err := ParseVM(vm.Encode())
-		again.Grace, vm.Grace = "", "" // a shortened one is no JSON any more
+		again.Grace, vm.Grace = "", "" // a shortened one is not JSON
 		if err != nil || again != vm {
 			t.Errorf("%q: %+v, then %+v, %v", content, vm, again, err)
 		}

@@ -12,14 +12,14 @@ import (
 // ErrNotRegular says that a link, directory, FIFO or device stands where a file should.
 var ErrNotRegular = errors.New("not a regular file")
 
-// OpenFile opens the file name of a launcher directory for reading without
-// trusting it: no link is followed, and nothing but a regular file is opened.
-// It returns what was opened, so that a caller can tell it from a later file.
-// A file that is not there is fs.ErrNotExist.
+// OpenFile opens the file name of a launcher directory for reading without trusting it.
+// It follows no link and opens only a regular file. It returns the opened file's info, so
+// that a caller can tell it from a later file. The error for a missing file is
+// fs.ErrNotExist.
 func OpenFile(dir *os.Root, name string) (*os.File, os.FileInfo, error) {
-	// Opening a device has effects, and a look beforehand can be outrun by a
-	// rename. An O_PATH descriptor opens nothing, and stays with what it found
-	// (open(2)); with O_NOFOLLOW that may be a link itself.
+	// Opening a device has effects, and a rename can outrun a look beforehand. An O_PATH
+	// descriptor opens nothing, and stays with what it found (open(2)). With O_NOFOLLOW
+	// that may be a link itself.
 	found, err := dir.OpenFile(name, unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil, nil, err
@@ -36,13 +36,13 @@ func OpenFile(dir *os.Root, name string) (*os.File, os.FileInfo, error) {
 	path := fmt.Sprintf("/proc/self/fd/%d", found.Fd())
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		// Not wrapped: without /proc it would say that the file is not there.
+		// Not wrapped: without /proc the error would mean that the file is missing.
 		return nil, nil, fmt.Errorf("open %s by its descriptor: %s", name, err.Error())
 	}
 	return os.NewFile(uintptr(fd), name), info, nil
 }
 
-// Read reads what OpenFile opened; ErrTooLarge comes after MaxSize bytes.
+// Read reads a file from OpenFile; ErrTooLarge comes after MaxSize bytes.
 func Read(f *os.File) ([]byte, error) {
 	content, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
 	if err != nil {

@@ -52,7 +52,7 @@ func TestADiskThatWasFullFromTheStartGetsATriggerWithoutContent(t *testing.T) {
 	if info, err := os.Lstat(filepath.Join(dir, FileTrigger)); err != nil || !info.Mode().IsRegular() {
 		t.Errorf("the trigger: %v", err)
 	}
-	// When there is room again, the registration is made up for.
+	// When there is room again, the registration is completed.
 	kit.Must(t, os.Remove(filler))
 	send(t, s)
 	if got := names(t, dir); got != "shutdown vm.json" {

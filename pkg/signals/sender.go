@@ -14,8 +14,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// Files become visible by rename from these names, which the agent does not
-// look at. They are fixed, so that a killed shim's leftovers cannot pile up.
+// Files become visible by rename from these names, which the agent ignores. They are
+// fixed, so that a killed shim's leftovers cannot pile up.
 const (
 	tempVM      = ".vm.json.new"
 	tempTrigger = ".shutdown.new"
@@ -24,15 +24,14 @@ const (
 const (
 	// spareSize holds any Trigger with a valid uid; the rest is padding.
 	spareSize = 512
-	// askingSize holds the vm.json of a launcher that asks its guest itself: that
-	// is rewritten in its place.
+	// askingSize holds the vm.json of a launcher that asks its guest itself. That file is
+	// rewritten in place.
 	askingSize = 2048
 )
 
-// Sender is the shim's end of a launcher directory. The directory may be
-// missing, late, full, read-only or replaced at any time: a call that fails
-// did what it could and is repeated until it succeeds. One goroutine at a time
-// may use it.
+// Sender is the shim's end of a launcher directory. The directory may be missing, late,
+// full, read-only or replaced at any time. A call that fails does what it can; repeat it
+// until it succeeds. Only one goroutine at a time may use a Sender.
 type Sender struct {
 	dir  string
 	vm   VM
@@ -44,18 +43,18 @@ type Sender struct {
 	lock *os.File
 	// spare is a trigger written in advance: on a full disk a rename still works.
 	spare *os.File
-	// before is the status that was there when the directory was found: what an
-	// earlier launcher was told. beforeFile is its file, nil where there was none.
-	before     statusMembers
+	// before is the status for an earlier launcher, found with the directory. beforeFile
+	// is its file, nil if there was none.
+	before     statusFile
 	beforeFile fs.FileInfo
 }
 
 // NewSender does nothing yet. The vm's uid must be a ValidUID.
 func NewSender(dir string, vm VM) *Sender { return &Sender{dir: dir, vm: vm} }
 
-// Register clears a trigger that an earlier launcher left (see clear), makes vm.json
-// appear, locked, and prepares the trigger. A complete registration in the
-// directory that is there now costs a few stat calls.
+// Register clears an earlier launcher's trigger (see clear), makes vm.json appear,
+// locked, and prepares the trigger. If all of that is done already, it costs a few stat
+// calls.
 func (s *Sender) Register() error {
 	if err := s.open(); err != nil {
 		return err
@@ -63,13 +62,13 @@ func (s *Sender) Register() error {
 	return s.complete()
 }
 
-// Send registers where that is still to be done and writes the trigger, once
-// however often it is called. The error may be one of the registration alone.
+// Send completes the registration and writes the trigger, only once however often it is
+// called. The error may be one of the registration alone.
 func (s *Sender) Send(signal string, at time.Time) (sent bool, err error) {
 	if err := s.open(); err != nil {
 		return s.sent, err
 	}
-	// The trigger does not wait for a registration that cannot be had.
+	// The trigger does not wait for a registration that fails.
 	registerErr := s.complete()
 	if s.sent {
 		return true, registerErr
@@ -81,8 +80,8 @@ func (s *Sender) Send(signal string, at time.Time) (sent bool, err error) {
 	return true, registerErr
 }
 
-// Withdraw is the orderly end: vm.json goes while it is still locked, so that
-// the agent cannot take this for a killed launcher. The trigger stays.
+// Withdraw is the orderly end. It removes vm.json while it is still locked, so that the
+// agent cannot take this for a killed launcher. The trigger stays.
 func (s *Sender) Withdraw() error {
 	if s.root == nil {
 		return nil
@@ -96,8 +95,8 @@ func (s *Sender) Withdraw() error {
 	return err
 }
 
-// open makes s.root the directory that is at s.dir now. On an error all stays
-// as it was: letting go of a lock that is still seen would look like a crash.
+// open makes s.root the directory that is at s.dir now. On an error it changes nothing:
+// releasing a lock that is still seen would look like a crash.
 func (s *Sender) open() error {
 	now, err := os.Stat(s.dir)
 	if err != nil {
@@ -112,14 +111,13 @@ func (s *Sender) open() error {
 	if err != nil {
 		return err
 	}
-	if !s.sent { // what is there now cannot be ours
+	if !s.sent { // this shim has written no trigger yet
 		if err := errors.Join(removeIfThere(root, FileTakenTrigger), s.clear(root)); err != nil {
 			return errors.Join(err, root.Close())
 		}
 	}
-	// The directory was replaced. What is left in the old one, if it can still
-	// be seen at all, must not look like a killed launcher; an error
-	// from there is of no use.
+	// The directory was replaced. Leftovers in the old one, if it can still be seen, must
+	// not look like a killed launcher. An error from there is of no use.
 	_ = s.Withdraw()
 	s.root = root
 	if was, file, _ := s.status(); file != nil && !s.sent { // an error comes back with each later call
@@ -128,24 +126,25 @@ func (s *Sender) open() error {
 	return nil
 }
 
-// clear removes a trigger that is left. One of this VM that the agent has not seen stays:
-// the launcher that wrote it was killed, and this is the same one, started again in place.
+// clear removes a leftover trigger. One of this VM that the agent has not seen stays: its
+// launcher was killed, and this is the same one, restarted in place.
 func (s *Sender) clear(root *os.Root) error {
 	content, written, err := ReadFile(root, FileTrigger)
-	if err == nil && triggers(content, s.vm.UID) && !s.seen(root, written) {
+	if err == nil && TriggerUID(content) == s.vm.UID && !s.seen(root, written) {
 		return nil
 	}
 	return removeIfThere(root, FileTrigger)
 }
 
-// seen reports whether the agent has acted upon a trigger: it has told of a shutdown since.
+// seen reports whether the agent has acted upon a trigger: status.json shows a shutdown
+// since.
 func (s *Sender) seen(root *os.Root, trigger fs.FileInfo) bool {
 	content, told, err := ReadFile(root, FileStatus)
 	if err != nil {
 		return false
 	}
-	phase := statusFor(s.vm.UID, content)["phase"]
-	return phase != "" && phase != quote(string(grace.Running)) && !told.ModTime().Before(trigger.ModTime())
+	phase := statusFor(s.vm.UID, content).Phase
+	return phase != "" && phase != grace.Running && !told.ModTime().Before(trigger.ModTime())
 }
 
 // complete does the part of the registration that is missing.
@@ -162,7 +161,7 @@ func (s *Sender) complete() error {
 		if err != nil {
 			return errors.Join(err, f.Close(), removeIfThere(s.root, tempVM))
 		}
-		_ = s.lock.Close() // of a file that is not vm.json any more
+		_ = s.lock.Close() // it is not vm.json any more
 		s.lock = f
 	}
 	if s.sent || s.ours(s.spare, tempTrigger) {
@@ -177,7 +176,8 @@ func (s *Sender) complete() error {
 	return nil
 }
 
-// registered: a vm.json that took the place of ours is a successor's and stays.
+// registered reports whether vm.json is there. A successor's vm.json in the place of ours
+// stays.
 func (s *Sender) registered() bool {
 	if s.lock == nil {
 		return false
@@ -188,8 +188,8 @@ func (s *Sender) registered() bool {
 
 func (s *Sender) trigger(t Trigger) error {
 	if s.ours(s.spare, tempTrigger) {
-		// Over its own bytes: needs no space. If it fails all the same, the file
-		// still names the VM, which is all that counts.
+		// Overwriting needs no space. If it fails all the same, the file still names the
+		// VM, which is all that counts.
 		_, _ = s.spare.WriteAt(pad(t), 0)
 		if s.root.Rename(tempTrigger, FileTrigger) == nil {
 			return nil
@@ -207,9 +207,8 @@ func (s *Sender) trigger(t Trigger) error {
 	return f.Close()
 }
 
-// Create makes a new file in a launcher directory in the place of what has its name,
-// whatever that is. The other end is another user: everybody can read it, whatever the
-// umask.
+// Create makes a new file in a launcher directory and replaces whatever has its name. The
+// other end is another user, so everybody can read it, whatever the umask.
 func Create(dir *os.Root, name string, content []byte) (*os.File, error) {
 	if err := removeIfThere(dir, name); err != nil {
 		return nil, err
@@ -228,8 +227,8 @@ func Create(dir *os.Root, name string, content []byte) (*os.File, error) {
 	return f, nil
 }
 
-// ours reports whether name is the file f. A name that cannot be looked at
-// counts as another's: the caller makes a new one and meets the error there.
+// ours reports whether name is the file f. An unreadable name counts as another's: the
+// caller makes a new file and meets the error there.
 func (s *Sender) ours(f *os.File, name string) bool {
 	if f == nil {
 		return false
@@ -256,8 +255,8 @@ func removeIfThere(dir *os.Root, name string) error {
 	return nil
 }
 
-// lockWhole takes the lock whose holder the agent asks for with F_GETLK. Not
-// an OFD lock: that has no holder's pid, and would survive in a child.
+// lockWhole takes the lock whose holder the agent reads with F_GETLK. An OFD lock has no
+// holder's pid, and would survive in a child.
 func lockWhole(f *os.File) error {
 	err := unix.FcntlFlock(f.Fd(), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart})
 	if err != nil {
@@ -268,7 +267,7 @@ func lockWhole(f *os.File) error {
 
 func pad(t Trigger) []byte { return padTo(t.Encode(), spareSize) }
 
-// padTo makes a line as long as size, if it is not longer.
+// padTo pads a line to size, if it is not longer.
 func padTo(line []byte, size int) []byte {
 	line = bytes.TrimSuffix(line, []byte("\n"))
 	return append(append(line, bytes.Repeat([]byte(" "), max(0, size-1-len(line)))...), '\n')

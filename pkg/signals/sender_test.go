@@ -136,7 +136,7 @@ func TestAStaleTriggerIsClearedAndOurOwnIsNot(t *testing.T) {
 			t.Errorf("the stale %s: %v", name, err)
 		}
 	}
-	// A trigger of a person, after the start, is none of the shim's business.
+	// The shim leaves a person's trigger after its start alone.
 	kit.Must(t, os.WriteFile(filepath.Join(dir, FileTrigger), nil, 0o600))
 	kit.Must(t, s.Register())
 	if _, err := os.Stat(filepath.Join(dir, FileTrigger)); err != nil {
@@ -331,7 +331,7 @@ func TestAnEndThatAnEarlierLauncherWasToldIsNone(t *testing.T) {
 		"moved":            {UID: "u-1", Phase: grace.Stopped, Outcome: grace.Migrated, EndedAt: noon},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// Given: an end that was told before this launcher has started.
+			// Given: an end that was reported before this launcher started.
 			tell(end)
 			s := newSender(t, dir)
 			kit.Must(t, s.Register())
@@ -343,7 +343,7 @@ func TestAnEndThatAnEarlierLauncherWasToldIsNone(t *testing.T) {
 			if was || moved {
 				t.Error("the end of an earlier VM is taken for this one's")
 			}
-			// When: its own is told.
+			// When: its own end is reported.
 			end.EndedAt = end.EndedAt.Add(time.Minute)
 			tell(end)
 			if is, err := s.Stopped(); !is || err != nil {

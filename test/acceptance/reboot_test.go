@@ -112,7 +112,7 @@ func TestADeadlineIsCutToWhatLogindLeaves(t *testing.T) {
 }
 
 // Somebody else's inhibitor is what keeps the machine: the agent's is gone with it.
-func TestAnAgentThatIsKilledWhileItsNodeShutsDownGoesOnWithTheNextOne(t *testing.T) {
+func TestTheNextAgentGoesOnWithTheNodesShutdown(t *testing.T) {
 	m := logind.Start(t, time.Minute)
 	a := agentOn(t, m)
 	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=6")

@@ -18,7 +18,7 @@ func TestADeletedVMIShutsItsGuestDownAndLeavesNothing(t *testing.T) {
 	v.ended(either, "Graceful", "ShutdownStarted", "ShutdownCompleted")
 }
 
-func TestADeletedVMIWithKubeVirtsFinalizerShutsItsGuestDownAndLeavesNothing(t *testing.T) {
+func TestADeletedVMIWithKubeVirtsFinalizerLeavesNothing(t *testing.T) {
 	w := given(t)
 	v := w.vm(plan{grace: 60, finalizer: true})
 	from := time.Now()

@@ -65,7 +65,7 @@ func (w *world) newAgents(ctx context.Context) error {
 
 // kubelet ends the launchers in the moment in which the agent hears of the shutdown,
 // and the agent when they have ended.
-func TestANodeThatPowersOffWithKubeletsGracefulShutdownEndsEachVMOnce(t *testing.T) {
+func TestKubeletsGracefulNodeShutdownEndsEachVMOnce(t *testing.T) {
 	w := given(t)
 	const cause = "NodeShutdown|LauncherSignal"
 	m := logind.Start(t, 2*time.Minute)

@@ -166,7 +166,7 @@ func (w *world) attachedTo(n *cluster.Node) (names []string) {
 
 // Everybody is real but the driver: the controllers of Kubernetes, the
 // external-attacher, the scheduler, both kubelets.
-func TestADrainHasTheVolumesOfEachPodAttachedElsewhereBeforeTheNext(t *testing.T) {
+func TestADrainWaitsForEachPodsVolumes(t *testing.T) {
 	w := given(t)
 	w.csi()
 	w.priorityClass("vmgrace-volumes")

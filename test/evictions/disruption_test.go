@@ -191,7 +191,7 @@ func (v *vm) holdFor(t *testing.T) string {
 
 // The cause is written, and then the process is no more: before the mark is there, or
 // before it knows that it is.
-func TestAControllerThatDiesInTheMiddleOfADisruptionsMarkIsReplacedByTheNext(t *testing.T) {
+func TestAControllerKilledInADisruptionsMarkIsReplaced(t *testing.T) {
 	for name, written := range map[string]bool{"the mark is lost": false, "the mark is there": true} {
 		t.Run(name, func(t *testing.T) {
 			for _, r := range disruptors(t, bothGates) {

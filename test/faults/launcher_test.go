@@ -13,7 +13,7 @@ import (
 const away = 130 * time.Second
 
 // An agent that is upgraded badly, or whose node is out of images.
-func TestShimsThatAreSignalledWhileTheAgentIsAwayForMinutesLoseNothing(t *testing.T) {
+func TestShimsSignalledWhileTheAgentIsAwayLoseNothing(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)

@@ -42,7 +42,7 @@ func TestACrashedQEMUIsLost(t *testing.T) {
 	asked.WaitExit(t, 0)
 }
 
-func TestAGuestThatRebootsInsteadOfPoweringOffIsDestroyedAtItsDeadline(t *testing.T) {
+func TestAGuestThatRebootsInsteadIsDestroyedAtItsDeadline(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)

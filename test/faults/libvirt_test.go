@@ -12,7 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-func TestALibvirtdFrozenForNinetySecondsCostsNoDeadlineAndNothingAfterwards(t *testing.T) {
+func TestALibvirtdFrozenForNinetySecondsCostsNoDeadline(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
@@ -189,7 +189,7 @@ func TestCallsThatAreNeverAnsweredCostNoDeadlineAndHideNoNewVM(t *testing.T) {
 	polite.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
-func TestAStateChangeLockThatIsHeldDelaysNeitherADeadlineNorANeighbour(t *testing.T) {
+func TestAHeldStateChangeLockDelaysNoDeadlineNorNeighbour(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t, "--destroy-timeout=2s").Start(t)

@@ -202,7 +202,7 @@ func hangStateDir(t *testing.T, n *node.Node, a *node.Agent) (answer func()) {
 	return answer
 }
 
-func TestAnAgentWhoseRecordsCannotEvenBeReadWorksFromMemoryUntilTheyCan(t *testing.T) {
+func TestAnAgentWithUnreadableRecordsWorksFromMemory(t *testing.T) {
 	t.Parallel()
 	// given
 	n := node.New(t)

@@ -68,7 +68,7 @@ const (
 // thread: libvirt refuses to destroy it. Of the other, which has no request
 // pending, it is a CPU's: SIGKILL leaves a leader that is a zombie, and libvirt
 // 9.0 calls the domain off after 81 s.
-func TestAQEMUThatNothingCanKillIsReportedOnceAndTriedOnUntilItEnds(t *testing.T) {
+func TestAQEMUThatNothingCanKillIsReportedOnceAndRetried(t *testing.T) {
 	t.Parallel()
 	// given
 	disk := mountImage(t, newImage(t))

@@ -46,7 +46,7 @@ func linked(t *testing.T) world {
 
 // The worst moment: the target's libvirt has said that all is there, the source's ends
 // its QEMU, and nobody hears of it: not the other agent, not the API server.
-func TestAgentsThatAreCutOffAtTheHandoverRunNobodyTwiceAndOneAsSoonAsTheyHear(t *testing.T) {
+func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
 	w := linked(t)
 	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
 	cut := 12 * time.Second

@@ -16,7 +16,7 @@ import (
 // writes is a guest that writes faster than it is sent by the options of these tests.
 var writes = node.Spec{Behaviour: "busy=48"}
 
-func TestAGuestThatWritesFasterThanItIsSentIsSlowedWhereThatIsAllowed(t *testing.T) {
+func TestAGuestThatOutpacesItsMigrationIsSlowedIfAllowed(t *testing.T) {
 	w := given(t)
 	v := w.guarded(writes)
 	v.watchForTwo()

@@ -11,7 +11,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-func TestWithoutAPIServerALaunchersSignalStillCountsAndEventsComeLater(t *testing.T) {
+func TestWithoutAPIServerASignalCountsAndEventsComeLater(t *testing.T) {
 	own := cluster.NewAPI(t)
 	w := given(t, own)
 	vms := []vm{w.guarded(node.Spec{}, "terminationGracePeriodSeconds: 60"), w.inPod(node.Spec{}, "terminationGracePeriodSeconds: 60")}
@@ -59,7 +59,7 @@ func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 	kept.untouched()
 }
 
-func TestAnAgentStartedInMidGraceWithoutAUsableKubeconfigKeepsTheDeadline(t *testing.T) {
+func TestAnAgentWithoutAKubeconfigKeepsTheDeadline(t *testing.T) {
 	for name, content := range map[string]string{"missing": "", "damaged": "{]"} {
 		t.Run(name, func(t *testing.T) {
 			// given
@@ -185,7 +185,7 @@ func TestWithoutRightsNoVMIsTouched(t *testing.T) {
 	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
 }
 
-func TestARestartedVMThatTheAgentCouldNotFollowIsNotShutDownAfterwards(t *testing.T) {
+func TestARestartedVMTheAgentMissedIsNotShutDown(t *testing.T) {
 	own := cluster.NewAPI(t)
 	w := newWorld(t, own, nil)
 	w.installCRDs()

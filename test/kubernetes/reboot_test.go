@@ -15,7 +15,7 @@ const priorityClasses = `
 `
 
 // Each priority needs its grace period and the destroy timeout: 40 s here.
-func TestANodeThatShutsDownAsksLowerPrioritiesFirstWhereThereIsTime(t *testing.T) {
+func TestANodesShutdownAsksLowerPrioritiesFirst(t *testing.T) {
 	for name, c := range map[string]struct {
 		delay   time.Duration
 		inOrder bool

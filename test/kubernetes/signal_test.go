@@ -20,7 +20,7 @@ const (
 )
 
 // Who is not held pays nothing but the moment in which the pod is seen to be deleted.
-func TestTheGuestOfALauncherThatIsDeletedByAUserIsAskedAsSoonAsThatIsSeen(t *testing.T) {
+func TestALauncherDeletedByAUserHasItsGuestAskedAtOnce(t *testing.T) {
 	// Given: VMs whose shutdown could be held, and others.
 	const each = 5
 	w := given(t, api)

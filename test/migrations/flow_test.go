@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
@@ -139,7 +139,7 @@ func (s scene) failed(m *kubevirt.VirtualMachineInstanceMigration, words string)
 
 // A controller is killed in each phase of a migration that succeeds, and of one that
 // fails: the next one goes on where that was.
-func TestAControllerKilledInAnyPhaseOfAMigrationIsReplacedByTheNext(t *testing.T) {
+func TestAControllerKilledInAMigrationIsReplaced(t *testing.T) {
 	s := given(t)
 	v := s.vm("vm")
 	c := controller(t)

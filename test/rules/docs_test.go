@@ -1,11 +1,14 @@
 package rules
 
 import (
+	"go/ast"
+	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -113,5 +116,40 @@ func TestTheRulesNameOnlyWhatExists(t *testing.T) {
 				t.Errorf("%s speaks of %s: %v", file, path, err)
 			}
 		}
+	}
+}
+
+// What a user reads in a status, a metric or an annotation is explained: each cause and outcome.
+func TestEachCauseAndOutcomeIsInTheDocuments(t *testing.T) {
+	var all strings.Builder
+	for _, text := range documents(t) {
+		all.WriteString(text)
+	}
+	found := 0
+	for _, s := range sources(t) {
+		if s.test() || !slices.Contains([]string{"pkg/grace", "internal/evacuation"}, s.pkg.short()) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			spec, ok := n.(*ast.ValueSpec)
+			if !ok || len(spec.Values) != 1 {
+				return true
+			}
+			kind, _ := spec.Type.(*ast.Ident)
+			cause := kind == nil && strings.HasPrefix(spec.Names[0].Name, "Cause") && !strings.HasSuffix(spec.Names[0].Name, "Annotation")
+			value, ok := spec.Values[0].(*ast.BasicLit)
+			if !ok || value.Kind != token.STRING || !cause && (kind == nil || kind.Name != "Cause" && kind.Name != "Outcome") {
+				return true
+			}
+			found++
+			text, err := strconv.Unquote(value.Value)
+			if err != nil || !strings.Contains(all.String(), "`"+text+"`") {
+				t.Errorf("%v: no document has `%s`, %v", s.at(n), text, err)
+			}
+			return true
+		})
+	}
+	if found < 14 {
+		t.Errorf("%d causes and outcomes were found", found)
 	}
 }

@@ -92,7 +92,7 @@ func TestInterfacesAreSmall(t *testing.T) {
 func TestTheCoreReadsNoClock(t *testing.T) {
 	clock := []string{"Now", "Since", "Until", "After", "AfterFunc", "Sleep", "NewTimer", "NewTicker", "Tick"}
 	for _, s := range sources(t) {
-		if !slices.Contains([]string{"pkg/grace", "pkg/evacuation", "pkg/migration", "pkg/drain", "pkg/replacement"}, s.pkg.short()) || s.test() {
+		if !slices.Contains([]string{"pkg/grace", "internal/evacuation", "internal/migration", "internal/drain", "internal/replacement"}, s.pkg.short()) || s.test() {
 			continue
 		}
 		ast.Inspect(s.file, func(n ast.Node) bool {
@@ -128,7 +128,7 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		"internal/transfer/source.go", "internal/transfer/sending.go", "internal/transfer/target.go",
 		"internal/transfer/messages.go", "internal/transfer/refusals.go", "internal/transfer/uuid.go",
 		"internal/kube/migrations.go", // a phase's time, for people
-		"internal/kube/movable.go",    // a condition's times, for people
+		"internal/kube/migratable.go", // a condition's times, for people
 	}
 	for _, s := range sources(t) {
 		// The API server's times are wall clock times.
@@ -167,9 +167,9 @@ func TestLogLinesAreWrittenByOnePackage(t *testing.T) {
 func TestNoGlobalState(t *testing.T) {
 	tables := []string{
 		"cmd/node-agent.version", "cmd/launcher-shim.version", "cmd/cluster-controller.version", "cmd/kubectl-vmdrain.version", // set by the linker
-		"pkg/evacuation.verdicts", "pkg/evacuation.gates", "pkg/evacuation.disruptionRules", "pkg/evacuation.budgetRules", "pkg/evacuation.evacuationRules", "pkg/evacuation.cancelRules",
-		"pkg/migration.controllerRules", "pkg/migration.sourceRules", "pkg/migration.targetRules", "pkg/migration.runTimeKeys",
-		"pkg/grace.rules", "pkg/grace.background", "pkg/grace.transitions", "pkg/grace.sources",
+		"internal/evacuation.verdicts", "internal/evacuation.gates", "internal/evacuation.disruptionRules", "internal/evacuation.budgetRules", "internal/evacuation.evacuationRules", "internal/evacuation.cancelRules",
+		"internal/migration.controllerRules", "internal/migration.sourceRules", "internal/migration.targetRules", "internal/migration.runTimeKeys",
+		"pkg/grace.rules", "pkg/grace.background", "internal/agent.actions", "pkg/grace.sources",
 		"test/cluster.configs",        // embedded files
 		"pkg/hypervisor/libvirt.loop", // libvirt itself has one event loop per process
 	}
@@ -222,4 +222,16 @@ func pattern(v *ast.ValueSpec) bool {
 	}
 	sel, ok := call.Fun.(*ast.SelectorExpr)
 	return ok && sel.Sel.Name == "MustCompile"
+}
+
+// A test's name says its subject and behaviour; variants are subtests.
+func TestNamesOfTestsAreShort(t *testing.T) {
+	const limit = 60
+	for _, s := range sources(t) {
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && s.test() && len(f.Name.Name) > limit {
+				t.Errorf("%v: the name of %s has more than %d characters", s.at(f), f.Name.Name, limit)
+			}
+		}
+	}
 }

@@ -1,5 +1,5 @@
 // Package budget keeps the disruption budgets of VMs that are to be moved instead of
-// stopped: gather, decide (evacuation.BudgetFor), act.
+// stopped. It gathers, decides (evacuation.BudgetFor) and acts.
 package budget
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // Config is what the controller needs. Live reads from the API server, not the cache.
@@ -140,7 +140,7 @@ func (r *reconciler) act(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 			return fmt.Errorf("disruption budget %s: %w", name, err)
 		}
 	}
-	// With two budgets each eviction fails with 500, without one it is allowed: so the
+	// With two budgets each eviction fails with 500, without one it is allowed. So the
 	// second is deleted last.
 	for i := range have {
 		if have[i].Name == name {
@@ -164,7 +164,7 @@ func (r *reconciler) remove(ctx context.Context, b *policyv1.PodDisruptionBudget
 }
 
 // removeOrphans deletes budgets of deleted VMIs of this name that the garbage collector
-// has left. Whether a VMI is deleted is read from the API server: the cache may be stale.
+// has left. It asks the API server whether a VMI is deleted: the cache may be stale.
 func (r *reconciler) removeOrphans(ctx context.Context, vm types.NamespacedName, present types.UID) error {
 	orphans, err := index.BudgetsByName(ctx, r.Client, vm)
 	if err != nil {
@@ -202,7 +202,8 @@ func (r *reconciler) deleted(ctx context.Context, vm types.NamespacedName, uid t
 	return false, fmt.Errorf("VMI %s: %w", vm, err)
 }
 
-// result of a reconcile: nothing is created in a namespace that is being deleted.
+// result ignores an error in a namespace that is being deleted: nothing can be created
+// there.
 func result(err error) (reconcile.Result, error) {
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return reconcile.Result{}, nil
@@ -211,7 +212,7 @@ func result(err error) (reconcile.Result, error) {
 }
 
 // reportForeign emits an Event with the budgets of other owners that select the launcher,
-// once for each set of names: with two budgets the API server fails each eviction.
+// once for each set of names. With two budgets the API server fails each eviction.
 func (r *reconciler) reportForeign(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) error {
 	others, err := index.ForeignBudgets(ctx, r.Client, vmi.Namespace)
 	if err != nil {
@@ -245,8 +246,8 @@ func selectsOne(b *policyv1.PodDisruptionBudget, pods []corev1.Pod) bool {
 	return false
 }
 
-// ofBudget returns requests for the VM that owns a budget; for a foreign budget, for all
-// VMs whose launchers it selects.
+// ofBudget returns the request for the VM that owns a budget. For a foreign budget it
+// returns requests for all VMs whose launchers it selects.
 func (r *reconciler) ofBudget(ctx context.Context, o client.Object) []reconcile.Request {
 	b, ok := o.(*policyv1.PodDisruptionBudget)
 	if !ok {

@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// desired is the budget that a VM is to have.
+// desired returns the budget that a VM should have.
 func desired(vmi *kubevirt.VirtualMachineInstance, want evacuation.Budget) *policyv1.PodDisruptionBudget {
 	b := &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{
@@ -42,14 +42,14 @@ func upToDate(b, to *policyv1.PodDisruptionBudget) bool {
 		equality.Semantic.DeepEqual(b.Spec, to.Spec)
 }
 
-// correction is the merge patch that gives a budget, in the version that was read, what
-// vmgrace decides about it. What others have written in its metadata stays.
+// correction returns the merge patch that gives a budget, in the version that was read,
+// what vmgrace decides about it. Other metadata stays.
 func correction(b, to *policyv1.PodDisruptionBudget) ([]byte, error) {
 	label := any(nil)
 	if name := to.Labels[kubevirt.MigrationNameLabel]; name != "" {
 		label = name
 	}
-	// A merge keeps the keys that are there: each that is too many is named.
+	// A merge patch keeps keys that it does not name, so superfluous ones are named.
 	selector := map[string]any{}
 	if b.Spec.Selector != nil {
 		for key := range b.Spec.Selector.MatchLabels {

@@ -9,7 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// reportUnmade emits an Event where the API server refuses a VM's budget, once for each
+// reportUnmade emits an Event if the API server refuses a VM's budget, once for each
 // reason: a quota, a missing right or a policy lasts until somebody changes it. err is the
 // result of creating the budget.
 func (r *reconciler) reportUnmade(vmi *kubevirt.VirtualMachineInstance, err error) {
@@ -28,11 +28,12 @@ func (r *reconciler) reportUnmade(vmi *kubevirt.VirtualMachineInstance, err erro
 	}
 }
 
-// refused tells whether a request was refused for a reason that only somebody else ends.
+// refused reports whether a request was refused for a reason that only somebody else can
+// end.
 func refused(err error) bool {
 	switch apierrors.ReasonForError(err) {
-	case metav1.StatusReasonUnknown, // it was not answered
-		metav1.StatusReasonConflict, metav1.StatusReasonAlreadyExists, // the cache is behind
+	case metav1.StatusReasonUnknown, // no answer
+		metav1.StatusReasonConflict, metav1.StatusReasonAlreadyExists, // the cache is stale
 		metav1.StatusReasonTimeout, metav1.StatusReasonServerTimeout, metav1.StatusReasonTooManyRequests, metav1.StatusReasonServiceUnavailable:
 		return false
 	default:

@@ -27,7 +27,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // Config is what the controller needs.
@@ -36,10 +36,10 @@ type Config struct {
 	Events   events.EventRecorder
 	Settings *settings.Live
 	Mover    Mover
-	// Nodes: nodes may be read. Otherwise each is assumed to be Ready.
+	// Nodes means that nodes may be read. Otherwise each node counts as Ready.
 	Nodes bool
-	// Unheld: no agent holds shutdowns. VMs are moved nevertheless, if there is enough
-	// time.
+	// Unheld means that no agent holds shutdowns. VMs are moved nevertheless, if there is
+	// enough time.
 	Unheld bool
 }
 
@@ -52,7 +52,7 @@ type Mover interface {
 // retryMove is the shortest requeue delay of a VM that could not be moved.
 const retryMove = 2 * time.Second
 
-// workers is how many VMs are reconciled at the same time: a taint hits all of a node.
+// workers is how many VMs are reconciled at the same time: a taint hits all VMs of a node.
 const workers = 16
 
 type reconciler struct {
@@ -66,7 +66,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
 	options := failures.Options(mgr, workers)
 	options.NeedLeaderElection = new(false)
-	// Replicas that are not elected need these caches as well; events are ignored.
+	// Replicas that are not elected need these caches as well. Their events are ignored.
 	cached := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return nil })
 	b := ctrl.NewControllerManagedBy(mgr).Named("pod-disruption").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(ofDeletedPod)).
@@ -88,7 +88,8 @@ func ofDeletedPod(ctx context.Context, pod client.Object) []reconcile.Request {
 	return index.OfPod(ctx, pod)
 }
 
-// wasUnmarked filters out removals of a mark: they must not set it again.
+// wasUnmarked filters out updates of marked VMIs: the removal of a mark must not set it
+// again.
 func wasUnmarked(e event.UpdateEvent) bool {
 	before, ok := e.ObjectOld.(*kubevirt.VirtualMachineInstance)
 	return ok && !before.Marked()
@@ -125,8 +126,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return reconcile.Result{}, nil
 }
 
-// gather reads the launcher on the VM's node that is being deleted, and the node; nil:
-// there is no such launcher.
+// gather reads the node, and the launcher on it that is being deleted. It returns nil
+// without such a launcher.
 func (r *reconciler) gather(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (*evacuation.Disruption, error) {
 	launchers, err := index.Launchers(ctx, r.Client, vmi)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // migrate makes the VM's next migration.
@@ -43,8 +43,7 @@ func (r *reconciler) prune(ctx context.Context, v *vm) error {
 	return nil
 }
 
-// remove deletes a migration in the version that was read, so not one that has begun
-// since.
+// remove deletes a migration only in the version that was read: it may have begun since.
 func (r *reconciler) remove(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) error {
 	err := r.Delete(ctx, m, client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion})
 	if client.IgnoreNotFound(err) != nil {
@@ -55,7 +54,7 @@ func (r *reconciler) remove(ctx context.Context, m *kubevirt.VirtualMachineInsta
 
 // cancel removes the mark of a VM whose node is schedulable again, and deletes its
 // pending migrations. The cache only shows whether there may be something to cancel;
-// what is cancelled is decided from live reads.
+// live reads decide.
 func (r *reconciler) cancel(ctx context.Context, v *vm) (changed bool, err error) {
 	unmark, _ := evacuation.Unmark(v.markFacts())
 	note := v.cordonUnrecorded()
@@ -88,7 +87,7 @@ func (r *reconciler) cancel(ctx context.Context, v *vm) (changed bool, err error
 	return changed, nil
 }
 
-// markFacts are the inputs of evacuation.Unmark.
+// markFacts returns the inputs of evacuation.Unmark.
 func (v *vm) markFacts() evacuation.MarkFacts {
 	return evacuation.MarkFacts{VMI: v.VMI, Strategy: v.Strategy, NodeSchedulable: v.node.schedulable(), LauncherTerminating: v.LauncherTerminating}
 }

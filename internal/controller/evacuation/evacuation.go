@@ -1,6 +1,6 @@
 // Package evacuation moves marked VMs away from their nodes: it creates a migration for
 // each mark, reports its progress, and cancels marks and migrations after an uncordon.
-// Gather, decide (evacuation.Next, Unmark, Withdrawn), act.
+// It gathers, decides (evacuation.Next, Unmark, Withdrawn) and acts.
 package evacuation
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // Config is what the controller needs. Live reads from the API server, not the cache.
@@ -35,7 +35,7 @@ type Config struct {
 	Live     client.Reader
 	Events   events.EventRecorder
 	Settings *settings.Live
-	// Nodes: nodes may be read. Otherwise each is assumed to be Ready, and it is
+	// Nodes means that nodes may be read. Otherwise each node counts as Ready, and it is
 	// unknown whether it is schedulable.
 	Nodes bool
 }
@@ -97,8 +97,8 @@ func (v *vm) terminating() bool {
 	return slices.ContainsFunc(v.launchers, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil })
 }
 
-// unschedulable is the scheduler's message about a launcher that fits on no node; empty:
-// there is none.
+// unschedulable returns the scheduler's message about a launcher that fits on no node,
+// or "".
 func (v *vm) unschedulable() string {
 	for i := range v.launchers {
 		for _, c := range v.launchers[i].Status.Conditions {
@@ -157,7 +157,7 @@ func (r *reconciler) gather(ctx context.Context, from client.Reader, vmi *kubevi
 	return v, nil
 }
 
-// act carries out the decision. What an eviction waits for comes before reports.
+// act carries out the decision. It acts on what an eviction waits for before it reports.
 func (r *reconciler) act(ctx context.Context, v *vm) (evacuation.Step, error) {
 	if changed, err := r.cancel(ctx, v); changed || err != nil {
 		return evacuation.Step{}, err

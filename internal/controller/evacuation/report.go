@@ -8,11 +8,11 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// report writes the progress to the VMI and its launchers. Nothing is sent where they
-// are up to date.
+// report writes the progress to the VMI and its launchers. It sends nothing if they are
+// up to date.
 func (r *reconciler) report(ctx context.Context, v *vm, next evacuation.Step) error {
 	requested := v.evacuating()
 	for i := range v.launchers {
@@ -31,7 +31,7 @@ func (r *reconciler) report(ctx context.Context, v *vm, next evacuation.Step) er
 // evacuating reports whether the VM is to leave its node and is not final.
 func (v *vm) evacuating() bool { return v.Requested() && !v.VMI.Final() }
 
-// condition is the VMI's condition EvictionRequested.
+// condition returns the VMI's condition EvictionRequested.
 func (v *vm) condition(next evacuation.Step) *kubevirt.Condition {
 	now := metav1.Time{Time: v.Now}
 	c := &kubevirt.Condition{
@@ -82,12 +82,13 @@ func (r *reconciler) annotateForDescheduler(ctx context.Context, pod *corev1.Pod
 
 // removeMarkAnnotations removes the annotations of a mark that was removed.
 func (r *reconciler) removeMarkAnnotations(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	// A mark's annotations are written before it: without the condition they may belong
-	// to a mark that is about to be set.
+	// A mark's annotations are written before the mark. Without the condition they may
+	// belong to a mark that is about to be set.
 	if vmi.Annotations[evacuation.CordonedAnnotation] == "" || vmi.Condition(kubevirt.EvictionRequested) == nil {
 		return nil
 	}
-	// The condition is removed next, by its index: only from the VMI that was read.
+	// The next patch removes the condition by its index, so the VMI must be as it was
+	// read.
 	return patch.MetadataAsRead(ctx, r.Client, vmi, "annotations", map[string]any{
 		evacuation.CordonedAnnotation: nil, evacuation.CauseAnnotation: nil, kubevirt.EvictionSourceAnnotation: nil,
 	})
@@ -100,7 +101,7 @@ func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualM
 
 // unmark removes the mark from the VMI that was read. A VMI without the condition
 // EvictionRequested gets it with the same patch: removeMarkAnnotations removes
-// annotations only where it is there.
+// annotations only if it is there.
 func (r *reconciler) unmark(ctx context.Context, v *vm) error {
 	steps := []patch.Operation{{Op: "remove", Path: "/status/evacuationNodeName"}}
 	if v.VMI.Condition(kubevirt.EvictionRequested) == nil {

@@ -11,11 +11,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// A patch addresses a condition by its index. Where the VMI has changed since it was
-// read, the condition that has this index now must stay.
+// A patch addresses a condition by its index. If the VMI has changed since it was
+// read, the condition that now has this index must stay.
 func TestAConditionOfAVMIThatChangedSinceStays(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := kubevirt.AddToScheme(scheme); err != nil {

@@ -3,10 +3,10 @@ package eviction
 import (
 	"log/slog"
 
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// verdict is the metric's label: an answer after an error counts as failed.
+// verdict returns the metric's label. An answer after an error counts as failed.
 func verdict(a evacuation.Admission) string {
 	if failed(a) {
 		return "failed"
@@ -16,7 +16,8 @@ func verdict(a evacuation.Admission) string {
 
 func failed(a evacuation.Admission) bool { return a.Reason == "Unreadable" || a.Reason == "MarkFailed" }
 
-// level is the log level: a drain retries every 5 s, so only marks are logged as info.
+// level returns the log level. A drain retries every 5 s, so only marks are logged as
+// info.
 func level(a evacuation.Admission) slog.Level {
 	switch {
 	case failed(a):

@@ -25,12 +25,12 @@ const (
 	LauncherPath = "/create-launcher-pod"
 )
 
-// answerWithin is the timeout of an answer: the API server's is 10 s, after which it
-// allows the eviction (failurePolicy Ignore).
+// answerWithin bounds an answer. After 10 s the API server stops waiting and allows the
+// eviction (failurePolicy Ignore).
 const answerWithin = 8 * time.Second
 
-// answerContext is the context of one answer. It is not cancelled with the request's
-// context, which ends when this replica shuts down: a mark may be written by then.
+// answerContext returns the context of one answer. It outlives the request's context,
+// which ends when this replica shuts down: a mark may have been written by then.
 func answerContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), answerWithin)
 }
@@ -66,9 +66,9 @@ func AddEvictions(mgr ctrl.Manager, cfg Config, validKey func(key string) bool) 
 	return nil
 }
 
-// refuse answers requests without a valid key, and reads and writes nothing. An API
-// server that does not have the key yet comes here too: 429 makes its client retry, where
-// an error would let the eviction through.
+// refuse answers requests without a valid key. It reads and writes nothing. The API
+// server may not have the key yet: 429 makes its client retry, while an error would let
+// the eviction through.
 func refuse(context.Context, admission.Request) admission.Response {
 	return tooManyRequests("vmgrace: this review does not have the key of the webhook configuration vmgrace-cluster-controller, which cluster-controller is about to write; try again")
 }

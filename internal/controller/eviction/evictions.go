@@ -18,13 +18,13 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/move"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // evictions is the handler of pods/eviction.
 type evictions struct{ Config }
 
-// evictionRequest is what is read from an Eviction.
+// evictionRequest holds the fields read from an Eviction.
 type evictionRequest struct {
 	pod         client.ObjectKey
 	dryRun      bool
@@ -73,7 +73,7 @@ func tooManyRequests(message string) admission.Response {
 	}}}
 }
 
-// admit reads, decides and marks. It starts again where the VMI changed in between.
+// admit reads, decides and marks. It starts again if the VMI changed in between.
 func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Admission {
 	refused := "" // resourceVersion of the VMI whose mark failed
 	for {
@@ -97,12 +97,12 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 	}
 }
 
-// errUnknown: without the cluster's settings, the strategy of a VM that states none is
-// unknown.
+// errUnknown means that the cluster's settings are unknown, and so its default
+// strategy.
 var errUnknown = errors.New("the cluster has not answered yet")
 
-// launcher decides on a launcher pod's eviction. The error is that of marking, version
-// the resourceVersion of the VMI that was to be marked.
+// launcher decides on a launcher pod's eviction. err is from marking, version the
+// resourceVersion of the VMI that was to be marked.
 func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1.Pod) (answer evacuation.Admission, version string, err error) {
 	p := facts(pod)
 	var vmi *kubevirt.VirtualMachineInstance

@@ -15,15 +15,15 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // launchers is the handler of new pods. It makes a launcher pod's grace period as long as
 // its VM's shutdown may take.
 type launchers struct{ Config }
 
-// Handle answers an AdmissionReview of a pod that is created. It rejects no pod over an
-// unreadable VMI: that is a warning.
+// Handle answers an AdmissionReview of a pod that is created. An unreadable VMI causes a
+// warning, not a rejection.
 func (h *launchers) Handle(ctx context.Context, req admission.Request) admission.Response {
 	ctx, cancel := answerContext(ctx)
 	defer cancel()
@@ -65,7 +65,7 @@ func (h *launchers) Handle(ctx context.Context, req admission.Request) admission
 }
 
 // shortProbes returns a warning for each container with a probe that gives it less time than
-// its VM's shutdown may take. That time replaces the pod's where the probe fails.
+// its VM's shutdown may take. If the probe fails, its time replaces the pod's.
 func shortProbes(pod *corev1.Pod, seconds int64) (warnings []string) {
 	for _, c := range pod.Spec.Containers {
 		for _, probe := range []*corev1.Probe{c.LivenessProbe, c.StartupProbe} {
@@ -86,7 +86,7 @@ func result(pod *corev1.Pod, g evacuation.LauncherGrace) string {
 	return "padded"
 }
 
-// annotations are the pod's own with those to add.
+// annotations returns the pod's annotations with those to add.
 func annotations(pod *corev1.Pod, g evacuation.LauncherGrace) map[string]string {
 	all := map[string]string{kubevirt.RequestEvictOnlyAnnotation: ""} // the descheduler only evicts it, and does not assume that it has ended
 	maps.Copy(all, pod.Annotations)

@@ -12,14 +12,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// budgetsWithin bounds the reads of budgets: an answer remains possible without them.
+// budgetsWithin bounds the reads of budgets: the webhook can answer without them.
 const budgetsWithin = 4 * time.Second
 
-// protection reads what protects a launcher pod. After an error it protects from nothing,
-// so that the webhook refuses the eviction itself.
+// protection reads how budgets protect a launcher pod. After an error it reports no
+// protection, so that the webhook refuses the eviction itself.
 func (c *Config) protection(ctx context.Context, pod *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *evacuation.Protection {
 	ctx, cancel := context.WithTimeout(ctx, budgetsWithin)
 	defer cancel()
@@ -51,8 +51,8 @@ func (c *Config) readBudgets(ctx context.Context, pod *corev1.Pod, vmi *kubevirt
 	if !p.Found {
 		return p, nil
 	}
-	// A cache that is behind costs an answer of 500 at worst: the API server evicts no pod
-	// that two budgets select.
+	// A stale cache costs an answer of 500 at worst: the API server evicts no pod that two
+	// budgets select.
 	all := &policyv1.PodDisruptionBudgetList{}
 	if err := c.Cached.List(ctx, all, client.InNamespace(pod.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("other disruption budgets: %w", err)

@@ -14,10 +14,10 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// pod reads a pod from the API server; nil: it does not exist.
+// pod reads a pod from the API server. It returns nil if there is none.
 func (c *Config) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
 	err := c.Live.Get(ctx, key, pod)
@@ -31,7 +31,8 @@ func (c *Config) pod(ctx context.Context, key client.ObjectKey) (*corev1.Pod, er
 	}
 }
 
-// vmi reads a VMI from the API server; nil: it does not exist, and its CRD does.
+// vmi reads a VMI from the API server. It returns nil if the VMI does not exist and its
+// CRD does.
 func (c *Config) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.VirtualMachineInstance, error) {
 	vmi := &kubevirt.VirtualMachineInstance{}
 	err := c.Live.Get(ctx, key, vmi)
@@ -75,7 +76,7 @@ func (c *Config) crdExists(ctx context.Context) error {
 	return nil
 }
 
-// facts are a pod's inputs of evacuation.Admit.
+// facts returns a pod's inputs of evacuation.Admit.
 func facts(p *corev1.Pod) evacuation.Pod {
 	return evacuation.Pod{
 		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,

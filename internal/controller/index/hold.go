@@ -6,11 +6,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// Disruption is the reason of the condition DisruptionTarget of a pod that is being
-// deleted, empty unless it is True and explains the deletion.
+// Disruption returns the reason of the condition DisruptionTarget of a pod that is being
+// deleted. It is empty unless the condition is True and explains the deletion.
 func Disruption(p *corev1.Pod) string {
 	if p.DeletionTimestamp == nil {
 		return ""
@@ -24,7 +24,7 @@ func Disruption(p *corev1.Pod) string {
 	return ""
 }
 
-// DisruptionOf is the disruption of a launcher pod, assuming that its node is Ready.
+// DisruptionOf returns the disruption of a launcher pod, assuming that its node is Ready.
 func DisruptionOf(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance, s kubevirt.EvictionStrategy) *evacuation.Disruption {
 	return &evacuation.Disruption{
 		VMI: vmi, Strategy: s, NodeReady: true,
@@ -33,7 +33,7 @@ func DisruptionOf(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance, s kubevir
 }
 
 // Held reports whether the agent of the launcher's node holds the shutdown, or will, until
-// the VM is moved. vmi may be nil: then the cause is the pod's alone.
+// the VM is moved. If vmi is nil, only the pod states the cause.
 func Held(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) bool {
 	cause := ""
 	if vmi != nil && vmi.Marked() {
@@ -42,7 +42,7 @@ func Held(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) bool {
 	return p.DeletionTimestamp != nil && evacuation.HoldReason(p.Annotations[evacuation.HoldForAnnotation], Disruption(p), cause) != ""
 }
 
-// HeldUntil is the latest begin of a held shutdown, zero if none is held.
+// HeldUntil returns the latest begin of a held shutdown, zero if none is held.
 func HeldUntil(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) time.Time {
 	if !Held(p, vmi) || p.DeletionGracePeriodSeconds == nil {
 		return time.Time{}

@@ -1,6 +1,6 @@
 // Package index finds the objects that belong to a VM: its launcher pods, migrations and
-// disruption budgets, and the VMs of a node. Where nothing else is said it reads the cache
-// and returns copies, which may be stale. Safe for concurrent use.
+// disruption budgets, and the VMs of a node. Unless stated otherwise it reads the cache and
+// returns copies, which may be stale. Safe for concurrent use.
 package index
 
 import (
@@ -21,7 +21,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // Names of the cache's indexes.
@@ -75,9 +75,9 @@ func AddVMs(ctx context.Context, i client.FieldIndexer) error {
 	)
 }
 
-// BudgetOf is the UID of the VMI that a disruption budget was made for: from its name,
-// which is immutable, or from its owner, where an older controller named it. Empty: it is
-// a budget of another owner.
+// BudgetOf returns the UID of the VMI that a disruption budget was made for. It is in the
+// budget's name, which is immutable, or in its owner if an older controller named it. It is
+// empty for a budget of another owner.
 func BudgetOf(o client.Object) types.UID {
 	uid, ok := strings.CutPrefix(o.GetName(), evacuation.BudgetPrefix)
 	if !ok {
@@ -92,7 +92,7 @@ func BudgetOf(o client.Object) types.UID {
 	return ""
 }
 
-// VMIOf is the owner reference of an object to a VMI, nil if there is none.
+// VMIOf returns the owner reference of an object to a VMI, nil if there is none.
 func VMIOf(o client.Object) *metav1.OwnerReference {
 	for _, owner := range o.GetOwnerReferences() {
 		if owner.Kind == "VirtualMachineInstance" && strings.HasPrefix(owner.APIVersion, kubevirt.Group+"/") {
@@ -102,12 +102,12 @@ func VMIOf(o client.Object) *metav1.OwnerReference {
 	return nil
 }
 
-// Launchers are a VM's launcher pods that have not ended, read from the cache.
+// Launchers returns a VM's launcher pods that have not ended, from the cache.
 func Launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]corev1.Pod, error) {
 	return launchers(ctx, r, vmi, client.MatchingFields{byCreator: string(vmi.UID)})
 }
 
-// LaunchersNow are a VM's launcher pods that have not ended, read from the API server.
+// LaunchersNow returns a VM's launcher pods that have not ended, from the API server.
 func LaunchersNow(ctx context.Context, live client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]corev1.Pod, error) {
 	return launchers(ctx, live, vmi, client.MatchingLabels{kubevirt.CreatedByLabel: string(vmi.UID)})
 }
@@ -125,7 +125,7 @@ func Ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// Migrations are those of a VM, in any phase.
+// Migrations returns those of a VM, in any phase.
 func Migrations(ctx context.Context, r client.Reader, vm types.NamespacedName) ([]kubevirt.VirtualMachineInstanceMigration, error) {
 	var all kubevirt.VirtualMachineInstanceMigrationList
 	if err := r.List(ctx, &all, client.InNamespace(vm.Namespace), client.MatchingFields{byVMI: vm.Name}); err != nil {
@@ -134,7 +134,7 @@ func Migrations(ctx context.Context, r client.Reader, vm types.NamespacedName) (
 	return all.Items, nil
 }
 
-// Budgets are the disruption budgets of a VMI: by name, or by owner.
+// Budgets returns the disruption budgets of a VMI, found by name or by owner.
 func Budgets(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]policyv1.PodDisruptionBudget, error) {
 	all, err := BudgetsByName(ctx, r, client.ObjectKeyFromObject(vmi))
 	if err != nil {
@@ -153,7 +153,8 @@ func Budgets(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineI
 	}
 }
 
-// BudgetsByName are the disruption budgets of all VMIs with a name, deleted ones included.
+// BudgetsByName returns the disruption budgets of all VMIs with a name, including deleted
+// ones.
 func BudgetsByName(ctx context.Context, r client.Reader, vm types.NamespacedName) ([]policyv1.PodDisruptionBudget, error) {
 	var all policyv1.PodDisruptionBudgetList
 	if err := r.List(ctx, &all, client.InNamespace(vm.Namespace), client.MatchingFields{byOwner: vm.Name}); err != nil {
@@ -190,7 +191,7 @@ func Gone(err error, name string) bool {
 	return status.Status().Details.Name == name && !apierrors.HasStatusCause(err, metav1.CauseTypeUnexpectedServerResponse)
 }
 
-// ForeignBudgets are a namespace's disruption budgets of other owners.
+// ForeignBudgets returns a namespace's disruption budgets of other owners.
 func ForeignBudgets(ctx context.Context, r client.Reader, namespace string) ([]policyv1.PodDisruptionBudget, error) {
 	var all policyv1.PodDisruptionBudgetList
 	if err := r.List(ctx, &all, client.InNamespace(namespace), client.MatchingFields{byMaker: foreign}); err != nil {
@@ -199,7 +200,7 @@ func ForeignBudgets(ctx context.Context, r client.Reader, namespace string) ([]p
 	return all.Items, nil
 }
 
-// Policy reads the EvacuationPolicy; nil: there is none.
+// Policy reads the EvacuationPolicy, nil if there is none.
 func Policy(ctx context.Context, r client.Reader) (*v1alpha1.EvacuationPolicy, error) {
 	policy := &v1alpha1.EvacuationPolicy{}
 	switch err := r.Get(ctx, client.ObjectKey{Name: v1alpha1.Name}, policy); {

@@ -79,7 +79,7 @@ func (m *Meter) CertificateEnds(at float64) { m.notAfter.Set(at) }
 // InvalidSettings sets how many settings are invalid or ignored.
 func (m *Meter) InvalidSettings(n int) { m.invalid.Set(float64(n)) }
 
-// Migration counts a migration that ended; took is 0 where it is unknown.
+// Migration counts a migration that ended; took is 0 if unknown.
 func (m *Meter) Migration(cause, result string, took time.Duration) {
 	m.migrations.WithLabelValues(cause, result).Inc()
 	if result == "succeeded" && took > 0 {

@@ -2,13 +2,13 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// VMs are the counts of one scrape.
+// VMs holds the counts of one scrape.
 type VMs struct {
 	Evacuations  map[string]int // migrations that empty nodes, by phase
 	NotEvictable int            // VMs that block a drain
 }
 
-// vms is the collector of VMs. Where look returns false there are no values, not 0.
+// vms is the collector of VMs. If look returns false it exports no values, not 0.
 type vms struct {
 	look         func() (VMs, bool)
 	evacuations  *prometheus.Desc

@@ -14,14 +14,14 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 type object = kubevirt.VirtualMachineInstanceMigration
 
-// act carries out the decision. Each write is conditional on the version or UID of the
-// object that the decision was made on, and fails with a conflict otherwise.
+// act carries out the decision. Each write fails with a conflict unless the object
+// still has the version or UID that the decision was made on.
 func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) error {
 	switch step.Action {
 	case migration.Adopt:
@@ -56,7 +56,7 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 	return nil
 }
 
-// adopt adds the finalizer. A migration that cannot have it lets others go first.
+// adopt adds the finalizer. If that fails, the migration lets others go first.
 func (r *reconciler) adopt(ctx context.Context, m *object) error {
 	err := patch.MetadataAsRead(ctx, r.Client, m, "finalizers", append(slices.Clone(m.Finalizers), migration.Finalizer))
 	if err != nil && !apierrors.IsConflict(err) {
@@ -100,7 +100,8 @@ func (r *reconciler) beginMigration(ctx context.Context, g *gathered) error {
 	})
 }
 
-// errStale is the conflict of a decision from a stale cache: it is retried.
+// errStale returns a conflict for a decision from a stale cache, so that it is
+// retried.
 func errStale() error {
 	return apierrors.NewConflict(kubevirt.GroupVersion().WithResource("virtualmachineinstancemigrations").GroupResource(), "", nil)
 }
@@ -134,15 +135,15 @@ func (r *reconciler) createPod(ctx context.Context, g *gathered) error {
 		}
 		return nil // made by an earlier attempt: not in the cache yet
 	case apierrors.IsForbidden(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause), apierrors.IsInvalid(err):
-		// A quota, pod security or a webhook: retrying does not help.
+		// A quota, pod security or a webhook refuses it: retrying does not help.
 		return r.fail(ctx, g, "the target pod cannot be made: "+oneLine(err))
 	}
 	r.phases.trouble(g.Migration, oneLine(err))
 	return fmt.Errorf("target pod %s: %w", p.Name, err)
 }
 
-// schedule hands the migration to both agents: first the labels by which their watches
-// select it, then all parameters in one patch of the status.
+// schedule hands the migration to both agents. First it sets the labels by which their
+// watches select it, then all parameters in one patch of the status.
 func (r *reconciler) schedule(ctx context.Context, g *gathered) error {
 	set := r.Settings.Get()
 	source := migration.StateOf(g.Migration).SourceNode

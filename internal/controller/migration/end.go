@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,8 +12,9 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
+	"github.com/vmgrace/vmgrace/internal/oneline"
 )
 
 // fail ends a migration as failed. The reason must be one line.
@@ -41,8 +41,8 @@ func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error
 	return nil
 }
 
-// writeFailureToVMI copies a failure to the VMI's status once the target is known. It is
-// best effort: the migration's own status counts.
+// writeFailureToVMI copies a failure to the VMI's status once the target is known. An
+// error is only logged: the migration's own status counts.
 func (r *reconciler) writeFailureToVMI(ctx context.Context, g *gathered, reason string, now metav1.Time) {
 	s := migration.StateOf(g.Migration)
 	if g.VMI == nil || s.TargetNode == "" || s.VMIUID != string(g.VMI.UID) {
@@ -74,7 +74,7 @@ func (r *reconciler) recordMove(ctx context.Context, g *gathered) error {
 	return patch.Metadata(ctx, r.Client, g.VMI, "labels", map[string]any{kubevirt.NodeNameLabel: s.TargetNode, kubevirt.MigrationTargetLabel: nil})
 }
 
-// movePatch is the patch of the VMI's status after a move.
+// movePatch returns the patch of the VMI's status after a move.
 func movePatch(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState, now metav1.Time) []patch.Operation {
 	steps := append(patch.SameNode(vmi), patch.Operation{Op: "add", Path: "/status/nodeName", Value: s.TargetNode})
 	if vmi.Status.EvacuationNodeName != "" {
@@ -106,17 +106,17 @@ func (r *reconciler) succeed(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// pauseText states for how long the guest was paused so that its migration ends;
-// empty where it was not, or where the clocks of the two nodes disagree.
+// pauseText states for how long the guest was paused so that its migration ends. It is
+// empty if the guest was not paused, or if the clocks of the two nodes disagree.
 func pauseText(s *kubevirt.MigrationState) string {
-	if !s.PauseTimestamp.Before(s.ResumeTimestamp) { // false also where one of them is nil
+	if !s.PauseTimestamp.Before(s.ResumeTimestamp) { // also false if one of them is nil
 		return ""
 	}
 	return fmt.Sprintf("; it was paused for %v", s.ResumeTimestamp.Sub(s.PauseTimestamp.Time).Round(10*time.Millisecond))
 }
 
-// countEnd counts a migration that ended. It is called after the write of its end, which
-// is accepted once.
+// countEnd counts a migration that ended. It is called after its end was written, which
+// succeeds once.
 func (r *reconciler) countEnd(g *gathered, result string) {
 	s := migration.StateOf(g.Migration)
 	cause := g.Migration.Annotations[evacuation.CauseAnnotation]
@@ -132,16 +132,12 @@ func (r *reconciler) countEnd(g *gathered, result string) {
 	r.Meter.Migration(cause, result, took)
 }
 
-// oneLine is an error's message without line breaks, at most 256 bytes.
+// oneLine returns an error's message without line breaks.
 func oneLine(err error) string {
 	text := err.Error()
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {
 		text = status.Status().Message
 	}
-	const most = 256
-	if text = strings.Join(strings.Fields(text), " "); len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "…"
-	}
-	return text
+	return oneline.Cut(text, 256)
 }

@@ -27,8 +27,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // indexer gives the fake client the indexes of the cache.
@@ -39,13 +39,13 @@ func (i indexer) IndexField(_ context.Context, o client.Object, field string, of
 	return nil
 }
 
-// rig is the controller over an API server in memory; tests call its reconcilers.
+// rig is the controller with an API server in memory; tests call its reconcilers.
 type rig struct {
 	testing.TB
 	*reconciler
 
 	queue    *queue
-	podsFail error // of creating pods
+	podsFail error // what creating a pod returns
 }
 
 func aRig(tb testing.TB) *rig {
@@ -104,7 +104,7 @@ func (r *rig) migrationOf(vm string) *object {
 	return m
 }
 
-// turn has the queue compute.
+// turn makes the queue compute.
 func (r *rig) turn() {
 	r.Helper()
 	if _, err := r.queue.Reconcile(r.Context(), reconcile.Request{}); err != nil {
@@ -177,7 +177,7 @@ func TestWhoWaitsForTheSchedulerLetsOthersBegin(t *testing.T) {
 			t.Errorf("%s is %s: %s", m.Name, now.Status.Phase, migration.StateOf(now).FailureReason)
 		}
 	}
-	// All are placed now: two of them may be handed to the agents.
+	// All pods are placed now, so two migrations may be handed to the agents.
 	for _, m := range all {
 		p := r.targetOf(m)
 		p.Status.Phase, p.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
@@ -250,7 +250,8 @@ func TestABudgetThatCannotBeMadeEndsTheMigration(t *testing.T) {
 	}
 }
 
-// BenchmarkQueue is one change of a cluster with this many pending migrations and no free slot.
+// BenchmarkQueue measures one change in a cluster with this many pending migrations and no free
+// slot.
 func BenchmarkQueue(b *testing.B) {
 	for _, n := range []int{100, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

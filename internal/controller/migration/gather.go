@@ -12,11 +12,11 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
-// gathered are the inputs of migration.Next, with the objects that they were read from.
+// gathered holds the inputs of migration.Next, with the objects that they were read from.
 type gathered struct {
 	migration.Facts
 
@@ -75,8 +75,8 @@ func (r *reconciler) checkTargetNode(ctx context.Context, g *gathered) error {
 	return err
 }
 
-// precededBy is the name of a migration of the same VM that m has to wait for: one that
-// has begun, or an older one. For a final m only one that has begun counts.
+// precededBy returns the name of a migration of the same VM that m has to wait for: one
+// that has begun, or an older one. If m is not pending, only one that has begun counts.
 func precededBy(m *kubevirt.VirtualMachineInstanceMigration, all []kubevirt.VirtualMachineInstanceMigration) string {
 	for i := range all {
 		o := &all[i]
@@ -161,8 +161,8 @@ func (r *reconciler) readPods(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// launchers of the VM. A failed migration is final: so where the source pod is not in the
-// cache, which may be stale, they are read from the API server.
+// launchers returns the VM's launchers. A failure is final, so if the cache misses the
+// source pod they are read from the API server.
 func (r *reconciler) launchers(ctx context.Context, g *gathered) ([]corev1.Pod, error) {
 	cached, err := index.Launchers(ctx, r.Client, g.VMI)
 	if err != nil || g.Migration.Final() || slices.ContainsFunc(cached, g.isSource) {
@@ -202,8 +202,8 @@ func (r *reconciler) checkBudget(ctx context.Context, g *gathered) error {
 	return nil
 }
 
-// otherNodes counts the other nodes. Without the right to read nodes it returns 1, and the
-// scheduler reports where there is none.
+// otherNodes counts the other nodes. Without the right to read nodes it returns 1: the
+// scheduler reports if there is none.
 func (r *reconciler) otherNodes(ctx context.Context, than string) (n int, err error) {
 	if !r.Nodes {
 		return 1, nil

@@ -17,15 +17,15 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // movedGraceSeconds is the grace period of a pod whose VM has moved: the API server's default.
-// The pod's own is for the VM.
+// The pod's own grace period is for the VM.
 const movedGraceSeconds = 30
 
-// leftovers deletes launcher pods that have outlived their VM: gather, decide
-// (migration.Leftovers), act.
+// leftovers deletes launcher pods that have outlived their VM. It gathers, decides
+// (migration.Leftovers) and acts.
 type leftovers struct {
 	client.Client // reads the cache
 
@@ -50,7 +50,7 @@ func (r *reconciler) addLeftovers(mgr ctrl.Manager) error {
 		Complete(r.Settings.WhenKnown(l))
 }
 
-// Reconcile deletes what is left over of one VM.
+// Reconcile deletes the leftover launcher pods of one VM.
 func (l *leftovers) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	vmi := &kubevirt.VirtualMachineInstance{}
 	if err := l.Get(ctx, req.NamespacedName, vmi); err != nil {
@@ -67,7 +67,7 @@ func (l *leftovers) Reconcile(ctx context.Context, req reconcile.Request) (recon
 	if err != nil || len(all) == 0 {
 		return reconcile.Result{RequeueAfter: again}, err
 	}
-	// A deletion is decided by the API server's VMI, not by the cache's.
+	// Decide a deletion by the API server's VMI, not by the cache's.
 	if err := l.live.Get(ctx, req.NamespacedName, vmi); err != nil {
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}

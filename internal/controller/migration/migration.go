@@ -1,5 +1,6 @@
-// Package migration is the controller's side of live migrations: it checks them, creates the
-// target pod, hands them to the two agents and records their result. Gather, decide (migration.Next), act.
+// Package migration is the controller's side of live migrations: it checks them, creates the target
+// pod, hands them to the two agents and records their result. It gathers, decides (migration.Next)
+// and acts.
 package migration
 
 import (
@@ -27,7 +28,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // Config is what the controller needs. Live reads from the API server, not the cache.
@@ -37,9 +38,9 @@ type Config struct {
 	Events   events.EventRecorder
 	Settings *settings.Live
 	Meter    *metrics.Meter
-	// Budgets: the controller disruption-budgets is enabled.
+	// Budgets means that the controller disruption-budgets is enabled.
 	Budgets bool
-	// Nodes: nodes may be read.
+	// Nodes means that nodes may be read.
 	Nodes bool
 }
 
@@ -52,7 +53,7 @@ type reconciler struct {
 
 	turns  *turns
 	phases *phases
-	// granted has the migrations that have a turn, retry is written where one has lost it.
+	// granted receives migrations that have a turn, retry an event when one has lost it.
 	granted, retry chan event.GenericEvent
 }
 
@@ -123,7 +124,7 @@ func (r *reconciler) inTurn(m *object, phase kubevirt.MigrationPhase, write func
 	return err
 }
 
-// computeTurns has the queue compute the turns anew: one was lost.
+// computeTurns makes the queue compute the turns anew: a migration has lost its turn.
 func (r *reconciler) computeTurns() {
 	select {
 	case r.retry <- event.GenericEvent{}:

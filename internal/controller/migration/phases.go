@@ -7,11 +7,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// phases is since when this process has seen the unfinished migrations in their present
-// phases, by this machine's clock. Safe for concurrent use.
+// phases records since when this process has seen each unfinished migration in its
+// present phase, by this machine's clock. It is safe for concurrent use.
 type phases struct {
 	mu  sync.Mutex
 	now map[types.UID]seenPhase
@@ -25,7 +25,8 @@ type seenPhase struct {
 
 func newPhases() *phases { return &phases{now: map[types.UID]seenPhase{}} }
 
-// since is when a migration was first read in its present phase, and its trouble in it.
+// since returns when a migration was first read in its present phase, and its trouble
+// in it.
 func (p *phases) since(m *object, now time.Time) (time.Time, string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

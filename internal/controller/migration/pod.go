@@ -7,10 +7,10 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
-// podFacts are a launcher pod's inputs of migration.Next.
+// podFacts returns a launcher pod's inputs of migration.Next.
 func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Pod {
 	out := &migration.Pod{
 		Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName,

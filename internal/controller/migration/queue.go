@@ -18,18 +18,18 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
-// settleFor is how long the queue waits after a change for further ones: many come at once.
+// settleFor is how long the queue waits for further changes after one: many come at once.
 const settleFor = 30 * time.Millisecond
 
-// catchUp is after what time the cache is looked at again that is behind.
+// catchUp is how long to wait before looking at a stale cache again.
 const catchUp = 100 * time.Millisecond
 
-// queue decides whose turn it is, for all migrations at once, after each change of what that
-// depends on. It has one worker, and one key.
+// queue decides which migrations have a turn, for all of them at once, after each relevant
+// change. It has one worker, and one key.
 type queue struct {
 	*reconciler
 
@@ -50,7 +50,7 @@ func (r *reconciler) addQueue(mgr ctrl.Manager) error {
 		Complete(r.Settings.WhenKnown(q))
 }
 
-// Reconcile computes whose turn it is, and has those migrations reconciled.
+// Reconcile computes the turns, and enqueues the migrations that have a new one.
 func (q *queue) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
 	if !q.caughtUp {
 		var err error
@@ -77,8 +77,8 @@ func (q *queue) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.R
 	return reconcile.Result{RequeueAfter: again}, nil
 }
 
-// showsAllBegun reports whether the cache shows each migration as begun that has begun: it
-// may be behind the writes of a former leader. Those of this one are noted in the turns.
+// showsAllBegun reports whether the cache shows all begun migrations as begun: it may lag
+// the writes of a former leader. The turns note the writes of this one.
 func (q *queue) showsAllBegun(ctx context.Context) (bool, error) {
 	var live kubevirt.VirtualMachineInstanceMigrationList
 	if err := q.Live.List(ctx, &live); err != nil {
@@ -100,8 +100,8 @@ func (q *queue) showsAllBegun(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// moving are the unfinished migrations, from the cache, and after what time one of them
-// changes without an event; 0: none does.
+// moving returns the unfinished migrations, from the cache. One of them changes without an
+// event after again; 0 if none does.
 func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Moving, again time.Duration, err error) {
 	var list kubevirt.VirtualMachineInstanceMigrationList
 	if err := q.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
@@ -116,7 +116,7 @@ func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Mov
 		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode}
 		switch phase := evacuation.PhaseOf(m); {
 		case phase == kubevirt.MigrationPending && full:
-			next.Blocked = true // nothing has to be read to know that
+			next.Blocked = true // known without reading anything
 		case phase == kubevirt.MigrationPending:
 			if err := q.readPending(ctx, &next); err != nil {
 				return nil, 0, err
@@ -135,7 +135,7 @@ func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Mov
 	return all, again, nil
 }
 
-// handed counts the migrations that have a slot in any case.
+// handed counts the migrations that hold a slot in any case.
 func handed(all []object) (n int) {
 	for i := range all {
 		if m := &all[i]; !m.Final() && migration.NotBefore(m, kubevirt.MigrationScheduled) {
@@ -164,7 +164,7 @@ func (q *queue) readPending(ctx context.Context, m *evacuation.Moving) error {
 }
 
 // readScheduling sets the hold of a migration's VM, and whether its target pod waits for the
-// scheduler; if not yet, left is after what time it does.
+// scheduler; if not yet, left is the time until it does.
 func (q *queue) readScheduling(ctx context.Context, m *evacuation.Moving, now time.Time) (left time.Duration, err error) {
 	launchers, vmi, err := q.vm(ctx, m.Migration)
 	if err != nil || vmi == nil {
@@ -187,7 +187,7 @@ func (q *queue) readScheduling(ctx context.Context, m *evacuation.Moving, now ti
 	return left, nil
 }
 
-// vm is a migration's VM with its launchers; nil: there is none.
+// vm returns a migration's VM with its launchers, nil if there is none.
 func (q *queue) vm(ctx context.Context, m *object) ([]corev1.Pod, *kubevirt.VirtualMachineInstance, error) {
 	vmi := &kubevirt.VirtualMachineInstance{}
 	if err := q.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi); err != nil {
@@ -208,14 +208,14 @@ func soon() handler.EventHandler {
 	}
 }
 
-// turnChanges lets an update pass where a turn may depend on it.
+// turnChanges passes updates that a turn may depend on.
 func turnChanges() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return turnFactsOf(e.ObjectOld) != turnFactsOf(e.ObjectNew)
 	}}
 }
 
-// turnFacts is what turns depend on of an object.
+// turnFacts holds what turns depend on of an object.
 type turnFacts struct {
 	phase, node, priority, cause string
 	deleting, unschedulable      bool

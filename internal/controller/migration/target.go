@@ -9,11 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
-// wanted is what a target pod is made for.
+// wanted is the input of targetPod.
 type wanted struct {
 	migration *object
 	vmi       *kubevirt.VirtualMachineInstance
@@ -21,9 +21,9 @@ type wanted struct {
 	avoid     []string // nodes at which the last migrations have failed
 }
 
-// targetPod is a copy of the source pod for another node: what a user writes, without what the
-// cluster has written since (migration.RunTimeKey, setByCluster). The launcher's grace period
-// is computed here as by the launcher webhook, which may not be asked.
+// targetPod returns a copy of the source pod for another node. It has what a user writes,
+// without what the cluster has written since (migration.RunTimeKey, setByCluster). It computes
+// the launcher's grace period as the launcher webhook does, which may not be asked.
 func targetPod(w wanted, source *corev1.Pod) *corev1.Pod {
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -51,8 +51,8 @@ func targetPod(w wanted, source *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// owners are the source pod's, and the VMI. blockOwnerDeletion needs a right to each owner's
-// finalizers where the API server enforces that, and a launcher needs none.
+// owners returns the source pod's owners and the VMI. blockOwnerDeletion needs a right to each
+// owner's finalizers where the API server enforces that, and a launcher does not need it.
 func owners(vmi *kubevirt.VirtualMachineInstance, source []metav1.OwnerReference) []metav1.OwnerReference {
 	all := slices.Clone(source)
 	for i := range all {
@@ -72,9 +72,9 @@ type clusterField struct {
 	unset       func(*corev1.PodSpec)
 }
 
-// setByCluster are the fields that a copy must not have. Others that admission has set (default
-// tolerations, default resources, the service account) stay: it would set the same again, and
-// they cannot be told from a user's.
+// setByCluster returns the fields that a copy must not have. Other fields that admission has
+// set (default tolerations, default resources, the service account) stay: admission would set
+// the same again, and a user may have set them.
 func setByCluster() []clusterField {
 	return []clusterField{
 		{"nodeName", "scheduler", func(s *corev1.PodSpec) { s.NodeName = "" }},
@@ -128,11 +128,11 @@ func addAntiAffinity(spec *corev1.PodSpec, vmi *kubevirt.VirtualMachineInstance)
 	})
 }
 
-// nodeField is a node's name as a field that an affinity matches.
+// nodeField is the field by which an affinity matches a node's name.
 const nodeField = "metadata.name"
 
-// avoid has the scheduler prefer other nodes. The term's form is this controller's own:
-// dropAvoidance knows it by that.
+// avoid makes the scheduler prefer other nodes. dropAvoidance recognizes the term by its form,
+// which only this controller uses.
 func avoid(spec *corev1.PodSpec, nodes []string) {
 	for _, node := range nodes {
 		if spec.Affinity.NodeAffinity == nil {
@@ -145,7 +145,7 @@ func avoid(spec *corev1.PodSpec, nodes []string) {
 	}
 }
 
-// avoidWeight is the greatest that the API server takes.
+// avoidWeight is the greatest weight that the API server accepts.
 const avoidWeight = 100
 
 func dropAvoidance(s *corev1.PodSpec) {

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 func aMove() wanted {
@@ -23,8 +23,8 @@ func aMove() wanted {
 	return wanted{migration: &object{ObjectMeta: metav1.ObjectMeta{Namespace: "n", UID: "m"}}, vmi: vmi, settings: set}
 }
 
-// The webhook may be down: without it the target pod has the whole grace period, and is held
-// for what the settings say now, not for what its source was.
+// The webhook may be down. The target pod still has the whole grace period, and its hold
+// follows the present settings, not its source's.
 func TestGraceAndHoldOfATargetPodAreComputed(t *testing.T) {
 	source := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{
 		evacuation.HoldForAnnotation: "x", evacuation.ReserveAnnotation: "1", evacuation.AllowanceAnnotation: "1", evacuation.PaddingAnnotation: "1",
@@ -76,8 +76,8 @@ func TestATargetPodIsWhatAUserWrites(t *testing.T) {
 	before := source.DeepCopy()
 
 	p := targetPod(aMove(), source)
-	p.Spec.Affinity, p.Spec.TerminationGracePeriodSeconds = nil, nil // others' tests
-	p.Spec.Containers[1].VolumeMounts = nil                          // empty is as none
+	p.Spec.Affinity, p.Spec.TerminationGracePeriodSeconds = nil, nil // tested elsewhere
+	p.Spec.Containers[1].VolumeMounts = nil                          // empty counts as nil
 	if !reflect.DeepEqual(p.Spec, written) {
 		t.Errorf("spec %+v\nwant %+v", p.Spec, written)
 	}
@@ -103,7 +103,7 @@ func TestATargetPodBelongsToItsVMI(t *testing.T) {
 	}
 }
 
-// One migration's selector and avoidance are not the next one's: the source of the next is the
+// A migration's selector and avoided nodes do not apply to the next one, whose source is the
 // target of this one.
 func TestWhatAMigrationAddsIsNotTheNextOnes(t *testing.T) {
 	first := aMove()

@@ -9,23 +9,23 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
-// errNoTurn: the migration has lost its turn to another one since it was read. The queue tells
-// when it has one again.
+// errNoTurn means that the migration has lost its turn to another one since it was read. The
+// queue enqueues it when it has one again.
 var errNoTurn = errors.New("it is not its turn any more")
 
 const (
-	// doubtFor is how long a phase counts as written whose write has failed in doubt.
+	// doubtFor is how long a phase counts as written if its write may have succeeded.
 	doubtFor = 10 * time.Second
-	// asideFor is how long a migration that could not begin lets others go first.
+	// asideFor is how long others go before a migration that could not begin.
 	asideFor = time.Minute
 )
 
-// turns are the migrations that may go on within the limits. The queue computes them, and each
-// use of one is noted, because the cache shows what was written only later. Safe for
+// turns holds the migrations that may go on within the limits. The queue computes the turns.
+// Each use of a turn is noted, because the cache shows a write only later. It is safe for
 // concurrent use.
 type turns struct {
 	mu      sync.Mutex
@@ -36,7 +36,7 @@ type turns struct {
 // written is a phase of a migration that was, or may have been, written.
 type written struct {
 	phase  kubevirt.MigrationPhase
-	failed time.Time // when the write failed; zero: it did not
+	failed time.Time // when the write failed; zero if it did not
 }
 
 func newTurns() *turns {
@@ -71,14 +71,14 @@ func (t *turns) use(m *object, phase kubevirt.MigrationPhase, write func() error
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
 		delete(t.written, m.UID) // certainly not written
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err):
-		t.written[m.UID] = written{phase, time.Now().Add(-doubtFor)} // neither, and it will be refused again
+		t.written[m.UID] = written{phase, time.Now().Add(-doubtFor)} // neither, and the next write will be refused, too
 	default:
 		t.written[m.UID] = written{phase, time.Now()}
 	}
 	return err
 }
 
-// refused sets a migration aside that has a turn and could not be written.
+// refused sets a migration aside that has a turn but could not be written.
 func (t *turns) refused(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,8 +86,8 @@ func (t *turns) refused(uid types.UID) {
 	t.written[uid] = written{kubevirt.MigrationScheduling, time.Now().Add(-doubtFor)}
 }
 
-// compute replaces the turns. It returns those that are new, and after what time to compute
-// again without an event; 0: not needed.
+// compute replaces the turns. It returns the new ones, and the time until it has to compute
+// again without an event, 0 if never.
 func (t *turns) compute(all []evacuation.Moving, s evacuation.Settings, now time.Time) (fresh []*object, again time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -117,9 +117,9 @@ func (t *turns) compute(all []evacuation.Moving, s evacuation.Settings, now time
 	return fresh, again
 }
 
-// settle applies what was written of a migration to it, until the cache shows it or the write
-// has failed for long enough. It returns after what time that changes, 0 if only an event
-// changes it.
+// settle applies the written phase of a migration to it, until the cache shows that phase or
+// doubtFor and asideFor have passed. It returns the time until that changes, 0 if only an
+// event changes it.
 func (t *turns) settle(m *evacuation.Moving, now time.Time) time.Duration {
 	w, ok := t.written[m.Migration.UID]
 	since := now.Sub(w.failed)

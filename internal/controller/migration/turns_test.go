@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // line is a queue of pending migrations of one node, each of its own VM, and one slot.
@@ -96,12 +96,12 @@ func TestATurnIsLostToWhoComesFirst(t *testing.T) {
 	}
 }
 
-// One that cannot begin lets others go first, and is tried again later.
+// A migration that cannot begin lets others go first, and is tried again later.
 func TestAMigrationThatCannotBeginIsSetAside(t *testing.T) {
 	kind := schema.GroupResource{Resource: "m"}
 	for name, c := range map[string]struct {
 		err  error
-		free time.Duration // after what time the slot is free
+		free time.Duration // time until the slot is free
 	}{
 		"refused":           {apierrors.NewForbidden(kind, "m0", errors.New("a policy")), 0},
 		"perhaps written":   {apierrors.NewTimeoutError("x", 1), doubtFor},

@@ -14,7 +14,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 type requests = workqueue.TypedRateLimitingInterface[reconcile.Request]
@@ -56,7 +56,7 @@ func (r *reconciler) ofTarget(ctx context.Context, node client.Object) []reconci
 	return out
 }
 
-// readyChanges lets events of nodes pass where one is no longer Ready, or is deleted.
+// readyChanges passes events of nodes that are no longer Ready, or deleted.
 func readyChanges() predicate.Predicate {
 	ready := func(o client.Object) bool {
 		node, ok := o.(*corev1.Node)

@@ -12,15 +12,15 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// ErrChanged is returned where the VMI has changed since it was read.
+// ErrChanged means that the VMI has changed since it was read.
 var ErrChanged = errors.New("the VMI has changed since it was read")
 
-// Set marks the VMI: it is to leave its present node. The annotations that explain the
-// mark are written first, so a process that dies in between leaves an unmarked VMI. It
-// fails with ErrChanged if the VMI has changed since it was read.
+// Set marks the VMI to leave its present node. It writes the annotations that explain
+// the mark first: a process that dies in between leaves an unmarked VMI. It fails with
+// ErrChanged if the VMI has changed since it was read.
 func Set(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
 	if err := explain(ctx, c, vmi, why); err != nil {
 		return err
@@ -32,7 +32,7 @@ func Set(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInsta
 }
 
 func explain(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
-	// With the resourceVersion: annotations of two concurrent writers would mix.
+	// The resourceVersion keeps the annotations of two concurrent writers from mixing.
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{
 		"uid": vmi.UID, "resourceVersion": vmi.ResourceVersion, "annotations": why.Annotations(),
 	}})
@@ -56,7 +56,7 @@ func markPatch(vmi *kubevirt.VirtualMachineInstance) []patch.Operation {
 	return append(steps, patch.Operation{Op: "add", Path: "/status/evacuationNodeName", Value: vmi.Node()})
 }
 
-// changed wraps the error of a patch as ErrChanged where the object was not the expected
+// changed wraps the error of a patch as ErrChanged if the object was not the expected
 // one.
 func changed(err error) error {
 	if patch.Stale(err) {

@@ -15,7 +15,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // Marks moves VMs by marking them; the evacuation controller migrates marked VMs.
@@ -42,12 +42,12 @@ func (m Marks) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance)
 type Migrations struct {
 	Client   client.Client // reads the cache
 	Settings *settings.Live
-	// Nodes: nodes may be read. Otherwise each is assumed to be Ready.
+	// Nodes means that nodes may be read. Otherwise each node counts as Ready.
 	Nodes bool
 }
 
-// NotNowError is why a VM cannot be moved now. Again is after what time the reason ends,
-// 0 if only an event can end it.
+// NotNowError is why a VM cannot be moved now. Again is how long the reason lasts, 0 if
+// only an event can end it.
 type NotNowError struct {
 	Reason, Message string
 	Again           time.Duration
@@ -55,8 +55,8 @@ type NotNowError struct {
 
 func (e *NotNowError) Error() string { return e.Reason + ": " + e.Message }
 
-// Move creates a migration of a VM. It fails with a *NotNowError where the rules for
-// marked VMs allow none now, and with ErrChanged where it exists already.
+// Move creates a migration of a VM. It fails with a *NotNowError if the rules for marked
+// VMs allow none now, and with ErrChanged if it exists already.
 func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
 	e, err := m.gather(ctx, vmi)
 	if err != nil {
@@ -99,8 +99,8 @@ func (m Migrations) gather(ctx context.Context, vmi *kubevirt.VirtualMachineInst
 	return e, err
 }
 
-// Migration is the object of a VM's next evacuation. Its name is the same in each
-// replica, so it is created once.
+// Migration returns the object of a VM's next evacuation. Each replica computes the same
+// name, so it is created once.
 func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInstanceMigration {
 	by := "" // the annotation of a former mark does not count
 	if e.VMI.Marked() {
@@ -119,7 +119,7 @@ func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInst
 	}
 }
 
-// labelValue is s, or empty where s is too long for a label.
+// labelValue returns s, or "" if s is too long for a label.
 func labelValue(s string) string {
 	const most = 63
 	if len(s) > most {
@@ -128,8 +128,8 @@ func labelValue(s string) string {
 	return s
 }
 
-// Moving reports whether KubeVirt is moving a VM or is asked to, and for which cause: empty
-// where vmgrace did not ask for it.
+// Moving reports whether KubeVirt is moving a VM or is asked to, and for which cause. The
+// cause is empty if vmgrace did not ask for it.
 func (m Migrations) Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error) {
 	all, err := index.Migrations(ctx, m.Client, client.ObjectKeyFromObject(vmi))
 	if err != nil {

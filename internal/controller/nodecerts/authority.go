@@ -20,13 +20,14 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 const (
-	// caLeft is the remaining validity, of ten years, at which a CA is replaced.
+	// caLeft is the remaining validity at which a CA is replaced; a CA is valid for ten
+	// years.
 	caLeft = 365 * 24 * time.Hour
-	// skew allows for clocks of other machines that are late.
+	// skew allows for clocks of other machines that are behind.
 	skew = 5 * time.Minute
 	// leafMost is the longest validity of an agent's certificate.
 	leafMost = 24 * time.Hour
@@ -117,8 +118,8 @@ func (s *signer) keep(ctx context.Context, was, is *corev1.Secret) error {
 	return s.Create(ctx, is)
 }
 
-// publish writes the certificates of the Secret to the ConfigMap, and nothing else: what
-// others have put there is no longer trusted.
+// publish writes only the certificates of the Secret to the ConfigMap. What others have
+// put there is no longer trusted.
 func (s *signer) publish(ctx context.Context, ca *authority, former []replaced) error {
 	trusted := make([]*x509.Certificate, 1, 1+len(former))
 	trusted[0] = ca.cert
@@ -146,8 +147,8 @@ func (s *signer) publish(ctx context.Context, ca *authority, former []replaced) 
 	return s.Update(ctx, published)
 }
 
-// sign makes an agent's certificate in PEM. asked is its validity in seconds, nil: the
-// longest one.
+// sign makes an agent's certificate in PEM. asked is its validity in seconds, nil for
+// the longest.
 func sign(ca *authority, request *x509.CertificateRequest, node string, asked *int32) ([]byte, error) {
 	lasts := leafMost
 	if asked != nil {

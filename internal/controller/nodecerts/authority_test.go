@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 const namespace = "vmgrace-system"
@@ -81,7 +81,7 @@ func given(t *testing.T, objects ...client.Object) *scene {
 			if err := fault(sub, o); err != nil {
 				return err
 			}
-			if sub == "approval" { // which the fake one does not have
+			if sub == "approval" { // which the fake client does not have
 				return c.Status().Update(ctx, o, opts...)
 			}
 			return c.SubResource(sub).Update(ctx, o, opts...)
@@ -136,7 +136,7 @@ func (s *scene) ca() *authority {
 	return ca
 }
 
-// made is a CA that is valid until then.
+// made returns a CA that is valid until then.
 func made(t *testing.T, until time.Time, change ...func(*x509.Certificate)) *authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -159,7 +159,7 @@ func made(t *testing.T, until time.Time, change ...func(*x509.Certificate)) *aut
 	return &authority{is, key}
 }
 
-// secretOf is the Secret with this certificate and key.
+// secretOf returns the Secret with this certificate and key.
 func secretOf(t *testing.T, c *x509.Certificate, key crypto.Signer, former ...replaced) *corev1.Secret {
 	t.Helper()
 	certPEM, err := cert.EncodeCertificates(c)
@@ -245,8 +245,8 @@ func TestAFormerCAIsDroppedADayAfterItWasReplaced(t *testing.T) {
 	}
 }
 
-// What an editor of the ConfigMap adds, or what its Secret had before somebody deleted that,
-// is not trusted.
+// A CA is not trusted if an editor of the ConfigMap added it, or if it was in a Secret that
+// somebody deleted.
 func TestNothingButTheSecretsCAsIsTrusted(t *testing.T) {
 	foreign := made(t, time.Now().Add(9*year))
 	text, err := cert.EncodeCertificates(foreign.cert)
@@ -301,11 +301,11 @@ func TestASecretThatCannotBeUsedIsReplaced(t *testing.T) {
 		if ca.cert.Equal(good.cert) || ca.cert.Equal(leaf.cert) {
 			t.Errorf("%s: it is used", name)
 		}
-		s.trusts(ca.cert) // what was there is not known to be ours
+		s.trusts(ca.cert) // the former one may not be ours
 	}
 }
 
-// An error is no absence, and nothing is signed before the CA is published.
+// An error does not mean that there is no CA. Nothing is signed before the CA is published.
 func TestACAThatCannotBeKeptOrPublishedIsNotUsed(t *testing.T) {
 	for _, fault := range []string{"get secret", "create secret", "get configmap", "create configmap"} {
 		s := given(t)
@@ -329,7 +329,7 @@ func TestACAThatCannotBeKeptOrPublishedIsNotUsed(t *testing.T) {
 	}
 }
 
-// Nobody waits for it, so the log is where it is read; at the end of the program it is no news.
+// Nobody waits for the CA, so the log has the error. At the end of the program it is no news.
 func TestACAThatCannotBeMadeIsLogged(t *testing.T) {
 	s := given(t)
 	var said bytes.Buffer

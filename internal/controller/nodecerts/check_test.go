@@ -19,7 +19,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 const account = "system:serviceaccount:" + namespace + ":node-agent"
@@ -44,7 +44,7 @@ func requestText(key crypto.Signer, change ...func(*x509.CertificateRequest)) []
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
 
-// csr is what the agent of node-a asks for.
+// csr returns a request of the agent of node-a.
 func csr(name string, change ...func(*x509.CertificateRequest)) *certificatesv1.CertificateSigningRequest {
 	return &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: name},

@@ -15,12 +15,12 @@ const (
 	// replaced as a header.
 	formerKey      = "former-ca.crt"
 	replacedHeader = "Replaced"
-	// formerLife is for how long after its replacement a CA is trusted: the certificates that
-	// it has signed live no longer.
+	// formerLife is how long a CA is trusted after its replacement: the certificates that it
+	// has signed live no longer.
 	formerLife = leafMost
 )
 
-// replaced is a former CA, and when another took its place.
+// replaced is a former CA, and when another replaced it.
 type replaced struct {
 	cert *x509.Certificate
 	at   time.Time

@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
-	"github.com/vmgrace/vmgrace/pkg/migration"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // Config is what the signer needs. Live reads from the API server, not the cache.
@@ -73,7 +73,7 @@ func (s *signer) Reconcile(ctx context.Context, req reconcile.Request) (reconcil
 func (s *signer) answer(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 	request, node, refused := check(csr, "system:serviceaccount:"+s.Namespace+":node-agent")
 	if refused != nil {
-		// Also where another approver has approved it.
+		// Deny it even if another approver has approved it.
 		s.Log.Warn("certificate denied", "request", csr.Name, "why", refused)
 		if err := s.decide(ctx, csr, certificatesv1.CertificateDenied, "Refused", refused.Error()); err != nil {
 			return err

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// answered is a request after one reconciliation of it.
+// answered reconciles a request once and returns it.
 func (s *scene) answered(name string) (*certificatesv1.CertificateSigningRequest, ctrl.Result, error) {
 	s.Helper()
 	result, err := s.Reconcile(s.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Name: name}})
@@ -25,7 +25,7 @@ func (s *scene) answered(name string) (*certificatesv1.CertificateSigningRequest
 	return is, result, err
 }
 
-// counted is how often a request was answered with this.
+// counted returns how often a request had this result.
 func (s *scene) counted(result string) int {
 	s.Helper()
 	families, err := s.registry.Gather()
@@ -126,7 +126,7 @@ func TestWhatIsAnsweredOrOthersIsLeftAlone(t *testing.T) {
 	}
 }
 
-// One that was approved before, by us or another, is only signed.
+// A request that we or others approved before is only signed.
 func TestAnApprovedRequestIsOnlySigned(t *testing.T) {
 	request := csr("x")
 	request.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue}}

@@ -7,14 +7,16 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// Wanted is a condition that a VMI is to have; nil: none of this type.
+// Wanted is a condition that a VMI should have. If Is is nil, it should have none of this
+// type.
 type Wanted struct {
 	Type string
 	Is   *kubevirt.Condition
 }
 
-// Conditions are the steps that change the VMI's conditions to the wanted ones; none where
-// they differ only in their times. Other conditions, and unknown fields, stay as they are.
+// Conditions returns the steps that change the VMI's conditions to the wanted ones. There
+// are none for differences in times only. Other conditions, and unknown fields, stay as
+// they are.
 func Conditions(vmi *kubevirt.VirtualMachineInstance, all ...Wanted) (steps []Operation) {
 	var removed []int
 	none := len(vmi.Status.Conditions) == 0
@@ -36,7 +38,7 @@ func Conditions(vmi *kubevirt.VirtualMachineInstance, all ...Wanted) (steps []Op
 		}
 	}
 	slices.Sort(removed)
-	for _, at := range slices.Backward(removed) { // the last first: removing one moves those after it
+	for _, at := range slices.Backward(removed) { // the last first: removing one shifts those after it
 		steps = append(steps, Operation{Op: "remove", Path: "/status/conditions/" + strconv.Itoa(at)})
 	}
 	return steps

@@ -9,9 +9,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Metadata sets some of an object's "labels" or "annotations", which field names; nil
-// removes one. It fails with a conflict if the object has another UID than o. Otherwise o
-// is updated.
+// Metadata sets some of an object's "labels" or "annotations", which field names. A nil
+// value removes one. It fails with a conflict if the object has another UID than o.
+// Otherwise o is updated.
 func Metadata(ctx context.Context, c client.Client, o client.Object, field string, values map[string]any) error {
 	if len(values) == 0 {
 		return nil
@@ -19,9 +19,9 @@ func Metadata(ctx context.Context, c client.Client, o client.Object, field strin
 	return merge(ctx, c, o, map[string]any{"uid": o.GetUID(), field: values}, field)
 }
 
-// MetadataAsRead is Metadata for a decision that only holds for the object as it was read:
-// it fails with a conflict if the object has changed since. Only the resourceVersion of o
-// is updated.
+// MetadataAsRead is Metadata for a decision that only holds for the object as it was read.
+// It fails with a conflict if the object has changed since. It updates only the
+// resourceVersion of o.
 func MetadataAsRead(ctx context.Context, c client.Client, o client.Object, field string, values any) error {
 	to, ok := o.DeepCopyObject().(client.Object)
 	if !ok {
@@ -34,8 +34,8 @@ func MetadataAsRead(ctx context.Context, c client.Client, o client.Object, field
 	return err
 }
 
-// merge names each field that is to change. A difference between objects in the cache, which
-// keeps a part of each, would remove what is not kept.
+// merge names each field that is to change. A patch computed from cached objects would
+// remove the fields that the cache does not keep.
 func merge(ctx context.Context, c client.Client, o client.Object, metadata map[string]any, what string) error {
 	raw, err := json.Marshal(map[string]any{"metadata": metadata})
 	if err != nil {

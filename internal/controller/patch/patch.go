@@ -2,15 +2,15 @@
 // merge patches of metadata.
 package patch
 
-// Operation is one step of a JSON patch. A test for a nil value also passes
-// where there is no such field.
+// Operation is one step of a JSON patch. A test for nil also passes if the field is
+// missing.
 type Operation struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
 	Value any    `json:"value"`
 }
 
-// OrNull is the value of a test for a string field with omitempty.
+// OrNull returns the value of a test for a string field with omitempty.
 func OrNull(s string) any {
 	if s == "" {
 		return nil

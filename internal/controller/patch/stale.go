@@ -6,8 +6,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Stale reports whether a write failed because the object is another one than was read:
-// a new read may help. What a policy refuses is invalid, too; only that names the object.
+// Stale reports whether a write failed because the object is not as it was read: a new
+// read may help. A policy's refusal is invalid, too, but names the object.
 func Stale(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {

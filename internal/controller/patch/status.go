@@ -12,8 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// HaveStatus makes an empty status where a VMI has none: a JSON patch cannot add to a
-// missing object. It fails with a conflict if the VMI has changed since it was read, and
+// HaveStatus makes an empty status if a VMI has none: a JSON patch cannot add to a
+// missing object. It fails with a conflict if the VMI has changed since it was read. It
 // updates vmi's resourceVersion.
 func HaveStatus(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance) error {
 	if s := &vmi.Status; s.Phase != "" || s.NodeName != "" || s.EvacuationNodeName != "" || len(s.Conditions) > 0 {
@@ -33,7 +33,7 @@ func HaveStatus(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachi
 	return nil
 }
 
-// SameNode are the steps that fail unless the VMI is still the same object, on the
+// SameNode returns the steps that fail unless the VMI is still the same object, on the
 // same node and with the same mark.
 func SameNode(vmi *kubevirt.VirtualMachineInstance) []Operation {
 	return []Operation{
@@ -44,7 +44,7 @@ func SameNode(vmi *kubevirt.VirtualMachineInstance) []Operation {
 }
 
 // Apply sends the steps as one JSON patch of the VMI's status. It returns the API
-// server's error: a step that tests fails as invalid.
+// server's error: invalid if a test fails.
 func Apply(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, steps ...Operation) error {
 	raw, err := json.Marshal(steps)
 	if err != nil {
@@ -56,8 +56,8 @@ func Apply(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineIns
 // statusTimeout bounds Status.
 const statusTimeout = 10 * time.Second
 
-// Status patches the status of a VMI as it was read: it fails with a conflict or as
-// invalid where the VMI has changed since.
+// Status patches the status of a VMI as it was read. It fails with a conflict or as
+// invalid if the VMI has changed since.
 func Status(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, steps ...Operation) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()

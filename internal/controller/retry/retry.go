@@ -1,5 +1,5 @@
-// Package retry has failed reconciles repeated ever more rarely by controller-runtime's
-// queue, and says of each object once that it fails.
+// Package retry makes controller-runtime's queue repeat failed reconciles ever more
+// rarely, and reports each failing object once.
 package retry
 
 import (
@@ -24,14 +24,14 @@ import (
 const (
 	// first and most bound the delay of one object's retries; each doubles it.
 	first, most = 10 * time.Millisecond, 5 * time.Minute
-	// quick is how many retries of a stale cache are made without waiting for others.
+	// quick is how many retries for a stale cache perSecond does not limit.
 	quick = 5
-	// perSecond bounds the other retries of all objects of a controller: a policy may
-	// refuse what thousands of them need.
+	// perSecond bounds the other retries of a controller: a policy may refuse what
+	// thousands of objects need.
 	perSecond = 5
 )
 
-// Failures are those of one controller. Safe for concurrent use.
+// Failures has the failing objects of one controller. It is safe for concurrent use.
 type Failures struct {
 	log    *slog.Logger
 	events events.EventRecorder
@@ -40,18 +40,18 @@ type Failures struct {
 
 	mu   sync.Mutex
 	all  map[reconcile.Request]failure
-	next time.Time // when the next of the retries is made that wait for each other
+	next time.Time // when the next retry that perSecond limits may run
 }
 
-// failure is that of an object which has not succeeded since.
+// failure is the state of an object that failed since it last succeeded.
 type failure struct {
 	tries   int
 	refused bool // not a stale cache
 	said    bool
 }
 
-// New returns the failures of a controller whose requests name objects of one kind, of
-// which object returns an empty one. Events are about these; they are read from the cache.
+// New returns the failures of a controller. Its requests name objects of one kind; object
+// returns an empty one. Events are about these objects, which are read from the cache.
 func New(log *slog.Logger, recorder events.EventRecorder, cache client.Reader, object func() client.Object) *Failures {
 	return &Failures{
 		log: log, events: recorder, cache: cache, object: object,
@@ -59,7 +59,7 @@ func New(log *slog.Logger, recorder events.EventRecorder, cache client.Reader, o
 	}
 }
 
-// Options are those of the controller.
+// Options returns those of the controller.
 func (f *Failures) Options(mgr ctrl.Manager, workers int) controller.Options {
 	return controller.Options{
 		MaxConcurrentReconciles: workers, RateLimiter: f,
@@ -72,7 +72,7 @@ func (f *Failures) Options(mgr ctrl.Manager, workers int) controller.Options {
 	}
 }
 
-// Reconciler returns r, whose failures are said once for as long as they last.
+// Reconciler wraps r. It reports the failures of an object once until it succeeds.
 func (f *Failures) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
 	return reconcile.Func(func(ctx context.Context, of reconcile.Request) (reconcile.Result, error) {
 		result, err := r.Reconcile(ctx, of)
@@ -87,7 +87,7 @@ func (f *Failures) Reconciler(r reconcile.Reconciler) reconcile.Reconciler {
 	})
 }
 
-// failed records a failure, and reports whether it is to be said.
+// failed records a failure, and returns whether to report it.
 func (f *Failures) failed(of reconcile.Request, refused bool) (say bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -28,7 +28,7 @@ var (
 	behind  = apierrors.NewConflict(schema.GroupResource{Resource: "virtualmachineinstances"}, "vm", nil)
 )
 
-// rig is a controller's queue whose time is synctest's.
+// rig is a controller's queue in synctest's virtual time.
 type rig struct {
 	*Failures
 	log   bytes.Buffer

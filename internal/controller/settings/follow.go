@@ -21,7 +21,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // Config is what Follow needs.
@@ -30,12 +30,12 @@ type Config struct {
 	Events events.EventRecorder
 	Meter  *metrics.Meter
 	Live   *Live
-	// BesideKubeVirt: feature gates that vmgrace does not know are KubeVirt's.
+	// BesideKubeVirt means that unknown feature gates are KubeVirt's.
 	BesideKubeVirt bool
 }
 
-// follower reads all settings whenever one of their objects changes. It is used by the
-// one worker of its controller.
+// follower reads all settings whenever one of their objects changes. Only the one worker
+// of its controller uses it.
 type follower struct {
 	Config
 
@@ -56,8 +56,8 @@ func Follow(mgr ctrl.Manager, cfg Config) error {
 		Complete(f)
 }
 
-// initial enqueues the first request, for clusters without any of the objects, and another
-// one when this replica is elected and has to report.
+// initial enqueues a first request, for clusters without any of the objects. It enqueues
+// another when this replica is elected and has to report.
 func (f *follower) initial(ctx context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	queue.Add(request()[0])
 	go func() {
@@ -70,7 +70,8 @@ func (f *follower) initial(ctx context.Context, queue workqueue.TypedRateLimitin
 	return nil
 }
 
-// request is the same for all objects: any change makes all settings be read.
+// request returns the same request for all objects: any change makes the controller read
+// all settings.
 func request() []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.Name}}}
 }
@@ -118,8 +119,8 @@ func (f *follower) Reconcile(ctx context.Context, _ reconcile.Request) (reconcil
 	return reconcile.Result{}, nil
 }
 
-// report logs each problem and emits an Event, once for as long as it lasts. Only the
-// elected replica does so.
+// report logs each problem and emits an Event, once while it lasts. Only the elected
+// replica does so.
 func (f *follower) report(all []problem) {
 	f.Meter.InvalidSettings(len(all))
 	select {

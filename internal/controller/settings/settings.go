@@ -1,5 +1,5 @@
-// Package settings has the current cluster-wide settings: those of the KubeVirt object and
-// of the EvacuationPolicy, followed live.
+// Package settings holds the current cluster-wide settings. It follows the KubeVirt object
+// and the EvacuationPolicy.
 package settings
 
 import (
@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // retry is the requeue delay while the settings are not known.

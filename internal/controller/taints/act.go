@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,12 +14,13 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/replacement"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/oneline"
+	"github.com/vmgrace/vmgrace/internal/replacement"
 )
 
-// act carries out the decision for a VM. What the API server refuses is recorded and
-// retried later. It returns an error where the VM has changed since it was read.
+// act carries out the decision for a VM. It records what the API server refuses, for a
+// later retry. It returns an error if the VM has changed since it was read.
 func (r *reconciler) act(ctx context.Context, s *observed, v *replacement.Verdict) error {
 	vmi, pod := s.vmis[v.VM.UID], s.pods[v.VM.UID]
 	var err error
@@ -50,7 +50,7 @@ func (r *reconciler) act(ctx context.Context, s *observed, v *replacement.Verdic
 		return err
 	default:
 		r.Log.Warn("cannot replace the VM; trying again", "vmi", name(vmi), "error", err)
-		progress.Failed, progress.Why = s.Now, oneLine(err)
+		progress.Failed, progress.Why = s.Now, oneline.Cut(err.Error(), 200)
 	}
 	r.state.VMs[v.VM.UID] = progress
 	return nil
@@ -58,11 +58,7 @@ func (r *reconciler) act(ctx context.Context, s *observed, v *replacement.Verdic
 
 func name(o client.Object) string { return o.GetNamespace() + "/" + o.GetName() }
 
-func oneLine(err error) string {
-	return fmt.Sprintf("%.200s", strings.ReplaceAll(err.Error(), "\n", "; "))
-}
-
-// evict evicts the launcher through the API, as a drain does: its budget counts.
+// evict evicts the launcher through the eviction API, as a drain does: its budget counts.
 func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
 	eviction := &policyv1.Eviction{
 		ObjectMeta:    metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name},
@@ -79,7 +75,7 @@ func (r *reconciler) evict(ctx context.Context, pod *corev1.Pod) error {
 func (r *reconciler) writeConditions(ctx context.Context, s *observed, v *replacement.Verdict) error {
 	vmi := s.vmis[v.VM.UID]
 	if !r.Conditions || v.Reason == replacement.NotKnown || v.Action != replacement.Nothing {
-		return nil // after an action the VMI has another version: the next reconcile writes them
+		return nil // an action changes the VMI's version: the next reconcile writes them
 	}
 	progress := r.state.VMs[v.VM.UID]
 	steps := patch.Conditions(vmi,

@@ -12,11 +12,11 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/replacement"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/replacement"
 )
 
-// observed are the inputs of replacement.Next, with the objects to act on. These belong
+// observed holds the inputs of replacement.Next, with the objects to act on. These belong
 // to the cache and must not be modified.
 type observed struct {
 	replacement.World
@@ -25,7 +25,7 @@ type observed struct {
 	pods map[string]*corev1.Pod                      // launchers, by the VMI's UID
 }
 
-// readPolicy reads the policy; nil: there is none. The first time, it also restores the
+// readPolicy reads the policy, nil if there is none. The first time, it also restores the
 // state from the policy's status.
 func (r *reconciler) readPolicy(ctx context.Context) (*v1alpha1.EvacuationPolicy, error) {
 	policy, err := index.Policy(ctx, r.Client)
@@ -48,7 +48,7 @@ func (r *reconciler) readPolicy(ctx context.Context) (*v1alpha1.EvacuationPolicy
 	return policy, nil
 }
 
-// observe reads all nodes and VMs. Pods are read only of relevant VMs.
+// observe reads all nodes and VMs. It reads pods only of relevant VMs.
 func (r *reconciler) observe(ctx context.Context) (*observed, error) {
 	s := &observed{
 		World: replacement.World{Now: time.Now(), Policy: r.policy, Nodes: map[string]replacement.Node{}},

@@ -6,18 +6,18 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/vmgrace/vmgrace/pkg/replacement"
+	"github.com/vmgrace/vmgrace/internal/replacement"
 )
 
-// removedTaints are the taints that were removed from nodes since the last reconcile, also
-// those that were added again since: the nodes' present state does not show these. Safe
-// for concurrent use.
+// removedTaints collects the taints that were removed from nodes since the last reconcile.
+// It includes those that were added again since: the nodes' present state does not show
+// their removal. It is safe for concurrent use.
 type removedTaints struct {
 	mu  sync.Mutex
 	all map[replacement.TaintID]bool
 }
 
-// record takes a change of a node; after is nil where the node was deleted.
+// record records a change of a node; after is nil if the node was deleted.
 func (g *removedTaints) record(before, after *corev1.Node) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

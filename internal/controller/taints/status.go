@@ -17,16 +17,16 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-	"github.com/vmgrace/vmgrace/pkg/replacement"
+	"github.com/vmgrace/vmgrace/internal/replacement"
 )
 
-// listed is how many VMs the status lists at most: those that are replaced first. And how
-// many taints: those that are the oldest. The API server takes no object that is too large.
-// After a change of leader the time of a taint that is not listed counts from then on.
+// listed is how many VMs, and how many taints, the status lists at most: the API server
+// takes no object that is too large. VMs that are replaced first and the oldest taints are
+// listed. After a change of leader the time of a taint that is not listed starts anew.
 const listed = 500
 
-// restoreState returns the state that a former leader has persisted. VMs that the status
-// does not list have it in their conditions.
+// restoreState returns the state that a former leader has persisted. The conditions of VMs
+// that are not listed hold theirs.
 func restoreState(policy *v1alpha1.EvacuationPolicy) replacement.State {
 	s := replacement.State{Clocks: replacement.Clocks{}, VMs: map[string]replacement.Progress{}}
 	if policy == nil {

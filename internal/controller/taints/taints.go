@@ -27,8 +27,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/retry"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/replacement"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/replacement"
 )
 
 // Config is what the controller needs.
@@ -38,7 +38,8 @@ type Config struct {
 	Settings *settings.Live
 	Meter    *metrics.Meter
 	Mover    Mover
-	// Conditions: the VMIs' conditions are written. False with KubeVirt, which reverts them.
+	// Conditions means that the VMIs' conditions are written. It is false with KubeVirt,
+	// which reverts them.
 	Conditions bool
 }
 
@@ -59,7 +60,7 @@ const (
 	recheckAfter = 5 * time.Second
 )
 
-// reconciler is used by its one worker; event handlers use only removed.
+// reconciler belongs to its one worker; event handlers use only removed.
 type reconciler struct {
 	Config
 	client.Client // reads the cache
@@ -87,7 +88,8 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
 }
 
-// request is the same for all objects: any change makes all nodes and VMs be read.
+// request returns the same request for all objects: any change makes the controller read all
+// nodes and VMs.
 func request() []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.Name}}}
 }

@@ -25,13 +25,13 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
-	"github.com/vmgrace/vmgrace/pkg/evacuation"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// cluster is a cache and an API server: it does what the controller asks for, and
-// counts that.
+// cluster is a cache and an API server. It does what the controller asks for, and counts
+// that.
 type cluster struct {
-	client.Client // what is not here is not asked for
+	client.Client // methods not defined here are not called
 
 	t        *testing.T
 	nodes    []corev1.Node
@@ -166,7 +166,7 @@ func given(t *testing.T, nodes, vmis int, replacement *v1alpha1.TaintReplacement
 	return c, &reconciler{Client: c, Config: Config{Log: slog.New(slog.DiscardHandler), Events: noEvents{}, Settings: live, Meter: metrics.New(prometheus.NewRegistry()), Mover: noMover{}, Conditions: true}}
 }
 
-// taint changes a node as its watch tells.
+// taint changes a node as its watch would report it.
 func (c *cluster) taint(r *reconciler, i int, keys ...string) {
 	before := c.nodes[i].DeepCopy()
 	c.nodes[i].Spec.Taints = nil
@@ -185,8 +185,7 @@ func (c *cluster) reconcile(r *reconciler) time.Duration {
 	return again.RequeueAfter
 }
 
-// A taint that went and came back within what the controller takes for one look is
-// another taint.
+// A taint that was removed and added again between two reconciles counts as a new taint.
 func TestAFlapThatNoLookFallsIntoStartsTheClockAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, r := given(t, 1, 1, &v1alpha1.TaintReplacement{Options: []v1alpha1.TaintOption{{Key: "maint", DurationInSeconds: 60}}})
@@ -208,7 +207,8 @@ func TestAFlapThatNoLookFallsIntoStartsTheClockAnew(t *testing.T) {
 	})
 }
 
-// The API server takes no object of more than some 1.5 MB, and then nothing is replaced.
+// The API server takes no object of more than some 1.5 MB. If it refused the status,
+// nothing would be replaced.
 func TestAStatusListsTheOldestOfThousandsOfTaints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, r := given(t, 10_001, 0, &v1alpha1.TaintReplacement{Options: []v1alpha1.TaintOption{{Key: "maint", DurationInSeconds: 60}}})
@@ -226,7 +226,7 @@ func TestAStatusListsTheOldestOfThousandsOfTaints(t *testing.T) {
 	})
 }
 
-// cpu is what this process has used.
+// cpu returns the process's CPU time so far.
 func cpu(t *testing.T) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
@@ -236,7 +236,8 @@ func cpu(t *testing.T) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// Once for each condition of each VMI that it changes for, and the policy's status.
+// Writes happen once for each condition of each VMI that it changes for, and for the
+// policy's status.
 func TestAWaveOfTaintedNodesInALargeCluster(t *testing.T) {
 	const nodes, vmis, tainted = 5000, 20000, 100
 	const affected = vmis / nodes * tainted
@@ -246,7 +247,7 @@ func TestAWaveOfTaintedNodesInALargeCluster(t *testing.T) {
 		begin, asked := cpu(t), c.requests
 		change := func(what string, each int) {
 			t.Helper()
-			for range 3 { // what it wrote, and any other change, is looked at again
+			for range 3 { // its own writes, and any other change, cause another reconcile
 				c.reconcile(r)
 			}
 			for uid, n := range c.patches {

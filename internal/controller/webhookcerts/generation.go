@@ -24,16 +24,16 @@ const (
 	pathKey    = "path-key" // the end of the path of a webhook that writes
 )
 
-// skew allows for clocks of other machines that are late.
+// skew allows for clocks of other machines that are behind.
 const skew = time.Hour
 
 // minPathKey is the shortest length of rand.Text: 128 bits.
 const minPathKey = 26
 
-// maxCAs of a bundle: the previous, the current and the next one.
+// maxCAs is the size of a bundle: the previous, the current and the next CA.
 const maxCAs = 3
 
-// due is when the Secret's certificate is to be renewed: zero if it cannot be used,
+// due returns when to renew the Secret's certificate: the zero time if it cannot be used,
 // otherwise when a third of its validity is left.
 func (k *Keeper) due(secret *corev1.Secret) time.Time {
 	next := secret.Data[nextKey]
@@ -52,7 +52,7 @@ func (k *Keeper) due(secret *corev1.Secret) time.Time {
 	return served.Leaf.NotAfter.Add(-k.cfg.Validity / 3)
 }
 
-// names are the DNS names of the certificate.
+// names returns the DNS names of the certificate.
 func (k *Keeper) names() []string {
 	service := Name + "." + k.cfg.Namespace + ".svc"
 	return []string{service, service + ".cluster.local", "localhost"}
@@ -65,8 +65,8 @@ func (k *Keeper) renew(secret *corev1.Secret, now time.Time) error {
 		CAName: Name + "-ca", CAOrganization: "vmgrace", DNSName: names[0], ExtraDNSNames: names[1:],
 		ExtKeyUsages: &[]x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	// A CA is the next, the current and then the previous one: three validities, and one in
-	// reserve.
+	// A CA is first the next, then the current, then the previous one: three validities,
+	// and one in reserve.
 	makeCA := func() (*rotator.KeyPairArtifacts, error) {
 		return maker.CreateCACert(now.Add(-skew), now.Add(4*k.cfg.Validity+skew))
 	}

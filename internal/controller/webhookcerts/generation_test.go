@@ -21,7 +21,7 @@ func renewed(t *testing.T, k *Keeper, s *corev1.Secret) *corev1.Secret {
 	return next
 }
 
-// known reports whether a client with this caBundle takes that certificate.
+// known reports whether a client with this caBundle accepts that certificate.
 func known(t *testing.T, bundle, certificate *corev1.Secret) bool {
 	t.Helper()
 	pair, err := tls.X509KeyPair(certificate.Data[certKey], certificate.Data[keyKey])

@@ -25,14 +25,14 @@ type Config struct {
 // Meter records when the certificate expires.
 type Meter interface{ CertificateEnds(unixSeconds float64) }
 
-// Keeper has the certificate that is served, and the key. Safe for concurrent use.
+// Keeper holds the served certificate and the key. It is safe for concurrent use.
 type Keeper struct {
 	cfg    Config
 	served atomic.Pointer[tls.Certificate]
 	key    atomic.Pointer[[]byte]
 }
 
-// New returns a Keeper without a certificate; Add has it filled from the Secret.
+// New returns a Keeper without a certificate. Add's controller fills it from the Secret.
 func New(cfg Config) *Keeper { return &Keeper{cfg: cfg} }
 
 var errNone = errors.New("there is no certificate yet")
@@ -46,7 +46,7 @@ func (k *Keeper) Certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 }
 
 // ValidKey reports whether key is the one at the end of the webhook's path, which only the
-// API server has. It takes the same time for each key of the same length.
+// API server has. It takes constant time for keys of one length.
 func (k *Keeper) ValidKey(key string) bool {
 	known := k.key.Load()
 	return known != nil && subtle.ConstantTimeCompare(*known, []byte(key)) == 1

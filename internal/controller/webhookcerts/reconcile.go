@@ -33,8 +33,8 @@ func (k *Keeper) Add(mgr ctrl.Manager, m Meter) error {
 		Complete(r)
 }
 
-// controllerOptions: each attempt at a first certificate makes RSA keys, so there is a
-// backoff; it is short, as without a certificate the webhooks cannot answer.
+// controllerOptions returns options with a short backoff. Each attempt at a first
+// certificate makes RSA keys, but without a certificate the webhooks cannot answer.
 func controllerOptions() controller.Options {
 	return controller.Options{
 		NeedLeaderElection: new(false),
@@ -42,7 +42,7 @@ func controllerOptions() controller.Options {
 	}
 }
 
-// initial enqueues the Secret at the start: where there is none, no watch event comes.
+// initial enqueues the Secret at the start: without a Secret there is no watch event.
 func initial(r reconcile.Request) source.Source {
 	return source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 		queue.Add(r)

@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 )
 
-// Given no certificate, and an API server that is away for a minute: the tries, each
-// of which makes RSA keys, get rarer, and 12 s after its return there is a certificate.
+// Given no certificate and an API server that is away for a minute. Each try makes RSA
+// keys, so the tries get rarer. 12 s after the server's return there is a certificate.
 func TestAnAPIServerThatIsAwayCostsFewKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var tries atomic.Int32

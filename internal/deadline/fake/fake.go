@@ -1,5 +1,5 @@
-// Package fake is package deadline with the timers of Go's runtime, and so with
-// virtual time in a testing/synctest bubble.
+// Package fake is package deadline with the timers of Go's runtime, and so with virtual
+// time in a testing/synctest bubble.
 package fake
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// Process is what is signalled.
+// Process is a process to signal.
 type Process interface{ Signal(s unix.Signal) error }
 
 // Armed has the methods of *deadline.Armed.
@@ -25,7 +25,7 @@ type Armed struct {
 	over  bool
 }
 
-// Arm has SIGTERM sent to p at a time of the clock now.
+// Arm sends SIGTERM to p at a time of the clock now.
 func Arm(p Process, at grace.Mono, now func() grace.Mono) *Armed {
 	a := &Armed{now: now, report: make(chan deadline.Sent, 1)}
 	a.mu.Lock()
@@ -47,7 +47,7 @@ func (a *Armed) end() (first bool) {
 	return first
 }
 
-// Move has it sent at another time.
+// Move changes the time of the signal.
 func (a *Armed) Move(to grace.Mono) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -56,7 +56,7 @@ func (a *Armed) Move(to grace.Mono) {
 	}
 }
 
-// Disarm returns false where the signal is sent or being sent.
+// Disarm returns false if the signal is sent or being sent.
 func (a *Armed) Disarm() bool { return a.end() }
 
 // Sent gives one value, once the signal was tried.

@@ -94,7 +94,7 @@ func (c *contract) aPausedGuestIsResumedFirst() {
 		c.Errorf("a paused domain is %q", p)
 	}
 	c.fails(c.Driver.Ask(c.ctx(), name, i, grace.ModeACPI), hypervisor.ErrState, "ask a paused guest")
-	for range 2 { // what runs stays as it is
+	for range 2 { // a running domain stays as it is
 		if err := c.Driver.Resume(c.ctx(), name, i); err != nil {
 			c.Fatal(err)
 		}
@@ -158,7 +158,7 @@ func (c *contract) aHungDomainDelaysNoOther() {
 	hung, well := c.Start(c.T, Deaf), c.Start(c.T, Deaf)
 	hungInstance, wellInstance := c.instance(hung), c.instance(well)
 	c.Freeze(c.T, hung)
-	// Many more than one connection, or one pool, could take.
+	// Many more calls than one connection, or one pool, could take.
 	ctx, cancel := context.WithCancel(c.Context())
 	defer cancel()
 	const calls = 30
@@ -218,7 +218,7 @@ func (c *contract) gone(name string, i grace.Instance) {
 	}, "the instance is gone: "+i.UUID)
 }
 
-// endsAs: event and later question give the same reason, and only this one.
+// endsAs checks that event and later question give the same reason, and only this one.
 func (c *contract) endsAs(name string, i grace.Instance, want grace.End) {
 	c.Helper()
 	c.eventually(func() bool {

@@ -1,6 +1,6 @@
-// Package drivertest is the contract of hypervisor.Driver as a test suite:
-// whatever passes it can stand below the agent. The scripted fake and the real
-// libvirt driver both do.
+// Package drivertest is the contract of hypervisor.Driver as a test suite. A driver that
+// passes can be used by the agent. The scripted fake and the real libvirt driver both
+// pass.
 package drivertest
 
 import (
@@ -23,39 +23,38 @@ const (
 	Deaf
 )
 
-// Harness is a hypervisor under test, and what can happen to its domains.
+// Harness is a hypervisor under test, and the actions on its domains.
 type Harness struct {
 	Driver hypervisor.Driver
 	// Run keeps the event connection, see the driver.
 	Run func(ctx context.Context, sink func(hypervisor.Event)) error
-	// Start starts a domain with a new name that the suite's filter lets
-	// through, waits until the guest listens and returns the name. It ends
-	// with the test.
+	// Start starts a domain with a new name that passes the suite's filter, waits until
+	// the guest listens and returns the name. The domain ends with the test.
 	Start func(t *testing.T, g Guest) string
-	// Pause pauses a domain as a user would. It and Cut and Mend are nil where
-	// the tests that need them are without.
+	// Pause pauses a domain as a user would. Pause, Cut and Mend are nil if the tests
+	// that need them are in Without.
 	Pause func(t *testing.T, name string)
 	// Restart ends a domain and starts it again, as another instance.
 	Restart func(t *testing.T, name string)
-	// Freeze lets calls about a domain hang, until the test ends.
+	// Freeze makes calls about a domain hang, until the test ends.
 	Freeze func(t *testing.T, name string)
 	// Cut makes the hypervisor unreachable until Mend.
 	Cut, Mend func(t *testing.T)
 }
 
-// Suite is how the contract is run.
+// Suite describes a run of the contract.
 type Suite struct {
 	// New makes a fresh harness that ends with the test.
 	New func(t *testing.T) *Harness
-	// Around calls f; synctest.Test is one. nil: f is just called.
+	// Around calls f, as synctest.Test does. nil just calls f.
 	Around func(t *testing.T, f func(t *testing.T))
 	// Timeout bounds every wait for which the contract has no bound.
 	Timeout time.Duration
-	// Without are tests that do not apply, by name, each with its reason.
+	// Without lists tests that do not apply, by name, each with its reason.
 	Without map[string]string
 }
 
-// missing is the name of a domain that never was.
+// missing is the name of a domain that never existed.
 const missing = "vmgrace-test_never-was"
 
 // Run runs the contract.

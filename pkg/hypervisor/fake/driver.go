@@ -16,8 +16,8 @@ import (
 
 var _ hypervisor.Driver = (*Hypervisor)(nil)
 
-// What libvirt needs to kill a QEMU that ignores SIGTERM, and when it gives up
-// one that cannot be killed.
+// How long libvirt takes to kill a QEMU that ignores SIGTERM, and to give up one that
+// cannot be killed.
 const (
 	destroyKills   = 10 * time.Second
 	destroyGivesUp = 40 * time.Second
@@ -59,7 +59,7 @@ func (h *Hypervisor) Get(ctx context.Context, name string) (hypervisor.Domain, e
 	}
 }
 
-// visible: without libvirt, a domain whose process is gone is not shown.
+// visible hides a domain whose process is gone while libvirt is down.
 func (h *Hypervisor) visible(d *domain) bool { return !h.down || !d.gone }
 
 func (h *Hypervisor) show(d *domain) hypervisor.Domain {
@@ -190,7 +190,7 @@ func (h *Hypervisor) find(name string, i grace.Instance) (*domain, error) {
 	return d, nil
 }
 
-// enter notes a call, and lets it hang where the script says so.
+// enter records a call, and lets it hang if the script says so.
 func (h *Hypervisor) enter(ctx context.Context, c Call) error {
 	h.mu.Lock()
 	h.note(c)

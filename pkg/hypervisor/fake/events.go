@@ -13,8 +13,8 @@ type queue struct {
 	wake   chan struct{}
 }
 
-// Run gives the events to the sink, one after the other, until ctx ends. As
-// with the real one, an event without a name says: look at everything.
+// Run gives the events to the sink, one after the other, until ctx ends. As with the real
+// one, an event without a name means that anything may have changed.
 func (h *Hypervisor) Run(ctx context.Context, sink func(hypervisor.Event)) error {
 	q := &queue{wake: make(chan struct{}, 1)}
 	h.mu.Lock()
@@ -51,7 +51,7 @@ func (h *Hypervisor) Up() bool {
 	return !h.down
 }
 
-// Emit sends an event that nothing has caused.
+// Emit sends an event without a cause.
 func (h *Hypervisor) Emit(e hypervisor.Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

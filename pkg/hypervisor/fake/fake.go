@@ -1,8 +1,7 @@
-// Package fake is a scripted hypervisor for tests. It lives on Go's time and
-// channels alone, so that a testing/synctest bubble can hold it: domains whose
-// guests heed the power button late or never, calls that hang until they are
-// released, a libvirt that cannot be reached, and processes that can be
-// watched and signalled like real ones. A journal keeps all that reached it.
+// Package fake is a scripted hypervisor for tests. It uses only Go's time and channels,
+// so that it works in a testing/synctest bubble. Its guests heed the power button late or
+// never, its calls hang until they are released, its libvirt can be unreachable, and its
+// processes can be watched and signalled like real ones. A journal keeps every call.
 package fake
 
 import (
@@ -31,7 +30,7 @@ const (
 	OpSignal  Op = "signal" // cannot hang
 )
 
-// Call is something that reached the hypervisor or one of its processes.
+// Call is a call to the hypervisor or a signal to one of its processes.
 type Call struct {
 	At     time.Time
 	Op     Op
@@ -51,11 +50,11 @@ type Guest struct {
 	// Persistent and Autostart are only reported.
 	Persistent, Autostart bool
 
-	// Presses is the request that the guest heeds, counted from 1 and over
-	// both modes; 0 = deaf. It is off ShutsDown later.
+	// Presses is the number of the request that the guest heeds, counted from 1 over both
+	// modes; 0 = deaf. It is off ShutsDown later.
 	Presses   int
 	ShutsDown time.Duration
-	// NoAgent: requests to the guest agent fail although its channel is open.
+	// NoAgent makes requests to the guest agent fail although its channel is open.
 	NoAgent bool
 	// AskTakes is how long the hypervisor works on one request.
 	AskTakes time.Duration
@@ -64,14 +63,14 @@ type Guest struct {
 	Exits time.Duration
 	// Frees is how long QEMU is exiting once its guest is off, whatever is sent to it.
 	Frees time.Duration
-	// Stays: QEMU stays when its guest is off, and nobody but the agent ends it.
+	// Stays keeps QEMU when its guest is off; only the agent ends it.
 	Stays bool
-	// Frozen: QEMU does not heed SIGTERM, only SIGKILL. Unkillable: neither.
+	// Frozen makes QEMU ignore SIGTERM; Unkillable makes it ignore SIGKILL, too.
 	Frozen, Unkillable bool
 	// Lingers is how long libvirt shows the domain, with no process that
 	// could be identified, after QEMU has exited.
 	Lingers time.Duration
-	// Unidentified: the instance has no PID as far as anybody can see.
+	// Unidentified hides the instance's PID from everybody.
 	Unidentified bool
 }
 
@@ -95,8 +94,8 @@ type domain struct {
 	power    grace.Power
 	proc     *proc
 	pressed  int
-	// destroyed: libvirt was told to; gone: QEMU has exited, and libvirt has
-	// not cleaned up yet.
+	// destroyed means that libvirt was told to destroy it; gone, that QEMU has exited but
+	// libvirt has not cleaned up yet.
 	destroyed, gone bool
 }
 
@@ -146,7 +145,7 @@ func (h *Hypervisor) Restart(name string) grace.Instance {
 	return h.Start(g)
 }
 
-// End ends a domain for a reason of its own.
+// End ends a domain for the given reason.
 func (h *Hypervisor) End(name string, why grace.End) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,7 +154,7 @@ func (h *Hypervisor) End(name string, why grace.End) {
 	}
 }
 
-// SetPower pauses a domain, or whatever else.
+// SetPower changes the power of a domain.
 func (h *Hypervisor) SetPower(name string, p grace.Power) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -165,7 +164,7 @@ func (h *Hypervisor) SetPower(name string, p grace.Power) {
 	}
 }
 
-// Restate changes the grace period that a domain states, and its event is lost.
+// Restate changes the grace period that a domain states, and loses its event.
 func (h *Hypervisor) Restate(name, seconds string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -174,7 +173,7 @@ func (h *Hypervisor) Restate(name, seconds string) {
 	}
 }
 
-// Identify lets the process of an Unidentified domain be seen.
+// Identify shows the process of an Unidentified domain.
 func (h *Hypervisor) Identify(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -184,8 +183,8 @@ func (h *Hypervisor) Identify(name string) {
 	}
 }
 
-// Hang lets all calls of a kind about a domain ("" for lists) hang until
-// release is called or their context ends.
+// Hang makes all calls of a kind about a domain ("" for lists) hang until release is
+// called or their context ends.
 func (h *Hypervisor) Hang(op Op, domain string) (release func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -213,7 +212,7 @@ func (h *Hypervisor) Down(down bool) {
 	}
 }
 
-// Calls returns all that has reached the hypervisor so far.
+// Calls returns all calls so far.
 func (h *Hypervisor) Calls() []Call {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// proc is a process that exists nowhere but here.
+// proc is a process of this fake only.
 type proc struct {
 	name   string
 	pid    int
@@ -19,11 +19,11 @@ type proc struct {
 	domain *domain // nil: not a QEMU
 	dying  bool
 	done   chan struct{}
-	// exiting: it ends later, whatever is sent to it.
+	// exiting means that it ends later, whatever is sent to it.
 	exiting bool
 }
 
-// spawn makes a process. Pids and start times never come again.
+// spawn makes a process. Pids and start times are never reused.
 func (h *Hypervisor) spawn(name string) *proc {
 	h.serial++
 	p := &proc{name: name, pid: 1<<22 + h.serial, start: uint64(1000 * h.serial), done: make(chan struct{})}
@@ -31,8 +31,8 @@ func (h *Hypervisor) spawn(name string) *proc {
 	return p
 }
 
-// StartProcess starts a process that is not a QEMU: a launcher's shim, say. In
-// the journal its name stands for the domain.
+// StartProcess starts a process that is not a QEMU, such as a launcher's shim. In the
+// journal its name replaces the domain.
 func (h *Hypervisor) StartProcess(name string) *Process {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *Process) Done() <-chan struct{} { return p.p.done }
 // Gone reports whether the process has ended.
 func (p *Process) Gone() bool { return p.p.gone() }
 
-// Exiting reports whether it is on its way out.
+// Exiting reports whether it is exiting.
 func (p *Process) Exiting() bool {
 	p.h.mu.Lock()
 	defer p.h.mu.Unlock()
@@ -128,7 +128,7 @@ func (p *proc) signal(h *Hypervisor, s unix.Signal) {
 	case d == nil:
 		p.exit()
 	case s == unix.SIGKILL && !d.Unkillable:
-		why := grace.EndCrashed // what libvirt takes it for
+		why := grace.EndCrashed // libvirt reports it as
 		if d.destroyed {
 			why = grace.EndDestroyed
 		}

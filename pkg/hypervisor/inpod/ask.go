@@ -17,13 +17,13 @@ import (
 // guest 4 s.
 const answerTimeout = 10 * time.Second
 
-// lookEvery is how often an answer is looked for that nothing has told of.
+// lookEvery is how often to look for an answer without an event.
 const lookEvery = time.Second
 
 var errNoAnswer = fmt.Errorf("the launcher has not answered in %v", answerTimeout)
 
-// ask writes a request and waits for its answer. A guest that is off by then has
-// heard it.
+// ask writes a request and waits for its answer. A guest whose process ends meanwhile
+// counts as asked.
 func (v *vm) ask(ctx context.Context) error {
 	bound, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
 	defer cancel()
@@ -58,7 +58,7 @@ func (v *vm) ask(ctx context.Context) error {
 	}
 }
 
-// write puts the next request into status.json, beside what the agent has told.
+// write puts the next request into status.json, beside the agent's last status.
 func (v *vm) write(ctx context.Context) (n uint64, err error) {
 	select {
 	case v.writing <- struct{}{}:
@@ -84,8 +84,8 @@ func (v *vm) write(ctx context.Context) (n uint64, err error) {
 	})
 }
 
-// elapsed is the time since the boot in milliseconds: an agent that comes back
-// goes on above the numbers of the one before it, which it need not know.
+// elapsed returns the time since the boot in milliseconds. So a restarted agent goes on
+// above the earlier agent's numbers without knowing them.
 func elapsed() uint64 {
 	var t unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t) // every kernel with pidfds has it

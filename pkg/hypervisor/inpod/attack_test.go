@@ -19,9 +19,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// What a VM process may do to be taken for another, or have another taken for it.
+// How a VM process may pass for another, or another for it.
 
-// registered is what a launcher says once its VM process is known.
+// registered returns what a launcher states once its VM process is known.
 func registered(t *testing.T, dir Directory) watch.View {
 	t.Helper()
 	var view watch.View
@@ -72,7 +72,7 @@ func TestAProcessOfAPIDNamespaceBelowTheLaunchersIsNotItsVM(t *testing.T) {
 	w.run(t, domain, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}, "unshare", "--pid", "--fork", "--kill-child", "sleep", "300")
 	view := registered(t, dir)
 	p, err := identify(view.Holder.PID, view.PID, "")
-	kit.Must(t, err) // the one that the shim has started, in its own namespace
+	kit.Must(t, err) // the one that the shim started, in its own namespace
 	t.Cleanup(func() { kit.Must(t, p.Close()) })
 	var inner int
 	kit.Eventually(t, "the guest runs", func() bool {
@@ -98,7 +98,7 @@ func TestAProcessOfAPIDNamespaceBelowTheLaunchersIsNotItsVM(t *testing.T) {
 	}
 }
 
-func TestAPIDThatBelongsToAnotherProcessByTheTimeItIsOpenedIsNobodys(t *testing.T) {
+func TestAPIDThatWasReusedBeforeItIsOpenedIsRefused(t *testing.T) {
 	// Given: a VM, and processes of others that may have got its pid meanwhile.
 	w := given(t)
 	domain, dir := w.directory(t, "")
@@ -141,7 +141,7 @@ func TestAPIDThatBelongsToAnotherProcessByTheTimeItIsOpenedIsNobodys(t *testing.
 	}
 }
 
-func TestAVMProcessIsWhatWasStartedWhateverItCallsItselfAndWhateverItStarts(t *testing.T) {
+func TestAVMProcessIsTheOneThatWasStarted(t *testing.T) {
 	// Given: a VM process whose name looks like what /proc says of another, and
 	// which has left a child behind when it ends.
 	w := given(t)
@@ -167,7 +167,7 @@ func TestAVMProcessIsWhatWasStartedWhateverItCallsItselfAndWhateverItStarts(t *t
 	if d.Instance.PID != view.PID || d.Instance.Start != start {
 		t.Errorf("%+v, want pid %d of %d", d.Instance, view.PID, start)
 	}
-	// When it ends, so does the VM, and its child is nobody's business.
+	// When it ends, so does the VM; its child is ignored.
 	kit.Must(t, os.Remove(left))
 	kit.Eventually(t, "the VM is gone", func() bool {
 		_, err := w.Get(t.Context(), domain)

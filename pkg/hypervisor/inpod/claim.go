@@ -12,9 +12,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// What a launcher names is looked for among all processes of the node. A few
-// claims are looked into at once, then one every so often, whatever they say: those of
-// one VM, and those of all VMs of the node.
+// A launcher's claim costs a search among all processes of the node. So a few claims are
+// checked at once, then one every so often, whatever they say. One limit is per VM, one
+// is for all VMs of the node.
 const (
 	identifyEvery     = time.Second
 	identifyBurst     = 5
@@ -25,35 +25,35 @@ const (
 // reasonProcess is why a claim was rejected.
 const reasonProcess = "vm_process"
 
-// claim is what a launcher says of its VM process: one registration, file, says it
-// of one process.
+// claim is what a launcher states about its VM process: one registration, file, names one
+// process.
 type claim struct {
 	holder, pid int
 	file        uint64
 }
 
-// refusal is a claim that is not true; why is nil where its process has ended.
+// refusal is a claim that was refused; why is nil if its process has ended.
 type refusal struct {
 	claim
 
 	why error
 }
 
-// claim is what is claimed; open: by a launcher that lives, of a process that was
-// not found by it. The caller holds the lock.
+// claim returns the claim in a view. open means that the launcher lives and the process
+// was not found by this claim. The caller holds the lock.
 func (v *vm) claim(view *watch.View) (says claim, open bool) {
 	says = claim{view.Holder.PID, view.PID, view.Holder.File}
 	return says, v.claims && view.Locked && says.holder > 0 && says.pid > 0 && says != v.found
 }
 
-// budget is what may be looked into: burst at once, then one every so often.
+// budget limits checks: burst at once, then one every so often.
 type budget struct {
 	every time.Duration
 	burst int
 	paid  time.Time // until when it is used up
 }
 
-// wait is how long the next one has to wait, 0 or less where it need not.
+// wait returns how long the next check has to wait, 0 or less if it need not.
 func (b *budget) wait(now time.Time) time.Duration {
 	if b.paid.Before(now) {
 		b.paid = now
@@ -63,9 +63,8 @@ func (b *budget) wait(now time.Time) time.Duration {
 
 func (b *budget) pay() { b.paid = b.paid.Add(b.every) }
 
-// turn tells whether a claim is looked into now, or how much later it is to be
-// looked at again. A VM has one place at a time among those of the node. The caller holds
-// the VM's lock.
+// turn reports whether to check a claim now, or how much later to look at it again. A VM
+// has one place at a time among those of the node. The caller holds the VM's lock.
 func (v *vm) turn(now time.Time) (due bool, later time.Duration) {
 	if v.place.IsZero() {
 		if later = v.budget.wait(now); later <= 0 {
@@ -96,7 +95,7 @@ func (d *Driver) turn(now time.Time) (later time.Duration) {
 	return max(later, 0)
 }
 
-// lookAgain has the VM looked at after some time.
+// lookAgain asks for a look at the VM after some time.
 func (v *vm) lookAgain(after time.Duration) {
 	v.driver.await(func(closed <-chan struct{}) {
 		timer := time.NewTimer(after)
@@ -112,7 +111,7 @@ func (v *vm) lookAgain(after time.Duration) {
 	})
 }
 
-// reject says in the view that a claim was refused, as long as it stands.
+// reject adds the refusal of a claim to the view, as long as the claim stands.
 func (v *vm) reject(says claim, view *watch.View) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -149,7 +148,7 @@ func (v *vm) identify(says claim) {
 		select {
 		case <-p.Done():
 			ctx, cancel := context.WithTimeout(context.Background(), lookTimeout)
-			end, _ := v.ended(ctx, i) // an unknown end is told as such
+			end, _ := v.ended(ctx, i) // reported as EndUnknown if unknown
 			cancel()
 			v.driver.tell(hypervisor.Event{Name: v.name, UUID: i.UUID, End: end})
 		case <-closed:

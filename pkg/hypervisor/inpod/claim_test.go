@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// claiming looks at the directories of VMs each 10 ms for ten seconds, as if each named
-// another process all the time, and returns how often each was looked into.
+// claiming looks at the directories of VMs each 10 ms for ten seconds, as if each always
+// named another process. It returns how often each was checked.
 func claiming(t *testing.T, vms []*vm) (looked []int) {
 	t.Helper()
 	looked = make([]int, len(vms))

@@ -18,10 +18,10 @@ import (
 
 var _ hypervisor.Driver = (*Driver)(nil)
 
-// uuidPrefix begins what stands for a UUID. libvirt's never look so.
+// uuidPrefix begins this driver's UUIDs. libvirt's never begin so.
 const uuidPrefix = "launcher:"
 
-// Owns tells whether an instance is one of this driver's.
+// Owns reports whether an instance is one of this driver's.
 func Owns(i grace.Instance) bool { return strings.HasPrefix(i.UUID, uuidPrefix) }
 
 // Directory is a launcher directory.
@@ -48,10 +48,10 @@ func New() *Driver {
 	return &Driver{closed: make(chan struct{}), vms: map[string]*vm{}, budget: budget{every: nodeIdentifyEvery, burst: nodeIdentifyBurst}}
 }
 
-// Directory has the VM looked for in dir from now on, which is that of the
-// launcher pod with this UID; without a pod ("") only the process tree tells
-// whose a process is. What is returned stands for dir: each look at it also
-// tells this driver, and status.json has the driver's requests.
+// Directory takes dir as the VM's launcher directory from now on. Its launcher pod has
+// this UID; without a pod ("") only the process tree tells which process is the VM's. Use
+// the result in place of dir: a look at it also informs this driver, and its status.json
+// carries the driver's requests.
 func (d *Driver) Directory(domain, pod string, dir Directory) Directory {
 	v := &vm{
 		driver: d, name: domain, pod: pod, Directory: dir,
@@ -67,8 +67,8 @@ func (d *Driver) Directory(domain, pod string, dir Directory) Directory {
 	return v
 }
 
-// Claims tells whether a VM's launcher says that it asks the guest itself, as
-// far as its directory was looked at.
+// Claims reports whether a VM's launcher says that it asks the guest itself, by the last
+// look at its directory.
 func (d *Driver) Claims(name string) bool {
 	v := d.vm(name)
 	return v != nil && v.claimed()
@@ -80,8 +80,8 @@ func (d *Driver) vm(name string) *vm {
 	return d.vms[name]
 }
 
-// keep holds on to a VM that there is something of, and lets go of others: who
-// looks at one again brings it back.
+// keep keeps a VM that has something, and drops others: the next look brings a dropped
+// one back.
 func (d *Driver) keep(v *vm, present bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,8 +93,8 @@ func (d *Driver) keep(v *vm, present bool) {
 	}
 }
 
-// Run has sink told of changes until ctx ends. First it says that anything may
-// have changed.
+// Run tells sink of changes until ctx ends. The first event says that anything may have
+// changed.
 func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
 	d.hear(sink)
 	defer d.hear(nil)
@@ -118,7 +118,7 @@ func (d *Driver) tell(e hypervisor.Event) {
 	}
 }
 
-// Close lets go of all processes, which go on.
+// Close releases all processes, which go on.
 func (d *Driver) Close() error {
 	d.mu.Lock()
 	if !d.done {
@@ -135,8 +135,8 @@ func (d *Driver) Close() error {
 	return nil
 }
 
-// List implements hypervisor.Driver. One launcher directory that cannot be read
-// costs the others nothing: it is missing here, and Get says why.
+// List implements hypervisor.Driver. A launcher directory that cannot be read is left out
+// without an effect on the others; Get says why.
 func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hypervisor.Domain, error) {
 	d.mu.Lock()
 	names := slices.Collect(maps.Keys(d.vms))
@@ -156,8 +156,8 @@ func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hyper
 	return domains, nil
 }
 
-// Get implements hypervisor.Driver. A process that was identified is the VM
-// until it ends, whatever its launcher says by then.
+// Get implements hypervisor.Driver. An identified process is the VM until it ends,
+// whatever its launcher says later.
 func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error) {
 	v := d.vm(name)
 	if v == nil {
@@ -170,7 +170,7 @@ func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error
 	return hypervisor.Domain{Name: name, Domain: grace.Domain{Instance: i, Power: v.power()}}, nil
 }
 
-// Ask has the launcher ask its guest, and waits for its answer.
+// Ask makes the launcher ask its guest, and waits for its answer.
 func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
 	v, err := d.same(ctx, name, i)
 	if err == nil && m != grace.ModeACPI {
@@ -201,13 +201,13 @@ func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) err
 func (d *Driver) Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	v := d.vm(name)
 	if v == nil {
-		return grace.EndExited, nil // with its launcher, in good order
+		return grace.EndExited, nil // with its launcher, in order
 	}
 	end, err := v.ended(ctx, i)
 	return end, failed("ask for the end of", name, err)
 }
 
-// same gives the VM of a domain if it still is this instance.
+// same returns the VM of a domain if it still is this instance.
 func (d *Driver) same(ctx context.Context, name string, i grace.Instance) (*vm, error) {
 	v := d.vm(name)
 	if v == nil {

@@ -60,7 +60,7 @@ func TestWhichCgroupsAreAPods(t *testing.T) {
 		"0::/kubepods.slice/kubepods-pod" + pod + ".slice\n": false,
 		"3:pids:/\n1:name=systemd:/system.slice\n0::/\n":     false,
 		"0::/kubepods-pod" + unit + ".slicex/1f\n":           false,
-		// A process that was moved to another pod's in one hierarchy is nobody's.
+		// A process that was moved to another pod's cgroup in one hierarchy is rejected.
 		"4:memory:/kubepods/pod" + pod + "/1f\n2:cpu:/kubepods/pod" + other + "/1f\n": false,
 		"4:memory:/kubepods/pod" + pod + "/1f\n2:cpu:/kubepods\n":                     false,
 	} {
@@ -84,8 +84,7 @@ func FuzzWhatTheKernelSaysOfAProcess(f *testing.F) {
 	})
 }
 
-// A launcher can name whatever it likes: nothing but a process below its own
-// shim is believed.
+// A launcher can name any process: only one below its own shim is accepted.
 func TestALauncherThatNamesAProcessOfOthers(t *testing.T) {
 	stranger := exec.Command("sleep", "300")
 	kit.Must(t, stranger.Start())
@@ -177,7 +176,7 @@ func TestADirectoryThatCannotBeReadProvesNothing(t *testing.T) {
 	// Given a directory that is no directory any more.
 	kit.Must(t, os.Rename(filepath.Join(w.base, domain), filepath.Join(w.base, "away")))
 	kit.Must(t, os.WriteFile(filepath.Join(w.base, domain), nil, 0o600))
-	// Then what runs is still there, and what is not known is not "not found".
+	// Then a running VM is still there, and an unknown one is not "not found".
 	if after, err := w.Get(t.Context(), domain); err != nil || after != before {
 		t.Errorf("got %+v, %v", after, err)
 	}

@@ -22,13 +22,13 @@ var (
 // maxDepth bounds how far a VM process may be below its shim.
 const maxDepth = 64
 
-// identify opens the process that has the pid in the PID namespace of the shim,
-// which holds the lock of vm.json. Both must be in the pod, where there is one,
-// and the process below the shim. The error is process.ErrGone if one of them
-// has ended meanwhile.
+// identify opens the process that has the pid in the PID namespace of the shim, which
+// holds the lock of vm.json. Both must be in the pod, if there is one, and the process
+// must be below the shim. The error is process.ErrGone if one of them has ended
+// meanwhile.
 //
-// Both are held while they are looked at: what was read is of the process that
-// was opened, unless that has ended since.
+// Both are held during the checks, so the results are about the opened process, unless it
+// has ended since.
 func identify(shim, pid int, pod string) (*process.Process, error) {
 	holder, err := process.Watch(shim)
 	if err != nil {
@@ -87,7 +87,7 @@ func check(p *process.Process, space string, pid int, pod string, shim int) erro
 	return below(status.parent, shim)
 }
 
-// below: a process whose parent has ended is a child of the shim's, too.
+// below checks that a process is below the shim, as orphans of its children are, too.
 func below(parent, shim int) error {
 	for range maxDepth {
 		switch {
@@ -119,7 +119,7 @@ func find(space string, pid int) (int, error) {
 		if err != nil {
 			continue
 		}
-		// Most are of other namespaces; those that end meanwhile are none.
+		// Most are in other namespaces; those that end meanwhile are skipped.
 		if is, err := namespaceOf(candidate); err != nil || is != space {
 			continue
 		}
@@ -135,7 +135,7 @@ func namespaceOf(pid int) (string, error) {
 	return space, gone("PID namespace", pid, err)
 }
 
-// status is what is read of /proc/PID/status.
+// status is the part of /proc/PID/status that is read.
 type status struct {
 	parent int
 	inner  int // the pid in the innermost PID namespace
@@ -149,8 +149,8 @@ func statusOf(pid int) (status, error) {
 	return parseStatus(text)
 }
 
-// parseStatus reads PPid and NSpid (proc(5)). The name, which is the process's
-// own, has its newlines escaped there.
+// parseStatus reads PPid and NSpid (proc(5)). The process sets its own name, whose
+// newlines are escaped there.
 func parseStatus(text []byte) (s status, err error) {
 	for line := range bytes.Lines(text) {
 		fields := strings.Fields(string(line))
@@ -176,8 +176,7 @@ func parseStatus(text []byte) (s status, err error) {
 	return s, nil
 }
 
-// inPod tells whether a process is in a pod's cgroup. Without a pod there is
-// nothing to compare.
+// inPod reports whether a process is in a pod's cgroup. Without a pod it accepts any.
 func inPod(pid int, pod string) error {
 	if pod == "" {
 		return nil
@@ -192,9 +191,9 @@ func inPod(pid int, pod string) error {
 	return nil
 }
 
-// isPods tells whether /proc/PID/cgroup (cgroups(7)) is that of a process of the
-// pod: with each version of cgroups, each driver of kubelet's and each class of
-// service. In no hierarchy may it be another pod's.
+// isPods reports whether /proc/PID/cgroup (cgroups(7)) belongs to a process of the pod,
+// with each version of cgroups, each driver of kubelet's and each class of service. In no
+// hierarchy may it be another pod's.
 func isPods(text []byte, pod string) bool {
 	is := false
 	for line := range bytes.Lines(text) {
@@ -215,7 +214,7 @@ func isPods(text []byte, pod string) bool {
 	return is
 }
 
-// names: kubelet calls a pod's cgroup pod<UID>, or with systemd
+// names reports whether a cgroup is the pod's. Kubelet names it pod<UID>, or with systemd
 // kubepods[-<class>]-pod<UID>.slice, where "-" would be a level.
 func names(cgroup, pod string) bool {
 	unit, slice := strings.CutSuffix(cgroup, ".slice")

@@ -17,7 +17,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// liar says what a test likes in the place of a launcher.
+// liar states what a test wants in place of a launcher.
 type liar struct {
 	Directory
 
@@ -32,8 +32,8 @@ func (l *liar) Look() (watch.View, error) {
 	return view, err
 }
 
-// liedTo is a driver of its own whose launcher is a liar. It is asked whenever it
-// tells of something, as the agent does.
+// liedTo returns a driver of its own whose launcher is a liar. Each event leads to a
+// question, as in the agent.
 func liedTo(t *testing.T) (*vm, *liar) {
 	t.Helper()
 	w := given(t)
@@ -66,7 +66,7 @@ func liedTo(t *testing.T) (*vm, *liar) {
 }
 
 func TestATruthAfterManyLiesIsFoundWithoutAnotherHint(t *testing.T) {
-	// Given: a launcher whose claims are looked into no more for a while.
+	// Given: a launcher whose claims are not checked for a while.
 	v, l := liedTo(t)
 	told := map[string]int{}
 	for n := range 2 * identifyBurst {
@@ -83,7 +83,7 @@ func TestATruthAfterManyLiesIsFoundWithoutAnotherHint(t *testing.T) {
 	if len(told) != 1 || told[reasonProcess] < identifyBurst {
 		t.Errorf("rejected %v", told)
 	}
-	// When it says what is true, once.
+	// When it states the truth, once.
 	l.pid.Store(0)
 	view, err := v.Look()
 	kit.Must(t, err)

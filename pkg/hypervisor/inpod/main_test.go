@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// world is a driver and the launchers that it looks at.
+// world is a driver and its launchers.
 type world struct {
 	*Driver
 	base  string
@@ -79,7 +79,7 @@ func given(t *testing.T) *world {
 	return w
 }
 
-// directory is a launcher directory that the driver knows of.
+// directory makes a launcher directory that the driver knows.
 func (w *world) directory(t *testing.T, pod string) (name string, dir Directory) {
 	t.Helper()
 	w.n++
@@ -95,7 +95,7 @@ func (w *world) launch(t *testing.T, name string, kind drivertest.Guest) {
 	w.launchIn(t, name, kind, nil)
 }
 
-// launchIn is launch with what is special about the shim.
+// launchIn is launch with special attributes of the shim.
 func (w *world) launchIn(t *testing.T, name string, kind drivertest.Guest, special *syscall.SysProcAttr) {
 	t.Helper()
 	dir := filepath.Join(w.base, name)
@@ -183,7 +183,7 @@ func harness(t *testing.T) *drivertest.Harness {
 	}
 }
 
-// look is what the agent does when it hears of a launcher directory.
+// look does what the agent does when a launcher directory changes.
 func (w *world) look(t *testing.T, name string) {
 	t.Helper()
 	namespace, vm, _ := grace.SplitDomainName(name)

@@ -16,8 +16,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// cgroup makes one, as kubelet does, and returns its path. With cgroup v1 it is
-// in one of the hierarchies.
+// cgroup makes a cgroup, as kubelet does, and returns its path. With cgroup v1 it is in
+// one of the hierarchies.
 func cgroup(t *testing.T, name string) string {
 	t.Helper()
 	root := "/sys/fs/cgroup"
@@ -67,7 +67,7 @@ func TestAVMIsFoundInTheCgroupOfItsPodAlone(t *testing.T) {
 			kit.Must(t, p.Close())
 		}
 	}
-	// Once it is found it stays the VM, wherever it goes.
+	// Once found, it stays the VM wherever it is moved.
 	move(t, shim, mine)
 	move(t, vm, mine)
 	kit.Eventually(t, "it is found", func() bool {

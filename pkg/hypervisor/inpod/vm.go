@@ -17,11 +17,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// lookTimeout bounds the look at a launcher directory: the VM may be libvirt's,
-// which is asked next.
+// lookTimeout bounds the look at a launcher directory: the VM may be libvirt's, which is
+// asked next.
 const lookTimeout = 2 * time.Second
 
-// vm is one VM's launcher directory and what was found by it.
+// vm is one VM's launcher directory and what was found there.
 type vm struct {
 	Directory
 	driver          *Driver
@@ -29,21 +29,21 @@ type vm struct {
 
 	writing chan struct{} // a token for status.json
 
-	mu        sync.Mutex // never held over anything that waits
+	mu        sync.Mutex // never held during a wait
 	looked    bool
 	claims    bool   // its launcher asks the guest itself
 	uid       string // by vm.json
 	process   *process.Process
 	instance  grace.Instance
 	destroyed bool  // by this driver
-	found     claim // that named it: once it has ended that is nothing any more
+	found     claim // the claim that named it
 	refused   refusal
 	budget    budget    // for looks into claims
 	waiting   bool      // for the next one
-	off       bool      // its launcher says that the guest is off, and the process stays
+	off       bool      // its launcher says that the guest is off and the process stays
 	place     time.Time // its place among those of the node; zero: none
 
-	status            grace.Status // what the agent has told last
+	status            grace.Status // the agent's last status
 	request, answered uint64
 	result            string
 	news              chan struct{} // closed at an answer
@@ -69,14 +69,14 @@ func (v *vm) WriteStatus(s grace.Status) error {
 	return v.Directory.WriteStatus(s)
 }
 
-// learn takes in what a launcher directory says.
+// learn takes what a launcher directory says.
 func (v *vm) learn(view *watch.View) {
 	v.mu.Lock()
 	v.take(view)
 	running := v.process != nil && !v.process.Gone()
 	says, open := v.claim(view)
 	open = open && !running
-	// Only of the process that it has named. Its word ends that one alone.
+	// The launcher's word ends only the process that it has named.
 	off := running && v.claims && says == v.found && view.Guest == signals.GuestOff
 	changed := off != v.off
 	v.off = off
@@ -101,7 +101,7 @@ func (v *vm) learn(view *watch.View) {
 	}
 }
 
-// take takes whose the VM is, and answers. The caller holds the lock.
+// take takes the VM's UID and its answers. The caller holds the lock.
 func (v *vm) take(view *watch.View) {
 	v.looked = true
 	v.claims = view.Registered && view.Asks == signals.AsksLauncher
@@ -109,7 +109,7 @@ func (v *vm) take(view *watch.View) {
 		return
 	}
 	v.uid = view.UID
-	// Only of what was asked: other numbers are nothing.
+	// Only requests that were made count.
 	if n := view.Requested; n > v.answered && n <= v.request {
 		v.answered, v.result = n, view.Result
 		close(v.news)
@@ -117,7 +117,7 @@ func (v *vm) take(view *watch.View) {
 	}
 }
 
-// await has something wait for the end of a process, or of the driver.
+// await starts a goroutine that waits for the end of a process or of the driver.
 func (d *Driver) await(wait func(closed <-chan struct{})) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -144,21 +144,21 @@ func (v *vm) letGo() {
 	}
 }
 
-// known is the instance while it runs.
+// known returns the instance, and whether it runs.
 func (v *vm) known() (grace.Instance, bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.instance, v.process != nil && !v.process.Gone()
 }
 
-// now is the instance that runs: the one that is known, or what the launcher
-// directory names by now.
+// now returns the running instance: the known one, or the one that the launcher directory
+// names by now.
 func (v *vm) now(ctx context.Context) (grace.Instance, error) {
 	if i, runs := v.known(); runs {
 		return i, nil
 	}
 	v.mu.Lock()
-	other := v.looked && !v.claims // each look of the agent's tells if that changes
+	other := v.looked && !v.claims // each look by the agent updates that
 	v.mu.Unlock()
 	if other {
 		return grace.Instance{}, hypervisor.ErrNotFound
@@ -174,8 +174,8 @@ func (v *vm) now(ctx context.Context) (grace.Instance, error) {
 	return grace.Instance{}, hypervisor.ErrNotFound
 }
 
-// power is what the guest does, as far as the agent has to know: the launcher resumes
-// a paused one before it asks.
+// power returns the guest's power, as far as the agent needs it: the launcher resumes a
+// paused guest before it asks.
 func (v *vm) power() grace.Power {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -200,9 +200,8 @@ func (v *vm) kill(i grace.Instance, s unix.Signal) error {
 	return err
 }
 
-// ended says why an instance ended. A launcher that was killed has left vm.json
-// without its lock, and took the VM along; one that lives, or has left in good
-// order, saw the VM end by itself.
+// ended returns why an instance ended. A killed launcher leaves vm.json without its lock,
+// and takes the VM along. One that lives, or has left in order, saw the VM end by itself.
 func (v *vm) ended(ctx context.Context, i grace.Instance) (grace.End, error) {
 	v.mu.Lock()
 	known := v.instance == i // this driver has watched it
@@ -232,7 +231,7 @@ func (v *vm) ended(ctx context.Context, i grace.Instance) (grace.End, error) {
 	}
 }
 
-// within waits for what a launcher directory may hold up, until ctx ends.
+// within waits for do, which a launcher directory may delay, until ctx ends.
 func within(ctx context.Context, do func() error) error {
 	return durable.Within(ctx, "the launcher directory", do)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// Ask presses the power button, or has the guest agent shut down. A hung agent
-// holds the call, not the caller, for up to a minute.
+// Ask presses the power button, or makes the guest agent shut down. A hung agent holds
+// the call for up to a minute, but not the caller.
 func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
 	pool, flag := d.requests, libvirt.DOMAIN_SHUTDOWN_ACPI_POWER_BTN
 	if m == grace.ModeAgent {
@@ -25,9 +25,9 @@ func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace
 	return failed("ask by "+string(m), name, err)
 }
 
-// Resume resumes a paused domain and wakes a suspended one. One that runs is
-// left as it is; one that is paused for another reason is refused with
-// ErrState: an I/O error or a migration has to be over first.
+// Resume resumes a paused domain and wakes a suspended one. It leaves a running one as it
+// is. It refuses one that is paused for another reason with ErrState: an I/O error or a
+// migration has to be over first.
 func (d *Driver) Resume(ctx context.Context, name string, i grace.Instance) error {
 	err := d.with(ctx, d.requests, name, i, func(dom *libvirt.Domain) error {
 		switch power, err := powerNow(dom); {
@@ -55,10 +55,9 @@ func (d *Driver) Destroy(ctx context.Context, name string, i grace.Instance) err
 	return failed("destroy", name, err)
 }
 
-// with does something to a domain if it still is this instance, checked
-// immediately before.
+// with does something to a domain if it still is this instance, checked right before.
 func (d *Driver) with(ctx context.Context, p *pool, name string, i grace.Instance, do func(*libvirt.Domain) error) error {
-	err := p.find(ctx, name, i.UUID, func(dom *libvirt.Domain) error {
+	err := p.find(ctx, name, func(dom *libvirt.Domain) error {
 		if err := ctx.Err(); err != nil {
 			return err // the caller has given up while it waited for a connection
 		}
@@ -77,8 +76,8 @@ func (d *Driver) with(ctx context.Context, p *pool, name string, i grace.Instanc
 	return d.absent(err, i)
 }
 
-// orOff explains why a domain's state does not allow something. It asks for the
-// state afterwards, because mostly it does: a request must not wait for that.
+// orOff explains why a domain's state does not allow something. It asks for the state
+// only afterwards: mostly the state allows it, and a request must not wait for that.
 func orOff(dom *libvirt.Domain, err error) error {
 	if errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
 		if _, stateErr := powerNow(dom); errors.Is(stateErr, hypervisor.ErrNotFound) {
@@ -88,7 +87,7 @@ func orOff(dom *libvirt.Domain, err error) error {
 	return err
 }
 
-// powerNow fails with ErrNotFound for a domain that does not run.
+// powerNow returns the domain's power, ErrNotFound if it does not run.
 func powerNow(dom *libvirt.Domain) (grace.Power, error) {
 	state, reason, err := dom.GetState()
 	if err != nil {
@@ -122,8 +121,8 @@ func (d *Driver) same(name string, i grace.Instance) error {
 	}
 }
 
-// absent: libvirt says that there is no such domain. That is not the truth
-// unless its process has ended.
+// absent corrects libvirt's answer that there is no such domain: that is true only if its
+// process has ended.
 func (d *Driver) absent(err error, i grace.Instance) error {
 	if errors.Is(err, hypervisor.ErrNotFound) && i.PID != 0 && !errors.Is(process.Check(i.PID, i.Start), process.ErrGone) {
 		return fmt.Errorf("%w: libvirt does not know the domain, but its process %d runs", hypervisor.ErrUnavailable, i.PID)

@@ -12,10 +12,10 @@ import (
 	"libvirt.org/go/libvirt"
 )
 
-// sentXML is the XML of a domain for its migration. whole says that it differs from what
-// libvirt would send by itself: libvirt 9.0 leaves out the backing chain of a disk that it
-// has found in the image's header (virDomainDiskBackingStoreFormat), for the target's
-// libvirt to find it again in an image that another node may have changed meanwhile.
+// sentXML returns the XML of a domain for its migration. whole means that it differs from
+// what libvirt would send. libvirt 9.0 leaves out the backing chain of a disk that it has
+// found in the image's header (virDomainDiskBackingStoreFormat). The target's libvirt
+// would then find it in an image that another node may have changed meanwhile.
 func sentXML(dom *libvirt.Domain) (text string, whole bool, err error) {
 	sent, err := dom.GetXMLDesc(libvirt.DOMAIN_XML_MIGRATABLE)
 	if err != nil {
@@ -29,16 +29,16 @@ func sentXML(dom *libvirt.Domain) (text string, whole bool, err error) {
 	return text, text != sent, err
 }
 
-// diskText is where the XML of a disk is in that of its domain.
+// diskText is the position of a disk's XML in that of its domain.
 type diskText struct {
 	target      string // its name in the guest
-	source      int    // the end of its source; 0: it has none
+	source      int    // the end of its source; 0 if it has none
 	chain       string // its backingStore, "" for none
 	chainOffset int
 }
 
-// withChains puts the backing chains of the disks of a live domain into the XML that is
-// sent, where it has none.
+// withChains puts the backing chains of a live domain's disks into the XML that is sent,
+// if they are missing there.
 func withChains(sent, live string) (string, error) {
 	to, err := diskTexts(sent)
 	if err != nil {
@@ -48,7 +48,7 @@ func withChains(sent, live string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("the XML of the domain: %w", err)
 	}
-	slices.Reverse(to) // so that the offsets stay true
+	slices.Reverse(to) // the offsets stay valid
 	for _, d := range to {
 		i := slices.IndexFunc(from, func(f diskText) bool { return f.target == d.target })
 		if i >= 0 && d.chain == "" && d.source > 0 {
@@ -58,7 +58,7 @@ func withChains(sent, live string) (string, error) {
 	return sent, nil
 }
 
-// indexes are the numbers that the libvirt of this host has given to the levels.
+// indexes matches the numbers that this host's libvirt has given to the levels.
 var indexes = regexp.MustCompile(` index=('[0-9]*'|"[0-9]*")`)
 
 // diskTexts finds the disks of a domain.

@@ -8,14 +8,14 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// dropsCaches is the first QEMU that drops caches of files at a migration's end
-// (lv9: QEMU_CAPS_MIGRATION_FILE_DROP_CACHE), as libvirt counts versions.
+// dropsCaches is the first QEMU, in libvirt's numbers, that drops caches of files at a
+// migration's end (lv9: QEMU_CAPS_MIGRATION_FILE_DROP_CACHE).
 const dropsCaches = 4_000_000
 
 var errAutostart = errors.New("the domain starts by itself with this node's libvirt, and would be there twice: virsh autostart --disable")
 
-// Define says what a migration would send. It fails with hypervisor.ErrNotFound
-// where no such domain runs.
+// Define returns what a migration would send. It fails with hypervisor.ErrNotFound if no
+// such domain runs.
 func (m *Migrator) Define(ctx context.Context, name string) (hypervisor.Definition, error) {
 	var is hypervisor.Definition
 	err := m.texts.do(ctx, name, func(c *connection) error {

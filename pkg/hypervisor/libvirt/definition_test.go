@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/vmgrace/vmgrace/internal/transfer"
+	"github.com/vmgrace/vmgrace/internal/migratable"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/test/node"
@@ -17,13 +17,13 @@ func TestADomainIsDefinedAsAMigrationWouldSendIt(t *testing.T) {
 	d, _ := open(t)
 	m := d.Migrator()
 	g := shared.Boot(t, node.Spec{Firmware: true, Persistent: true})
-	judge := func() transfer.Verdict {
+	judge := func() migratable.Verdict {
 		t.Helper()
 		is, err := m.Define(bounded(t), g.Domain)
 		if err != nil {
 			t.Fatal(err)
 		}
-		v, err := transfer.Judge(transfer.Guest{
+		v, err := migratable.Judge(migratable.Guest{
 			Domain: is, Agreed: tunnel.Agreement{Domain: g.Domain, UUID: g.UUID, Paths: []string{shared.Dir, node.CacheDir()}},
 		})
 		if err != nil {
@@ -34,9 +34,9 @@ func TestADomainIsDefinedAsAMigrationWouldSendIt(t *testing.T) {
 	if v := judge(); v.Status != "True" {
 		t.Errorf("a guest of this libvirt: %+v", v)
 	}
-	// When libvirt starts it by itself, it cannot be moved, and is not.
+	// When libvirt starts the domain by itself, it cannot be moved.
 	g.Virsh(t, "autostart")
-	if v := judge(); v.Reason != transfer.ReasonAutostart {
+	if v := judge(); v.Reason != migratable.ReasonAutostart {
 		t.Errorf("with autostart: %+v", v)
 	}
 	_, instance, err := m.Look(bounded(t), g.Domain)
@@ -48,7 +48,7 @@ func TestADomainIsDefinedAsAMigrationWouldSendIt(t *testing.T) {
 		t.Errorf("migrate with autostart: %v", err)
 	}
 	g.Virsh(t, "autostart", "--disable")
-	// When it does not run, or is not there, nothing is said of it.
+	// When it does not run, or is missing, there is no definition.
 	g.Virsh(t, "destroy")
 	for _, name := range []string{g.Domain, "no_such"} {
 		if is, err := m.Define(bounded(t), name); !errors.Is(err, hypervisor.ErrNotFound) || is.XML != "" {

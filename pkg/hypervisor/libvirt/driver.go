@@ -1,15 +1,13 @@
 // Package libvirt drives QEMU domains through libvirt.
 //
-// Two sources are joined. libvirtd says what a domain does; its run directory,
-// root-owned files below /run/libvirt/qemu, says which process a domain is,
-// also while libvirtd is hung or dead. Neither alone proves that a domain is
-// gone.
+// The driver joins two sources. libvirtd says what a domain does. Its run directory,
+// root-owned files below /run/libvirt/qemu, says which process a domain is, even while
+// libvirtd is hung or dead. Neither alone proves that a domain is gone.
 //
-// A call into libvirt cannot be cancelled. So each runs in a goroutine of its
-// own, in a [pool]: a bounded set of connections for one kind of call. Slow
-// requests, destroys and queries do not wait for each other, and one domain
-// that hangs has at most one call in each pool. Connections are opened when
-// they are needed and replaced when they break.
+// A call into libvirt cannot be cancelled. So each runs in a goroutine of its own, in a
+// [pool]: a bounded set of connections for one kind of call. Slow requests, destroys and
+// queries do not wait for each other, and one domain that hangs has at most one call in
+// each pool. Connections are opened when needed and replaced when they break.
 package libvirt
 
 import (
@@ -30,15 +28,15 @@ import (
 
 var _ hypervisor.Driver = (*Driver)(nil)
 
-// Where libvirt keeps its things for qemu:///system.
+// libvirt's directories for qemu:///system.
 const (
 	systemRunDir = "/run/libvirt/qemu"
 	systemLogDir = "/var/log/libvirt/qemu"
 )
 
-// Keepalive of the connection for events: a libvirtd that is silent for 20 s is
-// given up. The calls that hang on it return when it answers or ends. We ask
-// only when libvirtd, which does every 5 s itself, does not.
+// Keepalive of the connection for events: a libvirtd that is silent for 20 s is given up.
+// Calls that hang return when it answers or ends. We ask only if libvirtd, which asks
+// every 5 s itself, does not.
 const (
 	keepaliveSeconds = 10
 	keepaliveCount   = 1
@@ -61,9 +59,9 @@ const closeTimeout = 500 * time.Millisecond
 type Config struct {
 	// URI is libvirt's connection URI.
 	URI string
-	// RunDir and LogDir are libvirt's directories for QEMU. For
-	// qemu:///system they have defaults; "" elsewhere means that there are
-	// none: then no process is ever identified.
+	// RunDir and LogDir are libvirt's directories for QEMU. They have defaults for
+	// qemu:///system. Elsewhere "" means that there are none; then no process is ever
+	// identified.
 	RunDir, LogDir string
 	Logger         *slog.Logger
 }
@@ -86,7 +84,7 @@ type Driver struct {
 	calls calls
 }
 
-// New returns a driver; it connects when something is asked of it, or by Run.
+// New returns a driver; it connects at the first call, or by Run.
 func New(c Config) *Driver {
 	if system(c.URI) {
 		c.RunDir, c.LogDir = cmp.Or(c.RunDir, systemRunDir), cmp.Or(c.LogDir, systemLogDir)
@@ -107,13 +105,12 @@ func system(uri string) bool {
 	return uri == "qemu:///system" || uri == "qemu+unix:///system"
 }
 
-// Up reports whether Run holds a connection to libvirt that works.
+// Up reports whether Run holds a working connection to libvirt.
 func (d *Driver) Up() bool { return d.up.Load() }
 
-// Close closes all connections. Calls that are under way cannot be cancelled:
-// Close waits for them for half a second and fails if some still hang. Those
-// end by themselves, and their connections with them, when libvirt answers or
-// ends, or when its own timeouts strike.
+// Close closes all connections. It cannot cancel calls that are under way: it waits for
+// them for half a second and fails if some still hang. Those end by themselves, and their
+// connections with them, when libvirt answers or ends, or when its own timeouts expire.
 // Calls after Close fail with ErrUnavailable.
 func (d *Driver) Close() error {
 	for _, p := range d.pools {
@@ -139,8 +136,8 @@ func (d *Driver) connect() (*libvirt.Connect, error) {
 	return c, nil
 }
 
-// alive is a local question (virConnectIsAlive): the end of file, or the
-// keepalive, has the answer.
+// alive asks locally (virConnectIsAlive): the answer comes from the end of file, or the
+// keepalive.
 func alive(c *libvirt.Connect) bool {
 	ok, err := c.IsAlive()
 	return err == nil && ok
@@ -164,7 +161,7 @@ func (c *calls) start(f func()) bool {
 	return true
 }
 
-// close lets nothing new start; the channel is closed when all have ended.
+// close prevents new starts; the channel is closed when all have ended.
 func (c *calls) close() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,9 +22,9 @@ import (
 // command line into it at each start, some 4 KiB and more with many devices.
 const maxTail = 64 << 10
 
-// Ended says why an instance ended: by its log, which tells a kill from a
-// shutdown, else by what libvirt remembers of a domain that is defined.
-// libvirt 9.0 writes its last line 1 to 2 s after QEMU's end.
+// Ended returns why an instance ended. Its log tells a kill from a shutdown; without it,
+// libvirt remembers the end of a domain that is defined. libvirt 9.0 writes its last line
+// 1 to 2 s after QEMU's end.
 func (d *Driver) Ended(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	end, logErr := d.endByLog(name, i)
 	if logErr == nil && end != grace.EndUnknown {
@@ -72,11 +72,11 @@ func readTail(path string) (string, error) {
 	return string(tail), nil
 }
 
-// endByState asks libvirt about a domain that is defined. It must be off, and
-// it must be this one.
+// endByState asks libvirt about a domain that is defined. It must be off and have the
+// instance's UUID.
 func (d *Driver) endByState(ctx context.Context, name string, i grace.Instance) (grace.End, error) {
 	end := grace.EndUnknown
-	err := d.queries.find(ctx, name, "", func(dom *libvirt.Domain) error {
+	err := d.queries.find(ctx, name, func(dom *libvirt.Domain) error {
 		uuid, err := dom.GetUUIDString()
 		if err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// failed says what went wrong, nil of nil.
+// failed adds what was tried to an error, if any.
 func failed(op, domain string, err error) error {
 	if err == nil {
 		return nil
@@ -17,8 +17,8 @@ func failed(op, domain string, err error) error {
 	return fmt.Errorf("%s %s: %w", op, domain, plain(err))
 }
 
-// plain says what an error of libvirt means for the caller, with libvirt's own
-// words; the binding's are for programmers. Other errors stay as they are.
+// plain translates an error of libvirt for the caller, and keeps libvirt's own message,
+// because the binding's text is for programmers. Other errors stay as they are.
 func plain(err error) error {
 	le, ok := err.(libvirt.Error) //nolint:errorlint // only the bare one: a wrapped one has been here
 	if !ok {

@@ -14,18 +14,17 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// A lost connection is opened again after a pause, which doubles while that
-// fails, with jitter.
+// After a pause a lost connection is opened again. The pause doubles while that fails,
+// with jitter.
 const (
 	pauseMin = 100 * time.Millisecond
 	pauseMax = 5 * time.Second
 )
 
-// Run keeps a connection for libvirt's events until ctx ends; it returns nil
-// then, also while libvirt hangs. An event without a name follows each connect,
-// because libvirt repeats nothing that was missed. The sink is called by libvirt's
-// event loop: it must not block, nor ask libvirt. A libvirtd that is not there is
-// normal life.
+// Run keeps a connection for libvirt's events until ctx ends. Then it returns nil, even
+// while libvirt hangs. An event without a name follows each connect, because libvirt does
+// not repeat missed events. libvirt's event loop calls the sink: it must not block, nor
+// ask libvirt. A missing libvirtd is normal.
 func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
 	logged := false
 	for pause := pauseMin; ctx.Err() == nil; pause = min(2*pause, pauseMax) {
@@ -46,7 +45,7 @@ func (d *Driver) Run(ctx context.Context, sink func(hypervisor.Event)) error {
 	return nil
 }
 
-// session is the life of one event connection. worked is true if there was one.
+// session runs one event connection. worked is true if there was one.
 func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (worked bool, err error) {
 	var s *session // may still be written to where ctx has ended first
 	opened := make(chan error)
@@ -75,7 +74,7 @@ func (d *Driver) session(ctx context.Context, sink func(hypervisor.Event)) (work
 	d.up.Store(true)
 	defer d.up.Store(false)
 	defer d.calls.start(s.close)
-	d.calls.start(func() { _ = d.requests.warm(ctx) }) // the first request will say what is wrong
+	d.calls.start(func() { _ = d.requests.warm(ctx) }) // the first request reports an error
 	sink(hypervisor.Event{})
 	select {
 	case <-ctx.Done():
@@ -91,7 +90,7 @@ type session struct {
 	ids  []int                           // of the registered callbacks
 	lost chan libvirt.ConnectCloseReason // of the connection
 	sink func(hypervisor.Event)
-	life lifecycle // the event loop's alone
+	life lifecycle // used by the event loop only
 }
 
 func (d *Driver) openSession(sink func(hypervisor.Event)) (*session, error) {
@@ -116,8 +115,8 @@ func (d *Driver) openSession(sink func(hypervisor.Event)) (*session, error) {
 	return s, nil
 }
 
-// register: the callbacks run in libvirt's event loop, which every
-// connection needs, one after the other.
+// register adds the callbacks. They run one after the other in libvirt's event loop,
+// which every connection needs.
 func (s *session) register() error {
 	err := s.conn.RegisterCloseCallback(func(_ *libvirt.Connect, reason libvirt.ConnectCloseReason) {
 		s.lost <- reason // once
@@ -139,11 +138,11 @@ func (s *session) register() error {
 	add(s.conn.DomainEventAgentLifecycleRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventAgentLifecycle) {
 		look(dom)
 	}))
-	// A grace period that is edited counts until the shutdown starts.
+	// An edited grace period counts until the shutdown starts.
 	add(s.conn.DomainEventMetadataChangeRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventMetadataChange) {
 		look(dom)
 	}))
-	// What a VM has plugged in decides whether it can be migrated.
+	// The devices of a VM decide whether it can be migrated.
 	add(s.conn.DomainEventDeviceAddedRegister(nil, func(_ *libvirt.Connect, dom *libvirt.Domain, _ *libvirt.DomainEventDeviceAdded) {
 		look(dom)
 	}))
@@ -153,8 +152,8 @@ func (s *session) register() error {
 	return err
 }
 
-// stoppedAt is now, where a guest was stopped for the rest of it to be sent: also by a
-// suspend while it is sent (qemuProcessHandleStop).
+// stoppedAt returns the current time if a guest was stopped to send the rest of it. A
+// suspend while it is sent counts, too (qemuProcessHandleStop).
 func stoppedAt(e *libvirt.DomainEventLifecycle) time.Time {
 	if e.Event == libvirt.DOMAIN_EVENT_SUSPENDED && libvirt.DomainEventSuspendedDetailType(e.Detail) == libvirt.DOMAIN_EVENT_SUSPENDED_MIGRATED {
 		return time.Now()
@@ -162,8 +161,8 @@ func stoppedAt(e *libvirt.DomainEventLifecycle) time.Time {
 	return time.Time{}
 }
 
-// eventOf is an event about a domain. Both parts are local: libvirt has no reason to
-// fail, and without a name it would say that anything may have changed.
+// eventOf returns an event about a domain. Both calls are local, so libvirt has no reason
+// to fail. Without a name the event would mean that anything may have changed.
 func eventOf(dom *libvirt.Domain) hypervisor.Event {
 	name, _ := dom.GetName()
 	uuid, _ := dom.GetUUIDString()
@@ -181,8 +180,8 @@ func closeReason(r libvirt.ConnectCloseReason) string {
 	}
 }
 
-// close may hang as long as libvirtd does. Over a broken connection libvirt has
-// nothing left to undo, so what fails here does not matter.
+// close may hang as long as libvirtd does. Its errors do not matter: over a broken
+// connection libvirt has nothing to undo.
 func (s *session) close() {
 	for _, id := range s.ids {
 		_ = s.conn.DomainEventDeregister(id)

@@ -132,7 +132,7 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 	}
 }
 
-// It decides whether the VM can be migrated, and nothing else tells of it.
+// A device decides whether the VM can be migrated, and only events tell of it.
 func TestADeviceThatComesOrGoesIsHeardOf(t *testing.T) {
 	d, _ := open(t)
 	events := listen(t, d)

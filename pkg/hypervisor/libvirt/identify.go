@@ -11,9 +11,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// identify gives the start time of a status file's process, 0 if the process
-// that has the pid is not QEMU for this domain. The error is process.ErrGone if
-// there is none.
+// identify returns the start time of a status file's process, 0 if the process that has
+// the pid is not QEMU for this domain. The error is process.ErrGone if there is no such
+// process.
 func identify(s status) (start uint64, err error) {
 	if s.pid == 0 {
 		return 0, nil
@@ -22,7 +22,7 @@ func identify(s status) (start uint64, err error) {
 		return 0, err
 	}
 	cmdline, err := readAtMost("/proc/"+strconv.Itoa(s.pid)+"/cmdline", maxStatus)
-	// An end in between comes first: then the pid, and the file, may be another's.
+	// Check for its end first: after that, the pid and the file may be another's.
 	if err := cmp.Or(process.Check(s.pid, start), err); err != nil {
 		return 0, err
 	}

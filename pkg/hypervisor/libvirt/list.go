@@ -11,9 +11,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// List joins libvirtd's list with its run directory. Where one of them cannot
-// be had the other's is all there is; the error is ErrUnavailable if neither
-// can.
+// List joins libvirtd's list with its run directory. If one of them fails it uses the
+// other alone. The error is ErrUnavailable if both fail.
 func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hypervisor.Domain, error) {
 	names, runErr := d.run.names()
 	asking, cancel := ctx, func() {}
@@ -58,9 +57,9 @@ func (d *Driver) queryAll(ctx context.Context, ours func(name string) bool) (map
 	return seen, nil
 }
 
-// seeAll learns from a list which domains run and will not come back by
-// themselves, and asks only about the others: 200 domains, one by one, cost
-// more processor time than everything else that an idle agent does.
+// seeAll learns from a list which domains run and will not come back by themselves, and
+// asks only about the others. Asking for 200 domains, one by one, takes more processor
+// time than all else that an idle agent does.
 func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[string]hypervisor.Domain, error) {
 	if d.run.path == "" {
 		return active(c, 0, ours, d.see) // the XML of each is needed
@@ -78,7 +77,7 @@ func (d *Driver) seeAll(c *libvirt.Connect, ours func(name string) bool) (map[st
 	})
 }
 
-// active sees the domains of ours that are active and on a list of libvirt's.
+// active returns our domains that are active and on a list of libvirt's.
 func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours func(name string) bool, see func(*libvirt.Domain) (hypervisor.Domain, error)) (map[string]hypervisor.Domain, error) {
 	doms, err := c.ListAllDomains(libvirt.CONNECT_LIST_DOMAINS_ACTIVE | list)
 	if err != nil {
@@ -110,7 +109,7 @@ func active(c *libvirt.Connect, list libvirt.ConnectListAllDomainsFlags, ours fu
 	return seen, nil
 }
 
-// listed is what a list says of a domain that runs. It makes no call.
+// listed returns what a list says of a running domain. It makes no call.
 func listed(dom *libvirt.Domain) (hypervisor.Domain, error) {
 	is := hypervisor.Domain{Domain: grace.Domain{Power: grace.PowerOn}}
 	var err error

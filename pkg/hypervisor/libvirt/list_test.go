@@ -10,7 +10,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// listedAs is what a list says of one domain.
+// listedAs returns what a list says of one domain.
 func listedAs(t *testing.T, d *Driver, name string) hypervisor.Domain {
 	t.Helper()
 	all, err := d.List(bounded(t), only(name))

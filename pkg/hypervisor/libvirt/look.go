@@ -14,17 +14,17 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// queryTimeout is how long libvirt is waited for where the run directory
-// already knows the domain: libvirt locks a domain, and the list of all, for
-// as long as it takes to kill one.
+// queryTimeout is how long to wait for libvirt if the run directory already knows the
+// domain. libvirt locks a domain, and the list of all, for as long as it takes to kill
+// one.
 const queryTimeout = 5 * time.Second
 
-// errOff: libvirt knows the domain, and it does not run.
+// errOff means that libvirt knows the domain, and it does not run.
 var errOff = fmt.Errorf("%w: it is defined but off", hypervisor.ErrNotFound)
 
-// Get joins the run directory with what libvirtd says, see
-// hypervisor.Driver. While a process cannot be identified the instance has
-// PID 0: at its start, and after its end until libvirt has cleaned up.
+// Get joins the run directory with what libvirtd says, see hypervisor.Driver. The
+// instance has PID 0 while its process cannot be identified: at its start, and after its
+// end until libvirt has cleaned up.
 func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error) {
 	run, runErr := d.run.look(name)
 	asking, cancel := ctx, func() {}
@@ -45,12 +45,12 @@ func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error
 	case known || errors.Is(runErr, fs.ErrNotExist):
 		return hypervisor.Domain{}, failed("look at", name, unavailable(err))
 	default:
-		// libvirt may say that there is no such domain; the file says nothing.
+		// libvirt may deny the domain, but the file is unreadable.
 		return hypervisor.Domain{}, failed("look at", name, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, runErr))
 	}
 }
 
-// unavailable: libvirt has not said what it knows, for whatever reason.
+// unavailable means that libvirt has not answered, for whatever reason.
 func unavailable(err error) error {
 	if err == nil || errors.Is(err, hypervisor.ErrNotFound) || errors.Is(err, hypervisor.ErrUnavailable) {
 		return err
@@ -58,8 +58,8 @@ func unavailable(err error) error {
 	return fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, plain(err))
 }
 
-// join: libvirtd says what the domain does, the run directory which process
-// it is, if it knows the domain.
+// join takes the power from libvirtd, and the process from the run directory if that
+// knows the domain.
 func join(seen hypervisor.Domain, run entry) hypervisor.Domain {
 	if run.uuid == seen.Instance.UUID {
 		seen.Instance, seen.Agent, seen.Grace = run.instance(), run.agent, run.grace
@@ -73,7 +73,7 @@ func join(seen hypervisor.Domain, run entry) hypervisor.Domain {
 // query asks libvirtd about one domain.
 func (d *Driver) query(ctx context.Context, name string) (hypervisor.Domain, error) {
 	var seen hypervisor.Domain
-	err := d.queries.find(ctx, name, "", func(dom *libvirt.Domain) (err error) {
+	err := d.queries.find(ctx, name, func(dom *libvirt.Domain) (err error) {
 		seen, err = d.see(dom)
 		return err
 	})
@@ -83,9 +83,8 @@ func (d *Driver) query(ctx context.Context, name string) (hypervisor.Domain, err
 	return seen, nil
 }
 
-// see asks libvirtd what a domain does. None of these calls takes the
-// domain's job lock, except for the XML on new versions of libvirt. Which process
-// it is libvirtd does not say.
+// see asks libvirtd what a domain does. Only the XML, on new versions of libvirt, takes
+// the domain's job lock. libvirtd does not tell the process.
 func (d *Driver) see(dom *libvirt.Domain) (hypervisor.Domain, error) {
 	is, err := listed(dom)
 	if err != nil {

@@ -61,8 +61,8 @@ func TestAnAgentShutsTheGuestDown(t *testing.T) {
 	d, _ := open(t)
 	g := shared.Boot(t, node.Spec{GuestAgent: true, Behaviour: "agent=ok"})
 	node.Eventually(t, testTimeout, func() bool { dom, err := d.Get(bounded(t), g.Domain); return err == nil && dom.Agent }, "the agent is there")
-	// A guest that is off before its agent's answer is an error of libvirt's: the
-	// guest's end is what counts.
+	// libvirt returns an error if the guest is off before its agent's answer. The guest's
+	// end is what counts.
 	if err := d.Ask(bounded(t), g.Domain, instance(t, d, g.Domain), grace.ModeAgent); err != nil {
 		t.Log(err)
 	}

@@ -51,8 +51,8 @@ func open(t *testing.T) (*Driver, *proxy) {
 	return d, p
 }
 
-// leavesNothing has the test fail that leaves a goroutine. libvirt's event loop is the
-// process's.
+// leavesNothing fails a test that leaves a goroutine. libvirt's event loop belongs to the
+// process.
 func leavesNothing(t *testing.T) {
 	t.Helper()
 	kit.Must(t, loop())

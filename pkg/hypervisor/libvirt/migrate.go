@@ -12,9 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
-// How many migrations there may be at once, and questions about them. A call
-// that migrates has its connection for as long as it lasts; what asks and aborts
-// needs another.
+// How many migrations and questions about them there may be at once. A migration uses its
+// connection to its end; questions and aborts need another.
 const (
 	migrationConns = 8
 	jobConns       = 4
@@ -29,14 +28,14 @@ type Migrator struct {
 	texts  *pool
 }
 
-// Migrator returns one; it connects when something is asked of it, and is closed with
-// the driver.
+// Migrator returns a migrator. It connects at the first call, and is closed with the
+// driver.
 func (d *Driver) Migrator() *Migrator {
 	return &Migrator{driver: d, moves: d.newPool("migrations", migrationConns, 0), jobs: d.newPool("jobs", jobConns, 0), texts: d.newPool("definitions", textConns, 0)}
 }
 
-// flagsOf is how libvirt sends: live, from one libvirt to the other, and paused when
-// it has arrived.
+// flagsOf returns how libvirt sends: live, from one libvirt to the other, and paused on
+// arrival.
 func flagsOf(o hypervisor.Outgoing) libvirt.DomainMigrateFlags {
 	flags := libvirt.MIGRATE_LIVE | libvirt.MIGRATE_PEER2PEER | libvirt.MIGRATE_PAUSED
 	switch o.Transport {
@@ -52,9 +51,9 @@ func flagsOf(o hypervisor.Outgoing) libvirt.DomainMigrateFlags {
 	return flags
 }
 
-// Migrate sends a domain by the connection to the URI, and has it arrive paused. It
-// returns when libvirt does, or when ctx ends, which ends nothing: see Abort. An error
-// does not say that the domain is not at the target.
+// Migrate sends a domain over the connection to the URI; it arrives paused. Migrate
+// returns when libvirt does, or when ctx ends, which does not end the migration: see
+// Abort. After an error the domain may still be at the target.
 func (m *Migrator) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 	params := libvirt.DomainMigrateParameters{
 		DestNameSet: true, DestName: o.Domain, // without it the domain's own XML would say
@@ -76,8 +75,8 @@ func (m *Migrator) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
 	return failed("migrate", o.Domain, err)
 }
 
-// Progress says how far an outgoing migration is. It fails with ErrState where
-// there is none.
+// Progress returns how far an outgoing migration is. It fails with ErrState if there is
+// none.
 func (m *Migrator) Progress(ctx context.Context, name string, i grace.Instance) (hypervisor.Progress, error) {
 	var p hypervisor.Progress
 	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error {
@@ -104,9 +103,9 @@ func (m *Migrator) Abort(ctx context.Context, name string, i grace.Instance) err
 	return failed("abort the migration of", name, err)
 }
 
-// Pause stops a domain that is being sent. Its job goes on; where it fails, libvirt
-// lets the domain run again (qemuMigrationSrcRestoreDomainState). One that is
-// stopped stays so.
+// Pause stops a domain that is being sent. Its job goes on. If the job fails, libvirt
+// lets the domain run again (qemuMigrationSrcRestoreDomainState). A stopped domain stays
+// stopped.
 func (m *Migrator) Pause(ctx context.Context, name string, i grace.Instance) error {
 	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error {
 		switch stay, err := stayOf(dom); {
@@ -120,11 +119,10 @@ func (m *Migrator) Pause(ctx context.Context, name string, i grace.Instance) err
 	return failed("pause", name, err)
 }
 
-// Look says what a domain is here. The instance has its process where that is
-// known.
+// Look returns what a domain is here. The instance has its process if that is known.
 func (m *Migrator) Look(ctx context.Context, name string) (hypervisor.Stay, grace.Instance, error) {
 	stay, uuid := hypervisor.StayUnknown, ""
-	err := m.jobs.find(ctx, name, "", func(dom *libvirt.Domain) (err error) {
+	err := m.jobs.find(ctx, name, func(dom *libvirt.Domain) (err error) {
 		if uuid, err = dom.GetUUIDString(); err != nil {
 			return err
 		}
@@ -143,10 +141,10 @@ func (m *Migrator) Look(ctx context.Context, name string) (hypervisor.Stay, grac
 	return stay, grace.Instance{UUID: uuid}, nil
 }
 
-// stayOf asks for the job first: what has none afterwards stays as it is.
+// stayOf asks for the job first: without one the state does not change afterwards.
 func stayOf(dom *libvirt.Domain) (hypervisor.Stay, error) {
 	job, err := dom.GetJobInfo()
-	// A domain that arrives has a job that may not be asked about: "migration statistics
+	// libvirt does not answer for the job of a domain that arrives: "migration statistics
 	// are available only on the source host".
 	arriving := errors.Is(err, libvirt.ERR_OPERATION_INVALID) || errors.Is(err, libvirt.ERR_OPERATION_UNSUPPORTED)
 	if err != nil && !arriving {
@@ -175,8 +173,8 @@ func stayOf(dom *libvirt.Domain) (hypervisor.Stay, error) {
 	}
 }
 
-// Resume lets a domain run that is paused for whatever reason: the caller has made
-// sure that it runs nowhere else. One that runs is left as it is.
+// Resume lets a paused domain run, whatever paused it: the caller has made sure that it
+// runs nowhere else. It leaves a running one as it is.
 func (m *Migrator) Resume(ctx context.Context, name string, i grace.Instance) error {
 	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error {
 		switch stay, err := stayOf(dom); {
@@ -193,14 +191,14 @@ func (m *Migrator) Resume(ctx context.Context, name string, i grace.Instance) er
 	return failed("resume", name, err)
 }
 
-// Left tells whether libvirt says that an instance which has ended here went
+// Left reports whether libvirt says that an instance which has ended here moved
 // elsewhere: its log does, before QEMU's end (qemuProcessStop).
 func (m *Migrator) Left(ctx context.Context, name string, i grace.Instance) (bool, error) {
 	end, err := m.driver.Ended(ctx, name, i)
 	return end == grace.EndMoved, err
 }
 
-// Remove ends a domain here, by force. One that is not there is no error.
+// Remove ends a domain here, by force. A missing one is no error.
 func (m *Migrator) Remove(ctx context.Context, name string, i grace.Instance) error {
 	err := m.driver.with(ctx, m.jobs, name, i, func(dom *libvirt.Domain) error {
 		return dom.DestroyFlags(libvirt.DOMAIN_DESTROY_DEFAULT)

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// idleTime is how long an unused connection stays open: less than
-	// the 5 s after which libvirtd pings it, which wakes the agent.
+	// idleTime is how long an unused connection stays open. It is less than the 5 s after
+	// which libvirtd pings it, which wakes the agent.
 	idleTime = 4 * time.Second
 	// openDelay is how long a call waits for a connection before it opens one:
 	// most calls take a millisecond.
@@ -23,11 +23,10 @@ const (
 
 var errClosed = fmt.Errorf("%w: the driver is closed", hypervisor.ErrUnavailable)
 
-// pool holds connections for one kind of call. A connection carries one call at
-// a time and no keepalives of ours: libvirt's client library (seen with 9.0)
-// crashes the process where a second thread sends something while a call waits
-// for its reply. It looks like CVE-2024-4418: a callback is left behind that
-// points into the first thread's stack.
+// pool holds connections for one kind of call. A connection carries one call at a time
+// and no keepalives of ours: libvirt's client library (seen with 9.0) crashes the process
+// if a second thread sends something while a call waits for its reply. This looks like
+// CVE-2024-4418: a callback stays behind that points into the first thread's stack.
 type pool struct {
 	driver   *Driver
 	name     string
@@ -39,8 +38,8 @@ type pool struct {
 
 	mu      sync.Mutex
 	closed  bool
-	open    int           // connections, with those that are being opened
-	idle    []*connection // the one used last at the end
+	open    int           // connections, including those being opened
+	idle    []*connection // the last used one at the end
 	calling map[string]chan struct{}
 }
 
@@ -53,10 +52,16 @@ func (d *Driver) newPool(name string, most, keep int) *pool {
 	return p
 }
 
-// do makes a call about a domain. It returns when ctx ends, with an error that
-// wraps ctx's, although the call goes on until libvirt lets it return: then
-// nothing that the call writes may be read. Until it has returned, it keeps
-// its slot, and further calls about that domain wait.
+// connection is a connection in the pool, or lent to a call.
+type connection struct {
+	*libvirt.Connect
+	expiry *time.Timer // while it is idle
+}
+
+// do makes a call about a domain. When ctx ends, it returns an error that wraps ctx's,
+// although the call goes on until libvirt lets it return. Then the caller may not read
+// what the call writes. Until the call has returned, it keeps its slot, and further calls
+// about that domain wait.
 func (p *pool) do(ctx context.Context, domain string, call func(*connection) error) error {
 	returned, err := p.enter(ctx, domain)
 	if err != nil {
@@ -75,11 +80,10 @@ func (p *pool) do(ctx context.Context, domain string, call func(*connection) err
 	return answered(ctx, done)
 }
 
-// find does something with a domain. One that was prepared is taken where its UUID
-// is the one that is meant; with "" whichever has the name now is found.
-func (p *pool) find(ctx context.Context, name, uuid string, do func(*libvirt.Domain) error) error {
+// find does something with the domain that has the name now.
+func (p *pool) find(ctx context.Context, name string, do func(*libvirt.Domain) error) error {
 	return p.do(ctx, name, func(c *connection) error {
-		dom, err := c.find(name, uuid)
+		dom, err := c.LookupDomainByName(name)
 		if err != nil {
 			return plain(err)
 		}
@@ -122,7 +126,7 @@ func (p *pool) enter(ctx context.Context, domain string) (returned func(), err e
 	}
 }
 
-// with makes the call on a connection that works.
+// with makes the call on a working connection.
 func (p *pool) with(call func(*connection) error) error {
 	c, err := p.take()
 	if err != nil {
@@ -138,7 +142,7 @@ func (p *pool) with(call func(*connection) error) error {
 	return nil
 }
 
-// take returns a connection that works and that no other call uses.
+// take returns a working connection that no other call uses.
 func (p *pool) take() (*connection, error) {
 	wait := time.NewTimer(openDelay)
 	defer wait.Stop()
@@ -161,8 +165,8 @@ func (p *pool) take() (*connection, error) {
 	}
 }
 
-// pop takes the idle connection that was used last, nil if there is none; open
-// is how many connections there are.
+// pop takes the idle connection that was used last, nil if there is none. open is the
+// number of connections.
 func (p *pool) pop() (c *connection, open int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -173,7 +177,7 @@ func (p *pool) pop() (c *connection, open int) {
 	return c, p.open
 }
 
-// dial opens a connection. There are as many slots as connections may be.
+// dial opens a connection. The slots limit the number of connections.
 func (p *pool) dial() (*connection, error) {
 	p.count(+1)
 	c, err := p.driver.connect()
@@ -190,7 +194,7 @@ func (p *pool) count(n int) {
 	p.open += n
 }
 
-// release gives a connection back, or closes it where it is broken.
+// release gives a connection back, or closes it if it is broken.
 func (p *pool) release(c *connection) {
 	works := alive(c.Connect)
 	p.mu.Lock()
@@ -207,14 +211,12 @@ func (p *pool) release(c *connection) {
 	default:
 	}
 	if !kept {
-		p.end(c)
+		c.end()
 	}
 }
 
-func (p *pool) end(c *connection) {
-	c.forget()
-	_, _ = c.Close() // of a connection that no call uses any more
-}
+// end closes a connection that no call uses any more.
+func (c *connection) end() { _, _ = c.Close() }
 
 // expire closes a connection that was not used for idleTime.
 func (p *pool) expire(c *connection) {
@@ -226,7 +228,7 @@ func (p *pool) expire(c *connection) {
 	}
 	p.mu.Unlock()
 	if unused {
-		p.end(c)
+		c.end()
 	}
 }
 
@@ -241,7 +243,7 @@ func (p *pool) warm(ctx context.Context) error {
 	return p.do(ctx, "", func(*connection) error { return nil })
 }
 
-// close closes what is idle; the rest follows as its calls return.
+// close closes idle connections; the others close as their calls return.
 func (p *pool) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -249,6 +251,6 @@ func (p *pool) close() {
 	for len(p.idle) > 0 {
 		c := p.idle[0]
 		p.remove(0)
-		p.driver.calls.start(func() { p.end(c) })
+		p.driver.calls.start(c.end)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// someone is an instance of a domain that is not there.
+// someone is an instance of a missing domain.
 var someone = grace.Instance{UUID: "11111111-2222-4333-8444-555555555555"}
 
 // ask asks the domains in the background; stop ends that.
@@ -51,7 +51,7 @@ func TestNoConnectionCarriesMoreThanOneCall(t *testing.T) {
 	defer ask(t, d, grace.ModeAgent, hungNames(30)...)()
 	heldWithin(t, p, requestConns+agentConns)
 
-	// The pools are full; queries and destroys do not notice.
+	// The pools are full; queries and destroys are not affected.
 	if _, err := d.Get(bounded(t), "vmgrace-test_well"); !errors.Is(err, hypervisor.ErrNotFound) {
 		t.Errorf("a query besides hung requests: %v", err)
 	}
@@ -194,7 +194,7 @@ func TestAReconnectLeavesNoDescriptors(t *testing.T) {
 	node.Eventually(t, testTimeout, func() bool { return descriptors() <= before }, "at most %d descriptors, as before", before)
 }
 
-// See pool: what shares a connection can crash the process.
+// See pool: two calls on one connection can crash the process.
 func TestACallIsAloneOnItsConnection(t *testing.T) {
 	d, p := open(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)

@@ -12,17 +12,16 @@ import (
 	"testing"
 )
 
-// proxy stands between driver and libvirtd. It knows libvirt's frames: it
-// counts the calls that wait for their reply, lets chosen ones hang, and can
-// stop or cut everything.
+// proxy is between driver and libvirtd, and knows libvirt's frames. It counts the calls
+// that wait for their reply, lets chosen ones hang, and can stop or cut everything.
 type proxy struct {
 	path, server string
 
 	mu       sync.Mutex
 	listener net.Listener
 	conns    map[*proxied]bool
-	hold     func(frame []byte) bool // calls that are not handed on
-	silent   bool                    // nothing is handed on
+	hold     func(frame []byte) bool // calls that are held back
+	silent   bool                    // everything is held back
 	down     bool                    // cut
 	opened   int
 	worst    int // calls at once on one connection
@@ -55,7 +54,7 @@ func newProxy(t *testing.T, server string) *proxy {
 
 func (p *proxy) uri() string { return "qemu+unix:///system?socket=" + p.path }
 
-// cut ends all connections and takes no more.
+// cut ends all connections and accepts no more.
 func (p *proxy) cut(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
@@ -68,7 +67,7 @@ func (p *proxy) cut(t *testing.T) {
 	}
 }
 
-// mend takes connections (again).
+// mend accepts connections (again).
 func (p *proxy) mend(t *testing.T) {
 	t.Helper()
 	l, err := net.Listen("unix", p.path)
@@ -110,7 +109,7 @@ func (p *proxy) take(client net.Conn) {
 
 func (c *proxied) close() { _ = c.client.Close(); _ = c.server.Close() }
 
-// pump hands on the frames of one direction and counts those of a kind.
+// pump forwards the frames of one direction and counts those of a kind.
 func (p *proxy) pump(c *proxied, from, to net.Conn, kind uint32, count int) {
 	defer func() {
 		p.mu.Lock()
@@ -179,15 +178,15 @@ func (p *proxy) holdAbout(names ...string) {
 	}
 }
 
-// silence lets everything hang, keepalives too, on connections to come as well.
+// silence makes everything hang, keepalives too, even on new connections.
 func (p *proxy) silence() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.silent = true
 }
 
-// stats: connections open now, opened ever, most calls at once on one, and
-// how many frames hang.
+// stats returns the connections open now, opened ever, most calls at once on one, and the
+// number of frames that hang.
 func (p *proxy) stats() (open, opened, worst, held int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -29,8 +29,8 @@ const agentName = "node-agent"
 
 const logTime = "2006-01-02 15:04:05.000-0700"
 
-// startedAt is an instance's start by the wall clock, the zero time if its
-// process is not known. It is wrong where the clock was set since.
+// startedAt returns an instance's start by the wall clock, the zero time if its process
+// is not known. It is wrong if the clock was set since.
 func startedAt(i grace.Instance) time.Time {
 	if i.PID == 0 {
 		return time.Time{}
@@ -38,7 +38,7 @@ func startedAt(i grace.Instance) time.Time {
 	return time.Now().Add(-process.Age(i.Start))
 }
 
-// logEnd reads why an instance ended from the tail of its domain's log.
+// logEnd finds why an instance ended in the tail of its domain's log.
 func logEnd(tail, uuid string, started time.Time) grace.End {
 	run, ok := runOf(tail, uuid, started)
 	if !ok {
@@ -46,7 +46,7 @@ func logEnd(tail, uuid string, started time.Time) grace.End {
 	}
 	reason := ""
 	for _, m := range ending.FindAllStringSubmatch(run, -1) {
-		// A libvirtd that is killed then has the next one say something else.
+		// If a libvirtd was killed then, the next one writes another reason.
 		if reason != "migrated" {
 			reason = m[1]
 		}
@@ -57,8 +57,8 @@ func logEnd(tail, uuid string, started time.Time) grace.End {
 	case "migrated", "saved":
 		return grace.EndMoved
 	}
-	// libvirt takes a SIGTERM that it did not send for a shutdown, and with
-	// on_poweroff=restart for a crash.
+	// libvirt reports a SIGTERM from others as a shutdown, and with on_poweroff=restart
+	// as a crash.
 	if end := killedByOthers(run); end != grace.EndUnknown {
 		return end
 	}
@@ -74,9 +74,9 @@ func logEnd(tail, uuid string, started time.Time) grace.End {
 	}
 }
 
-// runOf returns the part of the log that belongs to the instance: its UUID is
-// in the command line, and of several runs with that UUID it is the one that
-// began closest to the instance's process.
+// runOf returns the part of the log that belongs to the instance. Its UUID is in the
+// command line. Of several runs with that UUID, runOf takes the one that began closest to
+// the instance's process.
 func runOf(tail, uuid string, started time.Time) (run string, ok bool) {
 	begins := starting.FindAllStringSubmatchIndex(tail, -1)
 	var best time.Duration
@@ -100,8 +100,8 @@ func runOf(tail, uuid string, started time.Time) (run string, ok bool) {
 	return run, ok
 }
 
-// killedByOthers: QEMU names who sent the signal. libvirtd sends one to every
-// QEMU whose guest has powered off.
+// killedByOthers judges the end by the signal's sender, which QEMU names. It skips
+// libvirtd, which signals every QEMU whose guest is off.
 func killedByOthers(run string) grace.End {
 	for _, m := range terminating.FindAllStringSubmatch(run, -1) {
 		by := strings.Trim(m[1], "()")

@@ -23,27 +23,27 @@ import (
 // maxStatus bounds a status file; libvirt's have some 12 KiB.
 const maxStatus = 4 << 20
 
-// runDir reads the status files that libvirt keeps of its running domains:
-// NAME.xml, written by rename (virFileRewrite), removed after the end.
+// runDir reads libvirt's status files of its running domains: NAME.xml, written by rename
+// (virFileRewrite) and removed after the end.
 type runDir struct {
 	path string // "" = there is none
 
 	mu    sync.Mutex
-	cache map[string]entry // as they were last looked at
+	cache map[string]entry // as last looked at
 }
 
-// entry is what the run directory says of a domain.
+// entry is the run directory's entry of a domain.
 type entry struct {
 	status
-	file  os.FileInfo // that this was read from
+	file  os.FileInfo // the file that was read
 	start uint64      // of its process, 0 until that was identified
 	gone  bool        // the process has ended, although the file is still there
 }
 
-// live: the run directory alone proves that the domain runs.
+// live reports whether the run directory alone proves that the domain runs.
 func (e *entry) live() bool { return e.start != 0 && !e.gone }
 
-// instance has PID 0 where the process cannot be identified.
+// instance returns the instance, with PID 0 if its process is not identified.
 func (e *entry) instance() grace.Instance {
 	if !e.live() {
 		return grace.Instance{UUID: e.uuid}
@@ -57,7 +57,8 @@ func (e *entry) domain(p grace.Power) hypervisor.Domain {
 
 func newRunDir(path string) *runDir { return &runDir{path: path, cache: map[string]entry{}} }
 
-// names returns the names of all domains that have a file, and forgets the others.
+// names returns the names of all domains that have a file, and drops the others from the
+// cache.
 func (r *runDir) names() ([]string, error) {
 	if r.path == "" {
 		return nil, fmt.Errorf("libvirt's run directory: %w", fs.ErrNotExist)

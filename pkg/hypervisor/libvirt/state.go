@@ -6,8 +6,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// powerOf says what a state of virDomainGetState amounts to. running is false
-// for a domain that is defined but off.
+// powerOf returns the power for a state of virDomainGetState. running is false for a
+// domain that is defined but off.
 func powerOf(state libvirt.DomainState, reason int) (p grace.Power, running bool) {
 	switch state {
 	case libvirt.DOMAIN_RUNNING, libvirt.DOMAIN_BLOCKED:
@@ -25,8 +25,8 @@ func powerOf(state libvirt.DomainState, reason int) (p grace.Power, running bool
 	}
 }
 
-// pausedOf: measured on libvirt 9.0, virDomainSuspend and a start with
-// --paused both give the reason USER.
+// pausedOf returns a paused domain's power. On libvirt 9.0 (measured) virDomainSuspend
+// and a start with --paused give the reason USER.
 func pausedOf(reason libvirt.DomainPausedReason) grace.Power {
 	switch reason {
 	case libvirt.DOMAIN_PAUSED_USER:
@@ -38,7 +38,7 @@ func pausedOf(reason libvirt.DomainPausedReason) grace.Power {
 	}
 }
 
-// shutoffOf says how a domain that is defined but off ended.
+// shutoffOf returns how a domain that is defined but off ended.
 func shutoffOf(reason int) grace.End {
 	switch libvirt.DomainShutoffReason(reason) {
 	case libvirt.DOMAIN_SHUTOFF_SHUTDOWN:
@@ -56,17 +56,16 @@ func shutoffOf(reason int) grace.End {
 	}
 }
 
-// lifecycle reads libvirt's lifecycle events. It remembers who asked for a
-// shutdown, because libvirt reports a QEMU that somebody killed by SIGTERM as
-// shut down: measured on 9.0, it says SHUTDOWN by the host, then STOPPED by a
-// shutdown. (With on_poweroff=restart it says STOPPED by a failure alone; a
-// SIGKILL looks the same.)
+// lifecycle reads libvirt's lifecycle events. It remembers who asked for a shutdown,
+// because libvirt reports a QEMU that somebody killed by SIGTERM as shut down. Measured
+// on 9.0, it says SHUTDOWN by the host, then STOPPED by a shutdown. (With
+// on_poweroff=restart it only says STOPPED by a failure; a SIGKILL looks the same.)
 type lifecycle struct {
 	asked map[string]grace.End // by UUID, from SHUTDOWN to STOPPED
 }
 
-// end returns why the domain ended or is ending, EndUnknown for all the
-// events that only say: look again.
+// end returns why the domain ended or is ending, EndUnknown for events that only ask for
+// a look.
 func (l *lifecycle) end(uuid string, event libvirt.DomainEventType, detail int) grace.End {
 	switch event {
 	case libvirt.DOMAIN_EVENT_SHUTDOWN:
@@ -96,8 +95,8 @@ func shutdownOf(detail libvirt.DomainEventShutdownDetailType) grace.End {
 	}
 }
 
-// stoppedOf: asked is EndUnknown where the event before got lost. Then only
-// the log can tell a shutdown from a kill.
+// stoppedOf returns why a domain stopped. asked is EndUnknown if the event before got
+// lost; then only the log can tell a shutdown from a kill.
 func stoppedOf(detail libvirt.DomainEventStoppedDetailType, asked grace.End) grace.End {
 	switch detail {
 	case libvirt.DOMAIN_EVENT_STOPPED_SHUTDOWN:

@@ -11,7 +11,7 @@ import (
 
 const agentChannel = "org.qemu.guest_agent.0"
 
-// status is what matters of a domain's XML: of <domstatus> in libvirt's run
+// status is the part of a domain's XML that counts: of <domstatus> in libvirt's run
 // directory, or of <domain>, which has no pid.
 type status struct {
 	name, uuid string

@@ -8,12 +8,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// tempStatus is a fixed name: whatever a crash or a tenant left there is
-// removed, so that nothing can pile up.
+// tempStatus is a fixed name. Leftovers of a crash or a tenant are removed, so that
+// nothing can pile up.
 const tempStatus = ".status.json.agent"
 
-// WriteStatus replaces status.json, by rename. It is an answer to a tenant, in
-// the tenant's memory: nothing depends on it, so it is not made durable.
+// WriteStatus replaces status.json, by rename. Nothing depends on this answer to a
+// tenant, in the tenant's memory, so it is not made durable.
 func (d Directory) WriteStatus(s grace.Status) error {
 	root, _, err := d.open()
 	if err != nil {

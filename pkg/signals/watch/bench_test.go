@@ -10,7 +10,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// BenchmarkLook is one launcher directory with a shim's registration.
+// BenchmarkLook looks at one launcher directory with a registered shim.
 func BenchmarkLook(b *testing.B) {
 	d := Directory{Base: b.TempDir(), Name: "ns_vm", Namespace: "ns", VM: "vm"}
 	registered(b, filepath.Join(d.Base, d.Name))
@@ -22,8 +22,8 @@ func BenchmarkLook(b *testing.B) {
 	}
 }
 
-// BenchmarkScan200 is what is done every ten seconds, because inotify can lose
-// events. The looks that it asks for are not in it.
+// BenchmarkScan200 is the scan that runs every ten seconds, because inotify can lose
+// events. It leaves out the looks that a scan asks for.
 func BenchmarkScan200(b *testing.B) {
 	dir := b.TempDir()
 	for n := range 200 {

@@ -15,18 +15,18 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// View is what a launcher directory said at one moment. Whether the end of the lock's
-// holder will be seen, and when that started, is not known here.
+// View is the state of a launcher directory at one moment. It does not tell when the
+// lock's holder started, or whether its end will be seen.
 type View struct {
 	grace.Directory
 	signals.Asking
 
-	// Rejected is what was there and cannot be used.
+	// Rejected lists files that cannot be used.
 	Rejected []Rejection
 }
 
-// Rejection is a file that cannot be used. Reason is one of ours, usable as a
-// metric's label; Err may contain a tenant's text, for the log only.
+// Rejection is a file that cannot be used. Reason is one of the constants below, usable
+// as a metric's label. Err may contain a tenant's text, for the log only.
 type Rejection struct {
 	Reason string
 	Err    error
@@ -41,16 +41,15 @@ const (
 
 var errSwapped = errors.New("replaced while it was opened")
 
-// lookTries bounds what a tenant can cause who replaces vm.json all the time.
+// lookTries bounds the work for a tenant who replaces vm.json all the time.
 const lookTries = 3
 
-// Directory is one launcher directory, named by a path below a base that the
-// tenant cannot change. It holds nothing open: a launcher's volume can be
-// unmounted at any time.
+// Directory is one launcher directory. Its path is below a base that the tenant cannot
+// change. Nothing stays open in it: a launcher's volume can be unmounted at any time.
 type Directory struct {
 	Base, Name string
-	// Namespace and VM are whose directory it is, Pod is the launcher pod's UID, ""
-	// without Kubernetes; vm.json cannot change that.
+	// Namespace and VM name its VM. Pod is the launcher pod's UID, "" without Kubernetes.
+	// vm.json cannot change them.
 	Namespace, VM, Pod string
 }
 
@@ -66,8 +65,8 @@ func (d Directory) Look() (View, error) {
 	}
 	defer root.Close()
 	view := View{Directory: grace.Directory{Present: true, ID: idOf(info)}}
-	// The trigger first: a shim registers before it asks, so a trigger that is
-	// seen comes with the registration it belongs to.
+	// The trigger first: a shim registers before it asks, so the registration of a
+	// trigger that is seen is there too.
 	if err := d.lookTrigger(root, &view); err != nil {
 		return View{}, err
 	}
@@ -83,8 +82,8 @@ func (d Directory) Look() (View, error) {
 	return view, nil
 }
 
-// open never follows a link at the directory's own name: it could lead to
-// another tenant's. What is returned is what was opened.
+// open does not follow a link at the directory's own name: it could lead to another
+// tenant's directory. It returns the info of the opened directory.
 func (d Directory) open() (*os.Root, fs.FileInfo, error) {
 	base, err := os.OpenRoot(d.Base)
 	if err != nil {
@@ -135,11 +134,11 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 		return err
 	}
 	if !view.Locked && !still(root, info) {
-		// Its shim has removed it and ended: that is not a shim that was killed.
+		// Its shim has removed it and ended in order; it was not killed.
 		view.Registered, view.Holder = false, grace.Holder{}
 		return fmt.Errorf("%s: %w", signals.FileVM, errSwapped)
 	}
-	vm, err := signals.ParseVM(content) // what is too large has no content
+	vm, err := signals.ParseVM(content) // a file that is too large has no content
 	switch {
 	case err != nil:
 		view.reject(ReasonVMFile, err)
@@ -151,8 +150,8 @@ func (d Directory) lookVM(root *os.Root, view *View) error {
 	return nil
 }
 
-// readWhole reads a file that may be rewritten meanwhile: what is read twice
-// alike is not half of one and half of another.
+// readWhole reads a file that may be rewritten meanwhile. It reads until two results are
+// equal, so that old and new content do not mix.
 func readWhole(f *os.File) ([]byte, error) {
 	content, err := signals.Read(f)
 	for range lookTries {
@@ -176,8 +175,8 @@ func still(root *os.Root, opened fs.FileInfo) bool {
 	return err == nil && os.SameFile(opened, now)
 }
 
-// lockOf asks who keeps us from locking the file, and locks nothing. holder is the pid
-// in our pid namespace, 0 where it cannot be seen from here (fcntl(2), F_GETLK).
+// lockOf asks who holds a lock on the file, and locks nothing. holder is the pid in our
+// pid namespace, 0 if it cannot be seen from here (fcntl(2), F_GETLK).
 func lockOf(f *os.File) (locked bool, holder int, err error) {
 	query := unix.Flock_t{Type: unix.F_WRLCK}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_GETLK, &query); err != nil {

@@ -126,7 +126,7 @@ func TestTheLockTellsWhetherTheShimLives(t *testing.T) {
 	}
 }
 
-// comeAndGo is the life of one shim after the other, all of which end in order.
+// comeAndGo runs one shim after the other, each with an orderly end.
 func comeAndGo(dir string) (code int) {
 	for range 3000 {
 		s := signals.NewSender(dir, signals.VM{Namespace: "ns", Name: "vm", UID: "u1"})
@@ -190,7 +190,7 @@ func TestALinkInPlaceOfTheDirectoryLeadsNowhere(t *testing.T) {
 	}
 }
 
-// tookOver tells whether anything counts of what vm.json says.
+// tookOver reports whether any content of vm.json counts.
 func tookOver(v View) bool {
 	return v.UID != "" || v.Readable || v.Grace != "" || v.Asking != (signals.Asking{})
 }

@@ -10,28 +10,28 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// scanInterval is how often everything is scanned, because inotify can lose
-// events. pollInterval is how often what is missing is looked for, and
-// everything while there is no inotify.
+// scanInterval is how often everything is scanned, because inotify can lose events.
+// pollInterval is how often to look for missing directories, and for all of them without
+// inotify.
 const (
 	scanInterval = 10 * time.Second
 	pollInterval = 500 * time.Millisecond
-	// fullScan is each how many scans all directories are looked at, also those in
-	// which nothing changes: a lock comes and goes without a trace there.
+	// fullScan is every how many scans all directories are looked at, even unchanged
+	// ones: a lock leaves no trace there.
 	fullScan = 30
 )
 
-// A storm of events is taken together, a name once: one tenant's renames must
-// not be in the way of another's trigger. It is a storm where so many wait, and
-// then the rest of it is waited for.
+// Events of a storm are taken together, each name once, so that one tenant's renames do
+// not delay another's trigger. At stormSize waiting events it is a storm. Then the
+// watcher waits for the rest.
 const (
 	eventBuffer = 1024
 	stormSize   = 64
 	stormDelay  = 2 * time.Millisecond
 )
 
-// Run watches until ctx ends: with inotify, and without it as long as there is
-// none. Nothing that happens to a directory ends it.
+// Run watches until ctx ends, by polling while there is no inotify. Nothing that happens
+// to a directory ends it.
 func (w *Watcher) Run(ctx context.Context) error {
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -108,8 +108,8 @@ func (w *Watcher) watch(ctx context.Context, mounted <-chan struct{}) error {
 			w.tick(notify)
 		case <-mounts:
 			w.scan(notify)
-			// fsnotify may learn later than we do that a watch has ended with its mount:
-			// check again, and do no more than that for a storm of mounts.
+			// fsnotify may learn only later that a watch has ended with its mount. So
+			// check again, and do only that for a storm of mounts.
 			soon, mounts = time.After(pollInterval), nil
 		case <-soon:
 			w.check(notify)
@@ -126,8 +126,7 @@ func (w *Watcher) events(notify *fsnotify.Watcher, first fsnotify.Event) {
 	}
 }
 
-// coalesce takes what else has come in, at most a buffer full: a storm may
-// never end.
+// coalesce takes the waiting events too, at most a buffer full: a storm may never end.
 func coalesce(ev fsnotify.Event, more <-chan fsnotify.Event) map[string]fsnotify.Event {
 	all := map[string]fsnotify.Event{ev.Name: ev}
 	if len(more) >= stormSize {

@@ -16,7 +16,7 @@ func TestAStormOfEventsIsTakenTogetherANameOnce(t *testing.T) {
 	events <- fsnotify.Event{Name: "neighbour", Op: fsnotify.Create}
 	// When the first of them is taken.
 	all := coalesce(<-events, events)
-	// Then: all are, and nothing that has happened to a name is lost.
+	// Then: all are taken, and no change of a name is lost.
 	if len(events) != 0 || len(all) != 2 || all["storm"].Op != fsnotify.Create|fsnotify.Rename || all["neighbour"].Op != fsnotify.Create {
 		t.Errorf("%d left; %v", len(events), all)
 	}

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchMounts calls changed when something may have been mounted or unmounted in
-// this mount namespace, until ctx ends. Go's poller waits for the file: each change
-// of the mount table wakes it (proc(5)), and so no thread waits here.
+// watchMounts calls changed when something may have been mounted or unmounted in this
+// mount namespace, until ctx ends. Each change of the mount table wakes Go's poller
+// (proc(5)), so no thread waits here.
 func watchMounts(ctx context.Context, path string, changed func()) error {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

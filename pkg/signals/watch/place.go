@@ -9,24 +9,25 @@ import (
 type place struct {
 	path string
 	stat func(path string, into *unix.Stat_t) error // Lstat where it may be a tenant's link
-	// seen is the directory that was there last; watched: inotify has it.
+	// seen is the last directory that was there. watched means that inotify watches it.
 	seen    fileID
 	watched bool
 	refused bool // inotify refused it, and that was logged
-	looked  bool // false: it is to be looked at, whatever there is to see here
-	// changed is its ctime. While that is young, the next change may have the same one.
+	looked  bool // false: look at it, even if it is unchanged
+	// changed is its ctime. While that is young, a further change may have the same one.
 	changed unix.Timespec
 	young   bool
 }
 
-// fileID is a device and an inode: it tells a directory from others that are there at
-// the same time. The zero one is that of no directory.
+// fileID is a device and an inode. It tells a directory from others that exist at the
+// same time. Zero means no directory.
 type fileID = [2]uint64
 
-// forget counts it as not watched. Why it could not be was logged already.
+// forget marks it as not watched. It keeps refused, so that the reason is not logged
+// again.
 func (at *place) forget() { *at = place{path: at.path, stat: at.stat, refused: at.refused} }
 
-// identify treats an unreadable path as missing. The look at it says what is wrong.
+// identify treats an unreadable path as missing. The look at it reports the error.
 func (at *place) identify() (is fileID, changed unix.Timespec) {
 	var st unix.Stat_t
 	if err := at.stat(at.path, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -35,9 +36,8 @@ func (at *place) identify() (is fileID, changed unix.Timespec) {
 	return fileID{st.Dev, st.Ino}, st.Ctim
 }
 
-// arm watches what is at path now, and reports whether that is to be looked at:
-// it is not what was there before, may have changed, or cannot be watched. The
-// error says why it cannot, once.
+// arm watches what is at path now, and reports whether to look at it: it is new, may have
+// changed, or cannot be watched. The error says why it cannot, once.
 func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
 	seen, changed := at.identify()
 	is := seen != fileID{}
@@ -60,9 +60,8 @@ func (at *place) arm(notify *fsnotify.Watcher) (look bool, err error) {
 	return look, err
 }
 
-// watchList is what fsnotify watches: it drops a watch that has ended, and a
-// later mount can look the same, as device and inode numbers are used again at
-// once.
+// watchList returns what fsnotify watches. fsnotify drops a watch that has ended. A later
+// mount can look the same, because device and inode numbers are reused at once.
 func watchList(notify *fsnotify.Watcher) map[string]bool {
 	kept := map[string]bool{}
 	if notify != nil {
@@ -76,6 +75,6 @@ func watchList(notify *fsnotify.Watcher) map[string]bool {
 // unwatch lets go of the watch of path, if there is one.
 func unwatch(notify *fsnotify.Watcher, path string) {
 	if notify != nil {
-		_ = notify.Remove(path) // fails where there is none any more
+		_ = notify.Remove(path) // fails if there is none
 	}
 }

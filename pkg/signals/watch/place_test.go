@@ -13,7 +13,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// armed is a place that is watched and was looked at long ago.
+// armed returns a place that is watched and was looked at long ago.
 func armed(t *testing.T, path string) (*place, *fsnotify.Watcher) {
 	t.Helper()
 	notify, err := fsnotify.NewWatcher()
@@ -157,7 +157,7 @@ func TestAQuietNodeIsNotEvenChecked(t *testing.T) {
 	}
 }
 
-// pod is the launcher directory of a pod that kubelet knows nothing of yet.
+// pod returns the launcher directory of a pod that kubelet has not set up yet.
 func pod(t *testing.T, kubeletDir, uid string) Directory {
 	t.Helper()
 	d, ok := EmptyDir(kubeletDir, uid, "ns", "vm")

@@ -17,14 +17,14 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// watchPlaces is what the copy of the test binary does in the agent's stead:
-// it says what it sees until its stdin ends.
+// watchPlaces is the agent that a copy of the test binary plays. It prints what it sees
+// until its stdin ends.
 func watchPlaces(kubeletDir string) int {
 	fail := func(err error) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	// The limits of a user namespace of its own; those of the machine are everybody's.
+	// Use the limits of a user namespace of its own: the machine's are shared.
 	limit := filepath.Join("/proc/sys/user", os.Getenv("WATCH_LIMIT"))
 	if limit != "/proc/sys/user" {
 		if err := os.WriteFile(limit, []byte("0"), 0); err != nil {
@@ -57,7 +57,7 @@ func watchPlaces(kubeletDir string) int {
 	return 0
 }
 
-// agent is that copy.
+// agent is a running copy.
 type agent struct {
 	t    *testing.T
 	in   io.WriteCloser

@@ -21,7 +21,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// mount is what kubelet does for an emptyDir of medium Memory.
+// mount does what kubelet does for an emptyDir of medium Memory.
 func (d Directory) mount(t *testing.T) {
 	t.Helper()
 	d.make(t)
@@ -44,7 +44,7 @@ func (d Directory) trigger(t *testing.T) {
 	kit.Must(t, os.Rename(filepath.Join(d.path(), ".temp"), filepath.Join(d.path(), signals.FileTrigger)))
 }
 
-// told is a running Places to which tell has spoken before.
+// told returns a running watcher after tell has set it up.
 func told(t *testing.T, tell func(p *Watcher)) (*Watcher, *watched) {
 	t.Helper()
 	w := &watched{t: t, looks: make(chan string, 100_000)}
@@ -54,7 +54,7 @@ func told(t *testing.T, tell func(p *Watcher)) (*Watcher, *watched) {
 	return p, w
 }
 
-// hears: a trigger there is noticed. Only an event can do that in this time.
+// hears waits until a trigger there is noticed. Only an event can do that in this time.
 func (w *watched) hears(name string, d Directory) {
 	w.t.Helper()
 	w.drain()
@@ -160,7 +160,7 @@ func TestAnotherMountThatLooksTheSameIsWatched(t *testing.T) {
 	w.hears("ns_vm", d)
 }
 
-func TestAnotherMountOfTheLaunchersDirectoryThatLooksTheSameIsWatched(t *testing.T) {
+func TestAnEqualMountOverTheLaunchersDirectoryIsWatched(t *testing.T) {
 	d := pod(t, t.TempDir(), "uid-1") // here it stands for the launchers directory
 	d.mount(t)
 	launcher(t, d.path(), "ns_first")
@@ -242,7 +242,7 @@ func TestEventsOfPlacesThatWereLostAreMadeUpFor(t *testing.T) {
 	quiet.mount(t)
 	w := &watched{t: t, looks: make(chan string, 100_000)}
 	var lost atomic.Bool
-	var gate sync.Mutex // whoever has it keeps the watcher from reading on
+	var gate sync.Mutex // its holder stops the watcher's reads
 	p := New(slog.New(slog.NewTextHandler(hears(func(line string) {
 		if strings.Contains(line, "inotify lost events") {
 			lost.Store(true)
@@ -273,7 +273,7 @@ func TestEventsOfPlacesThatWereLostAreMadeUpFor(t *testing.T) {
 	w.hears("ns_quiet", quiet)
 }
 
-// hears is a log that is told each line.
+// hears is a log that passes each line on.
 type hears func(line string)
 
 func (h hears) Write(line []byte) (int, error) { h(string(line)); return len(line), nil }

@@ -12,16 +12,16 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// RemoveTrigger removes the trigger that was seen, and no other: another one
-// that took its place stays, or comes back. It is no error if there is none.
+// RemoveTrigger removes the trigger that was seen, and no other. A trigger that replaced
+// it stays, or comes back. A missing one is no error.
 func (d Directory) RemoveTrigger(seen grace.TriggerID) error {
 	return d.removeTrigger(seen, func() {})
 }
 
-// removeTrigger calls between where a tenant could change something. A file
-// cannot be removed by what it is, only by its name. So it is taken away under
-// a name that only the agent uses, looked at there, and put back where it is
-// another one. An agent may die in between: Look reads that name, too.
+// removeTrigger calls between where a tenant could change something. A file can only be
+// removed by its name. So it is first renamed to a name that only the agent uses, then
+// checked, and put back if it is another one. An agent may die in between: Look reads
+// that name, too.
 func (d Directory) removeTrigger(seen grace.TriggerID, between func()) error {
 	root, _, err := d.open()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,8 +58,8 @@ func (d Directory) removeTrigger(seen grace.TriggerID, between func()) error {
 	return nil
 }
 
-// putBack undoes a removal that was not for that trigger, or that an agent died
-// of. Where there is a later trigger, that one is enough.
+// putBack undoes the removal of a wrong trigger, or one that a dead agent left undone. If
+// there is a later trigger, that one is enough.
 func putBack(root *os.Root) error {
 	err := rename(root, signals.FileTakenTrigger, signals.FileTrigger)
 	if errors.Is(err, fs.ErrExist) {

@@ -19,7 +19,7 @@ func arrives(t *testing.T, path, content string) {
 	kit.Must(t, os.Rename(filepath.Join(path, ".new"), filepath.Join(path, signals.FileTrigger)))
 }
 
-// names are the files of a launcher directory.
+// names returns the files of a launcher directory.
 func names(t *testing.T, path string) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(path)
@@ -33,8 +33,8 @@ func names(t *testing.T, path string) (names []string) {
 func TestOnlyTheTriggerThatWasSeenIsRemoved(t *testing.T) {
 	const before, after = `{"version":1,"uid":"u1","signal":"SIGTERM"}`, `{"version":1,"uid":"u1","signal":"SIGINT"}`
 	for name, c := range map[string]struct {
-		// What a launcher does before the removal, after its look, and once the
-		// trigger is taken away.
+		// Steps of a launcher before the removal, after its look, and once the trigger is
+		// taken away.
 		first, second, third func(t *testing.T, path string)
 		stays                bool
 	}{

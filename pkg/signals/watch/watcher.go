@@ -16,11 +16,10 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// Watcher watches launcher directories: those that it is told of by Set, or
-// all in one launchers directory. Kubelet mounts and unmounts the launcher pods'
-// volumes whenever it likes, so a directory may be missing, and another one at
-// any time. Nothing is kept open there: an inotify watch does not hold up an
-// unmount.
+// Watcher watches launcher directories: those given by Set, or all in one launchers
+// directory. Kubelet mounts and unmounts the launcher pods' volumes at any time, so a
+// directory may be missing or replaced. The watcher keeps nothing open there: an inotify
+// watch does not block an unmount.
 type Watcher struct {
 	look  func(name string)
 	log   *slog.Logger
@@ -31,23 +30,23 @@ type Watcher struct {
 	mu     sync.Mutex
 	wanted map[string]string // paths by name
 
-	// What follows is owned by Run.
-	parent  *place // the launchers directory; nil: Set tells what is wanted
-	missing bool   // the launchers directory is, and that was logged
+	// Only Run uses the following.
+	parent  *place // the launchers directory; nil if Set gives the directories
+	missing bool   // the launchers directory is missing, and that was logged
 	watched map[string]*named
 	ticks   int  // of scanInterval
 	settled bool // all that can be watched is
 	polling bool // there is no inotify
 }
 
-// named is a place and whose it is.
+// named is a place and its owners.
 type named struct {
 	place
 	names []string
 }
 
-// New returns a watcher of what Set will say. look is called with the name of a
-// VM whose launcher directory may have changed; it must not block.
+// New returns a watcher of the directories that Set gives. look is called with the name
+// of a VM whose launcher directory may have changed; it must not block.
 func New(log *slog.Logger, look func(name string)) *Watcher {
 	return &Watcher{
 		look: look, log: log, changed: make(chan struct{}, 1),
@@ -63,10 +62,10 @@ func NewParent(dir string, log *slog.Logger, look func(name string)) *Watcher {
 	return w
 }
 
-// Set tells which launcher directory name has, in place of what was told of it
-// before; the zero Directory forgets it, though a look may still be under way. A
-// new one is looked at once it is watched, a missing one too. It may be called
-// before and during Run, from any goroutine, and does not block.
+// Set gives name a launcher directory in place of the former one. The zero Directory
+// forgets it, though a look may still be under way. A new one is looked at once it is
+// watched, even if it is missing. Any goroutine may call Set, before and during Run. It
+// does not block.
 func (w *Watcher) Set(name string, d Directory) {
 	path := ""
 	if d != (Directory{}) {
@@ -89,7 +88,7 @@ func (w *Watcher) Set(name string, d Directory) {
 // Armed reports whether the first scan is done with all watches in place.
 func (w *Watcher) Armed() bool { return w.armed.Load() }
 
-// forget counts everything as not watched.
+// forget marks everything as not watched.
 func (w *Watcher) forget() {
 	for _, at := range w.watched {
 		at.forget()
@@ -99,19 +98,18 @@ func (w *Watcher) forget() {
 	}
 }
 
-// scan watches what is there now and has everything looked at that may have
-// changed: watches first, so that nothing can happen in between. Without
-// inotify notify is nil.
+// scan watches what is there now, and then asks for looks at what may have changed.
+// Watches come first, so that no change is missed. Without inotify notify is nil.
 func (w *Watcher) scan(notify *fsnotify.Watcher) {
 	w.arm(notify, func(*named) bool { return true })
 }
 
-// check does so for what inotify does not watch, or no more.
+// check does the same for what inotify does not watch.
 func (w *Watcher) check(notify *fsnotify.Watcher) {
 	w.arm(notify, func(at *named) bool { return !at.watched || !at.looked })
 }
 
-// tick scans each scanInterval, and now and then has everything looked at.
+// tick scans, and at each fullScan looks at everything.
 func (w *Watcher) tick(notify *fsnotify.Watcher) {
 	if w.ticks++; w.ticks%fullScan == 0 {
 		w.forget()
@@ -119,8 +117,7 @@ func (w *Watcher) tick(notify *fsnotify.Watcher) {
 	w.scan(notify)
 }
 
-// event takes only the names that count: others are of no interest, however
-// often they change.
+// event handles only the names that count; others may change as often as they like.
 func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
 	path := filepath.Clean(ev.Name)
 	parent, name := filepath.Dir(path), filepath.Base(path)
@@ -140,7 +137,7 @@ func (w *Watcher) event(notify *fsnotify.Watcher, ev fsnotify.Event) {
 	}
 }
 
-// arm has the directories that are due watched, and looked at where that is needed.
+// arm watches the directories that are due, and asks for looks where needed.
 func (w *Watcher) arm(notify *fsnotify.Watcher, due func(*named) bool) {
 	kept := watchList(notify)
 	if w.parent != nil {
@@ -170,9 +167,9 @@ func (w *Watcher) lookAt(at *named) {
 	}
 }
 
-// list makes what is in the launchers directory wanted, where that may have
-// changed. Its parent, where much else may change, is not
-// watched: while the directory is missing it is polled for.
+// list takes the entries of the launchers directory as wanted, if they may have changed.
+// Its parent, where much else may change, is not watched. A missing directory is polled
+// for.
 func (w *Watcher) list(notify *fsnotify.Watcher, kept map[string]bool) {
 	dir, before := w.parent.path, w.parent.seen
 	w.parent.watched = w.parent.watched && kept[dir]
@@ -202,7 +199,7 @@ func (w *Watcher) list(notify *fsnotify.Watcher, kept map[string]bool) {
 	w.wanted = wanted
 }
 
-// report says what has become of the launchers directory, which was before.
+// report logs a change of the launchers directory; before is its former ID.
 func (w *Watcher) report(before fileID, err error) {
 	dir, gone := w.parent.path, errors.Is(err, fs.ErrNotExist)
 	switch none := (fileID{}); {
@@ -218,7 +215,7 @@ func (w *Watcher) report(before fileID, err error) {
 	}
 }
 
-// update has what is wanted watched, and nothing else.
+// update watches what is wanted, and drops the rest.
 func (w *Watcher) update(notify *fsnotify.Watcher) {
 	names := w.owners()
 	for path := range w.watched {
@@ -232,13 +229,13 @@ func (w *Watcher) update(notify *fsnotify.Watcher) {
 		switch at := w.watched[path]; {
 		case at == nil:
 			w.watched[path] = &named{place: place{path: path, stat: unix.Lstat}, names: names}
-		case !slices.Equal(at.names, names): // it is news to a new owner
+		case !slices.Equal(at.names, names): // a new owner has not seen it
 			at.names, at.looked = names, false
 		}
 	}
 }
 
-// owners is whose every path is.
+// owners returns the names for every path.
 func (w *Watcher) owners() map[string][]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

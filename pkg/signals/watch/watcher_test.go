@@ -58,7 +58,7 @@ func holdLock(t *testing.T, path string) *exec.Cmd {
 	return cmd
 }
 
-// watched is a running watcher, and which names it wanted to have looked at.
+// watched is a running watcher, and the names that it asked to look at.
 type watched struct {
 	t     *testing.T
 	looks chan string
@@ -96,8 +96,8 @@ func (w *watched) runs(watcher interface {
 	return end
 }
 
-// looksAt waits until the watcher wants name to be looked at, less than the
-// next scan away.
+// looksAt waits until the watcher asks for a look at name, less than the time to the next
+// scan.
 func (w *watched) looksAt(name string) {
 	w.t.Helper()
 	over := time.After(scanInterval * 8 / 10)
@@ -213,7 +213,7 @@ func TestAStormOfOtherNamesIsIgnored(t *testing.T) {
 }
 
 func TestTheParentIsNotWatched(t *testing.T) {
-	// Much may happen there that is none of ours, and each event costs.
+	// Much unrelated may happen there, and each event costs.
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "launchers")
 	kit.Must(t, os.Mkdir(dir, 0o755))

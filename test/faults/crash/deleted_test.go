@@ -24,7 +24,7 @@ func deletion() path {
 	}
 }
 
-func TestAnAgentKilledAtAnyStepOfADeletionKeepsTheOneGracePeriodAndTellsOfItOnce(t *testing.T) {
+func TestAnAgentKilledInADeletionKeepsTheGracePeriod(t *testing.T) {
 	n, m, api := node.New(t), newMatrix(t), clusterOfVMs(t)
 	d := deletion()
 	var all []*crash

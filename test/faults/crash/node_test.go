@@ -18,7 +18,7 @@ func nodeShutdown() path {
 	}
 }
 
-func TestAnAgentKilledAtAnyStepOfItsNodesShutdownKeepsTheOneGracePeriod(t *testing.T) {
+func TestAnAgentKilledInANodesShutdownKeepsTheGracePeriod(t *testing.T) {
 	n, m := node.New(t), newMatrix(t)
 	m.walk(t, nodeShutdown(), func(t *testing.T, point string) *crash {
 		t.Helper()

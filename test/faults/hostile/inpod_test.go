@@ -40,7 +40,7 @@ func TestNameProcesses(t *testing.T) {
 	t.Fatal(err)
 }
 
-func TestALauncherThatNamesOneProcessOfOthersAfterTheOtherHurtsNobody(t *testing.T) {
+func TestALauncherThatNamesOthersProcessesHurtsNobody(t *testing.T) {
 	f := newField(t)
 	l := f.a.LauncherFor(t, "vmgrace-test", "liar", "u-1")
 	liar := exec.Command(os.Args[0], "-test.run=^TestNameProcesses$")

@@ -249,7 +249,7 @@ func (s stranger) says(t *testing.T, want string) {
 	}
 }
 
-func TestALockOfAStrangerConcernsThatVMOnlyAndTheStrangerIsLeftAlone(t *testing.T) {
+func TestALockOfAStrangerConcernsThatVMOnly(t *testing.T) {
 	f := newField(t)
 	second := f.a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=1")
 	var held []stranger

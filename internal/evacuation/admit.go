@@ -1,0 +1,212 @@
+package evacuation
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// Verdict is the decision about an eviction.
+type Verdict string
+
+// Verdicts. With Allow the webhook allows the eviction, and disruption budgets decide.
+// Mark and Refuse are answered 429; with Mark the VM is marked first.
+const (
+	Allow  Verdict = "allowed"
+	Mark   Verdict = "marked"
+	Refuse Verdict = "refused"
+)
+
+// budgetAnswers is the reason of an answer that the VM's disruption budget gives.
+const budgetAnswers = "BudgetAnswers"
+
+// NotApplicable is the strategy in an Admission that does not depend on a strategy.
+const NotApplicable kubevirt.EvictionStrategy = "NotApplicable"
+
+// Admission is the answer to an eviction.
+type Admission struct {
+	Verdict Verdict
+	// Reason is for logs; Message is the answer to the client.
+	Reason, Message string
+	// Strategy is the one that was applied.
+	Strategy kubevirt.EvictionStrategy
+	// Unknown is an unknown evictionStrategy that was handled as None. An Event is to
+	// report it.
+	Unknown string
+}
+
+// Pod has the properties of a pod that is to be evicted.
+type Pod struct {
+	Launcher bool // by its label
+	Finished bool // Succeeded or Failed
+	Deleting bool
+	// Held means that the node agent delays the shutdown, or will, until the VM was
+	// migrated.
+	Held bool
+	// Settling means that LiveMigratable may not have been judged yet, see Settling.
+	Settling bool
+	Node     string
+	// VMI and VMIUID are name and UID of its VMI, from the pod's metadata.
+	VMI, VMIUID string
+}
+
+// OfVM reports whether the answer depends on a VMI.
+func (p *Pod) OfVM() bool { return p.Launcher && !p.Finished && p.VMI != "" }
+
+// Admit decides about the eviction of a launcher pod. vmi is nil if it does not exist
+// in the API server; fallback is the cluster's strategy.
+func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) Admission {
+	if reason := noVMReason(p, vmi); reason != "" {
+		return Admission{Verdict: Allow, Reason: reason, Strategy: NotApplicable}
+	}
+	a := byStrategy(vmi, fallback)
+	if p.Settling && migrates(a.Strategy) && !judged(vmi) {
+		a.Verdict, a.Reason, a.Message = Refuse, "NotJudgedYet", notJudged(vmi)
+	}
+	switch {
+	case vmi.Node() == "" || p.Node != vmi.Node():
+		a.Verdict, a.Reason, a.Message = Allow, "NotOnTheVMsNode", ""
+	case p.Deleting && p.Held && vmi.Marked():
+		a.Verdict, a.Reason, a.Message = Refuse, "ShutdownHeld", evictionTriggered(vmi)
+	case p.Deleting && p.Held:
+		a.Verdict, a.Reason, a.Message = Mark, "ShutdownHeld", evictionTriggered(vmi)
+	case p.Deleting:
+		a.Verdict, a.Reason, a.Message = Allow, "PodDeleting", ""
+	}
+	return a
+}
+
+// noVMReason returns why the eviction of the pod stops no VM, or "". Such a pod never
+// blocks a drain.
+func noVMReason(p *Pod, vmi *kubevirt.VirtualMachineInstance) string {
+	switch {
+	case p.Finished:
+		return "PodFinished"
+	case !p.Launcher:
+		return "NoLauncher"
+	case p.VMI == "":
+		return "OrphanWithoutName"
+	case vmi == nil:
+		return "OrphanOfGoneVMI"
+	case vmi.DeletionTimestamp != nil:
+		return "VMIDeleting"
+	case string(vmi.UID) != p.VMIUID:
+		return "OrphanOfFormerVMI"
+	case vmi.Final():
+		return "VMIFinished"
+	default:
+		return ""
+	}
+}
+
+// cell is one entry of the table of verdicts.
+type cell struct {
+	verdict Verdict
+	reason  string
+	message func(*kubevirt.VirtualMachineInstance) string
+}
+
+func allowed(reason string) cell { return cell{Allow, reason, noMessage} }
+
+// verdicts by strategy, migratable and marked.
+var verdicts = map[kubevirt.EvictionStrategy]map[string][2]cell{
+	//                  not marked, then marked
+	kubevirt.StrategyNone: {
+		"migratable":     {allowed("StrategyNone"), allowed("StrategyNone")},
+		"not migratable": {allowed("StrategyNone"), allowed("StrategyNone")},
+	},
+	kubevirt.StrategyLiveMigrate: {
+		"migratable":     {{Mark, "ToBeMigrated", evictionTriggered}, allowed(budgetAnswers)},
+		"not migratable": {{Refuse, "NotMigratable", notMigratable}, {Refuse, "NotMigratable", notMigratable}},
+	},
+	kubevirt.StrategyLiveMigrateIfPossible: {
+		"migratable":     {{Mark, "ToBeMigrated", evictionTriggered}, allowed(budgetAnswers)},
+		"not migratable": {allowed("NotMigratable"), allowed("NotMigratable")},
+	},
+	kubevirt.StrategyExternal: {
+		"migratable":     {{Mark, "ToBeMovedByOthers", evictionTriggered}, allowed(budgetAnswers)},
+		"not migratable": {{Mark, "ToBeMovedByOthers", evictionTriggered}, allowed(budgetAnswers)},
+	},
+}
+
+func byStrategy(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) Admission {
+	strategy, unknown := StrategyOf(vmi, fallback)
+	row, column := "not migratable", 0
+	if vmi.Migratable() {
+		row = "migratable"
+	}
+	if vmi.Marked() {
+		column = 1
+	}
+	c := verdicts[strategy][row][column]
+	return Admission{Verdict: c.verdict, Reason: c.reason, Message: c.message(vmi), Strategy: strategy, Unknown: unknown}
+}
+
+// StrategyOf returns the effective strategy: the VMI's, else the cluster's, else None. It
+// treats an unknown value as None, and returns it as unknown.
+func StrategyOf(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) (s kubevirt.EvictionStrategy, unknown string) {
+	s = fallback
+	if vmi.Spec.EvictionStrategy != nil && *vmi.Spec.EvictionStrategy != "" {
+		s = *vmi.Spec.EvictionStrategy
+	}
+	if s == "" {
+		return kubevirt.StrategyNone, ""
+	}
+	if !knownStrategy(s) {
+		return kubevirt.StrategyNone, string(s)
+	}
+	return s, ""
+}
+
+func noMessage(*kubevirt.VirtualMachineInstance) string { return "" }
+
+// evictionTriggered returns the text that the descheduler matches.
+func evictionTriggered(vmi *kubevirt.VirtualMachineInstance) string {
+	return fmt.Sprintf(`Eviction triggered evacuation of VMI "%s/%s"`, vmi.Namespace, vmi.Name)
+}
+
+func notMigratable(vmi *kubevirt.VirtualMachineInstance) string {
+	return fmt.Sprintf("VMI %s is configured with an eviction strategy but is not live-migratable", vmi.Name)
+}
+
+// judged reports whether LiveMigratable says if the VM is migratable.
+func judged(vmi *kubevirt.VirtualMachineInstance) bool {
+	return vmi.ConditionIs(kubevirt.LiveMigratable, kubevirt.ConditionTrue) || vmi.ConditionIs(kubevirt.LiveMigratable, kubevirt.ConditionFalse)
+}
+
+func notJudged(vmi *kubevirt.VirtualMachineInstance) string {
+	return fmt.Sprintf("kubevirt failed getting the vmi: it is not known yet whether %s is live-migratable", vmi.Name)
+}
+
+// How long to wait for the judgement of a VM: after its launcher is ready, and after the
+// launcher's creation while it is not ready.
+const (
+	judgedWithin = time.Minute
+	readyWithin  = 5 * time.Minute
+)
+
+// Settling reports whether it may be too early for LiveMigratable. ready is when the
+// launcher pod became ready, nil if it is not.
+func Settling(now, created time.Time, ready *time.Time) bool {
+	if ready == nil {
+		return now.Sub(created) < readyWithin
+	}
+	return now.Sub(*ready) < judgedWithin
+}
+
+// Unreadable returns the answer if an object cannot be read. what is "vmi", "pod" or
+// "settings".
+func Unreadable(what string, err error) Admission {
+	return Admission{
+		Verdict: Refuse, Reason: "Unreadable", Strategy: NotApplicable,
+		Message: fmt.Sprintf("kubevirt failed getting the %s: %v", what, err),
+	}
+}
+
+// MarkFailed changes the answer a, because the VM could not be marked.
+func MarkFailed(a Admission, err error) Admission {
+	a.Verdict, a.Reason = Refuse, "MarkFailed"
+	a.Message = fmt.Sprintf("kubevirt failed marking the vmi for eviction: %v", err)
+	return a
+}

@@ -1,0 +1,55 @@
+package evacuation
+
+import "github.com/vmgrace/vmgrace/api/kubevirt"
+
+// MarkFacts is the state of a VM that the removal of its mark depends on. The caller has
+// to read it from the API server: a stale cache must not remove a mark.
+type MarkFacts struct {
+	VMI      *kubevirt.VirtualMachineInstance
+	Strategy kubevirt.EvictionStrategy // StrategyOf the VMI
+	// NodeSchedulable means that the VM's node exists, is not cordoned and does not have
+	// the drain taint.
+	NodeSchedulable bool
+	// LauncherTerminating means that the launcher pod is being deleted: the VM ends unless
+	// it is migrated.
+	LauncherTerminating bool
+}
+
+// cancelRules decides by the first rule that holds.
+var cancelRules = []struct {
+	reason string
+	holds  func(MarkFacts) bool
+	remove bool
+}{
+	{"NotMarked", func(f MarkFacts) bool { return !f.VMI.Marked() }, false},
+	{"External", func(f MarkFacts) bool { return f.Strategy == kubevirt.StrategyExternal }, false},
+	{"NotCordonedWhenMarked", func(f MarkFacts) bool { return f.VMI.Annotations[CordonedAnnotation] == "" }, false},
+	{"LauncherTerminating", func(f MarkFacts) bool { return f.LauncherTerminating }, false},
+	{"NodeNotSchedulable", func(f MarkFacts) bool { return !f.NodeSchedulable }, false},
+	{"Uncordoned", func(MarkFacts) bool { return true }, true},
+}
+
+// Unmark decides whether the mark of a VM is removed because its node is schedulable again.
+func Unmark(f MarkFacts) (remove bool, reason string) {
+	for _, rule := range cancelRules {
+		if rule.holds(f) {
+			return rule.remove, rule.reason
+		}
+	}
+	return false, "" // not reached: the last rule always holds
+}
+
+// Withdrawn returns the VM's pending evacuations that are no longer requested. A running
+// evacuation continues.
+func Withdrawn(e Evacuee) []kubevirt.VirtualMachineInstanceMigration {
+	if e.Requested() || e.LauncherTerminating || e.Strategy == kubevirt.StrategyExternal {
+		return nil
+	}
+	var some []kubevirt.VirtualMachineInstanceMigration
+	for _, m := range e.evacuations() {
+		if pending(&m) && m.DeletionTimestamp == nil {
+			some = append(some, m)
+		}
+	}
+	return some
+}

@@ -1,0 +1,141 @@
+package evacuation
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// Ranks of migrations: a lower rank gets a slot first.
+const (
+	rankHeld        = iota // a shutdown is held for it; by HeldUntil
+	rankStarted            // in phase Scheduling
+	rankEvacuation         // evacuations
+	rankUser               // created by users
+	rankDescheduler        // the descheduler's evacuations
+)
+
+// Moving is a migration with what its turn depends on.
+type Moving struct {
+	Migration *kubevirt.VirtualMachineInstanceMigration
+	// Phase is the migration's phase if the caller has written one that Migration does not show
+	// yet. If empty, Migration's counts.
+	Phase kubevirt.MigrationPhase
+	// Node is the VM's node, or was when the migration started.
+	Node string
+	// HeldUntil is the latest end of the hold of a shutdown for it, or zero.
+	HeldUntil time.Time
+	// Waits means that its target pod waits for the scheduler.
+	Waits bool
+	// Marked means that the VM is marked to leave its node, so that this is its evacuation. A
+	// migration's author may write anything into it, so its own fields can only lower its rank.
+	Marked bool
+	// Blocked means that it cannot start now, whatever the limits.
+	Blocked bool
+}
+
+// vm returns namespace/name of the VM.
+func (m Moving) vm() string { return m.Migration.Namespace + "/" + m.Migration.Spec.VMIName }
+
+func (m Moving) phase() kubevirt.MigrationPhase { return cmp.Or(m.Phase, PhaseOf(m.Migration)) }
+
+func (m Moving) starts() bool { return m.phase() == kubevirt.MigrationPending }
+
+// slots holds the limits on parallel migrations, and what is taken of them.
+type slots struct {
+	Settings
+
+	cluster int
+	node    map[string]int
+}
+
+func (s *slots) free(node string) bool {
+	return s.cluster < s.PerCluster && s.node[node] < s.PerNode
+}
+
+func (s *slots) take(node string) {
+	s.cluster++
+	s.node[node]++
+}
+
+// Turns returns the migrations that have a slot and may go on, in order: pending ones that
+// may start, one per VM, and those in phase Scheduling that may be handed to the agents once
+// their target pod runs. Finished migrations in all are ignored.
+//
+// A migration from phase Scheduled on has a slot in any case. Then come those for which a
+// shutdown is held, whatever their phase, then those in phase Scheduling, then pending ones. A
+// migration whose pod waits for the scheduler has none, so that others start meanwhile: at most
+// as many as there are slots.
+func Turns(all []Moving, s Settings) []Moving {
+	var queued []Moving
+	moving := map[string]bool{}
+	taken := slots{Settings: s, node: map[string]int{}}
+	waiting := slots{Settings: s, node: map[string]int{}}
+	for _, m := range all {
+		switch phase := m.phase(); {
+		case m.Migration.Final():
+		case m.starts() && m.Blocked:
+		case m.starts():
+			queued = append(queued, m)
+		case phase == kubevirt.MigrationScheduling:
+			moving[m.vm()] = true
+			queued = append(queued, m)
+		default:
+			moving[m.vm()] = true
+			taken.take(m.Node)
+		}
+	}
+	slices.SortFunc(queued, inOrder)
+
+	var turns []Moving
+	for _, m := range queued {
+		switch {
+		case m.starts() && moving[m.vm()]:
+		case m.Waits && waiting.free(m.Node):
+			waiting.take(m.Node)
+		case taken.free(m.Node):
+			taken.take(m.Node)
+			moving[m.vm()] = true
+			turns = append(turns, m)
+		}
+	}
+	return turns
+}
+
+// Priority returns the priority of an evacuation: lower for the descheduler's.
+func Priority(source string) string {
+	if source == kubevirt.EvictionSourceDescheduler {
+		return kubevirt.PrioritySystemMaintenance
+	}
+	return kubevirt.PrioritySystemCritical
+}
+
+func inOrder(a, b Moving) int {
+	return cmp.Or(
+		cmp.Compare(rank(a), rank(b)),
+		a.HeldUntil.Compare(b.HeldUntil),
+		a.Migration.CreationTimestamp.Compare(b.Migration.CreationTimestamp.Time),
+		cmp.Compare(a.Migration.Namespace, b.Migration.Namespace),
+		cmp.Compare(a.Migration.Name, b.Migration.Name),
+	)
+}
+
+func rank(m Moving) int {
+	priority := ""
+	if m.Migration.Spec.Priority != nil {
+		priority = *m.Migration.Spec.Priority
+	}
+	switch {
+	case !m.HeldUntil.IsZero():
+		return rankHeld
+	case !m.starts():
+		return rankStarted
+	case priority == kubevirt.PrioritySystemMaintenance:
+		return rankDescheduler
+	case m.Marked:
+		return rankEvacuation
+	}
+	return rankUser
+}

@@ -1,0 +1,202 @@
+package evacuation
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+func moving(namespace, vm, node string, phase kubevirt.MigrationPhase, change ...func(*Moving)) Moving {
+	m := migration("of-"+vm, phase)
+	m.Namespace, m.Spec.VMIName = namespace, vm
+	out := Moving{Migration: &m, Node: node}
+	for _, f := range change {
+		f(&out)
+	}
+	return out
+}
+
+func priority(p string) func(*Moving) { return func(m *Moving) { m.Migration.Spec.Priority = &p } }
+
+func heldUntil(second int) func(*Moving) {
+	return func(m *Moving) { m.HeldUntil = at(second).Time }
+}
+
+func waits(m *Moving)  { m.Waits = true }
+func leaves(m *Moving) { m.Marked = true }
+func evacuates(m *Moving) {
+	m.Migration.Annotations = map[string]string{kubevirt.EvacuationMigrationAnnotation: m.Node}
+}
+func blocked(m *Moving) { m.Blocked = true }
+
+func names(all []Moving) []string {
+	var out []string
+	for _, m := range all {
+		out = append(out, m.Migration.Namespace+"/"+m.Migration.Spec.VMIName)
+	}
+	return out
+}
+
+func TestTurns(t *testing.T) {
+	const pending, scheduling, running = kubevirt.MigrationPending, kubevirt.MigrationScheduling, kubevirt.MigrationRunning
+	s := Defaults()
+	for name, c := range map[string]struct {
+		given []Moving
+		want  []string
+	}{
+		"nothing": {},
+		"two of a node": {[]Moving{moving("ns", "a", "n", ""), moving("ns", "b", "n", pending), moving("ns", "c", "n", pending)},
+			[]string{"ns/a", "ns/b"}},
+		"one moves already": {[]Moving{moving("ns", "a", "n", running), moving("ns", "b", "n", pending), moving("ns", "c", "n", pending)},
+			[]string{"ns/b"}},
+		"finished ones take no room": {[]Moving{moving("ns", "a", "n", "Succeeded"), moving("ns", "b", "n", "Failed"), moving("ns", "c", "n", pending)},
+			[]string{"ns/c"}},
+		"the same name in two namespaces is two VMs": {[]Moving{moving("x", "vm", "n", running), moving("y", "vm", "n", running), moving("z", "vm", "n", pending)},
+			nil},
+		"five in the cluster": {[]Moving{moving("ns", "a", "1", running), moving("ns", "b", "2", running), moving("ns", "c", "3", running),
+			moving("ns", "d", "4", running), moving("ns", "e", "5", pending), moving("ns", "f", "6", pending)}, []string{"ns/e"}},
+		"a second one of the VM": {[]Moving{moving("ns", "a", "n", running), moving("ns", "a", "n", pending)}, nil},
+		"a full node lets others pass": {[]Moving{moving("ns", "a", "n", running), moving("ns", "b", "n", running),
+			moving("ns", "c", "n", pending, leaves), moving("ns", "d", "m", pending)}, []string{"ns/d"}},
+		"by rank": {[]Moving{
+			moving("ns", "descheduler", "1", pending, priority(kubevirt.PrioritySystemMaintenance)),
+			moving("ns", "user", "2", pending),
+			moving("ns", "evacuation", "3", pending, leaves, priority(kubevirt.PrioritySystemCritical)),
+			moving("ns", "later", "4", pending, heldUntil(20)),
+			moving("ns", "sooner", "5", pending, heldUntil(10), priority(kubevirt.PrioritySystemMaintenance)),
+		}, []string{"ns/sooner", "ns/later", "ns/evacuation", "ns/user", "ns/descheduler"}},
+		"what a user's own says of itself makes it no evacuation": {[]Moving{
+			moving("ns", "claims", "1", pending, priority(kubevirt.PrioritySystemCritical), evacuates), moving("ns", "a", "2", pending), moving("ns", "z", "3", pending, leaves),
+		}, []string{"ns/z", "ns/a", "ns/claims"}},
+		"who waits for the scheduler has no slot": {[]Moving{moving("ns", "a", "n", scheduling, waits), moving("ns", "b", "n", scheduling, waits),
+			moving("ns", "c", "n", pending), moving("ns", "d", "n", pending), moving("ns", "e", "n", pending)}, []string{"ns/c", "ns/d"}},
+		"as many as slots wait without one": {[]Moving{moving("ns", "a", "n", scheduling, waits), moving("ns", "b", "n", scheduling, waits),
+			moving("ns", "c", "n", scheduling, waits), moving("ns", "d", "n", pending), moving("ns", "e", "n", pending)}, []string{"ns/c", "ns/d"}},
+		"and no more": {[]Moving{moving("ns", "a", "n", scheduling, waits), moving("ns", "b", "n", scheduling, waits),
+			moving("ns", "c", "n", scheduling, waits), moving("ns", "d", "n", scheduling, waits), moving("ns", "e", "n", pending)}, []string{"ns/c", "ns/d"}},
+		"one that was placed goes before those that wait for their turn": {[]Moving{moving("ns", "a", "n", running),
+			moving("ns", "b", "n", pending, leaves), moving("ns", "z", "n", scheduling)}, []string{"ns/z"}},
+		"one that was placed waits for a slot": {[]Moving{moving("ns", "a", "n", running), moving("ns", "b", "n", running), moving("ns", "c", "n", scheduling)}, nil},
+		"a held one goes before all that are not sent yet": {[]Moving{moving("ns", "a", "n", scheduling), moving("ns", "b", "n", scheduling),
+			moving("ns", "c", "n", pending, heldUntil(10))}, []string{"ns/c", "ns/a"}},
+		"one that cannot start": {[]Moving{moving("ns", "a", "n", pending, blocked), moving("ns", "b", "n", pending), moving("ns", "c", "n", pending)},
+			[]string{"ns/b", "ns/c"}},
+		"what was written counts before it is read": {[]Moving{moving("ns", "a", "n", pending, func(m *Moving) { m.Phase = "Scheduled" }),
+			moving("ns", "b", "n", scheduling, func(m *Moving) { m.Phase = "Scheduled" }), moving("ns", "c", "n", pending)}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := names(Turns(c.given, s)); !slices.Equal(got, c.want) {
+				t.Errorf("begin %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// In any order of migrations the limits are kept, no migration is passed over by a later
+// one, and no slot stays free while a migration may have it.
+func TestTurnsWithinLimits(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := Settings{PerCluster: rapid.IntRange(1, 6).Draw(t, "cluster"), PerNode: rapid.IntRange(1, 3).Draw(t, "node")}
+		var all []Moving
+		for n := range rapid.IntRange(0, 20).Draw(t, "migrations") {
+			m := moving(fmt.Sprint("ns", n%2), fmt.Sprint("vm", n), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "on"),
+				rapid.SampledFrom(phases()).Draw(t, "phase"))
+			m.Waits = m.phase() == kubevirt.MigrationScheduling && rapid.Bool().Draw(t, "waits")
+			if rapid.IntRange(0, 4).Draw(t, "held") == 0 {
+				m.HeldUntil = at(n).Time
+			}
+			all = append(all, m)
+		}
+		turns := Turns(all, s)
+		again := Turns(rapid.Permutation(all).Draw(t, "permutation"), s)
+		if !slices.Equal(names(turns), names(again)) {
+			t.Fatalf("another order gives %v, not %v", names(again), names(turns))
+		}
+		total, node := 0, map[string]int{}
+		for _, m := range all {
+			if p := m.phase(); !m.Migration.Final() && p != kubevirt.MigrationPending && p != kubevirt.MigrationScheduling {
+				total++
+				node[m.Node]++
+			}
+		}
+		for _, m := range turns {
+			total++
+			if node[m.Node]++; node[m.Node] > s.PerNode || total > s.PerCluster {
+				t.Fatalf("%v has a turn beyond the limits %+v", m.vm(), s)
+			}
+		}
+		for _, m := range all {
+			if m.Migration.Final() || m.Waits || !m.starts() && m.phase() != kubevirt.MigrationScheduling || slices.Contains(names(turns), m.vm()) {
+				continue
+			}
+			if total < s.PerCluster && node[m.Node] < s.PerNode {
+				t.Fatalf("%v waits though there is room", m.vm())
+			}
+			for _, other := range turns {
+				if other.Node == m.Node && !m.HeldUntil.IsZero() && other.HeldUntil.IsZero() {
+					t.Fatalf("%v, which is held, waits behind %v", m.vm(), other.vm())
+				}
+			}
+		}
+	})
+}
+
+// In a world where some pods fit no node and others do, every VM that can move has moved
+// after a bounded number of steps, however many cannot.
+func TestWhoCanMoveIsNotHeldUpByWhoCannot(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := Settings{PerCluster: rapid.IntRange(1, 5).Draw(t, "cluster"), PerNode: rapid.IntRange(1, 2).Draw(t, "node")}
+		stuck, able := rapid.IntRange(0, min(s.PerNode, s.PerCluster)).Draw(t, "stuck"), rapid.IntRange(1, 10).Draw(t, "able")
+		var all []Moving
+		fits := map[string]bool{}
+		for n := range stuck + able {
+			m := moving("ns", fmt.Sprintf("vm%02d", n), "a", kubevirt.MigrationPending)
+			fits[m.vm()] = n >= stuck // those that fit nowhere are first in the queue
+			all = append(all, m)
+		}
+		moved := 0
+		for range 3 * (able + 2) {
+			for _, m := range Turns(all, s) {
+				at := slices.IndexFunc(all, func(o Moving) bool { return o.vm() == m.vm() })
+				switch {
+				case m.starts():
+					all[at].Phase, all[at].Waits = kubevirt.MigrationScheduling, !fits[m.vm()]
+				case fits[m.vm()]:
+					all[at].Migration.Status.Phase = kubevirt.MigrationSucceeded
+					moved++
+				}
+			}
+		}
+		if moved != able {
+			t.Fatalf("%d of %d have moved beside %d that fit nowhere", moved, able, stuck)
+		}
+	})
+}
+
+// BenchmarkTurns measures one change in a cluster with this many pending migrations.
+func BenchmarkTurns(b *testing.B) {
+	for _, n := range []int{100, 1000, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			all := make([]Moving, 0, n)
+			for i := range n {
+				all = append(all, moving("ns", fmt.Sprint("vm", i), fmt.Sprint("node", i%50), kubevirt.MigrationPending))
+			}
+			for b.Loop() {
+				Turns(all, Defaults())
+			}
+		})
+	}
+}
+
+func TestPriority(t *testing.T) {
+	if got := Priority("descheduler"); got != kubevirt.PrioritySystemMaintenance {
+		t.Errorf("the descheduler's: %s", got)
+	}
+	if got := Priority(""); got != kubevirt.PrioritySystemCritical {
+		t.Errorf("an eviction's: %s", got)
+	}
+}

@@ -1,0 +1,47 @@
+package evacuation
+
+import (
+	"slices"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
+)
+
+// Feature gates, in KubeVirt's spec.configuration.developerConfiguration.
+const (
+	GatePreemption = "PreemptionEvictionLiveMigration"
+	GateNoExecute  = "NoExecuteTaintEvictionLiveMigration"
+)
+
+// Settings of the whole cluster, with defaults filled in.
+type Settings struct {
+	EvictionStrategy  kubevirt.EvictionStrategy // "" if none is set
+	FeatureGates      []string
+	PerCluster        int // concurrent migrations
+	PerNode           int // of those, with the same source node
+	Bandwidth         int64
+	CompletionPerGiB  time.Duration
+	ProgressTimeout   time.Duration
+	AllowAutoConverge bool
+	DrainTaint        string // key
+
+	LauncherPadding    time.Duration
+	MigrationAllowance time.Duration
+	PauseAfter         time.Duration
+}
+
+// Defaults returns the settings of a cluster without any.
+func Defaults() Settings {
+	return Settings{
+		PerCluster: 5, PerNode: 2,
+		CompletionPerGiB: 150 * time.Second, ProgressTimeout: 150 * time.Second,
+		DrainTaint:         kubevirt.DefaultDrainTaint,
+		LauncherPadding:    v1alpha1.DefaultLauncherPadding,
+		MigrationAllowance: v1alpha1.DefaultMigrationAllowance,
+		PauseAfter:         v1alpha1.DefaultMigrationAllowance / 2,
+	}
+}
+
+// Gate reports whether a feature gate is on.
+func (s *Settings) Gate(name string) bool { return slices.Contains(s.FeatureGates, name) }

@@ -1,0 +1,174 @@
+package migratable
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+const (
+	// debounce is the delay from a change to the check, so that several changes cause one.
+	debounce = 500 * time.Millisecond
+	// attempts is how often a VM that is not guarded yet is checked after a change.
+	attempts = 10
+	// recheckInterval is for changes without an event, such as of a disk's file.
+	recheckInterval = 5 * time.Minute
+	// retryInterval is how often a failed check or update is retried.
+	retryInterval = time.Minute
+	// lookTimeout bounds the look at a VM, apiTimeout an API request.
+	lookTimeout = 5 * time.Second
+	apiTimeout  = 10 * time.Second
+)
+
+// VMI is a VMI of this node with its present condition LiveMigratable.
+type VMI struct {
+	Namespace, Name, UID string
+	Shown                Verdict
+	// Pinned is why the launcher pod cannot be recreated on another node, or "".
+	Pinned string
+}
+
+// VMIs reads and updates VMIs in the API server.
+type VMIs interface {
+	// Movables returns the VMIs of this node, from a cache.
+	OfNode() []VMI
+	// SetLiveMigratable sets the condition LiveMigratable, and nothing else.
+	SetLiveMigratable(ctx context.Context, v VMI, is Verdict) error
+}
+
+// Conditions keeps the condition LiveMigratable of this node's VMIs up to date. A condition
+// that cannot be determined stays as it was.
+type Conditions struct {
+	VMIs VMIs
+	// Running reports whether the domain is guarded and not being shut down.
+	Running func(domain string) bool
+	// Look returns the facts about a VM except Pinned. It fails with hypervisor.ErrNotFound
+	// if no condition is to be set.
+	Look func(ctx context.Context, domain string) (Guest, error)
+	Log  *slog.Logger
+
+	once  sync.Once
+	wake  chan struct{}
+	mu    sync.Mutex
+	dirty map[string]int // remaining attempts by domain; "" is all domains
+}
+
+func (c *Conditions) init() {
+	c.once.Do(func() { c.wake, c.dirty = make(chan struct{}, 1), map[string]int{"": attempts} })
+}
+
+// Changed schedules the check of a domain, of all domains for "". It does not block, and
+// may be called before Run.
+func (c *Conditions) Changed(domain string) {
+	c.init()
+	c.mu.Lock()
+	c.dirty[domain] = attempts
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run checks VMs until ctx ends.
+func (c *Conditions) Run(ctx context.Context) {
+	c.init()
+	all, again := time.NewTicker(recheckInterval), time.NewTicker(retryInterval)
+	defer all.Stop()
+	defer again.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	lastErrors := map[string]string{} // by domain, of those that failed last
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.wake:
+			timer.Reset(debounce)
+		case <-all.C:
+			c.Changed("")
+		case <-again.C:
+			for domain := range lastErrors {
+				c.Changed(domain)
+			}
+		case <-timer.C:
+			if c.pass(ctx, lastErrors) {
+				timer.Reset(debounce)
+			}
+		}
+	}
+}
+
+// pass checks the VMs that have changed, and reports whether to call it again soon.
+func (c *Conditions) pass(ctx context.Context, lastErrors map[string]string) (again bool) {
+	c.mu.Lock()
+	dirty := c.dirty
+	c.dirty = map[string]int{}
+	c.mu.Unlock()
+	there := map[string]bool{}
+	for _, v := range c.VMIs.OfNode() {
+		domain := grace.DomainName(v.Namespace, v.Name)
+		there[domain] = true
+		left := max(dirty[""], dirty[domain])
+		if ctx.Err() != nil || left == 0 {
+			continue
+		}
+		if !c.Running(domain) {
+			again = c.later(domain, left-1) || again
+			continue
+		}
+		err := c.judge(ctx, domain, v)
+		if err != nil && lastErrors[domain] != err.Error() && ctx.Err() == nil {
+			c.Log.Warn("cannot determine whether the VM can be live-migrated; trying again",
+				"namespace", v.Namespace, "name", v.Name, "every", retryInterval, "err", err)
+		}
+		delete(lastErrors, domain)
+		if err != nil {
+			lastErrors[domain] = err.Error()
+		}
+	}
+	for domain := range lastErrors {
+		if !there[domain] {
+			delete(lastErrors, domain)
+		}
+	}
+	return again
+}
+
+// later schedules left more attempts for a domain, and reports whether there are any.
+func (c *Conditions) later(domain string, left int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.dirty[domain] = max(c.dirty[domain], left)
+	return left > 0
+}
+
+func (c *Conditions) judge(ctx context.Context, domain string, v VMI) error {
+	lookCtx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	g, err := c.Look(lookCtx, domain)
+	if errors.Is(err, hypervisor.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	g.Pinned = v.Pinned
+	is, err := Judge(g)
+	if err != nil || is == v.Shown {
+		return err
+	}
+	updateCtx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	if err := c.VMIs.SetLiveMigratable(updateCtx, v, is); err != nil {
+		return err //nolint:wrapcheck // it names what was tried
+	}
+	c.Log.Info("set the condition LiveMigratable", "namespace", v.Namespace, "name", v.Name,
+		"liveMigratable", is.Status, "reason", is.Reason, "message", is.Message)
+	return nil
+}

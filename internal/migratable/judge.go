@@ -1,0 +1,125 @@
+package migratable
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/oneline"
+	"github.com/vmgrace/vmgrace/internal/tunnel"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+// Guest has the facts that decide whether a VM can be live-migrated.
+type Guest struct {
+	// Domain is the definition that the hypervisor would send.
+	Domain hypervisor.Definition
+	// Off is why this node takes no part in migrations, or "".
+	Off string
+	// InLauncher means that the process runs in the launcher pod, not in the node's
+	// libvirt.
+	InLauncher bool
+	// Pinned is why the launcher pod cannot be recreated on another node, or "".
+	Pinned string
+	// Native means that libvirt sends it directly. Otherwise Agreed is what other nodes
+	// accept.
+	Native bool
+	Agreed tunnel.Agreement
+	// SharedFile reports whether a file is on a shared file system, by libvirt's rules. An
+	// error means unknown.
+	SharedFile func(path string) (bool, error)
+}
+
+// Verdict is the condition LiveMigratable of a VMI. Reason and Message are empty if Status
+// is True.
+type Verdict struct{ Status, Reason, Message string }
+
+// Reasons of a VMI that cannot be live-migrated; KubeVirt's own reason if it has one.
+const (
+	ReasonOff        = "MigrationsOff"
+	ReasonInLauncher = "ProcessInLauncherPod"
+	ReasonLauncher   = "LauncherNotLiveMigratable"
+	ReasonAutostart  = "DomainAutostarts"
+	ReasonDisks      = "DisksNotLiveMigratable"
+	ReasonHostDevice = "HostDeviceNotLiveMigratable"
+	ReasonVirtIOFS   = "VirtIOFSNotLiveMigratable"
+	ReasonDomain     = "DomainNotLiveMigratable"
+)
+
+// maxMessage bounds a condition's message, which may contain text of the domain, in bytes.
+const maxMessage = 512
+
+// Judge decides whether a VM can be live-migrated. The first obstacle is the reason. An
+// error means that it cannot be determined now.
+func Judge(g Guest) (Verdict, error) {
+	switch {
+	case g.Off != "":
+		return no(ReasonOff, "%s", g.Off), nil
+	case g.InLauncher:
+		return no(ReasonInLauncher, "the VM's process is in its launcher pod; only domains of the node's libvirt can be moved"), nil
+	case g.Pinned != "":
+		return no(ReasonLauncher, "%s", g.Pinned), nil
+	case g.Domain.Autostart:
+		return no(ReasonAutostart, "the domain starts by itself with this node's libvirt, and would be there twice: virsh autostart --disable"), nil
+	}
+	disks, who, err := g.disks()
+	if refusal, is := errors.AsType[*tunnel.Refusal](err); is {
+		return no(reasonOf(refusal), "%s: %s", who, refusal.Text), nil
+	}
+	if err != nil {
+		return Verdict{}, err
+	}
+	for _, d := range disks {
+		if why, err := g.immovable(d); err != nil || why != "" {
+			if err != nil {
+				return Verdict{}, err
+			}
+			return no(ReasonDisks, "%s", why), nil
+		}
+	}
+	return Verdict{Status: kubevirt.ConditionTrue}, nil
+}
+
+// disks returns the domain's disks, or a *tunnel.Refusal; who names the one that refuses.
+func (g Guest) disks() (disks []tunnel.Disk, who string, err error) {
+	if g.Native {
+		disks, err = tunnel.Sendable(g.Domain.XML)
+		return disks, "libvirt would not send it", err
+	}
+	disks, err = tunnel.Examine(g.Domain.XML, g.Agreed)
+	return disks, "other nodes would not let it in", err
+}
+
+// immovable returns why libvirt would not migrate a VM with this disk, or "" (libvirt 9.0,
+// qemuMigrationSrcIsSafe).
+func (g Guest) immovable(d tunnel.Disk) (string, error) {
+	if d.ReadOnly || d.File == "" && d.Device == "" {
+		return "", nil
+	}
+	if d.File != "" {
+		switch shared, err := g.SharedFile(d.File); {
+		case err != nil:
+			return "", fmt.Errorf("file system of %s: %w", d.File, err)
+		case !shared:
+			return fmt.Sprintf("disk %s is on a local file system of this node", d.File), nil
+		}
+	}
+	if d.Shareable || d.Cache == "none" || d.Cache == "directsync" || g.Domain.DropsCaches {
+		return "", nil
+	}
+	return fmt.Sprintf("disk %s%s has cache mode %q, which is safe only as none or directsync", d.File, d.Device, d.Cache), nil
+}
+
+func reasonOf(r *tunnel.Refusal) string {
+	for device, reason := range map[string]string{"hostdev": ReasonHostDevice, "filesystem": ReasonVirtIOFS, "disk": ReasonDisks} {
+		if strings.Contains(r.Text, `"domain/devices/`+device) {
+			return reason
+		}
+	}
+	return ReasonDomain
+}
+
+func no(reason, format string, args ...any) Verdict {
+	return Verdict{kubevirt.ConditionFalse, reason, oneline.Cut(fmt.Sprintf(format, args...), maxMessage)}
+}

@@ -1,0 +1,137 @@
+package migration
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/oneline"
+)
+
+// Timeouts of the controller. None of them ends a migration that the source's agent has
+// begun.
+const (
+	// MakeTimeout is how long the disruption budget and the target pod may take to be made.
+	MakeTimeout = time.Minute
+	// UnschedulableTimeout is how long a target pod may be unschedulable.
+	UnschedulableTimeout = 5 * time.Minute
+	// StartTimeout is how long it may take from phase Scheduling until the target pod runs.
+	// It is also how long a pending migration waits for a second launcher pod to end.
+	StartTimeout = 15 * time.Minute
+	// AgentTimeout is how long an agent may take for the next phase.
+	AgentTimeout = time.Minute
+	// PlacementTimeout is how long a target pod may have no node until it counts as waiting
+	// for the scheduler, even if the scheduler says nothing.
+	PlacementTimeout = 30 * time.Second
+)
+
+// again returns when a wait may time out.
+func (f Facts) again(a Action) time.Duration {
+	switch {
+	case a != Wait && a != Expand && a != MakePod, f.Migration.Final(), begun(f.Migration):
+		return 0
+	case f.pending() && f.Launchers <= 1:
+		return 0 // its turn is an event
+	}
+	return max(time.Second, f.left())
+}
+
+// left returns the remaining time of the present phase.
+func (f Facts) left() time.Duration {
+	switch {
+	case f.pending():
+		return until(f.Seen.Add(StartTimeout), f.Now, StartTimeout)
+	case !f.in(kubevirt.MigrationScheduling):
+		// Do not use the phase's timestamp: its writer has another clock.
+		return until(f.Seen.Add(AgentTimeout), f.Now, AgentTimeout)
+	}
+	left := until(f.scheduling().Add(StartTimeout), f.Now, StartTimeout)
+	switch p := f.Target; {
+	case p == nil:
+		left = min(left, until(f.Seen.Add(MakeTimeout), f.Now, MakeTimeout))
+	case p.Unschedulable != "":
+		left = min(left, until(p.Since.Add(UnschedulableTimeout), f.Now, UnschedulableTimeout))
+	}
+	return left
+}
+
+// until returns the time from now to end. A clock that was set back does not extend it
+// beyond most.
+func until(end, now time.Time, most time.Duration) time.Duration { return min(end.Sub(now), most) }
+
+// scheduling returns when the phase Scheduling began. The controller itself wrote that
+// time, so it does not wait anew after a restart.
+func (f Facts) scheduling() time.Time {
+	if t := f.Migration.Reached(kubevirt.MigrationScheduling); !t.IsZero() {
+		return t
+	}
+	return f.Seen
+}
+
+// unplaced reports whether the target pod waits for the scheduler.
+func (f Facts) unplaced() bool { return f.Target != nil && f.Target.Unplaced(f.Now) }
+
+// Unplaced reports whether a pod waits for the scheduler, which has found no node for it or
+// says nothing.
+func (p *Pod) Unplaced(now time.Time) bool {
+	return p.Node == "" && (p.Unschedulable != "" || now.Sub(p.Created) >= PlacementTimeout)
+}
+
+func (f Facts) launchersStay() string {
+	return fmt.Sprintf("the VM has had more than one launcher pod for %v: see kubectl get pods -l %s=%s, and end what is left of a former migration",
+		StartTimeout, kubevirt.CreatedByLabel, f.VMI.UID)
+}
+
+func (f Facts) notMade() string {
+	switch {
+	case f.Trouble != "":
+		return fmt.Sprintf("the target pod could not be made for %v: %s", MakeTimeout, f.Trouble)
+	case !f.Kept:
+		return fmt.Sprintf("the VM's disruption budget did not protect two pods within %v: see the Events of the VM, and the log of the controller disruption-budgets", MakeTimeout)
+	}
+	return fmt.Sprintf("the target pod was not made within %v", MakeTimeout)
+}
+
+// targetLate returns why a target pod was of no use within its time.
+func (f Facts) targetLate() string {
+	p := f.Target
+	switch {
+	case p.Unschedulable != "" && p.Node == "":
+		return fmt.Sprintf("target pod %s found no node for %v: %s", p.Name, UnschedulableTimeout.Round(time.Minute), oneline.Cut(p.Unschedulable, 256))
+	case p.Ready:
+		return fmt.Sprintf("target pod %s runs, and within %v there was no room for the migration: %s", p.Name, StartTimeout.Round(time.Minute), noRoom)
+	}
+	return fmt.Sprintf("target pod %s did not run within %v: see kubectl describe pod", p.Name, StartTimeout.Round(time.Minute))
+}
+
+func (f Facts) targetStarts() string {
+	switch {
+	case f.Target.Ready:
+		return "target pod " + f.Target.Name + " runs: " + noRoom
+	case f.unplaced():
+		return "target pod " + f.Target.Name + " waits for the scheduler"
+	}
+	return "target pod " + f.Target.Name + " starts"
+}
+
+func (f Facts) agentTimeout() string {
+	node := f.state().TargetNode
+	if f.in(kubevirt.MigrationTargetReady) {
+		node = f.state().SourceNode
+	}
+	return fmt.Sprintf("the agent of node %s did not take the migration on within %v of %s: look at its log and its --migration-listen", node, AgentTimeout, f.phase())
+}
+
+func (f Facts) waitsFor() string {
+	switch {
+	case f.in(kubevirt.MigrationScheduled):
+		return "the agent of node " + f.state().TargetNode + " is to prepare"
+	case f.in(kubevirt.MigrationPreparingTarget):
+		return "the agent of node " + f.state().TargetNode + " prepares"
+	case f.state().SourceState == kubevirt.SourceGone:
+		return "the agent of node " + f.state().TargetNode + " is to resume the guest"
+	case f.state().TargetState != "":
+		return "the agent of node " + f.state().SourceNode + " is to report the state of its QEMU"
+	}
+	return "the agent of node " + f.state().SourceNode + " moves the guest"
+}

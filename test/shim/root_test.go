@@ -1,0 +1,102 @@
+//go:build !unit
+
+package shim
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/signals"
+	"github.com/vmgrace/vmgrace/test/kit"
+)
+
+func TestOrphansAreReaped(t *testing.T) {
+	for name, inside := range map[string]bool{"as PID 1": true, "as a subreaper": false} {
+		t.Run(name, func(t *testing.T) {
+			out := filepath.Join(t.TempDir(), "out")
+			// Each orphan waits for its parent's end, says who its new parent is, and ends.
+			script := `for i in 1 2 3 4 5; do sh -c '(while [ -d "${0%/*}" ] && [ ! -e "$0.go" ]; do sleep 0.01; done
+				exec sh -c "cut -d\  -f4 /proc/\$\$/stat >> \"\$0\"" "$0") & exit 0' "$0"; done
+				echo $$ > "$0.go"; while [ -e "$0.go" ] && [ ! -e "$0.end" ]; do sleep 0.05; done; exit 9`
+			s := prepare(t, t.TempDir(), "--", "sh", "-c", script, out)
+			want := ""
+			if inside {
+				s.inPIDNamespace()
+				want = strings.Repeat("1 ", 5)
+			}
+			s.start()
+			if !inside {
+				want = strings.Repeat(strconv.Itoa(s.cmd.Process.Pid)+" ", 5)
+			}
+			s.eventually("five orphans with the shim for a parent", func() bool {
+				return strings.Join(strings.Fields(readFile(t, out)), " ") == strings.TrimSpace(want)
+			})
+			s.eventually("only the command is left", func() bool { return len(children(t, s.cmd.Process.Pid)) == 1 })
+			kit.Must(t, os.WriteFile(out+".end", nil, 0o600))
+			s.wantExit(9)
+		})
+	}
+}
+
+func TestTheLockOfAShimAsPIDOneIsSeenFromOutside(t *testing.T) {
+	s := prepare(t, t.TempDir(), "--", "sleep", "300").inPIDNamespace().start()
+	s.eventually("vm.json", func() bool { return s.there(signals.FileVM) })
+	if got := s.holder(); got != s.cmd.Process.Pid {
+		t.Errorf("the lock is held by %d, want the translated pid %d", got, s.cmd.Process.Pid)
+	}
+	s.signal(syscall.SIGTERM)
+	s.trigger()
+	s.staysFor(50 * time.Millisecond)
+	s.signal(syscall.SIGKILL)
+	s.wait()
+	if !s.there(signals.FileVM) || s.holder() != 0 {
+		t.Error("after SIGKILL vm.json is there and unlocked")
+	}
+}
+
+func TestADiskThatFillsUpAfterTheStartStillGetsTheWholeTrigger(t *testing.T) {
+	pid, _ := vm(t)
+	s := started(t, kit.Tmpfs(t, "size=64k"), "--pid", pid)
+	s.eventually("registered", func() bool { return strings.Contains(s.stderr.String(), "registered") })
+	fill(t, s.dir)
+	s.signal(syscall.SIGTERM)
+	if got := s.trigger(); got.UID != "u-1" || got.Signal != "SIGTERM" || got.Time.IsZero() {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestADiskThatIsFullFromTheStartGetsATrigger(t *testing.T) {
+	pid, _ := vm(t)
+	dir := kit.Tmpfs(t, "size=64k")
+	fill(t, dir)
+	s := prepare(t, dir, "--pid", pid).start()
+	s.eventually("a line", func() bool { return strings.Contains(s.stderr.String(), "no space left") })
+	s.signal(syscall.SIGTERM)
+	s.eventually("the trigger", func() bool { return s.there(signals.FileTrigger) })
+	kit.Must(t, os.Remove(filepath.Join(dir, "filler")))
+	s.eventually("the registration", func() bool { return s.there(signals.FileVM) })
+	if !s.there(signals.FileTrigger) {
+		t.Error("the late registration took the trigger away")
+	}
+}
+
+func TestAReadOnlyDirectoryIsTriedUntilItCanBeWritten(t *testing.T) {
+	pid, _ := vm(t)
+	dir := kit.Tmpfs(t, "size=64k,ro")
+	s := prepare(t, dir, "--pid", pid).start()
+	s.eventually("a line", func() bool { return strings.Contains(s.stderr.String(), "read-only") })
+	s.signal(syscall.SIGTERM)
+	s.staysFor(150 * time.Millisecond)
+	kit.Must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
+	if got := s.trigger(); got.UID != "u-1" {
+		t.Errorf("%+v", got)
+	}
+	s.eventually("the registration", func() bool { return s.there(signals.FileVM) })
+}
