@@ -317,3 +317,23 @@ func TestAGuestThatIsOffBeforeItsDeadlineIsNotForced(t *testing.T) {
 		})
 	}
 }
+
+// Where the deadline's thread has no real-time priority, what else the agent does at that
+// moment delays the signals of many VMs.
+func TestTheAgentIsAtRestAtADeadline(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "30")
+		r.trigger(domain)
+		r.after(30*second - 350*time.Millisecond)
+		// When the deadline comes, and its signal takes a while.
+		r.sends.Store(int64(50 * time.Millisecond))
+		before := r.reads.Load()
+		r.after(399 * time.Millisecond)
+		// Then: no keeper has woken.
+		if n := r.reads.Load() - before; n != 0 {
+			t.Errorf("the agent has read the clock %d times around the deadline", n)
+		}
+		r.after(minute)
+		r.stoppedAs(domain, grace.LauncherSignal, grace.Forced)
+	})
+}

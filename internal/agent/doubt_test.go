@@ -105,6 +105,31 @@ func TestATriggerThatNamesAnUnknownVMWaitsUntilItIsKnown(t *testing.T) {
 	}
 }
 
+func TestALateRemovalOfATriggerSaysNothingOfTheNext(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		// Given: two leftovers, one after the other, that cannot be removed, on a slow disk.
+		r.guarded(fake.Guest{Name: domain}, "30")
+		d := r.dir(domain)
+		d.slow.Store(int64(10 * time.Second))
+		d.breaks(nil, true)
+		for n := range uint64(2) {
+			r.change(domain, func(v *watch.View) {
+				v.Trigger, v.TriggerUID, v.TriggerID = true, "another", grace.TriggerID{Inode: n + 1}
+			})
+			r.after(time.Second)
+		}
+		// When the first one's removal has failed, and the directory is looked at.
+		r.after(10 * time.Second)
+		r.change(domain, func(*watch.View) {})
+		r.after(time.Minute)
+		// Then: each was counted once, and is ignored.
+		r.untouched()
+		if n := r.meter.of("rejected trigger_uid"); n != 2 {
+			t.Errorf("%d leftovers were counted", n)
+		}
+	})
+}
+
 func TestATriggerThatComesWhileTheEndIsToldStays(t *testing.T) {
 	inBubble(t, func(r *rig) {
 		r.guarded(fake.Guest{Name: domain}, "5")

@@ -94,10 +94,14 @@ func (k *keeper) removeTrigger(d grace.Decision, now grace.Mono) {
 	k.a.cfg.Meter.Rejected(reason)
 	k.log.Warn("removing a trigger", "why", text)
 	dir := k.dir
-	k.vm.Done(d, grace.Result{}, now)
-	k.call(d, k.dirOrder.keep(func(context.Context) error { return dir.RemoveTrigger(d.Trigger) }), func(err error, _ int) {
-		if err != nil {
-			k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)
+	k.vm.Done(d, grace.Result{}, now) // and not again when it has been tried: a later trigger may be there by then
+	remove := k.dirOrder.keep(func(context.Context) error { return dir.RemoveTrigger(d.Trigger) })
+	k.worker(func(ctx context.Context) func() {
+		err := remove(ctx)
+		return func() {
+			if err != nil {
+				k.log.Warn("cannot remove the trigger; it is ignored from now on", "err", err)
+			}
 		}
 	})
 }

@@ -36,9 +36,11 @@ type rig struct {
 	wall   atomic.Int64 // by how much the wall clock was set
 	pause  atomic.Int64 // how long the process is held up before it reads that
 	stop   func()
-	full   atomic.Bool // no file can be opened
-	deaf   atomic.Bool // libvirt's events are lost
-	unread bool        // the records cannot be read when the agent starts
+	full   atomic.Bool  // no file can be opened
+	deaf   atomic.Bool  // libvirt's events are lost
+	reads  atomic.Int64 // how often the clock was read
+	sends  atomic.Int64 // how long a signal takes
+	unread bool         // the records cannot be read when the agent starts
 
 	cluster *memoryCluster    // nil: standalone
 	node    *memoryNode       // nil: its shutdowns are not delayed
@@ -64,7 +66,10 @@ func inBubble(t *testing.T, test func(*rig)) {
 }
 
 // Now is a monotonic clock that is an hour old at the start of the bubble.
-func (r *rig) Now() grace.Mono { return grace.Mono(time.Hour + time.Since(r.start)) }
+func (r *rig) Now() grace.Mono {
+	r.reads.Add(1)
+	return grace.Mono(time.Hour + time.Since(r.start))
+}
 
 func (r *rig) Wall() time.Time {
 	time.Sleep(time.Duration(r.pause.Load()))
@@ -84,6 +89,11 @@ func (r *rig) Open(pid int, start uint64) (Process, error) {
 type qemu struct {
 	*fake.Process
 	r *rig
+}
+
+func (q qemu) Signal(s unix.Signal) error {
+	time.Sleep(time.Duration(q.r.sends.Load()))
+	return q.Process.Signal(s)
 }
 
 func (q qemu) Arm(at grace.Mono) (Armed, error) {
@@ -323,6 +333,7 @@ type memoryDir struct {
 	status grace.Status
 	looks  int
 	takes  atomic.Int64                    // how long a look takes
+	slow   atomic.Int64                    // how long the removal of a trigger takes
 	stuck  bool                            // the trigger cannot be removed
 	told   func(*watch.View, grace.Status) // what happens when a status is written
 }
@@ -363,6 +374,7 @@ func (d *memoryDir) said() grace.Status {
 }
 
 func (d *memoryDir) RemoveTrigger(seen grace.TriggerID) error {
+	time.Sleep(time.Duration(d.slow.Load()))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stuck {

@@ -85,6 +85,17 @@ func qemu(status string) func(command, id string) []string {
 	}
 }
 
+func TestAnEventMayComeBeforeTheGreeting(t *testing.T) {
+	event := `{"timestamp": {"seconds": 1}, "event": "VSERPORT_CHANGE", "data": {"open": false, "id": "0"}}` + "\r\n"
+	m := listen(t, event+greeting, qemu("running"))
+	if off, err := powerdown(t.Context(), m.path, time.Now().Add(10*time.Second)); err != nil || off {
+		t.Errorf("off %t, %v", off, err)
+	}
+	if got := m.commands(); !slices.Contains(got, "system_powerdown") {
+		t.Errorf("%q", got)
+	}
+}
+
 func TestTheButtonIsPressedOfAGuestThatCanHearIt(t *testing.T) {
 	for status, before := range map[string][]string{"running": nil, "paused": {"cont"}, "suspended": {"system_wakeup"}, "prelaunch": nil} {
 		m := listen(t, greeting, qemu(status))

@@ -50,6 +50,7 @@ func TestARequestIsReadForItsVMAlone(t *testing.T) {
 		`{"x":{"uid":"u"},"uid":"v","request":12}`:      0,
 		`{"uid":"v","x":[{"uid":"u"}],"request":12}`:    0,
 		`[{"uid":"u","request":12}]`:                    0,
+		`{"uid":"u","message":{"x":1},"request":5}`:     5,
 		`{"uid":"u","y":"\"","request":3,"phase":"\\"}`: 3,
 	} {
 		if got := statusFor("u", []byte(text)).Request; got != want {

@@ -13,7 +13,8 @@ import (
 // invalid.
 func statusFor(uid string, content []byte) statusFile {
 	var f statusFile
-	if json.Unmarshal(content, &f) != nil || f.UID != uid {
+	_ = json.Unmarshal(content, &f) // leaves out what is of another type, as a later version's may be
+	if f.UID != uid {
 		return statusFile{}
 	}
 	return f

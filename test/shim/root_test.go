@@ -100,3 +100,25 @@ func TestAReadOnlyDirectoryIsTriedUntilItCanBeWritten(t *testing.T) {
 	}
 	s.eventually("the registration", func() bool { return s.there(signals.FileVM) })
 }
+
+// A user has 128 inotify instances, which others may have taken.
+func TestALauncherWithoutInotifyAsksItsGuest(t *testing.T) {
+	did := filepath.Join(t.TempDir(), "did")
+	s := prepare(t, t.TempDir(), "--ask-with", "exec:"+script(t, "echo x >>"+did), "--", "sleep", "300")
+	none := `echo 0 >/proc/sys/user/max_inotify_instances && exec "$@"`
+	s.cmd.Path, s.cmd.Args = "/bin/sh", append([]string{"sh", "-c", none, "sh"}, s.cmd.Args...)
+	root := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 65536}}
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER, UidMappings: root, GidMappings: root}
+	s.start()
+	s.eventually("the VM process's pid", func() bool { return s.there(signals.FileVM) && s.vm().PID != 0 })
+	s.eventually("it says so", func() bool {
+		return strings.Contains(s.stderr.String(), "looking for requests every 1s alone: inotify")
+	})
+	for n := range uint64(2) {
+		s.request("u-1", n+1)
+		s.answers(n + 1)
+	}
+	if got := strings.Fields(readFile(t, did)); len(got) != 2 {
+		t.Errorf("the guest was asked %d times", len(got))
+	}
+}
