@@ -188,8 +188,14 @@ func TestDisarmAndSignalExcludeEachOther(t *testing.T) {
 	}
 }
 
+// wantPriority is set where the thread must have its priority.
+const wantPriority = "DEADLINE_WANT_PRIORITY"
+
 func TestOnlyTheDeadlineThreadIsARealTimeOne(t *testing.T) {
 	_, said := start(t)
+	if os.Getenv(wantPriority) != "" && said.Len() != 0 {
+		t.Error(said)
+	}
 	tasks, err := filepath.Glob("/proc/self/task/*")
 	if err != nil {
 		t.Fatal(err)
@@ -215,13 +221,33 @@ func TestOnlyTheDeadlineThreadIsARealTimeOne(t *testing.T) {
 				t.Errorf("%s has policy %d", name, attr.Policy)
 			}
 			continue
-		case refused && attr.Policy != unix.SCHED_NORMAL, !refused && (attr.Policy != unix.SCHED_RR || attr.Priority != 1):
+		case refused && attr.Policy != unix.SCHED_NORMAL,
+			!refused && (attr.Policy != unix.SCHED_RR || attr.Priority != 1) && attr.Policy != unix.SCHED_DEADLINE:
 			t.Errorf("policy %d, priority %d, refused %t", attr.Policy, attr.Priority, refused)
 		}
 		found++
 	}
 	if found == 0 {
 		t.Error("no deadline thread") // one that is just ending may be there, too
+	}
+}
+
+// A kernel with CONFIG_RT_GROUP_SCHED and cgroups of version 1 gives no container SCHED_RR.
+func TestTheThreadHasPriorityInAContainersCgroup(t *testing.T) {
+	const top = "/sys/fs/cgroup/cpu"
+	if _, err := os.Stat(filepath.Join(top, "cpu.rt_runtime_us")); err != nil || os.Getuid() != 0 {
+		t.Skip("this kernel refuses no cgroup SCHED_RR, or this is not root")
+	}
+	cgroup := filepath.Join(top, "vmgrace-deadline-"+strconv.Itoa(os.Getpid()))
+	if err := os.Mkdir(cgroup, 0o755); err != nil {
+		t.Skip("cgroups cannot be made here: ", err)
+	}
+	t.Cleanup(func() { _ = os.Remove(cgroup) })
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `echo $$ >"$0/cgroup.procs" && exec "$@"`, cgroup,
+		os.Args[0], "-test.v", "-test.run=^TestOnlyTheDeadlineThreadIsARealTimeOne$")
+	cmd.Env = append(os.Environ(), wantPriority+"=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -5,7 +5,7 @@
 // processor when 30 VMs had one deadline, and was 60 ms late. The C thread sleeps on a
 // timer (timerfd_create(2)). It takes one lock that is never held during a wait, writes
 // no line, touches no disk and waits for no VM. If the kernel allows it, it is a
-// real-time thread (SCHED_RR, sched(7)), so that a node without a free core does not
+// real-time thread (SCHED_RR, else SCHED_DEADLINE, sched(7)), so that a node without a free core does not
 // delay it. Whoever holds the lock meanwhile inherits its priority.
 //
 // Go and C share a static table of slots, and small numbers. Only Go assigns slots and
