@@ -233,7 +233,8 @@ func TestMessagesAtAHighRateEndTheConnection(t *testing.T) {
 		sent++
 	}
 	reading.Wait()
-	w.eventually("it is counted", func() bool { return w.refused["rate"] == 1 })
+	// The second one is the node's own connection, if it says something meanwhile.
+	w.eventually("it is counted", func() bool { return w.refused["rate"] >= 1 })
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if looks := w.looks["b"] - before; looks > 5+int(time.Since(began)/tick) {
