@@ -48,11 +48,15 @@ func (s *setup) webhooks() eviction.Config {
 	}
 }
 
+func (s *setup) observer() move.Observer {
+	return move.Observer{Cache: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
+}
+
 // mover returns a Mover that marks VMs, or makes their migrations: KubeVirt does not let
 // VMIs be marked.
 func (o *Options) mover(s *setup) taints.Mover {
 	if o.BesideKubeVirt {
-		return move.Migrations{Client: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
+		return move.Migrations{Client: s.GetClient(), Observer: s.observer()}
 	}
 	return move.Marks{Client: s.GetClient()}
 }
@@ -66,8 +70,7 @@ func (o *Options) registered() map[string]func(*setup) error {
 			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
 		},
 		evacuations: func(s *setup) error {
-			return evacuation.Add(s.Manager, evacuation.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
-				Settings: s.settings, Nodes: s.nodes})
+			return evacuation.Add(s.Manager, evacuation.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Observer: s.observer()})
 		},
 		migrations: func(s *setup) error {
 			err := nodecerts.Add(s.Manager, nodecerts.Config{Log: s.log, Live: s.live, Namespace: o.Namespace, Meter: s.meter})
@@ -78,8 +81,8 @@ func (o *Options) registered() map[string]func(*setup) error {
 				Settings: s.settings, Meter: s.meter, Budgets: s.budgets, Nodes: s.nodes})
 		},
 		podDisruption: func(s *setup) error {
-			return disruption.Add(s.Manager, disruption.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings,
-				Nodes: s.nodes, Mover: o.mover(s), Unheld: o.BesideKubeVirt})
+			return disruption.Add(s.Manager, disruption.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Observer: s.observer(),
+				Mover: o.mover(s), Unheld: o.BesideKubeVirt})
 		},
 		taintReplacement: func(s *setup) error {
 			if !s.nodes {
@@ -96,7 +99,7 @@ func (o *Options) register(s *setup) error {
 	if err := errors.Join(s.AddHealthzCheck("ping", healthz.Ping), s.AddReadyzCheck("ping", healthz.Ping)); err != nil {
 		return err
 	}
-	if err := o.followSettings(s); err != nil {
+	if err := o.addSettings(s); err != nil {
 		return err
 	}
 	if err := o.checkNodeAccess(s); err != nil {
@@ -149,23 +152,19 @@ func (o *Options) checkNodeAccess(s *setup) error {
 
 const accessReviewTimeout = 30 * time.Second
 
-var errSettings = errors.New("the cluster's settings are not known yet")
-
-// followSettings adds the controller of the settings, and the indexes of the cache.
-func (o *Options) followSettings(s *setup) error {
-	err := settings.Follow(s.Manager, settings.Config{
+// addSettings adds the settings, the controller that reports them, and the indexes of the cache.
+func (o *Options) addSettings(s *setup) error {
+	var err error
+	if s.settings, err = settings.FromCache(context.Background(), s.GetCache()); err != nil {
+		return err
+	}
+	err = settings.Report(s.Manager, settings.Config{
 		Log: s.log, Events: s.GetEventRecorder(userAgent), Meter: s.meter, Live: s.settings, BesideKubeVirt: o.BesideKubeVirt,
 	})
 	if err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}
-	err = s.AddReadyzCheck("settings", func(*http.Request) error {
-		if !s.settings.Known() {
-			return errSettings
-		}
-		return nil
-	})
-	if err != nil {
+	if err := s.AddReadyzCheck("settings", func(*http.Request) error { return s.settings.Known() }); err != nil {
 		return err
 	}
 	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) && !o.runs(podDisruption) {

@@ -26,7 +26,6 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
-	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
 
@@ -52,7 +51,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 	if err := o.checkCRDs(ctx, mgr.GetAPIReader()); err != nil {
 		return err
 	}
-	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), keeper: keeper, meter: metrics.New(registry.Registry), settings: settings.New(), budgets: o.runs(disruptionBudgets)}
+	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), keeper: keeper, meter: metrics.New(registry.Registry), budgets: o.runs(disruptionBudgets)}
 	if err := o.register(&s); err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -47,7 +48,7 @@ func (c *command) cancelMarks(ctx context.Context, name string) error {
 		case terminating[string(v.UID)]:
 			c.show.warn(name, fmt.Sprintf("VMI %s/%s keeps its mark: its launcher pod is terminating", v.Namespace, v.Name))
 		default:
-			failed := c.unmark(ctx, v, name)
+			failed := c.unmark(ctx, v)
 			if failed == nil {
 				removed++
 				c.show.node(name, "unmarked", fmt.Sprintf("VMI %s/%s stays", v.Namespace, v.Name))
@@ -73,8 +74,8 @@ func (c *command) strategy(ctx context.Context) (kubevirt.EvictionStrategy, erro
 }
 
 // unmark removes the mark of one VMI, if the VMI has not changed since it was read, then
-// deletes the VMI's pending migrations away from node.
-func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance, node string) error {
+// deletes the VMI's pending evacuations.
+func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance) error {
 	if c.DryRun == dryRunClient {
 		return nil
 	}
@@ -92,14 +93,13 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 	if err := c.live.List(ctx, migrations, client.InNamespace(v.Namespace)); err != nil {
 		return fmt.Errorf("migrations of VMI %s/%s: %w", v.Namespace, v.Name, err)
 	}
-	for i := range migrations.Items {
-		m := &migrations.Items[i]
-		if m.Spec.VMIName != v.Name || evacuation.PhaseOf(m) != kubevirt.MigrationPending || m.Annotations[kubevirt.EvacuationMigrationAnnotation] != node {
-			continue
-		}
+	unmarked := v.DeepCopy()
+	unmarked.Status.EvacuationNodeName = ""
+	own := slices.DeleteFunc(migrations.Items, func(m kubevirt.VirtualMachineInstanceMigration) bool { return m.Spec.VMIName != v.Name })
+	for _, m := range evacuation.Withdrawn(evacuation.Evacuee{VMI: unmarked, Migrations: own}) {
 		// The precondition fails for a migration that has started since.
 		unchanged := client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}
-		if err := c.live.Delete(ctx, m, unchanged); err != nil {
+		if err := c.live.Delete(ctx, &m, unchanged); err != nil {
 			return fmt.Errorf("migration %s/%s: %w", m.Namespace, m.Name, err)
 		}
 	}

@@ -50,14 +50,13 @@ type reconciler struct {
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
-	return ctrl.NewControllerManagedBy(mgr).Named("disruption-budgets").
+	b := ctrl.NewControllerManagedBy(mgr).Named("disruption-budgets").
 		For(&kubevirt.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod)).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration)).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.ofBudget)).
-		WatchesRawSource(cfg.Settings.Source(index.All(r.Client))).
-		WithOptions(failures.Options(mgr, workers)).
-		Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
+		WithOptions(failures.Options(mgr, workers))
+	return cfg.Settings.Watch(b, index.All(r.Client)).Complete(failures.Reconciler(r))
 }
 
 // Reconcile makes, corrects or deletes one VM's budget.

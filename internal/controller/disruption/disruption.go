@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -26,7 +25,6 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/retry"
-	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
@@ -34,10 +32,8 @@ import (
 type Config struct {
 	Log      *slog.Logger
 	Events   events.EventRecorder
-	Settings *settings.Live
+	Observer move.Observer
 	Mover    Mover
-	// Nodes means that nodes may be read. Otherwise each node counts as Ready.
-	Nodes bool
 	// Unheld means that no agent holds shutdowns. VMs are moved nevertheless, if there is
 	// enough time.
 	Unheld bool
@@ -67,17 +63,18 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	options := failures.Options(mgr, workers)
 	options.NeedLeaderElection = new(false)
 	// Replicas that are not elected need these caches as well. Their events are ignored.
-	cached := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request { return nil })
+	none := func(context.Context, client.Object) []reconcile.Request { return nil }
+	cached := handler.EnqueueRequestsFromMapFunc(none)
 	b := ctrl.NewControllerManagedBy(mgr).Named("pod-disruption").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(ofDeletedPod)).
 		// The cache may show the pod's deletion before the change that made the VM movable.
 		Watches(&kubevirt.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: wasUnmarked})).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, cached).
 		WithOptions(options)
-	if cfg.Nodes {
+	if cfg.Observer.Nodes {
 		b = b.Watches(&corev1.Node{}, cached)
 	}
-	return b.Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
+	return cfg.Observer.Settings.Watch(b, none).Complete(failures.Reconciler(r))
 }
 
 // ofDeletedPod returns the request for the VM of a launcher pod that is being deleted.
@@ -105,7 +102,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if d == nil {
 		return reconcile.Result{}, err
 	}
-	set := r.Settings.Get()
+	set := r.Observer.Settings.Get()
 	marks, why := evacuation.Disrupted(d, &set)
 	if !marks {
 		r.Log.Debug("the launcher pod's deletion is no reason to move the VM", "vmi", req.String(), "why", why)
@@ -129,28 +126,15 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 // gather reads the node, and the launcher on it that is being deleted. It returns nil
 // without such a launcher.
 func (r *reconciler) gather(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (*evacuation.Disruption, error) {
-	launchers, err := index.Launchers(ctx, r.Client, vmi)
+	v, err := r.Observer.Observe(ctx, vmi)
 	if err != nil {
 		return nil, err
 	}
-	at := slices.IndexFunc(launchers, func(p corev1.Pod) bool { return p.Spec.NodeName == vmi.Node() && p.DeletionTimestamp != nil })
+	at := slices.IndexFunc(v.Pods, func(p corev1.Pod) bool { return p.Spec.NodeName == vmi.Node() && p.DeletionTimestamp != nil })
 	if at < 0 {
 		return nil, nil //nolint:nilnil // there is none
 	}
-	strategy, _ := evacuation.StrategyOf(vmi, r.Settings.Get().EvictionStrategy)
-	d := index.DisruptionOf(&launchers[at], vmi, strategy)
-	d.Unheld = r.Unheld
-	if !r.Nodes {
-		return d, nil
-	}
-	node := &corev1.Node{}
-	switch err := r.Get(ctx, client.ObjectKey{Name: vmi.Node()}, node); {
-	case apierrors.IsNotFound(err):
-		d.NodeReady = false
-	case err != nil:
-		return nil, fmt.Errorf("node %s: %w", vmi.Node(), err)
-	default:
-		d.NodeReady = index.Ready(node)
-	}
+	d := index.DisruptionOf(&v.Pods[at], vmi, v.Strategy)
+	d.Unheld, d.NodeReady = r.Unheld, v.NodeReady
 	return d, nil
 }

@@ -8,14 +8,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // migrate makes the VM's next migration.
-func (r *reconciler) migrate(ctx context.Context, v *vm) (*kubevirt.VirtualMachineInstanceMigration, error) {
+func (r *reconciler) migrate(ctx context.Context, v *move.VM) (*kubevirt.VirtualMachineInstanceMigration, error) {
 	cause := v.VMI.Annotations[evacuation.CauseAnnotation]
 	switch {
 	case !v.VMI.Marked():
@@ -34,7 +33,7 @@ func (r *reconciler) migrate(ctx context.Context, v *vm) (*kubevirt.VirtualMachi
 }
 
 // prune deletes the oldest of the finished migrations.
-func (r *reconciler) prune(ctx context.Context, v *vm) error {
+func (r *reconciler) prune(ctx context.Context, v *move.VM) error {
 	for _, m := range evacuation.Outdated(v.Migrations) {
 		if err := r.remove(ctx, &m); err != nil {
 			return err
@@ -55,17 +54,17 @@ func (r *reconciler) remove(ctx context.Context, m *kubevirt.VirtualMachineInsta
 // cancel removes the mark of a VM whose node is schedulable again, and deletes its
 // pending migrations. The cache only shows whether there may be something to cancel;
 // live reads decide.
-func (r *reconciler) cancel(ctx context.Context, v *vm) (changed bool, err error) {
-	unmark, _ := evacuation.Unmark(v.markFacts())
-	note := v.cordonUnrecorded()
+func (r *reconciler) cancel(ctx context.Context, v *move.VM) (changed bool, err error) {
+	unmark, _ := evacuation.Unmark(markFacts(v))
+	note := cordonUnrecorded(v)
 	if !unmark && !note && len(evacuation.Withdrawn(v.Evacuee)) == 0 {
 		return false, nil
 	}
-	now, err := r.readLive(ctx, v)
+	now, err := r.Observer.ObserveNow(ctx, r.Live, client.ObjectKeyFromObject(v.VMI))
 	if err != nil {
 		return false, err
 	}
-	if remove, why := evacuation.Unmark(now.markFacts()); remove {
+	if remove, why := evacuation.Unmark(markFacts(now)); remove {
 		r.Log.Info("removing the mark", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "node", now.VMI.Node(), "why", why)
 		if err := r.unmark(ctx, now); err != nil {
 			return false, err
@@ -74,7 +73,7 @@ func (r *reconciler) cancel(ctx context.Context, v *vm) (changed bool, err error
 			"node %s is used again: the VM stays", now.VMI.Node())
 		return true, nil // the next reconcile deletes the migrations
 	}
-	if note && now.cordonUnrecorded() {
+	if note && cordonUnrecorded(now) {
 		return false, patch.Metadata(ctx, r.Client, now.VMI, "annotations", map[string]any{evacuation.CordonedAnnotation: evacuation.Yes})
 	}
 	for _, m := range evacuation.Withdrawn(now.Evacuee) {
@@ -88,25 +87,12 @@ func (r *reconciler) cancel(ctx context.Context, v *vm) (changed bool, err error
 }
 
 // markFacts returns the inputs of evacuation.Unmark.
-func (v *vm) markFacts() evacuation.MarkFacts {
-	return evacuation.MarkFacts{VMI: v.VMI, Strategy: v.Strategy, NodeSchedulable: v.node.schedulable(), LauncherTerminating: v.LauncherTerminating}
+func markFacts(v *move.VM) evacuation.MarkFacts {
+	return evacuation.MarkFacts{VMI: v.VMI, Strategy: v.Strategy, NodeSchedulable: v.Node.Schedulable(), LauncherTerminating: v.LauncherTerminating}
 }
 
 // cordonUnrecorded reports whether the VM is marked and its node is cordoned or drained,
 // but the annotation for that is missing.
-func (v *vm) cordonUnrecorded() bool {
-	return v.VMI.Marked() && v.node.there && !v.node.schedulable() && v.VMI.Annotations[evacuation.CordonedAnnotation] == ""
-}
-
-// readLive reads the VM, its node and its launchers from the API server.
-func (r *reconciler) readLive(ctx context.Context, v *vm) (*vm, error) {
-	vmi := &kubevirt.VirtualMachineInstance{}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(v.VMI), vmi); err != nil {
-		return nil, fmt.Errorf("VMI: %w", err)
-	}
-	launchers, err := index.LaunchersNow(ctx, r.Live, vmi)
-	if err != nil {
-		return nil, err
-	}
-	return r.gather(ctx, r.Live, vmi, launchers)
+func cordonUnrecorded(v *move.VM) bool {
+	return v.VMI.Marked() && v.Node.Exists && !v.Node.Schedulable() && v.VMI.Annotations[evacuation.CordonedAnnotation] == ""
 }

@@ -18,7 +18,7 @@ const countWithin = 2 * time.Second
 // Count counts VMs and migrations in the cache, in each replica. It returns false while
 // the settings or the cache are not available.
 func Count(cache client.Reader, live *settings.Live) (metrics.VMs, bool) {
-	if !live.Known() {
+	if live.Known() != nil {
 		return metrics.VMs{}, false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), countWithin)

@@ -7,16 +7,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // report writes the progress to the VMI and its launchers. It sends nothing if they are
 // up to date.
-func (r *reconciler) report(ctx context.Context, v *vm, next evacuation.Step) error {
-	requested := v.evacuating()
-	for i := range v.launchers {
-		if err := r.annotateForDescheduler(ctx, &v.launchers[i], requested && v.launchers[i].Spec.NodeName == v.VMI.Node()); err != nil {
+func (r *reconciler) report(ctx context.Context, v *move.VM, next evacuation.Step) error {
+	requested := evacuating(v)
+	for i := range v.Pods {
+		if err := r.annotateForDescheduler(ctx, &v.Pods[i], requested && v.Pods[i].Spec.NodeName == v.VMI.Node()); err != nil {
 			return err
 		}
 	}
@@ -29,10 +30,10 @@ func (r *reconciler) report(ctx context.Context, v *vm, next evacuation.Step) er
 }
 
 // evacuating reports whether the VM is to leave its node and is not final.
-func (v *vm) evacuating() bool { return v.Requested() && !v.VMI.Final() }
+func evacuating(v *move.VM) bool { return v.Requested() && !v.VMI.Final() }
 
 // condition returns the VMI's condition EvictionRequested.
-func (v *vm) condition(next evacuation.Step) *kubevirt.Condition {
+func condition(v *move.VM, next evacuation.Step) *kubevirt.Condition {
 	now := metav1.Time{Time: v.Now}
 	c := &kubevirt.Condition{
 		Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, LastProbeTime: now, LastTransitionTime: now,
@@ -44,9 +45,9 @@ func (v *vm) condition(next evacuation.Step) *kubevirt.Condition {
 	return c
 }
 
-func (r *reconciler) reportOnVMI(ctx context.Context, v *vm, next evacuation.Step) error {
+func (r *reconciler) reportOnVMI(ctx context.Context, v *move.VM, next evacuation.Step) error {
 	have := v.VMI.Condition(kubevirt.EvictionRequested)
-	switch requested := v.evacuating(); {
+	switch requested := evacuating(v); {
 	case requested && next.Action == evacuation.Nothing: // it is being deleted
 		return nil
 	case !requested && have == nil:
@@ -60,7 +61,7 @@ func (r *reconciler) reportOnVMI(ctx context.Context, v *vm, next evacuation.Ste
 		r.Log.Warn("VM cannot leave its node", "vmi", v.VMI.Namespace+"/"+v.VMI.Name, "reason", next.Reason, "why", next.Message)
 		r.Events.Eventf(v.VMI, nil, corev1.EventTypeWarning, next.Reason, "Evacuate", "%s", next.Message)
 	}
-	return r.patchConditions(ctx, v.VMI, v.condition(next))
+	return r.patchConditions(ctx, v.VMI, condition(v, next))
 }
 
 // inProgress is KubeVirt's value of the descheduler's annotation.
@@ -102,7 +103,7 @@ func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualM
 // unmark removes the mark from the VMI that was read. A VMI without the condition
 // EvictionRequested gets it with the same patch: removeMarkAnnotations removes
 // annotations only if it is there.
-func (r *reconciler) unmark(ctx context.Context, v *vm) error {
+func (r *reconciler) unmark(ctx context.Context, v *move.VM) error {
 	steps := []patch.Operation{{Op: "remove", Path: "/status/evacuationNodeName"}}
 	if v.VMI.Condition(kubevirt.EvictionRequested) == nil {
 		now := metav1.Time{Time: v.Now}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
@@ -39,7 +40,7 @@ func TestAConditionOfAVMIThatChangedSinceStays(t *testing.T) {
 	}
 
 	r := &reconciler{Config: Config{Log: slog.New(slog.DiscardHandler)}, Client: api}
-	err := r.report(t.Context(), &vm{Evacuee: evacuation.Evacuee{VMI: read}}, evacuation.Step{})
+	err := r.report(t.Context(), &move.VM{Evacuee: evacuation.Evacuee{VMI: read}}, evacuation.Step{})
 	if !apierrors.IsConflict(err) {
 		t.Errorf("%v, want a conflict", err)
 	}

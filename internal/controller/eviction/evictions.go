@@ -97,10 +97,6 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 	}
 }
 
-// errUnknown means that the cluster's settings are unknown, and so its default
-// strategy.
-var errUnknown = errors.New("the cluster has not answered yet")
-
 // launcher decides on a launcher pod's eviction. err is from marking, version the
 // resourceVersion of the VMI that was to be marked.
 func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1.Pod) (answer evacuation.Admission, version string, err error) {
@@ -110,8 +106,8 @@ func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1
 		if vmi, err = h.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.VMI}); err != nil {
 			return evacuation.Unreadable("vmi", err), "", nil
 		}
-		if !h.Settings.Known() {
-			return evacuation.Unreadable("settings", errUnknown), "", nil
+		if err := h.Settings.Known(); err != nil {
+			return evacuation.Unreadable("settings", err), "", nil
 		}
 	}
 	set := h.Settings.Get()

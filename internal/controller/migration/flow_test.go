@@ -72,11 +72,10 @@ func aRig(tb testing.TB) *rig {
 		return c.Create(ctx, o, options...)
 	}})
 	c := b.Build()
-	live := settings.New()
-	live.Set(evacuation.Defaults())
+	defaults := settings.New(nil, func() bool { return false })
 	r.reconciler = &reconciler{Client: c, turns: newTurns(), phases: newPhases(),
 		granted: make(chan event.GenericEvent, 10000), retry: make(chan event.GenericEvent, 1),
-		Config: Config{Log: slog.New(slog.DiscardHandler), Live: c, Events: events.NewFakeRecorder(10000), Settings: live, Meter: metrics.New(prometheus.NewRegistry())}}
+		Config: Config{Log: slog.New(slog.DiscardHandler), Live: c, Events: events.NewFakeRecorder(10000), Settings: defaults, Meter: metrics.New(prometheus.NewRegistry())}}
 	r.queue = &queue{reconciler: r.reconciler}
 	return r
 }

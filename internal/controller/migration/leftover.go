@@ -47,7 +47,7 @@ func (r *reconciler) addLeftovers(mgr ctrl.Manager) error {
 		For(&kubevirt.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod)).
 		Watches(&object{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration)).
-		Complete(r.Settings.WhenKnown(l))
+		Complete(l)
 }
 
 // Reconcile deletes the leftover launcher pods of one VM.

@@ -88,7 +88,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	if cfg.Nodes {
 		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.ofTarget), builder.WithPredicates(readyChanges()))
 	}
-	return b.Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
+	return b.Complete(failures.Reconciler(r))
 }
 
 // Reconcile takes the next step for one migration.

@@ -40,14 +40,13 @@ type queue struct {
 func (r *reconciler) addQueue(mgr ctrl.Manager) error {
 	q := &queue{reconciler: r}
 	relevant := builder.WithPredicates(turnChanges())
-	return ctrl.NewControllerManagedBy(mgr).Named("migration-queue").
+	b := ctrl.NewControllerManagedBy(mgr).Named("migration-queue").
 		Watches(&object{}, soon(), relevant).
 		Watches(&kubevirt.VirtualMachineInstance{}, soon(), relevant).
 		Watches(&corev1.Pod{}, soon(), relevant).
 		WatchesRawSource(source.Channel(r.retry, soon())).
-		WatchesRawSource(r.Settings.Source(func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} })).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
-		Complete(r.Settings.WhenKnown(q))
+		WithOptions(controller.Options{MaxConcurrentReconciles: 1})
+	return r.Settings.Watch(b, func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} }).Complete(q)
 }
 
 // Reconcile computes the turns, and enqueues the migrations that have a new one.

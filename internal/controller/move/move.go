@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -14,7 +13,6 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
-	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
@@ -41,9 +39,7 @@ func (m Marks) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance)
 // which reverts what others write to a VMI's status.
 type Migrations struct {
 	Client   client.Client // reads the cache
-	Settings *settings.Live
-	// Nodes means that nodes may be read. Otherwise each node counts as Ready.
-	Nodes bool
+	Observer Observer
 }
 
 // NotNowError is why a VM cannot be moved now. Again is how long the reason lasts, 0 if
@@ -58,14 +54,16 @@ func (e *NotNowError) Error() string { return e.Reason + ": " + e.Message }
 // Move creates a migration of a VM. It fails with a *NotNowError if the rules for marked
 // VMs allow none now, and with ErrChanged if it exists already.
 func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, why evacuation.Explanation) error {
-	e, err := m.gather(ctx, vmi)
+	marked := vmi.DeepCopy()
+	marked.Status.EvacuationNodeName = vmi.Node()
+	v, err := m.Observer.Observe(ctx, marked)
 	if err != nil {
 		return err
 	}
-	if s := evacuation.Next(e); s.Action != evacuation.Migrate {
+	if s := evacuation.Next(v.Evacuee); s.Action != evacuation.Migrate {
 		return &NotNowError{Reason: s.Reason, Message: s.Message, Again: s.Again}
 	}
-	made := Migration(&e, why.Cause)
+	made := Migration(&v.Evacuee, why.Cause)
 	made.Spec.Priority = nil // priorities are vmgrace's own
 	err = m.Client.Create(ctx, made)
 	switch {
@@ -75,28 +73,6 @@ func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 		return fmt.Errorf("make migration %s/%s: %w", made.Namespace, made.Name, err)
 	}
 	return nil
-}
-
-// gather reads the inputs of evacuation.Next for the VM as if it were marked.
-func (m Migrations) gather(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (e evacuation.Evacuee, err error) {
-	marked := vmi.DeepCopy()
-	marked.Status.EvacuationNodeName = vmi.Node()
-	e = evacuation.Evacuee{VMI: marked, NodeReady: true, Now: time.Now()}
-	e.Strategy, _ = evacuation.StrategyOf(vmi, m.Settings.Get().EvictionStrategy)
-	if m.Nodes {
-		node := &corev1.Node{}
-		if err := m.Client.Get(ctx, client.ObjectKey{Name: vmi.Node()}, node); client.IgnoreNotFound(err) != nil {
-			return e, fmt.Errorf("node %s: %w", vmi.Node(), err)
-		}
-		e.NodeReady = index.Ready(node)
-	}
-	launchers, err := index.Launchers(ctx, m.Client, vmi)
-	if err != nil {
-		return e, err
-	}
-	e.Launchers = len(launchers)
-	e.Migrations, err = index.Migrations(ctx, m.Client, client.ObjectKeyFromObject(vmi))
-	return e, err
 }
 
 // Migration returns the object of a VM's next evacuation. Each replica computes the same

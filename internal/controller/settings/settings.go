@@ -1,78 +1,133 @@
-// Package settings holds the current cluster-wide settings. It follows the KubeVirt object
-// and the EvacuationPolicy.
+// Package settings reads the cluster-wide settings from the cache: the KubeVirt object and
+// the EvacuationPolicy.
 package settings
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
-	"time"
 
-	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
-	"sigs.k8s.io/controller-runtime/pkg/source"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// retry is the requeue delay while the settings are not known.
-const retry = 200 * time.Millisecond
+// ErrUnknown means that the cache does not show the settings yet. Until then no mark, budget
+// or migration may be removed because of them.
+var ErrUnknown = errors.New("the cluster's settings are not known yet")
 
-// Live has the last valid settings. Safe for concurrent use.
+// Live reads the settings. It keeps the last valid value of each, which stays in force while
+// the cache shows an invalid one. It is safe for concurrent use.
 type Live struct {
-	mu      sync.Mutex
-	now     evacuation.Settings
-	known   bool
-	changed []chan event.GenericEvent
+	cache  client.Reader
+	synced func() bool
+
+	mu   sync.Mutex
+	good evacuation.Settings
 }
 
-// New returns the defaults; Known is false.
-func New() *Live { return &Live{now: evacuation.Defaults()} }
-
-// Get returns the current settings. Callers must not change their slices.
-func (l *Live) Get() evacuation.Settings {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.now
+// New returns settings that are unknown until synced returns true.
+func New(cache client.Reader, synced func() bool) *Live {
+	return &Live{cache: cache, synced: synced, good: evacuation.Defaults()}
 }
 
-// Known reports whether the cluster's settings were read. Before that no mark, budget or
-// migration may be removed because of them.
-func (l *Live) Known() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.known
-}
-
-// WhenKnown returns a reconciler that calls r, once the settings are known.
-func (l *Live) WhenKnown(r reconcile.Reconciler) reconcile.Reconciler {
-	return reconcile.Func(func(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
-		if !l.Known() {
-			return reconcile.Result{RequeueAfter: retry}, nil
+// FromCache returns the settings that a manager's cache shows.
+func FromCache(ctx context.Context, c cache.Cache) (*Live, error) {
+	var all []cache.Informer
+	for _, o := range []client.Object{&kubevirt.KubeVirt{}, &v1alpha1.EvacuationPolicy{}} {
+		i, err := c.GetInformer(ctx, o, cache.BlockUntilSynced(false))
+		if err != nil {
+			return nil, fmt.Errorf("watch of the settings: %w", err)
 		}
-		return r.Reconcile(ctx, request)
-	})
-}
-
-// Set replaces the settings and notifies all sources.
-func (l *Live) Set(s evacuation.Settings) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.now, l.known = s, true
-	for _, c := range l.changed { // several changes may be merged into one event
-		select {
-		case c <- event.GenericEvent{}:
-		default: // the last event is still pending
-		}
+		all = append(all, i)
 	}
+	return New(c, func() bool {
+		for _, i := range all {
+			if !i.HasSynced() {
+				return false
+			}
+		}
+		return true
+	}), nil
 }
 
-// Source enqueues, after each change, the requests that all returns. It ends with its
-// controller.
-func (l *Live) Source(all handler.MapFunc) source.Source {
-	changed := make(chan event.GenericEvent, 1)
+// Get returns the current settings, the defaults while they are unknown. Callers must not
+// change their slices.
+func (l *Live) Get() evacuation.Settings {
+	now, _ := l.read() // on failure it has the last ones; Known says whether there are any
+	return now.Settings
+}
+
+// Known returns ErrUnknown or the cache's error until the settings can be read.
+func (l *Live) Known() error {
+	_, err := l.read()
+	return err
+}
+
+// Watch makes a controller enqueue, after each change of the settings, the requests that all
+// returns. It starts after the settings are known.
+func (l *Live) Watch(b *builder.Builder, all handler.MapFunc) *builder.Builder {
+	enqueue, changes := handler.EnqueueRequestsFromMapFunc(all), builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	return b.Watches(&kubevirt.KubeVirt{}, enqueue, changes).Watches(&v1alpha1.EvacuationPolicy{}, enqueue, changes)
+}
+
+// reading holds the settings, and what is wrong with their objects.
+type reading struct {
+	evacuation.Settings
+
+	problems []problem
+}
+
+// problem is an invalid or ignored setting, with the object that has it.
+type problem struct {
+	about           client.Object
+	reason, message string
+}
+
+// read reads the settings. After an error they are the last ones.
+func (l *Live) read() (reading, error) {
 	l.mu.Lock()
-	l.changed = append(l.changed, changed)
-	l.mu.Unlock()
-	return source.Channel(changed, handler.EnqueueRequestsFromMapFunc(all))
+	defer l.mu.Unlock()
+	now := reading{Settings: l.good}
+	if !l.synced() {
+		return now, ErrUnknown
+	}
+	ctx := context.Background() // a cache that is synced does not wait
+	var all kubevirt.KubeVirtList
+	if err := l.cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+		return now, fmt.Errorf("settings: %w", err)
+	}
+	policy, err := index.Policy(ctx, l.cache)
+	if err != nil {
+		return now, fmt.Errorf("settings: %w", err)
+	}
+	counts, others := evacuation.Oldest(all.Items)
+	next, invalid := now.WithKubeVirt(counts)
+	now.add(counts, "InvalidSetting", invalid...)
+	now.add(counts, unknownGate, next.UnknownGates()...)
+	for i := range others {
+		now.add(&others[i], "Ignored", fmt.Sprintf(
+			"of several KubeVirts the oldest counts, which is %s/%s: remove this one", counts.Namespace, counts.Name))
+	}
+	next, invalid = next.WithPolicy(policy)
+	now.add(policy, "InvalidSetting", invalid...)
+	l.good, now.Settings = next, next
+	return now, nil
+}
+
+// unknownGate is the reason of a problem with a feature gate that vmgrace does not have.
+const unknownGate = "UnknownFeatureGate"
+
+func (r *reading) add(about client.Object, reason string, messages ...string) {
+	for _, message := range messages {
+		r.problems = append(r.problems, problem{about, reason, message})
+	}
 }

@@ -78,14 +78,12 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	world := func(context.Context, client.Object) []reconcile.Request { return request() }
 	all := handler.EnqueueRequestsFromMapFunc(world)
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &v1alpha1.EvacuationPolicy{} })
-	return ctrl.NewControllerManagedBy(mgr).Named("taint-replacement").
+	b := ctrl.NewControllerManagedBy(mgr).Named("taint-replacement").
 		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged, DeleteFunc: r.nodeGone})).
 		Watches(&kubevirt.VirtualMachineInstance{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: vmiChanged})).
 		Watches(&corev1.Pod{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: podChanged})).
-		Watches(&v1alpha1.EvacuationPolicy{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WatchesRawSource(cfg.Settings.Source(world)).
-		WithOptions(failures.Options(mgr, 1)).
-		Complete(cfg.Settings.WhenKnown(failures.Reconciler(r)))
+		WithOptions(failures.Options(mgr, 1))
+	return cfg.Settings.Watch(b, world).Complete(failures.Reconciler(r))
 }
 
 // request returns the same request for all objects: any change makes the controller read all

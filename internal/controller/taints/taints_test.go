@@ -25,7 +25,6 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
-	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // cluster is a cache and an API server. It does what the controller asks for, and counts
@@ -161,9 +160,8 @@ func given(t *testing.T, nodes, vmis int, replacement *v1alpha1.TaintReplacement
 		c.pods[string(v.UID)] = []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "vms", Name: "virt-launcher-" + v.Name, UID: v.UID},
 			Spec: corev1.PodSpec{NodeName: v.Status.NodeName}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}}
 	}
-	live := settings.New()
-	live.Set(evacuation.Defaults())
-	return c, &reconciler{Client: c, Config: Config{Log: slog.New(slog.DiscardHandler), Events: noEvents{}, Settings: live, Meter: metrics.New(prometheus.NewRegistry()), Mover: noMover{}, Conditions: true}}
+	defaults := settings.New(nil, func() bool { return false })
+	return c, &reconciler{Client: c, Config: Config{Log: slog.New(slog.DiscardHandler), Events: noEvents{}, Settings: defaults, Meter: metrics.New(prometheus.NewRegistry()), Mover: noMover{}, Conditions: true}}
 }
 
 // taint changes a node as its watch would report it.
