@@ -34,9 +34,9 @@ func shownVerdict(status json.RawMessage) migratable.Verdict {
 	return migratable.Verdict{}
 }
 
-// pinned returns why a launcher pod must stay on this node (its controller, or its choice
+// launcherReason returns why a launcher pod must stay on this node (its controller, or its choice
 // of hosts), or "".
-func pinned(o *object) string {
+func launcherReason(o *object) string {
 	const hostname = "kubernetes.io/hostname"
 	if c := metav1.GetControllerOf(o); c != nil && c.Kind != vmis().kind {
 		return cut(fmt.Sprintf("launcher pod %s is controlled by %s %s, which would make another one here", o.Name, c.Kind, c.Name), maxCondition)
@@ -71,16 +71,16 @@ func pinned(o *object) string {
 
 // OfNode implements migratable.VMIs.
 func (s *Source) OfNode() []migratable.VMI {
-	pinned := map[key]string{}
+	reasons := map[key]string{}
 	s.pods.all(func(p pod) {
-		if p.pinned != "" && !p.Done {
-			pinned[p.of] = p.pinned
+		if p.launcherReason != "" && !p.Done {
+			reasons[p.of] = p.launcherReason
 		}
 	})
 	var all []migratable.VMI
 	s.vmis.all(func(v vmi) {
 		if v.State != grace.VMIDeleting {
-			all = append(all, migratable.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.migratable, Pinned: pinned[v.name]})
+			all = append(all, migratable.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.migratable, LauncherReason: reasons[v.name]})
 		}
 	})
 	return all

@@ -127,7 +127,7 @@ func TestALauncherPodThatIsPinnedIsSeen(t *testing.T) {
 		if err := json.Unmarshal([]byte(`{"metadata":`+c.metadata+`,"spec":`+c.spec+`}`), &o); err != nil {
 			t.Fatal(err)
 		}
-		if got := pinned(&o); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+		if got := launcherReason(&o); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s %s: %q, want %q", c.metadata, c.spec, got, c.want)
 		}
 	}

@@ -37,7 +37,7 @@ func (v vmi) undecided() bool { return v.marked != grace.Never && v.State == gra
 type pod struct {
 	of key
 	grace.Pod
-	pinned string // why it cannot be recreated on another node
+	launcherReason string // why it cannot be recreated on another node
 	// static means that it mirrors a static pod of kubelet's. That pod's directory does not
 	// have this UID as its name.
 	static bool
@@ -106,7 +106,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		return pod{}
 	}
 	_, static := o.Annotations[mirror]
-	is := pod{pinned: pinned(o), of: of, static: static, Pod: grace.Pod{
+	is := pod{launcherReason: launcherReason(o), of: of, static: static, Pod: grace.Pod{
 		UID: string(o.UID), Created: o.CreationTimestamp.UTC(),
 		Done: status.Phase == "Succeeded" || status.Phase == "Failed", Deleting: o.DeletionTimestamp != nil,
 		DeletingAt: grace.Never, KillAt: grace.Never,

@@ -29,13 +29,13 @@ const (
 type VMI struct {
 	Namespace, Name, UID string
 	Shown                Verdict
-	// Pinned is why the launcher pod cannot be recreated on another node, or "".
-	Pinned string
+	// LauncherReason is why the launcher pod cannot be recreated on another node, or "".
+	LauncherReason string
 }
 
 // VMIs reads and updates VMIs in the API server.
 type VMIs interface {
-	// Movables returns the VMIs of this node, from a cache.
+	// OfNode returns the VMIs of this node, from a cache.
 	OfNode() []VMI
 	// SetLiveMigratable sets the condition LiveMigratable, and nothing else.
 	SetLiveMigratable(ctx context.Context, v VMI, is Verdict) error
@@ -47,7 +47,7 @@ type Conditions struct {
 	VMIs VMIs
 	// Running reports whether the domain is guarded and not being shut down.
 	Running func(domain string) bool
-	// Look returns the facts about a VM except Pinned. It fails with hypervisor.ErrNotFound
+	// Look returns the facts about a VM except LauncherReason. It fails with hypervisor.ErrNotFound
 	// if no condition is to be set.
 	Look func(ctx context.Context, domain string) (Guest, error)
 	Log  *slog.Logger
@@ -158,7 +158,7 @@ func (c *Conditions) judge(ctx context.Context, domain string, v VMI) error {
 	if err != nil {
 		return err
 	}
-	g.Pinned = v.Pinned
+	g.LauncherReason = v.LauncherReason
 	is, err := Judge(g)
 	if err != nil || is == v.Shown {
 		return err

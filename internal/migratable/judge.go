@@ -20,8 +20,8 @@ type Guest struct {
 	// InLauncher means that the process runs in the launcher pod, not in the node's
 	// libvirt.
 	InLauncher bool
-	// Pinned is why the launcher pod cannot be recreated on another node, or "".
-	Pinned string
+	// LauncherReason is why the launcher pod cannot be recreated on another node, or "".
+	LauncherReason string
 	// Native means that libvirt sends it directly. Otherwise Agreed is what other nodes
 	// accept.
 	Native bool
@@ -58,8 +58,8 @@ func Judge(g Guest) (Verdict, error) {
 		return no(ReasonOff, "%s", g.Off), nil
 	case g.InLauncher:
 		return no(ReasonInLauncher, "the VM's process is in its launcher pod; only domains of the node's libvirt can be moved"), nil
-	case g.Pinned != "":
-		return no(ReasonLauncher, "%s", g.Pinned), nil
+	case g.LauncherReason != "":
+		return no(ReasonLauncher, "%s", g.LauncherReason), nil
 	case g.Domain.Autostart:
 		return no(ReasonAutostart, "the domain starts by itself with this node's libvirt, and would be there twice: virsh autostart --disable"), nil
 	}

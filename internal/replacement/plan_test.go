@@ -65,7 +65,7 @@ func (c *cluster) change(name string, f func(*VM)) {
 	}
 }
 
-func pinned(v *VM) { v.Migratable = false }
+func notMigratable(v *VM) { v.Migratable = false }
 
 // evaluate calls Next at a time, applies the actions, and returns conditions (D and R),
 // reason and action of each VM.
@@ -213,20 +213,20 @@ func TestAVMOnATaintedNode(t *testing.T) {
 		"LiveMigrateIfPossible, migratable: marked": {
 			{0, both(taints("maint"), vm(ifPossible)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Mark"}},
 		"LiveMigrateIfPossible, not migratable: evicted": {
-			{0, both(taints("maint"), vm(ifPossible, pinned)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Evict"}, {71, none, "DR InProgress"}},
+			{0, both(taints("maint"), vm(ifPossible, notMigratable)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Evict"}, {71, none, "DR InProgress"}},
 		"None: evicted": {
 			{0, both(taints("maint"), vm(off)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Evict"}, {99, none, "DR InProgress"}},
 		"External: marked, migratable or not": {
-			{0, both(taints("maint"), vm(external, pinned)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Mark"}},
+			{0, both(taints("maint"), vm(external, notMigratable)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Mark"}},
 		"LiveMigrate, not migratable: only said": {
-			{0, both(taints("maint"), vm(live, pinned)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR NotMigratable"},
+			{0, both(taints("maint"), vm(live, notMigratable)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR NotMigratable"},
 			{71, is(func(v *VM) { v.Migratable = true }), "DR InProgress Mark"}},
 		"marked, and not migratable since, with LiveMigrate: only said": {
 			{0, taints("maint"), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Mark"},
-			{75, is(pinned), "DR NotMigratable"}, {76, is(func(v *VM) { v.Migratable = true }), "DR InProgress"}},
+			{75, is(notMigratable), "DR NotMigratable"}, {76, is(func(v *VM) { v.Migratable = true }), "DR InProgress"}},
 		"marked, and not migratable since, with LiveMigrateIfPossible: evicted": {
 			{0, both(taints("maint"), vm(ifPossible)), "D NodeTainted"}, {60, none, "DR Notice"}, {70, none, "DR InProgress Mark"},
-			{75, is(pinned), "DR InProgress Evict"}, {76, none, "DR InProgress"}},
+			{75, is(notMigratable), "DR InProgress Evict"}, {76, none, "DR InProgress"}},
 		"a node that is not Ready": {
 			{0, taints("maint"), "D NodeTainted"},
 			{60, func(c *cluster) { n := c.Nodes["n"]; n.Ready = false; c.Nodes["n"] = n }, "DR Notice"}, {70, none, "DR NodeNotReady"},

@@ -15,7 +15,7 @@ func TestADrainMovesAVMWithTwoBudgets(t *testing.T) {
 	w := given(t)
 	w.controller()
 	v := w.vm(plan{grace: 30, on: w.b})
-	w.movable(v)
+	w.liveMigratable(v)
 	w.Kubectl(t, "label", "pod", "-n", namespace, "virt-launcher-"+v.Name, "app=shop")
 	w.KubectlApply(t, `
 apiVersion: policy/v1

@@ -44,7 +44,7 @@ func (w *world) holdable(p plan, allowance string) *vm {
 	if got := w.get("pod", "virt-launcher-"+v.Name, `{.metadata.annotations.vmgrace\.io/hold-for}`); got != "PreemptionByScheduler,DeletionByTaintManager" {
 		w.Fatalf("the launcher pod may be held for %q", got)
 	}
-	w.movable(v)
+	w.liveMigratable(v)
 	return v
 }
 

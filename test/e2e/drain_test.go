@@ -38,8 +38,9 @@ func (w *world) controller() {
 	w.step("kubectl apply -k deploy/controller, two replicas ready")
 }
 
-// movable has VMs ask to be moved, as if their node had found that they can be.
-func (w *world) movable(vms ...*vm) {
+// liveMigratable gives VMs the strategy LiveMigrate and the condition LiveMigratable, as their
+// node would.
+func (w *world) liveMigratable(vms ...*vm) {
 	w.Helper()
 	for _, v := range vms {
 		w.Kubectl(w, "patch", "vmi", "-n", namespace, v.Name, "--type=merge", "-p", `{"spec":{"evictionStrategy":"LiveMigrate"}}`)
@@ -101,7 +102,7 @@ func TestADrainStopsNoVMThatAskedToBeMoved(t *testing.T) {
 	if got := w.get("pod", "virt-launcher-"+stopped.Name, "{.spec.terminationGracePeriodSeconds}"); got != "60" {
 		t.Errorf("the launcher pod's grace period is %s s, want the VM's 30 and 30 more", got)
 	}
-	w.movable(moved)
+	w.liveMigratable(moved)
 	w.KubectlApply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod

@@ -36,7 +36,7 @@ spec: {configuration: {migrations: {bandwidthPerMigration: %dMi}}}
 			}
 			close(names)
 			ours := w.vms(slices.Repeat([]plan{{grace: 30, on: w.b}}, many)...)
-			w.movable(ours...)
+			w.liveMigratable(ours...)
 			script := "virsh -q migrate --live --p2p --tunnelled "
 			if bandwidth > 0 {
 				script += fmt.Sprintf("--bandwidth %d ", bandwidth)

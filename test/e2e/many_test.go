@@ -32,7 +32,7 @@ func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
 		}
 	}
 	all = append(all, w.vms(plans...)...)
-	w.movable(all[1:]...)
+	w.liveMigratable(all[1:]...)
 
 	// When their node is tainted
 	w.afterwards("taint", "node", w.a.Name, taint+"-")

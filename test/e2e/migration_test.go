@@ -58,7 +58,7 @@ func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	w := given(t)
 	w.controller()
 	all := w.vms(plan{grace: 30, on: w.b}, plan{grace: 30, on: w.b}, plan{grace: 30, on: w.b})
-	w.movable(all...)
+	w.liveMigratable(all...)
 
 	// When their node is drained
 	w.afterwards("uncordon", w.b.Name)
@@ -84,7 +84,7 @@ func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	w.Kubectl(t, "uncordon", w.b.Name)
 	w.afterwards("uncordon", w.a.Name)
 	more := w.vms(slices.Repeat([]plan{{grace: 30}}, 5)...)
-	w.movable(more...)
+	w.liveMigratable(more...)
 	said := w.vmdrain(w.a, func() {
 		w.twoLeave(w.a)
 	})

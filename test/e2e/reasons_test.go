@@ -68,7 +68,7 @@ func TestAShutdownIsHeldForNothingButAMoveThatSomebodyMakes(t *testing.T) {
 	}
 	plans[len(plans)-1].grace = 30
 	all = append(all, w.vms(plans...)...)
-	w.movable(all[1:]...)
+	w.liveMigratable(all[1:]...)
 	for i, row := range rows {
 		v := all[i]
 		row.before(v)
