@@ -10,8 +10,6 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/spf13/pflag"
-
 	"github.com/vmgrace/vmgrace/internal/vmdrain"
 )
 
@@ -37,28 +35,19 @@ func run(args []string) int {
 		<-signals // a second signal ends the process at once
 		os.Exit(exitInterrupted)
 	}()
-	if len(args) > 0 && args[0] == vmdrain.CompleteCommand {
-		vmdrain.Complete(ctx, args[1:], os.Stdout)
-		return 0
-	}
-	o, err := vmdrain.Parse(args, os.Stdout)
-	switch {
-	case errors.Is(err, pflag.ErrHelp):
-		return 0
-	case err != nil:
-		fmt.Fprintf(os.Stderr, "kubectl vmdrain: %v (see kubectl vmdrain --help)\n", err)
-		return exitUsage
-	case o.Version:
-		fmt.Println("kubectl-vmdrain", version)
-		return 0
-	}
-	err = o.Run(ctx, vmdrain.Output{Out: os.Stdout, Err: os.Stderr})
+	cmd := vmdrain.NewCommand(version, vmdrain.Output{Out: os.Stdout, Err: os.Stderr})
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
 	fmt.Fprintln(os.Stderr, "kubectl vmdrain:", err)
-	if errors.Is(err, vmdrain.ErrInterrupted) {
+	switch {
+	case errors.Is(err, vmdrain.ErrUsage):
+		return exitUsage
+	case errors.Is(err, vmdrain.ErrInterrupted):
 		return exitInterrupted
+	default:
+		return exitFailure
 	}
-	return exitFailure
 }

@@ -8,7 +8,7 @@ func TestExitStatus(t *testing.T) {
 		want int
 	}{
 		{[]string{"--help"}, 0}, {[]string{"--version"}, 0},
-		{nil, exitUsage}, {[]string{"--no-such-flag"}, exitUsage}, {[]string{"n", "-o", "yaml"}, exitUsage},
+		{[]string{}, exitUsage}, {[]string{"--no-such-flag"}, exitUsage}, {[]string{"n", "-o", "yaml"}, exitUsage},
 		{[]string{"n", "--kubeconfig=/nonexistent"}, exitFailure},
 	} {
 		if got := run(c.args); got != c.want {

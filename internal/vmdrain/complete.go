@@ -2,93 +2,68 @@ package vmdrain
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"k8s.io/client-go/metadata"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// CompleteCommand is the hidden command by which a shell calls Complete.
-const CompleteCommand = "__complete"
-
-// completionTimeout bounds Complete: the shell waits for it.
+// completionTimeout bounds the completion of nodes: the shell waits for it.
 const completionTimeout = 3 * time.Second
 
-// Directives of cobra's completion protocol: whether the shell completes file names, too.
-const (
-	directiveFiles   = ":0"
-	directiveNoFiles = ":4"
-)
-
-// Complete writes the completions of the last of args in cobra's protocol, which kubectl
-// expects of a plugin: one a line, with a description after a tab, then the directive.
-// After an error of the kubeconfig or the API server it writes fewer completions.
-func Complete(ctx context.Context, args []string, out io.Writer) {
-	var last string
-	if n := len(args); n > 0 {
-		args, last = args[:n-1], args[n-1]
+// addCompletions adds the completions of nodes and of the flags' values. After an error of
+// the kubeconfig or the API server there are fewer. Only values that are files are completed
+// with file names.
+func (o *Options) addCompletions(cmd *cobra.Command, out io.Writer) {
+	cmd.SetOut(noFiles{out})
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, named []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		others := slices.DeleteFunc(o.nodeNames(cmd.Context()), func(name string) bool { return slices.Contains(named, name) })
+		return withPrefix(others, prefix), cobra.ShellCompDirectiveNoFileComp
 	}
-	o := &Options{}
-	own, connection := o.flags()
-	own.AddFlagSet(connection)
-	own.SetOutput(io.Discard)
-	err := own.Parse(args)
-	var lines []string
-	directive := directiveNoFiles
-	var missing *pflag.ValueRequiredError
-	name, value, assigned := strings.Cut(last, "=")
-	switch {
-	case assigned && strings.HasPrefix(name, "--"):
-		lines, directive = o.values(name[2:], value)
-	case strings.HasPrefix(last, "-"):
-		lines = flagsWithPrefix(own, last)
-	case errors.As(err, &missing): // last is the value of the flag before it
-		lines, directive = o.values(missing.GetFlag().Name, last)
-	default:
-		lines = slices.DeleteFunc(o.nodesWithPrefix(ctx, last), func(name string) bool { return slices.Contains(own.Args(), name) })
+	for flag, values := range map[string]func() []string{
+		"dry-run": func() []string { return []string{dryRunNone, dryRunClient, dryRunServer} },
+		"output":  func() []string { return []string{outputJSON} },
+		"context": func() []string { return slices.Collect(maps.Keys(o.rawConfig().Contexts)) },
+		"cluster": func() []string { return slices.Collect(maps.Keys(o.rawConfig().Clusters)) },
+		"user":    func() []string { return slices.Collect(maps.Keys(o.rawConfig().AuthInfos)) },
+	} {
+		// It fails only for a flag that does not exist.
+		_ = cmd.RegisterFlagCompletionFunc(flag, func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			return withPrefix(values(), prefix), cobra.ShellCompDirectiveNoFileComp
+		})
 	}
-	for _, line := range lines {
-		fmt.Fprintln(out, line)
+	for _, flag := range []string{"kubeconfig", "certificate-authority", "client-certificate", "client-key"} {
+		_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+			cmd.SetOut(out)
+			return nil, cobra.ShellCompDirectiveDefault
+		})
 	}
-	fmt.Fprintln(out, directive)
 }
 
-// values returns the possible values of a flag that begin with prefix.
-func (o *Options) values(flag, prefix string) (all []string, directive string) {
-	switch flag {
-	case "dry-run":
-		all = []string{dryRunNone, dryRunClient, dryRunServer}
-	case "output":
-		all = []string{outputJSON}
-	case "context", "cluster", "user":
-		all = o.kubeconfigNames(flag)
-	case "kubeconfig", "certificate-authority", "client-certificate", "client-key":
-		return nil, directiveFiles
+// noFiles replaces the directive that cobra writes after a wrong flag, to complete file
+// names, by that to complete none.
+type noFiles struct{ io.Writer }
+
+func (w noFiles) Write(line []byte) (int, error) {
+	if string(line) == ":0\n" {
+		line = []byte(":4\n")
 	}
-	return withPrefix(all, prefix), directiveNoFiles
+	return w.Writer.Write(line)
 }
 
-// kubeconfigNames returns the names of the contexts, clusters or users in the kubeconfig.
-func (o *Options) kubeconfigNames(kind string) []string {
-	cfg, err := o.rules.Load()
-	switch {
-	case err != nil:
-		return nil
-	case kind == "context":
-		return slices.Collect(maps.Keys(cfg.Contexts))
-	case kind == "cluster":
-		return slices.Collect(maps.Keys(cfg.Clusters))
-	default:
-		return slices.Collect(maps.Keys(cfg.AuthInfos))
-	}
+// rawConfig returns the kubeconfig. It is empty after an error.
+func (o *Options) rawConfig() clientcmdapi.Config {
+	cfg, _ := o.kubeconfig.RawConfig()
+	return cfg
 }
 
 // withPrefix sorts all, and drops what does not begin with prefix.
@@ -97,35 +72,25 @@ func withPrefix(all []string, prefix string) []string {
 	return slices.DeleteFunc(all, func(s string) bool { return !strings.HasPrefix(s, prefix) })
 }
 
-func flagsWithPrefix(all *pflag.FlagSet, prefix string) (lines []string) {
-	all.VisitAll(func(f *pflag.Flag) {
-		if !f.Hidden && strings.HasPrefix("--"+f.Name, prefix) {
-			first, _, _ := strings.Cut(f.Usage, "\n")
-			lines = append(lines, "--"+f.Name+"\t"+first)
-		}
-	})
-	return lines
-}
-
-// nodesWithPrefix returns the names of nodes that begin with prefix.
-func (o *Options) nodesWithPrefix(ctx context.Context, prefix string) (names []string) {
+// nodeNames returns the names of the nodes, or none after an error. Its one request needs
+// no discovery, which ctx would not bound.
+func (o *Options) nodeNames(ctx context.Context) (names []string) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	cfg, err := o.config()
 	if err != nil {
 		return nil
 	}
-	live, err := client.New(callConfig(cfg), client.Options{})
+	live, err := metadata.NewForConfig(cfg)
 	if err != nil {
 		return nil
 	}
-	list := &metav1.PartialObjectMetadataList{}
-	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NodeList"))
-	if err := live.List(ctx, list); err != nil {
+	list, err := live.Resource(corev1.SchemeGroupVersion.WithResource("nodes")).List(ctx, metav1.ListOptions{})
+	if err != nil {
 		return nil
 	}
 	for i := range list.Items {
 		names = append(names, list.Items[i].Name)
 	}
-	return withPrefix(names, prefix)
+	return names
 }

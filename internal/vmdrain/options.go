@@ -3,9 +3,9 @@ package vmdrain
 import (
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
@@ -29,9 +29,11 @@ type Options struct {
 
 	nodeSelector, podSelector labels.Selector
 
-	rules     *clientcmd.ClientConfigLoadingRules
-	overrides clientcmd.ConfigOverrides
+	kubeconfig clientcmd.ClientConfig
 }
+
+// ErrUsage is part of the error after wrong usage.
+var ErrUsage = errors.New("see kubectl vmdrain --help")
 
 // Values of --dry-run and -o.
 const (
@@ -58,8 +60,45 @@ is named; 2 wrong usage; 130 interrupted. Started again it goes on.
 Flags:
 `
 
-func (o *Options) flags() (own, connection *pflag.FlagSet) {
-	f := pflag.NewFlagSet("kubectl vmdrain", pflag.ContinueOnError)
+// NewCommand returns the command, which writes to out. ErrUsage is part of its error if
+// the command line is wrong.
+func NewCommand(version string, out Output) *cobra.Command {
+	o := &Options{}
+	cmd := &cobra.Command{
+		Use: "kubectl-vmdrain NODE...", SilenceErrors: true, SilenceUsage: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			o.Nodes = args
+			return usageError(nil, o.check())
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.Version { // cobra's would need a text template, and 9 MB more
+				fmt.Fprintln(out.Out, "kubectl-vmdrain", version)
+				return nil
+			}
+			return o.Run(cmd.Context(), out)
+		},
+	}
+	f := cmd.Flags()
+	o.addFlags(f)
+	connection := o.connectionFlags()
+	help := usage + f.FlagUsages() + "\nConnection, as kubectl's:\n" + connection.FlagUsages()
+	f.AddFlagSet(connection)
+	cmd.SetHelpFunc(func(*cobra.Command, []string) { fmt.Fprint(out.Out, help) })
+	cmd.SetFlagErrorFunc(usageError)
+	cmd.SetErr(out.Err)
+	o.addCompletions(cmd, out.Out)
+	return cmd
+}
+
+// usageError adds ErrUsage to an error.
+func usageError(_ *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w (%w)", err, ErrUsage)
+}
+
+func (o *Options) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.BoolVar(&o.Drain.Force, "force", false, "also pods that declare no controller: nobody makes them anew")
 	f.BoolVar(&o.Drain.IgnoreDaemonSets, "ignore-daemonsets", false, "leave the pods of DaemonSets where they are")
@@ -81,30 +120,18 @@ func (o *Options) flags() (own, connection *pflag.FlagSet) {
 	f.BoolVar(&o.Cancel, "cancel", false, "drain nothing; take back the marks of the nodes' VMs")
 	f.StringVarP(&o.Output, "output", "o", "", "json: one object a line; default: a table on a terminal, else lines")
 	f.BoolVar(&o.Version, "version", false, "print the version and exit")
-
-	c := pflag.NewFlagSet("connection", pflag.ContinueOnError)
-	o.rules = clientcmd.NewDefaultClientConfigLoadingRules()
-	c.StringVar(&o.rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig file")
-	names := clientcmd.RecommendedConfigOverrideFlags("")
-	names.ContextOverrideFlags.Namespace.LongName = "" // a node has no namespace
-	clientcmd.BindOverrideFlags(&o.overrides, c, names)
-	return f, c
 }
 
-// Parse parses the command line. With --help it writes the help to out and returns
-// pflag.ErrHelp. Any other error is wrong usage.
-func Parse(args []string, out io.Writer) (*Options, error) {
-	o := &Options{}
-	f, connection := o.flags()
-	help := f.FlagUsages() + "\nConnection, as kubectl's:\n" + connection.FlagUsages()
-	f.AddFlagSet(connection)
-	f.SetOutput(io.Discard)
-	f.Usage = func() { fmt.Fprint(out, usage, help) }
-	if err := f.Parse(args); err != nil {
-		return nil, err
-	}
-	o.Nodes = f.Args()
-	return o, o.check()
+// connectionFlags returns kubectl's flags for the connection to the API server.
+func (o *Options) connectionFlags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("connection", pflag.ContinueOnError)
+	rules, overrides := clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{}
+	o.kubeconfig = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	f.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig file")
+	names := clientcmd.RecommendedConfigOverrideFlags("")
+	names.ContextOverrideFlags.Namespace.LongName = "" // a node has no namespace
+	clientcmd.BindOverrideFlags(overrides, f, names)
+	return f
 }
 
 func (o *Options) check() error {
@@ -148,7 +175,7 @@ func (o *Options) checkLimits() error {
 }
 
 func (o *Options) config() (*rest.Config, error) {
-	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.rules, &o.overrides).ClientConfig()
+	cfg, err := o.kubeconfig.ClientConfig()
 	if err != nil {
 		return nil, fmt.Errorf("API server: %w", err)
 	}

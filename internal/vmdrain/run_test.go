@@ -3,13 +3,16 @@ package vmdrain
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -65,31 +68,38 @@ func TestAnyOtherRequestThatIsRefusedForNowIsAskedAgain(t *testing.T) {
 	}
 }
 
-func TestCompletion(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		switch r.URL.Path {
-		case "/api":
-			_ = json.NewEncoder(w).Encode(metav1.APIVersions{Versions: []string{"v1"}})
-		case "/apis":
-			_ = json.NewEncoder(w).Encode(metav1.APIGroupList{})
-		case "/api/v1":
-			_ = json.NewEncoder(w).Encode(metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{{Name: "nodes", Kind: "Node"}}})
-		default:
-			list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}}
-			for _, n := range []string{"worker-2", "worker-1", "master"} {
-				list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: n}})
-			}
-			_ = json.NewEncoder(w).Encode(list)
-		}
-	}))
-	t.Cleanup(server.Close)
+// complete returns what a shell gets, with the answers of an API server.
+func complete(t *testing.T, server *httptest.Server, args ...string) string {
+	t.Helper()
 	config := filepath.Join(t.TempDir(), "config")
 	cfg := clientcmdapi.NewConfig()
-	cfg.Clusters["here"], cfg.Contexts["mine"], cfg.CurrentContext = &clientcmdapi.Cluster{Server: server.URL}, &clientcmdapi.Context{Cluster: "here"}, "mine"
+	cfg.Clusters["here"], cfg.AuthInfos["me"] = &clientcmdapi.Cluster{Server: server.URL}, &clientcmdapi.AuthInfo{Token: "x"}
+	cfg.Contexts["mine"], cfg.CurrentContext = &clientcmdapi.Context{Cluster: "here"}, "mine"
 	if err := clientcmd.WriteToFile(*cfg, config); err != nil {
 		t.Fatal(err)
 	}
+	var out bytes.Buffer
+	cmd := NewCommand("1.0", Output{&out, io.Discard})
+	cmd.SetArgs(append([]string{cobra.ShellCompRequestCmd, "--kubeconfig=" + config}, args...))
+	if err := cmd.ExecuteContext(t.Context()); err != nil {
+		t.Errorf("%q: %v", args, err)
+	}
+	return out.String()
+}
+
+func TestCompletion(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/api/v1/nodes" {
+			t.Errorf("a request for %s", r.URL)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		list := metav1.PartialObjectMetadataList{TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: "meta.k8s.io/v1"}}
+		for _, n := range []string{"worker-2", "worker-1", "master"} {
+			list.Items = append(list.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: n}})
+		}
+		_ = json.NewEncoder(w).Encode(list)
+	}))
+	t.Cleanup(server.Close)
 	for args, want := range map[string]string{
 		"":                        "master worker-1 worker-2 :4",
 		"wor":                     "worker-1 worker-2 :4",
@@ -106,11 +116,20 @@ func TestCompletion(t *testing.T) {
 		"--kubeconfig ":           ":0",
 		"--uncordon":              "--uncordon-on-cancel :4",
 		"--no-such=":              ":4",
+		"--output=j":              "json :4",
+		"-o=j":                    "json :4",
+		"--user ":                 "me :4",
+		"--kubeconfig=":           ":0",
+		"--client-key /":          ":0",
+		"worker-2 -o json wor":    "worker-1 :4",
+		"worker-2 --dry-run wor":  "worker-1 :4",
+		"worker-2 worker-1 wor":   ":4",
+		"worker-1 -- ":            "master worker-2 :4",
+		"--no-such wo":            ":4",
+		"--timeout=soon wo":       ":4",
 	} {
-		var out bytes.Buffer
-		Complete(t.Context(), append([]string{"--kubeconfig=" + config}, strings.Split(args, " ")...), &out)
 		var got []string
-		for line := range strings.Lines(out.String()) {
+		for line := range strings.Lines(complete(t, server, strings.Split(args, " ")...)) {
 			first, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
 			got = append(got, first)
 		}
@@ -118,9 +137,20 @@ func TestCompletion(t *testing.T) {
 			t.Errorf("%q: %q, want %q", args, got, want)
 		}
 	}
-	var out bytes.Buffer // without an API server there are no completions and no error
-	server.Close()
-	if Complete(t.Context(), []string{"--kubeconfig=" + config, ""}, &out); out.String() != ":4\n" {
-		t.Errorf("%q", out.String())
+	if got := complete(t, server, "--disable-ev"); got != "--disable-eviction\tdelete pods instead of evicting them: passes by disruption\n:4\n" {
+		t.Errorf("%q", got)
+	}
+	server.Close() // without an API server there are no completions and no error
+	if got := complete(t, server, ""); got != ":4\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestCompletionDoesNotWaitForASilentAPIServer(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(server.Close)
+	begun := time.Now()
+	if got := complete(t, server, ""); got != ":4\n" || time.Since(begun) > completionTimeout+time.Second {
+		t.Errorf("%q after %v", got, time.Since(begun))
 	}
 }

@@ -4,11 +4,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/vmgrace/vmgrace/internal/drain"
 )
@@ -99,14 +100,23 @@ func TestTheCommandLine(t *testing.T) {
 		"n --no-such-flag":          "no-such-flag",
 		"n --dry-run --timeout=10s": "",
 		"-l a=b --grace-period=0":   "",
+		"help":                      "", // nodes, too, may have these names
+		"completion bash":           "",
 	} {
-		_, err := Parse(strings.Fields(args), &bytes.Buffer{})
-		if (text == "") != (err == nil) || err != nil && (errors.Is(err, pflag.ErrHelp) || !strings.Contains(err.Error(), text)) {
+		cmd, ran := NewCommand("1.0", Output{io.Discard, io.Discard}), false
+		cmd.RunE = func(*cobra.Command, []string) error { ran = true; return nil }
+		cmd.SetArgs(strings.Fields(args))
+		err := cmd.ExecuteContext(t.Context())
+		if ran != (text == "") || ran != (err == nil) || err != nil && (!errors.Is(err, ErrUsage) || !strings.Contains(err.Error(), text)) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
-	var help bytes.Buffer
-	if _, err := Parse([]string{"--help"}, &help); !errors.Is(err, pflag.ErrHelp) || !strings.Contains(help.String(), "Exit status: 0") {
-		t.Errorf("%v: %s", err, help.String())
+	for flag, want := range map[string]string{"--help": "Exit status: 0", "-h": "\nConnection, as kubectl's:\n", "--version": "kubectl-vmdrain 1.0\n"} {
+		var out bytes.Buffer
+		cmd := NewCommand("1.0", Output{&out, io.Discard})
+		cmd.SetArgs([]string{flag})
+		if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(out.String(), want) {
+			t.Errorf("%s: %v: %s", flag, err, out.String())
+		}
 	}
 }

@@ -160,6 +160,21 @@ func TestThroughKubectl(t *testing.T) {
 	}
 }
 
+// kubectl calls kubectl_complete-vmdrain, which it finds in $PATH.
+func TestCompletionThroughKubectl(t *testing.T) {
+	named, other := newNode(t), newNode(t)
+	cmd := shared.api.Command(t.Context(), "__complete", "vmdrain", "--kubeconfig="+shared.api.Kubeconfig, named, "n-")
+	cmd.Args = slices.Delete(cmd.Args, 1, 3)
+	scripts, err := filepath.Abs("../../cmd/kubectl-vmdrain")
+	kit.Must(t, err)
+	cmd.Env = append(cmd.Env, "PATH="+scripts+":"+filepath.Dir(shared.binary)+":/usr/bin:/bin")
+	out, err := cmd.Output()
+	kit.Must(t, err)
+	if lines := strings.Fields(string(out)); slices.Contains(lines, named) || !slices.Contains(lines, other) || lines[len(lines)-1] != ":4" {
+		t.Errorf("after %s: %q", named, lines)
+	}
+}
+
 // budget selects a pod; its status is what its controller would say.
 func budget(t *testing.T, name string, p *corev1.Pod, status policyv1.PodDisruptionBudgetStatus) *policyv1.PodDisruptionBudget {
 	t.Helper()

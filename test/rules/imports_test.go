@@ -62,6 +62,7 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 		"sigs.k8s.io/controller-runtime": {"internal/controller", "internal/vmdrain"},
 		"github.com/open-policy-agent":   {"internal/controller/webhookcerts"},
 		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/shim", "internal/controller", "internal/vmdrain"},
+		"github.com/spf13/cobra":         {"internal/vmdrain"},
 		module + "/test/node":            {"test"},
 		"github.com/vmgrace/vmgrace/cmd": nil, // nobody
 	}
