@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/internal/migration"
+	"github.com/vmgrace/vmgrace/internal/transfer"
 )
 
 const (
@@ -77,6 +78,9 @@ func (m *Migrations) Roots(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, signingTimeout)
 	defer cancel()
 	o, err := m.source.get(ctx, configMaps(), key{m.signers, migration.CAName})
+	if errors.Is(err, errGone) {
+		err = fmt.Errorf("%w: %w", transfer.ErrNoAuthority, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ConfigMap %s/%s: %w", m.signers, migration.CAName, err)
 	}

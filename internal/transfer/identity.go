@@ -27,11 +27,16 @@ const (
 	identityMinInterval = 2 * time.Second
 )
 
+// ErrNoAuthority means that the cluster has no authority for nodes' certificates. Where
+// KubeVirt moves the VMs it never has one, so this is no failure.
+var ErrNoAuthority = errors.New("no cluster-controller has made the authority for nodes' certificates; beside KubeVirt none does")
+
 // Signer requests certificates.
 type Signer interface {
 	// Sign takes a certificate request and returns the certificate, both as PEM.
 	Sign(ctx context.Context, request []byte) ([]byte, error)
-	// Roots returns the certificates of the trusted authorities as PEM.
+	// Roots returns the certificates of the trusted authorities as PEM. It fails with
+	// ErrNoAuthority if there is none.
 	Roots(ctx context.Context) ([]byte, error)
 }
 
@@ -80,7 +85,11 @@ func (i *Identity) Run(ctx context.Context, changed func()) {
 			wait, retry = retry, min(2*retry, identityMax)
 			if text := err.Error(); text != lastError && ctx.Err() == nil {
 				lastError = text
-				i.log.Warn("this node has no certificate for live migrations; asking again", "err", err)
+				level := slog.LevelWarn
+				if errors.Is(err, ErrNoAuthority) {
+					level = slog.LevelInfo
+				}
+				i.log.Log(ctx, level, "this node has no certificate for live migrations; asking again", "err", err)
 			}
 		}
 		i.sleep(ctx, wait)

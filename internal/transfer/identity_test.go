@@ -1,8 +1,10 @@
 package transfer
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -65,5 +67,28 @@ func TestRootsWithoutACertificateReplaceNone(t *testing.T) {
 	}
 	if i.roots.Load() != before {
 		t.Error("the roots were replaced")
+	}
+}
+
+// missing is a signer in a cluster without an authority.
+type missing struct{ unavailable }
+
+func (*missing) Roots(context.Context) ([]byte, error) {
+	return nil, fmt.Errorf("ConfigMap n/c: %w", ErrNoAuthority)
+}
+
+// Beside KubeVirt no node ever gets a certificate, which is no reason to warn.
+func TestAClusterWithoutAnAuthorityIsNotWarnedOf(t *testing.T) {
+	for signer, want := range map[Signer]string{&missing{}: "level=INFO", &unavailable{}: "level=WARN"} {
+		synctest.Test(t, func(t *testing.T) {
+			var said bytes.Buffer
+			i := NewIdentity("a", signer, slog.New(slog.NewTextHandler(&said, nil)))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			defer cancel()
+			i.Run(ctx, func() {})
+			if lines := said.String(); strings.Count(lines, "\n") != 1 || !strings.Contains(lines, want) {
+				t.Errorf("want one line with %s:\n%s", want, lines)
+			}
+		})
 	}
 }

@@ -8,7 +8,11 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -86,7 +90,11 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 	if err != nil {
 		return err
 	}
-	if err := c.live.Status().Patch(ctx, v.DeepCopy(), client.RawPatch(types.MergePatchType, raw)); err != nil {
+	err = c.live.Status().Patch(ctx, v.DeepCopy(), client.RawPatch(types.MergePatchType, raw))
+	if apierrors.IsNotFound(err) {
+		err = c.cancelByKubeVirt(ctx, v, err)
+	}
+	if err != nil {
 		return fmt.Errorf("mark of VMI %s/%s: %w", v.Namespace, v.Name, err)
 	}
 	migrations := &kubevirt.VirtualMachineInstanceMigrationList{}
@@ -104,4 +112,29 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 		}
 	}
 	return nil
+}
+
+// cancelByKubeVirt removes a mark by KubeVirt's own request: its VMIs have no status
+// subresource, which is what notFound says, and only KubeVirt may write their status.
+func (c *command) cancelByKubeVirt(ctx context.Context, v *kubevirt.VirtualMachineInstance, notFound error) error {
+	body := map[string]any{"evacuationNodeName": v.Status.EvacuationNodeName}
+	if c.DryRun != dryRunNone {
+		body["dryRun"] = []string{metav1.DryRunAll}
+	}
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	cfg := callConfig(c.cfg)
+	cfg.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	kubeVirt, err := rest.UnversionedRESTClientFor(cfg)
+	if err != nil {
+		return err
+	}
+	err = kubeVirt.Put().AbsPath("/apis/subresources.kubevirt.io/v1/namespaces", v.Namespace, "virtualmachineinstances", v.Name, "evacuate/cancel").
+		SetHeader("Content-Type", "application/json").Body(raw).Do(ctx).Error()
+	if apierrors.IsNotFound(err) { // no KubeVirt serves it, or the VMI is gone
+		return fmt.Errorf("%w; KubeVirt's evacuate/cancel: %w", notFound, err)
+	}
+	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -14,6 +15,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/oneline"
 )
 
 // Marks moves VMs by marking them; the evacuation controller migrates marked VMs.
@@ -42,6 +44,13 @@ type Migrations struct {
 	Observer Observer
 }
 
+// inFlight is part of the error of KubeVirt's webhook for a VM that has a migration already,
+// which the cache does not show yet.
+const inFlight = "in-flight migration detected"
+
+// messageMost is the longest message of a NotNowError that has the text of others.
+const messageMost = 256
+
 // NotNowError is why a VM cannot be moved now. Again is how long the reason lasts, 0 if
 // only an event can end it.
 type NotNowError struct {
@@ -69,6 +78,8 @@ func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 	switch {
 	case apierrors.IsAlreadyExists(err): // created by another replica, or the cache is stale
 		return fmt.Errorf("%w: %w", ErrChanged, err)
+	case err != nil && strings.Contains(err.Error(), inFlight):
+		return &NotNowError{Reason: "Migrating", Message: oneline.Cut(err.Error(), messageMost)}
 	case err != nil:
 		return fmt.Errorf("make migration %s/%s: %w", made.Namespace, made.Name, err)
 	}
