@@ -9,8 +9,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// That the points are there under their build tag is shown by test/faults/crash,
-// which kills the agent at each of them.
+// Given the release build of the agent. Then it has no failpoints, so no environment
+// variable can kill it. test/faults/crash shows that the build tag adds them: it kills the
+// agent at each.
 func TestTheReleaseHasNoFailpoints(t *testing.T) {
 	binary := node.Binary(t, "node-agent")
 	content, err := os.ReadFile(binary)

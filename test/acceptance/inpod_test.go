@@ -11,7 +11,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// VMs whose QEMU is in the launcher pod: their agent has no libvirt.
+// The QEMU of these VMs is in the launcher pod, and their agent has no libvirt.
 
 func TestAVMInItsPodIsShutDownWithoutLibvirt(t *testing.T) {
 	a := shared.Agent(t, "--libvirt-uri=").WithoutLibvirt(t).Start(t)
@@ -105,12 +105,13 @@ func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 				t.Parallel()
 				v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=2")
 				v.WaitGuarded(t)
-				v.Signal(t, unix.SIGSTOP) // its monitor hangs, too
+				v.Signal(t, unix.SIGSTOP) // its monitor hangs too
 				from := v.SignalShim(t)
 				v.WaitKilled(t, from.Add(12*time.Second), 100*ms) // --destroy-timeout after the deadline
 				v.WaitStopped(t, "LauncherSignal", "Forced")
 			})
-			// A command that hangs, one that fails, and none: the deadline counts.
+			// Given a command that hangs, one that fails, and one that does not exist. Then
+			// the VM ends at its deadline.
 			for _, how := range []string{"exec:sleep 300", "exec:false", "exec:/no/such/command"} {
 				t.Run(how, func(t *testing.T) {
 					t.Parallel()
@@ -134,7 +135,7 @@ func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 			v.WaitBegun(t)
 			v.Shim.Kill()
 			v.WaitGone(t, soon)
-			v.WaitStopped(t, "LauncherSignal", "Lost") // not by the agent, and not by itself
+			v.WaitStopped(t, "LauncherSignal", "Lost") // neither the agent nor the guest ended it
 		})
 		t.Run("the shim killed, the agent dead", func(t *testing.T) {
 			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=30")
@@ -148,7 +149,7 @@ func TestVMsInTheirPodsKeepTheirDeadlines(t *testing.T) {
 		t.Run("the shim killed", func(t *testing.T) {
 			v := a.LaunchInside(t, node.Spec{Firmware: true}, "--grace-period=30")
 			v.WaitGuarded(t)
-			v.Shim.Kill() // as PID 1 it takes QEMU along
+			v.Shim.Kill() // QEMU ends with the shim, which is PID 1
 			v.WaitGone(t, soon)
 			node.Eventually(t, soon, func() bool { _, ok := a.StatusOf(t, v.Guest); return !ok }, "its record is still there")
 		})
@@ -171,7 +172,7 @@ func TestALibvirtOfThePodsOwnIsAskedByACommand(t *testing.T) {
 
 func TestLibvirtsDeathIsNothingToVMsInTheirPods(t *testing.T) {
 	t.Parallel()
-	// Given: five of each kind beside each other.
+	// Given five VMs of each kind on one node.
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
 	const each = 5
@@ -187,7 +188,7 @@ func TestLibvirtsDeathIsNothingToVMsInTheirPods(t *testing.T) {
 	for _, v := range slices.Concat(inside, beside, []*node.VM{polite}) {
 		v.WaitGuarded(t)
 	}
-	// When libvirtd is dead and all are to end.
+	// When libvirtd is dead and all shims are signalled,
 	n.Libvirtd().Kill()
 	deaf := slices.Concat(inside, beside)
 	var from []time.Time
@@ -195,7 +196,7 @@ func TestLibvirtsDeathIsNothingToVMsInTheirPods(t *testing.T) {
 		from = append(from, v.SignalShim(t))
 	}
 	off := polite.SignalShim(t)
-	// Then each does in its time.
+	// then each VM ends on time.
 	n.Within(t, time.Second, off, polite.WaitGone(t, soon), "off")
 	polite.WaitStopped(t, "LauncherSignal", "Graceful")
 	for i, v := range deaf {

@@ -64,7 +64,7 @@ func TestAnOrderlyEndOfAShimIsNoDeath(t *testing.T) {
 	a := shared.Agent(t).Start(t)
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	l := a.Launcher(t, g)
-	// The supervisor ends, and with it the shim, in order; QEMU is libvirt's and goes on.
+	// The supervisor ends in order, and the shim with it. QEMU is libvirt's and runs on.
 	v := &node.VM{Guest: g, Agent: a, Launcher: l, Shim: l.Shim(t, "--grace-period=0", "--", "sh", "-c", "while [ -e "+l.Dir+" ] && ! [ -e "+l.Dir+"/end ]; do sleep 0.1; done; exit 7")}
 	v.WaitGuarded(t)
 	l.Write(t, "end", "")
@@ -82,7 +82,7 @@ func TestAnOldRegistrationDoesNotHarmALaterVM(t *testing.T) {
 	a := shared.Agent(t).Start(t)
 	g := shared.Boot(t, node.Spec{Firmware: true})
 	l := a.Launcher(t, g)
-	// Unlocked, and never seen locked beside this instance.
+	// The file is not locked, and no agent has seen it locked while this instance ran.
 	l.Write(t, "vm.json", fmt.Sprintf(`{"version":1,"namespace":%q,"name":%q,"uid":%q}`, l.Namespace, l.Name, l.UID))
 	v := &node.VM{Guest: g, Agent: a, Launcher: l}
 	v.WaitGuarded(t)

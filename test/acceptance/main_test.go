@@ -1,5 +1,5 @@
-// Package acceptance runs both binaries against a real libvirtd and real QEMU
-// guests, and asserts what a user of vmgrace cares about.
+// Package acceptance runs the agent and the shim against a real libvirtd and real QEMU
+// guests, and checks what a user of vmgrace cares about.
 package acceptance
 
 import (
@@ -17,14 +17,14 @@ func TestMain(m *testing.M) {
 	os.Exit(node.Main(func(n *node.Node) int { shared = n; return m.Run() }))
 }
 
-// ms gives the contract's 50 ms at the deadline.
+// ms is the unit of the contract's bound at the deadline, 50 ms.
 const ms = time.Millisecond
 
-// soon is how long things may take that have no promised time.
+// soon bounds the wait for what has no promised time.
 const soon = 20 * time.Second
 
-// ofBothKinds makes a VM of the node's libvirt and one whose QEMU is in its
-// launcher, which one agent guards.
+// ofBothKinds makes a VM of the node's libvirt and a VM whose QEMU is in its launcher, and
+// waits until the agent guards both.
 func ofBothKinds(t *testing.T, a *node.Agent, s node.Spec, shimArgs ...string) []*node.VM {
 	t.Helper()
 	return []*node.VM{a.Guarded(t, s, shimArgs...), a.InLauncher(t, s, shimArgs...)}

@@ -10,7 +10,9 @@ import (
 	"testing"
 )
 
-// A deadline must not wait for a page of the program from a disk that hangs.
+// Given an agent with CAP_IPC_LOCK. Then its program is locked in memory, so that no
+// deadline waits for a page of the program from a disk that hangs. Given an agent without
+// CAP_IPC_LOCK. Then it says that its memory is not locked.
 func TestTheAgentsProgramIsLockedInMemoryOrItSaysThatItIsNot(t *testing.T) {
 	const said = "memory is not locked"
 
@@ -32,8 +34,8 @@ func TestTheAgentsProgramIsLockedInMemoryOrItSaysThatItIsNot(t *testing.T) {
 	}
 }
 
-// lockedMappings tells how many mappings the agent's program has, and how many of
-// them the kernel calls locked: their flags have "lo" (proc(5), smaps).
+// lockedMappings returns how many mappings the agent's program has, and how many of them
+// are locked: their flags in smaps have "lo" (proc(5)).
 func lockedMappings(t *testing.T, pid int) (locked, all int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps", pid))

@@ -121,9 +121,9 @@ func TestGraceOfTheDomainWinsAndALateOneCounts(t *testing.T) {
 		t.Helper()
 		node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, g); return ok && s.GracePeriodSeconds == want }, "the grace period is not %d s", want)
 	}
-	period(30) // nobody states one
+	period(30) // nobody states a grace period
 	shim := l.Shim(t, "--grace-period=45", fmt.Sprintf("--pid=%d", g.PID))
-	period(45) // the launcher came late
+	period(45) // the launcher comes late
 	g.Virsh(t, "metadata", "--uri", "http://kubevirt.io", "--key", "kubevirt", "--live", "--set",
 		"<kubevirt><graceperiod><deletionGracePeriodSeconds>2</deletionGracePeriodSeconds></graceperiod></kubevirt>")
 	period(2) // the domain's metadata wins
@@ -176,7 +176,7 @@ func TestAGuestAgentIsAskedFirstAndAHungOneLeavesTimeForACPI(t *testing.T) {
 		behaviour, mode string
 		within          time.Duration
 	}{
-		// Slow: where the guest is off before it, libvirt's answer is an error.
+		// The guest is slow: libvirt answers with an error if the guest is off first.
 		{"deaf agent=ok slow=1", "agent", 5 * time.Second},
 		{"polite agent=hung", "acpi", 8 * time.Second},
 		{"polite agent=deaf", "acpi", 8 * time.Second},
@@ -188,7 +188,7 @@ func TestAGuestAgentIsAskedFirstAndAHungOneLeavesTimeForACPI(t *testing.T) {
 			from := v.SignalShim(t)
 			v.WaitStopped(t, "LauncherSignal", "Graceful")
 			shared.Within(t, c.within, from, time.Now(), "off")
-			// The guest may be off before libvirt's answer is there.
+			// The guest may be off before libvirt answers.
 			node.Eventually(t, soon, func() bool {
 				return a.Metrics(t)[fmt.Sprintf("vmgrace_shutdown_requests_total{mode=%q,result=\"ok\"}", c.mode)] >= 1
 			}, "no request by "+c.mode+" worked")

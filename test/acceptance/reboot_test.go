@@ -9,7 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// agentOn is an agent that delays the shutdown of a machine.
+// agentOn starts an agent that delays the shutdown of a machine.
 func agentOn(t *testing.T, m *logind.Machine, args ...string) *node.Agent {
 	t.Helper()
 	a := shared.Agent(t, append([]string{"--dbus-socket=" + m.Socket, "--shutdown-retry-interval=1s"}, args...)...).Start(t)
@@ -22,8 +22,8 @@ func waitHeld(t *testing.T, a *node.Agent) {
 	node.Eventually(t, soon, func() bool { return a.Metrics(t)["vmgrace_node_shutdown_delayed"] == 1 }, "shutdowns are delayed")
 }
 
-// waitDown waits until the machine goes down by this command, and fails where that is
-// before the last of these has ended, or not soon after it.
+// waitDown waits until the machine goes down by this command. It fails if that is before
+// the last of these VMs has ended, or not soon after it.
 func waitDown(t *testing.T, m *logind.Machine, command string, vms ...*node.VM) {
 	t.Helper()
 	var last time.Time
@@ -41,7 +41,7 @@ func waitDown(t *testing.T, m *logind.Machine, command string, vms ...*node.VM) 
 		if len(left) > 0 || ran != command {
 			t.Fatalf("%s ran with %d VMs, want %s", ran, len(left), command)
 		}
-		// The end of each is reported first; threads that were late come on top.
+		// The agent reports each end first. The lateness of three threads is added.
 		if after, may := at.Sub(last), 500*ms+3*shared.Late(last, at); after > may {
 			t.Errorf("%s ran %v after the last VM was gone, want %v", ran, after, may)
 		}
@@ -49,7 +49,9 @@ func waitDown(t *testing.T, m *logind.Machine, command string, vms ...*node.VM) 
 	}, "%s does not run", command)
 }
 
-// kubelet signals and kills launchers in the same moment: that is no second shutdown.
+// Given a node that is powered off with VMs of several kinds. When kubelet signals and
+// kills their launchers at the same moment, then that begins no second shutdown, and the
+// node goes down once all VMs are gone.
 func TestANodeThatIsPoweredOffGoesDownWhenItsVMsAreGone(t *testing.T) {
 	m := logind.Start(t, time.Minute)
 	a := agentOn(t, m)
@@ -78,7 +80,7 @@ func TestANodeThatIsPoweredOffGoesDownWhenItsVMsAreGone(t *testing.T) {
 	slow.WaitOutcome(t, "NodeShutdown", "Graceful")
 	paused.WaitOutcome(t, "NodeShutdown", "Graceful")
 	booting.WaitOutcome(t, "NodeShutdown", "Graceful")
-	// Which of both the agent saw first is nobody's promise.
+	// The contract does not say which of the two causes the agent sees first.
 	if s := deaf.Launcher.WaitStopped(t, soon); s.Outcome != "Forced" || s.Cause != "NodeShutdown" && s.Cause != "LauncherSignal" {
 		t.Errorf("status.json: %+v", s)
 	}
@@ -88,7 +90,7 @@ func TestADeadlineIsCutToWhatLogindLeaves(t *testing.T) {
 	m := logind.Start(t, 6*time.Second)
 	a := agentOn(t, m, "--destroy-timeout=3s")
 	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=60")
-	// A later agent knows its VM from the start, and warns at once.
+	// An agent that is started later knows its VM from its start, and warns at once.
 	a.Restart(t)
 	waitHeld(t, a)
 	a.WaitSaid(t, "a reboot of this node would cut grace periods short", 1)
@@ -111,7 +113,9 @@ func TestADeadlineIsCutToWhatLogindLeaves(t *testing.T) {
 	}
 }
 
-// Somebody else's inhibitor is what keeps the machine: the agent's is gone with it.
+// Given a node's shutdown and an agent that is killed. When the next agents start, then
+// they go on with the shutdown and its deadline. Another program's inhibitor delays the
+// machine meanwhile, because the agent's ends with the agent.
 func TestTheNextAgentGoesOnWithTheNodesShutdown(t *testing.T) {
 	m := logind.Start(t, time.Minute)
 	a := agentOn(t, m)
@@ -143,7 +147,9 @@ func TestTheNextAgentGoesOnWithTheNodesShutdown(t *testing.T) {
 	node.Eventually(t, soon, func() bool { _, _, down := m.Down(t); return down }, "the machine goes down")
 }
 
-// A logind that restarts has forgotten the shutdown: that calls it off.
+// Given a node's shutdown that is called off, because logind restarts and has forgotten it.
+// Then only the guests that were asked end, and the next shutdown of the node is delayed
+// again.
 func TestAShutdownThatIsCalledOffEndsOnlyTheGuestsThatWereAsked(t *testing.T) {
 	m := logind.Start(t, time.Minute)
 	a := agentOn(t, m)
@@ -158,7 +164,7 @@ func TestAShutdownThatIsCalledOffEndsOnlyTheGuestsThatWereAsked(t *testing.T) {
 	deaf.WaitTerminated(t, deadline, 50*ms)
 	deaf.WaitOutcome(t, "NodeShutdown", "Forced")
 
-	// The next shutdown is delayed as the first one, also after the bus was away.
+	// The agent delays the next shutdown like the first one, even after the bus was away.
 	m.StopBus()
 	node.Eventually(t, soon, func() bool { return a.Said("the connection to the system bus has ended") == 1 }, "the bus is missed")
 	m.StopLogind()

@@ -105,7 +105,8 @@ func TestADomainBehindItsTriggerIsDestroyedAtGrace0(t *testing.T) {
 	}
 }
 
-// The trigger stays for 30 s more: then nothing of it is left.
+// Given a shim whose VM does not come. When it is signalled, then it ends after 30 s. The
+// trigger stays for 30 s more, and then nothing of it is left.
 func TestASignalledShimWithoutAVMEndsAfter30Seconds(t *testing.T) {
 	t.Parallel()
 	a := shared.Agent(t).Start(t)
@@ -132,7 +133,7 @@ func TestTheNextVMOfThatNameLives(t *testing.T) {
 	first.WaitStopped(t, "LauncherSignal", "Graceful")
 	first.WaitExit(t, 0)
 
-	node.Eventually(t, soon, func() bool { // libvirt takes its time to forget a domain
+	node.Eventually(t, soon, func() bool { // libvirt needs time to forget a domain
 		_, err := shared.TryVirsh(t.Context(), "domstate", first.Domain)
 		return err != nil
 	}, "libvirt still has the domain")

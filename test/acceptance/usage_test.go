@@ -60,7 +60,7 @@ func TestWithoutLibvirtsClientLibraryTheAgentSaysWhatToInstall(t *testing.T) {
 	if err != nil || len(libs) == 0 {
 		t.Fatal("where is libvirt.so.0?", err)
 	}
-	// The library is hidden in a mount namespace of its own.
+	// The agent runs in its own mount namespace, in which the library is hidden.
 	script := `for l in "$@"; do mount --bind /dev/null "$l"; done; exec "$AGENT" --standalone --metrics-address= --state-dir="$STATE" --launchers-dir=/tmp`
 	t.Setenv("AGENT", bin)
 	t.Setenv("STATE", t.TempDir())

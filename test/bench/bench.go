@@ -25,7 +25,7 @@ type options struct {
 	rounds, guests, records int
 	polite, vmis            int
 	idle                    time.Duration
-	version                 string // of the agent, and the day
+	version                 string // version of the agent, and the day
 }
 
 func (o options) check() error {
@@ -40,7 +40,7 @@ func (o options) check() error {
 	return nil
 }
 
-// bench is one run.
+// bench is one run of a row.
 type bench struct {
 	*stage
 	options
@@ -67,15 +67,15 @@ func letters() []string {
 	return slices.Compact(all)
 }
 
-// measure takes all figures and writes the page.
+// measure measures all rows and writes the page.
 func measure(ctx context.Context, o options) error {
 	bin, err := filepath.Abs(o.bin)
 	if err != nil {
 		return fmt.Errorf("--bin: %w", err)
 	}
 	o.bin = bin
-	// test/node takes the agent and the shim from there, and puts the node, state
-	// directory included, where TMPDIR says.
+	// test/node takes the agent and the shim from VMGRACE_BIN_DIR, and puts the node with
+	// its state directory below TMPDIR.
 	if err := errors.Join(os.Setenv("VMGRACE_BIN_DIR", bin), os.Setenv("TMPDIR", o.dir)); err != nil {
 		return fmt.Errorf("environment: %w", err)
 	}
@@ -114,7 +114,7 @@ func (o options) write(text func(w io.Writer, old string) error) error {
 	return errors.Join(text(f, string(figures)), remarks(f, words), f.Close())
 }
 
-// remarks keeps what people have written below the figures.
+// remarks writes back what people have written below the figures.
 func remarks(w io.Writer, words []byte) error {
 	if len(words) == 0 {
 		return nil
@@ -123,7 +123,7 @@ func remarks(w io.Writer, words []byte) error {
 	return err
 }
 
-// node is the row's own node, made at first need.
+// node returns the row's own node. It makes it at the first call.
 func (b *bench) node() *node.Node {
 	if b.nodeOnce == nil {
 		b.nodeOnce = node.New(b)
@@ -131,12 +131,12 @@ func (b *bench) node() *node.Node {
 	return b.nodeOnce
 }
 
-// floor is the command line of a job of the floor.
+// floor returns the command line of a job of the floor.
 func (b *bench) floor(job string, args ...string) []string {
 	return append([]string{filepath.Join(b.bin, "floor"), job}, args...)
 }
 
-// temp is a directory on the measured disk.
+// temp returns a new directory on the measured disk. It is removed when the row ends.
 func (b *bench) temp() string {
 	b.Helper()
 	dir, err := os.MkdirTemp(b.dir, "vmgrace-bench-")
@@ -151,7 +151,7 @@ func (b *bench) must(err error) {
 	}
 }
 
-// pause lets time pass, unless the run is interrupted.
+// pause waits for a time, unless the run is interrupted.
 func (b *bench) pause(d time.Duration) {
 	b.Helper()
 	select {

@@ -16,32 +16,32 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// The bench runs in the repository's root, whose manifests are applied. vmiFile
-// is what KubeVirt's VMIs look like: 4.6 kB of spec and status.
+// vmiFile looks like KubeVirt's VMIs: 4.6 kB of spec and status. The bench runs in the
+// repository's root and applies its manifests.
 const vmiFile = "test/bench/vmi.json"
 
 const benchNamespace = "vmgrace-bench"
 
-// vmiPath is the path of a VMI; without a name, of all in the namespace.
+// vmiPath returns the path of a VMI, or without a name that of all VMIs in the namespace.
 func vmiPath(namespace, name string) string {
 	return strings.TrimSuffix("/apis/kubevirt.io/v1/namespaces/"+namespace+"/virtualmachineinstances/"+name, "/")
 }
 
-// fleet is an API server with VMIs; there is no kubelet. A node is a name. VMs that
-// run are all in the libvirt of this machine.
+// fleet is an API server with VMIs and without kubelets. Its nodes are only names. All VMs
+// that run are in the libvirt of this machine.
 type fleet struct {
 	*bench
 	api        *cluster.API
 	http       *http.Client
-	kubeconfig string              // the agent's, as shipped
+	kubeconfig string              // that of the agent, as shipped
 	manifest   string              // of a VMI
 	vmis       map[string][]string // by node
 	made       int
-	spaces     []string               // that VMIs are spread over
+	spaces     []string               // the namespaces that have the VMIs
 	guests     map[string]*node.Guest // by VMI
 }
 
-// space is the namespace of a VMI.
+// space returns the namespace of a VMI.
 func (f *fleet) space(name string) string {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, "vm-"))
 	f.must(err)
@@ -64,7 +64,7 @@ func (b *bench) fleet() *fleet {
 	return f
 }
 
-// fill makes VMIs on a node.
+// fill makes n VMIs on a node.
 func (f *fleet) fill(nodeName string, n int) {
 	f.Helper()
 	var group errgroup.Group
@@ -85,7 +85,7 @@ func (f *fleet) create(nodeName, name string) error {
 	if err := f.ask(http.MethodPost, vmiPath(f.space(name), ""), text); err != nil {
 		return err
 	}
-	// What is made has no status yet.
+	// The API server drops the status at a creation, so a second request sets it.
 	var made struct {
 		Status json.RawMessage `json:"status"`
 	}
@@ -116,7 +116,7 @@ func (f *fleet) ask(method, path, body string) error {
 	return err
 }
 
-// watcher is an agent of one of the fleet's nodes.
+// watcher is the agent of one of the fleet's nodes.
 type watcher struct {
 	*node.Agent
 	fleet *fleet
@@ -127,7 +127,7 @@ func (f *fleet) watcher(nodeName string) *watcher {
 	return &watcher{f.node().ClusterAgent(f, f.kubeconfig, nodeName), f}
 }
 
-// watch starts the agent, and waits until it watches and has come to rest.
+// watch starts the agent and waits until it watches VMIs and its start has settled.
 func (w *watcher) watch() {
 	f := w.fleet
 	w.Start(f)

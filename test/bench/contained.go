@@ -21,10 +21,10 @@ const (
 	cgroupRoot = "/sys/fs/cgroup"
 )
 
-// share is what the DaemonSet's container has of a node.
+// share is the part of a node that the DaemonSet's container gets.
 type share struct {
-	milliCPU int    // its CPU request: its weight when cores are short
-	memory   string // its limit, in bytes
+	milliCPU int    // its CPU request, which is its weight when cores are short
+	memory   string // its limit in bytes
 }
 
 func shipped(manifest []byte) (share, error) {
@@ -58,10 +58,11 @@ func shipped(manifest []byte) (share, error) {
 	return share{m, strconv.Itoa(l << 20)}, nil
 }
 
-// contained returns a program that starts another one with the rights of the
-// DaemonSet's container: all of root's, as it is privileged, but in a cgroup with
-// its share of the node, where a kernel with CONFIG_RT_GROUP_SCHED and cgroups of
-// version 1 has no real-time priority for it. The cgroup goes with the round.
+// contained returns a program that starts another program with the rights of the
+// DaemonSet's container. The container is privileged, so it has all of root's rights. But
+// it is in a cgroup with its share of the node. A kernel with CONFIG_RT_GROUP_SCHED and
+// cgroups of version 1 gives it no real-time priority there. The cgroup is removed at the
+// end of the round.
 func (b *bench) contained(program string) (script string) {
 	b.Helper()
 	manifest, err := os.ReadFile(daemonSet)

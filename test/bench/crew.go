@@ -21,16 +21,16 @@ func podPath(namespace, name string) string {
 	return strings.TrimSuffix("/api/v1/namespaces/"+namespace+"/pods/"+name, "/")
 }
 
-// spaces is how many namespaces its VMs are in: for each eviction the API server
-// lists the budgets of the whole namespace.
+// spaces is the number of namespaces that have the VMs of a crew: for each eviction the API
+// server lists the budgets of the whole namespace.
 const spaces = 100
 
-// crew is a fleet whose VMIs have launcher pods, with the API server's webhooks
-// pointed at the cluster-controller that runs.
+// crew is a fleet whose VMIs have launcher pods. The API server's webhooks lead to the
+// cluster-controller that runs.
 type crew struct {
 	*fleet
 	names   []string // of the VMIs
-	account string   // the controller's kubeconfig, as shipped
+	account string   // the controller's kubeconfig, with the shipped rights
 	port    int      // of the webhooks
 }
 
@@ -49,7 +49,7 @@ func (b *bench) crew(vmis int) *crew {
 	text := regexp.MustCompile(`service: \{.*path: ([^,]+),.*\}`).ReplaceAllString(string(hooks), fmt.Sprintf("url: https://localhost:%d$1", c.port))
 	c.api.Kubectl(b, "delete", "-f", "deploy/controller/webhooks.yaml")
 	c.spread()
-	// Ready, and without the taint of a new node.
+	// The node is ready and does not have the taint of a new node.
 	c.api.KubectlApply(b, "apiVersion: v1\nkind: Node\nmetadata: {name: "+crewNode+"}")
 	c.api.Kubectl(b, "patch", "node", crewNode, "--subresource=status", "--type=merge", "-p", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
 	c.fill(crewNode, vmis)
@@ -59,7 +59,7 @@ func (b *bench) crew(vmis int) *crew {
 	return c
 }
 
-// spread has the VMs made in namespaces of their own.
+// spread makes the namespaces among which the VMs are distributed.
 func (c *crew) spread() {
 	c.Helper()
 	var text strings.Builder
@@ -72,7 +72,7 @@ func (c *crew) spread() {
 	c.api.KubectlApply(c, text.String())
 }
 
-// launchers makes a pod for each VMI.
+// launchers makes a launcher pod for each VMI.
 func (c *crew) launchers() {
 	c.Helper()
 	uids := c.api.Kubectl(c, "get", "vmi", "-A", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`)
@@ -100,7 +100,7 @@ func (c *crew) pod(name, vmi, uid string) error {
 		`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"podIP":"10.128.7.9"}}`)
 }
 
-// start starts a controller and returns it with the time until it is ready.
+// start starts a controller and returns it with the seconds until it is ready.
 func (c *crew) start() (p *node.Process, ready float64) {
 	c.Helper()
 	health, err := node.FreePort()
@@ -117,7 +117,7 @@ func (c *crew) start() (p *node.Process, ready float64) {
 	return p, ready
 }
 
-// stop ends a controller as a rollout does: the next one need not wait for its lease.
+// stop ends a controller as a rollout does. The next one need not wait for its lease.
 func (c *crew) stop(p *node.Process) {
 	c.Helper()
 	c.must(p.Signal(unix.SIGTERM))
@@ -137,11 +137,11 @@ func answers(url string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// kinds are those that the controller asks for.
+// counted matches the API server's counters for the resources that the controller requests.
 var counted = regexp.MustCompile(`^apiserver_request_total\{.*resource="(virtualmachineinstance.*|kubevirts|evacuationpolicies|pods|nodes|poddisruptionbudgets|events|secrets|customresourcedefinitions|.*webhookconfigurations)".* ([0-9.e+]+)$`)
 
-// requests is how many of these the API server has answered, without watches
-// and without the evictions, which are the bench's own.
+// requests returns how many such requests the API server has answered. It leaves out
+// watches, and evictions, which the bench sends itself.
 func (c *crew) requests() float64 {
 	c.Helper()
 	sum := 0.0
@@ -157,7 +157,7 @@ func (c *crew) requests() float64 {
 	return sum
 }
 
-// rest waits until nothing is asked any more.
+// rest waits until the number of requests no longer grows.
 func (c *crew) rest() {
 	c.Helper()
 	before := -1.0

@@ -18,15 +18,15 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// ahead is how far the deadline of row c lies: the agent starts meanwhile.
+// ahead is how far in the future the deadline of row c is. The agent starts meanwhile.
 const ahead = 6 * time.Second
 
-// salvo is what a round of row c saw, in seconds from the deadline.
+// salvo is what the rounds of row c measured, in seconds from the deadline.
 type salvo struct{ first, last, heard, gone, vanished []float64 }
 
-// deaf is row c: guests that hear nothing have one deadline. Agent and floor run as
-// in the DaemonSet's container. When a SIGTERM is sent the kernel says, when QEMU
-// has heard it its log.
+// deaf measures row c: deaf guests have one deadline. Agent and floor run as in the
+// DaemonSet's container. The kernel's list says when a SIGTERM was sent, and QEMU's log
+// says when QEMU received it.
 func deaf(b *bench) []figure {
 	var ours, floor, virsh salvo
 	for range b.rounds {
@@ -49,20 +49,21 @@ func deaf(b *bench) []figure {
 	}
 }
 
-// volley starts guests, lets somebody end them at a deadline and adds what
-// was seen of it.
+// volley starts guests, makes kill end them at a deadline, and adds the measurements to s.
 func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, time.Time)) {
 	b.Helper()
 	b.round(func(b *bench) {
 		guests := b.firmware(b.guests)
 		signals := node.ListSignals(b)
-		// In this order: the wall clock's deadline must not be the later one.
+		// The wall clock is read first, so its deadline is not later than the monotonic
+		// one.
 		wall, deadline := time.Now().Add(ahead), b.now().Add(ahead)
 		vanished := b.vanish(guests)
 		kill(b, guests, deadline, wall)
 		var last time.Time
 		for _, g := range guests {
-			last = g.WaitGone(b, time.Minute) // nothing else meanwhile: it says when it came back
+			// WaitGone returns the time of its own return, so nothing may run in between.
+			last = g.WaitGone(b, time.Minute)
 		}
 		gone := last.Sub(wall)
 		var heard time.Duration
@@ -84,7 +85,7 @@ func (b *bench) volley(s *salvo, kill func(*bench, []*node.Guest, grace.Mono, ti
 	})
 }
 
-// sent says when the first and the last of the guests was sent its first SIGTERM.
+// sent returns when the first and the last of the guests were sent their first SIGTERM.
 func (b *bench) sent(signals *node.Signals, guests []*node.Guest) (first, last grace.Mono) {
 	b.Helper()
 	first = grace.Never
@@ -98,8 +99,8 @@ func (b *bench) sent(signals *node.Signals, guests []*node.Guest) (first, last g
 	return first, last
 }
 
-// vanish tells when libvirt has let go of the last of the domains: their status
-// files go then. It is closed without an answer after two minutes.
+// vanish says when libvirt has removed the last of the domains: libvirt then removes its
+// status file. After two minutes the channel is closed without a time.
 func (b *bench) vanish(guests []*node.Guest) <-chan time.Time {
 	last := make(chan time.Time, 1)
 	there := func(g *node.Guest) bool {
@@ -115,9 +116,10 @@ func (b *bench) vanish(guests []*node.Guest) <-chan time.Time {
 	return last
 }
 
-// agentKills gives the agent a record of each guest, in mid-grace.
+// agentKills gives the agent a record in mid-grace of each guest.
 func (b *bench) agentKills(guests []*node.Guest, deadline grace.Mono, wall time.Time) {
-	program := b.contained(filepath.Join(b.bin, "node-agent")) // before: its cgroup goes when the agent has ended
+	// Cleanups run in reverse order: the cgroup is removed after the agent has ended.
+	program := b.contained(filepath.Join(b.bin, "node-agent"))
 	agent := b.node().Agent(b, "--shutdown-retry-interval=1h")
 	agent.Path = program
 	store, _, err := gracecache.Take(durable.Real(), agent.StateDir)
@@ -153,7 +155,7 @@ func (b *bench) floorKills(guests []*node.Guest, deadline grace.Mono, _ time.Tim
 	}
 }
 
-// virshKills starts one virsh for each guest at the deadline.
+// virshKills starts one virsh destroy for each guest at the deadline.
 func (b *bench) virshKills(guests []*node.Guest, deadline grace.Mono, _ time.Time) {
 	b.early(deadline)
 	b.pause(deadline.Sub(b.now()))
@@ -163,7 +165,7 @@ func (b *bench) virshKills(guests []*node.Guest, deadline grace.Mono, _ time.Tim
 	})
 }
 
-// early fails where the preparations took until the deadline.
+// early fails the row where the preparations lasted until the deadline.
 func (b *bench) early(deadline grace.Mono) {
 	b.Helper()
 	if b.now() >= deadline {

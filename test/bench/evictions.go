@@ -13,20 +13,21 @@ import (
 	"time"
 )
 
-// drain is how evictions come: so many in a round, at this rate. The first is
-// what the targets are for; at the second no server has a queue.
+// drain is the number of evictions in a round, and their rate per second. The targets are
+// for the first of drains. At the rate of the second no server has a queue.
 type drain struct{ evictions, rate int }
 
 func drains() []drain { return []drain{{300, 100}, {100, 10}} }
 
-// collected: Go collects what nobody uses after 2 minutes at the latest.
+// collected is how long memory rests before it is measured: Go collects garbage after 2
+// minutes at the latest.
 const collected = 3 * time.Minute
 
-// evictions is row k: cluster-controller in a large cluster of objects on a real
-// API server. The floor of an eviction that marks is what a mark has to write, one
-// patch of the VMI's metadata and one of its status, by nobody but the bench and
-// with no controller there. That of another eviction is the API server's own answer
-// by a budget, after a webhook that does nothing.
+// evictions measures row k: a cluster-controller in a large cluster of objects on a real
+// API server. An eviction that marks has as its floor the writes of a mark, which are one
+// patch of the VMI's metadata and one of its status. The bench makes them while no
+// controller runs. The floor of the other evictions is the API server's own answer by a
+// budget, after a webhook that does nothing.
 func evictions(b *bench) []figure {
 	c := b.crew(b.vmis)
 	crowd := fmt.Sprintf("%d VMIs with launcher pods: ", b.vmis)
@@ -83,10 +84,10 @@ func evictions(b *bench) []figure {
 	return figures
 }
 
-// drained is what is measured of the evictions at one rate.
+// drained has the figures for the evictions at one rate.
 type drained struct{ marked, left, moves figure }
 
-// take evicts all of these VMs twice, and returns the requests that the marks and
+// take evicts each of these VMs twice. It returns the number of requests that the marks and
 // the migrations took.
 func (d *drained) take(c *crew, vms []string, rate int) (requests float64) {
 	c.Helper()
@@ -104,7 +105,7 @@ func (d *drained) take(c *crew, vms []string, rate int) (requests float64) {
 	return requests
 }
 
-// bystander is a pod of nobody's VM, with a budget.
+// bystander is a pod with a budget that belongs to no VM.
 const bystander = "bystander"
 
 func (c *crew) bystander() {
@@ -123,8 +124,8 @@ spec: {minAvailable: 1, selector: {matchLabels: {app: bystander}}}
 	c.must(c.ask(http.MethodPatch, podPath(benchNamespace, bystander)+"/status", `{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`))
 }
 
-// evict evicts the launcher pods of these VMs at the rate, and returns when each
-// was asked for and how long the answer took: always a 429.
+// evict evicts the launcher pods of these VMs at the rate. It returns when each eviction
+// was sent and how long its answer took. The answer must be a 429.
 func (c *crew) evict(vms []string, rate int) (sent map[string]time.Time, answered []float64) {
 	c.Helper()
 	return c.paced(vms, rate, func(name string) error {
@@ -135,7 +136,7 @@ func (c *crew) evict(vms []string, rate int) (sent map[string]time.Time, answere
 	})
 }
 
-// patch writes to each of these VMIs what a mark does.
+// patch writes to each of these VMIs what a mark writes.
 func (c *crew) patch(vms []string, rate int) (sent map[string]time.Time, answered []float64) {
 	c.Helper()
 	return c.paced(vms, rate, func(name string) error {
@@ -147,8 +148,8 @@ func (c *crew) patch(vms []string, rate int) (sent map[string]time.Time, answere
 	})
 }
 
-// paced does something with each VM at the rate, and returns when each began and
-// how long it took.
+// paced calls do for each VM at the rate. It returns when each call began and how long it
+// took.
 func (c *crew) paced(vms []string, rate int, do func(name string) error) (sent map[string]time.Time, took []float64) {
 	c.Helper()
 	sent, took = map[string]time.Time{}, make([]float64, len(vms))
@@ -184,8 +185,8 @@ func (c *crew) refused(namespace, pod string) error {
 
 const migrationsPath = "/apis/kubevirt.io/v1/virtualmachineinstancemigrations"
 
-// watch notes when so many migrations are first seen. The function that it
-// returns waits for them, and returns how long each took.
+// watch notes when each of n migrations is first seen. The function that it returns waits
+// for them and returns how long each took.
 func (c *crew) watch(n int) func(sent map[string]time.Time) []float64 {
 	c.Helper()
 	var list struct {

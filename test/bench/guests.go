@@ -10,7 +10,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// firmware starts guests that are deaf.
+// firmware starts n deaf guests.
 func (b *bench) firmware(n int) []*node.Guest {
 	b.Helper()
 	guests := make([]*node.Guest, 0, n)
@@ -20,8 +20,8 @@ func (b *bench) firmware(n int) []*node.Guest {
 	return guests
 }
 
-// guards starts the agent with a launcher directory for each guest and waits
-// until it has a record of each.
+// guards makes a launcher directory for each guest, starts the agent and waits until it has
+// a record of each guest.
 func (b *bench) guards(agent *node.Agent, guests []*node.Guest) {
 	b.Helper()
 	for _, g := range guests {
@@ -40,7 +40,7 @@ func (b *bench) start(argv []string) *node.Process {
 	return p
 }
 
-// parallel runs f for each guest at once.
+// parallel runs f for all guests at the same time.
 func (b *bench) parallel(guests []*node.Guest, f func(*node.Guest) error) {
 	b.Helper()
 	var group errgroup.Group

@@ -7,11 +7,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// settle is how long an agent is left alone after its start: connections
-// that nobody uses any more are closed after 4 s, lists get rarer after 20.
+// settle is how long an agent rests after its start: it closes unused connections after 4 s
+// and lists less often after 20 s.
 const settle = 30 * time.Second
 
-// idle is row f: real guests with their shims, and nothing happens.
+// idle measures row f: real guests with their shims, and nothing happens.
 func idle(b *bench) []figure {
 	guests := b.firmware(2 * b.guests)
 	agent := b.node().Agent(b)
@@ -20,7 +20,7 @@ func idle(b *bench) []figure {
 		shims = append(shims, b.shipped(agent, g).Shim)
 	}
 	b.guards(agent, guests)
-	// The floor only waits for inotify.
+	// The floor only waits for inotify events.
 	floor := b.start(b.floor("react", b.node().Dir+"/run/libvirt-sock", agent.LaunchersDir, b.temp()))
 	b.pause(settle)
 
@@ -43,7 +43,7 @@ func idle(b *bench) []figure {
 	return []figure{cpu, wake, anon, rss, shim}
 }
 
-// usage is processor time in seconds, and how often threads have waited.
+// usage is processor time in seconds and the number of times that threads have waited.
 type usage struct{ cpu, wakeups float64 }
 
 func (b *bench) used(processes ...*node.Process) usage {

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// inPods is how many guests of each kind row n has.
+	// inPods is the number of guests of each kind in row n.
 	inPods = 30
-	// inPodGrace is their grace period where they are deaf.
+	// inPodGrace is the grace period of the deaf guests.
 	inPodGrace = 6 * time.Second
 )
 
-// inPod is row n: the two kinds of VMs, in turns. Ours are those whose QEMU is in
-// their launcher, the peer is those of the node's libvirt.
+// inPod measures row n: two kinds of VMs, in turns. The QEMU of ours is in its launcher.
+// The peer is VMs of the node's libvirt.
 func inPod(b *bench) []figure {
 	line := func(what string, u unit) figure {
 		return figure{row: "n", what: fmt.Sprintf("%d VMs in their launchers: %s", inPods, what), unit: u, peerName: "of libvirt"}
@@ -50,7 +50,7 @@ func inPod(b *bench) []figure {
 				agent := b.node().Agent(b, append([]string{"--default-grace-period=" + inPodGrace.String()}, k.args...)...)
 				vms := k.vms(b, agent)
 				b.guarded(agent)
-				if n == 0 { // idle as in row f, once
+				if n == 0 { // idle as in row f, only once
 					b.pause(settle)
 					atRest := b.rest(agent, vms)
 					add(&cpu, atRest.cpu)
@@ -92,7 +92,7 @@ func (b *bench) guarded(agent *node.Agent) {
 	node.Eventually(b, time.Minute, func() bool { return len(agent.Status(b)) == inPods }, "%d guests are guarded", inPods)
 }
 
-// quiet is what an agent and its shims use while nothing happens, a second.
+// quiet is what an agent and its shims use in a second while nothing happens.
 type quiet struct{ cpu, wakeups, shim float64 }
 
 func (b *bench) rest(agent *node.Agent, vms []*node.VM) quiet {
@@ -107,8 +107,8 @@ func (b *bench) rest(agent *node.Agent, vms []*node.VM) quiet {
 	return quiet{(after.cpu - before.cpu) / took, (after.wakeups - before.wakeups) / took, (shimsAfter.wakeups - shimsBefore.wakeups) / took / float64(len(shims))}
 }
 
-// lastSignal ends all VMs, which hear nothing, and returns how long after its own
-// deadline the latest SIGTERM was sent.
+// lastSignal ends all VMs, which are deaf. It returns how long after its own deadline the
+// last SIGTERM was sent.
 func (b *bench) lastSignal(agent *node.Agent, vms []*node.VM) (late float64) {
 	b.Helper()
 	signals := node.ListSignals(b)
@@ -136,15 +136,15 @@ func (b *bench) lastSignal(agent *node.Agent, vms []*node.VM) (late float64) {
 	return late
 }
 
-// asksBeside is how long requests take from the trigger to libvirt.
+// asksBeside returns how long requests take from the trigger to libvirt.
 func (b *bench) asksBeside() (took []float64) {
 	b.Helper()
 	took, _ = b.reactions(inPods)
 	return took
 }
 
-// asksInside is how long requests take from the trigger, as in reactions, to the
-// monitor, for which the bench stands in.
+// asksInside returns how long requests take from the trigger to the monitor, as reactions
+// does. The bench plays the monitor.
 func (b *bench) asksInside() (took []float64) {
 	b.Helper()
 	b.round(func(b *bench) {
@@ -169,7 +169,7 @@ func (b *bench) asksInside() (took []float64) {
 	return took
 }
 
-// monitor answers as QEMU's and tells when the power button is pressed.
+// monitor answers like QEMU's monitor and says when the power button is pressed.
 func (b *bench) monitor() (socket string, pressed chan time.Time) {
 	b.Helper()
 	socket, pressed = filepath.Join(b.temp(), "qmp"), make(chan time.Time, 1)
@@ -190,7 +190,7 @@ func (b *bench) monitor() (socket string, pressed chan time.Time) {
 	return socket, pressed
 }
 
-// speakQMP has one conversation, and returns when the button was pressed in it.
+// speakQMP holds one QMP session and returns when the power button was pressed in it.
 func speakQMP(conn net.Conn) (pressed time.Time, ok bool) {
 	defer conn.Close()
 	fmt.Fprintf(conn, "{\"QMP\": {}}\r\n")
@@ -199,7 +199,7 @@ func speakQMP(conn net.Conn) (pressed time.Time, ok bool) {
 		if strings.Contains(lines.Text(), "system_powerdown") {
 			pressed, ok = time.Now(), true
 		}
-		id++ // as the shim counts
+		id++ // the shim counts its commands in the same way
 		if _, err := fmt.Fprintf(conn, "{\"return\": {\"status\": \"running\"}, \"id\": %d}\r\n", id); err != nil {
 			fmt.Fprintln(os.Stderr, "bench: monitor:", err)
 			return pressed, ok

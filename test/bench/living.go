@@ -14,8 +14,8 @@ const launcherPod = `{"apiVersion":"v1","kind":"Pod",
 "metadata":{"name":"virt-launcher-%[1]s","labels":{"kubevirt.io":"virt-launcher","kubevirt.io/created-by":%[2]q},"annotations":{"kubevirt.io/domain":%[1]q}},
 "spec":{"nodeName":%[3]q,"terminationGracePeriodSeconds":600,"containers":[{"name":"launcher","image":"none"}]}}`
 
-// awaken starts the guests that a node's VMIs stand for, unless they run, and makes
-// their launcher pods. The VMIs are neither deleted nor made anew afterwards.
+// awaken starts the guests of a node's VMIs, unless they run, and makes their launcher
+// pods. The VMIs must not be deleted or made again afterwards.
 func (f *fleet) awaken(nodeName string) {
 	f.Helper()
 	for _, name := range f.vmis[nodeName] {
@@ -28,7 +28,7 @@ func (f *fleet) awaken(nodeName string) {
 	}
 }
 
-// uids are those of objects, by name.
+// uids returns the UIDs of objects by name.
 func (f *fleet) uids(kind, label string) map[string]string {
 	f.Helper()
 	found := map[string]string{}
@@ -41,8 +41,8 @@ func (f *fleet) uids(kind, label string) map[string]string {
 	return found
 }
 
-// launch starts the shims of a node's launcher pods, as shipped, in the volumes
-// where the node's agent looks for them.
+// launch starts the shims of a node's launcher pods, as shipped, in the volumes where the
+// node's agent looks for them.
 func (w *watcher) launch(nodeName string) (shims []*node.Process) {
 	f := w.fleet
 	f.Helper()
@@ -62,8 +62,8 @@ func (w *watcher) guards(nodeName string) {
 	node.Eventually(f, time.Minute, func() bool { return len(w.Status(f)) == want }, "%d VMs are guarded", want)
 }
 
-// running is row f in a cluster, with VMs that run: guests, VMIs, launcher pods and
-// their shims, and nothing happens.
+// running measures row f in a cluster with VMs that run: there are guests, VMIs, launcher
+// pods and shims, and nothing happens.
 func running(b *bench) []figure {
 	const nodeName = "node-running"
 	f := b.fleet()

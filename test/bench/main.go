@@ -1,8 +1,7 @@
-// Command bench measures vmgrace beside a floor and its peers, and prints one
-// table: make bench. The floor is the fewest system calls that do the job, by a
-// program of the project's own (test/bench/floor). All figures of a row are
-// taken in turns, in one run on one machine: it is the ratios that mean
-// something elsewhere. It needs root.
+// Command bench measures vmgrace beside a floor and its peers, and prints one table: make
+// bench. The floor is a program of the project (test/bench/floor) that does a job with the
+// fewest system calls. All figures of a row are measured in turns, in one run on one
+// machine. Only their ratios mean something on other machines. The bench needs root.
 package main
 
 import (

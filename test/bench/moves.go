@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// movesTimeout is how long the two benchmarks may take.
+// movesTimeout bounds the two benchmarks.
 const movesTimeout = 15 * time.Minute
 
-// moves is row l: guests that move between two nodes. What is moved and measured is
-// in test/handover, which has the nodes; here its figures are read.
+// moves measures row l: guests that move between two nodes. test/handover has the nodes and
+// measures the moves. This function reads its figures.
 func moves(b *bench) []figure {
 	cmd := exec.CommandContext(b.ctx, filepath.Join(b.bin, "handover.test"), "-test.run=^$", "-test.bench=^Benchmark(Move|Relay)$",
 		"-test.benchtime=1x", "-test.timeout="+movesTimeout.String())
@@ -45,8 +45,8 @@ func moves(b *bench) []figure {
 	)
 }
 
-// benchmarks reads what go test -bench prints: the values by name and unit, without
-// what tells runs of one name and machines apart.
+// benchmarks reads the output of go test -bench. It returns the values by name and unit,
+// and drops the suffixes of the name that tell runs of one benchmark and machines apart.
 func benchmarks(out []byte) map[string][]float64 {
 	got := map[string][]float64{}
 	for line := range bytes.Lines(out) {

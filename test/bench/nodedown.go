@@ -10,9 +10,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// nodeDown is row m: the node is powered off with guests that power off when they are
-// asked to. Ours ends when logind goes on, which is just after the inhibitor's release;
-// libvirt-guests' stop with the last QEMU.
+// nodeDown measures row m: the node powers off with guests that power off when they are
+// asked. The time of ours ends when logind goes on, just after the agent has released its
+// inhibitor. The time of libvirt-guests ends with the last QEMU.
 func nodeDown(b *bench) []figure {
 	var ours, script []float64
 	for range min(b.rounds, peerRounds) {

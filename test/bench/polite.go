@@ -14,17 +14,17 @@ import (
 )
 
 const (
-	// peerRounds is how many rounds the peers get at most: to boot their guests
-	// takes a minute each.
+	// peerRounds is the maximum number of rounds of the peers: it takes a minute to boot
+	// the guests of one.
 	peerRounds = 3
-	// bootRest is how long guests that have booted may rest before they are asked.
+	// bootRest is how long guests rest between their boot and the request.
 	bootRest = 3 * time.Second
-	// offTimeout is how long a shutdown of all guests may take.
+	// offTimeout bounds the shutdown of all guests.
 	offTimeout = 2 * time.Minute
 )
 
-// polite is row b: guests that power off when they are asked to. Ours begins
-// with the first SIGTERM to a shim, the others with the start of their program.
+// polite measures row b: guests that power off when they are asked. The time of ours begins
+// with the first SIGTERM to a shim, that of the others with the start of their program.
 func polite(b *bench) []figure {
 	var ours, floor, script, loop []float64
 	for n := range b.rounds {
@@ -48,24 +48,25 @@ func polite(b *bench) []figure {
 	}
 }
 
-// round runs f as a round of its own on the row's node: what f starts ends with it.
+// round runs f as a round of its own on the row's node. Everything that f starts ends with
+// the round.
 func (b *bench) round(f func(*bench)) {
 	b.Helper()
 	row := &stage{ctx: b.ctx}
 	b.must(row.play(func() { f(&bench{stage: row, options: b.options, nodeOnce: b.node()}) }))
 }
 
-// powerOff boots guests, has somebody ask them and returns how many seconds it
-// was from then until the last QEMU was gone.
+// powerOff boots guests and makes ask request their shutdown. It returns the seconds from
+// then until the last QEMU has ended.
 func (b *bench) powerOff(ask func(*bench, []*node.Guest) time.Time) (took float64) {
 	b.Helper()
 	b.round(func(b *bench) {
 		guests := b.boot(b.polite)
-		unix.Sync() // nobody's fsync has to write what their start has left
+		unix.Sync() // so that no fsync has to write what the boot has left
 		begin := ask(b, guests)
 		var last time.Time
 		for _, g := range guests {
-			last = g.WaitGone(b, offTimeout) // the latest of them all comes last
+			last = g.WaitGone(b, offTimeout) // the last call returns after all have ended
 		}
 		b.offByThemselves(guests)
 		took = last.Sub(begin).Seconds()
@@ -73,8 +74,8 @@ func (b *bench) powerOff(ask func(*bench, []*node.Guest) time.Time) (took float6
 	return took
 }
 
-// boot starts Linux guests, as many at a time as there are cores, and waits
-// until all listen.
+// boot starts Linux guests, as many at a time as there are cores, and waits until all are
+// up.
 func (b *bench) boot(n int) []*node.Guest {
 	b.Helper()
 	guests, atOnce := make([]*node.Guest, 0, n), runtime.NumCPU()
@@ -90,7 +91,7 @@ func (b *bench) boot(n int) []*node.Guest {
 	return guests
 }
 
-// offByThemselves fails where a guest did not end of its own accord.
+// offByThemselves fails the row where a guest has not powered off by itself.
 func (b *bench) offByThemselves(guests []*node.Guest) {
 	b.Helper()
 	for _, g := range guests {
@@ -100,14 +101,14 @@ func (b *bench) offByThemselves(guests []*node.Guest) {
 	}
 }
 
-// shimsAsk: an agent and a shim for each guest are there, and all shims are signalled.
+// shimsAsk starts an agent and a shim for each guest, and signals all shims.
 func (b *bench) shimsAsk(guests []*node.Guest) time.Time {
 	shims := b.shimmed(guests)
 	b.pause(bootRest)
 	return b.terminate(shims)
 }
 
-// floorAsks and the others that follow start a program that asks.
+// floorAsks, scriptAsks and virshAsks start a program that asks the guests.
 func (b *bench) floorAsks(guests []*node.Guest) time.Time {
 	args := []string{filepath.Join(b.node().Dir, "run", "libvirt-sock")}
 	for _, g := range guests {
@@ -117,9 +118,9 @@ func (b *bench) floorAsks(guests []*node.Guest) time.Time {
 	return b.inNode(argv[0], argv[1:]...)
 }
 
-// scriptAsks runs what Debian runs at a host's shutdown, in a mount namespace
-// where its configuration says that all guests are shut down in parallel. The
-// lock that it removes is there, too.
+// scriptAsks runs the script that Debian runs at a host's shutdown. It runs in a mount
+// namespace whose configuration makes it shut down all guests in parallel. The lock that
+// the script removes is in that namespace, too.
 func (b *bench) scriptAsks(guests []*node.Guest) time.Time {
 	const program = "/usr/lib/libvirt/libvirt-guests.sh"
 	const script = `mount --bind "$1" /etc/default/libvirt-guests && mount -t tmpfs none /run/lock && exec "$2" stop`
@@ -127,7 +128,8 @@ func (b *bench) scriptAsks(guests []*node.Guest) time.Time {
 	b.must(err)
 	conf := filepath.Join(b.temp(), "libvirt-guests")
 	b.must(os.WriteFile(conf, fmt.Appendf(shipped, "PARALLEL_SHUTDOWN=%d\n", len(guests)), 0o600))
-	// Its list of what ran at the last stop: with that it does nothing.
+	// The script keeps a list of what ran at the last stop. While the list exists, the
+	// script does nothing.
 	b.Cleanup(func() { b.must(os.Remove(filepath.Join(b.node().Dir, "lib", "libvirt-guests"))) })
 	return b.inNode("unshare", "--mount", "sh", "-c", script, "sh", conf, program)
 }
@@ -140,8 +142,8 @@ func (b *bench) virshAsks(guests []*node.Guest) time.Time {
 	return b.inNode("sh", args...)
 }
 
-// inNode lets guests rest, starts a program in the node and says when. The
-// program must end well before the round does.
+// inNode waits while the guests rest, starts a program in the node and returns the time of
+// that. The program must end well before the round ends.
 func (b *bench) inNode(name string, args ...string) time.Time {
 	b.Helper()
 	b.pause(bootRest)
@@ -159,8 +161,7 @@ func (b *bench) inNode(name string, args ...string) time.Time {
 	return begin
 }
 
-// shimmed starts an agent and a shim for each guest. The guests have as long
-// to power off as they like.
+// shimmed starts an agent and a shim for each guest. The guests have an hour to power off.
 func (b *bench) shimmed(guests []*node.Guest) []*node.Process {
 	b.Helper()
 	agent := b.node().Agent(b, "--default-grace-period=1h")
@@ -172,7 +173,7 @@ func (b *bench) shimmed(guests []*node.Guest) []*node.Process {
 	return shims
 }
 
-// terminate sends SIGTERM to all and says when it began.
+// terminate sends SIGTERM to all shims and returns when it began.
 func (b *bench) terminate(shims []*node.Process) time.Time {
 	b.Helper()
 	begin := time.Now()

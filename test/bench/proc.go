@@ -12,7 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// status is a number in /proc/PID/status (proc(5)).
+// status returns a number in /proc/PID/status (proc(5)).
 func (b *bench) status(pid int, key string) int {
 	b.Helper()
 	n, err := statusField(fmt.Sprintf("/proc/%d/status", pid), key)
@@ -33,8 +33,8 @@ func statusField(path, key string) (int, error) {
 	return 0, fmt.Errorf("%s: no %s", path, key)
 }
 
-// wakeups is how often the threads of a process have waited for something.
-// Threads that have ended are not in it.
+// wakeups returns how often the threads of a process have waited for something. It does not
+// count threads that have ended.
 func (b *bench) wakeups(pid int) int {
 	b.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
@@ -51,8 +51,8 @@ func (b *bench) wakeups(pid int) int {
 	return sum
 }
 
-// cpu is the processor time of a process in seconds: schedstat counts
-// nanoseconds, where stat has ticks of 10 ms.
+// cpu returns the processor time of a process in seconds. schedstat counts nanoseconds,
+// stat only ticks of 10 ms.
 func (b *bench) cpu(pid int) float64 {
 	b.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
@@ -71,7 +71,7 @@ func (b *bench) cpu(pid int) float64 {
 	return sum
 }
 
-// now is CLOCK_MONOTONIC, as records have it.
+// now returns the time on CLOCK_MONOTONIC, which records use.
 func (b *bench) now() grace.Mono {
 	b.Helper()
 	var t unix.Timespec

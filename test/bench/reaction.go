@@ -11,13 +11,12 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// few is how many guests are there at once while the reaction of an idle machine
-// is measured.
+// few is the number of guests at a time while the reaction on an idle machine is measured.
 const few = 20
 
-// reaction is row a: each guest has its shim, and its trigger, as a shim writes it,
-// appears by rename, once for the agent and once for the floor, in turns. Requests
-// are seen on their way to libvirtd.
+// reaction measures row a: each guest has a shim, and its trigger appears by rename, as a
+// shim writes it. The trigger appears once for the agent and once for the floor, in turns.
+// The tap sees the requests on their way to libvirtd.
 func reaction(b *bench) []figure {
 	triggers := 2 * b.guests
 	line := func(what, target string) figure {
@@ -45,8 +44,8 @@ func reaction(b *bench) []figure {
 	return lines
 }
 
-// reactions are how long the agent and the floor took with each of n guests,
-// which are gone afterwards.
+// reactions returns how long the agent and the floor took with each of n guests. It ends
+// the guests.
 func (b *bench) reactions(n int) (took, least []float64) {
 	b.Helper()
 	guests := b.firmware(n)
@@ -94,18 +93,18 @@ func (b *bench) reactions(n int) (took, least []float64) {
 	return took, least
 }
 
-// between is how long both sides have to come to rest between two triggers: libvirtd
-// is busy with a request for 14 ms, vmgrace notes it 80 ms later.
+// between is how long both sides rest between two triggers: libvirtd works on a request for
+// 14 ms, and vmgrace notes it 80 ms later.
 const between = 100 * time.Millisecond
 
-// shipped gives a guest its shim as in deploy/examples: the file that would name
-// QEMU never comes.
+// shipped gives a guest its shim as in deploy/examples. The file that would name QEMU never
+// appears.
 func (b *bench) shipped(agent *node.Agent, g *node.Guest) *node.VM {
 	b.Helper()
 	return agent.VM(b, g, "--pid=", "--pid-file="+filepath.Join(b.node().Dir, "never"))
 }
 
-// written is the trigger that a shim writes for a guest on SIGTERM.
+// written returns the trigger that a shim writes for a guest on SIGTERM.
 func (b *bench) written(g *node.Guest) []byte {
 	b.Helper()
 	dir := b.temp()
@@ -125,12 +124,12 @@ func (b *bench) written(g *node.Guest) []byte {
 	return text
 }
 
-// trigger renames a trigger into a launcher directory and says when.
+// trigger renames a trigger into a launcher directory and returns the time of that.
 func (b *bench) trigger(dir string, text []byte) time.Time {
 	temp := filepath.Join(dir, ".shutdown.bench")
 	b.must(os.WriteFile(temp, text, 0o600))
 	b.pause(between)
-	unix.Sync() // nobody's fsync has to write what others did before
+	unix.Sync() // so that no fsync has to write what others have left
 	b.pause(between)
 	begin := time.Now()
 	b.must(os.Rename(temp, filepath.Join(dir, "shutdown")))

@@ -6,16 +6,16 @@ import (
 	"sync"
 )
 
-// pump hands on what one side of a connection sends, until either closes.
+// pump forwards what one side of a connection sends, until either side closes.
 type pump func(to io.Writer, from io.Reader) error
 
-// through is the pump that changes nothing.
+// through is a pump that changes nothing.
 func through(to io.Writer, from io.Reader) error {
 	_, err := io.Copy(to, from)
 	return err
 }
 
-// relay is a socket before a server's. It ends with the row.
+// relay is a socket in front of a server. It ends with the row.
 type relay struct {
 	requests, answers pump
 	listener          net.Listener
@@ -25,8 +25,8 @@ type relay struct {
 	conns []net.Conn
 }
 
-// relay listens on an address, for a server of the same network, and returns
-// the address in full.
+// relay listens on an address for a server of the same network. It returns the complete
+// address.
 func (b *bench) relay(network, address, server string, requests, answers pump) string {
 	b.Helper()
 	l, err := net.Listen(network, address)
@@ -41,7 +41,7 @@ func (r *relay) serve(network, address string) {
 	for {
 		client, err := r.listener.Accept()
 		if err != nil {
-			return // closed
+			return // the listener is closed
 		}
 		server, err := net.Dial(network, address)
 		if err != nil {

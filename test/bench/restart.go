@@ -18,8 +18,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// restart is row e: an agent starts on records in mid-grace. Their QEMUs are
-// processes that sleep, because the agent holds a pidfd of each.
+// restart measures row e: an agent starts with records in mid-grace. Processes that sleep
+// stand for their QEMUs, because the agent holds a pidfd of each.
 func restart(b *bench) []figure {
 	agent := b.node().Agent(b)
 	b.mourn(agent.StateDir, agent.LaunchersDir)
@@ -37,8 +37,7 @@ func restart(b *bench) []figure {
 	return []figure{f}
 }
 
-// mourn makes records of VMs that are in mid-grace, with their launcher
-// directories and processes.
+// mourn makes records of VMs in mid-grace, with their launcher directories and processes.
 func (b *bench) mourn(state, launchers string) {
 	store, _, err := gracecache.Take(durable.Real(), state)
 	if err == nil {
@@ -63,8 +62,8 @@ func (b *bench) mourn(state, launchers string) {
 	b.must(store.Close())
 }
 
-// armed starts an agent and measures until it says that every deadline is
-// armed: from then on each VM's timer is set, and its pidfd open.
+// armed starts an agent and measures the time until it says that every deadline is armed.
+// From then on the timer of each VM is set, and its pidfd is open.
 func (b *bench) armed(path, state, launchers string) float64 {
 	cmd := b.node().Command(path, "--standalone", "--metrics-address=", "--state-dir", state, "--launchers-dir", launchers,
 		"--shutdown-retry-interval=1h")
@@ -78,15 +77,15 @@ func (b *bench) armed(path, state, launchers string) float64 {
 	}
 	took := time.Since(begin).Seconds()
 	_ = cmd.Process.Kill()
-	_, _ = io.Copy(io.Discard, log) // it ends with the process
-	_ = cmd.Wait()                  // by that signal
+	_, _ = io.Copy(io.Discard, log) // the log ends with the process
+	_ = cmd.Wait()                  // that signal ended it
 	if !said {
 		b.Fatalf("the agent did not arm %d deadlines", b.records)
 	}
 	return took
 }
 
-// record is one in mid-grace that ends in an hour.
+// record makes a record in mid-grace with its deadline in an hour.
 func (b *bench) record(n int, i grace.Instance) grace.Record {
 	now, wall := b.now(), time.Now()
 	return grace.Record{

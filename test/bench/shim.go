@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// settleTime is how long a process has to come to rest before its memory counts.
+// settleTime is how long a process rests before its memory is measured.
 const settleTime = 300 * time.Millisecond
 
-// shimRuns is how many starts make a round.
+// shimRuns is the number of starts in a round.
 const shimRuns = 10
 
-// shims is row g: the shim as in deploy/examples, the floor, and the floor below tini, which is what
-// tini adds.
+// shims measures row g: the shim as in deploy/examples, the floor, and the floor below
+// tini. The third shows what tini adds.
 func shims(b *bench) []figure {
 	tini, err := exec.LookPath("tini")
 	if err != nil {
@@ -38,7 +38,7 @@ func shims(b *bench) []figure {
 		for i, command := range commands {
 			var reg, trig []float64
 			for n := range shimRuns {
-				// Their memory once a round: it takes a while to come to rest.
+				// The memory is measured once a round, because it takes a while to settle.
 				r, t, rss := b.shimOnce(command, n == 0)
 				reg, trig = append(reg, r), append(trig, t)
 				if n == 0 {
@@ -68,8 +68,8 @@ func (b *bench) size(path string) float64 {
 	return float64(info.Size())
 }
 
-// shimOnce starts a shim and stops it: seconds to vm.json and from SIGTERM to
-// the trigger, and its bytes of memory if it may rest.
+// shimOnce starts a shim and stops it. It returns the seconds from the start to vm.json and
+// from SIGTERM to the trigger, and with rest its memory in bytes.
 func (b *bench) shimOnce(command func(dir string) []string, rest bool) (registered, triggered, rss float64) {
 	dir := b.temp()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
@@ -91,12 +91,12 @@ func (b *bench) shimOnce(command func(dir string) []string, rest bool) (register
 	b.must(cmd.Process.Signal(unix.SIGTERM))
 	b.appears(fd, "shutdown")
 	triggered = time.Since(begin).Seconds()
-	_ = cmd.Process.Kill() // the floor has ended by itself
-	_ = cmd.Wait()         // by that signal
+	_ = cmd.Process.Kill() // the floor has already ended
+	_ = cmd.Wait()         // that signal ended it
 	return registered, triggered, rss
 }
 
-// appears waits for a file in the directory that fd watches.
+// appears waits until a file appears in the directory that fd watches.
 func (b *bench) appears(fd int, name string) {
 	b.Helper()
 	events := make([]byte, 4096)

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// stage stands in for a test: it is the node.T of one row.
+// stage is the node.T of one row: it takes the place of a test.
 type stage struct {
 	ctx context.Context //nolint:containedctx // of the run, as a test's is
 
@@ -19,7 +19,8 @@ type stage struct {
 	cleanups []func()
 }
 
-// play runs f and then the cleanups, the last one first, and returns why f gave up.
+// play runs f and then the cleanups, the last one first. It returns the error of f and of
+// the cleanups.
 func (s *stage) play(f func()) error {
 	s.apart(f)
 	for _, cleanup := range slices.Backward(s.cleanups) {
@@ -28,7 +29,8 @@ func (s *stage) play(f func()) error {
 	return s.err
 }
 
-// apart: Fatalf ends the goroutine that it is called in.
+// apart runs f in a goroutine of its own and waits for it, because Fatalf ends the
+// goroutine that calls it.
 func (s *stage) apart(f func()) {
 	done := make(chan struct{})
 	go func() {

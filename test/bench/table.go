@@ -17,12 +17,13 @@ import (
 type figure struct {
 	row, what, target string
 	unit              unit
-	// Of each round; what has none stays empty.
+	// ours, floor and peer have one value for each round. A column without values stays
+	// empty.
 	ours, floor, peer []float64
 	peerName          string
 }
 
-// unit writes a value for people.
+// unit formats a value for people.
 type unit func(float64) string
 
 func seconds(v float64) string {
@@ -43,7 +44,7 @@ func perSecond(v float64) string {
 }
 func percent(v float64) string { return fmt.Sprintf("%.3f %%", v*100) }
 
-// quantile of values, by the nearest rank.
+// quantile returns the quantile q of values, by the nearest rank.
 func quantile(values []float64, q float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
@@ -68,7 +69,7 @@ func (f figure) ratio(other []float64) string {
 	return fmt.Sprintf("%.2f ×", median(f.ours)/median(other))
 }
 
-// kept are the lines of an earlier page for a row that was not measured now.
+// kept returns the lines of an earlier page for a row that this run has not measured.
 func kept(old, row string) []string {
 	var lines []string
 	for line := range strings.Lines(old) {
@@ -79,8 +80,8 @@ func kept(old, row string) []string {
 	return lines
 }
 
-// page writes the figures, and what an earlier page says of the rows that were not
-// measured now; each line says of which version it is.
+// page writes the figures, and the lines of an earlier page for the rows that this run has
+// not measured. Each line names its version.
 func page(w io.Writer, o options, figures []figure, old string) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Performance\n\nWritten by `make bench`; the floor is `test/bench/floor`. Medians of %d rounds (smallest … largest).\n"+
@@ -97,7 +98,7 @@ func page(w io.Writer, o options, figures []figure, old string) error {
 	return err
 }
 
-// lines are those of a row.
+// lines returns the lines of a row.
 func lines(figures []figure, row, version string) string {
 	var b strings.Builder
 	for _, f := range figures {
@@ -114,7 +115,7 @@ func lines(figures []figure, row, version string) string {
 	return b.String()
 }
 
-// machine says where and when the figures were taken.
+// machine returns where and when the figures were measured.
 func machine() string {
 	var name unix.Utsname
 	kernel := "unknown"

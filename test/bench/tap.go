@@ -10,8 +10,9 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
 
-// What a request is in libvirt's RPC (remote_protocol.x): length, program,
-// version, procedure, type, serial and status, each 4 bytes; then the name.
+// These are the parts of a request in libvirt's RPC (remote_protocol.x). A request has a
+// length, program, version, procedure, type, serial and status, each of 4 bytes, and then
+// the name.
 const (
 	header       = 28
 	program      = 0x20008086
@@ -19,20 +20,20 @@ const (
 	longest      = 32 << 20
 )
 
-// arrival is a request for a shutdown that has reached libvirt's side.
+// arrival is a request for a shutdown that has arrived in front of libvirt.
 type arrival struct {
 	domain string
 	at     time.Time
-	// recorded: the state directory had a record of the shutdown by then.
+	// recorded says whether the state directory had a record of the shutdown by then.
 	recorded bool
 }
 
-// tap is a socket before libvirtd's. It lets everything through and says when
-// requests for a shutdown arrive.
+// tap is a socket in front of libvirtd's. It forwards everything and says when requests for
+// a shutdown arrive.
 type tap struct {
 	socket string
-	// state is the directory that must have the record; "" asks for none. It is
-	// set before the first request.
+	// state is the directory that must have the record. "" means that no record is needed.
+	// It is set before the first request.
 	state    string
 	arrivals chan arrival
 }
@@ -76,7 +77,7 @@ func (t *tap) note(message []byte) {
 	name = name[:min(int(word(7)), len(name))]
 	a := arrival{domain: string(name), at: at}
 	if t.state != "" {
-		// The request waits here until that is clear.
+		// The request is forwarded only after the record was looked for.
 		loaded, err := gracecache.Read(t.state)
 		for _, r := range loaded.Records {
 			a.recorded = a.recorded || err == nil && r.Domain() == a.domain && r.ShuttingDown()
@@ -85,7 +86,7 @@ func (t *tap) note(message []byte) {
 	t.arrivals <- a
 }
 
-// next is the request for this domain's shutdown.
+// next returns the request for this domain's shutdown.
 func (t *tap) next(b *bench, domain string) arrival {
 	b.Helper()
 	late := time.After(time.Minute)

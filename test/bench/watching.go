@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// watchedVMIs are those of the node in row f.
+// watchedVMIs is the number of VMIs of the node in row f.
 const watchedVMIs = 500
 
-// watching is row f in a cluster: VMIs that have no domain, and nothing happens.
+// watching measures row f in a cluster: VMIs without domains, and nothing happens.
 func watching(b *bench) []figure {
 	const nodeName = "node-idle"
 	f := b.fleet()

@@ -9,8 +9,9 @@ import (
 	"net/http/httptest"
 )
 
-// idleWebhook has the API server ask a webhook that allows it about each eviction of
-// the bystander, and does nothing: what any answer by a webhook costs.
+// idleWebhook makes the API server ask a webhook about each eviction of the bystander. The
+// webhook allows all and does nothing. So the floor has the costs of an answer by any
+// webhook.
 func (c *crew) idleWebhook() {
 	c.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -20,21 +20,21 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// API is an etcd and a kube-apiserver. Its embedded Client is cluster-admin.
-// Methods are for one goroutine at a time.
+// API is an etcd and a kube-apiserver. Its embedded Client is cluster-admin. One goroutine
+// at a time may call its methods.
 //
-// Alone, it has no controllers: nothing makes default ServiceAccounts (pods do
-// without one), collects garbage or ends a namespace's deletion.
+// Alone it has no controllers. So nothing makes default ServiceAccounts (pods do without
+// one), collects garbage or ends the deletion of a namespace.
 type API struct {
 	Client
-	// URL of the server, from this machine.
+	// URL is that of the server, from this machine.
 	URL string
 	// Dir has its files, logs among them: apiserver.log, etcd.log.
 	Dir string
 
 	home      *home
 	pki       *pki
-	identity  *tls.Config // cluster-admin's
+	identity  *tls.Config // that of cluster-admin
 	probe     *http.Client
 	keeper    *keeper
 	etcd      *node.Process
@@ -42,7 +42,7 @@ type API struct {
 	command   []string // of kube-apiserver
 }
 
-// NewAPI is StartAPI for one test, with which it ends.
+// NewAPI is StartAPI for one test. The API ends with the test.
 func NewAPI(t T, flags ...string) *API {
 	t.Helper()
 	a, err := StartAPI(t.Context(), flags...)
@@ -60,11 +60,11 @@ func NewAPI(t T, flags ...string) *API {
 	return a
 }
 
-// StartAPI starts etcd and kube-apiserver on free ports of 127.0.0.1 and waits
-// until the server is ready. flags are more of kube-apiserver's. The caller
-// closes it.
+// StartAPI starts etcd and kube-apiserver on free ports of 127.0.0.1 and waits until the
+// server is ready. flags are further flags of kube-apiserver. The caller must call Close.
 func StartAPI(ctx context.Context, flags ...string) (*API, error) {
-	// A port that was free may be taken before it is used: then on others.
+	// Another process may take a free port before it is used. Then the next try uses
+	// others.
 	for tries := 1; ; tries++ {
 		a, err := startAPI(ctx, flags)
 		if err == nil || tries == maxTries || ctx.Err() != nil {
@@ -87,7 +87,7 @@ func startAPI(ctx context.Context, flags []string) (*API, error) {
 	a := &API{home: h, Dir: h.dir, URL: "https://127.0.0.1:" + strconv.Itoa(port)}
 	if a.keeper, err = startKeeper(ctx, h.path("keeper.log"), "sh", "-c", killGroup); err == nil {
 		err = a.start(ctx, endpoint{address: "127.0.0.1", port: port,
-			// Without a controller there are no ServiceAccounts to insist on.
+			// No controller makes ServiceAccounts, so the server must not require them.
 			args: append([]string{"--disable-admission-plugins=ServiceAccount"}, flags...)})
 	}
 	if err != nil {
@@ -98,11 +98,11 @@ func startAPI(ctx context.Context, flags []string) (*API, error) {
 
 // endpoint is where kube-apiserver listens.
 type endpoint struct {
-	enter   []string // the command that enters its network namespace, if any
+	enter   []string // the command that enters its network namespace, nil if it has none
 	address string
 	port    int
 	names   []string // other names and addresses that clients use
-	args    []string // more flags
+	args    []string // further flags
 }
 
 func (a *API) start(ctx context.Context, at endpoint) error {
@@ -146,12 +146,12 @@ func (a *API) makeProbe() error {
 	roots := x509.NewCertPool()
 	roots.AddCert(a.pki.cert)
 	a.identity = &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}
-	// A connection kept open would be a goroutine left over.
+	// A connection that stays open would leave a goroutine behind.
 	a.probe = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: a.identity.Clone()}}
 	return nil
 }
 
-// HTTP is a client as cluster-admin, for what is too much for kubectl. The
+// HTTP returns a client as cluster-admin, for more requests than kubectl can make. The
 // caller closes its idle connections.
 func (a *API) HTTP() *http.Client {
 	return &http.Client{Timeout: waitTimeout, Transport: &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: a.identity.Clone()}}
@@ -199,15 +199,16 @@ func (a *API) apiserverCommand(at endpoint, etcdURL string) ([]string, error) {
 		"--client-ca-file="+a.pki.ca(), "--tls-cert-file="+serving.certFile, "--tls-private-key-file="+serving.keyFile,
 		"--kubelet-client-certificate="+kubelet.certFile, "--kubelet-client-key="+kubelet.keyFile,
 		"--kubelet-preferred-address-types=InternalIP", "--profiling=false",
-		// Without it SIGTERM waits a minute for watches, which do not end.
+		// Without this flag the server waits a minute after SIGTERM for watches, which do
+		// not end.
 		"--shutdown-watch-termination-grace-period=1s",
 		"--service-account-issuer=https://kubernetes.default.svc",
 		"--service-account-key-file="+a.pki.saKey(), "--service-account-signing-key-file="+a.pki.saKey())
 	return append(command, at.args...), nil
 }
 
-// Start starts a server that was stopped or killed, on the same data and port,
-// and waits until it is ready.
+// Start starts a stopped or killed server on the same data and port and waits until it is
+// ready.
 func (a *API) Start(ctx context.Context) error {
 	var err error
 	if a.apiserver, err = a.keeper.start(a.home.path("apiserver.log"), a.command...); err != nil {
@@ -220,7 +221,7 @@ func (a *API) Start(ctx context.Context) error {
 	return nil
 }
 
-// Ready tells whether the server says that it is.
+// Ready reports whether the server says that it is ready.
 func (a *API) Ready(ctx context.Context) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.URL+"/readyz", nil)
 	if err != nil {
@@ -235,20 +236,20 @@ func (a *API) Ready(ctx context.Context) bool {
 	return err == nil && resp.StatusCode == http.StatusOK
 }
 
-// Stop stops the server with SIGTERM, as an upgrade does, and waits for its end;
-// etcd stays. It is killed where it takes longer than 30 s.
+// Stop stops the server with SIGTERM, as an upgrade does, and waits for its end. etcd
+// stays. Where the server takes longer than 30 s, Stop kills it.
 func (a *API) Stop() { stop(a.apiserver, 30*time.Second) }
 
-// Kill kills the server: connections end without a word.
+// Kill kills the server: its connections break without a notice.
 func (a *API) Kill() { a.apiserver.Kill() }
 
-// Freeze stops the server as it is: connections stay and get no answer.
+// Freeze stops the server with SIGSTOP: connections stay and get no answer.
 func (a *API) Freeze() error { return freeze(a.apiserver) }
 
 // Thaw ends a Freeze.
 func (a *API) Thaw() error { return a.apiserver.Signal(unix.SIGCONT) }
 
-// As is a client with a certificate for that user and those groups.
+// As returns a client with a certificate for that user and those groups.
 func (a *API) As(t T, user string, groups ...string) Client {
 	t.Helper()
 	other, name := a.Client, "user-"+strings.NewReplacer(":", "-", "/", "-").Replace(user)
@@ -259,7 +260,7 @@ func (a *API) As(t T, user string, groups ...string) Client {
 	return other
 }
 
-// Log is what kube-apiserver has said.
+// Log returns what kube-apiserver has said.
 func (a *API) Log() string { return readText(a.home.path("apiserver.log")) }
 
 // Close kills everything and removes Dir.
@@ -267,7 +268,7 @@ func (a *API) Close() error {
 	a.keeper.close()
 	for _, p := range []*node.Process{a.etcd, a.apiserver} {
 		if p != nil {
-			p.Exited(waitTimeout) // killed by the keeper; reaped here
+			p.Exited(waitTimeout) // the keeper has killed it, this reaps it
 		}
 	}
 	if err := a.home.remove(); err != nil {
@@ -276,8 +277,8 @@ func (a *API) Close() error {
 	return nil
 }
 
-// Main is for TestMain: it runs the tests with an API server that they share and
-// returns the exit status.
+// Main runs the tests with an API server that they share and returns the exit status. A
+// TestMain calls it.
 func Main(run func(*API) int, flags ...string) int {
 	a, err := StartAPI(context.Background(), flags...)
 	if err != nil {
@@ -292,7 +293,7 @@ func Main(run func(*API) int, flags ...string) int {
 	return status
 }
 
-// tail is the end of a log, for a message.
+// tail returns the end of a log, for a message.
 func tail(log string) string {
 	return log[max(0, len(log)-4000):]
 }

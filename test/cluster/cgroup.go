@@ -13,11 +13,11 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// Without these no container starts.
+// controllers returns the cgroup controllers without which no container starts.
 func controllers() []string { return []string{"cpu", "cpuset", "memory", "pids"} }
 
-// makeCgroup makes the cgroup <cluster>/<node> for the pods of a node, under
-// cgroup v2 or in every hierarchy of v1.
+// makeCgroup makes the cgroup <cluster>/<node> for the pods of a node, under cgroup v2 or
+// in every hierarchy of v1.
 func makeCgroup(cluster, node string) error {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(cgroupRoot, &fs); err != nil {
@@ -75,13 +75,13 @@ func makeCgroupsV1(cluster, node string) error {
 	return nil
 }
 
-// inheritCPUs fills a new cpuset of cgroup v1, which begins empty and as such
-// takes no process.
+// inheritCPUs sets a new cpuset of cgroup v1 to that of its parent. A new cpuset is empty
+// and therefore takes no process.
 func inheritCPUs(parent, dir string) error {
 	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
 		value := readText(filepath.Join(parent, name))
 		if value == "" {
-			continue // not the hierarchy of cpusets
+			continue // this is not the hierarchy of cpusets
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0o600); err != nil {
 			return fmt.Errorf("cpuset: %w", err)
@@ -92,7 +92,7 @@ func inheritCPUs(parent, dir string) error {
 
 // removeCgroups removes the cgroups of one cluster, the innermost first.
 func removeCgroups(cluster string) error {
-	// v2 has one hierarchy, v1 one for each controller.
+	// v2 has one hierarchy, v1 has one for each controller.
 	tops := []string{filepath.Join(cgroupRoot, cluster)}
 	more, err := filepath.Glob(filepath.Join(cgroupRoot, "*", cluster))
 	if err != nil {

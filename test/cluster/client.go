@@ -13,11 +13,11 @@ import (
 
 // Client runs kubectl as one identity.
 type Client struct {
-	// Kubeconfig is the path of a file that works from this machine.
+	// Kubeconfig is the path of a kubeconfig that works on this machine.
 	Kubeconfig string
 
-	kubectl string // the program
-	dir     string // files of its own
+	kubectl string // kubectl's path
+	dir     string // directory for its own files
 }
 
 // Kubectl runs kubectl and returns what it prints to standard output.
@@ -40,8 +40,8 @@ func (c Client) KubectlApply(t T, yaml string) string {
 	return out
 }
 
-// TryKubectl is Kubectl for calls that may fail; the error has what kubectl said.
-// Bound by ctx and by five minutes; stdin is its standard input.
+// TryKubectl is Kubectl for calls that may fail. The error contains what kubectl said. ctx
+// and five minutes bound it. stdin is kubectl's standard input.
 func (c Client) TryKubectl(ctx context.Context, stdin string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
@@ -64,8 +64,8 @@ func (c Client) Command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// Script runs a script that calls kubectl, one of deploy's, as this identity and
-// returns all that it prints; the error has it, too.
+// Script runs a script that calls kubectl, such as one of deploy's, as this identity. It
+// returns all that the script prints. The error contains that, too.
 func (c Client) Script(ctx context.Context, path string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.WaitDelay = time.Second
@@ -77,8 +77,9 @@ func (c Client) Script(ctx context.Context, path string, args ...string) (string
 	return string(out), nil
 }
 
-// ServiceAccount is a client with a token of that ServiceAccount, valid for an hour. flags
-// are more of kubectl create token, such as to what the token is bound.
+// ServiceAccount returns a client with a token of that ServiceAccount. The token is valid
+// for an hour. flags are further flags of kubectl create token, such as the object to which
+// the token is bound.
 func (c Client) ServiceAccount(t T, namespace, name string, flags ...string) Client {
 	t.Helper()
 	token := c.Kubectl(t, append([]string{"create", "token", "--duration=1h", "-n", namespace, name}, flags...)...)

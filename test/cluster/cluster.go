@@ -9,24 +9,23 @@ import (
 	"strings"
 )
 
-// ErrForeign is the error of what can only be done to a cluster of the test's own.
+// ErrForeign is the error of what is only possible in a cluster of the test's own.
 var ErrForeign = errors.New("not possible in a cluster that KUBECONFIG names")
 
-// Cluster is a Kubernetes with nodes that have a libvirt. Its embedded Client is
-// cluster-admin. Methods are for one goroutine at a time.
+// Cluster is a Kubernetes whose nodes have a libvirt. Its embedded Client is cluster-admin.
+// One goroutine at a time may call its methods.
 type Cluster struct {
 	Client
-	// Nodes are node-a and node-b, or those of a foreign cluster that take pods.
+	// Nodes are node-a and node-b, or the nodes of a foreign cluster that take pods.
 	Nodes []*Node
 
-	own *own // nil: a foreign cluster
+	own *own // nil for a foreign cluster
 }
 
-// Start starts a cluster of two nodes, or takes the one that KUBECONFIG names.
-// Commands on the nodes of the latter are run by E2E_NODE_EXEC, a command in
-// which {node} is the node's name and to which a shell script is added as one
-// argument: "ssh root@{node}" or "docker exec -i {node} sh -c". The caller
-// closes the cluster.
+// Start starts a cluster of two nodes, or uses the one that KUBECONFIG names. E2E_NODE_EXEC
+// says how to run commands on the nodes of that one. It is a command in which {node} stands
+// for the node's name, and a shell script is added to it as one argument. Two examples are
+// "ssh root@{node}" and "docker exec -i {node} sh -c". The caller must call Close.
 func Start(ctx context.Context) (*Cluster, error) {
 	if config := os.Getenv("KUBECONFIG"); config != "" {
 		return foreign(ctx, config)
@@ -62,7 +61,7 @@ func foreign(ctx context.Context, config string) (*Cluster, error) {
 	return c, nil
 }
 
-// findNodes fills in the nodes that take pods.
+// findNodes sets Nodes to the nodes that take pods.
 func (c *Cluster) findNodes(ctx context.Context, enter []string) error {
 	out, err := c.TryKubectl(ctx, "", "get", "nodes", "-o", "json")
 	if err != nil {
@@ -95,12 +94,12 @@ func (c *Cluster) findNodes(ctx context.Context, enter []string) error {
 	return nil
 }
 
-// Own tells whether the cluster was started by Start: only then can its control
-// plane be stopped.
+// Own reports whether Start has started the cluster. Only then can a test stop its control
+// plane.
 func (c *Cluster) Own() bool { return c.own != nil }
 
-// API is the cluster's etcd and kube-apiserver, to be stopped, killed and frozen;
-// ErrForeign where they are somebody else's.
+// API returns the cluster's etcd and kube-apiserver, which the test can stop, kill and
+// freeze. It returns ErrForeign for a foreign cluster.
 func (c *Cluster) API() (*API, error) {
 	if c.own == nil {
 		return nil, fmt.Errorf("the API server: %w", ErrForeign)
@@ -108,11 +107,11 @@ func (c *Cluster) API() (*API, error) {
 	return c.own.api, nil
 }
 
-// Dir has the cluster's files, logs among them: apiserver.log, node-a/kubelet.log.
-// Of a foreign cluster it has nothing to read.
+// Dir returns the directory with the cluster's files, logs among them: apiserver.log,
+// node-a/kubelet.log. For a foreign cluster it has no logs.
 func (c *Cluster) Dir() string { return c.dir }
 
-// Log is the end of every log, for a message. Of a foreign cluster it is empty.
+// Log returns the end of every log, for a message. It is empty for a foreign cluster.
 func (c *Cluster) Log() string {
 	if c.own == nil {
 		return ""
@@ -120,8 +119,7 @@ func (c *Cluster) Log() string {
 	return c.own.said()
 }
 
-// Import gives the image in an OCI archive to all nodes, under the name that the
-// archive has for it.
+// Import imports the image in an OCI archive on all nodes, under its name in the archive.
 func (c *Cluster) Import(ctx context.Context, archive string) error {
 	for _, n := range c.Nodes {
 		if err := n.importImage(ctx, archive); err != nil {
@@ -131,8 +129,8 @@ func (c *Cluster) Import(ctx context.Context, archive string) error {
 	return nil
 }
 
-// Close kills everything in the cluster and removes its files. A foreign cluster
-// is left as it is.
+// Close kills everything in the cluster and removes its files. It leaves a foreign cluster
+// as it is.
 func (c *Cluster) Close() error {
 	if c.own != nil {
 		return c.own.close()

@@ -20,7 +20,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// victim is set for a process that is started to be killed.
+// victim is set in the environment of a process that the test starts and kills.
 const victim = "VMGRACE_TEST_VICTIM"
 
 var shared *cluster.API
@@ -77,7 +77,7 @@ func TestKilledProcessTakesItsServersAlongAndTheNextOneClears(t *testing.T) {
 	}
 }
 
-// servers counts the processes of etcd and kube-apiserver with files in dir.
+// servers counts the etcd and kube-apiserver processes with files in dir.
 func servers(t *testing.T, dir string) int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -106,7 +106,8 @@ items:
 func TestForeignClusterIsUsedAndLeftAlone(t *testing.T) {
 	a := shared
 	a.KubectlApply(t, someNodes)
-	// A node is not ready, and tainted so, until its kubelet has said otherwise.
+	// A new node is not ready and has a taint that says so, until its kubelet reports that
+	// it is ready. These nodes have no kubelet.
 	a.Kubectl(t, "taint", "nodes", "one", "two", "node.kubernetes.io/not-ready-")
 	t.Setenv("KUBECONFIG", a.Kubeconfig)
 	t.Setenv("E2E_NODE_EXEC", "env ON={node} sh -c")

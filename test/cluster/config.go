@@ -7,12 +7,12 @@ import (
 	"text/template"
 )
 
-// The nodes' configuration and the programs of the keepers.
+// configs are the nodes' configuration and the keepers' programs.
 //
 //go:embed config
 var configs embed.FS
 
-// script is a file of config.
+// script returns the text of a file of config.
 func script(name string) (string, error) {
 	text, err := configs.ReadFile("config/" + name)
 	if err != nil {
@@ -21,7 +21,7 @@ func script(name string) (string, error) {
 	return string(text), nil
 }
 
-// configure writes a file of config, filled in, to a path in the home.
+// configure fills in a file of config and writes it to a path in the home.
 func (h *home) configure(path, name string, values any) (string, error) {
 	tmpl, err := template.ParseFS(configs, "config/"+name)
 	if err != nil {

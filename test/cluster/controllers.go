@@ -7,8 +7,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// StartControllers starts a kube-controller-manager that runs these controllers
-// and no others. It ends with the API, and keeps trying while the server is away.
+// StartControllers starts a kube-controller-manager that runs only these controllers. It
+// ends with the API, and retries while the server does not answer.
 func (a *API) StartControllers(names ...string) error {
 	path, err := program("kube-controller-manager")
 	if err != nil {

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// CSIDriver is the mock driver of hack/csi: it attaches and mounts nothing, and
-	// all others believe it. A volume whose name contains "slow" is detached after
-	// CSISlowly, one with "stuck" never.
+	// CSIDriver is the mock driver of hack/csi. It attaches and mounts nothing, but all
+	// others believe that it does. It detaches a volume whose handle contains "slow" after
+	// CSISlowly, and never detaches one whose handle contains "stuck".
 	CSIDriver = "mock.csi.vmgrace.io"
-	// CSISlowly is how long a slow volume is being detached.
+	// CSISlowly is how long the detachment of a slow volume takes.
 	CSISlowly = 3 * time.Second
 )
 
-// StartAttacher starts the driver's controller and the external-attacher of it, with
-// what they say in a directory. The caller kills them, after an error too.
+// StartAttacher starts the driver's controller and its external-attacher, with their logs
+// in the directory dir. The caller kills them, also after an error.
 func (c Client) StartAttacher(dir string) (started []*node.Process, err error) {
 	mock, err := CSI("mock-csi")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// Guest is one instance of a domain on a node: a QEMU process, started by the
-// node's libvirtd and in no pod's cgroup.
+// Guest is one instance of a domain on a node: a QEMU process that the node's libvirtd
+// started and that is in no pod's cgroup.
 type Guest struct {
 	node.Spec
 	// Domain is the domain's name, <namespace>_<name>.
@@ -27,7 +27,7 @@ type Guest struct {
 	serial string // path on the node
 }
 
-// Boot starts a guest and waits until it listens (firmware: until it runs). It
+// Boot starts a guest and waits until it is up. A firmware guest only has to run. The guest
 // is killed when the test ends.
 func (n *Node) Boot(t T, s node.Spec) *Guest {
 	t.Helper()
@@ -36,7 +36,7 @@ func (n *Node) Boot(t T, s node.Spec) *Guest {
 	return g
 }
 
-// Start is Boot without the wait, so that several may boot at once.
+// Start is Boot without the wait, so that several guests can boot at once.
 func (n *Node) Start(t T, s node.Spec) *Guest {
 	t.Helper()
 	s = s.Complete()
@@ -55,8 +55,7 @@ func (n *Node) Start(t T, s node.Spec) *Guest {
 	return g
 }
 
-// find identifies QEMU's process on the guest's node, and has it killed when the
-// test ends.
+// find finds QEMU's process on the guest's node, and makes the test kill it at its end.
 func (g *Guest) find(t T) {
 	t.Helper()
 	pid, err := strconv.Atoi(g.Node.Run(t, "cat "+quote("/run/libvirt/qemu/"+g.Domain+".pid")))
@@ -68,7 +67,7 @@ func (g *Guest) find(t T) {
 	t.Cleanup(func() { g.cleanup(t) })
 }
 
-// At is the guest on another node, where it has been migrated to.
+// At returns the guest on another node, after a migration to it.
 func (g *Guest) At(t T, n *Node) *Guest {
 	t.Helper()
 	there := &Guest{Spec: g.Spec, Domain: g.Domain, Node: n, serial: g.serial}
@@ -95,13 +94,13 @@ func (n *Node) guestImage(t T) (kernel, initrd string) {
 	t.Helper()
 	kernel, initrd = node.GuestImage(t)
 	if n.machine != nil {
-		return kernel, initrd // the file system is this machine's
+		return kernel, initrd // the node has this machine's file system
 	}
 	dir := "/var/tmp/vmgrace-guest-" + filepath.Base(filepath.Dir(kernel))
 	return n.upload(t, kernel, dir), n.upload(t, initrd, dir)
 }
 
-// upload copies a file to a directory on the node, where it is not yet there.
+// upload copies a file to a directory on the node, unless it is there already.
 func (n *Node) upload(t T, file, dir string) string {
 	t.Helper()
 	there := filepath.Join(dir, filepath.Base(file))
@@ -120,7 +119,7 @@ func (n *Node) upload(t T, file, dir string) string {
 	return there
 }
 
-// WaitUp waits until a guest that was started listens.
+// WaitUp waits until a guest that was started is up.
 func (g *Guest) WaitUp(t T) {
 	t.Helper()
 	if g.Firmware {
@@ -133,38 +132,38 @@ func (g *Guest) WaitUp(t T) {
 	}
 }
 
-// Serial is what the guest has written to its serial console.
+// Serial returns what the guest has written to its serial console.
 func (g *Guest) Serial(t T) string {
 	t.Helper()
 	return g.Node.Run(t, "cat "+quote(g.serial))
 }
 
-// Presses counts the presses of the power button that the guest has noticed. A
-// firmware guest notices none.
+// Presses returns how many presses of the power button the guest has noticed. A firmware
+// guest notices none.
 func (g *Guest) Presses(t T) int {
 	t.Helper()
 	return strings.Count(g.Serial(t), "vmgrace-guest: press ")
 }
 
-// lives is a script that succeeds while the QEMU process has not ended.
+// lives returns a script that succeeds while the QEMU process has not ended.
 func (g *Guest) lives() string {
 	return fmt.Sprintf(`{ read -r _ _ state _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ _ start _ </proc/%d/stat; } 2>/dev/null && `+
 		`[ "$start" = %s ] && [ "$state" != Z ]`, g.PID, g.start)
 }
 
-// Gone tells whether the QEMU process has ended.
+// Gone reports whether the QEMU process has ended.
 func (g *Guest) Gone(t T) bool {
 	t.Helper()
 	return g.Node.Run(t, "if "+g.lives()+"; then echo lives; else echo gone; fi") == "gone"
 }
 
-// WaitGone waits for the end of the QEMU process and returns when that was, by
-// the node's clock and to 10 ms.
+// WaitGone waits for the end of the QEMU process and returns its time, by the node's clock
+// and to 10 ms.
 func (g *Guest) WaitGone(t T, within time.Duration) time.Time {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	// The loop on the node ends by itself where the node is not reached any more.
+	// The loop on the node ends by itself even where nothing reaches the node any more.
 	script := fmt.Sprintf("n=%d; while %s; do n=$((n - 1)); [ $n -gt 0 ] || exit 1; sleep 0.01; done; date +%%s%%N", within/(10*time.Millisecond), g.lives())
 	out, err := g.Node.TryRun(ctx, nil, script)
 	if err != nil {
@@ -184,14 +183,14 @@ func (g *Guest) Virsh(t T, command string, args ...string) string {
 }
 
 func (g *Guest) cleanup(t T) {
-	// The test's own context is over.
+	// The test's own context has ended.
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	if t.Failed() {
-		serial, _ := g.Node.TryRun(ctx, nil, "cat "+quote(g.serial)) // it is a message
+		serial, _ := g.Node.TryRun(ctx, nil, "cat "+quote(g.serial)) // the text is only for a message
 		t.Logf("guest %s said:\n%s", g.Domain, serial)
 	}
-	// Not by libvirt, which may be dead or hung.
+	// libvirt may be dead or hang, so kill ends the guest.
 	if _, err := g.Node.TryRun(ctx, nil, fmt.Sprintf("if %s; then kill -9 %d; fi", g.lives(), g.PID)); err != nil {
 		t.Logf("guest %s: %v", g.Domain, err)
 	}

@@ -17,21 +17,22 @@ import (
 
 const homePrefix = "vmgrace-cluster-"
 
-// home is the directory of one cluster. It is locked as long as the process
-// that made it lives: an unlocked one is a leftover.
+// home is the directory of one cluster. Its lock is held as long as the process that made
+// it lives. An unlocked directory is a leftover.
 type home struct {
 	dir  string
 	lock *os.File
 }
 
-// newHome clears what dead processes have left and makes a home.
+// newHome removes what dead processes have left and makes a home.
 func newHome() (*home, error) {
 	tmp, err := os.Open(os.TempDir())
 	if err != nil {
 		return nil, fmt.Errorf("temporary directory: %w", err)
 	}
 	defer tmp.Close()
-	// A home just made and not yet locked looks like a leftover.
+	// Another process would take a new home for a leftover before it is locked. The lock on
+	// the temporary directory prevents that.
 	if err := unix.Flock(int(tmp.Fd()), unix.LOCK_EX); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", tmp.Name(), err)
 	}
@@ -69,7 +70,7 @@ func clearLeftovers(tmp string) error {
 	for _, dir := range dirs {
 		lock, err := tryLock(dir)
 		if err != nil {
-			continue // in use, or another user's
+			continue // it is in use, or belongs to another user
 		}
 		if err := (&home{dir: dir, lock: lock}).remove(); err != nil {
 			return fmt.Errorf("leftovers of a process that was killed: %w", err)
@@ -78,14 +79,14 @@ func clearLeftovers(tmp string) error {
 	return nil
 }
 
-// name tells this cluster from others in what all of them share: cgroups.
+// name returns the name of this cluster in what all clusters share: cgroups.
 func (h *home) name() string { return filepath.Base(h.dir) }
 
 func (h *home) path(elem ...string) string {
 	return filepath.Join(append([]string{h.dir}, elem...)...)
 }
 
-// write makes a file of the home, with its directories.
+// write writes a file in the home and makes its directories.
 func (h *home) write(name string, text []byte) (string, error) {
 	path := h.path(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -97,8 +98,8 @@ func (h *home) write(name string, text []byte) (string, error) {
 	return path, nil
 }
 
-// remove removes the cgroups and the directory. Processes that have just been
-// killed may still be on their way out.
+// remove removes the cgroups and the directory. It tries for 20 s, because processes that
+// were just killed may not have ended yet.
 func (h *home) remove() error {
 	defer h.lock.Close()
 	var err error
@@ -112,13 +113,13 @@ func (h *home) remove() error {
 	return nil
 }
 
-// hasLine tells whether a file has that line.
+// hasLine reports whether a file has that line.
 func hasLine(path, line string) bool {
-	b, _ := os.ReadFile(path) // not there: has not
+	b, _ := os.ReadFile(path) // a missing file does not have it
 	return slices.Contains(strings.Split(string(b), "\n"), line)
 }
 
-// readText returns a file's text, "" while there is none.
+// readText returns a file's text without space around it, or "" where it cannot be read.
 func readText(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -16,16 +16,16 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// keeper is a process whose end is the end of a part of the cluster. It ends when
-// its standard input does, which is also what happens when the process that
-// started it dies, however it dies.
+// keeper is a process with whose end a part of the cluster ends. It ends when its standard
+// input ends, which also happens when the process that started it dies, for whatever
+// reason.
 type keeper struct {
 	*node.Process
 	hold *os.File // the other end of its standard input
 }
 
-// killGroup is the end of a keeper's program: all that was started into the
-// keeper's process group goes with it.
+// killGroup is the end of a keeper's program. It kills everything that was started in the
+// keeper's process group.
 const killGroup = `
 echo ready
 read -r _ || :
@@ -55,7 +55,7 @@ func startKeeper(ctx context.Context, log string, command ...string) (*keeper, e
 	return k, nil
 }
 
-// close ends the keeper and waits until all it keeps is killed.
+// close ends the keeper and waits until everything in its group is killed.
 func (k *keeper) close() {
 	if k == nil {
 		return
@@ -73,12 +73,12 @@ func (k *keeper) start(log string, command ...string) (*node.Process, error) {
 	return node.StartProcess(cmd, log)
 }
 
-// namespace is the path of one of the keeper's namespaces: "net", "mnt", "pid".
+// namespace returns the path of one of the keeper's namespaces: "net", "mnt" or "pid".
 func (k *keeper) namespace(kind string) string {
 	return "/proc/" + strconv.Itoa(k.PID()) + "/ns/" + kind
 }
 
-// stop ends a process with SIGTERM, after so long with SIGKILL.
+// stop ends a process with SIGTERM, and with SIGKILL where it takes longer than within.
 func stop(p *node.Process, within time.Duration) {
 	if p == nil || p.Signal(unix.SIGTERM) != nil {
 		return

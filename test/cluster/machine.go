@@ -14,18 +14,18 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// machine is a node of the test's own: namespaces, and in them containerd,
-// kubelet and libvirtd.
+// machine is a node of the test's own: namespaces with a containerd, a kubelet and a
+// libvirtd.
 type machine struct {
 	name  string
 	index int // from 1
 	home  *home
 
 	keeper  *keeper
-	assets  string // of hack/k8s/build.sh
-	kubelet string // its command
-	// daemons are, by name, the processes that wait for containerd, kubelet and
-	// libvirtd, from outside of the machine's PID namespace.
+	assets  string // directory of hack/k8s/build.sh
+	kubelet string // kubelet's command
+	// daemons are, by name, the processes outside the machine's PID namespace that wait for
+	// containerd, kubelet and libvirtd.
 	daemons map[string]*node.Process
 }
 
@@ -33,7 +33,7 @@ func (m *machine) dir() string     { return m.home.path(m.name) }
 func (m *machine) address() string { return "10.98.0." + strconv.Itoa(10+m.index) }
 func (m *machine) podNet() string  { return fmt.Sprintf("10.244.%d.0/24", m.index) }
 
-// start makes the machine, with containerd and libvirtd, without a network.
+// start makes the machine with containerd and libvirtd. It makes no network.
 func (m *machine) start(ctx context.Context) error {
 	m.daemons = map[string]*node.Process{}
 	if err := makeCgroup(m.home.name(), m.name); err != nil {
@@ -77,7 +77,7 @@ func (m *machine) startLibvirtd(ctx context.Context) error {
 	return m.startDaemon(ctx, "libvirtd", "libvirtd --listen", "virsh -q -c qemu:///system list")
 }
 
-// command runs a shell script in the machine.
+// command returns the command that runs a shell script in the machine.
 func (m *machine) command(script string) []string {
 	args := []string{"nsenter"}
 	for _, kind := range []string{"mnt=mount", "net=net", "uts=uts", "pid_for_children=pid"} {
@@ -96,10 +96,10 @@ func (m *machine) run(ctx context.Context, script string) error {
 	return nil
 }
 
-// startDaemon starts a program that must not be running, and waits until the
-// check, a script, succeeds.
+// startDaemon starts a program, which must not be running, and waits until the script check
+// succeeds.
 func (m *machine) startDaemon(ctx context.Context, name, command, check string) error {
-	// Its process id is known inside only.
+	// Only processes inside know its process id, so the script writes it to a file.
 	line := m.command("echo $$ >/run/" + name + ".test-pid; exec " + command)
 	cmd := exec.Command(line[0], line[1:]...)
 	log := filepath.Join(m.dir(), name+".log")
@@ -119,7 +119,7 @@ func (m *machine) startDaemon(ctx context.Context, name, command, check string) 
 	return nil
 }
 
-// stopDaemon ends a program with SIGTERM and waits for the end.
+// stopDaemon ends a program with SIGTERM and waits for its end.
 func (m *machine) stopDaemon(ctx context.Context, name string) error {
 	if err := m.run(ctx, "kill -TERM $(cat /run/"+name+".test-pid)"); err != nil {
 		return err
@@ -181,6 +181,6 @@ func (m *machine) importImages(ctx context.Context, dir string) error {
 func (m *machine) close() {
 	m.keeper.close()
 	for _, p := range m.daemons {
-		p.Exited(waitTimeout) // its other half died with the keeper
+		p.Exited(waitTimeout) // the daemon itself died with the keeper
 	}
 }

@@ -10,18 +10,18 @@ import (
 	"time"
 )
 
-// Node is a machine of the cluster. Methods may be called at once, but for the
+// Node is a machine of the cluster. Its methods may be called concurrently, except for the
 // restarts of one node.
 type Node struct {
 	// Name is the node's name in Kubernetes.
 	Name string
 
-	machine *machine // nil: of a foreign cluster
-	enter   []string // then, the command that runs a script there
+	machine *machine // nil for a node of a foreign cluster
+	enter   []string // for a foreign cluster, the command that runs a script there
 }
 
-// Run runs a shell script on the node as root and returns what it prints to
-// standard output.
+// Run runs a shell script as root on the node and returns what it prints to standard
+// output.
 func (n *Node) Run(t T, script string) string {
 	t.Helper()
 	out, err := n.TryRun(t.Context(), nil, script)
@@ -31,7 +31,7 @@ func (n *Node) Run(t T, script string) string {
 	return out
 }
 
-// TryRun is Run for scripts that may fail; stdin may be nil.
+// TryRun is Run for scripts that may fail. stdin may be nil.
 func (n *Node) TryRun(ctx context.Context, stdin io.Reader, script string) (string, error) {
 	command := n.command(script)
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
@@ -66,7 +66,7 @@ func virsh(args ...string) string {
 	return "virsh -q -c qemu:///system " + quote(args...)
 }
 
-// quote makes words of a shell script.
+// quote quotes words for a shell script.
 func quote(args ...string) string {
 	words := make([]string, len(args))
 	for i, arg := range args {
@@ -86,8 +86,8 @@ func (n *Node) RestartKubelet(ctx context.Context) error {
 	return n.machine.startKubelet(ctx)
 }
 
-// SetKubelet adds lines to kubelet's configuration in the place of those that were added
-// before, and restarts it. ErrForeign where that is somebody else's.
+// SetKubelet replaces the lines that it added before to kubelet's configuration with these,
+// and restarts kubelet. It returns ErrForeign for a foreign cluster.
 func (n *Node) SetKubelet(ctx context.Context, lines string) error {
 	if n.machine == nil {
 		return ErrForeign
@@ -109,7 +109,7 @@ func (n *Node) RestartContainerd(ctx context.Context) error {
 	return n.machine.startContainerd(ctx)
 }
 
-// StopLibvirtd ends libvirtd with SIGTERM; its guests go on.
+// StopLibvirtd ends libvirtd with SIGTERM. Its guests go on.
 func (n *Node) StopLibvirtd(ctx context.Context) error {
 	if n.machine == nil {
 		return n.systemctl(ctx, "stop libvirtd.service libvirtd.socket libvirtd-ro.socket libvirtd-admin.socket")
@@ -117,7 +117,7 @@ func (n *Node) StopLibvirtd(ctx context.Context) error {
 	return n.machine.stopDaemon(ctx, "libvirtd")
 }
 
-// StartLibvirtd starts it again.
+// StartLibvirtd starts libvirtd again.
 func (n *Node) StartLibvirtd(ctx context.Context) error {
 	if n.machine == nil {
 		return n.systemctl(ctx, "start libvirtd.socket libvirtd.service")

@@ -19,13 +19,13 @@ import (
 // inside is the API server's URL for the control plane and the nodes.
 const inside = "https://10.98.0.1:443"
 
-// own is a cluster of the test's own. Its control plane is in a network
-// namespace; this machine reaches the API server through a relay.
+// own is a cluster of the test's own. Its control plane is in a network namespace. This
+// machine reaches the API server through a relay.
 type own struct {
 	home     *home
 	api      *API
 	machines []*machine
-	others   []*node.Process // of the control plane, the relay included
+	others   []*node.Process // other processes of the control plane, with the relay
 }
 
 func startOwn(ctx context.Context) (*own, error) {
@@ -43,7 +43,7 @@ func startOwn(ctx context.Context) (*own, error) {
 	return o, nil
 }
 
-// preflight says in one line what this machine does not have.
+// preflight says in one line what this machine lacks.
 func preflight(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("a cluster of two nodes needs root: run make e2e, which uses sudo")
@@ -73,12 +73,13 @@ func (o *own) start(ctx context.Context) error {
 	if err := o.startNetwork(ctx); err != nil {
 		return err
 	}
-	// The nodes' slow parts need no API server.
+	// The slow parts of the nodes' start need no API server, so both start at once.
 	var both errgroup.Group
 	both.Go(func() error {
 		return o.api.start(ctx, endpoint{
 			enter: o.enter(), address: "0.0.0.0", port: 443, names: []string{"10.98.0.1"},
-			// No kube-proxy routes a Service: webhooks are found by their endpoints.
+			// No kube-proxy routes Services, so the server finds webhooks by their
+			// endpoints.
 			args: []string{"--enable-aggregator-routing=true"},
 		})
 	})
@@ -101,7 +102,7 @@ func (o *own) start(ctx context.Context) error {
 	return o.ready(ctx)
 }
 
-// enter is the command that enters the control plane's network.
+// enter returns the command that enters the control plane's network namespace.
 func (o *own) enter() []string {
 	return []string{"nsenter", "--net=" + o.api.keeper.namespace("net"), "--"}
 }
@@ -120,7 +121,7 @@ func (o *own) startNetwork(ctx context.Context) error {
 		return err
 	}
 	o.api.URL = "https://127.0.0.1:" + strconv.Itoa(port)
-	// A unix socket is the same in every network namespace.
+	// A unix socket is reachable from every network namespace.
 	socket := o.home.path("api.sock")
 	if err := o.run("relay-in", append(o.enter(), "socat", "UNIX-LISTEN:"+socket+",fork,mode=600", "TCP:10.98.0.1:443")...); err != nil {
 		return err
@@ -128,7 +129,7 @@ func (o *own) startNetwork(ctx context.Context) error {
 	return o.run("relay-out", "socat", "TCP-LISTEN:"+strconv.Itoa(port)+",bind=127.0.0.1,reuseaddr,fork", "UNIX-CONNECT:"+socket)
 }
 
-// run starts a part of the control plane.
+// run starts a process of the control plane.
 func (o *own) run(name string, command ...string) error {
 	p, err := o.api.keeper.start(o.home.path(name+".log"), command...)
 	if err != nil {
@@ -141,7 +142,7 @@ func (o *own) run(name string, command ...string) error {
 func (o *own) startControllers() error {
 	pki := o.api.pki
 	flags := map[string][]string{
-		// A node that is silent is noticed quickly, for the tests.
+		// The tests need a silent node to be noticed quickly.
 		"kube-controller-manager": {"--node-monitor-grace-period=12s", "--node-monitor-period=1s",
 			"--use-service-account-credentials", "--service-account-private-key-file=" + pki.saKey(),
 			"--root-ca-file=" + pki.ca(), "--cluster-signing-cert-file=" + pki.ca(), "--cluster-signing-key-file=" + pki.caKey()},
@@ -189,7 +190,7 @@ func (o *own) join(ctx context.Context, m *machine) error {
 	return m.startKubelet(ctx)
 }
 
-// ready waits until pods can run: nodes are Ready and without taints, and
+// ready waits until pods can run: the nodes are Ready and have no taints, and
 // ServiceAccounts are made.
 func (o *own) ready(ctx context.Context) error {
 	const states = `jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status}{.spec.taints},{end}`
@@ -208,11 +209,11 @@ func (o *own) ready(ctx context.Context) error {
 	return nil
 }
 
-// said is the end of every log, for a message.
+// said returns the end of every log, for a message.
 func (o *own) said() string {
 	var b strings.Builder
 	for _, pattern := range []string{"*.log", "*/*.log"} {
-		logs, _ := filepath.Glob(o.home.path(pattern)) // the pattern is fine
+		logs, _ := filepath.Glob(o.home.path(pattern)) // the pattern is valid
 		for _, log := range logs {
 			fmt.Fprintf(&b, "\n%s:\n%s", log, tail(readText(log)))
 		}
@@ -226,7 +227,7 @@ func (o *own) close() error {
 	}
 	defer func() {
 		for _, p := range o.others {
-			p.Exited(waitTimeout) // killed by the keeper; reaped here
+			p.Exited(waitTimeout) // the keeper has killed it, this reaps it
 		}
 	}()
 	return o.api.Close()

@@ -47,7 +47,7 @@ func newPKI(h *home) (*pki, error) {
 	if _, err := p.write("ca", der, key); err != nil {
 		return nil, err
 	}
-	// The key that service account tokens are signed with has no certificate.
+	// The key that signs service account tokens has no certificate.
 	sa, err := newKey()
 	if err != nil {
 		return nil, err
@@ -68,21 +68,21 @@ func certificate(subject pkix.Name) *x509.Certificate {
 	return &x509.Certificate{
 		SerialNumber: new(big.Int).SetUint64(uint64(time.Now().UnixNano())),
 		Subject:      subject,
-		// The tests may step the clock back.
+		// The tests may set the clock back.
 		NotBefore: time.Now().Add(-24 * time.Hour), NotAfter: time.Now().Add(10 * 24 * time.Hour),
 		KeyUsage: x509.KeyUsageDigitalSignature,
 	}
 }
 
-// ca is the file of the authority's certificate.
+// ca returns the path of the authority's certificate.
 func (p *pki) ca() string { return p.home.path("pki", "ca.crt") }
 
-// caKey and saKey are the files of the private keys.
+// caKey and saKey return the paths of the private keys.
 func (p *pki) caKey() string { return p.home.path("pki", "ca.key") }
 func (p *pki) saKey() string { return p.home.path("pki", "sa.key") }
 
-// issue makes the files <name>.crt and <name>.key; the names and addresses are
-// those under which a server is reached.
+// issue makes the files <name>.crt and <name>.key. hosts are the names and addresses under
+// which clients reach a server.
 func (p *pki) issue(name string, subject pkix.Name, hosts ...string) (pair, error) {
 	key, err := newKey()
 	if err != nil {
@@ -134,7 +134,7 @@ func (p *pki) kubeconfig(name, url string, subject pkix.Name) (string, error) {
 	return p.home.write(name+".kubeconfig", text)
 }
 
-// newKubeconfig is a kubeconfig with one cluster and one user. JSON is YAML too.
+// newKubeconfig returns a kubeconfig with one cluster and one user. JSON is YAML too.
 func newKubeconfig(cluster, user any) map[string]any {
 	return map[string]any{
 		"apiVersion": "v1", "kind": "Config", "current-context": "test",

@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The demo itself is played by make demo; here is what it would say.
+// make demo runs the demo itself. These tests check what it prints.
 
 func TestTableTellsWhatIsAmiss(t *testing.T) {
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)

@@ -1,6 +1,6 @@
-// Command demo shows vmgrace at work on three real guests: what happens to a
-// guest that is polite, to one that is deaf, and to one whose agent is killed
-// in mid-grace. It needs root and leaves nothing behind: make demo.
+// Command demo shows how vmgrace shuts down three real guests: one that powers off when
+// asked, one that ignores every request, and one whose agent is killed in its grace period.
+// make demo runs it. It needs root and leaves nothing behind.
 package main
 
 import (
@@ -14,7 +14,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	// A second Ctrl-C ends the program at once; the node then kills what is in it.
+	// A second Ctrl-C ends the program at once; the node then kills its processes.
 	context.AfterFunc(ctx, stop)
 	size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ)
 	var out screen = &lines{w: os.Stdout}

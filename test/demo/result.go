@@ -14,18 +14,18 @@ const (
 	overshootWithin = 50 * time.Millisecond
 )
 
-// result is what became of a guest.
+// result is how a guest ended.
 type result struct {
 	part
 	asked    time.Time
 	after    time.Duration
 	forced   bool
-	error    time.Duration // QEMU's SIGTERM against the deadline, where forced
+	error    time.Duration // QEMU's SIGTERM minus the deadline, if forced
 	outcome  string
 	problems []string
 }
 
-// judge compares what became of a guest with what should have.
+// judge compares how a guest ended with how it should have ended.
 func judge(a *actor) result {
 	status := a.Launcher.Status()
 	r := result{part: a.part, asked: a.asked, after: a.gone.Sub(a.asked), outcome: status.Outcome}
@@ -38,7 +38,7 @@ func judge(a *actor) result {
 	}
 	r.expect(status.Deadline == a.deadline, "the deadline moved to "+status.Deadline)
 	deadline, err := time.Parse(time.RFC3339, a.deadline)
-	granted := deadline.Sub(a.asked.Truncate(time.Millisecond)) // as the deadline is told
+	granted := deadline.Sub(a.asked.Truncate(time.Millisecond)) // status.json states milliseconds
 	r.expect(granted >= a.grace && granted < a.grace+reactWithin, "got a grace period of "+granted.String())
 	killed, ok := a.Terminated() // by QEMU's own log
 	r.expect(err == nil && ok, "no signal in QEMU's log")
@@ -56,7 +56,7 @@ func (r *result) expect(ok bool, problem string) {
 	}
 }
 
-// table is the plain table at the end; ok where nothing is amiss.
+// table returns the plain table at the end. ok is true if no result has a problem.
 func table(results []result) (text string, ok bool) {
 	var b strings.Builder
 	ok = true

@@ -8,7 +8,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// part is one of the three guests: what it is and what should become of it.
+// part describes one of the three guests, and how it should end.
 type part struct {
 	name, guest string
 	behaviour   string
@@ -16,7 +16,7 @@ type part struct {
 	want        string
 }
 
-// The third one's agent is killed after the second one's deadline has passed.
+// The agent is killed after the second guest's deadline and before the third guest's.
 const (
 	killAfter = 7500 * time.Millisecond
 	deadFor   = 1500 * time.Millisecond
@@ -30,18 +30,18 @@ func cast() []part {
 	}
 }
 
-// actor is a part on the stage.
+// actor is the VM of a part, with what has been seen of it.
 type actor struct {
 	part
 	*node.VM
-	deadline string // as the agent first said it
-	phase    string // as last told
-	presses  int    // as last told
+	deadline string // as the agent first stated it
+	phase    string // as last reported
+	presses  int    // as last reported
 	asked    time.Time
 	gone     time.Time
 }
 
-// run plays the demo and tells whether all three ended as they should.
+// run runs the demo and reports whether all three guests ended as they should.
 func run(ctx context.Context, out screen) bool {
 	s := &stage{ctx: ctx, out: out}
 	var results []result
@@ -67,7 +67,7 @@ func run(ctx context.Context, out screen) bool {
 	return ok
 }
 
-// prepare brings up the node, the guests, the agent and the shims.
+// prepare starts the node, the agent, the guests and the shims.
 func prepare(s *stage) (*node.Agent, []*actor) {
 	s.out.say("", "starting a libvirtd of the demo's own; the machine's libvirt is not touched")
 	n := node.New(s)
@@ -89,8 +89,8 @@ func prepare(s *stage) (*node.Agent, []*actor) {
 	return agent, actors
 }
 
-// perform sends SIGTERM to the three shims, kills and restarts the agent in
-// mid-grace, and shows everything until the last guest is gone.
+// perform sends SIGTERM to the three shims, kills and restarts the agent in the last
+// guest's grace period, and shows everything until all guests are gone.
 func perform(s *stage, agent *node.Agent, actors []*actor) {
 	s.out.say("", "the launchers of all three get SIGTERM, as kubelet sends it when a pod is deleted")
 	begin := time.Now()
@@ -118,7 +118,7 @@ func perform(s *stage, agent *node.Agent, actors []*actor) {
 	watch(s.out, actors)
 }
 
-// watch looks at the three once, tells what is new and whether all are gone.
+// watch looks at the guests once, shows what is new, and reports whether all are gone.
 func watch(out screen, actors []*actor) (allGone bool) {
 	allGone = true
 	rows := make([]row, 0, len(actors))
@@ -136,7 +136,7 @@ func watch(out screen, actors []*actor) (allGone bool) {
 	return allGone
 }
 
-// look notes what has changed for one guest.
+// look notes and shows what has changed for one guest.
 func (a *actor) look(out screen, status node.Status) {
 	if a.gone.IsZero() && a.Gone() {
 		a.gone = time.Now()

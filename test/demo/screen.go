@@ -10,11 +10,11 @@ import (
 
 // screen shows the demo while it runs.
 type screen interface {
-	// say tells an event; vm is "" where it is about none or all.
+	// say shows an event. vm is "" if it concerns no VM or all of them.
 	say(vm, text string)
 	// show draws the state of all VMs.
 	show(rows []row)
-	// end prints the last word, below everything else.
+	// end prints the last text, below everything else.
 	end(text string)
 }
 
@@ -22,11 +22,11 @@ type screen interface {
 type row struct {
 	vm, guest, phase string
 	grace            time.Duration
-	left             time.Duration // until the deadline, while one is set
+	left             time.Duration // until the deadline, if counting
 	counting         bool
 }
 
-// lines is the form for a log: one line per event, and the countdown once a second.
+// lines is the screen for a log: one line per event, and the countdown once a second.
 type lines struct {
 	w     io.Writer
 	mu    sync.Mutex
@@ -40,7 +40,7 @@ func (l *lines) say(vm, text string) {
 	l.line(vm, text)
 }
 
-// line prints with the seconds since the first line.
+// line prints one line with the seconds since the first one.
 func (l *lines) line(vm, text string) {
 	if l.begin.IsZero() {
 		l.begin = time.Now()
@@ -68,8 +68,8 @@ func (l *lines) end(text string) {
 	fmt.Fprint(l.w, "\n", text)
 }
 
-// live is the form for a terminal: a table drawn over itself, with the latest
-// event of each VM, and the events that concern all of them above it.
+// live is the screen for a terminal. It redraws a table in place, with the latest event of
+// each VM, and prints the events that concern all VMs above the table.
 type live struct {
 	w     io.Writer
 	width int
@@ -120,7 +120,7 @@ func (l *live) draw() {
 	l.drawn = len(l.rows) + 1
 }
 
-// end leaves the table where it is, as it was at the end.
+// end draws the last state of the table and leaves it on the screen.
 func (l *live) end(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -128,7 +128,7 @@ func (l *live) end(text string) {
 	fmt.Fprint(l.w, "\n", text)
 }
 
-// erase takes the table off the screen: cursor up, clear to the end.
+// erase removes the table from the screen: cursor up, clear to the end.
 func (l *live) erase() {
 	if l.drawn > 0 {
 		fmt.Fprintf(l.w, "\x1b[%dA\x1b[J", l.drawn)

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// stage stands in for a test: it is the node.T of the demo.
+// stage is the node.T of the demo, in place of a test.
 type stage struct {
 	ctx context.Context
 	out screen
@@ -19,10 +19,10 @@ type stage struct {
 	cleanups []func()
 }
 
-// play runs f and then the cleanups, the last one first, and returns why f gave up.
+// play runs f and then the cleanups, the last one first. It returns the error of Fatalf.
 func (s *stage) play(f func()) error {
 	done := make(chan struct{})
-	go func() { // Fatalf ends the goroutine that it is called in
+	go func() { // Fatalf ends the goroutine that calls it
 		defer close(done)
 		f()
 	}()
@@ -45,7 +45,7 @@ func (s *stage) Failed() bool {
 	return s.err != nil
 }
 
-// Logf says what the cleanups know of a failure; of Ctrl-C nobody wants to know more.
+// Logf prints what the cleanups know of a failure. After Ctrl-C nobody needs that.
 func (s *stage) Logf(format string, args ...any) {
 	if s.ctx.Err() == nil {
 		s.out.say("", fmt.Sprintf(format, args...))

@@ -86,7 +86,8 @@ func TestTheWebhooksStandInNobodysWay(t *testing.T) {
 	}
 }
 
-// Each right has its reason above it: test/evictions says that each is used.
+// Given the controller's manifests, then each right has a comment with its reason above it.
+// test/evictions checks that the controller uses each right.
 func TestEveryRightOfTheControllerHasItsReason(t *testing.T) {
 	for _, file := range []string{"deploy/controller/rbac.yaml", "deploy/beside-kubevirt/kustomization.yaml"} {
 		lines := strings.Split(read(t, file), "\n")
@@ -105,7 +106,9 @@ func TestEveryRightOfTheControllerHasItsReason(t *testing.T) {
 	}
 }
 
-// What KubeVirt writes is KubeVirt's alone there.
+// Given a controller beside KubeVirt, then its rights let it write none of the objects that
+// KubeVirt writes, except that it creates and deletes migrations. Otherwise both would
+// overwrite each other.
 func TestBesideKubeVirtTheControllerMayWriteNothingOfKubeVirts(t *testing.T) {
 	_, _, o := deployment(t, "deploy/beside-kubevirt")
 	all := render(t, "deploy/beside-kubevirt")

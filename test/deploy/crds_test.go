@@ -60,7 +60,7 @@ func TestKubectlGetShowsWhereAVMIsAndItsGracePeriod(t *testing.T) {
 	api.KubectlApply(t, manyVMIs)
 	api.Kubectl(t, "patch", "vmi", "normal", "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Running"}}`)
 	var table string
-	// Kubectl's own knowledge of the columns is the API server's of a moment ago.
+	// kubectl may still use the columns that the API server had a moment ago.
 	node.Eventually(t, 20*time.Second, func() bool {
 		table = api.Kubectl(t, "get", "vmi", "normal")
 		return strings.Contains(table, "GRACE")

@@ -25,7 +25,7 @@ func daemonSet(t *testing.T, dir string) (appsv1.DaemonSet, corev1.PodSpec, core
 	return ds, pod, pod.Containers[0]
 }
 
-// options are the agent's own reading of the flags as shipped.
+// options parses the shipped flags with the agent's own parser.
 func options(t *testing.T, c corev1.Container) *nodeagent.Options {
 	t.Helper()
 	var args []string
@@ -88,11 +88,12 @@ func TestTheAgentRunsEverywhereAndIsTheLastToGo(t *testing.T) {
 	}
 }
 
-// Each path is the same inside and outside: the agent's messages name the node's.
+// Given the DaemonSet's mounts, then each path is the same in the container and on the
+// node, because the agent's messages name the node's paths.
 func TestTheAgentFindsWhatItReads(t *testing.T) {
 	_, pod, c := daemonSet(t, "deploy/daemonset")
 	o := options(t, c)
-	want := map[string]bool{ // writable?
+	want := map[string]bool{ // whether the mount is writable
 		"/run/libvirt": false, "/var/log/libvirt": false, o.StateDir: true, o.KubeletDir + "/pods": true,
 		"/run/dbus": false,
 	}
@@ -125,7 +126,7 @@ func TestProbesReachTheAgent(t *testing.T) {
 		for path, probe := range map[string]*corev1.Probe{"/livez": c.LivenessProbe, "/readyz": c.ReadinessProbe} {
 			host := "127.0.0.1"
 			if dir == "deploy/monitoring" {
-				host = "" // the pod's address, which is the node's
+				host = "" // empty means the pod's address, which is the node's
 			}
 			if g := probe.HTTPGet; g == nil || g.Path != path || g.Host != host || g.Port.String() != "9469" {
 				t.Errorf("%s: probe %+v, want %s at %q", dir, g, path, host)
@@ -178,7 +179,9 @@ func TestTheRoleIsTheLeastThatTheAgentNeeds(t *testing.T) {
 	}
 }
 
-// The answer of the API server itself stands in the documentation.
+// Given the rights in docs/kubernetes.md, then they are exactly those that the API server
+// lists for the agent. Otherwise an administrator would approve other rights than the agent
+// gets.
 func TestTheDocumentedRightsAreTheRealOnes(t *testing.T) {
 	api.Kubectl(t, "apply", "-k", root+"deploy/daemonset")
 	agent := api.ServiceAccount(t, "vmgrace-system", "node-agent")

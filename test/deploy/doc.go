@@ -1,3 +1,3 @@
-// Package deploy checks what users apply: manifests, CRDs, examples, alerts and
-// images. The API server that judges them is a real one; test/e2e runs them.
+// Package deploy checks what users apply: manifests, CRDs, examples, alerts and images. A
+// real API server accepts or refuses them. test/e2e runs them.
 package deploy

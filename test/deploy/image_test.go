@@ -15,7 +15,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// image is an OCI archive of make images, unpacked.
+// image is an unpacked OCI archive of make images.
 type image struct {
 	root   string // the image's file system
 	config struct {
@@ -139,7 +139,8 @@ func TestTheAgentsImageHasNothingButTheAgentAndLibraries(t *testing.T) {
 	}
 }
 
-// docs/architecture.md says of this version what it has, and what not.
+// Given the agent's image, then its libvirt0 is at least the version of which
+// docs/architecture.md says whether it has the fix of CVE-2024-4418.
 func TestTheAgentsImageHasTheLibvirtThatIsWrittenOf(t *testing.T) {
 	const atLeast = "9.0.0-4+deb12u2"
 	text, err := os.ReadFile("../../docs/architecture.md")
@@ -176,7 +177,8 @@ func files(t *testing.T, root string) []string {
 	return all
 }
 
-// The mounts are those of the DaemonSet, read-only where it says so.
+// inImage runs the agent in its image's file system. The mounts are those of the DaemonSet,
+// read-only where the DaemonSet mounts them so.
 const inImage = `#!/bin/sh
 set -e
 root=%[1]s home=%[2]s
@@ -217,7 +219,9 @@ func TestTheAgentInItsImageShutsAGuestDown(t *testing.T) {
 	}
 }
 
-// The images have the programs that make build makes, but for the version.
+// Given the go build commands of the Makefile and the Dockerfile, then both have the same
+// flags, except for the version. Otherwise the images would have other programs than make
+// build makes.
 func TestTheDockerfileBuildsAsTheMakefileDoes(t *testing.T) {
 	flags := func(file string) map[string]bool {
 		found := map[string]bool{}
@@ -228,7 +232,7 @@ func TestTheDockerfileBuildsAsTheMakefileDoes(t *testing.T) {
 		for line := range strings.Lines(string(text)) {
 			_, command, ok := strings.Cut(line, "go build ")
 			if !ok || !strings.Contains(command, "./cmd/") || strings.Contains(command, "-race") || strings.Contains(command, "./cmd/kubectl-") {
-				continue // kubectl's plugins are in no image
+				continue // no image contains kubectl's plugins
 			}
 			for _, flag := range []string{"-trimpath", "-tags", "-s -w"} {
 				found[filepath.Base(strings.Fields(command[strings.Index(command, "./cmd/"):])[0])+" "+flag] = strings.Contains(command, flag)

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// root is the project's directory, seen from here.
+// root is the path from here to the project's directory.
 const root = "../../"
 
 func read(t *testing.T, file string) string {
@@ -36,14 +36,14 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// render is what kubectl apply -k would apply.
+// render returns the manifests that kubectl apply -k would apply.
 func render(t *testing.T, dir string) string {
 	t.Helper()
 	return api.Kubectl(t, "kustomize", root+dir)
 }
 
-// object finds the only object of a kind in a stream of manifests. A field that
-// the type does not have is an error.
+// object finds the only object of a kind in a stream of manifests. It fails the test where
+// a field is unknown to the type.
 func object[T any](t *testing.T, manifests, kind string) T {
 	t.Helper()
 	var found []T

@@ -16,7 +16,7 @@ type alert struct {
 	Labels, Annotations map[string]string
 }
 
-// alerts reads the rules; hack/rules checks them with Prometheus's own library.
+// alerts reads the alert rules. hack/rules checks them with Prometheus's own library.
 func alerts(t *testing.T) []alert {
 	t.Helper()
 	var file struct {
@@ -70,7 +70,7 @@ func TestEachAlertHasItsPartOfTheRunbookAndEachPartItsAlert(t *testing.T) {
 	}
 }
 
-// sources is the text of all Go files below a directory of the project.
+// sources returns the text of all Go files below a directory of the project, without tests.
 func sources(t *testing.T, dir string) string {
 	t.Helper()
 	text := ""

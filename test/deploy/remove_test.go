@@ -9,7 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// As KubeVirt's operator makes it, as far as it matters here.
+// foreignCRD is the CRD that KubeVirt's operator makes, reduced to what matters here.
 const foreignCRD = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -31,8 +31,8 @@ metadata: {name: kept, namespace: default}
 spec: {terminationGracePeriodSeconds: 30}
 `
 
-// everything is what both manifests and objects are about: the CRDs and the VMIs
-// as they are stored, with their versions.
+// everything returns the state that the manifests must not change: the CRDs and VMIs as the
+// API server stores them, with their versions.
 func everything(t *testing.T, api *cluster.API) string {
 	t.Helper()
 	return api.Kubectl(t, "get", "crd", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.metadata.resourceVersion} {.metadata.deletionTimestamp}{"\n"}{end}`) +
@@ -47,7 +47,8 @@ func given(t *testing.T, api *cluster.API, crd string) {
 }
 
 func TestTheCRDsOfKubeVirtAreNeitherReplacedNorDeleted(t *testing.T) {
-	// An earlier vmgrace may have put its label on it before the operator took it back.
+	// An earlier vmgrace may have put its label on the CRD before the operator took the CRD
+	// back.
 	labelled := strings.Replace(foreignCRD, "labels: {", "labels: {app.kubernetes.io/part-of: vmgrace, ", 1)
 	unlabelled := strings.Replace(foreignCRD, "app.kubernetes.io/managed-by: virt-operator, ", "", 1)
 	api := cluster.NewAPI(t)
@@ -69,7 +70,7 @@ func TestTheCRDsOfKubeVirtAreNeitherReplacedNorDeleted(t *testing.T) {
 func TestOurCRDsGoOnlyWhenNoVMIIsLeft(t *testing.T) {
 	api := cluster.NewAPI(t)
 	run := func(verb string) (string, error) { return api.Script(t.Context(), root+"deploy/crds/run", verb) }
-	for range 2 { // again is an update
+	for range 2 { // the second apply is an update
 		if out, err := run("apply"); err != nil {
 			t.Fatal(err, out)
 		}
@@ -95,7 +96,7 @@ func TestOurCRDsGoOnlyWhenNoVMIIsLeft(t *testing.T) {
 
 func TestARunWithoutAnAnswerChangesNothing(t *testing.T) {
 	api := cluster.NewAPI(t)
-	nobody := api.As(t, "jane") // may ask nothing
+	nobody := api.As(t, "jane") // jane has no rights at all
 	for _, verb := range []string{"apply", "delete"} {
 		if out, err := nobody.Script(t.Context(), root+"deploy/crds/run", verb); err == nil || strings.Count(out, "forbidden") != 1 {
 			t.Errorf("run %s went on: %v, %s", verb, err, out)
@@ -108,7 +109,8 @@ func TestTakingVMGraceAwayTakesNoVMAlong(t *testing.T) {
 	given(t, api, foreignCRD)
 	before := everything(t, api)
 	api.Kubectl(t, "apply", "-k", root+"deploy")
-	// It would go with the namespace. What kube-controller-manager does with a quota:
+	// A VMI in the agents' namespace would be deleted with the namespace, so a quota
+	// refuses it. This sets the quota's status as kube-controller-manager does.
 	api.Kubectl(t, "patch", "quota", "no-vms", "-n", "vmgrace-system", "--subresource=status", "--type=merge", "-p",
 		`{"status":{"hard":{"count/virtualmachineinstances.kubevirt.io":"0"},"used":{"count/virtualmachineinstances.kubevirt.io":"0"}}}`)
 	inAgents := strings.Replace(oneVMI, "namespace: default", "namespace: vmgrace-system", 1)
@@ -120,7 +122,8 @@ func TestTakingVMGraceAwayTakesNoVMAlong(t *testing.T) {
 	unchanged(t, api, before)
 }
 
-// unchanged waits until the API server is done with the CRD of vmgrace's own.
+// unchanged waits until the API server has removed vmgrace's own CRD, and fails the test
+// where anything else has changed.
 func unchanged(t *testing.T, api *cluster.API, before string) {
 	t.Helper()
 	after := ""
@@ -129,7 +132,8 @@ func unchanged(t *testing.T, api *cluster.API, before string) {
 	}
 }
 
-// The agents guard VMs: nothing else may take them away.
+// Given agents and a controller. When the controller's manifests are deleted, then the
+// agents and their namespace stay. Otherwise VMs would no longer be guarded.
 func TestTakingTheControllerAwayLeavesTheAgents(t *testing.T) {
 	const kept = `jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid} {.metadata.deletionTimestamp}{"\n"}{end}`
 	for _, dir := range []string{"deploy/controller", "deploy/beside-kubevirt"} {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// release is the version that the manifests name.
+// release returns the version that the manifests name.
 func release(t *testing.T) string {
 	t.Helper()
 	tags := regexp.MustCompile(`(?m)newTag: (.*)$`).FindAllStringSubmatch(read(t, "deploy/version/kustomization.yaml"), -1)
@@ -34,7 +34,7 @@ func TestTheVersionIsAReleasedOne(t *testing.T) {
 	}
 }
 
-// images are all that the manifests name.
+// images returns the images that the manifests name.
 func images(t *testing.T) []string {
 	t.Helper()
 	all := read(t, "deploy/examples/launcher.yaml")

@@ -12,8 +12,8 @@ import (
 
 func deaf() node.Spec { return node.Spec{Firmware: true} }
 
-// interrupted runs a change to the agents or their node while one VM is in the
-// middle of its grace period and others, on both nodes, are in peace.
+// interrupted changes the agents or their node while one VM is in its grace period and
+// others run on both nodes. It checks that the deadline stays and that the others go on.
 func interrupted(t *testing.T, cause string, grace int, change func(w *world, peaceful *vm)) {
 	t.Helper()
 	w := given(t)
@@ -62,16 +62,18 @@ func TestARestartOfKubeletTouchesNoVMAndNoContainer(t *testing.T) {
 	})
 }
 
-// A launcher pod that is being deleted meanwhile is another matter: kubelet's
-// call to stop it fails, and kubelet then stops its sandbox, which kills it.
+// Given a VM whose VMI is deleted, but not its launcher pod. When containerd restarts, then
+// the deadline stays, and no container and no other VM is touched. A launcher pod that is
+// being deleted would end: kubelet's call to stop its container fails, and kubelet then
+// stops the sandbox, which kills the container.
 func TestARestartOfContainerdTouchesNoVMAndNoContainer(t *testing.T) {
 	interrupted(t, "VMIDeleted", 15, func(w *world, peaceful *vm) {
 		w.unchanged(peaceful, "containerd", w.a.RestartContainerd)
 	})
 }
 
-// unchanged restarts something on the first node, where containers have to
-// stay what they are.
+// unchanged restarts a service on the first node and checks that the containers there stay
+// the same.
 func (w *world) unchanged(v *vm, name string, restart func(context.Context) error) {
 	w.Helper()
 	w.waitTold(namespace, v.launcherPod())
@@ -88,8 +90,7 @@ func (w *world) unchanged(v *vm, name string, restart func(context.Context) erro
 	}
 }
 
-// containers says which containers the agent on a node and the launcher of a VM
-// there are.
+// containers identifies the containers of a node's agent and of a VM's launcher there.
 func (w *world) containers(n *cluster.Node, v *vm) string {
 	w.Helper()
 	const id = `jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}{"\n"}`
@@ -108,7 +109,7 @@ func TestWithoutTheDaemonSetVMsRunOnAndTheNextOneAdoptsThem(t *testing.T) {
 	w.delete(dying.launcherPod())
 	s := dying.begun("LauncherSignal", 30*time.Second)
 
-	from := time.Now() // the agents' rights go before they do
+	from := time.Now() // kubectl deletes the agents' rights before the agents
 	w.Kubectl(t, "delete", "-k", "../../deploy/daemonset")
 	w.step("kubectl delete -k deploy/daemonset")
 	w.delete("vmi/" + deleted.Name)

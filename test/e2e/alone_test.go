@@ -16,17 +16,17 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// alone is a VM of deploy/examples/vm.yaml.
+// alone is a VM of deploy/examples/vm.yaml: a pod with its own QEMU, without libvirt.
 type alone struct {
 	w              *world
 	on             *cluster.Node
 	name, manifest string
 	grace          int
 	uid            string // of the pod
-	pid            int    // QEMU's, as this process sees it
+	pid            int    // QEMU's, in this process's PID namespace
 }
 
-// alone applies the example with another name, behaviour and grace period, on a node.
+// alone applies the example on a node, with this name, behaviour and grace period.
 func (w *world) alone(on *cluster.Node, name, behaviour string, grace int) *alone {
 	w.Helper()
 	v := &alone{w: w, on: on, name: name, grace: grace, manifest: w.example("vm.yaml", "name: vm-example", "name: "+name, "namespace: default", "namespace: "+namespace,
@@ -66,7 +66,7 @@ func (v *alone) record() (node.VMStatus, bool) {
 	return node.VMStatus{}, false
 }
 
-// qemu is the one in the pod's cgroup.
+// qemu returns the pid of the QEMU in the pod's cgroup.
 func (v *alone) qemu() int {
 	v.w.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*")
@@ -74,10 +74,10 @@ func (v *alone) qemu() int {
 		v.w.Fatal(err)
 	}
 	for _, process := range all {
-		name, _ := os.ReadFile(filepath.Join(process, "comm")) // it may be gone
+		name, _ := os.ReadFile(filepath.Join(process, "comm")) // the process may be gone
 		groups, _ := os.ReadFile(filepath.Join(process, "cgroup"))
 		if strings.HasPrefix(string(name), "qemu-") && strings.Contains(string(groups), v.uid) {
-			pid, _ := strconv.Atoi(filepath.Base(process)) // digits
+			pid, _ := strconv.Atoi(filepath.Base(process)) // the name has only digits
 			return pid
 		}
 	}
@@ -85,13 +85,13 @@ func (v *alone) qemu() int {
 	return 0
 }
 
-// monitor has its QEMU carry out a command.
+// monitor makes the VM's QEMU carry out a command.
 func (v *alone) monitor(command string) {
 	v.w.Helper()
 	node.Monitor(v.w, fmt.Sprintf("/proc/%d/root/run/vm/qmp.sock", v.pid), command)
 }
 
-// deadline is when its grace period ends, once that has begun.
+// deadline waits until the VM's grace period has begun and returns when it ends.
 func (v *alone) deadline() (at time.Time) {
 	v.w.Helper()
 	node.Eventually(v.w, soon, func() bool {
@@ -104,8 +104,8 @@ func (v *alone) deadline() (at time.Time) {
 	return at
 }
 
-// ended waits until the pod is gone, and tells how long the agent says that its
-// shutdown took.
+// ended waits until the pod is gone and returns how long its shutdown took, as the agent
+// logs it.
 func (v *alone) ended(outcome string) (took time.Duration) {
 	v.w.Helper()
 	node.Eventually(v.w, 2*soon, func() bool {
@@ -131,7 +131,7 @@ func (v *alone) ended(outcome string) (took time.Duration) {
 }
 
 func TestAVMByKubectlApplyAloneOnNodesWithoutLibvirt(t *testing.T) {
-	// Given: nodes without libvirtd, and VMs that one command each has made.
+	// Given nodes without libvirtd, and VMs that one kubectl apply each has created.
 	w := given(t)
 	for _, n := range w.Nodes {
 		if err := n.StopLibvirtd(t.Context()); err != nil {
@@ -151,7 +151,7 @@ func TestAVMByKubectlApplyAloneOnNodesWithoutLibvirt(t *testing.T) {
 	}
 	w.step("six guests are up")
 
-	// When they are deleted, then each hears of it at once,
+	// When they are deleted, then each guest is asked at once,
 	for _, v := range []*alone{polite, byManifest, paused} {
 		if v == paused {
 			v.monitor("stop")
@@ -167,7 +167,7 @@ func TestAVMByKubectlApplyAloneOnNodesWithoutLibvirt(t *testing.T) {
 		}
 		w.step("%s is off after %v", v.name, took)
 	}
-	// has the time that it needs, also one that boots,
+	// has the time that it needs, also a guest that still boots,
 	booting := w.alone(w.a, "booting", "boot=2", 40)
 	booting.guarded()
 	for _, v := range []*alone{booting, slow, deaf, none} {
@@ -177,7 +177,7 @@ func TestAVMByKubectlApplyAloneOnNodesWithoutLibvirt(t *testing.T) {
 	if took := slow.ended("Graceful"); took < 2*time.Second {
 		t.Errorf("a guest that takes 2 s is off after %v", took)
 	}
-	// and no more: its grace period, 6 s, or none.
+	// and is destroyed when its grace period of 6 s, or of 0 s, is over.
 	if took := none.ended("Forced"); took > time.Second {
 		t.Errorf("without a grace period it is off after %v", took)
 	}
@@ -192,7 +192,7 @@ func TestAVMByKubectlApplyAloneOnNodesWithoutLibvirt(t *testing.T) {
 	}
 	booting.ended("Graceful")
 	w.step("they are gone")
-	// And nothing is left of them.
+	// Then no record is left of them.
 	for _, n := range w.Nodes {
 		if records, ok := w.records(n); !ok || len(records) != 0 {
 			t.Errorf("records of %s: %+v, %v", n.Name, records, ok)

@@ -9,8 +9,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// e2e: a user's own budget beside the VM's, with which the API server answers 500, and
-// no permission to delete local data: a launcher has none.
+// Given a user's own budget beside the VM's, so that the API server answers an eviction
+// with 500. When kubectl vmdrain drains the node without permission to delete local data,
+// then the VM is moved: a launcher has no local data. Otherwise such a VM would block the
+// drain.
 func TestADrainMovesAVMWithTwoBudgets(t *testing.T) {
 	w := given(t)
 	w.controller()
@@ -34,7 +36,9 @@ spec:
 	v.moved(w.a)
 }
 
-// e2e: kubectl drain tries again after 5 s, and the VM has no budget then either.
+// Given a quota that forbids the VM's budget. When its launcher pod is evicted three times,
+// as by kubectl drain, which tries again after 5 s, then each eviction is refused and the
+// VM runs on. An Event tells the user that the VM has no budget, and why.
 func TestAQuotaOnBudgetsStopsNoVM(t *testing.T) {
 	w := given(t)
 	w.controller()

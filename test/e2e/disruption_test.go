@@ -10,7 +10,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// holding switches both feature gates on, and lets a shutdown be held so long.
+// holding enables both feature gates and sets how long a shutdown may be held.
 func (w *world) holding(allowance string) {
 	w.Helper()
 	w.afterwards("delete", "evacuationpolicy/default", "--ignore-not-found")
@@ -24,8 +24,8 @@ spec: {configuration: {developerConfiguration: {featureGates: [PreemptionEvictio
 	w.KubectlApply(w, `{"apiVersion":"vmgrace.io/v1alpha1","kind":"EvacuationPolicy","metadata":{"name":"default"},"spec":{"migrationAllowance":"`+allowance+`"}}`)
 }
 
-// holdable waits until a launcher pod that is made says so; the settings have to
-// reach both replicas.
+// holdable creates a live-migratable VM whose launcher pod allows its shutdown to be held for the
+// allowance. Before that it waits until the settings have reached both replicas' webhooks.
 func (w *world) holdable(p plan, allowance string) *vm {
 	w.Helper()
 	p.strategy = "LiveMigrate"
@@ -38,7 +38,7 @@ func (w *world) holdable(p plan, allowance string) *vm {
 		if inARow++; err != nil || out != allowance {
 			inARow = 0
 		}
-		return inARow == 6 // both replicas answer
+		return inARow == 6 // so both replicas have answered
 	}, "the webhook does not let a launcher be held for %s s", allowance)
 	v := w.vm(p)
 	if got := w.get("pod", "virt-launcher-"+v.Name, `{.metadata.annotations.vmgrace\.io/hold-for}`); got != "PreemptionByScheduler,DeletionByTaintManager" {
@@ -48,20 +48,20 @@ func (w *world) holdable(p plan, allowance string) *vm {
 	return v
 }
 
-// important has a more important pod come that needs the launcher's room.
+// important creates a pod of higher priority that needs the launcher's room on the node.
 func (w *world) important(on *cluster.Node, cpu string) {
 	w.Helper()
 	w.priorityClass("vmgrace-e2e")
 	w.afterwards("delete", "-n", namespace, "pod/virt-launcher-important", "--ignore-not-found", "--grace-period=1")
 	text := w.launcher(plan{Spec: node.Spec{Name: "important"}, on: on, cpu: cpu, orphan: true}, "nobody")
-	// Not one of ours, and one that has to be scheduled.
+	// The pod is no launcher, and the scheduler has to place it.
 	text = strings.Replace(text, "nodeName: "+on.Name, "nodeSelector: {kubernetes.io/hostname: "+on.Name+"}", 1)
 	text = strings.Replace(text, "kubevirt.io: virt-launcher", "app: important", 1)
 	text = strings.Replace(text, "restartPolicy: Never", "restartPolicy: Never\n  priorityClassName: vmgrace-e2e", 1)
 	w.KubectlApply(w, text)
 }
 
-// priorityClass makes one that is higher than that of most pods.
+// priorityClass creates a priority class that is higher than that of most pods.
 func (w *world) priorityClass(name string) {
 	w.Helper()
 	w.afterwards("delete", "priorityclass/"+name, "--ignore-not-found")
@@ -79,8 +79,8 @@ func (w *world) importantRuns() {
 	w.step("the more important pod runs")
 }
 
-// held waits until the agent says that it holds the shutdown for that reason, in
-// status.json and in its record; it returns the latest moment.
+// held waits until status.json and the record say that the agent holds the shutdown for
+// this reason. It returns the moment at which the shutdown begins at the latest.
 func (v *vm) held(reason string) time.Time {
 	v.w.Helper()
 	var s node.Status
@@ -95,7 +95,7 @@ func (v *vm) held(reason string) time.Time {
 	return v.parse(s.Deadline)
 }
 
-// said waits for an Event of the VM's agent whose message begins like that.
+// said waits for an Event of this reason about the VM whose message starts with begin.
 func (v *vm) said(reason, begin string) {
 	v.w.Helper()
 	node.Eventually(v.w, soon, func() bool {
@@ -110,7 +110,7 @@ func TestAVMWhoseLauncherIsPreemptedOrTaintedAwayIsMoved(t *testing.T) {
 	cpu := w.moreThanHalf()
 	v := w.holdable(plan{grace: 30, cpu: cpu}, "150")
 	const preempted, tainted = "Succeeded PreemptionByScheduler;", "Succeeded DeletionByTaintManager;"
-	// moves: the same guest runs on the other node soon, for these causes.
+	// moves waits until the guest was moved to the node. causes are all migrations so far.
 	moves := func(from *vm, to *cluster.Node, causes string) *vm {
 		t.Helper()
 		begin := time.Now()
@@ -120,25 +120,26 @@ func TestAVMWhoseLauncherIsPreemptedOrTaintedAwayIsMoved(t *testing.T) {
 		return from.moved(to)
 	}
 
-	// When somebody deletes its launcher as the scheduler does,
+	// When somebody deletes the launcher as the scheduler does,
 	v.condition("True", "PreemptionByScheduler")
 	w.delete(v.launcherPod())
-	// then it is moved.
+	// then the VM is moved.
 	there := moves(v, w.b, preempted)
 
-	// When a more important pod needs its room, it is back, and the pod runs.
+	// When a pod of higher priority needs its room, then the VM is moved back, and the pod
+	// runs.
 	w.important(w.b, cpu)
 	back := moves(there, w.a, preempted+preempted)
 	w.importantRuns()
 
-	// When its node is tainted, it is moved once more.
+	// When its node is tainted, then the VM is moved once more.
 	const taint = "CriticalAddonsOnly"
 	w.delete("pod/virt-launcher-important", "--grace-period=1")
 	w.afterwards("taint", "node", w.a.Name, taint+"-")
 	w.Kubectl(t, "taint", "node", w.a.Name, taint+"=true:NoExecute")
 	last := moves(back, w.b, preempted+preempted+tainted)
 
-	// When its launcher is deleted by a user, it is asked at once.
+	// When a user deletes the launcher, then the shutdown begins at once.
 	from := time.Now()
 	w.delete("pod", "-l", "kubevirt.io/created-by="+last.uid)
 	began := last.begun("LauncherSignal", 30*time.Second)
@@ -154,16 +155,16 @@ func TestAVMThatCannotBeMovedInTimeHasItsWholeGracePeriod(t *testing.T) {
 	w.controller()
 	w.holding("20s")
 	v := w.holdable(plan{Spec: node.Spec{Behaviour: "deaf"}, grace: 6}, "20")
-	// Given a second node that takes nobody
+	// Given a second node that is cordoned
 	w.afterwards("uncordon", w.b.Name)
 	w.Kubectl(t, "cordon", w.b.Name)
 
-	// When its own is tainted
+	// When the VM's own node is tainted
 	const taint = "vmgrace.dev/e2e"
 	w.afterwards("taint", "node", w.a.Name, taint+"-")
 	w.Kubectl(t, "taint", "node", w.a.Name, taint+"=1:NoExecute")
 	latest := v.held("DeletionByTaintManager")
-	// and its agent is killed,
+	// and its agent's pod is deleted by force,
 	was := w.agent(w.a)
 	w.Kubectl(t, "delete", "pod", "-n", agents, was, "--force", "--grace-period=0")
 	node.Eventually(t, soon, func() bool { is := w.agent(w.a); return is != "" && is != was }, "no new agent")
@@ -172,7 +173,8 @@ func TestAVMThatCannotBeMovedInTimeHasItsWholeGracePeriod(t *testing.T) {
 		t.Errorf("the latest moment was %v, it is %v", latest, again)
 	}
 
-	// Then it is asked at the latest moment, and has its whole grace period then.
+	// then the shutdown begins at the latest moment, and the guest has its whole grace
+	// period.
 	v.begins()
 	began := v.begun("LauncherSignal", 6*time.Second)
 	if late := began.startedAt.Sub(latest); late < 0 || late > 50*ms {

@@ -1,7 +1,7 @@
-// Package e2e runs what is shipped, the two images and the manifests, on a
-// Kubernetes of two real nodes with real guests. It looks at it as users do: by
-// kubectl, virsh, QEMU's own log and node-agent status. make e2e runs it.
+// Package e2e tests the shipped images and manifests in a Kubernetes cluster of two nodes
+// with real guests. The tests observe it as users do: by kubectl, virsh, QEMU's own log and
+// node-agent status. make e2e runs them.
 //
-// The cluster is one of its own (test/cluster), or the one that KUBECONFIG names:
-// a test that such a cluster cannot run fails and says NOT RUN.
+// test/cluster starts the cluster, unless KUBECONFIG names another one. A test that such a
+// cluster cannot run fails and says NOT RUN.
 package e2e

@@ -16,8 +16,8 @@ import (
 
 const controllerDir = "../../deploy/controller"
 
-// controller applies deploy/controller as it is shipped, for the time of the
-// test, and waits until both replicas answer.
+// controller applies deploy/controller as it is shipped and waits until both replicas are
+// ready. It deletes them when the test ends.
 func (w *world) controller() {
 	w.Helper()
 	w.afterwards("delete", "-k", controllerDir, "--ignore-not-found")
@@ -39,7 +39,7 @@ func (w *world) controller() {
 }
 
 // liveMigratable gives VMs the strategy LiveMigrate and the condition LiveMigratable, as their
-// node would.
+// node would. It waits until their budgets are in force.
 func (w *world) liveMigratable(vms ...*vm) {
 	w.Helper()
 	for _, v := range vms {
@@ -55,7 +55,7 @@ func (w *world) liveMigratable(vms ...*vm) {
 	}
 }
 
-// drain runs kubectl drain until stop is called; said is what it has printed.
+// drain runs kubectl drain until stop is called. said returns what kubectl has printed.
 func (w *world) drain(name string) (said func() string, stop func()) {
 	w.Helper()
 	out, err := os.Create(filepath.Join(w.TempDir(), "drain"))
@@ -90,11 +90,13 @@ func (w *world) drain(name string) (said func() string, stop func()) {
 
 func TestADrainStopsNoVMThatAskedToBeMoved(t *testing.T) {
 	w := given(t)
-	// Without the webhook a pod that ends too early is only told of.
+	// Given no webhook: an Event is all that warns of a launcher pod with too short a grace
+	// period.
 	short := plan{Spec: deaf(), grace: 30, podGrace: 30}
 	w.vm(short).told("PodGraceTooShort")
 	w.controller()
-	// No room elsewhere: what the first asks for is there once on each node.
+	// Given no room on the other node: each node has the CPU for one VM of this size, and
+	// each has such a VM.
 	cpu := w.moreThanHalf()
 	short.Spec, short.on = slow(), w.b
 	all := w.vms(plan{Spec: deaf(), grace: 30, on: w.b, cpu: cpu}, short, plan{Spec: deaf(), grace: 5, cpu: cpu})
@@ -116,7 +118,7 @@ spec: %s`, namespace, podSpec(w.b.Name, "")))
 	from := time.Now()
 	said, stop := w.drain(w.b.Name)
 
-	// Then the first answer is the mark's, and the second the budget's.
+	// Then the first answer tells of the mark, and the second one of the budget.
 	mark := fmt.Sprintf(`Eviction triggered evacuation of VMI "%s/%s"`, namespace, moved.Name)
 	node.Eventually(t, soon, func() bool { return strings.Contains(said(), mark) }, "kubectl drain does not say %s", mark)
 	w.step("kubectl drain: %s", mark)
@@ -129,7 +131,8 @@ spec: %s`, namespace, podSpec(w.b.Name, "")))
 	}
 	node.Eventually(t, soon, func() bool { return strings.HasPrefix(moved.evacuations(), "kubevirt-evacuation-") }, "there is no migration of %s", moved.Name)
 
-	// Others are evicted as ever, VMs without the strategy shut down in peace.
+	// Then other pods are evicted as usual, and a VM without the strategy shuts down
+	// gracefully. The VM that asked to be moved is marked once, and nothing stops it.
 	stopped.evicted(from)
 	node.Eventually(t, soon, func() bool {
 		return w.find(objects.Query{Kind: "pod", Namespace: namespace, Name: "other", Path: "{.metadata.name}"}) == ""
@@ -146,7 +149,7 @@ spec: %s`, namespace, podSpec(w.b.Name, "")))
 		t.Errorf("its launcher pod is not left alone: %s", got)
 	}
 
-	// A node that is used again keeps its VM.
+	// When the node is uncordoned, then the mark is removed and the VM stays.
 	w.Kubectl(t, "uncordon", w.b.Name)
 	node.Eventually(t, soon, func() bool { return moved.vmi("{.status.evacuationNodeName}") == "" }, "the mark outlives the uncordon")
 	w.untouched(moved)
@@ -156,7 +159,7 @@ spec: %s`, namespace, podSpec(w.b.Name, "")))
 // vmi reads from the VM's VMI.
 func (v *vm) vmi(path string) string { v.w.Helper(); return v.w.get("vmi", v.Name, path) }
 
-// evacuations are the names of the migrations that were made of the VM.
+// evacuations returns the names of the VM's migrations.
 func (v *vm) evacuations() string {
 	v.w.Helper()
 	return v.w.find(objects.Query{Kind: "vmim", Namespace: namespace, Path: `{range .items[?(@.spec.vmiName=="` + v.Name + `")]}{.metadata.name}{"\n"}{end}`})

@@ -10,10 +10,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// slow is a guest that takes longer than most would wait.
+// slow is a guest that takes 7 s to shut down.
 func slow() node.Spec { return node.Spec{Behaviour: "slow=7"} }
 
-// evicted asserts that the guest had the time it took.
+// evicted asserts that the guest had the 7 s that its shutdown takes.
 func (v *vm) evicted(from time.Time) {
 	v.w.Helper()
 	v.offByItself()
@@ -47,7 +47,7 @@ func TestANoExecuteTaintShutsGuestsDownGracefully(t *testing.T) {
 	from := time.Now()
 	w.Kubectl(t, "taint", "node", w.a.Name, taint+"=1:NoExecute")
 	v.evicted(from)
-	// The agent's own pod is not evicted.
+	// Then the taint does not evict the agent's own pod.
 	w.waitAgents()
 }
 
@@ -64,7 +64,7 @@ func TestAPreemptedLaunchersGuestShutsDownGracefully(t *testing.T) {
 	}
 }
 
-// moreThanHalf is so much of the first node's CPU that two do not fit.
+// moreThanHalf returns a CPU request of which only one fits on the first node.
 func (w *world) moreThanHalf() string {
 	w.Helper()
 	text := w.Kubectl(w, "get", "node", w.a.Name, "-o", "jsonpath={.status.allocatable.cpu}")

@@ -13,12 +13,13 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// TestADrainOfEightBesideVirsh is a figure of docs/lab/performance.md, and no part of make
-// e2e: eight guests leave a node by kubectl vmdrain, and eight others by virsh, two at
-// a time as the settings allow, with the same bandwidth.
+// TestADrainOfEightBesideVirsh measures a figure of docs/lab/performance.md. make e2e does
+// not run it. Given eight guests that kubectl vmdrain moves and eight that virsh moves, two
+// at a time as the settings allow, with the same bandwidth. Then the test logs both
+// durations.
 func TestADrainOfEightBesideVirsh(t *testing.T) {
 	const many, atOnce = 8, 2
-	for _, bandwidth := range []int{0, 8, 3} { // MiB/s; 0: as fast as it can be
+	for _, bandwidth := range []int{0, 8, 3} { // MiB/s; 0 = no limit
 		t.Run(fmt.Sprintf("%d MiB a second", bandwidth), func(t *testing.T) {
 			w := given(t)
 			w.controller()
@@ -29,7 +30,7 @@ kind: KubeVirt
 metadata: {name: kubevirt, namespace: %s}
 spec: {configuration: {migrations: {bandwidthPerMigration: %dMi}}}
 `, agents, bandwidth))
-			// By virsh, of domains that are nobody's.
+			// Given domains without a VMI, which virsh moves.
 			names := make(chan string, many)
 			for range many {
 				names <- w.b.Start(t, node.Spec{Namespace: "nobodys"}).Domain
@@ -56,7 +57,7 @@ spec: {configuration: {migrations: {bandwidthPerMigration: %dMi}}}
 			group.Wait()
 			byVirsh := time.Since(begin)
 			w.a.Run(t, "for d in $(virsh list --name | grep ^nobodys_); do virsh destroy $d; done")
-			// By the agents.
+			// Given VMs, which the agents move.
 			w.afterwards("uncordon", w.b.Name)
 			if _, err := w.buildVMDrain(); err != nil {
 				t.Fatal(err)

@@ -26,25 +26,26 @@ const (
 	crd       = "crd/virtualmachineinstances.kubevirt.io"
 	crdsRun   = "../../deploy/crds/run"
 
-	soon = 30 * time.Second // for what has no promise, on a busy machine
+	soon = 30 * time.Second // bounds waits without a promised time, on a busy machine
 	ms   = time.Millisecond
 )
 
-// shared is the cluster of all tests. They restore what they break.
+// shared is the cluster that all tests use. Each test restores what it changes.
 var shared suite
 
 type suite struct {
 	*cluster.Cluster
 	a, b    *cluster.Node
 	objects *objects.Reader
-	late    *node.Lateness // of this machine, from the beginning
-	// rightless are the times in which a test had taken the agents' rights.
+	late    *node.Lateness // of this machine, since the start of the run
+	// rightless holds the periods in which a test had removed the agents' rights.
 	rightless []window
-	// unsettled are those in which they may not be in force: the API server was starting, or
-	// they were deleted and made anew with the agents.
+	// unsettled holds the periods in which the agents' rights may not have been in force:
+	// the API server was starting, or a test deleted the agents with their rights and
+	// applied both again.
 	unsettled []window
-	found     []string // what was there before, of what is applied
-	// buildVMDrain builds kubectl-vmdrain, once, and returns its path.
+	found     []string // the applied objects that existed before the run
+	// buildVMDrain builds kubectl-vmdrain once and returns its path.
 	buildVMDrain func() (string, error)
 }
 
@@ -110,7 +111,7 @@ func (s *suite) startCluster(ctx context.Context) (err error) {
 	return nil
 }
 
-// importImages takes what hack/images.sh has made.
+// importImages imports the images that hack/images.sh has built.
 func (s *suite) importImages(ctx context.Context) error {
 	for _, name := range []string{"node-agent", "launcher-shim", "cluster-controller", "vm-example"} {
 		image, err := cluster.Image(name)
@@ -124,7 +125,7 @@ func (s *suite) importImages(ctx context.Context) error {
 	return nil
 }
 
-// applyCRDs leaves KubeVirt's, where they are there.
+// applyCRDs applies deploy/crds/run, unless the cluster already has KubeVirt's CRDs.
 func (s *suite) applyCRDs(ctx context.Context) error {
 	if s.there(ctx, crd) {
 		return nil
@@ -133,8 +134,8 @@ func (s *suite) applyCRDs(ctx context.Context) error {
 	return err
 }
 
-// applyAgents applies what is shipped, and says which files of the nodes the
-// tests' guests may name where they arrive: their kernel and their console.
+// applyAgents applies deploy/daemonset. It also allows the files of a node that a migrated
+// guest of the tests names on its target: its kernel and its console.
 func (s *suite) applyAgents(ctx context.Context) error {
 	text, err := s.TryKubectl(ctx, "", "kustomize", "../../deploy/daemonset")
 	if err != nil {
@@ -153,14 +154,14 @@ func (s *suite) applyAgents(ctx context.Context) error {
 	return s.agentsReady(ctx)
 }
 
-// agentsReady waits until an agent is ready on each node, and holds on to their
-// logs, which kubelet removes with the pods.
+// agentsReady waits until an agent is ready on each node. It makes hard links to the
+// agents' logs, because kubelet removes the logs with the pods.
 func (s *suite) agentsReady(ctx context.Context) error {
 	if err := s.kubectl(ctx, "rollout", "status", "-n", agents, "ds/node-agent", "--timeout=90s"); err != nil {
 		return err
 	}
 	for _, n := range s.Nodes {
-		// The rollout may not have noticed yet that an agent's pod was deleted.
+		// kubectl rollout status may not have noticed yet that an agent's pod was deleted.
 		const keep = `mkdir -p /var/log/vmgrace-e2e; logs='/var/log/pods/` + agents + `_node-agent-*/node-agent/*.log'
 			for try in $(seq 300); do ls $logs >/dev/null 2>&1 && break; sleep 0.1; done
 			for log in $logs; do ln -f "$log" "/var/log/vmgrace-e2e/$(echo "$log" | tr / _)"; done`
@@ -192,7 +193,8 @@ func (s *suite) kubectl(ctx context.Context, args ...string) error {
 	return err
 }
 
-// end removes from a foreign cluster what was not there before.
+// end closes the suite's own cluster. From another cluster it removes what was not there
+// before the run.
 func (s *suite) end() error {
 	if s.Cluster == nil {
 		return nil

@@ -12,8 +12,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// Two at a time may leave a node, and what is not moved in time has its grace period
-// then.
+// Given ten VMs on a node that only two may leave at a time. When the node is tainted, then
+// some are moved, and each that is not moved within the allowance has its whole grace
+// period then. Otherwise the guests that wait for the others would lose their graceful
+// shutdown.
 func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
 	const (
 		grace     = 5 * time.Second
@@ -39,7 +41,7 @@ func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
 	at := time.Now()
 	w.Kubectl(t, "taint", "node", w.a.Name, taint+"=1:NoExecute")
 
-	// Then each ends there, and never are more than two sent at once.
+	// Then each leaves the node or ends there, and never are more than two sent at once.
 	last, signalled := map[*vm]node.Status{}, map[*vm]time.Time{}
 	node.Eventually(t, allowance+grace+soon, func() bool {
 		w.twoLeave(w.a)
@@ -50,7 +52,7 @@ func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
 				if s.Phase == "Held" {
 					signalled[v] = v.parse(s.StartedAt)
 				}
-			case last[v].Phase != "Stopped": // its pod is gone, and its last word with it
+			case last[v].Phase != "Stopped": // its pod is gone, and status.json with it
 				last[v] = node.Status{Phase: "Stopped"}
 			}
 		}
@@ -71,13 +73,13 @@ func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
 			}
 			from, held := signalled[v]
 			if !held {
-				from = at // it was held for so short a time that nobody saw it
+				from = at // the test missed the short time for which it was held
 			}
 			if wait := begun.Sub(from); wait > allowance+time.Second {
 				t.Errorf("%s is asked %v after its launcher was signalled, it may be held for %v", v.Name, wait, allowance)
 			}
 			v.podGone(time.Now().Add(soon))
-		default: // its pod was gone before its last word was read
+		default: // its pod was gone before the test read the outcome
 			node.Eventually(t, soon, func() bool { return v.wasMoved() || v.wasShutDown() }, "%s was neither moved nor shut down", v.Name)
 			if v.wasMoved() {
 				moved++
@@ -93,7 +95,8 @@ func TestTenVMsOfATaintedNodeAreMovedOrHaveTheirGracePeriod(t *testing.T) {
 
 func (v *vm) wasMoved() bool { return strings.HasPrefix(v.migrations(), "Succeeded ") }
 
-// wasShutDown: its agent says so, and that nobody else has ended it.
+// wasShutDown tells whether the agent says that the VM was shut down and that nobody else
+// ended it.
 func (v *vm) wasShutDown() bool {
 	return slices.ContainsFunc(v.events(), func(e event) bool {
 		return e.Reason == "ShutdownCompleted" && strings.HasPrefix(e.Message, "LauncherSignal: Graceful") ||
@@ -101,9 +104,9 @@ func (v *vm) wasShutDown() bool {
 	})
 }
 
-// twoLeave asserts that no more than two VMs leave a node at once: these are sent. Four more
-// may have a target pod: two that have a slot, and two that leave it to others because the
-// scheduler has not placed their pod.
+// twoLeave asserts that no more than two VMs leave a node at once. These two are sent. Four
+// more may have a target pod: two that have a slot, and two that leave their slot to others
+// because the scheduler has not placed their pod.
 func (w *world) twoLeave(from *cluster.Node) {
 	w.Helper()
 	sent, waiting := 0, 0

@@ -14,8 +14,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// arrived finds the VM on the node that it was moved to, as a VM of its own: its
-// QEMU, its launcher and its console there.
+// arrived returns the VM as it is on the node to which it was moved, with its QEMU, its
+// launcher and its console there.
 func (v *vm) arrived(on *cluster.Node) *vm {
 	v.w.Helper()
 	there := &vm{w: v.w, uid: v.uid, grace: v.grace, Guest: v.At(v.w, on)}
@@ -24,8 +24,8 @@ func (v *vm) arrived(on *cluster.Node) *vm {
 	return there
 }
 
-// moved checks that a VM is the same guest on another node: nobody booted it, nobody
-// asked it to end.
+// moved checks that the VM runs on another node as the same guest: it has not booted again
+// and was not asked to shut down. It returns the VM as it is there.
 func (v *vm) moved(to *cluster.Node) *vm {
 	w := v.w
 	w.Helper()
@@ -47,7 +47,7 @@ func (v *vm) moved(to *cluster.Node) *vm {
 	return there
 }
 
-// migrations of a VM: phase and cause of each.
+// migrations returns the phase and the cause of each migration of the VM.
 func (v *vm) migrations() string {
 	v.w.Helper()
 	return v.w.find(objects.Query{Kind: "vmim", Namespace: namespace,
@@ -79,8 +79,8 @@ func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	}
 	w.step("%d guests are on %s", len(there), w.a.Name)
 
-	// And back with five more, by the drain that follows them: two at a time, and it
-	// says of each when it moves and when it has left,
+	// When the other node is drained with five more VMs by kubectl vmdrain, then all move
+	// back, two at a time, and vmdrain says of each when it moves and when it has left.
 	w.Kubectl(t, "uncordon", w.b.Name)
 	w.afterwards("uncordon", w.a.Name)
 	more := w.vms(slices.Repeat([]plan{{grace: 30}}, 5)...)
@@ -101,7 +101,7 @@ func TestADrainMovesVMsThatAskedToBeMoved(t *testing.T) {
 	}
 	w.step("%d guests are on %s", len(there)+len(more), w.b.Name)
 
-	// and one of them by a user's migration.
+	// When a user creates a migration, then that VM moves, too.
 	w.Kubectl(t, "uncordon", w.a.Name)
 	w.KubectlApply(t, `
 apiVersion: kubevirt.io/v1
@@ -114,7 +114,8 @@ spec: {vmiName: `+all[0].Name+`}
 	back := there[0].moved(w.a)
 	w.step("%s is on %s again", back.Name, w.a.Name)
 
-	// Their grace periods are what they were, and begin where they are.
+	// When moved VMs are deleted, then their grace periods are the same as before, and the
+	// guests shut down on their new nodes.
 	for _, v := range []*vm{back, there[1]} {
 		w.delete("vmi/" + v.Name)
 		v.WaitGone(t, soon)
@@ -125,11 +126,11 @@ spec: {vmiName: `+all[0].Name+`}
 	}
 }
 
-// podState is what kubectl vmdrain says of a pod.
+// podState is what kubectl vmdrain -o json says of a pod.
 type podState struct{ Pod, State string }
 
-// vmdrain empties a node by kubectl vmdrain, and returns what it has said. Meanwhile
-// it looks, again and again.
+// vmdrain drains a node by kubectl vmdrain and returns what vmdrain has said. It calls look
+// again and again until vmdrain ends.
 func (w *world) vmdrain(n *cluster.Node, look func()) (said []podState) {
 	w.Helper()
 	code, log := w.runVMDrain(n, look, "--timeout=180s", "-o", "json")
@@ -138,14 +139,14 @@ func (w *world) vmdrain(n *cluster.Node, look func()) (said []podState) {
 	}
 	for line := range strings.Lines(log) {
 		var s podState
-		if json.Unmarshal([]byte(line), &s) == nil { // else a warning
+		if json.Unmarshal([]byte(line), &s) == nil { // other lines are warnings
 			said = append(said, s)
 		}
 	}
 	return said
 }
 
-// runVMDrain runs kubectl vmdrain, which may fail.
+// runVMDrain runs kubectl vmdrain, which may fail, and calls look until it ends.
 func (w *world) runVMDrain(n *cluster.Node, look func(), args ...string) (code int, log string) {
 	w.Helper()
 	program, err := w.buildVMDrain()

@@ -15,18 +15,20 @@ import (
 func TestAVMIOfOneNodeNeverMakesAnotherAct(t *testing.T) {
 	w := given(t)
 	v := w.vm(plan{Spec: deaf(), grace: 4})
-	// A domain of the same name, as after a migration that went wrong.
+	// Given a domain of the same name on the other node, as after a failed migration.
 	twin := w.b.Boot(t, v.Spec)
 	w.delete("vmi/" + v.Name)
 	v.destroyedAt(v.begun(either, 4*time.Second).deadline)
 	v.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
-	v.forgottenBy(w.b) // or never known
+	v.forgottenBy(w.b) // or it never had a record
 	if twin.Gone(t) {
 		t.Errorf("the domain of %s on %s is gone as well", v.Domain, w.b.Name)
 	}
 }
 
-// The kernel counts what arrives at the agents' sockets.
+// Given 50 VMIs of one node. When they are created, changed and deleted, then the other
+// node's agent receives less than the size of one VMI, as the kernel counts at its sockets.
+// Otherwise every agent would receive all VMIs of the cluster.
 func TestNoByteAboutAVMIArrivesAtAnotherNode(t *testing.T) {
 	w := given(t)
 	const vmis, size = 50, 4096
@@ -48,7 +50,7 @@ func TestNoByteAboutAVMIArrivesAtAnotherNode(t *testing.T) {
 	atB = w.received(w.b) - b
 	w.step("%d VMIs of %s made, changed and deleted in %.1f s: %d bytes to its agent, %d to that of %s",
 		vmis, w.a.Name, time.Since(begin).Seconds(), atA, atB, w.b.Name)
-	// Bookmarks and answers to pings: not as much as a single VMI.
+	// Bookmarks and answers to pings are less than a single VMI.
 	if atB < 0 || atB >= size {
 		t.Errorf("the agent of %s has received %d bytes", w.b.Name, atB)
 	}
@@ -56,7 +58,7 @@ func TestNoByteAboutAVMIArrivesAtAnotherNode(t *testing.T) {
 
 var receivedBytes = regexp.MustCompile(`bytes_received:(\d+)`)
 
-// received sums what the agent's connections have received.
+// received returns the bytes that the agent's connections have received.
 func (w *world) received(n *cluster.Node) int {
 	w.Helper()
 	sum := 0

@@ -11,7 +11,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// server is the API server, if it is ours to stop.
+// server returns the API server. The test fails if it must not be stopped.
 func (w *world) server() *cluster.API {
 	w.Helper()
 	api, err := w.API()
@@ -43,8 +43,8 @@ func (w *world) start(api *cluster.API) {
 	w.step("API server started")
 }
 
-// starting starts the API server. Until that is ready it may refuse what it will
-// allow: it answers before it has read the roles.
+// starting starts the API server. Until the server is ready, it may refuse what it allows
+// later: it answers before it has read the roles.
 func (w *world) starting(ctx context.Context, api *cluster.API) error {
 	from := time.Now()
 	err := api.Start(ctx)
@@ -52,7 +52,7 @@ func (w *world) starting(ctx context.Context, api *cluster.API) error {
 	return err //nolint:wrapcheck // it says what was tried
 }
 
-// container is what a container runtime calls the first container of a pod.
+// container returns the container runtime's ID of a pod's first container.
 func (w *world) container(in, pod string) string {
 	w.Helper()
 	w.waitTold(in, pod)
@@ -64,14 +64,15 @@ func (w *world) container(in, pod string) string {
 	return id
 }
 
-// waitTold waits until kubelet has told the API server that a pod runs. Its VM
-// is guarded before: kubelet looks at its containers once a second.
+// waitTold waits until kubelet has told the API server that a pod is ready. The agent
+// guards the VM earlier than that, because kubelet looks at its containers only once a
+// second.
 func (w *world) waitTold(in, pod string) {
 	w.Helper()
 	w.Kubectl(w, "wait", "-n", in, pod, "--for=condition=Ready", "--timeout="+soon.String())
 }
 
-// kill signals a container's first process as containerd does, without kubelet.
+// kill signals a container's first process through containerd, without kubelet.
 func (w *world) kill(n *cluster.Node, container, signal string) {
 	w.Helper()
 	n.Run(w, "ctr -n k8s.io tasks kill -s "+signal+" "+container)
@@ -97,7 +98,7 @@ func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 	all := w.vms(plan{Spec: deaf(), grace: 2}, plan{Spec: deaf(), grace: 3, orphan: true}, plan{Spec: deaf(), grace: 4})
 	signalled, deleted, kept := all[0], all[1], all[2]
 	launcher, agent := w.container(namespace, signalled.launcherPod()), w.container(agents, "pod/"+w.agent(w.a))
-	// A VMI is deleted while the agent does not look.
+	// Given a VMI that is deleted while the agent is stopped.
 	w.kill(w.a, agent, "SIGSTOP")
 	w.delete("vmi/" + deleted.Name)
 	api.Stop()
@@ -119,8 +120,8 @@ func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 	w.untouched(kept)
 }
 
-// five are VMs whose launcher pods the garbage collector leaves alone: it would
-// delete them with the VMIs that go with their CRD.
+// five creates five VMs whose launcher pods have no owner. Otherwise the garbage collector
+// would delete the pods with the VMIs, which Kubernetes deletes with their CRD.
 func (w *world) five() []*vm {
 	w.Helper()
 	var plans []plan
@@ -130,7 +131,7 @@ func (w *world) five() []*vm {
 	return w.vms(plans...)
 }
 
-// goOn asserts for a while that no VM ends.
+// goOn asserts for 3 s that no VM ends.
 func (w *world) goOn(vms []*vm) {
 	w.Helper()
 	gone := func(v *vm) bool { return v.Gone(w) }
@@ -156,7 +157,8 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 	}
 	w.step("CRD being deleted, VMIs with finalizers marked as deleted")
 	w.goOn(append(slices.Clone(vms), owned))
-	// The garbage collector takes a pod with its owner; that is kubelet's SIGTERM.
+	// When a VMI is gone, then the garbage collector deletes the launcher pod that it owns,
+	// and kubelet's SIGTERM starts the shutdown.
 	owned.release()
 	owned.begun("LauncherSignal", 2*time.Second)
 	owned.WaitGone(t, soon)
@@ -177,7 +179,8 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 	w.waitWatch("1", w.a, w.b)
 	w.step("CRD restored, the agents know")
 	w.goOn(vms)
-	// The work goes on: by a pod, and by a VMI that was made again.
+	// When a launcher pod or a VMI that was created again is deleted, then its VM is shut
+	// down.
 	w.delete(vms[0].launcherPod())
 	vms[0].WaitGone(t, soon)
 	again := vms[1]
@@ -195,7 +198,8 @@ func TestWithoutRightsNoVMIsTouched(t *testing.T) {
 	from := time.Now()
 	w.restore(w.applyAgents)
 	w.Kubectl(t, "delete", "clusterrolebinding", "-l", "app.kubernetes.io/name=node-agent")
-	// A watch that runs is not cut by that; that of the next agent is refused.
+	// The API server does not end a running watch for that, but it refuses a new agent's
+	// watch.
 	w.Kubectl(t, "rollout", "restart", "-n", agents, "ds/node-agent")
 	w.waitAgents()
 	w.waitWatch("0", w.a, w.b)

@@ -8,8 +8,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// condition is what Kubernetes says of a pod that it is about to delete. Without a
-// time it would be older than 2 minutes, and the disruption controller would set it to False.
+// condition sets the condition DisruptionTarget, as Kubernetes does before it deletes a
+// pod. Without a time the condition would be older than 2 minutes, and the disruption
+// controller would set it to False.
 func (v *vm) condition(status, reason string) {
 	v.w.Helper()
 	v.w.Kubectl(v.w, "patch", "-n", namespace, v.launcherPod(), "--subresource=status", "-p", fmt.Sprintf(
@@ -17,20 +18,22 @@ func (v *vm) condition(status, reason string) {
 		status, reason, time.Now().UTC().Format(time.RFC3339)))
 }
 
-// begins waits until a shutdown has begun: one that is held has not.
+// begins waits until the VM's shutdown has begun. A held shutdown has not begun.
 func (v *vm) begins() (told node.Status) {
 	v.w.Helper()
 	node.Eventually(v.w, soon, func() bool { told = v.launcherStatus(); return told.Phase == "ShuttingDown" }, "no shutdown of %s begins", v.Domain)
 	return told
 }
 
-// Every launcher of these says that its shutdown may be held.
+// Given VMs whose launchers allow their shutdown to be held. When a launcher is deleted for
+// a reason for which nobody moves the VM, then the shutdown begins at once, or after the 5
+// s that a mark may take. Otherwise users would wait for a migration that nobody creates.
 func TestAShutdownIsHeldForNothingButAMoveThatSomebodyMakes(t *testing.T) {
 	const (
 		preempted = "PreemptionByScheduler"
 		grace     = 2 * time.Second
-		atOnce    = 2 * time.Second // and what kubectl takes
-		unmarked  = 6 * time.Second // the 5 s that a mark may take
+		atOnce    = 2 * time.Second // this includes the time that kubectl takes
+		unmarked  = 6 * time.Second // this includes the 5 s that a mark may take
 	)
 	w := given(t)
 	w.controller()
@@ -62,7 +65,7 @@ func TestAShutdownIsHeldForNothingButAMoveThatSomebodyMakes(t *testing.T) {
 		}, []string{"--ignore-not-found"}, either, atOnce},
 	}
 	all := []*vm{w.holdable(firmware, "60")}
-	plans := make([]plan, len(rows)) // one more: the last is deleted with a shorter grace period
+	plans := make([]plan, len(rows)) // one VM more than rows: the last is deleted with a shorter grace period
 	for i := range plans {
 		plans[i] = firmware
 	}
@@ -86,7 +89,8 @@ func TestAShutdownIsHeldForNothingButAMoveThatSomebodyMakes(t *testing.T) {
 		w.step("%s", row.name)
 	}
 
-	// Where the pod has less time than the guest's grace period there is none to hold.
+	// Given a pod that has less time than the guest's grace period: no time is left to hold
+	// the shutdown.
 	v := all[len(rows)]
 	v.condition("True", preempted)
 	from := time.Now()

@@ -12,12 +12,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// graceful is how kubelet shuts a node down by itself: launchers have 25 s, then
-// the agent 5 s.
+// graceful configures kubelet's graceful node shutdown: the launchers have 25 s, then the
+// agent has 5 s.
 const graceful = "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 5s\n"
 
-// onLogind gives a node a system bus with logind, for its kubelet and its agent, and
-// returns what takes it away again.
+// onLogind gives a node's kubelet and agent a system bus with logind. undo removes the bus.
 func (w *world) onLogind(n *cluster.Node, m *logind.Machine) (undo func()) {
 	w.Helper()
 	done := false
@@ -55,7 +54,7 @@ func (w *world) onLogind(n *cluster.Node, m *logind.Machine) (undo func()) {
 	}
 }
 
-// newAgents are some that see what was mounted.
+// newAgents replaces the agents' pods, because only new ones see what was mounted.
 func (w *world) newAgents(ctx context.Context) error {
 	if err := w.kubectl(ctx, "delete", "pods", "-n", agents, "-l", "app.kubernetes.io/name=node-agent", "--wait"); err != nil {
 		return err
@@ -63,8 +62,10 @@ func (w *world) newAgents(ctx context.Context) error {
 	return w.agentsReady(ctx)
 }
 
-// kubelet ends the launchers in the moment in which the agent hears of the shutdown,
-// and the agent when they have ended.
+// Given a kubelet with graceful node shutdown. It ends the launchers at the moment at which
+// the agent hears of the shutdown, and the agent once they have ended. When the node shuts
+// down, then each VM has one shutdown with its whole grace period, and the node powers off
+// after the last deadline. Otherwise guests would lose what they had not written yet.
 func TestKubeletsGracefulNodeShutdownEndsEachVMOnce(t *testing.T) {
 	w := given(t)
 	const cause = "NodeShutdown|LauncherSignal"

@@ -9,16 +9,16 @@ import (
 	"time"
 )
 
-// What is in this file comes last: it looks back at the whole run.
+// The tests in this file examine the logs and Events of all tests that ran before them.
 
-// logLine is as much of a line of the agent as counts here.
+// logLine holds the fields of an agent's log line that the tests read.
 type logLine struct {
 	Time        time.Time
 	Reason, Err string
 }
 
-// refused: the API server said so in words. A number may be anything, such as
-// the pid of a guest.
+// refused tells whether the API server refused something. It looks for words, because a
+// number such as 403 may also be a guest's pid.
 func (l logLine) refused() bool {
 	said := strings.ToLower(l.Reason + " " + l.Err)
 	return slices.ContainsFunc([]string{"forbidden", "forbids", "unauthorized", "does not accept the credentials"},
@@ -31,7 +31,7 @@ func TestNoAgentWasEverRefusedAnything(t *testing.T) {
 	for _, n := range w.Nodes {
 		for text := range strings.Lines(n.Run(t, "cat /var/log/vmgrace-e2e/*")) {
 			lines++
-			_, object, _ := strings.Cut(text, "{") // after what the container runtime adds
+			_, object, _ := strings.Cut(text, "{") // the container runtime puts its own text before it
 			var line logLine
 			switch err := json.Unmarshal([]byte("{"+object), &line); {
 			case err != nil:
@@ -39,7 +39,7 @@ func TestNoAgentWasEverRefusedAnything(t *testing.T) {
 			case !line.refused():
 			case within(w.rightless, line.Time):
 				expected++
-			case within(w.unsettled, line.Time): // it answers before it has read the roles
+			case within(w.unsettled, line.Time): // the API server answers before it has read the roles
 			default:
 				t.Errorf("%s: %s", n.Name, text)
 			}
@@ -73,8 +73,7 @@ func TestTheAgentMayDoWhatTheDocumentsSayAndNothingElse(t *testing.T) {
 	}
 }
 
-// rights are the lines of kubectl auth can-i --list, however wide and in which
-// order.
+// rights returns the lines of kubectl auth can-i --list, sorted and with single spaces.
 func rights(table string) []string {
 	var lines []string
 	for line := range strings.Lines(table) {
@@ -92,7 +91,7 @@ func TestNoEventWasToldTwice(t *testing.T) {
 	for _, e := range w.events() {
 		key := e.uid + e.Reason
 		if e.Reason == "ShutdownHeld" {
-			key += e.Message // a VM may be held again, where it has moved to; each has its own latest moment
+			key += e.Message // a shutdown may be held again on the node that the VM moved to, with another latest moment
 		}
 		if seen[key] || e.source != "node-agent/1" {
 			t.Errorf("told again: %+v", e)

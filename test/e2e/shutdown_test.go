@@ -9,7 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// shutdown is one that goes on.
+// shutdown is a shutdown that has begun.
 type shutdown struct{ startedAt, deadline time.Time }
 
 func (v *vm) parse(text string) time.Time {
@@ -21,14 +21,14 @@ func (v *vm) parse(text string) time.Time {
 	return at
 }
 
-// either: a deleted VMI's launcher pod is deleted with it. Which of both an
-// agent sees first is nobody's promise.
+// either is the cause of a shutdown for a deleted VMI whose launcher pod is deleted with
+// it. The agent may see either of them first.
 const either = "VMIDeleted|LauncherSignal"
 
-// is tells whether a cause is the one that is wanted.
+// is tells whether a cause is one of the wanted ones, which "|" separates.
 func is(cause, want string) bool { return slices.Contains(strings.Split(want, "|"), cause) }
 
-// begun waits until status.json tells of a shutdown, of this cause and length.
+// begun waits until status.json tells of a shutdown and checks its cause and grace period.
 func (v *vm) begun(cause string, grace time.Duration) shutdown {
 	v.w.Helper()
 	var told node.Status
@@ -40,7 +40,7 @@ func (v *vm) begun(cause string, grace time.Duration) shutdown {
 	return s
 }
 
-// kept asserts that node-agent status tells of the same shutdown.
+// kept asserts that node-agent status still tells of the same shutdown.
 func (v *vm) kept(was shutdown) {
 	v.w.Helper()
 	var r node.VMStatus
@@ -50,9 +50,9 @@ func (v *vm) kept(was shutdown) {
 	}
 }
 
-// destroyedAt asserts by QEMU's own log that the agent signalled it at the
-// deadline: not before, and less than 50 ms after it. Where no core was free, what a
-// plain thread was late comes on top, for the agent and for QEMU.
+// destroyedAt asserts by QEMU's own log that the agent signalled QEMU at the deadline: not
+// before it, and less than 50 ms after it. Where no core was free, the limit grows by the
+// lateness of a plain thread, once for the agent and once for QEMU.
 func (v *vm) destroyedAt(deadline time.Time) {
 	v.w.Helper()
 	v.WaitGone(v.w, time.Until(deadline)+soon)
@@ -64,7 +64,7 @@ func (v *vm) destroyedAt(deadline time.Time) {
 	v.w.step("destroyed %.1f ms after the deadline", late.Seconds()*1000)
 }
 
-// offByItself asserts that the guest has ended itself, after one request.
+// offByItself asserts that the guest has shut down by itself after a request.
 func (v *vm) offByItself() {
 	v.w.Helper()
 	v.WaitGone(v.w, soon)
@@ -77,7 +77,8 @@ func (v *vm) offByItself() {
 
 func (v *vm) qemuLog() string { return v.Node.Run(v.w, "cat /var/log/libvirt/qemu/"+v.Domain+".log") }
 
-// ended asserts all that is left of a shutdown: nothing, and these Events.
+// ended asserts that no record is left of the shutdown and that exactly these Events tell
+// of it, with this cause and outcome.
 func (v *vm) ended(cause, outcome string, events ...string) {
 	v.w.Helper()
 	v.forgottenBy(v.Node)
@@ -101,8 +102,8 @@ func (v *vm) ended(cause, outcome string, events ...string) {
 	v.w.step("no record left; %s, Events %v", causes[0], events)
 }
 
-// podGone waits until the launcher pod is gone, before kubelet would have killed
-// its containers.
+// podGone waits until the launcher pod is gone. before is when kubelet would kill its
+// containers.
 func (v *vm) podGone(before time.Time) {
 	v.w.Helper()
 	gone := func() bool {
@@ -115,7 +116,7 @@ func (v *vm) podGone(before time.Time) {
 // event is an Event on a VMI.
 type event struct{ uid, source, Reason, Message string }
 
-// events are the agents' about all VMIs.
+// events returns the agents' Events about all VMIs.
 func (w *world) events() []event {
 	w.Helper()
 	out := w.find(objects.Query{Kind: "event", Namespace: namespace, Fields: "involvedObject.kind=VirtualMachineInstance",
@@ -139,7 +140,7 @@ func (v *vm) events() []event {
 	return slices.DeleteFunc(v.w.events(), func(e event) bool { return e.uid != v.uid })
 }
 
-// told waits for these Events on the VMI, each once, and no others.
+// told waits until the VMI has exactly these Events of the agents, each once.
 func (v *vm) told(events ...string) {
 	v.w.Helper()
 	slices.Sort(events)
@@ -157,7 +158,7 @@ func (v *vm) told(events ...string) {
 	}, "Events of %s: want %v", v.Domain, events)
 }
 
-// untouched asserts that VMs go on, and that no shutdown of them has begun.
+// untouched asserts that VMs run and that no shutdown of them has begun.
 func (w *world) untouched(vms ...*vm) {
 	w.Helper()
 	for _, n := range w.Nodes {
@@ -176,7 +177,7 @@ func (w *world) untouched(vms ...*vm) {
 	}
 }
 
-// runs asserts that the instance that was booted is there, and was asked nothing.
+// runs asserts that the guest that was booted is there and was not asked to shut down.
 func (v *vm) runs() {
 	v.w.Helper()
 	if v.Gone(v.w) {

@@ -16,15 +16,15 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// world is the cluster in one test.
+// world is the cluster as one test uses it.
 type world struct {
 	*testing.T
 	*suite
 	since time.Time
-	last  error // of node-agent status, for a message
+	last  error // of the last node-agent status, for a failure message
 }
 
-// given finds both agents at work.
+// given waits until both agents are ready. If the test fails, it logs what they have said.
 func given(t *testing.T) *world {
 	t.Helper()
 	w := &world{T: t, suite: &shared, since: time.Now()}
@@ -34,7 +34,7 @@ func given(t *testing.T) *world {
 	return w
 }
 
-// said logs what the agents have said in a test that failed.
+// said logs the agents' logs if the test has failed.
 func (w *world) said(since time.Time) {
 	if !w.Failed() {
 		return
@@ -46,7 +46,7 @@ func (w *world) said(since time.Time) {
 	w.Logf("the agents said (%v), and to the last node-agent status: %v\n%s", err, w.last, out)
 }
 
-// step logs what was just done, and how long it took.
+// step logs what the test has just done and how long that took.
 func (w *world) step(format string, args ...any) {
 	w.Helper()
 	w.Logf("%6.1f s  %s", time.Since(w.since).Seconds(), fmt.Sprintf(format, args...))
@@ -60,18 +60,18 @@ func (w *world) waitAgents() {
 	}
 }
 
-// plan is a VM to be made of deploy/examples.
+// plan describes a VM to create from deploy/examples.
 type plan struct {
 	node.Spec
-	on       *cluster.Node // nil: the first
+	on       *cluster.Node // nil = the first node
 	grace    int
-	podGrace int    // 0: grace + 30, as in the example
-	cpu      string // that the launcher asks for, if not the example's
-	// orphan: the launcher pod has no owner, and does not go with its VMI.
+	podGrace int    // 0 = grace + 30, as in the example
+	cpu      string // the launcher's request; "" = the example's
+	// orphan: the launcher pod has no owner, so it stays when its VMI is deleted.
 	orphan bool
-	// strategy: the VMI's evictionStrategy, from the beginning.
+	// strategy is the VMI's evictionStrategy from its creation on.
 	strategy string
-	// finalizer: the VMI has KubeVirt's, and stays until it is released.
+	// finalizer: the VMI has KubeVirt's finalizer and stays until release removes it.
 	finalizer bool
 }
 
@@ -85,7 +85,7 @@ func (v *vm) finalizers(list string) {
 	v.w.Kubectl(v.w, "patch", "vmi", v.Name, "-n", namespace, "--type=merge", "-p", `{"metadata":{"finalizers":`+list+`}}`)
 }
 
-// vm is a guest, its VMI and its launcher pod.
+// vm is a guest with its VMI and its launcher pod.
 type vm struct {
 	*cluster.Guest
 	w        *world
@@ -93,12 +93,12 @@ type vm struct {
 	grace    int
 }
 
-// vms makes VMs and waits until they are guarded.
+// vms creates VMs and waits until the agents guard them.
 func (w *world) vms(plans ...plan) []*vm {
 	w.Helper()
 	var all []*vm
 	if slices.ContainsFunc(plans, func(p plan) bool { return p.cpu != "" }) {
-		w.deletedPodsGone() // kubelet fails a pod that finds no room
+		w.deletedPodsGone() // kubelet fails a pod for which the node has no room
 	}
 	for _, p := range plans {
 		all = append(all, w.make(p))
@@ -111,7 +111,7 @@ func (w *world) vms(plans ...plan) []*vm {
 	return all
 }
 
-// deletedPodsGone waits until the pods that a test before has deleted are gone.
+// deletedPodsGone waits until the pods that earlier tests deleted are gone.
 func (w *world) deletedPodsGone() {
 	w.Helper()
 	node.Eventually(w, 2*soon, func() bool {
@@ -136,7 +136,7 @@ func (w *world) make(p plan) *vm {
 		_ = w.kubectl(ctx, "patch", "vmi", p.Name, "-n", namespace, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`) // it may be gone
 		return nil
 	})
-	// The guest is killed before.
+	// This runs after the guest's own cleanup, which kills the guest.
 	w.afterwards("delete", "-n", namespace, "vmi/"+p.Name, "pod/virt-launcher-"+p.Name, "--ignore-not-found", "--grace-period=2", "--wait=false")
 	v.uid = w.vmi(p)
 	w.KubectlApply(w, w.launcher(p, v.uid))
@@ -145,12 +145,12 @@ func (w *world) make(p plan) *vm {
 	return v
 }
 
-// afterwards runs kubectl when the test has ended.
+// afterwards runs kubectl when the test ends.
 func (w *world) afterwards(args ...string) {
 	w.restore(func(ctx context.Context) error { return w.kubectl(ctx, args...) })
 }
 
-// restore does something when the test has ended, and its own context with it.
+// restore calls do when the test ends. The test's own context has ended by then.
 func (w *world) restore(do func(context.Context) error) {
 	w.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -161,7 +161,7 @@ func (w *world) restore(do func(context.Context) error) {
 	})
 }
 
-// vmi makes the VMI of a plan and returns its UID.
+// vmi creates the VMI of a plan and returns its UID.
 func (w *world) vmi(p plan) string {
 	w.Helper()
 	labels := "  labels:"
@@ -195,7 +195,7 @@ func (w *world) launcher(p plan, uid string) string {
 	return text
 }
 
-// example is a file of deploy/examples, with pairs of old and new text.
+// example returns a file of deploy/examples. edits are pairs of old and new text.
 func (w *world) example(file string, edits ...string) string {
 	w.Helper()
 	text, err := os.ReadFile("../../deploy/examples/" + file)
@@ -216,7 +216,7 @@ func (w *world) get(kind, name, path string) string {
 	return w.objects.Read(w, objects.Query{Kind: kind, Namespace: namespace, Name: name, Path: path})
 }
 
-// find is what a query finds; "" where the object is not there.
+// find returns what a query finds, and "" if the object does not exist.
 func (w *world) find(q objects.Query) string {
 	w.Helper()
 	out, err := w.objects.Find(w.Context(), q)
@@ -241,7 +241,7 @@ func (v *vm) waitGuarded() {
 	}, "%s on %s is not guarded", v.Domain, v.Node.Name)
 }
 
-// launcherStatus is the status.json in the pod's volume; zero while there is none.
+// launcherStatus returns the status.json in the pod's volume, and zero while there is none.
 func (v *vm) launcherStatus() (s node.Status) {
 	const path = "/var/lib/kubelet/pods/%s/volumes/kubernetes.io~empty-dir/vmgrace/status.json"
 	out, err := v.Node.TryRun(v.w.Context(), nil, fmt.Sprintf("cat "+path, v.pod))
@@ -251,18 +251,19 @@ func (v *vm) launcherStatus() (s node.Status) {
 	return s
 }
 
-// agent is the name of the agent's pod on a node, "" while there is none.
+// agent returns the name of the agent's pod on a node, and "" while none runs.
 func (w *world) agent(n *cluster.Node) string {
 	w.Helper()
 	return w.find(objects.Query{Kind: "pod", Namespace: agents, Labels: "app.kubernetes.io/name=node-agent",
 		Fields: "status.phase=Running,spec.nodeName=" + n.Name, Path: "{.items[*].metadata.name}"})
 }
 
-// records is what node-agent status says on a node; ok is false while no agent
-// can be asked.
+// records returns what node-agent status says on a node. ok is false while no agent
+// answers.
 func (w *world) records(n *cluster.Node) (records []node.VMStatus, ok bool) {
 	w.Helper()
-	// What kubectl exec does, at a tenth of its cost. Two agents: one is on its way out.
+	// This does what kubectl exec does, at a tenth of its cost. It fails while two agents
+	// run: one of them is ending.
 	const status = `pid=$(pgrep -x node-agent) && chroot /proc/$pid/root /usr/bin/node-agent status -o json`
 	out, err := n.TryRun(w.Context(), nil, status)
 	if w.last = err; err != nil {
@@ -274,7 +275,7 @@ func (w *world) records(n *cluster.Node) (records []node.VMStatus, ok bool) {
 	return records, true
 }
 
-// recordOn is a VM's record on a node; ok is false while there is none to be seen.
+// recordOn returns the VM's record on a node. ok is false while it cannot be read.
 func (v *vm) recordOn(n *cluster.Node) (r node.VMStatus, ok bool) {
 	v.w.Helper()
 	records, ok := v.w.records(n)
@@ -287,7 +288,7 @@ func (v *vm) recordOn(n *cluster.Node) (r node.VMStatus, ok bool) {
 
 func (v *vm) record() (node.VMStatus, bool) { return v.recordOn(v.Node) }
 
-// forgottenBy waits until a node's agent says that it has no record of the VM.
+// forgottenBy waits until a node's agent has no record of the VM.
 func (v *vm) forgottenBy(n *cluster.Node) {
 	v.w.Helper()
 	node.Eventually(v.w, soon, func() bool {
@@ -296,9 +297,10 @@ func (v *vm) forgottenBy(n *cluster.Node) {
 	}, "the record of %s on %s is still there", v.Domain, n.Name)
 }
 
-// metric is a sample of the agent on a node, as text; "" while there is none.
+// metric returns a sample of a metric of a node's agent as text, and "" while there is
+// none.
 func (w *world) metric(n *cluster.Node, name string) string {
-	// Not through the API server, which a test may have stopped.
+	// This does not need the API server, which a test may have stopped.
 	const scrape = `timeout 5 bash -c 'exec 3<>/dev/tcp/127.0.0.1/9469; printf "GET /metrics HTTP/1.0\r\n\r\n" >&3; cat <&3' 2>/dev/null | sed -n 's/^%s //p'`
 	out, err := n.TryRun(w.Context(), nil, fmt.Sprintf(scrape, name))
 	if err != nil {
@@ -307,7 +309,8 @@ func (w *world) metric(n *cluster.Node, name string) string {
 	return strings.TrimSpace(out)
 }
 
-// waitWatch waits for the agents' own word on whether they hear the API server.
+// waitWatch waits until the nodes' agents report by their metric that their watch of the
+// VMIs is up ("1") or not ("0").
 func (w *world) waitWatch(up string, nodes ...*cluster.Node) {
 	w.Helper()
 	for _, n := range nodes {

@@ -15,7 +15,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// csi starts the driver on both nodes, for their kubelets, and the external-attacher.
+// csi starts a mock CSI driver on both nodes, and the external-attacher.
 func (w *world) csi() {
 	w.Helper()
 	mock, err := cluster.CSI("mock-csi")
@@ -47,7 +47,7 @@ spec: {attachRequired: true, podInfoOnMount: false, fsGroupPolicy: None}
 	w.step("a CSI driver on both nodes, and its external-attacher")
 }
 
-// csiNode starts the driver on a node, and waits until kubelet has told of it.
+// csiNode starts the driver on a node and waits until kubelet has registered it.
 func (w *world) csiNode(n *cluster.Node, program string) {
 	w.Helper()
 	const dir = "/var/lib/kubelet/plugins/" + cluster.CSIDriver
@@ -74,7 +74,8 @@ echo $! >%[1]s/pid`, dir, cluster.CSIDriver, n.Name, cluster.CSISlowly)
 	}, "kubelet of %s does not tell of the CSI driver", n.Name)
 }
 
-// volume is one of the driver, bound by Kubernetes to a claim of the same name.
+// volume creates a volume of the driver and a claim of the same name, which Kubernetes
+// binds to each other.
 func (w *world) volume(name, mode string) string {
 	w.Helper()
 	w.afterwards("delete", "pv/"+name, "--ignore-not-found", "--wait=false")
@@ -94,7 +95,7 @@ spec:
 	return name
 }
 
-// claim is a claim to a volume; volume may be "", then nobody binds it.
+// claim returns a claim to a volume. If volume is "", nobody binds the claim.
 func claim(name, mode, volume string) string {
 	return fmt.Sprintf(`
 apiVersion: v1
@@ -104,7 +105,8 @@ spec: {accessModes: [%s], storageClassName: "", volumeName: %q, resources: {requ
 `, name, namespace, mode, volume)
 }
 
-// podSpec is a pod that does nothing, with these claims mounted. on may be "".
+// podSpec returns the spec of a pod that does nothing and mounts these claims. If on is "",
+// the scheduler chooses the node.
 func podSpec(on, class string, claims ...string) string {
 	var mounts, volumes []string
 	for _, c := range claims {
@@ -119,7 +121,7 @@ func podSpec(on, class string, claims ...string) string {
 `, on, class, strings.Join(mounts, ", "), strings.Join(volumes, ", "))
 }
 
-// stateful makes a StatefulSet of one pod, <name>-0.
+// stateful creates a StatefulSet of one pod, <name>-0.
 func (w *world) stateful(name, class string, claims ...string) {
 	w.Helper()
 	w.afterwards("delete", "-n", namespace, "statefulset/"+name, "--ignore-not-found", "--cascade=foreground", "--timeout=60s")
@@ -143,8 +145,8 @@ func (w *world) runs(pod string, on *cluster.Node) {
 	}, "%s does not run on %s", pod, on.Name)
 }
 
-// attachedTo are the driver's volumes that a node's status and the VolumeAttachments
-// say are attached there.
+// attachedTo returns the driver's volumes that are attached to a node, as the node's status
+// or the VolumeAttachments say.
 func (w *world) attachedTo(n *cluster.Node) (names []string) {
 	w.Helper()
 	status := w.find(objects.Query{Kind: "node", Name: n.Name, Path: "{.status.volumesAttached[*].name}"})
@@ -164,20 +166,22 @@ func (w *world) attachedTo(n *cluster.Node) (names []string) {
 	return names
 }
 
-// Everybody is real but the driver: the controllers of Kubernetes, the
-// external-attacher, the scheduler, both kubelets.
+// Given two pods with volumes, where all but the CSI driver is real: Kubernetes'
+// controllers, the external-attacher, the scheduler and both kubelets. When the node is
+// drained, then each pod is evicted only when the volumes of the one before it are attached
+// elsewhere. Otherwise a user's pods would wait without their volumes.
 func TestADrainWaitsForEachPodsVolumes(t *testing.T) {
 	w := given(t)
 	w.csi()
 	w.priorityClass("vmgrace-volumes")
-	// Given two pods on a node with volumes of their own, and one that both use,
+	// Given two pods on a node, each with a volume of its own, both with a shared one,
 	slowly, quick, both := w.volume("slow", "ReadWriteOnce"), w.volume("quick", "ReadWriteOnce"), w.volume("both", "ReadWriteMany")
 	w.afterwards("uncordon", w.a.Name)
 	w.afterwards("uncordon", w.b.Name)
 	w.Kubectl(t, "cordon", w.b.Name)
 	w.stateful("z-first", "vmgrace-volumes", slowly, both)
 	w.stateful("a-second", "", quick, both)
-	// one whose claim is never bound, and a volume that is nobody's.
+	// one pod whose claim is never bound, and an attached volume that no pod uses.
 	w.afterwards("delete", "-n", namespace, "pvc/unbound", "--ignore-not-found", "--wait=false")
 	w.afterwards("delete", "-n", namespace, "pod/third", "--ignore-not-found", "--wait=false")
 	w.KubectlApply(w, claim("unbound", "ReadWriteOnce", "")+fmt.Sprintf(`
@@ -212,7 +216,7 @@ spec: {attacher: other.csi, nodeName: `+w.a.Name+`, source: {persistentVolumeNam
 	})
 	w.step("drained in %.1f s", time.Since(begin).Seconds())
 
-	// Then each went when the volumes of the one before it were attached elsewhere,
+	// Then each was evicted when the volumes of the one before it were attached elsewhere,
 	at := func(pod, state string) int {
 		i := slices.Index(said, podState{Pod: pod, State: state})
 		if i < 0 {
@@ -229,7 +233,7 @@ spec: {attacher: other.csi, nodeName: `+w.a.Name+`, source: {persistentVolumeNam
 		t.Error("the second pod is evicted before the first is drained")
 	}
 	at("third", "Drained")
-	// and all of them are on the other node, under the same names.
+	// and both pods run on the other node under the same names.
 	for _, pod := range []string{"z-first-0", "a-second-0"} {
 		w.runs(pod, w.b)
 	}
@@ -247,7 +251,7 @@ func TestADrainNamesTheVolumeThatDoesNotLetGo(t *testing.T) {
 	w.Kubectl(t, "cordon", w.b.Name)
 	w.stateful("pod", "", stuck)
 	w.runs("pod-0", w.a)
-	w.restore(func(ctx context.Context) error { // as an operator lets it go
+	w.restore(func(ctx context.Context) error { // as an operator releases a volume by hand
 		all, err := w.TryKubectl(ctx, "", "get", "volumeattachments", "-o", `jsonpath={.items[?(@.spec.attacher=="`+cluster.CSIDriver+`")].metadata.name}`)
 		for _, attachment := range strings.Fields(all) {
 			err = errors.Join(err, w.kubectl(ctx, "patch", "volumeattachment", attachment, "--type=merge", "-p", `{"metadata":{"finalizers":null}}`))

@@ -16,10 +16,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// disk is a small disk of the agent's own, and a way to spoil it. Scripts run
-// inside the node with the state directory as $1.
+// disk is a small tmpfs for the agent's state directory, and the scripts that break and
+// repair it. The scripts run inside the node with the state directory as $1.
 type disk struct {
-	options       string // of the tmpfs
+	options       string // mount options of the tmpfs
 	spoil, repair string
 }
 
@@ -48,7 +48,7 @@ func inside(t *testing.T, n *node.Node, script, dir string) {
 	}
 }
 
-// agentOn prepares an agent whose state directory is this disk.
+// agentOn prepares an agent whose state directory is on this disk.
 func agentOn(t *testing.T, n *node.Node, d disk) *node.Agent {
 	t.Helper()
 	a := n.Agent(t)
@@ -70,8 +70,9 @@ func unready(t *testing.T, a *node.Agent) {
 	}, "/readyz does not say that a record cannot be written")
 }
 
-// freed waits until the agent has let go of records that were replaced: they
-// would make place on a full disk later, and keep it from becoming read-only.
+// freed waits until the agent has closed the record files that it replaced. A file that it
+// closes later would free space on a full disk. An open one keeps the disk from being
+// remounted read-only.
 func freed(t *testing.T, a *node.Agent) {
 	t.Helper()
 	node.Eventually(t, soon, func() bool {
@@ -80,14 +81,14 @@ func freed(t *testing.T, a *node.Agent) {
 			t.Fatalf("cannot see what the agent has open: %v", err)
 		}
 		return !slices.ContainsFunc(fds, func(fd string) bool {
-			target, _ := os.Readlink(fd) // it may be closed by now
+			target, _ := os.Readlink(fd) // the agent may have closed it meanwhile
 			return strings.HasSuffix(target, ".json (deleted)")
 		})
 	}, "the agent keeps files that were replaced")
 }
 
-// persisted waits until the deadline that was told to the guest's launcher is
-// on disk, and the agent ready again.
+// persisted waits until this deadline of status.json is on disk too, and the agent is ready
+// again.
 func persisted(t *testing.T, a *node.Agent, v *node.VM, deadline string) {
 	t.Helper()
 	node.Eventually(t, soon, func() bool { s, ok := a.StatusOf(t, v.Guest); return ok && s.Deadline == deadline },
@@ -95,8 +96,8 @@ func persisted(t *testing.T, a *node.Agent, v *node.VM, deadline string) {
 	node.Eventually(t, soon, a.Ready, "the agent is not ready again")
 }
 
-// onTime waits for QEMU's SIGTERM: at the deadline that was told, to the
-// millisecond, and less than 50 ms later.
+// onTime waits for QEMU's SIGTERM and checks that it was sent at the deadline, which
+// status.json states to the millisecond, or at most 50 ms later.
 func onTime(t *testing.T, v *node.VM, deadline string) {
 	t.Helper()
 	v.WaitTerminated(t, node.WallTime(t, deadline), late)
@@ -107,22 +108,22 @@ func TestADiskThatFailsBeforeTheShutdownCostsNothing(t *testing.T) {
 	n := node.New(t)
 	for name, d := range disks {
 		t.Run(name, func(t *testing.T) {
-			// given
+			// Given
 			a := agentOn(t, n, d).Start(t)
 			short := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=6")
 			long := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=15")
 			freed(t, a)
 			inside(t, n, d.spoil, a.StateDir)
-			// when
+			// When
 			fromShort := short.SignalShim(t)
 			long.SignalShim(t)
-			// then: both go on from memory, loudly
+			// Then both shutdowns go on from memory, and the agent reports this.
 			first, deadline := short.WaitBegun(t), long.WaitBegun(t)
 			unready(t, a)
 			if got := a.Metrics(t)[writesFail]; got != 2 {
 				t.Errorf("%s is %v, want one for each VM", writesFail, got)
 			}
-			// Before the end of a VM makes room for another.
+			// This must be read before the end of a VM frees space for another record.
 			if s, ok := a.StatusOf(t, long.Guest); !ok || s.Phase != "Running" {
 				t.Errorf("on disk is %+v, %v: the disk was not spoilt", s, ok)
 			}
@@ -130,7 +131,7 @@ func TestADiskThatFailsBeforeTheShutdownCostsNothing(t *testing.T) {
 			if sent, ok := short.Sent(t, unix.SIGTERM); !ok || sent.Before(fromShort.Add(6*time.Second)) {
 				t.Errorf("SIGTERM (%v) after %v, before the grace period was over", ok, sent.Sub(fromShort))
 			}
-			// and: what is still true is written when it can be
+			// And once the disk is repaired, the agent writes the record still in force.
 			inside(t, n, d.repair, a.StateDir)
 			persisted(t, a, long, deadline)
 			onTime(t, long, deadline)
@@ -149,7 +150,7 @@ func TestAnAgentRestartedOnABadDiskGoesOnFromWhatIsThere(t *testing.T) {
 	n := node.New(t)
 	for name, d := range disks {
 		t.Run(name, func(t *testing.T) {
-			// given: one VM in mid-grace, one at rest
+			// Given a VM in its grace period and a VM at rest.
 			a := agentOn(t, n, d).Start(t)
 			ending := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=10")
 			resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
@@ -157,14 +158,14 @@ func TestAnAgentRestartedOnABadDiskGoesOnFromWhatIsThere(t *testing.T) {
 			deadline := ending.WaitBegun(t)
 			freed(t, a)
 			inside(t, n, d.spoil, a.StateDir)
-			// when
+			// When
 			a.Kill()
 			a.Launch(t)
-			// then
+			// Then
 			unready(t, a)
 			resting.SignalShim(t)
 			onTime(t, resting, resting.WaitBegun(t))
-			a.WaitSaid(t, "going on from memory", 1) // beside its start, or when it writes
+			a.WaitSaid(t, "going on from memory", 1) // while it starts, or at its first write
 			onTime(t, ending, deadline)
 			ending.WaitOutcome(t, "LauncherSignal", "Forced")
 			resting.WaitOutcome(t, "LauncherSignal", "Forced")
@@ -189,16 +190,16 @@ func TestADeletedStateDirectoryComesBackWithEveryRecord(t *testing.T) {
 		"mounted over":          `mount -t tmpfs vmgrace-test "$1"`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			// given
+			// Given
 			a := n.Agent(t).Start(t)
 			ending := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=10")
 			resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=30")
 			ending.SignalShim(t)
 			deadline := ending.WaitBegun(t)
 			persisted(t, a, ending, deadline)
-			// when
+			// When
 			inside(t, n, script, a.StateDir)
-			// then
+			// Then
 			a.WaitSaid(t, "removed or replaced", 1)
 			persisted(t, a, ending, deadline)
 			if s, ok := a.StatusOf(t, resting.Guest); !ok || s.Phase != "Running" {
@@ -207,7 +208,7 @@ func TestADeletedStateDirectoryComesBackWithEveryRecord(t *testing.T) {
 			if a.Metrics(t)[writesFail] == 0 {
 				t.Errorf("%s is 0", writesFail)
 			}
-			// and: they are worth as much as the ones that were lost
+			// And the new records keep the deadline over a restart, as the lost ones did.
 			a.Restart(t)
 			onTime(t, ending, deadline)
 			ending.WaitStopped(t, "LauncherSignal", "Forced")
@@ -225,7 +226,7 @@ func TestAStateDirectoryThatCannotComeBackAtOnceComesBackLater(t *testing.T) {
 	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=10")
 	v.SignalShim(t)
 	deadline := v.WaitBegun(t)
-	// The agent may be faster to make it again.
+	// The loop repeats this because the agent may create the directory before touch runs.
 	inside(t, n, `until rm -rf "$1" && touch "$1" && [ -f "$1" ]; do :; done`, a.StateDir)
 	unready(t, a)
 	inside(t, n, `rm "$1"`, a.StateDir)

@@ -1,5 +1,5 @@
-// Package faults breaks what is around the agent, for minutes where it takes
-// minutes, and checks that no promise breaks with it. Everything here runs
-// against the real binaries, a real libvirtd and real QEMU guests; what fits
-// into seconds is in test/acceptance.
+// Package faults breaks what the agent depends on (its disk, libvirt, QEMU, the launchers),
+// for minutes if a fault needs minutes, and checks that the agent keeps its promises. The
+// tests run the real binaries, a real libvirtd and real QEMU guests. Tests that take
+// seconds are in test/acceptance.
 package faults

@@ -9,14 +9,14 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// late is how long after its deadline a SIGTERM may come, and no fault makes it
-// longer: the contract's bound. What the machine is late comes on top, see node.Lateness.
+// late is the contract's bound: how long after its deadline a SIGTERM may come, whatever
+// fails. The lateness of the machine is added to it, see node.Lateness.
 const late = 50 * time.Millisecond
 
-// soon is how long things may take that have no promised time.
+// soon bounds the wait for what has no promised time.
 const soon = 30 * time.Second
 
-// usage is what a process holds.
+// usage are the resources that a process holds; rss is in bytes.
 type usage struct{ fds, threads, rss int }
 
 func use(t *testing.T, p *node.Agent) usage {

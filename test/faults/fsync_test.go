@@ -15,8 +15,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// failFsync lets fsync(2) fail in the agent, by strace with these arguments
-// more, until mend, which returns which files it has failed for.
+// failFsync makes fsync(2) fail in the agent, by strace with these additional arguments.
+// mend ends this and returns the files for which fsync has failed.
 func failFsync(t *testing.T, a *node.Agent, more ...string) (mend func() []string) {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
@@ -25,7 +25,7 @@ func failFsync(t *testing.T, a *node.Agent, more ...string) (mend func() []strin
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("%v: run make deps", err)
 	}
-	end := func() { // it lets go of the agent
+	end := func() { // strace detaches from the agent
 		_ = cmd.Process.Signal(unix.SIGTERM)
 		_ = cmd.Wait()
 	}
@@ -59,7 +59,7 @@ func TestARecordWhoseFsyncFailsIsNotTakenForWrittenUntilItIs(t *testing.T) {
 	for name, onDisk := range map[string]string{"of the file": "Running", "of the directory": "ShuttingDown"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// given
+			// Given
 			a := n.Agent(t).Start(t)
 			short := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
 			long := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=25")
@@ -68,10 +68,10 @@ func TestARecordWhoseFsyncFailsIsNotTakenForWrittenUntilItIs(t *testing.T) {
 				only = []string{"-P", a.StateDir}
 			}
 			mend := failFsync(t, a, only...)
-			// when
+			// When
 			short.SignalShim(t)
 			long.SignalShim(t)
-			// then: both go on from memory, loudly
+			// Then both shutdowns go on from memory, and the agent reports this.
 			first, deadline := short.WaitBegun(t), long.WaitBegun(t)
 			unready(t, a)
 			node.Eventually(t, soon, func() bool { return a.Metrics(t)[writesFail] == 2 }, "%s is not one for each VM", writesFail)
@@ -82,7 +82,8 @@ func TestARecordWhoseFsyncFailsIsNotTakenForWrittenUntilItIs(t *testing.T) {
 			}
 			slowly(t, short, first)
 			short.WaitOutcome(t, "LauncherSignal", "Forced")
-			// and: what is still true is written when it can be, and worth a restart
+			// And once fsync works again, the agent writes the record still in force, and a
+			// restarted agent keeps its deadline.
 			failed := mend()
 			persisted(t, a, long, deadline)
 			a.Restart(t)
@@ -92,7 +93,8 @@ func TestARecordWhoseFsyncFailsIsNotTakenForWrittenUntilItIs(t *testing.T) {
 				t.Errorf("%d lines about it, want one for each VM", said)
 			}
 			node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
-			// and: what has failed once is not asked again
+			// And the agent calls fsync only once for a file for which it failed: the
+			// kernel counts the lost pages as written (fsync(2)).
 			again := map[string]bool{}
 			for _, path := range failed {
 				if path != a.StateDir && again[path] {
@@ -107,8 +109,8 @@ func TestARecordWhoseFsyncFailsIsNotTakenForWrittenUntilItIs(t *testing.T) {
 	}
 }
 
-// slowly is onTime for an agent that strace holds up.
+// slowly is onTime for an agent that strace slows down.
 func slowly(t *testing.T, v *node.VM, deadline string) {
 	t.Helper()
-	v.WaitTerminated(t, node.WallTime(t, deadline), time.Second) // strace stops it at each of its calls
+	v.WaitTerminated(t, node.WallTime(t, deadline), time.Second) // strace stops the agent at each system call
 }

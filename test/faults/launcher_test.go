@@ -9,10 +9,12 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// away is longer than anything that agent or shim wait for of their own accord.
+// away is longer than every timeout of the agent and the shim.
 const away = 130 * time.Second
 
-// An agent that is upgraded badly, or whose node is out of images.
+// Given an agent that is away for 130 s, as after a failed upgrade or on a node that cannot
+// get its image. When shims are signalled meanwhile, then no VM ends before the agent is
+// back, and no signal is lost: each of these VMs then gets its whole grace period.
 func TestShimsSignalledWhileTheAgentIsAwayLoseNothing(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
@@ -22,7 +24,7 @@ func TestShimsSignalledWhileTheAgentIsAwayLoseNothing(t *testing.T) {
 	resting := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=1")
 	a.Kill()
 	left := time.Now()
-	// These two no agent has ever seen; the shim of one cannot see its VM.
+	// No agent has ever seen these two VMs, and the shim of one cannot see its VM.
 	young := a.VM(t, n.Boot(t, node.Spec{Firmware: true}), "--grace-period=10")
 	blind := a.VM(t, n.Boot(t, node.Spec{Firmware: true}), "--grace-period=10", "--pid=", "--pid-file="+filepath.Join(t.TempDir(), "never"))
 	young.WaitRegistered(t)
@@ -33,7 +35,7 @@ func TestShimsSignalledWhileTheAgentIsAwayLoseNothing(t *testing.T) {
 		v.SignalShim(t)
 		node.Eventually(t, soon, func() bool { return v.Launcher.Has("shutdown") }, "no trigger of %s", v.Domain)
 	}
-	for _, v := range signalled[1:] { // kubelet may ask again
+	for _, v := range signalled[1:] { // kubelet may signal again
 		if err := v.Shim.Signal(syscall.SIGINT); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +51,7 @@ func TestShimsSignalledWhileTheAgentIsAwayLoseNothing(t *testing.T) {
 	a.Start(t)
 	ready := time.Now()
 	for _, v := range []*node.VM{known, young, blind} {
-		// The start of the agent, and one grace period from there.
+		// The deadline is one grace period after the start of the agent.
 		deadline := v.WaitBegun(t)
 		if at := node.WallTime(t, deadline); at.Before(back.Add(10*time.Second)) || at.After(ready.Add(10*time.Second+late+2*n.Late(back, ready.Add(time.Second)))) {
 			t.Errorf("%s: the deadline is %v after the start of the agent, which was ready after %v", v.Domain, at.Sub(back), ready.Sub(back))
@@ -65,7 +67,8 @@ func TestShimsSignalledWhileTheAgentIsAwayLoseNothing(t *testing.T) {
 	}
 }
 
-// A VM that ends while nobody is there to say so: the shim sees it itself.
+// Given a signalled shim and no agent. When the VM ends, then the shim sees this itself and
+// ends too.
 func TestAShimWhoseVMEndsWhileTheAgentIsAwayEndsWithIt(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
@@ -77,10 +80,12 @@ func TestAShimWhoseVMEndsWhileTheAgentIsAwayEndsWithIt(t *testing.T) {
 	v.Virsh(t, "destroy")
 	v.WaitExit(t, 0)
 	a.Start(t)
-	v.WaitStopped(t, "LauncherSignal", "AlreadyStopped") // it was off when the agent saw the signal
+	v.WaitStopped(t, "LauncherSignal", "AlreadyStopped") // the VM was off when the agent saw the trigger
 }
 
-// KubeVirt's launchers run virtqemud, which no package of Debian has: make virtqemud.
+// Given VMs of a virtqemud in their pod, as in KubeVirt's launchers. When their shims are
+// signalled, then the guests are asked by a command, and a deaf one ends at its deadline.
+// Debian has no package of virtqemud: make virtqemud builds it.
 func TestAVirtqemudOfThePodsOwnIsAskedByACommand(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)

@@ -49,7 +49,7 @@ func TestAGuestThatRebootsInsteadIsDestroyedAtItsDeadline(t *testing.T) {
 	v := a.Guarded(t, node.Spec{OnPoweroff: "restart"}, "--grace-period=15")
 	from := v.SignalShim(t)
 	node.Eventually(t, soon, func() bool { return strings.Contains(v.Serial(), "reboot: Power down") }, "the guest does not power off")
-	// Had it stayed off, libvirt would have ended QEMU long before.
+	// If the guest had stayed off, libvirt would have ended QEMU long before.
 	v.WaitTerminated(t, from.Add(15*time.Second), late)
 	v.WaitStopped(t, "LauncherSignal", "Forced")
 }
@@ -67,7 +67,7 @@ func TestADomainStartedAgainRightAfterItsEndIsLeftAlone(t *testing.T) {
 	politeAgain := startAgain(t, n, polite.Domain)
 	deaf.SignalShim(t)
 	deafAgain := startAgain(t, n, deaf.Domain)
-	// status.json may be about the next instance already.
+	// The metrics tell the outcomes: status.json may already be about the next instance.
 	for _, outcome := range []string{"Graceful", "Forced"} {
 		name := `vmgrace_shutdowns_total{cause="LauncherSignal",outcome="` + outcome + `"}`
 		node.Eventually(t, soon, func() bool { return a.Metrics(t)[name] == 1 }, "%s: %v", name, a.Metrics(t)[name])
@@ -76,7 +76,9 @@ func TestADomainStartedAgainRightAfterItsEndIsLeftAlone(t *testing.T) {
 	deafAgain.leftAlone(t, a, from.Add(15*time.Second))
 }
 
-// libvirt 9.0 renames only domains that are off.
+// Given a VM that is destroyed in its grace period. When its domain is renamed and started
+// again, then the agent leaves it alone at the old deadline. The test ends the VM first
+// because libvirt 9.0 renames only domains that are off.
 func TestARenamedDomainIsNotOurs(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
@@ -101,13 +103,13 @@ func TestARenamedDomainIsNotOurs(t *testing.T) {
 	}
 }
 
-// instance is a QEMU process that was not started by node.Start.
+// instance is a QEMU process that node.Start has not started.
 type instance struct {
 	domain     string
 	pid, pidfd int
 }
 
-// startAgain starts a domain that is defined as soon as libvirt lets it.
+// startAgain starts a defined domain as soon as libvirt allows it.
 func startAgain(t *testing.T, n *node.Node, domain string) instance {
 	t.Helper()
 	node.Eventually(t, time.Minute, func() bool {
@@ -117,7 +119,7 @@ func startAgain(t *testing.T, n *node.Node, domain string) instance {
 	return running(t, n, domain)
 }
 
-// running takes hold of the QEMU of a domain that libvirt says runs.
+// running returns the QEMU process of a domain that runs, by libvirt's PID file.
 func running(t *testing.T, n *node.Node, domain string) instance {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(n.RunDir(), domain+".pid"))
@@ -141,7 +143,8 @@ func (i instance) gone() bool {
 	return err == nil && n > 0
 }
 
-// leftAlone: it is guarded as Running and runs, at least until a time.
+// leftAlone checks that the agent guards the instance as Running, and that the instance
+// still runs at the given time.
 func (i instance) leftAlone(t *testing.T, a *node.Agent, until time.Time) {
 	t.Helper()
 	guarded := func() bool {

@@ -16,7 +16,7 @@ func TestALibvirtdFrozenForNinetySecondsCostsNoDeadline(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
-	first := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=0") // what is kept open is open now
+	first := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=0") // opens the connections that the agent keeps
 	first.SignalShim(t)
 	first.WaitStopped(t, "LauncherSignal", "Forced")
 	before := use(t, a)
@@ -43,9 +43,9 @@ func TestALibvirtdFrozenForNinetySecondsCostsNoDeadline(t *testing.T) {
 	if up := a.Metrics(t)["vmgrace_libvirt_up"]; up != 1 {
 		t.Errorf("vmgrace_libvirt_up is %v", up)
 	}
-	// As long as there are launcher directories they are asked about, several at
-	// once. Connections that nobody uses are closed after a minute. A Go program
-	// keeps its threads for later use: bounded, and no more the next time.
+	// The agent asks libvirt about every VM that has a launcher directory, several at once.
+	// It closes unused connections after some seconds. A Go program keeps its threads for
+	// later use: their number is bounded, and it does not grow again the second time.
 	for _, v := range []*node.VM{first, short, long, polite, later} {
 		if err := os.RemoveAll(v.Launcher.Dir); err != nil { // as kubelet does
 			t.Fatal(err)
@@ -102,7 +102,7 @@ func TestALibvirtSocketThatIsAwayIsNoticedWhenItIsBack(t *testing.T) {
 	polite := a.Guarded(t, node.Spec{}, "--grace-period=600")
 	socket := filepath.Join(n.Dir, "run", "libvirt-sock")
 	move(t, socket, socket+".away")
-	a.Restart(t) // without connections from before
+	a.Restart(t) // the new agent has no open connection
 	if up := a.Metrics(t)["vmgrace_libvirt_up"]; up != 0 {
 		t.Errorf("vmgrace_libvirt_up is %v", up)
 	}
@@ -152,7 +152,7 @@ func TestALibvirtdWithoutAFreeConnectionCostsNoDeadline(t *testing.T) {
 		t.Error("asked without a connection: this tests nothing")
 	}
 	for _, c := range idle {
-		_ = c.Close() // nothing was sent
+		_ = c.Close() // nothing was written to it
 	}
 	polite.WaitStopped(t, "LauncherSignal", "Graceful")
 }
@@ -169,8 +169,8 @@ func TestCallsThatAreNeverAnsweredCostNoDeadlineAndHideNoNewVM(t *testing.T) {
 	polite.SignalShim(t)
 	deaf.WaitTerminated(t, from.Add(8*time.Second), late)
 	deaf.WaitStopped(t, "LauncherSignal", "Forced")
-	// Both agents, the one with connections from before and one without, see
-	// and guard a VM that starts now.
+	// Both this agent, which has open connections, and the next one, which has none, guard
+	// a VM that starts now.
 	for range 2 {
 		young := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
 		young.WaitTerminated(t, young.SignalShim(t).Add(3*time.Second), late)
@@ -185,7 +185,7 @@ func TestCallsThatAreNeverAnsweredCostNoDeadlineAndHideNoNewVM(t *testing.T) {
 	if polite.Presses() != 0 {
 		t.Error("asked through the wall: this tests nothing")
 	}
-	wall.open() // as a restart of libvirtd does, it also ends what hangs
+	wall.open() // it also ends the calls that hang, as a restart of libvirtd does
 	polite.WaitStopped(t, "LauncherSignal", "Graceful")
 }
 
@@ -223,7 +223,7 @@ func TestAHeldStateChangeLockDelaysNoDeadlineNorNeighbour(t *testing.T) {
 	if doomed.Gone() {
 		t.Error("the neighbour had to wait until the lock was free")
 	}
-	// A stopped QEMU dies by the SIGKILL after --destroy-timeout.
+	// Only the SIGKILL after --destroy-timeout ends a stopped QEMU.
 	doomed.WaitKilled(t, from.Add(22*time.Second), late)
 	doomed.WaitStopped(t, "LauncherSignal", "Forced")
 	a.WaitSaid(t, "state change lock", 1)

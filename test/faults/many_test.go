@@ -49,7 +49,7 @@ func TestThirtyDeafGuestsWithOneDeadline(t *testing.T) {
 	for _, v := range vms {
 		v.WaitStopped(t, "LauncherSignal", "Forced")
 	}
-	// And what the agent says of itself is the same.
+	// And the agent's own metric says the same.
 	if sent := a.Metrics(t)[`vmgrace_deadline_overshoot_seconds_bucket{le="0.05"}`]; sent != guests {
 		t.Errorf("%v of %d signals were sent less than %v after the deadline", sent, guests, late)
 	}
@@ -82,7 +82,7 @@ func TestVMsThatComeAndGoLeaveNothingInTheAgent(t *testing.T) {
 			v.WaitExit(t, 0)
 		}
 	}
-	round() // connections that are kept are open now
+	round() // opens the connections that the agent keeps
 	const more = 20
 	first, now := a.Metrics(t), map[string]float64{}
 	for range more / 5 {
@@ -91,9 +91,9 @@ func TestVMsThatComeAndGoLeaveNothingInTheAgent(t *testing.T) {
 	defer func() {
 		t.Logf("goroutines %v, then %v; fds %v, then %v", first["go_goroutines"], now["go_goroutines"], first["process_open_fds"], now["process_open_fds"])
 	}()
-	// Launcher directories stay, and with them a keeper each (one goroutine).
-	// Connections to libvirt that nobody uses are closed after a while, so
-	// there may be fewer descriptors than at first.
+	// The launcher directories stay, and each has a keeper, which is one goroutine. The
+	// agent closes unused connections to libvirt after a while, so it may have fewer
+	// descriptors than at first.
 	node.Eventually(t, 2*time.Minute, func() bool {
 		now = a.Metrics(t)
 		return now["go_goroutines"] <= first["go_goroutines"]+more+5 && now["process_open_fds"] <= first["process_open_fds"]

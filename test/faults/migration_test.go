@@ -10,8 +10,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// Two nodes with an agent each. A guest that is asked to go is migrated live
-// from one to the other, as by somebody who does not know of the shutdown.
+// Given two nodes with an agent each, and a VM in its grace period. When somebody who does
+// not know of the shutdown migrates the VM to the other node, then it lives on there.
 func TestAVMThatMigratesAwayInMidGraceIsLostHereAndLivesOnThere(t *testing.T) {
 	t.Parallel()
 	here, there := node.New(t), node.New(t)
@@ -19,10 +19,10 @@ func TestAVMThatMigratesAwayInMidGraceIsLostHereAndLivesOnThere(t *testing.T) {
 	v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=20")
 	v.SignalShim(t)
 	deadline := v.WaitBegun(t)
-	// when
+	// When
 	v.Virsh(t, "migrate", "--live", there.URI(), "--migrateuri", "unix://"+filepath.Join(here.Dir, "migration"))
 	arrived := running(t, there, v.Domain)
-	// then: one ended here, and not by the agent
+	// Then its QEMU here has ended, and not by the agent.
 	v.WaitStopped(t, "LauncherSignal", "Lost")
 	v.WaitExit(t, 0)
 	if s, ok := v.Terminated(); ok && s.PID != here.Libvirtd().PID() {
@@ -33,7 +33,7 @@ func TestAVMThatMigratesAwayInMidGraceIsLostHereAndLivesOnThere(t *testing.T) {
 			t.Errorf("%s is %v", name, count)
 		}
 	}
-	// and: the other one is another agent's, at rest, long after the deadline here
+	// And the other agent guards it there at rest, long after the deadline here.
 	l := b.Launcher(t, v.Guest)
 	shim := l.Shim(t, "--pid="+strconv.Itoa(arrived.pid), "--grace-period=60")
 	arrived.leftAlone(t, b, node.WallTime(t, deadline).Add(5*time.Second))

@@ -14,7 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 )
 
-// newImage makes an ext4 disk in a file.
+// newImage creates an ext4 disk in a file.
 func newImage(t *testing.T) (image string) {
 	t.Helper()
 	image = filepath.Join(t.TempDir(), "image")
@@ -25,14 +25,14 @@ func newImage(t *testing.T) (image string) {
 	return image
 }
 
-// mountImage mounts an ext4 image that writes nothing of its own accord: the
-// journal is committed by fsync only.
+// mountImage mounts an ext4 image whose journal only fsync commits: the file system's own
+// commits are 300 s apart.
 func mountImage(t *testing.T, image string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	run(t, "mount", "-o", "loop,commit=300", image, dir)
 	t.Cleanup(func() {
-		// Detached, the loop device and all, even where a test leaves a file open.
+		// MNT_DETACH also unmounts, and frees the loop device, if a file is left open.
 		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
 			t.Errorf("unmount: %v", err)
 		}
@@ -47,8 +47,8 @@ func run(t *testing.T, name string, args ...string) {
 	}
 }
 
-// powerLoss returns what is below dir if the power is lost now: a mount of a
-// copy of what has reached the image.
+// powerLoss returns the disk as it is if the power is lost now: it mounts a copy of what
+// has reached the image.
 func powerLoss(t *testing.T, image string) (dir string) {
 	t.Helper()
 	data, err := os.ReadFile(image)
@@ -64,7 +64,7 @@ func powerLoss(t *testing.T, image string) (dir string) {
 
 func TestWhatAnExt4DiskHoldsAfterAPowerLoss(t *testing.T) {
 	t.Parallel()
-	// given
+	// Given
 	image := newImage(t)
 	dir := filepath.Join(mountImage(t, image), "above", "state")
 	store, _, err := gracecache.Take(durable.Real(), dir)
@@ -93,7 +93,7 @@ func TestWhatAnExt4DiskHoldsAfterAPowerLoss(t *testing.T) {
 		{"the shutdown", func() error { return store.Put(ending) }, []grace.Record{ending}},
 		{"the removal", func() error { return store.Delete(ending.Domain()) }, nil},
 	} {
-		// when
+		// When
 		if err := step.do(); err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestWhatAnExt4DiskHoldsAfterAPowerLoss(t *testing.T) {
 			t.Fatal(err)
 		}
 		after := filepath.Join(powerLoss(t, image), "above", "state")
-		// then
+		// Then
 		loaded, err := gracecache.Read(after)
 		if err != nil || len(loaded.Quarantined) > 0 || len(loaded.Records) != len(step.want) {
 			t.Errorf("%s: %+v, %v, want %+v", step.what, loaded, err, step.want)
@@ -112,7 +112,7 @@ func TestWhatAnExt4DiskHoldsAfterAPowerLoss(t *testing.T) {
 				t.Errorf("%s: %+v, want %+v", step.what, loaded.Records[i], want)
 			}
 		}
-		// and: this disk really loses what nobody has synced
+		// And the disk has lost what nobody has synced. Otherwise the test shows nothing.
 		if data, err := os.ReadFile(filepath.Join(after, "unsynced")); err == nil && string(data) == step.what {
 			t.Errorf("%s: the power was not lost", step.what)
 		}

@@ -11,8 +11,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// A record is left from another boot, its deadline long past, and everything
-// about its QEMU is the new one's too: the pid, the start time, the UUID.
+// Given a record of another boot whose deadline has long passed, and a new VM whose QEMU
+// has the recorded PID, start time and UUID. When the agent starts, then it guards the new
+// VM as such and does not destroy it at the old deadline.
 func TestARecordOfAnotherBootHitsNoNewVM(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)

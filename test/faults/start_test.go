@@ -18,7 +18,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// deafened has the agent write its log to a full pipe that nobody reads yet.
+// deafened makes the agent write its log to a full pipe, which nobody reads yet.
 func deafened(t *testing.T, a *node.Agent) *os.File {
 	t.Helper()
 	fifo, script := filepath.Join(t.TempDir(), "log"), filepath.Join(t.TempDir(), "agent")
@@ -47,21 +47,21 @@ func deafened(t *testing.T, a *node.Agent) *os.File {
 
 func TestALogThatNobodyReadsCostsNoDeadline(t *testing.T) {
 	t.Parallel()
-	// given
+	// Given
 	n := node.New(t)
 	a := n.Agent(t, "-v")
 	pipe := deafened(t, a)
 	a.Start(t)
 	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=4")
 	polite := a.Guarded(t, node.Spec{}, "--grace-period=30")
-	// when
+	// When
 	from := deaf.SignalShim(t)
 	polite.SignalShim(t)
-	// then
+	// Then
 	deaf.WaitTerminated(t, from.Add(4*time.Second), late)
 	deaf.WaitStopped(t, "LauncherSignal", "Forced")
 	polite.WaitStopped(t, "LauncherSignal", "Graceful")
-	// and: what was said meanwhile comes when somebody reads
+	// And the log lines of the meantime are written when somebody reads.
 	said := ""
 	buffer := make([]byte, 64<<10)
 	node.Eventually(t, soon, func() bool {
@@ -72,7 +72,7 @@ func TestALogThatNobodyReadsCostsNoDeadline(t *testing.T) {
 	}, "the log is not written when it is read again")
 }
 
-// onExt4 prepares an agent whose state directory is an ext4 of its own.
+// onExt4 prepares an agent whose state directory is an ext4 file system of its own.
 func onExt4(t *testing.T, n *node.Node) *node.Agent {
 	t.Helper()
 	a := n.Agent(t)
@@ -80,7 +80,7 @@ func onExt4(t *testing.T, n *node.Node) *node.Agent {
 	return a
 }
 
-// freezeStateDir has every write to the state directory hang until thaw is called.
+// freezeStateDir makes every write to the state directory hang until thaw is called.
 func freezeStateDir(t *testing.T, n *node.Node, a *node.Agent) (thaw func()) {
 	t.Helper()
 	inside(t, n, `fsfreeze -f "$1"`, a.StateDir)
@@ -97,7 +97,7 @@ func freezeStateDir(t *testing.T, n *node.Node, a *node.Agent) (thaw func()) {
 
 func TestAnAgentStartedInMidGraceOnADiskThatHangsKeepsTheDeadline(t *testing.T) {
 	t.Parallel()
-	// given
+	// Given
 	n := node.New(t)
 	a := onExt4(t, n).Start(t)
 	begun := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=8")
@@ -105,11 +105,11 @@ func TestAnAgentStartedInMidGraceOnADiskThatHangsKeepsTheDeadline(t *testing.T) 
 	begun.SignalShim(t)
 	deadline := begun.WaitBegun(t)
 	persisted(t, a, begun, deadline)
-	// when
+	// When
 	a.Kill()
 	thaw := freezeStateDir(t, n, a)
 	a.Launch(t)
-	// then: said, not ready, and a new shutdown works from memory
+	// Then the agent says that it is not ready, and a new shutdown works from memory.
 	node.Eventually(t, soon, func() bool {
 		code, _, err := a.Get(context.Background(), "/readyz")
 		return err == nil && code == http.StatusServiceUnavailable
@@ -117,7 +117,7 @@ func TestAnAgentStartedInMidGraceOnADiskThatHangsKeepsTheDeadline(t *testing.T) 
 	from := resting.SignalShim(t)
 	resting.WaitTerminated(t, from.Add(2*time.Second), late)
 	onTime(t, begun, deadline)
-	// and: what is over is removed once the disk answers
+	// And the records of ended VMs are removed once the disk answers.
 	thaw()
 	begun.WaitStopped(t, "LauncherSignal", "Forced")
 	resting.WaitStopped(t, "LauncherSignal", "Forced")
@@ -125,8 +125,8 @@ func TestAnAgentStartedInMidGraceOnADiskThatHangsKeepsTheDeadline(t *testing.T) 
 	node.Eventually(t, soon, func() bool { return len(a.Status(t)) == 0 }, "a record is left of a VM that stopped")
 }
 
-// killedOn kills the agent while it writes to a disk that hangs: it cannot end before thaw,
-// and its lock stays.
+// killedOn kills the agent while it writes to a disk that hangs. The agent cannot end
+// before thaw, and it keeps its lock until then.
 func killedOn(t *testing.T, n *node.Node, a *node.Agent, writes *node.VM) (thaw func()) {
 	t.Helper()
 	thaw = freezeStateDir(t, n, a)
@@ -150,7 +150,7 @@ func killedOn(t *testing.T, n *node.Node, a *node.Agent, writes *node.VM) (thaw 
 
 func TestAnAgentWhosePredecessorCannotEndKeepsItsDeadlines(t *testing.T) {
 	t.Parallel()
-	// given
+	// Given
 	n := node.New(t)
 	a := onExt4(t, n).Start(t)
 	begun := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=12")
@@ -158,15 +158,15 @@ func TestAnAgentWhosePredecessorCannotEndKeepsItsDeadlines(t *testing.T) {
 	begun.SignalShim(t)
 	deadline := begun.WaitBegun(t)
 	persisted(t, a, begun, deadline)
-	// when
+	// When
 	thaw := killedOn(t, n, a, other)
 	a.Launch(t)
-	// then
+	// Then
 	onTime(t, begun, deadline)
 	if !a.Running() {
 		t.Fatal("the agent has ended")
 	}
-	// and: the directory is taken once it can be
+	// And the new agent takes the state directory once it is free.
 	thaw()
 	begun.WaitStopped(t, "LauncherSignal", "Forced")
 	node.Eventually(t, soon, a.Ready, "the agent is not ready")
@@ -177,8 +177,8 @@ func TestAnAgentWhosePredecessorCannotEndKeepsItsDeadlines(t *testing.T) {
 		"what was begun meanwhile is not on disk")
 }
 
-// hangStateDir has whatever is done in the state directory hang, reading too, until
-// answer is called: it becomes a FUSE of which nobody serves a request.
+// hangStateDir makes everything that is done in the state directory hang, reads too, until
+// answer is called. It mounts a FUSE file system there whose requests nobody serves.
 func hangStateDir(t *testing.T, n *node.Node, a *node.Agent) (answer func()) {
 	t.Helper()
 	server, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
@@ -195,7 +195,7 @@ func hangStateDir(t *testing.T, n *node.Node, a *node.Agent) (answer func()) {
 		if hangs {
 			hangs = false
 			inside(t, n, `umount -l "$1"`, a.StateDir)
-			_ = server.Close() // what hangs fails
+			_ = server.Close() // the calls that hang fail
 		}
 	}
 	t.Cleanup(answer)
@@ -204,7 +204,7 @@ func hangStateDir(t *testing.T, n *node.Node, a *node.Agent) (answer func()) {
 
 func TestAnAgentWithUnreadableRecordsWorksFromMemory(t *testing.T) {
 	t.Parallel()
-	// given
+	// Given
 	n := node.New(t)
 	a := n.Agent(t).Start(t)
 	begun := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=15")
@@ -212,12 +212,13 @@ func TestAnAgentWithUnreadableRecordsWorksFromMemory(t *testing.T) {
 	begun.SignalShim(t)
 	deadline := begun.WaitBegun(t)
 	persisted(t, a, begun, deadline)
-	// when
+	// When
 	a.Kill()
 	answer := hangStateDir(t, n, a)
 	launched := time.Now()
 	a.Launch(t)
-	// then: said within a second of its start, not ready, and a new shutdown works from memory
+	// Then the agent reports the disk within 2 s of its start (it waits 1 s for the disk)
+	// and that it is not ready, and a new shutdown works from memory.
 	node.Eventually(t, soon, func() bool { return a.Said("the state directory cannot be read: its disk hangs") == 1 }, "it is not said")
 	n.Within(t, 2*time.Second, launched, time.Now(), "it is said")
 	node.Eventually(t, soon, func() bool {
@@ -228,7 +229,7 @@ func TestAnAgentWithUnreadableRecordsWorksFromMemory(t *testing.T) {
 	node.Eventually(t, soon, func() bool { return a.Said(guards) == 2 }, "the new agent does not look at the VM")
 	from := resting.SignalShim(t)
 	resting.WaitTerminated(t, from.Add(2*time.Second), late)
-	// and: what is read at last counts
+	// And the records count once the agent can read them.
 	answer()
 	onTime(t, begun, deadline)
 	begun.WaitStopped(t, "LauncherSignal", "Forced")
@@ -262,7 +263,7 @@ func TestAnAgentStartedInMidGraceSignalsWhateverElseIsMissing(t *testing.T) {
 			if err != nil || len(libs) == 0 {
 				t.Fatal("where is libvirt.so.0?", err)
 			}
-			// Hidden in a mount namespace of its own.
+			// The agent runs in its own mount namespace, in which the library is hidden.
 			script := filepath.Join(t.TempDir(), "agent")
 			hide := "for l in " + strings.Join(libs, " ") + "; do mount --bind /dev/null $l || exit; done\n"
 			text := "#!/bin/sh\n[ -n \"$HIDDEN\" ] || HIDDEN=1 exec unshare -m \"$0\" \"$@\"\n" + hide + "exec " + a.Path + ` "$@"` + "\n"
@@ -273,20 +274,20 @@ func TestAnAgentStartedInMidGraceSignalsWhateverElseIsMissing(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			// given
+			// Given
 			a := n.Agent(t).Start(t)
 			v := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=6")
 			v.SignalShim(t)
 			deadline := v.WaitBegun(t)
 			persisted(t, a, v, deadline)
 			a.Kill()
-			// when
+			// When
 			take(t, a)
 			a.Launch(t)
-			// then
+			// Then
 			a.WaitSaid(t, "going on because a grace period is under way", 1)
 			onTime(t, v, deadline)
-			// and: without one it ends, as it does at the start
+			// And after the grace period it ends, as it does if it starts without one.
 			if code, ok := a.Exited(soon); !ok || code != 1 {
 				t.Errorf("exit status %d, ended %t", code, ok)
 			}

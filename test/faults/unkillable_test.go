@@ -15,8 +15,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// freezeDisk lets every write to a disk hang, in a way that no signal ends
-// (state D), until thaw. A process thaws it that outlives this one.
+// freezeDisk makes every write to a disk hang until thaw, in a way that no signal ends
+// (state D). A process that outlives this one thaws the disk.
 func freezeDisk(t *testing.T, dir string) (thaw func()) {
 	t.Helper()
 	cmd := exec.Command("sh", "-c", `fsfreeze -f "$1" && echo frozen; read -r _; exec fsfreeze -u "$1"`, "sh", dir)
@@ -42,8 +42,8 @@ func freezeDisk(t *testing.T, dir string) (thaw func()) {
 	return thaw
 }
 
-// inD tells whether a thread of QEMU waits in a way that no signal ends, by
-// the state in proc(5)'s stat.
+// inD reports whether a thread of QEMU waits in a way that no signal ends: whether it is in
+// state D by proc(5)'s stat.
 func inD(t *testing.T, v *node.VM, thread string) bool {
 	t.Helper()
 	stats, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/%s/stat", v.PID, thread))
@@ -64,15 +64,16 @@ const (
 	destroysFail = `vmgrace_destroys_total{via="failed"}`
 )
 
-// A disk that does not answer holds QEMU in state D. Of one it is the main
-// thread: libvirt refuses to destroy it. Of the other, which has no request
-// pending, it is a CPU's: SIGKILL leaves a leader that is a zombie, and libvirt
-// 9.0 calls the domain off after 81 s.
+// Given a disk that does not answer, which holds a thread of two QEMUs in state D. Of one
+// QEMU it is the main thread: libvirt fails to destroy that domain. Of the other, which has
+// no pending request, it is a CPU's thread: SIGKILL leaves the main thread as a zombie, and
+// libvirt 9.0 reports that domain as off after 81 s. When both have a deadline, then the
+// agent reports each VM once and retries until the disk answers.
 func TestAQEMUThatNothingCanKillIsReportedOnceAndRetried(t *testing.T) {
 	t.Parallel()
-	// given
+	// Given
 	disk := mountImage(t, newImage(t))
-	n := node.New(t) // sees the disk
+	n := node.New(t) // made after the mount, so that it sees the disk
 	a := n.Agent(t, "--destroy-timeout=1s").Start(t)
 	main := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=3")
 	other := a.Guarded(t, node.Spec{Firmware: true, Unbootable: true}, "--grace-period=0")
@@ -80,7 +81,7 @@ func TestAQEMUThatNothingCanKillIsReportedOnceAndRetried(t *testing.T) {
 	other.Virsh(t, "qemu-monitor-command", "--hmp", "logfile "+filepath.Join(disk, "log"))
 	other.Virsh(t, "qemu-monitor-command", "--hmp", "log unimp")
 	thaw := freezeDisk(t, disk)
-	other.Virsh(t, "qemu-monitor-command", "--hmp", "log int") // the CPU writes
+	other.Virsh(t, "qemu-monitor-command", "--hmp", "log int") // makes the CPU's thread write
 	save := n.Command("virsh", "-c", "qemu:///system", "qemu-monitor-command", main.Domain,
 		fmt.Sprintf(`{"execute":"pmemsave","arguments":{"val":0,"size":4096,"filename":%q}}`, filepath.Join(disk, "memory")))
 	if err := save.Start(); err != nil {
@@ -89,16 +90,16 @@ func TestAQEMUThatNothingCanKillIsReportedOnceAndRetried(t *testing.T) {
 	t.Cleanup(func() { _ = save.Process.Kill(); _ = save.Wait() })
 	stuck := []*node.VM{main, other}
 	node.Eventually(t, soon, func() bool { return inD(t, main, strconv.Itoa(main.PID)) && inD(t, other, "*") }, "they do not hang")
-	// when
+	// When
 	main.SignalShim(t)
 	other.SignalShim(t)
 	from := neighbour.SignalShim(t)
-	// then: nobody else notices, and it is said, once for each
+	// Then no other VM is affected, and the agent reports each stuck VM once.
 	neighbour.WaitTerminated(t, from.Add(20*time.Second), late)
 	neighbour.WaitStopped(t, "LauncherSignal", "Forced")
 	node.Eventually(t, 2*soon, func() bool { return a.Metrics(t)[destroysFail] == 2 }, "it is not reported")
-	// and: libvirt is no help, and its word not taken for an end
-	running := filepath.Join(n.RunDir(), other.Domain+".xml") // there while libvirt says that it runs
+	// And libvirt cannot help, and the agent does not believe its report of the end.
+	running := filepath.Join(n.RunDir(), other.Domain+".xml") // it exists while libvirt says that the domain runs
 	node.Eventually(t, 2*time.Minute, func() bool { _, err := os.Stat(running); return os.IsNotExist(err) }, "libvirt does not call it off")
 	t.Logf("libvirt calls one off %v after the signal", time.Since(from).Round(time.Second))
 	if log, err := os.ReadFile(filepath.Join(n.Dir, "libvirtd.log")); !strings.Contains(string(log), "with SIGKILL: Device or resource busy") {
@@ -113,7 +114,7 @@ func TestAQEMUThatNothingCanKillIsReportedOnceAndRetried(t *testing.T) {
 	if said := a.Said(cannotKill); said != 2 || a.Metrics(t)[destroysFail] != 2 {
 		t.Errorf("%d lines about it, %s %v; want one for each VM", said, destroysFail, a.Metrics(t)[destroysFail])
 	}
-	// and: the next agent goes on, and says it again
+	// And the next agent goes on and reports each VM again.
 	a.Restart(t)
 	node.Eventually(t, soon, func() bool { return a.Metrics(t)[destroysFail] == 2 }, "it is not reported again")
 	for _, v := range stuck {
@@ -129,7 +130,8 @@ func TestAQEMUThatNothingCanKillIsReportedOnceAndRetried(t *testing.T) {
 	}
 }
 
-// destroying: its deadline is over, its QEMU is not, and the agent says so.
+// destroying checks that QEMU runs after its deadline, that status.json and the record say
+// Destroying, and that the trigger stays.
 func destroying(t *testing.T, v *node.VM) {
 	t.Helper()
 	record, ok := v.Agent.StatusOf(t, v.Guest)

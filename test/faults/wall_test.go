@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// wall stands between agent and libvirtd. While it is closed no call comes
-// through, on connections to come neither; keepalives do, so that nobody
-// takes libvirtd for dead.
+// wall is a proxy between the agent and libvirtd. While it is closed, it passes no call, on
+// new connections neither. It passes keepalives, so that nobody takes libvirtd for dead.
 type wall struct {
 	path, server string
 
@@ -43,8 +42,7 @@ func (w *wall) close() {
 	w.closed = true
 }
 
-// open lets calls through again and ends all connections: the calls on them
-// are lost.
+// open makes the wall pass calls again and ends all connections, which loses their calls.
 func (w *wall) open() {
 	w.mu.Lock()
 	w.closed = false
@@ -79,7 +77,7 @@ func (w *wall) accept() {
 	}
 }
 
-// pump hands on frames (virnetprotocol.x): a length that counts itself, the
+// pump passes frames on (virnetprotocol.x). A frame is a length that counts itself, the
 // program, and the rest.
 func (w *wall) pump(from, to net.Conn) {
 	defer func() {

@@ -12,8 +12,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// A guest that never powers off, moved: its grace period is its VMI's of now, edited
-// before the move and after it, and ends on the target, to 50 ms.
+// Given a guest that never powers off, whose VMI's grace period is edited before and after
+// its migration. When it is shut down, then the last edit counts, and QEMU is signalled on
+// the target at most 50 ms after the deadline. Otherwise the guest would have too little
+// time, or its node would wait too long.
 func TestTheGracePeriodOfAGuestThatHasMovedEndsAtTheTarget(t *testing.T) {
 	w := given(t)
 	for _, c := range []struct {
@@ -44,9 +46,9 @@ func TestTheGracePeriodOfAGuestThatHasMovedEndsAtTheTarget(t *testing.T) {
 		v.period(3)
 		v.guardedFor(3)
 		arrived := w.b.Arrived(w, v.Guest)
-		// When it is to end,
+		// When the guest is to end,
 		c.end(v)
-		// then it has these 3 s, once, there.
+		// then it has these 3 s on the target, once.
 		s := v.here.launcher.WaitStopped(w, soon)
 		if s.Outcome != "Forced" || s.Cause != c.cause {
 			t.Errorf("%s: status.json: %+v", c.what, s)

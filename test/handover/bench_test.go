@@ -15,17 +15,17 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// moves is how often each is moved.
+// moves is how often each guest is moved.
 const moves = 5
 
-// sending is what the source's agent says once Running is written.
+// sending is what the source's agent logs when it has written the phase Running.
 const sending = "sending the guest"
 
-// BenchmarkMove is row l of make bench: a guest moved to and fro by the agents, and
-// one of the same kind by virsh, in turns, each transport beside its own. The time is
-// from Running, or virsh's start, until the guest runs at the target; the downtime from
-// libvirt's event that it was stopped at the source to the one that it was resumed at
-// the target.
+// BenchmarkMove is row l of make bench. The agents and virsh in turns move a guest of the
+// same kind to and fro, with the same transport. The total time is from the phase Running,
+// or from virsh's start, until the guest runs on the target. The downtime is from libvirt's
+// event that the guest was stopped on the source until its event that it was resumed on the
+// target.
 func BenchmarkMove(b *testing.B) {
 	b.Run("tunnelled", func(b *testing.B) {
 		beside(b, given(b), "--tunnelled", (*host).URI)
@@ -36,12 +36,12 @@ func BenchmarkMove(b *testing.B) {
 	})
 }
 
-// beside moves one by the agents and one by virsh, with this flag and to this URI.
+// beside moves one guest by the agents and one by virsh. flag and uri are virsh's.
 func beside(b *testing.B, w world, flag string, uri func(to *host) string) {
 	b.Helper()
 	events := map[*node.Node]*node.Process{w.a.Node: w.a.lifecycle(w), w.b.Node: w.b.lifecycle(w)}
 	ours := w.guarded(node.Spec{})
-	theirs := w.a.Boot(w, node.Spec{Namespace: "nobodys"}) // of no VMI: no agent minds it
+	theirs := w.a.Boot(w, node.Spec{Namespace: "nobodys"}) // without a VMI: no agent guards it
 	on := w.a
 	report := func(b *testing.B, begin time.Time, from, to *host, domain string) {
 		b.Helper()
@@ -55,7 +55,7 @@ func beside(b *testing.B, w world, flag string, uri func(to *host) string) {
 			from, to := ours.here.host, w.other(ours.here.host)
 			asked := time.Now()
 			ours.schedule(to, "")
-			eventAfter(w, events[to.Node], asked, ours.Domain, "Resumed") // kubectl would take a core meanwhile
+			eventAfter(w, events[to.Node], asked, ours.Domain, "Resumed") // so decided does not take CPU from the migration
 			if !ours.decided() {
 				b.Fatalf("not moved: %s", ours.whyFailed())
 			}
@@ -78,8 +78,8 @@ func beside(b *testing.B, w world, flag string, uri func(to *host) string) {
 	ours.ends()
 }
 
-// BenchmarkRelay lets 4 GiB pass: of a guest that writes all the time and is never
-// done. It tells what that costs the source's agent.
+// BenchmarkRelay measures what a relayed 4 GiB cost the source's agent. The guest writes
+// all the time, so its migration does not end before.
 func BenchmarkRelay(b *testing.B) {
 	w := given(b)
 	v := w.guarded(node.Spec{Behaviour: "busy=80"})
@@ -107,7 +107,7 @@ func BenchmarkRelay(b *testing.B) {
 	v.decided()
 }
 
-// lifecycle is a virsh that writes down what happens to the domains of a node.
+// lifecycle starts a virsh that logs the lifecycle events of the node's domains.
 func (h *host) lifecycle(w world) *node.Process {
 	w.Helper()
 	p, err := node.StartProcess(h.Command("virsh", "-c", "qemu:///system", "event", "--event", "lifecycle", "--loop", "--timestamp"), filepath.Join(w.TempDir(), h.name))
@@ -118,7 +118,7 @@ func (h *host) lifecycle(w world) *node.Process {
 	return p
 }
 
-// eventAfter is when the first such event was after a time.
+// eventAfter waits for the first such event after a time and returns when it was.
 func eventAfter(w world, p *node.Process, after time.Time, domain, what string) (at time.Time) {
 	w.Helper()
 	event := regexp.MustCompile(`(?m)^(\S+ \S+): event 'lifecycle' for domain '?` + regexp.QuoteMeta(domain) + `'?: ` + what)
@@ -160,7 +160,7 @@ func anonymous(w world, p *node.Process) uint64 {
 	return number(w, regexp.MustCompile(`RssAnon:\s+(\d+)`).FindStringSubmatch(string(text))[1]) << 10
 }
 
-// processorTime is in seconds.
+// processorTime returns the process's CPU time in seconds.
 func processorTime(w world, p *node.Process) (sum float64) {
 	w.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.PID()))
@@ -168,7 +168,7 @@ func processorTime(w world, p *node.Process) (sum float64) {
 		w.Fatal(err)
 	}
 	for _, thread := range threads {
-		if text, err := os.ReadFile(thread); err == nil { // else it has ended
+		if text, err := os.ReadFile(thread); err == nil { // otherwise the thread has ended
 			sum += float64(number(w, strings.Fields(string(text))[0])) / 1e9
 		}
 	}

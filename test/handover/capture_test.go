@@ -16,14 +16,15 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// The guest's memory has its kernel's command line in it. No packet of this machine has,
-// while it is moved.
+// Given a guest whose memory contains a secret: a part of its kernel's command line. When
+// it is moved, then no packet on this machine contains the secret. Otherwise anybody on the
+// network could read the guest's memory.
 func TestNothingOfAGuestsMemoryIsReadableOnTheLink(t *testing.T) {
 	const marker = "secret-of-the-guest-4711"
 	w := given(t)
 	v := w.guarded(node.Spec{GuestAgent: true, Behaviour: "marker=" + marker})
 	c := capture(w, marker)
-	// Given: a capture that finds it where it can be read.
+	// Given a capture that finds the secret in packets that are not encrypted.
 	c.see(w, marker)
 	if got := c.found.Swap(0); got == 0 {
 		t.Fatal("the capture finds nothing")
@@ -34,7 +35,7 @@ func TestNothingOfAGuestsMemoryIsReadableOnTheLink(t *testing.T) {
 	if !v.decided() {
 		t.Fatalf("it was not moved: %s", v.whyFailed())
 	}
-	// then its memory was in the packets, and nothing of it can be read.
+	// then the packets contained its memory, and the secret cannot be read in them.
 	if sent := c.bytes.Load(); sent < 16<<20 {
 		t.Errorf("only %d bytes were seen", sent)
 	}
@@ -45,21 +46,21 @@ func TestNothingOfAGuestsMemoryIsReadableOnTheLink(t *testing.T) {
 	v.ends()
 }
 
-// packets are all that this machine's own interface passes.
+// packets captures all packets that pass this machine's loopback interface.
 type packets struct {
 	fd           int
 	found, bytes atomic.Int64
 }
 
-// capture searches every packet for a text, also one that begins in one and ends in the
-// next of the same connection and way.
+// capture searches every packet for a text. It also finds a text that starts in one packet
+// and ends in the next one of the same connection and direction.
 func capture(w world, text string) *packets {
 	w.Helper()
 	lo, err := net.InterfaceByName("lo")
 	if err != nil {
 		w.Fatal(err)
 	}
-	// tcpdump's way: packet(7), each packet once on its way in.
+	// This captures as tcpdump does: packet(7), each packet once, on its way in.
 	all := binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, unix.ETH_P_IP))
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all))
 	if err != nil {
@@ -93,7 +94,7 @@ func (c *packets) search(text []byte, stop <-chan struct{}) {
 		}
 		n, from, err := unix.Recvfrom(c.fd, packet, 0)
 		if ll, ok := from.(*unix.SockaddrLinklayer); err != nil || !ok || ll.Pkttype == unix.PACKET_OUTGOING || n < 40 || packet[9] != unix.IPPROTO_TCP {
-			continue // on lo each packet is seen twice
+			continue // the socket sees each packet on lo twice
 		}
 		head := int(packet[0]&15) * 4
 		data := packet[min(n, head+int(packet[head+12]>>4)*4):n]
@@ -108,7 +109,7 @@ func (c *packets) search(text []byte, stop <-chan struct{}) {
 	}
 }
 
-// see sends the text over this machine's interface.
+// see sends the text over the loopback interface and waits until the capture finds it.
 func (c *packets) see(w world, text string) {
 	w.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,7 +131,8 @@ func (c *packets) see(w world, text string) {
 	node.Eventually(w, 5*time.Second, func() bool { return c.found.Load() > 0 }, "the capture finds nothing")
 }
 
-// lost counts the packets that the kernel did not hand over.
+// lost returns how many packets the kernel has dropped instead of passing them to the
+// socket.
 func (c *packets) lost(w world) int {
 	w.Helper()
 	s, err := unix.GetsockoptTpacketStats(c.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS)

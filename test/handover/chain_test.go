@@ -12,11 +12,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// qcow2 makes an empty image with a backing file, "" for none.
+// qcow2 writes an empty image with a backing file; "" = none.
 func qcow2(w world, file, backing, format string) {
 	w.Helper()
 	const cluster = 1 << 16
-	b := make([]byte, 4*cluster) // its header, the table and block of references, the table of clusters
+	b := make([]byte, 4*cluster) // the header, the refcount table, a refcount block, the L1 table
 	copy(b, "QFI\xfb")
 	be := binary.BigEndian
 	be.PutUint32(b[4:], 3)
@@ -46,8 +46,9 @@ func qcow2(w world, file, backing, format string) {
 }
 
 func TestAChainOfImagesArrivesAsItWasWithItsEnd(t *testing.T) {
-	// Given a guest with a disk whose images below the first libvirt has found by itself. It
-	// only reads it: libvirt sends no writable one of a local file system.
+	// Given a guest whose disk has a chain of images that libvirt has found by itself below
+	// the first one. The guest only reads the disk, because libvirt does not migrate a
+	// writable image on a local file system.
 	w := given(t)
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -60,9 +61,9 @@ func TestAChainOfImagesArrivesAsItWasWithItsEnd(t *testing.T) {
 	if sent := v.Virsh(t, "dumpxml", "--migratable"); strings.Contains(sent, "mid.qcow2") {
 		t.Error("libvirt itself sends the chain: what the agent adds is needless")
 	}
-	// When it is moved,
+	// When the guest is moved,
 	v.mustMove(w.b, "")
-	// then the target's libvirt has the whole chain, as it was said.
+	// then the target's libvirt has the same chain, with its end.
 	is := w.b.Virsh(t, "dumpxml", v.Domain)
 	for _, want := range []string{at("top.qcow2"), at("mid.qcow2"), at("base.raw"), "<backingStore/>"} {
 		if !strings.Contains(is, want) {

@@ -13,11 +13,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// long: VMGRACE_SOAK has these tests take their time.
+// long tells whether VMGRACE_SOAK asks for the long variants of these tests.
 func long() bool { return os.Getenv("VMGRACE_SOAK") != "" }
 
-// linked is given with everything that an agent speaks through: a link before its
-// port, one before the API server, a wire before its libvirtd.
+// linked is like given, with something to interrupt each agent's connections: a link before
+// its port, a link before the API server, and a wire before its libvirtd.
 func linked(t *testing.T) world {
 	t.Helper()
 	w := shared
@@ -26,7 +26,7 @@ func linked(t *testing.T) world {
 	for _, h := range []**host{&w.a, &w.b} {
 		linked := **h
 		*h = &linked
-		linked.address = "127.0.0.1" // the link before it has another
+		linked.address = "127.0.0.1" // the link before the agent's port has the host's address
 		linked.wire = newWire(w, filepath.Join(linked.Dir, "run", "wire-sock"), filepath.Join(linked.Dir, "run", "libvirt-sock"))
 		linked.toAPI = newLink(w, "127.0.0.1:0", strings.TrimPrefix(w.api.URL, "https://"))
 		text, err := os.ReadFile(w.api.Kubeconfig)
@@ -44,8 +44,11 @@ func linked(t *testing.T) world {
 	return w
 }
 
-// The worst moment: the target's libvirt has said that all is there, the source's ends
-// its QEMU, and nobody hears of it: not the other agent, not the API server.
+// Given agents that are cut off from each other and from the API server at the worst
+// moment: the target's libvirt has said that all is there, and the source's libvirt ends
+// its QEMU. Then the guest stays paused on the target, and it runs there as soon as the
+// target's agent hears that the source's guest is gone. Otherwise the guest could run twice
+// and destroy its disk, or stay paused for ever.
 func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
 	w := linked(t)
 	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
@@ -63,7 +66,7 @@ func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
 	}
 	for _, first := range cases {
 		from, to := v.here.host, w.other(v.here.host)
-		// When they are cut off at that moment,
+		// When the agents are cut off at that moment,
 		said := to.agent.Said("a guest is paused between two nodes")
 		to.wire.when(finished, func() bool {
 			to.toAgent.hold(there)
@@ -73,10 +76,11 @@ func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
 		})
 		v.schedule(to, "")
 		node.Eventually(w, time.Minute, func() bool { return from.state(v.Domain) == "" && to.state(v.Domain) == "paused" }, "it has not left")
-		// then it runs on neither, which is said,
+		// then the guest runs on neither node, and the agent logs that,
 		node.Never(w, cut, func() bool { return from.state(v.Domain) != "" || to.state(v.Domain) != "paused" }, "it does not stay paused")
 		to.agent.WaitSaid(w, "a guest is paused between two nodes", said+1)
-		// and on one as soon as they hear of each other, by one of the two ways.
+		// and it runs on one as soon as the agents hear of each other, directly or through
+		// the API server.
 		healed := time.Now()
 		heal[first]()
 		node.Eventually(w, soon, func() bool { return to.runs(v.Domain) }, "it does not run")
@@ -92,7 +96,9 @@ func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
 	v.ends()
 }
 
-// The answer of a migration's last phase is lost, on its way there or back.
+// Given a migration whose last phase loses a question or an answer of libvirt's RPC. Then
+// the guest runs on exactly one node, both agents say on which, and the guest's disk has
+// one writer. Otherwise the user would lose the guest or its disk.
 func TestALostAnswerOfTheLastPhaseLeavesOneGuest(t *testing.T) {
 	w := linked(t)
 	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
@@ -113,14 +119,14 @@ func TestALostAnswerOfTheLastPhaseLeavesOneGuest(t *testing.T) {
 			moves: true,
 		},
 	} {
-		// When it is lost,
+		// When the message is lost,
 		from, to := v.here.host, w.other(v.here.host)
 		c.lose(from, to)
 		v.schedule(to, "")
 		if c.after != nil {
 			c.after(from, to)
 		}
-		// then the guest runs on one node, which both agents say.
+		// then the guest runs on one node, and both agents say on which.
 		if moved := v.decided(); moved != c.moves {
 			t.Errorf("%s: moved %v: %s", c.what, moved, v.whyFailed())
 		}
@@ -130,7 +136,7 @@ func TestALostAnswerOfTheLastPhaseLeavesOneGuest(t *testing.T) {
 	v.ends()
 }
 
-// waitLibvirtd starts the libvirtd that somebody has killed, or kills.
+// waitLibvirtd waits until somebody has killed the host's libvirtd and starts it again.
 func (h *host) waitLibvirtd(w world) {
 	w.Helper()
 	if _, ended := h.Libvirtd().Exited(time.Minute); !ended {

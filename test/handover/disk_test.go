@@ -12,10 +12,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// disk is a block device that both nodes have, on which a guest counts.
+// disk is a block device of both nodes. A guest counts on it, which shows who writes.
 type disk struct{ device, file string }
 
-// counting is a guest that counts on a disk, watched.
+// counting boots a guest that counts on a disk, and watches it by watchForTwo.
 func (w world) counting(s node.Spec) *vm {
 	w.Helper()
 	d := newDisk(w)
@@ -45,7 +45,7 @@ func newDisk(w world) *disk {
 	return d
 }
 
-// at is what the guest has counted to.
+// at returns the number to which the guest has counted.
 func (d *disk) at(w world) int {
 	w.Helper()
 	text, err := os.ReadFile(d.file)
@@ -60,14 +60,14 @@ func (d *disk) at(w world) int {
 	return n
 }
 
-// counts fails where the guest does not count on.
+// counts waits until the guest counts on.
 func (v *vm) counts() {
 	v.w.Helper()
 	from := v.disk.at(v.w)
 	node.Eventually(v.w, 4*soon, func() bool { return v.disk.at(v.w) > from }, "%s does not count on its disk: %d", v.Name, from)
 }
 
-// alone fails where the guest has read what it had not written.
+// alone tells whether the guest has read only what it had written itself.
 func (d *disk) alone(v *vm) bool {
 	return d == nil || !strings.Contains(v.Serial(), "another writes on the disk")
 }

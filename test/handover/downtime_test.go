@@ -11,8 +11,8 @@ import (
 
 const downtime = "vmgrace_migration_downtime_seconds"
 
-// mustMove moves the guest, and checks what the source's agent has measured: once, and
-// not more than was seen.
+// mustMove moves the guest and checks the downtime that the source's agent measures: it
+// measures it once, and no more than the test has seen.
 func (v *vm) mustMove(to *host, options string) {
 	w, from := v.w, v.here.host
 	w.Helper()
@@ -22,7 +22,8 @@ func (v *vm) mustMove(to *host, options string) {
 	if !v.decided() {
 		w.Fatalf("it was not moved to %s: %s", to.name, v.whyFailed())
 	}
-	// The word that it runs may come a little later than the API server has it.
+	// slack is for the target's message that the guest runs: it may reach the source's
+	// agent later than the API server.
 	const slack = time.Second
 	var count, sum float64
 	node.Eventually(w, soon, func() bool {
@@ -42,8 +43,8 @@ func (v *vm) mustMove(to *host, options string) {
 	w.Logf("stood still for %v; ran on neither node for %v at most", took, gap)
 }
 
-// watchGap finds out for how long at most the guest runs on neither node: from when it
-// was last seen to run here to when it was first seen to run there.
+// watchGap measures for how long at most the guest runs on neither node: from the last time
+// at which it was seen on from, to the first time at which it was seen on to.
 func (v *vm) watchGap(from, to *host) <-chan time.Duration {
 	seen := make(chan time.Duration, 1)
 	ctx := v.w.Context()

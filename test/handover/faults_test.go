@@ -12,18 +12,18 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// Moments of a migration, beside those of the wire.
+// The moments of a migration, in addition to the frames of a wire.
 const (
 	scheduled = "scheduled"
 	beingSent = "sending"
 )
 
-// fault is something that dies, or hears nothing, and how that ends.
+// fault is a process that dies or a connection that is cut. undo repairs it.
 type fault struct {
 	what string
 	do   func(domain string, from, to *host) error
 	undo func(w world, from, to *host)
-	// kills: the guest may be gone with it.
+	// kills: the fault may end the guest.
 	kills bool
 }
 
@@ -49,7 +49,7 @@ func faults() []fault {
 	}
 }
 
-// lasts is how long a fault does.
+// lasts waits as long as a fault lasts.
 func (w world) lasts(d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -57,8 +57,12 @@ func (w world) lasts(d time.Duration) {
 	}
 }
 
-// Each of these moments has each of these faults with VMGRACE_SOAK; without it the two
-// that TestWhateverDiesWhileAGuestIsSentLeavesOneGuest has not, at the handover.
+// Given a migration and a fault at any of its moments. Then the guest runs on exactly one
+// node, nothing is left on the other one, and a later migration succeeds. Otherwise the
+// user would lose the guest, or two guests would write on one disk. With VMGRACE_SOAK the
+// test tries each fault at each moment. Without it the test tries two faults, each at one
+// moment of the handover: those that TestWhateverDiesWhileAGuestIsSentLeavesOneGuest does
+// not cover.
 func TestWhateverDiesAtAnyMomentOfAMoveLeavesOneGuest(t *testing.T) {
 	w := linked(t)
 	var v *vm
@@ -70,15 +74,15 @@ func TestWhateverDiesAtAnyMomentOfAMoveLeavesOneGuest(t *testing.T) {
 				continue
 			}
 			if strings.Contains(fault.what, "target's QEMU") && (at == scheduled || at == prepare) || at == performed && fault.kills {
-				continue // there is none yet, or no longer
+				continue // the guest's QEMU does not exist yet, or no longer
 			}
 			if v == nil {
 				v = w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
 			}
-			// When it happens then,
+			// When the fault happens at that moment,
 			tried++
 			v.struck(at, fault)
-			// then the guest runs on one node, and nothing is left on the other,
+			// then the guest runs on one node, and nothing is left on the other one.
 			if fault.kills && v.killed() {
 				t.Logf("%s: %s: the guest is gone: %s, %s", at, fault.what, v.states(), v.whyFailed())
 				v = nil
@@ -96,7 +100,7 @@ func TestWhateverDiesAtAnyMomentOfAMoveLeavesOneGuest(t *testing.T) {
 	if v == nil {
 		v = w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
 	}
-	// and a move after all that succeeds.
+	// When the guest is moved after all these faults, then it moves.
 	v.schedule(w.other(v.here.host), "")
 	if !v.decided() {
 		t.Errorf("the last try fails: %s", v.whyFailed())
@@ -104,7 +108,7 @@ func TestWhateverDiesAtAnyMomentOfAMoveLeavesOneGuest(t *testing.T) {
 	v.ends()
 }
 
-// struck has the fault happen at that moment of a migration, and lets it be over.
+// struck starts a migration, causes the fault at that moment of it and repairs the fault.
 func (v *vm) struck(at string, f fault) {
 	w := v.w
 	w.Helper()
@@ -142,7 +146,8 @@ func (v *vm) struck(at string, f fault) {
 	}
 }
 
-// killed waits until it is decided, and tells whether the guest is gone with its QEMU.
+// killed waits until the migration is decided and tells whether the guest is gone. If so,
+// it removes what the guest has left.
 func (v *vm) killed() bool {
 	w := v.w
 	w.Helper()
@@ -164,7 +169,8 @@ func (v *vm) killed() bool {
 	return true
 }
 
-// nothingLeft: no socket, and nothing that an agent had to remember.
+// nothingLeft waits until the agents have removed their sockets and files of all
+// migrations.
 func (w world) nothingLeft() {
 	w.Helper()
 	for _, h := range []*host{w.a, w.b} {

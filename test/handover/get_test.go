@@ -4,14 +4,14 @@ package handover
 
 import "github.com/vmgrace/vmgrace/test/objects"
 
-// get is what kubectl get -o jsonpath prints of a pod, vmi or vmim.
+// get returns what kubectl get -o jsonpath prints for a pod, a vmi or a vmim.
 func (w world) get(kind, name, path string) string {
 	w.Helper()
 	return w.objects.Read(w, objects.Query{Kind: kind, Namespace: "default", Name: name, Path: path})
 }
 
-// events are the reasons of the Events about a VMI that such a field selector, too,
-// selects.
+// events returns the reasons of the Events about the VM's VMI. fields is empty or a further
+// field selector that starts with a comma.
 func (v *vm) events(fields string) string {
 	v.w.Helper()
 	return v.w.objects.Read(v.w, objects.Query{Kind: "event", Namespace: "default",

@@ -10,8 +10,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// Points of the two agents at which each is killed once, in the order in which a
-// migration passes them.
+// sourcePoints returns the failpoints at which the test kills the source's agent, in the
+// order in which a migration passes them.
 func sourcePoints() []string {
 	return []string{
 		"migration-status-Running", "migration-status-Running.done", "migration-send", "migration-send.done",
@@ -19,7 +19,9 @@ func sourcePoints() []string {
 	}
 }
 
-// The target reports Arrived only if the source's report is late: see cut_test.go.
+// targetPoints returns the failpoints at which the test kills the target's agent. They lack
+// the state Arrived, which the target reports only if the source's report is late: see
+// cut_test.go.
 func targetPoints() []string {
 	return []string{
 		"migration-status-PreparingTarget", "migration-status-PreparingTarget.done", "migration-status-TargetReady", "migration-status-TargetReady.done",
@@ -29,7 +31,7 @@ func targetPoints() []string {
 }
 
 func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
-	// Given: agents that have the points, and a guest.
+	// Given agents with these failpoints, and a guest.
 	w := given(t)
 	binary := node.WithFailpoints(t)
 	for _, h := range []*host{w.a, w.b} {
@@ -42,7 +44,7 @@ func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
 	kill := func(side string, of func() (victim, to *host), point string) {
 		victim, to := of()
 		victim.restart(w, "VMGRACE_FAILPOINT="+point)
-		// When it is killed there, and started again,
+		// When the agent is killed at the point and started again,
 		v.schedule(to, `"bandwidthMiB":200`)
 		if _, ended := victim.agent.Exited(time.Minute); !ended {
 			t.Errorf("the %s's agent does not pass %s", side, point)
@@ -77,30 +79,30 @@ func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
 	for _, c := range []struct {
 		what string
 		die  func(v *vm)
-		then func(v *vm) // the guest runs on where it is
+		then func(v *vm) // checks that the guest stays where it is
 	}{
 		{"the source's agent", func(v *vm) { v.here.restart(v.w) }, fails},
 		{"the target's agent", func(v *vm) { v.there.restart(v.w) }, fails},
 		{"the source's libvirtd", func(v *vm) { v.here.RestartLibvirtd(v.w) }, fails},
 		{"the target's libvirtd", func(v *vm) { v.there.RestartLibvirtd(v.w) }, fails},
 		{"the target's QEMU", func(v *vm) { v.there.killQEMU(v.w, v.Domain) }, fails},
-		// Which the controller asks for then.
+		// The controller asks for the abort in this case.
 		{"the target's launcher", func(v *vm) {
 			v.there.shim.Kill()
 			v.patch(`{"migrationState":{"abortRequested":true,"failureReason":"the target's launcher has ended"}}`)
 		}, fails},
 		{"the migration, deleted", func(v *vm) { v.w.api.Kubectl(v.w, "delete", "vmim", v.migration, "--wait=false") }, (*vm).stayed},
 	} {
-		// Given: it is sent, slowly.
+		// Given a guest that is slowly sent.
 		v.schedule(w.other(v.here.host), `"bandwidthMiB":8`)
 		node.Eventually(w, soon, func() bool {
 			return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(w, "domjobinfo", v.Domain), "Data remaining")
 		}, "nothing is sent")
-		// When this dies, then it runs on where it is,
+		// When this dies, then the guest runs on where it is,
 		t.Log(c.what)
 		c.die(v)
 		c.then(v)
-		// and a second migration moves it.
+		// and a second migration moves the guest.
 		v.schedule(w.other(v.here.host), `"bandwidthMiB":400`)
 		if !v.decided() {
 			t.Errorf("%s: the second try fails: %s", c.what, v.whyFailed())
@@ -113,7 +115,7 @@ func (v *vm) whyFailed() string {
 	return v.w.get("vmim", v.migration, "{.status.migrationState.failureReason}")
 }
 
-// stayed is decided for a migration that is gone.
+// stayed does what decided does, for a migration that was deleted.
 func (v *vm) stayed() {
 	w := v.w
 	w.Helper()
@@ -129,7 +131,7 @@ func (w world) other(h *host) *host {
 	return w.a
 }
 
-// restart kills the agent, unless it is dead, and starts it again with more in its
+// restart kills the agent if it lives and starts it again with env added to its
 // environment.
 func (h *host) restart(w world, env ...string) {
 	w.Helper()
@@ -153,14 +155,14 @@ func TestAShutdownBeatsAMove(t *testing.T) {
 		"VMIDeleted":     func(v *vm) { w.api.Kubectl(w, "delete", "vmi", v.Name) },
 		"LauncherSignal": func(v *vm) { v.SignalShim(w) },
 	} {
-		// Given: a guest that is sent, slowly.
+		// Given a guest that is slowly sent.
 		v := w.guarded(node.Spec{GuestAgent: true})
 		v.watchForTwo()
 		v.schedule(w.b, `"bandwidthMiB":8`)
 		node.Eventually(w, soon, func() bool {
 			return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(w, "domjobinfo", v.Domain), "Data remaining")
 		}, "nothing is sent")
-		// When it is to be shut down, then it is, where it is.
+		// When its shutdown begins, then the guest is shut down where it is.
 		end(v)
 		if s := v.here.launcher.WaitStopped(w, soon); s.Outcome != "Graceful" || s.Cause != cause {
 			t.Errorf("%s: status.json: %+v", cause, s)

@@ -13,20 +13,20 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// writes is a guest that writes faster than it is sent by the options of these tests.
+// writes is a guest that writes faster than the options of these tests let it be sent.
 var writes = node.Spec{Behaviour: "busy=48"}
 
 func TestAGuestThatOutpacesItsMigrationIsSlowedIfAllowed(t *testing.T) {
 	w := given(t)
 	v := w.guarded(writes)
 	v.watchForTwo()
-	// When auto-converge is allowed
+	// When auto-converge is allowed,
 	v.schedule(w.b, `"bandwidthMiB":12,"allowAutoConverge":true`)
-	// Then QEMU gives the guest less of its processors, and it arrives. How it does
-	// there is not asked: emulated processors that are throttled lose writes (QEMU 7.2,
-	// also with virsh migrate --auto-converge).
+	// then QEMU throttles the guest's CPUs, and the guest moves. The test does not check
+	// the guest's data: emulated CPUs that are throttled lose writes (QEMU 7.2, also with
+	// virsh migrate --auto-converge).
 	throttle := regexp.MustCompile(`Auto converge throttle: +([1-9]\d*)`)
-	node.Eventually(w, 4*soon, func() bool { // its memory more than once, on a machine that is busy
+	node.Eventually(w, 4*soon, func() bool { // QEMU sends the memory more than once, on a busy machine
 		said, err := w.a.TryVirsh(w.Context(), "domjobinfo", v.Domain)
 		return err == nil && throttle.MatchString(said)
 	}, "libvirt does not say that the guest is slowed")
@@ -42,9 +42,9 @@ func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) {
 	w := given(t)
 	v := w.guarded(writes)
 	v.watchForTwo()
-	// When the progress time-out is shorter than the guest ever lets it be
+	// When the guest makes no progress for longer than the progress time-out allows,
 	v.schedule(w.b, `"bandwidthMiB":8,"progressTimeout":5`)
-	// Then it is sent no longer, runs on here, and the reason is told.
+	// then the migration fails for that reason, and the guest runs on where it is.
 	if v.decided() {
 		t.Fatal("it was moved: it made progress")
 	}
@@ -57,8 +57,9 @@ func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) {
 	v.ends()
 }
 
-// Both hosts have the CPU of this machine, so the target gets a QEMU that leaves a
-// feature away.
+// Given a guest that needs a CPU feature and a target without it. When the guest is to be
+// moved, then it stays and runs on, and the reason names the feature. Both hosts have this
+// machine's CPU, so the test gives the target a QEMU that turns the feature off.
 func TestAGuestWhoseCPUTheTargetDoesNotHaveStaysWhereItIs(t *testing.T) {
 	w := given(t)
 	const feature = "avx2"
@@ -78,8 +79,8 @@ func TestAGuestWhoseCPUTheTargetDoesNotHaveStaysWhereItIs(t *testing.T) {
 	v.ends()
 }
 
-// withoutCPUFeature puts a program in QEMU's place that turns a feature off, until the
-// test ends. QEMU itself is where that of another architecture was.
+// withoutCPUFeature replaces QEMU by a script that turns a CPU feature off, until the test
+// ends. The script calls QEMU under the path of another architecture's QEMU.
 func (h *host) withoutCPUFeature(t *testing.T, feature string) {
 	t.Helper()
 	const qemu, moved = "/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-system-i386"

@@ -11,7 +11,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// way is a direction on a link: from who connects, or back.
+// way is a direction on a link: there is from the side that connects, back is the other
+// one.
 type way int
 
 const (
@@ -19,8 +20,8 @@ const (
 	back
 )
 
-// link passes connections on. What is held arrives when it passes again, as on a
-// network that loses every packet for a while: nobody is told.
+// link forwards connections. Held data arrives once the link passes data again, as on a
+// network that loses every packet for a while: neither side gets an error.
 type link struct {
 	listener net.Listener
 	to       string
@@ -32,7 +33,7 @@ type link struct {
 	conns []net.Conn
 }
 
-// newLink listens on an address and connects to another.
+// newLink starts a link from the address at to the address to.
 func newLink(t node.T, at, to string) *link {
 	t.Helper()
 	l := &link{to: to}
@@ -57,7 +58,7 @@ func newLink(t node.T, at, to string) *link {
 
 func (l *link) address() string { return l.listener.Addr().String() }
 
-// hold loses everything on these ways; on both without any.
+// hold holds all data on these ways, and on both ways if none is given.
 func (l *link) hold(ways ...way) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -85,7 +86,7 @@ func (l *link) close() {
 	}
 }
 
-// open waits until a way passes; false: the link has ended.
+// open waits until a way passes data. It returns false if the link has ended.
 func (l *link) open(w way) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -126,7 +127,7 @@ func (l *link) serve(c net.Conn) {
 	})
 }
 
-// both copies both ways until one ends, and closes both.
+// both carries data both ways until one way ends. Then it closes both connections.
 func both(c, s net.Conn, carry func(w way, from io.Reader, to io.Writer)) {
 	var copying sync.WaitGroup
 	for w, pair := range map[way][2]net.Conn{there: {c, s}, back: {s, c}} {
@@ -139,19 +140,20 @@ func both(c, s net.Conn, carry func(w way, from io.Reader, to io.Writer)) {
 	copying.Wait()
 }
 
-// Frames of libvirt's RPC that a migration is told by. The first four pass at the
-// target, the last one at the source.
+// The frames of libvirt's RPC by which the tests follow a migration. The first three pass
+// on the target's wire, the last one on the source's.
 const (
-	prepare   = "prepare"   // the target's libvirt is to take a domain
-	finish    = "finish"    // all was sent: it is to say whether it is there
-	finished  = "finished"  // which it says
-	performed = "performed" // libvirt of the source says that it is over
+	prepare   = "prepare"   // the source's libvirt asks the target's libvirt to receive a domain
+	finish    = "finish"    // the source's libvirt has sent all and asks whether it is there
+	finished  = "finished"  // the target's libvirt answers that
+	performed = "performed" // the source's libvirt answers its agent that the migration is over
 )
 
-// remote_protocol.x: procedures of the program 0x20008086, and types of frames.
+// frames names the frames by their procedure of the program 0x20008086, as in
+// remote_protocol.x, and by their type.
 var frames = map[[2]uint32]string{{304, 0}: prepare, {306, 0}: finish, {306, 1}: finished, {305, 1}: performed}
 
-// wire passes on what a node's agent and its libvirtd say to each other, frame by frame.
+// wire forwards what a node's agent and its libvirtd say to each other, frame by frame.
 type wire struct {
 	listener net.Listener
 	to       string
@@ -194,8 +196,8 @@ func newWire(t node.T, at, to string) *wire {
 	return w
 }
 
-// when has something done before the next frame of a kind is passed on, once. Where it
-// returns false the frame is lost, and the connection with it.
+// when calls do once, before the wire forwards the next frame of this kind. If do returns
+// false, the wire drops the frame and closes the connection.
 func (w *wire) when(frame string, do func() bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

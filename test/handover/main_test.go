@@ -1,8 +1,8 @@
 //go:build !unit
 
-// Package handover moves real guests between two nodes, each with a libvirtd and
-// an agent of its own, beside a real API server. What the cluster's controller and
-// kubelet do, a test does; test/e2e has the whole.
+// Package handover migrates real guests between two nodes, each with a libvirtd and an
+// agent of its own, with a real API server. The tests do what the cluster's controller and
+// kubelet do. test/e2e runs the whole system.
 package handover
 
 import (
@@ -31,7 +31,7 @@ import (
 
 const soon = 30 * time.Second
 
-// certified is what an agent says that can take part.
+// certified is what an agent logs when it can take part in migrations.
 const certified = "has a certificate for live migrations"
 
 func TestMain(m *testing.M) {
@@ -50,10 +50,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// shared is what all tests use.
+// shared is the world that all tests use.
 var shared world
 
-// world is two nodes and their API server.
+// world is two nodes with their API server.
 type world struct {
 	testing.TB
 
@@ -70,12 +70,13 @@ type host struct {
 	name    string
 	address string // of its listeners
 	agent   *node.Agent
-	// Where it is linked: what is before the agent's port, the API server, libvirtd.
+	// Set by linked: the links before the agent's port and the API server, and the wire
+	// before libvirtd.
 	toAgent, toAPI *link
 	wire           *wire
 }
 
-// given starts both agents, and has their certificates signed.
+// given starts both agents and waits until their certificates are signed.
 func given(tb testing.TB, args ...string) world {
 	tb.Helper()
 	w := shared
@@ -98,7 +99,7 @@ func (w *world) prepare() {
 	w.ca = newAuthority(*w)
 }
 
-// start starts the node's agent and returns the port for others.
+// start starts the node's agent and returns the port on which it listens for other agents.
 func (h *host) start(w world, kubeconfig string, args ...string) string {
 	w.Helper()
 	port, err := node.FreePort()
@@ -112,7 +113,7 @@ func (h *host) start(w world, kubeconfig string, args ...string) string {
 	return strconv.Itoa(port)
 }
 
-// certified waits until both agents can take part.
+// certified waits until both agents can take part in migrations.
 func (w world) certified() {
 	w.Helper()
 	for _, h := range []*host{w.a, w.b} {
@@ -120,7 +121,7 @@ func (w world) certified() {
 	}
 }
 
-// authority signs the nodes' certificates, as the controller does.
+// authority is a CA that signs the nodes' certificates, as the controller does.
 type authority struct {
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
@@ -159,7 +160,7 @@ func newAuthority(w world) *authority {
 	return ca
 }
 
-// sign approves and signs what is asked for.
+// sign approves and signs all certificate requests until ctx ends.
 func (ca *authority) sign(ctx context.Context, api *cluster.API, reader *objects.Reader) {
 	done := map[string]bool{}
 	for ctx.Err() == nil {

@@ -9,8 +9,8 @@ import (
 )
 
 func TestAGuestMovesThroughBothAgents(t *testing.T) {
-	// Given: a guest that writes much memory, and counts on a disk that both nodes have.
-	// Its directory says 77 s, its VMI 60.
+	// Given a guest that writes much memory and counts on a disk of both nodes. Its
+	// domain's metadata give it a grace period of 77 s, its VMI one of 60 s.
 	w := given(t)
 	v := w.counting(node.Spec{GuestAgent: true, Grace: "77", Behaviour: "busy=8 disk=count"})
 	moves := 3
@@ -20,11 +20,12 @@ func TestAGuestMovesThroughBothAgents(t *testing.T) {
 	for range moves {
 		to := w.other(v.here.host)
 		// When it is moved, there and back,
-		// then it goes on there and has ended here.
+		// then it runs on the target alone.
 		v.mustMove(to, `"bandwidthMiB":200`)
 		v.counts()
 	}
-	// Its VMI's grace period counts, from the first moment on, and its deletion.
+	// Then its VMI's grace period counts on the target from the first moment on. When the
+	// VMI is deleted, then the guest is shut down.
 	if w.b.agent.Said("gracePeriod=1m0s source=vmi") == 0 || w.b.agent.Said("source=domain") > 0 {
 		t.Error("where it arrives another grace period counts at first")
 	}

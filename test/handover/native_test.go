@@ -21,8 +21,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// givenNative is two libvirtds that take guests of each other by TLS, and agents that
-// have them do so; and the URI.
+// givenNative is like given, with libvirtds that migrate guests to each other by TLS and
+// agents that let them. uri is their migration URI.
 func givenNative(tb testing.TB) (w world, uri string) {
 	tb.Helper()
 	port, err := node.FreePort()
@@ -37,8 +37,8 @@ func givenNative(tb testing.TB) (w world, uri string) {
 	return given(tb, "--migration-uri="+uri), uri
 }
 
-// certificates makes a directory with one certificate for all that libvirt and QEMU
-// of both hosts are to each other.
+// certificates makes a directory with one certificate that libvirt and QEMU of both hosts
+// use as servers and as clients.
 func certificates(tb testing.TB) string {
 	tb.Helper()
 	dir := tb.TempDir()
@@ -77,19 +77,19 @@ func certificates(tb testing.TB) string {
 }
 
 func TestLibvirtMovesAGuestByItself(t *testing.T) {
-	// Given: a guest.
+	// Given a guest.
 	w, _ := givenNative(t)
 	v := w.guarded(node.Spec{GuestAgent: true})
 	v.watchForTwo()
 	for _, to := range []*host{w.b, w.a} {
 		// When it is moved, there and back,
-		// then it goes on there and has ended here, and nothing of it came through the agents.
+		// then it runs on the target alone, and none of its data has passed the agents.
 		v.mustMove(to, `"bandwidthMiB":200`)
 		if transport := w.get("vmim", v.migration, "{.status.migrationState.transport}"); transport != "Native" || to.agent.Said("the guest's connection has ended") > 0 {
 			t.Errorf("to %s: transport %q", to.name, transport)
 		}
 	}
-	// What dies of the agents' does not end it.
+	// When both agents are killed during a migration, then the guest moves all the same.
 	v.schedule(w.b, `"bandwidthMiB":16`)
 	v.sent()
 	w.a.restart(w)
@@ -97,14 +97,14 @@ func TestLibvirtMovesAGuestByItself(t *testing.T) {
 	if !v.decided() {
 		t.Fatalf("it was not moved by agents that were killed meanwhile: %s", v.whyFailed())
 	}
-	// A shutdown beats it: it is shut down where it is.
+	// When the VMI is deleted during a migration, then the guest is shut down where it is.
 	v.schedule(w.a, `"bandwidthMiB":8`)
 	v.sent()
 	v.ends()
 	node.Eventually(w, soon, func() bool { return v.states() == "Running/Absent" && v.there.state(v.Domain) == "" }, "something is left of it")
 }
 
-// sent waits until a guest is being sent.
+// sent waits until libvirt sends the guest.
 func (v *vm) sent() {
 	v.w.Helper()
 	node.Eventually(v.w, soon, func() bool {

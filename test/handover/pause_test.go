@@ -13,7 +13,7 @@ import (
 )
 
 func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
-	// Given: a guest that writes more than is sent, and whose launcher is preempted.
+	// Given a guest that writes faster than it is sent and whose launcher is preempted.
 	w := given(t)
 	v := w.guarded(node.Spec{Behaviour: "busy=48"})
 	v.watchForTwo()
@@ -21,14 +21,14 @@ func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
 	v.preempted()
 	node.Eventually(w, soon, func() bool { s, _ := w.a.agent.StatusOf(w, v.Guest); return s.Phase == "Held" }, "the shutdown is not held")
 	held := time.Now()
-	// When it is sent,
+	// When it is migrated,
 	const after = 8 * time.Second
 	v.schedule(w.b, `"bandwidthMiB":16,"pauseAfter":8`)
 	node.Eventually(w, soon, func() bool { return w.a.state(v.Domain) == "paused" }, "the guest is not paused")
 	if time.Since(from) < after || time.Since(held) > after+3*time.Second {
 		t.Errorf("paused %v to %v after its launcher was signalled, want %v", time.Since(held), time.Since(from), after)
 	}
-	// then it is paused for the rest, moves, and goes on there.
+	// then it is paused after 8 s, moves, and runs on the target.
 	if !v.decided() {
 		t.Fatalf("it was not moved: %s", v.whyFailed())
 	}
@@ -50,8 +50,9 @@ func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
 	}, "not one Event tells of the pause")
 }
 
-// A guest that is paused so that it can be sent, and is not: it runs on, and is shut
-// down with the whole of its grace period.
+// Given a guest that is paused for its migration. When the migration fails, then the guest
+// runs on and is shut down with its whole grace period. Otherwise it would stay paused and
+// could not power off.
 func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
 	w := given(t)
 	v := w.guarded(node.Spec{Behaviour: "busy=48"})
@@ -59,12 +60,12 @@ func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
 	v.preempted()
 	v.schedule(w.b, `"bandwidthMiB":1,"pauseAfter":4`)
 	node.Eventually(w, soon, func() bool { return w.a.state(v.Domain) == "paused" }, "the guest is not paused")
-	// When the migration is aborted and there is no other,
+	// When the migration is aborted and no other one follows,
 	v.patch(`{"migrationState":{"abortRequested":true,"failureReason":"as the test wants"}}`)
 	node.Eventually(w, soon, func() bool { return v.states() == "Running/Absent" && w.a.runs(v.Domain) }, "the guest does not run on")
 	v.patch(`{"phase":"Failed"}`)
 	w.api.Kubectl(w, "patch", "vmi", v.Name, "--subresource=status", "--type=merge", "-p", `{"status":{"evacuationNodeName":null}}`)
-	// then its shutdown begins, and it powers off.
+	// then the guest's shutdown begins, and it powers off.
 	if s := v.here.launcher.WaitStopped(w, time.Minute); s.Outcome != "Graceful" || s.Cause != "LauncherSignal" {
 		t.Errorf("status.json: %+v", s)
 	}
@@ -74,26 +75,28 @@ func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
 }
 
 func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) {
-	// Given: a guest that counts on its disk, and that its user pauses.
+	// Given a guest that counts on its disk and that its user has paused.
 	w := given(t)
 	v := w.counting(node.Spec{Behaviour: "disk=count"})
 	v.counts()
 	w.a.Virsh(w, "suspend", v.Domain)
 	v.stopped = true
-	// When it is moved,
+	// When the guest is moved,
 	v.schedule(w.b, `"bandwidthMiB":200`)
 	if !v.decided() {
 		t.Fatalf("it was not moved: %s", v.whyFailed())
 	}
-	// then it is there, and is not resumed, also by an agent that starts.
+	// then it is paused on the target, and a restarted agent does not resume it either.
 	w.b.restart(w)
 	node.Never(w, 5*time.Second, func() bool { return w.b.state(v.Domain) != "paused" }, "it does not stay paused")
-	// QEMU cannot send it again before it has run: it stays, and is unharmed.
+	// When it is moved back before it has run, then it stays and is unharmed: QEMU cannot
+	// send such a guest.
 	v.schedule(w.a, `"bandwidthMiB":200`)
 	if v.decided() {
 		t.Error("it was moved back; sent so QEMU has failed")
 	}
-	// It goes on when its user says so, and is shut down as any other.
+	// When its user resumes it, then it runs on. When its VMI is deleted while it is paused
+	// again, then it is shut down like any other guest.
 	v.here.Virsh(w, "resume", v.Domain)
 	v.counts()
 	v.here.Virsh(w, "suspend", v.Domain)
@@ -104,7 +107,7 @@ func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) {
 	w := given(t)
 	v := w.guarded(node.Spec{})
 	v.watchForTwo()
-	// When the launcher is deleted while its guest is sent,
+	// When the launcher pod is deleted while its guest is sent,
 	v.schedule(w.b, `"bandwidthMiB":4`)
 	node.Eventually(w, soon, func() bool { return w.get("vmim", v.migration, "{.status.migrationState.progress.percent}") != "" }, "it is not sent")
 	w.api.Kubectl(w, "delete", "pod", v.here.pod, "--wait=false")
@@ -115,7 +118,7 @@ func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) {
 		s, _ := w.a.agent.StatusOf(w, v.Guest)
 		return s.Phase == "Held" && s.Cause == "LauncherSignal"
 	}, "the shutdown does not wait")
-	// then it moves, and was never asked.
+	// then the guest moves and is never asked to shut down.
 	v.cause = "LauncherSignal"
 	if !v.decided() {
 		t.Fatalf("it was not moved: %s", v.whyFailed())

@@ -17,7 +17,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// vm is a guest with its VMI, where it is and where it goes.
+// vm is a guest with its VMI, the place where it runs and the place to which it moves.
 type vm struct {
 	*node.VM // of the node that it was started on
 
@@ -27,12 +27,12 @@ type vm struct {
 	migration    string
 	migrationUID string
 	moves        int
-	cause        string // for which its shutdown is held
-	disk         *disk  // on which it counts, nil: it has none
-	stopped      bool   // by its user
+	cause        string // of its held shutdown
+	disk         *disk  // on which the guest counts; nil = it has none
+	stopped      bool   // paused by its user
 }
 
-// place is a launcher of the VM.
+// place is a launcher pod of the VM on a host.
 type place struct {
 	*host
 
@@ -41,7 +41,8 @@ type place struct {
 	shim        *node.Process
 }
 
-// guarded boots a guest on node-a with all that belongs to it.
+// guarded boots a guest on node-a with its VMI, its launcher pod and its shim. It waits
+// until the agent guards the guest.
 func (w world) guarded(s node.Spec) *vm {
 	w.Helper()
 	s.Namespace = "default"
@@ -60,7 +61,7 @@ spec: {terminationGracePeriodSeconds: 60}
 	return v
 }
 
-// place makes a launcher pod on a node, and its shim.
+// place creates a launcher pod on a node and starts its shim.
 func (v *vm) place(h *host) place {
 	v.w.Helper()
 	v.moves++
@@ -71,7 +72,7 @@ func (v *vm) place(h *host) place {
 	return p
 }
 
-// pod makes a launcher pod that is bound to a node, and returns its UID.
+// pod creates a launcher pod that is bound to a node and returns its UID.
 func (w world) pod(name, vmi, uid, on string) string {
 	w.Helper()
 	w.api.KubectlApply(w, fmt.Sprintf(`
@@ -90,7 +91,8 @@ spec:
 	return w.get("pod", name, "{.metadata.uid}")
 }
 
-// schedule does what the controller does, up to Scheduled.
+// schedule creates a migration and brings it to the phase Scheduled, as the controller
+// does.
 func (v *vm) schedule(to *host, options string) {
 	w := v.w
 	w.Helper()
@@ -112,7 +114,7 @@ func (v *vm) patch(status string) {
 	v.w.api.Kubectl(v.w, "patch", "vmim", v.migration, "--subresource=status", "--type=merge", "-p", `{"status":`+status+`}`)
 }
 
-// states are what the two agents say: source/target.
+// states returns the states that the two agents report: source/target.
 func (v *vm) states() string {
 	v.w.Helper()
 	return v.w.get("vmim", v.migration, "{.status.migrationState.vmgraceSourceState}/{.status.migrationState.vmgraceTargetState}")
@@ -123,9 +125,9 @@ func (v *vm) phase() string {
 	return v.w.get("vmim", v.migration, "{.status.phase}")
 }
 
-// decided waits until both agents have said their last word, checks that the guest
-// is where they say, and does what the controller does then. It tells whether the
-// guest has moved.
+// decided waits until both agents have reported their final states and checks that the
+// guest runs only where they say. Then it does what the controller does. moved tells
+// whether the guest has moved.
 func (v *vm) decided() (moved bool) {
 	w := v.w
 	w.Helper()
@@ -166,13 +168,13 @@ func (v *vm) decided() (moved bool) {
 		w.Errorf("the guest was asked %d times", presses)
 	}
 	if up := strings.Count(v.Serial(), "vmgrace-guest: up"); moved && up != 0 {
-		w.Errorf("the guest has booted %d more times", up) // QEMU of the target begins the console's file anew
+		w.Errorf("the guest has booted %d more times", up) // the target's QEMU truncates the console's file
 	}
 	v.here = is
 	return moved
 }
 
-// ends deletes the VMI: the guest is shut down where it is.
+// ends deletes the VMI and checks that the guest is shut down where it is.
 func (v *vm) ends() {
 	w := v.w
 	w.Helper()
@@ -185,8 +187,8 @@ func (v *vm) ends() {
 	}, "not ShutdownStarted and ShutdownCompleted, once")
 }
 
-// state is what libvirt has written of the domain on a node, empty where it has
-// none.
+// state returns the domain's state in libvirt's files on the node, and "" if it has no such
+// domain.
 func (h *host) state(domain string) string {
 	text, err := os.ReadFile(filepath.Join(h.RunDir(), domain+".xml"))
 	if err != nil {
@@ -197,8 +199,8 @@ func (h *host) state(domain string) string {
 	return state
 }
 
-// runs tells whether the guest runs on a node: a QEMU that has ended leaves its
-// file behind for a moment.
+// runs tells whether the guest runs on the node. It also looks for the process, because
+// libvirt's file outlives QEMU for a moment.
 func (h *host) runs(domain string) bool {
 	if h.state(domain) != "running" {
 		return false
@@ -206,8 +208,8 @@ func (h *host) runs(domain string) bool {
 	return h.signal(domain, 0) == nil
 }
 
-// signal sends one to the domain's QEMU on this node; 0 finds out whether it is
-// there.
+// signal sends a signal to the domain's QEMU on this node. Signal 0 only tests whether it
+// exists.
 func (h *host) signal(domain string, s unix.Signal) error {
 	text, err := os.ReadFile(filepath.Join(h.RunDir(), domain+".pid"))
 	if err != nil {
@@ -220,13 +222,15 @@ func (h *host) signal(domain string, s unix.Signal) error {
 	return unix.Kill(pid, s)
 }
 
-// watchForTwo fails the test where the guest runs on both nodes at once.
+// watchForTwo watches the guest until the test ends. It fails the test if the guest runs on
+// both nodes at once or if two guests write on its disk.
 func (v *vm) watchForTwo() {
 	ctx, cancel := context.WithCancel(v.w.Context())
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		for ctx.Err() == nil {
-			// The second look finds out whether the first was at one that has just ended.
+			// The second look at b excludes that its QEMU ended between the first two
+			// looks.
 			if v.w.b.runs(v.Domain) && v.w.a.runs(v.Domain) && v.w.b.runs(v.Domain) {
 				v.w.Errorf("%s runs on both nodes", v.Domain)
 				return
@@ -244,8 +248,8 @@ func (v *vm) watchForTwo() {
 	v.w.Cleanup(func() { cancel(); watching.Wait() })
 }
 
-// preempted has the launcher deleted as the scheduler does, signalled as kubelet
-// does, and the VM marked as the controller does.
+// preempted deletes the launcher pod as the scheduler does, signals the launcher as kubelet
+// does, and marks the VM as the controller does.
 func (v *vm) preempted() {
 	w := v.w
 	w.Helper()

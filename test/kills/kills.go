@@ -1,7 +1,7 @@
-// Package kills is a storm: one agent guards twenty deaf guests in all phases
-// and is killed again and again, with SIGKILL, at random times. Nothing it
-// promised may break: no guest is destroyed before its deadline, none has two
-// deadlines, none is forgotten, and nobody else is touched.
+// Package kills tests an agent that is killed again and again. The agent guards twenty deaf
+// guests in all phases and gets SIGKILL at random times. It must keep its promises: no
+// guest is destroyed before its deadline, none has two deadlines, none is forgotten, and no
+// other guest is touched.
 package kills
 
 import (
@@ -13,17 +13,17 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// guests is how many there are at once.
+// guests is how many guests a wave has.
 const guests = 20
 
-// waitTimeout is how long the guests of one wave may take, beyond what the agent
-// promises: it is dead or starting for most of the time.
+// waitTimeout bounds the wait for the guests of one wave. It is longer than what the agent
+// promises, because the agent is dead or starting for most of the time.
 const waitTimeout = 2 * time.Minute
 
-// Result is what a storm brought.
+// Result is the result of a run.
 type Result struct {
 	Kills, VMs int
-	// Violations are broken promises, in words.
+	// Violations describes the broken promises.
 	Violations []string
 }
 
@@ -40,10 +40,11 @@ type storm struct {
 	lives    []life
 }
 
-// life is how long one agent lived.
+// life is the time in which one process of the agent lived.
 type life struct{ from, to time.Time }
 
-// Run kills an agent so often, and longer where guests are left that have to end.
+// Run kills an agent this many times. It goes on until the guests of the last wave have
+// ended.
 func Run(t node.T, n *node.Node, kills int) Result {
 	t.Helper()
 	s := &storm{t: t, node: n, agent: n.Agent(t, "--shutdown-retry-interval=1s").Start(t)}
@@ -63,7 +64,7 @@ func (s *storm) violation(format string, args ...any) {
 	s.Violations = append(s.Violations, fmt.Sprintf(format, args...))
 }
 
-// wave starts guests and kills the agent until all of them have ended.
+// wave starts guests and kills the agent again and again until all of them have ended.
 func (s *storm) wave() {
 	scope := &scope{T: s.t}
 	defer scope.end()
@@ -93,9 +94,9 @@ func (s *storm) wave() {
 	s.lives = s.lives[len(s.lives)-1:]
 }
 
-// killWhenDue ends the agent, and says when the next one is to die: mostly while it
-// starts, now and then when it has lived for a while. It must be able to get
-// somewhere on a slow machine too.
+// killWhenDue kills the agent if its time has come, starts it again and chooses the time of
+// the next kill. Most lives end while the agent starts. Some are longer, so that the agent
+// makes progress on a slow machine, too.
 func (s *storm) killWhenDue() {
 	if time.Now().Before(s.nextKill) {
 		return
@@ -113,7 +114,7 @@ func (s *storm) killWhenDue() {
 	s.nextKill = time.Now().Add(life)
 }
 
-// sample notes every deadline that is on disk.
+// sample notes which VMs have a record on disk, and the deadlines of the records.
 func (s *storm) sample(vms map[string]*vm) {
 	loaded, err := gracecache.Read(s.agent.StateDir)
 	if err != nil {
@@ -137,12 +138,13 @@ func (s *storm) sample(vms map[string]*vm) {
 	}
 }
 
-// enough is how long an agent has to live to send what is due: it starts, reads
-// the records and signals. One that lives for less owes nothing.
+// enough is how long an agent must live to send a due signal: it starts, reads the records
+// and signals. The check demands nothing of an agent that lives for less.
 const enough = 500 * time.Millisecond
 
-// by is when a SIGTERM that is due has to have been sent: in the first life that
-// was long enough, longer by what the machine was late. Zero: there was none yet.
+// by returns when a SIGTERM that is due must have been sent: in the first life that was
+// long enough. The lateness of the machine extends that time. by is zero if there was no
+// such life.
 func (s *storm) by(due time.Time) time.Time {
 	for _, l := range s.lives {
 		if l.to.Before(due) {
@@ -159,7 +161,7 @@ func (s *storm) by(due time.Time) time.Time {
 	return time.Time{}
 }
 
-// scope is a test that ends with a wave.
+// scope is a node.T whose cleanups run at the end of a wave.
 type scope struct {
 	node.T
 	undo []func()

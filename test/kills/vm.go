@@ -15,8 +15,8 @@ import (
 type vm struct {
 	*node.VM
 	grace     time.Duration
-	triggerAt time.Time // when it is to be signalled; zero: never
-	triggered time.Time // when it was
+	triggerAt time.Time // when the test signals its shim; zero = never
+	triggered time.Time // when the test signalled it
 
 	recorded  bool // it has a record now
 	deadlines map[grace.Mono]bool
@@ -30,7 +30,8 @@ func (s *storm) start(t node.T) *vm {
 	return v
 }
 
-// over takes the VM a step further, and tells whether nothing is left of it.
+// over signals the VM when that is due, notes its deadline, and tells whether nothing is
+// left of it.
 func (v *vm) over(t node.T) bool {
 	if v.triggered.IsZero() {
 		if time.Now().After(v.triggerAt) {

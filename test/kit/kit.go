@@ -1,6 +1,6 @@
-// Package kit is what tests of every kind need: to give up on an error, to write a
-// file, to wait for something, and a disk of their own. What needs a node with
-// libvirt is in test/node.
+// Package kit has helpers for all kinds of tests: to end on an error, to write a file, to
+// wait for a condition, and to mount a file system. Helpers that need a node with libvirt
+// are in test/node.
 package kit
 
 import (
@@ -18,10 +18,10 @@ type T interface {
 	TempDir() string
 }
 
-// waitTimeout is how long anything without a promise may take on a busy machine.
+// waitTimeout bounds waits without a promised time, on a busy machine.
 const waitTimeout = 30 * time.Second
 
-// Must fails the test on an error.
+// Must ends the test on an error.
 func Must(t T, err error) {
 	t.Helper()
 	if err != nil {
@@ -29,14 +29,14 @@ func Must(t T, err error) {
 	}
 }
 
-// Write makes a file, readable for all.
+// Write writes a file that everybody can read.
 func Write(t T, path, content string) {
 	t.Helper()
 	Must(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
-// Eventually waits until something is so. It rests for as long as is takes: one that
-// runs a command would keep a core busy.
+// Eventually waits until is returns true. Between two calls it sleeps for as long as the
+// last call took, because an is that runs a command would keep a core busy otherwise.
 func Eventually(t T, what string, is func() bool) {
 	t.Helper()
 	for end, asked := time.Now().Add(waitTimeout), time.Now(); !is(); asked = time.Now() {
@@ -48,8 +48,8 @@ func Eventually(t T, what string, is func() bool) {
 	}
 }
 
-// Tmpfs mounts a file system of the test's own, for as long as it runs, and
-// returns where. Options are those of tmpfs(5): "size=64k". Needs root.
+// Tmpfs mounts a tmpfs until the test ends and returns its directory. options are those of
+// tmpfs(5), such as "size=64k". Tmpfs needs root.
 func Tmpfs(t T, options string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -20,7 +20,7 @@ func TestADeletedVMIOfADeafGuestIsDestroyedAtItsDeadline(t *testing.T) {
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 3")
 	from := time.Now()
 	w.api.Kubectl(t, "delete", "vmi", v.Name)
-	v.WaitTerminated(t, from.Add(3*time.Second), 2*time.Second) // kubectl and the watch take their time
+	v.WaitTerminated(t, from.Add(3*time.Second), 2*time.Second) // kubectl and the watch need time
 	v.stopped("VMIDeleted", "Forced", "ShutdownStarted", "ShutdownForced")
 }
 
@@ -59,8 +59,10 @@ func TestAPodKilledEarlierMovesTheDeadline(t *testing.T) {
 	}
 }
 
-// Kubelet removes a pod whose containers have ended, or never ran, with a grace period of 0.
-// The finalizer keeps that state, which else is there for a moment.
+// Given a deleted VMI whose launcher pod has ended. When kubelet removes the pod with a
+// grace period of 0, as it does if the containers have ended or never ran, then the guest
+// keeps its whole grace period. The finalizer keeps this state, which otherwise lasts only
+// a moment.
 func TestALauncherPodThatHasEndedMovesNoDeadline(t *testing.T) {
 	w := given(t, api)
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 6")
@@ -127,7 +129,7 @@ func TestAVMIThatMovesAwayIsForgottenAndItsVMLeftAlone(t *testing.T) {
 func TestAVMIOfTheSameNameIsNotTheOldOne(t *testing.T) {
 	w := given(t, api)
 	v := w.guarded(node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 2")
-	// Given: deleted and made again while no agent looks.
+	// Given a VMI that is deleted and created again while no agent runs.
 	w.agent.Kill()
 	w.api.Kubectl(t, "delete", "vmi", v.Name)
 	w.vmi(v.Name, "terminationGracePeriodSeconds: 600")

@@ -1,5 +1,5 @@
-// Package kubernetes runs the agent against a real API server and real guests.
-// There is no kubelet: what it does, a test does. test/e2e has the whole.
+// Package kubernetes runs the agent against a real API server and real guests. There is no
+// kubelet: the tests do what kubelet does. test/e2e runs whole clusters.
 package kubernetes
 
 import (
@@ -17,7 +17,7 @@ import (
 
 var (
 	machine *node.Node
-	// api is the server of all tests that do not harm it.
+	// api is the API server of all tests that do not harm it.
 	api *cluster.API
 )
 
@@ -38,7 +38,7 @@ const (
 type world struct {
 	*testing.T
 	api     *cluster.API
-	agent   *node.Agent // nil: none yet
+	agent   *node.Agent // nil if there is none yet
 	objects *objects.Reader
 }
 
@@ -51,7 +51,7 @@ func newWorld(t *testing.T, a *cluster.API, agent *node.Agent) world {
 	return world{t, a, agent, reader}
 }
 
-// given starts an agent on a server that has the CRDs.
+// given starts an agent whose API server has the CRDs.
 func given(t *testing.T, a *cluster.API, args ...string) world {
 	t.Helper()
 	w := newWorld(t, a, machine.ClusterAgent(t, a.Kubeconfig, here, args...))
@@ -92,10 +92,11 @@ func (w world) get(kind, name, path string) string {
 	return w.objects.Read(w, objects.Query{Kind: kind, Namespace: "default", Name: name, Path: path})
 }
 
-// launcher is what its pod has beside what all have.
+// launcher is what one launcher pod has in addition to what all launcher pods have.
 type launcher struct{ annotation, priorityClass string }
 
-// launcherPod makes a pod that is bound to this node; no kubelet touches it.
+// launcherPod makes a launcher pod that is bound to this node, and returns its UID. No
+// kubelet runs it.
 func (w world) launcherPod(name, uid string, l launcher) string {
 	w.Helper()
 	w.api.KubectlApply(w, fmt.Sprintf(`
@@ -114,7 +115,8 @@ spec:
 	return w.get("pod", "launcher-"+name, "{.metadata.uid}")
 }
 
-// guarded makes a VM with everything that belongs to it. spec is the VMI's.
+// guarded makes a VM with everything that belongs to it, and waits until the agent guards
+// it. spec is the VMI's.
 func (w world) guarded(s node.Spec, spec string) vm {
 	w.Helper()
 	return w.guardedBy(launcher{}, s, spec)
@@ -133,7 +135,8 @@ func (w world) guardedBy(of launcher, s node.Spec, spec string) vm {
 	return v
 }
 
-// inPod is guarded with QEMU in the launcher pod, as far as its cgroup goes.
+// inPod is guarded for a VM whose QEMU is in the launcher pod, that is, in the cgroup of
+// this pod.
 func (w world) inPod(s node.Spec, spec string) vm {
 	w.Helper()
 	s.Namespace = "default"
@@ -146,7 +149,7 @@ func (w world) inPod(s node.Spec, spec string) vm {
 	return v
 }
 
-// record is what node-agent status says; ok is false without a record.
+// record returns what node-agent status says about the VM, and whether it has a record.
 func (v vm) record() (node.VMStatus, bool) { return v.w.agent.StatusOf(v.w, v.Guest) }
 
 func (v vm) waitGrace(seconds int) {
@@ -157,7 +160,7 @@ func (v vm) waitGrace(seconds int) {
 	}, "the grace period of %s does not become %d s", v.Domain, seconds)
 }
 
-// untouched asserts that the VM goes on and no shutdown has begun.
+// untouched checks that the VM runs and no shutdown has begun.
 func (v vm) untouched() {
 	v.w.Helper()
 	if s, ok := v.record(); v.Gone() || !ok || s.Phase != "Running" {
@@ -165,8 +168,8 @@ func (v vm) untouched() {
 	}
 }
 
-// stopped waits for the end of the VM and of its record, and for these Events
-// on its VMI, each once and no others.
+// stopped waits for the end of the VM and of its record, and for exactly these Events on
+// its VMI, each told once.
 func (v vm) stopped(cause, outcome string, events ...string) {
 	v.w.Helper()
 	v.WaitStopped(v.w, cause, outcome)
@@ -179,7 +182,8 @@ func (v vm) told(events ...string) {
 	node.Eventually(v.w, soon, func() bool { return slices.Equal(v.events(), events) }, "Events of %s: want %v", v.Domain, events)
 }
 
-// events lists the reasons of the VMI's Events, one for each time it was told.
+// events returns the reasons of the VMI's Events. An Event that has another source, or was
+// told more than once, has both in its reason.
 func (v vm) events() []string {
 	out := v.w.objects.Read(v.w, objects.Query{Kind: "event", Namespace: "default", Fields: "involvedObject.kind=VirtualMachineInstance,involvedObject.uid=" + v.UID,
 		Path: `{range .items[*]}{.reason}/{.source.component}/{.count}{"\n"}{end}`})
@@ -187,7 +191,7 @@ func (v vm) events() []string {
 	for _, line := range strings.Fields(out) {
 		reason, rest, _ := strings.Cut(line, "/")
 		if rest != "node-agent/1" {
-			reason = line // not as it should be
+			reason = line // this equals no expected reason
 		}
 		reasons = append(reasons, reason)
 	}
@@ -195,7 +199,7 @@ func (v vm) events() []string {
 	return reasons
 }
 
-// watchUp is the metric.
+// watchUp returns the metric vmgrace_vmi_watch_up.
 func (w world) watchUp() float64 { return w.agent.Metrics(w)["vmgrace_vmi_watch_up"] }
 
 func (w world) waitWatch(up float64) {

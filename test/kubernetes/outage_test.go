@@ -62,7 +62,7 @@ func TestAnAgentStartedWithoutAPIServerGuardsWhatItKnows(t *testing.T) {
 func TestAnAgentWithoutAKubeconfigKeepsTheDeadline(t *testing.T) {
 	for name, content := range map[string]string{"missing": "", "damaged": "{]"} {
 		t.Run(name, func(t *testing.T) {
-			// given
+			// Given
 			kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
 			text, err := os.ReadFile(api.Kubeconfig)
 			if err == nil {
@@ -78,7 +78,7 @@ func TestAnAgentWithoutAKubeconfigKeepsTheDeadline(t *testing.T) {
 			v.SignalShim(t)
 			deadline := v.WaitBegun(t)
 			node.Eventually(t, soon, func() bool { s, ok := v.record(); return ok && s.Deadline == deadline }, "the deadline is not on disk")
-			// when
+			// When
 			w.agent.Kill()
 			if content == "" {
 				err = os.Remove(kubeconfig)
@@ -89,10 +89,10 @@ func TestAnAgentWithoutAKubeconfigKeepsTheDeadline(t *testing.T) {
 				t.Fatal(err)
 			}
 			w.agent.Launch(t)
-			// then
+			// Then
 			w.agent.WaitSaid(t, "going on because a grace period is under way", 1)
 			v.WaitTerminated(t, node.WallTime(t, deadline), 50*ms)
-			// and: without one it ends, as it does at the start
+			// And after the grace period it ends, as it does if it starts without one.
 			if code, ok := w.agent.Exited(soon); !ok || code != 1 {
 				t.Errorf("exit status %d, ended %t", code, ok)
 			}
@@ -117,7 +117,7 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 	for _, v := range vms {
 		v.waitGrace(1)
 	}
-	// Three have KubeVirt's finalizer: they show a deletionTimestamp that nobody set.
+	// Three have KubeVirt's finalizer, and so show a deletionTimestamp that nobody set.
 	for _, v := range vms[:3] {
 		own.Kubectl(t, "patch", "vmi", v.Name, "--type=merge", "-p", `{"metadata":{"finalizers":["foregroundDeleteVirtualMachine"]}}`)
 	}
@@ -135,14 +135,15 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 		v.untouched()
 	}
 
-	// When the CRD is back, the old VMIs' absence still is no deletion.
+	// When the CRD is back, then the absence of the old VMIs is still no deletion.
 	w.installCRDs()
 	w.waitWatch(1)
 	node.Never(t, 5*time.Second, func() bool { return vms[0].Gone() || vms[4].Gone() }, "a VM went when its CRD came back")
 	for _, v := range vms {
 		v.untouched()
 	}
-	// And work goes on: with a VMI that was made again, and by the launcher.
+	// And the agent acts on the deletion of a VMI that was created again, and on the signal
+	// of a launcher.
 	again := vms[1]
 	again.UID = w.vmi(again.Name, "terminationGracePeriodSeconds: 2")
 	again.waitGrace(2)
@@ -153,7 +154,8 @@ func TestALostCRDTakesNoVMAlong(t *testing.T) {
 	vms[3].untouched()
 }
 
-// ofNode is the agent's account with a token that names its node, as one of a pod does.
+// ofNode returns a client with the agent's account. Its token names the node, as the token
+// of a pod does.
 func ofNode(t *testing.T, own *cluster.API) cluster.Client {
 	t.Helper()
 	own.KubectlApply(t, `{"apiVersion":"v1","kind":"Node","metadata":{"name":"`+here+`"}}`)
@@ -173,7 +175,7 @@ func TestWithoutRightsNoVMIsTouched(t *testing.T) {
 	}
 
 	own.Kubectl(t, "delete", "clusterrolebinding", "-l", "app.kubernetes.io/name=node-agent")
-	// A watch that runs is not cut by that; the next one is refused.
+	// This does not end a running watch. The API server refuses the next one.
 	own.Stop()
 	w.startAPI()
 	w.waitWatch(0)
@@ -198,7 +200,7 @@ func TestARestartedVMTheAgentMissedIsNotShutDown(t *testing.T) {
 	w.startAPI()
 	w.waitWatch(0)
 
-	// Given: the agent is blind while the VM ends and is made again.
+	// Given an agent that sees no VMI while the VM ends and is created again.
 	v.SignalShim(t)
 	v.WaitGone(t, soon)
 	v.Launcher.WaitStopped(t, soon)

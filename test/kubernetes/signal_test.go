@@ -15,20 +15,22 @@ import (
 
 const (
 	holdFor = "vmgrace.io/hold-for: PreemptionByScheduler"
-	// shown is how long a launcher's pod may take to show why it is deleted.
+	// shown bounds how long a launcher's pod takes to show why it is deleted.
 	shown = 2 * time.Second
 )
 
-// Who is not held pays nothing but the moment in which the pod is seen to be deleted.
+// Given VMs whose shutdown could be held, and others. When a user deletes their pods, then
+// no shutdown is held: the guest is asked as soon as the agent sees that the pod is
+// deleted.
 func TestALauncherDeletedByAUserHasItsGuestAskedAtOnce(t *testing.T) {
-	// Given: VMs whose shutdown could be held, and others.
+	// Given VMs whose shutdown could be held, and others.
 	const each = 5
 	w := given(t, api)
 	took := map[string][]time.Duration{}
 	for range each {
 		for kind, annotation := range map[string]string{"could be held": holdFor, "could not": ""} {
 			v := w.guardedBy(launcher{annotation: annotation}, node.Spec{Firmware: true}, "terminationGracePeriodSeconds: 1")
-			// When a pod is deleted, and its launcher signalled at the same time,
+			// When a pod is deleted and its launcher signalled at the same time,
 			from := v.deletedAndSignalled()
 			// then the guest is asked.
 			took[kind] = append(took[kind], v.asked().Sub(from))
@@ -44,8 +46,8 @@ func TestALauncherDeletedByAUserHasItsGuestAskedAtOnce(t *testing.T) {
 	}
 }
 
-// deletedAndSignalled returns when the launcher was signalled: nobody has seen yet that
-// its pod is deleted.
+// deletedAndSignalled signals the launcher, deletes its pod, and returns when it signalled.
+// At that time nobody has seen yet that the pod is deleted.
 func (v vm) deletedAndSignalled() time.Time {
 	w := v.w
 	w.Helper()
@@ -64,7 +66,7 @@ func (v vm) deletedAndSignalled() time.Time {
 	return signalled
 }
 
-// asked is when the agent says that it has asked the guest, to the millisecond.
+// asked returns when the agent asked the guest, to the millisecond, by the agent's log.
 func (v vm) asked() time.Time {
 	v.w.Helper()
 	line := regexp.MustCompile(`time=(\S+) \S+ msg="asked the guest to shut down" namespace=default name=` + v.Name + " ")

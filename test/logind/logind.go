@@ -26,17 +26,18 @@ const (
 	busConfig = `<busconfig><type>session</type><listen>unix:path=%s</listen><auth>EXTERNAL</auth><policy context="default"><allow user="*"/><allow own="*"/><allow send_type="method_call"/><allow send_destination="*"/><allow receive_sender="*"/></policy></busconfig>`
 )
 
-// Machine is what shuts down: a bus and a logind.
+// Machine is a machine that can be shut down: a bus and a logind.
 type Machine struct {
-	// Socket is the bus.
+	// Socket is the path of the bus's socket.
 	Socket string
 
 	dir    string
 	bus    *node.Process
-	logind *node.Process // unshare; elogind is its child
+	logind *node.Process // unshare, whose child is elogind
 }
 
-// Start starts a machine that delays its shutdown for at most so long. It ends with the test.
+// Start starts a machine whose inhibitors can delay its shutdown by at most delay. The
+// machine ends with the test.
 func Start(t node.T, delay time.Duration) *Machine {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "vmgrace-logind-") // a short path, for the socket
@@ -61,7 +62,7 @@ func Start(t node.T, delay time.Duration) *Machine {
 	return m
 }
 
-// SetDelay writes logind's configuration, which counts from its next start or SIGHUP.
+// SetDelay writes logind's configuration. logind reads it at its next start or SIGHUP.
 func (m *Machine) SetDelay(t node.T, delay time.Duration) {
 	t.Helper()
 	text := fmt.Sprintf("[Login]\nInhibitDelayMaxSec=%d\nKillUserProcesses=no\n", delay/time.Second)
@@ -94,7 +95,7 @@ func (m *Machine) StartBus(t node.T) {
 // StopBus kills the bus.
 func (m *Machine) StopBus() { m.bus.Kill() }
 
-// The program of the namespaces. What it hides is hidden in there alone.
+// inside is the script that runs in the namespaces. It hides directories only there.
 const inside = `set -e
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /run
@@ -127,7 +128,7 @@ func (m *Machine) StartLogind(t node.T) {
 	}
 }
 
-// Boot starts a machine that has gone down.
+// Boot starts logind again after the machine has gone down.
 func (m *Machine) Boot(t node.T) {
 	t.Helper()
 	m.StopLogind()
@@ -137,12 +138,12 @@ func (m *Machine) Boot(t node.T) {
 	m.StartLogind(t)
 }
 
-// places are where Debian's and Ubuntu's packages have elogind or its library.
+// places returns where Debian's and Ubuntu's packages have elogind or its library.
 func places() []string {
 	return []string{"lib/elogind", "usr/lib/elogind", "usr/libexec", "usr/libexec/elogind", "lib/x86_64-linux-gnu/elogind", "usr/lib/x86_64-linux-gnu/elogind"}
 }
 
-// unpacked is where hack/deps.sh has unpacked elogind.
+// unpacked returns where hack/deps.sh has unpacked a place of elogind's packages.
 func unpacked(place string) string { return filepath.Join(node.CacheDir(), "elogind", place) }
 
 func program() (string, error) {
@@ -163,10 +164,10 @@ func libraries() string {
 	return strings.Join(dirs, ":")
 }
 
-// StopLogind kills logind: whoever held an inhibitor of it holds nothing.
+// StopLogind kills logind, which ends all its inhibitors.
 func (m *Machine) StopLogind() { m.logind.Kill() }
 
-// PID of logind, as the machine of the tests sees it.
+// PID returns logind's pid in the PID namespace of the test.
 func (m *Machine) PID(t node.T) int {
 	t.Helper()
 	pid := m.logind.PID()
@@ -181,7 +182,7 @@ func (m *Machine) PID(t node.T) int {
 	return child
 }
 
-// Reload has logind read its configuration.
+// Reload makes logind read its configuration.
 func (m *Machine) Reload(t node.T) {
 	t.Helper()
 	if err := syscall.Kill(m.PID(t), syscall.SIGHUP); err != nil {
@@ -189,7 +190,7 @@ func (m *Machine) Reload(t node.T) {
 	}
 }
 
-// call calls a method of logind's manager on a connection of its own.
+// call calls a method of one of logind's objects on a connection of its own.
 func (m *Machine) call(object, method string, args ...any) (*dbus.Call, error) {
 	conn, err := dbus.Connect("unix:path=" + m.Socket)
 	if err != nil {
@@ -208,7 +209,7 @@ func (m *Machine) property(of string) (value dbus.Variant, err error) {
 	return value, call.Store(&value)
 }
 
-// Preparing tells whether the machine shuts down.
+// Preparing tells whether logind prepares for a shutdown.
 func (m *Machine) Preparing(t node.T) bool {
 	t.Helper()
 	v, err := m.property("PreparingForShutdown")
@@ -219,7 +220,8 @@ func (m *Machine) Preparing(t node.T) bool {
 	return ok && preparing
 }
 
-// Shutdown asks for one by its method, PowerOff, Reboot or Halt, and returns when.
+// Shutdown asks logind for a shutdown by its method PowerOff, Reboot or Halt. It returns
+// when it asked.
 func (m *Machine) Shutdown(t node.T, method string) time.Time {
 	t.Helper()
 	at := time.Now()
@@ -229,7 +231,7 @@ func (m *Machine) Shutdown(t node.T, method string) time.Time {
 	return at
 }
 
-// Inhibit delays shutdowns, as others beside the agent do, until it is closed.
+// Inhibit delays shutdowns until the file is closed, as programs other than the agent do.
 func (m *Machine) Inhibit(t node.T, who string) *os.File {
 	t.Helper()
 	call, err := m.call(path, manager+".Inhibit", "shutdown", who, "a test", "delay")
@@ -243,7 +245,7 @@ func (m *Machine) Inhibit(t node.T, who string) *os.File {
 	return os.NewFile(uintptr(fd), who)
 }
 
-// Inhibitors are who delays or blocks a shutdown.
+// Inhibitors returns the names of those who delay or block a shutdown.
 func (m *Machine) Inhibitors(t node.T) (who []string) {
 	t.Helper()
 	call, err := m.call(path, manager+".ListInhibitors")
@@ -265,7 +267,7 @@ func (m *Machine) Inhibitors(t node.T) (who []string) {
 	return who
 }
 
-// Down tells which stand-in ran first, and when. ok is false while none did.
+// Down returns which stand-in ran first and when. ok is false while none has run.
 func (m *Machine) Down(t node.T) (verb string, at time.Time, ok bool) {
 	t.Helper()
 	f, err := os.Open(m.down())
@@ -277,7 +279,7 @@ func (m *Machine) Down(t node.T) (verb string, at time.Time, ok bool) {
 	defer f.Close()
 	line, err := bufio.NewReader(f).ReadString('\n')
 	if err != nil {
-		return "", at, false // it is being written
+		return "", at, false // the stand-in is writing the line
 	}
 	var ns int64
 	if _, err := fmt.Sscan(line, &verb, &ns); err != nil {

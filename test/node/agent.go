@@ -18,15 +18,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Agent is a node-agent with directories of its own. It can be killed and
-// started again on the same directories.
+// Agent is a node-agent with directories of its own. A test can kill it and start it again
+// on the same directories.
 type Agent struct {
-	*Process // of the latest start, nil before the first
-	// LaunchersDir, KubeletDir, StateDir and Address (host:port) are what its
-	// flags say.
+	*Process // the latest start, nil before the first
+	// LaunchersDir, KubeletDir, StateDir and Address (host:port) are the values of its
+	// flags.
 	LaunchersDir, KubeletDir, StateDir, Address string
-	// Path is the program, Env what is added to its environment: both count at
-	// the next start.
+	// Path is the program. Env is added to its environment. Changes take effect at the next
+	// start.
 	Path string
 	Env  []string
 
@@ -35,8 +35,8 @@ type Agent struct {
 	log  string
 }
 
-// Agent prepares a node-agent in standalone mode; args come after the flags
-// for its directories and may repeat them.
+// Agent prepares a node-agent in standalone mode. args come after the flags for its
+// directories and may override them.
 func (n *Node) Agent(t T, args ...string) *Agent {
 	t.Helper()
 	a := n.agent(t)
@@ -44,7 +44,7 @@ func (n *Node) Agent(t T, args ...string) *Agent {
 	return a
 }
 
-// ClusterAgent prepares a node-agent of a cluster's node with this name.
+// ClusterAgent prepares the node-agent of a cluster's node with this name.
 func (n *Node) ClusterAgent(t T, kubeconfig, name string, args ...string) *Agent {
 	t.Helper()
 	a := n.agent(t)
@@ -90,7 +90,7 @@ func (n *Node) agent(t T) *Agent {
 	return a
 }
 
-// Launch starts the agent without waiting for anything.
+// Launch starts the agent and does not wait.
 func (a *Agent) Launch(t T) *Agent {
 	t.Helper()
 	cmd := a.node.Command(a.Path, a.args...)
@@ -135,7 +135,7 @@ func (a *Agent) Term(t T) (code int, took time.Duration) {
 	return code, time.Since(begin)
 }
 
-// Ready tells whether /readyz says so.
+// Ready reports whether /readyz says that the agent is ready.
 func (a *Agent) Ready() bool {
 	code, _, err := a.Get(context.Background(), "/readyz")
 	return err == nil && code == http.StatusOK
@@ -149,7 +149,7 @@ func (a *Agent) Get(ctx context.Context, path string) (code int, body string, er
 	if err != nil {
 		return 0, "", err
 	}
-	// A connection kept open would be a goroutine left over.
+	// A connection that stays open would leave a goroutine behind.
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {
@@ -160,16 +160,16 @@ func (a *Agent) Get(ctx context.Context, path string) (code int, body string, er
 	return resp.StatusCode, string(b), err
 }
 
-// Said counts how often the log has a text.
+// Said returns how often the log contains a text.
 func (a *Agent) Said(text string) int { return strings.Count(a.Log(), text) }
 
-// WaitSaid waits until the log has a text so many times.
+// WaitSaid waits until the log contains a text that many times.
 func (a *Agent) WaitSaid(t T, text string, times int) {
 	t.Helper()
 	Eventually(t, waitTimeout, func() bool { return a.Said(text) >= times }, "the log says %q, %d times", text, times)
 }
 
-// Metrics returns every sample of /metrics by its text, labels included:
+// Metrics returns every sample of /metrics. The key is the sample's text with its labels:
 // `vmgrace_destroys_total{via="signal"}`.
 func (a *Agent) Metrics(t T) map[string]float64 {
 	t.Helper()
@@ -210,7 +210,7 @@ type VMStatus struct {
 	RemainingSeconds   *float64 `json:"remainingSeconds"`
 }
 
-// Status is what `node-agent status` says about this agent's state directory.
+// Status returns what `node-agent status` says about this agent's state directory.
 func (a *Agent) Status(t T) []VMStatus {
 	t.Helper()
 	out, err := a.node.Command(a.Path, "status", "--state-dir", a.StateDir, "-o", "json").Output()
@@ -224,7 +224,7 @@ func (a *Agent) Status(t T) []VMStatus {
 	return vms
 }
 
-// StatusOf is Status for one guest; ok is false where it has no record.
+// StatusOf returns the status of one guest. ok is false where it has no record.
 func (a *Agent) StatusOf(t T, g *Guest) (vm VMStatus, ok bool) {
 	t.Helper()
 	for _, vm := range a.Status(t) {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CacheDir keeps what is slow to make. QEMU must be able to read it as any
-// user, so it is not below a home directory. build.sh has the same default.
+// CacheDir returns the directory for files that are slow to make. QEMU must be able to read
+// it as any user, so it is not below a home directory. build.sh has the same default.
 func CacheDir() string {
 	if dir := os.Getenv("VMGRACE_CACHE"); dir != "" {
 		return dir
@@ -20,7 +20,8 @@ func CacheDir() string {
 	return "/var/cache/vmgrace"
 }
 
-// GuestImage returns the test guest's kernel and initramfs, made at first need.
+// GuestImage returns the paths of the test guest's kernel and initramfs. It makes them when
+// they are needed first.
 func GuestImage(t T) (kernel, initrd string) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), filepath.Join(moduleRoot(t), "test/guest/build.sh")).Output()
@@ -31,12 +32,12 @@ func GuestImage(t T) (kernel, initrd string) {
 	return filepath.Join(dir, "vmlinuz"), filepath.Join(dir, "initrd")
 }
 
-// halt is what firmware can start as a kernel (Multiboot 1): it halts the processor.
-const halt = "\x02\xb0\xad\x1b" + "\x00\x00\x01\x00" + "\xfe\x4f\x51\xe4" + // magic, "addresses follow", checksum
-	"\x00\x00\x10\x00" + "\x00\x00\x10\x00" + "\x24\x00\x10\x00" + "\x24\x00\x10\x00" + "\x20\x00\x10\x00" + // header, begin, end of the file, of memory, entry
-	"\xfa\xf4\xeb\xfc" // cli; hlt; and again
+// halt is a kernel that firmware can start (Multiboot 1). It halts the processor.
+const halt = "\x02\xb0\xad\x1b" + "\x00\x00\x01\x00" + "\xfe\x4f\x51\xe4" + // magic, flag "addresses follow", checksum
+	"\x00\x00\x10\x00" + "\x00\x00\x10\x00" + "\x24\x00\x10\x00" + "\x24\x00\x10\x00" + "\x20\x00\x10\x00" + // addresses: header, start, end of file, end of memory, entry
+	"\xfa\xf4\xeb\xfc" // cli; hlt; jump back
 
-// HaltImage returns what a firmware guest boots.
+// HaltImage returns the path of the image that a firmware guest boots.
 func HaltImage(t T) string {
 	t.Helper()
 	path := filepath.Join(CacheDir(), "halt")
@@ -57,9 +58,9 @@ func HaltImage(t T) string {
 	return path
 }
 
-// Binary returns the path of one of the project's two binaries. They are taken
-// from VMGRACE_BIN_DIR (make test has just built them) or built, with the race
-// detector.
+// Binary returns the path of one of the project's two binaries, which has the race
+// detector. It takes the binary from VMGRACE_BIN_DIR, where make test has just built it, or
+// builds it.
 func Binary(t T, name string) string {
 	t.Helper()
 	if dir := os.Getenv("VMGRACE_BIN_DIR"); dir != "" {
@@ -68,25 +69,25 @@ func Binary(t T, name string) string {
 	return build(t, "bin/race/"+name)
 }
 
-// Shipped is Binary without the race detector, for what is measured: memory,
-// and how quick it is beside somebody who takes all of a core.
+// Shipped is Binary without the race detector. It is for measurements: of memory, and of
+// the speed beside a process that takes a whole core.
 func Shipped(t T, name string) string {
 	t.Helper()
 	return build(t, "bin/"+name)
 }
 
-// WithFailpoints returns the path of a node-agent that dies at the point that its
-// environment names, and has the race detector.
+// WithFailpoints returns the path of a node-agent with the race detector that dies at the
+// failpoint that its environment names.
 func WithFailpoints(t T) string {
 	t.Helper()
 	return build(t, "bin/race/failpoint/node-agent")
 }
 
-// goRace has a binary that finds a race end at once, with status 66, and one that
-// finds none not sleep at its end.
+// goRace makes a binary exit at once with status 66 when it finds a race. It also removes
+// the race detector's sleep at exit.
 const goRace = "GORACE=halt_on_error=1 atexit_sleep_ms=0"
 
-// wantNoRace fails the test where the race detector has found something.
+// wantNoRace fails the test where the race detector has found a race.
 func (p *Process) wantNoRace(t T) {
 	t.Helper()
 	if log := p.Log(); strings.Contains(log, "WARNING: DATA RACE") {
@@ -94,7 +95,7 @@ func (p *Process) wantNoRace(t T) {
 	}
 }
 
-// build has make build a file, which it returns the path of.
+// build runs make for a file and returns its path.
 func build(t T, file string) string {
 	t.Helper()
 	root := moduleRoot(t)
@@ -102,7 +103,7 @@ func build(t T, file string) string {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatalf("build: %v", err)
 	}
-	// Tests of several packages run at once: one build at a time.
+	// Tests of several packages run at the same time, but only one may build.
 	lock, err := os.Open(dir)
 	if err != nil {
 		t.Fatalf("build: %v", err)
@@ -117,7 +118,8 @@ func build(t T, file string) string {
 	return filepath.Join(root, file)
 }
 
-// moduleRoot finds go.mod above the working directory, which in a test is its package's.
+// moduleRoot finds the directory with go.mod at or above the working directory. In a test
+// the working directory is that of its package.
 func moduleRoot(t T) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -135,7 +137,7 @@ func moduleRoot(t T) string {
 	return ""
 }
 
-// stderr is what a command that failed has said, for a message.
+// stderr returns what a failed command wrote to stderr, for an error message.
 func stderr(err error) string {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return ": " + string(exit.Stderr)

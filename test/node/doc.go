@@ -1,9 +1,8 @@
-// Package node gives a test, or the demo, a node of its own: a libvirtd in a
-// private mount namespace, real QEMU guests under emulation, and the two
-// binaries of the project running beside them. Whatever is done to this node,
-// killing its libvirtd included, no other test and no libvirt of the machine
-// notices. When the process that started a node ends, however it ends,
-// everything in the node is killed.
+// Package node gives a test, or the demo, a node of its own: a libvirtd in a private mount
+// namespace, real QEMU guests under emulation, and the two binaries of the project that run
+// beside them. No other test and no libvirt of the machine notices what a test does to this
+// node, not even when the test kills its libvirtd. When the process that started a node
+// ends, for whatever reason, everything in the node is killed.
 //
 // The package does not import testing: T is what it needs of a *testing.T.
 package node
@@ -23,8 +22,8 @@ type T interface {
 	Context() context.Context
 }
 
-// Eventually polls cond until it is true and fails the test when it is not so
-// within the given time.
+// Eventually polls cond until it is true. It fails the test when cond is not true within
+// the given time.
 func Eventually(t T, within time.Duration, cond func() bool, format string, args ...any) {
 	t.Helper()
 	if !Poll(t.Context(), within, cond) {
@@ -32,8 +31,8 @@ func Eventually(t T, within time.Duration, cond func() bool, format string, args
 	}
 }
 
-// Never checks that cond stays false for the given time. It is for what must
-// not happen and therefore gives no sign.
+// Never checks that cond stays false for the given time. It is for events that must not
+// happen and therefore give no sign.
 func Never(t T, within time.Duration, cond func() bool, format string, args ...any) {
 	t.Helper()
 	if Poll(t.Context(), within, cond) {
@@ -41,7 +40,7 @@ func Never(t T, within time.Duration, cond func() bool, format string, args ...a
 	}
 }
 
-// WaitUntil lets time pass until at.
+// WaitUntil waits until the time at.
 func WaitUntil(t T, at time.Time) {
 	t.Helper()
 	select {
@@ -51,8 +50,9 @@ func WaitUntil(t T, at time.Time) {
 	}
 }
 
-// Poll asks cond until it is true, which it returns, or the time or ctx is over. It
-// rests for as long as cond takes: one that runs a command would keep a core busy.
+// Poll calls cond until it returns true, and then returns true. It returns false when the
+// time or ctx is over. Poll sleeps as long as cond took, because a cond that runs a command
+// would otherwise keep a core busy.
 func Poll(ctx context.Context, within time.Duration, cond func() bool) bool {
 	end := time.Now().Add(within)
 	for {

@@ -9,46 +9,48 @@ import (
 	"text/template"
 )
 
-// Spec is a guest to be started. The zero value is a polite guest.
+// Spec describes a guest to start. The zero value is a polite guest.
 type Spec struct {
-	// Namespace and Name make the domain's name <namespace>_<name>; where they
-	// are "", the namespace is "vmgrace-test" and the name is unique.
+	// Namespace and Name make the domain's name <namespace>_<name>. An empty Namespace
+	// means "vmgrace-test". An empty Name means a unique name.
 	Namespace, Name string
-	// UUID of the domain; "" = a random one.
+	// UUID is that of the domain. "" means a random one.
 	UUID string
-	// Behaviour is put on the guest's kernel command line, see test/guest/init:
-	// "deaf", "slow=3 presses=2", "boot=5", "agent=hung". "" is polite.
+	// Behaviour is appended to the guest's kernel command line, see test/guest/init:
+	// "deaf", "slow=3 presses=2", "boot=5", "agent=hung". "" means polite.
 	Behaviour string
-	// Firmware is a domain without an operating system: its firmware starts what
-	// halts the processor (see [HaltImage]). It is deaf, quick to start, and no load.
+	// Firmware is a domain without an operating system. Its firmware starts a program that
+	// halts the processor (see [HaltImage]). The guest is deaf, starts fast and causes no
+	// load.
 	Firmware bool
-	// NoShutdown: in its launcher, QEMU stays when the guest is off.
+	// NoShutdown makes a QEMU in its launcher stay when the guest is off.
 	NoShutdown bool
-	// Unbootable is a firmware guest that has nothing to start, and so looks for it all
-	// the time: its processor runs.
+	// Unbootable is a firmware guest that has nothing to start. Its firmware keeps looking
+	// for something, so its processor runs all the time.
 	Unbootable bool
-	// GuestAgent adds the channel of the QEMU guest agent. A Behaviour with
-	// agent= needs it.
+	// GuestAgent adds the channel of the QEMU guest agent. A Behaviour with agent= needs
+	// it.
 	GuestAgent bool
-	// Grace is the text of <deletionGracePeriodSeconds> in the KubeVirt
-	// metadata; "" = no metadata.
+	// Grace is the text of <deletionGracePeriodSeconds> in the KubeVirt metadata. "" means
+	// no metadata.
 	Grace string
-	// OnPoweroff is the domain's <on_poweroff>; "" = destroy.
+	// OnPoweroff is the domain's <on_poweroff>. "" means destroy.
 	OnPoweroff string
-	// Disk is a block device of the host's, "" = none. It needs no cache of a host's,
-	// so that two hosts may have it.
+	// Disk is a block device of the host, "" means none. The host does not cache it, so two
+	// hosts may have it.
 	Disk string
-	// Image is a qcow2 image that the guest only reads, "" = none.
+	// Image is a qcow2 image that the guest only reads. "" means none.
 	Image string
-	// CPUFeature is one that the domain's CPU must have, "" = any CPU.
+	// CPUFeature is a feature that the domain's CPU must have. "" means any CPU.
 	CPUFeature string
-	// Persistent defines the domain; otherwise it is transient, as KubeVirt's are.
+	// Persistent makes the domain a defined one. Otherwise it is transient, as KubeVirt's
+	// domains are.
 	Persistent bool
 }
 
-// Measured to boot fastest under emulation: 2 s instead of 2.5 s. On a busy
-// machine the kernel takes a timer that is emulated late for a broken one, and
-// panics, unless it is told not to check.
+// kernelArgs make the kernel boot as fast as was measured under emulation: 2 s instead of
+// 2.5 s. On a busy machine the emulated timer is late. The kernel then takes it for broken
+// and panics, unless no_timer_check tells it not to check.
 const kernelArgs = "console=ttyS0 quiet nokaslr mitigations=off lsm=none init_on_alloc=0 cryptomgr.notests no_timer_check "
 
 const domainXML = `<domain type='qemu'>
@@ -128,13 +130,13 @@ func (s Spec) Complete() Spec {
 	return s
 }
 
-// DomainName is the name in libvirt, <namespace>_<name>.
+// DomainName returns the domain's name in libvirt, <namespace>_<name>.
 func (s Spec) DomainName() string { return s.Namespace + "_" + s.Name }
 
-// DomainXML is the domain of a Spec that is complete. The kernel and initramfs
-// (see [GuestImage]; of a firmware guest [HaltImage] and none) and the file for the
-// serial console are paths on its node. Without a kernel the firmware looks for one
-// all the time, which takes 1 % of a processor.
+// DomainXML returns the domain XML of a complete Spec. The kernel, the initramfs and the
+// file for the serial console are paths on the domain's node (see [GuestImage]; a firmware
+// guest has [HaltImage] and no initramfs). Without a kernel the firmware keeps looking for
+// one, which takes 1 % of a processor.
 func (s Spec) DomainXML(kernel, initrd, serial string) ([]byte, error) {
 	escape := func(s string) (string, error) {
 		var b bytes.Buffer

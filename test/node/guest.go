@@ -20,19 +20,19 @@ type Guest struct {
 	Domain string
 	// UID stands for the VMI's UID. It is not the domain's UUID.
 	UID string
-	// PID is QEMU's process id, StartTime its field 22 of /proc/<pid>/stat.
+	// PID is QEMU's process id. StartTime is field 22 of /proc/<pid>/stat.
 	PID       int
 	StartTime uint64
 
 	node   *Node
 	pidfd  int
-	since  time.Duration // it runs, on CLOCK_MONOTONIC
+	since  time.Duration // when it was found running, on CLOCK_MONOTONIC
 	serial string
 	log    string
-	logPos int // where this instance's part of QEMU's log begins
+	logPos int // offset of this instance's part of QEMU's log
 }
 
-// Boot starts a guest and waits until it listens (firmware: until it runs).
+// Boot starts a guest and waits until it is up. A firmware guest only has to run.
 func (n *Node) Boot(t T, s Spec) *Guest {
 	t.Helper()
 	g := n.Start(t, s)
@@ -40,8 +40,8 @@ func (n *Node) Boot(t T, s Spec) *Guest {
 	return g
 }
 
-// Start starts a guest and returns as soon as QEMU runs. Given the Spec of a
-// guest that ended, it starts that domain again as another instance.
+// Start starts a guest and returns as soon as QEMU runs. Given the Spec of a guest that has
+// ended, it starts another instance of that domain.
 func (n *Node) Start(t T, s Spec) *Guest {
 	t.Helper()
 	s = s.Complete()
@@ -63,7 +63,7 @@ func (n *Node) Start(t T, s Spec) *Guest {
 	return g
 }
 
-// define writes the guest's domain and returns the file.
+// define writes the guest's domain XML and returns the file's path.
 func (g *Guest) define(t T) string {
 	t.Helper()
 	kernel, initrd := g.image(t)
@@ -78,7 +78,7 @@ func (g *Guest) define(t T) string {
 	return file
 }
 
-// image is what the guest boots.
+// image returns what the guest boots.
 func (s Spec) image(t T) (kernel, initrd string) {
 	t.Helper()
 	switch {
@@ -91,7 +91,8 @@ func (s Spec) image(t T) (kernel, initrd string) {
 	}
 }
 
-// findProcess takes hold of the QEMU process while libvirt has just said that it runs.
+// findProcess finds the QEMU process. It must run right after libvirt has said that the
+// domain runs.
 func (g *Guest) findProcess(t T) {
 	t.Helper()
 	text := readText(filepath.Join(g.node.RunDir(), g.Domain+".pid"))
@@ -119,7 +120,7 @@ func (g *Guest) cleanup(t T) {
 	if t.Failed() {
 		t.Logf("guest %s said:\n%sits QEMU said:\n%s", g.Domain, g.Serial(), g.QEMULog())
 	}
-	// Not by libvirt, which may be dead or hung.
+	// libvirt may be dead or hang, so the guest is killed by signals.
 	_ = unix.PidfdSendSignal(g.pidfd, unix.SIGCONT, nil, 0)
 	_ = unix.PidfdSendSignal(g.pidfd, unix.SIGKILL, nil, 0)
 	ended(g.pidfd, waitTimeout)
@@ -139,35 +140,36 @@ func (g *Guest) WaitUp(t T) {
 	}
 }
 
-// Serial is what the guest has written to its serial console.
+// Serial returns what the guest has written to its serial console.
 func (g *Guest) Serial() string { return readText(g.serial) }
 
-// Presses counts the presses of the power button that the guest has noticed.
+// Presses returns how many presses of the power button the guest has noticed.
 func (g *Guest) Presses() int { return strings.Count(g.Serial(), "vmgrace-guest: press ") }
 
-// QEMULog is this instance's part of QEMU's log.
+// QEMULog returns this instance's part of QEMU's log.
 func (g *Guest) QEMULog() string {
 	text := readText(g.log)
 	return text[min(g.logPos, len(text)):]
 }
 
-// Termination is a signal as QEMU has logged it.
+// Termination is a signal that ended QEMU, as QEMU's log has it.
 type Termination struct {
 	At     time.Time // to the microsecond
 	Signal int
-	// PID and Process sent it.
+	// PID and Process say who sent the signal.
 	PID     int
 	Process string
 }
 
-// Terminated returns the first signal that ended QEMU, by its own log. ok is
-// false as long as there is none; SIGKILL leaves none.
+// Terminated returns the first signal that ended QEMU, according to QEMU's log. ok is false
+// while the log has none. SIGKILL never leaves a line there.
 func (g *Guest) Terminated() (s Termination, ok bool) { return ParseTermination(g.QEMULog()) }
 
-// 2026-01-02T03:04:05.678901Z qemu-system-x86_64: terminating on signal 15 from pid 42 (/usr/sbin/libvirtd)
+// terminating matches a line such as "2026-01-02T03:04:05.678901Z qemu-system-x86_64:
+// terminating on signal 15 from pid 42 (/usr/sbin/libvirtd)".
 var terminating = regexp.MustCompile(`(?m)^(\S+Z) \S+ terminating on signal (\d+)(?: from pid (\d+) \((.*)\))?$`)
 
-// ParseTermination finds the first such line in QEMU's log.
+// ParseTermination finds the first line about a terminating signal in QEMU's log.
 func ParseTermination(log string) (s Termination, ok bool) {
 	m := terminating.FindStringSubmatch(log)
 	if m == nil {
@@ -178,15 +180,15 @@ func ParseTermination(log string) (s Termination, ok bool) {
 		return s, false
 	}
 	s = Termination{At: at, Process: m[4]}
-	s.Signal, _ = strconv.Atoi(m[2]) // digits
-	s.PID, _ = strconv.Atoi(m[3])    // digits or nothing
+	s.Signal, _ = strconv.Atoi(m[2]) // only digits
+	s.PID, _ = strconv.Atoi(m[3])    // only digits, or empty
 	return s, true
 }
 
-// Gone tells whether the QEMU process has ended.
+// Gone reports whether the QEMU process has ended.
 func (g *Guest) Gone() bool { return ended(g.pidfd, 0) }
 
-// WaitGone waits for the end of the QEMU process and returns when it was seen.
+// WaitGone waits for the end of the QEMU process and returns the time at which it saw it.
 func (g *Guest) WaitGone(t T, within time.Duration) time.Time {
 	t.Helper()
 	if !ended(g.pidfd, within) {

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// WithoutLibvirt has the agent started where there is neither libvirt's client
-// library nor its sockets: they are hidden in a mount namespace of its own.
+// WithoutLibvirt makes the agent start where it finds neither libvirt's client library nor
+// libvirt's sockets. Its own mount namespace hides them.
 func (a *Agent) WithoutLibvirt(t T) *Agent {
 	t.Helper()
 	const hide = `#!/bin/sh
@@ -31,9 +31,9 @@ mount -t tmpfs none /run/libvirt || exit
 	return a
 }
 
-// InLauncher starts a guest whose QEMU is the child of its shim, as in a launcher
-// pod, and waits until it listens and the agent guards it. No libvirt knows of
-// it: the Guest's Virsh is of no use. shimArgs come before the command.
+// InLauncher starts a guest whose QEMU is a child of its shim, as in a launcher pod. It
+// waits until the guest is up and the agent guards it. No libvirt knows the domain, so the
+// Guest's Virsh does not work. shimArgs come before the command.
 func (a *Agent) InLauncher(t T, s Spec, shimArgs ...string) *VM {
 	t.Helper()
 	v := a.LaunchInside(t, s, shimArgs...)
@@ -42,15 +42,15 @@ func (a *Agent) InLauncher(t T, s Spec, shimArgs ...string) *VM {
 	return v
 }
 
-// LaunchInside is InLauncher that waits only until QEMU runs.
+// LaunchInside is InLauncher, but it waits only until QEMU runs.
 func (a *Agent) LaunchInside(t T, s Spec, shimArgs ...string) *VM {
 	t.Helper()
 	s = s.Complete()
 	return a.launchInside(t, s, a.LauncherFor(t, s.Namespace, s.Name, randomUUID()), []string{"unshare", "--mount-proc"}, shimArgs)
 }
 
-// LaunchInPod is LaunchInside in the launcher directory of a pod of the API
-// server's, and in a cgroup as kubelet makes it for that pod.
+// LaunchInPod is LaunchInside in the launcher directory of a pod that the API server has,
+// and in a cgroup like the one that kubelet makes for that pod.
 func (a *Agent) LaunchInPod(t T, s Spec, l *Launcher, pod string, shimArgs ...string) *VM {
 	t.Helper()
 	procs := filepath.Join(podCgroup(t, pod), "cgroup.procs")
@@ -69,7 +69,7 @@ func (a *Agent) launchInside(t T, s Spec, l *Launcher, wrapper, shimArgs []strin
 	return v
 }
 
-// inside takes hold of the VM's QEMU, once its launcher names it.
+// inside finds the VM's QEMU as soon as its launcher tells the pid.
 func (v *VM) inside(t T) {
 	t.Helper()
 	Eventually(t, waitTimeout, func() bool { return v.Launcher.pid() != 0 }, "the shim of %s tells no pid", v.Domain)
@@ -77,8 +77,8 @@ func (v *VM) inside(t T) {
 	t.Cleanup(func() { v.cleanup(t) })
 }
 
-// podCgroup makes a pod's cgroup, as kubelet does with its driver cgroupfs. With
-// cgroup v1 it is in one of the hierarchies.
+// podCgroup makes a pod's cgroup as kubelet does with its cgroup driver cgroupfs. Under
+// cgroup v1 it makes it in one hierarchy, that of pids.
 func podCgroup(t T, pod string) string {
 	t.Helper()
 	root := "/sys/fs/cgroup"
@@ -91,19 +91,20 @@ func podCgroup(t T, pod string) string {
 	}
 	t.Cleanup(func() {
 		Eventually(t, waitTimeout, func() bool { return os.Remove(path) == nil }, "the processes of pod %s have ended", pod)
-		_ = os.Remove(filepath.Dir(path)) // unless another pod is in it
+		_ = os.Remove(filepath.Dir(path)) // it stays while another pod is in it
 	})
 	return path
 }
 
-// ownLibvirt is a launcher's command: a libvirt daemon of its own that starts a
-// domain. What is libvirt's in the node is mounted over before, see InOwnLibvirt.
+// ownLibvirt is the command of a launcher that has a libvirt daemon of its own, which
+// starts the domain. InOwnLibvirt mounts over the node's libvirt directories first.
 const ownLibvirt = `"$2" -f /etc/libvirt/libvirtd.conf -p /run/libvirt/daemon.pid &
 until virsh -q -c "$3" list >/dev/null 2>&1; do kill -0 $! || exit 1; sleep 0.1; done
 virsh -q -c "$3" create "$1" && wait
 `
 
-// Virtqemud is the daemon that hack/virtqemud.sh has built: Debian has no package of it.
+// Virtqemud returns the path of the daemon that hack/virtqemud.sh has built. Debian has no
+// package of it.
 func Virtqemud(t T) string {
 	t.Helper()
 	path := filepath.Join(CacheDir(), "virtqemud")
@@ -113,9 +114,9 @@ func Virtqemud(t T) string {
 	return path
 }
 
-// InOwnLibvirt is InLauncher where the launcher's command is a libvirt daemon of its
-// own (libvirtd or virtqemud), as in KubeVirt's launchers, which starts QEMU; the shim
-// asks by virsh. The node's libvirt does not know of it.
+// InOwnLibvirt is InLauncher for a launcher whose command is a libvirt daemon of its own
+// (libvirtd or virtqemud), as in KubeVirt's launchers. The daemon starts QEMU, and the shim
+// asks by virsh. The node's libvirt does not know the domain.
 func (a *Agent) InOwnLibvirt(t T, daemon string, s Spec, shimArgs ...string) *VM {
 	t.Helper()
 	s = s.Complete()
@@ -124,7 +125,7 @@ func (a *Agent) InOwnLibvirt(t T, daemon string, s Spec, shimArgs ...string) *VM
 	g.serial, g.log = filepath.Join(a.node.Dir, g.Domain+".serial"), filepath.Join(a.node.Dir, "log", "qemu", g.Domain+".log")
 	file, uri := g.define(t), "qemu:///system"
 	if filepath.Base(daemon) == "virtqemud" {
-		uri += "?socket=/run/libvirt/virtqemud-sock" // Debian's client looks for libvirtd's
+		uri += "?socket=/run/libvirt/virtqemud-sock" // Debian's client looks for libvirtd's socket
 	}
 	const empty = `mount -t tmpfs none /run/libvirt && mount -t tmpfs none /var/lib/libvirt && exec "$@"`
 	args := append([]string{
@@ -140,7 +141,7 @@ func (a *Agent) InOwnLibvirt(t T, daemon string, s Spec, shimArgs ...string) *VM
 
 func (g *Guest) monitor() string { return filepath.Join(g.node.Dir, g.Domain+".qmp") }
 
-// qemu is QEMU's command line, much as libvirt would make it.
+// qemu returns a command line of QEMU, much like the one that libvirt would make.
 func (g *Guest) qemu(t T) []string {
 	t.Helper()
 	memory := "128"
@@ -163,7 +164,7 @@ func (g *Guest) qemu(t T) []string {
 	}, boot...)
 }
 
-// pid is the VM process's, as its container sees it.
+// pid returns the pid of the VM process as its container sees it, 0 while it is not known.
 func (l *Launcher) pid() int {
 	var vm struct {
 		PID int `json:"pid"`
@@ -174,7 +175,7 @@ func (l *Launcher) pid() int {
 	return vm.PID
 }
 
-// hold takes hold of QEMU: the one child of the shim, which is PID 1 there.
+// hold finds the QEMU process: the only child of the shim, which is PID 1 there.
 func (v *VM) hold(t T) {
 	t.Helper()
 	Eventually(t, waitTimeout, func() bool {
@@ -185,7 +186,7 @@ func (v *VM) hold(t T) {
 		for _, file := range files {
 			status := readText(file)
 			if strings.Contains(status, fmt.Sprintf("\nPPid:\t%d\n", v.Shim.PID())) && strings.HasPrefix(status, "Name:\tqemu") {
-				v.PID, _ = strconv.Atoi(filepath.Base(filepath.Dir(file))) // digits
+				v.PID, _ = strconv.Atoi(filepath.Base(filepath.Dir(file))) // only digits
 				return true
 			}
 		}
@@ -198,13 +199,13 @@ func (v *VM) hold(t T) {
 	v.since = monotonic(t)
 }
 
-// Monitor has QEMU carry out a command of QMP without arguments.
+// Monitor makes QEMU carry out a QMP command without arguments.
 func (g *Guest) Monitor(t T, command string) {
 	t.Helper()
 	Monitor(t, g.monitor(), command)
 }
 
-// Monitor has the QEMU behind a socket carry out a command of QMP without arguments.
+// Monitor makes the QEMU behind a socket carry out a QMP command without arguments.
 func Monitor(t T, socket, command string) {
 	t.Helper()
 	conn, err := net.DialTimeout("unix", socket, waitTimeout)
@@ -224,8 +225,8 @@ func Monitor(t T, socket, command string) {
 	t.Fatalf("the monitor %s does not answer", socket)
 }
 
-// HoldMonitor is another client of QEMU's monitor, until the function that it returns
-// is called.
+// HoldMonitor connects to QEMU's monitor as another client, until the caller calls the
+// function that it returns.
 func (g *Guest) HoldMonitor(t T) (release func()) {
 	t.Helper()
 	conn, err := net.DialTimeout("unix", g.monitor(), waitTimeout)
@@ -233,7 +234,7 @@ func (g *Guest) HoldMonitor(t T) (release func()) {
 		t.Fatalf("monitor of %s: %v", g.Domain, err)
 	}
 	_ = conn.SetDeadline(time.Now().Add(waitTimeout))
-	if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil { // the greeting: it is ours
+	if _, err := bufio.NewReader(conn).ReadString('\n'); err != nil { // after the greeting QEMU serves this client
 		t.Fatalf("monitor of %s: %v", g.Domain, err)
 	}
 	return func() { _ = conn.Close() }

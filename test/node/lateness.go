@@ -8,24 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tick is how long the thread of a Lateness sleeps.
+// tick is how long the thread of a Lateness sleeps each time.
 const tick = time.Millisecond
 
-// Lateness is a plain thread that sleeps for a millisecond again and again and
-// notes how late it is woken. A promise in milliseconds presumes a free core:
-// where there is none, this is what it is measured by. Methods may be called at once.
+// Lateness is a plain thread that repeatedly sleeps for a millisecond and notes how late it
+// wakes. A promise in milliseconds needs a free core. Where the machine has none, tests add
+// this lateness to their limit. Methods may be called concurrently.
 type Lateness struct {
 	stop, ended chan struct{}
 
 	mu    sync.Mutex
-	due   time.Time // when the thread is to be woken next
-	notes []note    // in the order of time
+	due   time.Time // when the thread should wake next
+	notes []note    // ordered by time
 }
 
-// note is one wake-up that was late.
+// note is one late wake-up.
 type note struct{ due, woken time.Time }
 
-// StartLateness starts the thread. The caller closes it.
+// StartLateness starts the thread. The caller must call Close.
 func StartLateness() *Lateness {
 	l := &Lateness{stop: make(chan struct{}), ended: make(chan struct{}), due: time.Now().Add(tick)}
 	go l.run()
@@ -43,7 +43,7 @@ func (l *Lateness) run() {
 			return
 		default:
 		}
-		_ = unix.Nanosleep(&sleep, nil) // a signal ends it early: not late
+		_ = unix.Nanosleep(&sleep, nil) // a signal may end it early, which is not late
 		now := time.Now()
 		l.mu.Lock()
 		if now.Sub(l.due) > tick {
@@ -58,11 +58,11 @@ func (l *Lateness) run() {
 	}
 }
 
-// Worst is how late the thread was at worst, between two times.
+// Worst returns the largest lateness of the thread between two times.
 func (l *Lateness) Worst(from, to time.Time) (worst time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, n := range append([]note{{l.due, time.Now()}}, l.notes...) { // it may be late just now
+	for _, n := range append([]note{{l.due, time.Now()}}, l.notes...) { // the thread may be late right now
 		if n.due.Before(to) && n.woken.After(from) {
 			worst = max(worst, n.woken.Sub(n.due))
 		}
@@ -76,8 +76,8 @@ func (l *Lateness) Close() {
 	<-l.ended
 }
 
-// Within fails where what began at a time has taken longer than the limit and what
-// this machine was late meanwhile, for each of five that may have had to be woken.
+// Within fails the test where something took longer than the limit plus five times the
+// lateness of this machine meanwhile: five threads may have had to wake.
 func (n *Node) Within(t T, limit time.Duration, from, end time.Time, what string) {
 	t.Helper()
 	machine := 5 * n.Late(from, end)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Launcher is a launcher directory of an Agent, and the identity of its VM.
+// Launcher is a launcher directory of an Agent and the identity of its VM.
 type Launcher struct {
 	Dir                  string
 	Namespace, Name, UID string
@@ -46,8 +46,7 @@ func (a *Agent) LauncherFor(t T, namespace, name, uid string) *Launcher {
 	return &Launcher{Dir: dir, Namespace: namespace, Name: name, UID: uid, node: a.node}
 }
 
-// PodLauncher makes the launcher directory of a launcher pod, as kubelet does:
-// writable for all in it.
+// PodLauncher makes the launcher directory of a launcher pod at the path that kubelet uses.
 func (a *Agent) PodLauncher(t T, namespace, name, uid, pod string) *Launcher {
 	t.Helper()
 	dir := filepath.Join(a.KubeletDir, "pods", pod, "volumes", "kubernetes.io~empty-dir", "vmgrace")
@@ -57,21 +56,21 @@ func (a *Agent) PodLauncher(t T, namespace, name, uid, pod string) *Launcher {
 	return &Launcher{Dir: dir, Namespace: namespace, Name: name, UID: uid, node: a.node}
 }
 
-// Path of a file in the directory: "vm.json", "shutdown", "status.json".
+// Path returns the path of a file in the directory: "vm.json", "shutdown" or "status.json".
 func (l *Launcher) Path(name string) string { return filepath.Join(l.Dir, name) }
 
-// Has tells whether a file is there.
+// Has reports whether a file exists.
 func (l *Launcher) Has(name string) bool {
 	_, err := os.Lstat(l.Path(name))
 	return err == nil
 }
 
-// Says reports whether a file has a text in it.
+// Says reports whether a file contains a text.
 func (l *Launcher) Says(name, text string) bool {
 	return strings.Contains(readText(l.Path(name)), text)
 }
 
-// Touch makes an empty trigger, as a person does.
+// Touch makes an empty trigger, as a person does with touch.
 func (l *Launcher) Touch(t T) {
 	t.Helper()
 	l.Write(t, "shutdown", "")
@@ -89,7 +88,7 @@ func (l *Launcher) Write(t T, name, content string) {
 	}
 }
 
-// Status reads status.json; the zero Status while there is none.
+// Status reads status.json. It returns the zero Status while there is none.
 func (l *Launcher) Status() Status {
 	var s Status
 	if err := json.Unmarshal([]byte(readText(l.Path("status.json"))), &s); err != nil {
@@ -105,15 +104,15 @@ func (l *Launcher) WaitStopped(t T, within time.Duration) Status {
 	return l.Status()
 }
 
-// Shim starts a launcher-shim for this launcher's VM; args come after the flags
-// that say which VM it is. It waits for nothing.
+// Shim starts a launcher-shim for this launcher's VM and does not wait. args come after the
+// flags that identify the VM.
 func (l *Launcher) Shim(t T, args ...string) *Process {
 	t.Helper()
 	return l.shim(t, nil, args)
 }
 
-// ShimAsPID1 is Shim as process 1 of a new PID namespace with its own /proc,
-// as in a container. --pid and --pid-file mean pids in there.
+// ShimAsPID1 is Shim, but the shim is process 1 of a new PID namespace with its own /proc,
+// as in a container. --pid and --pid-file mean pids of that namespace.
 func (l *Launcher) ShimAsPID1(t T, args ...string) *Process {
 	t.Helper()
 	return l.shim(t, []string{"unshare", "--mount-proc"}, args)

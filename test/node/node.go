@@ -12,29 +12,28 @@ import (
 	"time"
 )
 
-// waitTimeout is how long anything without a promise may take on a busy machine.
+// waitTimeout bounds every wait on a busy machine for what has no promised time.
 const waitTimeout = 60 * time.Second
 
-// Node is a private mount namespace with a libvirtd in it. libvirt's own
-// directories are bind mounts of directories below Dir, so that they can be
-// read from outside.
+// Node is a private mount namespace with a libvirtd in it. libvirt's own directories are
+// bind mounts of directories below Dir, so processes outside can read them.
 type Node struct {
-	// Dir is this node's directory, a short path: unix sockets are below it.
+	// Dir is this node's directory. Its path is short, because unix sockets are below it.
 	Dir string
 
 	late     *Lateness
 	signals  *Signals
-	unlisted error    // why the kernel has no such list
-	keeper   *Process // holds the namespace
-	hold     *os.File // closed: the keeper kills everything in the namespace
+	unlisted error    // why signals does not work, nil if it does
+	keeper   *Process // it keeps the namespace alive
+	hold     *os.File // when it is closed, the keeper kills everything in the namespace
 	libvirtd *Process
-	listens  bool // libvirtd does, for other nodes
+	listens  bool // whether libvirtd listens for other nodes
 }
 
-// The keeper's program. It ends when its standard input does, which is also
-// what happens when the process that started it dies. What cannot be found by
-// the mount namespace (a shim in one of its own) has VMGRACE_NODE. The kernel's
-// list of signals ends with it, too, where there is one.
+// keeper is the keeper's program. It ends when its standard input ends, which also happens
+// when the process that started it dies. It kills every process in the node's mount
+// namespace and every process whose environment has VMGRACE_NODE, such as a shim in a
+// namespace of its own. It also removes the kernel's list of signals, where there is one.
 const keeper = `set -e
 mount --make-rprivate /
 while [ $# -gt 0 ]; do mkdir -p "$1" "$2"; mount --bind "$1" "$2"; shift 2; done
@@ -57,8 +56,9 @@ const libvirtdConf = `auth_unix_rw = "none"
 auth_unix_ro = "none"
 `
 
-// QEMU as root without a mount namespace of its own: the keeper finds it by
-// the node's. stdio_handler: QEMU writes its log itself, no virtlogd.
+// qemuConf makes QEMU run as root without a mount namespace of its own, because the keeper
+// finds it by the node's namespace. With stdio_handler "file" QEMU writes its log itself,
+// without virtlogd.
 const qemuConf = `user = "root"
 group = "root"
 security_driver = "none"
@@ -67,7 +67,7 @@ namespaces = []
 stdio_handler = "file"
 `
 
-// New starts a node that ends with the test.
+// New starts a node and closes it when the test ends.
 func New(t T) *Node {
 	t.Helper()
 	n, err := Start(t.Context())
@@ -83,8 +83,8 @@ func New(t T) *Node {
 	return n
 }
 
-// Main is for TestMain: it runs the tests with a node that they share and
-// returns the exit status.
+// Main runs the tests with a node that they share and returns the exit status. A TestMain
+// calls it.
 func Main(run func(*Node) int) int {
 	n, err := Start(context.Background())
 	if err != nil {
@@ -95,7 +95,7 @@ func Main(run func(*Node) int) int {
 	return run(n)
 }
 
-// Start makes a node and starts its libvirtd. The caller closes it.
+// Start makes a node and starts its libvirtd. The caller must call Close.
 func Start(ctx context.Context) (*Node, error) {
 	for _, bin := range []string{"libvirtd", "virsh", "qemu-system-x86_64", "nsenter", "unshare"} {
 		if _, err := exec.LookPath(bin); err != nil {
@@ -123,7 +123,8 @@ func (n *Node) start(ctx context.Context) error {
 		filepath.Join(n.Dir, "lib"), "/var/lib/libvirt",
 		filepath.Join(n.Dir, "log"), "/var/log/libvirt",
 		filepath.Join(n.Dir, "etc"), "/etc/libvirt",
-		// Shared by all nodes: what QEMU can do is found out in 4 s, once.
+		// All nodes share this cache: libvirt takes 4 s to find out what QEMU can do, and
+		// now does so only once.
 		filepath.Join(CacheDir(), "libvirt"), "/var/cache/libvirt")
 	conf := filepath.Join(n.Dir, "etc")
 	err := errors.Join(os.Mkdir(conf, 0o755),
@@ -166,18 +167,17 @@ func (n *Node) Close() {
 		n.keeper.Exited(waitTimeout)
 	}
 	if n.libvirtd != nil {
-		n.libvirtd.Exited(waitTimeout) // killed by the keeper; reaped here
+		n.libvirtd.Exited(waitTimeout) // the keeper has killed it, this reaps it
 	}
 	_ = os.RemoveAll(n.Dir)
 	n.late.Close()
 }
 
-// Late is how late a plain thread was woken on this machine, at worst, between
-// two times.
+// Late returns the largest lateness of a plain thread on this machine between two times.
 func (n *Node) Late(from, to time.Time) time.Duration { return n.late.Worst(from, to) }
 
-// Command prepares a command that runs inside the node. The program is started
-// by an exec in place: the process id is the command's own.
+// Command prepares a command that runs inside the node. nsenter replaces itself with the
+// program by exec, so the process id is that of the program.
 func (n *Node) Command(name string, args ...string) *exec.Cmd {
 	ns := "--mount=/proc/" + strconv.Itoa(n.keeper.PID()) + "/ns/mnt"
 	cmd := exec.Command("nsenter", append([]string{ns, "--", name}, args...)...)
@@ -185,22 +185,22 @@ func (n *Node) Command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// URI reaches the node's libvirtd from outside of it.
+// URI returns the URI of the node's libvirtd for clients outside the node.
 func (n *Node) URI() string {
 	return "qemu+unix:///system?socket=" + filepath.Join(n.Dir, "run", "libvirt-sock")
 }
 
-// RunDir is, from outside, what /run/libvirt/qemu is in the node.
+// RunDir returns the path outside the node of what is /run/libvirt/qemu inside it.
 func (n *Node) RunDir() string { return filepath.Join(n.Dir, "run", "qemu") }
 
-// StartLibvirtd starts libvirtd, which must not be running, and waits until it answers.
+// StartLibvirtd starts libvirtd and waits until it answers. libvirtd must not be running.
 func (n *Node) StartLibvirtd(ctx context.Context) error {
-	// In a chroot nsenter ends up outside of it, at the machine's own libvirt:
-	// a second libvirtd there would take its sockets away.
+	// In a chroot nsenter ends up outside the node, at the machine's own libvirt. A second
+	// libvirtd there would take over the sockets of the first.
 	const guarded = `[ -e /run/libvirt/vmgrace-node ] || { echo "not in the node's namespace: is this a chroot?"; exit 1; }
 echo "$1" >/proc/sys/kernel/hostname
 exec libvirtd $2 -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
-	// A host of its own by name, too: libvirt migrates only to another one.
+	// The node has a host name of its own, because libvirt migrates only to another host.
 	listen := ""
 	if n.listens {
 		listen = "--listen"
@@ -221,7 +221,7 @@ exec libvirtd $2 -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
 	return nil
 }
 
-// Libvirtd is the libvirtd process: kill, stop or freeze it by signals.
+// Libvirtd returns the libvirtd process, for signals that kill, stop or continue it.
 func (n *Node) Libvirtd() *Process { return n.libvirtd }
 
 // RestartLibvirtd kills libvirtd with SIGKILL and starts it again.
@@ -243,7 +243,7 @@ func (n *Node) Virsh(t T, args ...string) string {
 	return out
 }
 
-// TryVirsh is Virsh for calls that may fail. Bound by ctx and by a minute.
+// TryVirsh is Virsh for calls that may fail. ctx and one minute bound it.
 func (n *Node) TryVirsh(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()

@@ -27,7 +27,7 @@ func press(t *testing.T, g *node.Guest) {
 	g.Virsh(t, "shutdown", "--mode", "acpi")
 }
 
-// hears presses and waits until the guest has noticed: its Nth press.
+// hears presses the power button and waits until the guest has noticed its nth press.
 func hears(t *testing.T, g *node.Guest, n int) {
 	t.Helper()
 	press(t, g)
@@ -48,7 +48,7 @@ func TestPoliteGuestPowersOffAtOnePress(t *testing.T) {
 	if g.Presses() != 1 {
 		t.Errorf("the guest noticed %d presses, want 1", g.Presses())
 	}
-	// QEMU runs with -no-shutdown: libvirtd ends it.
+	// QEMU runs with -no-shutdown, so libvirtd ends it.
 	if s, ok := g.Terminated(); !ok || s.PID != shared.Libvirtd().PID() {
 		t.Errorf("QEMU's log has %+v, want a signal from libvirtd %d", s, shared.Libvirtd().PID())
 	}
@@ -116,7 +116,8 @@ func TestGuestAgents(t *testing.T) {
 	ask := func(t *testing.T, g *node.Guest) error {
 		t.Helper()
 		g.Virsh(t, "guest-agent-timeout", "--timeout", "2")
-		// Bounded: libvirt waits a minute for a guest that does not go.
+		// The timeout is needed: libvirt waits a minute for a guest that does not power
+		// off.
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		_, err := shared.TryVirsh(ctx, "shutdown", g.Domain, "--mode", "agent")
@@ -131,7 +132,7 @@ func TestGuestAgents(t *testing.T) {
 		t.Parallel()
 		g := shared.Boot(t, node.Spec{GuestAgent: true, Behaviour: "deaf agent=ok"})
 		connected(t, g)
-		_ = ask(t, g) // the guest may be gone before the answer
+		_ = ask(t, g) // the guest may end before it answers
 		g.WaitGone(t, time.Minute)
 	})
 	t.Run("hung", func(t *testing.T) {
@@ -146,7 +147,7 @@ func TestGuestAgents(t *testing.T) {
 		t.Parallel()
 		g := shared.Boot(t, node.Spec{GuestAgent: true, Behaviour: "agent=deaf"})
 		connected(t, g)
-		_ = ask(t, g) // libvirt waits for an end that does not come
+		_ = ask(t, g) // libvirt waits for an end that never comes
 		heard := func() bool { return strings.Contains(g.Serial(), "agent shutdown") }
 		node.Eventually(t, time.Minute, heard, "the agent is asked")
 		node.Never(t, time.Second, g.Gone, "the guest ended")

@@ -67,7 +67,7 @@ func TestASignalIsFoundInTheKernelsTrace(t *testing.T) {
 		ok     bool
 	}{
 		{42, syscall.SIGTERM, 0, 1234*time.Second + 100*time.Microsecond, true},
-		{42, syscall.SIGTERM, 1235 * time.Second, 0, false}, // of an earlier process
+		{42, syscall.SIGTERM, 1235 * time.Second, 0, false}, // it was sent to an earlier process
 		{42, syscall.SIGKILL, 1235 * time.Second, 1235*time.Second + 500100*time.Microsecond, true},
 		{421, syscall.SIGTERM, 0, 1237 * time.Second, true},
 		{421, syscall.SIGKILL, 0, 0, false},

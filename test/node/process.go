@@ -16,19 +16,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a running command. It needs no goroutine: its end is seen through
-// a pidfd. All methods may be called at once.
+// Process is a running command. It needs no goroutine, because a pidfd shows its end. All
+// methods may be called concurrently.
 type Process struct {
 	cmd *exec.Cmd
 	log string
 
 	mu sync.Mutex
-	fd int // pidfd, -1 once the process is reaped
+	fd int // pidfd, -1 after the process is reaped
 }
 
-// StartProcess runs cmd in a process group of its own, or the one that cmd says,
-// so that Ctrl-C reaches only the one who has to clean up. Output is appended to
-// the file log.
+// StartProcess runs cmd in a process group of its own, or in the group that cmd names, so
+// that Ctrl-C reaches only the process that has to clean up. The output is appended to the
+// file log.
 func StartProcess(cmd *exec.Cmd, log string) (*Process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -52,10 +52,10 @@ func StartProcess(cmd *exec.Cmd, log string) (*Process, error) {
 	return &Process{cmd: cmd, log: log, fd: fd}, nil
 }
 
-// PID is the process's id in the caller's PID namespace.
+// PID returns the process id in the caller's PID namespace.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Signal sends sig. A process that has ended is an error.
+// Signal sends sig. It returns an error where the process has ended.
 func (p *Process) Signal(sig syscall.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,12 +65,12 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return unix.PidfdSendSignal(p.fd, sig, nil, 0)
 }
 
-// Exited waits for the end, at most so long, and returns the exit status: 128+n
-// after signal n. ok is false while the process runs.
+// Exited waits at most the given time for the end and returns the exit status, which is
+// 128+n after signal n. ok is false while the process runs.
 func (p *Process) Exited(within time.Duration) (code int, ok bool) {
 	end := time.Now().Add(within)
 	for {
-		// In slices, so that a Signal need not wait for a waiter.
+		// reap holds the mutex. Short waits let a Signal get it.
 		left := time.Until(end)
 		if code, ok := p.reap(min(max(left, 0), 20*time.Millisecond)); ok || left <= 0 {
 			return code, ok
@@ -85,7 +85,7 @@ func (p *Process) reap(within time.Duration) (code int, ok bool) {
 		if !ended(p.fd, within) {
 			return 0, false
 		}
-		_ = p.cmd.Wait() // the exit status says it all
+		_ = p.cmd.Wait() // the exit status below says the same
 		_ = unix.Close(p.fd)
 		p.fd = -1
 	}
@@ -96,7 +96,7 @@ func (p *Process) reap(within time.Duration) (code int, ok bool) {
 	return state.ExitCode(), true
 }
 
-// Running tells whether the process has not ended.
+// Running reports whether the process has not ended yet.
 func (p *Process) Running() bool {
 	_, ok := p.Exited(0)
 	return !ok
@@ -109,7 +109,7 @@ func (p *Process) Kill() {
 	}
 }
 
-// Resident is the process's memory in bytes: field 2 of proc(5)'s statm.
+// Resident returns the process's resident memory in bytes, from field 2 of proc(5)'s statm.
 func (p *Process) Resident(t T) int {
 	t.Helper()
 	statm := strings.Fields(readText(fmt.Sprintf("/proc/%d/statm", p.PID())))
@@ -126,7 +126,7 @@ func (p *Process) Resident(t T) int {
 // Log returns what the process has written to stdout and stderr.
 func (p *Process) Log() string { return readText(p.log) }
 
-// readText returns a file's text, "" while there is none.
+// readText returns a file's text, or "" where it cannot be read.
 func readText(path string) string {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -135,8 +135,8 @@ func readText(path string) string {
 	return string(b)
 }
 
-// worthReading are the last lines of a libvirtd's log, without those that every
-// guest and every connection leaves: they would bury what failed.
+// worthReading returns the last lines of a libvirtd's log without the lines that every
+// guest and every connection leaves. Those would hide the line about the failure.
 func worthReading(log string) string {
 	const most = 50
 	usual := regexp.MustCompile(`virNetSocketReadWire.*End of file|qemuDomainObjTaintMsg|virCgroupDetectControllers`)
@@ -144,12 +144,12 @@ func worthReading(log string) string {
 	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
-// ended polls a pidfd: readable means that the process has ended.
+// ended polls a pidfd. A readable pidfd means that the process has ended.
 func ended(pidfd int, within time.Duration) bool {
 	end := time.Now().Add(within)
 	for {
 		left := max(0, time.Until(end))
-		// Rounded up: a poll of 0 ms in a loop would spin.
+		// The timeout is rounded up: a loop of polls of 0 ms would use a whole core.
 		ms := int((left + time.Millisecond - 1) / time.Millisecond)
 		n, err := unix.Poll([]unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}, ms)
 		if n > 0 {

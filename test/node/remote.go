@@ -7,8 +7,8 @@ import (
 	"path/filepath"
 )
 
-// Listen has libvirtd and QEMU take guests of other nodes' libvirtds by TLS on an
-// address, until the test ends. pki is a directory with the certificates: see
+// Listen makes libvirtd and QEMU accept guests from the libvirtds of other nodes, by TLS on
+// an address, until the test ends. pki is a directory with the certificates: see
 // libvirtListens and qemuListens.
 func (n *Node) Listen(t T, address string, port int, pki string) {
 	t.Helper()
@@ -43,7 +43,7 @@ func (n *Node) relisten(t T, listens bool) {
 	t.Helper()
 	n.listens = listens
 	n.libvirtd.Kill()
-	// Not the test's context: it has ended when this is undone.
+	// The test's context has ended when the cleanup undoes Listen.
 	if err := n.StartLibvirtd(context.Background()); err != nil {
 		t.Fatalf("restart libvirtd: %v", err)
 	}

@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Signals is the kernel's own list of the SIGTERMs and SIGKILLs that are sent on
-// this machine, whoever sends them: a trace instance of its own
-// (Documentation/trace/ftrace.rst), on CLOCK_MONOTONIC. When QEMU has heard one,
-// by its log, depends on when it gets a core.
+// Signals is the kernel's list of all SIGTERMs and SIGKILLs that are sent on this machine,
+// whoever sends them. It is a trace instance of its own (Documentation/trace/ftrace.rst) on
+// CLOCK_MONOTONIC. QEMU's log is no substitute: it has the time at which QEMU received the
+// signal, which depends on when QEMU gets a core.
 type Signals struct{ trace string }
 
 var sentTo = regexp.MustCompile(` (\d+)\.(\d{6}): signal_generate: sig=(\d+) .* pid=(\d+) `)
 
-// ListSignals begins to list them, until the test ends.
+// ListSignals starts such a list, which lasts until the test ends.
 func ListSignals(t T) *Signals {
 	t.Helper()
 	must := func(tried string, err error) {
@@ -59,8 +59,8 @@ func (s *Signals) begin() error {
 	return nil
 }
 
-// Sent is when the first such signal was sent to a guest's QEMU, on
-// CLOCK_MONOTONIC; ok is false where none was.
+// Sent returns when the signal was first sent to a guest's QEMU, on CLOCK_MONOTONIC. ok is
+// false where nobody sent it.
 func (s *Signals) Sent(t T, g *Guest, signal syscall.Signal) (at time.Duration, ok bool) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(s.trace, "trace"))
@@ -74,8 +74,8 @@ func (s *Signals) Sent(t T, g *Guest, signal syscall.Signal) (at time.Duration, 
 	return at, ok
 }
 
-// Sent is when the first such signal was sent to QEMU, whoever sent it; ok is false
-// where none was. The list is the node's.
+// Sent returns when the signal was first sent to QEMU, whoever sent it. ok is false where
+// nobody sent it. It reads the node's list.
 func (g *Guest) Sent(t T, signal syscall.Signal) (at time.Time, ok bool) {
 	t.Helper()
 	if g.node.unlisted != nil {
@@ -85,7 +85,7 @@ func (g *Guest) Sent(t T, signal syscall.Signal) (at time.Time, ok bool) {
 	return Moment(t, sent), ok
 }
 
-// Arrived is a guest that has come from another node by a migration, and runs here.
+// Arrived returns the guest as it runs on this node after a migration from another node.
 func (n *Node) Arrived(t T, g *Guest) *Guest {
 	t.Helper()
 	here := &Guest{Spec: g.Spec, Domain: g.Domain, UID: g.UID, node: n}
@@ -94,7 +94,8 @@ func (n *Node) Arrived(t T, g *Guest) *Guest {
 	return here
 }
 
-// firstSent: what was sent before that time went to an earlier process with that pid.
+// firstSent finds the first signal to a process in a trace. It skips signals before since,
+// which went to an earlier process with that pid.
 func firstSent(trace string, pid int, signal syscall.Signal, since time.Duration) (at time.Duration, ok bool, err error) {
 	for line := range strings.Lines(trace) {
 		m := sentTo.FindStringSubmatch(line)
@@ -120,8 +121,8 @@ func monotonic(t T) time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// Moment is a time on CLOCK_MONOTONIC, which records and the kernel's trace have,
-// as a time of this process.
+// Moment converts a time on CLOCK_MONOTONIC, which records and the kernel's trace use, to a
+// time of this process.
 func Moment(t T, at time.Duration) time.Time {
 	t.Helper()
 	now := monotonic(t)

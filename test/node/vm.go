@@ -7,19 +7,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// VM is a guest with its launcher directory and its shim, and the agent that
-// is to guard it.
+// VM is a guest with its launcher directory, its shim and the agent that must guard it.
 type VM struct {
 	*Guest
 	Agent    *Agent
 	Launcher *Launcher
-	Shim     *Process // nil where the VM has none
+	Shim     *Process // nil where the VM has no shim
 
-	signalled time.Time // when SignalShim was called, if it was
+	signalled time.Time // when SignalShim was called, zero before
 }
 
-// Guarded boots a guest with a shim and waits until the agent guards it.
-// shimArgs come after the guest's --pid and may repeat it.
+// Guarded boots a guest with a shim and waits until the agent guards it. shimArgs come
+// after the guest's --pid and may override it.
 func (a *Agent) Guarded(t T, s Spec, shimArgs ...string) *VM {
 	t.Helper()
 	v := a.VM(t, a.node.Boot(t, s), shimArgs...)
@@ -27,8 +26,8 @@ func (a *Agent) Guarded(t T, s Spec, shimArgs ...string) *VM {
 	return v
 }
 
-// VM gives a guest a launcher directory and a shim, and waits for nothing.
-// shimArgs are as for Guarded.
+// VM makes a launcher directory for a guest and starts its shim. It does not wait. shimArgs
+// are the same as for Guarded.
 func (a *Agent) VM(t T, g *Guest, shimArgs ...string) *VM {
 	t.Helper()
 	l := a.Launcher(t, g)
@@ -41,11 +40,11 @@ func (v *VM) WaitRegistered(t T) {
 	Eventually(t, waitTimeout, func() bool { return v.Launcher.Has("vm.json") }, "the shim of %s does not register", v.Domain)
 }
 
-// WaitGuarded waits until the VM at rest is on record, with its UID.
+// WaitGuarded waits until the agent has a record of the running VM with its UID.
 func (v *VM) WaitGuarded(t T) {
 	t.Helper()
 	Eventually(t, waitTimeout, func() bool {
-		if v.Launcher.Status().Phase != "Running" { // the record comes first
+		if v.Launcher.Status().Phase != "Running" { // the agent writes the record before this phase
 			return false
 		}
 		s, ok := v.Agent.StatusOf(t, v.Guest)
@@ -53,7 +52,7 @@ func (v *VM) WaitGuarded(t T) {
 	}, "%s is not guarded", v.Domain)
 }
 
-// SignalShim sends SIGTERM to the shim, as kubelet does, and returns when.
+// SignalShim sends SIGTERM to the shim, as kubelet does, and returns the time of that.
 func (v *VM) SignalShim(t T) time.Time {
 	t.Helper()
 	now := time.Now()
@@ -64,17 +63,16 @@ func (v *VM) SignalShim(t T) time.Time {
 	return now
 }
 
-// WaitBegun waits until the shutdown has begun and returns its deadline as
-// status.json says it.
+// WaitBegun waits until the shutdown has begun and returns the deadline in status.json.
 func (v *VM) WaitBegun(t T) (deadline string) {
 	t.Helper()
 	Eventually(t, waitTimeout, func() bool { return v.Launcher.Status().Deadline != "" }, "the shutdown of %s does not begin", v.Domain)
 	return v.Launcher.Status().Deadline
 }
 
-// WaitTerminated waits for the end of QEMU and fails where its SIGTERM was sent before
-// a time, or more than slack after it. Where no core was free, what a plain thread was
-// late comes on top, for each who has to be woken, see machineLate.
+// WaitTerminated waits for the end of QEMU. It fails the test where QEMU's SIGTERM was sent
+// before the time at, or more than slack after it. Where no core was free, the limit grows
+// by the lateness of a plain thread for each thread that has to wake: see machineLate.
 func (v *VM) WaitTerminated(t T, at time.Time, slack time.Duration) {
 	t.Helper()
 	v.WaitGone(t, time.Until(at)+waitTimeout)
@@ -88,9 +86,10 @@ func (v *VM) WaitTerminated(t T, at time.Time, slack time.Duration) {
 	}
 }
 
-// machineLate is what the machine may have made an end late: at the deadline the
-// agent's thread has to be woken, and where only libvirt can end QEMU another; at the
-// beginning the shim, the agent that sees the trigger, and who acts on it.
+// machineLate returns by how much the machine may have delayed the end of QEMU. At the
+// deadline two threads have to wake: the agent's, and another where only libvirt can end
+// QEMU. At the beginning three have to wake: the shim, the agent that sees the trigger, and
+// the thread that acts on it.
 func (v *VM) machineLate(due, end time.Time) time.Duration {
 	late := 2 * v.node.Late(due, end)
 	if !v.signalled.IsZero() {
@@ -99,8 +98,8 @@ func (v *VM) machineLate(due, end time.Time) time.Duration {
 	return late
 }
 
-// WaitKilled is WaitTerminated for a QEMU that a SIGKILL ends: it leaves no log,
-// and its end is seen by a third thread that has to be woken.
+// WaitKilled is WaitTerminated for a QEMU that SIGKILL ends. SIGKILL leaves no log, and a
+// third thread has to wake to see the end.
 func (v *VM) WaitKilled(t T, at time.Time, slack time.Duration) {
 	t.Helper()
 	gone := v.WaitGone(t, time.Until(at)+waitTimeout)
@@ -110,8 +109,8 @@ func (v *VM) WaitKilled(t T, at time.Time, slack time.Duration) {
 	}
 }
 
-// WaitOutcome waits until the launcher directory says Stopped and has no
-// trigger any more, and fails where the cause or the outcome is another.
+// WaitOutcome waits until status.json says Stopped and the trigger is gone. It fails the
+// test where the cause or the outcome is another one.
 func (v *VM) WaitOutcome(t T, cause, outcome string) {
 	t.Helper()
 	s := v.Launcher.WaitStopped(t, 2*waitTimeout)
@@ -121,14 +120,15 @@ func (v *VM) WaitOutcome(t T, cause, outcome string) {
 	Eventually(t, waitTimeout, func() bool { return !v.Launcher.Has("shutdown") }, "the trigger of %s is still there", v.Domain)
 }
 
-// WaitStopped is WaitOutcome, and waits for the end of the VM's record too.
+// WaitStopped is WaitOutcome, and it also waits for the end of the VM's record.
 func (v *VM) WaitStopped(t T, cause, outcome string) {
 	t.Helper()
 	v.WaitOutcome(t, cause, outcome)
 	Eventually(t, waitTimeout, func() bool { _, ok := v.Agent.StatusOf(t, v.Guest); return !ok }, "the record of %s is still there", v.Domain)
 }
 
-// WaitExit waits for the end of the shim and fails where its status is another.
+// WaitExit waits for the end of the shim and fails the test where its exit status is not
+// want.
 func (v *VM) WaitExit(t T, want int) {
 	t.Helper()
 	if code, ok := v.Shim.Exited(waitTimeout); !ok || code != want {
@@ -136,7 +136,7 @@ func (v *VM) WaitExit(t T, want int) {
 	}
 }
 
-// WallTime parses a time of status.json.
+// WallTime parses a time in status.json.
 func WallTime(t T, text string) time.Time {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339Nano, text)

@@ -1,5 +1,5 @@
-// Package objects reads Kubernetes' objects in the process of a test, as kubectl get
-// does: a test asks again and again, and a process for each look keeps a core busy.
+// Package objects reads Kubernetes' objects as kubectl get does, but in the test's process.
+// A test reads again and again, and a new kubectl process each time would keep a core busy.
 package objects
 
 import (
@@ -19,16 +19,16 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// Reader reads from one cluster. Its methods may be called at once.
+// Reader reads from one cluster. Its methods are safe for concurrent use.
 type Reader struct{ client dynamic.Interface }
 
-// New is a reader with the rights of a kubeconfig.
+// New returns a Reader with the rights of a kubeconfig.
 func New(kubeconfig string) (*Reader, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	config.QPS = -1 // tests wait for things, they are no load
+	config.QPS = -1 // no client-side limit: tests poll, but they are no load
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func New(kubeconfig string) (*Reader, error) {
 	return &Reader{client}, nil
 }
 
-// Read is Get; an error ends the test.
+// Read is like Get, but an error ends the test.
 func (r *Reader) Read(t node.T, q Query) string {
 	t.Helper()
 	out, err := r.Get(t.Context(), q)
@@ -46,21 +46,21 @@ func (r *Reader) Read(t node.T, q Query) string {
 	return out
 }
 
-// Query is what to read.
+// Query describes what to read.
 type Query struct {
-	// Kind is the singular or short name of the resource, one of those of resource.
+	// Kind is the singular or short name of a resource that the function resource knows.
 	Kind string
-	// Namespace is "" for objects that have none.
+	// Namespace is "" for cluster-scoped objects.
 	Namespace string
-	// Name of the object; "" = a list of all, in the order of their creation, that
-	// the selectors select.
+	// Name is the object's name. "" = a list of the objects that the selectors Labels and
+	// Fields select, in the order of their creation.
 	Name, Labels, Fields string
-	// Path is the jsonpath of what to print.
+	// Path is the jsonpath template of what to return.
 	Path string
 }
 
-// Get is what kubectl get -o jsonpath prints, without the spaces around it. An object
-// that is not there is an error that apierrors.IsNotFound knows.
+// Get returns what kubectl get -o jsonpath prints, without the spaces around it. If the
+// object does not exist, the error satisfies apierrors.IsNotFound.
 func (r *Reader) Get(ctx context.Context, q Query) (string, error) {
 	resource, err := resource(q.Kind)
 	if err != nil {
@@ -81,7 +81,7 @@ func (r *Reader) Get(ctx context.Context, q Query) (string, error) {
 	return strings.TrimSpace(out.String()), nil
 }
 
-// Find is Get, and "" where the object is not there.
+// Find is like Get, but returns "" if the object does not exist.
 func (r *Reader) Find(ctx context.Context, q Query) (string, error) {
 	out, err := r.Get(ctx, q)
 	if apierrors.IsNotFound(err) {
@@ -109,7 +109,7 @@ func (r *Reader) read(ctx context.Context, resource schema.GroupVersionResource,
 	return list.UnstructuredContent(), nil
 }
 
-// resource is what kubectl finds by such a name.
+// resource returns the resource that kubectl finds by this name.
 func resource(kind string) (schema.GroupVersionResource, error) {
 	resources := map[string]schema.GroupVersionResource{
 		"csr":              {Group: "certificates.k8s.io", Version: "v1", Resource: "certificatesigningrequests"},

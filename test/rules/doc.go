@@ -1,4 +1,4 @@
-// Package rules holds the rules of the house that no linter knows, as tests:
-// which package may import what, how long a file may be, what must be
-// documented. Arrows point inwards, to a core that knows nobody.
+// Package rules checks the project's rules that no linter knows: which package may import
+// which, how long a file may be, what must be documented. Imports point inwards, to a core
+// that imports no other package of the project.
 package rules

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// documents are all of the project, by their path from its root.
+// documents returns the text of every document of the project, by its path from the root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
@@ -45,7 +45,8 @@ var (
 	link      = regexp.MustCompile(`\]\(([^)#:]+)[^):]*\)`)
 )
 
-// No promise without a test: one that a document names is there.
+// Given the tests that documents name, then each of them exists. Otherwise a document would
+// promise something that no test checks.
 func TestEveryTestThatADocumentNamesExists(t *testing.T) {
 	var all []string
 	for _, p := range list(t, "./...") {
@@ -53,7 +54,7 @@ func TestEveryTestThatADocumentNamesExists(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range files { // whatever its build constraint
+		for _, file := range files { // whatever build constraint the file has
 			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -83,7 +84,8 @@ func TestEveryLinkOfADocumentLeadsSomewhere(t *testing.T) {
 	}
 }
 
-// The map of docs/architecture.md has every package of ours.
+// Given the project's packages, then docs/architecture.md shows each of them in its list of
+// packages.
 func TestEveryPackageIsOnTheMap(t *testing.T) {
 	_, text, _ := strings.Cut(documents(t)["docs/architecture.md"], "## Packages and what they import")
 	text, _, _ = strings.Cut(text, "\n## ")
@@ -95,7 +97,8 @@ func TestEveryPackageIsOnTheMap(t *testing.T) {
 	}
 }
 
-// A rule about a package or a file that has gone holds nothing.
+// Given the packages and files that these rules name, then they exist. A rule about a
+// missing one would check nothing.
 func TestTheRulesNameOnlyWhatExists(t *testing.T) {
 	inQuotes := regexp.MustCompile(`"((?:api|internal|pkg)/[a-zA-Z0-9/.]+)"`)
 	files, err := filepath.Glob("*_test.go")
@@ -110,7 +113,7 @@ func TestTheRulesNameOnlyWhatExists(t *testing.T) {
 		for _, match := range inQuotes.FindAllStringSubmatch(string(text), -1) {
 			path := match[1]
 			if !strings.HasSuffix(path, ".go") {
-				path, _, _ = strings.Cut(path, ".") // a variable of a package
+				path, _, _ = strings.Cut(path, ".") // the name of a variable in a package
 			}
 			if _, err := os.Stat(filepath.Join("../..", path)); err != nil {
 				t.Errorf("%s speaks of %s: %v", file, path, err)
@@ -119,7 +122,8 @@ func TestTheRulesNameOnlyWhatExists(t *testing.T) {
 	}
 }
 
-// What a user reads in a status, a metric or an annotation is explained: each cause and outcome.
+// Given the causes and outcomes that a user reads in a status, a metric or an annotation,
+// then a document explains each of them.
 func TestEachCauseAndOutcomeIsInTheDocuments(t *testing.T) {
 	var all strings.Builder
 	for _, text := range documents(t) {

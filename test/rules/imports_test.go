@@ -14,7 +14,7 @@ import (
 
 const module = "github.com/vmgrace/vmgrace"
 
-// pkg is what go list says of a package. Deps is the closure of Imports.
+// pkg is what go list prints about a package. Deps is the closure of Imports.
 type pkg struct {
 	ImportPath, Dir, Doc, Name               string
 	GoFiles, CgoFiles, TestGoFiles           []string
@@ -22,10 +22,10 @@ type pkg struct {
 	Standard                                 bool
 }
 
-// short is the path below the module: "pkg/grace".
+// short returns the path below the module: "pkg/grace".
 func (p pkg) short() string { return strings.TrimPrefix(p.ImportPath, module+"/") }
 
-// list asks go list for packages, with their files, imports and doc comments.
+// list runs go list for packages, with their files, imports and doc comments.
 func list(t *testing.T, args ...string) []pkg {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list", "-tags", "libvirt_dlopen", "-json"}, args...)...)
@@ -48,7 +48,7 @@ func list(t *testing.T, args ...string) []pkg {
 	}
 }
 
-// below tells whether path is the package or module root, or below it.
+// below reports whether path is root or below it. root is a package or a module.
 func below(path, root string) bool {
 	return path == root || strings.HasPrefix(path, root+"/")
 }
@@ -64,7 +64,7 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/shim", "internal/controller", "internal/vmdrain"},
 		"github.com/spf13/cobra":         {"internal/vmdrain"},
 		module + "/test/node":            {"test"},
-		"github.com/vmgrace/vmgrace/cmd": nil, // nobody
+		"github.com/vmgrace/vmgrace/cmd": nil, // no package may
 	}
 	for _, p := range list(t, "./...") {
 		for _, path := range p.Imports {
@@ -78,7 +78,9 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 	}
 }
 
-// The node side and the cluster side share what is pure, and the API's types.
+// Given the packages of the node's programs and of the cluster-controller, then they share
+// only pure packages and the API's types. Otherwise a change for one side could break the
+// other.
 func TestNodeSideAndClusterSideShareOnlyPurePackages(t *testing.T) {
 	shared := []string{"api", "internal/evacuation", "internal/migration", "internal/oneline", "pkg/grace", "internal/logs"}
 	cluster := list(t, "-deps", "./cmd/cluster-controller")
@@ -114,7 +116,9 @@ func TestNothingInPkgKnowsInternal(t *testing.T) {
 	}
 }
 
-// KubeVirt's types are what the rules speak of; they bring metadata with them.
+// Given the packages that decide for the cluster, then they import nothing that does I/O.
+// KubeVirt's types are allowed, because the rules are about them. They bring metadata
+// along.
 func TestTheRulesOfTheClusterDoNoIO(t *testing.T) {
 	allowed := []string{"cmp", "crypto/sha256", "encoding/hex", "errors", "fmt", "maps", "math", "slices", "strconv", "strings", "time", module + "/api/kubevirt", module + "/api/v1alpha1", module + "/internal/oneline"}
 	for _, p := range list(t, "./internal/evacuation", "./internal/migration", "./internal/drain", "./internal/replacement") {
@@ -137,8 +141,9 @@ func TestTheCoreDoesNoIO(t *testing.T) {
 	}
 }
 
-// The loop over one VM calls libvirt, the disk and the API server through interfaces
-// of its own, and the controllers share small packages, but know nothing of each other.
+// Given the packages of the agent's loop and of the controllers, then none imports another.
+// The loop over one VM uses libvirt, the disk and the API server through interfaces of its
+// own. The controllers share small packages, but do not know each other.
 func TestNeitherTheLoopNorAControllerImportsAnother(t *testing.T) {
 	imports := map[string][]string{
 		"internal/agent": {"internal/deadline", "internal/logs", "pkg/grace", "pkg/hypervisor", "pkg/process", "pkg/signals", "pkg/signals/watch"},
@@ -164,7 +169,7 @@ func TestTheBinariesStaySmall(t *testing.T) {
 			"libvirt.org/go/libvirt", "github.com/prometheus", "k8s.io",
 			"net/http", module + "/pkg/hypervisor", module + "/pkg/gracecache", module + "/internal/agent",
 		},
-		"node-agent": {"k8s.io/api"}, // its init alone touches all of it
+		"node-agent": {"k8s.io/api"}, // its init functions alone load all of it
 	} {
 		for _, path := range list(t, "./cmd/"+name)[0].Deps {
 			if slices.ContainsFunc(forbidden, func(f string) bool { return below(path, f) }) {
@@ -177,7 +182,7 @@ func TestTheBinariesStaySmall(t *testing.T) {
 func TestOnlyTestsImportTesting(t *testing.T) {
 	for _, p := range list(t, "./...") {
 		if below(p.short(), "pkg/hypervisor/drivertest") {
-			continue // a suite that the tests of the drivers call
+			continue // the drivers' tests call this suite
 		}
 		if slices.Contains(p.Imports, "testing") {
 			t.Errorf("%s imports testing outside of a test", p.short())
@@ -203,7 +208,8 @@ func TestEveryDependencyIsExplained(t *testing.T) {
 	}
 }
 
-// direct lists the modules that a go.mod asks for itself: direct requirements and tools.
+// direct returns the modules that a go.mod itself requires: its direct requirements and its
+// tools.
 func direct(t *testing.T, file string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "go", "mod", "edit", "-json", file).Output()

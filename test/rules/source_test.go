@@ -14,7 +14,7 @@ import (
 
 // source is a parsed file of the project.
 type source struct {
-	path string // below the module's root
+	path string // path below the module's root
 	pkg  pkg
 	fset *token.FileSet
 	file *ast.File
@@ -88,7 +88,8 @@ func TestInterfacesAreSmall(t *testing.T) {
 	}
 }
 
-// No clock: the shell around the core reads it and hands it in.
+// Given the core, then it does not read the clock: the code around it reads the clock and
+// passes the time in.
 func TestTheCoreReadsNoClock(t *testing.T) {
 	clock := []string{"Now", "Since", "Until", "After", "AfterFunc", "Sleep", "NewTimer", "NewTicker", "Tick"}
 	for _, s := range sources(t) {
@@ -108,30 +109,31 @@ func TestTheCoreReadsNoClock(t *testing.T) {
 	}
 }
 
-// The wall clock jumps. What decides about VMs reads CLOCK_MONOTONIC, by
-// agent.Clock; the only other readings of package time measure a duration,
-// which Go does by its monotonic clock, or say something to people.
+// Given the code that decides about VMs, then it reads CLOCK_MONOTONIC, through
+// agent.Clock, because the wall clock jumps. The other uses of package time either measure
+// a duration, for which Go uses its monotonic clock, or give a time to people. A jump that
+// counted would kill a guest too early or too late.
 func TestTheWallClockDecidesNothing(t *testing.T) {
 	allowed := []string{
 		"internal/nodeagent/clock.go",       // agent.Clock itself
-		"internal/shim/shim.go",             // the trigger's time, which nobody uses
+		"internal/shim/shim.go",             // the trigger's time, which no code uses
 		"internal/shim/process.go",          // the age of a file
 		"internal/shim/ask.go",              // how long a request may take
-		"pkg/hypervisor/inpod/vm.go",        // how often claims are looked into
+		"pkg/hypervisor/inpod/vm.go",        // how often it checks claims
 		"pkg/hypervisor/libvirt/events.go",  // how long a connection lasted
-		"pkg/hypervisor/libvirt/qemulog.go", // which run in QEMU's log, for the outcome
+		"pkg/hypervisor/libvirt/qemulog.go", // finds the run in QEMU's log, for the outcome
 		"pkg/hypervisor/fake/fake.go",       // for tests
 		"pkg/hypervisor/drivertest/drivertest.go",
-		// Bounds of connections, the lives of certificates, how long a migration takes;
-		// what happens to a guest follows from none of them.
+		// These bound connections and the lives of certificates, and measure migrations.
+		// Nothing that happens to a guest depends on them.
 		"internal/transfer/identity.go", "internal/transfer/link.go", "internal/transfer/side.go",
 		"internal/transfer/source.go", "internal/transfer/sending.go", "internal/transfer/target.go",
 		"internal/transfer/messages.go", "internal/transfer/refusals.go", "internal/transfer/uuid.go",
-		"internal/kube/migrations.go", // a phase's time, for people
-		"internal/kube/migratable.go", // a condition's times, for people
+		"internal/kube/migrations.go", // the time of a phase, for people
+		"internal/kube/migratable.go", // the times of a condition, for people
 	}
 	for _, s := range sources(t) {
-		// The API server's times are wall clock times.
+		// The API server's times are wall clock times, so these packages use it.
 		if s.test() || strings.HasPrefix(s.path, "test/") || strings.HasPrefix(s.path, "internal/controller/") || strings.HasPrefix(s.path, "internal/vmdrain/") || slices.Contains(allowed, s.path) {
 			continue
 		}
@@ -149,7 +151,8 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 	}
 }
 
-// Elsewhere a handler would write durations as bare nanoseconds.
+// Given the product's packages, then only internal/logs makes log handlers. A handler
+// elsewhere would write durations as plain nanoseconds.
 func TestLogLinesAreWrittenByOnePackage(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test() || below(s.pkg.short(), "test") || s.pkg.short() == "internal/logs" {
@@ -163,7 +166,8 @@ func TestLogLinesAreWrittenByOnePackage(t *testing.T) {
 	}
 }
 
-// A package-level variable is an error value or a table that nothing writes.
+// Given the package-level variables, then each is an error value or a table that no code
+// writes.
 func TestNoGlobalState(t *testing.T) {
 	tables := []string{
 		"cmd/node-agent.version", "cmd/launcher-shim.version", "cmd/cluster-controller.version", "cmd/kubectl-vmdrain.version", // set by the linker
@@ -171,7 +175,7 @@ func TestNoGlobalState(t *testing.T) {
 		"internal/migration.controllerRules", "internal/migration.sourceRules", "internal/migration.targetRules", "internal/migration.runTimeKeys",
 		"pkg/grace.rules", "pkg/grace.background", "internal/agent.actions", "pkg/grace.sources",
 		"test/cluster.configs",        // embedded files
-		"pkg/hypervisor/libvirt.loop", // libvirt itself has one event loop per process
+		"pkg/hypervisor/libvirt.loop", // libvirt has one event loop for each process
 	}
 	for _, s := range sources(t) {
 		if s.test() {
@@ -211,7 +215,8 @@ func globals(f *ast.File) []string {
 	return names
 }
 
-// pattern: a compiled regular expression cannot be changed.
+// pattern reports whether a variable is a compiled regular expression, which no code can
+// change.
 func pattern(v *ast.ValueSpec) bool {
 	if len(v.Values) != 1 {
 		return false
@@ -224,7 +229,8 @@ func pattern(v *ast.ValueSpec) bool {
 	return ok && sel.Sel.Name == "MustCompile"
 }
 
-// A test's name says its subject and behaviour; variants are subtests.
+// Given the names of the tests, then each is short: it says the subject and the behaviour.
+// Variants are subtests.
 func TestNamesOfTestsAreShort(t *testing.T) {
 	const limit = 60
 	for _, s := range sources(t) {

@@ -16,7 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// request is what the agent does: status.json appears by rename.
+// request makes a request as the agent does: it writes status.json by rename.
 func (s *shimProcess) request(uid string, n uint64) {
 	s.t.Helper()
 	temp := filepath.Join(s.dir, ".status.test")
@@ -48,28 +48,29 @@ func script(t *testing.T, text string) string {
 }
 
 func TestARequestIsCarriedOutOnceAndAnswered(t *testing.T) {
-	// Given: a launcher that asks by a command.
+	// Given a launcher that asks by a command.
 	did := filepath.Join(t.TempDir(), "did")
 	s := started(t, t.TempDir(), "--grace-period", "30", "--ask-with", "exec:"+script(t, `echo "$1" >>`+did)+" please", "--", "sleep", "300")
 	s.eventually("the VM process's pid", func() bool { return s.vm().PID != 0 })
 	before, holder := s.vm(), s.holder()
 	file, err := os.Stat(filepath.Join(s.dir, signals.FileVM))
 	kit.Must(t, err)
-	// In the middle of its exec a process has no command line.
+	// A process has no command line in the middle of its exec.
 	s.eventually("its process is the VM's", func() bool {
 		return strings.Contains(readFile(t, "/proc/"+strconv.Itoa(before.PID)+"/cmdline"), "sleep")
 	})
 	if before.Asks != signals.AsksLauncher || before.Grace != "30" {
 		t.Errorf("it says %+v", before)
 	}
-	// When: the agent asks, twice the same, for another VM, and anew.
+	// When the agent sends one request twice, one for another VM, and a new one.
 	s.request("u-1", 7)
 	first := s.answers(7)
 	s.request("u-1", 7)
 	s.request("u-2", 9)
 	s.request("u-1", 8)
 	second := s.answers(8)
-	// Then: it was done once for each, said in the same file under the same lock.
+	// Then the command ran once for each new request of this VM, and the answers are in the
+	// same file under the same lock. A second run would ask the guest twice.
 	if got := strings.Fields(readFile(t, did)); !slices.Equal(got, []string{"please", "please"}) {
 		t.Errorf("the command was run for: %q", got)
 	}
@@ -119,7 +120,7 @@ func TestARequestToAnEarlierLauncherIsNotCarriedOut(t *testing.T) {
 }
 
 func TestASupervisorNamesTheVMProcess(t *testing.T) {
-	// Given: a command that starts the VM process and writes a pid file, late.
+	// Given a command that starts the VM process and writes a pid file late.
 	file := filepath.Join(t.TempDir(), "pid")
 	s := started(t, t.TempDir(), "--ask-with", "exec:true", "--pid-file", file, "--",
 		script(t, "sleep 0.3; sleep 300 & echo $! >"+file+"; wait; sleep 300"))
@@ -128,7 +129,7 @@ func TestASupervisorNamesTheVMProcess(t *testing.T) {
 	if want := readFile(t, file); want != strconv.Itoa(pid) {
 		t.Errorf("the VM process is %d, the pid file says %s", pid, want)
 	}
-	// When the VM process ends, so does the shim, though the command goes on.
+	// When the VM process ends, then the shim ends too, although the command goes on.
 	kit.Must(t, syscall.Kill(pid, syscall.SIGKILL))
 	s.wantExit(0)
 }

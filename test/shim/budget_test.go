@@ -56,13 +56,14 @@ func TestAnIdleShimSleeps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// Given: a shim that has nothing to do.
+			// Given a shim that has nothing to do.
 			s := started(t, t.TempDir(), target...)
-			s.staysFor(time.Second) // the runtime calms down
+			s.staysFor(time.Second) // the Go runtime finishes its start
 			// When time passes.
 			before := switches(t, s.cmd.Process.Pid)
 			s.staysFor(5 * time.Second)
-			// Then: it sleeps, and looks for a word of the agent now and then.
+			// Then it sleeps, except for short looks for a request of the agent. A shim
+			// that wakes more often would take processor time from the VMs.
 			if n := switches(t, s.cmd.Process.Pid) - before; n > 2*5 {
 				t.Errorf("its threads were switched %d times in 5 s", n)
 			}
@@ -70,7 +71,7 @@ func TestAnIdleShimSleeps(t *testing.T) {
 	}
 }
 
-// switches counts how often any thread went to sleep.
+// switches returns how often the threads of a process went to sleep.
 func switches(t *testing.T, pid int) (n int) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "task/*/status"))
@@ -86,7 +87,7 @@ func switches(t *testing.T, pid int) (n int) {
 
 func TestTheShimLinksOnlyWhatItNeeds(t *testing.T) {
 	list := exec.Command("go", "list", "-deps", program)
-	list.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is built
+	list.Env = append(os.Environ(), "CGO_ENABLED=0") // as the release is built
 	out, err := list.Output()
 	kit.Must(t, err)
 	allowed := []string{"golang.org/x/sys/unix", "github.com/fsnotify/fsnotify", "github.com/fsnotify/fsnotify/internal"}

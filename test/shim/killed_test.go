@@ -16,9 +16,11 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// strace kills the shim when it is about to make a call that changes anything,
-// the first of its kind, the second and so on, from its start over the signal
-// to its orderly end. Each next shim works on what the one before has left.
+// Given a shim that strace kills just before a call that changes anything: the first of its
+// kind, then the second, and so on, from its start over the signal to its orderly end. When
+// the next shim starts in the same directory, then it works with what the previous one
+// left, and an orderly end leaves the trigger alone. A misleading leftover could cost the
+// VM its graceful shutdown.
 func TestAShimKilledAtEveryStepLeavesNothingThatMisleads(t *testing.T) {
 	dir, killed, left := t.TempDir(), 0, map[string]bool{}
 	for _, call := range []string{"openat", "unlinkat", "renameat", "write", "pwrite64", "fchmod", "fcntl"} {
@@ -36,13 +38,13 @@ func TestAShimKilledAtEveryStepLeavesNothingThatMisleads(t *testing.T) {
 	}
 }
 
-// killedAt runs a shim from its start to its end, or to the nth call of a
-// kind. It is false where there is no such call any more.
+// killedAt runs a shim from its start to its end, or until strace kills it at the nth call
+// of a kind. It returns false where the shim makes no nth such call.
 func killedAt(t *testing.T, dir, call string, n int) bool {
 	t.Helper()
 	pid, end := vm(t)
 	s := prepare(t, dir, "--pid", pid)
-	// -D: strace is the shim's grandchild, not its parent.
+	// With -D strace is the shim's grandchild, not its parent.
 	s.cmd.Args = append([]string{"strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=" + call,
 		"-e", fmt.Sprintf("inject=%s:signal=KILL:when=%d", call, n), binary}, s.cmd.Args[1:]...)
 	strace, err := exec.LookPath("strace")
@@ -50,13 +52,13 @@ func killedAt(t *testing.T, dir, call string, n int) bool {
 		t.Fatal("strace is not installed: run make deps")
 	}
 	s.cmd.Path = strace
-	s.cmd.Env = append(os.Environ(), "GOMAXPROCS=1") // strace counts by thread
+	s.cmd.Env = append(os.Environ(), "GOMAXPROCS=1") // strace counts calls per thread
 	s.start()
 	s.eventually("it is registered or killed", func() bool {
 		return !s.running() || s.there(signals.FileVM) && s.holder() == s.cmd.Process.Pid
 	})
 	if s.running() {
-		_ = s.cmd.Process.Signal(syscall.SIGTERM) // it may just have been killed
+		_ = s.cmd.Process.Signal(syscall.SIGTERM) // strace may just have killed it
 		s.eventually("the trigger", func() bool { return !s.running() || s.there(signals.FileTrigger) })
 	}
 	end()
@@ -66,8 +68,8 @@ func killedAt(t *testing.T, dir, call string, n int) bool {
 	return ok && status.Signaled()
 }
 
-// leavesWhole: what the agent looks at is whole or not there, unlocked, and
-// nothing piles up.
+// leavesWhole checks a directory after a kill: each file that the agent reads is complete
+// or absent, nothing is locked, and no other files accumulate.
 func (s *shimProcess) leavesWhole(step string) {
 	s.t.Helper()
 	for name := range strings.FieldsSeq(dirNames(s.t, s.dir)) {
@@ -81,7 +83,7 @@ func (s *shimProcess) leavesWhole(step string) {
 			if signals.TriggerUID([]byte(content)) != "u-1" {
 				s.t.Errorf("killed at %s: trigger %q", step, content)
 			}
-		case ".vm.json.new", ".shutdown.new": // the next shim takes them away
+		case ".vm.json.new", ".shutdown.new": // the next shim removes them
 		default:
 			s.t.Errorf("killed at %s: left %s", step, name)
 		}

@@ -21,7 +21,7 @@ func says(t *testing.T, dir string, status grace.Status) {
 	kit.Must(t, os.Rename(path+".x", path))
 }
 
-// looks makes the shim look at status.json, as everything does that wakes it.
+// looks makes the shim read status.json. Every event that wakes the shim does that.
 func (s *shimProcess) looks() {
 	s.t.Helper()
 	s.signal(syscall.SIGCHLD)
@@ -42,12 +42,13 @@ func TestAShimWhoseVMHasMovedEnds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			// Given a VM that was here before, went elsewhere and has come back.
+			// Given a VM that was on this node before, moved to another node and has come
+			// back.
 			dir, was := t.TempDir(), time.Now()
 			says(t, dir, moved("u-1", was))
 			s := started(t, dir, args...)
 			s.looks()
-			// When something else is said, the shim goes on.
+			// When status.json says something else, then the shim goes on.
 			for _, other := range []grace.Status{
 				{UID: "u-1", Phase: grace.Running}, moved("u-2", was.Add(time.Second)),
 				{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced},
@@ -55,7 +56,8 @@ func TestAShimWhoseVMHasMovedEnds(t *testing.T) {
 				says(t, dir, other)
 				s.looks()
 			}
-			// When it is said that it has moved, the shim ends, without a trigger.
+			// When status.json says that the VM has moved, then the shim ends without a
+			// trigger.
 			says(t, dir, moved("u-1", was.Add(time.Minute)))
 			s.wantExit(0)
 			if s.there(signals.FileVM) || s.there(signals.FileTrigger) {
@@ -68,7 +70,8 @@ func TestAShimWhoseVMHasMovedEnds(t *testing.T) {
 	}
 }
 
-// The command is the VM, whatever becomes of a domain of that name.
+// Given a shim whose command is the VM. When status.json says that the VM has moved, then
+// the shim goes on, whatever happens to a domain of that name.
 func TestAShimWithACommandEndsWithIt(t *testing.T) {
 	dir := t.TempDir()
 	s := started(t, dir, "--", "sleep", "300")

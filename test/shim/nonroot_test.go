@@ -20,28 +20,31 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// Who the launcher is in a pod of the restricted level, and the pod's fsGroup.
+// nonRoot is the user of a launcher in a pod at the restricted level, fsGroup that pod's
+// fsGroup.
 const (
 	nonRoot = 65532
 	fsGroup = 2000
 )
 
-// emptyDir is the launcher pod's volume as kubelet makes it, and how the agent sees it.
+// emptyDir makes the launcher pod's volume as kubelet does, and returns it as the agent
+// sees it and as a path.
 func emptyDir(t *testing.T, mode fs.FileMode) (watch.Directory, string) {
 	t.Helper()
 	kubelet := t.TempDir()
-	kit.Must(t, os.Chmod(filepath.Dir(kubelet), 0o755)) // the container sees the volume alone
+	// A container sees only the volume, so it does not need the mode of the directories above.
+	kit.Must(t, os.Chmod(filepath.Dir(kubelet), 0o755))
 	d, _ := watch.EmptyDir(kubelet, "3f2504e0-4f89-11d3-9a0c-0305e82c3301", "ns", "vm")
 	dir := filepath.Join(d.Base, d.Name)
 	kit.Must(t, os.MkdirAll(dir, 0o755))
 	kit.Must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
-	t.Cleanup(func() { kit.Must(t, unix.Unmount(dir, 0)) }) // nothing of ours holds it up
+	t.Cleanup(func() { kit.Must(t, unix.Unmount(dir, 0)) }) // no process of ours keeps it busy
 	kit.Must(t, os.Chown(dir, 0, fsGroup))
 	kit.Must(t, os.Chmod(dir, mode))
 	return d, dir
 }
 
-// asNonRoot runs the shim as that user, with no capability.
+// asNonRoot makes the shim run as user nonRoot without any capability.
 func (s *shimProcess) asNonRoot() *shimProcess {
 	s.t.Helper()
 	kit.Must(s.t, os.Chmod(filepath.Dir(binary), 0o755))
@@ -51,7 +54,7 @@ func (s *shimProcess) asNonRoot() *shimProcess {
 	return s
 }
 
-// asRestrictedPIDOne makes it PID 1 of a container at the restricted level.
+// asRestrictedPIDOne makes the shim PID 1 of a container at the restricted level.
 func (s *shimProcess) asRestrictedPIDOne() *shimProcess {
 	s.t.Helper()
 	kit.Must(s.t, os.Chmod(filepath.Dir(binary), 0o755))
@@ -74,7 +77,7 @@ func TestALauncherThatIsNotRootIsServedInItsVolume(t *testing.T) {
 				prepare(t, dir, "--grace-period", "45", "--pid-file", filepath.Join(dir, "vm.pid")).asNonRoot(),
 				prepare(t, dir, "--grace-period", "45", "--pid-file", filepath.Join(dir, "vm.pid")).asRestrictedPIDOne(),
 			} {
-				// An earlier launcher of this pod left them.
+				// An earlier launcher of this pod left these files.
 				kit.Must(t, d.WriteStatus(grace.Status{UID: "u-1", Phase: grace.Running}))
 				leftover := filepath.Join(dir, signals.FileTrigger)
 				kit.Must(t, os.WriteFile(leftover, []byte(`{"version":1,"uid":"u-0"}`), 0o600))
@@ -86,7 +89,7 @@ func TestALauncherThatIsNotRootIsServedInItsVolume(t *testing.T) {
 	}
 }
 
-// served is one life of a shim, with the test in the agent's stead.
+// served runs one shim from registration to end. The test plays the agent.
 func (s *shimProcess) served(d watch.Directory) {
 	s.t.Helper()
 	look := func() watch.View {
@@ -159,7 +162,8 @@ func TestWhatALauncherPlantsForItsAnswerHurtsOnlyItself(t *testing.T) {
 			}
 			s := prepare(t, dir, "--grace-period", "45", "--pid-file", filepath.Join(dir, "vm.pid")).asNonRoot().start()
 			s.served(d)
-			if name != "secret file" { // that one it may say it cannot read, until the agent has replaced it
+			// The shim may log that it cannot read the secret file until the agent has replaced it.
+			if name != "secret file" {
 				s.refusedNothing()
 			}
 			if got := readFile(t, outside); got != "precious" {

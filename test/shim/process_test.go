@@ -69,7 +69,7 @@ func TestAWatchedProcessThatEndsOrHasEndedGivesZero(t *testing.T) {
 
 func TestAZombieHasEnded(t *testing.T) {
 	cmd := exec.Command("true")
-	kit.Must(t, cmd.Start()) // and not waited for
+	kit.Must(t, cmd.Start()) // and nobody waits for it
 	defer func() { kit.Must(t, cmd.Wait()) }()
 	prepare(t, t.TempDir(), "--pid", strconv.Itoa(cmd.Process.Pid)).start().wantExit(0)
 }
@@ -110,7 +110,8 @@ func TestAReusedPIDHasEnded(t *testing.T) {
 	pid, _ := vm(t)
 	pidFile := filepath.Join(t.TempDir(), "pid")
 	kit.Must(t, os.WriteFile(pidFile, []byte(pid+"\n"), 0o600))
-	// Written a minute before the process started: it was another's pid.
+	// The pid file is a minute older than the process, so its pid was that of another
+	// process.
 	ago := time.Now().Add(-time.Minute)
 	kit.Must(t, os.Chtimes(pidFile, ago, ago))
 	s := prepare(t, t.TempDir(), "--pid-file", pidFile).start()
@@ -150,10 +151,10 @@ func TestASupervisorThatForksAndExitsEndsTheShim(t *testing.T) {
 	s.wantExit(5)
 	pid, err := strconv.Atoi(readFile(t, left))
 	kit.Must(t, err)
-	kit.Must(t, syscall.Kill(pid, syscall.SIGKILL)) // the shim did not
+	kit.Must(t, syscall.Kill(pid, syscall.SIGKILL)) // the shim did not kill it
 }
 
-// children are the child processes, zombies too.
+// children returns the pids of the child processes, including zombies.
 func children(t *testing.T, parent int) (pids []int) {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
@@ -161,7 +162,7 @@ func children(t *testing.T, parent int) (pids []int) {
 	for _, path := range stats {
 		content, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended since
+			continue // it has ended meanwhile
 		}
 		_, rest, _ := strings.Cut(string(content), ") ")
 		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == strconv.Itoa(parent) {

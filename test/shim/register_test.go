@@ -34,7 +34,8 @@ func TestTheLockIsThereWhenVMFileAppears(t *testing.T) {
 	pid, end := vm(t)
 	for range 20 {
 		s := prepare(t, t.TempDir(), "--pid", pid).start()
-		for begin := time.Now(); !s.there(signals.FileVM) && time.Since(begin) < testTimeout; { // as close as one can get
+		// A busy loop sees the file as early as possible.
+		for begin := time.Now(); !s.there(signals.FileVM) && time.Since(begin) < testTimeout; {
 		}
 		if got := s.holder(); got != s.cmd.Process.Pid {
 			t.Fatalf("vm.json became visible with the lock held by %d, not %d", got, s.cmd.Process.Pid)
@@ -67,7 +68,7 @@ func TestAKilledShimLeavesVMFileUnlocked(t *testing.T) {
 	if !s.there(signals.FileVM) || s.holder() != 0 {
 		t.Error("after SIGKILL vm.json is there and unlocked")
 	}
-	// The next shim takes the place over and leaves nothing of it.
+	// The next shim replaces the registration and leaves nothing of it.
 	pid2, end := vm(t)
 	next := started(t, s.dir, "--pid", pid2)
 	next.eventually("the next one's lock", func() bool { return next.holder() == next.cmd.Process.Pid })

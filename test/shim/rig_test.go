@@ -23,7 +23,7 @@ import (
 
 // The package tests the shim's program from outside, as it is released.
 
-// testTimeout bounds every wait; it says nothing about how fast the shim is.
+// testTimeout bounds every wait. It says nothing about the speed of the shim.
 const testTimeout = 30 * time.Second
 
 const program = "github.com/vmgrace/vmgrace/cmd/launcher-shim"
@@ -31,7 +31,7 @@ const program = "github.com/vmgrace/vmgrace/cmd/launcher-shim"
 // sources are the project's packages that the shim links.
 var sources = []string{"cmd/launcher-shim", "internal/shim", "internal/logwriter", "pkg/grace", "pkg/process", "pkg/signals"}
 
-// binary is the shim as it is released, built once by TestMain.
+// binary is the shim as it is released. TestMain builds it once.
 var binary string
 
 func TestMain(m *testing.M) {
@@ -56,7 +56,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// output is what a process wrote, readable while it runs.
+// output collects what a process writes. A test can read it while the process runs.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -74,7 +74,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// shim is one run of the binary.
+// shimProcess is one run of the binary.
 type shimProcess struct {
 	t      *testing.T
 	dir    string
@@ -83,11 +83,11 @@ type shimProcess struct {
 	ended  chan struct{}
 }
 
-// prepare makes a shim for ns/vm with uid u-1 that is not running yet.
+// prepare makes a shim for ns/vm with UID u-1 and does not start it.
 func prepare(t *testing.T, dir string, args ...string) *shimProcess {
 	t.Helper()
-	// The test cache knows only what a test opens: let it see what the binary is built
-	// from, or it would vouch for another one.
+	// The test cache knows only the files that a test opens. These reads show it the
+	// sources of the binary. Without them a cached result would stand for another binary.
 	for _, source := range sources {
 		_, err := os.ReadDir(filepath.Join("../..", source))
 		kit.Must(t, err)
@@ -95,7 +95,7 @@ func prepare(t *testing.T, dir string, args ...string) *shimProcess {
 	s := &shimProcess{t: t, dir: dir, ended: make(chan struct{})}
 	s.cmd = exec.Command(binary, append([]string{"--namespace", "ns", "--name", "vm", "--uid", "u-1", "--launcher-dir", dir}, args...)...)
 	s.cmd.Stderr = &s.stderr
-	s.cmd.WaitDelay = time.Second // a child of the shim may keep stderr open
+	s.cmd.WaitDelay = time.Second // a child of the shim may hold stderr open
 	return s
 }
 
@@ -104,15 +104,15 @@ func (s *shimProcess) start() *shimProcess {
 	kit.Must(s.t, s.cmd.Start())
 	go func() {
 		defer close(s.ended)
-		_ = s.cmd.Wait() // the tests look at ProcessState
+		_ = s.cmd.Wait() // the tests read ProcessState
 	}()
 	s.t.Cleanup(func() {
-		if s.running() { // and with it what it started, by group
+		if s.running() { // kill the process groups of its children too
 			for _, child := range children(s.t, s.cmd.Process.Pid) {
 				_ = syscall.Kill(-child, syscall.SIGKILL)
 			}
 		}
-		_ = s.cmd.Process.Kill() // it may have ended
+		_ = s.cmd.Process.Kill() // it may have ended already
 		s.wait()
 		if s.t.Failed() {
 			s.t.Logf("the shim said:\n%s", s.stderr.String())
@@ -164,8 +164,8 @@ func (s *shimProcess) wait() {
 	}
 }
 
-// wantExit waits for the end and compares the exit status; 128+n never stands
-// for a shim that was killed itself.
+// wantExit waits for the end and compares the exit status. A status of 128+n always comes
+// from the command: ExitCode is -1 for a shim that a signal killed.
 func (s *shimProcess) wantExit(status int) {
 	s.t.Helper()
 	s.wait()
@@ -183,7 +183,7 @@ func (s *shimProcess) running() bool {
 	}
 }
 
-// holder is the pid that holds vm.json's lock as this process sees it, 0 for none.
+// holder returns the pid that holds the lock of vm.json, as this process sees it, or 0.
 func (s *shimProcess) holder() int {
 	s.t.Helper()
 	f, err := os.Open(filepath.Join(s.dir, signals.FileVM))
@@ -197,14 +197,14 @@ func (s *shimProcess) holder() int {
 	return int(lock.Pid)
 }
 
-// vm is a process that stands for the VM.
+// vm starts a process that stands for the VM.
 func vm(t *testing.T) (pid string, end func()) {
 	t.Helper()
 	cmd := exec.Command("sleep", "300")
 	kit.Must(t, cmd.Start())
 	end = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed: always an error
+		_ = cmd.Wait() // always an error after the kill
 	})
 	t.Cleanup(end)
 	return strconv.Itoa(cmd.Process.Pid), end

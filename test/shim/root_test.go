@@ -21,7 +21,8 @@ func TestOrphansAreReaped(t *testing.T) {
 	for name, inside := range map[string]bool{"as PID 1": true, "as a subreaper": false} {
 		t.Run(name, func(t *testing.T) {
 			out := filepath.Join(t.TempDir(), "out")
-			// Each orphan waits for its parent's end, says who its new parent is, and ends.
+			// Each orphan waits until its parent has ended, writes who its new parent is,
+			// and ends.
 			script := `for i in 1 2 3 4 5; do sh -c '(while [ -d "${0%/*}" ] && [ ! -e "$0.go" ]; do sleep 0.01; done
 				exec sh -c "cut -d\  -f4 /proc/\$\$/stat >> \"\$0\"" "$0") & exit 0' "$0"; done
 				echo $$ > "$0.go"; while [ -e "$0.go" ] && [ ! -e "$0.end" ]; do sleep 0.05; done; exit 9`
@@ -101,7 +102,10 @@ func TestAReadOnlyDirectoryIsTriedUntilItCanBeWritten(t *testing.T) {
 	s.eventually("the registration", func() bool { return s.there(signals.FileVM) })
 }
 
-// A user has 128 inotify instances, which others may have taken.
+// Given a launcher that gets no inotify instance: a user has 128 of them, which other
+// processes may have taken. When the agent sends requests, then the shim still asks the
+// guest, because it also looks for requests every second. Otherwise the guest would be
+// killed at its deadline without being asked.
 func TestALauncherWithoutInotifyAsksItsGuest(t *testing.T) {
 	did := filepath.Join(t.TempDir(), "did")
 	s := prepare(t, t.TempDir(), "--ask-with", "exec:"+script(t, "echo x >>"+did), "--", "sleep", "300")

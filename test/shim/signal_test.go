@@ -48,7 +48,7 @@ func TestOtherSignalsAreNoRequest(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGURG, syscall.SIGCHLD, syscall.SIGPIPE, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGALRM, syscall.SIGCONT} {
 		s.signal(sig)
 	}
-	// SIGHUP comes last and is the one that is written.
+	// SIGHUP is sent last, and the trigger names it.
 	s.signal(syscall.SIGHUP)
 	if got := s.trigger(); got.Signal != "SIGHUP" || !s.running() {
 		t.Errorf("%+v", got)
@@ -68,7 +68,7 @@ func TestSecondSignalMovesNothing(t *testing.T) {
 		s.signal(syscall.SIGINT)
 	}
 	end()
-	s.wantExit(0) // by now it has taken them all
+	s.wantExit(0) // by now the shim has received all signals
 	if again, err := os.Stat(path); err != nil || !os.SameFile(info, again) || s.trigger() != first {
 		t.Errorf("the trigger was written again: %v", err)
 	}
@@ -84,7 +84,7 @@ func TestSignalIsNotForwarded(t *testing.T) {
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	s.start()
 	s.eventually("the command", func() bool { return readFile(t, heard+".up") == "up" })
-	// To the whole group, as a terminal does with Ctrl-C.
+	// The signals go to the whole group, as a terminal sends Ctrl-C.
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
 		kit.Must(t, syscall.Kill(-s.cmd.Process.Pid, sig))
 	}
@@ -104,7 +104,7 @@ func TestSignalBeforeThePIDFileExists(t *testing.T) {
 	pid, end := vm(t)
 	kit.Must(t, os.WriteFile(pidFile, []byte(pid+"\n"), 0o600))
 	s.eventually("the process is watched", func() bool { return strings.Contains(s.stderr.String(), "watching process "+pid) })
-	// Now only the process counts.
+	// When the shim watches a process, then status.json no longer ends the shim.
 	kit.Must(t, os.WriteFile(filepath.Join(dir, signals.FileStatus), signals.EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped}), 0o600))
 	s.staysFor(300 * time.Millisecond)
 	end()
@@ -120,11 +120,11 @@ func TestSignalledWithoutAVMEndsWhenTheAgentSaysStopped(t *testing.T) {
 		kit.Must(t, os.Rename(path+".x", path))
 	}
 	status("u-1", grace.Stopped)
-	s.staysFor(300 * time.Millisecond) // not signalled
+	s.staysFor(300 * time.Millisecond) // the shim was not signalled
 	status("u-2", grace.Stopped)
 	s.signal(syscall.SIGTERM)
 	s.trigger()
-	s.staysFor(300 * time.Millisecond) // another VM's end
+	s.staysFor(300 * time.Millisecond) // that was the end of another VM
 	status("u-1", grace.ShuttingDown)
 	s.staysFor(300 * time.Millisecond)
 	status("u-1", grace.Stopped)
@@ -135,21 +135,23 @@ func TestSignalledWithoutAVMEndsWhenTheAgentSaysStopped(t *testing.T) {
 }
 
 func TestAnEndThatAnEarlierContainerWasToldEndsNoShim(t *testing.T) {
-	// Given: a launcher that was started again in place, in the directory of the one before.
+	// Given a launcher that was started again in place, in the directory of the previous
+	// one.
 	dir := t.TempDir()
 	says(t, dir, grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Graceful, EndedAt: time.Now()})
 	s := started(t, dir, "--pid-file", filepath.Join(dir, "never"))
-	// When: it is signalled before its VM is there.
+	// When the shim is signalled before its VM exists.
 	s.signal(syscall.SIGTERM)
 	s.trigger()
 	s.staysFor(300 * time.Millisecond)
-	// Then: its own VM's end is what it waits for.
+	// Then it waits for the end of its own VM. The status in the directory is that of the
+	// previous one.
 	says(t, dir, grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced, EndedAt: time.Now().Add(time.Second)})
 	s.wantExit(0)
 }
 
-// staysFor shows that the shim does not end; a slow machine can only hide a
-// mistake here, not make one up.
+// staysFor checks that the shim does not end for that time. A slow machine can hide a
+// mistake here, but cannot cause a false failure.
 func (s *shimProcess) staysFor(d time.Duration) {
 	s.t.Helper()
 	select {
@@ -159,8 +161,10 @@ func (s *shimProcess) staysFor(d time.Duration) {
 	}
 }
 
-// A signal right after exec(2) may come before the Go runtime has set up its
-// handlers. Then the kernel ends the shim, and nothing may have begun.
+// Given a shim that is signalled right after exec(2). The signal may arrive before the Go
+// runtime has installed its handlers, and the kernel ends the shim in that case. Then
+// either the trigger is there, or the shim had not begun anything. A registered shim that
+// ended without a trigger would lose the request.
 func TestSignalRightAfterExecIsAnsweredOrNothingHadBegun(t *testing.T) {
 	pid, _ := vm(t)
 	early := 0
@@ -235,7 +239,7 @@ func TestTheCommandGetsDefaultSignals(t *testing.T) {
 	var out output
 	s.cmd.Stdout = &out
 	s.start().wantExit(0)
-	// Whoever runs this test may ignore some itself: nohup does.
+	// The process that runs this test may ignore some signals itself, as nohup does.
 	plain, err := exec.Command("sh", "-c", ask).Output()
 	kit.Must(t, err)
 	got, before := masks(t, out.String()), masks(t, string(plain))

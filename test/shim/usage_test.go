@@ -59,13 +59,13 @@ func TestHelpAndVersionGoToStdout(t *testing.T) {
 	}
 }
 
-// call runs the shim to its end; it gives up where the shim does not.
+// call runs the shim until it ends.
 func call(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binary, args...)
 	cmd.Env = append(os.Environ(), env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	_ = cmd.Run() // the exit status is what is looked at
+	_ = cmd.Run() // the caller checks the exit status
 	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }

@@ -2,12 +2,12 @@ package main
 
 import "golang.org/x/sync/errgroup"
 
-// askConns: more connections do not ask 50 domains any sooner (measured: 55 to
-// 100 ms with one, 20 to 45 ms with 2 to 25).
+// askConns is the number of connections. More do not ask 50 domains sooner: measured were
+// 55 to 100 ms with one, and 20 to 45 ms with 2 to 25.
 const askConns = 4
 
-// askAll asks libvirt for a shutdown of each domain; domains are names and
-// UUIDs in turns.
+// askAll asks libvirt for a shutdown of each domain. domains are alternately a name and its
+// UUID.
 func askAll(socket string, domains []string) error {
 	var group errgroup.Group
 	for c := range askConns {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// shim registers by a file and turns SIGTERM into another.
+// shim registers by a file and writes another one on SIGTERM.
 func shim(dir string) error {
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
@@ -22,7 +22,7 @@ func shim(dir string) error {
 	return os.Rename(temp, filepath.Join(dir, "shutdown"))
 }
 
-// durable is write, fsync, rename, fsync of the directory.
+// durable makes a file durable: write, fsync, rename, and fsync of the directory.
 func durable(dir, name string, data []byte) error {
 	temp := filepath.Join(dir, "."+name)
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -47,7 +47,7 @@ func durable(dir, name string, data []byte) error {
 	return d.Sync()
 }
 
-// read reads every file of a directory.
+// read reads every regular file of a directory.
 func read(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

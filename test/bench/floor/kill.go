@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kill holds a pidfd of each process, sleeps until the time on CLOCK_MONOTONIC
-// in nanoseconds, and sends SIGTERM to all: as a real-time thread, if it may.
+// kill opens a pidfd of each process and sleeps until the time at, in nanoseconds on
+// CLOCK_MONOTONIC. Then it sends SIGTERM to all. Its thread has real-time priority, if the
+// kernel allows that.
 func kill(at int, pids []int) error {
 	runtime.LockOSThread()
 	realTime := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_RR, Priority: 1}

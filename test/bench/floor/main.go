@@ -1,6 +1,6 @@
-// Command floor is what vmgrace is measured against: for each job the fewest
-// system calls that do it, without state, safety or features. It is written in
-// Go too, so what it costs to start the Go runtime is on both sides.
+// Command floor is the program that vmgrace is measured against. It does each job with the
+// fewest system calls, without state, safety or features. It is also written in Go, so both
+// sides have the costs of the start of the Go runtime.
 package main
 
 import (

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recordSize is about what a record of vmgrace has.
+// recordSize is about the size of a record of vmgrace in bytes.
 const recordSize = 900
 
-// react waits for a file called shutdown in one of the directories below
-// launchers, reads it, makes a record durable in state and asks libvirt for a
-// shutdown of the domain that the directory is named after. The UID that the
-// trigger has to name and the domain's UUID are in the files uid and uuid beside it.
+// react waits for a file named shutdown in one of the directories below launchers, and
+// reads it. It makes a record durable in state and asks libvirt for a shutdown of the
+// domain that the directory is named after. The files uid and uuid beside it have the UID
+// that the trigger must name and the domain's UUID.
 func react(socket, launchers, state string) error {
 	conn, err := open(socket)
 	if err != nil {
@@ -74,7 +74,7 @@ func react(socket, launchers, state string) error {
 	}
 }
 
-// check reads the trigger in a directory: it names the UID in the file uid.
+// check reads the trigger in a directory. The trigger must name the UID in the file uid.
 func check(dir string) error {
 	text, err := os.ReadFile(filepath.Join(dir, "shutdown"))
 	if err != nil {
@@ -91,12 +91,13 @@ func check(dir string) error {
 	return err
 }
 
-// What is used of libvirt's RPC (remote_protocol.x): a message is its length,
-// program, version, procedure, type, serial and status, and the arguments in XDR.
+// These are the parts of libvirt's RPC (remote_protocol.x) that are used. A message has a
+// length, program, version, procedure, type, serial and status, and then the arguments in
+// XDR.
 const (
 	program      = 0x20008086
 	procOpen     = 1
-	procShutdown = 258 // with flags; 1 is the power button
+	procShutdown = 258 // the call with flags, of which 1 is the power button
 	powerButton  = 1
 )
 
@@ -119,7 +120,7 @@ func text(s string) []byte {
 	return append(words(uint32(len(s))), padded...)
 }
 
-// open connects and lets libvirt open the QEMU driver.
+// open connects to libvirt and makes it open the QEMU driver.
 func open(socket string) (net.Conn, error) {
 	conn, err := net.Dial("unix", socket)
 	if err != nil {
@@ -131,7 +132,7 @@ func open(socket string) (net.Conn, error) {
 	return conn, answer(conn)
 }
 
-// answer reads a reply, which says with its status whether it worked.
+// answer reads a reply. Its status says whether the call has succeeded.
 func answer(conn net.Conn) error {
 	reply := make([]byte, 4096)
 	n, err := conn.Read(reply)

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timers sleeps until each of n deadlines, at random over so many nanoseconds,
-// and says by how many nanoseconds it woke late.
+// timers sleeps until each of n deadlines, which are at random within the next over
+// nanoseconds. It prints by how many nanoseconds it woke late.
 func timers(n, over int) error {
 	var begin unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &begin); err != nil {

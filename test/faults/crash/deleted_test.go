@@ -12,11 +12,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// deletion is the path from a VMI's deletion to its end.
+// deletion is the path from the deletion of a VMI to the end of its VM.
 func deletion() path {
 	return path{
 		name: "deleted", spec: node.Spec{Firmware: true}, round: 7, outcomes: []string{"Forced"}, cause: "VMIDeleted",
-		notice: 5 * time.Second, // a new agent connects, lists and asks first
+		notice: 5 * time.Second, // a new agent first connects, lists and asks
 		points: slices.Concat(
 			call("hint-cluster", "confirm"), []string{"put-begun.create", "put-begun.rename", "put-begun.done"},
 			call("report-ShutdownStarted", "ask", "SIGTERM", "status-Stopped", "report-ShutdownForced", "flush-events"),
@@ -39,7 +39,7 @@ func TestAnAgentKilledInADeletionKeepsTheGracePeriod(t *testing.T) {
 	}
 }
 
-// clusterOfVMs is an API server that knows VMIs.
+// clusterOfVMs returns an API server that has the CRD of VMIs.
 func clusterOfVMs(t *testing.T) *cluster.API {
 	t.Helper()
 	api := cluster.NewAPI(t)
@@ -48,7 +48,7 @@ func clusterOfVMs(t *testing.T) *cluster.API {
 	return api
 }
 
-// checkEvents: the VMI has these, each with its count, and no others.
+// checkEvents checks that the VMI has exactly these Events, each as its reason and count.
 func (c *crash) checkEvents(t *testing.T, api *cluster.API, want ...string) {
 	t.Helper()
 	told := api.Kubectl(t, "get", "events", "--field-selector", "involvedObject.uid="+c.UID, "-o", `jsonpath={range .items[*]}{.reason} {.count};{end}`)
@@ -58,11 +58,11 @@ func (c *crash) checkEvents(t *testing.T, api *cluster.API, want ...string) {
 	}
 }
 
-// prepareDeleted makes a VMI with its guest and its launcher pod on a
-// Kubernetes node of its own.
+// prepareDeleted makes a VMI with its guest and its launcher pod on a Kubernetes node of
+// its own.
 func (m *matrix) prepareDeleted(t *testing.T, n *node.Node, api *cluster.API, p path, point string) *crash {
 	t.Helper()
-	host := node.Spec{}.Complete().Name // unique
+	host := node.Spec{}.Complete().Name // a unique name
 	c := m.crash(t, n, p, n.ClusterAgent(t, api.Kubeconfig, host, "--shutdown-retry-interval=1s"), point)
 	c.name = host
 	c.arm(c.armed())
@@ -94,7 +94,7 @@ spec: {nodeName: %[1]s, terminationGracePeriodSeconds: 600, containers: [{name: 
 	return c
 }
 
-// armed is the file from which on points count.
+// armed is the path of the file that arms the points: a pass counts once the file exists.
 func (c *crash) armed() string { return c.log + ".armed" }
 
 func (c *crash) delete(api *cluster.API) {

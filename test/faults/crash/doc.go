@@ -1,3 +1,3 @@
-// Package crash kills the agent: at every named step between cause and
-// cleanup, a thousand times at random, and now and then in a long soak.
+// Package crash kills the agent with SIGKILL: at every named step between cause and
+// cleanup, VMGRACE_KILLS times at random moments, and again and again in a soak.
 package crash

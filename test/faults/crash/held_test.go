@@ -13,10 +13,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// allowance is how long these shutdowns are held: nobody moves their VMs.
+// allowance is how long these shutdowns are held: the whole migration allowance, because
+// nobody migrates their VMs.
 const allowance = 8 * time.Second
 
-// held is the path from the signal of a launcher that is preempted to the end of its VM.
+// held is the path of a preempted launcher, from its signal to the end of its VM.
 func held() path {
 	return path{
 		name: "held", spec: node.Spec{Firmware: true}, outcomes: []string{"Forced"}, cause: "LauncherSignal",
@@ -26,8 +27,9 @@ func held() path {
 	}
 }
 
-// The latest moment of a hold is the same after a crash, and then there is one
-// shutdown with the whole grace period.
+// Given shutdowns that are held because their pods are preempted. When the agent is killed
+// at any step, then the latest moment of the hold does not move, and one shutdown with the
+// whole grace period follows.
 func TestAnAgentKilledAtAnyStepOfAHoldKeepsItsLatestMoment(t *testing.T) {
 	n, m, api := node.New(t), newMatrix(t), clusterOfVMs(t)
 	p := held()
@@ -37,24 +39,25 @@ func TestAnAgentKilledAtAnyStepOfAHoldKeepsItsLatestMoment(t *testing.T) {
 	}
 	for i, c := range crashes {
 		c.preempt(api)
-		all(crashes[:i+1], (*crash).over) // the next agent is there before the latest moment
+		all(crashes[:i+1], (*crash).over) // the next agent starts before the latest moment
 	}
 	node.Eventually(t, time.Minute, func() bool { return all(crashes, (*crash).over) }, "not all of %v end", p.points)
 	for _, c := range crashes {
-		// An agent that is dead then begins when another one has taken its place.
+		// If the agent is dead at the latest moment, the grace period begins when the next
+		// one has started.
 		c.checkHeld(soon)
 		c.checkEvents(t, api, "ShutdownForced 1", "ShutdownHeld 1", "ShutdownStarted 1")
 	}
 }
 
-// A hold needs nothing of libvirt: whenever libvirtd is killed, the latest moment is
-// what it was, and the grace period begins then.
+// Given held shutdowns, which need nothing of libvirt. When libvirtd is killed at any step,
+// then the latest moment does not move, and the grace period begins at that moment.
 func TestLibvirtdKilledAtAnyStepOfAHoldMovesNothing(t *testing.T) {
 	m, api := newMatrix(t), clusterOfVMs(t)
 	steps := []string{"put-held.create", "put-held.done", "status-Held.done", "put-begun.create", "put-begun.done", "report-ShutdownStarted", "ask"}
 	crashes := make([]*crash, len(steps))
 	for i, step := range steps {
-		crashes[i] = m.prepareDeleted(t, node.New(t), api, held(), "libvirtd at "+step) // no point of the agent's
+		crashes[i] = m.prepareDeleted(t, node.New(t), api, held(), "libvirtd at "+step) // not a point of the agent
 	}
 	for _, c := range crashes {
 		c.preempt(api)
@@ -75,13 +78,13 @@ func TestLibvirtdKilledAtAnyStepOfAHoldMovesNothing(t *testing.T) {
 	}
 }
 
-// reached: the agent has passed the point.
+// reached reports whether the agent has passed the point.
 func (c *crash) reached(point string) bool {
-	text, err := os.ReadFile(c.log) // not there before the first one
+	text, err := os.ReadFile(c.log) // the file does not exist before the first point
 	return err == nil && slices.Contains(strings.Fields(string(text)), point)
 }
 
-// preempt does what the scheduler, the controller and kubelet do.
+// preempt does what the scheduler, the controller and kubelet do at a preemption.
 func (c *crash) preempt(api *cluster.API) {
 	c.t.Helper()
 	pod := "launcher-" + c.name
@@ -98,7 +101,8 @@ func (c *crash) preempt(api *cluster.API) {
 	c.to = time.Now()
 }
 
-// checkHeld: one latest moment, and within so long of it one grace period.
+// checkHeld checks that the hold had one latest moment, and that one grace period began at
+// most within after it.
 func (c *crash) checkHeld(within time.Duration) {
 	c.t.Helper()
 	if s := c.Launcher.Status(); s.Outcome != "Forced" || s.Cause != "LauncherSignal" || s.UID != c.UID {

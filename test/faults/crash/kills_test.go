@@ -9,7 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// killsOf is how often the agent is killed: 200 times, or VMGRACE_KILLS.
+// killsOf returns how often the agent is killed: VMGRACE_KILLS, 200 by default.
 func killsOf(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("VMGRACE_KILLS")

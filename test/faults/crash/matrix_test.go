@@ -27,7 +27,7 @@ func TestAnAgentKilledAtAnyStepKeepsTheOneGracePeriod(t *testing.T) {
 	m.complete(t)
 }
 
-// matrix is what a test knows of all points.
+// matrix is what a test learns about all points.
 type matrix struct {
 	binary           string
 	signals          *node.Signals
@@ -36,7 +36,7 @@ type matrix struct {
 	worst            time.Duration
 }
 
-// newMatrix takes an agent that has the points.
+// newMatrix returns a matrix with the binary of an agent that has the points.
 func newMatrix(t *testing.T) *matrix {
 	t.Helper()
 	m := &matrix{binary: node.WithFailpoints(t), signals: node.ListSignals(t), passed: map[string]bool{}, declared: map[string]bool{}}
@@ -48,7 +48,7 @@ func newMatrix(t *testing.T) *matrix {
 	return m
 }
 
-// walk kills an agent at each point of a path, some at a time.
+// walk kills an agent at each point of a path, one round at a time.
 func (m *matrix) walk(t *testing.T, p path, prepare func(*testing.T, string) *crash, begin func(*crash)) {
 	t.Helper()
 	for round := range slices.Chunk(p.points, p.round) {
@@ -73,7 +73,7 @@ func (m *matrix) walk(t *testing.T, p path, prepare func(*testing.T, string) *cr
 	}
 }
 
-// complete: there is no point that nobody has tried.
+// complete checks that no agent has passed a point at which no test kills it.
 func (m *matrix) complete(t *testing.T) {
 	t.Helper()
 	for name := range m.passed {
@@ -84,7 +84,8 @@ func (m *matrix) complete(t *testing.T) {
 	t.Logf("killed %d times; latest signal after a deadline that was still to come: %v", m.killed, m.worst)
 }
 
-// all does not stop at the first that says no: each has to be taken further.
+// all reports whether f is true for every crash. It calls f for each one, even after a
+// false: f takes a crash one step further.
 func all(crashes []*crash, f func(*crash) bool) bool {
 	yes := true
 	for _, c := range crashes {
@@ -101,18 +102,18 @@ type crash struct {
 	node    *node.Node
 	signals *node.Signals
 	agent   *node.Agent
-	machine *logind.Machine // of a shutdown of the node
-	name    string          // of the VM, unique
+	machine *logind.Machine // the machine of a node shutdown
+	name    string          // the unique name of the VM
 	point   string
 	log     string
 
-	from, to  time.Time // of the cause: it came between the two
+	from, to  time.Time // the cause came between them
 	killed    bool
 	returned  time.Time // when the last agent was started
-	ready     time.Time // when it said that it watches
+	ready     time.Time // when it was ready
 	remembers bool      // the grace period was on disk when the agent died
 	deadlines map[grace.Mono]bool
-	holds     map[grace.Hold]bool // that had a reason
+	holds     map[grace.Hold]bool // holds on disk that had a reason
 	told      map[string]bool     // deadlines in status.json
 	late      time.Duration
 }
@@ -138,7 +139,7 @@ func (m *matrix) prepare(t *testing.T, n *node.Node, p path, point string) *cras
 	if p.armedBy != "" {
 		node.Eventually(t, soon, func() bool { _, dead := c.agent.Exited(0); return dead }, "%s: the agent does not die", point)
 		c.revive()
-		c.remembers = true // it will run when the trigger comes
+		c.remembers = true // the next agent runs when the trigger comes
 	}
 	waitGuarded(t, c.VM)
 	if p.before != nil {
@@ -164,7 +165,7 @@ func (c *crash) launch(spec node.Spec) *node.VM {
 	return c.agent.VM(c.t, g, period)
 }
 
-// arm has the next agent die at the point, once the trigger has been there.
+// arm makes the next agent die at the point, once this trigger file has existed.
 func (c *crash) arm(trigger string) {
 	c.agent.Env = []string{"VMGRACE_FAILPOINT=" + c.point, "VMGRACE_FAILPOINT_LOG=" + c.log, "VMGRACE_FAILPOINT_ARMED=" + trigger}
 }
@@ -181,7 +182,7 @@ func (c *crash) begin() {
 		return
 	}
 	c.agent.Kill()
-	if c.point == "open.unlink" { // of what a killed writer left behind
+	if c.point == "open.unlink" { // removes what a killed writer has left behind
 		if err := os.WriteFile(filepath.Join(c.agent.StateDir, ".tmp-1"), nil, 0o600); err != nil {
 			c.t.Fatal(err)
 		}
@@ -191,7 +192,8 @@ func (c *crash) begin() {
 	c.agent.Launch(c.t)
 }
 
-// over takes the VM a step further: the agent that has died is revived.
+// over takes the VM one step further: it revives the agent that has died. It reports
+// whether the VM has ended and all its traces are gone.
 func (c *crash) over() bool {
 	c.sample()
 	if _, dead := c.agent.Exited(0); dead && !c.killed {
@@ -205,7 +207,7 @@ func (c *crash) over() bool {
 	return c.killed && !c.ready.IsZero() && c.Gone() && c.Launcher.Status().Phase == "Stopped" && !c.Launcher.Has("shutdown") && !there
 }
 
-// revive starts the agent that has died, without a point.
+// revive starts the agent again after its death, without a point.
 func (c *crash) revive() {
 	c.t.Helper()
 	if code, _ := c.agent.Exited(0); code != 128+int(syscall.SIGKILL) {
@@ -218,7 +220,7 @@ func (c *crash) revive() {
 	c.agent.Launch(c.t)
 }
 
-// sample notes every deadline that is on the disk.
+// sample notes the deadline and the hold on the disk, and the deadline in status.json.
 func (c *crash) sample() {
 	records := recorded(c.t, c.agent)
 	if len(records) > 1 {
@@ -236,7 +238,7 @@ func (c *crash) sample() {
 	}
 }
 
-// passed are the points that were passed, and counted, up to the death.
+// passed returns the points that the agent passed while they counted, up to its death.
 func (c *crash) passed() []string {
 	text, err := os.ReadFile(c.log)
 	if err != nil {
@@ -259,7 +261,7 @@ func (c *crash) check() {
 	}
 	outcomes := c.outcomes
 	if c.request && !slices.Contains(passed, "put-requested.done") {
-		outcomes = append(slices.Clone(outcomes), "AlreadyStopped") // nobody knows that the guest was asked
+		outcomes = append(slices.Clone(outcomes), "AlreadyStopped") // no record says that the guest was asked
 	}
 	if !slices.Contains(outcomes, s.Outcome) || s.Cause != c.cause || s.UID != c.UID {
 		c.t.Errorf("%s: status.json says %+v", c.point, s)
@@ -268,8 +270,8 @@ func (c *crash) check() {
 	if err != nil {
 		c.t.Fatalf("%s: %v", c.point, err)
 	}
-	// An agent that saw the trigger and could not make it durable is another
-	// one's start.
+	// If the agent saw the trigger and died before its record was durable, the grace period
+	// begins with the next agent.
 	start := c.to
 	if !c.remembers {
 		start = c.ready
@@ -277,7 +279,7 @@ func (c *crash) check() {
 	if off := deadline.Sub(c.from.Add(crashGrace)); off < -ms {
 		c.t.Errorf("%s: the deadline is %v early", c.point, -off)
 	}
-	machine := c.node.Late(c.from, time.Now()) // seven agents start at once
+	machine := c.node.Late(c.from, time.Now()) // up to eight agents start at once
 	if off := deadline.Sub(start.Add(crashGrace)); off > c.notice+2*machine {
 		c.t.Errorf("%s: the deadline is %v late, want %v and twice the %v that the machine was late", c.point, off, c.notice, machine)
 	}
@@ -286,8 +288,8 @@ func (c *crash) check() {
 	}
 }
 
-// checkDestroyed: the signals that are due are sent, never early; on time, or when
-// the agent is back, which is before it says that it is ready.
+// checkDestroyed checks that the due signals were sent and none was early. Each was on time
+// or, if the agent was dead then, sent by the next agent before that agent was ready.
 func (c *crash) checkDestroyed() {
 	c.t.Helper()
 	for deadline := range c.deadlines {
@@ -299,9 +301,9 @@ func (c *crash) checkDestroyed() {
 	}
 }
 
-// checkSent: what counts is when the kernel was told to send it. How late the
-// machine is counts on top, for each who has to be woken: one thread of the
-// agent's; where only libvirt can end QEMU, keeper, libvirt's client and libvirtd.
+// checkSent checks when the kernel was told to send the signal. The lateness of the machine
+// is added once for each thread that has to be woken. This is one thread of the agent, or,
+// if only libvirt can end QEMU, those of the keeper, of libvirt's client and of libvirtd.
 func (c *crash) checkSent(signal syscall.Signal, due, back time.Time) {
 	c.t.Helper()
 	at, ok := c.signals.Sent(c.t, c.Guest, signal)
@@ -314,7 +316,7 @@ func (c *crash) checkSent(signal syscall.Signal, due, back time.Time) {
 	if c.hidden || c.frozen {
 		machine *= 3
 	}
-	if took < -ms { // a time is known to the clocks' difference
+	if took < -ms { // the conversion between the clocks is not exact
 		c.t.Errorf("%s: %v %v before it is due", c.point, signal, -took)
 	}
 	may := late + machine

@@ -10,7 +10,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// nodeShutdown is the path from the announcement of the node's shutdown.
+// nodeShutdown is the path from the announcement of the node's shutdown to the VM's end.
 func nodeShutdown() path {
 	return path{
 		name: "node-shutdown", spec: node.Spec{Firmware: true}, round: 8, outcomes: []string{"Forced"}, cause: "NodeShutdown", notice: time.Second,
@@ -23,7 +23,7 @@ func TestAnAgentKilledInANodesShutdownKeepsTheGracePeriod(t *testing.T) {
 	m.walk(t, nodeShutdown(), func(t *testing.T, point string) *crash {
 		t.Helper()
 		machine := logind.Start(t, time.Minute)
-		other := machine.Inhibit(t, "kubelet") // the agent's inhibitor dies with it
+		other := machine.Inhibit(t, "kubelet") // the agent's inhibitor ends with the agent
 		t.Cleanup(func() { _ = other.Close() })
 		return m.prepareNode(t, n, machine, point)
 	}, (*crash).shutDownNode)

@@ -11,43 +11,43 @@ import (
 // crashGrace is the grace period of the guests in the matrix.
 const crashGrace = 3 * time.Second
 
-// destroyTimeout is what a frozen QEMU gets.
+// destroyTimeout is how long a frozen QEMU gets between SIGTERM and SIGKILL.
 const destroyTimeout = time.Second
 
-// late is how late a signal may be. What the machine is late comes on top, see
+// late bounds how late a signal may be. The lateness of the machine is added to it, see
 // node.Lateness: no core is free while a whole round of guests and agents runs.
 const late = 50 * ms
 
-// path is one way from cause to cleanup, with the points that the agent passes
-// on it.
+// path is one way from cause to cleanup, with the points that the agent passes on it.
 type path struct {
 	name   string
 	spec   node.Spec
-	args   []string     // of the agent
+	args   []string     // flags of the agent
 	before func(*crash) // what happens to the VM before the trigger
-	after  func(*crash) // what happens to it once the shutdown has begun
+	after  func(*crash) // what happens to the VM once the shutdown has begun
 	frozen bool         // only SIGKILL ends QEMU
-	hidden bool         // nothing says which process QEMU is: libvirt has to destroy it
-	own    bool         // the guest ends itself
+	hidden bool         // no file names the QEMU process, so libvirt has to destroy it
+	own    bool         // the VM ends by itself
 	inside bool         // its QEMU is in its launcher, and the agent has no libvirt
-	// request: it ends because of the request. Where the agent dies before it has
-	// noted that, and the next comes after the guest's end, nobody knows of it.
+	// request says that the guest ends because it was asked. If the agent dies before it
+	// notes the request, and the next one starts after the guest's end, none knows of it.
 	request bool
 	points  []string
-	// An agent that is killed between the end of the guest, or what brought it
-	// about, and its note of that can only tell how it looks afterwards.
+	// outcomes are the allowed outcomes. An agent may be killed after the end of the
+	// guest, or after what caused it, and before it has noted this. Then the next agent can
+	// judge only by what it finds.
 	outcomes []string
-	// armedBy is the launcher's file from whose appearance on points count, by default
-	// the trigger. Another one is that of a VM at rest, whose agent dies before.
+	// armedBy is the launcher's file that arms the points when it appears, by default the
+	// trigger. With another file, the agent dies while the VM is at rest.
 	armedBy string
-	// back: the point is for an agent that comes back in mid-grace.
+	// back says that the points are those of an agent that starts in the grace period.
 	back   bool
-	round  int           // how many VMs at once
-	cause  string        // as it is told
-	notice time.Duration // how soon an agent that runs notices it
+	round  int           // how many VMs run at once
+	cause  string        // as status.json states it
+	notice time.Duration // how soon a running agent notices the cause
 }
 
-// write is every step of a durable write, in order.
+// write returns the points of all steps of a durable write, in order.
 func write(stage string) []string {
 	var names []string
 	for _, step := range []string{"create", "chmod", "write", "written-half", "fsync", "close", "rename", "fsyncdir", "done"} {
@@ -56,7 +56,7 @@ func write(stage string) []string {
 	return names
 }
 
-// call is the point before a call and the one after it.
+// call returns the point before each call and the one after it.
 func call(names ...string) (both []string) {
 	for _, name := range names {
 		both = append(both, name, name+".done")
@@ -99,11 +99,12 @@ func paths() []path {
 			points: slices.Concat(call("ask"), []string{"put-requested.create", "put-requested.rename", "put-requested.done"},
 				call("hint-domain"), []string{"status-Stopped", "remove-trigger", "delete.unlink"}),
 		}, {
-			// What is not the same for both kinds: how the process is found, and asked.
+			// Only what differs between the two kinds of VM: how the agent finds the
+			// process and how it asks it.
 			name: "in its launcher", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, outcomes: []string{"Forced"},
 			points: slices.Concat(call("look", "ask"), []string{"put-begun.rename", "put-begun.done", "put-requested.rename"}),
 		}, {
-			// No libvirt has a log of the signal, so the next agent may not know of it.
+			// No libvirt logs the signal, so the next agent may not know of it.
 			name: "in its launcher, signalled", spec: node.Spec{Firmware: true}, args: []string{"--libvirt-uri="}, inside: true, round: 8, outcomes: []string{"Forced", "Lost"},
 			points: call("SIGTERM"),
 		}, {

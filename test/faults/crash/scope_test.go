@@ -9,8 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// scope is a test of which parts end before the whole does: what was started
-// in it ends with it.
+// scope is a part of a test that can end before the test, with all that it has started.
 type scope struct {
 	*testing.T
 	undo []func()
@@ -36,10 +35,11 @@ func (s *scope) end() {
 
 const ms = time.Millisecond
 
-// soon is how long things may take that have no promised time.
+// soon bounds the wait for what has no promised time.
 const soon = 30 * time.Second
 
-// guarded: the record knows the VM and its shim.
+// guarded reports whether the record names the VM and its shim, and status.json says
+// Running.
 func guarded(t *testing.T, v *node.VM) bool {
 	t.Helper()
 	r, there := recorded(t, v.Agent)[v.Domain]
@@ -51,7 +51,7 @@ func waitGuarded(t *testing.T, v *node.VM) {
 	node.Eventually(t, soon, func() bool { return guarded(t, v) && v.Launcher.Status().Phase == "Running" }, "%s is not guarded", v.Domain)
 }
 
-// recorded reads the grace cache from the disk, with the agent dead or alive.
+// recorded reads the grace cache from the disk, whether or not the agent runs.
 func recorded(t *testing.T, a *node.Agent) map[string]grace.Record {
 	t.Helper()
 	loaded, err := gracecache.Read(a.StateDir)

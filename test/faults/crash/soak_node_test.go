@@ -11,7 +11,7 @@ import (
 type soakNode struct {
 	*node.Agent
 	machine *logind.Machine
-	down    bool // from the announcement until it has booted
+	down    bool // from the announcement until the machine has booted
 	times   int
 }
 
@@ -20,7 +20,7 @@ func newSoakNode(t node.T, n *node.Node, args ...string) *soakNode {
 	return &soakNode{Agent: n.Agent(t, append(args, "--dbus-socket="+m.Socket)...).Start(t), machine: m}
 }
 
-// shutDown powers the machine off if all VMs there are guarded, so that all are ended.
+// shutDown powers the machine off if its agent guards, and so ends, all VMs there.
 func (s *soakNode) shutDown(t *soak, places []*soakVM) {
 	var here []*soakVM
 	for _, p := range places {
@@ -42,7 +42,7 @@ func (s *soakNode) shutDown(t *soak, places []*soakVM) {
 	}
 }
 
-// boot starts the machine again once it is down, and tells whether it is up.
+// boot starts the machine again once it is down, and reports whether it is up.
 func (s *soakNode) boot(t *soak, places []*soakVM) bool {
 	if !s.down {
 		return true

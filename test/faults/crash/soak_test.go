@@ -11,10 +11,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// soakVMs is how many VMs there are at once.
+// soakVMs is how many VMs run at once.
 const soakVMs = 30
 
-// soakFor is how long the soak takes: a minute, or what VMGRACE_SOAK says.
+// soakFor returns how long the soak takes: VMGRACE_SOAK, a minute by default.
 func soakFor(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("VMGRACE_SOAK")
@@ -28,23 +28,23 @@ func soakFor(t *testing.T) time.Duration {
 	return d
 }
 
-// soak has three agents: one that is never touched, so that what it holds can be
-// compared, one that is killed again and again, and one whose machine shuts down.
+// soak has three agents. Nobody touches calm, so that its resources can be compared. The
+// test kills shot again and again. The machine of off shuts down.
 type soak struct {
 	*testing.T
 	node        *node.Node
 	signals     *node.Signals
 	calm, shot  *node.Agent
 	off         *soakNode
-	life        time.Duration  // at most, until something happens to a VM
-	ended       map[string]int // by cause
+	life        time.Duration  // the longest time until something happens to a VM
+	ended       map[string]int // VMs by cause
 	kills, held int
-	killed      []time.Time // when the one was
-	most        int         // VMs at once
+	killed      []time.Time // when shot was killed
+	most        int         // VMs at once, at most
 	late        time.Duration
 }
 
-// levels is what the calm agent holds.
+// levels are the resources that the calm agent holds.
 type levels struct{ rss, fds, goroutines float64 }
 
 func (s *soak) levels() levels {
@@ -64,8 +64,8 @@ func TestSoakWithRandomCausesAndFaultsStaysFlat(t *testing.T) {
 	resting := s.calm.VM(t, n.Boot(t, node.Spec{Namespace: "vmgrace-soak", Firmware: true}), "--grace-period=1")
 	waitGuarded(t, resting)
 
-	// Twice the same, and each time nothing but the resting VM is left: what the
-	// agent holds then does not depend on how many VMs there happened to be.
+	// The soak runs twice, and each time only the resting VM is left. So what the agent
+	// holds then does not depend on how many VMs ran.
 	s.run(time.Now().Add(took / 2))
 	early := s.levels()
 	s.run(time.Now().Add(took / 2))
@@ -78,13 +78,13 @@ func TestSoakWithRandomCausesAndFaultsStaysFlat(t *testing.T) {
 		took, s.most, s.ended, s.kills, s.held, s.off.times, s.late)
 }
 
-// run keeps the places filled until the end, then lets all VMs end.
+// run keeps all places filled with VMs until end, then ends all VMs.
 func (s *soak) run(end time.Time) {
 	places := make([]*soakVM, soakVMs)
 	fault := time.Now()
 	for left := soakVMs; left > 0; {
 		left = 0
-		started := false // one for each round, so that nobody waits long
+		started := false // at most one in each round, so that no other VM waits long
 		s.most = max(s.most, running(places))
 		up := s.off.boot(s, places)
 		for i, v := range places {
@@ -126,7 +126,7 @@ func running(places []*soakVM) (n int) {
 	return n
 }
 
-// fault kills an agent, or holds a QEMU for a while.
+// fault kills an agent, or stops a QEMU for a while.
 func (s *soak) fault(v *soakVM) {
 	if rand.N(3) == 0 {
 		s.killed = append(s.killed, time.Now())
@@ -143,8 +143,8 @@ func (s *soak) fault(v *soakVM) {
 	s.held++
 }
 
-// flat compares what the agent holds at rest with what it held after the first
-// half. Go keeps memory and threads for later use.
+// flat compares what the agent holds at rest with what it held after the first half. It
+// allows some growth, because Go keeps memory and threads for later use.
 func (s *soak) flat(early levels) {
 	s.Helper()
 	var late levels
@@ -152,7 +152,7 @@ func (s *soak) flat(early levels) {
 		late = s.levels()
 		return late.rss <= early.rss*1.15+4<<20 && late.fds <= early.fds+2 && late.goroutines <= early.goroutines+2
 	}
-	if !node.Poll(s.Context(), soon, flat) { // what has ended may take a moment to go
+	if !node.Poll(s.Context(), soon, flat) { // the agent needs a moment to release what has ended
 		s.Errorf("the agent grows: from %v to %v", early, late)
 	}
 	s.Logf("the calm agent holds at rest: %v, later %v", early, late)

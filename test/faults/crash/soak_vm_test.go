@@ -16,13 +16,13 @@ type soakVM struct {
 	soak   *soak
 	scope  *scope
 	grace  time.Duration
-	until  time.Time // when something is to happen to it
-	cause  string    // what happened, "" before
+	until  time.Time // when something happens to it
+	cause  string    // what happened, "" before that
 	caused time.Time
-	resume time.Time // when its QEMU runs again, zero where it was not held
+	resume time.Time // when its QEMU continues, zero if it is not stopped
 }
 
-// start makes a VM; up: the machine that shuts down takes VMs now.
+// start starts a VM. up says that the machine that shuts down can take one now.
 func (s *soak) start(up bool) *soakVM {
 	v := &soakVM{soak: s, scope: newScope(s.T), grace: time.Duration(rand.N(4)) * time.Second}
 	agents := []*node.Agent{s.calm, s.calm, s.shot, s.shot}
@@ -35,7 +35,7 @@ func (s *soak) start(up bool) *soakVM {
 	return v
 }
 
-// done takes the VM a step further, and tells whether nothing is left of it.
+// done takes the VM one step further, and reports whether nothing is left of it.
 func (v *soakVM) done() bool {
 	if !v.resume.IsZero() && time.Now().After(v.resume) {
 		v.resume = time.Time{}
@@ -52,7 +52,7 @@ func (v *soakVM) done() bool {
 		}
 		return false
 	}
-	took := time.Since(v.caused) // before the look: this test may be starved itself
+	took := time.Since(v.caused) // taken before the checks: this test may not get a core itself
 	if !v.Gone() || v.Shim.Running() || v.Launcher.Status().Phase != "Stopped" || v.Launcher.Has("shutdown") {
 		if took > v.grace+soon {
 			v.soak.Fatalf("%s does not end %v after %s: %+v\n%s", v.Domain, took, v.cause, v.Launcher.Status(), v.Agent.Log())
@@ -85,8 +85,9 @@ func (v *soakVM) happen() {
 	c.do()
 }
 
-// check: reported as what it was; not before the deadline, and with the agent
-// that nobody kills on time.
+// check checks that status.json states the right cause, and that SIGTERM was not sent
+// before the deadline. For the agent that nobody kills, it also checks that SIGTERM was
+// sent on time.
 func (v *soakVM) check() {
 	s, sent := v.Launcher.Status(), v.sent()
 	want := map[string]string{"touch": "LauncherSignal", "shim SIGTERM": "LauncherSignal", "shim SIGKILL": "LauncherDied", "node shutdown": "NodeShutdown"}[v.cause]
@@ -105,7 +106,7 @@ func (v *soakVM) check() {
 	deadline := node.WallTime(v.soak, s.Deadline)
 	took, machine := sent.Sub(deadline), v.soak.node.Late(deadline, sent)
 	if want == "LauncherDied" || v.grace == 0 {
-		machine *= 3 // not only the thread that waits for the deadline: keeper, disk, keeper
+		machine *= 3 // three have to be woken, not one: keeper, disk, keeper
 	}
 	if took > late+machine {
 		v.soak.Errorf("%s by %s: SIGTERM %v after its deadline; the machine is %v late", v.Domain, v.cause, took, machine)
@@ -113,7 +114,7 @@ func (v *soakVM) check() {
 	v.soak.late = max(v.soak.late, took)
 }
 
-// sent is when QEMU was first sent a SIGTERM, zero where it never was.
+// sent returns when the first SIGTERM was sent to QEMU, zero if none was.
 func (v *soakVM) sent() time.Time {
 	at, ok := v.soak.signals.Sent(v.soak, v.Guest, syscall.SIGTERM)
 	if !ok {
@@ -122,8 +123,9 @@ func (v *soakVM) sent() time.Time {
 	return node.Moment(v.soak, at)
 }
 
-// unnoted: a deadline of now waits for its record, but not long (20 ms): an agent
-// that is killed while a slow disk still writes it does not know what it has done.
+// unnoted reports whether the agent may have ended QEMU without a record of it. A deadline
+// that is due at once waits only 20 ms for its record. If the agent is killed while a slow
+// disk still writes the record, the next agent does not know what its predecessor has done.
 func (v *soakVM) unnoted(sent time.Time) bool {
 	const wait = 20 * ms
 	if v.cause != "shim SIGKILL" && v.grace > 0 || v.Agent != v.soak.shot || sent.Sub(v.caused) < wait {

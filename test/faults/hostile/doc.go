@@ -1,4 +1,4 @@
-// Package hostile attacks the agent as a tenant can, through its own launcher
-// directory, and takes inotify away from it. Whatever happens, nobody but the
-// attacker may notice: no other VM, no other trigger, no file outside.
+// Package hostile attacks the agent as a tenant can, through the tenant's own launcher
+// directory, and takes inotify away from the agent. No attack may affect another VM,
+// another trigger or a file outside.
 package hostile

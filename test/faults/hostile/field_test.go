@@ -14,19 +14,19 @@ import (
 
 const ms = time.Millisecond
 
-// soon is how long things may take that have no promised time.
+// soon bounds the wait for what has no promised time.
 const soon = 30 * time.Second
 
-// What a hostile tenant may cost the others: the contract's bounds.
+// The contract's bounds on what a hostile tenant may cost the others.
 const (
 	reaction  = 100 * ms
 	maxMemory = 64 << 20
 	maxLog    = 64 << 10 // bytes of log per attack
 )
 
-// field is where a tenant attacks: its own VM, a bystander whom nothing may
-// happen to, a neighbour whose trigger must be acted upon meanwhile, and a
-// directory outside that must stay as it is.
+// field is what a test needs for an attack: the VM of the attacker, the VM of a bystander,
+// which must stay as it is, a neighbour on whose triggers the agent must act meanwhile, and
+// a directory outside, which must also stay as it is.
 type field struct {
 	n         *node.Node
 	a         *node.Agent
@@ -57,11 +57,11 @@ func newField(t *testing.T) *field {
 	return f
 }
 
-// strangers is a trigger that names another VM: it is removed at once, as often as the
-// test likes.
+// strangers is a trigger that names another VM. The agent removes it at once, so a test can
+// write it any number of times.
 const strangers = `{"version":1,"uid":"somebody-else","signal":"SIGTERM","time":"2026-01-01T00:00:00Z"}`
 
-// neighbour is a launcher directory that has no VM.
+// neighbour returns a launcher directory that has no VM. The agent already acts on it.
 func neighbour(t *testing.T, a *node.Agent) *node.Launcher {
 	t.Helper()
 	l := a.LauncherFor(t, "vmgrace-test", "neighbour", "uid-neighbour")
@@ -70,16 +70,16 @@ func neighbour(t *testing.T, a *node.Agent) *node.Launcher {
 	return l
 }
 
-// answered writes a trigger and returns how long it took the agent to act.
+// answered writes a trigger and returns how long the agent took to act on it.
 func answered(t *testing.T, l *node.Launcher, within time.Duration) time.Duration {
 	t.Helper()
-	// Two files of one inode within one tick of the kernel's clock look alike.
+	// Triggers of one inode number and one tick of the kernel's clock look alike.
 	node.WaitUntil(t, time.Now().Add(50*ms))
 	l.Write(t, "shutdown", strangers)
 	return gone(t, l.Path("shutdown"), within)
 }
 
-// gone waits for the end of a file and returns how long that took.
+// gone waits until the file does not exist and returns how long that took.
 func gone(t *testing.T, path string, within time.Duration) time.Duration {
 	t.Helper()
 	begin := time.Now()
@@ -97,8 +97,8 @@ func gone(t *testing.T, path string, within time.Duration) time.Duration {
 	}
 }
 
-// endures checks, while an attack runs, that nobody else notices it: every
-// trigger of a neighbour is acted upon in time.
+// endures checks, while an attack runs, that it affects nobody else: the agent acts on
+// every trigger of the neighbour in time, and stays within its bounds.
 func (f *field) endures(t *testing.T) {
 	t.Helper()
 	const tries = 8
@@ -108,7 +108,7 @@ func (f *field) endures(t *testing.T) {
 		took := f.reacts(t)
 		worst = max(worst, took)
 		memory = max(memory, f.a.Resident(t))
-		node.WaitUntil(t, time.Now().Add(300*ms)) // a neighbour that is no attacker itself
+		node.WaitUntil(t, time.Now().Add(300*ms)) // the neighbour must not be an attacker itself
 	}
 	busy := float64(cpuTime(t, f.a)-cpu) / float64(time.Since(begin))
 	grown := len(f.a.Log()) - logged
@@ -122,9 +122,9 @@ func (f *field) endures(t *testing.T) {
 	f.untouched(t)
 }
 
-// reacts writes the neighbour's trigger and returns how long it took the agent
-// to act: at most the promised time and, where no core is free, twice what a plain
-// thread is late: the agent reads the event, then the one who acts is woken.
+// reacts writes the neighbour's trigger and returns how long the agent took to act on it.
+// It may take the promised time and, if no core is free, twice the lateness of a plain
+// thread: one thread is woken to read the event and another one to act.
 func (f *field) reacts(t *testing.T) time.Duration {
 	t.Helper()
 	node.WaitUntil(t, time.Now().Add(50*ms)) // see answered
@@ -137,7 +137,8 @@ func (f *field) reacts(t *testing.T) time.Duration {
 	return took
 }
 
-// untouched checks that nothing happened to anybody else.
+// untouched checks that the agent lives, and that the bystander and the files outside are
+// as they were.
 func (f *field) untouched(t *testing.T) {
 	t.Helper()
 	if code, _, err := f.a.Get(t.Context(), "/livez"); code != http.StatusOK {
@@ -160,8 +161,7 @@ func (f *field) untouched(t *testing.T) {
 	}
 }
 
-// cpuTime is what a process has used: utime and stime of proc(5), in ticks of
-// 10 ms.
+// cpuTime returns the CPU time of a process: utime and stime of proc(5), in ticks of 10 ms.
 func cpuTime(t *testing.T, p *node.Agent) time.Duration {
 	t.Helper()
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID()) + "/stat")

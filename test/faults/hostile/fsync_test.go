@@ -14,7 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// fsyncs counts what the agent makes durable while something is done.
+// fsyncs counts how often the agent calls fsync or fdatasync while during runs.
 func fsyncs(t *testing.T, a *node.Agent, during func()) int {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
@@ -27,7 +27,7 @@ func fsyncs(t *testing.T, a *node.Agent, during func()) int {
 		return err == nil && !strings.Contains(string(status), "TracerPid:\t0\n")
 	}, "strace does not hold the agent")
 	during()
-	_ = cmd.Process.Signal(unix.SIGTERM) // it lets go of the agent
+	_ = cmd.Process.Signal(unix.SIGTERM) // strace detaches from the agent
 	_ = cmd.Wait()
 	text, err := os.ReadFile(log)
 	if err != nil {
@@ -36,7 +36,8 @@ func fsyncs(t *testing.T, a *node.Agent, during func()) int {
 	return strings.Count(string(text), "sync(")
 }
 
-// A launcher states its grace period anew all the time, in the file that its shim has locked.
+// Given a launcher that changes its grace period all the time, in the file that its shim
+// has locked. Then the agent saves the record only about once a second.
 func TestAGracePeriodThatIsEditedAllTheTimeCostsTheDiskLittle(t *testing.T) {
 	f := newField(t)
 	path := f.attacker.Launcher.Path("vm.json")
@@ -48,7 +49,7 @@ func TestAGracePeriodThatIsEditedAllTheTimeCostsTheDiskLittle(t *testing.T) {
 	n := fsyncs(t, f.a, func() {
 		for end := time.Now().Add(10 * time.Second); time.Now().Before(end); edits++ {
 			text := strings.Replace(string(content), `"gracePeriodSeconds":3600`, fmt.Sprintf(`"gracePeriodSeconds":%d`, 1000+edits%8000), 1)
-			if err := os.WriteFile(path, []byte(text), 0); err != nil { // the same file
+			if err := os.WriteFile(path, []byte(text), 0); err != nil { // the same file, which is locked
 				t.Fatal(err)
 			}
 			node.WaitUntil(t, time.Now().Add(20*ms))
@@ -56,7 +57,7 @@ func TestAGracePeriodThatIsEditedAllTheTimeCostsTheDiskLittle(t *testing.T) {
 	})
 	took := time.Since(begin)
 	t.Logf("%d edits in %v, %d fsyncs", edits, took, n)
-	// A save is one of the file and one of the directory.
+	// A save is one fsync of the file and one of the directory.
 	if most := 2 * (int(took/time.Second) + 2); edits < 100 || n > most || n < 4 {
 		t.Errorf("%d fsyncs, want %d at most, and some", n, most)
 	}

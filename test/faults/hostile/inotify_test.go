@@ -14,12 +14,12 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// found is how soon a trigger must be found where inotify does not help, and
-// a busy machine's half second.
+// found bounds how soon the agent finds a trigger without the help of inotify: a second,
+// and half a second for a busy machine.
 const found = time.Second + 500*ms
 
-// inTime asserts that a trigger is found soon enough; what the machine was late, while agents
-// are killed on it beside this, comes on top twice: for the agent and for the test.
+// inTime checks that a trigger is found soon enough. The lateness of the machine, on which
+// other tests kill agents meanwhile, is added twice: for the agent and for the test.
 func inTime(t *testing.T, n *node.Node, find func() time.Duration) {
 	t.Helper()
 	begin := time.Now()
@@ -38,7 +38,7 @@ func TestEventsThatInotifyLostAreMadeUpFor(t *testing.T) {
 	if err := a.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	for i := range 20_000 { // one event each at least; the queue has 16,384
+	for i := range 20_000 { // each makes at least one event; the queue holds 16,384
 		path := noise.Path(fmt.Sprintf("noise-%d", i))
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
@@ -75,8 +75,8 @@ func TestWithoutInotifyTriggersAreFoundAndReadinessSaysSo(t *testing.T) {
 			taken = append(taken, fd)
 		}
 	}
-	// Given: an agent that found no instance left. Other tests' agents give theirs back at
-	// any time: one that found such an instance is none.
+	// Given an agent that found no free inotify instance. The agents of other tests release
+	// theirs at any time, so an agent that found one is killed and another one tried.
 	none := func() bool { return a.Said("cannot watch launcher directories") > 0 }
 	for take(); ; take() {
 		a.Launch(t)
@@ -133,7 +133,7 @@ func TestTheLaunchersDirectoryMayBeMountedOverAndUnmounted(t *testing.T) {
 		}
 	}
 	run("mount", "-t", "tmpfs", "tmpfs", a.LaunchersDir)
-	// The mount is in the node's namespace: look at it as the agent does.
+	// The mount is in the node's namespace: the test reaches it by the agent's root.
 	inside := *a
 	inside.LaunchersDir = filepath.Join(fmt.Sprintf("/proc/%d/root", a.PID()), a.LaunchersDir)
 	above := inside.LauncherFor(t, "vmgrace-test", "above", "uid")

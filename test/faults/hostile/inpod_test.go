@@ -15,13 +15,13 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// TestNameProcesses is the launcher of the test below: it holds the lock on the
-// vm.json in the directory NAME_IN, in which it names one process of NAME_PIDS after
-// the other, and answers requests that nobody made, until it is killed.
+// TestNameProcesses is the launcher process of the test below. It holds the lock on vm.json
+// in the directory NAME_IN. In this file it names the processes of NAME_PIDS in turn and
+// answers requests that nobody made, until it is killed.
 func TestNameProcesses(t *testing.T) {
 	dir := os.Getenv("NAME_IN")
 	if dir == "" {
-		return // nobody asked for it
+		return // this process is not the launcher
 	}
 	pids := strings.Fields(os.Getenv("NAME_PIDS"))
 	temp := filepath.Join(dir, ".claims")
@@ -51,10 +51,10 @@ func TestALauncherThatNamesOthersProcessesHurtsNobody(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		_ = liar.Process.Kill()
-		_ = liar.Wait() // killed: always an error
+		_ = liar.Wait() // always an error, because it was killed
 	})
 	node.Eventually(t, soon, func() bool { return f.a.Metrics(t)[`vmgrace_rejected_total{reason="vm_process"}`] > 0 }, "nothing it names is rejected")
-	l.Touch(t) // and wants it gone
+	l.Touch(t) // the launcher asks for a shutdown of what it names
 	f.endures(t)
 	if s, ok := f.a.StatusOf(t, &node.Guest{Domain: "vmgrace-test_liar"}); ok {
 		t.Errorf("what it names is guarded as its VM: %+v", s)

@@ -13,8 +13,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// listening returns the TCP and bound UDP sockets of a process, as "address:port"
-// in the hexadecimal of proc(5)'s net/tcp.
+// listening returns the listening TCP sockets and the bound UDP sockets of a process, as
+// "address:port" in the hexadecimal of proc(5)'s net/tcp.
 func listening(t *testing.T, a *node.Agent) (sockets []string) {
 	t.Helper()
 	proc := fmt.Sprintf("/proc/%d", a.PID())
@@ -63,14 +63,14 @@ func TestTheAgentListensOnTheAskedAddressOnly(t *testing.T) {
 
 func TestNothingSecretAndNothingOfATenantIsServed(t *testing.T) {
 	const mark = "s3cret-of-a-tenant"
-	t.Setenv("VMGRACE_TEST_SECRET", mark) // the agent's environment too
+	t.Setenv("VMGRACE_TEST_SECRET", mark) // it is in the agent's environment too
 	a := node.New(t).Agent(t).Start(t)
 	l := a.LauncherFor(t, "vmgrace-test", mark, mark)
 	for _, content := range []string{mark, `{"version":1,"namespace":"` + mark + `"}`, `{"version":1,"namespace":"vmgrace-test","name":"` + mark +
 		`","uid":"` + mark + `","gracePeriodSeconds":"` + mark + `"}`} {
 		l.Write(t, "vm.json", content)
 		l.Write(t, "shutdown", `{"version":1,"uid":"`+mark+`-2","signal":"`+mark+`"}`)
-		neighbour(t, a) // once it is answered, the agent has seen this, too
+		neighbour(t, a) // when the agent has answered it, it has seen these files too
 	}
 	for _, path := range []string{"/metrics", "/livez", "/readyz", "/", "/" + mark, "/debug/pprof/", "/debug/pprof/cmdline", "/debug/vars", "/metrics/../../etc/passwd"} {
 		code, body, err := a.Get(t.Context(), path)

@@ -19,10 +19,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// names are the files of a launcher directory, the agent's temporary one too.
+// names are the files of a launcher directory, including the agent's temporary ones.
 var names = []string{"vm.json", "shutdown", "status.json", ".status.json.agent", ".shutdown.agent"}
 
-// plant puts something in the place of each file, one kind after the other.
+// plant replaces each file of the attacker's launcher directory by what put makes.
 func (f *field) plant(t *testing.T, put func(path string) error) {
 	t.Helper()
 	for _, name := range names {
@@ -101,8 +101,8 @@ func TestManyFilesAndStrangeNamesHurtNobody(t *testing.T) {
 	})
 }
 
-// concurrently calls work with 0, 1, ... until it returns false or stop is
-// called, which returns how often it was called.
+// concurrently calls work with 0, 1, ... until work returns false or stop is called. stop
+// returns the last of these numbers.
 func concurrently(work func(i int) bool) (stop func() int) {
 	end := make(chan struct{})
 	var wg sync.WaitGroup
@@ -119,7 +119,7 @@ func concurrently(work func(i int) bool) (stop func() int) {
 	return func() int { close(end); wg.Wait(); return i }
 }
 
-// storm renames files to a name and back again, 10,000 times a second.
+// storm renames files to name and back, 10,000 times a second.
 func storm(t *testing.T, l *node.Launcher, name string, contents ...string) (stop func() int) {
 	t.Helper()
 	tick, begin := time.NewTicker(ms), time.Now()
@@ -190,12 +190,12 @@ func TestADirectorySwappedForALinkAllTheTimeLeadsToNobodyElse(t *testing.T) {
 	node.Eventually(t, soon, func() bool { return f.bystander.Launcher.Status().Deadline != "" }, "the bystander's own shutdown does not begin")
 }
 
-// TestHoldALock is the stranger of the test below: it keeps a POSIX lock on
-// the file LOCK until a signal lets go of it, and goes on.
+// TestHoldALock is the stranger process of the test below. It holds a POSIX lock on the
+// file LOCK until it gets SIGUSR1, and runs on until its standard input ends.
 func TestHoldALock(t *testing.T) {
 	path := os.Getenv("LOCK")
 	if path == "" {
-		return // nobody asked for a stranger
+		return // this process is not the stranger
 	}
 	release := make(chan os.Signal, 1)
 	signal.Notify(release, unix.SIGUSR1)
@@ -215,7 +215,7 @@ func TestHoldALock(t *testing.T) {
 	}
 }
 
-// stranger locks a file.
+// stranger is a process that locks a file.
 type stranger struct {
 	*exec.Cmd
 	out *bufio.Reader
@@ -232,7 +232,7 @@ func newStranger(t *testing.T, path string) stranger {
 	}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(unix.SIGUSR1)
-		_ = in.Close() // its end
+		_ = in.Close() // this ends the stranger
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("the stranger that held a lock did not end by itself: %v", err)
 		}
@@ -267,7 +267,8 @@ func TestALockOfAStrangerConcernsThatVMOnly(t *testing.T) {
 	f.attacker.Shim.Kill()
 	node.Never(t, 2*time.Second, f.attacker.Gone, "the VM ended although its vm.json is locked")
 
-	// One lets go: a dead shim, as far as anybody can see, of that VM alone.
+	// When one stranger releases its lock, then the shim of that VM looks dead, and no
+	// other VM is affected.
 	if err := held[0].Process.Signal(unix.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}
@@ -275,7 +276,7 @@ func TestALockOfAStrangerConcernsThatVMOnly(t *testing.T) {
 	f.attacker.WaitGone(t, soon)
 	f.attacker.WaitStopped(t, "LauncherDied", "Forced")
 
-	// The other holds on through a whole shutdown.
+	// The other stranger holds its lock through a whole shutdown.
 	second.Launcher.Touch(t)
 	second.WaitGone(t, soon)
 	second.WaitStopped(t, "LauncherSignal", "Forced")
@@ -300,7 +301,7 @@ func TestAPidOfAStrangersProcessIsTheShimsBusinessOnly(t *testing.T) {
 			v := &node.VM{Guest: g, Agent: f.a, Launcher: l, Shim: l.Shim(t, "--grace-period=1", "--pid-file="+pidFile)}
 			node.Eventually(t, soon, func() bool { s, ok := f.a.StatusOf(t, g); return ok && s.UID == v.UID }, "not guarded")
 			v.SignalShim(t)
-			v.WaitGone(t, soon) // its own QEMU, by what libvirt says
+			v.WaitGone(t, soon) // its own QEMU, which libvirt names
 			v.WaitStopped(t, "LauncherSignal", "Forced")
 			f.untouched(t)
 			if !v.Shim.Running() || !f.n.Libvirtd().Running() {
