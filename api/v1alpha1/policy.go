@@ -20,6 +20,8 @@ const (
 	// DefaultTaintReplacementTime is in seconds.
 	DefaultTaintReplacementTime      = 1800
 	DefaultMaxConcurrentReplacements = 1
+	// DefaultParallelInbound is that of ParallelInboundMigrationsPerNode.
+	DefaultParallelInbound = 4
 )
 
 // Group and version.
@@ -61,7 +63,24 @@ type EvacuationPolicySpec struct {
 	// allowance.
 	PauseAfter       *metav1.Duration  `json:"pauseAfter,omitempty"`
 	TaintReplacement *TaintReplacement `json:"taintReplacement,omitempty"`
+	// MaxAttempts is how many migrations of a VM in a row may fail, 0 = any number.
+	// AfterAttempts is what happens then: AfterAttemptsWait or AfterAttemptsShutdown.
+	MaxAttempts   *int32 `json:"maxAttempts,omitempty"`
+	AfterAttempts string `json:"afterAttempts,omitempty"`
+	// ParallelInboundMigrationsPerNode bounds the migrations that send their guests to one
+	// node.
+	ParallelInboundMigrationsPerNode *int32 `json:"parallelInboundMigrationsPerNode,omitempty"`
+	// ParallelHeldMigrations bounds the migrations for which a shutdown is held, in place of
+	// the limits of the cluster and of the source's node. Nil is the limit of the cluster.
+	ParallelHeldMigrations *int32 `json:"parallelHeldMigrations,omitempty"`
 }
+
+// Values of AfterAttempts. With AfterAttemptsWait, which is the default, the VM stays. With
+// AfterAttemptsShutdown its launcher pod is deleted, so that it is shut down.
+const (
+	AfterAttemptsWait     = "Wait"
+	AfterAttemptsShutdown = "Shutdown"
+)
 
 // TaintReplacement is what happens to VMs on tainted nodes.
 type TaintReplacement struct {

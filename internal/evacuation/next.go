@@ -31,7 +31,10 @@ type Evacuee struct {
 	Unschedulable string
 	// Migrations of the VMI, in any phase.
 	Migrations []kubevirt.VirtualMachineInstanceMigration
-	Now        time.Time
+	// MaxAttempts and ShutdownAfter are those of the Settings.
+	MaxAttempts   int
+	ShutdownAfter bool
+	Now           time.Time
 }
 
 // Action to take for a VM.
@@ -39,10 +42,11 @@ type Action string
 
 // Actions.
 const (
-	Nothing Action = "Nothing" // no evacuation is requested, or the VM ends
-	Migrate Action = "Migrate" // create a migration
-	Wait    Action = "Wait"    // a migration is under way, or others move the VM
-	Blocked Action = "Blocked" // the VM cannot be evacuated: to be reported
+	Nothing  Action = "Nothing"  // no evacuation is requested, or the VM ends
+	Migrate  Action = "Migrate"  // create a migration
+	Wait     Action = "Wait"     // a migration is under way, or others move the VM
+	Blocked  Action = "Blocked"  // the VM cannot be evacuated: to be reported
+	Shutdown Action = "Shutdown" // delete the launcher pod, so that the VM is shut down
 )
 
 // Step is the decision for one VM.
@@ -83,11 +87,33 @@ var evacuationRules = []struct {
 		fixed("the VM has no launcher pod that runs")},
 	{"SeveralLaunchers", func(e Evacuee) bool { return e.Launchers > 1 }, Wait,
 		fixed("the VM has more than one launcher pod: the next migration begins when one is left")},
+	{"ShuttingDown", func(e Evacuee) bool { return e.stuck() && e.LauncherTerminating }, Wait,
+		fixed("the VM is being shut down")},
+	{ReasonStuck, func(e Evacuee) bool { return e.stuck() && e.ShutdownAfter }, Shutdown, func(e Evacuee) string {
+		return e.whyStuck() + ": the VM is shut down (afterAttempts)"
+	}},
+	{ReasonStuck, Evacuee.stuck, Blocked, func(e Evacuee) string {
+		return e.whyStuck() + ": none is made any more; delete the failed migrations of the VM to try again, or shut it down"
+	}},
 	{"Backoff", func(e Evacuee) bool { return e.backoff() > 0 }, Wait, func(e Evacuee) string {
 		failed, last := e.failures()
 		return fmt.Sprintf("the last migration failed, %d in a row: the next one begins %v after it%s", failed, backoffAfter(failed), failureSuffix(last))
 	}},
 	{"Evacuate", func(Evacuee) bool { return true }, Migrate, fixed("the VM is to leave its node")},
+}
+
+// ReasonStuck is the reason of a VM of which maxAttempts migrations in a row have failed.
+const ReasonStuck = "Stuck"
+
+// stuck reports whether as many migrations in a row have failed as may.
+func (e Evacuee) stuck() bool {
+	failed, _ := e.failures()
+	return e.MaxAttempts > 0 && failed >= e.MaxAttempts
+}
+
+func (e Evacuee) whyStuck() string {
+	failed, last := e.failures()
+	return fmt.Sprintf("%d migrations in a row have failed%s", failed, failureSuffix(last))
 }
 
 // Next decides the action for one VM.
@@ -121,19 +147,21 @@ func (e Evacuee) Requested() bool {
 // keptMigrations is the number of finished migrations of a VM that are kept.
 const keptMigrations = 5
 
-// Outdated returns the finished migrations to delete, the oldest first.
-func Outdated(all []kubevirt.VirtualMachineInstanceMigration) []kubevirt.VirtualMachineInstanceMigration {
+// Outdated returns the finished migrations of the VM to delete, the oldest first. It keeps as
+// many as are counted.
+func (e Evacuee) Outdated() []kubevirt.VirtualMachineInstanceMigration {
 	var done []kubevirt.VirtualMachineInstanceMigration
-	for i := range all {
-		if all[i].Final() {
-			done = append(done, all[i])
+	for i := range e.Migrations {
+		if e.Migrations[i].Final() {
+			done = append(done, e.Migrations[i])
 		}
 	}
 	sortByAge(done)
-	if len(done) <= keptMigrations {
+	kept := max(keptMigrations, e.MaxAttempts)
+	if len(done) <= kept {
 		return nil
 	}
-	return done[:len(done)-keptMigrations]
+	return done[:len(done)-kept]
 }
 
 // MigrationPrefix is the prefix of the names of evacuations.

@@ -76,6 +76,22 @@ func TestNext(t *testing.T) {
 			m.Status.MigrationState = &kubevirt.MigrationState{FailureReason: "the cluster has no other node"}
 			e.Migrations = append(e.Migrations, m)
 		}, Wait, "Backoff", "the cluster has no other node"},
+		"as many have failed as may": {func(e *Evacuee) {
+			e.Migrations, e.MaxAttempts = append(e.Migrations, evacuation("m", "Failed", -400), evacuation("n", "Failed", -390)), 2
+		}, Blocked, "Stuck", "2 migrations in a row have failed"},
+		"one more may fail": {func(e *Evacuee) {
+			e.Migrations, e.MaxAttempts = append(e.Migrations, evacuation("m", "Failed", -400)), 2
+		}, Migrate, "Evacuate", ""},
+		"stuck, and said to be shut down": {func(e *Evacuee) {
+			e.Migrations, e.MaxAttempts, e.ShutdownAfter = append(e.Migrations, evacuation("m", "Failed", -400)), 1, true
+		}, Shutdown, "Stuck", "is shut down (afterAttempts)"},
+		"stuck, and being shut down": {func(e *Evacuee) {
+			e.Migrations, e.MaxAttempts, e.ShutdownAfter, e.LauncherTerminating = append(e.Migrations, evacuation("m", "Failed", -400)), 1, true, true
+		}, Wait, "ShuttingDown", ""},
+		"stuck, and not live-migratable since": {func(e *Evacuee) {
+			e.VMI.Status.Conditions = nil
+			e.Migrations, e.MaxAttempts, e.ShutdownAfter = append(e.Migrations, evacuation("m", "Failed", -400)), 1, true
+		}, Blocked, "NotMigratable", ""},
 		"failures of a former VMI": {func(e *Evacuee) {
 			e.VMI.CreationTimestamp = at(-1)
 			e.Migrations = append(e.Migrations, evacuation("m", "Failed", -2))
@@ -148,11 +164,14 @@ func TestOutdated(t *testing.T) {
 		all = append(all, evacuation(fmt.Sprint("m", n), kubevirt.MigrationFailed, -n))
 	}
 	all = append(all, evacuation("runs", kubevirt.MigrationRunning, -99))
-	got := Outdated(all)
+	got := Evacuee{Migrations: all}.Outdated()
 	if len(got) != 2 || got[0].Name != "m6" || got[1].Name != "m5" {
 		t.Errorf("%d are dropped, the first %v; want the two oldest finished", len(got), got)
 	}
-	if got := Outdated(all[:5]); got != nil {
+	if got := (Evacuee{Migrations: all, MaxAttempts: 6}).Outdated(); len(got) != 1 {
+		t.Errorf("%d are dropped, and 6 failures have to be counted", len(got))
+	}
+	if got := (Evacuee{Migrations: all[:5]}).Outdated(); got != nil {
 		t.Errorf("of five finished %d are dropped", len(got))
 	}
 }

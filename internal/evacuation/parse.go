@@ -144,7 +144,31 @@ func (s Settings) WithPolicy(policy *v1alpha1.EvacuationPolicy) (next Settings, 
 	duration("launcherPadding", &next.LauncherPadding, statedLauncherPadding, v1alpha1.DefaultLauncherPadding)
 	duration("migrationAllowance", &next.MigrationAllowance, statedMigrationAllowance, v1alpha1.DefaultMigrationAllowance)
 	duration("pauseAfter", &next.PauseAfter, statedPauseAfter, next.MigrationAllowance/2)
-	return next, invalid
+	return next, append(invalid, next.attempts(&p)...)
+}
+
+// attempts applies the policy's numbers of migrations and attempts, like WithPolicy.
+func (s *Settings) attempts(p *v1alpha1.EvacuationPolicySpec) (invalid []string) {
+	count := func(name string, to *int, value *int32, least, def int) {
+		switch {
+		case value == nil:
+			*to = def
+		case int(*value) < least || *value > 1<<20:
+			invalid = append(invalid, fmt.Sprintf("spec.%s: %d is not a number from %d to 1048576: %d stays in force", name, *value, least, *to))
+		default:
+			*to = int(*value)
+		}
+	}
+	count("maxAttempts", &s.MaxAttempts, p.MaxAttempts, 0, 0)
+	count("parallelInboundMigrationsPerNode", &s.PerTarget, p.ParallelInboundMigrationsPerNode, 1, v1alpha1.DefaultParallelInbound)
+	count("parallelHeldMigrations", &s.Held, p.ParallelHeldMigrations, 1, s.PerCluster)
+	switch p.AfterAttempts {
+	case "", v1alpha1.AfterAttemptsWait, v1alpha1.AfterAttemptsShutdown:
+		s.ShutdownAfter = p.AfterAttempts == v1alpha1.AfterAttemptsShutdown
+	default:
+		invalid = append(invalid, fmt.Sprintf("spec.afterAttempts: %q is not Wait or Shutdown: the last valid value stays in force", oneline.Cut(p.AfterAttempts, shortText)))
+	}
+	return invalid
 }
 
 // Oldest returns the oldest KubeVirt, whose settings apply, and the others. counts is nil if

@@ -145,3 +145,23 @@ func TestStrategy(t *testing.T) {
 		})
 	}
 }
+
+func TestAttemptsAndLimitsOfThePolicy(t *testing.T) {
+	policy := &v1alpha1.EvacuationPolicy{}
+	got, bad := Defaults().WithPolicy(policy)
+	if len(bad) > 0 || got.PerTarget != 4 || got.Held != 5 || got.MaxAttempts != 0 || got.ShutdownAfter {
+		t.Errorf("%v; defaults: %+v", bad, got)
+	}
+	policy.Spec.MaxAttempts, policy.Spec.AfterAttempts = new(int32(3)), v1alpha1.AfterAttemptsShutdown
+	policy.Spec.ParallelInboundMigrationsPerNode, policy.Spec.ParallelHeldMigrations = new(int32(2)), new(int32(7))
+	got, bad = got.WithPolicy(policy)
+	if len(bad) > 0 || got.PerTarget != 2 || got.Held != 7 || got.MaxAttempts != 3 || !got.ShutdownAfter {
+		t.Errorf("%v; %+v", bad, got)
+	}
+	policy.Spec.MaxAttempts, policy.Spec.AfterAttempts = new(int32(-1)), "Explode"
+	policy.Spec.ParallelInboundMigrationsPerNode, policy.Spec.ParallelHeldMigrations = new(int32(0)), new(int32(-7))
+	after, bad := got.WithPolicy(policy)
+	if len(bad) != 4 || after.PerTarget != 2 || after.Held != 7 || after.MaxAttempts != 3 || !after.ShutdownAfter {
+		t.Errorf("the last valid values do not stay: %v, %+v", bad, after)
+	}
+}

@@ -25,6 +25,8 @@ type Moving struct {
 	Phase kubevirt.MigrationPhase
 	// Node is the VM's node, or was when the migration started.
 	Node string
+	// Target is the node of its target pod, "" while that has none.
+	Target string
 	// HeldUntil is the latest end of the hold of a shutdown for it, or zero.
 	HeldUntil time.Time
 	// Waits means that its target pod waits for the scheduler.
@@ -35,6 +37,10 @@ type Moving struct {
 	// Blocked means that it cannot start now, whatever the limits.
 	Blocked bool
 }
+
+// held reports whether a shutdown is held for it: then only Settings.Held and PerTarget limit
+// it.
+func (m Moving) held() bool { return !m.HeldUntil.IsZero() }
 
 // vm returns namespace/name of the VM.
 func (m Moving) vm() string { return m.Migration.Namespace + "/" + m.Migration.Spec.VMIName }
@@ -47,17 +53,32 @@ func (m Moving) starts() bool { return m.phase() == kubevirt.MigrationPending }
 type slots struct {
 	Settings
 
-	cluster int
-	node    map[string]int
+	cluster, held int
+	node, target  map[string]int
 }
 
-func (s *slots) free(node string) bool {
-	return s.cluster < s.PerCluster && s.node[node] < s.PerNode
+func newSlots(s Settings) *slots {
+	return &slots{Settings: s, node: map[string]int{}, target: map[string]int{}}
 }
 
-func (s *slots) take(node string) {
+func (s *slots) free(m *Moving) bool {
+	if m.held() {
+		return s.held < s.Held
+	}
+	return s.cluster < s.PerCluster && s.node[m.Node] < s.PerNode
+}
+
+// full reports whether the node of a migration's target pod takes no further guest now.
+func (s *slots) full(m *Moving) bool { return m.Target != "" && s.target[m.Target] >= s.PerTarget }
+
+func (s *slots) take(m *Moving) {
+	s.target[m.Target]++
+	if m.held() {
+		s.held++
+		return
+	}
 	s.cluster++
-	s.node[node]++
+	s.node[m.Node]++
 }
 
 // Turns returns the migrations that have a slot and may go on, in order: pending ones that
@@ -66,13 +87,12 @@ func (s *slots) take(node string) {
 //
 // A migration from phase Scheduled on has a slot in any case. Then come those for which a
 // shutdown is held, whatever their phase, then those in phase Scheduling, then pending ones. A
-// migration whose pod waits for the scheduler has none, so that others start meanwhile: at most
-// as many as there are slots.
+// migration whose pod waits for the scheduler, or is on a node to which as many guests are sent
+// as may be, has none, so that others start meanwhile: at most as many as there are slots.
 func Turns(all []Moving, s Settings) []Moving {
 	var queued []Moving
 	moving := map[string]bool{}
-	taken := slots{Settings: s, node: map[string]int{}}
-	waiting := slots{Settings: s, node: map[string]int{}}
+	taken, waiting := newSlots(s), newSlots(s)
 	for _, m := range all {
 		switch phase := m.phase(); {
 		case m.Migration.Final():
@@ -84,21 +104,24 @@ func Turns(all []Moving, s Settings) []Moving {
 			queued = append(queued, m)
 		default:
 			moving[m.vm()] = true
-			taken.take(m.Node)
+			taken.take(&m)
 		}
 	}
 	slices.SortFunc(queued, inOrder)
 
 	var turns []Moving
 	for _, m := range queued {
+		full := taken.full(&m)
 		switch {
 		case m.starts() && moving[m.vm()]:
-		case m.Waits && waiting.free(m.Node):
-			waiting.take(m.Node)
-		case taken.free(m.Node):
-			taken.take(m.Node)
+		case (m.Waits || full) && waiting.free(&m):
+			waiting.take(&m)
+		case taken.free(&m):
+			taken.take(&m)
 			moving[m.vm()] = true
-			turns = append(turns, m)
+			if !full {
+				turns = append(turns, m)
+			}
 		}
 	}
 	return turns
@@ -128,7 +151,7 @@ func rank(m Moving) int {
 		priority = *m.Migration.Spec.Priority
 	}
 	switch {
-	case !m.HeldUntil.IsZero():
+	case m.held():
 		return rankHeld
 	case !m.starts():
 		return rankStarted

@@ -82,7 +82,7 @@ func TestTurns(t *testing.T) {
 			moving("ns", "b", "n", pending, leaves), moving("ns", "z", "n", scheduling)}, []string{"ns/z"}},
 		"one that was placed waits for a slot": {[]Moving{moving("ns", "a", "n", running), moving("ns", "b", "n", running), moving("ns", "c", "n", scheduling)}, nil},
 		"a held one goes before all that are not sent yet": {[]Moving{moving("ns", "a", "n", scheduling), moving("ns", "b", "n", scheduling),
-			moving("ns", "c", "n", pending, heldUntil(10))}, []string{"ns/c", "ns/a"}},
+			moving("ns", "c", "n", pending, heldUntil(10))}, []string{"ns/c", "ns/a", "ns/b"}},
 		"one that cannot start": {[]Moving{moving("ns", "a", "n", pending, blocked), moving("ns", "b", "n", pending), moving("ns", "c", "n", pending)},
 			[]string{"ns/b", "ns/c"}},
 		"what was written counts before it is read": {[]Moving{moving("ns", "a", "n", pending, func(m *Moving) { m.Phase = "Scheduled" }),
@@ -96,17 +96,62 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// In any order of migrations the limits are kept, no migration is passed over by a later
+func to(node string) func(*Moving) { return func(m *Moving) { m.Target = node } }
+
+func TestTurnsByTarget(t *testing.T) {
+	const scheduling, running = kubevirt.MigrationScheduling, kubevirt.MigrationRunning
+	s := Defaults()
+	s.PerCluster, s.PerTarget = 6, 2
+	given := []Moving{
+		moving("ns", "a", "1", running, to("t")), moving("ns", "b", "2", scheduling, to("t")), moving("ns", "c", "3", scheduling, to("t")),
+		moving("ns", "d", "4", scheduling, to("u")), moving("ns", "e", "5", scheduling),
+	}
+	if got, want := names(Turns(given, s)), []string{"ns/b", "ns/d", "ns/e"}; !slices.Equal(got, want) {
+		t.Errorf("begin %v, want %v: one node takes two guests", got, want)
+	}
+	// Who waits for a full node leaves its slot to others, and never begins for that.
+	s.PerCluster = 2
+	given = []Moving{moving("ns", "a", "1", running, to("t")), moving("ns", "b", "2", running, to("t"))}
+	for i := range 3 {
+		given = append(given, moving("ns", fmt.Sprint("c", i), fmt.Sprint("n", i), scheduling, to("t")))
+	}
+	if got := names(Turns(given, s)); len(got) > 0 {
+		t.Errorf("%v begin beyond the limit of their target", got)
+	}
+	s.PerCluster = 3
+	if got, want := names(Turns(append(given, moving("ns", "z", "z", scheduling, to("u"))), s)), []string{"ns/z"}; !slices.Equal(got, want) {
+		t.Errorf("begin %v, want %v", got, want)
+	}
+}
+
+// Sixty VMs of one tainted node have a hundred seconds: their moves have a limit of their own.
+func TestTurnsOfHeldShutdowns(t *testing.T) {
+	s := Defaults()
+	s.Held = 3
+	given := []Moving{moving("ns", "a", "n", kubevirt.MigrationRunning, heldUntil(9)), moving("ns", "y", "n", kubevirt.MigrationRunning), moving("ns", "z", "n", "")}
+	for i := range 4 {
+		given = append(given, moving("ns", fmt.Sprint("h", i), "n", "", heldUntil(10+i)))
+	}
+	if got, want := names(Turns(given, s)), []string{"ns/h0", "ns/h1", "ns/z"}; !slices.Equal(got, want) {
+		t.Errorf("begin %v, want %v", got, want)
+	}
+}
+
+// In any order of migrations the limits are kept, no held migration is passed over by a later
 // one, and no slot stays free while a migration may have it.
 func TestTurnsWithinLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := Settings{PerCluster: rapid.IntRange(1, 6).Draw(t, "cluster"), PerNode: rapid.IntRange(1, 3).Draw(t, "node")}
+		s := Settings{PerCluster: rapid.IntRange(1, 6).Draw(t, "cluster"), PerNode: rapid.IntRange(1, 3).Draw(t, "node"),
+			PerTarget: rapid.IntRange(1, 3).Draw(t, "target"), Held: rapid.IntRange(1, 4).Draw(t, "held")}
 		var all []Moving
 		for n := range rapid.IntRange(0, 20).Draw(t, "migrations") {
 			m := moving(fmt.Sprint("ns", n%2), fmt.Sprint("vm", n), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "on"),
 				rapid.SampledFrom(phases()).Draw(t, "phase"))
 			m.Waits = m.phase() == kubevirt.MigrationScheduling && rapid.Bool().Draw(t, "waits")
-			if rapid.IntRange(0, 4).Draw(t, "held") == 0 {
+			if !m.starts() && !m.Waits {
+				m.Target = rapid.SampledFrom([]string{"t", "u"}).Draw(t, "to")
+			}
+			if rapid.IntRange(0, 4).Draw(t, "isHeld") == 0 {
 				m.HeldUntil = at(n).Time
 			}
 			all = append(all, m)
@@ -116,28 +161,28 @@ func TestTurnsWithinLimits(t *testing.T) {
 		if !slices.Equal(names(turns), names(again)) {
 			t.Fatalf("another order gives %v, not %v", names(again), names(turns))
 		}
-		total, node := 0, map[string]int{}
+		used := newSlots(s)
 		for _, m := range all {
 			if p := m.phase(); !m.Migration.Final() && p != kubevirt.MigrationPending && p != kubevirt.MigrationScheduling {
-				total++
-				node[m.Node]++
+				used.take(&m)
 			}
 		}
 		for _, m := range turns {
-			total++
-			if node[m.Node]++; node[m.Node] > s.PerNode || total > s.PerCluster {
+			if !used.free(&m) || used.full(&m) {
 				t.Fatalf("%v has a turn beyond the limits %+v", m.vm(), s)
 			}
+			used.take(&m)
 		}
 		for _, m := range all {
-			if m.Migration.Final() || m.Waits || !m.starts() && m.phase() != kubevirt.MigrationScheduling || slices.Contains(names(turns), m.vm()) {
+			if m.Migration.Final() || m.Waits || used.full(&m) || !m.starts() && m.phase() != kubevirt.MigrationScheduling || slices.Contains(names(turns), m.vm()) {
 				continue
 			}
-			if total < s.PerCluster && node[m.Node] < s.PerNode {
+			// Who waits for a full node may have a slot, as who waits for the scheduler.
+			if used.free(&m) && used.target["t"] < s.PerTarget && used.target["u"] < s.PerTarget {
 				t.Fatalf("%v waits though there is room", m.vm())
 			}
 			for _, other := range turns {
-				if other.Node == m.Node && !m.HeldUntil.IsZero() && other.HeldUntil.IsZero() {
+				if m.held() && other.held() && other.HeldUntil.After(m.HeldUntil) {
 					t.Fatalf("%v, which is held, waits behind %v", m.vm(), other.vm())
 				}
 			}

@@ -26,6 +26,11 @@ type Settings struct {
 	AllowAutoConverge bool
 	DrainTaint        string // key
 
+	PerTarget     int  // concurrent migrations to one node
+	Held          int  // those for which a shutdown is held, in place of PerCluster and PerNode
+	MaxAttempts   int  // failed migrations of a VM in a row, 0 = any number
+	ShutdownAfter bool // after MaxAttempts the VM is shut down
+
 	LauncherPadding    time.Duration
 	MigrationAllowance time.Duration
 	PauseAfter         time.Duration
@@ -34,7 +39,7 @@ type Settings struct {
 // Defaults returns the settings of a cluster without any.
 func Defaults() Settings {
 	return Settings{
-		PerCluster: 5, PerNode: 2,
+		PerCluster: 5, PerNode: 2, PerTarget: v1alpha1.DefaultParallelInbound, Held: 5,
 		CompletionPerGiB: 150 * time.Second, ProgressTimeout: 150 * time.Second,
 		DrainTaint:         kubevirt.DefaultDrainTaint,
 		LauncherPadding:    v1alpha1.DefaultLauncherPadding,

@@ -106,7 +106,7 @@ func (f Facts) waits() string {
 	return ""
 }
 
-const noRoom = "the limits of the settings (parallelMigrationsPerCluster, parallelOutboundMigrationsPerNode) leave no room"
+const noRoom = "the limits of the settings (parallelMigrationsPerCluster, parallelOutboundMigrationsPerNode, parallelInboundMigrationsPerNode) leave no room"
 
 // forged names a field of a new migration that only the controller may write, or "".
 func (f Facts) forged() string {

@@ -32,9 +32,28 @@ func (r *reconciler) migrate(ctx context.Context, v *move.VM) (*kubevirt.Virtual
 	return m, nil
 }
 
+// shutDown deletes the launcher pod of a VM that no migration could move, if a live read
+// says so, too.
+func (r *reconciler) shutDown(ctx context.Context, v *move.VM, why string) error {
+	now, err := r.Observer.ObserveNow(ctx, r.Live, client.ObjectKeyFromObject(v.VMI))
+	if err != nil {
+		return err
+	}
+	if evacuation.Next(now.Evacuee).Action != evacuation.Shutdown {
+		return nil
+	}
+	pod := &now.Pods[0] // the rules want one
+	r.Log.Warn("shutting down a VM that could not be moved", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "pod", pod.Name, "why", why)
+	r.Events.Eventf(now.VMI, nil, corev1.EventTypeWarning, evacuation.ReasonStuck, "Shutdown", "%s", why)
+	if err := r.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("launcher pod %s/%s: %w", pod.Namespace, pod.Name, err)
+	}
+	return nil
+}
+
 // prune deletes the oldest of the finished migrations.
 func (r *reconciler) prune(ctx context.Context, v *move.VM) error {
-	for _, m := range evacuation.Outdated(v.Migrations) {
+	for _, m := range v.Outdated() {
 		if err := r.remove(ctx, &m); err != nil {
 			return err
 		}

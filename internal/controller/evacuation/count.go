@@ -37,6 +37,9 @@ func Count(cache client.Reader, live *settings.Live) (metrics.VMs, bool) {
 		if evacuation.BlocksDrains(&vmis.Items[i], fallback) {
 			n.NotEvictable++
 		}
+		if c := vmis.Items[i].Condition(kubevirt.EvictionRequested); c != nil && c.Status == kubevirt.ConditionTrue && c.Reason == evacuation.ReasonStuck {
+			n.Stuck++
+		}
 	}
 	for i := range migrations.Items {
 		if m := &migrations.Items[i]; evacuation.Evacuates(m) {

@@ -96,6 +96,11 @@ func (r *reconciler) act(ctx context.Context, v *move.VM) (evacuation.Step, erro
 		v.Migrations = append(v.Migrations, *made)
 		next = evacuation.Next(v.Evacuee)
 	}
+	if next.Action == evacuation.Shutdown {
+		if err := r.shutDown(ctx, v, next.Message); err != nil {
+			return next, err
+		}
+	}
 	if err := r.report(ctx, v, next); err != nil {
 		return next, err
 	}

@@ -6,6 +6,7 @@ import "github.com/prometheus/client_golang/prometheus"
 type VMs struct {
 	Evacuations  map[string]int // migrations that empty nodes, by phase
 	NotEvictable int            // VMs that block a drain
+	Stuck        int            // VMs of which maxAttempts migrations have failed
 }
 
 // vms is the collector of VMs. If look returns false it exports no values, not 0.
@@ -13,6 +14,7 @@ type vms struct {
 	look         func() (VMs, bool)
 	evacuations  *prometheus.Desc
 	notEvictable *prometheus.Desc
+	stuck        *prometheus.Desc
 }
 
 // CountVMs registers a collector that calls look at each scrape.
@@ -23,11 +25,17 @@ func CountVMs(r prometheus.Registerer, look func() (VMs, bool)) error {
 			"Migrations that empty nodes, by phase. Finished ones are kept for a while.", []string{"phase"}, nil),
 		notEvictable: prometheus.NewDesc("vmgrace_vmis_not_evictable",
 			"VMs that run with evictionStrategy LiveMigrate and are not live-migratable: they hold up a drain.", nil, nil),
+		stuck: prometheus.NewDesc("vmgrace_vmis_stuck",
+			"VMs that are to leave their nodes and of which maxAttempts migrations in a row have failed: somebody has to act.", nil, nil),
 	})
 }
 
 // Describe implements prometheus.Collector.
-func (v *vms) Describe(d chan<- *prometheus.Desc) { d <- v.evacuations; d <- v.notEvictable }
+func (v *vms) Describe(d chan<- *prometheus.Desc) {
+	d <- v.evacuations
+	d <- v.notEvictable
+	d <- v.stuck
+}
 
 // Collect implements prometheus.Collector.
 func (v *vms) Collect(c chan<- prometheus.Metric) {
@@ -39,4 +47,5 @@ func (v *vms) Collect(c chan<- prometheus.Metric) {
 		c <- prometheus.MustNewConstMetric(v.evacuations, prometheus.GaugeValue, float64(n), phase)
 	}
 	c <- prometheus.MustNewConstMetric(v.notEvictable, prometheus.GaugeValue, float64(now.NotEvictable))
+	c <- prometheus.MustNewConstMetric(v.stuck, prometheus.GaugeValue, float64(now.Stuck))
 }

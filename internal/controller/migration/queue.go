@@ -106,32 +106,57 @@ func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Mov
 	if err := q.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, 0, fmt.Errorf("migrations: %w", err)
 	}
+	var leaving map[client.ObjectKey]bool // read only if others cannot begin
 	full := handed(list.Items) >= q.Settings.Get().PerCluster
+	if full {
+		if leaving, err = q.leaving(ctx); err != nil {
+			return nil, 0, err
+		}
+	}
 	for i := range list.Items {
 		m := &list.Items[i]
 		if m.Final() {
 			continue
 		}
-		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode}
+		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode, Target: migration.StateOf(m).TargetNode}
 		switch phase := evacuation.PhaseOf(m); {
-		case phase == kubevirt.MigrationPending && full:
-			next.Blocked = true // known without reading anything
+		case phase == kubevirt.MigrationPending && full && !leaving[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}]:
+			next.Blocked = true // no shutdown is held for it: known without reading its VM
 		case phase == kubevirt.MigrationPending:
 			if err := q.readPending(ctx, &next); err != nil {
 				return nil, 0, err
 			}
 		case phase == kubevirt.MigrationScheduling:
-			left, err := q.readScheduling(ctx, &next, now)
+			left, err := q.readStarted(ctx, &next, now)
 			if err != nil {
 				return nil, 0, err
 			}
 			if left > 0 && (again == 0 || left < again) {
 				again = left
 			}
+		default:
+			if _, err := q.readStarted(ctx, &next, now); err != nil {
+				return nil, 0, err
+			}
 		}
 		all = append(all, next)
 	}
 	return all, again, nil
+}
+
+// leaving returns the VMs whose launchers are being deleted, from the cache.
+func (q *queue) leaving(ctx context.Context) (map[client.ObjectKey]bool, error) {
+	var pods corev1.PodList
+	if err := q.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("launcher pods: %w", err)
+	}
+	all := map[client.ObjectKey]bool{}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.DeletionTimestamp != nil {
+			all[client.ObjectKey{Namespace: p.Namespace, Name: p.Annotations[kubevirt.DomainAnnotation]}] = true
+		}
+	}
+	return all, nil
 }
 
 // handed counts the migrations that hold a slot in any case.
@@ -162,9 +187,9 @@ func (q *queue) readPending(ctx context.Context, m *evacuation.Moving) error {
 	return nil
 }
 
-// readScheduling sets the hold of a migration's VM, and whether its target pod waits for the
-// scheduler; if not yet, left is the time until it does.
-func (q *queue) readScheduling(ctx context.Context, m *evacuation.Moving, now time.Time) (left time.Duration, err error) {
+// readStarted sets the hold of a started migration's VM, the node of its target pod, and
+// whether that waits for the scheduler; if not yet, left is the time until it does.
+func (q *queue) readStarted(ctx context.Context, m *evacuation.Moving, now time.Time) (left time.Duration, err error) {
 	launchers, vmi, err := q.vm(ctx, m.Migration)
 	if err != nil || vmi == nil {
 		return 0, err
@@ -178,6 +203,7 @@ func (q *queue) readScheduling(ctx context.Context, m *evacuation.Moving, now ti
 		if p.Name != target {
 			continue
 		}
+		m.Target = p.Spec.NodeName
 		facts := podFacts(p, vmi)
 		if m.Waits = facts.Unplaced(now); !m.Waits && p.Spec.NodeName == "" {
 			left = max(facts.Created.Add(migration.PlacementTimeout).Sub(now), time.Second)

@@ -81,10 +81,12 @@ func (o Observer) observe(ctx context.Context, nodes client.Reader, vmi *kubevir
 	if err != nil {
 		return nil, err
 	}
-	strategy, _ := evacuation.StrategyOf(vmi, o.Settings.Get().EvictionStrategy)
+	set := o.Settings.Get()
+	strategy, _ := evacuation.StrategyOf(vmi, set.EvictionStrategy)
 	v.Evacuee = evacuation.Evacuee{
 		VMI: vmi, Strategy: strategy, NodeReady: v.Node.Ready, NodeDrained: v.Node.Drained,
 		Launchers: len(launchers), Unschedulable: unschedulable(launchers), Migrations: migrations, Now: time.Now(),
+		MaxAttempts: set.MaxAttempts, ShutdownAfter: set.ShutdownAfter,
 		LauncherTerminating: slices.ContainsFunc(launchers, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }),
 	}
 	return v, nil
