@@ -134,9 +134,9 @@ fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)
 test-all: ## all of these, and which failed: an hour and a half
 	.ci/run unit test fuzz test-kubernetes test-faults e2e
 
-# -count=1: rules.yaml is outside its module, where the test cache sees no change.
+# -count=1: the manifests are outside their module, where the test cache sees no change.
 .PHONY: lint
-lint: ## golangci-lint of every module, the alerts by Prometheus's own library, the objects by KubeVirt's
+lint: ## golangci-lint of every module, alerts and dashboard by Prometheus's own library, the objects by KubeVirt's
 	$(TOOL) golangci-lint config verify
 	for module in . hack/csi hack/k8s hack/kubevirt hack/rules; do (cd $$module && GOWORK=off $(TOOL) golangci-lint run ./...); done
 	for module in hack/kubevirt hack/rules; do (cd $$module && GOWORK=off go test -count=1 ./...); done

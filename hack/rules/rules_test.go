@@ -1,6 +1,7 @@
-// Package rules checks deploy/monitoring/rules.yaml with Prometheus's own
-// parser, and by its engine that each alert fires when it should and is silent
-// when it should be.
+// Package rules checks deploy/monitoring: the alerts with Prometheus's own parser, and
+// by its engine that each fires when it should and is silent when it should be; the
+// dashboard's queries by that engine, over what the programs export; its other fields,
+// and the Prometheus operator's objects, by Grafana's and the operator's own types.
 package rules
 
 import (
@@ -88,7 +89,7 @@ var cases = []struct {
 	{"VmgraceEvictionsFail", "the first one", []string{`vmgrace_evictions_total{verdict="failed"} _x24 1x5`}, true},
 	{"VmgraceEvictionsFail", "one more", []string{`vmgrace_evictions_total{verdict="failed"} 4x24 5x5`}, true},
 	{"VmgraceEvictionsFail", "long ago", []string{`vmgrace_evictions_total{verdict="failed"} 4x30`}, false},
-	{"VmgraceEvictionsFail", "evictions that were denied", []string{`vmgrace_evictions_total{verdict="denied"} 0+1x30`}, false},
+	{"VmgraceEvictionsFail", "evictions that were refused", []string{`vmgrace_evictions_total{verdict="refused"} 0+1x30`}, false},
 	// The last sample is of minute 30: 1,800 s.
 	{"VmgraceWebhookCertificateEnds", "in 23 h 50 min", []string{`vmgrace_webhook_certificate_not_after_timestamp_seconds 87600x30`}, true},
 	{"VmgraceWebhookCertificateEnds", "it has ended", []string{`vmgrace_webhook_certificate_not_after_timestamp_seconds 60x30`}, true},

@@ -102,6 +102,18 @@ func TestAlertsAskForMetricsThatExist(t *testing.T) {
 	}
 }
 
+// The dashboard's ConfigMap is one that kubectl can apply, and the port of the agent,
+// which is on its node's network, one that can be declared.
+func TestTheAPIServerTakesTheMonitoring(t *testing.T) {
+	api.Kubectl(t, "apply", "-k", root+"deploy/daemonset")
+	said := api.Kubectl(t, "apply", "--dry-run=server", "-k", root+"deploy/monitoring")
+	for _, object := range []string{"configmap/vmgrace-dashboard created", "daemonset.apps/node-agent configured"} {
+		if !strings.Contains(said, object) {
+			t.Errorf("no %q: %s", object, said)
+		}
+	}
+}
+
 func TestTheScrapeJobIsTheOneThatAlertsAskFor(t *testing.T) {
 	var file struct {
 		ScrapeConfigs []struct {
