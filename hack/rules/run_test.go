@@ -80,7 +80,8 @@ func clusterController(t *testing.T) program {
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	m := controller.New(registry)
-	now := controller.VMs{Evacuations: map[string]int{}, NotEvictable: 1}
+	m.Webhooks(registry)
+	now := controller.VMs{Evacuations: map[string]int{}, NotEvictable: 1, Stuck: 1}
 	for _, phase := range kubevirt.MigrationPhases() {
 		now.Evacuations[string(phase)] = 1
 	}

@@ -117,6 +117,7 @@ func (o *Options) register(s *setup) error {
 	if !o.runs(evictionWebhook) && !o.runs(launcherWebhook) {
 		return nil
 	}
+	s.meter.Webhooks(registry.Registry)
 	if err := s.keeper.Add(s.Manager, s.meter); err != nil {
 		return fmt.Errorf("certificate of the webhooks: %w", err)
 	}

@@ -12,7 +12,7 @@ import (
 type Meter struct {
 	evictions  *prometheus.CounterVec
 	launchers  *prometheus.CounterVec
-	notAfter   prometheus.Gauge
+	notAfter   prometheus.Gauge // nil without webhooks
 	invalid    prometheus.Gauge
 	migrations *prometheus.CounterVec
 	took       prometheus.Histogram
@@ -33,10 +33,6 @@ func New(r prometheus.Registerer) *Meter {
 			Name: "vmgrace_launcher_pods_total",
 			Help: "Launcher pods that the webhook saw being created: padded, long_enough, not_ours, failed.",
 		}, []string{"result"}),
-		notAfter: f.NewGauge(prometheus.GaugeOpts{
-			Name: "vmgrace_webhook_certificate_not_after_timestamp_seconds",
-			Help: "When the serving certificate of the webhooks ends, 0 = there is none.",
-		}),
 		invalid: f.NewGauge(prometheus.GaugeOpts{
 			Name: "vmgrace_invalid_settings",
 			Help: "Settings of the cluster that cannot be used, and objects with settings that do not count: their Events say why.",
@@ -72,6 +68,15 @@ func (m *Meter) Eviction(strategy, verdict string) {
 
 // Launcher counts a launcher pod that is created.
 func (m *Meter) Launcher(result string) { m.launchers.WithLabelValues(result).Inc() }
+
+// Webhooks registers the metric of the webhooks' certificate, where webhooks run. Call it once,
+// before CertificateEnds.
+func (m *Meter) Webhooks(r prometheus.Registerer) {
+	m.notAfter = promauto.With(r).NewGauge(prometheus.GaugeOpts{
+		Name: "vmgrace_webhook_certificate_not_after_timestamp_seconds",
+		Help: "When the serving certificate of the webhooks ends, 0 = there is none.",
+	})
+}
 
 // CertificateEnds sets when the serving certificate expires, in Unix seconds.
 func (m *Meter) CertificateEnds(at float64) { m.notAfter.Set(at) }
