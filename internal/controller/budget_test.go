@@ -72,19 +72,14 @@ func TestBudgetsFollowTheirVMs(t *testing.T) {
 
 	// From the start of a migration the budget keeps two pods, until one is
 	// left.
-	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "m"},
-		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: "live"}}
-	w.make(m)
-	phase := func(p string) {
-		w.must(w.Status().Patch(t.Context(), m, client.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"`+p+`"}}`))))
-	}
-	phase("Scheduling")
+	m := w.Migrate("m", "live")
+	w.phase(m, "Scheduling")
 	w.keeps(live, 2)
 	if b, _ := w.of(live); b.Labels["kubevirt.io/migrationName"] != "m" {
 		t.Errorf("labels %v", b.Labels)
 	}
 	w.launcher(live, "virt-launcher-target", "n2")
-	phase("Succeeded")
+	w.phase(m, "Succeeded")
 	w.must(w.Delete(t.Context(), m))
 	w.keeps(live, 2)
 	api.Kubectl(t, "delete", "pod", "-n", w.ns, "virt-launcher-live", "--grace-period=0", "--force")
@@ -182,19 +177,15 @@ func TestFiveHundredVMsHaveOneBudgetEach(t *testing.T) {
 	}
 	var all []*kubevirt.VirtualMachineInstance
 	for n := range many {
-		strategy := kubevirt.StrategyLiveMigrate
-		v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: fmt.Sprint("vm", n)}}
-		v.Spec.EvictionStrategy = &strategy
-		w.make(v)
+		v := w.VMI(fmt.Sprint("vm", n), "n1", kubevirt.StrategyLiveMigrate)
+		w.must(w.TryMake(t.Context(), v, ""))
 		all = append(all, v)
 		if n%50 == 49 {
 			observe()
 			// Half of them are recreated under their names.
 			for _, old := range all[n-49 : n-24] {
 				w.must(w.Delete(t.Context(), old))
-				again := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: old.Name}}
-				again.Spec.EvictionStrategy = &strategy
-				w.make(again)
+				w.must(w.TryMake(t.Context(), w.VMI(old.Name, "n1", kubevirt.StrategyLiveMigrate), ""))
 				observe()
 			}
 		}

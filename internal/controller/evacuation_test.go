@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -121,9 +120,7 @@ func TestADrainTaintIsAMarkOfAllVMs(t *testing.T) {
 	live := w.vm("live", "n1", kubevirt.StrategyLiveMigrate, migratable)
 	w.vm("none", "n1", kubevirt.StrategyNone, migratable)
 	w.vm("external", "n1", kubevirt.StrategyExternal, migratable)
-	strategy := kubevirt.StrategyLiveMigrate
-	bare := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "bare", Labels: map[string]string{kubevirt.NodeNameLabel: "n1"}}}
-	bare.Spec.EvictionStrategy = &strategy
+	bare := w.VMI("bare", "n1", kubevirt.StrategyLiveMigrate)
 	w.make(bare) // without a status
 	w.launcher(bare, "virt-launcher-bare", "n1")
 	w.alone()
@@ -160,7 +157,7 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 	w.evictionRequested(external, "External")
 
 	// Also for an uncordon without a controller.
-	p.kill()
+	p.Kill()
 	unseen := w.vm("unseen", "n1", kubevirt.StrategyLiveMigrate, migratable) // marked, without the condition
 	w.mark(unseen, true)
 	w.cordon("n1", false)
@@ -214,7 +211,7 @@ func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
 	for i, v := range all {
 		w.mark(v, false)
 		if i == len(all)/2 {
-			first.kill()
+			first.Kill()
 		}
 	}
 	for _, v := range all {

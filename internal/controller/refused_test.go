@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -41,49 +40,34 @@ spec: {policyName: refusing, validationActions: [Deny]}
 
 // marked makes a marked VM with its launcher, from any goroutine.
 func (w world) marked(name, node string) error {
-	strategy := kubevirt.StrategyLiveMigrate
-	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: name}}
-	v.Spec.EvictionStrategy = &strategy
-	if err := w.Create(w.Context(), v); err != nil {
+	v := w.VMI(name, node, kubevirt.StrategyLiveMigrate)
+	if err := w.TryMake(w.Context(), v, `{"phase":"Running","nodeName":"`+node+`","evacuationNodeName":"`+node+`","conditions":[`+migratable+`]}`); err != nil {
 		return err
 	}
-	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "virt-launcher-" + name,
-			Labels:      map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.CreatedByLabel: string(v.UID)},
-			Annotations: map[string]string{kubevirt.DomainAnnotation: name}},
-		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Name: "compute", Image: "x"}}},
-	}
-	if err := w.Create(w.Context(), pod); err != nil {
-		return err
-	}
-	status := `{"status":{"phase":"Running","nodeName":"` + node + `","evacuationNodeName":"` + node + `","conditions":[` + migratable + `]}}`
-	return w.Status().Patch(w.Context(), v, client.RawPatch(types.MergePatchType, []byte(status)))
+	return w.TryMake(w.Context(), w.Launcher(v, node), "")
 }
 
-var counted = regexp.MustCompile(`(?m)^apiserver_request_total\{.*resource="(virtualmachineinstances|virtualmachineinstancemigrations|poddisruptionbudgets|pods|events)".*verb="(POST|PATCH|PUT|DELETE|GET)".*\} (\S+)$`)
-
-// requests counts what the API server has answered about VMs.
-func (w world) requests() (n float64) {
+// requests sums up lines of the API server's metrics whose last group is a number.
+func (w world) requests(lines string) (n float64) {
 	w.Helper()
-	for _, line := range counted.FindAllStringSubmatch(api.Kubectl(w, "get", "--raw", "/metrics"), -1) {
-		v, err := strconv.ParseFloat(line[3], 64)
+	for _, found := range regexp.MustCompile(lines).FindAllStringSubmatch(api.Kubectl(w, "get", "--raw", "/metrics"), -1) {
+		v, err := strconv.ParseFloat(found[len(found)-1], 64)
 		w.must(err)
 		n += v
 	}
 	return n
 }
 
-// refusedBudgets counts the budgets that the API server has refused to make.
-func (w world) refusedBudgets() int {
+// answered counts what the API server has answered about VMs.
+func (w world) answered() float64 {
 	w.Helper()
-	line := regexp.MustCompile(`(?m)^apiserver_request_total\{.*code="403".*resource="poddisruptionbudgets".*verb="POST".*\} (\d+)$`)
-	n := 0
-	for _, found := range line.FindAllStringSubmatch(api.Kubectl(w, "get", "--raw", "/metrics"), -1) {
-		more, err := strconv.Atoi(found[1])
-		w.must(err)
-		n += more
-	}
-	return n
+	return w.requests(`(?m)^apiserver_request_total\{.*resource="(virtualmachineinstances|virtualmachineinstancemigrations|poddisruptionbudgets|pods|events)".*verb="(POST|PATCH|PUT|DELETE|GET)".*\} (\S+)$`)
+}
+
+// refusedBudgets counts the budgets that the API server has refused to make.
+func (w world) refusedBudgets() float64 {
+	w.Helper()
+	return w.requests(`(?m)^apiserver_request_total\{.*code="403".*resource="poddisruptionbudgets".*verb="POST".*\} (\d+)$`)
 }
 
 func TestThousandRefusedVMsAreTriedRarely(t *testing.T) {
@@ -104,23 +88,23 @@ func TestThousandRefusedVMsAreTriedRarely(t *testing.T) {
 	w.must(making.Wait())
 	p := w.alone()
 	const said = "it fails and is tried again"
-	w.eventually("half of it is said", func() bool { return strings.Count(p.output(), said) >= vms })
-	w.eventually("each is said by both controllers", func() bool { return strings.Count(p.output(), said) >= 2*vms })
+	w.eventually("half of it is said", func() bool { return strings.Count(p.Log(), said) >= vms })
+	w.eventually("each is said by both controllers", func() bool { return strings.Count(p.Log(), said) >= 2*vms })
 	// Events of the first pass may still be written.
 	w.eventually("it gets quiet", func() bool {
-		before := w.requests()
+		before := w.answered()
 		time.Sleep(time.Second) //nolint:forbidigo // the span that is measured
-		return w.requests()-before <= 50
+		return w.answered()-before <= 50
 	})
-	before := w.requests()
+	before := w.answered()
 	time.Sleep(10 * time.Second) //nolint:forbidigo // the span that is measured
-	if n := w.requests() - before; n > 500 {
+	if n := w.answered() - before; n > 500 {
 		t.Errorf("%v requests in 10 s, want at most 50 a second", n)
 	}
-	if n := strings.Count(p.output(), said); n != 2*vms {
+	if n := strings.Count(p.Log(), said); n != 2*vms {
 		t.Errorf("said %d times by two controllers of %d VMs", n, vms)
 	}
-	if log := p.output(); strings.Contains(log, "Reconciler error") {
+	if log := p.Log(); strings.Contains(log, "Reconciler error") {
 		t.Error("each try is logged")
 	}
 	// Without the policy VMs are moved.
@@ -130,9 +114,7 @@ func TestThousandRefusedVMsAreTriedRarely(t *testing.T) {
 
 func TestAMigrationsVMCannotBeChanged(t *testing.T) {
 	w := given(t)
-	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "m"}}
-	m.Spec.VMIName = "vm"
-	w.make(m)
+	m := w.Migrate("m", "vm")
 	for _, change := range []string{`{"spec":{"vmiName":"other"}}`, `{"spec":{"vmiName":null}}`, `{"spec":null}`} {
 		if err := w.Patch(t.Context(), m.DeepCopy(), client.RawPatch(types.MergePatchType, []byte(change))); err == nil || !strings.Contains(err.Error(), "cannot be changed") {
 			t.Errorf("%s: %v", change, err)

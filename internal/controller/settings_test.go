@@ -3,18 +3,13 @@
 package controller_test
 
 import (
-	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // An invalid setting is reported by an Event on its object and counted, and the last valid one
@@ -22,20 +17,12 @@ import (
 func TestInvalidSettingsAreReportedAndCounted(t *testing.T) {
 	w := given(t)
 	w.node("n1")
-	port, err := node.FreePort()
-	w.must(err)
-	address := fmt.Sprintf("127.0.0.1:%d", port)
+	address := "127.0.0.1:" + rig.FreePorts(t, 1)[0]
 	w.controller("--leader-elect=false", "--metrics-address="+address)
 	invalid := func(n string) {
 		t.Helper()
 		w.eventually(n+" settings are counted as invalid", func() bool {
-			resp, err := http.Get("http://" + address + "/metrics")
-			if err != nil {
-				return false
-			}
-			defer resp.Body.Close()
-			text, err := io.ReadAll(resp.Body)
-			return err == nil && strings.Contains(string(text), "\nvmgrace_invalid_settings "+n+"\n")
+			return strings.Contains(rig.Fetch("http://"+address+"/metrics"), "\nvmgrace_invalid_settings "+n+"\n")
 		})
 	}
 	unstated := w.vm("unstated", "n1", "", migratable)
@@ -53,7 +40,7 @@ func TestInvalidSettingsAreReportedAndCounted(t *testing.T) {
 
 	change := func(configuration string) {
 		t.Helper()
-		w.must(w.Patch(t.Context(), oldest, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"configuration":`+configuration+`}}`))))
+		w.Change(oldest, `{"spec":{"configuration":`+configuration+`}}`)
 	}
 	change(`{"migrations":{"bandwidthPerMigration":"soon"}}`) // not a quantity
 	w.event("a-oldest", "InvalidSetting", "bandwidthPerMigration: soon is not")

@@ -5,17 +5,10 @@ package controller_test
 import (
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
-	"net/url"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -30,25 +23,16 @@ type gate struct {
 
 func (w world) gate(path string) *gate {
 	w.Helper()
-	cfg, err := clientcmd.BuildConfigFromFlags("", api.Kubeconfig)
-	w.must(err)
-	to, err := url.Parse(api.URL)
-	w.must(err)
-	g := &gate{kubeconfig: filepath.Join(w.TempDir(), "kubeconfig")}
-	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.FlushInterval = -1
-	proxy.Transport, err = rest.TransportFor(cfg)
-	w.must(err)
-	proxy.ModifyResponse = func(r *http.Response) error {
-		if r.Request.URL.Path == path && r.Request.URL.Query().Has("watch") {
-			r.Body = gated{r.Body, g}
+	g := &gate{}
+	g.kubeconfig = api.Proxy(w, api.Kubeconfig, func(proxy *httputil.ReverseProxy) http.Handler {
+		proxy.ModifyResponse = func(r *http.Response) error {
+			if r.Request.URL.Path == path && r.Request.URL.Query().Has("watch") {
+				r.Body = gated{r.Body, g}
+			}
+			return nil
 		}
-		return nil
-	}
-	server := httptest.NewServer(proxy)
-	w.Cleanup(func() { server.CloseClientConnections(); server.Close() })
-	text := "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: " + server.URL + "}}]\n"
-	w.must(os.WriteFile(g.kubeconfig, []byte(text), 0o600))
+		return proxy
+	})
 	return g
 }
 
@@ -103,9 +87,7 @@ func TestACacheThatIsBehindFailsNoMigration(t *testing.T) {
 	g.shut.Lock()
 	defer g.shut.Unlock()
 	w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)
-	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "m"},
-		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: "vm"}}
-	w.make(m)
+	m := w.Migrate("m", "vm")
 	w.eventually("the migration begins or fails", func() bool {
 		w.must(w.Get(t.Context(), client.ObjectKeyFromObject(m), m))
 		return m.Status.Phase == kubevirt.MigrationScheduling || m.Final()

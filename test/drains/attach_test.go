@@ -11,13 +11,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // driver is what the volumes of this file are of.
@@ -26,10 +25,10 @@ const driver = cluster.CSIDriver
 // controllers starts the real attach-detach controller, once, and what carries out
 // its VolumeAttachments: the controller of the external-attacher with a mock driver.
 var controllers = sync.OnceValue(func() error {
-	if err := shared.api.StartControllers("persistentvolume-attach-detach-controller"); err != nil {
+	if err := shared.StartControllers("persistentvolume-attach-detach-controller"); err != nil {
 		return err
 	}
-	started, err := shared.api.StartAttacher(shared.api.Dir)
+	started, err := shared.StartAttacher(shared.Dir)
 	for _, p := range started {
 		atEnd = append(atEnd, p.Kill)
 	}
@@ -43,15 +42,15 @@ func volume(t *testing.T, name string) string {
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
 	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{AccessModes: modes, VolumeName: name, StorageClassName: new(string), Resources: corev1.VolumeResourceRequirements{Requests: quantity}}}
-	kit.Must(t, shared.objects.Create(t.Context(), claim))
+	kit.Must(t, shared.Create(t.Context(), claim))
 	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: quantity, AccessModes: modes, ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: name, UID: claim.UID},
 		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: name}},
 	}}
-	kit.Must(t, shared.objects.Create(t.Context(), pv))
+	kit.Must(t, shared.Create(t.Context(), pv))
 	claim.Status.Phase, pv.Status.Phase = corev1.ClaimBound, corev1.VolumeBound
-	kit.Must(t, shared.objects.Status().Update(t.Context(), claim))
-	kit.Must(t, shared.objects.Status().Update(t.Context(), pv))
+	kit.Must(t, shared.Status().Update(t.Context(), claim))
+	kit.Must(t, shared.Status().Update(t.Context(), pv))
 	return name
 }
 
@@ -68,8 +67,8 @@ func uses(claims ...string) func(*corev1.Pod) {
 func csiNode(t *testing.T) string {
 	t.Helper()
 	name := newNode(t)
-	shared.api.Kubectl(t, "annotate", "node", name, "volumes.kubernetes.io/controller-managed-attach-detach=true")
-	kit.Must(t, shared.objects.Create(t.Context(), &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name},
+	shared.Kubectl(t, "annotate", "node", name, "volumes.kubernetes.io/controller-managed-attach-detach=true")
+	kit.Must(t, shared.Create(t.Context(), &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: storagev1.CSINodeSpec{Drivers: []storagev1.CSINodeDriver{{Name: driver, NodeID: name}}}}))
 	return name
 }
@@ -77,9 +76,7 @@ func csiNode(t *testing.T) string {
 // attached are the driver's volumes in the status of a node.
 func attached(t *testing.T, on string) (names []string) {
 	t.Helper()
-	n := &corev1.Node{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
-	for _, v := range n.Status.VolumesAttached {
+	for _, v := range rig.Read[corev1.Node](shared.In(t, ""), on).Status.VolumesAttached {
 		_, handle, _ := strings.Cut(string(v.Name), "^")
 		names = append(names, handle)
 	}
@@ -100,20 +97,12 @@ func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
 	on, other := csiNode(t), csiNode(t)
 	high, slow, shared1 := volume(t, on+"-high"), volume(t, on+"-slow"), volume(t, on+"-shared")
 	pending := on + "-pending"
-	kit.Must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pending}, Spec: corev1.PersistentVolumeClaimSpec{
+	kit.Must(t, shared.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pending}, Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new(string),
 		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 	}}))
 	attach(t, "foreign-"+on, on) // nobody's that is drained
-	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: on + "-inline"}, Spec: storagev1.VolumeAttachmentSpec{
-		Attacher: driver, NodeName: on, Source: storagev1.VolumeAttachmentSource{InlineVolumeSpec: &corev1.PersistentVolumeSpec{
-			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "i"}},
-		}},
-	}}
-	if err := shared.objects.Create(t.Context(), inline); err != nil && !apierrors.IsInvalid(err) {
-		t.Fatal(err)
-	}
+	attachInline(t, on, driver)
 	changes := map[string]func(*corev1.Pod){
 		"first":  func(p *corev1.Pod) { uses(slow, shared1)(p); p.Spec.PriorityClassName = "important" },
 		"second": uses(high, shared1),
@@ -126,10 +115,6 @@ func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
 	attachedIs(t, on, high, slow, shared1)
 
 	r := begin(t, on)
-	says := func(what string) {
-		t.Helper()
-		eventually(t, what, func() bool { return strings.Contains(r.Log(), what) })
-	}
 	// again: a pod that is made anew on the other node under the same name.
 	again := func(name string) {
 		t.Helper()
@@ -139,12 +124,12 @@ func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
 	terminating(t, pods["third"])
 	terminating(t, pods["first"])
 	end(t, pods["third"])
-	says(pods["third"].Name + ": Drained") // its claim is not bound: it is in nobody's way
+	r.says(pods["third"].Name + ": Drained") // its claim is not bound: it is in nobody's way
 	if isTerminating(t, pods["second"]) {
 		t.Error("the second one did not wait for the first")
 	}
 	end(t, pods["first"])
-	says(pods["first"].Name + ": Detaching: attached here: default/" + slow)
+	r.says(pods["first"].Name + ": Detaching: attached here: default/" + slow)
 	// The shared volume is still used here: only the slow one can go.
 	p := newPod(t, other, "first", func(p *corev1.Pod) { uses(slow)(p); p.Name = pods["first"].Name })
 	terminating(t, pods["second"])

@@ -21,14 +21,6 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// audited are flags of kube-apiserver that write each request into a file.
-func audited(dir string) (flags []string, file string, err error) {
-	policy := filepath.Join(dir, "policy.yaml")
-	err = os.WriteFile(policy, []byte(`{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["ResponseStarted","ResponseComplete","Panic"],"rules":[{"level":"Metadata"}]}`), 0o600)
-	file = filepath.Join(dir, "audit.log")
-	return []string{"--audit-policy-file=" + policy, "--audit-log-path=" + file}, file, err
-}
-
 // requests counts those of a program from that place of the audit log on.
 func requests(t *testing.T, from int64, program string) (n int, size int64) {
 	t.Helper()
@@ -50,7 +42,7 @@ func requests(t *testing.T, from int64, program string) (n int, size int64) {
 func TestADrainOfManyPodsAsksLittleAndEndsSoon(t *testing.T) {
 	const pods = 100
 	took, asked := map[string]time.Duration{}, map[string]int{}
-	commands := map[string][]string{"kubectl-vmdrain": {shared.binary, "--force"}}
+	commands := map[string][]string{"kubectl-vmdrain": {shared.Binary, "--force"}}
 	if os.Getenv("VMGRACE_BESIDE") == "kubectl" {
 		commands["kubectl/"] = []string{"kubectl", "drain", "--force"}
 	}
@@ -61,11 +53,11 @@ func TestADrainOfManyPodsAsksLittleAndEndsSoon(t *testing.T) {
 			all = append(all, newPod(t, on, fmt.Sprint("p-", i), nil))
 		}
 		_, vm := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
-		cmd := shared.api.Command(t.Context(), append(command[1:], on)...)
+		cmd := shared.Command(t.Context(), append(command[1:], on)...)
 		if command[0] != "kubectl" {
 			cmd = exec.Command(command[0], append(command[1:], on)...)
 		}
-		cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.api.Kubeconfig, "GORACE=atexit_sleep_ms=0 exitcode=66")
+		cmd.Env = append(os.Environ(), "KUBECONFIG="+shared.Kubeconfig, "GORACE=atexit_sleep_ms=0 exitcode=66")
 		_, from := requests(t, 0, program)
 		p, err := node.StartProcess(cmd, filepath.Join(t.TempDir(), "log"))
 		kit.Must(t, err)
@@ -87,7 +79,7 @@ func TestADrainOfManyPodsAsksLittleAndEndsSoon(t *testing.T) {
 			t.Fatalf("%s: exit status %d, ended %v:\n%s", program, status, ended, p.Log())
 		}
 		asked[program], _ = requests(t, from, program)
-		kit.Must(t, shared.objects.DeleteAllOf(t.Context(), &policyv1.PodDisruptionBudget{}, client.InNamespace("default")))
+		kit.Must(t, shared.DeleteAllOf(t.Context(), &policyv1.PodDisruptionBudget{}, client.InNamespace("default")))
 	}
 	t.Logf("after the VM's arrival it ends in %v; requests for %d pods and a VM: %v", took, pods, asked)
 	if asked["kubectl-vmdrain"] > pods+50 {

@@ -15,7 +15,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/test/kit"
 )
@@ -54,7 +53,7 @@ func TestItDrainsThePodsThatKubectlDrains(t *testing.T) {
 			newPod(t, on, name, change)
 			for _, flags := range [][]string{{}, {"--force", "--ignore-daemonsets", "--delete-emptydir-data"}} {
 				args := append([]string{"--dry-run=client", on}, flags...)
-				theirs, err := shared.api.Command(t.Context(), append([]string{"drain"}, args...)...).CombinedOutput()
+				theirs, err := shared.Command(t.Context(), append([]string{"drain"}, args...)...).CombinedOutput()
 				wantPods, wantRefused := evicting(string(theirs))
 				r := begin(t, args...)
 				status := 0
@@ -80,12 +79,12 @@ func TestItDrainsThePodsThatKubectlDrains(t *testing.T) {
 func TestAServerSideDryRunAsksAndChangesNothing(t *testing.T) {
 	on := newNode(t)
 	a, b := newPod(t, on, "a", nil), newPod(t, on, "b", nil)
-	theirs, err := shared.api.Command(t.Context(), "drain", on, "--dry-run=server").CombinedOutput()
+	theirs, err := shared.Command(t.Context(), "drain", on, "--dry-run=server").CombinedOutput()
 	kit.Must(t, err)
 	want, _ := evicting(string(theirs))
 	versions := func() string {
-		return shared.api.Kubectl(t, "get", "node/"+on, "-o", "jsonpath={.metadata.resourceVersion} ") +
-			shared.api.Kubectl(t, "get", "pods", "-l", "on="+on, "-o", "jsonpath={.items[*].metadata.resourceVersion}")
+		return shared.Kubectl(t, "get", "node/"+on, "-o", "jsonpath={.metadata.resourceVersion} ") +
+			shared.Kubectl(t, "get", "pods", "-l", "on="+on, "-o", "jsonpath={.items[*].metadata.resourceVersion}")
 	}
 	before := versions()
 	r := begin(t, on, "--dry-run=server")
@@ -103,11 +102,7 @@ func TestAServerSideDryRunAsksAndChangesNothing(t *testing.T) {
 	budget(t, on+"-b", b, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
 	r = begin(t, on, "--dry-run=server")
 	r.ends(1)
-	for _, want := range []string{a.Name + " (server dry run): Blocked", b.Name + " (server dry run): Failed: PodDisruptionBudget", "node/" + on + " would not be drained"} {
-		if !strings.Contains(r.Log(), want) {
-			t.Errorf("it does not say %q:\n%s", want, r.Log())
-		}
-	}
+	r.said(a.Name+" (server dry run): Blocked", b.Name+" (server dry run): Failed: PodDisruptionBudget", "node/"+on+" would not be drained")
 	if now := versions(); now != before || unschedulable(t, on) {
 		t.Errorf("versions of node and pods: %s, before: %s", now, before)
 	}
@@ -123,17 +118,11 @@ func TestItEndsWhenTheLastPodIsGone(t *testing.T) {
 	end(t, a)
 	end(t, b)
 	r.ends(0)
-	for _, want := range []string{"node/" + on + " cordoned", "pod default/" + a.Name + ": Drained", "node/" + on + " drained", "skipping"} {
-		if !strings.Contains(r.Log(), want) {
-			t.Errorf("it does not say %q:\n%s", want, r.Log())
-		}
-	}
+	r.said("node/"+on+" cordoned", "pod default/"+a.Name+": Drained", "node/"+on+" drained", "skipping")
 	if isTerminating(t, kept) {
 		t.Error("a pod that is to be skipped was evicted")
 	}
-	n := &corev1.Node{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
-	if !n.Spec.Unschedulable {
+	if !unschedulable(t, on) {
 		t.Error("the node is not cordoned")
 	}
 	begin(t, on).ends(0) // again: nothing is left
@@ -141,12 +130,12 @@ func TestItEndsWhenTheLastPodIsGone(t *testing.T) {
 
 func TestThroughKubectl(t *testing.T) {
 	on := newNode(t)
-	cmd := shared.api.Command(t.Context(), "vmdrain", on, "-o", "json", "--kubeconfig="+shared.api.Kubeconfig)
+	cmd := shared.Command(t.Context(), "vmdrain", on, "-o", "json", "--kubeconfig="+shared.Kubeconfig)
 	cmd.Args = slices.Delete(cmd.Args, 1, 3) // a plugin's flags come after its name
-	cmd.Env = append(cmd.Env, "PATH="+filepath.Dir(shared.binary)+":/usr/bin:/bin")
+	cmd.Env = append(cmd.Env, "PATH="+filepath.Dir(shared.Binary)+":/usr/bin:/bin")
 	out, err := cmd.Output()
 	kit.Must(t, err)
-	if _, err := exec.LookPath(shared.binary); err != nil {
+	if _, err := exec.LookPath(shared.Binary); err != nil {
 		t.Fatal(err)
 	}
 	var results []string
@@ -180,11 +169,10 @@ func budget(t *testing.T, name string, p *corev1.Pod, status policyv1.PodDisrupt
 	t.Helper()
 	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": p.Labels["app"]}}}}
-	kit.Must(t, shared.objects.Create(t.Context(), b))
-	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), b) })
+	shared.In(t, "").Make(b, "")
 	status.ObservedGeneration = b.Generation
 	b.Status = status
-	kit.Must(t, shared.objects.Status().Update(t.Context(), b))
+	kit.Must(t, shared.Status().Update(t.Context(), b))
 	return b
 }
 
@@ -198,7 +186,7 @@ func TestBudgets(t *testing.T) {
 			return strings.Contains(r.Log(), p.Name+": Blocked: waits for PodDisruptionBudget default/"+on)
 		})
 		b.Status.CurrentHealthy, b.Status.DisruptionsAllowed = 2, 1
-		kit.Must(t, shared.objects.Status().Update(t.Context(), b))
+		kit.Must(t, shared.Status().Update(t.Context(), b))
 		terminating(t, p)
 		end(t, p)
 		r.ends(0)
@@ -208,11 +196,11 @@ func TestBudgets(t *testing.T) {
 		p := newPod(t, on, "p", nil)
 		b := budget(t, on, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
 		b.Spec.MinAvailable = new(intstr.FromInt32(0))
-		kit.Must(t, shared.objects.Update(t.Context(), b)) // answered 429 with Retry-After: 10
+		kit.Must(t, shared.Update(t.Context(), b)) // answered 429 with Retry-After: 10
 		r := begin(t, on)
 		eventually(t, "it waits for the budget", func() bool { return strings.Contains(r.Log(), p.Name+": Blocked: waits for") })
 		b.Status.ObservedGeneration, b.Status.DesiredHealthy, b.Status.DisruptionsAllowed = b.Generation, 0, 1
-		kit.Must(t, shared.objects.Status().Update(t.Context(), b))
+		kit.Must(t, shared.Status().Update(t.Context(), b))
 		terminating(t, p)
 		end(t, p)
 		r.ends(0)

@@ -9,17 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
 )
-
-// says waits until it has said so.
-func (r *run) says(what string) {
-	r.t.Helper()
-	eventually(r.t, what, func() bool { return strings.Contains(r.Log(), what) })
-}
 
 // The API server answers 500 to each eviction, and the VM moves all the same.
 func TestAVMWithTwoBudgetsIsFollowedToo(t *testing.T) {
@@ -31,7 +24,7 @@ func TestAVMWithTwoBudgetsIsFollowedToo(t *testing.T) {
 	m := moving{p, migration(t, v, on)}
 	m.runs(t, 42)
 	r.says(p.Name + ": Moving: migration Running, 42 %")
-	m.gone(t)
+	end(t, m.pod)
 	r.ends(0)
 }
 
@@ -42,7 +35,7 @@ func notComputed(t *testing.T, b *policyv1.PodDisruptionBudget) {
 		Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.SyncFailedReason,
 		Message: "virtualmachineinstances.kubevirt.io does not implement the scale subresource", LastTransitionTime: metav1.Now(),
 	}}}
-	kit.Must(t, shared.objects.Status().Update(t.Context(), b))
+	kit.Must(t, shared.Status().Update(t.Context(), b))
 }
 
 func TestABudgetThatCannotBeComputedIsNamedAtOnce(t *testing.T) {
@@ -62,22 +55,21 @@ func TestAMigrationWithoutANodeHasTheSchedulersWords(t *testing.T) {
 	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
 	m := migration(t, v, on)
 	m.Status.Phase = kubevirt.MigrationScheduling
-	kit.Must(t, shared.objects.Status().Update(t.Context(), m))
+	kit.Must(t, shared.Status().Update(t.Context(), m))
 	target := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: p.Name + "-target", Labels: map[string]string{kubevirt.MigrationJobLabel: string(m.UID)}},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "none"}}},
 	}
-	kit.Must(t, shared.objects.Create(t.Context(), target))
-	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), target, client.GracePeriodSeconds(0)) })
+	shared.In(t, "").Make(target, "")
 	target.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable",
 		Message: "0/2 nodes are available: 1 node(s) were unschedulable."}}
-	kit.Must(t, shared.objects.Status().Update(t.Context(), target))
+	kit.Must(t, shared.Status().Update(t.Context(), target))
 	r := begin(t, on)
 	r.says(p.Name + ": Moving: migration Scheduling: 0/2 nodes are available: 1 node(s) were unschedulable.")
 	target.Status.Conditions[0].Message = "0/3 nodes are available"
-	kit.Must(t, shared.objects.Status().Update(t.Context(), target))
+	kit.Must(t, shared.Status().Update(t.Context(), target))
 	r.says("migration Scheduling: 0/3 nodes are available")
-	kit.Must(t, shared.objects.SubResource("binding").Create(t.Context(), target, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "other"}}))
+	kit.Must(t, shared.SubResource("binding").Create(t.Context(), target, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "other"}}))
 	r.says(p.Name + ": Moving: migration Scheduling\n")
 	end(t, p)
 	r.ends(0)
@@ -120,10 +112,10 @@ func TestAFinishedVMsPodGoesWithItsBudget(t *testing.T) {
 	on := newNode(t)
 	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
 	v.Status.EvacuationNodeName, v.Status.NodeName = "", "other" // it has moved
-	kit.Must(t, shared.objects.Status().Update(t.Context(), v))
+	kit.Must(t, shared.Status().Update(t.Context(), v))
 	r := begin(t, on)
 	r.says(p.Name + ": Blocked: waits for PodDisruptionBudget")
-	kit.Must(t, shared.objects.Delete(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v.Name}}))
+	kit.Must(t, shared.Delete(t.Context(), &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v.Name}}))
 	terminating(t, p)
 	end(t, p)
 	r.ends(0)
@@ -137,11 +129,7 @@ func TestAPodThatDoesNotEndIsNamedAndTheOthersGo(t *testing.T) {
 	terminating(t, goes)
 	end(t, goes)
 	r.ends(1)
-	for _, want := range []string{stays.Name + ": Failed: it still terminates after 6s", goes.Name + ": Drained", "pods left: 1\n"} {
-		if !strings.Contains(r.Log(), want) {
-			t.Errorf("it does not say %q:\n%s", want, r.Log())
-		}
-	}
+	r.said(stays.Name+": Failed: it still terminates after 6s", goes.Name+": Drained", "pods left: 1\n")
 }
 
 func TestPodsAreDeletedAfterRefusedEvictions(t *testing.T) {

@@ -3,31 +3,22 @@
 package drains
 
 import (
-	"context"
-	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
-
-func contextOf(t *testing.T) context.Context {
-	t.Helper()
-	return context.WithoutCancel(t.Context())
-}
 
 func unschedulable(t *testing.T, name string) bool {
 	t.Helper()
-	n := &corev1.Node{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: name}, n))
-	return n.Spec.Unschedulable
+	return rig.Read[corev1.Node](shared.In(t, ""), name).Spec.Unschedulable
 }
 
 func TestTheEndOfTheTimeoutIsNoSuccess(t *testing.T) {
@@ -37,12 +28,9 @@ func TestTheEndOfTheTimeoutIsNoSuccess(t *testing.T) {
 	terminating(t, p)
 	r.ends(1)
 	early := begin(t, on, "--timeout=1ns")
-	if early.ends(1); !strings.Contains(early.Log(), "--timeout is over; which pods have to go is not known") {
-		t.Errorf("it had no time to look, and says:\n%s", early.Log())
-	}
-	if want := "default/" + p.Name + ": Terminating"; !strings.Contains(r.Log(), "--timeout is over; pods left: 1\n  "+want) {
-		t.Errorf("it does not name what is left:\n%s", r.Log())
-	}
+	early.ends(1)
+	early.said("--timeout is over; which pods have to go is not known") // it had no time to look
+	r.said("--timeout is over; pods left: 1\n  default/" + p.Name + ": Terminating")
 }
 
 func TestCtrlC(t *testing.T) {
@@ -58,19 +46,17 @@ func TestCtrlC(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			on := newNode(t)
 			if c.before {
-				shared.api.Kubectl(t, "cordon", on)
+				shared.Kubectl(t, "cordon", on)
 			}
 			p := newPod(t, on, "p", nil)
 			r := begin(t, append(c.flags, on)...)
 			terminating(t, p)
-			r.interrupt()
+			kit.Must(t, r.Signal(syscall.SIGINT))
 			r.ends(130)
 			if got := unschedulable(t, on); got != c.cordoned {
 				t.Errorf("cordoned is %v", got)
 			}
-			if !strings.Contains(r.Log(), "interrupted; pods left: 1\n  default/"+p.Name) {
-				t.Errorf("it does not name what is left:\n%s", r.Log())
-			}
+			r.said("interrupted; pods left: 1\n  default/" + p.Name)
 			again := begin(t, on) // it goes on
 			end(t, p)
 			again.ends(0)
@@ -83,11 +69,9 @@ func TestANodeThatIsDeletedInTheMiddleIsDone(t *testing.T) {
 	p := newPod(t, on, "p", nil)
 	r := begin(t, on)
 	terminating(t, p)
-	kit.Must(t, shared.objects.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: on}}))
+	kit.Must(t, shared.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: on}}))
 	r.ends(0)
-	if !strings.Contains(r.Log(), "node/"+on+" the node is gone") {
-		t.Errorf("it does not say so:\n%s", r.Log())
-	}
+	r.said("node/" + on + " the node is gone")
 }
 
 func TestAnAPIServerThatIsAwayForHalfAMinute(t *testing.T) {
@@ -97,11 +81,11 @@ func TestAnAPIServerThatIsAwayForHalfAMinute(t *testing.T) {
 	terminating(t, a)
 	terminating(t, b)
 	end(t, a)
-	shared.api.Kill()
+	shared.Kill()
 	if _, ended := r.Exited(30 * time.Second); ended {
 		t.Fatal("it has ended: an error is no answer")
 	}
-	kit.Must(t, shared.api.Start(t.Context()))
+	kit.Must(t, shared.Start(t.Context()))
 	end(t, b)
 	r.ends(0)
 }
@@ -118,18 +102,13 @@ func TestItNeverCutsAVMsGracePeriod(t *testing.T) {
 			on := newNode(t)
 			vm := newPod(t, on, "vm", func(p *corev1.Pod) { p.Labels["kubevirt.io"] = "virt-launcher" })
 			r := begin(t, append(c.flags, on)...)
-			gone := func() bool {
-				err := shared.objects.Get(t.Context(), client.ObjectKeyFromObject(vm), &corev1.Pod{})
-				return apierrors.IsNotFound(err)
-			}
 			if c.off {
-				eventually(t, "it is powered off", gone)
+				eventually(t, "it is powered off", func() bool { return rig.Find[corev1.Pod](shared.In(t, "default"), vm.Name) == nil })
 				r.ends(0)
 				return
 			}
 			terminating(t, vm)
-			now := &corev1.Pod{}
-			kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(vm), now))
+			now := rig.Read[corev1.Pod](shared.In(t, "default"), vm.Name)
 			if *now.DeletionGracePeriodSeconds != 30 {
 				t.Errorf("its guest has %d s", *now.DeletionGracePeriodSeconds)
 			}
@@ -143,16 +122,15 @@ func TestItNeverCutsAVMsGracePeriod(t *testing.T) {
 func markedVM(t *testing.T, on, name string, strategy kubevirt.EvictionStrategy) (*kubevirt.VirtualMachineInstance, *corev1.Pod) {
 	t.Helper()
 	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: on + "-" + name}, Spec: kubevirt.VirtualMachineInstanceSpec{EvictionStrategy: &strategy}}
-	kit.Must(t, shared.objects.Create(t.Context(), v))
-	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), v) })
+	shared.In(t, "").Make(v, "")
 	v.Status = kubevirt.VirtualMachineInstanceStatus{Phase: kubevirt.VMIRunning, NodeName: on, EvacuationNodeName: on}
-	kit.Must(t, shared.objects.Status().Update(t.Context(), v))
+	kit.Must(t, shared.Status().Update(t.Context(), v))
 	p := newPod(t, on, name, func(p *corev1.Pod) {
 		p.Labels["kubevirt.io"], p.Labels["kubevirt.io/created-by"] = "virt-launcher", string(v.UID)
 	})
 	b := budget(t, v.Name, p, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
 	b.OwnerReferences = []metav1.OwnerReference{{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Name: v.Name, UID: v.UID}}
-	kit.Must(t, shared.objects.Update(t.Context(), b))
+	kit.Must(t, shared.Update(t.Context(), b))
 	return v, p
 }
 
@@ -160,8 +138,7 @@ func migration(t *testing.T, v *kubevirt.VirtualMachineInstance, on string) *kub
 	t.Helper()
 	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: v.Name, Annotations: map[string]string{kubevirt.EvacuationMigrationAnnotation: on}},
 		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: v.Name}}
-	kit.Must(t, shared.objects.Create(t.Context(), m))
-	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), m) })
+	shared.In(t, "").Make(m, "")
 	return m
 }
 
@@ -169,19 +146,15 @@ func TestAVMThatMovesIsFollowedToItsEnd(t *testing.T) {
 	on := newNode(t)
 	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
 	r := begin(t, on)
-	says := func(what string) {
-		t.Helper()
-		eventually(t, what, func() bool { return strings.Contains(r.Log(), what) })
-	}
-	says(p.Name + ": Moving")
+	r.says(p.Name + ": Moving")
 	m := moving{p, migration(t, v, on)}
 	m.runs(t, 42)
-	says(p.Name + ": Moving: migration Running, 42 %, 300 MiB left")
+	r.says(p.Name + ": Moving: migration Running, 42 %, 300 MiB left")
 	if isTerminating(t, p) {
 		t.Fatal("the VM is stopped")
 	}
 	begun := time.Now()
-	m.gone(t)
+	end(t, m.pod)
 	r.ends(0)
 	t.Logf("it ended %v after the pod", time.Since(begun))
 }
@@ -196,25 +169,17 @@ func (m *moving) runs(t *testing.T, percent int) {
 	t.Helper()
 	m.m.Status = kubevirt.VirtualMachineInstanceMigrationStatus{Phase: kubevirt.MigrationRunning,
 		MigrationState: &kubevirt.MigrationState{Progress: &kubevirt.MigrationProgress{Percent: int64(percent), RemainingMiB: 300}}}
-	kit.Must(t, shared.objects.Status().Update(t.Context(), m.m))
-}
-
-// gone: the VM has moved, and its pod has ended.
-func (m *moving) gone(t *testing.T) {
-	t.Helper()
-	end(t, m.pod)
+	kit.Must(t, shared.Status().Update(t.Context(), m.m))
 }
 
 func TestAVMThatWillNotBeMovedIsNamedWithTheReason(t *testing.T) {
 	on := newNode(t)
 	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
 	v.Status.Conditions = []kubevirt.Condition{{Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, Reason: "NotMigratable", Message: "it has a host device"}}
-	kit.Must(t, shared.objects.Status().Update(t.Context(), v))
+	kit.Must(t, shared.Status().Update(t.Context(), v))
 	r := begin(t, on)
 	r.ends(1)
-	if want := p.Name + ": Failed: VMI default/" + v.Name + " cannot be moved: it has a host device"; !strings.Contains(r.Log(), want) {
-		t.Errorf("it does not say %q:\n%s", want, r.Log())
-	}
+	r.said(p.Name + ": Failed: VMI default/" + v.Name + " cannot be moved: it has a host device")
 }
 
 func TestCancelTakesTheMarksBack(t *testing.T) {
@@ -223,16 +188,15 @@ func TestCancelTakesTheMarksBack(t *testing.T) {
 	external, _ := markedVM(t, others, "vm", kubevirt.StrategyExternal)
 	pending := migration(t, moved, on)
 	mark := func(v *kubevirt.VirtualMachineInstance) string {
-		kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKeyFromObject(v), v))
-		return v.Status.EvacuationNodeName
+		return rig.Read[kubevirt.VirtualMachineInstance](shared.In(t, "default"), v.Name).Status.EvacuationNodeName
 	}
 	r := begin(t, "--cancel", on, others)
 	r.ends(0)
 	if mark(moved) != "" || mark(external) != others {
-		t.Errorf("marks: %q, %q:\n%s", moved.Status.EvacuationNodeName, external.Status.EvacuationNodeName, r.Log())
+		t.Errorf("marks: %q, %q:\n%s", mark(moved), mark(external), r.Log())
 	}
-	if err := shared.objects.Get(t.Context(), client.ObjectKeyFromObject(pending), pending); !apierrors.IsNotFound(err) {
-		t.Errorf("the pending migration is there: %v", err)
+	if rig.Find[kubevirt.VirtualMachineInstanceMigration](shared.In(t, "default"), pending.Name) != nil {
+		t.Error("the pending migration is there")
 	}
 	begin(t, "--cancel", on).ends(0)
 }

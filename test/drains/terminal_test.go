@@ -47,7 +47,7 @@ func onTerminal(t *testing.T, term string, args ...string) *terminal {
 	defer screen.Close()
 	s := &terminal{T: t, keys: keys, over: make(chan struct{}), lines: []string{""}}
 	s.resize(80, 24)
-	s.cmd = exec.Command(shared.binary, append([]string{"--kubeconfig=" + shared.api.Kubeconfig}, args...)...)
+	s.cmd = exec.Command(shared.Binary, append([]string{"--kubeconfig=" + shared.Kubeconfig}, args...)...)
 	s.cmd.Env = append(os.Environ(), "TERM="+term, "GORACE=atexit_sleep_ms=0 exitcode=66")
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = screen, screen, screen
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -198,7 +198,7 @@ func TestOnATerminalATableIsDrawnOverItself(t *testing.T) {
 	s.fits(50, 24)
 	s.resize(100, 30)
 	for _, m := range all {
-		m.gone(t)
+		end(t, m.pod)
 	}
 	s.ends(soon, 0)
 	s.fits(100, 30)
@@ -237,8 +237,8 @@ func TestASecondCtrlCEndsItAtOnce(t *testing.T) {
 	s := onTerminal(t, "xterm", on, "--uncordon-on-cancel")
 	terminating(t, p)
 	s.shows("Terminating")
-	kit.Must(t, shared.api.Freeze())
-	defer func() { kit.Must(t, shared.api.Thaw()) }()
+	kit.Must(t, shared.Freeze())
+	defer func() { kit.Must(t, shared.Thaw()) }()
 	s.ctrlC()
 	s.shows("interrupted; pods left: 1")
 	select {

@@ -26,16 +26,14 @@ func claimedFrom(t *testing.T, on, name string, source corev1.PersistentVolumeSo
 	t.Helper()
 	pv, quantity := on+"-"+name, corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	kit.Must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv}, Spec: corev1.PersistentVolumeSpec{
+	kit.Must(t, shared.Create(t.Context(), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: pv}, Spec: corev1.PersistentVolumeSpec{
 		Capacity: quantity, AccessModes: modes, PersistentVolumeSource: source,
 	}}))
-	kit.Must(t, shared.objects.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pv}, Spec: corev1.PersistentVolumeClaimSpec{
+	kit.Must(t, shared.Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pv}, Spec: corev1.PersistentVolumeClaimSpec{
 		AccessModes: modes, VolumeName: pv, Resources: corev1.VolumeResourceRequirements{Requests: quantity},
 	}}))
 	attach(t, pv, on)
-	return func(p *corev1.Pod) {
-		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: pv}}})
-	}
+	return uses(pv)
 }
 
 func attach(t *testing.T, pv, on string) {
@@ -43,60 +41,61 @@ func attach(t *testing.T, pv, on string) {
 	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pv + "-" + on}, Spec: storagev1.VolumeAttachmentSpec{
 		Attacher: "mock.csi", NodeName: on, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv},
 	}}
-	kit.Must(t, shared.objects.Create(t.Context(), a))
+	kit.Must(t, shared.Create(t.Context(), a))
 	a.Status.Attached = true
-	kit.Must(t, shared.objects.Status().Update(t.Context(), a))
+	kit.Must(t, shared.Status().Update(t.Context(), a))
+}
+
+// attachInline attaches a volume that is no PersistentVolume, where the API server lets it.
+func attachInline(t *testing.T, on, driver string) {
+	t.Helper()
+	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: on + "-inline"}, Spec: storagev1.VolumeAttachmentSpec{
+		Attacher: driver, NodeName: on, Source: storagev1.VolumeAttachmentSource{InlineVolumeSpec: &corev1.PersistentVolumeSpec{
+			AccessModes:            []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: driver, VolumeHandle: "i"}},
+		}},
+	}}
+	if err := shared.Create(t.Context(), a); err != nil && !apierrors.IsInvalid(err) {
+		t.Fatal(err)
+	}
 }
 
 func detach(t *testing.T, pv, on string) {
 	t.Helper()
-	kit.Must(t, shared.objects.Delete(t.Context(), &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pv + "-" + on}}))
+	kit.Must(t, shared.Delete(t.Context(), &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: pv + "-" + on}}))
 }
 
 func TestVolumesGoOneAfterTheOther(t *testing.T) {
 	on, other := newNode(t), newNode(t)
 	first := newPod(t, on, "z", func(p *corev1.Pod) { claimed(t, on, "z")(p); p.Spec.PriorityClassName = "important" })
 	second := newPod(t, on, "a", claimed(t, on, "a"))
-	inline := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: on + "-inline"}, Spec: storagev1.VolumeAttachmentSpec{
-		Attacher: "mock.csi", NodeName: on, Source: storagev1.VolumeAttachmentSource{InlineVolumeSpec: &corev1.PersistentVolumeSpec{
-			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "mock.csi", VolumeHandle: "i"}},
-		}},
-	}}
-	if err := shared.objects.Create(t.Context(), inline); err != nil && !apierrors.IsInvalid(err) {
-		t.Fatal(err)
-	}
+	attachInline(t, on, "mock.csi")
 	n := &corev1.Node{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	kit.Must(t, shared.Get(t.Context(), client.ObjectKey{Name: on}, n))
 	n.Status.VolumesAttached = []corev1.AttachedVolume{{Name: corev1.UniqueVolumeName("kubernetes.io/csi/mock.csi^h-" + on + "-z")}}
-	kit.Must(t, shared.objects.Status().Update(t.Context(), n))
+	kit.Must(t, shared.Status().Update(t.Context(), n))
 
 	r := begin(t, on, "--reattach-timeout=1s")
 	terminating(t, first)
 	end(t, first)
-	says := func(what string) {
-		t.Helper()
-		eventually(t, what, func() bool { return strings.Contains(r.Log(), what) })
-	}
-	says(first.Name + ": Detaching")
+	r.says(first.Name + ": Detaching")
 	detach(t, first.Name, on) // the node's status still has it
 	attach(t, first.Name, other)
 	if isTerminating(t, second) || strings.Contains(r.Log(), first.Name+": Reattaching") {
 		t.Error("it did not wait for the node's status")
 	}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: on}, n))
+	kit.Must(t, shared.Get(t.Context(), client.ObjectKey{Name: on}, n))
 	n.Status.VolumesAttached = nil
-	kit.Must(t, shared.objects.Status().Update(t.Context(), n))
+	kit.Must(t, shared.Status().Update(t.Context(), n))
 	terminating(t, second)
-	says(second.Name + ": Evicting")
+	r.says(second.Name + ": Evicting")
 	if before, _, _ := strings.Cut(r.Log(), second.Name+": Evicting"); !strings.Contains(before, first.Name+": Drained") {
 		t.Error("the second one did not wait for the first")
 	}
 	end(t, second)
 	detach(t, second.Name, on)
 	r.ends(0)
-	if want := "Warning: pod default/" + second.Name + ": not attached to another node after 1s"; !strings.Contains(r.Log(), want) {
-		t.Errorf("it does not say %q:\n%s", want, r.Log())
-	}
+	r.said("Warning: pod default/" + second.Name + ": not attached to another node after 1s")
 }
 
 // A volume of a plugin from before CSI, whose driver has taken over, and of a pod
@@ -107,16 +106,12 @@ func TestAPodThatComesBackElsewhereUnderTheSameName(t *testing.T) {
 	change := claimedFrom(t, on, "p", corev1.PersistentVolumeSource{AWSElasticBlockStore: &corev1.AWSElasticBlockStoreVolumeSource{VolumeID: "vol-" + on}})
 	p := newPod(t, on, "p", change)
 	r := begin(t, on)
-	says := func(what string) {
-		t.Helper()
-		eventually(t, what, func() bool { return strings.Contains(r.Log(), what) })
-	}
 	terminating(t, p)
 	end(t, p)
 	newPod(t, other, "p", func(again *corev1.Pod) { change(again); again.Name, again.Labels["on"] = p.Name, on })
-	says(p.Name + ": Detaching")
+	r.says(p.Name + ": Detaching")
 	detach(t, on+"-p", on)
-	says(p.Name + ": Reattaching")
+	r.says(p.Name + ": Reattaching")
 	attach(t, on+"-p", other)
 	r.ends(0)
 	if strings.Contains(r.Log(), "came back") {

@@ -4,15 +4,17 @@ package evictions
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/kit"
-	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // In a cluster of KubeVirt's it runs with what deploy/beside-kubevirt gives it, asks
@@ -23,14 +25,12 @@ func TestBesideKubeVirtItMakesMigrationsAndMayDoNothingElse(t *testing.T) {
 	api.Kubectl(t, "label", "crd", "virtualmachineinstances.kubevirt.io", "app.kubernetes.io/managed-by=virt-operator")
 	api.Kubectl(t, "apply", "-k", "../../deploy/daemonset")
 	api.Kubectl(t, "apply", "-k", "../../deploy/beside-kubevirt")
-	account := api.ServiceAccount(t, ours, "cluster-controller")
+	account := api.ServiceAccount(t, rig.Ours, "cluster-controller")
+	its, err := rig.New(api, shared.Binary)
+	kit.Must(t, err)
 	start := func(args ...string) *replica {
-		r := &replica{health: "127.0.0.1:" + freePort(t)}
-		cmd := exec.Command(shared.binary, append([]string{"--kubeconfig=" + account.Kubeconfig, "--metrics-address=", "--health-address=" + r.health, "-v"}, args...)...)
-		p, err := node.StartProcess(cmd, filepath.Join(t.TempDir(), "log"))
-		kit.Must(t, err)
-		t.Cleanup(p.Kill)
-		r.Process = p
+		r := &replica{health: "127.0.0.1:" + rig.FreePorts(t, 1)[0]}
+		r.Process = its.Begin(t, append([]string{"--kubeconfig=" + account.Kubeconfig, "--metrics-address=", "--health-address=" + r.health, "-v"}, args...)...)
 		return r
 	}
 
@@ -51,21 +51,18 @@ apiVersion: vmgrace.io/v1alpha1
 kind: EvacuationPolicy
 metadata: {name: default}
 spec: {taintReplacement: {options: [{key: maint, durationInSeconds: 0}], taintReplacementTimeSeconds: 1, maxConcurrentReplacements: 5, maxTaintedNodes: 2}}
----
-apiVersion: v1
-kind: Node
-metadata: {name: node-beside}
-spec: {taints: [{key: maint, effect: NoSchedule}]}
----
-apiVersion: v1
-kind: Node
-metadata: {name: node-clean}
 `)
-	for _, n := range []string{"node-beside", "node-clean"} {
-		api.Kubectl(t, "patch", "node", n, "--subresource=status", "--type=merge", "-p", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+	s := its.In(t, "default")
+	taints := []corev1.Taint{{Key: "maint", Effect: corev1.TaintEffectNoSchedule}}
+	s.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-beside"}, Spec: corev1.NodeSpec{Taints: taints}}, rig.NodeReady)
+	s.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-clean"}}, rig.NodeReady)
+	made := func(name, on string) besideVMI {
+		s.VM(name, on, kubevirt.StrategyLiveMigrate, `{"phase":"Running","nodeName":"`+on+`","conditions":[{"type":"LiveMigratable","status":"True"}]}`,
+			func(p *corev1.Pod) { p.Spec.TerminationGracePeriodSeconds = new(int64(300)) })
+		return besideVMI{t, s, name}
 	}
-	replaced, preempted := besideVM(t, api, "replaced", "node-beside"), besideVM(t, api, "preempted", "node-clean")
-	stays := besideVM(t, api, "stays", "node-clean")
+	replaced, preempted := made("replaced", "node-beside"), made("preempted", "node-clean")
+	stays := made("stays", "node-clean")
 	before := replaced.text() + preempted.text() + stays.text()
 
 	// When it runs, and Kubernetes deletes a launcher for a more important pod,
@@ -114,37 +111,18 @@ metadata: {name: node-clean}
 
 // besideVMI is a VMI as KubeVirt has written it.
 type besideVMI struct {
-	t    *testing.T
-	api  *cluster.API
+	rig.T
+	rig.Space
+
 	name string
 }
 
-func besideVM(t *testing.T, api *cluster.API, name, on string) besideVMI {
-	t.Helper()
-	v := besideVMI{t, api, name}
-	api.KubectlApply(t, fmt.Sprintf("{apiVersion: kubevirt.io/v1, kind: VirtualMachineInstance, metadata: {name: %s, namespace: default, labels: {kubevirt.io/nodeName: %s}}, spec: {evictionStrategy: LiveMigrate}}", name, on))
-	api.Kubectl(t, "patch", "vmi", name, "--subresource=status", "--type=merge", "-p",
-		`{"status":{"phase":"Running","nodeName":"`+on+`","conditions":[{"type":"LiveMigratable","status":"True"}]}}`)
-	uid := api.Kubectl(t, "get", "vmi", name, "-o", "jsonpath={.metadata.uid}")
-	api.KubectlApply(t, fmt.Sprintf(`
-apiVersion: v1
-kind: Pod
-metadata:
-  name: virt-launcher-%s
-  namespace: default
-  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %q}
-  annotations: {kubevirt.io/domain: %s}
-spec: {nodeName: %s, terminationGracePeriodSeconds: 300, containers: [{name: launcher, image: none}]}
-`, name, uid, name, on))
-	return v
-}
-
-func (v besideVMI) text() string { return v.api.Kubectl(v.t, "get", "vmi", v.name, "-o", "yaml") }
+func (v besideVMI) text() string { return v.Kubectl(v, "get", "vmi", v.name, "-o", "yaml") }
 
 // migrations are the causes of those that are not over.
 func (v besideVMI) migrations() string {
 	causes := ""
-	for line := range strings.Lines(v.api.Kubectl(v.t, "get", "vmim", "-o",
+	for line := range strings.Lines(v.Kubectl(v, "get", "vmim", "-o",
 		`jsonpath={range .items[?(@.spec.vmiName=="`+v.name+`")]}{.status.phase},{.metadata.annotations.vmgrace\.io/evacuation-cause}{"\n"}{end}`)) {
 		if phase, cause, _ := strings.Cut(strings.TrimSpace(line), ","); phase != "Failed" {
 			causes += cause + " "

@@ -7,11 +7,9 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
@@ -23,43 +21,32 @@ func TestAMarkedVMIsNeverEvictedForLackOfABudget(t *testing.T) {
 	another := func(p *policyv1.PodDisruptionBudget) {
 		p.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{kubevirt.CreatedByLabel: "another"}}
 	}
-	for name, given := range map[string]func(*testing.T, *vm){
-		"none": func(*testing.T, *vm) {},
-		"one that is not counted yet": func(t *testing.T, v *vm) {
-			t.Helper()
-			v.budget(t, func(p *policyv1.PodDisruptionBudget) { p.Status.ExpectedPods, p.Status.DisruptionsAllowed = 0, 0 })
+	for name, given := range map[string]func(*vm){
+		"none": func(*vm) {},
+		"one that is not counted yet": func(v *vm) {
+			v.budget(func(p *policyv1.PodDisruptionBudget) { p.Status.ExpectedPods, p.Status.DisruptionsAllowed = 0, 0 })
 		},
-		"one that is not observed": func(t *testing.T, v *vm) {
-			t.Helper()
-			v.budget(t, func(p *policyv1.PodDisruptionBudget) { p.Status.ObservedGeneration = 0 })
+		"one that is not observed": func(v *vm) {
+			v.budget(func(p *policyv1.PodDisruptionBudget) { p.Status.ObservedGeneration = 0 })
 		},
-		"one that allows it": func(t *testing.T, v *vm) {
-			t.Helper()
-			v.budget(t, func(p *policyv1.PodDisruptionBudget) { p.Status.DisruptionsAllowed = 1 })
+		"one that allows it": func(v *vm) {
+			v.budget(func(p *policyv1.PodDisruptionBudget) { p.Status.DisruptionsAllowed = 1 })
 		},
-		"one that selects another pod": func(t *testing.T, v *vm) { t.Helper(); v.budget(t, another) },
-		"one, and the launcher is pending": func(t *testing.T, v *vm) {
-			t.Helper()
-			v.budget(t)
-			v.podStatus(t, `{"phase":"Pending"}`)
-		},
-		"one, and the launcher is not ready": func(t *testing.T, v *vm) {
-			t.Helper()
-			v.budget(t)
-			v.podStatus(t, `{"conditions":[{"type":"Ready","status":"False"}]}`)
-		},
+		"one that selects another pod":       func(v *vm) { v.budget(another) },
+		"one, and the launcher is pending":   func(v *vm) { v.budget(); v.podStatus(`{"phase":"Pending"}`) },
+		"one, and the launcher is not ready": func(v *vm) { v.budget(); v.podStatus(`{"conditions":[{"type":"Ready","status":"False"}]}`) },
 	} {
 		for _, strategy := range []string{"LiveMigrate", "LiveMigrateIfPossible", "External"} {
 			t.Run(name+","+strategy, func(t *testing.T) {
 				v := newVM(t, vm{strategy: strategy, migratable: true})
-				given(t, v)
+				given(v)
 				for range 4 { // both replicas
-					if a := v.evict(t, nil); !a.marks(v) {
+					if a := v.evict(); !a.marks(v) {
 						t.Fatalf("%+v", a)
 					}
 				}
-				if now := v.get(t); now.Status.EvacuationNodeName != "node-a" || !v.podThere(t) {
-					t.Errorf("marked for %q, its pod is there: %v", now.Status.EvacuationNodeName, v.podThere(t))
+				if now := v.get(); now.Status.EvacuationNodeName != "node-a" || !v.podThere() {
+					t.Errorf("marked for %q, its pod is there: %v", now.Status.EvacuationNodeName, v.podThere())
 				}
 			})
 		}
@@ -72,11 +59,7 @@ func (a answer) marks(v *vm) bool {
 }
 
 // podStatus changes the status of the launcher pod.
-func (v *vm) podStatus(t *testing.T, status string) {
-	t.Helper()
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
-	kit.Must(t, shared.objects.Status().Patch(t.Context(), p, client.RawPatch("application/merge-patch+json", []byte(`{"status":`+status+`}`))))
-}
+func (v *vm) podStatus(status string) { v.Helper(); v.SetStatus(v.launcherPod(), status) }
 
 // The API server answers 500 to each eviction of a pod that two budgets select, and
 // kubectl drain ends with an error while the VM moves.
@@ -91,20 +74,19 @@ func TestAMarkedVMWithTwoBudgetsIsAnsweredAsOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-			v.budget(t)
+			v.budget()
 			users := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "users-own"},
 				Spec: policyv1.PodDisruptionBudgetSpec{MinAvailable: new(intstr.FromInt32(1)), Selector: selector}}
-			kit.Must(t, shared.objects.Create(t.Context(), users))
-			t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), users) })
-			if a := v.evict(t, nil); !a.marks(v) {
+			v.Make(users, "")
+			if a := v.evict(); !a.marks(v) {
 				t.Errorf("first: %+v", a)
 			}
 			kit.Eventually(t, "both replicas know the second budget", func() bool {
-				first, second := v.evict(t, nil), v.evict(t, nil)
+				first, second := v.evict(), v.evict()
 				return first.marks(v) && second.marks(v)
 			})
-			kit.Must(t, shared.objects.Delete(t.Context(), users))
-			kit.Eventually(t, "the VM's own budget answers", func() bool { return strings.Contains(v.evict(t, nil).text, byBudget) })
+			kit.Must(t, shared.Delete(t.Context(), users))
+			kit.Eventually(t, "the VM's own budget answers", func() bool { return strings.Contains(v.evict().text, byBudget) })
 		})
 	}
 }
@@ -115,22 +97,22 @@ func TestAVMThatIsNotJudgedYetIsNotStopped(t *testing.T) {
 	for _, strategy := range []string{"LiveMigrate", "LiveMigrateIfPossible"} {
 		t.Run(strategy, func(t *testing.T) {
 			v := newVM(t, vm{strategy: strategy})
-			v.status(t, `{"conditions":null}`)
+			v.status(`{"conditions":null}`)
 			ready := func(since time.Duration) {
-				v.podStatus(t, `{"conditions":[{"type":"Ready","status":"True","lastTransitionTime":"`+time.Now().Add(-since).UTC().Format(time.RFC3339)+`"}]}`)
+				v.podStatus(`{"conditions":[{"type":"Ready","status":"True","lastTransitionTime":"` + time.Now().Add(-since).UTC().Format(time.RFC3339) + `"}]}`)
 			}
 			ready(time.Second)
 			for range 4 {
-				a := v.evict(t, nil)
+				a := v.evict()
 				if a.code != 429 || !strings.HasSuffix(a.text, "kubevirt failed getting the vmi: it is not known yet whether "+v.name+" is live-migratable") {
 					t.Fatalf("just ready: %+v", a)
 				}
 			}
-			if now := v.get(t); now.Status.EvacuationNodeName != "" || len(now.Annotations) > 0 {
+			if now := v.get(); now.Status.EvacuationNodeName != "" || len(now.Annotations) > 0 {
 				t.Errorf("marked for %q: %v", now.Status.EvacuationNodeName, now.Annotations)
 			}
 			ready(2 * time.Minute)
-			if a := v.evict(t, nil); (a.code == 0) != (strategy == "LiveMigrateIfPossible") || a.code != 0 && !strings.Contains(a.text, "is not live-migratable") {
+			if a := v.evict(); (a.code == 0) != (strategy == "LiveMigrateIfPossible") || a.code != 0 && !strings.Contains(a.text, "is not live-migratable") {
 				t.Errorf("after two minutes: %+v", a)
 			}
 		})

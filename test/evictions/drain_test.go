@@ -10,10 +10,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // What kubectl vmdrain makes of the webhook's own words: a VM that moves is waited
@@ -25,19 +27,18 @@ func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{GenerateName: "drained-"}}
-	kit.Must(t, shared.objects.Create(t.Context(), n))
-	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), n) })
+	shared.In(t, "").Make(n, "")
 	moves := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: n.Name})
-	moves.budget(t)
+	moves.budget()
 	stays := newVM(t, vm{strategy: "LiveMigrate", node: n.Name})
 	ends := newVM(t, vm{node: n.Name})
 	external := newVM(t, vm{strategy: "External", node: n.Name})
-	external.budget(t)
-	disk := newPod(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-		Namespace: moves.namespace, Name: "hp-volume-" + moves.name, OwnerReferences: moves.owner(t), Labels: map[string]string{kubevirt.AppLabel: kubevirt.HotplugApp},
-	}, Spec: corev1.PodSpec{NodeName: n.Name}})
+	external.budget()
+	disk := moves.newPod(metav1.ObjectMeta{
+		Name: "hp-volume-" + moves.name, OwnerReferences: moves.owner(), Labels: map[string]string{kubevirt.AppLabel: kubevirt.HotplugApp},
+	})
 
-	p, err := node.StartProcess(exec.Command(binary, "--kubeconfig="+shared.api.Kubeconfig, "--force", n.Name), filepath.Join(t.TempDir(), "log"))
+	p, err := node.StartProcess(exec.Command(binary, "--kubeconfig="+shared.Kubeconfig, "--force", n.Name), filepath.Join(t.TempDir(), "log"))
 	kit.Must(t, err)
 	t.Cleanup(p.Kill)
 	for _, want := range []string{
@@ -49,16 +50,16 @@ func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 	} {
 		kit.Eventually(t, "it says "+want, func() bool { return strings.Contains(p.Log(), want) })
 	}
-	if got := moves.get(t).Status.EvacuationNodeName; got != n.Name {
+	if got := moves.get().Status.EvacuationNodeName; got != n.Name {
 		t.Errorf("the VM that moves is marked for %q", got)
 	}
 	for _, pod := range []string{moves.launcher(), external.launcher(), ends.launcher(), disk.Name} { // moved, or shut down
-		kit.Must(t, shared.core.CoreV1().Pods(moves.namespace).Delete(t.Context(), pod, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		kit.Must(t, shared.Delete(t.Context(), rig.Read[corev1.Pod](moves.Space, pod), client.GracePeriodSeconds(0)))
 	}
 	if status, ended := p.Exited(soon); !ended || status != 1 {
 		t.Errorf("exit status %d, ended %v", status, ended)
 	}
-	if log := p.Log(); !strings.Contains(log, "pods left: 1\n  default/"+stays.launcher()+": Failed") || !stays.podThere(t) {
+	if log := p.Log(); !strings.Contains(log, "pods left: 1\n  default/"+stays.launcher()+": Failed") || !stays.podThere() {
 		t.Errorf("it does not name the VM that stays:\n%s", log)
 	}
 }

@@ -20,9 +20,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // Whatever is wrong with the webhooks: others are evicted as ever, VMs with a
@@ -30,39 +30,39 @@ import (
 func TestWithoutAnAnswerNothingIsMarkedAndBudgetsHold(t *testing.T) {
 	replicas(t, 1)[0].Kill() // there are a Secret and a caBundle
 	for name, backend := range map[string]func(*testing.T) string{
-		"nobody is there":            func(t *testing.T) string { t.Helper(); return "127.0.0.1:" + freePort(t) },
+		"nobody is there":            func(t *testing.T) string { t.Helper(); return "127.0.0.1:" + rig.FreePorts(t, 1)[0] },
 		"it hangs":                   hanging,
 		"its certificate is expired": expired,
 	} {
 		t.Run(name, func(t *testing.T) {
 			shared.front.backends.Store(&[]string{backend(t)})
 			kept, lost := newVMWithoutWebhooks(t), newVMWithoutWebhooks(t)
-			kept.budget(t)
-			other := newPod(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: kept.namespace, GenerateName: "other-"}})
+			kept.budget()
+			other := kept.newPod(metav1.ObjectMeta{GenerateName: "other-"})
 			var group sync.WaitGroup
 			group.Go(func() {
-				if a := kept.evict(t, nil); a.code != 429 || !strings.Contains(a.text, byBudget) {
+				if a := kept.evict(); a.code != 429 || !strings.Contains(a.text, byBudget) {
 					t.Errorf("a VM with a budget: %+v", a)
 				}
 			})
 			group.Go(func() { // what failing open means
-				if a := lost.evict(t, nil); a.code != 0 {
+				if a := lost.evict(); a.code != 0 {
 					t.Errorf("a VM without a budget: %+v", a)
 				}
 			})
 			begin := time.Now()
-			if a := evictPod(t, other.Namespace, other.Name, nil); a.code != 0 {
+			if a := kept.evictPod(other.Name); a.code != 0 {
 				t.Errorf("another pod: %+v", a)
 			}
 			if took := time.Since(begin); took > 8*time.Second { // the API server waits 10 s for a webhook
 				t.Errorf("another pod's eviction waited %v for the webhook", took)
 			}
 			group.Wait()
-			if mark := kept.get(t).Status.EvacuationNodeName; mark != "" {
+			if mark := kept.get().Status.EvacuationNodeName; mark != "" {
 				t.Errorf("marked for %s", mark)
 			}
 			again := replicas(t, 1)
-			if a := kept.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
+			if a := kept.evict(); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
 				t.Errorf("afterwards: %+v", a)
 			}
 			again[0].Kill()
@@ -75,7 +75,7 @@ func TestWithoutAnAnswerNothingIsMarkedAndBudgetsHold(t *testing.T) {
 func newVMWithoutWebhooks(t *testing.T) *vm {
 	t.Helper()
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, lateLabel: true})
-	v.changePod(t, `{"metadata":{"labels":{"kubevirt.io":"virt-launcher"}}}`)
+	v.changePod(`{"metadata":{"labels":{"kubevirt.io":"virt-launcher"}}}`)
 	return v
 }
 
@@ -92,8 +92,7 @@ func hanging(t *testing.T) string {
 // valid until a minute ago.
 func expired(t *testing.T) string {
 	t.Helper()
-	secret := &corev1.Secret{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: ours, Name: "vmgrace-cluster-controller"}, secret))
+	secret := rig.Read[corev1.Secret](shared.In(t, rig.Ours), "vmgrace-cluster-controller")
 	caBlock, _ := pem.Decode(secret.Data["next-ca.crt"])
 	keyBlock, _ := pem.Decode(secret.Data["next-ca.key"])
 	ca, err := x509.ParseCertificate(caBlock.Bytes)

@@ -9,11 +9,10 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 func TestALauncherPodOutlivesItsVMsGracePeriod(t *testing.T) {
@@ -28,8 +27,7 @@ func TestALauncherPodOutlivesItsVMsGracePeriod(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVM(t, vm{grace: c.vm})
-			p := &corev1.Pod{}
-			kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
+			p := v.readPod()
 			if got := *p.Spec.TerminationGracePeriodSeconds; got != c.want {
 				t.Errorf("terminationGracePeriodSeconds is %d, want %d", got, c.want)
 			}
@@ -44,15 +42,11 @@ func TestALauncherPodOutlivesItsVMsGracePeriod(t *testing.T) {
 func TestThePaddingIsFollowedLive(t *testing.T) {
 	all := replicas(t, 2)
 	policy := `{apiVersion: vmgrace.io/v1alpha1, kind: EvacuationPolicy, metadata: {name: default}, spec: {launcherPadding: 70s}}`
-	shared.api.KubectlApply(t, policy)
-	t.Cleanup(func() { _, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "evacuationpolicy", "default") })
-	kit.Eventually(t, "both replicas have the padding", func() bool {
-		return strings.Contains(all[0].Log(), "LauncherPadding:1m10s") && strings.Contains(all[1].Log(), "LauncherPadding:1m10s")
-	})
+	shared.KubectlApply(t, policy)
+	t.Cleanup(func() { _, _ = shared.TryKubectl(rig.After(t), "", "delete", "evacuationpolicy", "default") })
+	allSay(t, all, "LauncherPadding:1m10s")
 	v := newVM(t, vm{grace: new(int64(100))})
-	p := &corev1.Pod{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, p))
-	if got := *p.Spec.TerminationGracePeriodSeconds; got != 170 {
+	if got := *v.readPod().Spec.TerminationGracePeriodSeconds; got != 170 {
 		t.Errorf("terminationGracePeriodSeconds is %d, want 170", got)
 	}
 }
@@ -61,8 +55,8 @@ func TestAPodThatIsNoVMsIsLeftAlone(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{grace: new(int64(600))})
 	v.uid = "somebody-elses"
-	kit.Must(t, shared.objects.Delete(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}, client.GracePeriodSeconds(0)))
-	if p := v.pod(t); *p.Spec.TerminationGracePeriodSeconds != 30 {
+	kit.Must(t, v.Delete(t.Context(), v.launcherPod(), client.GracePeriodSeconds(0)))
+	if p := v.pod(); *p.Spec.TerminationGracePeriodSeconds != 30 {
 		t.Errorf("terminationGracePeriodSeconds is %d", *p.Spec.TerminationGracePeriodSeconds)
 	}
 }
@@ -70,7 +64,7 @@ func TestAPodThatIsNoVMsIsLeftAlone(t *testing.T) {
 func TestALauncherThatIsNotProtectedGetsAWarning(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{})
-	_, err := shared.api.TryKubectl(t.Context(), `
+	_, err := shared.TryKubectl(t.Context(), `
 apiVersion: v1
 kind: Pod
 metadata:
@@ -81,7 +75,7 @@ metadata:
 spec: {containers: [{name: c, image: none, livenessProbe: {tcpSocket: {port: 9252}, terminationGracePeriodSeconds: 5}}]}
 `, "create", "--warnings-as-errors", "-f", "-")
 	t.Cleanup(func() {
-		_, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "pod", "odd", "--grace-period=0", "--force")
+		_, _ = shared.TryKubectl(rig.After(t), "", "delete", "pod", "odd", "--grace-period=0", "--force")
 	})
 	for _, warning := range []string{"can be evicted without its VM being moved", "where the probe fails the guest loses its grace period"} {
 		if err == nil || !strings.Contains(err.Error(), warning) {
@@ -91,7 +85,7 @@ spec: {containers: [{name: c, image: none, livenessProbe: {tcpSocket: {port: 925
 }
 
 func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
-	shared.api.Kubectl(t, "delete", "secret", "-n", ours, "vmgrace-cluster-controller", "--ignore-not-found")
+	shared.Kubectl(t, "delete", "secret", "-n", rig.Ours, "vmgrace-cluster-controller", "--ignore-not-found")
 	all := replicas(t, 2, "--certificate-validity=20s")
 	serial := func() string {
 		c, err := tls.Dial("tcp", "127.0.0.1:"+all[0].webhook, &tls.Config{InsecureSkipVerify: true})
@@ -107,7 +101,7 @@ func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
 		}
 		seen[serial()] = true
 		v := newVM(t, vm{strategy: "LiveMigrate"})
-		if a := v.evict(t, nil); a.code != 429 {
+		if a := v.evict(); a.code != 429 {
 			t.Fatalf("with the %dth certificate the webhook was not asked: %+v", len(seen), a)
 		}
 	}

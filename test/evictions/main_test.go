@@ -11,92 +11,48 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-const (
-	ours = "vmgrace-system"
-	soon = 30 * time.Second
-)
+const soon = 30 * time.Second
 
 // shared is what all tests use. They restore what they break.
 var shared struct {
-	api     *cluster.API
-	binary  string
-	config  *rest.Config
-	objects client.Client
-	core    *kubernetes.Clientset
-	front   *front
-	audit   string // the API server's log of what cluster-controller asks
+	*rig.Rig
+
+	front *front
+	audit string // the API server's log of what cluster-controller asks
 }
 
 func TestMain(m *testing.M) {
-	os.Exit(withAudit(func(flags ...string) int {
-		return cluster.Main(func(a *cluster.API) int {
-			shared.api = a
-			if err := start(a); err != nil {
-				fmt.Fprintln(os.Stderr, "NOT RUN:", err)
-				return 1
-			}
-			return m.Run()
-		}, flags...)
+	const asked = `"omitStages":["RequestReceived","ResponseStarted"],
+		"rules":[{"level":"Metadata","users":["system:serviceaccount:` + rig.Ours + `:cluster-controller"]},{"level":"None"}]`
+	os.Exit(rig.Audited(asked, func(file string, flags ...string) int {
+		shared.audit = file
+		return cluster.Main(func(a *cluster.API) int { return rig.Main(m, a, start) }, flags...)
 	}))
 }
 
 func start(a *cluster.API) (err error) {
-	shared.binary = filepath.Join(a.Dir, "cluster-controller")
-	if out, err := exec.Command("go", "build", "-race", "-o", shared.binary, "../../cmd/cluster-controller").CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	if shared.config, err = clientcmd.BuildConfigFromFlags("", a.Kubeconfig); err != nil {
+	// The daemonset has the namespace.
+	if shared.Rig, err = rig.Start(a, "cluster-controller", "apply -k ../../deploy/daemonset", "apply -k ../../deploy/controller"); err != nil {
 		return err
 	}
-	shared.config.QPS = -1
-	known := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{scheme.AddToScheme, kubevirt.AddToScheme} {
-		if err := add(known); err != nil {
-			return err
-		}
-	}
-	if shared.core, err = kubernetes.NewForConfig(shared.config); err != nil {
-		return err
-	}
-	ctx := context.Background()
-	for _, args := range [][]string{
-		{"apply", "-k", "../../deploy/crds"},
-		{"apply", "-k", "../../deploy/daemonset"}, // has the namespace
-		{"apply", "-k", "../../deploy/controller"},
-		{"wait", "--for=condition=Established", "crd/virtualmachineinstances.kubevirt.io", "crd/evacuationpolicies.vmgrace.io", "--timeout=30s"},
-	} {
-		if _, err := a.TryKubectl(ctx, "", args...); err != nil {
-			return err
-		}
-	}
-	if shared.objects, err = client.New(shared.config, client.Options{Scheme: known}); err != nil {
-		return err
-	}
+	shared.Never = append(shared.Never, "forbidden")
 	if shared.front, err = listen(); err != nil {
 		return err
 	}
-	return pointWebhooks(ctx, a)
+	return pointWebhooks(context.Background(), a)
 }
 
 // pointWebhooks applies the shipped configurations with an address in place of
@@ -177,7 +133,7 @@ type replica struct {
 // replicas starts n of them and waits until they answer. They end with the test.
 func replicas(t *testing.T, n int, args ...string) []*replica {
 	t.Helper()
-	return replicasVia(t, n, shared.api.ServiceAccount(t, ours, "cluster-controller").Kubeconfig, args...)
+	return replicasVia(t, n, shared.ServiceAccount(t, rig.Ours, "cluster-controller").Kubeconfig, args...)
 }
 
 // replicasVia is replicas that find the API server as that file says.
@@ -185,25 +141,13 @@ func replicasVia(t *testing.T, n int, kubeconfig string, args ...string) []*repl
 	t.Helper()
 	var all []*replica
 	var backends []string
-	for i := range n {
-		r := &replica{webhook: freePort(t), metrics: "127.0.0.1:" + freePort(t), health: "127.0.0.1:" + freePort(t)}
-		cmd := exec.Command(shared.binary, append([]string{
+	for ports := range slices.Chunk(rig.FreePorts(t, 3*n), 3) {
+		r := &replica{webhook: ports[0], metrics: "127.0.0.1:" + ports[1], health: "127.0.0.1:" + ports[2]}
+		r.Process = shared.Begin(t, append([]string{
 			"--kubeconfig=" + kubeconfig, "--webhook-port=" + r.webhook,
 			"--metrics-address=" + r.metrics, "--health-address=" + r.health, "--log-format=json", "-v",
 			"--controllers=eviction-webhook,launcher-webhook", // budgets are the tests' own
 		}, args...)...)
-		p, err := node.StartProcess(cmd, filepath.Join(t.TempDir(), fmt.Sprintf("replica-%d.log", i)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Process = p
-		t.Cleanup(func() {
-			p.Kill()
-			log := p.Log()
-			if strings.Contains(log, "DATA RACE") || strings.Contains(log, "forbidden") || t.Failed() {
-				t.Errorf("log of a replica:\n%s", log[max(0, len(log)-6000):])
-			}
-		})
 		all, backends = append(all, r), append(backends, "127.0.0.1:"+r.webhook)
 	}
 	shared.front.backends.Store(&backends)
@@ -212,17 +156,8 @@ func replicasVia(t *testing.T, n int, kubeconfig string, args ...string) []*repl
 		kit.Eventually(t, "a replica becomes ready", func() bool { return r.get("/readyz") == "ok" })
 	}
 	kit.Eventually(t, "the API server has the caBundle", func() bool {
-		return shared.api.Kubectl(t, "get", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-o", "jsonpath={.items[*].webhooks[*].clientConfig.caBundle}") != ""
+		return shared.Kubectl(t, "get", "validatingwebhookconfiguration,mutatingwebhookconfiguration", "-o", "jsonpath={.items[*].webhooks[*].clientConfig.caBundle}") != ""
 	})
 	settled(t)
 	return all
-}
-
-func freePort(t *testing.T) string {
-	t.Helper()
-	p, err := node.FreePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprint(p)
 }

@@ -19,12 +19,11 @@ import (
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 const byBudget = "Cannot evict pod as it would violate the pod's disruption budget."
@@ -33,41 +32,31 @@ const byBudget = "Cannot evict pod as it would violate the pod's disruption budg
 func TestAVMThatChangesBeforeItsMarkIsLookedAtAgain(t *testing.T) {
 	w := newWire(t)
 	replicasVia(t, 1, w.kubeconfig)
-	strategy := kubevirt.StrategyLiveMigrate
-	for name, change := range map[string]func(*testing.T, *vm){
-		"it moves": func(t *testing.T, v *vm) { t.Helper(); v.status(t, `{"nodeName":"node-b"}`) },
-		"it is deleted": func(t *testing.T, v *vm) {
-			t.Helper()
-			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
-		},
-		"it is made anew": func(t *testing.T, v *vm) {
-			t.Helper()
-			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
-			next := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}
-			next.Spec.EvictionStrategy = &strategy
-			kit.Must(t, shared.objects.Create(t.Context(), next))
-			v.status(t, `{"phase":"Running","nodeName":"node-a","conditions":[{"type":"LiveMigratable","status":"True"}]}`)
+	for name, change := range map[string]func(*vm){
+		"it moves":      func(v *vm) { v.status(`{"nodeName":"node-b"}`) },
+		"it is deleted": (*vm).delete,
+		"it is made anew": func(v *vm) {
+			v.anew()
+			v.status(`{"phase":"Running","nodeName":"node-a","conditions":[{"type":"LiveMigratable","status":"True"}]}`)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-			w.once(func() { change(t, v) })
+			w.once(func() { change(v) })
 			// The pod that is evicted is not that of a VM on that node any more.
-			if a := v.evict(t, nil); a.code != 0 {
+			if a := v.evict(); a.code != 0 {
 				t.Errorf("%+v, want it to be allowed", a)
 			}
-			vmi := &kubevirt.VirtualMachineInstance{}
-			err := shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.name}, vmi)
-			if client.IgnoreNotFound(err) != nil || vmi.Status.EvacuationNodeName != "" {
-				t.Errorf("%v; marked for %q", err, vmi.Status.EvacuationNodeName)
+			if vmi := rig.Find[kubevirt.VirtualMachineInstance](v.Space, v.name); vmi != nil && vmi.Status.EvacuationNodeName != "" {
+				t.Errorf("marked for %q", vmi.Status.EvacuationNodeName)
 			}
 		})
 	}
 	t.Run("somebody marks it", func(t *testing.T) {
 		v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-		v.budget(t)
-		w.once(func() { v.status(t, `{"evacuationNodeName":"node-a"}`) })
-		if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, byBudget) {
+		v.budget()
+		w.once(func() { v.status(`{"evacuationNodeName":"node-a"}`) })
+		if a := v.evict(); a.code != 429 || !strings.Contains(a.text, byBudget) {
 			t.Errorf("%+v, want the budget's answer", a)
 		}
 	})
@@ -91,7 +80,7 @@ func TestAVMThatCannotBeReadIsNotEvicted(t *testing.T) {
 	} {
 		w.reads.Store(&answer)
 		before := counted(all, "vmgrace_evictions_total", `verdict="failed"`)
-		if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "kubevirt failed getting the vmi: ") {
+		if a := v.evict(); a.code != 429 || !strings.Contains(a.text, "kubevirt failed getting the vmi: ") {
 			t.Errorf("%s: %+v", name, a)
 		}
 		if n := counted(all, "vmgrace_evictions_total", `verdict="failed"`) - before; n != 1 {
@@ -99,7 +88,7 @@ func TestAVMThatCannotBeReadIsNotEvicted(t *testing.T) {
 		}
 	}
 	w.reads.Store(nil)
-	if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
+	if a := v.evict(); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
 		t.Errorf("afterwards: %+v", a)
 	}
 }
@@ -121,23 +110,27 @@ func TestAVMThatCannotBeMarkedIsNotEvicted(t *testing.T) {
 			_, _ = fmt.Fprintf(rw, `{"kind":"Status","apiVersion":"v1","status":"Failure","code":%d,"reason":%q,"message":"a policy refuses it"}`, code, reason)
 		})
 		w.marks.Store(&refuses)
-		if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "kubevirt failed marking the vmi for eviction: ") || !strings.Contains(a.text, "a policy refuses it") {
+		if a := v.evict(); a.code != 429 || !strings.Contains(a.text, "kubevirt failed marking the vmi for eviction: ") || !strings.Contains(a.text, "a policy refuses it") {
 			t.Errorf("%d: %+v", code, a)
 		}
-		if n := tries.Load(); n > 2 || v.marked(t) {
-			t.Errorf("%d: tried %d times, marked: %v", code, n, v.marked(t))
+		if n := tries.Load(); n > 2 || v.marked() {
+			t.Errorf("%d: tried %d times, marked: %v", code, n, v.marked())
 		}
 		w.marks.Store(nil)
-		if a := v.evict(t, nil); a.code != 429 || !v.marked(t) {
-			t.Errorf("afterwards: %+v, marked: %v", a, v.marked(t))
+		if a := v.evict(); a.code != 429 || !v.marked() {
+			t.Errorf("afterwards: %+v, marked: %v", a, v.marked())
 		}
 	}
 }
 
-func (v *vm) status(t *testing.T, status string) {
-	t.Helper()
-	vmi := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}
-	kit.Must(t, shared.objects.Status().Patch(t.Context(), vmi, client.RawPatch("application/merge-patch+json", []byte(`{"status":`+status+`}`))))
+// delete deletes the VMI.
+func (v *vm) delete() { v.Helper(); kit.Must(v, v.Delete(v.Context(), v.get())) }
+
+// anew deletes the VMI and makes another one of its name.
+func (v *vm) anew() {
+	v.Helper()
+	v.delete()
+	v.Make(v.VMI(v.name, v.node, kubevirt.StrategyLiveMigrate), "")
 }
 
 // The explanation is written, and then the process is no more.
@@ -145,22 +138,22 @@ func TestAReplicaThatDiesInTheMiddleOfAMarkLeavesNone(t *testing.T) {
 	w := newWire(t)
 	r := replicasVia(t, 1, w.kubeconfig)[0]
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-	v.budget(t)
+	v.budget()
 	w.atMark.Store(new(func() bool { r.Kill(); return false }))
-	if a := v.evict(t, func(e *policyv1.Eviction) {
+	if a := v.evict(func(e *policyv1.Eviction) {
 		e.Annotations = map[string]string{"requested-by": "sigs.k8s.io/descheduler"}
 	}); a.code != 429 || !strings.Contains(a.text, byBudget) {
 		t.Errorf("%+v, want the budget's answer", a)
 	}
-	half := v.get(t)
+	half := v.get()
 	if half.Annotations[evacuation.CauseAnnotation] == "" || half.Status.EvacuationNodeName != "" {
 		t.Fatalf("it did not die between the two: %+v", half)
 	}
 	replicas(t, 1)
-	if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
+	if a := v.evict(); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
 		t.Errorf("%+v, want it to be marked now", a)
 	}
-	now := v.get(t)
+	now := v.get()
 	if now.Status.EvacuationNodeName != "node-a" || now.Annotations[kubevirt.EvictionSourceAnnotation] != "" {
 		t.Errorf("marked for %q, explained as %v: the second eviction was nobody's but kubectl's", now.Status.EvacuationNodeName, now.Annotations)
 	}
@@ -171,7 +164,7 @@ func TestTwoReplicasThatMarkAtOnceMakeOneMark(t *testing.T) {
 	w := newWire(t)
 	all := replicasVia(t, 2, w.kubeconfig)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-	v.budget(t)
+	v.budget()
 	// Each mark waits until the other is about to be written.
 	met := make(chan struct{})
 	var arrived atomic.Int32
@@ -202,16 +195,15 @@ func TestTwoReplicasThatMarkAtOnceMakeOneMark(t *testing.T) {
 			marks++
 		}
 	}
-	if marks != 1 || left != 1 || v.get(t).Status.EvacuationNodeName != "node-a" {
-		t.Errorf("%d say that they marked it, %d leave it to the budget; it is marked for %q", marks, left, v.get(t).Status.EvacuationNodeName)
+	if marks != 1 || left != 1 || v.get().Status.EvacuationNodeName != "node-a" {
+		t.Errorf("%d say that they marked it, %d leave it to the budget; it is marked for %q", marks, left, v.get().Status.EvacuationNodeName)
 	}
 }
 
 // evictionPath is where the API server asks.
 func evictionPath(t *testing.T) string {
 	t.Helper()
-	config := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: "vmgrace-cluster-controller"}, config))
+	config := rig.Read[admissionregistrationv1.ValidatingWebhookConfiguration](shared.In(t, ""), "vmgrace-cluster-controller")
 	u, err := url.Parse(*config.Webhooks[0].ClientConfig.URL)
 	kit.Must(t, err)
 	return u.Path
@@ -229,19 +221,18 @@ func TestAForgedReviewMarksNothing(t *testing.T) {
 			t.Errorf("%s: %+v, %+v", wrong, of, other)
 		}
 	}
-	if now := marked.get(t); now.Status.EvacuationNodeName != "" || len(now.Annotations) > 0 {
+	if now := marked.get(); now.Status.EvacuationNodeName != "" || len(now.Annotations) > 0 {
 		t.Errorf("marked for %q, annotations %v", now.Status.EvacuationNodeName, now.Annotations)
 	}
 
 	// An operator applies the manifest again: the path goes back, and comes again.
-	config := &admissionregistrationv1.ValidatingWebhookConfiguration{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Name: "vmgrace-cluster-controller"}, config))
+	config := rig.Read[admissionregistrationv1.ValidatingWebhookConfiguration](shared.In(t, ""), "vmgrace-cluster-controller")
 	plain := strings.TrimSuffix(*config.Webhooks[0].ClientConfig.URL, strings.TrimPrefix(path, "/evict-pod"))
 	config.Webhooks[0].ClientConfig.URL = &plain
-	kit.Must(t, shared.objects.Update(t.Context(), config))
+	kit.Must(t, shared.Update(t.Context(), config))
 	kit.Eventually(t, "the path has its key again", func() bool { return evictionPath(t) == path })
 	kit.Eventually(t, "an eviction marks", func() bool {
-		a := marked.evict(t, nil)
+		a := marked.evict()
 		return a.code == http.StatusTooManyRequests && strings.Contains(a.text, "Eviction triggered evacuation")
 	})
 }
@@ -251,7 +242,7 @@ func (r *replica) review(t *testing.T, v *vm, path string) *admissionv1.Admissio
 	t.Helper()
 	text := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","name":%q,"namespace":%q,"operation":"CREATE",
 		"kind":{"group":"policy","version":"v1","kind":"Eviction"},"resource":{"group":"","version":"v1","resource":"pods"},"subResource":"eviction",
-		"object":{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%[1]q,"namespace":%[2]q}}}}`, v.launcher(), v.namespace)
+		"object":{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%[1]q,"namespace":%[2]q}}}}`, v.launcher(), v.NS)
 	https := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 	resp, err := https.Post("https://127.0.0.1:"+r.webhook+path, "application/json", strings.NewReader(text))
 	if err != nil {
@@ -274,19 +265,19 @@ func TestAReplicaThatIsToldToEndAnswersAllThatItIsAsked(t *testing.T) {
 	w := newWire(t)
 	r := replicasVia(t, 1, w.kubeconfig)[0]
 	before, after := newVM(t, vm{strategy: "LiveMigrate", migratable: true}), newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-	before.budget(t)
-	after.budget(t)
+	before.budget()
+	after.budget()
 	// Given an eviction whose mark is being written
 	writing, goesOn := make(chan struct{}), make(chan struct{})
 	w.once(func() { close(writing); <-goesOn })
 	answered := make(chan answer, 1)
-	go func() { answered <- before.evict(t, nil) }()
+	go func() { answered <- before.evict() }()
 	<-writing
 	// When the replica is told to end
 	kit.Must(t, r.Signal(syscall.SIGTERM))
 	// Then it takes the next one, which comes before the API server knows,
 	const mark = "Eviction triggered evacuation"
-	if a := after.evict(t, nil); a.code != 429 || !strings.Contains(a.text, mark) {
+	if a := after.evict(); a.code != 429 || !strings.Contains(a.text, mark) {
 		t.Errorf("asked after the signal: %+v", a)
 	}
 	// and answers the first one as ever, however long that takes within its bound.

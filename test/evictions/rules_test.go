@@ -14,17 +14,18 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 func TestFiftyEvictionsMakeOneMark(t *testing.T) {
 	all := replicas(t, 2)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-	v.budget(t)
+	v.budget()
 	before := counted(all, "vmgrace_evictions_total", `verdict="marked"`)
 	answers := make([]answer, 50)
 	var group sync.WaitGroup
 	for i := range answers {
-		group.Go(func() { answers[i] = v.evict(t, nil) })
+		group.Go(func() { answers[i] = v.evict() })
 	}
 	group.Wait()
 	marks := 0
@@ -39,67 +40,42 @@ func TestFiftyEvictionsMakeOneMark(t *testing.T) {
 	if got := counted(all, "vmgrace_evictions_total", `verdict="marked"`) - before; marks != 1 || got != 1 {
 		t.Errorf("%d answers say that it was marked, the metric %d; want 1", marks, got)
 	}
-	if !v.podThere(t) || v.get(t).Status.EvacuationNodeName != "node-a" {
+	if !v.podThere() || v.get().Status.EvacuationNodeName != "node-a" {
 		t.Error("evicted, or not marked")
 	}
 }
 
 func TestOrphansNeverBlockADrain(t *testing.T) {
 	replicas(t, 1)
-	for name, orphan := range map[string]func(*testing.T, *vm){
-		"VMI gone": func(t *testing.T, v *vm) {
-			t.Helper()
-			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
+	for name, orphan := range map[string]func(*vm){
+		"VMI gone": (*vm).delete,
+		"VMI deleting": func(v *vm) {
+			vmi := v.get()
+			v.Change(vmi, `{"metadata":{"finalizers":["vmgrace.io/test"]}}`)
+			v.delete()
+			t.Cleanup(func() { kit.Must(t, shared.Patch(rig.After(t), vmi, rig.Merge(`{"metadata":{"finalizers":null}}`))) })
 		},
-		"VMI deleting": func(t *testing.T, v *vm) {
-			t.Helper()
-			vmi := v.get(t)
-			vmi.Finalizers = []string{"vmgrace.io/test"}
-			kit.Must(t, shared.objects.Update(t.Context(), vmi))
-			kit.Must(t, shared.objects.Delete(t.Context(), vmi))
-			t.Cleanup(func() {
-				patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
-				kit.Must(t, shared.objects.Patch(contextOf(t), vmi, patch))
-			})
-		},
-		"another VMI of the name": func(t *testing.T, v *vm) {
-			t.Helper()
-			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
-			next := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.name}}
-			strategy := kubevirt.StrategyLiveMigrate
-			next.Spec.EvictionStrategy = &strategy
-			kit.Must(t, shared.objects.Create(t.Context(), next))
-		},
-		"pod without a name of its VMI": func(t *testing.T, v *vm) {
-			t.Helper()
-			v.changePod(t, `{"metadata":{"annotations":{"kubevirt.io/domain":null}}}`)
-		},
-		"no launcher": func(t *testing.T, v *vm) {
-			t.Helper()
-			v.changePod(t, `{"metadata":{"labels":{"kubevirt.io":null}}}`)
-		},
+		"another VMI of the name":       (*vm).anew,
+		"pod without a name of its VMI": func(v *vm) { v.changePod(`{"metadata":{"annotations":{"kubevirt.io/domain":null}}}`) },
+		"no launcher":                   func(v *vm) { v.changePod(`{"metadata":{"labels":{"kubevirt.io":null}}}`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVM(t, vm{strategy: "LiveMigrate"})
-			orphan(t, v)
-			if a := v.evict(t, nil); a.code != 0 {
+			orphan(v)
+			if a := v.evict(); a.code != 0 {
 				t.Errorf("%+v, want it to be allowed", a)
 			}
 		})
 	}
 }
 
-func (v *vm) changePod(t *testing.T, patch string) {
-	t.Helper()
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
-	kit.Must(t, shared.objects.Patch(t.Context(), p, client.RawPatch("application/merge-patch+json", []byte(patch))))
-}
+func (v *vm) changePod(patch string) { v.Helper(); v.Change(v.launcherPod(), patch) }
 
 func TestAMigrationsTargetNeverMarks(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, podNode: "node-b"})
-	if a := v.evict(t, nil); a.code != 0 || v.get(t).Status.EvacuationNodeName != "" {
-		t.Errorf("%+v, %+v", a, v.get(t).Status)
+	if a := v.evict(); a.code != 0 || v.get().Status.EvacuationNodeName != "" {
+		t.Errorf("%+v, %+v", a, v.get().Status)
 	}
 }
 
@@ -110,11 +86,10 @@ func TestACordonedNodeIsNoted(t *testing.T) {
 		"tainted":  {Taints: []corev1.Taint{{Key: "kubevirt.io/drain", Effect: corev1.TaintEffectNoSchedule}}},
 		"neither":  {},
 	} {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}
-		kit.Must(t, shared.objects.Create(t.Context(), n))
+		shared.In(t, "").Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, "")
 		v := newVM(t, vm{strategy: "External", node: name})
-		v.evict(t, nil)
-		if got := v.get(t).Annotations[evacuation.CordonedAnnotation] == evacuation.Yes; got != (name != "neither") {
+		v.evict()
+		if got := v.get().Annotations[evacuation.CordonedAnnotation] == evacuation.Yes; got != (name != "neither") {
 			t.Errorf("%s: noted as cordoned: %v", name, got)
 		}
 	}
@@ -123,63 +98,47 @@ func TestACordonedNodeIsNoted(t *testing.T) {
 func TestAVolumeIsNotTakenFromARunningVM(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{strategy: "None"})
-	owner := v.owner(t)[0]
-	volume := func(name string, owners ...metav1.OwnerReference) *corev1.Pod {
-		return newPod(t, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
-			Namespace: v.namespace, Name: name, OwnerReferences: owners, Labels: map[string]string{kubevirt.AppLabel: kubevirt.HotplugApp},
-		}, Spec: corev1.PodSpec{NodeName: "node-a"}})
+	owner := v.owner()[0]
+	volume := func(name string, owners ...metav1.OwnerReference) {
+		v.newPod(metav1.ObjectMeta{Name: name, OwnerReferences: owners, Labels: map[string]string{kubevirt.AppLabel: kubevirt.HotplugApp}})
 	}
 	volume("hp-volume-used", owner)
 	want := "cannot evict hotplug pod: hp-volume-used associated with running vmi: " + v.name + " in namespace default"
-	if a := evictPod(t, v.namespace, "hp-volume-used", nil); a.code != 429 || !strings.HasSuffix(a.text, want) {
+	if a := v.evictPod("hp-volume-used"); a.code != 429 || !strings.HasSuffix(a.text, want) {
 		t.Errorf("%+v, want %q", a, want)
 	}
 	other := owner
 	other.UID = "00000000-0000-0000-0000-000000000000"
 	for name, owners := range map[string][]metav1.OwnerReference{"hp-volume-nobodys": nil, "hp-volume-former": {other}} {
 		volume(name, owners...)
-		if a := evictPod(t, v.namespace, name, nil); a.code != 0 {
+		if a := v.evictPod(name); a.code != 0 {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
-	for name, gone := range map[string]func(*testing.T, *vm) []metav1.OwnerReference{
-		"two owners": func(_ *testing.T, _ *vm) []metav1.OwnerReference { return []metav1.OwnerReference{owner, other} },
-		"VMI gone": func(t *testing.T, v *vm) []metav1.OwnerReference {
-			t.Helper()
-			kit.Must(t, shared.objects.Delete(t.Context(), v.get(t)))
-			return v.owner(t)
-		},
-		"VMI ended": func(t *testing.T, v *vm) []metav1.OwnerReference {
-			t.Helper()
-			v.status(t, `{"phase":"Failed"}`)
-			return v.owner(t)
-		},
-		"launcher ended": func(t *testing.T, v *vm) []metav1.OwnerReference {
-			t.Helper()
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
-			kit.Must(t, shared.objects.Status().Patch(t.Context(), p, client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Succeeded"}}`))))
-			return v.owner(t)
-		},
-		"launcher gone": func(t *testing.T, v *vm) []metav1.OwnerReference {
-			t.Helper()
-			owners := v.owner(t)
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
-			kit.Must(t, shared.objects.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
-			return owners
-		},
+	for name, gone := range map[string]func(*vm){
+		"two owners":     nil,
+		"VMI gone":       (*vm).delete,
+		"VMI ended":      func(v *vm) { v.status(`{"phase":"Failed"}`) },
+		"launcher ended": func(v *vm) { v.podStatus(`{"phase":"Succeeded"}`) },
+		"launcher gone":  func(v *vm) { kit.Must(t, v.Delete(t.Context(), v.launcherPod(), client.GracePeriodSeconds(0))) },
 	} {
 		of := newVM(t, vm{strategy: "LiveMigrate"})
-		volume("hp-volume-of-"+of.name, gone(t, of)...)
-		if a := evictPod(t, of.namespace, "hp-volume-of-"+of.name, nil); a.code != 0 {
+		owners := of.owner()
+		if gone == nil {
+			owners = []metav1.OwnerReference{owner, other}
+		} else {
+			gone(of)
+		}
+		volume("hp-volume-of-"+of.name, owners...)
+		if a := of.evictPod("hp-volume-of-" + of.name); a.code != 0 {
 			t.Errorf("%s: %+v", name, a)
 		}
 	}
 }
 
 // owner is what a pod has that belongs to the VM's launcher.
-func (v *vm) owner(t *testing.T) []metav1.OwnerReference {
-	t.Helper()
-	launcher := &corev1.Pod{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, launcher))
+func (v *vm) owner() []metav1.OwnerReference {
+	v.Helper()
+	launcher := v.readPod()
 	return []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: launcher.Name, UID: launcher.UID}}
 }

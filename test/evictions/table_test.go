@@ -3,24 +3,17 @@
 package evictions
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
 
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
-	"github.com/vmgrace/vmgrace/test/kit"
 )
-
-// contextOf is for what is done after the test.
-func contextOf(t *testing.T) context.Context {
-	t.Helper()
-	return context.WithoutCancel(t.Context())
-}
 
 // Each row and both columns of the contract's table, as a client sees them.
 func TestEvictionsAreAnsweredByStrategy(t *testing.T) {
@@ -47,16 +40,16 @@ func TestEvictionsAreAnsweredByStrategy(t *testing.T) {
 		t.Run(fmt.Sprintf("%s,migratable=%v", c.strategy, c.migratable), func(t *testing.T) {
 			v := newVM(t, vm{strategy: c.strategy, migratable: c.migratable})
 			if c.second != "" {
-				v.budget(t)
+				v.budget()
 			}
-			first := v.evict(t, nil)
+			first := v.evict()
 			switch {
 			case c.marks:
 				want := fmt.Sprintf(`Eviction triggered evacuation of VMI "default/%s"`, v.name)
 				if first.code != 429 || !strings.HasSuffix(first.text, want) || first.retry != 0 {
 					t.Errorf("%+v, want a 429 that ends with %q", first, want)
 				}
-				vmi := v.get(t)
+				vmi := v.get()
 				if vmi.Status.EvacuationNodeName != "node-a" || vmi.Annotations[evacuation.CauseAnnotation] != "Eviction" {
 					t.Errorf("not marked: %+v", vmi)
 				}
@@ -67,14 +60,14 @@ func TestEvictionsAreAnsweredByStrategy(t *testing.T) {
 			case first.code != 0:
 				t.Errorf("%+v, want it to be allowed", first)
 			}
-			if !c.marks && v.get(t).Status.EvacuationNodeName != "" {
+			if !c.marks && v.get().Status.EvacuationNodeName != "" {
 				t.Error("marked")
 			}
 			marked := newVM(t, vm{strategy: c.strategy, migratable: c.migratable, mark: "node-a"})
 			if c.second != "" {
-				marked.budget(t)
+				marked.budget()
 			}
-			if a := marked.evict(t, nil); (c.second == "") != (a.code == 0) || !strings.Contains(a.text, c.second) {
+			if a := marked.evict(); (c.second == "") != (a.code == 0) || !strings.Contains(a.text, c.second) {
 				t.Errorf("marked: %+v, want %q", a, c.second)
 			}
 		})
@@ -85,15 +78,12 @@ func TestTheClustersStrategyCountsWhereTheVMStatesNone(t *testing.T) {
 	all := replicas(t, 2)
 	kv := &kubevirt.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevirt"}}
 	kv.Spec.Configuration.EvictionStrategy = new(kubevirt.StrategyLiveMigrate)
-	kit.Must(t, shared.objects.Create(t.Context(), kv))
-	t.Cleanup(func() { kit.Must(t, shared.objects.Delete(contextOf(t), kv)) })
-	kit.Eventually(t, "both replicas have the strategy", func() bool {
-		return strings.Contains(all[0].Log(), "EvictionStrategy:LiveMigrate") && strings.Contains(all[1].Log(), "EvictionStrategy:LiveMigrate")
-	})
+	shared.In(t, "").Make(kv, "")
+	allSay(t, all, "EvictionStrategy:LiveMigrate")
 	for own, marks := range map[string]bool{"": true, "None": false, "Sometimes": false, "External": true} {
 		v := newVM(t, vm{strategy: own, migratable: true})
-		a := v.evict(t, nil)
-		if got := v.get(t).Status.EvacuationNodeName == "node-a"; got != marks || (a.code == 429) != marks {
+		a := v.evict()
+		if got := v.get().Status.EvacuationNodeName == "node-a"; got != marks || (a.code == 429) != marks {
 			t.Errorf("the VMI's own is %q: %+v, marked: %v", own, a, got)
 		}
 	}
@@ -102,49 +92,44 @@ func TestTheClustersStrategyCountsWhereTheVMStatesNone(t *testing.T) {
 func TestAStaleMarkIsOverwritten(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, mark: "node-of-old"})
-	if a := v.evict(t, nil); a.code != 429 || v.get(t).Status.EvacuationNodeName != "node-a" {
-		t.Errorf("%+v, %+v", a, v.get(t).Status)
+	if a := v.evict(); a.code != 429 || v.get().Status.EvacuationNodeName != "node-a" {
+		t.Errorf("%+v, %+v", a, v.get().Status)
 	}
 }
 
 func TestTheNodeOfALabelCounts(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, noStatusNodeName: true})
-	if a := v.evict(t, nil); a.code != 429 || v.get(t).Status.EvacuationNodeName != "node-a" {
-		t.Errorf("%+v, %+v", a, v.get(t).Status)
+	if a := v.evict(); a.code != 429 || v.get().Status.EvacuationNodeName != "node-a" {
+		t.Errorf("%+v, %+v", a, v.get().Status)
 	}
 }
 
 func TestAVMWithoutAStatusIsMarked(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{strategy: "External", noStatus: true})
-	if a := v.evict(t, nil); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") || v.get(t).Status.EvacuationNodeName != "node-a" {
-		t.Errorf("%+v, %+v", a, v.get(t).Status)
+	if a := v.evict(); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") || v.get().Status.EvacuationNodeName != "node-a" {
+		t.Errorf("%+v, %+v", a, v.get().Status)
 	}
 }
 
 func TestDryRunsChangeNothing(t *testing.T) {
 	replicas(t, 1)
-	for name, dry := range map[string]func(*policyv1.Eviction){
-		"deleteOptions": func(e *policyv1.Eviction) { e.DeleteOptions.DryRun = []string{"All"} },
-		"request":       nil,
+	for name, dry := range map[string]func(*vm) answer{
+		"deleteOptions": func(v *vm) answer {
+			return v.evict(func(e *policyv1.Eviction) { e.DeleteOptions.DryRun = []string{"All"} })
+		},
+		"request": func(v *vm) answer {
+			return v.told(&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: v.NS, Name: v.launcher()}}, client.DryRunAll)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-			before := v.get(t).ResourceVersion
-			var a answer
-			if dry != nil {
-				a = v.evict(t, dry)
-			} else {
-				e := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: v.launcher()}}
-				err := shared.core.CoreV1().RESTClient().Post().AbsPath("/api/v1/namespaces/default/pods/"+v.launcher()+"/eviction").
-					Param("dryRun", "All").Body(e).Do(t.Context()).Error()
-				a = told(t, err)
-			}
-			if a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
+			before := v.get().ResourceVersion
+			if a := dry(v); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
 				t.Errorf("%+v", a)
 			}
-			if after := v.get(t).ResourceVersion; after != before {
+			if after := v.get().ResourceVersion; after != before {
 				t.Error("something was written")
 			}
 		})
@@ -154,10 +139,10 @@ func TestDryRunsChangeNothing(t *testing.T) {
 func TestADeschedulersEvictionIsRemembered(t *testing.T) {
 	replicas(t, 1)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
-	v.evict(t, func(e *policyv1.Eviction) {
+	v.evict(func(e *policyv1.Eviction) {
 		e.Annotations = map[string]string{"requested-by": "sigs.k8s.io/descheduler"}
 	})
-	if got := v.get(t).Annotations[kubevirt.EvictionSourceAnnotation]; got != "descheduler" {
+	if got := v.get().Annotations[kubevirt.EvictionSourceAnnotation]; got != "descheduler" {
 		t.Errorf("eviction-source is %q", got)
 	}
 }

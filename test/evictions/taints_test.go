@@ -10,12 +10,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // replacers run the controller at once: they wait for no Lease of an earlier test's.
@@ -25,57 +26,43 @@ func replacers(t *testing.T, more ...string) *replica {
 }
 
 // leaves tells whether somebody has the launcher deleted; no kubelet lets it go.
-func (v *vm) leaves(t *testing.T) bool {
-	t.Helper()
-	return !v.podThere(t) || shared.api.Kubectl(t, "get", "pod", "-n", v.namespace, v.launcher(), "-o", "jsonpath={.metadata.deletionTimestamp}") != ""
+func (v *vm) leaves() bool {
+	v.Helper()
+	p := rig.Find[corev1.Pod](v.Space, v.launcher())
+	return p == nil || p.DeletionTimestamp != nil
 }
 
 // policy sets spec.taintReplacement; it is taken away when the test ends.
 func policy(t *testing.T, replacement string) {
 	t.Helper()
-	shared.api.KubectlApply(t, `{"apiVersion":"vmgrace.io/v1alpha1","kind":"EvacuationPolicy","metadata":{"name":"default"},"spec":{"taintReplacement":`+replacement+`}}`)
+	shared.KubectlApply(t, `{"apiVersion":"vmgrace.io/v1alpha1","kind":"EvacuationPolicy","metadata":{"name":"default"},"spec":{"taintReplacement":`+replacement+`}}`)
 	t.Cleanup(func() {
-		_, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "evacuationpolicy", "default", "--ignore-not-found")
+		_, _ = shared.TryKubectl(rig.After(t), "", "delete", "evacuationpolicy", "default", "--ignore-not-found")
 	})
 }
 
 // policyStatus is what the policy says.
-func policyStatus(t *testing.T) (s v1alpha1.EvacuationPolicyStatus) {
+func policyStatus(t *testing.T) v1alpha1.EvacuationPolicyStatus {
 	t.Helper()
-	text := shared.api.Kubectl(t, "get", "evacuationpolicy", "default", "-o", "jsonpath={.status}")
-	if text != "" {
-		kit.Must(t, json.Unmarshal([]byte(text), &s))
-	}
-	return s
+	return rig.Read[v1alpha1.EvacuationPolicy](shared.In(t, ""), "default").Status
 }
 
 // newNode makes a node that is Ready.
 func newNode(t *testing.T, name string) {
 	t.Helper()
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	kit.Must(t, shared.objects.Create(t.Context(), n))
-	t.Cleanup(func() {
-		_ = shared.objects.Delete(contextOf(t), n)
-		_, _ = shared.api.TryKubectl(contextOf(t), "", "delete", "vmi", "-A", "-l", "kubevirt.io/nodeName="+name)
-	})
-	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}
-	kit.Must(t, shared.objects.Status().Update(t.Context(), n))
+	shared.In(t, "").Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, rig.NodeReady)
 }
 
-// taint gives a node one taint, now; "" takes it.
-func taint(t *testing.T, node, key string) {
+// taint gives a node one taint, now, or none.
+func taint(t *testing.T, node string, key ...string) {
 	t.Helper()
-	taints := "null"
-	if key != "" {
-		taints = fmt.Sprintf(`[{"key":%q,"effect":"NoSchedule","timeAdded":%q}]`, key, time.Now().UTC().Format(time.RFC3339))
-	}
-	shared.api.Kubectl(t, "patch", "node", node, "--type=merge", "-p", `{"spec":{"taints":`+taints+`}}`)
+	shared.In(t, "").Taint(node, key...)
 }
 
 // said are the taint conditions of a VM: D and R.
-func (v *vm) said(t *testing.T) (conditions, why string) {
-	t.Helper()
-	vmi := v.get(t)
+func (v *vm) said() (conditions, why string) {
+	v.Helper()
+	vmi := v.get()
 	if vmi.ConditionIs(kubevirt.NodeTaintDetected, "True") {
 		conditions += "D"
 	}
@@ -85,14 +72,14 @@ func (v *vm) said(t *testing.T) (conditions, why string) {
 	return conditions, why
 }
 
-func (v *vm) becomes(t *testing.T, want string) {
-	t.Helper()
-	kit.Eventually(t, v.name+" says "+want, func() bool { got, _ := v.said(t); return got == want })
+func (v *vm) becomes(want string) {
+	v.Helper()
+	kit.Eventually(v, v.name+" says "+want, func() bool { got, _ := v.said(); return got == want })
 }
 
-func (v *vm) marked(t *testing.T) bool {
-	t.Helper()
-	return v.get(t).Status.EvacuationNodeName != ""
+func (v *vm) marked() bool {
+	v.Helper()
+	return v.get().Status.EvacuationNodeName != ""
 }
 
 func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
@@ -104,24 +91,24 @@ func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
 	from := time.Now().Truncate(time.Second)
 	taint(t, "node-tainted", "maint")
 	// When its node is tainted, the VM says so at once, later that it is to leave,
-	first.becomes(t, "D")
+	first.becomes("D")
 	second := newVM(t, vm{strategy: "None", node: "node-tainted"})
 	stays := newVM(t, vm{strategy: "LiveMigrate", node: "node-tainted"})
-	first.becomes(t, "DR")
+	first.becomes("DR")
 	if took := time.Since(from); took < 2*time.Second {
 		t.Errorf("to be replaced after %v", took)
 	}
-	kit.Eventually(t, "it is marked", func() bool { return first.marked(t) })
+	kit.Eventually(t, "it is marked", func() bool { return first.marked() })
 	// then it is marked, with the cause, not earlier than asked for,
 	if took := time.Since(from); took < 4*time.Second {
 		t.Errorf("marked after %v", took)
 	}
-	if got := first.get(t).Annotations["vmgrace.io/evacuation-cause"]; got != "NodeTaint" {
+	if got := first.get().Annotations["vmgrace.io/evacuation-cause"]; got != "NodeTaint" {
 		t.Errorf("cause %q", got)
 	}
 	// the next one waits for it, one that can neither be moved nor stopped is named,
-	kit.Eventually(t, "the second waits", func() bool { _, why := second.said(t); return why == "WaitsForItsTurn" })
-	kit.Eventually(t, "the third says why", func() bool { _, why := stays.said(t); return why == "NotMigratable" })
+	kit.Eventually(t, "the second waits", func() bool { _, why := second.said(); return why == "WaitsForItsTurn" })
+	kit.Eventually(t, "the third says why", func() bool { _, why := stays.said(); return why == "NotMigratable" })
 	// and all of it is in the policy's status.
 	s := policyStatus(t)
 	if len(s.VMIs) != 3 || s.VMIs[0].Name != first.name || s.VMIs[0].Reason != "InProgress" || s.VMIs[0].Taint != "maint:NoSchedule" || len(s.Taints) != 1 {
@@ -131,14 +118,14 @@ func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
 		t.Errorf("vmgrace_tainted_vmis counts %d", got)
 	}
 	// When the first has moved, the second is evicted.
-	kit.Must(t, shared.objects.Delete(t.Context(), first.get(t)))
-	kit.Eventually(t, "the second's launcher is evicted", func() bool { return second.leaves(t) })
-	if stays.marked(t) || stays.leaves(t) {
+	first.delete()
+	kit.Eventually(t, "the second's launcher is evicted", func() bool { return second.leaves() })
+	if stays.marked() || stays.leaves() {
 		t.Error("a VM that cannot be moved was marked or stopped")
 	}
 	// When the taint goes, nothing is left of it.
-	taint(t, "node-tainted", "")
-	stays.becomes(t, "")
+	taint(t, "node-tainted")
+	stays.becomes("")
 	kit.Eventually(t, "the status is empty", func() bool { return len(policyStatus(t).VMIs) == 0 })
 }
 
@@ -149,7 +136,7 @@ func TestKubectlTellsWhichVMsLeaveATaintedNodeAndWhen(t *testing.T) {
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-told"})
 	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":3600}`)
 	taint(t, "node-told", "maint")
-	v.becomes(t, "DR")
+	v.becomes("DR")
 	kit.Eventually(t, "the status lists it as to be replaced", func() bool {
 		s := policyStatus(t)
 		return len(s.VMIs) == 1 && s.VMIs[0].Condition == kubevirt.NodeTaintReplacing && s.VMIs[0].Due != nil
@@ -160,8 +147,8 @@ func TestKubectlTellsWhichVMsLeaveATaintedNodeAndWhen(t *testing.T) {
 		t.Errorf("due %v after it was to be replaced, want taintReplacementTimeSeconds", took)
 	}
 	for of, told := range map[string]string{
-		"the policy": shared.api.Kubectl(t, "get", "evacuationpolicy", "default", "-o", "yaml"),
-		"the VMI":    shared.api.Kubectl(t, "describe", "vmi", "-n", v.namespace, v.name),
+		"the policy": shared.Kubectl(t, "get", "evacuationpolicy", "default", "-o", "yaml"),
+		"the VMI":    shared.Kubectl(t, "describe", "vmi", "-n", v.NS, v.name),
 	} {
 		for _, want := range []string{v.name, "node-told", "maint:NoSchedule", "NodeTaintReplacing", since, due} {
 			if !strings.Contains(told, want) {
@@ -177,18 +164,18 @@ func TestATaintThatGoesInTimeMovesNobodyAndTakesItsMarkBack(t *testing.T) {
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-taint-goes"})
 	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":3}`)
 	taint(t, "node-taint-goes", "maint")
-	v.becomes(t, "DR")
-	taint(t, "node-taint-goes", "")
-	v.becomes(t, "")
+	v.becomes("DR")
+	taint(t, "node-taint-goes")
+	v.becomes("")
 	// A flap starts the clock anew.
 	taint(t, "node-taint-goes", "maint")
 	again := time.Now()
-	kit.Eventually(t, "it is marked", func() bool { return v.marked(t) })
+	kit.Eventually(t, "it is marked", func() bool { return v.marked() })
 	if took := time.Since(again); took < 2*time.Second {
 		t.Errorf("marked after %v: the former taint's time was counted", took)
 	}
-	taint(t, "node-taint-goes", "")
-	kit.Eventually(t, "the mark is taken back", func() bool { return !v.marked(t) })
+	taint(t, "node-taint-goes")
+	kit.Eventually(t, "the mark is taken back", func() bool { return !v.marked() })
 }
 
 func TestAReplacementGoesOnAfterARestart(t *testing.T) {
@@ -197,15 +184,15 @@ func TestAReplacementGoesOnAfterARestart(t *testing.T) {
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-restart"})
 	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":6}`)
 	taint(t, "node-restart", "maint")
-	v.becomes(t, "DR")
-	since := v.get(t).Condition(kubevirt.NodeTaintReplacing).LastTransitionTime
+	v.becomes("DR")
+	since := v.get().Condition(kubevirt.NodeTaintReplacing).LastTransitionTime
 	r.Kill()
 	replacers(t)
-	kit.Eventually(t, "it is marked", func() bool { return v.marked(t) })
+	kit.Eventually(t, "it is marked", func() bool { return v.marked() })
 	if took := time.Since(since.Time); took > 12*time.Second {
 		t.Errorf("marked %v after it said that it is to leave: the time began anew", took)
 	}
-	if now := v.get(t).Condition(kubevirt.NodeTaintReplacing).LastTransitionTime; !now.Equal(&since) {
+	if now := v.get().Condition(kubevirt.NodeTaintReplacing).LastTransitionTime; !now.Equal(&since) {
 		t.Errorf("to be replaced since %v, before the restart since %v", now, since)
 	}
 }
@@ -220,9 +207,9 @@ func TestWithManyTaintedNodesNobodyIsReplacedAndThatIsSaid(t *testing.T) {
 	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":5,"maxTaintedNodes":1}`)
 	taint(t, "node-many-1", "other")
 	taint(t, "node-many-2", "other")
-	shared.api.Kubectl(t, "taint", "node", "node-many-1", "node-many-2", "maint=1:NoSchedule")
+	shared.Kubectl(t, "taint", "node", "node-many-1", "node-many-2", "maint=1:NoSchedule")
 	for _, v := range []*vm{one, other} {
-		kit.Eventually(t, v.name+" says why", func() bool { _, why := v.said(t); return why == "TooManyTaintedNodes" })
+		kit.Eventually(t, v.name+" says why", func() bool { _, why := v.said(); return why == "TooManyTaintedNodes" })
 	}
 	kit.Eventually(t, "the policy says so", func() bool {
 		for _, c := range policyStatus(t).Conditions {
@@ -232,12 +219,12 @@ func TestWithManyTaintedNodesNobodyIsReplacedAndThatIsSaid(t *testing.T) {
 		}
 		return false
 	})
-	if one.leaves(t) || other.leaves(t) {
+	if one.leaves() || other.leaves() {
 		t.Error("one was evicted")
 	}
 	// When one of the taints goes, the other one's VM leaves.
-	taint(t, "node-many-1", "")
-	kit.Eventually(t, "the other's launcher is evicted", func() bool { return other.leaves(t) })
+	taint(t, "node-many-1")
+	kit.Eventually(t, "the other's launcher is evicted", func() bool { return other.leaves() })
 }
 
 func TestAWholeTolerationKeepsAVMWhereItIs(t *testing.T) {
@@ -245,18 +232,18 @@ func TestAWholeTolerationKeepsAVMWhereItIs(t *testing.T) {
 	replacers(t)
 	v := newVM(t, vm{strategy: "None", node: "node-tolerated"})
 	other := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-tolerated"})
-	v.changePod(t, `{"spec":{"tolerations":[{"key":"maint","operator":"Exists"}]}}`)
+	v.changePod(`{"spec":{"tolerations":[{"key":"maint","operator":"Exists"}]}}`)
 	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":0}`)
 	taint(t, "node-tolerated", "maint")
-	kit.Eventually(t, "the other one is marked", func() bool { return other.marked(t) })
-	if got, _ := v.said(t); got != "" || v.leaves(t) {
+	kit.Eventually(t, "the other one is marked", func() bool { return other.marked() })
+	if got, _ := v.said(); got != "" || v.leaves() {
 		t.Errorf("a VM that tolerates the taint says %q", got)
 	}
 }
 
 func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 	const role = "vmgrace-cluster-controller"
-	rules := shared.api.Kubectl(t, "get", "clusterrole", role, "-o", "json")
+	rules := shared.Kubectl(t, "get", "clusterrole", role, "-o", "json")
 	var have struct {
 		Rules []map[string]any `json:"rules"`
 	}
@@ -269,11 +256,11 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 	}
 	text, err := json.Marshal(map[string]any{"rules": without})
 	kit.Must(t, err)
-	shared.api.Kubectl(t, "patch", "clusterrole", role, "--type=merge", "-p", string(text))
+	shared.Kubectl(t, "patch", "clusterrole", role, "--type=merge", "-p", string(text))
 	t.Cleanup(func() {
 		back, err := json.Marshal(map[string]any{"rules": have.Rules})
 		if err == nil {
-			_, err = shared.api.TryKubectl(contextOf(t), "", "patch", "clusterrole", role, "--type=merge", "-p", string(back))
+			_, err = shared.TryKubectl(rig.After(t), "", "patch", "clusterrole", role, "--type=merge", "-p", string(back))
 		}
 		if err != nil {
 			t.Error(err)
@@ -281,39 +268,41 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 	})
 	var all []*replica
 	kit.Eventually(t, "the right is gone", func() bool {
-		out, _ := shared.api.TryKubectl(t.Context(), "", "auth", "can-i", "list", "nodes", "--as=system:serviceaccount:"+ours+":cluster-controller")
+		out, _ := shared.TryKubectl(t.Context(), "", "auth", "can-i", "list", "nodes", "--as=system:serviceaccount:"+rig.Ours+":cluster-controller")
 		return strings.Contains(out, "no")
 	})
 	all = []*replica{replacers(t, "--controllers=evacuation,migration,disruption-budgets")}
 	newNode(t, "node-unread")
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-unread"})
-	v.budgetExists(t)
-	if a := v.evict(t, nil); !strings.Contains(a.text, "Eviction triggered evacuation") {
+	v.budgetExists()
+	if a := v.evict(); !strings.Contains(a.text, "Eviction triggered evacuation") {
 		t.Errorf("%+v", a)
 	}
 	kit.Eventually(t, "a migration is made, and its target pod", func() bool {
-		var m kubevirt.VirtualMachineInstanceMigrationList
-		kit.Must(t, shared.objects.List(t.Context(), &m, client.InNamespace(v.namespace)))
-		for i := range m.Items {
-			if m.Items[i].Spec.VMIName == v.name {
-				return shared.api.Kubectl(t, "get", "pods", "-n", v.namespace, "-l", "kubevirt.io/migrationJobUID="+string(m.Items[i].UID), "-o", "name") != ""
+		for _, m := range v.Migrations() {
+			if m.Spec.VMIName == v.name {
+				return shared.Kubectl(t, "get", "pods", "-n", v.NS, "-l", "kubevirt.io/migrationJobUID="+string(m.UID), "-o", "name") != ""
 			}
 		}
 		return false
 	})
-	if counted(all, "vmgrace_nodes_readable") != 0 || !strings.Contains(fetch("http://"+all[0].metrics+"/metrics"), "vmgrace_nodes_readable 0") {
+	if counted(all, "vmgrace_nodes_readable") != 0 || !strings.Contains(rig.Fetch("http://"+all[0].metrics+"/metrics"), "vmgrace_nodes_readable 0") {
 		t.Error("the metric does not say it")
 	}
 	if !strings.Contains(all[0].Log(), "nodes cannot be read") {
 		t.Error("the log does not say it")
 	}
-	shared.api.Kubectl(t, "delete", "vmi", "-n", v.namespace, v.name)
-	shared.api.Kubectl(t, "delete", "vmim", "-n", v.namespace, "--all", "--timeout=30s") // who has a finalizer in them still runs
+	shared.Kubectl(t, "delete", "vmi", "-n", v.NS, v.name)
+	shared.Kubectl(t, "delete", "vmim", "-n", v.NS, "--all", "--timeout=30s") // who has a finalizer in them still runs
 }
 
-func (v *vm) budgetExists(t *testing.T) {
-	t.Helper()
-	kit.Eventually(t, "a budget", func() bool {
-		return shared.api.Kubectl(t, "get", "pdb", "-n", v.namespace, "kubevirt-disruption-budget-"+v.uid, "--ignore-not-found", "-o", "name") != ""
-	})
+func (v *vm) budgetExists() {
+	v.Helper()
+	kit.Eventually(v, "a budget", func() bool { return v.readBudget() != nil })
+}
+
+// readBudget reads the VM's budget, nil where it has none.
+func (v *vm) readBudget() *policyv1.PodDisruptionBudget {
+	v.Helper()
+	return rig.Find[policyv1.PodDisruptionBudget](v.Space, "kubevirt-disruption-budget-"+v.uid)
 }

@@ -3,10 +3,9 @@
 package evictions
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -14,29 +13,21 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-func (r *replica) get(path string) string { return fetch("http://" + r.health + path) }
-
-func fetch(url string) string {
-	res, err := http.Get(url)
-	if err != nil {
-		return err.Error()
-	}
-	defer res.Body.Close()
-	text, _ := io.ReadAll(res.Body)
-	return string(text)
-}
+func (r *replica) get(path string) string { return rig.Fetch("http://" + r.health + path) }
 
 // counted is the sum of a metric's samples that contain all of these words.
 func counted(all []*replica, words ...string) (n int) {
 	for _, r := range all {
 	lines:
-		for line := range strings.Lines(fetch("http://" + r.metrics + "/metrics")) {
+		for line := range strings.Lines(rig.Fetch("http://" + r.metrics + "/metrics")) {
 			for _, w := range words {
 				if strings.HasPrefix(line, "#") || !strings.Contains(line, w) {
 					continue lines
@@ -50,19 +41,30 @@ func counted(all []*replica, words ...string) (n int) {
 	return n
 }
 
+// allSay waits until each replica has logged that.
+func allSay(t *testing.T, all []*replica, words string) {
+	t.Helper()
+	for _, r := range all {
+		kit.Eventually(t, "a replica says "+words, func() bool { return strings.Contains(r.Log(), words) })
+	}
+}
+
 // settled waits until the API server asks the webhook: a VM that is not
 // migratable is refused.
 func settled(t *testing.T) {
 	t.Helper()
 	v := newVM(t, vm{strategy: "LiveMigrate"})
 	kit.Eventually(t, "the API server asks the webhook", func() bool {
-		return strings.Contains(v.evict(t, nil).text, "not live-migratable") || v.again(t)
+		return strings.Contains(v.evict().text, "not live-migratable") || v.again()
 	})
 }
 
 // vm is a VMI with its launcher pod; no kubelet touches it.
 type vm struct {
-	name, namespace  string
+	rig.T
+	rig.Space
+
+	name             string
 	strategy         string
 	migratable       bool
 	mark             string
@@ -78,95 +80,74 @@ type vm struct {
 
 func newVM(t *testing.T, v vm) *vm {
 	t.Helper()
-	v.namespace = "default"
-	if v.node == "" {
-		v.node = "node-a"
-	}
-	if v.podNode == "" {
-		v.podNode = v.node
-	}
-	vmi := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{
-		Namespace: v.namespace, GenerateName: "vm-", Labels: map[string]string{kubevirt.NodeNameLabel: v.node},
-	}}
-	if v.strategy != "" {
-		s := kubevirt.EvictionStrategy(v.strategy)
-		vmi.Spec.EvictionStrategy = &s
-	}
+	v.T, v.Space = t, shared.In(t, "default")
+	v.node = cmp.Or(v.node, "node-a")
+	v.podNode = cmp.Or(v.podNode, v.node)
+	vmi := v.VMI("", v.node, kubevirt.EvictionStrategy(v.strategy))
 	vmi.Spec.TerminationGracePeriodSeconds = v.grace
-	kit.Must(t, shared.objects.Create(t.Context(), vmi))
+	v.Make(vmi, "")
 	v.name, v.uid = vmi.Name, string(vmi.UID)
-	migratable := "False"
-	if v.migratable {
-		migratable = "True"
-	}
 	vmi.Status = kubevirt.VirtualMachineInstanceStatus{
 		Phase: kubevirt.VMIRunning, NodeName: v.node, EvacuationNodeName: v.mark,
-		Conditions: []kubevirt.Condition{{Type: kubevirt.LiveMigratable, Status: migratable, LastProbeTime: metav1.Now(), LastTransitionTime: metav1.Now()}},
+		Conditions: []kubevirt.Condition{{Type: kubevirt.LiveMigratable, Status: map[bool]string{false: "False", true: "True"}[v.migratable], LastProbeTime: metav1.Now(), LastTransitionTime: metav1.Now()}},
 	}
 	if v.noStatusNodeName {
 		vmi.Status.NodeName = ""
 	}
 	if !v.noStatus {
-		kit.Must(t, shared.objects.Status().Update(t.Context(), vmi))
+		kit.Must(t, v.Status().Update(t.Context(), vmi))
 	}
-	v.pod(t)
+	v.pod()
 	return &v
 }
 
 func (v *vm) launcher() string { return "virt-launcher-" + v.name }
 
-// pod makes the launcher pod, running.
-func (v *vm) pod(t *testing.T) *corev1.Pod {
-	t.Helper()
-	labels := map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.CreatedByLabel: v.uid}
-	if v.lateLabel {
-		delete(labels, kubevirt.AppLabel)
-	}
-	return newPod(t, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: v.namespace, Name: v.launcher(),
-			Labels:      labels,
-			Annotations: map[string]string{kubevirt.DomainAnnotation: v.name},
-		},
-		Spec: corev1.PodSpec{NodeName: v.podNode},
-	})
+// launcherPod is the name of the launcher pod as an object, for changes.
+func (v *vm) launcherPod() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.NS, Name: v.launcher()}}
 }
 
-func newPod(t *testing.T, p *corev1.Pod) *corev1.Pod {
-	t.Helper()
-	p.Spec.Containers = []corev1.Container{{Name: "c", Image: "none"}}
-	kit.Must(t, shared.objects.Create(t.Context(), p))
-	running := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`))
-	kit.Must(t, shared.objects.Status().Patch(t.Context(), p, running))
-	t.Cleanup(func() {
-		_ = shared.core.CoreV1().Pods(p.Namespace).Delete(contextOf(t), p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)})
-	})
+// readPod reads the launcher pod.
+func (v *vm) readPod() *corev1.Pod { v.Helper(); return rig.Read[corev1.Pod](v.Space, v.launcher()) }
+
+// pod makes the launcher pod, running.
+func (v *vm) pod() *corev1.Pod {
+	v.Helper()
+	p := v.Launcher(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: v.name, UID: types.UID(v.uid)}}, v.podNode)
+	if v.lateLabel {
+		delete(p.Labels, kubevirt.AppLabel)
+	}
+	v.Make(p, rig.PodRuns)
+	return p
+}
+
+// newPod makes a pod that is no launcher, running.
+func (v *vm) newPod(meta metav1.ObjectMeta) *corev1.Pod {
+	v.Helper()
+	meta.Namespace = v.NS
+	p := &corev1.Pod{ObjectMeta: meta, Spec: corev1.PodSpec{NodeName: v.node, Containers: []corev1.Container{{Name: "c", Image: "none"}}}}
+	v.Make(p, rig.PodRuns)
 	return p
 }
 
 // again makes the launcher pod anew if it was evicted.
-func (v *vm) again(t *testing.T) bool {
-	t.Helper()
-	if !v.podThere(t) {
-		v.pod(t)
+func (v *vm) again() bool {
+	v.Helper()
+	if !v.podThere() {
+		v.pod()
 	}
 	return false
 }
 
-func (v *vm) podThere(t *testing.T) bool {
-	t.Helper()
-	err := shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.launcher()}, &corev1.Pod{})
-	if err != nil && !apierrors.IsNotFound(err) {
-		t.Fatal(err)
-	}
-	return err == nil
+func (v *vm) podThere() bool {
+	v.Helper()
+	return rig.Find[corev1.Pod](v.Space, v.launcher()) != nil
 }
 
-func (v *vm) get(t *testing.T) *kubevirt.VirtualMachineInstance {
-	t.Helper()
-	vmi := &kubevirt.VirtualMachineInstance{}
-	kit.Must(t, shared.objects.Get(t.Context(), client.ObjectKey{Namespace: v.namespace, Name: v.name}, vmi))
-	return vmi
+func (v *vm) get() *kubevirt.VirtualMachineInstance {
+	v.Helper()
+	return rig.Read[kubevirt.VirtualMachineInstance](v.Space, v.name)
 }
 
 // answer is what the one who evicts sees; code 0 is an eviction that took place.
@@ -176,28 +157,32 @@ type answer struct {
 	retry int32
 }
 
-func (v *vm) evict(t *testing.T, change func(*policyv1.Eviction)) answer {
-	t.Helper()
-	return evictPod(t, v.namespace, v.launcher(), change)
+func (v *vm) evict(change ...func(*policyv1.Eviction)) answer {
+	v.Helper()
+	return v.evictPod(v.launcher(), change...)
 }
 
-func evictPod(t *testing.T, namespace, name string, change func(*policyv1.Eviction)) answer {
-	t.Helper()
-	e := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: new(int64)}}
-	if change != nil {
-		change(e)
+// evictPod evicts any pod of the VM's namespace.
+func (v *vm) evictPod(name string, change ...func(*policyv1.Eviction)) answer {
+	v.Helper()
+	e := &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Namespace: v.NS, Name: name}, DeleteOptions: &metav1.DeleteOptions{GracePeriodSeconds: new(int64)}}
+	for _, c := range change {
+		c(e)
 	}
-	return told(t, shared.core.PolicyV1().Evictions(namespace).Evict(t.Context(), e))
+	return v.told(e)
 }
 
-func told(t *testing.T, err error) answer {
-	t.Helper()
+// told evicts with those options.
+func (v *vm) told(e *policyv1.Eviction, options ...client.SubResourceCreateOption) answer {
+	v.Helper()
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name}}
+	err := v.SubResource("eviction").Create(v.Context(), pod, e, options...)
 	if err == nil {
 		return answer{}
 	}
 	var s apierrors.APIStatus
 	if !errors.As(err, &s) {
-		t.Fatal(err)
+		v.Fatalf("%v", err)
 	}
 	a := answer{code: s.Status().Code, text: s.Status().Message}
 	if s.Status().Details != nil {
@@ -207,20 +192,25 @@ func told(t *testing.T, err error) answer {
 }
 
 // budget protects the VM as the controllers of budgets and of disruptions would.
-func (v *vm) budget(t *testing.T, change ...func(*policyv1.PodDisruptionBudget)) {
-	t.Helper()
+func (v *vm) budget(change ...func(*policyv1.PodDisruptionBudget)) {
+	v.Helper()
 	pdb := &policyv1.PodDisruptionBudget{
-		ObjectMeta: metav1.ObjectMeta{Namespace: v.namespace, Name: "kubevirt-disruption-budget-" + v.uid},
+		ObjectMeta: metav1.ObjectMeta{Namespace: v.NS, Name: "kubevirt-disruption-budget-" + v.uid},
 		Spec:       policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{kubevirt.CreatedByLabel: v.uid}}},
 	}
 	for _, c := range change {
 		c(pdb)
 	}
-	kit.Must(t, shared.objects.Create(t.Context(), pdb))
-	t.Cleanup(func() { _ = shared.objects.Delete(contextOf(t), pdb) })
+	v.Make(pdb, "")
 	pdb.Status = policyv1.PodDisruptionBudgetStatus{ObservedGeneration: pdb.Generation, ExpectedPods: 1, DesiredHealthy: 1, CurrentHealthy: 1}
 	for _, c := range change {
 		c(pdb)
 	}
-	kit.Must(t, shared.objects.Status().Update(t.Context(), pdb))
+	kit.Must(v, v.Status().Update(v.Context(), pdb))
+}
+
+// status changes the status of the VMI.
+func (v *vm) status(status string) {
+	v.Helper()
+	v.SetStatus(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.NS, Name: v.name}}, status)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // placed is a VM with a budget, and a migration of it that is Scheduled.
@@ -22,7 +23,7 @@ func placed(t *testing.T) (scene, *kubevirt.VirtualMachineInstanceMigration) {
 	s.vm("vm")
 	controller(t)
 	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
-	m := s.migrate("move", "vm")
+	m := s.Migrate("move", "vm")
 	return s, s.scheduled(m, "node-b")
 }
 
@@ -33,15 +34,11 @@ func TestAFailureLeavesTheVMWhereItIs(t *testing.T) {
 	}{
 		"the target refuses it": {func(s scene, m *kubevirt.VirtualMachineInstanceMigration) {
 			s.to(m, kubevirt.MigrationPreparingTarget)
-			s.agent("node-b", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
-				m.Status.MigrationState.TargetState, m.Status.MigrationState.FailureReason = kubevirt.TargetAbsent, "the CPU lacks avx512f"
-			})
+			s.says("node-b", kubevirt.TargetAbsent, m, "the CPU lacks avx512f")
 		}, "the CPU lacks avx512f"},
 		"the guest stays": {func(s scene, m *kubevirt.VirtualMachineInstanceMigration) {
 			s.to(m, kubevirt.MigrationRunning)
-			s.agent("node-a", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
-				m.Status.MigrationState.SourceState, m.Status.MigrationState.FailureReason = kubevirt.SourceRunning, "it dirties memory faster than the bandwidth"
-			})
+			s.says("node-a", kubevirt.SourceRunning, m, "it dirties memory faster than the bandwidth")
 			s.says("node-b", kubevirt.TargetAbsent, m)
 		}, "it dirties memory faster"},
 	} {
@@ -71,11 +68,11 @@ func TestADeletedLauncherWithTimeLetsItsMigrationEnd(t *testing.T) {
 	s, m := placed(t)
 	s.to(m, kubevirt.MigrationRunning)
 	s.vm("hurried")
-	other := s.migrate("hurry", "hurried")
+	other := s.Migrate("hurry", "hurried")
 	other = s.scheduled(other, "node-b")
 	s.to(other, kubevirt.MigrationRunning)
 	for vm, seconds := range map[string]int64{"vm": 200, "hurried": 20} {
-		kit.Must(t, s.Delete(s.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "virt-launcher-" + vm}}, client.GracePeriodSeconds(seconds)))
+		kit.Must(t, s.Delete(s.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: s.NS, Name: "virt-launcher-" + vm}}, client.GracePeriodSeconds(seconds)))
 	}
 	kit.Eventually(t, "the one without time is aborted", func() bool { return s.read(other).Status.MigrationState.AbortRequested })
 	s.says("node-a", kubevirt.SourceGone, m)
@@ -91,10 +88,10 @@ func TestADeletedLauncherWithTimeLetsItsMigrationEnd(t *testing.T) {
 func TestAMigrationThatCannotBeFailsWithOneLine(t *testing.T) {
 	s := given(t)
 	controller(t)
-	s.failed(s.migrate("of-nobody", "gone"), "gone")
+	s.failed(s.Migrate("of-nobody", "gone"), "gone")
 	s.vm("vm")
-	s.vmiStatus(s.vmi("vm"), `{"conditions":[{"type":"LiveMigratable","status":"False","reason":"HostDevice","message":"a host device"}]}`)
-	s.failed(s.migrate("of-a-device", "vm"), "a host device")
+	s.SetStatus(s.vmi("vm"), `{"conditions":[{"type":"LiveMigratable","status":"False","reason":"HostDevice","message":"a host device"}]}`)
+	s.failed(s.Migrate("of-a-device", "vm"), "a host device")
 }
 
 func TestAnAgentWritesItsSideOfItsNodesMigrationsAndNothingElse(t *testing.T) {
@@ -130,10 +127,10 @@ func TestAnAgentWritesItsSideOfItsNodesMigrationsAndNothingElse(t *testing.T) {
 			t.Errorf("%s: %v, want a refusal by the policy", name, err)
 		}
 	}
-	if err := shared.agents["node-b"].Status().Patch(s.Context(), s.vmi("vm"), merge(`{"status":{"nodeName":"node-b"}}`)); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+	if err := shared.agents["node-b"].Status().Patch(s.Context(), s.vmi("vm"), rig.Merge(`{"status":{"nodeName":"node-b"}}`)); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 		t.Errorf("a VMI of another node: %v", err)
 	}
-	if err := shared.agents["node-a"].Status().Patch(s.Context(), s.vmi("vm"), merge(`{"status":{"nodeName":"node-b"}}`)); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
+	if err := shared.agents["node-a"].Status().Patch(s.Context(), s.vmi("vm"), rig.Merge(`{"status":{"nodeName":"node-b"}}`)); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 		t.Errorf("a VMI's node: %v", err)
 	}
 	// What it may is let through.

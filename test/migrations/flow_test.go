@@ -22,18 +22,9 @@ func TestAMarkedVMMoves(t *testing.T) {
 	controller(t)
 	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
 	v := s.vmi("vm")
-	s.vmiStatus(v, `{"evacuationNodeName":"node-a"}`)
-	var m *kubevirt.VirtualMachineInstanceMigration
-	kit.Eventually(t, "its migration", func() bool {
-		var all kubevirt.VirtualMachineInstanceMigrationList
-		kit.Must(t, s.List(t.Context(), &all, client.InNamespace(s.ns)))
-		if len(all.Items) == 1 {
-			m = &all.Items[0]
-		}
-		return m != nil
-	})
-
-	m = s.scheduled(m, "node-b")
+	s.SetStatus(v, `{"evacuationNodeName":"node-a"}`)
+	kit.Eventually(t, "its migration", func() bool { return len(s.Migrations()) == 1 })
+	m := s.scheduled(&s.Migrations()[0], "node-b")
 	p := s.target(m)
 	if p.Labels[kubevirt.MigrationJobLabel] != string(m.UID) || p.Annotations["of.the/owner"] != "kept" || p.Spec.Priority != nil && *p.Spec.Priority != 0 ||
 		!metav1.IsControlledBy(p, v) || p.Labels[kubevirt.CreatedByLabel] != string(v.UID) {
@@ -54,7 +45,7 @@ func TestAMarkedVMMoves(t *testing.T) {
 	}
 
 	s.to(m, kubevirt.MigrationRunning)
-	table := shared.api.Kubectl(t, "get", "vmim", "-n", s.ns)
+	table := shared.Kubectl(t, "get", "vmim", "-n", s.NS)
 	if !strings.Contains(table, "PERCENT") || !strings.Contains(table, "MIB LEFT") || !strings.Contains(table, "40") || !strings.Contains(table, "96") {
 		t.Errorf("kubectl get vmim:\n%s", table)
 	}
@@ -70,7 +61,7 @@ func TestAMarkedVMMoves(t *testing.T) {
 	s.says("node-b", kubevirt.TargetRunning, m)
 	m = s.comes(m, kubevirt.MigrationSucceeded)
 	kit.Eventually(t, "an Event says for how long the guest was paused", func() bool {
-		return strings.Contains(shared.api.Kubectl(t, "get", "events", "-n", s.ns, "--field-selector=reason=Migrated"), "it was paused for 4.2s")
+		return strings.Contains(shared.Kubectl(t, "get", "events", "-n", s.NS, "--field-selector=reason=Migrated"), "it was paused for 4.2s")
 	})
 
 	v = s.vmi("vm")
@@ -78,7 +69,7 @@ func TestAMarkedVMMoves(t *testing.T) {
 		v.Status.MigrationState == nil || !v.Status.MigrationState.Completed || v.Status.MigrationState.MigrationUID != string(m.UID) {
 		t.Errorf("VMI: labels %v, status %+v", v.Labels, v.Status)
 	}
-	if kept := shared.api.Kubectl(t, "get", "vmi", "-n", s.ns, "vm", "-o", "jsonpath={.status.unknown}"); kept != "kept" {
+	if kept := shared.Kubectl(t, "get", "vmi", "-n", s.NS, "vm", "-o", "jsonpath={.status.unknown}"); kept != "kept" {
 		t.Errorf("a field of others is %q", kept)
 	}
 	for _, phase := range []kubevirt.MigrationPhase{kubevirt.MigrationScheduling, kubevirt.MigrationScheduled, kubevirt.MigrationPreparingTarget,
@@ -91,7 +82,7 @@ func TestAMarkedVMMoves(t *testing.T) {
 		t.Errorf("state %+v", m.Status.MigrationState)
 	}
 	s.letGo(m)
-	shared.api.Kubectl(t, "delete", "pod", "-n", s.ns, "virt-launcher-vm", "--grace-period=0", "--force")
+	shared.Kubectl(t, "delete", "pod", "-n", s.NS, "virt-launcher-vm", "--grace-period=0", "--force")
 	kit.Eventually(t, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
 	if s.target(m) == nil {
 		t.Error("the VM's pod is gone")
@@ -123,7 +114,7 @@ func (s scene) stays(m *kubevirt.VirtualMachineInstanceMigration) {
 		s.Errorf("the VM is on %q, label %q", v.Status.NodeName, v.Labels[kubevirt.NodeNameLabel])
 	}
 	kit.Eventually(s.T, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
-	s.comes(s.migrate("retry", "vm"), kubevirt.MigrationScheduling)
+	s.comes(s.Migrate("retry", "vm"), kubevirt.MigrationScheduling)
 }
 
 func (s scene) failed(m *kubevirt.VirtualMachineInstanceMigration, words string) {
@@ -147,7 +138,7 @@ func TestAControllerKilledInAMigrationIsReplaced(t *testing.T) {
 	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
 	c.Kill()
 	move := func(name, to string) *kubevirt.VirtualMachineInstanceMigration {
-		m := s.migrate(name, "vm") // Pending
+		m := s.Migrate(name, "vm") // Pending
 		c = controller(t)
 		m = s.comes(m, kubevirt.MigrationScheduling)
 		kill()
@@ -159,9 +150,7 @@ func TestAControllerKilledInAMigrationIsReplaced(t *testing.T) {
 
 	m := move("fails", "node-b")
 	kill()
-	s.agent("node-a", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
-		m.Status.MigrationState.SourceState, m.Status.MigrationState.FailureReason = kubevirt.SourceRunning, "it stayed"
-	})
+	s.says("node-a", kubevirt.SourceRunning, m, "it stayed")
 	s.failed(m, "it stayed")
 	c.Kill()
 	s.says("node-b", kubevirt.TargetAbsent, m)

@@ -9,10 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"sigs.k8s.io/controller-runtime/pkg/client"
-
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // kubeVirts makes an object with every field that KubeVirt's own type has.
@@ -22,16 +21,16 @@ func (s scene) kubeVirts(kind, name string) {
 	kit.Must(s.T, err)
 	var o map[string]any
 	kit.Must(s.T, json.Unmarshal(text, &o))
-	o["metadata"] = map[string]any{"namespace": s.ns, "name": name}
+	o["metadata"] = map[string]any{"namespace": s.NS, "name": name}
 	text, err = json.Marshal(o)
 	kit.Must(s.T, err)
 	status, err := json.Marshal(map[string]any{"status": o["status"]})
 	kit.Must(s.T, err)
-	if _, err := shared.api.TryKubectl(s.Context(), string(text), "create", "-f", "-"); err != nil {
+	if _, err := shared.TryKubectl(s.Context(), string(text), "create", "-f", "-"); err != nil {
 		s.Fatal(err)
 	}
 	plural := strings.ToLower(fmt.Sprint(o["kind"])) + "s"
-	shared.api.Kubectl(s.T, "patch", plural, "-n", s.ns, name, "--subresource=status", "--type=merge", "-p", string(status))
+	shared.Kubectl(s.T, "patch", plural, "-n", s.NS, name, "--subresource=status", "--type=merge", "-p", string(status))
 }
 
 // Of one such VMI, or one such migration, no list could be decoded.
@@ -40,17 +39,17 @@ func TestObjectsWithAllOfKubeVirtsFieldsHideNoOther(t *testing.T) {
 	s.kubeVirts("vmi", "foreign-vm")
 	s.kubeVirts("migration", "foreign-migration")
 	s.vm("vm")
-	m := s.migrate("m", "vm")
+	m := s.Migrate("m", "vm")
 	controller(t)
 	s.scheduled(m, "node-b")
 	// A migration of vmgrace's whose state KubeVirt fills in goes on.
-	kit.Must(t, s.Status().Patch(t.Context(), s.read(m), merge(`{"status":{"migrationState":{"sourceState":{"node":"x"},"targetState":{"node":"y"}}}}`)))
+	s.SetStatus(s.read(m), `{"migrationState":{"sourceState":{"node":"x"},"targetState":{"node":"y"}}}`)
 	s.to(m, kubevirt.MigrationRunning)
 	s.says("node-b", kubevirt.TargetArrived, m)
 	s.says("node-a", kubevirt.SourceGone, m)
 	s.says("node-b", kubevirt.TargetRunning, m)
 	s.comes(m, kubevirt.MigrationSucceeded)
-	if has := shared.api.Kubectl(t, "get", "vmim", "-n", s.ns, "m", "-o", "jsonpath={.status.migrationState.sourceState.node}"); has != "x" {
+	if has := shared.Kubectl(t, "get", "vmim", "-n", s.NS, "m", "-o", "jsonpath={.status.migrationState.sourceState.node}"); has != "x" {
 		t.Errorf("KubeVirt's field is %q", has)
 	}
 }
@@ -60,7 +59,7 @@ func TestAnAgentsWordIsSaidOnceUnderEitherName(t *testing.T) {
 	s.to(m, kubevirt.MigrationRunning)
 	// Given: an agent of v0.1 has said that the guest ran on.
 	write := func(text string) error {
-		return shared.agents["node-a"].Status().Patch(t.Context(), s.read(m), merge("%s", text))
+		return shared.agents["node-a"].Status().Patch(t.Context(), s.read(m), rig.Merge("%s", text))
 	}
 	kit.Must(t, write(`{"status":{"migrationState":{"sourceState":"Running"}}}`))
 	if is := s.read(m).Status.MigrationState.SourceState; is != kubevirt.SourceRunning {
@@ -81,7 +80,7 @@ func TestAnAgentsWordIsSaidOnceUnderEitherName(t *testing.T) {
 func (s scene) keep(kind, name string, want map[string]string) {
 	s.Helper()
 	for path, value := range want {
-		if has := shared.api.Kubectl(s.T, "get", kind, "-n", s.ns, name, "-o", "jsonpath={"+path+"}"); !strings.Contains(has, value) {
+		if has := shared.Kubectl(s.T, "get", kind, "-n", s.NS, name, "-o", "jsonpath={"+path+"}"); !strings.Contains(has, value) {
 			s.Errorf("%s %s: %s is %q, want %q", kind, name, path, has, value)
 		}
 	}
@@ -97,27 +96,19 @@ func TestAMoveKeepsWhatOthersWrote(t *testing.T) {
 	controller(t)
 	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
 	for _, o := range [][]string{{"vmi", "vm"}, {"pod", "virt-launcher-vm"}, {"pdb", budget}} {
-		shared.api.Kubectl(t, "patch", o[0], "-n", s.ns, o[1], "--type=merge", "-p", others)
-		t.Cleanup(func() {
-			_, _ = shared.api.TryKubectl(t.Context(), "", "patch", o[0], "-n", s.ns, o[1], "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
-		})
+		shared.Kubectl(t, "patch", o[0], "-n", s.NS, o[1], "--type=merge", "-p", others)
+		unkept := []string{"patch", o[0], "-n", s.NS, o[1], "--type=merge", "-p", `{"metadata":{"finalizers":null}}`}
+		t.Cleanup(func() { _, _ = shared.TryKubectl(rig.After(t), "", unkept...) })
 	}
-	s.vmiStatus(v, `{"conditions":[{"type":"Ready","status":"True","message":"others"},{"type":"LiveMigratable","status":"True","of":"others"}]}`)
+	s.SetStatus(v, `{"conditions":[{"type":"Ready","status":"True","message":"others"},{"type":"LiveMigratable","status":"True","of":"others"}]}`)
 	// When: marked as the webhook marks it, for a cordoned node.
-	kit.Must(t, s.Patch(t.Context(), v, merge(`{"metadata":{"annotations":{"vmgrace.io/cordoned":"true","vmgrace.io/evacuation-cause":"Eviction"}}}`)))
-	shared.api.Kubectl(t, "cordon", "node-a")
-	defer shared.api.Kubectl(t, "uncordon", "node-a")
-	s.vmiStatus(v, `{"evacuationNodeName":"node-a"}`)
-	var m *kubevirt.VirtualMachineInstanceMigration
-	kit.Eventually(t, "its migration", func() bool {
-		var all kubevirt.VirtualMachineInstanceMigrationList
-		kit.Must(t, s.List(t.Context(), &all, client.InNamespace(s.ns)))
-		if len(all.Items) > 0 {
-			m = &all.Items[0]
-		}
-		return m != nil
-	})
-	shared.api.Kubectl(t, "patch", "vmim", "-n", s.ns, m.Name, "--type=merge", "-p",
+	s.Change(v, `{"metadata":{"annotations":{"vmgrace.io/cordoned":"true","vmgrace.io/evacuation-cause":"Eviction"}}}`)
+	shared.Kubectl(t, "cordon", "node-a")
+	defer shared.Kubectl(t, "uncordon", "node-a")
+	s.SetStatus(v, `{"evacuationNodeName":"node-a"}`)
+	kit.Eventually(t, "its migration", func() bool { return len(s.Migrations()) > 0 })
+	m := &s.Migrations()[0]
+	shared.Kubectl(t, "patch", "vmim", "-n", s.NS, m.Name, "--type=merge", "-p",
 		`{"metadata":{"annotations":{"meta.helm.sh/release-name":"mine"},"labels":{"of.the/owner":"kept"}}}`)
 	s.scheduled(m, "node-b")
 	s.to(m, kubevirt.MigrationRunning)
@@ -138,10 +129,10 @@ func TestAMoveKeepsWhatOthersWrote(t *testing.T) {
 	delete(paths, ".metadata.finalizers")
 	s.keep("vmim", m.Name, paths)
 	// And: a budget that was edited by hand is put right, without its foreign parts.
-	shared.api.Kubectl(t, "patch", "pdb", "-n", s.ns, budget, "--type=merge", "-p",
+	shared.Kubectl(t, "patch", "pdb", "-n", s.NS, budget, "--type=merge", "-p",
 		`{"spec":{"minAvailable":null,"maxUnavailable":1,"unhealthyPodEvictionPolicy":"AlwaysAllow","selector":{"matchLabels":{"a":"b"}}}}`)
 	kit.Eventually(t, "it is put right", func() bool {
-		return shared.api.Kubectl(t, "get", "pdb", "-n", s.ns, budget, "-o", "jsonpath={.spec}") ==
+		return shared.Kubectl(t, "get", "pdb", "-n", s.NS, budget, "-o", "jsonpath={.spec}") ==
 			`{"minAvailable":2,"selector":{"matchLabels":{"kubevirt.io/created-by":"`+string(v.UID)+`"}}}`
 	})
 	paths[".metadata.finalizers"] = "example.org/keeps"

@@ -22,6 +22,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 const (
@@ -31,7 +32,7 @@ const (
 
 // patches has an agent patch a migration's status with a merge patch.
 func (s scene) patches(node string, m *kubevirt.VirtualMachineInstanceMigration, status string) error {
-	return shared.agents[node].Status().Patch(s.Context(), m.DeepCopy(), merge(`{"status":%s}`, status))
+	return shared.agents[node].Status().Patch(s.Context(), m.DeepCopy(), rig.Merge(`{"status":%s}`, status))
 }
 
 // refused asserts that a policy has refused something, in words of ours.
@@ -58,7 +59,7 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 		return fmt.Sprintf(`{"phase":%q,"phaseTransitionTimestamps":[{"phase":%q,"phaseTransitionTimestamp":%q}]}`, phase, phase, at)
 	}
 	// Somebody else's field and condition.
-	kit.Must(t, s.Status().Patch(t.Context(), m.DeepCopy(), merge(`{"status":{"conditions":[{"type":"migrationRejectedByResourceQuota","status":"False"}],"unknown":"kept"}}`)))
+	s.SetStatus(m.DeepCopy(), `{"conditions":[{"type":"migrationRejectedByResourceQuota","status":"False"}],"unknown":"kept"}`)
 	phases := func(is *kubevirt.VirtualMachineInstanceMigration) string {
 		var all []string
 		for _, p := range is.Status.PhaseTransitionTimestamps {
@@ -201,9 +202,9 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 func TestAnAgentRemovesNothingOfAVMI(t *testing.T) {
 	s := given(t)
 	v := s.vm("vm")
-	s.vmiStatus(v, `{"evacuationNodeName":"node-a","conditions":[{"type":"LiveMigratable","status":"True"},{"type":"Ready","status":"True"}]}`)
+	s.SetStatus(v, `{"evacuationNodeName":"node-a","conditions":[{"type":"LiveMigratable","status":"True"},{"type":"Ready","status":"True"}]}`)
 	try := func(status string) error {
-		return shared.agents["node-a"].Status().Patch(t.Context(), v.DeepCopy(), merge(`{"status":%s}`, status))
+		return shared.agents["node-a"].Status().Patch(t.Context(), v.DeepCopy(), rig.Merge(`{"status":%s}`, status))
 	}
 	const ready = `{"type":"Ready","status":"True"}`
 	long := strings.Repeat("x", 100<<10)
@@ -235,8 +236,8 @@ func TestAnAgentMakesEventsOfItsOwnNodeAlone(t *testing.T) {
 	event := func(change func(*corev1.Event)) *corev1.Event {
 		n++
 		e := &corev1.Event{
-			ObjectMeta:     metav1.ObjectMeta{Namespace: s.ns, Name: fmt.Sprintf("vm.%d", n)},
-			InvolvedObject: corev1.ObjectReference{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Namespace: s.ns, Name: "vm", UID: v.UID},
+			ObjectMeta:     metav1.ObjectMeta{Namespace: s.NS, Name: fmt.Sprintf("vm.%d", n)},
+			InvolvedObject: corev1.ObjectReference{APIVersion: "kubevirt.io/v1", Kind: "VirtualMachineInstance", Namespace: s.NS, Name: "vm", UID: v.UID},
 			Reason:         "ShutdownStarted", Message: "x", Type: corev1.EventTypeNormal,
 			Source:              corev1.EventSource{Component: "node-agent", Host: "node-a"},
 			ReportingController: "node-agent", ReportingInstance: "node-a", Count: 1,
@@ -251,7 +252,7 @@ func TestAnAgentMakesEventsOfItsOwnNodeAlone(t *testing.T) {
 		"by another node":        func(e *corev1.Event) { e.ReportingInstance = "node-b" },
 		"by another component":   func(e *corev1.Event) { e.ReportingController = "kubelet" },
 		"about a pod":            func(e *corev1.Event) { e.InvolvedObject.APIVersion, e.InvolvedObject.Kind = "v1", "Pod" },
-		"about nothing":          func(e *corev1.Event) { e.InvolvedObject = corev1.ObjectReference{Namespace: s.ns} },
+		"about nothing":          func(e *corev1.Event) { e.InvolvedObject = corev1.ObjectReference{Namespace: s.NS} },
 		"about a kind of others": func(e *corev1.Event) { e.InvolvedObject.APIVersion = "example.org/v1" },
 		"with a long message":    func(e *corev1.Event) { e.Message = strings.Repeat("x", 1025) },
 		"with a long reason":     func(e *corev1.Event) { e.Reason = strings.Repeat("x", 129) },

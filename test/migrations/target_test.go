@@ -9,11 +9,11 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // comesTarget waits for a migration's target pod.
@@ -25,21 +25,19 @@ func (s scene) comesTarget(m *kubevirt.VirtualMachineInstanceMigration) (p *core
 
 func (s scene) launcher(vm string) *corev1.Pod {
 	s.Helper()
-	p := &corev1.Pod{}
-	kit.Must(s.T, s.Get(s.Context(), client.ObjectKey{Namespace: s.ns, Name: "virt-launcher-" + vm}, p))
-	return p
+	return rig.Read[corev1.Pod](s.Space, "virt-launcher-"+vm)
 }
 
 // No launcher webhook runs here: the controller computes the grace period by itself.
 func TestATargetPodIsWhatAUserWroteAndNothingElse(t *testing.T) {
 	s := given(t)
 	s.vm("vm")
-	kit.Must(t, s.Patch(t.Context(), s.launcher("vm"), merge(`{"metadata":{"labels":{"topology.kubernetes.io/zone":"a"},"annotations":{
+	s.Change(s.launcher("vm"), `{"metadata":{"labels":{"topology.kubernetes.io/zone":"a"},"annotations":{
 		"k8s.ovn.org/pod-networks":"{}","cni.projectcalico.org/podIP":"10.0.0.9/32","k8s.v1.cni.cncf.io/network-status":"[]",
-		"ovn.kubernetes.io/ip_address":"10.0.0.9","example.org/mine":"1"}}}`)))
+		"ovn.kubernetes.io/ip_address":"10.0.0.9","example.org/mine":"1"}}}`)
 	controller(t)
 	kit.Eventually(t, "its budget", func() bool { return s.keeps("vm") == 1 })
-	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "move"}}
+	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: s.NS, Name: "move"}}
 	m.Spec.VMIName, m.Spec.AddedNodeSelector = "vm", map[string]string{"rack": "7"}
 	kit.Must(t, s.Create(t.Context(), m))
 	p := s.comesTarget(m)
@@ -56,13 +54,10 @@ func TestATargetPodIsWhatAUserWroteAndNothingElse(t *testing.T) {
 func TestARetryPrefersAnotherNode(t *testing.T) {
 	s, m := placed(t)
 	s.to(m, kubevirt.MigrationPreparingTarget)
-	s.agent("node-b", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
-		m.Status.MigrationState.TargetState, m.Status.MigrationState.FailureReason = kubevirt.TargetAbsent, "no"
-	})
+	s.says("node-b", kubevirt.TargetAbsent, m, "no")
 	s.failed(m, "no")
 	s.stays(m) // a migration called retry has begun
-	retry := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "retry"}}
-	p := s.comesTarget(s.read(retry))
+	p := s.comesTarget(rig.Read[kubevirt.VirtualMachineInstanceMigration](s.Space, "retry"))
 	terms := p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
 	if len(terms) != 1 || terms[0].Preference.MatchFields[0].Values[0] != "node-b" {
 		t.Errorf("preferred: %+v", terms)
@@ -86,7 +81,7 @@ func TestASourcePodThatStaysIsDeleted(t *testing.T) {
 	kit.Must(t, s.Delete(t.Context(), s.launcher("vm"), client.GracePeriodSeconds(0)))
 	kit.Eventually(t, "the budget keeps one again", func() bool { return s.keeps("vm") == 1 })
 
-	s.vmiStatus(s.vmi("vm"), `{"phase":"Succeeded"}`)
+	s.SetStatus(s.vmi("vm"), `{"phase":"Succeeded"}`)
 	kit.Eventually(t, "the pod of a VM that has ended is deleted", func() bool { return s.target(m).DeletionTimestamp != nil })
 }
 
@@ -101,9 +96,9 @@ func TestWhoFitsNowhereHoldsUpNobody(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
 		kit.Eventually(t, "the budget of "+name, func() bool { return s.keeps(name) == 1 })
 	}
-	one := s.comes(s.migrate("m-a", "a"), kubevirt.MigrationScheduling)
-	two := s.comes(s.migrate("m-b", "b"), kubevirt.MigrationScheduling)
-	three, four, five := s.migrate("m-c", "c"), s.migrate("m-d", "d"), s.migrate("m-e", "e")
+	one := s.comes(s.Migrate("m-a", "a"), kubevirt.MigrationScheduling)
+	two := s.comes(s.Migrate("m-b", "b"), kubevirt.MigrationScheduling)
+	three, four, five := s.Migrate("m-c", "c"), s.Migrate("m-d", "d"), s.Migrate("m-e", "e")
 	for _, m := range []*kubevirt.VirtualMachineInstanceMigration{one, two} {
 		s.comesTarget(m)
 		if now := s.read(three); now.Status.Phase != "" && now.Status.Phase != kubevirt.MigrationPending {
@@ -111,20 +106,14 @@ func TestWhoFitsNowhereHoldsUpNobody(t *testing.T) {
 		}
 	}
 	for _, m := range []*kubevirt.VirtualMachineInstanceMigration{one, two} {
-		kit.Must(t, s.Status().Patch(t.Context(), s.comesTarget(m), client.RawPatch(types.StrategicMergePatchType,
-			[]byte(`{"status":{"conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"0/3 nodes"}]}}`))))
+		s.SetStatus(s.comesTarget(m), `{"conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"0/3 nodes"}]}`)
 	}
 	s.scheduled(three, "node-b")
 	s.scheduled(four, "node-b")
 	// The first one is placed at last, and has no slot; nor has the fifth.
-	p := s.comesTarget(one)
-	kit.Must(t, shared.core.CoreV1().Pods(s.ns).Bind(t.Context(), &corev1.Binding{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: p.Name}, Target: corev1.ObjectReference{Kind: "Node", Name: "node-b"}}, metav1.CreateOptions{}))
-	s.podRuns(p.Name)
+	s.runsOn("node-b", s.comesTarget(one))
 	s.to(three, kubevirt.MigrationPreparingTarget)
-	s.agent("node-b", three, func(m *kubevirt.VirtualMachineInstanceMigration) {
-		m.Status.MigrationState.TargetState, m.Status.MigrationState.FailureReason = kubevirt.TargetAbsent, "no"
-	})
+	s.says("node-b", kubevirt.TargetAbsent, three, "no")
 	s.failed(three, "no")
 	s.comes(one, kubevirt.MigrationScheduled)
 	if now := s.read(five); now.Status.Phase != "" && now.Status.Phase != kubevirt.MigrationPending {
@@ -137,9 +126,7 @@ func TestATargetAloneMovesNoVM(t *testing.T) {
 	s, m := placed(t)
 	s.to(m, kubevirt.MigrationRunning)
 	s.says("node-b", kubevirt.TargetRunning, m)
-	s.agent("node-a", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
-		m.Status.MigrationState.SourceState, m.Status.MigrationState.FailureReason = kubevirt.SourceRunning, "it stayed"
-	})
+	s.says("node-a", kubevirt.SourceRunning, m, "it stayed")
 	s.failed(m, "it stayed")
 	if v := s.vmi("vm"); v.Status.NodeName != "node-a" || !strings.Contains(v.Labels[kubevirt.NodeNameLabel], "node-a") {
 		t.Errorf("the VM is on %q, %v", v.Status.NodeName, v.Labels)

@@ -1,0 +1,36 @@
+//go:build !unit
+
+package rig
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/vmgrace/vmgrace/test/kit"
+)
+
+// Proxy is a server in front of the API server, which it asks with the rights of a
+// kubeconfig. It is what change makes of a proxy that changes nothing. Proxy returns the
+// kubeconfig of the program that is to go by it.
+func (r *Rig) Proxy(t T, kubeconfig string, change func(*httputil.ReverseProxy) http.Handler) string {
+	t.Helper()
+	to, err := url.Parse(r.URL)
+	kit.Must(t, err)
+	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
+	kit.Must(t, err)
+	proxy := httputil.NewSingleHostReverseProxy(to)
+	proxy.FlushInterval = -1                         // watches
+	proxy.Transport, err = rest.TransportFor(config) // clients send no token where there is no TLS
+	kit.Must(t, err)
+	server := httptest.NewServer(change(proxy))
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	kit.Write(t, path, "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c}}]\nclusters: [{name: c, cluster: {server: "+server.URL+"}}]\n")
+	return path
+}
