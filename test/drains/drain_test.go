@@ -152,11 +152,11 @@ func TestThroughKubectl(t *testing.T) {
 // kubectl calls kubectl_complete-vmdrain, which it finds in $PATH.
 func TestCompletionThroughKubectl(t *testing.T) {
 	named, other := newNode(t), newNode(t)
-	cmd := shared.api.Command(t.Context(), "__complete", "vmdrain", "--kubeconfig="+shared.api.Kubeconfig, named, "n-")
+	cmd := shared.Command(t.Context(), "__complete", "vmdrain", "--kubeconfig="+shared.Kubeconfig, named, "n-")
 	cmd.Args = slices.Delete(cmd.Args, 1, 3)
 	scripts, err := filepath.Abs("../../cmd/kubectl-vmdrain")
 	kit.Must(t, err)
-	cmd.Env = append(cmd.Env, "PATH="+scripts+":"+filepath.Dir(shared.binary)+":/usr/bin:/bin")
+	cmd.Env = append(cmd.Env, "PATH="+scripts+":"+filepath.Dir(shared.Binary)+":/usr/bin:/bin")
 	out, err := cmd.Output()
 	kit.Must(t, err)
 	if lines := strings.Fields(string(out)); slices.Contains(lines, named) || !slices.Contains(lines, other) || lines[len(lines)-1] != ":4" {
