@@ -70,8 +70,7 @@ func TestBudgetsFollowTheirVMs(t *testing.T) {
 	w.status(maybe, `{"conditions":[{"type":"LiveMigratable","status":"False"}]}`)
 	w.keeps(maybe, 0)
 
-	// From the start of a migration the budget keeps two pods, until one is
-	// left.
+	// From the start of a migration the budget keeps two pods, until one is left.
 	m := w.Migrate("m", "live")
 	w.phase(m, "Scheduling")
 	w.keeps(live, 2)
@@ -88,8 +87,7 @@ func TestBudgetsFollowTheirVMs(t *testing.T) {
 		t.Errorf("labels %v", b.Labels)
 	}
 
-	// The cluster's strategy applies to a VMI that states none, without a
-	// restart.
+	// The cluster's strategy applies to a VMI that states none, without a restart.
 	kv := &kubevirt.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: w.ns, Name: "kubevirt"}}
 	kv.Spec.Configuration.EvictionStrategy = new(kubevirt.StrategyLiveMigrate)
 	w.make(kv)
@@ -158,7 +156,9 @@ func TestBudgetsOfOthersAndByHand(t *testing.T) {
 	w.keeps(v, 1)
 }
 
-// Each VM has one budget at any time, however many come and go.
+// Given 500 VMs, of which half are recreated, and which are then all deleted. When the
+// controller follows them, then each VM has one budget at any time. With two budgets for
+// one pod, the API server would answer each eviction with 500.
 func TestFiveHundredVMsHaveOneBudgetEach(t *testing.T) {
 	w := given(t)
 	w.alone()

@@ -14,7 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// annotations adds two annotations that are not read.
+// annotations returns the annotations that are read, with two that are not.
 func annotations(read map[string]string) map[string]string {
 	all := map[string]string{lastApplied: "{}", "k8s.v1.cni.cncf.io/network-status": "[{}]"}
 	maps.Copy(all, read)
@@ -26,7 +26,7 @@ func TestTheCacheKeepsOfAPodWhatIsRead(t *testing.T) {
 		kubevirt.DomainAnnotation: "vm", kubevirt.RequestEvictOnlyAnnotation: "", kubevirt.EvictionInProgressAnnotation: "kubevirt",
 		evacuation.HoldForAnnotation: "PreemptionByScheduler", evacuation.ReserveAnnotation: "30", evacuation.AllowanceAnnotation: "300", evacuation.PaddingAnnotation: "15",
 	}
-	labels := map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.CreatedByLabel: "u", "team": "a"} // what any budget may select
+	labels := map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.CreatedByLabel: "u", "team": "a"} // a budget may select by any label
 	grace, now := int64(45), metav1.Now()
 	tolerations := []corev1.Toleration{{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists}}
 	conditions := []corev1.PodCondition{
@@ -62,7 +62,7 @@ func TestTheCacheKeepsOfAVMIWhatIsRead(t *testing.T) {
 			Conditions: []kubevirt.Condition{{Type: "AgentConnected"}, {Type: kubevirt.LiveMigratable, Status: "True"}}, MigrationState: &kubevirt.MigrationState{},
 		},
 	}
-	want := given.DeepCopy() // all of its status: a patch names a condition by its place
+	want := given.DeepCopy() // all of its status stays: a patch names a condition by its index
 	want.Annotations = read
 	want.Labels = map[string]string{kubevirt.NodeNameLabel: "a", kubevirt.MigrationTargetLabel: "b"} // they show whether a move has ended
 	given.Annotations = annotations(read)

@@ -11,7 +11,9 @@ import (
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// An eviction marks a VM anew between the read that shows its taint gone and the write.
+// Given a VM that is marked for a node taint. When an eviction marks it anew between the
+// read that shows the taint gone and the write that takes the mark back, then the new mark
+// stays. Otherwise the evicted VM would not leave its node.
 func TestAMarkThatWasMadeAnewIsNotTakenBack(t *testing.T) {
 	w := given(t)
 	v := w.vm("vm", "n1", kubevirt.StrategyLiveMigrate, migratable)

@@ -156,7 +156,8 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 	w.phase(w.evacuation(runs), "Running")
 	w.evictionRequested(external, "External")
 
-	// Also for an uncordon without a controller.
+	// When no controller runs at the uncordon, then the next controller takes the marks
+	// back.
 	p.Kill()
 	unseen := w.vm("unseen", "n1", kubevirt.StrategyLiveMigrate, migratable) // marked, without the condition
 	w.mark(unseen, true)
@@ -189,15 +190,15 @@ func TestATerminatingLauncherKeepsItsMark(t *testing.T) {
 	api.Kubectl(t, "delete", "pod", "-n", w.ns, "virt-launcher-vm", "--wait=false")
 	w.cordon("n1", false)
 	other := w.vm("other", "n1", kubevirt.StrategyLiveMigrate, migratable)
-	w.mark(other, true) // its mark goes at once: the controller has seen the uncordon
+	w.mark(other, true) // when its mark goes, the controller has seen the uncordon
 	w.eventually("the other's mark goes", func() bool { return w.read(other).Status.EvacuationNodeName == "" })
 	if now := w.unfinished(v); now == nil || now.UID != m.UID || w.read(v).Status.EvacuationNodeName != "n1" {
 		t.Error("the only way out of a launcher that ends was taken back")
 	}
 }
 
-// The leader dies amid many migrations. The next one makes no second migration and loses
-// none.
+// Given eight marked VMs. When the leader is killed in the middle of them, then each VM has
+// one migration. Otherwise a VM would stay on its node, or two migrations would move it.
 func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
 	w := given(t)
 	w.node("n1")

@@ -19,7 +19,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// refusing refuses all migrations and disruption budgets.
+// refusing is a policy that refuses all migrations and disruption budgets.
 const refusing = `
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
@@ -47,7 +47,8 @@ func (w world) marked(name, node string) error {
 	return w.TryMake(w.Context(), w.Launcher(v, node), "")
 }
 
-// requests sums up lines of the API server's metrics whose last group is a number.
+// requests returns the sum of the API server's metrics whose lines match a regular
+// expression. Its last group is the number.
 func (w world) requests(lines string) (n float64) {
 	w.Helper()
 	for _, found := range regexp.MustCompile(lines).FindAllStringSubmatch(api.Kubectl(w, "get", "--raw", "/metrics"), -1) {
@@ -58,7 +59,7 @@ func (w world) requests(lines string) (n float64) {
 	return n
 }
 
-// answered counts what the API server has answered about VMs.
+// answered counts the requests about VMs that the API server has answered.
 func (w world) answered() float64 {
 	w.Helper()
 	return w.requests(`(?m)^apiserver_request_total\{.*resource="(virtualmachineinstances|virtualmachineinstancemigrations|poddisruptionbudgets|pods|events)".*verb="(POST|PATCH|PUT|DELETE|GET)".*\} (\S+)$`)
@@ -107,7 +108,7 @@ func TestThousandRefusedVMsAreTriedRarely(t *testing.T) {
 	if log := p.Log(); strings.Contains(log, "Reconciler error") {
 		t.Error("each try is logged")
 	}
-	// Without the policy VMs are moved.
+	// When the policy no longer applies, then VMs are moved.
 	api.Kubectl(w, "delete", "validatingadmissionpolicybinding", "refusing")
 	w.eventually("VMs are moved", func() bool { return len(w.migrations()) > 20 })
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// api is what all tests use.
+// api is the rig that all tests share.
 var api *rig.Rig
 
 func TestMain(m *testing.M) {
@@ -43,7 +43,7 @@ type world struct {
 func given(t *testing.T) world {
 	t.Helper()
 	s := api.Namespace(t)
-	t.Cleanup(func() { // what other tests would see
+	t.Cleanup(func() { // other tests would see these
 		_ = s.DeleteAllOf(rig.After(t), &v1alpha1.EvacuationPolicy{})
 		_ = s.DeleteAllOf(rig.After(t), &corev1.Node{})
 	})
@@ -54,7 +54,7 @@ func (w world) make(o client.Object) { w.Helper(); w.Make(o, "") }
 
 func (w world) must(err error) { w.Helper(); kit.Must(w, err) }
 
-// controller starts a cluster-controller, as cluster-admin.
+// controller starts a cluster-controller with the rights of cluster-admin.
 func (w world) controller(args ...string) *node.Process {
 	w.Helper()
 	return api.Begin(w, append([]string{"--kubeconfig=" + api.Kubeconfig, "--metrics-address=", "--health-address=", "-v",
@@ -65,8 +65,8 @@ func (w world) alone() *node.Process { w.Helper(); return w.controller("--leader
 
 func (w world) eventually(what string, holds func() bool) { w.Helper(); kit.Eventually(w, what, holds) }
 
-// node makes a node that is Ready. It would stay tainted until a controller finds it so;
-// none runs here.
+// node makes a node that is Ready and has no taint. The API server taints a new node, and
+// no controller that would remove the taint runs here.
 func (w world) node(name string) {
 	w.Helper()
 	w.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, rig.NodeReady)
@@ -119,7 +119,7 @@ func (w world) migrations() []kubevirt.VirtualMachineInstanceMigration {
 	return w.Migrations()
 }
 
-// event waits for an Event about an object.
+// event waits for an Event about an object whose text contains the words.
 func (w world) event(about, reason, words string) {
 	w.Helper()
 	w.eventually("Event "+reason+" about "+about, func() bool {

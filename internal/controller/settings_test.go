@@ -12,8 +12,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// An invalid setting is reported by an Event on its object and counted, and the last valid one
-// stays; of several KubeVirts the oldest counts.
+// Given two KubeVirt objects, of which the oldest counts. When one of its settings is
+// invalid, then an Event on the object reports it, a metric counts it, and the last valid
+// setting stays in force. Otherwise a typing error would silently change how VMs are
+// drained.
 func TestInvalidSettingsAreReportedAndCounted(t *testing.T) {
 	w := given(t)
 	w.node("n1")

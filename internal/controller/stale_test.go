@@ -14,8 +14,8 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// gate stands between a controller and the API server. While it is shut, the watch of
-// one kind gets nothing: the cache is stale.
+// gate is a proxy between a controller and the API server. While it is shut, the watch of
+// one kind gets nothing, and the cache is stale.
 type gate struct {
 	kubeconfig string
 	shut       sync.RWMutex
@@ -43,12 +43,13 @@ type gated struct {
 
 func (g gated) Read(p []byte) (int, error) {
 	n, err := g.ReadCloser.Read(p)
-	g.shut.RLock() // what has arrived waits
+	g.shut.RLock() // holds back what has arrived
 	defer g.shut.RUnlock()
 	return n, err
 }
 
-// A controller whose cache misses a cordon keeps a mark that the cordon explains.
+// Given a controller whose cache misses a cordon. When a VM is marked for that cordon, then
+// its mark and its migration stay. Otherwise the drain of the node would not move the VM.
 func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 	w := given(t)
 	w.node("n1")
@@ -60,7 +61,7 @@ func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 	g.shut.Lock()
 	w.cordon("n1", true)
 	w.mark(v, true)
-	m := w.evacuation(v) // it has seen the mark, and takes the node for schedulable
+	m := w.evacuation(v) // it has seen the mark and takes the node for schedulable
 	w.evictionRequested(v, "Migrating")
 	if now := w.read(v); now.Status.EvacuationNodeName != "n1" || w.unfinished(v) == nil || w.unfinished(v).UID != m.UID {
 		t.Errorf("taken back: %+v", now.Status)
@@ -73,8 +74,9 @@ func TestACacheThatIsBehindTakesNoMark(t *testing.T) {
 	})
 }
 
-// A failure is final: a controller whose cache misses the launcher pod must not fail
-// its migration.
+// Given a controller whose cache misses a launcher pod. When the VM is to migrate, then the
+// migration does not fail for lack of that pod. A failure is final, so the VM would not
+// move.
 func TestACacheThatIsBehindFailsNoMigration(t *testing.T) {
 	w := given(t)
 	w.node("n1")

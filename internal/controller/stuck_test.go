@@ -15,9 +15,10 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 )
 
-// Given a policy with maxAttempts 1. When the VM's migration fails, the VM is named as stuck,
-// and no further migration is made. When the policy says afterAttempts Shutdown, the launcher
-// pod is deleted with its grace period.
+// Given a policy with maxAttempts 1. When the VM's migration fails, then the VM is named as
+// stuck, and no further migration is made. When the policy says afterAttempts Shutdown,
+// then the launcher pod is deleted with its grace period. Otherwise an operator would not
+// learn of a VM that cannot leave, or a guest would lose its grace period.
 func TestAStuckVMIsNamedAndThenShutDownIfThePolicySaysSo(t *testing.T) {
 	w := given(t)
 	w.node("n1")

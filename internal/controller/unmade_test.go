@@ -13,7 +13,9 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// A quota refuses budgets. Only the webhook protects a VM without one.
+// Given a quota that refuses budgets, so that only the webhook protects a VM. When the
+// controller tries again and again, then one Event reports the reason. Otherwise an
+// operator would not know that the VM lacks a budget, or would have an Event for each try.
 func TestABudgetThatCannotBeMadeIsAnEventOnce(t *testing.T) {
 	w := given(t)
 	none := corev1.ResourceList{"count/poddisruptionbudgets.policy": resource.MustParse("0")}

@@ -19,11 +19,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// driver is what the volumes of this file are of.
+// driver is the CSI driver of the volumes in this file.
 const driver = cluster.CSIDriver
 
-// controllers starts the real attach-detach controller, once, and what carries out
-// its VolumeAttachments: the controller of the external-attacher with a mock driver.
+// controllers starts the real attach-detach controller once. It also starts what carries
+// out the VolumeAttachments: the controller of the external-attacher, with a mock driver.
 var controllers = sync.OnceValue(func() error {
 	if err := shared.StartControllers("persistentvolume-attach-detach-controller"); err != nil {
 		return err
@@ -35,7 +35,7 @@ var controllers = sync.OnceValue(func() error {
 	return err
 })
 
-// volume is one of the driver, bound to a claim of the same name.
+// volume makes a volume of the driver and a claim bound to it, and returns their name.
 func volume(t *testing.T, name string) string {
 	t.Helper()
 	quantity := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -73,7 +73,7 @@ func csiNode(t *testing.T) string {
 	return name
 }
 
-// attached are the driver's volumes in the status of a node.
+// attached returns the driver's volumes in the status of a node.
 func attached(t *testing.T, on string) (names []string) {
 	t.Helper()
 	for _, v := range rig.Read[corev1.Node](shared.In(t, ""), on).Status.VolumesAttached {
@@ -90,8 +90,10 @@ func attachedIs(t *testing.T, on string, want ...string) {
 	eventually(t, fmt.Sprintf("attached to %s are %v", on, want), func() bool { return slices.Equal(attached(t, on), want) })
 }
 
-// The test is scheduler and kubelet; all else about volumes is done by the
-// controllers that do it in a cluster.
+// Given pods with volumes that a cluster's own controllers attach and detach; the test
+// plays only the scheduler and the kubelet. When the node is drained, then the second pod
+// is evicted only after the first pod's volume is attached to the other node. Otherwise all
+// volumes of the node would be detached at once.
 func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
 	kit.Must(t, controllers())
 	on, other := csiNode(t), csiNode(t)
@@ -101,7 +103,7 @@ func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
 		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: new(string),
 		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}},
 	}}))
-	attach(t, "foreign-"+on, on) // nobody's that is drained
+	attach(t, "foreign-"+on, on) // of no pod that is drained
 	attachInline(t, on, driver)
 	changes := map[string]func(*corev1.Pod){
 		"first":  func(p *corev1.Pod) { uses(slow, shared1)(p); p.Spec.PriorityClassName = "important" },
@@ -115,7 +117,7 @@ func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
 	attachedIs(t, on, high, slow, shared1)
 
 	r := begin(t, on)
-	// again: a pod that is made anew on the other node under the same name.
+	// again ends a pod and makes it anew on the other node, under the same name.
 	again := func(name string) {
 		t.Helper()
 		end(t, pods[name])
@@ -124,13 +126,13 @@ func TestVolumesThatTheRealControllersAttachAndDetach(t *testing.T) {
 	terminating(t, pods["third"])
 	terminating(t, pods["first"])
 	end(t, pods["third"])
-	r.says(pods["third"].Name + ": Drained") // its claim is not bound: it is in nobody's way
+	r.says(pods["third"].Name + ": Drained") // its claim is not bound, so no pod waits for it
 	if isTerminating(t, pods["second"]) {
 		t.Error("the second one did not wait for the first")
 	}
 	end(t, pods["first"])
 	r.says(pods["first"].Name + ": Detaching: attached here: default/" + slow)
-	// The shared volume is still used here: only the slow one can go.
+	// The second pod still uses the shared volume here, so only the slow one is detached.
 	p := newPod(t, other, "first", func(p *corev1.Pod) { uses(slow)(p); p.Name = pods["first"].Name })
 	terminating(t, pods["second"])
 	if got := attached(t, on); slices.Contains(got, slow) {

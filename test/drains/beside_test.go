@@ -21,7 +21,8 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// requests counts those of a program from that place of the audit log on.
+// requests counts the requests of a program from an offset in the audit log on. It also
+// returns the size of the log.
 func requests(t *testing.T, from int64, program string) (n int, size int64) {
 	t.Helper()
 	text, err := os.ReadFile(shared.audit)
@@ -36,9 +37,10 @@ func requests(t *testing.T, from int64, program string) (n int, size int64) {
 	return n, int64(len(text))
 }
 
-// Of a node with 100 pods and a VM that moves: how soon after its arrival it ends,
-// and what it asks the API server. With VMGRACE_BESIDE=kubectl the same is measured
-// of kubectl drain, which takes half a minute.
+// Given a node with 100 pods and a VM that moves. When vmdrain drains the node, then it
+// makes at most 150 requests and ends within 4 s of the end of the VM's pod. Otherwise a
+// drain would load the API server and keep an operator waiting. With VMGRACE_BESIDE=kubectl
+// the test measures kubectl drain too, which takes half a minute.
 func TestADrainOfManyPodsAsksLittleAndEndsSoon(t *testing.T) {
 	const pods = 100
 	took, asked := map[string]time.Duration{}, map[string]int{}
@@ -62,7 +64,7 @@ func TestADrainOfManyPodsAsksLittleAndEndsSoon(t *testing.T) {
 		p, err := node.StartProcess(cmd, filepath.Join(t.TempDir(), "log"))
 		kit.Must(t, err)
 		t.Cleanup(p.Kill)
-		for _, pod := range all { // their kubelet
+		for _, pod := range all { // the test plays their kubelet
 			terminating(t, pod)
 			end(t, pod)
 		}
@@ -85,7 +87,7 @@ func TestADrainOfManyPodsAsksLittleAndEndsSoon(t *testing.T) {
 	if asked["kubectl-vmdrain"] > pods+50 {
 		t.Errorf("%v requests for %d pods", asked, pods)
 	}
-	if took["kubectl-vmdrain"] > 4*time.Second { // kubectl drain would not even have asked again
+	if took["kubectl-vmdrain"] > 4*time.Second { // kubectl drain would not have tried again yet
 		t.Errorf("%v", took)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// evicting are the pods that a dry run names, and refused the lines that say why not.
+// evicting returns the pods that a dry run names, and the lines that say why others stay.
 func evicting(text string) (pods, refused []string) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -34,7 +34,11 @@ func evicting(text string) (pods, refused []string) {
 	return pods, refused
 }
 
-// Each case by itself, with and without the flag that allows it.
+// Given a node with one pod: managed, unmanaged, with an emptyDir, a mirror pod, ended, or
+// of a missing DaemonSet. When kubectl drain and vmdrain make a dry run, with and without
+// the flags that allow the pod, then vmdrain names the same pods as kubectl drain and gives
+// its reasons in kubectl's words. Otherwise vmdrain would evict a pod that kubectl drain
+// leaves alone.
 func TestItDrainsThePodsThatKubectlDrains(t *testing.T) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"managed":   nil,
@@ -75,7 +79,8 @@ func TestItDrainsThePodsThatKubectlDrains(t *testing.T) {
 	}
 }
 
-// What the API server would answer, and nothing is changed by it.
+// Given a node with two pods. When vmdrain makes a dry run on the server, then it reports
+// what the API server would answer, and neither the node nor a pod changes.
 func TestAServerSideDryRunAsksAndChangesNothing(t *testing.T) {
 	on := newNode(t)
 	a, b := newPod(t, on, "a", nil), newPod(t, on, "b", nil)
@@ -96,7 +101,7 @@ func TestAServerSideDryRunAsksAndChangesNothing(t *testing.T) {
 	if !slices.Equal(got, want) || len(got) != 2 {
 		t.Errorf("kubectl drain says\n%s\nvmdrain\n%s", theirs, r.Log())
 	}
-	// One that is refused now, and one that always is.
+	// One budget refuses its pod for now, and the other one always does.
 	budget(t, on+"-a", a, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 2, CurrentHealthy: 1})
 	begin(t, on, "--dry-run=server").ends(0)
 	budget(t, on+"-b", b, policyv1.PodDisruptionBudgetStatus{DesiredHealthy: 1, ExpectedPods: 1, CurrentHealthy: 1})
@@ -149,7 +154,8 @@ func TestThroughKubectl(t *testing.T) {
 	}
 }
 
-// kubectl calls kubectl_complete-vmdrain, which it finds in $PATH.
+// Given the script kubectl_complete-vmdrain in $PATH. When kubectl completes the arguments
+// of vmdrain, then it calls the script and offers the nodes that are not named yet.
 func TestCompletionThroughKubectl(t *testing.T) {
 	named, other := newNode(t), newNode(t)
 	cmd := shared.Command(t.Context(), "__complete", "vmdrain", "--kubeconfig="+shared.Kubeconfig, named, "n-")
@@ -164,7 +170,7 @@ func TestCompletionThroughKubectl(t *testing.T) {
 	}
 }
 
-// budget selects a pod; its status is what its controller would say.
+// budget makes a budget that selects a pod, with a status as its controller writes it.
 func budget(t *testing.T, name string, p *corev1.Pod, status policyv1.PodDisruptionBudgetStatus) *policyv1.PodDisruptionBudget {
 	t.Helper()
 	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},

@@ -1,8 +1,8 @@
 //go:build !unit
 
-// Package drains runs kubectl-vmdrain against a real API server. There is no
-// kubelet and no controller manager: the tests end pods, attach volumes and move
-// VMs as those would.
+// Package drains tests kubectl-vmdrain against a real API server. No kubelet runs, and of
+// the controller manager only the attach-detach controller, for some tests: the tests end
+// pods, attach volumes and move VMs in their place.
 package drains
 
 import (
@@ -24,14 +24,14 @@ import (
 
 const soon = time.Minute
 
-// shared is what all tests use. Each has a node and pods of its own.
+// shared holds what all tests use. Each test has a node and pods of its own.
 var shared struct {
 	*rig.Rig
 
-	audit string // the API server's requests, a line each
+	audit string // the audit log: the API server's requests, one a line
 }
 
-// atEnd are called when all tests have ended.
+// atEnd holds the functions that TestMain calls when all tests have ended.
 var atEnd []func()
 
 func TestMain(m *testing.M) {
@@ -54,7 +54,7 @@ func start(a *cluster.API) (err error) {
 	return err
 }
 
-// run is a kubectl-vmdrain that runs.
+// run is a running kubectl-vmdrain.
 type run struct {
 	*node.Process
 
@@ -66,13 +66,13 @@ func begin(t *testing.T, args ...string) *run {
 	return &run{shared.Begin(t, append([]string{"--kubeconfig=" + shared.Kubeconfig}, args...)...), t}
 }
 
-// says waits until it has said so.
+// says waits until the program has written these words.
 func (r *run) says(what string) {
 	r.t.Helper()
 	eventually(r.t, what, func() bool { return strings.Contains(r.Log(), what) })
 }
 
-// said is what it has to have said by now.
+// said asserts that the program has written all of these words.
 func (r *run) said(all ...string) {
 	r.t.Helper()
 	for _, want := range all {
@@ -82,7 +82,7 @@ func (r *run) said(all ...string) {
 	}
 }
 
-// ends waits for its end, and expects that exit status.
+// ends waits for the program's end and asserts its exit status.
 func (r *run) ends(status int) {
 	r.t.Helper()
 	got, ended := r.Exited(soon)
@@ -103,7 +103,7 @@ func newNode(t *testing.T) string {
 	return n.Name
 }
 
-// newPod is a managed pod that runs on the node, unless change says otherwise.
+// newPod makes a managed pod that runs on the node, unless change makes another one of it.
 func newPod(t *testing.T, node, name string, change func(*corev1.Pod)) *corev1.Pod {
 	t.Helper()
 	p := &corev1.Pod{
@@ -116,13 +116,13 @@ func newPod(t *testing.T, node, name string, change func(*corev1.Pod)) *corev1.P
 	}
 	phase := cmp.Or(p.Status.Phase, corev1.PodRunning)
 	kit.Must(t, shared.Create(t.Context(), p))
-	// The budget asks whether it is ready.
+	// A budget counts only pods that are ready.
 	p.Status.Phase, p.Status.Conditions = phase, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 	kit.Must(t, shared.Status().Update(t.Context(), p))
 	return p
 }
 
-// terminating waits until somebody has evicted the pod.
+// terminating waits until the pod is evicted.
 func terminating(t *testing.T, p *corev1.Pod) {
 	t.Helper()
 	eventually(t, p.Name+" is evicted", func() bool { return isTerminating(t, p) })
@@ -133,7 +133,7 @@ func isTerminating(t *testing.T, p *corev1.Pod) bool {
 	return rig.Read[corev1.Pod](shared.In(t, p.Namespace), p.Name).DeletionTimestamp != nil
 }
 
-// end takes a pod away, as its kubelet does.
+// end removes a pod, as its kubelet does.
 func end(t *testing.T, p *corev1.Pod) {
 	t.Helper()
 	kit.Must(t, shared.Delete(t.Context(), p.DeepCopy(), client.GracePeriodSeconds(0), client.Preconditions{UID: &p.UID}))

@@ -14,7 +14,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// The API server answers 500 to each eviction, and the VM moves all the same.
+// Given a VM whose pod two budgets select, so that the API server answers each eviction
+// with 500. When the node is drained, then vmdrain follows the VM's migration to its end.
+// Otherwise the drain would end with an error while the VM moves.
 func TestAVMWithTwoBudgetsIsFollowedToo(t *testing.T) {
 	on := newNode(t)
 	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
@@ -28,7 +30,8 @@ func TestAVMWithTwoBudgetsIsFollowedToo(t *testing.T) {
 	r.ends(0)
 }
 
-// notComputed is the status of a budget whose pods' controller has no scale subresource.
+// notComputed gives a budget the status of one whose pods have a controller without a scale
+// subresource.
 func notComputed(t *testing.T, b *policyv1.PodDisruptionBudget) {
 	t.Helper()
 	b.Status = policyv1.PodDisruptionBudgetStatus{Conditions: []metav1.Condition{{
@@ -107,7 +110,9 @@ func TestTheLauncherDirectoryIsNoLocalData(t *testing.T) {
 	}
 }
 
-// A second container outlives the VM: the pod is there when its budget goes.
+// Given a VM that has moved, and its pod, which a second container keeps on the node. When
+// the VM's budget is deleted, then vmdrain evicts the pod. Otherwise the drain would wait
+// without end.
 func TestAFinishedVMsPodGoesWithItsBudget(t *testing.T) {
 	on := newNode(t)
 	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
@@ -141,7 +146,7 @@ func TestPodsAreDeletedAfterRefusedEvictions(t *testing.T) {
 	}
 	dry := begin(t, on, "--delete-after=2", "--dry-run=server")
 	dry.says(plain.Name + " (server dry run): Blocked: PodDisruptionBudget")
-	dry.ends(1) // the VM's
+	dry.ends(1) // for the VM's pod
 	if isTerminating(t, plain) {
 		t.Error("a dry run has deleted a pod")
 	}

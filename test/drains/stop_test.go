@@ -29,14 +29,14 @@ func TestTheEndOfTheTimeoutIsNoSuccess(t *testing.T) {
 	r.ends(1)
 	early := begin(t, on, "--timeout=1ns")
 	early.ends(1)
-	early.said("--timeout is over; which pods have to go is not known") // it had no time to look
+	early.said("--timeout is over; which pods have to go is not known") // it had no time to list the pods
 	r.said("--timeout is over; pods left: 1\n  default/" + p.Name + ": Terminating")
 }
 
 func TestCtrlC(t *testing.T) {
 	for name, c := range map[string]struct {
 		flags    []string
-		before   bool // cordoned by somebody else
+		before   bool // somebody else has cordoned the node
 		cordoned bool
 	}{
 		"stays cordoned":                      {nil, false, true},
@@ -57,7 +57,7 @@ func TestCtrlC(t *testing.T) {
 				t.Errorf("cordoned is %v", got)
 			}
 			r.said("interrupted; pods left: 1\n  default/" + p.Name)
-			again := begin(t, on) // it goes on
+			again := begin(t, on) // it continues the drain
 			end(t, p)
 			again.ends(0)
 		})
@@ -118,7 +118,7 @@ func TestItNeverCutsAVMsGracePeriod(t *testing.T) {
 	}
 }
 
-// markedVM is a VM that cluster-controller has marked, protected by its budget.
+// markedVM makes a VM as cluster-controller marks it, with its budget and its pod.
 func markedVM(t *testing.T, on, name string, strategy kubevirt.EvictionStrategy) (*kubevirt.VirtualMachineInstance, *corev1.Pod) {
 	t.Helper()
 	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: on + "-" + name}, Spec: kubevirt.VirtualMachineInstanceSpec{EvictionStrategy: &strategy}}
@@ -159,7 +159,7 @@ func TestAVMThatMovesIsFollowedToItsEnd(t *testing.T) {
 	t.Logf("it ended %v after the pod", time.Since(begun))
 }
 
-// moving is a launcher pod whose VM moves.
+// moving is the launcher pod of a VM that moves, and the VM's migration.
 type moving struct {
 	pod *corev1.Pod
 	m   *kubevirt.VirtualMachineInstanceMigration

@@ -19,22 +19,22 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// terminal is a pseudo terminal whose lines wrap anew when it changes its width.
+// terminal is a pseudo-terminal. Its lines wrap anew when its width changes.
 type terminal struct {
 	*testing.T
 
 	keys *os.File
 	cmd  *exec.Cmd
-	over chan struct{} // nothing more comes
+	over chan struct{} // closed when the process writes no more
 
 	mu    sync.Mutex
 	wide  int
 	high  int
-	lines []string // the last one is where the cursor is
+	lines []string // the cursor is in the last one
 	raw   strings.Builder
 }
 
-// onTerminal runs kubectl-vmdrain on one, which its Ctrl-C reaches.
+// onTerminal runs kubectl-vmdrain on a terminal, so that Ctrl-C there reaches it.
 func onTerminal(t *testing.T, term string, args ...string) *terminal {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
@@ -72,7 +72,7 @@ func (s *terminal) resize(wide, high int) {
 	kit.Must(s.T, unix.IoctlSetWinsize(int(s.keys.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: uint16(wide), Row: uint16(high)}))
 }
 
-// show takes what the process writes, until it has ended.
+// show reads what the process writes, until the process has ended.
 func (s *terminal) show() {
 	defer close(s.over)
 	var text string
@@ -84,7 +84,7 @@ func (s *terminal) show() {
 		for text != "" {
 			done := s.write(text)
 			if done == 0 {
-				break // half of a command
+				break // the escape sequence is not complete
 			}
 			text = text[done:]
 		}
@@ -95,7 +95,7 @@ func (s *terminal) show() {
 	}
 }
 
-// write takes one character or command, and tells how long that was.
+// write processes one character or escape sequence and returns its length.
 func (s *terminal) write(text string) int {
 	if text[0] != '\x1b' {
 		last := &s.lines[len(s.lines)-1]
@@ -117,10 +117,10 @@ func (s *terminal) write(text string) int {
 		_, _ = fmt.Sscanf(text, "\x1b[%dA", &up)
 		s.up(up)
 	}
-	return end + 1 // J: what is below has gone with up
+	return end + 1 // J clears below the cursor: up has already done that
 }
 
-// up goes up so many rows of the screen, and clears from there.
+// up moves the cursor up by rows of the screen and clears from there.
 func (s *terminal) up(rows int) {
 	if rows >= s.high {
 		s.Errorf("%d rows up, of %d", rows, s.high)
@@ -147,7 +147,7 @@ func (s *terminal) ctrlC() {
 	kit.Must(s.T, err)
 }
 
-// ends waits for its end: the exit status, 128+n after signal n.
+// ends waits for the process's end and asserts its exit status: 128+n after signal n.
 func (s *terminal) ends(within time.Duration, want int) {
 	s.Helper()
 	select {
@@ -191,7 +191,7 @@ func TestOnATerminalATableIsDrawnOverItself(t *testing.T) {
 	eventually(t, "six VMs wait for their turn", func() bool { return strings.Count(s.String(), "migration Pending") == 6 })
 	s.fits(80, 24)
 
-	// When it becomes smaller, the table does.
+	// When the terminal becomes narrower, then the table does.
 	s.resize(50, 24)
 	all[0].runs(t, 91)
 	s.shows("[#########.]")
@@ -205,7 +205,7 @@ func TestOnATerminalATableIsDrawnOverItself(t *testing.T) {
 	s.shows("8 of 8 pods drained")
 	s.shows("node/" + on + " drained")
 
-	// A terminal without commands gets lines.
+	// When the terminal knows no escape sequences, then it gets plain lines.
 	s = onTerminal(t, "dumb", on)
 	s.ends(soon, 0)
 	if s.shows("node/" + on + " drained"); strings.ContainsRune(s.raw.String(), '\x1b') {
@@ -213,8 +213,8 @@ func TestOnATerminalATableIsDrawnOverItself(t *testing.T) {
 	}
 }
 
-// fits: there is one table, and no line of it is wider than the terminal, nor has
-// it more of them.
+// fits asserts that the terminal shows one table, which is not wider and has no more lines
+// than the terminal.
 func (s *terminal) fits(wide, high int) {
 	s.Helper()
 	_, table, ok := strings.Cut(s.String(), " cordoned\n")
@@ -229,8 +229,10 @@ func (s *terminal) fits(wide, high int) {
 	}
 }
 
-// An API server that does not answer holds up the giving back of the node; the
-// second Ctrl-C does not wait for it.
+// Given a drain with --uncordon-on-cancel, and an API server that does not answer. When the
+// user presses Ctrl-C, then vmdrain waits for the uncordon. When the user presses it again,
+// then vmdrain ends at once. Otherwise the user could not end it while the API server is
+// away.
 func TestASecondCtrlCEndsItAtOnce(t *testing.T) {
 	on := newNode(t)
 	p := newPod(t, on, "p", nil)

@@ -16,7 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// claimed gives a pod a bound volume that is attached to its node.
+// claimed returns a change that gives a pod a bound volume, which is attached to its node.
 func claimed(t *testing.T, on, name string) func(*corev1.Pod) {
 	t.Helper()
 	return claimedFrom(t, on, name, corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "mock.csi", VolumeHandle: "h-" + on + "-" + name}})
@@ -46,7 +46,7 @@ func attach(t *testing.T, pv, on string) {
 	kit.Must(t, shared.Status().Update(t.Context(), a))
 }
 
-// attachInline attaches a volume that is no PersistentVolume, where the API server lets it.
+// attachInline attaches a volume without a PersistentVolume, if the API server allows that.
 func attachInline(t *testing.T, on, driver string) {
 	t.Helper()
 	a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: on + "-inline"}, Spec: storagev1.VolumeAttachmentSpec{
@@ -98,8 +98,11 @@ func TestVolumesGoOneAfterTheOther(t *testing.T) {
 	r.said("Warning: pod default/" + second.Name + ": not attached to another node after 1s")
 }
 
-// A volume of a plugin from before CSI, whose driver has taken over, and of a pod
-// that comes back elsewhere under the same name. Those of others count for nothing.
+// Given a pod with a volume of an in-tree plugin that a CSI driver has replaced, and the
+// volume of another pod. When the pod comes back on another node under the same name, then
+// vmdrain waits until the pod's volume is attached there, and ignores the other volume.
+// Otherwise it would drain the next pod too early, or wait for a volume that is not the
+// pod's.
 func TestAPodThatComesBackElsewhereUnderTheSameName(t *testing.T) {
 	on, other := newNode(t), newNode(t)
 	attach(t, "foreign-"+on, on)

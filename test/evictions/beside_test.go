@@ -17,8 +17,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// In a cluster of KubeVirt's it runs with what deploy/beside-kubevirt gives it, asks
-// for nothing more, moves VMs by migrations, and could write nothing else of KubeVirt's.
+// Given a cluster with KubeVirt's CRDs, and the rights of deploy/beside-kubevirt. When
+// cluster-controller runs with --beside-kubevirt, then it moves VMs by migrations, needs no
+// further right, and has no right to write KubeVirt's other objects. Otherwise two
+// controllers would write the same objects.
 func TestBesideKubeVirtItMakesMigrationsAndMayDoNothingElse(t *testing.T) {
 	api := cluster.NewAPI(t)
 	api.Kubectl(t, "apply", "-k", "../../deploy/crds")
@@ -40,7 +42,7 @@ func TestBesideKubeVirtItMakesMigrationsAndMayDoNothingElse(t *testing.T) {
 		t.Errorf("it says %q", said)
 	}
 
-	// Given: a gate, a policy, and VMs as KubeVirt has them on a tainted node.
+	// Given a feature gate, a policy, a tainted node, and VMs as KubeVirt writes them.
 	api.KubectlApply(t, `
 apiVersion: kubevirt.io/v1
 kind: KubeVirt
@@ -65,7 +67,7 @@ spec: {taintReplacement: {options: [{key: maint, durationInSeconds: 0}], taintRe
 	stays := made("stays", "node-clean")
 	before := replaced.text() + preempted.text() + stays.text()
 
-	// When it runs, and Kubernetes deletes a launcher for a more important pod,
+	// When the controller runs, and Kubernetes preempts a launcher pod,
 	runs := start("--beside-kubevirt")
 	kit.Eventually(t, "it is ready and has the lease", func() bool {
 		return runs.get("/readyz") == "ok" && strings.Contains(runs.Log(), "uccessfully acquired lease")
@@ -77,16 +79,16 @@ spec: {taintReplacement: {options: [{key: maint, durationInSeconds: 0}], taintRe
 	for v, cause := range map[besideVMI]string{replaced: "NodeTaint", preempted: "PreemptionByScheduler"} {
 		kit.Eventually(t, v.name+" has a migration", func() bool { return v.migrations() == cause+" " })
 	}
-	// and the policy's status says what the VMI does not.
+	// and the policy's status has the condition that the VMI lacks.
 	status := api.Kubectl(t, "get", "evacuationpolicy", "default", "-o", "jsonpath={.status.vmis[*].name} {.status.vmis[*].condition}")
 	if status != "replaced NodeTaintReplacing" {
 		t.Errorf("status: %s", status)
 	}
-	// When the first migration fails, then the next one waits.
+	// When the first migration fails, then the next attempt waits.
 	failed := api.Kubectl(t, "get", "vmim", "-l", "kubevirt.io/vmi-name=replaced", "-o", "name")
 	api.Kubectl(t, "patch", failed, "--subresource=status", "--type=merge", "-p", `{"status":{"phase":"Failed"}}`)
 	kit.Eventually(t, "it is said why it waits", func() bool { return strings.Contains(runs.Log(), "Backoff: the last migration failed") })
-	// When the taint of a VM whose migration has not begun goes, the migration goes.
+	// When the taint is removed before a migration has begun, then the migration goes.
 	api.Kubectl(t, "patch", "node", "node-clean", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"taints":[{"key":"maint","effect":"NoSchedule","timeAdded":%q}]}}`, time.Now().UTC().Format(time.RFC3339)))
 	kit.Eventually(t, "a second VM has one", func() bool { return stays.migrations() == "NodeTaint " })
 	api.Kubectl(t, "patch", "node", "node-clean", "--type=merge", "-p", `{"spec":{"taints":null}}`)
@@ -109,7 +111,7 @@ spec: {taintReplacement: {options: [{key: maint, durationInSeconds: 0}], taintRe
 	}
 }
 
-// besideVMI is a VMI as KubeVirt has written it.
+// besideVMI is a VMI as KubeVirt writes it.
 type besideVMI struct {
 	rig.T
 	rig.Space
@@ -119,7 +121,7 @@ type besideVMI struct {
 
 func (v besideVMI) text() string { return v.Kubectl(v, "get", "vmi", v.name, "-o", "yaml") }
 
-// migrations are the causes of those that are not over.
+// migrations returns the causes of the VMI's migrations that have not failed.
 func (v besideVMI) migrations() string {
 	causes := ""
 	for line := range strings.Lines(v.Kubectl(v, "get", "vmim", "-o",

@@ -15,7 +15,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// kubectl drain tries again each 5 s: no try may stop a VM that asked to be moved.
+// Given a marked VM without a budget that protects it. When its launcher pod is evicted
+// again and again, as kubectl drain does each 5 s, then each eviction is refused with the
+// text of the first. Otherwise a retry would stop a VM that is about to move.
 func TestAMarkedVMIsNeverEvictedForLackOfABudget(t *testing.T) {
 	replicas(t, 2)
 	another := func(p *policyv1.PodDisruptionBudget) {
@@ -40,7 +42,7 @@ func TestAMarkedVMIsNeverEvictedForLackOfABudget(t *testing.T) {
 			t.Run(name+","+strategy, func(t *testing.T) {
 				v := newVM(t, vm{strategy: strategy, migratable: true})
 				given(v)
-				for range 4 { // both replicas
+				for range 4 { // so both replicas are asked
 					if a := v.evict(); !a.marks(v) {
 						t.Fatalf("%+v", a)
 					}
@@ -53,16 +55,17 @@ func TestAMarkedVMIsNeverEvictedForLackOfABudget(t *testing.T) {
 	}
 }
 
-// marks tells whether an answer has the words of the first one.
+// marks tells whether an answer has the text of the first eviction's.
 func (a answer) marks(v *vm) bool {
 	return a.code == 429 && a.retry == 0 && strings.HasSuffix(a.text, `Eviction triggered evacuation of VMI "default/`+v.name+`"`)
 }
 
-// podStatus changes the status of the launcher pod.
+// podStatus merges JSON into the status of the launcher pod.
 func (v *vm) podStatus(status string) { v.Helper(); v.SetStatus(v.launcherPod(), status) }
 
-// The API server answers 500 to each eviction of a pod that two budgets select, and
-// kubectl drain ends with an error while the VM moves.
+// Given a launcher pod that two budgets select. When the pod is evicted, then the webhook
+// answers as for a VM that it marks, until the second budget is gone. Otherwise the API
+// server would answer 500, and kubectl drain would end with an error while the VM moves.
 func TestAMarkedVMWithTwoBudgetsIsAnsweredAsOthers(t *testing.T) {
 	replicas(t, 2)
 	for name, selector := range map[string]*metav1.LabelSelector{
@@ -91,7 +94,10 @@ func TestAMarkedVMWithTwoBudgetsIsAnsweredAsOthers(t *testing.T) {
 	}
 }
 
-// A VM that has just started: nobody knows yet whether it can be moved.
+// Given a VM that has just started, so that nobody knows yet whether it is live-migratable.
+// When its launcher pod is evicted, then the eviction is refused and the VM is not marked.
+// When the pod has been ready for two minutes, then the VM counts as not live-migratable.
+// Otherwise a drain would stop a VM that could move.
 func TestAVMThatIsNotJudgedYetIsNotStopped(t *testing.T) {
 	replicas(t, 2)
 	for _, strategy := range []string{"LiveMigrate", "LiveMigrateIfPossible"} {

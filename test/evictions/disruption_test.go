@@ -16,8 +16,8 @@ import (
 
 const bothGates = `["PreemptionEvictionLiveMigration","NoExecuteTaintEvictionLiveMigration"]`
 
-// disruptors run the controller in two replicas, of which none leads, with these
-// feature gates.
+// disruptors runs the controller of pod disruptions in two replicas with these feature
+// gates. Neither replica has to be the leader.
 func disruptors(t *testing.T, gates string) []*replica {
 	t.Helper()
 	shared.KubectlApply(t, `{"apiVersion":"kubevirt.io/v1","kind":"KubeVirt","metadata":{"name":"kubevirt","namespace":"default"},
@@ -31,7 +31,7 @@ func disruptors(t *testing.T, gates string) []*replica {
 	return all
 }
 
-// disrupted is a launcher pod deleted as Kubernetes does: the condition first.
+// disrupted deletes the launcher pod as Kubernetes does: it sets the condition first.
 func (v *vm) disrupted(status, reason string) {
 	v.Helper()
 	v.condition(status, reason)
@@ -57,7 +57,7 @@ func TestAVMWhoseLauncherKubernetesDeletesIsMarked(t *testing.T) {
 	for name, c := range map[string]struct {
 		vm
 		status, reason string
-		why            string // it is not marked; "": it is
+		why            string // why the VM is not marked; "" where it is marked
 	}{
 		"preempted":           {vm{strategy: "LiveMigrate", migratable: true}, "True", "PreemptionByScheduler", ""},
 		"tainted away":        {vm{strategy: "LiveMigrate", migratable: true}, "True", "DeletionByTaintManager", ""},
@@ -90,7 +90,7 @@ func TestAVMWhoseLauncherKubernetesDeletesIsMarked(t *testing.T) {
 			}
 		})
 	}
-	// One of the replicas says it, once for each VM.
+	// Only one of the replicas logs a mark, once for each VM.
 	marks := 0
 	for _, r := range all {
 		marks += strings.Count(r.Log(), "VM is to leave its node: Kubernetes deletes its launcher")
@@ -100,8 +100,10 @@ func TestAVMWhoseLauncherKubernetesDeletesIsMarked(t *testing.T) {
 	}
 }
 
-// The scheduler may have left the condition on a pod that it did not delete in the end;
-// it goes after 2 minutes.
+// Given a launcher pod with a condition of the scheduler that is 95 seconds old. The
+// scheduler may set the condition and then not delete the pod, and Kubernetes removes the
+// condition after 2 minutes. When somebody deletes the pod, then the VM is not marked and
+// its eviction is allowed. Otherwise a user's own deletion would start a migration.
 func TestADeletionLongAfterTheConditionMarksNothing(t *testing.T) {
 	all := disruptors(t, bothGates)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-disrupted"})
@@ -113,13 +115,15 @@ func TestADeletionLongAfterTheConditionMarksNothing(t *testing.T) {
 	}
 }
 
-// leftAlone is what a replica logs of a VM that it does not mark.
+// leftAlone returns what a replica logs about a VM that it does not mark.
 func (v *vm) leftAlone(why string) string {
 	return fmt.Sprintf(`"vmi":"%s/%s","why":"%s"`, v.NS, v.name, why)
 }
 
-// kubectl drain evicts terminating pods too, and the API server then writes
-// another reason over that for which the shutdown is held.
+// Given a VM whose shutdown is held because Kubernetes deletes its launcher pod. When
+// kubectl drain evicts the pod, as it does with terminating pods too, then the eviction is
+// refused. Otherwise the API server would overwrite the reason for which the shutdown is
+// held.
 func TestAnEvictionOfAHeldLauncherIsRefused(t *testing.T) {
 	disruptors(t, bothGates)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-disrupted"})
@@ -128,14 +132,17 @@ func TestAnEvictionOfAHeldLauncherIsRefused(t *testing.T) {
 	if a := v.evict(); a.code != 429 || !strings.Contains(a.text, "Eviction triggered evacuation") {
 		t.Errorf("%+v", a)
 	}
-	// Also after somebody has overwritten the reason: the mark's cause is the first.
+	// When the reason has been overwritten, then the eviction is still refused, and the
+	// mark keeps its first cause.
 	v.condition("True", "EvictionByEvictionAPI")
 	if a := v.evict(); a.code != 429 || v.get().Annotations["vmgrace.io/evacuation-cause"] != "PreemptionByScheduler" {
 		t.Errorf("%+v, %v", a, v.get().Annotations)
 	}
 }
 
-// A mark would hold up the shutdown for a move that nobody makes.
+// Given a launcher pod that Kubernetes deletes, of a VM that is not migratable or has
+// strategy None. When the pod is evicted, then the eviction is allowed and the VM is not
+// marked. Otherwise the shutdown would wait for a migration that nobody makes.
 func TestAnEvictionMarksNoVMThatAHoldCannotMove(t *testing.T) {
 	disruptors(t, bothGates)
 	for name, v := range map[string]vm{"not migratable": {strategy: "LiveMigrate"}, "None by now": {strategy: "LiveMigrate", migratable: true}} {
@@ -170,13 +177,15 @@ func TestAGateThatIsOffMarksNothing(t *testing.T) {
 	}
 }
 
-// The cause is written, and then the process is no more: before the mark is there, or
-// before it knows that it is.
+// Given a controller that is killed after it has written the cause: before the mark is
+// written, or before it learns that the mark is written. When the next controller starts,
+// then the VM is marked with the cause. Otherwise the VM would be shut down instead of
+// moved.
 func TestAControllerKilledInADisruptionsMarkIsReplaced(t *testing.T) {
 	for name, written := range map[string]bool{"the mark is lost": false, "the mark is there": true} {
 		t.Run(name, func(t *testing.T) {
 			for _, r := range disruptors(t, bothGates) {
-				r.Kill() // the gates stay
+				r.Kill() // the feature gates stay in force
 			}
 			w := newWire(t)
 			r := replicasVia(t, 1, w.kubeconfig, "--controllers=pod-disruption")[0]

@@ -18,8 +18,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// What kubectl vmdrain makes of the webhook's own words: a VM that moves is waited
-// for, one that cannot is named at once, one without a strategy is shut down.
+// Given a node with VMs that can move, a VM that is not live-migratable and a VM without a
+// strategy. When kubectl vmdrain drains the node, then it understands the webhook's
+// answers: it waits for the VMs that move, names the one that cannot move at once, and the
+// one without a strategy shuts down. Otherwise a drain would wait for a VM that never
+// leaves.
 func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 	replicas(t, 1)
 	binary := filepath.Join(t.TempDir(), "kubectl-vmdrain")
@@ -53,7 +56,7 @@ func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 	if got := moves.get().Status.EvacuationNodeName; got != n.Name {
 		t.Errorf("the VM that moves is marked for %q", got)
 	}
-	for _, pod := range []string{moves.launcher(), external.launcher(), ends.launcher(), disk.Name} { // moved, or shut down
+	for _, pod := range []string{moves.launcher(), external.launcher(), ends.launcher(), disk.Name} { // their VMs have moved or shut down
 		kit.Must(t, shared.Delete(t.Context(), rig.Read[corev1.Pod](moves.Space, pod), client.GracePeriodSeconds(0)))
 	}
 	if status, ended := p.Exited(soon); !ended || status != 1 {

@@ -25,10 +25,13 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// Whatever is wrong with the webhooks: others are evicted as ever, VMs with a
-// budget are not, nothing is marked; and afterwards it goes on by itself.
+// Given webhooks that do not answer: nobody listens, the server hangs, or its certificate
+// has expired. When pods are evicted, then VMs with a budget stay, other pods and VMs
+// without a budget are evicted without much delay, and no VM is marked. When a replica runs
+// again, then an eviction marks its VM. Otherwise a fault of the webhooks would stop
+// protected VMs or block every drain.
 func TestWithoutAnAnswerNothingIsMarkedAndBudgetsHold(t *testing.T) {
-	replicas(t, 1)[0].Kill() // there are a Secret and a caBundle
+	replicas(t, 1)[0].Kill() // the Secret and the caBundle stay
 	for name, backend := range map[string]func(*testing.T) string{
 		"nobody is there":            func(t *testing.T) string { t.Helper(); return "127.0.0.1:" + rig.FreePorts(t, 1)[0] },
 		"it hangs":                   hanging,
@@ -45,7 +48,7 @@ func TestWithoutAnAnswerNothingIsMarkedAndBudgetsHold(t *testing.T) {
 					t.Errorf("a VM with a budget: %+v", a)
 				}
 			})
-			group.Go(func() { // what failing open means
+			group.Go(func() { // the webhook fails open
 				if a := lost.evict(); a.code != 0 {
 					t.Errorf("a VM without a budget: %+v", a)
 				}
@@ -70,8 +73,9 @@ func TestWithoutAnAnswerNothingIsMarkedAndBudgetsHold(t *testing.T) {
 	}
 }
 
-// newVMWithoutWebhooks does not wait for the webhook on creation, which a fault
-// slows down: its pod is made under a label that is changed afterwards.
+// newVMWithoutWebhooks makes a VM whose pod gets the launcher label only after its
+// creation. So the API server does not ask the webhook about the creation, and a fault does
+// not slow it down.
 func newVMWithoutWebhooks(t *testing.T) *vm {
 	t.Helper()
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, lateLabel: true})
@@ -79,7 +83,7 @@ func newVMWithoutWebhooks(t *testing.T) *vm {
 	return v
 }
 
-// hanging accepts and never says a word.
+// hanging starts a server that accepts connections and never answers, and returns its address.
 func hanging(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -88,8 +92,8 @@ func hanging(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// expired has a certificate of the CA that the API server trusts, and that was
-// valid until a minute ago.
+// expired starts a server whose certificate was valid until a minute ago, and returns the
+// address. The CA that the API server trusts has signed the certificate.
 func expired(t *testing.T) string {
 	t.Helper()
 	secret := rig.Read[corev1.Secret](shared.In(t, rig.Ours), "vmgrace-cluster-controller")

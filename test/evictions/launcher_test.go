@@ -38,7 +38,9 @@ func TestALauncherPodOutlivesItsVMsGracePeriod(t *testing.T) {
 	}
 }
 
-// Settings count from the next pod on, without a restart.
+// Given two replicas that run. When the policy's launcherPadding changes, then the next
+// launcher pod has the new padding. Otherwise an operator would have to restart the
+// controller.
 func TestThePaddingIsFollowedLive(t *testing.T) {
 	all := replicas(t, 2)
 	policy := `{apiVersion: vmgrace.io/v1alpha1, kind: EvacuationPolicy, metadata: {name: default}, spec: {launcherPadding: 70s}}`
@@ -94,7 +96,8 @@ func TestCertificatesAreRenewedWithoutARestart(t *testing.T) {
 		return string(c.ConnectionState().PeerCertificates[0].Signature)
 	}
 	seen := map[string]bool{}
-	// Four generations: longer than any of their CAs was the only one.
+	// A CA is in the caBundle for three generations, so the fourth certificate needs a
+	// CA that was not there at first.
 	for end := time.Now().Add(2 * time.Minute); len(seen) < 4; {
 		if time.Now().After(end) {
 			t.Fatalf("%d certificates in two minutes", len(seen))

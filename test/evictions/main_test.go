@@ -1,8 +1,8 @@
 //go:build !unit
 
-// Package evictions runs two replicas of cluster-controller against a real API
-// server, with the manifests as shipped and the rights that those give. There
-// is no kubelet and no controller manager: test/e2e has the whole.
+// Package evictions tests cluster-controller, in one or two replicas, against a real API
+// server. It applies the shipped manifests and uses only the rights that they grant. No
+// kubelet and no controller manager runs here: test/e2e has the whole.
 package evictions
 
 import (
@@ -26,12 +26,12 @@ import (
 
 const soon = 30 * time.Second
 
-// shared is what all tests use. They restore what they break.
+// shared holds what all tests use. A test restores what it breaks.
 var shared struct {
 	*rig.Rig
 
 	front *front
-	audit string // the API server's log of what cluster-controller asks
+	audit string // the audit log of cluster-controller's requests
 }
 
 func TestMain(m *testing.M) {
@@ -44,7 +44,7 @@ func TestMain(m *testing.M) {
 }
 
 func start(a *cluster.API) (err error) {
-	// The daemonset has the namespace.
+	// The namespace is in deploy/daemonset.
 	if shared.Rig, err = rig.Start(a, "cluster-controller", "apply -k ../../deploy/daemonset", "apply -k ../../deploy/controller"); err != nil {
 		return err
 	}
@@ -55,8 +55,8 @@ func start(a *cluster.API) (err error) {
 	return pointWebhooks(context.Background(), a)
 }
 
-// pointWebhooks applies the shipped configurations with an address in place of
-// the Service, which nobody routes to here.
+// pointWebhooks applies the shipped webhook configurations with a URL in place of the
+// Service, because nothing routes to a Service here.
 func pointWebhooks(ctx context.Context, a *cluster.API) error {
 	text, err := os.ReadFile("../../deploy/controller/webhooks.yaml")
 	if err != nil {
@@ -74,7 +74,7 @@ func pointWebhooks(ctx context.Context, a *cluster.API) error {
 	return err
 }
 
-// front is the Service: each connection goes to the next replica.
+// front plays the Service: it passes each connection to the next replica.
 type front struct {
 	net.Listener
 
@@ -123,20 +123,20 @@ func (f *front) relay(c net.Conn) {
 	_, _ = io.Copy(c, b)
 }
 
-// replica is a running cluster-controller, with the shipped rights.
+// replica is a running cluster-controller with the shipped rights.
 type replica struct {
 	*node.Process
 
 	webhook, metrics, health string
 }
 
-// replicas starts n of them and waits until they answer. They end with the test.
+// replicas starts n replicas and waits until they answer. They end with the test.
 func replicas(t *testing.T, n int, args ...string) []*replica {
 	t.Helper()
 	return replicasVia(t, n, shared.ServiceAccount(t, rig.Ours, "cluster-controller").Kubeconfig, args...)
 }
 
-// replicasVia is replicas that find the API server as that file says.
+// replicasVia is replicas with another kubeconfig.
 func replicasVia(t *testing.T, n int, kubeconfig string, args ...string) []*replica {
 	t.Helper()
 	var all []*replica
@@ -146,7 +146,7 @@ func replicasVia(t *testing.T, n int, kubeconfig string, args ...string) []*repl
 		r.Process = shared.Begin(t, append([]string{
 			"--kubeconfig=" + kubeconfig, "--webhook-port=" + r.webhook,
 			"--metrics-address=" + r.metrics, "--health-address=" + r.health, "--log-format=json", "-v",
-			"--controllers=eviction-webhook,launcher-webhook", // budgets are the tests' own
+			"--controllers=eviction-webhook,launcher-webhook", // the tests make the budgets themselves
 		}, args...)...)
 		all, backends = append(all, r), append(backends, "127.0.0.1:"+r.webhook)
 	}

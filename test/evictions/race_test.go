@@ -28,7 +28,9 @@ import (
 
 const byBudget = "Cannot evict pod as it would violate the pod's disruption budget."
 
-// What happens to a VM between the look at it and its mark counts.
+// Given an eviction for which the webhook has read the VM. When the VM changes before its
+// mark is written, then the webhook reads it again and answers for the VM as it is.
+// Otherwise it would mark a VM that has already left the node.
 func TestAVMThatChangesBeforeItsMarkIsLookedAtAgain(t *testing.T) {
 	w := newWire(t)
 	replicasVia(t, 1, w.kubeconfig)
@@ -43,7 +45,7 @@ func TestAVMThatChangesBeforeItsMarkIsLookedAtAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
 			w.once(func() { change(v) })
-			// The pod that is evicted is not that of a VM on that node any more.
+			// The evicted pod no longer belongs to a VM on that node.
 			if a := v.evict(); a.code != 0 {
 				t.Errorf("%+v, want it to be allowed", a)
 			}
@@ -62,7 +64,10 @@ func TestAVMThatChangesBeforeItsMarkIsLookedAtAgain(t *testing.T) {
 	})
 }
 
-// No answer is no orphan: only the API server's word on this very VMI is.
+// Given an API server that answers the read of the VMI with an error, or with a 404 that is
+// not about this VMI. When the launcher pod is evicted, then the eviction is refused: the
+// pod is an orphan only if the API server says that this very VMI is not found. Otherwise a
+// fault would stop a running VM.
 func TestAVMThatCannotBeReadIsNotEvicted(t *testing.T) {
 	w := newWire(t)
 	all := replicasVia(t, 1, w.kubeconfig)
@@ -93,8 +98,10 @@ func TestAVMThatCannotBeReadIsNotEvicted(t *testing.T) {
 	}
 }
 
-// Nobody waits for a mark that is refused each time: not for the reason that the VM
-// has changed, whatever the code says.
+// Given an API server that refuses each mark. When the launcher pod is evicted, then the
+// eviction is refused with the reason after at most two tries. Such a refusal does not mean
+// that the VM has changed, whatever its code. Otherwise the client would wait for tries
+// that cannot succeed.
 func TestAVMThatCannotBeMarkedIsNotEvicted(t *testing.T) {
 	w := newWire(t)
 	replicasVia(t, 1, w.kubeconfig)
@@ -123,17 +130,19 @@ func TestAVMThatCannotBeMarkedIsNotEvicted(t *testing.T) {
 	}
 }
 
-// delete deletes the VMI.
 func (v *vm) delete() { v.Helper(); kit.Must(v, v.Delete(v.Context(), v.get())) }
 
-// anew deletes the VMI and makes another one of its name.
+// anew deletes the VMI and makes another one with its name.
 func (v *vm) anew() {
 	v.Helper()
 	v.delete()
 	v.Make(v.VMI(v.name, v.node, kubevirt.StrategyLiveMigrate), "")
 }
 
-// The explanation is written, and then the process is no more.
+// Given a replica that is killed after it has written the explanation of a mark and before
+// it writes the mark. When the launcher pod is evicted again, then another replica marks
+// the VM and explains this eviction. Otherwise the VM would stay on its node, or its mark
+// would name the descheduler for an eviction of kubectl's.
 func TestAReplicaThatDiesInTheMiddleOfAMarkLeavesNone(t *testing.T) {
 	w := newWire(t)
 	r := replicasVia(t, 1, w.kubeconfig)[0]
@@ -159,13 +168,15 @@ func TestAReplicaThatDiesInTheMiddleOfAMarkLeavesNone(t *testing.T) {
 	}
 }
 
-// Two API servers ask two replicas: one of them marks.
+// Given two replicas that two API servers ask about one VM. When both are about to write
+// the mark, then one of them marks the VM, and the other leaves the answer to the budget.
+// Otherwise both would report that they marked it.
 func TestTwoReplicasThatMarkAtOnceMakeOneMark(t *testing.T) {
 	w := newWire(t)
 	all := replicasVia(t, 2, w.kubeconfig)
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true})
 	v.budget()
-	// Each mark waits until the other is about to be written.
+	// Each write of a mark waits for the other one.
 	met := make(chan struct{})
 	var arrived atomic.Int32
 	w.atMark.Store(new(func() bool {
@@ -200,7 +211,7 @@ func TestTwoReplicasThatMarkAtOnceMakeOneMark(t *testing.T) {
 	}
 }
 
-// evictionPath is where the API server asks.
+// evictionPath returns the path at which the API server asks about evictions.
 func evictionPath(t *testing.T) string {
 	t.Helper()
 	config := rig.Read[admissionregistrationv1.ValidatingWebhookConfiguration](shared.In(t, ""), "vmgrace-cluster-controller")
@@ -209,8 +220,9 @@ func evictionPath(t *testing.T) string {
 	return u.Path
 }
 
-// Whoever reaches the port, and is not told the path, marks nothing and learns
-// nothing.
+// Given a client that reaches the webhook's port and does not know the path. When it asks
+// about evictions, then no VM is marked, and the answers tell nothing about a VM. Otherwise
+// everybody in the cluster's network could move VMs.
 func TestAForgedReviewMarksNothing(t *testing.T) {
 	r := replicas(t, 1)[0]
 	path := evictionPath(t)
@@ -225,7 +237,7 @@ func TestAForgedReviewMarksNothing(t *testing.T) {
 		t.Errorf("marked for %q, annotations %v", now.Status.EvacuationNodeName, now.Annotations)
 	}
 
-	// An operator applies the manifest again: the path goes back, and comes again.
+	// When an operator applies the manifest again, then the path's key goes and comes back.
 	config := rig.Read[admissionregistrationv1.ValidatingWebhookConfiguration](shared.In(t, ""), "vmgrace-cluster-controller")
 	plain := strings.TrimSuffix(*config.Webhooks[0].ClientConfig.URL, strings.TrimPrefix(path, "/evict-pod"))
 	config.Webhooks[0].ClientConfig.URL = &plain
@@ -237,7 +249,7 @@ func TestAForgedReviewMarksNothing(t *testing.T) {
 	})
 }
 
-// review asks this replica as an API server does; nil if it is no webhook.
+// review asks this replica as an API server does. It returns nil if the path has no webhook.
 func (r *replica) review(t *testing.T, v *vm, path string) *admissionv1.AdmissionResponse {
 	t.Helper()
 	text := fmt.Sprintf(`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","request":{"uid":"1","name":%q,"namespace":%q,"operation":"CREATE",
@@ -260,27 +272,28 @@ func (r *replica) review(t *testing.T, v *vm, path string) *admissionv1.Admissio
 	return said.Response
 }
 
-// A drain of the controller's own node evicts a VM and the controller at once.
+// A drain of the controller's own node evicts VMs and the controller at once. If the
+// controller did not answer until its end, those evictions would fail open.
 func TestAReplicaThatIsToldToEndAnswersAllThatItIsAsked(t *testing.T) {
 	w := newWire(t)
 	r := replicasVia(t, 1, w.kubeconfig)[0]
 	before, after := newVM(t, vm{strategy: "LiveMigrate", migratable: true}), newVM(t, vm{strategy: "LiveMigrate", migratable: true})
 	before.budget()
 	after.budget()
-	// Given an eviction whose mark is being written
+	// Given an eviction whose mark is being written.
 	writing, goesOn := make(chan struct{}), make(chan struct{})
 	w.once(func() { close(writing); <-goesOn })
 	answered := make(chan answer, 1)
 	go func() { answered <- before.evict() }()
 	<-writing
-	// When the replica is told to end
+	// When the replica is told to end,
 	kit.Must(t, r.Signal(syscall.SIGTERM))
-	// Then it takes the next one, which comes before the API server knows,
+	// then it answers an eviction that comes before the API server knows of its end,
 	const mark = "Eviction triggered evacuation"
 	if a := after.evict(); a.code != 429 || !strings.Contains(a.text, mark) {
 		t.Errorf("asked after the signal: %+v", a)
 	}
-	// and answers the first one as ever, however long that takes within its bound.
+	// and it answers the first one, however long that takes within its bound.
 	kit.Eventually(t, "the replica takes no more", func() bool { return strings.Contains(r.Log(), "Shutting down webhook server") })
 	close(goesOn)
 	if a := <-answered; a.code != 429 || !strings.Contains(a.text, mark) {

@@ -22,7 +22,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// right is as a rule of a role has it, for one kind and one verb.
+// right is one verb for one kind, as a rule of a role grants it.
 type right struct{ verb, resource string }
 
 func (r right) String() string { return r.verb + " " + r.resource }
@@ -37,8 +37,8 @@ func resourceOf(group, resource, subresource string) string {
 	return resource
 }
 
-// asked is what cluster-controller has asked for since the test run began, by
-// namespace or "", and whether it was refused.
+// asked returns what cluster-controller has asked for since the test run began, by
+// namespace or "", and the requests that the API server has refused.
 func asked(t *testing.T) (granted map[string]map[right]bool, refused []string) {
 	t.Helper()
 	f, err := os.Open(shared.audit)
@@ -55,7 +55,7 @@ func asked(t *testing.T) (granted map[string]map[right]bool, refused []string) {
 		}
 		kit.Must(t, json.Unmarshal(lines.Bytes(), &e))
 		if e.ObjectRef == nil {
-			continue // what the API server has
+			continue // no object: discovery
 		}
 		r := right{e.Verb, resourceOf(e.ObjectRef.APIGroup, e.ObjectRef.Resource, e.ObjectRef.Subresource)}
 		where := ""
@@ -79,7 +79,7 @@ func given(rules []rbacv1.PolicyRule) map[right]bool {
 				kind, sub, _ := strings.Cut(resource, "/")
 				for _, verb := range rule.Verbs {
 					if verb == "list" && slices.Contains(rule.Verbs, "watch") {
-						continue // for API servers that cannot begin a watch with what there is
+						continue // for API servers whose watch cannot begin with the existing objects
 					}
 					all[right{verb, resourceOf(group, kind, sub)}] = true
 				}
@@ -89,8 +89,10 @@ func given(rules []rbacv1.PolicyRule) map[right]bool {
 	return all
 }
 
-// Everything that webhooks, budgets and evacuation do, once; then the API
-// server's own log is compared with the roles as shipped.
+// Given the shipped roles. When webhooks, budgets, evacuation and taint replacement have
+// done once all that they do, then the API server's audit log has a use of each right and
+// no refused request. A missing right would break a function in a user's cluster, and an
+// unused right would only help an attacker.
 func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 	shared.Kubectl(t, "delete", "secret,lease", "-n", rig.Ours, "vmgrace-cluster-controller", "--ignore-not-found")
 	all := replicas(t, 1, "--controllers=disruption-budgets,evacuation,taint-replacement", "--certificate-validity=15s")
@@ -105,20 +107,20 @@ func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	kit.Eventually(t, "a migration", func() bool { return len(v.Migrations()) == 1 })
-	// A hand on the budget.
+	// Somebody edits the budget.
 	v.Change(v.readBudget(), `{"spec":{"minAvailable":0}}`)
 	kit.Eventually(t, "the budget is put right", func() bool { b := v.readBudget(); return b != nil && b.Spec.MinAvailable.IntValue() == 1 })
-	// It is called off.
+	// The drain is called off.
 	v.Change(n, `{"spec":{"unschedulable":null,"taints":null}}`)
 	kit.Eventually(t, "the mark and the migration go", func() bool { return v.get().Status.EvacuationNodeName == "" && len(v.Migrations()) == 0 })
-	// It needs no budget any more.
+	// The VM needs no budget any more.
 	v.Change(v.get(), `{"spec":{"evictionStrategy":"None"}}`)
 	kit.Eventually(t, "the budget goes", func() bool { return v.readBudget() == nil })
-	// Its node is tainted: it is stopped, by an eviction.
+	// The VM's node is tainted: an eviction stops the VM.
 	policy(t, `{"options":[{"key":"rights","durationInSeconds":0}],"taintReplacementTimeSeconds":0,"maxTaintedNodes":9}`)
 	v.Taint(nodeName, "rights")
 	kit.Eventually(t, "its launcher is evicted", func() bool { return v.leaves() })
-	// An orphan, and an Event that is told again.
+	// An orphan is evicted, and an Event is repeated.
 	orphan := newVM(t, vm{strategy: "LiveMigrate"})
 	orphan.delete()
 	if a := orphan.evict(); a.code != 0 {
@@ -129,12 +131,12 @@ func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 		odd.evict(func(e *policyv1.Eviction) { e.Name = odd.launcher() })
 		odd.again()
 	}
-	// A renewal.
+	// The certificate is renewed.
 	const name = "vmgrace-cluster-controller"
 	its := shared.In(t, rig.Ours)
 	was := rig.Read[corev1.Secret](its, name).ResourceVersion
 	kit.Eventually(t, "a renewal", func() bool { return rig.Read[corev1.Secret](its, name).ResourceVersion != was })
-	all[0].Kill() // watches are noted when they end
+	all[0].Kill() // the audit log gets a watch only when it ends
 
 	role, clusterRole := rig.Read[rbacv1.Role](its, name), rig.Read[rbacv1.ClusterRole](its, name)
 	var unused []string

@@ -136,7 +136,7 @@ func TestAVolumeIsNotTakenFromARunningVM(t *testing.T) {
 	}
 }
 
-// owner is what a pod has that belongs to the VM's launcher.
+// owner returns the owner references of a pod that belongs to the VM's launcher pod.
 func (v *vm) owner() []metav1.OwnerReference {
 	v.Helper()
 	launcher := v.readPod()

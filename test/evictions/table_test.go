@@ -15,21 +15,23 @@ import (
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// Each row and both columns of the contract's table, as a client sees them.
+// Given VMs of each strategy, migratable or not, not marked and marked. When their launcher
+// pods are evicted, then the client gets the answers of the contract's table, each row and
+// both columns. A wrong answer would stop a VM that could move, or block a drain for good.
 func TestEvictionsAreAnsweredByStrategy(t *testing.T) {
 	replicas(t, 2)
 	const budget = "Cannot evict pod as it would violate the pod's disruption budget."
 	for _, c := range []struct {
 		strategy   string
 		migratable bool
-		marks      bool   // answered with the evacuation, and marked
-		refused    string // else this 429; empty is allowed
-		second     string // the answer to a marked one: a budget's or refused
+		marks      bool   // the answer is the evacuation, and the VM is marked
+		refused    string // otherwise the text of the 429, "" where the eviction is allowed
+		second     string // the text of the 429 for a marked VM, "" where it is allowed
 	}{
 		{"", true, false, "", ""},
 		{"None", true, false, "", ""},
 		{"None", false, false, "", ""},
-		{"Sometimes", true, false, "", ""}, // an unknown word is None
+		{"Sometimes", true, false, "", ""}, // an unknown strategy counts as None
 		{"LiveMigrate", true, true, "", budget},
 		{"LiveMigrate", false, false, "is configured with an eviction strategy but is not live-migratable", "not live-migratable"},
 		{"LiveMigrateIfPossible", true, true, "", budget},

@@ -19,20 +19,22 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// replacers run the controller at once: they wait for no Lease of an earlier test's.
+// replacers starts the controller of taint replacement without leader election: it would
+// have to wait for the Lease of an earlier test.
 func replacers(t *testing.T, more ...string) *replica {
 	t.Helper()
 	return replicas(t, 1, append([]string{"--controllers=taint-replacement", "--leader-elect=false"}, more...)...)[0]
 }
 
-// leaves tells whether somebody has the launcher deleted; no kubelet lets it go.
+// leaves tells whether somebody has deleted the launcher pod. It may still be there,
+// because no kubelet ends it.
 func (v *vm) leaves() bool {
 	v.Helper()
 	p := rig.Find[corev1.Pod](v.Space, v.launcher())
 	return p == nil || p.DeletionTimestamp != nil
 }
 
-// policy sets spec.taintReplacement; it is taken away when the test ends.
+// policy sets spec.taintReplacement of the policy, which is deleted when the test ends.
 func policy(t *testing.T, replacement string) {
 	t.Helper()
 	shared.KubectlApply(t, `{"apiVersion":"vmgrace.io/v1alpha1","kind":"EvacuationPolicy","metadata":{"name":"default"},"spec":{"taintReplacement":`+replacement+`}}`)
@@ -41,7 +43,7 @@ func policy(t *testing.T, replacement string) {
 	})
 }
 
-// policyStatus is what the policy says.
+// policyStatus returns the status of the policy.
 func policyStatus(t *testing.T) v1alpha1.EvacuationPolicyStatus {
 	t.Helper()
 	return rig.Read[v1alpha1.EvacuationPolicy](shared.In(t, ""), "default").Status
@@ -53,13 +55,14 @@ func newNode(t *testing.T, name string) {
 	shared.In(t, "").Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, rig.NodeReady)
 }
 
-// taint gives a node one taint, now, or none.
+// taint replaces the taints of a node by those with these keys, added now, or by none.
 func taint(t *testing.T, node string, key ...string) {
 	t.Helper()
 	shared.In(t, "").Taint(node, key...)
 }
 
-// said are the taint conditions of a VM: D and R.
+// said returns the taint conditions of a VM, D for NodeTaintDetected and R for
+// NodeTaintReplacing, and the reason of the latter.
 func (v *vm) said() (conditions, why string) {
 	v.Helper()
 	vmi := v.get()
@@ -83,14 +86,15 @@ func (v *vm) marked() bool {
 }
 
 func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
-	// Given
+	// Given a node, a VM on it and a policy.
 	newNode(t, "node-tainted")
 	r := replacers(t)
 	first := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-tainted"})
 	policy(t, `{"options":[{"key":"maint","durationInSeconds":2}],"taintReplacementTimeSeconds":2}`)
 	from := time.Now().Truncate(time.Second)
 	taint(t, "node-tainted", "maint")
-	// When its node is tainted, the VM says so at once, later that it is to leave,
+	// When the node is tainted, then the VM has NodeTaintDetected at once and
+	// NodeTaintReplacing later.
 	first.becomes("D")
 	second := newVM(t, vm{strategy: "None", node: "node-tainted"})
 	stays := newVM(t, vm{strategy: "LiveMigrate", node: "node-tainted"})
@@ -99,17 +103,18 @@ func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
 		t.Errorf("to be replaced after %v", took)
 	}
 	kit.Eventually(t, "it is marked", func() bool { return first.marked() })
-	// then it is marked, with the cause, not earlier than asked for,
+	// The VM is marked with the cause, not earlier than the policy says.
 	if took := time.Since(from); took < 4*time.Second {
 		t.Errorf("marked after %v", took)
 	}
 	if got := first.get().Annotations["vmgrace.io/evacuation-cause"]; got != "NodeTaint" {
 		t.Errorf("cause %q", got)
 	}
-	// the next one waits for it, one that can neither be moved nor stopped is named,
+	// The second VM waits for the first, and the condition of the VM that can neither
+	// be moved nor stopped says why.
 	kit.Eventually(t, "the second waits", func() bool { _, why := second.said(); return why == "WaitsForItsTurn" })
 	kit.Eventually(t, "the third says why", func() bool { _, why := stays.said(); return why == "NotMigratable" })
-	// and all of it is in the policy's status.
+	// The policy's status lists all three.
 	s := policyStatus(t)
 	if len(s.VMIs) != 3 || s.VMIs[0].Name != first.name || s.VMIs[0].Reason != "InProgress" || s.VMIs[0].Taint != "maint:NoSchedule" || len(s.Taints) != 1 {
 		t.Errorf("status: %+v", s)
@@ -117,19 +122,21 @@ func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
 	if got := counted([]*replica{r}, "vmgrace_tainted_vmis", "NodeTaintReplacing"); got != 3 {
 		t.Errorf("vmgrace_tainted_vmis counts %d", got)
 	}
-	// When the first has moved, the second is evicted.
+	// When the first has moved, then the second is evicted.
 	first.delete()
 	kit.Eventually(t, "the second's launcher is evicted", func() bool { return second.leaves() })
 	if stays.marked() || stays.leaves() {
 		t.Error("a VM that cannot be moved was marked or stopped")
 	}
-	// When the taint goes, nothing is left of it.
+	// When the taint is removed, then its conditions and the status go.
 	taint(t, "node-tainted")
 	stays.becomes("")
 	kit.Eventually(t, "the status is empty", func() bool { return len(policyStatus(t).VMIs) == 0 })
 }
 
-// An operator asks which VMs are on tainted nodes, since when, and when they go.
+// Given a VM on a tainted node. When an operator asks kubectl for the policy or the VMI,
+// then the answer has the VM, the node, the taint, since when the VM is to be replaced, and
+// when that is due. Otherwise the operator would not know which VMs leave, and when.
 func TestKubectlTellsWhichVMsLeaveATaintedNodeAndWhen(t *testing.T) {
 	newNode(t, "node-told")
 	replacers(t)
@@ -167,7 +174,7 @@ func TestATaintThatGoesInTimeMovesNobodyAndTakesItsMarkBack(t *testing.T) {
 	v.becomes("DR")
 	taint(t, "node-taint-goes")
 	v.becomes("")
-	// A flap starts the clock anew.
+	// When the taint comes back, then its time starts anew.
 	taint(t, "node-taint-goes", "maint")
 	again := time.Now()
 	kit.Eventually(t, "it is marked", func() bool { return v.marked() })
@@ -203,7 +210,7 @@ func TestWithManyTaintedNodesNobodyIsReplacedAndThatIsSaid(t *testing.T) {
 	}
 	replacers(t)
 	one, other := newVM(t, vm{strategy: "None", node: "node-many-1"}), newVM(t, vm{strategy: "None", node: "node-many-2"})
-	// Time for kubectl, which taints one node after the other.
+	// 5 s give kubectl time: it taints one node after the other.
 	policy(t, `{"options":[{"key":"maint","durationInSeconds":0}],"taintReplacementTimeSeconds":5,"maxTaintedNodes":1}`)
 	taint(t, "node-many-1", "other")
 	taint(t, "node-many-2", "other")
@@ -222,7 +229,7 @@ func TestWithManyTaintedNodesNobodyIsReplacedAndThatIsSaid(t *testing.T) {
 	if one.leaves() || other.leaves() {
 		t.Error("one was evicted")
 	}
-	// When one of the taints goes, the other one's VM leaves.
+	// When one node loses its taint, then the VM on the other node leaves.
 	taint(t, "node-many-1")
 	kit.Eventually(t, "the other's launcher is evicted", func() bool { return other.leaves() })
 }
@@ -293,7 +300,7 @@ func TestWithoutTheRightToReadNodesEverythingElseWorks(t *testing.T) {
 		t.Error("the log does not say it")
 	}
 	shared.Kubectl(t, "delete", "vmi", "-n", v.NS, v.name)
-	shared.Kubectl(t, "delete", "vmim", "-n", v.NS, "--all", "--timeout=30s") // who has a finalizer in them still runs
+	shared.Kubectl(t, "delete", "vmim", "-n", v.NS, "--all", "--timeout=30s") // the controller still runs and removes its finalizer
 }
 
 func (v *vm) budgetExists() {
@@ -301,7 +308,7 @@ func (v *vm) budgetExists() {
 	kit.Eventually(v, "a budget", func() bool { return v.readBudget() != nil })
 }
 
-// readBudget reads the VM's budget, nil where it has none.
+// readBudget returns the VM's budget, nil where it has none.
 func (v *vm) readBudget() *policyv1.PodDisruptionBudget {
 	v.Helper()
 	return rig.Find[policyv1.PodDisruptionBudget](v.Space, "kubevirt-disruption-budget-"+v.uid)

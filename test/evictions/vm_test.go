@@ -23,7 +23,7 @@ import (
 
 func (r *replica) get(path string) string { return rig.Fetch("http://" + r.health + path) }
 
-// counted is the sum of a metric's samples that contain all of these words.
+// counted returns the sum of the samples whose lines contain all of these words.
 func counted(all []*replica, words ...string) (n int) {
 	for _, r := range all {
 	lines:
@@ -41,7 +41,7 @@ func counted(all []*replica, words ...string) (n int) {
 	return n
 }
 
-// allSay waits until each replica has logged that.
+// allSay waits until each replica has logged these words.
 func allSay(t *testing.T, all []*replica, words string) {
 	t.Helper()
 	for _, r := range all {
@@ -49,8 +49,8 @@ func allSay(t *testing.T, all []*replica, words string) {
 	}
 }
 
-// settled waits until the API server asks the webhook: a VM that is not
-// migratable is refused.
+// settled waits until the API server asks the webhook: it then refuses the eviction of a VM
+// that is not migratable.
 func settled(t *testing.T) {
 	t.Helper()
 	v := newVM(t, vm{strategy: "LiveMigrate"})
@@ -59,7 +59,7 @@ func settled(t *testing.T) {
 	})
 }
 
-// vm is a VMI with its launcher pod; no kubelet touches it.
+// vm is a VMI with its launcher pod. No kubelet runs it.
 type vm struct {
 	rig.T
 	rig.Space
@@ -72,7 +72,7 @@ type vm struct {
 	grace            *int64
 	noStatusNodeName bool
 	noStatus         bool
-	// lateLabel: the pod is no launcher yet when it is made.
+	// lateLabel makes the pod without the launcher label.
 	lateLabel bool
 
 	uid string
@@ -103,15 +103,14 @@ func newVM(t *testing.T, v vm) *vm {
 
 func (v *vm) launcher() string { return "virt-launcher-" + v.name }
 
-// launcherPod is the name of the launcher pod as an object, for changes.
+// launcherPod returns an object with the name of the launcher pod, for changes.
 func (v *vm) launcherPod() *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: v.NS, Name: v.launcher()}}
 }
 
-// readPod reads the launcher pod.
 func (v *vm) readPod() *corev1.Pod { v.Helper(); return rig.Read[corev1.Pod](v.Space, v.launcher()) }
 
-// pod makes the launcher pod, running.
+// pod makes the launcher pod with the status of a running one.
 func (v *vm) pod() *corev1.Pod {
 	v.Helper()
 	p := v.Launcher(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: v.name, UID: types.UID(v.uid)}}, v.podNode)
@@ -122,7 +121,7 @@ func (v *vm) pod() *corev1.Pod {
 	return p
 }
 
-// newPod makes a pod that is no launcher, running.
+// newPod makes a running pod that is no launcher pod.
 func (v *vm) newPod(meta metav1.ObjectMeta) *corev1.Pod {
 	v.Helper()
 	meta.Namespace = v.NS
@@ -131,7 +130,8 @@ func (v *vm) newPod(meta metav1.ObjectMeta) *corev1.Pod {
 	return p
 }
 
-// again makes the launcher pod anew if it was evicted.
+// again makes the launcher pod anew if it was evicted. It returns false, for use in a
+// condition.
 func (v *vm) again() bool {
 	v.Helper()
 	if !v.podThere() {
@@ -150,7 +150,7 @@ func (v *vm) get() *kubevirt.VirtualMachineInstance {
 	return rig.Read[kubevirt.VirtualMachineInstance](v.Space, v.name)
 }
 
-// answer is what the one who evicts sees; code 0 is an eviction that took place.
+// answer is what the client of an eviction gets. Code 0 means that the eviction took place.
 type answer struct {
 	code  int32
 	text  string
@@ -172,7 +172,7 @@ func (v *vm) evictPod(name string, change ...func(*policyv1.Eviction)) answer {
 	return v.told(e)
 }
 
-// told evicts with those options.
+// told creates an eviction with these options and returns the answer.
 func (v *vm) told(e *policyv1.Eviction, options ...client.SubResourceCreateOption) answer {
 	v.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: e.Namespace, Name: e.Name}}
@@ -191,7 +191,8 @@ func (v *vm) told(e *policyv1.Eviction, options ...client.SubResourceCreateOptio
 	return a
 }
 
-// budget protects the VM as the controllers of budgets and of disruptions would.
+// budget makes the VM's budget, with the status that Kubernetes' disruption controller
+// would write.
 func (v *vm) budget(change ...func(*policyv1.PodDisruptionBudget)) {
 	v.Helper()
 	pdb := &policyv1.PodDisruptionBudget{
@@ -209,7 +210,7 @@ func (v *vm) budget(change ...func(*policyv1.PodDisruptionBudget)) {
 	kit.Must(v, v.Status().Update(v.Context(), pdb))
 }
 
-// status changes the status of the VMI.
+// status merges JSON into the status of the VMI.
 func (v *vm) status(status string) {
 	v.Helper()
 	v.SetStatus(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: v.NS, Name: v.name}}, status)

@@ -12,12 +12,13 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// wire is between replicas and the API server. A test does something at the
-// moment at which a mark is about to be written.
+// wire is a proxy between replicas and the API server. With it a test acts at the moment at
+// which a mark is about to be written.
 type wire struct {
 	kubeconfig string
 	atMark     atomic.Pointer[func() (goesOn bool)]
-	// reads answers questions about VMIs, and marks their marks, in the API server's place.
+	// reads answers the reads of VMIs in the API server's place, and marks answers the
+	// writes of their marks.
 	reads, marks atomic.Pointer[http.HandlerFunc]
 }
 
@@ -45,7 +46,7 @@ func newWire(t *testing.T) *wire {
 	return w
 }
 
-// once does something before the next mark is written, and lets it be written.
+// once calls do before the next mark is written, and then lets it be written.
 func (w *wire) once(do func()) {
 	var done atomic.Bool
 	w.atMark.Store(new(func() bool {

@@ -16,7 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// placed is a VM with a budget, and a migration of it that is Scheduled.
+// placed makes a VM with a budget, and a migration of it that is Scheduled.
 func placed(t *testing.T) (scene, *kubevirt.VirtualMachineInstanceMigration) {
 	t.Helper()
 	s := given(t)
@@ -63,7 +63,10 @@ func TestAMigrationThatIsDeletedBeforeItRunsLeavesNothing(t *testing.T) {
 	s.stays(m)
 }
 
-// The agent of the source has the shutdown wait for the migration, where there is time.
+// Given two migrations that run. When one launcher pod is deleted with 200 s and the other
+// one with 20 s, then the first migration ends, because the source's agent lets the
+// shutdown wait for it, and the second one is aborted. Otherwise a VM that had time to move
+// would be shut down.
 func TestADeletedLauncherWithTimeLetsItsMigrationEnd(t *testing.T) {
 	s, m := placed(t)
 	s.to(m, kubevirt.MigrationRunning)
@@ -133,7 +136,7 @@ func TestAnAgentWritesItsSideOfItsNodesMigrationsAndNothingElse(t *testing.T) {
 	if err := shared.agents["node-a"].Status().Patch(s.Context(), s.vmi("vm"), rig.Merge(`{"status":{"nodeName":"node-b"}}`)); !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) {
 		t.Errorf("a VMI's node: %v", err)
 	}
-	// What it may is let through.
+	// When an agent writes what it may, then the policy lets it through.
 	s.to(m, kubevirt.MigrationRunning)
 	s.agent("node-a", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
 		m.Status.MigrationState.Mode, m.Status.MigrationState.PauseTimestamp = kubevirt.MigrationPaused, new(metav1.NowMicro())

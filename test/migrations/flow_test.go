@@ -15,7 +15,10 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// A marked VM moves: all that the contract names, in its order.
+// Given a VM on node-a with its budget. When the VM is marked, then it moves to node-b: its
+// migration has all that the contract names, in the contract's order, and an Event says for
+// how long the guest was paused. Otherwise an agent or a client would wait for a field in
+// vain.
 func TestAMarkedVMMoves(t *testing.T) {
 	s := given(t)
 	s.vm("vm")
@@ -89,7 +92,8 @@ func TestAMarkedVMMoves(t *testing.T) {
 	}
 }
 
-// letGo waits until nothing of a migration is left but its own object.
+// letGo waits until a migration has no finalizer or is gone, and asserts that its VMI has
+// no target label.
 func (s scene) letGo(m *kubevirt.VirtualMachineInstanceMigration) {
 	s.Helper()
 	kit.Eventually(s.T, "migration "+m.Name+" is let go", func() bool {
@@ -101,7 +105,7 @@ func (s scene) letGo(m *kubevirt.VirtualMachineInstanceMigration) {
 	}
 }
 
-// stays asserts that a failure left all as it was, and that a retry begins.
+// stays asserts that a failed migration left all as it was, and that a retry begins.
 func (s scene) stays(m *kubevirt.VirtualMachineInstanceMigration) {
 	s.Helper()
 	s.letGo(m)
@@ -128,8 +132,9 @@ func (s scene) failed(m *kubevirt.VirtualMachineInstanceMigration, words string)
 	}
 }
 
-// A controller is killed in each phase of a migration that succeeds, and of one that
-// fails: the next one goes on where that was.
+// Given a migration that fails and one that succeeds. When the controller is killed in each
+// phase of them, then the next controller continues where the killed one ended. Otherwise a
+// restart of the controller would leave a migration without an end.
 func TestAControllerKilledInAMigrationIsReplaced(t *testing.T) {
 	s := given(t)
 	v := s.vm("vm")

@@ -14,7 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// kubeVirts makes an object with every field that KubeVirt's own type has.
+// kubeVirts makes an object that has every field of KubeVirt's own type.
 func (s scene) kubeVirts(kind, name string) {
 	s.Helper()
 	text, err := os.ReadFile("../../api/kubevirt/testdata/" + kind + ".json")
@@ -33,7 +33,9 @@ func (s scene) kubeVirts(kind, name string) {
 	shared.Kubectl(s.T, "patch", plural, "-n", s.NS, name, "--subresource=status", "--type=merge", "-p", string(status))
 }
 
-// Of one such VMI, or one such migration, no list could be decoded.
+// Given a VMI and a migration with every field of KubeVirt's types. When the controller
+// runs, then it still moves another VM. If one such object could not be decoded, then no
+// list could be, and the controller would see no VM at all.
 func TestObjectsWithAllOfKubeVirtsFieldsHideNoOther(t *testing.T) {
 	s := given(t)
 	s.kubeVirts("vmi", "foreign-vm")
@@ -42,7 +44,7 @@ func TestObjectsWithAllOfKubeVirtsFieldsHideNoOther(t *testing.T) {
 	m := s.Migrate("m", "vm")
 	controller(t)
 	s.scheduled(m, "node-b")
-	// A migration of vmgrace's whose state KubeVirt fills in goes on.
+	// When KubeVirt fills in the state of a migration, then the migration continues.
 	s.SetStatus(s.read(m), `{"migrationState":{"sourceState":{"node":"x"},"targetState":{"node":"y"}}}`)
 	s.to(m, kubevirt.MigrationRunning)
 	s.says("node-b", kubevirt.TargetArrived, m)
@@ -57,7 +59,7 @@ func TestObjectsWithAllOfKubeVirtsFieldsHideNoOther(t *testing.T) {
 func TestAnAgentsWordIsSaidOnceUnderEitherName(t *testing.T) {
 	s, m := placed(t)
 	s.to(m, kubevirt.MigrationRunning)
-	// Given: an agent of v0.1 has said that the guest ran on.
+	// Given an agent of v0.1 that has reported that the guest still runs there.
 	write := func(text string) error {
 		return shared.agents["node-a"].Status().Patch(t.Context(), s.read(m), rig.Merge("%s", text))
 	}
@@ -76,7 +78,7 @@ func TestAnAgentsWordIsSaidOnceUnderEitherName(t *testing.T) {
 	kit.Must(t, write(`{"status":{"migrationState":{"vmgraceSourceState":"Running"}}}`))
 }
 
-// keep is what is others' of an object, by its jsonpath.
+// keep asserts that an object still has these values of others, by jsonpath.
 func (s scene) keep(kind, name string, want map[string]string) {
 	s.Helper()
 	for path, value := range want {
@@ -86,7 +88,9 @@ func (s scene) keep(kind, name string, want map[string]string) {
 	}
 }
 
-// What others have written stays where it is, through a whole drain.
+// Given labels, annotations, finalizers and conditions of other programs on a VM's objects.
+// When the VM moves in a drain, then they stay. Otherwise other programs would lose what
+// they wrote.
 func TestAMoveKeepsWhatOthersWrote(t *testing.T) {
 	s := given(t)
 	v := s.vm("vm")
@@ -101,7 +105,7 @@ func TestAMoveKeepsWhatOthersWrote(t *testing.T) {
 		t.Cleanup(func() { _, _ = shared.TryKubectl(rig.After(t), "", unkept...) })
 	}
 	s.SetStatus(v, `{"conditions":[{"type":"Ready","status":"True","message":"others"},{"type":"LiveMigratable","status":"True","of":"others"}]}`)
-	// When: marked as the webhook marks it, for a cordoned node.
+	// When the VM is marked as the webhook marks it on a cordoned node, and moves,
 	s.Change(v, `{"metadata":{"annotations":{"vmgrace.io/cordoned":"true","vmgrace.io/evacuation-cause":"Eviction"}}}`)
 	shared.Kubectl(t, "cordon", "node-a")
 	defer shared.Kubectl(t, "uncordon", "node-a")
@@ -117,7 +121,7 @@ func TestAMoveKeepsWhatOthersWrote(t *testing.T) {
 	s.says("node-b", kubevirt.TargetRunning, m)
 	s.comes(m, kubevirt.MigrationSucceeded)
 	s.letGo(m)
-	// Then: vmgrace's annotations of the mark are gone, the rest is there.
+	// then vmgrace's annotations of the mark go, and the rest stays.
 	kit.Eventually(t, "the mark's annotations and condition go", func() bool {
 		now := s.vmi("vm")
 		return now.Annotations["vmgrace.io/cordoned"] == "" && now.Annotations["vmgrace.io/evacuation-cause"] == "" && now.Condition(kubevirt.EvictionRequested) == nil
@@ -128,7 +132,7 @@ func TestAMoveKeepsWhatOthersWrote(t *testing.T) {
 	s.keep("pdb", budget, paths)
 	delete(paths, ".metadata.finalizers")
 	s.keep("vmim", m.Name, paths)
-	// And: a budget that was edited by hand is put right, without its foreign parts.
+	// When the budget is edited by hand, then the controller restores only its spec.
 	shared.Kubectl(t, "patch", "pdb", "-n", s.NS, budget, "--type=merge", "-p",
 		`{"spec":{"minAvailable":null,"maxUnavailable":1,"unhealthyPodEvictionPolicy":"AlwaysAllow","selector":{"matchLabels":{"a":"b"}}}}`)
 	kit.Eventually(t, "it is put right", func() bool {

@@ -1,9 +1,9 @@
 //go:build !unit
 
-// Package migrations runs cluster-controller against a real API server, with
-// the manifests as shipped and the rights that those give. The agents are the
-// tests themselves, which write what agents write, with a token of their node.
-// There is no kubelet and no scheduler: tests play them. test/e2e has the whole.
+// Package migrations tests cluster-controller against a real API server. It applies the
+// shipped manifests and uses only the rights that they grant. The tests play the agents:
+// they write what agents write, with a token of the agent's node. They also play the
+// kubelet and the scheduler. test/e2e has the whole.
 package migrations
 
 import (
@@ -23,11 +23,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/rig"
 )
 
-// shared is what all tests use.
+// shared holds what all tests use.
 var shared struct {
 	*rig.Rig
 
-	agents map[string]client.Client // by node, each with a token of its node
+	agents map[string]client.Client // by node; each has a token of its node
 }
 
 func TestMain(m *testing.M) {
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 
 func start(a *cluster.API) (err error) {
 	shared.Rig, err = rig.Start(a, "cluster-controller", "apply -k ../../deploy/daemonset", "apply -k ../../deploy/controller",
-		"delete -f ../../deploy/controller/webhooks.yaml") // nobody routes to its Service here
+		"delete -f ../../deploy/controller/webhooks.yaml") // nothing routes to its Service here
 	if err != nil {
 		return err
 	}
@@ -50,8 +50,8 @@ func start(a *cluster.API) (err error) {
 	return nil
 }
 
-// makeNode makes a Node, and a client with a token that is bound to an agent's
-// pod there: by that the API server knows the node.
+// makeNode makes a Node, and a client whose token is bound to an agent's pod on it. The API
+// server takes the agent's node from that token.
 func makeNode(name string) error {
 	ctx := context.Background()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}

@@ -30,12 +30,12 @@ const (
 	otherUUID  = "11111111-2222-4333-8444-555555555555"
 )
 
-// patches has an agent patch a migration's status with a merge patch.
+// patches sends a merge patch of a migration's status as the agent of a node.
 func (s scene) patches(node string, m *kubevirt.VirtualMachineInstanceMigration, status string) error {
 	return shared.agents[node].Status().Patch(s.Context(), m.DeepCopy(), rig.Merge(`{"status":%s}`, status))
 }
 
-// refused asserts that a policy has refused something, in words of ours.
+// refused asserts that a policy has refused something, with a message of vmgrace's.
 func refused(t *testing.T, what string, err error) {
 	t.Helper()
 	if !apierrors.IsInvalid(err) && !apierrors.IsForbidden(err) || !strings.Contains(err.Error(), "agent") || strings.Contains(err.Error(), "expression '") {
@@ -45,7 +45,9 @@ func refused(t *testing.T, what string, err error) {
 
 func state(fields string) string { return `{"migrationState":{` + fields + `}}` }
 
-// Each in the phase in which it would do most harm.
+// Given the token of an agent. When the agent writes a field of a migration that is not its
+// own or an invalid value, each in the phase in which it would do most harm, then the
+// policy refuses it. Otherwise one compromised node could forge the outcome of a migration.
 func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 	s, m := placed(t)
 	try := func(node string, all map[string]string) {
@@ -58,7 +60,7 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 	times := func(phase, at string) string {
 		return fmt.Sprintf(`{"phase":%q,"phaseTransitionTimestamps":[{"phase":%q,"phaseTransitionTimestamp":%q}]}`, phase, phase, at)
 	}
-	// Somebody else's field and condition.
+	// Others have written a field and a condition.
 	s.SetStatus(m.DeepCopy(), `{"conditions":[{"type":"migrationRejectedByResourceQuota","status":"False"}],"unknown":"kept"}`)
 	phases := func(is *kubevirt.VirtualMachineInstanceMigration) string {
 		var all []string
@@ -72,7 +74,7 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 		return fmt.Sprintf(`{"phase":%q,"phaseTransitionTimestamps":[%s,{"phase":%q,"phaseTransitionTimestamp":%q}]}`, phase, passed, phase, at)
 	}
 
-	// Scheduled.
+	// The migration is Scheduled.
 	both := map[string]string{
 		"the status as a whole":    `null`,
 		"the state as a whole":     `{"migrationState":null}`,
@@ -122,11 +124,11 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 		"a reason with no word":        state(`"sourceState":"","failureReason":"x"`),
 	})
 
-	// The source states the UUID, once.
+	// The source's agent states the UUID once.
 	kit.Must(t, s.patches("node-a", m, state(`"vmgraceDomainUUID":"`+domainUUID+`"`)))
 	try("node-a", map[string]string{"another UUID": state(`"vmgraceDomainUUID":"` + otherUUID + `"`), "no UUID": state(`"vmgraceDomainUUID":null`)})
 
-	// PreparingTarget.
+	// The migration is PreparingTarget.
 	s.to(m, kubevirt.MigrationPreparingTarget)
 	passed = phases(s.read(m))
 	try("node-b", map[string]string{
@@ -135,7 +137,7 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 		"an earlier phase": `{"phase":"Scheduled"}`,
 	})
 
-	// Running.
+	// The migration becomes TargetReady and Running.
 	s.agent("node-b", m, func(m *kubevirt.VirtualMachineInstanceMigration) {
 		m.Status.Phase, m.Status.MigrationState.TargetNodeAddress = kubevirt.MigrationTargetReady, "192.0.2.2:9470"
 	})
@@ -173,7 +175,7 @@ func TestAnAgentForgesNothingOfAMigration(t *testing.T) {
 		"another pause": state(`"pauseTimestamp":"` + time.Now().Add(time.Minute).UTC().Format("2006-01-02T15:04:05.000000Z") + `"`),
 	})
 
-	// It has ended.
+	// The migration has ended.
 	s.says("node-b", kubevirt.TargetArrived, m)
 	s.says("node-a", kubevirt.SourceGone, m)
 	s.says("node-b", kubevirt.TargetRunning, m)

@@ -28,7 +28,10 @@ func (s scene) launcher(vm string) *corev1.Pod {
 	return rig.Read[corev1.Pod](s.Space, "virt-launcher-"+vm)
 }
 
-// No launcher webhook runs here: the controller computes the grace period by itself.
+// Given a launcher pod with labels and annotations of a user and of network plugins. When
+// its VM migrates, then the target pod has those of the user and no others. Otherwise it
+// could ask the network plugin for the source pod's IP address. No launcher webhook runs
+// here, so the controller computes the grace period itself.
 func TestATargetPodIsWhatAUserWroteAndNothingElse(t *testing.T) {
 	s := given(t)
 	s.vm("vm")
@@ -42,7 +45,7 @@ func TestATargetPodIsWhatAUserWroteAndNothingElse(t *testing.T) {
 	kit.Must(t, s.Create(t.Context(), m))
 	p := s.comesTarget(m)
 	want := map[string]string{kubevirt.DomainAnnotation: "vm", "of.the/owner": "kept", "example.org/mine": "1", "vmgrace.io/added-node-selector": "rack"}
-	delete(p.Annotations, "descheduler.alpha.kubernetes.io/request-evict-only") // of all launchers
+	delete(p.Annotations, "descheduler.alpha.kubernetes.io/request-evict-only") // every launcher pod has it
 	if !maps.Equal(p.Annotations, want) || p.Labels["topology.kubernetes.io/zone"] != "" {
 		t.Errorf("annotations %v, labels %v", p.Annotations, p.Labels)
 	}
@@ -64,7 +67,9 @@ func TestARetryPrefersAnotherNode(t *testing.T) {
 	}
 }
 
-// The source pod has a container that outlives the VM: nobody else ends it.
+// Given a source pod with a container that outlives the VM, which nobody else ends. When
+// the migration has succeeded, then the controller deletes the source pod with 30 s.
+// Otherwise the pod would stay on the node, and its drain would not end.
 func TestASourcePodThatStaysIsDeleted(t *testing.T) {
 	s, m := placed(t)
 	s.to(m, kubevirt.MigrationRunning)
@@ -85,8 +90,10 @@ func TestASourcePodThatStaysIsDeleted(t *testing.T) {
 	kit.Eventually(t, "the pod of a VM that has ended is deleted", func() bool { return s.target(m).DeletionTimestamp != nil })
 }
 
-// Two of node-a may move at a time. Two that fit nowhere hold up nobody; a placed one still
-// waits for a slot.
+// Given a limit of two migrations at a time from node-a, and two migrations whose target
+// pods fit on no node. When others follow, then they go ahead, and a migration that is
+// placed late waits for a slot. Otherwise two VMs that fit on no node would block a whole
+// drain.
 func TestWhoFitsNowhereHoldsUpNobody(t *testing.T) {
 	s := given(t)
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
@@ -110,7 +117,7 @@ func TestWhoFitsNowhereHoldsUpNobody(t *testing.T) {
 	}
 	s.scheduled(three, "node-b")
 	s.scheduled(four, "node-b")
-	// The first one is placed at last, and has no slot; nor has the fifth.
+	// The first one is placed at last and has no slot yet. The fifth has none either.
 	s.runsOn("node-b", s.comesTarget(one))
 	s.to(three, kubevirt.MigrationPreparingTarget)
 	s.says("node-b", kubevirt.TargetAbsent, three, "no")
@@ -121,7 +128,9 @@ func TestWhoFitsNowhereHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// An agent that says that the guest runs moves nothing without the source's word.
+// Given a migration that runs. When only the target's agent reports that the guest runs
+// there, and the source's agent reports that it stayed, then the migration fails and the
+// VMI's node stays. Otherwise one agent alone could move a VM's record to its node.
 func TestATargetAloneMovesNoVM(t *testing.T) {
 	s, m := placed(t)
 	s.to(m, kubevirt.MigrationRunning)

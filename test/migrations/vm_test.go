@@ -26,7 +26,7 @@ type scene struct {
 
 func given(t *testing.T) scene { t.Helper(); return scene{t, shared.Namespace(t)} }
 
-// vm makes a VM that runs on node-a, with its launcher.
+// vm makes a VM that runs on node-a, with its launcher pod.
 func (s scene) vm(name string) *kubevirt.VirtualMachineInstance {
 	s.Helper()
 	v := s.VMI(name, "node-a", kubevirt.StrategyLiveMigrate)
@@ -39,7 +39,7 @@ func (s scene) vm(name string) *kubevirt.VirtualMachineInstance {
 	return v
 }
 
-// read reads a migration anew, nil if it is gone.
+// read reads a migration anew and returns nil if it is gone.
 func (s scene) read(m *kubevirt.VirtualMachineInstanceMigration) *kubevirt.VirtualMachineInstanceMigration {
 	s.Helper()
 	return rig.Find[kubevirt.VirtualMachineInstanceMigration](s.Space, m.Name)
@@ -50,7 +50,7 @@ func (s scene) vmi(name string) *kubevirt.VirtualMachineInstance {
 	return rig.Read[kubevirt.VirtualMachineInstance](s.Space, name)
 }
 
-// comes waits for a phase. A final one that was not asked for ends the wait.
+// comes waits until a migration has the phase. Another final phase ends the test.
 func (s scene) comes(m *kubevirt.VirtualMachineInstanceMigration, phase kubevirt.MigrationPhase) *kubevirt.VirtualMachineInstanceMigration {
 	s.Helper()
 	var now *kubevirt.VirtualMachineInstanceMigration
@@ -66,13 +66,14 @@ func (s scene) comes(m *kubevirt.VirtualMachineInstanceMigration, phase kubevirt
 	return now
 }
 
-// target is the target pod, nil while there is none.
+// target returns a migration's target pod, nil while there is none.
 func (s scene) target(m *kubevirt.VirtualMachineInstanceMigration) *corev1.Pod {
 	s.Helper()
 	return rig.Find[corev1.Pod](s.Space, migration.TargetPodName(m.Spec.VMIName, string(m.UID)))
 }
 
-// scheduled plays the scheduler and the kubelet of the target's node.
+// scheduled plays the scheduler and the kubelet of the target's node, and waits until the
+// migration is Scheduled.
 func (s scene) scheduled(m *kubevirt.VirtualMachineInstanceMigration, node string) *kubevirt.VirtualMachineInstanceMigration {
 	s.Helper()
 	p := s.comesTarget(m)
@@ -90,7 +91,7 @@ func (s scene) runsOn(node string, p *corev1.Pod) {
 	s.SetStatus(p, rig.PodRuns)
 }
 
-// keeps is how many pods the VM's budget keeps, 0 without one.
+// keeps returns how many pods the VM's budget keeps, 0 without a budget.
 func (s scene) keeps(vmi string) int {
 	s.Helper()
 	b := rig.Find[policyv1.PodDisruptionBudget](s.Space, "kubevirt-disruption-budget-"+string(s.vmi(vmi).UID))
@@ -100,7 +101,7 @@ func (s scene) keeps(vmi string) int {
 	return b.Spec.MinAvailable.IntValue()
 }
 
-// agent writes as the agent of a node, over what is there.
+// agent changes a migration's status as the agent of a node.
 func (s scene) agent(node string, m *kubevirt.VirtualMachineInstanceMigration, change func(*kubevirt.VirtualMachineInstanceMigration)) {
 	s.Helper()
 	kit.Must(s.T, s.tryAgent(node, m, change))
@@ -121,7 +122,7 @@ func (s scene) tryAgent(node string, m *kubevirt.VirtualMachineInstanceMigration
 	}
 }
 
-// to has the agents bring a scheduled migration to a phase.
+// to plays the agents until a scheduled migration has the phase.
 func (s scene) to(m *kubevirt.VirtualMachineInstanceMigration, phase kubevirt.MigrationPhase) {
 	s.Helper()
 	if phase == kubevirt.MigrationScheduled {
@@ -144,7 +145,8 @@ func (s scene) to(m *kubevirt.VirtualMachineInstanceMigration, phase kubevirt.Mi
 	})
 }
 
-// says has an agent say its word, and why it failed; the node tells whose it is.
+// says plays the agent of a node: it reports its word, and why the migration failed. The
+// agent of node-a is the source's, any other one is the target's.
 func (s scene) says(node, word string, m *kubevirt.VirtualMachineInstanceMigration, why ...string) {
 	s.Helper()
 	s.agent(node, m, func(m *kubevirt.VirtualMachineInstanceMigration) {

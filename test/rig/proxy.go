@@ -15,9 +15,9 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// Proxy is a server in front of the API server, which it asks with the rights of a
-// kubeconfig. It is what change makes of a proxy that changes nothing. Proxy returns the
-// kubeconfig of the program that is to go by it.
+// Proxy starts a server in front of the API server and returns a kubeconfig with which a
+// program uses it. The server asks the API server with the rights of the given kubeconfig.
+// change gets a proxy that changes nothing and returns the server's handler.
 func (r *Rig) Proxy(t T, kubeconfig string, change func(*httputil.ReverseProxy) http.Handler) string {
 	t.Helper()
 	to, err := url.Parse(r.URL)
@@ -25,7 +25,7 @@ func (r *Rig) Proxy(t T, kubeconfig string, change func(*httputil.ReverseProxy) 
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	kit.Must(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(to)
-	proxy.FlushInterval = -1                         // watches
+	proxy.FlushInterval = -1                         // a watch's events pass at once
 	proxy.Transport, err = rest.TransportFor(config) // clients send no token where there is no TLS
 	kit.Must(t, err)
 	server := httptest.NewServer(change(proxy))

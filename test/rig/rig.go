@@ -1,9 +1,9 @@
 //go:build !unit
 
-// Package rig is what tests share that run one of the project's programs against a real
-// API server: the program, built with the race detector, the manifests as shipped, a
-// client that knows the project's types, and the objects that tests make and read.
-// There is no kubelet and no scheduler: tests play them.
+// Package rig helps tests that run one of the project's programs against a real API server.
+// It builds the program with the race detector, applies the shipped manifests, has a client
+// that knows the project's types, and makes and reads objects. No kubelet and no scheduler
+// runs: the tests play them.
 //
 // Like test/node, the package does not import testing.
 package rig
@@ -43,20 +43,20 @@ type T interface {
 	TempDir() string
 }
 
-// Rig is an API server and a program. Both embedded clients are cluster-admin.
+// Rig is an API server and a program. Both embedded clients have the rights of cluster-admin.
 type Rig struct {
 	*cluster.API
 	client.Client
 
-	// Config is what Client is made of.
+	// Config is the configuration of Client.
 	Config *rest.Config
 	// Binary is the path of the program.
 	Binary string
-	// Never are words that fail a test when they are in the program's log.
+	// Never holds words that fail a test if the program logs one of them.
 	Never []string
 }
 
-// Start builds a program of cmd, installs the CRDs, has kubectl do the commands and
+// Start builds a program of cmd, installs the CRDs, runs the commands with kubectl and
 // waits until all CRDs are established.
 func Start(a *cluster.API, program string, commands ...string) (*Rig, error) {
 	binary := filepath.Join(a.Dir, program)
@@ -72,7 +72,7 @@ func Start(a *cluster.API, program string, commands ...string) (*Rig, error) {
 	return New(a, binary)
 }
 
-// New is a rig on an API server and with a program as they are.
+// New returns a Rig for an API server and a program that exist already.
 func New(a *cluster.API, binary string) (*Rig, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", a.Kubeconfig)
 	if err != nil {
@@ -87,8 +87,8 @@ func New(a *cluster.API, binary string) (*Rig, error) {
 	return &Rig{API: a, Client: c, Config: config, Binary: binary, Never: []string{"DATA RACE"}}, err
 }
 
-// Main is for TestMain, within cluster.Main: it runs the tests after start, or says why
-// it does not, and returns the exit status.
+// Main runs the tests after start and returns the exit status. If start fails, it prints
+// why the tests do not run. TestMain calls it within cluster.Main.
 func Main(m interface{ Run() int }, a *cluster.API, start func(*cluster.API) error) int {
 	if err := start(a); err != nil {
 		fmt.Fprintln(os.Stderr, "NOT RUN:", err)
@@ -97,8 +97,8 @@ func Main(m interface{ Run() int }, a *cluster.API, start func(*cluster.API) err
 	return m.Run()
 }
 
-// Audited runs run with flags that have a kube-apiserver write its audit log into file.
-// The policy is that of the log, as JSON without kind and braces.
+// Audited calls run with flags with which a kube-apiserver writes its audit log to file.
+// The argument policy is the audit policy as JSON, without kind and braces.
 func Audited(policy string, run func(file string, flags ...string) int) int {
 	dir, err := os.MkdirTemp("", "vmgrace-audit-")
 	if err == nil {
@@ -113,7 +113,7 @@ func Audited(policy string, run func(file string, flags ...string) int) int {
 	return run(file, "--audit-policy-file="+filepath.Join(dir, "policy"), "--audit-log-path="+file)
 }
 
-// Begin starts the program. It ends with the test, whose failure shows its log.
+// Begin starts the program, which ends with the test. A failed test shows the program's log.
 func (r *Rig) Begin(t T, args ...string) *node.Process {
 	t.Helper()
 	cmd := exec.Command(r.Binary, args...)
@@ -133,13 +133,13 @@ func (r *Rig) Begin(t T, args ...string) *node.Process {
 	return p
 }
 
-// FreePorts are so many ports of 127.0.0.1, no two the same.
+// FreePorts returns n different free ports of 127.0.0.1.
 func FreePorts(t T, n int) (ports []string) {
 	t.Helper()
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		kit.Must(t, err)
-		defer l.Close() // not before there are all
+		defer l.Close() // only when all are chosen, so that no two are the same
 		_, port, err := net.SplitHostPort(l.Addr().String())
 		kit.Must(t, err)
 		ports = append(ports, port)
@@ -147,7 +147,7 @@ func FreePorts(t T, n int) (ports []string) {
 	return ports
 }
 
-// Fetch is what a server answers, or the error.
+// Fetch returns what a server answers, or the text of the error.
 func Fetch(url string) string {
 	res, err := http.Get(url)
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 const (
 	// PodRuns is the status of a pod that is ready.
 	PodRuns = `{"phase":"Running","conditions":[{"type":"Ready","status":"True"},{"type":"PodScheduled","status":"True"}]}`
-	// NodeReady is the status of a node that is.
+	// NodeReady is the status of a node that is Ready.
 	NodeReady = `{"conditions":[{"type":"Ready","status":"True"}]}`
 )
 
@@ -33,10 +33,10 @@ type Space struct {
 	t  T
 }
 
-// In is a namespace that is there.
+// In returns a namespace that exists.
 func (r *Rig) In(t T, namespace string) Space { return Space{r, namespace, t} }
 
-// Namespace is one of the test's own.
+// Namespace makes a namespace for one test.
 func (r *Rig) Namespace(t T) Space {
 	t.Helper()
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "t-"}}
@@ -46,7 +46,7 @@ func (r *Rig) Namespace(t T) Space {
 	return s
 }
 
-// tidy takes away what would count for the limits of other tests.
+// tidy deletes what would count for the limits of other tests.
 func (s Space) tidy() {
 	ctx := After(s.t)
 	var all kubevirt.VirtualMachineInstanceMigrationList
@@ -63,10 +63,11 @@ func (s Space) tidy() {
 	}
 }
 
-// After is a context for what is done after a test.
+// After returns a context for the cleanup after a test.
 func After(t T) context.Context { return context.WithoutCancel(t.Context()) }
 
-// Make makes an object and gives it a status, unless that is "". It goes with the test.
+// Make makes an object and gives it a status, unless that is "". The object is deleted with
+// the test.
 func (s Space) Make(o client.Object, status string) {
 	s.t.Helper()
 	if err := s.TryMake(s.t.Context(), o, status); err != nil {
@@ -75,7 +76,7 @@ func (s Space) Make(o client.Object, status string) {
 	s.t.Cleanup(func() { _ = s.Delete(After(s.t), o, client.GracePeriodSeconds(0)) })
 }
 
-// TryMake is Make for any goroutine. The object stays.
+// TryMake is Make for any goroutine. It does not delete the object.
 func (r *Rig) TryMake(ctx context.Context, o client.Object, status string) error {
 	if err := r.Create(ctx, o); err != nil || status == "" {
 		return err
@@ -95,18 +96,18 @@ func (s Space) Change(o client.Object, change string) {
 	kit.Must(s.t, s.Patch(s.t.Context(), o, Merge("%s", change)))
 }
 
-// Merge is a merge patch.
+// Merge returns a merge patch.
 func Merge(format string, args ...any) client.Patch {
 	return client.RawPatch(types.MergePatchType, fmt.Appendf(nil, format, args...))
 }
 
-// object is a pointer to a type of objects.
+// object is a pointer to a type of Kubernetes objects.
 type object[O any] interface {
 	*O
 	client.Object
 }
 
-// Find reads an object, nil where it is not there.
+// Find reads an object and returns nil if it does not exist.
 func Find[O any, P object[O]](s Space, name string) P {
 	s.t.Helper()
 	o := P(new(O))
@@ -118,7 +119,7 @@ func Find[O any, P object[O]](s Space, name string) P {
 	return o
 }
 
-// Read is Find of an object that has to be there.
+// Read is Find for an object that must exist.
 func Read[O any, P object[O]](s Space, name string) P {
 	s.t.Helper()
 	o := Find[O, P](s, name)
@@ -128,7 +129,7 @@ func Read[O any, P object[O]](s Space, name string) P {
 	return o
 }
 
-// Migrations are those of the namespace.
+// Migrations returns the migrations of the namespace.
 func (s Space) Migrations() []kubevirt.VirtualMachineInstanceMigration {
 	s.t.Helper()
 	var all kubevirt.VirtualMachineInstanceMigrationList
@@ -136,7 +137,7 @@ func (s Space) Migrations() []kubevirt.VirtualMachineInstanceMigration {
 	return all.Items
 }
 
-// Migrate asks for a migration, as a user does.
+// Migrate makes a migration, as a user does.
 func (s Space) Migrate(name, vmi string) *kubevirt.VirtualMachineInstanceMigration {
 	s.t.Helper()
 	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: s.NS, Name: name}}
@@ -145,7 +146,7 @@ func (s Space) Migrate(name, vmi string) *kubevirt.VirtualMachineInstanceMigrati
 	return m
 }
 
-// VM makes a VMI with that status on a node, and its launcher pod, which runs.
+// VM makes a VMI with this status on a node, and its launcher pod, which runs.
 func (s Space) VM(name, node string, strategy kubevirt.EvictionStrategy, status string, change ...func(*corev1.Pod)) *kubevirt.VirtualMachineInstance {
 	s.t.Helper()
 	v := s.VMI(name, node, strategy)
@@ -158,7 +159,7 @@ func (s Space) VM(name, node string, strategy kubevirt.EvictionStrategy, status 
 	return v
 }
 
-// VMI is one that is yet to be made. Without a name it will be given one.
+// VMI returns a VMI that is not made yet. Without a name, the API server generates one.
 func (s Space) VMI(name, node string, strategy kubevirt.EvictionStrategy) *kubevirt.VirtualMachineInstance {
 	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{
 		Namespace: s.NS, Name: name, GenerateName: "vm-", Labels: map[string]string{kubevirt.NodeNameLabel: node},
@@ -169,7 +170,7 @@ func (s Space) VMI(name, node string, strategy kubevirt.EvictionStrategy) *kubev
 	return v
 }
 
-// Launcher is a VMI's pod that is yet to be made.
+// Launcher returns the launcher pod of a VMI. It is not made yet.
 func (s Space) Launcher(v *kubevirt.VirtualMachineInstance, node string) *corev1.Pod {
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -181,7 +182,7 @@ func (s Space) Launcher(v *kubevirt.VirtualMachineInstance, node string) *corev1
 	}
 }
 
-// Taint gives a node these taints, now, in place of those that it has.
+// Taint replaces the taints of a node by those with these keys, added now.
 func (s Space) Taint(node string, keys ...string) {
 	s.t.Helper()
 	var taints []string
