@@ -95,6 +95,9 @@ func (s *MigrationState) SetPaused(at time.Time) {
 	s.Mode, s.PauseTimestamp = MigrationPaused, &metav1.MicroTime{Time: at}
 }
 
+// FailureNoRoom ends the failureReason of a migration whose turn did not come in time.
+const FailureNoRoom = "the limits of the settings (parallelMigrationsPerCluster, parallelOutboundMigrationsPerNode, parallelInboundMigrationsPerNode, parallelHeldMigrations) leave no room"
+
 // MigrationOptions bound one migration. They are the cluster's settings as they
 // were when it began.
 type MigrationOptions struct {

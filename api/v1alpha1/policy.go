@@ -71,7 +71,7 @@ type EvacuationPolicySpec struct {
 	// node.
 	ParallelInboundMigrationsPerNode *int32 `json:"parallelInboundMigrationsPerNode,omitempty"`
 	// ParallelHeldMigrations bounds the migrations for which a shutdown is held, in place of
-	// the limits of the cluster and of the source's node. Nil is the limit of the cluster.
+	// the other limits. Nil is that of the cluster.
 	ParallelHeldMigrations *int32 `json:"parallelHeldMigrations,omitempty"`
 }
 

@@ -26,6 +26,8 @@ type Evacuee struct {
 	// LauncherTerminating means that one of them is being deleted: the VM ends unless it
 	// is migrated.
 	LauncherTerminating bool
+	// Held means that the VM's shutdown is held until it is moved.
+	Held bool
 	// Unschedulable is the scheduler's message about an unschedulable launcher pod of the
 	// VM, or "".
 	Unschedulable string
@@ -87,9 +89,9 @@ var evacuationRules = []struct {
 		fixed("the VM has no launcher pod that runs")},
 	{"SeveralLaunchers", func(e Evacuee) bool { return e.Launchers > 1 }, Wait,
 		fixed("the VM has more than one launcher pod: the next migration begins when one is left")},
-	{"ShuttingDown", func(e Evacuee) bool { return e.stuck() && e.LauncherTerminating }, Wait,
+	{"ShuttingDown", func(e Evacuee) bool { return e.stuck() && e.endsWhenStuck() && e.LauncherTerminating }, Wait,
 		fixed("the VM is being shut down")},
-	{ReasonStuck, func(e Evacuee) bool { return e.stuck() && e.ShutdownAfter }, Shutdown, func(e Evacuee) string {
+	{ReasonStuck, func(e Evacuee) bool { return e.stuck() && e.endsWhenStuck() }, Shutdown, func(e Evacuee) string {
 		return e.whyStuck() + ": the VM is shut down (afterAttempts)"
 	}},
 	{ReasonStuck, Evacuee.stuck, Blocked, func(e Evacuee) string {
@@ -128,26 +130,6 @@ func (e Evacuee) Requested() bool {
 	}
 	return e.NodeDrained && e.VMI.Node() != "" && (e.Strategy == kubevirt.StrategyLiveMigrate ||
 		e.Strategy == kubevirt.StrategyLiveMigrateIfPossible && e.VMI.Migratable())
-}
-
-// keptMigrations is the number of finished migrations of a VM that are kept.
-const keptMigrations = 5
-
-// Outdated returns the finished migrations of the VM to delete, the oldest first. It keeps as
-// many as are counted.
-func (e Evacuee) Outdated() []kubevirt.VirtualMachineInstanceMigration {
-	var done []kubevirt.VirtualMachineInstanceMigration
-	for i := range e.Migrations {
-		if e.Migrations[i].Final() {
-			done = append(done, e.Migrations[i])
-		}
-	}
-	sortByAge(done)
-	kept := max(keptMigrations, e.MaxAttempts)
-	if len(done) <= kept {
-		return nil
-	}
-	return done[:len(done)-kept]
 }
 
 // MigrationPrefix is the prefix of the names of evacuations.

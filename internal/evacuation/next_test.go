@@ -8,6 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
@@ -76,22 +78,6 @@ func TestNext(t *testing.T) {
 			m.Status.MigrationState = &kubevirt.MigrationState{FailureReason: "the cluster has no other node"}
 			e.Migrations = append(e.Migrations, m)
 		}, Wait, "Backoff", "the cluster has no other node"},
-		"as many have failed as may": {func(e *Evacuee) {
-			e.Migrations, e.MaxAttempts = append(e.Migrations, evacuation("m", "Failed", -400), evacuation("n", "Failed", -390)), 2
-		}, Blocked, "Stuck", "2 migrations in a row have failed"},
-		"one more may fail": {func(e *Evacuee) {
-			e.Migrations, e.MaxAttempts = append(e.Migrations, evacuation("m", "Failed", -400)), 2
-		}, Migrate, "Evacuate", ""},
-		"stuck, and said to be shut down": {func(e *Evacuee) {
-			e.Migrations, e.MaxAttempts, e.ShutdownAfter = append(e.Migrations, evacuation("m", "Failed", -400)), 1, true
-		}, Shutdown, "Stuck", "is shut down (afterAttempts)"},
-		"stuck, and being shut down": {func(e *Evacuee) {
-			e.Migrations, e.MaxAttempts, e.ShutdownAfter, e.LauncherTerminating = append(e.Migrations, evacuation("m", "Failed", -400)), 1, true, true
-		}, Wait, "ShuttingDown", ""},
-		"stuck, and not live-migratable since": {func(e *Evacuee) {
-			e.VMI.Status.Conditions = nil
-			e.Migrations, e.MaxAttempts, e.ShutdownAfter = append(e.Migrations, evacuation("m", "Failed", -400)), 1, true
-		}, Blocked, "NotMigratable", ""},
 		"failures of a former VMI": {func(e *Evacuee) {
 			e.VMI.CreationTimestamp = at(-1)
 			e.Migrations = append(e.Migrations, evacuation("m", "Failed", -2))
@@ -104,6 +90,56 @@ func TestNext(t *testing.T) {
 			}
 			if got.Action != Nothing && got.Message == "" {
 				t.Errorf("%s says nothing", got.Reason)
+			}
+		})
+	}
+}
+
+// failing is a VM that was reported as leaving 500 s ago, with these failed migrations of which
+// as many may fail, then it is shut down.
+func failing(failed ...kubevirt.VirtualMachineInstanceMigration) Evacuee {
+	return evacuee(func(e *Evacuee) {
+		e.VMI.Status.Conditions = append(e.VMI.Status.Conditions, kubevirt.Condition{Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, LastTransitionTime: at(-500)})
+		e.Migrations, e.MaxAttempts, e.ShutdownAfter = append(e.Migrations, failed...), len(failed), true
+	})
+}
+
+func TestStuck(t *testing.T) {
+	noTurn := evacuation("n", "Failed", -390)
+	noTurn.Status.MigrationState = &kubevirt.MigrationState{FailureReason: "target pod p runs, and within 15m0s there was no room: " + kubevirt.FailureNoRoom}
+	deleted := evacuation("n", "Failed", -390)
+	deleted.DeletionTimestamp = new(at(-1))
+	users := migration("n", "Failed")
+	for name, c := range map[string]struct {
+		second  kubevirt.VirtualMachineInstanceMigration
+		change  func(*Evacuee)
+		action  Action
+		reason  string
+		message string
+	}{
+		"shut down": {evacuation("n", "Failed", -390), nil, Shutdown, "Stuck", "2 migrations in a row have failed: the VM is shut down"},
+		"kept":      {evacuation("n", "Failed", -390), func(e *Evacuee) { e.ShutdownAfter = false }, Blocked, "Stuck", "delete the failed migrations"},
+		"by the descheduler alone": {evacuation("n", "Failed", -390), func(e *Evacuee) {
+			e.VMI.Annotations = map[string]string{kubevirt.EvictionSourceAnnotation: kubevirt.EvictionSourceDescheduler}
+		}, Blocked, "Stuck", ""},
+		"being shut down":             {evacuation("n", "Failed", -390), func(e *Evacuee) { e.LauncherTerminating = true }, Wait, "ShuttingDown", ""},
+		"one more may fail":           {evacuation("n", "Failed", -390), func(e *Evacuee) { e.MaxAttempts = 3 }, Migrate, "Evacuate", ""},
+		"a held shutdown has no time": {evacuation("n", "Failed", -390), func(e *Evacuee) { e.LauncherTerminating, e.Held = true, true }, Migrate, "Evacuate", ""},
+		"of a former mark":            {evacuation("n", "Failed", -390), func(e *Evacuee) { e.VMI.Status.Conditions[len(e.VMI.Status.Conditions)-1].LastTransitionTime = at(-1) }, Migrate, "Evacuate", ""},
+		"not reported yet":            {evacuation("n", "Failed", -390), func(e *Evacuee) { e.VMI.Status.Conditions = e.VMI.Status.Conditions[:1] }, Migrate, "Evacuate", ""},
+		"its turn did not come":       {noTurn, nil, Migrate, "Evacuate", ""},
+		"deleted by its user":         {deleted, nil, Migrate, "Evacuate", ""},
+		"a user's own":                {users, nil, Migrate, "Evacuate", ""},
+		"one has succeeded since":     {evacuation("n", "Succeeded", -390), nil, Migrate, "Evacuate", ""},
+		"not live-migratable since":   {evacuation("n", "Failed", -390), func(e *Evacuee) { e.VMI.Status.Conditions = e.VMI.Status.Conditions[1:] }, Blocked, "NotMigratable", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := failing(evacuation("m", "Failed", -400), c.second)
+			if c.change != nil {
+				c.change(&e)
+			}
+			if got := Next(e); got.Action != c.action || got.Reason != c.reason || !strings.Contains(got.Message, c.message) {
+				t.Errorf("%+v; want %s, %s, %q", got, c.action, c.reason, c.message)
 			}
 		})
 	}
@@ -164,14 +200,22 @@ func TestOutdated(t *testing.T) {
 		all = append(all, evacuation(fmt.Sprint("m", n), kubevirt.MigrationFailed, -n))
 	}
 	all = append(all, evacuation("runs", kubevirt.MigrationRunning, -99))
-	got := Evacuee{Migrations: all}.Outdated()
+	got := Evacuee{VMI: vmi(), Migrations: all}.Outdated()
 	if len(got) != 2 || got[0].Name != "m6" || got[1].Name != "m5" {
 		t.Errorf("%d are dropped, the first %v; want the two oldest finished", len(got), got)
 	}
-	if got := (Evacuee{Migrations: all, MaxAttempts: 6}).Outdated(); len(got) != 1 {
-		t.Errorf("%d are dropped, and 6 failures have to be counted", len(got))
+	// The attempts that count stay, however many finished ones lie between them.
+	e := failing(all[:7]...)
+	for i := range e.Migrations {
+		e.Migrations[i].UID = types.UID(e.Migrations[i].Name)
 	}
-	if got := (Evacuee{Migrations: all[:5]}).Outdated(); got != nil {
+	if got := e.Outdated(); len(got) > 0 || len(e.attempts()) != 7 {
+		t.Errorf("%d of %d attempts are dropped", len(got), len(e.attempts()))
+	}
+	if e.MaxAttempts = 6; len(e.Outdated()) != 1 {
+		t.Errorf("%d are dropped, 6 count", len(e.Outdated()))
+	}
+	if got := (Evacuee{VMI: vmi(), Migrations: all[:5]}).Outdated(); got != nil {
 		t.Errorf("of five finished %d are dropped", len(got))
 	}
 }

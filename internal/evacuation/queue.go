@@ -38,8 +38,7 @@ type Moving struct {
 	Blocked bool
 }
 
-// held reports whether a shutdown is held for it: then only Settings.Held and PerTarget limit
-// it.
+// held reports whether a shutdown is held for it: then only Settings.Held limits it.
 func (m Moving) held() bool { return !m.HeldUntil.IsZero() }
 
 // vm returns namespace/name of the VM.
@@ -68,8 +67,11 @@ func (s *slots) free(m *Moving) bool {
 	return s.cluster < s.PerCluster && s.node[m.Node] < s.PerNode
 }
 
-// full reports whether the node of a migration's target pod takes no further guest now.
-func (s *slots) full(m *Moving) bool { return m.Target != "" && s.target[m.Target] >= s.PerTarget }
+// full reports whether the node of a migration's target pod takes no further guest now. One for
+// which a shutdown is held does not wait for that: it has no time.
+func (s *slots) full(m *Moving) bool {
+	return m.Target != "" && !m.held() && s.target[m.Target] >= s.PerTarget
+}
 
 func (s *slots) take(m *Moving) {
 	s.target[m.Target]++

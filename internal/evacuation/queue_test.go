@@ -124,6 +124,16 @@ func TestTurnsByTarget(t *testing.T) {
 	}
 }
 
+// A VM whose shutdown is held does not wait until others have arrived on its target.
+func TestAHeldShutdownWaitsForNoTarget(t *testing.T) {
+	s := Defaults()
+	s.PerTarget = 1
+	given := []Moving{moving("ns", "a", "1", kubevirt.MigrationRunning, to("t")), moving("ns", "h", "2", kubevirt.MigrationScheduling, to("t"), heldUntil(9))}
+	if got, want := names(Turns(given, s)), []string{"ns/h"}; !slices.Equal(got, want) {
+		t.Errorf("begin %v, want %v", got, want)
+	}
+}
+
 // Sixty VMs of one tainted node have a hundred seconds: their moves have a limit of their own.
 func TestTurnsOfHeldShutdowns(t *testing.T) {
 	s := Defaults()

@@ -101,12 +101,10 @@ func (f Facts) waits() string {
 	case f.Launchers > 1:
 		return "the VM has more than one launcher pod: it begins when one is left"
 	case !f.Turn:
-		return noRoom
+		return kubevirt.FailureNoRoom
 	}
 	return ""
 }
-
-const noRoom = "the limits of the settings (parallelMigrationsPerCluster, parallelOutboundMigrationsPerNode, parallelInboundMigrationsPerNode) leave no room"
 
 // forged names a field of a new migration that only the controller may write, or "".
 func (f Facts) forged() string {
@@ -135,7 +133,7 @@ func (f Facts) targetFails() string {
 		return fmt.Sprintf("target pod %s was deleted", p.Name)
 	case p.Node != "" && p.Node == f.state().SourceNode:
 		return fmt.Sprintf("target pod %s is on the VM's own node %s", p.Name, p.Node)
-	case !f.in(kubevirt.MigrationScheduling) || f.left() > 0:
+	case !f.in(kubevirt.MigrationScheduling) || f.left() > 0 || p.Ready && f.Turn:
 		return ""
 	}
 	return f.targetLate()

@@ -99,7 +99,7 @@ func (f Facts) targetLate() string {
 	case p.Unschedulable != "" && p.Node == "":
 		return fmt.Sprintf("target pod %s found no node for %v: %s", p.Name, UnschedulableTimeout.Round(time.Minute), oneline.Cut(p.Unschedulable, 256))
 	case p.Ready:
-		return fmt.Sprintf("target pod %s runs, and within %v there was no room for the migration: %s", p.Name, StartTimeout.Round(time.Minute), noRoom)
+		return fmt.Sprintf("target pod %s runs, and within %v there was no room for the migration: %s", p.Name, StartTimeout.Round(time.Minute), kubevirt.FailureNoRoom)
 	}
 	return fmt.Sprintf("target pod %s did not run within %v: see kubectl describe pod", p.Name, StartTimeout.Round(time.Minute))
 }
@@ -107,7 +107,7 @@ func (f Facts) targetLate() string {
 func (f Facts) targetStarts() string {
 	switch {
 	case f.Target.Ready:
-		return "target pod " + f.Target.Name + " runs: " + noRoom
+		return "target pod " + f.Target.Name + " runs: " + kubevirt.FailureNoRoom
 	case f.unplaced():
 		return "target pod " + f.Target.Name + " waits for the scheduler"
 	}

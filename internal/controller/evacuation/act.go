@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
@@ -32,23 +33,28 @@ func (r *reconciler) migrate(ctx context.Context, v *move.VM) (*kubevirt.Virtual
 	return m, nil
 }
 
-// shutDown deletes the launcher pod of a VM that no migration could move, if a live read
-// says so, too.
-func (r *reconciler) shutDown(ctx context.Context, v *move.VM, why string) error {
-	now, err := r.Observer.ObserveNow(ctx, r.Live, client.ObjectKeyFromObject(v.VMI))
+// shutDown deletes the launcher pod of a VM that no migration could move. Live reads decide.
+// done is false if they do not agree: then the cache will show that, too.
+func (r *reconciler) shutDown(ctx context.Context, v *move.VM) (done bool, err error) {
+	key := client.ObjectKeyFromObject(v.VMI)
+	now, err := r.Observer.ObserveNow(ctx, r.Live, key)
 	if err != nil {
-		return err
+		return false, err
 	}
-	if evacuation.Next(now.Evacuee).Action != evacuation.Shutdown {
-		return nil
+	if now.Migrations, err = index.MigrationsNow(ctx, r.Live, key); err != nil {
+		return false, err
+	}
+	step := evacuation.Next(now.Evacuee)
+	if unmark, _ := evacuation.Unmark(markFacts(now)); unmark || step.Action != evacuation.Shutdown {
+		return false, nil
 	}
 	pod := &now.Pods[0] // the rules want one
-	r.Log.Warn("shutting down a VM that could not be moved", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "pod", pod.Name, "why", why)
-	r.Events.Eventf(now.VMI, nil, corev1.EventTypeWarning, evacuation.ReasonStuck, "Shutdown", "%s", why)
 	if err := r.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("launcher pod %s/%s: %w", pod.Namespace, pod.Name, err)
+		return false, fmt.Errorf("launcher pod %s/%s: %w", pod.Namespace, pod.Name, err)
 	}
-	return nil
+	r.Log.Warn("shutting down a VM that could not be moved", "vmi", key.String(), "pod", pod.Name, "why", step.Message)
+	r.Events.Eventf(now.VMI, nil, corev1.EventTypeWarning, evacuation.ReasonStuck, "Shutdown", "%s", step.Message)
+	return true, nil
 }
 
 // prune deletes the oldest of the finished migrations.

@@ -97,7 +97,7 @@ func (r *reconciler) act(ctx context.Context, v *move.VM) (evacuation.Step, erro
 		next = evacuation.Next(v.Evacuee)
 	}
 	if next.Action == evacuation.Shutdown {
-		if err := r.shutDown(ctx, v, next.Message); err != nil {
+		if done, err := r.shutDown(ctx, v); err != nil || !done {
 			return next, err
 		}
 	}

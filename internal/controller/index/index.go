@@ -134,6 +134,15 @@ func Migrations(ctx context.Context, r client.Reader, vm types.NamespacedName) (
 	return all.Items, nil
 }
 
+// MigrationsNow returns those of a VM, in any phase, from the API server.
+func MigrationsNow(ctx context.Context, live client.Reader, vm types.NamespacedName) ([]kubevirt.VirtualMachineInstanceMigration, error) {
+	var all kubevirt.VirtualMachineInstanceMigrationList
+	if err := live.List(ctx, &all, client.InNamespace(vm.Namespace)); err != nil {
+		return nil, fmt.Errorf("migrations: %w", err)
+	}
+	return slices.DeleteFunc(all.Items, func(m kubevirt.VirtualMachineInstanceMigration) bool { return m.Spec.VMIName != vm.Name }), nil
+}
+
 // Budgets returns the disruption budgets of a VMI, found by name or by owner.
 func Budgets(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]policyv1.PodDisruptionBudget, error) {
 	all, err := BudgetsByName(ctx, r, client.ObjectKeyFromObject(vmi))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,7 +26,7 @@ func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error
 		m.Status.Phase = kubevirt.MigrationFailed
 		s := m.Status.MigrationState
 		s.MigrationUID = string(m.UID)
-		if s.TargetNode == "" && g.Target != nil && !g.Target.Foreign {
+		if s.TargetNode == "" && g.Target != nil && !g.Target.Foreign && !strings.HasSuffix(reason, kubevirt.FailureNoRoom) {
 			s.TargetNode = g.Target.Node // the next target avoids it
 		}
 		s.Failed, s.FailureReason, s.EndTimestamp = true, reason, &now

