@@ -40,8 +40,13 @@ func TestTheChartIsTheManifests(t *testing.T) {
 			same(t, want, install(t, mode.values).all())
 		})
 	}
-	t.Run("monitoring", func(t *testing.T) {
-		same(t, manifests(t, "", "crds", "monitoring", "controller"), install(t, "monitoring: true").all())
+	t.Run("monitoring at another port", func(t *testing.T) {
+		want := manifests(t, patches("DaemonSet", `
+{op: replace, path: /spec/template/spec/containers/0/args/0, value: "--metrics-address=[$(HOST_IP)]:19469"}
+{op: replace, path: /spec/template/spec/containers/0/ports/0/containerPort, value: 19469}
+{op: replace, path: /spec/template/spec/containers/0/livenessProbe/httpGet/port, value: 19469}
+{op: replace, path: /spec/template/spec/containers/0/readinessProbe/httpGet/port, value: 19469}`), "crds", "monitoring", "controller")
+		same(t, want, install(t, "{monitoring: true, agent: {metricsPort: 19469}}").all())
 	})
 }
 

@@ -24,6 +24,7 @@ var modes = []struct {
 	{"beside", "withoutKubeVirt: false", []string{"daemonset", "beside-kubevirt"}},
 	{"agents", "controller: {enabled: false}", []string{"crds", "daemonset"}},
 	{"agents beside", "{withoutKubeVirt: false, controller: {enabled: false}}", []string{"daemonset"}},
+	{"monitoring", "monitoring: true", []string{"crds", "monitoring", "controller"}},
 }
 
 // made are the manifests without values: the chart's are copies.
@@ -59,16 +60,31 @@ func TestTheChartHasTheManifests(t *testing.T) {
 				guard = b.guard
 			}
 		}
-		want += conditions(guard, "")
-		to = filepath.Join(dir, to)
-		if *update {
-			if err := os.WriteFile(to, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
+		chartHas(t, to, from, want+conditions(guard, ""))
+	}
+}
+
+// TestTheChartHasTheDashboard as it is: JSON has no comments, and Helm does not read it.
+func TestTheChartHasTheDashboard(t *testing.T) {
+	const from = "monitoring/dashboard.json"
+	source, err := os.ReadFile(filepath.Join(deploy, from))
+	if err != nil {
+		t.Fatal(err)
+	}
+	chartHas(t, "dashboard.json", from, string(source))
+}
+
+// chartHas compares a file of the chart, which -update writes first.
+func chartHas(t *testing.T, to, from, want string) {
+	t.Helper()
+	to = filepath.Join(dir, to)
+	if *update {
+		if err := os.WriteFile(to, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
 		}
-		if has, err := os.ReadFile(to); err != nil || string(has) != want {
-			t.Errorf("%s is not what deploy/%s makes (%v): go test -update", to, from, err)
-		}
+	}
+	if has, err := os.ReadFile(to); err != nil || string(has) != want {
+		t.Errorf("%s is not what deploy/%s makes (%v): go test -update", to, from, err)
 	}
 }
 
