@@ -71,7 +71,7 @@ type EvacuationPolicySpec struct {
 	// node.
 	ParallelInboundMigrationsPerNode *int32 `json:"parallelInboundMigrationsPerNode,omitempty"`
 	// ParallelHeldMigrations bounds the migrations for which a shutdown is held, in place of
-	// the other limits. Nil is that of the cluster.
+	// the other limits. Nil means that those count.
 	ParallelHeldMigrations *int32 `json:"parallelHeldMigrations,omitempty"`
 }
 

@@ -161,7 +161,7 @@ func (s *Settings) attempts(p *v1alpha1.EvacuationPolicySpec) (invalid []string)
 	}
 	count("maxAttempts", &s.MaxAttempts, p.MaxAttempts, 0, 0)
 	count("parallelInboundMigrationsPerNode", &s.PerTarget, p.ParallelInboundMigrationsPerNode, 1, v1alpha1.DefaultParallelInbound)
-	count("parallelHeldMigrations", &s.Held, p.ParallelHeldMigrations, 1, s.PerCluster)
+	count("parallelHeldMigrations", &s.Held, p.ParallelHeldMigrations, 1, 0)
 	switch p.AfterAttempts {
 	case "", v1alpha1.AfterAttemptsWait, v1alpha1.AfterAttemptsShutdown:
 		s.ShutdownAfter = p.AfterAttempts == v1alpha1.AfterAttemptsShutdown

@@ -149,7 +149,7 @@ func TestStrategy(t *testing.T) {
 func TestAttemptsAndLimitsOfThePolicy(t *testing.T) {
 	policy := &v1alpha1.EvacuationPolicy{}
 	got, bad := Defaults().WithPolicy(policy)
-	if len(bad) > 0 || got.PerTarget != 4 || got.Held != 5 || got.MaxAttempts != 0 || got.ShutdownAfter {
+	if len(bad) > 0 || got.PerTarget != 4 || got.Held != 0 || got.MaxAttempts != 0 || got.ShutdownAfter {
 		t.Errorf("%v; defaults: %+v", bad, got)
 	}
 	policy.Spec.MaxAttempts, policy.Spec.AfterAttempts = new(int32(3)), v1alpha1.AfterAttemptsShutdown

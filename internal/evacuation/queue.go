@@ -38,7 +38,7 @@ type Moving struct {
 	Blocked bool
 }
 
-// held reports whether a shutdown is held for it: then only Settings.Held limits it.
+// held reports whether a shutdown is held for it.
 func (m Moving) held() bool { return !m.HeldUntil.IsZero() }
 
 // vm returns namespace/name of the VM.
@@ -60,8 +60,12 @@ func newSlots(s Settings) *slots {
 	return &slots{Settings: s, node: map[string]int{}, target: map[string]int{}}
 }
 
+// HasOwnSlots reports whether the limit of held shutdowns counts for a migration, in place of
+// those of the cluster and of its node.
+func (s *Settings) HasOwnSlots(m *Moving) bool { return s.Held > 0 && m.held() }
+
 func (s *slots) free(m *Moving) bool {
-	if m.held() {
+	if s.HasOwnSlots(m) {
 		return s.held < s.Held
 	}
 	return s.cluster < s.PerCluster && s.node[m.Node] < s.PerNode
@@ -75,7 +79,7 @@ func (s *slots) full(m *Moving) bool {
 
 func (s *slots) take(m *Moving) {
 	s.target[m.Target]++
-	if m.held() {
+	if s.HasOwnSlots(m) {
 		s.held++
 		return
 	}

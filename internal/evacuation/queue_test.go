@@ -82,7 +82,7 @@ func TestTurns(t *testing.T) {
 			moving("ns", "b", "n", pending, leaves), moving("ns", "z", "n", scheduling)}, []string{"ns/z"}},
 		"one that was placed waits for a slot": {[]Moving{moving("ns", "a", "n", running), moving("ns", "b", "n", running), moving("ns", "c", "n", scheduling)}, nil},
 		"a held one goes before all that are not sent yet": {[]Moving{moving("ns", "a", "n", scheduling), moving("ns", "b", "n", scheduling),
-			moving("ns", "c", "n", pending, heldUntil(10))}, []string{"ns/c", "ns/a", "ns/b"}},
+			moving("ns", "c", "n", pending, heldUntil(10))}, []string{"ns/c", "ns/a"}},
 		"one that cannot start": {[]Moving{moving("ns", "a", "n", pending, blocked), moving("ns", "b", "n", pending), moving("ns", "c", "n", pending)},
 			[]string{"ns/b", "ns/c"}},
 		"what was written counts before it is read": {[]Moving{moving("ns", "a", "n", pending, func(m *Moving) { m.Phase = "Scheduled" }),
@@ -145,6 +145,10 @@ func TestTurnsOfHeldShutdowns(t *testing.T) {
 	if got, want := names(Turns(given, s)), []string{"ns/h0", "ns/h1", "ns/z"}; !slices.Equal(got, want) {
 		t.Errorf("begin %v, want %v", got, want)
 	}
+	s.Held = 0 // then they count for the limits of all
+	if got := names(Turns(given, s)); len(got) > 0 {
+		t.Errorf("%v begin beyond the limit of their node", got)
+	}
 }
 
 // In any order of migrations the limits are kept, no held migration is passed over by a later
@@ -152,7 +156,7 @@ func TestTurnsOfHeldShutdowns(t *testing.T) {
 func TestTurnsWithinLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := Settings{PerCluster: rapid.IntRange(1, 6).Draw(t, "cluster"), PerNode: rapid.IntRange(1, 3).Draw(t, "node"),
-			PerTarget: rapid.IntRange(1, 3).Draw(t, "target"), Held: rapid.IntRange(1, 4).Draw(t, "held")}
+			PerTarget: rapid.IntRange(1, 3).Draw(t, "target"), Held: rapid.IntRange(0, 4).Draw(t, "held")}
 		var all []Moving
 		for n := range rapid.IntRange(0, 20).Draw(t, "migrations") {
 			m := moving(fmt.Sprint("ns", n%2), fmt.Sprint("vm", n), rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "on"),

@@ -27,7 +27,7 @@ type Settings struct {
 	DrainTaint        string // key
 
 	PerTarget     int  // concurrent migrations to one node
-	Held          int  // those for which a shutdown is held, in place of PerCluster and PerNode
+	Held          int  // those for which a shutdown is held; 0 = they count for PerCluster and PerNode
 	MaxAttempts   int  // failed migrations of a VM in a row, 0 = any number
 	ShutdownAfter bool // after MaxAttempts the VM is shut down
 
@@ -39,7 +39,7 @@ type Settings struct {
 // Defaults returns the settings of a cluster without any.
 func Defaults() Settings {
 	return Settings{
-		PerCluster: 5, PerNode: 2, PerTarget: v1alpha1.DefaultParallelInbound, Held: 5,
+		PerCluster: 5, PerNode: 2, PerTarget: v1alpha1.DefaultParallelInbound,
 		CompletionPerGiB: 150 * time.Second, ProgressTimeout: 150 * time.Second,
 		DrainTaint:         kubevirt.DefaultDrainTaint,
 		LauncherPadding:    v1alpha1.DefaultLauncherPadding,

@@ -7,7 +7,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
@@ -41,19 +45,21 @@ func (r *rig) turnsNow() map[string]bool {
 		r.Fatal(err)
 	}
 	turns := map[string]bool{}
-	for _, m := range evacuation.Turns(all, evacuation.Defaults()) {
+	for _, m := range evacuation.Turns(all, r.Settings.Get()) {
 		turns[m.Migration.Spec.VMIName] = true
 	}
 	return turns
 }
 
-// Given five migrations that run. Those for which shutdowns are held take no slot of others,
+// Given five migrations that run, and a limit for those for which shutdowns are held. These for which shutdowns are held take no slot of others,
 // and others take none of theirs. Otherwise a drain stops for a tainted node, or a preempted
 // VM waits behind a drain.
 func TestHeldMigrationsAndOthersHaveSlotsOfTheirOwn(t *testing.T) {
 	for name, heldRun := range map[string]bool{"five held ones run": true, "five others run": false} {
 		t.Run(name, func(t *testing.T) {
 			r := aRig(t)
+			r.make(&v1alpha1.EvacuationPolicy{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.Name}, Spec: v1alpha1.EvacuationPolicySpec{ParallelHeldMigrations: new(int32(5))}})
+			r.Settings = settings.New(r.Client, func() bool { return true })
 			for _, vm := range []string{"1", "2", "3", "4", "5"} {
 				m := r.migrationOf(vm)
 				m.Status.Phase = kubevirt.MigrationRunning

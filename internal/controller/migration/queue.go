@@ -107,7 +107,8 @@ func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Mov
 		return nil, 0, fmt.Errorf("migrations: %w", err)
 	}
 	var pending []*object
-	handed := 0 // to the agents, and no shutdown is held for it: it has a slot that others cannot have
+	set := q.Settings.Get()
+	handed := 0 // to the agents, without a slot of those for held shutdowns
 	for i := range list.Items {
 		m := &list.Items[i]
 		if m.Final() {
@@ -125,7 +126,7 @@ func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Mov
 		if left > 0 && (again == 0 || left < again) {
 			again = left
 		}
-		if next.HeldUntil.IsZero() && migration.NotBefore(m, kubevirt.MigrationScheduled) {
+		if !set.HasOwnSlots(&next) && migration.NotBefore(m, kubevirt.MigrationScheduled) {
 			handed++
 		}
 		all = append(all, next)
