@@ -38,9 +38,11 @@ func (w *world) alone(on *cluster.Node, name, behaviour string, grace int) *alon
 	return v
 }
 
+// booted waits until the guest has booted: six that are emulated share two cores with the
+// cluster.
 func (v *alone) booted() {
 	v.w.Helper()
-	node.Eventually(v.w, 2*soon, func() bool {
+	node.Eventually(v.w, 6*soon, func() bool {
 		out, err := v.w.TryKubectl(v.w.Context(), "", "logs", "-n", namespace, v.name)
 		return err == nil && strings.Contains(out, "vmgrace-guest: up")
 	}, "the guest of %s does not boot", v.name)

@@ -51,9 +51,9 @@ func (r *rig) turnsNow() map[string]bool {
 	return turns
 }
 
-// Given five migrations that run, and a limit for those for which shutdowns are held. These for which shutdowns are held take no slot of others,
-// and others take none of theirs. Otherwise a drain stops for a tainted node, or a preempted
-// VM waits behind a drain.
+// Given five migrations that run, and a limit for those for which shutdowns are held. Those
+// take no slot of others, and others take none of theirs. Otherwise a drain stops for a tainted
+// node, or a preempted VM waits behind a drain.
 func TestHeldMigrationsAndOthersHaveSlotsOfTheirOwn(t *testing.T) {
 	for name, heldRun := range map[string]bool{"five held ones run": true, "five others run": false} {
 		t.Run(name, func(t *testing.T) {
