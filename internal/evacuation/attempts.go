@@ -10,7 +10,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/oneline"
 )
 
-// ReasonStuck is the reason of a VM of which maxAttempts migrations in a row have failed.
+// ReasonStuck is the reason of a VM of which maxAttempts migrations in a row have failed, and
+// which stays until somebody acts.
 const ReasonStuck = "Stuck"
 
 // markSkew is how much earlier than the report of the mark its first migration may seem to be

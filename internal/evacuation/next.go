@@ -91,7 +91,7 @@ var evacuationRules = []struct {
 		fixed("the VM has more than one launcher pod: the next migration begins when one is left")},
 	{"ShuttingDown", func(e Evacuee) bool { return e.stuck() && e.endsWhenStuck() && e.LauncherTerminating }, Wait,
 		fixed("the VM is being shut down")},
-	{ReasonStuck, func(e Evacuee) bool { return e.stuck() && e.endsWhenStuck() }, Shutdown, func(e Evacuee) string {
+	{"ShuttingDown", func(e Evacuee) bool { return e.stuck() && e.endsWhenStuck() }, Shutdown, func(e Evacuee) string {
 		return e.whyStuck() + ": the VM is shut down (afterAttempts)"
 	}},
 	{ReasonStuck, Evacuee.stuck, Blocked, func(e Evacuee) string {

@@ -117,7 +117,7 @@ func TestStuck(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"shut down": {evacuation("n", "Failed", -390), nil, Shutdown, "Stuck", "2 migrations in a row have failed: the VM is shut down"},
+		"shut down": {evacuation("n", "Failed", -390), nil, Shutdown, "ShuttingDown", "2 migrations in a row have failed: the VM is shut down"},
 		"kept":      {evacuation("n", "Failed", -390), func(e *Evacuee) { e.ShutdownAfter = false }, Blocked, "Stuck", "delete the failed migrations"},
 		"by the descheduler alone": {evacuation("n", "Failed", -390), func(e *Evacuee) {
 			e.VMI.Annotations = map[string]string{kubevirt.EvictionSourceAnnotation: kubevirt.EvictionSourceDescheduler}

@@ -61,7 +61,7 @@ func vm(v *kubevirt.VirtualMachineInstance, m *kubevirt.VirtualMachineInstanceMi
 	}
 	switch c := v.Condition(kubevirt.EvictionRequested); {
 	case c == nil || c.Status != kubevirt.ConditionTrue:
-	case c.Reason == "NotMigratable" || c.Reason == "NotMigrated":
+	case c.Reason == "NotMigratable" || c.Reason == "NotMigrated" || c.Reason == evacuation.ReasonStuck:
 		d.Stuck = conditionText(c)
 	default:
 		d.Progress = conditionText(c)
