@@ -98,10 +98,10 @@ CGO = $$(go list -tags $(TAGS),unit -f '{{if .CgoFiles}}{{.ImportPath}}{{end}}' 
 
 .PHONY: test
 test: deps race ## unit tests as root, and real guests under a real libvirtd: 20 minutes
-	@echo '===== 1 of 2: packages by themselves, with the race detector, and those with C with the address sanitizer, 5 minutes ====='
+	@echo '===== 1 of 2: packages by themselves, with the race detector, and those with C with the address sanitizer, 8 minutes ====='
 	$(GOTEST) -timeout 10m $$(go list -tags $(TAGS) $(UNIT) | grep -vxF -e "$(KUBERNETES)" -e "$$(go list -tags $(TAGS) $(GUESTS))")
 	$(ASAN) $(CGO)
-	@echo '===== 2 of 2: both binaries with real guests, 6 minutes ====='
+	@echo '===== 2 of 2: both binaries with real guests, 10 minutes ====='
 	$(GOTEST) -v -p 2 -timeout 15m $(GUESTS)
 
 # P names the package, T what go test -run takes: CONTRIBUTING.md has one of each kind.

@@ -164,21 +164,12 @@ func kustomize(t *testing.T, patches string, dirs ...string) objects {
 	return found
 }
 
-// manifests are what the chart stands for: kustomize's objects without the two things that
-// are not the chart's. Helm makes the namespace of a release or finds it there, and
-// cluster-controller writes the path of the webhook that marks VMs: a chart that states it
-// conflicts with it on each upgrade.
+// manifests are what the chart stands for: kustomize's objects without the namespace, which
+// Helm makes for a release or finds there.
 func manifests(t *testing.T, patches string, dirs ...string) objects {
 	t.Helper()
 	found := kustomize(t, patches, dirs...)
 	delete(found, "Namespace <nil> "+namespace)
-	if hook, ok := found["ValidatingWebhookConfiguration <nil> vmgrace-cluster-controller"]; ok {
-		service := get[map[string]any](t, hook, "webhooks", 0, "clientConfig", "service")
-		if service["path"] != "/evict-pod" {
-			t.Fatalf("the path is %v", service["path"])
-		}
-		delete(service, "path")
-	}
 	return found
 }
 

@@ -144,8 +144,7 @@ func blocks(t *testing.T, document string, byMode map[string]objects, template b
 	return found
 }
 
-// completed adds to a manifest's text the metadata that the object has in the cluster, and
-// takes the path of the webhook out.
+// completed adds to a manifest's text the metadata that the object has in the cluster.
 func completed(t *testing.T, document string, object map[string]any) string {
 	t.Helper()
 	text, err := yaml.Marshal(object["metadata"])
@@ -158,6 +157,5 @@ func completed(t *testing.T, document string, object map[string]any) string {
 			added += "  " + line
 		}
 	}
-	document = strings.Replace(document, "path: /evict-pod, ", "", 1)
 	return regexp.MustCompile(`(?m)^metadata:\n  name: .*\n`).ReplaceAllString(document, "${0}"+added)
 }

@@ -46,7 +46,7 @@ func (b *bench) crew(vmis int) *crew {
 	b.must(err)
 	hooks, err := os.ReadFile("deploy/controller/webhooks.yaml")
 	b.must(err)
-	text := regexp.MustCompile(`service: \{.*path: ([^,]+),.*\}`).ReplaceAllString(string(hooks), fmt.Sprintf("url: https://localhost:%d$1", c.port))
+	text := regexp.MustCompile(`service: \{name: [^,]+, namespace: [^,]+,(?: path: ([^,]+),)? port: 443\}`).ReplaceAllString(string(hooks), fmt.Sprintf("url: https://localhost:%d$1", c.port))
 	c.api.Kubectl(b, "delete", "-f", "deploy/controller/webhooks.yaml")
 	c.spread()
 	// The node is ready and does not have the taint of a new node.
