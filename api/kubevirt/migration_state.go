@@ -69,6 +69,10 @@ type MigrationState struct {
 	// KubeVirt's sourceState and targetState are objects.
 	SourceState string `json:"vmgraceSourceState,omitempty"`
 	TargetState string `json:"vmgraceTargetState,omitempty"`
+	// SourceFenced and TargetFenced are what declared a node dead, whose agent's state the
+	// controller has written in its place.
+	SourceFenced string `json:"vmgraceSourceFenced,omitempty"`
+	TargetFenced string `json:"vmgraceTargetFenced,omitempty"`
 	// Mode is MigrationPaused once the source's agent has paused the guest so that
 	// its migration ends, at PauseTimestamp.
 	Mode           MigrationMode     `json:"mode,omitempty"`

@@ -37,6 +37,8 @@ const (
 	NodeTaintDetected = "NodeTaintDetected"
 	// NodeTaintReplacing True: for so long that the VM is to be replaced.
 	NodeTaintReplacing = "NodeTaintReplacing"
+	// MigrationUndecided True: one of the VM's migrations waits for what somebody has to decide.
+	MigrationUndecided = "MigrationUndecided"
 )
 
 // ConditionTrue is the status of a condition that holds.
@@ -71,6 +73,9 @@ type VirtualMachineInstanceStatus struct {
 	EvacuationNodeName string          `json:"evacuationNodeName,omitempty"`
 	Conditions         []Condition     `json:"conditions,omitempty"`
 	MigrationState     *MigrationState `json:"migrationState,omitempty"`
+	// FencedNodes are nodes from which the VM was moved after they had been fenced, oldest first. A
+	// copy of the VM that is left on one was given up.
+	FencedNodes []string `json:"vmgraceFencedNodes,omitempty"`
 }
 
 // Condition is one of KubeVirt's: without an observed generation.

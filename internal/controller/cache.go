@@ -18,6 +18,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // cacheOptions restricts the watches to objects that are read, and the cache to fields that
@@ -121,10 +122,11 @@ func isReadAnnotation(annotation string) bool {
 func strippedNode(object any) (any, error) {
 	if n, ok := object.(*corev1.Node); ok {
 		n.Spec = corev1.NodeSpec{Unschedulable: n.Spec.Unschedulable, Taints: n.Spec.Taints}
-		n.Status = corev1.NodeStatus{Conditions: slices.Clone(slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		n.Status = corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{BootID: n.Status.NodeInfo.BootID}, Conditions: slices.Clone(slices.DeleteFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type != corev1.NodeReady
 		}))}
-		n.Annotations, n.Labels = nil, nil
+		n.Labels = nil
+		n.Annotations = only(n.Annotations, func(key string) bool { return key == migration.FencedAnnotation })
 	}
 	return stripped(object)
 }

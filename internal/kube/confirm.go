@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -52,6 +53,9 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	case err != nil:
 		return grace.FateUnknown, err
 	case string(now.UID) == uid && now.Labels[kubevirt.NodeNameLabel] != "" && now.Labels[kubevirt.NodeNameLabel] != s.node:
+		if s.gaveUp(now) {
+			return grace.FateFenced, nil
+		}
 		return grace.FateMoved, nil
 	case string(now.UID) == uid && now.DeletionTimestamp == nil:
 		return grace.FateHere, nil
@@ -61,6 +65,13 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 		fate = grace.FateReplaced
 	}
 	return fate, err
+}
+
+// gaveUp reports whether the VMI was moved away while this node was fenced.
+func (s *Source) gaveUp(vmi *object) bool {
+	var status kubevirt.VirtualMachineInstanceStatus
+	_ = json.Unmarshal(vmi.Status, &status) // unreadable JSON counts as empty
+	return slices.Contains(status.FencedNodes, s.node)
 }
 
 // deletedOrLost returns whether the VMI was deleted by itself or lost with its

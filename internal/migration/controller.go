@@ -48,10 +48,10 @@ type Facts struct {
 	Trouble string
 	// Kept means that the VM's disruption budget protects two pods, or the VM needs no budget.
 	Kept bool
-	// TargetNodeGone means that the API server has no object of the target's node.
-	// TargetNodeLost means that it has none, or the node is not Ready.
-	TargetNodeGone, TargetNodeLost bool
-	// Seen is when the controller first observed the present phase.
+	// SourceNode and TargetNode are the nodes of a migration that has a target.
+	SourceNode, TargetNode NodeFacts
+	// Seen is when the controller first observed the present phase and the target's present
+	// state.
 	Seen time.Time
 	Now  time.Time
 }
@@ -69,12 +69,16 @@ const (
 	MakePod  Action = "MakePod"  // create the target pod
 	Schedule Action = "Schedule" // label both objects, then phase Scheduled with all that the agents need
 	Abort    Action = "Abort"    // request the abort from the source's agent
-	Fail     Action = "Fail"     // phase Failed
-	Move     Action = "Move"     // the VMI's node, mark and label
-	Succeed  Action = "Succeed"  // phase Succeeded
-	Unlabel  Action = "Unlabel"  // remove the VMI's label
-	DropPod  Action = "DropPod"  // delete the target pod
-	Release  Action = "Release"  // remove the finalizer
+	// FenceSource reports SourceGone in place of the agent of a fenced node, FenceTarget reports
+	// TargetAbsent.
+	FenceSource Action = "FenceSource"
+	FenceTarget Action = "FenceTarget"
+	Fail        Action = "Fail"    // phase Failed
+	Move        Action = "Move"    // the VMI's node, mark and label
+	Succeed     Action = "Succeed" // phase Succeeded
+	Unlabel     Action = "Unlabel" // remove the VMI's label
+	DropPod     Action = "DropPod" // delete the target pod
+	Release     Action = "Release" // remove the finalizer
 )
 
 // Step is what the controller does next. Message is the failureReason if the action is Fail or
@@ -83,6 +87,9 @@ type Step struct {
 	Action  Action
 	Reason  string
 	Message string
+	// Undecided says what the migration waits for if only a person may be able to bring it
+	// about, since when, and what to do, in one line; else "".
+	Undecided string
 	// Again is when to decide again without an event, 0 if never.
 	Again time.Duration
 }
@@ -123,7 +130,13 @@ func (f Facts) labelled() bool {
 // removable reports whether no guest at the target depends on the target pod. A migration that
 // failed before it began can no longer begin.
 func (f Facts) removable() bool {
-	return !begun(f.Migration) || f.state().TargetState == kubevirt.TargetAbsent || f.TargetNodeGone
+	return !begun(f.Migration) || f.state().TargetState == kubevirt.TargetAbsent || f.TargetNode.Gone
+}
+
+// podRemovable reports whether the target pod of a failed migration may be deleted: also if its
+// node is lost and the guest is known to run at the source, so that no copy is ever resumed.
+func (f Facts) podRemovable() bool {
+	return f.removable() || f.TargetNode.Lost && f.state().SourceState == kubevirt.SourceRunning
 }
 
 // targetNode returns the target's node, or where its pod is placed, or "".
@@ -144,7 +157,10 @@ var controllerRules = []struct {
 	text   func(Facts) string
 }{
 	// The migration has ended: clean up.
-	{"PodStays", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.targetStays() && f.removable() }, DropPod, text("the migration has failed")},
+	{"PodStays", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.targetStays() && f.podRemovable() }, DropPod, text("the migration has failed")},
+	{"TargetFenced", Facts.fenceTarget, FenceTarget, func(f Facts) string {
+		return "node " + f.state().TargetNode + " is fenced: " + f.TargetNode.Fenced
+	}},
 	{"TargetStays", func(f Facts) bool { return f.in(kubevirt.MigrationFailed) && f.adopted() && !f.removable() }, Wait, func(f Facts) string {
 		return "the agent of node " + f.state().TargetNode + " has not reported that the guest is absent"
 	}},
@@ -165,8 +181,9 @@ var controllerRules = []struct {
 	}},
 	{"Lost", func(f Facts) bool {
 		return f.state().SourceState == kubevirt.SourceGone && f.state().TargetState == kubevirt.TargetAbsent
-	}, Fail, func(f Facts) string {
-		return "QEMU of node " + f.state().SourceNode + " ended before the guest had arrived"
+	}, Fail, Facts.lostText},
+	{"SourceFenced", Facts.fenceSource, FenceSource, func(f Facts) string {
+		return "node " + f.state().SourceNode + " is fenced: " + f.SourceNode.Fenced
 	}},
 	{"Cancelled", func(f Facts) bool { return !begun(f.Migration) && f.cancelled() != "" }, Fail, Facts.cancelled},
 	{"Refused", func(f Facts) bool {
@@ -174,7 +191,7 @@ var controllerRules = []struct {
 	}, Fail, func(f Facts) string {
 		return cmp.Or(f.state().FailureReason, "node "+f.state().TargetNode+" cannot take the VM")
 	}},
-	{"TargetLost", func(f Facts) bool { return !begun(f.Migration) && !f.pending() && f.TargetNodeLost }, Fail, func(f Facts) string {
+	{"TargetLost", func(f Facts) bool { return !begun(f.Migration) && !f.pending() && f.TargetNode.Lost }, Fail, func(f Facts) string {
 		return "the target's node " + f.targetNode() + " is not Ready"
 	}},
 	{"Abort", func(f Facts) bool {
@@ -202,7 +219,7 @@ var controllerRules = []struct {
 func Next(f Facts) Step {
 	for _, rule := range controllerRules {
 		if rule.holds(f) {
-			return Step{Action: rule.action, Reason: rule.reason, Message: rule.text(f), Again: f.again(rule.action)}
+			return Step{Action: rule.action, Reason: rule.reason, Message: rule.text(f), Undecided: f.undecided(rule.action), Again: f.again(rule.action)}
 		}
 	}
 	return Step{} // not reached: the last rule always holds

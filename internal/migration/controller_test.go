@@ -125,10 +125,10 @@ func TestNext(t *testing.T) {
 		{"target pod evicted", ready, func(f *Facts) { f.Target.Deleting = true }, Fail, "target pod dst has ended"},
 
 		{"target's node lost, starting", scheduling, func(f *Facts) {
-			f.Target, f.TargetNodeLost = &Pod{Name: "dst", Node: "b", Created: noon}, true
+			f.Target, f.TargetNode.Lost = &Pod{Name: "dst", Node: "b", Created: noon}, true
 		}, Fail, "node b is not Ready"},
-		{"target's node lost, ready", ready, func(f *Facts) { f.TargetNodeLost = true }, Fail, "node b is not Ready"},
-		{"target's node lost while moving", running, func(f *Facts) { f.TargetNodeLost = true }, Wait, ""},
+		{"target's node lost, ready", ready, func(f *Facts) { f.TargetNode.Lost = true }, Fail, "node b is not Ready"},
+		{"target's node lost while moving", running, func(f *Facts) { f.TargetNode.Lost = true }, Wait, ""},
 		{"moving", running, func(f *Facts) { f.Now = noon.Add(time.Hour) }, Wait, "agent of node a moves"},
 		{"aborted while moving", running, deleted, Abort, "was deleted"},
 		{"asked once", running, func(f *Facts) { deleted(f); f.Migration.Status.MigrationState.AbortRequested = true }, Wait, ""},
@@ -160,7 +160,7 @@ func TestNext(t *testing.T) {
 
 		{"failed, target not reported", failed, func(f *Facts) { f.Migration.Status.MigrationState.StartTimestamp = &metav1.Time{Time: noon} }, Wait, "has not reported"},
 		{"failed, target's node gone", failed, func(f *Facts) {
-			f.Migration.Status.MigrationState.StartTimestamp, f.TargetNodeGone = &metav1.Time{Time: noon}, true
+			f.Migration.Status.MigrationState.StartTimestamp, f.TargetNode.Gone = &metav1.Time{Time: noon}, true
 		}, DropPod, ""},
 		{"failed before it began", failed, func(f *Facts) { f.Migration.Status.MigrationState.TargetNodeAddress = "b:1" }, DropPod, ""},
 		{"failed, never taken", failed, nil, DropPod, ""},

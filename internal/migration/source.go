@@ -91,6 +91,8 @@ type SourceStep struct {
 
 func (f SourceFacts) reported(state string) bool { return StateOf(f.Migration).SourceState == state }
 
+func (f SourceFacts) fenced() bool { return StateOf(f.Migration).SourceFenced != "" }
+
 func (f SourceFacts) final() bool { return f.Gone || f.Migration.Final() }
 
 // begun reports the begin even if the status does not show it yet: only this agent starts
@@ -166,6 +168,18 @@ var sourceRules = []struct {
 	action  SourceAction
 	message func(SourceFacts) string
 }{
+	// The controller has given up this node. The target resumes its copy, unless it has reported
+	// that it has none.
+	{"Fenced", func(f SourceFacts) bool {
+		return f.fenced() && f.Guest != GuestGone && f.Target != kubevirt.TargetAbsent
+	}, SourceEnd, fixed("this node was fenced: the guest goes on at the target")},
+	{"FencedGone", func(f SourceFacts) bool {
+		return f.fenced() && f.Guest == GuestGone && f.Target != kubevirt.TargetAbsent && f.Target != kubevirt.TargetRunning
+	}, SourceReportGone, fixed("this node was fenced, and QEMU has ended here")},
+	{"FencedAlone", func(f SourceFacts) bool {
+		return f.fenced() && !f.JobRuns && (f.Guest == GuestRuns || f.Guest == GuestPaused && f.ByUser)
+	}, SourceNothing, fixed("this node was fenced, and the guest did not arrive at the target")},
+
 	// A reported state is final.
 	{"ReportedRunning", func(f SourceFacts) bool {
 		return f.reported(kubevirt.SourceRunning) && (f.Guest != GuestPaused || f.ByUser) && !f.JobRuns

@@ -3,6 +3,7 @@ package migration
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
@@ -38,6 +39,10 @@ type TargetFacts struct {
 	// Source is the state that the source's agent has reported, in a message or in the
 	// status: SourceGone, SourceRunning or empty. It is final.
 	Source string
+	// Linked means that the source's agent is connected. FencedFor is how long this agent has
+	// known that the source's node is fenced; 0 unless SourceGone is only the controller's word.
+	Linked    bool
+	FencedFor time.Duration
 	// Paused means that its user had paused the guest when it was sent. It stays so.
 	Paused bool
 	// Ready means that the certificate, libvirt and the launcher are there.
@@ -94,6 +99,15 @@ func (f TargetFacts) before(phases ...kubevirt.MigrationPhase) bool {
 	return !f.Gone && slices.Contains(phases, f.phase())
 }
 
+// FenceDelay is how long a target waits after the source's node was fenced. The agent of a node
+// that lives ends its guest in that time, and says so.
+const FenceDelay = 10 * time.Second
+
+// maybeAlive reports whether the agent of a fenced source may still end its guest by itself.
+func (f TargetFacts) maybeAlive() bool {
+	return f.FencedFor > 0 && (f.Linked || f.FencedFor < FenceDelay)
+}
+
 // targetRules are read from top to bottom: the first that holds decides.
 var targetRules = []struct {
 	reason  string
@@ -101,7 +115,10 @@ var targetRules = []struct {
 	action  TargetAction
 	message string
 }{
-	// Absent is final: the source may have resumed its guest.
+	// Absent is final: the source may have resumed its guest. A guest that runs here all the same
+	// was resumed before this node was fenced.
+	{"Fenced", func(f TargetFacts) bool { return f.Copy == CopyRunning && StateOf(f.Migration).TargetFenced != "" },
+		TargetRemove, "this node was fenced: the guest was given up"},
 	{"RanOnAtSource", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.Source == kubevirt.SourceRunning },
 		TargetRemove, "the guest ran on at the source: what arrived is stale"},
 	{"ReportedAbsent", func(f TargetFacts) bool {
@@ -111,6 +128,8 @@ var targetRules = []struct {
 		TargetReportRunning, "the guest runs here"},
 	{"Moved", func(f TargetFacts) bool { return f.Copy == CopyRunning }, TargetNothing, "the guest runs here"},
 	{"Unknown", func(f TargetFacts) bool { return f.Copy == CopyUnknown }, TargetWait, "libvirt does not answer"},
+	{"FencedSource", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.maybeAlive() },
+		TargetHold, "the source's node was fenced: its agent has a moment to end the guest there"},
 	{"ArrivedPaused", func(f TargetFacts) bool { return f.staysPaused() && !f.reported(kubevirt.TargetRunning) },
 		TargetReportRunning, "the guest is here alone, paused by its user"},
 	{"MovedPaused", TargetFacts.staysPaused, TargetNothing, "the guest is here alone, paused by its user"},
@@ -121,7 +140,7 @@ var targetRules = []struct {
 	{"Undecided", func(f TargetFacts) bool { return f.Copy == CopyComplete },
 		TargetHold, "the guest has arrived and stays paused until the source's agent says what became of its QEMU"},
 	{"Stale", func(f TargetFacts) bool {
-		return f.Copy == CopyIncoming && (f.givenUp() || f.Source == kubevirt.SourceRunning || !f.JobRuns)
+		return f.Copy == CopyIncoming && (f.givenUp() || f.Source == kubevirt.SourceRunning || !f.JobRuns || f.FencedFor > 0 && !f.maybeAlive())
 	}, TargetRemove, "nothing more comes from the source"},
 	{"Arriving", func(f TargetFacts) bool { return f.Copy == CopyIncoming }, TargetWait, "the guest's memory arrives"},
 

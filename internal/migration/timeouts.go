@@ -28,12 +28,23 @@ const (
 // again returns when a wait may time out.
 func (f Facts) again(a Action) time.Duration {
 	switch {
-	case a != Wait && a != Expand && a != MakePod, f.Migration.Final(), begun(f.Migration):
+	case a != Wait && a != Expand && a != MakePod:
 		return 0
+	case begun(f.Migration):
+		return f.reportDue()
 	case f.pending() && f.Launchers <= 1:
 		return 0 // its turn is an event
 	}
 	return max(time.Second, f.left())
+}
+
+// reportDue returns when the report of one agent is overdue after that of the other one; 0 if it
+// is, or if none has reported.
+func (f Facts) reportDue() time.Duration {
+	if f.state().SourceState == "" && f.state().TargetState == "" {
+		return 0
+	}
+	return max(0, until(f.reportedAt().Add(UndecidedAfter), f.Now, UndecidedAfter))
 }
 
 // left returns the remaining time of the present phase.

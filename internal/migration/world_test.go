@@ -51,6 +51,8 @@ type world struct {
 	ending               bool // the launcher is shut down, its agent begins at once
 	deleted              bool // its agent waits for the migration first
 	userPaused           bool // and is to stay so, wherever it is
+
+	nodes nodes
 }
 
 func (w *world) notef(format string, args ...any) { fmt.Fprintf(&w.log, format+"\n", args...) }
@@ -101,12 +103,14 @@ func (w *world) write(who string, change func(*kubevirt.VirtualMachineInstanceMi
 
 func (w *world) controller() {
 	m := w.look("c")
-	if m.Status.Phase != w.phaseSeen {
-		w.phaseSeen, w.phaseAt = m.Status.Phase, w.now
+	if seen := m.Status.Phase + "/" + kubevirt.MigrationPhase(StateOf(m).TargetState); seen != w.phaseSeen {
+		w.phaseSeen, w.phaseAt = seen, w.now
 	}
 	f := Facts{Migration: m, VMI: w.vmi, Source: &Pod{Name: "src", UID: "s", Node: "a", Ready: true, Deleting: w.ending || w.deleted, InTime: w.deleted},
-		Target: w.pod, Launchers: 1, OtherNodes: 1, Turn: true, Kept: true, Seen: w.phaseAt, Now: w.now}
+		Target: w.pod, Launchers: 1, OtherNodes: 1, Turn: true, Kept: true, Seen: w.phaseAt, Now: w.now,
+		SourceNode: w.nodes.facts("s"), TargetNode: w.nodes.facts("t")}
 	step := Next(f)
+	w.nodes.undecided = step.Undecided
 	if step.Action != Wait && step.Action != Nothing {
 		w.notef("controller: %+v", step)
 	}
@@ -155,6 +159,8 @@ func (w *world) controller() {
 		w.pod = nil
 	case Release:
 		w.write("c", func(m *kubevirt.VirtualMachineInstanceMigration) { m.Finalizers = nil })
+	case FenceSource, FenceTarget:
+		w.fence(step.Action)
 	case Nothing, Wait, Expand:
 	}
 }
@@ -162,6 +168,9 @@ func (w *world) controller() {
 const pauseAfter = time.Minute
 
 func (w *world) sourceAgent() {
+	if w.nodes.dead["s"] {
+		return
+	}
 	m := w.look("s")
 	if w.job == "" && w.source == GuestRuns && begun(m) && !w.userPaused {
 		w.ranOn = true
@@ -224,6 +233,7 @@ func (w *world) sourceAgent() {
 		})
 	case SourceEnd:
 		w.source = GuestGone
+		w.cut()
 	case SourceResume:
 		if w.userPaused {
 			w.failf("a guest that its user has paused is resumed at the source")
@@ -237,14 +247,17 @@ func (w *world) sourceAgent() {
 }
 
 func (w *world) targetAgent() {
+	if w.nodes.dead["t"] {
+		return
+	}
 	m := w.look("t")
 	source := w.sourceMsg
-	if source == "" {
+	if source != kubevirt.SourceGone {
 		source = StateOf(m).SourceState
 	}
 	jobs := w.incoming || w.finishing || w.relay && !w.native
 	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Queried: w.queried, Source: source, Ready: true,
-		Paused: StateOf(m).GuestPaused || w.sourceMsg != "" && w.userPaused}
+		Paused: StateOf(m).GuestPaused || w.sourceMsg != "" && w.userPaused, Linked: w.link && !w.nodes.dead["s"], FencedFor: w.fencedFor(m)}
 	step := NextOfTarget(f)
 	if step.Action != TargetNothing && step.Action != TargetWait {
 		w.notef("target: %+v (%s)", step, w.copy)
@@ -276,7 +289,7 @@ func (w *world) targetAgent() {
 	case TargetHold:
 		report(kubevirt.TargetArrived)
 	case TargetResume:
-		if w.ranSince && !w.killS {
+		if w.ranSince && !w.killS && StateOf(m).SourceFenced == "" {
 			w.failf("a stale guest was resumed")
 		}
 		if w.userPaused {

@@ -24,7 +24,8 @@ const (
 func (s *side) report(state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state == state || s.state == kubevirt.SourceGone || s.state == kubevirt.SourceRunning {
+	ended := s.state == kubevirt.SourceRunning && state == kubevirt.SourceGone // the guest of a fenced node
+	if s.state == state || s.state == kubevirt.SourceGone || s.state == kubevirt.SourceRunning && !ended {
 		return // SourceGone, SourceRunning and TargetRunning (the same value) are final
 	}
 	s.state = state
@@ -61,7 +62,8 @@ func (s *side) queryTarget() {
 	}
 }
 
-// handle processes a message of the peer. A peer's state is final, except TargetArrived.
+// handle processes a message of the peer. A peer's state is final, except TargetArrived, and
+// SourceRunning if the source's node was fenced and its guest has ended since.
 // handle wakes run only if the message says something new.
 func (s *side) handle(msg message) error {
 	state, valid := msg.TargetState, []string{kubevirt.TargetArrived, kubevirt.TargetRunning, kubevirt.TargetAbsent}
@@ -71,7 +73,8 @@ func (s *side) handle(msg message) error {
 	s.mu.Lock()
 	agreed := migration.StateOf(s.migration).DomainUUID
 	changed := s.note(msg)
-	if slices.Contains(valid, state) && state != s.peerState && (s.peerState == "" || s.peerState == kubevirt.TargetArrived) {
+	open := s.peerState == "" || s.peerState == kubevirt.TargetArrived || s.target && s.peerState == kubevirt.SourceRunning && state == kubevirt.SourceGone
+	if slices.Contains(valid, state) && state != s.peerState && open {
 		s.peerState, changed = state, true
 	}
 	s.mu.Unlock()

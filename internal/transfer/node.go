@@ -58,12 +58,13 @@ type Node struct {
 	mu     sync.Mutex
 	sides  map[string]*side // by migration: a node is never both sides of one
 	synced bool             // each migration of the first complete list has its side
+	fenced map[string]bool  // migrations that had a side since they are over, because this node was fenced
 	wg     sync.WaitGroup
 }
 
 // New returns a node; Run starts it.
 func New(cfg Config) *Node {
-	return &Node{cfg: cfg, wake: make(chan struct{}, 1), sides: map[string]*side{}}
+	return &Node{cfg: cfg, wake: make(chan struct{}, 1), sides: map[string]*side{}, fenced: map[string]bool{}}
 }
 
 // Changed is called when the result of Cluster.Migrations may have changed. It does not
@@ -112,7 +113,7 @@ func (n *Node) reconcile(ctx context.Context) {
 		case s != nil && s.target == target:
 			seen[uid] = true
 			s.setMigration(m)
-		case s == nil && (!m.Final() || target && !finalTargetState(state.TargetState)):
+		case s == nil && (!m.Final() || target && !finalTargetState(state.TargetState) || n.lookOnce(m, target)):
 			seen[uid] = true
 			n.startSide(ctx, m, target)
 		}
@@ -126,6 +127,19 @@ func (n *Node) reconcile(ctx context.Context) {
 	if first {
 		n.cfg.VMs.Changed("", "") // it was MigrationUnknown for all VMs
 	}
+}
+
+// lookOnce reports whether a copy of a migration that is over may be left here: the controller has
+// reported this side's state because the node was fenced, and this agent has not looked yet. The
+// caller holds the lock.
+func (n *Node) lookOnce(m *Migration, target bool) bool {
+	state := migration.StateOf(m)
+	fenced := target && state.TargetFenced != "" || !target && state.SourceFenced != ""
+	first := fenced && !n.fenced[string(m.UID)]
+	if first {
+		n.fenced[string(m.UID)] = true
+	}
+	return first
 }
 
 // finalTargetState reports whether a target has reached its last state.

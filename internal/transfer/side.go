@@ -68,6 +68,7 @@ type side struct {
 	departureRecorded bool      // source: the record of the guest's departure was written, or failed
 	undecidedSince    time.Time // since when the guest waits, paused, for the peer's state
 	undecidedReported bool      // the Event about it was sent
+	fencedSince       time.Time // target: since when it knows that the source's node is fenced
 }
 
 func newSide(n *Node, m *Migration, target bool) *side {
@@ -140,6 +141,11 @@ func (s *side) snapshot() (m *Migration, peerState string) {
 		inStatus = migration.StateOf(m).SourceState
 	}
 	if inStatus != "" && (peerState == "" || peerState == kubevirt.TargetArrived) {
+		peerState = inStatus
+	}
+	// The controller may have fenced the source's node before that agent could report: then it has
+	// to end its guest. Only the status shows which came first.
+	if s.target && peerState == kubevirt.SourceRunning {
 		peerState = inStatus
 	}
 	return m, peerState

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -164,6 +166,9 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 	case migration.SourceEnd:
 		s.log.Info("ending what is left of the guest", "why", step.Message)
 		s.recordDeparture(ctx)
+		if f.Guest == migration.GuestUnknown {
+			s.kill(ctx) // libvirt does not answer
+		}
 		s.do(ctx, "end what is left of the guest", instance, s.node.cfg.Hypervisor.Remove)
 	case migration.SourceQuery:
 		s.queryTarget()
@@ -175,6 +180,20 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		return s.reportSource(ctx, m, f, step)
 	}
 	return false
+}
+
+// kill ends the guest's QEMU without libvirt: that of the record, if libvirt has not shown one.
+func (s *side) kill(ctx context.Context) {
+	x := s.sending
+	if i := s.node.cfg.VMs.Former(s.domain); x.process == nil && i.PID != 0 {
+		s.watch(ctx, i)
+	}
+	if x.process == nil || x.ended() {
+		return
+	}
+	if err := x.process.Signal(unix.SIGKILL); err != nil {
+		s.log.Error("cannot end what is left of the guest; trying again", "err", err)
+	}
 }
 
 // reportSource does the steps that report the guest's state on this node. It returns true
@@ -221,9 +240,15 @@ func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Insta
 		i = s.node.cfg.VMs.Former(s.domain)
 		x.gone = i.PID == 0 // of another boot, or without a record
 	}
-	if x.instance = i; i.PID == 0 {
-		return
+	if x.instance = i; i.PID != 0 {
+		s.watch(ctx, i)
 	}
+}
+
+// watch opens the process of an instance.
+func (s *side) watch(ctx context.Context, i grace.Instance) {
+	x := s.sending
+	x.instance = i
 	p, err := s.node.cfg.Open(i.PID, i.Start)
 	switch {
 	case errors.Is(err, process.ErrGone):

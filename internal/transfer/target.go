@@ -20,6 +20,7 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	s.checkGone(ctx)
 	s.mu.Lock()
 	receiving, received, query, paused := s.receiving, s.received, s.query, s.keptPaused()
+	linked, told := len(s.controls) > 0, s.peerState
 	s.mu.Unlock()
 	here, instance := s.look(ctx)
 	m, source := s.snapshot()
@@ -28,7 +29,7 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source, Paused: paused,
 		Ready: canonicalUUID(state.DomainUUID) && s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
-	f.Copy = copyOf(here)
+	f.Copy, f.Linked, f.FencedFor = copyOf(here), linked, s.fencedFor(state, told)
 	// A domain that exists before the source may begin, or has another UUID than the one
 	// that is sent, is not the guest. removeStranger ends it if it came through the relay.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
@@ -40,6 +41,18 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, receiving
 	}
 	return f, instance
+}
+
+// fencedFor returns how long this side has known that the source's node is fenced; 0 if it is not,
+// or if its agent has reported SourceGone itself.
+func (s *side) fencedFor(state *kubevirt.MigrationState, told string) time.Duration {
+	if state.SourceFenced == "" || told == kubevirt.SourceGone {
+		return 0
+	}
+	if s.fencedSince.IsZero() {
+		s.fencedSince = time.Now()
+	}
+	return max(1, time.Since(s.fencedSince))
 }
 
 func copyOf(here hypervisor.Stay) migration.Copy {

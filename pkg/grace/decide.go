@@ -50,7 +50,7 @@ type Decision struct {
 	At      Mono
 	MayWait bool      // for Save: no shutdown depends on it yet, see SaveLater
 	Mode    Mode      // for Ask
-	Cause   Cause     // for Begin, HoldShutdown and Finish; for Shorten LauncherDied, NodeShutdown, or none for a pod's kill
+	Cause   Cause     // for Begin, HoldShutdown and Finish; for Shorten LauncherDied, NodeShutdown, NodeFenced, or none for a pod's kill
 	When    Mono      // for Begin and HoldShutdown the start; for Shorten the new deadline
 	Outcome Outcome   // for Finish
 	Hold    Hold      // for HoldShutdown
@@ -97,6 +97,8 @@ var rules = [...]rule{
 	{"identify", "the QEMU process is identified now: record it, so that it can be watched and signalled", identify},
 	// refresh: before hold-shutdown and begin: a shutdown freezes the grace period in the record.
 	{"refresh", "before the shutdown starts, changes of identity and grace period are recorded", refresh},
+	// node-fenced: before hold-shutdown and begin, which give a grace period.
+	{"node-fenced", "the VM was moved away while this node was fenced: the deadline is now", nodeFenced},
 	{"hold-shutdown", "the launcher pod is deleted for a reason that moves its VM: the shutdown waits for that", holdShutdown},
 	{"begin", "the first cause starts the one grace period", begin},
 	{"node-ends", "the node goes down before the deadline: the deadline moves to where QEMU still has its destroy timeout", nodeEnds},

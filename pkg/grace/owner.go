@@ -41,6 +41,9 @@ const (
 	FateHere    Fate = "here" // it is still there
 	FateDeleted Fate = "deleted"
 	FateMoved   Fate = "moved" // to another node
+	// FateFenced means that it was moved to another node because this one was fenced: what runs here
+	// was given up.
+	FateFenced Fate = "fenced"
 	FateLost    Fate = "lost"  // with its CRD, not by a deletion of its own
 	// FateReplaced means that it was deleted and another one has its name.
 	FateReplaced Fate = "replaced"
@@ -150,9 +153,12 @@ func (w *owner) deleted(r *Record) (Mono, bool) {
 	}
 }
 
+// givenUp reports whether the VM runs elsewhere since this node was fenced.
+func (w *owner) givenUp(r *Record) bool { return w.Fate == FateFenced && w.missing(r) }
+
 // unclear reports whether to ask the API server.
 func (w *owner) unclear(r *Record) bool {
-	settled := w.Fate == FateDeleted || w.Fate == FateMoved
+	settled := w.Fate == FateDeleted || w.Fate == FateMoved || w.Fate == FateFenced
 	return !settled && w.missing(r) || w.unconfirmed(r)
 }
 
@@ -183,10 +189,10 @@ func (w *owner) learn(r *Record, uid string, f Fate, now Mono) (confirmed bool) 
 		f = FateDeleted
 	case f == FateLost:
 		w.Former, w.FormerFate = uid, f
-	case f == FateMoved && !unconfirmed && !w.missing(r):
+	case (f == FateMoved || f == FateFenced) && !unconfirmed && !w.missing(r):
 		return false // it is back already
-	case f == FateMoved:
-		w.Former, w.FormerFate = uid, f
+	case f == FateMoved || f == FateFenced:
+		w.Former, w.FormerFate = uid, FateMoved
 	}
 	if unconfirmed {
 		w.Confirmed, w.ConfirmedAt = uid, now
@@ -221,12 +227,28 @@ func confirm(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 // to ask.
 func (o *observation) confirmAt(r *Record) Mono {
 	switch {
-	case r.ShuttingDown() || o.Confirm.Running || !o.Owner.unclear(r):
+	case o.Confirm.Running || !o.Owner.unclear(r):
 		return Never
+	case r.ShuttingDown() && (r.Shutdown.Cause == VMIDeleted || o.Owner.Fate != FateUnknown || o.Confirm.Tries > 0):
+		return Never // only whether the instance was given up matters
 	case o.Confirm.Tries == 0:
 		return 0
 	default:
 		return o.Confirm.Last.Add(confirmRetry)
+	}
+}
+
+// nodeFenced ends an instance that was given up: the VM may run elsewhere.
+func nodeFenced(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
+	switch {
+	case !o.Owner.givenUp(r):
+		return next()
+	case !r.ShuttingDown():
+		return Decision{Do: Begin, Cause: NodeFenced, When: now}, true
+	case r.Shutdown.Deadline > now:
+		return Decision{Do: Shorten, Cause: NodeFenced, When: now}, true
+	default:
+		return next()
 	}
 }
 

@@ -186,10 +186,10 @@ func isDNS(s string, most int, inside string) bool {
 }
 
 // begin starts the grace period. start is when the agent first saw the cause, wall the
-// same moment on the wall clock. A launcher that died leaves no grace period.
+// same moment on the wall clock. A launcher that died leaves no grace period, nor does a fenced node.
 func (r *Record) begin(cause Cause, start Mono, wall time.Time, dry bool) {
 	length := r.Period.Length
-	if cause == LauncherDied {
+	if cause == LauncherDied || cause == NodeFenced {
 		length = 0
 	}
 	wall = wall.UTC().Truncate(time.Millisecond)

@@ -22,6 +22,9 @@ const (
 	LauncherSignal Cause = "LauncherSignal"
 	LauncherDied   Cause = "LauncherDied"
 	NodeShutdown   Cause = "NodeShutdown"
+	// NodeFenced means that the VM runs elsewhere since this node was declared dead: the instance
+	// here was given up, and gets no grace period.
+	NodeFenced Cause = "NodeFenced"
 )
 
 // The reasons for which a shutdown may be held, as in Kubernetes (condition

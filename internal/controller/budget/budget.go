@@ -91,7 +91,7 @@ func (r *reconciler) reconcileVMI(ctx context.Context, vmi *kubevirt.VirtualMach
 		return err
 	}
 	strategy, _ := evacuation.StrategyOf(vmi, r.Settings.Get().EvictionStrategy)
-	facts := evacuation.BudgetFacts{VMI: vmi, Strategy: strategy, ActivePods: len(launchers), Migrations: migrations, Exists: len(have) > 0}
+	facts := evacuation.BudgetFacts{VMI: vmi, Strategy: strategy, ActivePods: len(index.Unspent(launchers, migrations)), Migrations: migrations, Exists: len(have) > 0}
 	for i := range have {
 		if label := have[i].Labels[kubevirt.MigrationNameLabel]; label != "" {
 			facts.Label = label

@@ -40,6 +40,9 @@ func Count(cache client.Reader, live *settings.Live) (metrics.VMs, bool) {
 		if c := vmis.Items[i].Condition(kubevirt.EvictionRequested); c != nil && c.Status == kubevirt.ConditionTrue && c.Reason == evacuation.ReasonStuck {
 			n.Stuck++
 		}
+		if vmis.Items[i].ConditionIs(kubevirt.MigrationUndecided, kubevirt.ConditionTrue) {
+			n.Undecided++
+		}
 	}
 	for i := range migrations.Items {
 		if m := &migrations.Items[i]; evacuation.Evacuates(m) {

@@ -22,6 +22,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // Names of the cache's indexes.
@@ -118,6 +119,14 @@ func launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachin
 		return nil, fmt.Errorf("launcher pods: %w", err)
 	}
 	return slices.DeleteFunc(all.Items, func(p corev1.Pod) bool { return Ended(&p) }), nil
+}
+
+// Unspent returns the launchers without those that are being deleted and certainly run no guest,
+// by the VM's migrations.
+func Unspent(launchers []corev1.Pod, migrations []kubevirt.VirtualMachineInstanceMigration) []corev1.Pod {
+	return slices.DeleteFunc(launchers, func(p corev1.Pod) bool {
+		return migration.Spent(&migration.Pod{Name: p.Name, UID: string(p.UID), Deleting: p.DeletionTimestamp != nil}, migrations)
+	})
 }
 
 // Ended reports whether a pod's containers have ended for good.

@@ -2,8 +2,11 @@ package index
 
 import (
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // Ready reports whether a node's condition Ready is True.
@@ -18,4 +21,26 @@ func Drained(n *corev1.Node, taint string) bool {
 	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
 		return t.Key == taint && t.Effect == corev1.TaintEffectNoSchedule
 	})
+}
+
+// Fenced returns what declares a node dead, or "". The annotation counts for the boot that it
+// names: the last one that kubelet has reported.
+func Fenced(n *corev1.Node) string {
+	if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == migration.FencedTaint }) {
+		return "taint " + migration.FencedTaint
+	}
+	if boot := n.Annotations[migration.FencedAnnotation]; boot != "" && boot == n.Status.NodeInfo.BootID {
+		return "annotation " + migration.FencedAnnotation + " of boot " + boot
+	}
+	return ""
+}
+
+// LostSince returns when a node that is not Ready stopped to be; zero if that is unknown.
+func LostSince(n *corev1.Node) time.Time {
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }

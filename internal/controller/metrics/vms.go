@@ -7,6 +7,7 @@ type VMs struct {
 	Evacuations  map[string]int // migrations that empty nodes, by phase
 	NotEvictable int            // VMs that block a drain
 	Stuck        int            // VMs of which maxAttempts migrations have failed
+	Undecided    int            // VMs with a migration that somebody has to decide
 }
 
 // vms is the collector of VMs. If look returns false it exports no values, not 0.
@@ -15,6 +16,7 @@ type vms struct {
 	evacuations  *prometheus.Desc
 	notEvictable *prometheus.Desc
 	stuck        *prometheus.Desc
+	undecided    *prometheus.Desc
 }
 
 // CountVMs registers a collector that calls look at each scrape.
@@ -27,6 +29,8 @@ func CountVMs(r prometheus.Registerer, look func() (VMs, bool)) error {
 			"VMs that run with evictionStrategy LiveMigrate and are not live-migratable: they hold up a drain.", nil, nil),
 		stuck: prometheus.NewDesc("vmgrace_vmis_stuck",
 			"VMs that are to leave their nodes and of which maxAttempts migrations in a row have failed: somebody has to act.", nil, nil),
+		undecided: prometheus.NewDesc("vmgrace_vmis_undecided",
+			"VMs with a migration that waits for the agent of a node that is lost or silent: somebody has to act.", nil, nil),
 	})
 }
 
@@ -35,6 +39,7 @@ func (v *vms) Describe(d chan<- *prometheus.Desc) {
 	d <- v.evacuations
 	d <- v.notEvictable
 	d <- v.stuck
+	d <- v.undecided
 }
 
 // Collect implements prometheus.Collector.
@@ -48,4 +53,5 @@ func (v *vms) Collect(c chan<- prometheus.Metric) {
 	}
 	c <- prometheus.MustNewConstMetric(v.notEvictable, prometheus.GaugeValue, float64(now.NotEvictable))
 	c <- prometheus.MustNewConstMetric(v.stuck, prometheus.GaugeValue, float64(now.Stuck))
+	c <- prometheus.MustNewConstMetric(v.undecided, prometheus.GaugeValue, float64(now.Undecided))
 }

@@ -40,6 +40,8 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 		return r.status(ctx, g.Migration, func(m *object) {
 			m.Status.MigrationState.AbortRequested, m.Status.MigrationState.FailureReason = true, step.Message
 		})
+	case migration.FenceSource, migration.FenceTarget:
+		return r.fence(ctx, g, step)
 	case migration.Fail:
 		return r.fail(ctx, g, step.Message)
 	case migration.Move:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -81,12 +82,28 @@ func movePatch(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState,
 	if vmi.Status.EvacuationNodeName != "" {
 		steps = append(steps, patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
 	}
+	if fenced := fencedNodes(vmi.Status.FencedNodes, s); !slices.Equal(fenced, vmi.Status.FencedNodes) {
+		steps = append(steps, patch.Operation{Op: "add", Path: "/status/vmgraceFencedNodes", Value: fenced})
+	}
 	return append(steps, patch.Operation{Op: "add", Path: "/status/migrationState", Value: &kubevirt.MigrationState{
 		MigrationUID: s.MigrationUID, SourceNode: s.SourceNode, SourcePod: s.SourcePod,
 		TargetNode: s.TargetNode, TargetPod: s.TargetPod, TargetNodeAddress: s.TargetNodeAddress,
 		StartTimestamp: s.StartTimestamp, EndTimestamp: &now, Completed: true, Mode: s.Mode,
 	}})
 }
+
+// fencedNodes returns the VMI's fenced nodes after a move: the source if it was fenced. The target
+// had no copy of the VM before.
+func fencedNodes(before []string, s *kubevirt.MigrationState) []string {
+	after := slices.DeleteFunc(slices.Clone(before), func(node string) bool { return node == s.TargetNode || node == s.SourceNode })
+	if s.SourceFenced != "" {
+		after = append(after, s.SourceNode)
+	}
+	return after[max(0, len(after)-maxFencedNodes):]
+}
+
+// maxFencedNodes bounds the VMI's fenced nodes.
+const maxFencedNodes = 16
 
 func (r *reconciler) succeed(ctx context.Context, g *gathered) error {
 	now := metav1.Now()

@@ -209,7 +209,7 @@ func TestATargetPodThatCannotBeMadeEndsTheMigration(t *testing.T) {
 	if _, err := r.step(m, 3); err == nil || r.phase(m) != kubevirt.MigrationScheduling {
 		t.Fatalf("%v, phase %s", err, r.phase(m))
 	}
-	r.phases.now[m.UID] = seenPhase{kubevirt.MigrationScheduling, time.Now().Add(-migration.MakeTimeout), r.phases.now[m.UID].trouble}
+	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationScheduling, at: time.Now().Add(-migration.MakeTimeout), trouble: r.phases.now[m.UID].trouble}
 	if _, err := r.step(m, 1); err != nil {
 		t.Fatal(err)
 	}

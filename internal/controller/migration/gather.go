@@ -39,8 +39,7 @@ func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInsta
 		return nil, err
 	}
 	if m.Final() {
-		g.TargetNodeGone, err = r.nodeGone(ctx, migration.StateOf(m).TargetNode)
-		return g, err
+		return g, r.readNodes(ctx, g)
 	}
 	if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
 		if g.VMI != nil {
@@ -48,31 +47,10 @@ func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInsta
 		}
 		return g, err
 	}
-	if err := r.checkTargetNode(ctx, g); err != nil {
+	if err := r.readNodes(ctx, g); err != nil {
 		return nil, err
 	}
 	return g, r.checkBudget(ctx, g)
-}
-
-// checkTargetNode sets whether the target's node is lost, from the cache.
-func (r *reconciler) checkTargetNode(ctx context.Context, g *gathered) error {
-	name := migration.StateOf(g.Migration).TargetNode
-	if name == "" && g.Target != nil {
-		name = g.Target.Node
-	}
-	if name == "" || !r.Nodes {
-		return nil
-	}
-	node := &corev1.Node{}
-	err := r.Get(ctx, client.ObjectKey{Name: name}, node)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("node %s: %w", name, err)
-	}
-	g.TargetNodeLost = err == nil && !index.Ready(node)
-	if err != nil {
-		g.TargetNodeLost, err = r.nodeGone(ctx, name)
-	}
-	return err
 }
 
 // precededBy returns the name of a migration of the same VM that m has to wait for: one
@@ -116,20 +94,6 @@ func (r *reconciler) vmi(ctx context.Context, m *kubevirt.VirtualMachineInstance
 	return nil, fmt.Errorf("VMI %s: %w", key, err)
 }
 
-func (r *reconciler) nodeGone(ctx context.Context, name string) (bool, error) {
-	if name == "" || !r.Nodes {
-		return false, nil
-	}
-	err := r.Live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Node{})
-	if index.Gone(err, name) {
-		return true, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("node %s: %w", name, err)
-	}
-	return false, nil
-}
-
 // readPods reads the source and the target pod.
 func (r *reconciler) readPods(ctx context.Context, g *gathered) error {
 	s := migration.StateOf(g.Migration)
@@ -138,7 +102,7 @@ func (r *reconciler) readPods(ctx context.Context, g *gathered) error {
 		if err != nil {
 			return err
 		}
-		g.Launchers = len(launchers)
+		g.Launchers = len(index.Unspent(slices.Clone(launchers), g.others))
 		if i := slices.IndexFunc(launchers, g.isSource); i >= 0 {
 			g.Source = podFacts(&launchers[i], g.VMI)
 		}

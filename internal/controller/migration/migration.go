@@ -86,7 +86,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		})).
 		WithOptions(failures.Options(mgr, workers))
 	if cfg.Nodes {
-		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.ofTarget), builder.WithPredicates(readyChanges()))
+		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.ofNode), builder.WithPredicates(nodeChanges()))
 	}
 	return b.Complete(failures.Reconciler(r))
 }
@@ -103,7 +103,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	step := migration.Next(g.Facts)
 	r.Log.Debug("migration", "migration", req.String(), "phase", m.Status.Phase, "step", step.Action, "reason", step.Reason, "why", step.Message)
-	err = r.act(ctx, g, step)
+	if err = r.act(ctx, g, step); err == nil {
+		err = r.reportUndecided(ctx, g, step.Undecided)
+	}
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return reconcile.Result{RequeueAfter: time.Second}, nil

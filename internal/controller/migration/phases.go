@@ -8,10 +8,11 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // phases records since when this process has seen each unfinished migration in its
-// present phase, by this machine's clock. It is safe for concurrent use.
+// present phase and with the target's present state, by this machine's clock. It is safe for concurrent use.
 type phases struct {
 	mu  sync.Mutex
 	now map[types.UID]seenPhase
@@ -19,6 +20,7 @@ type phases struct {
 
 type seenPhase struct {
 	phase   kubevirt.MigrationPhase
+	target  string // the target's state
 	at      time.Time
 	trouble string // the last error of making the target pod, in one line
 }
@@ -35,10 +37,11 @@ func (p *phases) since(m *object, now time.Time) (time.Time, string) {
 		return now, ""
 	}
 	phase := evacuation.PhaseOf(m)
-	if s, ok := p.now[m.UID]; ok && s.phase == phase {
+	target := migration.StateOf(m).TargetState
+	if s, ok := p.now[m.UID]; ok && s.phase == phase && s.target == target {
 		return s.at, s.trouble
 	}
-	p.now[m.UID] = seenPhase{phase: phase, at: now}
+	p.now[m.UID] = seenPhase{phase: phase, target: target, at: now}
 	return now, ""
 }
 

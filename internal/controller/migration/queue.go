@@ -180,9 +180,16 @@ func (q *queue) readPending(ctx context.Context, m *evacuation.Moving) error {
 	if err != nil {
 		return err
 	}
-	m.Blocked = vmi == nil || len(launchers) > 1
-	if vmi == nil {
+	if m.Blocked = vmi == nil; m.Blocked {
 		return nil
+	}
+	if len(launchers) > 1 {
+		migrations, err := index.Migrations(ctx, q.Client, client.ObjectKeyFromObject(vmi))
+		if err != nil {
+			return err
+		}
+		launchers = index.Unspent(launchers, migrations)
+		m.Blocked = len(launchers) > 1
 	}
 	m.Node, m.Marked = vmi.Node(), vmi.Marked()
 	for i := range launchers {

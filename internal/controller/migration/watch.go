@@ -41,29 +41,35 @@ func (r *reconciler) ofVM(ctx context.Context, vm types.NamespacedName) []reconc
 	return out
 }
 
-// ofTarget returns requests for the unfinished migrations to a node.
-func (r *reconciler) ofTarget(ctx context.Context, node client.Object) []reconcile.Request {
+// ofNode returns requests for the migrations from and to a node that are not over.
+func (r *reconciler) ofNode(ctx context.Context, node client.Object) []reconcile.Request {
 	var all kubevirt.VirtualMachineInstanceMigrationList
 	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return nil
 	}
 	var out []reconcile.Request
 	for i := range all.Items {
-		if m := &all.Items[i]; !m.Final() && migration.StateOf(m).TargetNode == node.GetName() {
+		m := &all.Items[i]
+		s := migration.StateOf(m)
+		if (!m.Final() || len(m.Finalizers) > 0) && (s.TargetNode == node.GetName() || s.SourceNode == node.GetName()) {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
 		}
 	}
 	return out
 }
 
-// readyChanges passes events of nodes that are no longer Ready, or deleted.
-func readyChanges() predicate.Predicate {
-	ready := func(o client.Object) bool {
+// nodeChanges passes events of nodes whose readiness or fence changes, or that are made or deleted.
+func nodeChanges() predicate.Predicate {
+	facts := func(o client.Object) (ready bool, fenced string) {
 		node, ok := o.(*corev1.Node)
-		return ok && index.Ready(node)
+		if !ok {
+			return false, ""
+		}
+		return index.Ready(node), index.Fenced(node)
 	}
-	return predicate.Funcs{
-		CreateFunc: func(event.CreateEvent) bool { return false },
-		UpdateFunc: func(e event.UpdateEvent) bool { return ready(e.ObjectOld) && !ready(e.ObjectNew) },
-	}
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		wasReady, wasFenced := facts(e.ObjectOld)
+		isReady, isFenced := facts(e.ObjectNew)
+		return wasReady != isReady || wasFenced != isFenced
+	}}
 }

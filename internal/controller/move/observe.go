@@ -72,13 +72,13 @@ func (o Observer) ObserveNow(ctx context.Context, live client.Reader, vm client.
 }
 
 func (o Observer) observe(ctx context.Context, nodes client.Reader, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) (*VM, error) {
-	v := &VM{Pods: launchers}
-	var err error
-	if v.Node, err = o.node(ctx, nodes, vmi.Node()); err != nil {
-		return nil, err
-	}
 	migrations, err := index.Migrations(ctx, o.Cache, client.ObjectKeyFromObject(vmi))
 	if err != nil {
+		return nil, err
+	}
+	launchers = index.Unspent(launchers, migrations)
+	v := &VM{Pods: launchers}
+	if v.Node, err = o.node(ctx, nodes, vmi.Node()); err != nil {
 		return nil, err
 	}
 	set := o.Settings.Get()
