@@ -125,6 +125,27 @@ func (n *Node) StartLibvirtd(ctx context.Context) error {
 	return n.machine.startLibvirtd(ctx)
 }
 
+// Crash kills all that runs on the node for Kubernetes and libvirt, but for containerd, as a loss
+// of power does. It returns ErrForeign for a foreign cluster.
+func (n *Node) Crash(ctx context.Context) error {
+	if n.machine == nil {
+		return ErrForeign
+	}
+	return n.machine.run(ctx, `kill -KILL $(cat /run/kubelet.test-pid /run/libvirtd.test-pid /run/libvirt/qemu/*.pid 2>/dev/null)
+for task in $(ctr -n k8s.io tasks ls -q); do ctr -n k8s.io tasks kill -s SIGKILL "$task" || true; done`)
+}
+
+// Recover starts what Crash has killed.
+func (n *Node) Recover(ctx context.Context) error {
+	if n.machine == nil {
+		return ErrForeign
+	}
+	if err := n.machine.startLibvirtd(ctx); err != nil {
+		return err
+	}
+	return n.machine.startKubelet(ctx)
+}
+
 func (n *Node) systemctl(ctx context.Context, command string) error {
 	_, err := n.TryRun(ctx, nil, "systemctl "+command)
 	return err
