@@ -101,8 +101,8 @@ var cases = []struct {
 	{"VmgraceMigrationsFail", "successes", []string{`vmgrace_migrations_total{cause="Eviction",result="succeeded"} 0+9x30`}, false},
 	{"VmgraceVMStuck", "one", []string{`vmgrace_vmis_stuck{instance="a"} 1x30`}, true},
 	{"VmgraceVMStuck", "none", []string{`vmgrace_vmis_stuck{instance="a"} 0x30`}, false},
-	{"VmgraceMigrationUndecided", "one", []string{`vmgrace_vmis_undecided{instance="a"} 1x30`}, true},
-	{"VmgraceMigrationUndecided", "none", []string{`vmgrace_vmis_undecided{instance="a"} 0x30`}, false},
+	{"VmgraceMigrationUndecided", "one", []string{`vmgrace_migrations_undecided{instance="a"} 1x30`}, true},
+	{"VmgraceMigrationUndecided", "none", []string{`vmgrace_migrations_undecided{instance="a"} 0x30`}, false},
 	{"VmgraceNodesUnreadable", "it may not", []string{`vmgrace_nodes_readable 0x30`}, true},
 	{"VmgraceNodesUnreadable", "it may", []string{`vmgrace_nodes_readable 1x30`}, false},
 }

@@ -50,9 +50,11 @@ type Facts struct {
 	Kept bool
 	// SourceNode and TargetNode are the nodes of a migration that has a target.
 	SourceNode, TargetNode NodeFacts
-	// Seen is when the controller first observed the present phase and the target's present
-	// state.
+	// Seen is when the controller first observed the present phase, the agents' present states
+	// and the present progress.
 	Seen time.Time
+	// Said is what the VMI says that this migration waits for, or "".
+	Said string
 	Now  time.Time
 }
 
@@ -134,9 +136,10 @@ func (f Facts) removable() bool {
 }
 
 // podRemovable reports whether the target pod of a failed migration may be deleted: also if its
-// node is lost and the guest is known to run at the source, so that no copy is ever resumed.
+// node is lost or its agent silent, and the source has reported that the guest runs there, so that
+// no copy is ever resumed.
 func (f Facts) podRemovable() bool {
-	return f.removable() || f.TargetNode.Lost && f.state().SourceState == kubevirt.SourceRunning
+	return f.removable() || (f.TargetNode.Lost || f.reportLate()) && f.state().SourceState == kubevirt.SourceRunning
 }
 
 // targetNode returns the target's node, or where its pod is placed, or "".

@@ -16,7 +16,7 @@ type nodes struct {
 	lost      map[string]time.Time // not Ready, and since when
 	fenced    map[string]bool      // by an admin
 	fencedAt  time.Time            // when the target's agent learnt that the source is fenced
-	ended     bool                 // the source's agent has acted on it
+	ended     bool                 // the source's agent has learnt of it
 	undecided string               // what the controller says last
 }
 
@@ -48,7 +48,7 @@ func (w *world) fencedFor(m *kubevirt.VirtualMachineInstanceMigration) time.Dura
 	if StateOf(m).SourceFenced == "" || w.sourceMsg == kubevirt.SourceGone {
 		return 0
 	}
-	if w.nodes.fencedAt.IsZero() {
+	if w.nodes.fencedAt.IsZero() || w.link && !w.nodes.dead["s"] {
 		w.nodes.fencedAt = w.now
 	}
 	return w.now.Sub(w.nodes.fencedAt) + 1
@@ -162,13 +162,30 @@ func TestWorldsWithAFalseFence(t *testing.T) {
 		switch gone := w.source == GuestGone; {
 		case w.copy == CopyRunning && !gone:
 			w.failf("two are left: %+v", w.m.Status)
-		case w.copy != CopyRunning && gone:
-			lost++ // fenced before its copy was complete
+		case w.copy != CopyRunning && gone && !w.killS && !w.killT:
+			lost++ // its agent did not know that the copy was incomplete
 		}
 	}
 	t.Logf("%d were fenced, %d lost their guest", fenced, lost)
 	if fenced < 100 {
 		t.Errorf("the worlds do not show enough: %d", fenced)
+	}
+}
+
+// Given a migration without any fault, however long it takes, nobody is asked to act.
+func TestAHealthyMigrationIsNeverUndecided(t *testing.T) {
+	for seed := range uint64(200) {
+		w := newWorld(t, seed)
+		w.calm = true
+		for range 1500 {
+			w.step()
+			if w.nodes.undecided != "" {
+				w.failf("it says %q", w.nodes.undecided)
+			}
+		}
+		if w.m.Status.Phase != kubevirt.MigrationSucceeded {
+			w.failf("it is %s", w.m.Status.Phase)
+		}
 	}
 }
 
@@ -192,12 +209,13 @@ func TestFencing(t *testing.T) {
 		action         Action
 		undecided      string // part of what is said, "" if nothing is
 	}{
-		{"both nodes live", running, states("", ""), NodeFacts{}, NodeFacts{}, time.Hour, Wait, ""},
+		{"both nodes live", running, states("", ""), NodeFacts{}, NodeFacts{}, StillAfter - 1, Wait, ""},
+		{"nothing has happened for long", running, states("", ""), NodeFacts{}, NodeFacts{}, StillAfter, Wait, "look at that agent's log"},
 		{"the source is lost", running, states("", kubevirt.TargetArrived), lost, NodeFacts{}, 0, Wait, "kubectl taint nodes a node.kubernetes.io/out-of-service"},
-		{"its Node object is gone", running, states("", kubevirt.TargetArrived), NodeFacts{Lost: true, Gone: true}, NodeFacts{}, 0, Wait, "create the Node again"},
+		{"its Node object is gone", running, states("", kubevirt.TargetArrived), NodeFacts{Lost: true, Gone: true}, NodeFacts{}, 0, Wait, "make the Node again"},
 		{"the source is fenced", running, states("", kubevirt.TargetArrived), fenced, NodeFacts{}, 0, FenceSource, ""},
 		{"fenced before anything arrived", running, states("", ""), fenced, NodeFacts{}, 0, FenceSource, ""},
-		{"fenced, but it lives and sends", running, states("", ""), lives, NodeFacts{}, time.Hour, Wait, ""},
+		{"fenced, but it lives and sends", running, states("", ""), lives, NodeFacts{}, StillAfter - 1, Wait, ""},
 		{"fenced, it lives and is to report", running, states("", kubevirt.TargetArrived), lives, NodeFacts{}, UndecidedAfter - 1, Wait, ""},
 		{"fenced, it lives and reports nothing", running, states("", kubevirt.TargetArrived), lives, NodeFacts{}, UndecidedAfter, FenceSource, ""},
 		{"fenced, but it has reported", running, states(kubevirt.SourceRunning, kubevirt.TargetArrived), fenced, NodeFacts{}, 0, Fail, ""},
@@ -209,6 +227,11 @@ func TestFencing(t *testing.T) {
 		{"the agent of the source is silent", running, states("", kubevirt.TargetArrived), NodeFacts{}, NodeFacts{}, UndecidedAfter, Wait, "look at that agent's log"},
 		{"failed, target lost: its pod is left to Kubernetes", failed, states(kubevirt.SourceRunning, ""), NodeFacts{}, lost, 0, DropPod, ""},
 		{"failed, target fenced", failed, states(kubevirt.SourceRunning, ""), NodeFacts{}, fenced, 0, DropPod, ""},
+		{"failed, the target's agent is silent", failed, states(kubevirt.SourceRunning, ""), NodeFacts{}, NodeFacts{}, UndecidedAfter, DropPod, ""},
+		{"failed, the target's agent is silent and fenced", failed, func(f *Facts) {
+			states(kubevirt.SourceRunning, "")(f)
+			f.Target = nil
+		}, NodeFacts{}, lives, UndecidedAfter, FenceTarget, ""},
 		{"failed, target fenced, its pod deleted", failed, func(f *Facts) {
 			states(kubevirt.SourceRunning, "")(f)
 			f.Target.Deleting = true

@@ -59,6 +59,9 @@ type SourceFacts struct {
 	// so. KeepsPaused means that the target's agent leaves it paused, TooOld that it would
 	// resume it. Both are false until it was heard.
 	ByUser, KeepsPaused, TooOld bool
+	// Linked means that the target's agent is connected. FencedByPeer means that it has said that
+	// this node is fenced.
+	Linked, FencedByPeer bool
 	// ArrivedSo means that it has arrived on this node paused.
 	ArrivedSo bool
 }
@@ -91,7 +94,10 @@ type SourceStep struct {
 
 func (f SourceFacts) reported(state string) bool { return StateOf(f.Migration).SourceState == state }
 
-func (f SourceFacts) fenced() bool { return StateOf(f.Migration).SourceFenced != "" }
+// fenced reports whether the controller has given up this node, and with it the guest here.
+func (f SourceFacts) fenced() bool {
+	return f.FencedByPeer || StateOf(f.Migration).SourceFenced != "" && f.reported(kubevirt.SourceGone)
+}
 
 func (f SourceFacts) final() bool { return f.Gone || f.Migration.Final() }
 
@@ -169,13 +175,16 @@ var sourceRules = []struct {
 	message func(SourceFacts) string
 }{
 	// The controller has given up this node. The target resumes its copy, unless it has reported
-	// that it has none.
+	// that it has none. While it is connected, it waits for this side.
 	{"Fenced", func(f SourceFacts) bool {
-		return f.fenced() && f.Guest != GuestGone && f.Target != kubevirt.TargetAbsent
+		return f.fenced() && f.Guest != GuestGone && f.Target != kubevirt.TargetAbsent && (f.Target != "" || !f.Linked)
 	}, SourceEnd, fixed("this node was fenced: the guest goes on at the target")},
 	{"FencedGone", func(f SourceFacts) bool {
-		return f.fenced() && f.Guest == GuestGone && f.Target != kubevirt.TargetAbsent && f.Target != kubevirt.TargetRunning
+		return f.fenced() && f.Guest == GuestGone && f.Target != kubevirt.TargetAbsent && !f.Migration.Final()
 	}, SourceReportGone, fixed("this node was fenced, and QEMU has ended here")},
+	{"FencedMoving", func(f SourceFacts) bool { return f.fenced() && f.JobRuns && f.Guest != GuestGone }, SourceAbort, fixed("this node was fenced")},
+	{"FencedUnknown", func(f SourceFacts) bool { return f.fenced() && f.Guest != GuestGone && f.Target == "" },
+		SourceQuery, fixed("this node was fenced: the guest stays unless the target has all of it")},
 	{"FencedAlone", func(f SourceFacts) bool {
 		return f.fenced() && !f.JobRuns && (f.Guest == GuestRuns || f.Guest == GuestPaused && f.ByUser)
 	}, SourceNothing, fixed("this node was fenced, and the guest did not arrive at the target")},

@@ -39,9 +39,8 @@ type TargetFacts struct {
 	// Source is the state that the source's agent has reported, in a message or in the
 	// status: SourceGone, SourceRunning or empty. It is final.
 	Source string
-	// Linked means that the source's agent is connected. FencedFor is how long this agent has
-	// known that the source's node is fenced; 0 unless SourceGone is only the controller's word.
-	Linked    bool
+	// FencedFor is how long this agent has known that the source's node is fenced, without a
+	// connection to its agent; 0 unless SourceGone is only the controller's word.
 	FencedFor time.Duration
 	// Paused means that its user had paused the guest when it was sent. It stays so.
 	Paused bool
@@ -99,14 +98,12 @@ func (f TargetFacts) before(phases ...kubevirt.MigrationPhase) bool {
 	return !f.Gone && slices.Contains(phases, f.phase())
 }
 
-// FenceDelay is how long a target waits after the source's node was fenced. The agent of a node
-// that lives ends its guest in that time, and says so.
+// FenceDelay is how long a target waits after the source's node was fenced and its agent is no
+// longer connected. The agent of a node that lives ends its guest in that time.
 const FenceDelay = 10 * time.Second
 
 // maybeAlive reports whether the agent of a fenced source may still end its guest by itself.
-func (f TargetFacts) maybeAlive() bool {
-	return f.FencedFor > 0 && (f.Linked || f.FencedFor < FenceDelay)
-}
+func (f TargetFacts) maybeAlive() bool { return f.FencedFor > 0 && f.FencedFor < FenceDelay }
 
 // targetRules are read from top to bottom: the first that holds decides.
 var targetRules = []struct {

@@ -38,13 +38,13 @@ func (f Facts) again(a Action) time.Duration {
 	return max(time.Second, f.left())
 }
 
-// reportDue returns when the report of one agent is overdue after that of the other one; 0 if it
-// is, or if none has reported.
+// reportDue returns when the next report of an agent is overdue, 0 if it is.
 func (f Facts) reportDue() time.Duration {
+	most := UndecidedAfter
 	if f.state().SourceState == "" && f.state().TargetState == "" {
-		return 0
+		most = StillAfter
 	}
-	return max(0, until(f.reportedAt().Add(UndecidedAfter), f.Now, UndecidedAfter))
+	return max(0, until(f.reportedAt().Add(most), f.Now, most))
 }
 
 // left returns the remaining time of the present phase.

@@ -103,7 +103,7 @@ func (w *world) write(who string, change func(*kubevirt.VirtualMachineInstanceMi
 
 func (w *world) controller() {
 	m := w.look("c")
-	if seen := m.Status.Phase + "/" + kubevirt.MigrationPhase(StateOf(m).TargetState); seen != w.phaseSeen {
+	if seen := m.Status.Phase + "/" + kubevirt.MigrationPhase(StateOf(m).SourceState+"/"+StateOf(m).TargetState); seen != w.phaseSeen {
 		w.phaseSeen, w.phaseAt = seen, w.now
 	}
 	f := Facts{Migration: m, VMI: w.vmi, Source: &Pod{Name: "src", UID: "s", Node: "a", Ready: true, Deleting: w.ending || w.deleted, InTime: w.deleted},
@@ -179,7 +179,8 @@ func (w *world) sourceAgent() {
 	if target == "" {
 		target = StateOf(m).TargetState
 	}
-	f := SourceFacts{Migration: m, Guest: w.source, JobRuns: w.job != "", RanOn: w.ranOn, Target: target}
+	f := SourceFacts{Migration: m, Guest: w.source, JobRuns: w.job != "", RanOn: w.ranOn, Target: target, Linked: w.link && !w.nodes.dead["t"]}
+	w.nodes.ended = w.nodes.ended || StateOf(m).SourceFenced != ""
 	if f.ByUser, f.KeepsPaused = w.userPaused, true; w.userPaused && begun(m) && w.source == GuestRuns {
 		f.Guest = GuestPaused // libvirt shows no difference
 	}
@@ -257,7 +258,7 @@ func (w *world) targetAgent() {
 	}
 	jobs := w.incoming || w.finishing || w.relay && !w.native
 	f := TargetFacts{Migration: m, Copy: w.copy, JobRuns: jobs, Closed: w.closed, Queried: w.queried, Source: source, Ready: true,
-		Paused: StateOf(m).GuestPaused || w.sourceMsg != "" && w.userPaused, Linked: w.link && !w.nodes.dead["s"], FencedFor: w.fencedFor(m)}
+		Paused: StateOf(m).GuestPaused || w.sourceMsg != "" && w.userPaused, FencedFor: w.fencedFor(m)}
 	step := NextOfTarget(f)
 	if step.Action != TargetNothing && step.Action != TargetWait {
 		w.notef("target: %+v (%s)", step, w.copy)

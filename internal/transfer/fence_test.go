@@ -59,32 +59,46 @@ func TestAFencedGuestEndsWithoutLibvirt(t *testing.T) {
 	w.eventually("QEMU has ended", func() bool { return closed(w.qemu.done) })
 }
 
-// Given an agent that returns to a fenced node after the migration is over, it ends what it finds.
-func TestAReturningAgentEndsAFencedGuest(t *testing.T) {
-	w := fenced(t, kubevirt.MigrationSucceeded, kubevirt.TargetRunning, hypervisor.StayRunning, hypervisor.StayRunning)
-	w.start()
-	w.eventually("the source's guest has ended", func() bool { return slices.Equal(w.removed, []string{"a"}) && closed(w.qemu.done) })
-}
-
 // Given a target that has reported that it has no copy, the guest of a fenced source is the only one.
 func TestAFencedGuestWithoutACopyStays(t *testing.T) {
-	for _, phase := range []kubevirt.MigrationPhase{kubevirt.MigrationRunning, kubevirt.MigrationFailed} {
-		w := fenced(t, phase, kubevirt.TargetAbsent, hypervisor.StayRunning, hypervisor.StayAbsent)
-		w.start()
-		w.looked("a")
-		if len(w.removed) > 0 || closed(w.qemu.done) {
-			t.Errorf("%s: the only guest was ended", phase)
-		}
+	w := fenced(t, kubevirt.MigrationRunning, kubevirt.TargetAbsent, hypervisor.StayRunning, hypervisor.StayAbsent)
+	w.start()
+	w.looked("a")
+	if len(w.removed) > 0 || closed(w.qemu.done) {
+		t.Error("the only guest was ended")
 	}
 }
 
-// Given a target that was fenced and whose agent returns, it ends its copy, running or not.
+// Given a source that cannot reach the API server, it learns from the target that it is fenced.
+func TestATargetTellsThatItsSourceIsFenced(t *testing.T) {
+	w := fenced(t, kubevirt.MigrationRunning, kubevirt.TargetArrived, hypervisor.StayRunning, hypervisor.StayPaused)
+	w.cutOff = w.m.DeepCopy()
+	s := w.cutOff.Status.MigrationState
+	s.SourceState, s.SourceFenced, s.TargetState = "", "", ""
+	w.startWithAddress()
+	w.eventually("the guest has moved", func() bool { return slices.Equal(w.removed, []string{"a"}) && slices.Equal(w.resumed, []string{"b"}) })
+}
+
+// Given a target that was fenced and whose agent returns, it ends the copy, running or not, but no
+// guest that it guards: the VM may have come back since.
 func TestAReturningAgentEndsAFencedCopy(t *testing.T) {
-	for _, b := range []hypervisor.Stay{hypervisor.StayRunning, hypervisor.StayPaused} {
+	failed := func(b hypervisor.Stay, phase grace.Phase) *world {
 		w := fenced(t, kubevirt.MigrationFailed, kubevirt.TargetAbsent, hypervisor.StayRunning, b)
 		s := w.m.Status.MigrationState
 		s.SourceState, s.SourceFenced, s.TargetFenced = kubevirt.SourceRunning, "", "taint"
+		w.phase = phase
 		w.start()
+		return w
+	}
+	for _, b := range []hypervisor.Stay{hypervisor.StayRunning, hypervisor.StayPaused} {
+		w := failed(b, "")
 		w.eventually("the copy has ended", func() bool { return slices.Equal(w.removed, []string{"b"}) })
+	}
+	w := failed(hypervisor.StayRunning, grace.Running)
+	w.eventually("the agent knows its migrations", func() bool { state, _ := w.nodes["b"].MigrationOf("ns_vm"); return state == grace.MigrationNone })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.removed) > 0 || w.looks["b"] > 0 {
+		t.Errorf("removed %v, looked %d times", w.removed, w.looks["b"])
 	}
 }

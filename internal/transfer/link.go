@@ -65,6 +65,9 @@ type message struct {
 	// it resume the guest.
 	GuestPaused bool `json:"guestPaused,omitempty"`
 	KeepsPaused bool `json:"keepsPaused,omitempty"`
+	// Fenced means that the API server has shown the target that the source's node is fenced. The
+	// source may be cut off from it.
+	Fenced bool `json:"fenced,omitempty"`
 	// Query means that the source's libvirt sends nothing more, and that the source asks
 	// for the target's state. UUID is libvirt's UUID of the domain that is sent. A target
 	// of an earlier version reads it here, not from the migration's status.

@@ -95,8 +95,8 @@ func (s *side) note(msg message) (changed bool) {
 		s.query, s.guestPaused = s.query || msg.Query, s.guestPaused || msg.GuestPaused
 		return changed
 	}
-	changed = !s.heard || s.peerKeepsPaused != msg.KeepsPaused
-	s.heard, s.peerKeepsPaused = true, msg.KeepsPaused
+	changed = !s.heard || s.peerKeepsPaused != msg.KeepsPaused || s.fencedByPeer != msg.Fenced
+	s.heard, s.peerKeepsPaused, s.fencedByPeer = true, msg.KeepsPaused, msg.Fenced
 	return changed
 }
 
@@ -135,6 +135,7 @@ func (s *side) message() (msg message, changed <-chan struct{}) {
 		return message{SourceState: s.state, Query: s.query, UUID: migration.StateOf(s.migration).DomainUUID, GuestPaused: s.keptPaused()}, s.changed
 	}
 	msg = s.relayEnd
+	msg.Fenced = migration.StateOf(s.migration).SourceFenced != "" && migration.StateOf(s.migration).SourceState == kubevirt.SourceGone
 	msg.TargetState, msg.KeepsPaused = s.state, true
 	if s.state == kubevirt.TargetRunning && !s.resumedAt.IsZero() {
 		msg.RanFor = max(1, time.Since(s.resumedAt))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -113,7 +114,7 @@ func (n *Node) reconcile(ctx context.Context) {
 		case s != nil && s.target == target:
 			seen[uid] = true
 			s.setMigration(m)
-		case s == nil && (!m.Final() || target && !finalTargetState(state.TargetState) || n.lookOnce(m, target)):
+		case s == nil && (!m.Final() || target && !finalTargetState(state.TargetState) || target && n.lookOnce(m, all)):
 			seen[uid] = true
 			n.startSide(ctx, m, target)
 		}
@@ -129,17 +130,16 @@ func (n *Node) reconcile(ctx context.Context) {
 	}
 }
 
-// lookOnce reports whether a copy of a migration that is over may be left here: the controller has
-// reported this side's state because the node was fenced, and this agent has not looked yet. The
-// caller holds the lock.
-func (n *Node) lookOnce(m *Migration, target bool) bool {
-	state := migration.StateOf(m)
-	fenced := target && state.TargetFenced != "" || !target && state.SourceFenced != ""
-	first := fenced && !n.fenced[string(m.UID)]
-	if first {
-		n.fenced[string(m.UID)] = true
-	}
-	return first
+// lookOnce reports whether a copy of a failed migration may be left here: the controller has reported
+// this side's state because the node was fenced, and this agent has not looked yet. A guest that it
+// guards, or that another migration has brought here, is not that copy. The caller holds the lock.
+func (n *Node) lookOnce(m *Migration, all []*Migration) bool {
+	first := migration.StateOf(m).TargetFenced != "" && !n.fenced[string(m.UID)]
+	n.fenced[string(m.UID)] = true
+	return first && n.cfg.VMs.Phase(grace.DomainName(m.Namespace, m.Spec.VMIName)) == "" && !slices.ContainsFunc(all, func(o *Migration) bool {
+		return o.UID != m.UID && o.Namespace == m.Namespace && o.Spec.VMIName == m.Spec.VMIName &&
+			migration.StateOf(o).TargetNode == n.cfg.Node && o.Status.Phase != kubevirt.MigrationFailed
+	})
 }
 
 // finalTargetState reports whether a target has reached its last state.

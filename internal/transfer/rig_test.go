@@ -129,6 +129,7 @@ type world struct {
 	// stripped means that the object is gone despite its finalizers.
 	stripped bool
 	late     kubevirt.MigrationPhase // the target's watch shows no later one before the end
+	cutOff   *Migration              // what the source's watch shows for ever
 	hangs    bool                    // the source's libvirt answers nothing about the domain
 	hung     []error                 // why each such question of the source ended
 }
@@ -248,6 +249,10 @@ func (h host) Migrations() ([]*Migration, bool) {
 	if h.w.stripped {
 		return nil, true
 	}
+	if h.w.cutOff != nil && h.name == "a" {
+		h.w.cutOff.Status.MigrationState.TargetNodeAddress = h.w.addrs["b"]
+		return []*Migration{h.w.cutOff}, true
+	}
 	if phase := h.w.m.Status.Phase; h.w.late != "" && h.name == "b" && (phase == kubevirt.MigrationTargetReady || phase == kubevirt.MigrationRunning) {
 		late := h.w.m.DeepCopy()
 		late.Status.Phase = h.w.late
@@ -262,7 +267,13 @@ func (h host) UpdateStatus(_ context.Context, m *Migration, phase kubevirt.Migra
 	if h.w.stripped {
 		return errors.New("not found")
 	}
+	if h.w.cutOff != nil && h.name == "a" {
+		return errors.New("no route")
+	}
 	is := h.w.m.DeepCopy()
+	if was := is.Status.MigrationState.SourceState; was != "" && state.SourceState != "" && state.SourceState != was {
+		return errors.New("an agent says vmgraceSourceState once")
+	}
 	if phase != "" {
 		if m.Status.Phase != is.Status.Phase {
 			return errors.New("conflict")

@@ -254,7 +254,9 @@ func (s *side) runControl(ctx context.Context) {
 		state := migration.StateOf(m)
 		l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleControl, UUID: state.DomainUUID})
 		if err == nil {
+			s.setLinked(true)
 			err = s.exchange(ctx, l)
+			s.setLinked(false)
 		}
 		if err != nil {
 			s.log.Debug("no control connection to the target", "err", err)
@@ -264,6 +266,14 @@ func (s *side) runControl(ctx context.Context) {
 		case <-time.After(tick):
 		}
 	}
+}
+
+// setLinked records whether the target's agent is connected.
+func (s *side) setLinked(linked bool) {
+	s.mu.Lock()
+	s.linked = linked
+	s.mu.Unlock()
+	s.wakeUp()
 }
 
 // closeProcess closes QEMU's pidfd. A migration that is under way continues in libvirt.

@@ -45,14 +45,16 @@ type side struct {
 	relayErr       error // source: why it failed
 	query          bool  // the source sends nothing more, and asks for the target's state
 	guestPaused    bool  // its user had paused the guest when it was sent
-	// Source: the target's agent has sent a message, and leaves a paused guest paused.
-	heard, peerKeepsPaused bool
-	stoppedAt              time.Time // source: when libvirt stopped the guest; zero: unknown
-	resumedAt              time.Time // target: when this agent resumed the guest; zero: it did not
-	downtime               int64     // source: in milliseconds; 0: unknown
-	controls               []*link   // target: open control connections, oldest first
-	relayedAt              time.Time // target: when this agent let the relay connection in; zero: it did not
-	relayEndedAt           time.Time // target: when that ended
+	// Source: the target's agent has sent a message, leaves a paused guest paused, and knows that
+	// this node is fenced.
+	heard, peerKeepsPaused, fencedByPeer bool
+	linked                               bool      // source: the target's agent is connected
+	stoppedAt                            time.Time // source: when libvirt stopped the guest; zero: unknown
+	resumedAt                            time.Time // target: when this agent resumed the guest; zero: it did not
+	downtime                             int64     // source: in milliseconds; 0: unknown
+	controls                             []*link   // target: open control connections, oldest first
+	relayedAt                            time.Time // target: when this agent let the relay connection in; zero: it did not
+	relayEndedAt                         time.Time // target: when that ended
 
 	// The following fields belong to run's goroutine.
 

@@ -94,6 +94,7 @@ func (s *side) pausedFacts(ctx context.Context, f *migration.SourceFacts, here h
 	s.mu.Lock()
 	sentPaused = s.keptPaused()
 	f.KeepsPaused, f.TooOld = s.peerKeepsPaused, s.heard && !s.peerKeepsPaused
+	f.Linked, f.FencedByPeer = s.linked, s.fencedByPeer
 	s.mu.Unlock()
 	f.Stopped, f.ByUser = here == hypervisor.StayStopped, here == hypervisor.StayPaused
 	if ours {

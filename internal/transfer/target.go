@@ -29,7 +29,7 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source, Paused: paused,
 		Ready: canonicalUUID(state.DomainUUID) && s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
-	f.Copy, f.Linked, f.FencedFor = copyOf(here), linked, s.fencedFor(state, told)
+	f.Copy, f.FencedFor = copyOf(here), s.fencedFor(state, linked, told)
 	// A domain that exists before the source may begin, or has another UUID than the one
 	// that is sent, is not the guest. removeStranger ends it if it came through the relay.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
@@ -43,13 +43,13 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	return f, instance
 }
 
-// fencedFor returns how long this side has known that the source's node is fenced; 0 if it is not,
-// or if its agent has reported SourceGone itself.
-func (s *side) fencedFor(state *kubevirt.MigrationState, told string) time.Duration {
+// fencedFor returns how long this side has known that the source's node is fenced, without a
+// connection to its agent; 0 if it is not fenced, or its agent has reported SourceGone itself.
+func (s *side) fencedFor(state *kubevirt.MigrationState, linked bool, told string) time.Duration {
 	if state.SourceFenced == "" || told == kubevirt.SourceGone {
 		return 0
 	}
-	if s.fencedSince.IsZero() {
+	if s.fencedSince.IsZero() || linked {
 		s.fencedSince = time.Now()
 	}
 	return max(1, time.Since(s.fencedSince))

@@ -10,6 +10,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // countWithin bounds a read of a cache that has not started yet.
@@ -33,7 +34,9 @@ func Count(cache client.Reader, live *settings.Live) (metrics.VMs, bool) {
 		n.Evacuations[string(phase)] = 0
 	}
 	fallback := live.Get().EvictionStrategy
+	there := map[string]bool{}
 	for i := range vmis.Items {
+		there[string(vmis.Items[i].UID)] = true
 		if evacuation.BlocksDrains(&vmis.Items[i], fallback) {
 			n.NotEvictable++
 		}
@@ -45,7 +48,11 @@ func Count(cache client.Reader, live *settings.Live) (metrics.VMs, bool) {
 		}
 	}
 	for i := range migrations.Items {
-		if m := &migrations.Items[i]; evacuation.Evacuates(m) {
+		m := &migrations.Items[i]
+		if migration.WithoutVM(m, there) {
+			n.Undecided++
+		}
+		if evacuation.Evacuates(m) {
 			n.Evacuations[string(evacuation.PhaseOf(m))]++
 		}
 	}

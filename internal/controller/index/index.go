@@ -124,7 +124,7 @@ func launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachin
 // Unspent returns the launchers without those that are being deleted and certainly run no guest,
 // by the VM's migrations.
 func Unspent(launchers []corev1.Pod, migrations []kubevirt.VirtualMachineInstanceMigration) []corev1.Pod {
-	return slices.DeleteFunc(launchers, func(p corev1.Pod) bool {
+	return slices.DeleteFunc(slices.Clone(launchers), func(p corev1.Pod) bool {
 		return migration.Spent(&migration.Pod{Name: p.Name, UID: string(p.UID), Deleting: p.DeletionTimestamp != nil}, migrations)
 	})
 }

@@ -7,7 +7,7 @@ type VMs struct {
 	Evacuations  map[string]int // migrations that empty nodes, by phase
 	NotEvictable int            // VMs that block a drain
 	Stuck        int            // VMs of which maxAttempts migrations have failed
-	Undecided    int            // VMs with a migration that somebody has to decide
+	Undecided    int            // migrations that somebody has to decide
 }
 
 // vms is the collector of VMs. If look returns false it exports no values, not 0.
@@ -29,8 +29,8 @@ func CountVMs(r prometheus.Registerer, look func() (VMs, bool)) error {
 			"VMs that run with evictionStrategy LiveMigrate and are not live-migratable: they hold up a drain.", nil, nil),
 		stuck: prometheus.NewDesc("vmgrace_vmis_stuck",
 			"VMs that are to leave their nodes and of which maxAttempts migrations in a row have failed: somebody has to act.", nil, nil),
-		undecided: prometheus.NewDesc("vmgrace_vmis_undecided",
-			"VMs with a migration that waits for the agent of a node that is lost or silent: somebody has to act.", nil, nil),
+		undecided: prometheus.NewDesc("vmgrace_migrations_undecided",
+			"Migrations that wait for the agent of a node that is lost or silent: somebody has to act.", nil, nil),
 	})
 }
 

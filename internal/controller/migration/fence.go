@@ -3,6 +3,7 @@ package migration
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -55,49 +56,77 @@ func (r *reconciler) readNodes(ctx context.Context, g *gathered) error {
 // written since the migration was read.
 func (r *reconciler) fence(ctx context.Context, g *gathered, step migration.Step) error {
 	r.Log.Warn("a node of a migration is fenced", "migration", name(g.Migration), "why", step.Message)
+	state, why := g.FencedState()
 	err := r.status(ctx, g.Migration, func(m *object) {
-		if s := m.Status.MigrationState; step.Action == migration.FenceSource {
-			s.SourceState, s.SourceFenced = kubevirt.SourceGone, g.SourceNode.Fenced
-		} else {
+		s := m.Status.MigrationState
+		if step.Action == migration.FenceTarget {
 			s.TargetState, s.TargetFenced = kubevirt.TargetAbsent, g.TargetNode.Fenced
+			return
+		}
+		s.SourceState, s.SourceFenced = state, g.SourceNode.Fenced
+		if why != "" {
+			s.FailureReason = why
 		}
 	})
 	if err != nil {
 		return err
 	}
-	r.Events.Eventf(r.regarding(g), g.Migration, corev1.EventTypeWarning, "NodeFenced", "Migrate", "migration %s: %s", g.Migration.Name, step.Message)
+	var regarding client.Object = g.Migration
+	if g.hasVMI() {
+		regarding = g.VMI
+	}
+	r.Events.Eventf(regarding, g.Migration, corev1.EventTypeWarning, "NodeFenced", "Migrate", "migration %s: %s", g.Migration.Name, step.Message)
 	return nil
 }
 
-// regarding returns the object that Events are about: the VMI or, without one, the migration.
-func (r *reconciler) regarding(g *gathered) client.Object {
-	if g.VMI != nil {
-		return g.VMI
-	}
-	return g.Migration
+// hasVMI reports whether the VMI with which the migration has begun still exists.
+func (g *gathered) hasVMI() bool {
+	return g.VMI != nil && migration.StateOf(g.Migration).VMIUID == string(g.VMI.UID)
 }
 
-// reportUndecided keeps the VMI's condition MigrationUndecided. It touches no condition of another
-// migration.
+// said returns what the VMI says that this migration waits for, or "".
+func (g *gathered) said() string {
+	if !g.hasVMI() {
+		return ""
+	}
+	if c := g.VMI.Condition(kubevirt.MigrationUndecided); c != nil && migration.Undecided(g.Migration, c.Message) {
+		return c.Message
+	}
+	return ""
+}
+
+// reportDecided removes what the VMI says of this migration. It comes before the migration's next
+// step, which may be the last one.
+func (r *reconciler) reportDecided(ctx context.Context, g *gathered) error {
+	if g.said() == "" {
+		return nil
+	}
+	return patch.Status(ctx, r.Client, g.VMI, patch.Conditions(g.VMI, patch.Wanted{Type: kubevirt.MigrationUndecided})...)
+}
+
+// reportUndecided says on the VMI what the migration waits for. A VMI says it of one migration at a
+// time: while another one waits, that one's text stays.
 func (r *reconciler) reportUndecided(ctx context.Context, g *gathered, text string) error {
-	if g.VMI == nil {
-		if text != "" {
-			r.Events.Eventf(g.Migration, nil, corev1.EventTypeWarning, kubevirt.MigrationUndecided, "Migrate", "%s", text)
-		}
+	if !g.hasVMI() {
+		r.Log.Warn("a migration without a VM is undecided", "migration", name(g.Migration), "why", text)
+		r.Events.Eventf(g.Migration, nil, corev1.EventTypeWarning, kubevirt.MigrationUndecided, "Migrate", "%s", text)
 		return nil
 	}
-	have := g.VMI.Condition(kubevirt.MigrationUndecided)
-	wanted := patch.Wanted{Type: kubevirt.MigrationUndecided}
-	switch {
-	case text == "" && (have == nil || !migration.Undecided(g.Migration, have.Message)):
+	if g.said() == text || g.anotherWaits() {
 		return nil
-	case have != nil && have.Status == kubevirt.ConditionTrue && have.Message == text:
-		return nil
-	case text != "":
-		now := metav1.Time{Time: g.Now}
-		wanted.Is = &kubevirt.Condition{Type: wanted.Type, Status: kubevirt.ConditionTrue, Reason: "AgentSilent", Message: text, LastProbeTime: now, LastTransitionTime: now}
-		r.Log.Warn("a migration is undecided", "migration", name(g.Migration), "why", text)
-		r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeWarning, kubevirt.MigrationUndecided, "Migrate", "%s", text)
 	}
-	return patch.Status(ctx, r.Client, g.VMI, patch.Conditions(g.VMI, wanted)...)
+	now := metav1.Time{Time: g.Now}
+	r.Log.Warn("a migration is undecided", "migration", name(g.Migration), "why", text)
+	r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeWarning, kubevirt.MigrationUndecided, "Migrate", "%s", text)
+	return patch.Status(ctx, r.Client, g.VMI, patch.Conditions(g.VMI, patch.Wanted{Type: kubevirt.MigrationUndecided, Is: &kubevirt.Condition{
+		Type: kubevirt.MigrationUndecided, Status: kubevirt.ConditionTrue, Reason: "AgentSilent", Message: text, LastProbeTime: now, LastTransitionTime: now,
+	}})...)
+}
+
+// anotherWaits reports whether the VMI names another of its migrations, which is not over.
+func (g *gathered) anotherWaits() bool {
+	c := g.VMI.Condition(kubevirt.MigrationUndecided)
+	return c != nil && slices.ContainsFunc(g.others, func(m object) bool {
+		return m.UID != g.Migration.UID && migration.Undecided(&m, c.Message) && (!m.Final() || len(m.Finalizers) > 0)
+	})
 }

@@ -209,7 +209,7 @@ func TestATargetPodThatCannotBeMadeEndsTheMigration(t *testing.T) {
 	if _, err := r.step(m, 3); err == nil || r.phase(m) != kubevirt.MigrationScheduling {
 		t.Fatalf("%v, phase %s", err, r.phase(m))
 	}
-	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationScheduling, at: time.Now().Add(-migration.MakeTimeout), trouble: r.phases.now[m.UID].trouble}
+	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationScheduling, states: "/", at: time.Now().Add(-migration.MakeTimeout), trouble: r.phases.now[m.UID].trouble}
 	if _, err := r.step(m, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestABudgetThatCannotBeMadeEndsTheMigration(t *testing.T) {
 	if err != nil || r.phase(m) != kubevirt.MigrationScheduling || result.RequeueAfter <= 0 || result.RequeueAfter > migration.MakeTimeout {
 		t.Fatalf("%+v, %v, phase %s", result, err, r.phase(m))
 	}
-	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationScheduling, at: time.Now().Add(-migration.MakeTimeout)}
+	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationScheduling, states: "/", at: time.Now().Add(-migration.MakeTimeout)}
 	if _, err := r.step(m, 1); err != nil || r.phase(m) != kubevirt.MigrationFailed {
 		t.Errorf("%v, phase %s", err, r.phase(m))
 	}

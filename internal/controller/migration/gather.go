@@ -31,14 +31,17 @@ func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInsta
 	if g.others, err = index.Migrations(ctx, r.Client, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}); err != nil {
 		return nil, err
 	}
-	g.Before = precededBy(m, g.others)
 	if g.VMI, err = r.vmi(ctx, m); err != nil {
 		return nil, err
 	}
+	g.Before, g.Said = precededBy(m, g.others, g.VMI), g.said()
 	if err := r.readPods(ctx, g); err != nil {
 		return nil, err
 	}
 	if m.Final() {
+		if len(m.Finalizers) == 0 {
+			return g, nil
+		}
 		return g, r.readNodes(ctx, g)
 	}
 	if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
@@ -54,11 +57,13 @@ func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInsta
 }
 
 // precededBy returns the name of a migration of the same VM that m has to wait for: one
-// that has begun, or an older one. If m is not pending, only one that has begun counts.
-func precededBy(m *kubevirt.VirtualMachineInstanceMigration, all []kubevirt.VirtualMachineInstanceMigration) string {
+// that has begun, or an older one. If m is not pending, only one that has begun counts. One of a
+// former VMI of that name does not count.
+func precededBy(m *object, all []object, vmi *kubevirt.VirtualMachineInstance) string {
 	for i := range all {
 		o := &all[i]
-		if o.UID == m.UID || o.Final() {
+		former := vmi != nil && migration.StateOf(o).VMIUID != "" && migration.StateOf(o).VMIUID != string(vmi.UID)
+		if o.UID == m.UID || o.Final() || former {
 			continue
 		}
 		begun := evacuation.PhaseOf(o) != kubevirt.MigrationPending
@@ -102,7 +107,7 @@ func (r *reconciler) readPods(ctx context.Context, g *gathered) error {
 		if err != nil {
 			return err
 		}
-		g.Launchers = len(index.Unspent(slices.Clone(launchers), g.others))
+		g.Launchers = len(index.Unspent(launchers, g.others))
 		if i := slices.IndexFunc(launchers, g.isSource); i >= 0 {
 			g.Source = podFacts(&launchers[i], g.VMI)
 		}

@@ -103,8 +103,10 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 	step := migration.Next(g.Facts)
 	r.Log.Debug("migration", "migration", req.String(), "phase", m.Status.Phase, "step", step.Action, "reason", step.Reason, "why", step.Message)
-	if err = r.act(ctx, g, step); err == nil {
+	if step.Undecided != "" {
 		err = r.reportUndecided(ctx, g, step.Undecided)
+	} else if err = r.reportDecided(ctx, g); err == nil {
+		err = r.act(ctx, g, step)
 	}
 	switch {
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):

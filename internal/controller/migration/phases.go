@@ -1,6 +1,7 @@
 package migration
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // phases records since when this process has seen each unfinished migration in its
-// present phase and with the target's present state, by this machine's clock. It is safe for concurrent use.
+// present phase, with its present states and progress, by this machine's clock. It is safe for concurrent use.
 type phases struct {
 	mu  sync.Mutex
 	now map[types.UID]seenPhase
@@ -20,7 +21,7 @@ type phases struct {
 
 type seenPhase struct {
 	phase   kubevirt.MigrationPhase
-	target  string // the target's state
+	states  string // of the agents, and the progress
 	at      time.Time
 	trouble string // the last error of making the target pod, in one line
 }
@@ -37,11 +38,14 @@ func (p *phases) since(m *object, now time.Time) (time.Time, string) {
 		return now, ""
 	}
 	phase := evacuation.PhaseOf(m)
-	target := migration.StateOf(m).TargetState
-	if s, ok := p.now[m.UID]; ok && s.phase == phase && s.target == target {
+	states := migration.StateOf(m).SourceState + "/" + migration.StateOf(m).TargetState
+	if progress := migration.StateOf(m).Progress; progress != nil {
+		states += fmt.Sprint(" ", progress.RemainingMiB)
+	}
+	if s, ok := p.now[m.UID]; ok && s.phase == phase && s.states == states {
 		return s.at, s.trouble
 	}
-	p.now[m.UID] = seenPhase{phase: phase, target: target, at: now}
+	p.now[m.UID] = seenPhase{phase: phase, states: states, at: now}
 	return now, ""
 }
 

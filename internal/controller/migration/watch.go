@@ -41,7 +41,8 @@ func (r *reconciler) ofVM(ctx context.Context, vm types.NamespacedName) []reconc
 	return out
 }
 
-// ofNode returns requests for the migrations from and to a node that are not over.
+// ofNode returns requests for the migrations from and to a node that are not over. The node of one that is
+// being scheduled is only that of its pod.
 func (r *reconciler) ofNode(ctx context.Context, node client.Object) []reconcile.Request {
 	var all kubevirt.VirtualMachineInstanceMigrationList
 	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
@@ -51,7 +52,7 @@ func (r *reconciler) ofNode(ctx context.Context, node client.Object) []reconcile
 	for i := range all.Items {
 		m := &all.Items[i]
 		s := migration.StateOf(m)
-		if (!m.Final() || len(m.Finalizers) > 0) && (s.TargetNode == node.GetName() || s.SourceNode == node.GetName()) {
+		if (!m.Final() || len(m.Finalizers) > 0) && (s.TargetNode == node.GetName() || s.SourceNode == node.GetName() || m.Status.Phase == kubevirt.MigrationScheduling) {
 			out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
 		}
 	}
