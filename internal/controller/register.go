@@ -11,6 +11,7 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	registry "sigs.k8s.io/controller-runtime/pkg/metrics"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/nodecerts"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
+	"github.com/vmgrace/vmgrace/internal/controller/sweep"
 	"github.com/vmgrace/vmgrace/internal/controller/taints"
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
@@ -37,8 +39,9 @@ type setup struct {
 	keeper   *webhookcerts.Keeper
 	meter    *metrics.Meter
 	settings *settings.Live
-	budgets  bool // disruption-budgets is enabled
-	nodes    bool // nodes may be read
+	budgets  bool                    // disruption-budgets is enabled
+	nodes    bool                    // nodes may be read
+	again    chan event.GenericEvent // migrations that the sweep has found
 }
 
 func (s *setup) webhooks() eviction.Config {
@@ -78,7 +81,7 @@ func (o *Options) registered() map[string]func(*setup) error {
 				return err
 			}
 			return migration.Add(s.Manager, migration.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent),
-				Settings: s.settings, Meter: s.meter, Budgets: s.budgets, Nodes: s.nodes})
+				Settings: s.settings, Meter: s.meter, Budgets: s.budgets, Nodes: s.nodes, Again: s.again})
 		},
 		podDisruption: func(s *setup) error {
 			return disruption.Add(s.Manager, disruption.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Observer: s.observer(),
@@ -105,6 +108,7 @@ func (o *Options) register(s *setup) error {
 	if err := o.checkNodeAccess(s); err != nil {
 		return err
 	}
+	s.again = make(chan event.GenericEvent)
 	add := o.registered()
 	for _, name := range names() {
 		if !o.runs(name) {
@@ -113,6 +117,9 @@ func (o *Options) register(s *setup) error {
 		if err := add[name](s); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+	}
+	if err := o.addSweep(s); err != nil {
+		return err
 	}
 	if !o.runs(evictionWebhook) && !o.runs(launcherWebhook) {
 		return nil
@@ -125,6 +132,22 @@ func (o *Options) register(s *setup) error {
 		return err
 	}
 	return s.AddReadyzCheck("webhooks", s.GetWebhookServer().StartedChecker())
+}
+
+// addSweep adds the sweep for those of its controllers that run. Beside KubeVirt none of them
+// does: marks, launchers, migrations and budgets are KubeVirt's there.
+func (o *Options) addSweep(s *setup) error {
+	cfg := sweep.Config{
+		Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings, Meter: s.meter, Nodes: s.nodes, Again: s.again,
+		Evacuations: o.runs(evacuations), Migrations: o.runs(migrations), Budgets: o.runs(disruptionBudgets),
+	}
+	if !cfg.Evacuations && !cfg.Migrations && !cfg.Budgets {
+		return nil
+	}
+	if err := sweep.Add(s.Manager, cfg); err != nil {
+		return fmt.Errorf("sweep: %w", err)
+	}
+	return nil
 }
 
 // checkNodeAccess sets s.nodes. Without the right to read nodes their watch would never

@@ -148,7 +148,7 @@ func TestNeitherTheLoopNorAControllerImportsAnother(t *testing.T) {
 	imports := map[string][]string{
 		"internal/agent": {"internal/deadline", "internal/logs", "pkg/grace", "pkg/hypervisor", "pkg/process", "pkg/signals", "pkg/signals/watch"},
 	}
-	for _, controller := range []string{"budget", "disruption", "evacuation", "eviction", "migration", "nodecerts", "taints", "webhookcerts"} {
+	for _, controller := range []string{"budget", "disruption", "evacuation", "eviction", "migration", "nodecerts", "sweep", "taints", "webhookcerts"} {
 		imports["internal/controller/"+controller] = []string{
 			"api/kubevirt", "api/v1alpha1", "internal/evacuation", "internal/oneline", "internal/migration", "internal/replacement", "internal/controller/index",
 			"internal/controller/move", "internal/controller/metrics", "internal/controller/patch", "internal/controller/retry", "internal/controller/settings",

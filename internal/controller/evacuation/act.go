@@ -91,7 +91,7 @@ func (r *reconciler) cancel(ctx context.Context, v *move.VM) (changed bool, err 
 	}
 	if remove, why := evacuation.Unmark(markFacts(now)); remove {
 		r.Log.Info("removing the mark", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "node", now.VMI.Node(), "why", why)
-		if err := r.unmark(ctx, now); err != nil {
+		if err := move.TakeBack(ctx, r.Client, now.VMI, now.Now); err != nil {
 			return false, err
 		}
 		r.Events.Eventf(now.VMI, nil, corev1.EventTypeNormal, "EvacuationCancelled", "Cancel",

@@ -99,18 +99,3 @@ func (r *reconciler) removeMarkAnnotations(ctx context.Context, vmi *kubevirt.Vi
 func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) error {
 	return patch.Status(ctx, r.Client, vmi, patch.Conditions(vmi, patch.Wanted{Type: kubevirt.EvictionRequested, Is: c})...)
 }
-
-// unmark removes the mark from the VMI that was read. A VMI without the condition
-// EvictionRequested gets it with the same patch: removeMarkAnnotations removes
-// annotations only if it is there.
-func (r *reconciler) unmark(ctx context.Context, v *move.VM) error {
-	steps := []patch.Operation{{Op: "remove", Path: "/status/evacuationNodeName"}}
-	if v.VMI.Condition(kubevirt.EvictionRequested) == nil {
-		now := metav1.Time{Time: v.Now}
-		steps = append(steps, patch.Conditions(v.VMI, patch.Wanted{Type: kubevirt.EvictionRequested, Is: &kubevirt.Condition{
-			Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionFalse, LastProbeTime: now, LastTransitionTime: now,
-			Reason: "Cancelled", Message: "the mark was taken back",
-		}})...)
-	}
-	return patch.Status(ctx, r.Client, v.VMI, steps...)
-}

@@ -2,14 +2,11 @@ package eviction
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -42,7 +39,7 @@ func (c *Config) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.Virtu
 	case !index.Gone(err, key.Name):
 		return nil, err
 	default:
-		return nil, c.crdExists(ctx)
+		return nil, index.CRDExists(ctx, c.Live)
 	}
 }
 
@@ -58,22 +55,6 @@ func (c *Config) cordoned(ctx context.Context, name, drainTaint string) (bool, e
 	default:
 		return node.Spec.Unschedulable || index.Drained(node, drainTaint), nil
 	}
-}
-
-var errCRDDeleting = errors.New("its CustomResourceDefinition is being deleted")
-
-// crdExists returns an error unless the VMIs' CRD exists and is not being deleted: a VMI
-// that was removed with its CRD counts as unreadable, not as deleted.
-func (c *Config) crdExists(ctx context.Context) error {
-	crd := &metav1.PartialObjectMetadata{}
-	crd.SetGroupVersionKind(schema.GroupVersionKind{Group: "apiextensions.k8s.io", Version: "v1", Kind: "CustomResourceDefinition"})
-	if err := c.Live.Get(ctx, client.ObjectKey{Name: kubevirt.CRD}, crd); err != nil {
-		return fmt.Errorf("it does not exist, and of its kind: %w", err)
-	}
-	if crd.DeletionTimestamp != nil {
-		return errCRDDeleting
-	}
-	return nil
 }
 
 // facts returns a pod's inputs of evacuation.Admit.

@@ -19,12 +19,14 @@ type Meter struct {
 	nodeCerts  *prometheus.CounterVec
 	tainted    *prometheus.GaugeVec
 	nodes      prometheus.Gauge
+	leftovers  *prometheus.CounterVec
 }
 
 // New registers the metrics, which must not be registered there yet.
 func New(r prometheus.Registerer) *Meter {
 	f := promauto.With(r)
 	return &Meter{
+		leftovers: newLeftovers(f),
 		evictions: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "vmgrace_evictions_total",
 			Help: "Evictions of VMs' pods that the webhook answered, by the VM's eviction strategy and the verdict: allowed, marked, refused, failed.",

@@ -42,6 +42,8 @@ type Config struct {
 	Budgets bool
 	// Nodes means that nodes may be read.
 	Nodes bool
+	// Again receives migrations to look at that no event tells of; nil if there are none.
+	Again <-chan event.GenericEvent
 }
 
 // workers is how many migrations are reconciled at the same time.
@@ -87,6 +89,9 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 		WithOptions(failures.Options(mgr, workers))
 	if cfg.Nodes {
 		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.ofNode), builder.WithPredicates(nodeChanges()))
+	}
+	if cfg.Again != nil {
+		b = b.WatchesRawSource(source.Channel(cfg.Again, &handler.EnqueueRequestForObject{}))
 	}
 	return b.Complete(failures.Reconciler(r))
 }

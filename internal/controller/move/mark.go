@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -54,6 +56,20 @@ func markPatch(vmi *kubevirt.VirtualMachineInstance) []patch.Operation {
 		steps = append(steps, patch.Operation{Op: "test", Path: "/metadata/labels/kubevirt.io~1nodeName", Value: vmi.Labels[kubevirt.NodeNameLabel]})
 	}
 	return append(steps, patch.Operation{Op: "add", Path: "/status/evacuationNodeName", Value: vmi.Node()})
+}
+
+// TakeBack removes the mark from the VMI that was read. A VMI without the condition
+// EvictionRequested gets it with the same patch: the controller of evacuations removes
+// annotations only if it is there.
+func TakeBack(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, now time.Time) error {
+	steps := []patch.Operation{{Op: "remove", Path: "/status/evacuationNodeName"}}
+	if at := metav1.NewTime(now); vmi.Condition(kubevirt.EvictionRequested) == nil {
+		steps = append(steps, patch.Conditions(vmi, patch.Wanted{Type: kubevirt.EvictionRequested, Is: &kubevirt.Condition{
+			Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionFalse, LastProbeTime: at, LastTransitionTime: at,
+			Reason: "Cancelled", Message: "the mark was taken back",
+		}})...)
+	}
+	return patch.Status(ctx, c, vmi, steps...)
 }
 
 // changed wraps the error of a patch as ErrChanged if the object was not the expected
