@@ -19,6 +19,8 @@ const (
 	leftPrefix = "left-"
 	// recordTimeout bounds an access to a disk that may hang.
 	recordTimeout = 2 * time.Second
+	// leftKept is how old a record of a departure without a migration must be to be removed.
+	leftKept = 7 * 24 * time.Hour
 )
 
 // explainExit finds out whether QEMU has ended because the guest has left, or the guest ran
@@ -93,6 +95,30 @@ func (s *side) removeDeparture() {
 	file := s.leftFile()
 	if err := durable.Within(ctx, file, func() error { return os.Remove(file) }); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.log.Warn("cannot remove what was written down of a migration", "err", err)
+	}
+}
+
+// removeDepartures removes old records of departures whose migrations ended while no agent ran.
+// sides has the migrations that may need theirs. The age keeps the records where the agent is
+// shown no migrations because it has no right to list them.
+func (n *Node) removeDepartures(ctx context.Context, sides map[string]bool) {
+	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
+	defer cancel()
+	err := durable.Within(ctx, "remove what was written down of former migrations", func() error {
+		files, err := os.ReadDir(n.cfg.SocketDir)
+		for _, f := range files {
+			uid, left := strings.CutPrefix(f.Name(), leftPrefix)
+			info, infoErr := f.Info()
+			if !left || sides[uid] || infoErr != nil || time.Since(info.ModTime()) < leftKept {
+				continue
+			}
+			n.cfg.Log.Info("removing what was written down of a former migration", "migrationUID", uid)
+			err = errors.Join(err, os.Remove(filepath.Join(n.cfg.SocketDir, f.Name())))
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		n.cfg.Log.Warn("cannot remove what was written down of former migrations", "err", err)
 	}
 }
 

@@ -260,3 +260,25 @@ func TestAControlConnectionEndsAfterThePeerTimeout(t *testing.T) {
 		}
 	})
 }
+
+// Given records of guests that have left, of migrations that ended while no agent ran. When an
+// agent starts, then it removes those that are old and that no migration of this node needs.
+// Otherwise each such migration would leave a file for ever.
+func TestARecordOfADepartureEndsWithItsMigration(t *testing.T) {
+	w := given(t)
+	w.m.Status.Phase = kubevirt.MigrationRunning
+	w.dirs["a"] = t.TempDir()
+	for name, age := range map[string]time.Duration{"left-old": 8 * 24 * time.Hour, "left-young": time.Hour, "left-m-1": 8 * 24 * time.Hour} {
+		file, then := filepath.Join(w.dirs["a"], name), time.Now().Add(-age)
+		if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Chtimes(file, then, then)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func(name string) bool { _, err := os.Stat(filepath.Join(w.dirs["a"], name)); return err == nil }
+	w.stays = map[string]hypervisor.Stay{"a": hypervisor.StayUnknown, "b": hypervisor.StayUnknown} // the migration goes on
+	w.start()
+	w.eventually("the old one is removed", func() bool { return !there("left-old") })
+	if !there("left-young") || !there("left-m-1") {
+		t.Error("one that may be needed is removed, too")
+	}
+}

@@ -126,6 +126,7 @@ func (n *Node) reconcile(ctx context.Context) {
 	}
 	n.mu.Unlock()
 	if first {
+		n.wg.Go(func() { n.removeDepartures(ctx, seen) })
 		n.cfg.VMs.Changed("", "") // it was MigrationUnknown for all VMs
 	}
 }
