@@ -41,7 +41,7 @@ const (
 // Run runs the webhooks and controllers until ctx ends. It returns an error if they
 // cannot be started or the lease is lost.
 func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
-	bridge := logr.FromSlogHandler(log.Handler())
+	bridge := logr.FromSlogHandler(quiet{log.Handler()})
 	ctrllog.SetLogger(bridge)
 	klog.SetLogger(bridge)
 	mgr, keeper, err := o.manager(bridge)
