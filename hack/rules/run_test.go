@@ -104,6 +104,7 @@ func clusterController(t *testing.T) program {
 		m.InvalidSettings(1)
 		m.TaintedVMIs(2, 1)
 		m.NodesReadable()
+		m.LeftoverRemoved(controller.LeftPod)
 	}}
 }
 

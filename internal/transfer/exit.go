@@ -3,11 +3,14 @@ package transfer
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -19,8 +22,8 @@ const (
 	leftPrefix = "left-"
 	// recordTimeout bounds an access to a disk that may hang.
 	recordTimeout = 2 * time.Second
-	// leftKept is how old a record of a departure without a migration must be to be removed.
-	leftKept = 7 * 24 * time.Hour
+	// maxLeft bounds what is read of such a record: the migration's namespace and name.
+	maxLeft = 512
 )
 
 // explainExit finds out whether QEMU has ended because the guest has left, or the guest ran
@@ -77,11 +80,13 @@ func (s *side) recordDeparture(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	dir, name := filepath.Split(s.leftFile())
+	m, _ := s.snapshot()
+	text := []byte(m.Namespace + "/" + m.Name)
 	err := durable.Within(ctx, "write that a guest has left", func() error {
 		if err := durable.Real().MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
-		return durable.Real().WriteFile(dir, name, nil, 0o600)
+		return durable.Real().WriteFile(dir, name, text, 0o600)
 	})
 	if err != nil {
 		s.log.Error("cannot write down that the guest has left; going on without", "err", err)
@@ -98,28 +103,61 @@ func (s *side) removeDeparture() {
 	}
 }
 
-// removeDepartures removes old records of departures whose migrations ended while no agent ran.
-// sides has the migrations that may need theirs. The age keeps the records where the agent is
-// shown no migrations because it has no right to list them.
+// removeDepartures removes the records of departures of migrations that were deleted while no
+// agent ran. sides has the migrations that may need theirs.
 func (n *Node) removeDepartures(ctx context.Context, sides map[string]bool) {
+	var files []fs.DirEntry
+	err := within(ctx, "read what was written down of migrations", func() (err error) { files, err = os.ReadDir(n.cfg.SocketDir); return err })
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil {
+		n.cfg.Log.Warn("cannot look for what was written down of former migrations", "err", err)
+	}
+	for _, f := range files {
+		uid, left := strings.CutPrefix(f.Name(), leftPrefix)
+		if !left || sides[uid] || ctx.Err() != nil {
+			continue
+		}
+		if err := n.removeDeparture(ctx, uid); err != nil {
+			n.cfg.Log.Warn("cannot remove what was written down of a migration", "migrationUID", uid, "err", err)
+		}
+	}
+}
+
+// removeDeparture removes a record if the API server confirms that its migration is gone.
+func (n *Node) removeDeparture(ctx context.Context, uid string) error {
+	file := filepath.Join(n.cfg.SocketDir, leftPrefix+uid)
+	var text []byte
+	if err := within(ctx, file, func() (err error) { text, err = readStart(file, maxLeft); return err }); err != nil {
+		return err
+	}
+	m := &Migration{}
+	namespace, name, ok := strings.Cut(string(text), "/")
+	if m.Namespace, m.Name, m.UID = namespace, name, types.UID(uid); !ok {
+		return nil // of an agent that wrote no names
+	}
+	asked, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	if gone, err := n.cfg.Cluster.Gone(asked, m); err != nil || !gone {
+		return err
+	}
+	n.cfg.Log.Info("removing what was written down of a former migration", "namespace", namespace, "migration", name)
+	return within(ctx, file, func() error { return os.Remove(file) })
+}
+
+// readStart reads at most the first bytes of a file.
+func readStart(file string, most int64) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	return io.ReadAll(io.LimitReader(f, most))
+}
+
+// within calls f with the time of a record.
+func within(ctx context.Context, what string, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
-	err := durable.Within(ctx, "remove what was written down of former migrations", func() error {
-		files, err := os.ReadDir(n.cfg.SocketDir)
-		for _, f := range files {
-			uid, left := strings.CutPrefix(f.Name(), leftPrefix)
-			info, infoErr := f.Info()
-			if !left || sides[uid] || infoErr != nil || time.Since(info.ModTime()) < leftKept {
-				continue
-			}
-			n.cfg.Log.Info("removing what was written down of a former migration", "migrationUID", uid)
-			err = errors.Join(err, os.Remove(filepath.Join(n.cfg.SocketDir, f.Name())))
-		}
-		return err
-	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		n.cfg.Log.Warn("cannot remove what was written down of former migrations", "err", err)
-	}
+	return durable.Within(ctx, what, f)
 }
 
 // removeSockets removes the sockets of an agent that was killed.

@@ -309,10 +309,10 @@ func (h host) UpdateStatus(_ context.Context, m *Migration, phase kubevirt.Migra
 	return nil
 }
 
-func (h host) Gone(context.Context, *Migration) (bool, error) {
+func (h host) Gone(_ context.Context, m *Migration) (bool, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
-	return h.w.stripped, nil
+	return h.w.stripped || m.UID != h.w.m.UID, nil
 }
 
 func (h host) Migrate(ctx context.Context, o hypervisor.Outgoing) error {
