@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
@@ -131,9 +129,11 @@ func (n *Node) removeDeparture(ctx context.Context, uid string) error {
 	}
 	m := &Migration{}
 	namespace, name, ok := strings.Cut(string(text), "/")
-	if m.Namespace, m.Name, m.UID = namespace, name, types.UID(uid); !ok {
+	if !ok {
 		return nil // of an agent that wrote no names
 	}
+	m.Namespace, m.Name = namespace, name
+	set(&m.UID, uid)
 	asked, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	if gone, err := n.cfg.Cluster.Gone(asked, m); err != nil || !gone {
@@ -142,6 +142,9 @@ func (n *Node) removeDeparture(ctx context.Context, uid string) error {
 	n.cfg.Log.Info("removing what was written down of a former migration", "namespace", namespace, "migration", name)
 	return within(ctx, file, func() error { return os.Remove(file) })
 }
+
+// set sets a string of a type that this package does not import.
+func set[S ~string](to *S, text string) { *to = S(text) }
 
 // readStart reads at most the first bytes of a file.
 func readStart(file string, most int64) ([]byte, error) {
