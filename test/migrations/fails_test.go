@@ -92,6 +92,8 @@ func TestAMigrationThatCannotBeFailsWithOneLine(t *testing.T) {
 	s := given(t)
 	controller(t)
 	s.failed(s.Migrate("of-nobody", "gone"), "gone")
+	s.failed(s.Migrate("of-another-namespace", "other/vm"), "its own namespace")
+	s.failed(s.Migrate("of-no-name", ".."), "no VirtualMachineInstance")
 	s.vm("vm")
 	s.SetStatus(s.vmi("vm"), `{"conditions":[{"type":"LiveMigratable","status":"False","reason":"HostDevice","message":"a host device"}]}`)
 	s.failed(s.Migrate("of-a-device", "vm"), "a host device")
