@@ -115,7 +115,7 @@ func (n *Node) removeDepartures(ctx context.Context, sides map[string]bool) {
 			continue
 		}
 		if err := n.removeDeparture(ctx, uid); err != nil {
-			n.cfg.Log.Warn("cannot remove what was written down of a migration", "migrationUID", uid, "err", err)
+			n.cfg.Log.Warn("cannot remove what was written down of a migration", "uid", uid, "err", err)
 		}
 	}
 }

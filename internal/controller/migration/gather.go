@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -79,7 +79,7 @@ func precededBy(m *object, all []object, vmi *kubevirt.VirtualMachineInstance) s
 // vmi reads the migration's VMI. It is nil only if a live read proves that there is none.
 func (r *reconciler) vmi(ctx context.Context, m *kubevirt.VirtualMachineInstanceMigration) (*kubevirt.VirtualMachineInstance, error) {
 	key := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
-	if key.Name == "" || len(path.IsValidPathSegmentName(key.Name)) > 0 {
+	if key.Name == "" || len(content.IsPathSegmentName(key.Name)) > 0 {
 		return nil, nil //nolint:nilnil // no VMI has this name, and the API server cannot be asked for it
 	}
 	vmi := &kubevirt.VirtualMachineInstance{}

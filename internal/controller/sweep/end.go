@@ -8,7 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
@@ -82,7 +82,7 @@ func (s *sweeper) endMigration(m *kubevirt.VirtualMachineInstanceMigration) endi
 	return func(ctx context.Context, l *live) (client.Object, string, error) {
 		var v *kubevirt.VirtualMachineInstance
 		var err error
-		if name := m.Spec.VMIName; name != "" && len(path.IsValidPathSegmentName(name)) == 0 { // a name that a VMI can have
+		if name := m.Spec.VMIName; name != "" && len(content.IsPathSegmentName(name)) == 0 { // a name that a VMI can have
 			if v, err = l.vmi(ctx, client.ObjectKey{Namespace: m.Namespace, Name: name}); err != nil {
 				return nil, "", err
 			}

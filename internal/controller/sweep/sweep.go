@@ -150,13 +150,13 @@ func (s *sweeper) end(ctx context.Context, l *live, x *suspect) error {
 		return nil
 	}
 	s.Log.Info("a leftover is removed", "kind", x.kind, "object", x.of.GetNamespace()+"/"+x.of.GetName(), "why", why)
-	s.Events.Eventf(about, nil, corev1.EventTypeNormal, "LeftoverRemoved", "Sweep", "%s", text(x, about, why))
+	s.Events.Eventf(about, nil, corev1.EventTypeNormal, "LeftoverRemoved", "Sweep", "%s", text(x, why))
 	s.Meter.LeftoverRemoved(x.kind)
 	return nil
 }
 
 // text returns the text of an Event.
-func text(x *suspect, about client.Object, why string) string {
+func text(x *suspect, why string) string {
 	what := map[metrics.Leftover]string{
 		metrics.LeftMark: "the mark is taken back", metrics.LeftLabel: "the label of a migration's target is removed",
 		metrics.LeftPod: "launcher pod " + x.of.GetName() + " is deleted", metrics.LeftBudget: "disruption budget " + x.of.GetName() + " is deleted",
