@@ -70,7 +70,7 @@ func given(t *testing.T) *world {
 			return c.Get(ctx, key, o, options...)
 		},
 	})
-	w.sweeper = &sweeper{Client: writes, Config: Config{
+	w.sweeper = &sweeper{Client: writes, synced: func(context.Context) error { return nil }, Config: Config{
 		Log: slog.New(slog.NewTextHandler(&w.log, nil)), Live: live, Events: w.events, Settings: settings.New(nil, func() bool { return false }),
 		Meter: metrics.New(w.registry), Evacuations: true, Migrations: true, Budgets: true, Nodes: true, Again: w.again,
 	}}

@@ -65,7 +65,7 @@ func (s *sweeper) readCache(ctx context.Context) (*cached, error) {
 	for i := range c.vmis {
 		c.byName[client.ObjectKeyFromObject(&c.vmis[i])] = &c.vmis[i]
 	}
-	if !s.Nodes || !s.Evacuations && !s.Migrations { // nobody watches nodes
+	if !s.readsNodes() {
 		return c, nil
 	}
 	var nodes corev1.NodeList

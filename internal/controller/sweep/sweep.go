@@ -13,12 +13,14 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
@@ -56,20 +58,56 @@ type sweeper struct {
 	Config
 	client.Client // reads the cache
 
-	told sync.Map // UIDs of the migrations that Again has got
+	synced func(context.Context) error // waits until the cache has all that is swept
+	told   sync.Map                    // UIDs of the migrations that Again has got
 }
 
 // Add adds the sweep to the manager. It runs in the elected replica, once the caches are
 // synced.
 func Add(mgr ctrl.Manager, cfg Config) error {
-	return mgr.Add(&sweeper{Config: cfg, Client: mgr.GetClient()})
+	s := &sweeper{Config: cfg, Client: mgr.GetClient()}
+	s.synced = func(ctx context.Context) error {
+		for _, kind := range s.kinds() {
+			// The controllers watch them, too, but perhaps not yet: without an informer a list fails,
+			// and with one that is not synced it is empty.
+			if _, err := mgr.GetCache().GetInformer(ctx, kind); err != nil {
+				return fmt.Errorf("cache of %T: %w", kind, err)
+			}
+		}
+		return nil
+	}
+	return mgr.Add(s)
 }
+
+// kinds returns what is read from the cache.
+func (s *sweeper) kinds() []client.Object {
+	all := []client.Object{&kubevirt.VirtualMachineInstance{}, &kubevirt.VirtualMachineInstanceMigration{}}
+	if s.Migrations {
+		all = append(all, &corev1.Pod{})
+	}
+	if s.Budgets {
+		all = append(all, &policyv1.PodDisruptionBudget{})
+	}
+	if s.readsNodes() {
+		all = append(all, &corev1.Node{})
+	}
+	return all
+}
+
+// readsNodes reports whether nodes may be read, and are watched.
+func (s *sweeper) readsNodes() bool { return s.Nodes && (s.Evacuations || s.Migrations) }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable.
 func (s *sweeper) NeedLeaderElection() bool { return true }
 
 // Start sweeps at once and then at intervals, until ctx ends.
 func (s *sweeper) Start(ctx context.Context) error {
+	if err := s.synced(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil // the controller ends
+		}
+		return err
+	}
 	timer := time.NewTicker(every)
 	defer timer.Stop()
 	for {
