@@ -26,6 +26,7 @@ func migrations() resource {
 	return resource{"kubevirt.io", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"}
 }
 func pods() resource       { return resource{"", "Pod", "pods"} }
+func nodes() resource      { return resource{"", "Node", "nodes"} }
 func events() resource     { return resource{"", "Event", "events"} }
 func configMaps() resource { return resource{"", "ConfigMap", "configmaps"} }
 func crds() resource {

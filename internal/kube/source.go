@@ -105,11 +105,16 @@ func (s *Source) create(ctx context.Context, r resource, namespace string, o map
 
 // patchStatus patches the status of an object.
 func (s *Source) patchStatus(ctx context.Context, r resource, k key, how types.PatchType, patch any) error {
+	return s.patch(ctx, r, k, "status", how, patch)
+}
+
+// patch patches an object, or a subresource of it.
+func (s *Source) patch(ctx context.Context, r resource, k key, subresource string, how types.PatchType, patch any) error {
 	text, err := json.Marshal(patch)
 	if err != nil {
 		return fmt.Errorf("encode it: %w", err)
 	}
-	a, err := ask(ctx, r.of(s.client.Load().Patch(how)).Namespace(k.namespace).Name(k.name).SubResource("status").Body(text))
+	a, err := ask(ctx, r.of(s.client.Load().Patch(how)).NamespaceIfScoped(k.namespace, k.namespace != "").Name(k.name).SubResource(subresource).Body(text))
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,10 @@ const (
 	// migrations of its own node.
 	SourceNodeLabel = "vmgrace.io/source-node"
 	TargetNodeLabel = "vmgrace.io/target-node"
+	// TakesMigrationsLabel is TakesMigrations on Nodes whose agent takes migrations. Target
+	// pods prefer such Nodes.
+	TakesMigrationsLabel = "vmgrace.io/takes-migrations"
+	TakesMigrations      = "true"
 	// Finalizer keeps a migration until it has ended.
 	Finalizer = "vmgrace.io/migration"
 	// SignerName is the signer of the agents' certificates. CommonNamePrefix precedes the

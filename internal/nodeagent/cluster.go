@@ -32,6 +32,9 @@ func (n *node) openCluster(context.Context) error {
 func (n *node) runCluster(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.vmis.Run(ctx) })
+	if n.label != nil {
+		group.Go(func() error { n.label.Run(ctx); return nil })
+	}
 	if n.moves != nil {
 		group.Go(func() error { return n.moves.run(ctx) })
 	}

@@ -44,6 +44,21 @@ func (m *migrations) off() string {
 	return ""
 }
 
+// takes reports whether VMs can be moved to this node.
+func (m *migrations) takes() bool { return m.off() == "" && m.identity.Certificate() != nil }
+
+// nodeLabel returns nil in a dry run. Where migrations are off it removes the label that a
+// former agent has set.
+func (n *node) nodeLabel() *kube.NodeLabel {
+	switch {
+	case n.DryRun:
+		return nil
+	case n.moves == nil:
+		return kube.NewNodeLabel(n.vmis, nil)
+	}
+	return kube.NewNodeLabel(n.vmis, n.moves.takes)
+}
+
 // migrations returns nil if migrations are off, without libvirt, and in a dry run.
 func (n *node) migrations(records []grace.Record, boot string) *migrations {
 	if n.Migration.Listen == "" || n.DryRun || n.driver.libvirt == nil {
@@ -84,7 +99,7 @@ func (m *migrations) run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { m.watch.Run(ctx) })
-	running.Go(func() { m.identity.Run(ctx, m.sides.Changed) })
+	running.Go(func() { m.identity.Run(ctx, func() { m.sides.Changed(); m.node.label.Changed() }) })
 	m.sides.Run(ctx, l, m.address(l.Addr()))
 	return nil
 }

@@ -40,6 +40,7 @@ type node struct {
 	agent      *agent.Agent
 	moves      *migrations // nil without live migrations
 	migratable *migratable.Conditions
+	label      *kube.NodeLabel // nil with --standalone and in a dry run
 	points     failpoint.Points
 }
 
@@ -119,6 +120,7 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 		n.meter.WatchUp(n.vmis.Up)
 		config.Cluster = n.vmis
 		n.moves, n.migratable = n.migrations(known, boot), n.conditions()
+		n.label = n.nodeLabel()
 	}
 	if n.moves != nil {
 		config.Migration = n.moves.sides.MigrationOf

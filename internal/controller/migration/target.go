@@ -2,6 +2,7 @@ package migration
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -47,6 +48,7 @@ func targetPod(w wanted, source *corev1.Pod) *corev1.Pod {
 		p.Annotations[migration.AddedSelectorAnnotation] = added
 	}
 	addAntiAffinity(&p.Spec, w.vmi)
+	preferTakers(&p.Spec)
 	avoid(&p.Spec, w.avoid)
 	return p
 }
@@ -128,6 +130,29 @@ func addAntiAffinity(spec *corev1.PodSpec, vmi *kubevirt.VirtualMachineInstance)
 	})
 }
 
+// preferTakers makes the scheduler prefer nodes whose agent takes migrations.
+func preferTakers(spec *corev1.PodSpec) {
+	term := corev1.PreferredSchedulingTerm{Weight: takersWeight, Preference: corev1.NodeSelectorTerm{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: migration.TakesMigrationsLabel, Operator: corev1.NodeSelectorOpIn, Values: []string{migration.TakesMigrations}}},
+	}}
+	terms := preferred(spec)
+	if !slices.ContainsFunc(*terms, func(t corev1.PreferredSchedulingTerm) bool { return reflect.DeepEqual(t, term) }) {
+		*terms = append(*terms, term) // else the source has it, from an earlier migration or its user
+	}
+}
+
+// takersWeight is less than avoidWeight: a node at which a migration has failed comes after
+// one without the label.
+const takersWeight = 50
+
+// preferred returns the preferred node affinity. spec.Affinity is not nil.
+func preferred(spec *corev1.PodSpec) *[]corev1.PreferredSchedulingTerm {
+	if spec.Affinity.NodeAffinity == nil {
+		spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	return &spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+}
+
 // nodeField is the field by which an affinity matches a node's name.
 const nodeField = "metadata.name"
 
@@ -135,10 +160,7 @@ const nodeField = "metadata.name"
 // which only this controller uses.
 func avoid(spec *corev1.PodSpec, nodes []string) {
 	for _, node := range nodes {
-		if spec.Affinity.NodeAffinity == nil {
-			spec.Affinity.NodeAffinity = &corev1.NodeAffinity{}
-		}
-		terms := &spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+		terms := preferred(spec)
 		*terms = append(*terms, corev1.PreferredSchedulingTerm{Weight: avoidWeight, Preference: corev1.NodeSelectorTerm{
 			MatchFields: []corev1.NodeSelectorRequirement{{Key: nodeField, Operator: corev1.NodeSelectorOpNotIn, Values: []string{node}}},
 		}})
