@@ -60,17 +60,23 @@ func makeNode(name string) error {
 	if err := errors.Join(shared.TryMake(ctx, n, rig.NodeReady), shared.TryMake(ctx, pod, "")); err != nil {
 		return err
 	}
+	c, err := agentOf(ctx, &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID})
+	shared.agents[name] = c
+	return err
+}
+
+// agentOf returns a client with a token of the agents' service account, bound to this pod.
+// The token of nil names no node.
+func agentOf(ctx context.Context, pod *authenticationv1.BoundObjectReference) (client.Client, error) {
 	token := &authenticationv1.TokenRequest{}
-	token.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID}
+	token.Spec.BoundObjectRef = pod
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: rig.Ours, Name: "node-agent"}}
 	if err := shared.SubResource("token").Create(ctx, account, token); err != nil {
-		return err
+		return nil, err
 	}
 	cfg := rest.AnonymousClientConfig(shared.Config)
 	cfg.BearerToken, cfg.QPS = token.Status.Token, -1
-	c, err := client.New(cfg, client.Options{Scheme: shared.Scheme()})
-	shared.agents[name] = c
-	return err
+	return client.New(cfg, client.Options{Scheme: shared.Scheme()})
 }
 
 // controller starts one cluster-controller with the shipped rights.

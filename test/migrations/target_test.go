@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/rig"
 )
@@ -62,7 +63,7 @@ func TestARetryPrefersAnotherNode(t *testing.T) {
 	s.stays(m) // a migration called retry has begun
 	p := s.comesTarget(rig.Read[kubevirt.VirtualMachineInstanceMigration](s.Space, "retry"))
 	terms := p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
-	if len(terms) != 1 || terms[0].Preference.MatchFields[0].Values[0] != "node-b" {
+	if len(terms) != 2 || terms[0].Preference.MatchExpressions[0].Key != migration.TakesMigrationsLabel || terms[1].Preference.MatchFields[0].Values[0] != "node-b" {
 		t.Errorf("preferred: %+v", terms)
 	}
 }

@@ -116,7 +116,7 @@ func TestWhatAMigrationAddsIsNotTheNextOnes(t *testing.T) {
 		t.Errorf("selector %v", p.Spec.NodeSelector)
 	}
 	terms := p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
-	if len(terms) != 3 || terms[1].Weight != 100 || terms[1].Preference.MatchFields[0].Values[0] != "x" || p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
+	if len(terms) != 4 || terms[2].Weight != 100 || terms[2].Preference.MatchFields[0].Values[0] != "x" || p.Spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 		t.Errorf("preferred %+v", terms)
 	}
 
@@ -124,10 +124,42 @@ func TestWhatAMigrationAddsIsNotTheNextOnes(t *testing.T) {
 	if !maps.Equal(next.Spec.NodeSelector, map[string]string{"disk": "ssd"}) || next.Annotations[migration.AddedSelectorAnnotation] != "" {
 		t.Errorf("selector %v, annotations %v", next.Spec.NodeSelector, next.Annotations)
 	}
-	if terms := next.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution; !reflect.DeepEqual(terms, []corev1.PreferredSchedulingTerm{mine}) {
+	if terms := next.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution; !reflect.DeepEqual(terms, []corev1.PreferredSchedulingTerm{mine, takers()}) {
 		t.Errorf("preferred %+v", terms)
 	}
 	if anti := next.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution; len(anti) != 1 {
 		t.Errorf("anti-affinity %+v", anti)
+	}
+}
+
+// takers is the preference for nodes whose agent takes migrations.
+func takers() corev1.PreferredSchedulingTerm {
+	return corev1.PreferredSchedulingTerm{Weight: 50, Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{
+		{Key: "vmgrace.io/takes-migrations", Operator: corev1.NodeSelectorOpIn, Values: []string{"true"}}}}}
+}
+
+// Given a source pod without affinity, one that a user has given the same preference, and
+// the copy of a copy. Then each target prefers nodes that take migrations once.
+func TestATargetPrefersNodesThatTakeMigrationsOnce(t *testing.T) {
+	users := &corev1.Pod{Spec: corev1.PodSpec{Affinity: &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
+		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{takers()}}}}}
+	for name, source := range map[string]*corev1.Pod{
+		"no affinity": {}, "the user's": users, "a copy": targetPod(aMove(), &corev1.Pod{}), "a copy of a copy": targetPod(aMove(), targetPod(aMove(), &corev1.Pod{})),
+	} {
+		terms := targetPod(aMove(), source).Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
+		if !reflect.DeepEqual(terms, []corev1.PreferredSchedulingTerm{takers()}) {
+			t.Errorf("%s: %+v", name, terms)
+		}
+	}
+}
+
+// A node without the label is preferred to one with it at which a migration has failed.
+func TestAnAvoidedNodesLabelDoesNotMakeUpForIt(t *testing.T) {
+	w := aMove()
+	w.avoid = []string{"x"}
+	for _, term := range targetPod(w, &corev1.Pod{}).Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution {
+		if avoids := len(term.Preference.MatchFields) > 0; avoids != (term.Weight > takers().Weight) {
+			t.Errorf("%+v", term)
+		}
 	}
 }
