@@ -5,9 +5,12 @@ package migrations
 import (
 	"context"
 	"maps"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -44,12 +47,15 @@ func TestAnAgentLabelsItsOwnNodeAndNothingElse(t *testing.T) {
 		"an annotation":         `{"metadata":{"annotations":{"vmgrace.io/fenced":"x"}}}`,
 		"a removed annotation":  `{"metadata":{"annotations":null}}`,
 		"a finalizer":           `{"metadata":{"finalizers":["a.b/c"]}}`,
-		"an owner":              `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node-b","uid":"u"}]}}`,
 		"a taint":               `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","effect":"NoExecute"}]}}`,
 		"a cordon":              `{"spec":{"unschedulable":true}}`,
 		"a taint and the label": `{"metadata":{"labels":{"vmgrace.io/takes-migrations":"true"}},"spec":{"taints":[{"key":"mine","effect":"NoSchedule"}]}}`,
 	} {
 		refused(t, what, try(own, patch))
+	}
+	// Admission of the API server may refuse this before the policy does.
+	if err := try(own, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node-b","uid":"u"}]}}`); !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		t.Errorf("an owner: %v", err)
 	}
 	kit.Must(t, try(own, set))
 	kit.Must(t, try(own, set)) // again, as it is
@@ -64,5 +70,33 @@ func TestAnAgentLabelsItsOwnNodeAndNothingElse(t *testing.T) {
 	kit.Must(t, try(own, unset))
 	if is := rig.Read[corev1.Node](shared.In(t, ""), "node-a"); !maps.Equal(is.Labels, before.Labels) {
 		t.Errorf("labels %v", is.Labels)
+	}
+}
+
+// Given agents that RBAC gives more rights to Nodes than shipped, as a cluster's own role may.
+// Then the policy still refuses what is no label.
+func TestAnAgentWithMoreRightsChangesNoNodeEither(t *testing.T) {
+	ctx := t.Context()
+	meta := metav1.ObjectMeta{Name: "more-of-nodes"}
+	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"nodes", "nodes/status"}, Verbs: []string{"create", "patch", "delete"}}}}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: meta.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "node-agent", Namespace: rig.Ours}}}
+	for _, o := range []client.Object{role, binding} {
+		kit.Must(t, shared.Create(ctx, o))
+		t.Cleanup(func() { kit.Must(t, shared.Delete(context.Background(), o)) })
+	}
+	own, n := shared.agents["node-a"], &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-a"}}
+	for what, try := range map[string]func() error{
+		"its status": func() error {
+			return own.Status().Patch(ctx, n.DeepCopy(), rig.Merge(`{"status":{"conditions":[{"type":"x","status":"True"}]}}`))
+		},
+		"another Node": func() error { return own.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-z"}}) },
+		"its deletion": func() error { return own.Delete(ctx, n.DeepCopy()) },
+	} {
+		kit.Eventually(t, what+" is refused by the policy", func() bool { // by RBAC at first
+			err := try()
+			return err != nil && strings.Contains(err.Error(), "nothing else of it")
+		})
 	}
 }
