@@ -130,7 +130,7 @@ func (f Facts) agentTimeout() string {
 	if f.in(kubevirt.MigrationTargetReady) {
 		node = f.state().SourceNode
 	}
-	return fmt.Sprintf("the agent of node %s did not take the migration on within %v of %s: look at its log and its --migration-listen", node, AgentTimeout, f.phase())
+	return fmt.Sprintf("the agent of node %s did not take the migration on within %v of %s: look whether it runs there, at its version, its log and its --migration-listen", node, AgentTimeout, f.phase())
 }
 
 func (f Facts) waitsFor() string {
