@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/vmgrace/vmgrace/internal/migration"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 const (
@@ -28,6 +29,7 @@ const (
 type NodeLabel struct {
 	takes   func() bool // nil: never
 	set     func(ctx context.Context, takes bool) error
+	now     func() grace.Mono
 	log     *slog.Logger
 	changed chan struct{}
 }
@@ -35,7 +37,7 @@ type NodeLabel struct {
 // NewNodeLabel shares the connection of a Source. takes returns whether this agent takes
 // migrations now; it is nil if this agent never does.
 func NewNodeLabel(s *Source, takes func() bool) *NodeLabel {
-	return &NodeLabel{takes: takes, set: s.labelNode, log: s.log, changed: make(chan struct{}, 1)}
+	return &NodeLabel{takes: takes, set: s.labelNode, now: s.now, log: s.log, changed: make(chan struct{}, 1)}
 }
 
 // Changed is called when the result of takes may have changed. It does not block.
@@ -43,16 +45,15 @@ func (l *NodeLabel) Changed() { wake(l.changed) }
 
 // Run keeps the label until ctx ends. It is called after the Source's Open.
 func (l *NodeLabel) Run(ctx context.Context) {
-	unableSince, retry, logged := time.Now(), labelRetry(), ""
+	took, unableSince := false, l.now()
+	retry, logged := labelRetry(), ""
 	for {
 		takes := l.takes != nil && l.takes()
-		switch {
-		case takes:
-			unableSince = time.Time{}
-		case unableSince.IsZero():
-			unableSince = time.Now()
+		if took && !takes {
+			unableSince = l.now()
 		}
-		pause := time.Until(unableSince.Add(labelGrace))
+		took = takes
+		pause := unableSince.Add(labelGrace).Sub(l.now())
 		if takes || l.takes == nil || pause <= 0 {
 			err := l.set(ctx, takes)
 			if pause = retry.Step(); err == nil {

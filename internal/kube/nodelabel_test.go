@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
 // labelRig is a NodeLabel whose Node is a variable.
@@ -29,7 +31,7 @@ type labelRig struct {
 // newLabelRig returns one whose agent may take migrations.
 func newLabelRig() *labelRig {
 	r := &labelRig{begin: time.Now()}
-	r.NodeLabel = &NodeLabel{takes: r.takesNow.Load, log: slog.New(slog.NewTextHandler(&r.log, nil)), changed: make(chan struct{}, 1)}
+	r.NodeLabel = &NodeLabel{takes: r.takesNow.Load, now: func() grace.Mono { return grace.Mono(time.Since(r.begin)) }, log: slog.New(slog.NewTextHandler(&r.log, nil)), changed: make(chan struct{}, 1)}
 	r.set = func(_ context.Context, takes bool) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
