@@ -117,6 +117,21 @@ func TestAnAgentThatTakesNoneRemovesTheLabel(t *testing.T) {
 			t.Error("it is there after a minute without a certificate")
 		}
 	})
+	// It cannot for less than a minute, and then for longer.
+	labelling(t, func(r *labelRig) { r.takesNow.Store(true) }, func(r *labelRig) {
+		r.after(time.Hour)
+		r.becomes(false)
+		r.after(59 * time.Second)
+		r.becomes(true)
+		r.after(59 * time.Second)
+		r.becomes(false)
+		if is, _ := r.after(59 * time.Second); !is {
+			t.Error("it is gone after less than a minute")
+		}
+		if is, _ := r.after(2 * time.Second); is {
+			t.Error("it is there after a minute")
+		}
+	})
 	// Its certificate expires, which nobody tells it.
 	labelling(t, func(r *labelRig) { r.takesNow.Store(true) }, func(r *labelRig) {
 		if is, _ := r.after(time.Minute); !is {
