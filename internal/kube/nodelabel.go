@@ -27,8 +27,8 @@ const (
 // NodeLabel keeps the label migration.TakesMigrationsLabel of this node's Node. It leaves
 // the label there when the agent ends.
 type NodeLabel struct {
-	takes   func() bool // nil: never
-	set     func(ctx context.Context, takes bool) error
+	takes   func() bool                                   // nil: never
+	set     func(ctx context.Context, value string) error // "": no label
 	now     func() grace.Mono
 	log     *slog.Logger
 	changed chan struct{}
@@ -55,7 +55,11 @@ func (l *NodeLabel) Run(ctx context.Context) {
 		took = takes
 		pause := unableSince.Add(labelGrace).Sub(l.now())
 		if takes || l.takes == nil || pause <= 0 {
-			err := l.set(ctx, takes)
+			value := ""
+			if takes {
+				value = migration.TakesMigrations
+			}
+			err := l.set(ctx, value)
 			if pause = retry.Step(); err == nil {
 				pause, retry, logged = wait.Jitter(labelInterval, 0.1), labelRetry(), ""
 			} else if text := err.Error(); text != logged && ctx.Err() == nil {
@@ -76,9 +80,9 @@ func labelRetry() wait.Backoff {
 	return wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.5, Steps: 20, Cap: labelInterval}
 }
 
-// labelNode sets or removes the label. It writes only what differs, and only to the Node
-// that it has read.
-func (s *Source) labelNode(ctx context.Context, takes bool) error {
+// labelNode sets the label, or removes it for "". It writes only what differs, and only to
+// the Node that it has read.
+func (s *Source) labelNode(ctx context.Context, value string) error {
 	ctx, cancel := context.WithTimeout(ctx, labelTimeout)
 	defer cancel()
 	k := key{"", s.node}
@@ -87,17 +91,17 @@ func (s *Source) labelNode(ctx context.Context, takes bool) error {
 		return err
 	}
 	is, there := o.Labels[migration.TakesMigrationsLabel]
-	if takes && is == migration.TakesMigrations || !takes && !there {
+	if is == value && there == (value != "") {
 		return nil
 	}
-	var value any // null removes it
-	if takes {
-		value = migration.TakesMigrations
+	label := &value
+	if value == "" {
+		label = nil // null removes it
 	}
-	patch := map[string]any{"metadata": map[string]any{"uid": o.UID, "labels": map[string]any{migration.TakesMigrationsLabel: value}}}
+	patch := map[string]any{"metadata": map[string]any{"uid": o.UID, "labels": map[string]any{migration.TakesMigrationsLabel: label}}}
 	if err := s.patch(ctx, nodes(), k, "", types.MergePatchType, patch); err != nil {
 		return fmt.Errorf("patch nodes: %w", err)
 	}
-	s.log.Info("the label of this node's Node was changed", "label", migration.TakesMigrationsLabel, "takes", takes)
+	s.log.Info("the label of this node's Node was changed", "label", migration.TakesMigrationsLabel, "value", value)
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // differs.
 func TestTheNodesLabelIsWrittenWhereItDiffers(t *testing.T) {
 	r := newRig(t)
-	if err := r.labelNode(t.Context(), true); !errors.Is(err, errGone) {
+	if err := r.labelNode(t.Context(), "true"); !errors.Is(err, errGone) {
 		t.Errorf("without a Node: %v", err)
 	}
 	path := "/api/v1/nodes/" + r.name
@@ -28,27 +28,27 @@ func TestTheNodesLabelIsWrittenWhereItDiffers(t *testing.T) {
 		delete(o.Labels, "kubernetes.io/hostname")
 		return o
 	}
-	label := func(takes bool, want map[string]string) string {
+	label := func(value string, want map[string]string) string {
 		t.Helper()
-		if err := r.labelNode(t.Context(), takes); err != nil {
+		if err := r.labelNode(t.Context(), value); err != nil {
 			t.Fatal(err)
 		}
 		o := read()
 		if !maps.Equal(o.Labels, want) {
-			t.Errorf("takes %v: %v, want %v", takes, o.Labels, want)
+			t.Errorf("%q: %v, want %v", value, o.Labels, want)
 		}
 		return o.ResourceVersion
 	}
 	with, without := map[string]string{"rack": "7", "vmgrace.io/takes-migrations": "true"}, map[string]string{"rack": "7"}
 	was := read().ResourceVersion
-	if is := label(false, without); is != was {
+	if is := label("", without); is != was {
 		t.Error("a Node without the label was written to")
 	}
-	was = label(true, with)
-	if is := label(true, with); is != was {
+	was = label("true", with)
+	if is := label("true", with); is != was {
 		t.Error("a Node with the label was written to")
 	}
 	r.must("PATCH", path, `{"metadata":{"labels":{"vmgrace.io/takes-migrations":"no"}}}`)
-	label(true, with)
-	label(false, without)
+	label("true", with)
+	label("", without)
 }

@@ -32,12 +32,12 @@ type labelRig struct {
 func newLabelRig() *labelRig {
 	r := &labelRig{begin: time.Now()}
 	r.NodeLabel = &NodeLabel{takes: r.takesNow.Load, now: func() grace.Mono { return grace.Mono(time.Since(r.begin)) }, log: slog.New(slog.NewTextHandler(&r.log, nil)), changed: make(chan struct{}, 1)}
-	r.set = func(_ context.Context, takes bool) error {
+	r.set = func(_ context.Context, value string) error {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.asked = append(r.asked, time.Since(r.begin))
 		if r.err == nil {
-			r.is = takes
+			r.is = value == "true"
 		}
 		return r.err
 	}
@@ -58,7 +58,7 @@ func (r *labelRig) node(is bool, err error) {
 
 // after returns what the Node has after a time.
 func (r *labelRig) after(d time.Duration) (is bool, asked []time.Duration) {
-	time.Sleep(d)
+	<-time.After(d)
 	synctest.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,6 +67,7 @@ func (r *labelRig) after(d time.Duration) (is bool, asked []time.Duration) {
 
 // labelling runs a NodeLabel in a bubble whose time does not depend on the machine.
 func labelling(t *testing.T, given func(r *labelRig), then func(r *labelRig)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		r := newLabelRig()
