@@ -112,7 +112,43 @@ type EvacuationPolicyStatus struct {
 	VMIs []TaintedVMI `json:"vmis,omitempty"`
 	// VMIsNotListed are more than fit in.
 	VMIsNotListed int32 `json:"vmisNotListed,omitempty"`
+	// NoExecute is what would become of the VMs of each node if that got a NoExecute taint.
+	// Nil without the feature gate, and beside KubeVirt.
+	NoExecute *NoExecuteEstimate `json:"noExecute,omitempty"`
 }
+
+// NoExecuteEstimate has the numbers of VMs of all nodes. It assumes that one node is tainted at
+// a time, and that the others have room.
+type NoExecuteEstimate struct {
+	// InTime are moved before their shutdowns have to begin.
+	InTime int32 `json:"inTime"`
+	// Late can be moved, but not in time at the limits of the settings.
+	Late int32 `json:"late"`
+	// NotMovable are shut down.
+	NotMovable int32 `json:"notMovable"`
+	// MigrationSeconds is how long a migration takes. Measured means that it is the median of
+	// the last ones, else it is assumed.
+	MigrationSeconds int64 `json:"migrationSeconds"`
+	Measured         bool  `json:"measured"`
+	// Nodes with VMs, the worst first.
+	Nodes []NodeEstimate `json:"nodes,omitempty"`
+	// NodesNotListed are more than fit in.
+	NodesNotListed int32 `json:"nodesNotListed,omitempty"`
+}
+
+// NodeEstimate is the part of a NoExecuteEstimate of one node.
+type NodeEstimate struct {
+	Name       string `json:"name"`
+	VMIs       int32  `json:"vmis"`
+	InTime     int32  `json:"inTime"`
+	Late       int32  `json:"late"`
+	NotMovable int32  `json:"notMovable"`
+	// Why those stay that are not movable, as "2 NotHeld, 1 NotMigratable".
+	Why string `json:"why,omitempty"`
+}
+
+// ConditionNoExecuteReady of the policy: True if each VM that can be moved would be in time.
+const ConditionNoExecuteReady = "NoExecuteReady"
 
 // ConditionTaintReplacement of the policy: True while VMs on tainted nodes are
 // replaced, False with the reason why none is.

@@ -59,6 +59,9 @@ type Disruption struct {
 	Unheld bool
 }
 
+// reasonMarked is the reason of a VM that is marked already.
+const reasonMarked = "Marked"
+
 // disruptionRules are read from top to bottom: the first that holds is why the VM is not
 // marked.
 var disruptionRules = []struct {
@@ -81,7 +84,7 @@ var disruptionRules = []struct {
 		return !d.Unheld && d.Strategy != kubevirt.StrategyExternal && HoldReason(d.HoldFor, d.Reason, "") == ""
 	}},
 	{"NodeNotReady", func(d *Disruption, _ *Settings) bool { return !d.NodeReady }},
-	{"Marked", func(d *Disruption, _ *Settings) bool {
+	{reasonMarked, func(d *Disruption, _ *Settings) bool {
 		return d.VMI.Marked() && d.VMI.Annotations[CauseAnnotation] == d.Reason
 	}},
 }
