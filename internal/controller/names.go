@@ -15,10 +15,11 @@ const (
 	migrations        = "migration"
 	podDisruption     = "pod-disruption"
 	taintReplacement  = "taint-replacement"
+	estimates         = "estimate"
 )
 
 func names() []string {
-	return []string{evictionWebhook, launcherWebhook, disruptionBudgets, evacuations, migrations, podDisruption, taintReplacement}
+	return []string{evictionWebhook, launcherWebhook, disruptionBudgets, evacuations, migrations, podDisruption, taintReplacement, estimates}
 }
 
 // besideKubeVirt reports whether the controller runs with --beside-kubevirt.

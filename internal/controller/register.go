@@ -17,6 +17,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/internal/controller/budget"
 	"github.com/vmgrace/vmgrace/internal/controller/disruption"
+	"github.com/vmgrace/vmgrace/internal/controller/estimate"
 	"github.com/vmgrace/vmgrace/internal/controller/evacuation"
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
@@ -93,6 +94,12 @@ func (o *Options) registered() map[string]func(*setup) error {
 			}
 			return taints.Add(s.Manager, taints.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings,
 				Meter: s.meter, Mover: o.mover(s), Conditions: !o.BesideKubeVirt})
+		},
+		estimates: func(s *setup) error {
+			if !s.nodes {
+				return nil // logged at the start
+			}
+			return estimate.Add(s.Manager, estimate.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
 		},
 	}
 }
@@ -191,7 +198,7 @@ func (o *Options) addSettings(s *setup) error {
 	if err := s.AddReadyzCheck("settings", func(*http.Request) error { return s.settings.Known() }); err != nil {
 		return err
 	}
-	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) && !o.runs(podDisruption) {
+	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) && !o.runs(podDisruption) && !o.runs(estimates) {
 		return nil
 	}
 	add := index.Add

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
 
 	"github.com/vmgrace/vmgrace/internal/migration"
 )
@@ -43,4 +44,15 @@ func LostSince(n *corev1.Node) time.Time {
 		}
 	}
 	return time.Time{}
+}
+
+// Tolerates reports whether a pod tolerates a taint without a time limit.
+func Tolerates(p *corev1.Pod, taint *corev1.Taint) bool {
+	quiet := klog.NewKlogr().V(10)
+	for i := range p.Spec.Tolerations {
+		if t := &p.Spec.Tolerations[i]; t.TolerationSeconds == nil && t.ToleratesTaint(quiet, taint, true) {
+			return true
+		}
+	}
+	return false
 }

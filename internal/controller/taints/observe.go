@@ -3,10 +3,10 @@ package taints
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -147,16 +147,7 @@ func (r *reconciler) vm(ctx context.Context, v *kubevirt.VirtualMachineInstance,
 
 // tolerates reports whether a pod tolerates a taint without a time limit.
 func tolerates(pod *corev1.Pod, taints []corev1.Taint, id replacement.TaintID) bool {
-	quiet := klog.NewKlogr().V(10)
-	for i := range taints {
-		if taints[i].Key != id.Key || string(taints[i].Effect) != id.Effect {
-			continue
-		}
-		for j := range pod.Spec.Tolerations {
-			if t := &pod.Spec.Tolerations[j]; t.TolerationSeconds == nil && t.ToleratesTaint(quiet, &taints[i], true) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(taints, func(t corev1.Taint) bool {
+		return t.Key == id.Key && string(t.Effect) == id.Effect && index.Tolerates(pod, &t)
+	})
 }
