@@ -50,7 +50,7 @@ func Abandoned(f AbandonedFacts) (remove bool, why string) {
 // that means that no event has told of it. vmiGone means that its VMI does not exist,
 // targetGone that its target's node does not.
 func Forgotten(m *kubevirt.VirtualMachineInstanceMigration, vmiGone, targetGone bool) (yes bool, why string) {
-	f := Facts{Migration: m, TargetNodeGone: targetGone}
+	f := Facts{Migration: m, TargetNode: NodeFacts{Gone: targetGone}}
 	switch {
 	case !m.Final():
 		aborted := begun(m) && f.state().AbortRequested // the source's agent is asked

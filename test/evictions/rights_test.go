@@ -95,7 +95,7 @@ func given(rules []rbacv1.PolicyRule) map[right]bool {
 // unused right would only help an attacker.
 func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 	shared.Kubectl(t, "delete", "secret,lease", "-n", rig.Ours, "vmgrace-cluster-controller", "--ignore-not-found")
-	all := replicas(t, 1, "--controllers=disruption-budgets,evacuation,taint-replacement", "--certificate-validity=15s")
+	all := replicas(t, 1, "--controllers=disruption-budgets,evacuation,taint-replacement,estimate", "--certificate-validity=15s")
 	const nodeName = "node-rights"
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Spec: corev1.NodeSpec{Unschedulable: true}}
 	shared.In(t, "").Make(n, rig.NodeReady)
