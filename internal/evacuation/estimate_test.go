@@ -96,6 +96,21 @@ func TestTheShortestHoldsBeginFirst(t *testing.T) {
 	}
 }
 
+// Given launchers with different allowances, in any order.
+func TestAnEstimateTakesEachLaunchersOwnAllowance(t *testing.T) {
+	s := noExecute()
+	s.Held = 1
+	all := slices.Concat(
+		atRisk(1, &s, func(v *AtRisk) { v.Allowance = "60" }),
+		atRisk(1, &s, func(v *AtRisk) { v.Allowance = "40" }),
+		atRisk(1, &s, func(v *AtRisk) { v.Allowance = "20" }),
+		atRisk(1, &s, func(v *AtRisk) { v.GraceSeconds = 60 }), // all of it is the shutdown's
+	)
+	if e := s.EstimateOf(all, 20*time.Second); e.InTime != 3 || e.Late != 1 || e.Hold != 0 {
+		t.Errorf("%+v; want 3 in time", e)
+	}
+}
+
 func TestAnEstimateSaysWhyAVMStays(t *testing.T) {
 	s := noExecute()
 	stays := func(reason string, change func(*AtRisk)) []AtRisk {

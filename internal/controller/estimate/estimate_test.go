@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -75,11 +76,14 @@ func (w *world) make(all ...client.Object) {
 	}
 }
 
-func (w *world) node(name string) *corev1.Node {
+func (w *world) node(name string, change ...func(*corev1.Node)) *corev1.Node {
 	w.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}}
+	for _, c := range change {
+		c(n)
+	}
 	w.make(n)
 	return n
 }
@@ -287,6 +291,39 @@ func TestWithoutGateOrPolicyNothingIsWritten(t *testing.T) {
 			t.Errorf("without the gate: %+v", s)
 		}
 	})
+}
+
+// Given VMs that have ended, have no launcher on their node, or are on a node that is not Ready
+// or not there, and no other node to go to. Those that a taint would find are counted, and none
+// is said to be moved.
+func TestOnlyVMsThatATaintFindsAreCounted(t *testing.T) {
+	w := given(t)
+	w.node("n1")
+	w.node("n2", func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	w.node("n3", func(n *corev1.Node) { n.Status.Conditions[0].Status = corev1.ConditionFalse })
+	on := func(node, name string, n int, change func(*kubevirt.VirtualMachineInstance, *corev1.Pod)) {
+		w.vms(name, n, func(v *kubevirt.VirtualMachineInstance, p *corev1.Pod) {
+			v.Status.NodeName, p.Spec.NodeName = node, node
+			change(v, p)
+		})
+	}
+	same := func(*kubevirt.VirtualMachineInstance, *corev1.Pod) {}
+	on("n1", "alone", 2, same)
+	on("n1", "ended", 1, func(v *kubevirt.VirtualMachineInstance, _ *corev1.Pod) { v.Status.Phase = kubevirt.VMIFailed })
+	on("n1", "elsewhere", 1, func(_ *kubevirt.VirtualMachineInstance, p *corev1.Pod) { p.Spec.NodeName = "n2" })
+	on("n1", "gone", 1, func(_ *kubevirt.VirtualMachineInstance, p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
+	on("n3", "lost", 1, same)
+	on("n4", "nowhere", 1, same)
+	w.make(newPolicy())
+	w.reconcile()
+	s := w.policy().Status.NoExecute
+	got := map[string]string{}
+	for _, n := range s.Nodes {
+		got[n.Name] = n.Why
+	}
+	if want := map[string]string{"n1": "2 NoOtherNode", "n3": "1 NodeNotReady", "n4": "1 NodeNotReady"}; !maps.Equal(got, want) || s.NotMovable != 4 || s.InTime != 0 {
+		t.Errorf("%v, %d not movable, %d in time; want %v", got, s.NotMovable, s.InTime, want)
+	}
 }
 
 // Given a policy whose status taint-replacement has written since it was read, then the write
