@@ -41,7 +41,7 @@ func (r *reconciler) tell(l *look, t nodeTaint) {
 	}
 	text := oneline.Cut(fmt.Sprintf("the node has got the taint %s:%s: %d of %d VMs are expected to be moved in time%s",
 		t.taint.Key, t.taint.Effect, e.InTime, len(found), l.rest(&e, found)), longest)
-	r.Log.Info(text, "node", t.node)
+	r.Log.Info("a node has got a NoExecute taint", "node", t.node, "what", text)
 	r.Events.Eventf(n.Node, nil, kind, "NoExecuteTaint", "Estimate", "%s", text)
 }
 
