@@ -50,6 +50,9 @@ func (s *VirtualMachineInstanceSpec) UnmarshalJSON(text []byte) error { decode(t
 func (s *VirtualMachineInstanceStatus) UnmarshalJSON(text []byte) error { decode(text, s); return nil }
 
 // UnmarshalJSON reads each field for itself.
+func (m *Mark) UnmarshalJSON(text []byte) error { decode(text, m); return nil }
+
+// UnmarshalJSON reads each field for itself.
 func (c *Condition) UnmarshalJSON(text []byte) error { decode(text, c); return nil }
 
 // UnmarshalJSON reads each field for itself.

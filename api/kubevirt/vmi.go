@@ -70,12 +70,27 @@ type VirtualMachineInstanceStatus struct {
 	Phase    VMIPhase `json:"phase,omitempty"`
 	NodeName string   `json:"nodeName,omitempty"`
 	// EvacuationNodeName is the mark: the node that the VM is to leave.
-	EvacuationNodeName string          `json:"evacuationNodeName,omitempty"`
-	Conditions         []Condition     `json:"conditions,omitempty"`
-	MigrationState     *MigrationState `json:"migrationState,omitempty"`
+	EvacuationNodeName string `json:"evacuationNodeName,omitempty"`
+	// Mark explains the mark, in the patch that sets it.
+	Mark           *Mark           `json:"vmgraceMark,omitempty"`
+	Conditions     []Condition     `json:"conditions,omitempty"`
+	MigrationState *MigrationState `json:"migrationState,omitempty"`
 	// FencedNodes are nodes from which the VM was moved after they had been fenced, oldest first. A
 	// copy of the VM that is left on one was given up.
 	FencedNodes []string `json:"vmgraceFencedNodes,omitempty"`
+}
+
+// Mark is why a VM is to leave its node.
+type Mark struct {
+	// NodeName is the node of the mark that this explains: an explanation that is left of
+	// another mark counts for nothing.
+	NodeName string `json:"nodeName"`
+	Cause    string `json:"cause"`
+	// Source is EvictionSourceDescheduler, or nobody in particular.
+	Source string `json:"source,omitempty"`
+	// Cordoned: while the mark stood, the node was seen to be unschedulable or to have the
+	// drain taint.
+	Cordoned bool `json:"cordoned,omitempty"`
 }
 
 // Condition is one of KubeVirt's: without an observed generation.

@@ -54,7 +54,7 @@ func (e Evacuee) stuck() bool {
 // endsWhenStuck reports whether a stuck VM is shut down: the policy says so, and it was not only
 // the descheduler that wanted it elsewhere.
 func (e Evacuee) endsWhenStuck() bool {
-	return e.ShutdownAfter && e.VMI.Annotations[kubevirt.EvictionSourceAnnotation] != kubevirt.EvictionSourceDescheduler
+	return e.ShutdownAfter && !ExplanationOf(e.VMI).Descheduler
 }
 
 func (e Evacuee) whyStuck() string {

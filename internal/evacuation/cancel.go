@@ -23,7 +23,7 @@ var cancelRules = []struct {
 }{
 	{"NotMarked", func(f MarkFacts) bool { return !f.VMI.Marked() }, false},
 	{"External", func(f MarkFacts) bool { return f.Strategy == kubevirt.StrategyExternal }, false},
-	{"NotCordonedWhenMarked", func(f MarkFacts) bool { return f.VMI.Annotations[CordonedAnnotation] == "" }, false},
+	{"NotCordonedWhenMarked", func(f MarkFacts) bool { return !ExplanationOf(f.VMI).Cordoned }, false},
 	{"LauncherTerminating", func(f MarkFacts) bool { return f.LauncherTerminating }, false},
 	{"NodeNotSchedulable", func(f MarkFacts) bool { return !f.NodeSchedulable }, false},
 	{"Uncordoned", func(MarkFacts) bool { return true }, true},

@@ -14,11 +14,8 @@ import (
 // AssumedMigration is how long a migration is assumed to take while none has succeeded.
 const AssumedMigration = 20 * time.Second
 
-// Reasons why a VM is not moved, beside those of Disrupted.
-const (
-	reasonExternal = "External"
-	reasonNoNode   = "NoOtherNode"
-)
+// reasonNoNode is why a VM is not moved, beside reasonExternal and those of Disrupted.
+const reasonNoNode = "NoOtherNode"
 
 // AtRisk is a VM that a NoExecute taint of its node would find.
 type AtRisk struct {

@@ -85,7 +85,7 @@ var disruptionRules = []struct {
 	}},
 	{"NodeNotReady", func(d *Disruption, _ *Settings) bool { return !d.NodeReady }},
 	{reasonMarked, func(d *Disruption, _ *Settings) bool {
-		return d.VMI.Marked() && d.VMI.Annotations[CauseAnnotation] == d.Reason
+		return d.VMI.Marked() && ExplanationOf(d.VMI).Cause == d.Reason
 	}},
 }
 

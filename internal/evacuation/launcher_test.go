@@ -69,16 +69,3 @@ func TestPaddingIsIdempotentAndBounded(t *testing.T) {
 		}
 	})
 }
-
-func TestAMarkIsExplained(t *testing.T) {
-	all := (&Explanation{Cause: CauseEviction, Descheduler: true, Cordoned: true}).Annotations()
-	if all[CauseAnnotation] != CauseEviction || all[CordonedAnnotation] != Yes || all[kubevirt.EvictionSourceAnnotation] != "descheduler" {
-		t.Errorf("%v", all)
-	}
-	plain := (&Explanation{Cause: CauseEviction}).Annotations()
-	for _, key := range []string{CordonedAnnotation, kubevirt.EvictionSourceAnnotation} {
-		if value, removed := plain[key]; !removed || value != nil {
-			t.Errorf("%s of a former mark stays: %v", key, plain)
-		}
-	}
-}

@@ -70,15 +70,14 @@ var evacuationRules = []struct {
 	{"NotRequested", func(e Evacuee) bool { return !e.Requested() }, Nothing, nil},
 	{"Ended", func(e Evacuee) bool { return e.VMI.Final() }, Nothing, nil},
 	{"Deleting", func(e Evacuee) bool { return e.VMI.DeletionTimestamp != nil }, Nothing, nil},
-	{"External", func(e Evacuee) bool { return e.Strategy == kubevirt.StrategyExternal }, Wait,
-		fixed("evictionStrategy is External: whoever watches status.evacuationNodeName has to move the VM")},
+	{reasonExternal, func(e Evacuee) bool { return e.Strategy == kubevirt.StrategyExternal }, Wait, fixed(toBeMovedByOthers)},
 	{"NotMigrated", func(e Evacuee) bool { return !migrates(e.Strategy) }, Blocked, func(e Evacuee) string {
 		return fmt.Sprintf("the VM is to leave its node, and its evictionStrategy is %s: it is not moved", e.Strategy)
 	}},
 	{"NoRoom", func(e Evacuee) bool { return e.unfinished() != nil && e.Unschedulable != "" }, Blocked, func(e Evacuee) string {
 		return fmt.Sprintf("migration %s finds no node for the VM: %s", e.unfinished().Name, oneline.Cut(e.Unschedulable, longMessage))
 	}},
-	{"Migrating", func(e Evacuee) bool { return e.unfinished() != nil }, Wait, func(e Evacuee) string {
+	{reasonMigrating, func(e Evacuee) bool { return e.unfinished() != nil }, Wait, func(e Evacuee) string {
 		return fmt.Sprintf("migration %s is to move the VM", e.unfinished().Name)
 	}},
 	{"NotMigratable", func(e Evacuee) bool { return !e.VMI.Migratable() }, Blocked, whyNotMigratable},
@@ -183,6 +182,17 @@ func sortByAge(all []kubevirt.VirtualMachineInstanceMigration) {
 	slices.SortFunc(all, func(a, b kubevirt.VirtualMachineInstanceMigration) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
 	})
+}
+
+// SeemsMoved reports whether the VM's last migration has moved it away from the node that its
+// VMI still shows: that may be out of date.
+func (e Evacuee) SeemsMoved() bool {
+	own := e.own()
+	if len(own) == 0 {
+		return false
+	}
+	last := &own[len(own)-1].Status
+	return last.Phase == kubevirt.MigrationSucceeded && last.MigrationState != nil && last.MigrationState.SourceNode == e.VMI.Node()
 }
 
 // ended returns when a finished migration ended. Without a time of its last phase it is

@@ -85,7 +85,7 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 	}
 	raw, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": v.UID, "resourceVersion": v.ResourceVersion},
-		"status":   map[string]any{"evacuationNodeName": nil},
+		"status":   map[string]any{"evacuationNodeName": nil, "vmgraceMark": nil},
 	})
 	if err != nil {
 		return err

@@ -126,7 +126,7 @@ spec: %s`, namespace, podSpec(w.b.Name, "")))
 	node.Eventually(t, soon, func() bool { _, then, _ := strings.Cut(said(), mark); return strings.Contains(then, budget) },
 		"kubectl drain does not go on with the budget's answer")
 	w.step("kubectl drain: %s", budget)
-	if got := moved.vmi("{.status.evacuationNodeName} {.metadata.annotations.vmgrace\\.io/evacuation-cause} {.metadata.annotations.vmgrace\\.io/cordoned}"); got != w.b.Name+" Eviction true" {
+	if got := moved.vmi("{.status.evacuationNodeName} {.status.vmgraceMark.cause} {.status.vmgraceMark.cordoned}"); got != w.b.Name+" Eviction true" {
 		t.Errorf("the mark, its cause and whether the node was cordoned: %s", got)
 	}
 	node.Eventually(t, soon, func() bool { return strings.HasPrefix(moved.evacuations(), "kubevirt-evacuation-") }, "there is no migration of %s", moved.Name)

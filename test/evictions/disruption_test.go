@@ -10,6 +10,8 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/rig"
 )
@@ -79,8 +81,8 @@ func TestAVMWhoseLauncherKubernetesDeletesIsMarked(t *testing.T) {
 			v.disrupted(c.status, c.reason)
 			if c.why == "" {
 				kit.Eventually(t, "the VM is marked", func() bool { return v.marked() })
-				if vmi := v.get(); vmi.Status.EvacuationNodeName != c.node || vmi.Annotations["vmgrace.io/evacuation-cause"] != c.reason {
-					t.Errorf("marked for %s, cause %v", vmi.Status.EvacuationNodeName, vmi.Annotations)
+				if vmi := v.get(); vmi.Status.EvacuationNodeName != c.node || evacuation.ExplanationOf(vmi).Cause != c.reason {
+					t.Errorf("marked for %s, explained as %+v", vmi.Status.EvacuationNodeName, vmi.Status.Mark)
 				}
 				return
 			}
@@ -135,8 +137,8 @@ func TestAnEvictionOfAHeldLauncherIsRefused(t *testing.T) {
 	// When the reason has been overwritten, then the eviction is still refused, and the
 	// mark keeps its first cause.
 	v.condition("True", "EvictionByEvictionAPI")
-	if a := v.evict(); a.code != 429 || v.get().Annotations["vmgrace.io/evacuation-cause"] != "PreemptionByScheduler" {
-		t.Errorf("%+v, %v", a, v.get().Annotations)
+	if a := v.evict(); a.code != 429 || evacuation.ExplanationOf(v.get()).Cause != "PreemptionByScheduler" {
+		t.Errorf("%+v, %+v", a, v.get().Status)
 	}
 }
 
@@ -177,8 +179,8 @@ func TestAGateThatIsOffMarksNothing(t *testing.T) {
 	}
 }
 
-// Given a controller that is killed after it has written the cause: before the mark is
-// written, or before it learns that the mark is written. When the next controller starts,
+// Given a controller that is killed before the mark is written, or before it learns that the
+// mark is written. When the next controller starts,
 // then the VM is marked with the cause. Otherwise the VM would be shut down instead of
 // moved.
 func TestAControllerKilledInADisruptionsMarkIsReplaced(t *testing.T) {
@@ -195,13 +197,13 @@ func TestAControllerKilledInADisruptionsMarkIsReplaced(t *testing.T) {
 			if _, ended := r.Exited(soon); !ended {
 				t.Fatal("it marks nothing")
 			}
-			if vmi := v.get(); vmi.Annotations["vmgrace.io/evacuation-cause"] == "" || !written && v.marked() {
-				t.Fatalf("it did not die between the two: %+v", vmi)
+			if vmi := v.get(); !written && (v.marked() || vmi.Status.Mark != nil || vmi.Condition(kubevirt.EvictionRequested) != nil) {
+				t.Fatalf("a part of the mark is written: %+v", vmi)
 			}
 			replicas(t, 1, "--controllers=pod-disruption")
 			kit.Eventually(t, "the VM is marked", func() bool { return v.marked() })
-			if vmi := v.get(); vmi.Annotations["vmgrace.io/evacuation-cause"] != "PreemptionByScheduler" || vmi.Status.EvacuationNodeName != "node-disrupted" {
-				t.Errorf("marked for %s, cause %v", vmi.Status.EvacuationNodeName, vmi.Annotations)
+			if vmi := v.get(); evacuation.ExplanationOf(vmi).Cause != "PreemptionByScheduler" || vmi.Status.EvacuationNodeName != "node-disrupted" {
+				t.Errorf("marked for %s, explained as %+v", vmi.Status.EvacuationNodeName, vmi.Status.Mark)
 			}
 		})
 	}

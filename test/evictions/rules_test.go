@@ -89,7 +89,7 @@ func TestACordonedNodeIsNoted(t *testing.T) {
 		shared.In(t, "").Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec}, "")
 		v := newVM(t, vm{strategy: "External", node: name})
 		v.evict()
-		if got := v.get().Annotations[evacuation.CordonedAnnotation] == evacuation.Yes; got != (name != "neither") {
+		if got := evacuation.ExplanationOf(v.get()).Cordoned; got != (name != "neither") {
 			t.Errorf("%s: noted as cordoned: %v", name, got)
 		}
 	}

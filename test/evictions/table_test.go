@@ -52,7 +52,7 @@ func TestEvictionsAreAnsweredByStrategy(t *testing.T) {
 					t.Errorf("%+v, want a 429 that ends with %q", first, want)
 				}
 				vmi := v.get()
-				if vmi.Status.EvacuationNodeName != "node-a" || vmi.Annotations[evacuation.CauseAnnotation] != "Eviction" {
+				if vmi.Status.EvacuationNodeName != "node-a" || evacuation.ExplanationOf(vmi) != (evacuation.Explanation{Cause: "Eviction"}) || !vmi.ConditionIs(kubevirt.EvictionRequested, "True") {
 					t.Errorf("not marked: %+v", vmi)
 				}
 			case c.refused != "":
@@ -144,7 +144,13 @@ func TestADeschedulersEvictionIsRemembered(t *testing.T) {
 	v.evict(func(e *policyv1.Eviction) {
 		e.Annotations = map[string]string{"requested-by": "sigs.k8s.io/descheduler"}
 	})
-	if got := v.get().Annotations[kubevirt.EvictionSourceAnnotation]; got != "descheduler" {
-		t.Errorf("eviction-source is %q", got)
+	if now := v.get(); now.Annotations[kubevirt.EvictionSourceAnnotation] != "descheduler" || !evacuation.ExplanationOf(now).Descheduler {
+		t.Errorf("explained as %v, %+v", now.Annotations, now.Status.Mark)
+	}
+	// The next mark is kubectl's.
+	v.status(`{"evacuationNodeName":null}`)
+	v.evict()
+	if now := v.get(); now.Annotations[kubevirt.EvictionSourceAnnotation] != "" || evacuation.ExplanationOf(now) != (evacuation.Explanation{Cause: "Eviction"}) {
+		t.Errorf("then explained as %v, %+v", now.Annotations, now.Status.Mark)
 	}
 }

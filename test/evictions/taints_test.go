@@ -15,6 +15,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/rig"
 )
@@ -107,7 +108,7 @@ func TestVMsLeaveATaintedNodeOneAfterTheOther(t *testing.T) {
 	if took := time.Since(from); took < 4*time.Second {
 		t.Errorf("marked after %v", took)
 	}
-	if got := first.get().Annotations["vmgrace.io/evacuation-cause"]; got != "NodeTaint" {
+	if got := evacuation.ExplanationOf(first.get()).Cause; got != "NodeTaint" {
 		t.Errorf("cause %q", got)
 	}
 	// The second VM waits for the first, and the condition of the VM that can neither

@@ -15,8 +15,8 @@ import (
 )
 
 // migrate makes the VM's next migration.
-func (r *reconciler) migrate(ctx context.Context, v *move.VM) (*kubevirt.VirtualMachineInstanceMigration, error) {
-	cause := v.VMI.Annotations[evacuation.CauseAnnotation]
+func (r *reconciler) migrate(ctx context.Context, v *move.VM) error {
+	cause := evacuation.ExplanationOf(v.VMI).Cause
 	switch {
 	case !v.VMI.Marked():
 		cause = evacuation.CauseNodeTaint
@@ -25,12 +25,12 @@ func (r *reconciler) migrate(ctx context.Context, v *move.VM) (*kubevirt.Virtual
 	}
 	m := move.Migration(&v.Evacuee, cause)
 	if err := r.Create(ctx, m); err != nil {
-		return nil, fmt.Errorf("migration of VMI %s/%s: %w", v.VMI.Namespace, v.VMI.Name, err)
+		return fmt.Errorf("migration of VMI %s/%s: %w", v.VMI.Namespace, v.VMI.Name, err)
 	}
 	r.Log.Info("migration made", "vmi", v.VMI.Namespace+"/"+v.VMI.Name, "migration", m.Name, "node", v.VMI.Node(), "cause", cause)
 	r.Events.Eventf(v.VMI, nil, corev1.EventTypeNormal, "EvacuationStarted", "Migrate",
 		"migration %s is to move the VM away from node %s (%s)", m.Name, v.VMI.Node(), cause)
-	return m, nil
+	return nil
 }
 
 // shutDown deletes the launcher pod of a VM that no migration could move. Live reads decide.
@@ -81,8 +81,7 @@ func (r *reconciler) remove(ctx context.Context, m *kubevirt.VirtualMachineInsta
 // live reads decide.
 func (r *reconciler) cancel(ctx context.Context, v *move.VM) (changed bool, err error) {
 	unmark, _ := evacuation.Unmark(markFacts(v))
-	note := cordonUnrecorded(v)
-	if !unmark && !note && len(evacuation.Withdrawn(v.Evacuee)) == 0 {
+	if !unmark && len(evacuation.Withdrawn(v.Evacuee)) == 0 {
 		return false, nil
 	}
 	now, err := r.Observer.ObserveNow(ctx, r.Live, client.ObjectKeyFromObject(v.VMI))
@@ -98,8 +97,8 @@ func (r *reconciler) cancel(ctx context.Context, v *move.VM) (changed bool, err 
 			"node %s is used again: the VM stays", now.VMI.Node())
 		return true, nil // the next reconcile deletes the migrations
 	}
-	if note && cordonUnrecorded(now) {
-		return false, patch.Metadata(ctx, r.Client, now.VMI, "annotations", map[string]any{evacuation.CordonedAnnotation: evacuation.Yes})
+	if unmark && !now.VMI.Marked() {
+		return true, nil // the cache is behind: what it shows is not acted on
 	}
 	for _, m := range evacuation.Withdrawn(now.Evacuee) {
 		r.Log.Info("migration withdrawn", "vmi", now.VMI.Namespace+"/"+now.VMI.Name, "migration", m.Name)
@@ -116,8 +115,23 @@ func markFacts(v *move.VM) evacuation.MarkFacts {
 	return evacuation.MarkFacts{VMI: v.VMI, Strategy: v.Strategy, NodeSchedulable: v.Node.Schedulable(), LauncherTerminating: v.LauncherTerminating}
 }
 
+// recordCordon adds to the explanation of a mark that the node is cordoned or drained. Live
+// reads decide: the node of a cache that is behind may have been given back before the mark.
+func (r *reconciler) recordCordon(ctx context.Context, v *move.VM) (done bool, err error) {
+	if !cordonUnrecorded(v) {
+		return false, nil
+	}
+	now, err := r.Observer.ObserveNow(ctx, r.Live, client.ObjectKeyFromObject(v.VMI))
+	if err != nil || !cordonUnrecorded(now) {
+		return false, err
+	}
+	why := evacuation.ExplanationOf(now.VMI)
+	why.Cordoned = true
+	return true, patch.Status(ctx, r.Client, now.VMI, move.Explain(now.VMI, why))
+}
+
 // cordonUnrecorded reports whether the VM is marked and its node is cordoned or drained,
-// but the annotation for that is missing.
+// but the mark does not say so.
 func cordonUnrecorded(v *move.VM) bool {
-	return v.VMI.Marked() && v.Node.Exists && !v.Node.Schedulable() && v.VMI.Annotations[evacuation.CordonedAnnotation] == ""
+	return v.VMI.Marked() && v.Node.Exists && !v.Node.Schedulable() && !evacuation.ExplanationOf(v.VMI).Cordoned
 }

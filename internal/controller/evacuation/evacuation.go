@@ -89,17 +89,15 @@ func (r *reconciler) act(ctx context.Context, v *move.VM) (evacuation.Step, erro
 	}
 	next := evacuation.Next(v.Evacuee)
 	if next.Action == evacuation.Migrate {
-		made, err := r.migrate(ctx, v)
-		if err != nil {
-			return next, err
-		}
-		v.Migrations = append(v.Migrations, *made)
-		next = evacuation.Next(v.Evacuee)
+		return evacuation.Step{}, r.migrate(ctx, v) // the migration's event brings the report: in a burst migrations come first
 	}
 	if next.Action == evacuation.Shutdown {
 		if done, err := r.shutDown(ctx, v); err != nil || !done {
 			return next, err
 		}
+	}
+	if done, err := r.recordCordon(ctx, v); done || err != nil {
+		return next, err // the VMI has changed: its event brings the report
 	}
 	if err := r.report(ctx, v, next); err != nil {
 		return next, err

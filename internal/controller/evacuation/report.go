@@ -34,11 +34,7 @@ func evacuating(v *move.VM) bool { return v.Requested() && !v.VMI.Final() }
 
 // condition returns the VMI's condition EvictionRequested.
 func condition(v *move.VM, next evacuation.Step) *kubevirt.Condition {
-	now := metav1.Time{Time: v.Now}
-	c := &kubevirt.Condition{
-		Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue, LastProbeTime: now, LastTransitionTime: now,
-		Reason: next.Reason, Message: next.Message,
-	}
+	c := move.Requested(next, v.Now)
 	if have := v.VMI.Condition(c.Type); have != nil && have.Status == c.Status {
 		c.LastTransitionTime = have.LastTransitionTime
 	}
@@ -50,18 +46,26 @@ func (r *reconciler) reportOnVMI(ctx context.Context, v *move.VM, next evacuatio
 	switch requested := evacuating(v); {
 	case requested && next.Action == evacuation.Nothing: // it is being deleted
 		return nil
-	case !requested && have == nil:
-		return nil
 	case !requested:
-		return r.patchConditions(ctx, v.VMI, nil)
-	case have != nil && have.Status == kubevirt.ConditionTrue && have.Reason == next.Reason && have.Message == next.Message:
+		return r.removeReport(ctx, v.VMI)
+	case next.SaidBy(have):
 		return nil
 	}
 	if next.Action == evacuation.Blocked {
 		r.Log.Warn("VM cannot leave its node", "vmi", v.VMI.Namespace+"/"+v.VMI.Name, "reason", next.Reason, "why", next.Message)
 		r.Events.Eventf(v.VMI, nil, corev1.EventTypeWarning, next.Reason, "Evacuate", "%s", next.Message)
 	}
-	return r.patchConditions(ctx, v.VMI, condition(v, next))
+	return patch.Status(ctx, r.Client, v.VMI, patch.Conditions(v.VMI, patch.Wanted{Type: kubevirt.EvictionRequested, Is: condition(v, next)})...)
+}
+
+// removeReport removes the condition of a mark that was removed, and what is left of its
+// explanation.
+func (r *reconciler) removeReport(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
+	steps := patch.Conditions(vmi, patch.Wanted{Type: kubevirt.EvictionRequested})
+	if vmi.Status.EvacuationNodeName == "" {
+		steps = append(steps, move.Unset(vmi)...)
+	}
+	return patch.Status(ctx, r.Client, vmi, steps...)
 }
 
 // inProgress is KubeVirt's value of the descheduler's annotation.
@@ -83,9 +87,9 @@ func (r *reconciler) annotateForDescheduler(ctx context.Context, pod *corev1.Pod
 
 // removeMarkAnnotations removes the annotations of a mark that was removed.
 func (r *reconciler) removeMarkAnnotations(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	// A mark's annotations are written before the mark. Without the condition they may
-	// belong to a mark that is about to be set.
-	if vmi.Annotations[evacuation.CordonedAnnotation] == "" || vmi.Condition(kubevirt.EvictionRequested) == nil {
+	// Earlier versions wrote a mark's annotations before the mark. Without the condition they
+	// may belong to a mark that is about to be set.
+	if !move.Annotated(vmi) || vmi.Condition(kubevirt.EvictionRequested) == nil {
 		return nil
 	}
 	// The next patch removes the condition by its index, so the VMI must be as it was
@@ -93,9 +97,4 @@ func (r *reconciler) removeMarkAnnotations(ctx context.Context, vmi *kubevirt.Vi
 	return patch.MetadataAsRead(ctx, r.Client, vmi, "annotations", map[string]any{
 		evacuation.CordonedAnnotation: nil, evacuation.CauseAnnotation: nil, kubevirt.EvictionSourceAnnotation: nil,
 	})
-}
-
-// patchConditions sets the condition EvictionRequested, or removes it if c is nil.
-func (r *reconciler) patchConditions(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, c *kubevirt.Condition) error {
-	return patch.Status(ctx, r.Client, vmi, patch.Conditions(vmi, patch.Wanted{Type: kubevirt.EvictionRequested, Is: c})...)
 }

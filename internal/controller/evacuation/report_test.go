@@ -23,7 +23,7 @@ func TestAConditionOfAVMIThatChangedSinceStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	vmi := &kubevirt.VirtualMachineInstance{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "vm", UID: "u", Annotations: map[string]string{evacuation.CordonedAnnotation: evacuation.Yes}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "vm", UID: "u", Annotations: map[string]string{evacuation.CordonedAnnotation: "true"}},
 		Status: kubevirt.VirtualMachineInstanceStatus{NodeName: "a", Conditions: []kubevirt.Condition{
 			{Type: "Other"}, {Type: kubevirt.EvictionRequested, Status: kubevirt.ConditionTrue}, {Type: kubevirt.LiveMigratable, Status: kubevirt.ConditionTrue},
 		}},

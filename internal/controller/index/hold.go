@@ -36,8 +36,8 @@ func DisruptionOf(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance, s kubevir
 // the VM is moved. If vmi is nil, only the pod states the cause.
 func Held(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) bool {
 	cause := ""
-	if vmi != nil && vmi.Marked() {
-		cause = vmi.Annotations[evacuation.CauseAnnotation]
+	if vmi != nil {
+		cause = evacuation.ExplanationOf(vmi).Cause
 	}
 	return p.DeletionTimestamp != nil && evacuation.HoldReason(p.Annotations[evacuation.HoldForAnnotation], Disruption(p), cause) != ""
 }

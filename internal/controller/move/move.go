@@ -28,13 +28,13 @@ func (m Marks) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, w
 
 // Moving reports whether a VM is marked, and for which cause.
 func (Marks) Moving(_ context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error) {
-	return vmi.Annotations[evacuation.CauseAnnotation], vmi.Marked(), nil
+	return evacuation.ExplanationOf(vmi).Cause, vmi.Marked(), nil
 }
 
 // Cancel removes the mark, unless the VMI has changed since it was read: another cause may
 // have marked it anew.
 func (m Marks) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	return changed(patch.Status(ctx, m.Client, vmi.DeepCopy(), patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"}))
+	return changed(patch.Status(ctx, m.Client, vmi.DeepCopy(), Unset(vmi)...))
 }
 
 // Migrations moves VMs by creating their migrations. It is for clusters with KubeVirt,
@@ -90,10 +90,7 @@ func (m Migrations) Move(ctx context.Context, vmi *kubevirt.VirtualMachineInstan
 // Migration returns the object of a VM's next evacuation. Each replica computes the same
 // name, so it is created once.
 func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInstanceMigration {
-	by := "" // the annotation of a former mark does not count
-	if e.VMI.Marked() {
-		by = e.VMI.Annotations[kubevirt.EvictionSourceAnnotation]
-	}
+	why := evacuation.ExplanationOf(e.VMI)
 	return &kubevirt.VirtualMachineInstanceMigration{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.VMI.Namespace, Name: e.MigrationName(), GenerateName: evacuation.MigrationPrefix,
@@ -103,7 +100,7 @@ func Migration(e *evacuation.Evacuee, cause string) *kubevirt.VirtualMachineInst
 				APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance", Name: e.VMI.Name, UID: e.VMI.UID,
 			}},
 		},
-		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: e.VMI.Name, Priority: new(evacuation.Priority(by))},
+		Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: e.VMI.Name, Priority: new(evacuation.Priority(why.Source()))},
 	}
 }
 

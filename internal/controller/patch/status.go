@@ -57,8 +57,11 @@ func Apply(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineIns
 const statusTimeout = 10 * time.Second
 
 // Status patches the status of a VMI as it was read. It fails with a conflict or as
-// invalid if the VMI has changed since.
+// invalid if the VMI has changed since. Without steps it writes nothing.
 func Status(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, steps ...Operation) error {
+	if len(steps) == 0 {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	if err := HaveStatus(ctx, c, vmi); err != nil {

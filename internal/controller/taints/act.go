@@ -32,7 +32,7 @@ func (r *reconciler) act(ctx context.Context, s *observed, v *replacement.Verdic
 		return r.Mover.Cancel(ctx, vmi)
 	case replacement.Mark:
 		r.Log.Info("replacing the VM: it is to be moved", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
-		err = r.Mover.Move(ctx, vmi, evacuation.Explanation{Cause: evacuation.CauseNodeTaint})
+		err = r.Mover.Move(ctx, vmi, evacuation.Explanation{Cause: evacuation.CauseNodeTaint, External: v.VM.Strategy == kubevirt.StrategyExternal})
 	case replacement.Evict:
 		r.Log.Info("replacing the VM: evicting its launcher", "vmi", name(vmi), "node", v.VM.Node, "taint", v.Cause.String())
 		err = r.evict(ctx, pod)

@@ -98,7 +98,7 @@ func (r *reconciler) relevant(v *kubevirt.VirtualMachineInstance, tainted bool) 
 
 // markedForTaint reports whether a VM is marked because of a taint.
 func markedForTaint(v *kubevirt.VirtualMachineInstance) bool {
-	return v.Marked() && v.Annotations[evacuation.CauseAnnotation] == evacuation.CauseNodeTaint
+	return evacuation.ExplanationOf(v).Cause == evacuation.CauseNodeTaint
 }
 
 func taintsOf(n *corev1.Node) []replacement.Taint {
