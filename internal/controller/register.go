@@ -48,7 +48,7 @@ type setup struct {
 func (s *setup) webhooks() eviction.Config {
 	return eviction.Config{
 		Log: s.log, Live: s.live, Cached: s.GetCache(), Patch: s.GetClient(), Events: s.GetEventRecorder(userAgent),
-		Meter: s.meter, Settings: s.settings,
+		Meter: s.meter, Settings: s.settings, Nodes: s.nodes,
 	}
 }
 

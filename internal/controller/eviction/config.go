@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -15,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 )
@@ -44,13 +47,17 @@ type Config struct {
 	Events   events.EventRecorder
 	Meter    *metrics.Meter
 	Settings *settings.Live
+	// Nodes means that nodes may be read.
+	Nodes bool
+	// Synced reports whether the cache has all that the eviction webhook reads.
+	Synced func() bool
 }
 
 // AddEvictions registers the eviction webhook, which runs in every replica. It marks VMs
 // of all namespaces, so it requires the key at the end of its path.
 func AddEvictions(mgr ctrl.Manager, cfg Config, validKey func(key string) bool) error {
-	if _, err := mgr.GetCache().GetInformer(context.Background(), &policyv1.PodDisruptionBudget{}, cache.BlockUntilSynced(false)); err != nil {
-		return fmt.Errorf("watch of disruption budgets: %w", err)
+	if err := cfg.watch(mgr.GetCache()); err != nil {
+		return err
 	}
 	server := mgr.GetWebhookServer()
 	unauthenticated := &webhook.Admission{Handler: admission.HandlerFunc(refuse)}
@@ -63,6 +70,24 @@ func AddEvictions(mgr ctrl.Manager, cfg Config, validKey func(key string) bool) 
 		}
 		unauthenticated.ServeHTTP(w, r)
 	}))
+	return nil
+}
+
+// watch has the cache filled with what the answers need.
+func (c *Config) watch(of cache.Cache) error {
+	kinds := []client.Object{&policyv1.PodDisruptionBudget{}, &corev1.Pod{}, &kubevirt.VirtualMachineInstance{}}
+	if c.Nodes {
+		kinds = append(kinds, &corev1.Node{})
+	}
+	var synced []func() bool
+	for _, kind := range kinds {
+		informer, err := of.GetInformer(context.Background(), kind, cache.BlockUntilSynced(false))
+		if err != nil {
+			return fmt.Errorf("watch of %T: %w", kind, err)
+		}
+		synced = append(synced, informer.HasSynced)
+	}
+	c.Synced = func() bool { return !slices.ContainsFunc(synced, func(is func() bool) bool { return !is() }) }
 	return nil
 }
 

@@ -73,73 +73,102 @@ func tooManyRequests(message string) admission.Response {
 	}}}
 }
 
-// admit reads, decides and marks. It starts again if the VMI changed in between.
+// admit decides and marks. What the cache shows suffices for a mark, whose write is the check.
+// Any other answer is decided from the API server: it might allow what the VM as it is now
+// forbids. It starts again if the VMI changed in between.
 func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Admission {
+	known := h.known(ctx, a.pod)
 	refused := "" // resourceVersion of the VMI whose mark failed
+	if known != nil && !a.dryRun {
+		if answer, cause := h.decide(known, nil); answer.Verdict == evacuation.Mark {
+			err := h.mark(ctx, a, known.vmi, answer, cause)
+			if err == nil || !errors.Is(err, move.ErrChanged) {
+				return marked(answer, err)
+			}
+			refused = known.vmi.ResourceVersion
+		}
+	}
 	for {
-		pod, err := h.pod(ctx, a.pod)
+		now, unreadable := h.look(ctx, a.pod, known)
 		switch {
-		case err != nil:
-			return evacuation.Unreadable("pod", err)
-		case pod == nil:
+		case unreadable != nil:
+			return *unreadable
+		case now.pod == nil:
 			return evacuation.Admission{Verdict: evacuation.Allow, Reason: "PodGone", Strategy: evacuation.NotApplicable}
-		case evacuation.Hotplug(pod.Name, pod.Labels[kubevirt.AppLabel]):
-			return h.hotplug(ctx, pod)
+		case evacuation.Hotplug(now.pod.Name, now.pod.Labels[kubevirt.AppLabel]):
+			return h.hotplug(ctx, now.pod)
 		}
-		answer, version, err := h.launcher(ctx, a, pod)
-		switch {
-		case err == nil:
+		answer, cause := h.decide(now, func() *evacuation.Protection { return h.protection(ctx, now) })
+		if a.dryRun {
 			return answer
-		case !errors.Is(err, move.ErrChanged) || version == refused:
-			return evacuation.MarkFailed(answer, err)
 		}
-		refused = version // the same version again means that the VMI was not changed by others
+		h.reportUnknown(now.vmi, answer)
+		if answer.Verdict != evacuation.Mark {
+			return answer
+		}
+		err := h.mark(ctx, a, now.vmi, answer, cause)
+		if !errors.Is(err, move.ErrChanged) || now.vmi.ResourceVersion == refused {
+			return marked(answer, err)
+		}
+		refused = now.vmi.ResourceVersion // the same version again means that the VMI was not changed by others
 	}
 }
 
-// launcher decides on a launcher pod's eviction. err is from marking, version the
-// resourceVersion of the VMI that was to be marked.
-func (h *evictions) launcher(ctx context.Context, a evictionRequest, pod *corev1.Pod) (answer evacuation.Admission, version string, err error) {
-	p := facts(pod)
-	var vmi *kubevirt.VirtualMachineInstance
-	if p.OfVM() {
-		if vmi, err = h.vmi(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: p.VMI}); err != nil {
-			return evacuation.Unreadable("vmi", err), "", nil
-		}
-		if err := h.Settings.Known(); err != nil {
-			return evacuation.Unreadable("settings", err), "", nil
-		}
+// marked returns the answer to an eviction after its mark was written, or was not.
+func marked(answer evacuation.Admission, err error) evacuation.Admission {
+	if err != nil {
+		return evacuation.MarkFailed(answer, err)
+	}
+	return answer
+}
+
+// decide answers the eviction of a launcher pod, and returns the cause of its mark. It asks for
+// the budgets' protection only where the answer depends on it, and without protection leaves
+// the answer to the budget.
+func (h *evictions) decide(s *subject, protection func() *evacuation.Protection) (answer evacuation.Admission, cause string) {
+	p := facts(s.pod)
+	if err := h.Settings.Known(); err != nil && p.OfVM() {
+		return evacuation.Unreadable("settings", err), ""
 	}
 	set := h.Settings.Get()
-	if p.Deleting && vmi != nil {
-		strategy, _ := evacuation.StrategyOf(vmi, set.EvictionStrategy)
-		marks, _ := evacuation.Disrupted(index.DisruptionOf(pod, vmi, strategy), &set)
-		p.Held = index.Held(pod, vmi) && (vmi.Marked() || marks) // others are not moved: a mark would only delay their shutdown
+	cause = evacuation.CauseEviction
+	if p.Deleting && s.vmi != nil {
+		strategy, _ := evacuation.StrategyOf(s.vmi, set.EvictionStrategy)
+		marks, _ := evacuation.Disrupted(index.DisruptionOf(s.pod, s.vmi, strategy), &set)
+		p.Held = index.Held(s.pod, s.vmi) && (s.vmi.Marked() || marks) // others are not moved: a mark would only delay their shutdown
+		if p.Held {
+			cause = index.Disruption(s.pod) // the disruption is the older cause
+		}
 	}
-	answer = evacuation.Admit(&p, vmi, set.EvictionStrategy)
-	if answer.LeftToBudget() {
-		answer = answer.WithBudget(vmi, h.protection(ctx, pod, vmi))
+	answer = evacuation.Admit(&p, s.vmi, set.EvictionStrategy)
+	if answer.LeftToBudget() && protection != nil {
+		answer = answer.WithBudget(s.vmi, protection())
 	}
-	if a.dryRun {
-		return answer, "", nil
+	return answer, cause
+}
+
+// mark marks the VM. The annotation of the descheduler's evictions follows the mark: it explains
+// nothing that the mark does not.
+func (h *evictions) mark(ctx context.Context, a evictionRequest, vmi *kubevirt.VirtualMachineInstance, answer evacuation.Admission, cause string) error {
+	cordoned, err := h.cordoned(ctx, vmi.Node(), h.Settings.Get().DrainTaint)
+	if err != nil {
+		return err
 	}
+	why := evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned, External: answer.Strategy == kubevirt.StrategyExternal}
+	if err := move.Set(ctx, h.Patch, vmi, why); err != nil {
+		return err
+	}
+	if err := move.Annotate(ctx, h.Patch, vmi, why); err != nil {
+		h.Log.Warn("the mark's annotation "+kubevirt.EvictionSourceAnnotation+" is not as it should be", "namespace", vmi.Namespace, "vmi", vmi.Name, "err", err)
+	}
+	return nil
+}
+
+func (h *evictions) reportUnknown(vmi *kubevirt.VirtualMachineInstance, answer evacuation.Admission) {
 	if answer.Unknown != "" {
 		h.Events.Eventf(vmi, nil, corev1.EventTypeWarning, "UnknownEvictionStrategy", "Evicting",
 			"evictionStrategy %.63q is none of None, LiveMigrate, LiveMigrateIfPossible, External: it counts as None, and the VM was not protected from an eviction", answer.Unknown)
 	}
-	if answer.Verdict != evacuation.Mark {
-		return answer, "", nil
-	}
-	cordoned, err := h.cordoned(ctx, vmi.Node(), set.DrainTaint)
-	if err != nil {
-		return answer, "", err
-	}
-	cause := evacuation.CauseEviction
-	if p.Held {
-		cause = index.Disruption(pod) // the disruption is the older cause
-	}
-	err = move.Set(ctx, h.Patch, vmi, evacuation.Explanation{Cause: cause, Descheduler: a.descheduler, Cordoned: cordoned})
-	return answer, vmi.ResourceVersion, err // Set updates the version when it writes the annotations
 }
 
 func (h *evictions) hotplug(ctx context.Context, pod *corev1.Pod) evacuation.Admission {

@@ -20,27 +20,29 @@ const budgetsWithin = 4 * time.Second
 
 // protection reads how budgets protect a launcher pod. After an error it reports no
 // protection, so that the webhook refuses the eviction itself.
-func (c *Config) protection(ctx context.Context, pod *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *evacuation.Protection {
-	ctx, cancel := context.WithTimeout(ctx, budgetsWithin)
-	defer cancel()
-	p, err := c.readBudgets(ctx, pod, vmi)
+func (c *Config) protection(ctx context.Context, s *subject) *evacuation.Protection {
+	if s.budgetsOf != s.vmi.UID {
+		s.budgets, s.budgetsErr = c.ownBudgets(ctx, s.vmi)
+	}
+	p, err := &evacuation.Protection{}, s.budgetsErr
+	if err == nil {
+		p, err = c.readProtection(ctx, s)
+	}
 	if err != nil {
-		c.Log.Warn("the disruption budgets of a marked VM cannot be read, its eviction is refused", "namespace", pod.Namespace, "vmi", vmi.Name, "err", err)
+		c.Log.Warn("the disruption budgets of a marked VM cannot be read, its eviction is refused", "namespace", s.pod.Namespace, "vmi", s.vmi.Name, "err", err)
 		return &evacuation.Protection{}
 	}
-	p.Pending, p.Ready = pod.Status.Phase == corev1.PodPending, readySince(pod) != nil
+	p.Pending, p.Ready = s.pod.Status.Phase == corev1.PodPending, readySince(s.pod) != nil
 	return p
 }
 
-func (c *Config) readBudgets(ctx context.Context, pod *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) (*evacuation.Protection, error) {
-	name := evacuation.BudgetName(string(vmi.UID))
-	own := &policyv1.PodDisruptionBudgetList{} // needs only the right to list that the cache needs
-	if err := c.Live.List(ctx, own, client.InNamespace(pod.Namespace), client.MatchingFields{"metadata.name": name}); err != nil {
-		return nil, fmt.Errorf("disruption budget %s: %w", name, err)
-	}
+func (c *Config) readProtection(ctx context.Context, s *subject) (*evacuation.Protection, error) {
+	ctx, cancel := context.WithTimeout(ctx, budgetsWithin)
+	defer cancel()
+	name, pod := evacuation.BudgetName(string(s.vmi.UID)), s.pod
 	p := &evacuation.Protection{}
-	for i := range own.Items {
-		b := &own.Items[i]
+	for i := range s.budgets {
+		b := &s.budgets[i]
 		if b.Name != name || !selects(b, pod) {
 			continue
 		}

@@ -43,12 +43,20 @@ func (c *Config) vmi(ctx context.Context, key client.ObjectKey) (*kubevirt.Virtu
 	}
 }
 
-// cordoned reports whether a node is unschedulable or has the drain taint.
+// cordoned reports whether a node is unschedulable or has the drain taint, as far as the cache
+// shows. The evacuation controller adds a cordon that it shows later.
 func (c *Config) cordoned(ctx context.Context, name, drainTaint string) (bool, error) {
+	if !c.Nodes {
+		return false, nil
+	}
+	from := c.Cached
+	if !c.Synced() {
+		from = c.Live
+	}
 	node := &corev1.Node{}
-	err := c.Live.Get(ctx, client.ObjectKey{Name: name}, node)
+	err := from.Get(ctx, client.ObjectKey{Name: name}, node)
 	switch {
-	case index.Gone(err, name), apierrors.IsForbidden(err): // gone, or no right to read nodes: unknown
+	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("its node: %w", err)
