@@ -20,12 +20,15 @@ type wire struct {
 	// reads answers the reads of VMIs in the API server's place, and marks answers the
 	// writes of their marks.
 	reads, marks atomic.Pointer[http.HandlerFunc]
+	// late delays what the replicas' caches are told.
+	late rig.Late
 }
 
 func newWire(t *testing.T) *wire {
 	t.Helper()
 	w := &wire{}
 	w.kubeconfig = shared.Proxy(t, shared.ServiceAccount(t, rig.Ours, "cluster-controller").Kubeconfig, func(proxy *httputil.ReverseProxy) http.Handler {
+		proxy.ModifyResponse = w.late.Response
 		return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if instead := w.reads.Load(); instead != nil && r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/virtualmachineinstances/") {
 				(*instead)(rw, r)

@@ -14,7 +14,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// migrate makes the VM's next migration.
+// migrate makes the VM's next migration, unless the cache is behind: its next event repeats the
+// decision.
 func (r *reconciler) migrate(ctx context.Context, v *move.VM) error {
 	cause := evacuation.ExplanationOf(v.VMI).Cause
 	switch {
@@ -24,6 +25,9 @@ func (r *reconciler) migrate(ctx context.Context, v *move.VM) error {
 		cause = evacuation.CauseEviction
 	}
 	m := move.Migration(&v.Evacuee, cause)
+	if behind, err := r.behind(ctx, v); behind || err != nil {
+		return err
+	}
 	if err := r.Create(ctx, m); err != nil {
 		return fmt.Errorf("migration of VMI %s/%s: %w", v.VMI.Namespace, v.VMI.Name, err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -39,16 +40,19 @@ const workers = 16
 type reconciler struct {
 	Config
 	client.Client // reads the cache
+
+	withdrawn withdrawn
 }
 
 // Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
-	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
+	r := &reconciler{Config: cfg, Client: mgr.GetClient(), withdrawn: withdrawn{vms: map[types.NamespacedName]bool{}}}
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
 	b := ctrl.NewControllerManagedBy(mgr).Named("evacuation").
 		For(&kubevirt.VirtualMachineInstance{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod)).
-		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration)).
+		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration),
+			builder.WithPredicates(predicate.Funcs{DeleteFunc: r.withdrawn.note})).
 		WithOptions(failures.Options(mgr, workers))
 	b = cfg.Observer.Settings.Watch(b, index.All(r.Client))
 	if cfg.Observer.Nodes {
@@ -69,6 +73,9 @@ func (r *reconciler) nodeChanged(e event.UpdateEvent) bool {
 func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	vmi := &kubevirt.VirtualMachineInstance{}
 	if err := r.Get(ctx, req.NamespacedName, vmi); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.withdrawn.forget(req.NamespacedName)
+		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 	v, err := r.Observer.Observe(ctx, vmi)
