@@ -9,9 +9,11 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 // lag is how far caches are behind in these tests.
@@ -33,7 +35,7 @@ func (v *vm) cached() {
 // as it is. Otherwise an eviction would stop a VM that is to move, or mark one that has left.
 func TestACacheThatIsBehindAllowsAndMarksNothingWrong(t *testing.T) {
 	w := newWire(t)
-	replicasVia(t, 1, w.kubeconfig, "--controllers=evacuation")
+	replicasVia(t, 1, w.kubeconfig, "--controllers=evacuation", "--leader-elect=false")
 	marked := vm{strategy: "LiveMigrate", migratable: true, mark: "node-behind"}
 	cases := map[string]struct {
 		given  vm
@@ -80,8 +82,9 @@ func TestACacheThatIsBehindAllowsAndMarksNothingWrong(t *testing.T) {
 // migrations, then it makes no second one. Otherwise a VM would be moved that nobody wants
 // to move.
 func TestACacheThatIsBehindMakesNoSecondMigration(t *testing.T) {
+	t.Cleanup(func() { tidyMigrations(t) }) // when the replica has ended
 	w := newWire(t)
-	r := replicasVia(t, 1, w.kubeconfig, "--controllers=evacuation")[0]
+	r := replicasVia(t, 1, w.kubeconfig, "--controllers=evacuation", "--leader-elect=false")[0]
 	newNode(t, "node-behind")
 	moved, kept := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-behind"}), newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: "node-behind"})
 	migrations := map[*vm]*kubevirt.VirtualMachineInstanceMigration{}
@@ -125,4 +128,11 @@ func (v *vm) migration() *kubevirt.VirtualMachineInstanceMigration {
 		}
 	}
 	return found
+}
+
+// tidyMigrations deletes all migrations, as Kubernetes does with those of VMIs that are gone: no
+// garbage collector runs here.
+func tidyMigrations(t *testing.T) {
+	t.Helper()
+	kit.Must(t, shared.DeleteAllOf(rig.After(t), &kubevirt.VirtualMachineInstanceMigration{}, client.InNamespace("default")))
 }

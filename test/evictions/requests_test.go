@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"testing"
 
@@ -46,11 +45,12 @@ func requests(t *testing.T) map[right]int {
 }
 
 // Given VMs on a cordoned node that the replica knows. When all are evicted, then the webhook
-// asks the API server for one write of each mark, and until each VM has its migration and
-// says so there are 4 requests for each. Otherwise the burst of a drain would take longer
-// than the API server waits for a webhook.
+// asks the API server for one write and at most one read for each mark, and until each VM has
+// its migration and says so there are 4 requests for each. Otherwise the burst of a drain would
+// take longer than the API server waits for a webhook.
 func TestAnEvacuationTakesFewRequests(t *testing.T) {
-	replicas(t, 1, "--controllers=disruption-budgets,evacuation")
+	t.Cleanup(func() { tidyMigrations(t) }) // when the replica has ended
+	replicas(t, 1, "--controllers=disruption-budgets,evacuation", "--leader-elect=false")
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node-requests"}, Spec: corev1.NodeSpec{Unschedulable: true}}
 	shared.In(t, "").Make(n, rig.NodeReady)
 	all := make([]*vm, 10)
@@ -74,7 +74,7 @@ func TestAnEvacuationTakesFewRequests(t *testing.T) {
 		kit.Eventually(t, "its migration, and all that is said of it", func() bool {
 			c := v.get().Condition(kubevirt.EvictionRequested)
 			_, leaves := v.readPod().Annotations[kubevirt.EvictionInProgressAnnotation]
-			return leaves && c != nil && c.Reason == "Migrating" && slices.ContainsFunc(v.Migrations(), func(m kubevirt.VirtualMachineInstanceMigration) bool { return m.Spec.VMIName == v.name }) &&
+			return leaves && c != nil && c.Reason == "Migrating" && v.migration() != nil &&
 				strings.Contains(shared.Kubectl(t, "get", "events", "-n", v.NS, "--field-selector=reason=EvacuationStarted,involvedObject.name="+v.name), v.name)
 		})
 	}
@@ -93,7 +93,7 @@ func TestAnEvacuationTakesFewRequests(t *testing.T) {
 		text += fmt.Sprintf("%d × %s\n", n, r)
 	}
 	t.Logf("%d VMs:\n%s", len(all), text)
-	if marks > len(all) || reads > 0 || total > 4*len(all) {
+	if marks > len(all) || reads > len(all) || total > 4*len(all) {
 		t.Errorf("%d VMs: %d writes of VMIs, %d reads, %d requests in all:\n%s", len(all), marks, reads, total, text)
 	}
 }

@@ -100,10 +100,10 @@ func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: nodeName}, Spec: corev1.NodeSpec{Unschedulable: true}}
 	shared.In(t, "").Make(n, rig.NodeReady)
 
-	// A drain: budget, mark, migration, and the descheduler's annotations.
+	// A drain by the descheduler: budget, mark, migration, and annotations.
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: nodeName})
 	v.budgetExists()
-	if a := v.evict(); a.code != 429 {
+	if a := v.evict(func(e *policyv1.Eviction) { e.Annotations = map[string]string{"requested-by": "sigs.k8s.io/descheduler"} }); a.code != 429 {
 		t.Fatalf("%+v", a)
 	}
 	kit.Eventually(t, "a migration", func() bool { return len(v.Migrations()) == 1 })
