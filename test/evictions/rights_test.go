@@ -103,7 +103,9 @@ func TestEachRightIsUsedAndNoneIsMissing(t *testing.T) {
 	// A drain by the descheduler: budget, mark, migration, and annotations.
 	v := newVM(t, vm{strategy: "LiveMigrate", migratable: true, node: nodeName})
 	v.budgetExists()
-	if a := v.evict(func(e *policyv1.Eviction) { e.Annotations = map[string]string{"requested-by": "sigs.k8s.io/descheduler"} }); a.code != 429 {
+	if a := v.evict(func(e *policyv1.Eviction) {
+		e.Annotations = map[string]string{"requested-by": "sigs.k8s.io/descheduler"}
+	}); a.code != 429 {
 		t.Fatalf("%+v", a)
 	}
 	kit.Eventually(t, "a migration", func() bool { return len(v.Migrations()) == 1 })

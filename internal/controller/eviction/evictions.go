@@ -159,7 +159,7 @@ func (h *evictions) mark(ctx context.Context, a evictionRequest, vmi *kubevirt.V
 		return err
 	}
 	if err := move.Annotate(ctx, h.Patch, vmi, why); err != nil {
-		h.Log.Warn("the mark's annotation "+kubevirt.EvictionSourceAnnotation+" is not as it should be", "namespace", vmi.Namespace, "vmi", vmi.Name, "err", err)
+		h.Log.Warn("the annotation eviction-source of a mark is not as it should be", "namespace", vmi.Namespace, "vmi", vmi.Name, "err", err)
 	}
 	return nil
 }
