@@ -67,7 +67,8 @@ func (c *Config) look(ctx context.Context, key client.ObjectKey, hint *subject) 
 	if !p.OfVM() {
 		return now, nil
 	}
-	if hint == nil || hint.vmi.Name != p.VMI {
+	if hint == nil || hint.vmi.Name != p.VMI || vmiErr == nil && (ahead == nil || string(ahead.UID) != p.VMIUID) {
+		// An orphan is one by a read that follows that of the pod: both may have been made anew.
 		ahead, vmiErr = c.vmi(ctx, client.ObjectKey{Namespace: key.Namespace, Name: p.VMI})
 	}
 	if vmiErr != nil {

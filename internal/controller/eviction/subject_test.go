@@ -1,0 +1,66 @@
+package eviction
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+// Given a VM and its launcher that are made anew between the reads of an eviction, which are sent
+// at once. When the VMI was read before it was there, then it is read again after the pod.
+// Otherwise the new VM would be stopped as the orphan of a VMI that is gone.
+func TestAnOrphanIsReadAfterItsPod(t *testing.T) {
+	known := runtime.NewScheme()
+	if err := errors.Join(kubevirt.AddToScheme(known), corev1.AddToScheme(known)); err != nil {
+		t.Fatal(err)
+	}
+	vmi := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "vm", UID: "new"}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "n", Name: "virt-launcher-vm", Annotations: map[string]string{kubevirt.DomainAnnotation: "vm"},
+		Labels: map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.CreatedByLabel: "new"},
+	}}
+	for name, former := range map[string]*kubevirt.VirtualMachineInstance{
+		"none was there": nil,
+		"the former one": {ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "vm", UID: "old"}},
+	} {
+		read, once := make(chan struct{}), sync.Once{}
+		live := fake.NewClientBuilder().WithScheme(known).WithObjects(vmi, pod).WithInterceptorFuncs(interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) (err error) {
+				switch o := o.(type) {
+				case *metav1.PartialObjectMetadata: // the kind is there
+					return nil
+				case *corev1.Pod:
+					<-read
+				case *kubevirt.VirtualMachineInstance:
+					first := false
+					once.Do(func() { first = true; close(read) })
+					if first && former == nil {
+						return apierrors.NewNotFound(schema.GroupResource{Group: kubevirt.Group, Resource: "virtualmachineinstances"}, key.Name)
+					}
+					if first {
+						former.DeepCopyInto(o)
+						return nil
+					}
+				}
+				return c.Get(ctx, key, o, options...)
+			},
+		}).Build()
+		c := &Config{Live: live}
+		now, unreadable := c.look(t.Context(), client.ObjectKeyFromObject(pod), &subject{pod: pod, vmi: vmi})
+		if unreadable != nil || now.vmi == nil || now.vmi.UID != "new" {
+			t.Errorf("%s: %+v, %+v", name, now, unreadable)
+		}
+	}
+}
