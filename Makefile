@@ -21,7 +21,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
-build: bin/node-agent bin/launcher-shim bin/cluster-controller bin/kubectl-vmdrain ## build the binaries into bin/
+build: bin/node-agent bin/launcher-shim bin/cluster-controller bin/kubectl-vmgrace bin/kubectl-vmdrain ## build the binaries into bin/
 
 # go build itself knows what is up to date.
 .PHONY: bin/node-agent
@@ -37,6 +37,12 @@ bin/launcher-shim:
 bin/cluster-controller:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/cluster-controller
 
+.PHONY: bin/kubectl-vmgrace
+bin/kubectl-vmgrace:
+	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/kubectl-vmgrace
+	install -m 755 cmd/kubectl-vmgrace/kubectl_complete-vmgrace bin/
+
+# The former name of kubectl vmgrace drain.
 .PHONY: bin/kubectl-vmdrain
 bin/kubectl-vmdrain:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-s -w $(LDFLAGS)" -o $@ ./cmd/kubectl-vmdrain

@@ -1,6 +1,10 @@
 package main
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/vmgrace/vmgrace/internal/cli"
+)
 
 func TestExitStatus(t *testing.T) {
 	for _, c := range []struct {
@@ -8,8 +12,8 @@ func TestExitStatus(t *testing.T) {
 		want int
 	}{
 		{[]string{"--help"}, 0}, {[]string{"--version"}, 0},
-		{[]string{}, exitUsage}, {[]string{"--no-such-flag"}, exitUsage}, {[]string{"n", "-o", "yaml"}, exitUsage},
-		{[]string{"n", "--kubeconfig=/nonexistent"}, exitFailure},
+		{[]string{}, cli.ExitUsage}, {[]string{"--no-such-flag"}, cli.ExitUsage}, {[]string{"n", "-o", "yaml"}, cli.ExitUsage},
+		{[]string{"n", "--kubeconfig=/nonexistent"}, cli.ExitFailure},
 	} {
 		if got := run(c.args); got != c.want {
 			t.Errorf("%q: exit status %d, want %d", c.args, got, c.want)

@@ -66,6 +66,74 @@ func (c *command) cancelMarks(ctx context.Context, name string) error {
 	return err
 }
 
+// CancelVM removes the evacuation mark of one VM and deletes its migrations that have not
+// ended: the VM stays where it is.
+func CancelVM(ctx context.Context, cfg *rest.Config, out Output, namespace, name string) error {
+	c, err := newCommand(&Options{DryRun: dryRunNone}, cfg, newPrinter(out, outputText))
+	if err != nil {
+		return err
+	}
+	return interrupted(ctx, c.cancelVM(ctx, namespace, name, out))
+}
+
+func (c *command) cancelVM(ctx context.Context, namespace, name string, out Output) error {
+	v := &kubevirt.VirtualMachineInstance{}
+	if err := c.live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, v); err != nil {
+		return fmt.Errorf("VMI %s/%s: %w", namespace, name, err)
+	}
+	pods := &corev1.PodList{}
+	if err := c.live.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{kubevirt.CreatedByLabel: string(v.UID)}); err != nil {
+		return fmt.Errorf("launcher pods of VMI %s/%s: %w", namespace, name, err)
+	}
+	for i := range pods.Items {
+		if p := &pods.Items[i]; p.DeletionTimestamp != nil && !ended(p) && p.Spec.NodeName == v.Node() {
+			return fmt.Errorf("VMI %s/%s: its launcher pod %s is terminating: without the migration the VM would be shut down", namespace, name, p.Name)
+		}
+	}
+	fallback, err := c.strategy(ctx)
+	if err != nil {
+		return err
+	}
+	var did int
+	switch strategy, _ := evacuation.StrategyOf(v, fallback); {
+	case !v.Marked():
+	case strategy == kubevirt.StrategyExternal:
+		WriteLine(out.Err, "Warning: VMI %s/%s keeps its mark: its evictionStrategy is External", namespace, name)
+	default:
+		if err := c.unmark(ctx, v); err != nil {
+			return err
+		}
+		did++
+		WriteLine(out.Out, "vmi/%s mark removed", name)
+	}
+	ended, err := c.cancelMigrations(ctx, namespace, name, out)
+	if err == nil && did+ended == 0 {
+		WriteLine(out.Out, "vmi/%s is not marked and has no migration", name)
+	}
+	return err
+}
+
+// cancelMigrations deletes the migrations of a VM that have not ended, and returns how many
+// there were.
+func (c *command) cancelMigrations(ctx context.Context, namespace, name string, out Output) (did int, err error) {
+	migrations := &kubevirt.VirtualMachineInstanceMigrationList{}
+	if err := c.live.List(ctx, migrations, client.InNamespace(namespace)); err != nil {
+		return 0, fmt.Errorf("migrations of VMI %s/%s: %w", namespace, name, err)
+	}
+	for i := range migrations.Items {
+		m := &migrations.Items[i]
+		if m.Spec.VMIName != name || m.Final() || m.DeletionTimestamp != nil {
+			continue
+		}
+		if err := c.live.Delete(ctx, m, client.Preconditions{UID: &m.UID}); client.IgnoreNotFound(err) != nil {
+			return did, fmt.Errorf("migration %s/%s: %w", namespace, m.Name, err)
+		}
+		did++
+		WriteLine(out.Out, "migration/%s cancelled in phase %s", m.Name, evacuation.PhaseOf(m))
+	}
+	return did, nil
+}
+
 // strategy returns the cluster's eviction strategy, for VMs without one.
 func (c *command) strategy(ctx context.Context) (kubevirt.EvictionStrategy, error) {
 	all := &kubevirt.KubeVirtList{}

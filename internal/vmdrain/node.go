@@ -31,6 +31,7 @@ type node struct {
 	slots       chan struct{}            // semaphore of eviction requests
 	calls       sync.WaitGroup           // goroutines: requests and watches
 	chosen      bool                     // begin has chosen the pods to drain
+	skipped     []drain.Pod              // pods with the label PolicyLabel=Skip, for Why
 	seenPods    map[types.UID]bool       // pods that were chosen or not
 	controllers map[string]bool          // UIDs of the controllers of drained pods
 	reading     int                      // late pods whose volumes are being read
@@ -69,13 +70,21 @@ func (c *command) drain(ctx context.Context, from *corev1.Node) error {
 		n.calls.Go(func() { _ = store.Start(ctx) }) // it fails only when started twice
 	}
 
-	if err = n.begin(ctx); err == nil && c.DryRun == dryRunNone {
+	err = n.begin(ctx)
+	switch {
+	case err != nil:
+	case c.why:
+		return n.explain(ctx)
+	case c.DryRun == dryRunNone:
 		err = n.loop(ctx)
-	} else if err == nil {
+	default:
 		err = n.dryRun(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx) // the cancellation is the cause of err
+	}
+	if c.why {
+		return fmt.Errorf("node %s: %w", n.name, err)
 	}
 	return n.finish(err)
 }
@@ -108,11 +117,16 @@ func (n *node) begin(ctx context.Context) error {
 		}
 		if choice.Drain {
 			n.add(p)
+		} else if p.Policy == drain.Skip {
+			n.skipped = append(n.skipped, *p)
 		}
 	}
 	n.chosen = true
 	if len(refusals) > 0 {
 		return refusalError(refusals)
+	}
+	if n.why { // nothing is evicted
+		return nil
 	}
 	for _, text := range sorted(warnings) {
 		n.show.warn(n.name, text)

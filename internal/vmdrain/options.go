@@ -3,13 +3,12 @@ package vmdrain
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/vmgrace/vmgrace/internal/drain"
 )
@@ -29,11 +28,12 @@ type Options struct {
 
 	nodeSelector, podSelector labels.Selector
 
-	kubeconfig clientcmd.ClientConfig
+	connection *Connection
+	why        bool // only explain, for Why
 }
 
 // ErrUsage is part of the error after wrong usage.
-var ErrUsage = errors.New("see kubectl vmdrain --help")
+var ErrUsage = errors.New("see --help")
 
 // Values of --dry-run and -o.
 const (
@@ -50,9 +50,9 @@ moved are moved, and waited for. Pods with volumes go one after the other, by
 priority, each when the volumes of the one before are detached and attached
 elsewhere.
 
-  kubectl vmdrain NODE... [flags]
-  kubectl vmdrain --selector=LABELS [flags]
-  kubectl vmdrain --cancel NODE...      take back the marks of VMs that are to leave
+  NAME NODE... [flags]
+  NAME --selector=LABELS [flags]
+  NAME --cancel NODE...      take back the marks of VMs that are to leave
 
 Exit status: 0 drained, or the node is gone; 1 something is left, or failed, which
 is named; 2 wrong usage; 130 interrupted. Started again it goes on.
@@ -60,19 +60,20 @@ is named; 2 wrong usage; 130 interrupted. Started again it goes on.
 Flags:
 `
 
-// NewCommand returns the command, which writes to out. ErrUsage is part of its error if
-// the command line is wrong.
-func NewCommand(version string, out Output) *cobra.Command {
-	o := &Options{}
+// NewCommand returns the command, which writes to out. Its name is kubectl vmdrain, or kubectl
+// vmgrace drain. ErrUsage is part of its error if the command line is wrong.
+func NewCommand(name, version string, out Output) *cobra.Command {
+	o := &Options{connection: NewClusterConnection(strings.ReplaceAll(name, " ", "-"))}
 	cmd := &cobra.Command{
-		Use: "kubectl-vmdrain NODE...", SilenceErrors: true, SilenceUsage: true,
+		Use: name[strings.LastIndex(name, " ")+1:] + " NODE...", Short: "Empty nodes for maintenance, and wait for their VMs and volumes",
+		SilenceErrors: true, SilenceUsage: true,
 		Args: func(_ *cobra.Command, args []string) error {
 			o.Nodes = args
 			return usageError(nil, o.check())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Version { // cobra's would need a text template, and 9 MB more
-				fmt.Fprintln(out.Out, "kubectl-vmdrain", version)
+				fmt.Fprintln(out.Out, o.connection.agent, version)
 				return nil
 			}
 			return o.Run(cmd.Context(), out)
@@ -80,9 +81,8 @@ func NewCommand(version string, out Output) *cobra.Command {
 	}
 	f := cmd.Flags()
 	o.addFlags(f)
-	connection := o.connectionFlags()
-	help := usage + f.FlagUsages() + "\nConnection, as kubectl's:\n" + connection.FlagUsages()
-	f.AddFlagSet(connection)
+	help := strings.ReplaceAll(usage, "NAME", name) + f.FlagUsages() + "\nConnection, as kubectl's:\n" + o.connection.Flags.FlagUsages()
+	f.AddFlagSet(o.connection.Flags)
 	cmd.SetHelpFunc(func(*cobra.Command, []string) { fmt.Fprint(out.Out, help) })
 	cmd.SetFlagErrorFunc(usageError)
 	cmd.SetErr(out.Err)
@@ -120,18 +120,6 @@ func (o *Options) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.Cancel, "cancel", false, "drain nothing; take back the marks of the nodes' VMs")
 	f.StringVarP(&o.Output, "output", "o", "", "json: one object a line; default: a table on a terminal, else lines")
 	f.BoolVar(&o.Version, "version", false, "print the version and exit")
-}
-
-// connectionFlags returns kubectl's flags for the connection to the API server.
-func (o *Options) connectionFlags() *pflag.FlagSet {
-	f := pflag.NewFlagSet("connection", pflag.ContinueOnError)
-	rules, overrides := clientcmd.NewDefaultClientConfigLoadingRules(), &clientcmd.ConfigOverrides{}
-	o.kubeconfig = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
-	f.StringVar(&rules.ExplicitPath, "kubeconfig", "", "path of the kubeconfig file")
-	names := clientcmd.RecommendedConfigOverrideFlags("")
-	names.ContextOverrideFlags.Namespace.LongName = "" // a node has no namespace
-	clientcmd.BindOverrideFlags(overrides, f, names)
-	return f
 }
 
 func (o *Options) check() error {
@@ -172,14 +160,4 @@ func (o *Options) checkLimits() error {
 	default:
 		return nil
 	}
-}
-
-func (o *Options) config() (*rest.Config, error) {
-	cfg, err := o.kubeconfig.ClientConfig()
-	if err != nil {
-		return nil, fmt.Errorf("API server: %w", err)
-	}
-	cfg.UserAgent = "kubectl-vmdrain"
-	cfg.QPS = -1 // no client-side limit: the API server has priority and fairness
-	return cfg, nil
 }

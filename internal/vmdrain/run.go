@@ -9,16 +9,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrllog "sigs.k8s.io/controller-runtime/pkg/log"
-
-	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
 // callTimeout bounds each request, with its retries. The API server waits 10 s at most
@@ -31,7 +25,7 @@ var ErrInterrupted = errors.New("interrupted")
 // errTimeout is the cause of a context that --timeout has ended.
 var errTimeout = errors.New("--timeout is over")
 
-// command is one run of kubectl vmdrain.
+// command is one run of kubectl vmgrace drain.
 type command struct {
 	*Options
 
@@ -44,24 +38,25 @@ type command struct {
 // Run executes the command and prints to out. It fails if a node is not drained, and
 // with ErrInterrupted if ctx is cancelled.
 func (o *Options) Run(ctx context.Context, out Output) error {
-	// Log lines of the libraries would break the table; errors are returned.
-	klog.SetLogger(logr.Discard())
-	ctrllog.SetLogger(logr.Discard())
-	c := &command{Options: o, show: newPrinter(out, o.Output)}
-	var err error
-	if c.cfg, err = o.config(); err != nil {
+	cfg, err := o.connection.Config()
+	if err != nil {
 		return err
 	}
-	c.scheme = runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(c.scheme), kubevirt.AddToScheme(c.scheme)); err != nil {
+	c, err := newCommand(o, cfg, newPrinter(out, o.Output))
+	if err != nil {
 		return err
-	}
-	calls := callConfig(c.cfg)
-	c.cfg.Timeout = 0 // a watch is not bounded
-	if c.live, err = client.New(calls, client.Options{Scheme: c.scheme, DryRun: new(o.DryRun != dryRunNone)}); err != nil {
-		return fmt.Errorf("API server %s: %w", c.cfg.Host, err)
 	}
 	return c.run(ctx)
+}
+
+func newCommand(o *Options, cfg *rest.Config, show printer) (c *command, err error) {
+	c = &command{Options: o, cfg: cfg, show: show}
+	if c.live, c.scheme, err = NewClient(cfg, o.DryRun != dryRunNone); err != nil {
+		return nil, err
+	}
+	c.cfg = rest.CopyConfig(cfg)
+	c.cfg.Timeout = 0 // a watch is not bounded
+	return c, nil
 }
 
 // callConfig returns the configuration for requests other than watches.

@@ -79,7 +79,7 @@ func complete(t *testing.T, server *httptest.Server, args ...string) string {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	cmd := NewCommand("1.0", Output{&out, io.Discard})
+	cmd := NewCommand("kubectl vmdrain", "1.0", Output{&out, io.Discard})
 	cmd.SetArgs(append([]string{cobra.ShellCompRequestCmd, "--kubeconfig=" + config}, args...))
 	if err := cmd.ExecuteContext(t.Context()); err != nil {
 		t.Errorf("%q: %v", args, err)

@@ -4,14 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
-	"strings"
 	"time"
-	"unicode"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/internal/drain"
+	"github.com/vmgrace/vmgrace/internal/terminal"
 )
 
 // Output is where Run prints: progress and results to Out, warnings to Err.
@@ -36,29 +32,10 @@ func newPrinter(out Output, format string) printer {
 		return &jsonPrinter{out: json.NewEncoder(out.Out), last: map[string]string{}}
 	}
 	lines := &linePrinter{out: out, last: map[string]string{}}
-	if size := terminal(out.Out); size != nil {
+	if size := terminal.Size(out.Out); size != nil {
 		return &tablePrinter{linePrinter: lines, size: size}
 	}
 	return lines
-}
-
-// terminal returns a function that reads the terminal's size, at least 1 by 1. It is nil
-// if w is no terminal, or one that cannot move the cursor.
-func terminal(w io.Writer) func() (width, height int) {
-	f, ok := w.(*os.File)
-	if term := os.Getenv("TERM"); !ok || term == "" || term == "dumb" {
-		return nil
-	}
-	if _, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err != nil {
-		return nil
-	}
-	return func() (width, height int) {
-		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-		if err != nil || size.Col == 0 || size.Row == 0 {
-			return 80, 24 // it does not report a size
-		}
-		return int(size.Col), int(size.Row)
-	}
 }
 
 // linePrinter prints a line for each change, for a pipe or a file.
@@ -67,26 +44,15 @@ type linePrinter struct {
 	last map[string]string
 }
 
-// writeLine writes one sanitized line.
-func writeLine(w io.Writer, format string, args ...any) {
-	fmt.Fprintln(w, sanitize(fmt.Sprintf(format, args...)))
+// WriteLine writes one line, without control characters.
+func WriteLine(w io.Writer, format string, args ...any) {
+	fmt.Fprintln(w, terminal.Line(fmt.Sprintf(format, args...)))
 }
 
-// sanitize makes one line of a text, and replaces control characters. Parts of the text
-// come from objects of other users, and must not control the terminal.
-func sanitize(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ReplaceAll(text, "\n", "; "))
-}
-
-func (l *linePrinter) node(name, _, text string) { writeLine(l.out.Out, "node/%s %s", name, text) }
+func (l *linePrinter) node(name, _, text string) { WriteLine(l.out.Out, "node/%s %s", name, text) }
 
 func (l *linePrinter) warn(node, text string) {
-	writeLine(l.out.Err, "Warning: node/%s: %s", node, text)
+	WriteLine(l.out.Err, "Warning: node/%s: %s", node, text)
 }
 
 func (l *linePrinter) pods(_ string, all []drain.Status) {
@@ -95,7 +61,7 @@ func (l *linePrinter) pods(_ string, all []drain.Status) {
 		if !changed(l.last, s) {
 			continue
 		}
-		writeLine(l.out.Out, "pod %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, withColon(s.Reason))
+		WriteLine(l.out.Out, "pod %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, withColon(s.Reason))
 		if s.Warning != "" {
 			l.podWarning(s)
 		}
@@ -103,7 +69,7 @@ func (l *linePrinter) pods(_ string, all []drain.Status) {
 }
 
 func (l *linePrinter) podWarning(s *drain.Status) {
-	writeLine(l.out.Err, "Warning: pod %s/%s: %s", s.Pod.Namespace, s.Pod.Name, s.Warning)
+	WriteLine(l.out.Err, "Warning: pod %s/%s: %s", s.Pod.Namespace, s.Pod.Name, s.Warning)
 }
 
 // changed reports whether to print a status: if its state or reason differs from the
@@ -121,14 +87,14 @@ func changed(last map[string]string, s *drain.Status) bool {
 }
 
 func (l *linePrinter) dryRun(_ string, _ *drain.Status, text string) {
-	writeLine(l.out.Out, "%s", text)
+	WriteLine(l.out.Out, "%s", text)
 }
 
 func (l *linePrinter) result(node, _, text string, left []drain.Status) {
-	writeLine(l.out.Out, "node/%s %s", node, text)
+	WriteLine(l.out.Out, "node/%s %s", node, text)
 	for i := range left {
 		s := &left[i]
-		writeLine(l.out.Out, "  %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, withColon(s.Reason))
+		WriteLine(l.out.Out, "  %s/%s: %s%s", s.Pod.Namespace, s.Pod.Name, s.State, withColon(s.Reason))
 	}
 }
 

@@ -103,7 +103,7 @@ func TestTheCommandLine(t *testing.T) {
 		"help":                      "", // nodes, too, may have these names
 		"completion bash":           "",
 	} {
-		cmd, ran := NewCommand("1.0", Output{io.Discard, io.Discard}), false
+		cmd, ran := NewCommand("kubectl vmdrain", "1.0", Output{io.Discard, io.Discard}), false
 		cmd.RunE = func(*cobra.Command, []string) error { ran = true; return nil }
 		cmd.SetArgs(strings.Fields(args))
 		err := cmd.ExecuteContext(t.Context())
@@ -113,7 +113,7 @@ func TestTheCommandLine(t *testing.T) {
 	}
 	for flag, want := range map[string]string{"--help": "Exit status: 0", "-h": "\nConnection, as kubectl's:\n", "--version": "kubectl-vmdrain 1.0\n"} {
 		var out bytes.Buffer
-		cmd := NewCommand("1.0", Output{&out, io.Discard})
+		cmd := NewCommand("kubectl vmdrain", "1.0", Output{&out, io.Discard})
 		cmd.SetArgs([]string{flag})
 		if err := cmd.ExecuteContext(t.Context()); err != nil || !strings.Contains(out.String(), want) {
 			t.Errorf("%s: %v: %s", flag, err, out.String())

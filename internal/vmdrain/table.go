@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
 
 	"github.com/vmgrace/vmgrace/internal/drain"
+	"github.com/vmgrace/vmgrace/internal/terminal"
 )
 
 // tablePrinter redraws a table in place at each change. Other lines are printed above it.
@@ -51,20 +51,12 @@ func (t *tablePrinter) result(node, result, text string, left []drain.Status) {
 	t.linePrinter.result(node, result, text, left)
 }
 
-// erase returns the control sequence that moves the cursor to the table's first line and
-// clears from there. If the terminal was made narrower, a line takes several rows.
+// erase returns the control sequence that clears the table.
 func (t *tablePrinter) erase() string {
 	width, height := t.size()
-	var n int
-	for line := range strings.Lines(t.drawn) {
-		n += 1 + max(len(line)-2, 0)/width
-	}
+	text := terminal.Erase(t.drawn, width, height)
 	t.drawn = ""
-	n = min(n, height-1) // rows that were scrolled out cannot be cleared
-	if n == 0 {
-		return ""
-	}
-	return fmt.Sprintf("\x1b[%dA\r\x1b[J", n)
+	return text
 }
 
 // render returns a table of at most height lines, none wider than width, with failed and
@@ -82,20 +74,20 @@ func render(all []drain.Status, width, height int) string {
 	slices.SortStableFunc(shown, func(a, b drain.Status) int { return rank(a.State) - rank(b.State) })
 	name := max(1, min(34, (width-16)/2))
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s\n", clip(fmt.Sprintf("%d of %d pods drained", drained, len(all)), width))
+	fmt.Fprintf(&text, "%s\n", terminal.Clip(fmt.Sprintf("%d of %d pods drained", drained, len(all)), width))
 	for i, s := range shown {
 		if height < 2 {
 			break // no line is left
 		}
 		if i >= height-2 && len(shown) > height-1 {
-			fmt.Fprintf(&text, "%s\n", clip(fmt.Sprintf("and %d more", len(shown)-i), width))
+			fmt.Fprintf(&text, "%s\n", terminal.Clip(fmt.Sprintf("and %d more", len(shown)-i), width))
 			break
 		}
-		line := fmt.Sprintf("%-*s %-12s ", name, clip(s.Pod.Namespace+"/"+s.Pod.Name, name), s.State)
+		line := fmt.Sprintf("%-*s %-12s ", name, terminal.Clip(s.Pod.Namespace+"/"+s.Pod.Name, name), s.State)
 		if s.Percent >= 0 {
-			line += bar(s.Percent) + " "
+			line += terminal.Bar(s.Percent) + " "
 		}
-		fmt.Fprintf(&text, "%s\n", strings.TrimRight(clip(line+s.Reason, width), " "))
+		fmt.Fprintf(&text, "%s\n", strings.TrimRight(terminal.Clip(line+s.Reason, width), " "))
 	}
 	return text.String()
 }
@@ -106,28 +98,4 @@ func rank(s drain.State) int {
 		drain.StateFailed, drain.StateMoving, drain.StateBlocked, drain.StateEvicting, drain.StateTerminating,
 		drain.StateDetaching, drain.StateReattaching, drain.StateCompleting, drain.StateWaiting,
 	}, s)
-}
-
-func bar(percent int) string {
-	full := percent / 10
-	return "[" + strings.Repeat("#", full) + strings.Repeat(".", 10-full) + "]"
-}
-
-// clip sanitizes a text and shortens it to width columns. The result is ASCII, so each
-// byte takes one column.
-func clip(text string, width int) string {
-	text = strings.Map(func(r rune) rune {
-		if r > unicode.MaxASCII {
-			return '?'
-		}
-		return r
-	}, sanitize(text))
-	switch {
-	case len(text) <= width:
-		return text
-	case width == 0:
-		return ""
-	default:
-		return text[:width-1] + "~"
-	}
 }

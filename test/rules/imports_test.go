@@ -58,11 +58,11 @@ func TestOnlyOnePackageImportsEachBigLibrary(t *testing.T) {
 		"github.com/fsnotify/fsnotify":   {"pkg/signals/watch", "internal/shim"},
 		"libvirt.org/go/libvirt":         {"pkg/hypervisor/libvirt"},
 		"github.com/prometheus":          {"internal/metrics", "internal/controller"},
-		"k8s.io":                         {"internal/kube", "internal/controller", "internal/vmdrain", "api", "test/objects", "test/rig"},
-		"sigs.k8s.io/controller-runtime": {"internal/controller", "internal/vmdrain", "test/rig"},
+		"k8s.io":                         {"internal/kube", "internal/controller", "internal/vmdrain", "internal/cli", "api", "test/objects", "test/rig"},
+		"sigs.k8s.io/controller-runtime": {"internal/controller", "internal/vmdrain", "internal/cli", "test/rig"},
 		"github.com/open-policy-agent":   {"internal/controller/webhookcerts"},
-		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/shim", "internal/controller", "internal/vmdrain"},
-		"github.com/spf13/cobra":         {"internal/vmdrain"},
+		"github.com/spf13/pflag":         {"cmd", "internal/nodeagent", "internal/shim", "internal/controller", "internal/vmdrain", "internal/cli"},
+		"github.com/spf13/cobra":         {"internal/vmdrain", "internal/cli"},
 		module + "/test/node":            {"test"},
 		"github.com/vmgrace/vmgrace/cmd": nil, // no package may
 	}
@@ -121,7 +121,7 @@ func TestNothingInPkgKnowsInternal(t *testing.T) {
 // along.
 func TestTheRulesOfTheClusterDoNoIO(t *testing.T) {
 	allowed := []string{"cmp", "crypto/sha256", "encoding/hex", "errors", "fmt", "maps", "math", "slices", "strconv", "strings", "time", module + "/api/kubevirt", module + "/api/v1alpha1", module + "/internal/oneline"}
-	for _, p := range list(t, "./internal/evacuation", "./internal/migration", "./internal/drain", "./internal/replacement") {
+	for _, p := range list(t, "./internal/evacuation", "./internal/migration", "./internal/drain", "./internal/replacement", "./internal/podstatus") {
 		for _, path := range p.Imports {
 			if !slices.Contains(allowed, path) {
 				t.Errorf("%s imports %s; it may import %v", p.short(), path, allowed)

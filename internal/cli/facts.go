@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/podstatus"
+)
+
+// VM is what the API server shows of one VM. docs/drain.md describes the fields.
+type VM struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	UID       string `json:"uid,omitempty"` // of the VMI
+	Node      string `json:"node,omitempty"`
+	Launcher  string `json:"launcher,omitempty"`
+	Phase     string `json:"phase"`
+	Cause     string `json:"cause,omitempty"`
+	// GracePeriodSeconds is nil where neither the VMI nor its agent states one.
+	GracePeriodSeconds *int64     `json:"gracePeriodSeconds,omitempty"`
+	Deadline           *time.Time `json:"deadline,omitempty"`
+	RemainingSeconds   *int64     `json:"remainingSeconds,omitempty"`
+	LiveMigratable     string     `json:"liveMigratable"` // True, False or Unknown
+	// NotMigratable is the reason of LiveMigratable, NotMigratableMessage its message.
+	NotMigratable        string     `json:"notMigratable,omitempty"`
+	NotMigratableMessage string     `json:"notMigratableMessage,omitempty"`
+	Mark                 *Mark      `json:"mark,omitempty"`
+	Migration            *Migration `json:"migration,omitempty"`
+}
+
+// Mark means that the VM is to leave its node.
+type Mark struct {
+	Cause   string `json:"cause"`
+	Reason  string `json:"reason,omitempty"` // of the condition EvictionRequested
+	Message string `json:"message,omitempty"`
+}
+
+// Migration is the migration of a VM that has not ended.
+type Migration struct {
+	Name         string `json:"name"`
+	Phase        string `json:"phase"`
+	Target       string `json:"target,omitempty"` // the node
+	Percent      *int   `json:"percent,omitempty"`
+	RemainingMiB int64  `json:"remainingMiB,omitempty"`
+}
+
+// Objects are the objects that VMs are described by.
+type Objects struct {
+	VMIs       []kubevirt.VirtualMachineInstance
+	Launchers  []corev1.Pod
+	Migrations []kubevirt.VirtualMachineInstanceMigration
+}
+
+// phaseTerminating is that of a VM that is being deleted and whose agent has not said so yet.
+const phaseTerminating = "Terminating"
+
+// VMs describes the VMs of the objects, sorted. A launcher pod without a VMI is a VM of its
+// own.
+func VMs(o *Objects, now time.Time) []VM {
+	byVMI := map[string][]*corev1.Pod{}
+	for i := range o.Launchers {
+		if p := &o.Launchers[i]; !podEnded(p) {
+			uid := p.Labels[kubevirt.CreatedByLabel]
+			byVMI[uid] = append(byVMI[uid], p)
+		}
+	}
+	migrations := map[string]*kubevirt.VirtualMachineInstanceMigration{}
+	for i := range o.Migrations {
+		if m := &o.Migrations[i]; !m.Final() {
+			migrations[m.Namespace+"/"+m.Spec.VMIName] = m
+		}
+	}
+	all := make([]VM, 0, len(o.VMIs))
+	for i := range o.VMIs {
+		v := &o.VMIs[i]
+		all = append(all, describe(v, launcherOn(byVMI[string(v.UID)], v.Node()), migrations[v.Namespace+"/"+v.Name], now))
+	}
+	for _, p := range byVMI[""] {
+		all = append(all, ofPod(p, now))
+	}
+	slices.SortFunc(all, func(a, b VM) int {
+		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
+	})
+	return all
+}
+
+// launcherOn returns the newest launcher pod on a node, nil without one.
+func launcherOn(all []*corev1.Pod, node string) (newest *corev1.Pod) {
+	for _, p := range all {
+		if p.Spec.NodeName == node && (newest == nil || newest.CreationTimestamp.Before(&p.CreationTimestamp)) {
+			newest = p
+		}
+	}
+	return newest
+}
+
+func podEnded(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+}
+
+func describe(v *kubevirt.VirtualMachineInstance, launcher *corev1.Pod, m *kubevirt.VirtualMachineInstanceMigration, now time.Time) VM {
+	d := VM{
+		Namespace: v.Namespace, Name: v.Name, UID: string(v.UID), Node: v.Node(), LiveMigratable: "Unknown",
+		Phase: cmp.Or(string(v.Status.Phase), "Pending"), GracePeriodSeconds: v.Spec.TerminationGracePeriodSeconds,
+	}
+	if c := v.Condition(kubevirt.LiveMigratable); c != nil {
+		d.LiveMigratable = c.Status
+		if c.Status != kubevirt.ConditionTrue {
+			d.NotMigratable, d.NotMigratableMessage = c.Reason, c.Message
+		}
+	}
+	if v.Marked() {
+		d.Mark = &Mark{Cause: cmp.Or(v.Annotations[evacuation.CauseAnnotation], evacuation.CauseEviction)}
+		if c := v.Condition(kubevirt.EvictionRequested); c != nil && c.Status == kubevirt.ConditionTrue {
+			d.Mark.Reason, d.Mark.Message = c.Reason, c.Message
+		}
+	}
+	if m != nil {
+		d.Migration = migrationOf(m)
+	}
+	if v.DeletionTimestamp != nil {
+		d.Phase, d.Cause = phaseTerminating, "VMIDeleted"
+	}
+	if launcher != nil && !v.Final() {
+		d.addLauncher(launcher, now)
+	}
+	return d
+}
+
+// addLauncher adds what the launcher pod and the agent's condition say.
+func (d *VM) addLauncher(p *corev1.Pod, now time.Time) {
+	d.Launcher = p.Name
+	if p.DeletionTimestamp != nil {
+		d.Phase = phaseTerminating
+	}
+	for i := range p.Status.Conditions {
+		c := &p.Status.Conditions[i]
+		s, ok := podstatus.Parse(c.Reason, c.Message)
+		if c.Type != podstatus.Type || c.Status != corev1.ConditionTrue || !ok {
+			continue
+		}
+		d.Phase, d.Cause, d.Deadline = s.At(now), s.Cause, &s.Deadline
+		d.GracePeriodSeconds = &s.GracePeriodSeconds
+		d.RemainingSeconds = new(int64(max(s.Deadline.Sub(now), 0).Round(time.Second) / time.Second))
+	}
+}
+
+// ofPod describes a VM without a VMI.
+func ofPod(p *corev1.Pod, now time.Time) VM {
+	d := VM{
+		Namespace: p.Namespace, Name: cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name), Node: p.Spec.NodeName,
+		Phase: cmp.Or(string(p.Status.Phase), "Pending"), LiveMigratable: "False", NotMigratable: "NoVMI",
+		NotMigratableMessage: "a VM without a VirtualMachineInstance is never moved",
+	}
+	d.addLauncher(p, now)
+	return d
+}
+
+func migrationOf(m *kubevirt.VirtualMachineInstanceMigration) *Migration {
+	is := &Migration{Name: m.Name, Phase: string(evacuation.PhaseOf(m)), Target: m.Spec.AddedNodeSelector[corev1.LabelHostname]}
+	if s := m.Status.MigrationState; s != nil {
+		is.Target = cmp.Or(s.TargetNode, is.Target)
+		if s.Progress != nil {
+			is.Percent, is.RemainingMiB = new(int(min(max(s.Progress.Percent, 0), 100))), s.Progress.RemainingMiB
+		}
+	}
+	return is
+}
+
+// controller returns kind and name of the controller that would make an object anew, or "".
+func controller(o metav1.Object) string {
+	if c := metav1.GetControllerOf(o); c != nil && c.Kind != "VirtualMachineInstance" {
+		return c.Kind + " " + c.Name
+	}
+	return ""
+}

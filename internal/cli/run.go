@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/vmgrace/vmgrace/internal/vmdrain"
+)
+
+// Exit statuses: failed, wrong usage, interrupted.
+const (
+	ExitFailure     = 1
+	ExitUsage       = 2
+	ExitInterrupted = 130
+)
+
+// Standard are the streams of the process.
+func Standard() Streams {
+	return Streams{Output: vmdrain.Output{Out: os.Stdout, Err: os.Stderr}, In: os.Stdin}
+}
+
+// Run executes a command until it ends or a signal cancels it, and returns the exit status. A
+// second signal ends the process at once, by exit. name begins the line about an error.
+func Run(name string, cmd *cobra.Command, args []string, exit func(status int)) int {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		<-signals
+		cancel()
+		<-signals
+		exit(ExitInterrupted)
+	}()
+	cmd.SetArgs(args)
+	err := cmd.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintln(os.Stderr, name+":", err)
+	switch {
+	case errors.Is(err, vmdrain.ErrUsage):
+		return ExitUsage
+	case errors.Is(err, vmdrain.ErrInterrupted):
+		return ExitInterrupted
+	default:
+		return ExitFailure
+	}
+}
