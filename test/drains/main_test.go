@@ -1,13 +1,16 @@
 //go:build !unit
 
-// Package drains tests kubectl-vmdrain against a real API server. No kubelet runs, and of
+// Package drains tests kubectl-vmdrain and kubectl-vmgrace against a real API server. No kubelet runs, and of
 // the controller manager only the attach-detach controller, for some tests: the tests end
 // pods, attach volumes and move VMs in their place.
 package drains
 
 import (
 	"cmp"
+	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +31,8 @@ const soon = time.Minute
 var shared struct {
 	*rig.Rig
 
-	audit string // the audit log: the API server's requests, one a line
+	vmgrace string // the path of kubectl-vmgrace
+	audit   string // the audit log: the API server's requests, one a line
 }
 
 // atEnd holds the functions that TestMain calls when all tests have ended.
@@ -50,8 +54,14 @@ func TestMain(m *testing.M) {
 }
 
 func start(a *cluster.API) (err error) {
-	shared.Rig, err = rig.Start(a, "kubectl-vmdrain", "create priorityclass important --value=10")
-	return err
+	if shared.Rig, err = rig.Start(a, "kubectl-vmdrain", "create priorityclass important --value=10"); err != nil {
+		return err
+	}
+	shared.vmgrace = filepath.Join(a.Dir, "kubectl-vmgrace")
+	if out, err := exec.Command("go", "build", "-race", "-o", shared.vmgrace, "../../cmd/kubectl-vmgrace").CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
 }
 
 // run is a running kubectl-vmdrain.

@@ -37,6 +37,11 @@ type terminal struct {
 // onTerminal runs kubectl-vmdrain on a terminal, so that Ctrl-C there reaches it.
 func onTerminal(t *testing.T, term string, args ...string) *terminal {
 	t.Helper()
+	return startOnTerminal(t, term, shared.Binary, append([]string{"--kubeconfig=" + shared.Kubeconfig}, args...)...)
+}
+
+func startOnTerminal(t *testing.T, term, binary string, args ...string) *terminal {
+	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	kit.Must(t, err)
 	kit.Must(t, unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0))
@@ -47,7 +52,7 @@ func onTerminal(t *testing.T, term string, args ...string) *terminal {
 	defer screen.Close()
 	s := &terminal{T: t, keys: keys, over: make(chan struct{}), lines: []string{""}}
 	s.resize(80, 24)
-	s.cmd = exec.Command(shared.Binary, append([]string{"--kubeconfig=" + shared.Kubeconfig}, args...)...)
+	s.cmd = exec.Command(binary, args...)
 	s.cmd.Env = append(os.Environ(), "TERM="+term, "GORACE=atexit_sleep_ms=0 exitcode=66")
 	s.cmd.Stdin, s.cmd.Stdout, s.cmd.Stderr = screen, screen, screen
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
