@@ -40,7 +40,7 @@ func TestATargetWhoseAgentIsSilentIsAvoided(t *testing.T) {
 	if phase := r.phase(m); phase != kubevirt.MigrationScheduled {
 		t.Fatalf("phase %s", phase)
 	}
-	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationScheduled, at: time.Now().Add(-migration.AgentTimeout)}
+	r.phases.now[m.UID] = seenPhase{phase: kubevirt.MigrationScheduled, states: "/", at: time.Now().Add(-migration.AgentTimeout)}
 	step(m)
 	why := migration.StateOf(r.read(m)).FailureReason
 	for _, words := range []string{"agent of node node-b", "within 1m0s", "version", "log", "--migration-listen"} {

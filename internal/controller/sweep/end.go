@@ -76,6 +76,22 @@ func (s *sweeper) endLabel(vm client.ObjectKey) ending {
 	}
 }
 
+// endCondition removes what a VMI says of a migration that does not exist.
+func (s *sweeper) endCondition(vm client.ObjectKey) ending {
+	return func(ctx context.Context, l *live) (client.Object, string, error) {
+		v, err := l.vmi(ctx, vm)
+		if v == nil || err != nil {
+			return nil, "", err
+		}
+		migrations, err := index.MigrationsNow(ctx, l, vm)
+		said := v.Condition(kubevirt.MigrationUndecided)
+		if err != nil || said == nil || undecided(v, said.Message, migrations) {
+			return nil, "", err
+		}
+		return v, "the migration that it names does not exist", patch.Status(ctx, s.Client, v, patch.Conditions(v, patch.Wanted{Type: kubevirt.MigrationUndecided})...)
+	}
+}
+
 // endMigration hands a migration to its controller, which ends it or lets it go. A migration
 // that it has got already, and that is still there, has a reason that its controller tells.
 func (s *sweeper) endMigration(m *kubevirt.VirtualMachineInstanceMigration) ending {

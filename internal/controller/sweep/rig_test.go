@@ -155,7 +155,7 @@ func (w *world) removed(want map[metrics.Leftover]int) {
 			}
 		}
 	}
-	if kinds != 6 {
+	if kinds != 7 {
 		w.Errorf("%d kinds", kinds)
 	}
 }

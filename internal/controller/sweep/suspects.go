@@ -3,6 +3,7 @@ package sweep
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +36,7 @@ func (s *sweeper) suspects(ctx context.Context) (all []suspect, err error) {
 	}
 	if s.Migrations {
 		all = append(all, s.labels(c)...)
+		all = append(all, s.conditions(c)...)
 		all = append(all, s.forgotten(c)...)
 		pods, err := s.pods(ctx, c)
 		if err != nil {
@@ -109,6 +111,25 @@ func (s *sweeper) labels(c *cached) (all []suspect) {
 		}
 	}
 	return all
+}
+
+// conditions returns the VMIs that say that a migration is undecided which does not exist: somebody
+// has removed its finalizer.
+func (s *sweeper) conditions(c *cached) (all []suspect) {
+	for i := range c.vmis {
+		v := &c.vmis[i]
+		if said := v.Condition(kubevirt.MigrationUndecided); said != nil && !undecided(v, said.Message, c.migrations) {
+			all = append(all, suspect{metrics.LeftCondition, v, s.endCondition(client.ObjectKeyFromObject(v))})
+		}
+	}
+	return all
+}
+
+// undecided reports whether one of a VM's migrations is the one that a text is about.
+func undecided(v *kubevirt.VirtualMachineInstance, said string, migrations []kubevirt.VirtualMachineInstanceMigration) bool {
+	return slices.ContainsFunc(migrations, func(m kubevirt.VirtualMachineInstanceMigration) bool {
+		return m.Namespace == v.Namespace && m.Spec.VMIName == v.Name && migration.Undecided(&m, said)
+	})
 }
 
 // forgotten returns the migrations that have a next step and do not take it.

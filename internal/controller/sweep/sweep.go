@@ -199,6 +199,7 @@ func text(x *suspect, why string) string {
 		metrics.LeftMark: "the mark is taken back", metrics.LeftLabel: "the label of a migration's target is removed",
 		metrics.LeftPod: "launcher pod " + x.of.GetName() + " is deleted", metrics.LeftBudget: "disruption budget " + x.of.GetName() + " is deleted",
 		metrics.LeftMigration: "migration " + x.of.GetName() + " is ended", metrics.LeftFinalizer: "migration " + x.of.GetName() + " is let go",
+		metrics.LeftCondition: "the condition " + kubevirt.MigrationUndecided + " is removed",
 	}[x.kind]
 	return what + ": " + why
 }

@@ -35,6 +35,12 @@ func TestTheSweepEndsWhatBelongsToNobody(t *testing.T) {
 			v.Labels = map[string]string{kubevirt.MigrationTargetLabel: "b"}
 			must(t, w.Update(t.Context(), v))
 		}
+		says := func(v *kubevirt.VirtualMachineInstance, migration string) {
+			v.Status.Conditions = []kubevirt.Condition{{Type: kubevirt.MigrationUndecided, Status: "True", Message: "migration " + migration + " waits since then: x"}}
+			must(t, w.Status().Update(t.Context(), v))
+		}
+		says(labelled, "stripped")
+		says(moving, "runs")
 		w.migration("runs", "moving", kubevirt.MigrationRunning)
 		w.migration("of-nobody", "none", kubevirt.MigrationTargetReady)
 		w.migration("ended", "none", kubevirt.MigrationFailed)
@@ -43,7 +49,7 @@ func TestTheSweepEndsWhatBelongsToNobody(t *testing.T) {
 		w.make(foreign)
 
 		must(t, w.sweep(t.Context()))
-		if w.there(moved); moved.Status.EvacuationNodeName != "" || moved.Condition(kubevirt.EvictionRequested) == nil {
+		if w.there(moved); moved.Status.EvacuationNodeName != "" {
 			t.Errorf("the mark of a former node: %+v", moved.Status)
 		}
 		if w.there(lost); lost.Status.EvacuationNodeName != "" {
@@ -54,6 +60,12 @@ func TestTheSweepEndsWhatBelongsToNobody(t *testing.T) {
 		}
 		if w.there(labelled); labelled.Labels[kubevirt.MigrationTargetLabel] != "" {
 			t.Error("the label stays")
+		}
+		if labelled.Condition(kubevirt.MigrationUndecided) != nil {
+			t.Error("what is said of a migration that does not exist stays")
+		}
+		if w.there(moving); moving.Condition(kubevirt.MigrationUndecided) == nil {
+			t.Error("what is said of a migration goes")
 		}
 		if w.there(moving); moving.Labels[kubevirt.MigrationTargetLabel] != "b" {
 			t.Error("the label of a migration goes")
@@ -66,14 +78,14 @@ func TestTheSweepEndsWhatBelongsToNobody(t *testing.T) {
 		if one, two := (<-w.again).Object.GetName(), (<-w.again).Object.GetName(); one+two != "endedof-nobody" && one+two != "of-nobodyended" {
 			t.Errorf("to look at: %s, %s", one, two)
 		}
-		counted := map[metrics.Leftover]int{"mark": 2, "label": 1, "pod": 2, "budget": 1, "migration": 1, "finalizer": 1}
+		counted := map[metrics.Leftover]int{"mark": 2, "label": 1, "pod": 2, "budget": 1, "migration": 1, "finalizer": 1, "condition": 1}
 		w.removed(counted)
-		for range 8 {
+		for range 9 {
 			if said := <-w.events.Events; !strings.HasPrefix(said, "Normal LeftoverRemoved ") {
 				t.Error(said)
 			}
 		}
-		if n := strings.Count(w.log.String(), "a leftover is removed"); n != 8 {
+		if n := strings.Count(w.log.String(), "a leftover is removed"); n != 9 {
 			t.Errorf("%d lines: %s", n, w.log.String())
 		}
 
