@@ -53,10 +53,7 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	case err != nil:
 		return grace.FateUnknown, err
 	case string(now.UID) == uid && now.Labels[kubevirt.NodeNameLabel] != "" && now.Labels[kubevirt.NodeNameLabel] != s.node:
-		if s.gaveUp(now) {
-			return grace.FateFenced, nil
-		}
-		return grace.FateMoved, nil
+		return s.movedAway(now), nil
 	case string(now.UID) == uid && now.DeletionTimestamp == nil:
 		return grace.FateHere, nil
 	}
@@ -67,11 +64,14 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	return fate, err
 }
 
-// gaveUp reports whether the VMI was moved away while this node was fenced.
-func (s *Source) gaveUp(vmi *object) bool {
+// movedAway returns the fate of a VMI that is on another node.
+func (s *Source) movedAway(vmi *object) grace.Fate {
 	var status kubevirt.VirtualMachineInstanceStatus
 	_ = json.Unmarshal(vmi.Status, &status) // unreadable JSON counts as empty
-	return slices.Contains(status.FencedNodes, s.node)
+	if slices.Contains(status.FencedNodes, s.node) {
+		return grace.FateFenced
+	}
+	return grace.FateMoved
 }
 
 // deletedOrLost returns whether the VMI was deleted by itself or lost with its

@@ -114,7 +114,7 @@ func (n *Node) reconcile(ctx context.Context) {
 		case s != nil && s.target == target:
 			seen[uid] = true
 			s.setMigration(m)
-		case s == nil && (!m.Final() || target && !finalTargetState(state.TargetState) || target && n.lookOnce(m, all)):
+		case s == nil && n.unfinished(m, target, all):
 			seen[uid] = true
 			n.startSide(ctx, m, target)
 		}
@@ -129,6 +129,11 @@ func (n *Node) reconcile(ctx context.Context) {
 		n.wg.Go(func() { n.removeDepartures(ctx, seen) })
 		n.cfg.VMs.Changed("", "") // it was MigrationUnknown for all VMs
 	}
+}
+
+// unfinished reports whether a migration needs a side here. The caller holds the lock.
+func (n *Node) unfinished(m *Migration, target bool, all []*Migration) bool {
+	return !m.Final() || target && (!finalTargetState(migration.StateOf(m).TargetState) || n.lookOnce(m, all))
 }
 
 // lookOnce reports whether a copy of a failed migration may be left here: the controller has reported

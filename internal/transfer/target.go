@@ -20,7 +20,6 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	s.checkGone(ctx)
 	s.mu.Lock()
 	receiving, received, query, paused := s.receiving, s.received, s.query, s.keptPaused()
-	linked, told := len(s.controls) > 0, s.peerState
 	s.mu.Unlock()
 	here, instance := s.look(ctx)
 	m, source := s.snapshot()
@@ -29,7 +28,7 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source, Paused: paused,
 		Ready: canonicalUUID(state.DomainUUID) && s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
-	f.Copy, f.FencedFor = copyOf(here), s.fencedFor(state, linked, told)
+	f.Copy, f.FencedFor = copyOf(here), s.fencedFor(state)
 	// A domain that exists before the source may begin, or has another UUID than the one
 	// that is sent, is not the guest. removeStranger ends it if it came through the relay.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
@@ -45,7 +44,10 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 
 // fencedFor returns how long this side has known that the source's node is fenced, without a
 // connection to its agent; 0 if it is not fenced, or its agent has reported SourceGone itself.
-func (s *side) fencedFor(state *kubevirt.MigrationState, linked bool, told string) time.Duration {
+func (s *side) fencedFor(state *kubevirt.MigrationState) time.Duration {
+	s.mu.Lock()
+	linked, told := len(s.controls) > 0, s.peerState
+	s.mu.Unlock()
 	if state.SourceFenced == "" || told == kubevirt.SourceGone {
 		return 0
 	}

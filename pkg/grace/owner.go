@@ -44,7 +44,7 @@ const (
 	// FateFenced means that it was moved to another node because this one was fenced: what runs here
 	// was given up.
 	FateFenced Fate = "fenced"
-	FateLost    Fate = "lost"  // with its CRD, not by a deletion of its own
+	FateLost   Fate = "lost" // with its CRD, not by a deletion of its own
 	// FateReplaced means that it was deleted and another one has its name.
 	FateReplaced Fate = "replaced"
 )
