@@ -117,7 +117,7 @@ func describe(v *kubevirt.VirtualMachineInstance, launcher *corev1.Pod, m *kubev
 		}
 	}
 	if v.Marked() {
-		d.Mark = &Mark{Cause: cmp.Or(v.Annotations[evacuation.CauseAnnotation], evacuation.CauseEviction)}
+		d.Mark = &Mark{Cause: cmp.Or(evacuation.ExplanationOf(v).Cause, evacuation.CauseEviction)}
 		if c := v.Condition(kubevirt.EvictionRequested); c != nil && c.Status == kubevirt.ConditionTrue {
 			d.Mark.Reason, d.Mark.Message = c.Reason, c.Message
 		}

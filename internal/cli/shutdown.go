@@ -206,13 +206,17 @@ func (o *shutdown) alone(ctx context.Context, s *session, arg string, notFound e
 	if err := s.live.List(ctx, all, client.InNamespace(s.namespace), client.MatchingLabels{kubevirt.AppLabel: kubevirt.LauncherApp}); err != nil {
 		return fmt.Errorf("launcher pods of VM %s/%s: %w", s.namespace, name, err)
 	}
-	at := slices.IndexFunc(all.Items, func(p corev1.Pod) bool {
-		return p.Labels[kubevirt.CreatedByLabel] == "" && cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name) == name && !podEnded(&p)
+	pods := slices.DeleteFunc(all.Items, func(p corev1.Pod) bool {
+		return p.Labels[kubevirt.CreatedByLabel] != "" || cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name) != name || podEnded(&p)
 	})
-	if at < 0 {
+	switch len(pods) {
+	case 0:
 		return notFound
+	case 1:
+	default:
+		return fmt.Errorf("VM %s/%s has %d launcher pods, among them %s and %s: kubectl delete pod the one that is meant", s.namespace, name, len(pods), pods[0].Name, pods[1].Name)
 	}
-	p := &all.Items[at]
+	p := &pods[0]
 	if c := controller(p); c != "" {
 		return fmt.Errorf("VM %s/%s belongs to %s, which would start it again: stop that instead", s.namespace, name, c)
 	}

@@ -51,7 +51,7 @@ func objects() *Objects {
 	deleted.DeletionTimestamp = &metav1.Time{Time: noon()}
 	moving.Spec.TerminationGracePeriodSeconds = new(int64(20))
 	moving.Status.EvacuationNodeName, stuck.Status.EvacuationNodeName = "n1", "n2"
-	stuck.Annotations = map[string]string{evacuation.CauseAnnotation: evacuation.CauseNodeTaint}
+	stuck.Status.Mark = &kubevirt.Mark{NodeName: "n2", Cause: evacuation.CauseNodeTaint}
 	m := kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "m"}, Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: "moving"}}
 	m.Status.Phase = kubevirt.MigrationRunning
 	m.Status.MigrationState = &kubevirt.MigrationState{TargetNode: "n2", Progress: &kubevirt.MigrationProgress{Percent: 42, RemainingMiB: 300}}

@@ -18,6 +18,8 @@ type AbandonedFacts struct {
 	Pod Pod
 	// VMIName and VMIUID name the VMI that the pod was made for, MigrationUID the migration.
 	VMIName, VMIUID, MigrationUID string
+	// HandedOver means that the migration was handed to the agents: the guest may be in the pod.
+	HandedOver bool
 	// MigrationExists means that the API server has the migration.
 	MigrationExists bool
 	// VMI is the one of that name, nil if there is none.
@@ -34,7 +36,7 @@ type AbandonedFacts struct {
 func Abandoned(f AbandonedFacts) (remove bool, why string) {
 	p := &f.Pod
 	switch {
-	case p.Name != TargetPodName(f.VMIName, f.MigrationUID), p.Ended, p.Deleting, f.MigrationExists, f.Now.Sub(p.Created) < AbandonedAfter:
+	case p.Name != TargetPodName(f.VMIName, f.MigrationUID), p.Ended, p.Deleting, f.MigrationExists, f.HandedOver, f.Now.Sub(p.Created) < AbandonedAfter:
 		return false, ""
 	case f.VMI != nil && (p.Node == f.VMI.Node() || f.VMI.Node() == ""):
 		return false, ""

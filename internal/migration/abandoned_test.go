@@ -28,6 +28,7 @@ func TestATargetPodOfNobodyIsAbandoned(t *testing.T) {
 		"the VM may be in it":     {func(f *migration.AbandonedFacts) { f.LauncherRuns = false }, ""},
 		"the VM has no node":      {func(f *migration.AbandonedFacts) { f.VMI.Status.NodeName = "" }, ""},
 		"a migration needs it":    {func(f *migration.AbandonedFacts) { f.MigrationExists = true }, ""},
+		"handed to the agents":    {func(f *migration.AbandonedFacts) { f.HandedOver = true }, ""},
 		"just made":               {func(f *migration.AbandonedFacts) { f.Pod.Created = now.Add(-4 * time.Minute) }, ""},
 		"being deleted":           {func(f *migration.AbandonedFacts) { f.Pod.Deleting = true }, ""},
 		"ended":                   {func(f *migration.AbandonedFacts) { f.Pod.Ended = true }, ""},

@@ -14,6 +14,9 @@ const (
 	// AddedSelectorAnnotation has the keys of the node selector that the migration's
 	// addedNodeSelector has added, separated by commas.
 	AddedSelectorAnnotation = "vmgrace.io/added-node-selector"
+	// HandedOverAnnotation has the UID of the migration that was handed to the agents: from then
+	// on the guest may be in this pod, whatever became of the migration.
+	HandedOverAnnotation = "vmgrace.io/handed-over"
 )
 
 // runTimeKeys are annotations and labels of a launcher pod that the cluster has written while

@@ -179,7 +179,7 @@ func (v *vm) ends() {
 	w := v.w
 	w.Helper()
 	w.api.Kubectl(w, "delete", "vmi", v.Name)
-	if s := v.here.launcher.WaitStopped(w, soon); s.Outcome != "Graceful" || s.Cause != "VMIDeleted" {
+	if s := v.here.launcher.WaitStopped(w, 2*soon); s.Outcome != "Graceful" || s.Cause != "VMIDeleted" {
 		w.Errorf("status.json on %s: %+v", v.here.name, s)
 	}
 	node.Eventually(w, soon, func() bool {

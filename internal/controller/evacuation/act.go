@@ -2,9 +2,11 @@ package evacuation
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -12,6 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/oneline"
 )
 
 // migrate makes the VM's next migration, unless the cache is behind: its next event repeats the
@@ -35,6 +38,21 @@ func (r *reconciler) migrate(ctx context.Context, v *move.VM) error {
 	r.Events.Eventf(v.VMI, nil, corev1.EventTypeNormal, "EvacuationStarted", "Migrate",
 		"migration %s is to move the VM away from node %s (%s)", m.Name, v.VMI.Node(), cause)
 	return nil
+}
+
+// begin makes the migration. Its event brings the report: in a burst migrations come first. A
+// migration that is refused has no event, so that is reported here.
+func (r *reconciler) begin(ctx context.Context, v *move.VM) error {
+	err := r.migrate(ctx, v)
+	if err == nil || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return err
+	}
+	changed, cordonErr := r.recordCordon(ctx, v)
+	if changed || cordonErr != nil || !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
+		return errors.Join(err, cordonErr)
+	}
+	refused := evacuation.Step{Action: evacuation.Blocked, Reason: "MigrationRefused", Message: oneline.Cut("no migration can be made: "+err.Error(), 400)}
+	return errors.Join(err, r.report(ctx, v, refused))
 }
 
 // shutDown deletes the launcher pod of a VM that no migration could move. Live reads decide.

@@ -3,6 +3,7 @@ package evacuation
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -45,11 +46,12 @@ func (w *withdrawn) forget(vm types.NamespacedName) {
 }
 
 // behind reports whether the VMI in the cache shows a mark that is gone. It reads the VMI from
-// the API server only where the migrations say that this may be: one was deleted, or one has
-// moved the VM away from the node of the mark.
+// the API server only where the migrations say that this may be: one was deleted, one has moved the
+// VM away from the node of the mark, or one has failed, so that the mark is older.
 func (r *reconciler) behind(ctx context.Context, v *move.VM) (bool, error) {
 	key := client.ObjectKeyFromObject(v.VMI)
-	if !r.withdrawn.has(key) && !v.SeemsMoved() {
+	before := slices.ContainsFunc(v.Migrations, func(m kubevirt.VirtualMachineInstanceMigration) bool { return evacuation.Evacuates(&m) })
+	if !r.withdrawn.has(key) && !v.SeemsMoved() && !before {
 		return false, nil
 	}
 	now := &kubevirt.VirtualMachineInstance{}

@@ -96,7 +96,7 @@ func (r *reconciler) act(ctx context.Context, v *move.VM) (evacuation.Step, erro
 	}
 	next := evacuation.Next(v.Evacuee)
 	if next.Action == evacuation.Migrate {
-		return evacuation.Step{}, r.migrate(ctx, v) // the migration's event brings the report: in a burst migrations come first
+		return evacuation.Step{}, r.begin(ctx, v)
 	}
 	if next.Action == evacuation.Shutdown {
 		if done, err := r.shutDown(ctx, v); err != nil || !done {

@@ -20,6 +20,11 @@ func (r *reconciler) report(ctx context.Context, v *move.VM, next evacuation.Ste
 			return err
 		}
 	}
+	if v.VMI.Marked() { // the webhook may have ended between the mark and its annotation
+		if err := move.Annotate(ctx, r.Client, v.VMI, evacuation.ExplanationOf(v.VMI)); err != nil {
+			return err
+		}
+	}
 	if !requested && !v.VMI.Marked() {
 		if err := r.removeMarkAnnotations(ctx, v.VMI); err != nil {
 			return err

@@ -56,8 +56,8 @@ func (c *Config) cordoned(ctx context.Context, name, drainTaint string) (bool, e
 	node := &corev1.Node{}
 	err := from.Get(ctx, client.ObjectKey{Name: name}, node)
 	switch {
-	case apierrors.IsNotFound(err):
-		return false, nil
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err):
+		return false, nil // not known to be
 	case err != nil:
 		return false, fmt.Errorf("its node: %w", err)
 	default:

@@ -158,6 +158,10 @@ func (r *reconciler) schedule(ctx context.Context, g *gathered) error {
 	if err := patch.Metadata(ctx, r.Client, g.VMI, "labels", map[string]any{kubevirt.MigrationTargetLabel: g.Target.Node}); err != nil {
 		return err
 	}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.Migration.Namespace, Name: g.Target.Name, UID: types.UID(g.Target.UID)}}
+	if err := patch.Metadata(ctx, r.Client, pod, "annotations", map[string]any{migration.HandedOverAnnotation: string(g.Migration.UID)}); err != nil {
+		return err
+	}
 	err = r.inTurn(g.Migration, kubevirt.MigrationScheduled, func() error {
 		return r.status(ctx, g.Migration, func(m *object) {
 			m.Status.Phase = kubevirt.MigrationScheduled

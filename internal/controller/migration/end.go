@@ -82,6 +82,9 @@ func movePatch(vmi *kubevirt.VirtualMachineInstance, s *kubevirt.MigrationState,
 	if vmi.Status.EvacuationNodeName != "" {
 		steps = append(steps, patch.Operation{Op: "remove", Path: "/status/evacuationNodeName"})
 	}
+	if vmi.Status.Mark != nil {
+		steps = append(steps, patch.Operation{Op: "add", Path: "/status/vmgraceMark"}) // null: it explained the mark
+	}
 	if fenced := fencedNodes(vmi.Status.FencedNodes, s); !slices.Equal(fenced, vmi.Status.FencedNodes) {
 		steps = append(steps, patch.Operation{Op: "add", Path: "/status/vmgraceFencedNodes", Value: fenced})
 	}

@@ -29,14 +29,17 @@ func (s *sweeper) endMark(vm client.ObjectKey) ending {
 		if v == nil || err != nil || v.Status.EvacuationNodeName == "" {
 			return nil, "", err
 		}
+		if err := s.Settings.Known(); err != nil {
+			return nil, "", err
+		}
 		f := evacuation.StaleFacts{VMI: v}
 		f.Strategy, _ = evacuation.StrategyOf(v, s.Settings.Get().EvictionStrategy)
-		migrations, err := l.migrationsOf(ctx, v.Namespace)
+		migrations, err := index.MigrationsNow(ctx, l, vm)
 		if err != nil {
 			return nil, "", err
 		}
 		f.Migrating = slices.ContainsFunc(migrations, func(m kubevirt.VirtualMachineInstanceMigration) bool {
-			return m.Spec.VMIName == v.Name && !m.Final()
+			return !m.Final()
 		})
 		launchers, err := index.LaunchersNow(ctx, l, v)
 		if err != nil {
@@ -138,7 +141,7 @@ func (s *sweeper) endPod(p *corev1.Pod) ending {
 		}
 		f := migration.AbandonedFacts{
 			VMIName: pod.Annotations[kubevirt.DomainAnnotation], VMIUID: pod.Labels[kubevirt.CreatedByLabel],
-			MigrationUID: pod.Labels[kubevirt.MigrationJobLabel], Now: time.Now(),
+			MigrationUID: pod.Labels[kubevirt.MigrationJobLabel], Now: time.Now(), HandedOver: pod.Annotations[migration.HandedOverAnnotation] != "",
 			Pod: migration.Pod{Name: pod.Name, Node: pod.Spec.NodeName, Created: pod.CreationTimestamp.Time,
 				Ended: index.Ended(pod), Deleting: pod.DeletionTimestamp != nil},
 		}

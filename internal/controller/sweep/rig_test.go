@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
@@ -45,7 +46,7 @@ type world struct {
 func given(t *testing.T) *world {
 	t.Helper()
 	known := runtime.NewScheme()
-	if err := errors.Join(scheme.AddToScheme(known), kubevirt.AddToScheme(known)); err != nil {
+	if err := errors.Join(scheme.AddToScheme(known), kubevirt.AddToScheme(known), v1alpha1.AddToScheme(known)); err != nil {
 		t.Fatal(err)
 	}
 	w := &world{T: t, registry: prometheus.NewRegistry(), events: events.NewFakeRecorder(100), again: make(chan event.GenericEvent, 100)}
@@ -71,7 +72,7 @@ func given(t *testing.T) *world {
 		},
 	})
 	w.sweeper = &sweeper{Client: writes, synced: func(context.Context) error { return nil }, Config: Config{
-		Log: slog.New(slog.NewTextHandler(&w.log, nil)), Live: live, Events: w.events, Settings: settings.New(nil, func() bool { return false }),
+		Log: slog.New(slog.NewTextHandler(&w.log, nil)), Live: live, Events: w.events, Settings: settings.New(c, func() bool { return true }),
 		Meter: metrics.New(w.registry), Evacuations: true, Migrations: true, Budgets: true, Nodes: true, Again: w.again,
 	}}
 	w.make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}})

@@ -39,7 +39,8 @@ func TestTheSweepEndsWhatBelongsToNobody(t *testing.T) {
 			v.Status.Conditions = []kubevirt.Condition{{Type: kubevirt.MigrationUndecided, Status: "True", Message: "migration " + migration + " waits since then: x"}}
 			must(t, w.Status().Update(t.Context(), v))
 		}
-		says(labelled, "stripped")
+		named := w.vm("named", "a")
+		says(named, "stripped")
 		says(moving, "runs")
 		w.migration("runs", "moving", kubevirt.MigrationRunning)
 		w.migration("of-nobody", "none", kubevirt.MigrationTargetReady)
@@ -61,7 +62,7 @@ func TestTheSweepEndsWhatBelongsToNobody(t *testing.T) {
 		if w.there(labelled); labelled.Labels[kubevirt.MigrationTargetLabel] != "" {
 			t.Error("the label stays")
 		}
-		if labelled.Condition(kubevirt.MigrationUndecided) != nil {
+		if w.there(named); named.Condition(kubevirt.MigrationUndecided) != nil {
 			t.Error("what is said of a migration that does not exist stays")
 		}
 		if w.there(moving); moving.Condition(kubevirt.MigrationUndecided) == nil {
