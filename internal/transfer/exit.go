@@ -104,8 +104,7 @@ func (s *side) removeDeparture() {
 // removeDepartures removes the records of departures of migrations that were deleted while no
 // agent ran. sides has the migrations that may need theirs.
 func (n *Node) removeDepartures(ctx context.Context, sides map[string]bool) {
-	var files []fs.DirEntry
-	err := within(ctx, "read what was written down of migrations", func() (err error) { files, err = os.ReadDir(n.cfg.SocketDir); return err })
+	files, err := readWithin(ctx, "read what was written down of migrations", func() ([]fs.DirEntry, error) { return os.ReadDir(n.cfg.SocketDir) })
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil {
 		n.cfg.Log.Warn("cannot look for what was written down of former migrations", "err", err)
 	}
@@ -123,8 +122,8 @@ func (n *Node) removeDepartures(ctx context.Context, sides map[string]bool) {
 // removeDeparture removes a record if the API server confirms that its migration is gone.
 func (n *Node) removeDeparture(ctx context.Context, uid string) error {
 	file := filepath.Join(n.cfg.SocketDir, leftPrefix+uid)
-	var text []byte
-	if err := within(ctx, file, func() (err error) { text, err = readStart(file, maxLeft); return err }); err != nil {
+	text, err := readWithin(ctx, file, func() ([]byte, error) { return readStart(file, maxLeft) })
+	if err != nil {
 		return err
 	}
 	m := &Migration{}
@@ -161,6 +160,22 @@ func within(ctx context.Context, what string, f func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 	return durable.Within(ctx, what, f)
+}
+
+// readWithin is within for a call with a result. A call that hangs is left behind, and so is its
+// result.
+func readWithin[T any](ctx context.Context, what string, f func() (T, error)) (got T, err error) {
+	results := make(chan T, 1)
+	err = within(ctx, what, func() error {
+		result, err := f()
+		results <- result
+		return err
+	})
+	select {
+	case got = <-results:
+	default:
+	}
+	return got, err
 }
 
 // removeSockets removes the sockets of an agent that was killed.

@@ -250,8 +250,9 @@ func (h host) Migrations() ([]*Migration, bool) {
 		return nil, true
 	}
 	if h.w.cutOff != nil && h.name == "a" {
-		h.w.cutOff.Status.MigrationState.TargetNodeAddress = h.w.addrs["b"]
-		return []*Migration{h.w.cutOff}, true
+		old := h.w.cutOff.DeepCopy()
+		old.Status.MigrationState.TargetNodeAddress = h.w.addrs["b"]
+		return []*Migration{old}, true
 	}
 	if phase := h.w.m.Status.Phase; h.w.late != "" && h.name == "b" && (phase == kubevirt.MigrationTargetReady || phase == kubevirt.MigrationRunning) {
 		late := h.w.m.DeepCopy()
