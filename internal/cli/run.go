@@ -32,11 +32,21 @@ func Run(name string, cmd *cobra.Command, args []string, exit func(status int)) 
 	defer cancel()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(signals)
+	over := make(chan struct{})
+	defer close(over)
 	go func() {
-		<-signals
-		cancel()
-		<-signals
-		exit(ExitInterrupted)
+		for range 2 {
+			select {
+			case <-signals:
+			case <-over:
+				return
+			}
+			if ctx.Err() != nil {
+				exit(ExitInterrupted)
+			}
+			cancel()
+		}
 	}()
 	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(ctx)

@@ -79,6 +79,21 @@ func TestATargetTellsThatItsSourceIsFenced(t *testing.T) {
 	w.eventually("the guest has moved", func() bool { return slices.Equal(w.removed, []string{"a"}) && slices.Equal(w.resumed, []string{"b"}) })
 }
 
+// Given a list of migrations that is not complete yet, none decides that a copy is left: the one that
+// has brought the guest back may be missing.
+func TestAnIncompleteListEndsNoCopy(t *testing.T) {
+	w := fenced(t, kubevirt.MigrationFailed, kubevirt.TargetAbsent, hypervisor.StayRunning, hypervisor.StayRunning)
+	w.m.Status.MigrationState.TargetFenced, w.phase = "taint", ""
+	n := New(Config{Node: "b", VMs: host{w, "b"}})
+	if n.lookOnce(w.m, nil) {
+		t.Error("a copy is looked for by an incomplete list")
+	}
+	n.synced = true
+	if !n.lookOnce(w.m, nil) || n.lookOnce(w.m, nil) {
+		t.Error("want one look by the complete list")
+	}
+}
+
 // Given a target that was fenced and whose agent returns, it ends the copy, running or not, but no
 // guest that it guards: the VM may have come back since.
 func TestAReturningAgentEndsAFencedCopy(t *testing.T) {

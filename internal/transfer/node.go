@@ -59,13 +59,13 @@ type Node struct {
 	mu     sync.Mutex
 	sides  map[string]*side // by migration: a node is never both sides of one
 	synced bool             // each migration of the first complete list has its side
-	fenced map[string]bool  // migrations that had a side since they are over, because this node was fenced
+	looked map[string]bool  // failed migrations to this node, which was fenced, that lookOnce has decided on
 	wg     sync.WaitGroup
 }
 
 // New returns a node; Run starts it.
 func New(cfg Config) *Node {
-	return &Node{cfg: cfg, wake: make(chan struct{}, 1), sides: map[string]*side{}, fenced: map[string]bool{}}
+	return &Node{cfg: cfg, wake: make(chan struct{}, 1), sides: map[string]*side{}, looked: map[string]bool{}}
 }
 
 // Changed is called when the result of Cluster.Migrations may have changed. It does not
@@ -138,11 +138,14 @@ func (n *Node) unfinished(m *Migration, target bool, all []*Migration) bool {
 
 // lookOnce reports whether a copy of a failed migration may be left here: the controller has reported
 // this side's state because the node was fenced, and this agent has not looked yet. A guest that it
-// guards, or that another migration has brought here, is not that copy. The caller holds the lock.
+// guards, or that another migration has brought here, is not that copy: all has to be complete. The
+// caller holds the lock.
 func (n *Node) lookOnce(m *Migration, all []*Migration) bool {
-	first := migration.StateOf(m).TargetFenced != "" && !n.fenced[string(m.UID)]
-	n.fenced[string(m.UID)] = true
-	return first && n.cfg.VMs.Phase(grace.DomainName(m.Namespace, m.Spec.VMIName)) == "" && !slices.ContainsFunc(all, func(o *Migration) bool {
+	if !n.synced || migration.StateOf(m).TargetFenced == "" || n.looked[string(m.UID)] {
+		return false
+	}
+	n.looked[string(m.UID)] = true
+	return n.cfg.VMs.Phase(grace.DomainName(m.Namespace, m.Spec.VMIName)) == "" && !slices.ContainsFunc(all, func(o *Migration) bool {
 		return o.UID != m.UID && o.Namespace == m.Namespace && o.Spec.VMIName == m.Spec.VMIName &&
 			migration.StateOf(o).TargetNode == n.cfg.Node && o.Status.Phase != kubevirt.MigrationFailed
 	})

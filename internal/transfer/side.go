@@ -70,7 +70,7 @@ type side struct {
 	departureRecorded bool      // source: the record of the guest's departure was written, or failed
 	undecidedSince    time.Time // since when the guest waits, paused, for the peer's state
 	undecidedReported bool      // the Event about it was sent
-	fencedSince       time.Time // target: since when it knows that the source's node is fenced
+	fencedSince       time.Time // target: since when it knows that the source's node is fenced, without a connection to its agent
 }
 
 func newSide(n *Node, m *Migration, target bool) *side {

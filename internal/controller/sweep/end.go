@@ -20,6 +20,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
+// ending ends an object if live reads prove that it is a leftover. about is the object of the Event;
+// why is empty if nothing was done.
 type ending = func(ctx context.Context, l *live) (about client.Object, why string, err error)
 
 // endMark takes back a VM's mark.

@@ -126,9 +126,7 @@ func (s *sweeper) Start(ctx context.Context) error {
 type suspect struct {
 	kind metrics.Leftover
 	of   client.Object
-	// end ends it if live reads prove that it is a leftover. about is the object of the Event;
-	// why is empty if nothing was done.
-	end func(ctx context.Context, l *live) (about client.Object, why string, err error)
+	end  ending
 }
 
 func (x *suspect) key() string { return string(x.kind) + "/" + string(x.of.GetUID()) }
