@@ -219,6 +219,10 @@ func TestFencing(t *testing.T) {
 		{"fenced, it lives and is to report", running, states("", kubevirt.TargetArrived), lives, NodeFacts{}, UndecidedAfter - 1, Wait, ""},
 		{"fenced, it lives and reports nothing", running, states("", kubevirt.TargetArrived), lives, NodeFacts{}, UndecidedAfter, FenceSource, ""},
 		{"fenced, but it has reported", running, states(kubevirt.SourceRunning, kubevirt.TargetArrived), fenced, NodeFacts{}, 0, Fail, ""},
+		{"aborted since its launcher was evicted, then fenced", running, func(f *Facts) {
+			states("", kubevirt.TargetArrived)(f)
+			f.Migration.Status.MigrationState.AbortRequested, f.Source.Deleting = true, true
+		}, fenced, NodeFacts{}, 0, FenceSource, ""},
 		{"not begun", kubevirt.MigrationTargetReady, nil, fenced, NodeFacts{}, 0, Wait, ""},
 		{"the target is lost", running, states("", ""), NodeFacts{}, lost, 0, Wait, "while node b is lost"},
 		{"the target is fenced", running, states("", ""), NodeFacts{}, fenced, 0, FenceTarget, ""},
