@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
 )
@@ -91,6 +92,33 @@ func TestOurCRDsGoOnlyWhenNoVMIIsLeft(t *testing.T) {
 	}
 	if left := api.Kubectl(t, "get", "crd", "-o", "name"); left != "" {
 		t.Errorf("still there: %s", left)
+	}
+}
+
+// Given a migration with the finalizer of a controller that is gone, then the CRDs stay: the API
+// server would wait for ever for what nobody removes.
+func TestOurCRDsGoOnlyWhenEveryMigrationHasEnded(t *testing.T) {
+	api := cluster.NewAPI(t)
+	run := func(verb string) (string, error) { return api.Script(t.Context(), root+"deploy/crds/run", verb) }
+	if out, err := run("apply"); err != nil {
+		t.Fatal(err, out)
+	}
+	api.KubectlApply(t, `
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstanceMigration
+metadata: {name: unfinished, namespace: default, finalizers: [`+migration.Finalizer+`]}
+spec: {vmiName: gone}
+`)
+	before := everything(t, api)
+	if out, err := run("delete"); err == nil || !strings.Contains(out, "have a finalizer") || !strings.Contains(out, "default/unfinished") {
+		t.Errorf("run delete with an unfinished migration: %v, %s", err, out)
+	}
+	if after := everything(t, api); after != before {
+		t.Errorf("changed:\n%s\nwas\n%s", after, before)
+	}
+	api.Kubectl(t, "patch", "vmim", "unfinished", "--type=merge", "-p", `{"metadata":{"finalizers":null}}`)
+	if out, err := run("delete"); err != nil {
+		t.Error(err, out)
 	}
 }
 
