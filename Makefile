@@ -81,6 +81,14 @@ virtqemud: deps ## build virtqemud, which no package has, for the tests: 2 minut
 images: ## build the images, without Docker: 4 minutes, then half a minute
 	@VERSION=$(if $(filter-out file,$(origin VERSION)),$(VERSION)) hack/images.sh
 
+.PHONY: helm
+helm: ## build the Helm of the tests: 3 minutes, once
+	cd hack/helm && GOWORK=off CGO_ENABLED=0 go build -trimpath -ldflags "-s -w" -o $(VMGRACE_CLUSTER)/helm/ helm.sh/helm/v4/cmd/helm
+
+.PHONY: previous
+previous: ## build the images of the last release, for the test of an upgrade: half a minute, once
+	@hack/previous.sh >/dev/null
+
 # Tests that need root, libvirt, an API server or a package of make deps have
 # the build constraint !unit. As root they run without root's rights here.
 UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules ./test/shim
@@ -116,12 +124,12 @@ test-one: deps race ## one test: make test-one P=./pkg/grace T=TestStories
 	$(GOTEST) -v -timeout 30m -run '$(T)' $(or $(P),$(error P=./some/package T=TestName))
 
 .PHONY: test-kubernetes
-test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: 28 minutes
+test-kubernetes: deps race k8s csi images helm ## what asks a real API server, manifests and images: 28 minutes
 	$(GOTEST) -p 3 -timeout 40m ./test/handover ./test/kubernetes $(KUBERNETES)
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s csi images ## all of it in a cluster of two nodes: 17 minutes
+e2e: deps k8s csi images previous helm ## all of it in a cluster of two nodes: 20 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,

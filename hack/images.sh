@@ -7,7 +7,8 @@
 #   cluster-controller.tar
 #   vm-example.tar         QEMU and a guest, for deploy/examples/vm.yaml
 #
-# for `ctr images import`; images.sh --names prints those names. VERSION is the
+# for `ctr images import`; images.sh --names prints those names. TARGETS names some of
+# them: the others are not made. VERSION is the
 # tag, and what the programs say of themselves. Without it the tag is the one that
 # the manifests name (deploy/version), and the programs say which commit they are. What the same sources have made before is taken as it
 # is. BUILDER=docker or BUILDER=podman uses those, with the base images of the
@@ -24,6 +25,7 @@ version=${VERSION:-$(git -C "$here" describe --tags --always --dirty 2>/dev/null
 tag=${VERSION:-$(sed -n '/newTag: /{s///p;q}' "$here/deploy/version/kustomization.yaml" | tr -d ' ')}
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 mapfile -t targets < <(sed -n 's/^FROM scratch AS //p' "$here/Dockerfile")
+[[ -z ${TARGETS:-} ]] || read -ra targets <<<"$TARGETS"
 work=$out/.build
 
 root=()
@@ -40,7 +42,7 @@ fi
 key() {
 	(
 		cd "$here"
-		echo "$version $tag $builder $(go env GOVERSION GOOS GOARCH)"
+		echo "$version $tag $builder $(go env GOVERSION GOOS GOARCH) ${TARGETS:-}"
 		find Dockerfile .dockerignore LICENSE go.mod go.sum hack/images*.sh test/guest/build.sh test/guest/init api cmd internal pkg \
 			-type f ! -name '*_test.go' ! -path '*/testdata/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 	) | sha256sum | cut -c 1-12
@@ -131,7 +133,7 @@ build() {
 	base=$(named base make_base)
 	vm_base=$(named vm make_vm_base "$here/test/guest/build.sh" "$here/test/guest/init")
 	make_base
-	make_vm_base
+	[[ " ${targets[*]} " != *' vm-example '* ]] || make_vm_base
 	(cd "$here" && go mod download)
 	compiled=$(go env GOCACHE)
 	[[ $(id -u) == 0 ]] || compiled=$work/go-build # nothing of root's among a user's files

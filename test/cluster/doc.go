@@ -11,7 +11,7 @@
 //     Where KUBECONFIG is set, Start uses that cluster instead.
 //
 // hack/k8s/build.sh (make k8s) makes the programs, hack/csi/build.sh (make csi) those for
-// volumes. When the process that started a cluster ends, for whatever reason, the kernel
+// volumes, hack/previous.sh (make previous) the last release, and make helm Helm. When the process that started a cluster ends, for whatever reason, the kernel
 // kills everything in the cluster. A killed process leaves files and cgroups behind; the
 // next process that starts a cluster removes them.
 //
@@ -53,6 +53,12 @@ func CSI(name string) (string, error) { return made("csi", "csi", name) }
 
 // Image returns the path of an image of hack/images.sh.
 func Image(name string) (string, error) { return made("images", "product", name+".tar") }
+
+// Helm returns the path of Helm's own program.
+func Helm() (string, error) { return made("helm", "helm", "helm") }
+
+// Previous returns the path of a file or directory of hack/previous.sh, such as deploy.
+func Previous(name string) (string, error) { return made("previous", "previous", name) }
 
 // made returns the path of what a target of the Makefile has made.
 func made(target, dir, name string) (string, error) {

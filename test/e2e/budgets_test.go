@@ -36,6 +36,12 @@ spec:
 	v.moved(w.a)
 }
 
+// evict evicts the launcher pod once.
+func (v *vm) evict() (said string, err error) {
+	eviction := fmt.Sprintf(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"virt-launcher-%s","namespace":"%s"}}`, v.Name, namespace)
+	return v.w.TryKubectl(v.w.Context(), eviction, "create", "--raw", "/api/v1/namespaces/"+namespace+"/pods/virt-launcher-"+v.Name+"/eviction", "-f", "-")
+}
+
 // Given a quota that forbids the VM's budget. When its launcher pod is evicted three times,
 // as by kubectl drain, which tries again after 5 s, then each eviction is refused and the
 // VM runs on. An Event tells the user that the VM has no budget, and why.
@@ -49,9 +55,8 @@ func TestAQuotaOnBudgetsStopsNoVM(t *testing.T) {
 	}, "the quota is not in force")
 	v := w.vm(plan{grace: 30, on: w.b})
 	w.Kubectl(t, "patch", "vmi", "-n", namespace, v.Name, "--type=merge", "-p", `{"spec":{"evictionStrategy":"External"}}`)
-	eviction := fmt.Sprintf(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":"virt-launcher-%s","namespace":"%s"}}`, v.Name, namespace)
 	for range 3 {
-		said, err := w.TryKubectl(t.Context(), eviction, "create", "--raw", "/api/v1/namespaces/"+namespace+"/pods/virt-launcher-"+v.Name+"/eviction", "-f", "-")
+		said, err := v.evict()
 		if text := fmt.Sprint(said, err); err == nil || !strings.Contains(text, "Eviction triggered evacuation of VMI") {
 			t.Fatalf("the eviction was answered %s", text)
 		}

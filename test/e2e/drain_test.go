@@ -38,15 +38,21 @@ func (w *world) controller() {
 	w.step("kubectl apply -k deploy/controller, two replicas ready")
 }
 
-// liveMigratable gives VMs the strategy LiveMigrate and the condition LiveMigratable, as their
-// node would. It waits until their budgets are in force.
-func (w *world) liveMigratable(vms ...*vm) {
+// askToBeMoved gives VMs the strategy LiveMigrate and the condition LiveMigratable, as their
+// node would.
+func (w *world) askToBeMoved(vms ...*vm) {
 	w.Helper()
 	for _, v := range vms {
 		w.Kubectl(w, "patch", "vmi", "-n", namespace, v.Name, "--type=merge", "-p", `{"spec":{"evictionStrategy":"LiveMigrate"}}`)
 		w.Kubectl(w, "patch", "vmi", "-n", namespace, v.Name, "--subresource=status", "--type=merge", "-p",
 			`{"status":{"phase":"Running","nodeName":"`+v.Node.Name+`","conditions":[{"type":"LiveMigratable","status":"True"}]}}`)
 	}
+}
+
+// liveMigratable has VMs ask to be moved, and waits until their budgets are in force.
+func (w *world) liveMigratable(vms ...*vm) {
+	w.Helper()
+	w.askToBeMoved(vms...)
 	for _, v := range vms {
 		node.Eventually(w, soon, func() bool {
 			return w.find(objects.Query{Kind: "pdb", Namespace: namespace, Name: "kubevirt-disruption-budget-" + v.uid,

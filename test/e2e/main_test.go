@@ -134,25 +134,32 @@ func (s *suite) applyCRDs(ctx context.Context) error {
 	return err
 }
 
-// applyAgents applies deploy/daemonset. It also allows the files of a node that a migrated
-// guest of the tests names on its target: its kernel and its console.
-func (s *suite) applyAgents(ctx context.Context) error {
-	text, err := s.TryKubectl(ctx, "", "kustomize", "../../deploy/daemonset")
+// applyAgents applies deploy/daemonset.
+func (s *suite) applyAgents(ctx context.Context) error { return s.applyAgentsOf(ctx, "../../deploy") }
+
+// applyAgentsOf applies the directory daemonset of manifests. It also allows the files of a node
+// that a migrated guest of the tests names on its target.
+func (s *suite) applyAgentsOf(ctx context.Context, manifests string) error {
+	text, err := s.TryKubectl(ctx, "", "kustomize", filepath.Join(manifests, "daemonset"))
 	if err != nil {
 		return err
 	}
 	const listen = "- --migration-listen=:9470\n"
 	at := strings.Index(text, listen)
 	if at < 0 {
-		return errors.New("deploy/daemonset: no --migration-listen")
+		return fmt.Errorf("%s/daemonset: no --migration-listen", manifests)
 	}
 	indent := text[strings.LastIndex(text[:at], "\n")+1 : at]
-	text = text[:at] + listen + indent + "- --migration-allow-paths=/var/lib/libvirt,/var/tmp," + node.CacheDir() + "\n" + text[at+len(listen):]
+	text = text[:at] + listen + indent + "- --migration-allow-paths=" + allowed() + "\n" + text[at+len(listen):]
 	if _, err := s.TryKubectl(ctx, text, "apply", "-f", "-"); err != nil {
 		return err
 	}
 	return s.agentsReady(ctx)
 }
+
+// allowed returns the files of a node that a guest of the tests names: its kernel, its console
+// and its disk.
+func allowed() string { return "/var/lib/libvirt,/var/tmp," + node.CacheDir() }
 
 // agentsReady waits until an agent is ready on each node. It makes hard links to the
 // agents' logs, because kubelet removes the logs with the pods.

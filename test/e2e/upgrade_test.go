@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/objects"
+)
+
+const shipped = "../../deploy"
+
+// version applies the agents and cluster-controller of these manifests. It asserts that the
+// agents are those of the last release, or that they are not.
+func (w *world) version(manifests string) {
+	w.Helper()
+	if err := w.applyAgentsOf(w.Context(), manifests); err != nil {
+		w.Fatal(err)
+	}
+	w.Kubectl(w, "apply", "-k", filepath.Join(manifests, "controller"))
+	w.Kubectl(w, "rollout", "status", "-n", agents, "deploy/cluster-controller", "--timeout=90s")
+	images := w.find(objects.Query{Kind: "pod", Namespace: agents, Labels: "app.kubernetes.io/name=node-agent", Path: "{.items[*].spec.containers[0].image}"})
+	if former := strings.Count(images, ":previous"); former != 0 && manifests == shipped || former != 2 && manifests != shipped {
+		w.Fatalf("the agents are %s", images)
+	}
+	w.step("agents and controllers: %s", images)
+}
+
+// lastRelease imports the images of the last release on both nodes, and returns its manifests.
+func (w *world) lastRelease() string {
+	w.Helper()
+	for _, name := range []string{"node-agent", "cluster-controller"} {
+		archive, err := cluster.Previous("product/" + name + ".tar")
+		if err != nil {
+			w.Fatal(err)
+		}
+		if err := w.Import(w.Context(), archive); err != nil {
+			w.Fatal(err)
+		}
+	}
+	manifests, err := cluster.Previous("deploy")
+	if err != nil {
+		w.Fatal(err)
+	}
+	return manifests
+}
+
+// Given the last release with a VM at rest, one in its grace period, and one that leaves its node
+// and finds no room. When it is upgraded, and when the last release comes back, then no deadline
+// moves, no VM is lost, and the VM leaves once there is room.
+func TestAnUpgradeFromTheLastReleaseAndBackMovesNoDeadline(t *testing.T) {
+	w := given(t)
+	previous, from := w.lastRelease(), time.Now()
+	w.restore(func(ctx context.Context) error {
+		deleted := w.kubectl(ctx, "delete", "-k", controllerDir, "--ignore-not-found")
+		_, crds := w.Script(ctx, crdsRun, "apply")
+		applied := w.applyAgents(ctx)
+		w.unsettled = append(w.unsettled, window{from, time.Now()})
+		return errors.Join(deleted, crds, applied)
+	})
+	if _, err := w.Script(t.Context(), filepath.Join(previous, "crds/run"), "apply"); err != nil {
+		t.Fatal(err)
+	}
+	w.version(previous)
+	all := w.vms(plan{Spec: deaf(), grace: 50}, plan{Spec: deaf(), grace: 24}, plan{Spec: deaf(), grace: 5}, plan{grace: 30})
+	first, second, kept, leaving := all[0], all[1], all[2], all[3]
+	w.askToBeMoved(leaving) // the last release's budgets need a right on VMIs' finalizers
+	w.afterwards("uncordon", w.b.Name)
+	w.Kubectl(t, "cordon", w.b.Name)
+	if _, err := leaving.evict(); err == nil {
+		t.Error("a VM that asked to be moved was evicted")
+	}
+	node.Eventually(t, soon, func() bool { return leaving.vmi("{.status.evacuationNodeName}") == w.a.Name }, "%s is not marked", leaving.Name)
+	w.delete(first.launcherPod())
+	before := first.begun("LauncherSignal", 50*time.Second)
+
+	if _, err := w.Script(t.Context(), crdsRun, "apply"); err != nil {
+		t.Fatal(err)
+	}
+	w.version(shipped)
+	first.kept(before)
+	w.untouched(kept, leaving)
+	if got := leaving.vmi("{.status.evacuationNodeName}"); got != w.a.Name {
+		t.Errorf("the mark is %q", got)
+	}
+	w.Kubectl(t, "uncordon", w.b.Name)
+	node.Eventually(t, 2*soon, func() bool { return strings.Contains(leaving.migrations(), "Succeeded ") }, "it does not leave: %s", leaving.migrations())
+	w.step("the VM that the last release marked has left")
+	there := leaving.moved(w.b)
+	w.delete("vmi/" + second.Name)
+	after := second.begun(either, 24*time.Second)
+
+	w.version(previous)
+	first.kept(before)
+	second.kept(after)
+	second.destroyedAt(after.deadline)
+	first.destroyedAt(before.deadline)
+	first.ended("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
+	second.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
+	w.untouched(kept, there)
+}
