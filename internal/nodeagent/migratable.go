@@ -36,6 +36,9 @@ func (n *node) conditions() *migratable.Conditions {
 }
 
 func (n *node) clusterChanged(namespace, name string) {
+	if n.shown != nil {
+		n.shown.Changed()
+	}
 	n.agent.ClusterChanged(namespace, name)
 	if name == "" {
 		n.changed("")
