@@ -87,7 +87,7 @@ func (o *status) run(ctx context.Context, s *session, _ []string) error {
 	}
 	s.warnOfGates(ctx)
 	if o.watch {
-		return interrupted(ctx, o.follow(ctx, s))
+		return vmdrain.Interrupted(ctx, o.follow(ctx, s))
 	}
 	objects, err := gather(ctx, s.live, s.namespace, s.warn)
 	if err != nil {
@@ -207,12 +207,4 @@ func (o *status) printLine(s *session, v *VM) {
 		return
 	}
 	_ = json.NewEncoder(s.Out).Encode(v) // the reader has closed the pipe
-}
-
-// interrupted returns vmdrain.ErrInterrupted if ctx was cancelled.
-func interrupted(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return vmdrain.ErrInterrupted
-	}
-	return err
 }
