@@ -67,14 +67,14 @@ func (c *Conditions) Changed() {
 	}
 }
 
-// Run writes conditions until ctx ends. A failed write is retried, with what is known then; a
-// pod that is gone fails once, until the watch has noticed.
+// Run writes conditions until ctx ends. A failed write is retried, with what is known then. It
+// is logged when it fails again: the write to a pod that is gone fails once, until the watch has
+// noticed.
 func (c *Conditions) Run(ctx context.Context) {
 	limit := rate.NewLimiter(perSecond, burst)
 	timer := time.NewTimer(debounce)
 	defer timer.Stop()
 	soon := true // the timer is that of a change, and another change does not put it off
-	var failing time.Time
 	reported := false
 	for {
 		select {
@@ -86,17 +86,15 @@ func (c *Conditions) Run(ctx context.Context) {
 				soon = true
 			}
 		case <-timer.C:
+			again := !soon
 			soon = false
 			err := c.pass(ctx, limit)
 			if err == nil || ctx.Err() != nil {
-				failing, reported = time.Time{}, false
+				reported = false
 				continue
 			}
 			timer.Reset(retryInterval)
-			if failing.IsZero() {
-				failing = time.Now()
-			}
-			if !reported && time.Since(failing) >= retryInterval {
+			if again && !reported {
 				c.Log.Warn("cannot show a shutdown on its launcher pod; trying again", "every", retryInterval, "err", err)
 				reported = true
 			}

@@ -55,6 +55,14 @@ func (a *api) SetShuttingDown(ctx context.Context, p Pod, is Condition) error {
 	return a.err
 }
 
+// lines counts the lines of a log.
+type lines struct{ atomic.Int32 }
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.Add(1)
+	return len(line), nil
+}
+
 func deadline() time.Time { return time.Date(2026, 3, 1, 12, 0, 30, 0, time.UTC) }
 
 func summary(phase grace.Phase) grace.Summary {
@@ -127,13 +135,19 @@ func TestWritesAreBounded(t *testing.T) {
 func TestAFailedWriteIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &api{pods: []Pod{{UID: "u"}}, err: errors.New("refused")}
-		c := New(a, func(string) grace.Summary { return summary(grace.ShuttingDown) }, slog.New(slog.DiscardHandler))
+		var log lines
+		c := New(a, func(string) grace.Summary { return summary(grace.ShuttingDown) }, slog.New(slog.NewTextHandler(&log, nil)))
 		ctx, cancel := context.WithCancel(t.Context())
 		go c.Run(ctx)
-		<-time.After(debounce + 3*retryInterval)
+		<-time.After(debounce)
 		synctest.Wait()
-		if a.writes != 4 {
-			t.Errorf("%d writes, want 4", a.writes)
+		if log.Load() > 0 {
+			t.Error("logged at once, though the pod may only be gone")
+		}
+		<-time.After(3 * retryInterval)
+		synctest.Wait()
+		if a.writes != 4 || log.Load() != 1 {
+			t.Errorf("%d writes, want 4, and %d lines of the log, want 1", a.writes, log.Load())
 		}
 		a.with(func() { a.err = nil })
 		<-time.After(5 * retryInterval)
