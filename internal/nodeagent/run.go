@@ -126,8 +126,7 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 		config.Cluster = n.vmis
 		n.moves, n.migratable = n.migrations(known, boot), n.conditions()
 		n.label = n.nodeLabel()
-		if !o.DryRun {
-			n.shown = podcondition.New(n.vmis, func(domain string) grace.Summary { return n.agent.Summary(domain) }, n.log)
+		if n.shown = n.podConditions(); n.shown != nil {
 			config.Shown = n.shown.Changed
 		}
 	}
