@@ -206,6 +206,9 @@ func (k *keeper) publish() {
 	s := k.vm.Summary(k.now())
 	if old := k.summary.Load(); old == nil || *old != s {
 		k.summary.Store(new(s))
+		if k.a.cfg.Shown != nil {
+			k.a.cfg.Shown()
+		}
 	}
 }
 

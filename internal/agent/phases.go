@@ -6,8 +6,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// summary returns a domain's summary, zero without a keeper.
-func (a *Agent) summary(domain string) grace.Summary {
+// Summary returns a domain's summary, zero without a keeper.
+func (a *Agent) Summary(domain string) grace.Summary {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if k := a.keepers[domain]; k != nil {
@@ -17,11 +17,11 @@ func (a *Agent) summary(domain string) grace.Summary {
 }
 
 // Phase returns the phase of a domain's record, "" without one.
-func (a *Agent) Phase(domain string) grace.Phase { return a.summary(domain).Phase }
+func (a *Agent) Phase(domain string) grace.Phase { return a.Summary(domain).Phase }
 
 // HeldFor returns how long a domain's shutdown has been held, 0 while it is not.
 func (a *Agent) HeldFor(domain string) time.Duration {
-	since := a.summary(domain).HeldSince
+	since := a.Summary(domain).HeldSince
 	if since == 0 {
 		return 0
 	}

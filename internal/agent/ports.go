@@ -124,8 +124,11 @@ type Config struct {
 	// Migration returns a domain's role in a live migration; it is nil without
 	// migrations. It does not block. After ClusterChanged it is asked again.
 	Migration func(domain string) (grace.Migration, grace.Arrival)
-	Clock     Clock
-	Meter     Meter
+	// Shown is called when what Summary returns has changed; it may be nil. It must not
+	// block.
+	Shown func()
+	Clock Clock
+	Meter Meter
 	// Inhibitor is nil if the node's shutdown is not delayed. NodeShutdown is a shutdown
 	// that an earlier agent of this boot has heard of. SaveNodeShutdown makes one
 	// durable, or forgets it. It may block, and the agent waits only briefly.

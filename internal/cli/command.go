@@ -74,7 +74,7 @@ func NewCommand(version string, streams Streams) *cobra.Command {
 	}
 	vmdrain.NoFiles(root, streams.Out)
 	root.SetErr(streams.Err)
-	root.SetFlagErrorFunc(usageError)
+	root.SetFlagErrorFunc(vmdrain.UsageError)
 	root.AddCommand(vmdrain.NewCommand("kubectl vmgrace drain", version, streams.Output))
 	for _, s := range []*subcommand{newStatus(), newShutdown(), newExtend(), newMigrate(), newCancel(), newWhy()} {
 		root.AddCommand(s.command(streams))
@@ -91,14 +91,6 @@ func NewCommand(version string, streams Streams) *cobra.Command {
 	return root
 }
 
-// usageError adds ErrUsage to an error.
-func usageError(_ *cobra.Command, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("%w (%w)", err, vmdrain.ErrUsage)
-}
-
 // agent is the name of the plugin in the API server's log.
 const agent = "kubectl-vmgrace"
 
@@ -107,7 +99,7 @@ func newConnection() *vmdrain.Connection { return vmdrain.NewConnection(agent) }
 func (c *subcommand) command(streams Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: c.use, Short: c.short, SilenceErrors: true, SilenceUsage: true,
-		Args: func(_ *cobra.Command, args []string) error { return usageError(nil, c.check(args)) },
+		Args: func(_ *cobra.Command, args []string) error { return vmdrain.UsageError(nil, c.check(args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := c.open(streams)
 			if err != nil {
@@ -125,7 +117,7 @@ func (c *subcommand) command(streams Streams) *cobra.Command {
 		c.connection.Flags.FlagUsages() + "\nUsage:\n  kubectl vmgrace " + c.use + " [options]\n"
 	f.AddFlagSet(c.connection.Flags)
 	cmd.SetHelpFunc(func(*cobra.Command, []string) { fmt.Fprint(streams.Out, help) })
-	cmd.SetFlagErrorFunc(usageError)
+	cmd.SetFlagErrorFunc(vmdrain.UsageError)
 	vmdrain.NoFiles(cmd, streams.Out)
 	c.connection.AddCompletions(cmd, streams.Out)
 	for flag, values := range c.values {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/vmgrace/vmgrace/internal/terminal"
+	"github.com/vmgrace/vmgrace/internal/vmdrain"
 )
 
 // errDeclined means that the user did not confirm.
@@ -29,7 +30,7 @@ func (s *session) confirm(ctx context.Context, question string) error {
 	select {
 	case <-ctx.Done():
 		fmt.Fprintln(s.Out)
-		return interrupted(ctx, ctx.Err())
+		return vmdrain.Interrupted(ctx, ctx.Err())
 	case line := <-answer:
 		switch line {
 		case "y", "yes":

@@ -12,6 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 	"github.com/vmgrace/vmgrace/internal/podstatus"
+	"github.com/vmgrace/vmgrace/internal/vmdrain"
 )
 
 // VM is what the API server shows of one VM. docs/drain.md describes the fields.
@@ -66,7 +67,7 @@ const phaseTerminating = "Terminating"
 func VMs(o *Objects, now time.Time) []VM {
 	byVMI := map[string][]*corev1.Pod{}
 	for i := range o.Launchers {
-		if p := &o.Launchers[i]; !podEnded(p) {
+		if p := &o.Launchers[i]; !vmdrain.Ended(p) {
 			uid := p.Labels[kubevirt.CreatedByLabel]
 			byVMI[uid] = append(byVMI[uid], p)
 		}
@@ -99,10 +100,6 @@ func launcherOn(all []*corev1.Pod, node string) (newest *corev1.Pod) {
 		}
 	}
 	return newest
-}
-
-func podEnded(p *corev1.Pod) bool {
-	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
 func describe(v *kubevirt.VirtualMachineInstance, launcher *corev1.Pod, m *kubevirt.VirtualMachineInstanceMigration, now time.Time) VM {

@@ -85,15 +85,12 @@ func (o *migrate) run(ctx context.Context, s *session, args []string) error {
 		return nil
 	}
 	if o.timeout > 0 {
-		bound, cancel := context.WithTimeoutCause(ctx, o.timeout, errTimeout)
+		bound, cancel := context.WithTimeoutCause(ctx, o.timeout, vmdrain.ErrTimeout)
 		defer cancel()
 		ctx = bound
 	}
 	return s.waitFor(ctx, m)
 }
-
-// errTimeout is the cause of a context that --timeout has ended.
-var errTimeout = errors.New("--timeout is over")
 
 // whyNotMoved returns why a migration would fail or wait for another one, or "".
 func whyNotMoved(v *kubevirt.VirtualMachineInstance, all []kubevirt.VirtualMachineInstanceMigration) string {

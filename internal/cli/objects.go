@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
-	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/vmdrain"
 )
 
 // noKind explains the error of a cluster without KubeVirt's kinds.
@@ -67,19 +67,32 @@ func gather(ctx context.Context, from client.Reader, namespace string, warn func
 	return &Objects{VMIs: l.vmis.Items, Launchers: l.launchers.Items, Migrations: l.migrations.Items}, nil
 }
 
-// warnOfGates warns of feature gates that do not exist: they have no effect. KubeVirt itself
-// has more of them. Without the right to read the settings nothing is said.
-func (s *session) warnOfGates(ctx context.Context) {
-	if _, err := s.live.RESTMapper().RESTMapping(schema.GroupKind{Group: kubevirt.Group, Kind: "VirtualMachine"}); err == nil {
-		return
+// Gate is a feature gate of the KubeVirt object that vmgrace does not have.
+type Gate struct {
+	Name  string `json:"name"`
+	Meant string `json:"meant,omitempty"` // the gate that is spelled like it
+	text  string
+}
+
+// unknownGates returns the feature gates that do not exist. Where KubeVirt runs, those that are
+// spelled like none of vmgrace's are KubeVirt's. Without the right to read the settings there are
+// none.
+func (s *session) unknownGates(ctx context.Context) (some []Gate) {
+	set, err := vmdrain.ReadSettings(ctx, s.live)
+	if err != nil {
+		return nil
 	}
-	all := &kubevirt.KubeVirtList{}
-	if s.live.List(ctx, all) != nil {
-		return
+	_, err = s.live.RESTMapper().RESTMapping(schema.GroupKind{Group: kubevirt.Group, Kind: "VirtualMachine"})
+	for _, g := range set.UnknownGates() {
+		if g.Meant != "" || err != nil {
+			some = append(some, Gate{Name: g.Name, Meant: g.Meant, text: g.Message()})
+		}
 	}
-	counts, _ := evacuation.Oldest(all.Items)
-	set, _ := evacuation.Defaults().WithKubeVirt(counts)
-	for _, message := range set.UnknownGates() {
-		s.warn("KubeVirt settings: %s", message)
+	return some
+}
+
+func (s *session) warnOf(gates []Gate) {
+	for _, g := range gates {
+		s.warn("KubeVirt settings: %s", g.text)
 	}
 }

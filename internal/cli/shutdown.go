@@ -12,9 +12,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/vmdrain"
 )
 
 // shutdown is the command line of kubectl vmgrace shutdown.
@@ -70,37 +73,88 @@ func (o *shutdown) check(args []string) error {
 // shortened reports whether the grace period is shortened.
 func (o *shutdown) shortened() bool { return o.graceSet || o.now }
 
+// shut is a VM that is to be shut down, as it was read.
+type shut struct {
+	namespace, name string
+	vmi             *kubevirt.VirtualMachineInstance // nil for a VM without one
+	launchers       []corev1.Pod                     // on its node, not ended
+}
+
+// run asks, and then reads the VM again: what is deleted is what the user was asked about.
 func (o *shutdown) run(ctx context.Context, s *session, args []string) error {
-	v, err := s.vmi(ctx, args[0])
-	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
-		return o.alone(ctx, s, args[0], err)
-	}
+	asked, err := o.find(ctx, s, args[0])
 	if err != nil {
 		return err
 	}
-	if v.Final() {
-		s.say("vmi/%s has ended already: %s", v.Name, v.Status.Phase)
+	if asked.ended() {
+		s.sayEnded(asked)
 		return nil
 	}
-	if c := controller(v); c != "" {
-		return fmt.Errorf("VM %s/%s belongs to %s, which would start it again: stop that instead", v.Namespace, v.Name, c)
-	}
-	if err := o.allowed(v); err != nil {
-		return err
-	}
-	launchers, err := s.launchers(ctx, v)
-	if err != nil {
-		return err
-	}
-	if o.shortened() && len(launchers) == 0 {
-		return fmt.Errorf("VM %s/%s has no launcher pod on its node, by which a grace period is shortened", v.Namespace, v.Name)
-	}
 	if !o.yes {
-		if err := s.confirm(ctx, o.question(v.Namespace, v.Name, v.Node(), v.Spec.TerminationGracePeriodSeconds)); err != nil {
+		if err := s.confirm(ctx, o.question(asked)); err != nil {
 			return err
 		}
 	}
-	return o.delete(ctx, s, v, launchers)
+	// Another writer makes a deletion fail: then the VM is read again.
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		now, err := o.find(ctx, s, args[0])
+		switch {
+		case err != nil:
+			return err
+		case now.uid() == asked.uid() && now.ended():
+			s.sayEnded(now)
+			return nil
+		case now.uid() != asked.uid() || o.question(now) != o.question(asked):
+			return fmt.Errorf("VM %s/%s has changed since it was read: %w", now.namespace, now.name, errDeclined)
+		}
+		return o.delete(ctx, s, now)
+	})
+}
+
+// find reads a VM and its launchers, and fails if it cannot be shut down so.
+func (o *shutdown) find(ctx context.Context, s *session, arg string) (*shut, error) {
+	v, err := s.vmi(ctx, arg)
+	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+		return s.alone(ctx, arg, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	is := &shut{namespace: v.Namespace, name: v.Name, vmi: v}
+	if v.Final() {
+		return is, nil
+	}
+	if c := controller(v); c != "" {
+		return nil, is.belongsTo(c)
+	}
+	if err := o.allowed(v); err != nil {
+		return nil, err
+	}
+	if is.launchers, err = s.launchers(ctx, v); err != nil {
+		return nil, err
+	}
+	if o.shortened() && len(is.launchers) == 0 {
+		return nil, fmt.Errorf("VM %s/%s has no launcher pod on its node, by which a grace period is shortened", v.Namespace, v.Name)
+	}
+	return is, nil
+}
+
+func (v *shut) ended() bool { return v.vmi != nil && v.vmi.Final() }
+
+func (s *session) sayEnded(v *shut) {
+	s.say("vmi/%s has ended already: %s", v.name, v.vmi.Status.Phase)
+}
+
+func (v *shut) belongsTo(controller string) error {
+	return fmt.Errorf("VM %s/%s belongs to %s, which would start it again: stop that instead", v.namespace, v.name, controller)
+}
+
+// uid returns the UID of the VMI, or of the launcher of a VM without one.
+func (v *shut) uid() types.UID {
+	if v.vmi != nil {
+		return v.vmi.UID
+	}
+	return v.launchers[0].UID
 }
 
 // allowed refuses a grace period longer than the VM's own.
@@ -112,10 +166,15 @@ func (o *shutdown) allowed(v *kubevirt.VirtualMachineInstance) error {
 	return nil
 }
 
-func (o *shutdown) question(namespace, name, node string, own *int64) string {
-	how := "its guest is asked, and destroyed at the end of its grace period"
-	if own != nil {
-		how = fmt.Sprintf("its guest is asked, and destroyed after %ds", *own)
+func (o *shutdown) question(v *shut) string {
+	how, node := "its guest is asked, and destroyed at the end of its grace period", ""
+	if v.vmi == nil {
+		node = v.launchers[0].Spec.NodeName
+	} else {
+		node = v.vmi.Node()
+		if own := v.vmi.Spec.TerminationGracePeriodSeconds; own != nil {
+			how = fmt.Sprintf("its guest is asked, and destroyed after %ds", *own)
+		}
 	}
 	switch {
 	case o.now || o.graceSet && o.grace == 0:
@@ -123,7 +182,7 @@ func (o *shutdown) question(namespace, name, node string, own *int64) string {
 	case o.graceSet:
 		how = fmt.Sprintf("its guest is asked, and destroyed after %v", o.grace)
 	}
-	return fmt.Sprintf("Shut down VM %s/%s on node %s: %s. Continue? [y/N] ", namespace, name, node, how)
+	return fmt.Sprintf("Shut down VM %s/%s on node %s: %s. Continue? [y/N] ", v.namespace, v.name, node, how)
 }
 
 // launchers returns the launcher pods of a VM on its node that have not ended.
@@ -133,7 +192,7 @@ func (s *session) launchers(ctx context.Context, v *kubevirt.VirtualMachineInsta
 		return nil, fmt.Errorf("launcher pods of VM %s/%s: %w", v.Namespace, v.Name, err)
 	}
 	for i := range all.Items {
-		if p := &all.Items[i]; !podEnded(p) && p.Spec.NodeName == v.Node() {
+		if p := &all.Items[i]; !vmdrain.Ended(p) && p.Spec.NodeName == v.Node() {
 			some = append(some, *p)
 		}
 	}
@@ -160,34 +219,49 @@ func (o *shutdown) podGrace(p *corev1.Pod) (seconds int64, ok bool) {
 }
 
 // delete deletes first the launcher, if the grace period is shortened: deleted after its VMI, it
-// would begin with its own.
-func (o *shutdown) delete(ctx context.Context, s *session, v *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) error {
-	for i := range launchers {
-		p := &launchers[i]
-		if c := controller(p); c != "" {
+// would begin with its own. A VM without a VMI has only the launcher.
+func (o *shutdown) delete(ctx context.Context, s *session, v *shut) error {
+	for i := range v.launchers {
+		p := &v.launchers[i]
+		if c := controller(p); c != "" && v.vmi != nil {
 			s.warn("launcher pod %s belongs to %s, which may make another one", p.Name, c)
 		}
 		seconds, ok := o.podGrace(p)
-		if !o.shortened() || !ok {
+		var options []client.DeleteOption
+		switch {
+		case o.shortened() && ok:
+			options = append(options, client.GracePeriodSeconds(seconds))
+		case v.vmi != nil:
+			continue
+		case p.DeletionTimestamp != nil:
+			s.say("pod/%s is being deleted already", p.Name)
 			continue
 		}
-		if err := s.deletePod(ctx, p, client.GracePeriodSeconds(seconds)); err != nil {
+		if err := s.deletePod(ctx, p, options...); err != nil {
 			return err
 		}
 	}
-	if v.DeletionTimestamp != nil {
-		s.say("vmi/%s is being deleted already", v.Name)
+	if v.vmi == nil {
 		return nil
 	}
-	if err := s.live.Delete(ctx, v, client.Preconditions{UID: &v.UID}); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("delete VM %s/%s: %w", v.Namespace, v.Name, err)
+	if v.vmi.DeletionTimestamp != nil {
+		s.say("vmi/%s is being deleted already", v.name)
+		return nil
 	}
-	s.say("vmi/%s deleted", v.Name)
+	if err := s.live.Delete(ctx, v.vmi, asRead(v.vmi)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("delete VM %s/%s: %w", v.namespace, v.name, err)
+	}
+	s.say("vmi/%s deleted", v.name)
 	return nil
 }
 
+// asRead makes a deletion fail if the object has changed since it was read.
+func asRead(o client.Object) client.Preconditions {
+	return client.Preconditions{UID: new(o.GetUID()), ResourceVersion: new(o.GetResourceVersion())}
+}
+
 func (s *session) deletePod(ctx context.Context, p *corev1.Pod, options ...client.DeleteOption) error {
-	err := s.live.Delete(ctx, p, append(options, client.Preconditions{UID: &p.UID})...)
+	err := s.live.Delete(ctx, p, append(options, asRead(p))...)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete launcher pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
@@ -195,44 +269,29 @@ func (s *session) deletePod(ctx context.Context, p *corev1.Pod, options ...clien
 	return nil
 }
 
-// alone shuts down a VM without a VMI, by the deletion of its launcher pod. notFound is the
-// error of reading the VMI.
-func (o *shutdown) alone(ctx context.Context, s *session, arg string, notFound error) error {
+// alone reads a VM without a VMI: its launcher pod. notFound is the error of reading the VMI.
+func (s *session) alone(ctx context.Context, arg string, notFound error) (*shut, error) {
 	name, err := vmName(arg)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	all := &corev1.PodList{}
 	if err := s.live.List(ctx, all, client.InNamespace(s.namespace), client.MatchingLabels{kubevirt.AppLabel: kubevirt.LauncherApp}); err != nil {
-		return fmt.Errorf("launcher pods of VM %s/%s: %w", s.namespace, name, err)
+		return nil, fmt.Errorf("launcher pods of VM %s/%s: %w", s.namespace, name, err)
 	}
 	pods := slices.DeleteFunc(all.Items, func(p corev1.Pod) bool {
-		return p.Labels[kubevirt.CreatedByLabel] != "" || cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name) != name || podEnded(&p)
+		return p.Labels[kubevirt.CreatedByLabel] != "" || cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name) != name || vmdrain.Ended(&p)
 	})
 	switch len(pods) {
 	case 0:
-		return notFound
+		return nil, notFound
 	case 1:
 	default:
-		return fmt.Errorf("VM %s/%s has %d launcher pods, among them %s and %s: kubectl delete pod the one that is meant", s.namespace, name, len(pods), pods[0].Name, pods[1].Name)
+		return nil, fmt.Errorf("VM %s/%s has %d launcher pods, among them %s and %s: kubectl delete pod the one that is meant", s.namespace, name, len(pods), pods[0].Name, pods[1].Name)
 	}
-	p := &pods[0]
-	if c := controller(p); c != "" {
-		return fmt.Errorf("VM %s/%s belongs to %s, which would start it again: stop that instead", s.namespace, name, c)
+	v := &shut{namespace: s.namespace, name: name, launchers: pods}
+	if c := controller(&pods[0]); c != "" {
+		return nil, v.belongsTo(c)
 	}
-	if !o.yes {
-		if err := s.confirm(ctx, o.question(s.namespace, name, p.Spec.NodeName, nil)); err != nil {
-			return err
-		}
-	}
-	seconds, ok := o.podGrace(p)
-	switch {
-	case o.shortened() && ok:
-		return s.deletePod(ctx, p, client.GracePeriodSeconds(seconds))
-	case p.DeletionTimestamp != nil:
-		s.say("pod/%s is being deleted already", p.Name)
-		return nil
-	default:
-		return s.deletePod(ctx, p)
-	}
+	return v, nil
 }

@@ -85,9 +85,10 @@ func (o *status) run(ctx context.Context, s *session, _ []string) error {
 	if o.all {
 		s.namespace = ""
 	}
-	s.warnOfGates(ctx)
+	gates := s.unknownGates(ctx)
 	if o.watch {
-		return interrupted(ctx, o.follow(ctx, s))
+		s.warnOf(gates)
+		return vmdrain.Interrupted(ctx, o.follow(ctx, s))
 	}
 	objects, err := gather(ctx, s.live, s.namespace, s.warn)
 	if err != nil {
@@ -97,7 +98,7 @@ func (o *status) run(ctx context.Context, s *session, _ []string) error {
 	missing := o.missing(s.namespace, vms)
 	switch o.output {
 	case outputJSON, outputYAML:
-		text, err := o.encode(vms)
+		text, err := o.encode(vms, gates)
 		if err != nil {
 			return err
 		}
@@ -108,6 +109,7 @@ func (o *status) run(ctx context.Context, s *session, _ []string) error {
 		} else if missing == nil {
 			s.say("No VMs found.")
 		}
+		s.warnOf(gates)
 	}
 	return missing
 }
@@ -131,11 +133,12 @@ func (o *status) missing(namespace string, vms []VM) (err error) {
 
 func (o *status) layout() Layout { return Layout{Namespaces: o.all, Wide: o.output == outputWide} }
 
-// encode returns all VMs as one list.
-func (o *status) encode(vms []VM) ([]byte, error) {
+// encode returns all VMs as one list, with the feature gates that do not exist.
+func (o *status) encode(vms []VM, gates []Gate) ([]byte, error) {
 	list := struct {
-		Items []VM `json:"items"`
-	}{vms}
+		Items []VM   `json:"items"`
+		Gates []Gate `json:"unknownFeatureGates,omitempty"`
+	}{vms, gates}
 	if o.output == outputYAML {
 		return yaml.Marshal(list)
 	}
@@ -207,12 +210,4 @@ func (o *status) printLine(s *session, v *VM) {
 		return
 	}
 	_ = json.NewEncoder(s.Out).Encode(v) // the reader has closed the pipe
-}
-
-// interrupted returns vmdrain.ErrInterrupted if ctx was cancelled.
-func interrupted(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return vmdrain.ErrInterrupted
-	}
-	return err
 }

@@ -107,7 +107,7 @@ func TestTheTableShowsEachState(t *testing.T) {
 	}
 	golden(t, "lines.txt", lines.String())
 	for output, file := range map[string]string{outputJSON: "list.json", outputYAML: "list.yaml"} {
-		text, err := (&status{output: output}).encode(vms)
+		text, err := (&status{output: output}).encode(vms, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

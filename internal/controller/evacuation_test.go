@@ -143,6 +143,7 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 	w.node("n2")
 	w.cordon("n1", true)
 	waits := w.vm("waits", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	stuck := w.vm("stuck", "n1", kubevirt.StrategyLiveMigrate, migratable) // begun, and no node takes its target pod
 	runs := w.vm("runs", "n1", kubevirt.StrategyLiveMigrate, migratable)
 	external := w.vm("external", "n1", kubevirt.StrategyExternal, migratable)
 	descheduled := w.vm("descheduled", "n2", kubevirt.StrategyLiveMigrate, migratable)
@@ -152,6 +153,12 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 	}
 	w.mark(descheduled, false)
 	w.evacuation(waits)
+	w.mark(stuck, true)
+	begun := w.evacuation(stuck)
+	w.phase(begun, "Scheduling")
+	w.launcher(stuck, "virt-launcher-stuck-target", "")
+	api.Kubectl(t, "patch", "pod", "-n", w.ns, "virt-launcher-stuck-target", "--subresource=status", "--type=merge", "-p",
+		`{"status":{"phase":"Pending","conditions":[{"type":"PodScheduled","status":"False","reason":"Unschedulable","message":"no node has room"}]}}`)
 	w.evacuation(descheduled)
 	w.phase(w.evacuation(runs), "Running")
 	w.evictionRequested(external, "External")
@@ -163,7 +170,7 @@ func TestUncordonTakesBackWhatHasNotBegun(t *testing.T) {
 	w.mark(unseen, true)
 	w.cordon("n1", false)
 	w.alone()
-	for _, v := range []*kubevirt.VirtualMachineInstance{waits, unseen} {
+	for _, v := range []*kubevirt.VirtualMachineInstance{waits, stuck, unseen} {
 		w.eventually("mark and migration of "+v.Name+" go", func() bool {
 			return w.read(v).Status.EvacuationNodeName == "" && w.unfinished(v) == nil
 		})

@@ -39,15 +39,16 @@ func Unmark(f MarkFacts) (remove bool, reason string) {
 	return false, "" // not reached: the last rule always holds
 }
 
-// Withdrawn returns the VM's pending evacuations that are no longer requested. A running
-// evacuation continues.
+// Withdrawn returns the VM's evacuations that are no longer requested and are pending, or have
+// a target pod for which the scheduler finds no node. Others continue.
 func Withdrawn(e Evacuee) []kubevirt.VirtualMachineInstanceMigration {
 	if e.Requested() || e.LauncherTerminating || e.Strategy == kubevirt.StrategyExternal {
 		return nil
 	}
 	var some []kubevirt.VirtualMachineInstanceMigration
 	for _, m := range e.evacuations() {
-		if pending(&m) && m.DeletionTimestamp == nil {
+		stuck := PhaseOf(&m) == kubevirt.MigrationScheduling && e.Unschedulable != ""
+		if (pending(&m) || stuck) && m.DeletionTimestamp == nil {
 			some = append(some, m)
 		}
 	}

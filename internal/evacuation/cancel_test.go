@@ -44,11 +44,12 @@ func TestWithdrawn(t *testing.T) {
 		terminating bool
 		want        int
 	}{
-		"no mark: those that have not begun":   {func(e *Evacuee) { e.VMI = vmi(migratable) }, false, 2},
-		"a mark of a former node":              {func(e *Evacuee) { e.VMI.Status.NodeName = "node-b" }, false, 2},
-		"marked":                               {func(*Evacuee) {}, false, 0},
-		"no mark, but the node is to be empty": {func(e *Evacuee) { e.VMI, e.NodeDrained = vmi(migratable), true }, false, 0},
-		"no mark, the launcher terminates":     {func(e *Evacuee) { e.VMI = vmi(migratable) }, true, 0},
+		"no mark: those that have not begun":    {func(e *Evacuee) { e.VMI = vmi(migratable) }, false, 2},
+		"no mark, and the target finds no node": {func(e *Evacuee) { e.VMI, e.Unschedulable = vmi(migratable), "no room" }, false, 3},
+		"a mark of a former node":               {func(e *Evacuee) { e.VMI.Status.NodeName = "node-b" }, false, 2},
+		"marked":                                {func(e *Evacuee) { e.Unschedulable = "no room" }, false, 0},
+		"no mark, but the node is to be empty":  {func(e *Evacuee) { e.VMI, e.NodeDrained = vmi(migratable), true }, false, 0},
+		"no mark, the launcher terminates":      {func(e *Evacuee) { e.VMI, e.Unschedulable = vmi(migratable), "no room" }, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := evacuee(func(e *Evacuee) { e.Migrations, e.LauncherTerminating = all, c.terminating }, c.given)

@@ -52,18 +52,6 @@ func (s Settings) WithKubeVirt(kv *kubevirt.KubeVirt) (next Settings, invalid []
 	return next, invalid
 }
 
-// UnknownGates returns a message for each feature gate that vmgrace does not know: it has no
-// effect. With KubeVirt there are many, which are its own.
-func (s *Settings) UnknownGates() (messages []string) {
-	for _, gate := range s.FeatureGates {
-		if gate != GatePreemption && gate != GateNoExecute {
-			messages = append(messages, fmt.Sprintf("spec.configuration.developerConfiguration.featureGates: %q has no effect: there are %s and %s",
-				oneline.Cut(gate, shortText), GatePreemption, GateNoExecute))
-		}
-	}
-	return messages
-}
-
 // limits applies the settings of migrations, and calls refuse for invalid ones.
 func (s *Settings) limits(m kubevirt.MigrationConfiguration, refuse func(field string, value any, allowed string, stays any)) {
 	def := Defaults()

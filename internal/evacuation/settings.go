@@ -1,17 +1,10 @@
 package evacuation
 
 import (
-	"slices"
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-)
-
-// Feature gates, in KubeVirt's spec.configuration.developerConfiguration.
-const (
-	GatePreemption = "PreemptionEvictionLiveMigration"
-	GateNoExecute  = "NoExecuteTaintEvictionLiveMigration"
 )
 
 // Settings of the whole cluster, with defaults filled in.
@@ -47,6 +40,3 @@ func Defaults() Settings {
 		PauseAfter:         v1alpha1.DefaultMigrationAllowance / 2,
 	}
 }
-
-// Gate reports whether a feature gate is on.
-func (s *Settings) Gate(name string) bool { return slices.Contains(s.FeatureGates, name) }

@@ -12,6 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 	"github.com/vmgrace/vmgrace/internal/migratable"
+	"github.com/vmgrace/vmgrace/internal/podcondition"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -37,7 +38,9 @@ func (v vmi) undecided() bool { return v.marked != grace.Never && v.State == gra
 type pod struct {
 	of key
 	grace.Pod
-	launcherReason string // why it cannot be recreated on another node
+	launcherReason string                 // why it cannot be recreated on another node
+	name           string                 // its own
+	shown          podcondition.Condition // its condition ShuttingDown
 	// static means that it mirrors a static pod of kubelet's. That pod's directory does not
 	// have this UID as its name.
 	static bool
@@ -106,7 +109,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		return pod{}
 	}
 	_, static := o.Annotations[mirror]
-	is := pod{launcherReason: launcherReason(o), of: of, static: static, Pod: grace.Pod{
+	is := pod{launcherReason: launcherReason(o), of: of, name: strings.Clone(o.Name), shown: status.shutdown(), static: static, Pod: grace.Pod{
 		UID: string(o.UID), Created: o.CreationTimestamp.UTC(),
 		Done: status.Phase == "Succeeded" || status.Phase == "Failed", Deleting: o.DeletionTimestamp != nil,
 		DeletingAt: grace.Never, KillAt: grace.Never,
@@ -138,7 +141,7 @@ type podStatus struct {
 	Conditions []podCondition
 }
 
-type podCondition struct{ Type, Status, Reason, LastTransitionTime string }
+type podCondition struct{ Type, Status, Reason, Message, LastTransitionTime string }
 
 // explainsDeletion returns whether the pod is deleted because of this condition. An
 // unreadable time counts as the zero time.

@@ -119,7 +119,12 @@ func TestNext(t *testing.T) {
 		{"target's turn", scheduled, nil, Wait, "agent of node b"},
 		{"target's agent times out", scheduled, func(f *Facts) { f.Now = noon.Add(AgentTimeout) }, Fail, "agent of node b did not take the migration on"},
 		{"target refuses", preparing, reported("", kubevirt.TargetAbsent), Fail, "node b cannot take the VM"},
-		{"source's agent times out", ready, func(f *Facts) { f.Now = noon.Add(AgentTimeout) }, Fail, "agent of node a"},
+		{"source's agent times out", ready, func(f *Facts) { f.Now = noon.Add(AgentTimeout) }, Fail, "agent of the VM's own node a did not take the migration on"},
+		{"source's node is off", ready, func(f *Facts) { f.Now, f.SourceNode.Lost = noon.Add(AgentTimeout), true }, Fail, "own node a did not take the migration on within 1m0s of TargetReady: the node is not Ready"},
+		{"source's kubelet restarts or is dead, its agent works", ready, func(f *Facts) { f.SourceNode.Lost = true }, Wait, ""},
+		{"source's kubelet is dead, the target starts", scheduling, func(f *Facts) {
+			f.Target, f.SourceNode.Lost = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, true
+		}, Schedule, ""},
 		{"source declines", ready, reported(kubevirt.SourceRunning, ""), Fail, "stayed on node a"},
 		{"aborted when ready", ready, deleted, Fail, "was deleted"},
 		{"target pod evicted", ready, func(f *Facts) { f.Target.Deleting = true }, Fail, "target pod dst has ended"},

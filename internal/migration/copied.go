@@ -126,7 +126,7 @@ func Selector(source, added map[string]string, former string) (selector map[stri
 const avoided = 2
 
 // Avoided returns the nodes at which migrations of a VMI have failed: the last two since its
-// last success.
+// last success. The target of one that the source's agent did not begin is none of them.
 func Avoided(all []kubevirt.VirtualMachineInstanceMigration, vmiUID string) []string {
 	var ended []*kubevirt.VirtualMachineInstanceMigration
 	for i := range all {
@@ -144,6 +144,7 @@ func Avoided(all []kubevirt.VirtualMachineInstanceMigration, vmiUID string) []st
 		switch {
 		case m.Status.Phase == kubevirt.MigrationSucceeded, len(nodes) == avoided:
 			return nodes
+		case strings.HasPrefix(StateOf(m).FailureReason, sourceSilent(StateOf(m))):
 		case node != "" && !slices.Contains(nodes, node):
 			nodes = append(nodes, node)
 		}

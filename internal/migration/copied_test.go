@@ -79,6 +79,14 @@ func TestTheNextTargetAvoidsTheLastTwoFailures(t *testing.T) {
 		m.Status.MigrationState = &kubevirt.MigrationState{TargetNode: node, VMIUID: vmi}
 		return m
 	}
+	// of reports why a migration from node a has failed, in the words of the controller.
+	of := func(phase kubevirt.MigrationPhase, m kubevirt.VirtualMachineInstanceMigration) kubevirt.VirtualMachineInstanceMigration {
+		m.Status.MigrationState.SourceNode = "a"
+		asked := m
+		asked.Status.Phase = phase
+		m.Status.MigrationState.FailureReason = Facts{Migration: &asked}.agentTimeout()
+		return m
+	}
 	const failed, succeeded = kubevirt.MigrationFailed, kubevirt.MigrationSucceeded
 	for name, c := range map[string]struct {
 		all  []kubevirt.VirtualMachineInstanceMigration
@@ -92,7 +100,10 @@ func TestTheNextTargetAvoidsTheLastTwoFailures(t *testing.T) {
 			[]string{"b"}},
 		"before a success": {[]kubevirt.VirtualMachineInstanceMigration{ended("b", failed, 1, "u"), ended("c", succeeded, 2, "u"), ended("d", failed, 3, "u")}, []string{"d"}},
 		"of a former VMI":  {[]kubevirt.VirtualMachineInstanceMigration{ended("b", failed, 1, "old")}, nil},
-		"unfinished":       {[]kubevirt.VirtualMachineInstanceMigration{ended("b", kubevirt.MigrationRunning, 1, "u")}, nil},
+		"of a silent source": {[]kubevirt.VirtualMachineInstanceMigration{
+			ended("b", failed, 1, "u"), of(kubevirt.MigrationTargetReady, ended("c", failed, 2, "u")), of(kubevirt.MigrationPreparingTarget, ended("d", failed, 3, "u")),
+		}, []string{"d", "b"}},
+		"unfinished": {[]kubevirt.VirtualMachineInstanceMigration{ended("b", kubevirt.MigrationRunning, 1, "u")}, nil},
 	} {
 		if got := Avoided(c.all, "u"); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)

@@ -126,11 +126,20 @@ func (f Facts) targetStarts() string {
 }
 
 func (f Facts) agentTimeout() string {
-	node := f.state().TargetNode
+	who := "the agent of node " + f.state().TargetNode + " did"
 	if f.in(kubevirt.MigrationTargetReady) {
-		node = f.state().SourceNode
+		who = sourceSilent(f.state())
 	}
-	return fmt.Sprintf("the agent of node %s did not take the migration on within %v of %s: look whether it runs there, at its version, its log and its --migration-listen", node, AgentTimeout, f.phase())
+	if f.in(kubevirt.MigrationTargetReady) && f.SourceNode.Lost {
+		return fmt.Sprintf("%s not take the migration on within %v of %s: the node is not Ready; a VM can be moved away from it only if its agent works", who, AgentTimeout, f.phase())
+	}
+	return fmt.Sprintf("%s not take the migration on within %v of %s: look whether it runs there, at its version, its log and its --migration-listen", who, AgentTimeout, f.phase())
+}
+
+// sourceSilent begins the reason of a migration that has failed because the source's agent did
+// not begin it. The target is innocent.
+func sourceSilent(s *kubevirt.MigrationState) string {
+	return "the agent of the VM's own node " + s.SourceNode + " did"
 }
 
 func (f Facts) waitsFor() string {

@@ -67,12 +67,15 @@ func TestMigrationsAreTakenWithCertificateAndListener(t *testing.T) {
 	}
 }
 
-func TestADryRunKeepsNoLabel(t *testing.T) {
+func TestADryRunKeepsNoLabelAndNoCondition(t *testing.T) {
 	for dry, want := range map[bool]bool{true: false, false: true} {
 		n := &node{Options: &Options{DryRun: dry}}
 		n.vmis = n.Options.vmis(func(string, string) {}, slog.New(slog.DiscardHandler))
 		if has := n.nodeLabel() != nil; has != want {
 			t.Errorf("dry run %v: a label %v", dry, has)
+		}
+		if has := n.podConditions() != nil; has != want {
+			t.Errorf("dry run %v: a condition %v", dry, has)
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/internal/migratable"
+	"github.com/vmgrace/vmgrace/internal/podcondition"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
@@ -35,7 +36,18 @@ func (n *node) conditions() *migratable.Conditions {
 	}
 }
 
+// podConditions keeps ShuttingDown of this node's launcher pods. It returns nil in a dry run.
+func (n *node) podConditions() *podcondition.Conditions {
+	if n.DryRun {
+		return nil
+	}
+	return podcondition.New(n.vmis, func(domain string) grace.Summary { return n.agent.Summary(domain) }, n.log)
+}
+
 func (n *node) clusterChanged(namespace, name string) {
+	if n.shown != nil {
+		n.shown.Changed()
+	}
 	n.agent.ClusterChanged(namespace, name)
 	if name == "" {
 		n.changed("")

@@ -18,6 +18,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/logwriter"
 	"github.com/vmgrace/vmgrace/internal/metrics"
 	"github.com/vmgrace/vmgrace/internal/migratable"
+	"github.com/vmgrace/vmgrace/internal/podcondition"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/process"
@@ -40,7 +41,8 @@ type node struct {
 	agent      *agent.Agent
 	moves      *migrations // nil without live migrations
 	migratable *migratable.Conditions
-	label      *kube.NodeLabel // nil with --standalone and in a dry run
+	label      *kube.NodeLabel          // nil with --standalone and in a dry run
+	shown      *podcondition.Conditions // nil with --standalone and in a dry run
 	points     failpoint.Points
 }
 
@@ -70,6 +72,9 @@ func (o *Options) Run(ctx context.Context, stderr *logwriter.Writer) error {
 	group.Go(func() error { return n.from.watcher.Run(ctx) })
 	if n.migratable != nil {
 		group.Go(func() error { n.migratable.Run(ctx); return nil })
+	}
+	if n.shown != nil {
+		group.Go(func() error { n.shown.Run(ctx); return nil })
 	}
 	group.Go(func() error { watchConflicts(ctx, nodeRoot, n.meter.Conflict, n.log); return nil })
 	for _, d := range dependencies {
@@ -121,6 +126,9 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 		config.Cluster = n.vmis
 		n.moves, n.migratable = n.migrations(known, boot), n.conditions()
 		n.label = n.nodeLabel()
+		if n.shown = n.podConditions(); n.shown != nil {
+			config.Shown = n.shown.Changed
+		}
 	}
 	if n.moves != nil {
 		config.Migration = n.moves.sides.MigrationOf

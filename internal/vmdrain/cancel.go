@@ -31,20 +31,20 @@ func (c *command) cancelMarks(ctx context.Context, name string) error {
 	if err := c.live.List(ctx, pods, client.MatchingFields{"spec.nodeName": name}); err != nil {
 		return fmt.Errorf("pods of node %s: %w", name, err)
 	}
-	fallback, err := c.strategy(ctx)
+	set, err := ReadSettings(ctx, c.live)
 	if err != nil {
 		return err
 	}
 	terminating := map[string]bool{}
 	for i := range pods.Items {
-		if p := &pods.Items[i]; p.DeletionTimestamp != nil && !ended(p) {
+		if p := &pods.Items[i]; p.DeletionTimestamp != nil && !Ended(p) {
 			terminating[p.Labels[kubevirt.CreatedByLabel]] = true
 		}
 	}
 	var removed int
 	for i := range vmis.Items {
 		v := &vmis.Items[i]
-		strategy, _ := evacuation.StrategyOf(v, fallback)
+		strategy, _ := evacuation.StrategyOf(v, set.EvictionStrategy)
 		switch {
 		case !v.Marked() || v.Node() != name:
 		case strategy == kubevirt.StrategyExternal:
@@ -73,7 +73,7 @@ func CancelVM(ctx context.Context, cfg *rest.Config, out Output, namespace, name
 	if err != nil {
 		return err
 	}
-	return interrupted(ctx, c.cancelVM(ctx, namespace, name, out))
+	return Interrupted(ctx, c.cancelVM(ctx, namespace, name, out))
 }
 
 func (c *command) cancelVM(ctx context.Context, namespace, name string, out Output) error {
@@ -86,16 +86,16 @@ func (c *command) cancelVM(ctx context.Context, namespace, name string, out Outp
 		return fmt.Errorf("launcher pods of VMI %s/%s: %w", namespace, name, err)
 	}
 	for i := range pods.Items {
-		if p := &pods.Items[i]; p.DeletionTimestamp != nil && !ended(p) && p.Spec.NodeName == v.Node() {
+		if p := &pods.Items[i]; p.DeletionTimestamp != nil && !Ended(p) && p.Spec.NodeName == v.Node() {
 			return fmt.Errorf("VMI %s/%s: its launcher pod %s is terminating: without the migration the VM would be shut down", namespace, name, p.Name)
 		}
 	}
-	fallback, err := c.strategy(ctx)
+	set, err := ReadSettings(ctx, c.live)
 	if err != nil {
 		return err
 	}
 	var did int
-	switch strategy, _ := evacuation.StrategyOf(v, fallback); {
+	switch strategy, _ := evacuation.StrategyOf(v, set.EvictionStrategy); {
 	case !v.Marked():
 	case strategy == kubevirt.StrategyExternal:
 		WriteLine(out.Err, "Warning: VMI %s/%s keeps its mark: its evictionStrategy is External", namespace, name)
@@ -134,15 +134,15 @@ func (c *command) cancelMigrations(ctx context.Context, namespace, name string, 
 	return did, nil
 }
 
-// strategy returns the cluster's eviction strategy, for VMs without one.
-func (c *command) strategy(ctx context.Context) (kubevirt.EvictionStrategy, error) {
+// ReadSettings reads the cluster's settings, but for those of the EvacuationPolicy.
+func ReadSettings(ctx context.Context, from client.Reader) (evacuation.Settings, error) {
 	all := &kubevirt.KubeVirtList{}
-	if err := c.live.List(ctx, all); err != nil {
-		return "", fmt.Errorf("the cluster's eviction strategy: %w", err)
+	if err := from.List(ctx, all); err != nil {
+		return evacuation.Settings{}, fmt.Errorf("settings of the KubeVirt object: %w", err)
 	}
 	counts, _ := evacuation.Oldest(all.Items)
 	set, _ := evacuation.Defaults().WithKubeVirt(counts)
-	return set.EvictionStrategy, nil
+	return set, nil
 }
 
 // unmark removes the mark of one VMI, if the VMI has not changed since it was read, then

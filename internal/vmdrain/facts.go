@@ -147,10 +147,10 @@ func (n *node) facts(ctx context.Context) (*drain.Facts, []corev1.Pod, error) {
 	for i := range pods.Items {
 		p := &pods.Items[i]
 		f.Pods[string(p.UID)] = drain.PodFacts{
-			Ended: ended(p), Deleting: p.DeletionTimestamp != nil, KillAt: podOf(p).DeletedAt,
+			Ended: Ended(p), Deleting: p.DeletionTimestamp != nil, KillAt: podOf(p).DeletedAt,
 			BudgetFree: allowsDisruption(budgetsSelecting(budgets.Items, p)), VM: vms[p.Labels[kubevirt.CreatedByLabel]],
 		}
-		if !ended(p) {
+		if !Ended(p) {
 			for claim := range claims(p) {
 				f.Claims[claim]++
 			}

@@ -52,7 +52,7 @@ func (c *command) drain(ctx context.Context, from *corev1.Node) error {
 		}
 	}
 	if c.Timeout > 0 {
-		bound, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
+		bound, cancel := context.WithTimeoutCause(ctx, c.Timeout, ErrTimeout)
 		defer cancel()
 		ctx = bound
 	}

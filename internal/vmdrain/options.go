@@ -69,7 +69,7 @@ func NewCommand(name, version string, out Output) *cobra.Command {
 		SilenceErrors: true, SilenceUsage: true,
 		Args: func(_ *cobra.Command, args []string) error {
 			o.Nodes = args
-			return usageError(nil, o.check())
+			return UsageError(nil, o.check())
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Version { // cobra's would need a text template, and 9 MB more
@@ -84,14 +84,14 @@ func NewCommand(name, version string, out Output) *cobra.Command {
 	help := strings.ReplaceAll(usage, "NAME", name) + f.FlagUsages() + "\nConnection, as kubectl's:\n" + o.connection.Flags.FlagUsages()
 	f.AddFlagSet(o.connection.Flags)
 	cmd.SetHelpFunc(func(*cobra.Command, []string) { fmt.Fprint(out.Out, help) })
-	cmd.SetFlagErrorFunc(usageError)
+	cmd.SetFlagErrorFunc(UsageError)
 	cmd.SetErr(out.Err)
 	o.addCompletions(cmd, out.Out)
 	return cmd
 }
 
-// usageError adds ErrUsage to an error.
-func usageError(_ *cobra.Command, err error) error {
+// UsageError adds ErrUsage to an error.
+func UsageError(_ *cobra.Command, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -28,7 +28,7 @@ func podOf(p *corev1.Pod) drain.Pod {
 		Policy:   drain.Policy(p.Labels[drain.PolicyLabel]),
 		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,
 		Hotplug:  p.Labels[kubevirt.AppLabel] == kubevirt.HotplugApp,
-		Ended:    ended(p),
+		Ended:    Ended(p),
 	}
 	if p.Spec.Priority != nil {
 		d.Priority = *p.Spec.Priority
@@ -74,7 +74,8 @@ func ofVM(p *corev1.Pod) bool {
 		strings.HasPrefix(p.Name, kubevirt.LauncherPrefix) || strings.HasPrefix(p.Name, kubevirt.HotplugPrefix)
 }
 
-func ended(p *corev1.Pod) bool {
+// Ended reports whether a pod has ended: it runs no guest.
+func Ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 

@@ -22,8 +22,8 @@ const callTimeout = 30 * time.Second
 // ErrInterrupted is part of Run's error if its context was cancelled.
 var ErrInterrupted = errors.New("interrupted")
 
-// errTimeout is the cause of a context that --timeout has ended.
-var errTimeout = errors.New("--timeout is over")
+// ErrTimeout is the cause of a context that --timeout has ended.
+var ErrTimeout = errors.New("--timeout is over")
 
 // command is one run of kubectl vmgrace drain.
 type command struct {
@@ -86,13 +86,13 @@ func (i *evictionOnce) RoundTrip(r *http.Request) (*http.Response, error) {
 func (c *command) run(ctx context.Context) error {
 	nodes, err := c.nodes(ctx)
 	if err != nil {
-		return interrupted(ctx, err)
+		return Interrupted(ctx, err)
 	}
 	if c.Cancel {
 		for i := range nodes {
 			err = errors.Join(err, c.cancelMarks(ctx, nodes[i].Name))
 		}
-		return interrupted(ctx, err)
+		return Interrupted(ctx, err)
 	}
 	var cordoned []string
 	for i := range nodes {
@@ -113,12 +113,12 @@ func (c *command) run(ctx context.Context) error {
 	if ctx.Err() != nil && c.UncordonOnCancel {
 		err = errors.Join(err, c.uncordon(ctx, cordoned))
 	}
-	return interrupted(ctx, err)
+	return Interrupted(ctx, err)
 }
 
-// interrupted adds ErrInterrupted if ctx was cancelled, and drops an error that is only
+// Interrupted adds ErrInterrupted if ctx was cancelled, and drops an error that is only
 // the cancellation itself.
-func interrupted(ctx context.Context, err error) error {
+func Interrupted(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err
 	}

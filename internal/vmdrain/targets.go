@@ -5,7 +5,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/fields"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -14,36 +14,58 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// newTargets returns a cache of the migrations' target pods that are not on a node yet. It
-// is separate because the node's cache has only the node's pods.
+// newTargets returns a cache of the migrations' target pods, with what targetText needs of
+// them. It is separate because the node's cache has only the node's pods.
 func (c *command) newTargets() (cache.Cache, error) {
 	isTarget, err := labels.NewRequirement(kubevirt.MigrationJobLabel, selection.Exists, nil)
 	if err != nil {
 		return nil, err
 	}
 	return cache.New(c.cfg, cache.Options{
-		Scheme: c.scheme, ReaderFailOnMissingInformer: true, DefaultTransform: cache.TransformStripManagedFields(),
+		Scheme: c.scheme, ReaderFailOnMissingInformer: true,
 		ByObject: map[client.Object]cache.ByObject{
-			&corev1.Pod{}: {Label: labels.NewSelector().Add(*isTarget), Field: fields.OneTermEqualSelector("spec.nodeName", "")},
+			&corev1.Pod{}: {Label: labels.NewSelector().Add(*isTarget), Transform: stripTarget},
 		},
 	})
 }
 
-// unscheduled returns why the scheduler finds no node for the target of a migration, by
-// the UID of the migration.
-func (n *node) unscheduled(ctx context.Context) (map[string]string, error) {
+// stripTarget drops what targetText does not need: each VM that has ever moved has such a pod.
+func stripTarget(o any) (any, error) {
+	if p, is := o.(*corev1.Pod); is {
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, Labels: p.Labels},
+			Status:     corev1.PodStatus{Conditions: p.Status.Conditions},
+		}, nil
+	}
+	return o, nil
+}
+
+// targetPods returns the migrations' target pods, by the UID of the migration.
+func (n *node) targetPods(ctx context.Context) (map[string]*corev1.Pod, error) {
 	pods, err := listCached(ctx, n.targets, &corev1.PodList{})
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]string{}
+	all := map[string]*corev1.Pod{}
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if why := schedulersWords(p); why != "" {
-			all[p.Labels[kubevirt.MigrationJobLabel]] = why
-		}
+		all[p.Labels[kubevirt.MigrationJobLabel]] = p
 	}
 	return all, nil
+}
+
+// targetText returns what a migration in phase Scheduling waits for, by its target pod: the
+// scheduler, or, once the pod is ready, its turn. It is "" while the pod starts.
+func targetText(p *corev1.Pod) string {
+	if why := schedulersWords(p); why != "" {
+		return why
+	}
+	for i := range p.Status.Conditions {
+		if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+			return "waits for its turn"
+		}
+	}
+	return ""
 }
 
 // schedulersWords returns the message of the condition PodScheduled if it is False.

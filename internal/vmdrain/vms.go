@@ -30,7 +30,7 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 	if err != nil {
 		return nil, err
 	}
-	unscheduled, err := n.unscheduled(ctx)
+	targets, err := n.targetPods(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -45,8 +45,8 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 		if v := &vmis.Items[i]; v.Node() == n.name {
 			m := moving[v.Namespace+"/"+v.Name]
 			all[string(v.UID)] = vm(v, m)
-			if m != nil && unscheduled[string(m.UID)] != "" {
-				all[string(v.UID)].Progress += ": " + unscheduled[string(m.UID)]
+			if m != nil && evacuation.PhaseOf(m) == kubevirt.MigrationScheduling && targets[string(m.UID)] != nil {
+				all[string(v.UID)].Progress += withColon(targetText(targets[string(m.UID)]))
 			}
 		}
 	}

@@ -29,7 +29,7 @@ func Why(ctx context.Context, cfg *rest.Config, out Output, format, name string)
 	if err == nil {
 		err = c.drain(ctx, &nodes[0])
 	}
-	return interrupted(ctx, err)
+	return Interrupted(ctx, err)
 }
 
 // explain prints the pods that keep the node from being empty, and how many there are.

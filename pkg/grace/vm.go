@@ -216,16 +216,23 @@ type Summary struct {
 	Needs      time.Duration // what its shutdown takes at most
 	Priority   int32         // of its launcher pod, 0 where none is known
 	Unwritable bool          // the disk refuses the record or its removal, or does not answer
+	Pod        string        // the UID of its launcher pod, "" where none is known
+	Period     time.Duration // its grace period
+	// Cause and DeadlineAt are those of its shutdown, or of its hold; zero without one.
+	Cause      Cause
+	DeadlineAt time.Time
 }
 
 // Summary returns the VM's summary.
 func (v *VM) Summary(now Mono) Summary {
 	s := Summary{
 		Running: v.obs.Recorded && !v.obs.Gone, Needs: v.rec.Period.Length + v.policy.DestroyTimeout,
-		Priority: v.obs.Pod.Priority, Unwritable: v.unwritable(now),
+		Priority: v.obs.Pod.Priority, Unwritable: v.unwritable(now), Pod: v.obs.Pod.UID, Period: v.rec.Period.Length,
 	}
 	if v.obs.Recorded {
 		s.Phase = v.rec.Phase(now)
+		shown := v.rec.Shown()
+		s.Cause, s.DeadlineAt = shown.Cause, shown.DeadlineAt
 	}
 	if !v.rec.ShuttingDown() { // the record keeps an earlier hold
 		s.HeldSince = v.rec.Hold.Start

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/kit"
@@ -74,6 +75,10 @@ func TestAMigrationWithoutANodeHasTheSchedulersWords(t *testing.T) {
 	r.says("migration Scheduling: 0/3 nodes are available")
 	kit.Must(t, shared.SubResource("binding").Create(t.Context(), target, &corev1.Binding{Target: corev1.ObjectReference{Kind: "Node", Name: "other"}}))
 	r.says(p.Name + ": Moving: migration Scheduling\n")
+	kit.Must(t, shared.Get(t.Context(), client.ObjectKeyFromObject(target), target))
+	target.Status.Conditions = append(target.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue})
+	kit.Must(t, shared.Status().Update(t.Context(), target))
+	r.says(p.Name + ": Moving: migration Scheduling: waits for its turn\n")
 	end(t, p)
 	r.ends(0)
 }

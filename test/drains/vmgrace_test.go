@@ -83,11 +83,14 @@ func TestStatusFollowsAVM(t *testing.T) {
 	}
 	// Given a feature gate that does not exist. Then status says so.
 	settings := &kubevirt.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevirt"}}
-	settings.Spec.Configuration.DeveloperConfiguration = &kubevirt.DeveloperConfiguration{FeatureGates: []string{"NoSuchGate"}}
+	settings.Spec.Configuration.DeveloperConfiguration = &kubevirt.DeveloperConfiguration{FeatureGates: []string{"NoSuchGate", "PreemptionEvictionLiveMigrations"}}
 	shared.In(t, "").Make(settings, "")
 	missing := vmgrace(t, "status", "nobody")
 	missing.ends(1)
-	missing.said("VM default/nobody is not there", `"NoSuchGate" has no effect`)
+	missing.said("VM default/nobody is not there", `"NoSuchGate" has no effect: there are`, `"PreemptionEvictionLiveMigrations" has no effect: is PreemptionEvictionLiveMigration meant?`)
+	gates := vmgrace(t, "status", v.Name, "-o", "json")
+	gates.ends(0)
+	gates.said(`"unknownFeatureGates"`, `"name": "NoSuchGate"`, `"meant": "PreemptionEvictionLiveMigration"`)
 }
 
 // Given a VM that can be moved. When it is migrated to a node, then the migration selects that

@@ -1,9 +1,11 @@
 package kubernetes
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/vmgrace/vmgrace/internal/podstatus"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -56,6 +58,19 @@ func TestAPodKilledEarlierMovesTheDeadline(t *testing.T) {
 	for i, v := range vms {
 		v.WaitTerminated(t, from[i].Add(3*time.Second), time.Second)
 		v.stopped("LauncherSignal", "Forced", "ShutdownStarted", "GraceShortened", "ShutdownForced")
+		v.showed("LauncherSignal", from[i].Add(3*time.Second))
+	}
+}
+
+// showed asserts what the agent has shown of a shutdown on the launcher pod: its cause, and the
+// last deadline.
+func (v vm) showed(cause string, deadline time.Time) {
+	v.w.Helper()
+	shown := v.w.api.Kubectl(v.w, "get", "pod", "launcher-"+v.Name, "-o", `jsonpath={.status.conditions[?(@.type=="ShuttingDown")].reason} {.status.conditions[?(@.type=="ShuttingDown")].message}`)
+	reason, message, _ := strings.Cut(shown, " ")
+	s, ok := podstatus.Parse(reason, message)
+	if !ok || s.Cause != cause || s.Phase != podstatus.ShuttingDown || s.Deadline.Sub(deadline).Abs() > 3*time.Second {
+		v.w.Errorf("the launcher pod shows %q, want cause %s and a deadline about %v", shown, cause, deadline.UTC())
 	}
 }
 

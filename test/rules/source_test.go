@@ -131,6 +131,7 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		"internal/transfer/messages.go", "internal/transfer/refusals.go", "internal/transfer/uuid.go",
 		"internal/kube/migrations.go", // the time of a phase, for people
 		"internal/kube/migratable.go", // the times of a condition, for people
+		"internal/kube/shutdown.go",   // likewise
 	}
 	for _, s := range sources(t) {
 		// The API server's times are wall clock times, so these packages use it.

@@ -98,6 +98,7 @@ func (g *gathered) said() string {
 // reportDecided removes what the VMI says of this migration. It comes before the migration's next
 // step, which may be the last one.
 func (r *reconciler) reportDecided(ctx context.Context, g *gathered) error {
+	r.phases.waits(g.Migration.UID, "")
 	if g.said() == "" {
 		return nil
 	}
@@ -108,6 +109,9 @@ func (r *reconciler) reportDecided(ctx context.Context, g *gathered) error {
 // time: while another one waits, that one's text stays.
 func (r *reconciler) reportUndecided(ctx context.Context, g *gathered, text string) error {
 	if !g.hasVMI() {
+		if !r.phases.waits(g.Migration.UID, text) {
+			return nil
+		}
 		r.Log.Warn("a migration without a VM is undecided", "migration", name(g.Migration), "why", text)
 		r.Events.Eventf(g.Migration, nil, corev1.EventTypeWarning, kubevirt.MigrationUndecided, "Migrate", "%s", text)
 		return nil

@@ -17,6 +17,8 @@ import (
 type phases struct {
 	mu  sync.Mutex
 	now map[types.UID]seenPhase
+	// undecided is what was last reported of migrations without a VMI that would say it.
+	undecided map[types.UID]string
 }
 
 type seenPhase struct {
@@ -26,7 +28,9 @@ type seenPhase struct {
 	trouble string // the last error of making the target pod, in one line
 }
 
-func newPhases() *phases { return &phases{now: map[types.UID]seenPhase{}} }
+func newPhases() *phases {
+	return &phases{now: map[types.UID]seenPhase{}, undecided: map[types.UID]string{}}
+}
 
 // since returns when a migration was first read in its present phase, and its trouble
 // in it.
@@ -64,4 +68,19 @@ func (p *phases) forget(uid types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.now, uid)
+	delete(p.undecided, uid)
+}
+
+// waits notes what a migration without a VMI waits for, "" if it is decided, and reports
+// whether that is to be reported: it was not noted before.
+func (p *phases) waits(uid types.UID, text string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if text == "" {
+		delete(p.undecided, uid)
+		return false
+	}
+	is := p.undecided[uid] != text
+	p.undecided[uid] = text
+	return is
 }

@@ -26,7 +26,7 @@ type Config struct {
 	Events events.EventRecorder
 	Meter  *metrics.Meter
 	Live   *Live
-	// BesideKubeVirt means that unknown feature gates are KubeVirt's.
+	// BesideKubeVirt means that feature gates are KubeVirt's unless they are spelled like ours.
 	BesideKubeVirt bool
 }
 
@@ -79,7 +79,7 @@ func (r *reporter) Reconcile(context.Context, reconcile.Request) (reconcile.Resu
 		r.Log.Info("settings of the cluster", "settings", text)
 	}
 	if r.BesideKubeVirt {
-		now.problems = slices.DeleteFunc(now.problems, func(p problem) bool { return p.reason == unknownGate })
+		now.problems = slices.DeleteFunc(now.problems, func(p problem) bool { return p.foreign })
 	}
 	r.report(now.problems)
 	return reconcile.Result{}, nil

@@ -94,6 +94,8 @@ type reading struct {
 type problem struct {
 	about           client.Object
 	reason, message string
+	// foreign means that it is KubeVirt's if KubeVirt runs.
+	foreign bool
 }
 
 // read reads the settings. After an error they are the last ones.
@@ -116,7 +118,9 @@ func (l *Live) read() (reading, error) {
 	counts, others := evacuation.Oldest(all.Items)
 	next, invalid := now.WithKubeVirt(counts)
 	now.add(counts, "InvalidSetting", invalid...)
-	now.add(counts, unknownGate, next.UnknownGates()...)
+	for _, gate := range next.UnknownGates() {
+		now.problems = append(now.problems, problem{about: counts, reason: "UnknownFeatureGate", message: gate.Message(), foreign: gate.Meant == ""})
+	}
 	for i := range others {
 		now.add(&others[i], "Ignored", fmt.Sprintf(
 			"of several KubeVirts the oldest counts, which is %s/%s: remove this one", counts.Namespace, counts.Name))
@@ -127,11 +131,8 @@ func (l *Live) read() (reading, error) {
 	return now, nil
 }
 
-// unknownGate is the reason of a problem with a feature gate that vmgrace does not have.
-const unknownGate = "UnknownFeatureGate"
-
 func (r *reading) add(about client.Object, reason string, messages ...string) {
 	for _, message := range messages {
-		r.problems = append(r.problems, problem{about, reason, message})
+		r.problems = append(r.problems, problem{about: about, reason: reason, message: message})
 	}
 }
