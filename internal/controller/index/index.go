@@ -220,15 +220,16 @@ func ForeignBudgets(ctx context.Context, r client.Reader, namespace string) ([]p
 
 // Policy reads the EvacuationPolicy, nil if there is none.
 func Policy(ctx context.Context, r client.Reader) (*v1alpha1.EvacuationPolicy, error) {
-	policy := &v1alpha1.EvacuationPolicy{}
-	switch err := r.Get(ctx, client.ObjectKey{Name: v1alpha1.Name}, policy); {
-	case apierrors.IsNotFound(err):
-		return nil, nil //nolint:nilnil // there is none
-	case err != nil:
+	var all v1alpha1.EvacuationPolicyList // needs only the right to list that the cache needs
+	if err := r.List(ctx, &all); err != nil {
 		return nil, fmt.Errorf("EvacuationPolicy: %w", err)
-	default:
-		return policy, nil
 	}
+	for i := range all.Items {
+		if all.Items[i].Name == v1alpha1.Name {
+			return &all.Items[i], nil
+		}
+	}
+	return nil, nil //nolint:nilnil // there is none
 }
 
 // OfNode returns requests for the VMs of a node.
