@@ -46,6 +46,12 @@ func (p *Protection) gap() string {
 // budget refuses it. WithBudget checks whether the budget does.
 func (a *Admission) LeftToBudget() bool { return a.Reason == budgetAnswers }
 
+// StopsVM reports whether the answer lets an eviction stop the guest of a VM, as far as is known. An
+// answer by outdated settings may do that wrongly.
+func (a *Admission) StopsVM() bool {
+	return a.Verdict == Allow && a.Strategy != NotApplicable && !a.LeftToBudget()
+}
+
 // WithBudget returns the answer to an eviction that is left to the VM's budget. If the
 // budget would not refuse it, the webhook does, with the message of the first answer.
 func (a *Admission) WithBudget(vmi *kubevirt.VirtualMachineInstance, p *Protection) Admission {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -74,6 +75,35 @@ func TestACacheThatIsBehindAllowsAndMarksNothingWrong(t *testing.T) {
 		case !c.allows && (!a.marks(v) || now.Status.EvacuationNodeName != "node-behind" || !v.podThere()):
 			t.Errorf("%s: %+v, marked for %q", name, a, now.Status.EvacuationNodeName)
 		}
+	}
+}
+
+// Given a replica whose cache is 5 s behind, and shows a cluster whose VMs may be stopped. When the
+// cluster's evictionStrategy becomes LiveMigrate and a launcher is evicted at once, then the VM is to
+// move, and one that cannot move stays. Otherwise the first evictions after
+// that change would stop guests.
+func TestSettingsThatAreBehindAllowNothing(t *testing.T) {
+	w := newWire(t)
+	r := replicasVia(t, 1, w.kubeconfig)
+	kv := &kubevirt.KubeVirt{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubevirt"}}
+	shared.In(t, "").Make(kv, "")
+	moves, stays := newVM(t, vm{migratable: true}), newVM(t, vm{})
+	for _, v := range []*vm{moves, stays} {
+		if a := v.evict(func(e *policyv1.Eviction) { e.DeleteOptions.DryRun = []string{metav1.DryRunAll} }); a.code != 0 {
+			t.Fatalf("before: %+v", a)
+		}
+	}
+	w.late.By(lag, "")
+	shared.In(t, "").Change(kv, `{"spec":{"configuration":{"evictionStrategy":"LiveMigrate"}}}`)
+	a, b := moves.evict(), stays.evict()
+	if strings.Contains(r[0].Log(), "EvictionStrategy:LiveMigrate") {
+		t.Fatal("the replica's cache is not behind")
+	}
+	if !a.marks(moves) || moves.get().Status.EvacuationNodeName != "node-a" {
+		t.Errorf("the VM that can move: %+v", a)
+	}
+	if b.code != 429 || !strings.Contains(b.text, "not live-migratable") || !stays.podThere() {
+		t.Errorf("the VM that cannot move: %+v", b)
 	}
 }
 

@@ -80,7 +80,7 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 	known := h.known(ctx, a.pod)
 	refused := "" // resourceVersion of the VMI whose mark failed
 	if known != nil && !a.dryRun {
-		if answer, cause := h.decide(known, nil); answer.Verdict == evacuation.Mark {
+		if answer, cause := h.decide(known, h.Settings.Get(), nil); answer.Verdict == evacuation.Mark {
 			err := h.mark(ctx, a, known.vmi, answer, cause)
 			if err == nil || !errors.Is(err, move.ErrChanged) {
 				return marked(answer, err)
@@ -98,7 +98,7 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 		case evacuation.Hotplug(now.pod.Name, now.pod.Labels[kubevirt.AppLabel]):
 			return h.hotplug(ctx, now.pod)
 		}
-		answer, cause := h.decide(now, func() *evacuation.Protection { return h.protection(ctx, now) })
+		answer, cause := h.answer(ctx, now)
 		if a.dryRun {
 			return answer
 		}
@@ -114,6 +114,21 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 	}
 }
 
+// answer decides about what was read from the API server. Where an eviction would stop the VM, the
+// settings are read from there, too: those in the cache may be older.
+func (h *evictions) answer(ctx context.Context, now *subject) (answer evacuation.Admission, cause string) {
+	protection := func() *evacuation.Protection { return h.protection(ctx, now) }
+	answer, cause = h.decide(now, h.Settings.Get(), protection)
+	if !answer.StopsVM() {
+		return answer, cause
+	}
+	set, err := h.Settings.Now(ctx, h.Live)
+	if err != nil {
+		return evacuation.Unreadable("settings", err), ""
+	}
+	return h.decide(now, set, protection)
+}
+
 // marked returns the answer to an eviction after its mark was written, or was not.
 func marked(answer evacuation.Admission, err error) evacuation.Admission {
 	if err != nil {
@@ -122,15 +137,14 @@ func marked(answer evacuation.Admission, err error) evacuation.Admission {
 	return answer
 }
 
-// decide answers the eviction of a launcher pod, and returns the cause of its mark. It asks for
+// decide answers the eviction of a launcher pod by these settings, and returns the cause of its mark. It asks for
 // the budgets' protection only where the answer depends on it, and without protection leaves
 // the answer to the budget.
-func (h *evictions) decide(s *subject, protection func() *evacuation.Protection) (answer evacuation.Admission, cause string) {
+func (h *evictions) decide(s *subject, set evacuation.Settings, protection func() *evacuation.Protection) (answer evacuation.Admission, cause string) {
 	p := facts(s.pod)
 	if err := h.Settings.Known(); err != nil && p.OfVM() {
 		return evacuation.Unreadable("settings", err), ""
 	}
-	set := h.Settings.Get()
 	cause = evacuation.CauseEviction
 	if p.Deleting && s.vmi != nil {
 		strategy, _ := evacuation.StrategyOf(s.vmi, set.EvictionStrategy)

@@ -73,6 +73,16 @@ func (l *Live) Known() error {
 	return err
 }
 
+// Now returns the settings that the API server has, read through live. They are not kept: the cache
+// may show them later. It fails while the cache shows none.
+func (l *Live) Now(ctx context.Context, live client.Reader) (evacuation.Settings, error) {
+	now, err := l.read()
+	if err == nil {
+		now, err = now.from(ctx, live)
+	}
+	return now.Settings, err
+}
+
 // Watch makes a controller enqueue, after each change of the settings, the requests that all
 // returns. It starts after the settings are known.
 func (l *Live) Watch(b *builder.Builder, all handler.MapFunc) *builder.Builder {
@@ -106,12 +116,21 @@ func (l *Live) read() (reading, error) {
 	if !l.synced() {
 		return now, ErrUnknown
 	}
-	ctx := context.Background() // a cache that is synced does not wait
+	next, err := now.from(context.Background(), l.cache) // a cache that is synced does not wait
+	if err == nil {
+		l.good = next.Settings
+	}
+	return next, err
+}
+
+// from returns the settings that the objects of r give, after those of now: those stay in force in place
+// of invalid ones, and after an error.
+func (now reading) from(ctx context.Context, r client.Reader) (reading, error) {
 	var all kubevirt.KubeVirtList
-	if err := l.cache.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return now, fmt.Errorf("settings: %w", err)
 	}
-	policy, err := index.Policy(ctx, l.cache)
+	policy, err := index.Policy(ctx, r)
 	if err != nil {
 		return now, fmt.Errorf("settings: %w", err)
 	}
@@ -127,7 +146,7 @@ func (l *Live) read() (reading, error) {
 	}
 	next, invalid = next.WithPolicy(policy)
 	now.add(policy, "InvalidSetting", invalid...)
-	l.good, now.Settings = next, next
+	now.Settings = next
 	return now, nil
 }
 
