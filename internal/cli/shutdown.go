@@ -167,7 +167,8 @@ func (o *shutdown) allowed(v *kubevirt.VirtualMachineInstance) error {
 }
 
 func (o *shutdown) question(v *shut) string {
-	how, node := "its guest is asked, and destroyed at the end of its grace period", ""
+	how := "its guest is asked, and destroyed at the end of its grace period"
+	var node string
 	if v.vmi == nil {
 		node = v.launchers[0].Spec.NodeName
 	} else {

@@ -65,6 +65,7 @@ func asked(t *testing.T, conflicts int, meanwhile func(client.Client)) (deleted 
 
 // change updates the VMI.
 func change(t *testing.T, how func(*kubevirt.VirtualMachineInstance)) func(client.Client) {
+	t.Helper()
 	return func(live client.Client) {
 		v := &kubevirt.VirtualMachineInstance{}
 		if err := live.Get(t.Context(), client.ObjectKey{Namespace: "n", Name: "vm"}, v); err != nil {
