@@ -32,7 +32,21 @@ const (
 	byMaker   = "madeBy"    // budgets of other owners
 	byOwner   = "vmiOwner"  // budgets: the name of the VMI that owns them
 	byNode    = "nodeName"  // VMIs
+
+	leaving    = "leaving"    // launcher pods that are being deleted
+	unfinished = "unfinished" // migrations
 )
+
+// yes is the value of an index that only some objects have.
+const yes = "yes"
+
+// only returns the value of an index that has the objects for which is is true.
+func only(is bool) []string {
+	if is {
+		return []string{yes}
+	}
+	return nil
+}
 
 // foreign is byMaker's value of budgets of other owners.
 const foreign = "foreign"
@@ -61,6 +75,11 @@ func Add(ctx context.Context, i client.FieldIndexer) error {
 func AddVMs(ctx context.Context, i client.FieldIndexer) error {
 	return errors.Join(
 		i.IndexField(ctx, &corev1.Pod{}, byCreator, func(o client.Object) []string { return []string{o.GetLabels()[kubevirt.CreatedByLabel]} }),
+		i.IndexField(ctx, &corev1.Pod{}, leaving, func(o client.Object) []string { return only(o.GetDeletionTimestamp() != nil) }),
+		i.IndexField(ctx, &kubevirt.VirtualMachineInstanceMigration{}, unfinished, func(o client.Object) []string {
+			m, ok := o.(*kubevirt.VirtualMachineInstanceMigration)
+			return only(ok && !m.Final())
+		}),
 		i.IndexField(ctx, &kubevirt.VirtualMachineInstanceMigration{}, byVMI, func(o client.Object) []string {
 			if m, ok := o.(*kubevirt.VirtualMachineInstanceMigration); ok {
 				return []string{m.Spec.VMIName}
@@ -104,8 +123,8 @@ func VMIOf(o client.Object) *metav1.OwnerReference {
 }
 
 // Launchers returns a VM's launcher pods that have not ended, from the cache.
-func Launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance) ([]corev1.Pod, error) {
-	return launchers(ctx, r, vmi, client.MatchingFields{byCreator: string(vmi.UID)})
+func Launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance, more ...client.ListOption) ([]corev1.Pod, error) {
+	return launchers(ctx, r, vmi, append(more, client.MatchingFields{byCreator: string(vmi.UID)})...)
 }
 
 // LaunchersNow returns a VM's launcher pods that have not ended, from the API server.
@@ -113,9 +132,9 @@ func LaunchersNow(ctx context.Context, live client.Reader, vmi *kubevirt.Virtual
 	return launchers(ctx, live, vmi, client.MatchingLabels{kubevirt.CreatedByLabel: string(vmi.UID)})
 }
 
-func launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance, which client.ListOption) ([]corev1.Pod, error) {
+func launchers(ctx context.Context, r client.Reader, vmi *kubevirt.VirtualMachineInstance, which ...client.ListOption) ([]corev1.Pod, error) {
 	var all corev1.PodList
-	if err := r.List(ctx, &all, client.InNamespace(vmi.Namespace), which); err != nil {
+	if err := r.List(ctx, &all, append(which, client.InNamespace(vmi.Namespace))...); err != nil {
 		return nil, fmt.Errorf("launcher pods: %w", err)
 	}
 	return slices.DeleteFunc(all.Items, func(p corev1.Pod) bool { return Ended(&p) }), nil

@@ -102,18 +102,15 @@ func (q *queue) showsAllBegun(ctx context.Context) (bool, error) {
 // moving returns the unfinished migrations, from the cache. One of them changes without an
 // event after again; 0 if none does.
 func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Moving, again time.Duration, err error) {
-	var list kubevirt.VirtualMachineInstanceMigrationList
-	if err := q.List(ctx, &list, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, 0, fmt.Errorf("migrations: %w", err)
+	list, err := index.Unfinished(ctx, q.Client)
+	if err != nil {
+		return nil, 0, err
 	}
 	var pending []*object
 	set := q.Settings.Get()
 	handed := 0 // to the agents, without a slot of those for held shutdowns
-	for i := range list.Items {
-		m := &list.Items[i]
-		if m.Final() {
-			continue
-		}
+	for i := range list {
+		m := &list[i]
 		if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
 			pending = append(pending, m)
 			continue
@@ -142,7 +139,7 @@ func (q *queue) pending(ctx context.Context, migrations []*object, handed int) (
 	full := handed >= q.Settings.Get().PerCluster
 	var leaving map[client.ObjectKey]bool
 	if full && len(migrations) > 0 {
-		if leaving, err = q.leaving(ctx); err != nil {
+		if leaving, err = index.Leaving(ctx, q.Client); err != nil {
 			return nil, err
 		}
 	}
@@ -154,21 +151,6 @@ func (q *queue) pending(ctx context.Context, migrations []*object, handed int) (
 			return nil, err
 		}
 		all = append(all, next)
-	}
-	return all, nil
-}
-
-// leaving returns the VMs whose launchers are being deleted, from the cache.
-func (q *queue) leaving(ctx context.Context) (map[client.ObjectKey]bool, error) {
-	var pods corev1.PodList
-	if err := q.List(ctx, &pods, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("launcher pods: %w", err)
-	}
-	all := map[client.ObjectKey]bool{}
-	for i := range pods.Items {
-		if p := &pods.Items[i]; p.DeletionTimestamp != nil {
-			all[client.ObjectKey{Namespace: p.Namespace, Name: p.Annotations[kubevirt.DomainAnnotation]}] = true
-		}
 	}
 	return all, nil
 }
@@ -225,13 +207,14 @@ func (q *queue) readStarted(ctx context.Context, m *evacuation.Moving, now time.
 	return left, nil
 }
 
-// vm returns a migration's VM with its launchers, nil if there is none.
+// vm returns a migration's VM with its launchers, nil if there is none. They are those of the cache, not
+// copies: thousands of migrations may wait.
 func (q *queue) vm(ctx context.Context, m *object) ([]corev1.Pod, *kubevirt.VirtualMachineInstance, error) {
 	vmi := &kubevirt.VirtualMachineInstance{}
-	if err := q.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi); err != nil {
+	if err := q.Get(ctx, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}, vmi, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, client.IgnoreNotFound(err)
 	}
-	launchers, err := index.Launchers(ctx, q.Client, vmi)
+	launchers, err := index.Launchers(ctx, q.Client, vmi, client.UnsafeDisableDeepCopy)
 	return launchers, vmi, err
 }
 
