@@ -23,7 +23,7 @@ type options struct {
 	bin, dir, out           string
 	rows                    []string
 	rounds, guests, records int
-	polite, vmis            int
+	polite, vmis, crowd     int
 	idle                    time.Duration
 	version                 string // version of the agent, and the day
 }
@@ -34,8 +34,8 @@ func (o options) check() error {
 			return fmt.Errorf("no row %q; there are %s", r, strings.Join(letters(), ", "))
 		}
 	}
-	if o.rounds < 1 || o.guests < 1 || o.polite < 1 || o.vmis < 1 || o.records < 1 || o.idle < time.Second {
-		return errors.New("--rounds, --guests, --polite, --vmis and --records must be positive, --idle at least a second")
+	if o.rounds < 1 || o.guests < 1 || o.polite < 1 || o.vmis < 1 || o.crowd < 200 || o.records < 1 || o.idle < time.Second {
+		return errors.New("--rounds, --guests, --polite, --vmis and --records must be positive, --crowd at least 200, --idle at least a second")
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ type row struct {
 func rows() []row {
 	return []row{
 		{"a", reaction}, {"b", polite}, {"c", deaf}, {"e", restart}, {"f", idle}, {"f", running}, {"f", watching}, {"g", shims},
-		{"k", evictions}, {"l", moves}, {"m", nodeDown}, {"n", inPod},
+		{"k", evictions}, {"l", moves}, {"m", nodeDown}, {"n", inPod}, {"o", fullNode}, {"p", crowd},
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -65,40 +66,61 @@ func (b *bench) fleet() *fleet {
 }
 
 // fill makes n VMIs on a node.
-func (f *fleet) fill(nodeName string, n int) {
+func (f *fleet) fill(nodeName string, n int) { f.fillAll([]string{nodeName}, n, nil) }
+
+// fillAll makes n VMIs on these nodes in turn, and calls then for each, with its UID.
+func (f *fleet) fillAll(nodes []string, n int, then func(nodeName, name, uid string) error) {
 	f.Helper()
 	var group errgroup.Group
 	group.SetLimit(16)
 	for range n {
-		name := fmt.Sprintf("vm-%05d", f.made)
+		name, on := fmt.Sprintf("vm-%05d", f.made), nodes[f.made%len(nodes)]
 		f.made++
-		f.vmis[nodeName] = append(f.vmis[nodeName], name)
-		group.Go(func() error { return f.create(nodeName, name) })
+		f.vmis[on] = append(f.vmis[on], name)
+		group.Go(func() error {
+			uid, err := f.create(on, name)
+			if err != nil || then == nil {
+				return err
+			}
+			return then(on, name, uid)
+		})
 	}
 	f.must(group.Wait())
 }
 
-func (f *fleet) create(nodeName, name string) error {
+func (f *fleet) create(nodeName, name string) (uid string, err error) {
 	id := strings.TrimPrefix(name, "vm-")
 	text := strings.NewReplacer("$NAME", name, "$NODE", nodeName, "$ID", "0000000"+id, "$MAC", "3a:"+id[1:3]+":"+id[3:5], "$OCTET", id[3:5],
 		`"namespace": "vmgrace-bench"`, fmt.Sprintf(`"namespace": %q`, f.space(name))).Replace(f.manifest)
-	if err := f.ask(http.MethodPost, vmiPath(f.space(name), ""), text); err != nil {
-		return err
+	answer, err := f.call(http.MethodPost, vmiPath(f.space(name), ""), text)
+	if err != nil {
+		return "", err
+	}
+	var made struct {
+		Metadata struct {
+			UID string `json:"uid"`
+		} `json:"metadata"`
 	}
 	// The API server drops the status at a creation, so a second request sets it.
-	var made struct {
+	var wanted struct {
 		Status json.RawMessage `json:"status"`
 	}
-	if err := json.Unmarshal([]byte(text), &made); err != nil {
-		return err
+	if err := errors.Join(json.Unmarshal(answer, &made), json.Unmarshal([]byte(text), &wanted)); err != nil {
+		return "", err
 	}
-	return f.ask(http.MethodPatch, vmiPath(f.space(name), name)+"/status", fmt.Sprintf(`{"status":%s}`, made.Status))
+	return made.Metadata.UID, f.ask(http.MethodPatch, vmiPath(f.space(name), name)+"/status", fmt.Sprintf(`{"status":%s}`, wanted.Status))
 }
 
 func (f *fleet) ask(method, path, body string) error {
+	_, err := f.call(method, path, body)
+	return err
+}
+
+// call makes a request of the API server, and returns its answer.
+func (f *fleet) call(method, path, body string) ([]byte, error) {
 	r, err := http.NewRequestWithContext(f.Context(), method, f.api.URL+path, strings.NewReader(body))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
 	if method == http.MethodPatch {
@@ -106,14 +128,14 @@ func (f *fleet) ask(method, path, body string) error {
 	}
 	resp, err := f.http.Do(r)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode/100 != 2 {
 		err = fmt.Errorf("%s %s: %s %.200s", method, path, resp.Status, text)
 	}
-	return err
+	return text, err
 }
 
 // watcher is the agent of one of the fleet's nodes.

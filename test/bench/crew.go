@@ -29,16 +29,19 @@ const spaces = 100
 // cluster-controller that runs.
 type crew struct {
 	*fleet
-	names   []string // of the VMIs
-	account string   // the controller's kubeconfig, with the shipped rights
-	port    int      // of the webhooks
+	names       []string // of the VMIs
+	account     string   // the controller's kubeconfig, with the shipped rights
+	port        int      // of the webhooks
+	controllers string   // which run
+	bound       int      // target pods
 }
 
 const crewNode = "node-crew"
 
-func (b *bench) crew(vmis int) *crew {
+// crew makes VMIs with launcher pods, on these nodes in turn.
+func (b *bench) crew(nodes []string, vmis int) *crew {
 	b.Helper()
-	c := &crew{fleet: b.fleet()}
+	c := &crew{fleet: b.fleet(), controllers: "*,-migration"}
 	c.api.Kubectl(b, "apply", "-k", "deploy/controller")
 	c.account = c.api.ServiceAccount(b, "vmgrace-system", "cluster-controller").Kubeconfig
 	var err error
@@ -49,12 +52,11 @@ func (b *bench) crew(vmis int) *crew {
 	text := regexp.MustCompile(`service: \{name: [^,]+, namespace: [^,]+,(?: path: ([^,]+),)? port: 443\}`).ReplaceAllString(string(hooks), fmt.Sprintf("url: https://localhost:%d$1", c.port))
 	c.api.Kubectl(b, "delete", "-f", "deploy/controller/webhooks.yaml")
 	c.spread()
-	// The node is ready and does not have the taint of a new node.
-	c.api.KubectlApply(b, "apiVersion: v1\nkind: Node\nmetadata: {name: "+crewNode+"}")
-	c.api.Kubectl(b, "patch", "node", crewNode, "--subresource=status", "--type=merge", "-p", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
-	c.fill(crewNode, vmis)
-	c.names = c.vmis[crewNode]
-	c.launchers()
+	c.nodes(nodes)
+	c.fillAll(nodes, vmis, func(node, vmi, uid string) error { return c.pod(launcherOf(vmi), node, vmi, uid) })
+	for n := range vmis {
+		c.names = append(c.names, fmt.Sprintf("vm-%05d", n))
+	}
 	c.api.KubectlApply(b, text)
 	return c
 }
@@ -72,27 +74,34 @@ func (c *crew) spread() {
 	c.api.KubectlApply(c, text.String())
 }
 
-// launchers makes a launcher pod for each VMI.
-func (c *crew) launchers() {
+// nodes makes nodes that are ready and do not have the taint of a new one.
+func (c *crew) nodes(names []string) {
 	c.Helper()
-	uids := c.api.Kubectl(c, "get", "vmi", "-A", "-o", `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid}{"\n"}{end}`)
 	var group errgroup.Group
 	group.SetLimit(16)
-	for line := range strings.Lines(uids) {
-		name, uid, _ := strings.Cut(strings.TrimSpace(line), " ")
-		group.Go(func() error { return c.pod(launcherOf(name), name, uid) })
+	for _, name := range names {
+		group.Go(func() error {
+			err := c.ask(http.MethodPost, "/api/v1/nodes", fmt.Sprintf(`{"apiVersion":"v1","kind":"Node","metadata":{"name":%q}}`, name))
+			if err != nil {
+				return err
+			}
+			if err := c.ask(http.MethodPatch, "/api/v1/nodes/"+name, `{"spec":{"taints":null}}`); err != nil {
+				return err
+			}
+			return c.ask(http.MethodPatch, "/api/v1/nodes/"+name+"/status", `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`)
+		})
 	}
 	c.must(group.Wait())
 }
 
 func launcherOf(vmi string) string { return "virt-launcher-" + vmi }
 
-func (c *crew) pod(name, vmi, uid string) error {
+func (c *crew) pod(name, node, vmi, uid string) error {
 	err := c.ask(http.MethodPost, podPath(c.space(vmi), ""), fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,
 		"labels":{"kubevirt.io":"virt-launcher","kubevirt.io/created-by":%q,"vm.kubevirt.io/name":%q},"annotations":{"kubevirt.io/domain":%q}},
 		"spec":{"nodeName":%q,"terminationGracePeriodSeconds":210,"containers":[{"name":"compute","image":"none",
 		"command":["/usr/bin/virt-launcher-monitor","--qemu-timeout","300s","--name",%q,"--uid",%q],
-		"resources":{"requests":{"cpu":"200m","memory":"4Gi"},"limits":{"memory":"5Gi"}}}]}}`, name, uid, vmi, vmi, crewNode, vmi, uid))
+		"resources":{"requests":{"cpu":"200m","memory":"4Gi"},"limits":{"memory":"5Gi"}}}]}}`, name, uid, vmi, vmi, node, vmi, uid))
 	if err != nil {
 		return err
 	}
@@ -103,18 +112,27 @@ func (c *crew) pod(name, vmi, uid string) error {
 // start starts a controller and returns it with the seconds until it is ready.
 func (c *crew) start() (p *node.Process, ready float64) {
 	c.Helper()
+	begin := time.Now()
+	p = c.replica(c.port)
+	ready = time.Since(begin).Seconds()
+	node.Eventually(c, time.Minute, func() bool { return leads(p) }, "its controllers run")
+	return p, ready
+}
+
+func leads(p *node.Process) bool { return strings.Contains(p.Log(), "acquired lease") }
+
+// replica starts a controller, which may not lead, and waits until it is ready.
+func (c *crew) replica(port int) *node.Process {
+	c.Helper()
 	health, err := node.FreePort()
 	c.must(err)
-	cmd := exec.Command(filepath.Join(c.bin, "cluster-controller"), "--kubeconfig="+c.account, "--controllers=*,-migration", fmt.Sprintf("--webhook-port=%d", c.port),
+	cmd := exec.Command(filepath.Join(c.bin, "cluster-controller"), "--kubeconfig="+c.account, "--controllers="+c.controllers, fmt.Sprintf("--webhook-port=%d", port),
 		"--metrics-address=", fmt.Sprintf("--health-address=127.0.0.1:%d", health), "--log-format=json")
-	begin := time.Now()
-	p, err = node.StartProcess(cmd, filepath.Join(c.temp(), "log"))
+	p, err := node.StartProcess(cmd, filepath.Join(c.temp(), "log"))
 	c.must(err)
 	c.Cleanup(p.Kill)
 	node.Eventually(c, 2*time.Minute, func() bool { return answers(fmt.Sprintf("http://127.0.0.1:%d/readyz", health)) }, "the controller becomes ready")
-	ready = time.Since(begin).Seconds()
-	node.Eventually(c, time.Minute, func() bool { return strings.Contains(p.Log(), "acquired lease") }, "its controllers run")
-	return p, ready
+	return p
 }
 
 // stop ends a controller as a rollout does. The next one need not wait for its lease.
@@ -161,7 +179,7 @@ func (c *crew) requests() float64 {
 func (c *crew) rest() {
 	c.Helper()
 	before := -1.0
-	node.Eventually(c, 3*time.Minute, func() bool {
+	node.Eventually(c, 15*time.Minute, func() bool {
 		now := c.requests()
 		same := now == before
 		before = now
@@ -170,4 +188,18 @@ func (c *crew) rest() {
 		}
 		return same
 	}, "the controller comes to rest")
+}
+
+var evictionAnswers = regexp.MustCompile(`(?m)^apiserver_request_total\{code="(\d+)".*subresource="eviction".* ([0-9.e+]+)$`)
+
+// evictions returns how many evictions the API server has answered with each code.
+func (c *crew) evictions() map[string]float64 {
+	c.Helper()
+	all := map[string]float64{}
+	for _, found := range evictionAnswers.FindAllStringSubmatch(c.api.Kubectl(c, "get", "--raw", "/metrics"), -1) {
+		n, err := strconv.ParseFloat(found[2], 64)
+		c.must(err)
+		all[found[1]] += n
+	}
+	return all
 }

@@ -33,6 +33,7 @@ func run(ctx context.Context, args []string) int {
 	f.IntVar(&o.guests, "guests", 100, "real guests of row c; rows a and f have twice as many")
 	f.IntVar(&o.polite, "polite", 50, "real guests of rows b and m")
 	f.IntVar(&o.vmis, "vmis", 10000, "VMIs with launcher pods of row k")
+	f.IntVar(&o.crowd, "crowd", 20000, "VMIs with launcher pods of row p, on a quarter as many nodes")
 	f.IntVar(&o.records, "records", 1000, "records of row e")
 	f.DurationVar(&o.idle, "idle", idleTime, "how long row f looks at an idle agent")
 	if err := f.Parse(args); err != nil {
