@@ -56,16 +56,20 @@ func sums(files []file) []byte {
 // sign has cosign sign a file, where there are a cosign and a key. A signature has something
 // random in it: it is the one file that is not the same twice.
 func sign(ctx context.Context, name string) error {
-	cosign, err := exec.LookPath("cosign")
 	key := os.Getenv("COSIGN_KEY")
-	if err != nil || key == "" {
+	if !installed("cosign") || key == "" {
 		fmt.Println("release: not signed: there is no cosign in $PATH, or no $COSIGN_KEY")
 		return nil
 	}
-	command := exec.CommandContext(ctx, cosign, "sign-blob", "--yes", "--key", key, "--bundle", name+".bundle", name)
+	command := exec.CommandContext(ctx, "cosign", "sign-blob", "--yes", "--key", key, "--bundle", name+".bundle", name)
 	command.Stdout, command.Stderr = os.Stdout, os.Stderr
 	if err := command.Run(); err != nil {
 		return fmt.Errorf("signing %s with cosign: %w", name, err)
 	}
 	return nil
+}
+
+func installed(program string) bool {
+	_, err := exec.LookPath(program)
+	return err == nil
 }

@@ -117,7 +117,7 @@ func fields(data []byte, separator string) map[string]string {
 	return found
 }
 
-// bom is a list of parts in CycloneDX's form, without what is random in one.
+// bom is an SBOM in CycloneDX's form, without what is random in one.
 func (r release) bom(name string, of cdx.Component, parts []cdx.Component) (file, error) {
 	for i := range parts {
 		parts[i].BOMRef = cmp.Or(parts[i].PackageURL, parts[i].Name)
