@@ -108,7 +108,7 @@ unit: ## what needs no root, no libvirt, no cluster: 1 minute
 .PHONY: unit-arm64
 unit-arm64: ## what is pure, as a program of arm64 under qemu-aarch64-static: 2 minutes
 	@command -v qemu-aarch64-static >/dev/null || { $(SUDO) apt-get -q update && $(SUDO) apt-get -q -y -o DPkg::Lock::Timeout=60 install --no-install-recommends qemu-user-static; }
-	GOARCH=arm64 CGO_ENABLED=0 go test -exec qemu-aarch64-static -tags unit -skip '^(TestAgentKilledInTheMiddleOfAWriteLeavesWholeRecords|TestVMFileIsNeverSeenUnlockedFromItsFirstMomentToItsLast)$$' \
+	GOARCH=arm64 CGO_ENABLED=0 go test -timeout 20m -exec qemu-aarch64-static -tags unit -skip '^(TestAgentKilledInTheMiddleOfAWriteLeavesWholeRecords|TestVMFileIsNeverSeenUnlockedFromItsFirstMomentToItsLast)$$' \
 		./pkg/grace ./pkg/gracecache ./pkg/signals ./internal/evacuation ./internal/migration ./internal/replacement ./internal/drain
 
 # The packages whose tests ask a real API server, found by what they import, three at
