@@ -5,17 +5,19 @@
 #
 # hack/images.sh (make images) builds them without Docker. The same sources,
 # VERSION and base images give the same programs, bit for bit: no path and no
-# date gets into them.
+# date gets into them. For another platform (docker buildx build --platform) all but the last
+# stage still runs on the machine that builds: nothing there has to emulate that platform.
 ARG GO_IMAGE=golang:1.26-bookworm
 ARG RUNTIME_IMAGE=debian:bookworm-slim
 ARG VM_IMAGE=debian:bookworm-slim
 
 # GO_IMAGE has Go, here or in /usr/local/go; a Debian without gcc, which cgo
 # needs, is given it. Its libc must not be newer than RUNTIME_IMAGE's.
-FROM ${GO_IMAGE} AS build
+FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build
 ENV GOTOOLCHAIN=local PATH=${PATH}:/usr/local/go/bin
-RUN command -v gcc >/dev/null \
- || { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends gcc libc6-dev ca-certificates; }
+ARG TARGETARCH
+COPY hack/images-arch.sh /
+RUN . /images-arch.sh; command -v $triplet-gcc >/dev/null || install_compiler
 WORKDIR /src
 # Modules first: they change less often than the sources.
 COPY go.mod go.sum ./
@@ -26,7 +28,8 @@ COPY internal internal
 COPY pkg pkg
 ARG VERSION=unknown
 # The flags are the Makefile's: test/deploy compares them.
-RUN CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags libvirt_dlopen -ldflags "-X main.version=${VERSION}" -o bin/node-agent ./cmd/node-agent \
+RUN . /images-arch.sh; export GOARCH=$TARGETARCH CC=$triplet-gcc \
+ && CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags libvirt_dlopen -ldflags "-X main.version=${VERSION}" -o bin/node-agent ./cmd/node-agent \
  && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o bin/launcher-shim ./cmd/launcher-shim \
  && CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=${VERSION}" -o bin/cluster-controller ./cmd/cluster-controller
 
@@ -62,7 +65,7 @@ FROM ${VM_IMAGE} AS vm
 # A base that has them needs no network.
 RUN [ -x /usr/bin/qemu-system-x86_64 ] \
  || { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends qemu-system-x86; }
-COPY hack/images-rootfs.sh test/guest/build.sh test/guest/init /
+COPY hack/images-arch.sh hack/images-rootfs.sh test/guest/build.sh test/guest/init /
 RUN [ -d /guests ] || bash /build.sh /guests
 RUN sh /images-rootfs.sh /rootfs /usr/bin/qemu-system-x86_64 /usr/lib/*/qemu/accel-tcg-x86_64.so \
  && mkdir -p /rootfs/usr/bin /rootfs/usr/share/qemu /rootfs/usr/share/seabios /rootfs/usr/share/doc/qemu-system-x86 /rootfs/guest \
@@ -70,6 +73,8 @@ RUN sh /images-rootfs.sh /rootfs /usr/bin/qemu-system-x86_64 /usr/lib/*/qemu/acc
  && cp /usr/share/qemu/linuxboot_dma.bin /usr/share/qemu/kvmvapic.bin /rootfs/usr/share/qemu/ \
  && cp -L /usr/share/seabios/bios-256k.bin /rootfs/usr/share/seabios/ \
  && cp /usr/share/doc/qemu-system-x86/copyright /rootfs/usr/share/doc/qemu-system-x86/ \
+ && cp /guests/*/packages/* /rootfs/var/lib/dpkg/status.d/ \
+ && dpkg-query -s seabios >/rootfs/var/lib/dpkg/status.d/seabios \
  && cp /guests/*/vmlinuz /guests/*/initrd /rootfs/guest/
 
 # A whole VM for deploy/examples/vm.yaml: the shim, QEMU and a guest.
@@ -87,14 +92,14 @@ USER 65532:65532
 ENTRYPOINT ["/launcher-shim"]
 
 # libvirt's client library with what it needs, and nothing else of the base.
-FROM ${RUNTIME_IMAGE} AS libraries
+FROM --platform=$BUILDPLATFORM ${RUNTIME_IMAGE} AS libraries
+ARG TARGETARCH
+COPY hack/images-arch.sh hack/images-rootfs.sh /
 # A base that has the library needs no network.
-RUN ldconfig -p | grep -q 'libvirt\.so\.0 ' \
- || { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends libvirt0; }
-COPY hack/images-rootfs.sh /
+RUN . /images-arch.sh; [ -e /usr/lib/$triplet/libvirt.so.0 ] || install_libvirt
 COPY --from=build /src/bin/node-agent /
 # All of libvirt*.so.0: the agent's binding loads libvirt-admin, too.
-RUN sh /images-rootfs.sh /rootfs /node-agent $(ldconfig -p | sed -n 's/.*libvirt[a-z-]*\.so\.0 .* => //p')
+RUN . /images-arch.sh; sh /images-rootfs.sh /rootfs /node-agent /usr/lib/$triplet/libvirt*.so.0
 
 # The label has our own licence; the libraries' are in /usr/share/doc.
 FROM scratch AS node-agent

@@ -1,10 +1,11 @@
 #!/bin/sh
 # images-rootfs.sh DIR FILE...: makes DIR the root of an image in which these
-# programs and libraries find all their libraries. Runs in a Debian or Ubuntu;
-# what packages the libraries come from is kept in the form that scanners for
+# programs and libraries of TARGETARCH find all their libraries. Runs in a Debian
+# or Ubuntu; what packages the libraries come from is kept in the form that scanners for
 # vulnerabilities read, with the licences.
 set -eu
 umask 022
+. /images-arch.sh
 root=$1
 shift
 
@@ -20,7 +21,7 @@ owner() { # FILE: its package; dpkg knows files by the path before or after the 
 }
 
 for file in "$@"; do
-	ldd "$file" >/tmp/ldd
+	libraries "$file" >/tmp/ldd
 	if grep 'not found' /tmp/ldd; then
 		echo "images-rootfs: a library that $file needs is missing" >&2
 		exit 1
@@ -35,11 +36,12 @@ while read -r library; do
 	mkdir -p "$root$(dirname "$library")"
 	cp -L "$library" "$root$library"
 	owner "$library" >/tmp/owner
-	sed 's/[:,].*//' /tmp/owner >>/tmp/packages
+	sed 's/\(: \|,\).*//' /tmp/owner >>/tmp/packages # with the architecture: two may be installed
 done </tmp/libraries
 
 for package in $(sort -u /tmp/packages); do
-	dpkg-query -s "$package" >"$root/var/lib/dpkg/status.d/$package"
-	mkdir -p "$root/usr/share/doc/$package"
-	cp -L "/usr/share/doc/$package/copyright" "$root/usr/share/doc/$package/copyright"
+	name=${package%:*}
+	dpkg-query -s "$package" >"$root/var/lib/dpkg/status.d/$name"
+	mkdir -p "$root/usr/share/doc/$name"
+	cp -L "/usr/share/doc/$name/copyright" "$root/usr/share/doc/$name/copyright"
 done

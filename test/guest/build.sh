@@ -38,10 +38,13 @@ kernel_package() {
 	return 1
 }
 
-# unpack downloads a package into the working directory and unpacks it into pkg/.
+# unpack downloads a package into the working directory and unpacks it into pkg/. What is said
+# of it goes beside the guest: an image that has the guest lists its packages.
 unpack() {
 	apt-get -q -o APT::Sandbox::User=root download "$1" >&2 || die "cannot download the package $1"
 	dpkg -x "$1"_*.deb pkg
+	mkdir -p packages
+	dpkg -f "$1"_*.deb >"packages/$1"
 }
 
 # add_module copies a module into the initramfs, unpacked: busybox reads no zstd.
@@ -76,6 +79,7 @@ build() {
 	install -m 0755 "$here/init" root/init
 
 	mkdir guest
+	mv packages guest/
 	cp pkg/boot/vmlinuz-* guest/vmlinuz
 	chmod 0644 guest/vmlinuz
 	# Not compressed: unpacking takes the emulated CPU longer than reading.
