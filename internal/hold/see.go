@@ -12,8 +12,8 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
-// defaultPeriod is the grace period of VMIs that state none.
-const defaultPeriod = 30 * time.Second
+// DefaultPeriod is the grace period of VMIs that state none.
+const DefaultPeriod = 30 * time.Second
 
 // see takes what the watches show. What they do not show stays as last seen.
 func (l *launcher) see() {
@@ -40,7 +40,7 @@ func (l *launcher) see() {
 	l.vm, l.gone = vm, vm.State == grace.VMIDeleting
 	l.left = vm.Left
 	l.rec.UID, l.rec.VMICreated, l.rec.Moving = vm.UID, vm.Created, vm.Moving
-	l.rec.Period = grace.Period{Length: defaultPeriod, Source: grace.SourceDefault}
+	l.rec.Period = grace.Period{Length: DefaultPeriod, Source: grace.SourceDefault}
 	if length, err := grace.ParseSeconds(vm.Grace); err == nil || errors.Is(err, grace.ErrTooLong) {
 		l.rec.Period = grace.Period{Length: length, Source: grace.SourceVMI}
 	}

@@ -69,6 +69,9 @@ func (b Beside) Launchers() (all []hold.Launcher) {
 	return all
 }
 
+// Listed reports whether Launchers is complete.
+func (b Beside) Listed() bool { return b.pods.synced() }
+
 // VM implements hold.Cluster.
 func (b Beside) VM(namespace, name string) hold.VM {
 	vm := hold.VM{VMI: b.VMI(namespace, name)}

@@ -17,6 +17,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/logs"
 	"github.com/vmgrace/vmgrace/internal/logwriter"
 	"github.com/vmgrace/vmgrace/internal/metrics"
+	"github.com/vmgrace/vmgrace/internal/reboot"
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
@@ -50,6 +51,9 @@ type besideNode struct {
 	vmis    *kube.Source
 	watcher *watch.Watcher
 	keeper  *hold.Keeper
+	// shutdown and handler are nil if the node's shutdown is not delayed.
+	shutdown *reboot.Shutdown
+	handler  *reboot.Handler
 }
 
 func (o *Options) runBeside(ctx context.Context, stderr *logwriter.Writer) error {
@@ -67,6 +71,10 @@ func (o *Options) runBeside(ctx context.Context, stderr *logwriter.Writer) error
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return n.keeper.Run(ctx) })
 	group.Go(func() error { return n.watcher.Run(ctx) })
+	if n.shutdown != nil {
+		group.Go(func() error { return n.shutdown.Run(ctx) })
+		group.Go(func() error { return n.handler.Run(ctx) })
+	}
 	for _, d := range dependencies {
 		group.Go(func() error { return d.keep(ctx, n.keeper.Holding, n.log) })
 	}
@@ -109,6 +117,9 @@ func (o *Options) beside(ctx context.Context, stderr *logwriter.Writer) (*beside
 	n.keeper.Guard(known)
 	n.meter.WatchUp(n.vmis.Up)
 	n.meter.Observe(n.keeper.Phases)
+	if o.DBusSocket != "" {
+		n.passShutdownsOn(ctx)
+	}
 	return n, nil
 }
 

@@ -98,7 +98,11 @@ func Parse(args []string, out io.Writer) (*Options, error) {
 	if f.NArg() > 0 {
 		return nil, &UsageError{fmt.Errorf("unknown argument %q; the only command is status", f.Arg(0))}
 	}
-	if err := errors.Join(o.check(), o.checkBeside(f)); err != nil {
+	err := o.check()
+	if err == nil {
+		err = o.checkBeside(f)
+	}
+	if err != nil {
 		return nil, &UsageError{err}
 	}
 	return o, nil
