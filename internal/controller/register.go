@@ -65,11 +65,19 @@ func (o *Options) mover(s *setup) taints.Mover {
 	return move.Marks{Client: s.GetClient()}
 }
 
+// launchers returns the function that adds the webhook for launcher pods.
+func (o *Options) launchers() func(ctrl.Manager, eviction.Config) {
+	if o.BesideKubeVirt {
+		return eviction.AddHolds
+	}
+	return eviction.AddLaunchers
+}
+
 // registered returns the functions behind the names of --controllers.
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
 		evictionWebhook: func(s *setup) error { return eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.ValidKey) },
-		launcherWebhook: func(s *setup) error { eviction.AddLaunchers(s.Manager, s.webhooks()); return nil },
+		launcherWebhook: func(s *setup) error { o.launchers()(s.Manager, s.webhooks()); return nil },
 		disruptionBudgets: func(s *setup) error {
 			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
 		},
