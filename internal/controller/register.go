@@ -56,11 +56,11 @@ func (s *setup) observer() move.Observer {
 	return move.Observer{Cache: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
 }
 
-// mover returns a Mover that marks VMs, or makes their migrations: KubeVirt does not let
-// VMIs be marked.
+// mover returns a Mover that marks VMs, or has KubeVirt move them, which does not let VMIs be
+// marked.
 func (o *Options) mover(s *setup) taints.Mover {
 	if o.BesideKubeVirt {
-		return move.Migrations{Client: s.GetClient(), Observer: s.observer()}
+		return move.Evictions{Migrations: move.Migrations{Client: s.GetClient(), Observer: s.observer()}}
 	}
 	return move.Marks{Client: s.GetClient()}
 }
@@ -94,7 +94,7 @@ func (o *Options) registered() map[string]func(*setup) error {
 		},
 		podDisruption: func(s *setup) error {
 			return disruption.Add(s.Manager, disruption.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Observer: s.observer(),
-				Mover: o.mover(s), Unheld: o.BesideKubeVirt})
+				Mover: o.mover(s), BesideKubeVirt: o.BesideKubeVirt})
 		},
 		taintReplacement: func(s *setup) error {
 			if !s.nodes {
