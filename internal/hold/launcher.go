@@ -11,7 +11,7 @@ import (
 
 const (
 	// reasonTimeout is how long a pod may take to show its deletion. The hook waits for 2 s.
-	reasonTimeout = 1500 * time.Millisecond
+	reasonTimeout = 1300 * time.Millisecond
 	// askInterval is the pause between two questions for a pod, askTimeout is for each.
 	askInterval = 300 * time.Millisecond
 	askTimeout  = 500 * time.Millisecond

@@ -3,31 +3,30 @@ package reboot
 import (
 	"fmt"
 	"sync"
-
 	"time"
 
 	"github.com/vmgrace/vmgrace/internal/agent"
 )
 
-// view is what operators see, from any goroutine.
+// view is the state that operators see, from any goroutine.
 type view struct {
 	mu sync.Mutex
-	is agent.NodeView
+	is agent.NodeState
 }
 
 func (v *view) set(s *Shutdown) {
-	is := agent.NodeView{NodeState: s.state, Needed: s.needed()}
+	is := s.state
 	is.Held = is.Held && !s.released
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.is = is
 }
 
-// View returns what is known of the node's shutdown.
+// View returns what is known of the node's shutdown. Any goroutine may call it.
 func (s *Shutdown) View() agent.NodeView {
 	s.view.mu.Lock()
 	defer s.view.mu.Unlock()
-	return s.view.is
+	return agent.NodeView{NodeState: s.view.is, Needed: s.needed()}
 }
 
 // needed is how long a shutdown has to be delayed for the longest grace period, 0 without VMs.

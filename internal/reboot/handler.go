@@ -12,6 +12,7 @@ import (
 
 const (
 	handlerTimeout = 5 * time.Second
+	handlerRetry   = 2 * time.Second // while the API server does not answer
 	reasonUnasked  = "GuestsNotAsked"
 )
 
@@ -58,8 +59,6 @@ func (h *Handler) Announced(underWay bool) {
 
 // Run asks at each announcement, and now and then, until ctx ends.
 func (h *Handler) Run(ctx context.Context) error {
-	again := time.NewTicker(checkInterval)
-	defer again.Stop()
 	for said := false; ; {
 		h.ask(ctx)
 		down := h.down.Load()
@@ -68,10 +67,14 @@ func (h *Handler) Run(ctx context.Context) error {
 			said = true
 		}
 		said = said && down
+		again := checkInterval
+		if h.state.Load() == handlerUnknown {
+			again = handlerRetry
+		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-again.C:
+		case <-time.After(again):
 		case <-h.news:
 		}
 	}
