@@ -89,7 +89,7 @@ func TestTheWebhooksStandInNobodysWay(t *testing.T) {
 // Given the controller's manifests, then each right has a comment with its reason above it.
 // test/evictions checks that the controller uses each right.
 func TestEveryRightOfTheControllerHasItsReason(t *testing.T) {
-	for _, file := range []string{"deploy/controller/rbac.yaml", "deploy/beside-kubevirt/kustomization.yaml"} {
+	for _, file := range []string{"deploy/controller/rbac.yaml", "deploy/beside-kubevirt/controller/kustomization.yaml"} {
 		lines := strings.Split(read(t, file), "\n")
 		found := 0
 		for i, line := range lines {
@@ -110,8 +110,8 @@ func TestEveryRightOfTheControllerHasItsReason(t *testing.T) {
 // KubeVirt writes, except that it creates and deletes migrations, and its only webhook changes
 // launcher pods that are created. Otherwise both would overwrite each other.
 func TestBesideKubeVirtTheControllerMayWriteNothingOfKubeVirts(t *testing.T) {
-	_, _, o := deployment(t, "deploy/beside-kubevirt")
-	all := render(t, "deploy/beside-kubevirt")
+	_, _, o := deployment(t, "deploy/beside-kubevirt/controller")
+	all := render(t, "deploy/beside-kubevirt/controller")
 	hold := object[admissionregistrationv1.MutatingWebhookConfiguration](t, all, "MutatingWebhookConfiguration").Webhooks
 	if !o.BesideKubeVirt || strings.Contains(all, "kind: ValidatingWebhookConfiguration") || len(hold) != 1 || *hold[0].FailurePolicy != admissionregistrationv1.Ignore ||
 		*hold[0].SideEffects != admissionregistrationv1.SideEffectClassNoneOnDryRun {
