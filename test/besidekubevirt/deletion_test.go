@@ -85,11 +85,6 @@ func (w *world) holdable() {
 	w.Helper()
 	w.afterwards("delete", "vmi", "-n", namespace, "probe", "--ignore-not-found")
 	w.KubectlApply(w, w.vmi(plan{name: "probe", behaviour: "polite", grace: 1}))
-	var pod string
-	node.Eventually(w, soon, func() bool {
-		pod = w.find(objects.Query{Kind: "pod", Labels: "vm.kubevirt.io/name=probe", Path: "{.items[0].metadata.name}"})
-		return pod != ""
-	}, "the probe has no launcher")
 	text := w.Kubectl(w, "get", "vmi", "-n", namespace, "probe", "-o", "jsonpath={.metadata.uid}")
 	inARow := 0
 	node.Eventually(w, soon, func() bool {

@@ -139,7 +139,7 @@ func (w *world) vms(on *cluster.Node, plans ...plan) []*vm {
 	for _, v := range all {
 		node.Eventually(w, 2*soon, func() bool { return v.get("{.status.phase}") == "Running" }, "%s does not run", v.name)
 		v.uid = v.get("{.metadata.uid}")
-		v.pod = w.find(objects.Query{Kind: "pod", Labels: "kubevirt.io/created-by=" + v.uid, Path: "{.items[0].metadata.name}"})
+		v.pod = w.find(objects.Query{Kind: "pod", Labels: "kubevirt.io/created-by=" + v.uid, Path: "{.items[*].metadata.name}"})
 		node.Eventually(w, 2*soon, func() bool { return v.says("vmgrace-guest: up") }, "the guest of %s does not boot", v.name)
 	}
 	w.others(on, "uncordon")
