@@ -52,10 +52,13 @@ func (h *handler) look(ctx context.Context) error {
 		if pod == nil || pod.Status.Phase != corev1.PodRunning {
 			continue
 		}
-		if v.node() == h.node {
+		switch {
+		case v.node() == h.node:
 			errs = append(errs, h.source(ctx, v, pod))
-		} else if v.move("targetNode") == h.node && v.move("targetPod") == pod.Name && !v.moved() {
+		case v.move("targetPod") == pod.Name && !v.moved():
 			errs = append(errs, h.target(ctx, v, pod))
+		case v.move("sourcePod") == pod.Name && v.moved():
+			errs = append(errs, quit(ctx, h.monitor(pod))) // as libvirt does, once the target has all
 		}
 	}
 	return errors.Join(errs...)
@@ -116,8 +119,7 @@ func (h *handler) started(ctx context.Context, v *vmi, pod *corev1.Pod) error {
 	return h.Update(ctx, v.Unstructured)
 }
 
-// send begins the migration of a guest whose target listens, and reports how it ends. QEMU
-// ends with the guest's memory gone, and the launcher with it.
+// send begins the migration of a guest whose target listens, and reports a failure.
 func (h *handler) send(ctx context.Context, v *vmi, pod *corev1.Pod) error {
 	if !v.has("status", "migrationState", "startTimestamp") {
 		to := "tcp:" + v.move("targetNodeAddress") + ":" + port
@@ -134,10 +136,7 @@ func (h *handler) send(ctx context.Context, v *vmi, pod *corev1.Pod) error {
 	if err := execute(ctx, h.monitor(pod), "query-migrate", nil, &is); err != nil {
 		return err
 	}
-	switch is.Status {
-	case "completed":
-		return quit(ctx, h.monitor(pod))
-	case "failed", "cancelled":
+	if is.Status == "failed" || is.Status == "cancelled" {
 		v.set(true, "status", "migrationState", "failed")
 		v.set(true, "status", "migrationState", "completed")
 		v.set(is.Error, "status", "migrationState", "failureReason")
