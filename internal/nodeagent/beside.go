@@ -131,10 +131,9 @@ func (n *besideNode) directory(uid, namespace, vm string) watch.Directory {
 }
 
 func (n *besideNode) dependencies() []*dependency {
-	dependencies := []*dependency{
-		{try: func(context.Context) error { return n.vmis.Open() }, run: n.vmis.Run},
-		{try: n.records.open, run: n.records.keep},
-	}
+	dependencies := append(make([]*dependency, 0, 3), //nolint:mnd // these two, and the metrics
+		&dependency{try: func(context.Context) error { return n.vmis.Open() }, run: n.vmis.Run},
+		&dependency{try: n.records.open, run: n.records.keep})
 	if n.MetricsAddress == "" {
 		return dependencies
 	}
