@@ -132,9 +132,15 @@ func (n *besideNode) directory(uid, namespace, vm string) watch.Directory {
 	return d
 }
 
+// openCluster sends no request, so that the agent starts even while the API server is down.
+func (n *besideNode) openCluster(context.Context) error {
+	n.warnOfKubeletDir(n.log)
+	return n.vmis.Open()
+}
+
 func (n *besideNode) dependencies() []*dependency {
 	dependencies := append(make([]*dependency, 0, 3), //nolint:mnd // these two, and the metrics
-		&dependency{try: func(context.Context) error { return n.vmis.Open() }, run: n.vmis.Run},
+		&dependency{try: n.openCluster, run: n.vmis.Run},
 		&dependency{try: n.records.open, run: n.records.keep})
 	if n.MetricsAddress == "" {
 		return dependencies
