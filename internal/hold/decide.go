@@ -38,30 +38,40 @@ type facts struct {
 }
 
 func (f *facts) decide(now grace.Mono) decision {
-	underWay := f.hold.UnderWay()
+	goesOn := f.view.Answered && !f.view.Held
 	switch {
-	case !underWay && (!f.view.Trigger || f.view.Answered && !f.view.Held):
-		return decision{again: grace.Never}
-	case underWay && f.view.Answered && !f.view.Held:
+	case f.hold.UnderWay() && goesOn:
 		return decision{do: letGo, outcome: LauncherGone} // it no longer waits
+	case !f.hold.UnderWay() && (goesOn || !f.view.Trigger):
+		return decision{again: grace.Never}
 	case f.left:
 		return decision{do: letGo, outcome: Moved}
 	}
 	f.Over = f.gone || f.down
 	h, held := f.Next(f.hold, now)
 	switch {
-	case held && h.Reason == "":
-		return decision{do: askPod, again: h.Until}
-	case held && h == f.hold && f.view.Held && f.view.Answered:
-		return decision{again: f.Ends(&h)}
 	case held:
-		return decision{do: holdIt, hold: h, again: f.Ends(&h)}
-	case h.Reason != "" && !h.Leaving && now < h.Until && !f.asked:
+		return f.holds(&h)
+	case h.Reason != "" && now < h.Until && !f.asked && (!h.Leaving || f.Unmarked):
 		return decision{do: askMove}
 	default:
 		return decision{do: letGo, outcome: f.outcome(&h, now)}
 	}
 }
+
+func (f *facts) holds(h *grace.Hold) decision {
+	switch {
+	case h.Reason == "":
+		return decision{do: askPod, again: h.Until}
+	case *h == f.hold && f.waits():
+		return decision{again: f.Ends(h)}
+	default:
+		return decision{do: holdIt, hold: *h, again: f.Ends(h)}
+	}
+}
+
+// waits reports whether the launcher waits until it is let go.
+func (f *facts) waits() bool { return f.view.Held && f.view.Answered }
 
 // outcome returns why h is over.
 func (f *facts) outcome(h *grace.Hold, now grace.Mono) Outcome {

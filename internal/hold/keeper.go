@@ -13,9 +13,9 @@ import (
 
 const (
 	// listInterval is how often the launchers are compared with what is known, beside news.
-	listInterval = time.Second
+	listInterval = 5 * time.Second
 	// stuck is how long the keeper may take for that.
-	stuck = 10 * time.Second
+	stuck = 30 * time.Second
 )
 
 // Keeper keeps the holds of a node. Each launcher has a goroutine.
@@ -86,9 +86,8 @@ func (k *Keeper) ClusterChanged(namespace, name string) {
 
 // NodeShutdown ends all holds while the node shuts down: its launchers are signalled anyway.
 func (k *Keeper) NodeShutdown(underWay bool) {
-	if k.down.Swap(underWay) != underWay {
-		k.ClusterChanged("", "")
-	}
+	k.down.Store(underWay)
+	k.ClusterChanged("", "")
 }
 
 // Phases counts the holds.
@@ -140,7 +139,7 @@ func (k *Keeper) list(ctx context.Context) {
 	defer k.mu.Unlock()
 	for i := range pods {
 		if p := &pods[i]; p.Hook && k.launchers[p.UID] == nil {
-			k.launchers[p.UID] = newLauncher(k, grace.Record{Namespace: p.Namespace, Name: p.VM, UID: p.Pod.VMI, Pod: p.UID, BootID: k.cfg.BootID})
+			k.launchers[p.UID] = newLauncher(k, grace.Record{Namespace: p.Namespace, Name: p.VM, UID: p.VMI, Pod: p.UID, BootID: k.cfg.BootID})
 		}
 	}
 	if stale := k.stale; len(stale) > 0 {

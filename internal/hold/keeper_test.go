@@ -13,6 +13,7 @@ func TestADeletionThatIsNobodysMoveIsAnsweredAtOnce(t *testing.T) {
 		"VMI deleted": func(r *rig) {
 			r.shown[0], r.vm.State = r.deleted(r.shown[0], grace.PreemptionByScheduler), grace.VMIDeleting
 		},
+		"plain deletion, no VMI is seen": func(r *rig) { r.shown[0], r.vm = r.deleted(r.shown[0], ""), VM{} },
 		"gate off": func(r *rig) {
 			r.shown[0].Holdable = false
 			r.shown[0] = r.deleted(r.shown[0], grace.PreemptionByScheduler)
@@ -149,6 +150,33 @@ func TestAMigrationThatTheVMIDoesNotShowYetCounts(t *testing.T) {
 		r.change(func() { r.moves = false })
 		r.after(moveInterval)
 		r.wantEnd(NotMoved)
+	})
+}
+
+// KubeVirt may take its mark back before its VMI shows the migration.
+func TestAMarkThatIsTakenBackForAMigrationEndsNoHold(t *testing.T) {
+	given(t, func(r *rig) {
+		r.preempted(true)
+		r.api(func() { r.vm.Marked, r.moves = false, true })
+		r.after(time.Second)
+		r.want("asked for", true, true)
+	})
+}
+
+func TestALauncherDirectoryThatFailsIsTriedAgain(t *testing.T) {
+	given(t, func(r *rig) {
+		r.change(func() { r.refuses = 3 })
+		r.preempted(true)
+		r.want("refused", false, false)
+		r.after(3 * retryInterval)
+		r.want("tried again", true, true)
+		r.change(func() { r.refuses = 3 })
+		r.api(func() { r.vm.Left = true })
+		r.after(3 * retryInterval)
+		r.wantEnd(Moved)
+		if len(r.events) != 1 {
+			t.Errorf("Events: %+v", r.events)
+		}
 	})
 }
 

@@ -22,6 +22,8 @@ const (
 	// ends or it cannot be read.
 	lookInterval = 5 * time.Second
 	saveTimeout  = 500 * time.Millisecond
+	// retryInterval is the pause after a file could not be made or removed.
+	retryInterval = 100 * time.Millisecond
 )
 
 // launcher is one launcher pod. Its own goroutine owns all fields but the first ones.
@@ -46,6 +48,7 @@ type launcher struct {
 	looked      bool
 	inherited   bool
 	gone, left  bool
+	told        bool // the VMI has its Event
 	// migrates means that the API server has said that there is a migration of the VM, which the
 	// VMI does not show yet.
 	migrates                       bool
@@ -127,10 +130,15 @@ func (l *launcher) act(ctx context.Context, f *facts, now grace.Mono) (again gra
 		next.view, next.asked = f.view, true
 		return l.act(ctx, next, now)
 	case holdIt:
-		l.hold(ctx, d.hold, f.view.Held && f.view.Answered)
+		if err := l.hold(ctx, d.hold, f); err != nil {
+			l.failed("the launcher cannot be held, and goes on after 2 s; trying again", err)
+			return now.Add(retryInterval)
+		}
 	case letGo:
-		l.letGo(ctx, d.outcome)
-		return l.k.cfg.Clock.Now().Add(lookInterval)
+		if err := l.letGo(ctx, d.outcome); err != nil {
+			l.failed("the launcher cannot be let go; trying again", err)
+			return now.Add(retryInterval)
+		}
 	case wait:
 		if l.rec.Hold.UnderWay() && l.unsaved.Load() {
 			l.save(ctx)
@@ -144,40 +152,39 @@ func (l *launcher) act(ctx context.Context, f *facts, now grace.Mono) (again gra
 
 // hold has the launcher wait. The record comes first: an agent that starts in the middle must
 // know the latest moment.
-func (l *launcher) hold(ctx context.Context, h grace.Hold, waits bool) {
-	first := !l.rec.Hold.UnderWay()
+func (l *launcher) hold(ctx context.Context, h grace.Hold, f *facts) error {
 	l.rec.Hold = h.Told(l.k.cfg.Clock.Wall().Add(-l.k.cfg.Clock.Now().Sub(h.Start)))
 	l.holding.Store(true)
 	l.save(ctx)
-	if waits && !first {
-		return
+	if f.waits() && f.hold.UnderWay() {
+		return nil
 	}
 	if err := l.dir.Hold(); err != nil {
-		l.failed("the launcher cannot be held; it goes on after 2 s", err)
-		return
+		return err
 	}
-	if first {
+	if !l.told {
+		l.told = true
 		l.log.Info("the guest is not asked to shut down yet: the VM may be moved", "cause", l.rec.Hold.Reason, "until", l.rec.Hold.UntilAt)
 		l.reportHeld()
 	}
+	return nil
 }
 
-// letGo has the launcher go on. A failure is tried again.
-func (l *launcher) letGo(ctx context.Context, how Outcome) {
+// letGo has the launcher go on.
+func (l *launcher) letGo(ctx context.Context, how Outcome) error {
 	if err := l.dir.Release(); err != nil {
-		l.failed("the launcher cannot be let go; trying again", err)
-		return
+		return err
 	}
-	l.logged = ""
 	if l.rec.Hold.UnderWay() {
 		l.over(ctx, how)
 	}
+	return nil
 }
 
 // over forgets a hold that has ended.
 func (l *launcher) over(ctx context.Context, how Outcome) {
 	was := l.rec.Hold
-	l.rec.Hold, l.migrates = grace.Hold{}, false
+	l.rec.Hold, l.migrates, l.told = grace.Hold{}, false, false
 	l.holding.Store(false)
 	l.save(ctx)
 	l.log.Info("the hold is over", "cause", was.Reason, "outcome", how)

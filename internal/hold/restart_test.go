@@ -67,3 +67,19 @@ func TestADiskThatHangsCostsNoHold(t *testing.T) {
 		}
 	})
 }
+
+// A write that comes late must not bring back the record of a hold that is over.
+func TestAHoldThatIsOverLeavesNoRecord(t *testing.T) {
+	given(t, func(r *rig) {
+		answers := make(chan struct{})
+		r.change(func() { r.disk = func() { <-answers } })
+		r.preempted(true)
+		r.change(func() { r.disk = func() {} })
+		r.after(saveTimeout)
+		r.api(func() { r.vm.Left = true })
+		r.after(saveTimeout)
+		close(answers)
+		r.after(lookInterval)
+		r.wantEnd(Moved)
+	})
+}

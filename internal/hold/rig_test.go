@@ -44,6 +44,7 @@ type rig struct {
 	dir     watch.HoldView
 	records map[string]grace.Record
 	disk    func() // called by each write
+	refuses int    // so many answers fail
 }
 
 type bubbleClock struct{ begin time.Time }
@@ -118,7 +119,7 @@ func (r *rig) signal() {
 	synctest.Wait()
 }
 
-func (r *rig) after(d time.Duration) { time.Sleep(d); synctest.Wait() }
+func (r *rig) after(d time.Duration) { <-time.After(d); synctest.Wait() }
 
 // deleted is the pod after its deletion, for a reason.
 func (r *rig) deleted(p Launcher, reason grace.Cause) Launcher {
@@ -208,13 +209,17 @@ func (r *rig) LookAtHold() (watch.HoldView, error) {
 	return r.dir, nil
 }
 
-func (r *rig) Hold() error {
-	r.change(func() { r.dir.Held, r.dir.Answered = true, true })
-	return nil
-}
+func (r *rig) Hold() error    { return r.answer(true) }
+func (r *rig) Release() error { return r.answer(false) }
 
-func (r *rig) Release() error {
-	r.change(func() { r.dir.Held, r.dir.Answered = false, true })
+func (r *rig) answer(held bool) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.refuses > 0 {
+		r.refuses--
+		return errors.New("no space left on device")
+	}
+	r.dir.Held, r.dir.Answered = held, true
 	return nil
 }
 

@@ -27,7 +27,7 @@ func (l *launcher) see() {
 			l.pod = p
 		}
 		if l.rec.UID == "" {
-			l.rec.UID = p.Pod.VMI
+			l.rec.UID = p.VMI
 		}
 	}
 	vm := l.k.cfg.Cluster.VM(l.rec.Namespace, l.rec.Name)
@@ -64,7 +64,7 @@ func (l *launcher) facts(now grace.Mono) *facts {
 		f.Migration = grace.MigrationOutgoing
 	case mine:
 		f.Migration = grace.MigrationNone
-	case !l.rec.Hold.UnderWay():
+	case !l.rec.Hold.UnderWay() && f.Pod.HoldReason != "":
 		f.Pod.Deleting = false // nobody is held whose VMI is not seen: wait for it
 	}
 	f.Marked = l.migrates || mine && l.vm.Marked
@@ -111,14 +111,14 @@ func (l *launcher) askMove(ctx context.Context) {
 // that only the API server knows of.
 func (l *launcher) askFate(ctx context.Context) {
 	now := l.k.cfg.Clock.Now()
-	if !l.rec.Hold.UnderWay() || now < l.fateAsked.Add(moveInterval) && l.fateAsked != 0 {
+	if !l.rec.Hold.UnderWay() {
 		return
 	}
 	if l.migrates && now >= l.moveAsked.Add(moveInterval) {
-		l.fateAsked = now
 		l.askMove(ctx)
 	}
-	if l.vm.State != grace.VMIAbsent && (l.vm.UID == "" || l.mine(&l.vm)) || l.rec.VMICreated.IsZero() {
+	early := l.fateAsked != 0 && now < l.fateAsked.Add(moveInterval)
+	if early || l.vm.State != grace.VMIAbsent || l.rec.VMICreated.IsZero() {
 		return
 	}
 	l.fateAsked = now

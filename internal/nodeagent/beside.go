@@ -22,10 +22,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// besideFlags are those that mean something with --beside-kubevirt.
-var besideFlags = []string{
-	"beside-kubevirt", "node-name", "kubeconfig", "kubelet-dir", "state-dir", "metrics-address", "dbus-socket", "node-shutdown-timeout",
-	"log-format", "verbose", "version", "help",
+// besideFlags returns those that mean something with --beside-kubevirt.
+func besideFlags() []string {
+	return []string{
+		"beside-kubevirt", "node-name", "kubeconfig", "kubelet-dir", "state-dir", "metrics-address", "dbus-socket", "node-shutdown-timeout",
+		"log-format", "verbose", "version", "help",
+	}
 }
 
 func (o *Options) checkBeside(f *pflag.FlagSet) error {
@@ -34,7 +36,7 @@ func (o *Options) checkBeside(f *pflag.FlagSet) error {
 	}
 	var err error
 	f.Visit(func(flag *pflag.Flag) {
-		if err == nil && !slices.Contains(besideFlags, flag.Name) {
+		if err == nil && !slices.Contains(besideFlags(), flag.Name) {
 			err = fmt.Errorf("--%s has no meaning with --beside-kubevirt: KubeVirt runs the VMs", flag.Name)
 		}
 	})
@@ -130,11 +132,16 @@ func (n *besideNode) directory(uid, namespace, vm string) watch.Directory {
 	return d
 }
 
+// openCluster sends no request, so that the agent starts even while the API server is down.
+func (n *besideNode) openCluster(context.Context) error {
+	n.warnOfKubeletDir(n.log)
+	return n.vmis.Open()
+}
+
 func (n *besideNode) dependencies() []*dependency {
-	dependencies := []*dependency{
-		{try: func(context.Context) error { return n.vmis.Open() }, run: n.vmis.Run},
-		{try: n.records.open, run: n.records.keep},
-	}
+	dependencies := append(make([]*dependency, 0, 3), //nolint:mnd // these two, and the metrics
+		&dependency{try: n.openCluster, run: n.vmis.Run},
+		&dependency{try: n.records.open, run: n.records.keep})
 	if n.MetricsAddress == "" {
 		return dependencies
 	}

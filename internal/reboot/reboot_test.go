@@ -140,7 +140,7 @@ func (r *rig) announce() {
 	r.after(tick)
 }
 
-func (r *rig) after(d time.Duration) { time.Sleep(d); synctest.Wait() }
+func (r *rig) after(d time.Duration) { <-time.After(d); synctest.Wait() }
 
 // off ends the QEMU of a launcher, and the launcher with it.
 func (r *rig) off(uid string) { r.change(func() { r.launchers[uid] = Processes{} }) }
@@ -311,7 +311,7 @@ func TestWithoutVirtHandlerNobodyAsksTheGuests(t *testing.T) {
 			if is, known := h.Runs(); is != step.want || known != step.known || len(r.events) != step.events {
 				t.Errorf("%+v: %v, %v, %d Events", step, is, known, len(r.events))
 			}
-			time.Sleep(time.Second)
+			<-time.After(time.Second)
 		}
 		if e := r.events[0]; !e.OfNode || !e.Warning || e.Reason != "GuestsNotAsked" || e.Key == r.events[1].Key {
 			t.Errorf("%+v", e)

@@ -226,7 +226,7 @@ func TestBesideKubeVirtANodesShutdownReachesTheLaunchers(t *testing.T) {
 	}, "shutdowns are delayed")
 	m.Shutdown(t, "PowerOff")
 	node.Eventually(t, soon, func() bool { return text(marks) == "up\nTERM\n" }, "the launcher gets SIGTERM")
-	time.Sleep(time.Second) // it must not get another, nor the node go down
+	<-time.After(time.Second) // it must not get another, nor the node go down
 	if _, _, down := m.Down(t); down || text(marks) != "up\nTERM\n" {
 		t.Errorf("down %v, %q", down, text(marks))
 	}
