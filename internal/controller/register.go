@@ -28,6 +28,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/internal/controller/sweep"
 	"github.com/vmgrace/vmgrace/internal/controller/taints"
+	"github.com/vmgrace/vmgrace/internal/controller/virthandler"
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
 
@@ -135,6 +136,11 @@ func (o *Options) register(s *setup) error {
 	}
 	if err := o.addSweep(s); err != nil {
 		return err
+	}
+	if o.BesideKubeVirt {
+		if err := virthandler.Add(s.Manager, virthandler.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings}); err != nil {
+			return fmt.Errorf("virt-handler: %w", err)
+		}
 	}
 	if !o.runs(evictionWebhook) && !o.runs(launcherWebhook) {
 		return nil
