@@ -29,7 +29,7 @@ func (v *vm) deleted() time.Duration {
 // Given a launcher that may be held, and another one without the hook. When somebody deletes
 // them, then both guests are asked at the same time. When there is no agent on the node, then
 // the hook goes on by itself after 2 s.
-func TestAPlainDeletionIsAsQuickAsWithoutVmgraceAlsoWithoutAnAgent(t *testing.T) {
+func TestAPlainDeletionIsAsQuickAsWithoutVmgrace(t *testing.T) {
 	w := given(t)
 	w.unheld()
 	plain := w.vms(w.a, plan{name: "plain", behaviour: "polite", grace: 30})[0]
