@@ -72,7 +72,7 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	set := r.Settings.Get()
 	before := policy.DeepCopy()
 	const kind = v1alpha1.ConditionVirtHandlerTolerates
-	if c := condition(policy, handlers.Items, set.Gate(evacuation.GateNoExecute)); c == nil {
+	if c := condition(policy, handlers.Items, &set); c == nil {
 		meta.RemoveStatusCondition(&policy.Status.Conditions, kind)
 	} else {
 		meta.SetStatusCondition(&policy.Status.Conditions, *c)
@@ -91,9 +91,9 @@ func (r *reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 }
 
 // condition returns VirtHandlerTolerates, nil if no taint moves VMs.
-func condition(policy *v1alpha1.EvacuationPolicy, handlers []appsv1.DaemonSet, gate bool) *metav1.Condition {
+func condition(policy *v1alpha1.EvacuationPolicy, handlers []appsv1.DaemonSet, set *evacuation.Settings) *metav1.Condition {
 	keys := keysOf(policy)
-	if len(keys) == 0 && !gate {
+	if len(keys) == 0 && !set.Gate(evacuation.GateNoExecute) {
 		return nil
 	}
 	c := &metav1.Condition{Type: v1alpha1.ConditionVirtHandlerTolerates, Status: metav1.ConditionTrue, Reason: "Tolerated", ObservedGeneration: policy.Generation}

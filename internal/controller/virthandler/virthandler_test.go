@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // Given virt-handler with tolerations, and what moves VMs for their nodes' taints, then the
@@ -40,7 +41,11 @@ func TestTheKeysThatEndVirtHandlerAreNamed(t *testing.T) {
 			policy.Spec.TaintReplacement.Options = append(policy.Spec.TaintReplacement.Options, v1alpha1.TaintOption{Key: key})
 		}
 		ds.Spec.Template.Spec.Tolerations = c.tolerations
-		got := condition(policy, []appsv1.DaemonSet{ds}, c.gate)
+		set := evacuation.Settings{}
+		if c.gate {
+			set.FeatureGates = []string{evacuation.GateNoExecute}
+		}
+		got := condition(policy, []appsv1.DaemonSet{ds}, &set)
 		if got == nil && c.want == "" {
 			continue
 		}
@@ -48,7 +53,7 @@ func TestTheKeysThatEndVirtHandlerAreNamed(t *testing.T) {
 			t.Errorf("%s: %+v, want %s with %q", name, got, c.want, c.names)
 		}
 	}
-	if got := condition(&v1alpha1.EvacuationPolicy{}, nil, true); got.Status != metav1.ConditionUnknown {
+	if got := condition(&v1alpha1.EvacuationPolicy{}, nil, &evacuation.Settings{FeatureGates: []string{evacuation.GateNoExecute}}); got.Status != metav1.ConditionUnknown {
 		t.Errorf("no virt-handler: %+v", got)
 	}
 }
