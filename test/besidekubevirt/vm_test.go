@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
 	"github.com/vmgrace/vmgrace/test/cluster"
 	"github.com/vmgrace/vmgrace/test/node"
 	"github.com/vmgrace/vmgrace/test/objects"
@@ -171,12 +173,18 @@ func (w *world) vmi(p plan) string {
 	if p.cpu == "" {
 		p.cpu = "5m"
 	}
-	spec := o["spec"].(map[string]any)
-	domain := spec["domain"].(map[string]any)
-	domain["resources"] = map[string]any{"requests": map[string]any{"cpu": p.cpu}}
-	domain["firmware"].(map[string]any)["kernelBoot"].(map[string]any)["kernelArgs"] = "console=ttyS0 quiet " + p.behaviour
-	o["metadata"] = map[string]any{"name": p.name, "namespace": namespace}
-	spec["terminationGracePeriodSeconds"], spec["evictionStrategy"], spec["nodeSelector"] = p.grace, "LiveMigrate", map[string]any{}
+	for path, value := range map[string]any{
+		"metadata":                                   map[string]any{"name": p.name, "namespace": namespace},
+		"spec.domain.resources.requests":             map[string]any{"cpu": p.cpu},
+		"spec.domain.firmware.kernelBoot.kernelArgs": "console=ttyS0 quiet " + p.behaviour,
+		"spec.terminationGracePeriodSeconds":         int64(p.grace),
+		"spec.evictionStrategy":                      "LiveMigrate",
+		"spec.nodeSelector":                          map[string]any{},
+	} {
+		if err := unstructured.SetNestedField(o, value, strings.Split(path, ".")...); err != nil {
+			w.Fatal(err)
+		}
+	}
 	out, err := json.Marshal(o)
 	if err != nil {
 		w.Fatal(err)

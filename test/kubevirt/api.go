@@ -166,6 +166,7 @@ func (a *api) mutate(_ context.Context, r *admissionv1.AdmissionRequest) *admiss
 		if !strings.HasPrefix(r.UserInfo.Username, accounts) && !reflect.DeepEqual(is["status"], was["status"]) {
 			patch = append(patch, map[string]any{"op": "add", "path": "/status", "value": was["status"]})
 		}
+	case admissionv1.Delete, admissionv1.Connect: // nobody asks
 	}
 	if patch == nil {
 		return allowed()

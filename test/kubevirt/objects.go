@@ -31,10 +31,18 @@ func (o object) has(path ...string) bool {
 	return there && err == nil
 }
 
+// set makes what is missing of the path.
 func (o object) set(value any, path ...string) {
-	if err := unstructured.SetNestedField(o.Object, value, path...); err != nil {
-		panic(err) // path leads through something that is no object: an error of this package
+	last, at := len(path)-1, o.Object
+	for _, name := range path[:last] {
+		next, ok := at[name].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			at[name] = next
+		}
+		at = next
 	}
+	at[path[last]] = value
 }
 
 func (o object) remove(path ...string) { unstructured.RemoveNestedField(o.Object, path...) }
