@@ -121,7 +121,7 @@ unit-arm64: ## what is pure, as a program of arm64 under qemu-aarch64-static: 2 
 
 # The packages whose tests ask a real API server, found by what they import, three at
 # a time. The two longest are started first: none of them runs alone at the end.
-KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|faults)" && /test\/cluster/ {print $$1}')
+KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|besidekubevirt|faults)" && /test\/cluster/ {print $$1}')
 # Real guests, two packages at a time, the longest first: most of what they do is to wait.
 GUESTS := ./test/acceptance ./pkg/hypervisor/libvirt ./test/node ./test/demo
 GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=1 $(if $(SUDO),-exec "$(SUDO)")
@@ -153,6 +153,7 @@ test-kubernetes: deps race k8s csi images helm ## what asks a real API server, m
 .PHONY: e2e
 e2e: deps k8s csi images previous helm ## all of it in a cluster of two nodes: 20 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
+	go test -v -tags $(TAGS) -count=1 -timeout 10m $(if $(SUDO),-exec "$(SUDO)") ./test/besidekubevirt
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -p 2, -parallel 4: most of it waits.

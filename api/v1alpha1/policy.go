@@ -154,6 +154,10 @@ const ConditionNoExecuteReady = "NoExecuteReady"
 // replaced, False with the reason why none is.
 const ConditionTaintReplacement = "TaintReplacement"
 
+// ConditionVirtHandlerTolerates of the policy, beside KubeVirt: False if a NoExecute taint that
+// moves VMs would end virt-handler.
+const ConditionVirtHandlerTolerates = "VirtHandlerTolerates"
+
 // NodeTaint is a taint of a node.
 type NodeTaint struct {
 	Node   string `json:"node"`

@@ -21,9 +21,9 @@ var modes = []struct {
 	dirs         []string
 }{
 	{"complete", "", []string{"crds", "."}},
-	{"beside", "withoutKubeVirt: false", []string{"daemonset", "beside-kubevirt"}},
+	{"beside", "withoutKubeVirt: false", []string{"beside-kubevirt"}},
 	{"agents", "controller: {enabled: false}", []string{"crds", "daemonset"}},
-	{"agents beside", "{withoutKubeVirt: false, controller: {enabled: false}}", []string{"daemonset"}},
+	{"agents beside", "{withoutKubeVirt: false, controller: {enabled: false}}", []string{"beside-kubevirt/agents"}},
 	{"monitoring", "monitoring: true", []string{"crds", "monitoring", "controller"}},
 }
 
@@ -127,21 +127,30 @@ func blocks(t *testing.T, document string, byMode map[string]objects, template b
 		return []block{{text: document}}
 	}
 	document = strings.ReplaceAll(document, namespace, "{{ .Release.Namespace }}")
-	switch {
-	case byMode["agents"][name] != nil:
-		return []block{{text: document}}
-	case reflect.DeepEqual(is, other):
-		return []block{{".Values.controller.enabled", document}}
+	both := ""
+	if byMode["agents"][name] == nil {
+		both = ".Values.controller.enabled"
 	}
-	found := []block{{"and .Values.controller.enabled .Values.withoutKubeVirt", document}}
+	if reflect.DeepEqual(is, other) {
+		return []block{{both, document}}
+	}
+	found := []block{{guard(both, ".Values.withoutKubeVirt"), document}}
 	if other != nil {
 		text, err := yaml.Marshal(other)
 		if err != nil {
 			t.Fatal(err)
 		}
-		found = append(found, block{"and .Values.controller.enabled (not .Values.withoutKubeVirt)", strings.ReplaceAll(string(text), namespace, "{{ .Release.Namespace }}")})
+		found = append(found, block{guard(both, "(not .Values.withoutKubeVirt)"), strings.ReplaceAll(string(text), namespace, "{{ .Release.Namespace }}")})
 	}
 	return found
+}
+
+// guard returns a condition, with another one that may be empty.
+func guard(other, condition string) string {
+	if other == "" {
+		return strings.Trim(condition, "()")
+	}
+	return "and " + other + " " + condition
 }
 
 // completed adds to a manifest's text the metadata that the object has in the cluster.

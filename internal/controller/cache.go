@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/internal/controller/virthandler"
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 	"github.com/vmgrace/vmgrace/internal/migration"
 )
@@ -33,6 +35,7 @@ func (o *Options) cacheOptions() cache.Options {
 			&admissionregistrationv1.ValidatingWebhookConfiguration{}: {Field: ours},
 			&admissionregistrationv1.MutatingWebhookConfiguration{}:   {Field: ours},
 			&corev1.Pod{}:                      {Label: labels.SelectorFromSet(labels.Set{kubevirt.AppLabel: kubevirt.LauncherApp}), Transform: strippedPod},
+			&appsv1.DaemonSet{}:                {Label: labels.SelectorFromSet(labels.Set{kubevirt.AppLabel: virthandler.App})},
 			&corev1.Node{}:                     {Transform: strippedNode},
 			&kubevirt.VirtualMachineInstance{}: {Transform: strippedVMI},
 			&policyv1.PodDisruptionBudget{}:    {Transform: strippedBudget},

@@ -23,7 +23,9 @@ func names() []string {
 }
 
 // besideKubeVirt reports whether the controller runs with --beside-kubevirt.
-func besideKubeVirt(name string) bool { return name == podDisruption || name == taintReplacement }
+func besideKubeVirt(name string) bool {
+	return name == launcherWebhook || name == podDisruption || name == taintReplacement
+}
 
 func listNames() string { return strings.Join(names(), ", ") }
 

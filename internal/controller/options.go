@@ -35,7 +35,7 @@ func (o *Options) flags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("cluster-controller", pflag.ContinueOnError)
 	f.SortFlags = false
 	f.StringSliceVar(&o.Controllers, "controllers", []string{"*"}, "what to run: * = all, NAME = this one, -NAME = not this one; names:\n"+listNames())
-	f.BoolVar(&o.BesideKubeVirt, "beside-kubevirt", false, "KubeVirt marks, budgets and migrates: run only pod-disruption and taint-replacement")
+	f.BoolVar(&o.BesideKubeVirt, "beside-kubevirt", false, "KubeVirt marks, budgets and migrates: run only launcher-webhook, pod-disruption and taint-replacement")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "API server; empty = in-cluster")
 	f.StringVar(&o.Namespace, "namespace", cmp.Or(os.Getenv("POD_NAMESPACE"), "vmgrace-system"), "where the Lease, the certificate's Secret and the Service are; $POD_NAMESPACE")
 	f.BoolVar(&o.LeaderElect, "leader-elect", true, "controllers run in one replica at a time; webhooks in all of them")

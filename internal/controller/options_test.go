@@ -19,8 +19,8 @@ func TestControllersAreChosenAsInKubeControllerManager(t *testing.T) {
 		"--controllers=evacuation":             {evacuations},
 		"--controllers=evacuation,-evacuation": {evacuations}, // the first word counts
 		"--controllers=-evacuation":            nil,
-		"--beside-kubevirt":                    {podDisruption, taintReplacement},
-		"--beside-kubevirt --controllers=*,-taint-replacement": {podDisruption},
+		"--beside-kubevirt":                    {launcherWebhook, podDisruption, taintReplacement},
+		"--beside-kubevirt --controllers=*,-taint-replacement": {launcherWebhook, podDisruption},
 	} {
 		o, err := Parse(strings.Fields(args), nil)
 		if err != nil {

@@ -28,6 +28,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/settings"
 	"github.com/vmgrace/vmgrace/internal/controller/sweep"
 	"github.com/vmgrace/vmgrace/internal/controller/taints"
+	"github.com/vmgrace/vmgrace/internal/controller/virthandler"
 	"github.com/vmgrace/vmgrace/internal/controller/webhookcerts"
 )
 
@@ -56,20 +57,28 @@ func (s *setup) observer() move.Observer {
 	return move.Observer{Cache: s.GetClient(), Settings: s.settings, Nodes: s.nodes}
 }
 
-// mover returns a Mover that marks VMs, or makes their migrations: KubeVirt does not let
-// VMIs be marked.
+// mover returns a Mover that marks VMs, or has KubeVirt move them, which does not let VMIs be
+// marked.
 func (o *Options) mover(s *setup) taints.Mover {
 	if o.BesideKubeVirt {
-		return move.Migrations{Client: s.GetClient(), Observer: s.observer()}
+		return move.Evictions{Migrations: move.Migrations{Client: s.GetClient(), Observer: s.observer()}}
 	}
 	return move.Marks{Client: s.GetClient()}
+}
+
+// launchers returns the function that adds the webhook for launcher pods.
+func (o *Options) launchers() func(ctrl.Manager, eviction.Config) {
+	if o.BesideKubeVirt {
+		return eviction.AddHolds
+	}
+	return eviction.AddLaunchers
 }
 
 // registered returns the functions behind the names of --controllers.
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
 		evictionWebhook: func(s *setup) error { return eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.ValidKey) },
-		launcherWebhook: func(s *setup) error { eviction.AddLaunchers(s.Manager, s.webhooks()); return nil },
+		launcherWebhook: func(s *setup) error { o.launchers()(s.Manager, s.webhooks()); return nil },
 		disruptionBudgets: func(s *setup) error {
 			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
 		},
@@ -86,7 +95,7 @@ func (o *Options) registered() map[string]func(*setup) error {
 		},
 		podDisruption: func(s *setup) error {
 			return disruption.Add(s.Manager, disruption.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Observer: s.observer(),
-				Mover: o.mover(s), Unheld: o.BesideKubeVirt})
+				Mover: o.mover(s), BesideKubeVirt: o.BesideKubeVirt})
 		},
 		taintReplacement: func(s *setup) error {
 			if !s.nodes {
@@ -127,6 +136,11 @@ func (o *Options) register(s *setup) error {
 	}
 	if err := o.addSweep(s); err != nil {
 		return err
+	}
+	if o.BesideKubeVirt {
+		if err := virthandler.Add(s.Manager, virthandler.Config{Log: s.log, Events: s.GetEventRecorder(userAgent), Settings: s.settings}); err != nil {
+			return fmt.Errorf("virt-handler: %w", err)
+		}
 	}
 	if !o.runs(evictionWebhook) && !o.runs(launcherWebhook) {
 		return nil

@@ -55,8 +55,9 @@ type Disruption struct {
 	// Reason is that of the pod's condition DisruptionTarget, "" if it is not True or does
 	// not explain the deletion. HoldFor is the pod's annotation.
 	Reason, HoldFor string
-	// Unheld means that no agent of the cluster holds shutdowns (--beside-kubevirt).
-	Unheld bool
+	// BesideKubeVirt means that KubeVirt marks and moves the VM: its marks have no cause. A
+	// launcher that nobody holds may be moved in time all the same.
+	BesideKubeVirt bool
 }
 
 // reasonMarked is the reason of a VM that is marked already.
@@ -81,11 +82,11 @@ var disruptionRules = []struct {
 	}},
 	// Such a pod was created while the webhook did not run.
 	{"NotHeld", func(d *Disruption, _ *Settings) bool {
-		return !d.Unheld && d.Strategy != kubevirt.StrategyExternal && HoldReason(d.HoldFor, d.Reason, "") == ""
+		return !d.BesideKubeVirt && d.Strategy != kubevirt.StrategyExternal && HoldReason(d.HoldFor, d.Reason, "") == ""
 	}},
 	{"NodeNotReady", func(d *Disruption, _ *Settings) bool { return !d.NodeReady }},
 	{reasonMarked, func(d *Disruption, _ *Settings) bool {
-		return d.VMI.Marked() && ExplanationOf(d.VMI).Cause == d.Reason
+		return d.VMI.Marked() && (d.BesideKubeVirt || ExplanationOf(d.VMI).Cause == d.Reason)
 	}},
 }
 

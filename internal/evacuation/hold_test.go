@@ -35,6 +35,10 @@ func TestWhichDisruptionsMarkAVM(t *testing.T) {
 		"marked": {func(d *Disruption, _ *Settings) {
 			d.VMI.Status.EvacuationNodeName, d.VMI.Annotations = "a", map[string]string{CauseAnnotation: CausePreemption}
 		}, "Marked"},
+		"KubeVirt's, not held": {func(d *Disruption, _ *Settings) { d.BesideKubeVirt, d.HoldFor = true, "" }, CausePreemption},
+		"KubeVirt's, marked": {func(d *Disruption, _ *Settings) {
+			d.BesideKubeVirt, d.VMI.Status.EvacuationNodeName = true, "a"
+		}, "Marked"},
 		"marked by an eviction": {func(d *Disruption, _ *Settings) {
 			d.VMI.Status.EvacuationNodeName, d.VMI.Annotations = "a", map[string]string{CauseAnnotation: CauseEviction}
 		}, CausePreemption},

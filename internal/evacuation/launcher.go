@@ -60,6 +60,31 @@ func GraceFor(vmi *kubevirt.VirtualMachineInstance, stated *int64, s *Settings) 
 	return g
 }
 
+// Holds reports whether any shutdown may be held.
+func (s *Settings) Holds() bool { return len(holdReasons(s)) > 0 }
+
+// GraceBeside is GraceFor where KubeVirt makes the launcher pods: the grace period that it has
+// stated is part of the reserve, and the allowance is added to it. allowed is the pod's
+// AllowanceAnnotation if stated has that allowance already, else "".
+func GraceBeside(vmi *kubevirt.VirtualMachineInstance, stated *int64, allowed string, s *Settings) LauncherGrace {
+	has := int64(DefaultGracePeriod / time.Second)
+	if stated != nil {
+		has = min(*stated, maxGraceSeconds)
+	}
+	if d, ok := parseSeconds(allowed); ok {
+		has = max(has-int64(d/time.Second), 0)
+	}
+	g := GraceFor(vmi, &has, s)
+	if g.Annotations == nil {
+		return g
+	}
+	padding := min(wholeSeconds(s.LauncherPadding), maxGraceSeconds)
+	reserve := min(max(has, min(graceSeconds(vmi), maxGraceSeconds)+padding), maxGraceSeconds)
+	g.Seconds = min(reserve+min(wholeSeconds(s.MigrationAllowance), maxGraceSeconds), maxGraceSeconds)
+	g.Annotations[ReserveAnnotation] = strconv.FormatInt(reserve, 10)
+	return g
+}
+
 // graceSeconds returns the VM's grace period. A negative or missing one is the default,
 // as for the agents.
 func graceSeconds(vmi *kubevirt.VirtualMachineInstance) int64 {

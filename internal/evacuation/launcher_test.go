@@ -1,6 +1,9 @@
 package evacuation
 
 import (
+	"maps"
+	"math"
+	"strconv"
 	"testing"
 	"time"
 
@@ -68,4 +71,34 @@ func TestPaddingIsIdempotentAndBounded(t *testing.T) {
 			t.Fatalf("%+v for a pod with %d", once, stated)
 		}
 	})
+}
+
+// Given KubeVirt's launcher pods, whose grace periods exceed their VMs' by what KubeVirt needs. That
+// stays the reserve, the allowance is added, and twice gives the same.
+func TestBesideKubeVirtTheAllowanceIsAddedToTheLaunchersGrace(t *testing.T) {
+	for name, c := range map[string]struct {
+		vm, pod       int64
+		want, reserve int64
+	}{
+		"KubeVirt's 15 s":    {60, 75, 240, 90},
+		"more than padding":  {60, 200, 350, 200},
+		"nearly for ever":    {60, math.MaxInt64, maxGraceSeconds, maxGraceSeconds},
+		"VM's nearly so":     {math.MaxInt64, 15, maxGraceSeconds, maxGraceSeconds},
+		"no time for a hold": {0, 0, 180, 30},
+	} {
+		s := Defaults()
+		s.FeatureGates, s.EvictionStrategy = []string{GatePreemption}, kubevirt.StrategyLiveMigrate
+		vmi := &kubevirt.VirtualMachineInstance{Spec: kubevirt.VirtualMachineInstanceSpec{TerminationGracePeriodSeconds: &c.vm}}
+		once := GraceBeside(vmi, &c.pod, "", &s)
+		if once.Seconds != c.want || once.Annotations[ReserveAnnotation] != strconv.FormatInt(c.reserve, 10) || once.Annotations[HoldForAnnotation] != CausePreemption {
+			t.Errorf("%s: %d s, %v", name, once.Seconds, once.Annotations)
+		}
+		twice := GraceBeside(vmi, &once.Seconds, once.Annotations[AllowanceAnnotation], &s)
+		if twice.Seconds != once.Seconds || c.want < maxGraceSeconds && !maps.Equal(twice.Annotations, once.Annotations) {
+			t.Errorf("%s, twice: %d s, %v", name, twice.Seconds, twice.Annotations)
+		}
+		if s.EvictionStrategy = kubevirt.StrategyNone; GraceBeside(vmi, &c.pod, "", &s).Annotations != nil {
+			t.Errorf("%s: a VM that is never moved is held", name)
+		}
+	}
 }

@@ -131,6 +131,12 @@ func (e Evacuee) Requested() bool {
 		e.Strategy == kubevirt.StrategyLiveMigrateIfPossible && e.VMI.Migratable())
 }
 
+// MovedByEviction reports whether KubeVirt's answer to an eviction of the VM's launcher is to
+// move the VM.
+func (e Evacuee) MovedByEviction() bool {
+	return migrates(e.Strategy) && e.VMI.Migratable() && e.NodeReady && !e.VMI.Final() && e.VMI.DeletionTimestamp == nil
+}
+
 // MigrationPrefix is the prefix of the names of evacuations.
 const MigrationPrefix = "kubevirt-evacuation-"
 

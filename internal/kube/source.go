@@ -125,7 +125,7 @@ func (s *Source) vmiChanged(was, is vmi) {
 	if is.undecided() {
 		wake(s.marked)
 	}
-	if was.VMI != is.VMI || was == is {
+	if was.VMI != is.VMI || was.beside != is.beside || was == is {
 		name := cmp.Or(is.name, was.name)
 		s.changed(name.namespace, name.name)
 	}

@@ -28,6 +28,7 @@ type vmi struct {
 	marked grace.Mono
 	// migratable is the VMI's condition LiveMigratable.
 	migratable migratable.Verdict
+	beside     besideVMI
 }
 
 // undecided returns whether it is unknown if the deletionTimestamp is the VMI's own
@@ -44,6 +45,7 @@ type pod struct {
 	// static means that it mirrors a static pod of kubelet's. That pod's directory does not
 	// have this UID as its name.
 	static bool
+	beside besidePod
 }
 
 // mirror is kubelet's annotation of a pod that mirrors a static one.
@@ -67,7 +69,7 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 	var status kubevirt.VirtualMachineInstanceStatus
 	_ = json.Unmarshal(o.Status, &status) // unreadable JSON counts as empty
 	is := vmi{
-		name: name, marked: grace.Never, migratable: shownVerdict(o.Status),
+		name: name, marked: grace.Never, migratable: shownVerdict(o.Status), beside: s.besideOf(&status),
 		VMI: grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never, Marked: status.EvacuationNodeName == s.node},
 	}
 	switch {
@@ -109,7 +111,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		return pod{}
 	}
 	_, static := o.Annotations[mirror]
-	is := pod{launcherReason: launcherReason(o), of: of, name: strings.Clone(o.Name), shown: status.shutdown(), static: static, Pod: grace.Pod{
+	is := pod{launcherReason: launcherReason(o), of: of, name: strings.Clone(o.Name), shown: status.shutdown(), static: static, beside: besidePodOf(o, &status), Pod: grace.Pod{
 		UID: string(o.UID), Created: o.CreationTimestamp.UTC(),
 		Done: status.Phase == "Succeeded" || status.Phase == "Failed", Deleting: o.DeletionTimestamp != nil,
 		DeletingAt: grace.Never, KillAt: grace.Never,
@@ -137,8 +139,9 @@ func (s *Source) stripPod(o *object, was pod) pod {
 }
 
 type podStatus struct {
-	Phase      string
-	Conditions []podCondition
+	Phase             string
+	Conditions        []podCondition
+	ContainerStatuses []struct{ Name, ContainerID string }
 }
 
 type podCondition struct{ Type, Status, Reason, Message, LastTransitionTime string }

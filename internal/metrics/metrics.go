@@ -26,6 +26,7 @@ type Metrics struct {
 	conflict  *prometheus.GaugeVec
 	refused   *prometheus.CounterVec
 	downtime  prometheus.Histogram
+	holds     *prometheus.CounterVec
 }
 
 // New returns metrics with the Go and process collectors registered.
@@ -59,11 +60,12 @@ func New() *Metrics {
 		recovered: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "vmgrace_recovered_records_total", Help: "Records found on disk when the agent started.",
 		}),
+		holds: counters("vmgrace_holds_ended_total", "Launchers beside KubeVirt that were held while their VM was to be moved, by how that ended.", "outcome"),
 		conflict: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "vmgrace_node_conflict", Help: "1 where libvirt itself ends VMs when the node shuts down; absent while that is not known.",
 		}, []string{"with"}),
 	}
-	m.registry.MustRegister(m.stopped, m.duration, m.reaction, m.overshoot, m.asked, m.destroyed, m.rejected, m.recovered, m.conflict, m.refused, m.downtime,
+	m.registry.MustRegister(m.stopped, m.duration, m.reaction, m.overshoot, m.asked, m.destroyed, m.rejected, m.recovered, m.conflict, m.refused, m.downtime, m.holds,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -73,6 +75,24 @@ func (m *Metrics) TunnelRefused(reason string) { m.refused.WithLabelValues(reaso
 
 // Downtime records how long a guest that has left stood still.
 func (m *Metrics) Downtime(d time.Duration) { m.downtime.Observe(d.Seconds()) }
+
+// HoldEnded counts a launcher beside KubeVirt that is no longer held.
+func (m *Metrics) HoldEnded(outcome string) { m.holds.WithLabelValues(outcome).Inc() }
+
+// HandlerRuns registers the function that reports whether virt-handler runs on this node. The
+// metric is absent while that is not known.
+func (m *Metrics) HandlerRuns(state func() (runs, known bool)) {
+	desc := prometheus.NewDesc("vmgrace_virt_handler_running", "1 while virt-handler runs on this node; 0: a shutdown of the node asks no guest.", nil, nil)
+	m.registry.MustRegister(scraped(func(add sample) {
+		runs, known := state()
+		switch {
+		case runs && known:
+			add(desc, 1)
+		case known:
+			add(desc, 0)
+		}
+	}))
+}
 
 // Observe registers the function that counts VMs by phase. It is called at each scrape
 // and must not block.

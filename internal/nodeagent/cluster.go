@@ -22,10 +22,14 @@ func (n *node) openCluster(context.Context) error {
 	if err := n.vmis.Open(); err != nil {
 		return err
 	}
-	if pods := filepath.Join(n.KubeletDir, "pods"); !isDir(pods) {
-		n.log.Warn("kubelet's pods are not where they should be: launcher directories will not be found; see --kubelet-dir", "dir", pods)
-	}
+	n.warnOfKubeletDir(n.log)
 	return nil
+}
+
+func (o *Options) warnOfKubeletDir(log *slog.Logger) {
+	if pods := filepath.Join(o.KubeletDir, "pods"); !isDir(pods) {
+		log.Warn("kubelet's pods are not where they should be: launcher directories will not be found; see --kubelet-dir", "dir", pods)
+	}
 }
 
 // runCluster takes part in the cluster until ctx ends.

@@ -46,6 +46,10 @@ func TestDefaultsAreTheContracts(t *testing.T) {
 func TestWrongUsageIsOneLineThatSaysWhatToDo(t *testing.T) {
 	for _, args := range [][]string{
 		{"--standalone", "--no-such-flag"},
+		{"--beside-kubevirt", "--standalone"},
+		{"--beside-kubevirt", "--libvirt-uri="},
+		{"--beside-kubevirt", "--dry-run", "--destroy-timeout=1s"},
+		{"--beside-kubevirt", "--migration-listen=:9470"},
 		{"--standalone", "extra"},
 		{"--standalone", "--default-grace-period=-1s"},
 		{"--standalone", "--default-grace-period=soon"},

@@ -30,6 +30,7 @@ type Options struct {
 	Migration                MigrationOptions
 	DBusSocket               string
 	NodeShutdownTimeout      time.Duration
+	BesideKubeVirt           bool
 
 	version bool
 }
@@ -64,6 +65,7 @@ func (o *Options) flags() *pflag.FlagSet {
 	f.StringVar(&o.DBusSocket, "dbus-socket", logind.DefaultSocket, "system bus, where logind is asked to delay the node's shutdown for its VMs; empty = not delayed")
 	f.DurationVar(&o.NodeShutdownTimeout, "node-shutdown-timeout", 0, "have logind delay the node's shutdown for this long at most: writes a drop-in of logind.conf, the last one, where logind's own is shorter; 0 = leave it as it is")
 	o.Migration.flags(f)
+	f.BoolVar(&o.BesideKubeVirt, "beside-kubevirt", false, "KubeVirt runs, asks and ends the VMs: only hold launchers while their VMs are moved, and pass the node's shutdown on to them")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.CountVarP(&o.Verbosity, "verbose", "v", "say more (-v: every decision)")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
@@ -96,7 +98,11 @@ func Parse(args []string, out io.Writer) (*Options, error) {
 	if f.NArg() > 0 {
 		return nil, &UsageError{fmt.Errorf("unknown argument %q; the only command is status", f.Arg(0))}
 	}
-	if err := o.check(); err != nil {
+	err := o.check()
+	if err == nil {
+		err = o.checkBeside(f)
+	}
+	if err != nil {
 		return nil, &UsageError{err}
 	}
 	return o, nil

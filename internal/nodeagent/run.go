@@ -51,7 +51,12 @@ type node struct {
 //
 // It reads the records and arms their deadlines before anything else: a signal needs no
 // dependency.
+//
+// With --beside-kubevirt it is another agent: see besideNode.
 func (o *Options) Run(ctx context.Context, stderr *logwriter.Writer) error {
+	if o.BesideKubeVirt {
+		return o.runBeside(ctx, stderr)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	n, err := o.arm(ctx, stderr)
 	if err != nil {

@@ -52,42 +52,180 @@ const (
 	moveAgain = 30 * time.Second
 )
 
-// holds returns the current hold; false if there is none or it is over. A fact that is
-// not seen now stays as last seen.
-func (o *observation) holds(r *Record, now Mono) (h Hold, held bool) {
-	h = r.Hold
+// HoldFacts is what decides whether a shutdown is held. A fact that is not seen now is given
+// as last seen.
+type HoldFacts struct {
+	// Signalled means that the launcher was signalled, at SignalledAt.
+	Signalled   bool
+	SignalledAt Mono
+	// Over means that nothing holds the shutdown any more: its VMI is deleted, the node shuts
+	// down, or the launcher has died.
+	Over bool
+	// Pod is the launcher pod. Holdable tells whether its shutdown may be held. KillAt is when
+	// kubelet kills it, while it is being deleted.
+	Pod      Pod
+	Holdable bool
+	KillAt   Mono
+	// ReasonTimeout is how long the pod may take to show that it is being deleted, and why.
+	// ListedBy is until when a restarted agent waits for the API server's first lists, at least.
+	ReasonTimeout time.Duration
+	ListedBy      Mono
+	// Period is the VM's grace period.
+	Period time.Duration
+	// Migration is the VM's. Moving means that a migration away from here is under way, or was
+	// when nobody could see it any more.
+	Migration Migration
+	Moving    bool
+	// Marked means that somebody is to move the VM. Unmarked means that nobody is: the API server
+	// shows the VM without a mark.
+	Marked, Unmarked bool
+}
+
+// Next returns the hold h as it is now; false if there is none or it is over.
+func (f *HoldFacts) Next(h Hold, now Mono) (next Hold, held bool) {
 	if !h.UnderWay() {
-		if !o.Trigger {
+		if !f.Signalled {
 			return Hold{}, false
 		}
-		h = Hold{Start: min(o.TriggerAt, now), Until: Never}
+		h = Hold{Start: min(f.SignalledAt, now), Until: Never}
 	}
-	if _, deleted := o.Owner.deleted(r); deleted || o.Node.UnderWay() || o.Shim == shimDied {
+	if f.Over {
 		return Hold{}, false
 	}
 	if h.Reason == "" {
 		h.Until = Never // the limit without a reason no longer binds
-		if o.Pod.Deleting {
-			h.Reason = o.holdReason(r)
+		if f.Pod.Deleting {
+			h.Reason = f.reason()
 		}
 	}
-	h.Leaving = h.Leaving || o.leaving(r)
-	h.Moving = h.Moving || o.Migration == MigrationOutgoing
-	h.Until = min(h.Until, o.latestHold(r, &h))
-	return h, now < h.Until && !o.staysHere(r, &h, now)
+	h.Leaving = h.Leaving || f.Migration == MigrationOutgoing || f.Marked
+	h.Moving = h.Moving || f.Migration == MigrationOutgoing
+	h.Until = min(h.Until, f.latest(&h))
+	return h, now < h.Until && !f.staysHere(&h, now)
 }
 
-// holdReason returns why a launcher that is being deleted may be held; "" if there is no
-// reason, or none yet.
-func (o *observation) holdReason(r *Record) Cause {
+// Ends returns when to look at the hold again without an event.
+func (f *HoldFacts) Ends(h *Hold) Mono {
 	switch {
-	case o.holdable(r) && o.Pod.HoldReason != "":
-		return o.Pod.HoldReason
-	case o.Migration == MigrationOutgoing:
+	case !h.UnderWay():
+		return Never
+	case h.Reason != "" && !h.Leaving:
+		return min(h.Until, h.Start.Add(markTimeout))
+	case f.moveFailed(h) && h.Reason != LauncherSignal:
+		return min(h.Until, max(h.Until.Add(-moveAgain)+1, h.Start))
+	default:
+		return h.Until
+	}
+}
+
+// reason returns why a launcher that is being deleted may be held; "" if there is no reason,
+// or none yet.
+func (f *HoldFacts) reason() Cause {
+	switch {
+	case f.Holdable && f.Pod.HoldReason != "":
+		return f.Pod.HoldReason
+	case f.Migration == MigrationOutgoing:
 		return LauncherSignal
 	default:
 		return ""
 	}
+}
+
+// latest returns the latest moment by what is known now. It leaves the guest its whole grace
+// period before kubelet kills the launcher.
+func (f *HoldFacts) latest(h *Hold) Mono {
+	pod, latest := &f.Pod, Never
+	switch {
+	case h.Reason == "":
+		latest = f.reasonBy(h)
+	case pod.Allowance > 0:
+		latest = h.Start.Add(pod.Allowance)
+	}
+	// The grace period may have been edited since the reserve was stated.
+	reserve := max(pod.Reserve, f.Period+max(pod.Padding, killMargin))
+	switch {
+	case pod.Deleting:
+		latest = min(latest, f.KillAt.Add(-reserve))
+	case !pod.Created.IsZero():
+		latest = min(latest, h.Start.Add(pod.GracePeriod-reserve))
+	}
+	return latest
+}
+
+// reasonBy returns until when a reason may still be shown. A restarted agent waits for the API
+// server's first lists if a reason is allowed: nobody has looked for it meanwhile.
+func (f *HoldFacts) reasonBy(h *Hold) Mono {
+	switch {
+	case !f.Pod.Deleting && (f.Migration == MigrationOutgoing || f.Holdable):
+		return max(h.Start.Add(f.ReasonTimeout), f.ListedBy)
+	case f.Moving: // a restarted agent does not know yet
+		return f.ListedBy
+	default:
+		return h.Start
+	}
+}
+
+// staysHere reports whether nobody moves the VM, or not in time.
+func (f *HoldFacts) staysHere(h *Hold, now Mono) bool {
+	switch {
+	case h.Reason == "" || f.Migration == MigrationOutgoing:
+		return false
+	case h.Reason == LauncherSignal:
+		return f.Migration == MigrationNone // nobody moves it again
+	case !h.Leaving:
+		return now >= h.Start.Add(markTimeout)
+	case f.Unmarked:
+		return true
+	default:
+		return f.moveFailed(h) && now.Add(moveAgain) > h.Until
+	}
+}
+
+// moveFailed reports whether a migration away from here has ended and left the VM here.
+func (f *HoldFacts) moveFailed(h *Hold) bool {
+	return h.Moving && f.Migration == MigrationNone
+}
+
+// Told returns the hold with the times for people. wall is the moment of its start.
+func (h Hold) Told(wall time.Time) Hold {
+	if h.StartedAt.IsZero() {
+		h.StartedAt = wall.UTC().Truncate(time.Millisecond)
+	}
+	h.UntilAt = h.StartedAt.Add(h.Until.Sub(h.Start)).Truncate(time.Millisecond)
+	return h
+}
+
+// holdFacts returns the facts about a hold that are seen of a VM.
+func (o *observation) holdFacts(r *Record) HoldFacts {
+	v := o.Owner.current()
+	_, deleted := o.Owner.deleted(r)
+	mine := v.UID == r.UID
+	return HoldFacts{
+		Signalled: o.Trigger, SignalledAt: o.TriggerAt,
+		Over: deleted || o.Node.UnderWay() || o.Shim == shimDied,
+		Pod:  o.Pod, Holdable: o.holdable(r), KillAt: o.podKillAt(),
+		ReasonTimeout: reasonTimeout, ListedBy: o.OwnerBy, Period: o.Period.Length,
+		Migration: o.Migration, Moving: o.moving(r),
+		Marked: mine && v.visible() && v.Marked, Unmarked: mine && v.State == VMIPresent && !v.Marked,
+	}
+}
+
+// holds returns the current hold; false if there is none or it is over.
+func (o *observation) holds(r *Record, now Mono) (h Hold, held bool) {
+	if !r.Hold.UnderWay() && !o.Trigger {
+		return Hold{}, false
+	}
+	facts := o.holdFacts(r)
+	return facts.Next(r.Hold, now)
+}
+
+// holdEnds returns when to look at the hold again without an event.
+func (o *observation) holdEnds(r *Record) Mono {
+	if !r.Hold.UnderWay() {
+		return Never
+	}
+	facts := o.holdFacts(r)
+	return facts.Ends(&r.Hold)
 }
 
 // holdable reports whether the launcher pod's shutdown may be held. After the agent's
@@ -102,84 +240,6 @@ func (o *observation) moving(r *Record) bool {
 	return o.Migration == MigrationOutgoing || o.Migration == MigrationUnknown && r.Moving
 }
 
-// leaving reports whether somebody is to move the VM, or does.
-func (o *observation) leaving(r *Record) bool {
-	v := o.Owner.current()
-	return o.Migration == MigrationOutgoing || v.visible() && v.Marked && v.UID == r.UID
-}
-
-// latestHold returns the latest moment by what is known now. It leaves the guest its
-// whole grace period before kubelet kills the launcher.
-func (o *observation) latestHold(r *Record, h *Hold) Mono {
-	pod, latest := &o.Pod, Never
-	switch {
-	case h.Reason == "":
-		latest = o.reasonBy(r, h)
-	case pod.Allowance > 0:
-		latest = h.Start.Add(pod.Allowance)
-	}
-	// The grace period may have been edited since the reserve was stated.
-	reserve := max(pod.Reserve, o.Period.Length+max(pod.Padding, killMargin))
-	switch {
-	case pod.Deleting:
-		latest = min(latest, o.podKillAt().Add(-reserve))
-	case !pod.Created.IsZero():
-		latest = min(latest, h.Start.Add(pod.GracePeriod-reserve))
-	}
-	return latest
-}
-
-// reasonBy returns until when a reason may still be shown. A restarted agent waits for
-// the API server's first lists if the record allows a reason: nobody has looked for it
-// meanwhile.
-func (o *observation) reasonBy(r *Record, h *Hold) Mono {
-	switch {
-	case o.Migration == MigrationOutgoing && !o.Pod.Deleting, o.holdable(r) && !o.Pod.Deleting:
-		return max(h.Start.Add(reasonTimeout), o.OwnerBy)
-	case o.moving(r): // a restarted agent does not know yet
-		return o.OwnerBy
-	default:
-		return h.Start
-	}
-}
-
-// staysHere reports whether nobody moves the VM, or not in time.
-func (o *observation) staysHere(r *Record, h *Hold, now Mono) bool {
-	v := o.Owner.current()
-	switch {
-	case h.Reason == "" || o.Migration == MigrationOutgoing:
-		return false
-	case h.Reason == LauncherSignal:
-		return o.Migration == MigrationNone // nobody moves it again
-	case !h.Leaving:
-		return now >= h.Start.Add(markTimeout)
-	case v.State == VMIPresent && v.UID == r.UID && !v.Marked:
-		return true
-	default:
-		return o.moveFailed(h) && now.Add(moveAgain) > h.Until
-	}
-}
-
-// moveFailed reports whether a migration away from here has ended and left the VM here.
-func (o *observation) moveFailed(h *Hold) bool {
-	return h.Moving && o.Migration == MigrationNone
-}
-
-// holdEnds returns when to look at the hold again without an event.
-func (o *observation) holdEnds(r *Record) Mono {
-	h := &r.Hold
-	switch {
-	case !h.UnderWay():
-		return Never
-	case h.Reason != "" && !h.Leaving:
-		return min(h.Until, h.Start.Add(markTimeout))
-	case o.moveFailed(h) && h.Reason != LauncherSignal:
-		return min(h.Until, max(h.Until.Add(-moveAgain)+1, h.Start))
-	default:
-		return h.Until
-	}
-}
-
 func holdShutdown(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if r.ShuttingDown() {
 		return next()
@@ -189,13 +249,4 @@ func holdShutdown(r *Record, o *observation, _ *Policy, now Mono) (Decision, boo
 		return next()
 	}
 	return Decision{Do: HoldShutdown, Cause: h.Reason, When: h.Start, Hold: h}, true
-}
-
-// hold copies a decided hold into the record. wall is the moment of its start.
-func (r *Record) hold(h Hold, wall time.Time) {
-	if h.StartedAt.IsZero() {
-		h.StartedAt = wall.UTC().Truncate(time.Millisecond)
-	}
-	h.UntilAt = h.StartedAt.Add(h.Until.Sub(h.Start)).Truncate(time.Millisecond)
-	r.Hold = h
 }

@@ -30,7 +30,8 @@ func TestTheLatestMomentOfAHold(t *testing.T) {
 			Created: time.Unix(1, 0), GracePeriod: pod, Deleting: true, DeletionGrace: pod, KillAt: start.Add(pod),
 			Allowance: c.allowance, Reserve: c.reserve, Padding: c.padding,
 		}
-		if got := o.latestHold(&Record{}, &Hold{Reason: PreemptionByScheduler, Start: start}).Sub(start); got != c.want {
+		facts := o.holdFacts(&Record{})
+		if got := facts.latest(&Hold{Reason: PreemptionByScheduler, Start: start}).Sub(start); got != c.want {
 			t.Errorf("%s: %v after the signal, want %v", name, got, c.want)
 		}
 	}
@@ -42,7 +43,8 @@ func TestOnlyAMigrationThatIsKnownToBeOverHasFailed(t *testing.T) {
 	h := Hold{Reason: PreemptionByScheduler, Start: now, Until: now.Add(moveAgain / 2), Leaving: true, Moving: true}
 	for m, want := range map[Migration]bool{MigrationNone: true, MigrationUnknown: false, MigrationOutgoing: false} {
 		o := observation{Migration: m}
-		if got := o.staysHere(&Record{}, &h, now); got != want {
+		facts := o.holdFacts(&Record{})
+		if got := facts.staysHere(&h, now); got != want {
 			t.Errorf("migration %d: it stays here: %v", m, got)
 		}
 	}

@@ -131,7 +131,7 @@ func (v *VM) change(d Decision, now Mono, wall time.Time) {
 			o.BegunBy = o.TriggerID
 		}
 	case HoldShutdown:
-		v.rec.hold(d.Hold, wall.Add(-now.Sub(d.When)))
+		v.rec.Hold = d.Hold.Told(wall.Add(-now.Sub(d.When)))
 	case Shorten:
 		v.rec.shorten(d.When)
 	case DropDryRun:

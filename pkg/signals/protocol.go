@@ -19,6 +19,10 @@ const (
 	// FileTakenTrigger is a trigger that the agent is about to remove, or was when it
 	// died.
 	FileTakenTrigger = ".shutdown.agent"
+	// FileHeld and FileAnswered are the agent's word for a launcher that is no shim: a preStop
+	// hook. It waits for FileAnswered, and then while FileHeld is there.
+	FileHeld     = "held"
+	FileAnswered = "answered"
 )
 
 // MaxSize is how many bytes of a file are read; a longer one is invalid.

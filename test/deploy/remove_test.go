@@ -164,7 +164,7 @@ func unchanged(t *testing.T, api *cluster.API, before string) {
 // agents and their namespace stay. Otherwise VMs would no longer be guarded.
 func TestTakingTheControllerAwayLeavesTheAgents(t *testing.T) {
 	const kept = `jsonpath={range .items[*]}{.kind} {.metadata.name} {.metadata.uid} {.metadata.deletionTimestamp}{"\n"}{end}`
-	for _, dir := range []string{"deploy/controller", "deploy/beside-kubevirt"} {
+	for _, dir := range []string{"deploy/controller", "deploy/beside-kubevirt/controller"} {
 		api := cluster.NewAPI(t)
 		given(t, api, foreignCRD)
 		api.Kubectl(t, "apply", "-k", root+"deploy/daemonset")

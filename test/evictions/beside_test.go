@@ -93,6 +93,10 @@ spec: {taintReplacement: {options: [{key: maint, durationInSeconds: 0}], taintRe
 	kit.Eventually(t, "a second VM has one", func() bool { return stays.migrations() == "NodeTaint " })
 	api.Kubectl(t, "patch", "node", "node-clean", "--type=merge", "-p", `{"spec":{"taints":null}}`)
 	kit.Eventually(t, "it is taken back", func() bool { return stays.migrations() == "" })
+	// No VM was stopped: where nobody answers evictions, none is carried out.
+	if stopped := api.Kubectl(t, "get", "pods", "-o", `jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}`); stopped != "virt-launcher-preempted" {
+		t.Errorf("launchers that end: %s", stopped)
+	}
 	runs.Kill()
 	if log := runs.Log(); strings.Contains(log, "forbidden") {
 		t.Error(log)
@@ -102,7 +106,7 @@ spec: {taintReplacement: {options: [{key: maint, durationInSeconds: 0}], taintRe
 	}
 	for _, what := range []string{
 		"patch vmi", "patch vmi --subresource=status", "update vmi", "patch vmim", "update vmim", "create pdb", "delete pdb", "update pdb",
-		"patch pods", "delete pods", "patch nodes", "get secrets", "update secrets", "patch validatingwebhookconfigurations",
+		"patch pods", "delete pods", "patch nodes", "get secrets", "update secrets", "patch validatingwebhookconfigurations", "patch mutatingwebhookconfigurations",
 	} {
 		args := append([]string{"auth", "can-i", "-n", "default"}, strings.Fields(what)...)
 		if out, err := account.TryKubectl(t.Context(), "", args...); err == nil || !strings.Contains(out+err.Error(), "no") {

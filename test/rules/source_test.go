@@ -175,7 +175,7 @@ func TestNoGlobalState(t *testing.T) {
 		"internal/evacuation.verdicts", "internal/evacuation.gates", "internal/evacuation.disruptionRules", "internal/evacuation.budgetRules", "internal/evacuation.evacuationRules", "internal/evacuation.cancelRules", "internal/evacuation.staleRules",
 		"internal/migration.controllerRules", "internal/migration.sourceRules", "internal/migration.targetRules", "internal/migration.runTimeKeys",
 		"pkg/grace.rules", "pkg/grace.background", "internal/agent.actions", "pkg/grace.sources",
-		"test/cluster.configs",        // embedded files
+		"test/cluster.configs", "test/kubevirt.launcher", // embedded files
 		"pkg/hypervisor/libvirt.loop", // libvirt has one event loop for each process
 	}
 	for _, s := range sources(t) {

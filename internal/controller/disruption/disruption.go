@@ -34,9 +34,8 @@ type Config struct {
 	Events   events.EventRecorder
 	Observer move.Observer
 	Mover    Mover
-	// Unheld means that no agent holds shutdowns. VMs are moved nevertheless, if there is
-	// enough time.
-	Unheld bool
+	// BesideKubeVirt means that KubeVirt marks VMs.
+	BesideKubeVirt bool
 }
 
 // Mover moves a VM away from its node. It fails with move.ErrChanged if the VMI has changed
@@ -137,6 +136,6 @@ func (r *reconciler) gather(ctx context.Context, vmi *kubevirt.VirtualMachineIns
 		return nil, nil //nolint:nilnil // there is none
 	}
 	d := index.DisruptionOf(&v.Pods[at], vmi, v.Strategy)
-	d.Unheld, d.NodeReady = r.Unheld, v.NodeReady
+	d.BesideKubeVirt, d.NodeReady = r.BesideKubeVirt, v.NodeReady
 	return d, nil
 }

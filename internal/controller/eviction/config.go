@@ -102,3 +102,9 @@ func refuse(context.Context, admission.Request) admission.Response {
 func AddLaunchers(mgr ctrl.Manager, cfg Config) {
 	mgr.GetWebhookServer().Register(LauncherPath, &webhook.Admission{Handler: &launchers{cfg}})
 }
+
+// AddHolds registers, in place of the launcher webhook, the one that is for clusters with KubeVirt.
+// It runs in every replica.
+func AddHolds(mgr ctrl.Manager, cfg Config) {
+	mgr.GetWebhookServer().Register(LauncherPath, &webhook.Admission{Handler: &holds{cfg}})
+}

@@ -27,24 +27,9 @@ type launchers struct{ Config }
 func (h *launchers) Handle(ctx context.Context, req admission.Request) admission.Response {
 	ctx, cancel := answerContext(ctx)
 	defer cancel()
-	pod := &corev1.Pod{}
-	if err := json.Unmarshal(req.Object.Raw, pod); err != nil {
-		return admission.Errored(http.StatusBadRequest, fmt.Errorf("the Pod cannot be read: %w", err))
-	}
-	p := facts(pod)
-	if !p.OfVM() || p.VMIUID == "" {
-		h.Meter.Launcher("not_ours")
-		return admission.Allowed("")
-	}
-	vmi, err := h.vmi(ctx, client.ObjectKey{Namespace: req.Namespace, Name: p.VMI})
-	switch {
-	case err != nil:
-		h.Meter.Launcher("failed")
-		h.Log.Warn("a launcher pod is created with the grace period that it has: its VMI cannot be read", "namespace", req.Namespace, "vmi", p.VMI, "err", err)
-		return admission.Allowed("").WithWarnings("vmgrace: the VMI cannot be read, terminationGracePeriodSeconds is left as it is: " + err.Error())
-	case vmi == nil || string(vmi.UID) != p.VMIUID:
-		h.Meter.Launcher("not_ours")
-		return admission.Allowed("")
+	pod, vmi, answer := h.created(ctx, req)
+	if answer != nil {
+		return *answer
 	}
 	set := h.Settings.Get()
 	g := evacuation.GraceFor(vmi, pod.Spec.TerminationGracePeriodSeconds, &set)
@@ -62,6 +47,30 @@ func (h *launchers) Handle(ctx context.Context, req admission.Request) admission
 		response = response.WithWarnings("vmgrace: a launcher pod whose name does not begin with " + kubevirt.LauncherPrefix + " can be evicted without its VM being moved")
 	}
 	return response.WithWarnings(shortProbes(pod, g.Seconds)...)
+}
+
+// created returns the launcher pod that is created and its VMI, or else what is answered.
+func (c *Config) created(ctx context.Context, req admission.Request) (*corev1.Pod, *kubevirt.VirtualMachineInstance, *admission.Response) {
+	pod := &corev1.Pod{}
+	if err := json.Unmarshal(req.Object.Raw, pod); err != nil {
+		return nil, nil, new(admission.Errored(http.StatusBadRequest, fmt.Errorf("the Pod cannot be read: %w", err)))
+	}
+	p := facts(pod)
+	if !p.OfVM() || p.VMIUID == "" {
+		c.Meter.Launcher("not_ours")
+		return nil, nil, new(admission.Allowed(""))
+	}
+	vmi, err := c.vmi(ctx, client.ObjectKey{Namespace: req.Namespace, Name: p.VMI})
+	switch {
+	case err != nil:
+		c.Meter.Launcher("failed")
+		c.Log.Warn("a launcher pod is created with the grace period that it has: its VMI cannot be read", "namespace", req.Namespace, "vmi", p.VMI, "err", err)
+		return nil, nil, new(admission.Allowed("").WithWarnings("vmgrace: the VMI cannot be read, terminationGracePeriodSeconds is left as it is: " + err.Error()))
+	case vmi == nil || string(vmi.UID) != p.VMIUID:
+		c.Meter.Launcher("not_ours")
+		return nil, nil, new(admission.Allowed(""))
+	}
+	return pod, vmi, nil
 }
 
 // shortProbes returns a warning for each container with a probe that gives it less time than

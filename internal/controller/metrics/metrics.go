@@ -33,7 +33,7 @@ func New(r prometheus.Registerer) *Meter {
 		}, []string{"strategy", "verdict"}),
 		launchers: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "vmgrace_launcher_pods_total",
-			Help: "Launcher pods that the webhook saw being created: padded, long_enough, not_ours, failed.",
+			Help: "Launcher pods that the webhook saw being created: padded, long_enough, not_ours, failed; beside KubeVirt held, left.",
 		}, []string{"result"}),
 		invalid: f.NewGauge(prometheus.GaugeOpts{
 			Name: "vmgrace_invalid_settings",

@@ -123,7 +123,9 @@ func (r *reconciler) vm(ctx context.Context, v *kubevirt.VirtualMachineInstance,
 	if err != nil {
 		return vm, nil, err
 	}
-	vm.Marked, vm.Ours = moving, moving && cause == evacuation.CauseNodeTaint
+	// KubeVirt's mark has no cause: it is this controller's if it has asked for one.
+	asked := cause == "" && !r.Conditions && !r.state.VMs[vm.UID].Started.IsZero()
+	vm.Marked, vm.Ours = moving, moving && (asked || cause == evacuation.CauseNodeTaint)
 	if c := v.Condition(kubevirt.NodeTaintReplacing); c != nil && c.Status == kubevirt.ConditionTrue {
 		vm.Replacing = c.LastTransitionTime.Time
 	}

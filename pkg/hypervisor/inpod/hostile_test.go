@@ -14,6 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
+	"github.com/vmgrace/vmgrace/pkg/process"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 	"github.com/vmgrace/vmgrace/test/kit"
@@ -64,7 +65,7 @@ func TestWhichCgroupsAreAPods(t *testing.T) {
 		"4:memory:/kubepods/pod" + pod + "/1f\n2:cpu:/kubepods/pod" + other + "/1f\n": false,
 		"4:memory:/kubepods/pod" + pod + "/1f\n2:cpu:/kubepods\n":                     false,
 	} {
-		if got := isPods([]byte(text), pod); got != want {
+		if got := process.OfPod([]byte(text), pod); got != want {
 			t.Errorf("%q: %v, want %v", text, got, want)
 		}
 	}
@@ -78,7 +79,7 @@ func FuzzWhatTheKernelSaysOfAProcess(f *testing.F) {
 		if err == nil && s.inner == 0 {
 			t.Errorf("%q has no pid", status)
 		}
-		if isPods([]byte(cgroup), pod) && !strings.Contains(cgroup, strings.ReplaceAll(pod, "-", "_")) && !strings.Contains(cgroup, pod) {
+		if process.OfPod([]byte(cgroup), pod) && !strings.Contains(cgroup, strings.ReplaceAll(pod, "-", "_")) && !strings.Contains(cgroup, pod) {
 			t.Errorf("%q is the pod's", cgroup)
 		}
 	})

@@ -185,40 +185,10 @@ func inPod(pid int, pod string) error {
 	if err != nil {
 		return gone("cgroup", pid, err)
 	}
-	if !isPods(text, pod) {
+	if !process.OfPod(text, pod) {
 		return errNotInPod
 	}
 	return nil
-}
-
-// isPods reports whether /proc/PID/cgroup (cgroups(7)) belongs to a process of the pod,
-// with each version of cgroups, each driver of kubelet's and each class of service. In no
-// hierarchy may it be another pod's.
-func isPods(text []byte, pod string) bool {
-	is := false
-	for line := range bytes.Lines(text) {
-		fields := strings.SplitN(strings.TrimSuffix(string(line), "\n"), ":", 3)
-		if len(fields) < 3 {
-			continue
-		}
-		mine, pods := false, false
-		for _, name := range strings.Split(fields[2], "/") {
-			mine = mine || names(name, pod)
-			pods = pods || strings.Contains(name, "kubepods")
-		}
-		if pods && !mine {
-			return false
-		}
-		is = is || mine
-	}
-	return is
-}
-
-// names reports whether a cgroup is the pod's. Kubelet names it pod<UID>, or with systemd
-// kubepods[-<class>]-pod<UID>.slice, where "-" would be a level.
-func names(cgroup, pod string) bool {
-	unit, slice := strings.CutSuffix(cgroup, ".slice")
-	return cgroup == "pod"+pod || slice && strings.HasSuffix(unit, "-pod"+strings.ReplaceAll(pod, "-", "_"))
 }
 
 func path(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }

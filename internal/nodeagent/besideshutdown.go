@@ -1,0 +1,47 @@
+package nodeagent
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/vmgrace/vmgrace/internal/hold"
+	"github.com/vmgrace/vmgrace/internal/kube"
+	"github.com/vmgrace/vmgrace/internal/logind"
+	"github.com/vmgrace/vmgrace/internal/reboot"
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// passShutdownsOn has the node's launchers told of its shutdown, which is delayed for them.
+func (n *besideNode) passShutdownsOn(ctx context.Context) {
+	file := nodeShutdown{n.StateDir, n.boot}
+	cluster := kube.Beside{Source: n.vmis}
+	n.handler = reboot.NewHandler(cluster.HandlerRuns, n.vmis.Report, clock{}, n.log)
+	config := reboot.Config{
+		Inhibitor: &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout, Root: nodeRoot},
+		Node:      reboot.Local{},
+		Launchers: func() ([]hold.Launcher, bool) { return cluster.Launchers(), cluster.Listed() },
+		Longest:   func() time.Duration { return longest(cluster) },
+		Clock:     clock{}, Report: n.vmis.Report, Save: file.keep, Log: n.log,
+		Changed: func(underWay bool) { n.keeper.NodeShutdown(underWay); n.handler.Announced(underWay) },
+	}
+	if n.records.read.Load() { // else the disk hangs
+		config.Begun = file.recall(ctx, n.log)
+	}
+	n.shutdown = reboot.New(config)
+	n.meter.NodeShutdown(n.shutdown.View)
+	n.meter.HandlerRuns(n.handler.Runs)
+}
+
+// longest returns the longest grace period of the node's VMs, 0 without VMs.
+func longest(cluster kube.Beside) time.Duration {
+	all := time.Duration(0)
+	for _, l := range cluster.Launchers() {
+		period, err := grace.ParseSeconds(cluster.VM(l.Namespace, l.VM).Grace)
+		if err != nil && !errors.Is(err, grace.ErrTooLong) {
+			period = hold.DefaultPeriod
+		}
+		all = max(all, period)
+	}
+	return all
+}
