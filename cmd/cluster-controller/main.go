@@ -27,7 +27,7 @@ const (
 // gcPercent is low because nearly all memory is caches, which hardly change: Go's default
 // would allow as much garbage again. With 10 the collection takes half of the processor time in a
 // burst of evictions.
-const gcPercent = 50
+const gcPercent = 25
 
 func main() {
 	debug.SetGCPercent(gcPercent)

@@ -37,16 +37,8 @@ const (
 	unfinished = "unfinished" // migrations
 )
 
-// yes is the value of an index that only some objects have.
+// yes is the value of leaving and unfinished, which only some objects have.
 const yes = "yes"
-
-// only returns the value of an index that has the objects for which is is true.
-func only(is bool) []string {
-	if is {
-		return []string{yes}
-	}
-	return nil
-}
 
 // foreign is byMaker's value of budgets of other owners.
 const foreign = "foreign"
@@ -75,10 +67,17 @@ func Add(ctx context.Context, i client.FieldIndexer) error {
 func AddVMs(ctx context.Context, i client.FieldIndexer) error {
 	return errors.Join(
 		i.IndexField(ctx, &corev1.Pod{}, byCreator, func(o client.Object) []string { return []string{o.GetLabels()[kubevirt.CreatedByLabel]} }),
-		i.IndexField(ctx, &corev1.Pod{}, leaving, func(o client.Object) []string { return only(o.GetDeletionTimestamp() != nil) }),
+		i.IndexField(ctx, &corev1.Pod{}, leaving, func(o client.Object) []string {
+			if o.GetDeletionTimestamp() != nil {
+				return []string{yes}
+			}
+			return nil
+		}),
 		i.IndexField(ctx, &kubevirt.VirtualMachineInstanceMigration{}, unfinished, func(o client.Object) []string {
-			m, ok := o.(*kubevirt.VirtualMachineInstanceMigration)
-			return only(ok && !m.Final())
+			if m, ok := o.(*kubevirt.VirtualMachineInstanceMigration); ok && !m.Final() {
+				return []string{yes}
+			}
+			return nil
 		}),
 		i.IndexField(ctx, &kubevirt.VirtualMachineInstanceMigration{}, byVMI, func(o client.Object) []string {
 			if m, ok := o.(*kubevirt.VirtualMachineInstanceMigration); ok {
@@ -239,16 +238,15 @@ func ForeignBudgets(ctx context.Context, r client.Reader, namespace string) ([]p
 
 // Policy reads the EvacuationPolicy, nil if there is none.
 func Policy(ctx context.Context, r client.Reader) (*v1alpha1.EvacuationPolicy, error) {
-	var all v1alpha1.EvacuationPolicyList // needs only the right to list that the cache needs
-	if err := r.List(ctx, &all); err != nil {
+	policy := &v1alpha1.EvacuationPolicy{}
+	switch err := r.Get(ctx, client.ObjectKey{Name: v1alpha1.Name}, policy); {
+	case apierrors.IsNotFound(err):
+		return nil, nil //nolint:nilnil // there is none
+	case err != nil:
 		return nil, fmt.Errorf("EvacuationPolicy: %w", err)
+	default:
+		return policy, nil
 	}
-	for i := range all.Items {
-		if all.Items[i].Name == v1alpha1.Name {
-			return &all.Items[i], nil
-		}
-	}
-	return nil, nil //nolint:nilnil // there is none
 }
 
 // OfNode returns requests for the VMs of a node.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
-	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
@@ -78,7 +77,7 @@ func (l *Live) Known() error {
 func (l *Live) Now(ctx context.Context, live client.Reader) (evacuation.Settings, error) {
 	now, err := l.read()
 	if err == nil {
-		now, err = now.from(ctx, live)
+		now, err = after(ctx, now.Settings, live)
 	}
 	return now.Settings, err
 }
@@ -112,27 +111,33 @@ type problem struct {
 func (l *Live) read() (reading, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := reading{Settings: l.good}
 	if !l.synced() {
-		return now, ErrUnknown
+		return reading{Settings: l.good}, ErrUnknown
 	}
-	next, err := now.from(context.Background(), l.cache) // a cache that is synced does not wait
+	now, err := after(context.Background(), l.good, l.cache) // a cache that is synced does not wait
 	if err == nil {
-		l.good = next.Settings
+		l.good = now.Settings
 	}
-	return next, err
+	return now, err
 }
 
-// from returns the settings that the objects of r give, after those of now: those stay in force in place
-// of invalid ones, and after an error.
-func (now reading) from(ctx context.Context, r client.Reader) (reading, error) {
+// after returns the settings that objects give, after those of last: these stay in force in place of
+// invalid ones, and after an error.
+func after(ctx context.Context, last evacuation.Settings, objects client.Reader) (reading, error) {
+	now := reading{Settings: last}
 	var all kubevirt.KubeVirtList
-	if err := r.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
+	if err := objects.List(ctx, &all, client.UnsafeDisableDeepCopy); err != nil {
 		return now, fmt.Errorf("settings: %w", err)
 	}
-	policy, err := index.Policy(ctx, r)
-	if err != nil {
+	var policies v1alpha1.EvacuationPolicyList // a list needs only the right that the cache needs
+	if err := objects.List(ctx, &policies); err != nil {
 		return now, fmt.Errorf("settings: %w", err)
+	}
+	var policy *v1alpha1.EvacuationPolicy
+	for i := range policies.Items {
+		if policies.Items[i].Name == v1alpha1.Name {
+			policy = &policies.Items[i]
+		}
 	}
 	counts, others := evacuation.Oldest(all.Items)
 	next, invalid := now.WithKubeVirt(counts)
