@@ -151,9 +151,13 @@ test-kubernetes: deps race k8s csi images helm ## what asks a real API server, m
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s csi images previous helm ## all of it in a cluster of two nodes: 20 minutes
+e2e: deps k8s csi images helm ## all of it in a cluster of two nodes: 20 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 	go test -v -tags $(TAGS) -count=1 -timeout 10m $(if $(SUDO),-exec "$(SUDO)") ./test/besidekubevirt
+
+.PHONY: upgrade
+upgrade: deps k8s csi images previous ## from the last release to this version and back, in a cluster of two nodes: 3 minutes
+	go test -v -tags $(TAGS),nightly -count=1 -timeout 15m -run "^TestAnUpgrade" $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -p 2, -parallel 4: most of it waits.

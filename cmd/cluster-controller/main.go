@@ -25,9 +25,8 @@ const (
 )
 
 // gcPercent is low because nearly all memory is caches, which hardly change: Go's default
-// would allow as much garbage again. With 10 the collection takes half of the processor time in a
-// burst of evictions.
-const gcPercent = 25
+// would allow as much garbage again.
+const gcPercent = 10
 
 func main() {
 	debug.SetGCPercent(gcPercent)

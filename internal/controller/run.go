@@ -34,8 +34,8 @@ const (
 	leaseName = "vmgrace-cluster-controller"
 	// shutdownTimeout is the time after --shutdown-delay for answers under way.
 	shutdownTimeout = 9 * time.Second
-	// retryPeriod is how often the Lease is renewed, and at least half as often looked at by the other
-	// replicas: one of them leads at most 2.2 s after its end, with the library's 2 s 9 s.
+	// retryPeriod is how often the Lease is renewed, and looked at by the other replicas: they see
+	// its last renewal late, and its end. The library's 2 s would add several seconds.
 	retryPeriod = 500 * time.Millisecond
 	// off is the address that keeps controller-runtime from listening.
 	off = "0"
