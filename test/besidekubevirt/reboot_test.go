@@ -36,7 +36,7 @@ func TestANodeGoesDownAfterKubeVirtsGuests(t *testing.T) {
 		t.Errorf("the node went down %v after the announcement; a guest had %v", took, grace)
 	}
 	for _, v := range all {
-		v.gone(v.pod)
+		node.Eventually(t, soon, func() bool { return v.get("{.status.phase}") == "Failed" }, "KubeVirt does not see the end of %s", v.name)
 	}
 }
 
