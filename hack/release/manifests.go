@@ -13,18 +13,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// manifestDirs are the files of manifests, and the directories of deploy that each is
+// manifestDirs are the files of manifests, and the directory of deploy that each is
 // made of. KubeVirt's CRDs are in a file of their own: whoever deletes those deletes all VMs.
-var manifestDirs = map[string][]string{
-	"vmgrace.yaml":                 {"."},
-	"vmgrace-crds.yaml":            {"crds"},
-	"vmgrace-beside-kubevirt.yaml": {"daemonset", "beside-kubevirt"},
+var manifestDirs = map[string]string{
+	"vmgrace.yaml":                 ".",
+	"vmgrace-crds.yaml":            "crds",
+	"vmgrace-beside-kubevirt.yaml": "beside-kubevirt",
 }
 
 // manifests are what kubectl apply -k makes, with the images of this version.
 func (r release) manifests(context.Context) (files, boms []file, err error) {
-	for name, dirs := range manifestDirs {
-		data, err := r.kustomize(dirs)
+	for name, dir := range manifestDirs {
+		data, err := r.kustomize(dir)
 		if err != nil {
 			return nil, nil, fmt.Errorf("making %s: %w", name, err)
 		}
@@ -33,14 +33,14 @@ func (r release) manifests(context.Context) (files, boms []file, err error) {
 	return files, nil, nil
 }
 
-// kustomize builds directories of deploy.
-func (r release) kustomize(dirs []string) ([]byte, error) {
+// kustomize builds a directory of deploy.
+func (r release) kustomize(dir string) ([]byte, error) {
 	overlay, err := os.MkdirTemp("", "release")
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(overlay) //nolint:errcheck // what is left of it harms nobody
-	text, err := r.overlay(overlay, dirs)
+	text, err := r.overlay(overlay, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (r release) kustomize(dirs []string) ([]byte, error) {
 }
 
 // overlay is a kustomization in a directory outside of the tree.
-func (r release) overlay(in string, dirs []string) (string, error) {
+func (r release) overlay(in, dir string) (string, error) {
 	in, err := filepath.EvalSymlinks(in)
 	if err != nil {
 		return "", err
@@ -83,15 +83,11 @@ func (r release) overlay(in string, dirs []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text := "resources:\n"
-	for _, dir := range dirs {
-		path, err := filepath.Rel(in, filepath.Join(deploy, dir))
-		if err != nil {
-			return "", err
-		}
-		text += "- " + path + "\n"
+	path, err := filepath.Rel(in, filepath.Join(deploy, dir))
+	if err != nil {
+		return "", err
 	}
-	text += "images:\n"
+	text := "resources:\n- " + path + "\nimages:\n"
 	for _, name := range []string{"node-agent", "cluster-controller"} {
 		text += fmt.Sprintf("- {name: %s/%s, newTag: %s}\n", registry, name, r.version)
 	}
