@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/podstatus"
+	"github.com/vmgrace/vmgrace/internal/vmdrain"
 )
 
 // preempted has a marked VM of KubeVirt's whose launcher is preempted: the VMI names the target,
@@ -50,5 +52,15 @@ func TestADeletedVMOfKubeVirtIsNotHeld(t *testing.T) {
 	o.VMIs[0].DeletionTimestamp = &metav1.Time{Time: noon()}
 	if got := VMs(o, noon())[0].Phase; got != phaseTerminating {
 		t.Errorf("the phase is %q", got)
+	}
+}
+
+func TestAMoveWithoutAKnownTargetNamesNone(t *testing.T) {
+	out := &bytes.Buffer{}
+	m := &preempted().Migrations[0]
+	m.Status.Phase = kubevirt.MigrationSucceeded
+	s := &session{Streams: Streams{Output: vmdrain.Output{Out: out}}}
+	if err := s.ended(m); err != nil || out.String() != "vmi/vm moved\n" {
+		t.Errorf("%q, %v", out, err)
 	}
 }
