@@ -64,3 +64,11 @@ func TestAMoveWithoutAKnownTargetNamesNone(t *testing.T) {
 		t.Errorf("%q, %v", out, err)
 	}
 }
+
+func TestALauncherThatNothingMovesIsNotHeld(t *testing.T) {
+	o := preempted()
+	o.VMIs[0].Status.EvacuationNodeName, o.Migrations = "", nil
+	if got := VMs(o, noon())[0].Phase; got != phaseTerminating {
+		t.Errorf("the phase is %q", got)
+	}
+}
