@@ -121,6 +121,10 @@ func describe(v *kubevirt.VirtualMachineInstance, launcher *corev1.Pod, m *kubev
 	}
 	if m != nil {
 		d.Migration = migrationOf(m)
+		// KubeVirt writes the target of a migration under way into the VMI alone.
+		if st := v.Status.MigrationState; st != nil && m.UID != "" && st.MigrationUID == string(m.UID) {
+			d.Migration.Target = cmp.Or(st.TargetNode, d.Migration.Target)
+		}
 	}
 	if v.DeletionTimestamp != nil {
 		d.Phase, d.Cause = phaseTerminating, "VMIDeleted"
@@ -136,6 +140,9 @@ func (d *VM) addLauncher(p *corev1.Pod, now time.Time) {
 	d.Launcher = p.Name
 	if p.DeletionTimestamp != nil {
 		d.Phase = phaseTerminating
+		if cause := heldFor(p); cause != "" && d.Cause == "" && (d.Mark != nil || d.Migration != nil) {
+			d.Phase, d.Cause = podstatus.Held, cause
+		}
 	}
 	for i := range p.Status.Conditions {
 		c := &p.Status.Conditions[i]
@@ -147,6 +154,18 @@ func (d *VM) addLauncher(p *corev1.Pod, now time.Time) {
 		d.GracePeriodSeconds = &s.GracePeriodSeconds
 		d.RemainingSeconds = new(int64(max(s.Deadline.Sub(now), 0).Round(time.Second) / time.Second))
 	}
+}
+
+// heldFor returns the reason of a launcher's disruption if its shutdown is held for that, or "".
+func heldFor(p *corev1.Pod) string {
+	for i := range p.Status.Conditions {
+		c := &p.Status.Conditions[i]
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			slices.Contains(strings.Split(p.Annotations[evacuation.HoldForAnnotation], ","), c.Reason) {
+			return c.Reason
+		}
+	}
+	return ""
 }
 
 // ofPod describes a VM without a VMI.

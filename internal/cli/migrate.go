@@ -234,6 +234,10 @@ func (s *session) ended(m *kubevirt.VirtualMachineInstanceMigration) error {
 		}
 		return fmt.Errorf("migration %s has failed: %s", m.Name, terminal.Line(reason))
 	}
+	if target == "" {
+		s.say("vmi/%s moved", m.Spec.VMIName)
+		return nil
+	}
 	s.say("vmi/%s moved to %s", m.Spec.VMIName, target)
 	return nil
 }
