@@ -30,7 +30,7 @@ import (
 // maxLabel is the maximum length of a label value, and so of a node's name here.
 const maxLabel = 63
 
-// Config configures a Source. All fields but Kubeconfig are required.
+// Config configures a Source. All fields but Kubeconfig and Moves are required.
 type Config struct {
 	// Kubeconfig is a file; empty means the service account of the pod.
 	Kubeconfig string
@@ -42,6 +42,9 @@ type Config struct {
 	// or Pods may have changed. After the first list of VMIs it is called with empty
 	// strings: any result may have changed. It must not block.
 	Changed func(namespace, name string)
+	// Moves is called like Changed when what KubeVirt says of a VMI's move has changed. Nil
+	// means that nobody is woken: only Beside reads it.
+	Moves func(namespace, name string)
 }
 
 // Source keeps the VMIs and launcher pods of this node in memory. Its methods may be
@@ -58,6 +61,7 @@ type Source struct {
 	node       string
 	now        func() grace.Mono
 	changed    func(namespace, name string)
+	moves      func(namespace, name string)
 	log        *slog.Logger
 	// marked wakes decideDeletions.
 	marked chan struct{}
@@ -66,7 +70,7 @@ type Source struct {
 // New returns a Source that is not open yet.
 func New(cfg Config) *Source {
 	s := &Source{
-		kubeconfig: cfg.Kubeconfig, node: cfg.Node, now: cfg.Now, changed: cfg.Changed, log: cfg.Log,
+		kubeconfig: cfg.Kubeconfig, node: cfg.Node, now: cfg.Now, changed: cfg.Changed, moves: cfg.Moves, log: cfg.Log,
 		health: newHealth(cfg.Log, cfg.Now, vmis(), pods(), crds()),
 		outbox: newOutbox(cfg.Log),
 		marked: make(chan struct{}, 1),
@@ -125,9 +129,12 @@ func (s *Source) vmiChanged(was, is vmi) {
 	if is.undecided() {
 		wake(s.marked)
 	}
-	if was.VMI != is.VMI || was.beside != is.beside || was == is {
-		name := cmp.Or(is.name, was.name)
+	name := cmp.Or(is.name, was.name)
+	switch {
+	case was.VMI != is.VMI || was == is:
 		s.changed(name.namespace, name.name)
+	case was.beside != is.beside && s.moves != nil:
+		s.moves(name.namespace, name.name)
 	}
 }
 

@@ -106,7 +106,9 @@ func (o *Options) beside(ctx context.Context, stderr *logwriter.Writer) (*beside
 		return nil, err
 	}
 	n.records = records
-	n.vmis = o.vmis(func(namespace, name string) { n.keeper.ClusterChanged(namespace, name) }, n.log)
+	changed := func(namespace, name string) { n.keeper.ClusterChanged(namespace, name) }
+	kube.SilenceLibraries()
+	n.vmis = kube.New(kube.Config{Kubeconfig: o.Kubeconfig, Node: o.NodeName, Log: n.log, Now: clock{}.Now, Changed: changed, Moves: changed})
 	n.watcher = watch.New(logs.Limited(n.log), func(uid string) { n.keeper.LauncherChanged(uid) })
 	n.keeper = hold.New(hold.Config{
 		BootID: boot, Cluster: kube.Beside{Source: n.vmis}, Records: records, Clock: clock{}, Log: n.log,
