@@ -63,10 +63,12 @@ finished() {
 }
 
 install_tools() {
-	command -v buildah >/dev/null && command -v debootstrap >/dev/null && return
-	echo "images: installing buildah and debootstrap" >&2
+	# -P: there is a function buildah. Debian's users have no sbin in their PATH.
+	PATH=$PATH:/usr/sbin:/sbin
+	type -P buildah >/dev/null && type -P debootstrap >/dev/null && type -P wget >/dev/null && return
+	echo "images: installing buildah, debootstrap and wget" >&2
 	# A keyring of Debian's, for the machine that is an Ubuntu.
-	local packages=(buildah debootstrap debian-archive-keyring)
+	local packages=(buildah debootstrap debian-archive-keyring wget)
 	apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@" >&2; }
 	apt install --no-install-recommends "${packages[@]}" || { apt update && apt install --no-install-recommends "${packages[@]}"; }
 }
