@@ -47,7 +47,10 @@ func picture(charts []chart, file string) error {
 	tiles := draw.Tiles{Rows: rows, Cols: columns, PadX: 4 * vg.Millimeter, PadY: 4 * vg.Millimeter, PadRight: 4 * vg.Millimeter}
 	for i, c := range charts {
 		p := plot.New()
-		p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.title, "s", c.unit
+		p.Title.Text, p.X.Label.Text = c.title, "s"
+		if c.unit != "short" { // Grafana's word for a number
+			p.Y.Label.Text = c.unit
+		}
 		p.Y.Min, p.Legend.Top = 0, true
 		for j, l := range c.lines {
 			drawn, err := plotter.NewLine(l.points)
@@ -58,7 +61,10 @@ func picture(charts []chart, file string) error {
 			p.Add(drawn)
 			p.Legend.Add(l.name, drawn)
 		}
-		p.X.Min, p.Y.Max = 0, max(p.Y.Max, 1e-4)*1.7 // room for the legend
+		if p.Y.Max == 0 {
+			p.Y.Max = 1
+		}
+		p.X.Min, p.Y.Max = 0, p.Y.Max*1.7 // room for the legend
 		p.Draw(tiles.At(draw.New(img), i%columns, i/columns))
 	}
 	f, err := os.Create(file)
