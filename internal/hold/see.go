@@ -70,6 +70,7 @@ func (l *launcher) facts(now grace.Mono) *facts {
 	f.Marked = l.migrates || mine && l.vm.Marked
 	f.Unmarked = mine && l.vm.State == grace.VMIPresent && !f.Marked
 	if l.inherited && l.pod.Deleting {
+		f.ListedBy = f.SignalledAt.Add(reasonTimeout) // the VMI may be shown after the pod
 		f.SignalledAt = min(f.SignalledAt, now.Add(-max(0, l.k.cfg.Clock.Wall().Sub(l.pod.DeletedAt))))
 		f.KillAt = min(f.KillAt, f.SignalledAt.Add(l.pod.DeletionGrace))
 	}
