@@ -68,6 +68,34 @@ func TestWhatCannotBeFoundOutLetsGoBeforeTheHookGoesOn(t *testing.T) {
 	}
 }
 
+// Given a disk that hangs, and an API server that is slow when the last question is asked.
+func TestTheLastAnswerComesWhileTheHookWaits(t *testing.T) {
+	given(t, func(r *rig) {
+		answers := make(chan struct{})
+		defer close(answers)
+		r.change(func() { r.disk = func() { <-answers } })
+		r.signal()
+		r.after(1100 * time.Millisecond)
+		live := r.deleted(r.shown[0], grace.PreemptionByScheduler)
+		r.change(func() { r.live, r.slow = &live, askTimeout-time.Millisecond })
+		r.after(899 * time.Millisecond)
+		r.want("before 2 s", false, true)
+	})
+}
+
+// Given an API server that is silent about a VMI that is not shown any more. The guest's grace
+// period waits for no answer.
+func TestNoQuestionDelaysTheEndOfAHold(t *testing.T) {
+	given(t, func(r *rig) {
+		r.preempted(true)
+		r.api(func() { r.vm, r.down = VM{VMI: grace.VMI{State: grace.VMIAbsent}}, true })
+		r.after(2*time.Minute - time.Nanosecond)
+		r.want("just before", true, true)
+		r.after(time.Nanosecond)
+		r.wantEnd(TimeIsOver)
+	})
+}
+
 func TestALauncherIsHeldUntilItsVMHasLeft(t *testing.T) {
 	for name, leave := range map[string]func(r *rig){
 		"it is shown elsewhere": func(r *rig) { r.vm.Left = true },

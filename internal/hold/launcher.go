@@ -120,7 +120,7 @@ func (l *launcher) act(ctx context.Context, f *facts, now grace.Mono) (again gra
 	switch d.do {
 	case askPod:
 		if l.podAsked == 0 || now >= l.podAsked.Add(askInterval) {
-			l.askPod(ctx)
+			l.askPod(ctx, d.again)
 			return l.k.cfg.Clock.Now()
 		}
 		return min(d.again, l.podAsked.Add(askInterval))
