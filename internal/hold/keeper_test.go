@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
 func TestADeletionThatIsNobodysMoveIsAnsweredAtOnce(t *testing.T) {
@@ -225,6 +226,25 @@ func TestTheNodesShutdownEndsAHold(t *testing.T) {
 		r.keeper.NodeShutdown(true)
 		r.after(0)
 		r.wantEnd(NodeShutdown)
+	})
+}
+
+// Given a launcher whose directory kubelet has removed, and whose pod is still shown. Then nothing
+// is written again and again, and the hold ends as ever.
+func TestALauncherThatIsGoneBeforeItsPod(t *testing.T) {
+	given(t, func(r *rig) {
+		r.preempted(true)
+		r.api(func() { r.vm.Moving = true })
+		writes := 0
+		r.api(func() { r.dir, r.disk = watch.HoldView{}, func() { writes++ } })
+		r.after(30 * time.Second)
+		if writes > 0 {
+			t.Errorf("%d writes", writes)
+		}
+		r.api(func() { r.vm.Left = true })
+		if len(r.ended) != 1 || r.ended[0] != Moved || len(r.records) != 0 {
+			t.Errorf("ended %v, records %v", r.ended, r.records)
+		}
 	})
 }
 

@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"testing"
@@ -224,6 +225,9 @@ func (r *rig) Release() error { return r.answer(false) }
 func (r *rig) answer(held bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.dir.Present {
+		return fs.ErrNotExist
+	}
 	if r.refuses > 0 {
 		r.refuses--
 		return errors.New("no space left on device")
