@@ -70,8 +70,8 @@ func (f *facts) holds(h *grace.Hold) decision {
 	}
 }
 
-// waits reports whether the launcher waits until it is let go.
-func (f *facts) waits() bool { return f.view.Held && f.view.Answered }
+// waits reports whether the launcher waits until it is let go, or is gone with its directory.
+func (f *facts) waits() bool { return !f.view.Present || f.view.Held && f.view.Answered }
 
 // outcome returns why h is over.
 func (f *facts) outcome(h *grace.Hold, now grace.Mono) Outcome {

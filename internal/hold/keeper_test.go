@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
 func TestADeletionThatIsNobodysMoveIsAnsweredAtOnce(t *testing.T) {
@@ -66,6 +67,34 @@ func TestWhatCannotBeFoundOutLetsGoBeforeTheHookGoesOn(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Given a disk that hangs, and an API server that is slow when the last question is asked.
+func TestTheLastAnswerComesWhileTheHookWaits(t *testing.T) {
+	given(t, func(r *rig) {
+		answers := make(chan struct{})
+		defer close(answers)
+		r.change(func() { r.disk = func() { <-answers } })
+		r.signal()
+		r.after(1100 * time.Millisecond)
+		live := r.deleted(r.shown[0], grace.PreemptionByScheduler)
+		r.change(func() { r.live, r.slow = &live, askTimeout-time.Millisecond })
+		r.after(899 * time.Millisecond)
+		r.want("before 2 s", false, true)
+	})
+}
+
+// Given an API server that is silent about a VMI that is not shown any more. The guest's grace
+// period waits for no answer.
+func TestNoQuestionDelaysTheEndOfAHold(t *testing.T) {
+	given(t, func(r *rig) {
+		r.preempted(true)
+		r.api(func() { r.vm, r.down = VM{VMI: grace.VMI{State: grace.VMIAbsent}}, true })
+		r.after(2*time.Minute - time.Nanosecond)
+		r.want("just before", true, true)
+		r.after(time.Nanosecond)
+		r.wantEnd(TimeIsOver)
+	})
 }
 
 func TestALauncherIsHeldUntilItsVMHasLeft(t *testing.T) {
@@ -197,6 +226,25 @@ func TestTheNodesShutdownEndsAHold(t *testing.T) {
 		r.keeper.NodeShutdown(true)
 		r.after(0)
 		r.wantEnd(NodeShutdown)
+	})
+}
+
+// Given a launcher whose directory kubelet has removed, and whose pod is still shown. Then nothing
+// is written again and again, and the hold ends as ever.
+func TestALauncherThatIsGoneBeforeItsPod(t *testing.T) {
+	given(t, func(r *rig) {
+		r.preempted(true)
+		r.api(func() { r.vm.Moving = true })
+		writes := 0
+		r.api(func() { r.dir, r.disk = watch.HoldView{}, func() { writes++ } })
+		r.after(30 * time.Second)
+		if writes > 0 {
+			t.Errorf("%d writes", writes)
+		}
+		r.api(func() { r.vm.Left = true })
+		if len(r.ended) != 1 || r.ended[0] != Moved || len(r.records) != 0 {
+			t.Errorf("ended %v, records %v", r.ended, r.records)
+		}
 	})
 }
 

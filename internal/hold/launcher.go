@@ -2,6 +2,8 @@ package hold
 
 import (
 	"context"
+	"errors"
+	"io/fs"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -120,7 +122,7 @@ func (l *launcher) act(ctx context.Context, f *facts, now grace.Mono) (again gra
 	switch d.do {
 	case askPod:
 		if l.podAsked == 0 || now >= l.podAsked.Add(askInterval) {
-			l.askPod(ctx)
+			l.askPod(ctx, d.again)
 			return l.k.cfg.Clock.Now()
 		}
 		return min(d.again, l.podAsked.Add(askInterval))
@@ -172,7 +174,7 @@ func (l *launcher) hold(ctx context.Context, h grace.Hold, f *facts) error {
 
 // letGo has the launcher go on.
 func (l *launcher) letGo(ctx context.Context, how Outcome) error {
-	if err := l.dir.Release(); err != nil {
+	if err := l.dir.Release(); err != nil && !errors.Is(err, fs.ErrNotExist) { // else nobody waits there
 		return err
 	}
 	if l.rec.Hold.UnderWay() {

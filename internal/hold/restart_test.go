@@ -42,6 +42,26 @@ func TestAHoldSurvivesTheAgent(t *testing.T) {
 	}
 }
 
+// A new agent without the record lists the pods before the VMIs.
+func TestAHoldWithoutARecordSurvivesAVMIThatIsShownLater(t *testing.T) {
+	given(t, func(r *rig) {
+		r.preempted(true)
+		r.after(time.Minute)
+		r.stop()
+		vm := r.vm
+		vm.Moving = true
+		r.change(func() { clear(r.records); r.vm = VM{} })
+		r.start()
+		r.after(time.Second)
+		r.want("the pods are listed", true, true)
+		r.api(func() { r.vm = vm })
+		r.after(59*time.Second - time.Nanosecond)
+		r.want("just before", true, true)
+		r.after(time.Nanosecond)
+		r.wantEnd(TimeIsOver)
+	})
+}
+
 // An agent dies between the two steps of letting go.
 func TestALauncherThatWasLetGoIsNotHeldAgain(t *testing.T) {
 	given(t, func(r *rig) {

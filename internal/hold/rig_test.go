@@ -3,6 +3,7 @@ package hold
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"sync"
 	"testing"
@@ -39,6 +40,7 @@ type rig struct {
 	fate    grace.Fate
 	moves   bool
 	down    bool
+	slow    time.Duration // its answers about pods
 	events  []agent.Event
 	ended   []Outcome
 	dir     watch.HoldView
@@ -170,8 +172,13 @@ func (r *rig) VM(string, string) VM {
 
 func (r *rig) Launcher(ctx context.Context, _, _ string) (Launcher, error) {
 	r.mu.Lock()
-	down, live := r.down, r.live
+	down, live, slow := r.down, r.live, r.slow
 	r.mu.Unlock()
+	select {
+	case <-time.After(slow):
+	case <-ctx.Done():
+		return Launcher{}, ctx.Err()
+	}
 	switch {
 	case down:
 		<-ctx.Done()
@@ -192,10 +199,13 @@ func (r *rig) Moves(context.Context, string, string) (bool, error) {
 	return r.moves, nil
 }
 
-func (r *rig) Confirm(context.Context, string, string, string, time.Time) (grace.Fate, error) {
+func (r *rig) Confirm(ctx context.Context, _, _, _ string, _ time.Time) (grace.Fate, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.down {
+		r.mu.Unlock()
+		<-ctx.Done()
+		r.mu.Lock()
 		return grace.FateUnknown, errDown
 	}
 	return r.fate, nil
@@ -215,6 +225,9 @@ func (r *rig) Release() error { return r.answer(false) }
 func (r *rig) answer(held bool) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.dir.Present {
+		return fs.ErrNotExist
+	}
 	if r.refuses > 0 {
 		r.refuses--
 		return errors.New("no space left on device")

@@ -70,17 +70,19 @@ func (l *launcher) facts(now grace.Mono) *facts {
 	f.Marked = l.migrates || mine && l.vm.Marked
 	f.Unmarked = mine && l.vm.State == grace.VMIPresent && !f.Marked
 	if l.inherited && l.pod.Deleting {
+		f.ListedBy = f.SignalledAt.Add(reasonTimeout) // the VMI may be shown after the pod
 		f.SignalledAt = min(f.SignalledAt, now.Add(-max(0, l.k.cfg.Clock.Wall().Sub(l.pod.DeletedAt))))
 		f.KillAt = min(f.KillAt, f.SignalledAt.Add(l.pod.DeletionGrace))
 	}
 	return f
 }
 
-// askPod asks the API server for the pod: its watch may be later than kubelet's.
-func (l *launcher) askPod(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
+// askPod asks the API server for the pod: its watch may be later than kubelet's. The answer is
+// due at a moment: the hook does not wait for a later one.
+func (l *launcher) askPod(ctx context.Context, by grace.Mono) {
 	l.podAsked = l.k.cfg.Clock.Now()
+	ctx, cancel := context.WithTimeout(ctx, min(askTimeout, by.Sub(l.podAsked)))
+	defer cancel()
 	if l.pod.Name == "" {
 		return
 	}
@@ -93,10 +95,19 @@ func (l *launcher) askPod(ctx context.Context) {
 	}
 }
 
+// moveContext is for a question about the VM: none delays the end of the hold.
+func (l *launcher) moveContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	within := moveTimeout
+	if h := &l.rec.Hold; h.UnderWay() {
+		within = min(within, h.Until.Sub(l.k.cfg.Clock.Now()))
+	}
+	return context.WithTimeout(ctx, within)
+}
+
 // askMove asks the API server for a migration that the VMI does not show yet. Without an answer
 // there is none.
 func (l *launcher) askMove(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, moveTimeout)
+	ctx, cancel := l.moveContext(ctx)
 	defer cancel()
 	l.moveAsked = l.k.cfg.Clock.Now()
 	migrates, err := l.k.cfg.Cluster.Moves(ctx, l.rec.Namespace, l.rec.Name)
@@ -122,7 +133,7 @@ func (l *launcher) askFate(ctx context.Context) {
 		return
 	}
 	l.fateAsked = now
-	ctx, cancel := context.WithTimeout(ctx, moveTimeout)
+	ctx, cancel := l.moveContext(ctx)
 	defer cancel()
 	fate, err := l.k.cfg.Cluster.Confirm(ctx, l.rec.Namespace, l.rec.Name, l.rec.UID, l.rec.VMICreated)
 	switch {

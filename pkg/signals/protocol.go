@@ -20,7 +20,8 @@ const (
 	// died.
 	FileTakenTrigger = ".shutdown.agent"
 	// FileHeld and FileAnswered are the agent's word for a launcher that is no shim: a preStop
-	// hook. It waits for FileAnswered, and then while FileHeld is there.
+	// hook. It waits for FileAnswered, and then while FileHeld is there. It makes FileAnswered
+	// itself when no agent does.
 	FileHeld     = "held"
 	FileAnswered = "answered"
 )

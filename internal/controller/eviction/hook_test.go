@@ -111,7 +111,7 @@ func there(dir, name string) bool {
 }
 
 // Given no agent, then the hook has made the trigger, and gives an agent 2 s before the launcher
-// is signalled.
+// is signalled. It leaves the answer, so that an agent that comes later holds nothing.
 func TestWithoutAnAgentTheHookGoesOn(t *testing.T) {
 	inEachShell(t, shells, func(s shell) {
 		dir := s.TempDir()
@@ -120,7 +120,7 @@ func TestWithoutAnAgentTheHookGoesOn(t *testing.T) {
 		if took := time.Since(began); took < 2*time.Second {
 			s.Errorf("it took %v", took)
 		}
-		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "shutdown" {
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 2 || left[0].Name() != "answered" || left[1].Name() != "shutdown" {
 			s.Errorf("it leaves %v, %v", left, err)
 		}
 	})
@@ -130,6 +130,16 @@ func TestWithoutAnAgentTheHookGoesOn(t *testing.T) {
 		}
 		if naps := s.naps(s.hook(s.TempDir()), s.noting("case $1 in *.*) exit 1 ;; esac")); !maps.Equal(naps, map[string]int{"1": 2}) {
 			s.Errorf("with a sleep that takes whole seconds alone it sleeps %v", naps)
+		}
+	})
+}
+
+// Given an agent that has died between the two files of a hold. Then the hook waits for the next
+// agent, which has the record.
+func TestAHoldWhoseAnswerIsMissingIsKept(t *testing.T) {
+	inEachShell(t, shells[:3], func(s shell) {
+		if naps := s.naps(s.hook(s.with(s.TempDir(), "held")), s.noting("")); !maps.Equal(naps, map[string]int{"0.1": 20, "0.5": 4}) {
+			s.Errorf("it sleeps %v", naps)
 		}
 	})
 }
