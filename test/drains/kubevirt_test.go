@@ -42,7 +42,7 @@ metadata: {name: node-b, labels: {kubernetes.io/hostname: host-b}}
 ---
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
-metadata: {name: moving, namespace: default, uid: 11111111-1111-1111-1111-111111111111, labels: {kubevirt.io/nodeName: node-a}, finalizers: [foregroundDeleteVirtualMachine]}
+metadata: {name: moving, namespace: default, labels: {kubevirt.io/nodeName: node-a}, finalizers: [foregroundDeleteVirtualMachine]}
 spec: {evictionStrategy: LiveMigrate, terminationGracePeriodSeconds: 180, domain: {devices: {}}}
 status:
   phase: Running
@@ -54,7 +54,7 @@ status:
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata: {name: local, namespace: default, labels: {kubevirt.io/nodeName: node-a}, finalizers: [foregroundDeleteVirtualMachine]}
-spec: {evictionStrategy: LiveMigrateIfPossible, terminationGracePeriodSeconds: 30, domain: {devices: {}}}
+spec: {evictionStrategy: LiveMigrate, terminationGracePeriodSeconds: 30, domain: {devices: {}}}
 status:
   phase: Running
   nodeName: node-a
@@ -103,16 +103,26 @@ func (k *withKubeVirt) front(api *httputil.ReverseProxy) http.Handler {
 			}
 		case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods/virt-launcher-moving/eviction"):
 			k.evicted.Add(1)
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusTooManyRequests)
-			kit.Must(k.t, json.NewEncoder(w).Encode(metav1.Status{
-				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
-				Message: `admission webhook "virt-launcher-eviction-interceptor.kubevirt.io" denied the request: Eviction triggered evacuation of VMI "default/moving"`,
-			}))
+			k.deny(w, `Eviction triggered evacuation of VMI "default/moving"`)
+		case r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods/virt-launcher-local/eviction"):
+			k.deny(w, "VMI local is configured with an eviction strategy but is not live-migratable")
 		default:
 			api.ServeHTTP(w, r)
 		}
 	})
+}
+
+// deny answers an eviction as KubeVirt's webhook does.
+func (k *withKubeVirt) deny(w http.ResponseWriter, why string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusTooManyRequests)
+	err := json.NewEncoder(w).Encode(metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure, Code: http.StatusTooManyRequests, Reason: metav1.StatusReasonTooManyRequests,
+		Message: `admission webhook "virt-launcher-eviction-interceptor.kubevirt.io" denied the request: ` + why,
+	})
+	if err != nil {
+		k.t.Error(err)
+	}
 }
 
 // vmgrace runs kubectl vmgrace.
@@ -135,7 +145,8 @@ func TestKubeVirtsVMsAreShownAndHandledAsOurOwn(t *testing.T) {
 	why.said("moving", "local", "PVC data is not shared")
 
 	// A drain waits for the move, and ends with the source's launcher.
-	drain := k.vmgrace("drain", "node-a", "--pod-selector=kubevirt.io/created-by=11111111-1111-1111-1111-111111111111")
+	uid := k.Kubectl(t, "get", "vmi", "moving", "-o", "jsonpath={.metadata.uid}")
+	drain := k.vmgrace("drain", "node-a", "--pod-selector=kubevirt.io/created-by="+uid)
 	drain.says("Moving")
 	k.Kubectl(t, "delete", "pod", "virt-launcher-moving", "--force", "--grace-period=0")
 	drain.ends(0)
