@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -25,6 +26,7 @@ type holds struct{ Config }
 // Names of KubeVirt's container with the guest, and of the launcher directory's volume.
 const (
 	guestContainer  = "compute"
+	fsContainers    = "virtiofs-" // the prefix of those that serve the guest file systems
 	launcherVolume  = "vmgrace"
 	reasonNotHeld   = "LauncherNotHeld"
 	launcherDirSize = 1 << 20
@@ -96,31 +98,46 @@ func obstacle(pod *corev1.Pod, at int) string {
 	}
 }
 
-// heldPatch returns what a launcher pod needs whose container at an index has the guest.
+// heldPatch returns what a launcher pod needs whose container at an index has the guest. The
+// file systems' containers wait with it: kubelet signals all containers of a pod at once, and a
+// guest whose virtiofsd has ended hangs, and cannot be moved.
 func heldPatch(pod *corev1.Pod, at int, g evacuation.LauncherGrace) []patch.Operation {
 	notes := map[string]string{}
 	maps.Copy(notes, pod.Annotations)
 	maps.Copy(notes, g.Annotations)
-	c, path := &pod.Spec.Containers[at], fmt.Sprintf("/spec/containers/%d", at)
-	hook := hook(g.Annotations[evacuation.AllowanceAnnotation])
 	steps := []patch.Operation{
 		{Op: "add", Path: "/spec/terminationGracePeriodSeconds", Value: g.Seconds},
 		{Op: "add", Path: "/metadata/annotations", Value: notes},
 	}
-	if c.Lifecycle == nil {
+	if !hooked(&pod.Spec.Containers[at]) { // else with the directory
+		directory := corev1.Volume{Name: launcherVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(launcherDirSize, resource.BinarySI),
+		}}}
+		steps = append(steps, added("/spec/volumes", len(pod.Spec.Volumes), directory))
+	}
+	hook := hook(g.Annotations[evacuation.AllowanceAnnotation])
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; i == at || strings.HasPrefix(c.Name, fsContainers) {
+			steps = append(steps, waits(c, fmt.Sprintf("/spec/containers/%d", i), hook)...)
+		}
+	}
+	return steps
+}
+
+// waits returns what has the container at a path wait, nothing if it has a hook of its own.
+func waits(c *corev1.Container, path string, hook *corev1.LifecycleHandler) (steps []patch.Operation) {
+	switch {
+	case c.Lifecycle == nil:
 		steps = append(steps, patch.Operation{Op: "add", Path: path + "/lifecycle", Value: corev1.Lifecycle{PreStop: hook}})
-	} else {
+	case c.Lifecycle.PreStop == nil || hooked(c):
 		steps = append(steps, patch.Operation{Op: "add", Path: path + "/lifecycle/preStop", Value: hook})
+	default:
+		return nil
 	}
 	if hooked(c) { // with the directory
 		return steps
 	}
-	directory := corev1.Volume{Name: launcherVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
-		Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(launcherDirSize, resource.BinarySI),
-	}}}
-	return append(steps,
-		added("/spec/volumes", len(pod.Spec.Volumes), directory),
-		added(path+"/volumeMounts", len(c.VolumeMounts), corev1.VolumeMount{Name: launcherVolume, MountPath: launcherDir}))
+	return append(steps, added(path+"/volumeMounts", len(c.VolumeMounts), corev1.VolumeMount{Name: launcherVolume, MountPath: launcherDir}))
 }
 
 // added returns the step that appends an item to a list that has n.

@@ -15,7 +15,8 @@ nap() { # SECONDS TENTHS; a sleep without fractions sleeps for a second
 }
 cd "$2" 2>/dev/null || exit 0
 if ! [ -e shutdown ]; then
-	{ echo > .shutdown && mv -f .shutdown shutdown; } 2>/dev/null || exit 0
+	# Another container of the pod may have moved the file meanwhile.
+	{ echo > .shutdown && mv -f .shutdown shutdown || [ -e shutdown ]; } 2>/dev/null || exit 0
 fi
 n=0
 until [ -e answered ]; do

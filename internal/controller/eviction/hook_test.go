@@ -172,6 +172,19 @@ func TestTheHookWaitsForNobodyWhoHasAnsweredOrCannot(t *testing.T) {
 	})
 }
 
+// Given two containers of a pod that make the trigger at the same time, so that one of them cannot
+// move its file any more. Then both wait.
+func TestTwoContainersMakeTheTriggerAtOnce(t *testing.T) {
+	inEachShell(t, shells[:3], func(s shell) {
+		dir, bin := s.TempDir(), s.noting("")
+		s.must(os.Remove(filepath.Join(bin, "mv")))
+		s.must(os.WriteFile(filepath.Join(bin, "mv"), []byte("#!/bin/sh\n/bin/mv -f .shutdown shutdown\nexec /bin/mv \"$@\"\n"), 0o755))
+		if naps := s.naps(s.hook(dir), bin); naps["0.1"] != 20 {
+			s.Errorf("the second sleeps %v", naps)
+		}
+	})
+}
+
 // Given a shutdown that is held. When the agent lets go, then the hook ends.
 func TestTheHookWaitsWhileTheShutdownIsHeld(t *testing.T) {
 	inEachShell(t, shells[:3], func(s shell) {
