@@ -305,6 +305,7 @@ func TestWithoutVirtHandlerNobodyAsksTheGuests(t *testing.T) {
 			{false, false, nil, false, true, 1},
 			{false, true, nil, false, true, 2},
 		} {
+			synctest.Wait() // it may be asking
 			runs, failed = step.runs, step.failed
 			h.Announced(step.down)
 			synctest.Wait()
