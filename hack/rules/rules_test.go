@@ -11,15 +11,13 @@ import (
 	"time"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/model/histogram"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/vmgrace/vmgrace/hack/rules/memory"
 )
 
 const file = "../../deploy/monitoring/rules.yaml"
@@ -141,7 +139,7 @@ func evaluate(t *testing.T, expr string, series []string) promql.Vector {
 	t.Helper()
 	engine := promql.NewEngine(promql.EngineOpts{MaxSamples: 100000, Timeout: time.Minute, LookbackDelta: 5 * time.Minute, Parser: parser.NewParser(parser.Options{})})
 	defer engine.Close()
-	query, err := engine.NewInstantQuery(t.Context(), memory(t, series), nil, expr, time.Unix(0, 0).Add(30*time.Minute))
+	query, err := engine.NewInstantQuery(t.Context(), database(t, series), nil, expr, time.Unix(0, 0).Add(30*time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,8 +151,8 @@ func evaluate(t *testing.T, expr string, series []string) promql.Vector {
 	return slices.Clone(got)
 }
 
-// memory is a database of these series.
-func memory(t *testing.T, series []string) storage.Queryable {
+// database has these series.
+func database(t *testing.T, series []string) storage.Queryable {
 	t.Helper()
 	var all []storage.Series
 	for _, text := range series {
@@ -165,46 +163,10 @@ func memory(t *testing.T, series []string) storage.Queryable {
 		var samples []chunks.Sample
 		for minute, v := range values {
 			if !v.Omitted {
-				samples = append(samples, sample{at: int64(minute) * 60000, value: v.Value})
+				samples = append(samples, memory.Sample(int64(minute)*60000, v.Value))
 			}
 		}
 		all = append(all, storage.NewListSeries(name, samples))
 	}
-	find := func(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-		return &set{series: slices.DeleteFunc(slices.Clone(all), func(s storage.Series) bool {
-			return slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(s.Labels().Get(m.Name)) })
-		})}
-	}
-	return &storage.MockQueryable{MockQuerier: &storage.MockQuerier{SelectMockFunction: find}}
+	return memory.Queryable(all)
 }
-
-// set goes through series.
-type set struct {
-	series []storage.Series
-	at     storage.Series
-}
-
-func (s *set) Next() bool {
-	if len(s.series) == 0 {
-		return false
-	}
-	s.at, s.series = s.series[0], s.series[1:]
-	return true
-}
-func (s *set) At() storage.Series                { return s.at }
-func (s *set) Err() error                        { return nil }
-func (s *set) Warnings() annotations.Annotations { return nil }
-
-// sample is a number at a time in milliseconds.
-type sample struct {
-	at    int64
-	value float64
-}
-
-func (s sample) ST() int64                     { return 0 }
-func (s sample) T() int64                      { return s.at }
-func (s sample) F() float64                    { return s.value }
-func (s sample) H() *histogram.Histogram       { return nil }
-func (s sample) FH() *histogram.FloatHistogram { return nil }
-func (s sample) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
-func (s sample) Copy() chunks.Sample           { return s }

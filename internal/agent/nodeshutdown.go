@@ -267,16 +267,21 @@ func (a *Agent) warnOfDelay(s NodeState, needed time.Duration) {
 	a.node.warned = now
 	a.log.Warn("a reboot of this node would cut grace periods short: set InhibitDelayMaxSec in logind.conf, or --node-shutdown-timeout, to what is needed",
 		"delay", s.Delay, "needed", needed, "setBy", s.SetBy)
-	text := fmt.Sprintf("a reboot of this node would cut the grace periods of its VMs short: logind delays it by %s at most, and they need %s; set InhibitDelayMaxSec in logind.conf or the agent's --node-shutdown-timeout",
-		s.Delay, needed)
-	if s.SetBy != "" {
-		text += "; it is " + s.SetBy + " that sets it now"
-	}
 	if a.cfg.Cluster == nil {
 		return
 	}
 	a.cfg.Cluster.Report(Event{
 		OfNode: true, Reason: reasonDelay, Warning: true, Key: fmt.Sprint(now), At: a.cfg.Clock.Wall().UTC(),
-		Message: text,
+		Message: s.TooShort(needed),
 	})
+}
+
+// TooShort returns the message of an Event about a delay that is shorter than needed.
+func (s NodeState) TooShort(needed time.Duration) string {
+	text := fmt.Sprintf("a reboot of this node would cut the grace periods of its VMs short: logind delays it by %s at most, and they need %s; set InhibitDelayMaxSec in logind.conf or the agent's --node-shutdown-timeout",
+		s.Delay, needed)
+	if s.SetBy != "" {
+		text += "; it is " + s.SetBy + " that sets it now"
+	}
+	return text
 }

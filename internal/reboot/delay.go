@@ -47,8 +47,7 @@ func (s *Shutdown) warnOfDelay() {
 	s.warned = now
 	s.cfg.Log.Warn("a reboot of this node would cut grace periods short: set InhibitDelayMaxSec in logind.conf, or --node-shutdown-timeout, to what is needed",
 		"delay", s.state.Delay, "needed", needed, "setBy", s.state.SetBy)
-	s.report("ShutdownDelayTooShort", fmt.Sprint(now),
-		fmt.Sprintf("a reboot of this node would cut the grace periods of its VMs short: logind delays it by %s at most, and they need %s; set InhibitDelayMaxSec in logind.conf or the agent's --node-shutdown-timeout", s.state.Delay, needed))
+	s.report("ShutdownDelayTooShort", fmt.Sprint(now), s.state.TooShort(needed))
 }
 
 func (s *Shutdown) report(reason, key, message string) {

@@ -93,16 +93,7 @@ func (s *suite) startCluster(ctx context.Context) (err error) {
 }
 
 func (s *suite) importImages(ctx context.Context) error {
-	for _, name := range []string{"node-agent", "cluster-controller", "vm-example"} {
-		image, err := cluster.Image(name)
-		if err != nil {
-			return err
-		}
-		if err := s.Import(ctx, image); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.ImportImages(ctx, "node-agent", "cluster-controller", "vm-example")
 }
 
 // applyStandIn builds the stand-in, where the nodes find it, and applies it. The namespace

@@ -129,6 +129,20 @@ func (c *Cluster) Import(ctx context.Context, archive string) error {
 	return nil
 }
 
+// ImportImages imports images of hack/images.sh on all nodes.
+func (c *Cluster) ImportImages(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		image, err := Image(name)
+		if err != nil {
+			return err
+		}
+		if err := c.Import(ctx, image); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Close kills everything in the cluster and removes its files. It leaves a foreign cluster
 // as it is.
 func (c *Cluster) Close() error {

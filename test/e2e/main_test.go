@@ -111,18 +111,8 @@ func (s *suite) startCluster(ctx context.Context) (err error) {
 	return nil
 }
 
-// importImages imports the images that hack/images.sh has built.
 func (s *suite) importImages(ctx context.Context) error {
-	for _, name := range []string{"node-agent", "launcher-shim", "cluster-controller", "vm-example"} {
-		image, err := cluster.Image(name)
-		if err != nil {
-			return err
-		}
-		if err := s.Import(ctx, image); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.ImportImages(ctx, "node-agent", "launcher-shim", "cluster-controller", "vm-example")
 }
 
 // applyCRDs applies deploy/crds/run, unless the cluster already has KubeVirt's CRDs.

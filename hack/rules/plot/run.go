@@ -16,7 +16,39 @@ import (
 	"github.com/prometheus/prometheus/model/textparse"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+
+	"github.com/vmgrace/vmgrace/hack/rules/memory"
 )
+
+// recording is every series of a run. first and last are in milliseconds.
+type recording struct {
+	first, last int64
+	series      map[string]*series
+}
+
+type series struct {
+	labels  labels.Labels
+	samples []chunks.Sample
+}
+
+func (r *recording) put(l labels.Labels, at int64, value float64) {
+	s := r.series[l.String()]
+	if s == nil {
+		s = &series{labels: l}
+		r.series[l.String()] = s
+	}
+	s.samples = append(s.samples, memory.Sample(at, value))
+}
+
+func (r *recording) queryable() storage.Queryable {
+	var all []storage.Series
+	for _, s := range r.series {
+		all = append(all, storage.NewListSeries(s.labels, s.samples))
+	}
+	return memory.Queryable(all)
+}
 
 // read reads the scrapes of a run.
 func read(dir string) (*recording, error) {

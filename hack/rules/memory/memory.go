@@ -1,4 +1,5 @@
-package main
+// Package memory keeps series in memory for Prometheus's engine.
+package memory
 
 import (
 	"slices"
@@ -11,35 +12,12 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// recording is every series of a run. first and last are in milliseconds.
-type recording struct {
-	first, last int64
-	series      map[string]*series
-}
-
-type series struct {
-	labels  labels.Labels
-	samples []chunks.Sample
-}
-
-func (r *recording) put(l labels.Labels, at int64, value float64) {
-	s := r.series[l.String()]
-	if s == nil {
-		s = &series{labels: l}
-		r.series[l.String()] = s
-	}
-	s.samples = append(s.samples, sample{at: at, value: value})
-}
-
-func (r *recording) queryable() storage.Queryable {
+// Queryable returns a database of these series.
+func Queryable(all []storage.Series) storage.Queryable {
 	find := func(_ bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
-		found := &set{}
-		for _, s := range r.series {
-			if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(s.labels.Get(m.Name)) }) {
-				found.series = append(found.series, storage.NewListSeries(s.labels, s.samples))
-			}
-		}
-		return found
+		return &set{series: slices.DeleteFunc(slices.Clone(all), func(s storage.Series) bool {
+			return slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(s.Labels().Get(m.Name)) })
+		})}
 	}
 	return &storage.MockQueryable{MockQuerier: &storage.MockQuerier{SelectMockFunction: find}}
 }
@@ -61,7 +39,9 @@ func (s *set) At() storage.Series                { return s.at }
 func (s *set) Err() error                        { return nil }
 func (s *set) Warnings() annotations.Annotations { return nil }
 
-// sample is a number at a time in milliseconds.
+// Sample returns a number at a time in milliseconds.
+func Sample(at int64, value float64) chunks.Sample { return sample{at, value} }
+
 type sample struct {
 	at    int64
 	value float64
