@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -235,16 +236,19 @@ func (a *Agent) StatusOf(t T, g *Guest) (vm VMStatus, ok bool) {
 	return vm, false
 }
 
-// FreePort finds a TCP port of 127.0.0.1 that nobody listens on.
-func FreePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("free port: %w", err)
+// FreePort finds a TCP port of 127.0.0.1 that nobody listens on. The kernel gives none of
+// this range to connections (ip_local_port_range), which could take it before a program
+// listens on it.
+func FreePort() (port int, err error) {
+	for range maxTries {
+		var l net.Listener
+		port = 20_000 + rand.IntN(10_000)
+		if l, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+			return port, l.Close()
+		}
 	}
-	defer l.Close()
-	addr, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		return 0, fmt.Errorf("free port: %v is no TCP address", l.Addr())
-	}
-	return addr.Port, nil
+	return 0, fmt.Errorf("free port: %w", err)
 }
+
+// maxTries bounds the search for a free port.
+const maxTries = 100

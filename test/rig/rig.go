@@ -13,11 +13,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -133,16 +134,15 @@ func (r *Rig) Begin(t T, args ...string) *node.Process {
 	return p
 }
 
-// FreePorts returns n different free ports of 127.0.0.1.
+// FreePorts returns n different free ports of 127.0.0.1, as node.FreePort finds them.
 func FreePorts(t T, n int) (ports []string) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for len(ports) < n {
+		port, err := node.FreePort()
 		kit.Must(t, err)
-		defer l.Close() // only when all are chosen, so that no two are the same
-		_, port, err := net.SplitHostPort(l.Addr().String())
-		kit.Must(t, err)
-		ports = append(ports, port)
+		if text := strconv.Itoa(port); !slices.Contains(ports, text) {
+			ports = append(ports, text)
+		}
 	}
 	return ports
 }

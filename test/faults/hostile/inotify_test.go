@@ -54,7 +54,6 @@ func TestEventsThatInotifyLostAreMadeUpFor(t *testing.T) {
 
 func TestWithoutInotifyTriggersAreFoundAndReadinessSaysSo(t *testing.T) {
 	n := node.New(t)
-	a := n.Agent(t)
 	var taken []int
 	release := func() {
 		for _, fd := range taken {
@@ -75,27 +74,31 @@ func TestWithoutInotifyTriggersAreFoundAndReadinessSaysSo(t *testing.T) {
 			taken = append(taken, fd)
 		}
 	}
-	// Given an agent that found no free inotify instance. The agents of other tests release
-	// theirs at any time, so an agent that found one is killed and another one tried.
-	none := func() bool { return a.Said("cannot watch launcher directories") > 0 }
-	for take(); ; take() {
-		a.Launch(t)
-		node.Eventually(t, soon, func() bool { return none() || a.Ready() }, "the agent comes up")
-		if none() {
-			break
+	// Given an agent that finds no free inotify instance. The agents of other tests release
+	// theirs at any time, so one that finds an instance is killed and another one tried.
+	const none, again = "cannot watch launcher directories", "watching launcher directories again"
+	var a *node.Agent
+	var l *node.Launcher
+	for found := true; found; {
+		take()
+		a = n.Agent(t).Launch(t)
+		node.Eventually(t, soon, func() bool { return a.Said(none) > 0 || a.Ready() }, "the agent comes up")
+		if a.Said(none) > 0 {
+			l = neighbour(t, a)
+			inTime(t, n, func() time.Duration { return answered(t, l, soon) })
+			if code, _, err := a.Get(t.Context(), "/livez"); err != nil || code != http.StatusOK {
+				t.Errorf("/livez: %d, %v", code, err)
+			}
+			if a.Ready() {
+				a.WaitSaid(t, again, 1) // else it is ready without any watch
+			}
 		}
-		a.Kill()
-	}
-	l := neighbour(t, a)
-	inTime(t, n, func() time.Duration { return answered(t, l, soon) })
-	if code, _, err := a.Get(t.Context(), "/livez"); err != nil || code != http.StatusOK {
-		t.Errorf("/livez: %d, %v", code, err)
-	}
-	if a.Ready() {
-		t.Error("ready without any watch")
+		if found = a.Said(none) == 0 || a.Said(again) > 0; found {
+			a.Kill()
+		}
 	}
 	release()
-	a.WaitSaid(t, "watching launcher directories again", 1)
+	a.WaitSaid(t, again, 1)
 	node.Eventually(t, soon, a.Ready, "not ready although there is inotify again")
 	inTime(t, n, func() time.Duration { return answered(t, l, soon) })
 }
