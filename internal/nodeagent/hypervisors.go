@@ -65,7 +65,7 @@ func (h hypervisors) close() error {
 
 // of returns the driver of an instance.
 func (h hypervisors) of(i grace.Instance) hypervisor.Driver {
-	if h.libvirt == nil || inpod.Owns(i) {
+	if h.libvirt == nil || hypervisor.InLauncher(i) {
 		return h.launchers
 	}
 	return h.libvirt

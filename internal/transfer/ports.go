@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -55,6 +56,23 @@ type Hypervisor interface {
 	// Left reports whether the hypervisor has recorded that an ended instance was
 	// migrated away; false without such a record.
 	Left(ctx context.Context, name string, i grace.Instance) (bool, error)
+}
+
+// Launchers connects VMs whose process is in their launcher pod with this agent. Such a guest is
+// sent as QEMU's own stream, which the agents relay and do not understand.
+type Launchers interface {
+	// Claims reports whether the domain's process is, or will be, in its launcher pod.
+	Claims(domain string) bool
+	// Listen makes the socket in the launcher directory through which the domain's launcher
+	// connects its QEMU, in place of a former one. Close removes it.
+	Listen(domain string) (net.Listener, error)
+	// Receive makes the launcher connect a QEMU that waits for a guest with that socket. It
+	// returns when the launcher has answered.
+	Receive(ctx context.Context, domain string) error
+	// Machine describes the machine of the domain's QEMU, and what of this host's CPU a guest of
+	// it depends on. Only equal machines of two nodes can have the same guest. It is "" while
+	// that is not known.
+	Machine(domain string) string
 }
 
 // Process is a handle of a process, as a pidfd. Done is closed when the process ends.

@@ -38,6 +38,8 @@ type Status struct {
 	// Request numbers the last request to shut down the guest, for a launcher that does
 	// that itself. The numbers grow; 0 is none. The core makes none.
 	Request uint64
+	// Migration is a request about a migration, for the same launcher.
+	Migration MoveRequest
 }
 
 // Status returns what to tell a launcher now.

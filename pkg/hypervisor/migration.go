@@ -1,6 +1,17 @@
 package hypervisor
 
-import "github.com/vmgrace/vmgrace/pkg/grace"
+import (
+	"strings"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
+
+// LauncherPrefix begins the UUID of an instance whose process is in its launcher pod; the pod's
+// UID follows. libvirt's UUIDs never begin so.
+const LauncherPrefix = "launcher:"
+
+// InLauncher reports whether an instance's process is in its launcher pod.
+func InLauncher(i grace.Instance) bool { return strings.HasPrefix(i.UUID, LauncherPrefix) }
 
 // Outgoing is a request for a live migration to the hypervisor.
 type Outgoing struct {
@@ -42,6 +53,8 @@ type Stay string
 const (
 	StayUnknown Stay = ""
 	StayAbsent  Stay = "absent" // the hypervisor was asked, and has no such domain
+	// StayWaiting means that an empty process waits for a guest. Nothing of it has arrived.
+	StayWaiting Stay = "waiting"
 	// StayBusy means that a job is under way, mostly a migration's. It ends by itself.
 	StayBusy    Stay = "busy"
 	StayRunning Stay = "running"

@@ -29,6 +29,8 @@ type statusFile struct {
 	EndedAt   string        `json:"endedAt,omitempty"`
 	Message   string        `json:"message,omitempty"`
 	Request   uint64        `json:"request,omitempty"`
+
+	Migration grace.MoveRequest `json:"migration,omitzero"`
 }
 
 // Encode is the inverse of ParseVM, always as version 1. A Grace that is not JSON
@@ -39,6 +41,7 @@ func (v VM) Encode() []byte {
 		asking = Asking{}
 	}
 	asking.Result = resultText(asking.Result)
+	asking.Migration = asking.Migration.clean()
 	return line(struct {
 		vmFile
 		Asking
@@ -61,7 +64,7 @@ func (t Trigger) Encode() []byte {
 func EncodeStatus(s grace.Status) []byte {
 	return line(statusFile{
 		Version: 1, UID: s.UID, Phase: s.Phase, Cause: s.Cause, StartedAt: stamp(s.StartedAt), Deadline: stamp(s.Deadline),
-		Outcome: s.Outcome, EndedAt: stamp(s.EndedAt), Message: s.Message, Request: s.Request,
+		Outcome: s.Outcome, EndedAt: stamp(s.EndedAt), Message: s.Message, Request: s.Request, Migration: s.Migration,
 	})
 }
 

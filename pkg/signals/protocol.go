@@ -60,6 +60,8 @@ type Asking struct {
 	Result    string `json:"result,omitempty"`
 	// Guest is GuestOff once the guest has powered off and the VM process stays.
 	Guest string `json:"guest,omitempty"`
+	// Migration is about the guest's migration.
+	Migration Moving `json:"migration,omitzero"`
 }
 
 // Values in vm.json of a launcher that asks its guest itself.
@@ -102,6 +104,7 @@ func ParseVM(content []byte) (VM, error) {
 		vm.PID = 0
 	}
 	vm.Result = resultText(vm.Result)
+	vm.Migration = vm.Migration.clean()
 	if vm.Guest != GuestOff {
 		vm.Guest = ""
 	}

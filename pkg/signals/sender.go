@@ -26,7 +26,7 @@ const (
 	spareSize = 512
 	// askingSize holds the vm.json of a launcher that asks its guest itself. That file is
 	// rewritten in place.
-	askingSize = 2048
+	askingSize = 4096
 )
 
 // Sender is the shim's end of a launcher directory. The directory may be missing, late,

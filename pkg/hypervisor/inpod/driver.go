@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -17,12 +16,6 @@ import (
 )
 
 var _ hypervisor.Driver = (*Driver)(nil)
-
-// uuidPrefix begins this driver's UUIDs. libvirt's never begin so.
-const uuidPrefix = "launcher:"
-
-// Owns reports whether an instance is one of this driver's.
-func Owns(i grace.Instance) bool { return strings.HasPrefix(i.UUID, uuidPrefix) }
 
 // Directory is a launcher directory.
 type Directory interface {
@@ -55,7 +48,7 @@ func New() *Driver {
 func (d *Driver) Directory(domain, pod string, dir Directory) Directory {
 	v := &vm{
 		driver: d, name: domain, pod: pod, Directory: dir,
-		uuid: uuidPrefix + cmp.Or(pod, domain), writing: make(chan struct{}, 1), news: make(chan struct{}),
+		uuid: hypervisor.LauncherPrefix + cmp.Or(pod, domain), writing: make(chan struct{}, 1), news: make(chan struct{}),
 		budget: budget{every: identifyEvery, burst: identifyBurst},
 	}
 	d.mu.Lock()

@@ -117,7 +117,7 @@ func TestALauncherThatNamesAProcessOfOthers(t *testing.T) {
 			if !errors.Is(err, hypervisor.ErrNotFound) {
 				t.Errorf("got %+v, %v", d, err)
 			}
-			i := grace.Instance{UUID: uuidPrefix + domain, PID: pid, Start: 1}
+			i := grace.Instance{UUID: hypervisor.LauncherPrefix + domain, PID: pid, Start: 1}
 			if err := w.Destroy(t.Context(), domain, i); err == nil {
 				t.Error("it can be destroyed")
 			}

@@ -86,7 +86,7 @@ func TestOfAProcessThatNobodyWatchedOnlyTheEndIsKnown(t *testing.T) {
 	w := given(t)
 	domain, _ := w.directory(t, "")
 	w.launch(t, domain, drivertest.Deaf)
-	gone := grace.Instance{UUID: uuidPrefix + domain, PID: 1 << 22, Start: 1}
+	gone := grace.Instance{UUID: hypervisor.LauncherPrefix + domain, PID: 1 << 22, Start: 1}
 	if end, err := w.Ended(t.Context(), domain, gone); err != nil || end != grace.EndExited {
 		t.Errorf("%q, %v", end, err)
 	}
