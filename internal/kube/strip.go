@@ -45,6 +45,7 @@ type pod struct {
 	// static means that it mirrors a static pod of kubelet's. That pod's directory does not
 	// have this UID as its name.
 	static bool
+	target bool // of a migration
 	beside besidePod
 }
 
@@ -119,6 +120,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		GracePeriod:   seconds(spec.TerminationGracePeriodSeconds),
 		Priority:      spec.Priority,
 	}}
+	is.target = o.Labels[kubevirt.MigrationJobLabel] != ""
 	if uid := o.Labels[kubevirt.CreatedByLabel]; grace.IsUID(uid) {
 		is.VMI = uid
 	}
