@@ -86,7 +86,7 @@ func (c *Conditions) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	lastErrors := map[string]string{} // by domain, of those that failed last
-	claims := &volumes{of: c.VMIs, has: map[[2]string]told{}}
+	claims := &volumes{of: c.VMIs, has: map[[2]string]Volume{}}
 	for {
 		select {
 		case <-ctx.Done():
@@ -94,6 +94,7 @@ func (c *Conditions) Run(ctx context.Context) {
 		case <-c.wake:
 			timer.Reset(debounce)
 		case <-all.C:
+			clear(claims.has)
 			c.Changed("")
 		case <-again.C:
 			for domain := range lastErrors {
@@ -113,7 +114,6 @@ func (c *Conditions) pass(ctx context.Context, lastErrors map[string]string, cla
 	dirty := c.dirty
 	c.dirty = map[string]int{}
 	c.mu.Unlock()
-	claims.forget()
 	there := map[string]bool{}
 	for _, v := range c.VMIs.OfNode() {
 		domain := grace.DomainName(v.Namespace, v.Name)

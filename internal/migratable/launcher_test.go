@@ -39,7 +39,7 @@ func TestWhetherAVMInItsPodCanBeMoved(t *testing.T) {
 		"a shared directory":       {func(g *Guest) { g.Launcher.Paths = []string{"/images/nfs/a"} }, "", ""},
 		"a claim that is local":    {func(g *Guest) { g.Launcher.Claims = []string{"directory"} }, ReasonDisks, "/images, which"},
 		"a claim on shared files":  {func(g *Guest) { g.Launcher.Claims = []string{"nfs"} }, "", ""},
-		"an evil text":             {func(g *Guest) { g.Moving.Able = strings.Repeat("a\n", 1000) }, ReasonInLauncher, "a a a"},
+		"an evil text":             {func(g *Guest) { g.Moving.Able = strings.Repeat("a\n", 1000) }, ReasonInLauncher, "guest: a"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := inLauncher()
@@ -72,7 +72,7 @@ func TestAVolumeThatIsNotKnownIsNoVerdict(t *testing.T) {
 }
 
 // Given a VM with a claim, whose launcher changes its directory all the time. Then the API server
-// is asked about the claim a few times in 5 minutes, and again after that. Otherwise a tenant
+// is asked about the claim once, and again in 5 minutes. Otherwise a tenant
 // could have it flooded.
 func TestATenantCausesNoRequestsAboutClaims(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -86,13 +86,13 @@ func TestATenantCausesNoRequestsAboutClaims(t *testing.T) {
 		ended := make(chan struct{})
 		go func() { defer close(ended); c.Run(ctx) }()
 		defer func() { cancel(); <-ended }()
-		for begin := time.Now(); time.Since(begin) < recheckInterval; <-time.After(debounce) {
+		for begin := time.Now(); time.Since(begin) < 2*recheckInterval-time.Second; <-time.After(debounce) {
 			c.Changed("ns_vm")
 		}
 		synctest.Wait()
 		api.mu.Lock()
 		defer api.mu.Unlock()
-		if api.vmi.Shown.Status != "True" || api.asked < 2 || api.asked > 3 {
+		if api.vmi.Shown.Status != "True" || api.asked != 2 {
 			t.Errorf("%+v, asked %d times", api.vmi.Shown, api.asked)
 		}
 	})
