@@ -3,7 +3,6 @@
 package handover
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -30,9 +29,11 @@ func targetPoints() []string {
 	}
 }
 
-func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
+func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) { ofBothKinds(t, killedAtAnyStep) }
+
+func killedAtAnyStep(t *testing.T, k kind) {
 	// Given agents with these failpoints, and a guest.
-	w := given(t)
+	w := givenOf(t, k)
 	binary := node.WithFailpoints(t)
 	for _, h := range []*host{w.a, w.b} {
 		h.agent.Path = binary
@@ -66,8 +67,19 @@ func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
 	v.ends()
 }
 
+// dying is something that dies while a guest is sent.
+type dying struct {
+	what string
+	die  func(v *vm)
+	then func(v *vm) // checks that the guest stays where it is
+}
+
 func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
-	w := given(t)
+	ofBothKinds(t, whateverDiesWhileSent)
+}
+
+func whateverDiesWhileSent(t *testing.T, k kind) {
+	w := givenOf(t, k)
 	v := w.guarded(node.Spec{GuestAgent: true})
 	v.watchForTwo()
 	fails := func(v *vm) {
@@ -76,15 +88,9 @@ func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
 		}
 		t.Log(v.whyFailed())
 	}
-	for _, c := range []struct {
-		what string
-		die  func(v *vm)
-		then func(v *vm) // checks that the guest stays where it is
-	}{
+	cases := []dying{
 		{"the source's agent", func(v *vm) { v.here.restart(v.w) }, fails},
 		{"the target's agent", func(v *vm) { v.there.restart(v.w) }, fails},
-		{"the source's libvirtd", func(v *vm) { v.here.RestartLibvirtd(v.w) }, fails},
-		{"the target's libvirtd", func(v *vm) { v.there.RestartLibvirtd(v.w) }, fails},
 		{"the target's QEMU", func(v *vm) { v.there.killQEMU(v.w, v.Domain) }, fails},
 		// The controller asks for the abort in this case.
 		{"the target's launcher", func(v *vm) {
@@ -92,12 +98,15 @@ func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
 			v.patch(`{"migrationState":{"abortRequested":true,"failureReason":"the target's launcher has ended"}}`)
 		}, fails},
 		{"the migration, deleted", func(v *vm) { v.w.api.Kubectl(v.w, "delete", "vmim", v.migration, "--wait=false") }, (*vm).stayed},
-	} {
+	}
+	if k == (libvirts{}) {
+		cases = append(cases, dying{"the source's libvirtd", func(v *vm) { v.here.RestartLibvirtd(v.w) }, fails},
+			dying{"the target's libvirtd", func(v *vm) { v.there.RestartLibvirtd(v.w) }, fails})
+	}
+	for _, c := range cases {
 		// Given a guest that is slowly sent.
 		v.schedule(w.other(v.here.host), `"bandwidthMiB":8`)
-		node.Eventually(w, soon, func() bool {
-			return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(w, "domjobinfo", v.Domain), "Data remaining")
-		}, "nothing is sent")
+		v.waitSent()
 		// When this dies, then the guest runs on where it is,
 		t.Log(c.what)
 		c.die(v)
@@ -149,8 +158,10 @@ func (h *host) killQEMU(w world, domain string) {
 	}
 }
 
-func TestAShutdownBeatsAMove(t *testing.T) {
-	w := given(t)
+func TestAShutdownBeatsAMove(t *testing.T) { ofBothKinds(t, shutdownBeatsAMove) }
+
+func shutdownBeatsAMove(t *testing.T, k kind) {
+	w := givenOf(t, k)
 	for cause, end := range map[string]func(v *vm){
 		"VMIDeleted":     func(v *vm) { w.api.Kubectl(w, "delete", "vmi", v.Name) },
 		"LauncherSignal": func(v *vm) { v.SignalShim(w) },
@@ -159,9 +170,7 @@ func TestAShutdownBeatsAMove(t *testing.T) {
 		v := w.guarded(node.Spec{GuestAgent: true})
 		v.watchForTwo()
 		v.schedule(w.b, `"bandwidthMiB":8`)
-		node.Eventually(w, soon, func() bool {
-			return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(w, "domjobinfo", v.Domain), "Data remaining")
-		}, "nothing is sent")
+		v.waitSent()
 		// When its shutdown begins, then the guest is shut down where it is.
 		end(v)
 		if s := v.here.launcher.WaitStopped(w, soon); s.Outcome != "Graceful" || s.Cause != cause {

@@ -12,9 +12,11 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
+func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) { ofBothKinds(t, pausedAndMoved) }
+
+func pausedAndMoved(t *testing.T, k kind) {
 	// Given a guest that writes faster than it is sent and whose launcher is preempted.
-	w := given(t)
+	w := givenOf(t, k)
 	v := w.guarded(node.Spec{Behaviour: "busy=48"})
 	v.watchForTwo()
 	from := time.Now()
@@ -53,8 +55,10 @@ func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
 // Given a guest that is paused for its migration. When the migration fails, then the guest
 // runs on and is shut down with its whole grace period. Otherwise it would stay paused and
 // could not power off.
-func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
-	w := given(t)
+func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) { ofBothKinds(t, pausedInVain) }
+
+func pausedInVain(t *testing.T, k kind) {
+	w := givenOf(t, k)
 	v := w.guarded(node.Spec{Behaviour: "busy=48"})
 	v.watchForTwo()
 	v.preempted()
@@ -74,12 +78,14 @@ func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
 	}
 }
 
-func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) {
+func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) { ofBothKinds(t, staysPaused) }
+
+func staysPaused(t *testing.T, k kind) {
 	// Given a guest that counts on its disk and that its user has paused.
-	w := given(t)
+	w := givenOf(t, k)
 	v := w.counting(node.Spec{Behaviour: "disk=count"})
 	v.counts()
-	w.a.Virsh(w, "suspend", v.Domain)
+	k.user(v, "suspend")
 	v.stopped = true
 	// When the guest is moved,
 	v.schedule(w.b, `"bandwidthMiB":200`)
@@ -97,14 +103,16 @@ func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) {
 	}
 	// When its user resumes it, then it runs on. When its VMI is deleted while it is paused
 	// again, then it is shut down like any other guest.
-	v.here.Virsh(w, "resume", v.Domain)
+	k.user(v, "resume")
 	v.counts()
-	v.here.Virsh(w, "suspend", v.Domain)
+	k.user(v, "suspend")
 	v.ends()
 }
 
-func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) {
-	w := given(t)
+func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) { ofBothKinds(t, launcherWaits) }
+
+func launcherWaits(t *testing.T, k kind) {
+	w := givenOf(t, k)
 	v := w.guarded(node.Spec{})
 	v.watchForTwo()
 	// When the launcher pod is deleted while its guest is sent,
