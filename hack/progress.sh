@@ -10,7 +10,7 @@ set -euo pipefail
 what=$1
 shift
 (
-	trap 'exit' TERM
+	trap 'kill $! 2>/dev/null; exit' TERM
 	begin=$SECONDS
 	while :; do
 		sleep 10 &

@@ -18,10 +18,10 @@ func long() bool { return os.Getenv("VMGRACE_SOAK") != "" }
 
 // linked is like given, with something to interrupt each agent's connections: a link before
 // its port, a link before the API server, and wires before its libvirtd and its QEMUs' monitors.
-func linked(t *testing.T, k kind) world {
-	t.Helper()
+func linked(tb testing.TB, k kind) world {
+	tb.Helper()
 	w := shared
-	w.TB, w.kind = t, k
+	w.TB, w.kind = tb, k
 	w.prepare()
 	all := &moments{at: map[string]func() bool{}}
 	for _, h := range []**host{&w.a, &w.b} {
@@ -33,11 +33,11 @@ func linked(t *testing.T, k kind) world {
 		linked.toAPI = newLink(w, "127.0.0.1:0", strings.TrimPrefix(w.api.URL, "https://"))
 		text, err := os.ReadFile(w.api.Kubeconfig)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+		kubeconfig := filepath.Join(tb.TempDir(), "kubeconfig")
 		if err := os.WriteFile(kubeconfig, []byte(strings.ReplaceAll(string(text), w.api.URL, "https://"+linked.toAPI.address())), 0o600); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		port := linked.start(w, kubeconfig, "--migration-address=127.0.0.2")
 		linked.toAgent = newLink(w, net.JoinHostPort("127.0.0.2", port), net.JoinHostPort("127.0.0.1", port))
@@ -51,10 +51,12 @@ func linked(t *testing.T, k kind) world {
 // its QEMU. Then the guest stays paused on the target, and it runs there as soon as the
 // target's agent hears that the source's guest is gone. Otherwise the guest could run twice
 // and destroy its disk, or stay paused for ever.
-func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) { ofBothKinds(t, cutOffAtTheHandover) }
+func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
+	ofBothKinds(t, linked, cutOffAtTheHandover)
+}
 
-func cutOffAtTheHandover(t *testing.T, k kind) {
-	w := linked(t, k)
+func cutOffAtTheHandover(w world) {
+	t := w.TB
 	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
 	cut := 12 * time.Second
 	if long() {

@@ -61,16 +61,16 @@ func (w world) lasts(d time.Duration) {
 // moment of the handover: those that TestWhateverDiesWhileAGuestIsSentLeavesOneGuest does
 // not cover.
 func TestWhateverDiesAtAnyMomentOfAMoveLeavesOneGuest(t *testing.T) {
-	ofBothKinds(t, whateverDiesAtAnyMoment)
+	ofBothKinds(t, linked, whateverDiesAtAnyMoment)
 }
 
-func whateverDiesAtAnyMoment(t *testing.T, k kind) {
-	w := linked(t, k)
+func whateverDiesAtAnyMoment(w world) {
+	t := w.TB
 	var v *vm
 	moments := []string{scheduled, prepare, beingSent, finish, finished, performed}
 	tried, moved := 0, 0
 	for m, at := range moments {
-		for f, fault := range k.faults() {
+		for f, fault := range w.kind.faults() {
 			if !long() && (f > 1 || f != (m+3)%len(moments)) {
 				continue
 			}

@@ -4,6 +4,7 @@ package handover
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -118,15 +119,8 @@ type qemu struct {
 // waits for one.
 func (q *qemu) state() string {
 	var s struct{ Status string }
-	for range 3 { // a QEMU that has just begun does not listen yet
-		if q.Gone() {
-			return ""
-		}
-		if q.ask("query-status", &s) == nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	// A QEMU that has just begun does not listen yet.
+	node.Poll(context.Background(), time.Second, func() bool { return q.Gone() || q.ask("query-status", &s) == nil })
 	if s.Status == "inmigrate" || q.Gone() {
 		return ""
 	}

@@ -29,11 +29,13 @@ func targetPoints() []string {
 	}
 }
 
-func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) { ofBothKinds(t, killedAtAnyStep) }
+func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
+	ofBothKinds(t, started, killedAtAnyStep)
+}
 
-func killedAtAnyStep(t *testing.T, k kind) {
+func killedAtAnyStep(w world) {
+	t := w.TB
 	// Given agents with these failpoints, and a guest.
-	w := givenOf(t, k)
 	binary := node.WithFailpoints(t)
 	for _, h := range []*host{w.a, w.b} {
 		h.agent.Path = binary
@@ -75,11 +77,11 @@ type dying struct {
 }
 
 func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
-	ofBothKinds(t, whateverDiesWhileSent)
+	ofBothKinds(t, started, whateverDiesWhileSent)
 }
 
-func whateverDiesWhileSent(t *testing.T, k kind) {
-	w := givenOf(t, k)
+func whateverDiesWhileSent(w world) {
+	t := w.TB
 	v := w.guarded(node.Spec{GuestAgent: true})
 	v.watchForTwo()
 	fails := func(v *vm) {
@@ -99,7 +101,7 @@ func whateverDiesWhileSent(t *testing.T, k kind) {
 		}, fails},
 		{"the migration, deleted", func(v *vm) { v.w.api.Kubectl(v.w, "delete", "vmim", v.migration, "--wait=false") }, (*vm).stayed},
 	}
-	if k == (libvirts{}) {
+	if w.kind == (libvirts{}) {
 		cases = append(cases, dying{"the source's libvirtd", func(v *vm) { v.here.RestartLibvirtd(v.w) }, fails},
 			dying{"the target's libvirtd", func(v *vm) { v.there.RestartLibvirtd(v.w) }, fails})
 	}
@@ -158,10 +160,10 @@ func (h *host) killQEMU(w world, domain string) {
 	}
 }
 
-func TestAShutdownBeatsAMove(t *testing.T) { ofBothKinds(t, shutdownBeatsAMove) }
+func TestAShutdownBeatsAMove(t *testing.T) { ofBothKinds(t, started, shutdownBeatsAMove) }
 
-func shutdownBeatsAMove(t *testing.T, k kind) {
-	w := givenOf(t, k)
+func shutdownBeatsAMove(w world) {
+	t := w.TB
 	for cause, end := range map[string]func(v *vm){
 		"VMIDeleted":     func(v *vm) { w.api.Kubectl(w, "delete", "vmi", v.Name) },
 		"LauncherSignal": func(v *vm) { v.SignalShim(w) },
@@ -181,5 +183,43 @@ func shutdownBeatsAMove(t *testing.T, k kind) {
 		}
 		node.Eventually(w, soon, func() bool { return v.there.state(v.Domain) == "" && v.here.state(v.Domain) == "" }, "%s: something is left of it", cause)
 		node.Eventually(w, soon, func() bool { return v.states() == "Running/Absent" }, "%s: the agents do not say that it stayed", cause)
+	}
+}
+
+// Given a guest whose VMI is deleted at a moment of its migration. Then it is asked to shut down
+// once, where it is, and nothing is left of it on either node.
+func TestAVMIDeletedAtAnyMomentOfAMoveEndsItsGuestOnce(t *testing.T) {
+	ofBothKinds(t, linked, deletedAtAnyMoment)
+}
+
+func deletedAtAnyMoment(w world) {
+	for _, at := range []string{scheduled, prepare, beingSent, finish, finished, performed} {
+		v := w.guarded(node.Spec{GuestAgent: true})
+		v.watchForTwo()
+		v.struck(at, fault{what: "the VMI is deleted", do: func(string, *host, *host) error {
+			_, err := w.api.TryKubectl(w.Context(), "", "delete", "vmi", v.Name, "--wait=false")
+			return err
+		}})
+		places := []place{v.here, v.there}
+		node.Eventually(w, 2*soon, func() bool { return v.here.state(v.Domain) == "" && v.there.state(v.Domain) == "" }, "%s: something is left of it", at)
+		var asked []node.Status
+		node.Eventually(w, soon, func() bool {
+			asked = nil
+			for _, p := range places {
+				if s := p.launcher.Status(); s.Cause == "VMIDeleted" && s.Phase == "Stopped" {
+					asked = append(asked, s)
+				}
+			}
+			return len(asked) > 0
+		}, "%s: no launcher is told of its end", at)
+		if len(asked) != 1 || asked[0].Outcome != "Graceful" {
+			w.Errorf("%s: status.json: %+v", at, asked)
+		}
+		w.Logf("%s: %s, presses %d", at, v.states(), v.Presses())
+		v.patch(`{"phase":"Failed"}`)
+		for _, p := range places {
+			p.shim.Kill()
+			w.api.Kubectl(w, "delete", "pod", p.pod, "--grace-period=0", "--force")
+		}
 	}
 }

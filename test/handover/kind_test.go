@@ -28,11 +28,11 @@ type kind interface {
 	user(v *vm, command string)
 }
 
-// ofBothKinds runs a test for both kinds of VMs.
-func ofBothKinds(t *testing.T, test func(t *testing.T, k kind)) {
+// ofBothKinds runs a test for both kinds of VMs, in a world that start has started for it.
+func ofBothKinds(t *testing.T, start func(tb testing.TB, k kind) world, test func(w world)) {
 	t.Helper()
-	t.Run("libvirt", func(t *testing.T) { test(t, libvirts{}) })
-	t.Run("in its pod", func(t *testing.T) { test(t, inPods{}) })
+	t.Run("libvirt", func(t *testing.T) { test(start(t, libvirts{})) })
+	t.Run("in its pod", func(t *testing.T) { test(start(t, inPods{})) })
 }
 
 // libvirts is the kind whose QEMU is a child of the node's libvirtd.

@@ -16,11 +16,11 @@ import (
 var writes = node.Spec{Behaviour: "busy=48"}
 
 func TestAGuestThatOutpacesItsMigrationIsSlowedIfAllowed(t *testing.T) {
-	ofBothKinds(t, slowedIfAllowed)
+	ofBothKinds(t, started, slowedIfAllowed)
 }
 
-func slowedIfAllowed(t *testing.T, k kind) {
-	w := givenOf(t, k)
+func slowedIfAllowed(w world) {
+	t := w.TB
 	v := w.guarded(writes)
 	v.watchForTwo()
 	// When auto-converge is allowed,
@@ -29,7 +29,7 @@ func slowedIfAllowed(t *testing.T, k kind) {
 	// the guest's data: emulated CPUs that are throttled lose writes (QEMU 7.2, also with
 	// virsh migrate --auto-converge).
 	node.Eventually(w, 4*soon, func() bool { // QEMU sends the memory more than once, on a busy machine
-		_, slowed := k.job(v)
+		_, slowed := w.kind.job(v)
 		return slowed > 0
 	}, "nobody says that the guest is slowed")
 	if !v.decided() {
@@ -40,10 +40,10 @@ func slowedIfAllowed(t *testing.T, k kind) {
 	}
 }
 
-func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) { ofBothKinds(t, noProgress) }
+func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) { ofBothKinds(t, started, noProgress) }
 
-func noProgress(t *testing.T, k kind) {
-	w := givenOf(t, k)
+func noProgress(w world) {
+	t := w.TB
 	v := w.guarded(writes)
 	v.watchForTwo()
 	// When the guest makes no progress for longer than the progress time-out allows,

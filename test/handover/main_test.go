@@ -89,6 +89,9 @@ func given(tb testing.TB, args ...string) world {
 	return givenOf(tb, libvirts{}, args...)
 }
 
+// started is given for a kind of VMs.
+func started(tb testing.TB, k kind) world { tb.Helper(); return givenOf(tb, k) }
+
 func givenOf(tb testing.TB, k kind, args ...string) world {
 	tb.Helper()
 	w := shared

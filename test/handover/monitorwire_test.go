@@ -33,14 +33,15 @@ func newMonitorWire(t node.T, m *moments, at, to string) {
 
 func (w *monitorWire) serve(c net.Conn) {
 	defer c.Close()
-	s, err := net.Dial("unix", w.to)
-	if err != nil {
+	s, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: w.to, Net: "unix"})
+	shim, ok := c.(*net.UnixConn)
+	if err != nil || !ok {
 		return
 	}
 	var copying sync.WaitGroup
 	for _, carry := range []func(c, s *net.UnixConn){w.commands, w.answers} {
 		copying.Go(func() {
-			carry(c.(*net.UnixConn), s.(*net.UnixConn))
+			carry(shim, s)
 			_ = c.Close()
 			_ = s.Close()
 		})

@@ -12,11 +12,13 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) { ofBothKinds(t, pausedAndMoved) }
+func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
+	ofBothKinds(t, started, pausedAndMoved)
+}
 
-func pausedAndMoved(t *testing.T, k kind) {
+func pausedAndMoved(w world) {
+	t := w.TB
 	// Given a guest that writes faster than it is sent and whose launcher is preempted.
-	w := givenOf(t, k)
 	v := w.guarded(node.Spec{Behaviour: "busy=48"})
 	v.watchForTwo()
 	from := time.Now()
@@ -55,10 +57,12 @@ func pausedAndMoved(t *testing.T, k kind) {
 // Given a guest that is paused for its migration. When the migration fails, then the guest
 // runs on and is shut down with its whole grace period. Otherwise it would stay paused and
 // could not power off.
-func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) { ofBothKinds(t, pausedInVain) }
+func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
+	ofBothKinds(t, started, pausedInVain)
+}
 
-func pausedInVain(t *testing.T, k kind) {
-	w := givenOf(t, k)
+func pausedInVain(w world) {
+	t := w.TB
 	v := w.guarded(node.Spec{Behaviour: "busy=48"})
 	v.watchForTwo()
 	v.preempted()
@@ -78,14 +82,16 @@ func pausedInVain(t *testing.T, k kind) {
 	}
 }
 
-func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) { ofBothKinds(t, staysPaused) }
+func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) {
+	ofBothKinds(t, started, staysPaused)
+}
 
-func staysPaused(t *testing.T, k kind) {
+func staysPaused(w world) {
+	t := w.TB
 	// Given a guest that counts on its disk and that its user has paused.
-	w := givenOf(t, k)
 	v := w.counting(node.Spec{Behaviour: "disk=count"})
 	v.counts()
-	k.user(v, "suspend")
+	w.kind.user(v, "suspend")
 	v.stopped = true
 	// When the guest is moved,
 	v.schedule(w.b, `"bandwidthMiB":200`)
@@ -103,16 +109,18 @@ func staysPaused(t *testing.T, k kind) {
 	}
 	// When its user resumes it, then it runs on. When its VMI is deleted while it is paused
 	// again, then it is shut down like any other guest.
-	k.user(v, "resume")
+	w.kind.user(v, "resume")
 	v.counts()
-	k.user(v, "suspend")
+	w.kind.user(v, "suspend")
 	v.ends()
 }
 
-func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) { ofBothKinds(t, launcherWaits) }
+func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) {
+	ofBothKinds(t, started, launcherWaits)
+}
 
-func launcherWaits(t *testing.T, k kind) {
-	w := givenOf(t, k)
+func launcherWaits(w world) {
+	t := w.TB
 	v := w.guarded(node.Spec{})
 	v.watchForTwo()
 	// When the launcher pod is deleted while its guest is sent,
