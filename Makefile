@@ -106,7 +106,7 @@ release-twice: ## two releases with images, which have to be the same bytes
 
 # Tests that need root, libvirt, an API server or a package of make deps have
 # the build constraint !unit. As root they run without root's rights here.
-UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules ./test/shim
+UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/demo/drain ./test/rules ./test/shim
 
 .PHONY: unit
 unit: ## what needs no root, no libvirt, no cluster: 1 minute
@@ -195,6 +195,13 @@ vuln: ## govulncheck
 demo: deps build ## three real guests, live, in less than a minute
 	go build -o bin/demo ./test/demo
 	VMGRACE_BIN_DIR=$(CURDIR)/bin $(SUDO) bin/demo
+
+.PHONY: demo-drain
+demo-drain: deps ## a cluster of two nodes and a VM that a drain moves, live: 2 minutes, the first time 10 more
+	@hack/progress.sh "building Kubernetes, about 5 minutes, once" hack/k8s/build.sh
+	@hack/progress.sh "building vmgrace's images, about 4 minutes, once" hack/images.sh
+	go build -o bin/demo-drain ./test/demo/drain
+	$(SUDO) bin/demo-drain
 
 # On a quiet machine: the figures are only as good as it is idle. Single steps,
 # with their allocations: go test -tags libvirt_dlopen -run '^$' -bench . ./internal/... ./pkg/...

@@ -24,12 +24,10 @@ spec: {configuration: {developerConfiguration: {featureGates: [PreemptionEvictio
 	w.KubectlApply(w, `{"apiVersion":"vmgrace.io/v1alpha1","kind":"EvacuationPolicy","metadata":{"name":"default"},"spec":{"migrationAllowance":"`+allowance+`"}}`)
 }
 
-// holdable creates a live-migratable VM whose launcher pod allows its shutdown to be held for the
-// allowance. Before that it waits until the settings have reached both replicas' webhooks.
-func (w *world) holdable(p plan, allowance string) *vm {
+// letsHold waits until both replicas' webhooks let a launcher be held for the allowance.
+func (w *world) letsHold(allowance string) {
 	w.Helper()
-	p.strategy = "LiveMigrate"
-	probe := plan{Spec: node.Spec{Name: "probe"}, on: w.a, strategy: p.strategy}
+	probe := plan{Spec: node.Spec{Name: "probe"}, on: w.a, strategy: "LiveMigrate"}
 	w.afterwards("delete", "-n", namespace, "vmi/probe", "--ignore-not-found")
 	launcher, inARow := w.launcher(probe, w.vmi(probe)), 0
 	node.Eventually(w, 2*soon, func() bool {
@@ -40,6 +38,14 @@ func (w *world) holdable(p plan, allowance string) *vm {
 		}
 		return inARow == 6 // so both replicas have answered
 	}, "the webhook does not let a launcher be held for %s s", allowance)
+}
+
+// holdable creates a live-migratable VM whose launcher pod allows its shutdown to be held for the
+// allowance.
+func (w *world) holdable(p plan, allowance string) *vm {
+	w.Helper()
+	p.strategy = "LiveMigrate"
+	w.letsHold(allowance)
 	v := w.vm(p)
 	if got := w.get("pod", "virt-launcher-"+v.Name, `{.metadata.annotations.vmgrace\.io/hold-for}`); got != "PreemptionByScheduler,DeletionByTaintManager" {
 		w.Fatalf("the launcher pod may be held for %q", got)

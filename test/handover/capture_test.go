@@ -20,8 +20,12 @@ import (
 // it is moved, then no packet on this machine contains the secret. Otherwise anybody on the
 // network could read the guest's memory.
 func TestNothingOfAGuestsMemoryIsReadableOnTheLink(t *testing.T) {
+	ofBothKinds(t, started, notReadableOnTheLink)
+}
+
+func notReadableOnTheLink(w world) {
+	t := w.TB
 	const marker = "secret-of-the-guest-4711"
-	w := given(t)
 	v := w.guarded(node.Spec{GuestAgent: true, Behaviour: "marker=" + marker})
 	c := capture(w, marker)
 	// Given a capture that finds the secret in packets that are not encrypted.

@@ -17,27 +17,29 @@ import (
 func long() bool { return os.Getenv("VMGRACE_SOAK") != "" }
 
 // linked is like given, with something to interrupt each agent's connections: a link before
-// its port, a link before the API server, and a wire before its libvirtd.
-func linked(t *testing.T) world {
-	t.Helper()
+// its port, a link before the API server, and wires before its libvirtd and its QEMUs' monitors.
+func linked(tb testing.TB, k kind) world {
+	tb.Helper()
 	w := shared
-	w.TB = t
+	w.TB, w.kind = tb, k
 	w.prepare()
+	all := &moments{at: map[string]func() bool{}}
 	for _, h := range []**host{&w.a, &w.b} {
 		linked := **h
 		*h = &linked
 		linked.address = "127.0.0.1" // the link before the agent's port has the host's address
-		linked.wire = newWire(w, filepath.Join(linked.Dir, "run", "wire-sock"), filepath.Join(linked.Dir, "run", "libvirt-sock"))
+		linked.moments = all
+		newWire(w, all, filepath.Join(linked.Dir, "run", "wire-sock"), filepath.Join(linked.Dir, "run", "libvirt-sock"))
 		linked.toAPI = newLink(w, "127.0.0.1:0", strings.TrimPrefix(w.api.URL, "https://"))
 		text, err := os.ReadFile(w.api.Kubeconfig)
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+		kubeconfig := filepath.Join(tb.TempDir(), "kubeconfig")
 		if err := os.WriteFile(kubeconfig, []byte(strings.ReplaceAll(string(text), w.api.URL, "https://"+linked.toAPI.address())), 0o600); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
-		port := linked.start(w, kubeconfig, "--libvirt-uri=qemu+unix:///system?socket=/run/libvirt/wire-sock", "--migration-address=127.0.0.2")
+		port := linked.start(w, kubeconfig, "--migration-address=127.0.0.2")
 		linked.toAgent = newLink(w, net.JoinHostPort("127.0.0.2", port), net.JoinHostPort("127.0.0.1", port))
 	}
 	w.certified()
@@ -50,7 +52,11 @@ func linked(t *testing.T) world {
 // target's agent hears that the source's guest is gone. Otherwise the guest could run twice
 // and destroy its disk, or stay paused for ever.
 func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
-	w := linked(t)
+	ofBothKinds(t, linked, cutOffAtTheHandover)
+}
+
+func cutOffAtTheHandover(w world) {
+	t := w.TB
 	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
 	cut := 12 * time.Second
 	if long() {
@@ -68,7 +74,7 @@ func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
 		from, to := v.here.host, w.other(v.here.host)
 		// When the agents are cut off at that moment,
 		said := to.agent.Said("a guest is paused between two nodes")
-		to.wire.when(finished, func() bool {
+		to.moments.when(finished, func() bool {
 			to.toAgent.hold(there)
 			from.toAPI.hold()
 			to.toAPI.hold()
@@ -100,7 +106,7 @@ func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
 // the guest runs on exactly one node, both agents say on which, and the guest's disk has
 // one writer. Otherwise the user would lose the guest or its disk.
 func TestALostAnswerOfTheLastPhaseLeavesOneGuest(t *testing.T) {
-	w := linked(t)
+	w := linked(t, libvirts{})
 	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
 	lost := func() bool { return false }
 	for _, c := range []struct {
@@ -109,12 +115,12 @@ func TestALostAnswerOfTheLastPhaseLeavesOneGuest(t *testing.T) {
 		after func(from, to *host)
 		moves bool
 	}{
-		{what: "the question whether it is there", lose: func(_, to *host) { to.wire.when(finish, lost) }},
-		{what: "the answer that it is there", lose: func(_, to *host) { to.wire.when(finished, lost) }},
-		{what: "that it is over, as the source's libvirt says", lose: func(from, _ *host) { from.wire.when(performed, lost) }, moves: true},
+		{what: "the question whether it is there", lose: func(_, to *host) { to.moments.when(finish, lost) }},
+		{what: "the answer that it is there", lose: func(_, to *host) { to.moments.when(finished, lost) }},
+		{what: "that it is over, as the source's libvirt says", lose: func(from, _ *host) { from.moments.when(performed, lost) }, moves: true},
 		{
 			what:  "the answer that it is there, with the source's libvirtd",
-			lose:  func(from, to *host) { to.wire.when(finished, func() bool { from.Libvirtd().Kill(); return false }) },
+			lose:  func(from, to *host) { to.moments.when(finished, func() bool { from.Libvirtd().Kill(); return false }) },
 			after: func(from, _ *host) { from.waitLibvirtd(w) },
 			moves: true,
 		},
@@ -134,15 +140,4 @@ func TestALostAnswerOfTheLastPhaseLeavesOneGuest(t *testing.T) {
 		v.counts()
 	}
 	v.ends()
-}
-
-// waitLibvirtd waits until somebody has killed the host's libvirtd and starts it again.
-func (h *host) waitLibvirtd(w world) {
-	w.Helper()
-	if _, ended := h.Libvirtd().Exited(time.Minute); !ended {
-		w.Fatalf("libvirtd of %s was not killed", h.name)
-	}
-	if err := h.StartLibvirtd(w.Context()); err != nil {
-		w.Fatal(err)
-	}
 }

@@ -27,6 +27,7 @@ type fault struct {
 	kills bool
 }
 
+// faults are those of both kinds.
 func faults() []fault {
 	return []fault{
 		{what: "the API server is away", do: func(_ string, from, to *host) error { from.toAPI.hold(); to.toAPI.hold(); return nil }, undo: func(w world, from, to *host) {
@@ -40,10 +41,6 @@ func faults() []fault {
 			}
 			to.toAgent.pass()
 		}},
-		{what: "the source's libvirtd is killed", do: func(_ string, from, _ *host) error { from.Libvirtd().Kill(); return nil },
-			undo: func(w world, from, _ *host) { from.waitLibvirtd(w) }},
-		{what: "the target's libvirtd is killed", do: func(_ string, _, to *host) error { to.Libvirtd().Kill(); return nil },
-			undo: func(w world, _, to *host) { to.waitLibvirtd(w) }},
 		{what: "the source's QEMU is killed", do: func(domain string, from, _ *host) error { return from.signal(domain, 9) }, kills: true},
 		{what: "the target's QEMU is killed", do: func(domain string, _, to *host) error { return to.signal(domain, 9) }, kills: true},
 	}
@@ -64,12 +61,16 @@ func (w world) lasts(d time.Duration) {
 // moment of the handover: those that TestWhateverDiesWhileAGuestIsSentLeavesOneGuest does
 // not cover.
 func TestWhateverDiesAtAnyMomentOfAMoveLeavesOneGuest(t *testing.T) {
-	w := linked(t)
+	ofBothKinds(t, linked, whateverDiesAtAnyMoment)
+}
+
+func whateverDiesAtAnyMoment(w world) {
+	t := w.TB
 	var v *vm
 	moments := []string{scheduled, prepare, beingSent, finish, finished, performed}
 	tried, moved := 0, 0
 	for m, at := range moments {
-		for f, fault := range faults() {
+		for f, fault := range w.kind.faults() {
 			if !long() && (f > 1 || f != (m+3)%len(moments)) {
 				continue
 			}
@@ -119,18 +120,14 @@ func (v *vm) struck(at string, f fault) {
 	switch at {
 	case beingSent:
 		options = `"bandwidthMiB":8`
-	case performed:
-		from.wire.when(at, hit)
 	case scheduled:
 		hit()
 	default:
-		to.wire.when(at, hit)
+		to.moments.when(at, hit)
 	}
 	v.schedule(to, options)
 	if at == beingSent {
-		node.Eventually(w, soon, func() bool {
-			return to.state(domain) != "" && strings.Contains(from.Virsh(w, "domjobinfo", domain), "Data remaining")
-		}, "nothing is sent")
+		v.waitSent()
 		hit()
 	}
 	select {

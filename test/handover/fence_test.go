@@ -24,7 +24,7 @@ func (v *vm) undecided(also func(from *host)) {
 	w.Helper()
 	from, to := v.here.host, w.other(v.here.host)
 	lost := make(chan struct{})
-	to.wire.when(finished, func() bool {
+	to.moments.when(finished, func() bool {
 		from.agent.Kill()
 		also(from)
 		close(lost)
@@ -42,8 +42,10 @@ func (v *vm) undecided(also func(from *host)) {
 // Given a node whose agent, libvirtd and QEMU all die when the guest has arrived at the target. When
 // the node is declared dead, then the guest runs at the target, and not before. When the node
 // comes back, nothing of the guest is left on it. Otherwise the copy would stay paused for ever.
-func TestACopyOfADeadNodeRunsOnceItIsFenced(t *testing.T) {
-	w := linked(t)
+func TestACopyOfADeadNodeRunsOnceItIsFenced(t *testing.T) { ofBothKinds(t, linked, copyOfADeadNode) }
+
+func copyOfADeadNode(w world) {
+	t := w.TB
 	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
 	to := w.other(v.here.host)
 	v.undecided(func(from *host) {
@@ -78,12 +80,16 @@ func TestACopyOfADeadNodeRunsOnceItIsFenced(t *testing.T) {
 // then it ends that guest before the copy runs: the test watches for two. Otherwise two guests
 // would write on one disk.
 func TestAFencedNodeThatLivesEndsItsGuestFirst(t *testing.T) {
-	w := linked(t)
+	ofBothKinds(t, linked, fencedNodeThatLives)
+}
+
+func fencedNodeThatLives(w world) {
+	t := w.TB
 	v := w.guarded(node.Spec{GuestAgent: true})
 	v.watchForTwo()
 	from, to := v.here.host, w.other(v.here.host)
 	v.undecided(func(*host) {})
-	node.Eventually(w, soon, func() bool { return from.runs(v.Domain) }, "it does not run on at the source")
+	runsOnAtTheSource(v)
 	v.fence()
 	from.agent.Start(w)
 	node.Eventually(w, soon, func() bool { return from.state(v.Domain) == "" }, "the source's guest goes on")
@@ -96,12 +102,14 @@ func TestAFencedNodeThatLivesEndsItsGuestFirst(t *testing.T) {
 
 // Given a fenced node whose agent comes back when the VM runs elsewhere and its migration is long
 // gone. Then the agent ends what is left of the guest, without a grace period.
-func TestAnAgentThatReturnsLateEndsAGivenUpGuest(t *testing.T) {
-	w := linked(t)
+func TestAnAgentThatReturnsLateEndsAGivenUpGuest(t *testing.T) { ofBothKinds(t, linked, returnsLate) }
+
+func returnsLate(w world) {
+	t := w.TB
 	v := w.guarded(node.Spec{GuestAgent: true})
 	from, to := v.here.host, w.other(v.here.host)
 	v.undecided(func(*host) {})
-	node.Eventually(w, soon, func() bool { return from.runs(v.Domain) }, "it does not run on at the source")
+	runsOnAtTheSource(v)
 	v.fence()
 	node.Eventually(w, soon, func() bool { return to.runs(v.Domain) && v.states() == "Gone/Running" }, "the copy does not run")
 	w.api.Kubectl(w, "patch", "vmi", v.Name, "--subresource=status", "--type=merge", "-p", `{"status":{"vmgraceFencedNodes":["`+from.name+`"]}}`)
@@ -115,4 +123,12 @@ func TestAnAgentThatReturnsLateEndsAGivenUpGuest(t *testing.T) {
 	if !to.runs(v.Domain) {
 		t.Error("the guest at the target has ended")
 	}
+}
+
+// runsOnAtTheSource waits until libvirt lets the guest of an undecided migration run on. No agent
+// lives that could do so in a launcher.
+func runsOnAtTheSource(v *vm) {
+	v.w.Helper()
+	from := v.here.host
+	node.Eventually(v.w, soon, func() bool { return from.runs(v.Domain) || v.w.kind == inPods{} && from.state(v.Domain) != "" }, "it does not run on at the source")
 }

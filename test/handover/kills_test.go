@@ -3,7 +3,6 @@
 package handover
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -31,8 +30,12 @@ func targetPoints() []string {
 }
 
 func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
+	ofBothKinds(t, started, killedAtAnyStep)
+}
+
+func killedAtAnyStep(w world) {
+	t := w.TB
 	// Given agents with these failpoints, and a guest.
-	w := given(t)
 	binary := node.WithFailpoints(t)
 	for _, h := range []*host{w.a, w.b} {
 		h.agent.Path = binary
@@ -66,8 +69,19 @@ func TestAnAgentKilledAtAnyStepOfAMoveLeavesOneGuest(t *testing.T) {
 	v.ends()
 }
 
+// dying is something that dies while a guest is sent.
+type dying struct {
+	what string
+	die  func(v *vm)
+	then func(v *vm) // checks that the guest stays where it is
+}
+
 func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
-	w := given(t)
+	ofBothKinds(t, started, whateverDiesWhileSent)
+}
+
+func whateverDiesWhileSent(w world) {
+	t := w.TB
 	v := w.guarded(node.Spec{GuestAgent: true})
 	v.watchForTwo()
 	fails := func(v *vm) {
@@ -76,15 +90,9 @@ func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
 		}
 		t.Log(v.whyFailed())
 	}
-	for _, c := range []struct {
-		what string
-		die  func(v *vm)
-		then func(v *vm) // checks that the guest stays where it is
-	}{
+	cases := []dying{
 		{"the source's agent", func(v *vm) { v.here.restart(v.w) }, fails},
 		{"the target's agent", func(v *vm) { v.there.restart(v.w) }, fails},
-		{"the source's libvirtd", func(v *vm) { v.here.RestartLibvirtd(v.w) }, fails},
-		{"the target's libvirtd", func(v *vm) { v.there.RestartLibvirtd(v.w) }, fails},
 		{"the target's QEMU", func(v *vm) { v.there.killQEMU(v.w, v.Domain) }, fails},
 		// The controller asks for the abort in this case.
 		{"the target's launcher", func(v *vm) {
@@ -92,12 +100,15 @@ func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
 			v.patch(`{"migrationState":{"abortRequested":true,"failureReason":"the target's launcher has ended"}}`)
 		}, fails},
 		{"the migration, deleted", func(v *vm) { v.w.api.Kubectl(v.w, "delete", "vmim", v.migration, "--wait=false") }, (*vm).stayed},
-	} {
+	}
+	if w.kind == (libvirts{}) {
+		cases = append(cases, dying{"the source's libvirtd", func(v *vm) { v.here.RestartLibvirtd(v.w) }, fails},
+			dying{"the target's libvirtd", func(v *vm) { v.there.RestartLibvirtd(v.w) }, fails})
+	}
+	for _, c := range cases {
 		// Given a guest that is slowly sent.
 		v.schedule(w.other(v.here.host), `"bandwidthMiB":8`)
-		node.Eventually(w, soon, func() bool {
-			return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(w, "domjobinfo", v.Domain), "Data remaining")
-		}, "nothing is sent")
+		v.waitSent()
 		// When this dies, then the guest runs on where it is,
 		t.Log(c.what)
 		c.die(v)
@@ -149,8 +160,10 @@ func (h *host) killQEMU(w world, domain string) {
 	}
 }
 
-func TestAShutdownBeatsAMove(t *testing.T) {
-	w := given(t)
+func TestAShutdownBeatsAMove(t *testing.T) { ofBothKinds(t, started, shutdownBeatsAMove) }
+
+func shutdownBeatsAMove(w world) {
+	t := w.TB
 	for cause, end := range map[string]func(v *vm){
 		"VMIDeleted":     func(v *vm) { w.api.Kubectl(w, "delete", "vmi", v.Name) },
 		"LauncherSignal": func(v *vm) { v.SignalShim(w) },
@@ -159,9 +172,7 @@ func TestAShutdownBeatsAMove(t *testing.T) {
 		v := w.guarded(node.Spec{GuestAgent: true})
 		v.watchForTwo()
 		v.schedule(w.b, `"bandwidthMiB":8`)
-		node.Eventually(w, soon, func() bool {
-			return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(w, "domjobinfo", v.Domain), "Data remaining")
-		}, "nothing is sent")
+		v.waitSent()
 		// When its shutdown begins, then the guest is shut down where it is.
 		end(v)
 		if s := v.here.launcher.WaitStopped(w, soon); s.Outcome != "Graceful" || s.Cause != cause {
@@ -172,5 +183,43 @@ func TestAShutdownBeatsAMove(t *testing.T) {
 		}
 		node.Eventually(w, soon, func() bool { return v.there.state(v.Domain) == "" && v.here.state(v.Domain) == "" }, "%s: something is left of it", cause)
 		node.Eventually(w, soon, func() bool { return v.states() == "Running/Absent" }, "%s: the agents do not say that it stayed", cause)
+	}
+}
+
+// Given a guest whose VMI is deleted at a moment of its migration. Then it is asked to shut down
+// once, where it is, and nothing is left of it on either node.
+func TestAVMIDeletedAtAnyMomentOfAMoveEndsItsGuestOnce(t *testing.T) {
+	ofBothKinds(t, linked, deletedAtAnyMoment)
+}
+
+func deletedAtAnyMoment(w world) {
+	for _, at := range []string{scheduled, prepare, beingSent, finish, finished, performed} {
+		v := w.guarded(node.Spec{GuestAgent: true})
+		v.watchForTwo()
+		v.struck(at, fault{what: "the VMI is deleted", do: func(string, *host, *host) error {
+			_, err := w.api.TryKubectl(w.Context(), "", "delete", "vmi", v.Name, "--wait=false")
+			return err
+		}})
+		places := []place{v.here, v.there}
+		node.Eventually(w, 2*soon, func() bool { return v.here.state(v.Domain) == "" && v.there.state(v.Domain) == "" }, "%s: something is left of it", at)
+		var asked []node.Status
+		node.Eventually(w, soon, func() bool {
+			asked = nil
+			for _, p := range places {
+				if s := p.launcher.Status(); s.Cause == "VMIDeleted" && s.Phase == "Stopped" {
+					asked = append(asked, s)
+				}
+			}
+			return len(asked) > 0
+		}, "%s: no launcher is told of its end", at)
+		if len(asked) != 1 || asked[0].Outcome != "Graceful" {
+			w.Errorf("%s: status.json: %+v", at, asked)
+		}
+		w.Logf("%s: %s, presses %d", at, v.states(), v.Presses())
+		v.patch(`{"phase":"Failed"}`)
+		for _, p := range places {
+			p.shim.Kill()
+			w.api.Kubectl(w, "delete", "pod", p.pod, "--grace-period=0", "--force")
+		}
 	}
 }

@@ -140,33 +140,44 @@ func both(c, s net.Conn, carry func(w way, from io.Reader, to io.Writer)) {
 	copying.Wait()
 }
 
-// The frames of libvirt's RPC by which the tests follow a migration. The first three pass
-// on the target's wire, the last one on the source's.
+// The frames of libvirt's RPC by which the tests follow a migration, and what a shim and its
+// QEMU's monitor say then. The first three of libvirt pass on the target's wire, the last one on
+// the source's.
 const (
-	prepare   = "prepare"   // the source's libvirt asks the target's libvirt to receive a domain
-	finish    = "finish"    // the source's libvirt has sent all and asks whether it is there
-	finished  = "finished"  // the target's libvirt answers that
-	performed = "performed" // the source's libvirt answers its agent that the migration is over
+	prepare   = "prepare"   // the source's libvirt, or the shim, asks the target's to receive a guest
+	finish    = "finish"    // the source's libvirt, or QEMU, has sent all
+	finished  = "finished"  // the target's says that all is there
+	performed = "performed" // the source's libvirt says that it is over; the target's shim lets the guest go on
 )
 
 // frames names the frames by their procedure of the program 0x20008086, as in
 // remote_protocol.x, and by their type.
 var frames = map[[2]uint32]string{{304, 0}: prepare, {306, 0}: finish, {306, 1}: finished, {305, 1}: performed}
 
-// wire forwards what a node's agent and its libvirtd say to each other, frame by frame.
-type wire struct {
-	listener net.Listener
-	to       string
-
+// moments are those of a migration at which a test wants something to happen.
+type moments struct {
 	mu sync.Mutex
 	at map[string]func() bool
 }
 
-func newWire(t node.T, at, to string) *wire {
+// wire forwards what a node's agent and its libvirtd say to each other, frame by frame.
+type wire struct {
+	moments *moments
+	to      string
+}
+
+func newWire(t node.T, m *moments, at, to string) {
 	t.Helper()
-	w := &wire{to: to, at: map[string]func() bool{}}
-	var err error
-	if w.listener, err = net.Listen("unix", at); err != nil {
+	w := &wire{moments: m, to: to}
+	serveUnix(t, at, w.serve)
+}
+
+// serveUnix serves the connections to a unix socket until the test ends. serve returns once its
+// connection is closed.
+func serveUnix(t node.T, at string, serve func(net.Conn)) {
+	t.Helper()
+	listener, err := net.Listen("unix", at)
+	if err != nil {
 		t.Fatalf("wire: %v", err)
 	}
 	var mu sync.Mutex
@@ -174,18 +185,18 @@ func newWire(t node.T, at, to string) *wire {
 	var serving sync.WaitGroup
 	serving.Go(func() {
 		for {
-			c, err := w.listener.Accept()
+			c, err := listener.Accept()
 			if err != nil {
 				return
 			}
 			mu.Lock()
 			conns = append(conns, c)
 			mu.Unlock()
-			serving.Go(func() { w.serve(c) })
+			serving.Go(func() { serve(c) })
 		}
 	})
 	t.Cleanup(func() {
-		_ = w.listener.Close()
+		_ = listener.Close()
 		mu.Lock()
 		for _, c := range conns {
 			_ = c.Close()
@@ -193,22 +204,21 @@ func newWire(t node.T, at, to string) *wire {
 		mu.Unlock()
 		serving.Wait()
 	})
-	return w
 }
 
-// when calls do once, before the wire forwards the next frame of this kind. If do returns
+// when calls do once, before a wire forwards the next frame of this kind. If do returns
 // false, the wire drops the frame and closes the connection.
-func (w *wire) when(frame string, do func() bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.at[frame] = do
+func (m *moments) when(frame string, do func() bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.at[frame] = do
 }
 
-func (w *wire) take(frame string) func() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	do := w.at[frame]
-	delete(w.at, frame)
+func (m *moments) take(frame string) func() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	do := m.at[frame]
+	delete(m.at, frame)
 	return do
 }
 
@@ -231,7 +241,7 @@ func (w *wire) serve(c net.Conn) {
 			}
 			kind := [2]uint32{binary.BigEndian.Uint32(frame[12:]), binary.BigEndian.Uint32(frame[16:])}
 			if binary.BigEndian.Uint32(frame[4:]) == 0x20008086 {
-				if do := w.take(frames[kind]); do != nil && !do() {
+				if do := w.moments.take(frames[kind]); do != nil && !do() {
 					return
 				}
 			}

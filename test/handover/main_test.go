@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 					fmt.Fprintln(os.Stderr, "NOT RUN:", err)
 					return 1
 				}
-				shared = world{api: api, objects: reader, a: &host{Node: a, name: "node-a", address: "127.0.0.2"}, b: &host{Node: b, name: "node-b", address: "127.0.0.3"}}
+				shared = world{api: api, objects: reader, a: newHost(a, "node-a", "127.0.0.2"), b: newHost(b, "node-b", "127.0.0.3")}
 				return m.Run()
 			})
 		})
@@ -61,6 +61,7 @@ type world struct {
 	objects *objects.Reader
 	a, b    *host
 	ca      *authority
+	kind    kind
 }
 
 // host is a node with its agent.
@@ -70,17 +71,31 @@ type host struct {
 	name    string
 	address string // of its listeners
 	agent   *node.Agent
-	// Set by linked: the links before the agent's port and the API server, and the wire
-	// before libvirtd.
+	inside  *qemus
+	// Set by linked: the links before the agent's port and the API server, and the moments of
+	// migrations that its wires tell.
 	toAgent, toAPI *link
-	wire           *wire
+	moments        *moments
 }
 
-// given starts both agents and waits until their certificates are signed.
+func newHost(n *node.Node, name, address string) *host {
+	return &host{Node: n, name: name, address: address, inside: &qemus{all: map[string]*qemu{}}}
+}
+
+// given starts both agents, for domains of libvirt, and waits until their certificates are
+// signed.
 func given(tb testing.TB, args ...string) world {
 	tb.Helper()
+	return givenOf(tb, libvirts{}, args...)
+}
+
+// started is given for a kind of VMs.
+func started(tb testing.TB, k kind) world { tb.Helper(); return givenOf(tb, k) }
+
+func givenOf(tb testing.TB, k kind, args ...string) world {
+	tb.Helper()
 	w := shared
-	w.TB = tb
+	w.TB, w.kind = tb, k
 	w.prepare()
 	for _, h := range []**host{&w.a, &w.b} {
 		started := **h
@@ -106,9 +121,10 @@ func (h *host) start(w world, kubeconfig string, args ...string) string {
 	if err != nil {
 		w.Fatal(err)
 	}
-	h.agent = h.ClusterAgent(w, kubeconfig, h.name, append([]string{
+	flags := append([]string{
 		"-v", fmt.Sprintf("--migration-listen=%s:%d", h.address, port), "--migration-allow-paths=" + node.CacheDir() + "," + os.TempDir() + ",/dev",
-	}, args...)...)
+	}, w.kind.flags(h)...)
+	h.agent = h.ClusterAgent(w, kubeconfig, h.name, append(flags, args...)...)
 	h.agent.Start(w)
 	return strconv.Itoa(port)
 }

@@ -8,10 +8,12 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-func TestAGuestMovesThroughBothAgents(t *testing.T) {
+func TestAGuestMovesThroughBothAgents(t *testing.T) { ofBothKinds(t, started, movesThroughBothAgents) }
+
+func movesThroughBothAgents(w world) {
+	t := w.TB
 	// Given a guest that writes much memory and counts on a disk of both nodes. Its
 	// domain's metadata give it a grace period of 77 s, its VMI one of 60 s.
-	w := given(t)
 	v := w.counting(node.Spec{GuestAgent: true, Grace: "77", Behaviour: "busy=8 disk=count"})
 	moves := 3
 	if long() {

@@ -14,7 +14,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -91,7 +90,7 @@ func TestLibvirtMovesAGuestByItself(t *testing.T) {
 	}
 	// When both agents are killed during a migration, then the guest moves all the same.
 	v.schedule(w.b, `"bandwidthMiB":16`)
-	v.sent()
+	v.waitSent()
 	w.a.restart(w)
 	w.b.restart(w)
 	if !v.decided() {
@@ -99,15 +98,7 @@ func TestLibvirtMovesAGuestByItself(t *testing.T) {
 	}
 	// When the VMI is deleted during a migration, then the guest is shut down where it is.
 	v.schedule(w.a, `"bandwidthMiB":8`)
-	v.sent()
+	v.waitSent()
 	v.ends()
 	node.Eventually(w, soon, func() bool { return v.states() == "Running/Absent" && v.there.state(v.Domain) == "" }, "something is left of it")
-}
-
-// sent waits until libvirt sends the guest.
-func (v *vm) sent() {
-	v.w.Helper()
-	node.Eventually(v.w, soon, func() bool {
-		return v.there.state(v.Domain) != "" && strings.Contains(v.here.Virsh(v.w, "domjobinfo", v.Domain), "Data remaining")
-	}, "nothing is sent")
 }

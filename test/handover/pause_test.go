@@ -13,8 +13,12 @@ import (
 )
 
 func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
+	ofBothKinds(t, started, pausedAndMoved)
+}
+
+func pausedAndMoved(w world) {
+	t := w.TB
 	// Given a guest that writes faster than it is sent and whose launcher is preempted.
-	w := given(t)
 	v := w.guarded(node.Spec{Behaviour: "busy=48"})
 	v.watchForTwo()
 	from := time.Now()
@@ -54,7 +58,11 @@ func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
 // runs on and is shut down with its whole grace period. Otherwise it would stay paused and
 // could not power off.
 func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
-	w := given(t)
+	ofBothKinds(t, started, pausedInVain)
+}
+
+func pausedInVain(w world) {
+	t := w.TB
 	v := w.guarded(node.Spec{Behaviour: "busy=48"})
 	v.watchForTwo()
 	v.preempted()
@@ -75,11 +83,15 @@ func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
 }
 
 func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) {
+	ofBothKinds(t, started, staysPaused)
+}
+
+func staysPaused(w world) {
+	t := w.TB
 	// Given a guest that counts on its disk and that its user has paused.
-	w := given(t)
 	v := w.counting(node.Spec{Behaviour: "disk=count"})
 	v.counts()
-	w.a.Virsh(w, "suspend", v.Domain)
+	w.kind.user(v, "suspend")
 	v.stopped = true
 	// When the guest is moved,
 	v.schedule(w.b, `"bandwidthMiB":200`)
@@ -97,14 +109,18 @@ func TestAGuestThatItsUserHasPausedMovesAndStaysPaused(t *testing.T) {
 	}
 	// When its user resumes it, then it runs on. When its VMI is deleted while it is paused
 	// again, then it is shut down like any other guest.
-	v.here.Virsh(w, "resume", v.Domain)
+	w.kind.user(v, "resume")
 	v.counts()
-	v.here.Virsh(w, "suspend", v.Domain)
+	w.kind.user(v, "suspend")
 	v.ends()
 }
 
 func TestADeletedLauncherWaitsForItsVMsMigration(t *testing.T) {
-	w := given(t)
+	ofBothKinds(t, started, launcherWaits)
+}
+
+func launcherWaits(w world) {
+	t := w.TB
 	v := w.guarded(node.Spec{})
 	v.watchForTwo()
 	// When the launcher pod is deleted while its guest is sent,

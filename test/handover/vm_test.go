@@ -4,6 +4,7 @@ package handover
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -30,6 +31,7 @@ type vm struct {
 	cause        string // of its held shutdown
 	disk         *disk  // on which the guest counts; nil = it has none
 	stopped      bool   // paused by its user
+	spec         node.Spec
 }
 
 // place is a launcher pod of the VM on a host.
@@ -46,35 +48,43 @@ type place struct {
 func (w world) guarded(s node.Spec) *vm {
 	w.Helper()
 	s.Namespace = "default"
-	g := w.a.Boot(w, s)
+	s = s.Complete()
 	w.api.KubectlApply(w, fmt.Sprintf(`
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata: {name: %s, namespace: default, labels: {kubevirt.io/nodeName: node-a}}
 spec: {terminationGracePeriodSeconds: 60}
-`, g.Name))
-	v := &vm{w: w, uid: w.get("vmi", g.Name, "{.metadata.uid}"), VM: &node.VM{Guest: g}}
-	v.here = v.place(w.a)
-	v.VM = &node.VM{Guest: g, Agent: w.a.agent, Launcher: v.here.launcher, Shim: v.here.shim}
+`, s.Name))
+	v := &vm{w: w, uid: w.get("vmi", s.Name, "{.metadata.uid}"), spec: s, VM: &node.VM{Guest: &node.Guest{Spec: s}}}
+	v.here = v.place(w.a, "")
+	w.kind.boot(v, s)
 	v.UID = v.uid
 	v.WaitGuarded(w)
 	return v
 }
 
-// place creates a launcher pod on a node and starts its shim.
-func (v *vm) place(h *host) place {
+// place creates a launcher pod on a node, for a migration unless incoming is "".
+func (v *vm) place(h *host, incoming string) place {
 	v.w.Helper()
 	v.moves++
 	p := place{host: h, pod: fmt.Sprintf("%s-%d", v.Name, v.moves)}
-	p.podUID = v.w.pod(p.pod, v.Name, v.uid, h.name)
+	p.podUID = v.w.pod(p.pod, v.Name, v.uid, h.name, incoming)
 	p.launcher = h.agent.PodLauncher(v.w, "default", v.Name, v.uid, p.podUID)
-	p.shim = p.launcher.Shim(v.w, "--pid-file="+p.launcher.Path("vm.pid"))
 	return p
 }
 
-// pod creates a launcher pod that is bound to a node and returns its UID.
-func (w world) pod(name, vmi, uid, on string) string {
+// pod creates a launcher pod that is bound to a node and returns its UID. incoming is the UID of
+// the migration whose target it is, if any.
+func (w world) pod(name, vmi, uid, on, incoming string) string {
 	w.Helper()
+	annotations := map[string]string{"kubevirt.io/domain": vmi}
+	if incoming != "" {
+		annotations["vmgrace.io/incoming"] = incoming
+	}
+	text, err := json.Marshal(annotations)
+	if err != nil {
+		w.Fatal(err)
+	}
 	w.api.KubectlApply(w, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
@@ -82,12 +92,12 @@ metadata:
   name: %s
   namespace: default
   labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %q}
-  annotations: {kubevirt.io/domain: %s}
+  annotations: %s
 spec:
   nodeName: %s
   terminationGracePeriodSeconds: 600
   containers: [{name: launcher, image: none}]
-`, name, uid, vmi, on))
+`, name, uid, text, on))
 	return w.get("pod", name, "{.metadata.uid}")
 }
 
@@ -96,8 +106,7 @@ spec:
 func (v *vm) schedule(to *host, options string) {
 	w := v.w
 	w.Helper()
-	v.there = v.place(to)
-	v.migration = "move-" + v.there.pod
+	v.migration = fmt.Sprintf("move-%s-%d", v.Name, v.moves+1)
 	w.api.KubectlApply(w, fmt.Sprintf(`
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstanceMigration
@@ -105,6 +114,8 @@ metadata: {name: %s, namespace: default, labels: {vmgrace.io/source-node: %s, vm
 spec: {vmiName: %s}
 `, v.migration, v.here.name, to.name, v.Name))
 	v.migrationUID = w.get("vmim", v.migration, "{.metadata.uid}")
+	v.there = v.place(to, v.migrationUID)
+	w.kind.receive(v)
 	v.patch(fmt.Sprintf(`{"phase":"Scheduled","migrationState":{"migrationUid":%q,"vmiUID":%q,"gracePeriodSeconds":60,"sourceNode":%q,"sourcePodUID":%q,"targetNode":%q,"targetPodUID":%q,"options":{%s}}}`,
 		v.migrationUID, v.uid, v.here.name, v.here.podUID, to.name, v.there.podUID, options))
 }
@@ -187,9 +198,12 @@ func (v *vm) ends() {
 	}, "not ShutdownStarted and ShutdownCompleted, once")
 }
 
-// state returns the domain's state in libvirt's files on the node, and "" if it has no such
-// domain.
+// state returns the domain's state in libvirt's files on the node, or that of the QEMU in its
+// launcher, and "" if the node has no such domain.
 func (h *host) state(domain string) string {
+	if q := h.inside.of(domain); q != nil {
+		return q.state()
+	}
 	text, err := os.ReadFile(filepath.Join(h.RunDir(), domain+".xml"))
 	if err != nil {
 		return ""
@@ -211,6 +225,9 @@ func (h *host) runs(domain string) bool {
 // signal sends a signal to the domain's QEMU on this node. Signal 0 only tests whether it
 // exists.
 func (h *host) signal(domain string, s unix.Signal) error {
+	if q := h.inside.of(domain); q != nil {
+		return q.signal(s)
+	}
 	text, err := os.ReadFile(filepath.Join(h.RunDir(), domain+".pid"))
 	if err != nil {
 		return err

@@ -43,6 +43,8 @@ type Spec struct {
 	Image string
 	// CPUFeature is a feature that the domain's CPU must have. "" means any CPU.
 	CPUFeature string
+	// Serial is the file of the console of a QEMU in its launcher. "" means one of its node's.
+	Serial string
 	// Persistent makes the domain a defined one. Otherwise it is transient, as KubeVirt's
 	// domains are.
 	Persistent bool

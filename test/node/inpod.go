@@ -2,6 +2,7 @@ package node
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -61,8 +62,8 @@ func (a *Agent) LaunchInPod(t T, s Spec, l *Launcher, pod string, shimArgs ...st
 func (a *Agent) launchInside(t T, s Spec, l *Launcher, wrapper, shimArgs []string) *VM {
 	t.Helper()
 	g := &Guest{Spec: s, Domain: s.DomainName(), UID: l.UID, node: a.node}
-	g.serial = filepath.Join(a.node.Dir, g.Domain+".serial")
-	args := append([]string{"--ask-with=qmp:" + g.monitor()}, shimArgs...)
+	g.serial = cmp.Or(s.Serial, filepath.Join(a.node.Dir, g.Domain+".serial"))
+	args := append([]string{"--ask-with=qmp:" + g.MonitorSocket()}, shimArgs...)
 	v := &VM{Guest: g, Agent: a, Launcher: l, Shim: l.shim(t, wrapper, append(append(args, "--"), g.qemu(t)...))}
 	g.log = v.Shim.log
 	v.inside(t)
@@ -139,7 +140,12 @@ func (a *Agent) InOwnLibvirt(t T, daemon string, s Spec, shimArgs ...string) *VM
 	return v
 }
 
-func (g *Guest) monitor() string { return filepath.Join(g.node.Dir, g.Domain+".qmp") }
+// MonitorSocket is the path of QEMU's monitor for the shim, where QEMU is in its launcher.
+func (g *Guest) MonitorSocket() string { return filepath.Join(g.node.Dir, g.Domain+".qmp") }
+
+// OwnMonitorSocket is the path of a second monitor, which is the test's own: QEMU serves one
+// client on each.
+func (g *Guest) OwnMonitorSocket() string { return g.MonitorSocket() + "2" }
 
 // qemu returns a command line of QEMU, much like the one that libvirt would make.
 func (g *Guest) qemu(t T) []string {
@@ -158,9 +164,13 @@ func (g *Guest) qemu(t T) []string {
 	if g.NoShutdown {
 		boot = append(boot, "-no-shutdown")
 	}
+	if g.Disk != "" {
+		boot = append(boot, "-drive", "if=virtio,format=raw,cache=none,file="+g.Disk)
+	}
 	return append([]string{
 		"qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", memory, "-display", "none", "-nodefaults", "-no-user-config",
-		"-msg", "timestamp=on", "-serial", "file:" + g.serial, "-qmp", "unix:" + g.monitor() + ",server=on,wait=off",
+		"-msg", "timestamp=on", "-serial", "file:" + g.serial, "-qmp", "unix:" + g.MonitorSocket() + ",server=on,wait=off",
+		"-qmp", "unix:" + g.OwnMonitorSocket() + ",server=on,wait=off",
 	}, boot...)
 }
 
@@ -202,7 +212,7 @@ func (v *VM) hold(t T) {
 // Monitor makes QEMU carry out a QMP command without arguments.
 func (g *Guest) Monitor(t T, command string) {
 	t.Helper()
-	Monitor(t, g.monitor(), command)
+	Monitor(t, g.MonitorSocket(), command)
 }
 
 // Monitor makes the QEMU behind a socket carry out a QMP command without arguments.
@@ -229,7 +239,7 @@ func Monitor(t T, socket, command string) {
 // function that it returns.
 func (g *Guest) HoldMonitor(t T) (release func()) {
 	t.Helper()
-	conn, err := net.DialTimeout("unix", g.monitor(), waitTimeout)
+	conn, err := net.DialTimeout("unix", g.MonitorSocket(), waitTimeout)
 	if err != nil {
 		t.Fatalf("monitor of %s: %v", g.Domain, err)
 	}

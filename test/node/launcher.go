@@ -13,6 +13,8 @@ import (
 type Launcher struct {
 	Dir                  string
 	Namespace, Name, UID string
+	// Env is added to the environment of its shims.
+	Env []string
 
 	node *Node
 }
@@ -123,7 +125,7 @@ func (l *Launcher) shim(t T, wrapper, args []string) *Process {
 	argv := append(wrapper, Binary(t, "launcher-shim"),
 		"--namespace", l.Namespace, "--name", l.Name, "--uid", l.UID, "--launcher-dir", l.Dir)
 	cmd := l.node.Command(argv[0], append(argv[1:], args...)...)
-	cmd.Env = append(cmd.Env, goRace)
+	cmd.Env = append(append(cmd.Env, goRace), l.Env...)
 	if wrapper != nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	}

@@ -1,0 +1,189 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/test/cluster"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+// withoutLibvirt stops the nodes' libvirtds until the test ends.
+func (w *world) withoutLibvirt() {
+	w.Helper()
+	for _, n := range w.Nodes {
+		if err := n.StopLibvirtd(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+		w.restore(n.StartLibvirtd)
+	}
+}
+
+// emptied drains a node by kubectl drain and uncordons it. It returns what kubectl has printed.
+func (w *world) emptied(n *cluster.Node) string {
+	w.Helper()
+	begin := time.Now()
+	out, err := w.TryKubectl(w.Context(), "", "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=150s")
+	w.Kubectl(w, "uncordon", n.Name)
+	if err != nil {
+		w.Fatalf("kubectl drain: %v\n%s\n%s", err, out, w.Kubectl(w, "get", "vmi,vmim,pods", "-A", "-o", "wide"))
+	}
+	w.step("kubectl drain %s: exit status 0 after %.1f s", n.Name, time.Since(begin).Seconds())
+	return out
+}
+
+// Given nodes without libvirt. When a user applies the example and drains the VM's node, there and
+// back, then kubectl drain says what it says with KubeVirt, the same guest runs on elsewhere, and
+// the file deletes all of it.
+func TestOneFileMakesAVMThatADrainMoves(t *testing.T) {
+	w := given(t)
+	w.controller()
+	w.withoutLibvirt()
+	text, err := os.ReadFile("../../deploy/examples/vm.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range w.Nodes {
+		w.afterwards("uncordon", n.Name)
+	}
+	w.Kubectl(t, "cordon", w.b.Name)
+	v := w.apply(&whole{w: w, namespace: "default", name: "vm-example", on: w.a, manifest: string(text)})
+	v.movable()
+	w.Kubectl(t, "uncordon", w.b.Name)
+	w.step("kubectl apply: it runs on %s", w.a.Name)
+	if again := w.KubectlApply(t, v.manifest); strings.Count(again, "unchanged") != 2 {
+		t.Errorf("applied again:\n%s", again)
+	}
+
+	moves := 2
+	if os.Getenv("VMGRACE_SOAK") != "" {
+		moves = 20
+	}
+	for i := range moves {
+		from, to := w.Nodes[i%2], w.Nodes[(i+1)%2]
+		begin := v.up
+		said := w.emptied(from)
+		v.moved(to)
+		if mark := `Eviction triggered evacuation of VMI "default/vm-example"`; !strings.Contains(said, mark) {
+			t.Errorf("kubectl drain does not say %s:\n%s", mark, said)
+		}
+		w.step("it runs on %s, up for %d s, before that for %d s", to.Name, v.up, begin)
+	}
+	if n := v.asked(); n != 0 {
+		t.Errorf("%d Events of a shutdown", n)
+	}
+	if got := v.migrations(); strings.Count(got, "Succeeded Eviction;") != min(moves, 5) || strings.Contains(got, "Failed") {
+		t.Errorf("migrations: %s", got)
+	}
+
+	if _, err := w.TryKubectl(t.Context(), v.manifest, "delete", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	v.gone()
+	w.step("kubectl delete: nothing is left")
+}
+
+// Given five VMs in their pods: one writes much memory, one counts on a disk that both nodes see,
+// one is paused by its user. When their node is drained, then all five move, no more than two at
+// once, and the paused one stays paused.
+func TestADrainMovesFiveVMsInTheirPods(t *testing.T) {
+	w := given(t)
+	w.controller()
+	w.withoutLibvirt()
+	w.sharedDisk("disk")
+	disk := w.whole(w.a, "disk", "disk=count", withDisk("disk")...)
+	all := w.wholes(w.a, map[string]string{"one": "polite", "two": "polite", "busy": "busy=8", "paused": "polite"})
+	disk.movable()
+	all["disk"] = disk
+	paused := all["paused"]
+	paused.user("stop")
+	w.afterwards("uncordon", w.a.Name)
+	w.vmdrain(w.a, func() { w.twoLeave(w.a) })
+	for _, v := range all {
+		if v != paused {
+			v.moved(w.b)
+		}
+	}
+	w.step("four guests go on")
+	node.Eventually(t, soon, func() bool { return paused.vmi("{.status.phase} {.status.nodeName}") == "Running "+w.b.Name }, "the paused one is not moved")
+	paused.on = w.b
+	node.Never(t, 3*time.Second, func() bool { return paused.uptime() >= 0 }, "it does not stay paused")
+	paused.user("cont")
+	paused.moved(w.b)
+	for name, v := range all {
+		if n := v.asked(); n != 0 {
+			t.Errorf("%s: %d Events of a shutdown", name, n)
+		}
+		v.w.delete("vmi/" + name)
+	}
+	for _, v := range all {
+		v.gone()
+	}
+	w.step("deleted")
+}
+
+// user does to the VM's QEMU what a user does with a monitor of his own.
+func (v *whole) user(command string) {
+	v.w.Helper()
+	pod := v.get("pod", v.pod(), "{.metadata.uid}")
+	qemu := (&alone{w: v.w, name: v.name, uid: pod}).qemu()
+	node.Monitor(v.w, fmt.Sprintf("/proc/%d/root/run/vm/qmp.sock", qemu), command)
+}
+
+// Given a VM in its pod, and a cluster that lets its shutdown be held. When its launcher is
+// preempted, or its node is tainted, then it is moved. When it cannot be moved, then an uncordon
+// takes the mark away. When it is deleted in a migration, then it is shut down where it is.
+func TestAVMInItsPodLeavesATaintAndAPreemption(t *testing.T) {
+	w := given(t)
+	w.controller()
+	w.withoutLibvirt()
+	w.holding("150s")
+	w.letsHold("150")
+	v := w.whole(w.a, "held", "polite")
+	v.movable()
+	const preempted, tainted = "Succeeded PreemptionByScheduler;", "Succeeded DeletionByTaintManager;"
+
+	pod := v.pod()
+	w.Kubectl(t, "patch", "pod", "-n", v.namespace, pod, "--subresource=status", "-p",
+		`{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler"}]}}`)
+	w.delete("pod/" + pod)
+	node.Eventually(t, 2*soon, func() bool { return v.migrations() == preempted }, "it is not moved: %s", v.migrations())
+	v.moved(w.b)
+	w.step("preempted: moved")
+
+	const taint = "vmgrace.dev/whole"
+	w.afterwards("taint", "node", w.b.Name, taint+"-")
+	w.Kubectl(t, "taint", "node", w.b.Name, taint+"=1:NoExecute")
+	node.Eventually(t, 2*soon, func() bool { return v.migrations() == preempted+tainted }, "it is not moved: %s", v.migrations())
+	v.moved(w.a)
+	w.step("tainted: moved")
+
+	// When it has nowhere to go, then its node's uncordon takes the mark and the migration away.
+	w.afterwards("uncordon", w.a.Name)
+	_, stop := w.drain(w.a.Name)
+	node.Eventually(t, soon, func() bool { return v.vmi("{.status.evacuationNodeName}") == w.a.Name }, "it is not marked")
+	stop()
+	w.Kubectl(t, "uncordon", w.a.Name)
+	node.Eventually(t, soon, func() bool { return v.vmi("{.status.evacuationNodeName}") == "" }, "the mark outlives the uncordon")
+	w.Kubectl(t, "taint", "node", w.b.Name, taint+"-")
+	if v.uptime() < v.up {
+		t.Error("the guest does not go on")
+	}
+	w.step("uncordoned: it stays")
+
+	// When the VMI is deleted while its guest is sent, then the guest is asked where it is.
+	w.afterwards("delete", "vmim", "-n", v.namespace, "last", "--ignore-not-found")
+	w.KubectlApply(t, `
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstanceMigration
+metadata: {name: last, namespace: `+v.namespace+`}
+spec: {vmiName: `+v.name+`}
+`)
+	w.Kubectl(t, "wait", "vmim", "-n", v.namespace, "last", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
+	w.delete("vmi/" + v.name)
+	v.gone()
+	node.Eventually(t, soon, func() bool { return v.asked() == 2 }, "not ShutdownStarted and ShutdownCompleted, once: %d", v.asked())
+}
