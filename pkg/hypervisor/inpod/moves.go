@@ -17,6 +17,10 @@ const freshFor = 500 * time.Millisecond
 // agent resumes it so soon.
 const arrivedFor = time.Minute
 
+// cancelTimeout is how long a launcher may take to end a migration. Nothing goes through the
+// agents any more then.
+const cancelTimeout = 30 * time.Second
+
 // errTooOld is why a launcher cannot carry out requests about migrations.
 var errTooOld = errors.New("the launcher's shim is too old to be moved")
 
@@ -35,6 +39,9 @@ type moves struct {
 	result   string
 	lookedAt time.Time // when an answer said what the guest was doing
 
+	cancelAt time.Time // when this driver asked for the end of the migration
+	lost     bool      // that had no effect: its launcher's word about the migration counts no more
+
 	begun   bool // the guest has run in this process
 	resumed bool // by an answered request, since the last one that was to move it
 	removed bool // by this driver, after it had been sent
@@ -52,6 +59,7 @@ func (m *moves) hear(says signals.Moving, now time.Time) (news bool) {
 		m.since = now
 	}
 	m.says, m.heard = says, true
+	m.lost = !m.cancelAt.IsZero() && now.Sub(m.cancelAt) > cancelTimeout
 	if n := says.Requested; n > m.answered && n <= m.asked.Request {
 		m.answered, m.result = n, says.Result
 		m.carriedOut(n, now)
@@ -64,6 +72,13 @@ func (m *moves) hear(says signals.Moving, now time.Time) (news bool) {
 	return news
 }
 
+// cancels notes that the migration is to end.
+func (m *moves) cancels(now time.Time) {
+	if m.cancelAt.IsZero() {
+		m.cancelAt = now
+	}
+}
+
 // carriedOut notes what the answer to a request means.
 func (m *moves) carriedOut(n uint64, now time.Time) {
 	if n != m.asked.Request || m.result != signals.ResultOK {
@@ -73,7 +88,7 @@ func (m *moves) carriedOut(n uint64, now time.Time) {
 	case grace.MoveLook:
 		m.lookedAt = now
 	case grace.MoveMigrate, grace.MoveIncoming:
-		m.resumed = false
+		m.resumed, m.cancelAt, m.lost = false, time.Time{}, false
 	case grace.MoveCont:
 		m.resumed, m.begun = true, true
 	default:
@@ -83,6 +98,9 @@ func (m *moves) carriedOut(n uint64, now time.Time) {
 // job reports whether a migration is under way. Of a QEMU that waits for a guest a request that
 // was refused begins none.
 func (m *moves) job() bool {
+	if m.lost {
+		return false
+	}
 	switch m.says.State {
 	case signals.StateSetup:
 		return m.says.Requested > 0 && (m.says.Result == signals.ResultOK || !m.target || m.begun)

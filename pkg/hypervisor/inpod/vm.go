@@ -101,6 +101,9 @@ func (v *vm) learn(view *watch.View) {
 	}
 	if due {
 		v.identify(says)
+		v.mu.Lock()
+		v.hear(v.found == says && v.process != nil && !v.process.Gone(), view)
+		v.mu.Unlock()
 	}
 	if later > 0 {
 		v.lookAgain(later)
