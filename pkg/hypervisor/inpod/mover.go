@@ -102,7 +102,7 @@ func (m *Mover) Listen(name string) (net.Listener, error) {
 	if v == nil {
 		return nil, failed("make a socket for", name, hypervisor.ErrNotFound)
 	}
-	l, err := v.Directory.Listen()
+	l, err := v.Listen()
 	return l, failed("make a socket for", name, err)
 }
 

@@ -57,7 +57,7 @@ func lies(t *testing.T) (w *world, m *Mover, l *lying, domain string, i grace.In
 		i = is
 		return err == nil && stay == hypervisor.StayRunning
 	})
-	kit.Must(t, shim.Process.Signal(syscall.SIGSTOP))
+	freeze(t, shim.Process)
 	return w, m, l, domain, i
 }
 
@@ -224,7 +224,7 @@ func TestALaunchersWordCountsOnlyForTheProcessThatItNamed(t *testing.T) {
 		t.Errorf("abort: %v", err)
 	}
 	kit.Must(t, m.Remove(t.Context(), domain, i))
-	kit.Eventually(t, "its process ends", func() bool { return syscall.Kill(i.PID, 0) != nil })
+	kit.Eventually(t, "its process ends", func() bool { _, runs := m.vm(domain).known(); return !runs })
 }
 
 func TestAnExchangedPodIsAnother(t *testing.T) {

@@ -54,12 +54,12 @@ func launcher(dir string) int {
 		s.says.State = signals.StateSetup
 	}
 	s.sender = signals.NewSender(dir, signals.VM{Namespace: "ns", Name: os.Getenv(scriptVM), UID: "u-1", Asking: signals.Asking{Asks: signals.AsksLauncher}})
-	pauses, ends := make(chan os.Signal, 1), make(chan error, 1)
+	pauses, ends := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(pauses, syscall.SIGUSR1)
 	if s.guest.Start() != nil || s.sender.Register() != nil || s.sender.TellMoving(s.says) != nil || s.sender.Tell(s.guest.Process.Pid, 0, "") != nil {
 		return 1
 	}
-	go func() { ends <- s.guest.Wait() }()
+	go func() { _ = s.guest.Wait(); close(ends) }() // killed: always an error
 	for {
 		select {
 		case <-ends:
