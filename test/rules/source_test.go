@@ -120,6 +120,8 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		"internal/shim/process.go",          // the age of a file
 		"internal/shim/ask.go",              // how long a request may take
 		"pkg/hypervisor/inpod/vm.go",        // how often it checks claims
+		"pkg/hypervisor/inpod/mover.go",     // how long a migration took
+		"pkg/hypervisor/inpod/request.go",   // how old a launcher's answer is
 		"pkg/hypervisor/libvirt/events.go",  // how long a connection lasted
 		"pkg/hypervisor/libvirt/qemulog.go", // finds the run in QEMU's log, for the outcome
 		"pkg/hypervisor/fake/fake.go",       // for tests

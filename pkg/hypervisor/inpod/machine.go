@@ -6,18 +6,10 @@ import (
 	"encoding/hex"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
-
-// cpuFields are what /proc/cpuinfo says of a CPU that a guest with the host's CPU depends on:
-// of x86, and of ARM.
-var cpuFields = []string{
-	"vendor_id", "cpu family", "model", "stepping", "flags",
-	"CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features",
-}
 
 const (
 	// maxCPU bounds how much is read of the first CPU, in bytes.
@@ -25,6 +17,18 @@ const (
 	// digestSize is how many hexadecimal digits tell CPUs apart.
 	digestSize = 16
 )
+
+// ofCPU reports whether a field of /proc/cpuinfo says something of a CPU, of x86 or ARM, on which a
+// guest with the host's CPU depends.
+func ofCPU(field string) bool {
+	switch field {
+	case "vendor_id", "cpu family", "model", "stepping", "flags",
+		"CPU implementer", "CPU architecture", "CPU variant", "CPU part", "CPU revision", "Features":
+		return true
+	default:
+		return false
+	}
+}
 
 // machine describes a machine and, if its guest sees the host's CPU, that CPU. It is "" if
 // something of it is unknown.
@@ -51,13 +55,13 @@ func hostCPU(path string) string {
 	if err != nil {
 		return ""
 	}
-	defer f.Close() //nolint:errcheck // it was only read
+	defer f.Close() // it was only read
 	lines, sum, found := bufio.NewScanner(io.LimitReader(f, maxCPU)), sha256.New(), false
 	lines.Buffer(nil, maxCPU)
 	for lines.Scan() && (strings.TrimSpace(lines.Text()) != "" || !found) {
 		name, value, _ := strings.Cut(lines.Text(), ":")
 		name = strings.TrimSpace(name)
-		if slices.Contains(cpuFields, name) {
+		if ofCPU(name) {
 			found = true
 			_, _ = io.WriteString(sum, name+":"+strings.Join(strings.Fields(value), " ")+"\n") // a hash takes all
 		}

@@ -29,6 +29,9 @@ const testTimeout = 20 * time.Second
 var binary string
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(scriptDir); dir != "" {
+		os.Exit(launcher(dir))
+	}
 	dir, err := os.MkdirTemp("", "launcher-driver-test")
 	if err != nil {
 		panic(err)
@@ -174,13 +177,17 @@ func harness(t *testing.T) *drivertest.Harness {
 		},
 		Freeze: func(t *testing.T, name string) {
 			t.Helper()
-			shim := w.shims[name].Process
-			kit.Must(t, shim.Signal(syscall.SIGSTOP))
-			kit.Eventually(t, "it is stopped", func() bool {
-				return strings.Contains(content(fmt.Sprintf("/proc/%d/stat", shim.Pid)), ") T ")
-			})
+			freeze(t, w.shims[name].Process)
 		},
 	}
+}
+
+func freeze(t *testing.T, shim *os.Process) {
+	t.Helper()
+	kit.Must(t, shim.Signal(syscall.SIGSTOP))
+	kit.Eventually(t, "it is stopped", func() bool {
+		return strings.Contains(content(fmt.Sprintf("/proc/%d/stat", shim.Pid)), ") T ")
+	})
 }
 
 // look does what the agent does when a launcher directory changes.

@@ -102,7 +102,7 @@ func (m *Mover) Listen(name string) (net.Listener, error) {
 	if v == nil {
 		return nil, failed("make a socket for", name, hypervisor.ErrNotFound)
 	}
-	l, err := v.Directory.Listen()
+	l, err := v.Listen()
 	return l, failed("make a socket for", name, err)
 }
 
@@ -138,10 +138,23 @@ func (m *Mover) Machine(name string) string {
 // during makes a request about a migration that is under way.
 func (m *Mover) during(ctx context.Context, op, name string, i grace.Instance, do grace.Move) error {
 	v, err := m.sending(ctx, name, i)
+	if err == nil && do == grace.MoveCancel {
+		v.mu.Lock()
+		v.moves.cancels(time.Now())
+		v.mu.Unlock()
+	}
 	if err == nil {
 		_, err = v.move(ctx, i, grace.MoveRequest{Do: do})
 	}
 	return failed(op, name, err)
+}
+
+// same returns the VM of an instance. That of another pod is another one, whether or not it runs.
+func (m *Mover) same(ctx context.Context, name string, i grace.Instance) (*vm, error) {
+	if v := m.vm(name); v != nil && v.uuid != i.UUID {
+		return nil, fmt.Errorf("%w: its launcher is %s", hypervisor.ErrOtherInstance, v.uuid)
+	}
+	return m.Driver.same(ctx, name, i)
 }
 
 // sending returns the VM of an instance with a migration under way.
@@ -175,19 +188,20 @@ func (v *vm) arriving() bool {
 
 // send makes the launcher send its guest, and waits for the end of that.
 func (v *vm) send(ctx context.Context, o hypervisor.Outgoing) error {
+	began := time.Now()
 	n, err := v.move(ctx, o.Instance, grace.MoveRequest{Do: grace.MoveMigrate, Bandwidth: o.Bandwidth, AutoConverge: o.AutoConverge})
 	if err != nil {
 		return err
 	}
-	began := time.Now()
 	if err := v.until(ctx, o.Instance, func(m *moves) (bool, error) { return m.sent(n) }); err != nil {
 		return err
 	}
 	v.mu.Lock()
-	stopped := time.Duration(min(v.moves.says.Downtime, uint64(time.Since(began).Milliseconds()))) * time.Millisecond
+	downtime := v.moves.says.Downtime
 	v.mu.Unlock()
-	if stopped > 0 {
-		v.driver.tell(hypervisor.Event{Name: v.name, UUID: v.uuid, Stopped: time.Now().Add(-stopped)})
+	took := time.Since(began)
+	if downtime > 0 && downtime <= uint64(took.Milliseconds())+1 { // else it cannot be
+		v.driver.tell(hypervisor.Event{Name: v.name, UUID: v.uuid, Stopped: began.Add(took - time.Duration(downtime)*time.Millisecond)})
 	}
 	return nil
 }

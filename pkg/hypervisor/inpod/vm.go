@@ -85,9 +85,9 @@ func (v *vm) learn(view *watch.View) {
 	says, open := v.claim(view)
 	open = open && !running
 	// The launcher's word counts only for the process that it has named.
-	named := running && v.claims && says == v.found
-	v.off = named && view.Guest == signals.GuestOff
-	v.hear(named, view)
+	v.off = running && v.claims && says == v.found && view.Guest == signals.GuestOff
+	v.trigger = view.Trigger
+	v.hear(says, view)
 	changed := was != v.shown()
 	i := v.instance
 	due, later := false, time.Duration(0)
@@ -101,6 +101,9 @@ func (v *vm) learn(view *watch.View) {
 	}
 	if due {
 		v.identify(says)
+		v.mu.Lock()
+		v.hear(says, view)
+		v.mu.Unlock()
 	}
 	if later > 0 {
 		v.lookAgain(later)
@@ -125,10 +128,10 @@ func (v *vm) take(view *watch.View) {
 	}
 }
 
-// hear takes what a launcher says of migrations. The caller holds the lock.
-func (v *vm) hear(named bool, view *watch.View) {
-	v.trigger = view.Trigger
-	if !named {
+// hear takes what the launcher says of migrations if it has named the process, which runs. The
+// caller holds the lock.
+func (v *vm) hear(says claim, view *watch.View) {
+	if v.process == nil || v.process.Gone() || !v.claims || says != v.found {
 		v.moves.heard = false
 		return
 	}
