@@ -6,16 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/migratable"
-	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -34,53 +31,18 @@ func shownVerdict(status json.RawMessage) migratable.Verdict {
 	return migratable.Verdict{}
 }
 
-// launcherReason returns why a launcher pod must stay on this node (its controller, or its choice
-// of hosts), or "".
-func launcherReason(o *object) string {
-	const hostname = "kubernetes.io/hostname"
-	if c := metav1.GetControllerOf(o); c != nil && c.Kind != vmis().kind {
-		return cut(fmt.Sprintf("launcher pod %s is controlled by %s %s, which would make another one here", o.Name, c.Kind, c.Name), maxCondition)
-	}
-	type terms struct {
-		MatchExpressions, MatchFields []struct{ Key string }
-	}
-	var spec struct {
-		NodeSelector map[string]string
-		Affinity     struct {
-			NodeAffinity struct {
-				RequiredDuringSchedulingIgnoredDuringExecution struct{ NodeSelectorTerms []terms }
-			}
-		}
-	}
-	_ = json.Unmarshal(o.Spec, &spec) // unreadable JSON counts as empty
-	_, selects := spec.NodeSelector[hostname]
-	if slices.Contains(strings.Split(o.Annotations[migration.AddedSelectorAnnotation], ","), hostname) {
-		selects = false // added by the migration that brought the VM here, and not needed for the next one
-	}
-	must := spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-	for _, t := range must {
-		for _, e := range slices.Concat(t.MatchExpressions, t.MatchFields) {
-			selects = selects || e.Key == hostname || e.Key == "metadata.name"
-		}
-	}
-	if selects {
-		return cut(fmt.Sprintf("launcher pod %s is pinned to its host by its node selector or affinity", o.Name), maxCondition)
-	}
-	return ""
-}
-
 // OfNode implements migratable.VMIs.
 func (s *Source) OfNode() []migratable.VMI {
-	reasons := map[key]string{}
+	launchers := map[key]migratable.Launcher{}
 	s.pods.all(func(p pod) {
-		if p.launcherReason != "" && !p.Done {
-			reasons[p.of] = p.launcherReason
+		if !p.Done {
+			launchers[p.of] = p.bonds.with(launchers[p.of])
 		}
 	})
 	var all []migratable.VMI
 	s.vmis.all(func(v vmi) {
 		if v.State != grace.VMIDeleting {
-			all = append(all, migratable.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.migratable, LauncherReason: reasons[v.name]})
+			all = append(all, migratable.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.migratable, Launcher: launchers[v.name]})
 		}
 	})
 	return all

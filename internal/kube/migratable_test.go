@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/vmgrace/vmgrace/internal/migratable"
@@ -107,28 +106,6 @@ func TestAVMIThatIsAnotherOneOrElsewhereIsNotWrittenTo(t *testing.T) {
 		}
 		if has := r.conditions(v.Name); len(has) > 0 {
 			t.Errorf("%s has %v", v.Name, has)
-		}
-	}
-}
-
-func TestALauncherPodThatIsPinnedIsSeen(t *testing.T) {
-	for _, c := range []struct{ metadata, spec, want string }{
-		{`{}`, `{"nodeName":"n"}`, ""},
-		{`{"ownerReferences":[{"kind":"VirtualMachineInstance","name":"vm","controller":true}]}`, `{}`, ""},
-		{`{"ownerReferences":[{"kind":"ReplicaSet","name":"rs","controller":true}]}`, `{}`, "controlled by ReplicaSet rs"},
-		{`{}`, `{"nodeSelector":{"disk":"ssd"}}`, ""},
-		{`{}`, `{"nodeSelector":{"kubernetes.io/hostname":"n"}}`, "pinned to its host"},
-		{`{"annotations":{"vmgrace.io/added-node-selector":"disk,kubernetes.io/hostname"}}`, `{"nodeSelector":{"kubernetes.io/hostname":"n"}}`, ""},
-		{`{}`, `{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchFields":[{"key":"metadata.name"}]}]}}}}`, "pinned to its host"},
-		{`{}`, `{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"zone"}]}]}}}}`, ""},
-		{`{}`, `{"affinity":7}`, ""},
-	} {
-		var o object
-		if err := json.Unmarshal([]byte(`{"metadata":`+c.metadata+`,"spec":`+c.spec+`}`), &o); err != nil {
-			t.Fatal(err)
-		}
-		if got := launcherReason(&o); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
-			t.Errorf("%s %s: %q, want %q", c.metadata, c.spec, got, c.want)
 		}
 	}
 }

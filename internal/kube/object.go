@@ -25,9 +25,13 @@ func vmis() resource {
 func migrations() resource {
 	return resource{"kubevirt.io", "VirtualMachineInstanceMigration", "virtualmachineinstancemigrations"}
 }
-func pods() resource       { return resource{"", "Pod", "pods"} }
-func nodes() resource      { return resource{"", "Node", "nodes"} }
-func events() resource     { return resource{"", "Event", "events"} }
+func pods() resource   { return resource{"", "Pod", "pods"} }
+func nodes() resource  { return resource{"", "Node", "nodes"} }
+func events() resource { return resource{"", "Event", "events"} }
+func claims() resource {
+	return resource{"", "PersistentVolumeClaim", "persistentvolumeclaims"}
+}
+func volumes() resource    { return resource{"", "PersistentVolume", "persistentvolumes"} }
 func configMaps() resource { return resource{"", "ConfigMap", "configmaps"} }
 func crds() resource {
 	return resource{"apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions"}

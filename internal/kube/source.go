@@ -230,6 +230,30 @@ func (s *Source) Pods(namespace, name string) []grace.Pod {
 	return found
 }
 
+// Target reports whether a launcher pod of a domain was made as the target of a migration.
+func (s *Source) Target(domain, uid string) bool {
+	target := false
+	s.podsOf(domain, func(p pod) { target = target || p.UID == uid && p.target })
+	return target
+}
+
+// None reports whether the watch shows no launcher pod of a domain, once it has listed them.
+func (s *Source) None(domain string) bool {
+	none := s.pods.synced() // read before the pods
+	s.podsOf(domain, func(pod) { none = false })
+	return none
+}
+
+func (s *Source) podsOf(domain string, visit func(pod)) {
+	namespace, name, _ := grace.SplitDomainName(domain)
+	of := key{namespace, name}
+	s.pods.all(func(p pod) {
+		if p.of == of {
+			visit(p)
+		}
+	})
+}
+
 // Report queues an Event. It never blocks.
 func (s *Source) Report(e agent.Event) {
 	if e.OfNode {

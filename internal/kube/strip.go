@@ -39,12 +39,13 @@ func (v vmi) undecided() bool { return v.marked != grace.Never && v.State == gra
 type pod struct {
 	of key
 	grace.Pod
-	launcherReason string                 // why it cannot be recreated on another node
-	name           string                 // its own
-	shown          podcondition.Condition // its condition ShuttingDown
+	bonds bonds                  // what binds it to this node
+	name  string                 // its own
+	shown podcondition.Condition // its condition ShuttingDown
 	// static means that it mirrors a static pod of kubelet's. That pod's directory does not
 	// have this UID as its name.
 	static bool
+	target bool // of a migration
 	beside besidePod
 }
 
@@ -111,7 +112,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		return pod{}
 	}
 	_, static := o.Annotations[mirror]
-	is := pod{launcherReason: launcherReason(o), of: of, name: strings.Clone(o.Name), shown: status.shutdown(), static: static, beside: besidePodOf(o, &status), Pod: grace.Pod{
+	is := pod{bonds: bondsOf(o), of: of, name: strings.Clone(o.Name), shown: status.shutdown(), static: static, beside: besidePodOf(o, &status), Pod: grace.Pod{
 		UID: string(o.UID), Created: o.CreationTimestamp.UTC(),
 		Done: status.Phase == "Succeeded" || status.Phase == "Failed", Deleting: o.DeletionTimestamp != nil,
 		DeletingAt: grace.Never, KillAt: grace.Never,
@@ -119,6 +120,7 @@ func (s *Source) stripPod(o *object, was pod) pod {
 		GracePeriod:   seconds(spec.TerminationGracePeriodSeconds),
 		Priority:      spec.Priority,
 	}}
+	is.target = o.Labels[kubevirt.MigrationJobLabel] != ""
 	if uid := o.Labels[kubevirt.CreatedByLabel]; grace.IsUID(uid) {
 		is.VMI = uid
 	}

@@ -29,14 +29,16 @@ const (
 type VMI struct {
 	Namespace, Name, UID string
 	Shown                Verdict
-	// LauncherReason is why the launcher pod cannot be recreated on another node, or "".
-	LauncherReason string
+	// Launcher is that of its launcher pods on this node together.
+	Launcher Launcher
 }
 
 // VMIs reads and updates VMIs in the API server.
 type VMIs interface {
 	// OfNode returns the VMIs of this node, from a cache.
 	OfNode() []VMI
+	// Volume asks the API server about a claim.
+	Volume(ctx context.Context, namespace, claim string) (Volume, error)
 	// SetLiveMigratable sets the condition LiveMigratable, and nothing else.
 	SetLiveMigratable(ctx context.Context, v VMI, is Verdict) error
 }
@@ -47,7 +49,7 @@ type Conditions struct {
 	VMIs VMIs
 	// Running reports whether the domain is guarded and not being shut down.
 	Running func(domain string) bool
-	// Look returns the facts about a VM except LauncherReason. It fails with hypervisor.ErrNotFound
+	// Look returns the facts about a VM except Launcher and Volume. It fails with hypervisor.ErrNotFound
 	// if no condition is to be set.
 	Look func(ctx context.Context, domain string) (Guest, error)
 	Log  *slog.Logger
@@ -84,6 +86,7 @@ func (c *Conditions) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	lastErrors := map[string]string{} // by domain, of those that failed last
+	claims := &volumes{of: c.VMIs, has: map[[2]string]Volume{}}
 	for {
 		select {
 		case <-ctx.Done():
@@ -91,13 +94,14 @@ func (c *Conditions) Run(ctx context.Context) {
 		case <-c.wake:
 			timer.Reset(debounce)
 		case <-all.C:
+			clear(claims.has)
 			c.Changed("")
 		case <-again.C:
 			for domain := range lastErrors {
 				c.Changed(domain)
 			}
 		case <-timer.C:
-			if c.pass(ctx, lastErrors) {
+			if c.pass(ctx, lastErrors, claims) {
 				timer.Reset(debounce)
 			}
 		}
@@ -105,7 +109,7 @@ func (c *Conditions) Run(ctx context.Context) {
 }
 
 // pass checks the VMs that have changed, and reports whether to call it again soon.
-func (c *Conditions) pass(ctx context.Context, lastErrors map[string]string) (again bool) {
+func (c *Conditions) pass(ctx context.Context, lastErrors map[string]string, claims *volumes) (again bool) {
 	c.mu.Lock()
 	dirty := c.dirty
 	c.dirty = map[string]int{}
@@ -122,7 +126,7 @@ func (c *Conditions) pass(ctx context.Context, lastErrors map[string]string) (ag
 			again = c.later(domain, left-1) || again
 			continue
 		}
-		err := c.judge(ctx, domain, v)
+		err := c.judge(ctx, domain, v, claims)
 		if err != nil && lastErrors[domain] != err.Error() && ctx.Err() == nil {
 			c.Log.Warn("cannot determine whether the VM can be live-migrated; trying again",
 				"namespace", v.Namespace, "name", v.Name, "every", retryInterval, "err", err)
@@ -148,7 +152,7 @@ func (c *Conditions) later(domain string, left int) bool {
 	return left > 0
 }
 
-func (c *Conditions) judge(ctx context.Context, domain string, v VMI) error {
+func (c *Conditions) judge(ctx context.Context, domain string, v VMI, claims *volumes) error {
 	lookCtx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	g, err := c.Look(lookCtx, domain)
@@ -158,7 +162,10 @@ func (c *Conditions) judge(ctx context.Context, domain string, v VMI) error {
 	if err != nil {
 		return err
 	}
-	g.LauncherReason = v.LauncherReason
+	claimsCtx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	g.Launcher = v.Launcher
+	g.Volume = func(claim string) (Volume, error) { return claims.volume(claimsCtx, v.Namespace, claim) }
 	is, err := Judge(g)
 	if err != nil || is == v.Shown {
 		return err

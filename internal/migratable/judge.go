@@ -9,6 +9,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/oneline"
 	"github.com/vmgrace/vmgrace/internal/tunnel"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
 // Guest has the facts that decide whether a VM can be live-migrated.
@@ -20,8 +21,11 @@ type Guest struct {
 	// InLauncher means that the process runs in the launcher pod, not in the node's
 	// libvirt.
 	InLauncher bool
-	// LauncherReason is why the launcher pod cannot be recreated on another node, or "".
-	LauncherReason string
+	// Moving is what the launcher says of migrations, if the process is in its pod.
+	Moving   signals.Moving
+	Launcher Launcher
+	// Volume returns what the API server says of a claim of the launcher pod.
+	Volume func(claim string) (Volume, error)
 	// Native means that libvirt sends it directly. Otherwise Agreed is what other nodes
 	// accept.
 	Native bool
@@ -53,14 +57,24 @@ const maxMessage = 512
 // Judge decides whether a VM can be live-migrated. The first obstacle is the reason. An
 // error means that it cannot be determined now.
 func Judge(g Guest) (Verdict, error) {
-	switch {
-	case g.Off != "":
+	if g.Off != "" {
 		return no(ReasonOff, "%s", g.Off), nil
+	}
+	if v := g.ofLauncher(); v != (Verdict{}) {
+		return v, nil
+	}
+	switch v, err := g.ofVolumes(); {
+	case err != nil || v != (Verdict{}):
+		return v, err
 	case g.InLauncher:
-		return no(ReasonInLauncher, "the VM's process is in its launcher pod; only domains of the node's libvirt can be moved"), nil
-	case g.LauncherReason != "":
-		return no(ReasonLauncher, "%s", g.LauncherReason), nil
-	case g.Domain.Autostart:
+		return Verdict{Status: kubevirt.ConditionTrue}, nil
+	}
+	return g.ofDomain()
+}
+
+// ofDomain decides about a domain of the node's libvirt whose launcher pod can be anywhere.
+func (g Guest) ofDomain() (Verdict, error) {
+	if g.Domain.Autostart {
 		return no(ReasonAutostart, "the domain starts by itself with this node's libvirt, and would be there twice: virsh autostart --disable"), nil
 	}
 	disks, who, err := g.disks()

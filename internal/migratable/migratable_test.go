@@ -32,6 +32,13 @@ func guestOf(devices string) Guest {
 		Domain:     domainOf(devices),
 		Agreed:     tunnel.Agreement{Domain: "ns_vm", UUID: guestUUID, Paths: []string{"/images", "/dev/vg"}},
 		SharedFile: func(path string) (bool, error) { return strings.HasPrefix(path, "/images/nfs/"), nil },
+		Volume: func(claim string) (Volume, error) {
+			v, ok := map[string]Volume{"shared": {}, "single": {Bound: "is not shared"}, "directory": {Path: "/images"}, "nfs": {Path: "/images/nfs/a"}}[claim]
+			if !ok {
+				return v, errors.New("forbidden")
+			}
+			return v, nil
+		},
 	}
 }
 
@@ -60,8 +67,9 @@ func TestWhetherAVMCanBeMoved(t *testing.T) {
 		"virtiofs":                                 {`<filesystem type='mount'><driver type='virtiofs'/></filesystem>`, nil, ReasonVirtIOFS, "filesystem"},
 		"shared memory":                            {`<shmem name='a'/>`, nil, ReasonDomain, "shmem"},
 		"autostart":                                {"", func(g *Guest) { g.Domain.Autostart = true }, ReasonAutostart, "virsh autostart --disable"},
-		"a launcher that stays":                    {"", func(g *Guest) { g.LauncherReason = "launcher pod p is pinned" }, ReasonLauncher, "launcher pod p is pinned"},
-		"in the launcher pod":                      {"", func(g *Guest) { *g = Guest{InLauncher: true} }, ReasonInLauncher, "in its launcher pod"},
+		"a launcher that stays":                    {"", func(g *Guest) { g.Launcher.Reason = "launcher pod p is pinned" }, ReasonLauncher, "launcher pod p is pinned"},
+		"a claim of one node":                      {"", func(g *Guest) { g.Launcher.Claims = []string{"shared", "single"} }, ReasonDisks, "claim single is not shared"},
+		"claims of many nodes":                     {"", func(g *Guest) { g.Launcher.Claims = []string{"shared", "directory"} }, "", ""},
 		"no listener":                              {"", func(g *Guest) { g.Off = "cannot listen" }, ReasonOff, "cannot listen"},
 		"no domain at all":                         {"", func(g *Guest) { g.Domain.XML = "<domain" }, ReasonDomain, "cannot be read"},
 		"native, a file that no node would let in": {devices: diskAt("/images/nfs/../nfs/a", "", ""), change: native},
@@ -104,6 +112,14 @@ type fakeAPI struct {
 	vmi   VMI
 	err   error
 	calls int
+	asked int // about claims
+}
+
+func (t *fakeAPI) Volume(context.Context, string, string) (Volume, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked++
+	return Volume{}, t.err
 }
 
 func (t *fakeAPI) OfNode() []VMI {

@@ -151,7 +151,7 @@ func (f SourceFacts) tooBusy() string {
 }
 
 func (f SourceFacts) whyFailed() string {
-	return cmp.Or(f.abort(), StateOf(f.Migration).FailureReason, f.Failed, "libvirt ended the migration and the guest runs on")
+	return cmp.Or(f.abort(), StateOf(f.Migration).FailureReason, f.Failed, "the migration has ended, and the guest runs on")
 }
 
 // unlike returns why this node cannot send the guest by the transport that the target

@@ -31,7 +31,7 @@ func (o *Options) hypervisors(log *slog.Logger) hypervisors {
 }
 
 // directory makes the driver find the VMs of launcher directories.
-func (h hypervisors) directory(find func(namespace, name, pod string) agent.Launcher) func(namespace, name, pod string) agent.Launcher {
+func (h hypervisors) directory(find func(namespace, name, pod string) inpod.Directory) func(namespace, name, pod string) agent.Launcher {
 	return func(namespace, name, pod string) agent.Launcher {
 		return h.launchers.Directory(grace.DomainName(namespace, name), pod, find(namespace, name, pod))
 	}

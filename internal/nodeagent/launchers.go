@@ -2,20 +2,22 @@ package nodeagent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/logs"
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/inpod"
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
 // launchers finds and watches the launcher directories.
 type launchers struct {
 	watcher  *watch.Watcher
-	launcher func(namespace, name, pod string) agent.Launcher
+	launcher func(namespace, name, pod string) inpod.Directory
 	watch    func(domain, pod string)
 }
 
@@ -25,7 +27,7 @@ func (o *Options) launchers(changed func(name string), log *slog.Logger) launche
 	if o.Standalone {
 		return launchers{
 			watcher: watch.NewParent(o.LaunchersDir, logs.Limited(log), changed),
-			launcher: func(namespace, name, _ string) agent.Launcher {
+			launcher: func(namespace, name, _ string) inpod.Directory {
 				return watch.Directory{Base: o.LaunchersDir, Name: grace.DomainName(namespace, name), Namespace: namespace, VM: name}
 			},
 		}
@@ -36,7 +38,7 @@ func (o *Options) launchers(changed func(name string), log *slog.Logger) launche
 	}
 	return launchers{
 		watcher: watcher,
-		launcher: func(namespace, name, pod string) agent.Launcher {
+		launcher: func(namespace, name, pod string) inpod.Directory {
 			d, ok := dir(namespace, name, pod)
 			if !ok {
 				return noDirectory{} // no pod is known
@@ -57,6 +59,7 @@ type noDirectory struct{}
 func (noDirectory) Look() (watch.View, error)           { return watch.View{}, nil }
 func (noDirectory) WriteStatus(grace.Status) error      { return nil }
 func (noDirectory) RemoveTrigger(grace.TriggerID) error { return nil }
+func (noDirectory) Listen() (net.Listener, error)       { return nil, errors.New("no launcher pod is known") }
 
 func (o *Options) checkLaunchersDir(context.Context) error {
 	if !isDir(o.LaunchersDir) {

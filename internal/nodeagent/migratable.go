@@ -80,7 +80,7 @@ func (n *node) look(ctx context.Context, domain string, files *files) (migratabl
 	switch {
 	case n.driver.launchers.Claims(domain), n.driver.libvirt == nil:
 		g.InLauncher = true
-		return g, nil
+		return n.lookInLauncher(ctx, domain, g)
 	case n.moves == nil:
 		return g, hypervisor.ErrNotFound // others judge it
 	}
@@ -95,6 +95,17 @@ func (n *node) look(ctx context.Context, domain string, files *files) (migratabl
 	g.Agreed = n.moves.allowed
 	g.Agreed.Domain, g.Agreed.UUID = domain, d.Instance.UUID
 	return g, nil
+}
+
+// lookInLauncher adds what the launcher says of a VM whose process is in its pod.
+func (n *node) lookInLauncher(ctx context.Context, domain string, g migratable.Guest) (migratable.Guest, error) {
+	if n.moves == nil {
+		g.Off = "this node's agent takes no part in migrations: see --migration-listen"
+		return g, nil
+	}
+	says, err := n.driver.launchers.Moving(ctx, domain)
+	g.Moving = says
+	return g, err //nolint:wrapcheck // it says what was tried
 }
 
 // files are those of a node.

@@ -26,7 +26,7 @@ const listenRetry = 5 * time.Second
 // migrations is this node's part in live migrations.
 type migrations struct {
 	node     *node
-	migrator *libvirt.Migrator
+	migrator *libvirt.Migrator // nil without libvirt
 	watch    *kube.Migrations
 	identity *transfer.Identity
 	sides    *transfer.Node
@@ -59,12 +59,12 @@ func (n *node) nodeLabel() *kube.NodeLabel {
 	return kube.NewNodeLabel(n.vmis, n.moves.takes)
 }
 
-// migrations returns nil if migrations are off, without libvirt, and in a dry run.
+// migrations returns nil if migrations are off, and in a dry run.
 func (n *node) migrations(records []grace.Record, boot string) *migrations {
-	if n.Migration.Listen == "" || n.DryRun || n.driver.libvirt == nil {
+	if n.Migration.Listen == "" || n.DryRun {
 		return nil
 	}
-	m := &migrations{node: n, migrator: n.driver.libvirt.Migrator(), former: map[string]grace.Instance{}, allowed: n.Migration.allowed(rootOf(nodeRoot, n.log))}
+	m := &migrations{node: n, former: map[string]grace.Instance{}, allowed: n.Migration.allowed(rootOf(nodeRoot, n.log))}
 	for _, r := range records {
 		i := r.Instance
 		if r.BootID != boot {
@@ -72,12 +72,16 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 		}
 		m.former[r.Domain()] = i
 	}
+	if n.driver.libvirt != nil {
+		m.migrator = n.driver.libvirt.Migrator()
+	}
+	by := movers{launchers: n.driver.launchers.Mover(), libvirt: m.migrator}
 	m.watch = kube.NewMigrations(n.vmis, n.Migration.CANamespace, func() { m.sides.Changed() })
 	m.identity = transfer.NewIdentity(n.NodeName, m.watch, n.log)
 	m.sides = transfer.New(n.points.Migrations(transfer.Config{
 		Node: n.NodeName, LibvirtSocket: libvirtSocket(n.LibvirtURI), SocketDir: filepath.Join(n.StateDir, "migration"),
 		URI: n.Migration.uri, Allowed: m.allowed,
-		Cluster: m.watch, Identity: m.identity, Sender: m.migrator, Hypervisor: m.migrator, VMs: m, Meter: n.meter,
+		Cluster: m.watch, Identity: m.identity, Launchers: by.launchers, Sender: by, Hypervisor: by, VMs: m, Meter: n.meter,
 		Open: func(pid int, start uint64) (transfer.Process, error) {
 			p, err := process.Open(pid, start)
 			if err != nil {

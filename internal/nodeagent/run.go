@@ -129,6 +129,7 @@ func (o *Options) arm(ctx context.Context, stderr *logwriter.Writer) (*node, err
 		n.vmis = o.vmis(n.points.VMs(n.clusterChanged), n.log)
 		n.meter.WatchUp(n.vmis.Up)
 		config.Cluster = n.vmis
+		n.driver.launchers.Trust(n.vmis)
 		n.moves, n.migratable = n.migrations(known, boot), n.conditions()
 		n.label = n.nodeLabel()
 		if n.shown = n.podConditions(); n.shown != nil {

@@ -34,14 +34,17 @@ const (
 type hello struct {
 	MigrationUID string `json:"migrationUID"`
 	Role         role   `json:"role"`
-	// UUID is libvirt's UUID of the domain, as in the migration's status.
+	// UUID is that of the guest, as in the migration's status.
 	UUID string `json:"uuid,omitempty"`
+	// Machine describes the guest's machine, with roleStream.
+	Machine string `json:"machine,omitempty"`
 }
 
 type role string
 
 const (
 	roleRelay   role = "relay"   // libvirt's RPC follows
+	roleStream  role = "stream"  // QEMU's stream follows
 	roleControl role = "control" // messages follow
 )
 

@@ -39,6 +39,7 @@ type Config struct {
 	Allowed    tunnel.Agreement
 	Cluster    Cluster
 	Identity   *Identity
+	Launchers  Launchers
 	Sender     Sender
 	Hypervisor Hypervisor
 	VMs        VMs

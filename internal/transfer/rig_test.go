@@ -132,6 +132,7 @@ type world struct {
 	cutOff   *Migration              // what the source's watch shows for ever
 	hangs    bool                    // the source's libvirt answers nothing about the domain
 	hung     []error                 // why each such question of the source ended
+	pods     *pods                   // nil: the guest is libvirt's
 }
 
 type proc struct {
@@ -190,7 +191,7 @@ func (w *world) start() {
 		h := host{w, name}
 		w.addrs[name], listeners[name], w.dirs[name] = l.Addr().String(), l, cmp.Or(w.dirs[name], w.t.TempDir())
 		w.nodes[name] = New(Config{
-			Node: name, SocketDir: w.dirs[name], LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Sender: h, Hypervisor: h, VMs: h, Meter: h,
+			Node: name, SocketDir: w.dirs[name], LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Launchers: h, Sender: h, Hypervisor: h, VMs: h, Meter: h,
 			Open: w.open, Log: slog.New(slog.DiscardHandler),
 		})
 	}
@@ -365,7 +366,7 @@ func (h host) Look(ctx context.Context, _ string) (hypervisor.Stay, grace.Instan
 		h.w.hung = append(h.w.hung, ctx.Err())
 		return hypervisor.StayUnknown, grace.Instance{}, ctx.Err()
 	}
-	return h.w.stays[h.name], grace.Instance{UUID: cmp.Or(h.w.uuids[h.name], guestUUID), PID: 1, Start: cmp.Or(h.w.starts[h.name], 1)}, nil
+	return h.w.stays[h.name], grace.Instance{UUID: h.w.pods.prefix() + cmp.Or(h.w.uuids[h.name], guestUUID), PID: 1, Start: cmp.Or(h.w.starts[h.name], 1)}, nil
 }
 
 func (h host) Resume(context.Context, string, grace.Instance) error {

@@ -92,7 +92,10 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	relay, closeRelay := context.WithCancel(ctx)
 	if l != nil {
 		x.closeRelay = closeRelay
-		wg.Go(func() { s.relay(relay, m, l) })
+		wg.Go(func() {
+			defer closeRelay()
+			s.relay(relay, m, l)
+		})
 	}
 	now := time.Now()
 	x.started, x.progressAt, x.minRemainingAt, x.returned = now, now, now, make(chan struct{})
@@ -103,7 +106,9 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 			s.log.Warn("libvirt has not sent the guest", "err", x.err)
 		}
 		close(x.returned)
-		closeRelay()
+		if x.err != nil || !hypervisor.InLauncher(out.Instance) { // else the last of its stream is still on the way
+			closeRelay()
+		}
 		s.wakeUp()
 	})
 }
@@ -116,16 +121,13 @@ func (s *side) outgoing(m *Migration) (out hypervisor.Outgoing, l net.Listener, 
 	if o := state.Options; o != nil {
 		out.Bandwidth, out.AutoConverge = uint64(max(0, o.BandwidthMiB)), o.AllowAutoConverge
 	}
-	if to := s.node.cfg.URI; to.Native() {
+	if to := s.node.cfg.URI; s.native() {
 		out.Transport = to.transport()
 		out.URI, err = to.at(state.TargetNodeAddress)
 		return out, nil, err
 	}
-	if l, err = listen(s.node.cfg.SocketDir); err != nil {
-		return out, nil, err
-	}
-	out.URI = "qemu+unix:///system?socket=" + l.Addr().String()
-	return out, l, nil
+	l, err = s.listenFor(&out)
+	return out, l, err
 }
 
 // failureCause replaces libvirt's error by the relay's error or the target's refusal, if
@@ -162,7 +164,7 @@ func listen(dir string) (net.Listener, error) {
 	return l, nil
 }
 
-// relay connects libvirt's one connection with the target's agent.
+// relay connects the hypervisor's one connection with the target's agent.
 func (s *side) relay(ctx context.Context, m *Migration, from net.Listener) {
 	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
 	defer stop()
@@ -172,7 +174,12 @@ func (s *side) relay(ctx context.Context, m *Migration, from net.Listener) {
 	}
 	_ = from.Close() // a migration has one connection
 	state := migration.StateOf(m)
-	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: state.DomainUUID})
+	h := hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: state.DomainUUID}
+	streams := s.inLauncher()
+	if streams {
+		h = s.streamHello(h)
+	}
+	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, h)
 	if err != nil {
 		s.log.Warn("cannot reach the target", "err", err)
 		s.setRelayResult(err)
@@ -180,6 +187,10 @@ func (s *side) relay(ctx context.Context, m *Migration, from net.Listener) {
 		return
 	}
 	s.setRelayResult(nil)
+	if streams {
+		copyStream(ctx, l, c, streamLimit(m))
+		return
+	}
 	copyBothWays(ctx, c, l)
 }
 

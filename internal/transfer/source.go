@@ -73,7 +73,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	if here == hypervisor.StayBusy { // otherwise libvirt has not begun to send it
 		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	}
-	f.Native, f.Refused = s.node.cfg.URI.Native(), cmp.Or(s.replaced(m), s.unreachable(m))
+	f.Native, f.Refused = s.native(), cmp.Or(s.replaced(m), s.unreachable(m))
 	f.Paused = x.paused.Mode != "" || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	sentPaused := s.pausedFacts(ctx, &f, here)
 	f.Guest = s.guest(ctx, here, sentPaused)
@@ -108,7 +108,7 @@ func (s *side) pausedFacts(ctx context.Context, f *migration.SourceFacts, here h
 // does not have to.
 func (s *side) unreachable(m *Migration) string {
 	state := migration.StateOf(m)
-	if !s.node.cfg.URI.Native() || state.TargetNodeAddress == "" {
+	if !s.native() || state.TargetNodeAddress == "" {
 		return ""
 	}
 	if _, err := s.node.cfg.URI.at(state.TargetNodeAddress); err != nil {

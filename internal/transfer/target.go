@@ -26,13 +26,13 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	state := migration.StateOf(m)
 	f := migration.TargetFacts{
 		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source, Paused: paused,
-		Ready: canonicalUUID(state.DomainUUID) && s.certified() && here == hypervisor.StayAbsent && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
+		Ready: canonicalUUID(state.DomainUUID) && s.certified() && s.waits(here) && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
 	f.Copy, f.FencedFor = copyOf(here), s.fencedFor(state)
 	// A domain that exists before the source may begin, or has another UUID than the one
 	// that is sent, is not the guest. removeStranger ends it if it came through the relay.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
-	other := state.DomainUUID != "" && instance.UUID != "" && instance.UUID != state.DomainUUID
+	other := isOther(state, instance)
 	if other && f.Copy != migration.CopyRunning {
 		s.removeStranger(instance)
 	}
@@ -40,6 +40,15 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, receiving
 	}
 	return f, instance
+}
+
+// waits reports whether this node has the place for the guest: no domain of libvirt's, or in a
+// launcher pod an empty QEMU whose machine is known.
+func (s *side) waits(here hypervisor.Stay) bool {
+	if s.inLauncher() {
+		return here == hypervisor.StayWaiting && s.node.cfg.Launchers.Machine(s.domain) != ""
+	}
+	return here == hypervisor.StayAbsent
 }
 
 // fencedFor returns how long this side has known that the source's node is fenced, without a
@@ -59,7 +68,7 @@ func (s *side) fencedFor(state *kubevirt.MigrationState) time.Duration {
 
 func copyOf(here hypervisor.Stay) migration.Copy {
 	switch here {
-	case hypervisor.StayAbsent:
+	case hypervisor.StayAbsent, hypervisor.StayWaiting:
 		return migration.CopyNone
 	case hypervisor.StayBusy, hypervisor.StayLeft:
 		return migration.CopyIncoming
@@ -82,7 +91,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		s.updateStatus(ctx, m, kubevirt.MigrationPreparingTarget, kubevirt.MigrationState{})
 	case migration.TargetOffer:
 		state := kubevirt.MigrationState{TargetNodeAddress: s.node.address}
-		if s.node.cfg.URI.Native() {
+		if s.native() {
 			state.Transport = kubevirt.TransportNative
 		}
 		s.updateStatus(ctx, m, kubevirt.MigrationTargetReady, state)
@@ -156,12 +165,14 @@ func (s *side) admit(from string, h hello) error {
 		return fmt.Errorf("migration %s comes from another node than %s", m.Name, from)
 	case h.UUID != migration.StateOf(m).DomainUUID:
 		return fmt.Errorf("migration %s is of domain %q, not %.64q", m.Name, migration.StateOf(m).DomainUUID, h.UUID)
-	case phase != kubevirt.MigrationTargetReady && phase != kubevirt.MigrationRunning && h.Role == roleRelay:
-		return fmt.Errorf("migration %s is in phase %s", m.Name, phase)
 	case h.Role == roleControl:
 		return nil
-	case h.Role != roleRelay:
+	case h.Role != roleRelay && h.Role != roleStream:
 		return errors.New("a connection of no known kind")
+	case phase != kubevirt.MigrationTargetReady && phase != kubevirt.MigrationRunning:
+		return fmt.Errorf("migration %s is in phase %s", m.Name, phase)
+	case (h.Role == roleStream) != s.inLauncher():
+		return fmt.Errorf("migration %s: the VM is in its launcher pod on one node, and libvirt's on the other", m.Name)
 	case !canonicalUUID(h.UUID):
 		return fmt.Errorf("the status of migration %s does not say yet which domain is sent", m.Name)
 	case migration.StateOf(m).Transport == kubevirt.TransportNative:
@@ -175,7 +186,7 @@ func (s *side) admit(from string, h hello) error {
 
 // connectionClosed records the end of a relay connection.
 func (s *side) connectionClosed(h hello) {
-	if h.Role == roleRelay {
+	if h.Role != roleControl {
 		s.mu.Lock()
 		s.receiving, s.received, s.relayEndedAt = false, true, time.Now()
 		s.mu.Unlock()
@@ -183,8 +194,8 @@ func (s *side) connectionClosed(h hello) {
 	}
 }
 
-// receive passes the relay connection through package tunnel to libvirt. The error is what
-// the source gets as the refusal.
+// receive passes the relay connection to the launcher, or through package tunnel to libvirt. The
+// error is what the source gets as the refusal.
 func (s *side) receive(ctx context.Context, l *link, h hello) (err error) {
 	defer s.connectionClosed(h)
 	defer func() {
@@ -194,6 +205,9 @@ func (s *side) receive(ctx context.Context, l *link, h hello) (err error) {
 		}
 		s.setRelayEnd(refusal)
 	}()
+	if h.Role == roleStream {
+		return s.receiveStream(ctx, l, h)
+	}
 	dialer := net.Dialer{Timeout: dialTimeout}
 	libvirt, err := dialer.DialContext(ctx, "unix", s.node.cfg.LibvirtSocket)
 	if err != nil {

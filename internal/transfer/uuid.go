@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -12,15 +13,29 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/process"
 )
 
-// A migration moves one domain, identified by libvirt's UUID. The source's agent writes the
+// A migration moves one domain, identified by libvirt's UUID or, where its process is in its
+// launcher pod, by the UID of the source's. The source's agent writes the
 // UUID to the status before the target's agent offers to take the guest. An admission policy
 // lets it be written once. Connections, messages and the domain's XML must have the same
 // UUID.
 
 var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+
+// uuidOf returns what the status says of the source's instance.
+func uuidOf(i grace.Instance) string { return strings.TrimPrefix(i.UUID, hypervisor.LauncherPrefix) }
+
+// isOther reports whether the target has another guest than the one that is sent: another
+// domain of libvirt's, or one of another launcher pod.
+func isOther(state *kubevirt.MigrationState, i grace.Instance) bool {
+	if hypervisor.InLauncher(i) {
+		return uuidOf(i) != state.TargetPodUID
+	}
+	return state.DomainUUID != "" && i.UUID != "" && i.UUID != state.DomainUUID
+}
 
 // canonicalUUID reports whether this is a UUID as libvirt writes it.
 func canonicalUUID(text string) bool { return uuidPattern.MatchString(text) }
@@ -33,15 +48,15 @@ func (s *side) stateUUID(ctx context.Context, m *Migration) {
 		return
 	}
 	x := s.sending
-	if migration.StateOf(m).DomainUUID == "" && x.process != nil && canonicalUUID(x.instance.UUID) {
-		s.updateStatus(ctx, m, "", kubevirt.MigrationState{DomainUUID: x.instance.UUID})
+	if uuid := uuidOf(x.instance); migration.StateOf(m).DomainUUID == "" && x.process != nil && canonicalUUID(uuid) {
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{DomainUUID: uuid})
 	}
 }
 
 // replaced returns why the guest cannot be sent if it is another domain than the status says,
 // otherwise "".
 func (s *side) replaced(m *Migration) string {
-	agreed, is := migration.StateOf(m).DomainUUID, s.sending.instance.UUID
+	agreed, is := migration.StateOf(m).DomainUUID, uuidOf(s.sending.instance)
 	if agreed == "" || is == "" || agreed == is {
 		return ""
 	}
@@ -58,7 +73,7 @@ func (s *side) removeStranger(i grace.Instance) {
 	s.mu.Lock()
 	from, to := s.relayedAt, s.relayEndedAt
 	s.mu.Unlock()
-	if from.IsZero() || i.PID == 0 {
+	if from.IsZero() || i.PID == 0 || hypervisor.InLauncher(i) {
 		return
 	}
 	age := process.Age(i.Start)

@@ -63,7 +63,7 @@ func TestOnlyTheAgreedDomainIsLetIn(t *testing.T) {
 // Whatever the status says: without a canonical UUID nothing is let in.
 func TestNothingIsLetInWithoutAUUID(t *testing.T) {
 	for _, uuid := range []string{"", "x", guestUUID[1:], "{" + guestUUID + "}"} {
-		n := New(Config{Node: "b"})
+		n := New(Config{Node: "b", Launchers: host{w: given(t)}})
 		m := &Migration{}
 		m.Status.Phase = kubevirt.MigrationTargetReady
 		m.Status.MigrationState = &kubevirt.MigrationState{SourceNode: "a", TargetNode: "b", DomainUUID: uuid}

@@ -81,8 +81,12 @@ func (v *VM) believes(claim string) bool {
 		uid = ""
 	}
 	uid = cmp.Or(v.obs.Pod.VMI, uid)
-	return uid == "" || claim == "" || claim == uid
+	return uid == "" || claim == "" || claim == uid || claim == v.obs.Followed
 }
+
+// namesItsPod reports whether the launcher names its own pod in place of a VMI, which it did not
+// know when it began. Whose pod that is, is Kubernetes' word.
+func (o *observation) namesItsPod() bool { return o.Dir.UID != "" && o.Dir.UID == o.Followed }
 
 func (v *VM) seeShim(d *Directory, now Mono) {
 	o, was := &v.obs, v.obs.Shim
@@ -128,7 +132,7 @@ func (v *VM) seeTrigger(d *Directory, seen Mono) {
 	uid := cmp.Or(o.Owner.Claimed, launcherUID(&v.rec, o), o.Owner.Shown.UID)
 	// A trigger that counted still counts if its launcher has left and nobody states the
 	// VM's UID.
-	known := d.TriggerUID == "" || d.TriggerUID == uid || uid == "" && o.Trigger && d.TriggerID == o.TriggerID
+	known := d.TriggerUID == "" || d.TriggerUID == uid || d.TriggerUID == o.Followed || uid == "" && o.Trigger && d.TriggerID == o.TriggerID
 	counts := d.Trigger && d.TriggerID != o.Consumed && known
 	o.Leftover = TriggerID{}
 	switch {
@@ -148,6 +152,8 @@ func (v *VM) seeTrigger(d *Directory, seen Mono) {
 // launcherUID is the UID by which the launcher knows this VM.
 func launcherUID(r *Record, o *observation) string {
 	switch {
+	case o.namesItsPod():
+		return o.Dir.UID
 	case o.Pod.VMI != "":
 		return o.Pod.VMI
 	case o.Recorded:

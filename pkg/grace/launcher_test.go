@@ -133,6 +133,8 @@ func TestAClaimIsBelievedOnlyWhereKubernetesSaysTheSame(t *testing.T) {
 		{"the VMI is another", func(v *VM) { v.SeeVMI(vmi) }, "other", false},
 		{"nothing is claimed", func(v *VM) { v.SeeVMI(vmi) }, "", true},
 		{"the pod was made for another", func(v *VM) { v.obs.Pod.VMI = "uid" }, "other", false},
+		{"its own pod is named", func(v *VM) { v.obs.Pod, v.obs.Followed = Pod{UID: "pod", VMI: "uid"}, "pod" }, "pod", true},
+		{"another pod is named", func(v *VM) { v.obs.Pod, v.obs.Followed = Pod{UID: "pod", VMI: "uid"}, "pod" }, "pod-2", false},
 	} {
 		v := empty()
 		c.given(v)

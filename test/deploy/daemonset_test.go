@@ -164,6 +164,7 @@ func TestTheRoleIsTheLeastThatTheAgentNeeds(t *testing.T) {
 			ResourceNames: []string{"virtualmachineinstances.kubevirt.io"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{"kubevirt.io"}, Resources: []string{"virtualmachineinstancemigrations"}, Verbs: []string{"get", "list", "watch"}},
 		{APIGroups: []string{"kubevirt.io"}, Resources: []string{"virtualmachineinstancemigrations/status", "virtualmachineinstances/status"}, Verbs: []string{"patch"}},
+		{APIGroups: []string{""}, Resources: []string{"persistentvolumeclaims", "persistentvolumes"}, Verbs: []string{"get"}},
 		{APIGroups: []string{"certificates.k8s.io"}, Resources: []string{"certificatesigningrequests"}, Verbs: []string{"create", "get"}},
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},

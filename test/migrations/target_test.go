@@ -45,7 +45,7 @@ func TestATargetPodIsWhatAUserWroteAndNothingElse(t *testing.T) {
 	m.Spec.VMIName, m.Spec.AddedNodeSelector = "vm", map[string]string{"rack": "7"}
 	kit.Must(t, s.Create(t.Context(), m))
 	p := s.comesTarget(m)
-	want := map[string]string{kubevirt.DomainAnnotation: "vm", "of.the/owner": "kept", "example.org/mine": "1", "vmgrace.io/added-node-selector": "rack"}
+	want := map[string]string{kubevirt.DomainAnnotation: "vm", "of.the/owner": "kept", "example.org/mine": "1", "vmgrace.io/added-node-selector": "rack", "vmgrace.io/incoming": string(m.UID)}
 	delete(p.Annotations, "descheduler.alpha.kubernetes.io/request-evict-only") // every launcher pod has it
 	if !maps.Equal(p.Annotations, want) || p.Labels["topology.kubernetes.io/zone"] != "" {
 		t.Errorf("annotations %v, labels %v", p.Annotations, p.Labels)

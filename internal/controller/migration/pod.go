@@ -2,6 +2,7 @@ package migration
 
 import (
 	"cmp"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -32,4 +33,19 @@ func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Po
 		}
 	}
 	return out
+}
+
+// setIncoming tells the launcher in a target pod which migration's guest it waits for. It
+// replaces what a former migration has told the source pod.
+func setIncoming(p *corev1.Pod, uid string) {
+	p.Annotations[migration.IncomingAnnotation] = uid
+	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for i := range containers {
+			c := &containers[i]
+			c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == migration.IncomingVariable })
+			if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == migration.LauncherVolume }) {
+				c.Env = append(c.Env, corev1.EnvVar{Name: migration.IncomingVariable, Value: uid})
+			}
+		}
+	}
 }

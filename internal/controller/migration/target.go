@@ -41,6 +41,7 @@ func targetPod(w wanted, source *corev1.Pod) *corev1.Pod {
 	grace := evacuation.GraceFor(w.vmi, source.Spec.TerminationGracePeriodSeconds, &w.settings)
 	p.Spec.TerminationGracePeriodSeconds = &grace.Seconds
 	maps.Copy(p.Annotations, grace.Annotations)
+	setIncoming(p, string(w.migration.UID))
 
 	selector, added := migration.Selector(source.Spec.NodeSelector, w.migration.Spec.AddedNodeSelector, source.Annotations[migration.AddedSelectorAnnotation])
 	p.Spec.NodeSelector = selector

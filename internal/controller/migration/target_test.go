@@ -32,14 +32,14 @@ func TestGraceAndHoldOfATargetPodAreComputed(t *testing.T) {
 	}}}
 	w := aMove()
 	p := targetPod(w, source)
-	if *p.Spec.TerminationGracePeriodSeconds != 130 || len(p.Annotations) != 1 || p.Annotations["of.the/owner"] != "kept" {
+	if *p.Spec.TerminationGracePeriodSeconds != 130 || len(p.Annotations) != 2 || p.Annotations["of.the/owner"] != "kept" {
 		t.Errorf("gates off: grace %d, annotations %v", *p.Spec.TerminationGracePeriodSeconds, p.Annotations)
 	}
 	w.settings.FeatureGates = []string{evacuation.GatePreemption}
 	p = targetPod(w, source)
 	want := map[string]string{
 		"vmgrace.io/hold-for": "PreemptionByScheduler", "vmgrace.io/shutdown-reserve-seconds": "130",
-		"vmgrace.io/migration-allowance-seconds": "150", "vmgrace.io/launcher-padding-seconds": "30", "of.the/owner": "kept",
+		"vmgrace.io/migration-allowance-seconds": "150", "vmgrace.io/launcher-padding-seconds": "30", "vmgrace.io/incoming": "m", "of.the/owner": "kept",
 	}
 	if *p.Spec.TerminationGracePeriodSeconds != 280 || !maps.Equal(p.Annotations, want) {
 		t.Errorf("gate on: grace %d, annotations %v", *p.Spec.TerminationGracePeriodSeconds, p.Annotations)
@@ -78,10 +78,11 @@ func TestATargetPodIsWhatAUserWrites(t *testing.T) {
 	p := targetPod(aMove(), source)
 	p.Spec.Affinity, p.Spec.TerminationGracePeriodSeconds = nil, nil // tested elsewhere
 	p.Spec.Containers[1].VolumeMounts = nil                          // empty counts as nil
+	p.Spec.Containers[0].Env = nil
 	if !reflect.DeepEqual(p.Spec, written) {
 		t.Errorf("spec %+v\nwant %+v", p.Spec, written)
 	}
-	if want := map[string]string{"k8s.v1.cni.cncf.io/networks": "lan", "example.org/mine": "1"}; !maps.Equal(p.Annotations, want) {
+	if want := map[string]string{"k8s.v1.cni.cncf.io/networks": "lan", "example.org/mine": "1", "vmgrace.io/incoming": "m"}; !maps.Equal(p.Annotations, want) {
 		t.Errorf("annotations %v", p.Annotations)
 	}
 	if want := map[string]string{kubevirt.CreatedByLabel: "u", kubevirt.MigrationJobLabel: "m"}; !maps.Equal(p.Labels, want) {
@@ -93,6 +94,36 @@ func TestATargetPodIsWhatAUserWrites(t *testing.T) {
 	}
 	if !reflect.DeepEqual(source, before) {
 		t.Error("the source pod was changed")
+	}
+}
+
+// Given a source pod that a former migration has made. Then each container of its copy that
+// sees the launcher directory has the present migration's UID once, and the others have none.
+func TestATargetsLauncherKnowsWhichMigrationsGuestComes(t *testing.T) {
+	directory := []corev1.VolumeMount{{Name: "vmgrace", MountPath: "/var/run/vmgrace/launcher"}}
+	former := corev1.EnvVar{Name: "VMGRACE_INCOMING", Value: "former"}
+	mine := corev1.EnvVar{Name: "MINE", Value: "1"}
+	source := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"vmgrace.io/incoming": "former"}},
+		Spec: corev1.PodSpec{
+			Containers:     []corev1.Container{{Name: "launcher", VolumeMounts: directory, Env: []corev1.EnvVar{former, mine}}, {Name: "logs", Env: []corev1.EnvVar{mine, former}}},
+			InitContainers: []corev1.Container{{Name: "sidecar", VolumeMounts: directory}},
+		},
+	}
+	before := source.DeepCopy()
+	p := targetPod(aMove(), source)
+	now := corev1.EnvVar{Name: "VMGRACE_INCOMING", Value: "m"}
+	for name, c := range map[string]struct{ got, want []corev1.EnvVar }{
+		"launcher": {p.Spec.Containers[0].Env, []corev1.EnvVar{mine, now}},
+		"logs":     {p.Spec.Containers[1].Env, []corev1.EnvVar{mine}},
+		"sidecar":  {p.Spec.InitContainers[0].Env, []corev1.EnvVar{now}},
+	} {
+		if !reflect.DeepEqual(c.got, c.want) {
+			t.Errorf("%s: %v, want %v", name, c.got, c.want)
+		}
+	}
+	if p.Annotations["vmgrace.io/incoming"] != "m" || !reflect.DeepEqual(source, before) {
+		t.Errorf("annotations %v, or the source pod was changed", p.Annotations)
 	}
 }
 

@@ -58,8 +58,16 @@ func (v *vm) ask(ctx context.Context) error {
 	}
 }
 
-// write puts the next request into status.json, beside the agent's last status.
+// write makes the next request for a shutdown.
 func (v *vm) write(ctx context.Context) (n uint64, err error) {
+	return v.put(ctx, func() uint64 {
+		v.request = max(v.request+1, elapsed())
+		return v.request
+	})
+}
+
+// put notes a request, and puts it into status.json.
+func (v *vm) put(ctx context.Context, note func() (n uint64)) (n uint64, err error) {
 	select {
 	case v.writing <- struct{}{}:
 	case <-ctx.Done():
@@ -70,18 +78,27 @@ func (v *vm) write(ctx context.Context) (n uint64, err error) {
 		return 0, hypervisor.ErrNotFound
 	}
 	v.mu.Lock()
-	v.request = max(v.request+1, elapsed())
-	n = v.request
-	s := v.status
-	if s.Phase == "" || s.UID == "" {
-		s = grace.Status{UID: v.uid, Phase: grace.ShuttingDown}
-	}
-	s.Request = n
+	n = note()
+	s := v.withRequests()
 	v.mu.Unlock()
 	return n, within(ctx, func() error {
 		defer func() { <-v.writing }()
 		return v.Directory.WriteStatus(s)
 	})
+}
+
+// withRequests returns the agent's last status with the last request of each kind. The caller
+// holds the lock.
+func (v *vm) withRequests() grace.Status {
+	s := v.status
+	if s.Phase == "" || s.UID == "" {
+		s = grace.Status{UID: v.uid, Phase: grace.Running}
+		if v.request > 0 {
+			s.Phase = grace.ShuttingDown
+		}
+	}
+	s.Request, s.Migration = v.request, v.moves.asked
+	return s
 }
 
 // elapsed returns the time since the boot in milliseconds. So a restarted agent goes on

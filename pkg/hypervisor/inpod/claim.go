@@ -139,7 +139,7 @@ func (v *vm) identify(says claim) {
 	}
 	was := v.process
 	i := grace.Instance{UUID: v.uuid, PID: p.PID(), Start: p.StartTime()}
-	v.process, v.instance, v.destroyed, v.found = p, i, false, says
+	v.process, v.instance, v.destroyed, v.found, v.moves = p, i, false, says, v.moves.next()
 	v.mu.Unlock()
 	if was != nil {
 		_ = was.Close() // it has ended

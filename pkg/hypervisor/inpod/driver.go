@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 
@@ -22,7 +23,23 @@ type Directory interface {
 	Look() (watch.View, error)
 	WriteStatus(grace.Status) error
 	RemoveTrigger(seen grace.TriggerID) error
+	// Listen makes the agent's socket for a migration.
+	Listen() (net.Listener, error)
 }
+
+// Launchers is what the API server shows of launcher pods, from memory.
+type Launchers interface {
+	// Target reports whether the pod was made as the target of a migration.
+	Target(domain, pod string) bool
+	// None reports whether this node is known to have no launcher pod of the domain.
+	None(domain string) bool
+}
+
+// unknownLaunchers is without an API server, and before it is known.
+type unknownLaunchers struct{}
+
+func (unknownLaunchers) Target(string, string) bool { return false }
+func (unknownLaunchers) None(string) bool           { return false }
 
 // Driver implements hypervisor.Driver.
 type Driver struct {
@@ -34,11 +51,27 @@ type Driver struct {
 	sink   func(hypervisor.Event)
 	done   bool
 	budget budget // for looks into the claims of all
+	pods   Launchers
 }
 
 // New returns a driver that knows of no launcher directory yet.
 func New() *Driver {
-	return &Driver{closed: make(chan struct{}), vms: map[string]*vm{}, budget: budget{every: nodeIdentifyEvery, burst: nodeIdentifyBurst}}
+	return &Driver{
+		closed: make(chan struct{}), vms: map[string]*vm{}, budget: budget{every: nodeIdentifyEvery, burst: nodeIdentifyBurst}, pods: unknownLaunchers{},
+	}
+}
+
+// Trust makes the driver use what the API server shows of launcher pods.
+func (d *Driver) Trust(pods Launchers) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.pods = pods
+}
+
+func (d *Driver) launchers() Launchers {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.pods
 }
 
 // Directory takes dir as the VM's launcher directory from now on. Its launcher pod has
@@ -48,7 +81,8 @@ func New() *Driver {
 func (d *Driver) Directory(domain, pod string, dir Directory) Directory {
 	v := &vm{
 		driver: d, name: domain, pod: pod, Directory: dir,
-		uuid: hypervisor.LauncherPrefix + cmp.Or(pod, domain), writing: make(chan struct{}, 1), news: make(chan struct{}),
+		uuid: hypervisor.LauncherPrefix + cmp.Or(pod, domain), news: make(chan struct{}),
+		writing: make(chan struct{}, 1), moving: make(chan struct{}, 1), looking: make(chan struct{}, 1),
 		budget: budget{every: identifyEvery, burst: identifyBurst},
 	}
 	d.mu.Lock()
@@ -150,17 +184,24 @@ func (d *Driver) List(ctx context.Context, ours func(name string) bool) ([]hyper
 }
 
 // Get implements hypervisor.Driver. An identified process is the VM until it ends,
-// whatever its launcher says later.
+// whatever its launcher says later. One that waits for a guest is no VM yet, until its launcher
+// asks for a shutdown.
 func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error) {
 	v := d.vm(name)
 	if v == nil {
 		return hypervisor.Domain{}, failed("look at", name, hypervisor.ErrNotFound)
 	}
 	i, err := v.now(ctx)
+	v.mu.Lock()
+	is := v.shown()
+	v.mu.Unlock()
+	if err == nil && is.hidden {
+		err = fmt.Errorf("%w: its QEMU waits for a guest", hypervisor.ErrNotFound)
+	}
 	if err != nil {
 		return hypervisor.Domain{}, failed("look at", name, err)
 	}
-	return hypervisor.Domain{Name: name, Domain: grace.Domain{Instance: i, Power: v.power()}}, nil
+	return hypervisor.Domain{Name: name, Domain: grace.Domain{Instance: i, Power: is.power}}, nil
 }
 
 // Ask makes the launcher ask its guest, and waits for its answer.
@@ -175,9 +216,13 @@ func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace
 	return failed("ask by "+string(m), name, err)
 }
 
-// Resume does nothing: the launcher resumes a paused guest when it asks it.
+// Resume makes the launcher resume a guest that has arrived paused. It does nothing for others,
+// which the launcher resumes when it asks them.
 func (d *Driver) Resume(ctx context.Context, name string, i grace.Instance) error {
-	_, err := d.same(ctx, name, i)
+	v, err := d.same(ctx, name, i)
+	if err == nil && v.arriving() {
+		err = v.resume(ctx, i)
+	}
 	return failed("resume", name, err)
 }
 

@@ -28,6 +28,8 @@ type vm struct {
 	name, pod, uuid string
 
 	writing chan struct{} // a token for status.json
+	moving  chan struct{} // a token for a request about a migration
+	looking chan struct{} // a token for a look that a mover waits for
 
 	mu        sync.Mutex // never held during a wait
 	looked    bool
@@ -46,7 +48,10 @@ type vm struct {
 	status            grace.Status // the agent's last status
 	request, answered uint64
 	result            string
-	news              chan struct{} // closed at an answer
+	news              chan struct{} // closed at an answer, or other news of a migration
+
+	trigger bool // its launcher asks for a shutdown
+	moves   moves
 }
 
 // Look implements Directory.
@@ -64,22 +69,26 @@ func (v *vm) WriteStatus(s grace.Status) error {
 	defer func() { <-v.writing }()
 	v.mu.Lock()
 	v.status = s
-	s.Request = v.request
+	s = v.withRequests()
 	v.mu.Unlock()
 	return v.Directory.WriteStatus(s)
 }
 
 // learn takes what a launcher directory says.
 func (v *vm) learn(view *watch.View) {
+	target := v.driver.launchers().Target(v.name, v.pod)
 	v.mu.Lock()
+	was := v.shown()
+	v.moves.target = v.moves.target || target
 	v.take(view)
 	running := v.process != nil && !v.process.Gone()
 	says, open := v.claim(view)
 	open = open && !running
-	// The launcher's word ends only the process that it has named.
-	off := running && v.claims && says == v.found && view.Guest == signals.GuestOff
-	changed := off != v.off
-	v.off = off
+	// The launcher's word counts only for the process that it has named.
+	named := running && v.claims && says == v.found
+	v.off = named && view.Guest == signals.GuestOff
+	v.hear(named, view)
+	changed := was != v.shown()
 	i := v.instance
 	due, later := false, time.Duration(0)
 	if open {
@@ -112,9 +121,26 @@ func (v *vm) take(view *watch.View) {
 	// Only requests that were made count.
 	if n := view.Requested; n > v.answered && n <= v.request {
 		v.answered, v.result = n, view.Result
-		close(v.news)
-		v.news = make(chan struct{})
+		v.tellNews()
 	}
+}
+
+// hear takes what a launcher says of migrations. The caller holds the lock.
+func (v *vm) hear(named bool, view *watch.View) {
+	v.trigger = view.Trigger
+	if !named {
+		v.moves.heard = false
+		return
+	}
+	if v.moves.hear(view.Migration, time.Now()) {
+		v.tellNews()
+	}
+}
+
+// tellNews wakes who waits for an answer. The caller holds the lock.
+func (v *vm) tellNews() {
+	close(v.news)
+	v.news = make(chan struct{})
 }
 
 // await starts a goroutine that waits for the end of a process or of the driver.
@@ -174,15 +200,25 @@ func (v *vm) now(ctx context.Context) (grace.Instance, error) {
 	return grace.Instance{}, hypervisor.ErrNotFound
 }
 
-// power returns the guest's power, as far as the agent needs it: the launcher resumes a
-// paused guest before it asks.
-func (v *vm) power() grace.Power {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.off {
-		return grace.PowerOff
+// shown is what the driver shows of a process that runs.
+type shown struct {
+	power  grace.Power
+	hidden bool
+}
+
+// shown returns the guest's power, as far as the agent needs it: the launcher resumes a guest
+// that its user has paused before it asks it. A process that waits for a guest is hidden until
+// it is to end. The caller holds the lock.
+func (v *vm) shown() shown {
+	waits := v.moves.waits()
+	switch {
+	case v.off || waits && v.trigger:
+		return shown{power: grace.PowerOff}
+	case v.moves.arriving():
+		return shown{power: grace.PowerPaused, hidden: waits}
+	default:
+		return shown{power: grace.PowerOn}
 	}
-	return grace.PowerOn
 }
 
 // kill signals exactly this instance.
@@ -206,11 +242,14 @@ func (v *vm) ended(ctx context.Context, i grace.Instance) (grace.End, error) {
 	v.mu.Lock()
 	known := v.instance == i // this driver has watched it
 	runs := known && v.process != nil && !v.process.Gone()
-	destroyed := known && v.destroyed
+	moved := known && v.moves.removed
+	destroyed := known && (v.destroyed || v.moves.left()) // a guest that has left does not power off
 	v.mu.Unlock()
 	switch {
 	case runs:
 		return grace.EndUnknown, nil
+	case moved:
+		return grace.EndMoved, nil
 	case destroyed:
 		return grace.EndDestroyed, nil
 	}
