@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,8 +14,12 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
+// envIncoming is set in the target's launcher of a migration: QEMU has to wait for the guest.
+const envIncoming = "VMGRACE_INCOMING"
+
 // Config is the parsed command line. Exactly one of PID, PIDFile and Command is set, or
-// Version alone. With Ask it is Command, and PIDFile may come with it.
+// Version alone. With Ask it is Command, and PIDFile may come with it. If Incoming is set,
+// Command makes QEMU wait for a guest.
 type Config struct {
 	VM      signals.VM
 	Dir     string
@@ -23,6 +28,8 @@ type Config struct {
 	Command []string
 	Ask     Ask
 	Version bool
+
+	Incoming bool
 }
 
 // ErrHelp asks for Usage.
@@ -46,6 +53,8 @@ or SIGQUIT into a request to shut it down. Ends when the VM process has ended.
                        qmp:SOCKET    by QEMU's monitor (-qmp unix:SOCKET,server=on,wait=off)
                        exec:COMMAND  by a command and its arguments, without a shell
                        Needs -- COMMAND, which is QEMU, or starts it and writes --pid-file
+  --incoming-args WORDS  added to COMMAND, split at spaces, if a guest is to arrive
+                       ($VMGRACE_INCOMING is set)      [-incoming defer -S]
   --version            print the version
   --help               print this text
 
@@ -57,7 +66,7 @@ ended, 2 for wrong usage, 1 for anything else.
 // os.Getenv. Every error but ErrHelp is wrong usage, in one line.
 func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	var c Config
-	var pid, gracePeriod, ask string
+	var pid, gracePeriod, ask, incoming string
 	// Package flag takes --name as well as -name; pflag would cost 0.25 MiB.
 	set := flag.NewFlagSet("launcher-shim", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -69,6 +78,7 @@ func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	set.StringVar(&c.PIDFile, "pid-file", "", "")
 	set.StringVar(&pid, "pid", "", "")
 	set.StringVar(&ask, "ask-with", "", "")
+	set.StringVar(&incoming, "incoming-args", "-incoming defer -S", "")
 	set.BoolVar(&c.Version, "version", false, "")
 	if err := set.Parse(args); err != nil {
 		return c, err
@@ -93,7 +103,26 @@ func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	if c.Ask, err = parseAsk(ask); err != nil {
 		return c, err
 	}
-	return c, c.checkTarget(pid)
+	if err := c.checkTarget(pid); err != nil {
+		return c, err
+	}
+	c.Incoming = getenv(envIncoming) != ""
+	return c, c.awaitGuest(strings.Fields(incoming))
+}
+
+// awaitGuest adds the words to the command that make QEMU wait for a guest. A command that
+// does not wait would start the guest a second time.
+func (c *Config) awaitGuest(words []string) error {
+	switch {
+	case !c.Incoming || len(c.Command) == 0:
+		return nil
+	case c.Ask.QMP == "":
+		return errors.New("$" + envIncoming + " is set: only with --ask-with=qmp: can a guest arrive")
+	case len(words) == 0:
+		return errors.New("--incoming-args is empty: it is what makes QEMU wait for the guest")
+	}
+	c.Command = slices.Concat(c.Command, words)
+	return nil
 }
 
 func (c *Config) checkVM() error {

@@ -19,6 +19,8 @@ const maxQMP = 256 << 10
 var (
 	errQMPFlood = errors.New("the monitor says too much")
 	errQMPEnd   = errors.New("the monitor has hung up")
+	errRefused  = errors.New("refused")
+	errNoAnswer = errors.New("no answer in time")
 )
 
 // errQMPBusy: QEMU accepts a second connection, but is silent before the first ends.
@@ -98,6 +100,9 @@ func powerdown(ctx context.Context, path string, deadline time.Time) (off bool, 
 	}
 	defer q.close()
 	status, err := q.status()
+	if err == nil && status == postMigrate {
+		status, err = q.stayed()
+	}
 	if err != nil {
 		return false, err
 	}
@@ -118,6 +123,13 @@ func powerdown(ctx context.Context, path string, deadline time.Time) (off bool, 
 	return false, err
 }
 
+// stayed returns what a guest does that QEMU has sent, or has failed to send.
+func (q *qmp) stayed() (string, error) {
+	var s sight
+	err := q.look(&s)
+	return s.word(), err
+}
+
 // status is the first question on a connection.
 func (q *qmp) status() (string, error) {
 	if _, err := q.next(); err != nil {
@@ -129,13 +141,21 @@ func (q *qmp) status() (string, error) {
 	if _, err := q.do("qmp_capabilities"); err != nil {
 		return "", err
 	}
-	return q.do("query-status")
+	return q.guest()
+}
+
+func (q *qmp) guest() (string, error) {
+	var guest struct {
+		Status string `json:"status"`
+	}
+	err := q.ask(&guest, "query-status", nil)
+	return guest.Status, err
 }
 
 // qmp is a connection to a monitor.
 type qmp struct {
 	path    string
-	conn    net.Conn
+	conn    *net.UnixConn
 	heard   *io.LimitedReader
 	decoder *json.Decoder // of what is heard
 	id      int
@@ -144,17 +164,15 @@ type qmp struct {
 
 // message is what the shim reads of a greeting, an event or an answer.
 type message struct {
-	ID     int `json:"id"` // 0 if it is no answer
-	Return struct {
-		Status string `json:"status"`
-	} `json:"return"`
-	Error *struct {
+	ID     int             `json:"id"` // 0 if it is no answer
+	Return json.RawMessage `json:"return"`
+	Error  *struct {
 		Desc string `json:"desc"`
 	} `json:"error"`
 }
 
 func dialQMP(ctx context.Context, path string, deadline time.Time) (*qmp, error) {
-	conn, err := (&net.Dialer{Deadline: deadline}).DialContext(ctx, "unix", path)
+	conn, err := (&net.Dialer{Deadline: deadline}).DialUnix(ctx, "unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("QMP: %w", err)
 	}
@@ -174,27 +192,38 @@ func (q *qmp) close() {
 
 func (q *qmp) failed(what string, err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = errAskTimeout
+		err = errNoAnswer
 	}
 	return fmt.Errorf("QMP %s: %s: %w", q.path, what, err)
 }
 
-// do runs a command and returns the status in its answer.
-func (q *qmp) do(command string) (status string, err error) {
+// do runs a command without arguments.
+func (q *qmp) do(command string) (json.RawMessage, error) { return q.run(command, nil, nil) }
+
+// run runs a command, with descriptors as rights, and returns its answer.
+func (q *qmp) run(command string, arguments any, rights []byte) (json.RawMessage, error) {
 	q.id++
-	if _, err := fmt.Fprintf(q.conn, `{"execute":%q,"id":%d}`+"\r\n", command, q.id); err != nil {
-		return "", q.failed(command, err)
+	text, err := json.Marshal(struct {
+		Execute   string `json:"execute"`
+		Arguments any    `json:"arguments,omitempty"`
+		ID        int    `json:"id"`
+	}{command, arguments, q.id})
+	if err != nil {
+		return nil, q.failed(command, err)
+	}
+	if _, _, err := q.conn.WriteMsgUnix(append(text, "\r\n"...), rights, nil); err != nil {
+		return nil, q.failed(command, err)
 	}
 	for {
 		m, err := q.next()
 		switch {
 		case err != nil:
-			return "", q.failed(command, err)
+			return nil, q.failed(command, err)
 		case m.ID != q.id: // an event
 		case m.Error != nil:
-			return "", q.failed(command, fmt.Errorf("refused: %.120q", m.Error.Desc))
+			return nil, q.failed(command, fmt.Errorf("%w: %.120q", errRefused, m.Error.Desc))
 		default:
-			return m.Return.Status, nil
+			return m.Return, nil
 		}
 	}
 }

@@ -65,11 +65,12 @@ type shim struct {
 	ended   <-chan struct{}
 	vm      *process.Watched
 	asker   *asker
+	mover   *mover
 }
 
 func newShim(config Config, logger *log.Logger) *shim {
 	sender := signals.NewSender(config.Dir, config.VM)
-	return &shim{config: config, log: logger, logged: map[string]bool{}, sender: sender, asker: newAsker(config.Ask, sender)}
+	return &shim{config: config, log: logger, logged: map[string]bool{}, sender: sender, asker: newAsker(config.Ask, sender), mover: newMover(config, sender)}
 }
 
 // Run does the shim's work until the VM process has ended, and returns the
@@ -78,6 +79,10 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 	s := newShim(config, logger)
 	status := s.run(caught)
 	s.asker.close()
+	s.mover.close()
+	if s.mover.away() && s.awaitMoved() {
+		status = 0
+	}
 	s.try(s.sender.Withdraw())
 	if s.vm != nil {
 		_ = s.vm.Close() // ends the watch, where it has not ended
@@ -128,6 +133,10 @@ func (s *shim) step(caught Signals, due, slow <-chan time.Time) (status int, end
 	case <-s.asker.monitor.guestOff():
 		s.log.Print("the guest is off, and its process stays: the agent ends it")
 		s.try(s.asker.off())
+	case a := <-s.mover.answers:
+		s.try(s.mover.done(a))
+	case <-s.mover.timer.C:
+		s.mover.wake()
 	case err := <-lost:
 		s.try(err)
 	case <-changed: // status.json may be another
@@ -199,8 +208,14 @@ func (s *shim) find() (status int, ended bool) {
 	if s.waiting != nil {
 		return s.lookForPID()
 	}
-	s.try(s.asker.found(pid))
+	s.found(pid)
 	return 0, false
+}
+
+// found takes the pid of the VM process.
+func (s *shim) found(pid int) {
+	s.try(s.asker.found(pid))
+	s.mover.found()
 }
 
 func (s *shim) lookForPID() (status int, ended bool) {
@@ -231,7 +246,7 @@ func (s *shim) watch(pid int) (status int, ended bool) {
 	}
 	s.log.Printf("watching process %d", pid)
 	s.vm, s.ended = vm, vm.Done()
-	s.try(s.asker.found(pid))
+	s.found(pid)
 	s.waiting = nil
 	return 0, false
 }

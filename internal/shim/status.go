@@ -2,6 +2,10 @@ package shim
 
 import "time"
 
+// movedTimeout is how long the agent may take to say that a guest has moved, after the end of
+// the process that had sent it.
+const movedTimeout = 2 * time.Second
+
 // listen sets when status.json is looked at without a hint.
 func (s *shim) listen(slow *time.Timer) {
 	if !s.readsStatus() {
@@ -32,12 +36,33 @@ func (s *shim) lookAtStatus() (ended bool) {
 		return s.stopped()
 	case s.asker.asks():
 		s.try(s.asker.look())
+		s.try(s.mover.look())
 		return false
 	}
+	return s.moved()
+}
+
+func (s *shim) moved() bool {
 	moved, err := s.sender.Moved()
 	s.try(err)
 	if moved {
 		s.log.Print("the agent says that the VM has moved to another node")
 	}
 	return moved
+}
+
+// awaitMoved waits until status.json says that the VM goes on at another node, or for
+// movedTimeout.
+func (s *shim) awaitMoved() bool {
+	again, over := time.NewTicker(pollInterval), time.NewTimer(movedTimeout)
+	defer again.Stop()
+	defer over.Stop()
+	for !s.moved() {
+		select {
+		case <-again.C:
+		case <-over.C:
+			return false
+		}
+	}
+	return true
 }

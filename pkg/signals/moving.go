@@ -1,6 +1,15 @@
 package signals
 
-import "github.com/vmgrace/vmgrace/pkg/grace"
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
 
 // Moving is what vm.json says about the migration of a guest whose process is in the launcher
 // pod. It is zero if the shim is too old to move its guest. A tenant states it: it is a hint,
@@ -92,4 +101,37 @@ func (s *Sender) MoveRequested() (grace.MoveRequest, error) {
 func (s *Sender) TellMoving(m Moving) error {
 	s.vm.Migration = m
 	return s.rewrite()
+}
+
+// ErrNoSocket says that something else stands where the agent's socket should be.
+var ErrNoSocket = errors.New("no socket")
+
+// ConnectMigration connects to the agent's FileMigration and returns the connection. It
+// follows no link. It does not wait: it fails unless the agent listens.
+func (s *Sender) ConnectMigration() (*os.File, error) {
+	if s.root == nil {
+		return nil, fmt.Errorf("%s: %w", FileMigration, fs.ErrNotExist)
+	}
+	found, err := s.root.OpenFile(FileMigration, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer found.Close()
+	info, err := found.Stat()
+	if err != nil {
+		return nil, fmt.Errorf("stat %s: %w", FileMigration, err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("%s: %w (%s)", FileMigration, ErrNoSocket, info.Mode().Type())
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	conn := os.NewFile(uintptr(fd), FileMigration)
+	// The path of a descriptor is short, whatever the directory's is.
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d", found.Fd())}); err != nil {
+		return nil, errors.Join(fmt.Errorf("connect to %s: %w", FileMigration, err), conn.Close())
+	}
+	return conn, nil
 }
