@@ -29,6 +29,9 @@ const testTimeout = 20 * time.Second
 var binary string
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(scriptDir); dir != "" {
+		os.Exit(launcher(dir))
+	}
 	dir, err := os.MkdirTemp("", "launcher-driver-test")
 	if err != nil {
 		panic(err)

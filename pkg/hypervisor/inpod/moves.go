@@ -13,6 +13,10 @@ import (
 // freshFor is how long a launcher's answer to a look tells what the guest is doing.
 const freshFor = 500 * time.Millisecond
 
+// arrivedFor is how long a guest that has arrived counts as paused without a look: nobody but the
+// agent resumes it so soon.
+const arrivedFor = time.Minute
+
 // errTooOld is why a launcher cannot carry out requests about migrations.
 var errTooOld = errors.New("the launcher's shim is too old to be moved")
 
@@ -20,8 +24,9 @@ var errTooOld = errors.New("the launcher's shim is too old to be moved")
 // the process says of it counts. It is a tenant's word.
 type moves struct {
 	says   signals.Moving
-	heard  bool // by the last look, that launcher says it
-	target bool // its pod was made as a migration's target
+	since  time.Time // its state was first heard
+	heard  bool      // by the last look, that launcher says it
+	target bool      // its pod was made as a migration's target
 
 	// asked is the last request of this driver. An answer to a request that was not made does
 	// not count.
@@ -36,11 +41,16 @@ type moves struct {
 }
 
 // next returns what is known of another process: nothing but the number of the last request.
-func (m *moves) next() moves { return moves{asked: m.asked, answered: m.asked.Request, target: m.target} }
+func (m *moves) next() moves {
+	return moves{asked: m.asked, answered: m.asked.Request, target: m.target}
+}
 
 // hear takes what the launcher says. It reports whether that is news.
 func (m *moves) hear(says signals.Moving, now time.Time) (news bool) {
 	news = !m.heard || says != m.says
+	if says.State != m.says.State {
+		m.since = now
+	}
 	m.says, m.heard = says, true
 	if n := says.Requested; n > m.answered && n <= m.asked.Request {
 		m.answered, m.result = n, says.Result
@@ -70,11 +80,12 @@ func (m *moves) carriedOut(n uint64, now time.Time) {
 	}
 }
 
-// job reports whether a migration is under way.
+// job reports whether a migration is under way. Of a QEMU that waits for a guest a request that
+// was refused begins none.
 func (m *moves) job() bool {
 	switch m.says.State {
 	case signals.StateSetup:
-		return m.says.Requested > 0
+		return m.says.Requested > 0 && (m.says.Result == signals.ResultOK || !m.target || m.begun)
 	case signals.StateActive, signals.StatePaused:
 		return true
 	default:
@@ -85,13 +96,16 @@ func (m *moves) job() bool {
 // waits reports whether the process waits for a guest, of which nothing has arrived. Only a
 // migration's target does, and only until its guest has run.
 func (m *moves) waits() bool {
-	return m.target && !m.begun && m.says.Requested == 0 && (m.says.State == signals.StateSetup || m.says.State == signals.StateNone)
+	return m.target && !m.begun && !m.job() && (m.says.State == signals.StateSetup || m.says.State == signals.StateNone)
 }
 
 // arriving reports whether the guest has not run here, or does not run again since it arrived.
 func (m *moves) arriving() bool {
-	return m.target && !m.begun || m.says.State == signals.StateArrived && !m.resumed
+	return m.target && !m.begun || m.arrived()
 }
+
+// arrived reports whether the guest has arrived and was not resumed since.
+func (m *moves) arrived() bool { return m.says.State == signals.StateArrived && !m.resumed }
 
 // left reports whether the guest has been sent, whole, and was not resumed since.
 func (m *moves) left() bool { return m.says.State == signals.StateCompleted && !m.resumed }
@@ -104,13 +118,13 @@ func (m *moves) stay(now time.Time) (stay hypervisor.Stay, known bool) {
 		return hypervisor.StayUnknown, true
 	case m.waits() && m.says.State == signals.StateSetup:
 		return hypervisor.StayWaiting, true
-	case m.waits() || m.says.State == signals.StateSetup && m.says.Requested == 0:
-		return hypervisor.StayUnknown, true // not yet, or nonsense
 	case m.job():
 		return hypervisor.StayBusy, true
+	case m.waits() || m.says.State == signals.StateSetup:
+		return hypervisor.StayUnknown, true // not yet, or nonsense
 	case m.left():
 		return hypervisor.StayLeft, true
-	case m.says.State == signals.StateArrived && !m.resumed:
+	case m.arrived() && now.Sub(m.since) < arrivedFor:
 		return hypervisor.StayPaused, true
 	case m.lookedAt.IsZero() || now.Sub(m.lookedAt) > freshFor:
 		return hypervisor.StayUnknown, false

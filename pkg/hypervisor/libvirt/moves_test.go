@@ -1,0 +1,52 @@
+//go:build !unit
+
+package libvirt
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/drivertest"
+	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/node"
+)
+
+func TestContractOfMigrations(t *testing.T) {
+	other := node.New(t)
+	drivertest.RunMoves(t, drivertest.MoveSuite{Timeout: 2 * testTimeout, New: func(t *testing.T) *drivertest.MoveHarness {
+		t.Helper()
+		source, target := mover(t, shared), mover(t, other)
+		guests := map[string]*node.Guest{}
+		return &drivertest.MoveHarness{
+			Sender: source, Source: source, Target: target,
+			Start: func(t *testing.T) string {
+				t.Helper()
+				g := shared.Boot(t, node.Spec{})
+				guests[g.Domain] = g
+				t.Cleanup(func() {
+					ctx := unending{t}.Context()
+					if stay, i, err := target.Look(ctx, g.Domain); err == nil && i.UUID == g.UUID {
+						t.Logf("on the target it is %q", stay)
+						kit.Must(t, target.Remove(ctx, g.Domain, i))
+					}
+				})
+				return g.Domain
+			},
+			Connect: func(*testing.T, string) string {
+				return "qemu+unix:///system?socket=" + filepath.Join(other.Dir, "run", "libvirt-sock")
+			},
+			Pause: func(t *testing.T, name string) { t.Helper(); guests[name].Virsh(t, "suspend") },
+		}
+	}})
+}
+
+// mover returns a migrator of a node. It closes when the test ends.
+func mover(t *testing.T, n *node.Node) *Migrator {
+	t.Helper()
+	leavesNothing(t)
+	d := New(Config{
+		URI: "qemu+unix:///system?socket=" + filepath.Join(n.Dir, "run", "libvirt-sock"), RunDir: n.RunDir(), LogDir: filepath.Join(n.Dir, "log", "qemu"), Logger: logger(t),
+	})
+	t.Cleanup(func() { kit.Must(t, d.Close()) })
+	return d.Migrator()
+}
