@@ -53,6 +53,9 @@ func (s *VirtualMachineInstanceStatus) UnmarshalJSON(text []byte) error { decode
 func (m *Mark) UnmarshalJSON(text []byte) error { decode(text, m); return nil }
 
 // UnmarshalJSON reads each field for itself.
+func (l *Launcher) UnmarshalJSON(text []byte) error { decode(text, l); return nil }
+
+// UnmarshalJSON reads each field for itself.
 func (c *Condition) UnmarshalJSON(text []byte) error { decode(text, c); return nil }
 
 // UnmarshalJSON reads each field for itself.

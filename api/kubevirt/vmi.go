@@ -72,7 +72,9 @@ type VirtualMachineInstanceStatus struct {
 	// EvacuationNodeName is the mark: the node that the VM is to leave.
 	EvacuationNodeName string `json:"evacuationNodeName,omitempty"`
 	// Mark explains the mark, in the patch that sets it.
-	Mark           *Mark           `json:"vmgraceMark,omitempty"`
+	Mark *Mark `json:"vmgraceMark,omitempty"`
+	// Launcher is set on VMIs whose phase and node cluster-controller writes.
+	Launcher       *Launcher       `json:"vmgraceLauncher,omitempty"`
 	Conditions     []Condition     `json:"conditions,omitempty"`
 	MigrationState *MigrationState `json:"migrationState,omitempty"`
 	// FencedNodes are nodes from which the VM was moved after they had been fenced, oldest first. A
@@ -91,6 +93,12 @@ type Mark struct {
 	// Cordoned: while the mark stood, the node was seen to be unschedulable or to have the
 	// drain taint.
 	Cordoned bool `json:"cordoned,omitempty"`
+}
+
+// Launcher is the launcher pod that a VMI's phase is about. Both are empty until there is one.
+type Launcher struct {
+	Pod    string `json:"pod,omitempty"`
+	PodUID string `json:"podUID,omitempty"`
 }
 
 // Condition is one of KubeVirt's: without an observed generation.

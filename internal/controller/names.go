@@ -10,6 +10,7 @@ import (
 const (
 	evictionWebhook   = "eviction-webhook"
 	launcherWebhook   = "launcher-webhook"
+	launchers         = "launcher"
 	disruptionBudgets = "disruption-budgets"
 	evacuations       = "evacuation"
 	migrations        = "migration"
@@ -19,7 +20,7 @@ const (
 )
 
 func names() []string {
-	return []string{evictionWebhook, launcherWebhook, disruptionBudgets, evacuations, migrations, podDisruption, taintReplacement, estimates}
+	return []string{evictionWebhook, launcherWebhook, launchers, disruptionBudgets, evacuations, migrations, podDisruption, taintReplacement, estimates}
 }
 
 // besideKubeVirt reports whether the controller runs with --beside-kubevirt.

@@ -21,6 +21,7 @@ import (
 	"github.com/vmgrace/vmgrace/internal/controller/evacuation"
 	"github.com/vmgrace/vmgrace/internal/controller/eviction"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
+	"github.com/vmgrace/vmgrace/internal/controller/launcher"
 	"github.com/vmgrace/vmgrace/internal/controller/metrics"
 	"github.com/vmgrace/vmgrace/internal/controller/migration"
 	"github.com/vmgrace/vmgrace/internal/controller/move"
@@ -66,8 +67,8 @@ func (o *Options) mover(s *setup) taints.Mover {
 	return move.Marks{Client: s.GetClient()}
 }
 
-// launchers returns the function that adds the webhook for launcher pods.
-func (o *Options) launchers() func(ctrl.Manager, eviction.Config) {
+// launcherAdder returns the function that adds the webhook for launcher pods.
+func (o *Options) launcherAdder() func(ctrl.Manager, eviction.Config) {
 	if o.BesideKubeVirt {
 		return eviction.AddHolds
 	}
@@ -78,7 +79,10 @@ func (o *Options) launchers() func(ctrl.Manager, eviction.Config) {
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
 		evictionWebhook: func(s *setup) error { return eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.ValidKey) },
-		launcherWebhook: func(s *setup) error { o.launchers()(s.Manager, s.webhooks()); return nil },
+		launcherWebhook: func(s *setup) error { o.launcherAdder()(s.Manager, s.webhooks()); return nil },
+		launchers: func(s *setup) error {
+			return launcher.Add(s.Manager, launcher.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent)})
+		},
 		disruptionBudgets: func(s *setup) error {
 			return budget.Add(s.Manager, budget.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent), Settings: s.settings})
 		},
@@ -212,7 +216,7 @@ func (o *Options) addSettings(s *setup) error {
 	if err := s.AddReadyzCheck("settings", func(*http.Request) error { return s.settings.Known() }); err != nil {
 		return err
 	}
-	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) && !o.runs(podDisruption) && !o.runs(estimates) {
+	if !o.runs(disruptionBudgets) && !o.runs(evacuations) && !o.runs(migrations) && !o.runs(taintReplacement) && !o.runs(podDisruption) && !o.runs(estimates) && !o.runs(launchers) {
 		return nil
 	}
 	add := index.Add

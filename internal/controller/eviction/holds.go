@@ -41,7 +41,11 @@ func (h *holds) Handle(ctx context.Context, req admission.Request) admission.Res
 	if !set.Holds() {
 		return admission.Allowed("")
 	}
-	pod, vmi, answer := h.created(ctx, req)
+	pod, answer := read(req)
+	if answer != nil {
+		return *answer
+	}
+	vmi, answer := h.owner(ctx, req, pod)
 	if answer != nil {
 		return *answer
 	}

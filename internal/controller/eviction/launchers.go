@@ -14,12 +14,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/launcher"
 )
 
 // launchers is the handler of new pods. It makes a launcher pod's grace period as long as
-// its VM's shutdown may take.
+// its VM's shutdown may take, and links the pod to the VMI that it names, if it states no UID.
 type launchers struct{ Config }
 
 // Handle answers an AdmissionReview of a pod that is created. An unreadable VMI causes a
@@ -27,16 +29,25 @@ type launchers struct{ Config }
 func (h *launchers) Handle(ctx context.Context, req admission.Request) admission.Response {
 	ctx, cancel := answerContext(ctx)
 	defer cancel()
-	pod, vmi, answer := h.created(ctx, req)
+	pod, answer := read(req)
+	if answer != nil {
+		return *answer
+	}
+	vmi, answer := h.linked(ctx, req, pod)
 	if answer != nil {
 		return *answer
 	}
 	set := h.Settings.Get()
 	g := evacuation.GraceFor(vmi, pod.Spec.TerminationGracePeriodSeconds, &set)
-	change, err := json.Marshal([]patch.Operation{
+	steps := []patch.Operation{
 		{Op: "add", Path: "/spec/terminationGracePeriodSeconds", Value: g.Seconds},
+		{Op: "add", Path: "/metadata/labels", Value: pod.Labels},
 		{Op: "add", Path: "/metadata/annotations", Value: annotations(pod, g)},
-	})
+	}
+	if len(pod.OwnerReferences) > 0 {
+		steps = append(steps, patch.Operation{Op: "add", Path: "/metadata/ownerReferences", Value: pod.OwnerReferences})
+	}
+	change, err := json.Marshal(steps)
 	if err != nil {
 		return admission.Errored(http.StatusInternalServerError, err)
 	}
@@ -49,28 +60,68 @@ func (h *launchers) Handle(ctx context.Context, req admission.Request) admission
 	return response.WithWarnings(shortProbes(pod, g.Seconds)...)
 }
 
-// created returns the launcher pod that is created and its VMI, or else what is answered.
-func (c *Config) created(ctx context.Context, req admission.Request) (*corev1.Pod, *kubevirt.VirtualMachineInstance, *admission.Response) {
+// linked returns the VMI of a launcher pod that is created, and makes the pod its launcher, or else
+// what is answered.
+func (h *launchers) linked(ctx context.Context, req admission.Request, pod *corev1.Pod) (*kubevirt.VirtualMachineInstance, *admission.Response) {
+	if p := facts(pod); !p.OfVM() || p.VMIUID != "" {
+		return h.owner(ctx, req, pod)
+	}
+	vm := client.ObjectKey{Namespace: req.Namespace, Name: pod.Annotations[kubevirt.DomainAnnotation]}
+	vmi, answer := h.named(ctx, vm)
+	if answer != nil {
+		return nil, answer
+	}
+	all, err := index.NamingNow(ctx, h.Live, vm)
+	if err != nil {
+		h.Meter.Launcher("failed")
+		h.Log.Warn("a launcher pod is created without its VMI's UID: the VMI's other launchers cannot be read", "namespace", vm.Namespace, "vmi", vm.Name, "err", err)
+		return nil, new(admission.Allowed("").WithWarnings("vmgrace: this pod is not linked to its VMI yet: " + err.Error()))
+	}
+	if why := launcher.Refusal(vmi, index.LauncherFacts(all)); why != "" {
+		h.Meter.Launcher("not_ours")
+		return nil, new(admission.Allowed("").WithWarnings(fmt.Sprintf("vmgrace: this pod is no launcher of VMI %s, which %s", vm.Name, why)))
+	}
+	index.Link(pod, vmi)
+	return vmi, nil
+}
+
+// read returns the pod that is created, or else what is answered.
+func read(req admission.Request) (*corev1.Pod, *admission.Response) {
 	pod := &corev1.Pod{}
 	if err := json.Unmarshal(req.Object.Raw, pod); err != nil {
-		return nil, nil, new(admission.Errored(http.StatusBadRequest, fmt.Errorf("the Pod cannot be read: %w", err)))
+		return nil, new(admission.Errored(http.StatusBadRequest, fmt.Errorf("the Pod cannot be read: %w", err)))
 	}
+	return pod, nil
+}
+
+// owner returns the VMI that a launcher pod was created by, or else what is answered.
+func (c *Config) owner(ctx context.Context, req admission.Request, pod *corev1.Pod) (*kubevirt.VirtualMachineInstance, *admission.Response) {
 	p := facts(pod)
 	if !p.OfVM() || p.VMIUID == "" {
 		c.Meter.Launcher("not_ours")
-		return nil, nil, new(admission.Allowed(""))
+		return nil, new(admission.Allowed(""))
 	}
-	vmi, err := c.vmi(ctx, client.ObjectKey{Namespace: req.Namespace, Name: p.VMI})
+	vmi, answer := c.named(ctx, client.ObjectKey{Namespace: req.Namespace, Name: p.VMI})
+	if answer == nil && string(vmi.UID) != p.VMIUID {
+		c.Meter.Launcher("not_ours")
+		return nil, new(admission.Allowed(""))
+	}
+	return vmi, answer
+}
+
+// named returns the VMI that a launcher pod names, or else what is answered.
+func (c *Config) named(ctx context.Context, key client.ObjectKey) (*kubevirt.VirtualMachineInstance, *admission.Response) {
+	vmi, err := c.vmi(ctx, key)
 	switch {
 	case err != nil:
 		c.Meter.Launcher("failed")
-		c.Log.Warn("a launcher pod is created with the grace period that it has: its VMI cannot be read", "namespace", req.Namespace, "vmi", p.VMI, "err", err)
-		return nil, nil, new(admission.Allowed("").WithWarnings("vmgrace: the VMI cannot be read, terminationGracePeriodSeconds is left as it is: " + err.Error()))
-	case vmi == nil || string(vmi.UID) != p.VMIUID:
+		c.Log.Warn("a launcher pod is created with the grace period that it has: its VMI cannot be read", "namespace", key.Namespace, "vmi", key.Name, "err", err)
+		return nil, new(admission.Allowed("").WithWarnings("vmgrace: the VMI cannot be read, terminationGracePeriodSeconds is left as it is: " + err.Error()))
+	case vmi == nil:
 		c.Meter.Launcher("not_ours")
-		return nil, nil, new(admission.Allowed(""))
+		return nil, new(admission.Allowed(""))
 	}
-	return pod, vmi, nil
+	return vmi, nil
 }
 
 // shortProbes returns a warning for each container with a probe that gives it less time than

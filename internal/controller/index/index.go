@@ -32,6 +32,7 @@ const (
 	byMaker   = "madeBy"    // budgets of other owners
 	byOwner   = "vmiOwner"  // budgets: the name of the VMI that owns them
 	byNode    = "nodeName"  // VMIs
+	byDomain  = "domain"    // launcher pods: the name of the VMI that they name
 
 	leaving    = "leaving"    // launcher pods that are being deleted
 	unfinished = "unfinished" // migrations
@@ -47,6 +48,7 @@ const foreign = "foreign"
 func Add(ctx context.Context, i client.FieldIndexer) error {
 	return errors.Join(
 		AddVMs(ctx, i),
+		i.IndexField(ctx, &corev1.Pod{}, byDomain, func(o client.Object) []string { return []string{o.GetAnnotations()[kubevirt.DomainAnnotation]} }),
 		i.IndexField(ctx, &policyv1.PodDisruptionBudget{}, byMaker, func(o client.Object) []string {
 			if BudgetOf(o) == "" {
 				return []string{foreign}

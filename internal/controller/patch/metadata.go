@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,11 +26,18 @@ func Metadata(ctx context.Context, c client.Client, o client.Object, field strin
 // It fails with a conflict if the object has changed since. It updates only the
 // resourceVersion of o.
 func MetadataAsRead(ctx context.Context, c client.Client, o client.Object, field string, values any) error {
+	return AllMetadataAsRead(ctx, c, o, map[string]any{field: values})
+}
+
+// AllMetadataAsRead is MetadataAsRead for several fields.
+func AllMetadataAsRead(ctx context.Context, c client.Client, o client.Object, fields map[string]any) error {
 	to, ok := o.DeepCopyObject().(client.Object)
 	if !ok {
 		return fmt.Errorf("a copy of %T is no object", o)
 	}
-	err := merge(ctx, c, to, map[string]any{"uid": o.GetUID(), "resourceVersion": o.GetResourceVersion(), field: values}, field)
+	metadata := maps.Clone(fields)
+	metadata["uid"], metadata["resourceVersion"] = o.GetUID(), o.GetResourceVersion()
+	err := merge(ctx, c, to, metadata, strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 	if err == nil {
 		o.SetResourceVersion(to.GetResourceVersion())
 	}

@@ -1,0 +1,72 @@
+package index
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/launcher"
+)
+
+// Naming returns the launcher pods that name a VMI, in any state, from the cache. They share their
+// fields with it: callers must not change them.
+func Naming(ctx context.Context, r client.Reader, vm types.NamespacedName) ([]corev1.Pod, error) {
+	var all corev1.PodList
+	if err := r.List(ctx, &all, client.InNamespace(vm.Namespace), client.MatchingFields{byDomain: vm.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("launcher pods: %w", err)
+	}
+	return all.Items, nil
+}
+
+// NamingNow is Naming from the API server.
+func NamingNow(ctx context.Context, live client.Reader, vm types.NamespacedName) ([]corev1.Pod, error) {
+	var all corev1.PodList
+	if err := live.List(ctx, &all, client.InNamespace(vm.Namespace), client.MatchingLabels{kubevirt.AppLabel: kubevirt.LauncherApp}); err != nil {
+		return nil, fmt.Errorf("launcher pods: %w", err)
+	}
+	return slices.DeleteFunc(all.Items, func(p corev1.Pod) bool { return p.Annotations[kubevirt.DomainAnnotation] != vm.Name }), nil
+}
+
+// LauncherFacts returns launcher pods as inputs of the rules.
+func LauncherFacts(pods []corev1.Pod) []launcher.Pod {
+	all := make([]launcher.Pod, 0, len(pods))
+	for i := range pods {
+		p := &pods[i]
+		uid := p.Labels[kubevirt.CreatedByLabel]
+		all = append(all, launcher.Pod{
+			Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Created: p.CreationTimestamp.Time,
+			VMIUID: uid, Linked: uid != "" && p.Annotations[launcher.LinkedAnnotation] == uid, Target: p.Labels[kubevirt.MigrationJobLabel] != "",
+			Ready: ready(p), Deleting: p.DeletionTimestamp != nil, Ended: Ended(p), Succeeded: p.Status.Phase == corev1.PodSucceeded,
+		})
+	}
+	return all
+}
+
+func ready(p *corev1.Pod) bool {
+	return p.Status.Phase == corev1.PodRunning && slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// Link makes a pod the launcher of a VMI, in memory. blockOwnerDeletion would need a right to the
+// VMI's finalizers where the API server enforces that, and a launcher does not need it.
+func Link(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) {
+	p.Labels, p.Annotations = maps.Clone(p.Labels), maps.Clone(p.Annotations) // neither is empty: it is a launcher that names a VMI
+	p.Labels[kubevirt.CreatedByLabel] = string(vmi.UID)
+	p.Annotations[launcher.LinkedAnnotation] = string(vmi.UID)
+	if slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == vmi.UID }) {
+		return
+	}
+	owner := metav1.OwnerReference{APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance", Name: vmi.Name, UID: vmi.UID}
+	if metav1.GetControllerOf(p) == nil {
+		owner.Controller = new(true)
+	}
+	p.OwnerReferences = append(slices.Clone(p.OwnerReferences), owner)
+}

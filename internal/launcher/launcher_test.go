@@ -1,0 +1,148 @@
+package launcher
+
+import (
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+)
+
+func vmi(phase kubevirt.VMIPhase, node string, is *kubevirt.Launcher) *kubevirt.VirtualMachineInstance {
+	v := &kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "vm", UID: types.UID("u")}}
+	v.Status = kubevirt.VirtualMachineInstanceStatus{Phase: phase, NodeName: node, Launcher: is}
+	return v
+}
+
+func recorded() *kubevirt.Launcher { return &kubevirt.Launcher{Pod: "p", PodUID: "p"} }
+func waits() *kubevirt.Launcher    { return &kubevirt.Launcher{} }
+
+// pod returns a linked launcher with these changes.
+func pod(name, node string, change ...func(*Pod)) Pod {
+	p := Pod{Name: name, UID: name, Node: node, VMIUID: "u", Linked: true}
+	for _, c := range change {
+		c(&p)
+	}
+	return p
+}
+
+func ready(p *Pod)     { p.Ready = true }
+func deleting(p *Pod)  { p.Deleting = true }
+func succeeded(p *Pod) { p.Ended, p.Succeeded = true, true }
+func failed(p *Pod)    { p.Ended = true }
+func byHand(p *Pod)    { p.Linked = false }
+func unlinked(p *Pod)  { p.VMIUID, p.Linked = "", false }
+func target(p *Pod)    { p.Target, p.Linked = true, false }
+func later(p *Pod)     { p.Created = time.Unix(9, 0) }
+
+func moving(phase kubevirt.MigrationPhase) []kubevirt.VirtualMachineInstanceMigration {
+	m := kubevirt.VirtualMachineInstanceMigration{}
+	m.Status.Phase, m.Status.MigrationState = phase, &kubevirt.MigrationState{VMIUID: "u"}
+	return []kubevirt.VirtualMachineInstanceMigration{m}
+}
+
+// moved is a VMI that a migration has moved to node b, as its controller writes it.
+func moved(is *kubevirt.Launcher) *kubevirt.VirtualMachineInstance {
+	v := vmi(kubevirt.VMIRunning, "b", is)
+	v.Status.MigrationState = &kubevirt.MigrationState{Completed: true, TargetNode: "b", TargetPod: "t"}
+	return v
+}
+
+// Given a VMI and the pods that name it, then its status has the phase as KubeVirt means it, its
+// node, and its launcher, or is left as it is ("-").
+func TestWhatTheStatusOfAVMISays(t *testing.T) {
+	for name, c := range map[string]struct {
+		given Facts
+		want  string // phase, node, launcher
+	}{
+		"no launcher yet":                    {Facts{VMI: vmi("", "", nil)}, "Pending  "},
+		"still none":                         {Facts{VMI: vmi("Pending", "", waits())}, "-"},
+		"its launcher is made":               {Facts{VMI: vmi("Pending", "", waits()), Pods: []Pod{pod("p", "")}}, "Scheduling  p"},
+		"it finds no node":                   {Facts{VMI: vmi("Scheduling", "", recorded()), Pods: []Pod{pod("p", "")}}, "-"},
+		"it has a node":                      {Facts{VMI: vmi("Scheduling", "", recorded()), Pods: []Pod{pod("p", "a")}}, "Scheduling a p"},
+		"it is ready":                        {Facts{VMI: vmi("Scheduling", "a", recorded()), Pods: []Pod{pod("p", "a", ready)}}, "Running a p"},
+		"all at once":                        {Facts{VMI: vmi("", "", nil), Pods: []Pod{pod("p", "a", ready)}}, "Running a p"},
+		"it runs":                            {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", ready)}}, "-"},
+		"no longer ready":                    {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a")}}, "-"},
+		"its pod is being deleted":           {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", ready, deleting)}}, "-"},
+		"it has ended":                       {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", succeeded)}}, "Succeeded a p"},
+		"it has failed":                      {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", failed)}}, "Failed a p"},
+		"it has failed before it ran":        {Facts{VMI: vmi("Scheduling", "", recorded()), Pods: []Pod{pod("p", "a", failed)}}, "Failed a p"},
+		"its pod is gone, and had succeeded": {Facts{VMI: vmi("Running", "a", recorded()), GoneSucceeded: "p"}, "Succeeded a p"},
+		"its pod is gone, how is not known":  {Facts{VMI: vmi("Running", "a", recorded()), GoneSucceeded: "other"}, "Failed a p"},
+		"its pod is gone and made anew":      {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p2", "a", ready)}}, "Failed a p"},
+		"final":                              {Facts{VMI: vmi("Failed", "a", recorded()), Pods: []Pod{pod("p2", "a", ready)}}, "-"},
+		"a second launcher":                  {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("x", "a", failed), pod("p", "a", ready)}}, "-"},
+		"two at once: the older":             {Facts{VMI: vmi("", "", nil), Pods: []Pod{pod("x", "a", later), pod("p", "b")}}, "Scheduling b p"},
+		"a former VMI's":                     {Facts{VMI: vmi("", "", nil), Pods: []Pod{pod("x", "a", func(p *Pod) { p.VMIUID = "former" })}}, "Pending  "},
+		"one that is not linked":             {Facts{VMI: vmi("", "", nil), Pods: []Pod{pod("x", "a", ready, unlinked)}}, "Pending  "},
+
+		"labelled by hand":              {Facts{VMI: vmi("", "", nil), Pods: []Pod{pod("p", "a", ready, byHand)}}, "-"},
+		"labelled by hand, after all":   {Facts{VMI: vmi("Pending", "", waits()), Pods: []Pod{pod("p", "a", ready, byHand)}}, "taken back"},
+		"placed by hand":                {Facts{VMI: vmi("", "a", nil)}, "-"},
+		"placed by hand, after all":     {Facts{VMI: vmi("Pending", "a", waits())}, "taken back"},
+		"somebody else writes a phase":  {Facts{VMI: vmi("Running", "", nil)}, "-"},
+		"labelled by hand, beside ours": {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", ready), pod("x", "b", byHand)}}, "-"},
+
+		"a target pod":                         {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", ready), pod("t", "b", ready, target)}}, "-"},
+		"the target pod fails":                 {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", ready), pod("t", "b", failed, target)}}, "-"},
+		"the source ends first":                {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", succeeded), pod("t", "b", ready, target)}, Migrations: moving("Running")}, "-"},
+		"the source is gone first":             {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("t", "b", ready, target)}, Migrations: moving("Running")}, "-"},
+		"the source ends, the migration fails": {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", succeeded)}, Migrations: moving("Failed")}, "Succeeded a p"},
+		"it ends while one is pending":         {Facts{VMI: vmi("Running", "a", recorded()), Pods: []Pod{pod("p", "a", failed)}, Migrations: moving("Pending")}, "Failed a p"},
+		"moved":                                {Facts{VMI: moved(recorded()), Pods: []Pod{pod("p", "a", succeeded), pod("t", "b", ready, target)}}, "Running b t"},
+		"moved, the source is gone":            {Facts{VMI: moved(recorded()), Pods: []Pod{pod("t", "b", ready, target)}}, "Running b t"},
+		"moved, the target not ready":          {Facts{VMI: moved(recorded()), Pods: []Pod{pod("t", "b", target)}}, "Running b t"},
+		"moved, and ended there":               {Facts{VMI: moved(&kubevirt.Launcher{Pod: "t", PodUID: "t"}), Pods: []Pod{pod("t", "b", succeeded, target)}}, "Succeeded b t"},
+		"moved, and ended before it was known": {Facts{VMI: moved(recorded()), Pods: []Pod{pod("p", "a", succeeded), pod("t", "b", failed, target)}}, "Failed b t"},
+		"moved, and the next one has failed":   {Facts{VMI: vmi("Running", "b", recorded()), Pods: []Pod{pod("p", "a", succeeded), pod("t", "b", ready, target)}}, "Running b t"},
+		"there and back": {Facts{VMI: moved(&kubevirt.Launcher{Pod: "q", PodUID: "q"}),
+			Pods: []Pod{pod("p", "b", succeeded), pod("q", "a", succeeded, target), pod("t", "b", ready, target)}}, "Running b t"},
+	} {
+		s := Next(c.given)
+		got := "-"
+		switch {
+		case s.Write && s.Launcher == nil:
+			got = "taken back"
+		case s.Write:
+			got = string(s.Phase) + " " + s.Node + " " + s.Launcher.PodUID
+		}
+		if final := s.Phase == kubevirt.VMISucceeded || s.Phase == kubevirt.VMIFailed; got != c.want || s.Write && s.Final != final {
+			t.Errorf("%s: %q, want %q (%+v)", name, got, c.want, s)
+		}
+	}
+}
+
+// Given a VMI and the pods that name it, then one pod becomes its launcher in its life.
+func TestWhichPodBecomesALauncher(t *testing.T) {
+	ending := vmi("", "", nil)
+	ending.DeletionTimestamp = &metav1.Time{}
+	for name, c := range map[string]struct {
+		vmi     *kubevirt.VirtualMachineInstance
+		pods    []Pod
+		refused string
+		first   string // of those that wait
+	}{
+		"one":                      {vmi("Pending", "", waits()), []Pod{pod("p", "", unlinked)}, "", "p"},
+		"of two, the older":        {vmi("", "", nil), []Pod{pod("x", "", unlinked, later), pod("p", "", unlinked)}, "", "p"},
+		"none that has ended":      {vmi("", "", nil), []Pod{pod("x", "", unlinked, failed)}, "", ""},
+		"none that is deleted":     {vmi("", "", nil), []Pod{pod("x", "", unlinked, deleting)}, "", ""},
+		"no target pod":            {vmi("", "", nil), []Pod{pod("x", "", unlinked, target)}, "", ""},
+		"there is one":             {vmi("", "", nil), []Pod{pod("p", "a"), pod("x", "", unlinked)}, "has launcher pod p already", "x"},
+		"there is one by hand":     {vmi("", "", nil), []Pod{pod("p", "a", byHand), pod("x", "", unlinked)}, "has launcher pod p already", "x"},
+		"there was one":            {vmi("Running", "a", recorded()), []Pod{pod("x", "", unlinked)}, "had launcher pod p: delete it, and make both anew", "x"},
+		"a former VMI's":           {vmi("", "", nil), []Pod{pod("f", "a", func(p *Pod) { p.VMIUID = "former" }), pod("p", "", unlinked)}, "", "p"},
+		"the VM has ended":         {vmi("Succeeded", "a", nil), []Pod{pod("x", "", unlinked)}, "has ended (Succeeded): delete it, and make both anew", "x"},
+		"the VMI is being deleted": {ending, []Pod{pod("x", "", unlinked)}, "is being deleted", "x"},
+	} {
+		first := ""
+		if all := Unlinked(c.pods); len(all) > 0 {
+			first = all[0].Name
+		}
+		if got := Refusal(c.vmi, c.pods); got != c.refused || first != c.first {
+			t.Errorf("%s: %q for %q, want %q for %q", name, got, first, c.refused, c.first)
+		}
+	}
+}
