@@ -22,7 +22,9 @@ type Guest struct {
 	// libvirt.
 	InLauncher bool
 	// Moving is what the launcher says of migrations, if the process is in its pod.
-	Moving   signals.Moving
+	Moving signals.Moving
+	// PodDisk is a disk that the process writes to and that goes with its pod, or "".
+	PodDisk  string
 	Launcher Launcher
 	// Volume returns what the API server says of a claim of the launcher pod.
 	Volume func(claim string) (Volume, error)

@@ -40,6 +40,8 @@ func (g Guest) ofLauncher() Verdict {
 		return no(ReasonHostDevice, "%s", g.Launcher.Device)
 	case g.InLauncher && g.Moving.Able != signals.AbleOK:
 		return no(ReasonInLauncher, "the launcher cannot send its guest: %s", g.Moving.Able)
+	case g.InLauncher && g.PodDisk != "":
+		return no(ReasonDisks, "disk %s is in an emptyDir or the container itself, and would stay behind", g.PodDisk)
 	}
 	return Verdict{}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/durable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
 // statTimeout is for a file system that does not answer.
@@ -103,8 +104,11 @@ func (n *node) lookInLauncher(ctx context.Context, domain string, g migratable.G
 		g.Off = "this node's agent takes no part in migrations: see --migration-listen"
 		return g, nil
 	}
-	says, err := n.driver.launchers.Moving(ctx, domain)
-	g.Moving = says
+	var err error
+	if g.Moving, err = n.driver.launchers.Moving(ctx, domain); err != nil || g.Moving.Able != signals.AbleOK {
+		return g, err //nolint:wrapcheck // as below
+	}
+	g.PodDisk, err = n.driver.launchers.PodDisk(domain)
 	return g, err //nolint:wrapcheck // it says what was tried
 }
 

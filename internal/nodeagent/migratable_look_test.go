@@ -73,11 +73,16 @@ func TestAVMInItsPodIsJudgedByWhatItsLauncherSaysNow(t *testing.T) {
 	launcher.says.Store(&signals.Asking{Asks: signals.AsksLauncher})
 	_, err := n.driver.launchers.Directory("ns_vm", "", &launcher).Look()
 	kit.Must(t, err)
-	for _, says := range []signals.Moving{{}, {Able: "the monitor does not answer"}, {Able: signals.AbleOK}} {
+	for _, says := range []signals.Moving{{}, {Able: "the monitor does not answer"}} {
 		launcher.says.Store(&signals.Asking{Asks: signals.AsksLauncher, Migration: says})
 		if g, err := n.conditions().Look(t.Context(), "ns_vm"); err != nil || !g.InLauncher || g.Off != "" || g.Moving != says {
 			t.Errorf("%+v, %v; want %+v", g, err, says)
 		}
+	}
+	// One that can be sent needs a process whose disks can be looked at.
+	launcher.says.Store(&signals.Asking{Asks: signals.AsksLauncher, Migration: signals.Moving{Able: signals.AbleOK}})
+	if _, err := n.conditions().Look(t.Context(), "ns_vm"); !errors.Is(err, hypervisor.ErrNotFound) {
+		t.Errorf("a VM without a process is judged: %v", err)
 	}
 	// A launcher that does not ask the guest itself cannot move it.
 	launcher.says.Store(&signals.Asking{Migration: signals.Moving{Able: signals.AbleOK}})
