@@ -108,33 +108,36 @@ func (f Facts) without(s Step) Step {
 // launcher returns the pod with the VM: the one that was recorded, or the target pod of the
 // migration that has moved it since. It is nil if there is none.
 func (f Facts) launcher() *Pod {
-	v := f.VMI
-	recorded, moved, node := "", "", v.Node()
-	if v.Status.Launcher != nil {
-		recorded = v.Status.Launcher.PodUID
+	own := slices.DeleteFunc(slices.Clone(f.Pods), func(p Pod) bool { return p.VMIUID != string(f.VMI.UID) })
+	slices.SortFunc(own, older)
+	node, recorded := f.VMI.Node(), ""
+	if is := f.VMI.Status.Launcher; is != nil {
+		recorded = is.PodUID
 	}
-	if s := v.Status.MigrationState; s != nil && s.Completed && s.TargetNode == node {
+	if recorded == "" {
+		return find(own, func(p Pod) bool { return p.Linked && !p.Target })
+	}
+	moved := ""
+	if s := f.VMI.Status.MigrationState; s != nil && s.Completed && s.TargetNode == node {
 		moved = s.TargetPod
 	}
-	var all []Pod
-	for _, p := range f.Pods {
-		switch {
-		case p.VMIUID != string(v.UID):
-		case recorded == "":
-			if p.Linked && !p.Target {
-				all = append(all, p)
-			}
-		case p.UID == recorded && (node == "" || p.Node == node), p.Target && p.Name == moved:
-			return &p
-		case p.Target && p.Node == node && !p.Ended:
-			all = append(all, p)
+	for _, is := range []func(Pod) bool{
+		func(p Pod) bool { return p.Target && p.Name == moved },
+		func(p Pod) bool { return p.UID == recorded && (node == "" || p.Node == node) },
+		func(p Pod) bool { return p.Target && p.Node == node && !p.Ended }, // what has moved it is not in the status any more
+	} {
+		if p := find(own, is); p != nil {
+			return p
 		}
 	}
-	if len(all) == 0 {
-		return nil
+	return nil
+}
+
+func find(pods []Pod, is func(Pod) bool) *Pod {
+	if i := slices.IndexFunc(pods, is); i >= 0 {
+		return &pods[i]
 	}
-	first := slices.MinFunc(all, older)
-	return &first
+	return nil
 }
 
 // migrating reports whether a migration of the VMI has begun and not ended.

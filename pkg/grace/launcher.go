@@ -130,9 +130,7 @@ func (h Holder) succeeded(d *Directory) bool {
 func (v *VM) seeTrigger(d *Directory, seen Mono) {
 	o := &v.obs
 	uid := cmp.Or(o.Owner.Claimed, launcherUID(&v.rec, o), o.Owner.Shown.UID)
-	// A trigger that counted still counts if its launcher has left and nobody states the
-	// VM's UID.
-	known := d.TriggerUID == "" || d.TriggerUID == uid || d.TriggerUID == o.Followed || uid == "" && o.Trigger && d.TriggerID == o.TriggerID
+	known := d.TriggerUID == "" || d.TriggerUID == uid || o.stillCounts(d, uid)
 	counts := d.Trigger && d.TriggerID != o.Consumed && known
 	o.Leftover = TriggerID{}
 	switch {
@@ -147,6 +145,12 @@ func (v *VM) seeTrigger(d *Directory, seen Mono) {
 	if o.Trigger = counts; counts {
 		o.TriggerID, o.TriggerByShim = d.TriggerID, d.TriggerUID != ""
 	}
+}
+
+// stillCounts reports whether a trigger is for this VM, although it does not name it by uid: it
+// names the pod that it is in, or it has counted, its launcher has left, and nobody states the UID.
+func (o *observation) stillCounts(d *Directory, uid string) bool {
+	return d.TriggerUID == o.Followed || uid == "" && o.Trigger && d.TriggerID == o.TriggerID
 }
 
 // launcherUID is the UID by which the launcher knows this VM.

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/shim"
 )
 
@@ -120,24 +121,30 @@ func TestTheExampleSaysHowItIsUsed(t *testing.T) {
 }
 
 func TestTheExampleVMIsAllowedWhereOnlyRestrictedPodsAre(t *testing.T) {
+	installCRDs(t)
 	api.Kubectl(t, "label", "--overwrite", "namespace", "default", "pod-security.kubernetes.io/enforce=restricted")
-	var pod corev1.Pod
-	text := api.Kubectl(t, "create", "--dry-run=server", "-f", root+"deploy/examples/vm.yaml", "-o", "yaml")
-	if err := yaml.Unmarshal([]byte(text), &pod); err != nil {
-		t.Fatal(err)
-	}
+	api.Kubectl(t, "create", "--dry-run=server", "--validate=strict", "-f", root+"deploy/examples/vm.yaml")
+	text := read(t, "deploy/examples/vm.yaml")
+	vmi, pod := object[kubevirt.VirtualMachineInstance](t, text, "VirtualMachineInstance"), object[corev1.Pod](t, text, "Pod")
 	c := pod.Spec.Containers[0]
-	env := map[string]string{"VM_NAMESPACE": "default", "VM_NAME": pod.Name, "VM_UID": "u-1"}
-	for _, e := range c.Env {
-		if e.ValueFrom == nil {
-			env[e.Name] = e.Value
-		}
+	fields := map[string]string{
+		"VM_NAMESPACE": "metadata.namespace", "VM_NAME": "metadata.annotations['kubevirt.io/domain']", "VM_UID": "metadata.uid",
 	}
-	if _, err := shim.ParseConfig(c.Args, func(name string) string { return env[name] }); err != nil {
+	for _, e := range c.Env {
+		if e.ValueFrom == nil || fields[e.Name] != e.ValueFrom.FieldRef.FieldPath {
+			t.Errorf("%+v", e)
+		}
+		delete(fields, e.Name)
+	}
+	if len(fields) > 0 || pod.Annotations["kubevirt.io/domain"] != vmi.Name || pod.Namespace != vmi.Namespace || !strings.HasPrefix(pod.Name, "virt-launcher-") {
+		t.Errorf("without %v; the pod %+v names VMI %s", fields, pod.ObjectMeta, vmi.Name)
+	}
+	if _, err := shim.ParseConfig(c.Args, func(name string) string {
+		return map[string]string{"VM_NAMESPACE": pod.Namespace, "VM_NAME": vmi.Name, "VM_UID": "u-1"}[name]
+	}); err != nil {
 		t.Errorf("launcher-shim does not take its flags: %v", err)
 	}
-	grace, err := strconv.Atoi(env["VM_GRACE_PERIOD_SECONDS"])
-	if err != nil || *pod.Spec.TerminationGracePeriodSeconds < int64(grace)+15 {
-		t.Errorf("the pod has %d s, the VM %d s (%v): not enough to tidy up", *pod.Spec.TerminationGracePeriodSeconds, grace, err)
+	if has, needs := *pod.Spec.TerminationGracePeriodSeconds, *vmi.Spec.TerminationGracePeriodSeconds; has < needs+15 {
+		t.Errorf("the pod has %d s, the VM %d s: not enough to tidy up", has, needs)
 	}
 }

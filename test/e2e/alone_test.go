@@ -16,7 +16,7 @@ import (
 	"github.com/vmgrace/vmgrace/test/objects"
 )
 
-// alone is a VM of deploy/examples/vm.yaml: a pod with its own QEMU, without libvirt.
+// alone is the pod of deploy/examples/vm.yaml with its own QEMU, without its VMI and without libvirt.
 type alone struct {
 	w              *world
 	on             *cluster.Node
@@ -29,9 +29,10 @@ type alone struct {
 // alone applies the example on a node, with this name, behaviour and grace period.
 func (w *world) alone(on *cluster.Node, name, behaviour string, grace int) *alone {
 	w.Helper()
-	v := &alone{w: w, on: on, name: name, grace: grace, manifest: w.example("vm.yaml", "name: vm-example", "name: "+name, "namespace: default", "namespace: "+namespace,
+	_, manifest, _ := strings.Cut(w.example("vm.yaml", "name: virt-launcher-vm-example", "name: "+name, "domain: vm-example", "domain: "+name, "namespace: default", "namespace: "+namespace,
 		"restartPolicy: Never", "restartPolicy: Never\n  nodeName: "+on.Name, "quiet polite", "quiet "+behaviour,
-		`value: "20"`, fmt.Sprintf(`value: "%d"`, grace))}
+		"      env:\n", fmt.Sprintf("      env:\n        - {name: VM_GRACE_PERIOD_SECONDS, value: \"%d\"}\n", grace)), "---\n")
+	v := &alone{w: w, on: on, name: name, grace: grace, manifest: manifest}
 	w.afterwards("delete", "pod", "-n", namespace, name, "--ignore-not-found", "--grace-period=1", "--wait=false")
 	w.KubectlApply(w, v.manifest)
 	v.uid = w.get("pod", name, "{.metadata.uid}")

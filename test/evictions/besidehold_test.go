@@ -123,7 +123,15 @@ func TestBesideKubeVirtLaunchersThatMayBeMovedAreHeld(t *testing.T) {
 		gateOff = b.vm(fmt.Sprint("off-", len(b.pods(t))), kubevirt.StrategyLiveMigrate)
 		return len(gateOff.Annotations) == 1
 	})
-	for _, p := range []*corev1.Pod{own, stays, gateOff} {
+	// KubeVirt's virt-controller labels launchers: a pod that names a VMI without its UID is not linked.
+	nobodys := b.Launcher(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "stays"}}, "node-a")
+	nobodys.Name, nobodys.Spec.TerminationGracePeriodSeconds = "virt-launcher-nobodys", new(int64(75))
+	delete(nobodys.Labels, kubevirt.CreatedByLabel)
+	b.Make(nobodys, "")
+	if nobodys.Labels[kubevirt.CreatedByLabel] != "" || len(nobodys.OwnerReferences) > 0 {
+		t.Errorf("%+v", nobodys.ObjectMeta)
+	}
+	for _, p := range []*corev1.Pod{own, stays, gateOff, nobodys} {
 		if *p.Spec.TerminationGracePeriodSeconds != 75 || len(p.Annotations) != 1 || len(p.Spec.Volumes) != 0 || len(p.Spec.Containers[0].VolumeMounts) != 0 {
 			t.Errorf("%s is not as it was made: %v, %v", p.Name, p.Annotations, p.Spec)
 		}

@@ -93,7 +93,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	vmi := &kubevirt.VirtualMachineInstance{}
 	if err := r.Get(ctx, req.NamespacedName, vmi); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.forget(req)
+			r.ends.Delete(req.NamespacedName)
+			r.refused.Delete(req.NamespacedName)
 		}
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
@@ -105,7 +106,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, err // the link is an event
 	}
 	if vmi.Final() {
-		r.forget(req)
+		r.ends.Delete(req.NamespacedName)
 		return reconcile.Result{}, nil
 	}
 	migrations, err := index.Migrations(ctx, r.Client, req.NamespacedName)
@@ -129,11 +130,6 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		step = launcher.Next(f)
 	}
 	return reconcile.Result{}, r.act(ctx, f.VMI, step)
-}
-
-func (r *reconciler) forget(req reconcile.Request) {
-	r.ends.Delete(req.NamespacedName)
-	r.refused.Delete(req.NamespacedName)
 }
 
 func (r *reconciler) goneSucceeded(req reconcile.Request) string {

@@ -1,0 +1,121 @@
+//go:build !unit
+
+package evictions
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/kit"
+	"github.com/vmgrace/vmgrace/test/rig"
+)
+
+const oneFile = "../../deploy/examples/vm.yaml"
+
+// example returns the VMI and the pod of the one file, which are deleted with the test.
+func example(t *testing.T) (s rig.Space, vmi func() *kubevirt.VirtualMachineInstance, pod func() *corev1.Pod) {
+	t.Helper()
+	s = shared.In(t, "default")
+	t.Cleanup(func() {
+		_, _ = shared.TryKubectl(rig.After(t), "", "delete", "-f", oneFile, "--ignore-not-found", "--grace-period=0", "--force")
+	})
+	return s, func() *kubevirt.VirtualMachineInstance {
+			return rig.Read[kubevirt.VirtualMachineInstance](s, "vm-example")
+		}, func() *corev1.Pod {
+			return rig.Read[corev1.Pod](s, "virt-launcher-vm-example")
+		}
+}
+
+func linked(p *corev1.Pod, to *kubevirt.VirtualMachineInstance) bool {
+	return p.Labels[kubevirt.CreatedByLabel] == string(to.UID) && metav1.IsControlledBy(p, to) && p.Annotations["vmgrace.io/linked"] == string(to.UID)
+}
+
+// Given the file of a VMI and its launcher. When it is applied, twice, and its pod is made beside
+// it once more, then the first pod is the VMI's launcher from its creation on, and the maker of the
+// second is told why it is none. Otherwise a user would have to copy the VMI's UID.
+func TestOneFileMakesAVM(t *testing.T) {
+	replicas(t, 1)
+	s, vmi, pod := example(t)
+	shared.Kubectl(t, "apply", "-f", oneFile)
+	if p := pod(); !linked(p, vmi()) || *p.Spec.TerminationGracePeriodSeconds != 50 || p.Labels[kubevirt.AppLabel] != kubevirt.LauncherApp {
+		t.Errorf("%+v, %d s", p.ObjectMeta, *p.Spec.TerminationGracePeriodSeconds)
+	}
+	if again := shared.Kubectl(t, "apply", "-f", oneFile); strings.Count(again, "unchanged") != 2 || !linked(pod(), vmi()) {
+		t.Errorf("applied again: %s", again)
+	}
+	other := pod()
+	other.ObjectMeta = metav1.ObjectMeta{Namespace: "default", Name: "virt-launcher-other", Labels: map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp},
+		Annotations: map[string]string{kubevirt.DomainAnnotation: "vm-example"}}
+	s.Make(other, "")
+	if other.Labels[kubevirt.CreatedByLabel] != "" || len(other.OwnerReferences) > 0 {
+		t.Errorf("a second pod: %+v", other.ObjectMeta)
+	}
+	_, err := shared.TryKubectl(t.Context(), `
+apiVersion: v1
+kind: Pod
+metadata: {name: virt-launcher-third, namespace: default, labels: {kubevirt.io: virt-launcher}, annotations: {kubevirt.io/domain: vm-example}}
+spec: {containers: [{name: c, image: none}]}
+`, "create", "--dry-run=server", "--warnings-as-errors", "-f", "-")
+	if err == nil || !strings.Contains(err.Error(), "no launcher of VMI vm-example, which has launcher pod virt-launcher-vm-example already") {
+		t.Errorf("a third pod: %v", err)
+	}
+}
+
+// Given the file and a controller of a pod of somebody's, and no webhook. When the webhook is back,
+// and runs with the shipped rights, then the pod is linked, the VMI's phase is written, and the pod
+// keeps its controller. Otherwise an outage of the webhook would leave VMs that no drain moves.
+func TestAPodThatTheWebhookHasMissedIsLinked(t *testing.T) {
+	shared.front.backends.Store(&[]string{})
+	s, vmi, pod := example(t)
+	shared.Kubectl(t, "apply", "-f", oneFile)
+	if linked(pod(), vmi()) {
+		t.Fatal("the webhook is there")
+	}
+	set := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "set"}}
+	s.Make(set, "")
+	v := s.VMI("owned", "", kubevirt.StrategyLiveMigrate)
+	v.Labels = nil
+	s.Make(v, "")
+	owned := s.Launcher(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: "owned"}}, "")
+	delete(owned.Labels, kubevirt.CreatedByLabel)
+	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: set.Name, UID: set.UID, Controller: new(true)}}
+	s.Make(owned, "")
+	replicas(t, 1, "--controllers=launcher-webhook,eviction-webhook,launcher")
+	kit.Eventually(t, "the pod is linked", func() bool { return linked(pod(), vmi()) })
+	kit.Eventually(t, "the VMI has a phase", func() bool { return vmi().Status.Phase == kubevirt.VMIScheduling })
+	kit.Eventually(t, "the other pod has a VMI", func() bool { return len(rig.Read[corev1.Pod](s, owned.Name).OwnerReferences) == 2 })
+	if p := rig.Read[corev1.Pod](s, owned.Name); !metav1.IsControlledBy(p, set) || p.OwnerReferences[1].UID != v.UID || p.OwnerReferences[1].Controller != nil {
+		t.Errorf("%+v", p.OwnerReferences)
+	}
+	if again := shared.Kubectl(t, "apply", "-f", oneFile); strings.Count(again, "unchanged") != 2 {
+		t.Errorf("applied again: %s", again)
+	}
+}
+
+// Given a VMI that has ended, one that is being deleted, and one with a former launcher. When a pod
+// names it, then it is not linked.
+func TestAPodOfAVMThatIsOverIsNotLinked(t *testing.T) {
+	replicas(t, 1)
+	s := shared.In(t, "default")
+	for name, status := range map[string]string{"ended": `{"phase":"Succeeded"}`, "deleted": `{}`, "had-one": `{"vmgraceLauncher":{"pod":"x","podUID":"y"}}`} {
+		v := s.VMI(name, "", kubevirt.StrategyLiveMigrate)
+		v.Labels, v.Finalizers = nil, []string{"someone/else"}
+		s.Make(v, status)
+		t.Cleanup(func() { _ = s.Patch(rig.After(t), v, rig.Merge(`{"metadata":{"finalizers":null}}`)) })
+		if name == "deleted" {
+			kit.Must(t, s.Delete(t.Context(), v))
+		}
+		p := s.Launcher(&kubevirt.VirtualMachineInstance{ObjectMeta: metav1.ObjectMeta{Name: name}}, "")
+		delete(p.Labels, kubevirt.CreatedByLabel)
+		s.Make(p, "")
+		if p.Labels[kubevirt.CreatedByLabel] != "" || len(p.OwnerReferences) > 0 {
+			t.Errorf("%s: %+v", name, p.ObjectMeta)
+		}
+		kit.Must(t, s.Delete(t.Context(), p, client.GracePeriodSeconds(0)))
+	}
+}
