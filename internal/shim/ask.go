@@ -15,6 +15,12 @@ import (
 // askTimeout is how long one request to the guest may take.
 const askTimeout = 4 * time.Second
 
+// moveTimeout bounds one connection to the monitor for a migration. It is shorter than
+// askTimeout, so that a request to shut down gets its turn after a connection that hangs.
+const moveTimeout = 3 * time.Second
+
+func moveDeadline() time.Time { return time.Now().Add(moveTimeout) }
+
 func askDeadline() time.Time { return time.Now().Add(askTimeout) }
 
 // Ask is how to ask the guest to shut down: one of the two, or none.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -32,16 +33,16 @@ type fakeQEMU struct {
 func newFakeQEMU(t *testing.T, guest string) *fakeQEMU {
 	t.Helper()
 	f := &fakeQEMU{path: filepath.Join(t.TempDir(), "qmp"), guest: guest, migration: map[string]any{}, refuses: map[string]string{}}
-	l, err := net.Listen("unix", f.path)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: f.path, Net: "unix"})
 	kit.Must(t, err)
 	var served sync.WaitGroup
 	served.Go(func() {
 		for {
-			conn, err := l.Accept()
+			conn, err := l.AcceptUnix()
 			if err != nil {
 				return
 			}
-			f.serve(conn.(*net.UnixConn))
+			f.serve(conn)
 		}
 	})
 	t.Cleanup(func() {
@@ -155,6 +156,20 @@ func (f *fakeQEMU) did() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(f.got), func(command string) bool {
-		return len(command) > 6 && (command[:6] == "query-" || command[:7] == "qom-get")
+		return strings.HasPrefix(command, "query-") || strings.HasPrefix(command, "qom-get")
 	})
+}
+
+// refuse makes QEMU refuse a command.
+func (f *fakeQEMU) refuse(command, reason string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.refuses[command] = reason
+}
+
+// hang makes QEMU begin a command, and say so to nobody.
+func (f *fakeQEMU) hang(command string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hangs = command
 }

@@ -134,7 +134,7 @@ func (m *mover) wake() {
 }
 
 func (m *mover) start(w work) {
-	ctx, cancel := context.WithTimeout(context.Background(), moveTimeout)
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	w.resume = m.way == sent && m.stopped
 	m.busy, m.cancel, m.ended = true, cancel, ended

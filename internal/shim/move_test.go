@@ -63,18 +63,33 @@ func (m *moving) says() signals.Moving {
 // until runs the mover until vm.json says what is.
 func (m *moving) until(what string, is func(signals.Moving) bool) signals.Moving {
 	m.t.Helper()
-	for end := time.After(30 * time.Second); !is(m.says()); {
-		select {
-		case a := <-m.answers:
-			kit.Must(m.t, m.done(a))
-		case <-m.timer.C:
-			m.wake()
-		case <-end:
-			m.t.Fatalf("%s: not after 30 s; vm.json says %+v", what, m.says())
-		}
+	for !is(m.says()) {
+		m.step(what)
 		kit.Must(m.t, m.look())
 	}
 	return m.says()
+}
+
+// step takes the next event, and reports whether it was a worker's answer.
+func (m *moving) step(what string) bool {
+	m.t.Helper()
+	select {
+	case a := <-m.answers:
+		kit.Must(m.t, m.done(a))
+		return true
+	case <-m.timer.C:
+		m.wake()
+	case <-time.After(30 * time.Second):
+		m.t.Fatalf("%s: not after 30 s; vm.json says %+v", what, m.says())
+	}
+	return false
+}
+
+// looksAt takes the answer of the next look.
+func (m *moving) looksAt(what string) {
+	m.t.Helper()
+	for !m.step(what) {
+	}
 }
 
 // asks makes a request as the agent does, and returns what vm.json says with the answer.
@@ -130,66 +145,6 @@ func sending(t *testing.T) *moving {
 	m.wantOK(grace.MoveMigrate)
 	m.becomes(signals.StateActive)
 	return m
-}
-
-func TestALauncherSaysWhetherItsGuestCanBeMoved(t *testing.T) {
-	running := able(t, "running").says()
-	want := signals.Moving{
-		Able: signals.AbleOK, Guest: signals.GuestRunning,
-		Machine: signals.Machine{Type: "pc-q35-7.2", Accelerator: "kvm", CPU: "Skylake-Client-v3"},
-	}
-	if running != want {
-		t.Errorf("of a guest that runs: %+v", running)
-	}
-	want.Guest, want.State = "inmigrate", signals.StateSetup
-	if empty := able(t, "inmigrate").says(); empty != want {
-		t.Errorf("of an empty QEMU: %+v", empty)
-	}
-}
-
-func TestALauncherSaysWhyItsGuestCannotBeMoved(t *testing.T) {
-	t.Run("a device that cannot be moved, until it is gone", func(t *testing.T) {
-		qemu := newFakeQEMU(t, "running")
-		qemu.becomes("running", map[string]any{"blocked-reasons": []string{"VFIO device", "another"}})
-		m := newMoving(t, Config{}, qemu)
-		m.found()
-		m.until("the reason", func(v signals.Moving) bool { return v.Able == "QEMU: VFIO device" })
-		qemu.becomes("running", map[string]any{})
-		m.until("it can", func(v signals.Moving) bool { return v.Able == signals.AbleOK })
-	})
-	t.Run("an old QEMU", func(t *testing.T) {
-		qemu := newFakeQEMU(t, "running")
-		qemu.refuses["query-migrate-capabilities"] = "The command query-migrate-capabilities has not been found"
-		m := newMoving(t, Config{}, qemu)
-		m.found()
-		m.until("the reason", func(v signals.Moving) bool { return strings.Contains(v.Able, "has not been found") })
-	})
-	t.Run("no monitor, until there is one", func(t *testing.T) {
-		qemu := newFakeQEMU(t, "running")
-		kit.Must(t, os.Rename(qemu.path, qemu.path+".later"))
-		m := newMoving(t, Config{}, qemu)
-		if v := m.says(); v.Able != noAnswer {
-			t.Errorf("at first: %+v", v)
-		}
-		m.found()
-		m.until("the reason", func(v signals.Moving) bool { return strings.Contains(v.Able, "no such file") })
-		kit.Must(t, os.Rename(qemu.path+".later", qemu.path))
-		m.until("it can", func(v signals.Moving) bool { return v.Able == signals.AbleOK })
-	})
-	t.Run("a command that asks", func(t *testing.T) {
-		m := newMoving(t, Config{Ask: Ask{Exec: "true"}}, nil)
-		m.found()
-		if v := m.asks(grace.MoveRequest{Do: grace.MoveLook}); v.Able != noMonitor || v.Result != noMonitor {
-			t.Errorf("%+v", v)
-		}
-	})
-	t.Run("it should wait, and runs", func(t *testing.T) {
-		m := newMoving(t, Config{Incoming: true}, newFakeQEMU(t, "running"))
-		m.found()
-		m.until("the reason", func(v signals.Moving) bool {
-			return strings.Contains(v.Able, "--incoming-args") && v.State == signals.StateNone
-		})
-	})
 }
 
 func TestAGuestIsSent(t *testing.T) {
@@ -383,7 +338,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 			} else {
 				c.socket(m)
 			}
-			m.qemu.refuses[c.qemu[0]] = c.qemu[1]
+			m.qemu.refuse(c.qemu[0], c.qemu[1])
 			v := m.asks(grace.MoveRequest{Do: c.r})
 			if !strings.Contains(v.Result, c.want) {
 				t.Errorf("%+v", v)
@@ -410,7 +365,7 @@ func TestAMigrationWithoutAnAnswerIsFollowed(t *testing.T) {
 	// Given a QEMU that begins, and says so to nobody.
 	m := able(t, "running")
 	m.agent()
-	m.qemu.hangs = "migrate"
+	m.qemu.hang("migrate")
 	m.qemu.becomes("running", map[string]any{"status": "active"})
 	v := m.asks(grace.MoveRequest{Do: grace.MoveMigrate})
 	if !strings.Contains(v.Result, "no answer in time") {
@@ -425,9 +380,7 @@ func TestAMonitorThatIsSilentForAWhileLosesNoMigration(t *testing.T) {
 	m := sending(t)
 	kit.Must(t, os.Rename(m.qemu.path, m.qemu.path+".away"))
 	for range 3 {
-		kit.Must(t, m.done(<-m.answers))
-		<-m.timer.C
-		m.wake()
+		m.looksAt("a monitor that is not there")
 	}
 	kit.Must(t, os.Rename(m.qemu.path+".away", m.qemu.path))
 	m.qemu.becomes("postmigrate", map[string]any{"status": "completed"})
@@ -459,9 +412,7 @@ func TestProgressAloneIsNotWrittenAtEachLook(t *testing.T) {
 	writes, before := 0, m.says()
 	for n := range 20 {
 		m.qemu.becomes("running", map[string]any{"status": "active", "ram": map[string]any{"total": 100, "remaining": 100 - n}})
-		<-m.timer.C
-		m.wake()
-		kit.Must(t, m.done(<-m.answers))
+		m.looksAt("the progress")
 		if now := m.says(); now != before {
 			writes, before = writes+1, now
 		}
@@ -476,32 +427,10 @@ func TestAMoverThatIsClosedLeavesNothing(t *testing.T) {
 	t.Run("", func(t *testing.T) {
 		m := able(t, "running")
 		m.agent()
-		m.qemu.hangs = "migrate"
+		m.qemu.hang("migrate")
 		m.n++
 		kit.Must(t, os.WriteFile(filepath.Join(m.dir, signals.FileStatus), signals.EncodeStatus(grace.Status{UID: "u-1", Migration: grace.MoveRequest{Request: 1, Do: grace.MoveMigrate}}), 0o600))
 		kit.Must(t, m.look())
 	})
 	goleak.VerifyNone(t, before)
-}
-
-func TestHowATargetsQEMUIsStarted(t *testing.T) {
-	env := map[string]string{"VM_NAMESPACE": "ns", "VM_NAME": "vm", "VM_UID": "u-1", envIncoming: "m-1"}
-	get := func(key string) string { return env[key] }
-	for args, want := range map[string]string{
-		"--ask-with=qmp:/q -- qemu -m 1":                  "qemu -m 1 -incoming defer -S",
-		"--incoming-args=--wait --ask-with=qmp:/q -- run": "run --wait",
-		"--ask-with=exec:x -- run":                        "only with --ask-with=qmp:",
-		"-- run":                                          "only with --ask-with=qmp:",
-		"--incoming-args= --ask-with=qmp:/q -- run":       "--incoming-args is empty",
-		"--pid-file=/p":                                   "",
-	} {
-		c, err := ParseConfig(strings.Fields(args), get)
-		if got := strings.Join(c.Command, " "); err == nil && got != want || err != nil && !strings.Contains(err.Error(), want) || c.Incoming != true {
-			t.Errorf("%s: %q, %v", args, got, err)
-		}
-	}
-	delete(env, envIncoming)
-	if c, err := ParseConfig([]string{"--ask-with=qmp:/q", "--", "qemu"}, get); err != nil || len(c.Command) != 1 || c.Incoming {
-		t.Errorf("%+v, %v", c, err)
-	}
 }

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,17 +9,12 @@ import (
 	"math"
 	"os"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
-
-// moveTimeout bounds one connection to the monitor for a migration. It is shorter than
-// askTimeout, so that a request to shut down gets its turn after a connection that hangs.
-const moveTimeout = 3 * time.Second
 
 // Statuses of a guest in QEMU's words.
 const (
@@ -108,8 +104,7 @@ func (w work) do(ctx context.Context, monitor string) answer {
 	if w.socket != nil {
 		defer w.socket.Close() // QEMU has its own descriptor
 	}
-	deadline, _ := ctx.Deadline()
-	q, err := dialQMP(ctx, monitor, deadline)
+	q, err := dialQMP(ctx, monitor, moveDeadline())
 	if err != nil {
 		a.err = err
 		return a
@@ -130,7 +125,7 @@ func (w work) do(ctx context.Context, monitor string) answer {
 	}
 	a.seen = err == nil
 	if w.request.Do == "" || w.request.Do == grace.MoveLook {
-		a.err = errors.Join(a.err, err)
+		a.err = cmp.Or(a.err, err)
 	}
 	return a
 }
@@ -192,7 +187,7 @@ func (q *qmp) machine() (m signals.Machine, err error) {
 	var cpus []struct {
 		Path string `json:"qom-path"`
 	}
-	err = errors.Join(q.ask(&m.Type, "qom-get", property("/machine")), q.ask(&kvm, "query-kvm", nil), q.ask(&cpus, "query-cpus-fast", nil))
+	err = cmp.Or(q.ask(&m.Type, "qom-get", property("/machine")), q.ask(&kvm, "query-kvm", nil), q.ask(&cpus, "query-cpus-fast", nil))
 	if err != nil {
 		return signals.Machine{}, err
 	}
