@@ -26,8 +26,10 @@ type fakeQEMU struct {
 	migration map[string]any    // the answer to query-migrate
 	refuses   map[string]string // commands, with the reason
 	hangs     string            // a command that gets no answer
+	asked     int               // on this connection
 	got       []string          // commands, with their arguments
 	sockets   []*os.File        // from getfd
+	midway    func()            // changes the state between the two questions of a look
 }
 
 func newFakeQEMU(t *testing.T, guest string) *fakeQEMU {
@@ -57,6 +59,9 @@ func newFakeQEMU(t *testing.T, guest string) *fakeQEMU {
 
 func (f *fakeQEMU) serve(conn *net.UnixConn) {
 	defer conn.Close()
+	f.mu.Lock()
+	f.asked = 0
+	f.mu.Unlock()
 	fmt.Fprint(conn, greeting)
 	var text []byte
 	for buffer, rights := make([]byte, 4096), make([]byte, 256); ; {
@@ -107,6 +112,9 @@ func (f *fakeQEMU) answer(line []byte) string {
 		return ""
 	}
 	answer := map[string]any{"id": c.ID, "return": f.carryOut(c.Execute, string(c.Arguments))}
+	if f.asked++; f.midway != nil && f.asked == 3 { // after qmp_capabilities and the guest's state
+		defer f.midway()
+	}
 	if reason := f.refuses[c.Execute]; reason != "" {
 		answer = map[string]any{"id": c.ID, "error": map[string]string{"class": "GenericError", "desc": reason}}
 	}

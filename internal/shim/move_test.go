@@ -95,11 +95,16 @@ func (m *moving) looksAt(what string) {
 // asks makes a request as the agent does, and returns what vm.json says with the answer.
 func (m *moving) asks(r grace.MoveRequest) signals.Moving {
 	m.t.Helper()
+	m.writes(r)
+	kit.Must(m.t, m.look())
+	return m.until("an answer to "+string(r.Do), func(v signals.Moving) bool { return v.Requested == m.n })
+}
+
+func (m *moving) writes(r grace.MoveRequest) {
+	m.t.Helper()
 	m.n++
 	r.Request = m.n
 	kit.Must(m.t, os.WriteFile(filepath.Join(m.dir, signals.FileStatus), signals.EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Running, Migration: r}), 0o600))
-	kit.Must(m.t, m.look())
-	return m.until("an answer to "+string(r.Do), func(v signals.Moving) bool { return v.Requested == m.n })
 }
 
 func (m *moving) wantOK(do grace.Move) signals.Moving {
@@ -198,6 +203,17 @@ func TestNoLimitOfTheBandwidthIsLibvirts(t *testing.T) {
 		if got := m.qemu.did(); got[1] != `migrate-set-parameters{"max-bandwidth":`+want+`}` {
 			t.Errorf("%d MiB/s: %q", bandwidth, got)
 		}
+	}
+}
+
+func TestAMigrationThatEndsDuringALookHasNotFailed(t *testing.T) {
+	m := sending(t)
+	m.qemu.mu.Lock()
+	m.qemu.midway = func() { m.qemu.guest, m.qemu.migration = postMigrate, map[string]any{"status": "completed"} }
+	m.qemu.mu.Unlock()
+	m.until("the end", func(v signals.Moving) bool { return v.State != signals.StateActive })
+	if v := m.says(); v.State != signals.StateCompleted {
+		t.Errorf("%+v", v)
 	}
 }
 
@@ -389,21 +405,36 @@ func TestAMonitorThatIsSilentForAWhileLosesNoMigration(t *testing.T) {
 
 func TestARequestToShutDownIsAnsweredWhileAGuestIsSent(t *testing.T) {
 	m := sending(t)
+	m.isShutDown()
+}
+
+func TestARequestToShutDownOutlivesAMigrationsThatHangs(t *testing.T) {
+	m := able(t, "running")
+	m.agent()
+	m.qemu.hang("migrate")
+	m.writes(grace.MoveRequest{Do: grace.MoveMigrate})
+	kit.Must(t, m.look())
+	kit.Eventually(t, "QEMU hangs", func() bool { return len(m.qemu.did()) == 4 })
+	m.isShutDown()
+}
+
+// isShutDown presses the power button, and runs the mover until there is an answer.
+func (m *moving) isShutDown() {
+	m.t.Helper()
 	result := make(chan error, 1)
 	p := press(m.qemu.path, askDeadline(), result)
 	defer p.close()
 	var err error
-	answered := false
 	m.until("the answer", func(signals.Moving) bool {
 		select {
 		case err = <-result:
-			answered = true
+			return true
 		default:
+			return false
 		}
-		return answered
 	})
 	if err != nil || !slices.Contains(m.qemu.did(), "system_powerdown") {
-		t.Errorf("%v, after %q", err, m.qemu.did())
+		m.t.Errorf("%v, after %q", err, m.qemu.did())
 	}
 }
 
@@ -428,8 +459,7 @@ func TestAMoverThatIsClosedLeavesNothing(t *testing.T) {
 		m := able(t, "running")
 		m.agent()
 		m.qemu.hang("migrate")
-		m.n++
-		kit.Must(t, os.WriteFile(filepath.Join(m.dir, signals.FileStatus), signals.EncodeStatus(grace.Status{UID: "u-1", Migration: grace.MoveRequest{Request: 1, Do: grace.MoveMigrate}}), 0o600))
+		m.writes(grace.MoveRequest{Do: grace.MoveMigrate})
 		kit.Must(t, m.look())
 	})
 	goleak.VerifyNone(t, before)
