@@ -10,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
@@ -132,5 +133,40 @@ func TestAVMIIsMarkedToLeaveThisNode(t *testing.T) {
 		if got := s.stripVMI(o, vmi{}).Marked; got != want {
 			t.Errorf("%s: %v", status, got)
 		}
+	}
+}
+
+func TestWhatIsKnownOfADomainsLauncherPods(t *testing.T) {
+	s := &Source{node: "n", now: func() grace.Mono { return 0 }, changed: func(string, string) {}}
+	s.pods = &store[pod]{strip: s.stripPod, notify: s.podChanged}
+	launcher := func(uid, job string) *object {
+		return &object{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns", Name: "l-" + uid, UID: types.UID(uid),
+				Labels:      map[string]string{kubevirt.AppLabel: kubevirt.LauncherApp, kubevirt.MigrationJobLabel: job},
+				Annotations: map[string]string{kubevirt.DomainAnnotation: "vm"},
+			},
+			Spec: json.RawMessage(`{"nodeName":"n"}`),
+		}
+	}
+	if s.None("ns_vm") {
+		t.Error("none, before they were listed")
+	}
+	kit.Must(t, s.pods.Replace(nil, ""))
+	if !s.None("ns_vm") {
+		t.Error("there is one in an empty list")
+	}
+	kit.Must(t, s.pods.Update(launcher("u-1", "")))
+	kit.Must(t, s.pods.Update(launcher("u-2", "m-1")))
+	if s.None("ns_vm") || !s.None("ns_other") {
+		t.Error("they are not those of their VM")
+	}
+	for uid, want := range map[string]bool{"u-1": false, "u-2": true, "u-3": false} {
+		if got := s.Target("ns_vm", uid); got != want {
+			t.Errorf("%s is a target: %v", uid, got)
+		}
+	}
+	if s.Target("ns_other", "u-2") {
+		t.Error("it is another VM's")
 	}
 }

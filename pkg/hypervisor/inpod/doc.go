@@ -9,4 +9,7 @@
 //
 // A request to the guest is a number in status.json. The shim asks, in its own sandbox,
 // and answers in vm.json. So no process of the node talks to a socket that a tenant owns.
+//
+// A [Mover] moves such a VM by requests of the same kind. What the launcher says of it is a
+// hint: only the end of the process, by its pidfd, tells that the guest does not run here.
 package inpod
