@@ -48,8 +48,7 @@ func (w *world) whole(on *cluster.Node, name, behaviour string, edits ...string)
 
 func (w *world) apply(v *whole) *whole {
 	w.Helper()
-	w.afterwards("delete", "-n", v.namespace, "vmi/"+v.name, "--ignore-not-found", "--wait=false")
-	w.afterwards("delete", "pod", "-n", v.namespace, "-l", "kubevirt.io=virt-launcher", "--field-selector=metadata.name="+v.name, "--ignore-not-found", "--grace-period=1", "--wait=false")
+	w.afterwards("delete", "-n", v.namespace, "vmi/"+v.name, "pod/virt-launcher-"+v.name, "--ignore-not-found", "--grace-period=2", "--wait=false")
 	w.KubectlApply(w, v.manifest)
 	v.uid = v.vmi("{.metadata.uid}")
 	return v
