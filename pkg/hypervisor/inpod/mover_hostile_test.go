@@ -97,9 +97,14 @@ func TestAQEMUThatWaitsIsNoVMUntilItIsToEnd(t *testing.T) {
 	}
 	kit.Write(t, filepath.Join(w.base, domain, signals.FileTrigger), "")
 	// Then the agent is told, and ends it at once
-	for e := range told {
-		if d, err := w.Get(t.Context(), domain); e.Name == domain && err == nil && d.Power == grace.PowerOff {
-			return
+	for over := time.After(testTimeout); ; {
+		select {
+		case e := <-told:
+			if d, err := w.Get(t.Context(), domain); e.Name == domain && err == nil && d.Power == grace.PowerOff {
+				return
+			}
+		case <-over:
+			t.Fatal("the agent is not told that it is to end")
 		}
 	}
 }
