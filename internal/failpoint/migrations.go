@@ -14,8 +14,11 @@ import (
 // Migrations adds points before and after the steps of a live migration, at which a test
 // kills an agent.
 func (p Points) Migrations(c transfer.Config) transfer.Config {
-	c.Sender = senders{c.Sender, p.points}
-	c.Hypervisor = migrators{c.Hypervisor, p.points}
+	for _, k := range []*transfer.Kind{&c.Libvirt, &c.Launcher} {
+		if k.Hypervisor != nil {
+			*k = transfer.Kind{Sender: senders{k.Sender, p.points}, Hypervisor: migrators{k.Hypervisor, p.points}}
+		}
+	}
 	c.Cluster = migrations{c.Cluster, p.points}
 	c.VMs = movers{c.VMs, p.points}
 	return c

@@ -72,16 +72,18 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 		}
 		m.former[r.Domain()] = i
 	}
+	var byLibvirt transfer.Kind
 	if n.driver.libvirt != nil {
 		m.migrator = n.driver.libvirt.Migrator()
+		byLibvirt = transfer.Kind{Sender: m.migrator, Hypervisor: m.migrator}
 	}
-	by := movers{launchers: n.driver.launchers.Mover(), libvirt: m.migrator}
+	launchers := n.driver.launchers.Mover()
 	m.watch = kube.NewMigrations(n.vmis, n.Migration.CANamespace, func() { m.sides.Changed() })
 	m.identity = transfer.NewIdentity(n.NodeName, m.watch, n.log)
 	m.sides = transfer.New(n.points.Migrations(transfer.Config{
 		Node: n.NodeName, LibvirtSocket: libvirtSocket(n.LibvirtURI), SocketDir: filepath.Join(n.StateDir, "migration"),
 		URI: n.Migration.uri, Allowed: m.allowed,
-		Cluster: m.watch, Identity: m.identity, Launchers: by.launchers, Sender: by, Hypervisor: by, VMs: m, Meter: n.meter,
+		Cluster: m.watch, Identity: m.identity, Launchers: launchers, Libvirt: byLibvirt, Launcher: transfer.Kind{Sender: launchers, Hypervisor: launchers}, VMs: m, Meter: n.meter,
 		Open: func(pid int, start uint64) (transfer.Process, error) {
 			p, err := process.Open(pid, start)
 			if err != nil {

@@ -54,7 +54,7 @@ func (s *side) departed(ctx context.Context) bool {
 	if durable.Within(ctx, file, func() error { _, err := os.Stat(file); return err }) == nil {
 		return true
 	}
-	left, err := s.node.cfg.Hypervisor.Left(ctx, s.domain, s.sending.instance)
+	left, err := s.kind().Left(ctx, s.domain, s.sending.instance)
 	if err != nil {
 		s.log.Warn("cannot find out how QEMU ended", "err", err)
 	}

@@ -39,11 +39,11 @@ type Config struct {
 	Allowed    tunnel.Agreement
 	Cluster    Cluster
 	Identity   *Identity
-	Launchers  Launchers
-	Sender     Sender
-	Hypervisor Hypervisor
-	VMs        VMs
-	Meter      Meter
+	// Libvirt is zero on a node without it.
+	Libvirt, Launcher Kind
+	Launchers         Launchers
+	VMs               VMs
+	Meter             Meter
 	// Open opens a process, as process.Open does.
 	Open func(pid int, start uint64) (Process, error)
 	Log  *slog.Logger

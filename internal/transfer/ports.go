@@ -58,6 +58,12 @@ type Hypervisor interface {
 	Left(ctx context.Context, name string, i grace.Instance) (bool, error)
 }
 
+// Kind is how the guests of one kind are moved: by libvirt of the node, or by their launchers.
+type Kind struct {
+	Sender
+	Hypervisor
+}
+
 // Launchers connects VMs whose process is in their launcher pod with this agent. Such a guest is
 // sent as QEMU's own stream, which the agents relay and do not understand.
 type Launchers interface {

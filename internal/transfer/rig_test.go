@@ -191,7 +191,7 @@ func (w *world) start() {
 		h := host{w, name}
 		w.addrs[name], listeners[name], w.dirs[name] = l.Addr().String(), l, cmp.Or(w.dirs[name], w.t.TempDir())
 		w.nodes[name] = New(Config{
-			Node: name, SocketDir: w.dirs[name], LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Launchers: h, Sender: h, Hypervisor: h, VMs: h, Meter: h,
+			Node: name, SocketDir: w.dirs[name], LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Launchers: h, Libvirt: Kind{h, h}, Launcher: Kind{h, h}, VMs: h, Meter: h,
 			Open: w.open, Log: slog.New(slog.DiscardHandler),
 		})
 	}

@@ -101,7 +101,7 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	x.started, x.progressAt, x.minRemainingAt, x.returned = now, now, now, make(chan struct{})
 	s.log.Info("sending the guest", "to", state.TargetNode, "address", state.TargetNodeAddress)
 	wg.Go(func() {
-		x.err = s.failureCause(ctx, s.node.cfg.Sender.Migrate(ctx, out))
+		x.err = s.failureCause(ctx, s.kind().Migrate(ctx, out))
 		if x.err != nil && ctx.Err() == nil {
 			s.log.Warn("libvirt has not sent the guest", "err", x.err)
 		}
@@ -214,7 +214,7 @@ func (s *side) abort(ctx context.Context, why string) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	err := s.node.cfg.Sender.Abort(ctx, s.domain, x.instance)
+	err := s.kind().Abort(ctx, s.domain, x.instance)
 	if err != nil && !errors.Is(err, hypervisor.ErrState) && !errors.Is(err, hypervisor.ErrNotFound) {
 		s.log.Warn("cannot abort the migration; trying again", "err", err)
 	}
@@ -229,7 +229,7 @@ func (s *side) follow(ctx context.Context, m *Migration) {
 	x.progressAt = time.Now()
 	progressCtx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	p, err := s.node.cfg.Sender.Progress(progressCtx, s.domain, x.instance)
+	p, err := s.kind().Progress(progressCtx, s.domain, x.instance)
 	if err != nil || p.Total == 0 {
 		return
 	}
@@ -251,7 +251,7 @@ func (s *side) pause(ctx context.Context, m *Migration, why string) {
 	x := s.sending
 	s.log.Info("pausing the guest until it has moved", "why", why)
 	at := time.Now()
-	if s.do(ctx, "pause the guest", x.instance, s.node.cfg.Sender.Pause) {
+	if s.do(ctx, "pause the guest", x.instance, s.kind().Pause) {
 		x.paused.SetPaused(at)
 		s.node.cfg.Cluster.Event(m, reasonPaused, why)
 		s.updateStatus(ctx, m, "", x.paused)

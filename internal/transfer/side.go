@@ -204,7 +204,7 @@ func (s *side) certified() bool {
 func (s *side) look(ctx context.Context) (hypervisor.Stay, grace.Instance) {
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
-	stay, instance, err := s.node.cfg.Hypervisor.Look(ctx, s.domain)
+	stay, instance, err := s.kind().Look(ctx, s.domain)
 	if err != nil {
 		s.log.Debug("cannot get the state of a migrating domain", "err", err)
 		return hypervisor.StayUnknown, instance

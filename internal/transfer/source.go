@@ -170,13 +170,13 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		if f.Guest == migration.GuestUnknown {
 			s.kill(ctx) // libvirt does not answer
 		}
-		s.do(ctx, "end what is left of the guest", instance, s.node.cfg.Hypervisor.Remove)
+		s.do(ctx, "end what is left of the guest", instance, s.kind().Remove)
 	case migration.SourceQuery:
 		s.queryTarget()
 		s.reportUndecided(m, step.Message)
 	case migration.SourceResume:
 		s.log.Info("resuming the guest", "why", step.Message)
-		s.do(ctx, "resume the guest", instance, s.node.cfg.Hypervisor.Resume)
+		s.do(ctx, "resume the guest", instance, s.kind().Resume)
 	default:
 		return s.reportSource(ctx, m, f, step)
 	}

@@ -28,8 +28,32 @@ const (
 	refusedMachine = "machine"
 )
 
-// inLauncher reports whether the guest's process is in its launcher pod: by its launcher here.
-func (s *side) inLauncher() bool { return s.node.cfg.Launchers.Claims(s.domain) }
+// kind returns how this side's guest is moved.
+func (s *side) kind() Kind {
+	if s.inLauncher() || s.node.cfg.Libvirt.Hypervisor == nil {
+		return s.node.cfg.Launcher
+	}
+	return s.node.cfg.Libvirt
+}
+
+// inLauncher reports whether the guest's process is in its launcher pod.
+func (s *side) inLauncher() bool {
+	s.mu.Lock()
+	m := s.migration
+	s.mu.Unlock()
+	return s.node.inLauncher(s.domain, m)
+}
+
+// inLauncher reports whether the process of a migration's guest is in its launcher pod: the
+// guest's UUID in the status is that of the pod then. Only before the source's agent has written
+// it the launcher directory says so. An agent that has just started has not looked there, and
+// must not ask libvirt for a guest that it cannot have.
+func (n *Node) inLauncher(domain string, m *Migration) bool {
+	if s := migration.StateOf(m); s.DomainUUID != "" {
+		return s.DomainUUID == s.SourcePodUID
+	}
+	return n.cfg.Launchers.Claims(domain)
+}
 
 // native reports whether libvirt of this node sends the guest directly.
 func (s *side) native() bool { return s.node.cfg.URI.Native() && !s.inLauncher() }

@@ -41,7 +41,7 @@ const targetPod = "33333333-2222-4333-8444-555555555555"
 func givenPods(t *testing.T, writes func(net.Conn) error) *world {
 	t.Helper()
 	w := given(t)
-	w.m.Status.MigrationState.TargetPodUID = targetPod
+	w.m.Status.MigrationState.SourcePodUID, w.m.Status.MigrationState.TargetPodUID = guestUUID, targetPod
 	w.uuids = map[string]string{"b": targetPod}
 	w.stays["b"] = hypervisor.StayWaiting
 	w.pods = &pods{machines: map[string]string{"a": "q35 tcg", "b": "q35 tcg"}, sockets: map[string]string{}}
@@ -214,3 +214,28 @@ func TestAStreamThatNeverEndsEndsWithItsMigration(t *testing.T) {
 	// Its launcher does not obey: the relay is closed, then the guest runs on.
 	w.whyStayed()
 }
+
+// Given a guest in its pod that has arrived, and an agent of the target that has just started: it
+// has not looked at the launcher's directory yet. Then it does not say that the guest is absent.
+// Otherwise the guest would be lost where its source has gone already.
+func TestATargetThatHasJustStartedAsksTheGuestsLauncherAndNotLibvirt(t *testing.T) {
+	n := New(Config{Launchers: nobodyClaims{}, Libvirt: Kind{Hypervisor: libvirts{}}, Launcher: Kind{Hypervisor: launchers{}}})
+	m := &Migration{}
+	m.Status.MigrationState = &kubevirt.MigrationState{DomainUUID: guestUUID, SourcePodUID: guestUUID, TargetPodUID: targetPod}
+	s := &side{node: n, target: true, migration: m}
+	if _, is := s.kind().Hypervisor.(launchers); !is {
+		t.Error("libvirt is asked")
+	}
+	m.Status.MigrationState.SourcePodUID = targetPod
+	if _, is := s.kind().Hypervisor.(libvirts); !is {
+		t.Error("a domain of libvirt's is looked for in a pod")
+	}
+}
+
+type (
+	nobodyClaims struct{ Launchers }
+	libvirts     struct{ Hypervisor }
+	launchers    struct{ Hypervisor }
+)
+
+func (nobodyClaims) Claims(string) bool { return false }

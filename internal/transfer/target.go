@@ -104,7 +104,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetArrived})
 	case migration.TargetResume:
 		s.log.Info("resuming the guest that arrived", "why", step.Message)
-		if s.do(ctx, "resume the guest that arrived", instance, s.node.cfg.Hypervisor.Resume) {
+		if s.do(ctx, "resume the guest that arrived", instance, s.kind().Resume) {
 			s.mu.Lock()
 			s.resumedAt = time.Now()
 			s.mu.Unlock()
@@ -112,7 +112,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 	case migration.TargetRemove:
 		s.log.Info("removing what arrived", "why", step.Message)
 		s.stopReceiving()
-		s.do(ctx, "remove the guest that arrived", instance, s.node.cfg.Hypervisor.Remove)
+		s.do(ctx, "remove the guest that arrived", instance, s.kind().Remove)
 	case migration.TargetReportRunning:
 		if f.Paused && f.Copy == migration.CopyComplete {
 			s.recordPaused(ctx, instance)
@@ -171,7 +171,7 @@ func (s *side) admit(from string, h hello) error {
 		return errors.New("a connection of no known kind")
 	case phase != kubevirt.MigrationTargetReady && phase != kubevirt.MigrationRunning:
 		return fmt.Errorf("migration %s is in phase %s", m.Name, phase)
-	case (h.Role == roleStream) != s.inLauncher():
+	case (h.Role == roleStream) != s.node.inLauncher(s.domain, m):
 		return fmt.Errorf("migration %s: the VM is in its launcher pod on one node, and libvirt's on the other", m.Name)
 	case !canonicalUUID(h.UUID):
 		return fmt.Errorf("the status of migration %s does not say yet which domain is sent", m.Name)
