@@ -36,9 +36,9 @@ type Config struct {
 	URI URITemplate
 	// Allowed is what an arriving domain may use of this host. Name and UUID are each
 	// migration's own.
-	Allowed    tunnel.Agreement
-	Cluster    Cluster
-	Identity   *Identity
+	Allowed  tunnel.Agreement
+	Cluster  Cluster
+	Identity *Identity
 	// Libvirt is zero on a node without it.
 	Libvirt, Launcher Kind
 	Launchers         Launchers
