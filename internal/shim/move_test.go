@@ -183,7 +183,10 @@ func TestAGuestIsSent(t *testing.T) {
 	m.until("the progress", func(v signals.Moving) bool {
 		return v.State == signals.StateActive && v.Total == 100 && v.Remaining == 40
 	})
-	m.qemu.becomes("finish-migrate", map[string]any{"status": "completed"})
+	m.qemu.becomes(finishMigrate, map[string]any{"status": "completed"})
+	if v := m.until("the guest is held", func(v signals.Moving) bool { return v.Guest == finishMigrate }); v.State != signals.StateActive {
+		t.Errorf("before QEMU is done: %+v", v)
+	}
 	m.qemu.becomes("postmigrate", map[string]any{"status": "completed", "downtime": 12})
 	if v := m.becomes(signals.StateCompleted); v.Downtime != 12 || v.Guest != "postmigrate" || !m.away() {
 		t.Errorf("%+v", v)
