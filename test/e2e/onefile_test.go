@@ -14,6 +14,7 @@ import (
 // the VMI's grace period and UID. When it is deleted, the guest is shut down and all of it is gone.
 func TestOneFileMakesAVM(t *testing.T) {
 	w := given(t)
+	w.controller()
 	file := w.example("vm.yaml", "namespace: default", "namespace: "+namespace)
 	w.afterwards("delete", "-n", namespace, "vmi/vm-example", "pod/virt-launcher-vm-example", "--ignore-not-found", "--grace-period=1", "--wait=false")
 	w.KubectlApply(w, file)
