@@ -159,7 +159,6 @@ func (s *side) admit(from string, h hello) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.current()
-	phase := m.Status.Phase
 	switch {
 	case from != migration.StateOf(m).SourceNode:
 		return fmt.Errorf("migration %s comes from another node than %s", m.Name, from)
@@ -169,6 +168,18 @@ func (s *side) admit(from string, h hello) error {
 		return nil
 	case h.Role != roleRelay && h.Role != roleStream:
 		return errors.New("a connection of no known kind")
+	}
+	if err := s.admitGuest(m, h); err != nil {
+		return err
+	}
+	s.receiving, s.phase, s.relayedAt = true, kubevirt.MigrationRunning, time.Now()
+	return nil
+}
+
+// admitGuest checks that the guest may come now, and so. The caller holds the lock.
+func (s *side) admitGuest(m *Migration, h hello) error {
+	phase := m.Status.Phase
+	switch {
 	case phase != kubevirt.MigrationTargetReady && phase != kubevirt.MigrationRunning:
 		return fmt.Errorf("migration %s is in phase %s", m.Name, phase)
 	case (h.Role == roleStream) != s.node.inLauncher(s.domain, m):
@@ -180,7 +191,6 @@ func (s *side) admit(from string, h hello) error {
 	case s.receiving || s.received || s.missing || s.state != "" || m.DeletionTimestamp != nil:
 		return fmt.Errorf("migration %s had its connection, or is over", m.Name)
 	}
-	s.receiving, s.phase, s.relayedAt = true, kubevirt.MigrationRunning, time.Now()
 	return nil
 }
 
