@@ -124,7 +124,7 @@ func (v *whole) moved(to *cluster.Node) {
 	w := v.w
 	w.Helper()
 	node.Eventually(w, 3*soon, func() bool {
-		return v.vmi("{.status.phase} {.status.nodeName} {.status.evacuationNodeName}") == "Running "+to.Name+" "
+		return v.vmi("{.status.phase} {.status.nodeName} {.status.evacuationNodeName}") == "Running "+to.Name
 	},
 		"%s does not run on %s: %s", v.name, to.Name, v.vmi("{.status}"))
 	from := v.on

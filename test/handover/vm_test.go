@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -77,27 +78,24 @@ func (v *vm) place(h *host, incoming string) place {
 // the migration whose target it is, if any.
 func (w world) pod(name, vmi, uid, on, incoming string) string {
 	w.Helper()
+	labels := map[string]string{"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": uid}
 	annotations := map[string]string{"kubevirt.io/domain": vmi}
-	if incoming != "" {
-		annotations["vmgrace.io/incoming"] = incoming
+	if incoming != "" { // as the controller makes a target pod
+		labels[kubevirt.MigrationJobLabel], annotations["vmgrace.io/incoming"] = incoming, incoming
 	}
-	text, err := json.Marshal(annotations)
+	text, err := json.Marshal(map[string]any{"name": name, "namespace": "default", "labels": labels, "annotations": annotations})
 	if err != nil {
 		w.Fatal(err)
 	}
 	w.api.KubectlApply(w, fmt.Sprintf(`
 apiVersion: v1
 kind: Pod
-metadata:
-  name: %s
-  namespace: default
-  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %q}
-  annotations: %s
+metadata: %s
 spec:
   nodeName: %s
   terminationGracePeriodSeconds: 600
   containers: [{name: launcher, image: none}]
-`, name, uid, text, on))
+`, text, on))
 	return w.get("pod", name, "{.metadata.uid}")
 }
 
