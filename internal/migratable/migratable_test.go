@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -207,14 +208,18 @@ func TestTheConditionFollowsTheVM(t *testing.T) {
 func TestOneVMsChangesDoNotPutOffTheCheckOfAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &fakeAPI{vmi: VMI{Namespace: "ns", Name: "vm", UID: "u"}}
+		var running atomic.Bool
 		c := &Conditions{
-			VMIs: api, Log: slog.New(slog.DiscardHandler), Running: func(string) bool { return true },
+			VMIs: api, Log: slog.New(slog.DiscardHandler), Running: func(string) bool { return running.Load() },
 			Look: func(context.Context, string) (Guest, error) { return guestOf(""), nil },
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); c.Run(ctx) }()
 		defer func() { cancel(); <-ended }()
+		<-time.After(2 * attempts * debounce)
+		running.Store(true)
+		c.Changed("ns_vm")
 		for range 20 {
 			c.Changed("ns_other")
 			<-time.After(debounce / 4)
