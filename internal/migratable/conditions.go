@@ -85,6 +85,7 @@ func (c *Conditions) Run(ctx context.Context) {
 	defer again.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	set := true                       // one tenant's changes must not put off the check of the others
 	lastErrors := map[string]string{} // by domain, of those that failed last
 	claims := &volumes{of: c.VMIs, has: map[[2]string]Volume{}}
 	for {
@@ -92,7 +93,10 @@ func (c *Conditions) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-			timer.Reset(debounce)
+			if !set {
+				set = true
+				timer.Reset(debounce)
+			}
 		case <-all.C:
 			clear(claims.has)
 			c.Changed("")
@@ -101,7 +105,7 @@ func (c *Conditions) Run(ctx context.Context) {
 				c.Changed(domain)
 			}
 		case <-timer.C:
-			if c.pass(ctx, lastErrors, claims) {
+			if set = c.pass(ctx, lastErrors, claims); set {
 				timer.Reset(debounce)
 			}
 		}

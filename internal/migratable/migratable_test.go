@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -200,5 +201,34 @@ func TestTheConditionFollowsTheVM(t *testing.T) {
 		set(func() { running, guest = false, guestOf(`<hostdev mode='subsystem' type='usb'/>`) })
 		c.Changed("ns_vm")
 		after(2*recheckInterval, "shutting down", "True", 7)
+	})
+}
+
+// Given a VM whose launcher changes all the time. Then the check of the others is not put off.
+func TestOneVMsChangesDoNotPutOffTheCheckOfAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &fakeAPI{vmi: VMI{Namespace: "ns", Name: "vm", UID: "u"}}
+		var running atomic.Bool
+		c := &Conditions{
+			VMIs: api, Log: slog.New(slog.DiscardHandler), Running: func(string) bool { return running.Load() },
+			Look: func(context.Context, string) (Guest, error) { return guestOf(""), nil },
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); c.Run(ctx) }()
+		defer func() { cancel(); <-ended }()
+		<-time.After(2 * attempts * debounce)
+		running.Store(true)
+		c.Changed("ns_vm")
+		for range 20 {
+			c.Changed("ns_other")
+			<-time.After(debounce / 4)
+		}
+		synctest.Wait()
+		api.mu.Lock()
+		defer api.mu.Unlock()
+		if api.vmi.Shown.Status != "True" {
+			t.Errorf("%q", api.vmi.Shown.Status)
+		}
 	})
 }

@@ -59,6 +59,8 @@ type SourceFacts struct {
 	// so. KeepsPaused means that the target's agent leaves it paused, TooOld that it would
 	// resume it. Both are false until it was heard.
 	ByUser, KeepsPaused, TooOld bool
+	// NotResumed means that the guest's launcher does not let it go on, although it was asked.
+	NotResumed bool
 	// Linked means that the target's agent is connected. FencedByPeer means that it has said that
 	// this node is fenced.
 	Linked, FencedByPeer bool
@@ -191,7 +193,7 @@ var sourceRules = []struct {
 
 	// A reported state is final.
 	{"ReportedRunning", func(f SourceFacts) bool {
-		return f.reported(kubevirt.SourceRunning) && (f.Guest != GuestPaused || f.ByUser) && !f.JobRuns
+		return f.reported(kubevirt.SourceRunning) && (f.Guest != GuestPaused || f.ByUser || f.NotResumed) && !f.JobRuns
 	},
 		SourceNothing, fixed("the guest stayed here")},
 	{"ReportedGone", func(f SourceFacts) bool { return f.reported(kubevirt.SourceGone) && f.Guest == GuestGone },
@@ -215,6 +217,10 @@ var sourceRules = []struct {
 	{"StaysPaused", func(f SourceFacts) bool {
 		return f.Guest == GuestPaused && f.ByUser && f.Target == kubevirt.TargetAbsent
 	}, SourceReportRunning, SourceFacts.whyFailed},
+	{"NotResumed", func(f SourceFacts) bool {
+		return f.Guest == GuestPaused && f.Target == kubevirt.TargetAbsent && f.NotResumed
+	},
+		SourceReportRunning, func(f SourceFacts) string { return f.whyFailed() + "; its launcher does not let it go on" }},
 	{"NotThere", func(f SourceFacts) bool { return f.Guest == GuestPaused && f.Target == kubevirt.TargetAbsent }, SourceResume,
 		fixed("the guest did not arrive: it goes on here")},
 	{"Undecided", func(f SourceFacts) bool { return f.Guest == GuestPaused }, SourceQuery,

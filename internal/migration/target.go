@@ -44,6 +44,8 @@ type TargetFacts struct {
 	FencedFor time.Duration
 	// Paused means that its user had paused the guest when it was sent. It stays so.
 	Paused bool
+	// NotResumed means that the guest's launcher does not let it go on, although it was asked.
+	NotResumed bool
 	// Ready means that the certificate, libvirt and the launcher are there.
 	Ready bool
 	// Refused is why this node cannot take the VM, in one line, or "".
@@ -130,6 +132,12 @@ var targetRules = []struct {
 	{"ArrivedPaused", func(f TargetFacts) bool { return f.staysPaused() && !f.reported(kubevirt.TargetRunning) },
 		TargetReportRunning, "the guest is here alone, paused by its user"},
 	{"MovedPaused", TargetFacts.staysPaused, TargetNothing, "the guest is here alone, paused by its user"},
+	{"Kept", func(f TargetFacts) bool {
+		return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone && f.NotResumed && !f.reported(kubevirt.TargetRunning)
+	}, TargetReportRunning, "the guest is here alone, and its launcher does not let it go on"},
+	{"MovedKept", func(f TargetFacts) bool {
+		return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone && f.NotResumed
+	}, TargetNothing, "the guest is here alone, and its launcher does not let it go on"},
 	{"SourceGone", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone },
 		TargetResume, "QEMU of the source is gone: the guest goes on here"},
 	{"GivenUp", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.givenUp() },

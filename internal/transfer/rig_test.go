@@ -376,6 +376,9 @@ func (h host) Resume(context.Context, string, grace.Instance) error {
 	if h.name == "b" && !closed(h.w.qemu.done) {
 		h.w.t.Error("the guest is resumed at the target while the source has its QEMU")
 	}
+	if h.w.pods.deafOn(h.name) {
+		return errDeaf
+	}
 	h.w.stays[h.name] = hypervisor.StayRunning
 	h.w.resumed = append(h.w.resumed, h.name)
 	return nil

@@ -1,14 +1,9 @@
 package transfer
 
 import (
-	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
-	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -52,11 +47,16 @@ type sending struct {
 	started    time.Time
 	returned   chan struct{}           // closed when libvirt's call has returned; nil before it
 	err        error                   // of the call; read it after returned
+	endCall    context.CancelFunc      // ends the wait for a launcher
+	noSocket   string                  // why the launcher directory has no socket of this agent's
+	silent     time.Time               // since when the launcher says nothing of a guest that it has sent, or not; zero: it does
+	unheeded   time.Time               // since when it does not let the guest go on; zero: it was not asked
 	abortedAt  time.Time               // zero: not aborted
 	abortedBy  string                  // the reason
 	paused     kubevirt.MigrationState // the status of a pause by this agent; zero: not paused
 
 	progressAt     time.Time // when the progress was read
+	passed         int64     // bytes of a launcher's stream, at that time
 	minRemaining   uint64    // the least remaining memory in bytes so far
 	minRemainingAt time.Time
 	total          uint64 // bytes
@@ -69,6 +69,11 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 		return // tried again later
 	}
 	out, l, err := s.outgoing(m)
+	if err != nil && hypervisor.InLauncher(x.instance) {
+		x.noSocket = err.Error()
+		s.wakeUp()
+		return
+	}
 	if err != nil {
 		s.log.Error("cannot begin a migration; trying again", "err", err)
 		return
@@ -99,17 +104,22 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	}
 	now := time.Now()
 	x.started, x.progressAt, x.minRemainingAt, x.returned = now, now, now, make(chan struct{})
+	call, endCall := context.WithCancel(ctx)
+	x.endCall = endCall
 	s.log.Info("sending the guest", "to", state.TargetNode, "address", state.TargetNodeAddress)
 	wg.Go(func() {
 		x.err = s.failureCause(ctx, s.kind().Migrate(ctx, out))
+		defer endCall()
+		x.err = s.failureCause(ctx, s.node.cfg.Sender.Migrate(call, out))
 		if x.err != nil && ctx.Err() == nil {
 			s.log.Warn("libvirt has not sent the guest", "err", x.err)
 		}
 		close(x.returned)
-		if x.err != nil || !hypervisor.InLauncher(out.Instance) { // else the last of its stream is still on the way
-			closeRelay()
-		}
 		s.wakeUp()
+		if x.err == nil && hypervisor.InLauncher(out.Instance) {
+			awaitRest(relay)
+		}
+		closeRelay()
 	})
 }
 
@@ -130,77 +140,6 @@ func (s *side) outgoing(m *Migration) (out hypervisor.Outgoing, l net.Listener, 
 	return out, l, err
 }
 
-// failureCause replaces libvirt's error by the relay's error or the target's refusal, if
-// there is one.
-func (s *side) failureCause(ctx context.Context, err error) error {
-	s.mu.Lock()
-	connected, relayErr := s.relayConnected, s.relayErr
-	s.mu.Unlock()
-	if err == nil || !connected {
-		return cmp.Or(relayErr, err)
-	}
-	select {
-	case <-s.relayEnded:
-	case <-time.After(refusalTimeout):
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.relayEnd.Refusal == "" {
-		return err
-	}
-	return fmt.Errorf("node %s did not let it in: %s", migration.StateOf(s.migration).TargetNode, s.relayEnd.Refusal)
-}
-
-// listen makes a socket for libvirt in a directory that only root can enter.
-func listen(dir string) (net.Listener, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("directory for a socket: %w", err)
-	}
-	l, err := net.Listen("unix", filepath.Join(dir, rand.Text()[:12])) //nolint:noctx // it does not wait
-	if err != nil {
-		return nil, fmt.Errorf("socket for libvirt: %w", err)
-	}
-	return l, nil
-}
-
-// relay connects the hypervisor's one connection with the target's agent.
-func (s *side) relay(ctx context.Context, m *Migration, from net.Listener) {
-	stop := context.AfterFunc(ctx, func() { _ = from.Close() })
-	defer stop()
-	c, err := from.Accept()
-	if err != nil {
-		return
-	}
-	_ = from.Close() // a migration has one connection
-	state := migration.StateOf(m)
-	h := hello{MigrationUID: string(m.UID), Role: roleRelay, UUID: state.DomainUUID}
-	streams := s.inLauncher()
-	if streams {
-		h = s.streamHello(h)
-	}
-	l, err := dial(ctx, s.node.cfg.Identity, state.TargetNode, state.TargetNodeAddress, h)
-	if err != nil {
-		s.log.Warn("cannot reach the target", "err", err)
-		s.setRelayResult(err)
-		_ = c.Close() // only now: failureCause follows libvirt's error
-		return
-	}
-	s.setRelayResult(nil)
-	if streams {
-		copyStream(ctx, l, c, streamLimit(m))
-		return
-	}
-	copyBothWays(ctx, c, l)
-}
-
-// setRelayResult records whether the relay connection to the target's agent was made.
-func (s *side) setRelayResult(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.relayConnected, s.relayErr = err == nil, err
-}
-
 // abort aborts libvirt's job. If that has no effect within abortTimeout, it closes the relay.
 func (s *side) abort(ctx context.Context, why string) {
 	x := s.sending
@@ -210,6 +149,7 @@ func (s *side) abort(ctx context.Context, why string) {
 	}
 	if x.closeRelay != nil && time.Since(x.abortedAt) > abortTimeout {
 		x.closeRelay()
+		s.abandonCall()
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
@@ -233,6 +173,7 @@ func (s *side) follow(ctx context.Context, m *Migration) {
 	if err != nil || p.Total == 0 {
 		return
 	}
+	p = s.credible(p)
 	if x.total == 0 || p.Remaining < x.minRemaining {
 		x.minRemaining, x.minRemainingAt = p.Remaining, time.Now()
 	}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -34,6 +35,7 @@ type side struct {
 	state     string        // the state that this side sends
 	changed   chan struct{} // closed when there is a new message to send
 	receiving bool          // target: the relay connection is open
+	streamed  bool          // target: a launcher was given the guest's stream, or may have been before this agent started
 	received  bool          // target: it was open, or may have been before this agent started
 	released  bool          // the migration no longer decides about the guest
 	// phase is TargetReady or Running if this side has written it, or has accepted the
@@ -48,13 +50,14 @@ type side struct {
 	// Source: the target's agent has sent a message, leaves a paused guest paused, and knows that
 	// this node is fenced.
 	heard, peerKeepsPaused, fencedByPeer bool
-	linked                               bool      // source: the target's agent is connected
-	stoppedAt                            time.Time // source: when libvirt stopped the guest; zero: unknown
-	resumedAt                            time.Time // target: when this agent resumed the guest; zero: it did not
-	downtime                             int64     // source: in milliseconds; 0: unknown
-	controls                             []*link   // target: open control connections, oldest first
-	relayedAt                            time.Time // target: when this agent let the relay connection in; zero: it did not
-	relayEndedAt                         time.Time // target: when that ended
+	linked                               bool         // source: the target's agent is connected
+	stoppedAt                            time.Time    // source: when libvirt stopped the guest; zero: unknown
+	resumedAt                            time.Time    // target: when this agent resumed the guest; zero: it did not
+	downtime                             int64        // source: in milliseconds; 0: unknown
+	controls                             []*link      // target: open control connections, oldest first
+	relayedAt                            time.Time    // target: when this agent let the relay connection in; zero: it did not
+	relayEndedAt                         time.Time    // target: when that ended, or this side began
+	passed                               atomic.Int64 // source: bytes of a launcher's stream
 
 	// The following fields belong to run's goroutine.
 
@@ -70,15 +73,17 @@ type side struct {
 	departureRecorded bool      // source: the record of the guest's departure was written, or failed
 	undecidedSince    time.Time // since when the guest waits, paused, for the peer's state
 	undecidedReported bool      // the Event about it was sent
+	unheeded          time.Time // target: since when the launcher does not let the guest go on; zero: it does, or was not asked
 	fencedSince       time.Time // target: since when it knows that the source's node is fenced, without a connection to its agent
 }
 
 func newSide(n *Node, m *Migration, target bool) *side {
+	begun := m.Status.Phase == kubevirt.MigrationRunning
 	return &side{
 		node: n, target: target, wake: make(chan struct{}, 1), changed: make(chan struct{}), relayEnded: make(chan struct{}),
 		log:       n.cfg.Log.With("namespace", m.Namespace, "name", m.Spec.VMIName, "migration", m.Name),
 		domain:    grace.DomainName(m.Namespace, m.Spec.VMIName),
-		migration: m, received: m.Status.Phase == kubevirt.MigrationRunning,
+		migration: m, received: begun, streamed: begun, relayEndedAt: time.Now(),
 		messages: rate.NewLimiter(messageRate, messageBurst),
 	}
 }

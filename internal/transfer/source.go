@@ -27,7 +27,7 @@ func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.In
 		s.identify(ctx, here, instance)
 	}
 	m, target := s.snapshot()
-	return s.factsOf(ctx, m, target, here, calling), instance
+	return s.factsOf(ctx, m, target, s.presumed(here, calling), calling), instance
 }
 
 // lookUntilExit asks the hypervisor for the domain's state, and stops when QEMU ends. libvirt
@@ -67,13 +67,17 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	if x.hadReturned && x.err != nil {
 		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // libvirt's error gives no reason for an abort
 	}
+	if x.hadReturned && x.err == nil && hypervisor.InLauncher(x.instance) && target == kubevirt.TargetAbsent {
+		f.Failed = s.notGot(migration.StateOf(m).TargetNode)
+	}
+	f.NotResumed = notHeeded(x.unheeded)
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.minRemainingAt)
 	}
 	if here == hypervisor.StayBusy { // otherwise libvirt has not begun to send it
 		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	}
-	f.Native, f.Refused = s.native(), cmp.Or(s.replaced(m), s.unreachable(m))
+	f.Native, f.Refused = s.native(), cmp.Or(s.replaced(m), x.noSocket, s.unreachable(m))
 	f.Paused = x.paused.Mode != "" || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	sentPaused := s.pausedFacts(ctx, &f, here)
 	f.Guest = s.guest(ctx, here, sentPaused)
@@ -147,6 +151,7 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 	if s.sending == nil {
 		s.sending = &sending{}
 	}
+	x := s.sending
 	f, instance := s.sourceFacts(ctx)
 	step, m := migration.NextOfSource(f), f.Migration
 	s.log.Debug("source decided", "do", step.Action, "why", step.Reason, "guest", f.Guest, "job", f.JobRuns, "target", f.Target, "phase", m.Status.Phase)
@@ -177,6 +182,9 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 	case migration.SourceResume:
 		s.log.Info("resuming the guest", "why", step.Message)
 		s.do(ctx, "resume the guest", instance, s.kind().Resume)
+		if !s.do(ctx, "resume the guest", instance, s.node.cfg.Hypervisor.Resume) && hypervisor.InLauncher(x.instance) && x.unheeded.IsZero() {
+			x.unheeded = time.Now()
+		}
 	default:
 		return s.reportSource(ctx, m, f, step)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -74,8 +75,11 @@ func (s *side) receiveStream(ctx context.Context, from *link, h hello) error {
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	s.streamed = true
+	s.mu.Unlock()
 	m, _ := s.snapshot()
-	copyStream(ctx, to, from, streamLimit(m))
+	copyStream(ctx, to, &limited{ctx: ctx, Conn: from, limit: streamLimit(m), passed: &s.passed})
 	s.log.Info("the guest's connection has ended")
 	return nil
 }
@@ -109,7 +113,7 @@ func streamLimit(m *Migration) *rate.Limiter {
 
 // copyStream copies a stream until it ends, the receiver ends, or ctx ends. It closes both
 // connections. Nothing comes back from the receiver: what it says ends the stream.
-func copyStream(ctx context.Context, to, from net.Conn, limit *rate.Limiter) {
+func copyStream(ctx context.Context, to net.Conn, from *limited) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
@@ -123,25 +127,31 @@ func copyStream(ctx context.Context, to, from net.Conn, limit *rate.Limiter) {
 		_, _ = to.Read(make([]byte, 1)) // an answer, an end or an error: each ends the stream
 		cancel()
 	}()
-	_, _ = io.CopyBuffer(writer{to}, &limited{ctx: ctx, from: from, limit: limit}, make([]byte, streamBuffer)) // an error ends the stream
+	_, _ = io.CopyBuffer(writer{to}, reader{from}, make([]byte, streamBuffer)) // an error ends the stream
 	cancel()
 	_ = to.Close() // not before all was written
 	_ = from.Close()
 	<-ended
 }
 
-// writer hides ReadFrom, which would not use the buffer.
-type writer struct{ io.Writer }
+// writer hides ReadFrom, and reader WriteTo, which would not use the buffer.
+type (
+	writer struct{ io.Writer }
+	reader struct{ io.Reader }
+)
 
-// limited is a reader that keeps to a limit.
+// limited is a connection whose reader keeps to a limit and counts what has passed.
 type limited struct {
-	ctx   context.Context //nolint:containedctx // io.Reader has none
-	from  io.Reader
-	limit *rate.Limiter
+	net.Conn
+
+	ctx    context.Context //nolint:containedctx // io.Reader has none
+	limit  *rate.Limiter
+	passed *atomic.Int64
 }
 
 func (l *limited) Read(b []byte) (int, error) {
-	n, err := l.from.Read(b)
+	n, err := l.Conn.Read(b)
+	l.passed.Add(int64(n))
 	if l.limit != nil && err == nil {
 		err = l.limit.WaitN(l.ctx, n)
 	}

@@ -21,10 +21,21 @@ import (
 type pods struct {
 	machines map[string]string // by node
 	sockets  map[string]string // of the agents, by node
+	// writes is what the source's launcher does with its connection.
+	writes func(net.Conn) error
 	// receives is what the target's launcher does with its connection.
 	receives func(net.Conn) error
-	silent   bool // the target's launcher connects nothing
+	silent   bool   // the target's launcher connects nothing
+	deaf     string // the node whose launcher lets no guest go on
+	blocked  bool   // the source's launcher directory takes no socket
 }
+
+var (
+	errDeaf    = errors.New("no answer")
+	errBlocked = errors.New("make room for migration.sock: directory not empty")
+)
+
+func (p *pods) deafOn(node string) bool { return p != nil && p.deaf == node }
 
 func (p *pods) prefix() string {
 	if p == nil {
@@ -44,7 +55,7 @@ func givenPods(t *testing.T, writes func(net.Conn) error) *world {
 	w.m.Status.MigrationState.SourcePodUID, w.m.Status.MigrationState.TargetPodUID = guestUUID, targetPod
 	w.uuids = map[string]string{"b": targetPod}
 	w.stays["b"] = hypervisor.StayWaiting
-	w.pods = &pods{machines: map[string]string{"a": "q35 tcg", "b": "q35 tcg"}, sockets: map[string]string{}}
+	w.pods = &pods{machines: map[string]string{"a": "q35 tcg", "b": "q35 tcg"}, sockets: map[string]string{}, writes: writes}
 	w.sends = func(ctx context.Context) error {
 		w.mu.Lock()
 		socket := w.pods.sockets["a"]
@@ -56,7 +67,7 @@ func givenPods(t *testing.T, writes func(net.Conn) error) *world {
 		defer func() { _ = c.Close() }()
 		stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 		defer stop()
-		return writes(c)
+		return w.pods.writes(c)
 	}
 	return w
 }
@@ -72,6 +83,9 @@ func (h host) Machine(string) string {
 func (h host) Listen(string) (net.Listener, error) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
+	if h.w.pods.blocked && h.name == "a" {
+		return nil, errBlocked
+	}
 	path := filepath.Join(h.w.t.TempDir(), "s")
 	h.w.pods.sockets[h.name] = path
 	return (&net.ListenConfig{}).Listen(h.w.t.Context(), "unix", path)

@@ -24,11 +24,12 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	here, instance := s.look(ctx)
 	m, source := s.snapshot()
 	state := migration.StateOf(m)
+	here, receives := s.doubted(here, instance, source, state)
 	f := migration.TargetFacts{
-		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy, Closed: received, Queried: query, Source: source, Paused: paused,
+		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy && receives, Closed: received, Queried: query, Source: source, Paused: paused,
 		Ready: canonicalUUID(state.DomainUUID) && s.certified() && s.waits(here) && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
-	f.Copy, f.FencedFor = copyOf(here), s.fencedFor(state)
+	f.Copy, f.FencedFor, f.NotResumed = copyOf(here), s.fencedFor(state), notHeeded(s.unheeded)
 	// A domain that exists before the source may begin, or has another UUID than the one
 	// that is sent, is not the guest. removeStranger ends it if it came through the relay.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
@@ -38,6 +39,9 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	}
 	if (early || other) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
 		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, receiving
+	}
+	if s.unsent(instance, state) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
+		f.Refused, f.Copy, f.JobRuns = "the launcher on node "+s.node.cfg.Node+" says that a guest is there, and none was sent", migration.CopyNone, receiving
 	}
 	return f, instance
 }
@@ -108,6 +112,8 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 			s.mu.Lock()
 			s.resumedAt = time.Now()
 			s.mu.Unlock()
+		} else if hypervisor.InLauncher(instance) && s.unheeded.IsZero() {
+			s.unheeded = time.Now()
 		}
 	case migration.TargetRemove:
 		s.log.Info("removing what arrived", "why", step.Message)

@@ -102,6 +102,12 @@ spec:
 // schedule creates a migration and brings it to the phase Scheduled, as the controller
 // does.
 func (v *vm) schedule(to *host, options string) {
+	v.w.Helper()
+	v.migrates(to, options, func() { v.w.kind.receive(v) })
+}
+
+// migrates is schedule with another launcher for the target.
+func (v *vm) migrates(to *host, options string, receive func()) {
 	w := v.w
 	w.Helper()
 	v.migration = fmt.Sprintf("move-%s-%d", v.Name, v.moves+1)
@@ -113,7 +119,7 @@ spec: {vmiName: %s}
 `, v.migration, v.here.name, to.name, v.Name))
 	v.migrationUID = w.get("vmim", v.migration, "{.metadata.uid}")
 	v.there = v.place(to, v.migrationUID)
-	w.kind.receive(v)
+	receive()
 	v.patch(fmt.Sprintf(`{"phase":"Scheduled","migrationState":{"migrationUid":%q,"vmiUID":%q,"gracePeriodSeconds":60,"sourceNode":%q,"sourcePodUID":%q,"targetNode":%q,"targetPodUID":%q,"options":{%s}}}`,
 		v.migrationUID, v.uid, v.here.name, v.here.podUID, to.name, v.there.podUID, options))
 }

@@ -54,9 +54,14 @@ func (a *Agent) LaunchInside(t T, s Spec, shimArgs ...string) *VM {
 // and in a cgroup like the one that kubelet makes for that pod.
 func (a *Agent) LaunchInPod(t T, s Spec, l *Launcher, pod string, shimArgs ...string) *VM {
 	t.Helper()
-	procs := filepath.Join(podCgroup(t, pod), "cgroup.procs")
+	return a.launchInside(t, s.Complete(), l, append([]string{"sh"}, InPod(t, pod, "unshare", "--mount-proc")...), shimArgs)
+}
+
+// InPod returns the arguments with which sh runs a command in the cgroup of a pod.
+func InPod(t T, pod string, command ...string) []string {
+	t.Helper()
 	const join = `echo 0 >"$0" && exec "$@"`
-	return a.launchInside(t, s.Complete(), l, []string{"sh", "-c", join, procs, "unshare", "--mount-proc"}, shimArgs)
+	return append([]string{"-c", join, filepath.Join(podCgroup(t, pod), "cgroup.procs")}, command...)
 }
 
 func (a *Agent) launchInside(t T, s Spec, l *Launcher, wrapper, shimArgs []string) *VM {

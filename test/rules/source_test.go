@@ -130,7 +130,7 @@ func TestTheWallClockDecidesNothing(t *testing.T) {
 		// Nothing that happens to a guest depends on them.
 		"internal/transfer/identity.go", "internal/transfer/link.go", "internal/transfer/side.go",
 		"internal/transfer/source.go", "internal/transfer/sending.go", "internal/transfer/target.go",
-		"internal/transfer/messages.go", "internal/transfer/refusals.go", "internal/transfer/uuid.go",
+		"internal/transfer/launcher.go", "internal/transfer/relay.go", "internal/transfer/messages.go", "internal/transfer/refusals.go", "internal/transfer/uuid.go",
 		"internal/kube/migrations.go", // the time of a phase, for people
 		"internal/kube/migratable.go", // the times of a condition, for people
 		"internal/kube/shutdown.go",   // likewise

@@ -1,0 +1,185 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor"
+)
+
+var errFailed = errors.New("the launcher says failed")
+
+// sent makes the source's launcher say that all was sent. It closes its connection unless keeps
+// is set.
+func (w *world) sent(keeps bool) {
+	sends := w.sends
+	kept := make(chan struct{})
+	w.t.Cleanup(func() { close(kept) })
+	w.sends = func(ctx context.Context) error {
+		said, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			writes := w.pods.writes
+			w.pods.writes = func(c net.Conn) error {
+				err := writes(c)
+				w.mu.Lock()
+				w.stays["a"] = hypervisor.StayLeft
+				w.mu.Unlock()
+				close(said)
+				if keeps {
+					<-kept
+				}
+				return err
+			}
+			_ = sends(context.WithoutCancel(ctx))
+		}()
+		<-said
+		if !keeps {
+			<-ended
+		}
+		return nil
+	}
+}
+
+func something(c net.Conn) error { _, err := c.Write(make([]byte, 1000)); return err }
+
+// Given a launcher that lies about its guest, or says nothing more. Then the migration ends all
+// the same, the guest stays at the source, whose QEMU is not ended, and the object says why.
+func TestALauncherCannotKeepAMigrationFromEnding(t *testing.T) {
+	const notGot = "the launcher says that the guest was sent, and node b has not got it"
+	for name, c := range map[string]struct {
+		given func(w *world)
+		want  string
+	}{
+		"it was sent, and its stream never ends": {func(w *world) { w.sent(true) }, notGot},
+		"it was sent, and arrives for ever": {func(w *world) {
+			w.sent(false)
+			w.pods.receives = func(c net.Conn) error { _, err := io.Copy(io.Discard, c); return err }
+		}, notGot},
+		"it was sent, and the target says nothing": {func(w *world) {
+			w.sent(false)
+			w.pods.receives = func(c net.Conn) error {
+				_, err := io.Copy(io.Discard, c)
+				w.mu.Lock()
+				w.stays["b"] = hypervisor.StayUnknown
+				w.mu.Unlock()
+				return err
+			}
+		}, notGot},
+		"it was sent, did not arrive, and is not let go on": {func(w *world) { w.sent(false); w.pods.deaf = "a" },
+			notGot + "; its launcher does not let it go on"},
+		"it was not sent, and the source says nothing": {func(w *world) {
+			w.sends = func(context.Context) error {
+				w.mu.Lock()
+				w.stays["a"] = hypervisor.StayUnknown
+				w.mu.Unlock()
+				return errFailed
+			}
+		}, errFailed.Error()},
+		"no socket can be made": {func(w *world) { w.pods.blocked = true }, errBlocked.Error()},
+		"it arrives before it was sent, and its user has paused it": {func(w *world) {
+			w.stays["a"] = hypervisor.StayPaused
+			w.pods.silent, w.pods.writes = true, untilRefused
+			sends := w.sends
+			w.sends = func(ctx context.Context) error {
+				w.mu.Lock()
+				w.stays["b"] = hypervisor.StayPaused
+				w.mu.Unlock()
+				w.looked("b")
+				return sends(ctx)
+			}
+		}, "the launcher has not connected its QEMU"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := givenPods(t, something)
+			w.pods.receives = func(c net.Conn) error {
+				_, err := io.Copy(io.Discard, c)
+				w.mu.Lock()
+				w.stays["b"] = hypervisor.StayAbsent // as an incomplete guest's QEMU ends
+				w.mu.Unlock()
+				return err
+			}
+			c.given(w)
+			w.start()
+			if why := w.whyStayed(); !strings.Contains(why, c.want) {
+				t.Errorf("it stays because of %q, want %q", why, c.want)
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if slices.Contains(w.removed, "a") || closed(w.qemu.done) {
+				t.Error("it is ended at the source")
+			}
+		})
+	}
+}
+
+// Given a launcher that carries out no request to end a migration. Then the agent gives up waiting
+// for it.
+func TestALauncherThatEndsNoMigrationIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := givenPods(t, something)
+	w.m.Status.MigrationState.Options = &kubevirt.MigrationOptions{ProgressTimeout: 1}
+	left := make(chan struct{})
+	w.sends = func(ctx context.Context) error { <-ctx.Done(); close(left); return ctx.Err() }
+	w.start()
+	select {
+	case <-left:
+	case <-time.After(abortTimeout + callTimeout + 10*time.Second):
+		t.Fatal("the agent waits for ever")
+	}
+	if why := w.whyStayed(); !strings.HasPrefix(why, "no progress for 1s") {
+		t.Errorf("it stays because of %q", why)
+	}
+}
+
+// Given a guest that has arrived, whose source is gone, and whose launcher does not let it go on.
+// Then the migration ends, and the guest is where it is.
+func TestAGuestWhoseLauncherDoesNotLetItGoOnHasMoved(t *testing.T) {
+	t.Parallel()
+	w := givenPods(t, something)
+	w.sent(false)
+	w.pods.deaf = "b"
+	w.pods.receives = func(c net.Conn) error {
+		_, err := io.Copy(io.Discard, c)
+		w.mu.Lock()
+		w.stays["b"] = hypervisor.StayPaused
+		w.mu.Unlock()
+		return err
+	}
+	w.start()
+	w.eventually("the migration ends", func() bool {
+		s := w.m.Status.MigrationState
+		return s.SourceState == kubevirt.SourceGone && s.TargetState == kubevirt.TargetRunning && !slices.Contains(w.removed, "b")
+	})
+}
+
+// Otherwise a launcher's numbers would put off each time-out.
+func TestALaunchersProgressIsBoundedByWhatTheAgentKnows(t *testing.T) {
+	n := New(Config{Log: slog.New(slog.DiscardHandler)})
+	n.cfg.Allowed.Memory = 1 << 30
+	m := &Migration{}
+	s := newSide(n, m, false)
+	s.sending = &sending{}
+	s.sending.instance.UUID = hypervisor.LauncherPrefix + guestUUID
+	s.passed.Add(1)
+	if p := s.credible(hypervisor.Progress{Total: 1 << 63, Remaining: 1 << 63}); p.Total != 1<<30 || p.Remaining != 1<<30 {
+		t.Errorf("%+v", p)
+	}
+	s.sending.total, s.sending.minRemaining = 1<<30, 1<<29
+	if p := s.credible(hypervisor.Progress{Total: 1 << 30, Remaining: 7}); p.Remaining != 1<<29 {
+		t.Errorf("it makes progress although nothing has passed: %+v", p)
+	}
+	s.passed.Add(1)
+	if p := s.credible(hypervisor.Progress{Total: 1 << 30, Remaining: 7}); p.Remaining != 7 {
+		t.Errorf("%+v", p)
+	}
+}
