@@ -89,6 +89,14 @@ helm: ## build the Helm of the tests: 3 minutes, once
 previous: ## build the images of the last release, for the test of an upgrade: half a minute, once
 	@hack/previous.sh >/dev/null
 
+# A release keeps its directory for ever: no later code writes it anew.
+.PHONY: golden
+golden: dir = test/golden/$(if $(filter file,$(origin VERSION)),next,$(VERSION))
+golden: ## what this version writes into test/golden/next, or for a release: make golden VERSION=v1.2.3
+	@[ $(notdir $(dir)) = next ] || [ ! -e $(dir) ] || { echo "$(dir) is there: a release's directory is never changed" >&2; exit 1; }
+	rm -rf $(dir)
+	go test -count=1 ./test/golden -args -write $(CURDIR)/$(dir)
+
 # Of a tag, not of the tree: make release VERSION=v1.2.3. IMAGES= leaves the images out.
 IMAGES := amd64 arm64
 .PHONY: release
@@ -106,7 +114,7 @@ release-twice: ## two releases with images, which have to be the same bytes
 
 # Tests that need root, libvirt, an API server or a package of make deps have
 # the build constraint !unit. As root they run without root's rights here.
-UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/rules ./test/shim
+UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/golden ./test/rules ./test/shim
 
 .PHONY: unit
 unit: ## what needs no root, no libvirt, no cluster: 1 minute
