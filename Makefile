@@ -164,7 +164,7 @@ e2e: deps k8s csi images helm ## all of it in a cluster of two nodes: 20 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 10m $(if $(SUDO),-exec "$(SUDO)") ./test/besidekubevirt
 
 .PHONY: upgrade
-upgrade: deps k8s csi images previous ## from the last release to this version and back, in a cluster of two nodes: 3 minutes
+upgrade: deps k8s csi images previous ## from the last release to this version and back, in a cluster of two nodes: 7 minutes
 	go test -v -tags $(TAGS),nightly -count=1 -timeout 15m -run "^TestAnUpgrade" $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,

@@ -28,14 +28,6 @@ spec: {configuration: {developerConfiguration: {featureGates: [PreemptionEvictio
 // allowance. Before that it waits until the settings have reached both replicas' webhooks.
 func (w *world) holdable(p plan, allowance string) *vm {
 	w.Helper()
-	v := w.maybeHeld(p, allowance)
-	w.liveMigratable(v)
-	return v
-}
-
-// maybeHeld is holdable, but the VM does not ask to be moved yet.
-func (w *world) maybeHeld(p plan, allowance string) *vm {
-	w.Helper()
 	p.strategy = "LiveMigrate"
 	probe := plan{Spec: node.Spec{Name: "probe"}, on: w.a, strategy: p.strategy}
 	w.afterwards("delete", "-n", namespace, "vmi/probe", "--ignore-not-found")
@@ -52,6 +44,7 @@ func (w *world) maybeHeld(p plan, allowance string) *vm {
 	if got := w.get("pod", "virt-launcher-"+v.Name, `{.metadata.annotations.vmgrace\.io/hold-for}`); got != "PreemptionByScheduler,DeletionByTaintManager" {
 		w.Fatalf("the launcher pod may be held for %q", got)
 	}
+	w.liveMigratable(v)
 	return v
 }
 

@@ -66,6 +66,7 @@ func (w *world) fromLastRelease() (previous string) {
 	if _, err := w.Script(w.Context(), filepath.Join(previous, "crds/run"), "apply"); err != nil {
 		w.Fatal(err)
 	}
+	w.Cleanup(w.controllersSaid)
 	w.version(previous)
 	return previous
 }
@@ -113,6 +114,21 @@ func TestAnUpgradeFromTheLastReleaseAndBackMovesNoDeadline(t *testing.T) {
 	second.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
 	w.untouched(kept, there)
 }
+
+// lastReleasesBudgets is a right that the last release does not give its controller, and needs for budgets where the
+// API server protects ownerReferences.
+const lastReleasesBudgets = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: last-releases-budgets}
+rules: [{apiGroups: [kubevirt.io], resources: [virtualmachineinstances/finalizers, virtualmachineinstancemigrations/finalizers], verbs: [update]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: last-releases-budgets}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: last-releases-budgets}
+subjects: [{kind: ServiceAccount, namespace: ` + agents + `, name: cluster-controller}]
+`
 
 // sent starts a migration of the VM and waits until its guest is being sent, slowly.
 func (v *vm) sent(migration string) {
@@ -173,10 +189,12 @@ func (v *vm) left(migration string) *vm {
 func TestAnUpgradeInAMoveLosesNoGuestAndMovesNoHold(t *testing.T) {
 	w := given(t)
 	previous := w.fromLastRelease()
+	w.KubectlApply(t, lastReleasesBudgets)
+	w.afterwards("delete", "clusterrole,clusterrolebinding", "last-releases-budgets", "--ignore-not-found")
 	w.holding("150s")
-	held := w.maybeHeld(plan{grace: 30}, "150")
+	held := w.holdable(plan{grace: 30}, "150")
 	moving := w.vm(plan{grace: 30})
-	w.askToBeMoved(held, moving)
+	w.liveMigratable(moving)
 	moving.sent("there")
 	w.afterwards("uncordon", w.b.Name)
 	w.Kubectl(t, "cordon", w.b.Name)
