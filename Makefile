@@ -89,6 +89,14 @@ helm: ## build the Helm of the tests: 3 minutes, once
 previous: ## build the images of the last release, for the test of an upgrade: half a minute, once
 	@hack/previous.sh >/dev/null
 
+# A release keeps its directory for ever: no later code writes it anew.
+.PHONY: golden
+golden: dir = test/golden/$(if $(filter file,$(origin VERSION)),next,$(VERSION))
+golden: ## what this version writes into test/golden/next, or for a release: make golden VERSION=v1.2.3
+	@[ $(notdir $(dir)) = next ] || [ ! -e $(dir) ] || { echo "$(dir) is there: a release's directory is never changed" >&2; exit 1; }
+	rm -rf $(dir)
+	go test -count=1 ./test/golden -args -write $(CURDIR)/$(dir)
+
 # Of a tag, not of the tree: make release VERSION=v1.2.3. IMAGES= leaves the images out.
 IMAGES := amd64 arm64
 .PHONY: release
@@ -107,6 +115,7 @@ release-twice: ## two releases with images, which have to be the same bytes
 # Tests that need root, libvirt, an API server or a package of make deps have
 # the build constraint !unit. As root they run without root's rights here.
 UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/demo/drain ./test/rules ./test/shim
+UNIT := ./api/... ./cmd/... ./internal/... ./pkg/... ./test/bench/... ./test/golden ./test/rules ./test/shim
 
 .PHONY: unit
 unit: ## what needs no root, no libvirt, no cluster: 1 minute
@@ -156,7 +165,7 @@ e2e: deps k8s csi images helm ## all of it in a cluster of two nodes: 20 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 10m $(if $(SUDO),-exec "$(SUDO)") ./test/besidekubevirt
 
 .PHONY: upgrade
-upgrade: deps k8s csi images previous ## from the last release to this version and back, in a cluster of two nodes: 3 minutes
+upgrade: deps k8s csi images previous ## from the last release to this version and back, in a cluster of two nodes: 7 minutes
 	go test -v -tags $(TAGS),nightly -count=1 -timeout 15m -run "^TestAnUpgrade" $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
@@ -164,8 +173,8 @@ upgrade: deps k8s csi images previous ## from the last release to this version a
 # test/faults, four tests at a time, is alone; the other two have one each.
 FAULTS := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 2 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)")
 .PHONY: test-faults
-test-faults: deps build race k8s virtqemud ## crashes, faults, a soak: 24 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
-	status=0; $(FAULTS) ./test/faults || status=1; $(FAULTS) ./test/faults/crash ./test/faults/hostile || status=1; exit $$status
+test-faults: deps build race k8s virtqemud ## crashes, faults, a soak, cgroups of version 2: 25 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+	status=0; $(FAULTS) ./test/faults || status=1; $(FAULTS) ./test/faults/crash ./test/faults/hostile ./test/faults/cgroup2 || status=1; exit $$status
 
 .PHONY: fuzz
 fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -232,11 +233,14 @@ func TestOnlyTheDeadlineThreadIsARealTimeOne(t *testing.T) {
 	}
 }
 
-// A kernel with CONFIG_RT_GROUP_SCHED and cgroups of version 1 gives no container SCHED_RR.
+// A kernel with CONFIG_RT_GROUP_SCHED gives no container with the controller cpu SCHED_RR.
 func TestTheThreadHasPriorityInAContainersCgroup(t *testing.T) {
-	const top = "/sys/fs/cgroup/cpu"
-	if _, err := os.Stat(filepath.Join(top, "cpu.rt_runtime_us")); err != nil || os.Getuid() != 0 {
-		t.Skip("this kernel refuses no cgroup SCHED_RR, or this is not root")
+	top := "/sys/fs/cgroup"
+	if controllers, err := os.ReadFile(filepath.Join(top, "cgroup.subtree_control")); err != nil || !slices.Contains(strings.Fields(string(controllers)), "cpu") {
+		top = filepath.Join(top, "cpu")
+		if _, err := os.Stat(filepath.Join(top, "cpu.rt_runtime_us")); err != nil || os.Getuid() != 0 {
+			t.Skip("this kernel refuses no cgroup SCHED_RR, or this is not root")
+		}
 	}
 	cgroup := filepath.Join(top, "vmgrace-deadline-"+strconv.Itoa(os.Getpid()))
 	if err := os.Mkdir(cgroup, 0o755); err != nil {

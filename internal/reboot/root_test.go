@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -22,37 +21,6 @@ const (
 	container = "1f00000000000000000000000000000000000000000000000000000000000001"
 	sidecar   = "2f00000000000000000000000000000000000000000000000000000000000002"
 )
-
-// cgroup makes a cgroup as kubelet and a runtime do, and returns its path. With cgroup v1 it is
-// in one of the hierarchies.
-func cgroup(t *testing.T, name string) string {
-	t.Helper()
-	root := "/sys/fs/cgroup"
-	if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
-		root = filepath.Join(root, "pids")
-	}
-	top := filepath.Join(root, "vmgrace-test-reboot-"+strconv.Itoa(os.Getpid()))
-	path := filepath.Join(top, name)
-	kit.Must(t, os.MkdirAll(path, 0o755))
-	t.Cleanup(func() {
-		for ; path != root; path = filepath.Dir(path) {
-			if entries, err := os.ReadDir(path); err == nil && hasDirs(entries) {
-				return // another cgroup of the test is in it
-			}
-			kit.Eventually(t, "its processes have ended", func() bool { return os.Remove(path) == nil })
-		}
-	})
-	return path
-}
-
-func hasDirs(entries []os.DirEntry) bool {
-	for _, e := range entries {
-		if e.IsDir() {
-			return true
-		}
-	}
-	return false
-}
 
 // launch starts a container in a cgroup: PID 1 of a PID namespace and a child named as QEMU is.
 // SIGTERM ends only PID 1's wait, so that a test sees who got it.
@@ -77,20 +45,12 @@ func launch(t *testing.T, cgroup string) (first int, marks string) {
 }
 
 func TestALaunchersProcessesAreFoundBelowItsPodsCgroup(t *testing.T) {
-	unit := strings.ReplaceAll(podUID, "-", "_")
-	for name, of := range map[string]func(id string) string{
-		"cgroupfs": func(id string) string { return "kubepods/burstable/pod" + podUID + "/" + id },
-		"systemd": func(id string) string {
-			return "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + unit + ".slice/cri-containerd-" + id + ".scope"
-		},
-		"CRI-O": func(id string) string {
-			return "kubepods.slice/kubepods-pod" + unit + ".slice/crio-" + id + ".scope/container"
-		},
-	} {
+	other := kit.PodCgroups(podUID, sidecar)
+	for name, of := range kit.PodCgroups(podUID, container) {
 		t.Run(name, func(t *testing.T) {
-			first, marks := launch(t, cgroup(t, of(container)))
-			_, besideIt := launch(t, cgroup(t, of(sidecar)))
-			_, others := launch(t, cgroup(t, "kubepods/podanother/"+container))
+			first, marks := launch(t, kit.Cgroup(t, of))
+			_, besideIt := launch(t, kit.Cgroup(t, other[name]))
+			_, others := launch(t, kit.Cgroup(t, "kubepods/podanother/"+container))
 			launcher := hold.Launcher{Compute: container, Pod: grace.Pod{UID: podUID}}
 			var is Processes
 			kit.Eventually(t, "both QEMUs of the pod are seen", func() bool {

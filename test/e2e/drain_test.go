@@ -22,20 +22,23 @@ func (w *world) controller() {
 	w.Helper()
 	w.afterwards("delete", "-k", controllerDir, "--ignore-not-found")
 	w.Kubectl(w, "apply", "-k", controllerDir)
-	w.Cleanup(func() {
-		if !w.Failed() {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		const ours = "app.kubernetes.io/name=cluster-controller"
-		pods, err := w.TryKubectl(ctx, "", "describe", "pods", "-n", agents, "-l", ours)
-		w.Logf("the controllers' pods (%v)\n%s", err, pods)
-		out, err := w.TryKubectl(ctx, "", "logs", "-n", agents, "-l", ours, "--prefix", "--tail=200")
-		w.Logf("the controllers said (%v)\n%s", err, out)
-	})
+	w.Cleanup(w.controllersSaid)
 	w.Kubectl(w, "rollout", "status", "-n", agents, "deploy/cluster-controller", "--timeout=60s")
 	w.step("kubectl apply -k deploy/controller, two replicas ready")
+}
+
+// controllersSaid logs the controllers' pods and logs if the test has failed.
+func (w *world) controllersSaid() {
+	if !w.Failed() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	const ours = "app.kubernetes.io/name=cluster-controller"
+	pods, err := w.TryKubectl(ctx, "", "describe", "pods", "-n", agents, "-l", ours)
+	w.Logf("the controllers' pods (%v)\n%s", err, pods)
+	out, err := w.TryKubectl(ctx, "", "logs", "-n", agents, "-l", ours, "--prefix", "--tail=200")
+	w.Logf("the controllers said (%v)\n%s", err, out)
 }
 
 // askToBeMoved gives VMs the strategy LiveMigrate and the condition LiveMigratable, as their

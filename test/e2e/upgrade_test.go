@@ -52,11 +52,9 @@ func (w *world) lastRelease() string {
 	return manifests
 }
 
-// Given the last release with a VM at rest, one in its grace period, and one that leaves its node
-// and finds no room. When it is upgraded, and when the last release comes back, then no deadline
-// moves, no VM is lost, and the VM leaves once there is room.
-func TestAnUpgradeFromTheLastReleaseAndBackMovesNoDeadline(t *testing.T) {
-	w := given(t)
+// fromLastRelease replaces this version by the last release until the test ends, and returns the manifests of that.
+func (w *world) fromLastRelease() (previous string) {
+	w.Helper()
 	previous, from := w.lastRelease(), time.Now()
 	w.restore(func(ctx context.Context) error {
 		deleted := w.kubectl(ctx, "delete", "-k", controllerDir, "--ignore-not-found")
@@ -65,10 +63,20 @@ func TestAnUpgradeFromTheLastReleaseAndBackMovesNoDeadline(t *testing.T) {
 		w.unsettled = append(w.unsettled, window{from, time.Now()})
 		return errors.Join(deleted, crds, applied)
 	})
-	if _, err := w.Script(t.Context(), filepath.Join(previous, "crds/run"), "apply"); err != nil {
-		t.Fatal(err)
+	if _, err := w.Script(w.Context(), filepath.Join(previous, "crds/run"), "apply"); err != nil {
+		w.Fatal(err)
 	}
+	w.Cleanup(w.controllersSaid)
 	w.version(previous)
+	return previous
+}
+
+// Given the last release with a VM at rest, one in its grace period, and one that leaves its node
+// and finds no room. When it is upgraded, and when the last release comes back, then no deadline
+// moves, no VM is lost, and the VM leaves once there is room.
+func TestAnUpgradeFromTheLastReleaseAndBackMovesNoDeadline(t *testing.T) {
+	w := given(t)
+	previous := w.fromLastRelease()
 	all := w.vms(plan{Spec: deaf(), grace: 50}, plan{Spec: deaf(), grace: 24}, plan{Spec: deaf(), grace: 5}, plan{grace: 30})
 	first, second, kept, leaving := all[0], all[1], all[2], all[3]
 	w.askToBeMoved(leaving) // the last release's budgets need a right on VMIs' finalizers
@@ -105,4 +113,111 @@ func TestAnUpgradeFromTheLastReleaseAndBackMovesNoDeadline(t *testing.T) {
 	first.ended("LauncherSignal", "Forced", "ShutdownStarted", "ShutdownForced")
 	second.ended(either, "Forced", "ShutdownStarted", "ShutdownForced")
 	w.untouched(kept, there)
+}
+
+// lastReleasesBudgets is a right that the last release does not give its controller, and needs for budgets where the
+// API server protects ownerReferences.
+const lastReleasesBudgets = `
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: last-releases-budgets}
+rules: [{apiGroups: [kubevirt.io], resources: [virtualmachineinstances/finalizers, virtualmachineinstancemigrations/finalizers], verbs: [update]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: last-releases-budgets}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: last-releases-budgets}
+subjects: [{kind: ServiceAccount, namespace: ` + agents + `, name: cluster-controller}]
+`
+
+// sent starts a migration of the VM and waits until its guest is being sent, slowly.
+func (v *vm) sent(migration string) {
+	w := v.w
+	w.Helper()
+	w.migrationSettings(`{"bandwidthPerMigration":"1Mi"}`)
+	w.KubectlApply(w, `
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstanceMigration
+metadata: {name: `+migration+`, namespace: `+namespace+`}
+spec: {vmiName: `+v.Name+`}
+`)
+	w.afterwards("delete", "vmim", "-n", namespace, migration, "--ignore-not-found")
+	w.Kubectl(w, "wait", "vmim", "-n", namespace, migration, "--for=jsonpath={.status.migrationState.progress.percent}", "--timeout=90s")
+	w.step("%s is sent", v.Name)
+}
+
+func (w *world) migrationSettings(of string) {
+	w.Helper()
+	w.Kubectl(w, "patch", "kubevirt", "kubevirt", "-n", agents, "--type=merge", "-p", `{"spec":{"configuration":{"migrations":`+of+`}}}`)
+}
+
+// left waits for the end of a migration to the other node, asserts that one guest is left, which was neither booted
+// again nor asked, and returns the VM as it is then.
+func (v *vm) left(migration string) *vm {
+	w := v.w
+	w.Helper()
+	phase, to := "", w.a
+	if v.Node == w.a {
+		to = w.b
+	}
+	node.Eventually(w, 3*time.Minute, func() bool {
+		phase = w.get("vmim", migration, "{.status.phase}")
+		return phase == "Succeeded" || phase == "Failed"
+	}, "the migration does not end: %s", w.get("vmim", migration, "{.status}"))
+	w.step("the migration of %s has %s: %s", v.Name, phase, w.get("vmim", migration, "{.status.migrationState.failureReason}"))
+	if phase == "Failed" {
+		v.runs()
+		node.Eventually(w, soon, func() bool { return !strings.Contains(to.Virsh(w, "list", "--all", "--name"), v.Domain) }, "a second guest of %s is on %s", v.Name, to.Name)
+		v.waitGuarded()
+		return v
+	}
+	if !v.Gone(w) {
+		w.Errorf("QEMU of %s is still on %s", v.Name, v.Node.Name)
+	}
+	there := v.arrived(to)
+	if up := strings.Count(there.Serial(w), "vmgrace-guest: up"); up != 0 || v.Presses(w) != 0 {
+		w.Errorf("%s booted %d more times and was asked %d times", v.Name, up, v.Presses(w))
+	}
+	there.runs()
+	there.waitGuarded()
+	return there
+}
+
+// Given the last release with a VM that is being sent to another node and one whose shutdown is held, because no
+// node has room. When it is upgraded, then the hold ends no earlier and no later, and that VM moves once there is
+// room. When the other one is sent while the last release comes back, then one guest is left each time.
+func TestAnUpgradeInAMoveLosesNoGuestAndMovesNoHold(t *testing.T) {
+	w := given(t)
+	previous := w.fromLastRelease()
+	w.KubectlApply(t, lastReleasesBudgets)
+	w.afterwards("delete", "clusterrole,clusterrolebinding", "last-releases-budgets", "--ignore-not-found")
+	w.holding("150s")
+	held := w.holdable(plan{grace: 30}, "150")
+	moving := w.vm(plan{grace: 30})
+	w.liveMigratable(moving)
+	moving.sent("there")
+	w.afterwards("uncordon", w.b.Name)
+	w.Kubectl(t, "cordon", w.b.Name)
+	held.condition("True", "PreemptionByScheduler")
+	w.delete(held.launcherPod())
+	latest := held.held("PreemptionByScheduler")
+
+	if _, err := w.Script(t.Context(), crdsRun, "apply"); err != nil {
+		t.Fatal(err)
+	}
+	w.version(shipped)
+	if again := held.held("PreemptionByScheduler"); !again.Equal(latest) {
+		t.Errorf("the latest moment was %v, it is %v", latest, again)
+	}
+	w.migrationSettings(`{"bandwidthPerMigration":null}`)
+	w.Kubectl(t, "uncordon", w.b.Name)
+	node.Eventually(t, 2*time.Minute, func() bool { return strings.Contains(held.migrations(), "Succeeded PreemptionByScheduler") }, "it is not moved: %s", held.migrations())
+	there := held.moved(w.b)
+	w.step("the VM whose shutdown the last release held has moved")
+	moving = moving.left("there")
+
+	moving.sent("back")
+	w.version(previous)
+	moving.left("back")
+	w.untouched(there)
 }

@@ -12,7 +12,7 @@ umask 022
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${1:-${VMGRACE_CACHE:-/var/cache/vmgrace}/guest}
-modules=(button evdev virtio virtio_ring virtio_pci virtio_pci_legacy_dev virtio_pci_modern_dev virtio_console virtio_blk)
+modules=(button evdev virtio virtio_ring virtio_pci virtio_pci_legacy_dev virtio_pci_modern_dev virtio_console virtio_blk failover net_failover virtio_net)
 
 die() {
 	echo "test guest: $*" >&2

@@ -50,10 +50,10 @@ type Spec struct {
 	Persistent bool
 }
 
-// kernelArgs make the kernel boot as fast as was measured under emulation: 2 s instead of
+// KernelArgs make the kernel boot as fast as was measured under emulation: 2 s instead of
 // 2.5 s. On a busy machine the emulated timer is late. The kernel then takes it for broken
 // and panics, unless no_timer_check tells it not to check.
-const kernelArgs = "console=ttyS0 quiet nokaslr mitigations=off lsm=none init_on_alloc=0 cryptomgr.notests no_timer_check "
+const KernelArgs = "console=ttyS0 quiet nokaslr mitigations=off lsm=none init_on_alloc=0 cryptomgr.notests no_timer_check "
 
 const domainXML = `<domain type='qemu'>
   <name>{{xml .Domain}}</name>
@@ -153,7 +153,7 @@ func (s Spec) DomainXML(kernel, initrd, serial string) ([]byte, error) {
 	err = tmpl.Execute(&b, struct {
 		Spec
 		Domain, Kernel, Initrd, Cmdline, Serial string
-	}{s, s.DomainName(), kernel, initrd, kernelArgs + s.Behaviour, serial})
+	}{s, s.DomainName(), kernel, initrd, KernelArgs + s.Behaviour, serial})
 	if err != nil {
 		return nil, fmt.Errorf("domain XML of %s: %w", s.DomainName(), err)
 	}

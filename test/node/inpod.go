@@ -164,7 +164,7 @@ func (g *Guest) qemu(t T) []string {
 	if g.Firmware {
 		memory = "16"
 	} else {
-		boot = append(boot, "-initrd", initrd, "-append", kernelArgs+g.Behaviour)
+		boot = append(boot, "-initrd", initrd, "-append", KernelArgs+g.Behaviour)
 	}
 	if g.NoShutdown {
 		boot = append(boot, "-no-shutdown")

@@ -16,32 +16,23 @@ import (
 	"github.com/vmgrace/vmgrace/test/kit"
 )
 
-// cgroup makes a cgroup, as kubelet does, and returns its path. With cgroup v1 it is in
-// one of the hierarchies.
-func cgroup(t *testing.T, name string) string {
-	t.Helper()
-	root := "/sys/fs/cgroup"
-	if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
-		root = filepath.Join(root, "pids")
-	}
-	parent := filepath.Join(root, "vmgrace-test-kubepods-"+strconv.Itoa(os.Getpid()))
-	path := filepath.Join(parent, name)
-	kit.Must(t, os.MkdirAll(path, 0o755))
-	t.Cleanup(func() {
-		kit.Eventually(t, "its processes have ended", func() bool { return os.Remove(path) == nil })
-		_ = os.Remove(parent) // unless another cgroup of the test is in it
-	})
-	return path
-}
-
 func move(t *testing.T, pid int, cgroup string) {
 	t.Helper()
 	kit.Must(t, os.WriteFile(filepath.Join(cgroup, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0))
 }
 
 func TestAVMIsFoundInTheCgroupOfItsPodAlone(t *testing.T) {
-	const other = "00000000-0000-4000-8000-000000000001"
-	mine, others := cgroup(t, "pod"+pod), cgroup(t, "pod"+other)
+	const other, container = "00000000-0000-4000-8000-000000000001", "1f00000000000000"
+	ofOthers := kit.PodCgroups(other, container)
+	for driver, ofMine := range kit.PodCgroups(pod, container) {
+		t.Run(driver, func(t *testing.T) {
+			foundInItsPodAlone(t, kit.Cgroup(t, ofMine), kit.Cgroup(t, ofOthers[driver]))
+		})
+	}
+}
+
+func foundInItsPodAlone(t *testing.T, mine, others string) {
+	t.Helper()
 	w := given(t)
 	domain, dir := w.directory(t, pod)
 	w.launch(t, domain, drivertest.Deaf)
