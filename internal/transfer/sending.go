@@ -108,9 +108,8 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 	x.endCall = endCall
 	s.log.Info("sending the guest", "to", state.TargetNode, "address", state.TargetNodeAddress)
 	wg.Go(func() {
-		x.err = s.failureCause(ctx, s.kind().Migrate(ctx, out))
 		defer endCall()
-		x.err = s.failureCause(ctx, s.node.cfg.Sender.Migrate(call, out))
+		x.err = s.failureCause(ctx, s.kind().Migrate(call, out))
 		if x.err != nil && ctx.Err() == nil {
 			s.log.Warn("libvirt has not sent the guest", "err", x.err)
 		}

@@ -181,8 +181,7 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.reportUndecided(m, step.Message)
 	case migration.SourceResume:
 		s.log.Info("resuming the guest", "why", step.Message)
-		s.do(ctx, "resume the guest", instance, s.kind().Resume)
-		if !s.do(ctx, "resume the guest", instance, s.node.cfg.Hypervisor.Resume) && hypervisor.InLauncher(x.instance) && x.unheeded.IsZero() {
+		if !s.do(ctx, "resume the guest", instance, s.kind().Resume) && hypervisor.InLauncher(x.instance) && x.unheeded.IsZero() {
 			x.unheeded = time.Now()
 		}
 	default:

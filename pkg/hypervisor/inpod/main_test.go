@@ -31,6 +31,7 @@ var binary = os.Getenv("VMGRACE_SHIM")
 func TestMain(m *testing.M) {
 	if dir := os.Getenv(scriptDir); dir != "" {
 		os.Exit(launcher(dir))
+	}
 	if binary != "" {
 		os.Exit(m.Run())
 	}
