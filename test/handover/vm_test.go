@@ -77,9 +77,9 @@ func (v *vm) place(h *host, incoming string) place {
 // the migration whose target it is, if any.
 func (w world) pod(name, vmi, uid, on, incoming string) string {
 	w.Helper()
-	annotations := map[string]string{"kubevirt.io/domain": vmi}
+	annotations, label := map[string]string{"kubevirt.io/domain": vmi}, ""
 	if incoming != "" {
-		annotations["vmgrace.io/incoming"] = incoming
+		annotations["vmgrace.io/incoming"], label = incoming, ", kubevirt.io/migrationJobUID: "+incoming
 	}
 	text, err := json.Marshal(annotations)
 	if err != nil {
@@ -91,13 +91,13 @@ kind: Pod
 metadata:
   name: %s
   namespace: default
-  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %q}
+  labels: {kubevirt.io: virt-launcher, kubevirt.io/created-by: %q%s}
   annotations: %s
 spec:
   nodeName: %s
   terminationGracePeriodSeconds: 600
   containers: [{name: launcher, image: none}]
-`, name, uid, text, on))
+`, name, uid, label, text, on))
 	return w.get("pod", name, "{.metadata.uid}")
 }
 
