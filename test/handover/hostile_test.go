@@ -244,7 +244,7 @@ func warnings(log string) string {
 // leaves checks that nothing is left of what came after was.
 func (h *host) leaves(w world, was cost) {
 	w.Helper()
-	if grown := len(h.agent.Log()) - was.log; grown > maxHostileLog {
+	if grown := len(warnings(h.agent.Log())) - was.log; grown > maxHostileLog {
 		w.Errorf("%s: %d bytes of log", h.name, grown)
 	}
 	var is cost
