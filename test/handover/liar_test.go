@@ -242,7 +242,7 @@ func (l *liar) send() error {
 }
 
 func (l *liar) later(after time.Duration, do func(*liar)) {
-	go func() { time.Sleep(after); l.events <- do }()
+	go func() { <-time.After(after); l.events <- do }()
 }
 
 // write writes a text and so much noise, and tells.
