@@ -61,6 +61,10 @@ func (n *node) domainChanged(e hypervisor.Event) {
 	if n.moves != nil && !e.Stopped.IsZero() {
 		n.moves.sides.Stopped(e.Name, e.Stopped)
 	}
+	// libvirt answers nothing about a domain whose migration it completes.
+	if n.moves != nil && hypervisor.InLauncher(grace.Instance{UUID: e.UUID}) {
+		n.moves.sides.DomainChanged(e.Name)
+	}
 	n.agent.DomainChanged(e)
 	n.changed(e.Name)
 }

@@ -42,21 +42,30 @@ func (s *side) abandonCall() {
 }
 
 // presumed returns the source's state of a guest whose launcher says nothing more once its
-// migration is over: sent if the launcher has said so, otherwise it runs on.
-func (s *side) presumed(here hypervisor.Stay, calling bool) hypervisor.Stay {
+// migration is over: sent if the launcher has said so, otherwise it runs on. Nothing is sent any
+// more by an agent that has just started.
+func (s *side) presumed(m *Migration, here hypervisor.Stay, calling bool) hypervisor.Stay {
 	x := s.sending
-	switch over := x.called() && !calling && hypervisor.InLauncher(x.instance); {
+	switch over := s.jobIsOurs(m) && !calling && hypervisor.InLauncher(x.instance); {
 	case !over || here != hypervisor.StayUnknown || x.ended():
 		x.silent = time.Time{}
 	case x.silent.IsZero():
 		x.silent = time.Now()
 	case time.Since(x.silent) < settleTimeout:
-	case x.err == nil:
+	case x.called() && x.err == nil:
 		return hypervisor.StayLeft
 	default:
 		return hypervisor.StayRunning
 	}
 	return here
+}
+
+// reportSilence sends one Event about a launcher directory that does not answer. Nobody but the
+// pod's owner can end that.
+func (s *side) reportSilence(m *Migration) {
+	if m.Status.Phase == kubevirt.MigrationRunning && s.inLauncher() {
+		s.reportUndecided(m, fmt.Sprintf("the launcher of %s on node %s does not answer: its migration waits until it does, or its pod ends", m.Spec.VMIName, s.node.cfg.Node))
+	}
 }
 
 // notGot returns why the target, which is in this state, has no guest that was sent by its
@@ -135,11 +144,18 @@ func (s *side) doubted(here hypervisor.Stay, i grace.Instance, source string, st
 	case here != hypervisor.StayUnknown:
 	case source != "":
 		return hypervisor.StayPaused, false
-	case state.TargetState == "":
+	case state.TargetState == "" && !s.reported():
 		return hypervisor.StayBusy, false
 	default: // it was reported as arrived: the source decides
 	}
 	return here, false
+}
+
+// reported reports whether this side has told its peer a state.
+func (s *side) reported() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state != ""
 }
 
 // unsent reports whether the launcher says that it has a guest whose stream never came here.

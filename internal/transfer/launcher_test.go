@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -50,7 +51,9 @@ func (w *world) sent(keeps bool) {
 	}
 }
 
-func something(c net.Conn) error { _, err := c.Write(make([]byte, 1000)); return err }
+// something is more than sockets hold: as a real guest, it has not left before the target's agent
+// has taken the connection.
+func something(c net.Conn) error { _, err := c.Write(make([]byte, 4<<20)); return err }
 
 // Given a launcher that lies about its guest, or says nothing more. Then the migration ends all
 // the same, the guest stays at the source, whose QEMU is not ended, and the object says why.
@@ -85,6 +88,10 @@ func TestALauncherCannotKeepAMigrationFromEnding(t *testing.T) {
 				return errFailed
 			}
 		}, errFailed.Error()},
+		"the source's agent has just started, and the launcher says nothing": {func(w *world) {
+			w.m.Status.Phase, w.m.Status.MigrationState.DomainUUID = kubevirt.MigrationRunning, guestUUID
+			w.stays["a"] = hypervisor.StayUnknown
+		}, "the migration has ended"},
 		"no socket can be made": {func(w *world) { w.pods.blocked = true }, errBlocked.Error()},
 		"it arrives before it was sent, and its user has paused it": {func(w *world) {
 			w.stays["a"] = hypervisor.StayPaused
@@ -183,4 +190,22 @@ func TestALaunchersProgressIsBoundedByWhatTheAgentKnows(t *testing.T) {
 	if p := s.credible(hypervisor.Progress{Total: 1 << 30, Remaining: 7}); p.Remaining != 7 {
 		t.Errorf("%+v", p)
 	}
+}
+
+// Given a launcher directory that does not answer an agent that has just started. Then an Event
+// names the node: nothing else ends the wait.
+func TestALauncherDirectoryThatDoesNotAnswerIsReported(t *testing.T) {
+	t.Parallel()
+	w := givenPods(t, something)
+	w.hangs = true
+	w.m.Status.Phase, w.m.Status.MigrationState.DomainUUID = kubevirt.MigrationRunning, guestUUID
+	h := host{w, "a"}
+	n := New(Config{Node: "a", Cluster: h, Launcher: Kind{h, h}, Launchers: h, VMs: h, Open: w.open, Log: slog.New(slog.DiscardHandler)})
+	s := newSide(n, w.m, false)
+	s.undecidedSince = time.Now().Add(-undecidedTimeout)
+	var wg sync.WaitGroup
+	if s.sourceTurn(t.Context(), &wg) || !slices.Equal(w.paused, []string{reasonUndecided}) {
+		t.Errorf("it is over, or reported so: %v", w.paused)
+	}
+	wg.Wait()
 }

@@ -204,3 +204,15 @@ func (n *Node) Stopped(domain string, at time.Time) {
 		}
 	}
 }
+
+// DomainChanged is called when the state of a domain's migration may have changed on this node. It
+// does not block.
+func (n *Node) DomainChanged(domain string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.sides {
+		if s.domain == domain {
+			s.wakeUp()
+		}
+	}
+}

@@ -27,7 +27,7 @@ func (s *side) sourceFacts(ctx context.Context) (migration.SourceFacts, grace.In
 		s.identify(ctx, here, instance)
 	}
 	m, target := s.snapshot()
-	return s.factsOf(ctx, m, target, s.presumed(here, calling), calling), instance
+	return s.factsOf(ctx, m, target, s.presumed(m, here, calling), calling), instance
 }
 
 // lookUntilExit asks the hypervisor for the domain's state, and stops when QEMU ends. libvirt
@@ -161,6 +161,10 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 	switch step.Action {
 	case migration.SourceBegin:
 		s.start(ctx, wg, m)
+	case migration.SourceWait:
+		if f.Guest == migration.GuestUnknown {
+			s.reportSilence(m)
+		}
 	case migration.SourceFollow:
 		s.follow(ctx, m)
 	case migration.SourcePause:

@@ -232,7 +232,7 @@ func TestAStreamThatNeverEndsEndsWithItsMigration(t *testing.T) {
 // Given a guest in its pod that has arrived, and an agent of the target that has just started: it
 // has not looked at the launcher's directory yet. Then it does not say that the guest is absent.
 // Otherwise the guest would be lost where its source has gone already.
-func TestATargetThatHasJustStartedAsksTheGuestsLauncherAndNotLibvirt(t *testing.T) {
+func TestATargetThatHasJustStartedAsksTheLauncherNotLibvirt(t *testing.T) {
 	n := New(Config{Launchers: nobodyClaims{}, Libvirt: Kind{Hypervisor: libvirts{}}, Launcher: Kind{Hypervisor: launchers{}}})
 	m := &Migration{}
 	m.Status.MigrationState = &kubevirt.MigrationState{DomainUUID: guestUUID, SourcePodUID: guestUUID, TargetPodUID: targetPod}

@@ -99,13 +99,19 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 			state.Transport = kubevirt.TransportNative
 		}
 		s.updateStatus(ctx, m, kubevirt.MigrationTargetReady, state)
+	case migration.TargetWait:
+		if f.Copy == migration.CopyUnknown {
+			s.reportSilence(m)
+		}
 	case migration.TargetRefuse:
 		s.stopReceiving()
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
 	case migration.TargetHold:
 		s.reportUndecided(m, step.Message)
 		s.report(kubevirt.TargetArrived)
-		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetArrived})
+		if time.Since(s.undecidedSince) >= tick/2 { // the API server's answer would delay the guest
+			s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetArrived})
+		}
 	case migration.TargetResume:
 		s.log.Info("resuming the guest that arrived", "why", step.Message)
 		if s.resume(ctx, "resume the guest that arrived", instance, &s.unheeded) {
@@ -147,7 +153,7 @@ func (s *side) reportUndecided(m *Migration, why string) {
 		return
 	}
 	s.undecidedReported = true
-	s.log.Warn("a guest is paused between two nodes", "why", why)
+	s.log.Warn("what becomes of a guest is not decided", "why", why)
 	s.node.cfg.Cluster.Event(m, reasonUndecided, why)
 }
 

@@ -73,7 +73,7 @@ func cutOffAtTheHandover(w world) {
 	for _, first := range cases {
 		from, to := v.here.host, w.other(v.here.host)
 		// When the agents are cut off at that moment,
-		said := to.agent.Said("a guest is paused between two nodes")
+		said := to.agent.Said("what becomes of a guest is not decided")
 		to.moments.when(finished, func() bool {
 			to.toAgent.hold(there)
 			from.toAPI.hold()
@@ -84,7 +84,7 @@ func cutOffAtTheHandover(w world) {
 		node.Eventually(w, time.Minute, func() bool { return from.state(v.Domain) == "" && to.state(v.Domain) == "paused" }, "it has not left")
 		// then the guest runs on neither node, and the agent logs that,
 		node.Never(w, cut, func() bool { return from.state(v.Domain) != "" || to.state(v.Domain) != "paused" }, "it does not stay paused")
-		to.agent.WaitSaid(w, "a guest is paused between two nodes", said+1)
+		to.agent.WaitSaid(w, "what becomes of a guest is not decided", said+1)
 		// and it runs on one as soon as the agents hear of each other, directly or through
 		// the API server.
 		healed := time.Now()

@@ -25,7 +25,7 @@ func (inPods) flags(*host) []string { return []string{"--libvirt-uri="} }
 
 func (k inPods) boot(v *vm, s node.Spec) {
 	v.w.Helper()
-	// Like libvirt's, both of the VM's QEMUs write into one file: the later one empties it.
+	// Like libvirt's, both of the VM's QEMUs write into one file.
 	s.Serial = filepath.Join(v.w.TempDir(), s.Name+".serial")
 	v.spec = s
 	v.VM = k.launch(v, &v.here)

@@ -221,6 +221,9 @@ func deletedAtAnyMoment(w world) {
 		if len(asked) != 1 {
 			w.Errorf("%s: status.json: %+v", at, asked)
 		}
+		if n := v.Presses(); n != 1 {
+			w.Errorf("%s: the guest was asked %d times", at, n)
+		}
 		w.Logf("%s: %s", at, v.states())
 		v.patch(`{"phase":"Failed"}`)
 		for _, p := range places {

@@ -93,7 +93,7 @@ const domainXML = `<domain type='qemu'>
   <on_poweroff>{{xml .OnPoweroff}}</on_poweroff>
 {{- end}}
   <devices>
-    <serial type='file'><source path='{{xml .Serial}}'/></serial>
+    <serial type='file'><source path='{{xml .Serial}}' append='on'/></serial>
 {{- if .Disk}}
     <disk type='block' device='disk'>
       <driver name='qemu' type='raw' cache='none'/>

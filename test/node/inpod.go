@@ -2,7 +2,6 @@ package node
 
 import (
 	"bufio"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -67,7 +66,10 @@ func InPod(t T, pod string, command ...string) []string {
 func (a *Agent) launchInside(t T, s Spec, l *Launcher, wrapper, shimArgs []string) *VM {
 	t.Helper()
 	g := &Guest{Spec: s, Domain: s.DomainName(), UID: l.UID, node: a.node}
-	g.serial = cmp.Or(s.Serial, filepath.Join(a.node.Dir, g.Domain+".serial"))
+	if g.serial = s.Serial; g.serial == "" {
+		g.serial = filepath.Join(a.node.Dir, g.Domain+".serial")
+		_ = os.Remove(g.serial) // of an earlier instance
+	}
 	args := append([]string{"--ask-with=qmp:" + g.MonitorSocket()}, shimArgs...)
 	v := &VM{Guest: g, Agent: a, Launcher: l, Shim: l.shim(t, wrapper, append(append(args, "--"), g.qemu(t)...))}
 	g.log = v.Shim.log
@@ -174,7 +176,7 @@ func (g *Guest) qemu(t T) []string {
 	}
 	return append([]string{
 		"qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", memory, "-display", "none", "-nodefaults", "-no-user-config",
-		"-msg", "timestamp=on", "-serial", "file:" + g.serial, "-qmp", "unix:" + g.MonitorSocket() + ",server=on,wait=off",
+		"-msg", "timestamp=on", "-chardev", "file,id=console,append=on,path=" + g.serial, "-serial", "chardev:console", "-qmp", "unix:" + g.MonitorSocket() + ",server=on,wait=off",
 		"-qmp", "unix:" + g.OwnMonitorSocket() + ",server=on,wait=off",
 	}, boot...)
 }

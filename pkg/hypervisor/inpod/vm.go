@@ -78,7 +78,7 @@ func (v *vm) WriteStatus(s grace.Status) error {
 func (v *vm) learn(view *watch.View) {
 	target := v.driver.launchers().Target(v.name, v.pod)
 	v.mu.Lock()
-	was := v.shown()
+	was, state := v.shown(), v.moves.says.State
 	v.moves.target = v.moves.target || target
 	v.take(view)
 	running := v.process != nil && !v.process.Gone()
@@ -88,7 +88,7 @@ func (v *vm) learn(view *watch.View) {
 	v.off = running && v.claims && says == v.found && view.Guest == signals.GuestOff
 	v.trigger = view.Trigger
 	v.hear(says, view)
-	changed := was != v.shown()
+	changed := was != v.shown() || state != v.moves.says.State // the guest may be stopped until a migration hears it
 	i := v.instance
 	due, later := false, time.Duration(0)
 	if open {
