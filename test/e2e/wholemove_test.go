@@ -26,7 +26,8 @@ func (w *world) withoutLibvirt() {
 func (w *world) emptied(n *cluster.Node) string {
 	w.Helper()
 	begin := time.Now()
-	out, err := w.TryKubectl(w.Context(), "", "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=150s")
+	said, err := w.Command(w.Context(), "drain", n.Name, "--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=150s").CombinedOutput()
+	out := string(said)
 	w.Kubectl(w, "uncordon", n.Name)
 	if err != nil {
 		w.Fatalf("kubectl drain: %v\n%s\n%s", err, out, w.Kubectl(w, "get", "vmi,vmim,pods", "-A", "-o", "wide"))
@@ -37,7 +38,7 @@ func (w *world) emptied(n *cluster.Node) string {
 
 // Given nodes without libvirt. When a user applies the example and drains the VM's node, there and
 // back, then kubectl drain says what it says with KubeVirt, the same guest runs on elsewhere, and
-// the file deletes all of it.
+// the VMI's deletion deletes all of it.
 func TestOneFileMakesAVMThatADrainMoves(t *testing.T) {
 	w := given(t)
 	w.controller()
@@ -79,9 +80,7 @@ func TestOneFileMakesAVMThatADrainMoves(t *testing.T) {
 		t.Errorf("migrations: %s", got)
 	}
 
-	if _, err := w.TryKubectl(t.Context(), v.manifest, "delete", "-f", "-"); err != nil {
-		t.Fatal(err)
-	}
+	w.Kubectl(t, "delete", "vmi", "vm-example")
 	v.gone()
 	w.step("kubectl delete: nothing is left")
 }
