@@ -101,9 +101,9 @@ func TestWhichVolumesAreOfOneNodeAlone(t *testing.T) {
 		"once-read":   {`"ReadWriteOnce","ReadOnlyMany"`, `"nfs":{"server":"s","path":"/a"}`, migratable.Volume{Bound: "is not shared: its access modes are ReadWriteOnce, ReadOnlyMany, not ReadWriteMany"}},
 		"one-pod":     {`"ReadWriteOncePod"`, `"csi":{"driver":"d","volumeHandle":"h"}`, migratable.Volume{Bound: "is not shared: its access modes are ReadWriteOncePod, not ReadWriteMany"}},
 		"local":       {`"ReadWriteMany"`, `"local":{"path":"/a"},` + host(`"n1"`), migratable.Volume{Bound: "is not shared: its volume local is bound to node n1"}},
-		"locals":      {`"ReadWriteMany"`, `"local":{"path":"/a"},` + host(`"n1","n2"`), migratable.Volume{Path: "/a"}},
+		"locals":      {`"ReadWriteMany"`, `"local":{"path":"/a"},` + host(`"n1","n2"`), migratable.Volume{}},
 		"device":      {`"ReadWriteMany"`, `"volumeMode":"Block","local":{"path":"/dev/a"},` + host(`"n1","n2"`), migratable.Volume{}},
-		"host-path":   {`"ReadWriteMany"`, `"hostPath":{"path":"/a"}`, migratable.Volume{Path: "/a"}},
+		"host-path":   {`"ReadWriteMany"`, `"hostPath":{"path":"/a"}`, migratable.Volume{}},
 		"zone":        {`"ReadWriteMany"`, `"csi":{"driver":"d","volumeHandle":"h"},` + fmt.Sprintf(affinity, "topology.kubernetes.io/zone", `"z"`), migratable.Volume{}},
 		"csi-of-node": {`"ReadWriteMany"`, `"csi":{"driver":"d","volumeHandle":"h"},` + host(`"n1"`), migratable.Volume{Bound: "is not shared: its volume csi-of-node is bound to node n1"}},
 	} {

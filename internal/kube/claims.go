@@ -19,9 +19,7 @@ type claimSpec struct {
 
 // volumeSpec is the part of a PersistentVolume's spec that is read here.
 type volumeSpec struct {
-	VolumeMode      string
-	Local, HostPath struct{ Path string }
-	NodeAffinity    struct {
+	NodeAffinity struct {
 		Required struct{ NodeSelectorTerms []nodeTerm }
 	}
 }
@@ -69,11 +67,7 @@ func (v *volumeSpec) volume(name string) migratable.Volume {
 	if host := v.host(); host != "" {
 		return migratable.Volume{Bound: cut(fmt.Sprintf("is not shared: its volume %s is bound to node %s", name, host), maxCondition)}
 	}
-	is := migratable.Volume{Path: v.HostPath.Path}
-	if v.Local.Path != "" && v.VolumeMode != "Block" { // a block device counts as shared
-		is.Path = v.Local.Path
-	}
-	return is
+	return migratable.Volume{} // who has made it says that several nodes may use it
 }
 
 // host returns the only node that has the volume, or "" if there may be others.

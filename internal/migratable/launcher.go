@@ -23,9 +23,6 @@ type Launcher struct {
 type Volume struct {
 	// Bound is why the volume cannot be used by two nodes at a time, or "".
 	Bound string
-	// Path is the directory of each node that has the volume, or "" for volumes of other
-	// kinds.
-	Path string
 }
 
 // ofLauncher returns why the launcher pod or its program keep the VM here. The zero value means
@@ -49,7 +46,6 @@ func (g Guest) ofLauncher() Verdict {
 // ofVolumes returns why a volume of the launcher pod keeps the VM here. The zero value means that
 // none does.
 func (g Guest) ofVolumes() (Verdict, error) {
-	var paths []string
 	for _, claim := range g.Launcher.Claims {
 		v, err := g.Volume(claim)
 		switch {
@@ -57,14 +53,12 @@ func (g Guest) ofVolumes() (Verdict, error) {
 			return Verdict{}, fmt.Errorf("claim %s: %w", claim, err)
 		case v.Bound != "":
 			return no(ReasonDisks, "claim %s %s", claim, v.Bound), nil
-		case v.Path != "":
-			paths = append(paths, v.Path)
 		}
 	}
 	if !g.InLauncher {
 		return Verdict{}, nil // the disks are those of the domain
 	}
-	for _, path := range append(paths, g.Launcher.Paths...) {
+	for _, path := range g.Launcher.Paths {
 		switch shared, err := g.SharedFile(path); {
 		case err != nil:
 			return Verdict{}, fmt.Errorf("file system of %s: %w", path, err)

@@ -34,7 +34,7 @@ func guestOf(devices string) Guest {
 		Agreed:     tunnel.Agreement{Domain: "ns_vm", UUID: guestUUID, Paths: []string{"/images", "/dev/vg"}},
 		SharedFile: func(path string) (bool, error) { return strings.HasPrefix(path, "/images/nfs/"), nil },
 		Volume: func(claim string) (Volume, error) {
-			v, ok := map[string]Volume{"shared": {}, "single": {Bound: "is not shared"}, "directory": {Path: "/images"}, "nfs": {Path: "/images/nfs/a"}}[claim]
+			v, ok := map[string]Volume{"shared": {}, "single": {Bound: "is not shared"}}[claim]
 			if !ok {
 				return v, errors.New("forbidden")
 			}
@@ -70,7 +70,7 @@ func TestWhetherAVMCanBeMoved(t *testing.T) {
 		"autostart":                                {"", func(g *Guest) { g.Domain.Autostart = true }, ReasonAutostart, "virsh autostart --disable"},
 		"a launcher that stays":                    {"", func(g *Guest) { g.Launcher.Reason = "launcher pod p is pinned" }, ReasonLauncher, "launcher pod p is pinned"},
 		"a claim of one node":                      {"", func(g *Guest) { g.Launcher.Claims = []string{"shared", "single"} }, ReasonDisks, "claim single is not shared"},
-		"claims of many nodes":                     {"", func(g *Guest) { g.Launcher.Claims = []string{"shared", "directory"} }, "", ""},
+		"claims of many nodes":                     {"", func(g *Guest) { g.Launcher.Claims = []string{"shared"} }, "", ""},
 		"no listener":                              {"", func(g *Guest) { g.Off = "cannot listen" }, ReasonOff, "cannot listen"},
 		"no domain at all":                         {"", func(g *Guest) { g.Domain.XML = "<domain" }, ReasonDomain, "cannot be read"},
 		"native, a file that no node would let in": {devices: diskAt("/images/nfs/../nfs/a", "", ""), change: native},
