@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
@@ -67,8 +68,13 @@ func (s *side) reportSilence(m *Migration) {
 	}
 }
 
-// notGot returns why the target has no guest that was sent, by its launcher's word.
-func (s *side) notGot(target string) string {
+// notGot returns why the target, which is in this state, has no guest that was sent by its
+// launcher's word, or "".
+func (s *side) notGot(state, target string) string {
+	x := s.sending
+	if !x.hadReturned || x.err != nil || !hypervisor.InLauncher(x.instance) || state != kubevirt.TargetAbsent {
+		return ""
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.relayEnd.Refusal != "" {
@@ -87,6 +93,15 @@ func textOf(err error) string {
 		return ""
 	}
 	return err.Error()
+}
+
+// resume lets a guest go on. unheeded is when its launcher first did not.
+func (s *side) resume(ctx context.Context, what string, i grace.Instance, unheeded *time.Time) bool {
+	done := s.do(ctx, what, i, s.kind().Resume)
+	if !done && hypervisor.InLauncher(i) && unheeded.IsZero() {
+		*unheeded = time.Now()
+	}
+	return done
 }
 
 // notHeeded reports whether a launcher has not let its guest go on for long enough.
@@ -143,9 +158,9 @@ func (s *side) reported() bool {
 	return s.state != ""
 }
 
-// unsent reports whether the launcher cannot have the guest: its stream never came here.
-func (s *side) unsent(i grace.Instance, state *kubevirt.MigrationState) bool {
+// unsent reports whether the launcher says that it has a guest whose stream never came here.
+func (s *side) unsent(c migration.Copy, i grace.Instance, state *kubevirt.MigrationState) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return hypervisor.InLauncher(i) && !s.streamed && state.TargetState == ""
+	return c != migration.CopyNone && c != migration.CopyUnknown && hypervisor.InLauncher(i) && !s.streamed && state.TargetState == ""
 }

@@ -32,6 +32,7 @@ func (w *world) sent(keeps bool) {
 			writes := w.pods.writes
 			w.pods.writes = func(c net.Conn) error {
 				err := writes(c)
+				w.eventually("the target receives", func() bool { return w.stays["b"] != hypervisor.StayWaiting })
 				w.mu.Lock()
 				w.stays["a"] = hypervisor.StayLeft
 				w.mu.Unlock()

@@ -67,9 +67,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	if x.hadReturned && x.err != nil {
 		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // libvirt's error gives no reason for an abort
 	}
-	if x.hadReturned && x.err == nil && hypervisor.InLauncher(x.instance) && target == kubevirt.TargetAbsent {
-		f.Failed = s.notGot(migration.StateOf(m).TargetNode)
-	}
+	f.Failed = cmp.Or(f.Failed, s.notGot(target, migration.StateOf(m).TargetNode))
 	f.NotResumed = notHeeded(x.unheeded)
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.minRemainingAt)
@@ -185,9 +183,7 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.reportUndecided(m, step.Message)
 	case migration.SourceResume:
 		s.log.Info("resuming the guest", "why", step.Message)
-		if !s.do(ctx, "resume the guest", instance, s.kind().Resume) && hypervisor.InLauncher(x.instance) && x.unheeded.IsZero() {
-			x.unheeded = time.Now()
-		}
+		s.resume(ctx, "resume the guest", instance, &x.unheeded)
 	default:
 		return s.reportSource(ctx, m, f, step)
 	}

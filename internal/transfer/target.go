@@ -40,7 +40,7 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	if (early || other) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
 		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, receiving
 	}
-	if s.unsent(instance, state) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
+	if s.unsent(f.Copy, instance, state) {
 		f.Refused, f.Copy, f.JobRuns = "the launcher on node "+s.node.cfg.Node+" says that a guest is there, and none was sent", migration.CopyNone, receiving
 	}
 	return f, instance
@@ -114,12 +114,10 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		}
 	case migration.TargetResume:
 		s.log.Info("resuming the guest that arrived", "why", step.Message)
-		if s.do(ctx, "resume the guest that arrived", instance, s.kind().Resume) {
+		if s.resume(ctx, "resume the guest that arrived", instance, &s.unheeded) {
 			s.mu.Lock()
 			s.resumedAt = time.Now()
 			s.mu.Unlock()
-		} else if hypervisor.InLauncher(instance) && s.unheeded.IsZero() {
-			s.unheeded = time.Now()
 		}
 	case migration.TargetRemove:
 		s.log.Info("removing what arrived", "why", step.Message)

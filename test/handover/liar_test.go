@@ -36,7 +36,7 @@ const (
 	lyingTurn   = 10 * time.Millisecond
 )
 
-// lie starts a liar in a launcher's pod and directory. like is a VM whose machine it has.
+// lie starts a liar in a launcher's pod and directory. like is a VM whose machine it has, if any.
 func (p *place) lie(w world, does, incoming string, like *vm) {
 	w.Helper()
 	if err := decoy(p.launcher.Dir, does); err != nil {
@@ -44,7 +44,10 @@ func (p *place) lie(w world, does, incoming string, like *vm) {
 	}
 	cmd := p.Command("sh", node.InPod(w, p.podUID, os.Args[0])...)
 	cmd.Env = append(cmd.Env, liarDir+"="+p.launcher.Dir, liarVM+"="+p.launcher.Name+" "+p.launcher.UID, liarDoes+"="+does,
-		liarIncoming+"="+incoming, liarLike+"="+like.here.launcher.Path("vm.json"))
+		liarIncoming+"="+incoming)
+	if like != nil {
+		cmd.Env = append(cmd.Env, liarLike+"="+like.here.launcher.Path("vm.json"))
+	}
 	shim, err := node.StartProcess(cmd, filepath.Join(w.TempDir(), "liar-"+p.podUID))
 	if err != nil {
 		w.Fatal(err)
@@ -66,6 +69,7 @@ type liar struct {
 	sender *signals.Sender
 	guest  *exec.Cmd
 	says   signals.Moving
+	told   signals.Moving
 	done   uint64
 	turns  int
 	mute   bool
@@ -109,6 +113,9 @@ func lieIn(dir string) int {
 }
 
 func machineIn(vmJSON string) signals.Machine {
+	if vmJSON == "" {
+		return signals.Machine{Type: "pc-q35-7.2", Accelerator: "tcg", CPU: "qemu64"}
+	}
 	var vm struct {
 		Migration struct{ Machine signals.Machine }
 	}
@@ -157,6 +164,10 @@ func (l *liar) turn() error {
 			l.says.Result = err.Error()
 		}
 	}
+	if l.says == l.told && l.does != "changes" && l.does != "answers" {
+		return nil
+	}
+	l.told = l.says
 	return l.sender.TellMoving(l.says)
 }
 
@@ -196,7 +207,7 @@ func (l *liar) send() error {
 		l.whole()
 		return err
 	}
-	c, err := net.Dial("unix", filepath.Join(l.dir, signals.FileMigration))
+	c, err := l.connect()
 	if err != nil {
 		return err
 	}
@@ -208,7 +219,7 @@ func (l *liar) send() error {
 	case "endless", "completed endless":
 		go forEver(c)
 		if l.does != "endless" {
-			l.whole()
+			l.later(2*time.Second, (*liar).whole)
 		}
 	case "second":
 		go forEver(c)
@@ -223,7 +234,7 @@ func (l *liar) send() error {
 		_, err = c.Write(append(size, make([]byte, lyingMemory/2)...))
 		_ = c.Close()
 		l.whole()
-		l.later(time.Second, func(l *liar) { l.mute = true })
+		l.later(0, func(l *liar) { l.mute = true })
 	default:
 		go l.write(c, append(size, make([]byte, lyingMemory)...), 0)
 	}
@@ -231,7 +242,7 @@ func (l *liar) send() error {
 }
 
 func (l *liar) later(after time.Duration, do func(*liar)) {
-	go func() { time.Sleep(after); l.events <- do }()
+	go func() { <-time.After(after); l.events <- do }()
 }
 
 // write writes a text and so much noise, and tells.
@@ -262,7 +273,7 @@ func (l *liar) receive() error {
 		l.says.State, l.says.Guest = signals.StateArrived, signals.GuestPaused
 		return nil
 	}
-	c, err := net.Dial("unix", filepath.Join(l.dir, signals.FileMigration))
+	c, err := l.connect()
 	if err != nil {
 		return err
 	}
@@ -285,4 +296,14 @@ func (l *liar) receive() error {
 		}
 	}()
 	return nil
+}
+
+// connect connects to the agent's socket, whose path is too long.
+func (l *liar) connect() (net.Conn, error) {
+	f, err := l.sender.ConnectMigration()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return net.FileConn(f)
 }
