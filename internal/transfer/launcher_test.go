@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
@@ -208,4 +209,19 @@ func TestALauncherDirectoryThatDoesNotAnswerIsReported(t *testing.T) {
 		t.Errorf("it is over, or reported so: %v", w.paused)
 	}
 	wg.Wait()
+}
+
+// Given a launcher that says nothing more after its guest's stream. Then the guest counts as incomplete,
+// unless its arrival was reported: the source may have ended it by then.
+func TestAGuestThatWasReportedAsArrivedIsNotRemovedForSilence(t *testing.T) {
+	s := newSide(New(Config{Log: slog.New(slog.DiscardHandler)}), &Migration{}, true)
+	s.received, s.relayEndedAt = true, time.Now().Add(-2*settleTimeout)
+	i := grace.Instance{UUID: hypervisor.LauncherPrefix + targetPod, PID: 1}
+	if here, _ := s.doubted(hypervisor.StayUnknown, i, "", &kubevirt.MigrationState{}); here != hypervisor.StayBusy {
+		t.Errorf("not reported: %q", here)
+	}
+	s.report(kubevirt.TargetArrived)
+	if here, _ := s.doubted(hypervisor.StayUnknown, i, "", &kubevirt.MigrationState{}); here != hypervisor.StayUnknown {
+		t.Errorf("reported: %q", here)
+	}
 }

@@ -107,11 +107,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		s.stopReceiving()
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetAbsent, FailureReason: step.Message})
 	case migration.TargetHold:
-		s.reportUndecided(m, step.Message)
-		s.report(kubevirt.TargetArrived)
-		if time.Since(s.undecidedSince) >= tick/2 { // the API server's answer would delay the guest
-			s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetArrived})
-		}
+		s.hold(ctx, m, step.Message)
 	case migration.TargetResume:
 		s.log.Info("resuming the guest that arrived", "why", step.Message)
 		if s.resume(ctx, "resume the guest that arrived", instance, &s.unheeded) {
@@ -124,12 +120,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		s.stopReceiving()
 		s.do(ctx, "remove the guest that arrived", instance, s.kind().Remove)
 	case migration.TargetReportRunning:
-		if f.Paused && f.Copy == migration.CopyComplete {
-			s.recordPaused(ctx, instance)
-		}
-		s.release()
-		s.report(kubevirt.TargetRunning)
-		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetRunning})
+		s.reportHere(ctx, f, instance)
 		return s.gone
 	case migration.TargetReportAbsent:
 		s.stopReceiving()
@@ -142,6 +133,26 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 	default:
 	}
 	return false
+}
+
+// hold reports that the guest has arrived and stays paused. The source's agent answers at once; the
+// API server's answer would delay the guest.
+func (s *side) hold(ctx context.Context, m *Migration, why string) {
+	s.reportUndecided(m, why)
+	s.report(kubevirt.TargetArrived)
+	if time.Since(s.undecidedSince) >= tick/2 {
+		s.updateStatus(ctx, m, "", kubevirt.MigrationState{TargetState: kubevirt.TargetArrived})
+	}
+}
+
+// reportHere reports that the guest is here alone.
+func (s *side) reportHere(ctx context.Context, f migration.TargetFacts, i grace.Instance) {
+	if f.Paused && f.Copy == migration.CopyComplete {
+		s.recordPaused(ctx, i)
+	}
+	s.release()
+	s.report(kubevirt.TargetRunning)
+	s.updateStatus(ctx, f.Migration, "", kubevirt.MigrationState{TargetState: kubevirt.TargetRunning})
 }
 
 // reportUndecided sends one Event about a guest that stays paused.

@@ -35,6 +35,15 @@ func ofBothKinds(t *testing.T, start func(tb testing.TB, k kind) world, test fun
 	t.Run("in its pod", func(t *testing.T) { test(start(t, inPods{})) })
 }
 
+// some returns all of a test's moments, or few of them: the agents do the same for both kinds, and a
+// guest in its pod meets all of them with VMGRACE_SOAK.
+func (w world) some(all, few []string) []string {
+	if w.kind == (inPods{}) && !long() {
+		return few
+	}
+	return all
+}
+
 // libvirts is the kind whose QEMU is a child of the node's libvirtd.
 type libvirts struct{}
 
