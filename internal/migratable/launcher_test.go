@@ -34,7 +34,6 @@ func TestWhetherAVMInItsPodCanBeMoved(t *testing.T) {
 		"a launcher that stays":    {func(g *Guest) { g.Launcher.Reason = "launcher pod p is pinned" }, ReasonLauncher, "pinned"},
 		"a host device":            {func(g *Guest) { g.Launcher.Device = "host device nvidia.com/gpu" }, ReasonHostDevice, "nvidia.com/gpu"},
 		"a disk of its pod":        {func(g *Guest) { g.PodDisk = "/scratch/disk" }, ReasonDisks, "disk /scratch/disk is in an emptyDir"},
-		"a claim of many nodes":    {func(g *Guest) { g.Launcher.Claims = []string{"shared"} }, "", ""},
 		"a claim of one node":      {func(g *Guest) { g.Launcher.Claims = []string{"shared", "single"} }, ReasonDisks, "claim single is not shared"},
 		"a local directory":        {func(g *Guest) { g.Launcher.Paths = []string{"/images/nfs/a", "/images"} }, ReasonDisks, "/images, which the launcher may write to, is on a local file system"},
 		"a shared directory":       {func(g *Guest) { g.Launcher.Paths = []string{"/images/nfs/a"} }, "", ""},
