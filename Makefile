@@ -157,6 +157,10 @@ test-one: deps race ## one test: make test-one P=./pkg/grace T=TestStories
 test-kubernetes: deps race k8s csi images helm ## what asks a real API server, manifests and images: 28 minutes
 	$(GOTEST) -p 3 -timeout 40m ./test/handover ./test/kubernetes $(KUBERNETES)
 
+.PHONY: test-moves
+test-moves: deps race k8s ## live migrations with each fault at each moment: 50 minutes
+	VMGRACE_SOAK=1m $(GOTEST) -timeout 80m ./test/handover
+
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
 e2e: deps k8s csi images helm ## all of it in a cluster of two nodes: 20 minutes

@@ -3,8 +3,8 @@ package shim
 import "time"
 
 // movedTimeout is how long the agent may take to say that a guest has moved, after the end of
-// the process that had sent it.
-const movedTimeout = 2 * time.Second
+// the process that had sent it. It may have to be started again for that.
+const movedTimeout = 10 * time.Second
 
 // listen sets when status.json is looked at without a hint.
 func (s *shim) listen(slow *time.Timer) {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -224,4 +226,20 @@ func TestAGuestThatWasReportedAsArrivedIsNotRemovedForSilence(t *testing.T) {
 	if here, _ := s.doubted(hypervisor.StayUnknown, i, "", &kubevirt.MigrationState{}); here != hypervisor.StayUnknown {
 		t.Errorf("reported: %q", here)
 	}
+}
+
+// Given a launcher that outlives its QEMU, which has ended while its migration's agent was away. Then the
+// agent that starts again says so, by its record. Otherwise the guest would wait, paused.
+func TestAnEndThatOnlyTheRecordShowsIsReported(t *testing.T) {
+	t.Parallel()
+	w := givenPods(t, something)
+	w.hangs, w.dirs["a"] = true, t.TempDir()
+	w.m.Status.Phase, w.m.Status.MigrationState.DomainUUID = kubevirt.MigrationRunning, guestUUID
+	w.former = grace.Instance{UUID: hypervisor.LauncherPrefix + guestUUID, PID: 1, Start: 1}
+	if err := os.WriteFile(filepath.Join(w.dirs["a"], "left-m-1"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.qemu.end()
+	w.start()
+	w.eventually("the end is reported", func() bool { return w.m.Status.MigrationState.SourceState == kubevirt.SourceGone })
 }

@@ -248,6 +248,11 @@ func (s *side) identify(ctx context.Context, here hypervisor.Stay, i grace.Insta
 		i = s.node.cfg.VMs.Former(s.domain)
 		x.gone = i.PID == 0 // of another boot, or without a record
 	}
+	// A launcher that outlives its QEMU does not show that this has ended. The record does.
+	m, _ := s.snapshot()
+	if f := s.node.cfg.VMs.Former(s.domain); here == hypervisor.StayUnknown && i.PID == 0 && hypervisor.InLauncher(f) && uuidOf(f) == migration.StateOf(m).DomainUUID {
+		i = f
+	}
 	if x.instance = i; i.PID != 0 {
 		s.watch(ctx, i)
 	}

@@ -67,6 +67,15 @@ func TestWhetherAGuestHasMovedItsMigrationSays(t *testing.T) {
 	if d, _ := stopped(&Record{}, &gone, nil, 6); d.Do == Finish {
 		t.Errorf("%+v before the migration has said so", d)
 	}
+	unheard := gone // by an agent that has just started
+	unheard.Migration, unheard.End = MigrationUnknown, EndExited
+	if d, _ := stopped(&Record{}, &unheard, nil, 6); d.Do == Finish {
+		t.Errorf("%+v before the migrations were listed", d)
+	}
+	unheard.End = EndGuest
+	if d, _ := stopped(&Record{}, &unheard, nil, 6); d.Do != Finish || d.Outcome != AlreadyStopped {
+		t.Errorf("%+v of a guest that has powered off", d)
+	}
 	if d, _ := stopped(&Record{}, &gone, nil, gone.GoneAt.Add(movedTimeout)); d.Do != Finish || d.Outcome != Lost {
 		t.Errorf("%+v when it does not", d)
 	}

@@ -113,8 +113,10 @@ func stopped(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	if over := o.GoneAt.Add(lookTimeout); !r.ShuttingDown() && !o.Looked && now < over {
 		return waitUntil(over)
 	}
-	// The migration shows a moment later whether the guest has moved.
-	if over := o.GoneAt.Add(movedTimeout); o.Migration == MigrationOutgoing && o.End != EndMoved && !r.ShuttingDown() && now < over {
+	// The migration shows a moment later whether the guest has moved. An agent that has just started
+	// does not know of it yet.
+	open := o.Migration == MigrationOutgoing || o.Migration == MigrationUnknown && o.End != EndGuest
+	if over := o.GoneAt.Add(movedTimeout); open && o.End != EndMoved && !r.ShuttingDown() && now < over {
 		return waitUntil(over)
 	}
 	if r.ShuttingDown() && !o.Announced {

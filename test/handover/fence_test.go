@@ -102,7 +102,9 @@ func fencedNodeThatLives(w world) {
 
 // Given a fenced node whose agent comes back when the VM runs elsewhere and its migration is long
 // gone. Then the agent ends what is left of the guest, without a grace period.
-func TestAnAgentThatReturnsLateEndsAGivenUpGuest(t *testing.T) { ofBothKinds(t, linked, returnsLate) }
+func TestAnAgentThatReturnsLateEndsAGivenUpGuest(t *testing.T) {
+	ofBothKindsIfLong(t, linked, returnsLate)
+}
 
 func returnsLate(w world) {
 	t := w.TB

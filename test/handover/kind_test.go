@@ -35,6 +35,17 @@ func ofBothKinds(t *testing.T, start func(tb testing.TB, k kind) world, test fun
 	t.Run("in its pod", func(t *testing.T) { test(start(t, inPods{})) })
 }
 
+// ofBothKindsIfLong is ofBothKinds with VMGRACE_SOAK. Otherwise only a domain of libvirt's meets what the
+// agents and QEMU do in the same way for both kinds.
+func ofBothKindsIfLong(t *testing.T, start func(tb testing.TB, k kind) world, test func(w world)) {
+	t.Helper()
+	if long() {
+		ofBothKinds(t, start, test)
+		return
+	}
+	t.Run("libvirt", func(t *testing.T) { test(start(t, libvirts{})) })
+}
+
 // some returns all of a test's moments, or few of them: the agents do the same for both kinds, and a
 // guest in its pod meets all of them with VMGRACE_SOAK.
 func (w world) some(all, few []string) []string {

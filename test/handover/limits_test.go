@@ -16,7 +16,7 @@ import (
 var writes = node.Spec{Behaviour: "busy=48"}
 
 func TestAGuestThatOutpacesItsMigrationIsSlowedIfAllowed(t *testing.T) {
-	ofBothKinds(t, started, slowedIfAllowed)
+	ofBothKindsIfLong(t, started, slowedIfAllowed)
 }
 
 func slowedIfAllowed(w world) {
@@ -40,7 +40,9 @@ func slowedIfAllowed(w world) {
 	}
 }
 
-func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) { ofBothKinds(t, started, noProgress) }
+func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) {
+	ofBothKindsIfLong(t, started, noProgress)
+}
 
 func noProgress(w world) {
 	t := w.TB

@@ -124,7 +124,7 @@ func launcherWaits(w world) {
 	v := w.guarded(node.Spec{})
 	v.watchForTwo()
 	// When the launcher pod is deleted while its guest is sent,
-	v.schedule(w.b, `"bandwidthMiB":4`)
+	v.schedule(w.b, `"bandwidthMiB":8`)
 	node.Eventually(w, soon, func() bool { return w.get("vmim", v.migration, "{.status.migrationState.progress.percent}") != "" }, "it is not sent")
 	w.api.Kubectl(w, "delete", "pod", v.here.pod, "--wait=false")
 	if err := v.here.shim.Signal(unix.SIGTERM); err != nil {
