@@ -25,8 +25,12 @@ func moves(b *bench) []figure {
 	if err != nil {
 		b.Fatalf("%v\n%s", err, out)
 	}
-	got := benchmarks(out)
-	var all []figure
+	return moved(benchmarks(out))
+}
+
+// moved returns the figures of row l: guests of both kinds beside virsh, and what each GiB of them
+// costs the agents.
+func moved(got map[string][]float64) (all []figure) {
 	for _, f := range []struct{ metric, what, target string }{
 		{"s-total", "a guest of 128 MiB moved: Running → runs at the target", "≤ 1.25 × virsh"},
 		{"s-downtime", "a guest of 128 MiB moved: stopped at the source → resumed at the target", "≤ virsh + 150 ms"},
