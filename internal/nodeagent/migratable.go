@@ -61,6 +61,9 @@ func (n *node) domainChanged(e hypervisor.Event) {
 	if n.moves != nil && !e.Stopped.IsZero() {
 		n.moves.sides.Stopped(e.Name, e.Stopped)
 	}
+	if n.moves != nil && hypervisor.InLauncher(grace.Instance{UUID: e.UUID}) {
+		n.moves.sides.LauncherChanged(e.Name)
+	}
 	n.agent.DomainChanged(e)
 	n.changed(e.Name)
 }

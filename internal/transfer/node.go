@@ -193,6 +193,18 @@ func (n *Node) MigrationOf(domain string) (state grace.Migration, a grace.Arriva
 	return state, a
 }
 
+// LauncherChanged is called when a VM in its launcher pod may have changed: a guest may have
+// arrived. It does not block.
+func (n *Node) LauncherChanged(domain string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.sides {
+		if s.domain == domain {
+			s.wakeUp()
+		}
+	}
+}
+
 // Stopped is called when libvirt has stopped a domain for the last part of its migration.
 // It does not block.
 func (n *Node) Stopped(domain string, at time.Time) {

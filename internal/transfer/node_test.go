@@ -52,3 +52,15 @@ func TestMigrationsAreUnknownBeforeEachHasItsSide(t *testing.T) {
 		t.Errorf("Changed: %q, want all VMs once", vms.names)
 	}
 }
+
+// Given a side that waits for its guest. When the guest's launcher says something else, then that
+// side looks at once, and no other.
+func TestASideLooksWhenTheGuestsLauncherHasChanged(t *testing.T) {
+	n := New(Config{})
+	s, other := &side{domain: "ns_vm", wake: make(chan struct{}, 1)}, &side{domain: "ns_other", wake: make(chan struct{}, 1)}
+	n.sides = map[string]*side{"u-1": s, "u-2": other}
+	n.LauncherChanged("ns_vm")
+	if len(s.wake) != 1 || len(other.wake) != 0 {
+		t.Errorf("wakes %d times, and the other side %d times", len(s.wake), len(other.wake))
+	}
+}
