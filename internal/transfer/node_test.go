@@ -2,7 +2,9 @@ package transfer
 
 import (
 	"testing"
+	"time"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -50,5 +52,28 @@ func TestMigrationsAreUnknownBeforeEachHasItsSide(t *testing.T) {
 	is("all reconciled", grace.MigrationNone)
 	if len(vms.names) != 1 || vms.names[0] != "" {
 		t.Errorf("Changed: %q, want all VMs once", vms.names)
+	}
+}
+
+// Given a side that waits for its guest. When the guest's launcher says something else, then that
+// side looks at once, and no other.
+func TestASideLooksWhenTheGuestsLauncherHasChanged(t *testing.T) {
+	n := New(Config{})
+	s, other := &side{domain: "ns_vm", wake: make(chan struct{}, 1)}, &side{domain: "ns_other", wake: make(chan struct{}, 1)}
+	n.sides = map[string]*side{"u-1": s, "u-2": other}
+	n.DomainChanged("ns_vm")
+	if len(s.wake) != 1 || len(other.wake) != 0 {
+		t.Errorf("wakes %d times, and the other side %d times", len(s.wake), len(other.wake))
+	}
+}
+
+// Given a migration with a bandwidth. When QEMU sends what it may send in 100 ms at once, then the
+// relay does not wait after each read.
+func TestABurstOfQEMUsPassesWithoutAWait(t *testing.T) {
+	m := &Migration{}
+	m.Status.MigrationState = &kubevirt.MigrationState{Options: &kubevirt.MigrationOptions{BandwidthMiB: 24}}
+	l, now := streamLimit(m), time.Now()
+	if !l.AllowN(now, 24<<20/10) || l.AllowN(now, 24<<20) {
+		t.Errorf("bursts of %d bytes are let through", l.Burst())
 	}
 }

@@ -101,14 +101,16 @@ func (s *side) acceptQEMU(ctx context.Context, l net.Listener) (net.Conn, error)
 }
 
 // streamLimit bounds a stream to the bandwidth that the migration may have, and a quarter more:
-// QEMU keeps to it by itself. It is nil where there is no limit.
+// QEMU keeps to it by itself, in bursts of 100 ms: they pass without a wait. It is nil where there is
+// no limit.
 func streamLimit(m *Migration) *rate.Limiter {
 	o := migration.StateOf(m).Options
 	if o == nil || o.BandwidthMiB <= 0 {
 		return nil
 	}
 	const mib = 1 << 20
-	return rate.NewLimiter(rate.Limit(o.BandwidthMiB*mib*5/4), max(mib, streamBuffer))
+	perSecond := o.BandwidthMiB * mib * 5 / 4
+	return rate.NewLimiter(rate.Limit(perSecond), int(max(mib, streamBuffer, perSecond/4)))
 }
 
 // copyStream copies a stream until it ends, the receiver ends, or ctx ends. It closes both

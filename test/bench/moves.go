@@ -25,24 +25,40 @@ func moves(b *bench) []figure {
 	if err != nil {
 		b.Fatalf("%v\n%s", err, out)
 	}
-	got := benchmarks(out)
-	var all []figure
+	return moved(benchmarks(out))
+}
+
+// moved returns the figures of row l: guests of both kinds beside virsh, and what each GiB of them
+// costs the agents.
+func moved(got map[string][]float64) (all []figure) {
 	for _, f := range []struct{ metric, what, target string }{
 		{"s-total", "a guest of 128 MiB moved: Running → runs at the target", "≤ 1.25 × virsh"},
 		{"s-downtime", "a guest of 128 MiB moved: stopped at the source → resumed at the target", "≤ virsh + 150 ms"},
 	} {
-		for _, how := range []string{"native", "tunnelled"} {
+		for _, how := range []struct{ name, peer, key string }{
+			{"native", "native", "agents"}, {"tunnelled", "tunnelled", "agents"}, {"in its pod", "tunnelled", "pod"},
+		} {
 			all = append(all, figure{
-				row: "l", what: f.what + ", " + how, target: f.target, unit: seconds, ours: got["Move/"+how+"/agents "+f.metric],
-				peerName: "virsh migrate --live, " + how, peer: got["Move/"+how+"/virsh "+f.metric],
+				row: "l", what: f.what + ", " + how.name, target: f.target, unit: seconds, ours: got["Move/"+how.peer+"/"+how.key+" "+f.metric],
+				peerName: "virsh migrate --live, " + how.peer, peer: got["Move/"+how.peer+"/virsh "+f.metric],
 			})
 		}
 	}
-	return append(
-		all,
-		figure{row: "l", what: "source's agent while 4 GiB pass: more memory", target: "≤ 16 MiB", unit: func(v float64) string { return mebibytes(v * (1 << 20)) }, ours: got["Relay MiB-more"]},
-		figure{row: "l", what: "source's agent while 4 GiB pass: CPU for each GiB", unit: seconds, ours: got["Relay cpu-s/GiB"]},
-	)
+	return append(all, relays(got)...)
+}
+
+// relays returns what a relayed GiB costs the agents.
+func relays(got map[string][]float64) (all []figure) {
+	for _, agent := range []string{"source", "target"} {
+		all = append(
+			all,
+			figure{row: "l", what: agent + "'s agent while 1 GiB passes, in its pod: more memory", target: "≤ 16 MiB", unit: func(v float64) string { return mebibytes(v * (1 << 20)) },
+				ours: got["Relay/pod MiB-more-"+agent], peerName: "of libvirt", peer: got["Relay/tunnelled MiB-more-"+agent]},
+			figure{row: "l", what: agent + "'s agent while 1 GiB passes, in its pod: CPU", target: "≤ 0.8 × libvirt's", unit: seconds,
+				ours: got["Relay/pod cpu-s/GiB-"+agent], peerName: "of libvirt", peer: got["Relay/tunnelled cpu-s/GiB-"+agent]},
+		)
+	}
+	return all
 }
 
 // benchmarks reads the output of go test -bench. It returns the values by name and unit,

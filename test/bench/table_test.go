@@ -69,3 +69,21 @@ func TestBenchmarksAreReadByNameAndUnit(t *testing.T) {
 		t.Errorf("%v, %v", a, v)
 	}
 }
+
+func TestAVMInItsPodIsMeasuredBesideTheOtherKindAndVirsh(t *testing.T) {
+	figures := moved(benchmarks([]byte("BenchmarkMove/tunnelled/pod-2 \t 1\t 3 ns/op\t 0.15 s-downtime\t 0.9 s-total\n" +
+		"BenchmarkMove/tunnelled/virsh-2 \t 1\t 3 ns/op\t 0.05 s-downtime\t 1.8 s-total\n" +
+		"BenchmarkRelay/tunnelled-2 \t 1\t 3 ns/op\t 2.0 MiB-more-target\t 2.0 cpu-s/GiB-target\n" +
+		"BenchmarkRelay/pod-2 \t 1\t 3 ns/op\t 1.0 MiB-more-target\t 1.5 cpu-s/GiB-target\n")))
+	page := lines(figures, "l", "v1")
+	for _, want := range []string{
+		"runs at the target, in its pod | 900.00 ms | – | – | virsh migrate --live, tunnelled: 1.80 s | 0.50 ×",
+		"resumed at the target, in its pod | 150.00 ms | – | – | virsh migrate --live, tunnelled: 50.00 ms | 3.00 ×",
+		"target's agent while 1 GiB passes, in its pod: CPU | 1.50 s | – | – | of libvirt: 2.00 s | 0.75 ×",
+		"target's agent while 1 GiB passes, in its pod: more memory | 1.00 MiB | – | – | of libvirt: 2.00 MiB | 0.50 ×",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%s\nis without\n%s", page, want)
+		}
+	}
+}

@@ -151,6 +151,35 @@ func (q *qemu) ask(command string, answer any) error {
 	return err
 }
 
+// happened waits for QEMU's next event of this name and returns when it was. What QEMU has said
+// until it ended counts, too.
+func (q *qemu) happened(event string) (at time.Time, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.conn == nil {
+		if err := q.connect(); err != nil {
+			return at, err
+		}
+	}
+	_ = q.conn.SetDeadline(time.Now().Add(soon))
+	for {
+		line, err := q.lines.ReadBytes('\n')
+		if err != nil {
+			return at, err
+		}
+		var said struct {
+			Event     string
+			Timestamp struct{ Seconds, Microseconds int64 }
+		}
+		if err := json.Unmarshal(line, &said); err != nil {
+			return at, err
+		}
+		if said.Event == event {
+			return time.Unix(said.Timestamp.Seconds, 1000*said.Timestamp.Microseconds), nil
+		}
+	}
+}
+
 func (q *qemu) connect() error {
 	conn, err := net.DialTimeout("unix", q.OwnMonitorSocket(), time.Second)
 	if err != nil {

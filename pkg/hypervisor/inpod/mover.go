@@ -193,7 +193,7 @@ func (v *vm) send(ctx context.Context, o hypervisor.Outgoing) error {
 	if err != nil {
 		return err
 	}
-	if err := v.until(ctx, o.Instance, func(m *moves) (bool, error) { return m.sent(n) }); err != nil {
+	if err := v.until(ctx, o.Instance, sentEvery, func(m *moves) (bool, error) { return m.sent(n) }); err != nil {
 		return err
 	}
 	v.mu.Lock()

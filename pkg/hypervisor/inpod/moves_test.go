@@ -155,3 +155,14 @@ func TestALauncherThatDoesNotCancelIsNotBelievedForEver(t *testing.T) {
 		t.Error("the next migration does not count")
 	}
 }
+
+// Given a guest that is arriving. When its launcher says that it has arrived, then the driver
+// tells it: the source's guest is stopped, and the migration must not wait for its next look.
+func TestAGuestThatHasArrivedIsToldAtOnce(t *testing.T) {
+	arriving := moves{target: true, heard: true, says: signals.Moving{State: signals.StateActive}}
+	arrived := arriving
+	arrived.says.State = signals.StateArrived
+	if was, is := (&vm{moves: arriving}).shown(), (&vm{moves: arrived}).shown(); was == is {
+		t.Errorf("both show %+v", is)
+	}
+}

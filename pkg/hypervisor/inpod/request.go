@@ -12,9 +12,14 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
-// moveEvery is how often to look for the answer to a request about a migration. The guest may
-// be stopped meanwhile, so no event is waited for.
-const moveEvery = 50 * time.Millisecond
+const (
+	// moveEvery is how often to look for the answer to a request about a migration. The guest may
+	// be stopped meanwhile, so no event is waited for.
+	moveEvery = 50 * time.Millisecond
+	// sentEvery is how often to look, without an event, at a guest that is being sent. Each look
+	// costs processor time for as long as that takes.
+	sentEvery = 500 * time.Millisecond
+)
 
 var (
 	errNotSeen = errors.New("its launcher directory was not looked at yet")
@@ -46,7 +51,7 @@ func (v *vm) move(ctx context.Context, i grace.Instance, r grace.MoveRequest) (n
 	if err != nil {
 		return 0, err
 	}
-	return n, v.until(bound, i, func(m *moves) (bool, error) {
+	return n, v.until(bound, i, moveEvery, func(m *moves) (bool, error) {
 		switch {
 		case m.answered < n:
 			return false, nil
@@ -58,9 +63,10 @@ func (v *vm) move(ctx context.Context, i grace.Instance, r grace.MoveRequest) (n
 	})
 }
 
-// until waits until what is known of the migrations of an instance says that it is over.
-func (v *vm) until(ctx context.Context, i grace.Instance, over func(*moves) (bool, error)) error {
-	look := time.NewTicker(moveEvery)
+// until waits until what is known of the migrations of an instance says that it is over. It looks
+// that often.
+func (v *vm) until(ctx context.Context, i grace.Instance, every time.Duration, over func(*moves) (bool, error)) error {
+	look := time.NewTicker(every)
 	defer look.Stop()
 	for {
 		v.mu.Lock()

@@ -205,8 +205,9 @@ func (v *vm) now(ctx context.Context) (grace.Instance, error) {
 
 // shown is what the driver shows of a process that runs.
 type shown struct {
-	power  grace.Power
-	hidden bool
+	power   grace.Power
+	hidden  bool
+	arrived bool // its migration waits for that
 }
 
 // shown returns the guest's power, as far as the agent needs it: the launcher resumes a guest
@@ -218,7 +219,7 @@ func (v *vm) shown() shown {
 	case v.off || waits && v.trigger:
 		return shown{power: grace.PowerOff}
 	case v.moves.arriving():
-		return shown{power: grace.PowerPaused, hidden: waits}
+		return shown{power: grace.PowerPaused, hidden: waits, arrived: v.moves.arrived()}
 	default:
 		return shown{power: grace.PowerOn}
 	}
