@@ -10,7 +10,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/durable"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
@@ -59,6 +62,17 @@ func (s *side) departed(ctx context.Context) bool {
 		s.log.Warn("cannot find out how QEMU ended", "err", err)
 	}
 	return left
+}
+
+// recordOpen reports whether the record of a guest that has left does not show that yet: the agent was
+// killed before it did. It tells the guest's keeper again.
+func (s *side) recordOpen(m *Migration, f migration.SourceFacts) bool {
+	if f.Guest != migration.GuestGone || migration.StateOf(m).SourceState != kubevirt.SourceGone || m.Final() || f.Gone {
+		return false
+	}
+	s.node.cfg.VMs.Moved(s.domain, s.sending.instance.UUID)
+	p := s.node.cfg.VMs.Phase(s.domain)
+	return p == grace.Running || p == grace.Held
 }
 
 func (s *side) leftFile() string {

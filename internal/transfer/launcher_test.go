@@ -243,3 +243,33 @@ func TestAnEndThatOnlyTheRecordShowsIsReported(t *testing.T) {
 	w.start()
 	w.eventually("the end is reported", func() bool { return w.m.Status.MigrationState.SourceState == kubevirt.SourceGone })
 }
+
+// Given an agent that was killed after it had reported that a guest has left, and before the guest's
+// record showed it. Then the agent that starts again tells the guest's keeper, and the migration
+// counts until the record shows it. Otherwise the launcher would hear that its guest has just stopped.
+func TestARecordThatWasNotToldOfAMoveIsTold(t *testing.T) {
+	t.Parallel()
+	w := givenPods(t, something)
+	s := w.m.Status.MigrationState
+	w.m.Status.Phase, s.DomainUUID = kubevirt.MigrationRunning, guestUUID
+	s.SourceState, s.TargetState = kubevirt.SourceGone, kubevirt.TargetRunning
+	w.stays["a"], w.stays["b"] = hypervisor.StayUnknown, hypervisor.StayRunning
+	w.qemu.end()
+	w.start()
+	w.eventually("the keeper is told", func() bool {
+		told := w.told.Load()
+		return told != nil && *told == hypervisor.LauncherPrefix+guestUUID
+	})
+	w.looked("a")
+	if is, _ := w.nodes["a"].MigrationOf("ns_vm"); is != grace.MigrationOutgoing {
+		t.Errorf("its migration is %v", is)
+	}
+	w.mu.Lock()
+	w.phase = ""
+	w.mu.Unlock()
+	w.looked("a")
+	w.looked("a")
+	if is, _ := w.nodes["a"].MigrationOf("ns_vm"); is != grace.MigrationNone {
+		t.Errorf("its migration is still %v", is)
+	}
+}

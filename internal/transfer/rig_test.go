@@ -16,6 +16,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -118,6 +119,7 @@ type world struct {
 	out       hypervisor.Outgoing    // that libvirt was last asked for
 	resumes   time.Duration          // how long that takes
 	downtimes []time.Duration        // as measured
+	told      atomic.Pointer[string] // of which guest the keeper was last told that it has moved
 	resumed   []string               // on which node, in order
 	removed   []string
 	looks     map[string]int
@@ -415,7 +417,7 @@ func (h host) Phase(string) grace.Phase {
 
 func (host) LauncherReady(string, string, string) bool { return true }
 func (h host) Former(string) grace.Instance            { return h.w.former }
-func (host) Moved(string, string)                      {}
+func (h host) Moved(_, uuid string)                    { h.w.told.Store(&uuid) }
 func (host) Changed(string, string)                    {}
 
 func (h host) TunnelRefused(reason string) {

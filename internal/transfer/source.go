@@ -220,7 +220,9 @@ func (s *side) reportSource(ctx context.Context, m *Migration, f migration.Sourc
 		s.updateStatus(ctx, m, "", kubevirt.MigrationState{SourceState: kubevirt.SourceRunning, FailureReason: step.Message})
 		return s.gone && f.Target == kubevirt.TargetAbsent
 	case migration.SourceNothing:
-		s.release() // the final state is in the status: the grace record may go
+		if !s.recordOpen(m, f) {
+			s.release() // the final state is in the status: the grace record may go
+		}
 		s.mu.Lock()
 		downtime := s.downtime
 		s.mu.Unlock()
