@@ -79,7 +79,11 @@ type host struct {
 // given starts both agents and waits until their certificates are signed.
 func given(tb testing.TB, args ...string) world {
 	tb.Helper()
-	w := shared
+	return shared.given(tb, args...)
+}
+
+func (w world) given(tb testing.TB, args ...string) world {
+	tb.Helper()
 	w.TB = tb
 	w.prepare()
 	for _, h := range []**host{&w.a, &w.b} {
