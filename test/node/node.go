@@ -228,7 +228,7 @@ func (n *Node) Virsh(t T, args ...string) string {
 func (n *Node) TryVirsh(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTimeout)
 	defer cancel()
-	inside := n.Command("virsh", append([]string{"-q", "-c", "qemu:///system?mode=auto"}, args...)...)
+	inside := n.Command("virsh", append([]string{"-q", "-c", "qemu:///system"}, args...)...)
 	cmd := exec.CommandContext(ctx, inside.Path, inside.Args[1:]...)
 	cmd.Env = inside.Env
 	var out, errs strings.Builder

@@ -92,9 +92,6 @@ func New(c Config) *Driver {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.URI == "qemu:///system" {
-		c.URI += "?mode=auto" // Debian's client library looks for libvirtd's socket only, not for virtqemud's
-	}
 	d := &Driver{uri: c.URI, logDir: c.LogDir, log: c.Logger, run: newRunDir(c.RunDir), keepalive: keepaliveSeconds}
 	d.requests = d.newPool("requests", requestConns, 1)
 	d.agents = d.newPool("agents", agentConns, 0)
