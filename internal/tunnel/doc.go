@@ -8,8 +8,8 @@
 // again before they are passed on, because Go and libxml2 may parse the same bytes
 // differently. Anything else is a *Refusal, which ends the connection.
 //
-// The protocol is that of libvirt 9.0.0, and 11.3.0 sends the same:
-// src/rpc/virnetprotocol.x and src/remote/remote_protocol.x.
+// The protocol is that of libvirt 9.0.0: src/rpc/virnetprotocol.x and
+// src/remote/remote_protocol.x.
 package tunnel
 
 import "fmt"
