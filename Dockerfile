@@ -7,9 +7,9 @@
 # VERSION and base images give the same programs, bit for bit: no path and no
 # date gets into them. For another platform (docker buildx build --platform) all but the last
 # stage still runs on the machine that builds: nothing there has to emulate that platform.
-ARG GO_IMAGE=golang:1.26-bookworm
-ARG RUNTIME_IMAGE=debian:bookworm-slim
-ARG VM_IMAGE=debian:bookworm-slim
+ARG GO_IMAGE=golang:1.26-trixie
+ARG RUNTIME_IMAGE=debian:trixie-slim
+ARG VM_IMAGE=debian:trixie-slim
 
 # GO_IMAGE has Go, here or in /usr/local/go; a Debian without gcc, which cgo
 # needs, is given it. Its libc must not be newer than RUNTIME_IMAGE's.
@@ -64,10 +64,10 @@ ENTRYPOINT ["/cluster-controller"]
 FROM ${VM_IMAGE} AS vm
 # A base that has them needs no network.
 RUN [ -x /usr/bin/qemu-system-x86_64 ] \
- || { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends qemu-system-x86; }
+ || { apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends qemu-system-x86 xz-utils; }
 COPY hack/images-arch.sh hack/images-rootfs.sh test/guest/build.sh test/guest/init /
 RUN [ -d /guests ] || bash /build.sh /guests
-RUN sh /images-rootfs.sh /rootfs /usr/bin/qemu-system-x86_64 /usr/lib/*/qemu/accel-tcg-x86_64.so \
+RUN sh /images-rootfs.sh /rootfs /usr/bin/qemu-system-x86_64 \
  && mkdir -p /rootfs/usr/bin /rootfs/usr/share/qemu /rootfs/usr/share/seabios /rootfs/usr/share/doc/qemu-system-x86 /rootfs/guest \
  && cp /usr/bin/qemu-system-x86_64 /rootfs/usr/bin/ \
  && cp /usr/share/qemu/linuxboot_dma.bin /usr/share/qemu/kvmvapic.bin /rootfs/usr/share/qemu/ \

@@ -132,7 +132,8 @@ unit-arm64: ## what is pure, as a program of arm64 under qemu-aarch64-static: 2 
 KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|besidekubevirt|faults)" && /test\/cluster/ {print $$1}')
 # Real guests, two packages at a time, the longest first: most of what they do is to wait.
 GUESTS := ./test/acceptance ./pkg/hypervisor/libvirt ./test/node ./test/demo
-GOTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=1 $(if $(SUDO),-exec "$(SUDO)")
+ROOTTEST := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -race -tags $(TAGS) -count=1
+GOTEST := $(ROOTTEST) $(if $(SUDO),-exec "$(SUDO)")
 
 # What shares memory with C: the race detector does not see what is used after it is freed.
 # The sanitizer takes the place of functions of libtirpc, which libvirt's library brings
@@ -178,6 +179,26 @@ FAULTS := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -
 .PHONY: test-faults
 test-faults: deps build race k8s virtqemud ## crashes, faults, a soak, cgroups of version 2: 25 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
 	status=0; $(FAULTS) ./test/faults || status=1; $(FAULTS) ./test/faults/crash ./test/faults/hostile ./test/faults/cgroup2 || status=1; exit $$status
+
+# Of Debian 13 are first libvirtd and its QEMUs, then agent and client library, then all of
+# it: with libvirtd, and with virtqemud, which speaks no TLS.
+DEBIAN13 := hack/root.sh debian13
+WITH13 := $(or $(VMGRACE_CACHE),/var/cache/vmgrace)/roots/debian13
+DRIVER := -p 2 -timeout 30m ./pkg/hypervisor/libvirt ./test/acceptance
+.PHONY: test-debian13
+test-debian13: deps race k8s ## libvirt 11.3 and QEMU 10 of Debian 13, and a guest that moves there: 40 minutes
+	$(DEBIAN13) hack/deps.sh
+	$(DEBIAN13) hack/virtqemud.sh
+	go test -v -tags $(TAGS),nightly -count=1 -timeout 10m -run 'Later' $(if $(SUDO),-exec "$(SUDO)") ./test/handover
+	VMGRACE_LIBVIRT_ROOT=$(WITH13) $(GOTEST) $(DRIVER)
+	$(DEBIAN13) make race
+	$(DEBIAN13) VMGRACE_LIBVIRT_ROOT=/host $(ROOTTEST) $(DRIVER)
+	$(DEBIAN13) $(ROOTTEST) $(DRIVER) ./test/handover
+	$(DEBIAN13) VMGRACE_LIBVIRT_DAEMON=/var/cache/vmgrace/virtqemud $(ROOTTEST) -skip TestLibvirtMovesAGuestByItself $(DRIVER) ./test/handover
+
+.PHONY: demo-ubuntu
+demo-ubuntu: ## the demo on Ubuntu 24.04: a minute, 5 the first time
+	hack/root.sh ubuntu24.04 make demo
 
 .PHONY: fuzz
 fuzz: ## each fuzz test 20000 times: 1 minute (hack/fuzz.sh 10m: longer)

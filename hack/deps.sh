@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the tests and the demo need and is missing, on Debian 12 or
+# Installs what the tests and the demo need and is missing, on Debian 12, Debian 13 or
 # Ubuntu 24.04. Asks nothing; does nothing when all is there.
 set -euo pipefail
 
@@ -25,7 +25,8 @@ e2fsprogs|the ext4 disk that loses its power, in a test
 socat|a way to the test cluster from outside of its network
 strace|kills the shim at every step and fails the fsyncs of the agent, in tests
 tini|the smallest entrypoint, beside which make bench measures the shim
-zstd|unpacks the kernel modules of Ubuntu for the test guest
+xz-utils|unpacks the kernel modules of Debian 13 for the test guest
+zstd|those of Ubuntu
 '
 
 [[ $(uname -m) == x86_64 ]] || die "the test guests are x86_64, this machine is $(uname -m)"
@@ -56,8 +57,16 @@ if [[ ! -e $elogind ]]; then
 	dir=$(mktemp -d)
 	trap '"${root[@]}" rm -rf "$dir"' EXIT
 	cd "$dir"
-	download() { "${root[@]}" apt-get -q -o APT::Sandbox::User=root download elogind; }
-	download || { apt update && download; }
+	sources=()
+	download() { "${root[@]}" apt-get -q "${sources[@]}" -o APT::Sandbox::User=root download elogind; }
+	download || { apt update && download; } || {
+		echo "deps: this distribution has no elogind; taking Debian 12's"
+		apt install --no-install-recommends debian-archive-keyring
+		echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] ${DEBIAN_MIRROR:-http://deb.debian.org/debian} bookworm main" >debian.list
+		mkdir -p lists/partial
+		sources=(-o "Dir::Etc::SourceList=$dir/debian.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$dir/lists")
+		"${root[@]}" apt-get -q "${sources[@]}" update && download
+	}
 	"${root[@]}" dpkg -x "$dir"/elogind_*.deb "$dir/elogind"
 	"${root[@]}" mkdir -p "${elogind%/*}"
 	"${root[@]}" cp -rT "$dir/elogind" "$elogind.new"

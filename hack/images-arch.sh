@@ -33,7 +33,7 @@ install_libvirt() {
 	if same_arch; then
 		install libvirt0
 	else
-		dpkg --add-architecture "$TARGETARCH" && install "libvirt0:$TARGETARCH" qemu-user-static
+		dpkg --add-architecture "$TARGETARCH" && install "libvirt0:$TARGETARCH" qemu-user
 	fi
 }
 
@@ -43,6 +43,6 @@ libraries() {
 	if same_arch; then
 		ldd "$1"
 	else
-		"qemu-$cpu-static" "$loader" --list "$1"
+		"qemu-$cpu" "$loader" --list "$1"
 	fi
 }

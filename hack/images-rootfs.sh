@@ -17,7 +17,10 @@ ln -s ../run "$root/var/run"
 cp -L /etc/os-release "$root/etc/os-release"
 
 owner() { # FILE: its package; dpkg knows files by the path before or after the merge of /lib into /usr
-	dpkg-query -S "$1" 2>/dev/null || dpkg-query -S "/usr$1" 2>/dev/null || dpkg-query -S "${1#/usr}"
+	for path in "$1" "/usr$1" "${1#/usr}"; do
+		dpkg-query -S "$path" 2>/dev/null | grep -v '^diversion ' && return
+	done
+	return 1
 }
 
 for file in "$@"; do

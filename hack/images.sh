@@ -31,7 +31,7 @@ version=${VERSION:-$(git -C "$here" describe --tags --always --dirty 2>/dev/null
 tag=${VERSION:-$(sed -n '/newTag: /{s///p;q}' "$here/deploy/version/kustomization.yaml" | tr -d ' ')}
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 security=${DEBIAN_SECURITY_MIRROR:-http://deb.debian.org/debian-security}
-suite=bookworm
+suite=trixie
 mapfile -t targets < <(sed -n 's/^FROM scratch AS //p' "$here/Dockerfile")
 [[ -z ${TARGETS:-} ]] || read -ra targets <<<"$TARGETS"
 work=$out/.build
@@ -102,7 +102,7 @@ debian() {
 make_base() { debian "$base" libvirt0,gcc,libc6-dev,ca-certificates; }
 
 # make_vm_base makes that of the example VM: QEMU, and the guest.
-make_vm_base() { debian "$vm_base" qemu-system-x86,busybox-static,ca-certificates make_guest; }
+make_vm_base() { debian "$vm_base" qemu-system-x86,busybox-static,xz-utils,ca-certificates make_guest; }
 
 # make_guest CONTAINER
 make_guest() {
@@ -121,13 +121,13 @@ make_release_vm_base() { debian "$vm_base" ca-certificates release_vm_packages; 
 release_packages() {
 	update "$1" &&
 		in_container "$1" apt-get -y install --no-install-recommends gcc libc6-dev libvirt0 \
-			gcc-aarch64-linux-gnu libc6-dev-arm64-cross libvirt0:arm64 qemu-user-static
+			gcc-aarch64-linux-gnu libc6-dev-arm64-cross libvirt0:arm64 qemu-user
 }
 
 # release_vm_packages CONTAINER
 release_vm_packages() {
 	update "$1" &&
-		in_container "$1" apt-get -y install --no-install-recommends qemu-system-x86 busybox-static && make_guest "$1"
+		in_container "$1" apt-get -y install --no-install-recommends qemu-system-x86 busybox-static xz-utils && make_guest "$1"
 }
 
 # update CONTAINER: security updates, and the packages of arm64.

@@ -12,7 +12,7 @@ root=()
 [[ $(id -u) == 0 ]] || root=(sudo)
 apt() { "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@"; }
 needed=(dpkg-dev gcc meson ninja-build pkg-config gettext python3-docutils xsltproc libxml2-utils rpcsvc-proto
-	libxml2-dev libglib2.0-dev libgnutls28-dev libtirpc-dev libyajl-dev libcap-ng-dev)
+	libxml2-dev libglib2.0-dev libgnutls28-dev libtirpc-dev libyajl-dev libjson-c-dev libcap-ng-dev libnl-3-dev libnl-route-3-dev)
 apt install --no-install-recommends "${needed[@]}" || { apt update && apt install --no-install-recommends "${needed[@]}"; }
 
 dir=$(mktemp -d)
@@ -24,11 +24,17 @@ for file in /etc/apt/sources.list /etc/apt/sources.list.d/*; do
 done
 sources=(-q -o Dir::Etc::SourceList=/dev/null -o "Dir::Etc::SourceParts=$dir/parts" -o "Dir::State::Lists=$dir/lists" -o APT::Sandbox::User=root)
 apt-get "${sources[@]}" update
-(cd "$dir" && apt-get "${sources[@]}" source "libvirt=$version")
-
-cd "$dir"/libvirt-*/
+cd "$dir"
+# Without the .dsc, which not every mirror has; what is fetched is checked all the same.
+for only in tar diff; do apt-get "${sources[@]}" source "--$only-only" "libvirt=$version"; done
+tar -xf libvirt_*.orig.tar.*z
+cd libvirt-*/
+tar -xf ../libvirt_*.debian.tar.*z
+sed '/^#/d; /^$/d; s/ .*//' debian/patches/series | while read -r patch; do patch -s -p1 <"debian/patches/$patch"; done
+json=yajl
+! grep -qs "'json_c'" meson_options.txt || json=json_c # since libvirt 10.8
 meson setup build --prefix=/usr --libdir="lib/$(dpkg-architecture -q DEB_HOST_MULTIARCH)" --sysconfdir=/etc --localstatedir=/var -Drunstatedir=/run \
-	-Dauto_features=disabled -Ddriver_remote=enabled -Ddriver_libvirtd=enabled -Ddriver_qemu=enabled -Dyajl=enabled -Dcapng=enabled -Ddocs=disabled -Dtests=disabled
+	-Dauto_features=disabled -Ddriver_remote=enabled -Ddriver_libvirtd=enabled -Ddriver_qemu=enabled -D$json=enabled -Dcapng=enabled -Dlibnl=enabled -Ddocs=disabled -Dtests=disabled
 ninja -C build src/virtqemud
 "${root[@]}" mkdir -p "${out%/*}"
 "${root[@]}" install -m 755 build/src/virtqemud "$out.new"

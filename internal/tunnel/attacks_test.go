@@ -53,6 +53,19 @@ func TestADomainOfLibvirtPasses(t *testing.T) {
 	}
 }
 
+// Given a domain as libvirt 11.3.0 of Debian 13 has it, with the firmware that it chose for
+// firmware='efi'. Then it passes.
+func TestADomainOfALaterLibvirtPasses(t *testing.T) {
+	b, err := os.ReadFile("testdata/efi-11.3.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := shipped()
+	if _, err := a.domain(string(b)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWhatElseAGuestMayHave(t *testing.T) {
 	const nvram = "<nvram template='/usr/share/OVMF/OVMF_VARS_4M.fd'>/var/lib/libvirt/qemu/nvram/ns_vm_VARS.fd</nvram>"
 	for name, text := range map[string]string{

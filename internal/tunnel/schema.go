@@ -2,8 +2,8 @@ package tunnel
 
 import "maps"
 
-// domainSchema has the allowed elements of an arriving domain, as libvirt 9.0 formats it
-// (docs/formatdomain.rst). Elements are missing because they name something of the host
+// domainSchema has the allowed elements of an arriving domain, as libvirt 9.0 and
+// 11.3 format it (docs/formatdomain.rst). Elements are missing because they name something of the host
 // (hostdev, filesystem, shmem, qemu:commandline, scripts, backends, seclabels other than
 // dynamic ones, network disks, secrets), or because they are rare.
 const domainSchema = `
@@ -64,7 +64,7 @@ domain/os/type arch=word machine=word =hvm
 domain/os/firmware
 domain/os/firmware/feature enabled=yes|no name=word
 domain/os/loader readonly=yes secure=yes|no type=rom|pflash stateless=yes|no format=raw|qcow2 =read
-domain/os/nvram template=read format=raw|qcow2 =nvram
+domain/os/nvram template=read templateFormat=raw|qcow2 format=raw|qcow2 =nvram
 domain/os/kernel =read
 domain/os/initrd =read
 domain/os/dtb =read

@@ -110,7 +110,7 @@ func (b *bench) shimsAsk(guests []*node.Guest) time.Time {
 
 // floorAsks, scriptAsks and virshAsks start a program that asks the guests.
 func (b *bench) floorAsks(guests []*node.Guest) time.Time {
-	args := []string{filepath.Join(b.node().Dir, "run", "libvirt-sock")}
+	args := []string{b.node().Socket()}
 	for _, g := range guests {
 		args = append(args, g.Domain, g.UUID)
 	}

@@ -41,7 +41,7 @@ type tap struct {
 func (b *bench) tap() *tap {
 	b.Helper()
 	t := &tap{socket: filepath.Join(b.temp(), "sock"), arrivals: make(chan arrival, 10_000)}
-	b.relay("unix", t.socket, filepath.Join(b.node().Dir, "run", "libvirt-sock"), t.forward, through)
+	b.relay("unix", t.socket, b.node().Socket(), t.forward, through)
 	return t
 }
 

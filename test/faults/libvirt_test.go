@@ -100,7 +100,7 @@ func TestALibvirtSocketThatIsAwayIsNoticedWhenItIsBack(t *testing.T) {
 	a := n.Agent(t).Start(t)
 	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=5")
 	polite := a.Guarded(t, node.Spec{}, "--grace-period=600")
-	socket := filepath.Join(n.Dir, "run", "libvirt-sock")
+	socket := n.Socket()
 	move(t, socket, socket+".away")
 	a.Restart(t) // the new agent has no open connection
 	if up := a.Metrics(t)["vmgrace_libvirt_up"]; up != 0 {
@@ -133,7 +133,7 @@ func TestALibvirtdWithoutAFreeConnectionCostsNoDeadline(t *testing.T) {
 	a.Kill()
 	var idle []net.Conn
 	for range most {
-		c, err := net.Dial("unix", filepath.Join(n.Dir, "run", "libvirt-sock"))
+		c, err := net.Dial("unix", n.Socket())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestALibvirtdWithoutAFreeConnectionCostsNoDeadline(t *testing.T) {
 func TestCallsThatAreNeverAnsweredCostNoDeadlineAndHideNoNewVM(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
-	wall := newWall(t, filepath.Join(n.Dir, "run", "libvirt-sock"), filepath.Join(n.Dir, "wall"))
+	wall := newWall(t, n.Socket(), filepath.Join(n.Dir, "wall"))
 	a := n.Agent(t, "--libvirt-uri", "qemu:///system?socket="+wall.path).Start(t)
 	deaf := a.Guarded(t, node.Spec{Firmware: true}, "--grace-period=8")
 	polite := a.Guarded(t, node.Spec{}, "--grace-period=600")

@@ -29,7 +29,7 @@ func linked(tb testing.TB, k kind) world {
 		*h = &linked
 		linked.address = "127.0.0.1" // the link before the agent's port has the host's address
 		linked.moments = all
-		newWire(w, all, filepath.Join(linked.Dir, "run", "wire-sock"), filepath.Join(linked.Dir, "run", "libvirt-sock"))
+		newWire(w, all, filepath.Join(linked.Dir, "run", "wire-sock"), linked.Socket())
 		linked.toAPI = newLink(w, "127.0.0.1:0", strings.TrimPrefix(w.api.URL, "https://"))
 		text, err := os.ReadFile(w.api.Kubeconfig)
 		if err != nil {

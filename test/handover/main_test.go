@@ -97,7 +97,11 @@ func started(tb testing.TB, k kind) world { tb.Helper(); return givenOf(tb, k) }
 
 func givenOf(tb testing.TB, k kind, args ...string) world {
 	tb.Helper()
-	w := shared
+	return shared.given(tb, k, args...)
+}
+
+func (w world) given(tb testing.TB, k kind, args ...string) world {
+	tb.Helper()
 	w.TB, w.kind = tb, k
 	w.prepare()
 	for _, h := range []**host{&w.a, &w.b} {

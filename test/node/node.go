@@ -28,23 +28,24 @@ type Node struct {
 	hold     *os.File // when it is closed, the keeper kills everything in the namespace
 	libvirtd *Process
 	listens  bool // whether libvirtd listens for other nodes
+	daemon   daemon
 }
 
 // keeper is the keeper's program. It ends when its standard input ends, which also happens
 // when the process that started it dies. It kills every process in the node's mount
-// namespace and every process whose environment has VMGRACE_NODE, such as a shim in a
-// namespace of its own. It also removes the kernel's list of signals, where there is one.
+// namespace or in one of its libvirtds' (see daemon), and every process whose environment
+// has VMGRACE_NODE, such as a shim in a namespace of its own. It also removes the kernel's
+// list of signals, where there is one.
 const keeper = `set -e
 mount --make-rprivate /
 while [ $# -gt 0 ]; do mkdir -p "$1" "$2"; mount --bind "$1" "$2"; shift 2; done
 mkdir "$VMGRACE_NODE/trace" && mount -t tracefs none "$VMGRACE_NODE/trace" || :
-touch /run/libvirt/vmgrace-node
+readlink /proc/self/ns/mnt >/run/libvirt/vmgrace-node
 read -r _ || :
-me=$(readlink /proc/self/ns/mnt)
 for pass in 1 2; do
 	for p in /proc/[0-9]*; do
 		[ "$p" = "/proc/$$" ] && continue
-		if [ "$(readlink "$p/ns/mnt")" = "$me" ] || grep -qsz "^VMGRACE_NODE=$VMGRACE_NODE\$" "$p/environ"; then
+		if grep -qxF "$(readlink "$p/ns/mnt")" /run/libvirt/vmgrace-node || grep -qsz "^VMGRACE_NODE=$VMGRACE_NODE\$" "$p/environ"; then
 			kill -9 "${p#/proc/}" || :
 		fi
 	done 2>/dev/null
@@ -70,7 +71,12 @@ stdio_handler = "file"
 // New starts a node and closes it when the test ends.
 func New(t T) *Node {
 	t.Helper()
-	n, err := Start(t.Context())
+	return newNode(t, theDaemon())
+}
+
+func newNode(t T, d daemon) *Node {
+	t.Helper()
+	n, err := start(t.Context(), d)
 	if err != nil {
 		t.Fatalf("node: %v", err)
 	}
@@ -96,7 +102,9 @@ func Main(run func(*Node) int) int {
 }
 
 // Start makes a node and starts its libvirtd. The caller must call Close.
-func Start(ctx context.Context) (*Node, error) {
+func Start(ctx context.Context) (*Node, error) { return start(ctx, theDaemon()) }
+
+func start(ctx context.Context, d daemon) (*Node, error) {
 	for _, bin := range []string{"libvirtd", "virsh", "qemu-system-x86_64", "nsenter", "unshare"} {
 		if _, err := exec.LookPath(bin); err != nil {
 			return nil, fmt.Errorf("%s is not installed: run make deps", bin)
@@ -109,7 +117,7 @@ func Start(ctx context.Context) (*Node, error) {
 	if err != nil {
 		return nil, fmt.Errorf("node directory: %w", err)
 	}
-	n := &Node{Dir: dir, late: StartLateness()}
+	n := &Node{Dir: dir, late: StartLateness(), daemon: d}
 	if err := n.start(ctx); err != nil {
 		n.Close()
 		return nil, err
@@ -125,7 +133,7 @@ func (n *Node) start(ctx context.Context) error {
 		filepath.Join(n.Dir, "etc"), "/etc/libvirt",
 		// All nodes share this cache: libvirt takes 4 s to find out what QEMU can do, and
 		// now does so only once.
-		filepath.Join(CacheDir(), "libvirt"), "/var/cache/libvirt")
+		filepath.Join(CacheDir(), n.daemon.cache()), "/var/cache/libvirt")
 	conf := filepath.Join(n.Dir, "etc")
 	err := errors.Join(os.Mkdir(conf, 0o755),
 		os.WriteFile(filepath.Join(conf, "libvirtd.conf"), []byte(libvirtdConf+"host_uuid = \""+randomUUID()+"\"\n"), 0o600),
@@ -185,41 +193,14 @@ func (n *Node) Command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// Socket returns the path outside the node of its libvirtd's socket.
+func (n *Node) Socket() string { return filepath.Join(n.Dir, "run", n.daemon.socket()) }
+
 // URI returns the URI of the node's libvirtd for clients outside the node.
-func (n *Node) URI() string {
-	return "qemu+unix:///system?socket=" + filepath.Join(n.Dir, "run", "libvirt-sock")
-}
+func (n *Node) URI() string { return "qemu+unix:///system?socket=" + n.Socket() }
 
 // RunDir returns the path outside the node of what is /run/libvirt/qemu inside it.
 func (n *Node) RunDir() string { return filepath.Join(n.Dir, "run", "qemu") }
-
-// StartLibvirtd starts libvirtd and waits until it answers. libvirtd must not be running.
-func (n *Node) StartLibvirtd(ctx context.Context) error {
-	// In a chroot nsenter ends up outside the node, at the machine's own libvirt. A second
-	// libvirtd there would take over the sockets of the first.
-	const guarded = `[ -e /run/libvirt/vmgrace-node ] || { echo "not in the node's namespace: is this a chroot?"; exit 1; }
-echo "$1" >/proc/sys/kernel/hostname
-exec libvirtd $2 -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
-	// The node has a host name of its own, because libvirt migrates only to another host.
-	listen := ""
-	if n.listens {
-		listen = "--listen"
-	}
-	cmd := n.Command("unshare", "--uts", "sh", "-c", guarded, "sh", filepath.Base(n.Dir)+".test", listen)
-	p, err := StartProcess(cmd, filepath.Join(n.Dir, "libvirtd.log"))
-	if err != nil {
-		return err
-	}
-	n.libvirtd = p
-	answers := func() bool {
-		_, err := n.TryVirsh(ctx, "list")
-		return err == nil || !p.Running()
-	}
-	if !Poll(ctx, waitTimeout, answers) || !p.Running() {
-		return fmt.Errorf("libvirtd does not answer: %s", p.Log())
-	}
-	return nil
-}
 
 // Libvirtd returns the libvirtd process, for signals that kill, stop or continue it.
 func (n *Node) Libvirtd() *Process { return n.libvirtd }

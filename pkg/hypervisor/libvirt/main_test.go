@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-func socket() string { return filepath.Join(shared.Dir, "run", "libvirt-sock") }
+func socket() string { return shared.Socket() }
 
 // open returns a driver for the shared node, behind a proxy. When the test
 // ends it must close without leaving a goroutine.

@@ -1,0 +1,104 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// daemon says which libvirt a node has.
+type daemon struct {
+	// path is that of libvirtd or virtqemud, or its name.
+	path string
+	// root is that of the distribution which the daemon and its QEMUs are of, "/" for the
+	// machine's own. Agents, shims and virsh are of the machine's own in any case.
+	root string
+}
+
+// theDaemon is libvirtd of the machine's own, unless VMGRACE_LIBVIRT_DAEMON names another
+// daemon or VMGRACE_LIBVIRT_ROOT another root.
+func theDaemon() daemon {
+	d := daemon{path: os.Getenv("VMGRACE_LIBVIRT_DAEMON"), root: os.Getenv("VMGRACE_LIBVIRT_ROOT")}
+	if d.path == "" {
+		d.path = "libvirtd"
+	}
+	if d.root == "" {
+		d.root = "/"
+	}
+	return d
+}
+
+// NewIn is New for a node whose libvirtd and QEMUs are those of the distribution below
+// root, which hack/root.sh makes.
+func NewIn(t T, root string) *Node {
+	t.Helper()
+	return newNode(t, daemon{path: "libvirtd", root: root})
+}
+
+func (d daemon) name() string { return filepath.Base(d.path) }
+
+func (d daemon) socket() string {
+	if d.name() == "libvirtd" {
+		return "libvirt-sock"
+	}
+	return d.name() + "-sock"
+}
+
+// cache is the name of the directory for what libvirt knows of QEMU: each of the daemons
+// throws away what another one has found out.
+func (d daemon) cache() string {
+	switch {
+	case d.root != "/":
+		return "libvirt-" + filepath.Base(d.root)
+	case d.name() != "libvirtd":
+		return "libvirt-" + d.name()
+	}
+	return "libvirt"
+}
+
+// runDaemon is the program that starts the daemon. In a chroot nsenter ends up outside the
+// node, at the machine's own libvirt. A second libvirtd there would take over the sockets
+// of the first. The node has a host name of its own, because libvirt migrates only to
+// another host. The arguments after the first three are directories that a root of its own
+// shares with the node.
+const runDaemon = `set -e
+[ -e /run/libvirt/vmgrace-node ] || { echo "not in the node's namespace: is this a chroot?"; exit 1; }
+echo "$1" >/proc/sys/kernel/hostname
+daemon=$2 listen=$3 root=$4
+shift 4
+if [ "$root" != / ]; then
+	readlink /proc/self/ns/mnt >>/run/libvirt/vmgrace-node
+	mount --bind "$root" "$root"
+	for dir; do mkdir -p "$root$dir"; mount --rbind "$dir" "$root$dir"; done
+	cd "$root"
+	pivot_root . mnt
+	cd /
+fi
+exec "$daemon" $listen -f /etc/libvirt/libvirtd.conf -p /run/libvirt/libvirtd.pid`
+
+// StartLibvirtd starts libvirtd and waits until it answers. libvirtd must not be running.
+func (n *Node) StartLibvirtd(ctx context.Context) error {
+	listen := ""
+	if n.listens {
+		listen = "--listen"
+	}
+	args := []string{"--uts", "--mount", "sh", "-c", runDaemon, "sh", filepath.Base(n.Dir) + ".test", n.daemon.path, listen, n.daemon.root,
+		"/dev", "/proc", "/sys", "/run/libvirt", "/var/lib/libvirt", "/var/log/libvirt", "/etc/libvirt", "/var/cache/libvirt", os.TempDir(), CacheDir()}
+	if n.daemon.root == "/" {
+		args = append(args[:1], args[2:]...) // the node's own mount namespace
+	}
+	p, err := StartProcess(n.Command("unshare", args...), filepath.Join(n.Dir, "libvirtd.log"))
+	if err != nil {
+		return err
+	}
+	n.libvirtd = p
+	answers := func() bool {
+		_, err := n.TryVirsh(ctx, "list")
+		return err == nil || !p.Running()
+	}
+	if !Poll(ctx, waitTimeout, answers) || !p.Running() {
+		return fmt.Errorf("libvirtd does not answer: %s", p.Log())
+	}
+	return nil
+}
