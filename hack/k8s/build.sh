@@ -1,25 +1,29 @@
 #!/usr/bin/env bash
 # Makes the programs and images of the test cluster (test/cluster) and prints the
-# directory they are in, ${VMGRACE_CLUSTER:-$HOME/.cache/vmgrace-cluster}:
+# directory they are in, k8s-1.37 or k8s-1.34 of
+# ${VMGRACE_CLUSTER:-$HOME/.cache/vmgrace-cluster}:
 #
 #   bin/      Kubernetes and etcd, built from their Go modules; containerd and
 #             runc as Debian has them, unpacked, not installed
 #   cni/      Debian's CNI plugins
 #   images/   local.test/pause:1 and local.test/busybox:1 for `ctr images import`
 #
-# Needs Go and the Debian package tools; 5 minutes on 2 cores, once. What these
-# sources have made before is taken as it is: no network.
+# K8S=1.34 makes the older Kubernetes, and has the tests take it. Needs Go and the
+# Debian package tools; 5 minutes on 2 cores, once. What these sources have made
+# before is taken as it is: no network.
 set -euo pipefail
 umask 022
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-out=${VMGRACE_CLUSTER:-$HOME/.cache/vmgrace-cluster}
-# K8S=1.34 takes the older one.
-case ${K8S:-1.37} in
+case ${K8S:=1.37} in
 1.37) version=1.37.2 module=$here ;;
 1.34) version=1.34.4 module=$here/1.34 ;;
-*) echo "test cluster: K8S=$K8S is not here: 1.37 or 1.34" >&2; exit 2 ;;
+*)
+	echo "test cluster: K8S=$K8S is neither 1.37 nor 1.34" >&2
+	exit 2
+	;;
 esac
+out=${VMGRACE_CLUSTER:-$HOME/.cache/vmgrace-cluster}/k8s-$K8S
 kubernetes=(kube-apiserver kube-controller-manager kube-scheduler kubelet kubectl)
 
 die() {
@@ -54,7 +58,7 @@ gobuild() {
 build_kubernetes() {
 	local package flags='-s -w'
 	for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
-		flags+=" -X $package.gitVersion=v$version -X $package.gitMajor=1 -X $package.gitMinor=${version:2:2}"
+		flags+=" -X $package.gitVersion=v$version -X $package.gitMajor=1 -X $package.gitMinor=${K8S#1.}"
 		flags+=" -X $package.gitTreeState=clean -X $package.gitCommit=unknown -X $package.buildDate=1970-01-01T00:00:00Z"
 	done
 	gobuild "$module" -ldflags "$flags" -o "$work/new/bin/" "${kubernetes[@]/#/k8s.io/kubernetes/cmd/}" go.etcd.io/etcd/server/v3
