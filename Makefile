@@ -66,7 +66,7 @@ deps: ## install the packages that the tests and the demo need
 	hack/deps.sh
 
 .PHONY: k8s
-k8s: deps ## build the Kubernetes of the tests, 1.37 (K8S=1.34: that one): 5 minutes, once
+k8s: deps ## build the Kubernetes of the tests, 1.37 (K8S=1.34: that one): 7 minutes, once
 	@hack/k8s/build.sh >/dev/null
 
 .PHONY: csi
@@ -158,7 +158,7 @@ e2e: deps k8s csi images helm ## all of it in a cluster of two nodes: 20 minutes
 # What asks most of the API server, the scheduler and kubelet.
 OLDER := TestADrainMovesVMsThatAskedToBeMoved|TestADrainedNodesGuests|TestANoExecuteTaint|TestAPreemptedLaunchersGuest|TestADeleted|TestARestartOfKubelet|TestNoAgentWasEverRefused
 .PHONY: e2e-1.34
-e2e-1.34: deps csi images ## the main stories of e2e on Kubernetes 1.34: 3 minutes, and 5 to build that, once
+e2e-1.34: deps csi images ## the main stories of e2e on Kubernetes 1.34: 3 minutes, and 7 to build that, once
 	K8S=1.34 hack/k8s/build.sh >/dev/null
 	K8S=1.34 go test -v -tags $(TAGS) -count=1 -timeout 15m -run '$(OLDER)' $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 

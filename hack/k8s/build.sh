@@ -9,7 +9,7 @@
 #   images/   local.test/pause:1 and local.test/busybox:1 for `ctr images import`
 #
 # K8S=1.34 makes the older Kubernetes, and has the tests take it. Needs Go and the
-# Debian package tools; 5 minutes on 2 cores, once. What these sources have made
+# Debian package tools; 7 minutes on 2 cores, once. What these sources have made
 # before is taken as it is: no network.
 set -euo pipefail
 umask 022
@@ -95,7 +95,7 @@ if ! finished; then
 	work=$(mktemp -d "$out/.build.XXXXXX")
 	trap 'rm -rf "$work"' EXIT
 	cd "$work"
-	echo "test cluster: building Kubernetes $version into $out: 5 minutes, once" >&2
+	echo "test cluster: building Kubernetes $version into $out: 7 minutes, once" >&2
 	build
 	for part in bin cni images; do
 		rm -rf "${out:?}/$part"
