@@ -18,7 +18,7 @@ export VMGRACE_CLUSTER ?= $(HOME)/.cache/vmgrace-cluster
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: bin/node-agent bin/launcher-shim bin/cluster-controller bin/kubectl-vmgrace bin/kubectl-vmdrain ## build the binaries into bin/
@@ -66,7 +66,7 @@ deps: ## install the packages that the tests and the demo need
 	hack/deps.sh
 
 .PHONY: k8s
-k8s: deps ## build the Kubernetes of the tests: 5 minutes, once
+k8s: deps ## build the Kubernetes of the tests, 1.37 (K8S=1.34: that one): 7 minutes, once
 	@hack/k8s/build.sh >/dev/null
 
 .PHONY: csi
@@ -167,6 +167,13 @@ test-moves: deps race k8s ## live migrations with each fault at each moment: 50 
 e2e: deps k8s csi images helm ## all of it in a cluster of two nodes: 20 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 	go test -v -tags $(TAGS) -count=1 -timeout 10m $(if $(SUDO),-exec "$(SUDO)") ./test/besidekubevirt
+
+# What asks most of the API server, the scheduler and kubelet.
+OLDER := TestADrainMovesVMsThatAskedToBeMoved|TestADrainedNodesGuests|TestANoExecuteTaint|TestAPreemptedLaunchersGuest|TestADeleted|TestARestartOfKubelet|TestNoAgentWasEverRefused
+.PHONY: e2e-1.34
+e2e-1.34: deps csi images ## the main stories of e2e on Kubernetes 1.34: 3 minutes, and 7 to build that, once
+	K8S=1.34 hack/k8s/build.sh >/dev/null
+	K8S=1.34 go test -v -tags $(TAGS) -count=1 -timeout 15m -run '$(OLDER)' $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 .PHONY: upgrade
 upgrade: deps k8s csi images previous ## from the last release to this version and back, in a cluster of two nodes: 7 minutes

@@ -11,14 +11,16 @@
 //     Where KUBECONFIG is set, Start uses that cluster instead.
 //
 // hack/k8s/build.sh (make k8s) makes the programs, hack/csi/build.sh (make csi) those for
-// volumes, hack/previous.sh (make previous) the last release, and make helm Helm. When the process that started a cluster ends, for whatever reason, the kernel
-// kills everything in the cluster. A killed process leaves files and cgroups behind; the
-// next process that starts a cluster removes them.
+// volumes, hack/previous.sh (make previous) the last release, and make helm Helm. It is
+// Kubernetes 1.37; K8S=1.34 takes the older one. When the process that started a cluster
+// ends, for whatever reason, the kernel kills everything in the cluster. A killed process
+// leaves files and cgroups behind; the next process that starts a cluster removes them.
 //
 // Like test/node, the package does not import testing.
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,7 +35,7 @@ type T = node.T
 // waitTimeout bounds every wait on a busy machine for what has no promised time.
 const waitTimeout = 90 * time.Second
 
-// assets returns the directory where hack/k8s/build.sh has put the programs and images.
+// assets returns the directory where the targets of the Makefile put what the tests need.
 func assets() (string, error) {
 	if dir := os.Getenv("VMGRACE_CLUSTER"); dir != "" {
 		return dir, nil
@@ -45,8 +47,12 @@ func assets() (string, error) {
 	return filepath.Join(home, ".cache", "vmgrace-cluster"), nil
 }
 
+// kubernetes returns the directory of assets with the programs and images of
+// hack/k8s/build.sh.
+func kubernetes() string { return "k8s-" + cmp.Or(os.Getenv("K8S"), "1.37") }
+
 // program returns the path of a program of hack/k8s/build.sh.
-func program(name string) (string, error) { return made("k8s", "bin", name) }
+func program(name string) (string, error) { return made("k8s", kubernetes()+"/bin", name) }
 
 // CSI returns the path of a program of hack/csi/build.sh: csi-attacher or mock-csi.
 func CSI(name string) (string, error) { return made("csi", "csi", name) }

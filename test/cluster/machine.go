@@ -39,10 +39,11 @@ func (m *machine) start(ctx context.Context) error {
 	if err := makeCgroup(m.home.name(), m.name); err != nil {
 		return err
 	}
-	var err error
-	if m.assets, err = assets(); err != nil {
+	root, err := assets()
+	if err != nil {
 		return err
 	}
+	m.assets = filepath.Join(root, kubernetes())
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails
 	values := map[string]string{

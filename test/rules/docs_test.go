@@ -45,16 +45,16 @@ var (
 	link      = regexp.MustCompile(`\]\(([^)#:]+)[^):]*\)`)
 )
 
-// Given the tests that documents name, then each of them exists. Otherwise a document would
-// promise something that no test checks.
-func TestEveryTestThatADocumentNamesExists(t *testing.T) {
+// tests returns the names of all tests, whatever build constraint their files have.
+func tests(t *testing.T) []string {
+	t.Helper()
 	var all []string
 	for _, p := range list(t, "./...") {
 		files, err := filepath.Glob(filepath.Join(p.Dir, "*_test.go"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range files { // whatever build constraint the file has
+		for _, file := range files {
 			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
@@ -64,12 +64,34 @@ func TestEveryTestThatADocumentNamesExists(t *testing.T) {
 			}
 		}
 	}
+	return all
+}
+
+// Given the tests that documents name, then each of them exists. Otherwise a document would
+// promise something that no test checks.
+func TestEveryTestThatADocumentNamesExists(t *testing.T) {
+	all := tests(t)
 	for path, text := range documents(t) {
 		for _, match := range namedTest.FindAllStringSubmatch(text, -1) {
 			name, cut := match[1], match[2] != ""
 			if !slices.ContainsFunc(all, func(n string) bool { return n == name || cut && strings.HasPrefix(n, name) }) {
 				t.Errorf("%s names %s, which does not exist", path, name)
 			}
+		}
+	}
+}
+
+// Given the tests that the Makefile names, then each of them exists. Otherwise a target would
+// pass without a test.
+func TestEveryTestThatTheMakefileNamesExists(t *testing.T) {
+	text, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := tests(t)
+	for _, match := range regexp.MustCompile(`[^.\w](Test[A-Z]\w+)`).FindAllStringSubmatch(string(text), -1) {
+		if !slices.ContainsFunc(all, func(n string) bool { return strings.HasPrefix(n, match[1]) }) {
+			t.Errorf("the Makefile names %s, which does not exist", match[1])
 		}
 	}
 }
