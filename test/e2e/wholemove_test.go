@@ -111,6 +111,7 @@ func TestADrainMovesFiveVMsInTheirPods(t *testing.T) {
 	paused.on = w.b
 	node.Never(t, 3*time.Second, func() bool { return paused.uptime() >= 0 }, "it does not stay paused")
 	paused.user("cont")
+	paused.on = w.a
 	paused.moved(w.b)
 	for name, v := range all {
 		if n := v.asked(); n != 0 {
