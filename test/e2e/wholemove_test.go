@@ -148,7 +148,8 @@ func TestAVMInItsPodLeavesATaintAndAPreemption(t *testing.T) {
 
 	pod := v.pod()
 	w.Kubectl(t, "patch", "pod", "-n", v.namespace, pod, "--subresource=status", "-p",
-		`{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler"}]}}`)
+		fmt.Sprintf(`{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler","lastTransitionTime":%q}]}}`,
+			time.Now().UTC().Format(time.RFC3339)))
 	w.delete("pod/" + pod)
 	node.Eventually(t, 2*soon, func() bool { return v.migrations() == preempted }, "it is not moved: %s", v.migrations())
 	v.moved(w.b)
