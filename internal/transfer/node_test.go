@@ -77,3 +77,21 @@ func TestABurstOfQEMUsPassesWithoutAWait(t *testing.T) {
 		t.Errorf("bursts of %d bytes are let through", l.Burst())
 	}
 }
+
+// Given a target that has written TargetReady and waits for the API server's answer. When the
+// source, which has read it, sends the guest, then it is let in. Otherwise the move would fail.
+func TestASourceMayBeFasterThanTheAPIServersAnswerToTheTarget(t *testing.T) {
+	for offered, want := range map[bool]bool{true: true, false: false} {
+		n := New(Config{Node: "b", Launchers: host{w: given(t)}})
+		m := &Migration{}
+		m.Status.Phase = kubevirt.MigrationPreparingTarget
+		m.Status.MigrationState = &kubevirt.MigrationState{SourceNode: "a", TargetNode: "b", DomainUUID: guestUUID}
+		s := &side{node: n, target: true, migration: m}
+		if offered {
+			s.offer()
+		}
+		if err := s.admit("a", hello{Role: roleRelay, UUID: guestUUID}); (err == nil) != want {
+			t.Errorf("offered: %v: %v", offered, err)
+		}
+	}
+}

@@ -41,6 +41,7 @@ type side struct {
 	// phase is TargetReady or Running if this side has written it, or has accepted the
 	// relay connection. The watch may show it later.
 	phase          kubevirt.MigrationPhase
+	offered        bool    // target: it has written TargetReady, or is about to
 	relayEnd       message // only Ended and Refusal
 	relayEnded     chan struct{}
 	relayConnected bool  // source: the relay connection to the target's agent was made

@@ -98,6 +98,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		if s.native() {
 			state.Transport = kubevirt.TransportNative
 		}
+		s.offer()
 		s.updateStatus(ctx, m, kubevirt.MigrationTargetReady, state)
 	case migration.TargetWait:
 		if f.Copy == migration.CopyUnknown {
@@ -155,6 +156,13 @@ func (s *side) reportHere(ctx context.Context, f migration.TargetFacts, i grace.
 	s.updateStatus(ctx, f.Migration, "", kubevirt.MigrationState{TargetState: kubevirt.TargetRunning})
 }
 
+// offer records that this side writes that it is ready.
+func (s *side) offer() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.offered = true
+}
+
 // reportUndecided sends one Event about a guest that stays paused.
 func (s *side) reportUndecided(m *Migration, why string) {
 	if s.undecidedSince.IsZero() {
@@ -200,6 +208,9 @@ func (s *side) admit(from string, h hello) error {
 // admitGuest checks that the guest may come now, and so. The caller holds the lock.
 func (s *side) admitGuest(m *Migration, h hello) error {
 	phase := m.Status.Phase
+	if phase == kubevirt.MigrationPreparingTarget && s.offered {
+		phase = kubevirt.MigrationTargetReady // the source has read it before this agent had the API server's answer
+	}
 	switch {
 	case phase != kubevirt.MigrationTargetReady && phase != kubevirt.MigrationRunning:
 		return fmt.Errorf("migration %s is in phase %s", m.Name, phase)

@@ -147,10 +147,11 @@ func (v *whole) moved(to *cluster.Node) {
 	}, "the record of %s on %s is still there", v.name, from.Name)
 }
 
-// asked counts what the VM's Events say of a shutdown.
+// asked counts what the VM's Events say of a shutdown that began or ended, not of one that was held.
 func (v *whole) asked() (n int) {
 	v.w.Helper()
-	return strings.Count(v.w.find(objects.Query{Kind: "event", Namespace: v.namespace, Fields: "involvedObject.uid=" + v.uid, Path: "{.items[*].reason}"}), "Shutdown")
+	reasons := v.w.find(objects.Query{Kind: "event", Namespace: v.namespace, Fields: "involvedObject.uid=" + v.uid, Path: "{.items[*].reason}"})
+	return strings.Count(reasons, "ShutdownStarted") + strings.Count(reasons, "ShutdownCompleted")
 }
 
 // migrations returns the phase and the cause of each migration of the VM.

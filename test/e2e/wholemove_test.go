@@ -111,6 +111,7 @@ func TestADrainMovesFiveVMsInTheirPods(t *testing.T) {
 	paused.on = w.b
 	node.Never(t, 3*time.Second, func() bool { return paused.uptime() >= 0 }, "it does not stay paused")
 	paused.user("cont")
+	paused.on = w.a
 	paused.moved(w.b)
 	for name, v := range all {
 		if n := v.asked(); n != 0 {
@@ -147,7 +148,8 @@ func TestAVMInItsPodLeavesATaintAndAPreemption(t *testing.T) {
 
 	pod := v.pod()
 	w.Kubectl(t, "patch", "pod", "-n", v.namespace, pod, "--subresource=status", "-p",
-		`{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler"}]}}`)
+		fmt.Sprintf(`{"status":{"conditions":[{"type":"DisruptionTarget","status":"True","reason":"PreemptionByScheduler","lastTransitionTime":%q}]}}`,
+			time.Now().UTC().Format(time.RFC3339)))
 	w.delete("pod/" + pod)
 	node.Eventually(t, 2*soon, func() bool { return v.migrations() == preempted }, "it is not moved: %s", v.migrations())
 	v.moved(w.b)

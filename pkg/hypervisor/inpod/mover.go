@@ -81,11 +81,12 @@ func (m *Mover) Resume(ctx context.Context, name string, i grace.Instance) error
 	return failed("resume", name, err)
 }
 
-// Remove ends a domain's process, by force. A missing one is no error.
+// Remove ends a domain's process, by force, and returns when it has ended. A missing one is no
+// error.
 func (m *Mover) Remove(ctx context.Context, name string, i grace.Instance) error {
 	v, err := m.same(ctx, name, i)
 	if err == nil {
-		err = v.remove(i)
+		err = v.remove(ctx, i)
 	}
 	if errors.Is(err, hypervisor.ErrNotFound) {
 		return nil
@@ -224,10 +225,24 @@ func (v *vm) resume(ctx context.Context, i grace.Instance) error {
 }
 
 // remove ends the process of an instance by force, and notes whether it had been sent.
-func (v *vm) remove(i grace.Instance) error {
+func (v *vm) remove(ctx context.Context, i grace.Instance) error {
 	v.mu.Lock()
 	left := v.instance == i && v.moves.left()
 	v.moves.removed = v.moves.removed || left
 	v.mu.Unlock()
-	return v.kill(i, unix.SIGKILL)
+	if err := v.kill(i, unix.SIGKILL); err != nil {
+		return err
+	}
+	v.mu.Lock()
+	p := v.process
+	v.mu.Unlock()
+	if p == nil {
+		return nil // the agent ends
+	}
+	select {
+	case <-p.Done():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("its process was killed and has not ended: %w", context.Cause(ctx))
+	}
 }
