@@ -68,8 +68,10 @@ func TestOnceQEMUHasEndedNoAnswerAboutItIsWaitedFor(t *testing.T) {
 		w.looked("a")
 		w.mu.Lock()
 		w.hangs = true
+		before := w.looks["a"] // a look that begins right now has no answer either
 		w.mu.Unlock()
-		w.looked("a") // and has no answer
+		w.change()
+		w.eventually("a looks", func() bool { return w.looks["a"] > before })
 		w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
 		<-ctx.Done()
 		return errBroken

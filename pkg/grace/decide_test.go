@@ -288,6 +288,27 @@ func TestAnAgentThatDiedRightAfterItsSignalIsKnownByTheTime(t *testing.T) {
 	}
 }
 
+func TestAnAgentThatDiedRightAfterItsRequestIsBelievedToHaveAsked(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		end  End
+		dry  bool
+		want Outcome
+	}{
+		{"the guest powered off", EndGuest, false, Graceful},
+		{"killed by nobody we know", EndKilled, false, Lost},
+		{"a dry run asks nobody", EndGuest, true, AlreadyStopped},
+	} {
+		r, o := begun(t, 30*time.Second)
+		o.Gone, o.GoneAt, o.End, o.Restored, r.Shutdown.DryRun = true, at(1), c.end, true, c.dry
+		p := policy
+		p.DryRun = c.dry
+		if d := decide(&r, &o, &p, at(20)); d.Do != Finish || d.Outcome != c.want {
+			t.Errorf("%s: %s %s, want %s", c.name, d.Do, d.Outcome, c.want)
+		}
+	}
+}
+
 func TestAnEndThatIsSeenBeforeTheRequestsAnswerIsGraceful(t *testing.T) {
 	for _, running := range []func(*observation) *Call{
 		func(o *observation) *Call { return &o.AskACPI }, func(o *observation) *Call { return &o.AskAgent },

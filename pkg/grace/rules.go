@@ -153,6 +153,8 @@ func outcome(r *Record, o *observation) Outcome {
 		return Lost
 	case r.Shutdown.Requested || o.AskACPI.Running || o.AskAgent.Running:
 		return Graceful // the end may be seen before the request's answer
+	case o.Restored && !r.Shutdown.DryRun:
+		return Graceful // the agent before this one may have asked, and died before its note
 	default:
 		return AlreadyStopped
 	}

@@ -236,8 +236,8 @@ func (a *Agent) StatusOf(t T, g *Guest) (vm VMStatus, ok bool) {
 	return vm, false
 }
 
-// FreePort finds a TCP port of 127.0.0.1 that nobody listens on. The kernel gives none of
-// this range to connections (ip_local_port_range), which could take it before a program
+// FreePort finds a TCP port of 127.0.0.1 that nobody listens on. By default the kernel gives
+// none of this range to connections (ip_local_port_range), which could take it before a program
 // listens on it.
 func FreePort() (port int, err error) {
 	for range maxTries {

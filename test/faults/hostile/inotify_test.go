@@ -79,7 +79,10 @@ func TestWithoutInotifyTriggersAreFoundAndReadinessSaysSo(t *testing.T) {
 	const none, again = "cannot watch launcher directories", "watching launcher directories again"
 	var a *node.Agent
 	var l *node.Launcher
-	for found := true; found; {
+	for tries, found := 0, true; found; tries++ {
+		if tries == 20 {
+			t.Fatalf("each of %d agents has found an inotify instance, with %d taken: are there more than this process may have descriptors?", tries, len(taken))
+		}
 		take()
 		a = n.Agent(t).Launch(t)
 		node.Eventually(t, soon, func() bool { return a.Said(none) > 0 || a.Ready() }, "the agent comes up")
