@@ -50,8 +50,7 @@ type vm struct {
 	result            string
 	news              chan struct{} // closed at an answer, or other news of a migration
 
-	trigger bool // its launcher asks for a shutdown
-	moves   moves
+	moves moves
 }
 
 // Look implements Directory.
@@ -86,8 +85,10 @@ func (v *vm) learn(view *watch.View) {
 	open = open && !running
 	// The launcher's word counts only for the process that it has named.
 	v.off = running && v.claims && says == v.found && view.Guest == signals.GuestOff
-	v.trigger = view.Trigger
 	v.hear(says, view)
+	if running && view.Trigger {
+		v.endWaiting()
+	}
 	changed := was != v.shown() || state != v.moves.says.State // the guest may be stopped until a migration hears it
 	i := v.instance
 	due, later := false, time.Duration(0)
@@ -211,17 +212,24 @@ type shown struct {
 }
 
 // shown returns the guest's power, as far as the agent needs it: the launcher resumes a guest
-// that its user has paused before it asks it. A process that waits for a guest is hidden until
-// it is to end. The caller holds the lock.
+// that its user has paused before it asks it. A process that waits for a guest is hidden. The
+// caller holds the lock.
 func (v *vm) shown() shown {
-	waits := v.moves.waits()
 	switch {
-	case v.off || waits && v.trigger:
+	case v.off:
 		return shown{power: grace.PowerOff}
 	case v.moves.arriving():
-		return shown{power: grace.PowerPaused, hidden: waits, arrived: v.moves.arrived()}
+		return shown{power: grace.PowerPaused, hidden: v.moves.waits(), arrived: v.moves.arrived()}
 	default:
 		return shown{power: grace.PowerOn}
+	}
+}
+
+// endWaiting ends a process that waits for a guest: no guest is in it that could be asked, and
+// nobody is told of the shutdown of a VM that runs elsewhere. The caller holds the lock.
+func (v *vm) endWaiting() {
+	if v.moves.waits() {
+		v.destroyed = v.process.Signal(unix.SIGKILL) == nil || v.destroyed
 	}
 }
 
