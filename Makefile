@@ -237,7 +237,7 @@ demo: deps build ## three real guests, live, in less than a minute
 	VMGRACE_BIN_DIR=$(CURDIR)/bin $(SUDO) bin/demo
 
 .PHONY: demo-drain
-demo-drain: deps ## a cluster of two nodes and a VM that a drain moves, live: 2 minutes, the first time 10 more
+demo-drain: deps ## a cluster of two nodes and a VM that a drain moves, live: a minute, the first time 10 more
 	@hack/progress.sh "building Kubernetes, about 5 minutes, once" hack/k8s/build.sh
 	@hack/progress.sh "building vmgrace's images, about 4 minutes, once" hack/images.sh
 	go build -o bin/demo-drain ./test/demo/drain

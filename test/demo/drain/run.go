@@ -170,7 +170,7 @@ func (d *demo) watch(ctx context.Context) {
 	for ; ctx.Err() == nil; pause(ctx) {
 		show("VMI", d.vmi("{.status.phase} {.status.nodeName}"))
 		if able := d.vmi(`{.status.conditions[?(@.type=="LiveMigratable")].status}`); able != "" {
-			show("LiveMigratable", able+" "+d.vmi(`{.status.conditions[?(@.type=="LiveMigratable")].message}`))
+			show("LiveMigratable", strings.TrimSpace(able+" "+d.vmi(`{.status.conditions[?(@.type=="LiveMigratable")].message}`)))
 		}
 		phase, _ := d.objects.Find(ctx, objects.Query{Kind: "vmim", Namespace: namespace, Path: "{range .items[*]}{.status.phase} {.status.migrationState.progress.percent}{end}"})
 		if name, percent, _ := strings.Cut(phase, " "); name == "Running" && percent != "" {
