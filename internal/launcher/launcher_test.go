@@ -146,3 +146,18 @@ func TestWhichPodBecomesALauncher(t *testing.T) {
 		}
 	}
 }
+
+// Given the launchers of a VMI, then the guest would run twice beside one whose containers have not
+// ended.
+func TestALauncherThatLivesIsFound(t *testing.T) {
+	former := func(p *Pod) { p.VMIUID = "former" }
+	for want, pods := range map[string][]Pod{
+		"":  {pod("x", "a", succeeded), pod("x", "a", failed), pod("x", "", unlinked), pod("x", "a", former)},
+		"p": {pod("x", "a", succeeded), pod("p", "b", target)},
+		"d": {pod("d", "a", deleting)},
+	} {
+		if got := Living(vmi("Running", "a", nil), pods); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -48,6 +48,16 @@ func Refusal(vmi *kubevirt.VirtualMachineInstance, pods []Pod) string {
 	}
 }
 
+// Living returns the name of a launcher pod in which the VM of a VMI runs or may run, and "" if
+// there is none. The guest would run twice in a second one that is none of a migration's.
+func Living(vmi *kubevirt.VirtualMachineInstance, pods []Pod) string {
+	at := slices.IndexFunc(pods, func(p Pod) bool { return p.VMIUID == string(vmi.UID) && !p.Ended })
+	if at < 0 {
+		return ""
+	}
+	return pods[at].Name
+}
+
 // Unlinked returns the pods that live and belong to no VMI yet, the oldest first.
 func Unlinked(pods []Pod) []Pod {
 	all := slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool { return p.VMIUID != "" || p.Target || p.Ended || p.Deleting })

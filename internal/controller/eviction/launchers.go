@@ -77,7 +77,12 @@ func (h *launchers) linked(ctx context.Context, req admission.Request, pod *core
 		h.Log.Warn("a launcher pod is created without its VMI's UID: the VMI's other launchers cannot be read", "namespace", vm.Namespace, "vmi", vm.Name, "err", err)
 		return nil, new(admission.Allowed("").WithWarnings("vmgrace: this pod is not linked to its VMI yet: " + err.Error()))
 	}
-	if why := launcher.Refusal(vmi, index.LauncherFacts(all)); why != "" {
+	pods := index.LauncherFacts(all)
+	if other := launcher.Living(vmi, pods); other != "" {
+		h.Meter.Launcher("not_ours")
+		return nil, new(admission.Denied(fmt.Sprintf("vmgrace: VMI %s has launcher pod %s already: its guest would run twice", vm.Name, other)))
+	}
+	if why := launcher.Refusal(vmi, pods); why != "" {
 		h.Meter.Launcher("not_ours")
 		return nil, new(admission.Allowed("").WithWarnings(fmt.Sprintf("vmgrace: this pod is no launcher of VMI %s, which %s", vm.Name, why)))
 	}
