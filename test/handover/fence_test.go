@@ -62,12 +62,10 @@ func copyOfADeadNode(w world) {
 	from := v.here.host
 	from.waitLibvirtd(w)
 	from.agent.Start(w)
-	node.Eventually(w, soon, func() bool {
-		_, kept := from.agent.StatusOf(w, v.Guest)
-		return from.state(v.Domain) == "" && !kept && v.states() == "Gone/Running"
-	}, "something is left on the node: %s", v.states())
+	node.Eventually(w, soon, func() bool { return from.state(v.Domain) == "" && v.states() == "Gone/Running" }, "the guest is left on the node: %s", v.states())
 	w.api.Kubectl(w, "label", "vmi", v.Name, "kubevirt.io/nodeName="+to.name, "--overwrite")
 	v.patch(`{"phase":"Succeeded"}`)
+	node.Eventually(w, soon, func() bool { _, kept := from.agent.StatusOf(w, v.Guest); return !kept }, "its record is left on the node")
 	v.here = v.there
 	v.counts()
 	w.api.Kubectl(w, "delete", "vmi", v.Name)
