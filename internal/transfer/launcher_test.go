@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
@@ -230,6 +231,21 @@ func TestAGuestThatWasReportedAsArrivedIsNotRemovedForSilence(t *testing.T) {
 	for _, source := range []string{kubevirt.SourceGone, kubevirt.SourceRunning} {
 		if here, _ := s.doubted(hypervisor.StayUnknown, i, source, &kubevirt.MigrationState{}); here != hypervisor.StayPaused {
 			t.Errorf("source %s: %q", source, here)
+		}
+	}
+}
+
+// Given a target whose launcher pod is exchanged for another of the same VM. Then what is in that one is
+// not the guest that was sent, whatever its launcher says.
+func TestAGuestInAnotherPodIsNotTheOneThatWasSent(t *testing.T) {
+	for uid, want := range map[string]migration.Copy{targetPod: migration.CopyComplete, guestUUID: migration.CopyNone} {
+		w := givenPods(t, something)
+		w.m.Status.Phase, w.m.Status.MigrationState.DomainUUID = kubevirt.MigrationRunning, guestUUID
+		w.stays["b"], w.uuids["b"] = hypervisor.StayPaused, uid
+		h := host{w, "b"}
+		s := newSide(New(Config{Node: "b", Cluster: h, Launcher: Kind{h, h}, Launchers: h, VMs: h, Identity: w.ca.node(t, "b"), Log: slog.New(slog.DiscardHandler)}), w.m, true)
+		if f, _ := s.targetFacts(t.Context()); f.Copy != want || (f.Refused != "") != (want == migration.CopyNone) {
+			t.Errorf("in pod %s: %s, refused %q, want %s", uid, f.Copy, f.Refused, want)
 		}
 	}
 }
