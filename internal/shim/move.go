@@ -173,11 +173,11 @@ func (m *mover) answered(a answer) {
 	}
 	switch a.request.Do {
 	case grace.MoveMigrate:
-		m.now.State, m.now.Reason, m.now.Total, m.now.Remaining, m.now.Downtime = signals.StateNone, "", 0, 0, 0
-		m.paused, m.stopped = false, false
-		if !errors.Is(a.err, errRefused) { // without an answer it may have begun: QEMU says
-			m.now.State, m.way = signals.StateSetup, sent
+		if errors.Is(a.err, errRefused) {
+			break // all is as it was; without an answer it may have begun: QEMU says
 		}
+		m.now.State, m.now.Reason, m.now.Total, m.now.Remaining, m.now.Downtime = signals.StateSetup, "", 0, 0, 0
+		m.paused, m.stopped, m.way = false, false, sent
 	case grace.MoveIncoming:
 		if a.err == nil {
 			m.way = awaited

@@ -370,6 +370,27 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	}
 }
 
+// Given a guest that has arrived, and that QEMU refuses to send on. Then its launcher says that it runs,
+// as before. Otherwise it would count as a QEMU that waits for a guest.
+func TestAGuestThatHasArrivedAndIsNotSentOnRunsStill(t *testing.T) {
+	m := newMoving(t, Config{Incoming: true}, newFakeQEMU(t, "inmigrate"))
+	m.found()
+	m.agent()
+	m.wantOK(grace.MoveIncoming)
+	m.qemu.becomes("paused", map[string]any{"status": "completed"})
+	m.becomes(signals.StateArrived)
+	m.wantOK(grace.MoveCont)
+	before := m.becomes(signals.StateRunning)
+	m.qemu.refuse("migrate", "State blocked by non-migratable device")
+	v := m.asks(grace.MoveRequest{Do: grace.MoveMigrate})
+	if !strings.Contains(v.Result, "non-migratable device") {
+		t.Errorf("%+v", v)
+	}
+	if v.Requested, v.Result = before.Requested, before.Result; v != before {
+		t.Errorf("it says %+v, before %+v", v, before)
+	}
+}
+
 func TestEachRequestIsCarriedOutOnce(t *testing.T) {
 	m := sending(t)
 	m.wantOK(grace.MovePause)

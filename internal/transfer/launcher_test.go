@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
@@ -225,6 +226,69 @@ func TestAGuestThatWasReportedAsArrivedIsNotRemovedForSilence(t *testing.T) {
 	s.report(kubevirt.TargetArrived)
 	if here, _ := s.doubted(hypervisor.StayUnknown, i, "", &kubevirt.MigrationState{}); here != hypervisor.StayUnknown {
 		t.Errorf("reported: %q", here)
+	}
+	// Once the source's side has said what became of it, the guest here is to go on, or to end.
+	for _, source := range []string{kubevirt.SourceGone, kubevirt.SourceRunning} {
+		if here, _ := s.doubted(hypervisor.StayUnknown, i, source, &kubevirt.MigrationState{}); here != hypervisor.StayPaused {
+			t.Errorf("source %s: %q", source, here)
+		}
+	}
+}
+
+// Given a target whose launcher pod is exchanged for another of the same VM. Then what is in that one is
+// not the guest that was sent, whatever its launcher says.
+func TestAGuestInAnotherPodIsNotTheOneThatWasSent(t *testing.T) {
+	for uid, want := range map[string]migration.Copy{targetPod: migration.CopyComplete, guestUUID: migration.CopyNone} {
+		w := givenPods(t, something)
+		w.m.Status.Phase, w.m.Status.MigrationState.DomainUUID = kubevirt.MigrationRunning, guestUUID
+		w.stays["b"], w.uuids["b"] = hypervisor.StayPaused, uid
+		h := host{w, "b"}
+		s := newSide(New(Config{Node: "b", Cluster: h, Launcher: Kind{h, h}, Launchers: h, VMs: h, Identity: w.ca.node(t, "b"), Log: slog.New(slog.DiscardHandler)}), w.m, true)
+		if f, _ := s.targetFacts(t.Context()); f.Copy != want || (f.Refused != "") != (want == migration.CopyNone) {
+			t.Errorf("in pod %s: %s, refused %q, want %s", uid, f.Copy, f.Refused, want)
+		}
+	}
+}
+
+// Given a source's launcher that says nothing more of its guest. Then after its time the guest counts as
+// sent if the launcher has said so, since the target may have it, and else as one that runs on.
+func TestASilentSourceHasSentItsGuestIfItHasSaidSo(t *testing.T) {
+	const unknown, left, runs = hypervisor.StayUnknown, hypervisor.StayLeft, hypervisor.StayRunning
+	ended, now := make(chan struct{}), time.Now()
+	close(ended)
+	for name, c := range map[string]struct {
+		x       sending
+		libvirt bool
+		phase   kubevirt.MigrationPhase
+		here    hypervisor.Stay
+		calling bool
+		want    hypervisor.Stay
+	}{
+		"it was sent":                 {x: sending{returned: ended}, here: unknown, want: left},
+		"it was not sent":             {x: sending{returned: ended, err: errFailed}, here: unknown, want: runs},
+		"its agent has just started":  {phase: kubevirt.MigrationRunning, here: unknown, want: runs},
+		"it is being sent":            {x: sending{returned: ended}, here: unknown, calling: true, want: unknown},
+		"no migration has begun":      {here: unknown, want: unknown},
+		"its QEMU has ended":          {x: sending{returned: ended, gone: true}, here: unknown, want: unknown},
+		"it says that the guest runs": {x: sending{returned: ended}, here: runs, want: runs},
+		"libvirt says nothing":        {x: sending{returned: ended}, libvirt: true, here: unknown, want: unknown},
+		"its time is not over":        {x: sending{returned: ended, silent: now}, here: unknown, want: unknown},
+	} {
+		m := &Migration{}
+		m.Status.Phase = c.phase
+		s := newSide(New(Config{Log: slog.New(slog.DiscardHandler)}), m, false)
+		x := c.x
+		x.instance.UUID = hypervisor.LauncherPrefix + guestUUID
+		if c.libvirt {
+			x.instance.UUID = guestUUID
+		}
+		if x.silent.IsZero() {
+			x.silent = now.Add(-settleTimeout)
+		}
+		s.sending = &x
+		if got := s.presumed(m, c.here, c.calling); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
 	}
 }
 

@@ -197,6 +197,46 @@ func TestAGuestInItsPodStaysWhereTheTargetCannotHaveIt(t *testing.T) {
 	}
 }
 
+// Given a target whose VM is of one kind. Then only a guest of that kind is let in: QEMU's own stream goes
+// to no libvirt, and what libvirt sends to no launcher.
+func TestAGuestIsLetInOnlyWhereItIsOfTheSameKind(t *testing.T) {
+	const refused = "in its launcher pod on one node, and libvirt's on the other"
+	for _, c := range []struct {
+		sourcePod string // = guestUUID: the VM is in its launcher pod
+		comes     role
+		want      string // in the refusal; "": it is let in
+	}{
+		{guestUUID, roleStream, ""},
+		{guestUUID, roleRelay, refused},
+		{targetPod, roleRelay, ""},
+		{targetPod, roleStream, refused},
+		{guestUUID, "pigeon", "no known kind"},
+	} {
+		m := &Migration{}
+		m.Status.Phase = kubevirt.MigrationTargetReady
+		m.Status.MigrationState = &kubevirt.MigrationState{SourceNode: "a", TargetNode: "b", DomainUUID: guestUUID, SourcePodUID: c.sourcePod}
+		s := &side{node: New(Config{Node: "b", Launchers: nobodyClaims{}}), target: true, migration: m}
+		err := s.admit("a", hello{Role: c.comes, UUID: guestUUID})
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s to %s: %v, want %q", c.comes, c.sourcePod, err, c.want)
+		}
+	}
+}
+
+// Given nodes with --migration-uri. Then a VM in its launcher pod is sent through the agents all the same:
+// libvirt does not know it.
+func TestAVMInItsPodIsNotSentByLibvirt(t *testing.T) {
+	uri := template(t, "qemu+tls://{{address}}/system")
+	for sourcePod, want := range map[string]bool{guestUUID: false, targetPod: true} {
+		m := &Migration{}
+		m.Status.MigrationState = &kubevirt.MigrationState{DomainUUID: guestUUID, SourcePodUID: sourcePod}
+		s := &side{node: New(Config{URI: uri, Launchers: nobodyClaims{}}), migration: m}
+		if s.native() != want {
+			t.Errorf("source pod %s: by libvirt itself: %v", sourcePod, !want)
+		}
+	}
+}
+
 // Given a stream that never ends. When the migration is deleted, then it ends, and the agents
 // have held a few buffers of it at most.
 func TestAStreamThatNeverEndsEndsWithItsMigration(t *testing.T) {

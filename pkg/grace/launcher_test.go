@@ -43,6 +43,9 @@ func TestWhichTriggerCounts(t *testing.T) {
 			dir: withTrigger(Directory{Present: true}, 1, "uid"), counts: true},
 		{name: "one that names the VM of the pod", given: func(v *VM) { v.obs.Pod = Pod{UID: "pod", VMI: "uid"} },
 			dir: withTrigger(Directory{Present: true}, 1, "uid"), counts: true},
+		{name: "one that names its own pod", given: itsPod, dir: withTrigger(registered("pod"), 1, "pod"), counts: true},
+		{name: "one that names its own pod, whose launcher has left", given: itsPod, dir: withTrigger(Directory{Present: true}, 1, "pod"), counts: true},
+		{name: "one that names another pod", given: itsPod, dir: withTrigger(registered("pod"), 1, "pod-2"), leftover: true},
 		{name: "one that was consumed", given: func(v *VM) { v.obs.Consumed = TriggerID{Inode: 1} },
 			dir: withTrigger(registered("uid"), 1, "uid")},
 		{name: "one that came after the consumed one", given: func(v *VM) { v.obs.Consumed = TriggerID{Inode: 1} },
@@ -55,6 +58,22 @@ func TestWhichTriggerCounts(t *testing.T) {
 		v.SeeDirectory(c.dir, t0, t0)
 		if v.obs.Trigger != c.counts || (v.obs.Leftover != TriggerID{}) != c.leftover {
 			t.Errorf("%s: counts %v, leftover %v; want %v, %v", c.name, v.obs.Trigger, v.obs.Leftover, c.counts, c.leftover)
+		}
+	}
+}
+
+// itsPod is given a launcher pod that was made for a VMI, and whose directory is looked at.
+func itsPod(v *VM) { v.obs.Pod, v.obs.Followed = Pod{UID: "pod", VMI: "uid"}, "pod" }
+
+// Given a launcher that was made before its VMI, and so names its pod. Then the agent's status names the
+// pod, too: a launcher takes only what names it as it names itself.
+func TestALauncherIsAnsweredByTheNameThatItHas(t *testing.T) {
+	for claim, want := range map[string]string{"pod": "pod", "uid": "uid", "": "uid", "pod-2": "uid"} {
+		v := empty()
+		itsPod(v)
+		v.SeeDirectory(registered(claim), t0, t0)
+		if got := v.Status(t0).UID; got != want {
+			t.Errorf("a launcher of %q is answered as %q, want %q", claim, got, want)
 		}
 	}
 }
@@ -133,8 +152,8 @@ func TestAClaimIsBelievedOnlyWhereKubernetesSaysTheSame(t *testing.T) {
 		{"the VMI is another", func(v *VM) { v.SeeVMI(vmi) }, "other", false},
 		{"nothing is claimed", func(v *VM) { v.SeeVMI(vmi) }, "", true},
 		{"the pod was made for another", func(v *VM) { v.obs.Pod.VMI = "uid" }, "other", false},
-		{"its own pod is named", func(v *VM) { v.obs.Pod, v.obs.Followed = Pod{UID: "pod", VMI: "uid"}, "pod" }, "pod", true},
-		{"another pod is named", func(v *VM) { v.obs.Pod, v.obs.Followed = Pod{UID: "pod", VMI: "uid"}, "pod" }, "pod-2", false},
+		{"its own pod is named", itsPod, "pod", true},
+		{"another pod is named", itsPod, "pod-2", false},
 	} {
 		v := empty()
 		c.given(v)

@@ -115,7 +115,7 @@ func (v *vm) lookAgain(after time.Duration) {
 func (v *vm) reject(says claim, view *watch.View) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.refused.claim == says && v.refused.why != nil {
+	if v.claims && v.refused.claim == says && v.refused.why != nil {
 		view.Rejected = append(view.Rejected, watch.Rejection{Reason: reasonProcess, Err: v.refused.why})
 	}
 }

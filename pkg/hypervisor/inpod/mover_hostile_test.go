@@ -101,6 +101,33 @@ func TestAQEMUThatWaitsIsNoVMAndEndsWithItsPod(t *testing.T) {
 	})
 }
 
+// Given a target's launcher whose shim does not know of migrations, so that its QEMU runs the guest of the
+// source a second time. Then that ends at once, the agent is never shown a VM, and its log says why.
+func TestASecondGuestInATargetEndsAtOnce(t *testing.T) {
+	w, m := host(t, true)
+	domain, _ := w.directory(t, "")
+	w.script(t, domain, scriptIncoming+"=1")
+	v := w.vm(domain)
+	i, _ := v.known()
+	l := &lying{Directory: v.Directory}
+	v.Directory = l
+	l.says(func(v *watch.View) { v.Migration = signals.Moving{} })
+	view, err := v.Look()
+	kit.Must(t, err)
+	if len(view.Rejected) != 1 || !errors.Is(view.Rejected[0].Err, errStray) {
+		t.Errorf("%+v", view.Rejected)
+	}
+	kit.Eventually(t, "it ends", func() bool {
+		if d, err := w.Get(t.Context(), domain); !errors.Is(err, hypervisor.ErrNotFound) {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		return errors.Is(process.Check(i.PID, i.Start), process.ErrGone)
+	})
+	if stay, _, err := m.Look(t.Context(), domain); stay != hypervisor.StayAbsent || err != nil {
+		t.Errorf("it is %q, %v", stay, err)
+	}
+}
+
 func TestALauncherOfNoTargetDoesNotHideItsGuest(t *testing.T) {
 	w, m := host(t, false)
 	domain, _ := w.directory(t, "")

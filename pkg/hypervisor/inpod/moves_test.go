@@ -77,6 +77,44 @@ func TestWhatALaunchersWordMeans(t *testing.T) {
 	}
 }
 
+// Given a launcher of a migration's target. Then a guest that runs there although nobody has sent it is
+// told from one that was sent, one that waits, and a launcher that has not said anything yet.
+func TestAGuestThatRunsInATargetUnsentStrays(t *testing.T) {
+	source, target := moves{}, moves{target: true}
+	old := target
+	old.hear(signals.Moving{}, now)
+	oldSource := source
+	oldSource.hear(signals.Moving{}, now)
+	sent := target.ask(grace.MoveIncoming).told(signals.StateRunning, signals.GuestRunning)
+	restarted := target // the agent, which has asked for nothing yet
+	restarted.hear(sent.says, now)
+	silent := sent
+	silent.hear(signals.Moving{}, now)
+	refused := target
+	refused.hear(signals.Moving{Able: signals.AbleOK, Guest: signals.GuestRunning, Requested: 7, Result: "refused"}, now)
+	for name, c := range map[string]struct {
+		m    moves
+		want bool
+	}{
+		"its shim is too old":                 {old, true},
+		"its command does not wait":           {target.told("", signals.GuestRunning), true},
+		"its monitor has not answered yet":    {target.told("", ""), false},
+		"it waits":                            {target.told(signals.StateSetup, "inmigrate"), false},
+		"it has said nothing":                 {target, false},
+		"it was sent":                         {sent, false},
+		"it waits, and a guest runs":          {target.told(signals.StateSetup, signals.GuestRunning), false},
+		"it was sent, and its shim is silent": {silent, false},
+		"it was sent, before the agent began": {restarted, false},
+		"it has carried out a request":        {refused, false},
+		"a source with an old shim":           {oldSource, false},
+		"a source":                            {source.told("", signals.GuestRunning), false},
+	} {
+		if got := c.m.strays(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestAnAnswerIsTrueForAMoment(t *testing.T) {
 	m := moves{}.ask(grace.MoveLook).told("", signals.GuestRunning)
 	if _, known := m.stay(now.Add(freshFor)); !known {

@@ -109,9 +109,7 @@ func (v *vm) learn(view *watch.View) {
 	if later > 0 {
 		v.lookAgain(later)
 	}
-	if open {
-		v.reject(says, view)
-	}
+	v.reject(says, view)
 }
 
 // take takes the VM's UID and its answers. The caller holds the lock.
@@ -138,6 +136,10 @@ func (v *vm) hear(says claim, view *watch.View) {
 	}
 	if v.moves.hear(view.Migration, time.Now()) {
 		v.tellNews()
+	}
+	if v.moves.strays() { // it writes to the disks of the guest at the source
+		v.destroyed = v.process.Signal(unix.SIGKILL) == nil || v.destroyed
+		v.refused = refusal{claim: says, why: errStray}
 	}
 }
 
