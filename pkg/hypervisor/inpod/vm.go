@@ -83,8 +83,7 @@ func (v *vm) learn(view *watch.View) {
 	running := v.process != nil && !v.process.Gone()
 	says, open := v.claim(view)
 	open = open && !running
-	// The launcher's word counts only for the process that it has named.
-	v.off = running && v.claims && says == v.found && view.Guest == signals.GuestOff
+	v.off = running && v.named(says) && view.Guest == signals.GuestOff
 	v.hear(says, view)
 	if running && view.Trigger {
 		v.endWaiting()
@@ -127,10 +126,14 @@ func (v *vm) take(view *watch.View) {
 	}
 }
 
+// named reports whether a claim names the process that was found. Only for that one the
+// launcher's word counts. The caller holds the lock.
+func (v *vm) named(says claim) bool { return v.claims && says == v.found }
+
 // hear takes what the launcher says of migrations if it has named the process, which runs. The
 // caller holds the lock.
 func (v *vm) hear(says claim, view *watch.View) {
-	if v.process == nil || v.process.Gone() || !v.claims || says != v.found {
+	if v.process == nil || v.process.Gone() || !v.named(says) {
 		v.moves.heard = false
 		return
 	}
