@@ -164,7 +164,7 @@ test-moves: deps race k8s ## live migrations with each fault at each moment: 50 
 
 # KUBECONFIG names another cluster to run it on; test/cluster says what it needs.
 .PHONY: e2e
-e2e: deps k8s csi images helm ## all of it in a cluster of two nodes: 20 minutes
+e2e: deps k8s csi images ## all of it in a cluster of two nodes: 20 minutes
 	go test -v -tags $(TAGS) -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 	go test -v -tags $(TAGS) -count=1 -timeout 10m $(if $(SUDO),-exec "$(SUDO)") ./test/besidekubevirt
 
@@ -176,8 +176,8 @@ e2e-1.34: deps csi images ## the main stories of e2e on Kubernetes 1.34: 3 minut
 	K8S=1.34 go test -v -tags $(TAGS) -count=1 -timeout 15m -run '$(OLDER)' $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 .PHONY: upgrade
-upgrade: deps k8s csi images previous ## from the last release to this version and back, in a cluster of two nodes: 7 minutes
-	go test -v -tags $(TAGS),nightly -count=1 -timeout 15m -run "^TestAnUpgrade" $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
+upgrade: deps k8s csi images previous helm ## from the last release to this version and back, and by Helm, in a cluster of two nodes: 8 minutes
+	go test -v -tags $(TAGS),nightly -count=1 -timeout 15m -run "^(TestAnUpgrade|TestHelm)" $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
 # VMGRACE_KILLS=1000 the storm of kills. -p 2, -parallel 4: most of it waits.

@@ -1,8 +1,8 @@
 package transfer
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -95,7 +95,7 @@ func (s *side) acceptQEMU(ctx context.Context, l net.Listener) (net.Conn, error)
 	}
 	to, err := l.Accept() // its connection waits already, unless the launcher lies
 	if err != nil {
-		return nil, errors.Join(errors.New("the launcher has not connected its QEMU"), ctx.Err())
+		return nil, fmt.Errorf("the launcher has not connected its QEMU: %w", cmp.Or(ctx.Err(), err))
 	}
 	return to, nil
 }

@@ -52,7 +52,7 @@ func linked(tb testing.TB, k kind) world {
 // target's agent hears that the source's guest is gone. Otherwise the guest could run twice
 // and destroy its disk, or stay paused for ever.
 func TestAgentsCutOffAtTheHandoverRunTheGuestOnce(t *testing.T) {
-	ofBothKinds(t, linked, cutOffAtTheHandover)
+	ofBothKindsIfLong(t, linked, cutOffAtTheHandover)
 }
 
 func cutOffAtTheHandover(w world) {

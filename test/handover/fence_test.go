@@ -42,7 +42,7 @@ func (v *vm) undecided(also func(from *host)) {
 // Given a node whose agent, libvirtd and QEMU all die when the guest has arrived at the target. When
 // the node is declared dead, then the guest runs at the target, and not before. When the node
 // comes back, nothing of the guest is left on it. Otherwise the copy would stay paused for ever.
-func TestACopyOfADeadNodeRunsOnceItIsFenced(t *testing.T) { ofBothKinds(t, linked, copyOfADeadNode) }
+func TestACopyOfADeadNodeRunsOnceItIsFenced(t *testing.T) { ofBothKindsIfLong(t, linked, copyOfADeadNode) }
 
 func copyOfADeadNode(w world) {
 	t := w.TB
