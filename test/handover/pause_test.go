@@ -13,7 +13,7 @@ import (
 )
 
 func TestAGuestThatDoesNotConvergeIsPausedAndMoved(t *testing.T) {
-	ofBothKinds(t, started, pausedAndMoved)
+	ofBothKindsIfLong(t, started, pausedAndMoved)
 }
 
 func pausedAndMoved(w world) {
@@ -58,7 +58,7 @@ func pausedAndMoved(w world) {
 // runs on and is shut down with its whole grace period. Otherwise it would stay paused and
 // could not power off.
 func TestAGuestThatWasPausedInVainRunsOnAndIsAsked(t *testing.T) {
-	ofBothKinds(t, started, pausedInVain)
+	ofBothKindsIfLong(t, started, pausedInVain)
 }
 
 func pausedInVain(w world) {
