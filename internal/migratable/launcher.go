@@ -1,6 +1,7 @@
 package migratable
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
@@ -36,7 +37,7 @@ func (g Guest) ofLauncher() Verdict {
 	case g.InLauncher && g.Launcher.Device != "":
 		return no(ReasonHostDevice, "%s", g.Launcher.Device)
 	case g.InLauncher && g.Moving.Able != signals.AbleOK:
-		return no(ReasonInLauncher, "the launcher cannot send its guest: %s", g.Moving.Able)
+		return no(ReasonInLauncher, "the launcher cannot send its guest: %s", cmp.Or(g.Moving.Able, "it does not say why"))
 	case g.InLauncher && g.PodDisk != "":
 		return no(ReasonDisks, "disk %s is in an emptyDir or the container itself, and would stay behind", g.PodDisk)
 	}

@@ -30,7 +30,7 @@ func TestWhetherAVMInItsPodCanBeMoved(t *testing.T) {
 		"no part in migrations":    {func(g *Guest) { g.Off = "cannot listen" }, ReasonOff, "cannot listen"},
 		"an old shim":              {func(g *Guest) { g.Moving = signals.Moving{} }, ReasonInLauncher, "the launcher's shim is too old to be moved"},
 		"a monitor that is silent": {func(g *Guest) { g.Moving.Able = "the monitor does not answer" }, ReasonInLauncher, "cannot send its guest: the monitor does not answer"},
-		"a shim that says nothing": {func(g *Guest) { g.Moving = signals.Moving{Guest: signals.GuestRunning} }, ReasonInLauncher, "cannot send"},
+		"a shim that says nothing": {func(g *Guest) { g.Moving = signals.Moving{Guest: signals.GuestRunning} }, ReasonInLauncher, "cannot send its guest: it does not say why"},
 		"a launcher that stays":    {func(g *Guest) { g.Launcher.Reason = "launcher pod p is pinned" }, ReasonLauncher, "pinned"},
 		"a host device":            {func(g *Guest) { g.Launcher.Device = "host device nvidia.com/gpu" }, ReasonHostDevice, "nvidia.com/gpu"},
 		"a disk of its pod":        {func(g *Guest) { g.PodDisk = "/scratch/disk" }, ReasonDisks, "disk /scratch/disk is in an emptyDir"},

@@ -7,6 +7,9 @@
 // knows by a pidfd. So at most one copy runs, whatever fails in between: a side that lacks
 // the peer's report leaves the guest paused and sends an Event.
 //
+// A guest in its launcher pod is sent and received by its QEMU, through sockets of the agents' in
+// the launcher directories. The agents relay that stream and check nothing in it.
+//
 // Each side of a migration has one goroutine. It observes, asks package migration for the
 // next action, and does it. All state can be observed again: an agent that restarts decides
 // from the migration's object, libvirt and the process.

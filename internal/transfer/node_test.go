@@ -1,7 +1,11 @@
 package transfer
 
 import (
+	"io"
+	"net"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -75,6 +79,31 @@ func TestABurstOfQEMUsPassesWithoutAWait(t *testing.T) {
 	l, now := streamLimit(m), time.Now()
 	if !l.AllowN(now, 24<<20/10) || l.AllowN(now, 24<<20) {
 		t.Errorf("bursts of %d bytes are let through", l.Burst())
+	}
+}
+
+// Given a launcher that sends as fast as it can. Then no more passes than the migration's bandwidth and a
+// quarter, beside one burst; all of it where there is no limit.
+func TestAStreamKeepsToItsMigrationsBandwidth(t *testing.T) {
+	const mib = 1 << 20
+	for bandwidth, want := range map[int64]time.Duration{4: 3750 * time.Millisecond, 0: 0} { // (20 - 1.25) / 5
+		synctest.Test(t, func(t *testing.T) {
+			m := &Migration{}
+			m.Status.MigrationState = &kubevirt.MigrationState{Options: &kubevirt.MigrationOptions{BandwidthMiB: bandwidth}}
+			qemu, from := net.Pipe()
+			to, target := net.Pipe()
+			go func() { _, _ = qemu.Write(make([]byte, 20*mib)); _ = qemu.Close() }()
+			var heard atomic.Int64
+			go func() { n, _ := io.Copy(io.Discard, target); heard.Store(n); _ = target.Close() }()
+			var passed atomic.Int64
+			begun := time.Now()
+			copyStream(t.Context(), to, &limited{ctx: t.Context(), Conn: from, limit: streamLimit(m), passed: &passed})
+			took := time.Since(begun)
+			synctest.Wait()
+			if heard.Load() != 20*mib || passed.Load() != 20*mib || (took-want).Abs() > 100*time.Millisecond {
+				t.Errorf("with %d MiB/s: %d bytes of %d in %v, want %v", bandwidth, heard.Load(), passed.Load(), took, want)
+			}
+		})
 	}
 }
 
