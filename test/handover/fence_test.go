@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/vmgrace/vmgrace/internal/migration"
 	"github.com/vmgrace/vmgrace/test/node"
 )
@@ -25,8 +27,9 @@ func (v *vm) undecided(also func(from *host)) {
 	from, to := v.here.host, w.other(v.here.host)
 	lost := make(chan struct{})
 	to.moments.when(finished, func() bool {
-		from.agent.Kill()
+		_ = from.agent.Signal(unix.SIGSTOP) // libvirt lets the guest run on as soon as its connection ends
 		also(from)
+		from.agent.Kill()
 		close(lost)
 		return false // the answer is lost, too
 	})
@@ -42,7 +45,9 @@ func (v *vm) undecided(also func(from *host)) {
 // Given a node whose agent, libvirtd and QEMU all die when the guest has arrived at the target. When
 // the node is declared dead, then the guest runs at the target, and not before. When the node
 // comes back, nothing of the guest is left on it. Otherwise the copy would stay paused for ever.
-func TestACopyOfADeadNodeRunsOnceItIsFenced(t *testing.T) { ofBothKindsIfLong(t, linked, copyOfADeadNode) }
+func TestACopyOfADeadNodeRunsOnceItIsFenced(t *testing.T) {
+	ofBothKindsIfLong(t, linked, copyOfADeadNode)
+}
 
 func copyOfADeadNode(w world) {
 	t := w.TB
