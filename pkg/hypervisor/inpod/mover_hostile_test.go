@@ -44,14 +44,21 @@ func (l *lying) says(change func(*watch.View)) {
 	l.change = change
 }
 
-// lies is a scripted launcher that has stopped. Its test says what it says.
-func lies(t *testing.T) (w *world, m *Mover, l *lying, domain string, i grace.Instance) {
+// lying makes the launcher directory of a liar.
+func (w *world) lying(t *testing.T) (domain string, l *lying) {
 	t.Helper()
-	w, m = host(t, false)
 	domain = grace.DomainName("ns", "liar")
 	kit.Must(t, os.Mkdir(filepath.Join(w.base, domain), 0o755))
 	l = &lying{Directory: watch.Directory{Base: w.base, Name: domain, Namespace: "ns", VM: "liar"}}
 	w.Directory(domain, "", l)
+	return domain, l
+}
+
+// lies is a scripted launcher that has stopped. Its test says what it says.
+func lies(t *testing.T) (w *world, m *Mover, l *lying, domain string, i grace.Instance) {
+	t.Helper()
+	w, m = host(t, false)
+	domain, l = w.lying(t)
 	shim := w.script(t, domain)
 	kit.Eventually(t, "it runs", func() bool {
 		stay, is, err := m.Look(t.Context(), domain)
@@ -105,12 +112,10 @@ func TestAQEMUThatWaitsIsNoVMAndEndsWithItsPod(t *testing.T) {
 // source a second time. Then that ends at once, the agent is never shown a VM, and its log says why.
 func TestASecondGuestInATargetEndsAtOnce(t *testing.T) {
 	w, m := host(t, true)
-	domain, _ := w.directory(t, "")
+	domain, l := w.lying(t)
 	w.script(t, domain, scriptIncoming+"=1")
 	v := w.vm(domain)
 	i, _ := v.known()
-	l := &lying{Directory: v.Directory}
-	v.Directory = l
 	l.says(func(v *watch.View) { v.Migration = signals.Moving{} })
 	view, err := v.Look()
 	kit.Must(t, err)
