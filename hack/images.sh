@@ -160,7 +160,7 @@ forget_bases() {
 named() {
 	local name=$1 function=$2
 	shift 2
-	echo "localhost/vmgrace/$name:$({ declare -f debian "$function"; cat /dev/null "$@"; } | sha256sum | cut -c 1-12)"
+	echo "localhost/vmgrace/$name:$({ echo "$suite"; declare -f debian "$function"; cat /dev/null "$@"; } | sha256sum | cut -c 1-12)"
 }
 
 # with_buildah TARGET ARCHITECTURE

@@ -79,7 +79,14 @@ func (v *vm) put(ctx context.Context, note func() (n uint64)) (n uint64, err err
 	}
 	v.mu.Lock()
 	n = note()
-	s := v.withRequests()
+	s := v.status
+	if s.Phase == "" || s.UID == "" { // the agent has said nothing yet that the launcher takes for its own
+		s = grace.Status{UID: v.uid, Phase: grace.Running}
+		if v.request > 0 {
+			s.Phase = grace.ShuttingDown
+		}
+	}
+	s = v.withRequests(s)
 	v.mu.Unlock()
 	return n, within(ctx, func() error {
 		defer func() { <-v.writing }()
@@ -87,16 +94,8 @@ func (v *vm) put(ctx context.Context, note func() (n uint64)) (n uint64, err err
 	})
 }
 
-// withRequests returns the agent's last status with the last request of each kind. The caller
-// holds the lock.
-func (v *vm) withRequests() grace.Status {
-	s := v.status
-	if s.Phase == "" || s.UID == "" {
-		s = grace.Status{UID: v.uid, Phase: grace.Running}
-		if v.request > 0 {
-			s.Phase = grace.ShuttingDown
-		}
-	}
+// withRequests returns a status with the last request of each kind. The caller holds the lock.
+func (v *vm) withRequests(s grace.Status) grace.Status {
 	s.Request, s.Migration = v.request, v.moves.asked
 	return s
 }

@@ -3,6 +3,7 @@ package inpod
 import (
 	"context"
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -89,5 +90,16 @@ func TestOfAProcessThatNobodyWatchedOnlyTheEndIsKnown(t *testing.T) {
 	gone := grace.Instance{UUID: hypervisor.LauncherPrefix + domain, PID: 1 << 22, Start: 1}
 	if end, err := w.Ended(t.Context(), domain, gone); err != nil || end != grace.EndExited {
 		t.Errorf("%q, %v", end, err)
+	}
+}
+
+// Given a trigger that somebody made by hand, in the directory of a VM of libvirt's: nobody states a
+// UID. When the VM has stopped, then status.json says so, although it names no VM.
+func TestALauncherWithoutAUIDIsToldOfTheEnd(t *testing.T) {
+	w := given(t)
+	domain, dir := w.directory(t, "")
+	kit.Must(t, dir.WriteStatus(grace.Status{Phase: grace.Stopped, Outcome: grace.Forced}))
+	if said := w.status(domain); !strings.Contains(said, `"phase":"Stopped"`) {
+		t.Error(said)
 	}
 }

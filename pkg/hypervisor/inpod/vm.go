@@ -68,7 +68,7 @@ func (v *vm) WriteStatus(s grace.Status) error {
 	defer func() { <-v.writing }()
 	v.mu.Lock()
 	v.status = s
-	s = v.withRequests()
+	s = v.withRequests(s)
 	v.mu.Unlock()
 	return v.Directory.WriteStatus(s)
 }
