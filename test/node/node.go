@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -147,7 +148,7 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	defer in.Close()
 	n.hold = hold
-	cmd.Env = append(os.Environ(), n.marker())
+	cmd.Env = append(environ(), n.marker())
 	cmd.Stdin = in
 	if n.keeper, err = StartProcess(cmd, filepath.Join(n.Dir, "keeper.log")); err != nil {
 		return err
@@ -189,8 +190,14 @@ func (n *Node) Late(from, to time.Time) time.Duration { return n.late.Worst(from
 func (n *Node) Command(name string, args ...string) *exec.Cmd {
 	ns := "--mount=/proc/" + strconv.Itoa(n.keeper.PID()) + "/ns/mnt"
 	cmd := exec.Command("nsenter", append([]string{ns, "--", name}, args...)...)
-	cmd.Env = append(os.Environ(), n.marker())
+	cmd.Env = append(environ(), n.marker())
 	return cmd
+}
+
+// environ returns the test's environment without LD_PRELOAD: the address sanitizer, which a test may
+// run with, is for the test's own code. A libvirtd with it hangs now and then as it starts a QEMU.
+func environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LD_PRELOAD=") })
 }
 
 // Socket returns the path outside the node of its libvirtd's socket.
