@@ -8,20 +8,16 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// LauncherVolume is the name of the volume of a launcher pod that has its launcher directory.
-const LauncherVolume = "vmgrace"
-
 // Annotations of a target pod that state what a migration has added to the copy of the source
 // pod. The next copy is made without it.
 const (
 	// AddedSelectorAnnotation has the keys of the node selector that the migration's
 	// addedNodeSelector has added, separated by commas.
 	AddedSelectorAnnotation = "vmgrace.io/added-node-selector"
-	// IncomingAnnotation and the environment variable IncomingVariable of the containers that
-	// see the launcher directory have the UID of the migration whose guest the pod waits for: a
-	// launcher that starts QEMU itself starts an empty one.
+	// IncomingAnnotation has the UID of the migration whose guest the pod waits for, as an environment
+	// variable of the containers that see the launcher directory: a launcher that starts QEMU itself
+	// starts an empty one.
 	IncomingAnnotation = "vmgrace.io/incoming"
-	IncomingVariable   = "VMGRACE_INCOMING"
 	// HandedOverAnnotation has the UID of the migration that was handed to the agents: from then
 	// on the guest may be in this pod, whatever became of the migration.
 	HandedOverAnnotation = "vmgrace.io/handed-over"

@@ -76,14 +76,14 @@ func TestATargetWhoseLauncherDoesNotLetItsGuestGoOn(t *testing.T) {
 		reason   string
 		message  string // "" = any
 	}{
-		{"it is here alone", TargetFacts{Source: gone}, "", TargetReportRunning, "Kept", alone},
-		{"its arrival was reported", TargetFacts{Source: gone}, kubevirt.TargetArrived, TargetReportRunning, "Kept", alone},
-		{"all was reported", TargetFacts{Source: gone}, running, TargetNothing, "MovedKept", alone},
+		{"it is here alone", TargetFacts{Source: gone}, "", TargetReportRunning, "ArrivedNotResumed", alone},
+		{"its arrival was reported", TargetFacts{Source: gone}, kubevirt.TargetArrived, TargetReportRunning, "ArrivedNotResumed", alone},
+		{"all was reported", TargetFacts{Source: gone}, running, TargetNothing, "MovedNotResumed", alone},
 		{"the source has said nothing", TargetFacts{}, "", TargetHold, "Undecided", ""},
 		{"it ran on at the source", TargetFacts{Source: kubevirt.SourceRunning}, "", TargetRemove, "RanOnAtSource", ""},
 		{"it was reported as absent", TargetFacts{Source: gone}, absent, TargetRemove, "ReportedAbsent", ""},
 		{"the source was fenced just now", TargetFacts{Source: gone, FencedFor: 1}, "", TargetHold, "FencedSource", ""},
-		{"the source was fenced", TargetFacts{Source: gone, FencedFor: FenceDelay}, "", TargetReportRunning, "Kept", alone},
+		{"the source was fenced", TargetFacts{Source: gone, FencedFor: FenceDelay}, "", TargetReportRunning, "ArrivedNotResumed", alone},
 		{"its user has paused it", TargetFacts{Source: gone, Paused: true}, "", TargetReportRunning, "ArrivedPaused", ""},
 		{"it runs after all", TargetFacts{Source: gone, Copy: CopyRunning}, "", TargetReportRunning, "Arrived", ""},
 		{"its launcher says nothing", TargetFacts{Source: gone, Copy: CopyUnknown}, "", TargetWait, "Unknown", ""},

@@ -132,10 +132,10 @@ var targetRules = []struct {
 	{"ArrivedPaused", func(f TargetFacts) bool { return f.staysPaused() && !f.reported(kubevirt.TargetRunning) },
 		TargetReportRunning, "the guest is here alone, paused by its user"},
 	{"MovedPaused", TargetFacts.staysPaused, TargetNothing, "the guest is here alone, paused by its user"},
-	{"Kept", func(f TargetFacts) bool {
+	{"ArrivedNotResumed", func(f TargetFacts) bool {
 		return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone && f.NotResumed && !f.reported(kubevirt.TargetRunning)
 	}, TargetReportRunning, "the guest is here alone, and its launcher does not let it go on"},
-	{"MovedKept", func(f TargetFacts) bool {
+	{"MovedNotResumed", func(f TargetFacts) bool {
 		return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone && f.NotResumed
 	}, TargetNothing, "the guest is here alone, and its launcher does not let it go on"},
 	{"SourceGone", func(f TargetFacts) bool { return f.Copy == CopyComplete && f.Source == kubevirt.SourceGone },

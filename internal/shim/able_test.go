@@ -13,9 +13,12 @@ import (
 
 func TestALauncherSaysWhetherItsGuestCanBeMoved(t *testing.T) {
 	running := able(t, "running").says()
+	if running.Machine.Features == "" {
+		t.Error("it does not say which features its CPU has")
+	}
 	want := signals.Moving{
 		Able: signals.AbleOK, Guest: signals.GuestRunning,
-		Machine: signals.Machine{Type: "pc-q35-7.2", Accelerator: "kvm", CPU: "Skylake-Client-v3"},
+		Machine: signals.Machine{Type: "pc-q35-7.2", Accelerator: "kvm", CPU: "Skylake-Client-v3", Features: running.Machine.Features},
 	}
 	if running != want {
 		t.Errorf("of a guest that runs: %+v", running)
@@ -35,6 +38,15 @@ func TestALauncherSaysWhyItsGuestCannotBeMoved(t *testing.T) {
 		m.until("the reason", func(v signals.Moving) bool { return v.Able == "QEMU: VFIO device" })
 		qemu.becomes("running", map[string]any{})
 		m.until("it can", func(v signals.Moving) bool { return v.Able == signals.AbleOK })
+	})
+	t.Run("a CPU without a list of features", func(t *testing.T) {
+		qemu := newFakeQEMU(t, "running")
+		qemu.refuse(`qom-get{"path":"/machine/unattached/device[0]","property":"feature-words"}`, "Property 'host-arm-cpu.feature-words' not found")
+		m := newMoving(t, Config{}, qemu)
+		m.found()
+		if v := m.until("it can", func(v signals.Moving) bool { return v.Able == signals.AbleOK }); v.Machine.Features != "" {
+			t.Errorf("%+v", v)
+		}
 	})
 	t.Run("an old QEMU", func(t *testing.T) {
 		qemu := newFakeQEMU(t, "running")
@@ -115,7 +127,7 @@ func TestAMonitorThatDoesNotAnswerWellIsNoMonitor(t *testing.T) {
 }
 
 func TestHowATargetsQEMUIsStarted(t *testing.T) {
-	env := map[string]string{"VM_NAMESPACE": "ns", "VM_NAME": "vm", "VM_UID": "u-1", envIncoming: "m-1"}
+	env := map[string]string{"VM_NAMESPACE": "ns", "VM_NAME": "vm", "VM_UID": "u-1", signals.IncomingVariable: "m-1"}
 	get := func(key string) string { return env[key] }
 	for args, want := range map[string]string{
 		"--ask-with=qmp:/q -- qemu -m 1":                  "qemu -m 1 -incoming defer -S",
@@ -130,7 +142,7 @@ func TestHowATargetsQEMUIsStarted(t *testing.T) {
 			t.Errorf("%s: %q, %v", args, got, err)
 		}
 	}
-	delete(env, envIncoming)
+	delete(env, signals.IncomingVariable)
 	if c, err := ParseConfig([]string{"--ask-with=qmp:/q", "--", "qemu"}, get); err != nil || len(c.Command) != 1 || c.Incoming {
 		t.Errorf("%+v, %v", c, err)
 	}

@@ -14,9 +14,6 @@ import (
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
-// envIncoming is set in the target's launcher of a migration: QEMU has to wait for the guest.
-const envIncoming = "VMGRACE_INCOMING"
-
 // Config is the parsed command line. Exactly one of PID, PIDFile and Command is set, or
 // Version alone. With Ask it is Command, and PIDFile may come with it. If Incoming is set,
 // Command makes QEMU wait for a guest.
@@ -106,7 +103,7 @@ func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	if err := c.checkTarget(pid); err != nil {
 		return c, err
 	}
-	c.Incoming = getenv(envIncoming) != ""
+	c.Incoming = getenv(signals.IncomingVariable) != ""
 	return c, c.awaitGuest(strings.Fields(incoming))
 }
 
@@ -117,7 +114,7 @@ func (c *Config) awaitGuest(words []string) error {
 	case !c.Incoming || len(c.Command) == 0:
 		return nil
 	case c.Ask.QMP == "":
-		return errors.New("$" + envIncoming + " is set: only with --ask-with=qmp: can a guest arrive")
+		return errors.New("$" + signals.IncomingVariable + " is set: only with --ask-with=qmp: can a guest arrive")
 	case len(words) == 0:
 		return errors.New("--incoming-args is empty: it is what makes QEMU wait for the guest")
 	}

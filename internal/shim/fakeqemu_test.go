@@ -2,6 +2,7 @@ package shim
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -24,7 +25,7 @@ type fakeQEMU struct {
 	mu        sync.Mutex
 	guest     string
 	migration map[string]any    // the answer to query-migrate
-	refuses   map[string]string // commands, with the reason
+	refuses   map[string]string // commands, or with their arguments, with the reason
 	hangs     string            // a command that gets no answer
 	asked     int               // on this connection
 	got       []string          // commands, with their arguments
@@ -115,7 +116,7 @@ func (f *fakeQEMU) answer(line []byte) string {
 	if f.asked++; f.midway != nil && f.asked == 3 { // after qmp_capabilities and the guest's state
 		defer f.midway()
 	}
-	if reason := f.refuses[c.Execute]; reason != "" {
+	if reason := cmp.Or(f.refuses[c.Execute], f.refuses[c.Execute+string(c.Arguments)]); reason != "" {
 		answer = map[string]any{"id": c.ID, "error": map[string]string{"class": "GenericError", "desc": reason}}
 	}
 	text, _ := json.Marshal(answer)
@@ -138,6 +139,8 @@ func (f *fakeQEMU) carryOut(command, arguments string) any {
 		return []any{map[string]any{"cpu-index": 0, "qom-path": "/machine/unattached/device[0]", "thread-id": 7}}
 	case command == "qom-get" && arguments == `{"path":"/machine","property":"type"}`:
 		return "pc-q35-7.2-machine"
+	case command == "qom-get" && strings.Contains(arguments, "feature-words"):
+		return []any{map[string]any{"cpuid-input-eax": 1, "cpuid-register": "EDX", "features": 7}, map[string]any{"cpuid-input-eax": 7, "cpuid-input-ecx": 0, "cpuid-register": "EBX", "features": 0}}
 	case command == "qom-get":
 		return "Skylake-Client-v3-x86_64-cpu"
 	case command == "stop":

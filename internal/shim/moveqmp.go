@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math"
 	"os"
 	"strings"
@@ -197,6 +198,9 @@ func (q *qmp) machine() (m signals.Machine, err error) {
 	if err := q.ask(&m.CPU, "qom-get", property(cpus[0].Path)); err != nil {
 		return signals.Machine{}, err
 	}
+	if m.Features, err = q.features(cpus[0].Path); err != nil {
+		return signals.Machine{}, err
+	}
 	m.Type, m.Accelerator = strings.TrimSuffix(m.Type, "-machine"), "tcg"
 	if kvm.Enabled {
 		m.Accelerator = "kvm"
@@ -206,6 +210,28 @@ func (q *qmp) machine() (m signals.Machine, err error) {
 		m.CPU = m.CPU[:i]
 	}
 	return m, nil
+}
+
+// features returns a digest of the features that a CPU shows its guest. It is "" where QEMU has no
+// such list, as of ARM.
+func (q *qmp) features(cpu string) (string, error) {
+	var words []struct {
+		Leaf     uint32 `json:"cpuid-input-eax"`
+		Subleaf  uint32 `json:"cpuid-input-ecx"`
+		Register string `json:"cpuid-register"`
+		Features uint64 `json:"features"`
+	}
+	err := q.ask(&words, "qom-get", map[string]string{"path": cpu, "property": "feature-words"})
+	if errors.Is(err, errRefused) {
+		return "", nil
+	}
+	digest := fnv.New64a()
+	for _, w := range words {
+		if w.Features != 0 { // another QEMU may list more words
+			_, _ = fmt.Fprintln(digest, w.Leaf, w.Subleaf, w.Register, w.Features) // a hash takes all
+		}
+	}
+	return fmt.Sprintf("%016x", digest.Sum64()), err
 }
 
 func property(path string) map[string]string {

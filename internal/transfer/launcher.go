@@ -95,17 +95,19 @@ func textOf(err error) string {
 	return err.Error()
 }
 
-// resume lets a guest go on. unheeded is when its launcher first did not.
-func (s *side) resume(ctx context.Context, what string, i grace.Instance, unheeded *time.Time) bool {
+// resume lets a guest go on. notResumed is when its launcher first did not.
+func (s *side) resume(ctx context.Context, what string, i grace.Instance, notResumed *time.Time) bool {
 	done := s.do(ctx, what, i, s.kind().Resume)
-	if !done && hypervisor.InLauncher(i) && unheeded.IsZero() {
-		*unheeded = time.Now()
+	if !done && hypervisor.InLauncher(i) && notResumed.IsZero() {
+		*notResumed = time.Now()
 	}
 	return done
 }
 
-// notHeeded reports whether a launcher has not let its guest go on for long enough.
-func notHeeded(since time.Time) bool { return !since.IsZero() && time.Since(since) > settleTimeout }
+// notResumedInTime reports whether a launcher has not let its guest go on for long enough.
+func notResumedInTime(since time.Time) bool {
+	return !since.IsZero() && time.Since(since) > settleTimeout
+}
 
 // credible returns a launcher's word on the progress, within what this node can have and has
 // relayed.

@@ -50,7 +50,7 @@ type sending struct {
 	endCall    context.CancelFunc      // ends the wait for a launcher
 	noSocket   string                  // why the launcher directory has no socket of this agent's
 	silent     time.Time               // since when the launcher says nothing of a guest that it has sent, or not; zero: it does
-	unheeded   time.Time               // since when it does not let the guest go on; zero: it was not asked
+	notResumed time.Time               // since when it does not let the guest go on; zero: it was not asked
 	abortedAt  time.Time               // zero: not aborted
 	abortedBy  string                  // the reason
 	paused     kubevirt.MigrationState // the status of a pause by this agent; zero: not paused
@@ -111,7 +111,7 @@ func (s *side) start(ctx context.Context, wg *sync.WaitGroup, m *Migration) {
 		defer endCall()
 		x.err = s.failureCause(ctx, s.kind().Migrate(call, out))
 		if x.err != nil && ctx.Err() == nil {
-			s.log.Warn("libvirt has not sent the guest", "err", x.err)
+			s.log.Warn("the guest was not sent", "err", x.err)
 		}
 		close(x.returned)
 		s.wakeUp()

@@ -58,7 +58,7 @@ type side struct {
 	controls                             []*link      // target: open control connections, oldest first
 	relayedAt                            time.Time    // target: when this agent let the relay connection in; zero: it did not
 	relayEndedAt                         time.Time    // target: when that ended, or this side began
-	passed                               atomic.Int64 // source: bytes of a launcher's stream
+	passed                               atomic.Int64 // bytes of a launcher's stream that this agent has read
 
 	// The following fields belong to run's goroutine.
 
@@ -74,7 +74,7 @@ type side struct {
 	departureRecorded bool      // source: the record of the guest's departure was written, or failed
 	undecidedSince    time.Time // since when the guest waits, paused, for the peer's state
 	undecidedReported bool      // the Event about it was sent
-	unheeded          time.Time // target: since when the launcher does not let the guest go on; zero: it does, or was not asked
+	notResumed        time.Time // target: since when the launcher does not let the guest go on; zero: it does, or was not asked
 	fencedSince       time.Time // target: since when it knows that the source's node is fenced, without a connection to its agent
 }
 

@@ -68,7 +68,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // libvirt's error gives no reason for an abort
 	}
 	f.Failed = cmp.Or(f.Failed, s.notGot(target, migration.StateOf(m).TargetNode))
-	f.NotResumed = notHeeded(x.unheeded)
+	f.NotResumed = notResumedInTime(x.notResumed)
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.minRemainingAt)
 	}
@@ -183,7 +183,7 @@ func (s *side) sourceTurn(ctx context.Context, wg *sync.WaitGroup) (over bool) {
 		s.reportUndecided(m, step.Message)
 	case migration.SourceResume:
 		s.log.Info("resuming the guest", "why", step.Message)
-		s.resume(ctx, "resume the guest", instance, &x.unheeded)
+		s.resume(ctx, "resume the guest", instance, &x.notResumed)
 	default:
 		return s.reportSource(ctx, m, f, step)
 	}

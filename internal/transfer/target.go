@@ -29,7 +29,7 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 		Migration: m, Gone: s.gone, JobRuns: receiving || here == hypervisor.StayBusy && receives, Closed: received, Queried: query, Source: source, Paused: paused,
 		Ready: canonicalUUID(state.DomainUUID) && s.certified() && s.waits(here) && s.node.cfg.VMs.LauncherReady(m.Namespace, m.Spec.VMIName, state.TargetPodUID),
 	}
-	f.Copy, f.FencedFor, f.NotResumed = copyOf(here), s.fencedFor(state), notHeeded(s.unheeded)
+	f.Copy, f.FencedFor, f.NotResumed = copyOf(here), s.fencedFor(state), notResumedInTime(s.notResumed)
 	// A domain that exists before the source may begin, or has another UUID than the one
 	// that is sent, is not the guest. removeStranger ends it if it came through the relay.
 	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
@@ -111,7 +111,7 @@ func (s *side) targetTurn(ctx context.Context) (over bool) {
 		s.hold(ctx, m, step.Message)
 	case migration.TargetResume:
 		s.log.Info("resuming the guest that arrived", "why", step.Message)
-		if s.resume(ctx, "resume the guest that arrived", instance, &s.unheeded) {
+		if s.resume(ctx, "resume the guest that arrived", instance, &s.notResumed) {
 			s.mu.Lock()
 			s.resumedAt = time.Now()
 			s.mu.Unlock()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/drain"
+	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
 // maxConcurrent is the number of concurrent evictions, and of concurrent reads.
@@ -57,13 +58,10 @@ func podOf(p *corev1.Pod) drain.Pod {
 	return d
 }
 
-// launcherVolume is the name of the volume by which a launcher and its node's agent talk.
-const launcherVolume = "vmgrace"
-
 // isLauncherDirectory reports whether a volume is a launcher directory, which has no
 // data.
 func isLauncherDirectory(v *corev1.Volume) bool {
-	return v.Name == launcherVolume && v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
+	return v.Name == signals.LauncherVolume && v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
 }
 
 // ofVM reports whether anything in a pod's metadata says that it belongs to a VM.

@@ -42,6 +42,9 @@ type Machine struct {
 	Type        string `json:"type,omitempty"`        // pc-q35-7.2
 	Accelerator string `json:"accelerator,omitempty"` // kvm, tcg
 	CPU         string `json:"cpu,omitempty"`         // host, max, qemu64
+	// Features is a digest of the CPU features that the guest sees, of x86. A host that lacks one of the
+	// CPU's leaves it out, and QEMU goes on.
+	Features string `json:"features,omitempty"`
 }
 
 // MoveState is the state of a migration as the launcher sees it.
@@ -77,7 +80,7 @@ const maxWord = 64
 func (m Moving) clean() Moving {
 	for text, most := range map[*string]int{
 		&m.Able: maxResult, &m.Result: maxResult, &m.Reason: maxResult, &m.Guest: maxWord,
-		&m.Machine.Type: maxWord, &m.Machine.Accelerator: maxWord, &m.Machine.CPU: maxWord,
+		&m.Machine.Type: maxWord, &m.Machine.Accelerator: maxWord, &m.Machine.CPU: maxWord, &m.Machine.Features: maxWord,
 	} {
 		*text = resultText(*text)
 		*text = (*text)[:min(len(*text), most)]

@@ -161,6 +161,25 @@ func (v *whole) migrations() string {
 		Path: `{range .items[?(@.spec.vmiName=="` + v.name + `")]}{.status.phase} {.metadata.annotations.vmgrace\.io/evacuation-cause};{end}`})
 }
 
+// migrate makes a migration.
+func (v *whole) migrate(name string) {
+	v.w.Helper()
+	v.w.afterwards("delete", "vmim", "-n", v.namespace, name, "--ignore-not-found")
+	v.w.KubectlApply(v.w, `
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstanceMigration
+metadata: {name: `+name+`, namespace: `+v.namespace+`}
+spec: {vmiName: `+v.name+`}
+`)
+}
+
+// launchers returns how many launcher pods of the VM have not ended.
+func (v *whole) launchers() int {
+	v.w.Helper()
+	return len(strings.Fields(v.w.find(objects.Query{Kind: "pod", Namespace: v.namespace, Labels: "kubevirt.io/created-by=" + v.uid,
+		Fields: "status.phase!=Succeeded,status.phase!=Failed", Path: "{.items[*].metadata.name}"})))
+}
+
 // gone waits until nothing is left of the VM.
 func (v *whole) gone() {
 	v.w.Helper()

@@ -179,14 +179,18 @@ func TestAVMInItsPodLeavesATaintAndAPreemption(t *testing.T) {
 	}
 	w.step("uncordoned: it stays")
 
+	// When a migration is deleted as soon as it has a target pod, then nothing of that is left.
+	v.migrate("cancelled")
+	node.Eventually(t, soon, func() bool { return v.launchers() == 2 }, "it has no target pod")
+	w.delete("vmim/cancelled")
+	node.Eventually(t, soon, func() bool { return v.launchers() == 1 }, "the target pod of a deleted migration is left")
+	if v.uptime() < v.up || v.asked() != 0 {
+		t.Errorf("the guest does not go on, or %d Events of a shutdown", v.asked())
+	}
+	w.step("cancelled: it stays")
+
 	// When the VMI is deleted while its guest is sent, then the guest is asked where it is.
-	w.afterwards("delete", "vmim", "-n", v.namespace, "last", "--ignore-not-found")
-	w.KubectlApply(t, `
-apiVersion: kubevirt.io/v1
-kind: VirtualMachineInstanceMigration
-metadata: {name: last, namespace: `+v.namespace+`}
-spec: {vmiName: `+v.name+`}
-`)
+	v.migrate("last")
 	w.Kubectl(t, "wait", "vmim", "-n", v.namespace, "last", "--for=jsonpath={.status.phase}=Running", "--timeout=60s")
 	w.delete("vmi/" + v.name)
 	v.gone()

@@ -33,11 +33,17 @@ type launcher struct {
 // boot starts a launcher and waits until its guest is up or, with env, waited for.
 func boot(t *testing.T, behaviour string, env ...string) *launcher {
 	t.Helper()
+	return bootCPU(t, "qemu64", behaviour, env...)
+}
+
+// bootCPU is boot with a CPU.
+func bootCPU(t *testing.T, cpu, behaviour string, env ...string) *launcher {
+	t.Helper()
 	dir := t.TempDir()
 	kernel, initrd := node.GuestImage(t)
 	monitor := filepath.Join(t.TempDir(), "qmp")
 	serial := filepath.Join(t.TempDir(), "serial")
-	s := prepare(t, dir, "--ask-with=qmp:"+monitor, "--", "qemu-system-x86_64", "-machine", "q35,accel=tcg", "-m", "128",
+	s := prepare(t, dir, "--ask-with=qmp:"+monitor, "--", "qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", cpu, "-m", "128",
 		"-display", "none", "-nodefaults", "-no-user-config", "-serial", "file:"+serial, "-qmp", "unix:"+monitor+",server=on,wait=off",
 		"-kernel", kernel, "-initrd", initrd, "-append", "console=ttyS0 quiet "+behaviour)
 	s.cmd.Env = append(os.Environ(), env...)
@@ -173,7 +179,7 @@ const incoming = "VMGRACE_INCOMING=m-1"
 func TestAGuestIsMovedFromOneLauncherToAnother(t *testing.T) {
 	// Given
 	source, target := boot(t, ""), boot(t, "", incoming)
-	want := signals.Machine{Type: "pc-q35-7.2", Accelerator: "tcg", CPU: "qemu64"}
+	want := signals.Machine{Type: "pc-q35-7.2", Accelerator: "tcg", CPU: "qemu64", Features: source.vm().Migration.Machine.Features}
 	if m := source.vm().Migration; m.Machine != want || m.State != signals.StateNone || m.Guest != signals.GuestRunning {
 		t.Errorf("the source says %+v", m)
 	}
@@ -208,6 +214,16 @@ func TestAGuestIsMovedFromOneLauncherToAnother(t *testing.T) {
 	target.wantExit(0)
 	if source.there(signals.FileVM) || target.there(signals.FileVM) {
 		t.Error("vm.json is left")
+	}
+}
+
+// Given a CPU of one model, of which the host of the other QEMU lacks a feature: QEMU leaves that out, and
+// goes on. Then the two machines differ. Otherwise a guest would be moved to where an instruction that it
+// uses is missing.
+func TestACPUThatLacksAFeatureIsAnother(t *testing.T) {
+	whole, lacking := boot(t, "", incoming).vm().Migration.Machine, bootCPU(t, "qemu64,-sse3", "", incoming).vm().Migration.Machine
+	if whole.Features == "" || whole.Features == lacking.Features || whole.CPU != lacking.CPU {
+		t.Errorf("%+v and %+v", whole, lacking)
 	}
 }
 

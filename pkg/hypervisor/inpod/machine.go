@@ -36,7 +36,7 @@ func machine(m signals.Machine, cpuinfo string) string {
 	if m.Type == "" || m.Accelerator == "" || m.CPU == "" {
 		return ""
 	}
-	text := m.Type + " " + m.Accelerator + " " + m.CPU
+	text := strings.TrimSpace(m.Type + " " + m.Accelerator + " " + m.CPU + " " + m.Features)
 	model, _, _ := strings.Cut(m.CPU, ",")
 	if m.Accelerator != "kvm" || model != "host" && model != "max" {
 		return text

@@ -70,6 +70,11 @@ func TestMachinesAreEqualIfAGuestSeesNoDifference(t *testing.T) {
 			t.Errorf("%s: %q", name, is)
 		}
 	}
+	whole, lacking := kvm("Nehalem"), kvm("Nehalem")
+	whole.Features, lacking.Features = "1", "2"
+	if here, there := of(whole, x86), of(lacking, x86); here == there {
+		t.Errorf("a host that lacks a feature: %q and %q", here, there)
+	}
 	if is := machine(kvm("host"), "/no/such/file"); is != "" {
 		t.Errorf("%q", is)
 	}

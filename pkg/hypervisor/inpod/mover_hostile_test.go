@@ -119,7 +119,7 @@ func TestASecondGuestInATargetEndsAtOnce(t *testing.T) {
 	l.says(func(v *watch.View) { v.Migration = signals.Moving{} })
 	view, err := v.Look()
 	kit.Must(t, err)
-	if len(view.Rejected) != 1 || !errors.Is(view.Rejected[0].Err, errStray) {
+	if len(view.Rejected) != 1 || !errors.Is(view.Rejected[0].Err, errUnsent) {
 		t.Errorf("%+v", view.Rejected)
 	}
 	kit.Eventually(t, "it ends", func() bool {

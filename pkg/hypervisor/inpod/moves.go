@@ -21,8 +21,8 @@ const arrivedFor = time.Minute
 // agents any more then.
 const cancelTimeout = 30 * time.Second
 
-// errStray is why a process was ended that strays.
-var errStray = errors.New("a guest that nobody has sent ran in a migration's target, and was ended: " +
+// errUnsent is why a process was ended whose guest was not sent there.
+var errUnsent = errors.New("a guest that nobody has sent ran in a migration's target, and was ended: " +
 	"the launcher's shim is too old to wait for one, or its command does not take the words of --incoming-args")
 
 // errTooOld is why a launcher cannot carry out requests about migrations.
@@ -121,10 +121,10 @@ func (m *moves) waits() bool {
 	return m.target && !m.begun && !m.job() && (m.says.State == signals.StateSetup || m.says.State == signals.StateNone)
 }
 
-// strays reports whether a guest runs in a migration's target that nobody has sent there: the same guest
+// unsent reports whether a guest runs in a migration's target that nobody has sent there: the same guest
 // runs at the source. Its launcher says nothing of migrations, or that it runs without a request.
 // One that has received its guest has carried out a request.
-func (m *moves) strays() bool {
+func (m *moves) unsent() bool {
 	runs := m.says.Guest == signals.GuestRunning && m.says.State == signals.StateNone && m.says.Requested == 0
 	return m.target && m.heard && !m.begun && (runs || m.says == (signals.Moving{}))
 }

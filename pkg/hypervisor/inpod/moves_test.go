@@ -79,7 +79,7 @@ func TestWhatALaunchersWordMeans(t *testing.T) {
 
 // Given a launcher of a migration's target. Then a guest that runs there although nobody has sent it is
 // told from one that was sent, one that waits, and a launcher that has not said anything yet.
-func TestAGuestThatRunsInATargetUnsentStrays(t *testing.T) {
+func TestAGuestThatRunsInATargetWasSentOrIsEnded(t *testing.T) {
 	source, target := moves{}, moves{target: true}
 	old := target
 	old.hear(signals.Moving{}, now)
@@ -109,7 +109,7 @@ func TestAGuestThatRunsInATargetUnsentStrays(t *testing.T) {
 		"a source with an old shim":           {oldSource, false},
 		"a source":                            {source.told("", signals.GuestRunning), false},
 	} {
-		if got := c.m.strays(); got != c.want {
+		if got := c.m.unsent(); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

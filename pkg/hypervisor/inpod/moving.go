@@ -2,11 +2,9 @@ package inpod
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 	"github.com/vmgrace/vmgrace/pkg/signals"
-	"github.com/vmgrace/vmgrace/pkg/signals/watch"
 )
 
 // Moving looks at the VM's launcher directory, and returns what its launcher says of migrations.
@@ -17,11 +15,9 @@ func (d *Driver) Moving(ctx context.Context, name string) (signals.Moving, error
 	if v == nil {
 		return signals.Moving{}, failed("look at", name, hypervisor.ErrNotFound)
 	}
-	bound, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	var view watch.View
-	if err := within(bound, func() (err error) { view, err = v.Look(); return err }); err != nil {
-		return signals.Moving{}, failed("look at", name, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, err))
+	view, err := v.lookWithin(ctx)
+	if err != nil {
+		return signals.Moving{}, failed("look at", name, err)
 	}
 	if !view.Registered || view.Asks != signals.AsksLauncher {
 		return signals.Moving{}, nil

@@ -85,9 +85,6 @@ func (v *vm) learn(view *watch.View) {
 	open = open && !running
 	v.off = running && v.named(says) && view.Guest == signals.GuestOff
 	v.hear(says, view)
-	if running && view.Trigger {
-		v.endWaiting()
-	}
 	changed := was != v.shown() || state != v.moves.says.State // the guest may be stopped until a migration hears it
 	i := v.instance
 	due, later := false, time.Duration(0)
@@ -140,10 +137,7 @@ func (v *vm) hear(says claim, view *watch.View) {
 	if v.moves.hear(view.Migration, time.Now()) {
 		v.tellNews()
 	}
-	if v.moves.strays() { // it writes to the disks of the guest at the source
-		v.destroyed = v.process.Signal(unix.SIGKILL) == nil || v.destroyed
-		v.refused = refusal{claim: says, why: errStray}
-	}
+	v.endTarget(says, view)
 }
 
 // tellNews wakes who waits for an answer. The caller holds the lock.
@@ -198,10 +192,8 @@ func (v *vm) now(ctx context.Context) (grace.Instance, error) {
 	if other {
 		return grace.Instance{}, hypervisor.ErrNotFound
 	}
-	bound, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	if err := within(bound, func() error { _, err := v.Look(); return err }); err != nil {
-		return grace.Instance{}, fmt.Errorf("%w: %w", hypervisor.ErrUnavailable, err)
+	if err := v.refresh(ctx); err != nil {
+		return grace.Instance{}, err
 	}
 	if i, runs := v.known(); runs {
 		return i, nil
@@ -230,12 +222,17 @@ func (v *vm) shown() shown {
 	}
 }
 
-// endWaiting ends a process that waits for a guest: no guest is in it that could be asked, and
-// nobody is told of the shutdown of a VM that runs elsewhere. The caller holds the lock.
-func (v *vm) endWaiting() {
-	if v.moves.waits() {
-		v.destroyed = v.process.Signal(unix.SIGKILL) == nil || v.destroyed
+// endTarget ends the process of a migration's target in which no guest is to be asked. Nobody is
+// told of the shutdown of a VM that runs elsewhere. The caller holds the lock.
+func (v *vm) endTarget(says claim, view *watch.View) {
+	switch {
+	case v.moves.unsent(): // it writes to the disks of the guest at the source
+		v.refused = refusal{claim: says, why: errUnsent}
+	case view.Trigger && v.moves.waits(): // its pod ends
+	default:
+		return
 	}
+	v.destroyed = v.process.Signal(unix.SIGKILL) == nil || v.destroyed
 }
 
 // kill signals exactly this instance.

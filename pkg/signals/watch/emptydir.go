@@ -4,10 +4,8 @@ import (
 	"path/filepath"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/signals"
 )
-
-// volume is the name of the launcher pod's emptyDir volume.
-const volume = "vmgrace"
 
 // EmptyDir returns the launcher directory of a launcher pod: where kubelet puts its
 // emptyDir volumes (kubernetes.io, "kubelet files"). Root owns all of the path. The pod's
@@ -18,5 +16,5 @@ func EmptyDir(kubeletDir, podUID, namespace, vm string) (d Directory, ok bool) {
 		return Directory{}, false
 	}
 	base := filepath.Join(kubeletDir, "pods", podUID, "volumes", "kubernetes.io~empty-dir")
-	return Directory{Base: base, Name: volume, Namespace: namespace, VM: vm, Pod: podUID}, true
+	return Directory{Base: base, Name: signals.LauncherVolume, Namespace: namespace, VM: vm, Pod: podUID}, true
 }
