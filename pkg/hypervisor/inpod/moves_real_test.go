@@ -35,16 +35,7 @@ func (w *world) qemu(t *testing.T, name string, env ...string) (monitor, serial 
 		}
 		_ = shim.Wait() // of a killed command: an error
 	})
-	kit.Eventually(t, "its process is known", func() bool {
-		v := w.vm(name)
-		if v == nil {
-			return false
-		}
-		_, err := v.Look()
-		kit.Must(t, err)
-		_, runs := v.known()
-		return runs
-	})
+	w.waitKnown(t, name)
 	return monitor, serial
 }
 

@@ -177,6 +177,13 @@ func (w *world) script(t *testing.T, name string, more ...string) *exec.Cmd {
 		_ = shim.Process.Kill()
 		ended()
 	})
+	w.waitKnown(t, name)
+	return shim
+}
+
+// waitKnown waits until the VM's process is known.
+func (w *world) waitKnown(t *testing.T, name string) {
+	t.Helper()
 	kit.Eventually(t, "its process is known", func() bool {
 		v := w.vm(name)
 		if v == nil {
@@ -187,5 +194,4 @@ func (w *world) script(t *testing.T, name string, more ...string) *exec.Cmd {
 		_, runs := v.known()
 		return runs
 	})
-	return shim
 }
