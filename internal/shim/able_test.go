@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/test/kit"
@@ -127,7 +128,7 @@ func TestAMonitorThatDoesNotAnswerWellIsNoMonitor(t *testing.T) {
 }
 
 func TestHowATargetsQEMUIsStarted(t *testing.T) {
-	env := map[string]string{"VM_NAMESPACE": "ns", "VM_NAME": "vm", "VM_UID": "u-1", signals.IncomingVariable: "m-1"}
+	env := map[string]string{"VM_NAMESPACE": "ns", "VM_NAME": "vm", "VM_UID": "u-1", launcherpod.IncomingVariable: "m-1"}
 	get := func(key string) string { return env[key] }
 	for args, want := range map[string]string{
 		"--ask-with=qmp:/q -- qemu -m 1":                  "qemu -m 1 -incoming defer -S",
@@ -142,7 +143,7 @@ func TestHowATargetsQEMUIsStarted(t *testing.T) {
 			t.Errorf("%s: %q, %v", args, got, err)
 		}
 	}
-	delete(env, signals.IncomingVariable)
+	delete(env, launcherpod.IncomingVariable)
 	if c, err := ParseConfig([]string{"--ask-with=qmp:/q", "--", "qemu"}, get); err != nil || len(c.Command) != 1 || c.Incoming {
 		t.Errorf("%+v, %v", c, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
@@ -103,7 +104,7 @@ func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	if err := c.checkTarget(pid); err != nil {
 		return c, err
 	}
-	c.Incoming = getenv(signals.IncomingVariable) != ""
+	c.Incoming = getenv(launcherpod.IncomingVariable) != ""
 	return c, c.awaitGuest(strings.Fields(incoming))
 }
 
@@ -114,7 +115,7 @@ func (c *Config) awaitGuest(words []string) error {
 	case !c.Incoming || len(c.Command) == 0:
 		return nil
 	case c.Ask.QMP == "":
-		return errors.New("$" + signals.IncomingVariable + " is set: only with --ask-with=qmp: can a guest arrive")
+		return errors.New("$" + launcherpod.IncomingVariable + " is set: only with --ask-with=qmp: can a guest arrive")
 	case len(words) == 0:
 		return errors.New("--incoming-args is empty: it is what makes QEMU wait for the guest")
 	}

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/internal/drain"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
 // maxConcurrent is the number of concurrent evictions, and of concurrent reads.
@@ -61,7 +61,7 @@ func podOf(p *corev1.Pod) drain.Pod {
 // isLauncherDirectory reports whether a volume is a launcher directory, which has no
 // data.
 func isLauncherDirectory(v *corev1.Volume) bool {
-	return v.Name == signals.LauncherVolume && v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
+	return v.Name == launcherpod.DirectoryVolume && v.EmptyDir != nil && v.EmptyDir.Medium == corev1.StorageMediumMemory
 }
 
 // ofVM reports whether anything in a pod's metadata says that it belongs to a VM.

@@ -39,13 +39,6 @@ var (
 	ErrUID      = errors.New("a uid is 1 to 128 of letters, digits, '-', '_', '.' and ':' only")
 )
 
-// LauncherVolume is the name of the emptyDir volume of a launcher pod that is its launcher directory.
-const LauncherVolume = "vmgrace"
-
-// IncomingVariable is an environment variable of a migration's target pod: QEMU has to wait for
-// the guest. Its value is the migration's UID.
-const IncomingVariable = "VMGRACE_INCOMING"
-
 // VM is vm.json: the shim's statement of what it launches.
 type VM struct {
 	Namespace, Name, UID string

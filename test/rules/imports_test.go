@@ -150,8 +150,8 @@ func TestNeitherTheLoopNorAControllerImportsAnother(t *testing.T) {
 	}
 	for _, controller := range []string{"budget", "disruption", "evacuation", "eviction", "launcher", "migration", "nodecerts", "sweep", "taints", "webhookcerts"} {
 		imports["internal/controller/"+controller] = []string{
-			"api/kubevirt", "api/v1alpha1", "internal/evacuation", "internal/oneline", "internal/migration", "internal/launcher", "internal/replacement", "internal/controller/index",
-			"internal/controller/move", "internal/controller/metrics", "internal/controller/patch", "internal/controller/retry", "internal/controller/settings",
+			"api/kubevirt", "api/launcherpod", "api/v1alpha1", "internal/evacuation", "internal/oneline", "internal/migration", "internal/launcher", "internal/replacement",
+			"internal/controller/index", "internal/controller/move", "internal/controller/metrics", "internal/controller/patch", "internal/controller/retry", "internal/controller/settings",
 		}
 	}
 	for importer, allowed := range imports {

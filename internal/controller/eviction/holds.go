@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
 // holds is the handler of new pods in clusters with KubeVirt. It gives the launcher pods of VMs
@@ -93,8 +93,8 @@ func obstacle(pod *corev1.Pod, at int) string {
 	switch {
 	case c.Lifecycle != nil && c.Lifecycle.PreStop != nil:
 		return "its container " + guestContainer + " has a preStop hook of its own"
-	case slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == signals.LauncherVolume }):
-		return "it has a volume " + signals.LauncherVolume + " of its own"
+	case slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == launcherpod.DirectoryVolume }):
+		return "it has a volume " + launcherpod.DirectoryVolume + " of its own"
 	case slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.MountPath == launcherDir }):
 		return "its container " + guestContainer + " has a mount at " + launcherDir
 	default:
@@ -114,7 +114,7 @@ func heldPatch(pod *corev1.Pod, at int, g evacuation.LauncherGrace) []patch.Oper
 		{Op: "add", Path: "/metadata/annotations", Value: notes},
 	}
 	if !hooked(&pod.Spec.Containers[at]) { // else with the directory
-		directory := corev1.Volume{Name: signals.LauncherVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+		directory := corev1.Volume{Name: launcherpod.DirectoryVolume, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
 			Medium: corev1.StorageMediumMemory, SizeLimit: resource.NewQuantity(launcherDirSize, resource.BinarySI),
 		}}}
 		steps = append(steps, added("/spec/volumes", len(pod.Spec.Volumes), directory))
@@ -141,7 +141,7 @@ func waits(c *corev1.Container, path string, hook *corev1.LifecycleHandler) (ste
 	if hooked(c) { // with the directory
 		return steps
 	}
-	return append(steps, added(path+"/volumeMounts", len(c.VolumeMounts), corev1.VolumeMount{Name: signals.LauncherVolume, MountPath: launcherDir}))
+	return append(steps, added(path+"/volumeMounts", len(c.VolumeMounts), corev1.VolumeMount{Name: launcherpod.DirectoryVolume, MountPath: launcherDir}))
 }
 
 // added returns the step that appends an item to a list that has n.

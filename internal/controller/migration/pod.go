@@ -7,9 +7,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/internal/controller/index"
 	"github.com/vmgrace/vmgrace/internal/migration"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
 // podFacts returns a launcher pod's inputs of migration.Next.
@@ -43,9 +43,9 @@ func setIncoming(p *corev1.Pod, uid string) {
 	for _, containers := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
 		for i := range containers {
 			c := &containers[i]
-			c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == signals.IncomingVariable })
-			if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == signals.LauncherVolume }) {
-				c.Env = append(c.Env, corev1.EnvVar{Name: signals.IncomingVariable, Value: uid})
+			c.Env = slices.DeleteFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == launcherpod.IncomingVariable })
+			if slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == launcherpod.DirectoryVolume }) {
+				c.Env = append(c.Env, corev1.EnvVar{Name: launcherpod.IncomingVariable, Value: uid})
 			}
 		}
 	}

@@ -171,8 +171,10 @@ func (w *world) script(t *testing.T, name string, more ...string) *exec.Cmd {
 	ended := sync.OnceFunc(func() { _ = shim.Wait() }) // it may have been killed
 	w.shims[name] = shim
 	t.Cleanup(func() {
-		if i, runs := w.vm(name).known(); runs {
-			_ = syscall.Kill(i.PID, syscall.SIGKILL)
+		if v := w.vm(name); v != nil { // a test may have taken the directory away
+			if i, runs := v.known(); runs {
+				_ = syscall.Kill(i.PID, syscall.SIGKILL)
+			}
 		}
 		_ = shim.Process.Kill()
 		ended()

@@ -3,8 +3,8 @@ package watch
 import (
 	"path/filepath"
 
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/pkg/grace"
-	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
 // EmptyDir returns the launcher directory of a launcher pod: where kubelet puts its
@@ -16,5 +16,5 @@ func EmptyDir(kubeletDir, podUID, namespace, vm string) (d Directory, ok bool) {
 		return Directory{}, false
 	}
 	base := filepath.Join(kubeletDir, "pods", podUID, "volumes", "kubernetes.io~empty-dir")
-	return Directory{Base: base, Name: signals.LauncherVolume, Namespace: namespace, VM: vm, Pod: podUID}, true
+	return Directory{Base: base, Name: launcherpod.DirectoryVolume, Namespace: namespace, VM: vm, Pod: podUID}, true
 }

@@ -1,0 +1,10 @@
+// Package launcherpod has the names in a launcher pod's manifest on which the cluster's side and
+// the node's side agree.
+package launcherpod
+
+// DirectoryVolume is the name of the emptyDir volume that is the pod's launcher directory.
+const DirectoryVolume = "vmgrace"
+
+// IncomingVariable is an environment variable of a migration's target pod: QEMU has to wait for
+// the guest. Its value is the migration's UID.
+const IncomingVariable = "VMGRACE_INCOMING"
