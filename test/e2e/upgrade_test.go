@@ -175,7 +175,7 @@ func (v *vm) left(migration string) *vm {
 		w.Errorf("QEMU of %s is still on %s", v.Name, v.Node.Name)
 	}
 	there := v.arrived(to)
-	if up := strings.Count(v.Serial(w)+there.Serial(w), "vmgrace-guest: up"); up != 1 || v.Presses(w) != 0 {
+	if up := v.boots(there); up != 1 || v.Presses(w) != 0 {
 		w.Errorf("%s booted %d times and was asked %d times", v.Name, up, v.Presses(w))
 	}
 	there.runs()

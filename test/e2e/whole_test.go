@@ -82,11 +82,11 @@ func (w *world) budgetOf(namespace, uid, name string) {
 	}, "the disruption budget of %s is not in force", name)
 }
 
-// pod returns the name of the VM's launcher pod on its node.
+// pod returns the name of the VM's launcher pod on its node, "" if none runs there.
 func (v *whole) pod() string {
 	v.w.Helper()
 	return v.w.find(objects.Query{Kind: "pod", Namespace: v.namespace, Labels: "kubevirt.io/created-by=" + v.uid,
-		Fields: "status.phase=Running,spec.nodeName=" + v.on.Name, Path: "{.items[0].metadata.name}"})
+		Fields: "status.phase=Running,spec.nodeName=" + v.on.Name, Path: "{.items[*].metadata.name}"})
 }
 
 // console returns what the guest has said on its node, as kubectl logs shows it.
