@@ -123,10 +123,13 @@ func (v *whole) uptime() int {
 func (v *whole) moved(to *cluster.Node) {
 	w := v.w
 	w.Helper()
-	node.Eventually(w, 3*soon, func() bool {
-		return v.vmi("{.status.phase} {.status.nodeName} {.status.evacuationNodeName}") == "Running "+to.Name
-	},
-		"%s does not run on %s: %s", v.name, to.Name, v.vmi("{.status}"))
+	is := ""
+	if !node.Poll(w.Context(), 3*soon, func() bool {
+		is = v.vmi("{.status.phase} {.status.nodeName} {.status.evacuationNodeName}")
+		return is == "Running "+to.Name
+	}) {
+		w.Fatalf("%s does not run on %s: it is %q; %s", v.name, to.Name, is, w.Kubectl(w, "describe", "vmi,vmim,pods", "-n", v.namespace))
+	}
 	from := v.on
 	v.on = to
 	node.Eventually(w, 2*soon, func() bool { return v.uptime() >= v.up }, "the guest of %s does not go on: it was up for %d s, now %d", v.name, v.up, v.uptime())

@@ -185,12 +185,12 @@ func TestAVMInItsPodLeavesATaintAndAPreemption(t *testing.T) {
 	node.Eventually(t, soon, func() bool { return v.launchers() == 2 }, "it has no target pod")
 	w.delete("vmim/cancelled")
 	node.Eventually(t, soon, func() bool { return v.launchers() == 1 }, "the target pod of a deleted migration is left")
-	for _, n := range w.Nodes { // it may have arrived before
-		if v.vmi("{.status.nodeName}") == n.Name {
-			v.on = n
+	node.Eventually(t, soon, func() bool {
+		if v.vmi("{.status.nodeName}") == w.b.Name {
+			v.on = w.b // it had arrived
 		}
-	}
-	node.Eventually(t, soon, func() bool { return v.uptime() > v.up }, "the guest does not go on")
+		return v.uptime() > v.up
+	}, "the guest does not go on")
 	if n := v.asked(); n != 0 {
 		t.Errorf("%d Events of a shutdown", n)
 	}
