@@ -128,7 +128,7 @@ func (v *whole) moved(to *cluster.Node) {
 		is = v.vmi("{.status.phase} {.status.nodeName} {.status.evacuationNodeName}")
 		return is == "Running "+to.Name
 	}) {
-		w.Fatalf("%s does not run on %s: it is %q; %s", v.name, to.Name, is, w.Kubectl(w, "describe", "vmi,vmim,pods", "-n", v.namespace))
+		w.Fatalf("%s does not run on %s: it is %q, its pods %s\n%s", v.name, to.Name, is, v.pods(), w.Kubectl(w, "describe", "vmi,vmim,pods", "-n", v.namespace))
 	}
 	from := v.on
 	v.on = to
@@ -181,6 +181,13 @@ func (v *whole) launchers() int {
 	v.w.Helper()
 	return len(strings.Fields(v.w.find(objects.Query{Kind: "pod", Namespace: v.namespace, Labels: "kubevirt.io/created-by=" + v.uid,
 		Fields: "status.phase!=Succeeded,status.phase!=Failed", Path: "{.items[*].metadata.name}"})))
+}
+
+// pods returns where each launcher pod of the VM is, and how it has ended, in one line.
+func (v *whole) pods() string {
+	v.w.Helper()
+	return v.w.find(objects.Query{Kind: "pod", Namespace: v.namespace, Labels: "kubevirt.io/created-by=" + v.uid,
+		Path: `{range .items[*]}{.spec.nodeName} {.status.phase} {.status.reason} {.status.message} {.status.containerStatuses[*].state.terminated.exitCode} {.status.containerStatuses[*].state.terminated.reason}; {end}`})
 }
 
 // gone waits until nothing is left of the VM.

@@ -185,12 +185,14 @@ func TestAVMInItsPodLeavesATaintAndAPreemption(t *testing.T) {
 	node.Eventually(t, soon, func() bool { return v.launchers() == 2 }, "it has no target pod")
 	w.delete("vmim/cancelled")
 	node.Eventually(t, soon, func() bool { return v.launchers() == 1 }, "the target pod of a deleted migration is left")
-	node.Eventually(t, soon, func() bool {
+	if !node.Poll(t.Context(), soon, func() bool {
 		if v.vmi("{.status.nodeName}") == w.b.Name {
 			v.on = w.b // it had arrived
 		}
 		return v.uptime() > v.up
-	}, "the guest does not go on")
+	}) {
+		t.Fatalf("the guest does not go on: its pods %s", v.pods())
+	}
 	if n := v.asked(); n != 0 {
 		t.Errorf("%d Events of a shutdown", n)
 	}
