@@ -235,14 +235,16 @@ func (n *Node) receives(uid string) bool {
 
 // At the target the guest would run on.
 func TestAGuestThatAnErrorHasStoppedIsNotMoved(t *testing.T) {
-	w := given(t)
-	w.becomes(hypervisor.StayStopped, hypervisor.StayAbsent)
-	w.start()
-	w.stayed()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if why := w.m.Status.MigrationState.FailureReason; why != "the guest is paused, and not by its user: it can be moved once it runs" {
-		t.Error(why)
+	for _, stopped := range []hypervisor.Stay{hypervisor.StayStopped, hypervisor.StayNotResumed} {
+		w := given(t)
+		w.becomes(stopped, hypervisor.StayAbsent)
+		w.start()
+		w.stayed()
+		w.mu.Lock()
+		if why := w.m.Status.MigrationState.FailureReason; why != "the guest is paused, and not by its user: it can be moved once it runs" || len(w.resumed) > 0 {
+			t.Errorf("%s: %s, resumed %v", stopped, why, w.resumed)
+		}
+		w.mu.Unlock()
 	}
 }
 

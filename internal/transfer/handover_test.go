@@ -137,19 +137,35 @@ func TestWhatArrivedIsRemovedWhereTheSourceRunsOn(t *testing.T) {
 	})
 }
 
-// The source's libvirtd dies after it sent the guest. The guest stays paused there,
-// and only the agents know that it has arrived.
+// The source's libvirtd dies after it sent the guest, or cannot let it go on, because QEMU at the
+// target has locked its disks. The guest stays paused there, and only the agents know that it has
+// arrived.
 func TestASourceThatIsLeftPausedEndsBeforeTheTargetRuns(t *testing.T) {
+	for _, source := range []hypervisor.Stay{hypervisor.StayLeft, hypervisor.StayNotResumed} {
+		t.Run(string(source), func(t *testing.T) {
+			w := given(t)
+			w.sends = func(context.Context) error {
+				w.becomes(source, hypervisor.StayPaused)
+				return errBroken
+			}
+			w.start()
+			w.eventually("the guest has moved", func() bool {
+				return slices.Equal(w.removed, []string{"a"}) && slices.Equal(w.resumed, []string{"b"}) &&
+					w.m.Status.MigrationState.TargetState == kubevirt.TargetRunning
+			})
+		})
+	}
+}
+
+// libvirt could not let the guest go on at the source, and it has not arrived.
+func TestASourceThatCouldNotBeResumedGoesOnWhereNothingArrived(t *testing.T) {
 	w := given(t)
 	w.sends = func(context.Context) error {
-		w.becomes(hypervisor.StayLeft, hypervisor.StayPaused)
+		w.becomes(hypervisor.StayNotResumed, hypervisor.StayAbsent)
 		return errBroken
 	}
 	w.start()
-	w.eventually("the guest has moved", func() bool {
-		return slices.Equal(w.removed, []string{"a"}) && slices.Equal(w.resumed, []string{"b"}) &&
-			w.m.Status.MigrationState.TargetState == kubevirt.TargetRunning
-	})
+	w.eventually("it goes on at the source", func() bool { return slices.Equal(w.resumed, []string{"a"}) && len(w.removed) == 0 })
 }
 
 func TestAShutdownAbortsAMigration(t *testing.T) {

@@ -236,3 +236,9 @@ func (s *side) closeProcess() {
 		s.log.Debug("close pidfd", "err", err)
 	}
 }
+
+// couldNotResume reports whether libvirt could not let the guest go on after our migration, as while QEMU
+// at the target has locked its disks. Then the guest has not run since.
+func (s *side) couldNotResume(m *Migration, here hypervisor.Stay) bool {
+	return here == hypervisor.StayNotResumed && s.jobIsOurs(m) && !s.sending.ranOn && migration.StateOf(m).SourceState == ""
+}

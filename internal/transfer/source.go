@@ -78,7 +78,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	f.Native, f.Refused = s.native(), cmp.Or(s.replaced(m), x.noSocket, s.unreachable(m))
 	f.Paused = x.paused.Mode != "" || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	sentPaused := s.pausedFacts(ctx, &f, here)
-	f.Guest = s.guest(ctx, here, sentPaused)
+	f.Guest = s.guest(ctx, here, sentPaused || s.couldNotResume(m, here))
 	f.RanOn = x.ranOn && (!f.JobRuns || f.Guest == migration.GuestGone)
 	return f
 }
@@ -98,7 +98,7 @@ func (s *side) pausedFacts(ctx context.Context, f *migration.SourceFacts, here h
 	f.KeepsPaused, f.TooOld = s.peerKeepsPaused, s.heard && !s.peerKeepsPaused
 	f.Linked, f.FencedByPeer = s.linked, s.fencedByPeer
 	s.mu.Unlock()
-	f.Stopped, f.ByUser = here == hypervisor.StayStopped, here == hypervisor.StayPaused
+	f.Stopped, f.ByUser = here == hypervisor.StayStopped || here == hypervisor.StayNotResumed, here == hypervisor.StayPaused
 	if ours {
 		f.ByUser = sentPaused
 	}
@@ -119,21 +119,22 @@ func (s *side) unreachable(m *Migration) string {
 	return ""
 }
 
-// guest derives the guest's state from the observation. A guest that was sent paused looks
-// the same while it is handed over and after it has stayed: only the target's agent knows.
-func (s *side) guest(ctx context.Context, here hypervisor.Stay, sentPaused bool) migration.Guest {
+// guest derives the guest's state from the observation. A guest that was sent paused, or that libvirt
+// could not resume, looks the same while it is handed over and after it has stayed: only the target's
+// agent knows.
+func (s *side) guest(ctx context.Context, here hypervisor.Stay, sentStopped bool) migration.Guest {
 	x, last := s.sending, s.sending.lastStay
 	x.lastStay = here
 	if here == hypervisor.StayBusy && x.calling() && !x.ended() {
 		x.jobSeen, x.ranOn = true, false // an earlier end was the end of another job
 	}
-	stands := here == hypervisor.StayPaused || here == hypervisor.StayStopped
+	stands := here == hypervisor.StayPaused || here == hypervisor.StayStopped || here == hypervisor.StayNotResumed
 	switch {
 	case x.ended() && s.explainExit(ctx, last):
 		return migration.GuestGone
 	case x.ended():
 		return migration.GuestUnknown // until libvirt's call returns
-	case sentPaused && stands, here == hypervisor.StayLeft:
+	case sentStopped && stands, here == hypervisor.StayLeft:
 		return migration.GuestPaused
 	case stands, here == hypervisor.StayRunning:
 		// The job is over, even if libvirt's call has not returned yet.

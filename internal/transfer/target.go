@@ -76,7 +76,7 @@ func copyOf(here hypervisor.Stay) migration.Copy {
 		return migration.CopyNone
 	case hypervisor.StayBusy, hypervisor.StayLeft:
 		return migration.CopyIncoming
-	case hypervisor.StayPaused, hypervisor.StayStopped:
+	case hypervisor.StayPaused, hypervisor.StayStopped, hypervisor.StayNotResumed:
 		return migration.CopyComplete
 	case hypervisor.StayRunning:
 		return migration.CopyRunning

@@ -63,6 +63,9 @@ const (
 	StayPaused Stay = "paused"
 	// StayStopped is like StayPaused, for another reason, such as an I/O error.
 	StayStopped Stay = "stopped"
+	// StayNotResumed is like StayStopped: the hypervisor has stopped it for a call of its own, such as
+	// a migration that failed, and could not let it go on.
+	StayNotResumed Stay = "not-resumed"
 	// StayLeft means that it has been sent, whole, and its arrival was not confirmed.
 	StayLeft Stay = "left"
 )

@@ -168,6 +168,8 @@ func stayOf(dom *libvirt.Domain) (hypervisor.Stay, error) {
 		return hypervisor.StayLeft, nil
 	case libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_USER:
 		return hypervisor.StayPaused, nil
+	case libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_API_ERROR: // since libvirt 9.2
+		return hypervisor.StayNotResumed, nil
 	default:
 		return hypervisor.StayStopped, nil
 	}
