@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -128,7 +129,7 @@ func (s *side) guest(ctx context.Context, here hypervisor.Stay, sentStopped bool
 	if here == hypervisor.StayBusy && x.calling() && !x.ended() {
 		x.jobSeen, x.ranOn = true, false // an earlier end was the end of another job
 	}
-	stands := here == hypervisor.StayPaused || here == hypervisor.StayStopped || here == hypervisor.StayNotResumed
+	stands := slices.Contains([]hypervisor.Stay{hypervisor.StayPaused, hypervisor.StayStopped, hypervisor.StayNotResumed}, here)
 	switch {
 	case x.ended() && s.explainExit(ctx, last):
 		return migration.GuestGone

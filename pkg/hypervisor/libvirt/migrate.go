@@ -164,14 +164,21 @@ func stayOf(dom *libvirt.Domain) (hypervisor.Stay, error) {
 		return hypervisor.StayRunning, nil
 	case state != libvirt.DOMAIN_PAUSED:
 		return hypervisor.StayBusy, nil // it ends
-	case libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_MIGRATION:
-		return hypervisor.StayLeft, nil
-	case libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_USER:
-		return hypervisor.StayPaused, nil
-	case libvirt.DomainPausedReason(reason) == libvirt.DOMAIN_PAUSED_API_ERROR: // since libvirt 9.2
-		return hypervisor.StayNotResumed, nil
 	default:
-		return hypervisor.StayStopped, nil
+		return stayOfPaused(libvirt.DomainPausedReason(reason)), nil
+	}
+}
+
+func stayOfPaused(reason libvirt.DomainPausedReason) hypervisor.Stay {
+	switch reason {
+	case libvirt.DOMAIN_PAUSED_MIGRATION:
+		return hypervisor.StayLeft
+	case libvirt.DOMAIN_PAUSED_USER:
+		return hypervisor.StayPaused
+	case libvirt.DOMAIN_PAUSED_API_ERROR: // since libvirt 9.2
+		return hypervisor.StayNotResumed
+	default:
+		return hypervisor.StayStopped
 	}
 }
 

@@ -111,3 +111,15 @@ func TestErrorsSayWhatTheyMean(t *testing.T) {
 		}
 	}
 }
+
+// Given a paused domain, then only one that libvirt could not resume, or has sent, may have left.
+func TestWhatPausesADomainSaysWhetherItMayHaveLeft(t *testing.T) {
+	for reason, want := range map[libvirt.DomainPausedReason]hypervisor.Stay{
+		libvirt.DOMAIN_PAUSED_MIGRATION: hypervisor.StayLeft, libvirt.DOMAIN_PAUSED_API_ERROR: hypervisor.StayNotResumed,
+		libvirt.DOMAIN_PAUSED_USER: hypervisor.StayPaused, libvirt.DOMAIN_PAUSED_IOERROR: hypervisor.StayStopped, 99: hypervisor.StayStopped,
+	} {
+		if got := stayOfPaused(reason); got != want {
+			t.Errorf("%d: %s, want %s", reason, got, want)
+		}
+	}
+}
