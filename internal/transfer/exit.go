@@ -37,7 +37,7 @@ func (s *side) explainExit(ctx context.Context, last hypervisor.Stay) bool {
 	}
 	switch {
 	case x.ranOn:
-	case last == hypervisor.StayLeft || s.departed(ctx):
+	case last == hypervisor.StayLeft, last == hypervisor.StayNotResumed, s.departed(ctx):
 	case !x.called():
 		x.ranOn = true
 	case closed(x.returned):

@@ -126,6 +126,24 @@ func TestAnotherJobBeforeTheMigrationIsNotItsEnd(t *testing.T) {
 	w.moved()
 }
 
+// A guest that was sent and that libvirt could not resume has not run since: the end of its QEMU is
+// no reason to remove what arrived.
+func TestTheEndOfASourceThatCouldNotBeResumedKeepsWhatArrived(t *testing.T) {
+	w := given(t)
+	w.sends = func(context.Context) error {
+		w.becomes(hypervisor.StayNotResumed, hypervisor.StayBusy)
+		return errBroken
+	}
+	w.start()
+	w.eventually("it was sent", func() bool {
+		return w.m.Status.Phase == kubevirt.MigrationRunning && w.stays["a"] == hypervisor.StayNotResumed
+	})
+	w.looked("a")
+	w.looked("a")
+	w.becomes(hypervisor.StayAbsent, hypervisor.StayPaused)
+	w.moved()
+}
+
 // The source's agent is started again after its guest's QEMU has ended.
 func TestAnAgentThatIsStartedAgainKnowsWhetherItsGuestHasLeft(t *testing.T) {
 	here, before := grace.Instance{UUID: "u", PID: 1, Start: 1}, grace.Instance{UUID: "u"}

@@ -109,17 +109,17 @@ func TestALostAnswerOfTheLastPhaseLeavesOneGuest(t *testing.T) {
 	w := linked(t, libvirts{})
 	v := w.counting(node.Spec{GuestAgent: true, Behaviour: "disk=count"})
 	lost := func() bool { return false }
+	// libvirt 9.0 lets a guest go on whose answer is lost. Later ones cannot, while QEMU at the target
+	// has locked the disk.
+	locked := !strings.Contains(w.a.Virsh(w, "version", "--daemon"), "daemon: 9.0.")
 	for _, c := range []struct {
 		what  string
 		lose  func(from, to *host)
 		after func(from, to *host)
 		moves bool
-		// libvirt 9.0 lets the guest go on at the source. 11.3 cannot, because QEMU at the target has
-		// locked the disk.
-		either bool
 	}{
 		{what: "the question whether it is there", lose: func(_, to *host) { to.moments.when(finish, lost) }},
-		{what: "the answer that it is there", lose: func(_, to *host) { to.moments.when(finished, lost) }, either: true},
+		{what: "the answer that it is there", lose: func(_, to *host) { to.moments.when(finished, lost) }, moves: locked},
 		{what: "that it is over, as the source's libvirt says", lose: func(from, _ *host) { from.moments.when(performed, lost) }, moves: true},
 		{
 			what:  "the answer that it is there, with the source's libvirtd",
@@ -136,7 +136,7 @@ func TestALostAnswerOfTheLastPhaseLeavesOneGuest(t *testing.T) {
 			c.after(from, to)
 		}
 		// then the guest runs on one node, and both agents say on which.
-		if moved := v.decided(); moved != c.moves && !c.either {
+		if moved := v.decided(); moved != c.moves {
 			t.Errorf("%s: moved %v: %s", c.what, moved, v.whyFailed())
 		}
 		t.Logf("lost: %s: %s, %s", c.what, v.phase(), v.whyFailed())
