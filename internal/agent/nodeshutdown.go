@@ -92,6 +92,13 @@ func (a *Agent) Node() NodeView {
 	return NodeView{state, a.needed()}
 }
 
+// GoesDown reports whether the node shuts down.
+func (a *Agent) GoesDown() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.node.time.UnderWay()
+}
+
 // needed is called under the lock.
 func (a *Agent) needed() time.Duration {
 	longest := time.Duration(0)

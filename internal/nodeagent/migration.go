@@ -84,6 +84,7 @@ func (n *node) migrations(records []grace.Record, boot string) *migrations {
 		Node: n.NodeName, LibvirtSocket: libvirtSocket(n.LibvirtURI), SocketDir: filepath.Join(n.StateDir, "migration"),
 		URI: n.Migration.uri, Allowed: m.allowed,
 		Cluster: m.watch, Identity: m.identity, Launchers: launchers, Libvirt: byLibvirt, Launcher: transfer.Kind{Sender: launchers, Hypervisor: launchers}, VMs: m, Meter: n.meter,
+		GoesDown: func() bool { return n.agent.GoesDown() },
 		Open: func(pid int, start uint64) (transfer.Process, error) {
 			p, err := process.Open(pid, start)
 			if err != nil {

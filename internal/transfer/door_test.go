@@ -76,7 +76,7 @@ func TestConnectionsOfOneNodeKeepNoOtherOut(t *testing.T) {
 		t.Errorf("another node is not answered: %v", err)
 	}
 	for _, l := range open[:len(open)-maxControls] {
-		_ = l.SetReadDeadline(time.Now().Add(time.Second))
+		_ = l.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if _, err := io.Copy(io.Discard, l); err != nil && !strings.Contains(err.Error(), "reset") {
 			t.Fatalf("an old connection of the migration is open: %v", err)
 		}

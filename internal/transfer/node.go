@@ -44,6 +44,8 @@ type Config struct {
 	Launchers         Launchers
 	VMs               VMs
 	Meter             Meter
+	// GoesDown reports whether this node shuts down. It takes no guest then.
+	GoesDown func() bool
 	// Open opens a process, as process.Open does.
 	Open func(pid int, start uint64) (Process, error)
 	Log  *slog.Logger

@@ -92,3 +92,21 @@ func TestATargetThatCannotBeReachedIsWhyTheMigrationFailed(t *testing.T) {
 			strings.HasPrefix(s.FailureReason, "connect to the agent of b at 127.0.0.1:1: ")
 	})
 }
+
+// Given a node that shuts down: what came to it would be shut down there. A migration to it fails
+// at once, and says why, and the guest goes on where it is.
+func TestANodeThatShutsDownTakesNoGuest(t *testing.T) {
+	w := given(t)
+	w.sends = func(context.Context) error { t.Error("libvirt is asked to send it"); return errBroken }
+	w.goesDown.Store(true)
+	w.start()
+	w.eventually("it is refused", func() bool {
+		s := w.m.Status.MigrationState
+		return s.TargetState == kubevirt.TargetAbsent && s.FailureReason == "node b shuts down"
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stays["a"] != hypervisor.StayRunning || len(w.removed) > 0 {
+		t.Errorf("the guest: %v, removed %v", w.stays, w.removed)
+	}
+}

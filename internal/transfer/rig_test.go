@@ -123,6 +123,7 @@ type world struct {
 	resumed   []string               // on which node, in order
 	removed   []string
 	looks     map[string]int
+	goesDown  atomic.Bool   // the target's node shuts down
 	held      time.Duration // for how long the shutdown is held
 	paused    []string      // the pause of the guest, its Event and its status, in order
 	left      bool          // the source's libvirt has recorded that the guest was migrated
@@ -193,7 +194,7 @@ func (w *world) start() {
 		h := host{w, name}
 		w.addrs[name], listeners[name], w.dirs[name] = l.Addr().String(), l, cmp.Or(w.dirs[name], w.t.TempDir())
 		w.nodes[name] = New(Config{
-			Node: name, SocketDir: w.dirs[name], LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Launchers: h, Libvirt: Kind{h, h}, Launcher: Kind{h, h}, VMs: h, Meter: h,
+			Node: name, SocketDir: w.dirs[name], LibvirtSocket: w.libvirt, URI: w.uris[name], Cluster: h, Identity: w.ca.node(w.t, name), Launchers: h, Libvirt: Kind{h, h}, Launcher: Kind{h, h}, VMs: h, Meter: h, GoesDown: func() bool { return name == "b" && w.goesDown.Load() },
 			Open: w.open, Log: slog.New(slog.DiscardHandler),
 		})
 	}

@@ -76,14 +76,17 @@ func (n *Node) handleConnection(ctx context.Context, c net.Conn, caller *caller)
 		n.refuse(ctx, refusedUnexpected, refusedAfter, from, errors.Join(err, l.writeLine(reply{Error: err.Error()})))
 		return
 	}
+	if h.Role == roleControl {
+		// Before the reply: after it the other node may connect again, and that is the newer one.
+		s.controlOpened(l)
+		defer s.controlClosed(l)
+	}
 	if err = l.writeLine(reply{}); err != nil {
 		s.connectionClosed(h)
 		s.log.Debug("a connection of another node was ended", "from", from, "err", err)
 		return
 	}
 	if h.Role == roleControl {
-		defer s.controlClosed(l)
-		s.controlOpened(l)
 		err = s.exchange(ctx, l)
 	} else {
 		err = s.receive(ctx, l, h)

@@ -32,7 +32,7 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	f.Copy, f.FencedFor, f.NotResumed = copyOf(here), s.fencedFor(state), notResumedInTime(s.notResumed)
 	// A domain that exists before the source may begin, or has another UUID than the one
 	// that is sent, is not the guest. removeStranger ends it if it came through the relay.
-	early := m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
+	early := notOffered(m)
 	other := isOther(state, instance)
 	if other && f.Copy != migration.CopyRunning {
 		s.removeStranger(instance)
@@ -40,10 +40,23 @@ func (s *side) targetFacts(ctx context.Context) (migration.TargetFacts, grace.In
 	if (early || other) && f.Copy != migration.CopyNone && f.Copy != migration.CopyUnknown {
 		f.Refused, f.Copy, f.JobRuns = "node "+s.node.cfg.Node+" has a domain "+s.domain+" already", migration.CopyNone, receiving
 	}
+	if early && s.goesDown(f.Copy) {
+		f.Refused = "node " + s.node.cfg.Node + " shuts down"
+	}
 	if s.unsent(f.Copy, instance, state) {
 		f.Refused, f.Copy, f.JobRuns = "the launcher on node "+s.node.cfg.Node+" says that a guest is there, and none was sent", migration.CopyNone, receiving
 	}
 	return f, instance
+}
+
+// notOffered reports whether the source may not begin yet.
+func notOffered(m *Migration) bool {
+	return m.Status.Phase == kubevirt.MigrationScheduled || m.Status.Phase == kubevirt.MigrationPreparingTarget
+}
+
+// goesDown reports whether the guest would come to a node that shuts down.
+func (s *side) goesDown(here migration.Copy) bool {
+	return here == migration.CopyNone && s.node.cfg.GoesDown()
 }
 
 // waits reports whether this node has the place for the guest: no domain of libvirt's, or in a

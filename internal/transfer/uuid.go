@@ -71,13 +71,13 @@ const startTicks = 20 * time.Millisecond
 // started before or after the connection is somebody else's.
 func (s *side) removeStranger(i grace.Instance) {
 	s.mu.Lock()
-	from, to := s.relayedAt, s.relayEndedAt
+	from, to, open := s.relayedAt, s.relayEndedAt, s.receiving
 	s.mu.Unlock()
 	if from.IsZero() || i.PID == 0 || hypervisor.InLauncher(i) {
 		return
 	}
 	age := process.Age(i.Start)
-	if age > time.Since(from)+startTicks || !to.IsZero() && age < time.Since(to)-startTicks {
+	if age > time.Since(from)+startTicks || !open && age < time.Since(to)-startTicks {
 		return
 	}
 	p, err := s.node.cfg.Open(i.PID, i.Start)

@@ -118,7 +118,8 @@ func TestAStrangerThatCameByTheRelayIsEnded(t *testing.T) {
 			}
 			defer l.Close()
 			if c.came {
-				start = ticks()
+				began := ticks()
+				w.eventually("it starts some time after the migration began", func() bool { start = ticks(); return start > began+10 })
 			}
 			stranger := &proc{done: make(chan struct{})}
 			w.mu.Lock()
