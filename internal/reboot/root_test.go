@@ -32,7 +32,7 @@ func launch(t *testing.T, cgroup string) (first int, marks string) {
 	kit.Must(t, err)
 	text, err := os.ReadFile(sleep)
 	kit.Must(t, err)
-	kit.Must(t, os.WriteFile(qemu, text, 0o755))
+	kit.Program(t, qemu, string(text))
 	marks = filepath.Join(dir, "marks")
 	script := `trap "echo TERM >>` + marks + `" TERM; echo $$ >` + filepath.Join(cgroup, "cgroup.procs") + ` 2>/dev/null; ` + qemu + ` 300 & echo up >>` + marks + `; while :; do wait; sleep 0.05; done`
 	cmd := exec.Command("sh", "-c", script)

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // Given an agent with CAP_IPC_LOCK. Then its program is locked in memory, so that no
@@ -24,9 +26,7 @@ func TestTheAgentsProgramIsLockedInMemoryOrItSaysThatItIsNot(t *testing.T) {
 	b := shared.Agent(t)
 	without := filepath.Join(shared.Dir, "without-ipc-lock")
 	script := fmt.Sprintf("#!/bin/sh\nexec setpriv --bounding-set=-ipc_lock --inh-caps=-ipc_lock %s \"$@\"\n", b.Path)
-	if err := os.WriteFile(without, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	kit.Program(t, without, script)
 	b.Path = without
 	b.Start(t)
 	if locked, _ := lockedMappings(t, b.PID()); locked != 0 || b.Said(said) != 1 {

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -38,9 +39,7 @@ func deafened(t *testing.T, a *node.Agent) *os.File {
 		t.Fatal(err)
 	}
 	text := "#!/bin/sh\nexec " + a.Path + ` "$@" 2>` + fifo + "\n"
-	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	kit.Program(t, script, text)
 	a.Path = script
 	return pipe
 }
@@ -267,9 +266,7 @@ func TestAnAgentStartedInMidGraceSignalsWhateverElseIsMissing(t *testing.T) {
 			script := filepath.Join(t.TempDir(), "agent")
 			hide := "for l in " + strings.Join(libs, " ") + "; do mount --bind /dev/null $l || exit; done\n"
 			text := "#!/bin/sh\n[ -n \"$HIDDEN\" ] || HIDDEN=1 exec unshare -m \"$0\" \"$@\"\n" + hide + "exec " + a.Path + ` "$@"` + "\n"
-			if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
-				t.Fatal(err)
-			}
+			kit.Program(t, script, text)
 			a.Path = script
 		},
 	} {

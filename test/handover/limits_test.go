@@ -4,39 +4,16 @@ package handover
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
 // writes is a guest that writes faster than the options of these tests let it be sent.
 var writes = node.Spec{Behaviour: "busy=48"}
-
-func TestAGuestThatMakesNoProgressStaysWhereItIs(t *testing.T) {
-	ofBothKindsIfLong(t, started, noProgress)
-}
-
-func noProgress(w world) {
-	t := w.TB
-	v := w.guarded(writes)
-	v.watchForTwo()
-	// When the guest makes no progress for longer than the progress time-out allows,
-	v.schedule(w.b, `"bandwidthMiB":8,"progressTimeout":5`)
-	// then the migration fails for that reason, and the guest runs on where it is.
-	if v.decided() {
-		t.Fatal("it was moved: it made progress")
-	}
-	if why := v.whyFailed(); !strings.Contains(why, "progress") {
-		t.Errorf("failed: %s", why)
-	}
-	if !w.a.runs(v.Domain) {
-		t.Error("the guest does not run on")
-	}
-	v.ends()
-}
 
 // Given a guest that needs a CPU feature and a target without it. When the guest is to be
 // moved, then it stays and runs on, and the reason names the feature. Both hosts have this
@@ -67,9 +44,7 @@ func (h *host) withoutCPUFeature(t *testing.T, feature string) {
 	const qemu, moved = "/usr/bin/qemu-system-x86_64", "/usr/bin/qemu-system-i386"
 	wrapper := filepath.Join(t.TempDir(), "qemu")
 	script := "#!/bin/bash\nexec " + moved + ` "${@//` + feature + "=on/" + feature + `=off}"` + "\n"
-	if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	kit.Program(t, wrapper, script)
 	run := func(script string) error {
 		out, err := h.Command("sh", "-c", script).CombinedOutput()
 		if err != nil {

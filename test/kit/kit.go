@@ -5,6 +5,7 @@ package kit
 
 import (
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -33,6 +34,15 @@ func Must(t T, err error) {
 func Write(t T, path, content string) {
 	t.Helper()
 	Must(t, os.WriteFile(path, []byte(content), 0o644))
+}
+
+// Program writes a program. Nobody starts another one meanwhile: a process that has not become its
+// program yet holds all files that are open here, and what somebody may write to cannot be run.
+func Program(t T, path, content string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	Must(t, os.WriteFile(path, []byte(content), 0o755))
 }
 
 // Eventually waits until is returns true. Between two calls it sleeps for as long as the

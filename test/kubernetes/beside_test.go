@@ -260,7 +260,7 @@ func (l launched) process(container string) (marks string, qemu int) {
 	kit.Must(l, err)
 	program, err := os.ReadFile(sleep)
 	kit.Must(l, err)
-	kit.Must(l, os.WriteFile(filepath.Join(dir, "qemu-kvm"), program, 0o755))
+	kit.Program(l, filepath.Join(dir, "qemu-kvm"), string(program))
 	marks = filepath.Join(dir, "marks")
 	cmd := exec.Command("sh", "-c", `read go; trap "echo TERM >>`+marks+`" TERM; `+dir+`/qemu-kvm 300 & echo up >>`+marks+`; while :; do wait; sleep 0.05; done`)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Pdeathsig: syscall.SIGKILL}

@@ -43,7 +43,7 @@ func (s *shimProcess) answers(n uint64) signals.VM {
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "script")
-	kit.Must(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700))
+	kit.Program(t, path, "#!/bin/sh\n"+text+"\n")
 	return path
 }
 

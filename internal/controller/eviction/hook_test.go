@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/vmgrace/vmgrace/test/kit"
 )
 
 // shells are what a launcher image may have as /bin/sh. The last one has a sleep of its own.
@@ -74,7 +76,7 @@ func (s shell) noting(more string) (bin string) {
 	mv, err := exec.LookPath("mv")
 	s.must(err)
 	s.must(os.Symlink(mv, filepath.Join(bin, "mv")))
-	s.must(os.WriteFile(filepath.Join(bin, "sleep"), []byte("#!/bin/sh\n"+more+"\necho \"$1\" >> "+bin+"/slept\n"), 0o755))
+	kit.Program(s, filepath.Join(bin, "sleep"), "#!/bin/sh\n"+more+"\necho \"$1\" >> "+bin+"/slept\n")
 	return bin
 }
 
@@ -178,7 +180,7 @@ func TestTwoContainersMakeTheTriggerAtOnce(t *testing.T) {
 	inEachShell(t, shells[:3], func(s shell) {
 		dir, bin := s.TempDir(), s.noting("")
 		s.must(os.Remove(filepath.Join(bin, "mv")))
-		s.must(os.WriteFile(filepath.Join(bin, "mv"), []byte("#!/bin/sh\n/bin/mv -f .shutdown shutdown\nexec /bin/mv \"$@\"\n"), 0o755))
+		kit.Program(s, filepath.Join(bin, "mv"), "#!/bin/sh\n/bin/mv -f .shutdown shutdown\nexec /bin/mv \"$@\"\n")
 		if naps := s.naps(s.hook(dir), bin); naps["0.1"] != 20 {
 			s.Errorf("the second sleeps %v", naps)
 		}

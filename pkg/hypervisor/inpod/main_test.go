@@ -112,7 +112,7 @@ func (w *world) launchIn(t *testing.T, name string, kind drivertest.Guest, speci
 	up := filepath.Join(t.TempDir(), "up")
 	guest := `trap "` + heed + `" USR1; trap "exit 15" TERM; echo $$ >` + up + `.new; mv ` + up + `.new ` + up + `; while :; do sleep 0.05; done`
 	press := filepath.Join(t.TempDir(), "press")
-	kit.Must(t, os.WriteFile(press, []byte("#!/bin/sh\nexec kill -USR1 $(cat "+up+")\n"), 0o700))
+	kit.Program(t, press, "#!/bin/sh\nexec kill -USR1 $(cat "+up+")\n")
 	_, vm, _ := grace.SplitDomainName(name)
 	shim := exec.Command(binary, "--namespace=ns", "--name="+vm, "--uid=u-1", "--launcher-dir="+dir,
 		"--ask-with=exec:"+press, "--", "sh", "-c", guest)
