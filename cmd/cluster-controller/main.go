@@ -24,12 +24,9 @@ const (
 	exitFailure = 1
 )
 
-// gcPercent is low because nearly all memory is caches, which hardly change: Go's default
-// would allow as much garbage again.
-const gcPercent = 10
-
 func main() {
-	debug.SetGCPercent(gcPercent)
+	// The Deployment sets GOMEMLIMIT to its limit. A tenth of that is for what Go does not count.
+	debug.SetMemoryLimit(debug.SetMemoryLimit(-1) / 10 * 9)
 	os.Exit(run(os.Args[1:]))
 }
 

@@ -10,6 +10,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/test/node"
+	"github.com/vmgrace/vmgrace/test/rig"
 )
 
 func (w world) evacuation(v *kubevirt.VirtualMachineInstance) *kubevirt.VirtualMachineInstanceMigration {
@@ -235,4 +237,25 @@ func TestTheNextLeaderMakesEachMigrationOnce(t *testing.T) {
 		}
 	}
 	_ = second
+}
+
+// Given a VM that has ended, and one whose budget somebody has deleted, while no controller ran. Then the
+// next one deletes the launcher that stays, and makes the budget. It hears nothing of what happened to
+// their pods and budgets: it looks at each VM.
+func TestWhatNoControllerHasSeenIsSeenAtTheStart(t *testing.T) {
+	w := given(t)
+	ended := w.vm("ended", "n1", kubevirt.StrategyNone, "")
+	live := w.vm("live", "n1", kubevirt.StrategyLiveMigrate, migratable)
+	start := func() *node.Process { return w.controller("--leader-elect=false", "--controllers=migration") }
+	p := start()
+	w.keeps(live, 1)
+	p.Kill()
+	w.status(ended, `{"phase":"Succeeded"}`)
+	b, _ := w.of(live)
+	w.must(w.Delete(w.Context(), b))
+	start()
+	w.keeps(live, 1)
+	w.eventually("the launcher of "+ended.Name+" is deleted", func() bool {
+		return rig.Read[corev1.Pod](w.Space, "virt-launcher-ended").DeletionTimestamp != nil
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -31,12 +32,8 @@ import (
 
 const (
 	userAgent = "vmgrace-cluster-controller"
-	leaseName = "vmgrace-cluster-controller"
 	// shutdownTimeout is the time after --shutdown-delay for answers under way.
 	shutdownTimeout = 9 * time.Second
-	// retryPeriod is how often the Lease is renewed, and looked at by the other replicas: they see
-	// its last renewal late, and its end. The library's 2 s would add several seconds.
-	retryPeriod = 500 * time.Millisecond
 	// off is the address that keeps controller-runtime from listening.
 	off = "0"
 )
@@ -55,7 +52,7 @@ func (o *Options) Run(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	s := setup{Manager: mgr, log: log, live: mgr.GetAPIReader(), keeper: keeper, meter: metrics.New(registry.Registry), budgets: o.runs(disruptionBudgets)}
-	if err := o.register(&s); err != nil {
+	if err := errors.Join(o.register(&s), mgr.Add(newMemory())); err != nil {
 		return err
 	}
 	log.Info("cluster-controller starts", "controllers", o.Controllers, "besideKubeVirt", o.BesideKubeVirt, "namespace", o.Namespace)
@@ -109,17 +106,21 @@ func (o *Options) manager(log logr.Logger) (ctrl.Manager, *webhookcerts.Keeper, 
 	if err != nil {
 		return nil, nil, err
 	}
+	lock, err := newLock(cfg, o.Namespace)
+	if err != nil {
+		return nil, nil, err
+	}
 	keeper := webhookcerts.New(webhookcerts.Config{Namespace: o.Namespace, Validity: o.CertificateValidity, Guarded: eviction.EvictionPath})
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme: known, Logger: log, Cache: o.cacheOptions(),
 		Client:         client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.Event{}}}},
-		LeaderElection: o.LeaderElect, LeaderElectionID: leaseName, LeaderElectionNamespace: o.Namespace,
+		LeaderElection: o.LeaderElect, LeaderElectionResourceLockInterface: &lease{Interface: lock},
 		// The process ends with the manager: nothing runs on without the lease.
 		LeaderElectionReleaseOnCancel: true,
-		RetryPeriod:                   new(retryPeriod),
-		Metrics:                       server.Options{BindAddress: cmp.Or(o.MetricsAddress, off)},
-		HealthProbeBindAddress:        cmp.Or(o.HealthAddress, off),
-		LivenessEndpointName:          "/livez", ReadinessEndpointName: "/readyz",
+		LeaseDuration:                 new(leaseDuration), RenewDeadline: new(renewDeadline), RetryPeriod: new(retryPeriod),
+		Metrics:                server.Options{BindAddress: cmp.Or(o.MetricsAddress, off)},
+		HealthProbeBindAddress: cmp.Or(o.HealthAddress, off),
+		LivenessEndpointName:   "/livez", ReadinessEndpointName: "/readyz",
 		WebhookServer: webhook.NewServer(webhook.Options{Port: o.WebhookPort, TLSOpts: []func(*tls.Config){func(c *tls.Config) {
 			c.MinVersion, c.GetCertificate = tls.VersionTLS12, keeper.Certificate
 		}}}),
@@ -128,5 +129,6 @@ func (o *Options) manager(log logr.Logger) (ctrl.Manager, *webhookcerts.Keeper, 
 	if err != nil {
 		return nil, nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 	}
+	lock.LockConfig.EventRecorder = mgr.GetEventRecorderFor(userAgent) //nolint:staticcheck // the lock takes no other
 	return mgr, keeper, nil
 }

@@ -96,41 +96,54 @@ func (s *slots) take(m *Moving) {
 // migration whose pod waits for the scheduler, or is on a node to which as many guests are sent
 // as may be, has none, so that others start meanwhile: at most as many as there are slots.
 func Turns(all []Moving, s Settings) []Moving {
-	var queued []Moving
-	moving := map[string]bool{}
-	taken, waiting := newSlots(s), newSlots(s)
+	var first, pending []Moving
+	q := &queue{taken: newSlots(s), waiting: newSlots(s), moving: map[string]bool{}}
 	for _, m := range all {
 		switch phase := m.phase(); {
 		case m.Migration.Final():
 		case m.starts() && m.Blocked:
+		case m.starts() && !m.held():
+			pending = append(pending, m)
 		case m.starts():
-			queued = append(queued, m)
+			first = append(first, m)
 		case phase == kubevirt.MigrationScheduling:
-			moving[m.vm()] = true
-			queued = append(queued, m)
+			q.moving[m.vm()] = true
+			first = append(first, m)
 		default:
-			moving[m.vm()] = true
-			taken.take(&m)
+			q.moving[m.vm()] = true
+			q.taken.take(&m)
 		}
 	}
-	slices.SortFunc(queued, inOrder)
+	q.give(first)
+	// Thousands may wait for a few slots: most need no order.
+	q.give(slices.DeleteFunc(pending, func(m Moving) bool { return !q.taken.free(&m) }))
+	return q.turns
+}
 
-	var turns []Moving
+// queue gives turns.
+type queue struct {
+	taken, waiting *slots
+	moving         map[string]bool // VMs with a migration that has begun, or has a turn
+	turns          []Moving
+}
+
+// give gives turns to those that have one, in order.
+func (q *queue) give(queued []Moving) {
+	slices.SortFunc(queued, inOrder)
 	for _, m := range queued {
-		full := taken.full(&m)
+		full := q.taken.full(&m)
 		switch {
-		case m.starts() && moving[m.vm()]:
-		case (m.Waits || full) && waiting.free(&m):
-			waiting.take(&m)
-		case taken.free(&m):
-			taken.take(&m)
-			moving[m.vm()] = true
+		case m.starts() && q.moving[m.vm()]:
+		case (m.Waits || full) && q.waiting.free(&m):
+			q.waiting.take(&m)
+		case q.taken.free(&m):
+			q.taken.take(&m)
+			q.moving[m.vm()] = true
 			if !full {
-				turns = append(turns, m)
+				q.turns = append(q.turns, m)
 			}
 		}
 	}
-	return turns
 }
 
 // Priority returns the priority of an evacuation: lower for the descheduler's.

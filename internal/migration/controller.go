@@ -39,7 +39,7 @@ type Facts struct {
 	Source, Target *Pod
 	// Launchers counts the VM's launcher pods that have not ended.
 	Launchers int
-	// OtherNodes counts the nodes beside the VM's.
+	// OtherNodes is 0 if there is no node beside the VM's.
 	OtherNodes int
 	// Turn means that the limits on parallel migrations allow it to begin or, if it has begun,
 	// to be handed to the agents.

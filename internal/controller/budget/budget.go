@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -50,13 +51,14 @@ type reconciler struct {
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
+	later := builder.WithPredicates(index.AfterStart()) // budgets are looked at: their VMI may be gone
 	b := ctrl.NewControllerManagedBy(mgr).Named("disruption-budgets").
-		For(&kubevirt.VirtualMachineInstance{}).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod)).
-		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration)).
+		Watches(&kubevirt.VirtualMachineInstance{}, &index.VMIs{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod), later).
+		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration), later).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(r.ofBudget)).
 		WithOptions(failures.Options(mgr, workers))
-	return cfg.Settings.Watch(b, index.All(r.Client)).Complete(failures.Reconciler(r))
+	return cfg.Settings.Watch(b, index.All(r.Client), index.AfterStart()).Complete(failures.Reconciler(r))
 }
 
 // Reconcile makes, corrects or deletes one VM's budget.

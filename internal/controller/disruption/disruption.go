@@ -67,7 +67,7 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	b := ctrl.NewControllerManagedBy(mgr).Named("pod-disruption").
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(ofDeletedPod)).
 		// The cache may show the pod's deletion before the change that made the VM live-migratable.
-		Watches(&kubevirt.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(predicate.Funcs{UpdateFunc: wasUnmarked})).
+		Watches(&kubevirt.VirtualMachineInstance{}, &handler.EnqueueRequestForObject{}, builder.WithPredicates(index.AfterStart(), predicate.Funcs{UpdateFunc: wasUnmarked})).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, cached).
 		WithOptions(options)
 	if cfg.Observer.Nodes {

@@ -49,15 +49,15 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient(), withdrawn: withdrawn{vms: map[types.NamespacedName]bool{}}}
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
 	b := ctrl.NewControllerManagedBy(mgr).Named("evacuation").
-		For(&kubevirt.VirtualMachineInstance{}).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod)).
+		Watches(&kubevirt.VirtualMachineInstance{}, &index.VMIs{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod), builder.WithPredicates(index.AfterStart())).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration),
-			builder.WithPredicates(predicate.Funcs{DeleteFunc: r.withdrawn.note})).
+			builder.WithPredicates(index.AfterStart(), predicate.Funcs{DeleteFunc: r.withdrawn.note})).
 		WithOptions(failures.Options(mgr, workers))
-	b = cfg.Observer.Settings.Watch(b, index.All(r.Client))
+	b = cfg.Observer.Settings.Watch(b, index.All(r.Client), index.AfterStart())
 	if cfg.Observer.Nodes {
 		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(index.OfNode(r.Client)),
-			builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged}))
+			builder.WithPredicates(index.AfterStart(), predicate.Funcs{UpdateFunc: r.nodeChanged}))
 	}
 	return b.Complete(failures.Reconciler(r))
 }

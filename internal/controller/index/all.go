@@ -3,8 +3,8 @@ package index
 import (
 	"context"
 	"fmt"
+	"slices"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -21,15 +21,12 @@ func Unfinished(ctx context.Context, r client.Reader) ([]kubevirt.VirtualMachine
 	return all.Items, nil
 }
 
-// Leaving returns the VMs whose launchers are being deleted.
-func Leaving(ctx context.Context, r client.Reader) (map[types.NamespacedName]bool, error) {
-	var pods corev1.PodList
-	if err := r.List(ctx, &pods, client.MatchingFields{leaving: yes}, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("launcher pods: %w", err)
+// UnfinishedOf is Unfinished for one VM. By two indexes at once the library looks at each object of
+// the one for the other: at all that are unfinished.
+func UnfinishedOf(ctx context.Context, r client.Reader, vm types.NamespacedName) ([]kubevirt.VirtualMachineInstanceMigration, error) {
+	var all kubevirt.VirtualMachineInstanceMigrationList
+	if err := r.List(ctx, &all, client.InNamespace(vm.Namespace), client.MatchingFields{byVMI: vm.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("migrations of VM %s: %w", vm, err)
 	}
-	all := map[types.NamespacedName]bool{}
-	for i := range pods.Items {
-		all[types.NamespacedName{Namespace: pods.Items[i].Namespace, Name: pods.Items[i].Annotations[kubevirt.DomainAnnotation]}] = true
-	}
-	return all, nil
+	return slices.DeleteFunc(all.Items, func(m kubevirt.VirtualMachineInstanceMigration) bool { return m.Final() }), nil
 }

@@ -34,11 +34,10 @@ const (
 	byNode    = "nodeName"  // VMIs
 	byDomain  = "domain"    // launcher pods: the name of the VMI that they name
 
-	leaving    = "leaving"    // launcher pods that are being deleted
 	unfinished = "unfinished" // migrations
 )
 
-// yes is the value of leaving and unfinished, which only some objects have.
+// yes is the value of unfinished, which only some migrations have.
 const yes = "yes"
 
 // foreign is byMaker's value of budgets of other owners.
@@ -69,12 +68,6 @@ func Add(ctx context.Context, i client.FieldIndexer) error {
 func AddVMs(ctx context.Context, i client.FieldIndexer) error {
 	return errors.Join(
 		i.IndexField(ctx, &corev1.Pod{}, byCreator, func(o client.Object) []string { return []string{o.GetLabels()[kubevirt.CreatedByLabel]} }),
-		i.IndexField(ctx, &corev1.Pod{}, leaving, func(o client.Object) []string {
-			if o.GetDeletionTimestamp() != nil {
-				return []string{yes}
-			}
-			return nil
-		}),
 		i.IndexField(ctx, &kubevirt.VirtualMachineInstanceMigration{}, unfinished, func(o client.Object) []string {
 			if m, ok := o.(*kubevirt.VirtualMachineInstanceMigration); ok && !m.Final() {
 				return []string{yes}

@@ -14,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -57,10 +58,11 @@ const awaited = 2 * time.Second
 func Add(mgr ctrl.Manager, cfg Config) error {
 	r := &reconciler{Config: cfg, Client: mgr.GetClient()}
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
+	later := builder.WithPredicates(index.AfterStart())
 	return ctrl.NewControllerManagedBy(mgr).Named("launcher").
-		For(&kubevirt.VirtualMachineInstance{}).
-		Watches(&corev1.Pod{}, r.pods()).
-		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration)).
+		Watches(&kubevirt.VirtualMachineInstance{}, &index.VMIs{}).
+		Watches(&corev1.Pod{}, r.pods(), later).
+		Watches(&kubevirt.VirtualMachineInstanceMigration{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration), later).
 		WithOptions(failures.Options(mgr, workers)).
 		Complete(failures.Reconciler(r))
 }

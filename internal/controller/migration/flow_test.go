@@ -47,6 +47,7 @@ type rig struct {
 
 	queue    *queue
 	podsFail error // what creating a pod returns
+	reads    int   // of VMIs
 }
 
 func aRig(tb testing.TB) *rig {
@@ -62,7 +63,12 @@ func aRig(tb testing.TB) *rig {
 		tb.Fatal(err)
 	}
 	r := &rig{TB: tb}
-	b.WithInterceptorFuncs(interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
+	b.WithInterceptorFuncs(interceptor.Funcs{Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, options ...client.GetOption) error {
+		if _, vmi := o.(*kubevirt.VirtualMachineInstance); vmi {
+			r.reads++
+		}
+		return c.Get(ctx, key, o, options...)
+	}, Create: func(ctx context.Context, c client.WithWatch, o client.Object, options ...client.CreateOption) error {
 		if _, pod := o.(*corev1.Pod); pod && r.podsFail != nil {
 			return r.podsFail
 		}
@@ -104,9 +110,10 @@ func (r *rig) migrationOf(vm string) *object {
 	return m
 }
 
-// turn makes the queue compute.
+// turn makes the queue compute, from all that is there: nothing tells it of changes here.
 func (r *rig) turn() {
 	r.Helper()
+	r.queue.vms = nil
 	if _, err := r.queue.Reconcile(r.Context(), reconcile.Request{}); err != nil {
 		r.Fatal(err)
 	}

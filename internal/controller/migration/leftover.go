@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -43,10 +44,11 @@ type ended struct {
 
 func (r *reconciler) addLeftovers(mgr ctrl.Manager) error {
 	l := &leftovers{Client: r.Client, log: r.Log, live: r.Live, events: r.Events}
+	later := builder.WithPredicates(index.AfterStart())
 	return ctrl.NewControllerManagedBy(mgr).Named("migration-leftovers").
-		For(&kubevirt.VirtualMachineInstance{}).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod)).
-		Watches(&object{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration)).
+		Watches(&kubevirt.VirtualMachineInstance{}, &index.VMIs{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(index.OfPod), later).
+		Watches(&object{}, handler.EnqueueRequestsFromMapFunc(index.OfMigration), later).
 		Complete(l)
 }
 

@@ -70,25 +70,26 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	if err := r.addLeftovers(mgr); err != nil {
 		return fmt.Errorf("left over launcher pods: %w", err)
 	}
+	later := builder.WithPredicates(index.AfterStart())
 	b := ctrl.NewControllerManagedBy(mgr).Named("migration").
 		For(&kubevirt.VirtualMachineInstanceMigration{}).
 		Watches(&kubevirt.VirtualMachineInstanceMigration{}, r.forget()).
 		WatchesRawSource(source.Channel(r.granted, &handler.EnqueueRequestForObject{})).
 		Watches(&kubevirt.VirtualMachineInstance{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.ofVM(ctx, client.ObjectKeyFromObject(o))
-		})).
+		}), later).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			return r.ofVM(ctx, types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetAnnotations()[kubevirt.DomainAnnotation]})
-		})).
+		}), later).
 		Watches(&policyv1.PodDisruptionBudget{}, handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
 			if owner := index.VMIOf(o); owner != nil {
 				return r.ofVM(ctx, types.NamespacedName{Namespace: o.GetNamespace(), Name: owner.Name})
 			}
 			return nil
-		})).
+		}), later).
 		WithOptions(failures.Options(mgr, workers))
 	if cfg.Nodes {
-		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.ofNode), builder.WithPredicates(nodeChanges()))
+		b = b.Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.ofNode), builder.WithPredicates(index.AfterStart(), nodeChanges()))
 	}
 	if cfg.Again != nil {
 		b = b.WatchesRawSource(source.Channel(cfg.Again, &handler.EnqueueRequestForObject{}))

@@ -6,13 +6,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -34,17 +32,21 @@ type queue struct {
 	*reconciler
 
 	caughtUp bool // the cache shows what a former leader has begun
+	// vms has the unfinished migrations as they were last read, by their VMs. Thousands may wait: only
+	// those of VMs of which something has changed are read again. nil before the first look.
+	vms     map[types.NamespacedName][]evacuation.Moving
+	changed changedVMs
 }
 
 // addQueue adds the queue to the manager.
 func (r *reconciler) addQueue(mgr ctrl.Manager) error {
 	q := &queue{reconciler: r}
-	relevant := builder.WithPredicates(turnChanges())
+	soon := q.soon()
 	b := ctrl.NewControllerManagedBy(mgr).Named("migration-queue").
-		Watches(&object{}, soon(), relevant).
-		Watches(&kubevirt.VirtualMachineInstance{}, soon(), relevant).
-		Watches(&corev1.Pod{}, soon(), relevant).
-		WatchesRawSource(source.Channel(r.retry, soon())).
+		Watches(&object{}, soon).
+		Watches(&kubevirt.VirtualMachineInstance{}, soon).
+		Watches(&corev1.Pod{}, soon).
+		WatchesRawSource(source.Channel(r.retry, soon)).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1})
 	return r.Settings.Watch(b, func(context.Context, client.Object) []reconcile.Request { return []reconcile.Request{{}} }).Complete(q)
 }
@@ -102,57 +104,63 @@ func (q *queue) showsAllBegun(ctx context.Context) (bool, error) {
 // moving returns the unfinished migrations, from the cache. One of them changes without an
 // event after again; 0 if none does.
 func (q *queue) moving(ctx context.Context, now time.Time) (all []evacuation.Moving, again time.Duration, err error) {
-	list, err := index.Unfinished(ctx, q.Client)
-	if err != nil {
-		return nil, 0, err
-	}
-	var pending []*object
-	set := q.Settings.Get()
-	handed := 0 // to the agents, without a slot of those for held shutdowns
-	for i := range list {
-		m := &list[i]
-		if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
-			pending = append(pending, m)
-			continue
-		}
-		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode, Target: migration.StateOf(m).TargetNode}
-		left, err := q.readStarted(ctx, &next, now)
+	if q.vms == nil {
+		q.changed.take() // at the start all VMs are noted: those with unfinished migrations are listed here
+		list, err := index.Unfinished(ctx, q.Client)
 		if err != nil {
+			return nil, 0, err
+		}
+		q.vms = map[types.NamespacedName][]evacuation.Moving{}
+		for i := range list {
+			q.changed.note(&list[i])
+		}
+	}
+	changed := q.changed.take()
+	for vm := range changed {
+		of, left, err := q.read(ctx, vm, now)
+		if err != nil {
+			q.vms = nil // the next look reads all
 			return nil, 0, err
 		}
 		if left > 0 && (again == 0 || left < again) {
 			again = left
 		}
-		if !set.HasOwnSlots(&next) && migration.NotBefore(m, kubevirt.MigrationScheduled) {
-			handed++
+		if q.vms[vm] = of; len(of) == 0 {
+			delete(q.vms, vm)
 		}
-		all = append(all, next)
 	}
-	waiting, err := q.pending(ctx, pending, handed)
-	return append(all, waiting...), again, err
+	for _, of := range q.vms {
+		all = append(all, of...)
+	}
+	return all, again, nil
 }
 
-// pending returns the pending migrations. If those that are handed to the agents take all slots of
-// the cluster, only those can begin whose VMs' launchers are being deleted: the VMs of others
-// need not be read.
-func (q *queue) pending(ctx context.Context, migrations []*object, handed int) (all []evacuation.Moving, err error) {
-	full := handed >= q.Settings.Get().PerCluster
-	var leaving map[client.ObjectKey]bool
-	if full && len(migrations) > 0 {
-		if leaving, err = index.Leaving(ctx, q.Client); err != nil {
-			return nil, err
-		}
+// read returns the unfinished migrations of a VM. One of them changes without an event after left, 0
+// if none does. Those that have begun change with the time: their VM is read at each turn.
+func (q *queue) read(ctx context.Context, vm types.NamespacedName, now time.Time) (all []evacuation.Moving, left time.Duration, err error) {
+	list, err := index.UnfinishedOf(ctx, q.Client, vm)
+	if err != nil {
+		return nil, 0, err
 	}
-	for _, m := range migrations {
-		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode}
-		if full && !leaving[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}] {
-			next.Blocked = true
-		} else if err := q.readPending(ctx, &next); err != nil {
-			return nil, err
+	for i := range list {
+		m := &list[i]
+		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode, Target: migration.StateOf(m).TargetNode}
+		if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
+			err = q.readPending(ctx, &next)
+		} else {
+			var until time.Duration
+			until, err = q.readStarted(ctx, &next, now)
+			if until > 0 && (left == 0 || until < left) {
+				left = until
+			}
+			q.changed.note(m)
+		}
+		if err != nil {
+			return nil, 0, err
 		}
 		all = append(all, next)
 	}
-	return all, nil
+	return all, left, nil
 }
 
 // readPending sets the node and the hold of a pending migration's VM. Without a VMI, or with
@@ -216,48 +224,4 @@ func (q *queue) vm(ctx context.Context, m *object) ([]corev1.Pod, *kubevirt.Virt
 	}
 	launchers, err := index.Launchers(ctx, q.Client, vmi, client.UnsafeDisableDeepCopy)
 	return launchers, vmi, err
-}
-
-// soon enqueues the queue's key.
-func soon() handler.EventHandler {
-	add := func(q requests) { q.AddAfter(reconcile.Request{}, settleFor) }
-	return handler.Funcs{
-		CreateFunc:  func(_ context.Context, _ event.CreateEvent, q requests) { add(q) },
-		UpdateFunc:  func(_ context.Context, _ event.UpdateEvent, q requests) { add(q) },
-		DeleteFunc:  func(_ context.Context, _ event.DeleteEvent, q requests) { add(q) },
-		GenericFunc: func(_ context.Context, _ event.GenericEvent, q requests) { add(q) },
-	}
-}
-
-// turnChanges passes updates that a turn may depend on.
-func turnChanges() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		return turnFactsOf(e.ObjectOld) != turnFactsOf(e.ObjectNew)
-	}}
-}
-
-// turnFacts holds what turns depend on of an object.
-type turnFacts struct {
-	phase, node, priority, cause string
-	deleting, unschedulable      bool
-	held                         string
-}
-
-func turnFactsOf(o client.Object) (f turnFacts) {
-	f.deleting = o.GetDeletionTimestamp() != nil
-	switch o := o.(type) {
-	case *object:
-		f.phase = string(o.Status.Phase)
-		if o.Spec.Priority != nil {
-			f.priority = *o.Spec.Priority
-		}
-	case *kubevirt.VirtualMachineInstance:
-		f.node, f.phase, f.held = o.Node(), string(o.Status.Phase), o.Status.EvacuationNodeName
-		f.cause = evacuation.ExplanationOf(o).Cause
-	case *corev1.Pod:
-		facts := podFacts(o, nil)
-		f.node, f.phase, f.unschedulable = o.Spec.NodeName, string(o.Status.Phase), facts.Unschedulable != ""
-		f.held, f.cause = o.Annotations[evacuation.HoldForAnnotation], index.Disruption(o)
-	}
-	return f
 }

@@ -91,9 +91,11 @@ func (t *turns) refused(uid types.UID) {
 func (t *turns) compute(all []evacuation.Moving, s evacuation.Settings, now time.Time) (fresh []*object, again time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	known := map[types.UID]bool{}
+	known := map[types.UID]bool{} // of those in written: there are few
 	for i := range all {
-		known[all[i].Migration.UID] = true
+		if _, ok := t.written[all[i].Migration.UID]; ok {
+			known[all[i].Migration.UID] = true
+		}
 		if left := t.settle(&all[i], now); left > 0 && (again == 0 || left < again) {
 			again = left
 		}

@@ -82,13 +82,13 @@ func (l *Live) Now(ctx context.Context, live client.Reader) (evacuation.Settings
 	return now.Settings, err
 }
 
-// Watch makes a controller enqueue, after each change of the settings, the requests that all
-// returns. It starts after the settings are known.
-func (l *Live) Watch(b *builder.Builder, all handler.MapFunc) *builder.Builder {
+// Watch makes a controller enqueue, after each change of the settings that only passes, the requests
+// that all returns. It starts after the settings are known.
+func (l *Live) Watch(b *builder.Builder, all handler.MapFunc, only ...predicate.Predicate) *builder.Builder {
 	enqueue := handler.EnqueueRequestsFromMapFunc(all)
-	changes := builder.WithPredicates(predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { // not of a status
+	changes := builder.WithPredicates(append(only, predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool { // not of a status
 		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || e.ObjectOld.GetUID() != e.ObjectNew.GetUID()
-	}})
+	}})...)
 	return b.Watches(&kubevirt.KubeVirt{}, enqueue, changes).Watches(&v1alpha1.EvacuationPolicy{}, enqueue, changes)
 }
 

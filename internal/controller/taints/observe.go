@@ -93,7 +93,12 @@ func (r *reconciler) observe(ctx context.Context) (*observed, error) {
 // left.
 func (r *reconciler) relevant(v *kubevirt.VirtualMachineInstance, tainted bool) bool {
 	_, known := r.state.VMs[string(v.UID)]
-	return tainted || known || markedForTaint(v) || v.Condition(kubevirt.NodeTaintDetected) != nil || v.Condition(kubevirt.NodeTaintReplacing) != nil
+	return tainted || known || hasTaintsLeft(v)
+}
+
+// hasTaintsLeft reports whether a VM has a mark or a condition of a taint.
+func hasTaintsLeft(v *kubevirt.VirtualMachineInstance) bool {
+	return markedForTaint(v) || v.Condition(kubevirt.NodeTaintDetected) != nil || v.Condition(kubevirt.NodeTaintReplacing) != nil
 }
 
 // markedForTaint reports whether a VM is marked because of a taint.

@@ -80,14 +80,14 @@ func Add(mgr ctrl.Manager, cfg Config) error {
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &v1alpha1.EvacuationPolicy{} })
 	b := ctrl.NewControllerManagedBy(mgr).Named("taint-replacement").
 		Watches(&corev1.Node{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: r.nodeChanged, DeleteFunc: r.nodeGone})).
-		Watches(&kubevirt.VirtualMachineInstance{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: vmiChanged})).
-		Watches(&corev1.Pod{}, all, builder.WithPredicates(predicate.Funcs{UpdateFunc: podChanged})).
+		Watches(&kubevirt.VirtualMachineInstance{}, r.concerned(r.ofTaint), builder.WithPredicates(predicate.Funcs{UpdateFunc: vmiChanged})).
+		Watches(&corev1.Pod{}, r.concerned(r.launcherOfTaint), builder.WithPredicates(predicate.Funcs{UpdateFunc: podChanged})).
 		WithOptions(failures.Options(mgr, 1))
 	return cfg.Settings.Watch(b, world).Complete(failures.Reconciler(r))
 }
 
 // request returns the same request for all objects: any change makes the controller read all
-// nodes and VMs.
+// nodes and VMs, sooner or later.
 func request() []reconcile.Request {
 	return []reconcile.Request{{NamespacedName: types.NamespacedName{Name: v1alpha1.Name}}}
 }
