@@ -13,6 +13,9 @@ LDFLAGS := -X main.version=$(VERSION)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo -E)
 TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 
+# Tests too: what they need is then compiled once for them and for the programs.
+export GOFLAGS := $(strip $(GOFLAGS) -trimpath)
+
 # Said to the tests as well: under sudo the home may be another.
 export VMGRACE_CLUSTER ?= $(HOME)/.cache/vmgrace-cluster
 
@@ -127,8 +130,9 @@ unit-arm64: ## what is pure, as a program of arm64 under qemu-aarch64-static: 2 
 	GOARCH=arm64 CGO_ENABLED=0 go test -timeout 20m -exec qemu-aarch64-static -tags unit -skip '^(TestAgentKilledInTheMiddleOfAWriteLeavesWholeRecords|TestVMFileIsNeverSeenUnlockedFromItsFirstMomentToItsLast)$$' \
 		./pkg/grace ./pkg/gracecache ./pkg/signals ./internal/evacuation ./internal/migration ./internal/replacement ./internal/drain
 
-# The packages whose tests ask a real API server, found by what they import, two at a time
-# beside test/handover. The two longest are started first: none of them runs alone at the end.
+# The packages whose tests ask a real API server, found by what they import: one after the other,
+# and these after test/handover beside them. More at once make each other late on two processors.
+BESIDE := ./test/drains ./test/migrations
 KUBERNETES = $$(go list -tags $(TAGS) -f '{{.ImportPath}} {{join .TestImports " "}} {{join .XTestImports " "}}' ./... | awk '$$1 !~ "/test/(e2e|besidekubevirt|faults|handover)" && /test\/cluster/ {print $$1}')
 # Real guests, two packages at a time, the longest first: most of what they do is to wait.
 GUESTS := ./test/acceptance ./pkg/hypervisor/libvirt ./test/node ./test/demo
@@ -159,8 +163,9 @@ test-one: deps race ## one test: make test-one P=./pkg/grace T=TestStories
 MOVES := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -tags $(TAGS) -count=1 $(if $(SUDO),-exec "$(SUDO)")
 
 .PHONY: test-kubernetes
-test-kubernetes: deps race k8s csi images helm ## what asks a real API server, manifests and images: 28 minutes
-	$(MOVES) -timeout 40m ./test/handover & moves=$$!; status=0; $(GOTEST) -p 2 -timeout 40m ./test/kubernetes $(KUBERNETES) || status=1; wait $$moves || status=1; exit $$status
+test-kubernetes: deps race k8s csi images ## what asks a real API server, manifests and images: half an hour
+	status=0; { $(MOVES) -timeout 40m ./test/handover || status=1; $(GOTEST) -p 1 -timeout 40m $(BESIDE) || status=1; exit $$status; } & moves=$$!; \
+	$(GOTEST) -p 1 -timeout 40m $$(grep -vxF "$$(go list $(BESIDE))" <<< "$(KUBERNETES)") || status=1; wait $$moves || status=1; exit $$status
 
 .PHONY: test-moves
 test-moves: deps race k8s ## live migrations with each fault at each moment: 50 minutes
@@ -179,17 +184,27 @@ e2e-1.34: deps csi images ## the main stories of e2e on Kubernetes 1.34: 3 minut
 	K8S=1.34 hack/k8s/build.sh >/dev/null
 	K8S=1.34 go test -v -tags $(TAGS) -count=1 -timeout 15m -run '$(OLDER)' $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
 
+# What many VMs at once do takes minutes, and few changes break it.
+MANY := TestTenVMs|TestADrainMovesFive|TestADrainOfAFullNode|TestThousandRefused
+.PHONY: test-many
+test-many: deps race k8s csi images ## many VMs at once: a full node, a tainted one, a thousand that nothing moves: 8 minutes
+	$(ROOTTEST) -tags $(TAGS),nightly -v -p 1 -timeout 20m -run '^($(MANY))' $(if $(SUDO),-exec "$(SUDO)") ./internal/controller ./test/evictions ./test/e2e
+
 .PHONY: upgrade
 upgrade: deps k8s csi images previous helm ## from the last release to this version and back, and by Helm, in a cluster of two nodes: 8 minutes
-	go test -v -tags $(TAGS),nightly -count=1 -timeout 15m -run "^(TestAnUpgrade|TestHelm)" $(if $(SUDO),-exec "$(SUDO)") ./test/e2e
+	go test -v -tags $(TAGS),nightly -count=1 -timeout 15m -run "^(TestAnUpgrade|TestHelm)" $(if $(SUDO),-exec "$(SUDO)") ./test/e2e ./test/deploy
 
 # What takes longer than a minute. VMGRACE_SOAK=30m makes the soak a long one,
-# VMGRACE_KILLS=1000 the storm of kills. -p 2, -parallel 4: most of it waits.
+# VMGRACE_KILLS=1000 the storm of kills: make test-soak. -p 2, -parallel 4: most of it waits.
 # test/faults, four tests at a time, is alone; the other two have one each.
 FAULTS := VMGRACE_BIN_DIR=$(CURDIR)/bin/race go test -v -tags $(TAGS) -count=1 -p 2 -parallel 4 -timeout 60m $(if $(SUDO),-exec "$(SUDO)")
 .PHONY: test-faults
-test-faults: deps build race k8s virtqemud ## crashes, faults, a soak, cgroups of version 2: 25 minutes (VMGRACE_KILLS=1000 VMGRACE_SOAK=30m: 50)
+test-faults: deps build race k8s ## crashes, faults, a short soak, cgroups of version 2: 25 minutes
 	status=0; $(FAULTS) ./test/faults || status=1; $(FAULTS) ./test/faults/crash ./test/faults/hostile ./test/faults/cgroup2 || status=1; exit $$status
+
+.PHONY: test-soak
+test-soak: deps race virtqemud ## the agent killed 1000 times, half an hour of faults, a virtqemud in a pod
+	VMGRACE_KILLS=1000 VMGRACE_SOAK=30m $(FAULTS) -tags $(TAGS),nightly -timeout 90m -run '^(TestSoak|TestSIGKILLs|TestAVirtqemud)' ./test/faults ./test/faults/crash
 
 # Of Debian 13 are first libvirtd and its QEMUs, then agent and client library, then all of
 # it: with libvirtd, and with virtqemud, which speaks no TLS and moves no guest by itself.
@@ -197,15 +212,17 @@ DEBIAN13 := hack/root.sh debian13
 WITH13 := $(or $(VMGRACE_CACHE),/var/cache/vmgrace)/roots/debian13
 DRIVER := -p 2 -timeout 30m ./pkg/hypervisor/libvirt ./test/acceptance
 .PHONY: test-debian13
-test-debian13: deps race k8s ## libvirt 11.3 and QEMU 10 of Debian 13, and a guest that moves there: 40 minutes
+test-debian13: deps race k8s ## libvirt 11.3 and QEMU 10 of Debian 13, and a guest that moves there: an hour and a half
 	$(DEBIAN13) hack/deps.sh
 	$(DEBIAN13) hack/virtqemud.sh
 	go test -v -tags $(TAGS),nightly -count=1 -timeout 10m -run 'Later' $(if $(SUDO),-exec "$(SUDO)") ./test/handover
 	VMGRACE_LIBVIRT_ROOT=$(WITH13) $(GOTEST) $(DRIVER)
 	$(DEBIAN13) make race
 	$(DEBIAN13) VMGRACE_LIBVIRT_ROOT=/host $(ROOTTEST) $(DRIVER)
-	$(DEBIAN13) $(ROOTTEST) -tags $(TAGS),nightly -skip Later $(DRIVER) ./test/handover
-	$(DEBIAN13) VMGRACE_LIBVIRT_DAEMON=/var/cache/vmgrace/virtqemud $(ROOTTEST) $(DRIVER) ./test/handover
+	$(DEBIAN13) $(ROOTTEST) $(DRIVER)
+	$(DEBIAN13) $(MOVES) -tags $(TAGS),nightly -skip Later -timeout 60m ./test/handover
+	$(DEBIAN13) VMGRACE_LIBVIRT_DAEMON=/var/cache/vmgrace/virtqemud $(ROOTTEST) $(DRIVER)
+	$(DEBIAN13) VMGRACE_LIBVIRT_DAEMON=/var/cache/vmgrace/virtqemud $(MOVES) -timeout 60m ./test/handover
 
 .PHONY: demo-ubuntu
 demo-ubuntu: ## the demo on Ubuntu 24.04: a minute, 5 the first time

@@ -73,6 +73,6 @@ exec env PATH="$PATH" "$@"'
 cluster=${VMGRACE_CLUSTER:-$HOME/.cache/vmgrace-cluster}
 shared=("$here" "$(go env GOROOT)" "$(go env GOMODCACHE)" "$(go env GOCACHE)" "$cluster")
 mkdir -p "${shared[@]}"
-exec "${sudo[@]}" unshare --mount env -u VMGRACE_CACHE HOME=/root GOFLAGS=-buildvcs=false GOTOOLCHAIN=local GOMODCACHE="$(go env GOMODCACHE)" GOCACHE="$(go env GOCACHE)" VMGRACE_CLUSTER="$cluster" \
+exec "${sudo[@]}" unshare --mount env -u VMGRACE_CACHE HOME=/root GOFLAGS='-buildvcs=false -trimpath' GOTOOLCHAIN=local GOMODCACHE="$(go env GOMODCACHE)" GOCACHE="$(go env GOCACHE)" VMGRACE_CLUSTER="$cluster" \
 	PATH="$(go env GOROOT)/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
 	sh -c "$enter" sh "$root" /dev /proc /sys /tmp "${shared[@]}" -- "$here" "$@"

@@ -21,7 +21,7 @@ func idle(b *bench) []figure {
 	}
 	b.guards(agent, guests)
 	// The floor only waits for inotify events.
-	floor := b.start(b.floor("react", b.node().Dir+"/run/libvirt-sock", agent.LaunchersDir, b.temp()))
+	floor := b.start(b.floor("react", b.node().Socket(), agent.LaunchersDir, b.temp()))
 	b.pause(settle)
 
 	line := func(what, target string, u unit) figure {

@@ -52,10 +52,9 @@ func (c *crew) get(path string, into any) {
 	c.must(json.Unmarshal(text, into))
 }
 
-// begin plays the scheduler, kubelets and agents until n more migrations run.
-func (c *crew) begin(nodes []string, n int) (begun []moving) {
+// waiting waits until n target pods wait for the scheduler.
+func (c *crew) waiting(n int) (fresh []target) {
 	c.Helper()
-	var fresh []target
 	node.Eventually(c, time.Minute, func() bool {
 		fresh = nil
 		for _, p := range c.targets() {
@@ -65,6 +64,13 @@ func (c *crew) begin(nodes []string, n int) (begun []moving) {
 		}
 		return len(fresh) >= n
 	}, "%d target pods are made", n)
+	return fresh
+}
+
+// begin plays the scheduler, kubelets and agents until n more migrations run.
+func (c *crew) begin(nodes []string, n int) (begun []moving) {
+	c.Helper()
+	fresh := c.waiting(n)
 	all := map[string]moving{}
 	for _, m := range c.migrations() {
 		all[m.uid] = m

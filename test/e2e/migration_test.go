@@ -174,3 +174,28 @@ func (w *world) runVMDrain(n *cluster.Node, look func(), args ...string) (code i
 	w.step("kubectl vmdrain %s: exit status %d", n.Name, code)
 	return code, p.Log()
 }
+
+// twoLeave asserts that no more than two VMs leave a node at once. These two are sent. Four
+// more may have a target pod: two that have a slot, and two that leave their slot to others
+// because the scheduler has not placed their pod.
+func (w *world) twoLeave(from *cluster.Node) {
+	w.Helper()
+	if sent, waiting := w.leaving(); sent > 2 || waiting > 4 {
+		w.Errorf("%d VMs leave %s at once, and %d more have a target pod", sent, from.Name, waiting)
+	}
+}
+
+// leaving counts the guests that are sent, and those that only have a target pod.
+func (w *world) leaving() (sent, waiting int) {
+	w.Helper()
+	for _, phase := range strings.Fields(w.find(objects.Query{Kind: "vmim", Namespace: namespace, Path: "{.items[*].status.phase}"})) {
+		switch phase {
+		case "Pending", "Succeeded", "Failed":
+		case "Scheduling":
+			waiting++
+		default:
+			sent++
+		}
+	}
+	return sent, waiting
+}

@@ -28,7 +28,8 @@ func (w *world) onLogind(n *cluster.Node, m *logind.Machine) (undo func()) {
 		if err := n.SetKubelet(ctx, ""); err != nil {
 			return err
 		}
-		if _, err := n.TryRun(ctx, nil, "umount /run/dbus"); err != nil {
+		// The next boot would not know of the shutdown. An agent of this one ends what comes to the node.
+		if _, err := n.TryRun(ctx, nil, "umount /run/dbus && rm -f /var/lib/vmgrace/node-shutdown"); err != nil {
 			return err
 		}
 		return w.newAgents(ctx)

@@ -237,14 +237,23 @@ func (v *vm) waitGuarded() {
 	v.w.Helper()
 	node.Eventually(v.w, 2*soon, func() bool {
 		r, ok := v.record()
-		return ok && r.UID == v.uid && r.GracePeriodSeconds == int64(v.grace) && v.launcherStatus().Phase == "Running"
+		return ok && r.UID == v.uid && r.GracePeriodSeconds == int64(v.grace) && v.launcherStatus().Phase == "Running" && v.registered()
 	}, "%s on %s is not guarded", v.Domain, v.Node.Name)
+}
+
+// launcherFile is a file of a pod's launcher directory on its node.
+const launcherFile = "/var/lib/kubelet/pods/%s/volumes/kubernetes.io~empty-dir/vmgrace/%s"
+
+// registered reports whether the launcher runs. The kernel drops a SIGTERM that comes before, as
+// its process has the pid 1 and does not catch it yet.
+func (v *vm) registered() bool {
+	_, err := v.Node.TryRun(v.w.Context(), nil, fmt.Sprintf("cat "+launcherFile, v.pod, "vm.json"))
+	return err == nil
 }
 
 // launcherStatus returns the status.json in the pod's volume, and zero while there is none.
 func (v *vm) launcherStatus() (s node.Status) {
-	const path = "/var/lib/kubelet/pods/%s/volumes/kubernetes.io~empty-dir/vmgrace/status.json"
-	out, err := v.Node.TryRun(v.w.Context(), nil, fmt.Sprintf("cat "+path, v.pod))
+	out, err := v.Node.TryRun(v.w.Context(), nil, fmt.Sprintf("cat "+launcherFile, v.pod, "status.json"))
 	if err == nil && json.Unmarshal([]byte(out), &s) != nil {
 		v.w.Errorf("status.json of %s: %q", v.Domain, out)
 	}

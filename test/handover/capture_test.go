@@ -20,7 +20,7 @@ import (
 // it is moved, then no packet on this machine contains the secret. Otherwise anybody on the
 // network could read the guest's memory.
 func TestNothingOfAGuestsMemoryIsReadableOnTheLink(t *testing.T) {
-	ofBothKinds(t, started, notReadableOnTheLink)
+	ofBothKindsIfLong(t, started, notReadableOnTheLink)
 }
 
 func notReadableOnTheLink(w world) {

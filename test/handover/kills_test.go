@@ -81,7 +81,7 @@ type dying struct {
 }
 
 func TestWhateverDiesWhileAGuestIsSentLeavesOneGuest(t *testing.T) {
-	ofBothKinds(t, started, whateverDiesWhileSent)
+	ofBothKindsIfLong(t, started, whateverDiesWhileSent)
 }
 
 func whateverDiesWhileSent(w world) {
@@ -182,7 +182,7 @@ func shutdownBeatsAMove(w world) {
 		v.waitSent()
 		// When its shutdown begins, then the guest is shut down where it is.
 		end(v)
-		if s := v.here.launcher.WaitStopped(w, soon); s.Outcome != "Graceful" || s.Cause != cause {
+		if s := v.here.launcher.WaitStopped(w, 2*soon); s.Outcome != "Graceful" || s.Cause != cause { // its grace period
 			t.Errorf("%s: status.json: %+v", cause, s)
 		}
 		if presses := v.Presses(); presses == 0 {

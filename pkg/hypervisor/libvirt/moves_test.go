@@ -33,7 +33,7 @@ func TestContractOfMigrations(t *testing.T) {
 				return g.Domain
 			},
 			Connect: func(*testing.T, string) string {
-				return "qemu+unix:///system?socket=" + filepath.Join(other.Dir, "run", "libvirt-sock")
+				return other.URI()
 			},
 			Pause: func(t *testing.T, name string) { t.Helper(); guests[name].Virsh(t, "suspend") },
 		}
@@ -45,7 +45,7 @@ func mover(t *testing.T, n *node.Node) *Migrator {
 	t.Helper()
 	leavesNothing(t)
 	d := New(Config{
-		URI: "qemu+unix:///system?socket=" + filepath.Join(n.Dir, "run", "libvirt-sock"), RunDir: n.RunDir(), LogDir: filepath.Join(n.Dir, "log", "qemu"), Logger: logger(t),
+		URI: n.URI(), RunDir: n.RunDir(), LogDir: filepath.Join(n.Dir, "log", "qemu"), Logger: logger(t),
 	})
 	t.Cleanup(func() { kit.Must(t, d.Close()) })
 	return d.Migrator()

@@ -9,12 +9,12 @@ import (
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
-// killsOf returns how often the agent is killed: VMGRACE_KILLS, 200 by default.
+// killsOf returns how often the agent is killed: VMGRACE_KILLS, 50 by default.
 func killsOf(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("VMGRACE_KILLS")
 	if text == "" {
-		return 200
+		return 50
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
