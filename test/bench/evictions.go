@@ -53,13 +53,13 @@ func evictions(b *bench) []figure {
 	}
 	figures := []figure{each}
 	for _, a := range answers {
-		figures = append(figures, a.marked, a.left, a.moves)
+		figures = append(figures, a.marked, a.median, a.left, a.moves)
 	}
 	return figures
 }
 
 // drained has the figures for the evictions at one rate.
-type drained struct{ marked, left, moves figure }
+type drained struct{ marked, median, left, moves figure }
 
 func newDrained(d drain) drained {
 	line := func(what, target string) figure {
@@ -68,12 +68,14 @@ func newDrained(d drain) drained {
 		}
 		return figure{row: "k", what: fmt.Sprintf("%s, %d a second: p99", what, d.rate), target: target, unit: seconds}
 	}
+	median := figure{row: "k", what: fmt.Sprintf("the same eviction that marks, %d a second: median", d.rate), unit: seconds}
 	soon := "≤ 300 ms"
 	if d.rate > 10 {
 		soon = "≤ 2 × floor"
 	}
 	return drained{
 		marked: line("eviction that marks (floor: one patch by nobody)", "≤ 1.5 × floor"),
+		median: median,
 		left:   line("eviction of a marked VM, left to its budget (floor: behind a webhook that does nothing)", "≤ 1.3 × floor"),
 		moves:  line("eviction sent → migration object seen (floor: two writes by nobody)", soon),
 	}
@@ -87,6 +89,7 @@ func (d *drained) take(c *crew, vms []string, rate int) (requests float64) {
 	seen := c.watch(len(vms))
 	sent, answered := c.evict(vms, rate)
 	d.marked.ours = append(d.marked.ours, quantile(answered, 0.99))
+	d.median.ours = append(d.median.ours, quantile(answered, 0.5))
 	d.moves.ours = append(d.moves.ours, quantile(seen(sent), 0.99))
 	c.rest()
 	requests = c.requests() - before
@@ -103,6 +106,7 @@ func (d *drained) takeFloor(c *crew, vms []string, rate int) {
 	c.Helper()
 	_, took := c.paced(vms, rate, func(name string) error { return c.patch(name, "one write") })
 	d.marked.floor = append(d.marked.floor, quantile(took, 0.99))
+	d.median.floor = append(d.median.floor, quantile(took, 0.5))
 	seen := c.watch(len(vms))
 	sent, _ := c.paced(vms, rate, func(name string) error {
 		if err := c.patch(name, "two writes"); err != nil {

@@ -52,7 +52,9 @@ func (r *reconciler) begin(ctx context.Context, v *move.VM) error {
 		return errors.Join(err, cordonErr)
 	}
 	refused := evacuation.Step{Action: evacuation.Blocked, Reason: "MigrationRefused", Message: oneline.Cut("no migration can be made: "+err.Error(), 400)}
-	return errors.Join(err, r.report(ctx, v, refused))
+	err = errors.Join(err, r.report(ctx, v, refused))
+	_, informErr := r.inform(ctx, v) // the next try tells what waits
+	return errors.Join(err, informErr)
 }
 
 // shutDown deletes the launcher pod of a VM that no migration could move. Live reads decide.

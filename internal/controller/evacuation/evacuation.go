@@ -7,6 +7,7 @@ import (
 	"context"
 	"log/slog"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -42,11 +43,13 @@ type reconciler struct {
 	client.Client // reads the cache
 
 	withdrawn withdrawn
+	informs   *rate.Limiter
 }
 
 // Add adds the controller to the manager. It runs in the elected replica.
 func Add(mgr ctrl.Manager, cfg Config) error {
-	r := &reconciler{Config: cfg, Client: mgr.GetClient(), withdrawn: withdrawn{vms: map[types.NamespacedName]bool{}}}
+	cfg.Events = spread{cfg.Events, newInforms()}
+	r := &reconciler{Config: cfg, Client: mgr.GetClient(), withdrawn: withdrawn{vms: map[types.NamespacedName]bool{}}, informs: newInforms()}
 	failures := retry.New(cfg.Log, cfg.Events, r.Client, func() client.Object { return &kubevirt.VirtualMachineInstance{} })
 	b := ctrl.NewControllerManagedBy(mgr).Named("evacuation").
 		Watches(&kubevirt.VirtualMachineInstance{}, &index.VMIs{}).
@@ -109,5 +112,12 @@ func (r *reconciler) act(ctx context.Context, v *move.VM) (evacuation.Step, erro
 	if err := r.report(ctx, v, next); err != nil {
 		return next, err
 	}
-	return next, r.prune(ctx, v)
+	if err := r.prune(ctx, v); err != nil {
+		return next, err
+	}
+	waits, err := r.inform(ctx, v)
+	if waits && (next.Again == 0 || next.Again > informAgain) {
+		next.Again = informAgain
+	}
+	return next, err
 }

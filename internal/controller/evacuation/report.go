@@ -11,21 +11,14 @@ import (
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// report writes the progress to the VMI and its launchers. It sends nothing if they are
-// up to date.
+// report writes the progress to the VMI. It sends nothing if that is up to date.
 func (r *reconciler) report(ctx context.Context, v *move.VM, next evacuation.Step) error {
-	requested := evacuating(v)
-	for i := range v.Pods {
-		if err := r.annotateForDescheduler(ctx, &v.Pods[i], requested && v.Pods[i].Spec.NodeName == v.VMI.Node()); err != nil {
-			return err
-		}
-	}
 	if v.VMI.Marked() { // the webhook may have ended between the mark and its annotation
 		if err := move.Annotate(ctx, r.Client, v.VMI, evacuation.ExplanationOf(v.VMI)); err != nil {
 			return err
 		}
 	}
-	if !requested && !v.VMI.Marked() {
+	if !evacuating(v) && !v.VMI.Marked() {
 		if err := r.removeMarkAnnotations(ctx, v.VMI); err != nil {
 			return err
 		}
@@ -70,23 +63,6 @@ func (r *reconciler) removeReport(ctx context.Context, vmi *kubevirt.VirtualMach
 		steps = append(steps, move.Unset(vmi)...)
 	}
 	return patch.Status(ctx, r.Client, vmi, steps...)
-}
-
-// inProgress is KubeVirt's value of the descheduler's annotation.
-const inProgress = "kubevirt"
-
-func (r *reconciler) annotateForDescheduler(ctx context.Context, pod *corev1.Pod, evicting bool) error {
-	want := map[string]any{}
-	if _, ok := pod.Annotations[kubevirt.RequestEvictOnlyAnnotation]; !ok {
-		want[kubevirt.RequestEvictOnlyAnnotation] = ""
-	}
-	switch _, ok := pod.Annotations[kubevirt.EvictionInProgressAnnotation]; {
-	case evicting && !ok:
-		want[kubevirt.EvictionInProgressAnnotation] = inProgress
-	case !evicting && ok:
-		want[kubevirt.EvictionInProgressAnnotation] = nil
-	}
-	return patch.Metadata(ctx, r.Client, pod, "annotations", want)
 }
 
 // removeMarkAnnotations removes the annotations of a mark that was removed.
