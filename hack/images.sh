@@ -17,7 +17,8 @@
 #
 # VERSION is the tag, and what the programs say of themselves. Without it the tag is the one
 # that the manifests name (deploy/version), and the programs say which commit they are. What
-# the same sources have made before is taken as it is, but not for a release. BUILDER=docker or BUILDER=podman uses those, with the base images of the
+# the same sources have made before is taken as it is, but not for a release. DEBIAN_SUITE is
+# the Debian that they are based on, trixie. BUILDER=docker or BUILDER=podman uses those, with the base images of the
 # Dockerfile. The default needs no daemon and no registry: Debian's buildah on a
 # Debian made by debootstrap, with the Go and the module cache of this machine.
 # Without --layouts these images are for tests: no security updates are in their libraries.
@@ -31,7 +32,7 @@ version=${VERSION:-$(git -C "$here" describe --tags --always --dirty 2>/dev/null
 tag=${VERSION:-$(sed -n '/newTag: /{s///p;q}' "$here/deploy/version/kustomization.yaml" | tr -d ' ')}
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
 security=${DEBIAN_SECURITY_MIRROR:-http://deb.debian.org/debian-security}
-suite=trixie
+suite=${DEBIAN_SUITE:-trixie}
 mapfile -t targets < <(sed -n 's/^FROM scratch AS //p' "$here/Dockerfile")
 [[ -z ${TARGETS:-} ]] || read -ra targets <<<"$TARGETS"
 work=$out/.build
@@ -50,7 +51,7 @@ fi
 key() {
 	(
 		cd "$here"
-		echo "$version $tag $builder $(go env GOVERSION GOOS GOARCH) ${TARGETS:-}"
+		echo "$version $tag $builder $suite $(go env GOVERSION GOOS GOARCH) ${TARGETS:-}"
 		find Dockerfile .dockerignore LICENSE go.mod go.sum hack/images*.sh test/guest/build.sh test/guest/init api cmd internal pkg \
 			-type f ! -name '*_test.go' ! -path '*/testdata/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
 	) | sha256sum | cut -c 1-12

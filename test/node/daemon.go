@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // daemon says which libvirt a node has.
@@ -94,7 +97,7 @@ func (n *Node) StartLibvirtd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n.libvirtd = p
+	n.libvirtd.Store(p)
 	answers := func() bool {
 		_, err := n.TryVirsh(ctx, "list")
 		return err == nil || !p.Running()
@@ -102,5 +105,31 @@ func (n *Node) StartLibvirtd(ctx context.Context) error {
 	if !Poll(ctx, waitTimeout, answers) || !p.Running() {
 		return fmt.Errorf("libvirtd does not answer: %s", p.Log())
 	}
+	return n.afterCrash(p)
+}
+
+// afterCrash starts libvirtd again once it has crashed, as systemd does: virtqemud 11.3 does so where
+// a QEMU is killed while its guest arrives through a tunnel. A libvirtd that is killed stays down.
+func (n *Node) afterCrash(p *Process) error {
+	fd, err := unix.PidfdOpen(p.PID(), 0)
+	if err != nil {
+		return fmt.Errorf("pidfd of libvirtd: %w", err)
+	}
+	n.crashes.Go(func() {
+		defer unix.Close(fd)
+		for !ended(fd, time.Hour) { // ends with the node at the latest
+		}
+		if code, _ := p.Exited(0); code != crashed+int(unix.SIGSEGV) && code != crashed+int(unix.SIGABRT) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+		defer cancel()
+		if err := n.StartLibvirtd(ctx); err != nil {
+			fmt.Fprintln(os.Stderr, "node: after a crash:", err)
+		}
+	})
 	return nil
 }
+
+// crashed and a signal's number are the exit status of what the signal has ended.
+const crashed = 128

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,8 +29,9 @@ type Node struct {
 	unlisted error    // why signals does not work, nil if it does
 	keeper   *Process // it keeps the namespace alive
 	hold     *os.File // when it is closed, the keeper kills everything in the namespace
-	libvirtd *Process
-	listens  bool // whether libvirtd listens for other nodes
+	libvirtd atomic.Pointer[Process]
+	crashes  sync.WaitGroup // of what waits for libvirtd's crash
+	listens  bool           // whether libvirtd listens for other nodes
 	daemon   daemon
 }
 
@@ -175,8 +178,9 @@ func (n *Node) Close() {
 	if n.keeper != nil {
 		n.keeper.Exited(waitTimeout)
 	}
-	if n.libvirtd != nil {
-		n.libvirtd.Exited(waitTimeout) // the keeper has killed it, this reaps it
+	n.crashes.Wait()
+	if p := n.Libvirtd(); p != nil {
+		p.Exited(waitTimeout) // the keeper has killed it, this reaps it
 	}
 	_ = os.RemoveAll(n.Dir)
 	n.late.Close()
@@ -210,12 +214,12 @@ func (n *Node) URI() string { return "qemu+unix:///system?socket=" + n.Socket() 
 func (n *Node) RunDir() string { return filepath.Join(n.Dir, "run", "qemu") }
 
 // Libvirtd returns the libvirtd process, for signals that kill, stop or continue it.
-func (n *Node) Libvirtd() *Process { return n.libvirtd }
+func (n *Node) Libvirtd() *Process { return n.libvirtd.Load() }
 
 // RestartLibvirtd kills libvirtd with SIGKILL and starts it again.
 func (n *Node) RestartLibvirtd(t T) {
 	t.Helper()
-	n.libvirtd.Kill()
+	n.Libvirtd().Kill()
 	if err := n.StartLibvirtd(t.Context()); err != nil {
 		t.Fatalf("restart libvirtd: %v", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/test/kit"
 	"github.com/vmgrace/vmgrace/test/node"
 )
 
@@ -208,6 +209,24 @@ func TestGuestsOutliveLibvirtd(t *testing.T) {
 		}
 		if state := g.Virsh(t, "domstate"); state != "running" {
 			t.Errorf("state after the restart: %s", state)
+		}
+	})
+}
+
+func TestALibvirtdThatCrashesIsStartedAgain(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	t.Run("node", func(t *testing.T) {
+		n := node.New(t)
+		g := n.Boot(t, node.Spec{Firmware: true})
+		crashed := n.Libvirtd()
+		kit.Must(t, crashed.Signal(unix.SIGSEGV))
+		again := func() bool {
+			state, err := n.TryVirsh(t.Context(), "domstate", g.Domain)
+			return err == nil && state == "running"
+		}
+		node.Eventually(t, time.Minute, again, "libvirtd is there again and has the guest")
+		if n.Libvirtd() == crashed {
+			t.Error("it did not crash")
 		}
 	})
 }

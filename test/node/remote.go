@@ -42,7 +42,7 @@ migrate_tls_x509_verify = 1
 func (n *Node) relisten(t T, listens bool) {
 	t.Helper()
 	n.listens = listens
-	n.libvirtd.Kill()
+	n.Libvirtd().Kill()
 	// The test's context has ended when the cleanup undoes Listen.
 	if err := n.StartLibvirtd(context.Background()); err != nil {
 		t.Fatalf("restart libvirtd: %v", err)
