@@ -105,31 +105,44 @@ func (n *Node) StartLibvirtd(ctx context.Context) error {
 	if !Poll(ctx, waitTimeout, answers) || !p.Running() {
 		return fmt.Errorf("libvirtd does not answer: %s", p.Log())
 	}
-	return n.afterCrash(p)
-}
-
-// afterCrash starts libvirtd again once it has crashed, as systemd does: virtqemud 11.3 does so where
-// a QEMU is killed while its guest arrives through a tunnel. A libvirtd that is killed stays down.
-func (n *Node) afterCrash(p *Process) error {
-	fd, err := unix.PidfdOpen(p.PID(), 0)
-	if err != nil {
-		return fmt.Errorf("pidfd of libvirtd: %w", err)
+	if n.started != nil {
+		n.started <- p
 	}
-	n.crashes.Go(func() {
-		defer unix.Close(fd)
-		for !ended(fd, time.Hour) { // ends with the node at the latest
-		}
-		if code, _ := p.Exited(0); code != crashed+int(unix.SIGSEGV) && code != crashed+int(unix.SIGABRT) {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
-		defer cancel()
-		if err := n.StartLibvirtd(ctx); err != nil {
-			fmt.Fprintln(os.Stderr, "node: after a crash:", err)
-		}
-	})
 	return nil
 }
 
-// crashed and a signal's number are the exit status of what the signal has ended.
-const crashed = 128
+// RestartAfterCrash makes the node start its libvirtd again each time that it crashes, as systemd does,
+// until the node is closed. One that is killed stays down. It is called once, before anything else.
+func (n *Node) RestartAfterCrash() {
+	n.started, n.stopped = make(chan *Process, 1), make(chan struct{})
+	n.started <- n.Libvirtd()
+	n.crashes.Go(func() {
+		for {
+			select {
+			case <-n.stopped:
+				return
+			case p := <-n.started:
+				if !crashed(p) {
+					continue
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+				if err := n.StartLibvirtd(ctx); err != nil {
+					fmt.Fprintln(os.Stderr, "node: after a crash:", err)
+				}
+				cancel()
+			}
+		}
+	})
+}
+
+// crashed waits for a process's end and reports whether that was a crash.
+func crashed(p *Process) bool {
+	const signalled = 128
+	if fd, err := unix.PidfdOpen(p.PID(), 0); err == nil { // else somebody has seen its end already
+		for !ended(fd, time.Hour) { // it ends with the node at the latest
+		}
+		_ = unix.Close(fd)
+	}
+	code, _ := p.Exited(waitTimeout)
+	return code == signalled+int(unix.SIGSEGV) || code == signalled+int(unix.SIGABRT)
+}

@@ -30,9 +30,13 @@ type Node struct {
 	keeper   *Process // it keeps the namespace alive
 	hold     *os.File // when it is closed, the keeper kills everything in the namespace
 	libvirtd atomic.Pointer[Process]
-	crashes  sync.WaitGroup // of what waits for libvirtd's crash
-	listens  bool           // whether libvirtd listens for other nodes
-	daemon   daemon
+	listens  bool // whether libvirtd listens for other nodes
+
+	// Those of RestartAfterCrash.
+	crashes sync.WaitGroup
+	started chan *Process
+	stopped chan struct{}
+	daemon  daemon
 }
 
 // keeper is the keeper's program. It ends when its standard input ends, which also happens
@@ -165,7 +169,14 @@ func (n *Node) start(ctx context.Context) error {
 	}
 	n.signals = &Signals{filepath.Join("/proc", strconv.Itoa(n.keeper.PID()), "root", n.Dir, "trace/instances", filepath.Base(n.Dir))}
 	n.unlisted = n.signals.begin()
-	return n.StartLibvirtd(ctx)
+	if err := n.StartLibvirtd(ctx); err != nil {
+		return err
+	}
+	if n.daemon.name() != "libvirtd" {
+		// virtqemud 11.3 crashes where a QEMU is killed while its guest arrives through a tunnel.
+		n.RestartAfterCrash()
+	}
+	return nil
 }
 
 func (n *Node) marker() string { return "VMGRACE_NODE=" + n.Dir }
@@ -178,7 +189,11 @@ func (n *Node) Close() {
 	if n.keeper != nil {
 		n.keeper.Exited(waitTimeout)
 	}
-	n.crashes.Wait()
+	if n.stopped != nil {
+		close(n.stopped)
+		n.crashes.Wait()
+		n.stopped = nil
+	}
 	if p := n.Libvirtd(); p != nil {
 		p.Exited(waitTimeout) // the keeper has killed it, this reaps it
 	}

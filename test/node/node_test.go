@@ -217,6 +217,7 @@ func TestALibvirtdThatCrashesIsStartedAgain(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	t.Run("node", func(t *testing.T) {
 		n := node.New(t)
+		n.RestartAfterCrash()
 		g := n.Boot(t, node.Spec{Firmware: true})
 		crashed := n.Libvirtd()
 		kit.Must(t, crashed.Signal(unix.SIGSEGV))
