@@ -65,7 +65,7 @@ func (d daemon) cache() string {
 // of the first. The node has a host name of its own, because libvirt migrates only to
 // another host. The arguments after the first four are directories that a root of its own
 // shares with the node. Such a root is in a mount namespace of its own, which a sleep keeps until
-// the node is closed: the number of one that has ended may be that of another node's next.
+// all else in the node has ended: the number of one that has ended may be that of another node's next.
 const runDaemon = `set -e
 [ -e /run/libvirt/vmgrace-node ] || { echo "not in the node's namespace: is this a chroot?"; exit 1; }
 echo "$1" >/proc/sys/kernel/hostname
@@ -74,6 +74,7 @@ shift 4
 if [ "$root" != / ]; then
 	readlink /proc/self/ns/mnt >>/run/libvirt/vmgrace-node
 	sleep infinity </dev/null >/dev/null 2>&1 &
+	echo $! >>/run/libvirt/vmgrace-keep
 	mount --bind "$root" "$root"
 	for dir; do mkdir -p "$root$dir"; mount --rbind "$dir" "$root$dir"; done
 	cd "$root"

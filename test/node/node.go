@@ -50,14 +50,16 @@ while [ $# -gt 0 ]; do mkdir -p "$1" "$2"; mount --bind "$1" "$2"; shift 2; done
 mkdir "$VMGRACE_NODE/trace" && mount -t tracefs none "$VMGRACE_NODE/trace" || :
 readlink /proc/self/ns/mnt >/run/libvirt/vmgrace-node
 read -r _ || :
+keep=$(tr '\n' ' ' 2>/dev/null </run/libvirt/vmgrace-keep || :) # they end last, see daemon
 for pass in 1 2; do
 	for p in /proc/[0-9]*; do
-		[ "$p" = "/proc/$$" ] && continue
+		case " $$ $keep " in *" ${p#/proc/} "*) continue ;; esac
 		if grep -qxF "$(readlink "$p/ns/mnt")" /run/libvirt/vmgrace-node || grep -qsz "^VMGRACE_NODE=$VMGRACE_NODE\$" "$p/environ"; then
 			kill -9 "${p#/proc/}" || :
 		fi
 	done 2>/dev/null
 done
+for p in $keep; do kill -9 "$p" || :; done
 rmdir "$VMGRACE_NODE/trace/instances/${VMGRACE_NODE##*/}" 2>/dev/null || :
 `
 
