@@ -17,10 +17,14 @@ type daemon struct {
 	// root is that of the distribution which the daemon and its QEMUs are of, "/" for the
 	// machine's own. Agents, shims and virsh are of the machine's own in any case.
 	root string
+	// crashes means that it is started again after a crash: libvirt 11.3 crashes where a QEMU is killed
+	// while its guest arrives through a tunnel.
+	crashes bool
 }
 
 // theDaemon is libvirtd of the machine's own, unless VMGRACE_LIBVIRT_DAEMON names another
-// daemon or VMGRACE_LIBVIRT_ROOT another root.
+// daemon or VMGRACE_LIBVIRT_ROOT another root. A virtqemud, or one with VMGRACE_LIBVIRT_CRASHES, is
+// started again after a crash.
 func theDaemon() daemon {
 	d := daemon{path: os.Getenv("VMGRACE_LIBVIRT_DAEMON"), root: os.Getenv("VMGRACE_LIBVIRT_ROOT")}
 	if d.path == "" {
@@ -29,6 +33,7 @@ func theDaemon() daemon {
 	if d.root == "" {
 		d.root = "/"
 	}
+	d.crashes = d.name() != "libvirtd" || os.Getenv("VMGRACE_LIBVIRT_CRASHES") != ""
 	return d
 }
 

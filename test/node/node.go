@@ -174,8 +174,7 @@ func (n *Node) start(ctx context.Context) error {
 	if err := n.StartLibvirtd(ctx); err != nil {
 		return err
 	}
-	if n.daemon.name() != "libvirtd" || os.Getenv("VMGRACE_LIBVIRT_CRASHES") != "" {
-		// Libvirt 11.3 crashes where a QEMU is killed while its guest arrives through a tunnel.
+	if n.daemon.crashes {
 		n.RestartAfterCrash()
 	}
 	return nil

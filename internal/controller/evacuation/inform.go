@@ -12,6 +12,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/controller/move"
 	"github.com/vmgrace/vmgrace/internal/controller/patch"
+	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
 // In a burst of evictions, marks and migrations come first. What only informs follows at this rate:
@@ -45,13 +46,14 @@ func (s spread) Eventf(regarding, related runtime.Object, eventType, reason, act
 const inProgress = "kubevirt"
 
 // inform tells the descheduler of the VM's launchers which are being evacuated. It returns true if
-// that has to wait for others.
+// that has to wait for others. What the descheduler itself has asked for does not wait: without an
+// answer it would evict others.
 func (r *reconciler) inform(ctx context.Context, v *move.VM) (waits bool, err error) {
-	requested := evacuating(v)
+	requested, asked := evacuating(v), evacuation.ExplanationOf(v.VMI).Descheduler
 	for i := range v.Pods {
 		pod := &v.Pods[i]
 		want := forDescheduler(pod, requested && pod.Spec.NodeName == v.VMI.Node())
-		if want[kubevirt.EvictionInProgressAnnotation] != nil && !r.informs.Allow() {
+		if want[kubevirt.EvictionInProgressAnnotation] != nil && !asked && !r.informs.Allow() {
 			delete(want, kubevirt.EvictionInProgressAnnotation)
 			waits = true
 		}

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -62,6 +63,25 @@ func TestTheLaunchersOfABurstAreAnnotatedOneByOne(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Given a burst of others' evictions. Then a launcher that the descheduler asked for is annotated at once: without
+// that it takes its eviction for failed, and evicts others.
+func TestTheDeschedulersOwnEvictionsDoNotWait(t *testing.T) {
+	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "launcher", UID: "p"}, Spec: corev1.PodSpec{NodeName: "a"}}
+	r := &reconciler{Client: fake.NewClientBuilder().WithObjects(&pod).Build(), informs: rate.NewLimiter(0, 0)}
+	for _, source := range []string{"", kubevirt.EvictionSourceDescheduler} {
+		vmi := &kubevirt.VirtualMachineInstance{Status: kubevirt.VirtualMachineInstanceStatus{NodeName: "a", EvacuationNodeName: "a", Mark: &kubevirt.Mark{NodeName: "a", Source: source}}}
+		waits, err := r.inform(t.Context(), &move.VM{Evacuee: evacuation.Evacuee{VMI: vmi}, Pods: []corev1.Pod{pod}})
+		if err != nil || waits != (source == "") {
+			t.Errorf("asked for by %q: %v, %v", source, waits, err)
+		}
+		now := &corev1.Pod{}
+		kit.Must(t, r.Get(t.Context(), client.ObjectKeyFromObject(&pod), now))
+		if _, said := now.Annotations[kubevirt.EvictionInProgressAnnotation]; said == waits {
+			t.Errorf("asked for by %q: %v", source, now.Annotations)
+		}
+	}
 }
 
 // recorded has the notes of Events, and when the last one was sent.
