@@ -187,12 +187,12 @@ func TestAMigrationThatWouldFailIsNotCreated(t *testing.T) {
 
 func TestTheProgressOfAMigrationIsOneLine(t *testing.T) {
 	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Name: "m"}}
-	if got := progress(m); got != "migration/m Pending" {
+	if got := progress(migrationOf(m)); got != "migration/m Pending" {
 		t.Errorf("%q", got)
 	}
 	m.Status.Phase = kubevirt.MigrationRunning
 	m.Status.MigrationState = &kubevirt.MigrationState{TargetNode: "n2", Progress: &kubevirt.MigrationProgress{Percent: 57}}
-	if got := progress(m); got != "migration/m Running to n2 [#####.....] 50%" {
+	if got := progress(migrationOf(m)); got != "migration/m Running to n2 [#####.....] 50%" {
 		t.Errorf("%q", got)
 	}
 }

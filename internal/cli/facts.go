@@ -45,11 +45,14 @@ type Mark struct {
 
 // Migration is the migration of a VM that has not ended.
 type Migration struct {
+	uid          string
 	Name         string `json:"name"`
 	Phase        string `json:"phase"`
 	Target       string `json:"target,omitempty"` // the node
 	Percent      *int   `json:"percent,omitempty"`
 	RemainingMiB int64  `json:"remainingMiB,omitempty"`
+	// Message is what it waits for in phase Scheduling.
+	Message string `json:"message,omitempty"`
 }
 
 // Objects are the objects that VMs are described by.
@@ -62,16 +65,33 @@ type Objects struct {
 // phaseTerminating is that of a VM that is being deleted and whose agent has not said so yet.
 const phaseTerminating = "Terminating"
 
-// VMs describes the VMs of the objects, sorted. A launcher pod without a VMI is a VM of its
-// own.
-func VMs(o *Objects, now time.Time) []VM {
+// phaseUnknown is that of a VM whose phase nobody has written.
+const phaseUnknown = "Unknown"
+
+// running returns the launcher pods that have not ended, by the UID of their VMI. Those of VMIs
+// that do not exist are VMs of their own, and have the key "".
+func (o *Objects) running() map[string][]*corev1.Pod {
+	known := map[string]bool{}
+	for i := range o.VMIs {
+		known[string(o.VMIs[i].UID)] = true
+	}
 	byVMI := map[string][]*corev1.Pod{}
 	for i := range o.Launchers {
 		if p := &o.Launchers[i]; !vmdrain.Ended(p) {
 			uid := p.Labels[kubevirt.CreatedByLabel]
+			if !known[uid] {
+				uid = ""
+			}
 			byVMI[uid] = append(byVMI[uid], p)
 		}
 	}
+	return byVMI
+}
+
+// VMs describes the VMs of the objects, sorted. A launcher pod without a VMI is a VM of its
+// own.
+func VMs(o *Objects, now time.Time) []VM {
+	byVMI := o.running()
 	migrations := map[string]*kubevirt.VirtualMachineInstanceMigration{}
 	for i := range o.Migrations {
 		if m := &o.Migrations[i]; !m.Final() {
@@ -81,7 +101,9 @@ func VMs(o *Objects, now time.Time) []VM {
 	all := make([]VM, 0, len(o.VMIs))
 	for i := range o.VMIs {
 		v := &o.VMIs[i]
-		all = append(all, describe(v, launcherOn(byVMI[string(v.UID)], v.Node()), migrations[v.Namespace+"/"+v.Name], now))
+		d := describe(v, launcherOn(byVMI[string(v.UID)], v.Node()), migrations[v.Namespace+"/"+v.Name], now)
+		d.Migration.waits(byVMI[string(v.UID)])
+		all = append(all, d)
 	}
 	for _, p := range byVMI[""] {
 		all = append(all, ofPod(p, now))
@@ -105,7 +127,7 @@ func launcherOn(all []*corev1.Pod, node string) (newest *corev1.Pod) {
 func describe(v *kubevirt.VirtualMachineInstance, launcher *corev1.Pod, m *kubevirt.VirtualMachineInstanceMigration, now time.Time) VM {
 	d := VM{
 		Namespace: v.Namespace, Name: v.Name, UID: string(v.UID), Node: v.Node(), LiveMigratable: "Unknown",
-		Phase: cmp.Or(string(v.Status.Phase), "Pending"), GracePeriodSeconds: v.Spec.TerminationGracePeriodSeconds,
+		Phase: cmp.Or(string(v.Status.Phase), phaseUnknown), GracePeriodSeconds: stated(v),
 	}
 	if c := v.Condition(kubevirt.LiveMigratable); c != nil {
 		d.LiveMigratable = c.Status
@@ -133,6 +155,14 @@ func describe(v *kubevirt.VirtualMachineInstance, launcher *corev1.Pod, m *kubev
 		d.addLauncher(launcher, now)
 	}
 	return d
+}
+
+// stated returns the grace period that a VMI states; a negative one counts as none.
+func stated(v *kubevirt.VirtualMachineInstance) *int64 {
+	if s := v.Spec.TerminationGracePeriodSeconds; s != nil && *s >= 0 {
+		return s
+	}
+	return nil
 }
 
 // addLauncher adds what the launcher pod and the agent's condition say.
@@ -171,16 +201,19 @@ func heldFor(p *corev1.Pod) string {
 // ofPod describes a VM without a VMI.
 func ofPod(p *corev1.Pod, now time.Time) VM {
 	d := VM{
-		Namespace: p.Namespace, Name: cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name), Node: p.Spec.NodeName,
-		Phase: cmp.Or(string(p.Status.Phase), "Pending"), LiveMigratable: "False", NotMigratable: "NoVMI",
+		Namespace: p.Namespace, Name: nameOf(p), Node: p.Spec.NodeName,
+		Phase: cmp.Or(string(p.Status.Phase), phaseUnknown), LiveMigratable: "False", NotMigratable: "NoVMI",
 		NotMigratableMessage: "a VM without a VirtualMachineInstance is never moved",
 	}
 	d.addLauncher(p, now)
 	return d
 }
 
+// nameOf returns the name of the VM in a launcher pod without a VMI.
+func nameOf(p *corev1.Pod) string { return cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name) }
+
 func migrationOf(m *kubevirt.VirtualMachineInstanceMigration) *Migration {
-	is := &Migration{Name: m.Name, Phase: string(evacuation.PhaseOf(m)), Target: m.Spec.AddedNodeSelector[corev1.LabelHostname]}
+	is := &Migration{Name: m.Name, uid: string(m.UID), Phase: string(evacuation.PhaseOf(m)), Target: m.Spec.AddedNodeSelector[corev1.LabelHostname]}
 	if s := m.Status.MigrationState; s != nil {
 		is.Target = cmp.Or(s.TargetNode, is.Target)
 		if s.Progress != nil {
@@ -188,6 +221,15 @@ func migrationOf(m *kubevirt.VirtualMachineInstanceMigration) *Migration {
 		}
 	}
 	return is
+}
+
+// waits adds what the migration waits for, by its target among the VM's launcher pods.
+func (m *Migration) waits(launchers []*corev1.Pod) {
+	for _, p := range launchers {
+		if m != nil && m.uid != "" && p.Labels[kubevirt.MigrationJobLabel] == m.uid && m.Phase == string(kubevirt.MigrationScheduling) {
+			m.Message = vmdrain.TargetText(p)
+		}
+	}
 }
 
 // controller returns kind and name of the controller that would make an object anew, or "".

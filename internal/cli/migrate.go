@@ -70,7 +70,9 @@ func (o *migrate) run(ctx context.Context, s *session, args []string) error {
 	if why := whyNotMoved(v, all.Items); why != "" {
 		return fmt.Errorf("VM %s/%s cannot be moved: %s", v.Namespace, v.Name, why)
 	}
-	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, GenerateName: "vmgrace-migrate-"}}
+	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: v.Namespace, GenerateName: "vmgrace-migrate-",
+		// It goes with the VMI; of those that have ended cluster-controller keeps the last ones.
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance", Name: v.Name, UID: v.UID}}}}
 	m.Spec.VMIName = v.Name
 	if o.to != "" {
 		if m.Spec.AddedNodeSelector, err = s.selectorOf(ctx, o.to, v); err != nil {
@@ -149,7 +151,7 @@ func (s *session) waitFor(ctx context.Context, m *kubevirt.VirtualMachineInstanc
 		if is.Final() {
 			return s.ended(is)
 		}
-		show(progress(is))
+		show(progress(awaited(ctx, store, is)))
 		select {
 		case <-ctx.Done():
 			return s.notAwaited(ctx, m, context.Cause(ctx))
@@ -209,13 +211,18 @@ func (s *session) notAwaited(ctx context.Context, m *kubevirt.VirtualMachineInst
 	return fmt.Errorf("%w; migration %s goes on: kubectl vmgrace cancel %s ends it", err, m.Name, m.Spec.VMIName)
 }
 
-// progress is one line about a migration, which changes with each tenth.
-func progress(m *kubevirt.VirtualMachineInstanceMigration) string {
-	is := migrationOf(m)
-	text := "migration/" + m.Name + " " + is.Phase
-	if is.Target != "" {
-		text += " to " + is.Target
+// awaited describes a migration, with what it waits for where pods may be read.
+func awaited(ctx context.Context, store client.Reader, m *kubevirt.VirtualMachineInstanceMigration) *Migration {
+	is, targets := migrationOf(m), &corev1.PodList{}
+	if store.List(ctx, targets, client.InNamespace(m.Namespace), client.MatchingLabels{kubevirt.MigrationJobLabel: is.uid}) == nil && len(targets.Items) > 0 {
+		is.waits([]*corev1.Pod{&targets.Items[0]})
 	}
+	return is
+}
+
+// progress is one line about a migration, which changes with each tenth.
+func progress(is *Migration) string {
+	text := "migration/" + is.Name + " " + is.Phase + targetOf(is)
 	if is.Percent != nil {
 		text += fmt.Sprintf(" %s %d%%", terminal.Bar(*is.Percent), *is.Percent/10*10)
 	}
@@ -232,7 +239,7 @@ func (s *session) ended(m *kubevirt.VirtualMachineInstanceMigration) error {
 		if reason == "" {
 			reason = "no reason is given"
 		}
-		return fmt.Errorf("migration %s has failed: %s", m.Name, terminal.Line(reason))
+		return fmt.Errorf("migration %s has failed: %s; no other one is made", m.Name, terminal.Line(reason))
 	}
 	if target == "" {
 		s.say("vmi/%s moved", m.Spec.VMIName)

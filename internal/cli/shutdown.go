@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,8 +32,8 @@ func newShutdown() *subcommand {
 		use: "shutdown VM", short: "Shut a VM down, within its grace period or a shorter one",
 		long: `Delete a VM's VirtualMachineInstance: its guest is asked to shut down, and destroyed at the end
 of its grace period. --grace and --now shorten that, also of a shutdown that is under way:
-they delete the launcher pod with this grace period, which counts from the beginning of its
-deletion. It asks first, unless --yes is given.`,
+they delete the launcher pod with this grace period, which the agent counts from when it sees
+that. It asks first, unless --yes is given.`,
 		examples: `  # Ask the guest, and give it its whole grace period
   kubectl vmgrace shutdown vm-1
 
@@ -114,7 +112,7 @@ func (o *shutdown) run(ctx context.Context, s *session, args []string) error {
 // find reads a VM and its launchers, and fails if it cannot be shut down so.
 func (o *shutdown) find(ctx context.Context, s *session, arg string) (*shut, error) {
 	v, err := s.vmi(ctx, arg)
-	if apierrors.IsNotFound(err) || meta.IsNoMatchError(err) {
+	if apierrors.IsNotFound(err) {
 		return s.alone(ctx, arg, err)
 	}
 	if err != nil {
@@ -159,8 +157,8 @@ func (v *shut) uid() types.UID {
 
 // allowed refuses a grace period longer than the VM's own.
 func (o *shutdown) allowed(v *kubevirt.VirtualMachineInstance) error {
-	own := v.Spec.TerminationGracePeriodSeconds
-	if own != nil && *own >= 0 && o.grace > time.Duration(*own)*time.Second {
+	own := stated(v)
+	if own != nil && o.grace > time.Duration(*own)*time.Second {
 		return fmt.Errorf("--grace %v: the grace period of VM %s/%s is %ds, and %s", o.grace, v.Namespace, v.Name, *own, onlyShortened)
 	}
 	return nil
@@ -173,7 +171,7 @@ func (o *shutdown) question(v *shut) string {
 		node = v.launchers[0].Spec.NodeName
 	} else {
 		node = v.vmi.Node()
-		if own := v.vmi.Spec.TerminationGracePeriodSeconds; own != nil {
+		if own := stated(v.vmi); own != nil {
 			how = fmt.Sprintf("its guest is asked, and destroyed after %ds", *own)
 		}
 	}
@@ -270,19 +268,17 @@ func (s *session) deletePod(ctx context.Context, p *corev1.Pod, options ...clien
 	return nil
 }
 
-// alone reads a VM without a VMI: its launcher pod. notFound is the error of reading the VMI.
+// alone reads a VM without a VMI, or whose VMI is gone: its launcher pod. notFound is the error of reading the VMI.
 func (s *session) alone(ctx context.Context, arg string, notFound error) (*shut, error) {
 	name, err := vmName(arg)
 	if err != nil {
 		return nil, err
 	}
-	all := &corev1.PodList{}
-	if err := s.live.List(ctx, all, client.InNamespace(s.namespace), client.MatchingLabels{kubevirt.AppLabel: kubevirt.LauncherApp}); err != nil {
-		return nil, fmt.Errorf("launcher pods of VM %s/%s: %w", s.namespace, name, err)
+	all, err := gather(ctx, s.live, s.namespace, s.warn)
+	if err != nil {
+		return nil, err
 	}
-	pods := slices.DeleteFunc(all.Items, func(p corev1.Pod) bool {
-		return p.Labels[kubevirt.CreatedByLabel] != "" || cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name) != name || vmdrain.Ended(&p)
-	})
+	pods := slices.DeleteFunc(all.running()[""], func(p *corev1.Pod) bool { return nameOf(p) != name })
 	switch len(pods) {
 	case 0:
 		return nil, notFound
@@ -290,8 +286,8 @@ func (s *session) alone(ctx context.Context, arg string, notFound error) (*shut,
 	default:
 		return nil, fmt.Errorf("VM %s/%s has %d launcher pods, among them %s and %s: kubectl delete pod the one that is meant", s.namespace, name, len(pods), pods[0].Name, pods[1].Name)
 	}
-	v := &shut{namespace: s.namespace, name: name, launchers: pods}
-	if c := controller(&pods[0]); c != "" {
+	v := &shut{namespace: s.namespace, name: name, launchers: []corev1.Pod{*pods[0]}}
+	if c := controller(pods[0]); c != "" && pods[0].DeletionTimestamp == nil {
 		return nil, v.belongsTo(c)
 	}
 	return v, nil

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -104,5 +106,36 @@ func TestADeletionInsistsOnTheVersionReadAfterTheAnswer(t *testing.T) {
 	deleted, said, err := asked(t, 1, label)
 	if err != nil || strings.Join(deleted, ",") != "vm 1000,vm 1000" || !strings.HasSuffix(said, "vmi/vm deleted\n") {
 		t.Errorf("%v, deleted %v, %s", err, deleted, said)
+	}
+}
+
+// Given a VM whose VMI is gone, and whose launcher has 86,400 s of its deletion left. When it is
+// shut down with 5 s, then its launcher is deleted again with these and the agent's margin.
+func TestTheGracePeriodIsShortenedWithoutAVMI(t *testing.T) {
+	known := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(known), kubevirt.AddToScheme(known)); err != nil {
+		t.Fatal(err)
+	}
+	p := launcher("vm", "n1", nil)
+	p.Namespace, p.Finalizers, p.Labels[kubevirt.AppLabel] = "n", []string{"a/b"}, kubevirt.LauncherApp
+	p.Annotations = map[string]string{kubevirt.DomainAnnotation: "vm"}
+	p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds = new(int64(86400)), new(int64(86400))
+	p.DeletionTimestamp = &metav1.Time{Time: noon()}
+	other := vmi("other", "n1", kubevirt.VMIRunning)
+	other.Namespace = "n"
+	of := launcher("other", "n1", nil) // says that it is of that VM, too
+	of.Namespace, of.Annotations, of.Labels[kubevirt.AppLabel] = "n", p.Annotations, kubevirt.LauncherApp
+	var deleted []string
+	live := fake.NewClientBuilder().WithScheme(known).WithObjects(&p, &other, &of).WithInterceptorFuncs(interceptor.Funcs{
+		Delete: func(_ context.Context, _ client.WithWatch, o client.Object, options ...client.DeleteOption) error {
+			var is client.DeleteOptions
+			is.ApplyOptions(options)
+			deleted = append(deleted, fmt.Sprint(o.GetName(), " ", *is.GracePeriodSeconds))
+			return nil
+		},
+	}).Build()
+	s := &session{live: live, namespace: "n", Streams: Streams{Output: vmdrain.Output{Out: io.Discard, Err: io.Discard}}}
+	if err := (&shutdown{grace: 5 * time.Second, graceSet: true, yes: true}).run(t.Context(), s, []string{"vm"}); err != nil || strings.Join(deleted, ",") != "virt-launcher-vm 7" {
+		t.Errorf("%v, deleted %q", err, deleted)
 	}
 }

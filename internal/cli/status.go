@@ -182,21 +182,21 @@ func (o *status) newView(s *session) func([]VM) {
 			}
 		}
 	}
-	last := map[string]string{}
+	last := map[string][]string{} // one that shuts down, and one made anew, may have the same name
 	return func(vms []VM) {
-		now := map[string]string{}
+		now := map[string][]string{}
 		for i := range vms {
 			v := &vms[i]
-			key := v.Namespace + "/" + v.Name
-			now[key] = Line(v)
-			if last[key] != now[key] {
+			key, line := v.Namespace+"/"+v.Name, Line(v)
+			now[key] = append(now[key], line)
+			if !slices.Contains(last[key], line) {
 				o.printLine(s, v)
 			}
 		}
 		for key := range last {
-			if now[key] == "" && o.output != outputJSON {
+			if now[key] == nil && o.output != outputJSON {
 				s.say("vm %s: gone", key)
-			} else if now[key] == "" {
+			} else if now[key] == nil {
 				o.printLine(s, gone(key))
 			}
 		}

@@ -122,9 +122,7 @@ func Line(v *VM) string {
 		if m.Percent != nil {
 			text += fmt.Sprintf(" %d %%", *m.Percent/10*10)
 		}
-		if m.Target != "" {
-			text += " to " + m.Target
-		}
+		text += targetOf(m)
 	}
 	return terminal.Line(text)
 }
@@ -170,8 +168,16 @@ func migrationText(v *VM) string {
 	if m.Percent != nil {
 		text += fmt.Sprintf(" %s %d%%", terminal.Bar(*m.Percent), *m.Percent)
 	}
+	return text + targetOf(m)
+}
+
+// targetOf is where a VM moves to, or what that waits for.
+func targetOf(m *Migration) (text string) {
 	if m.Target != "" {
-		text += " to " + m.Target
+		text = " to " + m.Target
+	}
+	if m.Message != "" {
+		text += ": " + m.Message
 	}
 	return text
 }

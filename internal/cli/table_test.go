@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"flag"
 	"os"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 	"github.com/vmgrace/vmgrace/internal/podstatus"
+	"github.com/vmgrace/vmgrace/internal/vmdrain"
 )
 
 func noon() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
@@ -57,6 +59,17 @@ func objects() *Objects {
 	m.Status.MigrationState = &kubevirt.MigrationState{TargetNode: "n2", Progress: &kubevirt.MigrationProgress{Percent: 42, RemainingMiB: 300}}
 	over := m
 	over.Name, over.Status.Phase = "over", kubevirt.MigrationFailed
+	// A VM whose VMI is gone while it shuts down.
+	bereft := launcher("bereft", "n1", &podstatus.Shutdown{Phase: podstatus.ShuttingDown, Cause: "VMIDeleted", Deadline: noon().Add(24 * time.Hour), GracePeriodSeconds: 86400})
+	bereft.DeletionTimestamp, bereft.Annotations = &metav1.Time{Time: noon()}, map[string]string{kubevirt.DomainAnnotation: "bereft"}
+	// A VM that waits for the scheduler.
+	waits := m
+	waits.Name, waits.UID, waits.Spec.VMIName, waits.Status.Phase, waits.Status.MigrationState = "waits", "uid-m", "waits", kubevirt.MigrationScheduling, nil
+	room := launcher("waits", "", nil)
+	room.Name, room.Labels[kubevirt.MigrationJobLabel] = "virt-launcher-target", "uid-m"
+	room.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available"}}
+	unsure := vmi("new", "", "")
+	unsure.Spec.TerminationGracePeriodSeconds = new(int64(-5))
 	alone := launcher("alone", "n2", nil)
 	alone.Labels = nil
 	alone.Annotations = map[string]string{kubevirt.DomainAnnotation: "alone"}
@@ -66,13 +79,13 @@ func objects() *Objects {
 	return &Objects{
 		VMIs: []kubevirt.VirtualMachineInstance{
 			moving, stuck, deleted, vmi("down", "n1", kubevirt.VMIRunning), vmi("late", "n1", kubevirt.VMIRunning), vmi("held", "n1", kubevirt.VMIRunning, migratable()),
-			vmi("new", "", ""), vmi("over", "n1", kubevirt.VMISucceeded),
+			unsure, vmi("waits", "n1", kubevirt.VMIRunning, migratable()), vmi("over", "n1", kubevirt.VMISucceeded),
 		},
 		Launchers: []corev1.Pod{
 			launcher("moving", "n1", nil), target, launcher("stuck", "n2", nil), launcher("down", "n1", down), launcher("late", "n1", late),
-			launcher("held", "n1", held), alone, launcher("over", "n1", down),
+			launcher("held", "n1", held), alone, launcher("over", "n1", down), bereft, launcher("waits", "n1", nil), room,
 		},
-		Migrations: []kubevirt.VirtualMachineInstanceMigration{m, over},
+		Migrations: []kubevirt.VirtualMachineInstanceMigration{m, over, waits},
 	}
 }
 
@@ -130,7 +143,7 @@ func TestTheLiveTableFitsTheTerminal(t *testing.T) {
 			}
 		}
 	}
-	if text := Screen(vms, Layout{}, 200, 4); !strings.HasSuffix(text, "and 7 more\n") {
+	if text := Screen(vms, Layout{}, 200, 4); !strings.HasSuffix(text, "and 9 more\n") {
 		t.Errorf("a small terminal:\n%s", text)
 	}
 }
@@ -144,5 +157,19 @@ func TestAPipeGetsALineForEachTenth(t *testing.T) {
 	}
 	if len(lines) != 3 {
 		t.Errorf("%d lines: %v", len(lines), lines)
+	}
+}
+
+// Given a VM that shuts down, made anew under its name. When both change and one goes, then a pipe
+// gets a line for each change, and "gone" only once no VM has that name.
+func TestAPipeTellsVMsOfOneNameApart(t *testing.T) {
+	out := &bytes.Buffer{}
+	show := (&status{}).newView(&session{Streams: Streams{Output: vmdrain.Output{Out: out}}})
+	former, anew := VM{Namespace: "n", Name: "vm", Phase: "ShuttingDown"}, VM{Namespace: "n", Name: "vm", Phase: "Pending"}
+	for _, vms := range [][]VM{{former}, {former, anew}, {former, anew}, {anew}, {}} {
+		show(vms)
+	}
+	if got, want := out.String(), Line(&former)+"\n"+Line(&anew)+"\nvm n/vm: gone\n"; got != want {
+		t.Errorf("%s, want\n%s", got, want)
 	}
 }

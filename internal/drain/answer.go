@@ -89,8 +89,8 @@ func (b *Budget) String() string {
 type VM struct {
 	// Name is namespace/name of its VirtualMachineInstance.
 	Name string
-	// Marked means that it is to be evacuated from the node.
-	Marked bool
+	// Marked means that it is to be evacuated from the node, Moved that it has left the pod.
+	Marked, Moved bool
 	// Stuck is why it is not migrated though it is to be evacuated, or empty.
 	// NotMigratable is the message of its condition LiveMigratable if that is False.
 	Stuck, NotMigratable string
@@ -106,6 +106,8 @@ type VM struct {
 // and of the API server.
 const (
 	textEvacuation     = "Eviction triggered evacuation"
+	textInProgress     = "Evacuation in progress"
+	textMoved          = "has moved to node"
 	textNotMigratable  = "not live-migratable"
 	textNotJudged      = "it is not known yet whether"
 	textHotplug        = "hotplug pod"
@@ -121,6 +123,8 @@ func Classify(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	switch {
 	case r.Code == notFound:
 		return Answer{Verdict: Accepted, Reason: "it is gone already"}
+	case vm != nil && vm.Moved && (r.Code == tooManyRequests || strings.Contains(r.Text, textSeveralBudgets)), strings.Contains(r.Text, textMoved):
+		return Answer{Verdict: Moving, Reason: "its VM has moved: it ends by itself"}
 	case strings.Contains(r.Text, textNotMigratable):
 		return Answer{Verdict: Failed, Reason: notMigratable(r.Text, vm)}
 	case strings.Contains(r.Text, textSeveralBudgets):
@@ -149,7 +153,7 @@ const (
 
 func classify429(p *Pod, r *Response, budgets []Budget, vm *VM) Answer {
 	switch {
-	case strings.Contains(r.Text, textEvacuation):
+	case strings.Contains(r.Text, textEvacuation), strings.Contains(r.Text, textInProgress):
 		return moving(vm)
 	case strings.Contains(r.Text, textNotJudged):
 		return Answer{Verdict: Blocked, Reason: "its VM has just started: it is not known yet whether it can be moved"}

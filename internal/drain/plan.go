@@ -173,6 +173,9 @@ func (p *Plan) Answer(uid string, a Answer, now time.Time) {
 	}
 }
 
+// Backoff returns the time until what has failed so often is tried again.
+func Backoff(tries int) time.Duration { return backoff(tries, maxRefusedDelay) }
+
 func backoff(tries int, most time.Duration) time.Duration {
 	return min(minRetryDelay<<min(tries-1, 6), most)
 }

@@ -46,6 +46,7 @@ type Pod struct {
 	Held bool
 	// Settling means that LiveMigratable may not have been judged yet, see Settling.
 	Settling bool
+	Name     string
 	Node     string
 	// VMI and VMIUID are name and UID of its VMI, from the pod's metadata.
 	VMI, VMIUID string
@@ -65,6 +66,8 @@ func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Evict
 		a.Verdict, a.Reason, a.Message = Refuse, "NotJudgedYet", notJudged(vmi)
 	}
 	switch {
+	case movedAway(p, vmi) && !p.Deleting: // the API server would answer 500 where two budgets select it
+		a.Verdict, a.Reason, a.Message = Refuse, "Moved", hasMoved(vmi)
 	case vmi.Node() == "" || p.Node != vmi.Node():
 		a.Verdict, a.Reason, a.Message = Allow, "NotOnTheVMsNode", ""
 	case p.Deleting && p.Held && vmi.Marked():
@@ -75,6 +78,12 @@ func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Evict
 		a.Verdict, a.Reason, a.Message = Allow, "PodDeleting", ""
 	}
 	return a
+}
+
+// movedAway reports whether the pod is the one that the guest of the VM has left.
+func movedAway(p *Pod, vmi *kubevirt.VirtualMachineInstance) bool {
+	s := vmi.Status.MigrationState
+	return s != nil && p.Name != "" && s.SourcePod == p.Name && s.SourceNode == p.Node && p.Node != vmi.Node()
 }
 
 // noVMReason returns why the eviction of the pod stops no VM, or "". Such a pod never
@@ -164,6 +173,10 @@ func noMessage(*kubevirt.VirtualMachineInstance) string { return "" }
 // evictionTriggered returns the text that the descheduler matches.
 func evictionTriggered(vmi *kubevirt.VirtualMachineInstance) string {
 	return fmt.Sprintf(`Eviction triggered evacuation of VMI "%s/%s"`, vmi.Namespace, vmi.Name)
+}
+
+func hasMoved(vmi *kubevirt.VirtualMachineInstance) string {
+	return fmt.Sprintf("VMI %s/%s has moved to node %s: this pod ends by itself", vmi.Namespace, vmi.Name, vmi.Node())
 }
 
 func notMigratable(vmi *kubevirt.VirtualMachineInstance) string {

@@ -34,6 +34,12 @@ func given(strategy kubevirt.EvictionStrategy, change ...func(*Pod, *kubevirt.Vi
 func stuck(_ *Pod, v *kubevirt.VirtualMachineInstance)      { v.Status.Conditions = nil }
 func onceMarked(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.Status.EvacuationNodeName = here }
 
+// left makes the pod the source of a migration that has moved the VM.
+func left(p *Pod, v *kubevirt.VirtualMachineInstance) {
+	p.Name, v.Status.NodeName = "virt-launcher-vm", "node-b"
+	v.Status.MigrationState = &kubevirt.MigrationState{SourceNode: here, SourcePod: "virt-launcher-vm", TargetNode: "node-b", TargetPod: "target"}
+}
+
 func TestAdmitTable(t *testing.T) {
 	const (
 		evacuation = `Eviction triggered evacuation of VMI "ns/vm"`
@@ -91,6 +97,11 @@ func TestAdmitBeforeTheTable(t *testing.T) {
 		"another VMI of its name": {func(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.UID = types.UID("uid-2") }, Allow},
 		"VM ended":                {func(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.Status.Phase = kubevirt.VMISucceeded }, Allow},
 		"migration's target":      {func(p *Pod, _ *kubevirt.VirtualMachineInstance) { p.Node = "node-b" }, Allow},
+		"its guest has left":      {left, Refuse},
+		"left, being deleted":     {func(p *Pod, v *kubevirt.VirtualMachineInstance) { left(p, v); p.Deleting = true }, Allow},
+		"left, ended":             {func(p *Pod, v *kubevirt.VirtualMachineInstance) { left(p, v); p.Finished = true }, Allow},
+		"target of a move back":   {func(p *Pod, v *kubevirt.VirtualMachineInstance) { left(p, v); p.Name = "target" }, Allow},
+		"its migration failed":    {func(p *Pod, v *kubevirt.VirtualMachineInstance) { left(p, v); v.Status.NodeName = here }, Mark},
 		"VM without a node":       {func(p *Pod, v *kubevirt.VirtualMachineInstance) { p.Node, v.Status.NodeName = "", "" }, Allow},
 		"pod being deleted":       {func(p *Pod, _ *kubevirt.VirtualMachineInstance) { p.Deleting = true }, Allow},
 		"held, not marked":        {func(p *Pod, _ *kubevirt.VirtualMachineInstance) { p.Deleting, p.Held = true, true }, Mark},

@@ -175,7 +175,7 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 	for _, m := range evacuation.Withdrawn(evacuation.Evacuee{VMI: unmarked, Migrations: own}) {
 		// The precondition fails for a migration that has started since.
 		unchanged := client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}
-		if err := c.live.Delete(ctx, &m, unchanged); err != nil {
+		if err := c.live.Delete(ctx, &m, unchanged); client.IgnoreNotFound(err) != nil { // gone: the controller was quicker
 			return fmt.Errorf("migration %s/%s: %w", m.Namespace, m.Name, err)
 		}
 	}
@@ -201,7 +201,10 @@ func (c *command) cancelByKubeVirt(ctx context.Context, v *kubevirt.VirtualMachi
 	}
 	err = kubeVirt.Put().AbsPath("/apis/subresources.kubevirt.io/v1/namespaces", v.Namespace, "virtualmachineinstances", v.Name, "evacuate/cancel").
 		SetHeader("Content-Type", "application/json").Body(raw).Do(ctx).Error()
-	if apierrors.IsNotFound(err) { // no KubeVirt serves it, or the VMI is gone
+	if apierrors.IsNotFound(err) && apierrors.IsNotFound(c.live.Get(ctx, client.ObjectKeyFromObject(v), &kubevirt.VirtualMachineInstance{})) {
+		return nil // it is gone, and its mark
+	}
+	if apierrors.IsNotFound(err) { // no KubeVirt serves it
 		return fmt.Errorf("%w; KubeVirt's evacuate/cancel: %w", notFound, err)
 	}
 	return err

@@ -26,6 +26,8 @@ type kubeVirt struct {
 	t     *testing.T
 	marks string // what evacuate/cancel was asked to remove
 	calls []string
+	// quicker means that the controller has deleted the evacuation, and gone that the VMI is.
+	quicker, gone bool
 }
 
 func (k *kubeVirt) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -34,10 +36,20 @@ func (k *kubeVirt) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	const vmis = "/apis/kubevirt.io/v1/namespaces/n/virtualmachineinstance"
 	answer := any(metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess})
 	switch r.Method + " " + r.URL.Path {
+	case "GET " + vmis + "s/vm":
+		if k.gone {
+			k.notFound(w, r)
+			return
+		}
+		answer = kubevirt.VirtualMachineInstance{}
 	case "PUT /apis/subresources.kubevirt.io/v1/namespaces/n/virtualmachineinstances/vm/evacuate/cancel":
 		raw, err := io.ReadAll(r.Body)
 		if err != nil {
 			k.t.Error(err)
+		}
+		if k.gone {
+			k.notFound(w, r)
+			return
 		}
 		k.marks += string(raw)
 		return // with 200, and without a body
@@ -47,11 +59,22 @@ func (k *kubeVirt) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}, Spec: kubevirt.VirtualMachineInstanceMigrationSpec{VMIName: "vm"}}
 		answer = kubevirt.VirtualMachineInstanceMigrationList{Items: []kubevirt.VirtualMachineInstanceMigration{m}}
 	case "DELETE " + vmis + "migrations/kubevirt-evacuation-x":
+		if k.quicker {
+			k.notFound(w, r)
+			return
+		}
 	default:
-		w.WriteHeader(http.StatusNotFound)
-		answer = apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true).Status()
+		k.notFound(w, r)
+		return
 	}
 	if err := json.NewEncoder(w).Encode(answer); err != nil {
+		k.t.Error(err)
+	}
+}
+
+func (k *kubeVirt) notFound(w http.ResponseWriter, r *http.Request) {
+	w.WriteHeader(http.StatusNotFound)
+	if err := json.NewEncoder(w).Encode(apierrors.NewGenericServerResponse(http.StatusNotFound, r.Method, schema.GroupResource{}, "", "", 0, true).Status()); err != nil {
 		k.t.Error(err)
 	}
 }
@@ -88,5 +111,12 @@ func TestCancelBesideKubeVirt(t *testing.T) {
 	}
 	if c.DryRun = dryRunServer; c.unmark(t.Context(), vmi) != nil || api.marks != `{"evacuationNodeName":"node-a"}{"dryRun":["All"],"evacuationNodeName":"node-a"}` {
 		t.Errorf("a dry run asked for %q", api.marks)
+	}
+	// When somebody else has deleted the migration, or the VMI, then there is nothing to take back.
+	if api.quicker = true; c.unmark(t.Context(), vmi) != nil {
+		t.Error("a migration that the controller has deleted makes cancel fail")
+	}
+	if api.gone = true; c.unmark(t.Context(), vmi) != nil {
+		t.Error("a VMI that is gone makes cancel fail")
 	}
 }

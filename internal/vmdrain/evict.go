@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/drain"
 )
 
@@ -79,5 +78,10 @@ func (n *node) classify(ctx context.Context, p *drain.Pod, err error) drain.Answ
 	// If the cache cannot list budgets or VMs, the reason is less specific.
 	all, _ := cachedList(ctx, n, &policyv1.PodDisruptionBudgetList{})
 	vms, _ := n.vms(ctx)
-	return drain.Classify(p, response(err), budgets(budgetsSelecting(all.Items, pod), time.Now()), vms[pod.Labels[kubevirt.CreatedByLabel]])
+	vm := vmOf(vms, pod)
+	a := drain.Classify(p, response(err), budgets(budgetsSelecting(all.Items, pod), time.Now()), vm)
+	if a.Verdict == drain.Moving && n.DryRun != dryRunNone && (vm == nil || !vm.Marked && !vm.Moved) {
+		a.Reason = "its VM would be moved"
+	}
+	return a
 }

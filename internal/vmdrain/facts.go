@@ -148,7 +148,7 @@ func (n *node) facts(ctx context.Context) (*drain.Facts, []corev1.Pod, error) {
 		p := &pods.Items[i]
 		f.Pods[string(p.UID)] = drain.PodFacts{
 			Ended: Ended(p), Deleting: p.DeletionTimestamp != nil, KillAt: podOf(p).DeletedAt,
-			BudgetFree: allowsDisruption(budgetsSelecting(budgets.Items, p)), VM: vms[p.Labels[kubevirt.CreatedByLabel]],
+			BudgetFree: allowsDisruption(budgetsSelecting(budgets.Items, p)), VM: vmOf(vms, p),
 		}
 		if !Ended(p) {
 			for claim := range claims(p) {

@@ -34,7 +34,8 @@ type node struct {
 	skipped     []drain.Pod              // pods with the label PolicyLabel=Skip, for Why
 	seenPods    map[types.UID]bool       // pods that were chosen or not
 	controllers map[string]bool          // UIDs of the controllers of drained pods
-	reading     int                      // late pods whose volumes are being read
+	reading     int                      // late pods whose volumes are being read, or will be again
+	unread      map[types.UID]int        // how often that has failed
 	handles     map[string]string        // PersistentVolume by its name in Node.status
 	since       time.Time                // when the node was cordoned, by the API server's clock
 }
@@ -44,7 +45,7 @@ func (c *command) drain(ctx context.Context, from *corev1.Node) error {
 	n := &node{
 		command: c, name: from.Name, uid: from.UID, plan: drain.NewPlan(c.Limits),
 		changed: make(chan struct{}, 1), results: make(chan func(time.Time)), slots: make(chan struct{}, maxConcurrent),
-		seenPods: map[types.UID]bool{}, controllers: map[string]bool{}, handles: map[string]string{},
+		seenPods: map[types.UID]bool{}, unread: map[types.UID]int{}, controllers: map[string]bool{}, handles: map[string]string{},
 	}
 	for i := range from.ManagedFields {
 		if t := from.ManagedFields[i].Time; t != nil && t.After(n.since) && from.Spec.Unschedulable {
@@ -226,12 +227,12 @@ func (n *node) addLate(ctx context.Context, pods []corev1.Pod) {
 		n.calls.Go(func() {
 			all, err := n.describe(ctx, []corev1.Pod{p})
 			n.deliver(ctx, func(now time.Time) {
-				n.reading--
 				if err != nil {
-					delete(n.seenPods, p.UID)
 					n.show.warn(n.name, fmt.Sprintf("pod %s/%s came later: %v", p.Namespace, p.Name, err))
+					n.readAgain(ctx, p.UID)
 					return
 				}
+				n.reading--
 				choice := drain.Choose(&all[0], &n.Drain, now)
 				if choice.Drain {
 					n.add(&all[0])
@@ -241,6 +242,19 @@ func (n *node) addLate(ctx context.Context, pods []corev1.Pod) {
 			})
 		})
 	}
+}
+
+// readAgain lets addLate see a pod once more, after a while: until then it counts as being read.
+func (n *node) readAgain(ctx context.Context, pod types.UID) {
+	n.unread[pod]++
+	wait := time.After(drain.Backoff(n.unread[pod]))
+	n.calls.Go(func() {
+		select {
+		case <-wait:
+			n.deliver(ctx, func(time.Time) { n.reading--; delete(n.seenPods, pod) })
+		case <-ctx.Done():
+		}
+	})
 }
 
 // dryRun prints the evictions; with --dry-run=server it requests each as a dry run.

@@ -14,7 +14,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
-// newTargets returns a cache of the migrations' target pods, with what targetText needs of
+// newTargets returns a cache of the migrations' target pods, with what TargetText needs of
 // them. It is separate because the node's cache has only the node's pods.
 func (c *command) newTargets() (cache.Cache, error) {
 	isTarget, err := labels.NewRequirement(kubevirt.MigrationJobLabel, selection.Exists, nil)
@@ -29,7 +29,7 @@ func (c *command) newTargets() (cache.Cache, error) {
 	})
 }
 
-// stripTarget drops what targetText does not need: each VM that has ever moved has such a pod.
+// stripTarget drops what TargetText does not need: each VM that has ever moved has such a pod.
 func stripTarget(o any) (any, error) {
 	if p, is := o.(*corev1.Pod); is {
 		return &corev1.Pod{
@@ -54,9 +54,9 @@ func (n *node) targetPods(ctx context.Context) (map[string]*corev1.Pod, error) {
 	return all, nil
 }
 
-// targetText returns what a migration in phase Scheduling waits for, by its target pod: the
+// TargetText returns what a migration in phase Scheduling waits for, by its target pod: the
 // scheduler, or, once the pod is ready, its turn. It is "" while the pod starts.
-func targetText(p *corev1.Pod) string {
+func TargetText(p *corev1.Pod) string {
 	if why := schedulersWords(p); why != "" {
 		return why
 	}

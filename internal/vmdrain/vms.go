@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,7 +18,8 @@ import (
 	"github.com/vmgrace/vmgrace/internal/evacuation"
 )
 
-// vms returns the state of the node's VMs, by the UID of the VMI.
+// vms returns the state of the node's VMs by the UID of the VMI, and of those that have left the
+// node by namespace/name of the pod that they have left. vmOf looks a pod's up.
 func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 	vmis, err := cachedList(ctx, n, &kubevirt.VirtualMachineInstanceList{})
 	if err != nil {
@@ -42,15 +44,24 @@ func (n *node) vms(ctx context.Context) (map[string]*drain.VM, error) {
 	}
 	all := map[string]*drain.VM{}
 	for i := range vmis.Items {
-		if v := &vmis.Items[i]; v.Node() == n.name {
+		v := &vmis.Items[i]
+		if s := v.Status.MigrationState; s != nil && s.SourceNode == n.name && v.Node() != n.name {
+			all[v.Namespace+"/"+s.SourcePod] = &drain.VM{Name: v.Namespace + "/" + v.Name, Moved: true, Progress: "its VM has moved to node " + v.Node() + ": it ends by itself", Percent: -1}
+		}
+		if v.Node() == n.name {
 			m := moving[v.Namespace+"/"+v.Name]
 			all[string(v.UID)] = vm(v, m)
 			if m != nil && evacuation.PhaseOf(m) == kubevirt.MigrationScheduling && targets[string(m.UID)] != nil {
-				all[string(v.UID)].Progress += withColon(targetText(targets[string(m.UID)]))
+				all[string(v.UID)].Progress += withColon(TargetText(targets[string(m.UID)]))
 			}
 		}
 	}
 	return all, nil
+}
+
+// vmOf returns the VM of a launcher pod, nil if it has none.
+func vmOf(vms map[string]*drain.VM, p *corev1.Pod) *drain.VM {
+	return cmp.Or(vms[p.Labels[kubevirt.CreatedByLabel]], vms[p.Namespace+"/"+p.Name])
 }
 
 func vm(v *kubevirt.VirtualMachineInstance, m *kubevirt.VirtualMachineInstanceMigration) *drain.VM {

@@ -10,6 +10,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -43,6 +44,14 @@ func TestTheControllerRunsTwiceAndWithoutPrivileges(t *testing.T) {
 		t.Errorf("privileges: %+v", pod)
 	case c.Resources.Requests.Memory().IsZero(), c.Resources.Requests.Cpu().IsZero():
 		t.Errorf("requests %v", c.Resources.Requests)
+	}
+}
+
+// Given replicas that do not run. Then their budget holds up no drain.
+func TestTheControllersBudgetKeepsOnlyWhatRuns(t *testing.T) {
+	b := object[policyv1.PodDisruptionBudget](t, render(t, "deploy/controller"), "PodDisruptionBudget")
+	if p := b.Spec.UnhealthyPodEvictionPolicy; p == nil || *p != policyv1.AlwaysAllow || b.Spec.MaxUnavailable.IntValue() != 1 {
+		t.Errorf("%+v", b.Spec)
 	}
 }
 

@@ -115,6 +115,20 @@ func TestTheLauncherDirectoryIsNoLocalData(t *testing.T) {
 	}
 }
 
+// Given a VM that has moved, and the launcher pod that its guest has left. When the node is
+// drained, then vmdrain says that this pod ends by itself, and waits for that.
+func TestThePodThatAGuestHasLeftIsFollowed(t *testing.T) {
+	on := newNode(t)
+	v, p := markedVM(t, on, "vm", kubevirt.StrategyLiveMigrate)
+	v.Status.EvacuationNodeName, v.Status.NodeName = "", "other"
+	v.Status.MigrationState = &kubevirt.MigrationState{SourceNode: on, SourcePod: p.Name, TargetNode: "other"}
+	kit.Must(t, shared.Status().Update(t.Context(), v))
+	r := begin(t, on)
+	r.says(p.Name + ": Moving: its VM has moved to node other: it ends by itself\n")
+	end(t, p)
+	r.ends(0)
+}
+
 // Given a VM that has moved, and its pod, which a second container keeps on the node. When
 // the VM's budget is deleted, then vmdrain evicts the pod. Otherwise the drain would wait
 // without end.

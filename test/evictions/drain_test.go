@@ -19,7 +19,8 @@ import (
 )
 
 // Given a node with VMs that can move, a VM that is not live-migratable and a VM without a
-// strategy. When kubectl vmdrain drains the node, then it understands the webhook's
+// strategy. When a drain is tried with --dry-run=server, then it ends, says what would become of
+// each, and marks none. When kubectl vmdrain drains the node, then it understands the webhook's
 // answers: it waits for the VMs that move, names the one that cannot move at once, and the
 // one without a strategy shuts down. Otherwise a drain would wait for a VM that never
 // leaves.
@@ -40,6 +41,16 @@ func TestADrainTellsTheWebhooksAnswersApart(t *testing.T) {
 	disk := moves.newPod(metav1.ObjectMeta{
 		Name: "hp-volume-" + moves.name, OwnerReferences: moves.owner(), Labels: map[string]string{kubevirt.AppLabel: kubevirt.HotplugApp},
 	})
+
+	dry, err := exec.Command(binary, "--kubeconfig="+shared.Kubeconfig, "--force", "--dry-run=server", n.Name).CombinedOutput()
+	for _, want := range []string{
+		moves.launcher() + " (server dry run): Moving: its VM would be moved\n", external.launcher() + " (server dry run): Moving: its VM would be moved\n",
+		stays.launcher() + " (server dry run): Failed: ", ends.launcher() + " (server dry run): Accepted\n", "would not be drained",
+	} {
+		if err == nil || !strings.Contains(string(dry), want) || moves.get().Status.EvacuationNodeName != "" {
+			t.Errorf("the dry run does not say %q, or has marked (%v):\n%s", want, err, dry)
+		}
+	}
 
 	p, err := node.StartProcess(exec.Command(binary, "--kubeconfig="+shared.Kubeconfig, "--force", n.Name), filepath.Join(t.TempDir(), "log"))
 	kit.Must(t, err)

@@ -72,6 +72,7 @@ func facts(p *corev1.Pod) evacuation.Pod {
 		Finished: index.Ended(p),
 		Deleting: p.DeletionTimestamp != nil,
 		Settling: evacuation.Settling(time.Now(), p.CreationTimestamp.Time, readySince(p)),
+		Name:     p.Name,
 		Node:     p.Spec.NodeName,
 		VMI:      p.Annotations[kubevirt.DomainAnnotation],
 		VMIUID:   p.Labels[kubevirt.CreatedByLabel],
