@@ -74,7 +74,9 @@ type VirtualMachineInstanceStatus struct {
 	// Mark explains the mark, in the patch that sets it.
 	Mark *Mark `json:"vmgraceMark,omitempty"`
 	// Launcher is set on VMIs whose phase and node cluster-controller writes.
-	Launcher       *Launcher       `json:"vmgraceLauncher,omitempty"`
+	Launcher *Launcher `json:"vmgraceLauncher,omitempty"`
+	// Claim is set by who is about to link a launcher pod. It counts for a while.
+	Claim          *Claim          `json:"vmgraceClaim,omitempty"`
 	Conditions     []Condition     `json:"conditions,omitempty"`
 	MigrationState *MigrationState `json:"migrationState,omitempty"`
 	// FencedNodes are nodes from which the VM was moved after they had been fenced, oldest first. A
@@ -101,6 +103,12 @@ type Launcher struct {
 	PodUID string `json:"podUID,omitempty"`
 }
 
+// Claim is the word of a launcher pod that is being made, or linked: one at a time has it.
+type Claim struct {
+	Pod string      `json:"pod"` // its name; without one yet, the UID of the request to make it
+	At  metav1.Time `json:"at"`
+}
+
 // Condition is one of KubeVirt's: without an observed generation.
 type Condition struct {
 	Type               string      `json:"type"`
@@ -122,9 +130,10 @@ type VirtualMachineInstanceList struct {
 }
 
 // Final reports whether the VM has ended.
-func (v *VirtualMachineInstance) Final() bool {
-	return v.Status.Phase == VMISucceeded || v.Status.Phase == VMIFailed
-}
+func (v *VirtualMachineInstance) Final() bool { return v.Status.Phase.Final() }
+
+// Final reports whether a VM in this phase has ended.
+func (p VMIPhase) Final() bool { return p == VMISucceeded || p == VMIFailed }
 
 // Node is the node that the VM runs on: empty before it has one.
 func (v *VirtualMachineInstance) Node() string {

@@ -68,7 +68,7 @@ func (o *Options) mover(s *setup) taints.Mover {
 }
 
 // launcherAdder returns the function that adds the webhook for launcher pods.
-func (o *Options) launcherAdder() func(ctrl.Manager, eviction.Config) {
+func (o *Options) launcherAdder() func(ctrl.Manager, eviction.Config) error {
 	if o.BesideKubeVirt {
 		return eviction.AddHolds
 	}
@@ -79,7 +79,7 @@ func (o *Options) launcherAdder() func(ctrl.Manager, eviction.Config) {
 func (o *Options) registered() map[string]func(*setup) error {
 	return map[string]func(*setup) error{
 		evictionWebhook: func(s *setup) error { return eviction.AddEvictions(s.Manager, s.webhooks(), s.keeper.ValidKey) },
-		launcherWebhook: func(s *setup) error { o.launcherAdder()(s.Manager, s.webhooks()); return nil },
+		launcherWebhook: func(s *setup) error { return o.launcherAdder()(s.Manager, s.webhooks()) },
 		launchers: func(s *setup) error {
 			return launcher.Add(s.Manager, launcher.Config{Log: s.log, Live: s.live, Events: s.GetEventRecorder(userAgent)})
 		},

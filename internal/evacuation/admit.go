@@ -40,6 +40,7 @@ type Admission struct {
 type Pod struct {
 	Launcher bool // by its label
 	Finished bool // Succeeded or Failed
+	Unbegun  bool // no container of it has been started
 	Deleting bool
 	// Held means that the node agent delays the shutdown, or will, until the VM was
 	// migrated.
@@ -48,8 +49,10 @@ type Pod struct {
 	Settling bool
 	Name     string
 	Node     string
-	// VMI and VMIUID are name and UID of its VMI, from the pod's metadata.
+	// VMI and VMIUID are name and UID of its VMI, from the pod's metadata. Unowned means that no
+	// owner of the pod has this UID.
 	VMI, VMIUID string
+	Unowned     bool
 }
 
 // OfVM reports whether the answer depends on a VMI.
@@ -62,12 +65,21 @@ func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Evict
 		return Admission{Verdict: Allow, Reason: reason, Strategy: NotApplicable}
 	}
 	a := byStrategy(vmi, fallback)
+	if string(vmi.UID) != p.VMIUID {
+		if a.Strategy == kubevirt.StrategyNone || !p.mayBe(vmi) {
+			return Admission{Verdict: Allow, Reason: "OrphanOfFormerVMI", Strategy: NotApplicable}
+		}
+		a.Verdict, a.Reason, a.Message = Refuse, "NotLinked", notLinked(vmi, p)
+		return a
+	}
 	if p.Settling && migrates(a.Strategy) && !judged(vmi) {
 		a.Verdict, a.Reason, a.Message = Refuse, "NotJudgedYet", notJudged(vmi)
 	}
 	switch {
 	case movedAway(p, vmi) && !p.Deleting: // the API server would answer 500 where two budgets select it
 		a.Verdict, a.Reason, a.Message = Refuse, "Moved", hasMoved(vmi)
+	case vmi.Node() == "" && p.Node != "" && !p.Deleting && a.Verdict != Allow:
+		a.Verdict, a.Reason, a.Message = Refuse, "NoNode", noNode(vmi)
 	case vmi.Node() == "" || p.Node != vmi.Node():
 		a.Verdict, a.Reason, a.Message = Allow, "NotOnTheVMsNode", ""
 	case p.Deleting && p.Held && vmi.Marked():
@@ -94,19 +106,26 @@ func noVMReason(p *Pod, vmi *kubevirt.VirtualMachineInstance) string {
 		return "PodFinished"
 	case !p.Launcher:
 		return "NoLauncher"
+	case p.Unbegun:
+		return "NeverStarted"
 	case p.VMI == "":
 		return "OrphanWithoutName"
 	case vmi == nil:
 		return "OrphanOfGoneVMI"
 	case vmi.DeletionTimestamp != nil:
 		return "VMIDeleting"
-	case string(vmi.UID) != p.VMIUID:
-		return "OrphanOfFormerVMI"
 	case vmi.Final():
 		return "VMIFinished"
 	default:
 		return ""
 	}
+}
+
+// mayBe reports whether a pod with another UID than the VMI's may be its launcher all the same: one that
+// was restored from a backup, or is not linked yet.
+func (p *Pod) mayBe(vmi *kubevirt.VirtualMachineInstance) bool {
+	had := vmi.Status.Launcher != nil && vmi.Status.Launcher.PodUID != ""
+	return p.Unowned && !p.Deleting && !had && (vmi.Node() == "" || vmi.Node() == p.Node)
 }
 
 // cell is one entry of the table of verdicts.
@@ -181,6 +200,15 @@ func hasMoved(vmi *kubevirt.VirtualMachineInstance) string {
 
 func notMigratable(vmi *kubevirt.VirtualMachineInstance) string {
 	return fmt.Sprintf("VMI %s is configured with an eviction strategy but is not live-migratable", vmi.Name)
+}
+
+func notLinked(vmi *kubevirt.VirtualMachineInstance, p *Pod) string {
+	return fmt.Sprintf("VMI %s has an eviction strategy, and this pod is not linked to it: its label %s is %.63q, and the VMI has the UID %s; correct the label, or remove it: then cluster-controller writes it",
+		vmi.Name, kubevirt.CreatedByLabel, p.VMIUID, vmi.UID)
+}
+
+func noNode(vmi *kubevirt.VirtualMachineInstance) string {
+	return fmt.Sprintf("VMI %s has an eviction strategy and no node, so that nobody can move it: label it %s=NODE", vmi.Name, kubevirt.NodeNameLabel)
 }
 
 // judged reports whether LiveMigratable says if the VM is migratable.

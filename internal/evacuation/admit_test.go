@@ -95,6 +95,18 @@ func TestAdmitBeforeTheTable(t *testing.T) {
 		"launcher of nobody":      {func(p *Pod, _ *kubevirt.VirtualMachineInstance) { p.VMI = "" }, Allow},
 		"VMI being deleted":       {func(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.DeletionTimestamp = &now }, Allow},
 		"another VMI of its name": {func(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.UID = types.UID("uid-2") }, Allow},
+		"restored from a backup":  {func(p *Pod, v *kubevirt.VirtualMachineInstance) { v.UID, p.Unowned = types.UID("uid-2"), true }, Refuse},
+		"not linked yet": {func(p *Pod, v *kubevirt.VirtualMachineInstance) {
+			p.VMIUID, p.Unowned, v.Status.NodeName = "", true, ""
+		}, Refuse},
+		"restored, never moves": {func(p *Pod, v *kubevirt.VirtualMachineInstance) {
+			v.UID, p.Unowned, v.Spec.EvictionStrategy = types.UID("uid-2"), true, nil
+		}, Allow},
+		"a stray beside its launcher": {func(p *Pod, v *kubevirt.VirtualMachineInstance) {
+			v.UID, p.Unowned, v.Status.Launcher = types.UID("uid-2"), true, &kubevirt.Launcher{Pod: "p", PodUID: "p"}
+		}, Allow},
+		"never started":           {func(p *Pod, v *kubevirt.VirtualMachineInstance) { p.Unbegun = true; stuck(p, v) }, Allow},
+		"runs on no node":         {func(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.Status.NodeName = "" }, Refuse},
 		"VM ended":                {func(_ *Pod, v *kubevirt.VirtualMachineInstance) { v.Status.Phase = kubevirt.VMISucceeded }, Allow},
 		"migration's target":      {func(p *Pod, _ *kubevirt.VirtualMachineInstance) { p.Node = "node-b" }, Allow},
 		"its guest has left":      {left, Refuse},

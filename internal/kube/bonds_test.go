@@ -39,7 +39,7 @@ func TestALauncherPodThatIsPinnedIsSeen(t *testing.T) {
 }
 
 // launcher returns the bonds of a launcher pod with these volumes and this container.
-func launcher(t *testing.T, volumes, container string) bonds {
+func launcherWith(t *testing.T, volumes, container string) bonds {
 	t.Helper()
 	var o object
 	text := `{"metadata":{"name":"p"},"spec":{"containers":[` + container + `],"volumes":[` + volumes + `]}}`
@@ -61,7 +61,7 @@ func TestHostDevicesOfALauncherPodAreSeen(t *testing.T) {
 		{`{"name":"d","hostPath":{"path":"/dev/vfio/1"}}`, `{}`, ""},
 		{`{"name":"d","hostPath":{"path":"/devices"}}`, `{"volumeMounts":[{"name":"d"}]}`, ""},
 	} {
-		if got := launcher(t, c.volumes, c.container).device; (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
+		if got := launcherWith(t, c.volumes, c.container).device; (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s %s: %q, want %q", c.volumes, c.container, got, c.want)
 		}
 	}
@@ -75,7 +75,7 @@ func TestHostDevicesOfALauncherPodAreSeen(t *testing.T) {
 }
 
 func TestClaimsAndPathsOfALauncherPodAreSeen(t *testing.T) {
-	got := launcher(t, `{"name":"a","persistentVolumeClaim":{"claimName":"data"}},{"name":"b","hostPath":{"path":"/images"}},
+	got := launcherWith(t, `{"name":"a","persistentVolumeClaim":{"claimName":"data"}},{"name":"b","hostPath":{"path":"/images"}},
 		{"name":"c","hostPath":{"path":"/etc/pki"}},{"name":"d","hostPath":{"path":"/unused"}},{"name":"e","emptyDir":{}},{"name":"f","persistentVolumeClaim":{"claimName":"more"}}`,
 		`{"volumeMounts":[{"name":"a"},{"name":"b"},{"name":"c","readOnly":true}]},{"volumeMounts":[{"name":"b","readOnly":true}]}`)
 	want := migratable.Launcher{Claims: []string{"other", "data", "more"}, Paths: []string{"/images"}, Reason: "first"}

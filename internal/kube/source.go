@@ -24,6 +24,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/agent"
+	"github.com/vmgrace/vmgrace/internal/launcher"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -131,7 +132,7 @@ func (s *Source) vmiChanged(was, is vmi) {
 	}
 	name := cmp.Or(is.name, was.name)
 	switch {
-	case was.VMI != is.VMI || was == is:
+	case was.VMI != is.VMI || was.whose != is.whose || was == is:
 		s.changed(name.namespace, name.name)
 	case was.beside != is.beside && s.moves != nil:
 		s.moves(name.namespace, name.name)
@@ -203,15 +204,28 @@ func reflect(ctx context.Context, from *source, to cache.ReflectorStore) {
 func (s *Source) Up() bool { return s.health.isUp() }
 
 // VMI returns what the watch shows of a VMI, from memory. A VMI that it does not
-// show is unknown until the first list, and absent after it. Absent proves nothing:
-// ask Confirm.
+// show is unknown until the first list, and absent after it, as is one whose name a VM
+// has that is not its. Absent proves nothing: ask Confirm.
 func (s *Source) VMI(namespace, name string) grace.VMI {
 	listed := s.vmis.synced() // read before get
 	v, ok := s.vmis.get(key{namespace, name})
-	if !ok && listed {
+	if !ok && listed || ok && s.others(v) {
 		return grace.VMI{State: grace.VMIAbsent}
 	}
 	return v.VMI
+}
+
+// others reports whether the VM with the name of a VMI is another's, such as one made after the
+// VMI's has ended: pods that name it live here, and it owns none of them.
+func (s *Source) others(v vmi) bool {
+	others, own := false, false
+	s.pods.all(func(p pod) {
+		if p.of == v.name && !p.Done {
+			is := v.whose.Owns(&launcher.Pod{UID: p.UID, VMIUID: p.VMI, Created: p.Created})
+			own, others = own || is, others || !is && p.VMI == ""
+		}
+	})
+	return others && !own
 }
 
 // Pods returns the launcher pods that claim this VMI, oldest first, from memory. The

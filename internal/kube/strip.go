@@ -11,6 +11,7 @@ import (
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/launcher"
 	"github.com/vmgrace/vmgrace/internal/migratable"
 	"github.com/vmgrace/vmgrace/internal/podcondition"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -29,6 +30,7 @@ type vmi struct {
 	// migratable is the VMI's condition LiveMigratable.
 	migratable migratable.Verdict
 	beside     besideVMI
+	whose      launcher.Owner // which pods are its
 }
 
 // undecided returns whether it is unknown if the deletionTimestamp is the VMI's own
@@ -71,7 +73,8 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 	_ = json.Unmarshal(o.Status, &status) // unreadable JSON counts as empty
 	is := vmi{
 		name: name, marked: grace.Never, migratable: shownVerdict(o.Status), beside: s.besideOf(&status),
-		VMI: grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never, Marked: status.EvacuationNodeName == s.node},
+		whose: launcher.OwnerOf(string(o.UID), o.DeletionTimestamp, &status),
+		VMI:   grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never, Marked: status.EvacuationNodeName == s.node},
 	}
 	switch {
 	case o.DeletionTimestamp == nil:

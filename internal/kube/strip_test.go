@@ -170,3 +170,41 @@ func TestWhatIsKnownOfADomainsLauncherPods(t *testing.T) {
 		t.Error("it is another VM's")
 	}
 }
+
+// Given a VMI whose launcher has ended, and a pod made anew by the same file, without a UID. Then the
+// pod is a VM by itself, and none that the VMI's deletion ends. A pod that nobody has linked yet is
+// that of the VMI that waits for it.
+func TestAPodMadeAfterAVMIsEndIsNotThatVMIs(t *testing.T) {
+	const made = `"metadata":{"namespace":"ns","name":"vm","uid":"uid-1","labels":{"kubevirt.io/nodeName":"n"}%s},"status":%s`
+	for name, c := range map[string]struct {
+		deleted, status string
+		want            grace.VMIState
+	}{
+		"it has ended":           {"", `{"phase":"Succeeded"}`, grace.VMIAbsent},
+		"it has had its one":     {"", `{"phase":"Running","vmgraceLauncher":{"pod":"p","podUID":"pod-0"}}`, grace.VMIAbsent},
+		"it was deleted before":  {`,"deletionTimestamp":"2026-01-01T00:00:00Z"`, `{}`, grace.VMIAbsent},
+		"it waits":               {"", `{"phase":"Pending"}`, grace.VMIPresent},
+		"it was deleted later":   {`,"deletionTimestamp":"2026-01-01T00:00:09Z"`, `{}`, grace.VMIPresent}, // until its CRD is known
+		"the pod is its, by UID": {"", `{"phase":"Failed"}`, grace.VMIPresent},
+	} {
+		told := 0
+		s := New(Config{Node: "n", Now: func() grace.Mono { return 1 }, Changed: func(string, string) { told++ }, Log: slog.New(slog.DiscardHandler)})
+		var vmi, pod object
+		kit.Must(t, json.Unmarshal([]byte(`{`+fmt.Sprintf(made, "", `{"phase":"Running"}`)+`}`), &vmi))
+		kit.Must(t, s.vmis.Add(&vmi))
+		label := ""
+		if strings.HasSuffix(name, "UID") {
+			label = `,"kubevirt.io/created-by":"uid-1"`
+		}
+		kit.Must(t, json.Unmarshal([]byte(`{"metadata":{"namespace":"ns","name":"virt-launcher-vm","uid":"pod-1","creationTimestamp":"2026-01-01T00:00:05Z",
+			"labels":{"kubevirt.io":"virt-launcher"`+label+`},"annotations":{"kubevirt.io/domain":"vm"}},"spec":{"nodeName":"n"}}`), &pod))
+		kit.Must(t, s.pods.Add(&pod))
+		before := told
+		vmi = object{}
+		kit.Must(t, json.Unmarshal([]byte(`{`+fmt.Sprintf(made, c.deleted, c.status)+`}`), &vmi))
+		kit.Must(t, s.vmis.Update(&vmi))
+		if got := s.VMI("ns", "vm").State; got != c.want || got == grace.VMIAbsent && told == before {
+			t.Errorf("%s: state %d, want %d, told %d times", name, got, c.want, told-before)
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -35,6 +36,8 @@ func failed(p *Pod)    { p.Ended = true }
 func byHand(p *Pod)    { p.Linked = false }
 func unlinked(p *Pod)  { p.VMIUID, p.Linked = "", false }
 func target(p *Pod)    { p.Target, p.Linked = true, false }
+func owned(p *Pod)     { p.Owned = true }
+func former(p *Pod)    { p.VMIUID = "former" }
 func later(p *Pod)     { p.Created = time.Unix(9, 0) }
 
 func moving(phase kubevirt.MigrationPhase) []kubevirt.VirtualMachineInstanceMigration {
@@ -42,6 +45,8 @@ func moving(phase kubevirt.MigrationPhase) []kubevirt.VirtualMachineInstanceMigr
 	m.Status.Phase, m.Status.MigrationState = phase, &kubevirt.MigrationState{VMIUID: "u"}
 	return []kubevirt.VirtualMachineInstanceMigration{m}
 }
+
+const twice = "has launcher pod f of another VMI of this name, and it has not ended"
 
 // moved is a VMI that a migration has moved to node b, as its controller writes it.
 func moved(is *kubevirt.Launcher) *kubevirt.VirtualMachineInstance {
@@ -132,13 +137,18 @@ func TestWhichPodBecomesALauncher(t *testing.T) {
 		"no target pod":            {vmi("", "", nil), []Pod{pod("x", "", unlinked, target)}, "", ""},
 		"there is one":             {vmi("", "", nil), []Pod{pod("p", "a"), pod("x", "", unlinked)}, "has launcher pod p already", "x"},
 		"there is one by hand":     {vmi("", "", nil), []Pod{pod("p", "a", byHand), pod("x", "", unlinked)}, "has launcher pod p already", "x"},
-		"there was one":            {vmi("Running", "a", recorded()), []Pod{pod("x", "", unlinked)}, "had launcher pod p: delete it, and make both anew", "x"},
-		"a former VMI's":           {vmi("", "", nil), []Pod{pod("f", "a", func(p *Pod) { p.VMIUID = "former" }), pod("p", "", unlinked)}, "", "p"},
-		"the VM has ended":         {vmi("Succeeded", "a", nil), []Pod{pod("x", "", unlinked)}, "has ended (Succeeded): delete it, and make both anew", "x"},
-		"the VMI is being deleted": {ending, []Pod{pod("x", "", unlinked)}, "is being deleted", "x"},
+		"there was one":            {vmi("Running", "a", recorded()), []Pod{pod("x", "", unlinked)}, "had launcher pod p: delete it, and apply its file again", "x"},
+		"a former VMI's, ended":    {vmi("", "", nil), []Pod{pod("f", "a", former, owned, failed), pod("p", "", unlinked)}, "", "p"},
+		"a former VMI's, ending":   {vmi("", "", nil), []Pod{pod("f", "a", former, owned, deleting), pod("p", "", unlinked)}, twice, "p"},
+		"a former VMI's, orphaned": {vmi("", "", nil), []Pod{pod("f", "a", former, deleting), pod("p", "", unlinked)}, twice, "p"},
+		"a former VMI's, moved":    {vmi("", "", nil), []Pod{pod("f", "a", former, target), pod("p", "", unlinked)}, twice, "p"},
+		"another's, by hand":       {vmi("", "", nil), []Pod{pod("f", "a", former, byHand), pod("p", "", unlinked)}, twice, "p"},
+		"restored from a backup":   {vmi("", "", nil), []Pod{pod("p", "a", former)}, "", "p"},
+		"the VM has ended":         {vmi("Succeeded", "a", nil), []Pod{pod("x", "", unlinked)}, "has ended (Succeeded): delete it, and apply its file again", "x"},
+		"the VMI is being deleted": {ending, []Pod{pod("x", "", unlinked)}, "is being deleted: apply its file again when it is gone", "x"},
 	} {
 		first := ""
-		if all := Unlinked(c.pods); len(all) > 0 {
+		if all := Unlinked("u", c.pods); len(all) > 0 {
 			first = all[0].Name
 		}
 		if got := Refusal(c.vmi, c.pods); got != c.refused || first != c.first {
@@ -147,16 +157,86 @@ func TestWhichPodBecomesALauncher(t *testing.T) {
 	}
 }
 
-// Given the launchers of a VMI, then the guest would run twice beside one whose containers have not
-// ended.
-func TestALauncherThatLivesIsFound(t *testing.T) {
-	former := func(p *Pod) { p.VMIUID = "former" }
-	for want, pods := range map[string][]Pod{
-		"":  {pod("x", "a", succeeded), pod("x", "a", failed), pod("x", "", unlinked), pod("x", "a", former)},
-		"p": {pod("x", "a", succeeded), pod("p", "b", target)},
-		"d": {pod("d", "a", deleting)},
+// Given a pod that names a VMI. Then it is the VMI's by UID; without one, only while the VMI may get
+// a launcher. Otherwise the deletion of a VMI that has ended would end the next guest of its name.
+func TestWhoseAPodIs(t *testing.T) {
+	at := time.Unix(100, 0)
+	for name, c := range map[string]struct {
+		vmi  Owner
+		pod  Pod
+		want bool
+	}{
+		"its UID":                      {Owner{UID: "u", Ended: true, DeletedAt: at}, Pod{VMIUID: "u", Created: at.Add(1)}, true},
+		"another UID":                  {Owner{UID: "u"}, Pod{VMIUID: "former"}, false},
+		"its name":                     {Owner{UID: "u"}, Pod{}, true},
+		"one that has ended":           {Owner{UID: "u", Ended: true}, Pod{}, false},
+		"one with another launcher":    {Owner{UID: "u", Launcher: "p"}, Pod{UID: "q"}, false},
+		"its launcher, without labels": {Owner{UID: "u", Launcher: "p"}, Pod{UID: "p"}, true},
+		"one deleted before":           {Owner{UID: "u", DeletedAt: at}, Pod{Created: at.Add(time.Second)}, false},
+		"one deleted since":            {Owner{UID: "u", DeletedAt: at}, Pod{Created: at}, true},
 	} {
-		if got := Living(vmi("Running", "a", nil), pods); got != want {
+		if got := c.vmi.Owns(&c.pod); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	is := vmi("Failed", "a", recorded())
+	is.DeletionTimestamp = &metav1.Time{Time: at}
+	if got, want := OwnerOf("u", is.DeletionTimestamp, &is.Status), (Owner{"u", "p", true, at.UTC()}); got != want {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
+
+// Given a VMI that a pod has claimed. Then another one waits, and not for ever.
+func TestAClaimCountsForAWhile(t *testing.T) {
+	at := time.Unix(100, 0)
+	v := vmi("", "", nil)
+	v.Status.Claim = &kubevirt.Claim{Pod: "p", At: metav1.Time{Time: at}}
+	for after, want := range map[time.Duration]bool{0: true, ClaimFor - 1: true, ClaimFor: false, -time.Hour: false} {
+		if got := Claimed(v, "q", at.Add(after)) != ""; got != want || Claimed(v, "p", at.Add(after)) != "" {
+			t.Errorf("after %v: %v", after, got)
+		}
+	}
+}
+
+// Given launchers of one VM that live. Then two that are no migration's pair are told.
+func TestTwoLaunchersThatAreNoPairAreTold(t *testing.T) {
+	under := moving("Running")
+	under[0].Status.MigrationState.SourcePod = "p"
+	done := moving("Succeeded")
+	done[0].Status.MigrationState.SourcePod = "p"
+	for name, c := range map[string]struct {
+		given Facts
+		want  string
+	}{
+		"one":                           {Facts{Pods: []Pod{pod("p", "a"), pod("x", "a", failed)}}, ""},
+		"both linked":                   {Facts{Pods: []Pod{pod("q", "a"), pod("p", "a")}}, "p q"},
+		"one is not linked":             {Facts{Pods: []Pod{pod("p", "a"), pod("q", "", unlinked)}}, "p q"},
+		"one is a former VMI's":         {Facts{Pods: []Pod{pod("p", "a"), pod("q", "a", former, deleting)}}, "p q"},
+		"a pair":                        {Facts{Pods: []Pod{pod("p", "a"), pod("t", "b", target)}, Migrations: under}, ""},
+		"a pair that has moved":         {Facts{VMI: moved(recorded()), Pods: []Pod{pod("p", "a"), pod("t", "b", target)}, Migrations: done}, ""},
+		"a failed move's target":        {Facts{Pods: []Pod{pod("p", "a"), pod("t", "b", target)}}, ""},
+		"made again after it has moved": {Facts{VMI: moved(recorded()), Pods: []Pod{pod("n", "a", unlinked), pod("t", "b", target)}}, "n t"},
+	} {
+		if c.given.VMI == nil {
+			c.given.VMI = vmi("Running", "a", recorded())
+		}
+		if got := strings.Join(Several(c.given), " "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// Given the pods that name a VM, whoever has labelled them. Then the guest would run twice beside one
+// whose containers have not ended.
+func TestALauncherThatLivesIsFound(t *testing.T) {
+	for want, pods := range map[string][]Pod{
+		"":                           {pod("x", "a", succeeded), pod("x", "a", failed), pod("x", "a", former, succeeded)},
+		"has launcher pod p already": {pod("x", "a", succeeded), pod("p", "b", target)},
+		"has launcher pod d already": {pod("d", "a", deleting)},
+		"has launcher pod u already": {pod("u", "", unlinked)},
+		twice:                        {pod("f", "a", former, deleting)},
+	} {
+		if got := Living("u", pods); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

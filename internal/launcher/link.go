@@ -6,7 +6,11 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/migration"
 )
 
 // LinkedAnnotation on a launcher pod is the UID of the VMI to which this project has linked it.
@@ -19,14 +23,50 @@ type Pod struct {
 	Node      string // "" until it is scheduled
 	Created   time.Time
 	// VMIUID is that of the label created-by, "" without the label. Linked means that the label
-	// was not written by the pod's maker.
-	VMIUID string
-	Linked bool
+	// was not written by the pod's maker. Owned means that this VMI is an owner of the pod, which a
+	// cache does not show.
+	VMIUID        string
+	Linked, Owned bool
 	// Target means that a migration has made it.
 	Target bool
 	// Ready means that its containers run. Deleting: it is being deleted. Ended: its containers
 	// have ended for good; Succeeded: all of them with 0.
 	Ready, Deleting, Ended, Succeeded bool
+}
+
+// lost reports whether a pod is linked to a VMI that is gone, as one restored from a backup is. A
+// former VMI's pod is owned by that. The link is made anew.
+func (p *Pod) lost(uid types.UID) bool { return p.Linked && !p.Owned && p.VMIUID != string(uid) }
+
+// Owner has the properties of a VMI by which a pod is its, or is not.
+type Owner struct {
+	UID string
+	// Launcher is the UID of the launcher pod that its status names, "" if it names none.
+	Launcher  string
+	Ended     bool
+	DeletedAt time.Time // zero unless it is being deleted
+}
+
+// OwnerOf returns the properties of a VMI.
+func OwnerOf(uid string, deleted *metav1.Time, s *kubevirt.VirtualMachineInstanceStatus) Owner {
+	o := Owner{UID: uid, Ended: s.Phase.Final()}
+	if s.Launcher != nil {
+		o.Launcher = s.Launcher.PodUID
+	}
+	if deleted != nil {
+		o.DeletedAt = deleted.UTC()
+	}
+	return o
+}
+
+// Owns reports whether a pod that names a VMI is the VMI's: by UID, or, where the pod has none, by
+// name while the VMI may get a launcher. The pods of a VMI that has ended, has had its launcher, or
+// was deleted before them, are VMs by themselves.
+func (o Owner) Owns(p *Pod) bool {
+	if p.VMIUID != "" {
+		return p.VMIUID == o.UID
+	}
+	return !o.Ended && (o.Launcher == "" || o.Launcher == p.UID) && (o.DeletedAt.IsZero() || !p.Created.After(o.DeletedAt))
 }
 
 // Refusal returns why no pod may become the launcher of a VMI, in words that follow its name, or
@@ -36,33 +76,75 @@ func Refusal(vmi *kubevirt.VirtualMachineInstance, pods []Pod) string {
 	own := slices.IndexFunc(pods, func(p Pod) bool { return p.VMIUID == string(vmi.UID) })
 	switch is := vmi.Status.Launcher; {
 	case vmi.DeletionTimestamp != nil:
-		return "is being deleted"
+		return "is being deleted: apply its file again when it is gone"
 	case vmi.Final():
-		return fmt.Sprintf("has ended (%s): delete it, and make both anew", vmi.Status.Phase)
+		return fmt.Sprintf("has ended (%s): delete it, and apply its file again", vmi.Status.Phase)
 	case own >= 0:
 		return "has launcher pod " + pods[own].Name + " already"
 	case is != nil && is.PodUID != "":
-		return "had launcher pod " + is.Pod + ": delete it, and make both anew"
+		return "had launcher pod " + is.Pod + ": delete it, and apply its file again"
 	default:
-		return ""
+		return Living(vmi.UID, slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool {
+			return p.VMIUID == "" || p.lost(vmi.UID) && !p.Deleting && !p.Target
+		}))
 	}
 }
 
-// Living returns the name of a launcher pod in which the VM of a VMI runs or may run, and "" if
-// there is none. The guest would run twice in a second one that is none of a migration's.
-func Living(vmi *kubevirt.VirtualMachineInstance, pods []Pod) string {
-	at := slices.IndexFunc(pods, func(p Pod) bool { return p.VMIUID == string(vmi.UID) && !p.Ended })
-	if at < 0 {
+// Living returns which launcher pod runs or may run the VM that is named, in words that follow the
+// name of its VMI, or "". The guest would run twice in a second one that is none of a migration's.
+// uid is the VMI's, "" if there is none.
+func Living(uid types.UID, pods []Pod) string {
+	at := slices.IndexFunc(pods, func(p Pod) bool { return !p.Ended })
+	switch {
+	case at < 0:
 		return ""
+	case pods[at].VMIUID != "" && pods[at].VMIUID != string(uid):
+		return "has launcher pod " + pods[at].Name + " of another VMI of this name, and it has not ended"
+	default:
+		return "has launcher pod " + pods[at].Name + " already"
 	}
-	return pods[at].Name
 }
 
-// Unlinked returns the pods that live and belong to no VMI yet, the oldest first.
-func Unlinked(pods []Pod) []Pod {
-	all := slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool { return p.VMIUID != "" || p.Target || p.Ended || p.Deleting })
+// ClaimFor is for how long a claim counts. By then its pod is in every cache, or was not made.
+const ClaimFor = 30 * time.Second
+
+// Claimed returns why a pod with this claim cannot become the launcher of a VMI just now, in words
+// that follow the VMI's name, or "".
+func Claimed(vmi *kubevirt.VirtualMachineInstance, claim string, now time.Time) string {
+	c := vmi.Status.Claim
+	if c == nil || c.Pod == claim || now.Sub(c.At.Time).Abs() >= ClaimFor {
+		return ""
+	}
+	return fmt.Sprintf("is getting launcher pod %s: if that does not come, try again after %v", c.Pod, ClaimFor)
+}
+
+// Unlinked returns the pods that live and belong to no VMI yet, the oldest first. uid is that of the
+// VMI that they name.
+func Unlinked(uid types.UID, pods []Pod) []Pod {
+	all := slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool {
+		return p.VMIUID != "" && !p.lost(uid) || p.Target || p.Ended || p.Deleting
+	})
 	slices.SortFunc(all, older)
 	return all
+}
+
+// Several returns the names of the launcher pods in which the guest of a VMI may run more than once:
+// two or more that live, and are no migration's pair.
+func Several(f Facts) []string {
+	var names []string
+	for _, p := range f.Pods {
+		source := slices.ContainsFunc(f.Migrations, func(m kubevirt.VirtualMachineInstanceMigration) bool {
+			return migration.StateOf(&m).SourcePod == p.Name
+		})
+		if moved := p.Target && p.Node == f.VMI.Node() && !f.migrating(); !p.Ended && (moved || !p.Target && !source) {
+			names = append(names, p.Name)
+		}
+	}
+	slices.Sort(names)
+	if len(names) < 2 {
+		return nil
+	}
+	return names
 }
 
 func older(a, b Pod) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name)) }

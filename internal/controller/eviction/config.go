@@ -49,14 +49,18 @@ type Config struct {
 	Settings *settings.Live
 	// Nodes means that nodes may be read.
 	Nodes bool
-	// Synced reports whether the cache has all that the eviction webhook reads.
+	// Synced reports whether the cache has all that the webhook reads.
 	Synced func() bool
 }
 
 // AddEvictions registers the eviction webhook, which runs in every replica. It marks VMs
 // of all namespaces, so it requires the key at the end of its path.
 func AddEvictions(mgr ctrl.Manager, cfg Config, validKey func(key string) bool) error {
-	if err := cfg.watch(mgr.GetCache()); err != nil {
+	kinds := []client.Object{&policyv1.PodDisruptionBudget{}, &corev1.Pod{}, &kubevirt.VirtualMachineInstance{}}
+	if cfg.Nodes {
+		kinds = append(kinds, &corev1.Node{})
+	}
+	if err := cfg.watch(mgr.GetCache(), kinds...); err != nil {
 		return err
 	}
 	server := mgr.GetWebhookServer()
@@ -74,11 +78,7 @@ func AddEvictions(mgr ctrl.Manager, cfg Config, validKey func(key string) bool) 
 }
 
 // watch has the cache filled with what the answers need.
-func (c *Config) watch(of cache.Cache) error {
-	kinds := []client.Object{&policyv1.PodDisruptionBudget{}, &corev1.Pod{}, &kubevirt.VirtualMachineInstance{}}
-	if c.Nodes {
-		kinds = append(kinds, &corev1.Node{})
-	}
+func (c *Config) watch(of cache.Cache, kinds ...client.Object) error {
 	var synced []func() bool
 	for _, kind := range kinds {
 		informer, err := of.GetInformer(context.Background(), kind, cache.BlockUntilSynced(false))
@@ -99,12 +99,17 @@ func refuse(context.Context, admission.Request) admission.Response {
 }
 
 // AddLaunchers registers the launcher webhook, which runs in every replica.
-func AddLaunchers(mgr ctrl.Manager, cfg Config) {
+func AddLaunchers(mgr ctrl.Manager, cfg Config) error {
+	if err := cfg.watch(mgr.GetCache(), &corev1.Pod{}); err != nil {
+		return err
+	}
 	mgr.GetWebhookServer().Register(LauncherPath, &webhook.Admission{Handler: &launchers{cfg}})
+	return nil
 }
 
 // AddHolds registers, in place of the launcher webhook, the one that is for clusters with KubeVirt.
 // It runs in every replica.
-func AddHolds(mgr ctrl.Manager, cfg Config) {
+func AddHolds(mgr ctrl.Manager, cfg Config) error {
 	mgr.GetWebhookServer().Register(LauncherPath, &webhook.Admission{Handler: &holds{cfg}})
+	return nil
 }

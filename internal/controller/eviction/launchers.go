@@ -1,15 +1,18 @@
 package eviction
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"strings"
+	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -63,31 +66,72 @@ func (h *launchers) Handle(ctx context.Context, req admission.Request) admission
 // linked returns the VMI of a launcher pod that is created, and makes the pod its launcher, or else
 // what is answered.
 func (h *launchers) linked(ctx context.Context, req admission.Request, pod *corev1.Pod) (*kubevirt.VirtualMachineInstance, *admission.Response) {
-	if p := facts(pod); !p.OfVM() || p.VMIUID != "" {
+	p := facts(pod)
+	if why := unnoticed(pod); why != "" {
+		h.Meter.Launcher("not_ours")
+		return nil, new(admission.Allowed("").WithWarnings("vmgrace: " + why))
+	}
+	if !p.OfVM() || pod.Labels[kubevirt.MigrationJobLabel] != "" {
 		return h.owner(ctx, req, pod)
 	}
-	vm := client.ObjectKey{Namespace: req.Namespace, Name: pod.Annotations[kubevirt.DomainAnnotation]}
-	vmi, answer := h.named(ctx, vm)
-	if answer != nil {
-		return nil, answer
-	}
-	all, err := index.NamingNow(ctx, h.Live, vm)
+	vm := client.ObjectKey{Namespace: req.Namespace, Name: p.VMI}
+	pods, err := h.naming(ctx, vm)
 	if err != nil {
 		h.Meter.Launcher("failed")
-		h.Log.Warn("a launcher pod is created without its VMI's UID: the VMI's other launchers cannot be read", "namespace", vm.Namespace, "vmi", vm.Name, "err", err)
+		h.Log.Warn("a launcher pod is created unlinked: its VMI's other launchers cannot be read", "namespace", vm.Namespace, "vmi", vm.Name, "err", err)
 		return nil, new(admission.Allowed("").WithWarnings("vmgrace: this pod is not linked to its VMI yet: " + err.Error()))
 	}
-	pods := index.LauncherFacts(all)
-	if other := launcher.Living(vmi, pods); other != "" {
-		h.Meter.Launcher("not_ours")
-		return nil, new(admission.Denied(fmt.Sprintf("vmgrace: VMI %s has launcher pod %s already: its guest would run twice", vm.Name, other)))
+	for {
+		vmi, answer := h.named(ctx, vm)
+		uid := types.UID("")
+		if vmi != nil {
+			uid = vmi.UID
+		}
+		if why := launcher.Living(uid, pods); why != "" {
+			return nil, h.refused(vm.Name, why+": its guest would run twice")
+		}
+		own := index.LauncherFacts([]corev1.Pod{*pod})
+		switch {
+		case answer != nil:
+			return nil, answer
+		case len(launcher.Unlinked(uid, own)) == 0:
+			return h.owner(ctx, req, pod)
+		}
+		if why := launcher.Refusal(vmi, pods); why != "" {
+			h.Meter.Launcher("not_ours")
+			return nil, new(admission.Allowed("").WithWarnings(fmt.Sprintf("vmgrace: this pod is a VM by itself, and no launcher of VMI %s, which %s", vm.Name, why)))
+		}
+		claim := cmp.Or(pod.Name, string(req.UID))
+		if why := launcher.Claimed(vmi, claim, time.Now()); why != "" {
+			return nil, h.refused(vm.Name, why)
+		}
+		if req.DryRun == nil || !*req.DryRun {
+			err = patch.Claim(ctx, h.Patch, vmi, claim)
+		}
+		switch {
+		case err == nil:
+			index.Link(pod, vmi)
+			return vmi, nil
+		case !patch.Stale(err):
+			h.Meter.Launcher("failed")
+			return nil, new(admission.Allowed("").WithWarnings("vmgrace: this pod is not linked to its VMI yet: " + err.Error()))
+		}
 	}
-	if why := launcher.Refusal(vmi, pods); why != "" {
-		h.Meter.Launcher("not_ours")
-		return nil, new(admission.Allowed("").WithWarnings(fmt.Sprintf("vmgrace: this pod is no launcher of VMI %s, which %s", vm.Name, why)))
+}
+
+// naming returns the launcher pods that name a VMI.
+func (h *launchers) naming(ctx context.Context, vm client.ObjectKey) ([]launcher.Pod, error) {
+	if !h.Synced() {
+		all, err := index.NamingNow(ctx, h.Live, vm)
+		return index.LauncherFacts(all), err
 	}
-	index.Link(pod, vmi)
-	return vmi, nil
+	all, err := index.NamingAsCached(ctx, h.Cached, h.Live, vm)
+	return index.LauncherFacts(all), err
+}
+
+func (h *launchers) refused(vmi, why string) *admission.Response {
+	h.Meter.Launcher("not_ours")
+	return new(admission.Denied(fmt.Sprintf("vmgrace: VMI %s %s", vmi, why)))
 }
 
 // read returns the pod that is created, or else what is answered.
@@ -109,7 +153,8 @@ func (c *Config) owner(ctx context.Context, req admission.Request, pod *corev1.P
 	vmi, answer := c.named(ctx, client.ObjectKey{Namespace: req.Namespace, Name: p.VMI})
 	if answer == nil && string(vmi.UID) != p.VMIUID {
 		c.Meter.Launcher("not_ours")
-		return nil, new(admission.Allowed(""))
+		return nil, new(admission.Allowed("").WithWarnings(fmt.Sprintf("vmgrace: this pod is a VM by itself: its label %s is %s, and VMI %s has the UID %s; without the label it is linked",
+			kubevirt.CreatedByLabel, p.VMIUID, vmi.Name, vmi.UID)))
 	}
 	return vmi, answer
 }
@@ -124,9 +169,26 @@ func (c *Config) named(ctx context.Context, key client.ObjectKey) (*kubevirt.Vir
 		return nil, new(admission.Allowed("").WithWarnings("vmgrace: the VMI cannot be read, terminationGracePeriodSeconds is left as it is: " + err.Error()))
 	case vmi == nil:
 		c.Meter.Launcher("not_ours")
-		return nil, new(admission.Allowed(""))
+		return nil, new(admission.Allowed("").WithWarnings(fmt.Sprintf("vmgrace: there is no VMI %s in namespace %s: until there is, this pod is a VM by itself, which no drain moves", key.Name, key.Namespace)))
 	}
 	return vmi, nil
+}
+
+// unnoticed returns what hides a VM's pod from those who would guard the VM, or "".
+func unnoticed(pod *corev1.Pod) string {
+	is := pod.Labels[kubevirt.AppLabel]
+	switch {
+	case is == kubevirt.HotplugApp:
+	case is != kubevirt.LauncherApp:
+		return fmt.Sprintf("this pod looks like a VM's launcher and has not the label %s=%s: nobody guards its guest, which is killed unasked", kubevirt.AppLabel, kubevirt.LauncherApp)
+	case pod.Annotations[kubevirt.DomainAnnotation] == "":
+		for key := range pod.Annotations {
+			if strings.Contains(key, "kubevirt") || strings.HasSuffix(key, "/domain") {
+				return fmt.Sprintf("this launcher pod has not the annotation %s, but %.63q: it is a VM by itself, of its own name", kubevirt.DomainAnnotation, key)
+			}
+		}
+	}
+	return ""
 }
 
 // shortProbes returns a warning for each container with a probe that gives it less time than

@@ -3,6 +3,7 @@ package eviction
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -70,13 +71,22 @@ func facts(p *corev1.Pod) evacuation.Pod {
 	return evacuation.Pod{
 		Launcher: p.Labels[kubevirt.AppLabel] == kubevirt.LauncherApp,
 		Finished: index.Ended(p),
+		Unbegun:  p.Status.Phase == corev1.PodPending && !begun(p.Status.InitContainerStatuses) && !begun(p.Status.ContainerStatuses),
 		Deleting: p.DeletionTimestamp != nil,
 		Settling: evacuation.Settling(time.Now(), p.CreationTimestamp.Time, readySince(p)),
 		Name:     p.Name,
 		Node:     p.Spec.NodeName,
 		VMI:      p.Annotations[kubevirt.DomainAnnotation],
 		VMIUID:   p.Labels[kubevirt.CreatedByLabel],
+		Unowned:  !index.OwnedBy(p, p.Labels[kubevirt.CreatedByLabel]),
 	}
+}
+
+// begun reports whether a container has been started, as its kubelet says.
+func begun(all []corev1.ContainerStatus) bool {
+	return slices.ContainsFunc(all, func(c corev1.ContainerStatus) bool {
+		return c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil || c.RestartCount > 0
+	})
 }
 
 // readySince returns since when a pod is ready, nil if it is not.

@@ -34,6 +34,29 @@ func NamingNow(ctx context.Context, live client.Reader, vm types.NamespacedName)
 	return slices.DeleteFunc(all.Items, func(p corev1.Pod) bool { return p.Annotations[kubevirt.DomainAnnotation] != vm.Name }), nil
 }
 
+// NamingAsCached is Naming from the API server, but for pods that the cache does not have: a list of
+// all of a namespace would make the creation of each pod as slow as there are pods.
+func NamingAsCached(ctx context.Context, cached, live client.Reader, vm types.NamespacedName) (all []corev1.Pod, err error) {
+	known, err := Naming(ctx, cached, vm)
+	if err != nil {
+		return nil, err
+	}
+	for i := range known {
+		if Ended(&known[i]) { // for good
+			all = append(all, known[i])
+			continue
+		}
+		p := corev1.Pod{}
+		switch err := live.Get(ctx, client.ObjectKeyFromObject(&known[i]), &p); {
+		case err == nil:
+			all = append(all, p)
+		case !Gone(err, known[i].Name):
+			return nil, fmt.Errorf("launcher pod %s: %w", known[i].Name, err)
+		}
+	}
+	return all, nil
+}
+
 // LauncherFacts returns launcher pods as inputs of the rules.
 func LauncherFacts(pods []corev1.Pod) []launcher.Pod {
 	all := make([]launcher.Pod, 0, len(pods))
@@ -42,11 +65,16 @@ func LauncherFacts(pods []corev1.Pod) []launcher.Pod {
 		uid := p.Labels[kubevirt.CreatedByLabel]
 		all = append(all, launcher.Pod{
 			Name: p.Name, UID: string(p.UID), Node: p.Spec.NodeName, Created: p.CreationTimestamp.Time,
-			VMIUID: uid, Linked: uid != "" && p.Annotations[launcher.LinkedAnnotation] == uid, Target: p.Labels[kubevirt.MigrationJobLabel] != "",
+			VMIUID: uid, Linked: uid != "" && p.Annotations[launcher.LinkedAnnotation] == uid, Owned: OwnedBy(p, uid), Target: p.Labels[kubevirt.MigrationJobLabel] != "",
 			Ready: ready(p), Deleting: p.DeletionTimestamp != nil, Ended: Ended(p), Succeeded: p.Status.Phase == corev1.PodSucceeded,
 		})
 	}
 	return all
+}
+
+// OwnedBy reports whether the object with a UID is an owner of the pod. The cache has no owners.
+func OwnedBy(p *corev1.Pod, uid string) bool {
+	return slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return string(o.UID) == uid })
 }
 
 func ready(p *corev1.Pod) bool {
@@ -61,7 +89,7 @@ func Link(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) {
 	p.Labels, p.Annotations = maps.Clone(p.Labels), maps.Clone(p.Annotations) // neither is empty: it is a launcher that names a VMI
 	p.Labels[kubevirt.CreatedByLabel] = string(vmi.UID)
 	p.Annotations[launcher.LinkedAnnotation] = string(vmi.UID)
-	if slices.ContainsFunc(p.OwnerReferences, func(o metav1.OwnerReference) bool { return o.UID == vmi.UID }) {
+	if OwnedBy(p, string(vmi.UID)) {
 		return
 	}
 	owner := metav1.OwnerReference{APIVersion: kubevirt.GroupVersion().String(), Kind: "VirtualMachineInstance", Name: vmi.Name, UID: vmi.UID}

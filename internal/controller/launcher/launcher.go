@@ -104,18 +104,21 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	if linked, err := r.link(ctx, vmi, index.LauncherFacts(pods)); linked || err != nil {
-		return reconcile.Result{}, err // the link is an event
-	}
-	if vmi.Final() {
-		r.ends.Delete(req.NamespacedName)
-		return reconcile.Result{}, nil
-	}
 	migrations, err := index.Migrations(ctx, r.Client, req.NamespacedName)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	f := launcher.Facts{VMI: vmi, Pods: index.LauncherFacts(pods), Migrations: migrations, GoneSucceeded: r.goneSucceeded(req)}
+	if done, err := r.report(ctx, f); done || err != nil {
+		return reconcile.Result{}, err // which is an event
+	}
+	if linked, again, err := r.link(ctx, vmi, f.Pods); linked || again > 0 || err != nil {
+		return reconcile.Result{RequeueAfter: again}, err // the link is an event
+	}
+	if vmi.Final() {
+		r.ends.Delete(req.NamespacedName)
+		return reconcile.Result{}, nil
+	}
 	step := launcher.Next(f)
 	if step.Unknown {
 		if left := r.awaits(req, step.Launcher.PodUID); left > 0 {

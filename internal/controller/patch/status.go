@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -72,4 +73,10 @@ func Status(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineIn
 		return fmt.Errorf("status of VMI %s/%s: %w", vmi.Namespace, vmi.Name, err)
 	}
 	return nil
+}
+
+// Claim writes which pod is about to become the launcher of a VMI as it was read. Of several at once
+// one succeeds; the error of the others is Stale.
+func Claim(ctx context.Context, c client.Client, vmi *kubevirt.VirtualMachineInstance, pod string) error {
+	return Status(ctx, c, vmi, Operation{Op: "add", Path: "/status/vmgraceClaim", Value: kubevirt.Claim{Pod: pod, At: metav1.Now()}})
 }
