@@ -11,6 +11,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
+	"github.com/vmgrace/vmgrace/internal/launcher"
 	"github.com/vmgrace/vmgrace/internal/podstatus"
 	"github.com/vmgrace/vmgrace/internal/vmdrain"
 )
@@ -68,18 +69,23 @@ const phaseTerminating = "Terminating"
 // phaseUnknown is that of a VM whose phase nobody has written.
 const phaseUnknown = "Unknown"
 
-// running returns the launcher pods that have not ended, by the UID of their VMI. Those of VMIs
-// that do not exist are VMs of their own, and have the key "".
+// running returns the launcher pods that have not ended, by the UID of their VMI. Those of no VMI that
+// exists are VMs of their own, and have the key "".
 func (o *Objects) running() map[string][]*corev1.Pod {
-	known := map[string]bool{}
+	known, named := map[string]bool{}, map[string]launcher.Owner{}
 	for i := range o.VMIs {
-		known[string(o.VMIs[i].UID)] = true
+		v := &o.VMIs[i]
+		known[string(v.UID)], named[v.Namespace+"/"+v.Name] = true, launcher.OwnerOf(string(v.UID), v.DeletionTimestamp, &v.Status)
 	}
 	byVMI := map[string][]*corev1.Pod{}
 	for i := range o.Launchers {
 		if p := &o.Launchers[i]; !vmdrain.Ended(p) {
 			uid := p.Labels[kubevirt.CreatedByLabel]
-			if !known[uid] {
+			of := named[p.Namespace+"/"+cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name)]
+			switch {
+			case uid == "" && of.Owns(&launcher.Pod{UID: string(p.UID), Created: p.CreationTimestamp.Time}):
+				uid = of.UID
+			case !known[uid]:
 				uid = ""
 			}
 			byVMI[uid] = append(byVMI[uid], p)

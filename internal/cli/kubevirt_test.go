@@ -15,7 +15,7 @@ import (
 // preempted has a marked VM of KubeVirt's whose launcher is preempted: the VMI names the target,
 // and no agent has written a condition.
 func preempted() *Objects {
-	v, p := vmi("vm", "n1", kubevirt.VMIRunning, migratable()), launcher("vm", "n1", nil)
+	v, p := vmi("vm", "n1", kubevirt.VMIRunning, migratable()), launcherPod("vm", "n1", nil)
 	v.Status.EvacuationNodeName = "n1"
 	v.Status.MigrationState = &kubevirt.MigrationState{MigrationUID: "m", SourceNode: "n1", TargetNode: "n2"}
 	p.DeletionTimestamp = &metav1.Time{Time: noon()}

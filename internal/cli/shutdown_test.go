@@ -116,14 +116,14 @@ func TestTheGracePeriodIsShortenedWithoutAVMI(t *testing.T) {
 	if err := errors.Join(corev1.AddToScheme(known), kubevirt.AddToScheme(known)); err != nil {
 		t.Fatal(err)
 	}
-	p := launcher("vm", "n1", nil)
+	p := launcherPod("vm", "n1", nil)
 	p.Namespace, p.Finalizers, p.Labels[kubevirt.AppLabel] = "n", []string{"a/b"}, kubevirt.LauncherApp
 	p.Annotations = map[string]string{kubevirt.DomainAnnotation: "vm"}
 	p.Spec.TerminationGracePeriodSeconds, p.DeletionGracePeriodSeconds = new(int64(86400)), new(int64(86400))
 	p.DeletionTimestamp = &metav1.Time{Time: noon()}
 	other := vmi("other", "n1", kubevirt.VMIRunning)
 	other.Namespace = "n"
-	of := launcher("other", "n1", nil) // says that it is of that VM, too
+	of := launcherPod("other", "n1", nil) // says that it is of that VM, too
 	of.Namespace, of.Annotations, of.Labels[kubevirt.AppLabel] = "n", p.Annotations, kubevirt.LauncherApp
 	var deleted []string
 	live := fake.NewClientBuilder().WithScheme(known).WithObjects(&p, &other, &of).WithInterceptorFuncs(interceptor.Funcs{

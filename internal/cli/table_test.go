@@ -27,7 +27,7 @@ func vmi(name, node string, phase kubevirt.VMIPhase, conditions ...kubevirt.Cond
 	}
 }
 
-func launcher(name, node string, shutdown *podstatus.Shutdown) corev1.Pod {
+func launcherPod(name, node string, shutdown *podstatus.Shutdown) corev1.Pod {
 	p := corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "virt-launcher-" + name, Labels: map[string]string{kubevirt.CreatedByLabel: "uid-" + name}},
 		Spec:       corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: corev1.PodRunning},
@@ -60,21 +60,21 @@ func objects() *Objects {
 	over := m
 	over.Name, over.Status.Phase = "over", kubevirt.MigrationFailed
 	// A VM whose VMI is gone while it shuts down.
-	bereft := launcher("bereft", "n1", &podstatus.Shutdown{Phase: podstatus.ShuttingDown, Cause: "VMIDeleted", Deadline: noon().Add(24 * time.Hour), GracePeriodSeconds: 86400})
+	bereft := launcherPod("bereft", "n1", &podstatus.Shutdown{Phase: podstatus.ShuttingDown, Cause: "VMIDeleted", Deadline: noon().Add(24 * time.Hour), GracePeriodSeconds: 86400})
 	bereft.DeletionTimestamp, bereft.Annotations = &metav1.Time{Time: noon()}, map[string]string{kubevirt.DomainAnnotation: "bereft"}
 	// A VM that waits for the scheduler.
 	waits := m
 	waits.Name, waits.UID, waits.Spec.VMIName, waits.Status.Phase, waits.Status.MigrationState = "waits", "uid-m", "waits", kubevirt.MigrationScheduling, nil
-	room := launcher("waits", "", nil)
+	room := launcherPod("waits", "", nil)
 	room.Name, room.Labels[kubevirt.MigrationJobLabel] = "virt-launcher-target", "uid-m"
 	room.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available"}}
 	unsure := vmi("new", "", "")
 	unsure.Spec.TerminationGracePeriodSeconds = new(int64(-5))
-	alone := launcher("alone", "n2", nil)
+	alone := launcherPod("alone", "n2", nil)
 	alone.Labels = nil
 	alone.Annotations = map[string]string{kubevirt.DomainAnnotation: "alone"}
 	// The target of the migration is not the VM's launcher yet.
-	target := launcher("moving", "n2", nil)
+	target := launcherPod("moving", "n2", nil)
 	target.Name += "-target"
 	return &Objects{
 		VMIs: []kubevirt.VirtualMachineInstance{
@@ -82,8 +82,8 @@ func objects() *Objects {
 			unsure, vmi("waits", "n1", kubevirt.VMIRunning, migratable()), vmi("over", "n1", kubevirt.VMISucceeded),
 		},
 		Launchers: []corev1.Pod{
-			launcher("moving", "n1", nil), target, launcher("stuck", "n2", nil), launcher("down", "n1", down), launcher("late", "n1", late),
-			launcher("held", "n1", held), alone, launcher("over", "n1", down), bereft, launcher("waits", "n1", nil), room,
+			launcherPod("moving", "n1", nil), target, launcherPod("stuck", "n2", nil), launcherPod("down", "n1", down), launcherPod("late", "n1", late),
+			launcherPod("held", "n1", held), alone, launcherPod("over", "n1", down), bereft, launcherPod("waits", "n1", nil), room,
 		},
 		Migrations: []kubevirt.VirtualMachineInstanceMigration{m, over, waits},
 	}
@@ -171,5 +171,18 @@ func TestAPipeTellsVMsOfOneNameApart(t *testing.T) {
 	}
 	if got, want := out.String(), Line(&former)+"\n"+Line(&anew)+"\nvm n/vm: gone\n"; got != want {
 		t.Errorf("%s, want\n%s", got, want)
+	}
+}
+
+// Given a launcher pod without a UID. Then it is that of the VMI that it names while that waits for
+// one, as for the agent; one that was made after the VM's end is a VM by itself.
+func TestAPodWithoutAUIDIsItsVMIsWhileThatWaits(t *testing.T) {
+	for phase, want := range map[kubevirt.VMIPhase]int{kubevirt.VMIPending: 1, kubevirt.VMISucceeded: 2} {
+		p := launcherPod("vm", "n1", nil)
+		p.Labels, p.Annotations = nil, map[string]string{kubevirt.DomainAnnotation: "vm"}
+		all := VMs(&Objects{VMIs: []kubevirt.VirtualMachineInstance{vmi("vm", "n1", phase)}, Launchers: []corev1.Pod{p}}, noon())
+		if len(all) != want || want == 2 && (all[0].Launcher != "" || all[1].NotMigratable != "NoVMI") || want == 1 && all[0].Launcher != p.Name {
+			t.Errorf("%s: %+v", phase, all)
+		}
 	}
 }

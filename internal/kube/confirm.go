@@ -24,8 +24,8 @@ var errNotAsked = errors.New("not asked")
 // Confirm asks the API server what became of the VMI with this UID and creation
 // time. On error the fate is grace.FateUnknown.
 //
-// A VMI labelled with another node counts as moved, even if it is being
-// deleted: its VM is there, and that node's agent shuts it down.
+// A VMI labelled with another node counts as moved, unless its status has this one, even if it is
+// being deleted: its VM is there, and that node's agent shuts it down.
 func (s *Source) Confirm(ctx context.Context, namespace, name, uid string, created time.Time) (grace.Fate, error) {
 	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
@@ -52,10 +52,10 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	case errors.Is(err, errGone):
 	case err != nil:
 		return grace.FateUnknown, err
-	case string(now.UID) == uid && now.Labels[kubevirt.NodeNameLabel] != "" && now.Labels[kubevirt.NodeNameLabel] != s.node:
-		return s.movedAway(now), nil
-	case string(now.UID) == uid && now.DeletionTimestamp == nil:
-		return grace.FateHere, nil
+	case string(now.UID) == uid:
+		if fate := s.where(now); fate != grace.FateHere || now.DeletionTimestamp == nil {
+			return fate, nil
+		}
 	}
 	fate, err := s.deletedOrLost(ctx, created)
 	if fate == grace.FateDeleted && now != nil && string(now.UID) != uid {
@@ -64,14 +64,18 @@ func (s *Source) confirm(ctx context.Context, k key, uid string, created time.Ti
 	return fate, err
 }
 
-// movedAway returns the fate of a VMI that is on another node.
-func (s *Source) movedAway(vmi *object) grace.Fate {
+// where returns the fate of a VMI that is there: whether it is on another node.
+func (s *Source) where(vmi *object) grace.Fate {
 	var status kubevirt.VirtualMachineInstanceStatus
 	_ = json.Unmarshal(vmi.Status, &status) // unreadable JSON counts as empty
-	if slices.Contains(status.FencedNodes, s.node) {
+	switch label := vmi.Labels[kubevirt.NodeNameLabel]; {
+	case label == "", label == s.node, status.NodeName == s.node: // a file that is applied again may state a former node
+		return grace.FateHere
+	case slices.Contains(status.FencedNodes, s.node):
 		return grace.FateFenced
+	default:
+		return grace.FateMoved
 	}
-	return grace.FateMoved
 }
 
 // deletedOrLost returns whether the VMI was deleted by itself or lost with its

@@ -208,3 +208,24 @@ func TestAPodMadeAfterAVMIsEndIsNotThatVMIs(t *testing.T) {
 		}
 	}
 }
+
+// Given a VM that has moved here, and a file that is applied again and states its former node. Then it
+// is here all the same: otherwise its agent would judge it no longer.
+func TestALabelOfAFormerNodeMovesNoVM(t *testing.T) {
+	for _, c := range []struct {
+		label, status string
+		want          grace.Fate
+	}{
+		{"n", `{}`, grace.FateHere},
+		{"n", `{"nodeName":"other"}`, grace.FateHere}, // the label follows
+		{"other", `{"nodeName":"n"}`, grace.FateHere},
+		{"other", `{"nodeName":"other"}`, grace.FateMoved},
+		{"other", `{}`, grace.FateMoved},
+		{"other", `{"nodeName":"other","vmgraceFencedNodes":["n"]}`, grace.FateFenced},
+	} {
+		o := &object{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{kubevirt.NodeNameLabel: c.label}}, Status: json.RawMessage(c.status)}
+		if got := (&Source{node: "n"}).where(o); got != c.want {
+			t.Errorf("%s, %s: %q, want %q", c.label, c.status, got, c.want)
+		}
+	}
+}

@@ -35,7 +35,7 @@ func TestNoByteAboutAVMIArrivesAtAnotherNode(t *testing.T) {
 	padding := strings.Repeat("x", size)
 	var text strings.Builder
 	for i := range vmis {
-		vmi := w.example("vmi.yaml", "example", fmt.Sprintf("many-%d", i), "namespace: default", "namespace: "+namespace, "nodeName: NODE", "nodeName: "+w.a.Name)
+		vmi := w.example("vmi.yaml", "example", fmt.Sprintf("many-%d", i), "namespace: default", onNode(w.a.Name))
 		text.WriteString(strings.Replace(vmi, "metadata:\n", "metadata:\n  annotations: {padding: "+padding+"}\n", 1) + "\n---\n")
 	}
 	a, b := w.received(w.a), w.received(w.b)

@@ -161,20 +161,23 @@ func (w *world) restore(do func(context.Context) error) {
 	})
 }
 
+// onNode returns the namespace of the tests' VMIs and the label with a node, as lines of metadata.
+func onNode(name string) string {
+	return "namespace: " + namespace + "\n  labels: {kubevirt.io/nodeName: " + name + "}"
+}
+
 // vmi creates the VMI of a plan and returns its UID.
 func (w *world) vmi(p plan) string {
 	w.Helper()
-	labels := "  labels:"
+	meta := onNode(p.on.Name)
 	if p.finalizer {
-		labels = "  finalizers: [" + finalizer + "]\n" + labels
+		meta += "\n  finalizers: [" + finalizer + "]"
 	}
 	spec := fmt.Sprintf("terminationGracePeriodSeconds: %d", p.grace)
 	if p.strategy != "" {
 		spec += "\n  evictionStrategy: " + p.strategy
 	}
-	w.KubectlApply(w, w.example("vmi.yaml", "  labels:", labels,
-		"example", p.Name, "namespace: default", "namespace: "+namespace, "nodeName: NODE", "nodeName: "+p.on.Name,
-		"terminationGracePeriodSeconds: 20", spec))
+	w.KubectlApply(w, w.example("vmi.yaml", "example", p.Name, "namespace: default", meta, "terminationGracePeriodSeconds: 20", spec))
 	return w.get("vmi", p.Name, "{.metadata.uid}")
 }
 
