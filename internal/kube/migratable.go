@@ -33,16 +33,17 @@ func shownVerdict(status json.RawMessage) migratable.Verdict {
 
 // OfNode implements migratable.VMIs.
 func (s *Source) OfNode() []migratable.VMI {
-	launchers := map[key]migratable.Launcher{}
+	launchers, live := map[key]migratable.Launcher{}, map[key]bool{}
 	s.pods.all(func(p pod) {
 		if !p.Done {
+			live[p.of] = live[p.of] || !p.Deleting && !p.target
 			launchers[p.of] = p.bonds.with(launchers[p.of])
 		}
 	})
 	var all []migratable.VMI
 	s.vmis.all(func(v vmi) {
 		if v.State != grace.VMIDeleting {
-			all = append(all, migratable.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.migratable, Launcher: launchers[v.name]})
+			all = append(all, migratable.VMI{Namespace: v.name.namespace, Name: v.name.name, UID: v.UID, Shown: v.migratable, Launcher: launchers[v.name], Launched: live[v.name]})
 		}
 	})
 	return all

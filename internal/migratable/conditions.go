@@ -20,6 +20,8 @@ const (
 	recheckInterval = 5 * time.Minute
 	// retryInterval is how often a failed check or update is retried.
 	retryInterval = time.Minute
+	// absentFor is how long a launcher may wait for its domain unsaid.
+	absentFor = time.Minute
 	// lookTimeout bounds the look at a VM, apiTimeout an API request.
 	lookTimeout = 5 * time.Second
 	apiTimeout  = 10 * time.Second
@@ -29,8 +31,9 @@ const (
 type VMI struct {
 	Namespace, Name, UID string
 	Shown                Verdict
-	// Launcher is that of its launcher pods on this node together.
+	// Launcher is that of its launcher pods on this node together. Launched means that one lives.
 	Launcher Launcher
+	Launched bool
 }
 
 // VMIs reads and updates VMIs in the API server.
@@ -53,6 +56,12 @@ type Conditions struct {
 	// if no condition is to be set.
 	Look func(ctx context.Context, domain string) (Guest, error)
 	Log  *slog.Logger
+	// Absent reports whether certainly nothing of a VM is on this node, and whether its condition is
+	// ours. Event tells of it. Both may be nil.
+	Absent func(ctx context.Context, domain string) (absent, ours bool)
+	Event  func(v VMI, reason, message string)
+
+	absent map[string]time.Time // by domain, since when; only Run has it
 
 	once  sync.Once
 	wake  chan struct{}
@@ -85,6 +94,7 @@ func (c *Conditions) Run(ctx context.Context) {
 	defer again.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	c.absent = map[string]time.Time{}
 	set := true                       // one tenant's changes must not put off the check of the others
 	lastErrors := map[string]string{} // by domain, of those that failed last
 	claims := &volumes{of: c.VMIs, has: map[[2]string]Volume{}}
@@ -102,6 +112,9 @@ func (c *Conditions) Run(ctx context.Context) {
 			c.Changed("")
 		case <-again.C:
 			for domain := range lastErrors {
+				c.Changed(domain)
+			}
+			for domain := range c.absent {
 				c.Changed(domain)
 			}
 		case <-timer.C:
@@ -128,8 +141,10 @@ func (c *Conditions) pass(ctx context.Context, lastErrors map[string]string, cla
 		}
 		if !c.Running(domain) {
 			again = c.later(domain, left-1) || again
+			c.noDomain(ctx, domain, v)
 			continue
 		}
+		delete(c.absent, domain)
 		err := c.judge(ctx, domain, v, claims)
 		if err != nil && lastErrors[domain] != err.Error() && ctx.Err() == nil {
 			c.Log.Warn("cannot determine whether the VM can be live-migrated; trying again",
@@ -149,6 +164,38 @@ func (c *Conditions) pass(ctx context.Context, lastErrors map[string]string, cla
 }
 
 // later schedules left more attempts for a domain, and reports whether there are any.
+// noDomain tells of a VM whose launcher has waited for its domain for a while: the domain may have
+// another name, and then it outlives its launcher.
+func (c *Conditions) noDomain(ctx context.Context, domain string, v VMI) {
+	if c.Absent == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+	defer cancel()
+	absent, ours := c.Absent(ctx, domain)
+	since, known := c.absent[domain]
+	switch {
+	case !absent || !v.Launched:
+		delete(c.absent, domain)
+		return
+	case !known:
+		c.absent[domain] = time.Now()
+		return
+	case time.Since(since) < absentFor:
+		return
+	}
+	is := Verdict{Status: "False", Reason: ReasonNoDomain, Message: "its launcher pod lives, and its guest does not run here: a domain of the node's libvirt has to be named " + domain}
+	if is == v.Shown {
+		return
+	}
+	c.Event(v, is.Reason, is.Message)
+	if !ours {
+		delete(c.absent, domain) // the Event says it once
+	} else if err := c.VMIs.SetLiveMigratable(ctx, v, is); err != nil {
+		c.Log.Warn("cannot say that a VM has no domain; trying again", "namespace", v.Namespace, "name", v.Name, "err", err)
+	}
+}
+
 func (c *Conditions) later(domain string, left int) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -44,6 +44,7 @@ type Verdict struct{ Status, Reason, Message string }
 // Reasons of a VMI that cannot be live-migrated; KubeVirt's own reason if it has one.
 const (
 	ReasonOff        = "MigrationsOff"
+	ReasonNoDomain   = "NoDomain"
 	ReasonInLauncher = "ProcessInLauncherPod"
 	ReasonLauncher   = "LauncherNotLiveMigratable"
 	ReasonAutostart  = "DomainAutostarts"

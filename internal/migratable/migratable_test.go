@@ -232,3 +232,44 @@ func TestOneVMsChangesDoNotPutOffTheCheckOfAnother(t *testing.T) {
 		}
 	})
 }
+
+// Given a launcher of a VM without a domain of its name, as one that was defined by another. When a
+// minute has passed, then an Event and the condition name the domain that is awaited. What ends
+// otherwise is a launcher whose guest runs on.
+func TestALauncherWithoutADomainIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		api := &fakeAPI{vmi: VMI{Namespace: "ns", Name: "vm", UID: "u", Launched: true}}
+		var running atomic.Bool
+		var told atomic.Int32
+		c := &Conditions{
+			VMIs: api, Log: slog.New(slog.DiscardHandler), Running: func(string) bool { return running.Load() },
+			Look:   func(context.Context, string) (Guest, error) { return guestOf(""), nil },
+			Absent: func(context.Context, string) (bool, bool) { return !running.Load(), true },
+			Event: func(_ VMI, reason, message string) {
+				if told.Add(1); reason != "NoDomain" || !strings.HasSuffix(message, " ns_vm") {
+					t.Errorf("%s: %s", reason, message)
+				}
+			},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() { defer close(ended); c.Run(ctx) }()
+		defer func() { cancel(); <-ended }()
+		shows := func(after time.Duration, want Verdict, events int32) {
+			t.Helper()
+			<-time.After(after)
+			synctest.Wait()
+			api.mu.Lock()
+			defer api.mu.Unlock()
+			if got := api.vmi.Shown; got.Status != want.Status || got.Reason != want.Reason || told.Load() != events {
+				t.Errorf("%+v and %d Events, want %+v and %d", got, told.Load(), want, events)
+			}
+		}
+		shows(50*time.Second, Verdict{}, 0)
+		shows(2*time.Minute, Verdict{Status: "False", Reason: "NoDomain"}, 1)
+		shows(time.Hour, Verdict{Status: "False", Reason: "NoDomain"}, 1)
+		running.Store(true)
+		c.Changed("ns_vm")
+		shows(time.Second, Verdict{Status: "True"}, 1)
+	})
+}

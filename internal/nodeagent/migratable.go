@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/migratable"
 	"github.com/vmgrace/vmgrace/internal/podcondition"
 	"github.com/vmgrace/vmgrace/pkg/durable"
@@ -34,6 +35,13 @@ func (n *node) conditions() *migratable.Conditions {
 			return n.look(ctx, domain, files)
 		},
 		Running: func(domain string) bool { return n.agent.Phase(domain) == grace.Running },
+		Absent: func(ctx context.Context, domain string) (absent, ours bool) {
+			_, err := n.driver.Get(ctx, domain)
+			return n.agent.Phase(domain) == "" && errors.Is(err, hypervisor.ErrNotFound), n.moves != nil || n.driver.libvirt == nil || n.driver.launchers.Claims(domain)
+		},
+		Event: func(v migratable.VMI, reason, message string) {
+			n.vmis.Report(agent.Event{Namespace: v.Namespace, Name: v.Name, UID: v.UID, Reason: reason, Message: message, Warning: true, At: time.Now().UTC()})
+		},
 	}
 }
 
