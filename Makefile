@@ -190,6 +190,12 @@ MANY := TestTenVMs|TestADrainMovesFive|TestADrainOfAFullNode|TestThousandRefused
 test-many: deps race k8s csi images ## many VMs at once: a full node, a tainted one, a thousand that nothing moves: 8 minutes
 	$(ROOTTEST) -tags $(TAGS),nightly -v -p 1 -timeout 20m -run '^($(MANY))' $(if $(SUDO),-exec "$(SUDO)") ./internal/controller ./test/evictions ./test/e2e
 
+# What virt-install makes needs its programs, a TPM's and UEFI firmware.
+.PHONY: test-corpus
+test-corpus: deps ## the domains that virt-install makes, as a migration's target sees them: 6 minutes
+	$(SUDO) apt-get -q -y -o DPkg::Lock::Timeout=60 install --no-install-recommends virtinst osinfo-db swtpm swtpm-tools ovmf qemu-utils
+	go test -v -tags $(TAGS),nightly -count=1 -timeout 30m $(if $(SUDO),-exec "$(SUDO)") ./test/corpus
+
 .PHONY: upgrade
 upgrade: deps k8s csi images previous helm ## from the last release to this version and back, and by Helm, in a cluster of two nodes: 8 minutes
 	go test -v -tags $(TAGS),nightly -count=1 -timeout 15m -run "^(TestAnUpgrade|TestHelm)" $(if $(SUDO),-exec "$(SUDO)") ./test/e2e ./test/deploy

@@ -54,6 +54,10 @@ const (
 	ReasonDomain     = "DomainNotLiveMigratable"
 )
 
+// tpmStates is where libvirt keeps the states of emulated TPMs. libvirt 9.0 and 11.3 do not
+// see that two hosts share it, and the one that fails to start a TPM there removes its state.
+const tpmStates = "/var/lib/libvirt/swtpm"
+
 // maxMessage bounds a condition's message, which may contain text of the domain, in bytes.
 const maxMessage = 512
 
@@ -80,12 +84,23 @@ func (g Guest) ofDomain() (Verdict, error) {
 	if g.Domain.Autostart {
 		return no(ReasonAutostart, "the domain starts by itself with this node's libvirt, and would be there twice: virsh autostart --disable"), nil
 	}
+	if g.Domain.Snapshots > 0 {
+		return no(ReasonDomain, "libvirt migrates no domain with snapshots, and keeps %d of this one: virsh snapshot-delete --metadata", g.Domain.Snapshots), nil
+	}
 	disks, who, err := g.disks()
 	if refusal, is := errors.AsType[*tunnel.Refusal](err); is {
 		return no(reasonOf(refusal), "%s: %s", who, refusal.Text), nil
 	}
 	if err != nil {
 		return Verdict{}, err
+	}
+	if tunnel.EmulatesTPM(g.Domain.XML) {
+		switch shared, err := g.SharedFile(tpmStates); {
+		case err != nil:
+			return Verdict{}, fmt.Errorf("file system of %s: %w", tpmStates, err)
+		case shared:
+			return no(ReasonDomain, "its TPM's state is in %s, which is on a shared file system: a migration that fails would delete it", tpmStates), nil
+		}
 	}
 	for _, d := range disks {
 		if why, err := g.immovable(d); err != nil || why != "" {

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -20,7 +22,7 @@ import (
 type MigrationOptions struct {
 	Listen, Address, CANamespace string
 	AllowPaths, AllowFirmware    []string
-	AllowNetworks                []string
+	AllowNetworks, AllowListen   []string
 	URI                          string
 
 	uri transfer.URITemplate // of URI
@@ -32,7 +34,8 @@ func (o *MigrationOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.CANamespace, "migration-ca-namespace", "vmgrace-system", "where the cluster-controller's ConfigMap with the authority for nodes' certificates is")
 	f.StringSliceVar(&o.AllowPaths, "migration-allow-paths", defaultPaths(), "directories or files of this host that a VM which is live-migrated here may write to: disks, logs, nvram. It may read kernels and firmware there, too. Shared storage is to be mounted nosymfollow,nodev")
 	f.StringSliceVar(&o.AllowFirmware, "migration-allow-firmware", nil, "directories or files of this host that such a VM may read firmware and kernels from, beside those of distributions and libvirt; never to be written to, whatever --migration-allow-paths says")
-	f.StringSliceVar(&o.AllowNetworks, "migration-allow-networks", nil, "bridges and libvirt networks of this host that such a VM may be connected to")
+	f.StringSliceVar(&o.AllowNetworks, "migration-allow-networks", nil, "bridges and libvirt networks of this host that such a VM may be connected to: NAME, with a VLAN NAME.42, user for QEMU's own network")
+	f.StringSliceVar(&o.AllowListen, "migration-allow-listen", nil, "addresses that VNC and SPICE of such a VM may listen on, beside 127.0.0.1 and ::1")
 	f.StringVar(&o.URI, "migration-uri", "", "has libvirt send and receive VMs by itself: where it reaches another node's libvirt, such as qemu+tls://{{address}}/system with the host of that one's --migration-address; the same on all nodes. What arrives is not checked then, and who may send it is libvirt's matter; empty = through the agents")
 }
 
@@ -46,8 +49,16 @@ const cpusPerCPU = 16
 func (o *MigrationOptions) allowed(root string) tunnel.Agreement {
 	return tunnel.Agreement{
 		Paths: o.AllowPaths, Firmware: o.AllowFirmware, Networks: o.AllowNetworks, Files: tunnel.NewFiles(root),
-		Memory: memory(), CPUs: cpusPerCPU * runtime.NumCPU(),
+		Memory: memory(), CPUs: cpusPerCPU * runtime.NumCPU(), Listen: o.AllowListen,
+		Processors: online("cpu"), NUMANodes: online("node"),
 	}
+}
+
+// online is what this node has online of cpu or node, as the kernel lists it, "" if it does
+// not say.
+func online(of string) string {
+	text, _ := os.ReadFile("/sys/devices/system/" + of + "/online") // unknown is ""
+	return strings.TrimSpace(string(text))
 }
 
 // rootOf returns the node's root directory. If even root may not look at process 1, as in

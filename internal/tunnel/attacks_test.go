@@ -22,7 +22,7 @@ func q35(tb testing.TB) string {
 // logs.
 func shipped() Agreement {
 	return Agreement{
-		Domain: "ns_vm", UUID: "622795a5-0a0a-48ee-a1f9-0d789936f8ed", Networks: []string{"onbr"},
+		Domain: "ns_vm", UUID: "622795a5-0a0a-48ee-a1f9-0d789936f8ed", Networks: []string{"onbr", "onbr.42"}, Listen: []string{"10.0.0.6"}, Processors: "0-3", NUMANodes: "0",
 		Paths: []string{"/var/lib/libvirt/images", "/var/log/libvirt/qemu"}, Memory: 128 << 20, CPUs: 4,
 	}
 }
@@ -66,9 +66,44 @@ func TestADomainOfALaterLibvirtPasses(t *testing.T) {
 	}
 }
 
+// Given a domain of virt-install 4.1.0 for Windows 11, as libvirt 9.0.0 sends it, with a TPM,
+// secure boot and displays without an address, when it arrives, then it passes, and its
+// displays listen on the loopback.
+func TestADomainOfVirtInstallPasses(t *testing.T) {
+	b, err := os.ReadFile("testdata/virt-install-win11.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := shipped()
+	a.Networks, a.Memory = []string{"default"}, 1<<30
+	out, err := a.domain(string(b))
+	if err != nil || strings.Count(out, `<listen type="address" address="127.0.0.1"/>`) != 1 {
+		t.Errorf("%s, %v", out, err)
+	}
+}
+
 func TestWhatElseAGuestMayHave(t *testing.T) {
-	const nvram = "<nvram template='/usr/share/OVMF/OVMF_VARS_4M.fd'>/var/lib/libvirt/qemu/nvram/ns_vm_VARS.fd</nvram>"
+	const (
+		nvram   = "<nvram template='/usr/share/OVMF/OVMF_VARS_4M.fd'>/var/lib/libvirt/qemu/nvram/ns_vm_VARS.fd</nvram>"
+		device  = "<memballoon"
+		backed  = "<source type='memfd'/>\n    <access mode='shared'/>"
+		network = "<interface type='network'>\n      <mac address='52:54:00:7d:fe:16'/>\n      <source network='onbr'/>"
+	)
 	for name, text := range map[string]string{
+		"processors on the host's":       instead(t, "<vcpu placement='static'>2<", "<vcpu placement='static' cpuset='0'>2<"),
+		"a vsock of the host":            before(t, device, "<vsock model='virtio'><cid auto='yes'/></vsock>"),
+		"a node of the host's memory":    before(t, "<devices>", "<numatune><memory mode='strict' nodeset='0'/></numatune>"),
+		"a processor of the host":        before(t, "<resource>", "<cputune><vcpupin vcpu='0' cpuset='0'/></cputune>"),
+		"a TPM, emulated":                before(t, device, "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>"),
+		"a dump, and its end":            instead(t, "<on_crash>destroy", "<on_crash>coredump-destroy"),
+		"block I/O of the host":          before(t, "<devices>", "<blkiotune><weight>1000</weight></blkiotune>"),
+		"locked memory":                  instead(t, backed, backed+"<locked/>"),
+		"a display without an address":   instead(t, "<listen type='address' address='127.0.0.1'/>", "<listen type='address'/>"),
+		"a path in metadata":             before(t, "<memory unit", "<metadata><x:y xmlns:x='urn:x' z='/etc/shadow'><x:file>/etc/passwd</x:file></x:y></metadata>"),
+		"a VLAN that is allowed":         instead(t, network, network+"<vlan><tag id='42'/></vlan>"),
+		"a filter":                       instead(t, network, network+"<filterref filter='clean-traffic'><parameter name='IP' value='10.0.0.1'/></filterref>"),
+		"an address that is allowed":     instead(t, "address='127.0.0.1'/>", "address='10.0.0.6'/>"),
+		"a DIMM":                         before(t, device, "<memory model='dimm'><target><size unit='KiB'>131072</size><node>0</node></target><address type='dimm' slot='0' base='0x100000000'/></memory>"),
 		"nvram below images":             instead(t, "/var/lib/libvirt/qemu/nvram/ns_vm_VARS.fd", "/var/lib/libvirt/images/vars.fd"),
 		"a loader that is a ROM":         instead(t, "<loader readonly='yes' type='pflash'>/usr/share/OVMF/OVMF_CODE_4M.fd", "<loader type='rom'>/usr/share/seabios/bios.bin"),
 		"a loader below images":          instead(t, "/usr/share/OVMF/OVMF_CODE_4M.fd", "/var/lib/libvirt/images/OVMF.fd"),
@@ -187,8 +222,8 @@ func TestADomainThatAsksForTooMuchIsRefused(t *testing.T) {
 		"a key for a disk":             {ReasonDomain, instead(t, disk, disk+"<encryption format='luks'/>")},
 		"a label of a disk":            {ReasonDomain, instead(t, "<source file='"+images+"top.qcow2'/>", "<source file='"+images+"top.qcow2'><seclabel model='dac' relabel='no'/></source>")},
 		// Each interface names its network.
-		"the host's own network":            {ReasonDomain, instead(t, network, "<interface type='user'>")},
-		"the host's, beside a network":      {ReasonDomain, instead(t, network, "<interface type='user'><source network='onbr'/>")},
+		"the host's own network":            {ReasonPath, instead(t, network, "<interface type='user'>")},
+		"the host's, beside a network":      {ReasonPath, instead(t, network, "<interface type='user'><source network='onbr'/>")},
 		"an interface of no type":           {ReasonPath, instead(t, network, "<interface><source network='onbr'/>")},
 		"an interface without a source":     {ReasonPath, instead(t, "<source network='onbr'/>", "")},
 		"an interface with an empty source": {ReasonPath, instead(t, "<source network='onbr'/>", "<source/>")},
@@ -202,8 +237,10 @@ func TestADomainThatAsksForTooMuchIsRefused(t *testing.T) {
 		"a tap of others":                   {ReasonDomain, instead(t, network, network+"<target dev='tap0' managed='no'/>")},
 		"a backend of an interface":         {ReasonDomain, instead(t, network, network+"<backend tap='/dev/x' vhost='/dev/y'/>")},
 		"a device as an interface's model":  {ReasonDomain, instead(t, network+"\n      <model type='virtio'/>", network+"<model type='vfio-pci'/>")},
-		"a filter of the host":              {ReasonDomain, instead(t, network, network+"<filterref filter='x'/>")},
-		"a port of a switch":                {ReasonDomain, instead(t, network, network+"<virtualport type='openvswitch'/>")},
+		"a filter by a path":                {ReasonDomain, instead(t, network, network+"<filterref filter='/etc/x'/>")},
+		"a VLAN of an allowed network":      {ReasonPath, instead(t, network, network+"<vlan><tag id='7'/></vlan>")},
+		"a trunk of an allowed network":     {ReasonDomain, instead(t, network, network+"<vlan trunk='yes'><tag id='42'/></vlan>")},
+		"a port of a switch":                {ReasonDomain, instead(t, network, network+"<virtualport type='802.1Qbh'/>")},
 		"an address on the host":            {ReasonDomain, instead(t, network, network+"<ip address='10.0.0.1'/>")},
 		"a passt of an interface":           {ReasonDomain, instead(t, network, network+"<portForward proto='tcp'/>")},
 		// Numbers have bounds.
@@ -225,7 +262,6 @@ func TestADomainThatAsksForTooMuchIsRefused(t *testing.T) {
 		"processors":                       {ReasonDomain, instead(t, "<vcpu placement='static'>2<", "<vcpu placement='static'>5<")},
 		"no processors":                    {ReasonDomain, instead(t, "<vcpu placement='static'>2<", "<vcpu placement='static'>0<")},
 		"processors of now":                {ReasonDomain, instead(t, "<vcpu placement='static'>2<", "<vcpu placement='static' current='5'>2<")},
-		"processors on the host's":         {ReasonDomain, instead(t, "<vcpu placement='static'>2<", "<vcpu placement='static' cpuset='0'>2<")},
 		"I/O threads":                      {ReasonDomain, instead(t, "<iothreads>2<", "<iothreads>4294967295<")},
 		"I/O threads, one by one":          {ReasonDomain, instead(t, "<iothreads>2</iothreads>", "<iothreadids>"+strings.Repeat("<iothread id='1'/>", 65)+"</iothreadids>")},
 		"an I/O thread of a number":        {ReasonDomain, instead(t, "<iothreads>2</iothreads>", "<iothreadids><iothread id='4294967295'/></iothreadids>")},
@@ -246,17 +282,14 @@ func TestADomainThatAsksForTooMuchIsRefused(t *testing.T) {
 		"a port of the host's":             {ReasonDomain, instead(t, "autoport='yes' listen", "port='22' listen")},
 		"a port with a number too large":   {ReasonDomain, instead(t, "autoport='yes' listen", "port='65536' listen")},
 		"shares of the processors":         {ReasonDomain, before(t, "<resource>", "<cputune><shares>262145</shares></cputune>")},
-		"a processor of the host":          {ReasonDomain, before(t, "<resource>", "<cputune><vcpupin vcpu='0' cpuset='0'/></cputune>")},
 		"a scheduler of real time":         {ReasonDomain, before(t, "<resource>", "<cputune><vcpusched vcpus='0' scheduler='fifo' priority='99'/></cputune>")},
 		// The rest.
-		"a display without an address":     {ReasonPath, instead(t, "<listen type='address' address='127.0.0.1'/>", "<listen type='address'/>")},
 		"a level of another type":          {ReasonDomain, instead(t, "<backingStore type='file'>", "<backingStore type='block'>")},
 		"a socket that is connected to":    {ReasonPath, instead(t, agent, "<channel type='unix'><source path='"+images+"x'/><target type='virtio' name='a'/>")},
 		"a socket that says so":            {ReasonDomain, instead(t, agent, "<channel type='unix'><source mode='connect' path='"+images+"x'/><target type='virtio' name='a'/>")},
 		"a terminal with a path":           {ReasonPath, instead(t, serial, "<serial type='pty'><source path='"+images+"x'/>")},
 		"a channel of a terminal's path":   {ReasonPath, instead(t, agent, "<channel type='pty'><source mode='bind' path='"+images+"x'/><target type='virtio' name='a'/>")},
 		"a dump of its memory":             {ReasonDomain, instead(t, "<on_crash>destroy", "<on_crash>coredump-restart")},
-		"a dump, and its end":              {ReasonDomain, instead(t, "<on_crash>destroy", "<on_crash>coredump-destroy")},
 		"a dump by the watchdog":           {ReasonDomain, instead(t, "action='reset'", "action='dump'")},
 		"a file as a time zone":            {ReasonDomain, instead(t, clock, "<clock offset='timezone' timezone=':/proc/self/mem'>")},
 		"a path as a time zone":            {ReasonDomain, instead(t, clock, "<clock offset='timezone' timezone='/etc/shadow'>")},
@@ -268,7 +301,6 @@ func TestADomainThatAsksForTooMuchIsRefused(t *testing.T) {
 		"shared memory of QEMU's own":      {ReasonDomain, instead(t, backed, "<source type='anonymous'/><access mode='shared'/>")},
 		"shared memory of one cell":        {ReasonDomain, strings.Replace(instead(t, backed, ""), "<model fallback='forbid'>qemu64</model>", "<numa><cell id='0' memory='65536' memAccess='shared'/></numa>", 1)},
 		"shared memory without backing":    {ReasonDomain, strings.Replace(instead(t, "<memoryBacking>\n    "+backed+"\n  </memoryBacking>", ""), "<model fallback='forbid'>qemu64</model>", "<numa><cell id='0' memory='65536' memAccess='private'/></numa>", 1)},
-		"locked memory":                    {ReasonDomain, instead(t, backed, backed+"<locked/>")},
 		"an option as a word":              {ReasonDomain, instead(t, "machine='pc-q35-7.2'", "machine='-x'")},
 		"an option behind a word":          {ReasonDomain, instead(t, "machine='pc-q35-7.2'", "machine='pc,accel=kvm'")},
 		"a variable of QEMU's environment": {ReasonDomain, instead(t, "</devices>", "</devices><commandline><env name='LD_PRELOAD' value='/x'/></commandline>")},
@@ -285,15 +317,22 @@ func TestADomainThatAsksForTooMuchIsRefused(t *testing.T) {
 		"a sound to a file":                {ReasonDomain, before(t, device, "<audio id='1' type='file' path='/x'/>")},
 		"a card of the host":               {ReasonDomain, before(t, device, "<smartcard mode='host'/>")},
 		"a redirected device":              {ReasonDomain, before(t, device, "<redirdev bus='usb' type='tcp'/>")},
-		"a TPM, emulated":                  {ReasonDomain, before(t, device, "<tpm model='tpm-crb'><backend type='emulator' version='2.0'/></tpm>")},
+		"a processor that is not there":    {ReasonDomain, before(t, "<resource>", "<cputune><vcpupin vcpu='0' cpuset='0-4'/></cputune>")},
+		"processors that are not there":    {ReasonDomain, instead(t, "<vcpu placement='static'>2<", "<vcpu placement='static' cpuset='^1,9'>2<")},
+		"a set of processors of words":     {ReasonDomain, instead(t, "<vcpu placement='static'>2<", "<vcpu placement='static' cpuset='3-1'>2<")},
+		"a NUMA node that is not there":    {ReasonDomain, before(t, "<devices>", "<numatune><memory mode='strict' nodeset='1'/></numatune>")},
+		"a secret by a path":               {ReasonDomain, before(t, device, "<tpm model='tpm-crb'><backend type='emulator' version='2.0'><encryption secret='/etc/shadow'/></backend></tpm>")},
+		"a TPM's state of another":         {ReasonDomain, before(t, device, "<tpm model='tpm-crb'><backend type='emulator' version='2.0'><source type='dir' path='/etc'/></backend></tpm>")},
+		"a TPM of another process":         {ReasonDomain, before(t, device, "<tpm model='tpm-crb'><backend type='external'><source type='unix' path='/run/x'/></backend></tpm>")},
+		"metadata of 65 KiB":               {ReasonDomain, before(t, "<memory unit", "<metadata><x:y xmlns:x='urn:x'>"+strings.Repeat("x", 65<<10)+"</x:y></metadata>")},
+		"memory devices of too much":       {ReasonDomain, before(t, device, strings.Repeat("<memory model='dimm'><target><size unit='KiB'>131072</size></target></memory>", 2))},
+		"the host's own cid":               {ReasonDomain, before(t, device, "<vsock model='virtio'><cid auto='no' address='2'/></vsock>")},
+		"another host's display":           {ReasonPath, instead(t, "address='127.0.0.1'/>", "address='10.0.0.7'/>")},
 		"a memory device":                  {ReasonDomain, before(t, device, "<memory model='nvdimm'><source><path>/x</path></source></memory>")},
 		"a lease":                          {ReasonDomain, before(t, device, "<lease><lockspace>x</lockspace></lease>")},
-		"a vsock of the host":              {ReasonDomain, before(t, device, "<vsock model='virtio'><cid auto='yes'/></vsock>")},
 		"a crypto device of the host":      {ReasonDomain, before(t, device, "<crypto model='virtio' type='qemu'><backend model='builtin'/></crypto>")},
 		"a launch secret":                  {ReasonDomain, before(t, "<devices>", "<launchSecurity type='sev'/>")},
 		"a key wrap":                       {ReasonDomain, before(t, "<devices>", "<keywrap/>")},
-		"block I/O of the host":            {ReasonDomain, before(t, "<devices>", "<blkiotune><weight>1000</weight></blkiotune>")},
-		"a node of the host's memory":      {ReasonDomain, before(t, "<devices>", "<numatune><memory mode='strict' nodeset='0'/></numatune>")},
 		"an id map":                        {ReasonDomain, before(t, "<devices>", "<idmap/>")},
 		"a label by the source":            {ReasonDomain, before(t, "<devices>", "<seclabel type='dynamic' model='dac' relabel='yes'><baselabel>root</baselabel></seclabel>")},
 	} {

@@ -122,7 +122,7 @@ func TestEachKindOfTheSchemaIsKnown(t *testing.T) {
 	walk(newDomainSchema(), map[*schema]bool{})
 	walk(newCookieSchema(), map[*schema]bool{})
 	single := map[string]bool{
-		"": true, "free": true, "name": true, "agreed-uuid": true, "kubevirt": true, "network": true, "memory": true, "cpus": true,
+		"": true, "free": true, "name": true, "agreed-uuid": true, "any": true, "listen": true, "cpuset": true, "nodeset": true, "spicevmc": true, "passthrough": true, "openvswitch": true, "no": true, "emulator": true, "network": true, "memory": true, "cpus": true,
 		"yes": true, "hvm": true, "/machine": true, "utc": true, "smbios": true, "qemu": true, "bind": true, "virtio": true, "usb": true, "none": true, "static": true, "custom": true,
 		"KiB": true, "lockstate": true, "dynamic": true,
 	}

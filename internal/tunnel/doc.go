@@ -23,8 +23,14 @@ type Agreement struct {
 	Paths []string
 	// Firmware are paths that a domain may only read, beside FirmwarePaths.
 	Firmware []string
-	// Networks are the bridges and libvirt networks that it may be connected to.
+	// Networks are the bridges and libvirt networks that it may be connected to: NAME, with
+	// the VLAN 42 NAME.42, and user for QEMU's own network, which reaches whatever this host does.
 	Networks []string
+	// Listen are the addresses that its VNC and SPICE may listen on, beside the loopback.
+	Listen []string
+	// Processors and NUMANodes are what this host has online, as the kernel lists it (0-7); ""
+	// if unknown. Nothing is pinned to others.
+	Processors, NUMANodes string
 	// Memory in bytes and CPUs are the most that it may have; 0 means maxMemory and maxCPUs.
 	Memory uint64
 	CPUs   int

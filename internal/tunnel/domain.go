@@ -6,9 +6,10 @@ import (
 )
 
 const (
-	kubevirtNamespace = "http://kubevirt.io"
-	maxTextValue      = 4096
-	maxCounter        = 64
+	maxTextValue = 4096
+	maxCounter   = 64
+	// maxMetadata bounds what others have written into a domain, in bytes.
+	maxMetadata = 64 << 10
 )
 
 // domain checks a domain's XML and serializes it again.
@@ -64,8 +65,8 @@ type schema struct {
 }
 
 // newSchema parses a table with one element per line: its path, its attributes as name=kind,
-// =kind if it has text, and ^ if it may contain itself. A kind is one of checker.value, or
-// the allowed values separated by |.
+// =kind if it has text, and ^ if it may contain itself. A kind is one of checker.value, the
+// allowed values separated by |, or any for whatever is in the element, up to maxMetadata.
 func newSchema(table string) *schema {
 	root := &schema{children: map[string]*schema{}}
 	for line := range strings.Lines(table) {
@@ -131,6 +132,12 @@ func (c *checker) element(parent *schema, n *node, where string) error {
 		if err := c.value(kind, a[1], where+" "+a[0]); err != nil {
 			return err
 		}
+	}
+	if s.text == "any" {
+		if size := n.size(); size > maxMetadata {
+			return refuse(c.reason, "%d bytes in %s; %d are allowed", size, quoted(where), maxMetadata)
+		}
+		return nil
 	}
 	if err := c.text(s, n, where); err != nil {
 		return err

@@ -37,6 +37,15 @@ func Sendable(domain string) ([]Disk, error) {
 	return disks(root), nil
 }
 
+// EmulatesTPM reports whether a domain has a TPM that its host emulates.
+func EmulatesTPM(domain string) bool {
+	root, err := parse(domain, ReasonDomain)
+	return err == nil && slices.ContainsFunc(root.devices(), func(d *node) bool {
+		backend := d.child("backend")
+		return d.name == "tpm" && backend != nil && backend.attr("type") == "emulator"
+	})
+}
+
 func (n *node) devices() []*node {
 	if devices := n.child("devices"); devices != nil {
 		return devices.children

@@ -49,7 +49,7 @@ func pattern(kind string) (p *regexp.Regexp, longest int) {
 		return ifnamePattern, 15
 	case "zone":
 		return zonePattern, 64
-	case "emulator":
+	case "program":
 		return emulator, maxTextValue
 	default:
 		return nil, 0
@@ -68,8 +68,6 @@ func (c *checker) value(kind, v, where string) error {
 		ok = v == c.agreed.Domain
 	case kind == "agreed-uuid":
 		ok = v == c.agreed.UUID
-	case kind == "kubevirt":
-		ok = v == kubevirtNamespace
 	case isPath(kind):
 		var found hostPath
 		found, ok = c.agreed.place(kind, v)
@@ -77,6 +75,12 @@ func (c *checker) value(kind, v, where string) error {
 		c.paths = append(c.paths, found)
 	case kind == "network":
 		ok = slices.Contains(c.agreed.Networks, v)
+	case kind == "listen":
+		ok = v == loopback || v == "::1" || slices.Contains(c.agreed.Listen, v)
+	case kind == "cpuset":
+		ok = within(v, c.agreed.Processors)
+	case kind == "nodeset":
+		ok = within(v, c.agreed.NUMANodes)
 	case kind == "memory":
 		ok = inRange(v, 0, c.agreed.memory())
 	case kind == "cpus":
@@ -93,8 +97,14 @@ func (c *checker) value(kind, v, where string) error {
 // denied returns the refusal of a value.
 func (c *checker) denied(kind, v, where string) error {
 	switch {
-	case kind == "emulator" || kind == "network" || isPath(kind):
+	case kind == "program" || kind == "network" || isPath(kind):
 		return refuse(ReasonPath, "%s for %s: not allowed on this node, see --migration-allow-paths, --migration-allow-firmware and --migration-allow-networks", quoted(v), quoted(where))
+	case kind == "listen":
+		return refuse(ReasonPath, "%s for %s: not an address that VMs may listen on here, see --migration-allow-listen", quoted(v), quoted(where))
+	case kind == "cpuset":
+		return refuse(c.reason, "%s for %s: this node has the processors %s", quoted(v), quoted(where), c.agreed.Processors)
+	case kind == "nodeset":
+		return refuse(c.reason, "%s for %s: this node has the NUMA nodes %s", quoted(v), quoted(where), c.agreed.NUMANodes)
 	case kind == "memory" || kind == "cpus":
 		return refuse(c.reason, "%s for %s: more than this node takes (%d KiB, %d CPUs)", quoted(v), quoted(where), c.agreed.memory(), c.agreed.cpus())
 	default:
@@ -136,6 +146,39 @@ func oneOf(kind, v string) bool {
 		}
 	}
 	return false
+}
+
+// within reports whether a set such as 0-3,^2,7 names only members of another, as the kernel
+// writes it, such as 0-7. If that is unknown ("") libvirt finds out.
+func within(set, members string) bool {
+	if len(set) > 256 {
+		return false
+	}
+	for each := range strings.SplitSeq(set, ",") {
+		from, to, ok := span(strings.TrimPrefix(each, "^"))
+		for n := from; ok && n <= to && members != ""; n++ {
+			ok = slices.ContainsFunc(strings.Split(members, ","), func(m string) bool {
+				low, high, known := span(m)
+				return known && n >= low && n <= high
+			})
+		}
+		if !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// span reads 3 or 0-3, up to maxCPUs.
+func span(text string) (from, to int64, ok bool) {
+	low, high, isSpan := strings.Cut(text, "-")
+	if !isSpan {
+		high = low
+	}
+	ok = inRange(low, 0, maxCPUs) && inRange(high, 0, maxCPUs)
+	from, _ = numeric(low)
+	to, _ = numeric(high)
+	return from, to, ok && from <= to
 }
 
 // inRange reports whether text is a number of a range. A leading zero is refused: libvirt

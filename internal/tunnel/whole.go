@@ -1,5 +1,7 @@
 package tunnel
 
+import "slices"
+
 // Bounds of the number of a domain's devices.
 const (
 	maxDevices    = 512
@@ -10,7 +12,10 @@ const (
 	maxControllers = 32
 )
 
-const diskElement = "domain/devices/disk"
+const (
+	diskElement = "domain/devices/disk"
+	loopback    = "127.0.0.1"
+)
 
 // conditions returns the checks of more than one value, by element.
 func conditions() map[string]func(*checker, *node) error {
@@ -53,11 +58,24 @@ func (c *checker) controller(n *node) error {
 	return nil
 }
 
-// network checks that an interface is of type bridge or network, and that its source names
-// one.
+// network checks that an interface is of type bridge or network and that its source names
+// one, or that QEMU's own network is allowed; and its VLANs.
 func (c *checker) network(n *node) error {
-	if s, kind := n.child("source"), n.attr("type"); s == nil || kind == "" || s.attr(kind) == "" {
+	s, kind := n.child("source"), n.attr("type")
+	if kind == "user" && s == nil {
+		return c.value("network", kind, "domain/devices/interface type")
+	}
+	if s == nil || kind != "bridge" && kind != "network" || s.attr(kind) == "" {
 		return refuse(ReasonPath, "an interface that does not say which bridge or network it is connected to")
+	}
+	vlan := n.child("vlan")
+	if vlan == nil {
+		return nil
+	}
+	for _, tag := range vlan.children {
+		if err := c.value("network", s.attr(kind)+"."+tag.attr("id"), "domain/devices/interface/vlan"); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -76,16 +94,19 @@ func (c *checker) channel(n *node) error {
 	return nil
 }
 
+// graphics has a display that states no address listen on the loopback: libvirt's
+// configuration would choose one.
 func (c *checker) graphics(n *node) error {
 	if n.attr("listen") == "" && n.child("listen") == nil {
-		return refuse(ReasonPath, "graphics without an address to listen on, which is for libvirt to choose then")
+		n.attrs = append(n.attrs, [2]string{"listen", loopback})
 	}
 	return nil
 }
 
 func (c *checker) listen(n *node) error {
 	if n.attr("type") == "address" && n.attr("address") == "" {
-		return refuse(ReasonPath, "graphics that listen on no address")
+		n.attrs = slices.DeleteFunc(n.attrs, func(a [2]string) bool { return a[0] == "address" })
+		n.attrs = append(n.attrs, [2]string{"address", loopback})
 	}
 	return nil
 }
@@ -132,8 +153,16 @@ func (c *checker) cellAccess(n *node) error {
 // count bounds the number of devices: each costs the host memory, threads or descriptors.
 func (c *checker) count(devices *node) error {
 	of := map[string]int{}
+	var plugged int64
 	for _, d := range devices.children {
 		of[d.name]++
+		if target := d.child("target"); d.name == "memory" && target != nil && target.child("size") != nil {
+			n, _ := numeric(target.child("size").text) // it was checked
+			plugged += n
+		}
+	}
+	if plugged > c.agreed.memory() {
+		return refuse(c.reason, "%d KiB of memory devices: more than this node takes (%d KiB)", plugged, c.agreed.memory())
 	}
 	for name, most := range map[string]int{"interface": maxInterfaces, "video": maxVideos} {
 		if of[name] > most {

@@ -134,6 +134,18 @@ func escape(b *strings.Builder, s string) {
 	_ = xml.EscapeText(b, []byte(s)) // a Builder returns no error
 }
 
+// size returns about how many bytes an element has in XML.
+func (n *node) size() int {
+	size := len(n.name) + len(n.text)
+	for _, a := range n.attrs {
+		size += len(a[0]) + len(a[1])
+	}
+	for _, c := range n.children {
+		size += c.size()
+	}
+	return size
+}
+
 func (n *node) attr(name string) string {
 	for _, a := range n.attrs {
 		if a[0] == name {

@@ -79,4 +79,6 @@ type Definition struct {
 	// DropsCaches means that the hypervisor drops the host's caches of disks at the end
 	// of a migration, so that each cache mode is safe.
 	DropsCaches bool
+	// Snapshots is how many libvirt keeps of it: with one it migrates no domain.
+	Snapshots int
 }

@@ -37,6 +37,9 @@ func (m *Migrator) Define(ctx context.Context, name string) (hypervisor.Definiti
 		if is.Autostart, err = dom.GetAutostart(); err != nil {
 			return plain(err)
 		}
+		if is.Snapshots, err = dom.SnapshotNum(0); err != nil {
+			return plain(err)
+		}
 		version, err := c.GetVersion()
 		is.DropsCaches = version >= dropsCaches
 		return plain(err)
