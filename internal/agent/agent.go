@@ -36,8 +36,11 @@ type Agent struct {
 
 // New returns an agent that does nothing yet.
 func New(cfg Config, log *slog.Logger) *Agent {
-	return &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, rejected: map[string]bool{}, relist: make(chan struct{}, 1),
-		node: node{time: cfg.NodeShutdown}}
+	a := &Agent{cfg: cfg, log: log, keepers: map[string]*keeper{}, rejected: map[string]bool{}, relist: make(chan struct{}, 1)}
+	if cfg.Inhibitor != nil {
+		a.delaysShutdowns()
+	}
+	return a
 }
 
 // Guard takes over records that were read, and arms their deadlines, soonest first. After
@@ -75,9 +78,9 @@ func (a *Agent) Guard(records []grace.Record) {
 // Run guards the records and every VM that it hears of, until ctx ends. It leaves every
 // VM alone when it ends.
 func (a *Agent) Run(ctx context.Context) error {
-	if a.cfg.Inhibitor != nil {
+	if a.node.keeper != nil {
 		first := make(chan struct{})
-		a.wg.Go(func() { a.keepNode(ctx, sync.OnceFunc(func() { close(first) })) })
+		a.wg.Go(func() { a.node.keeper.Run(ctx, sync.OnceFunc(func() { close(first) })) })
 		awaitNode(ctx, first)
 	}
 	a.mu.Lock()

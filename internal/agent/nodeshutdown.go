@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"time"
 
@@ -15,34 +14,31 @@ const (
 	// nodeReportTimeout is how long the reports and removals of the last VMs may take,
 	// once no instance is left.
 	nodeReportTimeout = 300 * time.Millisecond
-	// nodeSaveTimeout is how long the guests wait until the shutdown's end is durable.
-	nodeSaveTimeout = 200 * time.Millisecond
-	// nodeCheck is how often the agent checks whether the delay is long enough.
-	nodeCheck = 30 * time.Second
 	// nodeFirstTimeout is how long VMs wait at the agent's start for logind's first
 	// report. While the node shuts down, the end of a launcher is no cause of its own.
 	nodeFirstTimeout = 500 * time.Millisecond
 )
 
-// node is what the agent knows of the node's shutdown. The agent's lock guards it, except
-// warned.
+// node is what the VMs know of the node's shutdown. The agent's lock guards it, except keeper.
 type node struct {
-	time     grace.NodeShutdownTime
-	state    NodeState
-	heard    bool // of logind, at least once
-	released bool // the inhibitor, for this shutdown
+	keeper *NodeKeeper // nil if shutdowns are not delayed
+	time   grace.NodeShutdownTime
 	// goneAt is since when no instance is left, 0 while there is one.
 	goneAt grace.Mono
 	// turns are when the VMs that were there at its begin are asked.
-	turns  map[string]grace.Mono
-	warned [2]time.Duration // the delay and need last warned of; keepNode's own
+	turns map[string]grace.Mono
 }
 
-// NodeView is the delay as operators see it. Needed is the time for the longest grace
-// period.
-type NodeView struct {
-	NodeState
-	Needed time.Duration
+// delaysShutdowns makes the keeper of the node's shutdown.
+func (a *Agent) delaysShutdowns() {
+	report := func(Event) {}
+	if a.cfg.Cluster != nil {
+		report = a.cfg.Cluster.Report
+	}
+	a.node = node{time: a.cfg.NodeShutdown, keeper: NewNodeKeeper(NodeConfig{
+		Inhibitor: a.cfg.Inhibitor, Clock: a.cfg.Clock, Log: a.log, Report: report, Kept: a.cfg.NodeShutdown, Save: a.cfg.SaveNodeShutdown,
+		Needed: a.needed, Changed: a.nodeChanged, MayGoDown: a.nodeMayGoDown, Tick: nodeTick,
+	})}
 }
 
 func (a *Agent) nodeShutdown(domain string) (now grace.NodeShutdownTime, turn grace.Mono) {
@@ -84,13 +80,7 @@ func (a *Agent) nextTurn(now grace.Mono) (waiting bool) {
 }
 
 // Node returns what is known of the node's shutdown.
-func (a *Agent) Node() NodeView {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	state := a.node.state
-	state.Held = state.Held && !a.node.released
-	return NodeView{state, a.needed()}
-}
+func (a *Agent) Node() NodeView { return a.node.keeper.View() }
 
 // GoesDown reports whether the node shuts down.
 func (a *Agent) GoesDown() bool {
@@ -99,8 +89,9 @@ func (a *Agent) GoesDown() bool {
 	return a.node.time.UnderWay()
 }
 
-// needed is called under the lock.
 func (a *Agent) needed() time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	longest := time.Duration(0)
 	for _, k := range a.keepers {
 		if s := k.summary.Load(); s.Running {
@@ -121,123 +112,34 @@ func awaitNode(ctx context.Context, first <-chan struct{}) {
 	}
 }
 
-// keepNode delays shutdowns of the node until no VM is left. reported is called
-// after each report of logind's state.
-func (a *Agent) keepNode(ctx context.Context, reported func()) {
-	reports := make(chan NodeState)
-	a.wg.Go(func() {
-		a.cfg.Inhibitor.Watch(ctx, func(s NodeState) {
-			select {
-			case reports <- s:
-			case <-ctx.Done():
-			}
-		})
-	})
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case s := <-reports:
-			a.nodeReported(ctx, s)
-			reported()
-		case <-timer.C:
-		}
-		timer.Reset(a.checkNode(ctx))
-	}
-}
-
-// nodeReported takes logind's report. A shutdown keeps its first end.
-func (a *Agent) nodeReported(ctx context.Context, s NodeState) {
+// nodeChanged tells the VMs.
+func (a *Agent) nodeChanged(t grace.NodeShutdownTime, atOnce bool) {
 	a.mu.Lock()
-	m, now := &a.node, a.cfg.Clock.Now()
-	m.state, m.heard = s, true
-	before := m.time
-	switch {
-	case !s.Known: // the last report stands
-	case s.ShuttingDown && !before.UnderWay():
-		m.time = grace.NodeShutdownTime{Begin: now, End: now.Add(s.Delay)}
-		m.turns = a.turns(m.time)
-		if s.AtOnce {
-			m.turns = nil
-		}
-	case s.ShuttingDown && s.AtOnce && m.turns != nil:
-		m.turns = nil
-		defer a.hintAll(func(h *hints) { h.node = true })
-	case !s.ShuttingDown:
-		m.time, m.released, m.goneAt = grace.NodeShutdownTime{}, false, 0
-	default:
+	switch n := &a.node; {
+	case atOnce || !t.UnderWay() || n.time.Kept:
+		n.turns = nil
+	case !n.time.UnderWay():
+		n.turns = a.turns(t)
 	}
-	after := m.time
+	a.node.time, a.node.goneAt = t, 0
 	a.mu.Unlock()
-	if after != before {
-		a.nodeChanged(ctx, after)
-	}
-}
-
-// nodeChanged saves the shutdown first: an agent that restarts during it must not give
-// the VMs a new end.
-func (a *Agent) nodeChanged(ctx context.Context, now grace.NodeShutdownTime) {
-	if now.UnderWay() {
-		a.log.Info("the node shuts down: every VM gets its grace period, as far as there is time", "timeLeft", now.End.Sub(now.Begin))
-	} else {
-		a.log.Info("the node's shutdown is called off: VMs that were asked finish, the others go on")
-	}
-	kept := make(chan error, 1)
-	a.wg.Go(func() { kept <- a.cfg.SaveNodeShutdown(now) })
-	select {
-	case err := <-kept:
-		if err != nil {
-			a.log.Error("cannot keep the end of the node's shutdown: an agent that starts in the middle would not know it", "err", err)
-		}
-	case <-time.After(nodeSaveTimeout):
-		a.log.Error("the disk does not answer: going on with the node's shutdown from memory")
-	case <-ctx.Done():
-	}
 	a.hintAll(func(h *hints) { h.node = true })
 }
 
-// checkNode returns when to look again.
-func (a *Agent) checkNode(ctx context.Context) time.Duration {
+// nodeMayGoDown has the next VMs asked, and returns why the node may go down, "" if it may not.
+func (a *Agent) nodeMayGoDown(_ grace.NodeShutdownTime, now grace.Mono) string {
 	a.mu.Lock()
-	m, now := &a.node, a.cfg.Clock.Now()
-	begin, end, needed := m.time.Begin, m.time.End, a.needed()
-	underWay, because, next := m.time.UnderWay(), "", false
-	// Logind has not come back, and the time for the shutdown is over.
-	over := underWay && now >= end && m.heard && !m.state.Known
-	switch {
-	case over:
-		m.time, m.released, m.goneAt = grace.NodeShutdownTime{}, false, 0
-	case underWay && !m.released:
-		next = a.nextTurn(now)
-		because = a.mayGoDown(now)
-		m.released = because != ""
-	}
-	state, released := m.state, m.released
+	next := a.nextTurn(now)
+	because := a.gone(now)
 	a.mu.Unlock()
 	if next {
 		a.hintAll(func(h *hints) { h.node = true })
 	}
-	switch { // nothing here has the lock: a log or the disk may hang
-	case over:
-		a.nodeChanged(ctx, grace.NodeShutdownTime{})
-		return nodeCheck
-	case !underWay:
-		a.warnOfDelay(state, needed)
-		return nodeCheck
-	case because != "":
-		a.cfg.Inhibitor.Release()
-		a.log.Info("the node may go down", "because", because, "after", now.Sub(begin))
-	case released:
-		return max(nodeTick, min(nodeCheck, end.Sub(now)))
-	}
-	return nodeTick
+	return because
 }
 
-// mayGoDown returns why the node may go down, "" if it may not. The caller holds the
-// lock.
-func (a *Agent) mayGoDown(now grace.Mono) string {
+// gone returns which VMs are gone, "" while one is not. The caller holds the lock.
+func (a *Agent) gone(now grace.Mono) string {
 	m := &a.node
 	alive, recorded := false, false
 	for _, k := range a.keepers {
@@ -251,8 +153,6 @@ func (a *Agent) mayGoDown(now grace.Mono) string {
 		m.goneAt = now
 	}
 	switch {
-	case now >= m.time.End:
-		return "the time is over"
 	case m.goneAt == 0:
 		return ""
 	case !recorded:
@@ -262,33 +162,4 @@ func (a *Agent) mayGoDown(now grace.Mono) string {
 	default:
 		return ""
 	}
-}
-
-// warnOfDelay warns once per value that the delay is too short. Only keepNode's goroutine
-// calls it.
-func (a *Agent) warnOfDelay(s NodeState, needed time.Duration) {
-	now := [2]time.Duration{s.Delay, needed}
-	if !s.Known || s.Delay >= needed || a.node.warned == now {
-		return
-	}
-	a.node.warned = now
-	a.log.Warn("a reboot of this node would cut grace periods short: set InhibitDelayMaxSec in logind.conf, or --node-shutdown-timeout, to what is needed",
-		"delay", s.Delay, "needed", needed, "setBy", s.SetBy)
-	if a.cfg.Cluster == nil {
-		return
-	}
-	a.cfg.Cluster.Report(Event{
-		OfNode: true, Reason: reasonDelay, Warning: true, Key: fmt.Sprint(now), At: a.cfg.Clock.Wall().UTC(),
-		Message: s.TooShort(needed),
-	})
-}
-
-// TooShort returns the message of an Event about a delay that is shorter than needed.
-func (s NodeState) TooShort(needed time.Duration) string {
-	text := fmt.Sprintf("a reboot of this node would cut the grace periods of its VMs short: logind delays it by %s at most, and they need %s; set InhibitDelayMaxSec in logind.conf or the agent's --node-shutdown-timeout",
-		s.Delay, needed)
-	if s.SetBy != "" {
-		text += "; it is " + s.SetBy + " that sets it now"
-	}
-	return text
 }

@@ -90,6 +90,13 @@ func (m *memoryNode) keeps() grace.NodeShutdownTime {
 	return m.kept
 }
 
+// recalls is what the next agent knows.
+func (m *memoryNode) recalls() grace.NodeShutdownTime {
+	kept := m.keeps()
+	kept.Kept = kept != (grace.NodeShutdownTime{})
+	return kept
+}
+
 // wentDown returns how long after t the node was released, which must have happened once.
 func (m *memoryNode) wentDown(t *testing.T, after time.Time) time.Duration {
 	t.Helper()
@@ -183,6 +190,47 @@ func TestAnAgentThatStartsInTheMiddleKeepsTheNodesEnd(t *testing.T) {
 		if n, _ := r.agent.nodeShutdown(domain); n.End != at.Add(60*time.Second) {
 			t.Errorf("the node's end is %v", n.End.Sub(at))
 		}
+	})
+}
+
+// Given a shutdown that an earlier agent has kept, when it was called off while no agent was there
+// and logind says so late, then no VM is shut down, whether its kept end is still to come or not.
+func TestAKeptShutdownIsNoCauseUntilLogindConfirmsIt(t *testing.T) {
+	for name, left := range map[string]time.Duration{"its end is to come": time.Minute, "its end has passed": 0} {
+		t.Run(name, func(t *testing.T) {
+			onNode(t, func(r *rig, m *memoryNode) {
+				r.guarded(fake.Guest{Name: domain, Presses: 1, ShutsDown: time.Second}, "20")
+				r.stop()
+				m.slow, m.kept = 3*time.Second, grace.NodeShutdownTime{Begin: r.Now() - 1, End: r.Now().Add(left)}
+				r.run()
+				r.after(time.Hour)
+				if rec, there := r.cache.get(domain); !there || rec.ShuttingDown() {
+					t.Errorf("there: %v, %+v", there, rec.Shutdown)
+				}
+				if m.keeps() != (grace.NodeShutdownTime{}) {
+					t.Errorf("kept %+v", m.keeps())
+				}
+			})
+		})
+	}
+}
+
+// Given a shutdown that an earlier agent has kept, and a launcher that was killed meanwhile, when
+// logind confirms it late, then the guest is asked, and the node's end is the kept one.
+func TestAKeptShutdownExplainsWhyALauncherDied(t *testing.T) {
+	onNode(t, func(r *rig, m *memoryNode) {
+		r.guarded(fake.Guest{Name: domain, Presses: 1, ShutsDown: 2 * time.Second}, "60")
+		r.stop()
+		r.set(domain, func(v *watch.View) { v.Locked, v.Holder.PID = false, 0 })
+		end := r.Now().Add(40 * time.Second)
+		m.slow, m.state.ShuttingDown, m.kept = 3*time.Second, true, grace.NodeShutdownTime{Begin: r.Now() - 1, End: end}
+		r.run()
+		r.after(4 * time.Second)
+		if rec, _ := r.cache.get(domain); rec.Shutdown.Cause != grace.NodeShutdown || rec.Shutdown.Deadline != end.Add(-10*time.Second) {
+			t.Errorf("%+v", rec.Shutdown)
+		}
+		r.after(5 * time.Second)
+		r.stoppedAs(domain, grace.NodeShutdown, grace.Graceful)
 	})
 }
 

@@ -153,6 +153,7 @@ type NodeState struct {
 	ShuttingDown bool
 	AtOnce       bool          // it does not wait for the VMs, so no VM waits for its turn
 	Delay        time.Duration // how long a shutdown is delayed at most
+	Lengthening  bool          // logind is being made to delay it for longer
 	SetBy        string        // the file that makes it shorter than requested, "" if none is known
 }
 

@@ -19,7 +19,6 @@ const (
 	reasonShortened     = "GraceShortened"
 	reasonDestroyFailed = "DestroyFailed"
 	reasonPodTooShort   = "PodGraceTooShort"
-	reasonDelay         = "ShutdownDelayTooShort" // on the Node
 )
 
 // report sends an Event once per shutdown.

@@ -129,7 +129,7 @@ func (r *rig) run() {
 		cfg.Hypervisor = r.driver
 	}
 	if r.node != nil {
-		cfg.Inhibitor, cfg.NodeShutdown, cfg.SaveNodeShutdown = r.node, r.node.keeps(), r.node.keep
+		cfg.Inhibitor, cfg.NodeShutdown, cfg.SaveNodeShutdown = r.node, r.node.recalls(), r.node.keep
 	}
 	r.agent = New(cfg, slog.New(r.log))
 	agent := r.agent

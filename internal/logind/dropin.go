@@ -137,60 +137,87 @@ type lengthy struct {
 
 func (l *lengthy) due() bool { return l.skip <= 0 }
 
-// extend makes logind delay for as long as is wanted: at the start, and whenever another file
-// has shortened the delay.
+// extend begins to make logind delay for as long as is wanted: at the start, and whenever another
+// file has shortened the delay. It does not wait: a shutdown may be announced meanwhile.
 func (b *bus) extend(ctx context.Context, state agent.NodeState) agent.NodeState {
 	l := b.logind
 	if state.Delay >= l.Wanted {
 		return state
 	}
-	if state.SetBy = l.lengthy.setBy; !l.lengthy.due() {
-		return state
+	if b.lengthened == nil && l.lengthy.due() {
+		l.lengthy.pause = min(max(2*l.lengthy.pause, 1), maxDropInRetry)
+		l.lengthy.skip = l.lengthy.pause
+		done := make(chan lengthened, 1)
+		b.lengthened = done
+		ctx, b.stop = context.WithTimeout(ctx, callTimeout)
+		go func() {
+			delay, setBy, err := b.lengthen(ctx, state.Delay)
+			done <- lengthened{delay, setBy, err}
+		}()
 	}
-	l.lengthy.pause = min(max(2*l.lengthy.pause, 1), maxDropInRetry)
-	l.lengthy.skip = l.lengthy.pause
-	state, err := b.lengthen(ctx, state)
-	l.lengthy.setBy = state.SetBy
-	switch {
-	case err == nil:
-		l.lengthy.said = ""
-		l.Log.Info("logind delays shutdowns for longer now", "delay", state.Delay)
-	case err.Error() != l.lengthy.said:
-		l.lengthy.said = err.Error()
-		l.Log.Error("cannot have logind delay shutdowns for --node-shutdown-timeout", "wanted", l.Wanted, "err", err)
-	}
+	state.SetBy, state.Lengthening = l.lengthy.setBy, b.lengthened != nil
 	return state
 }
 
-// lengthen writes the drop-in, makes logind read it and waits until logind confirms it. It
-// takes at most callTimeout, so that shutdowns are noticed meanwhile.
-func (b *bus) lengthen(ctx context.Context, state agent.NodeState) (agent.NodeState, error) {
+// lengthened is what has come of an attempt to lengthen the delay.
+type lengthened struct {
+	delay time.Duration
+	setBy string
+	err   error
+}
+
+// stopLengthening ends an attempt that is under way: a shutdown keeps the delay it began with.
+func (b *bus) stopLengthening() {
+	if b.lengthened != nil {
+		b.stop()
+		<-b.lengthened
+		b.lengthened = nil
+	}
+}
+
+// took takes the result of an attempt.
+func (b *bus) took(got lengthened) {
+	b.stop()
+	b.lengthened = nil
 	l := b.logind
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
+	l.lengthy.setBy = got.setBy
+	switch {
+	case got.err == nil:
+		l.lengthy.said = ""
+		l.Log.Info("logind delays shutdowns for longer now", "delay", got.delay)
+	case got.err.Error() != l.lengthy.said:
+		l.lengthy.said = got.err.Error()
+		l.Log.Error("cannot have logind delay shutdowns for --node-shutdown-timeout", "wanted", l.Wanted, "err", got.err)
+	}
+}
+
+// lengthen writes the drop-in, makes logind read it and waits until logind confirms it, or ctx ends.
+func (b *bus) lengthen(ctx context.Context, delay time.Duration) (_ time.Duration, setBy string, _ error) {
+	l := b.logind
 	later, err := lastPlace(ctx, func() (string, error) { return writeDropIn(l.Root, l.Wanted) })
 	if err != nil {
-		return state, err
+		return delay, "", err
 	}
 	if later != "" {
-		l.Log.Warn("another file sets for how long logind delays shutdowns: the agent's comes after it now", "file", later, "delay", state.Delay, "wanted", l.Wanted)
+		l.Log.Warn("another file sets for how long logind delays shutdowns: the agent's comes after it now", "file", later, "delay", delay, "wanted", l.Wanted)
 	}
-	state.SetBy = ""
 	if err := reload(ctx, b.conn); err != nil {
-		return state, err
+		return delay, "", err
 	}
 	for {
-		now, err := b.state(ctx)
-		if err == nil {
-			state.Delay, state.ShuttingDown = now.Delay, now.ShuttingDown
+		if now, err := b.state(ctx); err == nil {
+			delay = now.Delay
 		}
-		if err == nil && state.Delay >= l.Wanted {
-			return state, nil
+		if delay >= l.Wanted {
+			return delay, "", nil
 		}
 		select {
 		case <-ctx.Done():
-			state.SetBy, err = stillShort(l.Root, state.Delay)
-			return state, err
+			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return delay, "", ctx.Err() // nobody asks any more
+			}
+			setBy, err = stillShort(l.Root, delay)
+			return delay, setBy, err
 		case <-time.After(100 * time.Millisecond):
 		}
 	}

@@ -111,6 +111,10 @@ func (l *Logind) session(ctx context.Context, report func(agent.NodeState)) erro
 	conn.Signal(signals)
 	for _, match := range append(systemdMatches(), [][]dbus.MatchOption{
 		{dbus.WithMatchSender(name), dbus.WithMatchInterface(manager), dbus.WithMatchMember("PrepareForShutdown")},
+		{
+			dbus.WithMatchSender(name), dbus.WithMatchInterface(properties), dbus.WithMatchMember("PropertiesChanged"),
+			dbus.WithMatchObjectPath(path), dbus.WithMatchArg(0, manager),
+		},
 		{dbus.WithMatchSender(busName), dbus.WithMatchInterface(busName), dbus.WithMatchMember("NameOwnerChanged"), dbus.WithMatchArg(0, name)},
 	}...) {
 		if err := conn.AddMatchSignalContext(ctx, match...); err != nil {
@@ -119,6 +123,7 @@ func (l *Logind) session(ctx context.Context, report func(agent.NodeState)) erro
 	}
 	silent.Stop()
 	s := bus{conn: conn, logind: l}
+	defer s.stopLengthening()
 	for {
 		if err := s.look(ctx, report); err != nil {
 			return err
@@ -135,15 +140,19 @@ type bus struct {
 	logind  *Logind
 	owner   string
 	refused bool   // the last request for an inhibitor
+	down    bool   // a shutdown is believed
 	pid1    string // systemd's name on the bus
 	// jobs means that systemd has had a job to stop the node, removed that one was removed
 	// since.
 	jobs, removed bool
 	stopTime      time.Duration // how long systemd lets a unit take to stop
+	// lengthened tells of the end of the attempt to lengthen the delay; nil while there is none.
+	lengthened chan lengthened
+	stop       context.CancelFunc
 }
 
-// wait returns nil when look has something to do: there is news, or a refused inhibitor may
-// be granted by now.
+// wait returns nil when look has something to do: there is news, a refused inhibitor may be
+// granted by now, or a shutdown may have been called off, of which no signal is certain.
 func (b *bus) wait(ctx context.Context, signals <-chan *dbus.Signal) error {
 	again := time.NewTimer(cmp.Or(b.logind.retry, retryInterval))
 	defer again.Stop()
@@ -154,9 +163,12 @@ func (b *bus) wait(ctx context.Context, signals <-chan *dbus.Signal) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-again.C:
-			if b.refused {
+			if b.refused || b.down {
 				return nil
 			}
+		case got := <-b.lengthened:
+			b.took(got)
+			return nil
 		case <-check.C:
 			if b.changed(ctx) {
 				return nil
@@ -178,6 +190,9 @@ func (b *bus) trusted(s *dbus.Signal) bool {
 	switch s.Name {
 	case manager + ".PrepareForShutdown":
 		return s.Sender == b.owner && s.Path == path
+	case properties + ".PropertiesChanged":
+		// logind 257 says by this alone that a shutdown was called off.
+		return s.Sender == b.owner && s.Path == path && names(s.Body, "ScheduledShutdown") || b.ofSystemd(s)
 	case busName + ".NameOwnerChanged":
 		return s.Sender == busName
 	default:
@@ -193,7 +208,7 @@ func (b *bus) look(ctx context.Context, report func(agent.NodeState)) error {
 		b.owner = ""
 		b.logind.logOnce(fmt.Errorf("there is no logind on the system bus: %w", err))
 		state := b.stopping(ctx, agent.NodeState{})
-		state.Held = b.logind.holds()
+		b.down, state.Held = state.ShuttingDown, b.logind.holds()
 		report(state)
 		return nil
 	}
@@ -204,7 +219,10 @@ func (b *bus) look(ctx context.Context, report func(agent.NodeState)) error {
 	if err != nil {
 		return err
 	}
-	if state = b.stopping(ctx, state); !state.ShuttingDown {
+	state = b.stopping(ctx, state)
+	if b.down = state.ShuttingDown; b.down {
+		b.stopLengthening()
+	} else {
 		b.hold(ctx)
 		state = b.extend(ctx, state)
 	}

@@ -4,6 +4,7 @@ package logind
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -150,6 +152,16 @@ func (l *fakeLogind) prepare(yes bool) {
 	}
 }
 
+// scheduled says that ScheduledShutdown has changed, the one signal of systemd 257 for a shutdown
+// that is called off by hand.
+func (l *fakeLogind) scheduled(preparing bool) {
+	l.set(func() { l.preparing = preparing })
+	changed := map[string]dbus.Variant{"ScheduledShutdown": dbus.MakeVariant([]any{"", ^uint64(0)})}
+	if err := l.conn.Emit(path, properties+".PropertiesChanged", manager, changed, []string{}); err != nil {
+		l.t.Error(err)
+	}
+}
+
 func (l *fakeLogind) set(do func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,9 +237,19 @@ func (w *watched) until(what string, want func(agent.NodeState) bool) agent.Node
 	}
 }
 
+// next waits for the next report.
+func (w *watched) next() agent.NodeState {
+	w.t.Helper()
+	return w.until("the next report", func(agent.NodeState) bool { return true })
+}
+
 func known(s agent.NodeState) bool   { return s.Known && s.Held && !s.ShuttingDown }
 func down(s agent.NodeState) bool    { return s.Known && s.ShuttingDown }
 func unknown(s agent.NodeState) bool { return !s.Known }
+
+func delayed(by time.Duration) func(agent.NodeState) bool {
+	return func(s agent.NodeState) bool { return known(s) && s.Delay == by }
+}
 
 func TestAnInhibitorIsHeldUntilTheVMsAreGone(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
@@ -262,6 +284,39 @@ func TestAnInhibitorIsHeldUntilTheVMsAreGone(t *testing.T) {
 	w.stop()
 	if !fake.ended(1) {
 		t.Error("an agent that ends keeps the inhibitor")
+	}
+}
+
+// Given a shutdown that logind has announced, when it is called off by hand, then it counts as such
+// only once logind says so, with whatever signal, and the next one is delayed again.
+func TestAShutdownThatIsCalledOffByHand(t *testing.T) {
+	for name, off := range map[string]func(*fakeLogind){
+		"as systemd 257 says it": func(l *fakeLogind) { l.scheduled(false) },
+		"without a signal":       func(l *fakeLogind) { l.set(func() { l.preparing = false }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "bus")
+			defer startBus(t, socket)()
+			fake := startLogind(t, socket, time.Minute)
+			l := &Logind{Socket: socket, retry: time.Hour}
+			if name == "without a signal" {
+				l.retry = 10 * time.Millisecond
+			}
+			w := watch(t, l)
+			w.until("held", known)
+			fake.prepare(true)
+			w.until("shutdown", down)
+			fake.scheduled(true) // as of systemd 252, which reboots all the same
+			if s := w.next(); !down(s) {
+				t.Errorf("%+v, and logind still prepares for it", s)
+			}
+			w.Release()
+			off(fake)
+			w.until("called off", known)
+			if fake.given() != 2 || !fake.held(1) {
+				t.Error("no inhibitor is held for the next shutdown")
+			}
+		})
 	}
 }
 
@@ -376,6 +431,7 @@ func TestAnInhibitorThatComesTooLateIsClosed(t *testing.T) {
 }
 
 func TestOnlyLogindIsBelieved(t *testing.T) {
+	scheduled := func(property string) []any { return []any{manager, map[string]dbus.Variant{}, []string{property}} }
 	b := bus{owner: ":1.7"}
 	for _, c := range []struct {
 		s    dbus.Signal
@@ -386,6 +442,10 @@ func TestOnlyLogindIsBelieved(t *testing.T) {
 		{dbus.Signal{Sender: ":1.9", Path: "/", Name: busName + ".NameOwnerChanged"}, false},
 		{dbus.Signal{Sender: busName, Path: "/", Name: busName + ".NameOwnerChanged"}, true},
 		{dbus.Signal{Sender: ":1.7", Path: path, Name: manager + ".SessionNew"}, false},
+		{dbus.Signal{Sender: ":1.7", Path: path, Name: properties + ".PropertiesChanged", Body: scheduled("ScheduledShutdown")}, true},
+		{dbus.Signal{Sender: ":1.9", Path: path, Name: properties + ".PropertiesChanged", Body: scheduled("ScheduledShutdown")}, false},
+		// A new inhibitor changes it: a look takes one, and must not follow from it.
+		{dbus.Signal{Sender: ":1.7", Path: path, Name: properties + ".PropertiesChanged", Body: scheduled("DelayInhibited")}, false},
 	} {
 		if b.trusted(&c.s) != c.mean {
 			t.Errorf("%+v: %v", c.s, !c.mean)
@@ -402,9 +462,7 @@ func TestTheDropInHasLogindDelayForLonger(t *testing.T) {
 	fake := startLogind(t, socket, 5*time.Second)
 	fake.set(func() { fake.afterHUP = 120_000_000 })
 	w := watch(t, &Logind{Socket: socket, Wanted: 2 * time.Minute, Root: root})
-	if s := w.until("held", known); s.Delay != 2*time.Minute {
-		t.Errorf("%+v", s)
-	}
+	w.until("lengthened", delayed(2*time.Minute))
 	text, err := os.ReadFile(filepath.Join(root, dropInDir, dropInName))
 	hups := 0
 	fake.set(func() { hups = fake.hups })
@@ -413,13 +471,36 @@ func TestTheDropInHasLogindDelayForLonger(t *testing.T) {
 	}
 }
 
+// Given a logind that does not obey its drop-in, then its state is told of before and during the
+// attempt, and a shutdown ends the attempt.
+func TestLogindsWordDoesNotWaitForTheDropIn(t *testing.T) {
+	socket, root := filepath.Join(t.TempDir(), "bus"), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "etc/systemd"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	defer startBus(t, socket)()
+	fake := startLogind(t, socket, 5*time.Second)
+	w := watch(t, &Logind{Socket: socket, Wanted: 2 * time.Minute, Root: root})
+	w.until("held", delayed(5*time.Second))
+	fake.prepare(true)
+	w.until("shutdown", down)
+	stacks := make([]byte, 1<<20)
+	if stacks = stacks[:runtime.Stack(stacks, true)]; bytes.Contains(stacks, []byte(".lengthen(")) {
+		t.Error("the attempt goes on")
+	}
+	w.stop()
+	if strings.Contains(w.lines.String(), "cannot have logind delay shutdowns") {
+		t.Error("the attempt went on to its end:", w.lines)
+	}
+}
+
 func TestADropInThatCannotBeWrittenIsSaid(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "bus")
 	defer startBus(t, socket)()
 	startLogind(t, socket, 5*time.Second)
 	w := watch(t, &Logind{Socket: socket, Wanted: 2 * time.Minute, Root: "/proc/no/such/root"})
-	if s := w.until("held", known); s.Delay != 5*time.Second {
-		t.Errorf("%+v", s)
+	for range 2 { // before the attempt, and after it
+		w.until("held", delayed(5*time.Second))
 	}
 	w.stop()
 	if !strings.Contains(w.lines.String(), "cannot have logind delay shutdowns for --node-shutdown-timeout") {

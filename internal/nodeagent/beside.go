@@ -74,7 +74,7 @@ func (o *Options) runBeside(ctx context.Context, stderr *logwriter.Writer) error
 	group.Go(func() error { return n.keeper.Run(ctx) })
 	group.Go(func() error { return n.watcher.Run(ctx) })
 	if n.shutdown != nil {
-		group.Go(func() error { return n.shutdown.Run(ctx) })
+		group.Go(func() error { n.shutdown.Run(ctx, func() {}); return nil })
 		group.Go(func() error { return n.handler.Run(ctx) })
 	}
 	for _, d := range dependencies {

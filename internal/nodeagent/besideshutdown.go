@@ -5,9 +5,9 @@ import (
 	"errors"
 	"time"
 
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/hold"
 	"github.com/vmgrace/vmgrace/internal/kube"
-	"github.com/vmgrace/vmgrace/internal/logind"
 	"github.com/vmgrace/vmgrace/internal/reboot"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -17,18 +17,16 @@ func (n *besideNode) passShutdownsOn(ctx context.Context) {
 	file := nodeShutdown{n.StateDir, n.boot}
 	cluster := kube.Beside{Source: n.vmis}
 	n.handler = reboot.NewHandler(cluster.HandlerRuns, n.vmis.Report, clock{}, n.log)
-	config := reboot.Config{
-		Inhibitor: &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout, Root: nodeRoot},
-		Node:      reboot.Local{},
+	config := agent.NodeConfig{Inhibitor: n.inhibitor(n.log), Clock: clock{}, Report: n.vmis.Report, Save: file.keep, Log: n.log}
+	if n.records.read.Load() { // else the disk hangs
+		config.Kept = file.recall(ctx, n.log)
+	}
+	n.shutdown = reboot.New(reboot.Config{
+		NodeConfig: config, Node: reboot.Local{},
 		Launchers: func() ([]hold.Launcher, bool) { return cluster.Launchers(), cluster.Listed() },
 		Longest:   func() time.Duration { return longest(cluster) },
-		Clock:     clock{}, Report: n.vmis.Report, Save: file.keep, Log: n.log,
-		Changed: func(underWay bool) { n.keeper.NodeShutdown(underWay); n.handler.Announced(underWay) },
-	}
-	if n.records.read.Load() { // else the disk hangs
-		config.Begun = file.recall(ctx, n.log)
-	}
-	n.shutdown = reboot.New(config)
+		Begun:     func(underWay bool) { n.keeper.NodeShutdown(underWay); n.handler.Announced(underWay) },
+	})
 	n.meter.NodeShutdown(n.shutdown.View)
 	n.meter.HandlerRuns(n.handler.Runs)
 }

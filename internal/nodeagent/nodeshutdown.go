@@ -34,11 +34,15 @@ func (n *node) delayShutdowns(ctx context.Context, c *agent.Config, boot string)
 		return
 	}
 	file := nodeShutdown{n.StateDir, boot}
-	c.Inhibitor = &logind.Logind{Socket: n.DBusSocket, Log: n.log, Wanted: n.NodeShutdownTimeout, Root: nodeRoot}
+	c.Inhibitor = n.inhibitor(n.log)
 	c.SaveNodeShutdown = file.keep
 	if n.records.read.Load() { // else the disk hangs
 		c.NodeShutdown = file.recall(ctx, n.log)
 	}
+}
+
+func (o *Options) inhibitor(log *slog.Logger) agent.Inhibitor {
+	return &logind.Logind{Socket: o.DBusSocket, Log: log, Wanted: o.NodeShutdownTimeout, Root: nodeRoot}
 }
 
 // nodeShutdown keeps a shutdown of the node for the agents of this boot.
@@ -77,8 +81,8 @@ func (s nodeShutdown) recall(ctx context.Context, log *slog.Logger) grace.NodeSh
 		}
 		return grace.NodeShutdownTime{}
 	}
-	if kept.UnderWay() {
-		log.Info("the node was shutting down when the agent ended", "end", time.Duration(kept.End-clock{}.Now()))
+	if kept.Kept {
+		log.Info("the node was shutting down when an earlier agent ended; logind is asked whether it still does", "end", time.Duration(kept.End-clock{}.Now()))
 	}
 	return kept
 }
@@ -94,11 +98,12 @@ func (s nodeShutdown) read() (grace.NodeShutdownTime, error) {
 		return grace.NodeShutdownTime{}, err
 	}
 	switch {
-	case d.BootID != s.boot: // monotonic times mean nothing in another boot
+	// Monotonic times mean nothing in another boot. A soft-reboot is none.
+	case d.BootID != s.boot, d.End <= (clock{}).Now() && d.End >= d.Begin:
 		return grace.NodeShutdownTime{}, nil
 	case d.Begin <= 0 || d.End < d.Begin || d.Begin > (clock{}).Now():
 		return grace.NodeShutdownTime{}, fmt.Errorf("from %d to %d ns cannot be meant", d.Begin, d.End)
 	default:
-		return grace.NodeShutdownTime{Begin: d.Begin, End: d.End}, nil
+		return grace.NodeShutdownTime{Begin: d.Begin, End: d.End, Kept: true}, nil
 	}
 }

@@ -18,10 +18,16 @@ func TestTheNodesShutdownOutlivesTheAgentButNotTheBoot(t *testing.T) {
 	if err := file.keep(kept); err != nil {
 		t.Fatal(err)
 	}
-	if got := file.recall(t.Context(), log); got != kept {
+	if got := file.recall(t.Context(), log); got != (grace.NodeShutdownTime{Begin: kept.Begin, End: kept.End, Kept: true}) {
 		t.Errorf("the next agent knows %+v", got)
 	}
-	if got := (nodeShutdown{dir, "boot-2"}).recall(t.Context(), log); got.UnderWay() {
+	if err := file.keep(grace.NodeShutdownTime{Begin: now - 2, End: now - 1}); err != nil {
+		t.Fatal(err)
+	}
+	if got := file.recall(t.Context(), log); got != (grace.NodeShutdownTime{}) {
+		t.Errorf("its end has passed, and still %+v", got)
+	}
+	if got := (nodeShutdown{dir, "boot-2"}).recall(t.Context(), log); got != (grace.NodeShutdownTime{}) {
 		t.Errorf("the next boot knows %+v", got)
 	}
 	for range 2 {
@@ -29,7 +35,7 @@ func TestTheNodesShutdownOutlivesTheAgentButNotTheBoot(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := file.recall(t.Context(), log); got.UnderWay() {
+	if got := file.recall(t.Context(), log); got != (grace.NodeShutdownTime{}) {
 		t.Errorf("forgotten, and still %+v", got)
 	}
 }
@@ -47,7 +53,7 @@ func TestAFileOfTheNodesShutdownThatCannotBeMeantIsLeftOutAndSaid(t *testing.T) 
 				t.Fatal(err)
 			}
 			var said strings.Builder
-			if got := (nodeShutdown{dir, "boot-1"}).recall(t.Context(), slog.New(slog.NewTextHandler(&said, nil))); got.UnderWay() {
+			if got := (nodeShutdown{dir, "boot-1"}).recall(t.Context(), slog.New(slog.NewTextHandler(&said, nil))); got != (grace.NodeShutdownTime{}) {
 				t.Errorf("%+v", got)
 			}
 			if !strings.Contains(said.String(), "cannot be used") {

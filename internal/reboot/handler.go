@@ -12,6 +12,7 @@ import (
 
 const (
 	handlerTimeout = 5 * time.Second
+	handlerCheck   = 30 * time.Second
 	handlerRetry   = 2 * time.Second // while the API server does not answer
 	reasonUnasked  = "GuestsNotAsked"
 )
@@ -67,7 +68,7 @@ func (h *Handler) Run(ctx context.Context) error {
 			said = true
 		}
 		said = said && down
-		again := checkInterval
+		again := handlerCheck
 		if h.state.Load() == handlerUnknown {
 			again = handlerRetry
 		}

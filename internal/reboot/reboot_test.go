@@ -107,7 +107,12 @@ func (r *rig) launch(uid string, pid int) {
 func (r *rig) start() {
 	ctx, cancel := context.WithCancel(r.Context())
 	r.s = New(Config{
-		Inhibitor: r, Node: r, Clock: r, Log: slog.New(slog.DiscardHandler), Begun: r.kept,
+		NodeConfig: agent.NodeConfig{
+			Inhibitor: r, Clock: r, Log: slog.New(slog.DiscardHandler), Kept: r.kept,
+			Report: func(e agent.Event) { r.change(func() { r.events = append(r.events, e) }) },
+			Save:   func(to grace.NodeShutdownTime) error { r.change(func() { r.kept = to }); return nil },
+		},
+		Node: r,
 		Launchers: func() (all []hold.Launcher, known bool) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -117,18 +122,11 @@ func (r *rig) start() {
 			return all, !r.unlisted
 		},
 		Longest: func() time.Duration { return 60 * time.Second },
-		Report:  func(e agent.Event) { r.change(func() { r.events = append(r.events, e) }) },
-		Changed: func(underWay bool) { r.change(func() { r.changes = append(r.changes, underWay) }) },
-		Save:    func(to grace.NodeShutdownTime) error { r.change(func() { r.kept = to }); return nil },
+		Begun:   func(underWay bool) { r.change(func() { r.changes = append(r.changes, underWay) }) },
 	})
-	done := make(chan error)
-	go func() { done <- r.s.Run(ctx) }()
-	r.stop = func() {
-		cancel()
-		if err := <-done; err != nil {
-			r.Error(err)
-		}
-	}
+	done := make(chan struct{})
+	go func() { defer close(done); r.s.Run(ctx, func() {}) }()
+	r.stop = func() { cancel(); <-done }
 	synctest.Wait()
 }
 
@@ -241,8 +239,11 @@ func TestAShutdownSurvivesTheAgent(t *testing.T) {
 		r.announce()
 		r.after(10 * time.Second)
 		r.stop()
+		r.kept.Kept = true
 		r.launch("late", 5)
 		r.start()
+		r.after(time.Second)
+		r.wantTold(1, 3) // logind has not said that the node still shuts down
 		r.report(agent.NodeState{Known: true, ShuttingDown: true, Delay: time.Minute})
 		r.after(tick)
 		r.wantReleased(0)
@@ -268,8 +269,47 @@ func TestAShutdownThatIsCalledOff(t *testing.T) {
 	})
 }
 
+// Given a shutdown that an earlier agent has kept, and that was called off since, when an agent
+// starts, then no launcher is told and no hold ends, whenever logind speaks.
+func TestAShutdownThatWasCalledOffMeanwhile(t *testing.T) {
+	given(t, func(r *rig) {
+		r.announce()
+		r.stop()
+		r.kept.Kept, r.told, r.changes = true, nil, nil
+		r.start()
+		r.after(10 * time.Second)
+		r.wantTold()
+		if len(r.changes) != 0 {
+			t.Errorf("changes: %v", r.changes)
+		}
+		r.report(agent.NodeState{Known: true, Held: true, Delay: time.Minute})
+		r.after(2 * time.Minute)
+		r.wantTold()
+		r.wantReleased(0)
+		if r.kept != (grace.NodeShutdownTime{}) {
+			t.Errorf("kept %+v", r.kept)
+		}
+	})
+}
+
+// Given a shutdown that does not end, then launchers that come are told on, and an Event says so once.
+func TestAShutdownThatHangsIsSaid(t *testing.T) {
+	given(t, func(r *rig) {
+		r.announce()
+		r.after(100 * time.Second)
+		before := len(r.events)
+		r.launch("late", 5)
+		r.after(time.Hour)
+		r.wantTold(1, 3, 5)
+		if n := len(r.events); n != before+1 || !r.events[before].OfNode || r.events[before].Reason != "ShutdownHangs" {
+			t.Errorf("%+v", r.events)
+		}
+	})
+}
+
 func TestADelayThatIsTooShortIsSaidOnce(t *testing.T) {
 	given(t, func(r *rig) {
+		r.report(agent.NodeState{Known: true, Held: true, Delay: 63 * time.Second, Lengthening: true})
 		r.report(agent.NodeState{Known: true, Held: true, Delay: 64 * time.Second})
 		r.after(time.Hour)
 		if n := len(r.events); n != 2 || r.events[1].Reason != "ShutdownDelayTooShort" || !r.events[1].OfNode || !strings.Contains(r.events[1].Message, "1m4s at most, and they need 1m5s") {

@@ -112,7 +112,7 @@ func (v *VM) seeShim(d *Directory, now Mono) {
 
 func (o *observation) shimChanged(was shim, now Mono) {
 	if o.Shim == shimDied && was != shimDied {
-		o.DiedAt, o.DiedWithNode = now, o.Node.UnderWay()
+		o.DiedAt, o.DiedWithNode = now, o.Node.maybe()
 	}
 	if o.Shim != shimAlive && was == shimAlive {
 		o.ShimEndedAt = now

@@ -9,10 +9,36 @@ import (
 // NodeShutdownTime is the time that a shutdown of the node leaves its VMs. Begin is when
 // the agent heard of it. End is when the node goes down, whatever still runs. The zero
 // value is none.
-type NodeShutdownTime struct{ Begin, End Mono }
+type NodeShutdownTime struct {
+	Begin, End Mono
+	// Kept means that only an earlier agent has heard of it. It may be over, or called off: it
+	// ends no VM, but may be why a launcher has died.
+	Kept bool
+}
 
 // UnderWay reports whether the node shuts down.
-func (n NodeShutdownTime) UnderWay() bool { return n != NodeShutdownTime{} }
+func (n NodeShutdownTime) UnderWay() bool { return n != NodeShutdownTime{} && !n.Kept }
+
+// maybe reports whether the node shuts down, or may.
+func (n NodeShutdownTime) maybe() bool { return n != NodeShutdownTime{} }
+
+// Told returns the shutdown after logind's word. It keeps its first end, unless that has passed
+// before anybody confirmed it.
+func (n NodeShutdownTime) Told(shutsDown bool, delay time.Duration, now Mono) NodeShutdownTime {
+	switch {
+	case !shutsDown:
+		return NodeShutdownTime{}
+	case n.UnderWay(), n.Kept && now < n.End:
+		return NodeShutdownTime{Begin: n.Begin, End: n.End}
+	default:
+		return NodeShutdownTime{Begin: now, End: now.Add(delay)}
+	}
+}
+
+// Lapsed reports whether the shutdown's end has passed while nobody can say that it goes on.
+func (n NodeShutdownTime) Lapsed(known bool, now Mono) bool {
+	return n.maybe() && !known && now >= n.End
+}
 
 // Turns returns the latest moment at which each VM is asked, by its name. VMs of a lower
 // priority come first if there is time for one priority after the other. Otherwise all
@@ -63,7 +89,7 @@ func (o *observation) nodeBegins(r *Record, now Mono) bool {
 // nodeEndedLauncher reports whether the node's shutdown may have ended the launcher, even
 // if it was called off since.
 func (o *observation) nodeEndedLauncher(r *Record) bool {
-	return o.Node.UnderWay() || o.DiedWithNode || r.Shutdown.Cause == NodeShutdown
+	return o.Node.maybe() || o.DiedWithNode || r.Shutdown.Cause == NodeShutdown
 }
 
 // nodeLatest returns the latest deadline that leaves QEMU its destroy timeout before the

@@ -163,7 +163,7 @@ func (o *observation) podKillAt() Mono {
 // removes it with a grace period of 0, as it does if no container ever ran.
 func podKilled(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	s := &r.Shutdown
-	if !r.ShuttingDown() || !o.Pod.Deleting || o.Pod.Done || o.Node.UnderWay() || s.Deadline <= now {
+	if !r.ShuttingDown() || !o.Pod.Deleting || o.Pod.Done || o.Node.maybe() || s.Deadline <= now {
 		return next()
 	}
 	kill := o.podKillAt()

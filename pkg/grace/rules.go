@@ -186,7 +186,7 @@ func begin(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	// A trigger was written by a shim that still lived, so it came first.
 	case o.Trigger:
 		return Decision{Do: Begin, Cause: LauncherSignal, When: min(o.TriggerAt, now)}, true
-	case o.Shim == shimDied:
+	case o.Shim == shimDied && !o.Node.Kept:
 		return Decision{Do: Begin, Cause: LauncherDied, When: min(o.DiedAt, now)}, true
 	default:
 		return next()
