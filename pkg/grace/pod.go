@@ -144,18 +144,26 @@ func (p *Pod) rank() int {
 	return score
 }
 
+// podLag is how long after kubelet the agent may see a pod's deletion. A signal that came earlier
+// was for another reason, such as a liveness probe.
+const podLag = 10 * time.Second
+
 // podKillAt returns when kubelet kills the launcher. The pod's grace period runs from
-// kubelet's signal, which may be seen before the pod's deletion.
+// kubelet's signal, which may be seen before the pod's deletion. Where the cause of that signal is
+// in doubt, the later time counts: a kill that comes too early costs a guest its grace period.
 func (o *observation) podKillAt() Mono {
-	at := o.Pod.KillAt
-	if o.Trigger && o.TriggerByShim {
-		signalled := o.TriggerAt.Add(o.Pod.DeletionGrace)
-		if at <= o.TriggerAt {
-			return signalled // kubelet was away: the expected kill did not happen
-		}
-		at = min(at, signalled)
+	p := &o.Pod
+	signalled := o.TriggerAt.Add(p.DeletionGrace)
+	switch {
+	case !o.Trigger || !o.TriggerByShim || !p.Deleting:
+		return p.KillAt
+	case p.KillAt <= o.TriggerAt:
+		return signalled // kubelet was away: the expected kill did not happen
+	case p.DeletingAt.Sub(o.TriggerAt) > podLag, p.KillAt != p.DeletingAt.Add(p.DeletionGrace):
+		return p.KillAt // the signal was not for this deletion, or a later one has shortened the grace period
+	default:
+		return min(p.KillAt, signalled)
 	}
-	return at
 }
 
 // podKilled moves the deadline before kubelet's kill of the launcher, whose own grace

@@ -91,18 +91,21 @@ func TestARestartedAgentLooksAtTheRecordedLauncherFirst(t *testing.T) {
 func TestWhenKubeletKills(t *testing.T) {
 	for _, c := range []struct {
 		name      string
+		deleted   Mono // with a grace period of 20 s
 		killAt    Mono
 		triggered Mono // 0: not at all
 		byShim    bool
 		want      Mono
 	}{
-		{"as the pod's deletion says", at(20), 0, false, at(20)},
-		{"counted from its signal, which came first", at(30), t0, true, at(20)},
-		{"a touch is no signal of kubelet's", at(30), t0, false, at(30)},
-		{"from a signal that comes after the expected kill", at(5), at(10), true, at(30)},
-		{"not later than the deletion says", at(20), at(15), true, at(20)},
+		{"as the pod's deletion says", t0, at(20), 0, false, at(20)},
+		{"counted from its signal, which came first", at(10), at(30), t0, true, at(20)},
+		{"a touch is no signal of kubelet's", at(10), at(30), t0, false, at(30)},
+		{"from a signal that comes after the expected kill", at(-15), at(5), at(10), true, at(30)},
+		{"not later than the deletion says", t0, at(20), at(15), true, at(20)},
+		{"a signal long before the deletion was not for it", at(10.001), at(30.001), t0, true, at(30.001)},
+		{"a later deletion counts from when it was seen", t0, at(220), t0, true, at(220)},
 	} {
-		o := observation{Pod: Pod{KillAt: c.killAt, DeletionGrace: 20 * time.Second}}
+		o := observation{Pod: Pod{Deleting: true, DeletingAt: c.deleted, KillAt: c.killAt, DeletionGrace: 20 * time.Second}}
 		o.Trigger, o.TriggerByShim, o.TriggerAt = c.triggered != 0, c.byShim, c.triggered
 		if got := o.podKillAt(); got != c.want {
 			t.Errorf("%s: t0+%v, want t0+%v", c.name, got.Sub(t0), c.want.Sub(t0))

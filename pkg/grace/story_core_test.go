@@ -30,7 +30,7 @@ func (s *stage) see() {
 	if s.cluster && !s.still {
 		v.SeeVMI(s.vmi)
 		v.SeePods([]Pod{{
-			UID: s.pod, VMI: l.uid, Done: s.podDone, Deleting: s.podKill != Never, KillAt: s.podKill, DeletionGrace: time.Hour,
+			UID: s.pod, VMI: l.uid, Done: s.podDone, Deleting: s.podKill != Never, DeletingAt: s.podDeleted, KillAt: s.podKill, DeletionGrace: s.podGrace,
 			Holdable: s.allowance > 0, Allowance: s.allowance, Padding: launcherPadding, HoldReason: s.reason,
 		}})
 	}

@@ -130,6 +130,8 @@ type truth struct {
 	apiDown    bool
 	pod        string
 	podKill    Mono // Never: it is not being deleted
+	podDeleted Mono
+	podGrace   time.Duration // as its last deletion says
 	podDone    bool
 	allowance  time.Duration // its shutdown may be held for so long; 0: not at all
 	reason     Cause

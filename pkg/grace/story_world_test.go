@@ -107,10 +107,11 @@ var parameters = map[string]func(*stage, string){
 	"the VMI is shown":                       func(s *stage, v string) { s.vmi = shownVMI(v) },
 	"a trigger is left that names":           func(s *stage, v string) { s.trigger(v) },
 	"the API server, asked, says":            func(s *stage, v string) { s.answer = Fate(v) },
-	"the pod is being deleted and killed in": func(s *stage, v string) { s.podKill = s.now.Add(s.duration(v)) },
+	"the pod is being deleted and killed in": func(s *stage, v string) { s.deletePod(s.duration(v)) },
 	"the pod may be held for at most":        func(s *stage, v string) { s.allowance = s.duration(v) },
 	"the pod is preempted and killed in": func(s *stage, v string) {
-		s.podKill, s.reason = s.now.Add(s.duration(v)), PreemptionByScheduler
+		s.deletePod(s.duration(v))
+		s.reason = PreemptionByScheduler
 	},
 	"the node shuts down in":     func(s *stage, v string) { s.node = NodeShutdownTime{Begin: s.now, End: s.now.Add(s.duration(v))} },
 	"the grace period is edited": func(s *stage, v string) { s.grace = seconds(s.duration(v)) },
@@ -124,6 +125,14 @@ var parameters = map[string]func(*stage, string){
 
 func shownVMI(uid string) VMI {
 	return VMI{State: VMIPresent, UID: uid, Created: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+}
+
+// deletePod deletes the pod with a grace period, which a later deletion only shortens.
+func (s *stage) deletePod(grace time.Duration) {
+	if s.podKill == Never {
+		s.podDeleted, s.podGrace = s.now, grace
+	}
+	s.podGrace, s.podKill = min(s.podGrace, grace), min(s.podKill, s.now.Add(grace))
 }
 
 func (s *stage) duration(v string) time.Duration {
