@@ -78,9 +78,9 @@ func (v *VM) Started(d Decision, now Mono) Call {
 		o.DirWanted, o.DirAt, o.DirReserved = false, Never, max(o.DirReserved, now).Add(lookEvery)
 	case Look:
 		o.LookAt = Never
-	case WriteStatus:
-		o.LastStatus = v.Status(now)
-	case Answer:
+	case Remove:
+		o.StaleRecord = false // a save that is started meanwhile leaves another one
+	case WriteStatus, Answer:
 		o.LastStatus = v.Status(now)
 	case Destroy:
 		if v.rec.Instance.PID == 0 { // only libvirt can end it
@@ -131,7 +131,7 @@ func (v *VM) returned(d Decision, res Result, now Mono) bool {
 	case d.Do == Save && (failed || o.Saving == o.Version):
 		o.Unsaved = failed // a failed note counts too
 	case d.Do == Remove:
-		o.StaleRecord = failed && !o.OnDisk
+		o.StaleRecord = o.StaleRecord || failed && !o.OnDisk
 	case d.Do == Ask && !failed:
 		v.note(Ask, now)
 	case d.Do == Resume && !failed:

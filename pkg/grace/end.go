@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// Tries and pauses if a write of the last status.json, or a removal, fails.
+// Tries and pauses if a write of status.json, or a removal, fails.
 const (
-	answerTries = 6
+	statusRetry = 5 * time.Second
+	answerTries = 6 // of the last one
 	answerRetry = 200 * time.Millisecond
 	removeRetry = time.Second
 )
@@ -190,10 +191,14 @@ func announce(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 }
 
 func writeStatus(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
-	if !o.Recorded || o.Ending != nil || o.WriteStatus.Running || !o.Dir.Present || o.LastStatus == status(r, o, now) {
+	c, at := &o.WriteStatus, o.publishAt()
+	if !o.Recorded || o.Ending != nil || c.Running || !o.Dir.Present || !c.Failed && o.LastStatus == status(r, o, now) {
 		return next()
 	}
-	if at := o.publishAt(); now < at {
+	if c.Failed {
+		at = max(at, c.Last.Add(statusRetry))
+	}
+	if now < at {
 		return waitUntil(at)
 	}
 	return do(WriteStatus)

@@ -259,3 +259,46 @@ func TestStatusIsWrittenWhereItIsNewAndThereIsADirectory(t *testing.T) {
 		t.Error("the new directory is not told")
 	}
 }
+
+// Given a removal that hangs, when the next instance's record is saved behind it and that instance
+// ends, then the removal's success is not that of the later record, which is removed, too.
+func TestARecordThatIsSavedBehindARemovalIsRemoved(t *testing.T) {
+	v := inPhase(t, Running)
+	v.obs.StaleRecord = true
+	remove := Decision{Do: Remove}
+	first := v.Started(remove, t0)
+	v.Started(Decision{Do: Save}, t0)
+	v.reset(t0)
+	v.Done(remove, Result{Call: first}, t0)
+	d, yes := removeRecord(&v.rec, &v.obs, v.policy, t0)
+	if !yes || d.Do != Remove {
+		t.Fatalf("%v: the record of the second instance stays", d.Do)
+	}
+	v.Done(remove, Result{Call: v.Started(remove, t0), Failed: true}, t0)
+	if !v.unwritable(t0) {
+		t.Error("a removal that failed is not told of")
+	}
+	v.Done(remove, Result{Call: v.Started(remove, t0)}, t0)
+	if d, yes := removeRecord(&v.rec, &v.obs, v.policy, t0); yes {
+		t.Errorf("%v again", d.Do)
+	}
+}
+
+// Given a write of status.json that fails, then it is written again although nothing has changed.
+func TestAStatusThatCouldNotBeWrittenIsWrittenAgain(t *testing.T) {
+	v := inPhase(t, Running)
+	v.obs.Dir.Present = true
+	write := Decision{Do: WriteStatus}
+	v.Done(write, Result{Call: v.Started(write, t0), Failed: true}, t0)
+	if d, _ := writeStatus(&v.rec, &v.obs, v.policy, t0); d.Do != Wait || d.At != t0.Add(statusRetry) {
+		t.Errorf("%+v", d)
+	}
+	then := t0.Add(statusRetry)
+	if d, _ := writeStatus(&v.rec, &v.obs, v.policy, then); d.Do != WriteStatus {
+		t.Errorf("%+v", d)
+	}
+	v.Done(write, Result{Call: v.Started(write, then)}, then)
+	if d, yes := writeStatus(&v.rec, &v.obs, v.policy, then.Add(time.Hour)); yes {
+		t.Errorf("%+v", d)
+	}
+}

@@ -229,8 +229,8 @@ func (o *observation) confirmAt(r *Record) Mono {
 	switch {
 	case o.Confirm.Running || !o.Owner.unclear(r):
 		return Never
-	case r.ShuttingDown() && (r.Shutdown.Cause == VMIDeleted || o.Owner.Fate != FateUnknown || o.Confirm.Tries > 0):
-		return Never // only whether the instance was given up matters
+	case r.ShuttingDown() && r.Shutdown.Cause == VMIDeleted:
+		return Never // in mid-grace only whether the instance was given up matters
 	case o.Confirm.Tries == 0:
 		return 0
 	default:

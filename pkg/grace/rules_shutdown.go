@@ -89,7 +89,7 @@ func destroying(r *Record, o *observation, p *Policy, now Mono) (Decision, bool)
 
 // untilDeadline waits for at, the deadline, or what else is due before it.
 func untilDeadline(r *Record, o *observation, p *Policy, at Mono) (Decision, bool) {
-	return waitUntil(min(at, r.Shutdown.Deadline, o.saveAt(), lookAgain(o, p), inspectAt(r, o, p)))
+	return waitUntil(min(at, r.Shutdown.Deadline, o.saveAt(), o.confirmAt(r), lookAgain(o, p), inspectAt(r, o, p)))
 }
 
 // lookAgain returns when the next look at the domain is due.

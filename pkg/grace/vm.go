@@ -270,7 +270,7 @@ func (v *VM) ArmAt(now Mono) Mono {
 
 func (v *VM) unwritable(now Mono) bool {
 	s := &v.obs.Save
-	return v.obs.StaleRecord && v.obs.Remove.Failed ||
+	return (v.obs.StaleRecord || v.obs.Remove.Running) && v.obs.Remove.Failed ||
 		v.obs.Recorded && v.obs.Unsaved && (s.Failed || s.Running && now.Sub(s.Last) >= slowDisk)
 }
 
