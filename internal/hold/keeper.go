@@ -167,6 +167,7 @@ func (k *Keeper) remove(domains []string) {
 			k.cfg.Log.Warn("a record that means nothing any more cannot be removed", "domain", domain, "err", err)
 		}
 	}
+	k.SaveAgain() // a hold of such a domain may have begun meanwhile
 }
 
 func (k *Keeper) forget(uid string) {

@@ -42,6 +42,24 @@ func TestAHoldSurvivesTheAgent(t *testing.T) {
 	}
 }
 
+// Given a record of another boot whose removal takes long, when a hold of that VM begins meanwhile,
+// then its record stays.
+func TestAHoldThatBeginsDuringARemovalKeepsItsRecord(t *testing.T) {
+	given(t, func(r *rig) {
+		r.stop()
+		r.records[domain] = grace.Record{Namespace: "ns", Name: "vm", BootID: "boot-0"}
+		r.removal = func() { <-time.After(time.Second) }
+		r.start()
+		r.preempted(true)
+		r.after(2 * time.Second)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if rec := r.records[domain]; !rec.Hold.UnderWay() || rec.BootID != boot {
+			t.Errorf("%+v", r.records)
+		}
+	})
+}
+
 // A new agent without the record lists the pods before the VMIs.
 func TestAHoldWithoutARecordSurvivesAVMIThatIsShownLater(t *testing.T) {
 	given(t, func(r *rig) {

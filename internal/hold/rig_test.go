@@ -46,6 +46,7 @@ type rig struct {
 	dir     watch.HoldView
 	records map[string]grace.Record
 	disk    func() // called by each write
+	removal func() // called by each removal
 	refuses int    // so many answers fail
 }
 
@@ -59,7 +60,7 @@ func (bubbleClock) Wall() time.Time   { return time.Now() }
 func given(t *testing.T, story func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{T: t, clock: bubbleClock{time.Now()}, records: map[string]grace.Record{}, fate: grace.FateHere, disk: func() {}}
+		r := &rig{T: t, clock: bubbleClock{time.Now()}, records: map[string]grace.Record{}, fate: grace.FateHere, disk: func() {}, removal: func() {}}
 		r.dir.Present = true
 		r.vm = VM{VMI: grace.VMI{State: grace.VMIPresent, UID: vmiUID, Created: time.Unix(1000, 0), Grace: "60", DeletingAt: grace.Never}}
 		r.shown = []Launcher{{Namespace: "ns", Name: "virt-launcher-vm-1", VM: "vm", Hook: true, Pod: grace.Pod{
@@ -244,6 +245,7 @@ func (r *rig) Put(rec grace.Record) error {
 
 func (r *rig) Delete(domain string) error {
 	r.disk()
+	r.removal()
 	r.change(func() { delete(r.records, domain) })
 	return nil
 }
