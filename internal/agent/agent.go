@@ -176,7 +176,7 @@ func (a *Agent) DomainChanged(ev hypervisor.Event) {
 		switch {
 		case ev.End == grace.EndUnknown:
 			h.domain = true
-		case h.end == grace.EndUnknown, ev.End == grace.EndMoved && h.endOf == ev.UUID:
+		case h.end == grace.EndUnknown, ev.End.GoesOn() && h.endOf == ev.UUID:
 			h.end, h.endOf = ev.End, ev.UUID
 		case h.endOf != ev.UUID:
 			h.domain = true

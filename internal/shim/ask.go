@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/signals"
@@ -63,8 +62,7 @@ type asker struct {
 	command int        // a command that was started
 	results chan error // of QMP
 	timer   *time.Timer
-	monitor *powerRequest     // the last one; it waits for the guest's end
-	changes *fsnotify.Watcher // of the launcher directory, nil where there is none
+	monitor *powerRequest // the last one; it waits for the guest's end
 }
 
 func newAsker(how Ask, sender *signals.Sender) *asker {
@@ -74,33 +72,6 @@ func newAsker(how Ask, sender *signals.Sender) *asker {
 }
 
 func (a *asker) asks() bool { return a.how != Ask{} }
-
-// listen wakes the shim when the launcher directory changes. That is only a hint: the
-// next look finds a request without an event, even if the shim's user has no inotify
-// instance left. The directory may have been replaced, so listen is called again.
-func (a *asker) listen(dir string) (err error) {
-	if !a.asks() {
-		return nil
-	}
-	if a.changes == nil {
-		if a.changes, err = fsnotify.NewWatcher(); err != nil {
-			return fmt.Errorf("looking for requests every %v alone: inotify: %w", unheardInterval, err)
-		}
-	}
-	if err := a.changes.Add(dir); err != nil {
-		return fmt.Errorf("looking for requests every %v alone: %w", unheardInterval, err)
-	}
-	return nil
-}
-
-// changed has an entry when the launcher directory has changed, lost when events were
-// lost.
-func (a *asker) changed() (changed <-chan fsnotify.Event, lost <-chan error) {
-	if a.changes == nil {
-		return nil, nil
-	}
-	return a.changes.Events, a.changes.Errors
-}
 
 // look takes the agent's request, if there is a new one.
 func (a *asker) look() error {
@@ -168,13 +139,6 @@ func (a *asker) off() error {
 	a.monitor.close()
 	a.monitor = nil
 	return a.sender.TellGuest(signals.GuestOff)
-}
-
-func (a *asker) close() {
-	a.monitor.close()
-	if a.changes != nil {
-		_ = a.changes.Close() // nothing is left to be heard
-	}
 }
 
 // found takes the pid of the VM process.

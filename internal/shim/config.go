@@ -36,8 +36,9 @@ var ErrHelp = flag.ErrHelp
 // Usage is the text of --help.
 const Usage = `Usage: launcher-shim [flags] {--pid-file FILE | --pid PID | -- COMMAND [ARG...]}
 
-Registers a VM with the node's vmgrace agent and turns SIGTERM, SIGINT, SIGHUP
-or SIGQUIT into a request to shut it down. Ends when the VM process has ended.
+Registers a VM with the node's vmgrace agent and turns a stop signal, which may
+be any but CHLD, PIPE, URG, CONT, TTIN and TTOU, into a request to shut it down.
+Ends when the VM process has ended.
 
   --namespace NAME     namespace of the VM             [$VM_NAMESPACE]
   --name NAME          name of the VM                  [$VM_NAME]
@@ -57,7 +58,8 @@ or SIGQUIT into a request to shut it down. Ends when the VM process has ended.
   --help               print this text
 
 Exit status: the command's own (128+n for a signal), 0 when a watched process
-ended, 2 for wrong usage, 1 for anything else.
+ended, or the agent says that the VM did, 1 if it crashed; 2 for wrong usage, 1
+for anything else.
 `
 
 // ParseConfig reads the arguments after the program's name; getenv is

@@ -5,7 +5,7 @@
 // everything. A wait (for a missing directory, or for a log that nobody reads) delays
 // nothing else.
 //
-// Every launcher pod pays for the shim. So it polls its files, and watches its directory
-// only if it asks the guest itself: a user has 128 inotify instances for all its
-// processes.
+// Every launcher pod pays for the shim. So it sleeps until a file that it waits for may
+// have changed. Without an inotify instance, of which a user has 128 for all its processes,
+// it looks each second if somebody waits for it.
 package shim

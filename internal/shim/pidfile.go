@@ -15,6 +15,9 @@ import (
 // pidFile is a file with the pid of the VM process, which may come later.
 type pidFile struct {
 	path string
+	// former is the file as it was before our command was started: its pid is an earlier
+	// container's. A file that was written since has another time or is another file.
+	former fs.FileInfo
 	// last is a text without a newline: its writer may not have finished.
 	last string
 }
@@ -22,11 +25,11 @@ type pidFile struct {
 // read returns 0 while there is no pid yet. The time is the file's last change. An
 // error is worth a line; the file may become valid later.
 func (p *pidFile) read() (pid int, written time.Time, err error) {
-	text, written, err := readSmall(p.path)
+	text, info, err := readSmall(p.path)
 	before := p.last
 	p.last = ""
 	switch {
-	case errors.Is(err, fs.ErrNotExist) || err == nil && text == "":
+	case errors.Is(err, fs.ErrNotExist) || err == nil && (text == "" || p.former != nil && os.SameFile(p.former, info) && p.former.ModTime().Equal(info.ModTime())):
 		return 0, time.Time{}, nil
 	case err != nil:
 		return 0, time.Time{}, fmt.Errorf("pid file: %w", err)
@@ -37,7 +40,7 @@ func (p *pidFile) read() (pid int, written time.Time, err error) {
 	if pid, err = parsePID(strings.TrimSpace(text)); err != nil {
 		return 0, time.Time{}, fmt.Errorf("pid file %s: %w", p.path, err)
 	}
-	return pid, written, nil
+	return pid, info.ModTime(), nil
 }
 
 var (
@@ -56,19 +59,19 @@ func parsePID(text string) (int, error) {
 
 // readSmall reads a short regular file. O_NONBLOCK: a FIFO would block the
 // open, and with it everything else.
-func readSmall(path string) (string, time.Time, error) {
+func readSmall(path string) (string, fs.FileInfo, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return "", time.Time{}, err
+		return "", nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return "", time.Time{}, err
+		return "", nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return "", time.Time{}, fmt.Errorf("%s: %w", path, errNotRegular)
+		return "", nil, fmt.Errorf("%s: %w", path, errNotRegular)
 	}
 	content, err := io.ReadAll(io.LimitReader(f, 64))
-	return string(content), info.ModTime(), err
+	return string(content), info, err
 }

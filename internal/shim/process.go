@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"time"
 
@@ -71,7 +72,30 @@ func reap(tell func(pid, status int)) {
 	}
 }
 
+// firstRealTime is SIGRTMIN of libc. It and the later ones have no names of their own.
+const firstRealTime, lastSignal unix.Signal = 34, 64
+
+// stopSignals returns what a container runtime may send as a stop signal: all that can be
+// caught, without what the kernel and the Go runtime send for other reasons. A terminal that
+// is resized sends SIGWINCH.
+func stopSignals() (all []os.Signal) {
+	others := []unix.Signal{unix.SIGCHLD, unix.SIGPIPE, unix.SIGURG, unix.SIGCONT, unix.SIGTTIN, unix.SIGTTOU}
+	if terminal, err := os.Open("/dev/tty"); err == nil {
+		_ = terminal.Close() // nothing was read
+		others = append(others, unix.SIGWINCH)
+	}
+	for sig := unix.Signal(1); sig <= lastSignal; sig++ {
+		if !slices.Contains(others, sig) {
+			all = append(all, sig)
+		}
+	}
+	return all
+}
+
 func signalName(sig os.Signal) string {
 	number, _ := sig.(unix.Signal) // on Linux each is one
+	if number >= firstRealTime {
+		return fmt.Sprintf("SIGRTMIN+%d", number-firstRealTime)
+	}
 	return unix.SignalName(number)
 }

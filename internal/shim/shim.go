@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -16,16 +17,17 @@ import (
 )
 
 const (
-	// pollInterval is for what is due: the pid file, the launcher directory, the end of a
-	// shim that was signalled. A pid file that may be half written is read twice, and
-	// must be noticed within 100 ms.
+	// pollInterval is for a trigger that is not written yet, and for a pid file that may be
+	// half written.
 	pollInterval = 40 * time.Millisecond
-	// statusInterval is for status.json, once nothing is due. The Go runtime looks around a
-	// dozen times whenever it wakes.
-	statusInterval = 10 * time.Second
-	// unheardInterval is for the status.json of a launcher that asks its guest, and has no
-	// inotify instance.
+	// restInterval is for a shim that hears of changes. The Go runtime looks around a dozen
+	// times whenever it wakes.
+	restInterval = time.Minute
+	// unheardInterval is for one that does not, and for a registration that fails.
 	unheardInterval = time.Second
+	// returnTimeout is how long a VM that has ended may take to come back as another
+	// instance.
+	returnTimeout = 5 * time.Second
 )
 
 // Signals are the caught signals.
@@ -40,7 +42,7 @@ type Signals struct {
 // process ends.
 func Catch() Signals {
 	requests := make(chan os.Signal, 1)
-	signal.Notify(requests, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT)
+	signal.Notify(requests, stopSignals()...)
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	// Catch and drop SIGPIPE. An ignored signal would be inherited by the command. The
@@ -64,13 +66,20 @@ type shim struct {
 	command int      // our child, where we started it
 	ended   <-chan struct{}
 	vm      *process.Watched
+	end     signals.End       // what the agent says of the VM's end
+	stood   bool              // for returnTimeout
+	back    *time.Timer       // of that
+	changes *fsnotify.Watcher // nil where there is none
+	deaf    bool              // nothing is heard of a change
 	asker   *asker
 	mover   *mover
 }
 
 func newShim(config Config, logger *log.Logger) *shim {
 	sender := signals.NewSender(config.Dir, config.VM)
-	return &shim{config: config, log: logger, logged: map[string]bool{}, sender: sender, asker: newAsker(config.Ask, sender), mover: newMover(config, sender)}
+	s := &shim{config: config, log: logger, logged: map[string]bool{}, sender: sender, asker: newAsker(config.Ask, sender), mover: newMover(config, sender), back: time.NewTimer(0)}
+	s.back.Stop()
+	return s
 }
 
 // Run does the shim's work until the VM process has ended, and returns the
@@ -78,7 +87,10 @@ func newShim(config Config, logger *log.Logger) *shim {
 func Run(config Config, caught Signals, logger *log.Logger) int {
 	s := newShim(config, logger)
 	status := s.run(caught)
-	s.asker.close()
+	if s.changes != nil {
+		_ = s.changes.Close() // nothing is left to be heard
+	}
+	s.asker.monitor.close()
 	s.mover.close()
 	if s.mover.away() && s.awaitMoved() {
 		status = 0
@@ -92,27 +104,29 @@ func Run(config Config, caught Signals, logger *log.Logger) int {
 
 func (s *shim) run(caught Signals) int {
 	s.try(adoptOrphans())
+	if s.staysOff() {
+		return 0
+	}
 	status, ended := s.begin()
-	due, slow := time.NewTicker(pollInterval), time.NewTimer(statusInterval)
-	defer due.Stop()
-	defer slow.Stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for !ended {
-		var dueC <-chan time.Time // an idle shim sleeps: a ticker that nobody waits for wakes nobody
-		if !s.complete || s.waiting != nil {
-			dueC = due.C
-		}
-		s.listen(slow)
-		status, ended = s.step(caught, dueC, slow.C)
-		if !ended && s.readsStatus() {
-			ended = s.lookAtStatus()
+		s.try(s.listen())
+		if status, ended = s.look(); !ended {
+			timer.Reset(s.interval())
+			status, ended = s.step(caught, timer.C)
 		}
 	}
 	return status
 }
 
 // step waits for the next event, and acts upon it.
-func (s *shim) step(caught Signals, due, slow <-chan time.Time) (status int, ended bool) {
-	changed, lost := s.asker.changed()
+func (s *shim) step(caught Signals, due <-chan time.Time) (status int, ended bool) {
+	var changed <-chan fsnotify.Event
+	var lost <-chan error
+	if s.changes != nil {
+		changed, lost = s.changes.Events, s.changes.Errors
+	}
 	select {
 	case sig := <-caught.Requests:
 		s.request(sig)
@@ -121,11 +135,6 @@ func (s *shim) step(caught Signals, due, slow <-chan time.Time) (status int, end
 	case <-s.ended:
 		s.log.Print("the VM process has ended")
 		status, ended = 0, true
-	case <-due:
-		s.tell()
-		if s.waiting != nil {
-			status, ended = s.lookForPID()
-		}
 	case err := <-s.asker.results:
 		s.try(s.asker.done(err))
 	case <-s.asker.timer.C:
@@ -139,8 +148,10 @@ func (s *shim) step(caught Signals, due, slow <-chan time.Time) (status int, end
 		s.mover.wake()
 	case err := <-lost:
 		s.try(err)
-	case <-changed: // status.json may be another
-	case <-slow:
+	case <-s.back.C:
+		s.stood = true
+	case <-changed:
+	case <-due:
 	}
 	return status, ended
 }
@@ -194,8 +205,9 @@ func (s *shim) find() (status int, ended bool) {
 	case s.config.PIDFile != "":
 		s.waiting = &pidFile{path: s.config.PIDFile}
 		if len(s.config.Command) == 0 {
-			return s.lookForPID()
+			return 0, false
 		}
+		s.waiting.former, _ = os.Stat(s.config.PIDFile) // what cannot be read has no pid
 	case s.config.PID != 0:
 		return s.watch(s.config.PID)
 	}
@@ -205,10 +217,9 @@ func (s *shim) find() (status int, ended bool) {
 		return 1, true
 	}
 	s.command = pid
-	if s.waiting != nil {
-		return s.lookForPID()
+	if s.waiting == nil {
+		s.found(pid)
 	}
-	s.found(pid)
 	return 0, false
 }
 
@@ -225,7 +236,7 @@ func (s *shim) lookForPID() (status int, ended bool) {
 		return 0, false
 	}
 	status, ended = s.watch(pid)
-	if s.vm != nil && startedAfter(s.vm.StartTime(), written) {
+	if s.vm != nil && s.command == 0 && startedAfter(s.vm.StartTime(), written) {
 		s.log.Printf("process %d is younger than %s: the VM process has ended", pid, s.config.PIDFile)
 		return 0, true
 	}
@@ -251,21 +262,8 @@ func (s *shim) watch(pid int) (status int, ended bool) {
 	return 0, false
 }
 
-// leaving reports whether the shim was signalled and has no VM process to wait for. Then
-// status.json decides.
-func (s *shim) leaving() bool { return s.signal != "" && s.waiting != nil }
-
-func (s *shim) stopped() bool {
-	stopped, err := s.sender.Stopped()
-	s.try(err)
-	if stopped {
-		s.log.Print("the agent says that the VM is stopped")
-	}
-	return stopped
-}
-
 // reap waits for ended children. The command's end is the VM's, unless a pid file has
-// named another process.
+// named another process. One that has become a daemon has written that file before its end.
 func (s *shim) reap() (status int, ended bool) {
 	reap(func(pid, code int) {
 		if pid == s.command && s.vm == nil {
@@ -273,6 +271,10 @@ func (s *shim) reap() (status int, ended bool) {
 		}
 		s.try(s.asker.ended(pid, code))
 	})
+	for n := 0; n < 2 && ended && s.waiting != nil; n++ { // twice: see pidFile.read
+		_, _ = s.lookForPID()
+		ended = s.vm == nil
+	}
 	return status, ended
 }
 

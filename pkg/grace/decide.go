@@ -87,7 +87,6 @@ var rules = [...]rule{
 	{"no-vm", "no record, no domain: nothing to guard", noVM},
 	{"rebooted", "the record is of another boot: its QEMU is gone, and its deadline means nothing", rebooted},
 	{"watch", "open a pidfd: it shows the end of the process and is what is signalled", watch},
-	{"vanished", "the instance ended while it was adopted: drop the record", vanished},
 	{"drop-dry-run", "the shutdown was a dry run: drop it and decide anew", dropDryRun},
 	// explain: before stopped: the outcome depends on why the instance ended.
 	{"explain", "the instance is gone: ask libvirt why, which decides the outcome", explain},

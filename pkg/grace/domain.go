@@ -111,7 +111,7 @@ func (v *VM) Ended(end End, uuid string, now Mono) {
 	o := &v.obs
 	ours := o.Recorded && uuid == v.rec.Instance.UUID
 	// After a migration libvirt may have destroyed the rest of it.
-	if ours && (o.End == EndUnknown || end == EndMoved) {
+	if ours && (o.End == EndUnknown || end.GoesOn()) {
 		o.End = end
 	}
 	if ours && end == EndGuest {
@@ -139,14 +139,6 @@ func watch(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 		return next()
 	}
 	return do(Watch)
-}
-
-// vanished forgets an instance that ended during its adoption.
-func vanished(r *Record, o *observation, _ *Policy, _ Mono) (Decision, bool) {
-	if !o.Gone || r.ShuttingDown() || o.OnDisk {
-		return next()
-	}
-	return do(Forget)
 }
 
 func lookAtDomain(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {

@@ -17,6 +17,7 @@ const (
 type Ending struct {
 	Cause   Cause // "" if there was no shutdown
 	Outcome Outcome
+	End     End // how a Lost one ended
 	Took    time.Duration
 	EndedAt time.Time
 	Message string
@@ -34,6 +35,7 @@ type Status struct {
 	StartedAt time.Time
 	Deadline  time.Time
 	Outcome   Outcome
+	End       End // how a Lost one ended
 	EndedAt   time.Time
 	Message   string
 	// Request numbers the last request to shut down the guest, for a launcher that does
@@ -57,7 +59,7 @@ func status(r *Record, o *observation, now Mono) Status {
 	}
 	switch e := o.Ending; {
 	case e != nil:
-		s.Phase, s.Cause, s.Outcome, s.EndedAt, s.Message = Stopped, e.Cause, e.Outcome, e.EndedAt, e.Message
+		s.Phase, s.Cause, s.Outcome, s.End, s.EndedAt, s.Message = Stopped, e.Cause, e.Outcome, e.End, e.EndedAt, e.Message
 	case r.Shutdown.DryRun:
 		s.Message = "dry run: nothing is done"
 	}
@@ -82,6 +84,12 @@ func endMessage(o Outcome, e End) string {
 
 func (v *VM) finish(d Decision, now Mono, wall time.Time) {
 	e := Ending{Cause: d.Cause, Outcome: d.Outcome, EndedAt: wall.UTC(), Message: endMessage(d.Outcome, v.obs.End)}
+	if e.Outcome == Lost {
+		e.End = v.obs.End
+	}
+	if e.End == EndSaved && e.Cause == "" {
+		e.Message += ": its launcher waits for its return"
+	}
 	if shown := v.rec.Shown(); shown.Cause != "" {
 		e.Took = now.Sub(shown.Start)
 	}

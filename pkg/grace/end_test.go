@@ -133,14 +133,22 @@ func TestAStaleRecordOutlastsAShortLivedInstance(t *testing.T) {
 	expect(t, v, at(2), Remove, true)
 	// when: the next instance ends before anything of it is on disk
 	v.SeeDomain(Domain{Instance: Instance{UUID: "u2", PID: 43, Start: 8}}, at(4))
-	for _, do := range []Action{Adopt, Forget} {
-		d := v.Next(at(4))
-		if err := v.done(d, at(4), time.Unix(0, 0)); d.Do != do || err != nil {
-			t.Fatalf("%s by %q, %v; want %s", d.Do, d.Rule, err, do)
-		}
-		v.ProcessGone(at(4))
+	if d := v.Next(at(4)); d.Do != Adopt || v.done(d, at(4), time.Unix(0, 0)) != nil {
+		t.Fatalf("%s by %q", d.Do, d.Rule)
 	}
-	// then
+	v.ProcessGone(at(4))
+	v.Ended(EndCrashed, "u2", at(4))
+	if d := v.Next(at(4)); d.Do != Finish || v.done(d, at(4), time.Unix(0, 0)) != nil {
+		t.Fatalf("%s by %q", d.Do, d.Rule)
+	}
+	// then: its launcher is told
+	if s := v.Status(at(4)); s.Phase != Stopped || s.Outcome != Lost || s.End != EndCrashed {
+		t.Errorf("status.json would be %+v", s)
+	}
+	for _, do := range []Action{Answer, FlushEvents, Reset} {
+		expect(t, v, at(4), do, false)
+	}
+	// and the record of the one before is removed
 	v.obs.DirWanted, v.obs.LookAt, v.obs.Dir.Present = false, Never, false
 	if v.Idle() {
 		t.Error("nobody would remove the record of the one before")

@@ -89,9 +89,16 @@ const (
 	EndDestroyed End = "destroyed" // by a destroy or a signal
 	EndKilled    End = "killed"    // by a signal of an agent, or of a process that has ended since
 	EndCrashed   End = "crashed"
-	EndMoved     End = "moved" // migrated or saved
+	EndMoved     End = "moved"
+	EndSaved     End = "saved"
 	EndFailed    End = "failed"
 )
+
+// GoesOn reports whether the guest goes on, elsewhere or later.
+func (e End) GoesOn() bool { return e == EndMoved || e == EndSaved }
+
+// Crashed reports whether the VM crashed, as far as is known: nobody says otherwise.
+func (e End) Crashed() bool { return e == EndCrashed || e == EndFailed || e == EndUnknown }
 
 // Over is a sign of the end that was seen before the agent signalled the process.
 type Over string

@@ -26,6 +26,7 @@ type statusFile struct {
 	StartedAt string        `json:"startedAt,omitempty"`
 	Deadline  string        `json:"deadline,omitempty"`
 	Outcome   grace.Outcome `json:"outcome,omitempty"`
+	End       grace.End     `json:"end,omitempty"`
 	EndedAt   string        `json:"endedAt,omitempty"`
 	Message   string        `json:"message,omitempty"`
 	Request   uint64        `json:"request,omitempty"`
@@ -64,7 +65,7 @@ func (t Trigger) Encode() []byte {
 func EncodeStatus(s grace.Status) []byte {
 	return line(statusFile{
 		Version: 1, UID: s.UID, Phase: s.Phase, Cause: s.Cause, StartedAt: stamp(s.StartedAt), Deadline: stamp(s.Deadline),
-		Outcome: s.Outcome, EndedAt: stamp(s.EndedAt), Message: s.Message, Request: s.Request, Migration: s.Migration,
+		Outcome: s.Outcome, End: s.End, EndedAt: stamp(s.EndedAt), Message: s.Message, Request: s.Request, Migration: s.Migration,
 	})
 }
 

@@ -253,16 +253,16 @@ func TestOnlyStoppedForOurUIDCounts(t *testing.T) {
 	status := func(content []byte) bool {
 		t.Helper()
 		kit.Must(t, os.WriteFile(filepath.Join(dir, FileStatus), content, 0o600))
-		stopped, err := s.Stopped()
+		end, err := s.Ended()
 		kit.Must(t, err)
-		return stopped
+		return end.Stopped
 	}
-	if stopped, err := s.Stopped(); stopped || err != nil {
-		t.Errorf("without a directory: %v, %v", stopped, err)
+	if end, err := s.Ended(); end != (End{}) || err != nil {
+		t.Errorf("without a directory: %v, %v", end, err)
 	}
 	kit.Must(t, s.Register())
-	if stopped, err := s.Stopped(); stopped || err != nil {
-		t.Errorf("without a status: %v, %v", stopped, err)
+	if end, err := s.Ended(); end != (End{}) || err != nil {
+		t.Errorf("without a status: %v, %v", end, err)
 	}
 	if !status(EncodeStatus(grace.Status{UID: "u-1", Phase: grace.Stopped, Outcome: grace.Forced, Message: "{"})) {
 		t.Error("Stopped for our uid was not seen")
@@ -336,18 +336,19 @@ func TestAnEndThatAnEarlierLauncherWasToldIsNone(t *testing.T) {
 			s := newSender(t, dir)
 			kit.Must(t, s.Register())
 			send(t, s)
-			was, err := s.Stopped()
+			was, err := s.Ended()
 			kit.Must(t, err)
-			moved, err := s.Moved()
-			kit.Must(t, err)
-			if was || moved {
+			if was != (End{}) {
 				t.Error("the end of an earlier VM is taken for this one's")
+			}
+			if former, err := s.Former(); former.Outcome != end.Outcome || !former.Stopped || err != nil {
+				t.Errorf("the end of the earlier VM: %+v, %v", former, err)
 			}
 			// When: its own end is reported.
 			end.EndedAt = end.EndedAt.Add(time.Minute)
 			tell(end)
-			if is, err := s.Stopped(); !is || err != nil {
-				t.Errorf("its own end: %v, %v", is, err)
+			if is, err := s.Ended(); !is.Stopped || is.Outcome != end.Outcome || err != nil {
+				t.Errorf("its own end: %+v, %v", is, err)
 			}
 		})
 	}
@@ -370,7 +371,7 @@ func TestAStatusThatIsNoFileOfTheAgentDoesNotBlock(t *testing.T) {
 	} {
 		kit.Must(t, put())
 		done := make(chan error, 1)
-		go func() { stopped, err := s.Stopped(); done <- map[bool]error{false: err, true: nil}[stopped] }()
+		go func() { end, err := s.Ended(); done <- map[bool]error{false: err, true: nil}[end.Stopped] }()
 		select {
 		case err := <-done:
 			if !errors.Is(err, ErrNotRegular) && !errors.Is(err, ErrTooLarge) {

@@ -22,6 +22,22 @@ func statusFor(uid string, content []byte) statusFile {
 
 func (f statusFile) stopped() bool { return f.Phase == grace.Stopped }
 
+// End is what status.json says of a VM's end, zero before it. At is when that was.
+type End struct {
+	Stopped     bool
+	Cause       grace.Cause
+	Outcome     grace.Outcome
+	End         grace.End
+	At, Message string
+}
+
+func (f statusFile) end() End {
+	if !f.stopped() {
+		return End{}
+	}
+	return End{Stopped: true, Cause: f.Cause, Outcome: f.Outcome, End: f.End, At: f.EndedAt, Message: f.Message}
+}
+
 // status returns the agent's status for this VM; zero without a directory or a file.
 func (s *Sender) status() (statusFile, fs.FileInfo, error) {
 	if s.root == nil {
@@ -37,32 +53,24 @@ func (s *Sender) status() (statusFile, fs.FileInfo, error) {
 	return statusFor(s.vm.UID, content), info, nil
 }
 
-// ended returns the agent's report of this VM's end; zero if an earlier launcher got it.
+// Ended returns the agent's report of this VM's end; zero if an earlier launcher got it.
 // Then the file was there before, or it reports the same end.
-func (s *Sender) ended() (statusFile, error) {
+func (s *Sender) Ended() (End, error) {
 	now, file, err := s.status()
 	if !now.stopped() {
-		return statusFile{}, err
+		return End{}, err
 	}
 	sameFile := s.beforeFile != nil && os.SameFile(s.beforeFile, file) && s.beforeFile.ModTime().Equal(file.ModTime())
 	sameEnd := s.before.stopped() && now.EndedAt != "" && s.before.EndedAt == now.EndedAt
 	if sameFile || sameEnd {
-		return statusFile{}, err
+		return End{}, err
 	}
-	return now, err
+	return now.end(), err
 }
 
-// Stopped reports whether the agent has said that this VM is gone. Without a directory or
-// a status it has not. A report to an earlier launcher does not count: the next VM is
-// still to come.
-func (s *Sender) Stopped() (bool, error) {
-	now, err := s.ended()
-	return now.stopped(), err
-}
-
-// Moved reports whether the agent has said that this VM is on another node. A report to
-// an earlier launcher does not count: the VM has come back.
-func (s *Sender) Moved() (bool, error) {
-	now, err := s.ended()
-	return now.stopped() && now.Outcome == grace.Migrated, err
+// Former returns the end that an earlier launcher of this VM was told. It finds the
+// directory, as Register does.
+func (s *Sender) Former() (End, error) {
+	err := s.open()
+	return s.before.end(), err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/gracecache"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 	"github.com/vmgrace/vmgrace/test/kit"
@@ -128,11 +129,9 @@ func answered(t *testing.T, status string) (a answer) {
 	sender := signals.NewSender(dir, signals.VM{Namespace: "shop", Name: "db-0.prod", UID: uid})
 	kit.Must(t, sender.Register())
 	kit.Write(t, filepath.Join(dir, signals.FileStatus), status)
-	var err error
-	a.Stopped, err = sender.Stopped()
+	end, err := sender.Ended()
 	kit.Must(t, err)
-	a.Moved, err = sender.Moved()
-	kit.Must(t, err)
+	a.Stopped, a.Moved, a.End = end.Stopped, end.Outcome == grace.Migrated, end.End
 	a.Requested, err = sender.Requested()
 	kit.Must(t, err)
 	kit.Must(t, sender.Withdraw())

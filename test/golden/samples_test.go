@@ -76,6 +76,7 @@ func launchers() map[string]launcher {
 		return &grace.Status{UID: uid, Phase: phase, Cause: cause, StartedAt: at(15), Deadline: at(105), Request: 3}
 	}
 	forced, migrated := of(grace.Stopped, grace.VMIDeleted), &grace.Status{UID: uid, Phase: grace.Stopped, Outcome: grace.Migrated, EndedAt: at(20)}
+	crashed := &grace.Status{UID: uid, Phase: grace.Stopped, Outcome: grace.Lost, End: grace.EndCrashed, EndedAt: at(20)} // since v0.2
 	forced.Outcome, forced.EndedAt, forced.Message = grace.Forced, at(105), "it did not end by itself"
 	return map[string]launcher{
 		"registered":    {vm: vm},
@@ -86,5 +87,6 @@ func launchers() map[string]launcher {
 		"destroying":    {vm: vm, trigger: trigger, status: of(grace.Destroying, grace.LauncherSignal)},
 		"forced":        {vm: vm, status: forced},
 		"migrated":      {vm: vm, status: migrated},
+		"crashed":       {vm: vm, status: crashed},
 	}
 }

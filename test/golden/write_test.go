@@ -63,6 +63,7 @@ func (m *means) of(file string, value any) { m.add(file, "", reflect.ValueOf(val
 // answer is what a launcher takes from status.json.
 type answer struct {
 	Stopped, Moved bool
+	End            grace.End
 	Requested      uint64
 }
 
@@ -105,7 +106,7 @@ func writeLaunchers(dir string, m *means) (err error) {
 		if l.status != nil {
 			put(signals.FileStatus, signals.EncodeStatus(*l.status))
 			stopped := l.status.Phase == grace.Stopped
-			m.of(at+signals.FileStatus, answer{stopped, stopped && l.status.Outcome == grace.Migrated, l.status.Request})
+			m.of(at+signals.FileStatus, answer{stopped, stopped && l.status.Outcome == grace.Migrated, l.status.End, l.status.Request})
 		}
 	}
 	return err

@@ -56,6 +56,7 @@ func TestAnIdleShimSleeps(t *testing.T) {
 	pid, _ := vm(t)
 	for name, target := range map[string][]string{
 		"a process":      {"--pid", pid},
+		"no process":     {"--pid-file", filepath.Join(t.TempDir(), "never")},
 		"a command":      {"--", "sleep", "300"},
 		"a guest to ask": {"--ask-with", "exec:true", "--", "sleep", "300"},
 	} {

@@ -116,7 +116,7 @@ func TestALauncherWithoutInotifyAsksItsGuest(t *testing.T) {
 	s.start()
 	s.eventually("the VM process's pid", func() bool { return s.there(signals.FileVM) && s.vm().PID != 0 })
 	s.eventually("it says so", func() bool {
-		return strings.Contains(s.stderr.String(), "looking for requests every 1s alone: inotify")
+		return strings.Contains(s.stderr.String(), "looking for changes every 1s alone: inotify")
 	})
 	for n := range uint64(2) {
 		s.request("u-1", n+1)

@@ -20,10 +20,16 @@ import (
 func TestEachRequestSignalWritesTheTriggerAndTheShimStays(t *testing.T) {
 	for sig, name := range map[syscall.Signal]string{
 		syscall.SIGTERM: "SIGTERM", syscall.SIGINT: "SIGINT", syscall.SIGHUP: "SIGHUP", syscall.SIGQUIT: "SIGQUIT",
+		syscall.SIGUSR1: "SIGUSR1", syscall.SIGUSR2: "SIGUSR2", syscall.SIGPWR: "SIGPWR", syscall.SIGWINCH: "SIGWINCH",
+		syscall.SIGALRM: "SIGALRM", syscall.SIGABRT: "SIGABRT", syscall.SIGSEGV: "SIGSEGV", syscall.SIGTSTP: "SIGTSTP", syscall.SIGIO: "SIGIO",
+		35: "SIGRTMIN+1", 37: "SIGRTMIN+3", 64: "SIGRTMIN+30",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			pid, end := vm(t)
-			s := started(t, t.TempDir(), "--pid", pid)
+			s := prepare(t, t.TempDir(), "--pid", pid)
+			s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // no terminal sends SIGWINCH
+			s.start().eventually("vm.json", func() bool { return s.there(signals.FileVM) })
 			before := time.Now().Add(-time.Millisecond)
 			s.signal(sig)
 			got := s.trigger()
@@ -45,12 +51,34 @@ func TestEachRequestSignalWritesTheTriggerAndTheShimStays(t *testing.T) {
 func TestOtherSignalsAreNoRequest(t *testing.T) {
 	pid, _ := vm(t)
 	s := started(t, t.TempDir(), "--pid", pid)
-	for _, sig := range []syscall.Signal{syscall.SIGURG, syscall.SIGCHLD, syscall.SIGPIPE, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH, syscall.SIGALRM, syscall.SIGCONT} {
+	for _, sig := range []syscall.Signal{syscall.SIGURG, syscall.SIGCHLD, syscall.SIGPIPE, syscall.SIGTTIN, syscall.SIGTTOU, syscall.SIGCONT} {
 		s.signal(sig)
 	}
 	// SIGHUP is sent last, and the trigger names it.
 	s.signal(syscall.SIGHUP)
 	if got := s.trigger(); got.Signal != "SIGHUP" || !s.running() {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Given a launcher with a terminal. When the terminal is resized, then the VM goes on.
+func TestATerminalThatIsResizedIsNoRequest(t *testing.T) {
+	terminal, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	kit.Must(t, err)
+	defer terminal.Close()
+	kit.Must(t, unix.IoctlSetPointerInt(int(terminal.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(terminal.Fd()), unix.TIOCGPTN)
+	kit.Must(t, err)
+	far, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	kit.Must(t, err)
+	defer far.Close()
+	pid, _ := vm(t)
+	s := prepare(t, t.TempDir(), "--pid", pid)
+	s.cmd.Stdin, s.cmd.SysProcAttr = far, &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	s.start().eventually("vm.json", func() bool { return s.there(signals.FileVM) })
+	kit.Must(t, unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 132}))
+	s.signal(syscall.SIGUSR1)
+	if got := s.trigger(); got.Signal != "SIGUSR1" {
 		t.Errorf("%+v", got)
 	}
 }

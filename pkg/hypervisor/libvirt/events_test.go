@@ -100,7 +100,7 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 		{"SIGTERM", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, grace.EndDestroyed, grace.EndDestroyed},
 		{"SIGTERMRestart", func(g *node.Guest) { g.Signal(t, syscall.SIGTERM) }, grace.EndFailed, grace.EndDestroyed},
 		{"SIGKILL", func(g *node.Guest) { g.Signal(t, syscall.SIGKILL) }, grace.EndFailed, grace.EndCrashed},
-		{"save", func(g *node.Guest) { g.Virsh(t, "save", t.TempDir()+"/state") }, grace.EndMoved, grace.EndMoved},
+		{"save", func(g *node.Guest) { g.Virsh(t, "save", t.TempDir()+"/state") }, grace.EndSaved, grace.EndSaved},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			spec := node.Spec{Firmware: true}
@@ -127,7 +127,7 @@ func TestTheEndIsNamedAsItWas(t *testing.T) {
 			node.Eventually(t, testTimeout, func() bool { return slices.Contains(events.ends(g.Domain), c.event) }, "an event says so")
 			// libvirt 11 first tells of a guest that it saves that the host shuts it down.
 			first, ends := grace.EndDestroyed, events.ends(g.Domain)
-			if !slices.Equal(ends, []grace.End{c.event}) && (c.event != grace.EndMoved || !slices.Equal(ends, []grace.End{first, c.event})) {
+			if !slices.Equal(ends, []grace.End{c.event}) && (c.event != grace.EndSaved || !slices.Equal(ends, []grace.End{first, c.event})) {
 				t.Errorf("events say %q, want %q", ends, c.event)
 			}
 		})

@@ -54,8 +54,10 @@ func logEnd(tail, uuid string, started time.Time) grace.End {
 	switch reason {
 	case "destroyed":
 		return grace.EndDestroyed
-	case "migrated", "saved":
+	case "migrated":
 		return grace.EndMoved
+	case "saved":
+		return grace.EndSaved
 	}
 	// libvirt reports a SIGTERM from others as a shutdown, and with on_poweroff=restart
 	// as a crash.

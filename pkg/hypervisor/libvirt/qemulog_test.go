@@ -59,7 +59,7 @@ func TestTheLogSaysWhyAnInstanceEnded(t *testing.T) {
 		{"crashed", a + down("crashed"), time.Time{}, grace.EndCrashed},
 		{"failed", a + down("failed"), time.Time{}, grace.EndFailed},
 		{"migrated", a + signalled("libvirtd") + down("migrated"), time.Time{}, grace.EndMoved},
-		{"saved", a + down("saved"), time.Time{}, grace.EndMoved},
+		{"saved", a + down("saved"), time.Time{}, grace.EndSaved},
 		{"a reason of later versions", a + down("daemon"), time.Time{}, grace.EndUnknown},
 		{"no line break yet", a + "2026-11-20 10:51:08.992+0000: shutting down, reason=shut", time.Time{}, grace.EndUnknown},
 		{"noise of QEMU", a + "x shutting down, reason=shutdown y\n", time.Time{}, grace.EndUnknown},

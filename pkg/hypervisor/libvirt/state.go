@@ -47,8 +47,10 @@ func shutoffOf(reason int) grace.End {
 		return grace.EndDestroyed
 	case libvirt.DOMAIN_SHUTOFF_CRASHED:
 		return grace.EndCrashed
-	case libvirt.DOMAIN_SHUTOFF_MIGRATED, libvirt.DOMAIN_SHUTOFF_SAVED:
+	case libvirt.DOMAIN_SHUTOFF_MIGRATED:
 		return grace.EndMoved
+	case libvirt.DOMAIN_SHUTOFF_SAVED:
+		return grace.EndSaved
 	case libvirt.DOMAIN_SHUTOFF_FAILED:
 		return grace.EndFailed
 	default:
@@ -105,8 +107,10 @@ func stoppedOf(detail libvirt.DomainEventStoppedDetailType, asked grace.End) gra
 		return grace.EndDestroyed
 	case libvirt.DOMAIN_EVENT_STOPPED_CRASHED:
 		return grace.EndCrashed
-	case libvirt.DOMAIN_EVENT_STOPPED_MIGRATED, libvirt.DOMAIN_EVENT_STOPPED_SAVED:
+	case libvirt.DOMAIN_EVENT_STOPPED_MIGRATED:
 		return grace.EndMoved
+	case libvirt.DOMAIN_EVENT_STOPPED_SAVED:
+		return grace.EndSaved
 	case libvirt.DOMAIN_EVENT_STOPPED_FAILED:
 		return grace.EndFailed
 	default:

@@ -70,7 +70,7 @@ func TestAStopIsTheGuestsOnlyIfAnEventSaidSo(t *testing.T) {
 		"destroyed":       {shutdown(libvirt.DOMAIN_EVENT_SHUTDOWN_GUEST, grace.EndGuest), stopped(libvirt.DOMAIN_EVENT_STOPPED_DESTROYED, grace.EndDestroyed)},
 		"crashed":         {stopped(libvirt.DOMAIN_EVENT_STOPPED_CRASHED, grace.EndCrashed)},
 		"migrated":        {stopped(libvirt.DOMAIN_EVENT_STOPPED_MIGRATED, grace.EndMoved)},
-		"saved":           {stopped(libvirt.DOMAIN_EVENT_STOPPED_SAVED, grace.EndMoved)},
+		"saved":           {stopped(libvirt.DOMAIN_EVENT_STOPPED_SAVED, grace.EndSaved)},
 		"failed":          {stopped(libvirt.DOMAIN_EVENT_STOPPED_FAILED, grace.EndFailed)},
 		"from a snapshot": {stopped(libvirt.DOMAIN_EVENT_STOPPED_FROM_SNAPSHOT, grace.EndUnknown)},
 		"others": {
