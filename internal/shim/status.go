@@ -36,7 +36,7 @@ func (s *shim) listen() (err error) {
 		err = s.changes.Add(dir)
 	}
 	if s.deaf = err != nil; s.deaf {
-		return fmt.Errorf("looking for changes every %v alone: inotify: %w", unheardInterval, err)
+		return fmt.Errorf("looking for changes every %v alone: inotify: %w", s.interval(), err)
 	}
 	return nil
 }
@@ -46,8 +46,10 @@ func (s *shim) interval() time.Duration {
 	switch {
 	case s.signal != "" && !s.told, s.waiting != nil && s.waiting.last != "":
 		return pollInterval
-	case !s.complete, s.deaf:
+	case !s.complete, s.deaf && (s.changes != nil || s.asker.asks() || s.signal != ""):
 		return unheardInterval
+	case s.deaf: // nobody waits for it, and its user may have many
+		return 10 * unheardInterval
 	default:
 		return restInterval
 	}

@@ -32,6 +32,7 @@ func inPod(b *bench) []figure {
 	last := line("deaf: last SIGTERM sent after its deadline", seconds)
 	cpu, wake, anon := line("idle: CPU of the agent, of a core", percent), line("idle: wake-ups of the agent", perSecond), line("idle: anonymous memory of the agent (RssAnon)", mebibytes)
 	shim, rss := line("idle: wake-ups of one shim", perSecond), line("idle: RSS of one shim", mebibytes)
+	all := line("idle: CPU of agent and launchers, of a core", percent)
 	for n := range b.rounds {
 		for _, k := range []struct {
 			vms   func(*bench, *node.Agent) []*node.VM
@@ -57,13 +58,14 @@ func inPod(b *bench) []figure {
 					add(&wake, atRest.wakeups)
 					add(&anon, b.anonymous(agent.Process))
 					add(&shim, atRest.shim)
+					add(&all, atRest.all)
 					add(&rss, b.memory(vms[0].Shim))
 				}
 				add(&last, b.lastSignal(agent, vms))
 			})
 		}
 	}
-	return []figure{p50, p99, last, cpu, wake, anon, shim, rss}
+	return []figure{p50, p99, last, cpu, wake, anon, shim, rss, all}
 }
 
 func benchGuest() node.Spec { return node.Spec{Namespace: "vmgrace-bench", Firmware: true} }
@@ -93,7 +95,7 @@ func (b *bench) guarded(agent *node.Agent) {
 }
 
 // quiet is what an agent and its shims use in a second while nothing happens.
-type quiet struct{ cpu, wakeups, shim float64 }
+type quiet struct{ cpu, wakeups, shim, all float64 }
 
 func (b *bench) rest(agent *node.Agent, vms []*node.VM) quiet {
 	b.Helper()
@@ -104,7 +106,8 @@ func (b *bench) rest(agent *node.Agent, vms []*node.VM) quiet {
 	begin, before, shimsBefore := time.Now(), b.used(agent.Process), b.used(shims...)
 	b.pause(b.idle)
 	after, shimsAfter, took := b.used(agent.Process), b.used(shims...), time.Since(begin).Seconds()
-	return quiet{(after.cpu - before.cpu) / took, (after.wakeups - before.wakeups) / took, (shimsAfter.wakeups - shimsBefore.wakeups) / took / float64(len(shims))}
+	cpu, shimsCPU := (after.cpu-before.cpu)/took, (shimsAfter.cpu-shimsBefore.cpu)/took
+	return quiet{cpu, (after.wakeups - before.wakeups) / took, (shimsAfter.wakeups - shimsBefore.wakeups) / took / float64(len(shims)), cpu + shimsCPU}
 }
 
 // lastSignal ends all VMs, which are deaf. It returns how long after its own deadline the
