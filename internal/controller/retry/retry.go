@@ -11,8 +11,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -38,14 +40,15 @@ type Failures struct {
 	cache  client.Reader
 	object func() client.Object
 
-	mu   sync.Mutex
-	all  map[reconcile.Request]failure
-	next time.Time // when the next retry that perSecond limits may run
+	backoff workqueue.TypedRateLimiter[reconcile.Request] // of each object
+	limit   *rate.Limiter                                 // of all, perSecond
+
+	mu  sync.Mutex
+	all map[reconcile.Request]failure
 }
 
 // failure is the state of an object that failed since it last succeeded.
 type failure struct {
-	tries   int
 	refused bool // not a stale cache
 	said    bool
 }
@@ -55,6 +58,7 @@ type failure struct {
 func New(log *slog.Logger, recorder events.EventRecorder, cache client.Reader, object func() client.Object) *Failures {
 	return &Failures{
 		log: log, events: recorder, cache: cache, object: object,
+		backoff: workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](first, most), limit: rate.NewLimiter(perSecond, 1),
 		all: map[reconcile.Request]failure{},
 	}
 }
@@ -93,7 +97,7 @@ func (f *Failures) failed(of reconcile.Request, refused bool) (say bool) {
 	defer f.mu.Unlock()
 	is := f.all[of]
 	is.refused = refused
-	say = !is.said && (refused || is.tries > quick)
+	say = !is.said && (refused || f.backoff.NumRequeues(of) > quick)
 	is.said = is.said || say
 	f.all[of] = is
 	return say
@@ -108,37 +112,30 @@ func (f *Failures) say(ctx context.Context, of reconcile.Request, err error) {
 	}
 }
 
-// When implements workqueue.TypedRateLimiter.
+// When implements workqueue.TypedRateLimiter. No delay is longer than most, however many fail.
 func (f *Failures) When(of reconcile.Request) time.Duration {
+	delay := f.backoff.When(of)
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	is := f.all[of]
-	delay := most
-	if is.tries < 16 {
-		delay = min(most, first<<is.tries)
+	refused := f.all[of].refused
+	f.mu.Unlock()
+	if !refused && f.backoff.NumRequeues(of) <= quick {
+		return delay
 	}
-	if is.tries++; is.refused || is.tries > quick {
-		now := time.Now()
-		if f.next.Before(now) {
-			f.next = now
-		}
-		delay = max(delay, f.next.Sub(now))
-		f.next = f.next.Add(time.Second / perSecond)
+	slot := f.limit.Reserve()
+	if slot.Delay() > most {
+		slot.Cancel() // the others have no later ones for it
+		return most
 	}
-	f.all[of] = is
-	return delay
+	return max(delay, slot.Delay())
 }
 
 // Forget implements workqueue.TypedRateLimiter.
 func (f *Failures) Forget(of reconcile.Request) {
+	f.backoff.Forget(of)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.all, of)
 }
 
 // NumRequeues implements workqueue.TypedRateLimiter.
-func (f *Failures) NumRequeues(of reconcile.Request) int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.all[of].tries
-}
+func (f *Failures) NumRequeues(of reconcile.Request) int { return f.backoff.NumRequeues(of) }

@@ -81,6 +81,21 @@ func TestRefusedObjectsAreTriedRarelyAndSaidOnce(t *testing.T) {
 	})
 }
 
+// Given thousands of failures, as of objects with many events that a policy refuses. Then no retry waits longer than
+// promised.
+func TestNoRetryWaitsLongerThanPromised(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t)
+		for n := range 100 * most / time.Second * perSecond {
+			of := reconcile.Request{NamespacedName: types.NamespacedName{Name: fmt.Sprint("vm-", n%500)}}
+			r.failed(of, true)
+			if d := r.When(of); d > most {
+				t.Fatalf("after %d failures one waits %v", n, d)
+			}
+		}
+	})
+}
+
 func TestAStaleCacheIsTriedAtOnceBesideThousands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
