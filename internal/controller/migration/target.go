@@ -87,6 +87,7 @@ func setByCluster() []clusterField {
 		{"schedulingGates", "admission: those of the source pod are gone", func(s *corev1.PodSpec) { s.SchedulingGates = nil }},
 		{"ephemeralContainers", "kubectl debug", func(s *corev1.PodSpec) { s.EphemeralContainers = nil }},
 		{"volume " + tokenVolume + "*", "admission, from serviceAccountName", dropToken},
+		{"keys of matchLabelKeys in the selectors beside them", "the API server, from the labels of the source pod", unmerge},
 		{"affinity to the nodes of former failures", "the migration of the source pod", dropAvoidance},
 	}
 }
