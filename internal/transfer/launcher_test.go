@@ -95,7 +95,7 @@ func TestALauncherCannotKeepAMigrationFromEnding(t *testing.T) {
 		"the source's agent has just started, and the launcher says nothing": {func(w *world) {
 			w.m.Status.Phase, w.m.Status.MigrationState.DomainUUID = kubevirt.MigrationRunning, guestUUID
 			w.stays["a"] = hypervisor.StayUnknown
-		}, "the migration has ended"},
+		}, "the agent of node a was restarted"},
 		"no socket can be made": {func(w *world) { w.pods.blocked = true }, errBlocked.Error()},
 		"it arrives before it was sent, and its user has paused it": {func(w *world) {
 			w.stays["a"] = hypervisor.StayPaused

@@ -30,10 +30,14 @@ func (s *side) failureCause(ctx context.Context, err error) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.relayEnd.Refusal == "" {
-		return err
+	target := migration.StateOf(s.migration).TargetNode
+	switch {
+	case s.relayEnd.Refusal != "":
+		return errors.New(notLetIn(target, s.relayEnd.Refusal))
+	case !s.linked:
+		return fmt.Errorf("the agent of node %s was restarted while the guest was sent, or cannot be reached any more: %w", target, err)
 	}
-	return errors.New(notLetIn(migration.StateOf(s.migration).TargetNode, s.relayEnd.Refusal))
+	return err
 }
 
 // listen makes a socket for libvirt in a directory that only root can enter.

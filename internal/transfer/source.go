@@ -59,7 +59,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	x := s.sending
 	f := migration.SourceFacts{
 		Migration: m, Gone: s.gone, Target: target, Memory: int64(x.total),
-		Ending: s.ending(),
+		Ending: s.ending(), Native: s.native(),
 	}
 	ours := s.jobIsOurs(m)
 	// The job is over once the guest was seen to run on.
@@ -69,6 +69,9 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // libvirt's error gives no reason for an abort
 	}
 	f.Failed = cmp.Or(f.Failed, s.notGot(target, migration.StateOf(m).TargetNode))
+	if !x.called() && s.received && !f.Native {
+		f.Failed = "the agent of node " + s.node.cfg.Node + " was restarted while the guest was sent"
+	}
 	f.NotResumed = notResumedInTime(x.notResumed)
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.minRemainingAt)
@@ -76,7 +79,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	if here == hypervisor.StayBusy { // otherwise libvirt has not begun to send it
 		f.HeldFor = s.node.cfg.VMs.HeldFor(s.domain)
 	}
-	f.Native, f.Refused = s.native(), cmp.Or(s.replaced(m), x.noSocket, s.unreachable(m))
+	f.Refused = cmp.Or(s.replaced(m), x.noSocket, s.unreachable(m))
 	f.Paused = x.paused.Mode != "" || migration.StateOf(m).Mode == kubevirt.MigrationPaused
 	sentPaused := s.pausedFacts(ctx, &f, here)
 	f.Guest = s.guest(ctx, here, sentPaused || s.couldNotResume(m, here))
