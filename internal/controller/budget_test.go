@@ -74,7 +74,7 @@ func TestBudgetsFollowTheirVMs(t *testing.T) {
 	m := w.Migrate("m", "live")
 	w.phase(m, "Scheduling")
 	w.keeps(live, 2)
-	if b, _ := w.of(live); b.Labels["kubevirt.io/migrationName"] != "m" {
+	if b, _ := w.of(live); b.Labels["kubevirt.io/migrationName"] != string(m.UID) {
 		t.Errorf("labels %v", b.Labels)
 	}
 	w.launcher(live, "virt-launcher-target", "n2")

@@ -17,8 +17,8 @@ type BudgetFacts struct {
 	ActivePods int
 	// Migrations of the VMI, in any phase.
 	Migrations []kubevirt.VirtualMachineInstanceMigration
-	// Exists means that the VM has a budget. Label is the name of the migration in its
-	// label.
+	// Exists means that the VM has a budget. Label is the UID of the migration in its label; earlier
+	// versions wrote its name, which may be too long.
 	Exists bool
 	Label  string
 }
@@ -26,7 +26,7 @@ type BudgetFacts struct {
 // Budget is the desired disruption budget of a VM.
 type Budget struct {
 	MinAvailable int32  // 0: no budget
-	Migration    string // the migration for which minAvailable is 2, or empty
+	Migration    string // the UID of the migration for which minAvailable is 2, or empty
 	Reason       string
 	Message      string
 }
@@ -90,23 +90,23 @@ func (f BudgetFacts) expanded() bool {
 }
 
 func (f BudgetFacts) migration() string {
-	if name := f.underWay(); name != "" {
-		return name
+	if uid := f.underWay(); uid != "" {
+		return uid
 	}
 	return f.Label
 }
 
 func (f BudgetFacts) underWay() string {
-	name := ""
+	uid := ""
 	for i := range f.Migrations {
 		m := &f.Migrations[i]
 		switch {
 		case m.Final():
-		case m.Name == f.Label:
-			return m.Name
+		case string(m.UID) == f.Label || m.Name == f.Label:
+			return string(m.UID)
 		case !pending(m):
-			name = m.Name
+			uid = string(m.UID)
 		}
 	}
-	return name
+	return uid
 }
