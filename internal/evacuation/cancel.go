@@ -39,15 +39,17 @@ func Unmark(f MarkFacts) (remove bool, reason string) {
 	return false, "" // not reached: the last rule always holds
 }
 
-// Withdrawn returns the VM's evacuations that are no longer requested and are pending, or have
-// a target pod for which the scheduler finds no node. Others continue.
+// Withdrawn returns the VM's evacuations that are no longer requested, or no longer wanted by its
+// evictionStrategy, and are pending, or have a target pod that only keeps an eviction from the VM: the
+// scheduler finds no node for it, or the VM is not to be moved. Others continue.
 func Withdrawn(e Evacuee) []kubevirt.VirtualMachineInstanceMigration {
-	if e.Requested() || e.LauncherTerminating || e.Strategy == kubevirt.StrategyExternal {
+	unwanted := e.Strategy == kubevirt.StrategyNone
+	if e.Requested() && !unwanted || e.LauncherTerminating || e.Strategy == kubevirt.StrategyExternal {
 		return nil
 	}
 	var some []kubevirt.VirtualMachineInstanceMigration
 	for _, m := range e.evacuations() {
-		stuck := PhaseOf(&m) == kubevirt.MigrationScheduling && e.Unschedulable != ""
+		stuck := PhaseOf(&m) == kubevirt.MigrationScheduling && (e.Unschedulable != "" || unwanted)
 		if (pending(&m) || stuck) && m.DeletionTimestamp == nil {
 			some = append(some, m)
 		}

@@ -49,6 +49,9 @@ func TestWithdrawn(t *testing.T) {
 		"a mark of a former node":               {func(e *Evacuee) { e.VMI.Status.NodeName = "node-b" }, false, 2},
 		"marked":                                {func(e *Evacuee) { e.Unschedulable = "no room" }, false, 0},
 		"no mark, but the node is to be empty":  {func(e *Evacuee) { e.VMI, e.NodeDrained = vmi(migratable), true }, false, 0},
+		"marked, and evictionStrategy is None":  {func(e *Evacuee) { e.Strategy = kubevirt.StrategyNone }, false, 3},
+		"marked, and it is shut down already":   {func(e *Evacuee) { e.Strategy = kubevirt.StrategyNone }, true, 0},
+		"marked, and evictionStrategy External": {func(e *Evacuee) { e.Strategy = kubevirt.StrategyExternal }, false, 0},
 		"no mark, the launcher terminates":      {func(e *Evacuee) { e.VMI, e.Unschedulable = vmi(migratable), "no room" }, true, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
