@@ -47,8 +47,10 @@ type Pod struct {
 	Held bool
 	// Settling means that LiveMigratable may not have been judged yet, see Settling.
 	Settling bool
-	Name     string
-	Node     string
+	// Descheduler means that the descheduler asks for its eviction.
+	Descheduler bool
+	Name        string
+	Node        string
 	// VMI and VMIUID are name and UID of its VMI, from the pod's metadata. Unowned means that no
 	// owner of the pod has this UID.
 	VMI, VMIUID string
@@ -64,7 +66,7 @@ func Admit(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.Evict
 	if reason := noVMReason(p, vmi); reason != "" {
 		return Admission{Verdict: Allow, Reason: reason, Strategy: NotApplicable}
 	}
-	a := byStrategy(vmi, fallback)
+	a := byStrategy(p, vmi, fallback)
 	if string(vmi.UID) != p.VMIUID {
 		if a.Strategy == kubevirt.StrategyNone || !p.mayBe(vmi) {
 			return Admission{Verdict: Allow, Reason: "OrphanOfFormerVMI", Strategy: NotApplicable}
@@ -158,13 +160,14 @@ var verdicts = map[kubevirt.EvictionStrategy]map[string][2]cell{
 	},
 }
 
-func byStrategy(vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) Admission {
+// byStrategy reads the table. For others than the descheduler its marks count as none: theirs makes them its own.
+func byStrategy(p *Pod, vmi *kubevirt.VirtualMachineInstance, fallback kubevirt.EvictionStrategy) Admission {
 	strategy, unknown := StrategyOf(vmi, fallback)
 	row, column := "not migratable", 0
 	if vmi.Migratable() {
 		row = "migratable"
 	}
-	if vmi.Marked() {
+	if vmi.Marked() && (p.Descheduler || !ExplanationOf(vmi).Descheduler) {
 		column = 1
 	}
 	c := verdicts[strategy][row][column]

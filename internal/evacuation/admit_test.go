@@ -138,6 +138,19 @@ func TestAdmitBeforeTheTable(t *testing.T) {
 	}
 }
 
+// Given a VM that the descheduler has marked. When somebody else evicts it, then it is marked anew, as theirs; the
+// descheduler's next try is left to the budget.
+func TestSomebodyElsesEvictionTakesTheDeschedulersMarkOver(t *testing.T) {
+	for descheduler, want := range map[bool]Verdict{true: Allow, false: Mark} {
+		p, v := given(kubevirt.StrategyLiveMigrate, onceMarked)
+		v.Status.Mark = &kubevirt.Mark{NodeName: here, Source: kubevirt.EvictionSourceDescheduler}
+		p.Descheduler = descheduler
+		if a := Admit(p, v, ""); a.Verdict != want {
+			t.Errorf("by the descheduler: %v: %+v", descheduler, a)
+		}
+	}
+}
+
 func TestUnknownStrategyIsReported(t *testing.T) {
 	p, vmi := given("Sometimes")
 	if a := Admit(p, vmi, kubevirt.StrategyLiveMigrate); a.Unknown != "Sometimes" || a.Strategy != kubevirt.StrategyNone {

@@ -65,7 +65,7 @@ func (r *reconciler) shutDown(ctx context.Context, v *move.VM) (done bool, err e
 	if err != nil {
 		return false, err
 	}
-	if now.Migrations, err = index.MigrationsNow(ctx, r.Live, key); err != nil {
+	if now.Migrations, err = index.MigrationsNow(ctx, r.Live, now.VMI); err != nil {
 		return false, err
 	}
 	step := evacuation.Next(now.Evacuee)
@@ -150,7 +150,7 @@ func (r *reconciler) recordCordon(ctx context.Context, v *move.VM) (done bool, e
 		return false, err
 	}
 	why := evacuation.ExplanationOf(now.VMI)
-	why.Cordoned = true
+	why.Cordoned, why.Descheduler = true, false // whoever cordons a node wants it empty
 	return true, patch.Status(ctx, r.Client, now.VMI, move.Explain(now.VMI, why))
 }
 

@@ -80,6 +80,7 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 	known := h.known(ctx, a.pod)
 	refused := "" // resourceVersion of the VMI whose mark failed
 	if known != nil && !a.dryRun {
+		known.descheduler = a.descheduler
 		if answer, cause := h.decide(known, h.Settings.Get(), nil); answer.Verdict == evacuation.Mark {
 			err := h.mark(ctx, a, known.vmi, answer, cause)
 			if err == nil || !errors.Is(err, move.ErrChanged) {
@@ -98,6 +99,7 @@ func (h *evictions) admit(ctx context.Context, a evictionRequest) evacuation.Adm
 		case evacuation.Hotplug(now.pod.Name, now.pod.Labels[kubevirt.AppLabel]):
 			return h.hotplug(ctx, now.pod)
 		}
+		now.descheduler = a.descheduler
 		answer, cause := h.answer(ctx, now)
 		if a.dryRun {
 			return answer
@@ -145,7 +147,7 @@ func (h *evictions) decide(s *subject, set evacuation.Settings, protection func(
 	if err := h.Settings.Known(); err != nil && p.OfVM() {
 		return evacuation.Unreadable("settings", err), ""
 	}
-	cause = evacuation.CauseEviction
+	p.Descheduler, cause = s.descheduler, evacuation.CauseEviction
 	if p.Deleting && s.vmi != nil {
 		strategy, _ := evacuation.StrategyOf(s.vmi, set.EvictionStrategy)
 		marks, _ := evacuation.Disrupted(index.DisruptionOf(s.pod, s.vmi, strategy), &set)

@@ -18,6 +18,8 @@ import (
 type subject struct {
 	pod *corev1.Pod                      // nil if it does not exist
 	vmi *kubevirt.VirtualMachineInstance // nil if the pod is of none that exists
+	// descheduler means that the descheduler asks.
+	descheduler bool
 	// budgets has the disruption budget of the VMI with the UID budgetsOf, which is empty if it
 	// was not read.
 	budgets    []policyv1.PodDisruptionBudget

@@ -96,7 +96,8 @@ func turnFactsOf(o client.Object) (f turnFacts) {
 		}
 	case *kubevirt.VirtualMachineInstance:
 		f.node, f.phase, f.held = o.Node(), string(o.Status.Phase), o.Status.EvacuationNodeName
-		f.cause = evacuation.ExplanationOf(o).Cause
+		why := evacuation.ExplanationOf(o)
+		f.cause = why.Cause + why.Source()
 	case *corev1.Pod:
 		facts := podFacts(o, nil)
 		f.node, f.phase, f.unschedulable = o.Spec.NodeName, string(o.Status.Phase), facts.Unschedulable != ""
