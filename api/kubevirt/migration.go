@@ -87,6 +87,20 @@ func (m *VirtualMachineInstanceMigration) Final() bool {
 	return m.Status.Phase == MigrationSucceeded || m.Status.Phase == MigrationFailed
 }
 
+// Of reports whether a migration that names a VMI is of this one, and not of a former one of its name: by
+// the UID with which it has begun, else by its owner, else by its age.
+func (m *VirtualMachineInstanceMigration) Of(v *VirtualMachineInstance) bool {
+	if s := m.Status.MigrationState; s != nil && s.VMIUID != "" {
+		return s.VMIUID == string(v.UID)
+	}
+	for _, owner := range m.OwnerReferences {
+		if owner.Kind == "VirtualMachineInstance" {
+			return owner.UID == v.UID
+		}
+	}
+	return !m.CreationTimestamp.Before(&v.CreationTimestamp)
+}
+
 // Reached is when the migration came to a phase; zero if it did not, or does
 // not say so.
 func (m *VirtualMachineInstanceMigration) Reached(phase MigrationPhase) time.Time {

@@ -86,6 +86,8 @@ type MigrationState struct {
 	DowntimeMilliseconds int64 `json:"downtimeMilliseconds,omitempty"`
 	// AbortRequested: the migration is to end, the guest to stay.
 	AbortRequested bool `json:"abortRequested,omitempty"`
+	// WaitsFor is what the migration waits for before it is handed to the agents, in one line.
+	WaitsFor string `json:"vmgraceWaitsFor,omitempty"`
 
 	StartTimestamp *metav1.Time `json:"startTimestamp,omitempty"`
 	EndTimestamp   *metav1.Time `json:"endTimestamp,omitempty"`

@@ -97,7 +97,7 @@ func (o *migrate) run(ctx context.Context, s *session, args []string) error {
 // whyNotMoved returns why a migration would fail or wait for another one, or "".
 func whyNotMoved(v *kubevirt.VirtualMachineInstance, all []kubevirt.VirtualMachineInstanceMigration) string {
 	for i := range all {
-		if m := &all[i]; m.Spec.VMIName == v.Name && !m.Final() {
+		if m := &all[i]; m.Spec.VMIName == v.Name && m.Of(v) && !m.Final() {
 			return fmt.Sprintf("migration %s is under way; kubectl vmgrace cancel %s ends it", m.Name, v.Name)
 		}
 	}

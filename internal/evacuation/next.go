@@ -161,12 +161,11 @@ func (e Evacuee) unfinished() *kubevirt.VirtualMachineInstanceMigration {
 	return nil
 }
 
-// own returns the migrations that were created after the VMI, the oldest first. Earlier
-// ones belong to a former VMI of the same name.
+// own returns the migrations of this VMI, the oldest first, without those of a former one of the same name.
 func (e Evacuee) own() []kubevirt.VirtualMachineInstanceMigration {
 	var own []kubevirt.VirtualMachineInstanceMigration
 	for i := range e.Migrations {
-		if !e.Migrations[i].CreationTimestamp.Before(&e.VMI.CreationTimestamp) {
+		if e.Migrations[i].Of(e.VMI) {
 			own = append(own, e.Migrations[i])
 		}
 	}

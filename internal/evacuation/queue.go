@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
@@ -23,6 +25,8 @@ type Moving struct {
 	// Phase is the migration's phase if the caller has written one that Migration does not show
 	// yet. If empty, Migration's counts.
 	Phase kubevirt.MigrationPhase
+	// VMI is the UID of its VMI: a former one of that name is another VM.
+	VMI types.UID
 	// Node is the VM's node, or was when the migration started.
 	Node string
 	// Target is the node of its target pod, "" while that has none.
@@ -34,6 +38,10 @@ type Moving struct {
 	// Marked means that the VM is marked to leave its node, so that this is its evacuation. A
 	// migration's author may write anything into it, so its own fields can only lower its rank.
 	Marked bool
+	// Descheduler means that only the descheduler wants the marked VM elsewhere.
+	Descheduler bool
+	// Undecided means that only a person may be able to end it: it keeps no other node's VMs from moving.
+	Undecided bool
 	// Blocked means that it cannot start now, whatever the limits.
 	Blocked bool
 }
@@ -41,8 +49,10 @@ type Moving struct {
 // held reports whether a shutdown is held for it.
 func (m Moving) held() bool { return !m.HeldUntil.IsZero() }
 
-// vm returns namespace/name of the VM.
-func (m Moving) vm() string { return m.Migration.Namespace + "/" + m.Migration.Spec.VMIName }
+// vm returns namespace/name/UID of the VM.
+func (m Moving) vm() string {
+	return m.Migration.Namespace + "/" + m.Migration.Spec.VMIName + "/" + string(m.VMI)
+}
 
 func (m Moving) phase() kubevirt.MigrationPhase { return cmp.Or(m.Phase, PhaseOf(m.Migration)) }
 
@@ -79,12 +89,15 @@ func (s *slots) full(m *Moving) bool {
 
 func (s *slots) take(m *Moving) {
 	s.target[m.Target]++
+	parallel := &s.cluster
 	if s.HasOwnSlots(m) {
-		s.held++
-		return
+		parallel = &s.held
+	} else {
+		s.node[m.Node]++
 	}
-	s.cluster++
-	s.node[m.Node]++
+	if !m.Undecided {
+		*parallel++
+	}
 }
 
 // Turns returns the migrations that have a slot and may go on, in order: pending ones that
@@ -100,7 +113,7 @@ func Turns(all []Moving, s Settings) []Moving {
 	q := &queue{taken: newSlots(s), waiting: newSlots(s), moving: map[string]bool{}}
 	for _, m := range all {
 		switch phase := m.phase(); {
-		case m.Migration.Final():
+		case m.Migration.Final(), phase == kubevirt.MigrationFailed:
 		case m.starts() && m.Blocked:
 		case m.starts() && !m.held():
 			pending = append(pending, m)
@@ -174,7 +187,7 @@ func rank(m Moving) int {
 		return rankHeld
 	case !m.starts():
 		return rankStarted
-	case priority == kubevirt.PrioritySystemMaintenance:
+	case priority == kubevirt.PrioritySystemMaintenance && (m.Descheduler || !m.Marked):
 		return rankDescheduler
 	case m.Marked:
 		return rankEvacuation

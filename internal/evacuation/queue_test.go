@@ -193,7 +193,7 @@ func TestTurnsWithinLimits(t *testing.T) {
 			used.take(&m)
 		}
 		for _, m := range all {
-			if m.Migration.Final() || m.Waits || used.full(&m) || !m.starts() && m.phase() != kubevirt.MigrationScheduling || slices.Contains(names(turns), m.vm()) {
+			if m.Migration.Final() || m.Waits || used.full(&m) || !m.starts() && m.phase() != kubevirt.MigrationScheduling || slices.Contains(names(turns), names([]Moving{m})[0]) {
 				continue
 			}
 			// Who waits for a full node may have a slot, as who waits for the scheduler.
@@ -254,6 +254,49 @@ func BenchmarkTurns(b *testing.B) {
 				Turns(all, Defaults())
 			}
 		})
+	}
+}
+
+// Given migrations that only a person may be able to end, as of a rack without power. Then those from their node wait,
+// and those from other nodes do not. One whose end cannot be written holds nothing, and neither does one of a former
+// VM of the same name.
+func TestUndecidedMigrationsKeepNoOtherNodesVMs(t *testing.T) {
+	const pending, running = kubevirt.MigrationPending, kubevirt.MigrationRunning
+	undecided := func(m *Moving) { m.Undecided = true }
+	over := func(m *Moving) { m.Phase = kubevirt.MigrationFailed }
+	s := Settings{PerCluster: 2, PerNode: 2, PerTarget: 4}
+	for name, c := range map[string]struct {
+		given func(*Moving)
+		want  []string
+	}{
+		"they go on":           {func(*Moving) {}, nil},
+		"undecided":            {undecided, []string{"ns/other"}},
+		"their end is refused": {over, []string{"ns/other", "ns/same"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := []Moving{moving("ns", "x", "a", running, c.given), moving("ns", "y", "a", running, c.given), moving("ns", "same", "a", pending), moving("ns", "other", "b", pending)}
+			if got := names(Turns(all, s)); !slices.Equal(got, c.want) {
+				t.Errorf("%v have a turn, want %v", got, c.want)
+			}
+		})
+	}
+	former, anew := moving("ns", "x", "a", running), moving("ns", "x", "b", pending)
+	former.VMI, anew.VMI = "1", "2"
+	if got := Turns([]Moving{former, anew}, s); len(got) != 1 {
+		t.Errorf("beside a former VM's %d have a turn", len(got))
+	}
+}
+
+// Given an evacuation that was made for the descheduler. Then it goes behind users' for as long as nobody else wants
+// the VM elsewhere.
+func TestTheDeschedulersRankGoesWithItsMark(t *testing.T) {
+	user := moving("ns", "user", "a", kubevirt.MigrationPending)
+	for descheduler, want := range map[bool]string{true: "ns/user", false: "ns/vm"} {
+		m := moving("ns", "vm", "b", kubevirt.MigrationPending, priority(kubevirt.PrioritySystemMaintenance))
+		m.Marked, m.Descheduler = true, descheduler
+		if got := names(Turns([]Moving{user, m}, Settings{PerCluster: 1, PerNode: 1, PerTarget: 1})); !slices.Equal(got, []string{want}) {
+			t.Errorf("only the descheduler wants it: %v: %v has the turn", descheduler, got)
+		}
 	}
 }
 

@@ -20,13 +20,17 @@ func (f Facts) cancelled() string {
 	case f.VMI == nil:
 		return fmt.Sprintf("VirtualMachineInstance %q is gone", f.Migration.Spec.VMIName)
 	case !f.same():
-		return fmt.Sprintf("VirtualMachineInstance %q was deleted and made anew", f.Migration.Spec.VMIName)
+		return f.anew()
 	case f.vmEnds() != "":
 		return f.vmEnds()
 	case f.VMI.Node() != f.state().SourceNode && f.VMI.Node() != f.state().TargetNode:
 		return fmt.Sprintf("the VM is on node %q, and no longer on node %q", f.VMI.Node(), f.state().SourceNode)
 	}
 	return f.podEnds()
+}
+
+func (f Facts) anew() string {
+	return fmt.Sprintf("VirtualMachineInstance %q was deleted and made anew", f.Migration.Spec.VMIName)
 }
 
 func (f Facts) podEnds() string {
@@ -77,6 +81,8 @@ func (f Facts) invalid() string {
 		return f.forged() + ": the target is the controller's to choose; make the migration without it"
 	case f.VMI == nil:
 		return fmt.Sprintf("no VirtualMachineInstance %q in namespace %q", oneline.Cut(name, 256), f.Migration.Namespace)
+	case !f.same():
+		return f.anew()
 	case f.vmEnds() != "":
 		return f.vmEnds()
 	case f.VMI.Status.Phase != kubevirt.VMIRunning && f.VMI.Status.Phase != "":
@@ -99,7 +105,9 @@ func (f Facts) invalid() string {
 func (f Facts) waits() string {
 	switch {
 	case f.Launchers > 1:
-		return "the VM has more than one launcher pod: it begins when one is left"
+		return fmt.Sprintf("the VM has more than one launcher pod: it begins when one is left; see kubectl get pods -l %s=%s", kubevirt.CreatedByLabel, f.VMI.UID)
+	case !f.Turn && f.Undecided != "":
+		return fmt.Sprintf("undecided migrations keep places of its node, such as %s, whose VM has the condition %s; %s", f.Undecided, kubevirt.MigrationUndecided, kubevirt.FailureNoRoom)
 	case !f.Turn:
 		return kubevirt.FailureNoRoom
 	}
@@ -133,7 +141,7 @@ func (f Facts) targetFails() string {
 		return fmt.Sprintf("target pod %s was deleted", p.Name)
 	case p.Node != "" && p.Node == f.state().SourceNode:
 		return fmt.Sprintf("target pod %s is on the VM's own node %s", p.Name, p.Node)
-	case !f.in(kubevirt.MigrationScheduling) || f.left() > 0 || p.Ready && f.Turn:
+	case !f.in(kubevirt.MigrationScheduling) || f.left() > 0 || p.Ready && f.Turn && f.left() > -MakeTimeout:
 		return ""
 	}
 	return f.targetLate()

@@ -14,6 +14,8 @@ type Pod struct {
 	Ready           bool // running and ready
 	Ended           bool
 	Deleting        bool
+	// Lingers means that it is being deleted, with the grace period of its VM or another long one.
+	Lingers bool
 	// Held means that it is being deleted, and the VM's shutdown waits for the migration.
 	Held bool
 	// InTime means that it is being deleted, and has time for a migration under way before the
@@ -44,7 +46,9 @@ type Facts struct {
 	// Turn means that the limits on parallel migrations allow it to begin or, if it has begun,
 	// to be handed to the agents.
 	Turn bool
-	// Trouble is the last error of making the target pod, in one line, or "".
+	// Undecided names an undecided migration that keeps a slot of the VM's node, or is "".
+	Undecided string
+	// Trouble is the last error of making the target pod, or of the hand-over, in one line, or "".
 	Trouble string
 	// Kept means that the VM's disruption budget protects two pods, or the VM needs no budget.
 	Kept bool
@@ -92,6 +96,8 @@ type Step struct {
 	// Undecided says what the migration waits for if only a person may be able to bring it
 	// about, since when, and what to do, in one line; else "".
 	Undecided string
+	// Waits is what is to be said of a wait before the hand-over to the agents, in one line, or "".
+	Waits string
 	// Again is when to decide again without an event, 0 if never.
 	Again time.Duration
 }
@@ -112,7 +118,7 @@ func (f Facts) adopted() bool {
 
 // same reports whether the VMI is the one with which the migration has begun.
 func (f Facts) same() bool {
-	return f.VMI != nil && (f.state().VMIUID == "" || f.state().VMIUID == string(f.VMI.UID))
+	return f.VMI != nil && f.Migration.Of(f.VMI)
 }
 
 // moved reports whether the VMI already shows the target node.
@@ -150,7 +156,10 @@ func (f Facts) targetNode() string {
 	return f.state().TargetNode
 }
 
-func (f Facts) targetStays() bool { return f.Target != nil && !f.Target.Deleting && !f.Target.Foreign }
+// targetStays reports whether the target pod is there, and will be for long.
+func (f Facts) targetStays() bool {
+	return f.Target != nil && (!f.Target.Deleting || f.Target.Lingers) && !f.Target.Foreign
+}
 
 // controllerRules are read from top to bottom: the first that holds decides.
 var controllerRules = []struct {
@@ -222,7 +231,9 @@ var controllerRules = []struct {
 func Next(f Facts) Step {
 	for _, rule := range controllerRules {
 		if rule.holds(f) {
-			return Step{Action: rule.action, Reason: rule.reason, Message: rule.text(f), Undecided: f.undecided(rule.action), Again: f.again(rule.action)}
+			s := Step{Action: rule.action, Reason: rule.reason, Message: rule.text(f), Undecided: f.undecided(rule.action), Again: f.again(rule.action)}
+			f.say(&s)
+			return s
 		}
 	}
 	return Step{} // not reached: the last rule always holds

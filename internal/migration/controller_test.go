@@ -66,6 +66,10 @@ func TestNext(t *testing.T) {
 		{"no VM named", pending, func(f *Facts) { f.Migration.Spec.VMIName = "" }, Fail, "spec.vmiName is empty"},
 		{"of another namespace", pending, func(f *Facts) { f.Migration.Spec.VMIName = "other/vm" }, Fail, "of its own namespace (n)"},
 		{"VM gone", pending, func(f *Facts) { f.VMI = nil }, Fail, `no VirtualMachineInstance "vm" in namespace "n"`},
+		{"of a former VM", pending, func(f *Facts) {
+			f.VMI.CreationTimestamp, f.Migration.CreationTimestamp = metav1.NewTime(noon), metav1.NewTime(noon.Add(-time.Second))
+		}, Fail, "was deleted and made anew"},
+		{"limits, and others are undecided", pending, func(f *Facts) { f.Turn, f.Undecided = false, "n/stuck" }, Wait, "such as n/stuck"},
 		{"doubled", pending, func(f *Facts) { f.Before = "older" }, Fail, "migration older is to move this VM already"},
 		{"forged label", pending, func(f *Facts) { f.Migration.Labels = map[string]string{TargetNodeLabel: "x"} }, Fail, "label vmgrace.io/target-node is set"},
 		{"forged target", pending, func(f *Facts) { f.Migration.Status.MigrationState = &kubevirt.MigrationState{TargetNode: "x"} }, Fail, "names a target"},
@@ -113,6 +117,12 @@ func TestNext(t *testing.T) {
 		{"target runs, limits for ever", scheduling, func(f *Facts) {
 			f.Target, f.Turn, f.Now = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, false, noon.Add(StartTimeout)
 		}, Fail, "no room for the migration"},
+		{"the hand-over is refused", scheduling, func(f *Facts) {
+			f.Target, f.Now = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, noon.Add(StartTimeout)
+		}, Schedule, ""},
+		{"the hand-over is refused for ever", scheduling, func(f *Facts) {
+			f.Target, f.Now, f.Trouble = &Pod{Name: "dst", Node: "b", Ready: true, Created: noon}, noon.Add(StartTimeout+MakeTimeout), "a policy forbids it"
+		}, Fail, "could not be handed to the agents within 16m0s: a policy forbids it"},
 		{"aborted while scheduling", scheduling, deleted, Fail, "was deleted"},
 		{"VM recreated", scheduling, func(f *Facts) { f.VMI.UID = "3" }, Fail, "made anew"},
 
@@ -169,6 +179,8 @@ func TestNext(t *testing.T) {
 		}, DropPod, ""},
 		{"failed before it began", failed, func(f *Facts) { f.Migration.Status.MigrationState.TargetNodeAddress = "b:1" }, DropPod, ""},
 		{"failed, never taken", failed, nil, DropPod, ""},
+		{"failed, somebody has deleted the pod", failed, func(f *Facts) { f.Target.Deleting, f.Target.Lingers = true, true }, DropPod, ""},
+		{"failed, its pod goes", failed, func(f *Facts) { f.Target.Deleting = true }, Unlabel, ""},
 		{"failed, pod gone", failed, func(f *Facts) { f.Target = nil }, Unlabel, ""},
 		{"failed, tidy", failed, func(f *Facts) { f.Target = nil; delete(f.VMI.Labels, kubevirt.MigrationTargetLabel) }, Release, ""},
 		{"failed and let go", failed, func(f *Facts) { f.Target, f.Migration.Finalizers = nil, nil }, Nothing, ""},
@@ -190,6 +202,42 @@ func TestNext(t *testing.T) {
 			}
 			if got.Action == Fail && got.Message == "" {
 				t.Error("a failure without a reason")
+			}
+		})
+	}
+}
+
+// Given a migration that waits. Then what it waits for is said, once and after a moment; its turn alone is what the
+// CRD says of each new one.
+func TestAWaitIsSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		phase kubevirt.MigrationPhase
+		but   func(*Facts)
+		want  string
+	}{
+		"two launchers": {kubevirt.MigrationPending, func(f *Facts) { f.Launchers = 2 }, "more than one launcher pod"},
+		"no node": {kubevirt.MigrationScheduling, func(f *Facts) {
+			f.Target = &Pod{Name: "dst", Created: noon, Unschedulable: "0/2 nodes", Since: noon}
+		}, "waits for the scheduler: 0/2 nodes"},
+		"its turn": {kubevirt.MigrationPending, func(f *Facts) { f.Turn = false }, ""},
+		"nothing":  {kubevirt.MigrationScheduling, nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := given(t, c.phase)
+			if c.but != nil {
+				c.but(&f)
+			}
+			if s := Next(f); s.Waits != "" || c.want != "" && s.Again != SayAfter {
+				t.Errorf("at once: %q, again after %v", s.Waits, s.Again)
+			}
+			f.Now = noon.Add(SayAfter)
+			s := Next(f)
+			if !strings.Contains(s.Waits, c.want) || c.want == "" && s.Waits != "" {
+				t.Errorf("said: %q, want %q", s.Waits, c.want)
+			}
+			f.Migration.Status.MigrationState = &kubevirt.MigrationState{WaitsFor: s.Waits}
+			if s := Next(f); s.Action == Wait && s.Waits != "" {
+				t.Errorf("said twice: %q", s.Waits)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package migration
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
@@ -79,6 +80,22 @@ func (f Facts) scheduling() time.Time {
 	return f.Seen
 }
 
+// SayAfter is how long a wait lasts until it is said: most are over by then.
+const SayAfter = 5 * time.Second
+
+// say adds what is to be said of a wait.
+func (f Facts) say(s *Step) {
+	text, left := s.Message, until(f.Seen.Add(SayAfter), f.Now, SayAfter)
+	switch {
+	case s.Action != Wait && s.Action != Expand || !f.pending() && !f.in(kubevirt.MigrationScheduling):
+	case text == kubevirt.FailureNoRoom && f.pending() && f.state().WaitsFor == "": // that of the CRD is as good
+	case left > 0 && (s.Again == 0 || left < s.Again):
+		s.Again = left
+	case left <= 0 && text != f.state().WaitsFor:
+		s.Waits = text
+	}
+}
+
 // unplaced reports whether the target pod waits for the scheduler.
 func (f Facts) unplaced() bool { return f.Target != nil && f.Target.Unplaced(f.Now) }
 
@@ -109,6 +126,8 @@ func (f Facts) targetLate() string {
 	switch {
 	case p.Unschedulable != "" && p.Node == "":
 		return fmt.Sprintf("target pod %s found no node for %v: %s", p.Name, UnschedulableTimeout.Round(time.Minute), oneline.Cut(p.Unschedulable, 256))
+	case p.Ready && f.Turn:
+		return strings.TrimSuffix(fmt.Sprintf("target pod %s runs, and the migration could not be handed to the agents within %v: %s", p.Name, StartTimeout+MakeTimeout, f.Trouble), ": ")
 	case p.Ready:
 		return fmt.Sprintf("target pod %s runs, and within %v there was no room for the migration: %s", p.Name, StartTimeout.Round(time.Minute), kubevirt.FailureNoRoom)
 	}
@@ -120,7 +139,7 @@ func (f Facts) targetStarts() string {
 	case f.Target.Ready:
 		return "target pod " + f.Target.Name + " runs: " + kubevirt.FailureNoRoom
 	case f.unplaced():
-		return "target pod " + f.Target.Name + " waits for the scheduler"
+		return strings.TrimSuffix("target pod "+f.Target.Name+" waits for the scheduler: "+oneline.Cut(f.Target.Unschedulable, 256), ": ")
 	}
 	return "target pod " + f.Target.Name + " starts"
 }

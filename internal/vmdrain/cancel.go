@@ -171,7 +171,7 @@ func (c *command) unmark(ctx context.Context, v *kubevirt.VirtualMachineInstance
 	}
 	unmarked := v.DeepCopy()
 	unmarked.Status.EvacuationNodeName = ""
-	own := slices.DeleteFunc(migrations.Items, func(m kubevirt.VirtualMachineInstanceMigration) bool { return m.Spec.VMIName != v.Name })
+	own := slices.DeleteFunc(migrations.Items, func(m kubevirt.VirtualMachineInstanceMigration) bool { return m.Spec.VMIName != v.Name || !m.Of(v) })
 	for _, m := range evacuation.Withdrawn(evacuation.Evacuee{VMI: unmarked, Migrations: own}) {
 		// The precondition fails for a migration that has started since.
 		unchanged := client.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}

@@ -84,7 +84,7 @@ func (r *reconciler) reconcileVMI(ctx context.Context, vmi *kubevirt.VirtualMach
 	if err != nil {
 		return err
 	}
-	migrations, err := index.Migrations(ctx, r.Client, client.ObjectKeyFromObject(vmi))
+	migrations, err := index.Migrations(ctx, r.Client, vmi)
 	if err != nil {
 		return err
 	}

@@ -104,7 +104,7 @@ func (r *reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	if err != nil {
 		return reconcile.Result{}, err
 	}
-	migrations, err := index.Migrations(ctx, r.Client, req.NamespacedName)
+	migrations, err := index.Migrations(ctx, r.Client, vmi)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -166,7 +166,7 @@ func (r *reconciler) awaits(req reconcile.Request, uid string) time.Duration {
 // VMI is nil if it does not exist.
 func (r *reconciler) now(ctx context.Context, req reconcile.Request, goneSucceeded string) (f launcher.Facts, err error) {
 	f.GoneSucceeded = goneSucceeded
-	if f.Migrations, err = index.MigrationsNow(ctx, r.Live, req.NamespacedName); err != nil {
+	if f.Migrations, err = index.MigrationsNamedNow(ctx, r.Live, req.NamespacedName); err != nil {
 		return f, err
 	}
 	pods, err := index.NamingNow(ctx, r.Live, req.NamespacedName)

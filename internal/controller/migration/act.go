@@ -2,6 +2,7 @@ package migration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -34,7 +35,11 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 	case migration.MakePod:
 		return r.createPod(ctx, g)
 	case migration.Schedule:
-		return r.schedule(ctx, g)
+		err := r.schedule(ctx, g)
+		if err != nil && !patch.Stale(err) && !errors.Is(err, errNoTurn) {
+			r.phases.trouble(g.Migration, oneLine(err))
+		}
+		return err
 	case migration.Abort:
 		r.Log.Info("migration is aborted", "migration", name(g.Migration), "why", step.Message)
 		return r.status(ctx, g.Migration, func(m *object) {
@@ -52,10 +57,25 @@ func (r *reconciler) act(ctx context.Context, g *gathered, step migration.Step) 
 		return patch.Metadata(ctx, r.Client, g.VMI, "labels", map[string]any{kubevirt.MigrationTargetLabel: nil})
 	case migration.DropPod:
 		return r.deletePod(ctx, g)
-	case migration.Expand: // done by the controller disruption-budgets, whose budgets are watched
-	case migration.Nothing, migration.Wait:
+	case migration.Expand, migration.Wait: // the controller disruption-budgets expands, and its budgets are watched
+		return r.sayWait(ctx, g, step)
+	case migration.Nothing:
 	}
 	return nil
+}
+
+// sayWait writes what a migration waits for.
+func (r *reconciler) sayWait(ctx context.Context, g *gathered, step migration.Step) error {
+	if step.Waits == "" {
+		return nil
+	}
+	err := r.status(ctx, g.Migration, func(m *object) {
+		m.Status.Phase, m.Status.MigrationState.WaitsFor = evacuation.PhaseOf(m), step.Waits
+	})
+	if err == nil && g.VMI != nil {
+		r.Events.Eventf(g.VMI, g.Migration, corev1.EventTypeNormal, "MigrationWaits", "Migrate", "migration %s waits: %s", g.Migration.Name, step.Waits)
+	}
+	return err
 }
 
 // adopt adds the finalizer. If that fails, the migration lets others go first.
@@ -76,6 +96,7 @@ func (r *reconciler) status(ctx context.Context, m *object, change func(*object)
 	if m.Status.MigrationState == nil {
 		m.Status.MigrationState = &kubevirt.MigrationState{}
 	}
+	m.Status.MigrationState.WaitsFor = "" // unless change says something else
 	change(m)
 	phase, why := m.Status.Phase, m.Status.MigrationState.FailureReason
 	if phase != before.Status.Phase {
@@ -189,10 +210,14 @@ func options(s evacuation.Settings) *kubevirt.MigrationOptions {
 	}
 }
 
+// emptyGraceSeconds is the grace period of a target pod to which no guest has come. The pod's own is for
+// a guest: as long as it lasts, the VM's next target has no place on that node.
+const emptyGraceSeconds = 2
+
 // deletePod deletes the target pod with the UID that was read.
 func (r *reconciler) deletePod(ctx context.Context, g *gathered) error {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.Migration.Namespace, Name: g.Target.Name}}
-	if err := r.Delete(ctx, pod, client.Preconditions{UID: new(types.UID(g.Target.UID))}); client.IgnoreNotFound(err) != nil {
+	if err := r.Delete(ctx, pod, client.Preconditions{UID: new(types.UID(g.Target.UID))}, client.GracePeriodSeconds(emptyGraceSeconds)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("target pod %s: %w", g.Target.Name, err)
 	}
 	r.Log.Info("deleting the target pod", "migration", name(g.Migration), "pod", g.Target.Name)

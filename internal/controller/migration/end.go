@@ -32,6 +32,10 @@ func (r *reconciler) fail(ctx context.Context, g *gathered, reason string) error
 		}
 		s.Failed, s.FailureReason, s.EndTimestamp = true, reason, &now
 	})
+	if err != nil && !patch.Stale(err) {
+		r.turns.over(g.Migration.UID)
+		r.computeTurns()
+	}
 	if err != nil {
 		return err
 	}

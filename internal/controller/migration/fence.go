@@ -98,7 +98,9 @@ func (g *gathered) said() string {
 // reportDecided removes what the VMI says of this migration. It comes before the migration's next
 // step, which may be the last one.
 func (r *reconciler) reportDecided(ctx context.Context, g *gathered) error {
-	r.phases.waits(g.Migration.UID, "")
+	if r.phases.waits(g.Migration.UID, "") {
+		r.computeTurns()
+	}
 	if g.said() == "" {
 		return nil
 	}
@@ -108,8 +110,12 @@ func (r *reconciler) reportDecided(ctx context.Context, g *gathered) error {
 // reportUndecided says on the VMI what the migration waits for. A VMI says it of one migration at a
 // time: while another one waits, that one's text stays.
 func (r *reconciler) reportUndecided(ctx context.Context, g *gathered, text string) error {
+	fresh := r.phases.waits(g.Migration.UID, text)
+	if fresh {
+		r.computeTurns() // it leaves its slot to others
+	}
 	if !g.hasVMI() {
-		if !r.phases.waits(g.Migration.UID, text) {
+		if !fresh {
 			return nil
 		}
 		r.Log.Warn("a migration without a VM is undecided", "migration", name(g.Migration), "why", text)

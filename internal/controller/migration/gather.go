@@ -29,13 +29,15 @@ func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInsta
 	g := &gathered{Facts: migration.Facts{Migration: m, Now: now, Turn: r.turns.has(m.UID)}}
 	g.Seen, g.Trouble = r.phases.since(m, now)
 	var err error
-	if g.others, err = index.Migrations(ctx, r.Client, client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}); err != nil {
-		return nil, err
-	}
 	if g.VMI, err = r.vmi(ctx, m); err != nil {
 		return nil, err
 	}
-	g.Before, g.Said = precededBy(m, g.others, g.VMI), g.said()
+	if g.VMI != nil {
+		if g.others, err = index.Migrations(ctx, r.Client, g.VMI); err != nil {
+			return nil, err
+		}
+	}
+	g.Before, g.Said = precededBy(m, g.others), g.said()
 	if err := r.readPods(ctx, g); err != nil {
 		return nil, err
 	}
@@ -47,6 +49,7 @@ func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInsta
 	}
 	if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
 		if g.VMI != nil {
+			g.Undecided = r.turns.undecidedOn(g.VMI.Node())
 			g.OtherNodes, err = r.otherNodes(ctx, g.VMI.Node())
 		}
 		return g, err
@@ -58,13 +61,11 @@ func (r *reconciler) gather(ctx context.Context, m *kubevirt.VirtualMachineInsta
 }
 
 // precededBy returns the name of a migration of the same VM that m has to wait for: one
-// that has begun, or an older one. If m is not pending, only one that has begun counts. One of a
-// former VMI of that name does not count.
-func precededBy(m *object, all []object, vmi *kubevirt.VirtualMachineInstance) string {
+// that has begun, or an older one. If m is not pending, only one that has begun counts.
+func precededBy(m *object, all []object) string {
 	for i := range all {
 		o := &all[i]
-		former := vmi != nil && migration.StateOf(o).VMIUID != "" && migration.StateOf(o).VMIUID != string(vmi.UID)
-		if o.UID == m.UID || o.Final() || former {
+		if o.UID == m.UID || o.Final() {
 			continue
 		}
 		begun := evacuation.PhaseOf(o) != kubevirt.MigrationPending

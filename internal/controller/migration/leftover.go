@@ -85,7 +85,7 @@ func (l *leftovers) Reconcile(ctx context.Context, req reconcile.Request) (recon
 }
 
 func (l *leftovers) of(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) ([]migration.Leftover, time.Duration, error) {
-	migrations, err := index.Migrations(ctx, l.Client, client.ObjectKeyFromObject(vmi))
+	migrations, err := index.Migrations(ctx, l.Client, vmi)
 	if err != nil {
 		return nil, 0, err
 	}

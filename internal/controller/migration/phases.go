@@ -17,7 +17,7 @@ import (
 type phases struct {
 	mu  sync.Mutex
 	now map[types.UID]seenPhase
-	// undecided is what was last reported of migrations without a VMI that would say it.
+	// undecided is what was last reported of undecided migrations.
 	undecided map[types.UID]string
 }
 
@@ -25,7 +25,7 @@ type seenPhase struct {
 	phase   kubevirt.MigrationPhase
 	states  string // of the agents, and the progress
 	at      time.Time
-	trouble string // the last error of making the target pod, in one line
+	trouble string // the last error of making the target pod, or of the hand-over, in one line
 }
 
 func newPhases() *phases {
@@ -71,16 +71,20 @@ func (p *phases) forget(uid types.UID) {
 	delete(p.undecided, uid)
 }
 
-// waits notes what a migration without a VMI waits for, "" if it is decided, and reports
-// whether that is to be reported: it was not noted before.
+// waits notes what an undecided migration waits for, "" if it is decided, and reports whether that is new.
 func (p *phases) waits(uid types.UID, text string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if text == "" {
-		delete(p.undecided, uid)
-		return false
-	}
 	is := p.undecided[uid] != text
-	p.undecided[uid] = text
+	if p.undecided[uid] = text; text == "" {
+		delete(p.undecided, uid)
+	}
 	return is
+}
+
+// isUndecided reports whether a migration was last seen to be undecided.
+func (p *phases) isUndecided(uid types.UID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.undecided[uid] != ""
 }

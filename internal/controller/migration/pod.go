@@ -20,6 +20,7 @@ func podFacts(p *corev1.Pod, vmi *kubevirt.VirtualMachineInstance) *migration.Po
 		Deleting: p.DeletionTimestamp != nil,
 		Held:     index.Held(p, vmi),
 		InTime:   index.InTime(p, vmi),
+		Lingers:  p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds > emptyGraceSeconds,
 		Created:  p.CreationTimestamp.Time,
 	}
 	for _, c := range p.Status.Conditions {

@@ -144,7 +144,8 @@ func (q *queue) read(ctx context.Context, vm types.NamespacedName, now time.Time
 	}
 	for i := range list {
 		m := &list[i]
-		next := evacuation.Moving{Migration: m, Node: migration.StateOf(m).SourceNode, Target: migration.StateOf(m).TargetNode}
+		next := evacuation.Moving{Migration: m, VMI: types.UID(migration.StateOf(m).VMIUID), Node: migration.StateOf(m).SourceNode, Target: migration.StateOf(m).TargetNode,
+			Undecided: q.phases.isUndecided(m.UID)}
 		if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
 			err = q.readPending(ctx, &next)
 		} else {
@@ -174,14 +175,15 @@ func (q *queue) readPending(ctx context.Context, m *evacuation.Moving) error {
 		return nil
 	}
 	if len(launchers) > 1 {
-		migrations, err := index.Migrations(ctx, q.Client, client.ObjectKeyFromObject(vmi))
+		migrations, err := index.Migrations(ctx, q.Client, vmi)
 		if err != nil {
 			return err
 		}
 		launchers = index.Unspent(launchers, migrations)
 		m.Blocked = len(launchers) > 1
 	}
-	m.Node, m.Marked = vmi.Node(), vmi.Marked()
+	why := evacuation.ExplanationOf(vmi)
+	m.VMI, m.Node, m.Marked, m.Descheduler = vmi.UID, vmi.Node(), vmi.Marked(), why.Descheduler
 	for i := range launchers {
 		m.HeldUntil = index.HeldUntil(&launchers[i], vmi)
 	}

@@ -2,6 +2,7 @@ package migration
 
 import (
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -31,6 +32,8 @@ type turns struct {
 	mu      sync.Mutex
 	granted map[types.UID]bool
 	written map[types.UID]written
+	// undecided names an undecided migration that keeps a slot of a node, by node.
+	undecided map[string]string
 }
 
 // written is a phase of a migration that was, or may have been, written.
@@ -48,6 +51,26 @@ func (t *turns) has(uid types.UID) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.granted[uid]
+}
+
+// undecidedOn names an undecided migration that keeps a slot of a node, or is "".
+func (t *turns) undecidedOn(node string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.undecided[node]
+}
+
+// noteUndecided notes one undecided migration of each node, and reports whether that has changed. The caller
+// holds the lock.
+func (t *turns) noteUndecided(all []evacuation.Moving) (changed bool) {
+	was := t.undecided
+	t.undecided = map[string]string{}
+	for _, m := range all {
+		if first := t.undecided[m.Node]; m.Undecided && (first == "" || name(m.Migration) < first) {
+			t.undecided[m.Node] = name(m.Migration)
+		}
+	}
+	return !maps.Equal(was, t.undecided)
 }
 
 // use calls write, which writes the migration's phase, if it is its turn.
@@ -78,6 +101,13 @@ func (t *turns) use(m *object, phase kubevirt.MigrationPhase, write func() error
 	return err
 }
 
+// over notes that a migration is to end, and that this cannot be written: it holds nothing.
+func (t *turns) over(uid types.UID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.written[uid] = written{phase: kubevirt.MigrationFailed}
+}
+
 // refused sets a migration aside that has a turn but could not be written.
 func (t *turns) refused(uid types.UID) {
 	t.mu.Lock()
@@ -86,7 +116,7 @@ func (t *turns) refused(uid types.UID) {
 	t.written[uid] = written{kubevirt.MigrationScheduling, time.Now().Add(-doubtFor)}
 }
 
-// compute replaces the turns. It returns the new ones, and the time until it has to compute
+// compute replaces the turns. It returns the new ones and who is to hear of undecided ones, and the time until it has to compute
 // again without an event, 0 if never.
 func (t *turns) compute(all []evacuation.Moving, s evacuation.Settings, now time.Time) (fresh []*object, again time.Duration) {
 	t.mu.Lock()
@@ -103,6 +133,13 @@ func (t *turns) compute(all []evacuation.Moving, s evacuation.Settings, now time
 	for uid := range t.written {
 		if !known[uid] {
 			delete(t.written, uid)
+		}
+	}
+	if t.noteUndecided(all) {
+		for _, m := range all {
+			if evacuation.PhaseOf(m.Migration) == kubevirt.MigrationPending {
+				fresh = append(fresh, m.Migration) // it says what it waits for
+			}
 		}
 	}
 	before := t.granted

@@ -28,7 +28,7 @@ func (r *reconciler) forget() handler.EventHandler {
 
 // ofVM returns requests for a VM's migrations that have not ended or have a finalizer.
 func (r *reconciler) ofVM(ctx context.Context, vm types.NamespacedName) []reconcile.Request {
-	all, err := index.Migrations(ctx, r.Client, vm)
+	all, err := index.MigrationsNamed(ctx, r.Client, vm)
 	if err != nil {
 		return nil
 	}

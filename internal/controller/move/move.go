@@ -116,7 +116,7 @@ func labelValue(s string) string {
 // Moving reports whether KubeVirt is moving a VM or is asked to, and for which cause. The
 // cause is empty if vmgrace did not ask for it.
 func (m Migrations) Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) (cause string, moving bool, err error) {
-	all, err := index.Migrations(ctx, m.Client, client.ObjectKeyFromObject(vmi))
+	all, err := index.Migrations(ctx, m.Client, vmi)
 	if err != nil {
 		return "", false, err
 	}
@@ -129,7 +129,7 @@ func (m Migrations) Moving(ctx context.Context, vmi *kubevirt.VirtualMachineInst
 
 // Cancel deletes the VM's pending migration that a tainted node has caused.
 func (m Migrations) Cancel(ctx context.Context, vmi *kubevirt.VirtualMachineInstance) error {
-	all, err := index.Migrations(ctx, m.Client, client.ObjectKeyFromObject(vmi))
+	all, err := index.Migrations(ctx, m.Client, vmi)
 	if err != nil {
 		return err
 	}

@@ -72,7 +72,7 @@ func (o Observer) ObserveNow(ctx context.Context, live client.Reader, vm client.
 }
 
 func (o Observer) observe(ctx context.Context, nodes client.Reader, vmi *kubevirt.VirtualMachineInstance, launchers []corev1.Pod) (*VM, error) {
-	migrations, err := index.Migrations(ctx, o.Cache, client.ObjectKeyFromObject(vmi))
+	migrations, err := index.Migrations(ctx, o.Cache, vmi)
 	if err != nil {
 		return nil, err
 	}

@@ -36,7 +36,7 @@ func (s *sweeper) endMark(vm client.ObjectKey) ending {
 		}
 		f := evacuation.StaleFacts{VMI: v}
 		f.Strategy, _ = evacuation.StrategyOf(v, s.Settings.Get().EvictionStrategy)
-		migrations, err := index.MigrationsNow(ctx, l, vm)
+		migrations, err := index.MigrationsNow(ctx, l, v)
 		if err != nil {
 			return nil, "", err
 		}
@@ -69,7 +69,7 @@ func (s *sweeper) endLabel(vm client.ObjectKey) ending {
 			return nil, "", err
 		}
 		// Not the list of the sweep: this one is younger than the VMI that was read.
-		migrations, err := index.MigrationsNow(ctx, l, vm)
+		migrations, err := index.MigrationsNow(ctx, l, v)
 		if err != nil {
 			return nil, "", err
 		}
@@ -88,7 +88,7 @@ func (s *sweeper) endCondition(vm client.ObjectKey) ending {
 		if v == nil || err != nil {
 			return nil, "", err
 		}
-		migrations, err := index.MigrationsNow(ctx, l, vm)
+		migrations, err := index.MigrationsNow(ctx, l, v)
 		said := v.Condition(kubevirt.MigrationUndecided)
 		if err != nil || said == nil || undecided(v, said.Message, migrations) {
 			return nil, "", err
@@ -114,7 +114,7 @@ func (s *sweeper) endMigration(m *kubevirt.VirtualMachineInstanceMigration) endi
 				return nil, "", err
 			}
 		}
-		yes, why := migration.Forgotten(m, v == nil, nodeGone)
+		yes, why := migration.Forgotten(m, v == nil || !m.Of(v), nodeGone)
 		if !yes {
 			return nil, "", nil
 		}

@@ -100,8 +100,10 @@ func (s *sweeper) marks(c *cached) (all []suspect) {
 func (s *sweeper) labels(c *cached) (all []suspect) {
 	needed := map[client.ObjectKey]bool{}
 	for i := range c.migrations {
-		if m := &c.migrations[i]; migration.NeedsLabel(m) {
-			needed[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}] = true
+		m := &c.migrations[i]
+		key := client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}
+		if v := c.byName[key]; v != nil && m.Of(v) && migration.NeedsLabel(m) {
+			needed[key] = true
 		}
 	}
 	for i := range c.vmis {
@@ -128,7 +130,7 @@ func (s *sweeper) conditions(c *cached) (all []suspect) {
 // undecided reports whether one of a VM's migrations is the one that a text is about.
 func undecided(v *kubevirt.VirtualMachineInstance, said string, migrations []kubevirt.VirtualMachineInstanceMigration) bool {
 	return slices.ContainsFunc(migrations, func(m kubevirt.VirtualMachineInstanceMigration) bool {
-		return m.Namespace == v.Namespace && m.Spec.VMIName == v.Name && migration.Undecided(&m, said)
+		return m.Namespace == v.Namespace && m.Spec.VMIName == v.Name && m.Of(v) && migration.Undecided(&m, said)
 	})
 }
 
@@ -137,8 +139,8 @@ func (s *sweeper) forgotten(c *cached) (all []suspect) {
 	waiting := map[types.UID]bool{}
 	for i := range c.migrations {
 		m := &c.migrations[i]
-		vmiGone := c.byName[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}] == nil
-		if yes, _ := migration.Forgotten(m, vmiGone, c.gone(migration.StateOf(m).TargetNode)); !yes {
+		v := c.byName[client.ObjectKey{Namespace: m.Namespace, Name: m.Spec.VMIName}]
+		if yes, _ := migration.Forgotten(m, v == nil || !m.Of(v), c.gone(migration.StateOf(m).TargetNode)); !yes {
 			continue
 		}
 		kind := metrics.LeftMigration
