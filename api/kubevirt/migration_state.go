@@ -104,6 +104,9 @@ func (s *MigrationState) SetPaused(at time.Time) {
 // FailureNoRoom ends the failureReason of a migration whose turn did not come in time.
 const FailureNoRoom = "the limits of the settings (parallelMigrationsPerCluster, parallelOutboundMigrationsPerNode, parallelInboundMigrationsPerNode, parallelHeldMigrations) leave no room"
 
+// MigrationWaitsForTurn is WaitsFor of a migration that nobody has written yet: the CRD's default.
+const MigrationWaitsForTurn = "its turn"
+
 // MigrationOptions bound one migration. They are the cluster's settings as they
 // were when it began.
 type MigrationOptions struct {

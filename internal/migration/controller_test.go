@@ -219,8 +219,11 @@ func TestAWaitIsSaid(t *testing.T) {
 		"no node": {kubevirt.MigrationScheduling, func(f *Facts) {
 			f.Target = &Pod{Name: "dst", Created: noon, Unschedulable: "0/2 nodes", Since: noon}
 		}, "waits for the scheduler: 0/2 nodes"},
-		"its turn": {kubevirt.MigrationPending, func(f *Facts) { f.Turn = false }, ""},
-		"nothing":  {kubevirt.MigrationScheduling, nil, ""},
+		"its turn": {kubevirt.MigrationPending, func(f *Facts) {
+			f.Turn, f.Migration.Status.MigrationState = false, &kubevirt.MigrationState{WaitsFor: kubevirt.MigrationWaitsForTurn}
+		}, ""},
+		"its turn, without the CRD's default": {kubevirt.MigrationPending, func(f *Facts) { f.Turn = false }, ""},
+		"nothing":                             {kubevirt.MigrationScheduling, nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := given(t, c.phase)

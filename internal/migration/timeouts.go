@@ -88,7 +88,7 @@ func (f Facts) say(s *Step) {
 	text, left := s.Message, until(f.Seen.Add(SayAfter), f.Now, SayAfter)
 	switch {
 	case s.Action != Wait && s.Action != Expand || !f.pending() && !f.in(kubevirt.MigrationScheduling):
-	case text == kubevirt.FailureNoRoom && f.pending() && f.state().WaitsFor == "": // that of the CRD is as good
+	case text == kubevirt.FailureNoRoom && (f.state().WaitsFor == "" || f.state().WaitsFor == kubevirt.MigrationWaitsForTurn): // thousands may wait so
 	case left > 0 && (s.Again == 0 || left < s.Again):
 		s.Again = left
 	case left <= 0 && text != f.state().WaitsFor:

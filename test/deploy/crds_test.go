@@ -43,6 +43,7 @@ func TestVMIsOfAllKindsAreTaken(t *testing.T) {
 		"get vmi normal -o jsonpath={.spec.domain.devices.disks[0].name}":                    "a",
 		"get vmis negative -o jsonpath={.spec.terminationGracePeriodSeconds}":                "-1",
 		"get vmim move -o jsonpath={.spec.vmiName}":                                          "normal",
+		"get vmim move -o jsonpath={.status.phase}/{.status.migrationState.vmgraceWaitsFor}": "Pending/its turn", // before anybody writes it
 		"get virtualmachineinstance empty -o jsonpath={.spec.terminationGracePeriodSeconds}": "",
 	} {
 		if got := api.Kubectl(t, strings.Fields(args)...); got != want {
