@@ -100,6 +100,31 @@ func TestTheSweepEndsWhatBelongsToNobody(t *testing.T) {
 	})
 }
 
+// Given a VM that was made anew, and a migration of the former one of its name. Then that needs no label of the new one,
+// and is handed to its controller.
+func TestAFormerVMsMigrationIsOneOfNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := given(t)
+		v := w.vm("vm", "a")
+		v.Labels = map[string]string{kubevirt.MigrationTargetLabel: "b"}
+		must(t, w.Update(t.Context(), v))
+		w.migration("former", "vm", kubevirt.MigrationTargetReady)
+		m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "former"}}
+		if !w.there(m) {
+			t.Fatal("no migration")
+		}
+		m.Status.MigrationState = &kubevirt.MigrationState{VMIUID: "former"}
+		must(t, w.Status().Update(t.Context(), m))
+		must(t, w.sweep(t.Context()))
+		if w.there(v); v.Labels[kubevirt.MigrationTargetLabel] != "" {
+			t.Error("the label stays")
+		}
+		if len(w.again) != 1 {
+			t.Errorf("%d migrations are handed to their controller", len(w.again))
+		}
+	})
+}
+
 // What a controller ends by itself within the time of a look is not the sweep's.
 func TestTheSweepLeavesTheControllersTheirTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
