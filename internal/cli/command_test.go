@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/vmdrain"
@@ -193,6 +194,18 @@ func TestTheProgressOfAMigrationIsOneLine(t *testing.T) {
 	m.Status.Phase = kubevirt.MigrationRunning
 	m.Status.MigrationState = &kubevirt.MigrationState{TargetNode: "n2", Progress: &kubevirt.MigrationProgress{Percent: 57}}
 	if got := progress(migrationOf(m)); got != "migration/m Running to n2 [#####.....] 50%" {
+		t.Errorf("%q", got)
+	}
+}
+
+// Given a migration whose target pod finds no node. Then its line has the scheduler's words.
+func TestAMigrationThatWaitsHasTheSchedulersWords(t *testing.T) {
+	target := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "target", Labels: map[string]string{kubevirt.MigrationJobLabel: "u"}}}
+	target.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/2 nodes are available"}}
+	m := &kubevirt.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "m", UID: "u"}}
+	m.Status.Phase = kubevirt.MigrationScheduling
+	store := fake.NewClientBuilder().WithObjects(target).Build()
+	if got := progress(awaited(t.Context(), store, m)); got != "migration/m Scheduling: 0/2 nodes are available" {
 		t.Errorf("%q", got)
 	}
 }

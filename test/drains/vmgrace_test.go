@@ -113,6 +113,9 @@ func TestMigrateToANodeAndWait(t *testing.T) {
 	if m.Spec.VMIName != v.Name || len(m.Spec.AddedNodeSelector) != 1 || m.Spec.AddedNodeSelector["kubernetes.io/hostname"] != "host-of-"+to {
 		t.Errorf("%+v", m.Spec)
 	}
+	if o := m.OwnerReferences; len(o) != 1 || o[0].UID != v.UID || o[0].Controller != nil {
+		t.Errorf("it would outlive its VMI: %+v", o)
+	}
 	second := vmgrace(t, "migrate", v.Name)
 	second.ends(1)
 	second.said("migration " + m.Name + " is under way")
