@@ -17,6 +17,7 @@ var actions = map[grace.Action]func(*keeper, grace.Decision, grace.Mono){
 	grace.DropDryRun: (*keeper).dropDryRun, grace.Finish: (*keeper).finish, grace.Reset: (*keeper).reset, grace.Forget: (*keeper).forget,
 	// Reports:
 	grace.Announce: (*keeper).announce, grace.RejectPeriod: (*keeper).invalidPeriod, grace.WarnOfPod: (*keeper).warnOfPod,
+	grace.WarnOfSave:   (*keeper).warnOfSave,
 	grace.ReportFailed: (*keeper).destroyFailed,
 	// Calls to the outside:
 	grace.Follow: (*keeper).follow, grace.Look: (*keeper).lookAtDomain, grace.LookDirectory: (*keeper).lookAtDirectory,

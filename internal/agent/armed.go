@@ -104,7 +104,7 @@ func (k *keeper) signalled(d grace.Decision, s unix.Signal, at grace.Mono, err e
 		return
 	}
 	if at < due {
-		k.log.Info("the guest is off: its process is ended", "signal", unix.SignalName(s), "pid", pid)
+		k.log.Info("the guest ends no more by itself: its process is ended", "guest", before.Shutdown.Over, "signal", unix.SignalName(s), "pid", pid)
 		return
 	}
 	k.a.cfg.Meter.Destroyed("signal")

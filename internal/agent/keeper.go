@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -186,11 +187,19 @@ func (k *keeper) call(d grace.Decision, do func(context.Context) error, done fun
 	k.worker(func(ctx context.Context) func() {
 		err := do(ctx)
 		return func() {
-			if k.vm.Done(d, grace.Result{Call: started, Failed: err != nil}, k.now()) {
+			if k.vm.Done(d, grace.Result{Call: started, Failed: err != nil, Refused: refusal(err)}, k.now()) {
 				done(err, started.Tries)
 			}
 		}
 	})
+}
+
+// refusal returns the words of a guest that refuses a request, "" for another error.
+func refusal(err error) string {
+	if r, ok := errors.AsType[*hypervisor.Refusal](err); ok {
+		return r.Words()
+	}
+	return ""
 }
 
 // within limits a call's time.
@@ -206,6 +215,9 @@ func (k *keeper) publish() {
 	s := k.vm.Summary(k.now())
 	if old := k.summary.Load(); old == nil || *old != s {
 		k.summary.Store(new(s))
+		if s.Unheard != "" && (old == nil || old.Unheard != s.Unheard) {
+			k.log.Warn("the guest has not shut down so far", "why", s.Unheard)
+		}
 		if k.a.cfg.Shown != nil {
 			k.a.cfg.Shown()
 		}

@@ -19,6 +19,7 @@ const (
 	reasonShortened     = "GraceShortened"
 	reasonDestroyFailed = "DestroyFailed"
 	reasonPodTooShort   = "PodGraceTooShort"
+	reasonSaveCut       = "SaveCutShort"
 )
 
 // report sends an Event once per shutdown.
@@ -44,6 +45,13 @@ func (k *keeper) warnOfPod(d grace.Decision, now grace.Mono) {
 	k.reportAs(reasonPodTooShort, pod.UID, true, fmt.Sprintf("the launcher pod has a terminationGracePeriodSeconds of %d; the VM's grace period needs at least %d",
 		grace.WholeSeconds(pod.GracePeriod), grace.WholeSeconds(need)))
 	k.log.Warn("the launcher pod would be killed before the VM's grace period is over", "pod", pod.UID, "has", pod.GracePeriod, "needs", need)
+	k.vm.Done(d, grace.Result{}, now)
+}
+
+func (k *keeper) warnOfSave(d grace.Decision, now grace.Mono) {
+	deadline := k.vm.Record().Shutdown.DeadlineAt
+	k.log.Warn("the VM is being saved, and its deadline cuts that", "deadline", deadline)
+	k.report(reasonSaveCut, true, fmt.Sprintf("the VM is being saved, and is destroyed at %s, whether or not the save is complete by then", deadline.Format(time.RFC3339)))
 	k.vm.Done(d, grace.Result{}, now)
 }
 

@@ -29,7 +29,9 @@ type VM struct {
 	GracePeriodSeconds *int64     `json:"gracePeriodSeconds,omitempty"`
 	Deadline           *time.Time `json:"deadline,omitempty"`
 	RemainingSeconds   *int64     `json:"remainingSeconds,omitempty"`
-	LiveMigratable     string     `json:"liveMigratable"` // True, False or Unknown
+	// Guest is why the guest has not shut down so far.
+	Guest          string `json:"guest,omitempty"`
+	LiveMigratable string `json:"liveMigratable"` // True, False or Unknown
 	// NotMigratable is the reason of LiveMigratable, NotMigratableMessage its message.
 	NotMigratable        string     `json:"notMigratable,omitempty"`
 	NotMigratableMessage string     `json:"notMigratableMessage,omitempty"`
@@ -187,7 +189,7 @@ func (d *VM) addLauncher(p *corev1.Pod, now time.Time) {
 			continue
 		}
 		d.Phase, d.Cause, d.Deadline = s.At(now), s.Cause, &s.Deadline
-		d.GracePeriodSeconds = &s.GracePeriodSeconds
+		d.GracePeriodSeconds, d.Guest = &s.GracePeriodSeconds, s.Guest
 		d.RemainingSeconds = new(int64(max(s.Deadline.Sub(now), 0).Round(time.Second) / time.Second))
 	}
 }

@@ -113,6 +113,9 @@ func Line(v *VM) string {
 	if v.Deadline != nil {
 		text += ", until " + v.Deadline.UTC().Format(time.RFC3339)
 	}
+	if v.Guest != "" {
+		text += ", " + v.Guest
+	}
 	text += ", migratable " + migratableText(v)
 	if v.Mark != nil {
 		text += ", marked " + markText(v)
@@ -184,12 +187,9 @@ func targetOf(m *Migration) (text string) {
 
 // messageText is why the VM does not move.
 func messageText(v *VM) string {
-	mark := ""
+	texts := []string{v.Guest, v.NotMigratableMessage}
 	if v.Mark != nil {
-		mark = v.Mark.Message
+		texts = append(texts, v.Mark.Message)
 	}
-	if mark == "" || v.NotMigratableMessage == "" {
-		return v.NotMigratableMessage + mark
-	}
-	return v.NotMigratableMessage + "; " + mark
+	return strings.Join(slices.DeleteFunc(texts, func(t string) bool { return t == "" }), "; ")
 }

@@ -44,7 +44,7 @@ func migratable() kubevirt.Condition {
 
 // objects has a VM in each state that status tells apart.
 func objects() *Objects {
-	down := &podstatus.Shutdown{Phase: podstatus.ShuttingDown, Cause: "VMIDeleted", Deadline: noon().Add(12 * time.Second), GracePeriodSeconds: 30}
+	down := &podstatus.Shutdown{Phase: podstatus.ShuttingDown, Cause: "VMIDeleted", Deadline: noon().Add(12 * time.Second), GracePeriodSeconds: 30, Guest: "refused by the guest: Access denied"}
 	late := &podstatus.Shutdown{Phase: podstatus.ShuttingDown, Cause: "LauncherSignal", Deadline: noon().Add(-time.Second), GracePeriodSeconds: 5}
 	held := &podstatus.Shutdown{Phase: podstatus.Held, Cause: "PreemptionByScheduler", Deadline: noon().Add(90 * time.Second), GracePeriodSeconds: 60}
 	deleted, moving, stuck := vmi("deleted", "n1", kubevirt.VMIRunning), vmi("moving", "n1", kubevirt.VMIRunning, migratable()), vmi("stuck", "n2", kubevirt.VMIRunning,

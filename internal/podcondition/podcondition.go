@@ -146,7 +146,7 @@ func Wanted(s grace.Summary, p Pod) (is Condition, write bool) {
 }
 
 func shutdown(s grace.Summary) Condition {
-	shown := podstatus.Shutdown{Phase: podstatus.ShuttingDown, Deadline: s.DeadlineAt, GracePeriodSeconds: grace.WholeSeconds(s.Period)}
+	shown := podstatus.Shutdown{Phase: podstatus.ShuttingDown, Deadline: s.DeadlineAt, GracePeriodSeconds: grace.WholeSeconds(s.Period), Guest: s.Unheard}
 	if s.Phase == grace.Held {
 		shown.Phase = podstatus.Held
 	}

@@ -29,11 +29,19 @@ type Shutdown struct {
 	Deadline time.Time
 	// GracePeriodSeconds is the grace period, rounded up.
 	GracePeriodSeconds int64
+	// Guest is why the guest has not shut down so far, "" where nothing is known. It may have the
+	// guest's own words, which are not trusted.
+	Guest string
 }
 
-// Message returns the condition's message: words of the form key=value.
+// Message returns the condition's message: words of the form key=value. That of Guest is one word,
+// so that no word of the guest's is taken for another.
 func (s Shutdown) Message() string {
-	return fmt.Sprintf("phase=%s deadline=%s gracePeriodSeconds=%d", s.Phase, s.Deadline.UTC().Format(time.RFC3339), s.GracePeriodSeconds)
+	text := fmt.Sprintf("phase=%s deadline=%s gracePeriodSeconds=%d", s.Phase, s.Deadline.UTC().Format(time.RFC3339), s.GracePeriodSeconds)
+	if s.Guest != "" {
+		text += " guest=" + strings.Join(strings.Fields(s.Guest), "_")
+	}
+	return text
 }
 
 // At returns the phase at a time.
@@ -55,6 +63,8 @@ func Parse(reason, message string) (s Shutdown, ok bool) {
 			s.Phase = value
 		case "deadline":
 			s.Deadline, _ = time.Parse(time.RFC3339, value) // an unreadable time counts as absent
+		case "guest":
+			s.Guest = strings.ReplaceAll(value, "_", " ")
 		case "gracePeriodSeconds":
 			s.GracePeriodSeconds, _ = strconv.ParseInt(value, 10, 64) // as above
 		}

@@ -14,6 +14,10 @@ func TestWhatTheAgentWritesIsRead(t *testing.T) {
 	if got, ok := Parse("VMIDeleted", s.Message()+" later=x"); !ok || got != s {
 		t.Errorf("%+v, %v", got, ok)
 	}
+	s.Guest = "refused by the guest: phase=Held deadline=2027-01-01T00:00:00Z guest=x"
+	if got, ok := Parse("VMIDeleted", s.Message()); !ok || got != s {
+		t.Errorf("with words of the guest's: %+v, %v", got, ok)
+	}
 	if s.At(deadline.Add(-1)) != ShuttingDown || s.At(deadline) != Destroying {
 		t.Errorf("around the deadline: %s, %s", s.At(deadline.Add(-1)), s.At(deadline))
 	}

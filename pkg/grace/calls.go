@@ -93,9 +93,11 @@ func (v *VM) Started(d Decision, now Mono) Call {
 
 // Result is the result of a decision.
 type Result struct {
-	Call   Call      // what Started returned, where it was called
-	Failed bool      // it could not be carried out
-	Wall   time.Time // the wall clock's time at now, for a decision that changes the record
+	Call   Call // what Started returned, where it was called
+	Failed bool // it could not be carried out
+	// Refused is the guest's own answer to an Ask that it refuses, as one short line.
+	Refused string
+	Wall    time.Time // the wall clock's time at now, for a decision that changes the record
 }
 
 // Done takes the result of a decision that was carried out. now is when; for Terminate
@@ -105,7 +107,7 @@ func (v *VM) Done(d Decision, res Result, now Mono) bool {
 	switch d.Do {
 	case Adopt, Identify, Refresh, Begin, HoldShutdown, Shorten, DropDryRun, Finish, Reset, Forget:
 		v.change(d, now, res.Wall)
-	case Announce, ReportFailed, WarnOfPod, RejectPeriod, ClearTrigger, Follow:
+	case Announce, ReportFailed, WarnOfPod, WarnOfSave, RejectPeriod, ClearTrigger, Follow:
 		v.handled(d)
 	case Terminate, Kill:
 		v.signalled(d, res, now)
@@ -132,8 +134,8 @@ func (v *VM) returned(d Decision, res Result, now Mono) bool {
 		o.Unsaved = failed // a failed note counts too
 	case d.Do == Remove:
 		o.StaleRecord = o.StaleRecord || failed && !o.OnDisk
-	case d.Do == Ask && !failed:
-		v.note(Ask, now)
+	case d.Do == Ask:
+		v.answered(d, res, now)
 	case d.Do == Resume && !failed:
 		o.Power = PowerOn
 	case d.Do == Watch:
@@ -158,6 +160,9 @@ func (v *VM) note(by Action, now Mono) {
 	if *done || !v.rec.ShuttingDown() || v.obs.Ending != nil {
 		return
 	}
+	if by != Ask {
+		v.obs.Unheard = unheard(&v.rec, &v.obs, now)
+	}
 	*done = true
 	if v.obs.NotedAt == 0 {
 		v.obs.NotedAt = now
@@ -175,6 +180,8 @@ func (v *VM) handled(d Decision) {
 		o.Reported = true
 	case WarnOfPod:
 		o.WarnedPod = o.Pod.UID
+	case WarnOfSave:
+		o.SaveWarned = true
 	case RejectPeriod:
 		o.Stated[slices.Index(sources[:], d.Source)].Reported = d.Text
 	case ClearTrigger:

@@ -40,6 +40,7 @@ const (
 	Remove        Action = "remove"         // remove the record of an instance that ended
 	RejectPeriod  Action = "reject-period"  // report an invalid grace period
 	WarnOfPod     Action = "warn-of-pod"    // report that a pod will not live long enough
+	WarnOfSave    Action = "warn-of-save"   // report that the deadline cuts a save
 )
 
 // Decision is what to do now and when to look again.
@@ -116,17 +117,17 @@ var rules = [...]rule{
 	// look: before deadline: a guest that is seen off in time is not Forced.
 	{"look", "events get lost: look at the domain again each retry interval", look},
 	// deadline: before destroy-timeout: SIGKILL follows SIGTERM.
-	{"deadline", "the deadline has passed, or the guest is off and nobody else ends QEMU: SIGTERM to QEMU", deadline},
+	{"deadline", "the deadline has passed, or the guest is off or has crashed and nobody else ends QEMU: SIGTERM to QEMU", deadline},
 	{"destroy-timeout", "QEMU is still there after the destroy timeout: SIGKILL", destroyTimeout},
 	{"destroy", "the process cannot be signalled, or survives SIGKILL: have libvirt destroy the domain", destroyByLibvirt},
 	// destroy-failed: before destroying, which waits.
 	{"destroy-failed", "report that QEMU survived SIGKILL", destroyFailed},
 	// destroying: before guest-off and the requests: after the deadline nothing is asked.
 	{"destroying", "wait for QEMU to exit", destroying},
-	{"guest-off", "the guest has powered off: libvirt ends QEMU", guestOff},
+	{"guest-off", "the guest has powered off, or hibernates: libvirt ends QEMU", guestOff},
 	{"resume", "the guest is paused by a user or suspended: resume it, so that it can react to a request", resume},
 	{"do-not-resume", "the guest is paused by an I/O error or a migration: look again", doNotResume},
-	{"ask-agent", "a guest agent is connected: it is asked first", askAgent},
+	{"ask-agent", "a guest agent is connected: it is asked first, and again where it connects anew or has refused", askAgent},
 	// agent-answers: before ask: ACPI waits for the guest agent.
 	{"agent-answers", "a guest agent gets a bounded time before ACPI is used", agentAnswers},
 	// ask: before waiting, which waits.
@@ -141,6 +142,7 @@ var background = [...]rule{
 	{"announce", "report that the shutdown has begun, once the record is durable", announce},
 	{"write-status", "status.json is not up to date: write it", writeStatus},
 	{"invalid-period", "an invalid grace period is reported once, and counts as not stated", invalidPeriod},
+	{"save-cut", "the VM is being saved, and its deadline comes soon: report it", saveCut},
 	{"pod-too-short", "a launcher pod's grace period is shorter than the VM's: report it", podTooShort},
 	{"remove-record", "the VM has stopped: remove its record", removeRecord},
 }

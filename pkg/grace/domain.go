@@ -6,7 +6,9 @@ import "time"
 type Domain struct {
 	Instance Instance
 	Power    Power
-	Agent    bool // a guest agent has its channel open
+	// Paused is by what it is paused, in words, where Power is PowerPausedOther.
+	Paused string
+	Agent  bool // a guest agent has its channel open
 	// Grace is the text of <deletionGracePeriodSeconds> in the domain's
 	// KubeVirt metadata, "" where there is none. It is not trusted.
 	Grace string
@@ -48,7 +50,10 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 	}
 	o.Domain, o.Instance = domainPresent, d.Instance
 	if !o.Recorded || d.Instance == v.rec.Instance {
-		o.Power, o.Agent = d.Power, d.Agent
+		if d.Agent && !o.Agent {
+			o.AgentAt = now
+		}
+		o.Power, o.Paused, o.Agent = d.Power, d.Paused, d.Agent
 		v.seePower(now)
 	}
 	o.Stated[byDomain].Read, o.Stated[byDomain].Text = true, d.Grace

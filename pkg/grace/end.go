@@ -62,6 +62,8 @@ func status(r *Record, o *observation, now Mono) Status {
 		s.Phase, s.Cause, s.Outcome, s.End, s.EndedAt, s.Message = Stopped, e.Cause, e.Outcome, e.End, e.EndedAt, e.Message
 	case r.Shutdown.DryRun:
 		s.Message = "dry run: nothing is done"
+	case r.ShuttingDown():
+		s.Message = unheard(r, o, now)
 	}
 	return s
 }
@@ -69,23 +71,28 @@ func status(r *Record, o *observation, now Mono) Status {
 // Ending returns the end that is being reported, nil if there is none.
 func (v *VM) Ending() *Ending { return v.obs.Ending }
 
-func endMessage(o Outcome, e End) string {
+// endMessage returns what to add to an outcome.
+func endMessage(outcome Outcome, r *Record, o *observation) string {
 	switch {
-	case o == Lost && e == EndUnknown:
-		return "the VM is gone; libvirt does not say why"
-	case o == Lost && e == EndExited:
-		return "the VM is gone since its deadline; no log says who ended it"
-	case o == Lost:
-		return fmt.Sprintf("the VM was %s", e)
-	default:
+	case outcome == Forced:
+		return o.Unheard
+	case outcome != Lost:
 		return ""
+	case r.Shutdown.Over == Crashed:
+		return "the guest had crashed (panicked): it hears nothing, and its process was ended at once"
+	case o.End == EndUnknown:
+		return "the VM is gone; libvirt does not say why"
+	case o.End == EndExited:
+		return "the VM is gone since its deadline; no log says who ended it"
+	default:
+		return fmt.Sprintf("the VM was %s", o.End)
 	}
 }
 
 func (v *VM) finish(d Decision, now Mono, wall time.Time) {
-	e := Ending{Cause: d.Cause, Outcome: d.Outcome, EndedAt: wall.UTC(), Message: endMessage(d.Outcome, v.obs.End)}
+	e := Ending{Cause: d.Cause, Outcome: d.Outcome, EndedAt: wall.UTC(), Message: endMessage(d.Outcome, &v.rec, &v.obs)}
 	if e.Outcome == Lost {
-		e.End = v.obs.End
+		e.End = endOf(&v.rec, &v.obs)
 	}
 	if e.End == EndSaved && e.Cause == "" {
 		e.Message += ": its launcher waits for its return"

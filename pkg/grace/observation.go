@@ -137,7 +137,9 @@ type observation struct {
 	Domain         presence
 	Instance       Instance // of the domain that is present
 	Power          Power
-	Agent          bool // a guest agent has its channel open
+	Paused         string // by what, see Domain
+	Agent          bool   // a guest agent has its channel open
+	AgentAt        Mono   // when that was first seen
 	LookAt         Mono
 	UnidentifiedAt Mono     // since when its process is unknown
 	Former         Instance // the instance that ended last
@@ -211,24 +213,28 @@ type observation struct {
 	// need a note, to name the outcome.
 	NotedAt Mono
 
-	Save        Call
-	Explain     Call
-	Confirm     Call // what became of the VMI
-	Look        Call // at the domain
-	LookDir     Call // at the launcher directory
-	Watch       Call // the process
-	Inspect     Call // the process
-	AskACPI     Call
-	AskAgent    Call
-	Resume      Call
-	Term        Call
-	Kill        Call
-	Destroy     Call
-	WriteStatus Call // status.json
-	Answer      Call // the last status.json, and the trigger's removal
-	FlushEvents Call // Events that were reported
-	Remove      Call // a record
-	Announced   bool // the shutdown's begin was reported
+	Save     Call
+	Explain  Call
+	Confirm  Call // what became of the VMI
+	Look     Call // at the domain
+	LookDir  Call // at the launcher directory
+	Watch    Call // the process
+	Inspect  Call // the process
+	AskACPI  Call
+	AskAgent Call
+	// Refused is what the guest's agent has answered to a request that it refuses. Unheard is why
+	// the guest had not shut down when its process was signalled.
+	Refused, Unheard string
+	SaveWarned       bool // that the deadline cuts a save was reported
+	Resume           Call
+	Term             Call
+	Kill             Call
+	Destroy          Call
+	WriteStatus      Call // status.json
+	Answer           Call // the last status.json, and the trigger's removal
+	FlushEvents      Call // Events that were reported
+	Remove           Call // a record
+	Announced        bool // the shutdown's begin was reported
 	// HoldAnnounced means that the hold was reported.
 	HoldAnnounced bool
 	Restored      bool // it was begun by an agent before this one

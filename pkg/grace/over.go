@@ -14,7 +14,7 @@ func (v *VM) over(is Over, now Mono) {
 
 func (v *VM) noteOver(is Over, now Mono) {
 	s := &v.rec.Shutdown
-	if !v.rec.ShuttingDown() || s.Over == is || s.Over == GuestOff {
+	if !v.rec.ShuttingDown() || s.Over == is || s.Over == GuestOff || s.Over == Crashed {
 		return
 	}
 	s.Over, v.obs.OverAt = is, now
@@ -23,13 +23,17 @@ func (v *VM) noteOver(is Over, now Mono) {
 	}
 }
 
-// overBefore notes that the guest was off before the shutdown began.
+// overBefore notes that the guest was off, or had crashed, before the shutdown began.
 func (v *VM) overBefore(now Mono) {
 	o := &v.obs
-	if !o.Gone && (o.End == EndGuest || o.Power == PowerEnding || o.Power == PowerOff) {
+	switch {
+	case o.Gone:
+	case o.Power == PowerCrashed:
+		v.noteOver(Crashed, now)
+	case o.End == EndGuest || o.Power == PowerEnding || o.Power == PowerOff:
 		v.noteOver(GuestOff, now)
 	}
-	if o.Power == PowerOff {
+	if o.Power == PowerOff || o.Power == PowerCrashed {
 		o.OffAt = now
 	}
 }
@@ -43,13 +47,17 @@ func (v *VM) seePower(now Mono) {
 			return
 		}
 		o.End = EndUnknown // the guest runs: on_poweroff=restart, or a wrong hint
-		if s.Over == GuestOff && !s.Signalled && o.Look.Last > o.OverAt {
+		if s.Over != Exiting && !s.Signalled && o.Look.Last > o.OverAt {
 			s.Over, o.OverAt, o.OffAt = "", 0, 0
 		}
 	case PowerEnding:
 		v.over(GuestOff, now)
-	case PowerOff:
-		v.over(GuestOff, now)
+	case PowerOff, PowerCrashed:
+		is := GuestOff
+		if o.Power == PowerCrashed {
+			is = Crashed
+		}
+		v.over(is, now)
 		if v.rec.ShuttingDown() && o.OffAt == 0 {
 			o.OffAt = now
 		}
@@ -72,7 +80,7 @@ func (v *VM) SeeProcess(exiting bool, now Mono) {
 }
 
 // signalAt returns when to signal the process: at the deadline, or as soon as its guest
-// is off and nobody else ends it.
+// is off, or has crashed, and nobody else ends it.
 func signalAt(r *Record, o *observation) Mono {
 	if o.OffAt != 0 {
 		return min(o.OffAt, r.Shutdown.Deadline)
@@ -112,6 +120,9 @@ func inspectAt(r *Record, o *observation, p *Policy) Mono {
 
 // endOf returns why the instance ended, corrected by what was seen before the signal.
 func endOf(r *Record, o *observation) End {
+	if r.Shutdown.Over == Crashed {
+		return EndCrashed
+	}
 	off := r.Shutdown.Over == GuestOff
 	switch o.End {
 	case EndExited:

@@ -87,7 +87,7 @@ func dropDryRun(r *Record, _ *observation, p *Policy, _ Mono) (Decision, bool) {
 }
 
 func explain(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
-	if !o.Gone || o.End != EndUnknown || r.Shutdown.Signalled && r.Shutdown.Over == "" {
+	if !o.Gone || o.End != EndUnknown || r.Shutdown.Signalled && r.Shutdown.Over == "" || r.Shutdown.Over == Crashed {
 		return next()
 	}
 	over := o.GoneAt.Add(explainTimeout)
@@ -116,7 +116,7 @@ func stopped(r *Record, o *observation, _ *Policy, now Mono) (Decision, bool) {
 	// The migration shows a moment later whether the guest has moved. An agent that has just started
 	// does not know of it yet.
 	open := o.Migration == MigrationOutgoing || o.Migration == MigrationUnknown && o.End != EndGuest
-	if over := o.GoneAt.Add(movedTimeout); open && o.End != EndMoved && !r.ShuttingDown() && now < over {
+	if over := o.GoneAt.Add(movedTimeout); open && !o.End.GoesOn() && !r.ShuttingDown() && now < over {
 		return waitUntil(over)
 	}
 	if r.ShuttingDown() && !o.Announced {

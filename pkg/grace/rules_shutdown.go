@@ -108,7 +108,8 @@ func look(_ *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
 }
 
 func guestOff(r *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
-	if o.Power != PowerEnding {
+	hibernates := o.Power == PowerSuspended && r.Shutdown.Over == GuestOff
+	if o.Power != PowerEnding && !hibernates {
 		return next()
 	}
 	return untilDeadline(r, o, p, Never)
@@ -129,41 +130,4 @@ func doNotResume(r *Record, o *observation, p *Policy, _ Mono) (Decision, bool) 
 		return next()
 	}
 	return untilDeadline(r, o, p, Never)
-}
-
-func askAgent(_ *Record, o *observation, p *Policy, _ Mono) (Decision, bool) {
-	if !p.UseAgent || !o.Agent || o.AskAgent.Tries > 0 || o.AskACPI.Tries > 0 {
-		return next()
-	}
-	return Decision{Do: Ask, Mode: ModeAgent}, true
-}
-
-// agentAnswers delays ACPI: by AgentTimeout while the agent's call runs, and by
-// RetryInterval after one that worked.
-func agentAnswers(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
-	if o.AskAgent.Tries == 0 || o.AskACPI.Tries > 0 || o.AskAgent.Failed && !o.AskAgent.Running {
-		return next()
-	}
-	over := o.AskAgent.Last.Add(p.RetryInterval)
-	if o.AskAgent.Running {
-		over = o.AskAgent.Last.Add(p.AgentTimeout)
-	}
-	// Half of the grace period stays for ACPI, even if this node's agent is restarted and
-	// begins to wait again.
-	grace := r.Shutdown.Deadline.Sub(r.Shutdown.Start)
-	if over = min(over, r.Shutdown.Start.Add(grace/2)); now >= over {
-		return next()
-	}
-	return untilDeadline(r, o, p, over)
-}
-
-func ask(_ *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
-	if now < o.AskACPI.due(p.RetryInterval, now) {
-		return next()
-	}
-	return Decision{Do: Ask, Mode: ModeACPI}, true
-}
-
-func waiting(r *Record, o *observation, p *Policy, now Mono) (Decision, bool) {
-	return untilDeadline(r, o, p, o.AskACPI.due(p.RetryInterval, now))
 }

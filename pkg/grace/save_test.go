@@ -73,7 +73,7 @@ func carryOut(t *testing.T, v *VM, d Decision, now Mono) bool {
 		if err := v.done(d, now, time.Unix(0, 0)); err != nil {
 			t.Fatal(err)
 		}
-	case Announce, RejectPeriod, WarnOfPod, Follow, ClearTrigger, ReportFailed:
+	case Announce, RejectPeriod, WarnOfPod, WarnOfSave, Follow, ClearTrigger, ReportFailed:
 		v.Done(d, Result{}, t0)
 	default:
 		v.Done(d, Result{Call: v.Started(d, now)}, now)

@@ -57,7 +57,7 @@ func (s *stage) see() {
 		v.ProcessGone(s.now)
 	}
 	if there := s.instance != (Instance{}) && !s.ended; there {
-		v.SeeDomain(Domain{Instance: s.instance, Agent: s.guestAgent != "", Power: s.power}, s.now)
+		v.SeeDomain(Domain{Instance: s.instance, Agent: s.guestAgent != "", Power: s.power, Paused: s.paused}, s.now)
 	} else {
 		v.DomainAbsent(s.now)
 	}

@@ -113,9 +113,11 @@ type truth struct {
 	ended      bool
 	end        End
 	power      Power
-	guestAgent string // "", "answers", "hangs"
+	guestAgent string // "", "answers", "hangs", "refuses"
+	paused     string // by what
 	off        time.Duration
 	deaf       bool
+	agentOnly  bool // it hears its agent alone
 	unkillable bool
 	exits      time.Duration // how long its process is exiting
 	exiting    bool

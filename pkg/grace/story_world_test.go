@@ -20,6 +20,10 @@ var happenings = map[string]func(*stage){
 	"the guest does not listen":                             func(s *stage) { s.deaf = true },
 	"the guest agent answers":                               func(s *stage) { s.guestAgent = "answers" },
 	"the guest agent hangs":                                 func(s *stage) { s.guestAgent = "hangs" },
+	"the guest agent refuses":                               func(s *stage) { s.guestAgent = "refuses" },
+	"the guest does not hear the power button":              func(s *stage) { s.agentOnly = true },
+	"the guest panics, and its process is kept":             func(s *stage) { s.power = PowerCrashed },
+	"the guest hibernates":                                  func(s *stage) { s.power = PowerSuspended; s.agent.Ended(EndGuest, s.instance.UUID, s.now) },
 	"QEMU cannot be killed":                                 func(s *stage) { s.unkillable = true },
 	"libvirt is away, and QEMU stays when the guest is off": func(s *stage) { s.stays = PowerEnding },
 	"nobody ends QEMU when the guest is off":                func(s *stage) { s.stays = PowerOff },
@@ -47,7 +51,9 @@ var happenings = map[string]func(*stage){
 	"the domain is migrated away":   func(s *stage) { s.over(EndMoved) },
 	"a user pauses the guest":       func(s *stage) { s.power = PowerPaused },
 	"the guest suspends itself":     func(s *stage) { s.power = PowerSuspended },
-	"an I/O error pauses the guest": func(s *stage) { s.power = PowerPausedOther },
+	"an I/O error pauses the guest": func(s *stage) { s.power, s.paused = PowerPausedOther, "I/O error" },
+	"somebody saves the VM":         func(s *stage) { s.power, s.paused = PowerPausedOther, PausedBySave },
+	"the VM is saved":               func(s *stage) { s.over(EndSaved) },
 	"the guest can write again":     func(s *stage) { s.power = PowerOn },
 	"the launcher registers": func(s *stage) {
 		s.shims++
@@ -198,6 +204,12 @@ func (s *stage) do(d Decision) {
 	case Finish:
 		s.apply(d)
 		say("report %s: %s, %s", Stopped, cmp.Or(d.Cause, "no shutdown"), d.Outcome)
+		if text := v.Ending().Message; text != "" {
+			s.say(".", "%s", text)
+		}
+	case WarnOfSave:
+		say("report that the deadline cuts the save")
+		v.Done(d, Result{}, s.now)
 	case Forget:
 		s.apply(d)
 		say("forget it")
@@ -279,9 +291,16 @@ func (s *stage) ask(d Decision) {
 	if d.Mode == ModeAgent && s.guestAgent == "hangs" {
 		takes = time.Hour
 	}
-	s.call(d, takes, false, func() {})
+	refused := ""
+	if d.Mode == ModeAgent && s.guestAgent == "refuses" {
+		refused = "Access denied"
+	}
+	v := s.agent
+	started := v.Started(d, s.now)
+	s.after(takes, func() { v.Done(d, Result{Call: started, Failed: refused != "", Refused: refused}, s.now) })
 	i := s.instance
-	if takes < time.Hour && !s.deaf && s.power == PowerOn && !s.asked {
+	hears := takes < time.Hour && refused == "" && !s.deaf && (d.Mode == ModeAgent || !s.agentOnly)
+	if hears && s.power == PowerOn && !s.asked {
 		s.asked = true
 		s.after(s.off, func() {
 			if s.instance == i && !s.ended {

@@ -76,6 +76,7 @@ const (
 	PowerSuspended   Power = "suspended"    // PMSUSPENDED: may be woken
 	PowerEnding      Power = "ending"       // libvirt's state SHUTDOWN: the guest is off, QEMU not yet gone
 	PowerOff         Power = "off"          // the guest is off; only the agent ends its process
+	PowerCrashed     Power = "crashed"      // it has panicked and hears nothing; only the agent ends its process
 )
 
 // End is why an instance ended.
@@ -107,6 +108,7 @@ type Over string
 const (
 	GuestOff Over = "guest-off" // the guest had powered off
 	Exiting  Over = "exiting"   // the process was exiting, whatever had ended it
+	Crashed  Over = "crashed"   // the guest had crashed, and its process was kept
 )
 
 // Mode is a way to ask a guest to shut down.

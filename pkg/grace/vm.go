@@ -218,6 +218,8 @@ type Summary struct {
 	Unwritable bool          // the disk refuses the record or its removal, or does not answer
 	Pod        string        // the UID of its launcher pod, "" where none is known
 	Period     time.Duration // its grace period
+	// Unheard is why the guest has not shut down so far, "" if there is nothing to say.
+	Unheard string
 	// Cause and DeadlineAt are those of its shutdown, or of its hold; zero without one.
 	Cause      Cause
 	DeadlineAt time.Time
@@ -234,7 +236,9 @@ func (v *VM) Summary(now Mono) Summary {
 		shown := v.rec.Shown()
 		s.Cause, s.DeadlineAt = shown.Cause, shown.DeadlineAt
 	}
-	if !v.rec.ShuttingDown() { // the record keeps an earlier hold
+	if v.rec.ShuttingDown() {
+		s.Unheard = unheard(&v.rec, &v.obs, now)
+	} else { // the record keeps an earlier hold
 		s.HeldSince = v.rec.Hold.Start
 	}
 	return s

@@ -4,9 +4,13 @@
 package hypervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -42,13 +46,40 @@ var (
 	// ErrState means that the domain's state does not allow the call (paused, or already
 	// ending).
 	ErrState = errors.New("the domain's state does not allow it")
-	// ErrNoAgent means that no guest agent answers.
+	// ErrNoAgent means that no guest agent answers. One that refuses answers: see Refusal.
 	ErrNoAgent = errors.New("no guest agent answers")
 	// ErrBusy means that another program holds the guest's monitor.
 	ErrBusy = errors.New("the guest's monitor is held by another program")
 	// ErrUnavailable means that the hypervisor could not be reached.
 	ErrUnavailable = errors.New("hypervisor unavailable")
 )
+
+// Refusal is the error of a request that the guest has answered, and does not follow.
+type Refusal struct{ words string }
+
+// maxWords bounds what is kept of a guest's words, in bytes.
+const maxWords = 120
+
+// Refused returns a Refusal. The guest's words are not trusted: they become one short line.
+func Refused(words string) *Refusal {
+	words = strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, words)
+	words = strings.Join(strings.Fields(words), " ")
+	if len(words) > maxWords {
+		words = strings.ToValidUTF8(words[:maxWords], "") + "…"
+	}
+	return &Refusal{words}
+}
+
+// Error implements error.
+func (r *Refusal) Error() string { return "refused by the guest: " + r.Words() }
+
+// Words returns the guest's words, in one short line.
+func (r *Refusal) Words() string { return cmp.Or(r.words, "it does not say why") }
 
 // Driver talks to one hypervisor. Any goroutine may call the methods at any time. A call
 // that hangs does not delay a call about another domain. When ctx ends, the method
@@ -59,7 +90,8 @@ type Driver interface {
 	// Get returns one running domain. It works from libvirt's run directory
 	// with Power unknown while libvirt cannot be asked.
 	Get(ctx context.Context, name string) (Domain, error)
-	// Ask requests a shutdown of exactly this instance.
+	// Ask requests a shutdown of exactly this instance. It thaws file systems that are frozen
+	// where the guest agent is asked.
 	Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error
 	// Resume lets a paused or suspended instance run again.
 	Resume(ctx context.Context, name string, i grace.Instance) error

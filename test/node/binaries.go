@@ -37,17 +37,27 @@ const halt = "\x02\xb0\xad\x1b" + "\x00\x00\x01\x00" + "\xfe\x4f\x51\xe4" + // m
 	"\x00\x00\x10\x00" + "\x00\x00\x10\x00" + "\x24\x00\x10\x00" + "\x24\x00\x10\x00" + "\x20\x00\x10\x00" + // addresses: header, start, end of file, end of memory, entry
 	"\xfa\xf4\xeb\xfc" // cli; hlt; jump back
 
+// panics is such a kernel that tells the panic device (port 0x505) of a panic before.
+const panics = "\x02\xb0\xad\x1b" + "\x00\x00\x01\x00" + "\xfe\x4f\x51\xe4" + // as above
+	"\x00\x00\x10\x00" + "\x00\x00\x10\x00" + "\x2b\x00\x10\x00" + "\x2b\x00\x10\x00" + "\x20\x00\x10\x00" +
+	"\x66\xba\x05\x05" + "\xb0\x01" + "\xee" + "\xfa\xf4\xeb\xfc" // mov dx, 0x505; mov al, 1; out dx, al; as above
+
 // HaltImage returns the path of the image that a firmware guest boots.
 func HaltImage(t T) string {
 	t.Helper()
-	path := filepath.Join(CacheDir(), "halt")
+	return firmwareImage(t, "halt", halt)
+}
+
+func firmwareImage(t T, name, halt string) string {
+	t.Helper()
+	path := filepath.Join(CacheDir(), name)
 	if readText(path) == halt {
 		return path
 	}
 	if err := os.MkdirAll(CacheDir(), 0o755); err != nil {
 		t.Fatalf("%v", err)
 	}
-	f, err := os.CreateTemp(CacheDir(), "halt-")
+	f, err := os.CreateTemp(CacheDir(), name+"-")
 	if err == nil {
 		_, err = f.WriteString(halt)
 		err = errors.Join(err, f.Chmod(0o644), f.Close(), os.Rename(f.Name(), path))

@@ -28,6 +28,8 @@ type Spec struct {
 	// Unbootable is a firmware guest that has nothing to start. Its firmware keeps looking
 	// for something, so its processor runs all the time.
 	Unbootable bool
+	// Panics makes a Firmware guest panic as soon as it runs, and keeps its process.
+	Panics bool
 	// GuestAgent adds the channel of the QEMU guest agent. A Behaviour with agent= needs
 	// it.
 	GuestAgent bool
@@ -89,6 +91,9 @@ const domainXML = `<domain type='qemu'>
   </cpu>
 {{- end}}
   <pm><suspend-to-mem enabled='yes'/></pm>
+{{- if .Panics}}
+  <on_crash>preserve</on_crash>
+{{- end}}
 {{- if .OnPoweroff}}
   <on_poweroff>{{xml .OnPoweroff}}</on_poweroff>
 {{- end}}
@@ -108,6 +113,9 @@ const domainXML = `<domain type='qemu'>
       <target dev='vdb' bus='virtio'/>
       <readonly/>
     </disk>
+{{- end}}
+{{- if .Panics}}
+    <panic model='isa'/>
 {{- end}}
 {{- if .GuestAgent}}
     <channel type='unix'><target type='virtio' name='org.qemu.guest_agent.0'/></channel>

@@ -84,6 +84,8 @@ func (s Spec) image(t T) (kernel, initrd string) {
 	switch {
 	case s.Unbootable:
 		return "", ""
+	case s.Panics:
+		return firmwareImage(t, "panic", panics), ""
 	case s.Firmware:
 		return HaltImage(t), ""
 	default:

@@ -105,6 +105,46 @@ func (c *contract) aPausedGuestIsResumedFirst() {
 	c.gone(name, i)
 }
 
+func (c *contract) withAgent(g Guest) (string, grace.Instance) {
+	name := c.Start(c.T, g)
+	i := c.instance(name)
+	c.eventually(func() bool { return c.get(name).Agent }, "its agent is there")
+	return name, i
+}
+
+// Given a guest whose agent refuses, when it is asked, then the error has the guest's own words.
+func (c *contract) aRefusalIsInTheGuestsWords() {
+	name, i := c.withAgent(Refusing)
+	err := c.Driver.Ask(c.ctx(), name, i, grace.ModeAgent)
+	var refused *hypervisor.Refusal
+	if !errors.As(err, &refused) || !strings.HasSuffix(refused.Words(), Refusal) || errors.Is(err, hypervisor.ErrNoAgent) {
+		c.Errorf("got %v, want a refusal with %q", err, Refusal)
+	}
+}
+
+// Given a guest whose file systems a backup has frozen, when its agent is asked, then it ends.
+func (c *contract) aFrozenGuestIsThawedFirst() {
+	name, i := c.withAgent(Frozen)
+	if err := c.Driver.Ask(c.ctx(), name, i, grace.ModeAgent); err != nil {
+		c.Fatal(err)
+	}
+	c.gone(name, i)
+}
+
+// Given a guest that has panicked, when it is looked at, then it is there and has crashed, and
+// nothing can be asked of it.
+func (c *contract) aPanickedGuestHasCrashed() {
+	name := c.Start(c.T, Panicked)
+	i := c.instance(name)
+	c.eventually(func() bool { return c.get(name).Power == grace.PowerCrashed }, "it has crashed")
+	c.fails(c.Driver.Ask(c.ctx(), name, i, grace.ModeACPI), hypervisor.ErrState, "ask a panicked guest")
+	c.fails(c.Driver.Resume(c.ctx(), name, i), hypervisor.ErrState, "resume a panicked guest")
+	all, err := c.Driver.List(c.ctx(), func(other string) bool { return other == name })
+	if err != nil || len(all) != 1 || all[0].Instance != i {
+		c.Errorf("listed %+v, %v", all, err)
+	}
+}
+
 func (c *contract) anotherInstanceIsLeftAlone() {
 	name := c.Start(c.T, Deaf)
 	old := c.instance(name)

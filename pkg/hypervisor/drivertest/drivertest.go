@@ -21,7 +21,13 @@ type Guest int
 const (
 	Polite Guest = iota // heeds the power button
 	Deaf
+	Refusing // its agent refuses to shut it down, see Refusal
+	Frozen   // its agent refuses to shut it down while its file systems are frozen, as they are
+	Panicked // it panics, and its process is kept
 )
+
+// Refusal is in what a Refusing guest answers.
+const Refusal = "Failed to schedule shutdown: Access denied"
 
 // Harness is a hypervisor under test, and the actions on its domains.
 type Harness struct {
@@ -72,6 +78,9 @@ func Run(t *testing.T, s Suite) {
 		{"UnreachableIsNotNotFound", (*contract).unreachableIsNotNotFound},
 		{"APoliteGuestEndsWhenAsked", (*contract).aPoliteGuestEndsWhenAsked},
 		{"APausedGuestIsResumedFirst", (*contract).aPausedGuestIsResumedFirst},
+		{"ARefusalIsInTheGuestsWords", (*contract).aRefusalIsInTheGuestsWords},
+		{"AFrozenGuestIsThawedFirst", (*contract).aFrozenGuestIsThawedFirst},
+		{"APanickedGuestHasCrashed", (*contract).aPanickedGuestHasCrashed},
 		{"AnotherInstanceIsLeftAlone", (*contract).anotherInstanceIsLeftAlone},
 		{"DestroyEndsADeafGuest", (*contract).destroyEndsADeafGuest},
 		{"AReconnectSaysLookAgain", (*contract).aReconnectSaysLookAgain},

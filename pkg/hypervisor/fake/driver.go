@@ -64,7 +64,7 @@ func (h *Hypervisor) visible(d *domain) bool { return !h.down || !d.gone }
 
 func (h *Hypervisor) show(d *domain) hypervisor.Domain {
 	dom := hypervisor.Domain{
-		Name: d.Name, Domain: grace.Domain{Instance: d.instance, Power: d.power, Agent: d.Agent, Grace: d.Grace},
+		Name: d.Name, Domain: grace.Domain{Instance: d.instance, Power: d.power, Paused: d.paused, Agent: d.Agent, Grace: d.Grace},
 		Persistent: d.Persistent, Autostart: d.Autostart,
 	}
 	if d.gone {
@@ -104,6 +104,8 @@ func (h *Hypervisor) ask(ctx context.Context, name string, i grace.Instance, m g
 		return fmt.Errorf("%w: it is %s", hypervisor.ErrState, d.power)
 	case m == grace.ModeAgent && (!d.Agent || d.NoAgent):
 		return hypervisor.ErrNoAgent
+	case m == grace.ModeAgent && d.Refuses != "":
+		return hypervisor.Refused(d.Refuses)
 	}
 	if d.pressed++; d.pressed == d.Presses {
 		time.AfterFunc(d.ShutsDown, func() { h.powerOff(d) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/hypervisor"
 )
 
@@ -49,6 +50,27 @@ func (h *Hypervisor) Up() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return !h.down
+}
+
+// PausedBy pauses a domain so that it is not to be resumed.
+func (h *Hypervisor) PausedBy(name, what string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d := h.domains[name]; d != nil {
+		d.paused, d.power = what, grace.PowerPausedOther
+		h.emit(hypervisor.Event{Name: name, UUID: d.UUID})
+	}
+}
+
+// Connect opens the channel of a domain's guest agent, with the words by which it refuses, "" if
+// it does not.
+func (h *Hypervisor) Connect(name, refuses string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d := h.domains[name]; d != nil {
+		d.Agent, d.Refuses = true, refuses
+		h.emit(hypervisor.Event{Name: name, UUID: d.UUID})
+	}
 }
 
 // Emit sends an event without a cause.

@@ -54,8 +54,10 @@ type Guest struct {
 	// modes; 0 = deaf. It is off ShutsDown later.
 	Presses   int
 	ShutsDown time.Duration
-	// NoAgent makes requests to the guest agent fail although its channel is open.
+	// NoAgent makes requests to the guest agent fail although its channel is open. Refuses are
+	// the words with which the agent refuses them.
 	NoAgent bool
+	Refuses string
 	// AskTakes is how long the hypervisor works on one request.
 	AskTakes time.Duration
 
@@ -92,6 +94,7 @@ type domain struct {
 	Guest
 	instance grace.Instance // as the driver shows it
 	power    grace.Power
+	paused   string // by what, where it is not to be resumed
 	proc     *proc
 	pressed  int
 	// destroyed means that libvirt was told to destroy it; gone, that QEMU has exited but

@@ -28,10 +28,19 @@ func harness(*testing.T) *drivertest.Harness {
 		Run:    h.Run,
 		Start: func(_ *testing.T, kind drivertest.Guest) string {
 			g := Guest{Name: fmt.Sprintf("ns_vm-%d", serial.Add(1)), Exits: 50 * time.Millisecond, Lingers: 1500 * time.Millisecond}
-			if kind == drivertest.Polite {
+			switch kind {
+			case drivertest.Polite:
 				g.Presses, g.ShutsDown = 1, 300*time.Millisecond
+			case drivertest.Refusing:
+				g.Agent, g.Refuses = true, drivertest.Refusal
+			case drivertest.Frozen: // this hypervisor thaws
+				g.Agent, g.Presses = true, 1
+			default:
 			}
 			h.Start(g)
+			if kind == drivertest.Panicked {
+				h.SetPower(g.Name, grace.PowerCrashed)
+			}
 			return g.Name
 		},
 		Pause:   func(_ *testing.T, name string) { h.SetPower(name, grace.PowerPaused) },

@@ -15,14 +15,27 @@ import (
 // Ask presses the power button, or makes the guest agent shut down. A hung agent holds
 // the call for up to a minute, but not the caller.
 func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
-	pool, flag := d.requests, libvirt.DOMAIN_SHUTDOWN_ACPI_POWER_BTN
+	pool, ask := d.requests, press
 	if m == grace.ModeAgent {
-		pool, flag = d.agents, libvirt.DOMAIN_SHUTDOWN_GUEST_AGENT
+		pool, ask = d.agents, askAgent
 	}
-	err := d.with(ctx, pool, name, i, func(dom *libvirt.Domain) error {
-		return orOff(dom, dom.ShutdownFlags(flag))
-	})
+	err := d.with(ctx, pool, name, i, func(dom *libvirt.Domain) error { return orOff(dom, ask(dom)) })
 	return failed("ask by "+string(m), name, err)
+}
+
+func press(dom *libvirt.Domain) error {
+	return dom.ShutdownFlags(libvirt.DOMAIN_SHUTDOWN_ACPI_POWER_BTN)
+}
+
+// askAgent thaws what a backup has frozen: a frozen guest's agent refuses all else. It does so
+// only after a refusal, because a thaw runs the guest's hooks.
+func askAgent(dom *libvirt.Domain) error {
+	err := plain(dom.ShutdownFlags(libvirt.DOMAIN_SHUTDOWN_GUEST_AGENT))
+	var refused *hypervisor.Refusal
+	if errors.As(err, &refused) && dom.FSThaw(nil, 0) == nil {
+		err = plain(dom.ShutdownFlags(libvirt.DOMAIN_SHUTDOWN_GUEST_AGENT))
+	}
+	return err
 }
 
 // Resume resumes a paused domain and wakes a suspended one. It leaves a running one as it
@@ -30,7 +43,7 @@ func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace
 // migration has to be over first.
 func (d *Driver) Resume(ctx context.Context, name string, i grace.Instance) error {
 	err := d.with(ctx, d.requests, name, i, func(dom *libvirt.Domain) error {
-		switch power, err := powerNow(dom); {
+		switch power, by, err := powerNow(dom); {
 		case err != nil:
 			return err
 		case power == grace.PowerOn:
@@ -40,7 +53,7 @@ func (d *Driver) Resume(ctx context.Context, name string, i grace.Instance) erro
 		case power == grace.PowerSuspended:
 			return dom.PMWakeup(0)
 		default:
-			return fmt.Errorf("%w: it is %s", hypervisor.ErrState, power)
+			return fmt.Errorf("%w: it is %s %s", hypervisor.ErrState, power, by)
 		}
 	})
 	return failed("resume", name, err)
@@ -79,25 +92,26 @@ func (d *Driver) with(ctx context.Context, p *pool, name string, i grace.Instanc
 // orOff explains why a domain's state does not allow something. It asks for the state
 // only afterwards: mostly the state allows it, and a request must not wait for that.
 func orOff(dom *libvirt.Domain, err error) error {
-	if errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
-		if _, stateErr := powerNow(dom); errors.Is(stateErr, hypervisor.ErrNotFound) {
+	if errors.Is(err, hypervisor.ErrState) || errors.Is(err, libvirt.ERR_OPERATION_INVALID) {
+		if _, _, stateErr := powerNow(dom); errors.Is(stateErr, hypervisor.ErrNotFound) {
 			return stateErr
 		}
 	}
 	return err
 }
 
-// powerNow returns the domain's power, ErrNotFound if it does not run.
-func powerNow(dom *libvirt.Domain) (grace.Power, error) {
+// powerNow returns the domain's power, and by what it is paused. It fails with ErrNotFound if
+// the domain does not run.
+func powerNow(dom *libvirt.Domain) (power grace.Power, by string, err error) {
 	state, reason, err := dom.GetState()
 	if err != nil {
-		return grace.PowerUnknown, plain(err)
+		return grace.PowerUnknown, "", plain(err)
 	}
 	power, running := powerOf(state, reason)
 	if !running {
-		return grace.PowerUnknown, errOff
+		return grace.PowerUnknown, "", errOff
 	}
-	return power, nil
+	return power, pausedBy(state, reason), nil
 }
 
 // same checks the process of an instance whose UUID is the domain's. In doubt

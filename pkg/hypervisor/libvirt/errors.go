@@ -3,6 +3,7 @@ package libvirt
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"libvirt.org/go/libvirt"
 
@@ -29,10 +30,22 @@ func plain(err error) error {
 		return fmt.Errorf("%w: %s", hypervisor.ErrNotFound, le.Message)
 	case libvirt.ERR_OPERATION_INVALID:
 		return fmt.Errorf("%w: %s", hypervisor.ErrState, le.Message)
+	case libvirt.ERR_AGENT_COMMAND_FAILED, libvirt.ERR_INTERNAL_ERROR:
+		if words, refused := refusal(le); refused {
+			return hypervisor.Refused(words)
+		}
+		return errors.New(le.Message)
 	case libvirt.ERR_AGENT_UNRESPONSIVE, libvirt.ERR_AGENT_UNSYNCED, libvirt.ERR_AGENT_COMMAND_TIMEOUT,
-		libvirt.ERR_AGENT_COMMAND_FAILED, libvirt.ERR_ARGUMENT_UNSUPPORTED: // the last: it has no agent channel
+		libvirt.ERR_ARGUMENT_UNSUPPORTED: // the last: it has no agent channel
 		return fmt.Errorf("%w: %s", hypervisor.ErrNoAgent, le.Message)
 	default:
 		return errors.New(le.Message)
 	}
+}
+
+// refusal returns the guest's own words if its agent has refused to shut it down. libvirt 9.0 says
+// that by an internal error.
+func refusal(err libvirt.Error) (words string, refused bool) {
+	_, words, refused = strings.Cut(err.Message, "QEMU agent command 'guest-shutdown': ")
+	return words, refused
 }

@@ -90,7 +90,7 @@ func (d *Driver) see(dom *libvirt.Domain) (hypervisor.Domain, error) {
 	if err != nil {
 		return is, err
 	}
-	if is.Power, err = powerNow(dom); err != nil {
+	if is.Power, is.Paused, err = powerNow(dom); err != nil {
 		return is, err
 	}
 	if is.Persistent, err = dom.IsPersistent(); err != nil {

@@ -90,7 +90,15 @@ func harness(t *testing.T) *drivertest.Harness {
 		Run:    d.Run,
 		Start: func(t *testing.T, kind drivertest.Guest) string {
 			t.Helper()
-			g := shared.Boot(t, node.Spec{Firmware: kind == drivertest.Deaf})
+			spec := node.Spec{Firmware: kind == drivertest.Deaf || kind == drivertest.Panicked, Panics: kind == drivertest.Panicked}
+			switch kind {
+			case drivertest.Refusing:
+				spec.GuestAgent, spec.Behaviour = true, "agent=refuse"
+			case drivertest.Frozen:
+				spec.GuestAgent, spec.Behaviour = true, "agent=frozen"
+			default:
+			}
+			g := shared.Boot(t, spec)
 			guests[g.Domain] = g
 			return g.Domain
 		},

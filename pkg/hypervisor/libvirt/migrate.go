@@ -162,6 +162,8 @@ func stayOf(dom *libvirt.Domain) (hypervisor.Stay, error) {
 		return hypervisor.StayBusy, nil
 	case state == libvirt.DOMAIN_RUNNING || state == libvirt.DOMAIN_BLOCKED || state == libvirt.DOMAIN_PMSUSPENDED:
 		return hypervisor.StayRunning, nil
+	case state == libvirt.DOMAIN_CRASHED:
+		return hypervisor.StayStopped, nil
 	case state != libvirt.DOMAIN_PAUSED:
 		return hypervisor.StayBusy, nil // it ends
 	default:

@@ -1,6 +1,8 @@
 package libvirt
 
 import (
+	"fmt"
+
 	"libvirt.org/go/libvirt"
 
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -18,7 +20,9 @@ func powerOf(state libvirt.DomainState, reason int) (p grace.Power, running bool
 		return grace.PowerSuspended, true
 	case libvirt.DOMAIN_SHUTDOWN:
 		return grace.PowerEnding, true
-	case libvirt.DOMAIN_SHUTOFF, libvirt.DOMAIN_CRASHED:
+	case libvirt.DOMAIN_CRASHED: // on_crash=preserve keeps its process
+		return grace.PowerCrashed, true
+	case libvirt.DOMAIN_SHUTOFF:
 		return grace.PowerUnknown, false
 	default: // NOSTATE, and what later versions may add
 		return grace.PowerUnknown, true
@@ -35,6 +39,33 @@ func pausedOf(reason libvirt.DomainPausedReason) grace.Power {
 		return grace.PowerEnding
 	default:
 		return grace.PowerPausedOther
+	}
+}
+
+// pausedBy returns by what a domain is paused that is not to be resumed, in words.
+func pausedBy(state libvirt.DomainState, reason int) string {
+	if state != libvirt.DOMAIN_PAUSED {
+		return ""
+	}
+	switch libvirt.DomainPausedReason(reason) {
+	case libvirt.DOMAIN_PAUSED_USER, libvirt.DOMAIN_PAUSED_SHUTTING_DOWN:
+		return ""
+	case libvirt.DOMAIN_PAUSED_MIGRATION, libvirt.DOMAIN_PAUSED_POSTCOPY, libvirt.DOMAIN_PAUSED_POSTCOPY_FAILED:
+		return "migration"
+	case libvirt.DOMAIN_PAUSED_SAVE:
+		return grace.PausedBySave
+	case libvirt.DOMAIN_PAUSED_DUMP:
+		return "dump"
+	case libvirt.DOMAIN_PAUSED_IOERROR:
+		return "I/O error"
+	case libvirt.DOMAIN_PAUSED_WATCHDOG:
+		return "watchdog"
+	case libvirt.DOMAIN_PAUSED_FROM_SNAPSHOT, libvirt.DOMAIN_PAUSED_SNAPSHOT:
+		return "snapshot"
+	case libvirt.DOMAIN_PAUSED_CRASHED:
+		return "crash of the guest"
+	default:
+		return fmt.Sprintf("libvirt's reason %d", reason)
 	}
 }
 
@@ -78,6 +109,11 @@ func (l *lifecycle) end(uuid string, event libvirt.DomainEventType, detail int) 
 		asked := l.asked[uuid]
 		delete(l.asked, uuid)
 		return stoppedOf(libvirt.DomainEventStoppedDetailType(detail), asked)
+	case libvirt.DOMAIN_EVENT_PMSUSPENDED:
+		if libvirt.DomainEventPMSuspendedDetailType(detail) == libvirt.DOMAIN_EVENT_PMSUSPENDED_DISK {
+			return grace.EndGuest // it hibernates, and powers off next; its state does not say so
+		}
+		return grace.EndUnknown
 	case libvirt.DOMAIN_EVENT_STARTED:
 		delete(l.asked, uuid)
 		return grace.EndUnknown

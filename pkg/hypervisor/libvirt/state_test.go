@@ -3,6 +3,7 @@ package libvirt
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"libvirt.org/go/libvirt"
@@ -24,6 +25,9 @@ func TestOnlyAPauseByAUserIsOne(t *testing.T) {
 		if got, running := powerOf(libvirt.DOMAIN_PAUSED, reason); got != want || !running {
 			t.Errorf("reason %d: %q, %t, want %q", reason, got, running, want)
 		}
+		if by := pausedBy(libvirt.DOMAIN_PAUSED, reason); (by != "") != (want == grace.PowerPausedOther) {
+			t.Errorf("reason %d is called %q", reason, by)
+		}
 	}
 }
 
@@ -39,7 +43,7 @@ func TestStates(t *testing.T) {
 		libvirt.DOMAIN_NOSTATE:     {grace.PowerUnknown, true},
 		libvirt.DomainState(99):    {grace.PowerUnknown, true},
 		libvirt.DOMAIN_SHUTOFF:     {grace.PowerUnknown, false},
-		libvirt.DOMAIN_CRASHED:     {grace.PowerUnknown, false},
+		libvirt.DOMAIN_CRASHED:     {grace.PowerCrashed, true},
 	} {
 		if power, running := powerOf(state, 0); power != want.power || running != want.running {
 			t.Errorf("state %d: %q, %t", state, power, running)
@@ -71,6 +75,7 @@ func TestAStopIsTheGuestsOnlyIfAnEventSaidSo(t *testing.T) {
 		"crashed":         {stopped(libvirt.DOMAIN_EVENT_STOPPED_CRASHED, grace.EndCrashed)},
 		"migrated":        {stopped(libvirt.DOMAIN_EVENT_STOPPED_MIGRATED, grace.EndMoved)},
 		"saved":           {stopped(libvirt.DOMAIN_EVENT_STOPPED_SAVED, grace.EndSaved)},
+		"hibernates":      {{libvirt.DOMAIN_EVENT_PMSUSPENDED, int(libvirt.DOMAIN_EVENT_PMSUSPENDED_DISK), grace.EndGuest}},
 		"failed":          {stopped(libvirt.DOMAIN_EVENT_STOPPED_FAILED, grace.EndFailed)},
 		"from a snapshot": {stopped(libvirt.DOMAIN_EVENT_STOPPED_FROM_SNAPSHOT, grace.EndUnknown)},
 		"others": {
@@ -121,5 +126,28 @@ func TestWhatPausesADomainSaysWhetherItMayHaveLeft(t *testing.T) {
 		if got := stayOfPaused(reason); got != want {
 			t.Errorf("%d: %s, want %s", reason, got, want)
 		}
+	}
+}
+
+// Given the errors of libvirt 9.0 and of newer ones, when a guest's agent refuses, then its own words
+// are told, in one short line; other internal errors are no answer of the guest's.
+func TestARefusalIsToldInTheGuestsWords(t *testing.T) {
+	const says = "unable to execute QEMU agent command 'guest-shutdown': Access\x1b[2J denied\nby an inhibitor"
+	for message, code := range map[string]libvirt.ErrorNumber{
+		"internal error: " + says:                libvirt.ERR_INTERNAL_ERROR,
+		"guest agent command failed: " + says:    libvirt.ERR_AGENT_COMMAND_FAILED,
+		"internal error: something of libvirt's": libvirt.ERR_INTERNAL_ERROR,
+	} {
+		err := failed("ask by agent", "ns_vm", plain(libvirt.Error{Code: code, Message: message}))
+		want := "ask by agent ns_vm: " + message
+		if strings.HasSuffix(message, says) {
+			want = "ask by agent ns_vm: refused by the guest: Access [2J denied by an inhibitor"
+		}
+		if err.Error() != want {
+			t.Errorf("%q reads %q", message, err)
+		}
+	}
+	if words := hypervisor.Refused(strings.Repeat("é", 1000)).Words(); len(words) > 130 {
+		t.Errorf("%d bytes of a guest's words", len(words))
 	}
 }

@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+	"github.com/vmgrace/vmgrace/pkg/hypervisor/fake"
+)
+
+// Given a guest that does not shut down, for each reason that can be known. When it is destroyed at
+// its deadline, then status.json, the pod's condition and the Event have said why.
+func TestItIsSaidWhyAGuestDoesNotShutDown(t *testing.T) {
+	for want, given := range map[string]func(*rig){
+		"silent: asked, and not off yet":                           func(*rig) {},
+		"refused by the guest: Access denied":                      func(r *rig) { r.hv.Connect(domain, "Access\n denied") },
+		"not asked: paused (I/O error)":                            func(r *rig) { r.hv.PausedBy(domain, "I/O error") },
+		"not asked: no request could be made":                      func(r *rig) { r.hv.Down(true) },
+		"refused by the guest: " + strings.Repeat("no ", 40) + "…": func(r *rig) { r.hv.Connect(domain, strings.Repeat("no ", 1000)) },
+	} {
+		t.Run(want[:20], func(t *testing.T) {
+			inCluster(t, "40", func(r *rig, c *memoryCluster) {
+				given(r)
+				r.sigterm(pod1)
+				r.after(39 * second)
+				if got := r.dir(pod1).said().Message; got != want {
+					t.Errorf("status.json says %q", got)
+				}
+				if got := r.agent.Summary(domain).Unheard; got != want {
+					t.Errorf("the condition says %q", got)
+				}
+				r.after(2 * second)
+				r.hv.Down(false)
+				r.after(10 * second)
+				r.stoppedAs(pod1, grace.LauncherSignal, grace.Forced)
+				if got := r.dir(pod1).said().Message; got != want {
+					t.Errorf("of the end status.json says %q", got)
+				}
+				if said := c.events[len(c.events)-1].Message; !strings.HasSuffix(said, ", "+want) {
+					t.Errorf("the Event says %q", said)
+				}
+			})
+		})
+	}
+}
+
+// Given a VM that is being saved when it is to stop. When half of the grace period is over, then an
+// Event says that its deadline cuts the save, once.
+func TestASaveThatTheDeadlineCutsIsSaidBefore(t *testing.T) {
+	inCluster(t, "40", func(r *rig, c *memoryCluster) {
+		r.hv.PausedBy(domain, grace.PausedBySave)
+		r.sigterm(pod1)
+		r.after(19 * second)
+		if slices.Contains(c.told(), "SaveCutShort") {
+			t.Error("said too early: it may end in time")
+		}
+		r.after(2 * second)
+		if !slices.Contains(c.told(), "SaveCutShort") {
+			t.Errorf("told %v", c.told())
+		}
+		r.after(30 * second)
+		if got := c.told(); !slices.Equal(got, []string{"ShutdownStarted", "SaveCutShort", "ShutdownForced"}) {
+			t.Errorf("told %v", got)
+		}
+	})
+}
+
+// Given a guest that has panicked and is kept. When its VM is to stop, then it is ended at once, and
+// told with its reason.
+func TestACrashedGuestIsEndedAtOnce(t *testing.T) {
+	inCluster(t, "600", func(r *rig, c *memoryCluster) {
+		r.hv.SetPower(domain, grace.PowerCrashed)
+		r.after(time.Hour)
+		r.untouched()
+		r.sigterm(pod1)
+		r.after(second)
+		r.stoppedAs(pod1, grace.LauncherSignal, grace.Lost)
+		if n := r.hv.Count(fake.OpAsk, domain); n != 0 {
+			t.Errorf("asked %d times", n)
+		}
+		if said := c.events[len(c.events)-1].Message; !strings.Contains(said, "panicked") {
+			t.Errorf("the Event says %q", said)
+		}
+	})
+}
+
+// Given a guest that is asked while it boots. When its agent connects, then that is asked at once.
+func TestAnAgentThatConnectsLateIsAskedThen(t *testing.T) {
+	inBubble(t, func(r *rig) {
+		r.guarded(fake.Guest{Name: domain}, "60")
+		r.trigger(domain)
+		r.after(12 * second)
+		r.hv.Connect(domain, "")
+		r.after(100 * time.Millisecond)
+		if r.meter.of("asked agent ok") != 1 || r.meter.of("asked acpi ok") != 3 {
+			t.Errorf("asked: %v", r.meter.counts)
+		}
+	})
+}
