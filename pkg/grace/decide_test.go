@@ -202,13 +202,14 @@ func TestDecide(t *testing.T) {
 
 func TestPendingTriggerWaitsOneGracePeriodForItsDomain(t *testing.T) {
 	given := func(shim shim) observation {
-		return observation{Looked: true, Dir: Directory{Present: true}, Domain: domainAbsent, Trigger: true, TriggerByShim: true, TriggerAt: t0, Shim: shim, Period: Period{Length: 30 * time.Second}}
+		return observation{Looked: true, Look: Call{Last: at(1000)}, Dir: Directory{Present: true}, Domain: domainAbsent, Trigger: true, TriggerByShim: true, TriggerAt: t0, Shim: shim, Period: Period{Length: 30 * time.Second}}
 	}
 	told := func(shim shim) observation { o := given(shim); o.Told = true; return o }
 	short := func(seconds int, o observation) observation {
 		o.Period.Length = time.Duration(seconds) * time.Second
 		return o
 	}
+	lookedAt := func(seconds float64, o observation) observation { o.Look.Last = at(seconds); return o }
 	endedAt := func(seconds float64, o observation) observation { o.ShimEndedAt = at(seconds); return o }
 	for _, c := range []struct {
 		name string
@@ -219,6 +220,7 @@ func TestPendingTriggerWaitsOneGracePeriodForItsDomain(t *testing.T) {
 		{"while its shim lives", given(shimAlive), at(29), Wait},
 		{"without any shim", given(shimNone), at(29), Wait},
 		{"after the grace period", given(shimAlive), at(30), Finish},
+		{"after the grace period, not looked at since", lookedAt(29, given(shimAlive)), at(30), Look},
 		{"after its launcher was told", told(shimAlive), at(1000), Wait},
 		{"after its launcher was told and has ended", told(shimNone), at(30), ClearTrigger},
 		{"soon after its shim was killed", given(shimDied), at(29), Wait},

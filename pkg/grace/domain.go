@@ -24,12 +24,9 @@ const (
 	leaveRetry   = 2 * time.Second
 )
 
-// DomainChanged asks for a look at the domain.
-func (v *VM) DomainChanged() {
-	if !v.obs.Look.Running {
-		v.obs.LookAt = 0
-	}
-}
+// DomainChanged asks for a look at the domain. One that is under way may have missed the change:
+// another one follows.
+func (v *VM) DomainChanged() { v.obs.LookAt = 0 }
 
 // SeeDomain takes what the hypervisor shows.
 func (v *VM) SeeDomain(d Domain, now Mono) {
@@ -45,7 +42,7 @@ func (v *VM) SeeDomain(d Domain, now Mono) {
 		if d.Instance.UUID == o.Former.UUID {
 			retry = leaveRetry // a look delays libvirt
 		}
-		o.LookAt = now.Add(retry)
+		o.LookAt = min(o.LookAt, now.Add(retry))
 		return
 	}
 	o.Domain, o.Instance = domainPresent, d.Instance
@@ -99,8 +96,13 @@ func (v *VM) DomainAbsent(now Mono) {
 	}
 }
 
-// DomainUnreadable notes a failed look.
-func (v *VM) DomainUnreadable() { v.obs.Power = PowerUnknown }
+// DomainUnreadable notes a failed look. A domain that was absent may be there by now.
+func (v *VM) DomainUnreadable() {
+	v.obs.Power = PowerUnknown
+	if v.obs.Domain == domainAbsent {
+		v.obs.Domain = domainUnknown
+	}
+}
 
 // DomainMissingFromList asks for a look unless the domain is known to be absent. A list
 // that omits a domain proves nothing.

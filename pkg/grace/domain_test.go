@@ -40,6 +40,7 @@ func TestWhichDomainIsAdopted(t *testing.T) {
 func TestADomainThatHasEndedIsNotAskedForBeforeLibvirtLetsGoOfIt(t *testing.T) {
 	v := empty()
 	v.obs.Former = known
+	v.Started(Decision{Do: Look}, t0)
 	v.SeeDomain(Domain{Instance: Instance{UUID: "u1"}}, t0)
 	if v.obs.LookAt != t0.Add(leaveRetry) {
 		t.Errorf("again after %v", v.obs.LookAt.Sub(t0))
@@ -126,5 +127,33 @@ func TestAProcessThatCannotBeOpenedIsTriedAgain(t *testing.T) {
 	}
 	if d := v.Next(t0.Add(failedRetry)); d.Do != Watch {
 		t.Errorf("%s by %q; want another try", d.Do, d.Rule)
+	}
+}
+
+// Given a look that is under way, when the domain changes, then another look follows.
+func TestAChangeDuringALookIsLookedAt(t *testing.T) {
+	v := empty()
+	started := v.Started(Decision{Do: Look}, t0)
+	v.DomainChanged()
+	v.Done(Decision{Do: Look}, Result{Call: started}, at(1))
+	v.DomainAbsent(at(1))
+	settle(t, v, at(1))
+	if v.obs.Look.Tries != 2 {
+		t.Errorf("looked %d times", v.obs.Look.Tries)
+	}
+}
+
+// Given a domain that is absent, when a look fails, then it may have come: nobody is told that
+// nothing came, before somebody knows.
+func TestAFailedLookIsNoAbsence(t *testing.T) {
+	v := empty()
+	v.DomainAbsent(t0)
+	v.SeeDirectory(withTrigger(Directory{Present: true}, 1, ""), t0, t0)
+	v.DomainUnreadable()
+	for now := at(29); now < at(100); now = now.Add(time.Second) {
+		if d := v.Next(now); d.Do == Finish {
+			t.Fatalf("%s by %q", d.Do, d.Rule)
+		}
+		settle(t, v, now)
 	}
 }

@@ -158,6 +158,7 @@ func TestAnEndIsToldToTheLauncherOfTheVMThatEnded(t *testing.T) {
 			v.obs.Followed = "pod-1"
 			v.DomainAbsent(t0)
 			v.SeeDirectory(withTrigger(Directory{Present: true}, 1, ""), t0.Add(-time.Hour), t0)
+			v.Done(Decision{Do: Look}, Result{Call: v.Started(Decision{Do: Look}, at(9))}, at(9))
 			return v
 		},
 	} {

@@ -55,8 +55,13 @@ func nothingCame(_ *Record, o *observation, _ *Policy, now Mono) (Decision, bool
 	if o.Told && o.Shim == shimAlive {
 		return waitUntil(Never)
 	}
-	if end := o.pendingUntil(); now < end {
+	switch end := o.pendingUntil(); {
+	case now < end:
 		return waitUntil(end)
+	case o.Look.Running:
+		return waitUntil(Never)
+	case o.Look.Last < end: // an event may have been lost
+		return do(Look)
 	}
 	return Decision{Do: Finish, Cause: LauncherSignal, Outcome: AlreadyStopped}, true
 }
