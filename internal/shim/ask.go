@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/vmgrace/vmgrace/pkg/grace"
 	"github.com/vmgrace/vmgrace/pkg/signals"
 )
 
@@ -22,30 +23,34 @@ func moveDeadline() time.Time { return time.Now().Add(moveTimeout) }
 
 func askDeadline() time.Time { return time.Now().Add(askTimeout) }
 
-// Ask is how to ask the guest to shut down: one of the two, or none.
+// Ask is how to ask the guest to shut down: by QMP or Exec, by QGA, or both; none is the zero value.
 type Ask struct {
 	QMP  string // the path of QEMU's monitor socket
 	Exec string // a command and its arguments
+	QGA  string // the path of the socket of the guest agent's channel
 }
 
 // maxSocketPath is what fits into sockaddr_un (unix(7)).
 const maxSocketPath = 107
 
-func parseAsk(text string) (Ask, error) {
+// add takes one --ask-with.
+func (a *Ask) add(text string) error {
 	how, what, _ := strings.Cut(text, ":")
 	what = strings.TrimSpace(what)
+	to := map[string]*string{"qmp": &a.QMP, "exec": &a.Exec, "qga": &a.QGA}[how]
 	switch {
 	case text == "":
-		return Ask{}, nil
-	case what == "" || how != "qmp" && how != "exec":
-		return Ask{}, fmt.Errorf("--ask-with %.60q: use qmp:SOCKET or exec:COMMAND", text)
-	case how == "qmp" && len(what) > maxSocketPath:
-		return Ask{}, fmt.Errorf("--ask-with qmp: a socket's path has at most %d bytes", maxSocketPath)
-	case how == "qmp":
-		return Ask{QMP: what}, nil
-	default:
-		return Ask{Exec: what}, nil
+		return nil
+	case what == "" || to == nil:
+		return fmt.Errorf("--ask-with %.60q: use qmp:SOCKET, exec:COMMAND or qga:SOCKET", text)
+	case how != "exec" && len(what) > maxSocketPath:
+		return fmt.Errorf("--ask-with %s: a socket's path has at most %d bytes", how, maxSocketPath)
 	}
+	*to = what
+	if a.QMP != "" && a.Exec != "" {
+		return errors.New("--ask-with: give one of qmp and exec")
+	}
+	return nil
 }
 
 var errAskTimeout = fmt.Errorf("no answer in %v", askTimeout)
@@ -78,15 +83,16 @@ func (a *asker) look() error {
 	if a.busy || a.pid == 0 {
 		return nil
 	}
-	n, err := a.sender.Requested()
+	n, by, err := a.sender.Requested()
 	if err != nil || n <= a.asked {
 		return err
 	}
 	a.asked, a.busy = n, true
 	a.timer.Reset(askTimeout)
-	if a.how.Exec == "" {
+	agent := a.how.QGA != "" && (by == grace.ModeAgent || a.how.QMP == "" && a.how.Exec == "")
+	if agent || a.how.Exec == "" {
 		a.monitor.close()
-		a.monitor = press(a.how.QMP, askDeadline(), a.results)
+		a.monitor = request(a.how, agent, askDeadline(), a.results)
 		return nil
 	}
 	if a.command, err = start(strings.Fields(a.how.Exec)); err != nil {
@@ -134,11 +140,12 @@ func (a *asker) done(failed error) error {
 	return errors.Join(failed, err)
 }
 
-// off reports that the guest is off. The agent ends the process.
+// off reports that the guest is off, or has panicked. The agent ends the process.
 func (a *asker) off() error {
+	guest := a.monitor.guest
 	a.monitor.close()
 	a.monitor = nil
-	return a.sender.TellGuest(signals.GuestOff)
+	return a.sender.TellGuest(guest)
 }
 
 // found takes the pid of the VM process.

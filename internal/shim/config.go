@@ -51,6 +51,7 @@ Ends when the VM process has ended.
   --ask-with HOW       ask the guest to shut down from here, when the agent says so:
                        qmp:SOCKET    by QEMU's monitor (-qmp unix:SOCKET,server=on,wait=off)
                        exec:COMMAND  by a command and its arguments, without a shell
+                       qga:SOCKET    by the guest's agent; beside one of the others, too
                        Needs -- COMMAND, which is QEMU, or starts it and writes --pid-file
   --incoming-args WORDS  added to COMMAND, split at spaces, if a guest is to arrive
                        ($VMGRACE_INCOMING is set)      [-incoming defer -S]
@@ -66,7 +67,7 @@ for anything else.
 // os.Getenv. Every error but ErrHelp is wrong usage, in one line.
 func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	var c Config
-	var pid, gracePeriod, ask, incoming string
+	var pid, gracePeriod, incoming string
 	// Package flag takes --name as well as -name; pflag would cost 0.25 MiB.
 	set := flag.NewFlagSet("launcher-shim", flag.ContinueOnError)
 	set.SetOutput(io.Discard)
@@ -77,7 +78,7 @@ func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	set.StringVar(&c.Dir, "launcher-dir", "/var/run/vmgrace/launcher", "")
 	set.StringVar(&c.PIDFile, "pid-file", "", "")
 	set.StringVar(&pid, "pid", "", "")
-	set.StringVar(&ask, "ask-with", "", "")
+	set.Func("ask-with", "", c.Ask.add)
 	set.StringVar(&incoming, "incoming-args", "-incoming defer -S", "")
 	set.BoolVar(&c.Version, "version", false, "")
 	if err := set.Parse(args); err != nil {
@@ -99,9 +100,6 @@ func ParseConfig(args []string, getenv func(string) string) (Config, error) {
 	}
 	if c.Dir == "" {
 		return c, errors.New("--launcher-dir is empty: name this VM's launcher directory")
-	}
-	if c.Ask, err = parseAsk(ask); err != nil {
-		return c, err
 	}
 	if err := c.checkTarget(pid); err != nil {
 		return c, err
@@ -148,7 +146,7 @@ func (c *Config) checkTarget(pid string) error {
 		if pid != "" || len(c.Command) == 0 {
 			return errors.New("--ask-with needs -- COMMAND, which is the VM process or starts it and writes --pid-file")
 		}
-		c.VM.Asks = signals.AsksLauncher
+		c.VM.Asks, c.VM.Agent = signals.AsksLauncher, c.Ask.QGA != ""
 		return nil
 	}
 	given := 0

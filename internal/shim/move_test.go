@@ -291,8 +291,8 @@ func TestAGuestThatItsUserHadPausedStaysPaused(t *testing.T) {
 		t.Errorf("after %q", got)
 	}
 	// A request to shut down resumes it all the same: that guest is nowhere else.
-	if off, err := powerdown(t.Context(), m.qemu.path, askDeadline()); off || err != nil {
-		t.Errorf("%t, %v", off, err)
+	if off, err := powerdown(t.Context(), m.qemu.path, askDeadline()); off != "" || err != nil {
+		t.Errorf("%q, %v", off, err)
 	}
 	if got := m.qemu.did(); !slices.Equal(got[len(got)-2:], []string{"cont", "system_powerdown"}) {
 		t.Errorf("after %q", got)
@@ -446,7 +446,7 @@ func TestARequestToShutDownOutlivesAMigrationsThatHangs(t *testing.T) {
 func (m *moving) isShutDown() {
 	m.t.Helper()
 	result := make(chan error, 1)
-	p := press(m.qemu.path, askDeadline(), result)
+	p := request(Ask{QMP: m.qemu.path}, false, askDeadline(), result)
 	defer p.close()
 	var err error
 	m.until("the answer", func(signals.Moving) bool {

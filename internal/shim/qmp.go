@@ -30,46 +30,68 @@ var errQMPBusy = errors.New(signals.ResultBusy + ": another program holds the QM
 // connection, so that others who share the monitor get a turn.
 const offInterval = 250 * time.Millisecond
 
-// powerRequest is a request through QEMU's monitor, and the wait for the guest's end
-// after it.
+// powerRequest is a request through QEMU's monitor or to the guest's agent, and the wait for the
+// guest's end after it.
 type powerRequest struct {
-	off    chan struct{} // closed once the guest is off and QEMU stays
+	off    chan struct{} // closed once the guest is off, or has panicked, and QEMU stays
+	guest  string        // which of the two, from then on
 	cancel context.CancelFunc
 	ended  chan struct{}
 }
 
-// press presses the power button once, sends the result, and then waits for the guest's
-// end.
-func press(path string, deadline time.Time, result chan<- error) *powerRequest {
+// request makes one request, sends the result, and then waits for the guest's end, if it has a
+// monitor to ask.
+func request(how Ask, agent bool, deadline time.Time, result chan<- error) *powerRequest {
 	ctx, cancel := context.WithCancel(context.Background())
 	m := &powerRequest{off: make(chan struct{}), cancel: cancel, ended: make(chan struct{})}
 	go func() {
 		defer close(m.ended)
-		off, err := powerdown(ctx, path, deadline)
+		guest, err := "", error(nil)
+		if agent {
+			err = askAgent(ctx, how.QGA, deadline)
+		} else {
+			guest, err = powerdown(ctx, how.QMP, deadline)
+		}
 		result <- err // there is room: one request at a time
-		for ; err == nil && !off; off = isOff(ctx, path) {
+		for ; err == nil && guest == "" && how.QMP != ""; guest = guestNow(ctx, how.QMP) {
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(offInterval):
 			}
 		}
-		if off {
+		if guest != "" {
+			m.guest = guest
 			close(m.off)
 		}
 	}()
 	return m
 }
 
-// isOff asks QEMU whether its guest is off. No answer counts as no.
-func isOff(ctx context.Context, path string) bool {
+// guestNow asks QEMU whether its guest is off, or has panicked. No answer counts as neither.
+func guestNow(ctx context.Context, path string) string {
 	q, err := dialQMP(ctx, path, askDeadline())
 	if err != nil {
-		return false
+		return ""
 	}
 	defer q.close()
 	status, err := q.status()
-	return err == nil && status == shutdown
+	if err != nil {
+		return ""
+	}
+	return endOf(status)
+}
+
+// endOf returns what a guest is that hears nothing any more, by QEMU's word for it, "" for others.
+func endOf(status string) string {
+	switch status {
+	case shutdown:
+		return signals.GuestOff
+	case "guest-panicked":
+		return signals.GuestPanicked
+	default:
+		return ""
+	}
 }
 
 func (m *powerRequest) guestOff() <-chan struct{} {
@@ -93,10 +115,10 @@ const shutdown = "shutdown"
 // powerdown presses the guest's power button through QEMU's monitor. It first resumes a
 // guest that a user has paused, and wakes one that sleeps: neither would react. If the
 // guest is off already, there is nothing to do.
-func powerdown(ctx context.Context, path string, deadline time.Time) (off bool, err error) {
+func powerdown(ctx context.Context, path string, deadline time.Time) (guest string, err error) {
 	q, err := dialQMP(ctx, path, deadline)
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	defer q.close()
 	status, err := q.status()
@@ -104,23 +126,23 @@ func powerdown(ctx context.Context, path string, deadline time.Time) (off bool, 
 		status, err = q.stayed()
 	}
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	switch status {
 	case shutdown:
-		return true, nil
+		return signals.GuestOff, nil
 	case "paused":
 		_, err = q.do("cont")
 	case "suspended":
 		_, err = q.do("system_wakeup")
 	case "running", "prelaunch":
 	default:
-		return false, fmt.Errorf("the guest cannot hear it: it is %.40q", status)
+		return endOf(status), fmt.Errorf("the guest cannot hear it: it is %.40q", status)
 	}
 	if err == nil {
 		_, err = q.do("system_powerdown")
 	}
-	return false, err
+	return "", err
 }
 
 // stayed returns what a guest does that QEMU has sent, or has failed to send.

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -53,14 +54,18 @@ func (m *monitor) serve(conn net.Conn, greeting string, answer func(command, id 
 		var c struct {
 			Execute string          `json:"execute"`
 			ID      json.RawMessage `json:"id"`
+
+			Arguments struct {
+				ID json.RawMessage `json:"id"`
+			} `json:"arguments"`
 		}
-		if json.Unmarshal(lines.Bytes(), &c) != nil {
+		if json.Unmarshal(bytes.TrimPrefix(lines.Bytes(), []byte{sentinel}), &c) != nil {
 			return
 		}
 		m.mu.Lock()
 		m.got = append(m.got, c.Execute)
 		m.mu.Unlock()
-		for _, line := range answer(c.Execute, string(c.ID)) {
+		for _, line := range answer(c.Execute, string(c.ID)+string(c.Arguments.ID)) {
 			fmt.Fprint(conn, line+"\r\n")
 		}
 	}
@@ -88,8 +93,8 @@ func qemu(status string) func(command, id string) []string {
 func TestAnEventMayComeBeforeTheGreeting(t *testing.T) {
 	event := `{"timestamp": {"seconds": 1}, "event": "VSERPORT_CHANGE", "data": {"open": false, "id": "0"}}` + "\r\n"
 	m := listen(t, event+greeting, qemu("running"))
-	if off, err := powerdown(t.Context(), m.path, time.Now().Add(10*time.Second)); err != nil || off {
-		t.Errorf("off %t, %v", off, err)
+	if off, err := powerdown(t.Context(), m.path, time.Now().Add(10*time.Second)); err != nil || off != "" {
+		t.Errorf("off %q, %v", off, err)
 	}
 	if got := m.commands(); !slices.Contains(got, "system_powerdown") {
 		t.Errorf("%q", got)
@@ -100,8 +105,8 @@ func TestTheButtonIsPressedOfAGuestThatCanHearIt(t *testing.T) {
 	for status, before := range map[string][]string{"running": nil, "paused": {"cont"}, "suspended": {"system_wakeup"}, "prelaunch": nil} {
 		m := listen(t, greeting, qemu(status))
 		off, err := powerdown(t.Context(), m.path, time.Now().Add(10*time.Second))
-		if err != nil || off {
-			t.Errorf("%s: off %t, %v", status, off, err)
+		if err != nil || off != "" {
+			t.Errorf("%s: off %q, %v", status, off, err)
 		}
 		want := slices.Concat([]string{"qmp_capabilities", "query-status"}, before, []string{"system_powerdown"})
 		if got := m.commands(); !slices.Equal(got, want) {
@@ -137,19 +142,26 @@ func TestTheShimHearsThatAGuestIsOffAndQEMUStays(t *testing.T) {
 	for name, c := range map[string]struct {
 		answer   func(command, id string) []string
 		commands int
+		says     string
+		failed   bool
 	}{
-		"it powers off":         {ending("shutdown"), 5},
-		"it was off when asked": {qemu("shutdown"), 2},
+		"it powers off":              {ending("shutdown"), 5, signals.GuestOff, false},
+		"it was off when asked":      {qemu("shutdown"), 2, signals.GuestOff, false},
+		"it panics":                  {ending("guest-panicked"), 5, signals.GuestPanicked, false},
+		"it had panicked when asked": {qemu("guest-panicked"), 2, signals.GuestPanicked, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			monitor := listen(t, greeting, c.answer)
 			result := make(chan error, 1)
-			m := press(monitor.path, time.Now().Add(10*time.Second), result)
+			m := request(Ask{QMP: monitor.path}, false, time.Now().Add(10*time.Second), result)
 			defer m.close()
-			if err := <-result; err != nil {
+			if err := <-result; (err != nil) != c.failed {
 				t.Fatal(err)
 			}
 			<-m.guestOff()
+			if m.guest != c.says {
+				t.Errorf("the guest is %q", m.guest)
+			}
 			if got := monitor.commands(); len(got) != c.commands || slices.Contains(got, "quit") {
 				t.Errorf("%q", got)
 			}
@@ -162,7 +174,7 @@ func TestAGuestThatRunsIsNotOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			result := make(chan error, 1)
 			monitor := listen(t, greeting, answer)
-			m := press(monitor.path, time.Now().Add(10*time.Second), result)
+			m := request(Ask{QMP: monitor.path}, false, time.Now().Add(10*time.Second), result)
 			if err := <-result; err != nil {
 				t.Fatal(err)
 			}
@@ -185,7 +197,7 @@ func TestAMonitorThatSomebodyElseHoldsIsSaid(t *testing.T) {
 	defer l.Close()
 	// when
 	result := make(chan error, 1)
-	m := press(path, time.Now().Add(100*time.Millisecond), result)
+	m := request(Ask{QMP: path}, false, time.Now().Add(100*time.Millisecond), result)
 	err = <-result
 	m.close()
 	// then
@@ -230,14 +242,26 @@ func TestAMonitorThatHangsFloodsOrLies(t *testing.T) {
 }
 
 func TestHowToAsk(t *testing.T) {
-	for text, want := range map[string]Ask{"": {}, "qmp:/x": {QMP: "/x"}, "exec:virsh shutdown x": {Exec: "virsh shutdown x"}} {
-		if got, err := parseAsk(text); err != nil || got != want {
-			t.Errorf("%q: %+v, %v", text, got, err)
+	for text, want := range map[string]Ask{
+		"": {}, "qmp:/x": {QMP: "/x"}, "exec:virsh shutdown x": {Exec: "virsh shutdown x"}, "qga:/y": {QGA: "/y"}, "qga:/y qmp:/x": {QMP: "/x", QGA: "/y"},
+	} {
+		var got Ask
+		for _, one := range strings.Split(strings.ReplaceAll(text, " q", "\nq"), "\n") {
+			if err := got.add(one); err != nil {
+				t.Errorf("%q: %v", text, err)
+			}
 		}
-	}
-	for _, text := range []string{"qmp", "qmp:", "exec:", "exec: ", "ssh:x", ":", "qmp:/" + strings.Repeat("x", 107)} {
-		if got, err := parseAsk(text); err == nil {
+		if got != want {
 			t.Errorf("%q: %+v", text, got)
 		}
+	}
+	for _, text := range []string{"qmp", "qmp:", "exec:", "exec: ", "ssh:x", ":", "qmp:/" + strings.Repeat("x", 107), "qga:/" + strings.Repeat("x", 107)} {
+		got := Ask{}
+		if err := got.add(text); err == nil {
+			t.Errorf("%q: %+v", text, got)
+		}
+	}
+	if err := (&Ask{QMP: "/x"}).add("exec:virsh shutdown x"); err == nil {
+		t.Error("a monitor and a command, which would both press the button")
 	}
 }

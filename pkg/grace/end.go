@@ -39,8 +39,10 @@ type Status struct {
 	EndedAt   time.Time
 	Message   string
 	// Request numbers the last request to shut down the guest, for a launcher that does
-	// that itself. The numbers grow; 0 is none. The core makes none.
-	Request uint64
+	// that itself. The numbers grow; 0 is none. RequestBy is ModeAgent if its guest's agent is to be
+	// asked. The core makes none.
+	Request   uint64
+	RequestBy Mode
 	// Migration is a request about a migration, for the same launcher.
 	Migration MoveRequest
 }

@@ -1,17 +1,22 @@
 package signals
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/vmgrace/vmgrace/pkg/grace"
+)
 
 // The shim's end of requests. A launcher whose VM process is in its own pod asks the
 // guest itself when status.json says so, and answers in vm.json.
 
-// Requested is the last request of the agent to this launcher, 0 for none.
-func (s *Sender) Requested() (uint64, error) {
+// Requested is the last request of the agent to this launcher, 0 for none, and how the guest is to
+// be asked.
+func (s *Sender) Requested() (n uint64, by grace.Mode, err error) {
 	now, _, err := s.status()
 	if now.Request > s.before.Request {
-		return now.Request, err
+		return now.Request, now.RequestBy, err
 	}
-	return 0, err
+	return 0, "", err
 }
 
 // Tell changes what vm.json says of the VM process and of the last request. The file and
@@ -21,7 +26,7 @@ func (s *Sender) Tell(pid int, requested uint64, result string) error {
 	return s.rewrite()
 }
 
-// TellGuest changes what vm.json says of the guest: GuestOff, or "".
+// TellGuest changes what vm.json says of the guest: GuestOff, GuestPanicked, or "".
 func (s *Sender) TellGuest(guest string) error {
 	s.vm.Guest = guest
 	return s.rewrite()

@@ -30,6 +30,7 @@ type statusFile struct {
 	EndedAt   string        `json:"endedAt,omitempty"`
 	Message   string        `json:"message,omitempty"`
 	Request   uint64        `json:"request,omitempty"`
+	RequestBy grace.Mode    `json:"requestBy,omitempty"`
 
 	Migration grace.MoveRequest `json:"migration,omitzero"`
 }
@@ -65,7 +66,7 @@ func (t Trigger) Encode() []byte {
 func EncodeStatus(s grace.Status) []byte {
 	return line(statusFile{
 		Version: 1, UID: s.UID, Phase: s.Phase, Cause: s.Cause, StartedAt: stamp(s.StartedAt), Deadline: stamp(s.Deadline),
-		Outcome: s.Outcome, End: s.End, EndedAt: stamp(s.EndedAt), Message: s.Message, Request: s.Request, Migration: s.Migration,
+		Outcome: s.Outcome, End: s.End, EndedAt: stamp(s.EndedAt), Message: s.Message, Request: s.Request, RequestBy: s.RequestBy, Migration: s.Migration,
 	})
 }
 

@@ -58,7 +58,9 @@ type Asking struct {
 	// result: ResultOK, or an error for people.
 	Requested uint64 `json:"requested,omitempty"`
 	Result    string `json:"result,omitempty"`
-	// Guest is GuestOff once the guest has powered off and the VM process stays.
+	// Agent means that it can ask the guest's agent, too.
+	Agent bool `json:"agent,omitempty"`
+	// Guest is GuestOff or GuestPanicked once the guest is so and the VM process stays.
 	Guest string `json:"guest,omitempty"`
 	// Migration is about the guest's migration.
 	Migration Moving `json:"migration,omitzero"`
@@ -70,7 +72,10 @@ const (
 	ResultOK     = "ok"
 	// ResultBusy begins the result if another program holds QEMU's monitor.
 	ResultBusy = "monitor busy"
-	GuestOff   = "off"
+	// ResultRefused begins the result if the guest's agent has refused; its words follow.
+	ResultRefused = "refused by the guest: "
+	GuestOff      = "off"
+	GuestPanicked = "panicked"
 )
 
 // maxResult bounds the text of a result.
@@ -105,7 +110,7 @@ func ParseVM(content []byte) (VM, error) {
 	}
 	vm.Result = resultText(vm.Result)
 	vm.Migration = vm.Migration.clean()
-	if vm.Guest != GuestOff {
+	if vm.Guest != GuestOff && vm.Guest != GuestPanicked {
 		vm.Guest = ""
 	}
 	return vm, nil

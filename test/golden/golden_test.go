@@ -132,7 +132,7 @@ func answered(t *testing.T, status string) (a answer) {
 	end, err := sender.Ended()
 	kit.Must(t, err)
 	a.Stopped, a.Moved, a.End = end.Stopped, end.Outcome == grace.Migrated, end.End
-	a.Requested, err = sender.Requested()
+	a.Requested, _, err = sender.Requested()
 	kit.Must(t, err)
 	kit.Must(t, sender.Withdraw())
 	return a

@@ -23,11 +23,23 @@ const lookEvery = time.Second
 var errNoAnswer = fmt.Errorf("the launcher has not answered in %v", answerTimeout)
 
 // ask writes a request and waits for its answer. A guest whose process ends meanwhile
-// counts as asked.
-func (v *vm) ask(ctx context.Context) error {
+// counts as asked. One request at a time is made, so that each is answered.
+func (v *vm) ask(ctx context.Context, m grace.Mode) error {
+	v.mu.Lock()
+	hasAgent := v.agent
+	v.mu.Unlock()
+	if m == grace.ModeAgent && !hasAgent {
+		return hypervisor.ErrNoAgent
+	}
 	bound, cancel := context.WithTimeoutCause(ctx, answerTimeout, errNoAnswer)
 	defer cancel()
-	n, err := v.write(bound)
+	select {
+	case v.asking <- struct{}{}:
+		defer func() { <-v.asking }()
+	case <-bound.Done():
+		return context.Cause(bound)
+	}
+	n, err := v.write(bound, m)
 	if err != nil {
 		return err
 	}
@@ -42,6 +54,8 @@ func (v *vm) ask(ctx context.Context) error {
 			return nil
 		case answered && strings.HasPrefix(result, signals.ResultBusy):
 			return fmt.Errorf("the launcher could not ask the guest: %w: %.200q", hypervisor.ErrBusy, result)
+		case answered && strings.HasPrefix(result, signals.ResultRefused):
+			return hypervisor.Refused(strings.TrimPrefix(result, signals.ResultRefused))
 		case answered:
 			return fmt.Errorf("the launcher could not ask the guest: %.200q", result)
 		case p == nil || p.Gone():
@@ -59,9 +73,12 @@ func (v *vm) ask(ctx context.Context) error {
 }
 
 // write makes the next request for a shutdown.
-func (v *vm) write(ctx context.Context) (n uint64, err error) {
+func (v *vm) write(ctx context.Context, m grace.Mode) (n uint64, err error) {
 	return v.put(ctx, func() uint64 {
-		v.request = max(v.request+1, elapsed())
+		v.request, v.by = max(v.request+1, elapsed()), ""
+		if m == grace.ModeAgent {
+			v.by = m
+		}
 		return v.request
 	})
 }
@@ -96,7 +113,7 @@ func (v *vm) put(ctx context.Context, note func() (n uint64)) (n uint64, err err
 
 // withRequests returns a status with the last request of each kind. The caller holds the lock.
 func (v *vm) withRequests(s grace.Status) grace.Status {
-	s.Request, s.Migration = v.request, v.moves.asked
+	s.Request, s.RequestBy, s.Migration = v.request, v.by, v.moves.asked
 	return s
 }
 

@@ -82,7 +82,7 @@ func (d *Driver) Directory(domain, pod string, dir Directory) Directory {
 	v := &vm{
 		driver: d, name: domain, pod: pod, Directory: dir,
 		uuid: hypervisor.LauncherPrefix + cmp.Or(pod, domain), news: make(chan struct{}),
-		writing: make(chan struct{}, 1), moving: make(chan struct{}, 1), looking: make(chan struct{}, 1),
+		asking: make(chan struct{}, 1), writing: make(chan struct{}, 1), moving: make(chan struct{}, 1), looking: make(chan struct{}, 1),
 		budget: budget{every: identifyEvery, burst: identifyBurst},
 	}
 	d.mu.Lock()
@@ -201,17 +201,14 @@ func (d *Driver) Get(ctx context.Context, name string) (hypervisor.Domain, error
 	if err != nil {
 		return hypervisor.Domain{}, failed("look at", name, err)
 	}
-	return hypervisor.Domain{Name: name, Domain: grace.Domain{Instance: i, Power: is.power}}, nil
+	return hypervisor.Domain{Name: name, Domain: grace.Domain{Instance: i, Power: is.power, Agent: is.agent}}, nil
 }
 
 // Ask makes the launcher ask its guest, and waits for its answer.
 func (d *Driver) Ask(ctx context.Context, name string, i grace.Instance, m grace.Mode) error {
 	v, err := d.same(ctx, name, i)
-	if err == nil && m != grace.ModeACPI {
-		err = hypervisor.ErrNoAgent
-	}
 	if err == nil {
-		err = v.ask(ctx)
+		err = v.ask(ctx, m)
 	}
 	return failed("ask by "+string(m), name, err)
 }

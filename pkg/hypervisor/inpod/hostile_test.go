@@ -203,7 +203,7 @@ func TestRequestsGrowFromOneAgentToTheNext(t *testing.T) {
 		kit.Must(t, err)
 		for range 3 {
 			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-			n, err := v.write(ctx)
+			n, err := v.write(ctx, grace.ModeACPI)
 			cancel()
 			kit.Must(t, err)
 			if n <= last {

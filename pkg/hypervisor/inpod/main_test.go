@@ -150,6 +150,9 @@ func TestContract(t *testing.T) {
 		"UnreachableIsNotNotFound":   "there is nothing between it and the launcher directories: see TestADirectoryThatCannotBeReadProvesNothing",
 		"AReconnectSaysLookAgain":    "there is no connection",
 		"APausedGuestIsResumedFirst": "the launcher resumes it when it asks: see internal/shim",
+		"ARefusalIsInTheGuestsWords": "as above, and TestWhatALauncherAnswersIsTold",
+		"AFrozenGuestIsThawedFirst":  "as above",
+		"APanickedGuestHasCrashed":   "its launcher says so once it is asked: see TestALauncherSaysThatItsOwnGuestIsOff",
 	}})
 }
 

@@ -30,14 +30,17 @@ func TestALauncherSaysThatItsOwnGuestIsOff(t *testing.T) {
 		kit.Must(t, err)
 		return d.Power
 	}
-	off, other := view, view
-	off.Guest, other.Guest = signals.GuestOff, signals.GuestOff
+	off, other, panicked := view, view, view
+	off.Guest, other.Guest, panicked.Guest = signals.GuestOff, signals.GuestOff, signals.GuestPanicked
 	other.PID++
 	if v.learn(&view); power() != grace.PowerOn {
 		t.Error("off, though nobody says so")
 	}
 	if v.learn(&other); power() != grace.PowerOn {
 		t.Error("what is said of another process counts")
+	}
+	if v.learn(&panicked); power() != grace.PowerCrashed {
+		t.Error("a panic does not count")
 	}
 	if v.learn(&off); power() != grace.PowerOff {
 		t.Error("it does not count")
@@ -52,34 +55,49 @@ func TestALauncherSaysThatItsOwnGuestIsOff(t *testing.T) {
 	}
 }
 
-func TestAMonitorThatSomebodyElseHoldsIsAnErrorOfItsOwn(t *testing.T) {
-	// given: a launcher that says nothing by itself
-	w := given(t)
-	domain, _ := w.directory(t, "")
-	w.launch(t, domain, drivertest.Deaf)
-	w.look(t, domain)
-	kit.Must(t, w.shims[domain].Process.Signal(syscall.SIGSTOP))
-	v := w.vm(domain)
-	d, err := w.Get(t.Context(), domain)
-	kit.Must(t, err)
-	view, err := v.Directory.Look()
-	kit.Must(t, err)
-	// when
-	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
-	defer cancel()
-	asked := make(chan error, 1)
-	go func() { asked <- w.Ask(ctx, domain, d.Instance, grace.ModeACPI) }()
-	requested := func() uint64 {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		return v.request
-	}
-	kit.Eventually(t, "it is asked", func() bool { return requested() != 0 })
-	view.Requested, view.Result = requested(), signals.ResultBusy+": another program holds it"
-	v.learn(&view)
-	// then
-	if err := <-asked; !errors.Is(err, hypervisor.ErrBusy) {
-		t.Errorf("%v", err)
+// Given a launcher that asks by monitor and agent, when it answers a request, then the agent knows a
+// monitor that is busy, and a guest that refuses, from other failures.
+func TestWhatALauncherAnswersIsTold(t *testing.T) {
+	for result, want := range map[string]func(error) bool{
+		signals.ResultBusy + ": another program holds it": func(err error) bool { return errors.Is(err, hypervisor.ErrBusy) },
+		signals.ResultRefused + "Access denied": func(err error) bool {
+			refused, ok := errors.AsType[*hypervisor.Refusal](err)
+			return ok && refused.Words() == "Access denied"
+		},
+		signals.ResultOK: func(err error) bool { return err == nil },
+	} {
+		t.Run(result, func(t *testing.T) {
+			// given: a launcher that says nothing by itself
+			w := given(t)
+			domain, _ := w.directory(t, "")
+			w.launch(t, domain, drivertest.Deaf)
+			w.look(t, domain)
+			kit.Must(t, w.shims[domain].Process.Signal(syscall.SIGSTOP))
+			v := w.vm(domain)
+			view, err := v.Directory.Look()
+			kit.Must(t, err)
+			view.Agent = true
+			v.learn(&view)
+			d, err := w.Get(t.Context(), domain)
+			kit.Must(t, err)
+			if !d.Agent {
+				t.Error("nobody knows of its agent")
+			}
+			// when
+			ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+			defer cancel()
+			asked := make(chan error, 1)
+			go func() { asked <- w.Ask(ctx, domain, d.Instance, grace.ModeAgent) }()
+			kit.Eventually(t, "its agent is asked", func() bool { return strings.Contains(w.status(domain), `"requestBy":"agent"`) })
+			v.mu.Lock()
+			view.Requested, view.Result = v.request, result
+			v.mu.Unlock()
+			v.learn(&view)
+			// then
+			if err := <-asked; !want(err) {
+				t.Errorf("%v", err)
+			}
+		})
 	}
 }
 

@@ -27,6 +27,7 @@ type vm struct {
 	driver          *Driver
 	name, pod, uuid string
 
+	asking  chan struct{} // a token for a request to shut down
 	writing chan struct{} // a token for status.json
 	moving  chan struct{} // a token for a request about a migration
 	looking chan struct{} // a token for a look that a mover waits for
@@ -42,11 +43,13 @@ type vm struct {
 	refused   refusal
 	budget    budget    // for looks into claims
 	waiting   bool      // for the next one
-	off       bool      // its launcher says that the guest is off and the process stays
+	guest     string    // its launcher says that the guest is off, or has panicked, and the process stays
+	agent     bool      // its launcher can ask the guest's agent
 	place     time.Time // its place among those of the node; zero: none
 
 	status            grace.Status // the agent's last status
 	request, answered uint64
+	by                grace.Mode // how the last request is made
 	result            string
 	news              chan struct{} // closed at an answer, or other news of a migration
 
@@ -83,7 +86,9 @@ func (v *vm) learn(view *watch.View) {
 	running := v.process != nil && !v.process.Gone()
 	says, open := v.claim(view)
 	open = open && !running
-	v.off = running && v.named(says) && view.Guest == signals.GuestOff
+	if v.guest = ""; running && v.named(says) {
+		v.guest = view.Guest
+	}
 	v.hear(says, view)
 	changed := was != v.shown() || state != v.moves.says.State // the guest may be stopped until a migration hears it
 	i := v.instance
@@ -115,7 +120,7 @@ func (v *vm) take(view *watch.View) {
 	if !v.claims {
 		return
 	}
-	v.uid = view.UID
+	v.uid, v.agent = view.UID, view.Agent
 	// Only requests that were made count.
 	if n := view.Requested; n > v.answered && n <= v.request {
 		v.answered, v.result = n, view.Result
@@ -204,6 +209,7 @@ func (v *vm) now(ctx context.Context) (grace.Instance, error) {
 // shown is what the driver shows of a process that runs.
 type shown struct {
 	power   grace.Power
+	agent   bool
 	hidden  bool
 	arrived bool // its migration waits for that
 }
@@ -213,12 +219,14 @@ type shown struct {
 // caller holds the lock.
 func (v *vm) shown() shown {
 	switch {
-	case v.off:
+	case v.guest == signals.GuestOff:
 		return shown{power: grace.PowerOff}
+	case v.guest == signals.GuestPanicked:
+		return shown{power: grace.PowerCrashed}
 	case v.moves.arriving():
 		return shown{power: grace.PowerPaused, hidden: v.moves.waits(), arrived: v.moves.arrived()}
 	default:
-		return shown{power: grace.PowerOn}
+		return shown{power: grace.PowerOn, agent: v.agent}
 	}
 }
 
