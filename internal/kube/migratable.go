@@ -52,6 +52,9 @@ func (s *Source) OfNode() []migratable.VMI {
 // SetLiveMigratable implements migratable.VMIs. It does not write to a VMI that was replaced
 // or is on another node.
 func (s *Source) SetLiveMigratable(ctx context.Context, v migratable.VMI, is migratable.Verdict) error {
+	if err := s.writes.take(grace.DomainName(v.Namespace, v.Name)); err != nil {
+		return fmt.Errorf("set the condition LiveMigratable: %w", err)
+	}
 	o, err := s.get(ctx, vmis(), key{v.Namespace, v.Name})
 	if err != nil {
 		return err

@@ -44,7 +44,11 @@ func (s *Source) SetShuttingDown(ctx context.Context, p podcondition.Pod, is pod
 		"metadata": map[string]any{"uid": p.UID},
 		"status":   map[string]any{"conditions": []any{condition}},
 	}
-	if err := s.patchStatus(ctx, pods(), key{p.Namespace, p.Name}, types.StrategicMergePatchType, patch); err != nil {
+	err := s.writes.take(p.Domain)
+	if err == nil {
+		err = s.patchStatus(ctx, pods(), key{p.Namespace, p.Name}, types.StrategicMergePatchType, patch)
+	}
+	if err != nil {
 		return fmt.Errorf("set the condition %s of pod %s/%s: %w", podstatus.Type, p.Namespace, p.Name, err)
 	}
 	return nil

@@ -64,6 +64,7 @@ type Source struct {
 	changed    func(namespace, name string)
 	moves      func(namespace, name string)
 	log        *slog.Logger
+	writes     writes
 	// marked wakes decideDeletions.
 	marked chan struct{}
 }
