@@ -1,5 +1,5 @@
-// Package launcherpod has the names in a launcher pod's manifest on which the cluster's side and
-// the node's side agree.
+// Package launcherpod has that on which the cluster's side and the node's side agree about a launcher
+// pod: names in its manifest, and whose it is.
 package launcherpod
 
 // DirectoryVolume is the name of the emptyDir volume that is the pod's launcher directory.

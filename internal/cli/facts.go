@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
-	"github.com/vmgrace/vmgrace/internal/launcher"
 	"github.com/vmgrace/vmgrace/internal/podstatus"
 	"github.com/vmgrace/vmgrace/internal/vmdrain"
 )
@@ -74,10 +74,10 @@ const phaseUnknown = "Unknown"
 // running returns the launcher pods that have not ended, by the UID of their VMI. Those of no VMI that
 // exists are VMs of their own, and have the key "".
 func (o *Objects) running() map[string][]*corev1.Pod {
-	known, named := map[string]bool{}, map[string]launcher.Owner{}
+	known, named := map[string]bool{}, map[string]launcherpod.Owner{}
 	for i := range o.VMIs {
 		v := &o.VMIs[i]
-		known[string(v.UID)], named[v.Namespace+"/"+v.Name] = true, launcher.OwnerOf(string(v.UID), v.DeletionTimestamp, &v.Status)
+		known[string(v.UID)], named[v.Namespace+"/"+v.Name] = true, launcherpod.OwnerOf(string(v.UID), v.DeletionTimestamp, &v.Status)
 	}
 	byVMI := map[string][]*corev1.Pod{}
 	for i := range o.Launchers {
@@ -85,7 +85,7 @@ func (o *Objects) running() map[string][]*corev1.Pod {
 			uid := p.Labels[kubevirt.CreatedByLabel]
 			of := named[p.Namespace+"/"+cmp.Or(p.Annotations[kubevirt.DomainAnnotation], p.Name)]
 			switch {
-			case uid == "" && of.Owns(&launcher.Pod{UID: string(p.UID), Created: p.CreationTimestamp.Time}):
+			case uid == "" && of.Owns(launcherpod.Pod{UID: string(p.UID), Created: p.CreationTimestamp.Time}):
 				uid = of.UID
 			case !known[uid]:
 				uid = ""

@@ -12,6 +12,7 @@ import (
 	kjson "k8s.io/apimachinery/pkg/util/json"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/migratable"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
@@ -47,6 +48,11 @@ func (s *Source) OfNode() []migratable.VMI {
 		}
 	})
 	return all
+}
+
+// Event implements migratable.VMIs.
+func (s *Source) Event(v migratable.VMI, reason, message string) {
+	s.Report(agent.Event{Namespace: v.Namespace, Name: v.Name, UID: v.UID, Reason: reason, Message: message, Warning: true, At: time.Now().UTC()})
 }
 
 // SetLiveMigratable implements migratable.VMIs. It does not write to a VMI that was replaced

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/internal/agent"
-	"github.com/vmgrace/vmgrace/internal/launcher"
 	"github.com/vmgrace/vmgrace/pkg/grace"
 )
 
@@ -222,7 +222,7 @@ func (s *Source) others(v vmi) bool {
 	others, own := false, false
 	s.pods.all(func(p pod) {
 		if p.of == v.name && !p.Done {
-			is := v.whose.Owns(&launcher.Pod{UID: p.UID, VMIUID: p.VMI, Created: p.Created})
+			is := v.whose.Owns(launcherpod.Pod{UID: p.UID, VMI: p.VMI, Created: p.Created})
 			own, others = own || is, others || !is && p.VMI == ""
 		}
 	})

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/vmgrace/vmgrace/api/kubevirt"
+	"github.com/vmgrace/vmgrace/api/launcherpod"
 	"github.com/vmgrace/vmgrace/api/v1alpha1"
 	"github.com/vmgrace/vmgrace/internal/evacuation"
-	"github.com/vmgrace/vmgrace/internal/launcher"
 	"github.com/vmgrace/vmgrace/internal/migratable"
 	"github.com/vmgrace/vmgrace/internal/podcondition"
 	"github.com/vmgrace/vmgrace/pkg/grace"
@@ -30,7 +30,7 @@ type vmi struct {
 	// migratable is the VMI's condition LiveMigratable.
 	migratable migratable.Verdict
 	beside     besideVMI
-	whose      launcher.Owner // which pods are its
+	whose      launcherpod.Owner // which pods are its
 }
 
 // undecided returns whether it is unknown if the deletionTimestamp is the VMI's own
@@ -73,7 +73,7 @@ func (s *Source) stripVMI(o *object, was vmi) vmi {
 	_ = json.Unmarshal(o.Status, &status) // unreadable JSON counts as empty
 	is := vmi{
 		name: name, marked: grace.Never, migratable: shownVerdict(o.Status), beside: s.besideOf(&status),
-		whose: launcher.OwnerOf(string(o.UID), o.DeletionTimestamp, &status),
+		whose: launcherpod.OwnerOf(string(o.UID), o.DeletionTimestamp, &status),
 		VMI:   grace.VMI{State: grace.VMIPresent, UID: string(o.UID), Created: o.CreationTimestamp.UTC(), Grace: statedGrace(o.Spec), DeletingAt: grace.Never, Marked: status.EvacuationNodeName == s.node},
 	}
 	switch {

@@ -157,35 +157,6 @@ func TestWhichPodBecomesALauncher(t *testing.T) {
 	}
 }
 
-// Given a pod that names a VMI. Then it is the VMI's by UID; without one, only while the VMI may get
-// a launcher. Otherwise the deletion of a VMI that has ended would end the next guest of its name.
-func TestWhoseAPodIs(t *testing.T) {
-	at := time.Unix(100, 0)
-	for name, c := range map[string]struct {
-		vmi  Owner
-		pod  Pod
-		want bool
-	}{
-		"its UID":                      {Owner{UID: "u", Ended: true, DeletedAt: at}, Pod{VMIUID: "u", Created: at.Add(1)}, true},
-		"another UID":                  {Owner{UID: "u"}, Pod{VMIUID: "former"}, false},
-		"its name":                     {Owner{UID: "u"}, Pod{}, true},
-		"one that has ended":           {Owner{UID: "u", Ended: true}, Pod{}, false},
-		"one with another launcher":    {Owner{UID: "u", Launcher: "p"}, Pod{UID: "q"}, false},
-		"its launcher, without labels": {Owner{UID: "u", Launcher: "p"}, Pod{UID: "p"}, true},
-		"one deleted before":           {Owner{UID: "u", DeletedAt: at}, Pod{Created: at.Add(time.Second)}, false},
-		"one deleted since":            {Owner{UID: "u", DeletedAt: at}, Pod{Created: at}, true},
-	} {
-		if got := c.vmi.Owns(&c.pod); got != c.want {
-			t.Errorf("%s: %v", name, got)
-		}
-	}
-	is := vmi("Failed", "a", recorded())
-	is.DeletionTimestamp = &metav1.Time{Time: at}
-	if got, want := OwnerOf("u", is.DeletionTimestamp, &is.Status), (Owner{"u", "p", true, at.UTC()}); got != want {
-		t.Errorf("%+v, want %+v", got, want)
-	}
-}
-
 // Given a VMI that a pod has claimed. Then another one waits, and not for ever.
 func TestAClaimCountsForAWhile(t *testing.T) {
 	at := time.Unix(100, 0)

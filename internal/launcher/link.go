@@ -6,9 +6,6 @@ import (
 	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 	"github.com/vmgrace/vmgrace/internal/migration"
 )
@@ -36,38 +33,7 @@ type Pod struct {
 
 // lost reports whether a pod is linked to a VMI that is gone, as one restored from a backup is. A
 // former VMI's pod is owned by that. The link is made anew.
-func (p *Pod) lost(uid types.UID) bool { return p.Linked && !p.Owned && p.VMIUID != string(uid) }
-
-// Owner has the properties of a VMI by which a pod is its, or is not.
-type Owner struct {
-	UID string
-	// Launcher is the UID of the launcher pod that its status names, "" if it names none.
-	Launcher  string
-	Ended     bool
-	DeletedAt time.Time // zero unless it is being deleted
-}
-
-// OwnerOf returns the properties of a VMI.
-func OwnerOf(uid string, deleted *metav1.Time, s *kubevirt.VirtualMachineInstanceStatus) Owner {
-	o := Owner{UID: uid, Ended: s.Phase.Final()}
-	if s.Launcher != nil {
-		o.Launcher = s.Launcher.PodUID
-	}
-	if deleted != nil {
-		o.DeletedAt = deleted.UTC()
-	}
-	return o
-}
-
-// Owns reports whether a pod that names a VMI is the VMI's: by UID, or, where the pod has none, by
-// name while the VMI may get a launcher. The pods of a VMI that has ended, has had its launcher, or
-// was deleted before them, are VMs by themselves.
-func (o Owner) Owns(p *Pod) bool {
-	if p.VMIUID != "" {
-		return p.VMIUID == o.UID
-	}
-	return !o.Ended && (o.Launcher == "" || o.Launcher == p.UID) && (o.DeletedAt.IsZero() || !p.Created.After(o.DeletedAt))
-}
+func (p *Pod) lost(uid string) bool { return p.Linked && !p.Owned && p.VMIUID != uid }
 
 // Refusal returns why no pod may become the launcher of a VMI, in words that follow its name, or
 // "". One VMI has one launcher in its life, and a migration makes the others. pods are all that
@@ -84,8 +50,8 @@ func Refusal(vmi *kubevirt.VirtualMachineInstance, pods []Pod) string {
 	case is != nil && is.PodUID != "":
 		return "had launcher pod " + is.Pod + ": delete it, and apply its file again"
 	default:
-		return Living(vmi.UID, slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool {
-			return p.VMIUID == "" || p.lost(vmi.UID) && !p.Deleting && !p.Target
+		return Living(string(vmi.UID), slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool {
+			return p.VMIUID == "" || p.lost(string(vmi.UID)) && !p.Deleting && !p.Target
 		}))
 	}
 }
@@ -93,12 +59,12 @@ func Refusal(vmi *kubevirt.VirtualMachineInstance, pods []Pod) string {
 // Living returns which launcher pod runs or may run the VM that is named, in words that follow the
 // name of its VMI, or "". The guest would run twice in a second one that is none of a migration's.
 // uid is the VMI's, "" if there is none.
-func Living(uid types.UID, pods []Pod) string {
+func Living(uid string, pods []Pod) string {
 	at := slices.IndexFunc(pods, func(p Pod) bool { return !p.Ended })
 	switch {
 	case at < 0:
 		return ""
-	case pods[at].VMIUID != "" && pods[at].VMIUID != string(uid):
+	case pods[at].VMIUID != "" && pods[at].VMIUID != uid:
 		return "has launcher pod " + pods[at].Name + " of another VMI of this name, and it has not ended"
 	default:
 		return "has launcher pod " + pods[at].Name + " already"
@@ -120,7 +86,7 @@ func Claimed(vmi *kubevirt.VirtualMachineInstance, claim string, now time.Time) 
 
 // Unlinked returns the pods that live and belong to no VMI yet, the oldest first. uid is that of the
 // VMI that they name.
-func Unlinked(uid types.UID, pods []Pod) []Pod {
+func Unlinked(uid string, pods []Pod) []Pod {
 	all := slices.DeleteFunc(slices.Clone(pods), func(p Pod) bool {
 		return p.VMIUID != "" && !p.lost(uid) || p.Target || p.Ended || p.Deleting
 	})

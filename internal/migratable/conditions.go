@@ -20,8 +20,9 @@ const (
 	recheckInterval = 5 * time.Minute
 	// retryInterval is how often a failed check or update is retried.
 	retryInterval = time.Minute
-	// absentFor is how long a launcher may wait for its domain unsaid.
-	absentFor = time.Minute
+	// absentFor is for how many retryIntervals, the first one in part, a launcher may wait for its
+	// domain unsaid.
+	absentFor = 2
 	// lookTimeout bounds the look at a VM, apiTimeout an API request.
 	lookTimeout = 5 * time.Second
 	apiTimeout  = 10 * time.Second
@@ -42,6 +43,8 @@ type VMIs interface {
 	OfNode() []VMI
 	// Volume asks the API server about a claim.
 	Volume(ctx context.Context, namespace, claim string) (Volume, error)
+	// Event tells of a VMI.
+	Event(v VMI, reason, message string)
 	// SetLiveMigratable sets the condition LiveMigratable, and nothing else.
 	SetLiveMigratable(ctx context.Context, v VMI, is Verdict) error
 }
@@ -57,11 +60,10 @@ type Conditions struct {
 	Look func(ctx context.Context, domain string) (Guest, error)
 	Log  *slog.Logger
 	// Absent reports whether certainly nothing of a VM is on this node, and whether its condition is
-	// ours. Event tells of it. Both may be nil.
+	// ours. It may be nil.
 	Absent func(ctx context.Context, domain string) (absent, ours bool)
-	Event  func(v VMI, reason, message string)
 
-	absent map[string]time.Time // by domain, since when; only Run has it
+	absent map[string]int // by domain, for how many retryIntervals; only Run has it
 
 	once  sync.Once
 	wake  chan struct{}
@@ -94,7 +96,7 @@ func (c *Conditions) Run(ctx context.Context) {
 	defer again.Stop()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	c.absent = map[string]time.Time{}
+	c.absent = map[string]int{}
 	set := true                       // one tenant's changes must not put off the check of the others
 	lastErrors := map[string]string{} // by domain, of those that failed last
 	claims := &volumes{of: c.VMIs, has: map[[2]string]Volume{}}
@@ -115,6 +117,7 @@ func (c *Conditions) Run(ctx context.Context) {
 				c.Changed(domain)
 			}
 			for domain := range c.absent {
+				c.absent[domain]++
 				c.Changed(domain)
 			}
 		case <-timer.C:
@@ -173,22 +176,22 @@ func (c *Conditions) noDomain(ctx context.Context, domain string, v VMI) {
 	ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 	defer cancel()
 	absent, ours := c.Absent(ctx, domain)
-	since, known := c.absent[domain]
+	waited, known := c.absent[domain]
 	switch {
 	case !absent || !v.Launched:
 		delete(c.absent, domain)
 		return
 	case !known:
-		c.absent[domain] = time.Now()
+		c.absent[domain] = 0
 		return
-	case time.Since(since) < absentFor:
+	case waited < absentFor:
 		return
 	}
 	is := Verdict{Status: "False", Reason: ReasonNoDomain, Message: "its launcher pod lives, and its guest does not run here: a domain of the node's libvirt has to be named " + domain}
 	if is == v.Shown {
 		return
 	}
-	c.Event(v, is.Reason, is.Message)
+	c.VMIs.Event(v, is.Reason, is.Message)
 	if !ours {
 		delete(c.absent, domain) // the Event says it once
 	} else if err := c.VMIs.SetLiveMigratable(ctx, v, is); err != nil {

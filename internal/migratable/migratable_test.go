@@ -119,6 +119,15 @@ type fakeAPI struct {
 	err   error
 	calls int
 	asked int // about claims
+	told  int // Events
+}
+
+func (t *fakeAPI) Event(_ VMI, reason, message string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if reason == "NoDomain" && strings.HasSuffix(message, " ns_vm") {
+		t.told++
+	}
 }
 
 func (t *fakeAPI) Volume(context.Context, string, string) (Volume, error) {
@@ -245,29 +254,23 @@ func TestALauncherWithoutADomainIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		api := &fakeAPI{vmi: VMI{Namespace: "ns", Name: "vm", UID: "u", Launched: true}}
 		var running atomic.Bool
-		var told atomic.Int32
 		c := &Conditions{
 			VMIs: api, Log: slog.New(slog.DiscardHandler), Running: func(string) bool { return running.Load() },
 			Look:   func(context.Context, string) (Guest, error) { return guestOf(""), nil },
 			Absent: func(context.Context, string) (bool, bool) { return !running.Load(), true },
-			Event: func(_ VMI, reason, message string) {
-				if told.Add(1); reason != "NoDomain" || !strings.HasSuffix(message, " ns_vm") {
-					t.Errorf("%s: %s", reason, message)
-				}
-			},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
 		go func() { defer close(ended); c.Run(ctx) }()
 		defer func() { cancel(); <-ended }()
-		shows := func(after time.Duration, want Verdict, events int32) {
+		shows := func(after time.Duration, want Verdict, events int) {
 			t.Helper()
 			<-time.After(after)
 			synctest.Wait()
 			api.mu.Lock()
 			defer api.mu.Unlock()
-			if got := api.vmi.Shown; got.Status != want.Status || got.Reason != want.Reason || told.Load() != events {
-				t.Errorf("%+v and %d Events, want %+v and %d", got, told.Load(), want, events)
+			if got := api.vmi.Shown; got.Status != want.Status || got.Reason != want.Reason || api.told != events {
+				t.Errorf("%+v and %d Events, want %+v and %d", got, api.told, want, events)
 			}
 		}
 		shows(50*time.Second, Verdict{}, 0)

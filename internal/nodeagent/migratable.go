@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/vmgrace/vmgrace/internal/agent"
 	"github.com/vmgrace/vmgrace/internal/migratable"
 	"github.com/vmgrace/vmgrace/internal/podcondition"
 	"github.com/vmgrace/vmgrace/pkg/durable"
@@ -38,9 +37,6 @@ func (n *node) conditions() *migratable.Conditions {
 		Absent: func(ctx context.Context, domain string) (absent, ours bool) {
 			_, err := n.driver.Get(ctx, domain)
 			return n.agent.Phase(domain) == "" && errors.Is(err, hypervisor.ErrNotFound), n.moves != nil || n.driver.libvirt == nil || n.driver.launchers.Claims(domain)
-		},
-		Event: func(v migratable.VMI, reason, message string) {
-			n.vmis.Report(agent.Event{Namespace: v.Namespace, Name: v.Name, UID: v.UID, Reason: reason, Message: message, Warning: true, At: time.Now().UTC()})
 		},
 	}
 }

@@ -12,7 +12,6 @@ import (
 
 	admissionv1 "k8s.io/api/admission/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
@@ -83,9 +82,9 @@ func (h *launchers) linked(ctx context.Context, req admission.Request, pod *core
 	}
 	for {
 		vmi, answer := h.named(ctx, vm)
-		uid := types.UID("")
+		uid := ""
 		if vmi != nil {
-			uid = vmi.UID
+			uid = string(vmi.UID)
 		}
 		if why := launcher.Living(uid, pods); why != "" {
 			return nil, h.refused(vm.Name, why+": its guest would run twice")

@@ -24,7 +24,7 @@ type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 // link makes the oldest pod that names the VMI its launcher, if it has none. It returns whether it
 // has, and for how long another one may be about to. An Event tells of a pod that cannot become one.
 func (r *reconciler) link(ctx context.Context, vmi *kubevirt.VirtualMachineInstance, pods []launcher.Pod) (linked bool, again time.Duration, err error) {
-	waiting, why := launcher.Unlinked(vmi.UID, pods), launcher.Refusal(vmi, pods)
+	waiting, why := launcher.Unlinked(string(vmi.UID), pods), launcher.Refusal(vmi, pods)
 	if is := vmi.Status.Launcher; len(waiting) == 0 && why == "" && len(pods) > 0 && (is == nil || is.PodUID == "") {
 		r.refuse(vmi, &pods[0], "has ended before: delete it, and apply the VMI's file again")
 	}
@@ -48,7 +48,7 @@ func (r *reconciler) link(ctx context.Context, vmi *kubevirt.VirtualMachineInsta
 		if string(p.UID) != waiting[0].UID {
 			continue
 		}
-		if len(launcher.Unlinked(live.UID, index.LauncherFacts(all[i:i+1]))) == 0 || launcher.Refusal(live, index.LauncherFacts(all)) != "" {
+		if len(launcher.Unlinked(string(live.UID), index.LauncherFacts(all[i:i+1]))) == 0 || launcher.Refusal(live, index.LauncherFacts(all)) != "" {
 			return false, 0, nil // the cache will show why
 		}
 		if launcher.Claimed(live, p.Name, time.Now()) != "" {
