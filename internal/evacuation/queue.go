@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/apimachinery/pkg/types"
-
 	"github.com/vmgrace/vmgrace/api/kubevirt"
 )
 
@@ -26,7 +24,7 @@ type Moving struct {
 	// yet. If empty, Migration's counts.
 	Phase kubevirt.MigrationPhase
 	// VMI is the UID of its VMI: a former one of that name is another VM.
-	VMI types.UID
+	VMI string
 	// Node is the VM's node, or was when the migration started.
 	Node string
 	// Target is the node of its target pod, "" while that has none.
@@ -51,7 +49,7 @@ func (m Moving) held() bool { return !m.HeldUntil.IsZero() }
 
 // vm returns namespace/name/UID of the VM.
 func (m Moving) vm() string {
-	return m.Migration.Namespace + "/" + m.Migration.Spec.VMIName + "/" + string(m.VMI)
+	return m.Migration.Namespace + "/" + m.Migration.Spec.VMIName + "/" + m.VMI
 }
 
 func (m Moving) phase() kubevirt.MigrationPhase { return cmp.Or(m.Phase, PhaseOf(m.Migration)) }

@@ -88,3 +88,12 @@ func (s *side) setRelayResult(err error) {
 	defer s.mu.Unlock()
 	s.relayConnected, s.relayErr = err == nil, err
 }
+
+// restarted returns why the migration failed if this agent has not begun it, and its relay ended with the one before,
+// or "".
+func (s *side) restarted(f *migration.SourceFacts) string {
+	if f.Native || s.sending.called() || !s.received {
+		return ""
+	}
+	return "the agent of node " + s.node.cfg.Node + " was restarted while the guest was sent"
+}

@@ -68,10 +68,7 @@ func (s *side) factsOf(ctx context.Context, m *Migration, target string, here hy
 	if x.hadReturned && x.err != nil {
 		f.Failed = fmt.Sprintf("%.500s", cmp.Or(x.abortedBy, x.err.Error())) // libvirt's error gives no reason for an abort
 	}
-	f.Failed = cmp.Or(f.Failed, s.notGot(target, migration.StateOf(m).TargetNode))
-	if !x.called() && s.received && !f.Native {
-		f.Failed = "the agent of node " + s.node.cfg.Node + " was restarted while the guest was sent"
-	}
+	f.Failed = cmp.Or(f.Failed, s.notGot(target, migration.StateOf(m).TargetNode), s.restarted(&f))
 	f.NotResumed = notResumedInTime(x.notResumed)
 	if f.JobRuns && x.called() {
 		f.Since, f.NoProgress = time.Since(x.started), time.Since(x.minRemainingAt)

@@ -144,7 +144,7 @@ func (q *queue) read(ctx context.Context, vm types.NamespacedName, now time.Time
 	}
 	for i := range list {
 		m := &list[i]
-		next := evacuation.Moving{Migration: m, VMI: types.UID(migration.StateOf(m).VMIUID), Node: migration.StateOf(m).SourceNode, Target: migration.StateOf(m).TargetNode,
+		next := evacuation.Moving{Migration: m, VMI: migration.StateOf(m).VMIUID, Node: migration.StateOf(m).SourceNode, Target: migration.StateOf(m).TargetNode,
 			Undecided: q.phases.isUndecided(m.UID)}
 		if evacuation.PhaseOf(m) == kubevirt.MigrationPending {
 			err = q.readPending(ctx, &next)
@@ -183,7 +183,7 @@ func (q *queue) readPending(ctx context.Context, m *evacuation.Moving) error {
 		m.Blocked = len(launchers) > 1
 	}
 	why := evacuation.ExplanationOf(vmi)
-	m.VMI, m.Node, m.Marked, m.Descheduler = vmi.UID, vmi.Node(), vmi.Marked(), why.Descheduler
+	m.VMI, m.Node, m.Marked, m.Descheduler = string(vmi.UID), vmi.Node(), vmi.Marked(), why.Descheduler
 	for i := range launchers {
 		m.HeldUntil = index.HeldUntil(&launchers[i], vmi)
 	}
