@@ -159,13 +159,14 @@ func TestThePIDFileOfTheContainerBeforeIsNotBelieved(t *testing.T) {
 	}
 }
 
-// Given a command that becomes a daemon, as qemu -daemonize -pidfile does. When it ends, then
-// the daemon is the VM, however its pid is written.
+// Given a command that becomes a daemon, as qemu -daemonize -pidfile does, and a shim that has
+// not heard of the pid file. When the command ends, then the daemon is the VM, however its pid
+// is written.
 func TestACommandThatBecomesADaemonIsNotTheVM(t *testing.T) {
 	for _, format := range []string{"%d\\n", "%d"} {
-		file := filepath.Join(t.TempDir(), "pid")
+		file := filepath.Join(t.TempDir(), "not/yet/pid")
 		s := prepare(t, t.TempDir(), "--ask-with", "exec:true", "--pid-file", file, "--", script(t,
-			`sleep 300 </dev/null >/dev/null 2>&1 & printf '`+format+`' $! >`+file)).start()
+			`mkdir -p `+filepath.Dir(file)+`; sleep 300 </dev/null >/dev/null 2>&1 & printf '`+format+`' $! >`+file)).start()
 		s.eventually("the daemon's pid", func() bool { return s.there(signals.FileVM) && s.vm().PID != 0 })
 		pid := readFile(t, file)
 		s.watches(pid)
